@@ -1,0 +1,340 @@
+/* saccade.h: the public C API of Saccade, a long-context LLM inference engine.
+ *
+ * Order of need: a model (`sac_model_load`), text and tokens (`sac_tokenize`, `sac_chat_apply`), an
+ * engine that owns the KV pages (`sac_engine_create`), then either requests (`sac_submit`,
+ * `sac_run`: prompt in, events out) or bare sequences (`sac_seq_append`, `sac_step`: tokens in,
+ * logits out). Both may be mixed on one engine.
+ *
+ * Contract of every function, unless it says otherwise:
+ *  - Pointers are not NULL. `err` may be NULL; when given it holds one line that names the file, key
+ *    or value that was wrong. Outputs are written on SAC_OK only.
+ *  - Strings are UTF-8; lengths are bytes. Token ids are int32_t, positions count from 0.
+ *  - A model is immutable after load and may be shared by threads and engines; an engine belongs to
+ *    one thread at a time. Nothing here is process-global.
+ *  - A `*_free` accepts NULL. An engine must be freed before its model.
+ */
+#ifndef SACCADE_H
+#define SACCADE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SAC_VERSION_MAJOR 0
+#define SAC_VERSION_MINOR 1
+#define SAC_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define SAC_API     __attribute__((visibility("default")))
+#define SAC_NODISCARD __attribute__((warn_unused_result))
+#else
+#define SAC_API
+#define SAC_NODISCARD
+#endif
+
+/* ---- Status ------------------------------------------------------------------------------- */
+
+typedef enum sac_status {
+    SAC_OK = 0,
+    SAC_ERR_ARG,         /* an argument, flag or parameter value is out of its range */
+    SAC_ERR_NOT_FOUND,   /* a file, key, tensor or id that should exist does not */
+    SAC_ERR_FORMAT,      /* a file or text breaks its format */
+    SAC_ERR_UNSUPPORTED, /* well formed, but of a kind that is not built in */
+    SAC_ERR_IO,          /* the system refused to read or write */
+    SAC_ERR_MEMORY,      /* memory could not be had; only at load and create */
+    SAC_ERR_CONTEXT,     /* more tokens than the context or the KV pool holds */
+    SAC_ERR_CANCELLED,   /* a callback asked to stop */
+} sac_status;
+
+typedef struct sac_error {
+    char msg[512]; /* one line, NUL terminated, without a newline */
+} sac_error;
+
+SAC_API const char *sac_status_name(sac_status status);
+SAC_API const char *sac_version(void);
+
+/* Memory that the library returns to the caller ("owned") is given back here. */
+SAC_API void sac_free(void *owned);
+
+/* ---- Model -------------------------------------------------------------------------------- */
+
+typedef struct sac_model sac_model;
+
+/* Called between pieces of long work with the share done, 0 to 1; true asks to stop. */
+typedef bool (*sac_progress_fn)(void *user, double share);
+
+typedef enum sac_rope_scaling {
+    SAC_ROPE_MODEL = 0, /* as the file says */
+    SAC_ROPE_NONE,
+    SAC_ROPE_LINEAR,
+    SAC_ROPE_YARN,
+} sac_rope_scaling;
+
+typedef struct sac_model_params {
+    uint32_t n_threads;         /* for loading; 0: one per CPU of the affinity mask */
+    const char *pre;            /* pre-tokeniser instead of the file's, or NULL */
+    sac_rope_scaling rope;      /* instead of the file's scaling */
+    float rope_scale;           /* context factor of linear and YaRN; 0: the file's */
+    float rope_freq_base;       /* 0: the file's */
+    uint32_t yarn_orig_ctx;     /* context that the model was trained at; 0: the file's */
+    sac_progress_fn progress;   /* or NULL */
+    void *progress_user;
+} sac_model_params;
+
+typedef struct sac_model_info {
+    const char *name, *arch, *file_type; /* owned by the model */
+    uint32_t n_layer, n_embd, n_ff, n_head, n_kv_head, head_dim, n_vocab, n_ctx_train;
+    uint64_t n_params;
+    uint64_t file_bytes;   /* all parts of the file */
+    uint64_t weight_bytes; /* resident after load */
+} sac_model_info;
+
+SAC_API sac_model_params sac_model_params_default(void);
+SAC_API SAC_NODISCARD sac_status sac_model_load(sac_model **out, const char *path,
+                                                const sac_model_params *params, sac_error *err);
+SAC_API void sac_model_free(sac_model *model);
+SAC_API sac_model_info sac_model_get_info(const sac_model *model);
+
+/* ---- Text and tokens ---------------------------------------------------------------------- */
+
+enum {
+    SAC_TOK_ADD_SPECIAL = 1,   /* put BOS (and EOS) where the model's file asks for them */
+    SAC_TOK_PARSE_SPECIAL = 2, /* control tokens written in the text become their ids */
+};
+
+/* Encodes `n_bytes` of `text`. `*out_tok` is owned by the caller (sac_free). Any bytes are
+ * accepted, valid UTF-8 or not. */
+SAC_API SAC_NODISCARD sac_status sac_tokenize(const sac_model *model, const char *text,
+                                              size_t n_bytes, unsigned flags, int32_t **out_tok,
+                                              size_t *out_n, sac_error *err);
+/* The bytes of one token (owned by the model, not NUL terminated), "" for an id out of range and,
+ * unless `special`, for control tokens. A piece may end inside a UTF-8 character. */
+SAC_API const char *sac_token_piece(const sac_model *model, int32_t tok, bool special,
+                                    size_t *out_bytes);
+/* Decodes tokens to text; `*out_text` is owned by the caller, NUL terminated. */
+SAC_API SAC_NODISCARD sac_status sac_detokenize(const sac_model *model, const int32_t *tok, size_t n,
+                                                bool special, char **out_text, size_t *out_bytes,
+                                                sac_error *err);
+SAC_API bool sac_token_is_eog(const sac_model *model, int32_t tok); /* ends a generation */
+SAC_API int32_t sac_token_bos(const sac_model *model);              /* -1: the model has none */
+
+typedef struct sac_message {
+    const char *role;       /* "system", "user", "assistant", "tool" */
+    const char *content;    /* may be NULL for an assistant message that only calls tools */
+    const char *extra_json; /* further fields as one JSON object (tool_calls, name, ...), or NULL */
+} sac_message;
+
+typedef struct sac_chat_params {
+    const char *chat_template; /* template text or a built-in's name; NULL: the model's own */
+    const char *tools_json;    /* JSON array of tool definitions, or NULL */
+    const char *vars_json;     /* further template variables as a JSON object, or NULL */
+    bool add_generation_prompt;
+} sac_chat_params;
+
+/* Renders messages with the chat template; `*out_text` is owned by the caller. Templates are
+ * hostile input: steps, depth and output are limited. */
+SAC_API SAC_NODISCARD sac_status sac_chat_apply(const sac_model *model, const sac_message *msgs,
+                                                size_t n_msg, const sac_chat_params *params,
+                                                char **out_text, sac_error *err);
+
+/* ---- Engine ------------------------------------------------------------------------------- */
+
+typedef struct sac_engine sac_engine;
+
+typedef enum sac_kv_type {
+    SAC_KV_F16 = 0,
+    SAC_KV_BF16,
+    SAC_KV_Q8, /* sealed pages: K int8 with one (min, step) per channel, V int8 in blocks along d */
+} sac_kv_type;
+
+typedef struct sac_engine_params {
+    uint32_t n_ctx;     /* tokens that one sequence may hold; 0: the model's training context */
+    uint32_t n_seq_max; /* sequences alive at once */
+    uint64_t n_kv_tok;  /* tokens in the shared page pool; 0: n_ctx * n_seq_max */
+    uint32_t n_batch;   /* rows of one step, at most */
+    uint32_t n_threads; /* 0: one per CPU of the affinity mask */
+    sac_kv_type type_k, type_v; /* both of one kind: 16-bit types may be mixed, q8 goes with q8 */
+} sac_engine_params;
+
+SAC_API sac_engine_params sac_engine_params_default(void);
+/* Plans and takes all memory that steps will use; a step allocates nothing. */
+SAC_API SAC_NODISCARD sac_status sac_engine_create(sac_engine **out, const sac_model *model,
+                                                   const sac_engine_params *params, sac_error *err);
+SAC_API void sac_engine_free(sac_engine *engine);
+/* The parameters in force, defaults filled in. */
+SAC_API sac_engine_params sac_engine_get_params(const sac_engine *engine);
+
+typedef struct sac_engine_stats {
+    uint64_t n_step, n_prompt_tok, n_decode_tok; /* rows computed so far, by kind */
+    uint64_t kv_bytes;        /* the pool and the tails, as planned */
+    uint64_t kv_bytes_used;   /* in pages that some sequence holds, and tails */
+    uint64_t scratch_bytes;   /* planned for steps */
+    uint64_t kv_bytes_read;   /* K, V and side data read by attention so far */
+    uint64_t weight_bytes_read;
+    uint64_t linear_us, attn_us, other_us; /* wall time of steps, by stage */
+    uint64_t n_page, n_page_free, page_bytes;
+    const char *isa;          /* the op table in use: "ref", "avx2", "avx512", "amx" */
+} sac_engine_stats;
+
+SAC_API sac_engine_stats sac_engine_get_stats(const sac_engine *engine);
+
+/* ---- Sequences: tokens in, logits out ------------------------------------------------------ */
+
+typedef uint32_t sac_seq;
+#define SAC_SEQ_NONE UINT32_MAX
+
+/* How a row is computed. Kind is a property of the row and never of the batch, so that results do
+ * not depend on what else is in a step (design D7). */
+typedef enum sac_row_kind {
+    SAC_ROW_PROMPT = 0, /* wide kernels: many rows at once */
+    SAC_ROW_DECODE,     /* narrow kernels: one row of a sequence per step */
+} sac_row_kind;
+
+typedef enum sac_want { SAC_WANT_NONE = 0, SAC_WANT_LAST, SAC_WANT_ALL } sac_want;
+
+SAC_API SAC_NODISCARD sac_status sac_seq_create(sac_engine *engine, sac_seq *out, sac_error *err);
+/* A new sequence with the same tokens. Sealed pages are shared, the unsealed tail is copied. The
+ * source must have no pending tokens. */
+SAC_API SAC_NODISCARD sac_status sac_seq_fork(sac_engine *engine, sac_seq src, sac_seq *out,
+                                              sac_error *err);
+/* Keeps the first `n_tok` tokens; drops pending ones. Cutting into a sealed q8 page keeps the
+ * rounded values of its first tokens. */
+SAC_API SAC_NODISCARD sac_status sac_seq_truncate(sac_engine *engine, sac_seq seq, uint32_t n_tok,
+                                                  sac_error *err);
+SAC_API void sac_seq_remove(sac_engine *engine, sac_seq seq);
+/* Tokens computed; `*out_pending` (or NULL) gets those appended and not yet computed. */
+SAC_API uint32_t sac_seq_length(const sac_engine *engine, sac_seq seq, uint32_t *out_pending);
+
+/* Queues tokens behind those the sequence has. SAC_ERR_CONTEXT, with both counts in `err`, if they
+ * do not fit the context; nothing is queued then. */
+SAC_API SAC_NODISCARD sac_status sac_seq_append(sac_engine *engine, sac_seq seq, const int32_t *tok,
+                                                size_t n, sac_row_kind kind, sac_want want,
+                                                sac_error *err);
+
+/* One row's logits, valid during the callback only; `logits` is [n_vocab] and may be changed. */
+typedef struct sac_row {
+    sac_seq seq;
+    uint32_t pos;
+    int32_t tok;
+    float *logits;
+} sac_row;
+typedef void (*sac_row_fn)(void *user, const sac_row *row);
+
+/* Computes one batch of pending rows: decode rows of all sequences first, then prompt chunks in
+ * the order they were queued. `*out_n` (or NULL) gets the rows computed, 0 when nothing pends.
+ * SAC_ERR_CONTEXT when the shared pool has no page for any pending row: nothing is lost, remove or
+ * truncate a sequence and step again. */
+SAC_API SAC_NODISCARD sac_status sac_step(sac_engine *engine, sac_row_fn on_row, void *user,
+                                          uint32_t *out_n, sac_error *err);
+
+/* ---- Sampling ------------------------------------------------------------------------------ */
+
+typedef struct sac_logit_bias {
+    int32_t tok;
+    float bias; /* -INFINITY bans the token */
+} sac_logit_bias;
+
+typedef struct sac_sampling {
+    float temp;      /* <= 0: greedy */
+    int32_t top_k;   /* <= 0: off */
+    float top_p;     /* >= 1: off */
+    float min_p;     /* <= 0: off */
+    float typical_p; /* >= 1: off */
+    float repeat_penalty;    /* 1: off */
+    float frequency_penalty; /* 0: off */
+    float presence_penalty;  /* 0: off */
+    int32_t repeat_last_n;   /* tokens that penalties look back at; 0: off, -1: all */
+    uint64_t seed;
+    const sac_logit_bias *logit_bias; /* [n_logit_bias], copied */
+    size_t n_logit_bias;
+} sac_sampling;
+
+typedef struct sac_prob {
+    int32_t tok;
+    float logprob; /* of the model, before the sampler changed it */
+} sac_prob;
+
+typedef struct sac_sampler sac_sampler;
+SAC_API sac_sampling sac_sampling_default(void);
+SAC_API SAC_NODISCARD sac_status sac_sampler_create(sac_sampler **out, const sac_model *model,
+                                                    const sac_sampling *params, sac_error *err);
+SAC_API void sac_sampler_free(sac_sampler *sampler);
+/* Tells the sampler of a token in the text (prompt or chosen), for the penalties. */
+SAC_API void sac_sampler_accept(sac_sampler *sampler, int32_t tok);
+/* Chooses a token from `logits` [n_vocab], which is overwritten. Does not accept it. The `n_probs`
+ * likeliest tokens by the model go to `out_probs` when n_probs > 0. */
+SAC_API int32_t sac_sampler_sample(sac_sampler *sampler, float *logits, sac_prob *out_probs,
+                                   uint32_t n_probs);
+
+/* ---- Requests: prompt in, events out ------------------------------------------------------- */
+
+typedef enum sac_event_kind {
+    SAC_EVENT_PROMPT, /* a prompt chunk was computed: n_prompt_done of n_prompt */
+    SAC_EVENT_TOKEN,  /* a token was chosen */
+    SAC_EVENT_DONE,   /* the request has ended; the last event of a request */
+} sac_event_kind;
+
+typedef enum sac_finish {
+    SAC_FINISH_NONE = 0,
+    SAC_FINISH_STOP,      /* an end-of-generation token or a stop string */
+    SAC_FINISH_LENGTH,    /* max_tokens or the context's end */
+    SAC_FINISH_CANCELLED, /* sac_cancel, or the callback returned true */
+    SAC_FINISH_ERROR,     /* see `error` */
+} sac_finish;
+
+typedef struct sac_timings {
+    uint32_t n_cached, n_prompt, n_predicted; /* tokens */
+    double prompt_ms, predicted_ms;           /* prompt: to the first token */
+    double prompt_per_s, predicted_per_s;     /* tokens per second */
+} sac_timings;
+
+typedef struct sac_event {
+    sac_event_kind kind;
+    uint64_t request_id;
+    sac_seq seq;
+    uint32_t n_prompt, n_prompt_done;
+    int32_t tok;
+    const char *text; /* whole UTF-8 characters that became certain, maybe none; stop strings and
+                         what may become one are held back */
+    size_t text_bytes;
+    const sac_prob *probs; /* [n_probs] */
+    uint32_t n_probs;
+    sac_finish finish;
+    const char *stop; /* the stop string that matched, or NULL */
+    sac_timings timings; /* SAC_EVENT_DONE */
+    const char *error;
+} sac_event;
+/* True cancels the request. */
+typedef bool (*sac_event_fn)(void *user, const sac_event *event);
+
+typedef struct sac_request {
+    sac_seq seq;           /* continue this sequence and keep it; SAC_SEQ_NONE: a fresh one that is
+                              removed at the end */
+    const int32_t *prompt; /* [n_prompt], appended to the sequence; copied */
+    size_t n_prompt;
+    sac_sampling sampling;
+    uint32_t max_tokens;   /* 0: up to the context's end */
+    const char *const *stop; /* [n_stop], copied */
+    size_t n_stop;
+    bool ignore_eos;
+    uint32_t n_probs;
+    sac_event_fn on_event;
+    void *user;
+} sac_request;
+
+SAC_API sac_request sac_request_default(void);
+/* Queues a request; SAC_ERR_CONTEXT with both counts when the prompt does not fit. */
+SAC_API SAC_NODISCARD sac_status sac_submit(sac_engine *engine, const sac_request *request,
+                                            uint64_t *out_id, sac_error *err);
+SAC_API void sac_cancel(sac_engine *engine, uint64_t request_id);
+/* One step for all requests; `*out_active` gets the number that are not done. */
+SAC_API SAC_NODISCARD sac_status sac_run(sac_engine *engine, uint32_t *out_active, sac_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

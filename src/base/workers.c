@@ -1,0 +1,196 @@
+/* workers.c: the thread pool. A fork-join costs a few tenths of a microsecond while the threads
+ * spin, which matters: a decode step of a small model has some 150 of them.
+ *
+ * Protocol. `generation` is raised by the caller with release order after `fn` and `arg` are set;
+ * a worker that sees a new value (acquire) runs and then lowers `n_busy` with release order, which
+ * the caller acquires before it reads results. After SPIN_LOOPS without work a worker sleeps on a
+ * futex of `generation`; `n_sleep` tells the caller whether a wake call is needed. */
+#include "base/workers.h"
+
+#include "base/mem.h"
+
+#include <assert.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SPIN_LOOPS 20000 /* about 0.3 ms: longer than the gap between two ops of a step */
+#define MAX_WORKERS 256
+
+struct workers {
+    _Alignas(64) _Atomic uint32_t generation;
+    _Alignas(64) _Atomic uint32_t n_busy;
+    _Alignas(64) _Atomic uint32_t n_sleep;
+    _Alignas(64) _Atomic uint32_t next_item;
+    workers_fn fn;
+    void *arg;
+    bool quit;
+    uint32_t n, n_thread; /* workers with the caller; threads started */
+    pthread_t thread[MAX_WORKERS];
+};
+
+struct worker_start {
+    struct workers *w;
+    uint32_t worker_i;
+};
+
+static void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void futex_wake_all(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static uint32_t wait_for_work(struct workers *w, uint32_t seen)
+{
+    for (uint32_t i = 0; i < SPIN_LOOPS; i++) {
+        const uint32_t now = atomic_load_explicit(&w->generation, memory_order_acquire);
+        if (now != seen) return now;
+        cpu_relax();
+    }
+    /* Sequentially consistent: either the caller sees n_sleep > 0 and wakes us, or we see the new
+     * generation here and the futex refuses to sleep. */
+    atomic_fetch_add(&w->n_sleep, 1);
+    uint32_t now;
+    while ((now = atomic_load(&w->generation)) == seen) futex_wait(&w->generation, seen);
+    atomic_fetch_sub(&w->n_sleep, 1);
+    return now;
+}
+
+static void *worker_main(void *p)
+{
+    struct worker_start start = *(struct worker_start *)p;
+    mem_free(p);
+    struct workers *w = start.w;
+    uint32_t seen = 0;
+    for (;;) {
+        seen = wait_for_work(w, seen);
+        if (w->quit) return NULL;
+        w->fn(w->arg, start.worker_i);
+        atomic_fetch_sub_explicit(&w->n_busy, 1, memory_order_release);
+    }
+}
+
+uint32_t workers_default_count(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+    const int n = CPU_COUNT(&set);
+    return n < 1 ? 1 : n > MAX_WORKERS ? MAX_WORKERS : (uint32_t)n;
+}
+
+static void publish(struct workers *w)
+{
+    atomic_fetch_add(&w->generation, 1);
+    if (atomic_load(&w->n_sleep) > 0) futex_wake_all(&w->generation);
+}
+
+sac_status workers_create(struct workers **out, uint32_t n, sac_error *err)
+{
+    if (n == 0) n = workers_default_count();
+    if (n > MAX_WORKERS)
+        return error_set(err, SAC_ERR_ARG, "%u threads asked for, at most %d are possible", n,
+                         MAX_WORKERS);
+    struct workers *w = mem_calloc(1, sizeof *w);
+    if (!w) return error_set(err, SAC_ERR_MEMORY, "out of memory for the thread pool");
+    w->n = n;
+    for (uint32_t i = 1; i < n; i++) {
+        struct worker_start *start = mem_alloc(sizeof *start);
+        if (start) *start = (struct worker_start){.w = w, .worker_i = i};
+        if (!start || pthread_create(&w->thread[i], NULL, worker_main, start) != 0) {
+            mem_free(start);
+            workers_destroy(w);
+            return error_set(err, SAC_ERR_MEMORY, "cannot start thread %u of %u", i + 1, n);
+        }
+        w->n_thread = i;
+    }
+    *out = w;
+    return SAC_OK;
+}
+
+void workers_destroy(struct workers *w)
+{
+    if (!w) return;
+    w->quit = true;
+    publish(w);
+    for (uint32_t i = 1; i <= w->n_thread; i++) pthread_join(w->thread[i], NULL);
+    mem_free(w);
+}
+
+uint32_t workers_count(const struct workers *w)
+{
+    return w->n;
+}
+
+void workers_run(struct workers *w, workers_fn fn, void *arg)
+{
+    if (w->n == 1) {
+        fn(arg, 0);
+        return;
+    }
+    assert(atomic_load(&w->n_busy) == 0);
+    w->fn = fn;
+    w->arg = arg;
+    atomic_store_explicit(&w->n_busy, w->n - 1, memory_order_relaxed);
+    publish(w);
+    fn(arg, 0);
+    uint32_t spins = 0;
+    while (atomic_load_explicit(&w->n_busy, memory_order_acquire) > 0) {
+        cpu_relax();
+        /* More threads than free CPUs: give the last one a chance to finish. */
+        if (++spins % 4096 == 0) sched_yield();
+    }
+}
+
+struct item_loop {
+    struct workers *w;
+    workers_item_fn fn;
+    void *arg;
+    uint32_t n_item;
+};
+
+static void item_loop_worker(void *p, uint32_t worker_i)
+{
+    const struct item_loop *loop = p;
+    for (;;) {
+        const uint32_t i =
+            atomic_fetch_add_explicit(&loop->w->next_item, 1, memory_order_relaxed);
+        if (i >= loop->n_item) return;
+        loop->fn(loop->arg, i, worker_i);
+    }
+}
+
+void workers_for(struct workers *w, uint32_t n_item, workers_item_fn fn, void *arg)
+{
+    assert(n_item <= UINT32_MAX - MAX_WORKERS);
+    if (w->n == 1 || n_item <= 1) {
+        for (uint32_t i = 0; i < n_item; i++) fn(arg, i, 0);
+        return;
+    }
+    struct item_loop loop = {.w = w, .fn = fn, .arg = arg, .n_item = n_item};
+    atomic_store_explicit(&w->next_item, 0, memory_order_relaxed);
+    workers_run(w, item_loop_worker, &loop);
+}
+
+uint64_t clock_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}

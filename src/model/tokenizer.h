@@ -1,0 +1,44 @@
+/* tokenizer.h: text to token ids and back, as the model's file defines it: byte-level BPE with a
+ * pre-tokeniser (`gpt2`) and SentencePiece-style merging by score (`llama`). Immutable after create;
+ * any number of threads may use one tokenizer. */
+#ifndef SAC_MODEL_TOKENIZER_H
+#define SAC_MODEL_TOKENIZER_H
+
+#include "model/gguf.h"
+
+struct tokenizer;
+
+/* `pre` names a pre-tokeniser that overrides the file's (or NULL). An unknown `pre` or
+ * `tokenizer.ggml.model` is SAC_ERR_UNSUPPORTED and named, with the list of known ones. Nothing of
+ * `g` is kept. */
+sac_status tokenizer_create(struct tokenizer **out, const struct gguf *g, const char *pre,
+                            sac_error *err);
+void tokenizer_destroy(struct tokenizer *t);
+
+uint32_t tokenizer_n_vocab(const struct tokenizer *t);
+int32_t tokenizer_bos(const struct tokenizer *t); /* -1: none */
+int32_t tokenizer_eos(const struct tokenizer *t);
+bool tokenizer_is_eog(const struct tokenizer *t, int32_t tok);
+bool tokenizer_is_control(const struct tokenizer *t, int32_t tok);
+/* The id of the token with this exact text, -1 if there is none. */
+int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t n);
+
+/* `flags` as SAC_TOK_*. Any bytes are valid input. `*out_tok` is owned by the caller (mem_free). */
+sac_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
+                            int32_t **out_tok, size_t *out_n, sac_error *err);
+/* Bytes of one token as they appear in text (byte-level symbols decoded, SPM spaces restored);
+ * "" for ids out of range and, unless `special`, for control tokens. */
+const char *tokenizer_piece(const struct tokenizer *t, int32_t tok, bool special,
+                            size_t *out_bytes);
+
+/* Streaming decode: keeps the bytes of a UTF-8 character that is not complete yet. */
+struct utf8_stream {
+    char held[4];
+    uint32_t n_held;
+};
+/* Feeds bytes; writes to `out` [n + 4] what is certain: whole characters, and invalid bytes as
+ * U+FFFD (so `out` must have room for 3 * (n + 4)). Returns bytes written. */
+size_t utf8_stream_push(struct utf8_stream *s, const char *bytes, size_t n, char *out);
+size_t utf8_stream_flush(struct utf8_stream *s, char *out); /* the rest, as U+FFFD */
+
+#endif

@@ -1,0 +1,166 @@
+/* ops.h: the compute table. One slot per operation; `ref` fills all of them with plain C, then
+ * avx2, avx512, amx (or neon) overwrite slots in rising order, once, in ops_init.
+ *
+ * Contract of every slot:
+ *  - f32 activations are row-major [n_row, width] with a stride in floats; pointers are 64-byte
+ *    aligned unless said; in and out may be the same array only where said.
+ *  - A slot splits its work over `pool` itself and returns when all is done. Results do not depend
+ *    on the number of workers, on n_row, or on which other rows are in the call (design D7): a row's
+ *    arithmetic and its order are fixed by the row alone (and the `mode`, a property of the row).
+ *  - No slot allocates. Scratch is the caller's, sized by ops_*_scratch with the largest shapes.
+ *  - NaN and infinities flow through as in IEEE arithmetic; they never crash or hang. */
+#ifndef SAC_OPS_OPS_H
+#define SAC_OPS_OPS_H
+
+#include "base/workers.h"
+#include "ops/page.h"
+#include "ops/weight.h"
+
+/* ---- Linear layers --------------------------------------------------------------------------- */
+
+enum linear_mode {
+    LINEAR_NARROW, /* few rows: bound by weight bytes; int8 activations where the ISA has them */
+    LINEAR_WIDE,   /* many rows: bound by arithmetic; AMX tiles where the CPU has them */
+};
+
+enum linear_epilogue {
+    LINEAR_STORE,    /* y  = W x + bias */
+    LINEAR_ADD,      /* y += W x + bias (the residual stream) */
+    LINEAR_GLU_SILU, /* part 0 = gate, part 1 = up: part[0].y = silu(gate) * up */
+    LINEAR_GLU_GELU, /* the same with gelu, tanh form */
+};
+
+#define LINEAR_PARTS_MAX 3
+
+/* Up to three matrices that read the same input (q/k/v, gate/up): the input is normalised, rounded
+ * and packed once. */
+struct op_linear {
+    const float *x; /* [n_row, n_in], stride x_stride */
+    size_t x_stride;
+    uint32_t n_row, n_in;
+    const float *norm; /* [n_in] or NULL: x is first RMS-normalised and multiplied by it */
+    float norm_eps;
+    enum linear_mode mode;
+    enum linear_epilogue epilogue;
+    uint32_t n_part;
+    struct linear_part {
+        const struct weight *w; /* n_in as above */
+        const float *bias;      /* [n_out] or NULL */
+        float *y;               /* [n_row, n_out], stride y_stride; part 1 of a GLU: unused */
+        size_t y_stride;
+    } part[LINEAR_PARTS_MAX];
+    void *scratch;
+    size_t scratch_bytes;
+};
+
+/* ---- Attention over pages --------------------------------------------------------------------- */
+
+/* Rows of one sequence that stand behind each other. A row at position p reads, in this order of
+ * meaning: every sealed page before its own, i.e. pages 0 .. p/PAGE_TOK - 1, in sealed form, and its
+ * own page p/PAGE_TOK, tokens up to p, in 16-bit form from `own`. So the result does not depend on
+ * how a prompt was cut into chunks. */
+struct attn_run {
+    uint32_t row0, n_row; /* rows of the batch */
+    uint32_t pos0;        /* position of the first */
+    enum linear_mode mode; /* NARROW: decode kernel (n_row is 1), WIDE: prefill kernel */
+    const page_id *table; /* [n_kv_head, table_stride] sealed pages by page index */
+    size_t table_stride;
+    /* 16-bit pages of this run, tail form: first the page of pos0, then those after it:
+     * head h's page of index pos0/PAGE_TOK + j is at own0 + h * geom.tail_bytes for j = 0 and at
+     * own + ((j-1) * n_kv_head + h) * geom.tail_bytes after. */
+    uint8_t *own0, *own;
+    /* Pages to read before the own one, or all when NULL (dense): for KV head h the page indices
+     * select[select_ptr[h] .. select_ptr[h+1]-1], ascending, each below pos0/PAGE_TOK. NARROW only. */
+    const uint32_t *select, *select_ptr;
+};
+
+struct op_attn {
+    const struct page_geom *geom;
+    const uint8_t *pool; /* page id -> pool + id * geom->bytes */
+    uint32_t n_head;     /* query heads, a multiple of geom->n_kv_head */
+    const float *q;      /* [n_row, n_head, head_dim] after RoPE, stride q_stride */
+    size_t q_stride;
+    float *out; /* [n_row, n_head, head_dim], stride out_stride; not q */
+    size_t out_stride;
+    float *lse; /* [n_row, n_head] natural log of the sum of exp(score), or NULL */
+    float scale;    /* of q.k */
+    float softcap;  /* > 0: score = cap * tanh(score / cap) */
+    uint32_t window; /* > 0: keys at distance >= window are not seen */
+    uint32_t n_run;
+    const struct attn_run *run;
+    void *scratch;
+    size_t scratch_bytes;
+};
+
+/* Writes new keys and values of a run into its own pages (tail form). */
+struct op_kv_write {
+    const struct page_geom *geom;
+    const struct attn_run *run;
+    const float *k, *v; /* row r of the batch: [n_kv_head, head_dim] at k + r * kv_stride */
+    size_t kv_stride;
+};
+
+/* Seals one full page: tail form -> sealed form. Deterministic; NaN or infinity in K or V makes a
+ * page whose reads give NaN, not garbage. */
+struct op_seal {
+    const struct page_geom *geom;
+    uint32_t n_page;
+    const uint8_t *const *tail; /* [n_page] */
+    uint8_t *const *sealed;     /* [n_page] */
+};
+
+/* ---- Small operations -------------------------------------------------------------------------- */
+
+struct op_rmsnorm { /* y = x / sqrt(mean(x^2) + eps) * w, over groups of `width` */
+    const float *x;
+    float *y; /* may be x */
+    size_t x_stride, y_stride;
+    uint32_t n_row, n_group, width; /* a row holds n_group groups (heads) behind each other */
+    const float *w; /* [width] */
+    float eps;
+};
+
+struct op_rope { /* in place on [n_row, n_head, head_dim] */
+    float *x;
+    size_t x_stride;
+    uint32_t n_row, n_head, head_dim, n_rot; /* the first n_rot channels turn */
+    bool interleaved; /* pairs (2i, 2i+1); else NEOX pairs (i, i + n_rot/2) */
+    const float *cos, *sin; /* [n_row, n_rot/2], magnitude factor included */
+};
+
+struct op_add { /* y = x + y, element-wise */
+    const float *x;
+    float *y;
+    size_t n;
+};
+
+/* ---- The table ---------------------------------------------------------------------------------- */
+
+struct ops {
+    const char *isa; /* highest set in use: "ref", "avx2", "avx512", "amx", "neon" */
+    void (*linear)(struct workers *pool, const struct op_linear *op);
+    void (*attn)(struct workers *pool, const struct op_attn *op);
+    void (*kv_write)(struct workers *pool, const struct op_kv_write *op);
+    void (*seal)(struct workers *pool, const struct op_seal *op);
+    void (*rmsnorm)(struct workers *pool, const struct op_rmsnorm *op);
+    void (*rope)(struct workers *pool, const struct op_rope *op);
+    void (*add)(struct workers *pool, const struct op_add *op);
+    /* Bytes of scratch that one call may need, for at most n_row rows of these shapes. */
+    size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
+    size_t (*attn_scratch)(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
+                           uint32_t n_row, uint32_t n_tok_max);
+};
+
+/* Fills the table for this CPU, restricted by the environment variable SAC_CPU ("ref", "avx2",
+ * "avx512", "amx"; each names the highest set allowed). An unknown name is SAC_ERR_ARG; a set that
+ * the CPU lacks is SAC_ERR_UNSUPPORTED. */
+sac_status ops_init(struct ops *out, sac_error *err);
+/* The same with a name instead of the environment ("" or NULL: the best). Tests use it. */
+sac_status ops_init_isa(struct ops *out, const char *isa, sac_error *err);
+
+/* One row per file that fills slots; each is defined in ops/cpu and overwrites what it improves. */
+void ops_fill_ref_linear(struct ops *o);
+void ops_fill_ref_attn(struct ops *o);
+void ops_fill_ref_small(struct ops *o);
+
+#endif

@@ -1,0 +1,49 @@
+/* page.h: what one KV page holds and where (design D3). Pure arithmetic, no state.
+ *
+ * A page is PAGE_TOK tokens of one layer and one KV head. It exists in two forms.
+ *
+ * Tail form, 16 bit, for tokens whose page is not full yet (private to one sequence):
+ *     K [PAGE_TOK, d] then V [PAGE_TOK, d], each f16 or bf16 by `type_k`, `type_v`.
+ * Sealed form, immutable and shared, one slot of the pool:
+ *   16-bit types: the same bytes as the tail form.
+ *   q8: K as int8 codes 0..255 with one (min, step) per channel, k = min + step * code, stored as bit
+ *     planes so that a method can score tokens by the first plane alone; V as int8 in blocks of
+ *     PAGE_VBLOCK along d, v = scale * code.
+ *       k_min   f16 [d]
+ *       k_step  f16 [d]
+ *       k_hi2   u8  [PAGE_TOK, d/4]  bits 7..6; byte j holds channels j, j+d/4, j+d/2, j+3d/4,
+ *                                    lowest channel in the lowest bits
+ *       k_mid2  u8  [PAGE_TOK, d/4]  bits 5..4, same order          } per token: mid2 then lo4,
+ *       k_lo4   u8  [PAGE_TOK, d/2]  bits 3..0; byte j: channel j   }   [PAGE_TOK, 3d/4] in all
+ *                                    low nibble, j+d/2 high nibble
+ *       v_scale f16 [PAGE_TOK, d/PAGE_VBLOCK]
+ *       v       i8  [PAGE_TOK, d]
+ *     Measured (methods/measured.md section 1 of the design notes): KL 3e-5 against 3.4e-3 of int8
+ *     blocks along d for both, at the same size. */
+#ifndef SAC_OPS_PAGE_H
+#define SAC_OPS_PAGE_H
+
+#include "saccade.h"
+
+#define PAGE_TOK 32u /* a power of two in 16..128 */
+#define PAGE_VBLOCK 32u
+#define PAGE_NONE UINT32_MAX
+
+typedef uint32_t page_id;
+
+/* Shape shared by all pages of a model; head_dim is a multiple of 32, at most 512. */
+struct page_geom {
+    uint32_t n_layer, n_kv_head, head_dim;
+    sac_kv_type type_k, type_v; /* q8 for both or for none */
+    size_t tail_bytes;          /* of one tail-form page */
+    size_t bytes;               /* of one sealed page, a multiple of 64 */
+    /* Byte offsets inside a sealed page; tail form: K at 0, V at `tail_v`. */
+    size_t tail_v;
+    size_t k, v;                               /* 16-bit forms */
+    size_t k_min, k_step, k_hi2, k_low, v_scale; /* q8; codes of V at `v` */
+};
+
+/* Fills sizes and offsets from the first three fields and the types. */
+void page_geom_init(struct page_geom *g);
+
+#endif
