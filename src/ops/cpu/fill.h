@@ -1,0 +1,27 @@
+/* fill.h: the functions that put kernels into the op table, one per file of kernels.
+ *
+ * Contract: ops_init_isa calls them from the lowest set to the highest, only for sets that this CPU
+ * has (ops/cpu/detect.h). Each overwrites the slots that its file does better than what is there
+ * and leaves the rest. Those of `ref` fill every slot between them; they are declared in ops.h
+ * because tests compare against them. */
+#ifndef SAC_OPS_CPU_FILL_H
+#define SAC_OPS_CPU_FILL_H
+
+#include "ops/ops.h"
+
+void ops_fill_avx2_linear(struct ops *o);
+void ops_fill_avx2_attn(struct ops *o);
+void ops_fill_avx2_small(struct ops *o);
+
+void ops_fill_avx512_linear(struct ops *o);
+void ops_fill_avx512_attn(struct ops *o);
+void ops_fill_avx512_small(struct ops *o);
+
+void ops_fill_amx_linear(struct ops *o);
+void ops_fill_amx_attn(struct ops *o);
+
+void ops_fill_neon_linear(struct ops *o);
+void ops_fill_neon_attn(struct ops *o);
+void ops_fill_neon_small(struct ops *o);
+
+#endif
