@@ -32,12 +32,12 @@ static void fill_ref(struct ops *o)
 #if defined(__x86_64__)
 static void fill_avx2(struct ops *o)
 {
-    (void)o;
+    ops_fill_avx2_small(o);
 }
 
 static void fill_avx512(struct ops *o)
 {
-    (void)o;
+    ops_fill_avx512_small(o);
 }
 
 static void fill_amx(struct ops *o)
