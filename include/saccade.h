@@ -266,7 +266,9 @@ SAC_API void sac_sampler_free(sac_sampler *sampler);
 /* Tells the sampler of a token in the text (prompt or chosen), for the penalties. */
 SAC_API void sac_sampler_accept(sac_sampler *sampler, int32_t tok);
 /* Chooses a token from `logits` [n_vocab], which is overwritten. Does not accept it. The `n_probs`
- * likeliest tokens by the model go to `out_probs` when n_probs > 0. */
+ * likeliest tokens by the model go to `out_probs` when n_probs > 0, likeliest first; entries beyond
+ * the vocabulary get token -1. A NaN counts as -INFINITY. -1 when nothing can be chosen: all logits
+ * are NaN or -INFINITY. */
 SAC_API int32_t sac_sampler_sample(sac_sampler *sampler, float *logits, sac_prob *out_probs,
                                    uint32_t n_probs);
 
@@ -298,6 +300,7 @@ typedef struct sac_event {
     sac_seq seq;
     uint32_t n_prompt, n_prompt_done;
     int32_t tok;
+    float logprob;    /* of `tok`, by the model; only when the request asks for n_probs > 0 */
     const char *text; /* whole UTF-8 characters that became certain, maybe none; stop strings and
                          what may become one are held back */
     size_t text_bytes;
@@ -333,6 +336,18 @@ SAC_API SAC_NODISCARD sac_status sac_submit(sac_engine *engine, const sac_reques
 SAC_API void sac_cancel(sac_engine *engine, uint64_t request_id);
 /* One step for all requests; `*out_active` gets the number that are not done. */
 SAC_API SAC_NODISCARD sac_status sac_run(sac_engine *engine, uint32_t *out_active, sac_error *err);
+
+/* ---- Attention methods --------------------------------------------------------------------- */
+
+typedef struct sac_method_info {
+    const char *kind;    /* "prefill" or "decode" */
+    const char *name;    /* as the command line spells it */
+    const char *summary; /* one line */
+    const char *paper;   /* where it is described, or NULL */
+} sac_method_info;
+
+/* The i-th method that is built in; false behind the last. */
+SAC_API bool sac_method_at(size_t i, sac_method_info *out);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,345 @@
+/* options.c: see the header. The tables are the only description of an option: parsing, ranges,
+ * environment and help all read them, so they cannot disagree.
+ *
+ * Why not getopt or argp: users of this field type `-ctk q8` and `-sys TEXT`, which both would read
+ * as bundled letters.
+ *
+ * What it does not do: check how options fit each other. That is the command's part. */
+#include "app/options.h"
+
+#include "app/app.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENV_PREFIX   "SACCADE_ARG_"
+#define HELP_COLUMN  28
+#define HELP_COLUMNS 96 /* of the whole line: what a reader of man pages has */
+
+struct found {
+    const struct option_spec *spec;
+    void *field;
+};
+
+int options_usage_error(const char *command, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fprintf(stderr, "saccade %s: ", command);
+    vfprintf(stderr, fmt, ap);
+    fprintf(stderr, "; see 'saccade %s --help'\n", command);
+    va_end(ap);
+    return EXIT_USAGE;
+}
+
+/* ---- Words of a table text ---- */
+
+/* Steps through `list`, cut at any byte of `cuts`; NULL behind the last word. */
+static const char *next_word(const char *list, const char *cuts, size_t *out_n)
+{
+    list += strspn(list, cuts);
+    *out_n = strcspn(list, cuts);
+    return *out_n ? list : NULL;
+}
+
+static bool has_word(const char *list, const char *cuts, const char *word, size_t n_word)
+{
+    size_t n;
+    for (const char *w = next_word(list, cuts, &n); w; w = next_word(w + n, cuts, &n))
+        if (n == n_word && memcmp(w, word, n) == 0) return true;
+    return false;
+}
+
+static int find_choice(const char *choices, const char *value)
+{
+    size_t n;
+    int i = 0;
+    for (const char *w = next_word(choices, "|", &n); w; w = next_word(w + n, "|", &n), i++) {
+        char one[64];
+        snprintf(one, sizeof one, "%.*s", (int)n, w);
+        if (has_word(one, "=", value, strlen(value))) return i;
+    }
+    return -1;
+}
+
+const char *options_choice_name(const char *choices, int i, char *buf, size_t bytes)
+{
+    size_t n;
+    const char *w = next_word(choices, "|", &n);
+    for (; w && i > 0; i--) w = next_word(w + n, "|", &n);
+    assert(w && i == 0);
+    const size_t n_first = w ? strcspn(w, "|=") : 0;
+    snprintf(buf, bytes, "%.*s", (int)n_first, w ? w : "");
+    return buf;
+}
+
+/* ---- Values ---- */
+
+/* What is wrong with a value goes to `why`, which the caller wraps with the option's name. */
+static bool parse_integer(const struct option_spec *s, const char *text, void *field, char why[128])
+{
+    const bool wide = s->type == OPTION_I64;
+    const bool any = s->min == 0 && s->max == 0;
+    const double lo = !any ? s->min : s->type == OPTION_U32 ? 0 : wide ? -0x1p63 : INT32_MIN;
+    const double hi = !any                    ? s->max
+                      : s->type == OPTION_U32 ? UINT32_MAX
+                      : wide                  ? 0x1p63
+                                              : INT32_MAX;
+    char *end;
+    errno = 0;
+    const long long v = strtoll(text, &end, 10);
+    if (end == text || *end) {
+        snprintf(why, 128, "is not a whole number");
+        return false;
+    }
+    if (errno || (double)v < lo || (double)v > hi) {
+        snprintf(why, 128, "is out of range %.0f to %.0f", lo, hi);
+        return false;
+    }
+    if (s->type == OPTION_I32) *(int32_t *)field = (int32_t)v;
+    if (s->type == OPTION_U32) *(uint32_t *)field = (uint32_t)v;
+    if (s->type == OPTION_I64) *(int64_t *)field = v;
+    return true;
+}
+
+static bool parse_float(const struct option_spec *s, const char *text, void *field, char why[128])
+{
+    char *end;
+    const float v = strtof(text, &end);
+    if (end == text || *end || !isfinite(v)) {
+        snprintf(why, 128, "is not a number");
+        return false;
+    }
+    if ((s->min != 0 || s->max != 0) && ((double)v < s->min || (double)v > s->max)) {
+        snprintf(why, 128, "is out of range %g to %g", s->min, s->max);
+        return false;
+    }
+    *(float *)field = v;
+    return true;
+}
+
+static bool parse_flag(const char *text, void *field, char why[128])
+{
+    const bool on = has_word("1 on true yes", " ", text, strlen(text));
+    if (!on && !has_word("0 off false no", " ", text, strlen(text))) {
+        snprintf(why, 128, "is neither on nor off");
+        return false;
+    }
+    *(bool *)field = on;
+    return true;
+}
+
+static bool parse_value(const struct option_spec *s, const char *text, void *field, char why[128])
+{
+    switch (s->type) {
+    case OPTION_FLAG: return parse_flag(text, field, why);
+    case OPTION_TEXT: *(const char **)field = text; return true;
+    case OPTION_LIST: {
+        struct option_list *list = field;
+        if (list->n == OPTION_LIST_MAX) {
+            snprintf(why, 128, "is more than the %u that are possible", OPTION_LIST_MAX);
+            return false;
+        }
+        list->item[list->n++] = text;
+        return true;
+    }
+    case OPTION_CHOICE: {
+        const int i = find_choice(s->choices, text);
+        if (i < 0)
+            snprintf(why, 128, "is none of %s", s->choices);
+        else
+            *(int *)field = i;
+        return i >= 0;
+    }
+    case OPTION_I32:
+    case OPTION_U32:
+    case OPTION_I64: return parse_integer(s, text, field, why);
+    case OPTION_F32: return parse_float(s, text, field, why);
+    }
+    return false;
+}
+
+static bool read_environment(const struct options *o, char why[256])
+{
+    for (size_t g = 0; g < o->n_group; g++)
+        for (const struct option_spec *s = o->group[g].spec; s->names; s++) {
+            char name[64], bad[128];
+            snprintf(name, sizeof name, ENV_PREFIX "%s", s->env ? s->env : "");
+            const char *text = s->env ? getenv(name) : NULL;
+            if (!text || !*text) continue;
+            if (!parse_value(s, text, (char *)o->group[g].target + s->offset, bad)) {
+                snprintf(why, 256, "%s: '%.60s' %s", name, text, bad);
+                return false;
+            }
+        }
+    return true;
+}
+
+/* ---- Help ---- */
+
+static void print_wrapped(const char *text, size_t indent, size_t column)
+{
+    size_t n;
+    for (const char *w = next_word(text, " ", &n); w; w = next_word(w + n, " ", &n)) {
+        if (column > indent && column + 1 + n > HELP_COLUMNS) {
+            printf("\n%*s", (int)indent, "");
+            column = indent;
+        } else if (column > indent) {
+            putchar(' ');
+            column++;
+        }
+        fwrite(w, 1, n, stdout);
+        column += n;
+    }
+    putchar('\n');
+}
+
+/* The default as the help shows it, "" where zero only means that something else decides. */
+static void format_default(const struct option_spec *s, const void *field, char buf[96])
+{
+    char name[32];
+    buf[0] = 0;
+    switch (s->type) {
+    case OPTION_CHOICE:
+        if (*(const int *)field >= 0)
+            snprintf(buf, 96, " (default: %s)",
+                     options_choice_name(s->choices, *(const int *)field, name, sizeof name));
+        break;
+    case OPTION_I32:
+        if (*(const int32_t *)field) snprintf(buf, 96, " (default: %d)", *(const int32_t *)field);
+        break;
+    case OPTION_U32:
+        if (*(const uint32_t *)field) snprintf(buf, 96, " (default: %u)", *(const uint32_t *)field);
+        break;
+    case OPTION_I64:
+        if (*(const int64_t *)field)
+            snprintf(buf, 96, " (default: %lld)", (long long)*(const int64_t *)field);
+        break;
+    case OPTION_F32:
+        if (*(const float *)field != 0)
+            snprintf(buf, 96, " (default: %g)", (double)*(const float *)field);
+        break;
+    case OPTION_FLAG:
+    case OPTION_TEXT:
+    case OPTION_LIST: break;
+    }
+}
+
+static void print_option(const struct option_spec *s, const void *field)
+{
+    char left[160], shown[96], text[640];
+    size_t at = 0, n;
+    for (const char *w = next_word(s->names, " ", &n); w; w = next_word(w + n, " ", &n))
+        at += (size_t)snprintf(left + at, sizeof left - at, "%s%.*s", at ? ", " : "  ", (int)n, w);
+    if (s->type == OPTION_CHOICE) {
+        at += (size_t)snprintf(left + at, sizeof left - at, " ");
+        /* Aliases behind '=' stay out of the help's left column. */
+        for (const char *w = next_word(s->choices, "|", &n); w; w = next_word(w + n, "|", &n)) {
+            const bool first = w == s->choices;
+            at += (size_t)snprintf(left + at, sizeof left - at, "%s%.*s", first ? "" : "|",
+                                   (int)strcspn(w, "|="), w);
+        }
+    } else if (s->type != OPTION_FLAG) {
+        at += (size_t)snprintf(left + at, sizeof left - at, " %s", s->arg);
+    }
+    assert(at < sizeof left);
+    format_default(s, field, shown);
+    n = (size_t)snprintf(text, sizeof text, "%s%s", s->help, shown);
+    if (s->env) snprintf(text + n, sizeof text - n, " [" ENV_PREFIX "%s]", s->env);
+    fputs(left, stdout);
+    if (at + 2 > HELP_COLUMN)
+        printf("\n%*s", HELP_COLUMN, "");
+    else
+        printf("%*s", (int)(HELP_COLUMN - at), "");
+    print_wrapped(text, HELP_COLUMN, HELP_COLUMN);
+}
+
+void options_print_help(const struct options *o)
+{
+    printf("Usage: saccade %s %s\n\n", o->command, o->usage);
+    print_wrapped(o->summary, 0, 0);
+    for (size_t g = 0; g < o->n_group; g++) {
+        printf("\n%s:\n", o->group[g].title);
+        for (const struct option_spec *s = o->group[g].spec; s->names; s++)
+            print_option(s, (const char *)o->group[g].target + s->offset);
+    }
+    printf("\n  -h, --help                This text\n");
+}
+
+/* ---- Arguments ---- */
+
+static struct found find_option(const struct options *o, const char *arg, size_t n)
+{
+    for (size_t g = 0; g < o->n_group; g++)
+        for (const struct option_spec *s = o->group[g].spec; s->names; s++)
+            if (has_word(s->names, " ", arg, n))
+                return (struct found){s, (char *)o->group[g].target + s->offset};
+    return (struct found){0};
+}
+
+/* Is help asked for, before anything is changed? The value of an option does not count. */
+static bool wants_help(const struct options *o, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--") == 0) return false;
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
+        const struct found f = find_option(o, argv[i], strlen(argv[i]));
+        if (f.spec && f.spec->type != OPTION_FLAG) i++;
+    }
+    return false;
+}
+
+/* Reads the option at argv[*i] and moves *i to its last word. */
+static bool read_option(const struct options *o, int argc, char **argv, int *i, char why[256])
+{
+    const char *arg = argv[*i], *equals = strchr(arg, '=');
+    const size_t n_name = equals ? (size_t)(equals - arg) : strlen(arg);
+    const struct found f = find_option(o, arg, n_name);
+    if (!f.spec) {
+        snprintf(why, 256, "unknown option '%.100s'", arg);
+        return false;
+    }
+    const char *value = equals ? equals + 1 : NULL;
+    if (f.spec->type == OPTION_FLAG) {
+        if (!value) value = "on";
+    } else if (!value) {
+        if (*i + 1 >= argc) {
+            snprintf(why, 256, "option '%.100s' needs a value", arg);
+            return false;
+        }
+        value = argv[++*i];
+    }
+    char bad[128];
+    if (parse_value(f.spec, value, f.field, bad)) return true;
+    snprintf(why, 256, "option '%.*s': '%.60s' %s", (int)n_name, arg, value, bad);
+    return false;
+}
+
+int options_parse(struct options *o, int argc, char **argv)
+{
+    char why[256];
+    bool only_operands = false;
+    o->n_operand = 0;
+    if (wants_help(o, argc, argv)) {
+        options_print_help(o);
+        return EXIT_OK;
+    }
+    if (!read_environment(o, why)) return options_usage_error(o->command, "%s", why);
+    for (int i = 1; i < argc; i++) {
+        if (!only_operands && strcmp(argv[i], "--") == 0) {
+            only_operands = true;
+        } else if (only_operands || argv[i][0] != '-' || argv[i][1] == 0) {
+            if (o->n_operand == o->operand_max)
+                return options_usage_error(o->command, "unexpected argument '%s'", argv[i]);
+            o->operand[o->n_operand++] = argv[i];
+        } else if (!read_option(o, argc, argv, &i, why)) {
+            return options_usage_error(o->command, "%s", why);
+        }
+    }
+    return OPTIONS_GO_ON;
+}

@@ -1,0 +1,76 @@
+/* options.h: one table-driven parser of the command line for all sub-commands.
+ *
+ * A command gives groups; a group is a table of options and the struct whose fields they set. The
+ * values in the structs before the call are the defaults, and `--help` prints them from there.
+ * An option may be spelled `-x V`, `--long V` or `--long=V`; one dash and several letters (`-ctk
+ * V`) is a name like any other, so letters are never bundled. An argument beats the environment
+ * variable SACCADE_ARG_<env>, which beats the default. The last use of an option counts. */
+#ifndef SAC_APP_OPTIONS_H
+#define SAC_APP_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum option_type {
+    OPTION_FLAG,   /* bool; takes no value, becomes true (environment: 1/0, on/off, true/false) */
+    OPTION_TEXT,   /* const char *; borrowed from argv or the environment */
+    OPTION_LIST,   /* struct option_list; each use adds one text */
+    OPTION_CHOICE, /* int; index into `choices`, or the default, which may be -1 for none */
+    OPTION_I32,    /* int32_t */
+    OPTION_U32,    /* uint32_t */
+    OPTION_I64,    /* int64_t */
+    OPTION_F32,    /* float; finite */
+};
+
+#define OPTION_LIST_MAX 64u
+struct option_list {
+    const char *item[OPTION_LIST_MAX];
+    size_t n;
+};
+
+struct option_spec {
+    const char *names; /* spellings, separated by a blank: "-c --ctx-size"; the last table entry is
+                          {0} */
+    enum option_type type;
+    size_t offset;       /* of the field in the group's struct */
+    const char *arg;     /* what the help calls the value; NULL for flags and choices */
+    const char *help;    /* a sentence without a full stop */
+    const char *env;     /* "CTX_SIZE" reads SACCADE_ARG_CTX_SIZE; NULL: none */
+    const char *choices; /* "f16|bf16|q8=q8_0": '=' gives a second spelling of one choice */
+    double min, max;     /* of numbers, inclusive; both 0: what the type holds */
+};
+
+struct option_group {
+    const char *title;              /* "Sampling" */
+    const struct option_spec *spec; /* ends with {0} */
+    void *target;                   /* the struct that `offset` counts from */
+};
+
+struct options {
+    const char *command; /* "run" */
+    const char *usage;   /* what follows the command: "-m MODEL [options]" */
+    const char *summary; /* one paragraph for the help */
+    const struct option_group *group;
+    size_t n_group;
+    const char **operand; /* [operand_max] gets the arguments that are no options */
+    size_t operand_max;
+    size_t n_operand; /* out */
+};
+
+/* Returns OPTIONS_GO_ON, or the exit code of the process: 0 after --help, EXIT_USAGE after an error
+ * that was told on stderr. argv[0] is the name of the command. */
+#define OPTIONS_GO_ON (-1)
+int options_parse(struct options *o, int argc, char **argv);
+
+/* Prints what `--help` prints to stdout. */
+void options_print_help(const struct options *o);
+
+/* The spelling of choice `i` ("f16|bf16" and 1 give "bf16") in a buffer of the caller. */
+const char *options_choice_name(const char *choices, int i, char *buf, size_t bytes);
+
+/* Tells on stderr "saccade COMMAND: ..." with a hint at --help and returns EXIT_USAGE. */
+__attribute__((format(printf, 2, 3))) int options_usage_error(const char *command, const char *fmt,
+                                                              ...);
+
+#endif
