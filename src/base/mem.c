@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -41,7 +42,9 @@ void *mem_alloc(size_t bytes)
 
 void *mem_calloc(size_t n, size_t bytes)
 {
-    return must_fail() ? NULL : calloc(n ? n : 1, bytes ? bytes : 1);
+    /* calloc checks the product too, but under a sanitizer by ending the program. */
+    const bool overflows = bytes && n > SIZE_MAX / bytes;
+    return must_fail() || overflows ? NULL : calloc(n ? n : 1, bytes ? bytes : 1);
 }
 
 void *mem_realloc(void *old, size_t bytes)

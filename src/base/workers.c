@@ -21,11 +21,17 @@
 #define SPIN_LOOPS 20000 /* about 0.3 ms: longer than the gap between two ops of a step */
 #define MAX_WORKERS 256
 
+#define LINE_PAD (64 - sizeof(_Atomic uint32_t)) /* two words never share a cache line */
+
 struct workers {
-    _Alignas(64) _Atomic uint32_t generation;
-    _Alignas(64) _Atomic uint32_t n_busy;
-    _Alignas(64) _Atomic uint32_t n_sleep;
-    _Alignas(64) _Atomic uint32_t next_item;
+    _Atomic uint32_t generation;
+    char pad0[LINE_PAD];
+    _Atomic uint32_t n_busy;
+    char pad1[LINE_PAD];
+    _Atomic uint32_t n_sleep;
+    char pad2[LINE_PAD];
+    _Atomic uint32_t next_item;
+    char pad3[LINE_PAD];
     workers_fn fn;
     void *arg;
     bool quit;
