@@ -201,7 +201,7 @@ SAC_API SAC_NODISCARD sac_status sac_seq_create(sac_engine *engine, sac_seq *out
  * source must have no pending tokens. */
 SAC_API SAC_NODISCARD sac_status sac_seq_fork(sac_engine *engine, sac_seq src, sac_seq *out,
                                               sac_error *err);
-/* Keeps the first `n_tok` tokens; drops pending ones. Cutting into a sealed q8 page keeps the
+/* Keeps the first `n_tok` tokens, pending ones counted. Cutting into a sealed q8 page keeps the
  * rounded values of its first tokens. */
 SAC_API SAC_NODISCARD sac_status sac_seq_truncate(sac_engine *engine, sac_seq seq, uint32_t n_tok,
                                                   sac_error *err);

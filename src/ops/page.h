@@ -3,7 +3,7 @@
  * A page is PAGE_TOK tokens of one layer and one KV head. It exists in two forms.
  *
  * Tail form, 16 bit, for tokens whose page is not full yet (private to one sequence):
- *     K [PAGE_TOK, d] then V [PAGE_TOK, d], each f16 or bf16 by `type_k`, `type_v`.
+ *     K [PAGE_TOK, d] then V [PAGE_TOK, d], each f16 or bf16 by `type_k`, `type_v`; f16 for q8.
  * Sealed form, immutable and shared, one slot of the pool:
  *   16-bit types: the same bytes as the tail form.
  *   q8: K as int8 codes 0..255 with one (min, step) per channel, k = min + step * code, stored as bit
@@ -45,5 +45,9 @@ struct page_geom {
 
 /* Fills sizes and offsets from the first three fields and the types. */
 void page_geom_init(struct page_geom *g);
+
+/* tail = the first n_tok tokens of a sealed page in tail form (a cut into a sealed page). Exact for
+ * 16-bit types; q8 gives the codes' values rounded to f16. */
+void page_unseal(const struct page_geom *g, uint8_t *tail, const uint8_t *sealed, uint32_t n_tok);
 
 #endif

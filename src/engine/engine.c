@@ -1,0 +1,230 @@
+/* engine.c: create, plan memory, step, count. Policy is in sched.c, tensors in forward.c, sequences
+ * in seq.c.
+ *
+ * Memory: `plan_memory` is called twice, first to measure, then to lay out one block, so size and use
+ * cannot disagree. Untouched parts of the pool cost no resident memory until tokens fill them. */
+#include "engine/engine.h"
+
+#include "base/mem.h"
+#include "engine/forward.h"
+#include "engine/request.h"
+#include "engine/sched.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define N_CTX_MAX (1u << 24)
+
+sac_engine_params sac_engine_params_default(void)
+{
+    return (sac_engine_params){.n_seq_max = 1, .n_batch = 512};
+}
+
+static sac_status fill_params(sac_engine *e, sac_error *err)
+{
+    sac_engine_params *p = &e->params;
+    if (p->n_ctx == 0) p->n_ctx = e->model->config.n_ctx_train;
+    if (p->n_ctx > N_CTX_MAX)
+        return error_set(err, SAC_ERR_ARG, "context of %u tokens: at most %u are possible",
+                         p->n_ctx, N_CTX_MAX);
+    if (p->n_seq_max == 0 || p->n_seq_max > 4096)
+        return error_set(err, SAC_ERR_ARG, "%u sequences: must be 1 to 4096", p->n_seq_max);
+    if (p->n_batch == 0 || p->n_batch > 1u << 16)
+        return error_set(err, SAC_ERR_ARG, "batch of %u rows: must be 1 to 65536", p->n_batch);
+    if (p->n_batch < p->n_seq_max) p->n_batch = p->n_seq_max;
+    if (p->n_kv_tok == 0) p->n_kv_tok = (uint64_t)p->n_ctx * p->n_seq_max;
+    if (p->type_k > SAC_KV_Q8 || p->type_v > SAC_KV_Q8)
+        return error_set(err, SAC_ERR_ARG, "unknown KV type %d or %d", (int)p->type_k,
+                         (int)p->type_v);
+    if ((p->type_k == SAC_KV_Q8) != (p->type_v == SAC_KV_Q8))
+        return error_set(err, SAC_ERR_ARG,
+                         "KV type q8 is for keys and values together; the 16-bit types may be mixed");
+    return SAC_OK;
+}
+
+static sac_status count_pages(const sac_engine *e, uint32_t *out, sac_error *err)
+{
+    const struct config *c = &e->model->config;
+    const uint64_t n_index = (e->params.n_kv_tok + PAGE_TOK - 1) / PAGE_TOK;
+    const uint64_t per_index = (uint64_t)c->n_layer * c->n_kv_head;
+    if (n_index > (UINT32_MAX - 1) / per_index)
+        return error_set(err, SAC_ERR_ARG, "a KV pool of %llu tokens has too many pages",
+                         (unsigned long long)e->params.n_kv_tok);
+    *out = (uint32_t)(n_index * per_index);
+    return SAC_OK;
+}
+
+static void plan_batch(sac_engine *e, struct arena *a)
+{
+    struct batch *b = &e->batch;
+    const size_t n = e->params.n_batch;
+    b->tok = arena_take(a, n, sizeof *b->tok);
+    b->pos = arena_take(a, n, sizeof *b->pos);
+    b->seq_i = arena_take(a, n, sizeof *b->seq_i);
+    b->want = arena_take(a, n, sizeof *b->want);
+    b->run = arena_take(a, n, sizeof *b->run);
+    /* A run of r rows fills at most r / PAGE_TOK pages and one more that its tail had begun. */
+    b->n_new_page_max = e->params.n_batch / PAGE_TOK + e->params.n_seq_max;
+    const size_t n_page = (size_t)b->n_new_page_max * e->pool.geom.n_kv_head;
+    b->seal_from = arena_take(a, n_page, sizeof *b->seal_from);
+    b->seal_to = arena_take(a, n_page, sizeof *b->seal_to);
+}
+
+static void plan_scratch(sac_engine *e, struct arena *a)
+{
+    const struct config *c = &e->model->config;
+    struct scratch *s = &e->scratch;
+    const size_t n = e->params.n_batch, n_logit = n < LOGIT_ROWS ? n : LOGIT_ROWS;
+    const size_t n_q = (size_t)c->n_head * c->head_dim, n_kv = (size_t)c->n_kv_head * c->head_dim;
+    s->x = arena_take(a, n * c->n_embd, sizeof(float));
+    s->tmp = arena_take(a, c->arch->post_norm ? n * c->n_embd : 0, sizeof(float));
+    s->qkv = arena_take(a, n * (n_q + 2 * n_kv), sizeof(float));
+    s->attn = arena_take(a, n * n_q, sizeof(float));
+    s->ffn = arena_take(a, n * c->n_ff, sizeof(float));
+    for (int i = 0; i < 2; i++) {
+        s->cos[i] = arena_take(a, n * c->rope.n_rot / 2, sizeof(float));
+        s->sin[i] = arena_take(a, n * c->rope.n_rot / 2, sizeof(float));
+    }
+    s->own = arena_take(a, (size_t)e->batch.n_new_page_max * c->n_kv_head, e->pool.geom.tail_bytes);
+    s->logit_x = arena_take(a, n_logit * c->n_embd, sizeof(float));
+    s->logits = arena_take(a, n_logit * ((c->n_vocab + 15u) & ~15u), sizeof(float));
+    forward_scratch_bytes(e, &s->linear_bytes, &s->attn_bytes);
+    s->linear = arena_take(a, 1, s->linear_bytes);
+    s->attn_ops = arena_take(a, 1, s->attn_bytes);
+}
+
+static void plan_seqs(sac_engine *e, struct arena *a)
+{
+    const size_t n = e->params.n_seq_max;
+    e->seqs = arena_take(a, n, sizeof *e->seqs);
+    int32_t *tok = arena_take(a, n * e->params.n_ctx, sizeof *tok);
+    uint8_t *flags = arena_take(a, n * e->params.n_ctx, sizeof *flags);
+    for (size_t i = 0; a->base && i < n; i++)
+        e->seqs[i] = (struct seq){.tok = tok + i * e->params.n_ctx,
+                                  .flags = flags + i * e->params.n_ctx};
+}
+
+static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
+{
+    const struct config *c = &e->model->config;
+    struct page_geom geom = {.n_layer = c->n_layer,
+                             .n_kv_head = c->n_kv_head,
+                             .head_dim = c->head_dim,
+                             .type_k = e->params.type_k,
+                             .type_v = e->params.type_v};
+    page_geom_init(&geom);
+    const uint32_t max_page = (e->params.n_ctx + PAGE_TOK - 1) / PAGE_TOK;
+    pool_init(&e->pool, &geom, n_page, e->params.n_seq_max, max_page, a);
+    e->stats.kv_bytes = a->used;
+    plan_seqs(e, a);
+    plan_batch(e, a);
+    plan_scratch(e, a);
+    e->stats.scratch_bytes = a->used - e->stats.kv_bytes;
+}
+
+static void init_rope(sac_engine *e)
+{
+    const struct config *c = &e->model->config;
+    const struct weights *w = &e->model->weights;
+    const bool is_long = c->rope.kind == ROPE_LONG && e->params.n_ctx > c->rope.orig_ctx;
+    rope_table_init(&e->rope[0], &c->rope, is_long ? w->rope_factors_long : w->rope_factors);
+    /* Window layers keep their training frequencies: scaling serves distance. */
+    const struct rope_config local = {.n_rot = c->rope.n_rot,
+                                      .base = c->rope_base_local > 0 ? c->rope_base_local
+                                                                     : c->rope.base,
+                                      .factor = 1.0f,
+                                      .attn_factor = 1.0f};
+    rope_table_init(&e->rope[1], &local, NULL);
+}
+
+static sac_status create(sac_engine *e, sac_error *err)
+{
+    uint32_t n_page;
+    TRY(fill_params(e, err));
+    TRY(ops_init(&e->ops, err));
+    TRY(workers_create(&e->workers, e->params.n_threads, err));
+    e->params.n_threads = workers_count(e->workers);
+    TRY(count_pages(e, &n_page, err));
+    struct arena a = {0};
+    plan_memory(e, n_page, &a);
+    e->block_bytes = a.used;
+    e->block = mem_map(e->block_bytes);
+    if (!e->block)
+        return error_set(err, SAC_ERR_MEMORY,
+                         "no memory for %zu MiB: %llu MiB of KV pages for %llu tokens, the rest for "
+                         "steps of %u rows",
+                         e->block_bytes >> 20, (unsigned long long)e->stats.kv_bytes >> 20,
+                         (unsigned long long)e->params.n_kv_tok, e->params.n_batch);
+    a = (struct arena){.base = e->block, .capacity = e->block_bytes};
+    plan_memory(e, n_page, &a);
+    assert(a.used == e->block_bytes);
+    init_rope(e);
+    return request_list_create(&e->requests, e, err);
+}
+
+sac_status sac_engine_create(sac_engine **out, const sac_model *model,
+                             const sac_engine_params *params, sac_error *err)
+{
+    sac_engine *e = mem_calloc(1, sizeof *e);
+    if (!e) return error_set(err, SAC_ERR_MEMORY, "out of memory for an engine");
+    e->model = model;
+    e->params = *params;
+    const sac_status status = create(e, err);
+    if (status != SAC_OK) {
+        sac_engine_free(e);
+        return status;
+    }
+    *out = e;
+    return SAC_OK;
+}
+
+void sac_engine_free(sac_engine *e)
+{
+    if (!e) return;
+    request_list_destroy(e->requests);
+    workers_destroy(e->workers);
+    mem_unmap(e->block, e->block_bytes);
+    mem_free(e);
+}
+
+sac_engine_params sac_engine_get_params(const sac_engine *e)
+{
+    return e->params;
+}
+
+sac_engine_stats sac_engine_get_stats(const sac_engine *e)
+{
+    sac_engine_stats s = e->stats;
+    s.isa = e->ops.isa;
+    s.n_page = e->pool.n_page;
+    s.n_page_free = e->pool.n_free;
+    s.page_bytes = e->pool.geom.bytes;
+    s.kv_bytes_used = (uint64_t)(e->pool.n_page - e->pool.n_free) * e->pool.geom.bytes;
+    for (uint32_t i = 0; i < e->params.n_seq_max; i++)
+        if (e->seqs[i].alive)
+            s.kv_bytes_used += (uint64_t)pool_pages_per_index(&e->pool) * e->pool.geom.tail_bytes;
+    return s;
+}
+
+struct request_list *engine_requests(sac_engine *e)
+{
+    return e->requests;
+}
+
+const sac_model *engine_model(const sac_engine *e)
+{
+    return e->model;
+}
+
+sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n, sac_error *err)
+{
+    TRY(sched_pick(e, err));
+    if (e->batch.n_row > 0) {
+        forward_run(e);
+        /* Before the logits go out: a callback may append the token that it chose. */
+        sched_commit(e);
+        forward_logits(e, on_row, user);
+    }
+    if (out_n) *out_n = e->batch.n_row;
+    return SAC_OK;
+}

@@ -1,0 +1,80 @@
+/* engine.h: the engine's state, seen by the files of this folder only.
+ *
+ * One step: sched_pick fills `batch` from the pending tokens (policy, no tensors); forward_run
+ * computes it (tensors, no policy); the engine commits and hands out logits. All memory is one block
+ * laid out by plan_memory in engine.c; a step allocates nothing (design D9). */
+#ifndef SAC_ENGINE_ENGINE_H
+#define SAC_ENGINE_ENGINE_H
+
+#include "engine/model.h"
+#include "kv/pool.h"
+#include "ops/ops.h"
+
+#define LOGIT_ROWS 64u /* rows of one output projection: bounds the logits' memory */
+
+enum { ROW_DECODE = 1, ROW_WANT = 2 }; /* flags of a token */
+
+struct request_list;
+
+/* One sequence: tokens [0, n_done) are in the KV pages, [n_done, n_all) are pending. */
+struct seq {
+    bool alive;
+    uint32_t n_done, n_all;
+    uint64_t ticket; /* order of queueing of the oldest pending token */
+    int32_t *tok;    /* [n_ctx] */
+    uint8_t *flags;  /* [n_ctx] ROW_* */
+};
+
+/* Rows of one step: decode rows first, one run each, then the runs of prompt chunks. */
+struct batch {
+    uint32_t n_row, n_decode, n_run;
+    int32_t *tok;      /* [n_batch] */
+    uint32_t *pos;     /* [n_batch] */
+    uint32_t *seq_i;   /* [n_batch] */
+    uint8_t *want;     /* [n_batch] logits asked for */
+    struct attn_run *run; /* [n_batch]; page pointers are set for each layer */
+    uint32_t n_new_page_max; /* bounds of the arrays below */
+    const uint8_t **seal_from; /* [n_new_page_max * n_kv_head] */
+    uint8_t **seal_to;
+};
+
+/* Activations of one step, f32. */
+struct scratch {
+    float *x;    /* [n_batch, n_embd] residual stream */
+    float *tmp;  /* [n_batch, n_embd] branch output where a norm stands behind it */
+    float *qkv;  /* [n_batch, (n_head + 2 n_kv_head) * head_dim] */
+    float *attn; /* [n_batch, n_head * head_dim] */
+    float *ffn;  /* [n_batch, n_ff] */
+    float *cos[2], *sin[2]; /* [n_batch, n_rot/2] global and local layers */
+    uint8_t *own;  /* 16-bit pages that a chunk begins: [n_new_page_max][n_kv_head][tail_bytes] */
+    float *logit_x; /* [LOGIT_ROWS, n_embd] */
+    float *logits;  /* [LOGIT_ROWS, n_vocab rounded up to 16] */
+    void *linear, *attn_ops; /* scratch of the ops */
+    size_t linear_bytes, attn_bytes;
+};
+
+struct sac_engine {
+    const sac_model *model; /* borrowed */
+    sac_engine_params params;
+    struct ops ops;
+    struct workers *workers; /* owned */
+    struct pool pool;
+    struct seq *seqs; /* [n_seq_max] */
+    struct batch batch;
+    struct scratch scratch;
+    struct rope_table rope[2]; /* global, local layers */
+    uint64_t next_ticket;
+    sac_engine_stats stats;
+    struct request_list *requests; /* owned */
+    uint8_t *block;                /* owned, [block_bytes]: all of the above arrays */
+    size_t block_bytes;
+};
+
+/* For request.c. */
+struct request_list *engine_requests(sac_engine *e);
+const sac_model *engine_model(const sac_engine *e);
+
+/* The sequence, or NULL with a message. */
+struct seq *engine_seq(const sac_engine *e, sac_seq id, sac_error *err);
+
+#endif

@@ -1,0 +1,205 @@
+/* model.c: load a model from a GGUF file, and the public calls that need no engine: information,
+ * tokens and chat templates. */
+#include "engine/model.h"
+
+#include "base/mem.h"
+#include "base/strbuf.h"
+#include "model/template.h"
+
+#include <string.h>
+#include <time.h>
+
+const char *sac_version(void)
+{
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
+    return TEXT(SAC_VERSION_MAJOR) "." TEXT(SAC_VERSION_MINOR) "." TEXT(SAC_VERSION_PATCH);
+}
+
+sac_model_params sac_model_params_default(void)
+{
+    return (sac_model_params){0};
+}
+
+/* A copy of a string key, or of `absent` (which may be NULL: *out is NULL then). */
+static sac_status copy_str(char **out, const struct gguf *g, const char *key, const char *absent,
+                           sac_error *err)
+{
+    struct gguf_str s = {.s = absent, .n = absent ? strlen(absent) : 0};
+    if (gguf_key_find(g, key)) TRY(gguf_get_str(g, key, &s, err));
+    *out = NULL;
+    if (!s.s) return SAC_OK;
+    *out = mem_strndup(s.s, s.n);
+    return *out ? SAC_OK : error_set(err, SAC_ERR_MEMORY, "out of memory for key %s", key);
+}
+
+/* The type that holds most of the file's bytes names the file. */
+static const char *main_type(const struct gguf *g)
+{
+    uint64_t best = 0;
+    uint32_t best_type = QUANT_F32;
+    for (uint32_t type = 0; type <= QUANT_BF16; type++) {
+        uint64_t bytes = 0;
+        for (size_t i = 0; i < gguf_n_tensor(g); i++)
+            if (gguf_tensor_at(g, i)->type == type) bytes += gguf_tensor_at(g, i)->bytes;
+        if (bytes > best) {
+            best = bytes;
+            best_type = type;
+        }
+    }
+    return quant_name(best_type);
+}
+
+static uint64_t count_params(const struct gguf *g)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < gguf_n_tensor(g); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(g, i);
+        n += t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+    }
+    return n;
+}
+
+static sac_status load_texts(sac_model *m, sac_error *err)
+{
+    TRY(copy_str(&m->name, m->gguf, "general.name", gguf_path(m->gguf), err));
+    TRY(copy_str(&m->chat_template, m->gguf, "tokenizer.chat_template", NULL, err));
+    m->file_type = mem_strdup(main_type(m->gguf));
+    return m->file_type ? SAC_OK : error_set(err, SAC_ERR_MEMORY, "out of memory");
+}
+
+static sac_status load(sac_model *m, const char *path, const sac_model_params *params,
+                       struct workers *pool, sac_error *err)
+{
+    TRY(gguf_open(&m->gguf, path, err));
+    const struct config_override override = {.rope = params->rope,
+                                             .rope_scale = params->rope_scale,
+                                             .rope_freq_base = params->rope_freq_base,
+                                             .yarn_orig_ctx = params->yarn_orig_ctx};
+    TRY(config_read(&m->config, m->gguf, &override, err));
+    TRY(tokenizer_create(&m->tokenizer, m->gguf, params->pre, err));
+    if (tokenizer_n_vocab(m->tokenizer) != m->config.n_vocab)
+        return error_set(err, SAC_ERR_FORMAT,
+                         "%s: %u tokens in the vocabulary, %u rows in token_embd.weight", path,
+                         tokenizer_n_vocab(m->tokenizer), m->config.n_vocab);
+    TRY(load_texts(m, err));
+    m->n_params = count_params(m->gguf);
+    return weights_load(&m->weights, m->gguf, &m->config, pool, params, err);
+}
+
+sac_status sac_model_load(sac_model **out, const char *path, const sac_model_params *params,
+                          sac_error *err)
+{
+    struct workers *pool;
+    TRY(workers_create(&pool, params->n_threads, err));
+    sac_model *m = mem_calloc(1, sizeof *m);
+    const sac_status status = m ? load(m, path, params, pool, err)
+                                : error_set(err, SAC_ERR_MEMORY, "out of memory for a model");
+    workers_destroy(pool);
+    if (status != SAC_OK) {
+        sac_model_free(m);
+        return status;
+    }
+    *out = m;
+    return SAC_OK;
+}
+
+void sac_model_free(sac_model *m)
+{
+    if (!m) return;
+    weights_deinit(&m->weights);
+    tokenizer_destroy(m->tokenizer);
+    mem_free(m->name);
+    mem_free(m->file_type);
+    mem_free(m->chat_template);
+    gguf_close(m->gguf);
+    mem_free(m);
+}
+
+sac_model_info sac_model_get_info(const sac_model *m)
+{
+    const struct config *c = &m->config;
+    return (sac_model_info){.name = m->name,
+                            .arch = c->arch->name,
+                            .file_type = m->file_type,
+                            .n_layer = c->n_layer,
+                            .n_embd = c->n_embd,
+                            .n_ff = c->n_ff,
+                            .n_head = c->n_head,
+                            .n_kv_head = c->n_kv_head,
+                            .head_dim = c->head_dim,
+                            .n_vocab = c->n_vocab,
+                            .n_ctx_train = c->n_ctx_train,
+                            .n_params = m->n_params,
+                            .file_bytes = gguf_file_bytes(m->gguf),
+                            .weight_bytes = m->weights.block_bytes};
+}
+
+sac_status sac_tokenize(const sac_model *m, const char *text, size_t n_bytes, unsigned flags,
+                        int32_t **out_tok, size_t *out_n, sac_error *err)
+{
+    return tokenizer_encode(m->tokenizer, text, n_bytes, flags, out_tok, out_n, err);
+}
+
+const char *sac_token_piece(const sac_model *m, int32_t tok, bool special, size_t *out_bytes)
+{
+    return tokenizer_piece(m->tokenizer, tok, special, out_bytes);
+}
+
+sac_status sac_detokenize(const sac_model *m, const int32_t *tok, size_t n, bool special,
+                          char **out_text, size_t *out_bytes, sac_error *err)
+{
+    struct strbuf b = {0};
+    for (size_t i = 0; i < n; i++) {
+        size_t bytes;
+        const char *piece = tokenizer_piece(m->tokenizer, tok[i], special, &bytes);
+        strbuf_add(&b, piece, bytes);
+    }
+    char *text = strbuf_detach(&b, out_bytes);
+    if (!text) return error_set(err, SAC_ERR_MEMORY, "out of memory for the text of %zu tokens", n);
+    *out_text = text;
+    return SAC_OK;
+}
+
+bool sac_token_is_eog(const sac_model *m, int32_t tok)
+{
+    return tokenizer_is_eog(m->tokenizer, tok);
+}
+
+int32_t sac_token_bos(const sac_model *m)
+{
+    return tokenizer_bos(m->tokenizer);
+}
+
+/* The text of a special token, NUL terminated in `buf` (cut: a marker of over 255 bytes is none). */
+static const char *token_text(const sac_model *m, int32_t tok, char buf[256])
+{
+    size_t n = 0;
+    const char *piece = tok < 0 ? "" : tokenizer_piece(m->tokenizer, tok, true, &n);
+    if (n > 255) n = 0;
+    memcpy(buf, piece, n);
+    buf[n] = 0;
+    return buf;
+}
+
+sac_status sac_chat_apply(const sac_model *m, const sac_message *msgs, size_t n_msg,
+                          const sac_chat_params *params, char **out_text, sac_error *err)
+{
+    const char *source = params->chat_template ? params->chat_template : m->chat_template;
+    if (!source)
+        return error_set(err, SAC_ERR_NOT_FOUND,
+                         "model '%s' has no chat template: name a built-in one", m->name);
+    if (template_builtin(source)) source = template_builtin(source);
+    char bos[256], eos[256];
+    const struct template_input in = {
+        .msgs = msgs,
+        .n_msg = n_msg,
+        .tools_json = params->tools_json,
+        .vars_json = params->vars_json,
+        .add_generation_prompt = params->add_generation_prompt,
+        .bos = token_text(m, tokenizer_bos(m->tokenizer), bos),
+        .eos = token_text(m, tokenizer_eos(m->tokenizer), eos),
+        .now = (int64_t)time(NULL),
+    };
+    return template_render(source, strlen(source), &in, out_text, err);
+}

@@ -1,0 +1,108 @@
+/* sched.c: the policy of a step, in one place.
+ *
+ * Decode rows go first, one for each sequence whose next pending token is of that kind: they cost one
+ * pass of the weights together and keep the time between tokens short. The rest of the batch is
+ * filled with prompt chunks, oldest first. A row that completes a page needs a page for every layer
+ * and KV head; what does not fit waits, so running out of pages stalls sequences and loses nothing.
+ *
+ * Invariant: after sched_pick, every page index that the batch completes is in its sequence's table,
+ * with reference count 1. */
+#include "engine/sched.h"
+
+#include <assert.h>
+
+static void add_run(sac_engine *e, uint32_t seq_i, uint32_t n, enum linear_mode mode)
+{
+    struct batch *b = &e->batch;
+    struct seq *s = &e->seqs[seq_i];
+    b->run[b->n_run++] = (struct attn_run){
+        .row0 = b->n_row, .n_row = n, .pos0 = s->n_done, .mode = mode,
+        .table_stride = e->pool.max_page};
+    for (uint32_t i = 0; i < n; i++, b->n_row++) {
+        b->tok[b->n_row] = s->tok[s->n_done + i];
+        b->pos[b->n_row] = s->n_done + i;
+        b->seq_i[b->n_row] = seq_i;
+        b->want[b->n_row] = (s->flags[s->n_done + i] & ROW_WANT) != 0;
+    }
+}
+
+/* Takes the pages that rows [n_done, n_done + n) complete; fewer rows if the pool is short. */
+static uint32_t reserve_rows(sac_engine *e, uint32_t seq_i, uint32_t n)
+{
+    const uint32_t pos = e->seqs[seq_i].n_done, first = pos / PAGE_TOK;
+    uint32_t n_page = (pos + n) / PAGE_TOK - first;
+    const uint32_t n_can = e->pool.n_free / pool_pages_per_index(&e->pool);
+    if (n_page > n_can) {
+        n_page = n_can;
+        n = (first + n_page + 1) * PAGE_TOK - 1 - pos; /* up to the last token before a new page */
+    }
+    if (n_page && !pool_reserve(&e->pool, seq_i, first, n_page)) assert(!"n_free was checked");
+    return n;
+}
+
+static bool next_is_decode(const struct seq *s)
+{
+    return s->alive && s->n_done < s->n_all && (s->flags[s->n_done] & ROW_DECODE);
+}
+
+static uint32_t prompt_rows(const struct seq *s)
+{
+    uint32_t n = 0;
+    while (s->alive && s->n_done + n < s->n_all && !(s->flags[s->n_done + n] & ROW_DECODE)) n++;
+    return n;
+}
+
+/* The sequence with pending prompt rows and the lowest ticket at or above `from`. */
+static uint32_t oldest_prompt(const sac_engine *e, uint64_t from)
+{
+    uint32_t best = SAC_SEQ_NONE;
+    for (uint32_t i = 0; i < e->params.n_seq_max; i++) {
+        const struct seq *s = &e->seqs[i];
+        if (s->ticket < from || prompt_rows(s) == 0) continue;
+        if (best == SAC_SEQ_NONE || s->ticket < e->seqs[best].ticket) best = i;
+    }
+    return best;
+}
+
+sac_status sched_pick(sac_engine *e, sac_error *err)
+{
+    struct batch *b = &e->batch;
+    const uint32_t n_batch = e->params.n_batch;
+    bool starved = false;
+    b->n_row = b->n_decode = b->n_run = 0;
+    for (uint32_t i = 0; i < e->params.n_seq_max && b->n_row < n_batch; i++) {
+        if (!next_is_decode(&e->seqs[i])) continue;
+        if (reserve_rows(e, i, 1) == 1) add_run(e, i, 1, LINEAR_NARROW);
+        else starved = true;
+    }
+    b->n_decode = b->n_row;
+    uint64_t ticket = 0;
+    uint32_t i;
+    while (b->n_row < n_batch && (i = oldest_prompt(e, ticket)) != SAC_SEQ_NONE) {
+        uint32_t n = prompt_rows(&e->seqs[i]);
+        if (n > n_batch - b->n_row) n = n_batch - b->n_row;
+        n = reserve_rows(e, i, n);
+        if (n) add_run(e, i, n, LINEAR_WIDE);
+        else starved = true;
+        ticket = e->seqs[i].ticket + 1;
+    }
+    if (b->n_row == 0 && starved)
+        return error_set(err, SAC_ERR_CONTEXT,
+                         "the KV pool is full: %u of %u pages are free, one more page of tokens "
+                         "needs %u",
+                         e->pool.n_free, e->pool.n_page, pool_pages_per_index(&e->pool));
+    return SAC_OK;
+}
+
+void sched_commit(sac_engine *e)
+{
+    const struct batch *b = &e->batch;
+    for (uint32_t i = 0; i < b->n_run; i++) {
+        struct seq *s = &e->seqs[b->seq_i[b->run[i].row0]];
+        s->n_done += b->run[i].n_row;
+        assert(s->n_done <= s->n_all);
+    }
+    e->stats.n_step++;
+    e->stats.n_decode_tok += b->n_decode;
+    e->stats.n_prompt_tok += b->n_row - b->n_decode;
+}

@@ -1,0 +1,102 @@
+/* seq.c: the public life of a sequence: create, append, fork, truncate, remove. Ids are indices of a
+ * fixed table; memory of a sequence was planned at engine create, so nothing here allocates. */
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct seq *engine_seq(const sac_engine *e, sac_seq id, sac_error *err)
+{
+    if (id < e->params.n_seq_max && e->seqs[id].alive) return &e->seqs[id];
+    (void)error_set(err, SAC_ERR_NOT_FOUND, "there is no sequence %u", id);
+    return NULL;
+}
+
+sac_status sac_seq_create(sac_engine *e, sac_seq *out, sac_error *err)
+{
+    for (uint32_t i = 0; i < e->params.n_seq_max; i++) {
+        struct seq *s = &e->seqs[i];
+        if (s->alive) continue;
+        *s = (struct seq){.alive = true, .tok = s->tok, .flags = s->flags};
+        *out = i;
+        return SAC_OK;
+    }
+    return error_set(err, SAC_ERR_CONTEXT, "all %u sequences of the engine are in use",
+                     e->params.n_seq_max);
+}
+
+sac_status sac_seq_fork(sac_engine *e, sac_seq src, sac_seq *out, sac_error *err)
+{
+    const struct seq *from = engine_seq(e, src, err);
+    if (!from) return SAC_ERR_NOT_FOUND;
+    if (from->n_done != from->n_all)
+        return error_set(err, SAC_ERR_ARG, "sequence %u has %u pending tokens: step before a fork",
+                         src, from->n_all - from->n_done);
+    TRY(sac_seq_create(e, out, err));
+    struct seq *to = &e->seqs[*out];
+    to->n_done = to->n_all = from->n_done;
+    memcpy(to->tok, from->tok, from->n_done * sizeof *to->tok);
+    memcpy(to->flags, from->flags, from->n_done * sizeof *to->flags);
+    pool_fork(&e->pool, *out, src, from->n_done / PAGE_TOK);
+    return SAC_OK;
+}
+
+sac_status sac_seq_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error *err)
+{
+    struct seq *s = engine_seq(e, id, err);
+    if (!s) return SAC_ERR_NOT_FOUND;
+    if (n_tok > s->n_all)
+        return error_set(err, SAC_ERR_ARG, "sequence %u has %u tokens, cannot keep %u", id, s->n_all,
+                         n_tok);
+    if (n_tok < s->n_done) {
+        pool_truncate(&e->pool, id, s->n_done, n_tok);
+        s->n_done = n_tok;
+    }
+    s->n_all = n_tok;
+    return SAC_OK;
+}
+
+void sac_seq_remove(sac_engine *e, sac_seq id)
+{
+    struct seq *s = engine_seq(e, id, NULL);
+    if (!s) return;
+    pool_release(&e->pool, id, 0, s->n_done / PAGE_TOK);
+    *s = (struct seq){.tok = s->tok, .flags = s->flags};
+}
+
+uint32_t sac_seq_length(const sac_engine *e, sac_seq id, uint32_t *out_pending)
+{
+    const struct seq *s = engine_seq(e, id, NULL);
+    if (out_pending) *out_pending = s ? s->n_all - s->n_done : 0;
+    return s ? s->n_done : 0;
+}
+
+static sac_status check_tokens(const sac_engine *e, const int32_t *tok, size_t n, sac_error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (tok[i] < 0 || (uint32_t)tok[i] >= e->model->config.n_vocab)
+            return error_set(err, SAC_ERR_ARG, "token %zu is %d, the vocabulary has 0 to %u", i,
+                             tok[i], e->model->config.n_vocab - 1);
+    return SAC_OK;
+}
+
+sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t n, sac_row_kind kind,
+                          sac_want want, sac_error *err)
+{
+    struct seq *s = engine_seq(e, id, err);
+    if (!s) return SAC_ERR_NOT_FOUND;
+    if (n > e->params.n_ctx - s->n_all)
+        return error_set(err, SAC_ERR_CONTEXT,
+                         "%zu tokens do not fit: the sequence holds %u and the context is %u", n,
+                         s->n_all, e->params.n_ctx);
+    TRY(check_tokens(e, tok, n, err));
+    if (n == 0) return SAC_OK;
+    if (s->n_done == s->n_all) s->ticket = e->next_ticket++;
+    memcpy(s->tok + s->n_all, tok, n * sizeof *tok);
+    const uint8_t flags = (uint8_t)((kind == SAC_ROW_DECODE ? ROW_DECODE : 0) |
+                                    (want == SAC_WANT_ALL ? ROW_WANT : 0));
+    memset(s->flags + s->n_all, flags, n);
+    s->n_all += (uint32_t)n;
+    if (want == SAC_WANT_LAST) s->flags[s->n_all - 1] |= ROW_WANT;
+    return SAC_OK;
+}

@@ -1,0 +1,149 @@
+/* pool.c: page ownership. Touches no tensor but in a fork (copy of the tail) and a truncation.
+ *
+ * Invariants, checked by pool_check in tests after each operation:
+ *  1. refs[id] = number of live table entries that hold id.
+ *  2. id is on the free stack if and only if refs[id] = 0; n_free is the stack's height.
+ *  3. Table entries at or beyond n_tok / PAGE_TOK hold PAGE_NONE.
+ *  4. A page with refs > 1 is sealed: only pool_reserve hands out writable pages, with refs 1. */
+#include "kv/pool.h"
+
+#include <assert.h>
+#include <string.h>
+
+static size_t n_lane(const struct pool *p)
+{
+    return (size_t)p->geom.n_layer * p->geom.n_kv_head;
+}
+
+void pool_init(struct pool *p, const struct page_geom *geom, uint32_t n_page, uint32_t n_seq,
+               uint32_t max_page, struct arena *a)
+{
+    *p = (struct pool){.geom = *geom, .n_page = n_page, .n_free = n_page, .n_seq = n_seq,
+                       .max_page = max_page};
+    p->pages = arena_take(a, n_page, geom->bytes);
+    p->tails = arena_take(a, n_seq * n_lane(p), geom->tail_bytes);
+    p->tables = arena_take(a, n_seq * n_lane(p) * max_page, sizeof *p->tables);
+    p->free_ids = arena_take(a, n_page, sizeof *p->free_ids);
+    p->refs = arena_take(a, n_page, sizeof *p->refs);
+    if (!a->base) return;
+    /* The stack gives rising ids, so pages reserved together lie together. */
+    for (uint32_t i = 0; i < n_page; i++) p->free_ids[i] = n_page - 1 - i;
+    memset(p->refs, 0, n_page * sizeof *p->refs);
+    for (size_t i = 0; i < n_seq * n_lane(p) * max_page; i++) p->tables[i] = PAGE_NONE;
+}
+
+uint32_t pool_pages_per_index(const struct pool *p)
+{
+    return p->geom.n_layer * p->geom.n_kv_head;
+}
+
+page_id *pool_table(const struct pool *p, uint32_t seq_i, uint32_t layer)
+{
+    assert(seq_i < p->n_seq && layer < p->geom.n_layer);
+    return p->tables + (seq_i * n_lane(p) + (size_t)layer * p->geom.n_kv_head) * p->max_page;
+}
+
+uint8_t *pool_tail(const struct pool *p, uint32_t seq_i, uint32_t layer)
+{
+    assert(seq_i < p->n_seq && layer < p->geom.n_layer);
+    return p->tails +
+           (seq_i * n_lane(p) + (size_t)layer * p->geom.n_kv_head) * p->geom.tail_bytes;
+}
+
+uint8_t *pool_page(const struct pool *p, page_id id)
+{
+    assert(id < p->n_page);
+    return p->pages + (size_t)id * p->geom.bytes;
+}
+
+static void unref(struct pool *p, page_id id)
+{
+    assert(id < p->n_page && p->refs[id] > 0);
+    if (--p->refs[id] == 0) p->free_ids[p->n_free++] = id;
+}
+
+bool pool_reserve(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n)
+{
+    assert((size_t)first + n <= p->max_page);
+    if ((size_t)n * n_lane(p) > p->n_free) return false;
+    page_id *table = pool_table(p, seq_i, 0);
+    for (size_t lane = 0; lane < n_lane(p); lane++)
+        for (uint32_t i = first; i < first + n; i++) {
+            const page_id id = p->free_ids[--p->n_free];
+            assert(table[lane * p->max_page + i] == PAGE_NONE && p->refs[id] == 0);
+            table[lane * p->max_page + i] = id;
+            p->refs[id] = 1;
+        }
+    return true;
+}
+
+void pool_release(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n)
+{
+    assert((size_t)first + n <= p->max_page);
+    page_id *table = pool_table(p, seq_i, 0);
+    /* Backwards, so that the stack hands them out again in rising order. */
+    for (size_t lane = n_lane(p); lane-- > 0;)
+        for (uint32_t i = first + n; i-- > first;) {
+            unref(p, table[lane * p->max_page + i]);
+            table[lane * p->max_page + i] = PAGE_NONE;
+        }
+}
+
+void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page)
+{
+    assert(dst != src && n_page <= p->max_page);
+    page_id *to = pool_table(p, dst, 0);
+    const page_id *from = pool_table(p, src, 0);
+    for (size_t lane = 0; lane < n_lane(p); lane++)
+        for (uint32_t i = 0; i < n_page; i++) {
+            const page_id id = from[lane * p->max_page + i];
+            assert(to[lane * p->max_page + i] == PAGE_NONE && p->refs[id] > 0);
+            to[lane * p->max_page + i] = id;
+            p->refs[id]++;
+        }
+    memcpy(pool_tail(p, dst, 0), pool_tail(p, src, 0), n_lane(p) * p->geom.tail_bytes);
+}
+
+void pool_truncate(struct pool *p, uint32_t seq_i, uint32_t n_old, uint32_t n_new)
+{
+    assert(n_new <= n_old);
+    const uint32_t keep = n_new / PAGE_TOK, had = n_old / PAGE_TOK;
+    if (keep == had) return; /* the cut lies in the tail */
+    const page_id *table = pool_table(p, seq_i, 0);
+    uint8_t *tail = pool_tail(p, seq_i, 0);
+    for (size_t lane = 0; lane < n_lane(p) && n_new % PAGE_TOK; lane++)
+        page_unseal(&p->geom, tail + lane * p->geom.tail_bytes,
+                    pool_page(p, table[lane * p->max_page + keep]), n_new % PAGE_TOK);
+    pool_release(p, seq_i, keep, had - keep);
+}
+
+static bool lane_is_whole(const struct pool *p, const page_id *lane, uint32_t n_page)
+{
+    for (uint32_t i = 0; i < p->max_page; i++)
+        if ((lane[i] == PAGE_NONE) != (i >= n_page)) return false;
+    return true;
+}
+
+static uint64_t count_entries(const struct pool *p, page_id id)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < p->n_seq * n_lane(p) * p->max_page; i++) n += p->tables[i] == id;
+    return n;
+}
+
+bool pool_check(const struct pool *p, const uint32_t *n_tok)
+{
+    for (uint32_t s = 0; s < p->n_seq; s++)
+        for (size_t lane = 0; lane < n_lane(p); lane++)
+            if (!lane_is_whole(p, pool_table(p, s, 0) + lane * p->max_page, n_tok[s] / PAGE_TOK))
+                return false;
+    uint32_t n_unused = 0;
+    for (page_id id = 0; id < p->n_page; id++) {
+        if (count_entries(p, id) != p->refs[id]) return false;
+        n_unused += p->refs[id] == 0;
+    }
+    if (n_unused != p->n_free) return false;
+    for (uint32_t i = 0; i < p->n_free; i++)
+        if (p->refs[p->free_ids[i]] != 0) return false;
+    return true;
+}

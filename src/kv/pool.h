@@ -1,0 +1,54 @@
+/* pool.h: the KV pages of all layers, heads and sequences: one fixed pool of sealed pages with
+ * reference counts, and per sequence a block table and the 16-bit tail (design D3).
+ *
+ * A sequence of n tokens has n / PAGE_TOK sealed pages for every (layer, KV head) in its table, and
+ * the last n % PAGE_TOK tokens in its tail. Sealed pages never change, so a fork shares them and
+ * copies the tail: copy on write without a write. One thread at a time. */
+#ifndef SAC_KV_POOL_H
+#define SAC_KV_POOL_H
+
+#include "base/mem.h"
+#include "ops/page.h"
+
+struct pool {
+    struct page_geom geom;
+    uint32_t n_page, n_free;
+    uint32_t n_seq, max_page; /* sequences; table entries for each (layer, KV head) of one */
+    uint8_t *pages;           /* [n_page][geom.bytes] */
+    uint8_t *tails;           /* [n_seq][n_layer][n_kv_head][geom.tail_bytes] */
+    page_id *tables;          /* [n_seq][n_layer][n_kv_head][max_page] */
+    page_id *free_ids;        /* [n_page], a stack */
+    uint32_t *refs;           /* [n_page] */
+};
+
+/* Takes all memory from `a`: measures when a->base is NULL, then lays out. `geom` is complete. */
+void pool_init(struct pool *p, const struct page_geom *geom, uint32_t n_page, uint32_t n_seq,
+               uint32_t max_page, struct arena *a);
+
+/* Pages that one more page index of a sequence costs: one for each layer and KV head. */
+uint32_t pool_pages_per_index(const struct pool *p);
+
+page_id *pool_table(const struct pool *p, uint32_t seq_i, uint32_t layer);
+/* The tail pages of a layer: [n_kv_head][geom.tail_bytes]. */
+uint8_t *pool_tail(const struct pool *p, uint32_t seq_i, uint32_t layer);
+uint8_t *pool_page(const struct pool *p, page_id id);
+
+/* Fills the table entries [first, first + n) of a sequence with fresh pages, those of one (layer,
+ * head) behind each other while the pool is unfragmented. False, with nothing taken, if the pool
+ * has too few. */
+bool pool_reserve(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n);
+
+/* Drops the entries [first, first + n). */
+void pool_release(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n);
+
+/* dst gets src's first n_page entries (shared) and its tail. dst is empty. */
+void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page);
+
+/* A sequence of n_old tokens is cut to n_new: pages are released, a cut page becomes the tail. */
+void pool_truncate(struct pool *p, uint32_t seq_i, uint32_t n_old, uint32_t n_new);
+
+/* Tests: every page's reference count equals the table entries that name it, given the tokens of
+ * each sequence, and free pages have none. */
+bool pool_check(const struct pool *p, const uint32_t *n_tok);
+
+#endif

@@ -1,0 +1,82 @@
+/* config.h: what a model is, as plain numbers: GGUF keys checked and turned into one struct, with
+ * all differences between architectures in one table (config.c). */
+#ifndef SAC_MODEL_CONFIG_H
+#define SAC_MODEL_CONFIG_H
+
+#include "model/gguf.h"
+
+#define CONFIG_LAYERS_MAX 1024u
+#define CONFIG_ROT_MAX 512u
+
+enum config_glu { CONFIG_GLU_SILU, CONFIG_GLU_GELU };
+
+/* How an architecture differs from plain Llama; one row per architecture in config.c. */
+struct arch {
+    const char *name;
+    bool rope_interleaved; /* pairs (2i, 2i+1); else NEOX halves */
+    bool qkv_bias;         /* q/k/v biases must be there (elsewhere they may be) */
+    bool qk_norm;          /* RMS norm of each q and k head before RoPE */
+    bool post_norm;        /* norms behind attention and FFN, before the residual is added */
+    bool embed_scale;      /* embeddings times sqrt(n_embd) */
+    enum config_glu glu;
+    uint32_t swa_pattern;  /* every n-th layer is global, the others see a window; 0: all global */
+    float rope_base_local; /* of the window layers, unscaled */
+};
+
+enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN, ROPE_LONG };
+
+struct rope_config {
+    enum rope_kind kind;
+    uint32_t n_rot;        /* channels of a head that turn, even */
+    float base;
+    float factor;          /* context factor of linear, YaRN and LongRoPE; 1: none */
+    uint32_t orig_ctx;     /* context of training before scaling */
+    float attn_factor;     /* on cos and sin */
+    float beta_fast, beta_slow; /* YaRN: rotations at orig_ctx where blending ends and starts */
+};
+
+struct config {
+    const struct arch *arch;
+    uint32_t n_layer, n_embd, n_ff, n_head, n_kv_head, head_dim, n_vocab, n_ctx_train;
+    float norm_eps;
+    float attn_scale;    /* of q.k */
+    float attn_softcap, final_softcap; /* 0: none */
+    uint32_t window;     /* of local layers; 0: none */
+    uint32_t swa_pattern; /* as in the arch, or the file's own */
+    float embed_scale;   /* 1: none */
+    struct rope_config rope;
+    float rope_base_local;
+};
+
+/* Overrides that the caller of sac_model_load asked for. */
+struct config_override {
+    sac_rope_scaling rope;
+    float rope_scale, rope_freq_base;
+    uint32_t yarn_orig_ctx;
+};
+
+/* Reads and checks every key. An architecture, key or value that is missing or out of range is an
+ * error that names it. */
+sac_status config_read(struct config *out, const struct gguf *g,
+                       const struct config_override *override, sac_error *err);
+
+static inline bool config_layer_is_local(const struct config *c, uint32_t layer)
+{
+    return c->window && c->swa_pattern && layer % c->swa_pattern != c->swa_pattern - 1;
+}
+
+/* ---- RoPE tables -------------------------------------------------------------------------------- */
+
+struct rope_table {
+    uint32_t n_rot;
+    float scale;                          /* on cos and sin */
+    double inv_freq[CONFIG_ROT_MAX / 2]; /* [n_rot/2] radians per position */
+};
+
+/* `factors` [n_rot/2] divide the frequencies (Llama-3's rope_freqs, LongRoPE's), or NULL. */
+void rope_table_init(struct rope_table *out, const struct rope_config *c, const float *factors);
+/* cos, sin [n_row, n_rot/2] for positions `pos` [n_row]. */
+void rope_table_fill(const struct rope_table *t, float *cos, float *sin, const uint32_t *pos,
+                     uint32_t n_row);
+
+#endif

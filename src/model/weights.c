@@ -1,0 +1,242 @@
+/* weights.c: which tensor goes where. One walk over the model's slots (`walk_model`) serves both
+ * passes: check and measure, then pack; so the size of the block and its use cannot disagree.
+ *
+ * A slot is a vector (turned into f32) or a matrix (repacked). A tensor of the file that no slot
+ * asked for is an error: silently ignoring a bias would give wrong answers. */
+#include "model/weights.h"
+
+#include "base/mem.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+enum need { OPTIONAL, REQUIRED };
+enum pass { PASS_CHECK, PASS_PACK };
+
+struct loader {
+    const struct gguf *g;
+    const struct config *c;
+    struct workers *pool;
+    const sac_model_params *params;
+    sac_error *err;
+    enum pass pass;
+    struct arena arena;
+    uint64_t bytes_done, bytes_all; /* of the file, for the progress */
+    bool *used;                     /* [n_tensor] some slot took it */
+    char name[64];
+};
+
+static void mark_used(struct loader *l, const struct gguf_tensor *t)
+{
+    l->used[t - gguf_tensor_at(l->g, 0)] = true;
+}
+
+static sac_status find(struct loader *l, const struct gguf_tensor **out, enum need need)
+{
+    *out = gguf_tensor_find(l->g, l->name);
+    if (!*out && need == REQUIRED)
+        return error_set(l->err, SAC_ERR_FORMAT, "%s: tensor %s is missing", gguf_path(l->g),
+                         l->name);
+    if (*out) mark_used(l, *out);
+    return SAC_OK;
+}
+
+static sac_status check_shape(struct loader *l, const struct gguf_tensor *t, uint64_t n_in,
+                              uint64_t n_out)
+{
+    const bool ok = t->ne[0] == n_in && t->ne[1] == n_out && t->ne[2] == 1 && t->ne[3] == 1;
+    if (!ok)
+        return error_set(l->err, SAC_ERR_FORMAT,
+                         "%s: tensor %s is [%llu, %llu], the model's keys ask for [%llu, %llu]",
+                         gguf_path(l->g), l->name, (unsigned long long)t->ne[1],
+                         (unsigned long long)t->ne[0], (unsigned long long)n_out,
+                         (unsigned long long)n_in);
+    return SAC_OK;
+}
+
+static sac_status report(struct loader *l, const struct gguf_tensor *t)
+{
+    l->bytes_done += t->bytes;
+    const double share = l->bytes_all ? (double)l->bytes_done / (double)l->bytes_all : 1.0;
+    if (l->params->progress && l->params->progress(l->params->progress_user, share))
+        return error_set(l->err, SAC_ERR_CANCELLED, "%s: loading was cancelled", gguf_path(l->g));
+    return SAC_OK;
+}
+
+static sac_status take_vector(struct loader *l, const float **out, enum need need, uint32_t n)
+{
+    const struct gguf_tensor *t;
+    *out = NULL;
+    TRY(find(l, &t, need));
+    if (!t) return SAC_OK;
+    TRY(check_shape(l, t, n, 1));
+    float *v = arena_take(&l->arena, n, sizeof *v);
+    *out = v;
+    if (l->pass != PASS_PACK) return SAC_OK;
+    quant_dequant_row(v, t->type, t->data, n);
+    return report(l, t);
+}
+
+static sac_status take_matrix(struct loader *l, struct weight *out, uint32_t n_out, uint32_t n_in)
+{
+    const struct gguf_tensor *t;
+    TRY(find(l, &t, REQUIRED));
+    TRY(check_shape(l, t, n_in, n_out));
+    weight_init(out, (enum quant_type)t->type, n_out, n_in);
+    out->data = arena_take(&l->arena, 1, weight_bytes(out));
+    if (l->pass != PASS_PACK) return SAC_OK;
+    weight_pack(l->pool, out, t->data);
+    gguf_tensor_release(l->g, t);
+    return report(l, t);
+}
+
+static void set_name(struct loader *l, uint32_t layer, const char *what)
+{
+    snprintf(l->name, sizeof l->name, "blk.%u.%s", layer, what);
+}
+
+static sac_status layer_vector(struct loader *l, uint32_t layer, const char *what,
+                               const float **out, enum need need, uint32_t n)
+{
+    set_name(l, layer, what);
+    return take_vector(l, out, need, n);
+}
+
+static sac_status layer_matrix(struct loader *l, uint32_t layer, const char *what,
+                               struct weight *out, uint32_t n_out, uint32_t n_in)
+{
+    set_name(l, layer, what);
+    return take_matrix(l, out, n_out, n_in);
+}
+
+static sac_status walk_layer(struct loader *l, uint32_t i, struct layer_weights *w)
+{
+    const struct config *c = l->c;
+    const struct arch *a = c->arch;
+    const uint32_t n_q = c->n_head * c->head_dim, n_kv = c->n_kv_head * c->head_dim;
+    const enum need bias = a->qkv_bias ? REQUIRED : OPTIONAL;
+    TRY(layer_vector(l, i, "attn_norm.weight", &w->attn_norm, REQUIRED, c->n_embd));
+    TRY(layer_matrix(l, i, "attn_q.weight", &w->wq, n_q, c->n_embd));
+    TRY(layer_matrix(l, i, "attn_k.weight", &w->wk, n_kv, c->n_embd));
+    TRY(layer_matrix(l, i, "attn_v.weight", &w->wv, n_kv, c->n_embd));
+    TRY(layer_vector(l, i, "attn_q.bias", &w->bq, bias, n_q));
+    TRY(layer_vector(l, i, "attn_k.bias", &w->bk, bias, n_kv));
+    TRY(layer_vector(l, i, "attn_v.bias", &w->bv, bias, n_kv));
+    if (a->qk_norm) {
+        TRY(layer_vector(l, i, "attn_q_norm.weight", &w->q_norm, REQUIRED, c->head_dim));
+        TRY(layer_vector(l, i, "attn_k_norm.weight", &w->k_norm, REQUIRED, c->head_dim));
+    }
+    TRY(layer_matrix(l, i, "attn_output.weight", &w->wo, c->n_embd, n_q));
+    TRY(layer_vector(l, i, "attn_output.bias", &w->bo, OPTIONAL, c->n_embd));
+    TRY(layer_vector(l, i, "ffn_norm.weight", &w->ffn_norm, REQUIRED, c->n_embd));
+    TRY(layer_matrix(l, i, "ffn_gate.weight", &w->gate, c->n_ff, c->n_embd));
+    TRY(layer_matrix(l, i, "ffn_up.weight", &w->up, c->n_ff, c->n_embd));
+    TRY(layer_matrix(l, i, "ffn_down.weight", &w->down, c->n_embd, c->n_ff));
+    if (a->post_norm) {
+        TRY(layer_vector(l, i, "post_attention_norm.weight", &w->post_attn_norm, REQUIRED,
+                         c->n_embd));
+        TRY(layer_vector(l, i, "post_ffw_norm.weight", &w->post_ffn_norm, REQUIRED, c->n_embd));
+    }
+    return SAC_OK;
+}
+
+static sac_status take_rope_factors(struct loader *l, struct weights *w)
+{
+    const uint32_t n = l->c->rope.n_rot / 2;
+    const bool is_long = l->c->rope.kind == ROPE_LONG;
+    const char *const short_name = is_long ? "rope_factors_short.weight" : "rope_freqs.weight";
+    snprintf(l->name, sizeof l->name, "%s", short_name);
+    TRY(take_vector(l, &w->rope_factors, is_long ? REQUIRED : OPTIONAL, n));
+    if (is_long) {
+        snprintf(l->name, sizeof l->name, "rope_factors_long.weight");
+        TRY(take_vector(l, &w->rope_factors_long, REQUIRED, n));
+    }
+    return SAC_OK;
+}
+
+static sac_status walk_model(struct loader *l, struct weights *w)
+{
+    const struct config *c = l->c;
+    for (uint32_t i = 0; i < c->n_layer; i++) TRY(walk_layer(l, i, &w->layer[i]));
+    snprintf(l->name, sizeof l->name, "output_norm.weight");
+    TRY(take_vector(l, &w->output_norm, REQUIRED, c->n_embd));
+    TRY(take_rope_factors(l, w));
+    const bool tied = gguf_tensor_find(l->g, "output.weight") == NULL;
+    mark_used(l, w->embed);
+    snprintf(l->name, sizeof l->name, tied ? "token_embd.weight" : "output.weight");
+    return take_matrix(l, &w->output, c->n_vocab, c->n_embd);
+}
+
+static sac_status check_divisors(struct loader *l, const float *f, const char *name)
+{
+    for (uint32_t i = 0; f && i < l->c->rope.n_rot / 2; i++)
+        if (!(f[i] > 1e-6f && f[i] < 1e6f))
+            return error_set(l->err, SAC_ERR_FORMAT, "%s: tensor %s holds %g at %u",
+                             gguf_path(l->g), name, (double)f[i], i);
+    return SAC_OK;
+}
+
+static sac_status check_all_used(const struct loader *l)
+{
+    for (size_t i = 0; i < gguf_n_tensor(l->g); i++)
+        if (!l->used[i])
+            return error_set(l->err, SAC_ERR_UNSUPPORTED,
+                             "%s: tensor %s has no place in architecture %s", gguf_path(l->g),
+                             gguf_tensor_at(l->g, i)->name, l->c->arch->name);
+    return SAC_OK;
+}
+
+sac_status weights_load(struct weights *out, const struct gguf *g, const struct config *c,
+                        struct workers *pool, const sac_model_params *params, sac_error *err)
+{
+    struct weights w = {.embed = gguf_tensor_find(g, "token_embd.weight")};
+    struct loader l = {.g = g, .c = c, .pool = pool, .params = params, .err = err};
+    sac_status status = SAC_OK;
+    for (size_t i = 0; i < gguf_n_tensor(g); i++) l.bytes_all += gguf_tensor_at(g, i)->bytes;
+    w.layer = mem_calloc(c->n_layer, sizeof *w.layer);
+    l.used = mem_calloc(gguf_n_tensor(g), sizeof *l.used);
+    if (!w.layer || !l.used) {
+        status = error_set(err, SAC_ERR_MEMORY, "out of memory for %u layers", c->n_layer);
+        goto fail;
+    }
+
+    l.pass = PASS_CHECK;
+    TRY_FAIL(walk_model(&l, &w));
+    TRY_FAIL(check_all_used(&l));
+    w.block_bytes = l.arena.used;
+    w.block = mem_map(w.block_bytes);
+    if (!w.block) {
+        status = error_set(err, SAC_ERR_MEMORY, "%s: no memory for %zu MiB of weights",
+                           gguf_path(g), w.block_bytes >> 20);
+        goto fail;
+    }
+    l.pass = PASS_PACK;
+    l.arena = (struct arena){.base = w.block, .capacity = w.block_bytes};
+    TRY_FAIL(walk_model(&l, &w));
+    TRY_FAIL(check_divisors(&l, w.rope_factors, "rope factors"));
+    TRY_FAIL(check_divisors(&l, w.rope_factors_long, "rope_factors_long.weight"));
+    mem_free(l.used);
+    *out = w;
+    return SAC_OK;
+fail:
+    mem_free(l.used);
+    weights_deinit(&w);
+    return status;
+}
+
+void weights_deinit(struct weights *w)
+{
+    mem_unmap(w->block, w->block_bytes);
+    mem_free(w->layer);
+    *w = (struct weights){0};
+}
+
+void weights_embed(float *dst, const struct weights *w, const struct config *c, int32_t tok)
+{
+    assert(tok >= 0 && (uint32_t)tok < c->n_vocab);
+    const size_t row = quant_row_bytes(w->embed->type, c->n_embd);
+    quant_dequant_row(dst, w->embed->type, w->embed->data + (size_t)tok * row, c->n_embd);
+    if (c->embed_scale != 1.0f)
+        for (uint32_t i = 0; i < c->n_embd; i++) dst[i] *= c->embed_scale;
+}
