@@ -1,0 +1,102 @@
+# Wraps CMake, CTest and the scripts of tools/: `make help` lists the targets.
+.DEFAULT_GOAL := all
+SHELL := /bin/sh
+
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 600
+JOBS ?= $(shell nproc)
+VENV := $(shell tools/venv.sh)
+PYTHON := $(VENV)/bin/python
+CMAKE_ARGS ?=
+CONFIGURE = cmake --preset $(1) -DSAC_PYTHON=$(PYTHON) $(CMAKE_ARGS) >/dev/null
+BUILD = cmake --build $(1) --parallel $(JOBS)
+# CTest's own report goes to the terminal, its JUnit file to the summary, which decides the status.
+RUN_TESTS = rm -f $(1)/junit.xml; ctest --test-dir $(1) --parallel $(JOBS) --output-on-failure \
+	--output-junit $(CURDIR)/$(1)/junit.xml $(2); $(PYTHON) tools/junit_summary.py $(1)/junit.xml
+# What sanitizers look at: C tests and fuzzing inputs. Scripts start the plain program.
+C_TESTS = -L '^(unit|check|prop|fuzz)$$'
+
+.PHONY: all help deps deps-test deps-lint deps-fuzz model models text demo test check asan ubsan \
+	tsan fuzz bench layers truth lint format install man clean
+
+all: deps ## build the program: build/saccade
+	@$(call CONFIGURE,default)
+	@$(call BUILD,build)
+
+help: ## list the targets
+	@grep -E '^[a-z ]+:.*##' Makefile | sed -E 's/^([a-z ]+):.*## /\1\t/' | expand -t 18
+	@echo "variables: JOBS PREFIX DESTDIR FUZZ_SECONDS CMAKE_ARGS SACCADE_MODELS SACCADE_VENV"
+
+deps: ## install what the build needs, if it is missing
+	@tools/deps.sh build >/dev/null
+deps-test:
+	@tools/deps.sh build test >/dev/null
+deps-lint:
+	@tools/deps.sh build test lint >/dev/null
+deps-fuzz:
+	@tools/deps.sh build test fuzz >/dev/null
+
+model: deps ## fetch a model: make model NAME=smollm2-135m (no NAME: list them)
+	@$(PYTHON) tools/fetch.py model $(NAME)
+models: deps ## fetch all models
+	@$(PYTHON) tools/fetch.py model --all
+text: deps ## fetch a text: make text NAME=essays
+	@$(PYTHON) tools/fetch.py text $(NAME)
+
+demo: all ## fetch a model and a text of 16K tokens with a hidden fact, and ask for the fact
+	@$(PYTHON) tools/fetch.py model qwen2.5-coder-0.5b
+	@$(PYTHON) tools/fetch.py text essays
+	@$(PYTHON) tools/demo.py build/saccade
+
+test: deps-test ## everything that CI runs; ends with `N passed, N failed`
+	@$(PYTHON) tools/fetch.py model smollm2-135m
+	@$(PYTHON) tools/fetch.py text essays
+	@$(call CONFIGURE,werror)
+	@$(call BUILD,build)
+	@$(call RUN_TESTS,build,)
+
+check: deps-test ## kernels against the reference only
+	@$(call CONFIGURE,werror)
+	@$(call BUILD,build)
+	@$(call RUN_TESTS,build,-L '^check$$')
+
+truth: deps-test ## comparisons with independent implementations, on all four models
+	@$(PYTHON) tools/fetch.py model --all
+	@$(PYTHON) tools/fetch.py text essays
+	@$(call CONFIGURE,werror)
+	@$(call BUILD,build)
+	@SACCADE_TRUTH=all; export SACCADE_TRUTH; $(call RUN_TESTS,build,-L '^truth$$')
+
+asan ubsan tsan: deps-test ## C tests under a sanitizer, in build-asan and so on
+	@$(call CONFIGURE,$@)
+	@$(call BUILD,build-$@)
+	@$(call RUN_TESTS,build-$@,$(C_TESTS))
+
+fuzz: deps-fuzz ## each fuzzer for FUZZ_SECONDS
+	@$(call CONFIGURE,fuzz)
+	@$(call BUILD,build-fuzz)
+	@tools/fuzz.sh build-fuzz $(FUZZ_SECONDS) $(JOBS)
+
+bench: all ## speed of the fetched models at 512 and 8,192 tokens
+	@tools/bench.sh build/saccade
+
+layers: ## direction of includes
+	@python3 tools/check_layers.py
+
+lint: deps-lint ## checks of the house, format, clang-tidy, cppcheck
+	@$(call CONFIGURE,default)
+	@tools/lint.sh build $(JOBS)
+
+format: deps-lint ## rewrite the C sources with clang-format
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+man: all ## docs/man/saccade.1 anew from --help
+	@$(PYTHON) tools/make_man.py build/saccade >docs/man/saccade.1
+
+install: deps ## into $(DESTDIR)$(PREFIX)
+	@$(call CONFIGURE,default) -DCMAKE_INSTALL_PREFIX=$(PREFIX)
+	@$(call BUILD,build)
+	@DESTDIR=$(DESTDIR) cmake --install build
+
+clean: ## remove the build folders
+	rm -rf build build-asan build-ubsan build-tsan build-fuzz

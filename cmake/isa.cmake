@@ -1,0 +1,27 @@
+# Files of one instruction set are named *_<isa>.c and compiled with its flags; run-time detection
+# decides whether they are called. Files of another processor's sets are left out.
+set(SAC_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2)
+set(SAC_FLAGS_avx512 ${SAC_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
+    -mavx512vbmi -mavx512bf16)
+set(SAC_FLAGS_amx ${SAC_FLAGS_avx512} -mavx512fp16)
+
+function(sac_isa_flags list)
+  set(sources ${${list}})
+  foreach(source ${sources})
+    get_filename_component(stem ${source} NAME_WE)
+    if(stem MATCHES "_(avx2|avx512|amx|neon)$")
+      set(isa ${CMAKE_MATCH_1})
+      if(isa STREQUAL "neon")
+        set(processor "aarch64|arm64")
+      else()
+        set(processor "x86_64|AMD64")
+      endif()
+      if(CMAKE_SYSTEM_PROCESSOR MATCHES "${processor}")
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${SAC_FLAGS_${isa}}")
+      else()
+        list(REMOVE_ITEM sources ${source})
+      endif()
+    endif()
+  endforeach()
+  set(${list} ${sources} PARENT_SCOPE)
+endfunction()

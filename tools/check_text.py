@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""The tree says nothing about the machine that it was written on, and links to few places.
+
+Looks through every tracked text file for absolute paths of somebody's machine, hosts that are not
+on the list below, credits to tools in place of people, and large or binary files.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+import csource
+
+# Papers and specifications; package indexes and mirrors are the business of pip and apt.
+HOSTS = {"arxiv.org", "doi.org", "github.com", "json.schemastore.org", "www.rfc-editor.org",
+         "unicode.org", "www.unicode.org"}
+URL = re.compile(r"\b(?:https?|ftp|git)://([\w.-]+)")
+MACHINE_PATH = re.compile(r"(?<![\w./$}~])/(?:home|root|work|mnt|Users|tmp)/[\w.]+")
+CREDIT = re.compile(r"co-authored-by|\b(?:AI|LLM|machine)[- ](?:generated|written|authored)", re.I)
+BYTES_MAX = 512 << 10
+
+
+def tracked(root):
+    listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, check=True)
+    return [pathlib.Path(root, name) for name in listed.stdout.decode().split("\0") if name]
+
+
+def problems_of(where, text):
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in URL.finditer(line):
+            if match.group(1) not in HOSTS:
+                yield f"{where}:{number}: link to {match.group(1)}, not a host of tools/check_text.py"
+        for what, pattern in ("path of one machine", MACHINE_PATH), ("credit to a tool", CREDIT):
+            if match := pattern.search(line):
+                yield f"{where}:{number}: {what}: {match.group()}"
+
+
+def main(root):
+    problems, n = [], 0
+    for path in tracked(root):
+        if not path.is_file():
+            continue
+        where = path.relative_to(root).as_posix()
+        data = path.read_bytes()
+        n += 1
+        if len(data) > BYTES_MAX:
+            problems.append(f"{where}: {len(data)} bytes, at most {BYTES_MAX}")
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            # Fuzzing inputs and hard cases for the tokenizer are meant to be odd.
+            if not where.startswith("tests/"):
+                problems.append(f"{where}: not UTF-8 text")
+            continue
+        if where not in ("tools/check_text.py", "tools/test_checks.py"):
+            problems.extend(problems_of(where, text))
+    return csource.report(problems, f"text: {n} tracked files are fit to print")
+
+
+if __name__ == "__main__":
+    sys.exit(main(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")))

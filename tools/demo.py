@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""The demo: a sentence hidden in the middle of real essays, and a question about it.
+
+Writes the document (about 16K tokens) beside the text in the cache, lets the program answer, and
+checks that the answer holds the hidden fact. usage: demo.py PROGRAM
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+import fetch
+
+DOCUMENT_BYTES = 70_000
+NEEDLE = ("The night watchman of the lighthouse at Kerrigan Point keeps the spare key "
+          "under the seventh blue flowerpot.")
+QUESTION = ("According to the document, where does the night watchman of the lighthouse at Kerrigan "
+            "Point keep the spare key? Answer in one sentence.")
+FACT = ("seventh", "blue", "flowerpot")
+
+
+def make_document(essays, n_bytes):
+    """The first `n_bytes` of the essays, cut at a paragraph, with the needle as a paragraph of its
+    own at the border that is nearest to the middle."""
+    text = essays[:n_bytes].decode("utf-8", errors="ignore")
+    text = text[:text.rindex("\n\n")]
+    middle = text.index("\n\n", len(text) // 2)
+    return f"{text[:middle]}\n\n{NEEDLE}{text[middle:]}\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("program")
+    parser.add_argument("--model", default="qwen2.5-coder-0.5b")
+    parser.add_argument("--bytes", type=int, default=DOCUMENT_BYTES, help="size of the document")
+    args, more = parser.parse_known_args()
+    entries = {e.name: e for e in fetch.read_table(fetch.TABLE)}
+    essays = fetch.cache_path(entries["essays"])
+    document = essays.with_name("demo.txt")
+    document.write_text(make_document(essays.read_bytes(), args.bytes))
+    print(f"document: {document}, {document.stat().st_size:,} bytes\nquestion: {QUESTION}", flush=True)
+    # stderr stays on the terminal: the program shows its progress there.
+    done = subprocess.run([args.program, "run", "-m", str(fetch.cache_path(entries[args.model])), "-f",
+                           str(document), "-p", QUESTION, "-n", "64", "--temp", "0", "-o", "json",
+                           *more], stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        print(f"demo: {args.program} ended with status {done.returncode}", file=sys.stderr)
+        return 1
+    answer = json.loads(done.stdout)
+    timings = answer["timings"]
+    print(f"answer:   {answer['text'].strip()}")
+    print(f"time to first token {timings['prompt_ms'] / 1000:.2f} s for {timings['prompt_n']:,} tokens "
+          f"({timings['prompt_per_second']:.1f} tokens/s), then "
+          f"{timings['predicted_per_second']:.1f} tokens/s, "
+          f"KV {answer['kv_bytes']:,} bytes")
+    found = all(word in answer["text"].lower() for word in FACT)
+    print("the hidden fact is in the answer" if found else "the hidden fact is NOT in the answer")
+    return 0 if found else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+#!/bin/sh
+# Installs what is missing of the packages that a target needs, and nothing when all are there.
+# usage: tools/deps.sh [build|test|lint|fuzz]...   (default: build)
+# Debian packages come through apt-get (as root or with sudo), Python packages through pip into a
+# virtual environment in the cache; its path is the last line printed.
+set -eu
+cd "$(dirname "$0")/.."
+
+packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libcjson-dev libedit-dev
+          python3 python3-venv python3-pip ca-certificates"
+for purpose in "${@:-build}"; do
+    case $purpose in
+    build) ;;
+    test) packages="$packages git libcmocka-dev binutils" ;;
+    lint) packages="$packages clang-format clang-tidy cppcheck" ;;
+    fuzz) packages="$packages clang libclang-rt-14-dev" ;;
+    *) echo "deps: no purpose '$purpose'; there are: build test lint fuzz" >&2; exit 1 ;;
+    esac
+done
+
+missing=""
+if command -v dpkg-query >/dev/null; then
+    for package in $packages; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
+            missing="$missing $package"
+    done
+else
+    # Not Debian: look for the tools by name and leave libraries to CMake, which names them.
+    for tool in cc cmake ninja pkg-config python3; do
+        command -v "$tool" >/dev/null || missing="$missing $tool"
+    done
+    if [ -n "$missing" ]; then
+        echo "deps: please install:$missing (Debian's names: $packages)" >&2
+        exit 1
+    fi
+fi
+if [ -n "$missing" ]; then
+    as_root=""
+    if [ "$(id -u)" != 0 ]; then
+        as_root="sudo"
+        if ! command -v sudo >/dev/null; then
+            echo "deps: not root and no sudo; please install:$missing" >&2
+            exit 1
+        fi
+    fi
+    echo "deps: installing$missing" >&2
+    export DEBIAN_FRONTEND=noninteractive
+    # shellcheck disable=SC2086 # the lists are words
+    {
+        $as_root apt-get update -qq </dev/null >&2
+        $as_root apt-get install -y -qq --no-install-recommends $missing </dev/null >&2
+    } || { echo "deps: apt-get failed; please install:$missing" >&2; exit 1; }
+fi
+
+venv=$(tools/venv.sh)
+if ! cmp -s tools/requirements.txt "$venv/requirements.txt"; then
+    python3 -m venv "$venv" >&2
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        -r tools/requirements.txt </dev/null >&2 ||
+        { echo "deps: pip cannot install tools/requirements.txt; is the network there?" >&2; exit 1; }
+    cp tools/requirements.txt "$venv/requirements.txt"
+fi
+echo "$venv"

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Each check accepts a small clean tree and fails, with the place, on every kind of fault."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOLS = pathlib.Path(__file__).parent
+CLEAN = {
+    "LAYERS": "base\nmodel kv\nengine\napp\n",
+    "include/saccade.h": "#ifndef S\n#define S\nint sac_one(void);\n#endif\n",
+    "src/base/mem.h": "#ifndef M\n#define M\nvoid *mem_alloc(int n);\n#endif\n",
+    "src/base/mem.c": '#include "base/mem.h"\nvoid *mem_alloc(int n)\n{\n    return malloc(n);\n}\n',
+    "src/model/gguf.c": '#include "base/mem.h"\n#include "saccade.h"\n',
+    "src/app/main.c": '#include "base/mem.h"\n#include "saccade.h"\n/* free(x) */ char *s = "free(";\n',
+    "README.md": "A tree; see https://arxiv.org/abs/1706.03762 and ~/.cache.\n",
+}
+
+
+def long_function(n):
+    return "int f(void)\n{\n" + "    ;\n" * (n - 3) + "}\n"
+
+
+class ChecksTest(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.root = pathlib.Path(temporary.name)
+        for name, text in CLEAN.items():
+            self.write(name, text)
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def run_check(self, check):
+        return subprocess.run([sys.executable, TOOLS / f"check_{check}.py", self.root],
+                              capture_output=True, text=True)
+
+    def assert_clean(self, check):
+        done = self.run_check(check)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def assert_finds(self, check, *words):
+        done = self.run_check(check)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def test_layers(self):
+        self.assert_clean("layers")
+        for includer, included, why in (("base", "model/gguf.h", "above"),
+                                        ("model", "kv/pool.h", "equals"),
+                                        ("app", "engine/seq.h", "saccade.h only"),
+                                        ("model", "mem.h", "folder/file.h")):
+            with self.subTest(includer=includer, included=included):
+                self.write(f"src/{includer}/bad.c", f'\n#include "{included}"\n')
+                self.assert_finds("layers", f"src/{includer}/bad.c:2", why)
+                pathlib.Path(self.root, f"src/{includer}/bad.c").unlink()
+
+    def test_layers_knows_every_folder(self):
+        self.write("src/serve/http.c", "")
+        self.assert_finds("layers", "serve is not in LAYERS")
+
+    def test_function_length(self):
+        self.write("src/model/f.c", long_function(70))
+        self.write("src/ops/f.c", long_function(150))
+        self.assert_clean("size")
+        self.write("src/model/f.c", long_function(71))
+        self.assert_finds("size", "src/model/f.c:1: f has 71 lines")
+        self.write("src/model/f.c", "")
+        self.write("src/ops/f.c", long_function(151))
+        self.assert_finds("size", "f has 151 lines")
+
+    def test_function_length_sees_through_odd_braces(self):
+        head = 'static const char *t[] = {"{", "}"};\nextern "C" {\n/* { */ #define X {\n'
+        head = head.replace("/* { */ #", "/* { */\n#")
+        self.write("src/model/f.c", head + long_function(71))
+        self.assert_finds("size", "f has 71 lines")
+
+    def test_file_length(self):
+        self.write("src/ops/cpu/f.c", "\n" * 1500)
+        self.assert_clean("size")
+        self.write("src/model/f.c", "\n" * 801)
+        self.assert_finds("size", "src/model/f.c: 801 lines")
+
+    def test_parameters(self):
+        six = "int a, int (*b)(int, int), int c, int d, int e, int f"
+        self.write("src/model/f.c", f"int f({six}, sac_error *err)\n{{\n}}\n")
+        self.assert_clean("size")
+        self.write("src/model/f.c", f"int f({six}, int g)\n{{\n}}\n")
+        self.assert_finds("size", "f has 7 parameters")
+
+    def test_banned(self):
+        self.assert_clean("banned")
+        for call in "free(p)", "strcpy(a, b)", "sprintf (a, b)", "atoi(s)", "mmap(0)":
+            with self.subTest(call=call):
+                self.write("src/engine/f.c", f"\nvoid f(void)\n{{\n    {call};\n}}\n")
+                self.assert_finds("banned", "src/engine/f.c:4", call.split("(")[0].strip())
+        self.write("src/base/mem.c", "void f(void)\n{\n    strcpy(a, b);\n}\n")
+        self.assert_finds("banned", "src/base/mem.c:3")
+
+    def test_headers(self):
+        self.assert_clean("headers")
+        self.write("src/base/bad.h", "#ifndef B\n#define B\nsize_t f(void);\n#endif\n")
+        self.assert_finds("headers", "src/base/bad.h", "size_t")
+
+    def test_header_guard(self):
+        self.write("src/base/bad.h", "struct s { int a; };\n")
+        self.assert_finds("headers", "src/base/bad.h", "redefinition")
+
+    def test_text(self):
+        subprocess.run(["git", "init", "-q", self.root], check=True)
+        subprocess.run(["git", "-C", self.root, "add", "."], check=True)
+        self.assert_clean("text")
+        for fault, why in (("see /home/somebody/x", "path of one machine"),
+                           ("see https://example.com/x", "example.com"),
+                           ("Co-Authored-By: x", "credit"),
+                           ("x" * (513 << 10), "at most")):
+            with self.subTest(fault=fault[:30]):
+                self.write("README.md", f"\n{fault}\n")
+                self.assert_finds("text", "README.md", why)
+
+
+if __name__ == "__main__":
+    unittest.main()
