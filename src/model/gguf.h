@@ -1,5 +1,5 @@
-/* gguf.h: a GGUF file (v2, v3, little-endian, maybe split), mapped and checked. Every count, length,
- * offset and product of the file is verified before use: the file is hostile input.
+/* gguf.h: a GGUF file (v2, v3, little-endian, maybe split), mapped and checked. Every count,
+ * length, offset and product of the file is verified before use: the file is hostile input.
  *
  * Pointers handed out are borrowed from the mapping and live until gguf_close. Strings of the file
  * are not NUL terminated; keys and tensor names are copied and are. Read-only after open, so any
@@ -43,14 +43,15 @@ struct gguf_key {
     bool is_array;
     uint64_t n;          /* elements; 1 for a scalar */
     const uint8_t *data; /* packed, unaligned; strings: u64 length and bytes behind each other */
+    size_t bytes;        /* of data */
 };
 
 struct gguf_tensor {
     const char *name;
-    uint32_t type;               /* GGUF id; quant_supported() was checked at open */
-    uint32_t n_dim;              /* 1..4 */
-    uint64_t ne[GGUF_DIMS_MAX];  /* fastest first: ne[0] inputs, ne[1] outputs; 1 beyond n_dim */
-    const uint8_t *data;         /* [bytes], inside the mapping */
+    uint32_t type;              /* GGUF id; quant_supported() was checked at open */
+    uint32_t n_dim;             /* 1..4 */
+    uint64_t ne[GGUF_DIMS_MAX]; /* fastest first: ne[0] inputs, ne[1] outputs; 1 beyond n_dim */
+    const uint8_t *data;        /* [bytes], inside the mapping */
     size_t bytes;
     uint32_t part_i; /* which file of a split model */
 };
