@@ -36,52 +36,73 @@ void page_geom_init(struct page_geom *g)
     g->bytes = at;
 }
 
-static uint16_t load_u16(const uint8_t *p)
+static void read_half(float *out, sac_kv_type type, const uint8_t *src, size_t n)
 {
-    uint16_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
+    const uint16_t *half = (const uint16_t *)(const void *)src;
+    if (type == SAC_KV_BF16)
+        for (size_t i = 0; i < n; i++) out[i] = bf16_to_f32(half[i]);
+    else
+        for (size_t i = 0; i < n; i++) out[i] = f16_to_f32(half[i]);
 }
 
-static void store_f16(uint8_t *p, float v)
+static void read_q8_k(float *out, const struct page_geom *g, const uint8_t *page, uint32_t n_tok)
 {
-    const uint16_t h = f32_to_f16(v);
-    memcpy(p, &h, sizeof h);
-}
-
-/* The 8-bit code of channel c of one token, from its three planes. */
-static uint32_t k_code(const uint8_t *hi2, const uint8_t *low, size_t d, size_t c)
-{
-    const size_t j = c % (d / 4), shift = 2 * (c / (d / 4));
-    const uint32_t hi = hi2[j] >> shift & 3u, mid = low[j] >> shift & 3u;
-    const uint32_t lo = low[d / 4 + c % (d / 2)] >> (c < d / 2 ? 0 : 4) & 15u;
-    return hi << 6 | mid << 4 | lo;
-}
-
-static void unseal_q8_token(const struct page_geom *g, uint8_t *tail, const uint8_t *sealed,
-                            size_t t)
-{
-    const size_t d = g->head_dim, n_block = d / PAGE_VBLOCK;
-    for (size_t c = 0; c < d; c++) {
-        const float min = f16_to_f32(load_u16(sealed + g->k_min + 2 * c));
-        const float step = f16_to_f32(load_u16(sealed + g->k_step + 2 * c));
-        const uint32_t code =
-            k_code(sealed + g->k_hi2 + t * d / 4, sealed + g->k_low + t * d * 3 / 4, d, c);
-        store_f16(tail + 2 * (t * d + c), min + step * (float)code);
-        const float scale =
-            f16_to_f32(load_u16(sealed + g->v_scale + 2 * (t * n_block + c / PAGE_VBLOCK)));
-        const int8_t v = (int8_t)sealed[g->v + t * d + c];
-        store_f16(tail + g->tail_v + 2 * (t * d + c), scale * (float)v);
+    const uint32_t d = g->head_dim, quarter = d / 4, half = d / 2;
+    const uint16_t *min = (const uint16_t *)(const void *)(page + g->k_min);
+    const uint16_t *step = (const uint16_t *)(const void *)(page + g->k_step);
+    for (uint32_t c = 0; c < d; c++) {
+        const uint32_t j2 = c % quarter, shift2 = 2 * (c / quarter);
+        const uint32_t j4 = quarter + c % half, shift4 = 4 * (c / half);
+        const float lo = f16_to_f32(min[c]), by = f16_to_f32(step[c]);
+        for (size_t t = 0; t < n_tok; t++) {
+            const uint8_t *hi2 = page + g->k_hi2 + t * (d / 4);
+            const uint8_t *low = page + g->k_low + t * (d * 3 / 4);
+            const uint32_t code = (hi2[j2] >> shift2 & 3u) << 6 | (low[j2] >> shift2 & 3u) << 4 |
+                                  (low[j4] >> shift4 & 15u);
+            /* by * code has 19 bits at most, so the sum is the only rounding, fused or not. */
+            out[t * d + c] = lo + by * (float)code;
+        }
     }
+}
+
+static void read_q8_v(float *out, const struct page_geom *g, const uint8_t *page, uint32_t n_tok)
+{
+    const uint16_t *scale = (const uint16_t *)(const void *)(page + g->v_scale);
+    const int8_t *code = (const int8_t *)(page + g->v);
+    const size_t n_block = (size_t)n_tok * g->head_dim / PAGE_VBLOCK;
+    for (size_t b = 0; b < n_block; b++) {
+        const float by = f16_to_f32(scale[b]);
+        for (size_t i = b * PAGE_VBLOCK; i < (b + 1) * PAGE_VBLOCK; i++) out[i] = by * code[i];
+    }
+}
+
+void page_read(float *k, float *v, const struct page_geom *g, const uint8_t *page,
+               enum page_form form, uint32_t n_tok)
+{
+    assert(n_tok <= PAGE_TOK);
+    const size_t n = (size_t)n_tok * g->head_dim;
+    if (form == PAGE_SEALED && g->type_k == SAC_KV_Q8) {
+        if (k) read_q8_k(k, g, page, n_tok);
+        if (v) read_q8_v(v, g, page, n_tok);
+        return;
+    }
+    if (k) read_half(k, g->type_k, page + (form == PAGE_TAIL ? 0 : g->k), n);
+    if (v) read_half(v, g->type_v, page + (form == PAGE_TAIL ? g->tail_v : g->v), n);
 }
 
 void page_unseal(const struct page_geom *g, uint8_t *tail, const uint8_t *sealed, uint32_t n_tok)
 {
     assert(n_tok <= PAGE_TOK);
+    const size_t n = (size_t)n_tok * g->head_dim;
     if (g->type_k != SAC_KV_Q8) {
-        memcpy(tail, sealed + g->k, (size_t)n_tok * g->head_dim * 2);
-        memcpy(tail + g->tail_v, sealed + g->v, (size_t)n_tok * g->head_dim * 2);
+        memcpy(tail, sealed + g->k, n * 2);
+        memcpy(tail + g->tail_v, sealed + g->v, n * 2);
         return;
     }
-    for (uint32_t t = 0; t < n_tok; t++) unseal_q8_token(g, tail, sealed, t);
+    float value[PAGE_TOK * 512];
+    uint16_t *k = (uint16_t *)(void *)tail, *v = (uint16_t *)(void *)(tail + g->tail_v);
+    read_q8_k(value, g, sealed, n_tok);
+    for (size_t i = 0; i < n; i++) k[i] = f32_to_f16(value[i]);
+    read_q8_v(value, g, sealed, n_tok);
+    for (size_t i = 0; i < n; i++) v[i] = f32_to_f16(value[i]);
 }

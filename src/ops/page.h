@@ -43,9 +43,15 @@ struct page_geom {
     size_t k_min, k_step, k_hi2, k_low, v_scale; /* q8; codes of V at `v` */
 };
 
+enum page_form { PAGE_TAIL, PAGE_SEALED };
+
 /* Fills sizes and offsets from the first three fields and the types. */
 void page_geom_init(struct page_geom *g);
 
+/* The meaning of a page: its first n_tok keys and values in f32, exact; k and v [n_tok, head_dim],
+ * either may be NULL. Every kernel is tested against it. */
+void page_read(float *k, float *v, const struct page_geom *g, const uint8_t *page,
+               enum page_form form, uint32_t n_tok);
 /* tail = the first n_tok tokens of a sealed page in tail form (a cut into a sealed page). Exact for
  * 16-bit types; q8 gives the codes' values rounded to f16. */
 void page_unseal(const struct page_geom *g, uint8_t *tail, const uint8_t *sealed, uint32_t n_tok);

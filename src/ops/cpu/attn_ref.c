@@ -1,0 +1,368 @@
+/* attn_ref.c: attention over KV pages, writing and sealing of pages, in plain C.
+ *
+ * This file defines what the attention slots mean; the kernels of the ISA files are tested against
+ * it: attention within a tolerance, kv_write and seal bit for bit.
+ *  - Attention is the textbook form, in f32: all scores of a row, their maximum, exponentials in
+ *    ascending position, sum, weighted sum of values, one division. Keys are read by page_read.
+ *  - Sealing to q8. K, per channel over the page's tokens: min is the smallest value (an f16
+ *    already), step the smallest f16 that is not below (max - min) * (1/255), code the nearest
+ *    integer (ties to even) to (k - min) * (1/step), at most 255. V, per block of PAGE_VBLOCK
+ *    channels of a token: scale the smallest f16 not below amax * (1/127), code the nearest integer
+ *    to v * (1/scale) within -127..127. A step or scale of 0 has codes 0. If a NaN or an infinity
+ * is among the values, min (scale) is NaN, step 0 and all codes 0: reads give NaN. It does not try
+ * to be fast, but for sums in 16 lanes that a compiler can keep in vectors. */
+#include "base/half.h"
+#include "ops/cpu/fill.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#define F16_NAN 0x7e00u
+
+/* ---- Attention ---------------------------------------------------------------------------------
+ */
+
+struct ref_worker { /* one worker's piece of the scratch */
+    float *kv;      /* [PAGE_TOK, head_dim] */
+    float *score;   /* [group, n_tok]: scores, then exponentials */
+};
+
+struct ref_row { /* one row and one KV head */
+    const struct op_attn *op;
+    const struct attn_run *run;
+    uint32_t kv_head, pos;
+    const float *q; /* [group, head_dim] */
+    float *out;     /* [group, head_dim] */
+    float *lse;     /* [group] or NULL */
+};
+
+static float dot(const float *a, const float *b, uint32_t n)
+{
+    float lane[16] = {0};
+    for (uint32_t i = 0; i < n; i += 16)
+        for (uint32_t j = 0; j < 16; j++) lane[j] += a[i + j] * b[i + j];
+    float sum = 0;
+    for (uint32_t j = 0; j < 16; j++) sum += lane[j];
+    return sum;
+}
+
+static uint32_t row_first_visible(const struct ref_row *r)
+{
+    const uint32_t window = r->op->window;
+    return window > 0 && r->pos >= window ? r->pos - window + 1 : 0;
+}
+
+/* Pages that the row reads, in ascending order, its own one last. */
+static uint32_t row_page_count(const struct ref_row *r)
+{
+    if (!r->run->select) return r->pos / PAGE_TOK + 1;
+    return r->run->select_ptr[r->kv_head + 1] - r->run->select_ptr[r->kv_head] + 1;
+}
+
+static uint32_t row_page(const struct ref_row *r, uint32_t i)
+{
+    if (i + 1 == row_page_count(r)) return r->pos / PAGE_TOK;
+    return r->run->select ? r->run->select[r->run->select_ptr[r->kv_head] + i] : i;
+}
+
+static const uint8_t *own_page(const struct ref_row *r)
+{
+    const struct page_geom *g = r->op->geom;
+    const size_t j = r->pos / PAGE_TOK - r->run->pos0 / PAGE_TOK;
+    if (j == 0) return r->run->own0 + r->kv_head * g->tail_bytes;
+    return r->run->own + ((j - 1) * g->n_kv_head + r->kv_head) * g->tail_bytes;
+}
+
+static void read_page(const struct ref_row *r, uint32_t page, float *k, float *v)
+{
+    const struct page_geom *g = r->op->geom;
+    if (page == r->pos / PAGE_TOK) {
+        page_read(k, v, g, own_page(r), PAGE_TAIL, r->pos % PAGE_TOK + 1);
+        return;
+    }
+    const page_id id = r->run->table[r->kv_head * r->run->table_stride + page];
+    page_read(k, v, g, r->op->pool + (size_t)id * g->bytes, PAGE_SEALED, PAGE_TOK);
+}
+
+static float attn_score(const struct op_attn *op, float dot_qk)
+{
+    const float score = dot_qk * op->scale;
+    return op->softcap > 0 ? op->softcap * tanhf(score / op->softcap) : score;
+}
+
+/* First visible and one past the last token of a page. */
+static void page_span(const struct ref_row *r, uint32_t page, uint32_t *begin, uint32_t *end)
+{
+    const uint32_t first = row_first_visible(r), at = page * PAGE_TOK;
+    *end = page == r->pos / PAGE_TOK ? r->pos % PAGE_TOK + 1 : PAGE_TOK;
+    *begin = first <= at ? 0 : first - at < *end ? first - at : *end;
+}
+
+static uint32_t row_scores(const struct ref_row *r, const struct ref_worker *w, size_t stride)
+{
+    const uint32_t d = r->op->geom->head_dim, group = r->op->n_head / r->op->geom->n_kv_head;
+    uint32_t n = 0, begin, end;
+    for (uint32_t i = 0; i < row_page_count(r); i++) {
+        const uint32_t page = row_page(r, i);
+        page_span(r, page, &begin, &end);
+        if (begin == end) continue;
+        read_page(r, page, w->kv, NULL);
+        for (uint32_t t = begin; t < end; t++, n++)
+            for (uint32_t g = 0; g < group; g++)
+                w->score[g * stride + n] =
+                    attn_score(r->op, dot(r->q + (size_t)g * d, w->kv + (size_t)t * d, d));
+    }
+    return n;
+}
+
+/* Turns scores into exponentials of their distance to the maximum; returns their sum. */
+static float softmax_weights(float *score, uint32_t n, float *out_max)
+{
+    float max = -INFINITY, sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (score[i] > max) max = score[i];
+    for (uint32_t i = 0; i < n; i++) {
+        score[i] = expf(score[i] - max);
+        sum += score[i];
+    }
+    *out_max = max;
+    return sum;
+}
+
+static void row_values(const struct ref_row *r, const struct ref_worker *w, size_t stride)
+{
+    const uint32_t d = r->op->geom->head_dim, group = r->op->n_head / r->op->geom->n_kv_head;
+    memset(r->out, 0, (size_t)group * d * sizeof(float));
+    uint32_t n = 0, begin, end;
+    for (uint32_t i = 0; i < row_page_count(r); i++) {
+        const uint32_t page = row_page(r, i);
+        page_span(r, page, &begin, &end);
+        if (begin == end) continue;
+        read_page(r, page, NULL, w->kv);
+        for (uint32_t t = begin; t < end; t++, n++)
+            for (uint32_t g = 0; g < group; g++) {
+                const float weight = w->score[g * stride + n], *v = w->kv + (size_t)t * d;
+                float *out = r->out + (size_t)g * d;
+                for (uint32_t c = 0; c < d; c++) out[c] += weight * v[c];
+            }
+    }
+}
+
+static void attend_row(const struct ref_row *r, const struct ref_worker *w)
+{
+    const uint32_t d = r->op->geom->head_dim, group = r->op->n_head / r->op->geom->n_kv_head;
+    const size_t stride = (size_t)r->pos + 1;
+    const uint32_t n = row_scores(r, w, stride);
+    assert(n > 0 && n <= stride);
+    float sum[256];
+    assert(group <= 256);
+    for (uint32_t g = 0; g < group; g++) {
+        float max;
+        sum[g] = softmax_weights(w->score + g * stride, n, &max);
+        if (r->lse) r->lse[g] = max + logf(sum[g]);
+    }
+    row_values(r, w, stride);
+    for (uint32_t g = 0; g < group; g++)
+        for (uint32_t c = 0; c < d; c++) r->out[(size_t)g * d + c] /= sum[g];
+}
+
+static size_t worker_floats(const struct page_geom *g, uint32_t n_head, size_t n_tok)
+{
+    const size_t page = (size_t)PAGE_TOK * g->head_dim;
+    const size_t scores = (size_t)(n_head / g->n_kv_head) * n_tok;
+    return (page + scores + 15) & ~(size_t)15;
+}
+
+static size_t ref_attn_scratch(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
+                               uint32_t n_row, uint32_t n_tok_max)
+{
+    (void)n_row; /* rows share the workers' scores */
+    return n_worker * worker_floats(geom, n_head, n_tok_max) * sizeof(float);
+}
+
+struct ref_call {
+    const struct op_attn *op;
+    const struct attn_run *run;
+    size_t worker_floats;
+};
+
+static void ref_attn_item(void *arg, uint32_t item_i, uint32_t worker_i)
+{
+    const struct ref_call *call = arg;
+    const struct op_attn *op = call->op;
+    const struct page_geom *g = op->geom;
+    const uint32_t row_i = item_i / g->n_kv_head, h = item_i % g->n_kv_head;
+    const uint32_t row = call->run->row0 + row_i, group = op->n_head / g->n_kv_head;
+    const size_t at = (size_t)h * group * g->head_dim;
+    float *base = (float *)op->scratch + worker_i * call->worker_floats;
+    const struct ref_worker w = {.kv = base, .score = base + (size_t)PAGE_TOK * g->head_dim};
+    const struct ref_row r = {
+        .op = op,
+        .run = call->run,
+        .kv_head = h,
+        .pos = call->run->pos0 + row_i,
+        .q = op->q + row * op->q_stride + at,
+        .out = op->out + row * op->out_stride + at,
+        .lse = op->lse ? op->lse + (size_t)row * op->n_head + (size_t)h * group : NULL,
+    };
+    attend_row(&r, &w);
+}
+
+static void ref_attn(struct workers *pool, const struct op_attn *op)
+{
+    assert(op->n_head % op->geom->n_kv_head == 0 && op->geom->head_dim % 32 == 0);
+    for (uint32_t i = 0; i < op->n_run; i++) {
+        const struct attn_run *run = &op->run[i];
+        const size_t n_tok = (size_t)run->pos0 + run->n_row;
+        struct ref_call call = {
+            .op = op, .run = run, .worker_floats = worker_floats(op->geom, op->n_head, n_tok)};
+        assert(workers_count(pool) * call.worker_floats * sizeof(float) <= op->scratch_bytes);
+        workers_for(pool, run->n_row * op->geom->n_kv_head, ref_attn_item, &call);
+    }
+}
+
+/* ---- Writing -----------------------------------------------------------------------------------
+ */
+
+static void write_half(uint16_t *dst, sac_kv_type type, const float *src, uint32_t n)
+{
+    if (type == SAC_KV_BF16)
+        for (uint32_t i = 0; i < n; i++) dst[i] = f32_to_bf16(src[i]);
+    else
+        for (uint32_t i = 0; i < n; i++) dst[i] = f32_to_f16(src[i]);
+}
+
+static void ref_kv_write_row(void *arg, uint32_t row_i, uint32_t worker_i)
+{
+    (void)worker_i;
+    const struct op_kv_write *op = arg;
+    const struct page_geom *g = op->geom;
+    const struct attn_run *run = op->run;
+    const uint32_t d = g->head_dim, pos = run->pos0 + row_i;
+    const size_t j = pos / PAGE_TOK - run->pos0 / PAGE_TOK, tok = pos % PAGE_TOK;
+    const size_t src = (size_t)(run->row0 + row_i) * op->kv_stride;
+    uint8_t *page = j == 0 ? run->own0 : run->own + (j - 1) * g->n_kv_head * g->tail_bytes;
+    for (uint32_t h = 0; h < g->n_kv_head; h++, page += g->tail_bytes) {
+        uint16_t *k = (uint16_t *)(void *)page + tok * d;
+        uint16_t *v = (uint16_t *)(void *)(page + g->tail_v) + tok * d;
+        write_half(k, g->type_k, op->k + src + (size_t)h * d, d);
+        write_half(v, g->type_v, op->v + src + (size_t)h * d, d);
+    }
+}
+
+static void ref_kv_write(struct workers *pool, const struct op_kv_write *op)
+{
+    workers_for(pool, op->run->n_row, ref_kv_write_row, (void *)(uintptr_t)op);
+}
+
+/* ---- Sealing -----------------------------------------------------------------------------------
+ */
+
+/* The smallest f16 that is not below `f`, for finite f >= 0 within the range of f16. */
+static uint16_t f16_not_below(float f)
+{
+    const uint16_t near = f32_to_f16(f);
+    return f16_to_f32(near) < f ? (uint16_t)(near + 1) : near;
+}
+
+static bool f16_finite(uint16_t h)
+{
+    return (h & 0x7c00u) != 0x7c00u;
+}
+
+static uint32_t round_code(float x, uint32_t max)
+{
+    const float r = rintf(x);
+    return r < (float)max ? (uint32_t)r : max;
+}
+
+static void put_code(uint8_t *hi2, uint8_t *low, uint32_t d, uint32_t c, uint32_t code)
+{
+    const uint32_t quarter = d / 4, half = d / 2;
+    const uint32_t shift2 = 2 * (c / quarter), shift4 = 4 * (c / half);
+    uint8_t *mid = &low[c % quarter], *lo = &low[quarter + c % half];
+    hi2[c % quarter] = (uint8_t)(hi2[c % quarter] | code >> 6 << shift2);
+    *mid = (uint8_t)(*mid | (code >> 4 & 3u) << shift2);
+    *lo = (uint8_t)(*lo | (code & 15u) << shift4);
+}
+
+static void seal_k_channel(const struct page_geom *g, const uint16_t *k, uint8_t *page, uint32_t c)
+{
+    const uint32_t d = g->head_dim;
+    uint16_t *out_min = (uint16_t *)(void *)(page + g->k_min) + c;
+    uint16_t *out_step = (uint16_t *)(void *)(page + g->k_step) + c;
+    float x[PAGE_TOK], min = INFINITY, max = -INFINITY;
+    bool finite = true;
+    for (uint32_t t = 0; t < PAGE_TOK; t++) {
+        finite &= f16_finite(k[t * d + c]);
+        x[t] = f16_to_f32(k[t * d + c]);
+        if (x[t] < min) min = x[t];
+        if (x[t] > max) max = x[t];
+    }
+    /* + 0 makes a minimum of -0 a +0, which of the two zeros came first must not show. */
+    *out_min = finite ? f32_to_f16(min + 0.0f) : F16_NAN;
+    *out_step = finite ? f16_not_below((max - min) * (1.0f / 255.0f)) : 0;
+    const float step = f16_to_f32(*out_step), inv = step > 0 ? 1.0f / step : 0;
+    if (!finite) return; /* codes stay 0 */
+    for (uint32_t t = 0; t < PAGE_TOK; t++)
+        put_code(page + g->k_hi2 + t * (d / 4), page + g->k_low + t * (d * 3 / 4), d, c,
+                 round_code((x[t] - min) * inv, 255));
+}
+
+static void seal_v_block(const uint16_t *v, uint16_t *out_scale, int8_t *out)
+{
+    float x[PAGE_VBLOCK], amax = 0;
+    bool finite = true;
+    for (uint32_t i = 0; i < PAGE_VBLOCK; i++) {
+        finite &= f16_finite(v[i]);
+        x[i] = f16_to_f32(v[i]);
+        if (fabsf(x[i]) > amax) amax = fabsf(x[i]);
+    }
+    *out_scale = finite ? f16_not_below(amax * (1.0f / 127.0f)) : F16_NAN;
+    const float scale = f16_to_f32(*out_scale), inv = scale > 0 ? 1.0f / scale : 0;
+    for (uint32_t i = 0; i < PAGE_VBLOCK; i++) {
+        const int32_t mag = finite ? (int32_t)round_code(fabsf(x[i]) * inv, 127) : 0;
+        out[i] = (int8_t)(x[i] < 0 ? -mag : mag);
+    }
+}
+
+static void seal_q8(const struct page_geom *g, const uint8_t *tail, uint8_t *page)
+{
+    const uint32_t d = g->head_dim;
+    const uint16_t *k = (const uint16_t *)(const void *)tail;
+    const uint16_t *v = (const uint16_t *)(const void *)(tail + g->tail_v);
+    memset(page, 0, g->bytes);
+    for (uint32_t c = 0; c < d; c++) seal_k_channel(g, k, page, c);
+    uint16_t *scale = (uint16_t *)(void *)(page + g->v_scale);
+    int8_t *code = (int8_t *)(page + g->v);
+    for (size_t i = 0; i < PAGE_TOK * d / PAGE_VBLOCK; i++)
+        seal_v_block(v + i * PAGE_VBLOCK, scale + i, code + i * PAGE_VBLOCK);
+}
+
+static void ref_seal_page(void *arg, uint32_t i, uint32_t worker_i)
+{
+    (void)worker_i;
+    const struct op_seal *op = arg;
+    const struct page_geom *g = op->geom;
+    if (g->type_k == SAC_KV_Q8) {
+        seal_q8(g, op->tail[i], op->sealed[i]);
+        return;
+    }
+    const size_t half = (size_t)PAGE_TOK * g->head_dim * 2;
+    memcpy(op->sealed[i] + g->k, op->tail[i], half);
+    memcpy(op->sealed[i] + g->v, op->tail[i] + g->tail_v, half);
+}
+
+static void ref_seal(struct workers *pool, const struct op_seal *op)
+{
+    workers_for(pool, op->n_page, ref_seal_page, (void *)(uintptr_t)op);
+}
+
+void ops_fill_ref_attn(struct ops *o)
+{
+    o->attn = ref_attn;
+    o->kv_write = ref_kv_write;
+    o->seal = ref_seal;
+    o->attn_scratch = ref_attn_scratch;
+}
