@@ -17,6 +17,7 @@ static bool on_event(void *user, const sac_event *event)
     if (event->kind == SAC_EVENT_DONE) {
         *finish = event->finish;
         printf("\n");
+        if (event->error) fprintf(stderr, "ask: %s\n", event->error);
         fprintf(stderr, "%u tokens read, %u written at %.1f tokens/s\n", event->timings.n_prompt,
                 event->timings.n_predicted, event->timings.predicted_per_s);
     }

@@ -1,6 +1,6 @@
-/* fuzz_json.c: JSON that a user of chat templates gives: tool definitions, template variables and the
- * further fields of a message. The template walks everything that was read and writes it back with
- * tojson, so the reader, the conversion to values and the writer all see hostile input.
+/* fuzz_json.c: JSON that a user of chat templates gives: tool definitions, template variables and
+ * the further fields of a message. The template walks everything that was read and writes it back
+ * with tojson, so the reader, the conversion to values and the writer all see hostile input.
  *
  * The first byte chooses which of the three places gets the text. */
 #include "base/mem.h"
@@ -23,7 +23,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     char *json = mem_strndup((const char *)data + 1, n - 1);
     if (!json) return 0;
     const unsigned place = data[0] % 3u;
-    const sac_message msg = {.role = "user", .content = "x", .extra_json = place == 0 ? json : NULL};
+    const sac_message msg = {
+        .role = "user", .content = "x", .extra_json = place == 0 ? json : NULL};
     const struct template_input in = {.msgs = &msg,
                                       .n_msg = 1,
                                       .tools_json = place == 1 ? json : NULL,
