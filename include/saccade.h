@@ -349,6 +349,24 @@ typedef struct sac_method_info {
 /* The i-th method that is built in; false behind the last. */
 SAC_API bool sac_method_at(size_t i, sac_method_info *out);
 
+/* ---- The machine ---------------------------------------------------------------------------- */
+
+/* Limits of this machine as measured now, all threads together, in 1e9 per second; a multiply-add
+ * is two operations. 0 for an instruction set that the CPU or its system lacks. */
+typedef struct sac_machine {
+    uint32_t n_threads;
+    double read_gb_s; /* memory, from a buffer larger than the caches */
+    double avx2_f32_gflop_s, avx2_int8_gop_s;
+    double avx512_f32_gflop_s, avx512_int8_gop_s;
+    double amx_bf16_gflop_s, amx_int8_gop_s;
+    double neon_f32_gflop_s, neon_int8_gop_s;
+} sac_machine;
+
+/* Takes about half a second and needs an idle machine; n_threads 0: one per CPU of the affinity
+ * mask. */
+SAC_API SAC_NODISCARD sac_status sac_measure_machine(sac_machine *out, uint32_t n_threads,
+                                                     sac_error *err);
+
 #ifdef __cplusplus
 }
 #endif
