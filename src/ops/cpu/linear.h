@@ -1,0 +1,62 @@
+/* linear.h: how a linear layer is cut into items, the same for every ISA.
+ *
+ * The unit is a group of 16 outputs of one part; for a GLU a unit is a group of part 0 together
+ * with the same group of part 1. Units are numbered through the parts in order. All functions are
+ * pure. */
+#ifndef SAC_OPS_CPU_LINEAR_H
+#define SAC_OPS_CPU_LINEAR_H
+
+#include "ops/ops.h"
+#include "ops/weight_layout.h"
+
+#include <assert.h>
+
+#define LINEAR_SQRT_2_OVER_PI 0.79788456080286536f
+#define LINEAR_GELU_CUBIC     0.044715f
+
+static inline bool linear_is_glu(const struct op_linear *op)
+{
+    return op->epilogue == LINEAR_GLU_SILU || op->epilogue == LINEAR_GLU_GELU;
+}
+
+static inline uint32_t linear_n_unit(const struct op_linear *op)
+{
+    if (linear_is_glu(op)) return op->part[0].w->n_group;
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < op->n_part; p++) n += op->part[p].w->n_group;
+    return n;
+}
+
+struct linear_unit {
+    uint32_t part_i, group_i;
+};
+
+static inline struct linear_unit linear_find_unit(const struct op_linear *op, uint32_t unit_i)
+{
+    if (linear_is_glu(op)) return (struct linear_unit){0, unit_i};
+    uint32_t p = 0;
+    while (unit_i >= op->part[p].w->n_group) unit_i -= op->part[p++].w->n_group;
+    assert(p < op->n_part);
+    return (struct linear_unit){p, unit_i};
+}
+
+/* Outputs of a group: 16, or what is left in the last. */
+static inline uint32_t linear_group_width(const struct weight *w, uint32_t group_i)
+{
+    const uint32_t left = w->n_out - group_i * WEIGHT_GROUP;
+    return left < WEIGHT_GROUP ? left : WEIGHT_GROUP;
+}
+
+static inline void linear_check(const struct op_linear *op)
+{
+    assert(op->n_part >= 1 && op->n_part <= LINEAR_PARTS_MAX && op->n_in > 0);
+    for (uint32_t p = 0; p < op->n_part; p++) assert(op->part[p].w->n_in == op->n_in);
+    if (linear_is_glu(op)) assert(op->n_part == 2 && op->part[0].w->n_out == op->part[1].w->n_out);
+}
+
+static inline size_t linear_round64(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
+
+#endif
