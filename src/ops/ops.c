@@ -27,6 +27,7 @@ struct isa {
 static void fill_ref(struct ops *o)
 {
     ops_fill_ref_small(o);
+    ops_fill_ref_linear(o);
 }
 
 #if defined(__x86_64__)
