@@ -280,20 +280,23 @@ static void feed_forward(sac_engine *e, const struct layer_weights *w)
     add_branch(e, &w->down, NULL, e->scratch.ffn, w->post_ffn_norm);
 }
 
-static void embed_batch(sac_engine *e)
+/* Embedding and rotation angles of one row. */
+static void embed_row(void *arg, uint32_t r, uint32_t worker_i)
 {
+    sac_engine *e = arg;
     const struct config *c = &e->model->config;
-    for (uint32_t r = 0; r < e->batch.n_row; r++)
-        weights_embed(e->scratch.x + (size_t)r * c->n_embd, &e->model->weights, c, e->batch.tok[r]);
+    const size_t n_angle = c->rope.n_rot / 2;
+    (void)worker_i;
+    weights_embed(e->scratch.x + (size_t)r * c->n_embd, &e->model->weights, c, e->batch.tok[r]);
     for (int i = 0; i < (c->window ? 2 : 1); i++)
-        rope_table_fill(&e->rope[i], e->scratch.cos[i], e->scratch.sin[i], e->batch.pos,
-                        e->batch.n_row);
+        rope_table_fill(&e->rope[i], e->scratch.cos[i] + r * n_angle,
+                        e->scratch.sin[i] + r * n_angle, &e->batch.pos[r], 1);
 }
 
 void forward_run(sac_engine *e)
 {
     const uint64_t start = clock_us(), inside = e->stats.linear_us + e->stats.attn_us;
-    embed_batch(e);
+    workers_for(e->workers, e->batch.n_row, embed_row, e);
     for (uint32_t l = 0; l < e->model->config.n_layer; l++) {
         const struct layer_weights *w = &e->model->weights.layer[l];
         project_qkv(e, w);
