@@ -28,6 +28,7 @@ static void fill_ref(struct ops *o)
 {
     ops_fill_ref_small(o);
     ops_fill_ref_linear(o);
+    ops_fill_ref_attn(o);
 }
 
 #if defined(__x86_64__)
