@@ -1,0 +1,484 @@
+/* request.c: continuous batching over the public sequence calls: every request is a sequence, a
+ * sampler and a text filter, and one sac_step serves all of them.
+ *
+ * A request waits until a sequence and pages are free, is computed (its prompt as wide rows, then
+ * one narrow row a token), and ends. Logits exist only while a step runs, so tokens are chosen
+ * there; all else (events, appending, freeing) happens at the step's border, where callbacks may
+ * submit and cancel as they like.
+ *
+ * Invariants:
+ *  1. The list is in order of submission; a waiting request never overtakes an older one.
+ *  2. A running request has pending rows whose last one wants logits, so every step that reaches
+ *     that row moves it on.
+ *  3. What a request yields depends on nothing but the request (design D7). When the pool runs out
+ * of pages, the youngest request gives its sequence back and is computed again later: its prompt as
+ *     prompt rows, the tokens it had chosen as decode rows, which gives the same numbers.
+ *  4. Memory is taken at submit; sac_run allocates nothing.
+ *
+ * Not here: which rows a step computes (sched.c), and sharing of common prefixes. */
+#include "engine/request.h"
+
+#include "base/mem.h"
+#include "base/workers.h"
+#include "engine/engine.h"
+#include "engine/sample.h"
+#include "engine/stop.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_ENDED };
+
+struct request {
+    struct request *next;
+    uint64_t id;
+    enum request_state state;
+    bool cancelled; /* takes effect at the next border */
+    bool ignore_eos, owns_seq;
+    sac_seq seq;          /* SAC_SEQ_NONE while waiting */
+    sac_sampler *sampler; /* owned */
+    struct stop stop;
+    int32_t *tok; /* owned, [n_prompt + max_tokens]: prompt, then chosen tokens; for starting again.
+                     NULL if the caller owns the sequence */
+    uint32_t n_cached, n_prompt, n_prompt_done, n_predicted, max_tokens;
+    bool has_choice; /* the last step chose a token */
+    int32_t choice;
+    float choice_logprob;
+    sac_prob *probs; /* owned, [n_probs] */
+    uint32_t n_probs;
+    uint64_t start_us, first_us, last_us; /* begin of computing, first token, last token */
+    sac_event_fn on_event;
+    void *user;
+};
+
+struct request_list {
+    sac_engine *engine; /* borrowed */
+    struct request *first;
+    uint64_t next_id;
+    bool in_run;
+    size_t piece_max;    /* bytes of the longest token */
+    sac_logit_bias *ban; /* owned, [n_ban]: the tokens that end a generation, for ignore_eos */
+    size_t n_ban;
+};
+
+/* ---- Creating and freeing ---- */
+
+static void request_free(struct request *r)
+{
+    sac_sampler_free(r->sampler);
+    stop_deinit(&r->stop);
+    mem_free(r->tok);
+    mem_free(r->probs);
+    mem_free(r);
+}
+
+sac_status request_list_create(struct request_list **out, sac_engine *engine, sac_error *err)
+{
+    const sac_model *model = engine_model(engine);
+    const int32_t n_vocab = (int32_t)sac_model_get_info(model).n_vocab;
+    struct request_list *list = mem_calloc(1, sizeof *list);
+    if (!list) return error_set(err, SAC_ERR_MEMORY, "out of memory for the requests");
+    list->engine = engine;
+    list->next_id = 1;
+    for (int32_t tok = 0; tok < n_vocab; tok++) {
+        size_t bytes;
+        sac_token_piece(model, tok, false, &bytes);
+        if (bytes > list->piece_max) list->piece_max = bytes;
+        list->n_ban += sac_token_is_eog(model, tok);
+    }
+    list->ban = mem_calloc(list->n_ban, sizeof *list->ban);
+    if (!list->ban) {
+        request_list_destroy(list);
+        return error_set(err, SAC_ERR_MEMORY, "out of memory for the requests");
+    }
+    size_t i = 0;
+    for (int32_t tok = 0; tok < n_vocab; tok++)
+        if (sac_token_is_eog(model, tok)) list->ban[i++] = (sac_logit_bias){tok, -INFINITY};
+    *out = list;
+    return SAC_OK;
+}
+
+void request_list_destroy(struct request_list *list)
+{
+    if (!list) return;
+    while (list->first) {
+        struct request *r = list->first;
+        list->first = r->next;
+        request_free(r);
+    }
+    mem_free(list->ban);
+    mem_free(list);
+}
+
+sac_request sac_request_default(void)
+{
+    return (sac_request){.seq = SAC_SEQ_NONE, .sampling = sac_sampling_default()};
+}
+
+/* ---- Submitting ---- */
+
+/* Takes the prompt's sizes from the request and refuses what cannot be computed. */
+static sac_status check_request(struct request *r, const struct request_list *list,
+                                const sac_request *want, sac_error *err)
+{
+    const sac_engine_params params = sac_engine_get_params(list->engine);
+    const uint32_t n_vocab = sac_model_get_info(engine_model(list->engine)).n_vocab;
+    if (!want->on_event) return error_set(err, SAC_ERR_ARG, "the request has no event callback");
+    if (want->n_prompt == 0) return error_set(err, SAC_ERR_ARG, "the prompt has no tokens");
+    for (const struct request *o = list->first; o; o = o->next)
+        if (!r->owns_seq && o->seq == want->seq && o->state == REQUEST_RUNNING)
+            return error_set(err, SAC_ERR_ARG, "sequence %u is in use by request %llu", want->seq,
+                             (unsigned long long)o->id);
+    uint32_t pending = 0;
+    if (!r->owns_seq) r->n_cached = sac_seq_length(list->engine, want->seq, &pending);
+    if (pending)
+        return error_set(err, SAC_ERR_ARG, "sequence %u has %u pending tokens", want->seq, pending);
+    const uint64_t n_tok = (uint64_t)r->n_cached + want->n_prompt;
+    const uint64_t n_pool = params.n_kv_tok + PAGE_TOK - 1; /* the last page is not in the pool */
+    const uint64_t n_max = params.n_ctx < n_pool ? params.n_ctx : n_pool;
+    if (n_tok > n_max)
+        return error_set(err, SAC_ERR_CONTEXT,
+                         "the prompt has %zu tokens behind %u, the context holds %llu",
+                         want->n_prompt, r->n_cached, (unsigned long long)n_max);
+    for (size_t i = 0; i < want->n_prompt; i++)
+        if (want->prompt[i] < 0 || (uint32_t)want->prompt[i] >= n_vocab)
+            return error_set(err, SAC_ERR_ARG, "prompt token %zu is %d, the vocabulary has %u", i,
+                             want->prompt[i], n_vocab);
+    r->n_prompt = (uint32_t)want->n_prompt;
+    /* The last token needs no place: it is chosen from the row before it. */
+    r->max_tokens = params.n_ctx - (uint32_t)n_tok + 1;
+    if (want->max_tokens && want->max_tokens < r->max_tokens) r->max_tokens = want->max_tokens;
+    return SAC_OK;
+}
+
+/* The request's sampling, with the end tokens banned if it ignores them. */
+static sac_status create_sampler(struct request *r, const struct request_list *list,
+                                 const sac_request *want, sac_error *err)
+{
+    sac_sampling sampling = want->sampling;
+    sac_logit_bias *both = NULL;
+    if (want->ignore_eos) {
+        const size_t n = sampling.n_logit_bias;
+        both = mem_calloc(n + list->n_ban, sizeof *both);
+        if (!both) return error_set(err, SAC_ERR_MEMORY, "out of memory for a request");
+        if (n) memcpy(both, sampling.logit_bias, n * sizeof *both);
+        if (list->n_ban) memcpy(both + n, list->ban, list->n_ban * sizeof *both);
+        sampling.logit_bias = both;
+        sampling.n_logit_bias = n + list->n_ban;
+    }
+    const sac_status status =
+        sac_sampler_create(&r->sampler, engine_model(list->engine), &sampling, err);
+    mem_free(both);
+    if (status == SAC_OK)
+        for (size_t i = 0; i < want->n_prompt; i++) sac_sampler_accept(r->sampler, want->prompt[i]);
+    return status;
+}
+
+static sac_status fill_request(struct request *r, struct request_list *list,
+                               const sac_request *want, sac_error *err)
+{
+    r->owns_seq = want->seq == SAC_SEQ_NONE;
+    r->seq = want->seq;
+    r->ignore_eos = want->ignore_eos;
+    r->n_probs = want->n_probs;
+    r->on_event = want->on_event;
+    r->user = want->user;
+    TRY(check_request(r, list, want, err));
+    TRY(create_sampler(r, list, want, err));
+    TRY(stop_init(&r->stop, want->stop, want->n_stop, list->piece_max, err));
+    r->probs = mem_calloc(r->n_probs, sizeof *r->probs);
+    if (r->owns_seq) r->tok = mem_calloc((size_t)r->n_prompt + r->max_tokens, sizeof *r->tok);
+    if (!r->probs || (r->owns_seq && !r->tok))
+        return error_set(err, SAC_ERR_MEMORY, "out of memory for a request of %u tokens",
+                         r->n_prompt);
+    if (r->owns_seq) {
+        memcpy(r->tok, want->prompt, r->n_prompt * sizeof *r->tok);
+        return SAC_OK;
+    }
+    r->state = REQUEST_RUNNING;
+    r->start_us = clock_us();
+    return sac_seq_append(list->engine, r->seq, want->prompt, r->n_prompt, SAC_ROW_PROMPT,
+                          SAC_WANT_LAST, err);
+}
+
+sac_status sac_submit(sac_engine *engine, const sac_request *request, uint64_t *out_id,
+                      sac_error *err)
+{
+    struct request_list *list = engine_requests(engine);
+    struct request *r = mem_calloc(1, sizeof *r);
+    if (!r) return error_set(err, SAC_ERR_MEMORY, "out of memory for a request");
+    const sac_status status = fill_request(r, list, request, err);
+    if (status != SAC_OK) {
+        request_free(r);
+        return status;
+    }
+    r->id = list->next_id++;
+    struct request **end = &list->first;
+    while (*end) end = &(*end)->next;
+    *end = r;
+    *out_id = r->id;
+    return SAC_OK;
+}
+
+void sac_cancel(sac_engine *engine, uint64_t request_id)
+{
+    for (struct request *r = engine_requests(engine)->first; r; r = r->next)
+        if (r->id == request_id) r->cancelled = true;
+}
+
+/* ---- Events ---- */
+
+static void emit(struct request *r, sac_event *event)
+{
+    event->request_id = r->id;
+    event->seq = r->seq;
+    event->n_prompt = r->n_prompt;
+    event->n_prompt_done = r->n_prompt_done;
+    if (!event->text) event->text = "";
+    if (r->on_event(r->user, event)) r->cancelled = true;
+}
+
+static double per_second(uint32_t n, double ms)
+{
+    return ms > 0 ? 1e3 * n / ms : 0;
+}
+
+/* Rates are honest about what was computed when: the first token belongs to the prompt, so the
+ * others share the time behind it. */
+static sac_timings timings_of(const struct request *r)
+{
+    sac_timings t = {
+        .n_cached = r->n_cached, .n_prompt = r->n_prompt, .n_predicted = r->n_predicted};
+    if (r->n_predicted == 0) return t;
+    t.prompt_ms = (double)(r->first_us - r->start_us) * 1e-3;
+    t.predicted_ms = (double)(r->last_us - r->first_us) * 1e-3;
+    t.prompt_per_s = per_second(r->n_prompt, t.prompt_ms);
+    t.predicted_per_s = per_second(r->n_predicted - 1, t.predicted_ms);
+    return t;
+}
+
+static void give_back_seq(struct request_list *list, struct request *r)
+{
+    if (r->seq == SAC_SEQ_NONE) return;
+    if (r->owns_seq) {
+        sac_seq_remove(list->engine, r->seq);
+        r->seq = SAC_SEQ_NONE;
+        return;
+    }
+    /* The caller's sequence keeps what was computed. A failure can only mean that the caller has
+     * removed it meanwhile, and then there is nothing to drop. */
+    const uint32_t n_done = sac_seq_length(list->engine, r->seq, NULL);
+    const sac_status status = sac_seq_truncate(list->engine, r->seq, n_done, NULL);
+    (void)status;
+}
+
+/* The last event of a request; what was held back is certain now. */
+static void end_request(struct request_list *list, struct request *r, sac_event done)
+{
+    assert(r->state != REQUEST_ENDED && done.finish != SAC_FINISH_NONE);
+    const sac_seq seq = r->seq;
+    give_back_seq(list, r);
+    r->state = REQUEST_ENDED;
+    done.kind = SAC_EVENT_DONE;
+    done.text_bytes = stop_flush(&r->stop);
+    done.text = r->stop.held;
+    done.timings = timings_of(r);
+    r->seq = seq;
+    emit(r, &done);
+    r->seq = SAC_SEQ_NONE;
+}
+
+/* ---- One step ---- */
+
+static void on_row(void *user, const sac_row *row)
+{
+    const struct request_list *list = user;
+    for (struct request *r = list->first; r; r = r->next) {
+        if (r->state != REQUEST_RUNNING || r->seq != row->seq || r->cancelled) continue;
+        r->choice = sac_sampler_sample(r->sampler, row->logits, r->probs, r->n_probs);
+        r->choice_logprob = sample_last_logprob(r->sampler);
+        r->has_choice = true;
+    }
+}
+
+static void report_prompt(struct request_list *list, struct request *r)
+{
+    if (r->n_prompt_done == r->n_prompt) return;
+    const uint32_t n_done = sac_seq_length(list->engine, r->seq, NULL) - r->n_cached;
+    if (n_done <= r->n_prompt_done) return;
+    r->n_prompt_done = n_done < r->n_prompt ? n_done : r->n_prompt;
+    emit(r, &(sac_event){.kind = SAC_EVENT_PROMPT});
+}
+
+/* Queues the chosen token's row. */
+static void continue_request(struct request_list *list, struct request *r)
+{
+    sac_error err = {0};
+    if (r->tok) r->tok[r->n_prompt + r->n_predicted - 1] = r->choice;
+    sac_sampler_accept(r->sampler, r->choice);
+    if (sac_seq_append(list->engine, r->seq, &r->choice, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err) !=
+        SAC_OK)
+        end_request(list, r, (sac_event){.finish = SAC_FINISH_ERROR, .error = err.msg});
+}
+
+static void take_choice(struct request_list *list, struct request *r)
+{
+    const sac_model *model = engine_model(list->engine);
+    r->has_choice = false;
+    if (r->choice < 0) {
+        end_request(list, r,
+                    (sac_event){.finish = SAC_FINISH_ERROR,
+                                .error = "no token can be chosen: every logit is banned or NaN"});
+        return;
+    }
+    r->last_us = clock_us();
+    if (r->n_predicted++ == 0) r->first_us = r->last_us;
+    const bool is_end = !r->ignore_eos && sac_token_is_eog(model, r->choice);
+    sac_event event = {.kind = SAC_EVENT_TOKEN,
+                       .tok = r->choice,
+                       .logprob = r->choice_logprob,
+                       .probs = r->probs,
+                       .n_probs = r->n_probs};
+    const char *match = NULL;
+    size_t n_piece = 0;
+    const char *piece = is_end ? "" : sac_token_piece(model, r->choice, false, &n_piece);
+    event.text_bytes = stop_push(&r->stop, piece, n_piece, &match);
+    const bool is_last = is_end || match || r->n_predicted == r->max_tokens;
+    if (is_last && !match) event.text_bytes = stop_flush(&r->stop);
+    event.text = r->stop.held;
+    emit(r, &event);
+    /* The stop string and what follows it in its token are never shown. */
+    stop_consume(&r->stop, match ? r->stop.n_held : event.text_bytes);
+    if (match) r->stop.utf8.n_held = 0;
+    if (is_last) {
+        const sac_finish finish = is_end || match ? SAC_FINISH_STOP : SAC_FINISH_LENGTH;
+        end_request(list, r, (sac_event){.finish = finish, .stop = match});
+    } else if (!r->cancelled) {
+        continue_request(list, r);
+    }
+}
+
+static void end_cancelled(struct request_list *list)
+{
+    for (struct request *r = list->first; r; r = r->next)
+        if (r->cancelled && r->state != REQUEST_ENDED)
+            end_request(list, r, (sac_event){.finish = SAC_FINISH_CANCELLED});
+}
+
+static uint32_t count_state(const struct request_list *list, enum request_state state)
+{
+    uint32_t n = 0;
+    for (const struct request *r = list->first; r; r = r->next) n += r->state == state;
+    return n;
+}
+
+/* Will the pool probably hold this request beside the running ones? Starting one too early costs
+ * its computation when it must give way again; starting one too late only costs waiting. */
+static bool has_room(const struct request_list *list, const struct request *r)
+{
+    uint64_t want = r->n_prompt + r->n_predicted + PAGE_TOK;
+    uint32_t n_running = 0;
+    for (const struct request *o = list->first; o; o = o->next) {
+        if (o->state != REQUEST_RUNNING) continue;
+        uint32_t pending;
+        sac_seq_length(list->engine, o->seq, &pending);
+        want += pending + PAGE_TOK;
+        n_running++;
+    }
+    if (n_running == 0) return true;
+    const sac_engine_stats stats = sac_engine_get_stats(list->engine);
+    const double free_share = (double)stats.n_page_free / (double)stats.n_page;
+    return (double)want <= free_share * (double)sac_engine_get_params(list->engine).n_kv_tok;
+}
+
+/* Queues the prompt, and behind it the tokens that were chosen before the request gave way. */
+static sac_status start_request(struct request_list *list, struct request *r, sac_error *err)
+{
+    const uint32_t n_again = r->n_predicted;
+    TRY(sac_seq_append(list->engine, r->seq, r->tok, r->n_prompt, SAC_ROW_PROMPT,
+                       n_again ? SAC_WANT_NONE : SAC_WANT_LAST, err));
+    return sac_seq_append(list->engine, r->seq, r->tok + r->n_prompt, n_again, SAC_ROW_DECODE,
+                          SAC_WANT_LAST, err);
+}
+
+static void admit_waiting(struct request_list *list)
+{
+    for (struct request *r = list->first; r; r = r->next) {
+        sac_error err = {0};
+        if (r->state != REQUEST_WAITING) continue;
+        if (!has_room(list, r)) return;
+        sac_status status = sac_seq_create(list->engine, &r->seq, &err);
+        if (status != SAC_OK && count_state(list, REQUEST_RUNNING)) return; /* one will end */
+        if (status == SAC_OK) {
+            r->state = REQUEST_RUNNING;
+            if (r->start_us == 0) r->start_us = clock_us();
+            status = start_request(list, r, &err);
+        }
+        if (status != SAC_OK)
+            end_request(list, r, (sac_event){.finish = SAC_FINISH_ERROR, .error = err.msg});
+    }
+}
+
+/* The pool has no page for any row: the youngest request gives its pages to the others. A request
+ * that is alone, or whose sequence is the caller's, cannot wait for others and ends. */
+static void make_room(struct request_list *list, const sac_error *why)
+{
+    struct request *youngest = NULL;
+    for (struct request *r = list->first; r; r = r->next)
+        if (r->state == REQUEST_RUNNING) youngest = r;
+    assert(youngest);
+    if (!youngest->owns_seq || count_state(list, REQUEST_RUNNING) == 1) {
+        end_request(list, youngest, (sac_event){.finish = SAC_FINISH_ERROR, .error = why->msg});
+        return;
+    }
+    give_back_seq(list, youngest);
+    youngest->state = REQUEST_WAITING;
+}
+
+static void sweep(struct request_list *list)
+{
+    for (struct request **at = &list->first; *at;) {
+        struct request *r = *at;
+        if (r->state == REQUEST_ENDED) {
+            *at = r->next;
+            request_free(r);
+        } else {
+            at = &r->next;
+        }
+    }
+}
+
+static sac_status run_step(struct request_list *list, sac_error *err)
+{
+    sac_error why = {0};
+    end_cancelled(list);
+    admit_waiting(list);
+    if (count_state(list, REQUEST_RUNNING) == 0) return SAC_OK;
+    const sac_status status = sac_step(list->engine, on_row, list, NULL, &why);
+    if (status == SAC_ERR_CONTEXT) {
+        make_room(list, &why);
+        return SAC_OK;
+    }
+    if (status != SAC_OK) return error_set(err, status, "%s", why.msg);
+    for (struct request *r = list->first; r; r = r->next) {
+        if (r->state != REQUEST_RUNNING) continue;
+        report_prompt(list, r);
+        if (r->has_choice) take_choice(list, r);
+    }
+    end_cancelled(list);
+    return SAC_OK;
+}
+
+sac_status sac_run(sac_engine *engine, uint32_t *out_active, sac_error *err)
+{
+    struct request_list *list = engine_requests(engine);
+    if (list->in_run) return error_set(err, SAC_ERR_ARG, "sac_run was called from an event");
+    list->in_run = true;
+    const sac_status status = run_step(list, err);
+    list->in_run = false;
+    sweep(list);
+    if (status == SAC_OK)
+        *out_active = count_state(list, REQUEST_RUNNING) + count_state(list, REQUEST_WAITING);
+    return status;
+}

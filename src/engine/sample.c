@@ -1,0 +1,520 @@
+/* sample.c: from logits to a token.
+ *
+ * Order: logit bias, penalties, then, for a positive temperature, top-k, typical, top-p, min-p,
+ * temperature, draw. Each filter renormalises what the one before it left. Greedy choice (temp <=
+ * 0) takes the largest logit behind the penalties, the smaller id on ties. Probabilities that are
+ * reported come from the logits as the model gave them.
+ *
+ * Invariants:
+ *  1. The outcome depends on the logits, the accepted tokens, the parameters and the number of
+ * draws before, and on nothing else: orders are total (ties by id), sums run in list order.
+ *  2. All memory is taken at create. Candidates are ordered by a heap that yields the best first,
+ * so a filter that keeps 20 of 150,000 tokens never sorts the rest.
+ *  3. NaN never passes `usable`, so no comparison below meets one.
+ *
+ * The generator is xoshiro256** by Blackman and Vigna (2018), its state filled from the seed by
+ * SplitMix64 as its authors advise; every draw takes one number, whatever it chooses from. */
+#include "engine/sample.h"
+
+#include "base/mem.h"
+#include "base/status.h"
+
+#include <assert.h>
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#define LANES       16        /* comparisons at once when the largest logit is searched */
+#define GATHER_MORE 64        /* room beyond 2 k between two thinnings of the top-k candidates */
+#define LAST_N_MAX  (1 << 22) /* ring of accepted tokens: four million are 16 MiB */
+
+struct candidate {
+    int32_t tok;
+    float logit;
+    float key; /* what the heap orders by */
+};
+
+/* Tokens that the penalties look back at. Without penalties all pointers are NULL. */
+struct history {
+    int32_t *ring; /* [n_ring] the last tokens; NULL when the window is unbounded */
+    uint32_t n_ring, n_held, next;
+    uint32_t *count; /* [n_vocab] occurrences within the window */
+    int32_t *seen;   /* [n_vocab] the distinct tokens, in no order */
+    uint32_t *place; /* [n_vocab] index in `seen`, where count > 0 */
+    uint32_t n_seen;
+};
+
+/* A logit that bias or penalties changed, as it was before. */
+struct edit {
+    int32_t tok;
+    float was;
+};
+
+struct sac_sampler {
+    sac_sampling params; /* logit_bias points to `bias` */
+    uint32_t n_vocab;
+    uint64_t rng[4];
+    float last_logprob;
+    sac_logit_bias *bias;   /* owned, [params.n_logit_bias] */
+    struct candidate *list; /* owned, [n_vocab] */
+    struct edit *edits;     /* owned, [n_logit_bias + n_vocab if there are penalties] */
+    struct history history; /* owned arrays */
+};
+
+/* ---- Random numbers ---- */
+
+static uint64_t rotl(uint64_t x, int k)
+{
+    return x << k | x >> (64 - k);
+}
+
+static void rng_seed(uint64_t state[4], uint64_t seed)
+{
+    for (int i = 0; i < 4; i++) {
+        uint64_t z = seed += 0x9e3779b97f4a7c15u;
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        state[i] = z ^ z >> 31;
+    }
+}
+
+/* Uniform in [0, 1), 53 bits. */
+static double rng_next(uint64_t state[4])
+{
+    const uint64_t result = rotl(state[1] * 5, 7) * 9, t = state[1] << 17;
+    state[2] ^= state[0];
+    state[3] ^= state[1];
+    state[1] ^= state[2];
+    state[0] ^= state[3];
+    state[2] ^= t;
+    state[3] = rotl(state[3], 45);
+    return (double)(result >> 11) * 0x1p-53;
+}
+
+/* ---- Candidates, best first ---- */
+
+/* Total order: larger key first, then smaller id. */
+static bool is_better(const struct candidate *a, const struct candidate *b)
+{
+    return a->key > b->key || (a->key == b->key && a->tok < b->tok);
+}
+
+static void sift_down(struct candidate *heap, size_t n, size_t i)
+{
+    const struct candidate moving = heap[i];
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && is_better(&heap[child + 1], &heap[child])) child++;
+        if (!is_better(&heap[child], &moving)) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = moving;
+}
+
+static void heap_build(struct candidate *list, size_t n)
+{
+    for (size_t i = n / 2; i-- > 0;) sift_down(list, n, i);
+}
+
+/* Moves the best of heap[0..n) behind the n - 1 that remain. */
+static void heap_pop(struct candidate *heap, size_t n)
+{
+    const struct candidate best = heap[0];
+    heap[0] = heap[n - 1];
+    if (n > 1) sift_down(heap, n - 1, 0);
+    heap[n - 1] = best;
+}
+
+/* The `k` that were popped lie at the end of list[0..n), best last: brings them to the front, best
+ * first. This is the beginning of a reversal, which ends in the middle. */
+static void popped_to_front(struct candidate *list, size_t n, size_t k)
+{
+    for (size_t i = 0; i < k && i < n - 1 - i; i++) {
+        const struct candidate swapped = list[i];
+        list[i] = list[n - 1 - i];
+        list[n - 1 - i] = swapped;
+    }
+}
+
+static size_t keep_best(struct candidate *list, size_t n, size_t k)
+{
+    if (k > n) k = n;
+    heap_build(list, n);
+    for (size_t i = 0; i < k; i++) heap_pop(list, n - i);
+    popped_to_front(list, n, k);
+    return k;
+}
+
+/* +INFINITY becomes a number, so that differences of two of them are one as well. */
+static float usable(float logit)
+{
+    return logit == logit ? fminf(logit, FLT_MAX) : -INFINITY;
+}
+
+/* The k largest logits, best first. Once k are held, the k-th best is a bar that most of a
+ * vocabulary does not pass; what passes is thinned again when it has doubled. */
+static size_t gather_top(struct candidate *list, const float *logits, uint32_t n_vocab, size_t k)
+{
+    assert(k > 0);
+    const size_t thin_at = 2 * k + GATHER_MORE;
+    float bar = -INFINITY;
+    size_t n = 0;
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        if (!(logits[i] > bar)) continue; /* NaN, too; a tie loses to the smaller id that is held */
+        const float logit = usable(logits[i]);
+        list[n++] = (struct candidate){(int32_t)i, logit, logit};
+        if (n < thin_at) continue;
+        n = keep_best(list, n, k);
+        bar = list[n - 1].logit;
+    }
+    return keep_best(list, n, k);
+}
+
+static size_t gather_all(struct candidate *list, const float *logits, uint32_t n_vocab)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        const float logit = usable(logits[i]);
+        if (logit > -INFINITY) list[n++] = (struct candidate){(int32_t)i, logit, logit};
+    }
+    return n;
+}
+
+/* Index of the largest logit, the smallest index on ties; -1 if all are NaN or -INFINITY. */
+static int32_t find_largest(const float *logits, uint32_t n)
+{
+    float lane[LANES];
+    uint32_t i = 0;
+    for (uint32_t l = 0; l < LANES; l++) lane[l] = -INFINITY;
+    for (; i + LANES <= n; i += LANES)
+        for (uint32_t l = 0; l < LANES; l++)
+            lane[l] = logits[i + l] > lane[l] ? logits[i + l] : lane[l];
+    for (; i < n; i++) lane[0] = logits[i] > lane[0] ? logits[i] : lane[0];
+    float largest = lane[0];
+    for (uint32_t l = 1; l < LANES; l++) largest = lane[l] > largest ? lane[l] : largest;
+    if (largest == -INFINITY) return -1;
+    for (i = 0; logits[i] != largest;) i++;
+    assert(i < n);
+    return (int32_t)i;
+}
+
+/* ---- Filters: each keeps the first part of `list` and returns its length ---- */
+
+static float list_max(const struct candidate *list, size_t n)
+{
+    float max = list[0].logit;
+    for (size_t i = 1; i < n; i++) max = fmaxf(max, list[i].logit);
+    return max;
+}
+
+/* Sets key = exp(logit - max) and returns the sum of the keys. */
+static double set_weights(struct candidate *list, size_t n, float max)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        list[i].key = expf(list[i].logit - max);
+        sum += (double)list[i].key;
+    }
+    return sum;
+}
+
+/* Keeps the fewest candidates, best keys first, whose probabilities sum to `share` or more. */
+static size_t keep_mass(struct candidate *list, size_t n, float max, double sum, double share)
+{
+    double mass = 0;
+    size_t k = 0;
+    heap_build(list, n);
+    while (k < n && (k == 0 || mass < share * sum)) {
+        heap_pop(list, n - k);
+        mass += (double)expf(list[n - 1 - k].logit - max);
+        k++;
+    }
+    popped_to_front(list, n, k);
+    return k;
+}
+
+/* Meister et al., "Locally typical sampling", 2022: the tokens whose surprise is nearest to the
+ * entropy come first. */
+static size_t filter_typical(struct candidate *list, size_t n, float share)
+{
+    const float max = list_max(list, n);
+    const double sum = set_weights(list, n, max), log_sum = log(sum);
+    double entropy = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double p = (double)list[i].key / sum;
+        if (p > 0) entropy += p * (log_sum - (double)(list[i].logit - max));
+    }
+    for (size_t i = 0; i < n; i++) {
+        const double surprise = log_sum - (double)(list[i].logit - max);
+        list[i].key = -(float)fabs(surprise - entropy);
+    }
+    return keep_mass(list, n, max, sum, (double)share);
+}
+
+static size_t filter_top_p(struct candidate *list, size_t n, float share)
+{
+    const float max = list_max(list, n);
+    const double sum = set_weights(list, n, max);
+    return keep_mass(list, n, max, sum, (double)share);
+}
+
+/* Keeps what is at least `share` times as likely as the likeliest. */
+static size_t filter_min_p(struct candidate *list, size_t n, float share)
+{
+    const float bar = list_max(list, n) + logf(fminf(share, 1.0f));
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++)
+        if (list[i].logit >= bar) list[k++] = list[i];
+    return k;
+}
+
+static int32_t draw(struct candidate *list, size_t n, float temp, double u)
+{
+    const float max = list_max(list, n);
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        list[i].key = expf((list[i].logit - max) / temp);
+        sum += (double)list[i].key;
+    }
+    double left = u * sum;
+    size_t last = 0; /* the last one with a chance: rounding may leave `left` above zero */
+    for (size_t i = 0; i < n; i++) {
+        if (!(list[i].key > 0)) continue;
+        last = i;
+        left -= (double)list[i].key;
+        if (left < 0) break;
+    }
+    return list[last].tok;
+}
+
+static int32_t choose(struct sac_sampler *s, const float *logits)
+{
+    const sac_sampling *p = &s->params;
+    const double u = rng_next(s->rng);
+    const bool cut = p->top_k > 0 && (uint32_t)p->top_k < s->n_vocab;
+    size_t n = cut ? gather_top(s->list, logits, s->n_vocab, (size_t)p->top_k)
+                   : gather_all(s->list, logits, s->n_vocab);
+    if (n == 0) return -1;
+    if (p->typical_p < 1) n = filter_typical(s->list, n, p->typical_p);
+    if (p->top_p < 1) n = filter_top_p(s->list, n, p->top_p);
+    if (p->min_p > 0) n = filter_min_p(s->list, n, p->min_p);
+    assert(n > 0);
+    return draw(s->list, n, p->temp, u);
+}
+
+/* ---- Bias and penalties ---- */
+
+static bool has_penalties(const sac_sampling *p)
+{
+    return p->repeat_last_n != 0 &&
+           (p->repeat_penalty != 1 || p->frequency_penalty != 0 || p->presence_penalty != 0);
+}
+
+/* Changes logits in place and notes what they were; returns the number of notes. */
+static size_t edit_logits(struct sac_sampler *s, float *logits)
+{
+    const sac_sampling *p = &s->params;
+    size_t n = 0;
+    for (size_t i = 0; i < p->n_logit_bias; i++) {
+        const int32_t tok = s->bias[i].tok;
+        s->edits[n++] = (struct edit){tok, logits[tok]};
+        logits[tok] += s->bias[i].bias;
+    }
+    for (uint32_t i = 0; i < s->history.n_seen; i++) {
+        const int32_t tok = s->history.seen[i];
+        const float was = logits[tok], count = (float)s->history.count[tok];
+        s->edits[n++] = (struct edit){tok, was};
+        /* Dividing a negative logit would make the token likelier. */
+        const float x = was > 0 ? was / p->repeat_penalty : was * p->repeat_penalty;
+        logits[tok] = x - count * p->frequency_penalty - p->presence_penalty;
+    }
+    return n;
+}
+
+static float logit_before(const struct sac_sampler *s, const float *logits, size_t n_edit,
+                          int32_t tok)
+{
+    for (size_t i = 0; i < n_edit; i++) /* the first note of a token is the oldest */
+        if (s->edits[i].tok == tok) return s->edits[i].was;
+    return logits[tok];
+}
+
+static void history_drop(struct history *h, int32_t tok)
+{
+    if (--h->count[tok] > 0) return;
+    const int32_t moved = h->seen[--h->n_seen];
+    h->seen[h->place[tok]] = moved;
+    h->place[moved] = h->place[tok];
+}
+
+static void history_add(struct history *h, int32_t tok)
+{
+    if (h->count[tok]++ > 0) return;
+    h->place[tok] = h->n_seen;
+    h->seen[h->n_seen++] = tok;
+}
+
+/* ---- Probabilities by the model ---- */
+
+/* log(sum(exp(logits))), -INFINITY if nothing is possible. */
+static double log_sum_exp(const float *logits, uint32_t n)
+{
+    const int32_t top = find_largest(logits, n);
+    if (top < 0) return -INFINITY;
+    const float max = usable(logits[top]);
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += (double)expf(usable(logits[i]) - max);
+    return (double)max + log(sum);
+}
+
+static float logprob(float logit, double log_sum)
+{
+    const float x = usable(logit);
+    return x > -INFINITY ? (float)((double)x - log_sum) : -INFINITY;
+}
+
+static void report_probs(struct sac_sampler *s, const float *logits, double log_sum,
+                         sac_prob *out_probs, uint32_t n_probs)
+{
+    const size_t n = gather_top(s->list, logits, s->n_vocab, n_probs);
+    for (size_t i = 0; i < n; i++)
+        out_probs[i] = (sac_prob){s->list[i].tok, logprob(s->list[i].logit, log_sum)};
+    for (size_t i = n; i < n_probs; i++) out_probs[i] = (sac_prob){-1, -INFINITY};
+}
+
+float sample_last_logprob(const sac_sampler *s)
+{
+    return s->last_logprob;
+}
+
+/* ---- The public calls ---- */
+
+sac_sampling sac_sampling_default(void)
+{
+    return (sac_sampling){
+        .temp = 0.8f,
+        .top_k = 40,
+        .top_p = 0.95f,
+        .min_p = 0.05f,
+        .typical_p = 1.0f,
+        .repeat_penalty = 1.0f,
+        .repeat_last_n = 64,
+    };
+}
+
+static sac_status check_params(const sac_sampling *p, uint32_t n_vocab, sac_error *err)
+{
+    const struct {
+        const char *name;
+        float value;
+    } numbers[] = {
+        {"temperature", p->temp},
+        {"top-p", p->top_p},
+        {"min-p", p->min_p},
+        {"typical-p", p->typical_p},
+        {"repeat penalty", p->repeat_penalty},
+        {"frequency penalty", p->frequency_penalty},
+        {"presence penalty", p->presence_penalty},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (!isfinite(numbers[i].value))
+            return error_set(err, SAC_ERR_ARG, "%s is not a finite number", numbers[i].name);
+    if (p->repeat_penalty <= 0)
+        return error_set(err, SAC_ERR_ARG, "repeat penalty %g is not positive",
+                         (double)p->repeat_penalty);
+    if (p->repeat_last_n < -1 || p->repeat_last_n > LAST_N_MAX)
+        return error_set(err, SAC_ERR_ARG, "repeat_last_n %d is out of range -1 to %d",
+                         p->repeat_last_n, LAST_N_MAX);
+    for (size_t i = 0; i < p->n_logit_bias; i++) {
+        const sac_logit_bias *b = &p->logit_bias[i];
+        if (b->tok < 0 || (uint32_t)b->tok >= n_vocab)
+            return error_set(err, SAC_ERR_ARG, "logit bias of token %d: the vocabulary has %u",
+                             b->tok, n_vocab);
+        if (b->bias != b->bias)
+            return error_set(err, SAC_ERR_ARG, "logit bias of token %d is not a number", b->tok);
+    }
+    return SAC_OK;
+}
+
+static bool history_create(struct history *h, const sac_sampling *p, uint32_t n_vocab)
+{
+    if (!has_penalties(p)) return true;
+    h->count = mem_calloc(n_vocab, sizeof *h->count);
+    h->seen = mem_calloc(n_vocab, sizeof *h->seen);
+    h->place = mem_calloc(n_vocab, sizeof *h->place);
+    if (p->repeat_last_n > 0) {
+        h->n_ring = (uint32_t)p->repeat_last_n;
+        h->ring = mem_calloc(h->n_ring, sizeof *h->ring);
+        if (!h->ring) return false;
+    }
+    return h->count && h->seen && h->place;
+}
+
+sac_status sac_sampler_create(sac_sampler **out, const sac_model *model, const sac_sampling *params,
+                              sac_error *err)
+{
+    const uint32_t n_vocab = sac_model_get_info(model).n_vocab;
+    TRY(check_params(params, n_vocab, err));
+    sac_sampler *s = mem_calloc(1, sizeof *s);
+    if (!s) return error_set(err, SAC_ERR_MEMORY, "out of memory for a sampler");
+    const size_t n_bias = params->n_logit_bias;
+    s->params = *params;
+    s->n_vocab = n_vocab;
+    s->last_logprob = -INFINITY;
+    s->bias = mem_calloc(n_bias, sizeof *s->bias);
+    s->list = mem_calloc(n_vocab, sizeof *s->list);
+    s->edits = mem_calloc(n_bias + (has_penalties(params) ? n_vocab : 0), sizeof *s->edits);
+    if (!s->bias || !s->list || !s->edits || !history_create(&s->history, params, n_vocab)) {
+        sac_sampler_free(s);
+        return error_set(err, SAC_ERR_MEMORY, "out of memory for a sampler of %u tokens", n_vocab);
+    }
+    if (n_bias) memcpy(s->bias, params->logit_bias, n_bias * sizeof *s->bias);
+    s->params.logit_bias = s->bias;
+    rng_seed(s->rng, params->seed);
+    *out = s;
+    return SAC_OK;
+}
+
+void sac_sampler_free(sac_sampler *s)
+{
+    if (!s) return;
+    mem_free(s->bias);
+    mem_free(s->list);
+    mem_free(s->edits);
+    mem_free(s->history.ring);
+    mem_free(s->history.count);
+    mem_free(s->history.seen);
+    mem_free(s->history.place);
+    mem_free(s);
+}
+
+void sac_sampler_accept(sac_sampler *s, int32_t tok)
+{
+    struct history *h = &s->history;
+    if (!h->count) return;
+    assert(tok >= 0 && (uint32_t)tok < s->n_vocab);
+    if (h->ring) {
+        if (h->n_held == h->n_ring)
+            history_drop(h, h->ring[h->next]);
+        else
+            h->n_held++;
+        h->ring[h->next] = tok;
+        h->next = h->next + 1 == h->n_ring ? 0 : h->next + 1;
+    }
+    history_add(h, tok);
+    assert(h->n_seen <= s->n_vocab);
+}
+
+int32_t sac_sampler_sample(sac_sampler *s, float *logits, sac_prob *out_probs, uint32_t n_probs)
+{
+    double log_sum = 0;
+    if (n_probs) {
+        log_sum = log_sum_exp(logits, s->n_vocab);
+        report_probs(s, logits, log_sum, out_probs, n_probs);
+    }
+    const size_t n_edit = edit_logits(s, logits);
+    const int32_t tok = s->params.temp > 0 ? choose(s, logits) : find_largest(logits, s->n_vocab);
+    s->last_logprob = -INFINITY;
+    if (n_probs && tok >= 0)
+        s->last_logprob = logprob(logit_before(s, logits, n_edit, tok), log_sum);
+    return tok;
+}

@@ -1,0 +1,11 @@
+/* sample.h: what the engine's other files ask of a sampler beyond the public calls. */
+#ifndef SAC_ENGINE_SAMPLE_H
+#define SAC_ENGINE_SAMPLE_H
+
+#include "saccade.h"
+
+/* Log-probability by the model of the token that the last sac_sampler_sample chose; only after a
+ * call with n_probs > 0, else -INFINITY. */
+float sample_last_logprob(const sac_sampler *s);
+
+#endif
