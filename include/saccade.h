@@ -99,6 +99,22 @@ SAC_API SAC_NODISCARD sac_status sac_model_load(sac_model **out, const char *pat
 SAC_API void sac_model_free(sac_model *model);
 SAC_API sac_model_info sac_model_get_info(const sac_model *model);
 
+/* ---- Files: what a GGUF file holds, without loading a model -------------------------------- */
+
+enum {
+    SAC_FILE_JSON = 1, /* one JSON object instead of text for people */
+    SAC_FILE_FULL = 2, /* long arrays (and, in text, long strings) are not shortened */
+};
+
+/* Describes keys and tensors of a file, with all parts of a split model. `*out_text` is owned by
+ * the caller (sac_free). */
+SAC_API SAC_NODISCARD sac_status sac_file_describe(const char *path, unsigned flags,
+                                                   char **out_text, sac_error *err);
+/* Reads all of the file and reports counts if nothing is wrong: format and sizes as at load, and
+ * every weight a finite number. Else `err` names what is wrong. */
+SAC_API SAC_NODISCARD sac_status sac_file_check(const char *path, unsigned flags, char **out_text,
+                                                sac_error *err);
+
 /* ---- Text and tokens ---------------------------------------------------------------------- */
 
 enum {

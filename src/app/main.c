@@ -18,6 +18,7 @@ struct command {
 };
 
 static const struct command commands[] = {
+    {"gguf", app_gguf, "show what a model file holds, or check it"},
     {"methods", app_methods, "list the attention methods that are built in"},
 };
 

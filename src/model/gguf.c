@@ -299,6 +299,12 @@ uint32_t gguf_n_part(const struct gguf *g)
     return g->n_part;
 }
 
+const char *gguf_part_path(const struct gguf *g, uint32_t part_i)
+{
+    assert(part_i < g->n_part);
+    return g->parts[part_i].path;
+}
+
 size_t gguf_n_key(const struct gguf *g)
 {
     return g->parts[0].n_key;
@@ -331,6 +337,13 @@ const struct gguf_tensor *gguf_tensor_find(const struct gguf *g, const char *nam
 {
     const size_t i = gguf_names_find(&g->tensor_names, name);
     return i == GGUF_NAMES_NONE ? NULL : &g->tensors[i];
+}
+
+uint64_t gguf_tensor_offset(const struct gguf *g, const struct gguf_tensor *t)
+{
+    const struct gguf_part *p = &g->parts[t->part_i];
+    assert(t->data >= p->base && t->data <= p->base + p->bytes);
+    return (uint64_t)(t->data - p->base);
 }
 
 /* ---- Typed reads by name -------------------------------------------------------------------- */

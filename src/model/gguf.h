@@ -68,12 +68,16 @@ uint32_t gguf_version(const struct gguf *g);
 uint32_t gguf_alignment(const struct gguf *g);
 uint64_t gguf_file_bytes(const struct gguf *g); /* all parts */
 uint32_t gguf_n_part(const struct gguf *g);
+const char *gguf_part_path(const struct gguf *g, uint32_t part_i);
 size_t gguf_n_key(const struct gguf *g);
 const struct gguf_key *gguf_key_at(const struct gguf *g, size_t i);
 const struct gguf_key *gguf_key_find(const struct gguf *g, const char *name); /* NULL: absent */
 size_t gguf_n_tensor(const struct gguf *g);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i);
 const struct gguf_tensor *gguf_tensor_find(const struct gguf *g, const char *name);
+
+/* Where the tensor's bytes start in the file of its part. */
+uint64_t gguf_tensor_offset(const struct gguf *g, const struct gguf_tensor *t);
 
 /* Typed reads. Any integer type is taken for an integer, any numeric type for a float, if the value
  * fits; else SAC_ERR_FORMAT names key, found type and value. A key that is absent is

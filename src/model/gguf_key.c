@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *gguf_key_type_name(uint32_t type)
@@ -82,20 +83,45 @@ static struct number load(const struct gguf_key *k, uint64_t i)
     return (struct number){.kind = NUMBER_NONE};
 }
 
-/* Says what element `i` holds and what was wanted. */
-static sac_status mismatch(const struct gguf_key *k, uint64_t i, struct number v, const char *want,
-                           sac_error *err)
+/* Shortest decimal that gives the same number when it is read again; `single` for an f32. */
+static void format_real(double d, bool single, char out[GGUF_KEY_TEXT])
 {
-    char text[48] = "";
-    if (v.kind == NUMBER_SIGNED) snprintf(text, sizeof text, "%" PRId64 " of type ", v.i);
-    if (v.kind == NUMBER_UNSIGNED) snprintf(text, sizeof text, "%" PRIu64 " of type ", v.u);
-    if (v.kind == NUMBER_REAL) snprintf(text, sizeof text, "%.9g of type ", v.d);
-    const char *type = gguf_key_type_name(k->type);
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(out, GGUF_KEY_TEXT, "%.*g", digits, d);
+        const double back = strtod(out, NULL);
+        if (back == d || (single && (float)back == (float)d)) return;
+    }
+}
+
+void gguf_key_format(const struct gguf_key *k, uint64_t i, char out[GGUF_KEY_TEXT])
+{
+    assert(i < k->n);
+    const struct number v = load(k, i);
+    switch (v.kind) {
+    case NUMBER_NONE:
+        assert(k->type == GGUF_BOOL);
+        snprintf(out, GGUF_KEY_TEXT, "%s", k->data[i] ? "true" : "false");
+        break;
+    case NUMBER_SIGNED: snprintf(out, GGUF_KEY_TEXT, "%" PRId64, v.i); break;
+    case NUMBER_UNSIGNED: snprintf(out, GGUF_KEY_TEXT, "%" PRIu64, v.u); break;
+    case NUMBER_REAL: format_real(v.d, k->type == GGUF_F32, out); break;
+    }
+}
+
+/* Says what element `i` holds and what was wanted. */
+static sac_status mismatch(const struct gguf_key *k, uint64_t i, const char *want, sac_error *err)
+{
+    char text[GGUF_KEY_TEXT] = "";
+    const char *type = gguf_key_type_name(k->type), *of_type = "";
+    if (k->type != GGUF_STRING && i < k->n) {
+        gguf_key_format(k, i, text);
+        of_type = " of type ";
+    }
     if (k->is_array)
-        return error_set(err, SAC_ERR_FORMAT, "key '%.128s': element %" PRIu64 " is %s%s, not %s",
-                         k->name, i, text, type, want);
-    return error_set(err, SAC_ERR_FORMAT, "key '%.128s': the value is %s%s, not %s", k->name, text,
-                     type, want);
+        return error_set(err, SAC_ERR_FORMAT, "key '%.128s': element %" PRIu64 " is %s%s%s, not %s",
+                         k->name, i, text, of_type, type, want);
+    return error_set(err, SAC_ERR_FORMAT, "key '%.128s': the value is %s%s%s, not %s", k->name,
+                     text, of_type, type, want);
 }
 
 static sac_status check_index(const struct gguf_key *k, uint64_t i, sac_error *err)
@@ -118,7 +144,7 @@ static sac_status read_integer(const struct gguf_key *k, uint64_t i, int64_t lo,
     if (!fits) {
         char want[80];
         snprintf(want, sizeof want, "an integer in %" PRId64 "..%" PRIu64, lo, hi);
-        return mismatch(k, i, v, want, err);
+        return mismatch(k, i, want, err);
     }
     *out = v.kind == NUMBER_UNSIGNED ? (int64_t)v.u : v.i;
     return SAC_OK;
@@ -146,14 +172,14 @@ sac_status gguf_key_f32(const struct gguf_key *k, uint64_t i, float *out, sac_er
     const struct number v = load(k, i);
     double d = 0;
     switch (v.kind) {
-    case NUMBER_NONE: return mismatch(k, i, v, "a number", err);
+    case NUMBER_NONE: return mismatch(k, i, "a number", err);
     case NUMBER_SIGNED: d = (double)v.i; break;
     case NUMBER_UNSIGNED: d = (double)v.u; break;
     case NUMBER_REAL: d = v.d; break;
     }
     /* NaN and infinities pass as they are: ranges are the reader's business. */
     if (isfinite(d) && fabs(d) > (double)FLT_MAX)
-        return mismatch(k, i, v, "a number within the range of f32", err);
+        return mismatch(k, i, "a number within the range of f32", err);
     *out = (float)d;
     return SAC_OK;
 }
@@ -161,8 +187,7 @@ sac_status gguf_key_f32(const struct gguf_key *k, uint64_t i, float *out, sac_er
 sac_status gguf_key_next_str(const struct gguf_key *k, size_t *at, struct gguf_str *out,
                              sac_error *err)
 {
-    if (k->type != GGUF_STRING)
-        return mismatch(k, 0, (struct number){.kind = NUMBER_NONE}, "a string", err);
+    if (k->type != GGUF_STRING) return mismatch(k, 0, "a string", err);
     if (*at >= k->bytes)
         return error_set(err, SAC_ERR_FORMAT,
                          "key '%.128s': a string more is needed than the %" PRIu64 " there are",
