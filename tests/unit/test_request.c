@@ -1,0 +1,840 @@
+/* test_request.c: requests over a fake engine whose tokens are known beforehand.
+ *
+ * The fake keeps token lists and counts pages as the real pool does, so that waiting, giving way
+ * and starting again can be driven. Its first prompt token says how a sequence goes on:
+ *  - below N_SCRIPT: the bytes of that script, one token each, then END;
+ *  - RANDOM: logits that are a hash of all tokens before, so that any difference in what a request
+ *    was computed from changes its text. */
+#include "engine/request.c"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum {
+    FILL = 256, /* what prompts consist of behind their first token */
+    RANDOM,
+    BROKEN, /* every logit is NaN */
+    END,
+    N_VOCAB,
+    N_SEQ_MAX = 16,
+    N_CTX = 256,
+    N_SCRIPT = 4,
+};
+
+static const char *const scripts[N_SCRIPT] = {
+    "The cat sat. STOP here",
+    "caf\xc3\xa9 \xf0\x9f\x90\x88!",
+    "broken \xff and cut \xe2\x82",
+    "",
+};
+
+struct fake_seq {
+    bool alive;
+    uint32_t n_done, n_all;
+    int32_t tok[N_CTX];
+    bool decode[N_CTX], want[N_CTX];
+};
+
+struct fake {
+    sac_engine base; /* only params and requests are used */
+    struct fake_seq seqs[N_SEQ_MAX];
+    uint32_t n_step;
+    sac_status step_status; /* what the next step says */
+};
+
+static const sac_model model; /* nobody looks inside */
+
+/* Engines reach the fakes as const, too; there is no const fake. */
+static struct fake *fake_of(const sac_engine *e)
+{
+    return (struct fake *)(uintptr_t)e;
+}
+
+struct request_list *engine_requests(sac_engine *e)
+{
+    return fake_of(e)->base.requests;
+}
+
+const sac_model *engine_model(const sac_engine *e)
+{
+    (void)e;
+    return &model;
+}
+
+sac_model_info sac_model_get_info(const sac_model *m)
+{
+    (void)m;
+    return (sac_model_info){.n_vocab = N_VOCAB};
+}
+
+const char *sac_token_piece(const sac_model *m, int32_t tok, bool special, size_t *out_bytes)
+{
+    static char bytes[256];
+    (void)m;
+    (void)special;
+    *out_bytes = tok >= 0 && tok < 256;
+    if (!*out_bytes) return "";
+    bytes[tok] = (char)tok;
+    return bytes + tok;
+}
+
+bool sac_token_is_eog(const sac_model *m, int32_t tok)
+{
+    (void)m;
+    return tok == END;
+}
+
+sac_engine_params sac_engine_get_params(const sac_engine *e)
+{
+    return fake_of(e)->base.params;
+}
+
+static uint32_t pages_used(const struct fake *f)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < N_SEQ_MAX; i++) n += f->seqs[i].n_done / PAGE_TOK;
+    return n;
+}
+
+sac_engine_stats sac_engine_get_stats(const sac_engine *e)
+{
+    const uint64_t n_page = fake_of(e)->base.params.n_kv_tok / PAGE_TOK;
+    return (sac_engine_stats){.n_page = n_page, .n_page_free = n_page - pages_used(fake_of(e))};
+}
+
+sac_status sac_seq_create(sac_engine *e, sac_seq *out, sac_error *err)
+{
+    struct fake *f = fake_of(e);
+    for (uint32_t i = 0; i < f->base.params.n_seq_max; i++)
+        if (!f->seqs[i].alive) {
+            f->seqs[i] = (struct fake_seq){.alive = true};
+            *out = i;
+            return SAC_OK;
+        }
+    return error_set(err, SAC_ERR_CONTEXT, "no sequence is free");
+}
+
+void sac_seq_remove(sac_engine *e, sac_seq seq)
+{
+    assert_true(fake_of(e)->seqs[seq].alive);
+    fake_of(e)->seqs[seq] = (struct fake_seq){0};
+}
+
+sac_status sac_seq_truncate(sac_engine *e, sac_seq seq, uint32_t n_tok, sac_error *err)
+{
+    struct fake_seq *s = &fake_of(e)->seqs[seq];
+    if (n_tok > s->n_all) return error_set(err, SAC_ERR_ARG, "too long");
+    s->n_all = n_tok;
+    if (n_tok < s->n_done) s->n_done = n_tok;
+    return SAC_OK;
+}
+
+uint32_t sac_seq_length(const sac_engine *e, sac_seq seq, uint32_t *out_pending)
+{
+    const struct fake_seq *s = &fake_of(e)->seqs[seq];
+    if (out_pending) *out_pending = s->n_all - s->n_done;
+    return s->n_done;
+}
+
+sac_status sac_seq_append(sac_engine *e, sac_seq seq, const int32_t *tok, size_t n,
+                          sac_row_kind kind, sac_want want, sac_error *err)
+{
+    struct fake_seq *s = &fake_of(e)->seqs[seq];
+    if (!s->alive) return error_set(err, SAC_ERR_NOT_FOUND, "there is no sequence %u", seq);
+    if (n > fake_of(e)->base.params.n_ctx - s->n_all)
+        return error_set(err, SAC_ERR_CONTEXT, "full");
+    for (size_t i = 0; i < n; i++) {
+        s->tok[s->n_all] = tok[i];
+        s->decode[s->n_all] = kind == SAC_ROW_DECODE;
+        s->want[s->n_all++] = want == SAC_WANT_LAST && i + 1 == n;
+    }
+    return SAC_OK;
+}
+
+/* A row's kind is part of the hash: a real engine computes the two kinds by different kernels. */
+static void fake_logits(const struct fake_seq *s, uint32_t pos, float *logits)
+{
+    uint32_t hash = 2166136261u, n_said = pos;
+    for (uint32_t i = 0; i <= pos; i++)
+        hash = (hash ^ (uint32_t)s->tok[i] ^ (s->decode[i] ? 1u << 20 : 0)) * 16777619u;
+    if (s->tok[0] == RANDOM) {
+        for (uint32_t i = 0; i < N_VOCAB; i++) {
+            hash = hash * 1664525u + 1013904223u;
+            logits[i] = i >= 'a' && i <= 'z' ? (float)(hash >> 20) * 1e-3f : -20;
+        }
+        return;
+    }
+    for (uint32_t i = 1; i <= pos && s->tok[i] == FILL; i++) n_said = pos - i;
+    const bool broken = s->tok[0] == BROKEN;
+    for (uint32_t i = 0; i < N_VOCAB; i++) logits[i] = broken ? NAN : -10;
+    if (broken) return;
+    const char *script = scripts[s->tok[0]];
+    logits[n_said < strlen(script) ? (uint8_t)script[n_said] : END] = 10;
+    logits['?'] = 5; /* the second choice */
+}
+
+static bool compute_row(struct fake *f, uint32_t seq_i, sac_row_fn fn, void *user)
+{
+    struct fake_seq *s = &f->seqs[seq_i];
+    const uint32_t n_page = (uint32_t)(f->base.params.n_kv_tok / PAGE_TOK), pos = s->n_done;
+    if ((pos + 1) % PAGE_TOK == 0 && pages_used(f) == n_page) return false;
+    s->n_done++;
+    if (!s->want[pos]) return true;
+    float logits[N_VOCAB];
+    fake_logits(s, pos, logits);
+    fn(user, &(sac_row){.seq = seq_i, .pos = pos, .tok = s->tok[pos], .logits = logits});
+    return true;
+}
+
+sac_status sac_step(sac_engine *e, sac_row_fn fn, void *user, uint32_t *out_n, sac_error *err)
+{
+    struct fake *f = fake_of(e);
+    uint32_t n_row = 0;
+    bool starved = false;
+    (void)out_n;
+    f->n_step++;
+    if (f->step_status != SAC_OK) return error_set(err, f->step_status, "the step failed");
+    for (uint32_t i = 0; i < N_SEQ_MAX; i++) {
+        struct fake_seq *s = &f->seqs[i];
+        const bool decode = s->decode[s->n_done];
+        while (s->alive && s->n_done < s->n_all && n_row < f->base.params.n_batch) {
+            if (!compute_row(f, i, fn, user)) {
+                starved = true;
+                break;
+            }
+            n_row++;
+            if (decode) break; /* one narrow row of a sequence per step */
+        }
+    }
+    return n_row == 0 && starved ? error_set(err, SAC_ERR_CONTEXT, "the KV pool is full") : SAC_OK;
+}
+
+/* ---- What a request yields ---- */
+
+struct log {
+    char text[1024];
+    size_t n_text;
+    int32_t tok[N_CTX];
+    uint32_t n_tok, n_prompt_event, n_done;
+    uint64_t id;
+    sac_finish finish;
+    char stop[32], error[128];
+    sac_timings timings;
+    uint32_t cancel_at; /* answers true at this token; 0: never */
+    bool (*also)(struct log *log, const sac_event *event);
+    sac_engine *engine;
+};
+
+static bool collect(void *user, const sac_event *e)
+{
+    struct log *log = user;
+    assert_true(log->n_done == 0); /* nothing comes behind the last event */
+    assert_true(log->n_text + e->text_bytes < sizeof log->text);
+    memcpy(log->text + log->n_text, e->text, e->text_bytes);
+    log->n_text += e->text_bytes;
+    log->text[log->n_text] = 0;
+    log->id = e->request_id;
+    if (e->kind == SAC_EVENT_PROMPT) log->n_prompt_event++;
+    if (e->kind == SAC_EVENT_TOKEN) {
+        assert_int_equal(e->n_prompt_done, e->n_prompt);
+        log->tok[log->n_tok++] = e->tok;
+    }
+    if (e->kind == SAC_EVENT_DONE) {
+        log->n_done++;
+        log->finish = e->finish;
+        log->timings = e->timings;
+        snprintf(log->stop, sizeof log->stop, "%s", e->stop ? e->stop : "");
+        snprintf(log->error, sizeof log->error, "%s", e->error ? e->error : "");
+    }
+    if (log->also && log->also(log, e)) return true;
+    return log->cancel_at && log->n_tok == log->cancel_at && e->kind == SAC_EVENT_TOKEN;
+}
+
+static sac_engine *engine_new(uint32_t n_seq_max, uint64_t n_kv_tok, uint32_t n_batch)
+{
+    struct fake *f = calloc(1, sizeof *f);
+    assert_non_null(f);
+    f->base.params = (sac_engine_params){
+        .n_ctx = N_CTX, .n_seq_max = n_seq_max, .n_kv_tok = n_kv_tok, .n_batch = n_batch};
+    sac_engine *e = &f->base;
+    assert_int_equal(request_list_create(&f->base.requests, e, NULL), SAC_OK);
+    return e;
+}
+
+static void engine_delete(sac_engine *e)
+{
+    request_list_destroy(fake_of(e)->base.requests);
+    free(fake_of(e));
+}
+
+static void assert_nothing_held(const sac_engine *e)
+{
+    for (uint32_t i = 0; i < N_SEQ_MAX; i++) assert_false(fake_of(e)->seqs[i].alive);
+    assert_null(fake_of(e)->base.requests->first);
+}
+
+static uint64_t submit(sac_engine *e, struct log *log, int32_t kind, size_t n_prompt,
+                       const sac_request *with)
+{
+    int32_t prompt[N_CTX];
+    uint64_t id = 0;
+    sac_error err = {0};
+    for (size_t i = 0; i < n_prompt; i++) prompt[i] = i ? FILL : kind;
+    sac_request r = with ? *with : sac_request_default();
+    if (!with) r.sampling.temp = 0;
+    r.prompt = prompt;
+    r.n_prompt = n_prompt;
+    r.on_event = collect;
+    r.user = log;
+    if (sac_submit(e, &r, &id, &err) != SAC_OK) fail_msg("%s", err.msg);
+    return id;
+}
+
+static void run_all(sac_engine *e)
+{
+    uint32_t n_active = 1;
+    for (int i = 0; n_active; i++) {
+        assert_true(i < 100000);
+        assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
+    }
+}
+
+static sac_request greedy(void)
+{
+    sac_request r = sac_request_default();
+    r.sampling.temp = 0;
+    return r;
+}
+
+/* ---- Text ---- */
+
+static void text_streams_in_whole_characters(void **state)
+{
+    (void)state;
+    const char *const want[N_SCRIPT] = {"The cat sat. STOP here", "caf\xc3\xa9 \xf0\x9f\x90\x88!",
+                                        "broken \xef\xbf\xbd and cut \xef\xbf\xbd", ""};
+    for (int i = 0; i < N_SCRIPT; i++) {
+        sac_engine *e = engine_new(1, N_CTX, 8);
+        struct log log = {0};
+        submit(e, &log, i, 20, NULL);
+        run_all(e);
+        assert_string_equal(log.text, want[i]);
+        assert_int_equal(log.finish, SAC_FINISH_STOP);
+        assert_int_equal(log.n_tok, strlen(scripts[i]) + 1);
+        assert_int_equal(log.tok[log.n_tok - 1], END);
+        assert_int_equal(log.n_prompt_event, 3); /* 20 rows by 8 */
+        assert_int_equal(log.timings.n_prompt, 20);
+        assert_int_equal(log.timings.n_predicted, log.n_tok);
+        assert_true(log.timings.prompt_ms >= 0 && log.timings.predicted_ms >= 0);
+        assert_nothing_held(e);
+        engine_delete(e);
+    }
+}
+
+static bool never_shows_stop(struct log *log, const sac_event *event)
+{
+    (void)event;
+    assert_null(strstr(log->text, "ST")); /* held back: it may become the stop string */
+    return false;
+}
+
+static void stop_string_across_tokens(void **state)
+{
+    (void)state;
+    const char *const stop[] = {"XYZ", "STOP"};
+    sac_engine *e = engine_new(1, N_CTX, 64);
+    struct log log = {.also = never_shows_stop};
+    sac_request r = greedy();
+    r.stop = stop;
+    r.n_stop = 2;
+    submit(e, &log, 0, 3, &r);
+    run_all(e);
+    assert_string_equal(log.text, "The cat sat. ");
+    assert_string_equal(log.stop, "STOP");
+    assert_int_equal(log.finish, SAC_FINISH_STOP);
+    assert_int_equal(log.n_tok, strlen("The cat sat. STOP"));
+    engine_delete(e);
+}
+
+/* A beginning of a stop string that comes to nothing is shown in the end. */
+static void held_back_text_is_shown_at_the_end(void **state)
+{
+    (void)state;
+    const char *const stop[] = {"here and there"};
+    sac_engine *e = engine_new(1, N_CTX, 64);
+    struct log log = {0};
+    sac_request r = greedy();
+    r.stop = stop;
+    r.n_stop = 1;
+    submit(e, &log, 0, 3, &r);
+    run_all(e);
+    assert_string_equal(log.text, scripts[0]);
+    assert_string_equal(log.stop, "");
+    r.max_tokens = 20; /* ends within "here" */
+    log = (struct log){0};
+    submit(e, &log, 0, 3, &r);
+    run_all(e);
+    assert_int_equal(log.finish, SAC_FINISH_LENGTH);
+    assert_int_equal(log.n_text, 20);
+    engine_delete(e);
+}
+
+/* The filter against its definition: after each token, the text so far is cut before the first
+ * complete stop string; nothing that is shown is ever taken back, and no more than needed is held.
+ */
+static void stop_filter_follows_its_definition(void **state)
+{
+    (void)state;
+    uint32_t rng = 1;
+    for (int round = 0; round < 20000; round++) {
+        char words[3][8], text[64] = "", shown[64] = "";
+        const char *list[3] = {words[0], words[1], words[2]};
+        struct stop s;
+        size_t n_word = 0, n_text = 0, n_shown = 0;
+        for (; n_word < 3; n_word++) {
+            size_t n = 0;
+            do {
+                rng = rng * 1664525u + 1013904223u;
+                words[n_word][n++] = (char)('a' + (rng >> 30 & 1));
+            } while (n < 7 && (rng >> 28 & 3));
+            words[n_word][n] = 0;
+        }
+        assert_int_equal(stop_init(&s, list, n_word, 4, NULL), SAC_OK);
+        const char *match = NULL;
+        while (!match && n_text < 40) {
+            rng = rng * 1664525u + 1013904223u;
+            const size_t n = 1 + (rng >> 24) % 4;
+            for (size_t i = 0; i < n; i++) text[n_text + i] = (char)('a' + (rng >> (25 + i) & 1));
+            const size_t certain = stop_push(&s, text + n_text, n, &match);
+            n_text += n;
+            memcpy(shown + n_shown, s.held, certain);
+            n_shown += certain;
+            stop_consume(&s, certain);
+            size_t first = n_text, hold = n_text;
+            for (size_t at = n_text; at-- > 0;)
+                for (size_t w = 0; w < n_word; w++) {
+                    const size_t bytes = strlen(words[w]), left = n_text - at;
+                    if (strncmp(text + at, words[w], bytes) == 0)
+                        first = at;
+                    else if (left < bytes && strncmp(text + at, words[w], left) == 0)
+                        hold = at;
+                }
+            assert_true((match != NULL) == (first < n_text));
+            assert_int_equal(n_shown, match ? first : hold);
+            assert_memory_equal(shown, text, n_shown);
+            if (match) assert_memory_equal(text + first, match, strlen(match));
+        }
+        stop_deinit(&s);
+    }
+}
+
+/* ---- Ends ---- */
+
+static void ends_by_length(void **state)
+{
+    (void)state;
+    sac_engine *e = engine_new(1, N_CTX, 64);
+    struct log log = {0};
+    sac_request r = greedy();
+    r.max_tokens = 5;
+    submit(e, &log, 0, 3, &r);
+    run_all(e);
+    assert_string_equal(log.text, "The c");
+    assert_int_equal(log.finish, SAC_FINISH_LENGTH);
+    /* The context's end: the token chosen from its last row needs no place of its own. */
+    log = (struct log){0};
+    r.max_tokens = 0;
+    submit(e, &log, RANDOM, N_CTX - 10, &r);
+    run_all(e);
+    assert_int_equal(log.n_tok, 11);
+    assert_int_equal(log.finish, SAC_FINISH_LENGTH);
+    log = (struct log){0};
+    submit(e, &log, RANDOM, N_CTX, &r);
+    run_all(e);
+    assert_int_equal(log.n_tok, 1);
+    assert_nothing_held(e);
+    engine_delete(e);
+}
+
+static void end_token_can_be_banned(void **state)
+{
+    (void)state;
+    const sac_logit_bias bias = {'!', -INFINITY};
+    sac_engine *e = engine_new(1, N_CTX, 64);
+    struct log log = {0};
+    sac_request r = greedy();
+    r.ignore_eos = true;
+    r.max_tokens = 14;
+    r.sampling.logit_bias = &bias; /* stays in force beside the ban */
+    r.sampling.n_logit_bias = 1;
+    submit(e, &log, 1, 3, &r);
+    run_all(e);
+    assert_string_equal(log.text, "caf\xc3\xa9 \xf0\x9f\x90\x88????");
+    assert_int_equal(log.n_tok, 14);
+    assert_int_equal(log.finish, SAC_FINISH_LENGTH);
+    engine_delete(e);
+}
+
+static void cancel_from_the_event_from_outside_and_while_waiting(void **state)
+{
+    (void)state;
+    sac_engine *e = engine_new(2, 2 * N_CTX, 64);
+    struct log logs[3] = {{.cancel_at = 4}};
+    uint64_t id[3];
+    uint32_t n_active;
+    for (int i = 0; i < 3; i++) id[i] = submit(e, &logs[i], 0, 3, NULL);
+    for (int i = 0; i < 3; i++) assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
+    assert_int_equal(n_active, 3);
+    sac_cancel(e, id[1]);
+    sac_cancel(e, id[2]);
+    sac_cancel(e, 999); /* there is none: nothing happens */
+    assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
+    assert_int_equal(n_active, 0);
+    assert_nothing_held(e);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(logs[i].finish, SAC_FINISH_CANCELLED);
+        assert_int_equal(logs[i].n_done, 1);
+    }
+    assert_string_equal(logs[0].text, "The ");
+    assert_string_equal(logs[1].text, "The");
+    assert_string_equal(logs[2].text, "");
+    engine_delete(e);
+}
+
+static void cancel_within_a_long_prompt(void **state)
+{
+    (void)state;
+    sac_engine *e = engine_new(1, N_CTX, 8);
+    struct log log = {0};
+    uint32_t n_active;
+    const uint64_t id = submit(e, &log, 0, 100, NULL);
+    assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
+    sac_cancel(e, id);
+    assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
+    assert_int_equal(n_active, 0);
+    assert_int_equal(log.n_prompt_event, 1);
+    assert_int_equal(log.timings.n_predicted, 0);
+    assert_nothing_held(e);
+    engine_delete(e);
+}
+
+static void broken_logits_end_one_request_only(void **state)
+{
+    (void)state;
+    sac_engine *e = engine_new(2, 2 * N_CTX, 64);
+    struct log bad = {0}, good = {0};
+    submit(e, &bad, BROKEN, 3, NULL);
+    submit(e, &good, 0, 3, NULL);
+    run_all(e);
+    assert_int_equal(bad.finish, SAC_FINISH_ERROR);
+    assert_non_null(strstr(bad.error, "NaN"));
+    assert_string_equal(good.text, scripts[0]);
+    engine_delete(e);
+}
+
+/* ---- Many at once ---- */
+
+enum { N_REQUEST = 10 };
+
+static sac_request random_request(uint64_t seed)
+{
+    sac_request r = sac_request_default();
+    r.sampling.temp = 1;
+    r.sampling.top_k = 0;
+    r.sampling.repeat_penalty = 1.2f;
+    r.sampling.seed = seed;
+    r.max_tokens = 60;
+    return r;
+}
+
+static void results_do_not_depend_on_others(void **state)
+{
+    (void)state;
+    struct log alone[N_REQUEST] = {0};
+    for (int i = 0; i < N_REQUEST; i++) {
+        const sac_request r = random_request((uint64_t)i);
+        sac_engine *e = engine_new(1, N_CTX, 512);
+        submit(e, &alone[i], RANDOM, 5 + 9 * (size_t)i, &r);
+        run_all(e);
+        assert_int_equal(alone[i].n_tok, 60);
+        engine_delete(e);
+    }
+    assert_string_not_equal(alone[0].text, alone[1].text);
+    /* Fewer sequences than requests, then a pool that makes requests give way, small batches. */
+    const struct {
+        uint32_t n_seq, n_batch;
+        uint64_t n_kv_tok;
+    } crowds[] = {{16, 512, 16 * N_CTX}, {3, 512, 3 * N_CTX}, {16, 16, 16 * N_CTX},
+                  {16, 512, 320},        {16, 20, 224},       {4, 7, 160}};
+    for (size_t c = 0; c < sizeof crowds / sizeof crowds[0]; c++) {
+        struct log logs[N_REQUEST] = {0};
+        sac_engine *e = engine_new(crowds[c].n_seq, crowds[c].n_kv_tok, crowds[c].n_batch);
+        for (int i = 0; i < N_REQUEST; i++) {
+            const sac_request r = random_request((uint64_t)i);
+            submit(e, &logs[i], RANDOM, 5 + 9 * (size_t)i, &r);
+        }
+        const uint64_t n_alloc = mem_count();
+        run_all(e);
+        assert_int_equal(mem_count(), n_alloc); /* a step allocates nothing */
+        for (int i = 0; i < N_REQUEST; i++) {
+            assert_int_equal(logs[i].finish, SAC_FINISH_LENGTH);
+            assert_string_equal(logs[i].text, alone[i].text);
+            assert_memory_equal(logs[i].tok, alone[i].tok, sizeof alone[i].tok);
+        }
+        assert_nothing_held(e);
+        engine_delete(e);
+    }
+}
+
+/* Without pages for all, the youngest must have given way, or the test above shows nothing. */
+static void the_youngest_gives_way(void **state)
+{
+    (void)state;
+    sac_engine *e = engine_new(2, 96, 512);
+    struct log old = {0}, young = {0};
+    sac_request r = random_request(1);
+    r.max_tokens = 100; /* three pages each, and there are three */
+    submit(e, &old, RANDOM, 4, &r);
+    submit(e, &young, RANDOM, 4, &r);
+    uint32_t n_active = 1;
+    bool gave_way = false;
+    while (n_active) {
+        assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
+        const struct request *last = fake_of(e)->base.requests->first;
+        while (last && last->next) last = last->next;
+        if (last && last->state == REQUEST_WAITING && last->n_predicted) gave_way = true;
+    }
+    assert_true(gave_way);
+    assert_string_equal(old.text, young.text);
+    engine_delete(e);
+}
+
+static void alone_with_a_full_pool_is_an_error(void **state)
+{
+    (void)state;
+    sac_engine *e = engine_new(2, 64, 512);
+    struct log log = {0};
+    sac_request r = random_request(1);
+    r.max_tokens = 0;
+    submit(e, &log, RANDOM, 10, &r);
+    run_all(e);
+    assert_int_equal(log.finish, SAC_FINISH_ERROR);
+    assert_non_null(strstr(log.error, "pool is full"));
+    assert_int_equal(log.n_tok, 96 - 10); /* two pages and the tail, which is not in the pool */
+    assert_nothing_held(e);
+    engine_delete(e);
+}
+
+static bool submit_again(struct log *log, const sac_event *event)
+{
+    static struct log second;
+    uint32_t n_active;
+    if (event->kind != SAC_EVENT_DONE) return false;
+    sac_error err;
+    assert_int_equal(sac_run(log->engine, &n_active, &err), SAC_ERR_ARG); /* not from an event */
+    second = (struct log){0};
+    submit(log->engine, &second, 3, 2, NULL);
+    return true; /* too late to cancel */
+}
+
+static void events_may_submit(void **state)
+{
+    (void)state;
+    sac_engine *e = engine_new(1, N_CTX, 64);
+    struct log log = {.also = submit_again, .engine = e};
+    const uint64_t first = submit(e, &log, 0, 3, NULL);
+    run_all(e);
+    assert_int_equal(log.finish, SAC_FINISH_STOP);
+    struct log third = {0};
+    assert_int_equal(submit(e, &third, 3, 2, NULL), first + 2);
+    engine_delete(e); /* with a request in it */
+}
+
+/* ---- A sequence of the caller ---- */
+
+static void a_sequence_goes_on(void **state)
+{
+    (void)state;
+    sac_engine *e = engine_new(2, 2 * N_CTX, 64);
+    struct log log = {0};
+    sac_request r = greedy();
+    assert_int_equal(sac_seq_create(e, &r.seq, NULL), SAC_OK);
+    r.max_tokens = 4;
+    submit(e, &log, RANDOM, 10, &r);
+    /* One request at a time on one sequence. */
+    uint64_t id;
+    sac_error err = {0};
+    const int32_t more = 'x';
+    sac_request other = r;
+    other.prompt = &more;
+    other.n_prompt = 1;
+    other.on_event = collect;
+    assert_int_equal(sac_submit(e, &other, &id, &err), SAC_ERR_ARG);
+    assert_non_null(strstr(err.msg, "in use"));
+    run_all(e);
+    uint32_t pending = 1;
+    assert_int_equal(sac_seq_length(e, r.seq, &pending), 13); /* the last token is not computed */
+    assert_int_equal(pending, 0);
+    struct log next = {0};
+    other.user = &next;
+    assert_int_equal(sac_submit(e, &other, &id, &err), SAC_OK);
+    run_all(e);
+    assert_int_equal(next.timings.n_cached, 13);
+    assert_int_equal(next.timings.n_prompt, 1);
+    assert_int_equal(next.n_tok, 4);
+    /* Cancelled before its first step: what it had queued is dropped. */
+    const uint32_t before = sac_seq_length(e, r.seq, NULL);
+    next = (struct log){0};
+    assert_int_equal(sac_submit(e, &other, &id, &err), SAC_OK);
+    sac_cancel(e, id);
+    run_all(e);
+    assert_int_equal(sac_seq_length(e, r.seq, &pending), before);
+    assert_int_equal(pending, 0);
+    engine_delete(e);
+}
+
+/* ---- Probabilities, errors ---- */
+
+static bool check_probs(struct log *log, const sac_event *event)
+{
+    if (event->kind != SAC_EVENT_TOKEN) return false;
+    const double sum = exp(10) + exp(5) + (N_VOCAB - 2) * exp(-10);
+    assert_int_equal(event->n_probs, 3);
+    assert_int_equal(event->probs[0].tok,
+                     log->n_tok > strlen(scripts[0]) ? END : (uint8_t)scripts[0][log->n_tok - 1]);
+    assert_int_equal(event->probs[1].tok, '?');
+    assert_true(fabs((double)event->probs[1].logprob - (5 - log1p(sum - 1))) < 1e-5);
+    assert_true(event->tok == '?'); /* the bias below makes the second the first */
+    assert_true(event->logprob == event->probs[1].logprob);
+    return false;
+}
+
+static void probabilities_are_the_models(void **state)
+{
+    (void)state;
+    const sac_logit_bias bias = {'?', 20};
+    sac_engine *e = engine_new(1, N_CTX, 64);
+    struct log log = {.also = check_probs};
+    sac_request r = greedy();
+    r.n_probs = 3;
+    r.max_tokens = 1;
+    r.sampling.logit_bias = &bias;
+    r.sampling.n_logit_bias = 1;
+    submit(e, &log, 0, 3, &r);
+    run_all(e);
+    assert_int_equal(log.n_tok, 1);
+    engine_delete(e);
+}
+
+static void bad_requests_are_refused(void **state)
+{
+    (void)state;
+    int32_t prompt[N_CTX + 1] = {0};
+    const char *const empty = "";
+    const int32_t outside = N_VOCAB;
+    sac_engine *e = engine_new(1, 64, 64);
+    sac_request good = greedy();
+    good.prompt = prompt;
+    good.n_prompt = 3;
+    good.on_event = collect;
+    struct {
+        sac_request r;
+        sac_status status;
+        const char *words[2];
+    } cases[7];
+    for (size_t i = 0; i < 7; i++) {
+        cases[i].r = good;
+        cases[i].status = SAC_ERR_ARG;
+        cases[i].words[0] = cases[i].words[1] = "";
+    }
+    cases[0].r.n_prompt = N_CTX + 1, cases[0].status = SAC_ERR_CONTEXT;
+    cases[0].words[0] = "257", cases[0].words[1] = "95"; /* two pages and a tail */
+    cases[1].r.n_prompt = 0, cases[1].words[0] = "no tokens";
+    cases[2].r.prompt = &outside, cases[2].r.n_prompt = 1, cases[2].words[0] = "token 0 is";
+    cases[3].r.stop = &empty, cases[3].r.n_stop = 1, cases[3].words[0] = "stop string 0";
+    cases[4].r.on_event = NULL, cases[4].words[0] = "callback";
+    cases[5].r.seq = 5, cases[5].status = SAC_ERR_NOT_FOUND, cases[5].words[0] = "sequence 5";
+    cases[6].r.sampling.top_p = NAN, cases[6].words[0] = "top-p";
+    for (size_t i = 0; i < 7; i++) {
+        sac_error err = {0};
+        uint64_t id = 0;
+        assert_int_equal(sac_submit(e, &cases[i].r, &id, &err), cases[i].status);
+        assert_non_null(strstr(err.msg, cases[i].words[0]));
+        assert_non_null(strstr(err.msg, cases[i].words[1]));
+        assert_nothing_held(e);
+    }
+    engine_delete(e);
+}
+
+static void failures_leave_nothing_behind(void **state)
+{
+    (void)state;
+    const char *const stop = "x";
+    const int32_t prompt = 0;
+    struct log log = {0};
+    sac_engine *e = engine_new(1, N_CTX, 64);
+    sac_request r = random_request(1);
+    r.prompt = &prompt;
+    r.n_prompt = 1;
+    r.stop = &stop;
+    r.n_stop = 1;
+    r.n_probs = 1;
+    r.ignore_eos = true;
+    r.on_event = collect;
+    r.user = &log;
+    uint64_t id, n_failed = 0;
+    sac_status status = SAC_ERR_MEMORY;
+    while (status == SAC_ERR_MEMORY) {
+        mem_fail_after(++n_failed);
+        status = sac_submit(e, &r, &id, NULL);
+        mem_fail_after(0);
+        if (status != SAC_OK) assert_nothing_held(e);
+    }
+    assert_int_equal(status, SAC_OK);
+    assert_true(n_failed > 8);
+    /* A step that fails is passed on, and nothing is lost. */
+    uint32_t n_active = 0;
+    sac_error err = {0};
+    fake_of(e)->step_status = SAC_ERR_IO;
+    assert_int_equal(sac_run(e, &n_active, &err), SAC_ERR_IO);
+    assert_string_equal(err.msg, "the step failed");
+    fake_of(e)->step_status = SAC_OK;
+    run_all(e);
+    assert_int_equal(log.n_done, 1);
+    for (uint64_t nth = 1; nth <= 2; nth++) {
+        struct request_list *list = NULL;
+        mem_fail_after(nth);
+        assert_int_equal(request_list_create(&list, e, NULL), SAC_ERR_MEMORY);
+        mem_fail_after(0);
+        assert_null(list);
+    }
+    engine_delete(e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_streams_in_whole_characters),
+        cmocka_unit_test(stop_string_across_tokens),
+        cmocka_unit_test(held_back_text_is_shown_at_the_end),
+        cmocka_unit_test(stop_filter_follows_its_definition),
+        cmocka_unit_test(ends_by_length),
+        cmocka_unit_test(end_token_can_be_banned),
+        cmocka_unit_test(cancel_from_the_event_from_outside_and_while_waiting),
+        cmocka_unit_test(cancel_within_a_long_prompt),
+        cmocka_unit_test(broken_logits_end_one_request_only),
+        cmocka_unit_test(results_do_not_depend_on_others),
+        cmocka_unit_test(the_youngest_gives_way),
+        cmocka_unit_test(alone_with_a_full_pool_is_an_error),
+        cmocka_unit_test(events_may_submit),
+        cmocka_unit_test(a_sequence_goes_on),
+        cmocka_unit_test(probabilities_are_the_models),
+        cmocka_unit_test(bad_requests_are_refused),
+        cmocka_unit_test(failures_leave_nothing_behind),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
