@@ -35,11 +35,13 @@ static void fill_ref(struct ops *o)
 static void fill_avx2(struct ops *o)
 {
     ops_fill_avx2_small(o);
+    ops_fill_avx2_linear(o);
 }
 
 static void fill_avx512(struct ops *o)
 {
     ops_fill_avx512_small(o);
+    ops_fill_avx512_linear(o);
 }
 
 static void fill_amx(struct ops *o)

@@ -1,0 +1,714 @@
+/* linear_avx2.c: linear layers with AVX2, and with AVX-VNNI where CPUID has it.
+ *
+ * Quantised weights meet activations rounded to int8 in blocks of 32 (x = d * q, d = max |x| /
+ * 127); F32, F16 and BF16 weights meet f32 activations. Weights of one group of 16 outputs are
+ * unpacked a chunk of 256 inputs at a time into a panel in L1 (4 KiB of byte codes) and met by up
+ * to ROW_TILE rows, two at a time; the tile's rows lie chunk by chunk behind each other for that.
+ * NARROW and WIDE differ in nothing: with one row the panel costs less than the memory that feeds
+ * it.
+ *
+ * Order of arithmetic, the same for every row, number of rows and worker:
+ *  - products and sums within 32 inputs (16 for types with scales per 16) are exact integers, so
+ *    VPMADDUBSW in 16 bits, as many sums deep as codes of the type allow without saturation, and
+ *    VPDPBUSD give the same bits. 8-bit codes are too large for VPMADDUBSW: there the sign moves
+ *    from the weight to the activation.
+ *  - per output one f32 sum from 0 in rising order of blocks, acc = fma(dot, w_scale * d, acc),
+ * then for types with a minimum acc = fma(w_min, d * sum q, acc). With scales per 16 inputs: first
+ *    half, second half, then the minima.
+ *  - dense types: one f32 sum by FMA in rising order of inputs.
+ *
+ * A block with NaN or infinity gets d = NaN and makes its row NaN. A block whose largest value is
+ * below 2^-120 counts as zero.
+ * It does not know threads beyond its items, and allocates nothing. */
+#include "base/half.h"
+#include "ops/cpu/detect.h"
+#include "ops/cpu/fill.h"
+#include "ops/cpu/linear.h"
+#include "ops/cpu/math_avx2.h"
+
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+#define ROW_TILE         128u /* rows that meet a panel: 48 KiB of int8 activations a chunk, from L2 */
+#define ITEM_MAX         8u /* units of an item, at most */
+#define ITEMS_PER_WORKER 16u
+
+/* 256 inputs of one row. */
+struct x_chunk {
+    int8_t q[LAYOUT_CHUNK];
+    float d[LAYOUT_BLOCKS];
+    float d_sum[LAYOUT_BLOCKS];    /* d * sum of q, rounded once */
+    int32_t sum[LAYOUT_BLOCKS][2]; /* of the first and the second 16 q */
+};
+
+struct x_dense {
+    float x[LAYOUT_CHUNK];
+};
+
+/* 256 inputs of a group: codes in quad lines, scales in f32. */
+struct panel {
+    _Alignas(64) uint8_t unpacked[LAYOUT_BLOCKS][8][LAYOUT_LINE];
+    _Alignas(64) float scale[LAYOUT_BLOCKS][2][WEIGHT_GROUP]; /* [.][1] for scales per 16 only */
+    _Alignas(64) float min[LAYOUT_BLOCKS][2][WEIGHT_GROUP];
+    const uint8_t *codes; /* `unpacked`, or the packed data where that is bytes already */
+};
+
+/* ---- Activations
+ * ---------------------------------------------------------------------------------- */
+
+struct job {
+    const struct op_linear *op;
+    bool use_vnni;
+    uint32_t n_chunk, n_tile;
+    uint32_t n_unit, item_units, n_item; /* n_item: of one tile */
+    struct x_chunk *xq;                  /* per tile [n_chunk, rows of the tile], or NULL */
+    struct x_dense *xf;                  /* the same */
+};
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint32_t tile_rows(const struct job *job, uint32_t tile_i)
+{
+    return min_u32(ROW_TILE, job->op->n_row - tile_i * ROW_TILE);
+}
+
+/* Where row `r` of a tile begins chunk `c`, counted in chunks. */
+static size_t chunk_index(const struct job *job, uint32_t tile_i, uint32_t c, uint32_t r)
+{
+    return (size_t)tile_i * ROW_TILE * job->n_chunk + (size_t)c * tile_rows(job, tile_i) + r;
+}
+
+INLINE int32_t max_lane(__m256i v)
+{
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
+    return _mm_cvtsi128_si32(m);
+}
+
+static void quantise_block(struct x_chunk *out, uint32_t b, const __m256 v[4])
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i m = _mm256_setzero_si256();
+    /* As integers, so that NaN counts as the largest. */
+    for (int i = 0; i < 4; i++)
+        m = _mm256_max_epi32(m, _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude));
+    const float largest = bits_float((uint32_t)max_lane(m));
+    if (!(largest >= 0x1p-120f && largest < INFINITY)) {
+        memset(out->q + b * LAYOUT_BLOCK, 0, LAYOUT_BLOCK);
+        out->d[b] = out->d_sum[b] = largest < 0x1p-120f ? 0 : NAN;
+        out->sum[b][0] = out->sum[b][1] = 0;
+        return;
+    }
+    const __m256 inverse = _mm256_set1_ps(127.0f / largest);
+    __m256i q[4];
+    for (int i = 0; i < 4; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+    const __m256i low = _mm256_packs_epi32(q[0], q[1]), high = _mm256_packs_epi32(q[2], q[3]);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* undo the packs' lanes */
+    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
+    _mm256_storeu_si256((__m256i *)(out->q + b * LAYOUT_BLOCK), bytes);
+    const __m256i quads =
+        _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes), _mm256_set1_epi16(1));
+    __m256i halves = _mm256_add_epi32(quads, _mm256_shuffle_epi32(quads, 0x4e));
+    halves = _mm256_add_epi32(halves, _mm256_shuffle_epi32(halves, 0xb1));
+    out->sum[b][0] = _mm256_extract_epi32(halves, 0);
+    out->sum[b][1] = _mm256_extract_epi32(halves, 4);
+    out->d[b] = largest / 127.0f;
+    out->d_sum[b] = out->d[b] * (float)(out->sum[b][0] + out->sum[b][1]);
+}
+
+/* Normalises one row and writes it in the forms that the parts' types need. */
+static void pack_row(void *arg, uint32_t row_i, uint32_t worker_i)
+{
+    (void)worker_i;
+    const struct job *job = arg;
+    const struct op_linear *op = job->op;
+    const float *x = op->x + row_i * op->x_stride;
+    const __m256 scale = _mm256_set1_ps(op->norm ? math_rms_scale(x, op->n_in, op->norm_eps) : 1);
+    const uint32_t tile_i = row_i / ROW_TILE, r = row_i % ROW_TILE;
+    for (uint32_t i = 0; i < op->n_in; i += LAYOUT_BLOCK) {
+        __m256 v[4];
+        for (uint32_t k = 0; k < 4; k++) {
+            const uint32_t at = i + 8 * k, left = at < op->n_in ? op->n_in - at : 0;
+            v[k] = math_load_first(x + at, left);
+            if (op->norm)
+                v[k] =
+                    _mm256_mul_ps(_mm256_mul_ps(v[k], scale), math_load_first(op->norm + at, left));
+        }
+        const size_t chunk = chunk_index(job, tile_i, i / LAYOUT_CHUNK, r);
+        if (job->xq) quantise_block(&job->xq[chunk], i % LAYOUT_CHUNK / LAYOUT_BLOCK, v);
+        if (job->xf)
+            for (uint32_t k = 0; k < 4; k++)
+                _mm256_storeu_ps(job->xf[chunk].x + i % LAYOUT_CHUNK + 8 * k, v[k]);
+    }
+}
+
+/* ---- Weights: a chunk to a panel
+ * -------------------------------------------------------------------- */
+
+INLINE __m256i load_bytes(const uint8_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+
+INLINE __m256 load_half8(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+
+/* Bits of every byte moved left by `left` (right when negative) and masked: whole 16-bit words are
+ * shifted, the mask removes what crosses into a neighbour. */
+INLINE __m256i byte_bits(__m256i v, int left, int mask)
+{
+    v = left >= 0 ? _mm256_slli_epi16(v, left) : _mm256_srli_epi16(v, -left);
+    return _mm256_and_si256(v, _mm256_set1_epi8((char)mask));
+}
+
+/* Low-plane code of half `h` (32 bytes) of quad line j. */
+INLINE __m256i low_codes(const uint8_t *block, const struct weight_layout l, int j, int h)
+{
+    if (l.low_bits == 2)
+        return byte_bits(load_bytes(block + 64 * (j / 4) + 32 * h), -2 * (j % 4), 3);
+    return byte_bits(load_bytes(block + 64 * (j % 4) + 32 * h), -4 * (j / 4), 15);
+}
+
+INLINE __m256i high_codes(const uint8_t *high, const struct weight_layout l, int j, int h)
+{
+    if (l.high_bits == 1)
+        return byte_bits(load_bytes(high + 32 * h), l.low_bits - j, 1 << l.low_bits);
+    return byte_bits(load_bytes(high + 64 * (j / 4) + 32 * h), l.low_bits - 2 * (j % 4),
+                     3 << l.low_bits);
+}
+
+INLINE void unpack_block(uint8_t line[8][LAYOUT_LINE], const uint8_t *block,
+                         const struct weight_layout l)
+{
+    const __m256i offset = _mm256_set1_epi8((char)LAYOUT_IQ4_OFFSET);
+    const __m256i levels = _mm256_xor_si256(
+        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)layout_iq4_level)), offset);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++) {
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++) {
+            __m256i q = low_codes(block, l, j, h);
+            if (l.high_bits)
+                q = _mm256_or_si256(q, high_codes(block + layout_low_bytes(l), l, j, h));
+            if (l.iq4) q = _mm256_shuffle_epi8(levels, q);
+            _mm256_storeu_si256((__m256i *)(line[j] + 32 * h), q);
+        }
+    }
+}
+
+INLINE __m256 signed8(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+INLINE __m256 unsigned8(const uint8_t *p, int shift, int mask)
+{
+    const __m256i v = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    return _mm256_cvtepi32_ps(
+        _mm256_and_si256(_mm256_srli_epi32(v, shift), _mm256_set1_epi32(mask)));
+}
+
+INLINE __m256 negative(__m256 v)
+{
+    return _mm256_xor_ps(v, _mm256_set1_ps(-0.0f));
+}
+
+/* Scales of `nb` blocks in f32, products of d and integer scales rounded once as the type defines.
+ */
+INLINE void unpack_scales(struct panel *p, const uint8_t *head, uint32_t nb, enum layout_scale kind)
+{
+    for (uint32_t b = 0; b < nb; b++) {
+#pragma GCC unroll 2
+        for (uint32_t o = 0; o < WEIGHT_GROUP; o += 8) {
+            const __m256 d = load_half8(head + 2 * o); /* of the types with one d a chunk */
+            const __m256 d_min = load_half8(head + 32 + 2 * o);
+            float *scale = &p->scale[b][0][o], *min = &p->min[b][0][o];
+            switch (kind) {
+            case SCALE_NONE: break;
+            case SCALE_D: _mm256_store_ps(scale, load_half8(head + 32 * b + 2 * o)); break;
+            case SCALE_DM:
+                _mm256_store_ps(scale, load_half8(head + 64 * b + 2 * o));
+                _mm256_store_ps(min, load_half8(head + 64 * b + 32 + 2 * o));
+                break;
+            case SCALE_K32:
+                _mm256_store_ps(scale, _mm256_mul_ps(d, signed8(head + 32 + 16 * b + o)));
+                break;
+            case SCALE_K32_M: {
+                const uint8_t *s = head + 64 + 16 * b + o;
+                _mm256_store_ps(scale, _mm256_mul_ps(d, unsigned8(s, 0, 255)));
+                _mm256_store_ps(min, negative(_mm256_mul_ps(d_min, unsigned8(s + 128, 0, 255))));
+                break;
+            }
+            case SCALE_K16:
+            case SCALE_K16_M:
+                for (uint32_t h = 0; h < 2; h++) {
+                    const uint8_t *s = head + (kind == SCALE_K16 ? 32 : 64) + 16 * (2 * b + h) + o;
+                    const __m256 k = kind == SCALE_K16 ? signed8(s) : unsigned8(s, 0, 15);
+                    _mm256_store_ps(scale + h * WEIGHT_GROUP, _mm256_mul_ps(d, k));
+                    if (kind == SCALE_K16_M)
+                        _mm256_store_ps(min + h * WEIGHT_GROUP,
+                                        negative(_mm256_mul_ps(d_min, unsigned8(s, 4, 15))));
+                }
+                break;
+            }
+        }
+    }
+}
+
+INLINE void unpack_chunk(struct panel *p, const uint8_t *src, uint32_t nb,
+                         const struct weight_layout l)
+{
+    const uint32_t block_bytes = layout_block_bytes(l);
+    /* The next chunk, or the next group's first: the hardware alone follows a stream less far. */
+    for (uint32_t i = 0; i < layout_full_chunk_bytes(l); i += LAYOUT_LINE)
+        __builtin_prefetch(src + layout_full_chunk_bytes(l) + i);
+    unpack_scales(p, src, nb, l.scale);
+    src += layout_scale_bytes(l, nb);
+    p->codes = l.low_bits == 8 ? src : p->unpacked[0][0];
+    if (l.low_bits < 8)
+        for (uint32_t b = 0; b < nb; b++) unpack_block(p->unpacked[b], src + b * block_bytes, l);
+}
+
+/* ---- Rows times a panel
+ * ----------------------------------------------------------------------------- */
+
+#define ROWS 2 /* met at a time: 4 float and 4 integer sums, 2 weights, 1 activation in registers  \
+                */
+
+/* What the type and the CPU fix; folded at compile time. */
+struct kernel {
+    struct weight_layout l;
+    bool vnni;
+};
+
+INLINE bool per_16(const struct kernel k)
+{
+    return k.l.scale == SCALE_K16 || k.l.scale == SCALE_K16_M;
+}
+
+INLINE bool has_min(const struct kernel k)
+{
+    return k.l.scale == SCALE_DM || k.l.scale == SCALE_K32_M || k.l.scale == SCALE_K16_M;
+}
+
+INLINE bool is_8bit(const struct kernel k)
+{
+    return k.l.low_bits == 8 || k.l.iq4;
+}
+
+/* The power of two that codes are above their values, as a shift; 0: none. */
+INLINE int offset_shift(const struct kernel k)
+{
+    if (is_8bit(k)) return k.vnni ? 7 : 0; /* else taken off in dot_maddubs */
+    return k.l.offset ? __builtin_ctz(k.l.offset) : 0;
+}
+
+/* How many sums of two products u * s, u < 2^bits and |s| <= 127, stay below 2^15. */
+INLINE int sums_in_16_bits(const struct kernel k)
+{
+    const int bits = is_8bit(k) ? 8 : k.l.low_bits + k.l.high_bits;
+    return bits <= 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
+}
+
+INLINE __m256i broadcast_quad(const int8_t *q)
+{
+    int32_t quad;
+    memcpy(&quad, q, sizeof quad);
+    return _mm256_set1_epi32(quad);
+}
+
+/* VPDPBUSD in its VEX form, by assembly: the file is compiled for plain AVX2. */
+INLINE __m256i dot_accumulate(__m256i acc, __m256i u, __m256i s)
+{
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(u), "x"(s));
+    return acc;
+}
+
+INLINE __m256i dot_maddubs(const struct kernel k, __m256i w, __m256i x)
+{
+    if (!is_8bit(k)) return _mm256_maddubs_epi16(w, x);
+    w = _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80));
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+}
+
+/* Exact integer dots of `n_row` rows with 16 outputs over quad lines j0 .. j0 + n_line - 1. */
+INLINE void dot_lines(__m256i out[ROWS][2], const struct kernel k, const uint8_t *codes,
+                      const int8_t *const q[ROWS], int j0, int n_line, int n_row)
+{
+    const int depth = sums_in_16_bits(k) < n_line ? sums_in_16_bits(k) : n_line;
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i words[ROWS][2];
+#pragma GCC unroll 8
+    for (int j = 0; j < n_line; j++) {
+        const uint8_t *line = codes + 64 * (j0 + j);
+        const __m256i w0 = load_bytes(line), w1 = load_bytes(line + 32);
+#pragma GCC unroll 2
+        for (int r = 0; r < n_row; r++) {
+            const __m256i x = broadcast_quad(q[r] + 4 * (j0 + j));
+            if (k.vnni) {
+                if (j == 0) out[r][0] = out[r][1] = _mm256_setzero_si256();
+                out[r][0] = dot_accumulate(out[r][0], w0, x);
+                out[r][1] = dot_accumulate(out[r][1], w1, x);
+                continue;
+            }
+            const __m256i p0 = dot_maddubs(k, w0, x), p1 = dot_maddubs(k, w1, x);
+            words[r][0] = j % depth == 0 ? p0 : _mm256_add_epi16(words[r][0], p0);
+            words[r][1] = j % depth == 0 ? p1 : _mm256_add_epi16(words[r][1], p1);
+            if (j % depth != depth - 1) continue;
+            const __m256i s0 = _mm256_madd_epi16(words[r][0], ones);
+            const __m256i s1 = _mm256_madd_epi16(words[r][1], ones);
+            out[r][0] = j < depth ? s0 : _mm256_add_epi32(out[r][0], s0);
+            out[r][1] = j < depth ? s1 : _mm256_add_epi32(out[r][1], s1);
+        }
+    }
+}
+
+/* One block of 32 inputs into the float sums f. */
+INLINE void mul_block(__m256 f[ROWS][2], const struct kernel k, const struct panel *p,
+                      const struct x_chunk *const x[ROWS], uint32_t b, int n_row)
+{
+    const int n_part = per_16(k) ? 2 : 1, shift = offset_shift(k);
+    const int8_t *q[ROWS];
+    for (int r = 0; r < n_row; r++) q[r] = x[r]->q + LAYOUT_BLOCK * b;
+#pragma GCC unroll 2
+    for (int part = 0; part < n_part; part++) {
+        __m256i dot[ROWS][2];
+        dot_lines(dot, k, p->codes + 512 * b, q, 8 / n_part * part, 8 / n_part, n_row);
+#pragma GCC unroll 2
+        for (int r = 0; r < n_row; r++) {
+            __m256i sum = _mm256_set1_epi32(x[r]->sum[b][part]);
+            if (!per_16(k)) sum = _mm256_add_epi32(sum, _mm256_set1_epi32(x[r]->sum[b][1]));
+            const __m256i off = _mm256_slli_epi32(sum, shift);
+            const __m256 d = _mm256_broadcast_ss(&x[r]->d[b]);
+#pragma GCC unroll 2
+            for (int o = 0; o < 2; o++) {
+                const __m256i exact = shift ? _mm256_sub_epi32(dot[r][o], off) : dot[r][o];
+                const __m256 scale = _mm256_mul_ps(_mm256_load_ps(&p->scale[b][part][8 * o]), d);
+                f[r][o] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(exact), scale, f[r][o]);
+            }
+        }
+    }
+    if (!has_min(k)) return;
+#pragma GCC unroll 2
+    for (int r = 0; r < n_row; r++) {
+#pragma GCC unroll 2
+        for (int part = 0; part < n_part; part++) {
+            __m256 d_sum = _mm256_broadcast_ss(&x[r]->d_sum[b]);
+            if (per_16(k))
+                d_sum = _mm256_mul_ps(_mm256_broadcast_ss(&x[r]->d[b]),
+                                      _mm256_set1_ps((float)x[r]->sum[b][part]));
+            for (int o = 0; o < 2; o++)
+                f[r][o] = _mm256_fmadd_ps(_mm256_load_ps(&p->min[b][part][8 * o]), d_sum, f[r][o]);
+        }
+    }
+}
+
+/* A unit of work below items: one group, the rows of one tile. */
+struct tile {
+    const uint8_t *group; /* packed */
+    uint32_t n_chunk, n_block, n_row;
+    const struct x_chunk *xq;   /* [n_chunk, n_row] */
+    const struct x_dense *xf;   /* the same */
+    float (*acc)[WEIGHT_GROUP]; /* [n_row] result */
+};
+
+INLINE void mul_rows(const struct kernel k, const struct panel *p, const struct tile *t, uint32_t c,
+                     uint32_t r0, int n_row)
+{
+    const uint32_t nb = layout_chunk_blocks(t->n_block, c);
+    const struct x_chunk *x[ROWS];
+    __m256 f[ROWS][2];
+#pragma GCC unroll 2
+    for (int r = 0; r < n_row; r++) {
+        x[r] = t->xq + (size_t)c * t->n_row + r0 + (uint32_t)r;
+        f[r][0] = _mm256_load_ps(t->acc[r0 + (uint32_t)r]);
+        f[r][1] = _mm256_load_ps(t->acc[r0 + (uint32_t)r] + 8);
+    }
+    for (uint32_t b = 0; b < nb; b++) mul_block(f, k, p, x, b, n_row);
+#pragma GCC unroll 2
+    for (int r = 0; r < n_row; r++) {
+        _mm256_store_ps(t->acc[r0 + (uint32_t)r], f[r][0]);
+        _mm256_store_ps(t->acc[r0 + (uint32_t)r] + 8, f[r][1]);
+    }
+}
+
+INLINE void quant_tile(const struct kernel k, const struct tile *t)
+{
+    const uint8_t *src = t->group + LAYOUT_HEAD;
+    struct panel p;
+    memset(t->acc, 0, t->n_row * sizeof *t->acc);
+    for (uint32_t c = 0; c < t->n_chunk; c++, src += layout_full_chunk_bytes(k.l)) {
+        unpack_chunk(&p, src, layout_chunk_blocks(t->n_block, c), k.l);
+        uint32_t r = 0;
+        for (; r + ROWS <= t->n_row; r += ROWS) mul_rows(k, &p, t, c, r, ROWS);
+        for (; r < t->n_row; r++) mul_rows(k, &p, t, c, r, 1);
+    }
+}
+
+/* ---- Dense weights
+ * ------------------------------------------------------------------------------------ */
+
+#define DENSE_ROWS 4
+
+/* Inputs 4j + h and 4j + h + 2 of eight outputs, from the low and high words of eight lanes. */
+INLINE void unpack_words(float *low, float *high, const uint8_t *line, enum quant_type type)
+{
+    const __m256i v = load_bytes(line);
+    if (type == QUANT_BF16) {
+        _mm256_store_ps(low, _mm256_castsi256_ps(_mm256_slli_epi32(v, 16)));
+        const __m256i upper = _mm256_set1_epi32((int)0xffff0000u);
+        _mm256_store_ps(high, _mm256_castsi256_ps(_mm256_and_si256(v, upper)));
+        return;
+    }
+    /* [l0..l3 h0..h3 | l4..l7 h4..h7] by 128-bit lanes, then all low words first. */
+    const __m256i low_word = _mm256_and_si256(v, _mm256_set1_epi32(0xffff));
+    const __m256i packed = _mm256_packus_epi32(low_word, _mm256_srli_epi32(v, 16));
+    const __m256i sorted = _mm256_permute4x64_epi64(packed, 0xd8);
+    _mm256_store_ps(low, _mm256_cvtph_ps(_mm256_castsi256_si128(sorted)));
+    _mm256_store_ps(high, _mm256_cvtph_ps(_mm256_extracti128_si256(sorted, 1)));
+}
+
+INLINE const float *dense_panel(float *panel, const uint8_t *src, uint32_t nb, enum quant_type type)
+{
+    const uint32_t bytes = nb * layout_block_bytes(weight_layout_of(type));
+    for (uint32_t i = 0; i < bytes; i += LAYOUT_LINE) __builtin_prefetch(src + bytes + i);
+    if (type == QUANT_F32) return (const float *)(const void *)src;
+    for (uint32_t i = 0; i < bytes / LAYOUT_LINE; i++) {
+        float *low = panel + (i / 2 * 4 + i % 2) * WEIGHT_GROUP, *high = low + 2 * WEIGHT_GROUP;
+        unpack_words(low, high, src + LAYOUT_LINE * i, type);
+        unpack_words(low + 8, high + 8, src + LAYOUT_LINE * i + 32, type);
+    }
+    return panel;
+}
+
+INLINE void dense_rows(const float *panel, const struct tile *t, uint32_t c, uint32_t r0, int n_row)
+{
+    const uint32_t n = layout_chunk_blocks(t->n_block, c) * LAYOUT_BLOCK;
+    const struct x_dense *x = t->xf + (size_t)c * t->n_row + r0;
+    __m256 f[DENSE_ROWS][2];
+#pragma GCC unroll 4
+    for (int r = 0; r < n_row; r++) {
+        f[r][0] = _mm256_load_ps(t->acc[r0 + (uint32_t)r]);
+        f[r][1] = _mm256_load_ps(t->acc[r0 + (uint32_t)r] + 8);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const __m256 w0 = _mm256_loadu_ps(panel + i * WEIGHT_GROUP);
+        const __m256 w1 = _mm256_loadu_ps(panel + i * WEIGHT_GROUP + 8);
+#pragma GCC unroll 4
+        for (int r = 0; r < n_row; r++) {
+            const __m256 v = _mm256_broadcast_ss(&x[r].x[i]);
+            f[r][0] = _mm256_fmadd_ps(w0, v, f[r][0]);
+            f[r][1] = _mm256_fmadd_ps(w1, v, f[r][1]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < n_row; r++) {
+        _mm256_store_ps(t->acc[r0 + (uint32_t)r], f[r][0]);
+        _mm256_store_ps(t->acc[r0 + (uint32_t)r] + 8, f[r][1]);
+    }
+}
+
+INLINE void dense_tile(enum quant_type type, const struct tile *t)
+{
+    const uint8_t *src = t->group + LAYOUT_HEAD;
+    _Alignas(64) float buffer[LAYOUT_CHUNK * WEIGHT_GROUP];
+    memset(t->acc, 0, t->n_row * sizeof *t->acc);
+    for (uint32_t c = 0; c < t->n_chunk; c++) {
+        const uint32_t nb = layout_chunk_blocks(t->n_block, c);
+        const float *panel = dense_panel(buffer, src, nb, type);
+        uint32_t r = 0;
+        for (; r + DENSE_ROWS <= t->n_row; r += DENSE_ROWS) dense_rows(panel, t, c, r, DENSE_ROWS);
+        for (; r < t->n_row; r++) dense_rows(panel, t, c, r, 1);
+        src += layout_full_chunk_bytes(weight_layout_of(type));
+    }
+}
+
+/* ---- One kernel per type
+ * ------------------------------------------------------------------------------- */
+
+#define QUANT_TYPES(use)                                                                           \
+    use(Q4_0) use(Q4_1) use(Q5_0) use(Q5_1) use(Q8_0) use(Q2_K) use(Q3_K) use(Q4_K) use(Q5_K)      \
+        use(Q6_K) use(IQ4_NL) use(IQ4_XS)
+#define DENSE_TYPES(use) use(F32) use(F16) use(BF16)
+
+#define DEFINE_QUANT(type)                                                                         \
+    static void tile_maddubs_##type(const struct tile *t)                                          \
+    {                                                                                              \
+        quant_tile((struct kernel){weight_layout_of(QUANT_##type), false}, t);                     \
+    }                                                                                              \
+    static void tile_vnni_##type(const struct tile *t)                                             \
+    {                                                                                              \
+        quant_tile((struct kernel){weight_layout_of(QUANT_##type), true}, t);                      \
+    }
+#define DEFINE_DENSE(type)                                                                         \
+    static void tile_##type(const struct tile *t)                                                  \
+    {                                                                                              \
+        dense_tile(QUANT_##type, t);                                                               \
+    }
+QUANT_TYPES(DEFINE_QUANT)
+DENSE_TYPES(DEFINE_DENSE)
+
+typedef void (*tile_fn)(const struct tile *t);
+
+static tile_fn tile_fn_of(enum quant_type type, bool use_vnni)
+{
+#define CASE_QUANT(type)                                                                           \
+    case QUANT_##type:                                                                             \
+        return use_vnni ? tile_vnni_##type : tile_maddubs_##type;
+#define CASE_DENSE(type)                                                                           \
+    case QUANT_##type: return tile_##type;
+    switch (type) {
+        QUANT_TYPES(CASE_QUANT)
+        DENSE_TYPES(CASE_DENSE)
+    }
+    __builtin_unreachable();
+}
+
+/* ---- Epilogue and items
+ * --------------------------------------------------------------------------------- */
+
+struct finish {
+    const struct op_linear *op;
+    const struct linear_part *part;
+    uint32_t o0, width, row0, n_row;
+    float (*acc)[WEIGHT_GROUP], (*up)[WEIGHT_GROUP]; /* up: of a GLU */
+    float bias[WEIGHT_GROUP], bias_up[WEIGHT_GROUP];
+};
+
+static void copy_bias(float dst[WEIGHT_GROUP], const float *bias, uint32_t o0, uint32_t width)
+{
+    memset(dst, 0, WEIGHT_GROUP * sizeof *dst);
+    if (bias) memcpy(dst, bias + o0, width * sizeof *dst);
+}
+
+/* Eight outputs of one row; `old` is what y holds. */
+INLINE __m256 finish_lanes(const struct finish *f, uint32_t r, uint32_t o, __m256 old)
+{
+    const __m256 v = _mm256_add_ps(_mm256_load_ps(f->acc[r] + o), _mm256_loadu_ps(f->bias + o));
+    switch (f->op->epilogue) {
+    case LINEAR_STORE: return v;
+    case LINEAR_ADD: return _mm256_add_ps(old, v);
+    case LINEAR_GLU_SILU:
+    case LINEAR_GLU_GELU: break;
+    }
+    const __m256 up = _mm256_add_ps(_mm256_load_ps(f->up[r] + o), _mm256_loadu_ps(f->bias_up + o));
+    return _mm256_mul_ps(f->op->epilogue == LINEAR_GLU_SILU ? math_silu(v) : math_gelu(v), up);
+}
+
+static void finish_rows(const struct finish *f)
+{
+    for (uint32_t r = 0; r < f->n_row; r++) {
+        float *y = f->part->y + (size_t)(f->row0 + r) * f->part->y_stride + f->o0;
+        float edge[WEIGHT_GROUP] = {0};
+        float *at = f->width == WEIGHT_GROUP ? y : edge;
+        if (at == edge && f->op->epilogue == LINEAR_ADD) memcpy(edge, y, f->width * sizeof *y);
+        for (uint32_t o = 0; o < WEIGHT_GROUP; o += 8)
+            _mm256_storeu_ps(at + o, finish_lanes(f, r, o, _mm256_loadu_ps(at + o)));
+        if (at == edge) memcpy(y, edge, f->width * sizeof *y);
+    }
+}
+
+static void run_tile(const struct job *job, uint32_t part_i, uint32_t group_i, uint32_t tile_i,
+                     float (*acc)[WEIGHT_GROUP])
+{
+    const struct weight *w = job->op->part[part_i].w;
+    const size_t x = chunk_index(job, tile_i, 0, 0);
+    const struct tile t = {
+        .group = w->data + group_i * w->group_bytes,
+        .n_chunk = job->n_chunk,
+        .n_block = layout_n_block(w->n_in),
+        .n_row = tile_rows(job, tile_i),
+        .xq = job->xq ? job->xq + x : NULL,
+        .xf = job->xf ? job->xf + x : NULL,
+        .acc = acc,
+    };
+    tile_fn_of(w->type, job->use_vnni)(&t);
+}
+
+static void run_item(void *arg, uint32_t item_i, uint32_t worker_i)
+{
+    (void)worker_i;
+    const struct job *job = arg;
+    const struct op_linear *op = job->op;
+    const uint32_t tile_i = item_i / job->n_item, unit0 = item_i % job->n_item * job->item_units;
+    const uint32_t unit1 = min_u32(job->n_unit, unit0 + job->item_units);
+    _Alignas(64) float acc[ROW_TILE][WEIGHT_GROUP], up[ROW_TILE][WEIGHT_GROUP];
+    for (uint32_t u = unit0; u < unit1; u++) {
+        const struct linear_unit unit = linear_find_unit(op, u);
+        const struct linear_part *part = &op->part[unit.part_i];
+        run_tile(job, unit.part_i, unit.group_i, tile_i, acc);
+        if (linear_is_glu(op)) run_tile(job, 1, unit.group_i, tile_i, up);
+        struct finish f = {
+            .op = op,
+            .part = part,
+            .o0 = unit.group_i * WEIGHT_GROUP,
+            .width = linear_group_width(part->w, unit.group_i),
+            .row0 = tile_i * ROW_TILE,
+            .n_row = tile_rows(job, tile_i),
+            .acc = acc,
+            .up = up,
+        };
+        copy_bias(f.bias, part->bias, f.o0, f.width);
+        if (linear_is_glu(op)) copy_bias(f.bias_up, op->part[1].bias, f.o0, f.width);
+        finish_rows(&f);
+    }
+}
+
+static size_t scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
+{
+    (void)n_worker;
+    (void)n_out_sum;
+    const size_t n_chunk = (n_in + LAYOUT_CHUNK - 1) / LAYOUT_CHUNK;
+    return n_row * n_chunk * (sizeof(struct x_chunk) + sizeof(struct x_dense));
+}
+
+static void linear(struct workers *pool, const struct op_linear *op, bool use_vnni)
+{
+    linear_check(op);
+    assert(op->scratch_bytes >= scratch(workers_count(pool), op->n_row, op->n_in, 0));
+    struct job job = {
+        .op = op,
+        .use_vnni = use_vnni,
+        .n_chunk = (op->n_in + LAYOUT_CHUNK - 1) / LAYOUT_CHUNK,
+        .n_tile = (op->n_row + ROW_TILE - 1) / ROW_TILE,
+        .n_unit = linear_n_unit(op),
+    };
+    bool any_dense = false, any_quant = false;
+    for (uint32_t p = 0; p < op->n_part; p++) {
+        const bool dense = weight_layout_of(op->part[p].w->type).scale == SCALE_NONE;
+        any_dense = any_dense || dense;
+        any_quant = any_quant || !dense;
+    }
+    if (any_quant) job.xq = op->scratch;
+    if (any_dense)
+        job.xf =
+            (struct x_dense *)((struct x_chunk *)op->scratch + (size_t)op->n_row * job.n_chunk);
+    const uint32_t n_item_wanted = workers_count(pool) * ITEMS_PER_WORKER;
+    job.item_units = min_u32(ITEM_MAX, (job.n_unit + n_item_wanted - 1) / n_item_wanted);
+    job.n_item = (job.n_unit + job.item_units - 1) / job.item_units;
+    workers_for(pool, op->n_row, pack_row, &job);
+    workers_for(pool, job.n_tile * job.n_item, run_item, &job);
+}
+
+static void linear_maddubs(struct workers *pool, const struct op_linear *op)
+{
+    linear(pool, op, false);
+}
+
+static void linear_vnni(struct workers *pool, const struct op_linear *op)
+{
+    linear(pool, op, true);
+}
+
+void ops_fill_avx2_linear(struct ops *o)
+{
+    o->linear = detect_features() & DETECT_AVX_VNNI ? linear_vnni : linear_maddubs;
+    o->linear_scratch = scratch;
+}
