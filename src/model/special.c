@@ -30,17 +30,24 @@ static int compare_texts(const void *a, const void *b, void *vocab)
     return order ? order : n < m ? -1 : n > m;
 }
 
-sac_status special_init(struct special *s, const struct vocab *v, unsigned kinds, sac_error *err)
+/* Whether a token is wanted; those without a text are nowhere to be found. */
+static bool is_wanted(const struct vocab *v, uint32_t id, unsigned with, unsigned without)
+{
+    size_t n;
+    strtab_get(&v->text, id, &n);
+    return n > 0 && (v->kind[id] & with) && !(v->kind[id] & without);
+}
+
+sac_status special_init(struct special *s, const struct vocab *v, unsigned with, unsigned without,
+                        sac_error *err)
 {
     s->vocab = v;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < v->n_tok; i++) n += (v->kind[i] & kinds) != 0;
+    for (uint32_t i = 0; i < v->n_tok; i++) n += is_wanted(v, i, with, without);
     s->id = mem_alloc(n * sizeof *s->id);
     if (!s->id) return error_set(err, SAC_ERR_MEMORY, "no memory for %u special tokens", n);
     for (uint32_t i = 0; i < v->n_tok; i++) {
-        size_t n_text;
-        strtab_get(&v->text, i, &n_text);
-        if ((v->kind[i] & kinds) && n_text) s->id[s->n++] = i;
+        if (is_wanted(v, i, with, without)) s->id[s->n++] = i;
     }
     qsort_r(s->id, s->n, sizeof *s->id, compare_texts, (void *)(uintptr_t)v);
     for (uint32_t i = s->n; i-- > 0;) {

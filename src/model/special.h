@@ -23,8 +23,10 @@ struct special_parts {
     size_t n, capacity;
 };
 
-/* Takes the tokens that have one of `kinds`. Fills a zeroed `s`, which needs special_deinit. */
-sac_status special_init(struct special *s, const struct vocab *v, unsigned kinds, sac_error *err);
+/* Takes the tokens that have one of the kinds `with` and none of `without`. Fills a zeroed `s`,
+ * which needs special_deinit also after an error. */
+sac_status special_init(struct special *s, const struct vocab *v, unsigned with, unsigned without,
+                        sac_error *err);
 void special_deinit(struct special *s);
 
 /* Longer tokens are placed before shorter ones wherever they are, equally long ones from left to

@@ -89,8 +89,9 @@ static sac_status init(struct tokenizer *t, const struct gguf *g, const char *pr
                          "%s: tokenizer.ggml.model '%.*s' is not known; known are gpt2 llama",
                          gguf_path(g), (int)(model.n < 64 ? model.n : 64), model.s);
     }
-    TRY(special_init(&t->user, &t->vocab, VOCAB_USER, err));
-    return special_init(&t->named, &t->vocab, VOCAB_USER | VOCAB_CONTROL | VOCAB_UNKNOWN, err);
+    const unsigned hidden = VOCAB_CONTROL | VOCAB_UNKNOWN;
+    TRY(special_init(&t->user, &t->vocab, VOCAB_USER, hidden, err));
+    return special_init(&t->named, &t->vocab, VOCAB_USER | hidden, 0, err);
 }
 
 sac_status tokenizer_create(struct tokenizer **out, const struct gguf *g, const char *pre,
