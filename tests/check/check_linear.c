@@ -1,0 +1,512 @@
+/* check_linear.c: linear layers of every instruction set that this CPU has, against `ref`, for
+ * every type, both modes, ragged shapes and hostile values.
+ *
+ * Tolerances are on |y - ref| in root mean square over a row, relative to ref's, as inputs are
+ * noise-like. avx512 and NARROW of amx hold activations in 15 bits per block of 32: error of an
+ * element a / 16256 / sqrt(12) with a about 2.1 deviations, 4e-5; 1e-4 is allowed. WIDE of amx
+ * rounds both operands to f16, 2^-12 / sqrt(3) each and the scales of K types once more: 2.5e-4;
+ * 5e-4 is allowed, and eight times as much with bf16. avx2 may hold 8 bits: 5e-3, in rows
+ * whose outputs happen to be small 1.2e-2; 2e-2 is allowed.
+ * A single output may be off by six times that: outputs are sums of hundreds of terms, hence
+ * Gaussian. Rows must be bitwise equal whatever n_row and the number of threads. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "ops/ops.h"
+#include "random_rows.h"
+
+#include <stdio.h>
+
+#define ROWS_MAX 100u
+
+static const enum quant_type types[] = {QUANT_F32,  QUANT_F16,    QUANT_BF16,  QUANT_Q4_0,
+                                        QUANT_Q4_1, QUANT_Q5_0,   QUANT_Q5_1,  QUANT_Q8_0,
+                                        QUANT_Q2_K, QUANT_Q3_K,   QUANT_Q4_K,  QUANT_Q5_K,
+                                        QUANT_Q6_K, QUANT_IQ4_NL, QUANT_IQ4_XS};
+#define N_TYPE (sizeof types / sizeof types[0])
+
+struct isa {
+    const char *name;
+    double narrow_tol, wide_tol;
+    struct ops ops;
+};
+
+struct tables {
+    struct workers *pool[2]; /* of 1 and 3 workers */
+    struct ops ref;
+    struct isa isa[4];
+    size_t n_isa;
+};
+
+static int setup(void **state)
+{
+    static const struct isa all[] = {{.name = "avx2", .narrow_tol = 2e-2, .wide_tol = 2e-2},
+                                     {.name = "avx512", .narrow_tol = 1e-4, .wide_tol = 1e-4},
+                                     {.name = "amx", .narrow_tol = 1e-4, .wide_tol = 5e-4},
+                                     {.name = "neon", .narrow_tol = 2e-2, .wide_tol = 2e-2}};
+    struct tables *t = mem_calloc(1, sizeof *t);
+    assert_non_null(t);
+    assert_int_equal(workers_create(&t->pool[0], 1, NULL), SAC_OK);
+    assert_int_equal(workers_create(&t->pool[1], 3, NULL), SAC_OK);
+    assert_int_equal(ops_init_isa(&t->ref, "ref", NULL), SAC_OK);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        t->isa[t->n_isa] = all[i];
+        const sac_status status = ops_init_isa(&t->isa[t->n_isa].ops, all[i].name, NULL);
+        if (status == SAC_OK) t->n_isa++;
+        assert_true(status == SAC_OK || status == SAC_ERR_UNSUPPORTED);
+    }
+    *state = t;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct tables *t = *state;
+    workers_destroy(t->pool[0]);
+    workers_destroy(t->pool[1]);
+    mem_free(t);
+    return 0;
+}
+
+static void *zeroed(size_t n, size_t bytes)
+{
+    void *p = mem_map(n * bytes);
+    assert_non_null(p);
+    return p;
+}
+
+struct matrix {
+    struct weight w;
+    uint8_t *src; /* file order */
+    float *bias;
+};
+
+static void matrix_init(struct matrix *m, struct tables *t, enum quant_type type, uint32_t n_out,
+                        uint32_t n_in, uint64_t seed)
+{
+    weight_init(&m->w, type, n_out, n_in);
+    m->src = zeroed(n_out, quant_row_bytes(type, n_in));
+    m->w.data = zeroed(weight_bytes(&m->w), 1);
+    m->bias = zeroed(n_out, sizeof *m->bias);
+    random_rows(m->src, type, (size_t)n_out * n_in, &seed);
+    for (uint32_t i = 0; i < n_out; i++) m->bias[i] = 0.1f * random_unit(&seed);
+    weight_pack(t->pool[1], &m->w, m->src);
+}
+
+static void matrix_deinit(struct matrix *m)
+{
+    mem_unmap(m->src, m->w.n_out * quant_row_bytes(m->w.type, m->w.n_in));
+    mem_unmap(m->w.data, weight_bytes(&m->w));
+    mem_unmap(m->bias, m->w.n_out * sizeof *m->bias);
+}
+
+/* One call under `ops` with scratch of exactly the size that it asks for, full of NaN. */
+static void call(const struct ops *ops, struct workers *pool, struct op_linear op)
+{
+    uint32_t n_out = 0;
+    for (uint32_t p = 0; p < op.n_part; p++) n_out += op.part[p].w->n_out;
+    op.scratch_bytes = ops->linear_scratch(workers_count(pool), op.n_row, op.n_in, n_out);
+    op.scratch = mem_map(op.scratch_bytes);
+    assert_non_null(op.scratch);
+    memset(op.scratch, 0xff, op.scratch_bytes);
+    ops->linear(pool, &op);
+    mem_unmap(op.scratch, op.scratch_bytes);
+}
+
+/* Rows of `got` against `want`, both [n_row, n]. */
+static void compare(const float *got, const float *want, uint32_t n_row, uint32_t n, double tol,
+                    const char *what)
+{
+    for (uint32_t r = 0; r < n_row; r++, got += n, want += n) {
+        double error = 0, power = 0, worst = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            const double d = (double)got[i] - (double)want[i];
+            if (!isfinite(d)) fail_msg("%s: row %u, output %u is %g", what, r, i, (double)got[i]);
+            error += d * d;
+            power += (double)want[i] * (double)want[i];
+            if (fabs(d) > worst) worst = fabs(d);
+        }
+        if (error > tol * tol * power || worst > 6 * tol * sqrt(power / n))
+            fail_msg("%s: row %u is off by %.2e, one output by %.2e, allowed is %.0e", what, r,
+                     sqrt(error / power), worst / sqrt(power / n), tol);
+    }
+}
+
+static void expect_same_bits(const float *got, const float *want, size_t n, const char *what)
+{
+    for (size_t i = 0; i < n; i++)
+        if (float_bits(got[i]) != float_bits(want[i]))
+            fail_msg("%s: value %zu is %a, not %a", what, i, (double)got[i], (double)want[i]);
+}
+
+static double tolerance(const struct isa *isa, enum linear_mode mode)
+{
+    return mode == LINEAR_NARROW ? isa->narrow_tol : isa->wide_tol;
+}
+
+static const char *label(const struct isa *isa, enum linear_mode mode, enum quant_type type)
+{
+    static char text[64];
+    snprintf(text, sizeof text, "%s %s %s", isa->name, mode == LINEAR_NARROW ? "narrow" : "wide",
+             quant_name(type));
+    return text;
+}
+
+static void fill_gauss(float *x, size_t n, uint64_t seed)
+{
+    for (size_t i = 0; i < n; i++) x[i] = random_gauss(&seed);
+}
+
+/* 100 rows against ref; then fewer rows and other thread counts against those bits. */
+static void check_type(struct tables *t, enum quant_type type, uint32_t n_out, uint32_t n_in)
+{
+    static const uint32_t row_counts[] = {1, 2, 3, 7, 16, 17, 64, ROWS_MAX};
+    struct matrix m;
+    matrix_init(&m, t, type, n_out, n_in, 3);
+    const uint32_t x_stride = n_in + 3, y_stride = n_out;
+    const size_t n_y = (size_t)ROWS_MAX * y_stride;
+    float *x = zeroed((size_t)ROWS_MAX * x_stride, sizeof *x);
+    float *want = zeroed(n_y, sizeof *want), *all = zeroed(n_y, sizeof *all);
+    float *some = zeroed(n_y, sizeof *some);
+    fill_gauss(x, (size_t)ROWS_MAX * x_stride, 5);
+    struct op_linear op = {.x = x,
+                           .x_stride = x_stride,
+                           .n_row = ROWS_MAX,
+                           .n_in = n_in,
+                           .n_part = 1,
+                           .part = {{.w = &m.w, .bias = m.bias, .y_stride = y_stride}}};
+    op.part[0].y = want;
+    call(&t->ref, t->pool[1], op);
+    for (size_t i = 0; i < t->n_isa; i++) {
+        for (int mode = LINEAR_NARROW; mode <= LINEAR_WIDE; mode++) {
+            const char *what = label(&t->isa[i], (enum linear_mode)mode, type);
+            op.mode = (enum linear_mode)mode;
+            op.n_row = ROWS_MAX;
+            op.part[0].y = all;
+            call(&t->isa[i].ops, t->pool[0], op);
+            compare(all, want, ROWS_MAX, n_out, tolerance(&t->isa[i], op.mode), what);
+            op.part[0].y = some;
+            for (size_t c = 0; c < sizeof row_counts / sizeof *row_counts; c++) {
+                op.n_row = row_counts[c];
+                call(&t->isa[i].ops, t->pool[c % 2 ? 0 : 1], op);
+                expect_same_bits(some, all, (size_t)op.n_row * y_stride, what);
+            }
+        }
+    }
+    matrix_deinit(&m);
+    mem_unmap(x, (size_t)ROWS_MAX * x_stride * sizeof *x);
+    mem_unmap(want, n_y * sizeof *want);
+    mem_unmap(all, n_y * sizeof *all);
+    mem_unmap(some, n_y * sizeof *some);
+}
+
+static void types_match_ref(void **state)
+{
+    struct tables *t = *state;
+    for (size_t i = 0; i < N_TYPE; i++) {
+        const uint32_t block = quant_block_elems(types[i]);
+        check_type(t, types[i], 57, 512);
+        check_type(t, types[i], 19, block == 256 ? 256 : block == 32 ? 608 : 587);
+    }
+}
+
+/* The shapes and types of the four models; every third row of outputs would do, all are cheap. */
+static void model_shapes_match_ref(void **state)
+{
+    struct tables *t = *state;
+    static const struct {
+        enum quant_type type;
+        uint32_t n_out, n_in;
+    } cases[] = {{QUANT_Q4_1, 1536, 576},  {QUANT_Q4_1, 576, 1536},  {QUANT_Q8_0, 192, 576},
+                 {QUANT_Q5_0, 4864, 896},  {QUANT_Q8_0, 128, 896},   {QUANT_Q6_K, 896, 4864},
+                 {QUANT_Q4_K, 8960, 1536}, {QUANT_Q6_K, 1536, 8960}, {QUANT_Q4_K, 256, 1536},
+                 {QUANT_Q5_0, 2048, 640},  {QUANT_Q4_K, 640, 2048},  {QUANT_Q8_0, 256, 640}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        struct matrix m;
+        const uint32_t n_out = cases[c].n_out, n_in = cases[c].n_in, n_row = 5;
+        matrix_init(&m, t, cases[c].type, n_out, n_in, c);
+        float *x = zeroed((size_t)n_row * n_in, sizeof *x);
+        float *want = zeroed((size_t)n_row * n_out, sizeof *want);
+        float *got = zeroed((size_t)n_row * n_out, sizeof *got);
+        fill_gauss(x, (size_t)n_row * n_in, c);
+        struct op_linear op = {.x = x,
+                               .x_stride = n_in,
+                               .n_row = n_row,
+                               .n_in = n_in,
+                               .n_part = 1,
+                               .part = {{.w = &m.w, .y = want, .y_stride = n_out}}};
+        call(&t->ref, t->pool[1], op);
+        op.part[0].y = got;
+        for (size_t i = 0; i < t->n_isa; i++) {
+            for (int mode = LINEAR_NARROW; mode <= LINEAR_WIDE; mode++) {
+                op.mode = (enum linear_mode)mode;
+                call(&t->isa[i].ops, t->pool[1], op);
+                compare(got, want, n_row, n_out, tolerance(&t->isa[i], op.mode),
+                        label(&t->isa[i], op.mode, cases[c].type));
+            }
+        }
+        matrix_deinit(&m);
+        mem_unmap(x, (size_t)n_row * n_in * sizeof *x);
+        mem_unmap(want, (size_t)n_row * n_out * sizeof *want);
+        mem_unmap(got, (size_t)n_row * n_out * sizeof *got);
+    }
+}
+
+/* Norm in front; q, k, v of different types and widths in one call; bias on some. */
+#define N_ROW 21u
+#define N_IN  512u
+
+struct trio {
+    struct matrix m[3];
+    float x[N_ROW * N_IN], norm[N_IN];
+    float want[3][N_ROW * 96], got[3][N_ROW * 96];
+};
+
+static const uint32_t trio_out[3] = {96, 40, 33};
+
+static struct trio *trio_create(struct tables *t, bool equal_widths)
+{
+    static const enum quant_type trio_types[3] = {QUANT_Q4_K, QUANT_Q8_0, QUANT_F16};
+    struct trio *s = zeroed(1, sizeof *s);
+    uint64_t seed = 11;
+    for (uint32_t i = 0; i < 3; i++)
+        matrix_init(&s->m[i], t, trio_types[i], equal_widths ? 90 : trio_out[i], N_IN, i + 20);
+    fill_gauss(s->x, N_ROW * N_IN, 12);
+    for (uint32_t i = 0; i < N_IN; i++) s->norm[i] = 1 + 0.3f * random_unit(&seed);
+    return s;
+}
+
+static void trio_destroy(struct trio *s)
+{
+    for (uint32_t i = 0; i < 3; i++) matrix_deinit(&s->m[i]);
+    mem_unmap(s, sizeof *s);
+}
+
+/* Runs the op under ref and under every set from the same starting y, and compares. */
+static void trio_check(struct tables *t, struct trio *s, struct op_linear op, const char *what)
+{
+    const uint32_t n_y = op.epilogue >= LINEAR_GLU_SILU ? 1 : op.n_part;
+    for (uint32_t p = 0; p < op.n_part; p++) {
+        op.part[p].w = &s->m[p].w;
+        op.part[p].bias = p == 1 ? NULL : s->m[p].bias;
+        op.part[p].y_stride = s->m[p].w.n_out;
+        op.part[p].y = s->want[p];
+        fill_gauss(s->want[p], N_ROW * 96, p);
+    }
+    call(&t->ref, t->pool[0], op);
+    for (size_t i = 0; i < t->n_isa; i++) {
+        for (int mode = LINEAR_NARROW; mode <= LINEAR_WIDE; mode++) {
+            op.mode = (enum linear_mode)mode;
+            for (uint32_t p = 0; p < op.n_part; p++) {
+                op.part[p].y = s->got[p];
+                fill_gauss(s->got[p], N_ROW * 96, p);
+            }
+            call(&t->isa[i].ops, t->pool[1], op);
+            /* A GLU multiplies two outputs and an error of its gate by up to |up|: twice. */
+            const double factor = op.epilogue >= LINEAR_GLU_SILU ? 3 : 1;
+            for (uint32_t p = 0; p < n_y; p++)
+                compare(s->got[p], s->want[p], N_ROW, s->m[p].w.n_out,
+                        factor * tolerance(&t->isa[i], op.mode), what);
+            for (uint32_t p = n_y; p < op.n_part; p++) {
+                fill_gauss(s->want[p], N_ROW * 96, p); /* not written */
+                expect_same_bits(s->got[p], s->want[p], N_ROW * 96, what);
+            }
+        }
+    }
+}
+
+static void norm_and_parts_match_ref(void **state)
+{
+    struct trio *s = trio_create(*state, false);
+    struct op_linear op = {.x = s->x,
+                           .x_stride = N_IN,
+                           .n_row = N_ROW,
+                           .n_in = N_IN,
+                           .norm = s->norm,
+                           .norm_eps = 1e-6f,
+                           .n_part = 3};
+    trio_check(*state, s, op, "norm, store");
+    op.epilogue = LINEAR_ADD;
+    trio_check(*state, s, op, "norm, add");
+    op.norm = NULL;
+    trio_check(*state, s, op, "add");
+    trio_destroy(s);
+}
+
+static void glu_matches_ref(void **state)
+{
+    struct trio *s = trio_create(*state, true);
+    struct op_linear op = {.x = s->x,
+                           .x_stride = N_IN,
+                           .n_row = N_ROW,
+                           .n_in = N_IN,
+                           .norm = s->norm,
+                           .norm_eps = 1e-6f,
+                           .n_part = 2};
+    op.epilogue = LINEAR_GLU_SILU;
+    trio_check(*state, s, op, "silu");
+    op.epilogue = LINEAR_GLU_GELU;
+    trio_check(*state, s, op, "gelu");
+    for (uint32_t i = 0; i < N_ROW * N_IN; i++) s->x[i] *= 300; /* gates far out: 0 and identity */
+    op.norm = NULL;
+    trio_check(*state, s, op, "gelu, large");
+    op.epilogue = LINEAR_GLU_SILU;
+    trio_check(*state, s, op, "silu, large");
+    trio_destroy(s);
+}
+
+/* Row contents of the hostile test. */
+enum hostile {
+    ROW_GAUSS,
+    ROW_ZERO,
+    ROW_DENORMAL,
+    ROW_HUGE,
+    ROW_SMALL,
+    ROW_SPIKE,
+    ROW_INF,
+    ROW_NAN,
+    ROW_GAUSS_TOO,
+    N_HOSTILE
+};
+
+static void fill_hostile(float *x, uint32_t n)
+{
+    fill_gauss(x, (size_t)N_HOSTILE * n, 9);
+    for (uint32_t k = 0; k < n; k++) {
+        x[ROW_ZERO * n + k] = k % 2 ? 0.0f : -0.0f;
+        x[ROW_DENORMAL * n + k] *= 0x1p-130f;
+        x[ROW_HUGE * n + k] *= 1e30f;
+        x[ROW_SMALL * n + k] *= 1e-20f;
+    }
+    x[ROW_SPIKE * n + 5] = 3e4f;
+    x[ROW_INF * n + n / 2] = INFINITY;
+    x[ROW_NAN * n + n - 1] = NAN;
+}
+
+/* Three times the tolerance: next to the spike, which fixes the step of its block, 31 inputs lose
+ * their bits, an error of 1e-4 of the output. */
+static void check_hostile_rows(const float *y, const float *want, uint32_t n, const float *bias,
+                               double tol, const char *what)
+{
+    static const enum hostile normal[] = {ROW_GAUSS, ROW_HUGE, ROW_SMALL, ROW_SPIKE, ROW_GAUSS_TOO};
+    for (size_t i = 0; i < sizeof normal / sizeof normal[0]; i++)
+        compare(y + normal[i] * n, want + normal[i] * n, 1, n, 3 * tol, what);
+    for (uint32_t o = 0; o < n; o++) {
+        assert_true(y[ROW_ZERO * n + o] == (bias ? bias[o] : 0));
+        assert_true(fabsf(y[ROW_DENORMAL * n + o] - (bias ? bias[o] : 0)) < 1e-28f);
+        assert_true(!isfinite(y[ROW_INF * n + o]));
+        assert_true(isnan(y[ROW_NAN * n + o]));
+    }
+}
+
+static void hostile_rows_stay_alone(void **state)
+{
+    struct tables *t = *state;
+    const uint32_t n_in = 512, n_out = 35;
+    float *x = zeroed(N_HOSTILE * n_in, sizeof *x);
+    float *want = zeroed(N_HOSTILE * n_out, sizeof *want), *got = zeroed(N_HOSTILE * n_out, 4);
+    fill_hostile(x, n_in);
+    for (size_t k = 0; k < N_TYPE; k++) {
+        struct matrix m;
+        matrix_init(&m, t, types[k], n_out, n_in, k);
+        struct op_linear op = {.x = x,
+                               .x_stride = n_in,
+                               .n_row = N_HOSTILE,
+                               .n_in = n_in,
+                               .n_part = 1,
+                               .part = {{.w = &m.w, .y = want, .y_stride = n_out}}};
+        call(&t->ref, t->pool[0], op);
+        op.part[0].y = got;
+        for (size_t i = 0; i < t->n_isa; i++) {
+            for (int mode = LINEAR_NARROW; mode <= LINEAR_WIDE; mode++) {
+                const char *what = label(&t->isa[i], (enum linear_mode)mode, types[k]);
+                op.mode = (enum linear_mode)mode;
+                call(&t->isa[i].ops, t->pool[1], op);
+                check_hostile_rows(got, want, n_out, NULL, tolerance(&t->isa[i], op.mode), what);
+            }
+        }
+        matrix_deinit(&m);
+    }
+    mem_unmap(x, N_HOSTILE * n_in * sizeof *x);
+    mem_unmap(want, N_HOSTILE * n_out * sizeof *want);
+    mem_unmap(got, N_HOSTILE * n_out * sizeof *got);
+}
+
+/* One row of weights is scaled far up, one far down, one poisoned: the others keep their bits. */
+static void poison_weights(struct matrix *m, uint32_t n_in)
+{
+    const size_t row = quant_row_bytes(m->w.type, n_in);
+    for (uint32_t k = 0; k < n_in; k++) {
+        float *f = (float *)(m->src + 2 * row) + k, *g = (float *)(m->src + 20 * row) + k;
+        *f *= 1e30f;
+        *g *= 1e-30f;
+    }
+    ((float *)(m->src + 7 * row))[3] = NAN;
+    ((float *)(m->src + 30 * row))[0] = INFINITY;
+}
+
+static void hostile_weights_stay_alone(void **state)
+{
+    struct tables *t = *state;
+    const uint32_t n_in = 256, n_out = 35, n_row = 18;
+    struct matrix m;
+    matrix_init(&m, t, QUANT_F32, n_out, n_in, 77);
+    float *x = zeroed(n_row * n_in, sizeof *x);
+    float *want = zeroed(n_row * n_out, sizeof *want), *got = zeroed(n_row * n_out, sizeof *got);
+    float *before = zeroed(n_row * n_out, sizeof *before);
+    fill_gauss(x, n_row * n_in, 78);
+    struct op_linear op = {.x = x,
+                           .x_stride = n_in,
+                           .n_row = n_row,
+                           .n_in = n_in,
+                           .n_part = 1,
+                           .part = {{.w = &m.w, .y = want, .y_stride = n_out}}};
+    for (size_t i = 0; i < t->n_isa; i++) {
+        for (int mode = LINEAR_NARROW; mode <= LINEAR_WIDE; mode++) {
+            const double tol = tolerance(&t->isa[i], (enum linear_mode)mode);
+            uint64_t seed = 77;
+            random_rows(m.src, QUANT_F32, (size_t)n_out * n_in, &seed);
+            weight_pack(t->pool[1], &m.w, m.src);
+            op.mode = (enum linear_mode)mode;
+            op.part[0].y = before;
+            call(&t->isa[i].ops, t->pool[0], op);
+            poison_weights(&m, n_in);
+            weight_pack(t->pool[1], &m.w, m.src);
+            op.part[0].y = want;
+            call(&t->ref, t->pool[0], op);
+            op.part[0].y = got;
+            call(&t->isa[i].ops, t->pool[0], op);
+            for (uint32_t r = 0; r < n_row; r++)
+                for (uint32_t o = 0; o < n_out; o++) {
+                    const float a = got[r * n_out + o], b = want[r * n_out + o];
+                    const double term = o == 2 ? 1e30 : 1e-30; /* of a product, about 0.03 of it */
+                    if (o == 7 || o == 30)
+                        assert_true(!isfinite(a));
+                    else if (o == 2 || o == 20)
+                        assert_true(fabs((double)a - (double)b) < 6 * tol * term);
+                    else
+                        expect_same_bits(&a, &before[r * n_out + o], 1, t->isa[i].name);
+                }
+        }
+    }
+    matrix_deinit(&m);
+    mem_unmap(x, n_row * n_in * sizeof *x);
+    mem_unmap(want, n_row * n_out * sizeof *want);
+    mem_unmap(got, n_row * n_out * sizeof *got);
+    mem_unmap(before, n_row * n_out * sizeof *before);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(types_match_ref),          cmocka_unit_test(model_shapes_match_ref),
+        cmocka_unit_test(norm_and_parts_match_ref), cmocka_unit_test(glu_matches_ref),
+        cmocka_unit_test(hostile_rows_stay_alone),  cmocka_unit_test(hostile_weights_stay_alone),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
