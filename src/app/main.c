@@ -19,6 +19,7 @@ struct command {
 
 static const struct command commands[] = {
     {"gguf", app_gguf, "show what a model file holds, or check it"},
+    {"run", app_run, "answer one prompt, for pipes and scripts"},
     {"methods", app_methods, "list the attention methods that are built in"},
 };
 

@@ -1,0 +1,11 @@
+/* input.h: texts that the user names: files, or stdin as "-". */
+#ifndef SAC_APP_INPUT_H
+#define SAC_APP_INPUT_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+/* Appends all of a file to `out`. Any bytes are taken as they are. */
+sac_status input_read(struct strbuf *out, const char *path, sac_error *err);
+
+#endif

@@ -1,0 +1,12 @@
+/* interrupt.h: Ctrl-C as a question that long work asks between its pieces. */
+#ifndef SAC_APP_INTERRUPT_H
+#define SAC_APP_INTERRUPT_H
+
+#include <stdbool.h>
+
+/* From now on SIGINT only sets a flag; blocking reads return EINTR. */
+void interrupt_install(void);
+bool interrupt_pending(void);
+void interrupt_clear(void);
+
+#endif

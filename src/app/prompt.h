@@ -1,0 +1,26 @@
+/* prompt.h: from messages or raw text to the tokens that a model is asked with. */
+#ifndef SAC_APP_PROMPT_H
+#define SAC_APP_PROMPT_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* `*out_tok` is owned by the caller (sac_free). A BOS that the model wants is there exactly once,
+ * whether or not the text begins with it; nothing is put behind the text. */
+sac_status prompt_tokens(const sac_model *model, const char *text, size_t n_bytes,
+                         int32_t **out_tok, size_t *out_n, sac_error *err);
+
+/* Renders the messages with a chat template (NULL: the model's own) up to where the assistant
+ * begins to speak, and encodes that. */
+sac_status prompt_chat(const sac_model *model, const sac_message *msgs, size_t n_msg,
+                       const char *chat_template, int32_t **out_tok, size_t *out_n, sac_error *err);
+
+/* The text behind --chat-template (returned as it is) or in the file of --chat-template-file (held
+ * in `buf`); NULL in `*out` if neither is given. */
+sac_status prompt_template(const char **out, const char *name_or_text, const char *file,
+                           struct strbuf *buf, sac_error *err);
+
+#endif

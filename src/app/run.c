@@ -1,0 +1,271 @@
+/* run.c: `saccade run` answers one prompt, for pipes and scripts: the answer on stdout, everything
+ * else on stderr. With `-o json` stdout is one object and nothing streams. */
+#include "app/app.h"
+#include "app/generate.h"
+#include "app/input.h"
+#include "app/interrupt.h"
+#include "app/options.h"
+#include "app/output.h"
+#include "app/prompt.h"
+#include "app/setup.h"
+
+#include "saccade.h"
+
+#include <assert.h>
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COMMAND "run"
+
+enum format { FORMAT_TEXT, FORMAT_JSON };
+
+struct run_options {
+    const char *prompt, *system, *template_name, *template_file;
+    struct option_list files, stop;
+    int32_t n_predict;
+    uint32_t n_probs;
+    bool raw, ignore_eos, quiet;
+    int format;
+};
+
+#define OPT(names, type, field, arg, help, ...)                                                    \
+    {                                                                                              \
+        names, type, offsetof(struct run_options, field), arg, help, __VA_ARGS__                   \
+    }
+
+static const struct option_spec specs[] = {
+    OPT("-p --prompt", OPTION_TEXT, prompt, "TEXT", "the question or instruction", .env = NULL),
+    OPT("-f --file", OPTION_LIST, files, "FILE",
+        "a document, put before the prompt; - is stdin; repeatable", .env = NULL),
+    OPT("-sys --system-prompt", OPTION_TEXT, system, "TEXT", "system message", .env = NULL),
+    OPT("--raw --no-chat", OPTION_FLAG, raw, NULL,
+        "complete the text as it is, without a chat template", .env = NULL),
+    OPT("--chat-template", OPTION_TEXT, template_name, "NAME|TEXT",
+        "a built-in template's name, or template text, instead of the model's own",
+        .env = "CHAT_TEMPLATE"),
+    OPT("--chat-template-file", OPTION_TEXT, template_file, "FILE", "a file with a chat template",
+        .env = "CHAT_TEMPLATE_FILE"),
+    OPT("-n --predict --n-predict", OPTION_I32, n_predict, "N",
+        "most tokens of the answer; -1: up to the end of the context", .env = "N_PREDICT",
+        .min = -1, .max = INT32_MAX),
+    OPT("--stop", OPTION_LIST, stop, "TEXT", "end the answer before this text; repeatable",
+        .env = NULL),
+    OPT("--ignore-eos", OPTION_FLAG, ignore_eos, NULL, "ban the tokens that end an answer",
+        .env = NULL),
+    OPT("--n-probs", OPTION_U32, n_probs, "N",
+        "with -o json: the N likeliest tokens at each place, with their log-probabilities",
+        .env = NULL, .max = 1000),
+    OPT("-o --output", OPTION_CHOICE, format, NULL,
+        "json: an object with text, tokens and timings when the answer is complete", .env = NULL,
+        .choices = "text|json"),
+    OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "no timings on stderr", .env = NULL),
+    {0},
+};
+
+/* Everything that must be freed, in one place. */
+struct run {
+    struct run_options opt;
+    struct setup setup;
+    struct setup_sampling sampling;
+    sac_logit_bias bias[OPTION_LIST_MAX];
+    struct strbuf text, template_text;
+    sac_model *model;
+    sac_engine *engine;
+    int32_t *tok; /* [n_tok], sac_free */
+    size_t n_tok;
+    uint32_t n_ctx;
+    struct generation gen;
+};
+
+/* Documents, a blank line, the prompt. */
+static sac_status read_text(struct run *r, sac_error *err)
+{
+    for (size_t i = 0; i < r->opt.files.n; i++) {
+        if (i > 0) strbuf_adds(&r->text, "\n\n");
+        TRY(input_read(&r->text, r->opt.files.item[i], err));
+    }
+    if (r->opt.prompt) {
+        if (r->opt.files.n && !r->opt.raw) strbuf_adds(&r->text, "\n\n");
+        strbuf_adds(&r->text, r->opt.prompt);
+    }
+    if (r->text.failed) return error_set(err, SAC_ERR_MEMORY, "out of memory for the prompt");
+    return SAC_OK;
+}
+
+static sac_status encode_text(struct run *r, sac_error *err)
+{
+    if (r->opt.raw)
+        return prompt_tokens(r->model, r->text.data, r->text.n, &r->tok, &r->n_tok, err);
+    const char *chat_template;
+    TRY(prompt_template(&chat_template, r->opt.template_name, r->opt.template_file,
+                        &r->template_text, err));
+    if (strlen(r->text.data) != r->text.n)
+        return error_set(err, SAC_ERR_FORMAT,
+                         "the prompt holds a zero byte, which a chat message cannot; see --raw");
+    sac_message msgs[2];
+    size_t n = 0;
+    if (r->opt.system) msgs[n++] = (sac_message){.role = "system", .content = r->opt.system};
+    msgs[n++] = (sac_message){.role = "user", .content = r->text.data};
+    return prompt_chat(r->model, msgs, n, chat_template, &r->tok, &r->n_tok, err);
+}
+
+/* Without -c the context is what this prompt and answer need, so that a model made for a million
+ * tokens does not plan a million. */
+static sac_status plan_context(struct run *r, sac_error *err)
+{
+    const uint32_t trained = sac_model_get_info(r->model).n_ctx_train;
+    const uint64_t most = r->setup.n_ctx ? r->setup.n_ctx : trained;
+    if (r->n_tok == 0) return error_set(err, SAC_ERR_ARG, "the prompt is empty");
+    if (r->n_tok > most)
+        return error_set(err, SAC_ERR_CONTEXT, "the prompt has %zu tokens, the context holds %llu",
+                         r->n_tok, (unsigned long long)most);
+    r->n_ctx = (uint32_t)most;
+    if (!r->setup.n_ctx && r->opt.n_predict >= 0) {
+        const uint64_t need = (uint64_t)r->n_tok + (uint64_t)r->opt.n_predict;
+        if (need < most) r->n_ctx = (uint32_t)need;
+    }
+    if (most > trained)
+        fprintf(stderr,
+                "saccade " COMMAND ": the context of %llu is beyond the %u tokens that the "
+                "model was trained with\n",
+                (unsigned long long)most, trained);
+    return SAC_OK;
+}
+
+static sac_status answer(struct run *r, sac_error *err)
+{
+    struct generation *g = &r->gen;
+    const sac_engine_params params = setup_engine_params(&r->setup, r->n_ctx, 1);
+    g->request = sac_request_default();
+    TRY(setup_sampling_params(&r->sampling, &g->request.sampling, r->bias, err));
+    TRY(sac_engine_create(&r->engine, r->model, &params, err));
+    /* A sequence of our own outlives the request, so that its pages can be counted. */
+    TRY(sac_seq_create(r->engine, &g->request.seq, err));
+    g->engine = r->engine;
+    g->model = r->model;
+    g->request.prompt = r->tok;
+    g->request.n_prompt = r->n_tok;
+    g->request.max_tokens = r->opt.n_predict < 0 ? 0 : (uint32_t)r->opt.n_predict;
+    g->request.stop = r->opt.stop.item;
+    g->request.n_stop = r->opt.stop.n;
+    g->request.ignore_eos = r->opt.ignore_eos;
+    g->stream = r->opt.format == FORMAT_TEXT;
+    g->want_probs = r->opt.format == FORMAT_JSON && r->opt.n_probs > 0;
+    g->request.n_probs = g->want_probs ? r->opt.n_probs : 0;
+    return generation_run(g, err);
+}
+
+/* ---- Output ---- */
+
+static void print_timings(const struct run *r)
+{
+    const sac_timings *t = &r->gen.timings;
+    const sac_engine_stats stats = sac_engine_get_stats(r->engine);
+    fprintf(stderr, "prompt   %6u tokens %10.1f ms %9.1f tokens/s\n", t->n_prompt, t->prompt_ms,
+            t->prompt_per_s);
+    fprintf(stderr, "answer   %6u tokens %10.1f ms %9.1f tokens/s  (%s)\n", t->n_predicted,
+            t->predicted_ms, t->predicted_per_s, generation_finish_name(r->gen.finish));
+    fprintf(stderr, "first token after %.1f ms; KV %llu bytes used, %llu planned\n", r->gen.ttft_ms,
+            (unsigned long long)stats.kv_bytes_used, (unsigned long long)stats.kv_bytes);
+}
+
+static cJSON *timings_json(const struct run *r)
+{
+    const sac_timings *t = &r->gen.timings;
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddNumberToObject(o, "cache_n", t->n_cached);
+    cJSON_AddNumberToObject(o, "prompt_n", t->n_prompt);
+    cJSON_AddNumberToObject(o, "prompt_ms", t->prompt_ms);
+    cJSON_AddNumberToObject(o, "prompt_per_second", t->prompt_per_s);
+    cJSON_AddNumberToObject(o, "predicted_n", t->n_predicted);
+    cJSON_AddNumberToObject(o, "predicted_ms", t->predicted_ms);
+    cJSON_AddNumberToObject(o, "predicted_per_second", t->predicted_per_s);
+    cJSON_AddNumberToObject(o, "ttft_ms", r->gen.ttft_ms);
+    return o;
+}
+
+static int print_json(struct run *r)
+{
+    struct generation *g = &r->gen;
+    const sac_engine_stats stats = sac_engine_get_stats(r->engine);
+    cJSON *o = cJSON_CreateObject(), *tokens = cJSON_CreateArray();
+    for (size_t i = 0; i < g->n_tok; i++)
+        cJSON_AddItemToArray(tokens, cJSON_CreateNumber(g->tok[i]));
+    strbuf_add(&g->text, "", 0); /* an empty answer is "" */
+    cJSON_AddStringToObject(o, "text", g->text.data);
+    cJSON_AddItemToObject(o, "tokens", tokens);
+    cJSON_AddStringToObject(o, "finish", generation_finish_name(g->finish));
+    if (g->stop[0]) cJSON_AddStringToObject(o, "stop", g->stop);
+    if (g->probs) cJSON_AddItemReferenceToObject(o, "probs", g->probs);
+    cJSON_AddStringToObject(o, "model", sac_model_get_info(r->model).name);
+    cJSON_AddNumberToObject(o, "seed", (double)g->request.sampling.seed);
+    cJSON_AddItemToObject(o, "timings", timings_json(r));
+    cJSON_AddNumberToObject(o, "kv_bytes", (double)stats.kv_bytes);
+    cJSON_AddNumberToObject(o, "kv_bytes_used", (double)stats.kv_bytes_used);
+    return output_json(o);
+}
+
+static int report(struct run *r)
+{
+    int code = EXIT_OK;
+    if (r->opt.format == FORMAT_JSON)
+        code = print_json(r);
+    else if (!r->gen.output_lost)
+        output_write("\n", 1);
+    if (!r->opt.quiet && !r->gen.output_lost) print_timings(r);
+    return interrupt_pending() ? EXIT_INTERRUPTED : code;
+}
+
+static int run_all(struct run *r)
+{
+    sac_error err = {0};
+    if (!r->opt.prompt && r->opt.files.n == 0)
+        return options_usage_error(COMMAND, "a prompt is missing (-p TEXT or -f FILE)");
+    if (r->opt.raw && (r->opt.system || r->opt.template_name || r->opt.template_file))
+        return options_usage_error(COMMAND, "--raw goes without -sys and without chat templates");
+    sac_status status = read_text(r, &err); /* before the model: a wrong name is told at once */
+    if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
+    const int code = setup_load(&r->setup, &r->model);
+    if (code != OPTIONS_GO_ON) return code;
+    status = encode_text(r, &err);
+    if (status == SAC_OK) status = plan_context(r, &err);
+    if (status == SAC_OK) status = answer(r, &err);
+    if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
+    assert(r->gen.finish != SAC_FINISH_NONE);
+    return report(r);
+}
+
+int app_run(int argc, char **argv)
+{
+    struct run r = {
+        .opt = {.n_predict = 1024},
+        .setup = setup_default(COMMAND),
+        .sampling = setup_sampling_default(),
+    };
+    const struct option_group groups[] = {
+        {"Prompt and answer", specs, &r.opt},
+        {"Model", setup_specs, &r.setup},
+        {"Sampling", setup_sampling_specs, &r.sampling},
+    };
+    struct options o = {
+        .command = COMMAND,
+        .usage = "-m MODEL [-f FILE] [-p TEXT] [options]",
+        .summary =
+            "Answers one prompt. The answer goes to stdout as it comes, timings go to stderr. "
+            "Documents, a blank line and the prompt make one user message of a chat.",
+        .group = groups,
+        .n_group = sizeof groups / sizeof groups[0],
+    };
+    int code = options_parse(&o, argc, argv);
+    if (code != OPTIONS_GO_ON) return code;
+    interrupt_install();
+    code = run_all(&r);
+    generation_deinit(&r.gen);
+    sac_engine_free(r.engine);
+    sac_model_free(r.model);
+    sac_free(r.tok);
+    strbuf_deinit(&r.text);
+    strbuf_deinit(&r.template_text);
+    return code;
+}

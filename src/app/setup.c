@@ -1,0 +1,247 @@
+/* setup.c: see the header. The names of options are those of llama.cpp, with vLLM's as second
+ * spellings, so that users type what they know. */
+#include "app/setup.h"
+
+#include "app/app.h"
+#include "app/interrupt.h"
+#include "app/progress.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define OPT(names, type, field, arg, help, ...)                                                    \
+    {                                                                                              \
+        names, type, offsetof(struct TARGET, field), arg, help, __VA_ARGS__                        \
+    }
+
+#define KV_CHOICES "f16|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
+
+#define TARGET setup
+const struct option_spec setup_specs[] = {
+    OPT("-m --model", OPTION_TEXT, model, "FILE",
+        "GGUF file, or the name of a fetched model (folder: $SACCADE_MODELS)", .env = "MODEL"),
+    OPT("-c --ctx-size --max-model-len", OPTION_U32, n_ctx, "N",
+        "tokens of context; 0: what the model was trained with", .env = "CTX_SIZE"),
+    OPT("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per CPU that may be used",
+        .env = "THREADS", .max = 4096),
+    OPT("-b --batch-size --max-num-batched-tokens", OPTION_U32, n_batch, "N",
+        "most tokens that are computed at once", .env = "BATCH", .min = 1, .max = 65536),
+    OPT("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
+        .env = "CACHE_TYPE_K", .choices = KV_CHOICES),
+    OPT("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
+        "type of the values; q8 goes with q8 only", .env = "CACHE_TYPE_V", .choices = KV_CHOICES),
+    OPT("--kv-cache-dtype", OPTION_CHOICE, kv, NULL, "both of the above", .choices = KV_CHOICES),
+    OPT("--rope-scaling", OPTION_CHOICE, rope, NULL,
+        "how positions are scaled; model: as the file says", .env = "ROPE_SCALING_TYPE",
+        .choices = "model|none|linear|yarn"),
+    OPT("--rope-scale", OPTION_F32, rope_scale, "F",
+        "context is extended by this factor; 0: the file's", .env = "ROPE_SCALE", .max = 1e6),
+    OPT("--rope-freq-base", OPTION_F32, rope_freq_base, "F",
+        "base frequency of RoPE; 0: the file's", .env = "ROPE_FREQ_BASE", .max = 1e12),
+    OPT("--yarn-orig-ctx", OPTION_U32, yarn_orig_ctx, "N",
+        "context that the model was trained with, for YaRN; 0: the file's", .env = "YARN_ORIG_CTX"),
+    OPT("--override-pre", OPTION_TEXT, pre, "NAME",
+        "pre-tokeniser to use instead of the one that the file names", .env = "OVERRIDE_PRE"),
+    OPT("-v --verbose", OPTION_FLAG, verbose, NULL, "tell on stderr what was loaded and planned",
+        .env = NULL),
+    {0},
+};
+#undef TARGET
+
+#define TARGET setup_sampling
+const struct option_spec setup_sampling_specs[] = {
+    OPT("--temp --temperature", OPTION_F32, temp, "F", "temperature; 0: always the likeliest token",
+        .env = "TEMP", .max = 100),
+    OPT("--top-k", OPTION_I32, top_k, "N", "keep the N likeliest tokens; 0: all", .env = "TOP_K"),
+    OPT("--top-p", OPTION_F32, top_p, "F", "keep the likeliest tokens of this total; 1: all",
+        .env = "TOP_P", .max = 1),
+    OPT("--min-p", OPTION_F32, min_p, "F",
+        "keep tokens at least this likely, relative to the likeliest; 0: all", .env = "MIN_P",
+        .max = 1),
+    OPT("--typical --typical-p", OPTION_F32, typical_p, "F", "locally typical sampling; 1: off",
+        .env = "TYPICAL", .max = 1),
+    OPT("--repeat-penalty", OPTION_F32, repeat_penalty, "F",
+        "divides the logits of tokens said before; 1: off", .env = "REPEAT_PENALTY", .min = 0.01,
+        .max = 100),
+    OPT("--presence-penalty", OPTION_F32, presence_penalty, "F",
+        "subtracted once from tokens said before; 0: off", .env = "PRESENCE_PENALTY", .min = -100,
+        .max = 100),
+    OPT("--frequency-penalty", OPTION_F32, frequency_penalty, "F",
+        "subtracted for each time a token was said; 0: off", .env = "FREQUENCY_PENALTY",
+        .min = -100, .max = 100),
+    OPT("--repeat-last-n", OPTION_I32, repeat_last_n, "N",
+        "tokens that penalties look back at; 0: none, -1: all", .env = "REPEAT_LAST_N", .min = -1,
+        .max = 4194304),
+    OPT("--logit-bias", OPTION_LIST, logit_bias, "ID+X",
+        "add X to the logit of token ID, or subtract (ID-X); ID-inf bans it; repeatable",
+        .env = NULL),
+    OPT("-s --seed", OPTION_I64, seed, "N", "seed of the draws; -1: a random one", .env = "SEED",
+        .min = -1, .max = 0x1p62),
+    {0},
+};
+#undef TARGET
+
+struct setup setup_default(const char *command)
+{
+    const sac_engine_params e = sac_engine_params_default();
+    return (struct setup){
+        .command = command,
+        .n_ctx = e.n_ctx,
+        .n_batch = e.n_batch,
+        .n_threads = e.n_threads,
+        .kv = -1,
+        .type_k = (int)e.type_k,
+        .type_v = (int)e.type_v,
+        .rope = SAC_ROPE_MODEL,
+    };
+}
+
+struct setup_sampling setup_sampling_default(void)
+{
+    const sac_sampling d = sac_sampling_default();
+    return (struct setup_sampling){
+        .temp = d.temp,
+        .top_p = d.top_p,
+        .min_p = d.min_p,
+        .typical_p = d.typical_p,
+        .repeat_penalty = d.repeat_penalty,
+        .frequency_penalty = d.frequency_penalty,
+        .presence_penalty = d.presence_penalty,
+        .top_k = d.top_k,
+        .repeat_last_n = d.repeat_last_n,
+        .seed = -1,
+    };
+}
+
+int setup_failed(const char *command, sac_status status, const char *message)
+{
+    if (status == SAC_ERR_CANCELLED && interrupt_pending()) return EXIT_INTERRUPTED;
+    fprintf(stderr, "saccade %s: %s\n", command, message);
+    return EXIT_RUNTIME;
+}
+
+/* ---- Model ---- */
+
+/* Where fetched models lie; false if the environment does not say. */
+static bool models_folder(char *buf, size_t bytes)
+{
+    const char *own = getenv("SACCADE_MODELS"), *cache = getenv("XDG_CACHE_HOME"),
+               *home = getenv("HOME");
+    int n = -1;
+    if (own && *own)
+        n = snprintf(buf, bytes, "%s", own);
+    else if (cache && *cache)
+        n = snprintf(buf, bytes, "%s/saccade/models", cache);
+    else if (home && *home)
+        n = snprintf(buf, bytes, "%s/.cache/saccade/models", home);
+    return n >= 0 && (size_t)n < bytes;
+}
+
+/* A name without '/' that is no file here may be a fetched model. */
+static const char *find_model(const char *model, char *buf, size_t bytes)
+{
+    char folder[3072];
+    if (strchr(model, '/') || access(model, F_OK) == 0) return model;
+    if (!models_folder(folder, sizeof folder)) return model;
+    const int n = snprintf(buf, bytes, "%s/%s.gguf", folder, model);
+    return n > 0 && (size_t)n < bytes && access(buf, F_OK) == 0 ? buf : model;
+}
+
+static bool on_load(void *user, double share)
+{
+    progress_update(user, share);
+    return interrupt_pending();
+}
+
+int setup_load(const struct setup *s, sac_model **out)
+{
+    if (!s->model) return options_usage_error(s->command, "a model is missing (-m FILE)");
+    char buf[4096];
+    const char *path = find_model(s->model, buf, sizeof buf);
+    struct progress bar;
+    sac_model_params params = sac_model_params_default();
+    params.n_threads = s->n_threads;
+    params.pre = s->pre;
+    params.rope = (sac_rope_scaling)s->rope;
+    params.rope_scale = s->rope_scale;
+    params.rope_freq_base = s->rope_freq_base;
+    params.yarn_orig_ctx = s->yarn_orig_ctx;
+    params.progress = on_load;
+    params.progress_user = &bar;
+    sac_error err = {0};
+    progress_begin(&bar, "loading");
+    const sac_status status = sac_model_load(out, path, &params, &err);
+    progress_end(&bar);
+    if (status != SAC_OK) return setup_failed(s->command, status, err.msg);
+    if (s->verbose) {
+        const sac_model_info i = sac_model_get_info(*out);
+        fprintf(stderr,
+                "model    %s: %s, %s, %u layers, %u+%u heads of %u, vocabulary %u, trained at %u "
+                "tokens, %.1f M parameters, %.1f MiB\n",
+                path, i.arch, i.file_type, i.n_layer, i.n_head, i.n_kv_head, i.head_dim, i.n_vocab,
+                i.n_ctx_train, (double)i.n_params * 1e-6, (double)i.weight_bytes / 0x1p20);
+    }
+    return OPTIONS_GO_ON;
+}
+
+sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uint32_t n_seq)
+{
+    sac_engine_params p = sac_engine_params_default();
+    p.n_ctx = n_ctx;
+    p.n_seq_max = n_seq;
+    p.n_batch = s->n_batch;
+    p.n_threads = s->n_threads;
+    p.type_k = (sac_kv_type)(s->kv >= 0 ? s->kv : s->type_k);
+    p.type_v = (sac_kv_type)(s->kv >= 0 ? s->kv : s->type_v);
+    return p;
+}
+
+/* ---- Sampling ---- */
+
+/* "15043+1.5", "15043-inf". */
+static bool parse_bias(const char *text, sac_logit_bias *out)
+{
+    char *sign, *end;
+    errno = 0;
+    const long tok = strtol(text, &sign, 10);
+    if (sign == text || errno || tok < 0 || tok > INT32_MAX || (*sign != '+' && *sign != '-'))
+        return false;
+    out->tok = (int32_t)tok;
+    out->bias = strtof(sign, &end);
+    return end != sign + 1 && *end == 0 && !isnan(out->bias);
+}
+
+sac_status setup_sampling_params(const struct setup_sampling *s, sac_sampling *out,
+                                 sac_logit_bias *bias, sac_error *err)
+{
+    uint64_t seed = (uint64_t)s->seed;
+    if (s->seed < 0 && getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+        return error_set(err, SAC_ERR_IO, "the system gives no random seed: %s", strerror(errno));
+    /* JSON readers hold numbers as doubles: a drawn seed that is printed must stay exact. */
+    if (s->seed < 0) seed >>= 12;
+    for (size_t i = 0; i < s->logit_bias.n; i++)
+        if (!parse_bias(s->logit_bias.item[i], &bias[i]))
+            return error_set(err, SAC_ERR_ARG,
+                             "option '--logit-bias': '%.60s' is not of the form ID+X or ID-X",
+                             s->logit_bias.item[i]);
+    *out = (sac_sampling){
+        .temp = s->temp,
+        .top_k = s->top_k,
+        .top_p = s->top_p,
+        .min_p = s->min_p,
+        .typical_p = s->typical_p,
+        .repeat_penalty = s->repeat_penalty,
+        .frequency_penalty = s->frequency_penalty,
+        .presence_penalty = s->presence_penalty,
+        .repeat_last_n = s->repeat_last_n,
+        .seed = seed,
+        .logit_bias = bias,
+        .n_logit_bias = s->logit_bias.n,
+    };
+    return SAC_OK;
+}

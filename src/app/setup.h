@@ -1,0 +1,54 @@
+/* setup.h: the options that commands share, and what is made of them: a loaded model, an engine's
+ * parameters, a sampler's parameters.
+ *
+ * Functions that return int give OPTIONS_GO_ON, or an exit code after they told on stderr what is
+ * wrong. Texts in the structs are borrowed from argv or the environment. */
+#ifndef SAC_APP_SETUP_H
+#define SAC_APP_SETUP_H
+
+#include "app/options.h"
+
+#include "base/status.h"
+
+/* Model, context and memory. */
+struct setup {
+    const char *command; /* for messages; not an option */
+    const char *model, *pre;
+    uint32_t n_ctx, n_batch, n_threads; /* 0: the library's choice */
+    int kv, type_k, type_v;             /* enum sac_kv_type; kv is -1 or decides both */
+    int rope;                           /* enum sac_rope_scaling */
+    float rope_scale, rope_freq_base;
+    uint32_t yarn_orig_ctx;
+    bool verbose;
+};
+
+struct setup_sampling {
+    float temp, top_p, min_p, typical_p;
+    float repeat_penalty, frequency_penalty, presence_penalty;
+    int32_t top_k, repeat_last_n;
+    int64_t seed; /* negative: a random one */
+    struct option_list logit_bias;
+};
+
+/* Tables for struct setup and struct setup_sampling. */
+extern const struct option_spec setup_specs[];
+extern const struct option_spec setup_sampling_specs[];
+
+struct setup setup_default(const char *command);
+struct setup_sampling setup_sampling_default(void);
+
+/* Loads the model of `-m`: a path, or the name of a fetched model. Shows a progress bar. */
+int setup_load(const struct setup *s, sac_model **out);
+
+/* The engine's parameters for `n_seq` sequences of `n_ctx` tokens each. */
+sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uint32_t n_seq);
+
+/* `bias` [OPTION_LIST_MAX] receives the parsed biases and must live as long as `out`. The seed in
+ * `out` is the one in force. */
+sac_status setup_sampling_params(const struct setup_sampling *s, sac_sampling *out,
+                                 sac_logit_bias *bias, sac_error *err);
+
+/* Prints "saccade COMMAND: message" to stderr and returns the exit code that fits the status. */
+int setup_failed(const char *command, sac_status status, const char *message);
+
+#endif
