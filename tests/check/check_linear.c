@@ -3,12 +3,11 @@
  *
  * Tolerances are on |y - ref| in root mean square over a row, relative to ref's, as inputs are
  * noise-like. avx512 and NARROW of amx hold activations in 15 bits per block of 32: error of an
- * element a / 16256 / sqrt(12) with a about 2.1 deviations, 4e-5; 1e-4 is allowed. WIDE of amx
- * rounds both operands to f16, 2^-12 / sqrt(3) each and the scales of K types once more: 2.5e-4;
- * 5e-4 is allowed, and eight times as much with bf16. avx2 may hold 8 bits: 5e-3, in rows
- * whose outputs happen to be small 1.2e-2; 2e-2 is allowed.
- * A single output may be off by six times that: outputs are sums of hundreds of terms, hence
- * Gaussian. Rows must be bitwise equal whatever n_row and the number of threads. */
+ * element a / 16256 / sqrt(12) with a about 2.1 deviations, 4e-5. WIDE of amx rounds both operands to
+ * f16, 2^-12 / sqrt(3) each, and the scales of K types once more: 2.5e-4. avx2 may hold 8 bits: 5e-3.
+ * Rows whose outputs happen to be small against the terms of their sums have up to three times
+ * that, so four times is allowed; and a single output six times as much, as for a Gaussian.
+ * Rows must be bitwise equal whatever n_row and the number of threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,8 +45,8 @@ struct tables {
 static int setup(void **state)
 {
     static const struct isa all[] = {{.name = "avx2", .narrow_tol = 2e-2, .wide_tol = 2e-2},
-                                     {.name = "avx512", .narrow_tol = 1e-4, .wide_tol = 1e-4},
-                                     {.name = "amx", .narrow_tol = 1e-4, .wide_tol = 5e-4},
+                                     {.name = "avx512", .narrow_tol = 2e-4, .wide_tol = 2e-4},
+                                     {.name = "amx", .narrow_tol = 2e-4, .wide_tol = 8e-4},
                                      {.name = "neon", .narrow_tol = 2e-2, .wide_tol = 2e-2}};
     struct tables *t = mem_calloc(1, sizeof *t);
     assert_non_null(t);

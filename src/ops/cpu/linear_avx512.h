@@ -14,7 +14,8 @@
 /* The first `n` of 16 lanes on; all for n >= 16. */
 static inline __mmask16 linear_lanes(size_t n)
 {
-    return n >= 16 ? (__mmask16)0xffff : (__mmask16)(((1u << n) - 1) & 0xffff);
+    const uint32_t mask = n >= 16 ? 0xffffu : (1u << n) - 1;
+    return (__mmask16)mask;
 }
 
 /* 1 / sqrt(mean(x^2) + eps); the sum is of doubles, eight lanes over rising k, halved three times.
