@@ -53,7 +53,7 @@ class Rope:
             frequency = frequency / self.factor
         elif self.kind == "yarn":
             frequency = frequency * (self.yarn_kept(pair) * (1 - 1 / self.factor) + 1 / self.factor)
-            magnitude *= 1.0 + 0.1 * math.log(self.factor)
+            magnitude *= 1.0 + 0.1 * math.log(max(self.factor, 1.0))
         angle = np.outer(positions, frequency)
         return np.cos(angle) * magnitude, np.sin(angle) * magnitude
 
@@ -86,6 +86,17 @@ def silu(x):
 
 def gelu(x):
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+
+
+def float16(x):
+    return x.astype(np.float16).astype(np.float64)
+
+
+def bfloat16(x):
+    """Rounded to 8 bits of mantissa, ties to even."""
+    bits = x.astype(np.float32).view(np.uint32)
+    bits = bits + (0x7fff + ((bits >> 16) & 1)).astype(np.uint32)
+    return (bits & np.uint32(0xffff0000)).view(np.float32).astype(np.float64)
 
 
 def softcap(x, cap):
@@ -173,8 +184,7 @@ class Model:
         cos, sin = rope.table(position)
         q = rotate(q, cos, sin, self.traits["neox"])
         # The cache holds 16 bit: the same rounding here, or the comparison would measure it.
-        k = rotate(k, cos, sin, self.traits["neox"]).astype(kv_type).astype(np.float64)
-        v = v.astype(kv_type).astype(np.float64)
+        k, v = kv_type(rotate(k, cos, sin, self.traits["neox"])), kv_type(v)
         distance = position[:, None] - position[None, :]
         seen = distance >= 0
         if self.is_local(layer):
@@ -205,7 +215,7 @@ class Model:
         x = gguf.quants.dequantize(t.data[np.asarray(tokens)], t.tensor_type).astype(np.float64)
         return x * math.sqrt(self.width) if self.traits.get("scale_embedding") else x
 
-    def logits(self, tokens, first=0, kv_type=np.float16):
+    def logits(self, tokens, first=0, kv_type=float16):
         """float32 [len(tokens) - first, n_vocab]: logits from position `first` on."""
         x = self.embed(tokens)
         for i in range(self.n_layer):

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""The engine's logits equal those of the independent forward pass: on tiny random models of every
+architecture with every variant that its keys allow, and on real models where they are fetched
+(smollm2-135m always, the others with SACCADE_TRUTH=all)."""
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+
+import compare_logits
+import forward
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tools"))
+import make_tiny  # noqa: E402
+
+N_TOKENS = 150  # more than four pages, and three times the window of the tiny gemma3
+ROPE_VARIANTS = {
+    "plain": {},
+    "base": dict(freq_base=500000.0),
+    "partial": dict(rope_dim=16),
+    "linear": dict(rope="linear"),
+    "yarn": dict(rope="yarn", context=256),
+    "longrope long": dict(rope="longrope", context=256),
+    "longrope short": dict(rope="longrope", context=256, rope_orig_ctx=512),
+    "llama3 factors": dict(rope="freqs"),
+}
+OTHER_VARIANTS = {
+    "llama untied": dict(arch="llama", tied=False),
+    "llama with biases": dict(arch="llama", bias=True),
+    "llama multi-query": dict(arch="llama", kv_heads=1),
+    "llama multi-head": dict(arch="llama", kv_heads=4),
+    "llama wide heads": dict(arch="llama", head_dim=64),
+    "qwen2 tied": dict(arch="qwen2", tied=True),
+    "gemma3 capped logits": dict(arch="gemma3", final_softcap=3.0),
+    "gemma3 capped scores": dict(arch="gemma3", attn_softcap=2.0),
+    "gemma3 other pattern": dict(arch="gemma3", window_pattern=2, window=17),
+    "gemma3 12 layers": dict(arch="gemma3", layers=12),
+    "types": dict(arch="llama", width=256, head_dim=64, types=("Q4_K", "Q6_K", "Q5_K", "Q3_K", "Q2_K")),
+    "more types": dict(arch="qwen2", types=("Q4_0", "Q4_1", "Q5_0", "Q5_1", "F16", "BF16", "F32")),
+}
+# What the caller of sac_model_load may put in place of the file's scaling.
+OVERRIDES = {
+    "none": dict(rope="none"),
+    "linear": dict(rope="linear", rope_scale=3.0),
+    "yarn": dict(rope="yarn", rope_scale=4.0, yarn_orig=64),
+    "base": dict(rope_base=12345.0),
+}
+FLAGS = {"rope": "--rope", "rope_scale": "--rope-scale", "rope_base": "--rope-base",
+         "yarn_orig": "--yarn-orig-ctx"}
+
+
+class TinyModels(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.path = pathlib.Path(cls.folder.name) / "tiny.gguf"
+
+    def make(self, **spec):
+        make_tiny.write(self.path, make_tiny.Spec(**spec))
+        n_vocab = len(forward.Model(self.path).weight("token_embd.weight"))
+        return np.random.default_rng(7).integers(0, n_vocab, N_TOKENS).tolist()
+
+    def assert_agrees(self, expected, *options):
+        result = compare_logits.compare(expected, compare_logits.engine_logits(
+            self.path, self.tokens, *options))
+        print(f"{self.label}: {result}", flush=True)
+        self.assertTrue(result.agrees_but_for_ties(), f"{self.label}: {result}")
+
+    def check(self, label, spec, overrides=None, options=()):
+        self.label, self.tokens = label, self.make(**spec)
+        expected = forward.Model(self.path, **(overrides or {})).logits(self.tokens)
+        with self.subTest(label):
+            self.assert_agrees(expected, *options)
+        return expected
+
+    def test_rope_variants_of_every_architecture(self):
+        for arch in make_tiny.ARCHS:
+            plain = None
+            for name, spec in ROPE_VARIANTS.items():
+                expected = self.check(f"{arch} {name}", dict(arch=arch) | spec)
+                if plain is None:
+                    plain = expected
+                else:
+                    # The same weights with another rotation: the comparison can tell them apart.
+                    result = compare_logits.compare(plain, expected)
+                    self.assertGreater(result.difference, 10 * compare_logits.TOLERANCE, name)
+
+    def test_other_variants(self):
+        for label, spec in OTHER_VARIANTS.items():
+            self.check(label, spec)
+
+    def test_overrides(self):
+        for arch in "llama", "gemma3":
+            for name, overrides in OVERRIDES.items():
+                options = [word for key, value in overrides.items()
+                           for word in (FLAGS[key], str(value))]
+                self.check(f"{arch} in place of yarn: {name}", dict(arch=arch, rope="yarn"), overrides,
+                           options)
+
+    def test_decode_rows_and_chunks(self):
+        for arch in make_tiny.ARCHS:
+            self.label, self.tokens = arch, self.make(arch=arch)
+            expected = forward.Model(self.path).logits(self.tokens)
+            for options in ("--kind", "decode"), ("--chunk", "7"), ("--threads", "1"), ("--kv", "f16"):
+                self.label = f"{arch} {' '.join(options)}"
+                with self.subTest(self.label):
+                    self.assert_agrees(expected, *options)
+
+    def test_brain_floats_in_the_cache(self):
+        self.label, self.tokens = "llama bf16", self.make(arch="llama")
+        model = forward.Model(self.path)
+        self.assert_agrees(model.logits(self.tokens, kv_type=forward.bfloat16), "--kv", "bf16")
+        # The two roundings differ by more than the tolerance: the test can tell them apart.
+        other = compare_logits.compare(model.logits(self.tokens),
+                                       model.logits(self.tokens, kv_type=forward.bfloat16))
+        self.assertGreater(other.difference, compare_logits.TOLERANCE)
+
+    def test_comparison_sees_a_difference(self):
+        a = np.random.default_rng(1).standard_normal((4, 50)).astype(np.float32)
+        self.assertTrue(compare_logits.compare(a, a).agrees())
+        for row, change in ((3, 0.1), (0, np.nan)):
+            b = a.copy()
+            b[row, 7] += change
+            self.assertFalse(compare_logits.compare(a, b).agrees())
+
+
+class RealModels(unittest.TestCase):
+    def check(self, name):
+        if not (compare_logits.MODELS / f"{name}.gguf").exists() or not compare_logits.ESSAYS.exists():
+            self.skipTest(f"make model NAME={name}; make text NAME=essays")
+        result = compare_logits.compare_model(name, 256)
+        print(f"{name}: {result}", flush=True)
+        self.assertTrue(result.agrees(), f"{name}: {result}")
+
+    def test_smollm2(self):
+        self.check("smollm2-135m")
+
+    @unittest.skipUnless(os.environ.get("SACCADE_TRUTH") == "all", "make truth runs all models")
+    def test_the_others(self):
+        for name in compare_logits.NAMES[1:]:
+            with self.subTest(name):
+                self.check(name)
+
+
+if __name__ == "__main__":
+    unittest.main()
