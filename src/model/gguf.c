@@ -91,6 +91,9 @@ static sac_status part_u32(const struct gguf_part *p, const char *name, uint32_t
     *out = absent;
     const size_t i = gguf_names_find(&p->key_names, name);
     if (i == GGUF_NAMES_NONE) return SAC_OK;
+    if (p->keys[i].is_array)
+        return error_set(err, SAC_ERR_FORMAT, "%s: key '%s' is an array, not one value", p->path,
+                         name);
     const sac_status status = gguf_key_u32(&p->keys[i], 0, out, err);
     return status == SAC_OK ? SAC_OK : error_prefix(err, status, "%s", p->path);
 }

@@ -201,10 +201,11 @@ static sac_status read_alignment(struct cursor *c, struct gguf_part *p)
     p->alignment = GGUF_ALIGNMENT_UNSAID;
     const size_t i = gguf_names_find(&p->key_names, "general.alignment");
     if (i == GGUF_NAMES_NONE) return SAC_OK;
+    enter(c, "key 'general.alignment'");
+    if (p->keys[i].is_array) return refuse(c, SAC_ERR_FORMAT, "it is an array, not one value");
     const sac_status status = gguf_key_u32(&p->keys[i], 0, &p->alignment, c->err);
     if (status != SAC_OK) return error_prefix(c->err, status, "%s", shown_path(p->path));
     const uint32_t a = p->alignment;
-    enter(c, "key 'general.alignment'");
     if (a < GGUF_ALIGNMENT_MIN || a > GGUF_ALIGNMENT_MAX || (a & (a - 1)) != 0)
         return refuse(c, SAC_ERR_FORMAT, "%u is not a power of two in %u..%u", a,
                       GGUF_ALIGNMENT_MIN, GGUF_ALIGNMENT_MAX);
