@@ -15,6 +15,7 @@ sac_status input_read(struct strbuf *out, const char *path, sac_error *err)
     size_t n;
     errno = 0;
     while ((n = fread(chunk, 1, sizeof chunk, f)) > 0) strbuf_add(out, chunk, n);
+    strbuf_add(out, "", 0); /* nothing read is an empty text, not none */
     const int failed = ferror(f) ? errno : 0;
     if (!is_stdin) fclose(f);
     if (failed) return error_set(err, SAC_ERR_IO, "cannot read %s: %s", path, strerror(failed));

@@ -18,8 +18,9 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"gguf", app_gguf, "show what a model file holds, or check it"},
+    {"chat", app_chat, "talk with a model in the terminal"},
     {"run", app_run, "answer one prompt, for pipes and scripts"},
+    {"gguf", app_gguf, "show what a model file holds, or check it"},
     {"methods", app_methods, "list the attention methods that are built in"},
 };
 

@@ -294,30 +294,38 @@ static bool wants_help(const struct options *o, int argc, char **argv)
     return false;
 }
 
+bool options_set(const struct options *o, const char *name, size_t n_name, const char *value,
+                 char why[256])
+{
+    const struct found f = find_option(o, name, n_name);
+    char bad[128];
+    if (!f.spec) {
+        snprintf(why, 256, "unknown option '%.*s'", (int)(n_name < 100 ? n_name : 100), name);
+        return false;
+    }
+    if (!value) {
+        snprintf(why, 256, "option '%.*s' needs a value", (int)n_name, name);
+        return false;
+    }
+    if (parse_value(f.spec, value, f.field, bad)) return true;
+    snprintf(why, 256, "option '%.*s': '%.60s' %s", (int)n_name, name, value, bad);
+    return false;
+}
+
 /* Reads the option at argv[*i] and moves *i to its last word. */
 static bool read_option(const struct options *o, int argc, char **argv, int *i, char why[256])
 {
     const char *arg = argv[*i], *equals = strchr(arg, '=');
     const size_t n_name = equals ? (size_t)(equals - arg) : strlen(arg);
     const struct found f = find_option(o, arg, n_name);
-    if (!f.spec) {
-        snprintf(why, 256, "unknown option '%.100s'", arg);
-        return false;
-    }
     const char *value = equals ? equals + 1 : NULL;
-    if (f.spec->type == OPTION_FLAG) {
-        if (!value) value = "on";
-    } else if (!value) {
-        if (*i + 1 >= argc) {
-            snprintf(why, 256, "option '%.100s' needs a value", arg);
-            return false;
-        }
-        value = argv[++*i];
+    if (f.spec && !value) {
+        if (f.spec->type == OPTION_FLAG)
+            value = "on";
+        else if (*i + 1 < argc)
+            value = argv[++*i];
     }
-    char bad[128];
-    if (parse_value(f.spec, value, f.field, bad)) return true;
-    snprintf(why, 256, "option '%.*s': '%.60s' %s", (int)n_name, arg, value, bad);
-    return false;
+    return options_set(o, arg, n_name, value, why);
 }
 
 int options_parse(struct options *o, int argc, char **argv)

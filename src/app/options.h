@@ -63,6 +63,11 @@ struct options {
 #define OPTIONS_GO_ON (-1)
 int options_parse(struct options *o, int argc, char **argv);
 
+/* Sets one option by a spelling of its name; false and the reason in `why` if that fails. Texts are
+ * borrowed, so `value` must outlive their fields. */
+bool options_set(const struct options *o, const char *name, size_t n_name, const char *value,
+                 char why[256]);
+
 /* Prints what `--help` prints to stdout. */
 void options_print_help(const struct options *o);
 

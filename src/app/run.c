@@ -222,6 +222,8 @@ static int run_all(struct run *r)
     sac_error err = {0};
     if (!r->opt.prompt && r->opt.files.n == 0)
         return options_usage_error(COMMAND, "a prompt is missing (-p TEXT or -f FILE)");
+    if (r->opt.n_predict == 0)
+        return options_usage_error(COMMAND, "option '-n': 0 tokens are no answer");
     if (r->opt.raw && (r->opt.system || r->opt.template_name || r->opt.template_file))
         return options_usage_error(COMMAND, "--raw goes without -sys and without chat templates");
     sac_status status = read_text(r, &err); /* before the model: a wrong name is told at once */
