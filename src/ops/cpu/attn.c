@@ -1,0 +1,409 @@
+/* attn.c: who attends what: the split of attention into items, their order, and the merge.
+ *
+ * Invariants (attn.h says why they matter):
+ *  1. Borders of panels are multiples of panel_tok in the sequence, borders of chunks multiples of
+ *     chunk_pages in the list of pages. For a dense list both are positions, so a selection of all
+ *     pages gives the bits of dense attention.
+ *  2. The number of subs of a tile divides the pages of a panel and tiles are aligned, so the own
+ *     pages of all subs lie in one panel, the tile's last. It is free otherwise: results do not
+ *     depend on it, and it is lowered until there are items enough for the workers.
+ *  3. An item writes only its own outputs (WIDE) or its own partial results (NARROW).
+ * It holds no arithmetic on keys or values but the final merge. */
+#include "ops/cpu/attn.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#define ITEMS_PER_WORKER 4u     /* fewer make the last item's end visible */
+#define CHUNK_CHANNELS   65536u /* keys * head_dim of a chunk: 7 us of f16 at one core's bandwidth \
+                                 */
+#define CHUNK_SLOTS_MIN 256u    /* partial results for a batch of many short rows */
+
+struct call {
+    const struct op_attn *op;
+    const struct attn_kernel *k;
+    uint8_t *worker_mem;
+    size_t worker_bytes;
+    uint32_t group;
+    /* WIDE */
+    uint32_t n_sub; /* of a full tile */
+    /* NARROW; a lane is one KV head of one run */
+    uint32_t *lane_item; /* [n_run * n_kv_head + 1] first chunk of each lane, over all runs */
+    float *partial;      /* [n_slot, partial_floats] */
+    size_t partial_floats;
+    uint32_t lane0, lane1; /* of this wave */
+};
+
+static size_t align64(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint32_t max_u32(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* First position that a row sees. */
+static uint32_t first_visible(const struct op_attn *op, uint32_t pos)
+{
+    return op->window > 0 && pos >= op->window ? pos - op->window + 1 : 0;
+}
+
+static struct attn_page own_page(const struct op_attn *op, const struct attn_run *run, uint32_t h,
+                                 uint32_t pos)
+{
+    const struct page_geom *g = op->geom;
+    const size_t j = pos / PAGE_TOK - run->pos0 / PAGE_TOK;
+    const uint8_t *bytes = j == 0 ? run->own0 + h * g->tail_bytes
+                                  : run->own + ((j - 1) * g->n_kv_head + h) * g->tail_bytes;
+    return (struct attn_page){.bytes = bytes, .form = PAGE_TAIL, .end = pos % PAGE_TOK + 1};
+}
+
+static struct attn_page sealed_page(const struct op_attn *op, const struct attn_run *run,
+                                    uint32_t h, uint32_t page)
+{
+    const page_id id = run->table[h * run->table_stride + page];
+    return (struct attn_page){
+        .bytes = op->pool + (size_t)id * op->geom->bytes, .form = PAGE_SEALED, .end = PAGE_TOK};
+}
+
+/* ---- WIDE --------------------------------------------------------------------------------------
+ */
+
+static uint32_t tile_sub_max(const struct attn_kernel *k, uint32_t head_dim, uint32_t group)
+{
+    const uint32_t panel_pages = k->panel_tok(head_dim) / PAGE_TOK;
+    uint32_t n = 1;
+    while (n * 2 <= min_u32(panel_pages, ATTN_SUB_MAX) && n * 2 * PAGE_TOK * group <= k->tile_q)
+        n *= 2;
+    return n;
+}
+
+static uint32_t run_tile_count(const struct attn_run *run, uint32_t n_sub)
+{
+    const uint32_t rows = n_sub * PAGE_TOK;
+    return (run->pos0 + run->n_row - 1) / rows - run->pos0 / rows + 1;
+}
+
+static uint32_t wide_item_count(const struct op_attn *op, uint32_t n_sub)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < op->n_run; i++)
+        if (op->run[i].mode == LINEAR_WIDE)
+            n += run_tile_count(&op->run[i], n_sub) * op->geom->n_kv_head;
+    return n;
+}
+
+/* Cuts the rows of the aligned tile `tile_i` of the sequence that belong to the run into subs. */
+static void tile_set_subs(struct attn_tile *t, const struct attn_run *run, uint32_t tile_i,
+                          uint32_t n_sub)
+{
+    const uint32_t run_end = run->pos0 + run->n_row;
+    const uint32_t first = max_u32(run->pos0, tile_i * n_sub * PAGE_TOK);
+    const uint32_t end = min_u32(run_end, (tile_i + 1) * n_sub * PAGE_TOK);
+    for (uint32_t pos = first, next; pos < end; pos = next) {
+        next = min_u32(end, (pos / PAGE_TOK + 1) * PAGE_TOK);
+        t->sub[t->n_sub++] = (struct attn_sub){
+            .row = run->row0 + (pos - run->pos0), .pos = pos, .n_row = next - pos};
+    }
+}
+
+/* Names the pages of the panel behind the current one to the prefetcher. */
+static void look_ahead(struct attn_tile *t, const struct attn_run *run, uint32_t page,
+                       uint32_t page_end)
+{
+    struct attn_ahead *a = &t->ahead;
+    *a = (struct attn_ahead){.page_lines = (uint32_t)(t->op->geom->bytes / 64)};
+    for (; page < page_end && a->n_page < ATTN_PANEL_MAX; page++)
+        a->page[a->n_page++] = sealed_page(t->op, run, t->kv_head, page).bytes;
+}
+
+/* The panel that holds the subs' own pages: each sub sees the sealed pages before its own, then its
+ * own, and the next sub sees that one sealed. */
+static void tile_last_panel(const struct call *c, struct attn_tile *t, const struct attn_run *run,
+                            uint32_t page0, uint32_t begin)
+{
+    uint32_t packed = begin;
+    for (uint32_t s = 0; s < t->n_sub; s++) {
+        const uint32_t own = t->sub[s].pos / PAGE_TOK;
+        for (; packed < own; packed++) {
+            const struct attn_page page = sealed_page(t->op, run, t->kv_head, packed);
+            c->k->wide_page(t, packed - page0, &page);
+        }
+        const struct attn_page page =
+            own_page(t->op, run, t->kv_head, t->sub[s].pos + t->sub[s].n_row - 1);
+        c->k->wide_page(t, own - page0, &page);
+        c->k->wide_panel(t, &(struct attn_panel){.sub0 = s,
+                                                 .sub1 = s + 1,
+                                                 .pos = page0 * PAGE_TOK,
+                                                 .begin = (begin - page0) * PAGE_TOK,
+                                                 .end = (own + 1 - page0) * PAGE_TOK,
+                                                 .masked = true});
+    }
+}
+
+static void wide_tile(const struct call *c, struct attn_tile *t, const struct attn_run *run)
+{
+    const struct op_attn *op = t->op;
+    const uint32_t panel_pages = c->k->panel_tok(op->geom->head_dim) / PAGE_TOK;
+    const struct attn_sub *last_sub = &t->sub[t->n_sub - 1];
+    const uint32_t own0 = t->sub[0].pos / PAGE_TOK;
+    const uint32_t last_panel = own0 / panel_pages * panel_pages;
+    const uint32_t unmasked_from = first_visible(op, last_sub->pos + last_sub->n_row - 1);
+    uint32_t page = first_visible(op, t->sub[0].pos) / PAGE_TOK;
+    c->k->wide_begin(t);
+    while (page < last_panel) {
+        const uint32_t page0 = page / panel_pages * panel_pages, begin = page;
+        for (; page < page0 + panel_pages; page++) {
+            const struct attn_page p = sealed_page(op, run, t->kv_head, page);
+            c->k->wide_page(t, page - page0, &p);
+        }
+        look_ahead(t, run, page, min_u32(page + panel_pages, own0));
+        c->k->wide_panel(t, &(struct attn_panel){.sub0 = 0,
+                                                 .sub1 = t->n_sub,
+                                                 .pos = page0 * PAGE_TOK,
+                                                 .begin = (begin - page0) * PAGE_TOK,
+                                                 .end = panel_pages * PAGE_TOK,
+                                                 .masked = unmasked_from > begin * PAGE_TOK});
+    }
+    t->ahead.n_page = 0;
+    tile_last_panel(c, t, run, last_panel, page);
+    c->k->wide_end(t);
+}
+
+/* Items of a run: its last tile first (it reads most), all KV heads of a tile behind each other. */
+static void wide_item(void *arg, uint32_t item_i, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    const struct op_attn *op = c->op;
+    const struct attn_run *run = op->run;
+    uint32_t left = item_i;
+    for (;; run++) {
+        if (run->mode != LINEAR_WIDE) continue;
+        const uint32_t n = run_tile_count(run, c->n_sub) * op->geom->n_kv_head;
+        if (left < n) break;
+        left -= n;
+    }
+    const uint32_t last = (run->pos0 + run->n_row - 1) / (c->n_sub * PAGE_TOK);
+    struct attn_tile t = {.op = op,
+                          .kv_head = left % op->geom->n_kv_head,
+                          .group = c->group,
+                          .mem = c->worker_mem + worker_i * c->worker_bytes};
+    assert(!run->select);
+    tile_set_subs(&t, run, last - left / op->geom->n_kv_head, c->n_sub);
+    wide_tile(c, &t, run);
+}
+
+static void wide_runs(struct workers *pool, struct call *c)
+{
+    const uint32_t enough = ITEMS_PER_WORKER * workers_count(pool);
+    c->n_sub = tile_sub_max(c->k, c->op->geom->head_dim, c->group);
+    while (c->n_sub > 1 && wide_item_count(c->op, c->n_sub) < enough) c->n_sub /= 2;
+    workers_for(pool, wide_item_count(c->op, c->n_sub), wide_item, c);
+}
+
+/* ---- NARROW ------------------------------------------------------------------------------------
+ */
+
+static uint32_t chunk_pages(uint32_t head_dim)
+{
+    uint32_t n = 1;
+    while (n * 2 < ATTN_CHUNK_MAX && n * 2 * PAGE_TOK * head_dim <= CHUNK_CHANNELS) n *= 2;
+    return n;
+}
+
+static uint32_t lane_list_count(const struct attn_run *run, uint32_t h)
+{
+    return run->select ? run->select_ptr[h + 1] - run->select_ptr[h] : run->pos0 / PAGE_TOK;
+}
+
+static uint32_t lane_list_page(const struct attn_run *run, uint32_t h, uint32_t i)
+{
+    return run->select ? run->select[run->select_ptr[h] + i] : i;
+}
+
+/* First entry of the list that has a visible token. */
+static uint32_t lane_list_first(const struct op_attn *op, const struct attn_run *run, uint32_t h)
+{
+    const uint32_t page = first_visible(op, run->pos0) / PAGE_TOK;
+    uint32_t lo = 0, hi = lane_list_count(run, h);
+    while (lo < hi) {
+        const uint32_t mid = lo + (hi - lo) / 2;
+        if (lane_list_page(run, h, mid) < page)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static uint32_t lane_chunk_count(const struct op_attn *op, const struct attn_run *run, uint32_t h)
+{
+    const uint32_t per_chunk = chunk_pages(op->geom->head_dim);
+    const uint32_t first = lane_list_first(op, run, h) / per_chunk;
+    return lane_list_count(run, h) / per_chunk - first + 1; /* the own page is the list's end */
+}
+
+static size_t partial_floats(uint32_t head_dim, uint32_t group)
+{
+    return align64((size_t)group * (head_dim + 2) * sizeof(float)) / sizeof(float);
+}
+
+static uint32_t slot_count(uint32_t head_dim, uint32_t n_kv_head, uint32_t n_tok_max)
+{
+    const uint32_t lane_max = n_tok_max / PAGE_TOK / chunk_pages(head_dim) + 2;
+    return lane_max * n_kv_head + CHUNK_SLOTS_MIN;
+}
+
+static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run, uint32_t h,
+                            uint32_t chunk_i)
+{
+    const struct op_attn *op = chunk->op;
+    const uint32_t per_chunk = chunk_pages(op->geom->head_dim);
+    const uint32_t n_list = lane_list_count(run, h), first = lane_list_first(op, run, h);
+    const uint32_t begin = (first / per_chunk + chunk_i) * per_chunk, end = begin + per_chunk;
+    const uint32_t visible = first_visible(op, run->pos0);
+    for (uint32_t i = max_u32(begin, first); i < min_u32(end, n_list); i++) {
+        const uint32_t page = lane_list_page(run, h, i), at = page * PAGE_TOK;
+        assert(page < run->pos0 / PAGE_TOK);
+        struct attn_page p = sealed_page(op, run, h, page);
+        p.begin = visible > at ? visible - at : 0;
+        chunk->page[chunk->n_page++] = p;
+    }
+    if (end <= n_list) return;
+    struct attn_page own = own_page(op, run, h, run->pos0);
+    const uint32_t at = run->pos0 / PAGE_TOK * PAGE_TOK;
+    own.begin = visible > at ? visible - at : 0;
+    chunk->page[chunk->n_page++] = own;
+}
+
+static void narrow_item(void *arg, uint32_t item_i, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    const struct op_attn *op = c->op;
+    const uint32_t n_kv_head = op->geom->n_kv_head;
+    const uint32_t item = c->lane_item[c->lane0] + item_i;
+    uint32_t lo = c->lane0, hi = c->lane1; /* lane_item[lo] <= item < lane_item[hi] */
+    while (hi - lo > 1) {
+        const uint32_t mid = lo + (hi - lo) / 2;
+        if (c->lane_item[mid] <= item)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    const struct attn_run *run = &op->run[lo / n_kv_head];
+    const uint32_t h = lo % n_kv_head;
+    float *partial = c->partial + item_i * c->partial_floats;
+    struct attn_chunk chunk = {.op = op,
+                               .q = op->q + run->row0 * op->q_stride +
+                                    (size_t)h * c->group * op->geom->head_dim,
+                               .group = c->group,
+                               .m = partial,
+                               .l = partial + c->group,
+                               .acc = partial + 2 * (size_t)c->group,
+                               .mem = c->worker_mem + worker_i * c->worker_bytes};
+    chunk_set_pages(&chunk, run, h, item - c->lane_item[lo]);
+    c->k->narrow(&chunk);
+}
+
+/* Merges the chunks of one lane, in order. */
+static void narrow_merge(void *arg, uint32_t i, uint32_t worker_i)
+{
+    (void)worker_i;
+    const struct call *c = arg;
+    const struct op_attn *op = c->op;
+    const uint32_t lane = c->lane0 + i, n_kv_head = op->geom->n_kv_head, d = op->geom->head_dim;
+    const uint32_t n = c->lane_item[lane + 1] - c->lane_item[lane];
+    if (n == 0) return; /* a WIDE run */
+    const float *first =
+        c->partial + (c->lane_item[lane] - c->lane_item[c->lane0]) * c->partial_floats;
+    const struct attn_run *run = &op->run[lane / n_kv_head];
+    const size_t head0 = (size_t)(lane % n_kv_head) * c->group;
+    for (uint32_t g = 0; g < c->group; g++) {
+        float *out = op->out + run->row0 * op->out_stride + (head0 + g) * d;
+        float m = -INFINITY, l = 0;
+        for (uint32_t j = 0; j < n; j++) m = fmaxf(m, first[j * c->partial_floats + g]);
+        memset(out, 0, d * sizeof *out);
+        for (uint32_t j = 0; j < n; j++) {
+            const float *p = first + j * c->partial_floats;
+            const float *acc = p + 2 * c->group + (size_t)g * d;
+            const float weight = exp2f(p[g] - m);
+            l += weight * p[c->group + g];
+            for (uint32_t x = 0; x < d; x++) out[x] += weight * acc[x];
+        }
+        const float inv = 1.0f / l;
+        for (uint32_t x = 0; x < d; x++) out[x] *= inv;
+        if (op->lse) op->lse[run->row0 * op->n_head + head0 + g] = (m + log2f(l)) * (float)M_LN2;
+    }
+}
+
+/* As many lanes at a time as there is room for partial results. */
+static void narrow_runs(struct workers *pool, struct call *c, uint32_t n_slot)
+{
+    const struct op_attn *op = c->op;
+    const uint32_t n_kv_head = op->geom->n_kv_head, n_lane = op->n_run * n_kv_head;
+    c->lane_item[0] = 0;
+    for (uint32_t i = 0; i < n_lane; i++) {
+        const struct attn_run *run = &op->run[i / n_kv_head];
+        assert(run->mode != LINEAR_NARROW || run->n_row == 1);
+        const uint32_t n =
+            run->mode == LINEAR_NARROW ? lane_chunk_count(op, run, i % n_kv_head) : 0;
+        c->lane_item[i + 1] = c->lane_item[i] + n;
+    }
+    for (c->lane0 = 0; c->lane0 < n_lane; c->lane0 = c->lane1) {
+        const uint32_t item0 = c->lane_item[c->lane0];
+        c->lane1 = c->lane0 + 1;
+        assert(c->lane_item[c->lane1] - item0 <= n_slot);
+        while (c->lane1 < n_lane && c->lane_item[c->lane1 + 1] - item0 <= n_slot) c->lane1++;
+        workers_for(pool, c->lane_item[c->lane1] - item0, narrow_item, c);
+        workers_for(pool, c->lane1 - c->lane0, narrow_merge, c);
+    }
+}
+
+/* ---- The slots ---------------------------------------------------------------------------------
+ */
+
+static size_t worker_bytes(const struct attn_kernel *k, const struct page_geom *g, uint32_t group)
+{
+    const uint32_t n_q = tile_sub_max(k, g->head_dim, group) * PAGE_TOK * group;
+    const size_t wide = k->wide_bytes(g, n_q), narrow = k->narrow_bytes(g, group);
+    return align64(wide > narrow ? wide : narrow);
+}
+
+/* Scratch: first item of each lane, partial results, then one block for each worker. */
+size_t attn_execute_scratch(const struct attn_kernel *k, uint32_t n_worker,
+                            const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
+                            uint32_t n_tok_max)
+{
+    const uint32_t group = n_head / geom->n_kv_head, d = geom->head_dim;
+    const size_t lanes = ((size_t)n_row * geom->n_kv_head + 1) * sizeof(uint32_t);
+    const size_t partial =
+        partial_floats(d, group) * sizeof(float) * slot_count(d, geom->n_kv_head, n_tok_max);
+    return align64(lanes) + partial + n_worker * worker_bytes(k, geom, group);
+}
+
+void attn_execute(struct workers *pool, const struct op_attn *op, const struct attn_kernel *k)
+{
+    const struct page_geom *g = op->geom;
+    assert(op->n_head % g->n_kv_head == 0 && (uintptr_t)op->scratch % 64 == 0);
+    uint8_t *mem = op->scratch;
+    struct call c = {.op = op, .k = k, .group = op->n_head / g->n_kv_head};
+    c.worker_bytes = worker_bytes(k, g, c.group);
+    c.partial_floats = partial_floats(g->head_dim, c.group);
+    c.lane_item = (uint32_t *)(void *)mem;
+    const size_t lanes = align64(((size_t)op->n_run * g->n_kv_head + 1) * sizeof(uint32_t));
+    const size_t workers = workers_count(pool) * c.worker_bytes;
+    assert(lanes + workers < op->scratch_bytes);
+    c.worker_mem = mem + lanes;
+    c.partial = (float *)(void *)(mem + lanes + workers);
+    const size_t slots = (op->scratch_bytes - lanes - workers) / (c.partial_floats * sizeof(float));
+    narrow_runs(pool, &c, slots < UINT32_MAX ? (uint32_t)slots : UINT32_MAX);
+    wide_runs(pool, &c);
+}

@@ -1,0 +1,108 @@
+/* attn.h: the executor of attention that the kernels of the instruction sets share (private).
+ *
+ * attn.c decides who computes what and in which order; a kernel does arithmetic on what it is
+ * handed. There are two shapes of work.
+ *
+ * WIDE, many rows. A tile is up to ATTN_SUB_MAX blocks ("subs") of PAGE_TOK rows of one run,
+ * aligned to PAGE_TOK, times the query heads of one KV head: all of them share each panel of keys.
+ * A panel is panel_tok tokens, aligned to panel_tok in the sequence, packed by the kernel into
+ * whatever form its arithmetic wants. Per tile: wide_begin, then for each panel wide_page for its
+ * pages and wide_panel, then wide_end. The last panel of a sub ends with its own page in 16-bit
+ * form, so it is computed sub by sub.
+ *
+ * NARROW, one row. Its pages are cut into chunks; `narrow` reduces one chunk for all query heads of
+ * one KV head to a partial result, and attn.c merges the partial results in ascending order.
+ *
+ * What makes a row's result independent of everything else (design D7): panel and chunk borders are
+ * positions in the sequence (in the list of pages), keys that a row does not see add exactly +0,
+ * and a kernel treats each row on its own. */
+#ifndef SAC_OPS_CPU_ATTN_H
+#define SAC_OPS_CPU_ATTN_H
+
+#include "ops/ops.h"
+
+#define ATTN_SUB_MAX   8u  /* PAGE_TOK-row blocks of a tile */
+#define ATTN_PANEL_MAX 8u  /* pages of a panel */
+#define ATTN_CHUNK_MAX 33u /* pages of a chunk, the own one included */
+
+/* Tokens [begin, end) of a page are to be seen; others hold anything. */
+struct attn_page {
+    const uint8_t *bytes;
+    enum page_form form;
+    uint32_t begin, end;
+};
+
+/* Pages that will be read next, fetched into L2 bit by bit while others are computed. */
+struct attn_ahead {
+    const uint8_t *page[ATTN_PANEL_MAX];
+    uint32_t n_page, page_lines; /* 64-byte lines of one page */
+    uint32_t next;               /* line of the next fetch, counted over all pages */
+};
+
+struct attn_tile {
+    const struct op_attn *op;
+    uint32_t kv_head, group; /* query heads group * kv_head .. + group - 1 */
+    uint32_t n_sub;
+    struct attn_sub { /* query row i of a sub: row + i / group, head i % group of the group */
+        uint32_t row, pos, n_row;
+    } sub[ATTN_SUB_MAX];
+    struct attn_ahead ahead;
+    void *mem; /* wide_bytes, 64-byte aligned */
+};
+
+/* Subs [sub0, sub1) against tokens [begin, end) of the panel, multiples of PAGE_TOK. */
+struct attn_panel {
+    uint32_t sub0, sub1;
+    uint32_t pos; /* of the panel's token 0 */
+    uint32_t begin, end;
+    bool masked; /* false: every row sees every token */
+};
+
+struct attn_chunk {
+    const struct op_attn *op;
+    const float *q; /* [group, head_dim] */
+    uint32_t group, n_page;
+    struct attn_page page[ATTN_CHUNK_MAX];
+    float *m;   /* [group] the exponent that l and acc are relative to, in base 2 */
+    float *l;   /* [group] sum of 2^(score - m), scores in units of log 2 */
+    float *acc; /* [group, head_dim] the same sum over values */
+    void *mem;  /* narrow_bytes, 64-byte aligned */
+};
+
+struct attn_kernel {
+    uint32_t tile_q; /* query rows that a tile should have if there is work enough */
+    uint32_t (*panel_tok)(
+        uint32_t head_dim); /* PAGE_TOK .. PAGE_TOK * ATTN_PANEL_MAX, power of 2 */
+    size_t (*wide_bytes)(const struct page_geom *g, uint32_t n_q); /* n_q: of a whole tile */
+    void (*wide_begin)(struct attn_tile *t);
+    void (*wide_page)(struct attn_tile *t, uint32_t slot, const struct attn_page *page);
+    void (*wide_panel)(struct attn_tile *t, const struct attn_panel *p);
+    void (*wide_end)(struct attn_tile *t);
+    size_t (*narrow_bytes)(const struct page_geom *g, uint32_t group);
+    void (*narrow)(const struct attn_chunk *c);
+};
+
+/* The attn and attn_scratch slots, but for the kernel. */
+void attn_execute(struct workers *pool, const struct op_attn *op, const struct attn_kernel *k);
+size_t attn_execute_scratch(const struct attn_kernel *k, uint32_t n_worker,
+                            const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
+                            uint32_t n_tok_max);
+
+/* Tokens [*lo, *hi) of the panel that the row at `pos` sees. */
+static inline void attn_visible(const struct op_attn *op, const struct attn_panel *p, uint32_t pos,
+                                uint32_t *lo, uint32_t *hi)
+{
+    const uint32_t first = op->window > 0 && pos >= op->window ? pos - op->window + 1 : 0;
+    *lo = first > p->pos ? first - p->pos : 0;
+    *hi = pos >= p->pos ? pos - p->pos + 1 : 0;
+}
+
+/* Fetches the next n lines. To L2 only: gathers from DRAM are limited by the fill buffers of L1,
+ * and non-temporal fetches are slower than none on every machine measured. */
+static inline void attn_fetch(struct attn_ahead *a, uint32_t n)
+{
+    for (; n > 0 && a->next < a->n_page * a->page_lines; n--, a->next++)
+        __builtin_prefetch(a->page[a->next / a->page_lines] + a->next % a->page_lines * 64, 0, 2);
+}
+
+#endif

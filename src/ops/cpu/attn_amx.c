@@ -1,0 +1,1062 @@
+/* attn_amx.c: attention in AMX tiles of 16-bit floats with f32 sums.
+ *
+ * Forms (a tile is 16 rows of 64 bytes; a B tile interleaves pairs of rows of its matrix):
+ *  - WIDE. S [query, key] = Q K^T with rows of Q as A tiles and the panel's K, transposed by pairs
+ * of channels, as B tiles; then weights P in 16 bits as A tiles and V, interleaved by pairs of
+ *    tokens, as B tiles give O [query, channel]. Everything lies in whole tiles of 1 KiB behind
+ * each other, so no load crosses a line.
+ *  - NARROW. S^T [key, query] = K Q^T with rows of K, straight from the page when it is 16 bit, as
+ * A tiles; one column for each query head, up to 16 in a tile. P is transposed (it is small), V as
+ *    above.
+ * Both interleave V by unpack instructions, which leave the channels of each 32 in the order that
+ * `unpack_order` undoes when results are written.
+ *
+ * Softmax. Weights are 2^(s - m) with m behind the true maximum: m is set to maximum - HEADROOM
+ * when a row starts, and again only if a sum of weights reaches WEIGHT_LIMIT (then the accumulators
+ * are rescaled and the weights computed again). So no pass searches the maximum, weights stay below
+ * f16's range, and a weight of 2^-20 of the largest is still a normal f16. All of it depends on the
+ * row alone. 2^x: degree 3 on the fraction, relative error 7.5e-5, a third of what rounding the
+ * weight to f16 adds.
+ *
+ * Numbers. f16 and q8 pages use f16 tiles where the CPU has them, bf16 pages (and all pages on a
+ * CPU that lacks AMX-FP16) bf16 tiles. Queries are scaled by a power of two to below 1, so that no
+ * product of a query can overflow and few digits fall below f16's normal range.
+ *
+ * Invalid numbers: a row that sees a NaN or an infinity gives NaN or infinity. A row that does not
+ * see it must not notice, but its weight 0 times infinity is NaN; so where a panel holds tokens
+ * that some row does not see (own pages, windows), a value row that is not finite is replaced by
+ * zeros and its key by NaN: masks then decide who sees it.
+ *
+ * The tile registers are the calling thread's: each entry loads its configuration and ends with a
+ * release. gcc 12's tile intrinsics do not tell the compiler what they read: own macros instead. */
+#include "base/half.h"
+#include "ops/cpu/attn.h"
+#include "ops/cpu/detect.h"
+#include "ops/cpu/fill.h"
+
+#include <assert.h>
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+#define TILE_BYTES   1024u
+#define QUERY_BLOCK  32u     /* queries computed at a time in WIDE: two rows of tiles */
+#define HEADROOM     6.0f    /* weights of a fresh maximum are 2^6 ... */
+#define WEIGHT_LIMIT 0x1p15f /* ... and the sum in a lane must stay below this, f16 ends at 2^16   \
+                              */
+#define STEP_PAGES 4u        /* NARROW: pages between two looks at the softmax */
+#define STEP_TOK   (STEP_PAGES * PAGE_TOK)
+
+/* ---- Tiles -------------------------------------------------------------------------------------
+ */
+
+struct tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t column_bytes[16];
+    uint8_t rows[16];
+};
+
+#define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
+#define TILE_LOAD(t, p, stride)                                                                    \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((size_t)(stride)) : "memory")
+#define TILE_STORE(t, p, stride)                                                                   \
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((size_t)(stride)) : "memor" \
+                                                                                           "y")
+/* c += a b */
+#define TILE_DOT(f16, c, a, b)                                                                     \
+    do {                                                                                           \
+        if (f16)                                                                                   \
+            __asm__ volatile("tdpfp16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::);                   \
+        else                                                                                       \
+            __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::);                   \
+    } while (0)
+
+static void tiles_begin(void)
+{
+    struct tile_config cfg = {.palette = 1};
+    for (uint32_t i = 0; i < 8; i++) {
+        cfg.column_bytes[i] = 64;
+        cfg.rows[i] = 16;
+    }
+    __asm__ volatile("ldtilecfg %0" ::"m"(cfg));
+}
+
+static void tiles_end(void)
+{
+    __asm__ volatile("tilerelease" ::);
+}
+
+/* ---- Small pieces ------------------------------------------------------------------------------
+ */
+
+/* Which 16-bit type the tiles of K and of V hold. */
+struct kinds {
+    bool k_f16, v_f16;
+};
+
+INLINE __m512i half_from_f32(__m512 lo, __m512 hi, bool f16)
+{
+    if (f16) {
+        const __m256i a = _mm512_cvtps_ph(lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        const __m256i b = _mm512_cvtps_ph(hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+    }
+    return (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
+}
+
+/* 32 f16 to 32 bf16, for CPUs without f16 tiles. */
+INLINE __m512i bf16_from_f16(__m512i h)
+{
+    return half_from_f32(_mm512_cvtph_ps(_mm512_castsi512_si256(h)),
+                         _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1)), false);
+}
+
+/* 2^y; -inf gives 0, NaN stays. */
+INLINE __m512 exp2_vec(__m512 y)
+{
+    const __m512 r = _mm512_reduce_ps(y, 0x09); /* y - floor(y), no exception */
+    __m512 p = _mm512_set1_ps(0.0780245233f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.226067159f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.695833537f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.999925219f));
+    return _mm512_scalef_ps(p, y);
+}
+
+/* cap * tanh(x / cap), tanh z = 1 - 2 / (1 + e^2z); saturates without overflow. */
+INLINE __m512 softcap_vec(__m512 x, float cap)
+{
+    const __m512 y = _mm512_mul_ps(x, _mm512_set1_ps(2.0f * (float)M_LOG2E / cap));
+    const __m512 limit = _mm512_set1_ps(64.0f);
+    /* min(limit, y) returns y when y is NaN: the second operand. */
+    const __m512 e = exp2_vec(_mm512_max_ps(_mm512_set1_ps(-64.0f), _mm512_min_ps(limit, y)));
+    const __m512 q = _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(e, _mm512_set1_ps(1.0f)));
+    return _mm512_mul_ps(_mm512_set1_ps(cap), _mm512_sub_ps(_mm512_set1_ps(1.0f), q));
+}
+
+/* Lanes of tokens at .. at + 15 that lie in [lo, hi). */
+INLINE __mmask16 visible_lanes(uint32_t at, uint32_t lo, uint32_t hi)
+{
+    const uint32_t below_hi = hi <= at ? 0 : hi - at >= 16 ? 0xffffu : (1u << (hi - at)) - 1;
+    const uint32_t below_lo = lo <= at ? 0 : lo - at >= 16 ? 0xffffu : (1u << (lo - at)) - 1;
+    return (__mmask16)(below_hi & ~below_lo);
+}
+
+/* Transposes 16 rows of 16 dwords (pairs of halves) into whole rows of a tile. The rows come in by
+ * quarter lines, which spares half of the shuffles of the textbook network. */
+INLINE void transpose_pairs(uint8_t *dst, const uint8_t *src, size_t stride)
+{
+    for (uint32_t c = 0; c < 4; c++) {
+        __m512i x[4];
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint8_t *p = src + i * stride + c * 16;
+            x[i] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
+            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 4 * stride)), 1);
+            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 8 * stride)), 2);
+            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 12 * stride)), 3);
+        }
+        const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
+        const __m512i e = _mm512_unpacklo_epi32(x[2], x[3]), f = _mm512_unpackhi_epi32(x[2], x[3]);
+        uint8_t *out = dst + c * 256;
+        _mm512_store_si512(out, _mm512_unpacklo_epi64(a, e));
+        _mm512_store_si512(out + 64, _mm512_unpackhi_epi64(a, e));
+        _mm512_store_si512(out + 128, _mm512_unpacklo_epi64(b, f));
+        _mm512_store_si512(out + 192, _mm512_unpackhi_epi64(b, f));
+    }
+}
+
+/* Rounds one query to halves below 1 in magnitude; returns the power of two that was divided out.
+ * A query that is not finite is kept as it is. */
+static float query_to_half(uint16_t *dst, const float *q, uint32_t d, bool f16)
+{
+    __m512i mag = _mm512_setzero_si512();
+    for (uint32_t c = 0; c < d; c += 16)
+        mag = _mm512_max_epu32(mag, _mm512_slli_epi32(_mm512_loadu_si512(q + c), 1));
+    const uint32_t top = _mm512_reduce_max_epu32(mag) >> 24; /* exponent field of the largest */
+    const int32_t e = top == 255 || top == 0 ? 0 : (int32_t)top - 126;
+    const __m512 down = _mm512_set1_ps((float)-e);
+    for (uint32_t c = 0; c < d; c += 32)
+        _mm512_storeu_si512(
+            dst + c, half_from_f32(_mm512_scalef_ps(_mm512_loadu_ps(q + c), down),
+                                   _mm512_scalef_ps(_mm512_loadu_ps(q + c + 16), down), f16));
+    return ldexpf(1.0f, e);
+}
+
+/* Channels of two neighbouring result tiles, back in order. */
+INLINE void unpack_order(float *out, __m512 even, __m512 odd, __m512 factor)
+{
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    _mm512_storeu_ps(out, _mm512_mul_ps(factor, _mm512_permutex2var_ps(even, first, odd)));
+    _mm512_storeu_ps(out + 16, _mm512_mul_ps(factor, _mm512_permutex2var_ps(even, second, odd)));
+}
+
+/* ---- Pages to halves ---------------------------------------------------------------------------
+ */
+
+/* Codes of q8 keys: bytes of the three planes, brought to their places in a code by one multishift
+ * each. `n` = 16: lanes of 16 bytes are the four quarters of the channels; n = 8: lanes of 8. */
+struct q8_shift {
+    __m512i hi, mid, lo;
+};
+
+static struct q8_shift q8_shift_make(uint32_t n)
+{
+    _Alignas(64) uint8_t hi[64], mid[64], lo[64];
+    for (uint32_t i = 0; i < 64; i++) {
+        const uint32_t quarter = i / n % 4, byte = 8 * (i % 8);
+        hi[i] = (uint8_t)((byte + 2 * quarter - 6) & 63);
+        mid[i] = (uint8_t)((byte + 2 * quarter - 4) & 63);
+        lo[i] = (uint8_t)((byte + 4 * (quarter / 2)) & 63);
+    }
+    return (struct q8_shift){_mm512_load_si512(hi), _mm512_load_si512(mid), _mm512_load_si512(lo)};
+}
+
+INLINE __m512i q8_join(const struct q8_shift *s, __m512i hi, __m512i mid, __m512i lo)
+{
+    hi = _mm512_multishift_epi64_epi8(s->hi, hi);
+    mid = _mm512_multishift_epi64_epi8(s->mid, mid);
+    lo = _mm512_multishift_epi64_epi8(s->lo, lo);
+    /* 0xca: first operand chooses the second where 1, the third where 0 */
+    const __m512i low = _mm512_ternarylogic_epi32(_mm512_set1_epi8(0x30), mid, lo, 0xca);
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi8((char)0xc0), hi, low, 0xca);
+}
+
+/* min + step * code, rounded once to f16. */
+INLINE __m512h q8_value(__m256i code, __m512h step, __m512h min)
+{
+    return _mm512_fmadd_ph(_mm512_cvtepu16_ph(_mm512_cvtepu8_epi16(code)), step, min);
+}
+
+INLINE void store_half(uint16_t *dst, __m512h v, bool f16)
+{
+    _mm512_storeu_si512(dst, f16 ? (__m512i)v : bf16_from_f16((__m512i)v));
+}
+
+/* Keys of a sealed q8 page, head_dim a multiple of 64: quarters hold multiples of 16 channels. */
+INLINE void q8_keys_64(uint16_t *dst, const struct page_geom *g, const uint8_t *page, uint32_t d,
+                       bool f16)
+{
+    const uint32_t quarter = d / 4;
+    const struct q8_shift shift = q8_shift_make(16);
+    for (uint32_t j = 0; j < quarter; j += 16) {
+        /* min and step of channels j .. j + 15 of each quarter, two quarters in a vector */
+        __m512h min[2], step[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint8_t *m = page + g->k_min + 2 * (j + 2 * i * quarter);
+            const uint8_t *s = page + g->k_step + 2 * (j + 2 * i * quarter);
+            min[i] = (__m512h)_mm512_inserti64x4(
+                _mm512_castsi256_si512(_mm256_loadu_si256((const void *)m)),
+                _mm256_loadu_si256((const void *)(m + 2 * quarter)), 1);
+            step[i] = (__m512h)_mm512_inserti64x4(
+                _mm512_castsi256_si512(_mm256_loadu_si256((const void *)s)),
+                _mm256_loadu_si256((const void *)(s + 2 * quarter)), 1);
+        }
+        for (size_t t = 0; t < PAGE_TOK; t++) {
+            const uint8_t *hi2 = page + g->k_hi2 + t * quarter + j;
+            const uint8_t *low = page + g->k_low + t * 3 * quarter + j;
+            const __m256i lo = _mm256_inserti128_si256(
+                _mm256_castsi128_si256(_mm_loadu_si128((const void *)(low + quarter))),
+                _mm_loadu_si128((const void *)(low + 2 * quarter)), 1);
+            const __m512i code =
+                q8_join(&shift, _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)hi2)),
+                        _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)low)),
+                        _mm512_broadcast_i64x4(lo));
+            const __m512h a = q8_value(_mm512_castsi512_si256(code), step[0], min[0]);
+            const __m512h b = q8_value(_mm512_extracti64x4_epi64(code, 1), step[1], min[1]);
+            uint16_t *row = dst + t * d + j;
+            if (quarter == 16) {
+                store_half(row, a, f16);
+                store_half(row + 32, b, f16);
+                continue;
+            }
+            const __m512i x = f16 ? (__m512i)a : bf16_from_f16((__m512i)a);
+            const __m512i y = f16 ? (__m512i)b : bf16_from_f16((__m512i)b);
+            _mm256_storeu_si256((void *)row, _mm512_castsi512_si256(x));
+            _mm256_storeu_si256((void *)(row + quarter), _mm512_extracti64x4_epi64(x, 1));
+            _mm256_storeu_si256((void *)(row + 2 * quarter), _mm512_castsi512_si256(y));
+            _mm256_storeu_si256((void *)(row + 3 * quarter), _mm512_extracti64x4_epi64(y, 1));
+        }
+    }
+}
+
+/* 8 halves from each of the four quarters. */
+INLINE __m512h load_quarters(const uint8_t *p, size_t quarter_bytes)
+{
+    __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(p + quarter_bytes)), 1);
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(p + 2 * quarter_bytes)), 2);
+    return (__m512h)_mm512_inserti32x4(v, _mm_loadu_si128((const void *)(p + 3 * quarter_bytes)),
+                                       3);
+}
+
+/* The same for other head sizes: quarters hold multiples of 8 channels. */
+static void q8_keys_32(uint16_t *dst, const struct page_geom *g, const uint8_t *page, uint32_t d,
+                       bool f16)
+{
+    const uint32_t quarter = d / 4;
+    const struct q8_shift shift = q8_shift_make(8);
+    for (uint32_t j = 0; j < quarter; j += 8) {
+        const __m512h min = load_quarters(page + g->k_min + 2 * j, 2 * quarter);
+        const __m512h step = load_quarters(page + g->k_step + 2 * j, 2 * quarter);
+        for (size_t t = 0; t < PAGE_TOK; t++) {
+            const uint8_t *low = page + g->k_low + t * 3 * quarter + j;
+            uint64_t hi, mid;
+            memcpy(&hi, page + g->k_hi2 + t * quarter + j, 8);
+            memcpy(&mid, low, 8);
+            const __m128i lo =
+                _mm_unpacklo_epi64(_mm_loadl_epi64((const void *)(low + quarter)),
+                                   _mm_loadl_epi64((const void *)(low + 2 * quarter)));
+            const __m512i code =
+                q8_join(&shift, _mm512_set1_epi64((long long)hi), _mm512_set1_epi64((long long)mid),
+                        _mm512_broadcast_i32x4(lo));
+            const __m512h a = q8_value(_mm512_castsi512_si256(code), step, min);
+            const __m512i x = f16 ? (__m512i)a : bf16_from_f16((__m512i)a);
+            uint16_t *row = dst + t * d + j;
+            _mm_storeu_si128((void *)row, _mm512_castsi512_si128(x));
+            _mm_storeu_si128((void *)(row + quarter), _mm512_extracti32x4_epi32(x, 1));
+            _mm_storeu_si128((void *)(row + 2 * quarter), _mm512_extracti32x4_epi32(x, 2));
+            _mm_storeu_si128((void *)(row + 3 * quarter), _mm512_extracti32x4_epi32(x, 3));
+        }
+    }
+}
+
+static bool page_is_q8(const struct page_geom *g, const struct attn_page *page)
+{
+    return page->form == PAGE_SEALED && g->type_k == SAC_KV_Q8;
+}
+
+/* Keys of a page as halves [PAGE_TOK, d]: in place if they are that already, else in `buf`. */
+static const uint16_t *page_keys(uint16_t *buf, const struct page_geom *g,
+                                 const struct attn_page *page, bool f16)
+{
+    const uint32_t d = g->head_dim;
+    if (page_is_q8(g, page)) {
+        if (d == 64 && f16)
+            q8_keys_64(buf, g, page->bytes, 64, true);
+        else if (d == 128 && f16)
+            q8_keys_64(buf, g, page->bytes, 128, true);
+        else if (d % 64 == 0)
+            q8_keys_64(buf, g, page->bytes, d, f16);
+        else
+            q8_keys_32(buf, g, page->bytes, d, f16);
+        return buf;
+    }
+    const uint8_t *src = page->bytes + (page->form == PAGE_TAIL ? 0 : g->k);
+    if (f16 == (g->type_k != SAC_KV_BF16)) return (const uint16_t *)(const void *)src;
+    assert(!f16); /* f16 tiles are never used for bf16 pages */
+    for (uint32_t i = 0; i < PAGE_TOK * d; i += 32)
+        _mm512_storeu_si512(buf + i, bf16_from_f16(_mm512_loadu_si512(src + 2 * (size_t)i)));
+    return buf;
+}
+
+/* Where the values of a page are and how to make 32 halves of them. */
+struct value_source {
+    const uint8_t *v, *scale; /* scale: q8 only, else NULL */
+    uint32_t d;
+    bool to_bf16; /* f16 in the page, bf16 in the tile */
+    bool f16;
+};
+
+static struct value_source page_values(const struct page_geom *g, const struct attn_page *page,
+                                       bool f16)
+{
+    const bool q8 = page_is_q8(g, page);
+    return (struct value_source){
+        .v = page->bytes + (page->form == PAGE_TAIL ? g->tail_v : g->v),
+        .scale = q8 ? page->bytes + g->v_scale : NULL,
+        .d = g->head_dim,
+        .to_bf16 = !f16 && g->type_v != SAC_KV_BF16,
+        .f16 = f16,
+    };
+}
+
+/* Channels c .. c + 31 of token t. */
+INLINE __m512i load_values(const struct value_source *s, size_t t, uint32_t c, bool q8,
+                           bool to_bf16)
+{
+    __m512i x;
+    if (q8) {
+        uint16_t scale;
+        memcpy(&scale, s->scale + 2 * (t * (s->d / PAGE_VBLOCK) + c / PAGE_VBLOCK), 2);
+        const __m256i code = _mm256_loadu_si256((const void *)(s->v + t * s->d + c));
+        x = (__m512i)_mm512_mul_ph(_mm512_cvtepi16_ph(_mm512_cvtepi8_epi16(code)),
+                                   (__m512h)_mm512_set1_epi16((short)scale));
+    } else {
+        x = _mm512_loadu_si512(s->v + 2 * (t * s->d + c));
+    }
+    return to_bf16 ? bf16_from_f16(x) : x;
+}
+
+/* Interleaves pairs of tokens: per 32 channels two B tiles. Tokens outside [begin, end) give zeros.
+ */
+INLINE void pack_values_as(uint8_t *dst, const struct value_source *s, uint32_t begin, uint32_t end,
+                           struct attn_ahead *ahead, bool q8, bool to_bf16)
+{
+    const uint32_t n_line = s->d / 32;
+    for (uint32_t t = 0; t < PAGE_TOK; t += 2) {
+        if (ahead) attn_fetch(ahead, q8 ? 2 * n_line + 2 : 4 * n_line);
+        for (uint32_t c = 0; c < s->d; c += 32) {
+            __m512i a = load_values(s, t, c, q8, to_bf16);
+            __m512i b = load_values(s, t + 1, c, q8, to_bf16);
+            if (t < begin || t >= end) a = _mm512_setzero_si512();
+            if (t + 1 < begin || t + 1 >= end) b = _mm512_setzero_si512();
+            uint8_t *tile = dst + (size_t)(c / 16) * TILE_BYTES + t / 2 * 64;
+            _mm512_store_si512(tile, _mm512_unpacklo_epi16(a, b));
+            _mm512_store_si512(tile + TILE_BYTES, _mm512_unpackhi_epi16(a, b));
+        }
+    }
+}
+
+static void pack_values(uint8_t *dst, const struct page_geom *g, const struct attn_page *page,
+                        bool f16, struct attn_ahead *ahead)
+{
+    const struct value_source s = page_values(g, page, f16);
+    if (s.scale && s.to_bf16)
+        pack_values_as(dst, &s, page->begin, page->end, ahead, true, true);
+    else if (s.scale)
+        pack_values_as(dst, &s, page->begin, page->end, ahead, true, false);
+    else if (s.to_bf16)
+        pack_values_as(dst, &s, page->begin, page->end, ahead, false, true);
+    else
+        pack_values_as(dst, &s, page->begin, page->end, ahead, false, false);
+}
+
+/* ---- WIDE --------------------------------------------------------------------------------------
+ */
+
+static uint32_t wide_panel_tok(uint32_t head_dim)
+{
+    return head_dim <= 128 ? 256 : 128;
+}
+
+/* A worker's memory during a tile. Queries are counted as in the tile: sub s begins at
+ * s * PAGE_TOK * group, which is a multiple of QUERY_BLOCK. */
+struct wide_mem {
+    uint32_t d, panel_tok, s_stride; /* s_stride in floats, off the powers of two */
+    uint8_t *q;                      /* [n_q/16, d/32] A tiles */
+    uint8_t *k;                      /* [panel_tok/16, d/32] B tiles */
+    uint8_t *v;                      /* [panel_tok/32, d/16] B tiles */
+    uint8_t *p;                      /* [2, panel_tok/32] A tiles: weights of a query block */
+    float *s;                        /* [QUERY_BLOCK, s_stride] */
+    float *o;                        /* [n_q/16, d/16] C tiles */
+    float *unit;                     /* [n_q] what a raw score is multiplied by, in log 2 */
+    float *m;                        /* [n_q] */
+    float *l;                        /* [n_q, 16] sums of weights, lane by lane */
+    uint16_t *keys;                  /* [PAGE_TOK, d] one page on its way into k */
+    size_t bytes;
+};
+
+static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
+{
+    uint8_t *p = base + *at;
+    *at += (bytes + 63) & ~(size_t)63;
+    return p;
+}
+
+static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
+{
+    struct wide_mem w = {.d = d, .panel_tok = wide_panel_tok(d)};
+    size_t at = 0;
+    w.s_stride = w.panel_tok + 16;
+    w.q = take(base, &at, (size_t)n_q * d * 2);
+    w.k = take(base, &at, (size_t)w.panel_tok * d * 2);
+    w.v = take(base, &at, (size_t)w.panel_tok * d * 2);
+    w.p = take(base, &at, QUERY_BLOCK * (size_t)w.panel_tok * 2);
+    w.s = (float *)(void *)take(base, &at, QUERY_BLOCK * (size_t)w.s_stride * 4);
+    w.o = (float *)(void *)take(base, &at, (size_t)n_q * d * 4);
+    w.unit = (float *)(void *)take(base, &at, (size_t)n_q * 4);
+    w.m = (float *)(void *)take(base, &at, (size_t)n_q * 4);
+    w.l = (float *)(void *)take(base, &at, (size_t)n_q * 64);
+    w.keys = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
+    w.bytes = at;
+    return w;
+}
+
+static size_t amx_wide_bytes(const struct page_geom *g, uint32_t n_q)
+{
+    return wide_layout(NULL, g->head_dim, n_q).bytes;
+}
+
+static struct wide_mem wide_mem_of(const struct attn_tile *t)
+{
+    return wide_layout(t->mem, t->op->geom->head_dim, t->n_sub * PAGE_TOK * t->group);
+}
+
+INLINE void wide_begin(struct attn_tile *t, struct kinds kinds)
+{
+    const struct wide_mem w = wide_mem_of(t);
+    const struct op_attn *op = t->op;
+    const uint32_t d = w.d, sub_q = PAGE_TOK * t->group, n_q = t->n_sub * sub_q;
+    memset(w.q, 0, (size_t)n_q * d * 2);
+    memset(w.o, 0, (size_t)n_q * d * 4);
+    memset(w.l, 0, (size_t)n_q * 64);
+    uint16_t row[512];
+    for (uint32_t s = 0; s < t->n_sub; s++)
+        for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
+            const uint32_t q = s * sub_q + i, head = t->kv_head * t->group + i % t->group;
+            const float *src = op->q + (t->sub[s].row + i / t->group) * op->q_stride;
+            w.unit[q] = query_to_half(row, src + (size_t)head * d, d, kinds.k_f16) * op->scale;
+            if (op->softcap <= 0) w.unit[q] *= (float)M_LOG2E;
+            w.m[q] = -INFINITY;
+            uint8_t *tile = w.q + (size_t)(q / 16) * (d / 32) * TILE_BYTES + q % 16 * 64;
+            for (uint32_t c = 0; c < d / 32; c++)
+                memcpy(tile + c * (size_t)TILE_BYTES, row + c * 32, 64);
+        }
+    tiles_begin();
+}
+
+/* Replaces value rows that are not finite by zeros and their keys by NaN (top of the file). Returns
+ * the keys, which move to w->keys if they have to change. */
+static const uint16_t *quarantine(const struct wide_mem *w, const uint16_t *keys, uint8_t *values,
+                                  bool v_f16)
+{
+    const __m512i exponent = _mm512_set1_epi16(v_f16 ? 0x7c00 : 0x7f80);
+    for (uint32_t pair = 0; pair < PAGE_TOK / 2; pair++) {
+        __mmask32 bad = 0;
+        uint8_t *at = values + pair * 64;
+        for (uint32_t c = 0; c < w->d / 16; c++) {
+            const __m512i x = _mm512_load_si512(at + c * (size_t)TILE_BYTES);
+            bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, exponent), exponent);
+        }
+        for (uint32_t odd = 0; odd < 2; odd++) {
+            const __mmask32 lanes = 0x55555555u << odd;
+            if (!(bad & lanes)) continue;
+            for (uint32_t c = 0; c < w->d / 16; c++)
+                _mm512_mask_storeu_epi16(at + c * (size_t)TILE_BYTES, lanes,
+                                         _mm512_setzero_si512());
+            if (keys != w->keys) memcpy(w->keys, keys, (size_t)PAGE_TOK * w->d * 2);
+            keys = w->keys;
+            /* 0x7fff is a NaN in f16 and in bf16 */
+            for (uint32_t c = 0; c < w->d; c++) w->keys[(2 * pair + odd) * w->d + c] = 0x7fff;
+        }
+    }
+    return keys;
+}
+
+INLINE void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page *page,
+                      struct kinds kinds)
+{
+    const struct wide_mem w = wide_mem_of(t);
+    const struct page_geom *g = t->op->geom;
+    const uint32_t d = w.d;
+    uint8_t *values = w.v + (size_t)slot * (d / 16) * TILE_BYTES;
+    const uint16_t *keys = page_keys(w.keys, g, page, kinds.k_f16);
+    pack_values(values, g, page, kinds.v_f16, NULL);
+    if (page->form == PAGE_TAIL || t->op->window > 0)
+        keys = quarantine(&w, keys, values, kinds.v_f16);
+    uint8_t *tile = w.k + (size_t)slot * 2 * (d / 32) * TILE_BYTES;
+    for (uint32_t half = 0; half < 2; half++)
+        for (uint32_t c = 0; c < d; c += 32, tile += TILE_BYTES)
+            transpose_pairs(tile, (const uint8_t *)(keys + half * 16 * d + c), 2 * (size_t)d);
+}
+
+/* Raw scores of 32 queries. */
+INLINE void block_scores(const struct wide_mem *w, uint32_t q, uint32_t begin, uint32_t end,
+                         uint32_t d, bool f16)
+{
+    const size_t row = (size_t)(d / 32) * TILE_BYTES, stride = w->s_stride * sizeof(float);
+    const uint8_t *a = w->q + q / 16 * row;
+    for (uint32_t key = begin; key < end; key += 32) {
+        const uint8_t *b = w->k + key / 16 * row;
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        TILE_ZERO(2);
+        TILE_ZERO(3);
+        for (size_t c = 0; c < row; c += TILE_BYTES) {
+            TILE_LOAD(4, a + c, 64);
+            TILE_LOAD(6, b + c, 64);
+            TILE_DOT(f16, 0, 4, 6);
+            TILE_LOAD(7, b + row + c, 64);
+            TILE_DOT(f16, 1, 4, 7);
+            TILE_LOAD(5, a + row + c, 64);
+            TILE_DOT(f16, 2, 5, 6);
+            TILE_DOT(f16, 3, 5, 7);
+        }
+        TILE_STORE(0, w->s + key, stride);
+        TILE_STORE(1, w->s + key + 16, stride);
+        TILE_STORE(2, w->s + 16 * (size_t)w->s_stride + key, stride);
+        TILE_STORE(3, w->s + 16 * (size_t)w->s_stride + key + 16, stride);
+    }
+}
+
+/* O += P V for 32 queries. */
+INLINE void block_values(const struct wide_mem *w, uint32_t q, uint32_t begin, uint32_t end,
+                         uint32_t d, bool f16)
+{
+    const size_t row = (size_t)(d / 16) * TILE_BYTES;
+    const size_t p_row = (size_t)(w->panel_tok / 32) * TILE_BYTES;
+    for (uint32_t c = 0; c < d / 16; c += 2) {
+        uint8_t *o = (uint8_t *)w->o + q / 16 * row + c * (size_t)TILE_BYTES;
+        TILE_LOAD(0, o, 64);
+        TILE_LOAD(1, o + TILE_BYTES, 64);
+        TILE_LOAD(2, o + row, 64);
+        TILE_LOAD(3, o + row + TILE_BYTES, 64);
+        for (uint32_t k = begin / 32; k < end / 32; k++) {
+            const uint8_t *a = w->p + k * (size_t)TILE_BYTES;
+            const uint8_t *b = w->v + k * row + c * (size_t)TILE_BYTES;
+            TILE_LOAD(4, a, 64);
+            TILE_LOAD(6, b, 64);
+            TILE_DOT(f16, 0, 4, 6);
+            TILE_LOAD(7, b + TILE_BYTES, 64);
+            TILE_DOT(f16, 1, 4, 7);
+            TILE_LOAD(5, a + p_row, 64);
+            TILE_DOT(f16, 2, 5, 6);
+            TILE_DOT(f16, 3, 5, 7);
+        }
+        TILE_STORE(0, o, 64);
+        TILE_STORE(1, o + TILE_BYTES, 64);
+        TILE_STORE(2, o + row, 64);
+        TILE_STORE(3, o + row + TILE_BYTES, 64);
+    }
+}
+
+/* One row of scores on its way to weights. */
+struct score_row {
+    float *s;            /* [panel_tok] */
+    uint8_t *p;          /* row of the first A tile of weights */
+    uint32_t begin, end; /* multiples of 32 */
+    uint32_t lo, hi;     /* visible tokens, when masked */
+    float unit;
+};
+
+/* Writes the weights 2^(s unit - m); returns their sums by lane. */
+INLINE __m512 row_weights(const struct score_row *r, float m, bool masked, bool f16)
+{
+    const __m512 unit = _mm512_set1_ps(r->unit), m_vec = _mm512_set1_ps(m == -INFINITY ? 0 : m);
+    const __m512 none = _mm512_set1_ps(-INFINITY);
+    __m512 sum0 = _mm512_setzero_ps(), sum1 = sum0;
+    for (uint32_t k = r->begin; k < r->end; k += 32) {
+        __m512 y0 = _mm512_fmsub_ps(_mm512_loadu_ps(r->s + k), unit, m_vec);
+        __m512 y1 = _mm512_fmsub_ps(_mm512_loadu_ps(r->s + k + 16), unit, m_vec);
+        if (masked) {
+            y0 = _mm512_mask_blend_ps(visible_lanes(k, r->lo, r->hi), none, y0);
+            y1 = _mm512_mask_blend_ps(visible_lanes(k + 16, r->lo, r->hi), none, y1);
+        }
+        const __m512 w0 = exp2_vec(y0), w1 = exp2_vec(y1);
+        sum0 = _mm512_add_ps(sum0, w0);
+        sum1 = _mm512_add_ps(sum1, w1);
+        _mm512_store_si512(r->p + k / 32 * (size_t)TILE_BYTES, half_from_f32(w0, w1, f16));
+    }
+    return _mm512_add_ps(sum0, sum1);
+}
+
+static float row_max(const struct score_row *r)
+{
+    const __m512 none = _mm512_set1_ps(-INFINITY);
+    __m512 max = none;
+    for (uint32_t k = r->begin; k < r->end; k += 16) {
+        const __mmask16 seen = visible_lanes(k, r->lo, r->hi);
+        max = _mm512_max_ps(max, _mm512_mask_loadu_ps(none, seen, r->s + k));
+    }
+    return _mm512_reduce_max_ps(max);
+}
+
+/* Sets m of query q by the true maximum and rescales what was summed. */
+static void raise_max(const struct wide_mem *w, uint32_t q, const struct score_row *r)
+{
+    const float max = row_max(r);
+    if (max == -INFINITY) return; /* nothing seen yet */
+    const float m = max * r->unit - HEADROOM, down = exp2f(w->m[q] - m);
+    const __m512 factor = _mm512_set1_ps(down);
+    float *o = w->o + (size_t)(q / 16) * w->d * 16 + q % 16 * 16;
+    for (uint32_t c = 0; c < w->d / 16; c++, o += 256)
+        _mm512_store_ps(o, _mm512_mul_ps(_mm512_load_ps(o), factor));
+    float *l = w->l + (size_t)q * 16;
+    _mm512_store_ps(l, _mm512_mul_ps(_mm512_load_ps(l), factor));
+    w->m[q] = m;
+}
+
+static void cap_row(struct score_row *r, float cap)
+{
+    const __m512 unit = _mm512_set1_ps(r->unit);
+    for (uint32_t k = r->begin; k < r->end; k += 16)
+        _mm512_storeu_ps(r->s + k,
+                         softcap_vec(_mm512_mul_ps(_mm512_loadu_ps(r->s + k), unit), cap));
+    r->unit = (float)M_LOG2E;
+}
+
+/* Scores of `n` queries from q on (their first row is `row` of the sub) to weights. */
+INLINE void block_softmax(struct attn_tile *t, const struct wide_mem *w, const struct attn_panel *p,
+                          const struct attn_sub *sub, uint32_t q, uint32_t first, uint32_t n,
+                          bool masked, bool f16)
+{
+    const uint32_t n_line = t->ahead.n_page * t->ahead.page_lines;
+    const uint32_t fetch = n_line / (t->n_sub * PAGE_TOK * t->group) + 1;
+    for (uint32_t i = 0; i < n; i++) {
+        struct score_row r = {
+            .s = w->s + i * (size_t)w->s_stride,
+            .p = w->p + (size_t)(i / 16 * (w->panel_tok / 32)) * TILE_BYTES + i % 16 * 64,
+            .begin = p->begin,
+            .end = p->end,
+            .hi = p->end,
+            .unit = w->unit[q + i],
+        };
+        if (masked) attn_visible(t->op, p, sub->pos + (first + i) / t->group, &r.lo, &r.hi);
+        if (t->op->softcap > 0) cap_row(&r, t->op->softcap);
+        if (w->m[q + i] == -INFINITY) raise_max(w, q + i, &r);
+        __m512 sum = row_weights(&r, w->m[q + i], masked, f16);
+        if (_mm512_cmp_ps_mask(sum, _mm512_set1_ps(WEIGHT_LIMIT), _CMP_GE_OQ)) {
+            raise_max(w, q + i, &r);
+            sum = row_weights(&r, w->m[q + i], masked, f16);
+        }
+        float *l = w->l + (size_t)(q + i) * 16;
+        _mm512_store_ps(l, _mm512_add_ps(_mm512_load_ps(l), sum));
+        attn_fetch(&t->ahead, fetch);
+    }
+}
+
+INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32_t d,
+                         struct kinds kinds)
+{
+    const struct wide_mem w = wide_mem_of(t);
+    for (uint32_t s = p->sub0; s < p->sub1; s++) {
+        const struct attn_sub *sub = &t->sub[s];
+        const uint32_t q0 = s * PAGE_TOK * t->group, n_q = sub->n_row * t->group;
+        for (uint32_t i = 0; i < n_q; i += QUERY_BLOCK) {
+            const uint32_t n = n_q - i < QUERY_BLOCK ? n_q - i : QUERY_BLOCK;
+            block_scores(&w, q0 + i, p->begin, p->end, d, kinds.k_f16);
+            if (p->masked)
+                block_softmax(t, &w, p, sub, q0 + i, i, n, true, kinds.v_f16);
+            else
+                block_softmax(t, &w, p, sub, q0 + i, i, n, false, kinds.v_f16);
+            block_values(&w, q0 + i, p->begin, p->end, d, kinds.v_f16);
+        }
+    }
+}
+
+static void amx_wide_end(struct attn_tile *t)
+{
+    const struct wide_mem w = wide_mem_of(t);
+    const struct op_attn *op = t->op;
+    const uint32_t d = w.d;
+    for (uint32_t s = 0; s < t->n_sub; s++)
+        for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
+            const uint32_t q = s * PAGE_TOK * t->group + i, row = t->sub[s].row + i / t->group;
+            const uint32_t head = t->kv_head * t->group + i % t->group;
+            const float l = _mm512_reduce_add_ps(_mm512_load_ps(w.l + (size_t)q * 16));
+            const __m512 inv = _mm512_set1_ps(1.0f / l);
+            float *out = op->out + row * op->out_stride + (size_t)head * d;
+            const float *o = w.o + (size_t)(q / 16) * d * 16 + q % 16 * 16;
+            for (uint32_t c = 0; c < d; c += 32, o += 512)
+                unpack_order(out + c, _mm512_load_ps(o), _mm512_load_ps(o + 256), inv);
+            if (op->lse)
+                op->lse[(size_t)row * op->n_head + head] = (w.m[q] + log2f(l)) * (float)M_LN2;
+        }
+    tiles_end();
+}
+
+/* ---- NARROW ------------------------------------------------------------------------------------
+ */
+
+struct narrow_mem {
+    uint32_t d, n_block; /* blocks of 16 query heads */
+    uint8_t *q;          /* [n_block, d/32] B tiles */
+    uint8_t *v;          /* [STEP_PAGES, d/16] B tiles */
+    uint8_t *p;          /* [STEP_PAGES] A tiles */
+    float *s;            /* [STEP_TOK, 16] */
+    uint8_t *pairs;      /* [16 pairs of tokens, 16 heads, 2] weights before transposition */
+    float *o;            /* [n_block, d/16] C tiles */
+    float *unit, *m, *l; /* [n_block, 16] */
+    uint16_t *keys;      /* [STEP_PAGES, PAGE_TOK, d] */
+    size_t bytes;
+};
+
+static struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group)
+{
+    struct narrow_mem w = {.d = d, .n_block = (group + 15) / 16};
+    const size_t n = w.n_block;
+    size_t at = 0;
+    w.q = take(base, &at, n * 16 * d * 2);
+    w.v = take(base, &at, (size_t)STEP_TOK * d * 2);
+    w.p = take(base, &at, STEP_PAGES * (size_t)TILE_BYTES);
+    w.s = (float *)(void *)take(base, &at, STEP_TOK * 64);
+    w.pairs = take(base, &at, TILE_BYTES);
+    w.o = (float *)(void *)take(base, &at, n * 16 * d * 4);
+    w.unit = (float *)(void *)take(base, &at, n * 64);
+    w.m = (float *)(void *)take(base, &at, n * 64);
+    w.l = (float *)(void *)take(base, &at, n * 64);
+    w.keys = (uint16_t *)(void *)take(base, &at, (size_t)STEP_TOK * d * 2);
+    w.bytes = at;
+    return w;
+}
+
+static size_t amx_narrow_bytes(const struct page_geom *g, uint32_t group)
+{
+    return narrow_layout(NULL, g->head_dim, group).bytes;
+}
+
+static void narrow_begin(const struct attn_chunk *c, const struct narrow_mem *w, bool f16)
+{
+    const uint32_t d = w->d;
+    memset(w->o, 0, (size_t)w->n_block * 16 * d * 4);
+    for (uint32_t b = 0; b < w->n_block; b++) {
+        uint16_t *rows = w->keys; /* not in use yet */
+        memset(rows, 0, 16 * (size_t)d * 2);
+        for (uint32_t i = 0; i < 16; i++) {
+            const uint32_t q = b * 16 + i;
+            w->m[q] = -INFINITY;
+            w->l[q] = 0;
+            w->unit[q] = 0;
+            if (q >= c->group) continue;
+            w->unit[q] = query_to_half(rows + i * d, c->q + (size_t)q * d, d, f16) * c->op->scale;
+            if (c->op->softcap <= 0) w->unit[q] *= (float)M_LOG2E;
+        }
+        uint8_t *tile = w->q + (size_t)b * (d / 32) * TILE_BYTES;
+        for (uint32_t x = 0; x < d; x += 32, tile += TILE_BYTES)
+            transpose_pairs(tile, (const uint8_t *)(rows + x), 2 * (size_t)d);
+    }
+    tiles_begin();
+}
+
+/* Pages of one step: where their keys are and which tokens count. */
+struct narrow_step {
+    uint32_t n_page;
+    const uint16_t *keys[STEP_PAGES];
+    const struct attn_page *page; /* [n_page] */
+};
+
+INLINE void narrow_scores(const struct narrow_mem *w, const struct narrow_step *st, uint32_t block,
+                          uint32_t d, bool f16)
+{
+    const uint8_t *q = w->q + (size_t)block * (d / 32) * TILE_BYTES;
+    for (uint32_t j = 0; j < st->n_page; j++) {
+        const uint8_t *k = (const uint8_t *)st->keys[j];
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        for (uint32_t c = 0; c < d / 32; c++) {
+            TILE_LOAD(4, q + c * (size_t)TILE_BYTES, 64);
+            TILE_LOAD(2, k + c * 64, 2 * (size_t)d);
+            TILE_DOT(f16, 0, 2, 4);
+            TILE_LOAD(3, k + 32 * (size_t)d + c * 64, 2 * (size_t)d);
+            TILE_DOT(f16, 1, 3, 4);
+        }
+        TILE_STORE(0, w->s + j * PAGE_TOK * 16, 64);
+        TILE_STORE(1, w->s + j * PAGE_TOK * 16 + 256, 64);
+    }
+}
+
+/* Weights of 16 heads, as A tiles; returns their sums. */
+INLINE __m512 narrow_weights(const struct narrow_mem *w, const struct narrow_step *st, __m512 unit,
+                             __m512 m, bool f16)
+{
+    const __m512 none = _mm512_set1_ps(-INFINITY);
+    m = _mm512_mask_mov_ps(m, _mm512_cmp_ps_mask(m, none, _CMP_EQ_OQ), _mm512_setzero_ps());
+    __m512 sum0 = _mm512_setzero_ps(), sum1 = sum0;
+    for (uint32_t j = 0; j < st->n_page; j++) {
+        const uint32_t begin = st->page[j].begin, end = st->page[j].end;
+        const float *s = w->s + j * PAGE_TOK * 16;
+        for (uint32_t t = 0; t < PAGE_TOK; t += 2) {
+            const bool see0 = t >= begin && t < end, see1 = t + 1 >= begin && t + 1 < end;
+            __m512 y0 = _mm512_fmsub_ps(_mm512_load_ps(s + t * 16), unit, m);
+            __m512 y1 = _mm512_fmsub_ps(_mm512_load_ps(s + t * 16 + 16), unit, m);
+            y0 = _mm512_mask_mov_ps(none, see0 ? 0xffff : 0, y0);
+            y1 = _mm512_mask_mov_ps(none, see1 ? 0xffff : 0, y1);
+            const __m512 w0 = exp2_vec(y0), w1 = exp2_vec(y1);
+            sum0 = _mm512_add_ps(sum0, w0);
+            sum1 = _mm512_add_ps(sum1, w1);
+            const __m512i half = half_from_f32(w0, w1, f16);
+            const __m512i even = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(half));
+            const __m512i odd = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(half, 1));
+            _mm512_store_si512(w->pairs + t / 2 * 64,
+                               _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+        }
+        transpose_pairs(w->p + j * (size_t)TILE_BYTES, w->pairs, 64);
+    }
+    return _mm512_add_ps(sum0, sum1);
+}
+
+/* Sets m of the heads in `lanes` by the maximum of this step and rescales their sums. */
+static void narrow_raise_max(const struct narrow_mem *w, const struct narrow_step *st,
+                             uint32_t block, __mmask16 lanes, __m512 unit)
+{
+    __m512 max = _mm512_set1_ps(-INFINITY);
+    for (uint32_t j = 0; j < st->n_page; j++)
+        for (uint32_t t = st->page[j].begin; t < st->page[j].end; t++)
+            max = _mm512_max_ps(max, _mm512_load_ps(w->s + (j * PAGE_TOK + t) * 16));
+    _Alignas(64) float top[16], scale[16];
+    _mm512_store_ps(top, max);
+    _mm512_store_ps(scale, unit);
+    for (uint32_t i = 0; i < 16; i++) {
+        const uint32_t q = block * 16 + i;
+        if (!(lanes >> i & 1) || top[i] == -INFINITY) continue;
+        const float m = top[i] * scale[i] - HEADROOM, down = exp2f(w->m[q] - m);
+        float *o = w->o + (size_t)block * 16 * w->d + i * 16;
+        for (uint32_t c = 0; c < w->d / 16; c++, o += 256)
+            _mm512_store_ps(o, _mm512_mul_ps(_mm512_load_ps(o), _mm512_set1_ps(down)));
+        w->l[q] *= down;
+        w->m[q] = m;
+    }
+}
+
+INLINE void narrow_softmax(const struct attn_chunk *c, const struct narrow_mem *w,
+                           const struct narrow_step *st, uint32_t block, bool f16)
+{
+    __m512 unit = _mm512_load_ps(w->unit + block * 16);
+    if (c->op->softcap > 0) {
+        for (uint32_t i = 0; i < st->n_page * PAGE_TOK; i++)
+            _mm512_store_ps(
+                w->s + i * 16,
+                softcap_vec(_mm512_mul_ps(_mm512_load_ps(w->s + i * 16), unit), c->op->softcap));
+        unit = _mm512_set1_ps((float)M_LOG2E);
+    }
+    float *m = w->m + block * 16, *l = w->l + block * 16;
+    const __mmask16 fresh =
+        _mm512_cmp_ps_mask(_mm512_load_ps(m), _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ);
+    if (fresh) narrow_raise_max(w, st, block, fresh, unit);
+    __m512 sum = narrow_weights(w, st, unit, _mm512_load_ps(m), f16);
+    const __mmask16 high = _mm512_cmp_ps_mask(sum, _mm512_set1_ps(WEIGHT_LIMIT), _CMP_GE_OQ);
+    if (high) {
+        narrow_raise_max(w, st, block, high, unit);
+        sum = narrow_weights(w, st, unit, _mm512_load_ps(m), f16);
+    }
+    _mm512_store_ps(l, _mm512_add_ps(_mm512_load_ps(l), sum));
+}
+
+INLINE void narrow_values(const struct narrow_mem *w, const struct narrow_step *st, uint32_t block,
+                          uint32_t d, bool f16)
+{
+    const size_t row = (size_t)(d / 16) * TILE_BYTES;
+    uint8_t *o = (uint8_t *)w->o + block * row;
+    uint32_t c = 0;
+    for (; c + 4 <= d / 16; c += 4, o += 4 * TILE_BYTES) {
+        TILE_LOAD(0, o, 64);
+        TILE_LOAD(1, o + TILE_BYTES, 64);
+        TILE_LOAD(2, o + 2 * TILE_BYTES, 64);
+        TILE_LOAD(3, o + 3 * TILE_BYTES, 64);
+        for (uint32_t j = 0; j < st->n_page; j++) {
+            const uint8_t *v = w->v + j * row + c * (size_t)TILE_BYTES;
+            TILE_LOAD(4, w->p + j * (size_t)TILE_BYTES, 64);
+            TILE_LOAD(5, v, 64);
+            TILE_DOT(f16, 0, 4, 5);
+            TILE_LOAD(6, v + TILE_BYTES, 64);
+            TILE_DOT(f16, 1, 4, 6);
+            TILE_LOAD(7, v + 2 * TILE_BYTES, 64);
+            TILE_DOT(f16, 2, 4, 7);
+            TILE_LOAD(5, v + 3 * TILE_BYTES, 64);
+            TILE_DOT(f16, 3, 4, 5);
+        }
+        TILE_STORE(0, o, 64);
+        TILE_STORE(1, o + TILE_BYTES, 64);
+        TILE_STORE(2, o + 2 * TILE_BYTES, 64);
+        TILE_STORE(3, o + 3 * TILE_BYTES, 64);
+    }
+    for (; c < d / 16; c++, o += TILE_BYTES) {
+        TILE_LOAD(0, o, 64);
+        for (uint32_t j = 0; j < st->n_page; j++) {
+            TILE_LOAD(4, w->p + j * (size_t)TILE_BYTES, 64);
+            TILE_LOAD(5, w->v + j * row + c * (size_t)TILE_BYTES, 64);
+            TILE_DOT(f16, 0, 4, 5);
+        }
+        TILE_STORE(0, o, 64);
+    }
+}
+
+static void narrow_end(const struct attn_chunk *c, const struct narrow_mem *w)
+{
+    for (uint32_t q = 0; q < c->group; q++) {
+        const float *o = w->o + (size_t)(q / 16) * 16 * w->d + q % 16 * 16;
+        for (uint32_t x = 0; x < w->d; x += 32, o += 512)
+            unpack_order(c->acc + (size_t)q * w->d + x, _mm512_load_ps(o), _mm512_load_ps(o + 256),
+                         _mm512_set1_ps(1.0f));
+        c->m[q] = w->m[q];
+        c->l[q] = w->l[q];
+    }
+    tiles_end();
+}
+
+INLINE void narrow_d(const struct attn_chunk *c, uint32_t d, struct kinds kinds)
+{
+    const struct narrow_mem w = narrow_layout(c->mem, d, c->group);
+    const struct page_geom *g = c->op->geom;
+    narrow_begin(c, &w, kinds.k_f16);
+    for (uint32_t i = 0; i < c->n_page; i += STEP_PAGES) {
+        struct attn_ahead ahead = {.page_lines = (uint32_t)(g->bytes / 64)};
+        for (uint32_t j = i + STEP_PAGES; j < i + 2 * STEP_PAGES && j < c->n_page; j++)
+            ahead.page[ahead.n_page++] = c->page[j].bytes;
+        struct narrow_step st = {.page = c->page + i};
+        for (; st.n_page < STEP_PAGES && i + st.n_page < c->n_page; st.n_page++) {
+            const uint32_t j = st.n_page;
+            pack_values(w.v + j * (size_t)(d / 16) * TILE_BYTES, g, &st.page[j], kinds.v_f16,
+                        &ahead);
+            st.keys[j] = page_keys(w.keys + j * (size_t)PAGE_TOK * d, g, &st.page[j], kinds.k_f16);
+        }
+        for (uint32_t b = 0; b < w.n_block; b++) {
+            narrow_scores(&w, &st, b, d, kinds.k_f16);
+            narrow_softmax(c, &w, &st, b, kinds.v_f16);
+            narrow_values(&w, &st, b, d, kinds.v_f16);
+        }
+    }
+    narrow_end(c, &w);
+}
+
+/* ---- The two kernels: CPUs with AMX-FP16 and CPUs without --------------------------------------
+ */
+
+/* One copy of the hot loops for each pair of types, with the usual head sizes as constants. */
+#define DISPATCH(fn, geom, fp16, ...)                                                              \
+    do {                                                                                           \
+        const bool k_ = (fp16) && (geom)->type_k != SAC_KV_BF16;                                   \
+        const bool v_ = (fp16) && (geom)->type_v != SAC_KV_BF16;                                   \
+        if (k_ && v_ && (geom)->head_dim == 64)                                                    \
+            fn(__VA_ARGS__, 64, ((struct kinds){true, true}));                                     \
+        else if (k_ && v_ && (geom)->head_dim == 128)                                              \
+            fn(__VA_ARGS__, 128, ((struct kinds){true, true}));                                    \
+        else                                                                                       \
+            fn(__VA_ARGS__, (geom)->head_dim, ((struct kinds){k_, v_}));                           \
+    } while (0)
+
+static struct kinds kinds_of(const struct page_geom *g, bool fp16)
+{
+    return (struct kinds){fp16 && g->type_k != SAC_KV_BF16, fp16 && g->type_v != SAC_KV_BF16};
+}
+
+#define DEFINE_KERNEL(name, fp16)                                                                  \
+    static void name##_wide_begin(struct attn_tile *t)                                             \
+    {                                                                                              \
+        wide_begin(t, kinds_of(t->op->geom, fp16));                                                \
+    }                                                                                              \
+    static void name##_wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page *page) \
+    {                                                                                              \
+        wide_page(t, slot, page, kinds_of(t->op->geom, fp16));                                     \
+    }                                                                                              \
+    static void name##_wide_panel(struct attn_tile *t, const struct attn_panel *p)                 \
+    {                                                                                              \
+        DISPATCH(wide_panel_d, t->op->geom, fp16, t, p);                                           \
+    }                                                                                              \
+    static void name##_narrow(const struct attn_chunk *c)                                          \
+    {                                                                                              \
+        DISPATCH(narrow_d, c->op->geom, fp16, c);                                                  \
+    }                                                                                              \
+    static const struct attn_kernel name##_kernel = {                                              \
+        .tile_q = 448,                                                                             \
+        .panel_tok = wide_panel_tok,                                                               \
+        .wide_bytes = amx_wide_bytes,                                                              \
+        .wide_begin = name##_wide_begin,                                                           \
+        .wide_page = name##_wide_page,                                                             \
+        .wide_panel = name##_wide_panel,                                                           \
+        .wide_end = amx_wide_end,                                                                  \
+        .narrow_bytes = amx_narrow_bytes,                                                          \
+        .narrow = name##_narrow,                                                                   \
+    };                                                                                             \
+    static void name##_attn(struct workers *pool, const struct op_attn *op)                        \
+    {                                                                                              \
+        attn_execute(pool, op, &name##_kernel);                                                    \
+    }
+
+DEFINE_KERNEL(fp16, true)
+DEFINE_KERNEL(bf16, false)
+
+/* The same bytes for both kernels. */
+static size_t amx_attn_scratch(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
+                               uint32_t n_row, uint32_t n_tok_max)
+{
+    return attn_execute_scratch(&fp16_kernel, n_worker, geom, n_head, n_row, n_tok_max);
+}
+
+void ops_fill_amx_attn(struct ops *o)
+{
+    o->attn = detect_features() & DETECT_AMX_FP16 ? fp16_attn : bf16_attn;
+    o->attn_scratch = amx_attn_scratch;
+}

@@ -1,0 +1,739 @@
+/* check_attn.c: attention over pages, writing and sealing, under every instruction set.
+ *
+ * Oracles: a brute force in double over what page_read says a page holds, and for kv_write and seal
+ * the bytes of ref. Tolerance of attention. Rounding a query and a key to u relative moves a score
+ * by at most 2 u sum |q k| scale (call it delta), which moves weights by a factor within e^(+-2
+ * delta), and the weights are rounded themselves; so |out - exact| <= (2 delta + u_p) max |v|,
+ * where u_p is the weights' rounding and the polynomial's error. AMX: u = 2^-11 (f16) or 2^-8
+ * (bf16). The f32 sets: u = sqrt(d) 2^-24, what a sum of d terms accumulates. That is a worst case;
+ * to notice a kernel that is merely sloppy, the root mean square must be 12 times smaller. */
+#include "check_attn.h"
+
+#include "base/half.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static const char *const isa_names[] = {"ref", "avx2", "avx512", "amx"};
+#define N_ISA (sizeof isa_names / sizeof isa_names[0])
+
+struct isa {
+    const char *name; /* NULL: not on this CPU */
+    struct ops ops;
+};
+
+struct fixture {
+    struct workers *pool[3]; /* 1, 2 and 5 workers */
+    struct isa isa[N_ISA];
+};
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    const uint32_t n[3] = {1, 2, 5};
+    sac_error err;
+    for (int i = 0; i < 3; i++) assert_int_equal(workers_create(&f->pool[i], n[i], &err), SAC_OK);
+    for (size_t i = 0; i < N_ISA; i++)
+        if (ops_init_isa(&f->isa[i].ops, isa_names[i], &err) == SAC_OK)
+            f->isa[i].name = isa_names[i];
+    assert_non_null(f->isa[0].name);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    for (int i = 0; i < 3; i++) workers_destroy(f->pool[i]);
+    free(f);
+    return 0;
+}
+
+/* ---- One attention problem ----------------------------------------------------------------------
+ */
+
+struct problem {
+    struct sequence *seq;
+    uint32_t n_head, window;
+    float softcap, scale;
+    uint32_t row0, n_row; /* rows of q are positions row0 .. row0 + n_row - 1 of the sequence */
+    float *q;             /* [n_row, n_head, d] */
+    size_t width;
+};
+
+struct result {
+    float *out, *lse;
+    size_t n_out, n_lse;
+};
+
+static struct result result_make(const struct problem *p)
+{
+    struct result r = {.n_out = p->n_row * p->width, .n_lse = (size_t)p->n_row * p->n_head};
+    r.out = mem_calloc(r.n_out, sizeof *r.out);
+    r.lse = mem_calloc(r.n_lse, sizeof *r.lse);
+    /* what a kernel forgets to write must show */
+    memset(r.out, 0xff, r.n_out * sizeof *r.out);
+    memset(r.lse, 0xff, r.n_lse * sizeof *r.lse);
+    return r;
+}
+
+static void result_free(struct result *r)
+{
+    mem_free(r->out);
+    mem_free(r->lse);
+}
+
+static struct problem problem_make(struct sequence *seq, uint32_t group, uint32_t row0,
+                                   uint64_t seed)
+{
+    struct problem p = {.seq = seq, .n_head = group * seq->geom.n_kv_head, .row0 = row0};
+    p.n_row = seq->n_tok - row0;
+    p.width = (size_t)p.n_head * seq->geom.head_dim;
+    p.scale = 1.0f / sqrtf((float)seq->geom.head_dim);
+    p.q = mem_calloc(p.n_row * p.width, sizeof *p.q);
+    for (size_t i = 0; i < p.n_row * p.width; i++) p.q[i] = 1.5f * rng_normal(&seed);
+    return p;
+}
+
+/* Runs the given runs, whose batch rows are rows of p->q. */
+static void attend(const struct ops *ops, struct workers *pool, const struct problem *p,
+                   const struct attn_run *run, uint32_t n_run, struct result *r)
+{
+    const struct page_geom *g = &p->seq->geom;
+    const size_t bytes =
+        ops->attn_scratch(workers_count(pool), g, p->n_head, p->n_row, p->seq->n_tok);
+    void *scratch = mem_map(bytes);
+    memset(scratch, 0xff, bytes); /* NaN: nothing may be read before it is written */
+    ops->attn(pool, &(struct op_attn){.geom = g,
+                                      .pool = p->seq->pool,
+                                      .n_head = p->n_head,
+                                      .q = p->q,
+                                      .q_stride = p->width,
+                                      .out = r->out,
+                                      .out_stride = p->width,
+                                      .lse = r->lse,
+                                      .scale = p->scale,
+                                      .softcap = p->softcap,
+                                      .window = p->window,
+                                      .n_run = n_run,
+                                      .run = run,
+                                      .scratch = scratch,
+                                      .scratch_bytes = bytes});
+    mem_unmap(scratch, bytes);
+}
+
+/* All rows in chunks of `chunk` rows, one call each; chunk 0: one call with each row a decode run.
+ */
+static void attend_chunked(const struct ops *ops, struct workers *pool, const struct problem *p,
+                           uint32_t chunk, struct result *r)
+{
+    if (chunk == 0) {
+        struct attn_run *run = mem_calloc(p->n_row, sizeof *run);
+        for (uint32_t i = 0; i < p->n_row; i++)
+            run[i] = sequence_run(p->seq, i, p->row0 + i, 1, LINEAR_NARROW);
+        attend(ops, pool, p, run, p->n_row, r);
+        mem_free(run);
+        return;
+    }
+    for (uint32_t i = 0; i < p->n_row; i += chunk) {
+        const uint32_t n = p->n_row - i < chunk ? p->n_row - i : chunk;
+        const struct attn_run run = sequence_run(p->seq, i, p->row0 + i, n, LINEAR_WIDE);
+        attend(ops, pool, p, &run, 1, r);
+    }
+}
+
+/* Reads what row `pos` sees: sealed pages before its own, then its own in 16 bits. */
+static void read_context(const struct sequence *s, uint32_t h, uint32_t pos, float *k, float *v)
+{
+    const struct page_geom *g = &s->geom;
+    const uint32_t own = pos / PAGE_TOK;
+    const size_t page = (size_t)PAGE_TOK * g->head_dim;
+    for (uint32_t i = 0; i < own; i++)
+        page_read(k + i * page, v + i * page, g,
+                  s->pool + (size_t)s->table[h * s->n_page + i] * g->bytes, PAGE_SEALED, PAGE_TOK);
+    page_read(k + own * page, v + own * page, g,
+              s->tail + ((size_t)own * g->n_kv_head + h) * g->tail_bytes, PAGE_TAIL,
+              pos % PAGE_TOK + 1);
+}
+
+/* Brute force in double for one row and KV head; `seen` [pos + 1] or NULL restricts the keys.
+ * *out_abs gets the largest sum |q k| scale. */
+static void exact_row(const struct problem *p, uint32_t pos, uint32_t h, const bool *seen,
+                      double *out, double *out_lse, double *out_abs, double *out_vmax)
+{
+    const struct sequence *s = p->seq;
+    const uint32_t d = s->geom.head_dim, group = p->n_head / s->geom.n_kv_head;
+    const size_t n_alloc = (size_t)(pos / PAGE_TOK + 1) * PAGE_TOK * d;
+    float *k = mem_alloc(n_alloc * sizeof *k), *v = mem_alloc(n_alloc * sizeof *v);
+    double *w = mem_alloc((pos + 1) * sizeof *w);
+    read_context(s, h, pos, k, v);
+    for (uint32_t g = 0; g < group; g++) {
+        const float *q = p->q + (pos - p->row0) * p->width + (size_t)(h * group + g) * d;
+        double max = -INFINITY, sum = 0;
+        for (uint32_t t = 0; t <= pos; t++) {
+            double dot = 0, abs = 0;
+            for (uint32_t c = 0; c < d; c++) {
+                dot += (double)q[c] * (double)k[t * d + c];
+                abs += fabs((double)q[c] * (double)k[t * d + c]);
+                *out_vmax = fmax(*out_vmax, fabs((double)v[t * d + c]));
+            }
+            *out_abs = fmax(*out_abs, abs * p->scale);
+            w[t] = dot * p->scale;
+            if (p->softcap > 0) w[t] = p->softcap * tanh(w[t] / p->softcap);
+            if ((seen && !seen[t]) || (p->window > 0 && pos - t >= p->window)) w[t] = -INFINITY;
+            max = fmax(max, w[t]);
+        }
+        memset(out + (size_t)g * d, 0, d * sizeof *out);
+        for (uint32_t t = 0; t <= pos; t++) {
+            const double e = exp(w[t] - max);
+            sum += e;
+            for (uint32_t c = 0; c < d && e > 0; c++)
+                out[(size_t)g * d + c] += e * (double)v[t * d + c];
+        }
+        for (uint32_t c = 0; c < d; c++) out[(size_t)g * d + c] /= sum;
+        out_lse[g] = max + log(sum);
+    }
+    mem_free(k);
+    mem_free(v);
+    mem_free(w);
+}
+
+struct exact {
+    double *out, *lse; /* as struct result */
+    double abs, vmax;
+};
+
+static struct exact exact_make(const struct problem *p)
+{
+    const uint32_t n_kv = p->seq->geom.n_kv_head, group = p->n_head / n_kv;
+    struct exact e = {.out = mem_calloc(p->n_row * p->width, sizeof *e.out),
+                      .lse = mem_calloc((size_t)p->n_row * p->n_head, sizeof *e.lse)};
+    for (uint32_t i = 0; i < p->n_row; i++)
+        for (uint32_t h = 0; h < n_kv; h++)
+            exact_row(p, p->row0 + i, h, NULL,
+                      e.out + i * p->width + (size_t)h * group * p->seq->geom.head_dim,
+                      e.lse + (size_t)i * p->n_head + h * group, &e.abs, &e.vmax);
+    return e;
+}
+
+static void exact_free(struct exact *e)
+{
+    mem_free(e->out);
+    mem_free(e->lse);
+}
+
+/* Worst-case error as a share of max |v|, see the top of the file. */
+static double tolerance(const struct problem *p, const char *isa, double abs)
+{
+    const bool amx = strcmp(isa, "amx") == 0, bf16_k = p->seq->geom.type_k == SAC_KV_BF16,
+               bf16_v = p->seq->geom.type_v == SAC_KV_BF16;
+    const double u = !amx ? sqrt(p->seq->geom.head_dim) * 0x1p-24 : bf16_k ? 0x1p-8 : 0x1p-11;
+    const double u_p = !amx ? 4e-6 : bf16_v ? 0x1p-8 : 0x1p-11 + 1.5e-4;
+    return 2 * (2 * u * abs) + u_p;
+}
+
+static void compare(const struct problem *p, const char *isa, const struct result *got,
+                    const struct exact *want, const char *what)
+{
+    const double tol = tolerance(p, isa, want->abs);
+    double worst = 0, square = 0, worst_lse = 0;
+    for (size_t i = 0; i < got->n_out; i++) {
+        const double e = fabs((double)got->out[i] - want->out[i]) / want->vmax;
+        if (!(e <= worst)) worst = e; /* NaN too */
+        square += e * e;
+    }
+    for (size_t i = 0; i < got->n_lse; i++) {
+        const double e = fabs((double)got->lse[i] - want->lse[i]);
+        if (!(e <= worst_lse)) worst_lse = e;
+    }
+    const double rms = sqrt(square / (double)got->n_out);
+    const struct page_geom *g = &p->seq->geom;
+    if (getenv("CHECK_ATTN_VERBOSE"))
+        printf("%s %s d %u G %u type %d/%d n %u: worst %.1e rms %.1e lse %.1e of %.1e\n", isa, what,
+               g->head_dim, p->n_head / g->n_kv_head, (int)g->type_k, (int)g->type_v, p->seq->n_tok,
+               worst, rms, worst_lse, tol);
+    if (!(worst <= tol && rms <= tol / 12 && worst_lse <= tol + 1e-5))
+        fail_msg("%s %s: d %u G %u types %d/%d n %u row0 %u: worst %g rms %g lse %g, tolerance %g",
+                 isa, what, g->head_dim, p->n_head / g->n_kv_head, (int)g->type_k, (int)g->type_v,
+                 p->seq->n_tok, p->row0, worst, rms, worst_lse, tol);
+}
+
+/* Every instruction set, WIDE in one chunk and NARROW, against the brute force. */
+static void check_all(const struct fixture *f, const struct problem *p, const char *what)
+{
+    struct exact want = exact_make(p);
+    for (size_t i = 0; i < N_ISA; i++) {
+        if (!f->isa[i].name) continue;
+        struct result wide = result_make(p), narrow = result_make(p);
+        attend_chunked(&f->isa[i].ops, f->pool[1], p, p->n_row, &wide);
+        compare(p, f->isa[i].name, &wide, &want, what);
+        attend_chunked(&f->isa[i].ops, f->pool[1], p, 0, &narrow);
+        compare(p, f->isa[i].name, &narrow, &want, what);
+        result_free(&wide);
+        result_free(&narrow);
+    }
+    exact_free(&want);
+}
+
+static struct page_geom geom_of(uint32_t n_kv_head, uint32_t d, sac_kv_type k, sac_kv_type v)
+{
+    return (struct page_geom){
+        .n_layer = 1, .n_kv_head = n_kv_head, .head_dim = d, .type_k = k, .type_v = v};
+}
+
+static struct sequence sequence_make(const struct fixture *f, struct page_geom geom, uint32_t n_tok,
+                                     uint64_t seed)
+{
+    struct sequence s;
+    sequence_init(&s, geom, n_tok);
+    sequence_fill(&s, seed);
+    sequence_store(&s, f->pool[0], &f->isa[0].ops);
+    return s;
+}
+
+/* ---- Attention ----------------------------------------------------------------------------------
+ */
+
+static const sac_kv_type types[][2] = {{SAC_KV_F16, SAC_KV_F16},
+                                       {SAC_KV_BF16, SAC_KV_BF16},
+                                       {SAC_KV_Q8, SAC_KV_Q8},
+                                       {SAC_KV_F16, SAC_KV_BF16},
+                                       {SAC_KV_BF16, SAC_KV_F16}};
+#define N_TYPE (sizeof types / sizeof types[0])
+
+static void test_lengths(void **state)
+{
+    const struct fixture *f = *state;
+    const uint32_t lengths[] = {1, 31, 32, 33, 63, 64, 65, 300};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
+        for (size_t t = 0; t < N_TYPE; t++) {
+            struct sequence s =
+                sequence_make(f, geom_of(2, 64, types[t][0], types[t][1]), lengths[i], i);
+            struct problem p = problem_make(&s, 3, 0, i + 10);
+            check_all(f, &p, "lengths");
+            mem_free(p.q);
+            sequence_deinit(&s);
+        }
+}
+
+static void test_shapes(void **state)
+{
+    const struct fixture *f = *state;
+    const uint32_t dims[] = {32, 64, 96, 128, 160, 256, 512}, groups[] = {1, 2, 3, 4, 6, 7, 8, 20};
+    for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++)
+        for (size_t j = 0; j < sizeof groups / sizeof groups[0]; j++) {
+            const size_t t = (i + j) % N_TYPE;
+            if (dims[i] > 128 && groups[j] > 4) continue;
+            struct sequence s =
+                sequence_make(f, geom_of(1, dims[i], types[t][0], types[t][1]), 171, i);
+            struct problem p = problem_make(&s, groups[j], 70, j);
+            check_all(f, &p, "shapes");
+            mem_free(p.q);
+            sequence_deinit(&s);
+        }
+}
+
+/* Long enough for many panels and chunks; few rows at the end, their first inside a page. */
+static void test_long(void **state)
+{
+    const struct fixture *f = *state;
+    for (size_t t = 0; t < 3; t++)
+        for (uint32_t d = 64; d <= 256; d *= 2) {
+            struct sequence s = sequence_make(f, geom_of(2, d, types[t][0], types[t][1]), 2500, t);
+            struct problem p = problem_make(&s, 4, 2500 - 45, t);
+            check_all(f, &p, "long");
+            mem_free(p.q);
+            sequence_deinit(&s);
+        }
+}
+
+static void test_window_and_softcap(void **state)
+{
+    const struct fixture *f = *state;
+    const uint32_t windows[] = {0, 1, 31, 32, 33, 100, 512};
+    for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++)
+        for (size_t t = 0; t < 3; t++) {
+            struct sequence s = sequence_make(f, geom_of(1, 64, types[t][0], types[t][1]), 700, i);
+            struct problem p = problem_make(&s, 2, 600 - 17 * (uint32_t)i, t);
+            p.window = windows[i];
+            p.softcap = i % 2 ? 3.0f : 0;
+            check_all(f, &p, "window");
+            mem_free(p.q);
+            sequence_deinit(&s);
+        }
+}
+
+/* Scores that rise and fall by hundreds: the running maximum must follow. */
+static void test_steep(void **state)
+{
+    const struct fixture *f = *state;
+    for (size_t t = 0; t < 3; t++) {
+        struct sequence s = sequence_make(f, geom_of(1, 64, types[t][0], types[t][1]), 900, t);
+        const size_t d = 64;
+        for (uint32_t i = 0; i < s.n_tok; i++)
+            for (size_t c = 0; c < d; c++)
+                s.k[i * d + c] *= 0.02f * (float)i * (i % 97 == 3 ? 2.0f : 1.0f);
+        sequence_store(&s, f->pool[0], &f->isa[0].ops);
+        struct problem p = problem_make(&s, 3, 850, t);
+        check_all(f, &p, "steep");
+        mem_free(p.q);
+        sequence_deinit(&s);
+    }
+}
+
+/* ---- Independence of chunks, workers and neighbours (design D7)
+ * ---------------------------------- */
+
+static void same_bits(const struct result *a, const struct result *b, const char *isa,
+                      const char *what)
+{
+    if (memcmp(a->out, b->out, a->n_out * sizeof *a->out) != 0 ||
+        memcmp(a->lse, b->lse, a->n_lse * sizeof *a->lse) != 0)
+        fail_msg("%s: results differ by %s", isa, what);
+}
+
+static void test_invariance(void **state)
+{
+    const struct fixture *f = *state;
+    const struct {
+        uint32_t d, group, n_kv, n_tok, row0, window;
+    } cases[] = {{64, 7, 2, 700, 0, 0}, {128, 1, 1, 600, 130, 0}, {64, 3, 1, 600, 40, 70}};
+    const uint32_t chunks[] = {1, 7, 64, 512, 100000};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
+        for (size_t t = 0; t < 3; t++) {
+            struct sequence s = sequence_make(
+                f, geom_of(cases[c].n_kv, cases[c].d, types[t][0], types[t][1]), cases[c].n_tok, c);
+            struct problem p = problem_make(&s, cases[c].group, cases[c].row0, t);
+            p.window = cases[c].window;
+            for (size_t i = 1; i < N_ISA; i++) {
+                const struct isa *isa = &f->isa[i];
+                if (!isa->name) continue;
+                struct result whole = result_make(&p), narrow = result_make(&p);
+                attend_chunked(&isa->ops, f->pool[0], &p, p.n_row, &whole);
+                attend_chunked(&isa->ops, f->pool[0], &p, 0, &narrow);
+                for (size_t j = 0; j < sizeof chunks / sizeof chunks[0]; j++) {
+                    if (chunks[j] == 1 && t > 0) continue; /* slow; the logic is the same */
+                    struct result r = result_make(&p);
+                    attend_chunked(&isa->ops, f->pool[1], &p, chunks[j], &r);
+                    same_bits(&whole, &r, isa->name, "chunk");
+                    result_free(&r);
+                }
+                for (int w = 1; w < 3; w++) {
+                    struct result r = result_make(&p);
+                    attend_chunked(&isa->ops, f->pool[w], &p, p.n_row, &r);
+                    same_bits(&whole, &r, isa->name, "number of workers");
+                    attend_chunked(&isa->ops, f->pool[w], &p, 0, &r);
+                    same_bits(&narrow, &r, isa->name, "number of workers (decode)");
+                    result_free(&r);
+                }
+                result_free(&whole);
+                result_free(&narrow);
+            }
+            mem_free(p.q);
+            sequence_deinit(&s);
+        }
+}
+
+/* Prompt chunks and decode rows in one call give what each gives alone. */
+static void test_mixed_batch(void **state)
+{
+    const struct fixture *f = *state;
+    for (size_t t = 0; t < 3; t++) {
+        struct sequence s = sequence_make(f, geom_of(2, 64, types[t][0], types[t][1]), 800, t);
+        struct problem p = problem_make(&s, 4, 500, t);
+        for (size_t i = 0; i < N_ISA; i++) {
+            const struct isa *isa = &f->isa[i];
+            if (!isa->name) continue;
+            struct result alone = result_make(&p), mixed = result_make(&p);
+            struct attn_run run[40];
+            uint32_t n_run = 0, row = 0;
+            while (row < p.n_row) {
+                const bool decode = n_run % 3 == 1;
+                uint32_t n = decode ? 1 : 5 + 11 * n_run % 60;
+                n = n < p.n_row - row ? n : p.n_row - row;
+                run[n_run] =
+                    sequence_run(&s, row, p.row0 + row, n, decode ? LINEAR_NARROW : LINEAR_WIDE);
+                attend(&isa->ops, f->pool[0], &p, &run[n_run], 1, &alone);
+                row += n;
+                n_run++;
+                assert_true(n_run < 40);
+            }
+            attend(&isa->ops, f->pool[2], &p, run, n_run, &mixed);
+            same_bits(&alone, &mixed, isa->name, "other runs of the batch");
+            result_free(&alone);
+            result_free(&mixed);
+        }
+        mem_free(p.q);
+        sequence_deinit(&s);
+    }
+}
+
+/* ---- Selected pages
+ * ------------------------------------------------------------------------------ */
+
+static void test_select(void **state)
+{
+    const struct fixture *f = *state;
+    for (size_t t = 0; t < 3; t++) {
+        struct sequence s = sequence_make(f, geom_of(2, 64, types[t][0], types[t][1]), 2100, t);
+        struct problem p = problem_make(&s, 4, s.n_tok - 1, t);
+        const uint32_t pos = s.n_tok - 1, own = pos / PAGE_TOK;
+        uint32_t select[200], ptr[3] = {0};
+        bool seen[2][2100] = {{0}};
+        uint64_t seed = t;
+        for (uint32_t h = 0; h < 2; h++) {
+            ptr[h + 1] = ptr[h];
+            for (uint32_t i = 0; i < own; i++) {
+                if (rng_next(&seed) % (h ? 2 : 5) != 0) continue;
+                select[ptr[h + 1]++] = i;
+                for (uint32_t j = 0; j < PAGE_TOK; j++) seen[h][i * PAGE_TOK + j] = true;
+            }
+            for (uint32_t j = own * PAGE_TOK; j <= pos; j++) seen[h][j] = true;
+        }
+        struct exact want = {.out = mem_calloc(p.width, sizeof *want.out),
+                             .lse = mem_calloc(p.n_head, sizeof *want.lse)};
+        for (uint32_t h = 0; h < 2; h++)
+            exact_row(&p, pos, h, seen[h], want.out + h * 4 * 64, want.lse + h * 4, &want.abs,
+                      &want.vmax);
+        uint32_t all[200], all_ptr[3];
+        for (uint32_t i = 0; i < 2 * own; i++) all[i] = i % own;
+        for (uint32_t h = 0; h < 3; h++) all_ptr[h] = h * own;
+        const uint32_t none_ptr[3] = {0};
+        for (size_t i = 0; i < N_ISA; i++) {
+            const struct isa *isa = &f->isa[i];
+            if (!isa->name) continue;
+            struct result some = result_make(&p), dense = result_make(&p), full = result_make(&p);
+            struct attn_run run = sequence_run(&s, 0, pos, 1, LINEAR_NARROW);
+            attend(&isa->ops, f->pool[1], &p, &run, 1, &dense);
+            run.select = select;
+            run.select_ptr = ptr;
+            attend(&isa->ops, f->pool[1], &p, &run, 1, &some);
+            compare(&p, isa->name, &some, &want, "select");
+            run.select = all;
+            run.select_ptr = all_ptr;
+            attend(&isa->ops, f->pool[1], &p, &run, 1, &full);
+            same_bits(&dense, &full, isa->name, "naming all pages");
+            run.select_ptr = none_ptr; /* the own page alone */
+            attend(&isa->ops, f->pool[1], &p, &run, 1, &full);
+            for (size_t j = 0; j < full.n_out; j++) assert_true(isfinite(full.out[j]));
+            result_free(&some);
+            result_free(&dense);
+            result_free(&full);
+        }
+        exact_free(&want);
+        mem_free(p.q);
+        sequence_deinit(&s);
+    }
+}
+
+/* ---- Invalid and extreme numbers
+ * ----------------------------------------------------------------- */
+
+/* One token's key or value is not finite: rows before it must not notice, in any bit; rows from it
+ * on give NaN or infinity somewhere. */
+static void test_poison(void **state)
+{
+    const struct fixture *f = *state;
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (size_t t = 0; t < 3; t++)
+        for (size_t b = 0; b < 6; b++) {
+            const uint32_t at = 97 + 10 * (uint32_t)b, d = 64;
+            struct sequence s = sequence_make(f, geom_of(1, d, types[t][0], types[t][1]), 400, t);
+            struct problem p = problem_make(&s, 3, 0, t);
+            p.window = b % 2 ? 90 : 0;
+            for (size_t i = 0; i < N_ISA; i++) {
+                const struct isa *isa = &f->isa[i];
+                if (!isa->name) continue;
+                struct result clean[2] = {result_make(&p), result_make(&p)};
+                struct result dirty[2] = {result_make(&p), result_make(&p)};
+                sequence_fill(&s, t);
+                sequence_store(&s, f->pool[0], &f->isa[0].ops);
+                attend_chunked(&isa->ops, f->pool[1], &p, p.n_row, &clean[0]);
+                attend_chunked(&isa->ops, f->pool[1], &p, 0, &clean[1]);
+                (b < 3 ? s.k : s.v)[at * d + 7 * b] = bad[b % 3];
+                sequence_store(&s, f->pool[0], &f->isa[0].ops);
+                attend_chunked(&isa->ops, f->pool[1], &p, p.n_row, &dirty[0]);
+                attend_chunked(&isa->ops, f->pool[1], &p, 0, &dirty[1]);
+                for (int m = 0; m < 2; m++) {
+                    if (memcmp(clean[m].out, dirty[m].out, at * p.width * sizeof(float)) != 0)
+                        fail_msg("%s: rows before an invalid %s change (type %d, mode %d)",
+                                 isa->name, b < 3 ? "key" : "value", (int)t, m);
+                    bool finite = true; /* the row of the token itself */
+                    for (size_t c = 0; c < p.width; c++)
+                        finite &= isfinite(dirty[m].out[at * p.width + c]) != 0;
+                    /* A key of -inf (or +inf times a negative query) has weight 0: allowed. */
+                    if (b != 1 && b != 2) assert_false(finite);
+                    result_free(&clean[m]);
+                    result_free(&dirty[m]);
+                }
+            }
+            mem_free(p.q);
+            sequence_deinit(&s);
+        }
+}
+
+/* Queries that are zero, denormal, huge or invalid: no crash, valid ones correct. */
+static void test_extreme_queries(void **state)
+{
+    const struct fixture *f = *state;
+    const float scales[] = {0, 1e-42f, 1e-20f, 1e4f};
+    for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++) {
+        struct sequence s = sequence_make(f, geom_of(1, 64, SAC_KV_F16, SAC_KV_F16), 200, i);
+        struct problem p = problem_make(&s, 4, 160, i);
+        for (size_t j = 0; j < p.n_row * p.width; j++) p.q[j] *= scales[i];
+        if (scales[i] > 1) p.scale /= scales[i];
+        check_all(f, &p, "extreme queries");
+        for (size_t j = 0; j < p.n_row * p.width; j += 64 * 3) p.q[j] = j % 2 ? NAN : INFINITY;
+        for (size_t k = 0; k < N_ISA; k++) {
+            if (!f->isa[k].name) continue;
+            struct result r = result_make(&p);
+            attend_chunked(&f->isa[k].ops, f->pool[1], &p, p.n_row, &r);
+            attend_chunked(&f->isa[k].ops, f->pool[1], &p, 0, &r);
+            assert_false(isfinite(r.out[0]));
+            result_free(&r);
+        }
+        mem_free(p.q);
+        sequence_deinit(&s);
+    }
+}
+
+/* ---- Writing and sealing
+ * ------------------------------------------------------------------------- */
+
+/* Bytes of a float picked from a set that visits every branch of the conversions. */
+static float odd_float(uint64_t *seed)
+{
+    const uint64_t r = rng_next(seed);
+    switch (r % 12) {
+    case 0: return 0.0f;
+    case 1: return -0.0f;
+    case 2: return bits_float((uint32_t)(r >> 32) & 0x807fffffu); /* denormal */
+    case 3: return rng_float(seed) * 6.1e-5f;                     /* denormal in f16 */
+    case 4: return rng_float(seed) * 65504.0f;
+    case 5: return rng_float(seed) * 1e-7f;
+    default: return rng_normal(seed);
+    }
+}
+
+static void test_write_and_seal_bits(void **state)
+{
+    const struct fixture *f = *state;
+    const uint32_t dims[] = {32, 64, 96, 128, 160, 256, 512};
+    for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++)
+        for (size_t t = 0; t < N_TYPE; t++) {
+            struct sequence s;
+            sequence_init(&s, geom_of(3, dims[i], types[t][0], types[t][1]), 100);
+            uint64_t seed = i * 10 + t;
+            const size_t n = (size_t)s.n_tok * 3 * dims[i];
+            for (size_t j = 0; j < n; j++) {
+                const bool invalid = rng_next(&seed) % 997 == 0 && j < n / 2;
+                s.k[j] = invalid ? (j % 2 ? NAN : -INFINITY) : odd_float(&seed);
+                s.v[j] = invalid ? (j % 3 ? NAN : 1e6f) : odd_float(&seed);
+                if (j / dims[i] % 5 == 2) s.k[j] = 3.25f, s.v[j] = 0; /* constant channels */
+            }
+            sequence_store(&s, f->pool[1], &f->isa[0].ops);
+            const size_t tail_bytes = s.n_page * (size_t)3 * s.geom.tail_bytes;
+            uint8_t *tail = mem_alloc(tail_bytes), *sealed = mem_alloc(s.pool_bytes);
+            memcpy(tail, s.tail, tail_bytes);
+            memcpy(sealed, s.pool, s.pool_bytes);
+            for (size_t k = 1; k < N_ISA; k++) {
+                if (!f->isa[k].name) continue;
+                memset(s.tail, 0, tail_bytes);
+                memset(s.pool, 0, s.pool_bytes);
+                sequence_store(&s, f->pool[1], &f->isa[k].ops);
+                if (memcmp(tail, s.tail, tail_bytes) != 0)
+                    fail_msg("%s: tails differ, d %u types %zu", f->isa[k].name, dims[i], t);
+                if (memcmp(sealed, s.pool, s.pool_bytes) != 0)
+                    fail_msg("%s: sealed pages differ, d %u types %zu", f->isa[k].name, dims[i], t);
+            }
+            mem_free(tail);
+            mem_free(sealed);
+            sequence_deinit(&s);
+        }
+}
+
+/* A q8 value is within half a step (and f32's rounding of it) of the tail's value; 16-bit pages are
+ * exact; unseal gives back what was read. */
+static void test_seal_round_trip(void **state)
+{
+    const struct fixture *f = *state;
+    const uint32_t d = 96;
+    for (size_t t = 0; t < N_TYPE; t++) {
+        struct sequence s = sequence_make(f, geom_of(1, d, types[t][0], types[t][1]), PAGE_TOK, t);
+        float tail[2][PAGE_TOK * 96], sealed[2][PAGE_TOK * 96], again[2][PAGE_TOK * 96];
+        uint8_t *copy = mem_calloc(1, s.geom.tail_bytes);
+        page_read(tail[0], tail[1], &s.geom, s.tail, PAGE_TAIL, PAGE_TOK);
+        page_read(sealed[0], sealed[1], &s.geom, s.pool, PAGE_SEALED, PAGE_TOK);
+        page_unseal(&s.geom, copy, s.pool, 20);
+        page_read(again[0], again[1], &s.geom, copy, PAGE_TAIL, 20);
+        for (uint32_t c = 0; c < d; c++) {
+            float min = INFINITY, max = -INFINITY;
+            for (uint32_t i = 0; i < PAGE_TOK; i++) {
+                min = fminf(min, tail[0][i * d + c]);
+                max = fmaxf(max, tail[0][i * d + c]);
+            }
+            for (uint32_t i = 0; i < PAGE_TOK; i++) {
+                const uint32_t at = i * d + c;
+                float amax = 0;
+                for (uint32_t b = c / 32 * 32; b < c / 32 * 32 + 32; b++)
+                    amax = fmaxf(amax, fabsf(tail[1][i * d + b]));
+                /* steps are rounded up by at most 2^-10 */
+                const float k_step = (max - min) / 255 * (1 + 0x1p-10f);
+                const float v_step = amax / 127 * (1 + 0x1p-10f);
+                const bool q8 = types[t][0] == SAC_KV_Q8;
+                const float dk = fabsf(sealed[0][at] - tail[0][at]);
+                const float dv = fabsf(sealed[1][at] - tail[1][at]);
+                assert_true(dk <= (q8 ? k_step * 0.5001f + fabsf(max) * 0x1p-23f : 0));
+                assert_true(dv <= (q8 ? v_step * 0.5001f : 0));
+                if (i >= 20) continue;
+                assert_true(fabsf(again[0][at] - sealed[0][at]) <= fabsf(sealed[0][at]) * 0x1p-11f);
+                assert_true(fabsf(again[1][at] - sealed[1][at]) <=
+                            fabsf(sealed[1][at]) * 0x1p-11f + 0x1p-25f);
+            }
+        }
+        mem_free(copy);
+        sequence_deinit(&s);
+    }
+}
+
+/* Sealing an invalid key spoils its channel of the page, an invalid value its block. */
+static void test_seal_invalid(void **state)
+{
+    const struct fixture *f = *state;
+    struct sequence s = sequence_make(f, geom_of(1, 64, SAC_KV_Q8, SAC_KV_Q8), PAGE_TOK, 1);
+    s.k[5 * 64 + 10] = INFINITY;
+    s.v[6 * 64 + 40] = NAN;
+    sequence_store(&s, f->pool[0], &f->isa[0].ops);
+    float k[PAGE_TOK * 64], v[PAGE_TOK * 64];
+    page_read(k, v, &s.geom, s.pool, PAGE_SEALED, PAGE_TOK);
+    for (uint32_t i = 0; i < PAGE_TOK * 64; i++) {
+        assert_int_equal(isnan(k[i]) != 0, i % 64 == 10);
+        assert_int_equal(isnan(v[i]) != 0, i / 64 == 6 && i % 64 >= 32);
+    }
+    sequence_deinit(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_seal_round_trip),
+        cmocka_unit_test(test_seal_invalid),
+        cmocka_unit_test(test_write_and_seal_bits),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_long),
+        cmocka_unit_test(test_window_and_softcap),
+        cmocka_unit_test(test_steep),
+        cmocka_unit_test(test_invariance),
+        cmocka_unit_test(test_mixed_batch),
+        cmocka_unit_test(test_select),
+        cmocka_unit_test(test_poison),
+        cmocka_unit_test(test_extreme_queries),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,174 @@
+/* bench_attn.c: developer's micro bench of the attention kernels, not a test.
+ *
+ *     bench_attn [-t THREADS] [-i ISA] [-p] [-d]     (-p prefill only, -d decode only)
+ *
+ * Prefill: GFLOP/s counted as 4 d n^2 / 2 a head, in chunks of 512 rows. Decode: GB/s of sealed
+ * pages read, one row, over a pool of several sequences that does not fit the caches. Best of N.
+ * With one thread the clock is that of the process, so that neighbours disturb less. */
+#include "../check/check_attn.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+struct shape {
+    const char *name;
+    uint32_t n_head, n_kv_head, head_dim;
+};
+
+static const struct shape shapes[] = {
+    {"qwen2.5-0.5b", 14, 2, 64},  {"smollm2-135m", 9, 3, 64},  {"qwen2.5-1.5b", 12, 2, 128},
+    {"llama-3.1-8b", 32, 8, 128}, {"gemma-3-270m", 4, 1, 256}, {"phi3-mini", 32, 32, 96},
+};
+
+static const char *kv_name[] = {"f16", "bf16", "q8"};
+
+struct bench {
+    struct workers *pool;
+    struct ops ops;
+    void *scratch;
+    size_t scratch_bytes;
+    float *q, *out;
+    size_t q_floats;
+};
+
+static double now_us(const struct bench *b)
+{
+    struct timespec t;
+    clock_gettime(workers_count(b->pool) == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static void bench_buffers(struct bench *b, const struct page_geom *g, uint32_t n_head,
+                          uint32_t n_row, uint32_t n_tok)
+{
+    b->scratch_bytes = b->ops.attn_scratch(workers_count(b->pool), g, n_head, n_row, n_tok);
+    b->scratch = mem_map(b->scratch_bytes);
+    b->q_floats = (size_t)n_row * n_head * g->head_dim;
+    b->q = mem_map(b->q_floats * sizeof(float));
+    b->out = mem_map(b->q_floats * sizeof(float));
+    uint64_t seed = 7;
+    for (size_t i = 0; i < b->q_floats; i++) b->q[i] = rng_normal(&seed);
+}
+
+static void bench_free(struct bench *b)
+{
+    mem_unmap(b->scratch, b->scratch_bytes);
+    mem_unmap(b->q, b->q_floats * sizeof(float));
+    mem_unmap(b->out, b->q_floats * sizeof(float));
+}
+
+static struct op_attn bench_op(const struct bench *b, const struct sequence *s, uint32_t n_head)
+{
+    const size_t width = (size_t)n_head * s->geom.head_dim;
+    return (struct op_attn){.geom = &s->geom,
+                            .pool = s->pool,
+                            .n_head = n_head,
+                            .q = b->q,
+                            .q_stride = width,
+                            .out = b->out,
+                            .out_stride = width,
+                            .scale = 1.0f / sqrtf((float)s->geom.head_dim),
+                            .n_run = 1,
+                            .scratch = b->scratch,
+                            .scratch_bytes = b->scratch_bytes};
+}
+
+/* Time of one chunk of rows that ends at n_tok, best of a few. */
+static void bench_prefill(struct bench *b, const struct shape *sh, sac_kv_type type, uint32_t n_tok)
+{
+    const uint32_t n_row = 512;
+    const struct page_geom g = {.n_layer = 1,
+                                .n_kv_head = sh->n_kv_head,
+                                .head_dim = sh->head_dim,
+                                .type_k = type,
+                                .type_v = type};
+    struct sequence s;
+    sequence_init(&s, g, n_tok);
+    sequence_fill(&s, 1);
+    sequence_store(&s, b->pool, &b->ops);
+    bench_buffers(b, &s.geom, sh->n_head, n_row, n_tok);
+    struct op_attn op = bench_op(b, &s, sh->n_head);
+    const struct attn_run run = sequence_run(&s, 0, n_tok - n_row, n_row, LINEAR_WIDE);
+    op.run = &run;
+    double best = 1e30, spent = 0;
+    for (int i = 0; i < 200 && spent < 0.5e6; i++) {
+        const double start = now_us(b);
+        b->ops.attn(b->pool, &op);
+        const double us = now_us(b) - start;
+        best = us < best ? us : best;
+        spent += us;
+    }
+    const double flop = 4.0 * sh->head_dim * sh->n_head * n_row * (n_tok - n_row / 2.0);
+    printf("  %-13s %-4s prefill  n %6u  %8.1f GFLOP/s\n", sh->name, kv_name[type], n_tok,
+           flop / best * 1e-3);
+    fflush(stdout);
+    bench_free(b);
+    sequence_deinit(&s);
+}
+
+static void bench_decode(struct bench *b, const struct shape *sh, sac_kv_type type, uint32_t n_tok,
+                         uint32_t n_seq)
+{
+    const struct page_geom g = {.n_layer = 1,
+                                .n_kv_head = sh->n_kv_head,
+                                .head_dim = sh->head_dim,
+                                .type_k = type,
+                                .type_v = type};
+    struct sequence s; /* the sequences lie behind each other in one */
+    sequence_init(&s, g, n_tok * n_seq);
+    sequence_fill(&s, 1);
+    sequence_store(&s, b->pool, &b->ops);
+    bench_buffers(b, &s.geom, sh->n_head, 1, n_tok);
+    struct op_attn op = bench_op(b, &s, sh->n_head);
+    double best = 1e30, total = 0;
+    for (uint32_t i = 0, n = 3 * n_seq; i < n; i++) {
+        struct attn_run run = sequence_run(&s, 0, n_tok - 1, 1, LINEAR_NARROW);
+        run.table += i % n_seq * (n_tok / PAGE_TOK);
+        op.run = &run;
+        const double start = now_us(b);
+        b->ops.attn(b->pool, &op);
+        const double us = now_us(b) - start;
+        best = us < best ? us : best;
+        total += us;
+    }
+    const double bytes = (double)(n_tok / PAGE_TOK - 1) * sh->n_kv_head * (double)s.geom.bytes;
+    printf("  %-13s %-4s decode   n %6u  %8.1f GB/s best, %6.1f mean, %6.0f us\n", sh->name,
+           kv_name[type], n_tok, bytes / best * 1e-3, bytes * 3 * n_seq / total * 1e-3, best);
+    fflush(stdout);
+    bench_free(b);
+    sequence_deinit(&s);
+}
+
+int main(int argc, char **argv)
+{
+    const char *isa = NULL;
+    uint32_t n_thread = 0;
+    bool prefill = true, decode = true;
+    int only = -1;
+    for (int opt; (opt = getopt(argc, argv, "t:i:pds:")) != -1;) {
+        if (opt == 't') n_thread = (uint32_t)atoi(optarg);
+        if (opt == 'i') isa = optarg;
+        if (opt == 'p') decode = false;
+        if (opt == 'd') prefill = false;
+        if (opt == 's') only = atoi(optarg);
+    }
+    struct bench b = {0};
+    sac_error err;
+    if (workers_create(&b.pool, n_thread, &err) != SAC_OK ||
+        ops_init_isa(&b.ops, isa, &err) != SAC_OK) {
+        fprintf(stderr, "bench_attn: %s\n", err.msg);
+        return 1;
+    }
+    printf("%s, %u threads\n", b.ops.isa, workers_count(b.pool));
+    for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        if (only >= 0 && i != (uint32_t)only) continue;
+        for (int type = SAC_KV_F16; type <= SAC_KV_Q8; type++) {
+            if (prefill) bench_prefill(&b, &shapes[i], (sac_kv_type)type, 8192);
+            if (decode) bench_decode(&b, &shapes[i], (sac_kv_type)type, 8192, 16);
+        }
+    }
+    workers_destroy(b.pool);
+    return 0;
+}
