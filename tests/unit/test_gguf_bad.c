@@ -29,7 +29,7 @@ struct bad_case {
     }
 #define KEY(...)    .key = {ARCH, {"k.bad", __VA_ARGS__}}
 #define ALIGN(...)  .key = {{"general.alignment", __VA_ARGS__}}
-#define TENSOR(...) .tensor = {{"t.good", .n_dim = 1, .ne = {8}}, {__VA_ARGS__}}
+#define TENSOR(...) .tensor = {{"t.good", .n_dim = 4, .ne = {8, 1, 1, 1}}, {__VA_ARGS__}}
 #define DATA        .n_data = 64 + 256
 
 static const struct bad_case header_cases[] = {
@@ -314,8 +314,7 @@ static const struct bad_case tensor_cases[] = {
     {"no rank",
      SAC_ERR_FORMAT,
      "tensor 't.bad': the file ends at byte",
-     {.tensor = {{"t.good", .n_dim = 4, .ne = {8, 1, 1, 1}}, {"t.bad", .n_dim = 1, .ne = {8}}},
-      .n_cut = 21}},
+     {TENSOR("t.bad", .n_dim = 1, .ne = {8}), .n_cut = 21}},
     {"no dimension",
      SAC_ERR_FORMAT,
      "inside its dimensions",
