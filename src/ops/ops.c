@@ -46,7 +46,7 @@ static void fill_avx512(struct ops *o)
 
 static void fill_amx(struct ops *o)
 {
-    (void)o;
+    ops_fill_amx_attn(o);
 }
 #endif
 
