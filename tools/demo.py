@@ -50,7 +50,7 @@ def main():
     answer = json.loads(done.stdout)
     timings = answer["timings"]
     print(f"answer:   {answer['text'].strip()}")
-    print(f"time to first token {timings['prompt_ms'] / 1000:.2f} s for {timings['prompt_n']:,} tokens "
+    print(f"time to first token {timings['ttft_ms'] / 1000:.2f} s for {timings['prompt_n']:,} tokens "
           f"({timings['prompt_per_second']:.1f} tokens/s), then "
           f"{timings['predicted_per_second']:.1f} tokens/s, "
           f"KV {answer['kv_bytes']:,} bytes")

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Prints the man page saccade(1), made from what the program says with --help, so that the two
+cannot disagree; a test compares the page in docs/man with a fresh one. usage: make_man.py PROGRAM
+
+Groups of options that several commands share are printed once.
+"""
+import re
+import subprocess
+import sys
+from typing import NamedTuple
+
+ENVIRONMENT = [
+    ("SACCADE_MODELS", "folder of the fetched models; without it "
+                       "${XDG_CACHE_HOME:-~/.cache}/saccade/models"),
+    ("SAC_CPU", "highest instruction set to use: ref, avx2, avx512 or amx; without it the best that "
+                "the CPU has"),
+    ("SACCADE_ARG_...", "defaults of options, by the names in brackets above; an argument beats "
+                        "them"),
+]
+EXAMPLES = [
+    ("Ask about a document:", "saccade run -m qwen2.5-coder-0.5b -f report.txt -p 'Who wrote this?'"),
+    ("See what a model file holds:", "saccade gguf model.gguf"),
+]
+
+
+class Group(NamedTuple):
+    title: str
+    options: tuple  # of (spellings with argument, text)
+
+
+class Command(NamedTuple):
+    name: str
+    usage: str
+    summary: str
+    groups: list
+
+
+def run_help(program, *command):
+    return subprocess.run([program, *command, "--help"], check=True, capture_output=True,
+                          text=True).stdout
+
+
+def joined(lines):
+    return " ".join(line.strip() for line in lines if line.strip())
+
+
+def parse_options(lines):
+    """Options start in the third column; what is further right goes on with the text."""
+    options = []
+    for line in lines:
+        if re.match(r"  -", line):
+            left, _, text = line.strip().partition("  ")
+            options.append([left, [text]])
+        elif line.strip() and options:
+            options[-1][1].append(line)
+    return tuple((left, joined(text)) for left, text in options)
+
+
+def parse_command(name, text):
+    blocks = re.split(r"\n\n", text.strip())
+    usage = joined(blocks[0].splitlines()).removeprefix("Usage: ")
+    summary, groups = [], []
+    for block in blocks[1:]:
+        lines = block.splitlines()
+        if re.fullmatch(r"\S.*:", lines[0]) and len(lines) > 1 and lines[1].startswith("  -"):
+            groups.append(Group(lines[0][:-1], parse_options(lines[1:])))
+        elif not lines[0].startswith("  -h, --help"):
+            summary.append(joined(lines))
+    return Command(name, usage, " ".join(summary), groups)
+
+
+def escape(text):
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    return re.sub(r"^([.'])", r"\\&\1", text)
+
+
+def format_options(options):
+    for left, text in options:
+        yield ".TP"
+        yield f".B {escape(left)}"
+        yield escape(text)
+
+
+def page(program):
+    overview = run_help(program)
+    version = subprocess.run([program, "--version"], check=True, capture_output=True,
+                             text=True).stdout.split()[-1]
+    listed = re.search(r"Commands:\n((?:  .*\n)+)", overview).group(1)
+    summaries = dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in listed.splitlines())
+    commands = [parse_command(name, run_help(program, name)) for name in summaries]
+    times = {}
+    for command in commands:
+        for group in command.groups:
+            times[group] = times.get(group, 0) + 1
+    shared = [group for group, n in times.items() if n > 1]
+    exit_codes = re.search(r"Exit codes: (.*?)\n*\Z", overview, re.S).group(1)
+
+    yield f'.TH SACCADE 1 "" "saccade {version}" "User Commands"'
+    yield from (".SH NAME", "saccade \\- long\\-context inference of GGUF models")
+    yield ".SH SYNOPSIS"
+    for command in commands:
+        yield from (".nf", f".B {escape(command.usage)}", ".fi")
+    yield ".SH DESCRIPTION"
+    yield ("Saccade loads a model in the GGUF format and runs it. It reads what it is given and never "
+           "downloads anything.")
+    yield ".SH COMMANDS"
+    for command in commands:
+        yield from (f".SS {escape(command.name)} \\(em {escape(summaries[command.name])}",
+                    escape(command.summary))
+        for group in command.groups:
+            if group in shared:
+                yield from (".PP", f"Options of the group {escape(group.title)} below.")
+            else:
+                yield from format_options(group.options)
+    for group in shared:
+        yield f".SH {escape(group.title).upper()} OPTIONS"
+        yield from format_options(group.options)
+    yield ".SH EXIT STATUS"
+    yield escape(joined(exit_codes.splitlines()))
+    yield ".SH ENVIRONMENT"
+    yield from format_options(ENVIRONMENT)
+    yield ".SH EXAMPLES"
+    for text, example in EXAMPLES:
+        yield from (".PP", escape(text), ".PP", ".nf", f".RS 4", escape(example), ".RE", ".fi")
+
+
+if __name__ == "__main__":
+    print("\n".join(page(sys.argv[1])))
