@@ -54,9 +54,11 @@ static sac_status ask(const char *path, const char *question, sac_error *err)
     request.prompt = prompt;
     request.n_prompt = n_prompt;
     request.max_tokens = 100;
+    request.sampling.temp = 0; /* always the likeliest token */
     request.on_event = on_event;
     request.user = &finish;
-    status = sac_submit(engine, &request, NULL, err);
+    uint64_t id;
+    status = sac_submit(engine, &request, &id, err);
     for (uint32_t active = 1; status == SAC_OK && active > 0;) {
         status = sac_run(engine, &active, err);
     }

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""Every header compiles alone, so that includes have no hidden order. $CC is the compiler."""
+"""Every header compiles alone, so that includes have no hidden order. $CC is the compiler.
+
+Headers of kernels (src/ops/cpu) are compiled for a processor that has all instruction sets.
+"""
 import os
 import pathlib
+import platform
 import shlex
 import subprocess
 import sys
@@ -9,6 +13,7 @@ import sys
 import csource
 
 FLAGS = ["-std=gnu17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c"]
+KERNEL_FLAGS = {"x86_64": ["-march=sapphirerapids"], "aarch64": ["-march=armv8.2-a+dotprod"]}
 
 
 def main(root):
@@ -16,9 +21,11 @@ def main(root):
     problems, n = [], 0
     for path in csource.files(root, ["include", "src"], suffixes=(".h",)):
         n += 1
+        is_kernel = path.relative_to(root).as_posix().startswith("src/ops/cpu/")
+        flags = KERNEL_FLAGS.get(platform.machine(), []) if is_kernel else []
         # Twice: the second one shows that the include guard works.
         source = f'#include "{path.resolve()}"\n' * 2
-        done = subprocess.run([*compiler, *FLAGS, "-I", root / "include", "-I", root / "src", "-"],
+        done = subprocess.run([*compiler, *FLAGS, *flags, "-I", root / "include", "-I", root / "src", "-"],
                               input=source, capture_output=True, text=True)
         if done.returncode != 0:
             problems.append(f"{path.relative_to(root)} does not compile alone:\n{done.stderr}")
