@@ -78,6 +78,17 @@ const char *options_choice_name(const char *choices, int i, char *buf, size_t by
     return buf;
 }
 
+/* "f16|bf16|q8": without the second spellings. */
+static void format_choices(const char *choices, char *buf, size_t bytes)
+{
+    size_t n, at = 0;
+    for (const char *w = next_word(choices, "|", &n); w; w = next_word(w + n, "|", &n)) {
+        at += (size_t)snprintf(buf + at, bytes - at, "%s%.*s", at ? "|" : "", (int)strcspn(w, "|="),
+                               w);
+        assert(at < bytes);
+    }
+}
+
 /* ---- Values ---- */
 
 /* What is wrong with a value goes to `why`, which the caller wraps with the option's name. */
@@ -150,10 +161,12 @@ static bool parse_value(const struct option_spec *s, const char *text, void *fie
     }
     case OPTION_CHOICE: {
         const int i = find_choice(s->choices, text);
-        if (i < 0)
-            snprintf(why, 128, "is none of %s", s->choices);
-        else
+        char all[96];
+        format_choices(s->choices, all, sizeof all);
+        if (i >= 0)
             *(int *)field = i;
+        else
+            snprintf(why, 128, "is none of %s", all);
         return i >= 0;
     }
     case OPTION_I32:
@@ -237,13 +250,9 @@ static void print_option(const struct option_spec *s, const void *field)
     for (const char *w = next_word(s->names, " ", &n); w; w = next_word(w + n, " ", &n))
         at += (size_t)snprintf(left + at, sizeof left - at, "%s%.*s", at ? ", " : "  ", (int)n, w);
     if (s->type == OPTION_CHOICE) {
-        at += (size_t)snprintf(left + at, sizeof left - at, " ");
-        /* Aliases behind '=' stay out of the help's left column. */
-        for (const char *w = next_word(s->choices, "|", &n); w; w = next_word(w + n, "|", &n)) {
-            const bool first = w == s->choices;
-            at += (size_t)snprintf(left + at, sizeof left - at, "%s%.*s", first ? "" : "|",
-                                   (int)strcspn(w, "|="), w);
-        }
+        left[at++] = ' ';
+        format_choices(s->choices, left + at, sizeof left - at);
+        at = strlen(left);
     } else if (s->type != OPTION_FLAG) {
         at += (size_t)snprintf(left + at, sizeof left - at, " %s", s->arg);
     }

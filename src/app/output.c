@@ -1,5 +1,5 @@
-/* output.c: see the header. stdio keeps the error flag of stdout; the reason is in errno only at
- * the failing call, so it is asked for again with a flush. */
+/* output.c: see the header. stdout belongs to the whole process, and so does its error flag, which
+ * does not say why: the reason of the first failure is kept beside it. */
 #include "app/output.h"
 
 #include "app/app.h"
@@ -10,9 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int first_errno; /* of a failed write to stdout */
+
 bool output_write(const char *text, size_t n)
 {
-    return fwrite(text, 1, n, stdout) == n && fflush(stdout) == 0;
+    errno = 0;
+    if (fwrite(text, 1, n, stdout) == n && fflush(stdout) == 0) return true;
+    if (!first_errno) first_errno = errno;
+    return false;
 }
 
 int output_json(cJSON *json)
@@ -30,10 +35,9 @@ int output_json(cJSON *json)
 
 int output_finish(int code)
 {
-    errno = 0;
     const bool failed_before = ferror(stdout) != 0;
-    if (fflush(stdout) == 0 && !failed_before) return code;
-    fprintf(stderr, "saccade: cannot write to the standard output%s%s\n", errno ? ": " : "",
-            errno ? strerror(errno) : "");
+    if (output_write("", 0) && !failed_before) return code;
+    fprintf(stderr, "saccade: cannot write to the standard output%s%s\n", first_errno ? ": " : "",
+            first_errno ? strerror(first_errno) : "");
     return code == EXIT_OK ? EXIT_RUNTIME : code;
 }

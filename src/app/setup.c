@@ -122,7 +122,7 @@ int setup_failed(const char *command, sac_status status, const char *message)
 {
     if (status == SAC_ERR_CANCELLED && interrupt_pending()) return EXIT_INTERRUPTED;
     fprintf(stderr, "saccade %s: %s\n", command, message);
-    return EXIT_RUNTIME;
+    return status == SAC_ERR_ARG ? EXIT_USAGE : EXIT_RUNTIME;
 }
 
 /* ---- Model ---- */

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""The program as such: help, version, wrong usage, exit codes, a standard output that is gone."""
+import os
+import re
+import subprocess
+import unittest
+
+from cli import BIN, ROOT, clean_env, commands, saccade
+
+
+class Usage(unittest.TestCase):
+    def assert_usage_error(self, done, *words):
+        """Exit 2, nothing on stdout, one line that names what is wrong and where help is."""
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertEqual(done.stdout, "")
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn("--help'", done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def test_no_command_and_unknown_command(self):
+        self.assert_usage_error(saccade(), "command is missing")
+        self.assert_usage_error(saccade("fly"), "'fly'")
+
+    def test_version_is_the_headers(self):
+        header = (ROOT / "include" / "saccade.h").read_text()
+        parts = [re.search(rf"SAC_VERSION_{p} (\d+)", header)[1] for p in ("MAJOR", "MINOR", "PATCH")]
+        self.assertEqual(saccade("--version").stdout, f"saccade {'.'.join(parts)}\n")
+
+    def test_every_command_has_help(self):
+        self.assertIn("run", commands())
+        for name in commands():
+            for flag in ("--help", "-h"):
+                done = saccade(name, flag)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), name)
+                self.assertTrue(done.stdout.startswith(f"Usage: saccade {name} "), name)
+                self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100, name)
+
+    def test_every_command_refuses_unknown_options(self):
+        for name in commands():
+            self.assert_usage_error(saccade(name, "--no-such-flag"), f"saccade {name}:",
+                                    "'--no-such-flag'")
+            self.assert_usage_error(saccade(name, "-Z"), "'-Z'")
+
+    def test_help_beats_errors_and_shows_defaults(self):
+        plain = saccade("run", "--help").stdout
+        self.assertEqual(saccade("run", "--top-k", "7", "--nonsense", "--help").stdout, plain)
+        self.assertIn("(default: 40)", plain)
+        self.assertIn("[SACCADE_ARG_TOP_K]", plain)
+        # The value of an option is not a cry for help.
+        self.assert_usage_error(saccade("run", "-p", "--help"), "model is missing")
+
+    def test_values_are_checked(self):
+        for args, words in [
+            (("-m",), ("'-m'", "needs a value")),
+            (("--top-k", "many"), ("'--top-k'", "'many'", "whole number")),
+            (("--top-k", "12x"), ("'12x'",)),
+            (("--top-k", "99999999999999999999"), ("out of range",)),
+            (("--top-p", "1.5"), ("'1.5'", "0 to 1")),
+            (("--temp=nan",), ("'--temp'", "'nan'")),
+            (("-ctk", "q9"), ("'-ctk'", "'q9'", "f16|bf16|q8")),
+            (("--batch-size", "0"), ("'0'", "1 to")),
+            (("-t", "-1"), ("'-1'",)),
+            (("--quiet=maybe",), ("'maybe'",)),
+            (("-n", "0"), ("'-n'",)),
+            (("left", "over"), ("'left'",)),
+            (("--raw", "-sys", "x"), ("--raw",)),
+            ((), ("model is missing",)),
+        ]:
+            self.assert_usage_error(saccade("run", "-p", "x", *args), *words)
+        self.assert_usage_error(saccade("run", "-m", "x"), "prompt is missing")
+        self.assert_usage_error(saccade("gguf"), "FILE")
+
+    def test_environment_is_read_and_beaten_by_arguments(self):
+        bad = {"SACCADE_ARG_TEMP": "hot"}
+        self.assert_usage_error(saccade("run", "-p", "x", env=bad), "SACCADE_ARG_TEMP", "'hot'")
+        done = saccade("run", "-p", "x", env={"SACCADE_ARG_MODEL": "/no/such/file"})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("/no/such/file", done.stderr)
+        done = saccade("run", "-p", "x", "-m", "/no/other", env={"SACCADE_ARG_MODEL": "/no/such"})
+        self.assertIn("/no/other", done.stderr)
+
+    def test_exit_codes_and_commands_are_documented(self):
+        text = (ROOT / "docs" / "cli.md").read_text()
+        for code in ("0", "1", "2", "130"):
+            self.assertRegex(text, rf"(?m)^\| {code} \|")
+        for name in commands():
+            self.assertIn(f"## saccade {name}\n", text)
+
+
+class Files(unittest.TestCase):
+    def test_missing_and_broken_models_name_themselves(self):
+        done = saccade("run", "-m", "/no/such.gguf", "-p", "x")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("/no/such.gguf", done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1)
+        done = saccade("run", "-m", __file__, "-p", "x")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(os.path.basename(__file__), done.stderr)
+
+    def test_missing_document_is_told_before_a_model_is_loaded(self):
+        for name in ("run", "chat"):
+            done = saccade(name, "-m", "/no/such.gguf", "-f", "/no/such.txt")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("/no/such.txt", done.stderr)
+
+
+class Output(unittest.TestCase):
+    def test_full_disk_is_told(self):
+        for args in (("--help",), ("methods",), ("methods", "-o", "json"), ("run", "--help")):
+            with open("/dev/full", "w") as full:
+                done = saccade(*args, stdout=full)
+            self.assertEqual(done.returncode, 1, args)
+            self.assertIn("No space left on device", done.stderr)
+
+    def test_closed_pipe_is_told(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run([BIN, "methods"], stdout=writer, stderr=subprocess.PIPE, text=True,
+                              env=clean_env(), check=False)
+        os.close(writer)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("Broken pipe", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""`saccade run` on a real small model: what it prints, and that it says what it cannot do."""
+import math
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from cli import BIN, clean_env, model_path, run_json, saccade
+
+QUESTION = "What is the capital of France?"
+GREEDY = ("--temp", "0")
+
+
+class Answers(unittest.TestCase):
+    def test_text_and_json_agree(self):
+        answer = run_json("-p", QUESTION, *GREEDY)
+        done = saccade("run", "-m", model_path(), "-p", QUESTION, *GREEDY)
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(done.stdout, answer["text"] + "\n")
+        self.assertIn("Paris", answer["text"])
+        self.assertEqual(answer["finish"], "stop")
+        for word in ("tokens/s", "first token after", "KV"):
+            self.assertIn(word, done.stderr)
+        quiet = saccade("run", "-m", model_path(), "-p", QUESTION, "-q", *GREEDY)
+        self.assertEqual((quiet.stdout, quiet.stderr), (done.stdout, ""))
+
+    def test_timings_are_consistent(self):
+        answer = run_json("-p", QUESTION, "-n", "5", "--ignore-eos", *GREEDY)
+        t = answer["timings"]
+        self.assertEqual(t["predicted_n"], 5)
+        self.assertEqual(len(answer["tokens"]), 5)
+        self.assertEqual(answer["finish"], "length")
+        self.assertAlmostEqual(t["prompt_per_second"], 1e3 * t["prompt_n"] / t["prompt_ms"], places=6)
+        # The first token belongs to the prompt's time.
+        self.assertAlmostEqual(t["predicted_per_second"], 1e3 * 4 / t["predicted_ms"], places=6)
+        self.assertGreaterEqual(t["ttft_ms"], t["prompt_ms"] * 0.99)
+        self.assertTrue(0 < answer["kv_bytes_used"] <= answer["kv_bytes"])
+
+    def test_threads_and_batch_size_change_nothing(self):
+        args = ("-p", QUESTION, "-n", "12", "--temp", "1", "-s", "7")
+        want = run_json(*args)
+        for more in (("-t", "1"), ("-t", "2"), ("-b", "1"), ("-b", "7")):
+            self.assertEqual(run_json(*args, *more)["tokens"], want["tokens"], more)
+
+    def test_seed_decides_the_draws(self):
+        args = ("-p", "Tell me a story.", "-n", "16", "--temp", "1.5", "--top-k", "0")
+        first = run_json(*args, "-s", "1")
+        self.assertEqual(run_json(*args, "-s", "1")["tokens"], first["tokens"])
+        self.assertNotEqual(run_json(*args, "-s", "2")["tokens"], first["tokens"])
+        # A random seed is told, and gives the same answer again.
+        drawn = run_json(*args)
+        self.assertEqual(run_json(*args, "-s", str(drawn["seed"]))["tokens"], drawn["tokens"])
+
+    def test_stop_strings_cut_the_text(self):
+        whole = run_json("-p", QUESTION, *GREEDY)["text"]
+        for stop in (whole[5:9], whole[-4:], "capital", "al o"):
+            answer = run_json("-p", QUESTION, "--stop", "never said", "--stop", stop, *GREEDY)
+            self.assertEqual(answer["text"], whole[:whole.index(stop)])
+            self.assertEqual((answer["finish"], answer["stop"]), ("stop", stop))
+
+    def test_bias_and_probabilities(self):
+        plain = run_json("-p", QUESTION, "-n", "3", "--n-probs", "5", *GREEDY)
+        self.assertEqual(len(plain["probs"]), len(plain["tokens"]))
+        for token, entry in zip(plain["tokens"], plain["probs"]):
+            top = entry["top_logprobs"]
+            self.assertEqual(len(top), 5)
+            self.assertEqual((entry["id"], top[0]["id"]), (token, token))
+            self.assertEqual(entry["logprob"], top[0]["logprob"])
+            self.assertEqual(top, sorted(top, key=lambda t: -t["logprob"]))
+            self.assertLessEqual(sum(math.exp(t["logprob"]) for t in top), 1 + 1e-5)
+        text = b"".join(bytes(e["bytes"]) for e in plain["probs"]).decode()
+        self.assertEqual(text, plain["text"])
+        first, second = (plain["probs"][0]["top_logprobs"][i]["id"] for i in (0, 1))
+        banned = run_json("-p", QUESTION, "-n", "1", "--logit-bias", f"{first}-inf", *GREEDY)
+        self.assertEqual(banned["tokens"], [second])
+
+    def test_documents_come_before_the_prompt(self):
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [os.path.join(folder, name) for name in ("a.txt", "b.txt")]
+            for path, text in zip(paths, ("The cat is called Tom.", "The dog is called Rex.")):
+                with open(path, "w", encoding="utf-8") as f:
+                    f.write(text)
+            apart = run_json("-f", paths[0], "-f", paths[1], "-p", "Who barks?", "-n", "8", *GREEDY)
+            text = "The cat is called Tom.\n\nThe dog is called Rex.\n\nWho barks?"
+            for same in (run_json("-p", text, "-n", "8", *GREEDY),
+                         run_json("-f", "-", "-n", "8", *GREEDY, stdin=text)):
+                self.assertEqual(same["tokens"], apart["tokens"])
+                self.assertEqual(same["timings"]["prompt_n"], apart["timings"]["prompt_n"])
+
+    def test_raw_text_has_no_template(self):
+        chat = run_json("-p", "Once upon a", "-n", "4", *GREEDY)
+        raw = run_json("-p", "Once upon a", "-n", "4", "--raw", *GREEDY)
+        self.assertLess(raw["timings"]["prompt_n"], 8)
+        self.assertGreater(chat["timings"]["prompt_n"], raw["timings"]["prompt_n"])
+        self.assertTrue(raw["text"].startswith(" time"), raw["text"])
+
+    def test_system_message_and_templates(self):
+        plain = run_json("-p", "Hi", "-n", "1", *GREEDY)["timings"]["prompt_n"]
+        longer = run_json("-p", "Hi", "-n", "1", "-sys", "You are a very polite robot from far away, "
+                          "who likes long sentences and tea.", *GREEDY)["timings"]["prompt_n"]
+        self.assertNotEqual(plain, longer)
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as f:
+            f.write("{{ messages[-1].content }}")
+            f.flush()
+            raw = run_json("-p", "Hi", "-n", "2", "--raw", *GREEDY)
+            own = run_json("-p", "Hi", "-n", "2", "--chat-template-file", f.name, *GREEDY)
+        self.assertEqual(own["tokens"], raw["tokens"])
+        self.assertEqual(run_json("-p", "Hi", "-n", "2", "--chat-template", "{{ messages[-1].content }}",
+                                  *GREEDY)["tokens"], raw["tokens"])
+
+    def test_kv_types(self):
+        f16 = run_json("-p", QUESTION, "-n", "8", *GREEDY)
+        self.assertEqual(run_json("-p", QUESTION, "-n", "8", "-ctk", "f16", "-ctv", "f16",
+                                  *GREEDY)["tokens"], f16["tokens"])
+        q8 = run_json("-p", QUESTION, "-n", "8", "-c", "2048", "--kv-cache-dtype", "q8", *GREEDY)
+        wide = run_json("-p", QUESTION, "-n", "8", "-c", "2048", *GREEDY)
+        self.assertLess(q8["kv_bytes"], wide["kv_bytes"])
+        self.assertLess(f16["kv_bytes"], wide["kv_bytes"]) # planned for this prompt only
+        self.assertIn("Paris", q8["text"])
+
+
+class Refusals(unittest.TestCase):
+    def assert_fails(self, args, code, *words, **kwargs):
+        done = saccade("run", "-m", model_path(), *args, **kwargs)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertEqual(done.stdout, "")
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def test_prompt_beyond_the_context_names_both_counts(self):
+        n = run_json("-p", QUESTION, "-n", "1")["timings"]["prompt_n"]
+        self.assert_fails(("-p", QUESTION, "-c", str(n - 1)), 1, f"{n} tokens", f"holds {n - 1}")
+        fits = run_json("-p", QUESTION, "-c", str(n), "-n", "9", *GREEDY)
+        self.assertEqual((len(fits["tokens"]), fits["finish"]), (1, "length"))
+        self.assert_fails(("-f", "-"), 1, "the context holds 8192", stdin="word " * 9000)
+
+    def test_what_does_not_fit_together_is_wrong_usage(self):
+        self.assert_fails(("-p", "x", "-ctk", "q8"), 2, "q8")
+        self.assert_fails(("-p", "x", "--logit-bias", "5"), 2, "'5'")
+        self.assert_fails(("-p", "x", "--logit-bias", "999999+1"), 2, "999999")
+        self.assert_fails(("-p", "x", "--stop", ""), 2, "stop string")
+        self.assert_fails(("--raw", "-p", ""), 2, "empty")
+
+    def test_unknown_names_are_named(self):
+        self.assert_fails(("-p", "x", "--override-pre", "no-such-pre"), 1, "no-such-pre")
+        self.assert_fails(("-p", "x", "--chat-template", "{% bad"), 1, "template")
+        self.assert_fails(("-p", "x", "--chat-template-file", "/no/such"), 1, "/no/such")
+        self.assert_fails(("-f", "-"), 1, "zero byte", stdin="a\0b")
+
+    def test_lost_output_stops_the_work(self):
+        with open("/dev/full", "w") as full:
+            done = saccade("run", "-m", model_path(), "-p", "Tell me a story.", "--ignore-eos", "-n",
+                           "1000", stdout=full)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("No space left on device", done.stderr)
+        child = subprocess.Popen([BIN, "run", "-m", model_path(), "-p", "Tell me a story.",
+                                  "--ignore-eos", "-n", "1000"], stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, env=clean_env())
+        child.stdout.read(4)
+        child.stdout.close()
+        self.assertIn(b"Broken pipe", child.stderr.read())
+        self.assertEqual(child.wait(timeout=60), 1)
+        child.stderr.close()
+
+    def test_interrupt_ends_with_130(self):
+        child = subprocess.Popen([BIN, "run", "-m", model_path(), "-p", "Tell me a story.",
+                                  "--ignore-eos", "-n", "4000"], stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, env=clean_env())
+        self.assertTrue(child.stdout.read(8))
+        start = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 130)
+        self.assertLess(time.monotonic() - start, 20)
+        self.assertTrue(out.endswith(b"\n"))
+        self.assertIn(b"(cancelled)", err)
+
+
+if __name__ == "__main__":
+    unittest.main()
