@@ -327,11 +327,16 @@ INLINE __m256i broadcast_pair(const int16_t *q)
 }
 
 /* acc + products of word pairs. VPDPWSSD in its VEX form is written in assembly, since the file is
- * compiled for plain AVX2. */
+ * compiled for plain AVX2. The empty assembly keeps GCC from regrouping the integer sums into a
+ * tree, which spills every product. */
 INLINE __m256i dot_add(const struct kernel k, __m256i acc, __m256i w, __m256i x)
 {
-    if (!k.vnni) return _mm256_add_epi32(acc, _mm256_madd_epi16(w, x));
-    __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(acc) : "x"(w), "x"(x));
+    if (k.vnni) {
+        __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(acc) : "x"(w), "x"(x));
+    } else {
+        acc = _mm256_add_epi32(acc, _mm256_madd_epi16(w, x));
+        __asm__("" : "+x"(acc));
+    }
     return acc;
 }
 
