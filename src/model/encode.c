@@ -11,7 +11,7 @@
 #include <assert.h>
 
 #define SLOTS_MIN 16u
-#define SLOTS_MAX 16384u /* half a megabyte: stays in a core's own cache */
+#define SLOTS_MAX 32768u /* half a megabyte: stays in a core's own cache */
 
 void encode_init(struct encode *e, size_t n_text)
 {
@@ -50,23 +50,31 @@ void encode_put(struct encode *e, int32_t id)
     if (reserve(e, 1)) e->id[e->n++] = id;
 }
 
-bool encode_repeat(struct encode *e, const char *word, size_t n, struct encode_slot **out_slot)
+bool encode_repeat(struct encode *e, const char *word, size_t n, uint64_t *out_hash)
 {
-    *out_slot = NULL;
+    *out_hash = 0;
     if (n > ENCODE_WORD_MAX || e->failed) return false;
-    struct encode_slot *const slot = &e->slot[strtab_hash(word, n) & e->slot_mask];
-    *out_slot = slot;
-    if (!slot->word || slot->n != n || memcmp(slot->word, word, n) != 0) return false;
+    const uint64_t hash = strtab_hash(word, n);
+    *out_hash = hash;
+    const struct encode_slot *const slot = &e->slot[hash & e->slot_mask];
+    if (!slot->word || slot->n != n || slot->tag != (uint16_t)(hash >> 48)) return false;
+    if (!strtab_equal(slot->word, word, n)) return false;
     if (!reserve(e, slot->n_id)) return true;
-    memcpy(e->id + e->n, e->id + slot->id_at, slot->n_id * sizeof *e->id);
+    for (size_t i = 0; i < slot->n_id; i++) e->id[e->n + i] = e->id[slot->id_at + i];
     e->n += slot->n_id;
     return true;
 }
 
-void encode_remember(struct encode *e, struct encode_slot *slot, const char *word, size_t n,
-                     size_t id_at)
+void encode_remember(struct encode *e, const char *word, size_t n, uint64_t hash, size_t id_at)
 {
     assert(id_at <= e->n);
-    if (!slot || e->failed) return;
-    *slot = (struct encode_slot){word, (uint32_t)n, (uint32_t)(e->n - id_at), id_at};
+    const size_t n_id = e->n - id_at;
+    if (n > ENCODE_WORD_MAX || n_id > UINT8_MAX || id_at > UINT32_MAX || e->failed) return;
+    e->slot[hash & e->slot_mask] = (struct encode_slot){
+        .word = word,
+        .id_at = (uint32_t)id_at,
+        .tag = (uint16_t)(hash >> 48),
+        .n = (uint8_t)n,
+        .n_id = (uint8_t)n_id,
+    };
 }

@@ -10,9 +10,9 @@
 
 struct encode_slot {
     const char *word; /* borrowed from the text; NULL: empty */
-    uint32_t n;       /* bytes of the word */
-    uint32_t n_id;
-    size_t id_at; /* where its ids were written first */
+    uint32_t id_at;   /* where its ids were written first */
+    uint16_t tag;     /* of the hash: spares most comparisons with another word */
+    uint8_t n, n_id;  /* bytes and ids of the word */
 };
 
 struct encode {
@@ -30,11 +30,10 @@ void encode_init(struct encode *e, size_t n_text);
 void encode_deinit(struct encode *e);
 
 void encode_put(struct encode *e, int32_t id);
-/* If the word was encoded before, writes its ids again and is true. Else `*out_slot` is where
- * encode_remember notes it, or NULL for words that are not kept. */
-bool encode_repeat(struct encode *e, const char *word, size_t n, struct encode_slot **out_slot);
-/* The ids written since `id_at` are those of the word. */
-void encode_remember(struct encode *e, struct encode_slot *slot, const char *word, size_t n,
-                     size_t id_at);
+/* If the word was encoded before, writes its ids again and is true. Else `*out_hash` is for
+ * encode_remember. */
+bool encode_repeat(struct encode *e, const char *word, size_t n, uint64_t *out_hash);
+/* The ids written since `id_at` are those of the word, of which there may be any number. */
+void encode_remember(struct encode *e, const char *word, size_t n, uint64_t hash, size_t id_at);
 
 #endif

@@ -100,12 +100,6 @@ static const struct row rows[] = {
     {"minicpm5",
      {"\\p{N}{1,3}", CONTRACTION_NOCASE "|" LETTERS "|\\p{N}+|" TAIL},
      {.ignore_merges = true}},
-    {"jais-2",
-     {CONTRACTION_NOCASE "|" LETTERS "|\\p{N}{1,3}|" OTHERS "|" NEWLINES "|" S "{512}(?!" N_S ")|" S
-                         "{256}(?!" N_S ")|" S "{128}(?!" N_S ")|" S "{64}(?!" N_S ")|" S
-                         "{32}(?!" N_S ")|" S "{16}(?!" N_S ")|" S "{8}(?!" N_S ")|" S "{4}(?!" N_S
-                         ")|" S "{1,2}(?!" N_S ")|" S},
-     {0}},
     {"qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2",
      {QWEN2},
      {0}},

@@ -38,6 +38,26 @@ static bool is_wanted(const struct vocab *v, uint32_t id, unsigned with, unsigne
     return n > 0 && (v->kind[id] & with) && !(v->kind[id] & without);
 }
 
+static void fill_filter(struct special *s)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        size_t n;
+        const uint8_t *const t = (const uint8_t *)text_of(s, i, &n);
+        uint64_t *const row = s->start + 4 * (size_t)t[0];
+        if (n == 1) {
+            memset(row, 0xff, 4 * sizeof *row);
+        } else {
+            row[t[1] / 64] |= (uint64_t)1 << (t[1] % 64);
+        }
+    }
+}
+
+/* Whether some text starts with bytes b, c, or is b alone. */
+static inline bool may_start(const struct special *s, uint8_t b, uint8_t c)
+{
+    return s->start[4 * (size_t)b + c / 64] >> (c % 64) & 1;
+}
+
 sac_status special_init(struct special *s, const struct vocab *v, unsigned with, unsigned without,
                         sac_error *err)
 {
@@ -56,6 +76,7 @@ sac_status special_init(struct special *s, const struct vocab *v, unsigned with,
         s->first[b] = i + 1; /* 0 still means: none */
     }
     s->first[256] = s->n;
+    fill_filter(s);
     for (uint32_t b = 256; b-- > 0;) s->first[b] = s->first[b] ? s->first[b] - 1 : s->first[b + 1];
     return SAC_OK;
 }
@@ -126,8 +147,8 @@ static bool find_candidates(const struct special *s, const char *text, size_t n,
     size_t end = 0;
     *out_overlap = false;
     for (size_t at = 0; at < n; at++) {
-        const uint8_t b = (uint8_t)text[at];
-        if (s->first[b] == s->first[b + 1]) continue;
+        const uint8_t b = (uint8_t)text[at], c = at + 1 < n ? (uint8_t)text[at + 1] : 0;
+        if (!may_start(s, b, c)) continue;
         int32_t tok = VOCAB_NO_TOKEN;
         const size_t n_tok = longest_at(s, text + at, n - at, &tok);
         if (n_tok == 0) continue;

@@ -9,7 +9,8 @@ struct special {
     const struct vocab *vocab; /* borrowed */
     uint32_t *id;              /* owned, [n], sorted by text */
     uint32_t n;
-    uint32_t first[257]; /* texts that start with byte b: id[first[b] .. first[b + 1]) */
+    uint32_t first[257];  /* texts that start with byte b: id[first[b] .. first[b + 1]) */
+    uint64_t start[1024]; /* bit (b, c): a text may be what starts with bytes b, c; a filter */
 };
 
 /* A piece of the text: a token, or bytes to encode. */

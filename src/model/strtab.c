@@ -89,6 +89,6 @@ uint32_t strtab_find(const struct strtab *t, const char *s, size_t n)
         if (slot.tag != tag) continue;
         size_t n_have;
         const char *have = strtab_get(t, slot.id, &n_have);
-        if (n_have == n && memcmp(have, s, n) == 0) return slot.id;
+        if (n_have == n && strtab_equal(have, s, n)) return slot.id;
     }
 }

@@ -50,7 +50,8 @@ static inline uint64_t strtab_mix(uint64_t a, uint64_t b)
     return (uint64_t)p ^ (uint64_t)(p >> 64);
 }
 
-/* Up to 8 bytes as a number, without reading outside of [s, s + n). */
+/* Up to 8 bytes as a number that tells all texts of one length apart, without reading outside of
+ * [s, s + n). */
 static inline uint64_t strtab_load(const char *s, size_t n)
 {
     const uint8_t *const u = (const uint8_t *)s;
@@ -63,15 +64,28 @@ static inline uint64_t strtab_load(const char *s, size_t n)
     return n ? (uint64_t)u[0] | (uint64_t)u[n / 2] << 8 | (uint64_t)u[n - 1] << 16 : 0;
 }
 
+static inline uint64_t strtab_load8(const char *s)
+{
+    uint64_t w;
+    memcpy(&w, s, sizeof w);
+    return w;
+}
+
 static inline uint64_t strtab_hash(const char *s, size_t n)
 {
     uint64_t h = 0x9e3779b97f4a7c15u ^ n;
-    for (; n > 8; s += 8, n -= 8) {
-        uint64_t w;
-        memcpy(&w, s, sizeof w);
-        h = strtab_mix(h ^ w, 0xa0761d6478bd642fu);
-    }
+    for (; n > 8; s += 8, n -= 8) h = strtab_mix(h ^ strtab_load8(s), 0xa0761d6478bd642fu);
     return strtab_mix(h ^ strtab_load(s, n), 0xe7037ed1a0b428dbu);
+}
+
+/* memcmp(a, b, n) == 0 without the call for the lengths that words have. */
+static inline bool strtab_equal(const char *a, const char *b, size_t n)
+{
+    if (n > 16) return memcmp(a, b, n) == 0;
+    if (n > 8)
+        return strtab_load8(a) == strtab_load8(b) &&
+               strtab_load8(a + n - 8) == strtab_load8(b + n - 8);
+    return strtab_load(a, n) == strtab_load(b, n);
 }
 
 #endif

@@ -182,8 +182,8 @@ static void encode_word(void *user, size_t at, size_t n)
 {
     struct run *const r = user;
     const char *const word = r->text + at;
-    struct encode_slot *slot;
-    if (encode_repeat(r->encode, word, n, &slot)) return;
+    uint64_t hash;
+    if (encode_repeat(r->encode, word, n, &hash)) return;
     const size_t id_at = r->encode->n;
     const int32_t whole =
         pretok_get_traits(r->bpe->pretok).ignore_merges ? find_word(r, word, n) : VOCAB_NO_TOKEN;
@@ -192,7 +192,7 @@ static void encode_word(void *user, size_t at, size_t n)
     } else {
         merge_word(r, word, n);
     }
-    encode_remember(r->encode, slot, word, n, id_at);
+    encode_remember(r->encode, word, n, hash, id_at);
 }
 
 /* Repairs a part behind those that were repaired before; returns its new length. */

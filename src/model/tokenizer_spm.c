@@ -96,7 +96,8 @@ static uint32_t find_pair(const void *ctx, const struct merge_symbol *left,
 
 static void put_symbol(const struct run *r, struct encode *e, const struct merge_symbol *s)
 {
-    const int32_t tok = vocab_find(r->spm->vocab, r->word + s->at, s->n);
+    const int32_t tok =
+        s->id != STRTAB_NONE ? (int32_t)s->id : vocab_find(r->spm->vocab, r->word + s->at, s->n);
     if (tok != VOCAB_NO_TOKEN) {
         encode_put(e, tok);
         return;
@@ -106,21 +107,22 @@ static void put_symbol(const struct run *r, struct encode *e, const struct merge
 
 static void encode_word(struct run *r, struct encode *e, const char *word, size_t n)
 {
-    struct encode_slot *slot;
-    if (encode_repeat(e, word, n, &slot)) return;
+    uint64_t hash;
+    if (encode_repeat(e, word, n, &hash)) return;
     const size_t id_at = e->n;
     r->word = word;
     merge_clear(&e->merge);
     for (size_t i = 0, step; i < n; i += step) {
         step = utf8_lead_bytes(word[i]);
         if (step > n - i) step = n - i;
-        merge_add(&e->merge, (struct merge_symbol){.at = (uint32_t)i, .n = (uint32_t)step});
+        const struct merge_symbol c = {.at = (uint32_t)i, .n = (uint32_t)step, .id = STRTAB_NONE};
+        merge_add(&e->merge, c);
     }
     merge_run(&e->merge);
     e->failed |= e->merge.failed;
     if (e->failed) return;
     for (size_t i = 0; i < e->merge.n; i++) put_symbol(r, e, &e->merge.symbol[i]);
-    encode_remember(e, slot, word, n, id_at);
+    encode_remember(e, word, n, hash, id_at);
 }
 
 /* Cuts an escaped part into words at the blanks where that is safe. */
