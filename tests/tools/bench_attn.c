@@ -1,6 +1,7 @@
 /* bench_attn.c: developer's micro bench of the attention kernels, not a test.
  *
- *     bench_attn [-t THREADS] [-i ISA] [-p] [-d]     (-p prefill only, -d decode only)
+ *     bench_attn [-t THREADS] [-i ISA] [-p] [-d] [-s SHAPE] [-k TYPE] [-n TOKENS] [-q SEQUENCES]
+ * -p prefill only, -d decode only; SHAPE and TYPE are indices, all by default.
  *
  * Prefill: GFLOP/s counted as 4 d n^2 / 2 a head, in chunks of 512 rows. Decode: GB/s of sealed
  * pages read, one row, over a pool of several sequences that does not fit the caches. Best of N.
@@ -123,7 +124,7 @@ static void bench_decode(struct bench *b, const struct shape *sh, sac_kv_type ty
     bench_buffers(b, &s.geom, sh->n_head, 1, n_tok);
     struct op_attn op = bench_op(b, &s, sh->n_head);
     double best = 1e30, total = 0;
-    for (uint32_t i = 0, n = 3 * n_seq; i < n; i++) {
+    for (uint32_t i = 0, n = 3 * n_seq > 50 ? 3 * n_seq : 50; i < n; i++) {
         struct attn_run run = sequence_run(&s, 0, n_tok - 1, 1, LINEAR_NARROW);
         run.table += i % n_seq * (n_tok / PAGE_TOK);
         op.run = &run;
@@ -135,7 +136,8 @@ static void bench_decode(struct bench *b, const struct shape *sh, sac_kv_type ty
     }
     const double bytes = (double)(n_tok / PAGE_TOK - 1) * sh->n_kv_head * (double)s.geom.bytes;
     printf("  %-13s %-4s decode   n %6u  %8.1f GB/s best, %6.1f mean, %6.0f us\n", sh->name,
-           kv_name[type], n_tok, bytes / best * 1e-3, bytes * 3 * n_seq / total * 1e-3, best);
+           kv_name[type], n_tok, bytes / best * 1e-3,
+           bytes * (3 * n_seq > 50 ? 3 * n_seq : 50) / total * 1e-3, best);
     fflush(stdout);
     bench_free(b);
     sequence_deinit(&s);
@@ -146,13 +148,17 @@ int main(int argc, char **argv)
     const char *isa = NULL;
     uint32_t n_thread = 0;
     bool prefill = true, decode = true;
-    int only = -1;
-    for (int opt; (opt = getopt(argc, argv, "t:i:pds:")) != -1;) {
+    int only = -1, only_type = -1;
+    uint32_t n_tok = 8192, n_seq = 16;
+    for (int opt; (opt = getopt(argc, argv, "t:i:pds:k:n:q:")) != -1;) {
         if (opt == 't') n_thread = (uint32_t)atoi(optarg);
         if (opt == 'i') isa = optarg;
         if (opt == 'p') decode = false;
         if (opt == 'd') prefill = false;
         if (opt == 's') only = atoi(optarg);
+        if (opt == 'k') only_type = atoi(optarg);
+        if (opt == 'n') n_tok = (uint32_t)atoi(optarg);
+        if (opt == 'q') n_seq = (uint32_t)atoi(optarg);
     }
     struct bench b = {0};
     sac_error err;
@@ -165,8 +171,9 @@ int main(int argc, char **argv)
     for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         if (only >= 0 && i != (uint32_t)only) continue;
         for (int type = SAC_KV_F16; type <= SAC_KV_Q8; type++) {
-            if (prefill) bench_prefill(&b, &shapes[i], (sac_kv_type)type, 8192);
-            if (decode) bench_decode(&b, &shapes[i], (sac_kv_type)type, 8192, 16);
+            if (only_type >= 0 && type != only_type) continue;
+            if (prefill) bench_prefill(&b, &shapes[i], (sac_kv_type)type, n_tok);
+            if (decode) bench_decode(&b, &shapes[i], (sac_kv_type)type, n_tok, n_seq);
         }
     }
     workers_destroy(b.pool);

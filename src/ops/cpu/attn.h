@@ -36,7 +36,7 @@ struct attn_page {
 struct attn_ahead {
     const uint8_t *page[ATTN_PANEL_MAX];
     uint32_t n_page, page_lines; /* 64-byte lines of one page */
-    uint32_t next;               /* line of the next fetch, counted over all pages */
+    uint32_t page_i, line;       /* the next fetch */
 };
 
 struct attn_tile {
@@ -101,8 +101,12 @@ static inline void attn_visible(const struct op_attn *op, const struct attn_pane
  * and non-temporal fetches are slower than none on every machine measured. */
 static inline void attn_fetch(struct attn_ahead *a, uint32_t n)
 {
-    for (; n > 0 && a->next < a->n_page * a->page_lines; n--, a->next++)
-        __builtin_prefetch(a->page[a->next / a->page_lines] + a->next % a->page_lines * 64, 0, 2);
+    for (; n > 0 && a->page_i < a->n_page; n--) {
+        __builtin_prefetch(a->page[a->page_i] + a->line * (size_t)64, 0, 2);
+        if (++a->line < a->page_lines) continue;
+        a->line = 0;
+        a->page_i++;
+    }
 }
 
 #endif
