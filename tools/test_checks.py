@@ -111,6 +111,17 @@ class ChecksTest(unittest.TestCase):
         self.write("src/base/bad.h", "struct s { int a; };\n")
         self.assert_finds("headers", "src/base/bad.h", "redefinition")
 
+    def test_readme(self):
+        for folder in "src", "src/base", "src/model", "src/app":
+            self.write(f"{folder}/README.md", "one line, [up](..)\n")
+        self.assert_clean("readme")
+        self.write("src/base/README.md", "line\n" * 31)
+        self.assert_finds("readme", "src/base/README.md: 31 lines")
+        self.write("src/base/README.md", "[gone](gone.c)\n")
+        self.assert_finds("readme", "gone.c, which is not there")
+        self.write("src/kv/pool.c", "")
+        self.assert_finds("readme", "src/kv/README.md is missing")
+
     def test_text(self):
         subprocess.run(["git", "init", "-q", self.root], check=True)
         subprocess.run(["git", "-C", self.root, "add", "."], check=True)
