@@ -383,55 +383,6 @@ static void held_back_text_is_shown_at_the_end(void **state)
     engine_delete(e);
 }
 
-/* The filter against its definition: after each token, the text so far is cut before the first
- * complete stop string; nothing that is shown is ever taken back, and no more than needed is held.
- */
-static void stop_filter_follows_its_definition(void **state)
-{
-    (void)state;
-    uint32_t rng = 1;
-    for (int round = 0; round < 20000; round++) {
-        char words[3][8], text[64] = "", shown[64] = "";
-        const char *list[3] = {words[0], words[1], words[2]};
-        struct stop s;
-        size_t n_word = 0, n_text = 0, n_shown = 0;
-        for (; n_word < 3; n_word++) {
-            size_t n = 0;
-            do {
-                rng = rng * 1664525u + 1013904223u;
-                words[n_word][n++] = (char)('a' + (rng >> 30 & 1));
-            } while (n < 7 && (rng >> 28 & 3));
-            words[n_word][n] = 0;
-        }
-        assert_int_equal(stop_init(&s, list, n_word, 4, NULL), SAC_OK);
-        const char *match = NULL;
-        while (!match && n_text < 40) {
-            rng = rng * 1664525u + 1013904223u;
-            const size_t n = 1 + (rng >> 24) % 4;
-            for (size_t i = 0; i < n; i++) text[n_text + i] = (char)('a' + (rng >> (25 + i) & 1));
-            const size_t certain = stop_push(&s, text + n_text, n, &match);
-            n_text += n;
-            memcpy(shown + n_shown, s.held, certain);
-            n_shown += certain;
-            stop_consume(&s, certain);
-            size_t first = n_text, hold = n_text;
-            for (size_t at = n_text; at-- > 0;)
-                for (size_t w = 0; w < n_word; w++) {
-                    const size_t bytes = strlen(words[w]), left = n_text - at;
-                    if (strncmp(text + at, words[w], bytes) == 0)
-                        first = at;
-                    else if (left < bytes && strncmp(text + at, words[w], left) == 0)
-                        hold = at;
-                }
-            assert_true((match != NULL) == (first < n_text));
-            assert_int_equal(n_shown, match ? first : hold);
-            assert_memory_equal(shown, text, n_shown);
-            if (match) assert_memory_equal(text + first, match, strlen(match));
-        }
-        stop_deinit(&s);
-    }
-}
-
 /* ---- Ends ---- */
 
 static void ends_by_length(void **state)
@@ -821,7 +772,6 @@ int main(void)
         cmocka_unit_test(text_streams_in_whole_characters),
         cmocka_unit_test(stop_string_across_tokens),
         cmocka_unit_test(held_back_text_is_shown_at_the_end),
-        cmocka_unit_test(stop_filter_follows_its_definition),
         cmocka_unit_test(ends_by_length),
         cmocka_unit_test(end_token_can_be_banned),
         cmocka_unit_test(cancel_from_the_event_from_outside_and_while_waiting),
