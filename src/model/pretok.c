@@ -195,15 +195,18 @@ static const struct row *find_row(const char *name, size_t n_name)
     return NULL;
 }
 
+/* Lists one name of each row: all of them would not fit a message. */
 static sac_status unknown_name(const char *name, size_t n_name, const char *key, sac_error *err)
 {
     struct strbuf known = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        strbuf_addf(&known, "%s%s", i ? " " : "", rows[i].names);
-    const sac_status status =
-        error_set(err, SAC_ERR_UNSUPPORTED, "%s: pre-tokeniser '%.*s' is not known; known are %s",
-                  key, (int)(n_name < 64 ? n_name : 64), name,
-                  known.failed ? "(no memory for the list)" : known.data);
+        strbuf_addf(&known, " %.*s", (int)strcspn(rows[i].names, " "), rows[i].names);
+    const sac_status status = error_set(
+        err, SAC_ERR_UNSUPPORTED,
+        "%s: pre-tokeniser '%.*s' is not known; known are%s and what shares their patterns "
+        "(docs/tokenizers.md)",
+        key, (int)(n_name < 64 ? n_name : 64), name,
+        known.failed ? " (no memory for the list)" : known.data);
     strbuf_deinit(&known);
     return status;
 }

@@ -33,7 +33,8 @@ static sac_status create_pretok(struct pretok **out, const struct gguf *g, const
                          gguf_path(g), name);
     struct gguf_str s;
     TRY(gguf_get_str(g, name, &s, err));
-    return pretok_create(out, s.s, s.n, name, err);
+    const sac_status status = pretok_create(out, s.s, s.n, name, err);
+    return status == SAC_OK ? status : error_prefix(err, status, "%s", gguf_path(g));
 }
 
 static sac_status init_bpe(struct tokenizer *t, const struct gguf *g, const char *pre,

@@ -139,13 +139,10 @@ static void neon_f32(uint64_t n)
 #undef FMA
 }
 
-static void neon_int8(uint64_t n)
+__attribute__((target("arch=armv8.2-a+dotprod"))) static void neon_int8(uint64_t n)
 {
 #define DOT(i) "sdot v" #i ".4s, v30.16b, v31.16b\n\t"
-    __asm__ volatile(".arch_extension dotprod\n\t" LOOP(SUMS_12(DOT))
-                     : "+r"(n)
-                     :
-                     : VECTOR_CLOBBERS);
+    __asm__ volatile(LOOP(SUMS_12(DOT)) : "+r"(n) : : VECTOR_CLOBBERS);
 #undef DOT
 }
 

@@ -47,6 +47,7 @@ static void fill_avx512(struct ops *o)
 static void fill_amx(struct ops *o)
 {
     ops_fill_amx_attn(o);
+    ops_fill_amx_linear(o);
 }
 #endif
 

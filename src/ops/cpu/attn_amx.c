@@ -355,8 +355,8 @@ static const uint16_t *page_keys(uint16_t *buf, const struct page_geom *g,
 struct value_source {
     const uint8_t *v, *scale; /* scale: q8 only, else NULL */
     uint32_t d;
+    size_t page_bytes;
     bool to_bf16; /* f16 in the page, bf16 in the tile */
-    bool f16;
 };
 
 static struct value_source page_values(const struct page_geom *g, const struct attn_page *page,
@@ -367,8 +367,8 @@ static struct value_source page_values(const struct page_geom *g, const struct a
         .v = page->bytes + (page->form == PAGE_TAIL ? g->tail_v : g->v),
         .scale = q8 ? page->bytes + g->v_scale : NULL,
         .d = g->head_dim,
+        .page_bytes = g->bytes,
         .to_bf16 = !f16 && g->type_v != SAC_KV_BF16,
-        .f16 = f16,
     };
 }
 
@@ -390,13 +390,16 @@ INLINE __m512i load_values(const struct value_source *s, size_t t, uint32_t c, b
 }
 
 /* Interleaves pairs of tokens: per 32 channels two B tiles. Tokens outside [begin, end) give zeros.
- */
+ * On the way fetches the page `next`, unless NULL. */
 INLINE void pack_values_as(uint8_t *dst, const struct value_source *s, uint32_t begin, uint32_t end,
-                           struct attn_ahead *ahead, bool q8, bool to_bf16)
+                           const uint8_t *next, bool q8, bool to_bf16)
 {
-    const uint32_t n_line = s->d / 32;
+    const size_t share = (s->page_bytes / 64 + PAGE_TOK / 2 - 1) / (PAGE_TOK / 2) * 64;
     for (uint32_t t = 0; t < PAGE_TOK; t += 2) {
-        if (ahead) attn_fetch(ahead, q8 ? 2 * n_line + 2 : 4 * n_line);
+        if (next) {
+            for (size_t x = 0; x < share; x += 64) __builtin_prefetch(next + x, 0, 2);
+            next += share;
+        }
         for (uint32_t c = 0; c < s->d; c += 32) {
             __m512i a = load_values(s, t, c, q8, to_bf16);
             __m512i b = load_values(s, t + 1, c, q8, to_bf16);
@@ -410,17 +413,17 @@ INLINE void pack_values_as(uint8_t *dst, const struct value_source *s, uint32_t 
 }
 
 static void pack_values(uint8_t *dst, const struct page_geom *g, const struct attn_page *page,
-                        bool f16, struct attn_ahead *ahead)
+                        bool f16, const uint8_t *next)
 {
     const struct value_source s = page_values(g, page, f16);
     if (s.scale && s.to_bf16)
-        pack_values_as(dst, &s, page->begin, page->end, ahead, true, true);
+        pack_values_as(dst, &s, page->begin, page->end, next, true, true);
     else if (s.scale)
-        pack_values_as(dst, &s, page->begin, page->end, ahead, true, false);
+        pack_values_as(dst, &s, page->begin, page->end, next, true, false);
     else if (s.to_bf16)
-        pack_values_as(dst, &s, page->begin, page->end, ahead, false, true);
+        pack_values_as(dst, &s, page->begin, page->end, next, false, true);
     else
-        pack_values_as(dst, &s, page->begin, page->end, ahead, false, false);
+        pack_values_as(dst, &s, page->begin, page->end, next, false, false);
 }
 
 /* ---- WIDE --------------------------------------------------------------------------------------
@@ -972,18 +975,20 @@ INLINE void narrow_d(const struct attn_chunk *c, uint32_t d, struct kinds kinds)
     const struct page_geom *g = c->op->geom;
     narrow_begin(c, &w, kinds.k_f16);
     for (uint32_t i = 0; i < c->n_page; i += STEP_PAGES) {
-        struct attn_ahead ahead = {.page_lines = (uint32_t)(g->bytes / 64)};
-        for (uint32_t j = i + STEP_PAGES; j < i + 2 * STEP_PAGES && j < c->n_page; j++)
-            ahead.page[ahead.n_page++] = c->page[j].bytes;
         struct narrow_step st = {.page = c->page + i};
         for (; st.n_page < STEP_PAGES && i + st.n_page < c->n_page; st.n_page++) {
             const uint32_t j = st.n_page;
-            pack_values(w.v + j * (size_t)(d / 16) * TILE_BYTES, g, &st.page[j], kinds.v_f16,
-                        &ahead);
             st.keys[j] = page_keys(w.keys + j * (size_t)PAGE_TOK * d, g, &st.page[j], kinds.k_f16);
         }
+        /* Scores before values: tile loads right behind the stores of packing wait for them. */
+        narrow_scores(&w, &st, 0, d, kinds.k_f16);
+        for (uint32_t j = 0; j < st.n_page; j++) {
+            const uint32_t ahead = i + j + STEP_PAGES;
+            pack_values(w.v + j * (size_t)(d / 16) * TILE_BYTES, g, &st.page[j], kinds.v_f16,
+                        ahead < c->n_page ? c->page[ahead].bytes : NULL);
+        }
         for (uint32_t b = 0; b < w.n_block; b++) {
-            narrow_scores(&w, &st, b, d, kinds.k_f16);
+            if (b > 0) narrow_scores(&w, &st, b, d, kinds.k_f16);
             narrow_softmax(c, &w, &st, b, kinds.v_f16);
             narrow_values(&w, &st, b, d, kinds.v_f16);
         }
