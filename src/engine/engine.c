@@ -139,7 +139,7 @@ static void init_rope(sac_engine *e)
 
 static sac_status create(sac_engine *e, sac_error *err)
 {
-    uint32_t n_page;
+    uint32_t n_page = 0;
     TRY(fill_params(e, err));
     TRY(ops_init(&e->ops, err));
     TRY(workers_create(&e->workers, e->params.n_threads, err));

@@ -594,7 +594,7 @@ static void test_extreme_queries(void **state)
             struct result r = result_make(&p);
             attend_chunked(&f->isa[k].ops, f->pool[1], &p, p.n_row, &r);
             attend_chunked(&f->isa[k].ops, f->pool[1], &p, 0, &r);
-            assert_false(isfinite(r.out[0]));
+            assert_true(r.out[0] != r.out[0] || fabsf(r.out[0]) == INFINITY);
             result_free(&r);
         }
         mem_free(p.q);

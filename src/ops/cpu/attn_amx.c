@@ -46,7 +46,7 @@
 #define HEADROOM     6.0f    /* weights of a fresh maximum are 2^6 ... */
 #define WEIGHT_LIMIT 0x1p15f /* ... and the sum in a lane must stay below this, f16 ends at 2^16   \
                               */
-#define STEP_PAGES 4u        /* NARROW: pages between two looks at the softmax */
+#define STEP_PAGES   4u       /* NARROW: pages between two looks at the softmax */
 #define STEP_TOK   (STEP_PAGES * PAGE_TOK)
 
 /* ---- Tiles -------------------------------------------------------------------------------------
