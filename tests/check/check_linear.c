@@ -5,7 +5,8 @@
  * be, |x| times the root mean square of W: a y that happens to be smaller has the same error.
  * avx512 and NARROW of amx hold activations in 15 bits per block of 32: error of an element a /
  * 16256 / sqrt(12) with a about 2.1 deviations, 4e-5. WIDE of amx rounds both operands to f16,
- * 2^-12 / sqrt(3) each, and the scales of K types once more: 2.5e-4. avx2 may hold 8 bits: 5e-3. Up
+ * 2^-12 / sqrt(3) each, and the scales of K types once more: 2.5e-4, or to
+ * bf16, eight times as much. avx2 may hold 8 bits: 5e-3. Up
  * to five times that is allowed, as weights with a common mean give all outputs of a row the same
  * error; and of a single output six times as much, as of a Gaussian. Rows must be bitwise equal
  * whatever n_row and the number of threads. */
@@ -17,6 +18,8 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "ops/cpu/detect.h"
+#include "ops/cpu/linear.h"
 #include "ops/ops.h"
 #include "random_rows.h"
 
@@ -30,25 +33,40 @@ static const enum quant_type types[] = {QUANT_F32,  QUANT_F16,    QUANT_BF16,  Q
                                         QUANT_Q6_K, QUANT_IQ4_NL, QUANT_IQ4_XS};
 #define N_TYPE (sizeof types / sizeof types[0])
 
+#if defined(__x86_64__)
+#define AMX(fn) .linear = (fn)
+#else
+#define AMX(fn) .linear = NULL
+#endif
+
 struct isa {
     const char *name;
     double narrow_tol, wide_tol;
+    void (*linear)(struct workers *pool, const struct op_linear *op); /* NULL: the table's */
+    bool needs_f16;
     struct ops ops;
 };
 
 struct tables {
     struct workers *pool[2]; /* of 1 and 3 workers */
     struct ops ref;
-    struct isa isa[4];
+    struct isa isa[5];
     size_t n_isa;
 };
 
 static int setup(void **state)
 {
-    static const struct isa all[] = {{.name = "avx2", .narrow_tol = 2e-2, .wide_tol = 2e-2},
-                                     {.name = "avx512", .narrow_tol = 2e-4, .wide_tol = 2e-4},
-                                     {.name = "amx", .narrow_tol = 2e-4, .wide_tol = 8e-4},
-                                     {.name = "neon", .narrow_tol = 2e-2, .wide_tol = 2e-2}};
+    static const struct isa all[] = {
+        {.name = "avx2", .narrow_tol = 2e-2, .wide_tol = 2e-2},
+        {.name = "avx512", .narrow_tol = 2e-4, .wide_tol = 2e-4},
+        {.name = "amx", .narrow_tol = 2e-4, .wide_tol = 6e-3, AMX(linear_amx_bf16)},
+        {.name = "amx",
+         .narrow_tol = 2e-4,
+         .wide_tol = 8e-4,
+         AMX(linear_amx_f16),
+         .needs_f16 = true},
+        {.name = "neon", .narrow_tol = 2e-2, .wide_tol = 2e-2}};
+    const bool has_f16 = (detect_features() & DETECT_AMX_FP16) != 0;
     struct tables *t = mem_calloc(1, sizeof *t);
     assert_non_null(t);
     assert_int_equal(workers_create(&t->pool[0], 1, NULL), SAC_OK);
@@ -57,8 +75,10 @@ static int setup(void **state)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         t->isa[t->n_isa] = all[i];
         const sac_status status = ops_init_isa(&t->isa[t->n_isa].ops, all[i].name, NULL);
-        if (status == SAC_OK) t->n_isa++;
         assert_true(status == SAC_OK || status == SAC_ERR_UNSUPPORTED);
+        if (status != SAC_OK || (all[i].needs_f16 && !has_f16)) continue;
+        if (all[i].linear) t->isa[t->n_isa].ops.linear = all[i].linear;
+        t->n_isa++;
     }
     *state = t;
     return 0;

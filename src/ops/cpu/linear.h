@@ -59,4 +59,8 @@ static inline size_t linear_round64(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
+/* What ops_fill_amx_linear chooses between; tests run both. */
+void linear_amx_f16(struct workers *pool, const struct op_linear *op);
+void linear_amx_bf16(struct workers *pool, const struct op_linear *op);
+
 #endif

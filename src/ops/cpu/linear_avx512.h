@@ -104,8 +104,4 @@ static inline void linear_finish(const struct op_linear *op, struct linear_unit 
 void linear_avx512_run(struct workers *pool, const struct op_linear *op);
 size_t linear_avx512_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
 
-/* What ops_fill_amx_linear chooses between; tests run both. */
-void linear_amx_f16(struct workers *pool, const struct op_linear *op);
-void linear_amx_bf16(struct workers *pool, const struct op_linear *op);
-
 #endif
