@@ -334,6 +334,7 @@ enum jinja_node_kind {
     JINJA_NODE_COMPARE, /* a, then list of OPERAND */
     JINJA_NODE_OPERAND, /* op a */
     JINJA_NODE_CONCAT,  /* list, joined by ~ */
+    JINJA_NODE_BLOCK,   /* the captured text that a block's filters start from */
     JINJA_NODE_COND,    /* b if a else c; c may be NULL */
     /* Statements. `body`: first statement. */
     JINJA_NODE_DATA,
@@ -344,7 +345,6 @@ enum jinja_node_kind {
     JINJA_NODE_SET,          /* b = a */
     JINJA_NODE_SET_BLOCK,    /* b = body, a: filters over BLOCK or NULL */
     JINJA_NODE_FILTER_BLOCK, /* body, a: filters over BLOCK */
-    JINJA_NODE_BLOCK,        /* the text of the block around, inside `a` of the two above */
     JINJA_NODE_MACRO,        /* value ( list of KEYWORD ) body */
     JINJA_NODE_CALL_BLOCK,   /* output of the CALL a, where caller ( list ) gives body */
     JINJA_NODE_SCOPE,        /* list of SET, body */

@@ -302,6 +302,7 @@ static const struct jinja_value block_name = {.kind = JINJA_STRING, .n = 1, .s =
 static sac_status eval_kind(struct jinja *j, const struct jinja_node *n, struct jinja_scope *s,
                             struct jinja_value *out)
 {
+    assert(n->kind <= JINJA_NODE_COND);
     switch (n->kind) {
     case JINJA_NODE_CONST: *out = n->value; return SAC_OK;
     case JINJA_NODE_NAME: return eval_name(j, n->value, s, out);
@@ -326,7 +327,6 @@ static sac_status eval_kind(struct jinja *j, const struct jinja_node *n, struct 
     case JINJA_NODE_COND: return eval_cond(j, n, s, out);
     default: break;
     }
-    assert(!"a statement is no expression");
     return jinja_fail(j, "a statement is no expression");
 }
 
@@ -495,6 +495,7 @@ static sac_status run_scope(struct jinja *j, const struct jinja_node *n, struct 
 
 static sac_status run_one(struct jinja *j, const struct jinja_node *n, struct jinja_scope *s)
 {
+    assert(n->kind >= JINJA_NODE_DATA);
     switch (n->kind) {
     case JINJA_NODE_DATA: return jinja_text_add(j, n->value.s, n->value.n);
     case JINJA_NODE_OUTPUT: return run_output(j, n, s);
@@ -510,7 +511,6 @@ static sac_status run_one(struct jinja *j, const struct jinja_node *n, struct ji
     case JINJA_NODE_CONTINUE: j->flow = JINJA_FLOW_CONTINUE; return SAC_OK;
     default: break;
     }
-    assert(!"an expression is no statement");
     return jinja_fail(j, "an expression is no statement");
 }
 

@@ -105,7 +105,6 @@ static sac_status parse_primary(struct parser *p, struct jinja_node **out)
 {
     if (p->tok->type == JINJA_TOK_CONST) return parse_const(p, out);
     if (p->tok->type == JINJA_TOK_NAME) return parse_name(p, out);
-    TRY(enter(p));
     if (accept_op(p, '('))
         TRY(parse_paren(p, out));
     else if (accept_op(p, '['))
@@ -114,7 +113,6 @@ static sac_status parse_primary(struct parser *p, struct jinja_node **out)
         TRY(parse_dict(p, out));
     else
         return fail(p, "an expression was expected");
-    p->depth--;
     return SAC_OK;
 }
 
@@ -122,7 +120,6 @@ static sac_status parse_primary(struct parser *p, struct jinja_node **out)
 static sac_status parse_args(struct parser *p, struct jinja_node **out)
 {
     struct chain c = {0};
-    TRY(enter(p));
     while (!at_op(p, ')')) {
         struct jinja_node *n, *value;
         const bool keyword =
@@ -143,7 +140,6 @@ static sac_status parse_args(struct parser *p, struct jinja_node **out)
         chain_add(&c, n);
         if (!accept_op(p, ',')) break;
     }
-    p->depth--;
     *out = c.first;
     return expect_op(p, ')');
 }
@@ -168,7 +164,6 @@ static sac_status parse_subscript(struct parser *p, struct jinja_node *of, struc
 {
     struct jinja_node *n;
     struct chain c = {0};
-    TRY(enter(p));
     TRY(make(p, JINJA_NODE_ITEM, &n));
     n->a = of;
     TRY(parse_slice_part(p, &c));
@@ -184,7 +179,6 @@ static sac_status parse_subscript(struct parser *p, struct jinja_node *of, struc
             return fail(p, "a subscript was expected");
         n->b = c.first;
     }
-    p->depth--;
     *out = n;
     return expect_op(p, ']');
 }

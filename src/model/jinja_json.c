@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define INDENT_MAX 1024 /* per level; a wider one would only meet the limit on output */
+#define INDENT_MAX 1024 /* per level */
 
 /* ---- Reading ---- */
 
@@ -264,7 +264,7 @@ static sac_status write_break(const struct writer *w)
 {
     if (w->style->indent < 0) return SAC_OK;
     TRY(jinja_text_adds(w->j, "\n"));
-    const int64_t n = w->level * (w->style->indent < INDENT_MAX ? w->style->indent : INDENT_MAX);
+    const int64_t n = w->level * w->style->indent;
     TRY(jinja_step_bytes(w->j, (size_t)n));
     for (int64_t i = 0; i < n; i++) TRY(jinja_text_adds(w->j, " "));
     return SAC_OK;
@@ -372,6 +372,7 @@ sac_status jinja_json_write(struct jinja *j, struct jinja_value v,
                             const struct jinja_json_style *style, struct jinja_value *out)
 {
     struct writer w = {.j = j, .style = style};
+    if (style->indent > INDENT_MAX) return jinja_fail(j, "tojson: an indent above %d", INDENT_MAX);
     const size_t begin = jinja_text_begin(j);
     TRY(write_value(&w, v));
     return jinja_text_end(j, begin, out);
