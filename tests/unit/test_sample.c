@@ -242,7 +242,7 @@ static double chi_square_sigmas(double chi, double n_free)
 static void draw_follows_the_distribution(void **state)
 {
     (void)state;
-    enum { N_DRAW = 200000 };
+    enum { N_DRAW = 50000 };
     static struct ref_list want;
     static uint32_t count[N_VOCAB];
     uint64_t rng[4];
