@@ -15,10 +15,11 @@
 #include <math.h>
 #include <string.h>
 
-#define ITEMS_PER_WORKER 4u     /* fewer make the last item's end visible */
-#define CHUNK_CHANNELS   65536u /* keys * head_dim of a chunk: 7 us of f16 at one core's bandwidth \
-                                 */
-#define CHUNK_SLOTS_MIN 256u    /* partial results for a batch of many short rows */
+#define ITEMS_PER_WORKER 4u /* fewer make the last item's end visible */
+#define CHUNK_CHANNELS                                                                             \
+    65536u                   /* keys * head_dim of a chunk: 7 us of f16 at one core's bandwidth    \
+                              */
+#define CHUNK_SLOTS_MIN 256u /* partial results for a batch of many short rows */
 
 struct call {
     const struct op_attn *op;

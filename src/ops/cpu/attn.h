@@ -82,6 +82,12 @@ struct attn_kernel {
     void (*narrow)(const struct attn_chunk *c);
 };
 
+/* Of attn_avx512.c; its `narrow` also serves the AMX kernels. */
+extern const struct attn_kernel attn_avx512_kernel;
+
+/* kv_write and seal, of attn_seal_avx2.c. */
+void attn_fill_avx2_seal(struct ops *o);
+
 /* The attn and attn_scratch slots, but for the kernel. */
 void attn_execute(struct workers *pool, const struct op_attn *op, const struct attn_kernel *k);
 size_t attn_execute_scratch(const struct attn_kernel *k, uint32_t n_worker,

@@ -31,6 +31,7 @@
  * release. gcc 12's tile intrinsics do not tell the compiler what they read: own macros instead. */
 #include "base/half.h"
 #include "ops/cpu/attn.h"
+#include "ops/cpu/attn_q8.h"
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"
 
@@ -41,12 +42,13 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-#define TILE_BYTES   1024u
-#define QUERY_BLOCK  32u     /* queries computed at a time in WIDE: two rows of tiles */
-#define HEADROOM     6.0f    /* weights of a fresh maximum are 2^6 ... */
-#define WEIGHT_LIMIT 0x1p15f /* ... and the sum in a lane must stay below this, f16 ends at 2^16   \
-                              */
-#define STEP_PAGES   4u       /* NARROW: pages between two looks at the softmax */
+#define TILE_BYTES  1024u
+#define QUERY_BLOCK 32u  /* queries computed at a time in WIDE: two rows of tiles */
+#define HEADROOM    6.0f /* weights of a fresh maximum are 2^6 ... */
+#define WEIGHT_LIMIT                                                                               \
+    0x1p15f           /* ... and the sum in a lane must stay below this, f16 ends at 2^16          \
+                       */
+#define STEP_PAGES 2u /* NARROW: pages at a time; more of them leave L1 between store and load */
 #define STEP_TOK   (STEP_PAGES * PAGE_TOK)
 
 /* ---- Tiles -------------------------------------------------------------------------------------
@@ -62,8 +64,9 @@ struct tile_config {
 #define TILE_LOAD(t, p, stride)                                                                    \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((size_t)(stride)) : "memory")
 #define TILE_STORE(t, p, stride)                                                                   \
-    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((size_t)(stride)) : "memor" \
-                                                                                           "y")
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((size_t)(stride))           \
+                     : "memor"                                                                     \
+                       "y")
 /* c += a b */
 #define TILE_DOT(f16, c, a, b)                                                                     \
     do {                                                                                           \
@@ -195,34 +198,6 @@ INLINE void unpack_order(float *out, __m512 even, __m512 odd, __m512 factor)
 /* ---- Pages to halves ---------------------------------------------------------------------------
  */
 
-/* Codes of q8 keys: bytes of the three planes, brought to their places in a code by one multishift
- * each. `n` = 16: lanes of 16 bytes are the four quarters of the channels; n = 8: lanes of 8. */
-struct q8_shift {
-    __m512i hi, mid, lo;
-};
-
-static struct q8_shift q8_shift_make(uint32_t n)
-{
-    _Alignas(64) uint8_t hi[64], mid[64], lo[64];
-    for (uint32_t i = 0; i < 64; i++) {
-        const uint32_t quarter = i / n % 4, byte = 8 * (i % 8);
-        hi[i] = (uint8_t)((byte + 2 * quarter - 6) & 63);
-        mid[i] = (uint8_t)((byte + 2 * quarter - 4) & 63);
-        lo[i] = (uint8_t)((byte + 4 * (quarter / 2)) & 63);
-    }
-    return (struct q8_shift){_mm512_load_si512(hi), _mm512_load_si512(mid), _mm512_load_si512(lo)};
-}
-
-INLINE __m512i q8_join(const struct q8_shift *s, __m512i hi, __m512i mid, __m512i lo)
-{
-    hi = _mm512_multishift_epi64_epi8(s->hi, hi);
-    mid = _mm512_multishift_epi64_epi8(s->mid, mid);
-    lo = _mm512_multishift_epi64_epi8(s->lo, lo);
-    /* 0xca: first operand chooses the second where 1, the third where 0 */
-    const __m512i low = _mm512_ternarylogic_epi32(_mm512_set1_epi8(0x30), mid, lo, 0xca);
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi8((char)0xc0), hi, low, 0xca);
-}
-
 /* min + step * code, rounded once to f16. */
 INLINE __m512h q8_value(__m256i code, __m512h step, __m512h min)
 {
@@ -239,7 +214,7 @@ INLINE void q8_keys_64(uint16_t *dst, const struct page_geom *g, const uint8_t *
                        bool f16)
 {
     const uint32_t quarter = d / 4;
-    const struct q8_shift shift = q8_shift_make(16);
+    const struct attn_q8_shift shift = attn_q8_shift(16);
     for (uint32_t j = 0; j < quarter; j += 16) {
         /* min and step of channels j .. j + 15 of each quarter, two quarters in a vector */
         __m512h min[2], step[2];
@@ -260,9 +235,9 @@ INLINE void q8_keys_64(uint16_t *dst, const struct page_geom *g, const uint8_t *
                 _mm256_castsi128_si256(_mm_loadu_si128((const void *)(low + quarter))),
                 _mm_loadu_si128((const void *)(low + 2 * quarter)), 1);
             const __m512i code =
-                q8_join(&shift, _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)hi2)),
-                        _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)low)),
-                        _mm512_broadcast_i64x4(lo));
+                attn_q8_join(&shift, _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)hi2)),
+                             _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)low)),
+                             _mm512_broadcast_i64x4(lo));
             const __m512h a = q8_value(_mm512_castsi512_si256(code), step[0], min[0]);
             const __m512h b = q8_value(_mm512_extracti64x4_epi64(code, 1), step[1], min[1]);
             uint16_t *row = dst + t * d + j;
@@ -296,7 +271,7 @@ static void q8_keys_32(uint16_t *dst, const struct page_geom *g, const uint8_t *
                        bool f16)
 {
     const uint32_t quarter = d / 4;
-    const struct q8_shift shift = q8_shift_make(8);
+    const struct attn_q8_shift shift = attn_q8_shift(8);
     for (uint32_t j = 0; j < quarter; j += 8) {
         const __m512h min = load_quarters(page + g->k_min + 2 * j, 2 * quarter);
         const __m512h step = load_quarters(page + g->k_step + 2 * j, 2 * quarter);
@@ -309,8 +284,8 @@ static void q8_keys_32(uint16_t *dst, const struct page_geom *g, const uint8_t *
                 _mm_unpacklo_epi64(_mm_loadl_epi64((const void *)(low + quarter)),
                                    _mm_loadl_epi64((const void *)(low + 2 * quarter)));
             const __m512i code =
-                q8_join(&shift, _mm512_set1_epi64((long long)hi), _mm512_set1_epi64((long long)mid),
-                        _mm512_broadcast_i32x4(lo));
+                attn_q8_join(&shift, _mm512_set1_epi64((long long)hi),
+                             _mm512_set1_epi64((long long)mid), _mm512_broadcast_i32x4(lo));
             const __m512h a = q8_value(_mm512_castsi512_si256(code), step, min);
             const __m512i x = f16 ? (__m512i)a : bf16_from_f16((__m512i)a);
             uint16_t *row = dst + t * d + j;

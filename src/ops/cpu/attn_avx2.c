@@ -1,0 +1,141 @@
+/* attn_avx2.c: attention in f32 with vectors of 8 lanes; attn_f32.h holds the algorithms. */
+#include "ops/cpu/attn.h"
+#include "ops/cpu/fill.h"
+
+#include <immintrin.h>
+#include <math.h>
+
+typedef __m256 vec;
+#define VEC     8u
+#define KEYS    4u
+#define CHANS   4u
+#define v_zero  _mm256_setzero_ps
+#define v_set1  _mm256_set1_ps
+#define v_load  _mm256_loadu_ps
+#define v_store _mm256_storeu_ps
+#define v_add   _mm256_add_ps
+#define v_sub   _mm256_sub_ps
+#define v_mul   _mm256_mul_ps
+#define v_div   _mm256_div_ps
+#define v_max   _mm256_max_ps
+#define v_min   _mm256_min_ps
+#define v_fma   _mm256_fmadd_ps
+#define v_floor _mm256_floor_ps
+
+/* n is at least -200: exponents below -126 are cut to 0 by the comparison. */
+static inline vec v_scale2(vec p, vec n)
+{
+    const __m256i bits =
+        _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    const __m256 normal = _mm256_cmp_ps(n, _mm256_set1_ps(-126.0f), _CMP_NLT_UQ);
+    return _mm256_mul_ps(p, _mm256_and_ps(normal, _mm256_castsi256_ps(bits)));
+}
+
+static inline bool v_any_gt(vec a, vec b)
+{
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0;
+}
+
+static inline vec v_seen(vec y, int32_t at, const int32_t *lo, const int32_t *hi)
+{
+    const __m256i x = _mm256_set1_epi32(at);
+    const __m256i below = _mm256_cmpgt_epi32(_mm256_loadu_si256((const void *)lo), x);
+    const __m256i inside = _mm256_cmpgt_epi32(_mm256_loadu_si256((const void *)hi), x);
+    return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), y,
+                            _mm256_castsi256_ps(_mm256_andnot_si256(below, inside)));
+}
+
+/* Adds neighbours until each lane holds one row's sum. */
+static inline vec v_sums(const vec r[8])
+{
+    __m256 a[4];
+    for (int i = 0; i < 4; i++) a[i] = _mm256_hadd_ps(r[2 * i], r[2 * i + 1]);
+    const __m256 b = _mm256_hadd_ps(a[0], a[1]), c = _mm256_hadd_ps(a[2], a[3]);
+    return _mm256_add_ps(_mm256_permute2f128_ps(b, c, 0x20), _mm256_permute2f128_ps(b, c, 0x31));
+}
+
+static void f32_from_half(float *dst, const uint8_t *src, size_t n, bool bf16)
+{
+    for (size_t i = 0; i < n; i += 8) {
+        const __m128i x = _mm_loadu_si128((const void *)(src + 2 * i));
+        const __m256 wide = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+        _mm256_storeu_ps(dst + i, bf16 ? wide : _mm256_cvtph_ps(x));
+    }
+}
+
+static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *page)
+{
+    const uint32_t d = g->head_dim, quarter = d / 4;
+    const __m256i three = _mm256_set1_epi32(3), fifteen = _mm256_set1_epi32(15);
+    for (uint32_t j = 0; j < quarter; j += 8) {
+        __m256 min[4], step[4];
+        for (uint32_t i = 0; i < 4; i++) {
+            const size_t at = 2 * ((size_t)i * quarter + j);
+            min[i] = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(page + g->k_min + at)));
+            step[i] = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(page + g->k_step + at)));
+        }
+        for (size_t t = 0; t < PAGE_TOK; t++) {
+            const uint8_t *hi2 = page + g->k_hi2 + t * quarter + j;
+            const uint8_t *low = page + g->k_low + t * 3 * quarter + j;
+            const __m256i hi = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)hi2));
+            const __m256i mid = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)low));
+            const __m256i lo[2] = {
+                _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(low + quarter))),
+                _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(low + 2 * quarter)))};
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) {
+                const __m256i h = _mm256_and_si256(_mm256_srli_epi32(hi, 2 * i), three);
+                const __m256i m = _mm256_and_si256(_mm256_srli_epi32(mid, 2 * i), three);
+                const __m256i l =
+                    _mm256_and_si256(_mm256_srli_epi32(lo[i % 2], i / 2 * 4), fifteen);
+                const __m256i code = _mm256_or_si256(
+                    l, _mm256_or_si256(_mm256_slli_epi32(m, 4), _mm256_slli_epi32(h, 6)));
+                _mm256_storeu_ps(dst + t * d + (size_t)i * quarter + j,
+                                 _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), step[i], min[i]));
+            }
+        }
+    }
+}
+
+static void f32_from_q8_v(float *dst, const struct page_geom *g, const uint8_t *page)
+{
+    const size_t n = (size_t)PAGE_TOK * g->head_dim;
+    const uint16_t *scale = (const uint16_t *)(const void *)(page + g->v_scale);
+    for (size_t i = 0; i < n; i += 8) {
+        const __m128i code = _mm_loadl_epi64((const void *)(page + g->v + i));
+        _mm256_storeu_ps(dst + i, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(code)),
+                                                _mm256_set1_ps(_cvtsh_ss(scale[i / PAGE_VBLOCK]))));
+    }
+}
+
+#include "ops/cpu/attn_f32.h"
+
+static const struct attn_kernel avx2_kernel = {
+    .tile_q = 256,
+    .panel_tok = wide_panel_tok,
+    .wide_bytes = wide_bytes,
+    .wide_begin = wide_begin,
+    .wide_page = wide_page,
+    .wide_panel = wide_panel,
+    .wide_end = wide_end,
+    .narrow_bytes = narrow_bytes,
+    .narrow = narrow,
+};
+
+static void avx2_attn(struct workers *pool, const struct op_attn *op)
+{
+    attn_execute(pool, op, &avx2_kernel);
+}
+
+static size_t avx2_attn_scratch(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
+                                uint32_t n_row, uint32_t n_tok_max)
+{
+    return attn_execute_scratch(&avx2_kernel, n_worker, geom, n_head, n_row, n_tok_max);
+}
+
+void ops_fill_avx2_attn(struct ops *o)
+{
+    o->attn = avx2_attn;
+    o->attn_scratch = avx2_attn_scratch;
+    attn_fill_avx2_seal(o);
+}

@@ -1,0 +1,191 @@
+/* attn_avx512.c: attention in f32 with vectors of 16 lanes; attn_f32.h holds the algorithms.
+ *
+ * Also what a CPU with AMX uses for decode rows where tiles would cost accuracy or time. */
+#include "ops/cpu/attn.h"
+#include "ops/cpu/attn_q8.h"
+#include "ops/cpu/fill.h"
+
+#include <immintrin.h>
+#include <math.h>
+
+typedef __m512 vec;
+#define VEC     16u
+#define KEYS    8u
+#define CHANS   8u
+#define v_zero  _mm512_setzero_ps
+#define v_set1  _mm512_set1_ps
+#define v_load  _mm512_loadu_ps
+#define v_store _mm512_storeu_ps
+#define v_add   _mm512_add_ps
+#define v_sub   _mm512_sub_ps
+#define v_mul   _mm512_mul_ps
+#define v_div   _mm512_div_ps
+#define v_max   _mm512_max_ps
+#define v_min   _mm512_min_ps
+#define v_fma   _mm512_fmadd_ps
+#define v_floor _mm512_floor_ps
+
+static inline vec v_scale2(vec p, vec n)
+{
+    const __mmask16 normal = _mm512_cmp_ps_mask(n, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_ps(normal, p, n);
+}
+
+static inline bool v_any_gt(vec a, vec b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0;
+}
+
+static inline vec v_seen(vec y, int32_t at, const int32_t *lo, const int32_t *hi)
+{
+    const __m512i x = _mm512_set1_epi32(at);
+    const __mmask16 seen = _mm512_cmple_epi32_mask(_mm512_loadu_si512(lo), x) &
+                           _mm512_cmpgt_epi32_mask(_mm512_loadu_si512(hi), x);
+    return _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), seen, y);
+}
+
+/* Adds halves of neighbours until each lane holds one row's sum. */
+static inline vec v_sums(const vec r[16])
+{
+    __m512 a[8], b[4], c[2];
+    for (int i = 0; i < 8; i++) /* rows i and i + 8: 128-bit lanes (0+2, 1+3) of each */
+        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(r[i], r[i + 8], 0x44),
+                             _mm512_shuffle_f32x4(r[i], r[i + 8], 0xee));
+    for (int i = 0; i < 4; i++) /* rows i, i+4, i+8, i+12: one 128-bit lane of each */
+        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88),
+                             _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd));
+    for (int i = 0; i < 2; i++) /* in each lane: two halves of row i + .. and of row i + 2 + .. */
+        c[i] =
+            _mm512_add_ps(_mm512_unpacklo_ps(b[i], b[i + 2]), _mm512_unpackhi_ps(b[i], b[i + 2]));
+    const __m512 sum =
+        _mm512_add_ps(_mm512_unpacklo_ps(c[0], c[1]), _mm512_unpackhi_ps(c[0], c[1]));
+    /* lanes of b are rows i, i+8, i+4, i+12; inside a lane c gives i, i+1, i+2, i+3 */
+    return _mm512_shuffle_f32x4(sum, sum, 0xd8);
+}
+
+static void f32_from_half(float *dst, const uint8_t *src, size_t n, bool bf16)
+{
+    if (bf16)
+        for (size_t i = 0; i < n; i += 16) {
+            const __m256i x = _mm256_loadu_si256((const void *)(src + 2 * i));
+            _mm512_storeu_si512(dst + i, _mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+        }
+    else
+        for (size_t i = 0; i < n; i += 16)
+            _mm512_storeu_ps(dst + i,
+                             _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(src + 2 * i))));
+}
+
+static inline __m512 load_f16(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
+}
+
+/* Head sizes whose quarters are not multiples of 16: 8 channels of each quarter at a time. */
+static void q8_k_by_eights(float *dst, const struct page_geom *g, const uint8_t *page)
+{
+    const uint32_t d = g->head_dim, quarter = d / 4;
+    for (uint32_t t = 0; t < PAGE_TOK; t++)
+        for (uint32_t j = 0; j < quarter; j += 8) {
+            const uint8_t *hi2 = page + g->k_hi2 + t * quarter + j;
+            const uint8_t *low = page + g->k_low + t * 3 * quarter + j;
+            const __m256i hi = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)hi2));
+            const __m256i mid = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)low));
+            for (uint32_t i = 0; i < 4; i++) {
+                const uint8_t *lo = low + quarter * (1 + i % 2);
+                const __m256i nibble = _mm256_srli_epi32(
+                    _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)lo)), (int)(4 * (i / 2)));
+                __m256i code = _mm256_and_si256(nibble, _mm256_set1_epi32(15));
+                const __m256i three = _mm256_set1_epi32(3);
+                const __m256i m = _mm256_and_si256(_mm256_srli_epi32(mid, (int)(2 * i)), three);
+                const __m256i h = _mm256_and_si256(_mm256_srli_epi32(hi, (int)(2 * i)), three);
+                code = _mm256_or_si256(code, _mm256_slli_epi32(m, 4));
+                code = _mm256_or_si256(code, _mm256_slli_epi32(h, 6));
+                const size_t c = i * quarter + j;
+                const __m256 min =
+                    _mm256_cvtph_ps(_mm_loadu_si128((const void *)(page + g->k_min + 2 * c)));
+                const __m256 step =
+                    _mm256_cvtph_ps(_mm_loadu_si128((const void *)(page + g->k_step + 2 * c)));
+                _mm256_storeu_ps(dst + t * (size_t)d + c,
+                                 _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), step, min));
+            }
+        }
+}
+
+static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *page)
+{
+    const uint32_t d = g->head_dim, quarter = d / 4;
+    if (quarter % 16 != 0) {
+        q8_k_by_eights(dst, g, page);
+        return;
+    }
+    const struct attn_q8_shift shift = attn_q8_shift(16);
+    for (uint32_t j = 0; j < quarter; j += 16) {
+        __m512 min[4], step[4];
+        for (uint32_t i = 0; i < 4; i++) {
+            min[i] = load_f16(page + g->k_min + 2 * (i * quarter + j));
+            step[i] = load_f16(page + g->k_step + 2 * (i * quarter + j));
+        }
+        for (size_t t = 0; t < PAGE_TOK; t++) {
+            const uint8_t *hi2 = page + g->k_hi2 + t * quarter + j;
+            const uint8_t *low = page + g->k_low + t * 3 * quarter + j;
+            const __m128i lo0 = _mm_loadu_si128((const void *)(low + quarter));
+            const __m128i lo1 = _mm_loadu_si128((const void *)(low + 2 * quarter));
+            const __m512i lo = _mm512_broadcast_i64x4(
+                _mm256_inserti128_si256(_mm256_castsi128_si256(lo0), lo1, 1));
+            const __m512i code =
+                attn_q8_join(&shift, _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)hi2)),
+                             _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)low)), lo);
+            const __m128i part[4] = {
+                _mm512_castsi512_si128(code), _mm512_extracti32x4_epi32(code, 1),
+                _mm512_extracti32x4_epi32(code, 2), _mm512_extracti32x4_epi32(code, 3)};
+            for (uint32_t i = 0; i < 4; i++) {
+                const __m512 x = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(part[i]));
+                _mm512_storeu_ps(dst + t * d + i * quarter + j,
+                                 _mm512_fmadd_ps(x, step[i], min[i]));
+            }
+        }
+    }
+}
+
+static void f32_from_q8_v(float *dst, const struct page_geom *g, const uint8_t *page)
+{
+    const size_t n = (size_t)PAGE_TOK * g->head_dim;
+    const uint16_t *scale = (const uint16_t *)(const void *)(page + g->v_scale);
+    for (size_t i = 0; i < n; i += 16) {
+        const __m128i code = _mm_loadu_si128((const void *)(page + g->v + i));
+        _mm512_storeu_ps(dst + i, _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(code)),
+                                                _mm512_set1_ps(_cvtsh_ss(scale[i / PAGE_VBLOCK]))));
+    }
+}
+
+#include "ops/cpu/attn_f32.h"
+
+const struct attn_kernel attn_avx512_kernel = {
+    .tile_q = 448,
+    .panel_tok = wide_panel_tok,
+    .wide_bytes = wide_bytes,
+    .wide_begin = wide_begin,
+    .wide_page = wide_page,
+    .wide_panel = wide_panel,
+    .wide_end = wide_end,
+    .narrow_bytes = narrow_bytes,
+    .narrow = narrow,
+};
+
+static void avx512_attn(struct workers *pool, const struct op_attn *op)
+{
+    attn_execute(pool, op, &attn_avx512_kernel);
+}
+
+static size_t avx512_attn_scratch(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
+                                  uint32_t n_row, uint32_t n_tok_max)
+{
+    return attn_execute_scratch(&attn_avx512_kernel, n_worker, geom, n_head, n_row, n_tok_max);
+}
+
+void ops_fill_avx512_attn(struct ops *o)
+{
+    o->attn = avx512_attn;
+    o->attn_scratch = avx512_attn_scratch;
+}
