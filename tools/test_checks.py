@@ -107,6 +107,13 @@ class ChecksTest(unittest.TestCase):
         self.write("src/base/bad.h", "#ifndef B\n#define B\nsize_t f(void);\n#endif\n")
         self.assert_finds("headers", "src/base/bad.h", "size_t")
 
+    def test_template_headers_are_left_to_their_users(self):
+        self.write("src/ops/cpu/t.h", "/* t.h: kernels.\n *\n * Included once by a file that defined"
+                                      "\n * `vec`. */\nvec f(void);\n")
+        self.assert_clean("headers")
+        self.write("src/ops/cpu/t.h", "/* t.h: kernels. */\nvec f(void);\n")
+        self.assert_finds("headers", "src/ops/cpu/t.h", "vec")
+
     def test_header_guard(self):
         self.write("src/base/bad.h", "struct s { int a; };\n")
         self.assert_finds("headers", "src/base/bad.h", "redefinition")
