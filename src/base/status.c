@@ -11,7 +11,7 @@ static void make_printable(char *s)
         if ((unsigned char)*s < 0x20 || *s == 0x7f) *s = '?';
 }
 
-sac_status error_set(sac_error *err, sac_status code, const char *fmt, ...)
+sac_status(error_set)(sac_error *err, sac_status code, const char *fmt, ...)
 {
     if (!err) return code;
     va_list ap;
@@ -22,7 +22,7 @@ sac_status error_set(sac_error *err, sac_status code, const char *fmt, ...)
     return code;
 }
 
-sac_status error_prefix(sac_error *err, sac_status code, const char *fmt, ...)
+sac_status(error_prefix)(sac_error *err, sac_status code, const char *fmt, ...)
 {
     if (!err) return code;
     char old[sizeof err->msg];

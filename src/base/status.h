@@ -18,6 +18,21 @@ __attribute__((format(printf, 3, 4))) sac_status error_set(sac_error *err, sac_s
 __attribute__((format(printf, 3, 4))) sac_status error_prefix(sac_error *err, sac_status code,
                                                               const char *fmt, ...);
 
+/* Calls of both show the compiler the code that they return: it can see that an error path never
+ * ends as SAC_OK, and that outputs are set where it does. */
+#define error_set(err, code, ...)                                                                  \
+    __extension__({                                                                                \
+        const sac_status error_code_ = (code);                                                     \
+        (void)error_set((err), error_code_, __VA_ARGS__);                                          \
+        error_code_;                                                                               \
+    })
+#define error_prefix(err, code, ...)                                                               \
+    __extension__({                                                                                \
+        const sac_status error_code_ = (code);                                                     \
+        (void)error_prefix((err), error_code_, __VA_ARGS__);                                       \
+        error_code_;                                                                               \
+    })
+
 /* Leaves the function with the status of `expr` unless it is SAC_OK. */
 #define TRY(expr)                                                                                  \
     do {                                                                                           \

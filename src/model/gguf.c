@@ -228,10 +228,10 @@ static sac_status open_parts(struct gguf *g, const char *path, sac_error *err)
 
 sac_status gguf_open(struct gguf **out, const char *path, sac_error *err)
 {
-    struct gguf *g = mem_calloc(1, sizeof *g);
+    struct gguf *g = mem_alloc(sizeof *g);
     sac_status status;
     if (!g) return error_set(err, SAC_ERR_MEMORY, "%s: no memory to open it", path);
-    g->mapped = true;
+    *g = (struct gguf){.mapped = true};
     TRY_FAIL(open_parts(g, path, err));
     TRY_FAIL(join_tensors(g, err));
     *out = g;
@@ -249,9 +249,10 @@ static sac_status no_memory(size_t n, sac_error *err)
 sac_status gguf_open_memory(struct gguf **out, const uint8_t *data, size_t n, sac_error *err)
 {
     uint32_t no, count;
-    struct gguf *g = mem_calloc(1, sizeof *g);
+    struct gguf *g = mem_alloc(sizeof *g);
     sac_status status;
     if (!g) return no_memory(n, err);
+    *g = (struct gguf){.mapped = false};
     g->parts = mem_calloc(1, sizeof *g->parts);
     if (!g->parts) TRY_FAIL(no_memory(n, err));
     g->n_part = 1;

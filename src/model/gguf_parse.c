@@ -46,16 +46,19 @@ static const char *shown_path(const char *path)
     return n > PATH_SHOWN ? path + n - PATH_SHOWN : path;
 }
 
-__attribute__((format(printf, 3, 4))) static sac_status
-refuse(const struct cursor *c, sac_status code, const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static void explain(const struct cursor *c, sac_status code,
+                                                          const char *fmt, ...)
 {
     char reason[256];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(reason, sizeof reason, fmt, ap);
     va_end(ap);
-    return error_set(c->err, code, "%s: %s: %s", shown_path(c->part->path), c->where, reason);
+    error_set(c->err, code, "%s: %s: %s", shown_path(c->part->path), c->where, reason);
 }
+
+/* The status of a refusal, with its message; `code` stays visible to the compiler. */
+#define refuse(c, code, ...) (explain((c), (code), __VA_ARGS__), (code))
 
 __attribute__((format(printf, 2, 3))) static void enter(struct cursor *c, const char *fmt, ...)
 {

@@ -92,7 +92,7 @@ static void row_q4_1(float *dst, const uint8_t *b, size_t n_block)
 }
 
 /* Code of 5 bits: the nibble, and bit `bit` of `high` above it. */
-static int code5(int nibble, uint32_t high, uint32_t bit)
+static int code5(int nibble, uint32_t high, size_t bit)
 {
     return nibble | (int)((high >> bit) & 1u) << 4;
 }
@@ -156,8 +156,8 @@ static void row_q2_k(float *dst, const uint8_t *b, size_t n_block)
     for (size_t i = 0; i < n_block; i++, b += 84, dst += SUPER) {
         const uint8_t *codes = b + 16;
         const float d = load_f16(b + 80), dmin = load_f16(b + 82);
-        for (uint32_t e = 0; e < SUPER; e++) {
-            const uint32_t shift = e % 128 / 32 * 2;
+        for (size_t e = 0; e < SUPER; e++) {
+            const size_t shift = e % 128 / 32 * 2;
             const int q = codes[e / 128 * 32 + e % 32] >> shift & 3;
             const float scale = d * (float)(b[e / 16] & 15),
                         offset = dmin * (float)(b[e / 16] >> 4);
@@ -168,7 +168,7 @@ static void row_q2_k(float *dst, const uint8_t *b, size_t n_block)
 
 /* Sub-scale `g` of Q3_K, 6 bits from 12 bytes: low nibbles of 0..7 in the low halves of bytes 0..7,
  * of 8..15 in the high halves; the upper 2 bits in bytes 8..11, four groups each. */
-static int q3_k_scale(const uint8_t *packed, uint32_t g)
+static int q3_k_scale(const uint8_t *packed, size_t g)
 {
     const int low = packed[g % 8] >> (g / 8 * 4) & 15;
     const int high = packed[8 + g % 4] >> (g / 4 * 2) & 3;
@@ -182,10 +182,10 @@ static void row_q3_k(float *dst, const uint8_t *b, size_t n_block)
     for (size_t i = 0; i < n_block; i++, b += 110, dst += SUPER) {
         const uint8_t *codes = b + 32, *scales = b + 96;
         const float d = load_f16(b + 108);
-        for (uint32_t g = 0; g < 16; g++) {
+        for (size_t g = 0; g < 16; g++) {
             const float scale = d * (float)q3_k_scale(scales, g);
-            for (uint32_t e = g * 16; e < g * 16 + 16; e++) {
-                const uint32_t shift = e % 128 / 32 * 2;
+            for (size_t e = g * 16; e < g * 16 + 16; e++) {
+                const size_t shift = e % 128 / 32 * 2;
                 const int low = codes[e / 128 * 32 + e % 32] >> shift & 3;
                 const int third = b[e % 32] >> (e / 32) & 1;
                 dst[e] = scale * (float)(low - (third ? 0 : 4));
@@ -197,7 +197,7 @@ static void row_q3_k(float *dst, const uint8_t *b, size_t n_block)
 /* Sub-scale and offset of group `g` of Q4_K and Q5_K, 6 bits each from 12 bytes: groups 0..3 in the
  * low 6 bits of bytes 0..3 (scales) and 4..7 (offsets); groups 4..7 have their low nibbles in bytes
  * 8..11 and their upper 2 bits on top of bytes 0..3 and 4..7. */
-static void q4_k_scale(const uint8_t *packed, uint32_t g, float *out_scale, float *out_offset)
+static void q4_k_scale(const uint8_t *packed, size_t g, float *out_scale, float *out_offset)
 {
     int scale, offset;
     if (g < 4) {
@@ -217,13 +217,13 @@ static void row_q4_k(float *dst, const uint8_t *b, size_t n_block)
 {
     for (size_t i = 0; i < n_block; i++, b += 144, dst += SUPER) {
         const float d = load_f16(b), dmin = load_f16(b + 2);
-        for (uint32_t g = 0; g < 8; g++) {
+        for (size_t g = 0; g < 8; g++) {
             const uint8_t *codes = b + 16 + g / 2 * 32;
             float scale, offset;
             q4_k_scale(b + 4, g, &scale, &offset);
             scale = d * scale;
             offset = dmin * offset;
-            for (uint32_t j = 0; j < 32; j++) {
+            for (size_t j = 0; j < 32; j++) {
                 const int q = codes[j] >> (g % 2 * 4) & 15;
                 dst[g * 32 + j] = scale * (float)q - offset;
             }
@@ -237,13 +237,13 @@ static void row_q5_k(float *dst, const uint8_t *b, size_t n_block)
 {
     for (size_t i = 0; i < n_block; i++, b += 176, dst += SUPER) {
         const float d = load_f16(b), dmin = load_f16(b + 2);
-        for (uint32_t g = 0; g < 8; g++) {
+        for (size_t g = 0; g < 8; g++) {
             const uint8_t *fifth = b + 16, *codes = b + 48 + g / 2 * 32;
             float scale, offset;
             q4_k_scale(b + 4, g, &scale, &offset);
             scale = d * scale;
             offset = dmin * offset;
-            for (uint32_t j = 0; j < 32; j++) {
+            for (size_t j = 0; j < 32; j++) {
                 const int q = code5(codes[j] >> (g % 2 * 4) & 15, fifth[j], g);
                 dst[g * 32 + j] = scale * (float)q - offset;
             }
@@ -259,10 +259,10 @@ static void row_q6_k(float *dst, const uint8_t *b, size_t n_block)
     for (size_t i = 0; i < n_block; i++, b += 210, dst += SUPER) {
         const uint8_t *scales = b + 192;
         const float d = load_f16(b + 208);
-        for (uint32_t s = 0; s < 8; s++) {
+        for (size_t s = 0; s < 8; s++) {
             const uint8_t *low = b + s / 4 * 64 + s % 2 * 32, *high = b + 128 + s / 4 * 32;
-            const uint32_t low_shift = s % 4 / 2 * 4, high_shift = s % 4 * 2;
-            for (uint32_t j = 0; j < 32; j++) {
+            const size_t low_shift = s % 4 / 2 * 4, high_shift = s % 4 * 2;
+            for (size_t j = 0; j < 32; j++) {
                 const int q = (low[j] >> low_shift & 15) | (high[j] >> high_shift & 3) << 4;
                 const float scale = d * (float)(int8_t)scales[s * 2 + j / 16];
                 dst[s * 32 + j] = scale * (float)(q - 32);
@@ -278,11 +278,11 @@ static void row_iq4_xs(float *dst, const uint8_t *b, size_t n_block)
     for (size_t i = 0; i < n_block; i++, b += 136, dst += SUPER) {
         const float d = load_f16(b);
         const uint32_t high = load_u16(b + 2);
-        for (uint32_t g = 0; g < 8; g++) {
+        for (size_t g = 0; g < 8; g++) {
             const int low = b[4 + g / 2] >> (g % 2 * 4) & 15;
             const float scale = d * (float)((low | (int)(high >> (2 * g) & 3u) << 4) - 32);
             const uint8_t *codes = b + 8 + g * 16;
-            for (uint32_t j = 0; j < 16; j++) {
+            for (size_t j = 0; j < 16; j++) {
                 dst[g * 32 + j] = scale * (float)iq4_level[codes[j] & 15];
                 dst[g * 32 + j + 16] = scale * (float)iq4_level[codes[j] >> 4];
             }
