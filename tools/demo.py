@@ -15,16 +15,16 @@ import fetch
 DOCUMENT_BYTES = 70_000
 NEEDLE = ("The night watchman of the lighthouse at Kerrigan Point keeps the spare key "
           "under the seventh blue flowerpot.")
-QUESTION = ("According to the document, where does the night watchman of the lighthouse at Kerrigan "
-            "Point keep the spare key? Answer in one sentence.")
+QUESTION = ("According to the document, where does the night watchman of the lighthouse at "
+            "Kerrigan Point keep the spare key? Answer in one sentence.")
 FACT = ("seventh", "blue", "flowerpot")
 
 
 def make_document(essays, n_bytes):
-    """The first `n_bytes` of the essays, cut at a paragraph, with the needle as a paragraph of its
-    own at the border that is nearest to the middle."""
+    """The first `n_bytes` of the essays, cut at a line, with the needle as a paragraph of its own at
+    the first border behind the middle."""
     text = essays[:n_bytes].decode("utf-8", errors="ignore")
-    text = text[:text.rindex("\n\n")]
+    text = text[:text.rindex("\n")]
     middle = text.index("\n\n", len(text) // 2)
     return f"{text[:middle]}\n\n{NEEDLE}{text[middle:]}\n"
 
@@ -39,21 +39,22 @@ def main():
     essays = fetch.cache_path(entries["essays"])
     document = essays.with_name("demo.txt")
     document.write_text(make_document(essays.read_bytes(), args.bytes))
-    print(f"document: {document}, {document.stat().st_size:,} bytes\nquestion: {QUESTION}", flush=True)
+    print(f"document: {document}, {document.stat().st_size:,} bytes\nquestion: {QUESTION}",
+          flush=True)
     # stderr stays on the terminal: the program shows its progress there.
-    done = subprocess.run([args.program, "run", "-m", str(fetch.cache_path(entries[args.model])), "-f",
-                           str(document), "-p", QUESTION, "-n", "64", "--temp", "0", "-o", "json",
-                           *more], stdout=subprocess.PIPE, text=True)
+    model = fetch.cache_path(entries[args.model])
+    done = subprocess.run([args.program, "run", "-m", model, "-f", document, "-p", QUESTION, "-n", "64",
+                           "--temp", "0", "-o", "json", *more], stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         print(f"demo: {args.program} ended with status {done.returncode}", file=sys.stderr)
         return 1
     answer = json.loads(done.stdout)
     timings = answer["timings"]
     print(f"answer:   {answer['text'].strip()}")
-    print(f"time to first token {timings['ttft_ms'] / 1000:.2f} s for {timings['prompt_n']:,} tokens "
-          f"({timings['prompt_per_second']:.1f} tokens/s), then "
+    print(f"time to first token {timings['ttft_ms'] / 1000:.2f} s for {timings['prompt_n']:,} "
+          f"tokens ({timings['prompt_per_second']:.1f} tokens/s), then "
           f"{timings['predicted_per_second']:.1f} tokens/s, "
-          f"KV {answer['kv_bytes']:,} bytes")
+          f"KV {answer['kv_bytes_used']:,} bytes used of {answer['kv_bytes']:,} planned")
     found = all(word in answer["text"].lower() for word in FACT)
     print("the hidden fact is in the answer" if found else "the hidden fact is NOT in the answer")
     return 0 if found else 1

@@ -21,6 +21,7 @@ static const struct command commands[] = {
     {"chat", app_chat, "talk with a model in the terminal"},
     {"run", app_run, "answer one prompt, for pipes and scripts"},
     {"tokenize", app_tokenize, "print the token ids of a text"},
+    {"perplexity", app_perplexity, "score a text, or compare two settings token by token"},
     {"gguf", app_gguf, "show what a model file holds, or check it"},
     {"methods", app_methods, "list the attention methods that are built in"},
 };

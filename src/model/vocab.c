@@ -13,6 +13,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Kinds of tokens by their number in the file. */
@@ -171,9 +172,10 @@ static sac_status read_scores(struct vocab *v, const struct gguf *g, sac_error *
 static sac_status read_id(const struct vocab *v, const struct gguf *g, const char *name,
                           int32_t *inout, sac_error *err)
 {
-    char key[64] = "tokenizer.ggml.";
-    strcat(key, name);
-    assert(strlen(key) < sizeof key);
+    char key[64];
+    const int n = snprintf(key, sizeof key, "tokenizer.ggml.%s", name);
+    assert(n > 0 && (size_t)n < sizeof key);
+    (void)n;
     if (!gguf_key_find(g, key)) return SAC_OK;
     uint32_t id;
     TRY(gguf_get_u32(g, key, &id, err));

@@ -36,18 +36,26 @@ static void fill_avx2(struct ops *o)
 {
     ops_fill_avx2_small(o);
     ops_fill_avx2_linear(o);
+    ops_fill_avx2_attn(o);
 }
 
 static void fill_avx512(struct ops *o)
 {
     ops_fill_avx512_small(o);
     ops_fill_avx512_linear(o);
+    ops_fill_avx512_attn(o);
 }
 
 static void fill_amx(struct ops *o)
 {
     ops_fill_amx_attn(o);
     ops_fill_amx_linear(o);
+}
+#elif defined(__aarch64__)
+static void fill_neon(struct ops *o)
+{
+    ops_fill_neon_small(o);
+    ops_fill_neon_linear(o);
 }
 #endif
 
@@ -61,6 +69,9 @@ static const struct isa isa_table[] = {
     {"amx", DETECT_AVX2 | DETECT_AVX512 | DETECT_AMX, fill_amx},
     {"neon", DETECT_NEON, NULL},
 #else
+#if defined(__aarch64__)
+    {"neon", DETECT_NEON, fill_neon},
+#endif
     {"avx2", DETECT_AVX2, NULL},
     {"avx512", DETECT_AVX512, NULL},
     {"amx", DETECT_AMX, NULL},

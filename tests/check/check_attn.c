@@ -161,13 +161,20 @@ static void read_context(const struct sequence *s, uint32_t h, uint32_t pos, flo
               pos % PAGE_TOK + 1);
 }
 
-/* Brute force in double for one row and KV head; `seen` [pos + 1] or NULL restricts the keys.
- * *out_abs gets the largest sum |q k| scale. */
+struct exact {
+    double *out, *lse; /* as struct result */
+    double abs, vmax;  /* largest sum |q k| scale, largest |v| */
+};
+
+/* Brute force in double for row `pos` and KV head h, into row `at` of e; `seen` [pos + 1] or NULL
+ * restricts the keys. */
 static void exact_row(const struct problem *p, uint32_t pos, uint32_t h, const bool *seen,
-                      double *out, double *out_lse, double *out_abs, double *out_vmax)
+                      struct exact *e, uint32_t at)
 {
     const struct sequence *s = p->seq;
     const uint32_t d = s->geom.head_dim, group = p->n_head / s->geom.n_kv_head;
+    double *out = e->out + at * p->width + (size_t)h * group * d;
+    double *out_lse = e->lse + (size_t)at * p->n_head + h * group;
     const size_t n_alloc = (size_t)(pos / PAGE_TOK + 1) * PAGE_TOK * d;
     float *k = mem_alloc(n_alloc * sizeof *k), *v = mem_alloc(n_alloc * sizeof *v);
     double *w = mem_alloc((pos + 1) * sizeof *w);
@@ -180,9 +187,9 @@ static void exact_row(const struct problem *p, uint32_t pos, uint32_t h, const b
             for (uint32_t c = 0; c < d; c++) {
                 dot += (double)q[c] * (double)k[t * d + c];
                 abs += fabs((double)q[c] * (double)k[t * d + c]);
-                *out_vmax = fmax(*out_vmax, fabs((double)v[t * d + c]));
+                e->vmax = fmax(e->vmax, fabs((double)v[t * d + c]));
             }
-            *out_abs = fmax(*out_abs, abs * p->scale);
+            e->abs = fmax(e->abs, abs * p->scale);
             w[t] = dot * p->scale;
             if (p->softcap > 0) w[t] = p->softcap * tanh(w[t] / p->softcap);
             if ((seen && !seen[t]) || (p->window > 0 && pos - t >= p->window)) w[t] = -INFINITY;
@@ -190,10 +197,10 @@ static void exact_row(const struct problem *p, uint32_t pos, uint32_t h, const b
         }
         memset(out + (size_t)g * d, 0, d * sizeof *out);
         for (uint32_t t = 0; t <= pos; t++) {
-            const double e = exp(w[t] - max);
-            sum += e;
-            for (uint32_t c = 0; c < d && e > 0; c++)
-                out[(size_t)g * d + c] += e * (double)v[t * d + c];
+            const double weight = exp(w[t] - max);
+            sum += weight;
+            for (uint32_t c = 0; c < d && weight > 0; c++)
+                out[(size_t)g * d + c] += weight * (double)v[t * d + c];
         }
         for (uint32_t c = 0; c < d; c++) out[(size_t)g * d + c] /= sum;
         out_lse[g] = max + log(sum);
@@ -203,21 +210,13 @@ static void exact_row(const struct problem *p, uint32_t pos, uint32_t h, const b
     mem_free(w);
 }
 
-struct exact {
-    double *out, *lse; /* as struct result */
-    double abs, vmax;
-};
-
 static struct exact exact_make(const struct problem *p)
 {
-    const uint32_t n_kv = p->seq->geom.n_kv_head, group = p->n_head / n_kv;
+    const uint32_t n_kv = p->seq->geom.n_kv_head;
     struct exact e = {.out = mem_calloc(p->n_row * p->width, sizeof *e.out),
                       .lse = mem_calloc((size_t)p->n_row * p->n_head, sizeof *e.lse)};
     for (uint32_t i = 0; i < p->n_row; i++)
-        for (uint32_t h = 0; h < n_kv; h++)
-            exact_row(p, p->row0 + i, h, NULL,
-                      e.out + i * p->width + (size_t)h * group * p->seq->geom.head_dim,
-                      e.lse + (size_t)i * p->n_head + h * group, &e.abs, &e.vmax);
+        for (uint32_t h = 0; h < n_kv; h++) exact_row(p, p->row0 + i, h, NULL, &e, i);
     return e;
 }
 
@@ -497,9 +496,7 @@ static void test_select(void **state)
         }
         struct exact want = {.out = mem_calloc(p.width, sizeof *want.out),
                              .lse = mem_calloc(p.n_head, sizeof *want.lse)};
-        for (uint32_t h = 0; h < 2; h++)
-            exact_row(&p, pos, h, seen[h], want.out + h * 4 * 64, want.lse + h * 4, &want.abs,
-                      &want.vmax);
+        for (uint32_t h = 0; h < 2; h++) exact_row(&p, pos, h, seen[h], &want, 0);
         uint32_t all[200], all_ptr[3];
         for (uint32_t i = 0; i < 2 * own; i++) all[i] = i % own;
         for (uint32_t h = 0; h < 3; h++) all_ptr[h] = h * own;

@@ -208,14 +208,15 @@ struct rope_shape {
     uint32_t n_head, head_dim, n_rot;
 };
 
-/* What rope must give, by the definition, and the size of the terms that were added. */
-static void rope_formula(double *out, double *size, const float *head, const float *cos,
-                         const float *sin, uint32_t n_rot, bool interleaved)
+/* What rope must give row r of `op`, by the definition, and the size of the terms added. */
+static void rope_formula(double *out, double *size, const float *head, const struct op_rope *op,
+                         size_t r)
 {
-    for (uint32_t i = 0; i < n_rot / 2; i++) {
-        const uint32_t p = interleaved ? 2 * i : i, q = interleaved ? 2 * i + 1 : i + n_rot / 2;
-        const double a = (double)head[p], b = (double)head[q], c = (double)cos[i],
-                     s = (double)sin[i];
+    const uint32_t half = op->n_rot / 2;
+    for (uint32_t i = 0; i < half; i++) {
+        const uint32_t p = op->interleaved ? 2 * i : i, q = op->interleaved ? 2 * i + 1 : i + half;
+        const double a = (double)head[p], b = (double)head[q], c = (double)op->cos[r * half + i],
+                     s = (double)op->sin[r * half + i];
         out[p] = a * c - b * s;
         out[q] = a * s + b * c;
         size[p] = fabs(a * c) + fabs(b * s);
@@ -255,8 +256,7 @@ static void compare_rope(const struct tables *t, const struct rope_shape *shape,
         for (size_t r = 0; r < ROWS_MAX; r++) {
             for (uint32_t h = 0; h < shape->n_head; h++) {
                 const size_t at = r * stride + (size_t)h * shape->head_dim;
-                rope_formula(out, size, x + at, cos_tab + r * half, sin_tab + r * half, n_rot,
-                             interleaved);
+                rope_formula(out, size, x + at, &op, r);
                 for (uint32_t i = 0; i < n_rot; i++) {
                     const bool finite = isfinite(size[i]) && size[i] < 3.4e38;
                     if (finite)

@@ -116,7 +116,9 @@ class Terminal:
         return found
 
     def end(self):
-        """The exit code, once the program has left."""
+        """The exit code, once the program has left; it is killed if it stays. What leaves must not be
+        a control character typed before the prompt stands: the editor's switch to raw mode drops
+        it."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:
@@ -124,6 +126,8 @@ class Terminal:
                     self.seen += os.read(self.fd, 4096).decode(errors="replace")
             except OSError:
                 break
+        else:
+            os.kill(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
         os.close(self.fd)
         return os.waitstatus_to_exitcode(status)
@@ -170,7 +174,7 @@ class OnATerminal(unittest.TestCase):
         t.expect("> ")
         t.type("/stats\r") # what was read is kept for the next try
         self.assertGreater(int(t.expect(r"context +([0-9]+) of")[1]), 0)
-        t.type("\x04")
+        t.type("/quit\r")
         self.assertEqual(t.end(), 0)
 
     def test_history_is_kept_and_private(self):
@@ -199,7 +203,7 @@ class OnATerminal(unittest.TestCase):
         t.type("/system\r")
         t.expect("Où est le 猫\\?.*\n.*Où est le 猫\\?|\nOù est le 猫\\?")
         self.assertNotIn("\x1b[1m", t.seen)
-        t.type("\x04")
+        t.type("/quit\r")
         self.assertEqual(t.end(), 0)
 
     def test_terminal_is_left_as_it_was(self):

@@ -329,7 +329,7 @@ static const uint16_t *page_keys(uint16_t *buf, const struct page_geom *g,
 /* Where the values of a page are and how to make 32 halves of them. */
 struct value_source {
     const uint8_t *v, *scale; /* scale: q8 only, else NULL */
-    uint32_t d;
+    uint32_t begin, end, d;   /* tokens outside [begin, end) give zeros */
     size_t page_bytes;
     bool to_bf16; /* f16 in the page, bf16 in the tile */
 };
@@ -341,6 +341,8 @@ static struct value_source page_values(const struct page_geom *g, const struct a
     return (struct value_source){
         .v = page->bytes + (page->form == PAGE_TAIL ? g->tail_v : g->v),
         .scale = q8 ? page->bytes + g->v_scale : NULL,
+        .begin = page->begin,
+        .end = page->end,
         .d = g->head_dim,
         .page_bytes = g->bytes,
         .to_bf16 = !f16 && g->type_v != SAC_KV_BF16,
@@ -364,10 +366,10 @@ INLINE __m512i load_values(const struct value_source *s, size_t t, uint32_t c, b
     return to_bf16 ? bf16_from_f16(x) : x;
 }
 
-/* Interleaves pairs of tokens: per 32 channels two B tiles. Tokens outside [begin, end) give zeros.
- * On the way fetches the page `next`, unless NULL. */
-INLINE void pack_values_as(uint8_t *dst, const struct value_source *s, uint32_t begin, uint32_t end,
-                           const uint8_t *next, bool q8, bool to_bf16)
+/* Interleaves pairs of tokens: per 32 channels two B tiles. On the way fetches the page `next`,
+ * unless NULL. */
+INLINE void pack_values_as(uint8_t *dst, const struct value_source *s, const uint8_t *next, bool q8,
+                           bool to_bf16)
 {
     const size_t share = (s->page_bytes / 64 + PAGE_TOK / 2 - 1) / (PAGE_TOK / 2) * 64;
     for (uint32_t t = 0; t < PAGE_TOK; t += 2) {
@@ -378,8 +380,8 @@ INLINE void pack_values_as(uint8_t *dst, const struct value_source *s, uint32_t 
         for (uint32_t c = 0; c < s->d; c += 32) {
             __m512i a = load_values(s, t, c, q8, to_bf16);
             __m512i b = load_values(s, t + 1, c, q8, to_bf16);
-            if (t < begin || t >= end) a = _mm512_setzero_si512();
-            if (t + 1 < begin || t + 1 >= end) b = _mm512_setzero_si512();
+            if (t < s->begin || t >= s->end) a = _mm512_setzero_si512();
+            if (t + 1 < s->begin || t + 1 >= s->end) b = _mm512_setzero_si512();
             uint8_t *tile = dst + (size_t)(c / 16) * TILE_BYTES + t / 2 * 64;
             _mm512_store_si512(tile, _mm512_unpacklo_epi16(a, b));
             _mm512_store_si512(tile + TILE_BYTES, _mm512_unpackhi_epi16(a, b));
@@ -392,13 +394,13 @@ static void pack_values(uint8_t *dst, const struct page_geom *g, const struct at
 {
     const struct value_source s = page_values(g, page, f16);
     if (s.scale && s.to_bf16)
-        pack_values_as(dst, &s, page->begin, page->end, next, true, true);
+        pack_values_as(dst, &s, next, true, true);
     else if (s.scale)
-        pack_values_as(dst, &s, page->begin, page->end, next, true, false);
+        pack_values_as(dst, &s, next, true, false);
     else if (s.to_bf16)
-        pack_values_as(dst, &s, page->begin, page->end, next, false, true);
+        pack_values_as(dst, &s, next, false, true);
     else
-        pack_values_as(dst, &s, page->begin, page->end, next, false, false);
+        pack_values_as(dst, &s, next, false, false);
 }
 
 /* ---- WIDE --------------------------------------------------------------------------------------
@@ -655,31 +657,37 @@ static void cap_row(struct score_row *r, float cap)
     r->unit = (float)M_LOG2E;
 }
 
-/* Scores of `n` queries from q on (their first row is `row` of the sub) to weights. */
+/* Queries first .. first + n - 1 of sub `sub_i`, at q in the tile. */
+struct query_block {
+    uint32_t sub_i, q, first, n;
+};
+
+/* The block's scores to weights. */
 INLINE void block_softmax(struct attn_tile *t, const struct wide_mem *w, const struct attn_panel *p,
-                          const struct attn_sub *sub, uint32_t q, uint32_t first, uint32_t n,
-                          bool masked, bool f16)
+                          struct query_block b, bool masked, bool f16)
 {
     const uint32_t n_line = t->ahead.n_page * t->ahead.page_lines;
     const uint32_t fetch = n_line / (t->n_sub * PAGE_TOK * t->group) + 1;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < b.n; i++) {
+        const uint32_t q = b.q + i;
         struct score_row r = {
             .s = w->s + i * (size_t)w->s_stride,
             .p = w->p + (size_t)(i / 16 * (w->panel_tok / 32)) * TILE_BYTES + i % 16 * 64,
             .begin = p->begin,
             .end = p->end,
             .hi = p->end,
-            .unit = w->unit[q + i],
+            .unit = w->unit[q],
         };
-        if (masked) attn_visible(t->op, p, sub->pos + (first + i) / t->group, &r.lo, &r.hi);
+        if (masked)
+            attn_visible(t->op, p, t->sub[b.sub_i].pos + (b.first + i) / t->group, &r.lo, &r.hi);
         if (t->op->softcap > 0) cap_row(&r, t->op->softcap);
-        if (w->m[q + i] == -INFINITY) raise_max(w, q + i, &r);
-        __m512 sum = row_weights(&r, w->m[q + i], masked, f16);
+        if (w->m[q] == -INFINITY) raise_max(w, q, &r);
+        __m512 sum = row_weights(&r, w->m[q], masked, f16);
         if (_mm512_cmp_ps_mask(sum, _mm512_set1_ps(WEIGHT_LIMIT), _CMP_GE_OQ)) {
-            raise_max(w, q + i, &r);
-            sum = row_weights(&r, w->m[q + i], masked, f16);
+            raise_max(w, q, &r);
+            sum = row_weights(&r, w->m[q], masked, f16);
         }
-        float *l = w->l + (size_t)(q + i) * 16;
+        float *l = w->l + (size_t)q * 16;
         _mm512_store_ps(l, _mm512_add_ps(_mm512_load_ps(l), sum));
         attn_fetch(&t->ahead, fetch);
     }
@@ -693,12 +701,13 @@ INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32
         const struct attn_sub *sub = &t->sub[s];
         const uint32_t q0 = s * PAGE_TOK * t->group, n_q = sub->n_row * t->group;
         for (uint32_t i = 0; i < n_q; i += QUERY_BLOCK) {
-            const uint32_t n = n_q - i < QUERY_BLOCK ? n_q - i : QUERY_BLOCK;
+            const struct query_block b = {s, q0 + i, i,
+                                          n_q - i < QUERY_BLOCK ? n_q - i : QUERY_BLOCK};
             block_scores(&w, q0 + i, p->begin, p->end, d, kinds.k_f16);
             if (p->masked)
-                block_softmax(t, &w, p, sub, q0 + i, i, n, true, kinds.v_f16);
+                block_softmax(t, &w, p, b, true, kinds.v_f16);
             else
-                block_softmax(t, &w, p, sub, q0 + i, i, n, false, kinds.v_f16);
+                block_softmax(t, &w, p, b, false, kinds.v_f16);
             block_values(&w, q0 + i, p->begin, p->end, d, kinds.v_f16);
         }
     }

@@ -222,11 +222,12 @@ INLINE void block_values(float *o, const float *p, const float *v, uint32_t begi
     }
 }
 
-/* Softmax of one vector of queries: s, o at stride QUERY_BLOCK. */
-INLINE void vector_softmax(const struct wide_mem *w, float *s, float *o, uint32_t q,
-                           const struct attn_panel *p, const int32_t *lo, const int32_t *hi,
-                           float softcap)
+/* Softmax of one vector of queries, the tile's q and following, place j of their block. */
+INLINE void vector_softmax(const struct wide_mem *w, const struct attn_panel *p, uint32_t q,
+                           uint32_t j, float softcap)
 {
+    float *s = w->s + j, *o = w->o + (size_t)(q - j) * w->d + j; /* both at stride QUERY_BLOCK */
+    const int32_t *lo = w->lo + j, *hi = w->hi + j;
     const vec m_old = v_load(w->m + q);
     vec m = m_old, sum = v_zero();
     for (uint32_t key = p->begin; key < p->end; key++) {
@@ -278,7 +279,7 @@ INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32
             }
             block_scores(w.s, w.q + (size_t)(q0 + i) * d, w.k, p->begin, p->end, d);
             for (uint32_t j = 0; j < QUERY_BLOCK; j += VEC)
-                vector_softmax(&w, w.s + j, o + j, q0 + i + j, p, w.lo + j, w.hi + j, op->softcap);
+                vector_softmax(&w, p, q0 + i + j, j, op->softcap);
             block_values(o, w.s, w.v, p->begin, p->end, d);
         }
     }

@@ -41,9 +41,10 @@ struct cols {
 
 struct job {
     const struct op_linear *op;
-    bool f16; /* else bf16 */
-    uint32_t n_block, n_item, item_units;
-    struct tile *x;      /* [ceil(n_row / 16), n_block] */
+    bool f16;                          /* else bf16 */
+    uint32_t n_block, n_chunk, n_tile; /* of the input: blocks and chunks of a row, row tiles */
+    uint32_t n_item, item_units;
+    struct tile *x;      /* [n_chunk, n_tile, 8]: what a chunk reads lies together */
     float *unscale;      /* [n_row rounded up to 16] inverse powers of two */
     uint8_t *per_worker; /* [n_worker][worker_bytes] weights, then sums */
 };
@@ -84,6 +85,13 @@ static void tiles_begin(void)
 
 /* ---- Inputs -------------------------------------------------------------------------------------
  */
+
+/* Block b of row tile t. */
+static struct tile *x_tile(const struct job *job, uint32_t t, uint32_t b)
+{
+    const size_t chunk_i = b / LAYOUT_BLOCKS;
+    return job->x + (chunk_i * job->n_tile + t) * LAYOUT_BLOCKS + b % LAYOUT_BLOCKS;
+}
 
 /* The power of two that takes a magnitude with these bits into 2^14..2^15, at most 2^126; 1 for
  * zero, infinity and NaN. */
@@ -138,11 +146,10 @@ static void prepare_row(const struct job *job, uint32_t r)
     const float shrink = shrink_of(_mm512_reduce_max_epu32(top));
     const __m512 s = _mm512_set1_ps(shrink);
     job->unscale[r] = 1 / shrink;
-    struct tile *dst = job->x + (size_t)(r / TILE) * job->n_block;
     for (uint32_t b = 0; b < job->n_block; b++) {
         const __m512 x0 = linear_load_x(op, r, b * LAYOUT_BLOCK, scale);
         const __m512 x1 = linear_load_x(op, r, b * LAYOUT_BLOCK + 16, scale);
-        _mm512_store_si512(dst[b].bytes + r % TILE * 64,
+        _mm512_store_si512(x_tile(job, r / TILE, b)->bytes + r % TILE * 64,
                            round_inputs(job->f16, _mm512_mul_ps(x0, s), _mm512_mul_ps(x1, s)));
     }
 }
@@ -156,8 +163,8 @@ static void prepare_tile(void *arg, uint32_t tile_i, uint32_t worker_i)
             prepare_row(job, r);
             continue;
         }
-        struct tile *dst = job->x + (size_t)tile_i * job->n_block;
-        for (uint32_t b = 0; b < job->n_block; b++) memset(dst[b].bytes + r % TILE * 64, 0, 64);
+        for (uint32_t b = 0; b < job->n_block; b++)
+            memset(x_tile(job, tile_i, b)->bytes + r % TILE * 64, 0, 64);
     }
 }
 
@@ -389,11 +396,20 @@ static void prefetch_slice(const struct job *job, struct linear_unit unit, uint3
         _mm_prefetch((const char *)p + 64 * at, _MM_HINT_T1);
 }
 
-/* Row tiles t0 .. t0 + n_tile - 1 times chunk `chunk_i` of all columns. */
-static void run_chunk(const struct job *job, const struct cols *c, struct tile *w, struct tile *sum,
-                      uint32_t chunk_i, uint32_t t0, uint32_t n_tile)
+/* A pass of a worker: its columns, row tiles t0 .. t0 + n_tile - 1, and its memory. */
+struct pass {
+    struct cols c;
+    uint32_t t0, n_tile;
+    struct tile *w;   /* [columns, LAYOUT_BLOCKS] the current chunk's weights */
+    struct tile *sum; /* [columns, n_tile] */
+};
+
+/* The pass's rows times chunk `chunk_i` of all its columns. */
+static void run_chunk(const struct job *job, const struct pass *pass, uint32_t chunk_i)
 {
-    const uint32_t n_chunk = (job->n_block + LAYOUT_BLOCKS - 1) / LAYOUT_BLOCKS;
+    const struct cols *c = &pass->c;
+    struct tile *w = pass->w, *sum = pass->sum;
+    const uint32_t t0 = pass->t0, n_tile = pass->n_tile;
     struct block k = {.nb = layout_chunk_blocks(job->n_block, chunk_i), .first = chunk_i == 0};
     for (uint32_t i = 0; i < c->n; i++) {
         const struct weight *weight = job->op->part[c->unit[i].part_i].w;
@@ -404,8 +420,8 @@ static void run_chunk(const struct job *job, const struct cols *c, struct tile *
     }
     for (uint32_t t = 0; t < n_tile; t += 2) {
         const bool rows2 = t + 1 < n_tile;
-        k.x[0] = job->x + (size_t)(t0 + t) * job->n_block + chunk_i * LAYOUT_BLOCKS;
-        k.x[1] = k.x[0] + job->n_block;
+        k.x[0] = x_tile(job, t0 + t, chunk_i * LAYOUT_BLOCKS);
+        k.x[1] = k.x[0] + LAYOUT_BLOCKS;
         for (uint32_t i = 0; i < c->n; i += 2) {
             const bool cols2 = i + 1 < c->n;
             k.w[0] = w + i * LAYOUT_BLOCKS;
@@ -418,7 +434,12 @@ static void run_chunk(const struct job *job, const struct cols *c, struct tile *
                 multiply_f16(&k, rows2, cols2);
             else
                 multiply_bf16(&k, rows2, cols2);
-            for (uint32_t p = i; p < i + 2 && p < c->n && chunk_i + 1 < n_chunk; p++)
+            /* The two row tiles after these, a share per pair of columns. */
+            const uint8_t *next = (const uint8_t *)(k.x[0] + 2 * LAYOUT_BLOCKS);
+            const uint32_t x_lines = 2 * LAYOUT_BLOCKS * 16;
+            for (uint32_t at = x_lines * i / c->n; at < x_lines * (i + 2) / c->n; at++)
+                _mm_prefetch((const char *)next + 64 * at, _MM_HINT_T1);
+            for (uint32_t p = i; p < i + 2 && p < c->n && chunk_i + 1 < job->n_chunk; p++)
                 prefetch_slice(job, c->unit[p], chunk_i + 1, t / 2, (n_tile + 1) / 2);
         }
     }
@@ -431,23 +452,27 @@ static __m512 unscale_of(const struct job *job, struct linear_unit unit)
                          _mm512_loadu_ps(w->data + unit.group_i * w->group_bytes));
 }
 
-static void finish_pass(const struct job *job, const struct cols *c, const struct tile *sum,
-                        uint32_t t0, uint32_t n_tile)
+/* Rows outside, so that a row of y is written as one stretch and not line by line. */
+static void finish_pass(const struct job *job, const struct pass *pass)
 {
+    const struct cols *c = &pass->c;
+    const struct tile *sum = pass->sum;
+    const uint32_t t0 = pass->t0, n_tile = pass->n_tile;
     const uint32_t r0 = t0 * TILE, left = job->op->n_row - r0;
     const uint32_t n_row = left < n_tile * TILE ? left : n_tile * TILE;
-    const bool is_glu = linear_is_glu(job->op);
-    for (uint32_t u = 0; u < c->n_unit; u++) {
-        const float *v = (const float *)(sum + (size_t)u * n_tile);
-        const float *up = (const float *)(sum + (size_t)(is_glu ? c->n_unit + u : u) * n_tile);
-        const __m512 s = unscale_of(job, c->unit[u]);
-        const __m512 s_up = is_glu ? unscale_of(job, c->unit[c->n_unit + u]) : s;
-        for (uint32_t r = 0; r < n_row; r++) {
-            const __m512 x = _mm512_set1_ps(job->unscale[r0 + r]);
+    const uint32_t up = linear_is_glu(job->op) ? c->n_unit : 0; /* column of unit u's other part */
+    __m512 unscale[COLS_MAX];
+    for (uint32_t i = 0; i < c->n; i++) unscale[i] = unscale_of(job, c->unit[i]);
+    for (uint32_t r = 0; r < n_row; r++) {
+        const __m512 s = _mm512_set1_ps(job->unscale[r0 + r]);
+        const float *row = (const float *)sum + (size_t)r * TILE;
+        for (uint32_t u = 0; u < c->n_unit; u++) {
+            const __m512 v = _mm512_load_ps(row + (size_t)u * n_tile * TILE * TILE);
+            const __m512 v_up = _mm512_load_ps(row + (size_t)(u + up) * n_tile * TILE * TILE);
             /* The product of the powers first: it is in range whenever the result is. */
             linear_finish(job->op, c->unit[u], r0 + r,
-                          _mm512_mul_ps(_mm512_load_ps(v + r * TILE), _mm512_mul_ps(x, s)),
-                          _mm512_mul_ps(_mm512_load_ps(up + r * TILE), _mm512_mul_ps(x, s_up)));
+                          _mm512_mul_ps(v, _mm512_mul_ps(s, unscale[u])),
+                          _mm512_mul_ps(v_up, _mm512_mul_ps(s, unscale[u + up])));
         }
     }
 }
@@ -455,17 +480,15 @@ static void finish_pass(const struct job *job, const struct cols *c, const struc
 static void run_item(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct job *job = arg;
-    const struct cols c = find_cols(job, item_i);
-    const uint32_t n_tile_all = (job->op->n_row + TILE - 1) / TILE;
-    const uint32_t n_chunk = (job->n_block + LAYOUT_BLOCKS - 1) / LAYOUT_BLOCKS;
-    struct tile *w = (struct tile *)(job->per_worker + worker_i * worker_bytes(job->op->n_row));
-    struct tile *sum = w + COLS_MAX * LAYOUT_BLOCKS;
+    struct pass p = {.c = find_cols(job, item_i)};
+    p.w = (struct tile *)(job->per_worker + worker_i * worker_bytes(job->op->n_row));
+    p.sum = p.w + COLS_MAX * LAYOUT_BLOCKS;
     tiles_begin();
-    for (uint32_t t0 = 0; t0 < n_tile_all; t0 += ROWS_PASS / TILE) {
-        const uint32_t left = n_tile_all - t0;
-        const uint32_t n_tile = left < ROWS_PASS / TILE ? left : ROWS_PASS / TILE;
-        for (uint32_t i = 0; i < n_chunk; i++) run_chunk(job, &c, w, sum, i, t0, n_tile);
-        finish_pass(job, &c, sum, t0, n_tile);
+    for (; p.t0 < job->n_tile; p.t0 += ROWS_PASS / TILE) {
+        const uint32_t left = job->n_tile - p.t0;
+        p.n_tile = left < ROWS_PASS / TILE ? left : ROWS_PASS / TILE;
+        for (uint32_t i = 0; i < job->n_chunk; i++) run_chunk(job, &p, i);
+        finish_pass(job, &p);
     }
     TILE_RELEASE();
 }
@@ -482,11 +505,16 @@ static void cut_items(struct job *job, uint32_t n_worker)
     job->n_item = (n_unit + job->item_units - 1) / job->item_units;
 }
 
+static uint32_t n_chunk_of(uint32_t n_in)
+{
+    return (n_in + LAYOUT_CHUNK - 1) / LAYOUT_CHUNK;
+}
+
 static size_t amx_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in)
 {
     const size_t n_tile = (n_row + TILE - 1) / TILE;
-    return n_tile * layout_n_block(n_in) * sizeof(struct tile) + n_tile * TILE * sizeof(float) +
-           n_worker * worker_bytes(n_row);
+    return n_tile * n_chunk_of(n_in) * LAYOUT_BLOCKS * sizeof(struct tile) +
+           n_tile * TILE * sizeof(float) + n_worker * worker_bytes(n_row);
 }
 
 static size_t scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
@@ -500,13 +528,16 @@ static void run_wide(struct workers *pool, const struct op_linear *op, bool f16)
 {
     linear_check(op);
     assert(op->scratch_bytes >= amx_scratch(workers_count(pool), op->n_row, op->n_in));
-    const uint32_t n_tile = (op->n_row + TILE - 1) / TILE;
-    struct job job = {.op = op, .f16 = f16, .n_block = layout_n_block(op->n_in)};
+    struct job job = {.op = op,
+                      .f16 = f16,
+                      .n_block = layout_n_block(op->n_in),
+                      .n_chunk = n_chunk_of(op->n_in),
+                      .n_tile = (op->n_row + TILE - 1) / TILE};
     job.x = op->scratch;
-    job.unscale = (float *)(job.x + (size_t)n_tile * job.n_block);
-    job.per_worker = (uint8_t *)(job.unscale + (size_t)n_tile * TILE);
+    job.unscale = (float *)(job.x + (size_t)job.n_tile * job.n_chunk * LAYOUT_BLOCKS);
+    job.per_worker = (uint8_t *)(job.unscale + (size_t)job.n_tile * TILE);
     cut_items(&job, workers_count(pool));
-    workers_for(pool, n_tile, prepare_tile, &job);
+    workers_for(pool, job.n_tile, prepare_tile, &job);
     workers_for(pool, job.n_item, run_item, &job);
 }
 

@@ -23,18 +23,15 @@
 #include "base/half.h"
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"
-#include "ops/cpu/linear.h"
+#include "ops/cpu/linear_tile.h"
 #include "ops/cpu/math_avx2.h"
 
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
-#define ROW_TILE         128u /* rows that meet a panel: 80 KiB of activations a chunk, from L2 */
-#define ITEM_MAX         8u   /* units of an item, at most */
-#define ITEMS_PER_WORKER 16u
-#define ROWS             4 /* rows met at a time */
-#define STEP_MAX         32767.0f
+#define ROWS     4 /* rows met at a time */
+#define STEP_MAX 32767.0f
 
 /* 256 inputs of one row. */
 struct x_chunk {
@@ -42,10 +39,6 @@ struct x_chunk {
     float d[LAYOUT_BLOCKS];
     float d_sum[LAYOUT_BLOCKS];    /* d * sum of q, rounded once */
     int32_t sum[LAYOUT_BLOCKS][2]; /* of the first and the second 16 q */
-};
-
-struct x_dense {
-    float x[LAYOUT_CHUNK];
 };
 
 /* Scales of 256 inputs of a group in f32; [.][1] for types with scales per 16 only. */
@@ -61,33 +54,7 @@ struct panel {
     _Alignas(64) int16_t w[LAYOUT_BLOCKS][PAIR_LINES][2 * WEIGHT_GROUP];
 };
 
-/* ---- Activations
- * ---------------------------------------------------------------------------------- */
-
-struct job {
-    const struct op_linear *op;
-    bool use_vnni;
-    uint32_t n_chunk, n_tile;
-    uint32_t n_unit, item_units, n_item; /* n_item: of one tile */
-    struct x_chunk *xq;                  /* per tile [n_chunk, rows of the tile], or NULL */
-    struct x_dense *xf;                  /* the same */
-};
-
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint32_t tile_rows(const struct job *job, uint32_t tile_i)
-{
-    return min_u32(ROW_TILE, job->op->n_row - tile_i * ROW_TILE);
-}
-
-/* Where row `r` of a tile begins chunk `c`, counted in chunks. */
-static size_t chunk_index(const struct job *job, uint32_t tile_i, uint32_t c, uint32_t r)
-{
-    return (size_t)tile_i * ROW_TILE * job->n_chunk + (size_t)c * tile_rows(job, tile_i) + r;
-}
+/* ---- Activations --------------------------------------------------------------------------- */
 
 INLINE int32_t max_lane(__m256i v)
 {
@@ -130,34 +97,22 @@ static void quantise_block(struct x_chunk *out, uint32_t b, const __m256 v[4])
     out->d_sum[b] = out->d[b] * (float)(out->sum[b][0] + out->sum[b][1]);
 }
 
-/* Normalises one row and writes it in the forms that the parts' types need. */
-static void pack_row(void *arg, uint32_t row_i, uint32_t worker_i)
+static void pack_block(const struct linear_tile_slot *slot, const float *x, uint32_t n, float scale,
+                       const float *norm)
 {
-    (void)worker_i;
-    const struct job *job = arg;
-    const struct op_linear *op = job->op;
-    const float *x = op->x + row_i * op->x_stride;
-    const __m256 scale = _mm256_set1_ps(op->norm ? math_rms_scale(x, op->n_in, op->norm_eps) : 1);
-    const uint32_t tile_i = row_i / ROW_TILE, r = row_i % ROW_TILE;
-    for (uint32_t i = 0; i < op->n_in; i += LAYOUT_BLOCK) {
-        __m256 v[4];
-        for (uint32_t k = 0; k < 4; k++) {
-            const uint32_t at = i + 8 * k, left = at < op->n_in ? op->n_in - at : 0;
-            v[k] = math_load_first(x + at, left);
-            if (op->norm)
-                v[k] =
-                    _mm256_mul_ps(_mm256_mul_ps(v[k], scale), math_load_first(op->norm + at, left));
-        }
-        const size_t chunk = chunk_index(job, tile_i, i / LAYOUT_CHUNK, r);
-        if (job->xq) quantise_block(&job->xq[chunk], i % LAYOUT_CHUNK / LAYOUT_BLOCK, v);
-        if (job->xf)
-            for (uint32_t k = 0; k < 4; k++)
-                _mm256_storeu_ps(job->xf[chunk].x + i % LAYOUT_CHUNK + 8 * k, v[k]);
+    const __m256 factor = _mm256_set1_ps(scale);
+    __m256 v[4];
+    for (uint32_t k = 0; k < 4; k++) {
+        const uint32_t left = n > 8 * k ? n - 8 * k : 0;
+        v[k] = math_load_first(x + 8 * k, left);
+        if (norm)
+            v[k] = _mm256_mul_ps(_mm256_mul_ps(v[k], factor), math_load_first(norm + 8 * k, left));
+        if (slot->xf) _mm256_storeu_ps(slot->xf->x + slot->block_i * LAYOUT_BLOCK + 8 * k, v[k]);
     }
+    if (slot->xq) quantise_block(slot->xq, slot->block_i, v);
 }
 
-/* ---- Weights: a chunk to a panel
- * -------------------------------------------------------------------- */
+/* ---- Weights: a chunk to a panel ----------------------------------------------------------- */
 
 INLINE __m256i load_bytes(const uint8_t *p)
 {
@@ -300,8 +255,7 @@ INLINE void prefetch_chunk(const uint8_t *src, size_t bytes)
     for (size_t i = 0; i < bytes; i += LAYOUT_LINE) __builtin_prefetch(src + bytes + i);
 }
 
-/* ---- Rows times weights
- * ----------------------------------------------------------------------------- */
+/* ---- Rows times weights -------------------------------------------------------------------- */
 
 /* What the type and the CPU fix; folded at compile time. */
 struct kernel {
@@ -360,15 +314,6 @@ INLINE void add_min(__m256 f[2], const struct kernel k, const struct scales *s,
     }
 }
 
-/* A group times the rows of a tile. */
-struct tile {
-    const uint8_t *group; /* packed */
-    uint32_t n_chunk, n_block, n_row;
-    const struct x_chunk *xq;   /* [n_chunk, n_row] */
-    const struct x_dense *xf;   /* the same */
-    float (*acc)[WEIGHT_GROUP]; /* [n_row] result */
-};
-
 /* One block of n_row rows from the panel. */
 INLINE void mul_block(__m256 f[ROWS][2], const struct kernel k, const struct panel *p,
                       const struct x_chunk *const x[ROWS], uint32_t b, int n_row)
@@ -399,15 +344,15 @@ INLINE void mul_block(__m256 f[ROWS][2], const struct kernel k, const struct pan
     for (int r = 0; r < n_row; r++) add_min(f[r], k, &p->s, x[r], b);
 }
 
-INLINE void mul_rows(const struct kernel k, const struct panel *p, const struct tile *t, uint32_t c,
-                     uint32_t r0, int n_row)
+INLINE void mul_rows(const struct kernel k, const struct panel *p, const struct linear_tile *t,
+                     uint32_t c, uint32_t r0, int n_row)
 {
     const uint32_t nb = layout_chunk_blocks(t->n_block, c);
     const struct x_chunk *x[ROWS];
     __m256 f[ROWS][2];
 #pragma GCC unroll 4
     for (int r = 0; r < n_row; r++) {
-        x[r] = t->xq + (size_t)c * t->n_row + r0 + (uint32_t)r;
+        x[r] = (const struct x_chunk *)t->xq + (size_t)c * t->n_row + r0 + (uint32_t)r;
         f[r][0] = _mm256_load_ps(t->acc[r0 + (uint32_t)r]);
         f[r][1] = _mm256_load_ps(t->acc[r0 + (uint32_t)r] + 8);
     }
@@ -419,7 +364,7 @@ INLINE void mul_rows(const struct kernel k, const struct panel *p, const struct 
     }
 }
 
-INLINE void many_rows(const struct kernel k, const struct tile *t)
+INLINE void many_rows(const struct kernel k, const struct linear_tile *t)
 {
     const uint8_t *src = t->group + LAYOUT_HEAD;
     struct panel p;
@@ -467,9 +412,10 @@ INLINE void one_row_block(__m256 f[2], const struct kernel k, const struct scale
     add_min(f, k, s, x, b);
 }
 
-INLINE void one_row(const struct kernel k, const struct tile *t)
+INLINE void one_row(const struct kernel k, const struct linear_tile *t)
 {
     const uint8_t *src = t->group + LAYOUT_HEAD;
+    const struct x_chunk *x = t->xq;
     __m256 f[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     struct scales s;
     for (uint32_t c = 0; c < t->n_chunk; c++, src += layout_full_chunk_bytes(k.l)) {
@@ -478,13 +424,13 @@ INLINE void one_row(const struct kernel k, const struct tile *t)
         prefetch_chunk(src, layout_full_chunk_bytes(k.l));
         unpack_scales(&s, src, nb, k.l.scale);
         for (uint32_t b = 0; b < nb; b++, block += layout_block_bytes(k.l))
-            one_row_block(f, k, &s, &t->xq[c], b, block);
+            one_row_block(f, k, &s, x + c, b, block);
     }
     _mm256_store_ps(t->acc[0], f[0]);
     _mm256_store_ps(t->acc[0] + 8, f[1]);
 }
 
-INLINE void quant_tile(const struct kernel k, const struct tile *t)
+INLINE void quant_tile(const struct kernel k, const struct linear_tile *t)
 {
     if (t->n_row == 1)
         one_row(k, t);
@@ -492,8 +438,7 @@ INLINE void quant_tile(const struct kernel k, const struct tile *t)
         many_rows(k, t);
 }
 
-/* ---- Dense weights
- * ------------------------------------------------------------------------------------ */
+/* ---- Dense weights ------------------------------------------------------------------------- */
 
 #define DENSE_ROWS 4
 
@@ -528,10 +473,11 @@ INLINE const float *dense_panel(float *panel, const uint8_t *src, uint32_t nb, e
     return panel;
 }
 
-INLINE void dense_rows(const float *panel, const struct tile *t, uint32_t c, uint32_t r0, int n_row)
+INLINE void dense_rows(const float *panel, const struct linear_tile *t, uint32_t c, uint32_t r0,
+                       int n_row)
 {
     const uint32_t n = layout_chunk_blocks(t->n_block, c) * LAYOUT_BLOCK;
-    const struct x_dense *x = t->xf + (size_t)c * t->n_row + r0;
+    const struct linear_tile_dense *x = t->xf + (size_t)c * t->n_row + r0;
     __m256 f[DENSE_ROWS][2];
 #pragma GCC unroll 4
     for (int r = 0; r < n_row; r++) {
@@ -555,7 +501,7 @@ INLINE void dense_rows(const float *panel, const struct tile *t, uint32_t c, uin
     }
 }
 
-INLINE void dense_tile(enum quant_type type, const struct tile *t)
+INLINE void dense_tile(enum quant_type type, const struct linear_tile *t)
 {
     const uint8_t *src = t->group + LAYOUT_HEAD;
     _Alignas(64) float buffer[LAYOUT_CHUNK * WEIGHT_GROUP];
@@ -570,8 +516,7 @@ INLINE void dense_tile(enum quant_type type, const struct tile *t)
     }
 }
 
-/* ---- One kernel per type
- * ------------------------------------------------------------------------------- */
+/* ---- One kernel per type ------------------------------------------------------------------- */
 
 #define QUANT_TYPES(use)                                                                           \
     use(Q4_0) use(Q4_1) use(Q5_0) use(Q5_1) use(Q8_0) use(Q2_K) use(Q3_K) use(Q4_K) use(Q5_K)      \
@@ -579,25 +524,23 @@ INLINE void dense_tile(enum quant_type type, const struct tile *t)
 #define DENSE_TYPES(use) use(F32) use(F16) use(BF16)
 
 #define DEFINE_QUANT(type)                                                                         \
-    static void tile_plain_##type(const struct tile *t)                                            \
+    static void tile_plain_##type(const struct linear_tile *t)                                     \
     {                                                                                              \
         quant_tile((struct kernel){weight_layout_of(QUANT_##type), false}, t);                     \
     }                                                                                              \
-    static void tile_vnni_##type(const struct tile *t)                                             \
+    static void tile_vnni_##type(const struct linear_tile *t)                                      \
     {                                                                                              \
         quant_tile((struct kernel){weight_layout_of(QUANT_##type), true}, t);                      \
     }
 #define DEFINE_DENSE(type)                                                                         \
-    static void tile_##type(const struct tile *t)                                                  \
+    static void tile_##type(const struct linear_tile *t)                                           \
     {                                                                                              \
         dense_tile(QUANT_##type, t);                                                               \
     }
 QUANT_TYPES(DEFINE_QUANT)
 DENSE_TYPES(DEFINE_DENSE)
 
-typedef void (*tile_fn)(const struct tile *t);
-
-static tile_fn tile_fn_of(enum quant_type type, bool use_vnni)
+static linear_tile_fn kernel_of(enum quant_type type, bool use_vnni)
 {
 #define CASE_QUANT(type)                                                                           \
     case QUANT_##type:                                                                             \
@@ -611,140 +554,64 @@ static tile_fn tile_fn_of(enum quant_type type, bool use_vnni)
     __builtin_unreachable();
 }
 
-/* ---- Epilogue and items
- * --------------------------------------------------------------------------------- */
+static linear_tile_fn kernel_plain(enum quant_type type)
+{
+    return kernel_of(type, false);
+}
 
-struct finish {
-    const struct op_linear *op;
-    const struct linear_part *part;
-    uint32_t o0, width, row0, n_row;
-    float (*acc)[WEIGHT_GROUP], (*up)[WEIGHT_GROUP]; /* up: of a GLU */
-    float bias[WEIGHT_GROUP], bias_up[WEIGHT_GROUP];
+static linear_tile_fn kernel_vnni(enum quant_type type)
+{
+    return kernel_of(type, true);
+}
+
+/* ---- The table ----------------------------------------------------------------------------- */
+
+static void finish(const struct linear_tile_finish *f, float *y, const float *acc, const float *up)
+{
+    for (int o = 0; o < 16; o += 8) {
+        __m256 v = _mm256_add_ps(_mm256_loadu_ps(acc + o), _mm256_loadu_ps(f->bias + o));
+        if (f->epilogue == LINEAR_ADD) {
+            v = _mm256_add_ps(_mm256_loadu_ps(y + o), v);
+        } else if (f->epilogue != LINEAR_STORE) {
+            const __m256 u =
+                _mm256_add_ps(_mm256_loadu_ps(up + o), _mm256_loadu_ps(f->bias_up + o));
+            v = _mm256_mul_ps(f->epilogue == LINEAR_GLU_SILU ? math_silu(v) : math_gelu(v), u);
+        }
+        _mm256_storeu_ps(y + o, v);
+    }
+}
+
+static const struct linear_tile_isa plain = {
+    .chunk_bytes = sizeof(struct x_chunk),
+    .rms_scale = math_rms_scale,
+    .pack_block = pack_block,
+    .kernel = kernel_plain,
+    .finish = finish,
 };
 
-static void copy_bias(float dst[WEIGHT_GROUP], const float *bias, uint32_t o0, uint32_t width)
+static const struct linear_tile_isa vnni = {
+    .chunk_bytes = sizeof(struct x_chunk),
+    .rms_scale = math_rms_scale,
+    .pack_block = pack_block,
+    .kernel = kernel_vnni,
+    .finish = finish,
+};
+
+static void linear_plain(struct workers *pool, const struct op_linear *op)
 {
-    memset(dst, 0, WEIGHT_GROUP * sizeof *dst);
-    if (bias) memcpy(dst, bias + o0, width * sizeof *dst);
+    linear_tile_run(pool, op, &plain);
 }
 
-/* Eight outputs of one row; `old` is what y holds. */
-INLINE __m256 finish_lanes(const struct finish *f, uint32_t r, uint32_t o, __m256 old)
+static void linear_vnni(struct workers *pool, const struct op_linear *op)
 {
-    const __m256 v = _mm256_add_ps(_mm256_load_ps(f->acc[r] + o), _mm256_loadu_ps(f->bias + o));
-    switch (f->op->epilogue) {
-    case LINEAR_STORE: return v;
-    case LINEAR_ADD: return _mm256_add_ps(old, v);
-    case LINEAR_GLU_SILU:
-    case LINEAR_GLU_GELU: break;
-    }
-    const __m256 up = _mm256_add_ps(_mm256_load_ps(f->up[r] + o), _mm256_loadu_ps(f->bias_up + o));
-    return _mm256_mul_ps(f->op->epilogue == LINEAR_GLU_SILU ? math_silu(v) : math_gelu(v), up);
-}
-
-static void finish_rows(const struct finish *f)
-{
-    for (uint32_t r = 0; r < f->n_row; r++) {
-        float *y = f->part->y + (size_t)(f->row0 + r) * f->part->y_stride + f->o0;
-        float edge[WEIGHT_GROUP] = {0};
-        float *at = f->width == WEIGHT_GROUP ? y : edge;
-        if (at == edge && f->op->epilogue == LINEAR_ADD) memcpy(edge, y, f->width * sizeof *y);
-        for (uint32_t o = 0; o < WEIGHT_GROUP; o += 8)
-            _mm256_storeu_ps(at + o, finish_lanes(f, r, o, _mm256_loadu_ps(at + o)));
-        if (at == edge) memcpy(y, edge, f->width * sizeof *y);
-    }
-}
-
-static void run_tile(const struct job *job, uint32_t part_i, uint32_t group_i, uint32_t tile_i,
-                     float (*acc)[WEIGHT_GROUP])
-{
-    const struct weight *w = job->op->part[part_i].w;
-    const size_t x = chunk_index(job, tile_i, 0, 0);
-    const struct tile t = {
-        .group = w->data + group_i * w->group_bytes,
-        .n_chunk = job->n_chunk,
-        .n_block = layout_n_block(w->n_in),
-        .n_row = tile_rows(job, tile_i),
-        .xq = job->xq ? job->xq + x : NULL,
-        .xf = job->xf ? job->xf + x : NULL,
-        .acc = acc,
-    };
-    tile_fn_of(w->type, job->use_vnni)(&t);
-}
-
-static void run_item(void *arg, uint32_t item_i, uint32_t worker_i)
-{
-    (void)worker_i;
-    const struct job *job = arg;
-    const struct op_linear *op = job->op;
-    const uint32_t tile_i = item_i / job->n_item, unit0 = item_i % job->n_item * job->item_units;
-    const uint32_t unit1 = min_u32(job->n_unit, unit0 + job->item_units);
-    _Alignas(64) float acc[ROW_TILE][WEIGHT_GROUP], up[ROW_TILE][WEIGHT_GROUP];
-    for (uint32_t u = unit0; u < unit1; u++) {
-        const struct linear_unit unit = linear_find_unit(op, u);
-        const struct linear_part *part = &op->part[unit.part_i];
-        run_tile(job, unit.part_i, unit.group_i, tile_i, acc);
-        if (linear_is_glu(op)) run_tile(job, 1, unit.group_i, tile_i, up);
-        struct finish f = {
-            .op = op,
-            .part = part,
-            .o0 = unit.group_i * WEIGHT_GROUP,
-            .width = linear_group_width(part->w, unit.group_i),
-            .row0 = tile_i * ROW_TILE,
-            .n_row = tile_rows(job, tile_i),
-            .acc = acc,
-            .up = up,
-        };
-        copy_bias(f.bias, part->bias, f.o0, f.width);
-        if (linear_is_glu(op)) copy_bias(f.bias_up, op->part[1].bias, f.o0, f.width);
-        finish_rows(&f);
-    }
+    linear_tile_run(pool, op, &vnni);
 }
 
 static size_t scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
 {
     (void)n_worker;
     (void)n_out_sum;
-    const size_t n_chunk = (n_in + LAYOUT_CHUNK - 1) / LAYOUT_CHUNK;
-    return n_row * n_chunk * (sizeof(struct x_chunk) + sizeof(struct x_dense));
-}
-
-static void linear(struct workers *pool, const struct op_linear *op, bool use_vnni)
-{
-    linear_check(op);
-    assert(op->scratch_bytes >= scratch(workers_count(pool), op->n_row, op->n_in, 0));
-    struct job job = {
-        .op = op,
-        .use_vnni = use_vnni,
-        .n_chunk = (op->n_in + LAYOUT_CHUNK - 1) / LAYOUT_CHUNK,
-        .n_tile = (op->n_row + ROW_TILE - 1) / ROW_TILE,
-        .n_unit = linear_n_unit(op),
-    };
-    bool any_dense = false, any_quant = false;
-    for (uint32_t p = 0; p < op->n_part; p++) {
-        const bool dense = weight_layout_of(op->part[p].w->type).scale == SCALE_NONE;
-        any_dense = any_dense || dense;
-        any_quant = any_quant || !dense;
-    }
-    if (any_quant) job.xq = op->scratch;
-    if (any_dense)
-        job.xf =
-            (struct x_dense *)((struct x_chunk *)op->scratch + (size_t)op->n_row * job.n_chunk);
-    const uint32_t n_item_wanted = workers_count(pool) * ITEMS_PER_WORKER;
-    job.item_units = min_u32(ITEM_MAX, (job.n_unit + n_item_wanted - 1) / n_item_wanted);
-    job.n_item = (job.n_unit + job.item_units - 1) / job.item_units;
-    workers_for(pool, op->n_row, pack_row, &job);
-    workers_for(pool, job.n_tile * job.n_item, run_item, &job);
-}
-
-static void linear_plain(struct workers *pool, const struct op_linear *op)
-{
-    linear(pool, op, false);
-}
-
-static void linear_vnni(struct workers *pool, const struct op_linear *op)
-{
-    linear(pool, op, true);
+    return linear_tile_scratch(sizeof(struct x_chunk), n_row, n_in);
 }
 
 void ops_fill_avx2_linear(struct ops *o)

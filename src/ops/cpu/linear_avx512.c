@@ -249,15 +249,16 @@ static const chunk_fn kernels[QUANT_BF16 + 1][4] = {
 /* ---- The op -------------------------------------------------------------------------------------
  */
 
-/* Adds chunk i of group `group_i` of `w` to acc [n_row, 16] for rows r0 .. r0 + n_row - 1. */
-static void run_chunk(const struct job *job, const struct weight *w, uint32_t group_i, uint32_t i,
-                      uint32_t r0, uint32_t n_row, float *acc)
+/* Adds chunk i of a unit's weights to acc [n_row, 16] for rows r0 .. r0 + n_row - 1. */
+static void run_chunk(const struct job *job, struct linear_unit unit, uint32_t i, uint32_t r0,
+                      uint32_t n_row, float *acc)
 {
+    const struct weight *w = job->op->part[unit.part_i].w;
     const struct weight_layout l = weight_layout_of(w->type);
     const bool dense = l.scale == SCALE_NONE;
     const size_t block0 = (size_t)r0 * job->n_block + i * LAYOUT_BLOCKS;
     struct chunk c = {
-        .w = w->data + group_i * w->group_bytes + LAYOUT_HEAD +
+        .w = w->data + unit.group_i * w->group_bytes + LAYOUT_HEAD +
              (size_t)i * layout_full_chunk_bytes(l),
         .nb = layout_chunk_blocks(job->n_block, i),
         .act = job->act + block0,
@@ -295,9 +296,10 @@ static void run_item(void *arg, uint32_t item_i, uint32_t worker_i)
         for (uint32_t i = 0; i < n_chunk; i++)
             for (uint32_t u = 0; u < n; u++) {
                 float *a = acc + 2 * u * acc_size;
-                run_chunk(job, op->part[unit[u].part_i].w, unit[u].group_i, i, r0, n_row, a);
+                run_chunk(job, unit[u], i, r0, n_row, a);
                 if (is_glu)
-                    run_chunk(job, op->part[1].w, unit[u].group_i, i, r0, n_row, a + acc_size);
+                    run_chunk(job, (struct linear_unit){1, unit[u].group_i}, i, r0, n_row,
+                              a + acc_size);
             }
         for (uint32_t u = 0; u < n; u++)
             for (uint32_t r = 0; r < n_row; r++) {

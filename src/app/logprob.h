@@ -1,0 +1,15 @@
+/* logprob.h: what evaluation needs of a row of logits. */
+#ifndef SAC_APP_LOGPROB_H
+#define SAC_APP_LOGPROB_H
+
+#include <stdint.h>
+
+/* Logits [n] become natural log-probabilities in place; returns the index of the largest, the first
+ * of equals. The sum is taken in lanes of a fixed number, so the result depends on the row alone.
+ */
+uint32_t logprob_from_logits(float *row, uint32_t n);
+
+/* Divergence sum(p * (log p - log q)) of two rows of log-probabilities. */
+double logprob_kl(const float *log_p, const float *log_q, uint32_t n);
+
+#endif

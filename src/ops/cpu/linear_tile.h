@@ -1,0 +1,58 @@
+/* linear_tile.h: the frame of a linear layer around the kernels of one instruction set, shared by
+ * AVX2 and NEON.
+ *
+ * Rows are packed once, in tiles of LINEAR_TILE_ROWS; inside a tile they lie chunk by chunk (256
+ * inputs) behind each other, so that a kernel unpacks a chunk of a weight group once and streams
+ * the rows past it. An item is a few groups of outputs times one tile. Kernels must give every row
+ * bits that depend on the row alone; the frame adds bias and epilogue, which do as well. */
+#ifndef SAC_OPS_CPU_LINEAR_TILE_H
+#define SAC_OPS_CPU_LINEAR_TILE_H
+
+#include "ops/cpu/linear.h"
+
+#define LINEAR_TILE_ROWS 128u
+
+/* 256 inputs of one row for dense weights. */
+struct linear_tile_dense {
+    float x[LAYOUT_CHUNK];
+};
+
+/* One group of 16 outputs times the rows of a tile. */
+struct linear_tile {
+    const uint8_t *group; /* packed */
+    uint32_t n_chunk, n_block, n_row;
+    const void *xq;                     /* [n_chunk, n_row] chunks of the set's own kind */
+    const struct linear_tile_dense *xf; /* [n_chunk, n_row] */
+    float (*acc)[WEIGHT_GROUP];         /* [n_row] result; 64-byte aligned */
+};
+typedef void (*linear_tile_fn)(const struct linear_tile *t);
+
+/* Where 32 inputs of a row go; NULL for a form that no part of the op needs. */
+struct linear_tile_slot {
+    void *xq; /* the chunk */
+    struct linear_tile_dense *xf;
+    uint32_t block_i; /* in the chunk */
+};
+
+/* Sixteen outputs of a row: y = epilogue(acc + bias, up + bias_up, old y). */
+struct linear_tile_finish {
+    enum linear_epilogue epilogue;
+    const float *bias, *bias_up; /* [16] */
+};
+
+/* What an instruction set brings. */
+struct linear_tile_isa {
+    size_t chunk_bytes; /* of its quantised activations, a multiple of 64 */
+    float (*rms_scale)(const float *x, uint32_t n, float eps);
+    /* x [n], n <= 32, times scale times norm unless that is NULL; the rest of the block is zero. */
+    void (*pack_block)(const struct linear_tile_slot *slot, const float *x, uint32_t n, float scale,
+                       const float *norm);
+    linear_tile_fn (*kernel)(enum quant_type type);
+    void (*finish)(const struct linear_tile_finish *f, float *y, const float *acc, const float *up);
+};
+
+void linear_tile_run(struct workers *pool, const struct op_linear *op,
+                     const struct linear_tile_isa *isa);
+size_t linear_tile_scratch(size_t chunk_bytes, uint32_t n_row, uint32_t n_in);
+
+#endif
