@@ -407,10 +407,10 @@ static int converse(struct chat *c)
         if (result == LINE_INTERRUPTED) {
             code = EXIT_INTERRUPTED;
             if (warned || !line_is_terminal(c->line)) break;
+            interrupt_clear(); /* before the word that asks for the next one */
             fprintf(stderr, "\n(Ctrl-C again leaves)\n");
             code = EXIT_OK;
             warned = true;
-            interrupt_clear();
             continue;
         }
         warned = false;

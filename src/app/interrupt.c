@@ -2,6 +2,8 @@
  * mutable global of the program. */
 #include "app/interrupt.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stddef.h>
 
@@ -28,4 +30,21 @@ bool interrupt_pending(void)
 void interrupt_clear(void)
 {
     pending = 0;
+}
+
+bool interrupt_wait_input(int fd)
+{
+    /* The signal is let in by ppoll alone: nothing is lost between the question and the wait. */
+    sigset_t mask, before;
+    struct pollfd input = {.fd = fd, .events = POLLIN};
+    int n = 0;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGINT);
+    sigprocmask(SIG_BLOCK, &mask, &before);
+    while (!pending && n == 0) {
+        n = ppoll(&input, 1, NULL, &before);
+        if (n < 0 && errno == EINTR) n = 0;
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return !pending;
 }

@@ -8,5 +8,8 @@
 void interrupt_install(void);
 bool interrupt_pending(void);
 void interrupt_clear(void);
+/* Waits until `fd` has something to read or has ended: true. False: Ctrl-C, also one that came just
+ * before the wait. */
+bool interrupt_wait_input(int fd);
 
 #endif

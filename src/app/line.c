@@ -44,7 +44,8 @@ static int read_char(EditLine *edit, wchar_t *out)
     (void)edit;
     for (;;) {
         char byte;
-        const ssize_t n = interrupt_pending() ? -1 : read(STDIN_FILENO, &byte, 1);
+        if (!interrupt_wait_input(STDIN_FILENO)) return -1;
+        const ssize_t n = read(STDIN_FILENO, &byte, 1);
         if (n == 0) return 0;
         if (n < 0 && errno == EINTR && !interrupt_pending()) continue; /* the window's size */
         if (n < 0) return -1;
