@@ -2,7 +2,7 @@
 """Includes follow LAYERS: one layer a line, lowest first; names on one line are equals.
 
 A file includes headers of its own folder and of lower lines, never of higher ones, nor of an equal.
-The topmost layer sees the engine only through saccade.h, and base/ for its helpers. Includes of the
+Layers above the engine see it only through saccade.h, and base/ for its helpers. Includes of the
 project are written "folder/file.h".
 """
 import pathlib
@@ -19,7 +19,7 @@ def read_layers(root):
     return {name: rank for rank, line in enumerate(lines) for name in line.split()}
 
 
-def problem_of(folder, included, layers, top):
+def problem_of(folder, included, layers):
     """Why a file of `folder` may not include `included`, or None."""
     if included == "saccade.h":
         return None
@@ -32,14 +32,13 @@ def problem_of(folder, included, layers, top):
         return f"{target} and {folder} are equals and do not see each other"
     if layers[target] > layers[folder]:
         return f"{target} lies above {folder}"
-    if layers[folder] == top and target != "base":
+    if target != "base" and layers[target] <= layers["engine"] < layers[folder]:
         return f"{folder} sees the engine through saccade.h only"
     return None
 
 
 def main(root):
     layers = read_layers(root)
-    top = max(layers.values())
     problems, n = [], 0
     for path in csource.files(root, ["src"]):
         where = path.relative_to(root)
@@ -50,7 +49,7 @@ def main(root):
         text = path.read_text()
         for match in INCLUDE.finditer(text):
             n += 1
-            why = problem_of(folder, match.group(1), layers, top)
+            why = problem_of(folder, match.group(1), layers)
             if why:
                 line = text.count("\n", 0, match.start()) + 1
                 problems.append(f'{where}:{line}: "{match.group(1)}": {why}')

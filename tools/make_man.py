@@ -64,7 +64,7 @@ def parse_command(name, text):
         lines = block.splitlines()
         if re.fullmatch(r"\S.*:", lines[0]) and len(lines) > 1 and lines[1].startswith("  -"):
             groups.append(Group(lines[0][:-1], parse_options(lines[1:])))
-        elif not lines[0].startswith("  -h, --help"):
+        elif lines[0] != "Commands:" and not lines[0].startswith(("  -h, --help", "'saccade ")):
             summary.append(joined(lines))
     return Command(name, usage, " ".join(summary), groups)
 
@@ -81,13 +81,26 @@ def format_options(options):
         yield escape(text)
 
 
+def list_commands(text):
+    """The names and summaries below "Commands:" in a help text."""
+    listed = re.search(r"Commands:\n((?:  .*\n)*)", text)
+    lines = listed.group(1).splitlines() if listed else []
+    return dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in lines)
+
+
 def page(program):
     overview = run_help(program)
     version = subprocess.run([program, "--version"], check=True, capture_output=True,
                              text=True).stdout.split()[-1]
-    listed = re.search(r"Commands:\n((?:  .*\n)+)", overview).group(1)
-    summaries = dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in listed.splitlines())
-    commands = [parse_command(name, run_help(program, name)) for name in summaries]
+    summaries, commands = {}, []
+    for name, summary in list_commands(overview).items():
+        help_text = run_help(program, name)
+        summaries[name] = summary
+        commands.append(parse_command(name, help_text))
+        for sub, sub_summary in list_commands(help_text).items():
+            full = f"{name} {sub}"
+            summaries[full] = sub_summary
+            commands.append(parse_command(full, run_help(program, name, sub)))
     times = {}
     for command in commands:
         for group in command.groups:

@@ -8,12 +8,13 @@ import unittest
 
 TOOLS = pathlib.Path(__file__).parent
 CLEAN = {
-    "LAYERS": "base\nmodel kv\nengine\napp\n",
+    "LAYERS": "base\nmodel kv\nengine\neval\napp\n",
     "include/saccade.h": "#ifndef S\n#define S\nint sac_one(void);\n#endif\n",
     "src/base/mem.h": "#ifndef M\n#define M\nvoid *mem_alloc(int n);\n#endif\n",
     "src/base/mem.c": '#include "base/mem.h"\nvoid *mem_alloc(int n)\n{\n    return malloc(n);\n}\n',
     "src/model/gguf.c": '#include "base/mem.h"\n#include "saccade.h"\n',
-    "src/app/main.c": '#include "base/mem.h"\n#include "saccade.h"\n/* free(x) */ char *s = "free(";\n',
+    "src/eval/score.h": '#include "base/mem.h"\n#include "saccade.h"\n',
+    "src/app/main.c": '#include "eval/score.h"\n#include "base/mem.h"\n#include "saccade.h"\n/* free(x) */ char *s = "free(";\n',
     "README.md": "A tree; see https://arxiv.org/abs/1706.03762 and ~/.cache.\n",
 }
 
@@ -54,6 +55,7 @@ class ChecksTest(unittest.TestCase):
         for includer, included, why in (("base", "model/gguf.h", "above"),
                                         ("model", "kv/pool.h", "equals"),
                                         ("app", "engine/seq.h", "saccade.h only"),
+                                        ("eval", "engine/seq.h", "saccade.h only"),
                                         ("model", "mem.h", "folder/file.h")):
             with self.subTest(includer=includer, included=included):
                 self.write(f"src/{includer}/bad.c", f'\n#include "{included}"\n')
@@ -119,7 +121,7 @@ class ChecksTest(unittest.TestCase):
         self.assert_finds("headers", "src/base/bad.h", "redefinition")
 
     def test_readme(self):
-        for folder in "src", "src/base", "src/model", "src/app":
+        for folder in "src", "src/base", "src/model", "src/eval", "src/app":
             self.write(f"{folder}/README.md", "one line, [up](..)\n")
         self.assert_clean("readme")
         self.write("src/base/README.md", "line\n" * 31)

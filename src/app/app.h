@@ -18,6 +18,7 @@ int app_tokenize(int argc, char **argv);
 int app_gguf(int argc, char **argv);
 int app_perplexity(int argc, char **argv);
 int app_bench(int argc, char **argv);
+int app_eval(int argc, char **argv);
 int app_methods(int argc, char **argv);
 
 #endif

@@ -1,0 +1,48 @@
+/* eval.c: `saccade eval COMMAND`: finds the sub-command in one table and runs it.
+ *
+ * An evaluation answers two questions of a method: what was read, and was it right. Each sub-command
+ * is one way to ask; what they compute lives in src/eval, what they parse and print in
+ * src/app/eval_*.c. The table is all there is here. */
+#include "app/eval.h"
+
+#include "app/app.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct eval_command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+};
+
+static const struct eval_command commands[] = {
+    {0},
+};
+
+static void print_help(void)
+{
+    printf("Usage: saccade eval COMMAND [options]\n\n"
+           "Measures what attention methods read and whether their answers are right.\n\n"
+           "Commands:\n");
+    for (const struct eval_command *c = commands; c->name; c++)
+        printf("  %-12s%s\n", c->name, c->summary);
+    printf("\n'saccade eval COMMAND --help' shows a command's options.\n");
+}
+
+int app_eval(int argc, char **argv)
+{
+    if (argc < 2) {
+        fprintf(stderr, "saccade eval: a command is missing; see 'saccade eval --help'\n");
+        return EXIT_USAGE;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+        print_help();
+        return EXIT_OK;
+    }
+    for (const struct eval_command *c = commands; c->name; c++)
+        if (strcmp(c->name, name) == 0) return c->run(argc - 1, argv + 1);
+    fprintf(stderr, "saccade eval: unknown command '%s'; see 'saccade eval --help'\n", name);
+    return EXIT_USAGE;
+}
