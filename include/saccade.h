@@ -174,6 +174,7 @@ typedef struct sac_engine_params {
     uint32_t n_batch;   /* rows of one step, at most */
     uint32_t n_threads; /* 0: one per CPU of the affinity mask */
     sac_kv_type type_k, type_v; /* both of one kind: 16-bit types may be mixed, q8 goes with q8 */
+    bool record; /* plan the memory of sac_engine_set_recorder */
 } sac_engine_params;
 
 SAC_API sac_engine_params sac_engine_params_default(void);
@@ -246,6 +247,37 @@ typedef void (*sac_row_fn)(void *user, const sac_row *row);
  * truncate a sequence and step again. */
 SAC_API SAC_NODISCARD sac_status sac_step(sac_engine *engine, sac_row_fn on_row, void *user,
                                           uint32_t *out_n, sac_error *err);
+
+/* ---- Recording: what attention read, and what it should have read ---------------------------- */
+
+/* Attention of one layer and KV head, for one decode row or for a tile of prompt rows: those of a
+ * step whose positions lie in one page. A page is 32 tokens; page i holds positions 32 i and up.
+ * The reference is exact dense attention of the same queries over the same stored keys and values
+ * (within the window of a layer that has one), computed beside the method and not in its times. */
+typedef struct sac_read_record {
+    sac_seq seq;
+    sac_row_kind kind;
+    uint32_t pos, n_row; /* the first row's position; rows of the tile, 1 for decode */
+    uint32_t layer, kv_head;
+    uint32_t n_page, n_page_read; /* pages up to the last row's own; pages read */
+    const uint32_t *page;   /* [n_page_read] ascending; the own page is always among them */
+    const float *page_mass; /* [n_page] dense softmax mass, mean over rows and query heads */
+    float mass;             /* of the pages read */
+    float out_err;          /* |output - reference| / |reference|, of all rows and query heads */
+    uint64_t k_bytes, v_bytes, side_bytes; /* read, a page once for all rows and query heads */
+    float select_us, attend_us; /* this record's part of the layer's wall time, by bytes */
+    const float *out; /* the method's output: row r at out + r * out_stride, [n_query, head_dim] */
+    size_t out_stride;
+    uint32_t n_query; /* query heads of this KV head */
+} sac_read_record;
+/* Pointers are valid during the call only. It must not call the engine. */
+typedef void (*sac_read_fn)(void *user, const sac_read_record *record);
+
+/* From the next step on `fn` gets a record for every decode row and prompt tile, layer and KV head,
+ * in this order: by layer, then by row, then by KV head. NULL switches it off. Results do not change;
+ * steps take longer. SAC_ERR_ARG if the engine was created without `record`. */
+SAC_API SAC_NODISCARD sac_status sac_engine_set_recorder(sac_engine *engine, sac_read_fn fn,
+                                                         void *user, sac_error *err);
 
 /* ---- Sampling ------------------------------------------------------------------------------ */
 

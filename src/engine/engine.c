@@ -119,6 +119,7 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     plan_seqs(e, a);
     plan_batch(e, a);
     plan_scratch(e, a);
+    record_plan(e, a);
     e->stats.scratch_bytes = a->used - e->stats.kv_bytes;
 }
 

@@ -7,6 +7,7 @@
 #define SAC_ENGINE_ENGINE_H
 
 #include "engine/model.h"
+#include "engine/record.h"
 #include "kv/pool.h"
 #include "ops/ops.h"
 
@@ -62,6 +63,7 @@ struct sac_engine {
     struct seq *seqs; /* [n_seq_max] */
     struct batch batch;
     struct scratch scratch;
+    struct record record;
     struct rope_table rope[2]; /* global, local layers */
     uint64_t next_ticket;
     sac_engine_stats stats;

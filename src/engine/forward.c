@@ -233,8 +233,12 @@ static void attend(sac_engine *e, uint32_t layer)
                                               .run = e->batch.run,
                                               .scratch = e->scratch.attn_ops,
                                               .scratch_bytes = e->scratch.attn_bytes});
+    const uint64_t attend_us = clock_us() - start;
+    e->stats.attn_us += attend_us;
+    if (e->record.fn)
+        record_run(e, &(struct record_layer){
+                          .layer = layer, .window = window, .attend_us = attend_us});
     keep_tails(e);
-    e->stats.attn_us += clock_us() - start;
 }
 
 /* x += W in + bias, or x += norm(W in + bias) for models that normalise a branch's output. */
@@ -295,7 +299,8 @@ static void embed_row(void *arg, uint32_t r, uint32_t worker_i)
 
 void forward_run(sac_engine *e)
 {
-    const uint64_t start = clock_us(), inside = e->stats.linear_us + e->stats.attn_us;
+    const uint64_t start = clock_us(), shadow = e->record.spent_us;
+    const uint64_t inside = e->stats.linear_us + e->stats.attn_us;
     workers_for(e->workers, e->batch.n_row, embed_row, e);
     for (uint32_t l = 0; l < e->model->config.n_layer; l++) {
         const struct layer_weights *w = &e->model->weights.layer[l];
@@ -306,7 +311,7 @@ void forward_run(sac_engine *e)
         feed_forward(e, w);
     }
     const uint64_t counted = e->stats.linear_us + e->stats.attn_us - inside;
-    e->stats.other_us += clock_us() - start - counted;
+    e->stats.other_us += clock_us() - start - counted - (e->record.spent_us - shadow);
 }
 
 static void softcap(float *x, size_t n, float cap)

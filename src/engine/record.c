@@ -1,0 +1,362 @@
+/* record.c: see the header. Owns the shadow computation and the public switch of it.
+ *
+ * A job is one decode row, or the rows of a prompt chunk that share an own page, for one KV head.
+ * It walks all pages that its rows see in page_read's plain values, whatever the method read, and
+ * keeps for each query an online softmax: the maximum so far, the sum, and the weighted values
+ * relative to it; and the log of each page's sum, from which the masses follow at the end.
+ *
+ * Precision: products are summed in f32 over BLOCK channels (scores) and over one page (values),
+ * all else in double, so the reference is some ten times closer to the truth than the kernels.
+ *
+ * Jobs run side by side, n_job_max at a time; records are handed out in order by the caller's
+ * thread. The shadow never writes what a step reads, so logits with and without it are the same
+ * bits. */
+#include "engine/record.h"
+
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#define BLOCK 16u /* channels; divides head_dim, a multiple of 32 */
+
+struct record_job {
+    const struct attn_run *run;
+    uint32_t row, n_row, pos, kv_head; /* row: of the batch; pos: of the first */
+    uint32_t n_page, n_page_read;
+    uint64_t k_bytes, v_bytes;
+    float mass, out_err;
+    uint32_t *page;   /* [max_page] */
+    float *page_mass; /* [max_page] */
+};
+
+/* One worker's memory. A query is one row and one query head of the group: PAGE_TOK * group of them
+ * at most. */
+struct record_work {
+    float *k, *k_turned; /* [PAGE_TOK, head_dim], [head_dim, PAGE_TOK] */
+    float *v;            /* [PAGE_TOK, head_dim] */
+    double *most, *sum;  /* [query] the online softmax */
+    double *acc;         /* [query, head_dim] */
+    double *page_log;    /* [query, max_page] log of a page's sum of exp(score) */
+};
+
+static uint32_t group_of(const sac_engine *e)
+{
+    return e->model->config.n_head / e->model->config.n_kv_head;
+}
+
+void record_plan(sac_engine *e, struct arena *a)
+{
+    struct record *r = &e->record;
+    const size_t d = e->model->config.head_dim, max_page = e->pool.max_page;
+    const size_t n_query = (size_t)PAGE_TOK * group_of(e), n_worker = e->params.n_threads;
+    if (!e->params.record) return;
+    const uint32_t n_kv_head = e->model->config.n_kv_head;
+    r->n_job_max = 2 * e->params.n_threads > n_kv_head ? 2 * e->params.n_threads : n_kv_head;
+    r->job = arena_take(a, r->n_job_max, sizeof *r->job);
+    r->work = arena_take(a, n_worker, sizeof *r->work);
+    for (size_t i = 0; i < r->n_job_max; i++) {
+        uint32_t *page = arena_take(a, max_page, sizeof *page);
+        float *page_mass = arena_take(a, max_page, sizeof *page_mass);
+        if (a->base) r->job[i] = (struct record_job){.page = page, .page_mass = page_mass};
+    }
+    for (size_t i = 0; i < n_worker; i++) {
+        const struct record_work w = {
+            .k = arena_take(a, PAGE_TOK * d, sizeof(float)),
+            .k_turned = arena_take(a, PAGE_TOK * d, sizeof(float)),
+            .v = arena_take(a, PAGE_TOK * d, sizeof(float)),
+            .most = arena_take(a, n_query, sizeof(double)),
+            .sum = arena_take(a, n_query, sizeof(double)),
+            .acc = arena_take(a, n_query * d, sizeof(double)),
+            .page_log = arena_take(a, n_query * max_page, sizeof(double)),
+        };
+        if (a->base) r->work[i] = w;
+    }
+}
+
+/* ---- What was read ---- */
+
+/* Bytes of one sealed page that attention reads; a page's padding is not read. */
+static void sealed_bytes(const struct page_geom *g, uint64_t *out_k, uint64_t *out_v)
+{
+    const uint64_t d = g->head_dim;
+    *out_k = *out_v = PAGE_TOK * d * 2;
+    if (g->type_k != SAC_KV_Q8) return;
+    *out_k = 2 * d * 2 + PAGE_TOK * d; /* min and step, codes */
+    *out_v = PAGE_TOK * (d / PAGE_VBLOCK) * 2 + PAGE_TOK * d;
+}
+
+/* First position that any of the rows sees. */
+static uint32_t first_seen(uint32_t pos, uint32_t window)
+{
+    return window && pos >= window ? pos - window + 1 : 0;
+}
+
+/* Lists the pages that a job's rows read and counts their bytes. */
+static void list_pages(const struct page_geom *g, struct record_job *j, uint32_t window)
+{
+    const struct attn_run *run = j->run;
+    const uint32_t own = j->pos / PAGE_TOK, first = first_seen(j->pos, window) / PAGE_TOK;
+    const uint32_t n_own_tok = j->pos % PAGE_TOK + j->n_row;
+    uint32_t n = 0;
+    if (!run->select) {
+        for (uint32_t p = first; p < own; p++) j->page[n++] = p;
+    } else {
+        for (uint32_t i = run->select_ptr[j->kv_head]; i < run->select_ptr[j->kv_head + 1]; i++)
+            if (run->select[i] >= first) j->page[n++] = run->select[i];
+    }
+    sealed_bytes(g, &j->k_bytes, &j->v_bytes);
+    j->k_bytes =
+        n * j->k_bytes + (uint64_t)n_own_tok * g->head_dim * 2; /* the own page is 16 bit */
+    j->v_bytes = n * j->v_bytes + (uint64_t)n_own_tok * g->head_dim * 2;
+    j->page[n++] = own;
+    j->n_page_read = n;
+    j->n_page = own + 1;
+    assert(n <= j->n_page && n_own_tok <= PAGE_TOK);
+}
+
+/* Bytes of all jobs of the batch, to share the layer's time by. `j` is work space. */
+static uint64_t count_bytes(const sac_engine *e, struct record_job *j, uint32_t window)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < e->batch.n_run; i++) {
+        j->run = &e->batch.run[i];
+        const uint32_t end = j->run->pos0 + j->run->n_row;
+        for (j->pos = j->run->pos0; j->pos < end; j->pos += j->n_row) {
+            const uint32_t to_border = PAGE_TOK - j->pos % PAGE_TOK;
+            j->n_row = end - j->pos < to_border ? end - j->pos : to_border;
+            for (j->kv_head = 0; j->kv_head < e->pool.geom.n_kv_head; j->kv_head++) {
+                list_pages(&e->pool.geom, j, window);
+                bytes += j->k_bytes + j->v_bytes;
+            }
+        }
+    }
+    return bytes;
+}
+
+/* ---- The reference ---- */
+
+struct shadow {
+    sac_engine *e;
+    const struct record_layer *what;
+};
+
+/* A page's first n_tok keys and values for a job's head; the keys also as [head_dim, PAGE_TOK]. */
+static void load_page(const sac_engine *e, const struct record_job *j, struct record_work *w,
+                      uint32_t page, uint32_t n_tok)
+{
+    const struct page_geom *g = &e->pool.geom;
+    const struct attn_run *run = j->run;
+    const uint32_t h = j->kv_head, fresh = page - run->pos0 / PAGE_TOK, d = g->head_dim;
+    const uint8_t *bytes;
+    const bool is_own = page == j->pos / PAGE_TOK;
+    if (!is_own)
+        bytes = pool_page(&e->pool, run->table[h * run->table_stride + page]);
+    else if (fresh == 0)
+        bytes = run->own0 + h * g->tail_bytes;
+    else
+        bytes = run->own + ((size_t)(fresh - 1) * g->n_kv_head + h) * g->tail_bytes;
+    page_read(w->k, w->v, g, bytes, is_own ? PAGE_TAIL : PAGE_SEALED, n_tok);
+    for (size_t c = 0; c < d; c++)
+        for (size_t t = 0; t < PAGE_TOK; t++)
+            w->k_turned[c * PAGE_TOK + t] = t < n_tok ? w->k[t * d + c] : 0.0f;
+}
+
+static void score_page(double score[PAGE_TOK], const float *q, const float *k_turned, uint32_t d)
+{
+    for (uint32_t t = 0; t < PAGE_TOK; t++) score[t] = 0;
+    for (uint32_t c0 = 0; c0 < d; c0 += BLOCK) {
+        float part[PAGE_TOK] = {0};
+        for (uint32_t c = c0; c < c0 + BLOCK; c++)
+            for (uint32_t t = 0; t < PAGE_TOK; t++) part[t] += q[c] * k_turned[c * PAGE_TOK + t];
+        for (uint32_t t = 0; t < PAGE_TOK; t++) score[t] += (double)part[t];
+    }
+}
+
+/* Tokens of a page that a query sees. */
+struct seen {
+    uint32_t lo, hi;
+};
+
+/* Takes the loaded page into query i; `score` are the bare products. Returns the page's log. */
+static double take_page(const struct config *c, const struct record_work *w, uint32_t i,
+                        double score[PAGE_TOK], struct seen seen)
+{
+    const uint32_t d = c->head_dim;
+    float weight[PAGE_TOK], part[512];
+    double most = -INFINITY, sum = 0;
+    for (uint32_t t = seen.lo; t < seen.hi; t++) {
+        score[t] *= (double)c->attn_scale;
+        if (c->attn_softcap > 0)
+            score[t] = (double)c->attn_softcap * tanh(score[t] / (double)c->attn_softcap);
+        if (score[t] > most) most = score[t];
+    }
+    memset(part, 0, d * sizeof *part);
+    for (uint32_t t = seen.lo; t < seen.hi; t++) {
+        weight[t] = expf((float)(score[t] - most));
+        sum += (double)weight[t];
+        const float *v = w->v + (size_t)t * d;
+        for (uint32_t k = 0; k < d; k++) part[k] += weight[t] * v[k];
+    }
+    double *acc = w->acc + (size_t)i * d;
+    const double top = most > w->most[i] ? most : w->most[i];
+    const double keep = exp(w->most[i] - top), add = exp(most - top);
+    for (uint32_t k = 0; k < d; k++) acc[k] = acc[k] * keep + add * (double)part[k];
+    w->sum[i] = w->sum[i] * keep + add * sum;
+    w->most[i] = top;
+    return most + log(sum);
+}
+
+/* All queries of a job against one page. */
+static void shadow_page(const struct shadow *s, const struct record_job *j, struct record_work *w,
+                        uint32_t page)
+{
+    const sac_engine *e = s->e;
+    const struct config *c = &e->model->config;
+    const uint32_t group = group_of(e), d = c->head_dim, max_page = e->pool.max_page;
+    const size_t stride = (size_t)(c->n_head + 2 * c->n_kv_head) * d;
+    const uint32_t page_pos = page * PAGE_TOK, n_seen = j->pos + j->n_row - page_pos;
+    load_page(e, j, w, page, n_seen < PAGE_TOK ? n_seen : PAGE_TOK);
+    for (uint32_t r = 0; r < j->n_row; r++) {
+        const uint32_t pos = j->pos + r, from = first_seen(pos, s->what->window);
+        const struct seen seen = {.lo = from > page_pos ? from - page_pos : 0,
+                                  .hi = pos - page_pos < PAGE_TOK ? pos - page_pos + 1 : PAGE_TOK};
+        for (uint32_t g = 0; g < group; g++) {
+            const uint32_t i = r * group + g;
+            const float *q = e->scratch.qkv + (j->row + r) * stride + (j->kv_head * group + g) * d;
+            double score[PAGE_TOK], *page_log = &w->page_log[(size_t)i * max_page + page];
+            *page_log = -INFINITY;
+            if (seen.lo >= seen.hi)
+                continue; /* behind this row's window, but not behind that of the first */
+            score_page(score, q, w->k_turned, d);
+            *page_log = take_page(c, w, i, score, seen);
+        }
+    }
+}
+
+/* Masses, and the output against the reference. */
+static void compare(const sac_engine *e, struct record_job *j, const struct record_work *w,
+                    uint32_t first)
+{
+    const struct config *c = &e->model->config;
+    const uint32_t group = group_of(e), d = c->head_dim, n_query = j->n_row * group;
+    double off = 0, norm = 0;
+    for (uint32_t p = first; p < j->n_page; p++) {
+        double mass = 0;
+        for (uint32_t i = 0; i < n_query; i++)
+            mass += exp(w->page_log[(size_t)i * e->pool.max_page + p] - w->most[i]) / w->sum[i];
+        j->page_mass[p] = (float)(mass / n_query);
+    }
+    for (uint32_t i = 0; i < n_query; i++) {
+        const float *out = e->scratch.attn + (j->row + i / group) * (size_t)c->n_head * d +
+                           (j->kv_head * group + i % group) * d;
+        for (uint32_t k = 0; k < d; k++) {
+            const double want = w->acc[(size_t)i * d + k] / w->sum[i], is = (double)out[k];
+            off += (is - want) * (is - want);
+            norm += want * want;
+        }
+    }
+    j->out_err = (float)(norm > 0 ? sqrt(off / norm) : off > 0 ? INFINITY : 0);
+    double read = 0;
+    for (uint32_t i = 0; i < j->n_page_read; i++) read += (double)j->page_mass[j->page[i]];
+    j->mass = (float)read;
+}
+
+static void run_job(void *arg, uint32_t job_i, uint32_t worker_i)
+{
+    const struct shadow *s = arg;
+    struct record_job *j = &s->e->record.job[job_i];
+    struct record_work *w = &s->e->record.work[worker_i];
+    const size_t d = s->e->model->config.head_dim, n_query = (size_t)j->n_row * group_of(s->e);
+    list_pages(&s->e->pool.geom, j, s->what->window);
+    for (size_t i = 0; i < n_query; i++) w->most[i] = -INFINITY;
+    memset(w->sum, 0, n_query * sizeof *w->sum);
+    memset(w->acc, 0, n_query * d * sizeof *w->acc);
+    const uint32_t first = first_seen(j->pos, s->what->window) / PAGE_TOK;
+    memset(j->page_mass, 0, first * sizeof *j->page_mass);
+    for (uint32_t p = first; p < j->n_page; p++) shadow_page(s, j, w, p);
+    compare(s->e, j, w, first);
+}
+
+/* ---- Records ---- */
+
+/* Runs the jobs that are set up and hands out their records. `bytes` are those of the whole layer.
+ */
+static void flush(struct shadow *s, uint32_t n_job, uint64_t bytes)
+{
+    sac_engine *e = s->e;
+    const struct config *c = &e->model->config;
+    const struct record_layer *what = s->what;
+    const size_t out_stride = (size_t)c->n_head * c->head_dim;
+    const uint32_t n_select = e->batch.n_decode * c->n_kv_head;
+    workers_for(e->workers, n_job, run_job, s);
+    for (uint32_t i = 0; i < n_job; i++) {
+        const struct record_job *j = &e->record.job[i];
+        const bool decode = j->run->mode == LINEAR_NARROW;
+        const double share = (double)(j->k_bytes + j->v_bytes) / (double)bytes;
+        e->record.fn(e->record.user,
+                     &(sac_read_record){
+                         .seq = e->batch.seq_i[j->row],
+                         .kind = decode ? SAC_ROW_DECODE : SAC_ROW_PROMPT,
+                         .pos = j->pos,
+                         .n_row = j->n_row,
+                         .layer = what->layer,
+                         .kv_head = j->kv_head,
+                         .n_page = j->n_page,
+                         .n_page_read = j->n_page_read,
+                         .page = j->page,
+                         .page_mass = j->page_mass,
+                         .mass = j->mass,
+                         .out_err = j->out_err,
+                         .k_bytes = j->k_bytes,
+                         .v_bytes = j->v_bytes,
+                         .side_bytes = decode ? what->side_bytes / n_select : 0,
+                         .select_us = decode ? (float)what->select_us / (float)n_select : 0,
+                         .attend_us = (float)(share * (double)what->attend_us),
+                         .out = e->scratch.attn + j->row * out_stride +
+                                (size_t)j->kv_head * group_of(e) * c->head_dim,
+                         .out_stride = out_stride,
+                         .n_query = group_of(e),
+                     });
+    }
+}
+
+void record_run(sac_engine *e, const struct record_layer *what)
+{
+    const uint64_t start = clock_us();
+    struct record *r = &e->record;
+    struct shadow s = {e, what};
+    assert(r->fn && r->job && r->work);
+    const uint64_t bytes = count_bytes(e, r->job, what->window);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->batch.n_run; i++) {
+        const struct attn_run *run = &e->batch.run[i];
+        for (uint32_t done = 0, n_row; done < run->n_row; done += n_row) {
+            const uint32_t pos = run->pos0 + done, to_border = PAGE_TOK - pos % PAGE_TOK;
+            n_row = run->n_row - done < to_border ? run->n_row - done : to_border;
+            for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++) {
+                struct record_job *j = &r->job[n++];
+                j->run = run;
+                j->row = run->row0 + done;
+                j->n_row = n_row;
+                j->pos = pos;
+                j->kv_head = h;
+                if (n < r->n_job_max) continue;
+                flush(&s, n, bytes);
+                n = 0;
+            }
+        }
+    }
+    if (n) flush(&s, n, bytes);
+    r->spent_us += clock_us() - start;
+}
+
+sac_status sac_engine_set_recorder(sac_engine *e, sac_read_fn fn, void *user, sac_error *err)
+{
+    if (fn && !e->record.job)
+        return error_set(err, SAC_ERR_ARG, "the engine was created without `record`");
+    e->record.fn = fn;
+    e->record.user = user;
+    return SAC_OK;
+}
