@@ -4,6 +4,10 @@ set(SAC_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2)
 set(SAC_FLAGS_avx512 ${SAC_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
     -mavx512vbmi -mavx512bf16)
 set(SAC_FLAGS_amx ${SAC_FLAGS_avx512} -mavx512fp16)
+# Clang's own assembler learnt tdpfp16ps in version 16; binutils has it from 2.40 on.
+if(CMAKE_C_COMPILER_ID STREQUAL "Clang" AND CMAKE_C_COMPILER_VERSION VERSION_LESS 16)
+  list(APPEND SAC_FLAGS_amx -fno-integrated-as)
+endif()
 
 function(sac_isa_flags list)
   set(sources ${${list}})

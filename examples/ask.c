@@ -28,7 +28,6 @@ static sac_status ask(const char *path, const char *question, sac_error *err)
 {
     sac_model *model = NULL;
     sac_engine *engine = NULL;
-    char *text = NULL;
     int32_t *prompt = NULL;
     sac_finish finish = SAC_FINISH_NONE;
 
@@ -42,12 +41,8 @@ static sac_status ask(const char *path, const char *question, sac_error *err)
 
     const sac_message message = {.role = "user", .content = question};
     const sac_chat_params chat = {.add_generation_prompt = true};
-    status = sac_chat_apply(model, &message, 1, &chat, &text, err);
-    if (status != SAC_OK) goto done;
-
-    size_t n_bytes = 0, n_prompt = 0;
-    while (text[n_bytes]) n_bytes++;
-    status = sac_tokenize(model, text, n_bytes, SAC_TOK_PARSE_SPECIAL, &prompt, &n_prompt, err);
+    size_t n_prompt = 0;
+    status = sac_chat_tokens(model, &message, 1, &chat, &prompt, &n_prompt, err);
     if (status != SAC_OK) goto done;
 
     sac_request request = sac_request_default();
@@ -65,7 +60,6 @@ static sac_status ask(const char *path, const char *question, sac_error *err)
 
 done:
     sac_free(prompt);
-    sac_free(text);
     sac_engine_free(engine);
     sac_model_free(model);
     return finish == SAC_FINISH_ERROR ? SAC_ERR_ARG : status;

@@ -156,6 +156,12 @@ typedef struct sac_chat_params {
 SAC_API SAC_NODISCARD sac_status sac_chat_apply(const sac_model *model, const sac_message *msgs,
                                                 size_t n_msg, const sac_chat_params *params,
                                                 char **out_text, sac_error *err);
+/* Renders as sac_chat_apply does and encodes what comes out, BOS included where the model wants one.
+ * Control tokens of the template become their ids. Those that messages or tools spell out stay
+ * text: no document and no user can end a turn or open another. `*out_tok` is owned by the caller. */
+SAC_API SAC_NODISCARD sac_status sac_chat_tokens(const sac_model *model, const sac_message *msgs,
+                                                 size_t n_msg, const sac_chat_params *params,
+                                                 int32_t **out_tok, size_t *out_n, sac_error *err);
 
 /* ---- Engine ------------------------------------------------------------------------------- */
 

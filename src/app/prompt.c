@@ -1,5 +1,5 @@
-/* prompt.c: see the header. Templates often write the BOS token themselves, and files ask for one
- * as well; here both meet, so here the second one is dropped. */
+/* prompt.c: see the header. A raw prompt is its writer's own template: it may spell control tokens,
+ * the BOS that files ask for included, and so a second one is not put before it. */
 #include "app/prompt.h"
 
 #include "app/input.h"
@@ -46,11 +46,7 @@ sac_status prompt_chat(const sac_model *model, const sac_message *msgs, size_t n
                        const char *chat_template, int32_t **out_tok, size_t *out_n, sac_error *err)
 {
     const sac_chat_params params = {.chat_template = chat_template, .add_generation_prompt = true};
-    char *text = NULL;
-    TRY(sac_chat_apply(model, msgs, n_msg, &params, &text, err));
-    const sac_status status = prompt_tokens(model, text, strlen(text), out_tok, out_n, err);
-    sac_free(text);
-    return status;
+    return sac_chat_tokens(model, msgs, n_msg, &params, out_tok, out_n, err);
 }
 
 sac_status prompt_template(const char **out, const char *name_or_text, const char *file,

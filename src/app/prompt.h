@@ -14,7 +14,7 @@ sac_status prompt_tokens(const sac_model *model, const char *text, size_t n_byte
                          int32_t **out_tok, size_t *out_n, sac_error *err);
 
 /* Renders the messages with a chat template (NULL: the model's own) up to where the assistant
- * begins to speak, and encodes that. */
+ * begins to speak, and encodes that; control tokens that messages spell out stay text. */
 sac_status prompt_chat(const sac_model *model, const sac_message *msgs, size_t n_msg,
                        const char *chat_template, int32_t **out_tok, size_t *out_n, sac_error *err);
 

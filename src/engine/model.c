@@ -171,7 +171,15 @@ int32_t sac_token_bos(const sac_model *m)
     return tokenizer_bos(m->tokenizer);
 }
 
-/* The text of a special token, NUL terminated in `buf` (cut: a marker of over 255 bytes is none). */
+/* What sac_chat_apply and sac_chat_tokens are asked for. */
+struct chat {
+    const sac_message *msgs; /* [n_msg] */
+    size_t n_msg;
+    const sac_chat_params *params;
+};
+
+/* The text of a special token, NUL terminated in `buf` (cut: a marker of over 255 bytes is none).
+ */
 static const char *token_text(const sac_model *m, int32_t tok, char buf[256])
 {
     size_t n = 0;
@@ -182,9 +190,10 @@ static const char *token_text(const sac_model *m, int32_t tok, char buf[256])
     return buf;
 }
 
-sac_status sac_chat_apply(const sac_model *m, const sac_message *msgs, size_t n_msg,
-                          const sac_chat_params *params, char **out_text, sac_error *err)
+static sac_status render_chat(const sac_model *m, const struct tokenizer *guard,
+                              const struct chat *chat, char **out_text, sac_error *err)
 {
+    const sac_chat_params *params = chat->params;
     const char *source = params->chat_template ? params->chat_template : m->chat_template;
     if (!source)
         return error_set(err, SAC_ERR_NOT_FOUND,
@@ -192,14 +201,33 @@ sac_status sac_chat_apply(const sac_model *m, const sac_message *msgs, size_t n_
     if (template_builtin(source)) source = template_builtin(source);
     char bos[256], eos[256];
     const struct template_input in = {
-        .msgs = msgs,
-        .n_msg = n_msg,
+        .msgs = chat->msgs,
+        .n_msg = chat->n_msg,
         .tools_json = params->tools_json,
         .vars_json = params->vars_json,
         .add_generation_prompt = params->add_generation_prompt,
         .bos = token_text(m, tokenizer_bos(m->tokenizer), bos),
         .eos = token_text(m, tokenizer_eos(m->tokenizer), eos),
         .now = (int64_t)time(NULL),
+        .guard = guard,
     };
     return template_render(source, strlen(source), &in, out_text, err);
+}
+
+sac_status sac_chat_apply(const sac_model *m, const sac_message *msgs, size_t n_msg,
+                          const sac_chat_params *params, char **out_text, sac_error *err)
+{
+    return render_chat(m, NULL, &(struct chat){msgs, n_msg, params}, out_text, err);
+}
+
+sac_status sac_chat_tokens(const sac_model *m, const sac_message *msgs, size_t n_msg,
+                           const sac_chat_params *params, int32_t **out_tok, size_t *out_n,
+                           sac_error *err)
+{
+    char *text = NULL;
+    TRY(render_chat(m, m->tokenizer, &(struct chat){msgs, n_msg, params}, &text, err));
+    const sac_status status =
+        tokenizer_encode_guarded(m->tokenizer, text, strlen(text), out_tok, out_n, err);
+    mem_free(text);
+    return status;
 }

@@ -120,6 +120,7 @@ struct jinja {
     uint32_t calls; /* nested macro calls */
     enum jinja_flow flow;
     int64_t now;
+    const struct tokenizer *guard; /* borrowed; NULL: input stays as it is */
     sac_error *err;
 };
 
@@ -253,6 +254,8 @@ sac_status jinja_text_replace(struct jinja *j, struct jinja_value s, struct jinj
                               struct jinja_value to, int64_t count, struct jinja_value *out);
 sac_status jinja_text_concat(struct jinja *j, struct jinja_value a, struct jinja_value b,
                              struct jinja_value *out);
+/* A string that came from outside, guarded if the render asks for it (template_input.guard). */
+sac_status jinja_text_guard(struct jinja *j, struct jinja_value *s);
 sac_status jinja_text_escape(struct jinja *j, struct jinja_value s, struct jinja_value *out);
 /* ASCII letters only; other letters stay. */
 sac_status jinja_text_case(struct jinja *j, struct jinja_value s, bool upper,

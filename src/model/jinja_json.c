@@ -104,11 +104,14 @@ static sac_status read_string(struct reader *r, struct jinja_value *out)
         if (r->s[at] == '"' && plain) {
             *out = jinja_str(r->s + from, at - from);
             r->at++;
-            return SAC_OK;
+            return jinja_text_guard(r->j, out);
         }
         TRY(jinja_text_add(r->j, r->s + from, at - from));
         r->at++;
-        if (r->s[at] == '"') return jinja_text_end(r->j, begin, out);
+        if (r->s[at] == '"') {
+            TRY(jinja_text_end(r->j, begin, out));
+            return jinja_text_guard(r->j, out);
+        }
         plain = false;
         TRY(read_escape(r));
         from = r->at;

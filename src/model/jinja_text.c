@@ -5,6 +5,7 @@
  * and pass through unchanged. Letters outside ASCII have no case here: templates change the case of
  * role names, not of prose. */
 #include "model/jinja.h"
+#include "model/tokenizer.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -183,6 +184,18 @@ sac_status jinja_text_replace(struct jinja *j, struct jinja_value s, struct jinj
     TRY(jinja_text_add(j, s.s + at, s.n - at));
     TRY(jinja_text_end(j, begin, out));
     out->markup = s.markup;
+    return SAC_OK;
+}
+
+sac_status jinja_text_guard(struct jinja *j, struct jinja_value *s)
+{
+    if (!j->guard) return SAC_OK;
+    TRY(jinja_step_bytes(j, s->n));
+    const size_t n = tokenizer_guard(j->guard, s->s, s->n, NULL);
+    if (n == s->n) return SAC_OK;
+    char *guarded = jinja_chars(j, n);
+    if (!guarded) return jinja_no_memory(j);
+    *s = jinja_str(guarded, tokenizer_guard(j->guard, s->s, s->n, guarded));
     return SAC_OK;
 }
 

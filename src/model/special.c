@@ -126,6 +126,22 @@ static size_t longest_at(const struct special *s, const char *text, size_t n, in
     return best;
 }
 
+bool special_meets(const struct special *s, const char *text, size_t n)
+{
+    assert(n > 0);
+    const uint8_t b = (uint8_t)text[0];
+    uint32_t lo = s->first[b], hi = s->first[b + 1];
+    for (size_t depth = 1; lo < hi; depth++) {
+        size_t n_text;
+        text_of(s, lo, &n_text);
+        if (n_text == depth || depth == n) return true;
+        const int next = (uint8_t)text[depth];
+        lo = lower_bound(s, lo, hi, depth, next);
+        hi = lower_bound(s, lo, hi, depth, next + 1);
+    }
+    return false;
+}
+
 static bool add_part(struct special_parts *p, int32_t tok, size_t at, size_t n)
 {
     if (n == 0) return true;

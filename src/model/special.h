@@ -35,4 +35,7 @@ void special_deinit(struct special *s);
 sac_status special_cut(const struct special *s, const char *text, size_t n,
                        struct special_parts *out, sac_error *err);
 
+/* Whether `text` [n > 0] begins with a token, or is itself the beginning of one. */
+bool special_meets(const struct special *s, const char *text, size_t n);
+
 #endif

@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "model/jinja.h"
+#include "model/tokenizer.h"
 
 #include <stdio.h>
 
@@ -18,6 +19,13 @@
 static sac_status set(struct jinja *j, struct jinja_dict *d, const char *key, struct jinja_value v)
 {
     return jinja_dict_set(j, d, jinja_strz(key), v);
+}
+
+/* A string of a message. */
+static sac_status input_text(struct jinja *j, const char *s, struct jinja_value *out)
+{
+    *out = jinja_strz(s);
+    return jinja_text_guard(j, out);
 }
 
 /* The members of the JSON object `json` go to `d`. */
@@ -40,8 +48,11 @@ static sac_status make_message(struct jinja *j, const struct template_input *in,
     char what[64];
     snprintf(what, sizeof what, "extra fields of message %zu", i);
     TRY(jinja_dict_new(j, out));
-    TRY(set(j, out->dict, "role", jinja_strz(m->role)));
-    TRY(set(j, out->dict, "content", m->content ? jinja_strz(m->content) : jinja_none()));
+    struct jinja_value role, content = jinja_none();
+    TRY(input_text(j, m->role, &role));
+    if (m->content) TRY(input_text(j, m->content, &content));
+    TRY(set(j, out->dict, "role", role));
+    TRY(set(j, out->dict, "content", content));
     return m->extra_json ? set_json(j, out->dict, m->extra_json, what) : SAC_OK;
 }
 
@@ -63,6 +74,7 @@ static sac_status make_scope(struct jinja *j, const struct template_input *in,
     TRY(set(j, &s->vars, "add_generation_prompt", jinja_bool(in->add_generation_prompt)));
     TRY(set(j, &s->vars, "bos_token", jinja_strz(in->bos)));
     TRY(set(j, &s->vars, "eos_token", jinja_strz(in->eos)));
+    j->guard = NULL; /* variables are the caller's own, as the template is */
     return in->vars_json ? set_json(j, &s->vars, in->vars_json, "template variables") : SAC_OK;
 }
 
@@ -94,7 +106,7 @@ sac_status template_render(const char *source, size_t n, const struct template_i
                            char **out_text, sac_error *err)
 {
     sac_error unread;
-    const size_t input = input_bytes(in);
+    const size_t input = input_bytes(in) * (in->guard ? TOKENIZER_GUARD_GROWTH : 1);
     if (n > JINJA_SOURCE_MAX)
         return error_set(err, SAC_ERR_FORMAT, "a chat template of %zu bytes, the limit is %zu", n,
                          JINJA_SOURCE_MAX);
@@ -106,6 +118,7 @@ sac_status template_render(const char *source, size_t n, const struct template_i
                       .steps_left = TEMPLATE_STEPS_MAX + input,
                       .line = 1,
                       .now = in->now,
+                      .guard = in->guard,
                       .err = err ? err : &unread};
     sac_status status = render(&j, source, n, in);
     if (status == SAC_OK) {

@@ -13,6 +13,8 @@
 #define TEMPLATE_STEPS_MAX 1000000u
 #define TEMPLATE_OUTPUT_MAX ((size_t)4 << 20)
 
+struct tokenizer;
+
 struct template_input {
     const sac_message *msgs; /* [n_msg] */
     size_t n_msg;
@@ -21,6 +23,9 @@ struct template_input {
     bool add_generation_prompt;
     const char *bos, *eos; /* texts of the tokens, "" if none */
     int64_t now;           /* seconds since 1970, for strftime_now */
+    /* Guards the strings of messages and tools (tokenizer_guard), for tokenizer_encode_guarded;
+     * NULL: they stay as they are, for people to read. */
+    const struct tokenizer *guard;
 };
 
 /* Renders template text. `*out_text` is owned by the caller (mem_free). A template that calls

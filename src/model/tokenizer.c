@@ -2,12 +2,15 @@
  *
  * Encoding: the text is cut at special tokens (special.c), what is between is encoded by kind
  * (tokenizer_bpe.c, tokenizer_spm.c), BOS and EOS are put around. All scratch belongs to the call,
- * so threads share a tokenizer freely. There is no normalisation (NFC, lower case): no model of the
- * supported kinds asks for it. Blanks beside special tokens are kept (no LSTRIP or RSTRIP). */
+ * so threads share a tokenizer freely. Text for a template is guarded before and encoded after:
+ * what a document spells out is never a control token. There is no normalisation (NFC, lower case):
+ * no model of the supported kinds asks for it. Blanks beside special tokens are kept (no LSTRIP or
+ * RSTRIP). */
 #include "model/tokenizer.h"
 
 #include "base/mem.h"
 #include "model/tokenizer_kind.h"
+#include "model/utf8.h"
 
 #include <assert.h>
 #include <string.h>
@@ -16,8 +19,9 @@ struct tokenizer {
     struct vocab vocab;
     struct bpe bpe; /* one of the two, by vocab.spelling */
     struct spm spm;
-    struct special user;  /* tokens that are found in any text */
-    struct special named; /* those and control tokens, for SAC_TOK_PARSE_SPECIAL */
+    struct special user;    /* tokens that are found in any text */
+    struct special named;   /* those and control tokens, for SAC_TOK_PARSE_SPECIAL */
+    struct special control; /* what tokenizer_guard keeps out */
 };
 
 /* Chooses the pre-tokeniser: the caller's, else the file's. */
@@ -92,6 +96,7 @@ static sac_status init(struct tokenizer *t, const struct gguf *g, const char *pr
     }
     const unsigned hidden = VOCAB_CONTROL | VOCAB_UNKNOWN;
     TRY(special_init(&t->user, &t->vocab, VOCAB_USER, hidden, err));
+    TRY(special_init(&t->control, &t->vocab, hidden, 0, err));
     return special_init(&t->named, &t->vocab, VOCAB_USER | hidden, 0, err);
 }
 
@@ -114,6 +119,7 @@ void tokenizer_destroy(struct tokenizer *t)
     if (!t) return;
     special_deinit(&t->user);
     special_deinit(&t->named);
+    special_deinit(&t->control);
     tokenizer_bpe_deinit(&t->bpe);
     tokenizer_spm_deinit(&t->spm);
     vocab_deinit(&t->vocab);
@@ -165,44 +171,130 @@ const char *tokenizer_piece(const struct tokenizer *t, int32_t tok, bool special
     return t->vocab.piece + at;
 }
 
-/* Encodes what stands between BOS and EOS. */
-static sac_status encode_parts(const struct tokenizer *t, struct encode *e, const char *text,
-                               size_t n, unsigned flags, sac_error *err)
+/* ---- Guarded text ---- */
+
+/* U+FDD0 is no character: it is valid UTF-8 that no text means, so templates pass it on. */
+static const char mark[] = "\xef\xb7\x90";
+#define N_MARK (sizeof mark - 1)
+
+static bool is_mark(const char *s, size_t n)
 {
-    struct special_parts parts = {0};
-    const struct special *const special = flags & SAC_TOK_PARSE_SPECIAL ? &t->named : &t->user;
-    sac_status status = special_cut(special, text, n, &parts, err);
-    if (status == SAC_OK)
-        status = t->vocab.spelling == VOCAB_SPM
-                     ? tokenizer_spm_encode(&t->spm, e, text, &parts, err)
-                     : tokenizer_bpe_encode(&t->bpe, e, text, &parts, err);
-    mem_free(parts.part);
+    return n >= N_MARK && memcmp(s, mark, N_MARK) == 0;
+}
+
+static size_t put(char *out, size_t at, const char *s, size_t n)
+{
+    if (out) memcpy(out + at, s, n);
+    return at + n;
+}
+
+size_t tokenizer_guard(const struct tokenizer *t, const char *text, size_t n, char *out)
+{
+    size_t n_out = 0;
+    for (size_t at = 0; at < n;) {
+        uint32_t cp;
+        size_t n_char = utf8_get_loose(text + at, n - at, &cp);
+        if (n_char == 0) n_char = 1; /* a broken one must not hide what follows it */
+        const bool marked =
+            is_mark(text + at, n - at) || special_meets(&t->control, text + at, n - at);
+        n_out = put(out, n_out, text + at, n_char);
+        if (marked) n_out = put(out, n_out, mark, N_MARK);
+        at += n_char;
+    }
+    return n_out;
+}
+
+/* Brings the text of `parts` back to what was guarded, in place: of two marks one stays, a single
+ * one goes, and a part of nothing else with it. */
+static void drop_marks(char *text, struct special_parts *parts)
+{
+    size_t n_part = 0, to = 0;
+    for (size_t i = 0; i < parts->n; i++) {
+        struct special_part part = parts->part[i];
+        const size_t end = (size_t)part.at + part.n, start = to;
+        for (size_t at = part.at; at < end;) {
+            if (is_mark(text + at, end - at)) {
+                at += N_MARK;
+                if (!is_mark(text + at, end - at)) continue;
+                memmove(text + to, mark, N_MARK);
+                at += N_MARK;
+                to += N_MARK;
+            } else {
+                text[to++] = text[at++];
+            }
+        }
+        part.at = (uint32_t)start;
+        part.n = (uint32_t)(to - start);
+        if (part.n) parts->part[n_part++] = part;
+    }
+    parts->n = n_part;
+}
+
+/* ---- Encoding ---- */
+
+static sac_status encode_parts(const struct tokenizer *t, struct encode *e, const char *text,
+                               const struct special_parts *parts, sac_error *err)
+{
+    return t->vocab.spelling == VOCAB_SPM ? tokenizer_spm_encode(&t->spm, e, text, parts, err)
+                                          : tokenizer_bpe_encode(&t->bpe, e, text, parts, err);
+}
+
+static sac_status check_length(size_t n, sac_error *err)
+{
+    if (n <= TOKENIZER_TEXT_MAX) return SAC_OK;
+    return error_set(err, SAC_ERR_ARG, "a text of %zu bytes: at most %zu can be encoded at once", n,
+                     TOKENIZER_TEXT_MAX);
+}
+
+/* Hands the ids over if `status`, the outcome of encoding, allows it; frees the rest. */
+static sac_status finish(struct encode *e, size_t n_text, sac_status status, int32_t **out_tok,
+                         size_t *out_n, sac_error *err)
+{
+    if (status == SAC_OK && !e->id && !e->failed) { /* an empty text is a list, too */
+        e->id = mem_alloc(0);
+        e->failed = !e->id;
+    }
+    if (status == SAC_OK && e->failed)
+        status = error_set(err, SAC_ERR_MEMORY, "no memory for the tokens of %zu bytes", n_text);
+    if (status == SAC_OK) {
+        *out_tok = e->id;
+        *out_n = e->n;
+        e->id = NULL;
+    }
+    encode_deinit(e);
     return status;
 }
 
 sac_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
                             int32_t **out_tok, size_t *out_n, sac_error *err)
 {
-    if (n > TOKENIZER_TEXT_MAX)
-        return error_set(err, SAC_ERR_ARG,
-                         "a text of %zu bytes: at most %zu can be encoded at once", n,
-                         TOKENIZER_TEXT_MAX);
+    TRY(check_length(n, err));
     struct encode e = {0};
+    struct special_parts parts = {0};
     encode_init(&e, n);
     if (t->vocab.add_bos && (flags & SAC_TOK_ADD_SPECIAL)) encode_put(&e, t->vocab.bos);
-    sac_status status = encode_parts(t, &e, text, n, flags, err);
+    const bool parse = flags & SAC_TOK_PARSE_SPECIAL;
+    sac_status status = special_cut(parse ? &t->named : &t->user, text, n, &parts, err);
+    if (status == SAC_OK) status = encode_parts(t, &e, text, &parts, err);
     if (t->vocab.add_eos && (flags & SAC_TOK_ADD_SPECIAL)) encode_put(&e, t->vocab.eos);
-    if (status == SAC_OK && !e.id && !e.failed) { /* an empty text is a list, too */
-        e.id = mem_alloc(0);
-        e.failed = !e.id;
-    }
-    if (status == SAC_OK && e.failed)
-        status = error_set(err, SAC_ERR_MEMORY, "no memory for the tokens of %zu bytes", n);
+    mem_free(parts.part);
+    return finish(&e, n, status, out_tok, out_n, err);
+}
+
+sac_status tokenizer_encode_guarded(const struct tokenizer *t, char *text, size_t n,
+                                    int32_t **out_tok, size_t *out_n, sac_error *err)
+{
+    TRY(check_length(n, err));
+    struct encode e = {0};
+    struct special_parts parts = {0};
+    encode_init(&e, n);
+    sac_status status = special_cut(&t->named, text, n, &parts, err);
     if (status == SAC_OK) {
-        *out_tok = e.id;
-        *out_n = e.n;
-        e.id = NULL;
+        drop_marks(text, &parts);
+        const bool has_bos = parts.n && parts.part[0].tok == t->vocab.bos;
+        if (t->vocab.add_bos && !has_bos) encode_put(&e, t->vocab.bos);
+        status = encode_parts(t, &e, text, &parts, err);
     }
-    encode_deinit(&e);
-    return status;
+    mem_free(parts.part);
+    return finish(&e, n, status, out_tok, out_n, err);
 }

@@ -26,6 +26,16 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t n);
 /* `flags` as SAC_TOK_*. Any bytes are valid input. `*out_tok` is owned by the caller (mem_free). */
 sac_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
                             int32_t **out_tok, size_t *out_n, sac_error *err);
+/* Text that others wrote, on its way into a template: a mark inside each control token that it spells
+ * (and inside what could become one where texts meet), and each mark of its own doubled. Writes to
+ * `out`, unless that is NULL, and returns the length, which is `n` if there was nothing to do. At most
+ * TOKENIZER_GUARD_GROWTH times as long. A control token of one character has no inside. */
+#define TOKENIZER_GUARD_GROWTH 4u
+size_t tokenizer_guard(const struct tokenizer *t, const char *text, size_t n, char *out);
+/* Encodes text with guarded parts: control tokens become their ids, except the marked ones, which
+ * stay text; BOS is there exactly once if the file asks for it. `text` is overwritten. */
+sac_status tokenizer_encode_guarded(const struct tokenizer *t, char *text, size_t n,
+                                    int32_t **out_tok, size_t *out_n, sac_error *err);
 /* Bytes of one token as they appear in text (byte-level symbols decoded, SPM spaces restored);
  * "" for ids out of range and, unless `special`, for control tokens. */
 const char *tokenizer_piece(const struct tokenizer *t, int32_t tok, bool special,

@@ -1,7 +1,7 @@
 /* fuzz_tokenizer.c: any bytes as text, on a small vocabulary of either kind whose file is damaged
  * at a few places. Creating and encoding give a status, with a message unless it is SAC_OK; ids are
  * tokens, pieces lie in their place, streams are valid UTF-8, and valid text comes back from an
- * undamaged byte-level vocabulary.
+ * undamaged byte-level vocabulary. A guarded text has no control tokens.
  *
  * Input: kind and flags, pre-tokeniser, number of damages, these (place of 16 bits, a byte to put
  * there), text. */
@@ -85,6 +85,24 @@ static void encode(const struct tokenizer *t, const char *text, size_t n, unsign
     mem_free(id);
 }
 
+/* What a template would get and give back has the ids of a text without control tokens. */
+static void encode_guarded(const struct tokenizer *t, const char *text, size_t n)
+{
+    int32_t *plain = NULL, *guarded = NULL;
+    size_t n_plain = 0, n_guarded = 0;
+    char *copy = malloc(TOKENIZER_GUARD_GROWTH * n + 1);
+    if (!copy) abort();
+    const size_t n_copy = tokenizer_guard(t, text, n, copy);
+    if (n_copy < n || n_copy > TOKENIZER_GUARD_GROWTH * n) abort();
+    if (tokenizer_encode_guarded(t, copy, n_copy, &guarded, &n_guarded, NULL) != SAC_OK ||
+        tokenizer_encode(t, text, n, SAC_TOK_ADD_SPECIAL, &plain, &n_plain, NULL) != SAC_OK)
+        abort();
+    if (n_plain != n_guarded || memcmp(plain, guarded, n_plain * sizeof *plain) != 0) abort();
+    mem_free(plain);
+    mem_free(guarded);
+    free(copy);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     if (n < 3) return 0;
@@ -109,6 +127,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         const char *text = (const char *)data + at;
         const bool whole = !is_spm && n_damage == 0 && !(flags & SAC_TOK_ADD_SPECIAL);
         encode(t, text, n - at, flags, whole && utf8_valid_prefix(text, n - at) == n - at);
+        if (n_damage == 0) encode_guarded(t, text, n - at);
     } else if (err.msg[0] == '\0') {
         abort();
     }
