@@ -55,6 +55,24 @@ struct op_linear {
 
 /* ---- Attention over pages --------------------------------------------------------------------- */
 
+struct attn_range { /* pages begin .. end - 1 */
+    uint32_t begin, end;
+};
+
+/* What the rows of a WIDE run read before their own page, in layers without a window. Rows come in
+ * tiles of tile_tok positions, aligned to tile_tok in the sequence. List i = tile * n_kv_head + h,
+ * tiles counted from that of pos0, holds
+ *  - the page ranges range[range_ptr[i] .. range_ptr[i+1]-1], ascending and disjoint; a row skips
+ *    those pages of them that are not before its own,
+ *  - besides them (unless tok is NULL) the tokens tok[tok_ptr[i] .. tok_ptr[i+1]-1], ascending,
+ *    outside the ranges, of pages before the tile's first row's. */
+struct attn_plan {
+    uint32_t tile_tok; /* a multiple of PAGE_TOK */
+    const struct attn_range *range;
+    const uint32_t *range_ptr;
+    const uint32_t *tok, *tok_ptr;
+};
+
 /* Rows of one sequence that stand behind each other. A row at position p reads, in this order of
  * meaning: every sealed page before its own, i.e. pages 0 .. p/PAGE_TOK - 1, in sealed form, and its
  * own page p/PAGE_TOK, tokens up to p, in 16-bit form from `own`. So the result does not depend on
@@ -69,9 +87,15 @@ struct attn_run {
      * head h's page of index pos0/PAGE_TOK + j is at own0 + h * geom.tail_bytes for j = 0 and at
      * own + ((j-1) * n_kv_head + h) * geom.tail_bytes after. */
     uint8_t *own0, *own;
-    /* Pages to read before the own one, or all when NULL (dense): for KV head h the page indices
-     * select[select_ptr[h] .. select_ptr[h+1]-1], ascending, each below pos0/PAGE_TOK. NARROW only. */
+    /* What the row of a NARROW run reads before its own page; NULL: all pages (dense). For KV head h
+     * the pages select[select_ptr[h] .. select_ptr[h+1]-1], ascending, each below pos0/PAGE_TOK, and
+     * besides them (needs `select`, which may name no page) the single tokens
+     * select_tok[select_tok_ptr[h] .. select_tok_ptr[h+1]-1], ascending, of such pages, outside the
+     * selected ones. select_logw: added to the tokens' scores (after the softcap), or NULL. */
     const uint32_t *select, *select_ptr;
+    const uint32_t *select_tok, *select_tok_ptr;
+    const float *select_logw;
+    const struct attn_plan *plan; /* the same for the rows of a WIDE run; NULL: dense */
 };
 
 struct op_attn {

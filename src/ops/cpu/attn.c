@@ -197,7 +197,7 @@ static void wide_item(void *arg, uint32_t item_i, uint32_t worker_i)
                           .kv_head = left % op->geom->n_kv_head,
                           .group = c->group,
                           .mem = c->worker_mem + worker_i * c->worker_bytes};
-    assert(!run->select);
+    assert(!run->select && !run->plan);
     tile_set_subs(&t, run, last - left / op->geom->n_kv_head, c->n_sub);
     wide_tile(c, &t, run);
 }

@@ -53,17 +53,79 @@ static uint32_t row_first_visible(const struct ref_row *r)
     return window > 0 && r->pos >= window ? r->pos - window + 1 : 0;
 }
 
-/* Pages that the row reads, in ascending order, its own one last. */
-static uint32_t row_page_count(const struct ref_row *r)
+/* What a row reads, piece by piece: pages, single tokens, its own page at last. */
+struct ref_walk {
+    uint32_t i, n;       /* entry of the page list and its end */
+    uint32_t page, end;  /* pages of the entry still to come */
+    uint32_t tok, n_tok; /* the same for the list of tokens */
+    const uint32_t *select, *select_tok;
+    const struct attn_range *range;
+    const float *logw;
+    bool done;
+};
+
+/* Tokens begin .. end - 1 of a page, `logw` added to their scores. */
+struct ref_span {
+    uint32_t page, begin, end;
+    float logw;
+};
+
+static struct ref_walk walk_begin(const struct ref_row *r)
 {
-    if (!r->run->select) return r->pos / PAGE_TOK + 1;
-    return r->run->select_ptr[r->kv_head + 1] - r->run->select_ptr[r->kv_head] + 1;
+    const struct attn_run *run = r->run;
+    const struct attn_plan *plan = run->plan;
+    const uint32_t h = r->kv_head;
+    if (plan) {
+        assert(plan->tile_tok % PAGE_TOK == 0 && r->op->window == 0);
+        const uint32_t tile = r->pos / plan->tile_tok - run->pos0 / plan->tile_tok;
+        const uint32_t list = tile * r->op->geom->n_kv_head + h;
+        struct ref_walk w = {.i = plan->range_ptr[list], .n = plan->range_ptr[list + 1]};
+        w.range = plan->range;
+        w.select_tok = plan->tok;
+        if (plan->tok) w.tok = plan->tok_ptr[list], w.n_tok = plan->tok_ptr[list + 1];
+        return w;
+    }
+    struct ref_walk w = {.select = run->select, .select_tok = run->select_tok};
+    if (!run->select) {
+        w.end = r->pos / PAGE_TOK;
+        return w;
+    }
+    w.i = run->select_ptr[h];
+    w.n = run->select_ptr[h + 1];
+    w.logw = run->select_logw;
+    if (run->select_tok) w.tok = run->select_tok_ptr[h], w.n_tok = run->select_tok_ptr[h + 1];
+    return w;
 }
 
-static uint32_t row_page(const struct ref_row *r, uint32_t i)
+/* The next piece; false at the end. A piece may be empty. */
+static bool walk_next(const struct ref_row *r, struct ref_walk *w, struct ref_span *out)
 {
-    if (i + 1 == row_page_count(r)) return r->pos / PAGE_TOK;
-    return r->run->select ? r->run->select[r->run->select_ptr[r->kv_head] + i] : i;
+    const uint32_t own = r->pos / PAGE_TOK, first = row_first_visible(r);
+    while (w->page >= w->end && w->i < w->n) {
+        w->page = w->range ? w->range[w->i].begin : w->select[w->i];
+        w->end = w->range ? w->range[w->i].end : w->page + 1;
+        w->i++;
+        if (w->end > own) w->end = own;
+    }
+    *out = (struct ref_span){.page = own, .end = r->pos % PAGE_TOK + 1};
+    if (w->page < w->end) {
+        *out = (struct ref_span){.page = w->page++, .end = PAGE_TOK};
+    } else if (w->tok < w->n_tok) {
+        const uint32_t tok = w->select_tok[w->tok];
+        assert(tok / PAGE_TOK < own);
+        *out = (struct ref_span){.page = tok / PAGE_TOK,
+                                 .begin = tok % PAGE_TOK,
+                                 .end = tok % PAGE_TOK + 1,
+                                 .logw = w->logw ? w->logw[w->tok] : 0};
+        w->tok++;
+    } else {
+        if (w->done) return false;
+        w->done = true;
+    }
+    const uint32_t at = out->page * PAGE_TOK;
+    const uint32_t hidden = first <= at ? 0 : first - at;
+    if (hidden > out->begin) out->begin = hidden < out->end ? hidden : out->end;
+    return true;
 }
 
 static const uint8_t *own_page(const struct ref_row *r)
@@ -91,27 +153,21 @@ static float attn_score(const struct op_attn *op, float dot_qk)
     return op->softcap > 0 ? op->softcap * tanhf(score / op->softcap) : score;
 }
 
-/* First visible and one past the last token of a page. */
-static void page_span(const struct ref_row *r, uint32_t page, uint32_t *begin, uint32_t *end)
-{
-    const uint32_t first = row_first_visible(r), at = page * PAGE_TOK;
-    *end = page == r->pos / PAGE_TOK ? r->pos % PAGE_TOK + 1 : PAGE_TOK;
-    *begin = first <= at ? 0 : first - at < *end ? first - at : *end;
-}
-
+/* Neighbouring tokens of a page share its reading. */
 static uint32_t row_scores(const struct ref_row *r, const struct ref_worker *w, size_t stride)
 {
     const uint32_t d = r->op->geom->head_dim, group = r->op->n_head / r->op->geom->n_kv_head;
-    uint32_t n = 0, begin, end;
-    for (uint32_t i = 0; i < row_page_count(r); i++) {
-        const uint32_t page = row_page(r, i);
-        page_span(r, page, &begin, &end);
-        if (begin == end) continue;
-        read_page(r, page, w->kv, NULL);
-        for (uint32_t t = begin; t < end; t++, n++)
+    uint32_t n = 0, have = UINT32_MAX;
+    struct ref_walk walk = walk_begin(r);
+    for (struct ref_span span; walk_next(r, &walk, &span);) {
+        if (span.begin == span.end) continue;
+        if (have != span.page) read_page(r, span.page, w->kv, NULL);
+        have = span.page;
+        for (uint32_t t = span.begin; t < span.end; t++, n++)
             for (uint32_t g = 0; g < group; g++)
                 w->score[g * stride + n] =
-                    attn_score(r->op, dot(r->q + (size_t)g * d, w->kv + (size_t)t * d, d));
+                    attn_score(r->op, dot(r->q + (size_t)g * d, w->kv + (size_t)t * d, d)) +
+                    span.logw;
     }
     return n;
 }
@@ -134,13 +190,13 @@ static void row_values(const struct ref_row *r, const struct ref_worker *w, size
 {
     const uint32_t d = r->op->geom->head_dim, group = r->op->n_head / r->op->geom->n_kv_head;
     memset(r->out, 0, (size_t)group * d * sizeof(float));
-    uint32_t n = 0, begin, end;
-    for (uint32_t i = 0; i < row_page_count(r); i++) {
-        const uint32_t page = row_page(r, i);
-        page_span(r, page, &begin, &end);
-        if (begin == end) continue;
-        read_page(r, page, NULL, w->kv);
-        for (uint32_t t = begin; t < end; t++, n++)
+    uint32_t n = 0, have = UINT32_MAX;
+    struct ref_walk walk = walk_begin(r);
+    for (struct ref_span span; walk_next(r, &walk, &span);) {
+        if (span.begin == span.end) continue;
+        if (have != span.page) read_page(r, span.page, NULL, w->kv);
+        have = span.page;
+        for (uint32_t t = span.begin; t < span.end; t++, n++)
             for (uint32_t g = 0; g < group; g++) {
                 const float weight = w->score[g * stride + n], *v = w->kv + (size_t)t * d;
                 float *out = r->out + (size_t)g * d;
