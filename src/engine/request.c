@@ -170,9 +170,12 @@ static sac_status create_sampler(struct request *r, const struct request_list *l
     const sac_status status =
         sac_sampler_create(&r->sampler, engine_model(list->engine), &sampling, err);
     mem_free(both);
-    if (status == SAC_OK)
-        for (size_t i = 0; i < want->n_prompt; i++) sac_sampler_accept(r->sampler, want->prompt[i]);
-    return status;
+    if (status != SAC_OK) return status;
+    /* Penalties look back over the whole sequence, whoever computed it. */
+    const int32_t *before = r->owns_seq ? NULL : engine_seq_tokens(list->engine, r->seq);
+    for (uint32_t i = 0; i < r->n_cached; i++) sac_sampler_accept(r->sampler, before[i]);
+    for (size_t i = 0; i < want->n_prompt; i++) sac_sampler_accept(r->sampler, want->prompt[i]);
+    return SAC_OK;
 }
 
 static sac_status fill_request(struct request *r, struct request_list *list,

@@ -71,6 +71,13 @@ uint32_t sac_seq_length(const sac_engine *e, sac_seq id, uint32_t *out_pending)
     return s ? s->n_done : 0;
 }
 
+const int32_t *engine_seq_tokens(const sac_engine *e, sac_seq id)
+{
+    const struct seq *s = engine_seq(e, id, NULL);
+    assert(s);
+    return s->tok;
+}
+
 static sac_status check_tokens(const sac_engine *e, const int32_t *tok, size_t n, sac_error *err)
 {
     for (size_t i = 0; i < n; i++)
