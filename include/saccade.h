@@ -421,6 +421,36 @@ typedef struct sac_machine {
 SAC_API SAC_NODISCARD sac_status sac_measure_machine(sac_machine *out, uint32_t n_threads,
                                                      sac_error *err);
 
+/* ---- Operations alone: how near to the machine's limits each kernel comes -------------------- */
+
+/* One operation in one shape, in a fixed list: the layers of a few models, on random weights and
+ * pages that lie in memory and not in the caches. Set by sac_op_at but for the last group. */
+typedef struct sac_op {
+    const char *op;    /* "linear", "attn", "rmsnorm", "rope", "kv_write" or "seal" */
+    const char *mode;  /* "wide" (prompt rows), "narrow" (decode rows), "" where both are one */
+    const char *shape; /* the model whose shape it is */
+    char what[80];     /* matrix or context, and rows */
+    double flop;       /* of one call; a multiply-add is two */
+    double bytes;      /* weights, or K and V, read; of the small operations all read and written */
+    /* Set by sac_op_measure: seconds of one call, the median and the best, and the least that the
+     * machine's limits allow, with the name of the limit that binds: "read", "amx bf16", ... */
+    double seconds, seconds_best, seconds_limit;
+    const char *limit;
+} sac_op;
+
+/* The i-th operation of the list; false behind the last. */
+SAC_API bool sac_op_at(size_t i, sac_op *out);
+
+typedef struct sac_op_bench sac_op_bench;
+/* Kernels as an engine would choose them, on machine->n_threads threads; takes 512 MiB. */
+SAC_API SAC_NODISCARD sac_status sac_op_bench_create(sac_op_bench **out, const sac_machine *machine,
+                                                     sac_error *err);
+SAC_API void sac_op_bench_free(sac_op_bench *bench);
+SAC_API const char *sac_op_bench_isa(const sac_op_bench *bench);
+/* Measures the i-th operation for `seconds` or a little longer. */
+SAC_API SAC_NODISCARD sac_status sac_op_measure(sac_op_bench *bench, size_t i, double seconds,
+                                                sac_op *out, sac_error *err);
+
 #ifdef __cplusplus
 }
 #endif

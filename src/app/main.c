@@ -23,6 +23,7 @@ static const struct command commands[] = {
     {"tokenize", app_tokenize, "print the token ids of a text"},
     {"perplexity", app_perplexity, "score a text, or compare two settings token by token"},
     {"eval", app_eval, "measure what methods read and whether their answers are right"},
+    {"bench", app_bench, "measure speed, and its share of what the machine can do"},
     {"gguf", app_gguf, "show what a model file holds, or check it"},
     {"methods", app_methods, "list the attention methods that are built in"},
 };

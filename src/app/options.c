@@ -272,6 +272,7 @@ void options_print_help(const struct options *o)
 {
     printf("Usage: saccade %s %s\n\n", o->command, o->usage);
     print_wrapped(o->summary, 0, 0);
+    if (o->commands) printf("\nCommands:\n%s", o->commands);
     for (size_t g = 0; g < o->n_group; g++) {
         printf("\n%s:\n", o->group[g].title);
         for (const struct option_spec *s = o->group[g].spec; s->names; s++)

@@ -48,9 +48,10 @@ struct option_group {
 };
 
 struct options {
-    const char *command; /* "run" */
-    const char *usage;   /* what follows the command: "-m MODEL [options]" */
-    const char *summary; /* one paragraph for the help */
+    const char *command;  /* "run" */
+    const char *usage;    /* what follows the command: "-m MODEL [options]" */
+    const char *summary;  /* one paragraph for the help */
+    const char *commands; /* lines "  name   what it does" of sub-commands, or NULL */
     const struct option_group *group;
     size_t n_group;
     const char **operand; /* [operand_max] gets the arguments that are no options */
