@@ -1,0 +1,83 @@
+/* ruler_qa.c: RULER's two question tasks: the paragraphs that hold the answer among others.
+ *
+ * Deviation: SQuAD (one paragraph) and HotpotQA (two) are replaced by the paragraphs of facts.h,
+ * which no model has read. Their other paragraphs come first as distractors, then generated ones.
+ */
+#include "eval/ruler_task.h"
+
+#include "base/mem.h"
+#include "eval/facts.h"
+#include "eval/prose.h"
+
+#include <string.h>
+
+#define PROSE_SENTENCES 4u
+
+/* The paragraph of number `i`: the facts' pairs in order, place first, then prose. */
+static void add_document(struct strbuf *out, struct rng *r, uint32_t i)
+{
+    if (i >= 2 * facts_n_pair()) {
+        prose_paragraph(out, r, PROSE_SENTENCES);
+        return;
+    }
+    const struct fact_pair *p = facts_pair(i / 2);
+    strbuf_adds(out, i % 2 ? p->person.text : p->place.text);
+}
+
+/* `size` numbers, shuffled, the first `n_gold` of `gold` among them: facts first, in an order
+ * drawn, then what lies behind them. */
+static void draw_order(uint32_t *order, uint32_t size, const uint32_t *gold, uint32_t n_gold,
+                       struct rng *r)
+{
+    uint32_t other[64], n = 0, n_other = 0;
+    for (uint32_t i = 0; i < 2 * facts_n_pair() && n_other < 64; i++)
+        if (i != gold[0] && (n_gold < 2 || i != gold[1])) other[n_other++] = i;
+    rng_shuffle(r, other, n_other);
+    for (; n < n_gold; n++) order[n] = gold[n];
+    for (uint32_t i = 0; n < size; i++, n++)
+        order[n] = i < n_other ? other[i] : 2 * facts_n_pair() + i;
+    rng_shuffle(r, order, size);
+}
+
+static sac_status build(const struct ruler_draw *d, bool two, uint32_t size,
+                        struct task_sample *out, sac_error *err)
+{
+    struct rng r = ruler_rng(d);
+    struct strbuf user = {0}, prefix = {0};
+    struct strlist expected = {0};
+    /* Samples go through the questions, so that few of them repeat. */
+    const uint32_t n_question = (two ? 1 : 2) * facts_n_pair();
+    const uint32_t first = (uint32_t)rng_hash(&d->args->seed, sizeof d->args->seed) % n_question;
+    const uint32_t q = (first + d->cell->index) % n_question;
+    const uint32_t gold[2] = {two ? 2 * q : q, 2 * q + 1};
+    const struct fact_pair *pair = facts_pair(gold[0] / 2);
+    const struct fact *fact = gold[0] % 2 ? &pair->person : &pair->place;
+    uint32_t *order = mem_alloc(size * sizeof *order);
+    if (!order) return error_set(err, SAC_ERR_MEMORY, "out of memory for documents");
+    draw_order(order, size, gold, two ? 2 : 1, &r);
+    strbuf_adds(&user, "Answer the question with the help of the documents. Give the answer only, "
+                       "without any other words.\n\n");
+    for (uint32_t i = 0; i < size; i++) {
+        strbuf_addf(&user, "Document %u:\n", i + 1);
+        add_document(&user, &r, order[i]);
+        strbuf_adds(&user, "\n\n");
+    }
+    strbuf_addf(&user, "Question: %s", two ? pair->question : fact->question);
+    strbuf_adds(&prefix, "Answer:");
+    strlist_add(&expected, two ? pair->answer : fact->answer);
+    mem_free(order);
+    const sac_status status = ruler_finish(d, out, &user, &prefix, &expected, err);
+    strlist_deinit(&expected);
+    return status;
+}
+
+sac_status ruler_qa_build(const void *arg, uint32_t size, struct task_sample *out, sac_error *err)
+{
+    return build(arg, false, size, out, err);
+}
+
+sac_status ruler_qa_hop_build(const void *arg, uint32_t size, struct task_sample *out,
+                              sac_error *err)
+{
+    return build(arg, true, size, out, err);
+}

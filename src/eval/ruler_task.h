@@ -1,0 +1,49 @@
+/* ruler_task.h: what the files ruler_*.c share: each family of tasks is one builder. */
+#ifndef SAC_EVAL_RULER_TASK_H
+#define SAC_EVAL_RULER_TASK_H
+
+#include "base/strbuf.h"
+#include "eval/rng.h"
+#include "eval/ruler.h"
+
+enum ruler_haystack { RULER_NOISE, RULER_ESSAY, RULER_NEEDLES };
+enum ruler_kind { RULER_WORD, RULER_NUMBER, RULER_UUID };
+
+struct ruler_spec {
+    const char *name;
+    sac_status (*build)(const void *arg, uint32_t size, struct task_sample *out, sac_error *err);
+    uint32_t new_tok, size_min;
+    enum metric metric;
+    /* The needle family: where they are hidden, what keys and values are, how many keys there are,
+     * values each key has, keys are asked for. */
+    enum ruler_haystack haystack;
+    enum ruler_kind key, value;
+    uint32_t n_key, n_value, n_query;
+};
+
+/* `arg` of a builder. */
+struct ruler_draw {
+    const struct ruler_spec *spec;
+    const struct ruler_args *args;
+    const struct task_cell *cell;
+};
+
+/* The sample's stream, from its begin: sizes differ in nothing but the size. */
+struct rng ruler_rng(const struct ruler_draw *d);
+/* Makes `user` and `prefix`, emptied by this, the sample's only turn. `expected` stays the
+ * caller's until SAC_OK, then the sample's. */
+sac_status ruler_finish(const struct ruler_draw *d, struct task_sample *out, struct strbuf *user,
+                        struct strbuf *prefix, struct strlist *expected, sac_error *err);
+
+sac_status ruler_niah_build(const void *arg, uint32_t size, struct task_sample *out,
+                            sac_error *err);
+sac_status ruler_vt_build(const void *arg, uint32_t size, struct task_sample *out, sac_error *err);
+sac_status ruler_cwe_build(const void *arg, uint32_t size, struct task_sample *out,
+                           sac_error *err);
+sac_status ruler_fwe_build(const void *arg, uint32_t size, struct task_sample *out,
+                           sac_error *err);
+sac_status ruler_qa_build(const void *arg, uint32_t size, struct task_sample *out, sac_error *err);
+sac_status ruler_qa_hop_build(const void *arg, uint32_t size, struct task_sample *out,
+                              sac_error *err);
+
+#endif
