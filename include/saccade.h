@@ -180,6 +180,10 @@ typedef struct sac_engine_params {
     uint32_t n_batch;   /* rows of one step, at most */
     uint32_t n_threads; /* 0: one per CPU of the affinity mask */
     sac_kv_type type_k, type_v; /* both of one kind: 16-bit types may be mixed, q8 goes with q8 */
+    const char *const *decode; /* [n_decode] methods that decode rows may use, "NAME:key=value,...";
+                                  none: "full". Copied */
+    uint32_t n_decode;         /* at most 8 */
+    uint32_t sparse_min_ctx;   /* decode rows at positions below it read everything */
     bool record; /* plan the memory of sac_engine_set_recorder */
 } sac_engine_params;
 
@@ -196,7 +200,14 @@ typedef struct sac_engine_stats {
     uint64_t kv_bytes;        /* the pool and the tails, as planned */
     uint64_t kv_bytes_used;   /* in pages that some sequence holds, and tails */
     uint64_t scratch_bytes;   /* planned for steps */
-    uint64_t kv_bytes_read;   /* K, V and side data read by attention so far */
+    uint64_t kv_bytes_read;   /* K and V read by attention so far */
+    uint64_t side_bytes_read; /* read by methods to choose: side data of pages, keys, tables */
+    uint64_t side_bytes;      /* planned for side data and state of the decode methods */
+    uint64_t select_us;       /* wall time of choosing, part of attn_us */
+    uint64_t n_select;        /* choices made: one per decode row, layer and KV head that asked */
+    uint64_t n_select_dense;  /* of these: everything was read */
+    uint64_t n_select_nan;    /* of these: because of a NaN or infinity in a query or key */
+    uint64_t n_tok_seen, n_tok_read; /* tokens before the own page, and those read, by decode rows */
     uint64_t weight_bytes_read;
     uint64_t linear_us, attn_us, other_us; /* wall time of steps, by stage */
     uint64_t n_page, n_page_free, page_bytes;
@@ -229,6 +240,11 @@ SAC_API SAC_NODISCARD sac_status sac_seq_fork(sac_engine *engine, sac_seq src, s
 SAC_API SAC_NODISCARD sac_status sac_seq_truncate(sac_engine *engine, sac_seq seq, uint32_t n_tok,
                                                   sac_error *err);
 SAC_API void sac_seq_remove(sac_engine *engine, sac_seq seq);
+/* From the next step on, decode rows of the sequence use the engine's method `decode_i`, an index of
+ * `params.decode`. A new sequence uses 0, a fork what its source uses. What another method had
+ * learnt of the sequence is forgotten. */
+SAC_API SAC_NODISCARD sac_status sac_seq_use_decode(sac_engine *engine, sac_seq seq,
+                                                    uint32_t decode_i, sac_error *err);
 /* Tokens computed; `*out_pending` (or NULL) gets those appended and not yet computed. */
 SAC_API uint32_t sac_seq_length(const sac_engine *engine, sac_seq seq, uint32_t *out_pending);
 
@@ -368,6 +384,8 @@ typedef struct sac_event {
 /* True cancels the request. */
 typedef bool (*sac_event_fn)(void *user, const sac_event *event);
 
+#define SAC_DECODE_KEEP UINT32_MAX
+
 typedef struct sac_request {
     sac_seq seq;           /* continue this sequence and keep it; SAC_SEQ_NONE: a fresh one that is
                               removed at the end */
@@ -378,6 +396,8 @@ typedef struct sac_request {
     const char *const *stop; /* [n_stop], copied */
     size_t n_stop;
     bool ignore_eos;
+    uint32_t decode; /* as in sac_seq_use_decode; SAC_DECODE_KEEP (the default): what a continued
+                        sequence uses, 0 for a fresh one */
     uint32_t n_probs;
     sac_event_fn on_event;
     void *user;
@@ -393,15 +413,37 @@ SAC_API SAC_NODISCARD sac_status sac_run(sac_engine *engine, uint32_t *out_activ
 
 /* ---- Attention methods --------------------------------------------------------------------- */
 
+typedef enum sac_param_type {
+    SAC_PARAM_INT = 0, /* a whole number */
+    SAC_PARAM_FLOAT,
+    SAC_PARAM_BUDGET, /* tokens to read ("1024"), or a share of the context ("5%") */
+    SAC_PARAM_CHOICE, /* one of `choices` */
+} sac_param_type;
+
+typedef struct sac_method_param {
+    const char *key;
+    sac_param_type type;
+    const char *value;   /* the default, as one would type it */
+    double min, max;     /* of numbers, inclusive; of a budget: of its tokens */
+    const char *choices; /* "first|second" */
+    const char *help;    /* a sentence without a full stop */
+} sac_method_param;
+
 typedef struct sac_method_info {
     const char *kind;    /* "prefill" or "decode" */
     const char *name;    /* as the command line spells it */
     const char *summary; /* one line */
     const char *paper;   /* where it is described, or NULL */
+    const char *about;   /* a paragraph: what it does, what it can and cannot find */
+    const sac_method_param *param; /* [n_param] */
+    size_t n_param;
 } sac_method_info;
 
 /* The i-th method that is built in; false behind the last. */
 SAC_API bool sac_method_at(size_t i, sac_method_info *out);
+/* Whether "NAME:key=value,..." names a method of this kind with parameters that it has. */
+SAC_API SAC_NODISCARD sac_status sac_method_check(const char *kind, const char *spec,
+                                                  sac_error *err);
 
 /* ---- The machine ---------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
-/* methods.c: `saccade methods` prints the attention methods that are built in. All it knows comes
- * from the library's list. */
+/* methods.c: `saccade methods` prints the attention methods that are built in, or one of them with
+ * its parameters. All it knows comes from the library's list. */
 #include "app/app.h"
 #include "app/options.h"
 #include "app/output.h"
@@ -8,6 +8,9 @@
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
+#include <string.h>
+
+#define COMMAND "methods"
 
 enum format { FORMAT_TEXT, FORMAT_JSON };
 
@@ -17,41 +20,124 @@ struct methods_options {
 
 static const struct option_spec specs[] = {
     {"-o --output", OPTION_CHOICE, offsetof(struct methods_options, format), .choices = "text|json",
-     .help = "format; json is a list of objects with kind, name, summary and paper"},
+     .help = "format; json is a list of objects with kind, name, summary, paper, about and param"},
     {0},
 };
 
-static int print_json(void)
+static const char *type_name(sac_param_type type)
+{
+    static const char *const names[] = {"int", "float", "budget", "choice"};
+    return names[type];
+}
+
+static cJSON *param_json(const sac_method_param *p)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "key", p->key);
+    cJSON_AddStringToObject(o, "type", type_name(p->type));
+    cJSON_AddStringToObject(o, "default", p->value);
+    if (p->choices) {
+        cJSON_AddStringToObject(o, "choices", p->choices);
+    } else {
+        cJSON_AddNumberToObject(o, "min", p->min);
+        cJSON_AddNumberToObject(o, "max", p->max);
+    }
+    cJSON_AddStringToObject(o, "help", p->help);
+    return o;
+}
+
+static int print_json(const char *name)
 {
     cJSON *list = cJSON_CreateArray();
     sac_method_info m;
     for (size_t i = 0; sac_method_at(i, &m); i++) {
+        if (name && strcmp(m.name, name) != 0) continue;
         cJSON *row = cJSON_CreateObject();
         cJSON_AddStringToObject(row, "kind", m.kind);
         cJSON_AddStringToObject(row, "name", m.name);
         cJSON_AddStringToObject(row, "summary", m.summary);
         if (m.paper) cJSON_AddStringToObject(row, "paper", m.paper);
+        cJSON_AddStringToObject(row, "about", m.about);
+        cJSON *params = cJSON_AddArrayToObject(row, "param");
+        for (size_t j = 0; j < m.n_param; j++)
+            cJSON_AddItemToArray(params, param_json(&m.param[j]));
         cJSON_AddItemToArray(list, row);
     }
     return output_json(list);
+}
+
+/* Words of a paragraph in lines of at most `width`. */
+static void print_wrapped(const char *text, size_t width)
+{
+    size_t column = 0;
+    while (*text) {
+        const size_t n = strcspn(text, " ");
+        if (column > 0 && column + 1 + n > width) {
+            putchar('\n');
+            column = 0;
+        }
+        column += (size_t)printf("%s%.*s", column ? " " : "", (int)n, text);
+        text += n + strspn(text + n, " ");
+    }
+    putchar('\n');
+}
+
+static void print_method(const sac_method_info *m)
+{
+    printf("%s method '%s': %s\n", m->kind, m->name, m->summary);
+    if (m->paper) printf("%s\n", m->paper);
+    putchar('\n');
+    print_wrapped(m->about, 96);
+    if (m->n_param) printf("\nParameters (--%s %s:key=value,...)\n", m->kind, m->name);
+    for (size_t i = 0; i < m->n_param; i++) {
+        const sac_method_param *p = &m->param[i];
+        printf("  %-12s %s", p->key, p->help);
+        if (p->choices)
+            printf(" (%s; default %s)\n", p->choices, p->value);
+        else
+            printf(" (%s, %.15g to %.15g%s; default %s)\n", type_name(p->type), p->min, p->max,
+                   p->type == SAC_PARAM_BUDGET ? " tokens or N%" : "", p->value);
+    }
+}
+
+static int print_text(const char *name)
+{
+    sac_method_info m;
+    for (size_t i = 0; sac_method_at(i, &m); i++)
+        if (!name)
+            printf("%-8s  %-12s  %s\n", m.kind, m.name, m.summary);
+        else if (strcmp(m.name, name) == 0)
+            print_method(&m);
+    return EXIT_OK;
+}
+
+static bool is_known(const char *name)
+{
+    sac_method_info m;
+    for (size_t i = 0; sac_method_at(i, &m); i++)
+        if (strcmp(m.name, name) == 0) return true;
+    return false;
 }
 
 int app_methods(int argc, char **argv)
 {
     struct methods_options opt = {.format = FORMAT_TEXT};
     const struct option_group group = {"Options", specs, &opt};
+    const char *name = NULL;
     struct options o = {
-        .command = "methods",
-        .usage = "[options]",
-        .summary = "Lists the attention methods that are built in.",
+        .command = COMMAND,
+        .usage = "[NAME] [options]",
+        .summary = "Lists the attention methods that are built in, or explains one of them and its "
+                   "parameters.",
         .group = &group,
         .n_group = 1,
+        .operand = &name,
+        .operand_max = 1,
     };
     const int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;
-    if (opt.format == FORMAT_JSON) return print_json();
-    sac_method_info m;
-    for (size_t i = 0; sac_method_at(i, &m); i++)
-        printf("%-8s  %-12s  %s\n", m.kind, m.name, m.summary);
-    return EXIT_OK;
+    if (name && !is_known(name))
+        return options_usage_error(
+            COMMAND, "there is no method '%.60s'; 'saccade methods' lists them", name);
+    return opt.format == FORMAT_JSON ? print_json(name) : print_text(name);
 }

@@ -37,7 +37,7 @@ enum format { FORMAT_TEXT, FORMAT_JSON };
 struct perplexity_options {
     const char *file, *base;
     uint32_t n_chunk, n_parallel;
-    bool compare, decode;
+    bool compare;
     int format, base_type;
 };
 
@@ -49,9 +49,6 @@ struct perplexity_options {
 static const struct option_spec specs[] = {
     OPT("-f --file", OPTION_TEXT, file, "FILE", "the text; - is stdin", .env = NULL),
     OPT("--chunks", OPTION_U32, n_chunk, "N", "score the first N chunks; 0: all", .env = NULL),
-    OPT("--decode", OPTION_FLAG, decode, NULL,
-        "compute the scored tokens one by one, as an answer's are, instead of as a prompt",
-        .env = NULL),
     OPT("--kl-divergence-base", OPTION_TEXT, base, "FILE",
         "write the log-probabilities of all scored tokens to FILE; with --kl-divergence: read it",
         .env = NULL),
@@ -210,7 +207,7 @@ static void on_row(void *user, const sac_row *row)
 static sac_status start_chunk(struct perplexity *p, struct slot *s, sac_error *err)
 {
     const int32_t *tok = p->tok + (size_t)p->n_started * p->n_ctx;
-    const sac_row_kind kind = p->opt.decode ? SAC_ROW_DECODE : SAC_ROW_PROMPT;
+    const sac_row_kind kind = p->setup.decode ? SAC_ROW_DECODE : SAC_ROW_PROMPT;
     s->chunk = p->n_started++;
     TRY(sac_seq_create(p->engine, &s->seq, err));
     TRY(sac_seq_append(p->engine, s->seq, tok, p->first, SAC_ROW_PROMPT, SAC_WANT_NONE, err));
@@ -281,7 +278,7 @@ static sac_status prepare(struct perplexity *p, sac_error *err)
     if (!p->score || !p->done || !p->base_row)
         return error_set(err, SAC_ERR_MEMORY, "no memory for %zu scores", n);
     uint32_t slots = p->opt.n_parallel;
-    if (slots == 0) slots = p->opt.decode ? 8 : p->setup.n_batch / p->n_ctx;
+    if (slots == 0) slots = p->setup.decode ? 8 : p->setup.n_batch / p->n_ctx;
     if (slots > p->n_chunk) slots = p->n_chunk;
     if (slots > PARALLEL_MAX) slots = PARALLEL_MAX;
     p->n_slot = slots ? slots : 1;

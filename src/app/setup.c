@@ -47,6 +47,16 @@ const struct option_spec setup_specs[] = {
         "context that the model was trained with, for YaRN; 0: the file's", .env = "YARN_ORIG_CTX"),
     OPT("--override-pre", OPTION_TEXT, pre, "NAME",
         "pre-tokeniser to use instead of the one that the file names", .env = "OVERRIDE_PRE"),
+    OPT("--decode", OPTION_TEXT, decode, "SPEC",
+        "which tokens a new token reads: a method of 'saccade methods', NAME:key=value,...",
+        .env = "DECODE"),
+    OPT("--budget", OPTION_TEXT, budget, "N",
+        "the method's budget: tokens, or a share of the context (5%)", .env = "BUDGET"),
+    OPT("--mass", OPTION_F32, mass, "F",
+        "share of the attention that the method is to keep; 0: the method's own", .env = "MASS",
+        .max = 1),
+    OPT("--sparse-min-ctx", OPTION_U32, sparse_min_ctx, "N",
+        "contexts shorter than N tokens are read whole", .env = "SPARSE_MIN_CTX"),
     OPT("-v --verbose", OPTION_FLAG, verbose, NULL, "tell on stderr what was loaded and planned",
         .env = NULL),
     {0},
@@ -98,6 +108,7 @@ struct setup setup_default(const char *command)
         .type_k = (int)e.type_k,
         .type_v = (int)e.type_v,
         .rope = SAC_ROPE_MODEL,
+        .sparse_min_ctx = e.sparse_min_ctx,
     };
 }
 
@@ -123,6 +134,35 @@ int setup_failed(const char *command, sac_status status, const char *message)
     if (status == SAC_ERR_CANCELLED && interrupt_pending()) return EXIT_INTERRUPTED;
     fprintf(stderr, "saccade %s: %s\n", command, message);
     return status == SAC_ERR_ARG ? EXIT_USAGE : EXIT_RUNTIME;
+}
+
+/* ---- Attention ---- */
+
+/* --decode with --budget and --mass as two of its parameters. */
+static int make_decode_spec(struct setup *s)
+{
+    if (!s->decode && (s->budget || s->mass > 0))
+        return options_usage_error(s->command, "%s is for a method: --decode NAME is missing",
+                                   s->budget ? "--budget" : "--mass");
+    if (!s->decode) return OPTIONS_GO_ON;
+    char budget[64] = "", mass[64] = "";
+    bool has_param = strchr(s->decode, ':') != NULL;
+    if (s->budget) {
+        snprintf(budget, sizeof budget, "%cbudget=%.40s", has_param ? ',' : ':', s->budget);
+        has_param = true;
+    }
+    if (s->mass > 0)
+        snprintf(mass, sizeof mass, "%cmass=%g", has_param ? ',' : ':', (double)s->mass);
+    const int n =
+        snprintf(s->decode_spec, sizeof s->decode_spec, "%s%s%s", s->decode, budget, mass);
+    if (n < 0 || (size_t)n >= sizeof s->decode_spec)
+        return options_usage_error(s->command, "option '--decode': longer than %zu bytes",
+                                   sizeof s->decode_spec - 1);
+    sac_error err = {0};
+    if (sac_method_check("decode", s->decode_spec, &err) != SAC_OK)
+        return options_usage_error(s->command, "option '--decode': %s", err.msg);
+    s->decode_list[0] = s->decode_spec;
+    return OPTIONS_GO_ON;
 }
 
 /* ---- Model ---- */
@@ -158,9 +198,11 @@ static bool on_load(void *user, double share)
     return interrupt_pending();
 }
 
-int setup_load(const struct setup *s, sac_model **out)
+int setup_load(struct setup *s, sac_model **out)
 {
     if (!s->model) return options_usage_error(s->command, "a model is missing (-m FILE)");
+    const int code = make_decode_spec(s);
+    if (code != OPTIONS_GO_ON) return code;
     char buf[4096];
     const char *path = find_model(s->model, buf, sizeof buf);
     struct progress bar;
@@ -198,6 +240,10 @@ sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uin
     p.n_threads = s->n_threads;
     p.type_k = (sac_kv_type)(s->kv >= 0 ? s->kv : s->type_k);
     p.type_v = (sac_kv_type)(s->kv >= 0 ? s->kv : s->type_v);
+    p.sparse_min_ctx = s->sparse_min_ctx;
+    if (!s->decode) return p;
+    p.decode = s->decode_list;
+    p.n_decode = 1;
     return p;
 }
 

@@ -19,7 +19,12 @@ struct setup {
     int rope;                           /* enum sac_rope_scaling */
     float rope_scale, rope_freq_base;
     uint32_t yarn_orig_ctx;
+    const char *decode, *budget; /* NULL: dense, the method's own */
+    float mass;                  /* 0: the method's own */
+    uint32_t sparse_min_ctx;
     bool verbose;
+    char decode_spec[256];      /* what the three above come to */
+    const char *decode_list[1]; /* for sac_engine_params: points at it */
 };
 
 struct setup_sampling {
@@ -37,10 +42,11 @@ extern const struct option_spec setup_sampling_specs[];
 struct setup setup_default(const char *command);
 struct setup_sampling setup_sampling_default(void);
 
-/* Loads the model of `-m`: a path, or the name of a fetched model. Shows a progress bar. */
-int setup_load(const struct setup *s, sac_model **out);
+/* Loads the model of `-m`: a path, or the name of a fetched model. Shows a progress bar. First it
+ * makes `decode_spec` and has it checked, so that a wrong parameter is told at once. */
+int setup_load(struct setup *s, sac_model **out);
 
-/* The engine's parameters for `n_seq` sequences of `n_ctx` tokens each. */
+/* The engine's parameters for `n_seq` sequences of `n_ctx` tokens each; they borrow from `s`. */
 sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uint32_t n_seq);
 
 /* `bias` [OPTION_LIST_MAX] receives the parsed biases and must live as long as `out`. The seed in

@@ -13,11 +13,12 @@
 #include <assert.h>
 #include <string.h>
 
-#define N_CTX_MAX (1u << 24)
+#define N_CTX_MAX      (1u << 24)
+#define SPARSE_MIN_CTX 2048u /* reading less does not pay for choosing before */
 
 sac_engine_params sac_engine_params_default(void)
 {
-    return (sac_engine_params){.n_seq_max = 1, .n_batch = 512};
+    return (sac_engine_params){.n_seq_max = 1, .n_batch = 512, .sparse_min_ctx = SPARSE_MIN_CTX};
 }
 
 static sac_status fill_params(sac_engine *e, sac_error *err)
@@ -119,6 +120,7 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     plan_seqs(e, a);
     plan_batch(e, a);
     plan_scratch(e, a);
+    decode_plan(e, a);
     record_plan(e, a);
     e->stats.scratch_bytes = a->used - e->stats.kv_bytes;
 }
@@ -142,6 +144,7 @@ static sac_status create(sac_engine *e, sac_error *err)
 {
     uint32_t n_page = 0;
     TRY(fill_params(e, err));
+    TRY(decode_init(e, err));
     TRY(ops_init(&e->ops, err));
     TRY(workers_create(&e->workers, e->params.n_threads, err));
     e->params.n_threads = workers_count(e->workers);

@@ -6,6 +6,7 @@
 #ifndef SAC_ENGINE_ENGINE_H
 #define SAC_ENGINE_ENGINE_H
 
+#include "engine/decode.h"
 #include "engine/model.h"
 #include "engine/record.h"
 #include "kv/pool.h"
@@ -21,6 +22,7 @@ struct request_list;
 struct seq {
     bool alive;
     uint32_t n_done, n_all;
+    uint32_t decode_i; /* method of its decode rows */
     uint64_t ticket; /* order of queueing of the oldest pending token */
     int32_t *tok;    /* [n_ctx] */
     uint8_t *flags;  /* [n_ctx] ROW_* */
@@ -63,6 +65,7 @@ struct sac_engine {
     struct seq *seqs; /* [n_seq_max] */
     struct batch batch;
     struct scratch scratch;
+    struct decode decode;
     struct record record;
     struct rope_table rope[2]; /* global, local layers */
     uint64_t next_ticket;

@@ -168,9 +168,10 @@ static void seal_full_pages(sac_engine *e)
             }
     }
     assert(n <= (size_t)b->n_new_page_max * g->n_kv_head);
-    if (n)
-        e->ops.seal(e->workers, &(struct op_seal){
-                                    .geom = g, .n_page = n, .tail = b->seal_from, .sealed = b->seal_to});
+    if (n == 0) return;
+    e->ops.seal(e->workers, &(struct op_seal){
+                                .geom = g, .n_page = n, .tail = b->seal_from, .sealed = b->seal_to});
+    decode_seal(e, b->seal_to, n);
 }
 
 /* The page that a chunk leaves unfilled becomes the sequence's tail. */
@@ -200,6 +201,24 @@ static uint64_t tokens_read(const struct attn_run *run, uint32_t window)
     return n;
 }
 
+/* Counts what the runs' attention reads. */
+static void count_reads(sac_engine *e, uint32_t window)
+{
+    const struct page_geom *g = &e->pool.geom;
+    for (uint32_t i = 0; i < e->batch.n_run; i++) {
+        const struct attn_run *run = &e->batch.run[i];
+        const uint64_t n_seen = (uint64_t)(run->pos0 / PAGE_TOK) * PAGE_TOK * g->n_kv_head;
+        uint64_t n_read = tokens_read(run, window) * g->n_kv_head;
+        if (run->select)
+            n_read = (uint64_t)run->select_ptr[g->n_kv_head] * PAGE_TOK +
+                     (uint64_t)(run->pos0 % PAGE_TOK + 1) * g->n_kv_head;
+        e->stats.kv_bytes_read += n_read * (g->bytes / PAGE_TOK);
+        if (run->mode != LINEAR_NARROW || window > 0) continue;
+        e->stats.n_tok_seen += n_seen;
+        e->stats.n_tok_read += n_read - (uint64_t)(run->pos0 % PAGE_TOK + 1) * g->n_kv_head;
+    }
+}
+
 static void attend(sac_engine *e, uint32_t layer)
 {
     const struct config *c = &e->model->config;
@@ -215,10 +234,10 @@ static void attend(sac_engine *e, uint32_t layer)
                                           .v = qkv + q_width(c) + kv_width(c),
                                           .kv_stride = qkv_width(c)};
         e->ops.kv_write(e->workers, &write);
-        e->stats.kv_bytes_read +=
-            tokens_read(&e->batch.run[i], window) * (g->bytes / PAGE_TOK) * g->n_kv_head;
     }
     seal_full_pages(e);
+    decode_select(e, layer, window);
+    count_reads(e, window);
     e->ops.attn(e->workers, &(struct op_attn){.geom = g,
                                               .pool = e->pool.pages,
                                               .n_head = c->n_head,
@@ -236,8 +255,11 @@ static void attend(sac_engine *e, uint32_t layer)
     const uint64_t attend_us = clock_us() - start;
     e->stats.attn_us += attend_us;
     if (e->record.fn)
-        record_run(e, &(struct record_layer){
-                          .layer = layer, .window = window, .attend_us = attend_us});
+        record_run(e, &(struct record_layer){.layer = layer,
+                                             .window = window,
+                                             .side_bytes = e->decode.layer_side_bytes,
+                                             .select_us = e->decode.layer_us,
+                                             .attend_us = attend_us - e->decode.layer_us});
     keep_tails(e);
 }
 

@@ -42,6 +42,7 @@ struct request {
     int32_t *tok; /* owned, [n_prompt + max_tokens]: prompt, then chosen tokens; for starting again.
                      NULL if the caller owns the sequence */
     uint32_t n_cached, n_prompt, n_prompt_done, n_predicted, max_tokens;
+    uint32_t decode; /* or SAC_DECODE_KEEP */
     bool has_choice; /* the last step chose a token */
     int32_t choice;
     float choice_logprob;
@@ -113,7 +114,9 @@ void request_list_destroy(struct request_list *list)
 
 sac_request sac_request_default(void)
 {
-    return (sac_request){.seq = SAC_SEQ_NONE, .sampling = sac_sampling_default()};
+    return (sac_request){.seq = SAC_SEQ_NONE,
+                         .sampling = sac_sampling_default(),
+                         .decode = SAC_DECODE_KEEP};
 }
 
 /* ---- Submitting ---- */
@@ -130,6 +133,9 @@ static sac_status check_request(struct request *r, const struct request_list *li
         if (!r->owns_seq && o->seq == want->seq && o->state == REQUEST_RUNNING)
             return error_set(err, SAC_ERR_ARG, "sequence %u is in use by request %llu", want->seq,
                              (unsigned long long)o->id);
+    if (r->decode != SAC_DECODE_KEEP && r->decode >= params.n_decode)
+        return error_set(err, SAC_ERR_ARG, "there is no decode method %u: the engine has %u",
+                         r->decode, params.n_decode);
     uint32_t pending = 0;
     if (!r->owns_seq) r->n_cached = sac_seq_length(list->engine, want->seq, &pending);
     if (pending)
@@ -172,7 +178,7 @@ static sac_status create_sampler(struct request *r, const struct request_list *l
     mem_free(both);
     if (status != SAC_OK) return status;
     /* Penalties look back over the whole sequence, whoever computed it. */
-    const int32_t *before = r->owns_seq ? NULL : engine_seq_tokens(list->engine, r->seq);
+    const int32_t *before = r->n_cached ? engine_seq_tokens(list->engine, r->seq) : NULL;
     for (uint32_t i = 0; i < r->n_cached; i++) sac_sampler_accept(r->sampler, before[i]);
     for (size_t i = 0; i < want->n_prompt; i++) sac_sampler_accept(r->sampler, want->prompt[i]);
     return SAC_OK;
@@ -185,6 +191,7 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     r->seq = want->seq;
     r->ignore_eos = want->ignore_eos;
     r->n_probs = want->n_probs;
+    r->decode = want->decode;
     r->on_event = want->on_event;
     r->user = want->user;
     TRY(check_request(r, list, want, err));
@@ -201,6 +208,8 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     }
     r->state = REQUEST_RUNNING;
     r->start_us = clock_us();
+    if (r->decode != SAC_DECODE_KEEP)
+        TRY(sac_seq_use_decode(list->engine, r->seq, r->decode, err));
     return sac_seq_append(list->engine, r->seq, want->prompt, r->n_prompt, SAC_ROW_PROMPT,
                           SAC_WANT_LAST, err);
 }
@@ -399,6 +408,8 @@ static bool has_room(const struct request_list *list, const struct request *r)
 static sac_status start_request(struct request_list *list, struct request *r, sac_error *err)
 {
     const uint32_t n_again = r->n_predicted;
+    if (r->decode != SAC_DECODE_KEEP)
+        TRY(sac_seq_use_decode(list->engine, r->seq, r->decode, err));
     TRY(sac_seq_append(list->engine, r->seq, r->tok, r->n_prompt, SAC_ROW_PROMPT,
                        n_again ? SAC_WANT_NONE : SAC_WANT_LAST, err));
     return sac_seq_append(list->engine, r->seq, r->tok + r->n_prompt, n_again, SAC_ROW_DECODE,

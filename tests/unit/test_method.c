@@ -1,9 +1,10 @@
 /* test_method.c: the list of methods is well formed and equals its public view. */
-#include "methods/method.h"
+#include "methods/spec.h"
 #include "saccade.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -43,12 +44,82 @@ static void dense_attention_is_always_there(void **state)
     assert_non_null(method_find("decode", "full"));
 }
 
+static void defaults_obey_their_own_tables(void **state)
+{
+    (void)state;
+    const struct method *m;
+    for (size_t i = 0; (m = method_at(i)); i++) {
+        struct spec s;
+        sac_error err;
+        assert_true(m->n_param <= METHOD_PARAM_MAX && m->about && m->about[0]);
+        if (spec_parse(&s, m->kind, m->name, &err) != SAC_OK) fail_msg("%s", err.msg);
+        assert_ptr_equal(s.method, m);
+        for (uint32_t p = 0; p < m->n_param; p++) {
+            char text[128];
+            assert_true(m->param[p].help[0]);
+            snprintf(text, sizeof text, "%s:%s=%s", m->name, m->param[p].key, m->param[p].value);
+            if (spec_parse(&s, m->kind, text, &err) != SAC_OK) fail_msg("%s", err.msg);
+        }
+    }
+}
+
+static void values_are_read(void **state)
+{
+    (void)state;
+    struct spec s;
+    assert_int_equal(spec_parse(&s, "decode", "streaming:budget=77,sink=2", NULL), SAC_OK);
+    assert_true(s.param[0] == 77 && s.param[1] == 2);
+    assert_int_equal(spec_budget(s.param[0], 10), 77);
+    assert_int_equal(spec_parse(&s, "decode", "streaming:budget=2.5%", NULL), SAC_OK);
+    assert_true(s.param[0] == -0.025 && s.param[1] == 4);
+    assert_int_equal(spec_budget(s.param[0], 1000), 25);
+    assert_int_equal(spec_budget(s.param[0], 1001), 26);
+    assert_int_equal(spec_budget(s.param[0], 1), 1);
+}
+
+static void wrong_specs_are_refused_with_a_reason(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *reason;
+    } wrong[] = {
+        {"", "unknown decode method ''"},
+        {"no", "there are full, streaming"},
+        {"full:x=1", "has no parameter 'x': it has none"},
+        {"streaming:", "''"},
+        {"streaming:budget", "'budget' is not of the form key=value"},
+        {"streaming:budget=8,", "'' is not of the form key=value"},
+        {"streaming:budge=8", "it has budget, sink"},
+        {"streaming:budget=0", "budget=0 must be 1 to"},
+        {"streaming:budget=1.5", "budget=1.5 must be"},
+        {"streaming:budget=101%", "up to 100%"},
+        {"streaming:budget=0%", "up to 100%"},
+        {"streaming:budget=nan", "budget=nan"},
+        {"streaming:budget=1e999", "budget=1e999"},
+        {"streaming:budget=0x", "budget=0x"},
+        {"streaming:sink=4%", "sink=4% must be a whole number from 0 to 4096"},
+        {"streaming:sink=-1", "sink=-1"},
+        {"streaming:sink= 1", "sink= 1"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct spec s;
+        sac_error err = {0};
+        if (spec_parse(&s, "decode", wrong[i].text, &err) != SAC_ERR_ARG)
+            fail_msg("'%s' was accepted", wrong[i].text);
+        if (!strstr(err.msg, wrong[i].reason)) fail_msg("'%s': %s", wrong[i].text, err.msg);
+        assert_int_equal(sac_method_check("decode", wrong[i].text, NULL), SAC_ERR_ARG);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_are_unique_and_found),
         cmocka_unit_test(public_view_equals_the_list),
         cmocka_unit_test(dense_attention_is_always_there),
+        cmocka_unit_test(defaults_obey_their_own_tables),
+        cmocka_unit_test(values_are_read),
+        cmocka_unit_test(wrong_specs_are_refused_with_a_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

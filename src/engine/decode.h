@@ -1,0 +1,55 @@
+/* decode.h: decode methods at work: their memory, their side data of pages, their choices.
+ *
+ * Memory is part of plan_memory. State belongs to a sequence, [n_layer][n_kv_head][lane_bytes], and
+ * moves with it; side data belongs to a page, [n_page][side_stride], and lives as long as the page.
+ */
+#ifndef SAC_ENGINE_DECODE_H
+#define SAC_ENGINE_DECODE_H
+
+#include "base/mem.h"
+#include "methods/spec.h"
+
+#define DECODE_METHODS_MAX 8u
+
+struct decode_lane; /* what one lane of a step has answered */
+
+struct decode_method {
+    struct spec spec;
+    size_t state_bytes; /* of a lane */
+    size_t side_bytes;  /* of a page */
+    size_t side_at;     /* offset in a page's side data */
+};
+
+struct decode {
+    struct decode_method method[DECODE_METHODS_MAX];
+    const char *text[DECODE_METHODS_MAX]; /* for sac_engine_params.decode */
+    uint32_t n_method;
+    struct method_shape shape;
+    bool is_dense; /* every method is: nothing here costs a step anything */
+    size_t lane_bytes, side_stride, worker_bytes;
+    uint8_t *state;           /* [n_seq_max][n_layer][n_kv_head][lane_bytes] */
+    uint8_t *side;            /* [n_page][side_stride] */
+    uint8_t *worker;          /* [n_worker][worker_bytes] scratch of methods */
+    uint32_t *mask;           /* [n_seq_max][n_kv_head][max_page] */
+    uint32_t *page;           /* [n_seq_max][n_kv_head * max_page] lists for the attention op */
+    uint32_t *page_ptr;       /* [n_seq_max][n_kv_head + 1] */
+    struct decode_lane *lane; /* [n_seq_max * n_kv_head] of this layer */
+    uint64_t layer_side_bytes, layer_us; /* of the last decode_select */
+};
+
+/* Reads the specifications in e->params and makes them the engine's own. */
+sac_status decode_init(sac_engine *e, sac_error *err);
+void decode_plan(sac_engine *e, struct arena *a);
+
+/* A fresh sequence, a copy, a cut. */
+void decode_reset(sac_engine *e, uint32_t seq_i);
+void decode_fork(sac_engine *e, uint32_t dst, uint32_t src);
+void decode_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok);
+
+/* Side data of the n pages that this layer has just sealed. */
+void decode_seal(sac_engine *e, uint8_t *const *sealed, uint32_t n);
+/* Shows this layer's rows to the methods and sets what decode rows read; between seal and
+ * attention. */
+void decode_select(sac_engine *e, uint32_t layer, uint32_t window);
+
+#endif

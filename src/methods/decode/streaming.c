@@ -1,0 +1,43 @@
+/* streaming.c: attention sinks and a recent window, StreamingLLM (Xiao et al., ICLR 2024).
+ *
+ * The paper drops the other tokens and numbers the kept ones anew; here they are only not read, and
+ * every key keeps the position at which it was seen, as most ports do: the answer is the same while
+ * the text fits the trained context. */
+#include "methods/pick.h"
+#include "methods/spec.h"
+
+enum { BUDGET, SINK };
+
+static const sac_method_param params[] = {
+    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL, "tokens that are read, sinks included"},
+    {"sink", SAC_PARAM_INT, "4", 0, 4096, NULL, "first tokens that are always read"},
+};
+
+static void streaming_select(const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t n = l->pos + 1, budget = spec_budget(l->param[BUDGET], n);
+    if (budget >= n) {
+        pick_dense(out);
+        return;
+    }
+    const uint32_t sink = pick_min((uint32_t)l->param[SINK], budget - 1);
+    pick_ends(out, l, sink, budget - sink);
+}
+
+static const struct method_decode hooks = {.select = streaming_select};
+
+const struct method streaming_method = {
+    .kind = "decode",
+    .name = "streaming",
+    .summary = "the first tokens and a recent window",
+    .paper =
+        "Xiao et al., Efficient Streaming Language Models with Attention Sinks, arXiv 2309.17453",
+    .about =
+        "Reads the attention sinks, on which heads put the mass that they have no use for, and "
+        "the newest tokens. The cost of a step is constant. Whatever stands between sinks and "
+        "window cannot be found: a baseline, and right for heads that look near only.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .token_grain = true,
+    .decode = &hooks,
+};

@@ -1,0 +1,172 @@
+/* spec.c: the parser of method specifications. The tables of the methods are the only description
+ * of a parameter: parsing, ranges, help and docs all read them. */
+#include "methods/spec.h"
+
+#include "base/strbuf.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A word of a text that is not NUL terminated. */
+struct word {
+    const char *s;
+    size_t n;
+};
+
+static bool word_is(struct word w, const char *s)
+{
+    return strlen(s) == w.n && memcmp(w.s, s, w.n) == 0;
+}
+
+static sac_status unknown_method(const char *kind, struct word name, sac_error *err)
+{
+    struct strbuf list = {0};
+    const struct method *m;
+    for (size_t i = 0; (m = method_at(i)); i++)
+        if (strcmp(m->kind, kind) == 0) strbuf_addf(&list, "%s%s", list.n ? ", " : "", m->name);
+    const sac_status status =
+        error_set(err, SAC_ERR_ARG, "unknown %s method '%.*s': there are %s", kind,
+                  (int)(name.n < 40 ? name.n : 40), name.s, list.data ? list.data : "none");
+    strbuf_deinit(&list);
+    return status;
+}
+
+static sac_status unknown_key(const struct method *m, struct word key, sac_error *err)
+{
+    struct strbuf list = {0};
+    for (uint32_t i = 0; i < m->n_param; i++)
+        strbuf_addf(&list, "%s%s", i ? ", " : "", m->param[i].key);
+    const sac_status status =
+        error_set(err, SAC_ERR_ARG, "%s method '%s' has no parameter '%.*s': it has %s", m->kind,
+                  m->name, (int)(key.n < 40 ? key.n : 40), key.s, list.data ? list.data : "none");
+    strbuf_deinit(&list);
+    return status;
+}
+
+static bool parse_choice(double *out, const char *choices, struct word value)
+{
+    uint32_t i = 0;
+    for (const char *w = choices;; i++) {
+        const size_t n = strcspn(w, "|");
+        if (n == value.n && memcmp(w, value.s, n) == 0) {
+            *out = i;
+            return true;
+        }
+        if (!w[n]) return false;
+        w += n + 1;
+    }
+}
+
+/* A finite number, with or without a percent sign behind it. */
+static bool parse_number(double *out, bool *out_percent, struct word value)
+{
+    char text[32], *end;
+    if (value.n == 0 || value.n >= sizeof text) return false;
+    memcpy(text, value.s, value.n);
+    text[value.n] = 0;
+    if (!strchr("+-.0123456789", text[0])) return false;
+    errno = 0;
+    *out = strtod(text, &end);
+    *out_percent = *end == '%';
+    return end != text && end[*out_percent] == 0 && errno == 0 && isfinite(*out);
+}
+
+static bool parse_value(double *out, const sac_method_param *p, struct word value)
+{
+    bool percent;
+    double x;
+    if (p->type == SAC_PARAM_CHOICE) return parse_choice(out, p->choices, value);
+    if (!parse_number(&x, &percent, value)) return false;
+    if (percent) {
+        if (p->type != SAC_PARAM_BUDGET || x <= 0 || x > 100) return false;
+        *out = -x / 100;
+        return true;
+    }
+    if (p->type != SAC_PARAM_FLOAT && x != floor(x)) return false;
+    *out = x;
+    return x >= p->min && x <= p->max;
+}
+
+static sac_status bad_value(const struct method *m, const sac_method_param *p, struct word value,
+                            sac_error *err)
+{
+    const int n = (int)(value.n < 40 ? value.n : 40);
+    switch (p->type) {
+    case SAC_PARAM_CHOICE:
+        return error_set(err, SAC_ERR_ARG, "%s method '%s': %s=%.*s is not one of %s", m->kind,
+                         m->name, p->key, n, value.s, p->choices);
+    case SAC_PARAM_BUDGET:
+        return error_set(err, SAC_ERR_ARG,
+                         "%s method '%s': %s=%.*s must be %.15g to %.15g tokens, or up to 100%%",
+                         m->kind, m->name, p->key, n, value.s, p->min, p->max);
+    case SAC_PARAM_INT:
+    case SAC_PARAM_FLOAT: break;
+    }
+    return error_set(err, SAC_ERR_ARG, "%s method '%s': %s=%.*s must be %s from %.15g to %.15g",
+                     m->kind, m->name, p->key, n, value.s,
+                     p->type == SAC_PARAM_INT ? "a whole number" : "a number", p->min, p->max);
+}
+
+static sac_status set_param(struct spec *out, struct word pair, sac_error *err)
+{
+    const struct method *m = out->method;
+    const char *eq = memchr(pair.s, '=', pair.n);
+    const struct word key = {pair.s, eq ? (size_t)(eq - pair.s) : pair.n};
+    if (!eq || key.n == 0)
+        return error_set(err, SAC_ERR_ARG, "%s method '%s': '%.*s' is not of the form key=value",
+                         m->kind, m->name, (int)(pair.n < 40 ? pair.n : 40), pair.s);
+    const struct word value = {eq + 1, pair.n - key.n - 1};
+    for (uint32_t i = 0; i < m->n_param; i++) {
+        if (!word_is(key, m->param[i].key)) continue;
+        if (parse_value(&out->param[i], &m->param[i], value)) return SAC_OK;
+        return bad_value(m, &m->param[i], value, err);
+    }
+    return unknown_key(m, key, err);
+}
+
+sac_status spec_parse(struct spec *out, const char *kind, const char *text, sac_error *err)
+{
+    struct spec s = {0};
+    const size_t n_text = strlen(text);
+    if (n_text >= SPEC_BYTES)
+        return error_set(err, SAC_ERR_ARG, "a method's specification has %zu bytes, at most %u",
+                         n_text, SPEC_BYTES - 1);
+    memcpy(s.text, text, n_text + 1);
+    const struct word name = {text, strcspn(text, ":")};
+    const struct method *m;
+    for (size_t i = 0; (m = method_at(i)); i++)
+        if (strcmp(m->kind, kind) == 0 && word_is(name, m->name)) s.method = m;
+    if (!s.method) return unknown_method(kind, name, err);
+    m = s.method;
+    assert(m->n_param <= METHOD_PARAM_MAX);
+    for (uint32_t i = 0; i < m->n_param; i++) {
+        const struct word value = {m->param[i].value, strlen(m->param[i].value)};
+        const bool is_good = parse_value(&s.param[i], &m->param[i], value);
+        assert(is_good); /* a default obeys its own table: tests/unit/test_method.c */
+        (void)is_good;
+    }
+    const char *p = text + name.n;
+    while (*p) { /* behind ':' or ',' stands one pair */
+        p++;
+        const size_t n = strcspn(p, ",");
+        TRY(set_param(&s, (struct word){p, n}, err));
+        p += n;
+    }
+    *out = s;
+    return SAC_OK;
+}
+
+uint32_t spec_budget(double param, uint32_t n)
+{
+    const double tok = param < 0 ? ceil(-param * n) : param;
+    return tok < 1 ? 1 : tok < UINT32_MAX ? (uint32_t)tok : UINT32_MAX;
+}
+
+sac_status sac_method_check(const char *kind, const char *spec, sac_error *err)
+{
+    struct spec s;
+    return spec_parse(&s, kind, spec, err);
+}

@@ -1,0 +1,368 @@
+/* prop_methods.c: what every decode method promises, checked on a real small model (smollm2-135m)
+ * for each method in the list, whatever it is: dense when its budget covers the context, the same
+ * answer alone, in a crowd, with two threads and after a fork, reads counted, nothing allocated in
+ * a step. What a single choice looks like is in tests/unit/test_choose.c. */
+#include "base/mem.h"
+#include "methods/method.h"
+#include "saccade.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N_PROMPT = 300, N_DECODE = 12, N_VOCAB_MAX = 65536 };
+
+static sac_model *model;
+static uint32_t n_vocab;
+static int32_t prompt[N_PROMPT];
+
+static const char text[] =
+    "The eye does not glide along a line of print. It jumps, rests, and jumps again; what lies "
+    "between two places of rest is never seen sharply, and yet the reader misses nothing. ";
+
+static int load_model(void **state)
+{
+    (void)state;
+    char path[4096];
+    const char *dir = getenv("SACCADE_MODELS"), *cache = getenv("XDG_CACHE_HOME");
+    if (dir)
+        snprintf(path, sizeof path, "%s/smollm2-135m.gguf", dir);
+    else if (cache)
+        snprintf(path, sizeof path, "%s/saccade/models/smollm2-135m.gguf", cache);
+    else
+        snprintf(path, sizeof path, "%s/.cache/saccade/models/smollm2-135m.gguf", getenv("HOME"));
+    const sac_model_params params = sac_model_params_default();
+    sac_error err;
+    if (sac_model_load(&model, path, &params, &err) != SAC_OK) {
+        fprintf(stderr, "%s (make model NAME=smollm2-135m)\n", err.msg);
+        return -1;
+    }
+    n_vocab = sac_model_get_info(model).n_vocab;
+    int32_t *tok;
+    size_t n;
+    if (n_vocab > N_VOCAB_MAX ||
+        sac_tokenize(model, text, strlen(text), 0, &tok, &n, &err) != SAC_OK)
+        return -1;
+    /* The text again and again, with numbers of its own between: near and far both matter. */
+    for (size_t i = 0; i < N_PROMPT; i++) prompt[i] = i % 37 == 5 ? (int32_t)(100 + i) : tok[i % n];
+    sac_free(tok);
+    return 0;
+}
+
+static int free_model(void **state)
+{
+    (void)state;
+    sac_model_free(model);
+    return 0;
+}
+
+static void must(sac_status status, const sac_error *err)
+{
+    if (status != SAC_OK) fail_msg("%s", err->msg);
+}
+
+static bool has_param(const struct method *m, const char *key)
+{
+    for (uint32_t i = 0; i < m->n_param; i++)
+        if (strcmp(m->param[i].key, key) == 0) return true;
+    return false;
+}
+
+/* A setting that reads a part of a context of some hundred tokens, or all of it. */
+static void make_spec(char spec[128], const struct method *m, bool whole)
+{
+    if (has_param(m, "mass"))
+        snprintf(spec, 128, "%s:mass=%s", m->name, whole ? "1" : "0.5");
+    else if (has_param(m, "budget"))
+        snprintf(spec, 128, "%s:budget=%s", m->name, whole ? "100%" : "48");
+    else
+        snprintf(spec, 128, "%s", m->name);
+    if (!whole && has_param(m, "dense")) strcat(spec, ",dense=0");
+}
+
+struct setting {
+    const char *spec;
+    uint32_t n_seq, n_batch, n_threads;
+    sac_kv_type type;
+};
+
+static sac_engine *new_engine(const struct setting *s)
+{
+    sac_engine *e;
+    sac_error err;
+    sac_engine_params p = sac_engine_params_default();
+    p.n_ctx = 512;
+    p.n_seq_max = s->n_seq ? s->n_seq : 1;
+    p.n_batch = s->n_batch ? s->n_batch : 512;
+    p.n_threads = s->n_threads ? s->n_threads : 1;
+    p.type_k = p.type_v = s->type;
+    p.decode = &s->spec;
+    p.n_decode = 1;
+    p.sparse_min_ctx = 0;
+    must(sac_engine_create(&e, model, &p, &err), &err);
+    return e;
+}
+
+struct answer {
+    sac_seq seq;
+    int32_t tok[N_DECODE];
+    float logits[N_VOCAB_MAX];
+};
+
+static void catch_row(void *user, const sac_row *row)
+{
+    struct answer *a = user;
+    if (row->seq == a->seq) memcpy(a->logits, row->logits, n_vocab * sizeof *a->logits);
+}
+
+static void append(sac_engine *e, sac_seq s, const int32_t *tok, size_t n, sac_row_kind kind)
+{
+    sac_error err;
+    must(sac_seq_append(e, s, tok, n, kind, SAC_WANT_LAST, &err), &err);
+}
+
+static void run_all(sac_engine *e, struct answer *a)
+{
+    uint32_t n = 1;
+    sac_error err;
+    while (n) must(sac_step(e, catch_row, a, &n, &err), &err);
+}
+
+static int32_t argmax(const float *x)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n_vocab; i++)
+        if (x[i] > x[best]) best = i;
+    return (int32_t)best;
+}
+
+/* Greedy tokens [from, to) of an answer whose prompt has been computed. */
+static void go_on(sac_engine *e, struct answer *a, int from, int to)
+{
+    for (int i = from; i < to; i++) {
+        a->tok[i] = argmax(a->logits);
+        append(e, a->seq, &a->tok[i], 1, SAC_ROW_DECODE);
+        run_all(e, a);
+    }
+}
+
+static void start(sac_engine *e, struct answer *a, size_t n_prompt)
+{
+    sac_error err;
+    must(sac_seq_create(e, &a->seq, &err), &err);
+    append(e, a->seq, prompt, n_prompt, SAC_ROW_PROMPT);
+    run_all(e, a);
+}
+
+static void same_answer(const char *what, const struct answer *a, const struct answer *b)
+{
+    if (memcmp(a->tok, b->tok, sizeof a->tok) != 0) fail_msg("%s: other tokens", what);
+    if (memcmp(a->logits, b->logits, n_vocab * sizeof *a->logits) != 0)
+        fail_msg("%s: other logits", what);
+}
+
+static void answer_alone(struct answer *out, const struct setting *s, size_t n_prompt)
+{
+    sac_engine *e = new_engine(s);
+    start(e, out, n_prompt);
+    go_on(e, out, 0, N_DECODE);
+    sac_engine_free(e);
+}
+
+#define EACH_METHOD(m)                                                                             \
+    const struct method *m;                                                                        \
+    for (size_t i_ = 0; (m = method_at(i_)); i_++)                                                 \
+        if (m->decode)
+
+static const sac_kv_type types[] = {SAC_KV_F16, SAC_KV_Q8};
+
+static void a_budget_for_all_gives_the_dense_bits(void **state)
+{
+    (void)state;
+    static const size_t lengths[] = {1, 31, 32, 33, N_PROMPT};
+    static struct answer dense, sparse;
+    for (size_t t = 0; t < 2; t++)
+        for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
+            answer_alone(&dense, &(struct setting){.spec = "full", .type = types[t]}, lengths[l]);
+            EACH_METHOD(m)
+            {
+                char spec[128];
+                make_spec(spec, m, true);
+                answer_alone(&sparse, &(struct setting){.spec = spec, .type = types[t]},
+                             lengths[l]);
+                same_answer(spec, &sparse, &dense);
+            }
+        }
+}
+
+static void short_contexts_give_the_dense_bits(void **state)
+{
+    (void)state;
+    static struct answer dense, sparse;
+    answer_alone(&dense, &(struct setting){.spec = "full"}, N_PROMPT);
+    EACH_METHOD(m)
+    {
+        char spec[128];
+        make_spec(spec, m, false);
+        const char *const list[] = {spec};
+        sac_engine_params p = sac_engine_params_default();
+        sac_engine *e;
+        sac_error err;
+        p.n_ctx = 512;
+        p.n_threads = 1;
+        p.decode = list;
+        p.n_decode = 1;
+        p.sparse_min_ctx = N_PROMPT + N_DECODE + 1;
+        must(sac_engine_create(&e, model, &p, &err), &err);
+        start(e, &sparse, N_PROMPT);
+        go_on(e, &sparse, 0, N_DECODE);
+        assert_int_equal(sac_engine_get_stats(e).n_select, 0);
+        sac_engine_free(e);
+        same_answer(spec, &sparse, &dense);
+    }
+}
+
+/* The same choice with two threads, in small batches, beside others, by a fork. */
+static void an_answer_does_not_depend_on_anything_else(void **state)
+{
+    (void)state;
+    static struct answer alone, crowd, fork;
+    for (size_t t = 0; t < 2; t++) {
+        EACH_METHOD(m)
+        {
+            char spec[128];
+            make_spec(spec, m, false);
+            answer_alone(&alone, &(struct setting){.spec = spec, .type = types[t]}, N_PROMPT);
+            sac_engine *e = new_engine(&(struct setting){
+                .spec = spec, .type = types[t], .n_seq = 4, .n_batch = 40, .n_threads = 2});
+            sac_seq other[2];
+            sac_error err;
+            for (size_t i = 0; i < 2; i++) {
+                must(sac_seq_create(e, &other[i], &err), &err);
+                append(e, other[i], prompt + i, 70 + 60 * i, SAC_ROW_PROMPT);
+                append(e, other[i], prompt, 8, SAC_ROW_DECODE);
+            }
+            start(e, &crowd, N_PROMPT);
+            const uint64_t n_alloc = mem_count();
+            append(e, other[0], prompt, N_DECODE, SAC_ROW_DECODE);
+            go_on(e, &crowd, 0, 6);
+            must(sac_seq_fork(e, crowd.seq, &fork.seq, &err), &err);
+            memcpy(fork.logits, crowd.logits, sizeof fork.logits);
+            memcpy(fork.tok, crowd.tok, sizeof fork.tok);
+            go_on(e, &crowd, 6, N_DECODE);
+            go_on(e, &fork, 6, N_DECODE);
+            assert_int_equal(mem_count(), n_alloc);
+            same_answer(spec, &crowd, &alone);
+            same_answer(spec, &fork, &alone);
+            sac_engine_free(e);
+        }
+    }
+}
+
+/* A sequence that was cut and one that never was: no more is known to it than the tokens it has. A
+ * method may be dense until it has learnt again, so only the tokens' dense part is compared. */
+static void a_cut_sequence_goes_on(void **state)
+{
+    (void)state;
+    static struct answer a, again;
+    EACH_METHOD(m)
+    {
+        char spec[128];
+        make_spec(spec, m, false);
+        sac_error err;
+        sac_engine *e[2];
+        for (int i = 0; i < 2; i++) e[i] = new_engine(&(struct setting){.spec = spec});
+        for (int i = 0; i < 2; i++) { /* twice the same life gives the same answer */
+            struct answer *x = i ? &again : &a;
+            start(e[i], x, N_PROMPT);
+            go_on(e[i], x, 0, 5);
+            must(sac_seq_truncate(e[i], x->seq, N_PROMPT - 50, &err), &err);
+            append(e[i], x->seq, prompt + N_PROMPT - 50, 50, SAC_ROW_PROMPT);
+            run_all(e[i], x);
+            go_on(e[i], x, 0, N_DECODE);
+        }
+        same_answer(spec, &a, &again);
+        sac_engine_free(e[0]);
+        sac_engine_free(e[1]);
+    }
+}
+
+static void reads_are_counted_and_fewer(void **state)
+{
+    (void)state;
+    static struct answer a;
+    EACH_METHOD(m)
+    {
+        char spec[128];
+        make_spec(spec, m, false);
+        sac_engine *e = new_engine(&(struct setting){.spec = spec});
+        start(e, &a, N_PROMPT);
+        const sac_engine_stats before = sac_engine_get_stats(e);
+        go_on(e, &a, 0, N_DECODE);
+        const sac_engine_stats s = sac_engine_get_stats(e);
+        const sac_model_info info = sac_model_get_info(model);
+        assert_int_equal(s.n_select, (uint64_t)N_DECODE * info.n_layer * info.n_kv_head);
+        assert_int_equal(s.n_select_nan, 0);
+        const uint64_t n_seen = s.n_tok_seen - before.n_tok_seen,
+                       n_read = s.n_tok_read - before.n_tok_read;
+        print_message(
+            "%-12s reads %4.1f %% of %d tokens, dense in %4.1f %% of its choices, %.0f side "
+            "bytes a choice\n",
+            m->name, 100.0 * (double)n_read / (double)n_seen, N_PROMPT,
+            100.0 * (double)s.n_select_dense / (double)s.n_select,
+            (double)s.side_bytes_read / (double)s.n_select);
+        assert_true(n_read < n_seen);
+        sac_engine_free(e);
+    }
+}
+
+static void a_method_is_chosen_by_sequence(void **state)
+{
+    (void)state;
+    static struct answer full, streaming, a;
+    const char *const specs[] = {"full", "streaming:budget=40"};
+    answer_alone(&full, &(struct setting){.spec = specs[0]}, N_PROMPT);
+    answer_alone(&streaming, &(struct setting){.spec = specs[1]}, N_PROMPT);
+    sac_engine_params p = sac_engine_params_default();
+    sac_engine *e;
+    sac_error err;
+    p.n_ctx = 512;
+    p.n_seq_max = 3;
+    p.n_threads = 1;
+    p.decode = specs;
+    p.n_decode = 2;
+    p.sparse_min_ctx = 0;
+    must(sac_engine_create(&e, model, &p, &err), &err);
+    start(e, &a, N_PROMPT);
+    must(sac_seq_use_decode(e, a.seq, 1, &err), &err);
+    const sac_seq first = a.seq;
+    struct answer *fork = malloc(sizeof *fork);
+    memcpy(fork, &a, sizeof *fork);
+    must(sac_seq_fork(e, first, &fork->seq, &err), &err);
+    go_on(e, fork, 0, N_DECODE);
+    same_answer("a fork inherits", fork, &streaming);
+    free(fork);
+    must(sac_seq_use_decode(e, first, 0, &err), &err);
+    go_on(e, &a, 0, N_DECODE);
+    same_answer("chosen anew", &a, &full);
+    assert_int_equal(sac_seq_use_decode(e, first, 2, &err), SAC_ERR_ARG);
+    assert_int_equal(sac_seq_use_decode(e, 2, 0, &err), SAC_ERR_NOT_FOUND);
+    sac_engine_free(e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_budget_for_all_gives_the_dense_bits),
+        cmocka_unit_test(short_contexts_give_the_dense_bits),
+        cmocka_unit_test(an_answer_does_not_depend_on_anything_else),
+        cmocka_unit_test(a_cut_sequence_goes_on),
+        cmocka_unit_test(reads_are_counted_and_fewer),
+        cmocka_unit_test(a_method_is_chosen_by_sequence),
+    };
+    return cmocka_run_group_tests(tests, load_model, free_model);
+}
