@@ -74,7 +74,7 @@ asan ubsan tsan: deps-test ## C tests under a sanitizer, in build-asan and so on
 
 fuzz: deps-fuzz ## each fuzzer for FUZZ_SECONDS
 	@$(call CONFIGURE,fuzz)
-	@$(call BUILD,build-fuzz)
+	@$(call BUILD,build-fuzz) --target fuzzers
 	@tools/fuzz.sh build-fuzz $(FUZZ_SECONDS) $(JOBS)
 
 bench: all ## speed of the fetched models at 512 and 8,192 tokens
