@@ -1,7 +1,7 @@
 /* eval.c: `saccade eval COMMAND`: finds the sub-command in one table and runs it.
  *
- * An evaluation answers two questions of a method: what was read, and was it right. Each sub-command
- * is one way to ask; what they compute lives in src/eval, what they parse and print in
+ * An evaluation answers two questions of a method: what was read, and was it right. Each
+ * sub-command is one way to ask; what they compute lives in src/eval, what they parse and print in
  * src/app/eval_*.c. The table is all there is here. */
 #include "app/eval.h"
 
@@ -17,6 +17,8 @@ struct eval_command {
 };
 
 static const struct eval_command commands[] = {
+    {"report", eval_cmd_report, "one page with plots from what an evaluation left in a directory"},
+    {"read", eval_cmd_read, "turn a recording of attention into CSV"},
     {0},
 };
 

@@ -5,4 +5,8 @@
 #ifndef SAC_APP_EVAL_H
 #define SAC_APP_EVAL_H
 
+int eval_cmd_read(int argc, char **argv);
+
+int eval_cmd_report(int argc, char **argv);
+
 #endif

@@ -1,0 +1,25 @@
+/* markup.h: texts of others put into HTML, SVG, JSON and CSV so that they stay text.
+ *
+ * Contract: `s` is any bytes, [n]. What is no valid UTF-8 becomes U+FFFD, so the output is always
+ * valid; control characters that no format can hold become U+FFFD as well. */
+#ifndef SAC_EVAL_MARKUP_H
+#define SAC_EVAL_MARKUP_H
+
+#include "base/strbuf.h"
+
+#include <stddef.h>
+
+/* For the text of an element and for values of attributes in either kind of quotes. */
+void markup_html(struct strbuf *out, const char *s, size_t n);
+
+/* A JSON string with its quotes. `<`, `>` and `&` are written as escapes: nothing in it can end the
+ * script element that holds it. */
+void markup_json(struct strbuf *out, const char *s, size_t n);
+
+/* One CSV field (RFC 4180), quoted where it must be. */
+void markup_csv(struct strbuf *out, const char *s, size_t n);
+
+/* Bytes of the valid UTF-8 character at `s`, 0 if there is none. */
+size_t markup_utf8(const char *s, size_t n);
+
+#endif

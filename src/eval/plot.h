@@ -1,0 +1,77 @@
+/* plot.h: two kinds of plots: lines and marks over axes, and grids of coloured cells.
+ *
+ * All are PLOT_W wide and as high as they need, so that one column of a phone shows them without
+ * shrinking their letters. Texts are borrowed for the call; scales arrive without their pixels. */
+#ifndef SAC_EVAL_PLOT_H
+#define SAC_EVAL_PLOT_H
+
+#include "eval/scale.h"
+#include "eval/svg.h"
+
+#include <stddef.h>
+
+#define PLOT_W 440.0
+
+/* What a plot says of itself. */
+struct plot_words {
+    const char *id, *title, *desc;
+    const char *x_label, *y_label;
+};
+
+/* ---- Lines and marks ---- */
+
+struct plot_series {
+    const char *name;
+    unsigned colour; /* of colour_series, modulo; the same for a family */
+    unsigned mark;   /* of svg_mark, modulo */
+    unsigned dash;   /* of the line, modulo SVG_N_MARK; 0: none */
+};
+
+struct plot {
+    struct svg svg;
+    struct scale x, y;
+    const struct plot_series *series; /* [n_series], borrowed until plot_end */
+    size_t n_series;
+    double bottom; /* of the panel */
+};
+
+struct plot_axes {
+    struct plot_words words;
+    struct scale x, y;  /* ends as wanted: see scale_round */
+    const char *y_zero; /* text of a strip below a logarithmic axis, for zeros; or NULL */
+    const struct plot_series *series;
+    size_t n_series;
+};
+
+struct plot plot_begin(struct strbuf *out, const struct plot_axes *axes);
+/* A line through `n` points, values that are not finite left out, with a mark at each if `marks`.
+ */
+void plot_line(struct plot *p, size_t series_i, const double *x, const double *y, size_t n,
+               bool marks);
+/* Point i is of series i: lines join those of one colour, by rising x. */
+void plot_families(struct plot *p, const double *x, const double *y);
+/* One mark with what it says under the pointer. */
+void plot_point(struct plot *p, size_t series_i, double x, double y, const char *tip);
+/* A bar from `y_lo` to `y_hi` at `x`: an interval of confidence. */
+void plot_interval(struct plot *p, size_t series_i, double x, double y_lo, double y_hi);
+void plot_end(struct plot *p);
+
+/* ---- Grids ---- */
+
+typedef char plot_name[32];
+
+struct plot_grid {
+    struct plot_words words;
+    size_t n_x, n_y;
+    const double *value;     /* [n_y, n_x], row 0 on top; NAN: an empty cell */
+    const plot_name *x_name; /* [n_x]; those that find room are written */
+    const plot_name *y_name; /* [n_y] */
+    struct scale colour;     /* what the least and the deepest colour mean */
+    const char *colour_label;
+    double cell_h; /* pixels */
+    bool numbers;  /* write values into the cells, if these are wide enough */
+};
+
+void plot_grid(struct strbuf *out, const struct plot_grid *g);
+
+#endif

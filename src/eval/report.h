@@ -1,0 +1,22 @@
+/* report.h: one self-contained page of an evaluation, and a CSV for each of its plots.
+ *
+ * The page needs no script and no network, and its content policy forbids both: hostile texts of
+ * prompts and answers could do nothing even if one got through unescaped. */
+#ifndef SAC_EVAL_REPORT_H
+#define SAC_EVAL_REPORT_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#include <stddef.h>
+
+struct report_result {
+    size_t n_plot;
+    struct strbuf missing; /* one line for each plot that was left out; strbuf_deinit */
+};
+
+/* Reads what `dir` holds of samples.jsonl, fidelity.json, summary.json and reading.sacr, and writes
+ * report.html and CSV files there. SAC_ERR_NOT_FOUND when it holds none of them. */
+sac_status report_write(const char *dir, struct report_result *out, sac_error *err);
+
+#endif

@@ -1,0 +1,63 @@
+/* report_data.h: what a directory of an evaluation holds, read into plain records.
+ *
+ * Contract: a file that is not there is no error, `has_` tells. A file that is there and breaks its
+ * format is SAC_ERR_FORMAT with its name, its line where it has lines, and the field. Numbers that
+ * a record does not hold are NAN. */
+#ifndef SAC_EVAL_REPORT_DATA_H
+#define SAC_EVAL_REPORT_DATA_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+#include "eval/strlist.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct cJSON;
+
+/* One line of samples.jsonl. */
+struct report_sample {
+    size_t task_i, method_i; /* into `tasks` and `methods` */
+    double ctx, depth, score;
+    double ttft_ms, prompt_per_s, predicted_per_s, share_read, mass_mean;
+};
+
+/* One row of fidelity.json. */
+struct report_fidelity {
+    size_t method_i;
+    double ctx, share_read, mass_mean;
+    double kl_mean, kl_median, kl_p90, kl_p99, top1, top5, ppl, ppl_dense, out_err_mean;
+    double *layer_err; /* [n_layer] relative error of the attention output; owned */
+    size_t n_layer;
+};
+
+struct report_data {
+    struct strlist methods, tasks; /* in order of first appearance */
+    struct report_sample *sample;  /* [n_sample] */
+    size_t n_sample;
+    struct report_fidelity *fidelity; /* [n_fidelity] */
+    size_t n_fidelity;
+    struct cJSON *summary; /* summary.json, or NULL */
+    bool has_samples, has_fidelity;
+    bool cut; /* the last line of samples.jsonl was written in part and is left out */
+};
+
+/* `data` is zeroed by the caller, and freed by report_data_deinit in any case. */
+sac_status report_data_load(struct report_data *data, const char *dir, sac_error *err);
+void report_data_deinit(struct report_data *data);
+
+/* Reads all of `dir`/`name`; `*out_found` is false if there is no such file. */
+sac_status report_data_file(struct strbuf *out, bool *out_found, const char *dir, const char *name,
+                            sac_error *err);
+
+/* Rising order, for qsort. */
+int report_data_compare(const void *a, const void *b);
+/* The different finite numbers among `v` [n], rising; returns how many. Works in place. */
+size_t report_data_distinct(double *v, size_t n);
+/* Mean of the finite numbers, NAN if there are none. */
+double report_data_mean(const double *v, size_t n);
+/* The q-quantile (0 to 1) of rising numbers, between neighbours by their distance; NAN if n is 0.
+ */
+double report_data_quantile(const double *rising, size_t n, double q);
+
+#endif

@@ -1,0 +1,12 @@
+/* report_fidelity.h: the plots that are made from fidelity.json. */
+#ifndef SAC_EVAL_REPORT_FIDELITY_H
+#define SAC_EVAL_REPORT_FIDELITY_H
+
+#include "eval/report_data.h"
+#include "eval/report_page.h"
+
+/* `series` [data->methods.n]. */
+sac_status report_fidelity_plots(struct report_page *page, const struct report_data *data,
+                                 const struct plot_series *series, sac_error *err);
+
+#endif

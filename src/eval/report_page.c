@@ -1,0 +1,247 @@
+/* report_page.c: see the header. The theme is chosen by radio buttons that the style sheet looks at
+ * (`:has`), so the page holds no script at all; the buttons say "auto" until one is pressed. On
+ * paper it is always light. */
+#include "eval/report_page.h"
+
+#include "base/mem.h"
+#include "eval/colour.h"
+#include "eval/markup.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define HTML_ROWS 200u /* more are in the CSV */
+
+static void add_html(struct strbuf *out, const char *s)
+{
+    markup_html(out, s, strlen(s));
+}
+
+/* ---- Style ---- */
+
+static const char style_base[] =
+    "*{box-sizing:border-box}\n"
+    "html{color-scheme:light;background:var(--page);color:var(--ink)}\n"
+    "body{margin:0 auto;max-width:1180px;padding:1.2rem 1.2rem 4rem;"
+    "font:16px/1.55 system-ui,-apple-system,\"Segoe UI\",\"DejaVu Sans\",sans-serif}\n"
+    "h1{font-size:1.7rem;line-height:1.2;margin:.2rem 0 .3rem}\n"
+    "h2{font-size:1.25rem;margin:0 0 .3rem;scroll-margin-top:1rem}\n"
+    "p{margin:.3rem 0 .8rem;max-width:46rem}\na{color:var(--link)}\n"
+    "header{display:flex;flex-wrap:wrap;gap:.5rem 2rem;justify-content:space-between;"
+    "align-items:flex-start}\n"
+    "section{border-top:1px solid var(--line);padding-top:1.4rem;margin-top:2rem}\n"
+    "nav ul{list-style:none;display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;padding:0;margin:.8rem "
+    "0}\n"
+    ".theme{border:1px solid var(--line);border-radius:6px;padding:0;margin:0;display:inline-flex;"
+    "overflow:hidden;font-size:.85rem}\n"
+    ".theme "
+    "legend,.sr{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}\n"
+    ".theme input{position:absolute;opacity:0}\n"
+    ".theme label{padding:.25rem .75rem;cursor:pointer}\n"
+    ".theme input:checked+label{background:var(--ink);color:var(--page)}\n"
+    ".theme input:focus-visible+label{outline:2px solid var(--link);outline-offset:-3px}\n";
+
+static const char style_figures[] =
+    ".fig{display:flex;flex-wrap:wrap;gap:1rem 1.6rem;align-items:flex-start}\n"
+    "figure{flex:1 1 400px;max-width:560px;min-width:0;margin:0}\n"
+    "figcaption{font-weight:600;font-size:.95rem;overflow-wrap:anywhere}\n"
+    "svg{display:block;width:100%;height:auto;"
+    "font:12px system-ui,-apple-system,\"Segoe UI\",\"DejaVu Sans\",sans-serif}\n"
+    ".data{flex:1 1 320px;min-width:0;max-height:330px;overflow:auto;"
+    "border:1px solid var(--line);border-radius:6px}\n"
+    "table{border-collapse:collapse;width:100%;font-size:.8rem;font-variant-numeric:tabular-nums}"
+    "\n"
+    "th,td{padding:.2rem .5rem;text-align:right;white-space:nowrap;"
+    "border-bottom:1px solid var(--line)}\n"
+    "th{position:sticky;top:0;background:var(--page);border-bottom:2px solid var(--line)}\n"
+    ".t{text-align:left;white-space:normal;overflow-wrap:anywhere}\n.note{font-size:.85rem;color:"
+    "var(--soft);margin-top:.5rem}\n"
+    "dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;font-size:.9rem}\n"
+    "dt{color:var(--soft)}\ndd{margin:0;overflow-wrap:anywhere}\n"
+    "text{fill:var(--ink)}\n.tk{fill:var(--soft)}\n.m{text-anchor:middle}\n.e{text-anchor:end}\n"
+    ".gr{stroke:var(--line)}\n.ax{stroke:var(--soft)}\n"
+    ".cells rect{stroke:var(--page)}\n.cells path{shape-rendering:crispEdges}\n"
+    ".none{fill:none;stroke:var(--line)!important}\n"
+    ".ln{fill:none;stroke:var(--c);stroke-width:2;stroke-linejoin:round}\n"
+    ".mk{fill:var(--c);stroke:var(--page);stroke-width:.8}\n"
+    ".iv{fill:none;stroke:var(--c);stroke-width:1.2;opacity:.75}\n"
+    ".ln.d1{stroke-dasharray:7 3}\n.ln.d2{stroke-dasharray:2 3}\n.ln.d3{stroke-dasharray:9 3 2 3}\n"
+    ".ln.d4{stroke-dasharray:4 2}\n.ln.d5{stroke-dasharray:1 4}\n"
+    "@media print{body{max-width:none}.theme,nav{display:none}.data{max-height:none}"
+    "section{break-inside:avoid}}\n";
+
+static const char light_words[] = "--ink:#1b1f27;--soft:#555d6b;--line:#d9dde4;--link:#0b57a4;";
+static const char dark_words[] =
+    "--ink:#e8ebf0;--soft:#a3acba;--line:#343b47;--link:#7fbcff;color-scheme:dark;";
+
+void report_page_style(struct strbuf *out)
+{
+    strbuf_adds(out, style_base);
+    strbuf_adds(out, style_figures);
+    strbuf_addf(out, ":root{%s", light_words);
+    colour_css(out, false);
+    strbuf_addf(out, "}\n@media screen{:root:has(#t-dark:checked){%s", dark_words);
+    colour_css(out, true);
+    strbuf_addf(out,
+                "}}\n@media screen and (prefers-color-scheme:dark){:root:has(#t-auto:checked){%s",
+                dark_words);
+    colour_css(out, true);
+    strbuf_adds(out, "}}\n");
+    for (unsigned i = 0; i < COLOUR_N_LEVEL; i++)
+        strbuf_addf(out, ".q%u{fill:var(--q%u)}.i%u{fill:var(--i%u)}", i, i, i, i);
+    for (unsigned i = 0; i < COLOUR_N_SERIES; i++) strbuf_addf(out, ".c%u{--c:var(--s%u)}", i, i);
+    strbuf_adds(out, "\n");
+}
+
+void report_page_theme_choice(struct strbuf *out)
+{
+    static const char *const theme[] = {"auto", "light", "dark"};
+    strbuf_adds(out, "<fieldset class=\"theme\"><legend>Colours of the page</legend>");
+    for (size_t i = 0; i < sizeof theme / sizeof theme[0]; i++)
+        strbuf_addf(out,
+                    "<input type=\"radio\" name=\"theme\" id=\"t-%s\"%s><label for=\"t-%s\">%s"
+                    "</label>",
+                    theme[i], i == 0 ? " checked" : "", theme[i], theme[i]);
+    strbuf_adds(out, "</fieldset>\n");
+}
+
+/* ---- Figures ---- */
+
+void report_page_panel(struct report_figure *f, const char *heading, char id[64])
+{
+    snprintf(id, 64, "%s-%zu", f->name, f->n_panel++);
+    strbuf_adds(&f->panels, "<figure>");
+    if (heading) {
+        strbuf_adds(&f->panels, "<figcaption>");
+        add_html(&f->panels, heading);
+        strbuf_adds(&f->panels, "</figcaption>\n");
+    }
+}
+
+void report_page_panel_end(struct report_figure *f)
+{
+    strbuf_adds(&f->panels, "</figure>\n");
+}
+
+sac_status report_page_write(const char *dir, const char *name, const struct strbuf *text,
+                             sac_error *err)
+{
+    struct strbuf path = {0};
+    strbuf_addf(&path, "%s/%s", dir, name);
+    if (path.failed || text->failed) {
+        strbuf_deinit(&path);
+        return error_set(err, SAC_ERR_MEMORY, "out of memory for %s/%s", dir, name);
+    }
+    FILE *f = fopen(path.data, "wb");
+    strbuf_deinit(&path);
+    if (!f) return error_set(err, SAC_ERR_IO, "cannot write %s/%s: %s", dir, name, strerror(errno));
+    errno = 0;
+    const bool written = fwrite(text->data, 1, text->n, f) == text->n;
+    const int why = errno;
+    if (fclose(f) == 0 && written) return SAC_OK;
+    return error_set(err, SAC_ERR_IO, "cannot write %s/%s: %s", dir, name,
+                     strerror(written ? errno : why));
+}
+
+static sac_status write_csv(const struct report_page *p, const struct report_figure *f,
+                            sac_error *err)
+{
+    struct strbuf csv = {0}, name = {0};
+    table_csv(&f->table, &csv);
+    strbuf_addf(&name, "%s.csv", f->name);
+    sac_status status;
+    if (f->table.failed || name.failed)
+        status = error_set(err, SAC_ERR_MEMORY, "out of memory for the table of a plot");
+    else
+        status = report_page_write(p->dir, name.data, &csv, err);
+    strbuf_deinit(&csv);
+    strbuf_deinit(&name);
+    return status;
+}
+
+sac_status report_page_figure(struct report_page *p, const struct report_figure *f, sac_error *err)
+{
+    assert(f->n_panel > 0 && f->table.n_row > 0);
+    TRY(write_csv(p, f, err));
+    struct strbuf *b = &p->body;
+    strbuf_addf(&p->nav, "<li><a href=\"#%s\">%s</a></li>\n", f->name, f->title);
+    strbuf_addf(b, "<section aria-labelledby=\"%s\">\n<h2 id=\"%s\">", f->name, f->name);
+    add_html(b, f->title);
+    strbuf_adds(b, "</h2>\n<p>");
+    add_html(b, f->text);
+    strbuf_adds(b, "</p>\n<div class=\"fig\">\n");
+    strbuf_add(b, f->panels.data, f->panels.n);
+    strbuf_adds(b, "<div class=\"data\" tabindex=\"0\" role=\"region\" aria-label=\"Data: ");
+    add_html(b, f->title);
+    strbuf_adds(b, "\">\n");
+    table_html(&f->table, HTML_ROWS, b);
+    strbuf_adds(b, "</div></div>\n<p class=\"note\">");
+    if (f->table.n_row > HTML_ROWS)
+        strbuf_addf(b, "The table shows %u of %zu rows. ", HTML_ROWS, f->table.n_row);
+    strbuf_addf(b,
+                "All rows: <a href=\"%s.csv\">%s.csv</a>, and as JSON in this page's element "
+                "<code>data-%s</code>.</p>\n<script type=\"application/json\" id=\"data-%s\">",
+                f->name, f->name, f->name, f->name);
+    table_json(&f->table, b);
+    strbuf_adds(b, "</script>\n</section>\n");
+    if (f->panels.failed) b->failed = true;
+    p->n_plot++;
+    return SAC_OK;
+}
+
+void report_page_missing(struct report_page *p, const char *title, const char *why)
+{
+    strbuf_addf(&p->missing, "%s: %s\n", title, why);
+}
+
+/* ---- The page ---- */
+
+static void add_missing(const struct report_page *p, struct strbuf *out)
+{
+    if (p->missing.n == 0) return;
+    strbuf_adds(out,
+                "<section aria-labelledby=\"missing\"><h2 id=\"missing\">Not shown</h2>\n<ul>\n");
+    for (const char *line = p->missing.data, *end; (end = strchr(line, '\n')); line = end + 1) {
+        strbuf_adds(out, "<li>");
+        markup_html(out, line, (size_t)(end - line));
+        strbuf_adds(out, "</li>\n");
+    }
+    strbuf_adds(out, "</ul></section>\n");
+}
+
+void report_page_html(const struct report_page *p, const char *title, struct strbuf *out)
+{
+    strbuf_adds(
+        out, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+             "style-src 'unsafe-inline'\">\n"
+             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>");
+    add_html(out, title);
+    strbuf_adds(out, "</title>\n<style>\n");
+    report_page_style(out);
+    strbuf_adds(out, "</style></head>\n<body>\n<header><h1>");
+    add_html(out, title);
+    strbuf_adds(out, "</h1>\n");
+    report_page_theme_choice(out);
+    strbuf_adds(out, "</header>\n<main>\n");
+    if (p->intro.n) strbuf_add(out, p->intro.data, p->intro.n);
+    if (p->nav.n) {
+        strbuf_adds(out, "<nav aria-label=\"Plots\"><ul>\n");
+        strbuf_add(out, p->nav.data, p->nav.n);
+        strbuf_adds(out, "</ul></nav>\n");
+    }
+    if (p->body.n) strbuf_add(out, p->body.data, p->body.n);
+    add_missing(p, out);
+    strbuf_adds(out, "</main></body></html>\n");
+    if (p->nav.failed || p->intro.failed || p->body.failed || p->missing.failed) out->failed = true;
+}
+
+void report_page_deinit(struct report_page *p)
+{
+    strbuf_deinit(&p->nav);
+    strbuf_deinit(&p->intro);
+    strbuf_deinit(&p->body);
+    strbuf_deinit(&p->missing);
+}

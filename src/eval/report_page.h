@@ -1,0 +1,55 @@
+/* report_page.h: the page that a report becomes: its frame and style sheet, and the figures in it.
+ *
+ * A figure is one or more drawings and one table. The table goes to three places: to a file
+ * NAME.csv beside the page, into the page as JSON, and beside the drawings for people. Texts are
+ * borrowed for the call. Out of memory in a buffer is noticed when the page is finished. */
+#ifndef SAC_EVAL_REPORT_PAGE_H
+#define SAC_EVAL_REPORT_PAGE_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+#include "eval/plot.h"
+#include "eval/table.h"
+
+struct report_page {
+    const char *dir;       /* where CSV files go; borrowed */
+    struct strbuf nav;     /* links to the figures */
+    struct strbuf intro;   /* HTML above the first figure */
+    struct strbuf body;    /* the figures */
+    struct strbuf missing; /* plain lines: what was left out, and why */
+    size_t n_plot;
+};
+
+struct report_figure {
+    const char *name;     /* of the CSV file and the anchor: letters, digits, dashes */
+    const char *title;    /* "Needle in a haystack" */
+    const char *text;     /* what is seen, in sentences */
+    struct strbuf panels; /* owned by the caller, from report_page_panel */
+    struct table table;   /* owned by the caller */
+    size_t n_panel;
+};
+
+/* Writes the head of one drawing, which is put into f->panels until report_page_panel_end. The id
+ * for the drawing goes to `id`. `heading` is NULL for a figure's only drawing. */
+void report_page_panel(struct report_figure *f, const char *heading, char id[64]);
+void report_page_panel_end(struct report_figure *f);
+
+/* Puts the figure into the page and writes its CSV. */
+sac_status report_page_figure(struct report_page *p, const struct report_figure *f, sac_error *err);
+/* A plot that could not be made. */
+void report_page_missing(struct report_page *p, const char *title, const char *why);
+
+/* One self-contained document around what the page has so far; `p` keeps its buffers. */
+void report_page_html(const struct report_page *p, const char *title, struct strbuf *out);
+void report_page_deinit(struct report_page *p);
+
+/* The style sheet of both themes; saccade's other pages use it as well. */
+void report_page_style(struct strbuf *out);
+/* The three buttons that choose the theme. */
+void report_page_theme_choice(struct strbuf *out);
+
+/* Writes a file of the report. */
+sac_status report_page_write(const char *dir, const char *name, const struct strbuf *text,
+                             sac_error *err);
+
+#endif
