@@ -17,6 +17,9 @@ struct eval_command {
 };
 
 static const struct eval_command commands[] = {
+    {"needle", eval_cmd_needle, "find a fact in a long text: a grid of contexts and depths"},
+    {"ruler", eval_cmd_ruler, "the 13 tasks of RULER: retrieval, tracking, counting, questions"},
+    {"passkey", eval_cmd_passkey, "find a number between lines of noise"},
     {"report", eval_cmd_report, "one page with plots from what an evaluation left in a directory"},
     {"read", eval_cmd_read, "turn a recording of attention into CSV"},
     {0},

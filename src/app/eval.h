@@ -5,6 +5,10 @@
 #ifndef SAC_APP_EVAL_H
 #define SAC_APP_EVAL_H
 
+int eval_cmd_needle(int argc, char **argv);
+int eval_cmd_ruler(int argc, char **argv);
+int eval_cmd_passkey(int argc, char **argv);
+
 int eval_cmd_read(int argc, char **argv);
 
 int eval_cmd_report(int argc, char **argv);

@@ -30,7 +30,6 @@ struct task_turn {
     char *prefix; /* what the answer begins with; owned, or NULL */
     struct strlist expected;
     uint32_t new_tok;
-    bool unscored;   /* asked, not judged */
     bool first_line; /* judge the first line of the answer only */
 };
 
@@ -87,6 +86,7 @@ struct task_source {
     const void *arg;
     const struct task_cell *cell; /* [n_cell] */
     size_t n_cell;
+    bool single_turn; /* no sample has more than one */
 };
 
 #endif

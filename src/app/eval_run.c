@@ -1,0 +1,382 @@
+/* eval_run.c: see the header. The order is: options that are wrong are told before a model is
+ * loaded, the model before the folder is made, and every answer is in samples.jsonl before the next
+ * question.
+ *
+ * A run's identity is a hash of the model and of every setting that changes a sample or an answer.
+ * Methods are not in it: more of them may be added to a folder later. */
+#include "app/eval_run.h"
+
+#include "app/app.h"
+#include "app/input.h"
+#include "app/interrupt.h"
+#include "app/output.h"
+#include "app/progress.h"
+
+#include "base/mem.h"
+#include "eval/rng.h"
+#include "eval/runner.h"
+#include "eval/summary.h"
+
+#include <assert.h>
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define SLACK_TOK 64u /* pages of a fork that are not shared, rounded up */
+
+enum format { FORMAT_TEXT, FORMAT_JSON };
+
+#define OPT(names, type, field, arg, help, ...)                                                    \
+    {                                                                                              \
+        names, type, offsetof(struct eval_run, field), arg, help, __VA_ARGS__                      \
+    }
+
+const struct option_spec eval_run_specs[] = {
+    OPT("--methods", OPTION_TEXT, methods, "LIST",
+        "decode methods to compare, parted by commas, as NAME:key=value,key=value or "
+        "PREFILL+DECODE; the first is what the others are compared with",
+        .env = NULL),
+    OPT("--ctx", OPTION_TEXT, ctx, "LIST",
+        "contexts in tokens, the answer included, parted by commas; 4k is 4096", .env = NULL),
+    OPT("-n --samples", OPTION_U32, n_sample, "N", "samples of each task, context and place",
+        .min = 1, .max = 100000),
+    OPT("-s --seed", OPTION_I64, seed, "N", "what samples are drawn from", .min = 0, .max = 0x1p53),
+    OPT("--out", OPTION_TEXT, out, "DIR",
+        "folder for samples.jsonl, summary.json and summary.md; what it has of this run is not "
+        "asked again",
+        .env = NULL),
+    OPT("--raw", OPTION_FLAG, raw, NULL, "continue the text, without a chat template", .env = NULL),
+    OPT("--chat-template", OPTION_TEXT, chat_template, "TEXT",
+        "chat template, or the name of a built-in one, instead of the model's", .env = NULL),
+    OPT("--gold-history", OPTION_FLAG, gold_history, NULL,
+        "later turns of a conversation see the expected answers instead of the given ones",
+        .env = NULL),
+    OPT("--record", OPTION_FLAG, record, NULL,
+        "measure the attention mass of what was read (mass_mean); times are of no use then",
+        .env = NULL),
+    OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "no progress and no times on stderr", .env = NULL),
+    OPT("-o --output", OPTION_CHOICE, format, NULL,
+        "json: a list with one object per method and group of samples", .env = NULL,
+        .choices = "text|json"),
+    {0},
+};
+
+const struct option_spec eval_run_haystack_specs[] = {
+    OPT("--haystack", OPTION_TEXT, haystack_file, "FILE",
+        "text that the needles are hidden in; without it generated prose", .env = NULL),
+    {0},
+};
+
+struct eval_run eval_run_default(const char *command)
+{
+    return (struct eval_run){
+        .command = command,
+        .methods = "full",
+        .ctx = "4k",
+        .n_sample = 1,
+        .seed = 42,
+        .setup = setup_default(command),
+    };
+}
+
+void eval_run_deinit(struct eval_run *r)
+{
+    haystack_deinit(&r->haystack);
+    mem_free(r->cell);
+    strbuf_deinit(&r->identity);
+}
+
+/* ---- Lists ---- */
+
+bool eval_run_word(const char **at, char *word, size_t bytes)
+{
+    if (!*at) return false;
+    const size_t n = strcspn(*at, ",");
+    snprintf(word, bytes, "%.*s", (int)n, *at);
+    *at = (*at)[n] ? *at + n + 1 : NULL;
+    return true;
+}
+
+int eval_run_contexts(const struct eval_run *r, uint32_t ctx[EVAL_CTX_MAX], uint32_t *out_n)
+{
+    char word[32], *end;
+    const char *at = r->ctx;
+    for (*out_n = 0; eval_run_word(&at, word, sizeof word); ++*out_n) {
+        errno = 0;
+        unsigned long long v = strtoull(word, &end, 10);
+        if (*end == 'k' || *end == 'K') {
+            v *= 1024;
+            end++;
+        }
+        if (end == word || *end || errno || word[0] == '-' || v < 256 || v > 16777216)
+            return options_usage_error(r->command,
+                                       "option '--ctx': '%s' is no number of tokens "
+                                       "from 256 to 16m",
+                                       word);
+        if (*out_n == EVAL_CTX_MAX)
+            return options_usage_error(r->command, "option '--ctx': more than %u", EVAL_CTX_MAX);
+        ctx[*out_n] = (uint32_t)v;
+    }
+    return OPTIONS_GO_ON;
+}
+
+int eval_run_depths(const struct eval_run *r, const char *text, double depth[EVAL_CTX_MAX],
+                    uint32_t *out_n)
+{
+    char word[32], *end;
+    for (*out_n = 0; eval_run_word(&text, word, sizeof word); ++*out_n) {
+        const double v = strtod(word, &end);
+        if (end == word || *end || !(v >= 0 && v <= 100))
+            return options_usage_error(r->command, "option '--depths': '%s' is not in 0 to 100",
+                                       word);
+        if (*out_n == EVAL_CTX_MAX)
+            return options_usage_error(r->command, "option '--depths': more than %u", EVAL_CTX_MAX);
+        depth[*out_n] = v;
+    }
+    return OPTIONS_GO_ON;
+}
+
+/* ---- The plan ---- */
+
+int eval_run_haystack(struct eval_run *r)
+{
+    struct strbuf text = {0};
+    sac_error err = {0};
+    sac_status status;
+    if (!r->haystack_file) {
+        status = haystack_init_prose(&r->haystack, (uint64_t)r->seed, &err);
+    } else {
+        status = input_read(&text, r->haystack_file, &err);
+        if (status == SAC_OK) {
+            status = haystack_init(&r->haystack, text.data, text.n, &err);
+            if (status != SAC_OK) status = error_prefix(&err, status, "%s", r->haystack_file);
+        }
+        strbuf_deinit(&text);
+    }
+    strbuf_addf(&r->identity, "haystack %llx\n", (unsigned long long)r->haystack.hash);
+    return status == SAC_OK ? OPTIONS_GO_ON : setup_failed(r->command, status, err.msg);
+}
+
+int eval_run_plan(struct eval_run *r, const struct task_cell *cell)
+{
+    for (uint32_t i = 0; i < r->n_sample; i++) {
+        if (r->n_cell == r->cell_room) {
+            const size_t room = r->cell_room ? 2 * r->cell_room : 64;
+            struct task_cell *grown = mem_realloc(r->cell, room * sizeof *grown);
+            if (!grown) return setup_failed(r->command, SAC_ERR_MEMORY, "out of memory");
+            r->cell = grown;
+            r->cell_room = room;
+        }
+        r->cell[r->n_cell] = *cell;
+        r->cell[r->n_cell++].index = i;
+    }
+    return OPTIONS_GO_ON;
+}
+
+/* ---- The run ---- */
+
+struct session {
+    struct eval_run *r;
+    struct subjects subjects;
+    sac_model *model;
+    sac_engine *engine;
+    struct samples *samples;
+    struct task_text text;
+    struct summary summary;
+    struct progress bar;
+    char label[96];
+};
+
+static bool on_progress(void *user, const struct runner_progress *p)
+{
+    struct session *s = user;
+    snprintf(s->label, sizeof s->label, "%zu/%zu %.40s %u", p->n_done + 1, p->n_cell, p->cell->task,
+             p->cell->ctx);
+    progress_update(&s->bar, p->share);
+    return interrupt_pending();
+}
+
+static uint64_t run_hash(const struct session *s)
+{
+    const sac_model_info info = sac_model_get_info(s->model);
+    const sac_engine_params e = sac_engine_get_params(s->engine);
+    struct strbuf text = {0};
+    strbuf_addf(&text, "%s\n%s %s %llu %llu\n%d %d %d %g %g %u\n%d %s %d %lld %u\n", s->r->command,
+                info.name, info.file_type, (unsigned long long)info.file_bytes,
+                (unsigned long long)info.n_params, (int)e.type_k, (int)e.type_v, s->r->setup.rope,
+                (double)s->r->setup.rope_scale, (double)s->r->setup.rope_freq_base,
+                s->r->setup.yarn_orig_ctx, s->text.raw,
+                s->text.chat_template ? s->text.chat_template : "", s->r->gold_history,
+                (long long)s->r->seed, s->r->setup.sparse_min_ctx);
+    strbuf_add(&text, s->r->identity.data ? s->r->identity.data : "", s->r->identity.n);
+    const uint64_t hash = rng_hash(text.data ? text.data : "", text.n);
+    strbuf_deinit(&text);
+    return hash;
+}
+
+static sac_status open_samples(struct session *s, sac_error *err)
+{
+    struct strbuf path = {0};
+    if (mkdir(s->r->out, 0777) != 0 && errno != EEXIST)
+        return error_set(err, SAC_ERR_IO, "cannot make folder %s: %s", s->r->out, strerror(errno));
+    strbuf_addf(&path, "%s/samples.jsonl", s->r->out);
+    const sac_status status = path.failed
+                                  ? error_set(err, SAC_ERR_MEMORY, "out of memory for a path")
+                                  : samples_open(&s->samples, path.data, run_hash(s), err);
+    strbuf_deinit(&path);
+    return status;
+}
+
+static sac_status write_text(const char *dir, const char *name, const char *text, sac_error *err)
+{
+    struct strbuf path = {0};
+    strbuf_addf(&path, "%s/%s", dir, name);
+    FILE *f = path.failed ? NULL : fopen(path.data, "w");
+    bool ok = f && fputs(text, f) >= 0;
+    if (f) ok &= fclose(f) == 0;
+    const sac_status status =
+        ok ? SAC_OK
+           : error_set(err, SAC_ERR_IO, "cannot write %s/%s: %s", dir, name, strerror(errno));
+    strbuf_deinit(&path);
+    return status;
+}
+
+static sac_status write_summary(const struct session *s, sac_error *err)
+{
+    const sac_model_info info = sac_model_get_info(s->model);
+    struct strbuf page = {0};
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "command", s->r->command);
+    cJSON_AddStringToObject(o, "model", info.name);
+    cJSON_AddStringToObject(o, "file_type", info.file_type);
+    cJSON_AddNumberToObject(o, "seed", (double)s->r->seed);
+    cJSON_AddItemToObject(o, "rows", summary_json(&s->summary));
+    char *json = cJSON_Print(o);
+    cJSON_Delete(o);
+    strbuf_addf(&page,
+                "# saccade %s: %s\n\nSeed %lld; scores in percent, intervals by bootstrap.\n\n",
+                s->r->command, info.name, (long long)s->r->seed);
+    summary_markdown(&s->summary, &page);
+    sac_status status = json && !page.failed
+                            ? SAC_OK
+                            : error_set(err, SAC_ERR_MEMORY, "out of memory for a summary");
+    if (status == SAC_OK) status = write_text(s->r->out, "summary.json", json, err);
+    if (status == SAC_OK) status = write_text(s->r->out, "summary.md", page.data, err);
+    cJSON_free(json);
+    strbuf_deinit(&page);
+    return status;
+}
+
+static int print_summary(const struct session *s)
+{
+    struct strbuf page = {0};
+    if (s->r->format == FORMAT_JSON) return output_json(summary_json(&s->summary));
+    summary_markdown(&s->summary, &page);
+    if (!page.failed) output_write(page.data, page.n);
+    strbuf_deinit(&page);
+    return EXIT_OK;
+}
+
+/* The longest cell decides the engine's memory. */
+static sac_status make_engine(struct session *s, bool single_turn, sac_error *err)
+{
+    uint32_t n_ctx = 0;
+    for (size_t i = 0; i < s->r->n_cell; i++)
+        if (s->r->cell[i].ctx > n_ctx) n_ctx = s->r->cell[i].ctx;
+    if (s->r->setup.n_ctx && s->r->setup.n_ctx < n_ctx)
+        return error_set(err, SAC_ERR_CONTEXT, "a sample of %u tokens in a context of %u (-c)",
+                         n_ctx, s->r->setup.n_ctx);
+    sac_engine_params p = setup_engine_params(&s->r->setup, n_ctx, 2);
+    /* A fork shares the pages of the prompt. In a conversation a template may render earlier turns
+     * anew, and then it shares none. */
+    p.n_kv_tok = single_turn ? (uint64_t)n_ctx + SLACK_TOK : 2 * (uint64_t)n_ctx;
+    p.decode = s->subjects.decode;
+    p.n_decode = s->subjects.n;
+    p.record = s->r->record;
+    return sac_engine_create(&s->engine, s->model, &p, err);
+}
+
+static sac_status ask_all(struct session *s, const struct eval_maker *maker, sac_error *err)
+{
+    struct runner_times times = {0};
+    const struct task_source source = {
+        .make = maker->make,
+        .arg = maker->arg,
+        .cell = s->r->cell,
+        .n_cell = s->r->n_cell,
+        .single_turn = maker->single_turn,
+    };
+    const struct runner_params params = {
+        .engine = s->engine,
+        .text = &s->text,
+        .source = &source,
+        .subjects = &s->subjects,
+        .samples = s->samples,
+        .seed = (uint64_t)s->r->seed,
+        .gold_history = s->r->gold_history,
+        .record = s->r->record,
+        .on_progress = on_progress,
+        .user = s,
+    };
+    progress_begin(&s->bar, s->label);
+    if (s->r->quiet) s->bar.on = false;
+    const sac_status status = runner_run(&params, &times, err);
+    progress_end(&s->bar);
+    if (!s->r->quiet && times.model_s > 0)
+        fprintf(stderr, "model %.1f s, everything else %.2f s (%.1f %%)\n", times.model_s,
+                times.own_s, 100 * times.own_s / (times.model_s + times.own_s));
+    return status;
+}
+
+static int run_session(struct session *s, const struct eval_maker *maker)
+{
+    struct eval_run *r = s->r;
+    sac_error err = {0};
+    const int code = setup_load(&r->setup, &s->model);
+    if (code != OPTIONS_GO_ON) return code;
+    s->text = task_text_of(s->model);
+    if (r->chat_template) s->text = (struct task_text){s->model, r->chat_template, false};
+    if (r->raw) s->text.raw = true;
+    sac_status status = make_engine(s, maker->single_turn, &err);
+    if (status == SAC_OK) status = open_samples(s, &err);
+    if (status == SAC_OK) status = ask_all(s, maker, &err);
+    const bool stopped = status == SAC_ERR_CANCELLED;
+    if (stopped && !r->quiet)
+        fprintf(stderr, "stopped; the same command goes on with what is in %s\n", r->out);
+    if (status == SAC_OK || stopped)
+        status = summary_make(&s->summary, s->samples, (uint64_t)r->seed, &err);
+    if (status == SAC_OK) status = write_summary(s, &err);
+    if (status != SAC_OK) return setup_failed(r->command, status, err.msg);
+    const int printed = print_summary(s);
+    return stopped ? EXIT_INTERRUPTED : printed;
+}
+
+int eval_run_all(struct eval_run *r, const struct eval_maker *maker)
+{
+    struct session *s = mem_calloc(1, sizeof *s);
+    sac_error err = {0};
+    if (!s) return setup_failed(r->command, SAC_ERR_MEMORY, "out of memory");
+    s->r = r;
+    int code = OPTIONS_GO_ON;
+    if (!r->out)
+        code = options_usage_error(r->command, "a folder for the results is missing (--out DIR)");
+    else if (r->setup.decode)
+        code = options_usage_error(r->command, "--methods names the methods here, not --decode");
+    else if (r->raw && r->chat_template)
+        code = options_usage_error(r->command, "--raw goes without --chat-template");
+    else if (subjects_parse(&s->subjects, r->methods, &err) != SAC_OK)
+        code = options_usage_error(r->command, "option '--methods': %s", err.msg);
+    if (code == OPTIONS_GO_ON) {
+        interrupt_install();
+        code = run_session(s, maker);
+    }
+    summary_deinit(&s->summary);
+    samples_close(s->samples);
+    sac_engine_free(s->engine);
+    sac_model_free(s->model);
+    mem_free(s);
+    return code;
+}

@@ -1,0 +1,58 @@
+/* eval_run.h: what the commands of `saccade eval` that ask a model share: options, the run, its
+ * output. A command parses, plans cells, and hands them over. */
+#ifndef SAC_APP_EVAL_RUN_H
+#define SAC_APP_EVAL_RUN_H
+
+#include "app/options.h"
+#include "app/setup.h"
+#include "base/strbuf.h"
+#include "eval/haystack.h"
+#include "eval/task.h"
+
+struct eval_run {
+    const char *command; /* "eval needle" */
+    /* Options; texts are borrowed. */
+    const char *methods, *ctx, *out, *haystack_file, *chat_template;
+    uint32_t n_sample;
+    int64_t seed;
+    bool raw, gold_history, record, quiet;
+    int format;
+    struct setup setup;
+    /* Made by eval_run_begin. */
+    struct haystack haystack;
+    struct task_cell *cell; /* [n_cell], owned */
+    size_t n_cell, cell_room;
+    struct strbuf identity; /* what, beside the model, makes a run another one */
+};
+
+/* Tables for struct eval_run: for all commands, and for those that take a haystack. */
+extern const struct option_spec eval_run_specs[];
+extern const struct option_spec eval_run_haystack_specs[];
+
+struct eval_run eval_run_default(const char *command);
+void eval_run_deinit(struct eval_run *r);
+
+/* "4k,8192": n_ctx lengths, 1k being 1,024. OPTIONS_GO_ON or an exit code, as in setup.h. */
+#define EVAL_CTX_MAX 32u
+int eval_run_contexts(const struct eval_run *r, uint32_t ctx[EVAL_CTX_MAX], uint32_t *out_n);
+/* "10,50,90": percents. */
+int eval_run_depths(const struct eval_run *r, const char *text, double depth[EVAL_CTX_MAX],
+                    uint32_t *out_n);
+/* The next word of a comma-separated list, or false behind the last; `*at` moves on. */
+bool eval_run_word(const char **at, char *word, size_t bytes);
+
+/* Reads --haystack, or makes prose from the seed. */
+int eval_run_haystack(struct eval_run *r);
+/* Plans n_sample samples that differ in their index. */
+int eval_run_plan(struct eval_run *r, const struct task_cell *cell);
+
+/* Loads the model, asks everything, prints and writes the results. `make` gets `arg`. */
+struct eval_maker {
+    sac_status (*make)(const void *arg, const struct task_text *t, const struct task_cell *cell,
+                       struct task_sample *out, sac_error *err);
+    const void *arg;
+    bool single_turn;
+};
+int eval_run_all(struct eval_run *r, const struct eval_maker *maker);
+
+#endif

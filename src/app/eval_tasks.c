@@ -1,0 +1,231 @@
+/* eval_tasks.c: the commands of `saccade eval` whose tasks are generated: what each takes beside
+ * the common options, and which cells it plans. The tasks themselves are in src/eval. */
+#include "app/eval.h"
+
+#include "app/app.h"
+#include "app/eval_run.h"
+
+#include "eval/needle.h"
+#include "eval/ruler.h"
+#include "eval/strlist.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define N(list) (sizeof(list) / sizeof(list)[0])
+
+/* Parses argv with the command's own group first, and tells what is no option. */
+static int parse(struct eval_run *r, const struct option_group *group, size_t n_group,
+                 const char *summary, int argc, char **argv)
+{
+    struct options o = {
+        .command = r->command,
+        .usage = "-m MODEL --out DIR [options]",
+        .summary = summary,
+        .group = group,
+        .n_group = n_group,
+    };
+    return options_parse(&o, argc, argv);
+}
+
+/* ---- Needle ---- */
+
+struct needle_options {
+    const char *depths, *needle, *question, *expect;
+    uint32_t n_needle;
+    int kind;
+};
+
+#define OPT(names, type, field, arg, help, ...)                                                    \
+    {                                                                                              \
+        names, type, offsetof(struct needle_options, field), arg, help, __VA_ARGS__                \
+    }
+
+static const struct option_spec needle_specs[] = {
+    OPT("--depths", OPTION_TEXT, depths, "LIST",
+        "where the needle stands, in percent of the text, parted by commas", .env = NULL),
+    OPT("--kind", OPTION_CHOICE, kind, NULL, "what is hidden: a number, or a sentence",
+        .choices = "number|sentence"),
+    OPT("--needles", OPTION_U32, n_needle, "N",
+        "hide N needles, the first at the depth, the others evenly behind it, and ask for all",
+        .min = 1, .max = 12),
+    OPT("--needle", OPTION_TEXT, needle, "TEXT", "a needle of your own; --question goes with it",
+        .env = NULL),
+    OPT("--question", OPTION_TEXT, question, "TEXT", "what is asked", .env = NULL),
+    OPT("--expect", OPTION_TEXT, expect, "LIST",
+        "words that a right answer contains, parted by commas", .env = NULL),
+    {0},
+};
+#undef OPT
+
+static const struct option_spec depth_specs[] = {
+    {"--depths", OPTION_TEXT, offsetof(struct needle_options, depths), "LIST",
+     "where the number stands, in percent of the text, parted by commas", .env = NULL},
+    {0},
+};
+
+/* One cell for each context and depth. */
+static int plan_grid(struct eval_run *r, const char *task, const char *depths)
+{
+    struct task_cell cell = {0};
+    uint32_t ctx[EVAL_CTX_MAX], n_ctx, n_depth;
+    double depth[EVAL_CTX_MAX];
+    int code = eval_run_contexts(r, ctx, &n_ctx);
+    if (code == OPTIONS_GO_ON) code = eval_run_depths(r, depths, depth, &n_depth);
+    snprintf(cell.task, sizeof cell.task, "%s", task);
+    for (uint32_t c = 0; code == OPTIONS_GO_ON && c < n_ctx; c++)
+        for (uint32_t d = 0; code == OPTIONS_GO_ON && d < n_depth; d++) {
+            cell.ctx = ctx[c];
+            cell.depth = depth[d];
+            code = eval_run_plan(r, &cell);
+        }
+    return code;
+}
+
+/* The user's own needle: all three texts or none. */
+static int given_needle(struct needle_args *a, struct strlist *expected, struct eval_run *r,
+                        const struct needle_options *opt)
+{
+    char word[256];
+    const char *at = opt->expect;
+    if (!opt->needle && !opt->question && !opt->expect) return OPTIONS_GO_ON;
+    if (!opt->needle || !opt->question || !opt->expect)
+        return options_usage_error(r->command, "--needle, --question and --expect go together");
+    if (opt->n_needle > 1)
+        return options_usage_error(r->command, "--needles goes without a needle of your own");
+    while (eval_run_word(&at, word, sizeof word)) {
+        if (!*word) return options_usage_error(r->command, "option '--expect': an empty word");
+        strlist_add(expected, word);
+    }
+    a->kind = NEEDLE_GIVEN;
+    a->needle = opt->needle;
+    a->question = opt->question;
+    a->expected = expected;
+    strbuf_addf(&r->identity, "needle %s\n%s\n%s\n", opt->needle, opt->question, opt->expect);
+    return OPTIONS_GO_ON;
+}
+
+int eval_cmd_needle(int argc, char **argv)
+{
+    struct eval_run r = eval_run_default("eval needle");
+    struct needle_options opt = {.depths = "10,30,50,70,90", .n_needle = 1};
+    struct strlist expected = {0};
+    const struct option_group groups[] = {
+        {"Needle", needle_specs, &opt},
+        {"Haystack", eval_run_haystack_specs, &r},
+        {"Evaluation", eval_run_specs, &r},
+        {"Model", setup_specs, &r.setup},
+    };
+    int code =
+        parse(&r, groups, N(groups),
+              "Hides a fact in a text, at every depth of every context, and asks for it. The "
+              "score is the share of the expected words that the answer contains.",
+              argc, argv);
+    if (code != OPTIONS_GO_ON) return code;
+    struct needle_args args = {
+        .seed = (uint64_t)r.seed,
+        .kind = opt.kind == 0 ? NEEDLE_NUMBER : NEEDLE_SENTENCE,
+        .n_needle = opt.n_needle,
+    };
+    char task[TASK_NAME_MAX];
+    code = given_needle(&args, &expected, &r, &opt);
+    snprintf(task, sizeof task, opt.n_needle > 1 ? "needle_%s_%u" : "needle_%s",
+             args.kind == NEEDLE_NUMBER     ? "number"
+             : args.kind == NEEDLE_SENTENCE ? "sentence"
+                                            : "given",
+             opt.n_needle);
+    if (code == OPTIONS_GO_ON) code = eval_run_haystack(&r);
+    if (code == OPTIONS_GO_ON) code = plan_grid(&r, task, opt.depths);
+    args.haystack = &r.haystack;
+    const struct eval_maker maker = {needle_make, &args, .single_turn = true};
+    if (code == OPTIONS_GO_ON) code = eval_run_all(&r, &maker);
+    strlist_deinit(&expected);
+    eval_run_deinit(&r);
+    return code;
+}
+
+/* ---- Passkey ---- */
+
+int eval_cmd_passkey(int argc, char **argv)
+{
+    struct eval_run r = eval_run_default("eval passkey");
+    struct needle_options opt = {.depths = "10,30,50,70,90"};
+    const struct option_group groups[] = {
+        {"Passkey", depth_specs, &opt},
+        {"Evaluation", eval_run_specs, &r},
+        {"Model", setup_specs, &r.setup},
+    };
+    int code =
+        parse(&r, groups, N(groups),
+              "Hides a number of five digits between lines of noise and asks for it.", argc, argv);
+    if (code != OPTIONS_GO_ON) return code;
+    const uint64_t seed = (uint64_t)r.seed;
+    const struct eval_maker maker = {needle_make_passkey, &seed, .single_turn = true};
+    code = plan_grid(&r, "passkey", opt.depths);
+    if (code == OPTIONS_GO_ON) code = eval_run_all(&r, &maker);
+    eval_run_deinit(&r);
+    return code;
+}
+
+/* ---- Tasks by name ---- */
+
+struct task_options {
+    const char *tasks;
+};
+
+/* Cells for every task of the list and context; `name_at` knows the names. */
+static int plan_tasks(struct eval_run *r, const char *tasks, const char *(*name_at)(uint32_t i))
+{
+    struct task_cell cell = {.depth = -1};
+    uint32_t ctx[EVAL_CTX_MAX], n_ctx;
+    int code = eval_run_contexts(r, ctx, &n_ctx);
+    for (uint32_t c = 0; code == OPTIONS_GO_ON && c < n_ctx; c++) {
+        const char *at = tasks;
+        cell.ctx = ctx[c];
+        for (uint32_t i = 0; !tasks && code == OPTIONS_GO_ON && name_at(i); i++) {
+            snprintf(cell.task, sizeof cell.task, "%s", name_at(i));
+            code = eval_run_plan(r, &cell);
+        }
+        while (code == OPTIONS_GO_ON && eval_run_word(&at, cell.task, sizeof cell.task)) {
+            uint32_t i = 0;
+            while (name_at(i) && strcmp(name_at(i), cell.task) != 0) i++;
+            if (!name_at(i))
+                return options_usage_error(r->command, "option '--tasks': no task '%s'", cell.task);
+            code = eval_run_plan(r, &cell);
+        }
+    }
+    return code;
+}
+
+int eval_cmd_ruler(int argc, char **argv)
+{
+    struct eval_run r = eval_run_default("eval ruler");
+    struct task_options opt = {0};
+    static const struct option_spec specs[] = {
+        {"--tasks", OPTION_TEXT, offsetof(struct task_options, tasks), "LIST",
+         "niah_single_1 to _3, niah_multikey_1 to _3, niah_multivalue, niah_multiquery, vt, cwe, "
+         "fwe, qa_1, qa_2, parted by commas; without it all",
+         .env = NULL},
+        {0},
+    };
+    const struct option_group groups[] = {
+        {"Tasks", specs, &opt},
+        {"Haystack", eval_run_haystack_specs, &r},
+        {"Evaluation", eval_run_specs, &r},
+        {"Model", setup_specs, &r.setup},
+    };
+    int code =
+        parse(&r, groups, N(groups),
+              "The tasks of RULER (arXiv:2404.06654), generated to fit each context. The score "
+              "is the share of the expected strings that the answer contains; for qa_1 and "
+              "qa_2 whether it contains one.",
+              argc, argv);
+    if (code != OPTIONS_GO_ON) return code;
+    code = eval_run_haystack(&r);
+    if (code == OPTIONS_GO_ON) code = plan_tasks(&r, opt.tasks, ruler_name);
+    const struct ruler_args args = {.haystack = &r.haystack, .seed = (uint64_t)r.seed};
+    const struct eval_maker maker = {ruler_make, &args, .single_turn = true};
+    if (code == OPTIONS_GO_ON) code = eval_run_all(&r, &maker);
+    eval_run_deinit(&r);
+    return code;
+}

@@ -1,0 +1,44 @@
+/* samples.h: the file samples.jsonl: one JSON object per turn that was asked and method that
+ * answered, written as soon as it is known, so that an interrupted evaluation goes on where it was.
+ */
+#ifndef SAC_EVAL_SAMPLES_H
+#define SAC_EVAL_SAMPLES_H
+
+#include "eval/subjects.h"
+#include "eval/task.h"
+
+/* What a summary needs; NAN where nothing was measured. */
+struct sample_row {
+    struct task_cell cell;
+    char method[SUBJECT_NAME_MAX];
+    uint32_t turn, prompt_n, predicted_n;
+    double score;
+    double ttft_ms, prompt_per_s, predicted_per_s;
+    double share_read; /* tokens read / tokens before the own page, over decode rows */
+    double mass_mean;  /* softmax mass of what was read, over decode rows, layers and KV heads */
+};
+
+/* What only the file keeps. */
+struct sample_text {
+    const struct task_sample *sample;
+    const char *answer;
+    uint64_t seed;
+};
+
+struct samples;
+
+/* Opens or makes the file. `run` names model and settings: rows of another run are an error. What
+ * an interruption left of a last line is cut off. */
+sac_status samples_open(struct samples **out, const char *path, uint64_t run, sac_error *err);
+void samples_close(struct samples *s);
+
+/* The rows that the file holds, in its order. */
+size_t samples_count(const struct samples *s);
+const struct sample_row *samples_row(const struct samples *s, size_t i);
+bool samples_has(const struct samples *s, const struct task_cell *cell, const char *method,
+                 uint32_t turn);
+/* Writes a row and flushes it. */
+sac_status samples_add(struct samples *s, const struct sample_row *row,
+                       const struct sample_text *text, sac_error *err);
+
+#endif

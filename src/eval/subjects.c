@@ -1,0 +1,76 @@
+/* subjects.c: see the header. `decode` points into `item`, so a struct subjects must not be copied
+ * after parsing. */
+#include "eval/subjects.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Bytes up to the comma that ends a method. */
+static size_t method_length(const char *text)
+{
+    size_t n = strcspn(text, ",");
+    while (text[n]) {
+        const char *piece = text + n + 1;
+        const size_t length = strcspn(piece, ",");
+        const char *equals = memchr(piece, '=', length), *colon = memchr(piece, ':', length);
+        if (!equals || (colon && colon < equals)) break;
+        n += 1 + length;
+    }
+    return n;
+}
+
+static bool has_method(const char *kind, const char *name, size_t n_name)
+{
+    sac_method_info m;
+    for (size_t i = 0; sac_method_at(i, &m); i++)
+        if (strcmp(m.kind, kind) == 0 && strlen(m.name) == n_name &&
+            memcmp(m.name, name, n_name) == 0)
+            return true;
+    return false;
+}
+
+/* Parts "PREFILL+DECODE", "DECODE", or "PREFILL". */
+static sac_status parse_one(struct subject *s, sac_error *err)
+{
+    const char *plus = strchr(s->name, '+'), *decode = plus ? plus + 1 : s->name;
+    const size_t n_name = strcspn(decode, ":");
+    const size_t n_prefill = plus ? strcspn(s->name, ":+") : 0;
+    if (plus && !has_method("prefill", s->name, n_prefill))
+        return error_set(err, SAC_ERR_ARG,
+                         "method '%s': no prefill method '%.*s'; see 'saccade "
+                         "methods'",
+                         s->name, (int)n_prefill, s->name);
+    if (plus && (n_prefill != 5 || memcmp(s->name, "dense", 5) != 0))
+        return error_set(err, SAC_ERR_UNSUPPORTED,
+                         "method '%s': only the prefill method dense can be evaluated yet",
+                         s->name);
+    if (!plus && strcmp(s->name, "dense") == 0) decode = "full";
+    if (decode != s->name && n_name == 0)
+        return error_set(err, SAC_ERR_ARG, "method '%s': a decode method is missing behind '+'",
+                         s->name);
+    snprintf(s->decode, sizeof s->decode, "%s", decode);
+    const sac_status status = sac_method_check("decode", s->decode, err);
+    return status == SAC_OK ? SAC_OK : error_prefix(err, status, "method '%s'", s->name);
+}
+
+sac_status subjects_parse(struct subjects *out, const char *text, sac_error *err)
+{
+    *out = (struct subjects){0};
+    for (const char *at = text;; at++) {
+        const size_t n = method_length(at);
+        struct subject *s = &out->item[out->n];
+        if (out->n == SUBJECTS_MAX)
+            return error_set(err, SAC_ERR_ARG, "more than %u methods", SUBJECTS_MAX);
+        if (n == 0) return error_set(err, SAC_ERR_ARG, "'%s': a method without a name", text);
+        if (n >= sizeof s->name)
+            return error_set(err, SAC_ERR_ARG, "method '%.40s...' is too long", at);
+        snprintf(s->name, sizeof s->name, "%.*s", (int)n, at);
+        for (uint32_t i = 0; i < out->n; i++)
+            if (strcmp(out->item[i].name, s->name) == 0)
+                return error_set(err, SAC_ERR_ARG, "method '%s' is named twice", s->name);
+        TRY(parse_one(s, err));
+        out->decode[out->n++] = s->decode;
+        at += n;
+        if (*at == 0) return SAC_OK;
+    }
+}

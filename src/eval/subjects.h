@@ -1,0 +1,28 @@
+/* subjects.h: the methods that an evaluation compares, as the command line names them:
+ * "full,streaming:sink=4,window=1024,dense+quest:budget=512". */
+#ifndef SAC_EVAL_SUBJECTS_H
+#define SAC_EVAL_SUBJECTS_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+#define SUBJECTS_MAX     8u /* the methods that one engine holds */
+#define SUBJECT_NAME_MAX 160
+
+struct subject {
+    char name[SUBJECT_NAME_MAX];   /* as the user wrote it */
+    char decode[SUBJECT_NAME_MAX]; /* what the engine loads: "streaming:sink=4,window=1024" */
+};
+
+struct subjects {
+    struct subject item[SUBJECTS_MAX];
+    const char *decode[SUBJECTS_MAX]; /* for sac_engine_params.decode; points into `item` */
+    uint32_t n;
+};
+
+/* A comma parts methods unless what follows it is a "key=value" of the one before. "dense" alone is
+ * dense prefill and full decode. That every method and parameter exists is checked here. */
+sac_status subjects_parse(struct subjects *out, const char *text, sac_error *err);
+
+#endif

@@ -1,0 +1,45 @@
+/* summary.h: from rows to what a paper prints: means with bootstrap confidence intervals for each
+ * group of samples and method, and paired differences to the first method. */
+#ifndef SAC_EVAL_SUMMARY_H
+#define SAC_EVAL_SUMMARY_H
+
+#include "base/strbuf.h"
+#include "eval/samples.h"
+
+struct cJSON;
+
+struct summary_mean {
+    double mean, low, high; /* 95 %; NAN without a value */
+    uint32_t n;
+};
+
+/* Mean of `value` [n] with the percentiles 2.5 and 97.5 of the means of 2000 resamples, drawn from
+ * `seed`. SAC_ERR_MEMORY only. */
+sac_status summary_bootstrap(struct summary_mean *out, const double *value, size_t n, uint64_t seed,
+                             sac_error *err);
+
+/* All samples that share task, place, context and method. */
+struct summary_row {
+    char task[TASK_NAME_MAX], place[TASK_PLACE_MAX], method[SUBJECT_NAME_MAX];
+    uint32_t ctx;
+    struct summary_mean score;
+    struct summary_mean diff;       /* to the first method, over the samples that both answered */
+    char diff_to[SUBJECT_NAME_MAX]; /* "": this is the first method, or nothing is paired */
+    double mass_mean, share_read, ttft_ms, prompt_per_s, predicted_per_s; /* means, or NAN */
+};
+
+struct summary {
+    struct summary_row *row; /* [n], in the order of the file; owned */
+    size_t n;
+};
+
+sac_status summary_make(struct summary *out, const struct samples *samples, uint64_t seed,
+                        sac_error *err);
+void summary_deinit(struct summary *s);
+
+/* The list of rows; the caller owns it. NULL without memory. */
+struct cJSON *summary_json(const struct summary *s);
+/* A table for people. */
+void summary_markdown(const struct summary *s, struct strbuf *out);
+
+#endif
