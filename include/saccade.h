@@ -88,6 +88,7 @@ typedef struct sac_model_params {
 typedef struct sac_model_info {
     const char *name, *arch, *file_type; /* owned by the model */
     uint32_t n_layer, n_embd, n_ff, n_head, n_kv_head, head_dim, n_vocab, n_ctx_train;
+    uint32_t n_window_layer, window; /* layers that see `window` tokens only; 0: none */
     uint64_t n_params;
     uint64_t file_bytes;   /* all parts of the file */
     uint64_t weight_bytes; /* resident after load */
@@ -462,6 +463,12 @@ typedef struct sac_machine {
  * mask. */
 SAC_API SAC_NODISCARD sac_status sac_measure_machine(sac_machine *out, uint32_t n_threads,
                                                      sac_error *err);
+
+/* The peak, in 1e9 operations per second, of the fastest arithmetic that the kernels of a set (the
+ * engine's or bench's `isa`) may use: for linear layers or for the rest, for prompt rows (wide) or
+ * decode rows. `*out_name` gets what it is, "amx bf16" say. */
+SAC_API double sac_machine_peak(const sac_machine *machine, const char *isa, bool linear, bool wide,
+                                const char **out_name);
 
 /* ---- Operations alone: how near to the machine's limits each kernel comes -------------------- */
 

@@ -1,24 +1,341 @@
-/* bench.c: `saccade bench ops`. */
+/* bench.c: `saccade bench`: the options, and the loops over models, threads, depths and tests. A
+ * test is run by bench_test.c and told by bench_row.c.
+ *
+ * The names are those of llama-bench, so that its users and scripts know them. The machine's limits
+ * are measured first, while no model is in memory. */
 #include "app/bench.h"
 
 #include "app/app.h"
+#include "app/interrupt.h"
 #include "app/options.h"
+#include "app/setup.h"
 
+#include "base/workers.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+
+#define COMMAND     "bench"
+#define LIST_MAX    32u
+#define TOKENS_MAX  (1u << 24)
+#define METHODS_MAX 8u /* what an engine takes */
+
+struct bench_options {
+    struct option_list models, pairs, methods;
+    const char *prompts, *gens, *depths, *threads;
+    uint32_t n_rep, n_batch, n_seq, sparse_min_ctx;
+    int type_k, type_v, format;
+};
+
+#define OPT(names, type, field, arg, help, ...)                                                    \
+    {                                                                                              \
+        names, type, offsetof(struct bench_options, field), arg, help, __VA_ARGS__                 \
+    }
+#define KV_CHOICES "f16|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
+
+static const struct option_spec specs[] = {
+    OPT("-m --model", OPTION_LIST, models, "FILE",
+        "GGUF file, or the name of a fetched model; repeatable", .env = NULL),
+    OPT("-p --n-prompt", OPTION_TEXT, prompts, "N[,N]",
+        "prompt tokens, a test for each; 0: none (default: 512)", .env = NULL),
+    OPT("-n --n-gen", OPTION_TEXT, gens, "N[,N]",
+        "generated tokens, a test for each; 0: none (default: 128)", .env = NULL),
+    OPT("-pg", OPTION_LIST, pairs, "P,N",
+        "a test of P prompt tokens and then N generated ones; repeatable", .env = NULL),
+    OPT("-d --n-depth", OPTION_TEXT, depths, "N[,N]",
+        "tokens that are there before a test begins; all tests for each (default: 0)", .env = NULL),
+    OPT("-r --repetitions", OPTION_U32, n_rep, "N", "times that each test is run", .env = NULL,
+        .min = 1, .max = BENCH_REPS_MAX),
+    OPT("-t --threads", OPTION_TEXT, threads, "N[,N]",
+        "threads, all tests for each; 0: one per CPU that may be used (default: 0)", .env = NULL),
+    OPT("-b --batch-size", OPTION_U32, n_batch, "N", "most tokens that are computed at once",
+        .env = NULL, .min = 1, .max = 65536),
+    OPT("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
+        .env = NULL, .choices = KV_CHOICES),
+    OPT("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
+        "type of the values; q8 goes with q8 only", .env = NULL, .choices = KV_CHOICES),
+    OPT("--decode-batch", OPTION_U32, n_seq, "N",
+        "sequences that generate together; tok/s counts all of them", .env = NULL, .min = 1,
+        .max = 256),
+    OPT("--decode", OPTION_LIST, methods, "SPEC",
+        "decode method, NAME:key=value,... of 'saccade methods'; repeatable, tests of generated "
+        "tokens are run with each (default: full)",
+        .env = NULL),
+    OPT("--sparse-min-ctx", OPTION_U32, sparse_min_ctx, "N",
+        "contexts shorter than N tokens are read whole", .env = NULL),
+    OPT("-o --output", OPTION_CHOICE, format, NULL, "format of the table", .env = NULL,
+        .choices = SHEET_FORMATS),
+    {0},
+};
+
+struct list {
+    uint32_t item[LIST_MAX];
+    size_t n;
+};
+
+struct bench {
+    struct bench_options opt;
+    struct list prompts, gens, depths, threads;
+    struct list pairs[OPTION_LIST_MAX]; /* of two items */
+    sac_machine machine[LIST_MAX];      /* for each thread count */
+    struct sheet sheet;
+    /* Of the model at hand. */
+    sac_model *model;
+    const char *model_name;
+    double load_s;
+    bool has_peak;
+    struct bench_rig rig;
+    struct bench_result result;
+};
+
+/* ---- Options ---- */
+
+/* "512,2048"; a usage error names the option and what is wrong. */
+static int parse_list(const char *option, const char *text, uint32_t max, struct list *out)
+{
+    *out = (struct list){0};
+    for (const char *at = text;; at++) {
+        char *end;
+        errno = 0;
+        const unsigned long v = strtoul(at, &end, 10);
+        if (at[0] < '0' || at[0] > '9' || (*end && *end != ','))
+            return options_usage_error(
+                COMMAND, "option '%s': '%.60s' is not a list of whole numbers", option, text);
+        if (errno || v > max)
+            return options_usage_error(COMMAND, "option '%s': %.*s is out of range 0 to %u", option,
+                                       (int)(end - at), at, max);
+        if (out->n == LIST_MAX)
+            return options_usage_error(COMMAND, "option '%s': more than %u numbers", option,
+                                       LIST_MAX);
+        out->item[out->n++] = (uint32_t)v;
+        if (!*end) return OPTIONS_GO_ON;
+        at = end;
+    }
+}
+
+static int parse_pairs(struct bench *b)
+{
+    for (size_t i = 0; i < b->opt.pairs.n; i++) {
+        struct list *pair = &b->pairs[i];
+        const char *text = b->opt.pairs.item[i];
+        const int code = parse_list("-pg", text, TOKENS_MAX, pair);
+        if (code != OPTIONS_GO_ON) return code;
+        if (pair->n != 2 || !pair->item[0] || !pair->item[1])
+            return options_usage_error(COMMAND, "option '-pg': '%.60s' is not of the form P,N",
+                                       text);
+    }
+    return OPTIONS_GO_ON;
+}
+
+static int check_methods(const struct bench *b)
+{
+    sac_error err = {0};
+    if (b->opt.methods.n > METHODS_MAX)
+        return options_usage_error(COMMAND, "option '--decode': at most %u methods", METHODS_MAX);
+    for (size_t i = 0; i < b->opt.methods.n; i++)
+        if (sac_method_check("decode", b->opt.methods.item[i], &err) != SAC_OK)
+            return options_usage_error(COMMAND, "option '--decode': %s", err.msg);
+    return OPTIONS_GO_ON;
+}
+
+static uint32_t max_of(const struct list *l)
+{
+    uint32_t max = 0;
+    for (size_t i = 0; i < l->n; i++) max = l->item[i] > max ? l->item[i] : max;
+    return max;
+}
+
+static int parse(struct bench *b)
+{
+    const struct bench_options *o = &b->opt;
+    int code = parse_list("-p", o->prompts, TOKENS_MAX, &b->prompts);
+    if (code == OPTIONS_GO_ON) code = parse_list("-n", o->gens, TOKENS_MAX, &b->gens);
+    if (code == OPTIONS_GO_ON) code = parse_list("-d", o->depths, TOKENS_MAX, &b->depths);
+    if (code == OPTIONS_GO_ON) code = parse_list("-t", o->threads, 4096, &b->threads);
+    if (code == OPTIONS_GO_ON) code = parse_pairs(b);
+    if (code == OPTIONS_GO_ON) code = check_methods(b);
+    if (code != OPTIONS_GO_ON) return code;
+    if (o->models.n == 0) return options_usage_error(COMMAND, "a model is missing (-m FILE)");
+    if (!max_of(&b->prompts) && !max_of(&b->gens) && !o->pairs.n)
+        return options_usage_error(COMMAND, "no test: -p and -n are 0, and there is no -pg");
+    return OPTIONS_GO_ON;
+}
+
+/* ---- Memory ---- */
+
+/* From now on the peak counts anew. The system may not allow it: then there is no peak to tell. */
+static bool reset_peak_rss(void)
+{
+    FILE *f = fopen("/proc/self/clear_refs", "w");
+    if (!f) return false;
+    const bool written = fputs("5", f) >= 0;
+    return fclose(f) == 0 && written;
+}
+
+static uint64_t peak_rss(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss << 10 : 0;
+}
+
+/* The largest test decides; forks share the pages of the depth. */
+static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads)
+{
+    const struct bench_options *o = &b->opt;
+    uint32_t most = max_of(&b->prompts);
+    if (max_of(&b->gens) > most) most = max_of(&b->gens);
+    for (size_t i = 0; i < o->pairs.n; i++) {
+        const uint32_t sum = b->pairs[i].item[0] + b->pairs[i].item[1];
+        if (sum > most) most = sum;
+    }
+    const uint32_t depth = max_of(&b->depths), page = 128; /* no page is larger */
+    sac_engine_params p = sac_engine_params_default();
+    p.n_ctx = depth + most;
+    p.n_seq_max = o->n_seq + 1;
+    p.n_kv_tok = (uint64_t)depth + page + (uint64_t)o->n_seq * (most + 2 * page);
+    p.n_batch = o->n_batch;
+    p.n_threads = n_threads;
+    p.type_k = (sac_kv_type)o->type_k;
+    p.type_v = (sac_kv_type)o->type_v;
+    p.decode = o->methods.item;
+    p.n_decode = (uint32_t)o->methods.n;
+    p.sparse_min_ctx = o->sparse_min_ctx;
+    return p;
+}
+
+/* ---- Loops ---- */
+
+static sac_status run_test(struct bench *b, const struct bench_test *test,
+                           const sac_machine *machine, sac_error *err)
+{
+    TRY(bench_rig_run(&b->rig, test, b->opt.n_rep, &b->result, err));
+    const struct bench_row row = {
+        .model = b->model_name,
+        .info = sac_model_get_info(b->model),
+        .params = sac_engine_get_params(b->rig.engine),
+        .isa = sac_engine_get_stats(b->rig.engine).isa,
+        .method = b->opt.methods.n ? b->opt.methods.item[test->method] : "full",
+        .machine = machine,
+        .load_s = b->load_s,
+        .peak_rss = b->has_peak ? peak_rss() : 0,
+        .test = *test,
+        .result = &b->result,
+    };
+    bench_row_print(&b->sheet, &row);
+    return SAC_OK;
+}
+
+/* The same test with each decode method. */
+static sac_status run_methods(struct bench *b, struct bench_test test, const sac_machine *machine,
+                              sac_error *err)
+{
+    const uint32_t n = b->opt.methods.n ? (uint32_t)b->opt.methods.n : 1;
+    for (test.method = 0; test.method < n; test.method++) TRY(run_test(b, &test, machine, err));
+    return SAC_OK;
+}
+
+static sac_status run_depth(struct bench *b, uint32_t depth, const sac_machine *machine,
+                            sac_error *err)
+{
+    struct bench_test test = {.depth = depth, .n_seq = 1};
+    for (size_t i = 0; i < b->prompts.n; i++) {
+        test.n_prompt = b->prompts.item[i];
+        if (test.n_prompt) TRY(run_test(b, &test, machine, err));
+    }
+    test.n_prompt = 0;
+    test.n_seq = b->opt.n_seq;
+    for (size_t i = 0; i < b->gens.n; i++) {
+        test.n_gen = b->gens.item[i];
+        if (test.n_gen) TRY(run_methods(b, test, machine, err));
+    }
+    for (size_t i = 0; i < b->opt.pairs.n; i++) {
+        test.n_prompt = b->pairs[i].item[0];
+        test.n_gen = b->pairs[i].item[1];
+        TRY(run_methods(b, test, machine, err));
+    }
+    return SAC_OK;
+}
+
+static sac_status run_threads(struct bench *b, const sac_machine *machine, sac_error *err)
+{
+    const sac_engine_params params = engine_params(b, machine->n_threads);
+    sac_status status = bench_rig_open(&b->rig, b->model, &params, err);
+    for (size_t i = 0; status == SAC_OK && i < b->depths.n; i++)
+        status = run_depth(b, b->depths.item[i], machine, err);
+    bench_rig_close(&b->rig);
+    return status;
+}
+
+static int run_model(struct bench *b, const char *name)
+{
+    struct setup setup = setup_default(COMMAND);
+    setup.model = b->model_name = name;
+    setup.n_threads = max_of(&b->threads);
+    b->has_peak = reset_peak_rss();
+    const uint64_t start = clock_us();
+    const int code = setup_load(&setup, &b->model);
+    if (code != OPTIONS_GO_ON) return code;
+    b->load_s = (double)(clock_us() - start) * 1e-6;
+    sac_status status = SAC_OK;
+    sac_error err = {0};
+    for (size_t i = 0; status == SAC_OK && i < b->threads.n; i++)
+        status = run_threads(b, &b->machine[i], &err);
+    sac_model_free(b->model);
+    b->model = NULL;
+    return status == SAC_OK ? OPTIONS_GO_ON : setup_failed(COMMAND, status, err.msg);
+}
+
+static int run_all(struct bench *b)
+{
+    sac_error err = {0};
+    for (size_t i = 0; i < b->threads.n; i++) {
+        const sac_status status = sac_measure_machine(&b->machine[i], b->threads.item[i], &err);
+        if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
+        char limits[256];
+        bench_describe_machine(limits, sizeof limits, &b->machine[i]);
+        if (b->opt.format == SHEET_MD)
+            printf("%u threads; limits: %s\n%s", b->machine[i].n_threads, limits,
+                   i + 1 == b->threads.n ? "\n" : "");
+    }
+    b->sheet = sheet_begin((enum sheet_format)b->opt.format);
+    int code = OPTIONS_GO_ON;
+    for (size_t i = 0; code == OPTIONS_GO_ON && i < b->opt.models.n; i++)
+        code = run_model(b, b->opt.models.item[i]);
+    sheet_end(&b->sheet);
+    if (code != OPTIONS_GO_ON) return code;
+    bench_check_idle(COMMAND, &b->machine[b->threads.n - 1]);
+    return EXIT_OK;
+}
 
 int app_bench(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "ops") == 0) return bench_ops(argc - 1, argv + 1);
-    const char *operand[1];
+    const sac_engine_params defaults = sac_engine_params_default();
+    struct bench b = {.opt = {.prompts = "512",
+                              .gens = "128",
+                              .depths = "0",
+                              .threads = "0",
+                              .n_rep = 5,
+                              .n_seq = 1,
+                              .n_batch = defaults.n_batch,
+                              .sparse_min_ctx = defaults.sparse_min_ctx}};
+    const struct option_group group = {"Options", specs, &b.opt};
     struct options o = {
-        .command = "bench",
-        .usage = "ops [options]",
-        .summary = "Measures speed against the limits of this machine.",
+        .command = COMMAND,
+        .usage = "-m MODEL [options]",
+        .summary = "Measures how fast a model reads prompts and generates tokens, and the share of "
+                   "this machine's limits that it reaches, measured in the same run.",
         .commands = "  ops         single operations in the shapes of a few models\n",
-        .operand = operand,
-        .operand_max = 1,
+        .group = &group,
+        .n_group = 1,
     };
-    const int code = options_parse(&o, argc, argv);
+    int code = options_parse(&o, argc, argv);
+    if (code == OPTIONS_GO_ON) code = parse(&b);
     if (code != OPTIONS_GO_ON) return code;
-    return options_usage_error(o.command, "a command is missing");
+    interrupt_install();
+    return run_all(&b);
 }

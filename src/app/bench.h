@@ -1,11 +1,17 @@
-/* bench.h: what `saccade bench` and `saccade bench ops` share. */
+/* bench.h: what the files of `saccade bench` share. */
 #ifndef SAC_APP_BENCH_H
 #define SAC_APP_BENCH_H
 
+#include "app/sheet.h"
+
 #include "saccade.h"
+
+/* ---- bench_ops.c ---- */
 
 /* `saccade bench ops`; argv[0] is its name. Returns the exit code. */
 int bench_ops(int argc, char **argv);
+
+/* ---- bench_machine.c ---- */
 
 /* Measures the limits again and tells on stderr if they are no longer what they were: something
  * else ran meanwhile, and the shares of the limits mean little. */
@@ -13,5 +19,63 @@ void bench_check_idle(const char *command, const sac_machine *before);
 
 /* "read 31.0 GB/s, avx512 f32 470 GFLOP/s, ...": what the machine has. */
 void bench_describe_machine(char *out, size_t bytes, const sac_machine *m);
+
+/* ---- bench_test.c ---- */
+
+/* What one row measures: `n_prompt` tokens computed in chunks, then `n_gen` steps of one token,
+ * behind `depth` tokens that are there already. */
+struct bench_test {
+    uint32_t n_prompt, n_gen, depth;
+    uint32_t n_seq;  /* sequences that decode together; a test without n_gen has one */
+    uint32_t method; /* index into the engine's decode methods */
+};
+
+/* Of all prompt rows, or of all decode rows, of one repetition. */
+struct bench_phase {
+    double seconds, linear_us, attn_us, other_us;
+    double weight_bytes, kv_bytes; /* read; kv: side data of methods included */
+    double n_tok_seen, n_tok_read; /* by decode rows */
+};
+
+#define BENCH_REPS_MAX 100u
+
+struct bench_result {
+    uint32_t n_rep;
+    struct bench_phase prompt[BENCH_REPS_MAX], decode[BENCH_REPS_MAX];
+    uint64_t kv_bytes_used; /* at the end, by all sequences */
+};
+
+/* One engine, and the sequence that holds the depth of its tests. */
+struct bench_rig {
+    sac_engine *engine;     /* owned */
+    const sac_model *model; /* borrowed */
+    sac_seq base;
+    uint32_t method; /* that `base` uses */
+};
+
+sac_status bench_rig_open(struct bench_rig *rig, const sac_model *model,
+                          const sac_engine_params *params, sac_error *err);
+void bench_rig_close(struct bench_rig *rig);
+/* Runs a test n_rep times behind a short one that is not counted. SAC_ERR_CANCELLED after Ctrl-C.
+ */
+sac_status bench_rig_run(struct bench_rig *rig, const struct bench_test *test, uint32_t n_rep,
+                         struct bench_result *out, sac_error *err);
+
+/* ---- bench_row.c ---- */
+
+/* All that a row tells beside the measured times. */
+struct bench_row {
+    const char *model; /* as the user named it */
+    sac_model_info info;
+    sac_engine_params params;
+    const char *isa, *method; /* of decode rows */
+    const sac_machine *machine;
+    double load_s;
+    uint64_t peak_rss; /* bytes; 0: not known */
+    struct bench_test test;
+    const struct bench_result *result;
+};
+
+void bench_row_print(struct sheet *sheet, const struct bench_row *row);
 
 #endif

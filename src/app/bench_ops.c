@@ -84,52 +84,36 @@ static int check_filters(const struct ops_options *opt, size_t *out_n)
     return OPTIONS_GO_ON;
 }
 
-static const struct sheet_column columns[] = {
-    {NULL, "op", 0},           {"op", NULL, 0},
-    {"mode", NULL, 0},         {"shape", "shape", 0},
-    {"what", "what", 0},       {NULL, "us", 1},
-    {"gb_s", "GB/s", 1},       {"gflop_s", "GFLOP/s", 1},
-    {"limit", "limit", 0},     {NULL, "% of it", 0},
-    {NULL, "best %", 0},       {"share", NULL, 0},
-    {"share_best", NULL, 0},   {"seconds", NULL, 0},
-    {"seconds_best", NULL, 0}, {"seconds_limit", NULL, 0},
-    {"flop", NULL, 0},         {"bytes", NULL, 0},
-    {"isa", NULL, 0},          {"n_threads", NULL, 0},
-    {"read_gb_s", NULL, 0},
-};
-
-#define N_COLUMN (sizeof columns / sizeof columns[0])
-
-static void print_op(struct sheet *t, const sac_op *op, const char *isa, const sac_machine *m)
+static void print_op(struct sheet *sheet, const sac_op *op, const char *isa, const sac_machine *m)
 {
     char name[32];
     snprintf(name, sizeof name, "%s%s%s", op->op, *op->mode ? " " : "", op->mode);
     const double share = op->seconds_limit / op->seconds;
     const double share_best = op->seconds_limit / op->seconds_best;
-    const struct sheet_cell cells[N_COLUMN] = {
-        {.text = name},
-        {.text = op->op},
-        {.text = op->mode},
-        {.text = op->shape},
-        {.text = op->what},
-        {.number = op->seconds * 1e6},
-        {.number = op->bytes / op->seconds * 1e-9},
-        {.number = op->flop / op->seconds * 1e-9},
-        {.text = op->limit},
-        {.number = share * 100},
-        {.number = share_best * 100},
-        {.number = share},
-        {.number = share_best},
-        {.number = op->seconds},
-        {.number = op->seconds_best},
-        {.number = op->seconds_limit},
-        {.number = op->flop},
-        {.number = op->bytes},
-        {.text = isa},
-        {.number = m->n_threads},
-        {.number = m->read_gb_s},
+    const struct sheet_cell cells[] = {
+        {NULL, "op", .text = name},
+        {"op", NULL, .text = op->op},
+        {"mode", NULL, .text = op->mode},
+        {"shape", "shape", .text = op->shape},
+        {"what", "what", .text = op->what},
+        {NULL, "us", 1, .number = op->seconds * 1e6},
+        {"gb_s", "GB/s", 1, .number = op->bytes / op->seconds * 1e-9},
+        {"gflop_s", "GFLOP/s", 1, .number = op->flop / op->seconds * 1e-9},
+        {"limit", "limit", .text = op->limit},
+        {NULL, "% of it", 1, .number = share * 100},
+        {NULL, "best %", 1, .number = share_best * 100},
+        {"share", .number = share},
+        {"share_best", .number = share_best},
+        {"seconds", .number = op->seconds},
+        {"seconds_best", .number = op->seconds_best},
+        {"seconds_limit", .number = op->seconds_limit},
+        {"flop", .number = op->flop},
+        {"bytes", .number = op->bytes},
+        {"isa", .text = isa},
+        {"n_threads", .number = m->n_threads},
+        {"read_gb_s", .number = m->read_gb_s},
     };
-    sheet_row(t, cells);
+    sheet_row(sheet, cells, sizeof cells / sizeof cells[0]);
 }
 
 static sac_status measure_all(const struct ops_options *opt, size_t n_wanted, sac_op_bench *bench,
@@ -137,7 +121,7 @@ static sac_status measure_all(const struct ops_options *opt, size_t n_wanted, sa
 {
     sac_status status = SAC_OK;
     struct progress bar;
-    struct sheet table;
+    struct sheet sheet = sheet_begin((enum sheet_format)opt->format);
     sac_op op;
     size_t n_done = 0;
     if (opt->format == SHEET_MD) {
@@ -146,18 +130,17 @@ static sac_status measure_all(const struct ops_options *opt, size_t n_wanted, sa
         printf("%s, %u threads; limits: %s\n\n", sac_op_bench_isa(bench), machine->n_threads,
                limits);
     }
-    sheet_begin(&table, (enum sheet_format)opt->format, columns, N_COLUMN);
     progress_begin(&bar, "ops");
     bar.on = bar.on && !isatty(STDOUT_FILENO); /* there the growing table shows it */
     for (size_t i = 0; status == SAC_OK && sac_op_at(i, &op); i++) {
         if (!is_wanted(opt, &op)) continue;
         if (interrupt_pending()) status = SAC_ERR_CANCELLED;
         if (status == SAC_OK) status = sac_op_measure(bench, i, opt->ms * 1e-3, &op, err);
-        if (status == SAC_OK) print_op(&table, &op, sac_op_bench_isa(bench), machine);
+        if (status == SAC_OK) print_op(&sheet, &op, sac_op_bench_isa(bench), machine);
         progress_update(&bar, (double)++n_done / (double)n_wanted);
     }
     progress_end(&bar);
-    sheet_end(&table);
+    sheet_end(&sheet);
     return status;
 }
 

@@ -3,30 +3,41 @@
  * are known. */
 #include "app/sheet.h"
 
-#include <assert.h>
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-static void print_markdown_cell(const struct sheet_column *column, const struct sheet_cell *cell)
-{
-    if (cell->text)
-        printf("| %s ", cell->text);
-    else if (isfinite(cell->number))
-        printf("| %.*f ", column->digits, cell->number);
-    else
-        printf("| - ");
-}
+/* ---- Markdown ---- */
 
-static void print_markdown(const struct sheet *t, const struct sheet_cell *cell)
+static void print_markdown_head(const struct sheet_cell *cell, size_t n)
 {
-    for (size_t i = 0; i < t->n_column; i++)
-        if (t->column[i].title) print_markdown_cell(&t->column[i], &cell[i]);
+    for (size_t i = 0; i < n; i++)
+        if (cell[i].title) printf("| %s ", cell[i].title);
+    printf("|\n");
+    for (size_t i = 0; i < n; i++)
+        if (cell[i].title) printf(cell[i].text ? "|---" : "|---:");
     printf("|\n");
 }
 
-/* Quotes are doubled and put around a text that needs them (RFC 4180). */
+static void print_markdown(const struct sheet_cell *cell, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!cell[i].title) continue;
+        if (cell[i].text)
+            printf("| %s ", cell[i].text);
+        else if (isfinite(cell[i].number))
+            printf("| %.*f ", cell[i].digits, cell[i].number);
+        else
+            printf("| - ");
+    }
+    printf("|\n");
+}
+
+/* ---- CSV (RFC 4180) ---- */
+
+/* Quotes are doubled and put around a text that needs them. */
 static void print_csv_text(const char *text)
 {
     if (!strpbrk(text, ",\"\n\r")) {
@@ -41,41 +52,47 @@ static void print_csv_text(const char *text)
     putchar('"');
 }
 
-static void print_csv_list(const struct sheet_cell *cell)
-{
-    for (size_t i = 0; i < cell->n_list; i++) printf("%s%.15g", i ? " " : "", cell->list[i]);
-}
-
-static void print_csv(const struct sheet *t, const struct sheet_cell *cell)
+static void print_csv_head(const struct sheet_cell *cell, size_t n)
 {
     const char *comma = "";
-    for (size_t i = 0; i < t->n_column; i++) {
-        if (!t->column[i].key) continue;
+    for (size_t i = 0; i < n; i++) {
+        if (!cell[i].key) continue;
+        printf("%s%s", comma, cell[i].key);
+        comma = ",";
+    }
+    printf("\r\n");
+}
+
+static void print_csv(const struct sheet_cell *cell, size_t n)
+{
+    const char *comma = "";
+    for (size_t i = 0; i < n; i++) {
+        if (!cell[i].key) continue;
         fputs(comma, stdout);
-        if (cell[i].text)
-            print_csv_text(cell[i].text);
-        else if (cell[i].list)
-            print_csv_list(&cell[i]);
-        else if (isfinite(cell[i].number))
+        if (cell[i].text) print_csv_text(cell[i].text);
+        for (size_t j = 0; j < cell[i].n_list; j++)
+            printf("%s%.15g", j ? " " : "", cell[i].list[j]);
+        if (!cell[i].text && !cell[i].list && isfinite(cell[i].number))
             printf("%.15g", cell[i].number);
         comma = ",";
     }
-    putchar('\n');
+    printf("\r\n");
 }
 
-static void print_json(const struct sheet *t, const struct sheet_cell *cell)
+/* ---- JSON ---- */
+
+static void print_json(const struct sheet_cell *cell, size_t n)
 {
     cJSON *row = cJSON_CreateObject();
-    for (size_t i = 0; i < t->n_column; i++) {
-        const char *key = t->column[i].key;
-        if (!key) continue;
-        if (cell[i].list)
-            cJSON_AddItemToObject(row, key,
+    for (size_t i = 0; i < n; i++) {
+        if (!cell[i].key) continue;
+        if (cell[i].text)
+            cJSON_AddStringToObject(row, cell[i].key, cell[i].text);
+        else if (cell[i].list)
+            cJSON_AddItemToObject(row, cell[i].key,
                                   cJSON_CreateDoubleArray(cell[i].list, (int)cell[i].n_list));
-        else if (cell[i].text)
-            cJSON_AddStringToObject(row, key, cell[i].text);
         else
-            cJSON_AddNumberToObject(row, key, cell[i].number); /* NAN becomes null */
+            cJSON_AddNumberToObject(row, cell[i].key, cell[i].number); /* NAN becomes null */
     }
     char *text = cJSON_PrintUnformatted(row);
     fputs(text ? text : "null", stdout);
@@ -83,39 +100,37 @@ static void print_json(const struct sheet *t, const struct sheet_cell *cell)
     cJSON_Delete(row);
 }
 
-void sheet_begin(struct sheet *t, enum sheet_format format, const struct sheet_column *column,
-                 size_t n_column)
+struct sheet sheet_begin(enum sheet_format format)
 {
-    assert(n_column <= SHEET_COLUMNS_MAX);
-    *t = (struct sheet){.format = format, .column = column, .n_column = n_column};
-    struct sheet_cell head[SHEET_COLUMNS_MAX] = {{0}};
-    for (size_t i = 0; i < n_column; i++)
-        head[i] = (struct sheet_cell){.text = format == SHEET_MD ? column[i].title : column[i].key};
-    if (format == SHEET_MD) {
-        print_markdown(t, head);
-        for (size_t i = 0; i < n_column; i++)
-            if (column[i].title) printf("|---");
-        printf("|\n");
-    }
-    if (format == SHEET_CSV) print_csv(t, head);
     if (format == SHEET_JSON) printf("[");
+    return (struct sheet){.format = format};
 }
 
-void sheet_row(struct sheet *t, const struct sheet_cell *cell)
+void sheet_row(struct sheet *s, const struct sheet_cell *cell, size_t n_cell)
 {
-    if (t->format == SHEET_JSON) printf(t->n_row ? ",\n " : "\n ");
-    if (t->format == SHEET_MD)
-        print_markdown(t, cell);
-    else if (t->format == SHEET_CSV)
-        print_csv(t, cell);
-    else
-        print_json(t, cell);
-    if (t->format == SHEET_JSONL) putchar('\n');
+    const bool first = s->n_row++ == 0;
+    switch (s->format) {
+    case SHEET_MD:
+        if (first) print_markdown_head(cell, n_cell);
+        print_markdown(cell, n_cell);
+        break;
+    case SHEET_CSV:
+        if (first) print_csv_head(cell, n_cell);
+        print_csv(cell, n_cell);
+        break;
+    case SHEET_JSON:
+        printf(first ? "\n " : ",\n ");
+        print_json(cell, n_cell);
+        break;
+    case SHEET_JSONL:
+        print_json(cell, n_cell);
+        putchar('\n');
+        break;
+    }
     fflush(stdout);
-    t->n_row++;
 }
 
-void sheet_end(struct sheet *t)
+void sheet_end(struct sheet *s)
 {
-    if (t->format == SHEET_JSON) printf("\n]\n");
+    if (s->format == SHEET_JSON) printf("\n]\n");
 }

@@ -9,32 +9,25 @@
 enum sheet_format { SHEET_MD, SHEET_JSON, SHEET_JSONL, SHEET_CSV };
 #define SHEET_FORMATS "md|json|jsonl|csv"
 
-#define SHEET_COLUMNS_MAX 64u
-
-struct sheet_column {
+/* One column of one row. Rows of a sheet have the same columns. */
+struct sheet_cell {
     const char *key;   /* for programs; NULL: only people want it */
     const char *title; /* for people; NULL: only programs want it */
     int digits;        /* behind the point, for people */
-};
-
-/* A text, a list, or (both NULL) a number; NAN is a value that is not there. Lists are in JSON
- * only. */
-struct sheet_cell {
+    /* A text, a list (without a title), or (both NULL) a number; NAN: there is none. */
     const char *text;
-    double number;
     const double *list;
     size_t n_list;
+    double number;
 };
 
 struct sheet {
     enum sheet_format format;
-    const struct sheet_column *column; /* [n_column], borrowed */
-    size_t n_column, n_row;
+    size_t n_row;
 };
 
-void sheet_begin(struct sheet *t, enum sheet_format format, const struct sheet_column *column,
-                 size_t n_column);
-void sheet_row(struct sheet *t, const struct sheet_cell *cell); /* [n_column] */
-void sheet_end(struct sheet *t);
+struct sheet sheet_begin(enum sheet_format format);
+void sheet_row(struct sheet *s, const struct sheet_cell *cell, size_t n_cell);
+void sheet_end(struct sheet *s);
 
 #endif

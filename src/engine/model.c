@@ -119,6 +119,8 @@ void sac_model_free(sac_model *m)
 sac_model_info sac_model_get_info(const sac_model *m)
 {
     const struct config *c = &m->config;
+    uint32_t n_window_layer = 0;
+    for (uint32_t l = 0; l < c->n_layer; l++) n_window_layer += config_layer_is_local(c, l);
     return (sac_model_info){.name = m->name,
                             .arch = c->arch->name,
                             .file_type = m->file_type,
@@ -130,6 +132,8 @@ sac_model_info sac_model_get_info(const sac_model *m)
                             .head_dim = c->head_dim,
                             .n_vocab = c->n_vocab,
                             .n_ctx_train = c->n_ctx_train,
+                            .n_window_layer = n_window_layer,
+                            .window = n_window_layer ? c->window : 0,
                             .n_params = m->n_params,
                             .file_bytes = gguf_file_bytes(m->gguf),
                             .weight_bytes = m->weights.block_bytes};

@@ -45,35 +45,39 @@ struct peak {
     const char *name;
 };
 
-/* The fastest arithmetic that kernels of this kind may use. */
-static struct peak peak_of(const struct sac_op_bench *b, const struct bench_case *c)
+static struct peak peak_of(const sac_machine *m, const char *isa, bool linear, bool tiles)
 {
-    const sac_machine *m = &b->machine;
-    const char *isa = b->ops.isa;
-    const bool linear = c->op == BENCH_LINEAR;
-    const bool tiles = c->op == BENCH_ATTN || (linear && c->mode == LINEAR_WIDE);
     if (strcmp(isa, "amx") == 0 && tiles) return (struct peak){m->amx_bf16_gflop_s, "amx bf16"};
-    if (strcmp(isa, "neon") == 0)
-        return linear ? (struct peak){m->neon_int8_gop_s, "neon int8"}
-                      : (struct peak){m->neon_f32_gflop_s, "neon f32"};
     if (strcmp(isa, "amx") == 0 || strcmp(isa, "avx512") == 0)
         return linear ? (struct peak){m->avx512_int8_gop_s, "avx512 int8"}
                       : (struct peak){m->avx512_f32_gflop_s, "avx512 f32"};
     if (strcmp(isa, "avx2") == 0)
         return linear ? (struct peak){m->avx2_int8_gop_s, "avx2 int8"}
                       : (struct peak){m->avx2_f32_gflop_s, "avx2 f32"};
+    if (strcmp(isa, "neon") == 0 && linear) return (struct peak){m->neon_int8_gop_s, "neon int8"};
     /* Plain C is what the compiler makes of it: f32, in vectors at best. */
     return m->neon_f32_gflop_s > 0 ? (struct peak){m->neon_f32_gflop_s, "neon f32"}
                                    : (struct peak){m->avx2_f32_gflop_s, "avx2 f32"};
 }
 
+double sac_machine_peak(const sac_machine *machine, const char *isa, bool linear, bool wide,
+                        const char **out_name)
+{
+    /* Attention has tiles for decode rows, too. */
+    const struct peak peak = peak_of(machine, isa, linear, wide || !linear);
+    if (out_name) *out_name = peak.name;
+    return peak.gflop_s;
+}
+
 static void set_limit(const struct sac_op_bench *b, const struct bench_case *c, sac_op *out)
 {
-    const struct peak peak = peak_of(b, c);
+    const char *name;
+    const double peak = sac_machine_peak(&b->machine, b->ops.isa, c->op == BENCH_LINEAR,
+                                         c->mode == LINEAR_WIDE, &name);
     const double read_s = out->bytes / (b->machine.read_gb_s * 1e9);
-    const double compute_s = peak.gflop_s > 0 ? out->flop / (peak.gflop_s * 1e9) : 0;
+    const double compute_s = peak > 0 ? out->flop / (peak * 1e9) : 0;
     out->seconds_limit = fmax(read_s, compute_s);
-    out->limit = read_s >= compute_s ? "read" : peak.name;
+    out->limit = read_s >= compute_s ? "read" : name;
 }
 
 /* ---- Timing ---------------------------------------------------------------------------------- */

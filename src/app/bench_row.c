@@ -1,0 +1,239 @@
+/* bench_row.c: what a row of `saccade bench` says, from the counts of a test.
+ *
+ * Operations are those of the dense model: multiply-adds of the matrices and of every query with
+ * every key that it may see, two each, whatever a method leaves out; so a row's FLOP/s tells how
+ * fast the same work got done. The limit is the least time that the machine needs for a test:
+ * prompt rows are bound by arithmetic, or by one reading of the weights a step; decode rows by what
+ * they read, weights and KV, or by arithmetic. Keys that a prompt's tiles share come from the
+ * caches: prompts are not held to their KV bytes. */
+#include "app/bench.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- Operations ---- */
+
+struct flop {
+    double linear, attn;
+};
+
+/* Of `n` rows behind `pos0` tokens, `n_logit` of which get logits. */
+static struct flop count_flop(const sac_model_info *m, double pos0, double n, double n_logit)
+{
+    const double n_q = (double)m->n_head * m->head_dim, n_kv = (double)m->n_kv_head * m->head_dim;
+    const double layer = (double)m->n_embd * (2 * n_q + 2 * n_kv + 3.0 * m->n_ff);
+    const double n_full = (double)m->n_layer - m->n_window_layer;
+    const double window = m->window;
+    /* Row r sees pos0 + r + 1 keys; with a window, those from the row on whose view it fills,
+     * fewer. */
+    const double n_key = n * pos0 + n * (n + 1) / 2;
+    const double n_free = fmin(fmax(window - pos0, 0), n);
+    const double n_near = n_free * pos0 + n_free * (n_free + 1) / 2 + (n - n_free) * window;
+    return (struct flop){
+        .linear = 2 * (n * layer * m->n_layer + n_logit * m->n_embd * (double)m->n_vocab),
+        .attn = 4 * n_q * (n_full * n_key + m->n_window_layer * n_near),
+    };
+}
+
+static struct flop prompt_flop(const struct bench_row *row)
+{
+    const struct bench_test *t = &row->test;
+    const struct flop f = count_flop(&row->info, t->depth, t->n_prompt, t->n_prompt ? 1 : 0);
+    return (struct flop){f.linear * t->n_seq, f.attn * t->n_seq};
+}
+
+static struct flop decode_flop(const struct bench_row *row)
+{
+    const struct bench_test *t = &row->test;
+    const struct flop f =
+        count_flop(&row->info, (double)t->depth + t->n_prompt, t->n_gen, t->n_gen);
+    return (struct flop){f.linear * t->n_seq, f.attn * t->n_seq};
+}
+
+/* ---- Limits ---- */
+
+struct limit {
+    double read_s, compute_s;
+    const char *peak; /* of the linear layers */
+};
+
+static struct limit limit_of(const struct bench_row *row, struct flop flop, double bytes, bool wide)
+{
+    const sac_machine *m = row->machine;
+    struct limit l = {.read_s = bytes / (m->read_gb_s * 1e9)};
+    const double linear = sac_machine_peak(m, row->isa, true, wide, &l.peak) * 1e9;
+    const double attn = sac_machine_peak(m, row->isa, false, wide, NULL) * 1e9;
+    l.compute_s = flop.linear / linear + flop.attn / attn;
+    return l;
+}
+
+/* ---- Statistics ---- */
+
+struct stats {
+    double mean, median, min, max, stddev;
+};
+
+static int order_double(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static struct stats stats_of(const double *value, uint32_t n)
+{
+    double sorted[BENCH_REPS_MAX], sum = 0, squares = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sorted[i] = value[i];
+        sum += value[i];
+    }
+    const double mean = sum / n;
+    for (uint32_t i = 0; i < n; i++) squares += (value[i] - mean) * (value[i] - mean);
+    qsort(sorted, n, sizeof sorted[0], order_double);
+    return (struct stats){
+        .mean = mean,
+        .median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2,
+        .min = sorted[0],
+        .max = sorted[n - 1],
+        .stddev = n > 1 ? sqrt(squares / (n - 1)) : 0,
+    };
+}
+
+/* The phases of all repetitions together: rates divide by their seconds. */
+static struct bench_phase sum_phases(const struct bench_phase *p, uint32_t n)
+{
+    struct bench_phase sum = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        sum.seconds += p[i].seconds;
+        sum.linear_us += p[i].linear_us;
+        sum.attn_us += p[i].attn_us;
+        sum.other_us += p[i].other_us;
+        sum.weight_bytes += p[i].weight_bytes;
+        sum.kv_bytes += p[i].kv_bytes;
+        sum.n_tok_seen += p[i].n_tok_seen;
+        sum.n_tok_read += p[i].n_tok_read;
+    }
+    return sum;
+}
+
+/* ---- The row ---- */
+
+static void name_test(char *out, size_t bytes, const struct bench_test *t)
+{
+    int at = 0;
+    if (t->n_prompt) at += snprintf(out, bytes, "pp%u", t->n_prompt);
+    if (t->n_gen)
+        at += snprintf(out + at, bytes - (size_t)at, "%stg%u", t->n_prompt ? "+" : "", t->n_gen);
+    if (t->n_seq > 1) at += snprintf(out + at, bytes - (size_t)at, " x%u", t->n_seq);
+    if (t->depth) snprintf(out + at, bytes - (size_t)at, " @ d%u", t->depth);
+}
+
+static const char *kv_name(sac_kv_type type)
+{
+    static const char *const names[] = {"f16", "bf16", "q8"};
+    return names[type];
+}
+
+/* What all repetitions of a test come to. */
+struct figures {
+    double ts[BENCH_REPS_MAX], ns[BENCH_REPS_MAX];
+    struct stats tok_s, time_ns;
+    struct bench_phase prompt, decode; /* sums */
+    double seconds;                    /* of both */
+    double flop, limit_s;              /* of one repetition */
+    const char *limit;
+};
+
+static void figures_init(struct figures *f, const struct bench_row *row)
+{
+    const struct bench_test *t = &row->test;
+    const struct bench_result *r = row->result;
+    const uint32_t n = r->n_rep;
+    *f = (struct figures){0};
+    for (uint32_t i = 0; i < n; i++) {
+        const double seconds = r->prompt[i].seconds + r->decode[i].seconds;
+        f->ns[i] = seconds * 1e9;
+        f->ts[i] = t->n_seq * ((double)t->n_prompt + t->n_gen) / seconds;
+    }
+    f->tok_s = stats_of(f->ts, n);
+    f->time_ns = stats_of(f->ns, n);
+    f->prompt = sum_phases(r->prompt, n);
+    f->decode = sum_phases(r->decode, n);
+    f->seconds = f->prompt.seconds + f->decode.seconds;
+    const struct flop wide = prompt_flop(row), narrow = decode_flop(row);
+    const double decode_bytes = (f->decode.weight_bytes + f->decode.kv_bytes) / n;
+    const struct limit prompt = limit_of(row, wide, f->prompt.weight_bytes / n, true),
+                       decode = limit_of(row, narrow, decode_bytes, false);
+    const struct limit *named = t->n_gen ? &decode : &prompt;
+    f->flop = wide.linear + wide.attn + narrow.linear + narrow.attn;
+    f->limit_s = fmax(prompt.read_s, prompt.compute_s) + fmax(decode.read_s, decode.compute_s);
+    f->limit = named->read_s >= named->compute_s ? "read" : named->peak;
+}
+
+void bench_row_print(struct sheet *sheet, const struct bench_row *row)
+{
+    const struct bench_test *t = &row->test;
+    struct figures f;
+    figures_init(&f, row);
+    char test[64], kv[16], range[64];
+    name_test(test, sizeof test, t);
+    snprintf(kv, sizeof kv, row->params.type_k == row->params.type_v ? "%s" : "%s/%s",
+             kv_name(row->params.type_k), kv_name(row->params.type_v));
+    snprintf(range, sizeof range, "%.2f..%.2f", f.tok_s.min, f.tok_s.max);
+    const double stage_us = f.seconds * 1e6, median_s = f.time_ns.median * 1e-9;
+    const double rss = row->peak_rss ? (double)row->peak_rss : (double)NAN;
+    const double seen = f.decode.n_tok_seen;
+    const struct sheet_cell cells[] = {
+        {"model_filename", NULL, .text = row->model},
+        {"model_name", "model", .text = row->info.name},
+        {"model_type", NULL, .text = row->info.file_type},
+        {"model_size", NULL, .number = (double)row->info.file_bytes},
+        {"model_n_params", NULL, .number = (double)row->info.n_params},
+        {"n_threads", "threads", .number = row->params.n_threads},
+        {"type_k", NULL, .text = kv_name(row->params.type_k)},
+        {"type_v", NULL, .text = kv_name(row->params.type_v)},
+        {NULL, "KV", .text = kv},
+        {"decode", "decode", .text = row->method},
+        {"test", "test", .text = test},
+        {"n_prompt", .number = t->n_prompt},
+        {"n_gen", .number = t->n_gen},
+        {"n_depth", .number = t->depth},
+        {"n_seq", .number = t->n_seq},
+        {"n_batch", .number = row->params.n_batch},
+        {"median_ts", "tok/s", 2, .number = f.tok_s.median},
+        {NULL, "min..max", .text = range},
+        {"stddev_ts", "stddev", 2, .number = f.tok_s.stddev},
+        {"avg_ts", .number = f.tok_s.mean},
+        {"min_ts", .number = f.tok_s.min},
+        {"max_ts", .number = f.tok_s.max},
+        {"avg_ns", .number = f.time_ns.mean},
+        {"stddev_ns", .number = f.time_ns.stddev},
+        {"ms_per_token", "ms/token", 3,
+         .number = median_s * 1e3 / ((double)t->n_prompt + t->n_gen)},
+        {"weight_gb_s", "weights GB/s", 2,
+         .number = (f.prompt.weight_bytes + f.decode.weight_bytes) / f.seconds * 1e-9},
+        {"kv_gb_s", "KV GB/s", 2,
+         .number = (f.prompt.kv_bytes + f.decode.kv_bytes) / f.seconds * 1e-9},
+        {"gflop_s", "GFLOP/s", 1, .number = f.flop / median_s * 1e-9},
+        {"limit", "limit", .text = f.limit},
+        {NULL, "% of it", 1, .number = f.limit_s / median_s * 100},
+        {"share", .number = f.limit_s / median_s},
+        {NULL, "KV read %", 1, .number = seen > 0 ? f.decode.n_tok_read / seen * 100 : (double)NAN},
+        {"share_read", .number = seen > 0 ? f.decode.n_tok_read / seen : (double)NAN},
+        {NULL, "KV MiB", 1, .number = (double)row->result->kv_bytes_used / 0x1p20},
+        {"kv_bytes", .number = (double)row->result->kv_bytes_used},
+        {"load_s", "load s", 2, .number = row->load_s},
+        {NULL, "RSS MiB", .number = rss / 0x1p20},
+        {"peak_rss_bytes", .number = rss},
+        {"linear_share", .number = (f.prompt.linear_us + f.decode.linear_us) / stage_us},
+        {"attn_share", .number = (f.prompt.attn_us + f.decode.attn_us) / stage_us},
+        {"other_share", .number = (f.prompt.other_us + f.decode.other_us) / stage_us},
+        {"flop", .number = f.flop},
+        {"seconds_limit", .number = f.limit_s},
+        {"isa", .text = row->isa},
+        {"read_gb_s", .number = row->machine->read_gb_s},
+        {"samples_ts", .list = f.ts, .n_list = row->result->n_rep},
+        {"samples_ns", .list = f.ns, .n_list = row->result->n_rep},
+    };
+    sheet_row(sheet, cells, sizeof cells / sizeof cells[0]);
+}

@@ -1,0 +1,201 @@
+/* bench_test.c: one test on one engine: fill the depth, repeat, count.
+ *
+ * The depth is filled once and kept in a sequence of its own; each repetition works on forks of it,
+ * which share its pages, and removes them. Nothing is sampled, and tokens are made up: speed does
+ * not depend on what they say. The first repetition is short and not counted: it wakes threads and
+ * touches memory. */
+#include "app/bench.h"
+
+#include "app/interrupt.h"
+#include "app/progress.h"
+
+#include "base/mem.h"
+#include "base/workers.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+#define WARM_PROMPT 512u
+#define WARM_STEPS  2u
+
+struct rep {
+    struct bench_rig *rig;
+    const struct bench_test *test;
+    struct progress *bar;
+    uint32_t i, n; /* this repetition and all, for the bar */
+    sac_seq *seq;  /* [test->n_seq] */
+};
+
+/* A token id for a position: BOS first where the model has it, then a spread over the vocabulary.
+ */
+static int32_t made_up_token(const struct bench_rig *rig, uint32_t pos)
+{
+    const int32_t bos = sac_token_bos(rig->model);
+    if (pos == 0 && bos >= 0) return bos;
+    return (int32_t)(pos * 2654435761u % sac_model_get_info(rig->model).n_vocab);
+}
+
+static void ignore_row(void *user, const sac_row *row)
+{
+    (void)user;
+    (void)row;
+}
+
+/* Queues made-up tokens of a sequence up to position `end`. */
+static sac_status append(const struct bench_rig *rig, sac_seq seq, uint32_t end, sac_row_kind kind,
+                         sac_error *err)
+{
+    uint32_t n_pending = 0;
+    uint32_t pos = sac_seq_length(rig->engine, seq, &n_pending) + n_pending;
+    while (pos < end) {
+        int32_t tok[256];
+        size_t n = 0;
+        while (n < sizeof tok / sizeof tok[0] && pos < end) tok[n++] = made_up_token(rig, pos++);
+        const sac_want want = pos == end ? SAC_WANT_LAST : SAC_WANT_NONE;
+        TRY(sac_seq_append(rig->engine, seq, tok, n, kind, want, err));
+    }
+    return SAC_OK;
+}
+
+/* Computes all that pends; the bar goes from `from` to `to`. */
+static sac_status compute(const struct bench_rig *rig, struct progress *bar, uint32_t n_all,
+                          double from, double to, sac_error *err)
+{
+    for (uint32_t n_done = 0, n; n_done < n_all; n_done += n) {
+        if (interrupt_pending()) return SAC_ERR_CANCELLED;
+        TRY(sac_step(rig->engine, ignore_row, NULL, &n, err));
+        assert(n > 0);
+        progress_update(bar, from + (to - from) * (n_done + n) / n_all);
+    }
+    return SAC_OK;
+}
+
+/* Forks decode as the base does. */
+static sac_status fill_depth(struct bench_rig *rig, uint32_t depth, uint32_t method, sac_error *err)
+{
+    if (rig->base == SAC_SEQ_NONE) TRY(sac_seq_create(rig->engine, &rig->base, err));
+    if (rig->method != method) TRY(sac_seq_use_decode(rig->engine, rig->base, method, err));
+    rig->method = method;
+    const uint32_t had = sac_seq_length(rig->engine, rig->base, NULL);
+    if (had > depth) return sac_seq_truncate(rig->engine, rig->base, depth, err);
+    struct progress bar;
+    progress_begin(&bar, "filling");
+    sac_status status = append(rig, rig->base, depth, SAC_ROW_PROMPT, err);
+    if (status == SAC_OK) status = compute(rig, &bar, depth - had, 0, 1, err);
+    progress_end(&bar);
+    return status;
+}
+
+/* ---- One repetition ---- */
+
+static struct bench_phase phase_between(const sac_engine_stats *a, const sac_engine_stats *b,
+                                        uint64_t us)
+{
+    return (struct bench_phase){
+        .seconds = (double)us * 1e-6,
+        .linear_us = (double)(b->linear_us - a->linear_us),
+        .attn_us = (double)(b->attn_us - a->attn_us),
+        .other_us = (double)(b->other_us - a->other_us),
+        .weight_bytes = (double)(b->weight_bytes_read - a->weight_bytes_read),
+        .kv_bytes =
+            (double)(b->kv_bytes_read - a->kv_bytes_read + b->side_bytes_read - a->side_bytes_read),
+        .n_tok_seen = (double)(b->n_tok_seen - a->n_tok_seen),
+        .n_tok_read = (double)(b->n_tok_read - a->n_tok_read),
+    };
+}
+
+static sac_status run_prompt(const struct rep *r, uint32_t n_prompt, sac_error *err)
+{
+    const struct bench_test *t = r->test;
+    const double from = (double)r->i / r->n, to = (r->i + (t->n_gen ? 0.5 : 1)) / r->n;
+    for (uint32_t s = 0; s < t->n_seq; s++)
+        TRY(append(r->rig, r->seq[s], t->depth + n_prompt, SAC_ROW_PROMPT, err));
+    return compute(r->rig, r->bar, t->n_seq * n_prompt, from, to, err);
+}
+
+static sac_status run_decode(const struct rep *r, uint32_t first, uint32_t n_gen, sac_error *err)
+{
+    const struct bench_test *t = r->test;
+    for (uint32_t i = 0; i < n_gen; i++) {
+        const double part = (double)i / n_gen;
+        const double share = (r->i + (t->n_prompt ? 0.5 + part / 2 : part)) / r->n;
+        for (uint32_t s = 0; s < t->n_seq; s++)
+            TRY(append(r->rig, r->seq[s], first + i + 1, SAC_ROW_DECODE, err));
+        TRY(compute(r->rig, r->bar, t->n_seq, share, share, err));
+    }
+    return SAC_OK;
+}
+
+/* The forks live until the end of the repetition, whatever happens. */
+static sac_status run_forks(struct rep *r, uint32_t n_prompt, uint32_t n_gen,
+                            struct bench_result *out, sac_error *err)
+{
+    sac_engine *e = r->rig->engine;
+    const struct bench_test *t = r->test;
+    for (uint32_t s = 0; s < t->n_seq; s++) TRY(sac_seq_fork(e, r->rig->base, &r->seq[s], err));
+    const sac_engine_stats start = sac_engine_get_stats(e);
+    const uint64_t start_us = clock_us();
+    TRY(run_prompt(r, n_prompt, err));
+    const uint64_t middle_us = clock_us();
+    const sac_engine_stats middle = sac_engine_get_stats(e);
+    TRY(run_decode(r, t->depth + n_prompt, n_gen, err));
+    const uint64_t end_us = clock_us();
+    const sac_engine_stats end = sac_engine_get_stats(e);
+    if (!out) return SAC_OK;
+    out->prompt[out->n_rep] = phase_between(&start, &middle, middle_us - start_us);
+    out->decode[out->n_rep] = phase_between(&middle, &end, end_us - middle_us);
+    out->n_rep++;
+    out->kv_bytes_used = end.kv_bytes_used;
+    return SAC_OK;
+}
+
+static sac_status run_rep(struct rep *r, uint32_t n_prompt, uint32_t n_gen,
+                          struct bench_result *out, sac_error *err)
+{
+    for (uint32_t s = 0; s < r->test->n_seq; s++) r->seq[s] = SAC_SEQ_NONE;
+    const sac_status status = run_forks(r, n_prompt, n_gen, out, err);
+    for (uint32_t s = 0; s < r->test->n_seq; s++)
+        if (r->seq[s] != SAC_SEQ_NONE) sac_seq_remove(r->rig->engine, r->seq[s]);
+    return status;
+}
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+sac_status bench_rig_run(struct bench_rig *rig, const struct bench_test *test, uint32_t n_rep,
+                         struct bench_result *out, sac_error *err)
+{
+    assert(n_rep >= 1 && n_rep <= BENCH_REPS_MAX && test->n_seq >= 1);
+    *out = (struct bench_result){0};
+    TRY(fill_depth(rig, test->depth, test->method, err));
+    struct progress bar;
+    struct rep rep = {.rig = rig, .test = test, .bar = &bar, .n = n_rep};
+    rep.seq = mem_calloc(test->n_seq, sizeof *rep.seq);
+    if (!rep.seq) return error_set(err, SAC_ERR_MEMORY, "no memory for %u sequences", test->n_seq);
+    char label[32];
+    snprintf(label, sizeof label, "%s%u", test->n_gen ? "tg" : "pp",
+             test->n_gen ? test->n_gen : test->n_prompt);
+    progress_begin(&bar, label);
+    sac_status status = run_rep(&rep, min_u32(test->n_prompt, WARM_PROMPT),
+                                min_u32(test->n_gen, WARM_STEPS), NULL, err);
+    for (; status == SAC_OK && rep.i < n_rep; rep.i++)
+        status = run_rep(&rep, test->n_prompt, test->n_gen, out, err);
+    progress_end(&bar);
+    mem_free(rep.seq);
+    return status;
+}
+
+sac_status bench_rig_open(struct bench_rig *rig, const sac_model *model,
+                          const sac_engine_params *params, sac_error *err)
+{
+    *rig = (struct bench_rig){.model = model, .base = SAC_SEQ_NONE};
+    return sac_engine_create(&rig->engine, model, params, err);
+}
+
+void bench_rig_close(struct bench_rig *rig)
+{
+    sac_engine_free(rig->engine);
+    rig->engine = NULL;
+}

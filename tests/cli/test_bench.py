@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""`saccade bench`: formats hold the same rows, counts are those of the model, wrong lists are told."""
+import csv
+import io
+import json
+import unittest
+
+from cli import model_path, saccade
+
+# smollm2-135m
+LAYERS, EMBD, FF, Q, KV, VOCAB = 30, 576, 1536, 576, 192, 49152
+
+
+def flop(pos0, n, n_logit):
+    """Of n rows behind pos0 tokens, by the shapes of the matrices and the causal triangle."""
+    linear = n * LAYERS * (EMBD * (Q + 2 * KV) + Q * EMBD + 3 * EMBD * FF) + n_logit * EMBD * VOCAB
+    keys = sum(pos0 + row + 1 for row in range(n))
+    return 2 * linear + 4 * Q * LAYERS * keys
+
+
+def bench(*args):
+    return saccade("bench", "-m", model_path(), "-r", "2", *args)
+
+
+def rows(*args):
+    done = bench("-o", "json", *args)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+class Bench(unittest.TestCase):
+    def test_rows_and_counts(self):
+        found = rows("-p", "40,0", "-n", "3", "-pg", "8,2", "-d", "0,70")
+        self.assertEqual([r["test"] for r in found],
+                         ["pp40", "tg3", "pp8+tg2", "pp40 @ d70", "tg3 @ d70", "pp8+tg2 @ d70"])
+        self.assertEqual([r["flop"] for r in found],
+                         [flop(d, 40, 1) if test == 0 else flop(d, 3, 3) if test == 1 else
+                          flop(d, 8, 1) + flop(d + 8, 2, 2) for d in (0, 70) for test in range(3)])
+        for r in found:
+            self.assertEqual(len(r["samples_ts"]), 2)
+            self.assertLessEqual(r["min_ts"], r["median_ts"])
+            self.assertLessEqual(r["median_ts"], r["max_ts"])
+            self.assertAlmostEqual(r["avg_ts"], sum(r["samples_ts"]) / 2)
+            self.assertGreater(r["load_s"], 0)
+            self.assertGreater(r["share"], 0)
+        # 23,040 bytes a token: whole pages of 32, and a tail of each of the two sequences.
+        self.assertEqual(found[0]["kv_bytes"], 23040 * 32 * (1 + 2))
+        self.assertEqual(found[3]["kv_bytes"], 23040 * 32 * (3 + 2))
+
+    def test_decode_batch_reads_weights_once(self):
+        one, four = (rows("-p", "0", "-n", "2", "--decode-batch", n)[0] for n in ("1", "4"))
+        self.assertEqual(four["test"], "tg2 x4")
+        self.assertEqual(four["flop"], 4 * one["flop"])
+
+        def weight_bytes(row):  # of one step
+            return row["weight_gb_s"] * 1e9 * row["avg_ns"] * 1e-9 / 2
+        self.assertAlmostEqual(weight_bytes(four) / weight_bytes(one), 1, places=6)
+
+    def test_formats_agree(self):
+        keys = list(rows("-p", "4", "-n", "0")[0])
+        lines = bench("-p", "4", "-n", "2", "-o", "jsonl").stdout.splitlines()
+        self.assertEqual([list(json.loads(line)) for line in lines], [keys, keys])
+        table = list(csv.reader(io.StringIO(bench("-p", "4", "-n", "2", "-o", "csv").stdout)))
+        self.assertEqual(table[0], keys)
+        self.assertEqual([len(row) for row in table], [len(keys)] * 3)
+        text = bench("-p", "4", "-n", "2").stdout
+        self.assertIn("limits: read ", text)
+        self.assertEqual(len([line for line in text.splitlines() if line.startswith("|")]), 4)
+
+    def test_methods_are_rows(self):
+        found = rows("-p", "4", "-n", "2", "-d", "300", "--sparse-min-ctx", "0",
+                     "--decode", "full", "--decode", "streaming:budget=64")
+        self.assertEqual([(r["test"], r["decode"]) for r in found[1:]],
+                         [("tg2 @ d300", "full"), ("tg2 @ d300", "streaming:budget=64")])
+        self.assertEqual(found[1]["share_read"], 1)
+        self.assertLess(found[2]["share_read"], 0.5)
+
+    def test_wrong_usage(self):
+        for args, words in [(("-p", "5x"), "option '-p': '5x' is not a list of whole numbers"),
+                            (("-n", "1,,2"), "option '-n': '1,,2'"),
+                            (("-d", "99999999999"), "option '-d': 99999999999 is out of range"),
+                            (("-pg", "5"), "option '-pg': '5' is not of the form P,N"),
+                            (("-r", "0"), "option '-r': '0' is out of range"),
+                            (("-p", "0", "-n", "0"), "no test"),
+                            (("--decode", "guess"), "option '--decode': "),
+                            (("-o", "xml"), "option '-o': 'xml'"),
+                            (("-ctk", "q8"), "q8")]:
+            done = bench(*args)
+            self.assertEqual(done.returncode, 2, args)
+            self.assertIn(words, done.stderr)
+        self.assertIn("a model is missing", saccade("bench").stderr)
+        self.assertEqual(saccade("bench", "-m", "no-such.gguf").returncode, 1)
+
+
+class Ops(unittest.TestCase):
+    def test_filters_and_figures(self):
+        done = saccade("bench", "ops", "--ops", "rope,linear-narrow", "--shape", "smollm2",
+                       "--ms", "1", "-o", "json")
+        found = json.loads(done.stdout)
+        self.assertEqual({(r["op"], r["mode"]) for r in found}, {("linear", "narrow"), ("rope", "")})
+        by_what = {r["what"]: r for r in found}
+        down = by_what["down Q4_1 1536 x 576, 4 rows"]
+        self.assertEqual(down["flop"], 2 * 4 * 1536 * 576)
+        # 20 bytes for each 32 weights, and 64 for each 16 rows.
+        self.assertEqual(down["bytes"], 1536 * 576 * 20 // 32 + 576 // 16 * 64)
+        for r in found:
+            self.assertLessEqual(r["seconds_best"], r["seconds"])
+            self.assertAlmostEqual(r["share"] * r["seconds"], r["seconds_limit"])
+
+    def test_wrong_usage(self):
+        for args, words in [(("--ops", "linear,foo"), "'foo' is no operation"),
+                            (("--shape", "no such"), "no row of 'no such'"),
+                            (("--ms", "0"), "option '--ms'")]:
+            done = saccade("bench", "ops", *args)
+            self.assertEqual(done.returncode, 2, args)
+            self.assertIn(words, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
