@@ -8,6 +8,7 @@
  * is what makes an interrupted answer, /regen, /system and /clear all the same case: a shorter
  * common beginning. */
 #include "app/app.h"
+#include "app/conversation.h"
 #include "app/generate.h"
 #include "app/input.h"
 #include "app/interrupt.h"
@@ -59,11 +60,6 @@ static const struct option_spec specs[] = {
     {0},
 };
 
-struct turn {
-    const char *role;
-    char *text; /* owned */
-};
-
 struct chat {
     struct chat_options opt;
     struct setup setup;
@@ -79,12 +75,10 @@ struct chat {
     uint32_t n_held;
 
     struct line *line;
-    char *system; /* owned, or NULL */
+    struct conversation said;
     const char *chat_template;
     struct strbuf template_text;
     struct strbuf document; /* stands before the next question */
-    struct turn *turns;     /* owned, [n_turn] */
-    size_t n_turn, turn_room;
 
     sac_timings timings; /* of the last answer */
     bool quit;
@@ -92,37 +86,16 @@ struct chat {
 
 /* ---- The conversation ---- */
 
-static sac_status add_turn(struct chat *c, const char *role, const char *text, size_t n,
-                           sac_error *err)
-{
-    if (c->n_turn == c->turn_room) {
-        const size_t room = c->turn_room ? 2 * c->turn_room : 16;
-        struct turn *grown = mem_realloc(c->turns, room * sizeof *grown);
-        if (!grown) return error_set(err, SAC_ERR_MEMORY, "out of memory for the conversation");
-        c->turns = grown;
-        c->turn_room = room;
-    }
-    char *copy = mem_strndup(n ? text : "", n);
-    if (!copy) return error_set(err, SAC_ERR_MEMORY, "out of memory for the conversation");
-    c->turns[c->n_turn++] = (struct turn){role, copy};
-    return SAC_OK;
-}
-
-static void drop_turn(struct chat *c)
-{
-    assert(c->n_turn > 0);
-    mem_free(c->turns[--c->n_turn].text);
-}
-
 /* The tokens of the conversation up to where the assistant speaks. */
 static sac_status render(struct chat *c, int32_t **out_tok, size_t *out_n, sac_error *err)
 {
-    sac_message *msgs = mem_calloc(c->n_turn + 1, sizeof *msgs);
+    const struct conversation *said = &c->said;
+    sac_message *msgs = mem_calloc(said->n_turn + 1, sizeof *msgs);
     size_t n = 0;
     if (!msgs) return error_set(err, SAC_ERR_MEMORY, "out of memory for the conversation");
-    if (c->system) msgs[n++] = (sac_message){.role = "system", .content = c->system};
-    for (size_t i = 0; i < c->n_turn; i++)
-        msgs[n++] = (sac_message){.role = c->turns[i].role, .content = c->turns[i].text};
+    if (said->system) msgs[n++] = (sac_message){.role = "system", .content = said->system};
+    for (size_t i = 0; i < said->n_turn; i++)
+        msgs[n++] = (sac_message){.role = said->turns[i].role, .content = said->turns[i].text};
     const sac_status status = prompt_chat(c->model, msgs, n, c->chat_template, out_tok, out_n, err);
     mem_free(msgs);
     return status;
@@ -162,9 +135,9 @@ static sac_status read_ahead(struct chat *c, sac_error *err)
     int32_t *tok = NULL;
     size_t n = 0;
     uint32_t common = 0, pending = 1;
-    TRY(add_turn(c, "user", c->document.data, c->document.n, err));
+    TRY(conversation_add(&c->said, "user", c->document.data, c->document.n, err));
     sac_status status = render(c, &tok, &n, err);
-    drop_turn(c);
+    conversation_drop_last(&c->said);
     if (status != SAC_OK) return status;
     struct progress bar;
     progress_begin(&bar, "reading");
@@ -234,9 +207,9 @@ static bool answer(struct chat *c)
         fprintf(stderr, "[interrupted]\n");
     else if (g.finish == SAC_FINISH_LENGTH)
         fprintf(stderr, "[cut off after %zu tokens]\n", g.n_tok);
-    const bool answered =
-        g.n_tok > 0 && add_turn(c, "assistant", g.text.data, g.text.n, &err) == SAC_OK;
-    if (!answered) drop_turn(c);
+    const bool answered = g.n_tok > 0 && conversation_add(&c->said, "assistant", g.text.data,
+                                                          g.text.n, &err) == SAC_OK;
+    if (!answered) conversation_drop_last(&c->said);
     if (g.output_lost) c->quit = true;
     interrupt_clear();
     generation_deinit(&g);
@@ -254,7 +227,7 @@ static void ask(struct chat *c, const char *text)
         return;
     }
     bool answered = false;
-    if (add_turn(c, "user", c->document.data, c->document.n, &err) == SAC_OK)
+    if (conversation_add(&c->said, "user", c->document.data, c->document.n, &err) == SAC_OK)
         answered = answer(c);
     else
         fprintf(stderr, "saccade " COMMAND ": %s\n", err.msg);
@@ -273,20 +246,20 @@ struct chat_command {
 static void command_clear(struct chat *c, const char *arg)
 {
     (void)arg;
-    while (c->n_turn) drop_turn(c);
+    conversation_drop_turns(&c->said);
     strbuf_reset(&c->document);
 }
 
 static void command_system(struct chat *c, const char *arg)
 {
     if (!*arg) {
-        printf("%s\n", c->system ? c->system : "(no system message)");
+        printf("%s\n", c->said.system ? c->said.system : "(no system message)");
         return;
     }
     char *copy = mem_strdup(arg);
     if (!copy) return (void)fprintf(stderr, "saccade " COMMAND ": out of memory\n");
-    mem_free(c->system);
-    c->system = copy;
+    mem_free(c->said.system);
+    c->said.system = copy;
 }
 
 /* The document and a blank line, to stand before the next question. */
@@ -316,9 +289,31 @@ static void command_file(struct chat *c, const char *arg)
 static void command_regen(struct chat *c, const char *arg)
 {
     (void)arg;
-    if (c->n_turn < 2) return (void)fprintf(stderr, "there is no answer yet\n");
-    drop_turn(c);
+    if (c->said.n_turn < 2) return (void)fprintf(stderr, "there is no answer yet\n");
+    conversation_drop_last(&c->said);
     (void)answer(c);
+}
+
+static void command_save(struct chat *c, const char *arg)
+{
+    sac_error err = {0};
+    if (!*arg)
+        fprintf(stderr, "/save needs the name of a file\n");
+    else if (conversation_save(&c->said, arg, &err) != SAC_OK)
+        fprintf(stderr, "%s\n", err.msg);
+    else
+        printf("%zu questions and answers are in %s\n", c->said.n_turn / 2, arg);
+}
+
+static void command_load(struct chat *c, const char *arg)
+{
+    sac_error err = {0};
+    if (!*arg) return (void)fprintf(stderr, "/load needs the name of a file\n");
+    if (conversation_load(&c->said, arg, &err) != SAC_OK)
+        return (void)fprintf(stderr, "%s\n", err.msg);
+    strbuf_reset(&c->document);
+    printf("%zu questions and answers of %s stand before your next question\n", c->said.n_turn / 2,
+           arg);
 }
 
 static void command_stats(struct chat *c, const char *arg)
@@ -363,6 +358,8 @@ static const struct chat_command chat_commands[] = {
     {"/system", "TEXT", command_system, "set the system message; without TEXT, show it"},
     {"/regen", "", command_regen, "answer the last question again"},
     {"/clear", "", command_clear, "forget the conversation, keep the system message"},
+    {"/save", "FILE", command_save, "write the conversation to a file (JSON)"},
+    {"/load", "FILE", command_load, "go on with the conversation in a file"},
     {"/set", "NAME VALUE", command_set, "change the sampling, as in: /set temp 0.7"},
     {"/stats", "", command_stats, "show times and memory"},
     {"/quit", "", command_quit, "leave, as does Ctrl-D"},
@@ -434,8 +431,8 @@ static sac_status prepare(struct chat *c, sac_error *err)
     TRY(sac_engine_create(&c->engine, c->model, &params, err));
     TRY(sac_seq_create(c->engine, &c->seq, err));
     c->held = mem_calloc(c->n_ctx, sizeof *c->held);
-    if (c->opt.system) c->system = mem_strdup(c->opt.system);
-    if (!c->held || (c->opt.system && !c->system))
+    if (c->opt.system) c->said.system = mem_strdup(c->opt.system);
+    if (!c->held || (c->opt.system && !c->said.system))
         return error_set(err, SAC_ERR_MEMORY, "out of memory for %u tokens", c->n_ctx);
     if (c->document.n) TRY(read_ahead(c, err));
     return line_open(&c->line, err);
@@ -486,10 +483,8 @@ int app_chat(int argc, char **argv)
     interrupt_install();
     code = chat_all(&c);
     line_close(c.line);
-    while (c.n_turn) drop_turn(&c);
-    mem_free(c.turns);
+    conversation_deinit(&c.said);
     mem_free(c.held);
-    mem_free(c.system);
     strbuf_deinit(&c.document);
     strbuf_deinit(&c.template_text);
     sac_engine_free(c.engine);

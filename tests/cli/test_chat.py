@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """`saccade chat`: through a pipe, and as a person uses it on a terminal."""
+import json
 import os
 import pty
 import re
@@ -57,6 +58,46 @@ class Piped(unittest.TestCase):
         self.assertGreater(int(reused[1]), 180)
         self.assertEqual(said[1], "0")
         self.assertEqual(ahead.stdout.splitlines()[0], later.stdout.splitlines()[1])
+
+    def test_saved_conversations_go_on(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "talk \u00fc.json")
+            args = ("--temp", "0", "-n", "8")
+            told = chat(["/system Be \"brief\".", "My name is Zoe.", "/save " + path,
+                         "What is my name?", "/stats"], *args)
+            self.assertIn("1 questions and answers are in " + path, told.stdout)
+            with open(path, encoding="utf-8") as f:
+                messages = json.load(f)["messages"]
+            self.assertEqual([m["role"] for m in messages], ["system", "user", "assistant"])
+            self.assertEqual(messages[0]["content"], 'Be "brief".')
+            self.assertEqual(os.listdir(folder), [os.path.basename(path)])
+            again = chat(["never said", "/load " + path, "/system", "What is my name?", "/stats",
+                          "/save " + path, "/load " + path], *args)
+        self.assertIn('Be "brief".', again.stdout.splitlines())
+        self.assertIn("2 questions and answers of " + path, again.stdout)
+        # The same tokens in all; which of them are there already differs.
+        prompts = [sum(map(int, re.search(r"last prompt +(\d+) .* (\d+) reused", d.stdout).groups()))
+                   for d in (told, again)]
+        self.assertEqual(prompts[0], prompts[1])
+
+    def test_files_that_are_no_conversations_change_nothing(self):
+        bad = {"{": "no list", '{"messages": 3}': "no list", '{"messages": [7]}': "message 0",
+               '{"messages": [{"role": "user", "content": "a"}]}': "is no answer",
+               '{"messages": [{"role": "assistant", "content": "a"}]}': "'assistant', expected 'user'",
+               '{"messages": [{"role": "user", "content": [{"text": "a"}]}]}': "must be strings"}
+        with tempfile.TemporaryDirectory() as folder:
+            names = [os.path.join(folder, f"{i}.json") for i in range(len(bad))]
+            for name, text in zip(names, bad):
+                with open(name, "w", encoding="utf-8") as f:
+                    f.write(text)
+            loads = ["/load " + name for name in names]
+            done = chat(["/system Kept.", *loads, "/load /no/such", "/load", "/save", "/save /no/such/x",
+                         "/save /dev/full/x", "/system"])
+            self.assertEqual(done.stdout, "Kept.\n")
+            for name, word in zip(names, bad.values()):
+                self.assertRegex(done.stderr, re.escape(name) + ": .*" + re.escape(word))
+            for word in ("cannot open /no/such:", "/load needs", "/save needs", "cannot write /no/such/x"):
+                self.assertIn(word, done.stderr)
 
     def test_commands_say_what_is_wrong(self):
         done = chat(["/nope", "/set", "/set speed 3", "/set top-p 7", "/set temp", "/file /no/such",

@@ -152,10 +152,45 @@ static void tokens_do_not_depend_on_others(void **state)
     }
 }
 
+/* A prompt in two requests on one sequence is answered as in one: penalties see all of it. */
+static void penalties_see_the_whole_sequence(void **state)
+{
+    (void)state;
+    struct answer answer[3] = {0};
+    sac_engine *e = make_engine(2, 512, 0, 1);
+    int32_t *tok;
+    size_t n;
+    uint64_t id;
+    assert_int_equal(sac_tokenize(model, prompts[0], strlen(prompts[0]), 0, &tok, &n, NULL),
+                     SAC_OK);
+    sac_request r = sac_request_default();
+    r.sampling.temp = 0;
+    r.sampling.presence_penalty = 50; /* what was there is never said again */
+    r.sampling.repeat_last_n = -1;
+    r.ignore_eos = true;
+    r.on_event = collect;
+    /* All at once on a sequence of its own; then all but the last token, and that one. */
+    for (size_t i = 0; i < 3; i++) {
+        r.prompt = i == 2 ? tok + n - 1 : tok;
+        r.n_prompt = i == 0 ? n : i == 1 ? n - 1 : 1;
+        r.max_tokens = i == 1 ? 1 : N_TOK; /* a last token is chosen, and not computed */
+        r.user = &answer[i];
+        if (i == 1) assert_int_equal(sac_seq_create(e, &r.seq, NULL), SAC_OK);
+        assert_int_equal(sac_submit(e, &r, &id, NULL), SAC_OK);
+        for (uint32_t n_active = 1; n_active;)
+            assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
+    }
+    assert_int_equal(answer[0].n_tok, N_TOK);
+    assert_memory_equal(answer[2].tok, answer[0].tok, sizeof answer[0].tok);
+    sac_free(tok);
+    sac_engine_free(e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_do_not_depend_on_others),
+        cmocka_unit_test(penalties_see_the_whole_sequence),
     };
     return cmocka_run_group_tests(tests, load_model, free_model);
 }
