@@ -75,6 +75,18 @@ static struct attn_page sealed_page(const struct op_attn *op, const struct attn_
         .bytes = op->pool + (size_t)id * op->geom->bytes, .form = PAGE_SEALED, .end = PAGE_TOK};
 }
 
+/* The first PAGE_TOK of n tokens. */
+static struct attn_page gathered_page(const struct op_attn *op, const struct attn_run *run,
+                                      uint32_t h, const uint32_t *tok, uint32_t n)
+{
+    return (struct attn_page){.bytes = op->pool,
+                              .form = PAGE_SEALED,
+                              .end = min_u32(PAGE_TOK, n),
+                              .tok = tok,
+                              .n_tok = n,
+                              .table = run->table + h * run->table_stride};
+}
+
 /* ---- WIDE --------------------------------------------------------------------------------------
  */
 
@@ -87,18 +99,29 @@ static uint32_t tile_sub_max(const struct attn_kernel *k, uint32_t head_dim, uin
     return n;
 }
 
+/* Subs of a full tile of this run: tiles of a plan are whole tiles of ours. */
+static uint32_t run_sub(const struct attn_run *run, uint32_t n_sub)
+{
+    while (run->plan && run->plan->tile_tok / PAGE_TOK % n_sub != 0) n_sub /= 2;
+    return n_sub;
+}
+
 static uint32_t run_tile_count(const struct attn_run *run, uint32_t n_sub)
 {
     const uint32_t rows = n_sub * PAGE_TOK;
     return (run->pos0 + run->n_row - 1) / rows - run->pos0 / rows + 1;
 }
 
+static uint32_t run_item_count(const struct op_attn *op, const struct attn_run *run, uint32_t n_sub)
+{
+    if (run->mode != LINEAR_WIDE) return 0;
+    return run_tile_count(run, run_sub(run, n_sub)) * op->geom->n_kv_head;
+}
+
 static uint32_t wide_item_count(const struct op_attn *op, uint32_t n_sub)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < op->n_run; i++)
-        if (op->run[i].mode == LINEAR_WIDE)
-            n += run_tile_count(&op->run[i], n_sub) * op->geom->n_kv_head;
+    for (uint32_t i = 0; i < op->n_run; i++) n += run_item_count(op, &op->run[i], n_sub);
     return n;
 }
 
@@ -116,66 +139,115 @@ static void tile_set_subs(struct attn_tile *t, const struct attn_run *run, uint3
     }
 }
 
-/* Names the pages of the panel behind the current one to the prefetcher. */
-static void look_ahead(struct attn_tile *t, const struct attn_run *run, uint32_t page,
-                       uint32_t page_end)
+/* Number of the list of a plan that a tile reads. */
+static uint32_t plan_list(const struct attn_tile *t, const struct attn_run *run)
+{
+    const uint32_t tile_tok = run->plan->tile_tok;
+    const uint32_t tile = t->sub[0].pos / tile_tok - run->pos0 / tile_tok;
+    return tile * t->op->geom->n_kv_head + t->kv_head;
+}
+
+/* The pages that a tile reads, ascending. `index` counts them; for a dense list it is the page. */
+struct page_walk {
+    struct attn_range now;               /* still to come of the current range */
+    const struct attn_range *next, *end; /* ranges after it */
+    uint32_t index;
+};
+
+static struct page_walk walk_begin(const struct attn_tile *t, const struct attn_run *run)
+{
+    const uint32_t first = first_visible(t->op, t->sub[0].pos) / PAGE_TOK;
+    if (!run->plan) return (struct page_walk){.now = {first, PAGE_NONE}, .index = first};
+    assert(t->op->window == 0);
+    const struct attn_plan *plan = run->plan;
+    const uint32_t list = plan_list(t, run);
+    struct page_walk w = {.now = {PAGE_NONE, PAGE_NONE},
+                          .next = plan->range + plan->range_ptr[list],
+                          .end = plan->range + plan->range_ptr[list + 1]};
+    if (w.next < w.end) w.now = *w.next++;
+    assert(w.now.begin < w.now.end || w.now.begin == PAGE_NONE);
+    return w;
+}
+
+static void walk_step(struct page_walk *w)
+{
+    w->index++;
+    if (++w->now.begin < w->now.end) return;
+    w->now = w->next < w->end ? *w->next++ : (struct attn_range){PAGE_NONE, PAGE_NONE};
+}
+
+/* Names the next pages of the walk, those before page `end`, to the prefetcher. */
+static void look_ahead(struct attn_tile *t, const struct attn_run *run, struct page_walk walk,
+                       uint32_t end)
 {
     struct attn_ahead *a = &t->ahead;
     *a = (struct attn_ahead){.page_lines = (uint32_t)(t->op->geom->bytes / 64)};
-    for (; page < page_end && a->n_page < ATTN_PANEL_MAX; page++)
-        a->page[a->n_page++] = sealed_page(t->op, run, t->kv_head, page).bytes;
+    for (; walk.now.begin < end && a->n_page < ATTN_PANEL_MAX; walk_step(&walk))
+        a->page[a->n_page++] = sealed_page(t->op, run, t->kv_head, walk.now.begin).bytes;
 }
 
-/* The panel that holds the subs' own pages: each sub sees the sealed pages before its own, then its
- * own, and the next sub sees that one sealed. */
-static void tile_last_panel(const struct call *c, struct attn_tile *t, const struct attn_run *run,
-                            uint32_t page0, uint32_t begin)
+/* The single tokens of a plan, which every row of the tile sees. */
+static void tile_tokens(const struct call *c, struct attn_tile *t, const struct attn_run *run)
 {
-    uint32_t packed = begin;
-    for (uint32_t s = 0; s < t->n_sub; s++) {
-        const uint32_t own = t->sub[s].pos / PAGE_TOK;
-        for (; packed < own; packed++) {
-            const struct attn_page page = sealed_page(t->op, run, t->kv_head, packed);
-            c->k->wide_page(t, packed - page0, &page);
+    const struct op_attn *op = t->op;
+    if (!run->plan || !run->plan->tok) return;
+    const uint32_t list = plan_list(t, run), panel_tok = c->k->panel_tok(op->geom->head_dim);
+    const uint32_t *tok = run->plan->tok + run->plan->tok_ptr[list];
+    const uint32_t n = run->plan->tok_ptr[list + 1] - run->plan->tok_ptr[list];
+    assert(n == 0 || tok[n - 1] / PAGE_TOK < t->sub[0].pos / PAGE_TOK);
+    for (uint32_t i = 0; i < n; i += panel_tok) {
+        struct attn_panel p = {.sub1 = t->n_sub, .n_tok = min_u32(panel_tok, n - i)};
+        for (; p.end < p.n_tok; p.end += PAGE_TOK) {
+            const struct attn_page page =
+                gathered_page(op, run, t->kv_head, tok + i + p.end, n - i - p.end);
+            c->k->wide_page(t, p.end / PAGE_TOK, &page);
         }
-        const struct attn_page page =
-            own_page(t->op, run, t->kv_head, t->sub[s].pos + t->sub[s].n_row - 1);
-        c->k->wide_page(t, own - page0, &page);
-        c->k->wide_panel(t, &(struct attn_panel){.sub0 = s,
-                                                 .sub1 = s + 1,
-                                                 .pos = page0 * PAGE_TOK,
-                                                 .begin = (begin - page0) * PAGE_TOK,
-                                                 .end = (own + 1 - page0) * PAGE_TOK,
-                                                 .masked = true});
+        p.masked = p.end > p.n_tok;
+        c->k->wide_panel(t, &p);
     }
 }
 
+/* Panels are cut at multiples of their length in the walk. One that is full before the page of the
+ * first sub left is seen by all of those whole; else that sub ends in it, with its own page, and is
+ * computed alone, and the next sub sees that page sealed, if it reads it. */
 static void wide_tile(const struct call *c, struct attn_tile *t, const struct attn_run *run)
 {
     const struct op_attn *op = t->op;
     const uint32_t panel_pages = c->k->panel_tok(op->geom->head_dim) / PAGE_TOK;
     const struct attn_sub *last_sub = &t->sub[t->n_sub - 1];
-    const uint32_t own0 = t->sub[0].pos / PAGE_TOK;
-    const uint32_t last_panel = own0 / panel_pages * panel_pages;
     const uint32_t unmasked_from = first_visible(op, last_sub->pos + last_sub->n_row - 1);
-    uint32_t page = first_visible(op, t->sub[0].pos) / PAGE_TOK;
+    struct page_walk walk = walk_begin(t, run);
+    uint32_t base = walk.index / panel_pages * panel_pages, begin = walk.index - base;
     c->k->wide_begin(t);
-    while (page < last_panel) {
-        const uint32_t page0 = page / panel_pages * panel_pages, begin = page;
-        for (; page < page0 + panel_pages; page++) {
-            const struct attn_page p = sealed_page(op, run, t->kv_head, page);
-            c->k->wide_page(t, page - page0, &p);
+    tile_tokens(c, t, run);
+    for (uint32_t s = 0; s < t->n_sub;) {
+        const struct attn_sub *sub = &t->sub[s];
+        const uint32_t own = sub->pos / PAGE_TOK;
+        for (; walk.now.begin < own && walk.index < base + panel_pages; walk_step(&walk)) {
+            const struct attn_page page = sealed_page(op, run, t->kv_head, walk.now.begin);
+            c->k->wide_page(t, walk.index - base, &page);
         }
-        look_ahead(t, run, page, min_u32(page + panel_pages, own0));
-        c->k->wide_panel(t, &(struct attn_panel){.sub0 = 0,
-                                                 .sub1 = t->n_sub,
-                                                 .pos = page0 * PAGE_TOK,
-                                                 .begin = (begin - page0) * PAGE_TOK,
-                                                 .end = panel_pages * PAGE_TOK,
-                                                 .masked = unmasked_from > begin * PAGE_TOK});
+        const uint32_t slot = walk.index - base;
+        struct attn_panel p = {.sub0 = s, .begin = begin * PAGE_TOK};
+        if (slot == panel_pages) {
+            look_ahead(t, run, walk, own);
+            p.sub1 = t->n_sub;
+            p.pos = base * PAGE_TOK;
+            p.end = p.n_tok = panel_pages * PAGE_TOK;
+            p.masked = unmasked_from > (base + begin) * PAGE_TOK;
+            base += panel_pages;
+            begin = 0;
+        } else {
+            const struct attn_page page = own_page(op, run, t->kv_head, sub->pos + sub->n_row - 1);
+            c->k->wide_page(t, slot, &page);
+            t->ahead.n_page = 0;
+            p.sub1 = ++s;
+            p.pos = (own - slot) * PAGE_TOK; /* right for the own page, before it all is seen */
+            p.end = p.n_tok = (slot + 1) * PAGE_TOK;
+            p.masked = true;
+        }
+        c->k->wide_panel(t, &p);
     }
-    t->ahead.n_page = 0;
-    tile_last_panel(c, t, run, last_panel, page);
     c->k->wide_end(t);
 }
 
@@ -186,19 +258,14 @@ static void wide_item(void *arg, uint32_t item_i, uint32_t worker_i)
     const struct op_attn *op = c->op;
     const struct attn_run *run = op->run;
     uint32_t left = item_i;
-    for (;; run++) {
-        if (run->mode != LINEAR_WIDE) continue;
-        const uint32_t n = run_tile_count(run, c->n_sub) * op->geom->n_kv_head;
-        if (left < n) break;
-        left -= n;
-    }
-    const uint32_t last = (run->pos0 + run->n_row - 1) / (c->n_sub * PAGE_TOK);
+    for (uint32_t n; left >= (n = run_item_count(op, run, c->n_sub)); run++) left -= n;
+    const uint32_t n_sub = run_sub(run, c->n_sub);
+    const uint32_t last = (run->pos0 + run->n_row - 1) / (n_sub * PAGE_TOK);
     struct attn_tile t = {.op = op,
                           .kv_head = left % op->geom->n_kv_head,
                           .group = c->group,
                           .mem = c->worker_mem + worker_i * c->worker_bytes};
-    assert(!run->select && !run->plan);
-    tile_set_subs(&t, run, last - left / op->geom->n_kv_head, c->n_sub);
+    tile_set_subs(&t, run, last - left / op->geom->n_kv_head, n_sub);
     wide_tile(c, &t, run);
 }
 
@@ -220,9 +287,21 @@ static uint32_t chunk_pages(uint32_t head_dim)
     return n;
 }
 
-static uint32_t lane_list_count(const struct attn_run *run, uint32_t h)
+static uint32_t lane_page_count(const struct attn_run *run, uint32_t h)
 {
     return run->select ? run->select_ptr[h + 1] - run->select_ptr[h] : run->pos0 / PAGE_TOK;
+}
+
+static uint32_t lane_tok_count(const struct attn_run *run, uint32_t h)
+{
+    assert(!run->select_tok || run->select);
+    return run->select_tok ? run->select_tok_ptr[h + 1] - run->select_tok_ptr[h] : 0;
+}
+
+/* A lane's list: pages, then single tokens by PAGE_TOK. */
+static uint32_t lane_list_count(const struct attn_run *run, uint32_t h)
+{
+    return lane_page_count(run, h) + (lane_tok_count(run, h) + PAGE_TOK - 1) / PAGE_TOK;
 }
 
 static uint32_t lane_list_page(const struct attn_run *run, uint32_t h, uint32_t i)
@@ -230,11 +309,11 @@ static uint32_t lane_list_page(const struct attn_run *run, uint32_t h, uint32_t 
     return run->select ? run->select[run->select_ptr[h] + i] : i;
 }
 
-/* First entry of the list that has a visible token. */
+/* First page of the list that has a visible token. */
 static uint32_t lane_list_first(const struct op_attn *op, const struct attn_run *run, uint32_t h)
 {
     const uint32_t page = first_visible(op, run->pos0) / PAGE_TOK;
-    uint32_t lo = 0, hi = lane_list_count(run, h);
+    uint32_t lo = 0, hi = lane_page_count(run, h);
     while (lo < hi) {
         const uint32_t mid = lo + (hi - lo) / 2;
         if (lane_list_page(run, h, mid) < page)
@@ -263,6 +342,27 @@ static uint32_t slot_count(uint32_t head_dim, uint32_t n_kv_head, uint32_t n_tok
     return lane_max * n_kv_head + CHUNK_SLOTS_MIN;
 }
 
+/* Entry i of a lane's list, of which tokens from `visible` on are to be seen. */
+static struct attn_page lane_entry(const struct op_attn *op, const struct attn_run *run, uint32_t h,
+                                   uint32_t i, uint32_t visible)
+{
+    const uint32_t n_page = lane_page_count(run, h);
+    if (i < n_page) {
+        const uint32_t page = lane_list_page(run, h, i), at = page * PAGE_TOK;
+        assert(page < run->pos0 / PAGE_TOK);
+        struct attn_page p = sealed_page(op, run, h, page);
+        p.begin = visible > at ? visible - at : 0;
+        return p;
+    }
+    const uint32_t from = (i - n_page) * PAGE_TOK, first = run->select_tok_ptr[h] + from;
+    struct attn_page p =
+        gathered_page(op, run, h, run->select_tok + first, lane_tok_count(run, h) - from);
+    assert(p.tok[p.end - 1] / PAGE_TOK < run->pos0 / PAGE_TOK);
+    if (run->select_logw) p.logw = run->select_logw + first;
+    while (p.begin < p.end && p.tok[p.begin] < visible) p.begin++;
+    return p;
+}
+
 static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run, uint32_t h,
                             uint32_t chunk_i)
 {
@@ -271,13 +371,8 @@ static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run
     const uint32_t n_list = lane_list_count(run, h), first = lane_list_first(op, run, h);
     const uint32_t begin = (first / per_chunk + chunk_i) * per_chunk, end = begin + per_chunk;
     const uint32_t visible = first_visible(op, run->pos0);
-    for (uint32_t i = max_u32(begin, first); i < min_u32(end, n_list); i++) {
-        const uint32_t page = lane_list_page(run, h, i), at = page * PAGE_TOK;
-        assert(page < run->pos0 / PAGE_TOK);
-        struct attn_page p = sealed_page(op, run, h, page);
-        p.begin = visible > at ? visible - at : 0;
-        chunk->page[chunk->n_page++] = p;
-    }
+    for (uint32_t i = max_u32(begin, first); i < min_u32(end, n_list); i++)
+        chunk->page[chunk->n_page++] = lane_entry(op, run, h, i, visible);
     if (end <= n_list) return;
     struct attn_page own = own_page(op, run, h, run->pos0);
     const uint32_t at = run->pos0 / PAGE_TOK * PAGE_TOK;

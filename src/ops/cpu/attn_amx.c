@@ -209,9 +209,10 @@ INLINE void store_half(uint16_t *dst, __m512h v, bool f16)
     _mm512_storeu_si512(dst, f16 ? (__m512i)v : bf16_from_f16((__m512i)v));
 }
 
-/* Keys of a sealed q8 page, head_dim a multiple of 64: quarters hold multiples of 16 channels. */
-INLINE void q8_keys_64(uint16_t *dst, const struct page_geom *g, const uint8_t *page, uint32_t d,
-                       bool f16)
+/* Keys of tokens of a sealed q8 page, head_dim a multiple of 64: quarters hold multiples of 16
+ * channels. */
+INLINE void q8_keys_64(uint16_t *dst, const struct page_geom *g, const uint8_t *page,
+                       struct attn_tokens tok, uint32_t d, bool f16)
 {
     const uint32_t quarter = d / 4;
     const struct attn_q8_shift shift = attn_q8_shift(16);
@@ -228,7 +229,7 @@ INLINE void q8_keys_64(uint16_t *dst, const struct page_geom *g, const uint8_t *
                 _mm512_castsi256_si512(_mm256_loadu_si256((const void *)s)),
                 _mm256_loadu_si256((const void *)(s + 2 * quarter)), 1);
         }
-        for (size_t t = 0; t < PAGE_TOK; t++) {
+        for (size_t t = tok.first; t < tok.first + tok.n; t++) {
             const uint8_t *hi2 = page + g->k_hi2 + t * quarter + j;
             const uint8_t *low = page + g->k_low + t * 3 * quarter + j;
             const __m256i lo = _mm256_inserti128_si256(
@@ -240,7 +241,7 @@ INLINE void q8_keys_64(uint16_t *dst, const struct page_geom *g, const uint8_t *
                              _mm512_broadcast_i64x4(lo));
             const __m512h a = q8_value(_mm512_castsi512_si256(code), step[0], min[0]);
             const __m512h b = q8_value(_mm512_extracti64x4_epi64(code, 1), step[1], min[1]);
-            uint16_t *row = dst + t * d + j;
+            uint16_t *row = dst + (t - tok.first) * d + j;
             if (quarter == 16) {
                 store_half(row, a, f16);
                 store_half(row + 32, b, f16);
@@ -267,15 +268,15 @@ INLINE __m512h load_quarters(const uint8_t *p, size_t quarter_bytes)
 }
 
 /* The same for other head sizes: quarters hold multiples of 8 channels. */
-static void q8_keys_32(uint16_t *dst, const struct page_geom *g, const uint8_t *page, uint32_t d,
-                       bool f16)
+static void q8_keys_32(uint16_t *dst, const struct page_geom *g, const uint8_t *page,
+                       struct attn_tokens tok, uint32_t d, bool f16)
 {
     const uint32_t quarter = d / 4;
     const struct attn_q8_shift shift = attn_q8_shift(8);
     for (uint32_t j = 0; j < quarter; j += 8) {
         const __m512h min = load_quarters(page + g->k_min + 2 * j, 2 * quarter);
         const __m512h step = load_quarters(page + g->k_step + 2 * j, 2 * quarter);
-        for (size_t t = 0; t < PAGE_TOK; t++) {
+        for (size_t t = tok.first; t < tok.first + tok.n; t++) {
             const uint8_t *low = page + g->k_low + t * 3 * quarter + j;
             uint64_t hi, mid;
             memcpy(&hi, page + g->k_hi2 + t * quarter + j, 8);
@@ -288,7 +289,7 @@ static void q8_keys_32(uint16_t *dst, const struct page_geom *g, const uint8_t *
                              _mm512_set1_epi64((long long)mid), _mm512_broadcast_i32x4(lo));
             const __m512h a = q8_value(_mm512_castsi512_si256(code), step, min);
             const __m512i x = f16 ? (__m512i)a : bf16_from_f16((__m512i)a);
-            uint16_t *row = dst + t * d + j;
+            uint16_t *row = dst + (t - tok.first) * d + j;
             _mm_storeu_si128((void *)row, _mm512_castsi512_si128(x));
             _mm_storeu_si128((void *)(row + quarter), _mm512_extracti32x4_epi32(x, 1));
             _mm_storeu_si128((void *)(row + 2 * quarter), _mm512_extracti32x4_epi32(x, 2));
@@ -302,27 +303,64 @@ static bool page_is_q8(const struct page_geom *g, const struct attn_page *page)
     return page->form == PAGE_SEALED && g->type_k == SAC_KV_Q8;
 }
 
+static void q8_keys(uint16_t *dst, const struct page_geom *g, const uint8_t *page,
+                    struct attn_tokens tok, bool f16)
+{
+    const uint32_t d = g->head_dim;
+    if (d == 64 && f16)
+        q8_keys_64(dst, g, page, tok, 64, true);
+    else if (d == 128 && f16)
+        q8_keys_64(dst, g, page, tok, 128, true);
+    else if (d % 64 == 0)
+        q8_keys_64(dst, g, page, tok, d, f16);
+    else
+        q8_keys_32(dst, g, page, tok, d, f16);
+}
+
+/* n 16-bit numbers of a page to halves of a tile. f16 tiles are never used for bf16 pages. */
+static void copy_halves(uint16_t *dst, const uint8_t *src, size_t n, bool to_bf16)
+{
+    for (size_t i = 0; i < n; i += 32) {
+        const __m512i x = _mm512_loadu_si512(src + 2 * i);
+        _mm512_storeu_si512(dst + i, to_bf16 ? bf16_from_f16(x) : x);
+    }
+}
+
+/* Keys of a gathered page, zeros in slots that are not to be seen; fetches the next such page. */
+static void gather_keys(uint16_t *dst, const struct page_geom *g, const struct attn_page *page,
+                        bool f16)
+{
+    const size_t d = g->head_dim;
+    memset(dst, 0, page->begin * d * 2);
+    for (uint32_t i = page->begin, n; i < page->end; i += n) {
+        n = attn_neighbours(page, i);
+        for (uint32_t j = i; j < i + n; j++) attn_fetch_token(g, page, j + PAGE_TOK);
+        const struct attn_tokens tok = {page->tok[i] % PAGE_TOK, n};
+        const uint8_t *from = attn_page_of(g, page, i);
+        if (g->type_k == SAC_KV_Q8)
+            q8_keys(dst + i * d, g, from, tok, f16);
+        else
+            copy_halves(dst + i * d, from + g->k + 2 * d * tok.first, n * d,
+                        !f16 && g->type_k != SAC_KV_BF16);
+    }
+    memset(dst + page->end * d, 0, (PAGE_TOK - page->end) * d * 2);
+}
+
 /* Keys of a page as halves [PAGE_TOK, d]: in place if they are that already, else in `buf`. */
 static const uint16_t *page_keys(uint16_t *buf, const struct page_geom *g,
                                  const struct attn_page *page, bool f16)
 {
-    const uint32_t d = g->head_dim;
+    if (page->tok) {
+        gather_keys(buf, g, page, f16);
+        return buf;
+    }
     if (page_is_q8(g, page)) {
-        if (d == 64 && f16)
-            q8_keys_64(buf, g, page->bytes, 64, true);
-        else if (d == 128 && f16)
-            q8_keys_64(buf, g, page->bytes, 128, true);
-        else if (d % 64 == 0)
-            q8_keys_64(buf, g, page->bytes, d, f16);
-        else
-            q8_keys_32(buf, g, page->bytes, d, f16);
+        q8_keys(buf, g, page->bytes, (struct attn_tokens){0, PAGE_TOK}, f16);
         return buf;
     }
     const uint8_t *src = page->bytes + (page->form == PAGE_TAIL ? 0 : g->k);
     if (f16 == (g->type_k != SAC_KV_BF16)) return (const uint16_t *)(const void *)src;
-    assert(!f16); /* f16 tiles are never used for bf16 pages */
-    for (uint32_t i = 0; i < PAGE_TOK * d; i += 32)
-        _mm512_storeu_si512(buf + i, bf16_from_f16(_mm512_loadu_si512(src + 2 * (size_t)i)));
+    copy_halves(buf, src, (size_t)PAGE_TOK * g->head_dim, true);
     return buf;
 }
 
@@ -389,10 +427,34 @@ INLINE void pack_values_as(uint8_t *dst, const struct value_source *s, const uin
     }
 }
 
-static void pack_values(uint8_t *dst, const struct page_geom *g, const struct attn_page *page,
-                        bool f16, const uint8_t *next)
+/* Values of a gathered page, in the halves of the tile; zeros in slots that are not to be seen. */
+static void gather_values(uint16_t *dst, const struct page_geom *g, const struct attn_page *page,
+                          bool f16)
 {
-    const struct value_source s = page_values(g, page, f16);
+    const size_t d = g->head_dim;
+    memset(dst, 0, page->begin * d * 2);
+    for (uint32_t i = page->begin; i < page->end; i++) {
+        struct attn_page whole = {.form = PAGE_SEALED};
+        whole.bytes = attn_page_of(g, page, i);
+        const struct value_source s = page_values(g, &whole, f16);
+        for (uint32_t c = 0; c < d; c += 32)
+            _mm512_storeu_si512(dst + i * d + c, load_values(&s, page->tok[i] % PAGE_TOK, c,
+                                                             s.scale != NULL, s.to_bf16));
+    }
+    memset(dst + page->end * d, 0, (PAGE_TOK - page->end) * d * 2);
+}
+
+/* `buf` [PAGE_TOK, d] is for gathered pages. */
+static void pack_values(uint8_t *dst, uint16_t *buf, const struct page_geom *g,
+                        const struct attn_page *page, bool f16, const uint8_t *next)
+{
+    struct value_source s = page_values(g, page, f16);
+    if (page->tok) {
+        gather_values(buf, g, page, f16);
+        s.v = (const uint8_t *)buf;
+        s.scale = NULL;
+        s.to_bf16 = false;
+    }
     if (s.scale && s.to_bf16)
         pack_values_as(dst, &s, next, true, true);
     else if (s.scale)
@@ -424,7 +486,7 @@ struct wide_mem {
     float *unit;                     /* [n_q] what a raw score is multiplied by, in log 2 */
     float *m;                        /* [n_q] */
     float *l;                        /* [n_q, 16] sums of weights, lane by lane */
-    uint16_t *keys;                  /* [PAGE_TOK, d] one page on its way into k */
+    uint16_t *keys, *values;         /* [PAGE_TOK, d] one page on its way into k, v */
     size_t bytes;
 };
 
@@ -450,6 +512,7 @@ static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
     w.m = (float *)(void *)take(base, &at, (size_t)n_q * 4);
     w.l = (float *)(void *)take(base, &at, (size_t)n_q * 64);
     w.keys = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
+    w.values = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
     w.bytes = at;
     return w;
 }
@@ -523,7 +586,7 @@ INLINE void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page
     const uint32_t d = w.d;
     uint8_t *values = w.v + (size_t)slot * (d / 16) * TILE_BYTES;
     const uint16_t *keys = page_keys(w.keys, g, page, kinds.k_f16);
-    pack_values(values, g, page, kinds.v_f16, NULL);
+    pack_values(values, w.values, g, page, kinds.v_f16, NULL);
     if (page->form == PAGE_TAIL || t->op->window > 0)
         keys = quarantine(&w, keys, values, kinds.v_f16);
     uint8_t *tile = w.k + (size_t)slot * 2 * (d / 32) * TILE_BYTES;
@@ -747,6 +810,7 @@ struct narrow_mem {
     float *o;            /* [n_block, d/16] C tiles */
     float *unit, *m, *l; /* [n_block, 16] */
     uint16_t *keys;      /* [STEP_PAGES, PAGE_TOK, d] */
+    uint16_t *values;    /* [PAGE_TOK, d] */
     size_t bytes;
 };
 
@@ -765,6 +829,7 @@ static struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group
     w.m = (float *)(void *)take(base, &at, n * 64);
     w.l = (float *)(void *)take(base, &at, n * 64);
     w.keys = (uint16_t *)(void *)take(base, &at, (size_t)STEP_TOK * d * 2);
+    w.values = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
     w.bytes = at;
     return w;
 }
@@ -877,6 +942,26 @@ static void narrow_raise_max(const struct narrow_mem *w, const struct narrow_ste
     }
 }
 
+static bool step_has_logw(const struct narrow_step *st)
+{
+    bool some = false;
+    for (uint32_t j = 0; j < st->n_page; j++) some |= st->page[j].logw != NULL;
+    return some;
+}
+
+/* Scores in units of log 2, plus the tokens' log weights. */
+static void narrow_add_logw(const struct narrow_mem *w, const struct narrow_step *st, __m512 unit)
+{
+    for (uint32_t i = 0; i < st->n_page * PAGE_TOK; i++) {
+        const struct attn_page *page = &st->page[i / PAGE_TOK];
+        const uint32_t t = i % PAGE_TOK;
+        const bool some = page->logw && t >= page->begin && t < page->end;
+        const __m512 add = _mm512_set1_ps(some ? page->logw[t] * (float)M_LOG2E : 0);
+        float *s = w->s + i * 16;
+        _mm512_store_ps(s, _mm512_fmadd_ps(_mm512_load_ps(s), unit, add));
+    }
+}
+
 INLINE void narrow_softmax(const struct attn_chunk *c, const struct narrow_mem *w,
                            const struct narrow_step *st, uint32_t block, bool f16)
 {
@@ -887,6 +972,10 @@ INLINE void narrow_softmax(const struct attn_chunk *c, const struct narrow_mem *
                 w->s + i * 16,
                 softcap_vec(_mm512_mul_ps(_mm512_load_ps(w->s + i * 16), unit), c->op->softcap));
         unit = _mm512_set1_ps((float)M_LOG2E);
+    }
+    if (step_has_logw(st)) {
+        narrow_add_logw(w, st, unit);
+        unit = _mm512_set1_ps(1.0f);
     }
     float *m = w->m + block * 16, *l = w->l + block * 16;
     const __mmask16 fresh =
@@ -968,8 +1057,9 @@ INLINE void narrow_d(const struct attn_chunk *c, uint32_t d, struct kinds kinds)
         narrow_scores(&w, &st, 0, d, kinds.k_f16);
         for (uint32_t j = 0; j < st.n_page; j++) {
             const uint32_t ahead = i + j + STEP_PAGES;
-            pack_values(w.v + j * (size_t)(d / 16) * TILE_BYTES, g, &st.page[j], kinds.v_f16,
-                        ahead < c->n_page ? c->page[ahead].bytes : NULL);
+            const bool fetch = ahead < c->n_page && !c->page[ahead].tok;
+            pack_values(w.v + j * (size_t)(d / 16) * TILE_BYTES, w.values, g, &st.page[j],
+                        kinds.v_f16, fetch ? c->page[ahead].bytes : NULL);
         }
         for (uint32_t b = 0; b < w.n_block; b++) {
             if (b > 0) narrow_scores(&w, &st, b, d, kinds.k_f16);

@@ -63,7 +63,8 @@ static void f32_from_half(float *dst, const uint8_t *src, size_t n, bool bf16)
     }
 }
 
-static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *page)
+static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *page,
+                          struct attn_tokens tok)
 {
     const uint32_t d = g->head_dim, quarter = d / 4;
     const __m256i three = _mm256_set1_epi32(3), fifteen = _mm256_set1_epi32(15);
@@ -74,7 +75,7 @@ static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *
             min[i] = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(page + g->k_min + at)));
             step[i] = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(page + g->k_step + at)));
         }
-        for (size_t t = 0; t < PAGE_TOK; t++) {
+        for (size_t t = tok.first; t < tok.first + tok.n; t++) {
             const uint8_t *hi2 = page + g->k_hi2 + t * quarter + j;
             const uint8_t *low = page + g->k_low + t * 3 * quarter + j;
             const __m256i hi = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)hi2));
@@ -90,19 +91,21 @@ static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *
                     _mm256_and_si256(_mm256_srli_epi32(lo[i % 2], i / 2 * 4), fifteen);
                 const __m256i code = _mm256_or_si256(
                     l, _mm256_or_si256(_mm256_slli_epi32(m, 4), _mm256_slli_epi32(h, 6)));
-                _mm256_storeu_ps(dst + t * d + (size_t)i * quarter + j,
+                _mm256_storeu_ps(dst + (t - tok.first) * d + (size_t)i * quarter + j,
                                  _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), step[i], min[i]));
             }
         }
     }
 }
 
-static void f32_from_q8_v(float *dst, const struct page_geom *g, const uint8_t *page)
+static void f32_from_q8_v(float *dst, const struct page_geom *g, const uint8_t *page,
+                          struct attn_tokens tok)
 {
-    const size_t n = (size_t)PAGE_TOK * g->head_dim;
-    const uint16_t *scale = (const uint16_t *)(const void *)(page + g->v_scale);
+    const size_t n = (size_t)tok.n * g->head_dim, first = (size_t)tok.first * g->head_dim;
+    const uint16_t *scale =
+        (const uint16_t *)(const void *)(page + g->v_scale) + first / PAGE_VBLOCK;
     for (size_t i = 0; i < n; i += 8) {
-        const __m128i code = _mm_loadl_epi64((const void *)(page + g->v + i));
+        const __m128i code = _mm_loadl_epi64((const void *)(page + g->v + first + i));
         _mm256_storeu_ps(dst + i, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(code)),
                                                 _mm256_set1_ps(_cvtsh_ss(scale[i / PAGE_VBLOCK]))));
     }

@@ -82,10 +82,11 @@ static inline __m512 load_f16(const uint8_t *p)
 }
 
 /* Head sizes whose quarters are not multiples of 16: 8 channels of each quarter at a time. */
-static void q8_k_by_eights(float *dst, const struct page_geom *g, const uint8_t *page)
+static void q8_k_by_eights(float *dst, const struct page_geom *g, const uint8_t *page,
+                           struct attn_tokens tok)
 {
     const uint32_t d = g->head_dim, quarter = d / 4;
-    for (uint32_t t = 0; t < PAGE_TOK; t++)
+    for (size_t t = tok.first; t < tok.first + tok.n; t++)
         for (uint32_t j = 0; j < quarter; j += 8) {
             const uint8_t *hi2 = page + g->k_hi2 + t * quarter + j;
             const uint8_t *low = page + g->k_low + t * 3 * quarter + j;
@@ -106,17 +107,18 @@ static void q8_k_by_eights(float *dst, const struct page_geom *g, const uint8_t 
                     _mm256_cvtph_ps(_mm_loadu_si128((const void *)(page + g->k_min + 2 * c)));
                 const __m256 step =
                     _mm256_cvtph_ps(_mm_loadu_si128((const void *)(page + g->k_step + 2 * c)));
-                _mm256_storeu_ps(dst + t * (size_t)d + c,
+                _mm256_storeu_ps(dst + (t - tok.first) * d + c,
                                  _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), step, min));
             }
         }
 }
 
-static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *page)
+static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *page,
+                          struct attn_tokens tok)
 {
     const uint32_t d = g->head_dim, quarter = d / 4;
     if (quarter % 16 != 0) {
-        q8_k_by_eights(dst, g, page);
+        q8_k_by_eights(dst, g, page, tok);
         return;
     }
     const struct attn_q8_shift shift = attn_q8_shift(16);
@@ -126,7 +128,7 @@ static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *
             min[i] = load_f16(page + g->k_min + 2 * (i * quarter + j));
             step[i] = load_f16(page + g->k_step + 2 * (i * quarter + j));
         }
-        for (size_t t = 0; t < PAGE_TOK; t++) {
+        for (size_t t = tok.first; t < tok.first + tok.n; t++) {
             const uint8_t *hi2 = page + g->k_hi2 + t * quarter + j;
             const uint8_t *low = page + g->k_low + t * 3 * quarter + j;
             const __m128i lo0 = _mm_loadu_si128((const void *)(low + quarter));
@@ -141,19 +143,21 @@ static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *
                 _mm512_extracti32x4_epi32(code, 2), _mm512_extracti32x4_epi32(code, 3)};
             for (uint32_t i = 0; i < 4; i++) {
                 const __m512 x = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(part[i]));
-                _mm512_storeu_ps(dst + t * d + i * quarter + j,
+                _mm512_storeu_ps(dst + (t - tok.first) * d + i * quarter + j,
                                  _mm512_fmadd_ps(x, step[i], min[i]));
             }
         }
     }
 }
 
-static void f32_from_q8_v(float *dst, const struct page_geom *g, const uint8_t *page)
+static void f32_from_q8_v(float *dst, const struct page_geom *g, const uint8_t *page,
+                          struct attn_tokens tok)
 {
-    const size_t n = (size_t)PAGE_TOK * g->head_dim;
-    const uint16_t *scale = (const uint16_t *)(const void *)(page + g->v_scale);
+    const size_t n = (size_t)tok.n * g->head_dim, first = (size_t)tok.first * g->head_dim;
+    const uint16_t *scale =
+        (const uint16_t *)(const void *)(page + g->v_scale) + first / PAGE_VBLOCK;
     for (size_t i = 0; i < n; i += 16) {
-        const __m128i code = _mm_loadu_si128((const void *)(page + g->v + i));
+        const __m128i code = _mm_loadu_si128((const void *)(page + g->v + first + i));
         _mm512_storeu_ps(dst + i, _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(code)),
                                                 _mm512_set1_ps(_cvtsh_ss(scale[i / PAGE_VBLOCK]))));
     }

@@ -7,7 +7,7 @@
  *     v_any_gt (a, b): some lane a > b
  *     v_seen (y, at, lo, hi): y where lo <= at < hi, else -inf; lo and hi are [VEC] int32 in memory
  *     v_sums (rows [VEC]): lane i = sum of the lanes of rows[i]
- *     f32_from_half (dst, src, n, bf16), f32_from_q8_k (dst, g, page), f32_from_q8_v (dst, g, page)
+ *     f32_from_half (dst, src, n, bf16), f32_from_q8_k (dst, g, page, tokens), f32_from_q8_v (same)
  *
  * WIDE works on blocks of 2 VEC queries, one to a lane: scores S^T [key, query] and outputs
  * O^T [channel, query] are sums of broadcast key (value) elements times query (weight) vectors, so
@@ -52,21 +52,41 @@ INLINE vec softcap_vec(vec x, float cap)
     return v_mul(v_set1(cap), v_sub(v_set1(1.0f), q));
 }
 
-/* Keys or values of a page as f32 [PAGE_TOK, d]. */
-static void page_to_f32(float *dst, const struct page_geom *g, const struct attn_page *page,
-                        bool values)
+/* Keys or values of tokens t0 .. t0 + n - 1 of a page as f32 [n, d]. */
+static void tokens_to_f32(float *dst, const struct page_geom *g, const struct attn_page *page,
+                          const uint8_t *bytes, struct attn_tokens tok, bool values)
 {
     if (page->form == PAGE_SEALED && g->type_k == SAC_KV_Q8) {
         if (values)
-            f32_from_q8_v(dst, g, page->bytes);
+            f32_from_q8_v(dst, g, bytes, tok);
         else
-            f32_from_q8_k(dst, g, page->bytes);
+            f32_from_q8_k(dst, g, bytes, tok);
         return;
     }
     const bool tail = page->form == PAGE_TAIL;
     const size_t at = values ? (tail ? g->tail_v : g->v) : (tail ? 0 : g->k);
-    f32_from_half(dst, page->bytes + at, PAGE_TOK * g->head_dim,
-                  (values ? g->type_v : g->type_k) == SAC_KV_BF16);
+    f32_from_half(dst, bytes + at + tok.first * (size_t)g->head_dim * 2,
+                  tok.n * (size_t)g->head_dim, (values ? g->type_v : g->type_k) == SAC_KV_BF16);
+}
+
+/* Keys or values of a page as f32 [PAGE_TOK, d]; slots of a gathered page that are not to be seen
+ * get zeros. */
+static void page_to_f32(float *dst, const struct page_geom *g, const struct attn_page *page,
+                        bool values)
+{
+    const size_t d = g->head_dim;
+    if (!page->tok) {
+        tokens_to_f32(dst, g, page, page->bytes, (struct attn_tokens){0, PAGE_TOK}, values);
+        return;
+    }
+    memset(dst, 0, page->begin * d * sizeof *dst);
+    for (uint32_t i = page->begin, n; i < page->end; i += n) {
+        n = attn_neighbours(page, i);
+        for (uint32_t j = i; j < i + n && !values; j++) attn_fetch_token(g, page, j + PAGE_TOK);
+        tokens_to_f32(dst + i * d, g, page, attn_page_of(g, page, i),
+                      (struct attn_tokens){page->tok[i] % PAGE_TOK, n}, values);
+    }
+    memset(dst + page->end * d, 0, (PAGE_TOK - page->end) * d * sizeof *dst);
 }
 
 static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
@@ -339,9 +359,10 @@ static size_t narrow_bytes(const struct page_geom *g, uint32_t group)
     return narrow_layout(NULL, g->head_dim, group).bytes;
 }
 
-static void fetch_range(const uint8_t *p, size_t bytes)
+/* Fetches bytes at .. at + n - 1 of the page two behind page j; gathered pages fetch their own. */
+static void fetch_ahead(const struct attn_chunk *c, uint32_t j, size_t at, size_t n)
 {
-    for (size_t x = 0; x < bytes; x += 64) __builtin_prefetch(p + x, 0, 2);
+    if (j + 2 < c->n_page && !c->page[j + 2].tok) attn_fetch_bytes(c->page[j + 2].bytes + at, n);
 }
 
 /* Scores of all tokens of a page for one head. */
@@ -374,6 +395,8 @@ static void narrow_softmax(const struct attn_chunk *c, float *s, float *out_m, f
             const struct attn_page *page = &c->page[j];
             for (uint32_t i = t; i < t + VEC && (page->begin > t || page->end < t + VEC); i++)
                 if (i < page->begin || i >= page->end) at[i - t] = -INFINITY;
+            for (uint32_t i = t; i < t + VEC && page->logw; i++)
+                if (i >= page->begin && i < page->end) at[i - t] += page->logw[i] * (float)M_LOG2E;
             max = v_max(v_load(at), max);
         }
     float lane[VEC], m = -INFINITY, l = 0;
@@ -427,7 +450,7 @@ INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
     const size_t v_at = g->type_k == SAC_KV_Q8 ? g->v_scale : g->v;
     for (size_t i = 0; i < (size_t)c->group * d; i++) w.q[i] = c->q[i] * unit;
     for (uint32_t j = 0; j < c->n_page; j++) {
-        if (j + 2 < c->n_page) fetch_range(c->page[j + 2].bytes, v_at);
+        fetch_ahead(c, j, 0, v_at);
         page_to_f32(w.page, g, &c->page[j], false);
         for (uint32_t h = 0; h < c->group; h++)
             narrow_scores(w.s + h * stride + j * PAGE_TOK, w.q + (size_t)h * d, w.page, d);
@@ -435,7 +458,7 @@ INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
     for (uint32_t h = 0; h < c->group; h++) narrow_softmax(c, w.s + h * stride, &c->m[h], &c->l[h]);
     memset(c->acc, 0, (size_t)c->group * d * sizeof(float));
     for (uint32_t j = 0; j < c->n_page; j++) {
-        if (j + 2 < c->n_page) fetch_range(c->page[j + 2].bytes + v_at, g->bytes - v_at);
+        fetch_ahead(c, j, v_at, g->bytes - v_at);
         page_to_f32(w.page, g, &c->page[j], true);
         for (uint32_t h = 0; h < c->group; h++)
             narrow_values(c->acc + (size_t)h * d, w.s + h * stride + j * PAGE_TOK, w.page,
