@@ -11,6 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#define PIECE_BYTES                                                                                \
+    ((size_t)16 << 20) /* of the file: what is in memory twice while it is packed                  \
+                        */
+
 enum need { OPTIONAL, REQUIRED };
 enum pass { PASS_CHECK, PASS_PACK };
 
@@ -78,6 +82,23 @@ static sac_status take_vector(struct loader *l, const float **out, enum need nee
     return report(l, t);
 }
 
+/* Packs in pieces and gives the file's pages back behind each: an embedding can be most of a file,
+ * and need not be in memory twice. */
+static void pack_matrix(const struct loader *l, const struct weight *w, const struct gguf_tensor *t)
+{
+    const size_t from_bytes = WEIGHT_GROUP * quant_row_bytes(w->type, w->n_in);
+    const uint32_t n_piece = (uint32_t)(PIECE_BYTES / from_bytes) + 1; /* groups */
+    for (uint32_t first = 0; first < w->n_group; first += n_piece) {
+        const uint32_t n_left = w->n_group - first;
+        struct weight piece = *w;
+        piece.n_group = n_left < n_piece ? n_left : n_piece;
+        piece.n_out = n_left <= n_piece ? w->n_out - first * WEIGHT_GROUP : n_piece * WEIGHT_GROUP;
+        piece.data = w->data + first * w->group_bytes;
+        weight_pack(l->pool, &piece, t->data + first * from_bytes);
+        gguf_tensor_release(l->g, t);
+    }
+}
+
 static sac_status take_matrix(struct loader *l, struct weight *out, uint32_t n_out, uint32_t n_in)
 {
     const struct gguf_tensor *t;
@@ -86,8 +107,7 @@ static sac_status take_matrix(struct loader *l, struct weight *out, uint32_t n_o
     weight_init(out, (enum quant_type)t->type, n_out, n_in);
     out->data = arena_take(&l->arena, 1, weight_bytes(out));
     if (l->pass != PASS_PACK) return SAC_OK;
-    weight_pack(l->pool, out, t->data);
-    gguf_tensor_release(l->g, t);
+    pack_matrix(l, out, t);
     return report(l, t);
 }
 
