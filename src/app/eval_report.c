@@ -12,18 +12,36 @@
 #define COMMAND "eval report"
 
 struct report_options {
+    int32_t sample, layer, head; /* -1: any */
     bool quiet;
 };
 
+#define OPT(names, type, field, arg, help, ...)                                                    \
+    {                                                                                              \
+        names, type, offsetof(struct report_options, field), arg, help, __VA_ARGS__                \
+    }
+
 static const struct option_spec specs[] = {
-    {"-q --quiet", OPTION_FLAG, offsetof(struct report_options, quiet), NULL,
-     "do not tell on stderr what was left out", .env = NULL},
+    OPT("--map-sample", OPTION_I32, sample, "N",
+        "block map of this sample of the recording; -1: of its first prompt", .min = -1,
+        .max = INT32_MAX),
+    OPT("--map-layer", OPTION_I32, layer, "N", "block map of this layer; -1: of four of them",
+        .min = -1, .max = 65535),
+    OPT("--map-head", OPTION_I32, head, "N", "block map of this KV head; -1: mean of all",
+        .min = -1, .max = 65535),
+    OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "do not tell on stderr what was left out",
+        .env = NULL),
     {0},
 };
 
+static uint32_t any_or(int32_t i)
+{
+    return i < 0 ? REPORT_READING_ANY : (uint32_t)i;
+}
+
 int eval_cmd_report(int argc, char **argv)
 {
-    struct report_options opt = {0};
+    struct report_options opt = {.sample = -1, .layer = -1, .head = -1};
     const char *dir = NULL;
     const struct option_group groups[] = {{"Report", specs, &opt}};
     struct options o = {
@@ -41,9 +59,10 @@ int eval_cmd_report(int argc, char **argv)
     const int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;
     if (!dir) return options_usage_error(COMMAND, "the directory of an evaluation is missing");
+    const struct report_map map = {any_or(opt.sample), any_or(opt.layer), any_or(opt.head)};
     sac_error err = {0};
     struct report_result result = {0};
-    const sac_status status = report_write(dir, &result, &err);
+    const sac_status status = report_write(dir, &map, &result, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
     if (!opt.quiet && result.missing.n) fprintf(stderr, "left out:\n%s", result.missing.data);
     printf("%s/report.html: %zu plots\n", dir, result.n_plot);

@@ -77,7 +77,8 @@ static void draw_legend(struct svg *svg, const struct plot_axes *a)
         series_class(class_name, "ln", &a->series[i]);
         svg_line(svg, class_name, x, y, x + 28, y);
         series_class(class_name, "mk", &a->series[i]);
-        svg_mark(svg, class_name, x + 14, y, a->series[i].mark, NULL);
+        if (a->series[i].mark != PLOT_NO_MARK)
+            svg_mark(svg, class_name, x + 14, y, a->series[i].mark, NULL);
         svg_text(svg, "tk", x + 34, y + 4, short_name(a->series[i].name, buf));
     }
 }
@@ -261,22 +262,33 @@ static void draw_colour_bar(struct svg *svg, const struct plot_grid *g)
     svg_text(svg, "lb", LEFT, 19, g->colour_label);
 }
 
-/* Names of every k-th column, with k the least that leaves room between them. */
+/* The least step between names that leaves `room` for each; 1 if the caller chose by leaving some
+ * empty. */
+static size_t name_step(const plot_name *name, size_t n, double room, double cell)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!name[i][0]) return 1;
+    return (size_t)fmax(1, ceil(room / cell));
+}
+
 static void draw_x_names(struct svg *svg, const struct plot_grid *g, double cell_w, double bottom)
 {
     double widest = 0;
     for (size_t i = 0; i < g->n_x; i++) widest = fmax(widest, text_width(g->x_name[i]));
-    const size_t every = (size_t)ceil((widest + 8) / cell_w);
-    for (size_t i = 0; i < g->n_x; i += every)
-        svg_text(svg, "tk m", LEFT + ((double)i + 0.5) * cell_w, bottom + 17, g->x_name[i]);
+    const size_t step = name_step(g->x_name, g->n_x, widest + 8, cell_w);
+    for (size_t i = 0; i < g->n_x; i += step)
+        if (g->x_name[i][0])
+            svg_text(svg, "tk m", LEFT + ((double)i + 0.5) * cell_w, bottom + 17, g->x_name[i]);
     svg_text(svg, "lb m", (LEFT + PLOT_W - RIGHT) / 2, bottom + 37, g->words.x_label);
 }
 
 static void draw_y_names(struct svg *svg, const struct plot_grid *g, double bottom)
 {
-    const size_t every = (size_t)ceil(14 / g->cell_h);
-    for (size_t i = 0; i < g->n_y; i += every)
-        svg_text(svg, "tk e", LEFT - 7, GRID_TOP + ((double)i + 0.5) * g->cell_h + 4, g->y_name[i]);
+    const size_t step = name_step(g->y_name, g->n_y, 14, g->cell_h);
+    for (size_t i = 0; i < g->n_y; i += step)
+        if (g->y_name[i][0])
+            svg_text(svg, "tk e", LEFT - 7, GRID_TOP + ((double)i + 0.5) * g->cell_h + 4,
+                     g->y_name[i]);
     svg_text_up(svg, "lb m", 14, (GRID_TOP + bottom) / 2, g->words.y_label);
 }
 

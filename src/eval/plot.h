@@ -20,10 +20,12 @@ struct plot_words {
 
 /* ---- Lines and marks ---- */
 
+#define PLOT_NO_MARK 1000u
+
 struct plot_series {
     const char *name;
     unsigned colour; /* of colour_series, modulo; the same for a family */
-    unsigned mark;   /* of svg_mark, modulo */
+    unsigned mark;   /* of svg_mark, modulo, or PLOT_NO_MARK */
     unsigned dash;   /* of the line, modulo SVG_N_MARK; 0: none */
 };
 
@@ -63,8 +65,9 @@ typedef char plot_name[32];
 struct plot_grid {
     struct plot_words words;
     size_t n_x, n_y;
-    const double *value;     /* [n_y, n_x], row 0 on top; NAN: an empty cell */
-    const plot_name *x_name; /* [n_x]; those that find room are written */
+    const double *value; /* [n_y, n_x], row 0 on top; NAN: an empty cell */
+    const plot_name
+        *x_name; /* [n_x]; those that find room are written, or, if some are empty, all */
     const plot_name *y_name; /* [n_y] */
     struct scale colour;     /* what the least and the deepest colour mean */
     const char *colour_label;

@@ -54,7 +54,8 @@ static void add_intro(struct strbuf *out, const struct report_data *d, const cha
     if (d->summary) add_summary(out, d->summary);
 }
 
-static sac_status write_page(struct report_page *page, const struct report_data *d, sac_error *err)
+static sac_status write_page(struct report_page *page, const struct report_data *d,
+                             const struct report_map *map, sac_error *err)
 {
     struct plot_series *series = NULL;
     TRY(report_series_make(&series, &d->methods, err));
@@ -63,6 +64,12 @@ static sac_status write_page(struct report_page *page, const struct report_data 
     sac_status status = report_tasks_plots(page, d, series, err);
     if (status == SAC_OK) status = report_fidelity_plots(page, d, series, err);
     mem_free(series);
+    bool has_reading = false;
+    if (status == SAC_OK) status = report_reading_plots(page, map, &has_reading, err);
+    if (status == SAC_OK && !has_reading && !d->has_samples && !d->has_fidelity && !d->summary)
+        status = error_set(err, SAC_ERR_NOT_FOUND,
+                           "%s holds no samples.jsonl, fidelity.json, summary.json or reading.sacr",
+                           page->dir);
     if (status != SAC_OK) return status;
     struct strbuf html = {0};
     report_page_html(page, "Saccade: what was read, and was it right", &html);
@@ -71,15 +78,13 @@ static sac_status write_page(struct report_page *page, const struct report_data 
     return status;
 }
 
-sac_status report_write(const char *dir, struct report_result *out, sac_error *err)
+sac_status report_write(const char *dir, const struct report_map *map, struct report_result *out,
+                        sac_error *err)
 {
     struct report_data data = {0};
     struct report_page page = {.dir = dir};
     sac_status status = report_data_load(&data, dir, err);
-    if (status == SAC_OK && !data.has_samples && !data.has_fidelity && !data.summary)
-        status = error_set(err, SAC_ERR_NOT_FOUND,
-                           "%s holds no samples.jsonl, no fidelity.json and no summary.json", dir);
-    if (status == SAC_OK) status = write_page(&page, &data, err);
+    if (status == SAC_OK) status = write_page(&page, &data, map, err);
     if (status == SAC_OK) {
         out->n_plot = page.n_plot;
         out->missing = page.missing;

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "base/strbuf.h"
+#include "eval/report_reading.h"
 
 #include <stddef.h>
 
@@ -16,7 +17,9 @@ struct report_result {
 };
 
 /* Reads what `dir` holds of samples.jsonl, fidelity.json, summary.json and reading.sacr, and writes
- * report.html and CSV files there. SAC_ERR_NOT_FOUND when it holds none of them. */
-sac_status report_write(const char *dir, struct report_result *out, sac_error *err);
+ * report.html and CSV files there; `map` says which prompt the block map shows. SAC_ERR_NOT_FOUND
+ * when it holds none of them. */
+sac_status report_write(const char *dir, const struct report_map *map, struct report_result *out,
+                        sac_error *err);
 
 #endif

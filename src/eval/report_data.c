@@ -124,6 +124,7 @@ static sac_status read_sample(struct report_data *d, const cJSON *o, sac_error *
     struct report_sample *s = &d->sample[d->n_sample];
     *s = (struct report_sample){
         .depth = number_of(o, "depth"),
+        .score = (double)NAN,
         .ttft_ms = positive_of(o, "ttft_ms"),
         .prompt_per_s = positive_of(o, "prompt_per_second"),
         .predicted_per_s = positive_of(o, "predicted_per_second"),
@@ -133,7 +134,8 @@ static sac_status read_sample(struct report_data *d, const cJSON *o, sac_error *
     TRY(need_name(o, "task", &d->tasks, &s->task_i, err));
     TRY(need_name(o, "method", &d->methods, &s->method_i, err));
     TRY(need_number(o, "ctx", &s->ctx, err));
-    TRY(need_number(o, "score", &s->score, err));
+    if (!cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(o, "score"))) /* null: not to be scored */
+        TRY(need_number(o, "score", &s->score, err));
     d->n_sample++;
     return SAC_OK;
 }

@@ -4,6 +4,7 @@
 #include "eval/report_tasks.h"
 
 #include "base/mem.h"
+#include "eval/summary.h"
 
 #include <assert.h>
 #include <math.h>
@@ -11,9 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ANY        SIZE_MAX
-#define SCORE      offsetof(struct report_sample, score)
-#define SHARE_READ offsetof(struct report_sample, share_read)
+#define BOOTSTRAP_SEED 1 /* of the resamples: a report is the same each time */
+#define ANY            SIZE_MAX
+#define SCORE          offsetof(struct report_sample, score)
+#define SHARE_READ     offsetof(struct report_sample, share_read)
 
 struct tasks {
     struct report_page *page;
@@ -167,48 +169,42 @@ static sac_status plot_needle(struct tasks *t, sac_error *err)
 /* ---- Score against share of KV read ---- */
 
 static const struct table_column share_columns[] = {
-    {"ctx", "context", TABLE_COUNT}, {"method", "method", TABLE_TEXT},
-    {"n", "samples", TABLE_COUNT},   {"share_read", "KV read", TABLE_SHARE},
-    {"score", "score", TABLE_SHARE}, {"score_se", "standard error", TABLE_SHARE},
+    {"ctx", "context", TABLE_COUNT},   {"method", "method", TABLE_TEXT},
+    {"n", "samples", TABLE_COUNT},     {"share_read", "KV read", TABLE_SHARE},
+    {"score", "score", TABLE_SHARE},   {"score_low", "95 % from", TABLE_SHARE},
+    {"score_high", "to", TABLE_SHARE},
 };
 
 /* One method at one context. */
 struct share_point {
     size_t method_i;
-    double share, score, error;
+    double share;
+    struct summary_mean score;
 };
 
-static double standard_error(const double *v, size_t n)
+/* The methods that have both values at a context, to `out` [methods.n]. */
+static sac_status share_points(struct tasks *t, struct table *table, double ctx,
+                               struct share_point *out, size_t *out_n, sac_error *err)
 {
-    if (n < 2) return (double)NAN;
-    const double mean = report_data_mean(v, n);
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (v[i] - mean) * (v[i] - mean);
-    return sqrt(sum / (double)(n - 1) / (double)n);
-}
-
-/* The methods that have both values at a context, to `out` [methods.n]; returns their number. */
-static size_t share_points(struct tasks *t, struct table *table, double ctx,
-                           struct share_point *out)
-{
-    size_t n = 0;
+    *out_n = 0;
     for (size_t m = 0; m < t->data->methods.n; m++) {
-        struct share_point p = {.method_i = m};
         const struct pick which = {ANY, m, ctx, (double)NAN};
-        p.share = report_data_mean(t->value, pick(t, which, SHARE_READ));
+        struct share_point *p = &out[*out_n];
+        p->method_i = m;
+        p->share = report_data_mean(t->value, pick(t, which, SHARE_READ));
         const size_t count = pick(t, which, SCORE);
-        p.score = report_data_mean(t->value, count);
-        p.error = standard_error(t->value, count);
-        if (!isfinite(p.share) || !isfinite(p.score)) continue;
-        out[n++] = p;
+        if (!isfinite(p->share) || count == 0) continue;
+        TRY(summary_bootstrap(&p->score, t->value, count, BOOTSTRAP_SEED, err));
+        ++*out_n;
         table_add(table, (struct table_cell[]){{.number = ctx},
                                                {.text = method_name(t, m)},
                                                {.number = (double)count},
-                                               {.number = p.share},
-                                               {.number = p.score},
-                                               {.number = p.error}});
+                                               {.number = p->share},
+                                               {.number = p->score.mean},
+                                               {.number = p->score.low},
+                                               {.number = p->score.high}});
     }
-    return n;
+    return SAC_OK;
 }
 
 static void share_panel(const struct tasks *t, struct report_figure *f, double ctx,
@@ -222,7 +218,7 @@ static void share_panel(const struct tasks *t, struct report_figure *f, double c
     for (size_t i = 0; i < n; i++) {
         series[i] = t->series[p[i].method_i];
         share[i] = p[i].share;
-        score[i] = p[i].score;
+        score[i] = p[i].score.mean;
         if (share[i] > 0) least = fmin(least, share[i]);
     }
     scale_label(&tokens, ctx, label);
@@ -246,8 +242,7 @@ static void share_panel(const struct tasks *t, struct report_figure *f, double c
         table_number(read, TABLE_SHARE, share[i]);
         table_number(right, TABLE_SHARE, score[i]);
         snprintf(tip, sizeof tip, "%.100s: score %s, read %s", series[i].name, right, read);
-        plot_interval(&plot, i, share[i], fmax(0, score[i] - 1.96 * p[i].error),
-                      fmin(1, score[i] + 1.96 * p[i].error));
+        plot_interval(&plot, i, share[i], p[i].score.low, p[i].score.high);
         plot_point(&plot, i, share[i], score[i], tip);
     }
     plot_end(&plot);
@@ -260,20 +255,21 @@ static sac_status plot_share(struct tasks *t, sac_error *err)
     struct report_figure f = {
         .name = "score-share",
         .title = title,
-        .text = "Mean score over all samples of a context. Bars reach 1.96 standard errors of the "
-                "mean to each side. Points of one colour are one method with other parameters.",
+        .text = "Mean score over all samples of a context, with the 95 % interval of a bootstrap. "
+                "Points of one colour are one method with other parameters.",
     };
     struct share_point *p = mem_calloc(t->data->methods.n, sizeof *p);
     if (!p) return error_set(err, SAC_ERR_MEMORY, "out of memory for a plot");
     table_init(&f.table, share_columns, sizeof share_columns / sizeof share_columns[0]);
-    for (size_t c = 0; c < t->n_ctx; c++) {
-        const size_t n = share_points(t, &f.table, t->ctx[c], p);
-        if (n > 0) share_panel(t, &f, t->ctx[c], p, n);
-    }
     sac_status status = SAC_OK;
-    if (f.n_panel > 0)
+    for (size_t c = 0; status == SAC_OK && c < t->n_ctx; c++) {
+        size_t n = 0;
+        status = share_points(t, &f.table, t->ctx[c], p, &n, err);
+        if (status == SAC_OK && n > 0) share_panel(t, &f, t->ctx[c], p, n);
+    }
+    if (status == SAC_OK && f.n_panel > 0)
         status = report_page_figure(t->page, &f, err);
-    else
+    else if (status == SAC_OK)
         report_page_missing(t->page, title, "no sample of samples.jsonl has share_read");
     mem_free(p);
     table_deinit(&f.table);
@@ -371,7 +367,7 @@ static sac_status plot_speed(struct tasks *t, const struct speed *s, sac_error *
 static const struct speed speeds[] = {
     {"ttft",
      "Time to first token",
-     "Median time from the request to the first token of the answer.",
+     "Median time from the request to the first token of the answer, in milliseconds in the table.",
      "time to first token",
      offsetof(struct report_sample, ttft_ms),
      {.form = SCALE_LOG10, .unit = SCALE_MS}},

@@ -93,13 +93,15 @@ size_t scale_ticks(const struct scale *s, unsigned n_want, double tick[SCALE_MAX
     return s->form == SCALE_LINEAR ? linear_ticks(s, n_want, tick) : log_ticks(s, n_want, tick);
 }
 
-/* At most four significant digits and no trailing zeros. */
+/* At most four significant digits and no trailing zeros; the very small and large as "2e-5". */
 static void plain_label(double v, const char *unit, char buf[32])
 {
-    if (v != 0 && (fabs(v) < 1e-3 || fabs(v) >= 1e5))
-        snprintf(buf, 32, "%.3g%s", v, unit);
-    else
+    if (v == 0 || (fabs(v) >= 0.999e-3 && fabs(v) < 1e5)) {
         snprintf(buf, 32, "%.4g%s", v, unit);
+        return;
+    }
+    const double exponent = floor(log10(fabs(v)) + 1e-9);
+    snprintf(buf, 32, "%.3ge%.0f%s", v / pow(10, exponent), exponent, unit);
 }
 
 void scale_label(const struct scale *s, double value, char buf[32])

@@ -110,6 +110,8 @@ void table_number(char buf[32], enum table_form form, double v)
 {
     if (!isfinite(v)) {
         snprintf(buf, 32, "\xe2\x80\x93"); /* a dash */
+    } else if (v == 0 && form == TABLE_NUMBER) {
+        snprintf(buf, 32, "0"); /* exactly */
     } else if (form == TABLE_COUNT && fabs(v) < 1e15) {
         group_digits(buf, v);
     } else if (form == TABLE_SHARE) {

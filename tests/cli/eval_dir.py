@@ -1,0 +1,108 @@
+"""A small directory of an evaluation, as `saccade eval` leaves it, with numbers that are known."""
+import json
+import math
+import pathlib
+import random
+import struct
+
+PAGE_TOK = 32
+METHODS = ("full", "quest:budget=256", "quest:budget=1024", "streaming:window=512")
+
+
+def share_of(method, ctx):
+    budget = int(method.split("=")[1]) if "=" in method else ctx
+    return min(1.0, budget / ctx)
+
+
+def samples(contexts=(2048, 4096, 8192), methods=METHODS, task="needle"):
+    """One JSON object for each context, depth and method; streaming finds only what is near."""
+    for ctx in contexts:
+        for depth in (0, 25, 50, 75, 100):
+            for method in methods:
+                share = share_of(method, ctx)
+                found = depth == 100 if method.startswith("streaming") else share > 0.1 or depth != 50
+                yield {"task": task, "ctx": ctx, "depth": depth, "index": 0, "turn": 0,
+                       "method": method, "seed": 1, "prompt_n": ctx - 40, "prompt": "?",
+                       "expected": ["42"], "answer": "42", "score": float(found),
+                       "metric": "all_match", "ttft_ms": ctx * 0.9, "prompt_per_second": 1000 / 0.9,
+                       "predicted_per_second": 40 / (1 + ctx * share / 20000), "share_read": share,
+                       "mass_mean": 1 - 0.2 * (1 - share)}
+
+
+def fidelity(contexts=(2048, 8192), methods=METHODS, n_layer=6):
+    rows = []
+    for ctx in contexts:
+        for method in methods:
+            share = share_of(method, ctx)
+            kl = 0.03 * (1 - share) / share
+            rows.append({"method": method, "ctx": ctx, "kl_mean": kl, "kl_median": kl / 3,
+                         "kl_p90": 2 * kl, "kl_p99": 6 * kl, "kl_max": 20 * kl, "top1": 1 - share / 9,
+                         "top5": 1, "ppl": 9 + kl, "ppl_dense": 9, "mass_mean": 0.9, "out_err_mean":
+                         kl / 2, "share_read": share, "per_layer": [kl * (1 + i) for i in range(n_layer)]})
+    return rows
+
+
+def name_bytes(text):
+    data = text.encode()
+    return struct.pack("<I", len(data)) + data
+
+
+def record(method, kind, sample, pos, layer, head, mass, read):
+    """One record of docs/reading_format.md. `mass` has an entry for each page, `read` is a set."""
+    n_page = len(mass)
+    bits = bytearray((n_page + 7) // 8)
+    for page in read:
+        bits[page // 8] |= 1 << page % 8
+    kept = sum(m for i, m in enumerate(mass) if i in read)
+    n_row = 1 if kind == 1 else PAGE_TOK
+    head_bytes = struct.pack("<HBBIIIHHIIffQQQff", method, kind, n_row, sample, 0, pos, layer, head,
+                             n_page, len(read), kept, 1 - kept, 64 * len(read), 64 * len(read), 0, 0, 1)
+    body = bytes(bits) + struct.pack(f"<{n_page}e", *mass)
+    return struct.pack("<I", 4 + len(head_bytes) + len(body)) + head_bytes + body
+
+
+def masses(n_page, layer, rng):
+    """Sinks, a window, and a few pages of chance; later layers look at fewer pages."""
+    weight = [rng.random() ** (2 + 3 * layer) + 0.02 for _ in range(n_page)]
+    weight[0] += n_page / 8
+    weight[-1] += n_page / 8
+    total = math.fsum(weight)
+    return [w / total for w in weight]
+
+
+def reading(n_layer=6, n_head=2, n_page=24, n_answer=4, methods=METHODS[:2], prompt=True):
+    """A recording of one prompt and its answer."""
+    rng = random.Random(5)
+    data = b"SACREAD\n" + struct.pack("<IIIIIIII", 1, 0x01020304, n_layer, 2 * n_head, n_head, 64,
+                                      PAGE_TOK, len(methods)) + name_bytes("tiny")
+    data += b"".join(name_bytes(m) for m in methods)
+    for tile in range(n_page if prompt else 0):
+        for layer in range(n_layer):
+            for head in range(n_head):
+                data += record(0, 0, 3, tile * PAGE_TOK, layer, head, masses(tile + 1, layer, rng),
+                               set(range(tile + 1)))
+    for method in range(len(methods)):
+        for row in range(n_answer):
+            for layer in range(n_layer):
+                for head in range(n_head):
+                    mass = masses(n_page + 1, layer, rng)
+                    best = sorted(range(n_page), key=lambda i: -mass[i])[:n_page // 4]
+                    read = set(range(n_page + 1)) if method == 0 else {*best, n_page}
+                    data += record(method, 1, 3, n_page * PAGE_TOK + row, layer, head, mass, read)
+    return data
+
+
+def write(folder, lines=None, rows=None, summary=None, recording=None):
+    """Writes what is given; what is None is left out."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if lines is not None:
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / "samples.jsonl").write_text(text)
+    if rows is not None:
+        (folder / "fidelity.json").write_text(json.dumps({"rows": rows}))
+    if summary is not None:
+        (folder / "summary.json").write_text(json.dumps(summary))
+    if recording is not None:
+        (folder / "reading.sacr").write_bytes(recording)
+    return folder
