@@ -27,9 +27,12 @@ struct record_job {
     uint32_t n_page, n_page_read;
     uint64_t k_bytes, v_bytes;
     float mass, out_err;
+    uint32_t *mask;   /* [max_page] tokens of each page that are read, token 0 in bit 0 */
     uint32_t *page;   /* [max_page] */
     float *page_mass; /* [max_page] */
 };
+_Static_assert(PAGE_TOK == 32, "a mask has one bit for each token of a page");
+#define MASK_ALL UINT32_MAX
 
 /* One worker's memory. A query is one row and one query head of the group: PAGE_TOK * group of them
  * at most. */
@@ -37,6 +40,7 @@ struct record_work {
     float *k, *k_turned; /* [PAGE_TOK, head_dim], [head_dim, PAGE_TOK] */
     float *v;            /* [PAGE_TOK, head_dim] */
     double *most, *sum;  /* [query] the online softmax */
+    double *read;        /* [query] the part of the sum that was read */
     double *acc;         /* [query, head_dim] */
     double *page_log;    /* [query, max_page] log of a page's sum of exp(score) */
 };
@@ -57,9 +61,11 @@ void record_plan(sac_engine *e, struct arena *a)
     r->job = arena_take(a, r->n_job_max, sizeof *r->job);
     r->work = arena_take(a, n_worker, sizeof *r->work);
     for (size_t i = 0; i < r->n_job_max; i++) {
+        uint32_t *mask = arena_take(a, max_page, sizeof *mask);
         uint32_t *page = arena_take(a, max_page, sizeof *page);
         float *page_mass = arena_take(a, max_page, sizeof *page_mass);
-        if (a->base) r->job[i] = (struct record_job){.page = page, .page_mass = page_mass};
+        if (a->base)
+            r->job[i] = (struct record_job){.mask = mask, .page = page, .page_mass = page_mass};
     }
     for (size_t i = 0; i < n_worker; i++) {
         const struct record_work w = {
@@ -68,6 +74,7 @@ void record_plan(sac_engine *e, struct arena *a)
             .v = arena_take(a, PAGE_TOK * d, sizeof(float)),
             .most = arena_take(a, n_query, sizeof(double)),
             .sum = arena_take(a, n_query, sizeof(double)),
+            .read = arena_take(a, n_query, sizeof(double)),
             .acc = arena_take(a, n_query * d, sizeof(double)),
             .page_log = arena_take(a, n_query * max_page, sizeof(double)),
         };
@@ -77,43 +84,65 @@ void record_plan(sac_engine *e, struct arena *a)
 
 /* ---- What was read ---- */
 
-/* Bytes of one sealed page that attention reads; a page's padding is not read. */
-static void sealed_bytes(const struct page_geom *g, uint64_t *out_k, uint64_t *out_v)
-{
-    const uint64_t d = g->head_dim;
-    *out_k = *out_v = PAGE_TOK * d * 2;
-    if (g->type_k != SAC_KV_Q8) return;
-    *out_k = 2 * d * 2 + PAGE_TOK * d; /* min and step, codes */
-    *out_v = PAGE_TOK * (d / PAGE_VBLOCK) * 2 + PAGE_TOK * d;
-}
-
 /* First position that any of the rows sees. */
 static uint32_t first_seen(uint32_t pos, uint32_t window)
 {
     return window && pos >= window ? pos - window + 1 : 0;
 }
 
-/* Lists the pages that a job's rows read and counts their bytes. */
-static void list_pages(const struct page_geom *g, struct record_job *j, uint32_t window)
+static void mark_tokens(uint32_t *mask, const uint32_t *tok, const uint32_t *ptr)
+{
+    for (uint32_t i = ptr[0]; i < ptr[1]; i++) mask[tok[i] / PAGE_TOK] |= 1u << tok[i] % PAGE_TOK;
+}
+
+/* Sets the masks of the pages before the own one, `own`, as the attention op reads them. */
+static void mark(const struct page_geom *g, const struct record_job *j, uint32_t own,
+                 uint32_t first)
 {
     const struct attn_run *run = j->run;
-    const uint32_t own = j->pos / PAGE_TOK, first = first_seen(j->pos, window) / PAGE_TOK;
-    const uint32_t n_own_tok = j->pos % PAGE_TOK + j->n_row;
-    uint32_t n = 0;
-    if (!run->select) {
-        for (uint32_t p = first; p < own; p++) j->page[n++] = p;
-    } else {
+    const struct attn_plan *plan = run->plan;
+    memset(j->mask, 0, own * sizeof *j->mask);
+    if (run->select) {
         for (uint32_t i = run->select_ptr[j->kv_head]; i < run->select_ptr[j->kv_head + 1]; i++)
-            if (run->select[i] >= first) j->page[n++] = run->select[i];
+            j->mask[run->select[i]] = MASK_ALL;
+        if (run->select_tok)
+            mark_tokens(j->mask, run->select_tok, &run->select_tok_ptr[j->kv_head]);
+    } else if (plan) {
+        const uint32_t tile = j->pos / plan->tile_tok - run->pos0 / plan->tile_tok;
+        const uint32_t list = tile * g->n_kv_head + j->kv_head;
+        for (uint32_t i = plan->range_ptr[list]; i < plan->range_ptr[list + 1]; i++)
+            for (uint32_t p = plan->range[i].begin; p < plan->range[i].end && p < own; p++)
+                j->mask[p] = MASK_ALL;
+        if (plan->tok) mark_tokens(j->mask, plan->tok, &plan->tok_ptr[list]);
+    } else {
+        for (uint32_t p = first; p < own; p++) j->mask[p] = MASK_ALL;
     }
-    sealed_bytes(g, &j->k_bytes, &j->v_bytes);
-    j->k_bytes =
-        n * j->k_bytes + (uint64_t)n_own_tok * g->head_dim * 2; /* the own page is 16 bit */
-    j->v_bytes = n * j->v_bytes + (uint64_t)n_own_tok * g->head_dim * 2;
+}
+
+/* Lists the pages that a job's rows read and counts their bytes; padding is not read. */
+static void list_pages(const struct page_geom *g, struct record_job *j, uint32_t window)
+{
+    const uint32_t own = j->pos / PAGE_TOK, d = g->head_dim;
+    const uint32_t n_own_tok = j->pos % PAGE_TOK + j->n_row;
+    const bool q8 = g->type_k == SAC_KV_Q8;
+    const uint64_t k_page = q8 ? 2 * d * 2 : 0; /* min and step */
+    const uint64_t k_tok = q8 ? d : 2 * d, v_tok = q8 ? d + d / PAGE_VBLOCK * 2 : 2 * d;
+    uint64_t n_tok = 0;
+    uint32_t n = 0;
+    mark(g, j, own, first_seen(j->pos, window) / PAGE_TOK);
+    j->mask[own] = MASK_ALL;
+    for (uint32_t p = 0; p < own; p++) {
+        if (!j->mask[p]) continue;
+        j->page[n++] = p;
+        n_tok += (uint64_t)__builtin_popcount(j->mask[p]);
+    }
+    const uint64_t own_bytes = (uint64_t)n_own_tok * d * 2; /* 16 bit */
+    j->k_bytes = n * k_page + n_tok * k_tok + own_bytes;
+    j->v_bytes = n_tok * v_tok + own_bytes;
     j->page[n++] = own;
     j->n_page_read = n;
     j->n_page = own + 1;
-    assert(n <= j->n_page && n_own_tok <= PAGE_TOK);
+    assert(n_own_tok <= PAGE_TOK);
 }
 
 /* Bytes of all jobs of the batch, to share the layer's time by. `j` is work space. */
@@ -177,6 +206,7 @@ static void score_page(double score[PAGE_TOK], const float *q, const float *k_tu
 /* Tokens of a page that a query sees. */
 struct seen {
     uint32_t lo, hi;
+    uint32_t mask; /* of those, the tokens that the method read */
 };
 
 /* Takes the loaded page into query i; `score` are the bare products. Returns the page's log. */
@@ -185,7 +215,7 @@ static double take_page(const struct config *c, const struct record_work *w, uin
 {
     const uint32_t d = c->head_dim;
     float weight[PAGE_TOK], part[512];
-    double most = -INFINITY, sum = 0;
+    double most = -INFINITY, sum = 0, read = 0;
     for (uint32_t t = seen.lo; t < seen.hi; t++) {
         score[t] *= (double)c->attn_scale;
         if (c->attn_softcap > 0)
@@ -196,6 +226,7 @@ static double take_page(const struct config *c, const struct record_work *w, uin
     for (uint32_t t = seen.lo; t < seen.hi; t++) {
         weight[t] = expf((float)(score[t] - most));
         sum += (double)weight[t];
+        if (seen.mask >> t & 1) read += (double)weight[t];
         const float *v = w->v + (size_t)t * d;
         for (uint32_t k = 0; k < d; k++) part[k] += weight[t] * v[k];
     }
@@ -204,6 +235,7 @@ static double take_page(const struct config *c, const struct record_work *w, uin
     const double keep = exp(w->most[i] - top), add = exp(most - top);
     for (uint32_t k = 0; k < d; k++) acc[k] = acc[k] * keep + add * (double)part[k];
     w->sum[i] = w->sum[i] * keep + add * sum;
+    w->read[i] = w->read[i] * keep + add * read;
     w->most[i] = top;
     return most + log(sum);
 }
@@ -221,7 +253,8 @@ static void shadow_page(const struct shadow *s, const struct record_job *j, stru
     for (uint32_t r = 0; r < j->n_row; r++) {
         const uint32_t pos = j->pos + r, from = first_seen(pos, s->what->window);
         const struct seen seen = {.lo = from > page_pos ? from - page_pos : 0,
-                                  .hi = pos - page_pos < PAGE_TOK ? pos - page_pos + 1 : PAGE_TOK};
+                                  .hi = pos - page_pos < PAGE_TOK ? pos - page_pos + 1 : PAGE_TOK,
+                                  .mask = j->mask[page]};
         for (uint32_t g = 0; g < group; g++) {
             const uint32_t i = r * group + g;
             const float *q = e->scratch.qkv + (j->row + r) * stride + (j->kv_head * group + g) * d;
@@ -259,8 +292,8 @@ static void compare(const sac_engine *e, struct record_job *j, const struct reco
     }
     j->out_err = (float)(norm > 0 ? sqrt(off / norm) : off > 0 ? INFINITY : 0);
     double read = 0;
-    for (uint32_t i = 0; i < j->n_page_read; i++) read += (double)j->page_mass[j->page[i]];
-    j->mass = (float)read;
+    for (uint32_t i = 0; i < n_query; i++) read += w->read[i] / w->sum[i];
+    j->mass = (float)(read / n_query);
 }
 
 static void run_job(void *arg, uint32_t job_i, uint32_t worker_i)
@@ -272,6 +305,7 @@ static void run_job(void *arg, uint32_t job_i, uint32_t worker_i)
     list_pages(&s->e->pool.geom, j, s->what->window);
     for (size_t i = 0; i < n_query; i++) w->most[i] = -INFINITY;
     memset(w->sum, 0, n_query * sizeof *w->sum);
+    memset(w->read, 0, n_query * sizeof *w->read);
     memset(w->acc, 0, n_query * d * sizeof *w->acc);
     const uint32_t first = first_seen(j->pos, s->what->window) / PAGE_TOK;
     memset(j->page_mass, 0, first * sizeof *j->page_mass);
