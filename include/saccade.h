@@ -282,10 +282,10 @@ typedef struct sac_read_record {
     sac_row_kind kind;
     uint32_t pos, n_row; /* the first row's position; rows of the tile, 1 for decode */
     uint32_t layer, kv_head;
-    uint32_t n_page, n_page_read; /* pages up to the last row's own; pages read */
+    uint32_t n_page, n_page_read; /* pages up to the rows' own; pages read, in whole or in part */
     const uint32_t *page;   /* [n_page_read] ascending; the own page is always among them */
     const float *page_mass; /* [n_page] dense softmax mass, mean over rows and query heads */
-    float mass;             /* of the pages read */
+    float mass;             /* dense softmax mass of the tokens read */
     float out_err;          /* |output - reference| / |reference|, of all rows and query heads */
     uint64_t k_bytes, v_bytes, side_bytes; /* read, a page once for all rows and query heads */
     float select_us, attend_us; /* this record's part of the layer's wall time, by bytes */
