@@ -77,7 +77,7 @@ fuzz: deps-fuzz ## each fuzzer for FUZZ_SECONDS
 	@$(call BUILD,build-fuzz) --target fuzzers
 	@tools/fuzz.sh build-fuzz $(FUZZ_SECONDS) $(JOBS)
 
-bench: all ## speed of the fetched models at 512 and 8,192 tokens
+bench: all ## speed of fetched models and of every operation, against the limits of the machine
 	@tools/bench.sh build/saccade
 
 layers: ## direction of includes

@@ -480,7 +480,7 @@ typedef struct sac_op {
     const char *shape; /* the model whose shape it is */
     char what[80];     /* matrix or context, and rows */
     double flop;       /* of one call; a multiply-add is two */
-    double bytes;      /* weights, or K and V, read; of the small operations all read and written */
+    double bytes;      /* that must be read: weights, K and V, or what a small operation works on */
     /* Set by sac_op_measure: seconds of one call, the median and the best, and the least that the
      * machine's limits allow, with the name of the limit that binds: "read", "amx bf16", ... */
     double seconds, seconds_best, seconds_limit;

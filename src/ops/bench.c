@@ -537,7 +537,8 @@ static sac_status measure_small(struct sac_op_bench *b, const struct bench_case 
 
 /* ---- The public face ------------------------------------------------------------------------- */
 
-/* Counts of one call. Attention is causal: row r of the run sees pos0 + r + 1 keys. */
+/* Counts of one call. Attention is causal: row r of the run sees pos0 + r + 1 keys. Bytes are what
+ * must be read: the limit of reading says nothing of writes, which go on beside it. */
 static void count_work(const struct bench_case *c, sac_op *out)
 {
     const struct bench_shape *s = c->shape;
@@ -560,16 +561,14 @@ static void count_work(const struct bench_case *c, sac_op *out)
         break;
     case BENCH_RMSNORM:
         out->flop = 4 * n_row * s->n_embd;
-        out->bytes = 2 * n_row * s->n_embd * (double)sizeof(float);
+        out->bytes = n_row * s->n_embd * (double)sizeof(float);
         break;
     case BENCH_ROPE:
         out->flop = 3 * n_row * s->n_head * d;
-        out->bytes = 2 * n_row * s->n_head * d * (double)sizeof(float);
+        out->bytes = n_row * s->n_head * d * (double)sizeof(float);
         break;
-    case BENCH_KV_WRITE:
-        out->bytes = n_row * 2 * n_kv * d * (double)(sizeof(float) + sizeof(uint16_t));
-        break;
-    case BENCH_SEAL: out->bytes = n_row / PAGE_TOK * n_kv * (double)(g.tail_bytes + g.bytes); break;
+    case BENCH_KV_WRITE: out->bytes = n_row * 2 * n_kv * d * (double)sizeof(float); break;
+    case BENCH_SEAL: out->bytes = n_row / PAGE_TOK * n_kv * (double)g.tail_bytes; break;
     }
 }
 

@@ -11,9 +11,9 @@
 /* Rates of all workers together, in 1e9 per second; a multiply-add counts as two operations. 0 for
  * what the CPU or its system does not have. */
 struct machine_limits {
-    double read_gb;     /* bytes read from memory, from a buffer larger than the caches */
-    double avx2_f32;    /* 256-bit FMA */
-    double avx2_int8;   /* VPMADDUBSW + VPMADDWD + VPADDD, the int8 product before VNNI */
+    double read_gb;   /* bytes read from memory, from a buffer larger than the caches */
+    double avx2_f32;  /* 256-bit FMA */
+    double avx2_int8; /* 256-bit VPDPBUSD (AVX-VNNI), or VPMADDUBSW + VPMADDWD + VPADDD before it */
     double avx512_f32;  /* 512-bit FMA */
     double avx512_int8; /* VPDPBUSD */
     double amx_bf16;    /* TDPBF16PS */
