@@ -8,6 +8,9 @@
 int eval_cmd_needle(int argc, char **argv);
 int eval_cmd_ruler(int argc, char **argv);
 int eval_cmd_passkey(int argc, char **argv);
+int eval_cmd_turns(int argc, char **argv);
+int eval_cmd_docs(int argc, char **argv);
+int eval_cmd_jsonl(int argc, char **argv);
 
 int eval_cmd_read(int argc, char **argv);
 

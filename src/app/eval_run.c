@@ -40,9 +40,11 @@ const struct option_spec eval_run_specs[] = {
         "PREFILL+DECODE; the first is what the others are compared with",
         .env = NULL),
     OPT("--ctx", OPTION_TEXT, ctx, "LIST",
-        "contexts in tokens, the answer included, parted by commas; 4k is 4096", .env = NULL),
-    OPT("-n --samples", OPTION_U32, n_sample, "N", "samples of each task, context and place",
-        .min = 1, .max = 100000),
+        "contexts in tokens, the answer included, parted by commas; 4k is 4096. Without it 4k, a "
+        "file's samples up to 8k",
+        .env = NULL),
+    OPT("-n --samples", OPTION_U32, n_sample, "N",
+        "samples of each task, context and place; of a file the first N", .min = 1, .max = 100000),
     OPT("-s --seed", OPTION_I64, seed, "N", "what samples are drawn from", .min = 0, .max = 0x1p53),
     OPT("--out", OPTION_TEXT, out, "DIR",
         "folder for samples.jsonl, summary.json and summary.md; what it has of this run is not "
@@ -75,7 +77,6 @@ struct eval_run eval_run_default(const char *command)
     return (struct eval_run){
         .command = command,
         .methods = "full",
-        .ctx = "4k",
         .n_sample = 1,
         .seed = 42,
         .setup = setup_default(command),
@@ -100,10 +101,11 @@ bool eval_run_word(const char **at, char *word, size_t bytes)
     return true;
 }
 
-int eval_run_contexts(const struct eval_run *r, uint32_t ctx[EVAL_CTX_MAX], uint32_t *out_n)
+int eval_run_contexts(const struct eval_run *r, const char *otherwise, uint32_t ctx[EVAL_CTX_MAX],
+                      uint32_t *out_n)
 {
     char word[32], *end;
-    const char *at = r->ctx;
+    const char *at = r->ctx ? r->ctx : otherwise;
     for (*out_n = 0; eval_run_word(&at, word, sizeof word); ++*out_n) {
         errno = 0;
         unsigned long long v = strtoull(word, &end, 10);
@@ -160,20 +162,26 @@ int eval_run_haystack(struct eval_run *r)
     return status == SAC_OK ? OPTIONS_GO_ON : setup_failed(r->command, status, err.msg);
 }
 
+int eval_run_plan_one(struct eval_run *r, const struct task_cell *cell)
+{
+    if (r->n_cell == r->cell_room) {
+        const size_t room = r->cell_room ? 2 * r->cell_room : 64;
+        struct task_cell *grown = mem_realloc(r->cell, room * sizeof *grown);
+        if (!grown) return setup_failed(r->command, SAC_ERR_MEMORY, "out of memory");
+        r->cell = grown;
+        r->cell_room = room;
+    }
+    r->cell[r->n_cell++] = *cell;
+    return OPTIONS_GO_ON;
+}
+
 int eval_run_plan(struct eval_run *r, const struct task_cell *cell)
 {
-    for (uint32_t i = 0; i < r->n_sample; i++) {
-        if (r->n_cell == r->cell_room) {
-            const size_t room = r->cell_room ? 2 * r->cell_room : 64;
-            struct task_cell *grown = mem_realloc(r->cell, room * sizeof *grown);
-            if (!grown) return setup_failed(r->command, SAC_ERR_MEMORY, "out of memory");
-            r->cell = grown;
-            r->cell_room = room;
-        }
-        r->cell[r->n_cell] = *cell;
-        r->cell[r->n_cell++].index = i;
-    }
-    return OPTIONS_GO_ON;
+    struct task_cell one = *cell;
+    int code = OPTIONS_GO_ON;
+    for (one.index = 0; code == OPTIONS_GO_ON && one.index < r->n_sample; one.index++)
+        code = eval_run_plan_one(r, &one);
+    return code;
 }
 
 /* ---- The run ---- */

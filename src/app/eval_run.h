@@ -32,9 +32,11 @@ extern const struct option_spec eval_run_haystack_specs[];
 struct eval_run eval_run_default(const char *command);
 void eval_run_deinit(struct eval_run *r);
 
-/* "4k,8192": n_ctx lengths, 1k being 1,024. OPTIONS_GO_ON or an exit code, as in setup.h. */
+/* "4k,8192": lengths, 1k being 1,024; without the option `otherwise`. OPTIONS_GO_ON or an exit
+ * code, as in setup.h. */
 #define EVAL_CTX_MAX 32u
-int eval_run_contexts(const struct eval_run *r, uint32_t ctx[EVAL_CTX_MAX], uint32_t *out_n);
+int eval_run_contexts(const struct eval_run *r, const char *otherwise, uint32_t ctx[EVAL_CTX_MAX],
+                      uint32_t *out_n);
 /* "10,50,90": percents. */
 int eval_run_depths(const struct eval_run *r, const char *text, double depth[EVAL_CTX_MAX],
                     uint32_t *out_n);
@@ -43,7 +45,8 @@ bool eval_run_word(const char **at, char *word, size_t bytes);
 
 /* Reads --haystack, or makes prose from the seed. */
 int eval_run_haystack(struct eval_run *r);
-/* Plans n_sample samples that differ in their index. */
+/* Plans one sample; and n_sample that differ in their index. */
+int eval_run_plan_one(struct eval_run *r, const struct task_cell *cell);
 int eval_run_plan(struct eval_run *r, const struct task_cell *cell);
 
 /* Loads the model, asks everything, prints and writes the results. `make` gets `arg`. */

@@ -5,9 +5,11 @@
 #include "app/app.h"
 #include "app/eval_run.h"
 
+#include "eval/multidoc.h"
 #include "eval/needle.h"
 #include "eval/ruler.h"
 #include "eval/strlist.h"
+#include "eval/turns.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -70,7 +72,7 @@ static int plan_grid(struct eval_run *r, const char *task, const char *depths)
     struct task_cell cell = {0};
     uint32_t ctx[EVAL_CTX_MAX], n_ctx, n_depth;
     double depth[EVAL_CTX_MAX];
-    int code = eval_run_contexts(r, ctx, &n_ctx);
+    int code = eval_run_contexts(r, "4k", ctx, &n_ctx);
     if (code == OPTIONS_GO_ON) code = eval_run_depths(r, depths, depth, &n_depth);
     snprintf(cell.task, sizeof cell.task, "%s", task);
     for (uint32_t c = 0; code == OPTIONS_GO_ON && c < n_ctx; c++)
@@ -173,26 +175,56 @@ struct task_options {
     const char *tasks;
 };
 
-/* Cells for every task of the list and context; `name_at` knows the names. */
-static int plan_tasks(struct eval_run *r, const char *tasks, const char *(*name_at)(uint32_t i))
+/* What a command's tasks are called, and where their questions or answers stand. */
+struct task_table {
+    const char *(*name)(uint32_t i);
+    const char *(*place)(uint32_t i);      /* or NULL */
+    uint32_t (*own_ctx)(const char *name); /* or NULL; 0: none */
+    uint32_t n_default;                    /* tasks without --tasks; 0: all */
+    const char *ctx;                       /* without --ctx */
+};
+
+static int plan_places(struct eval_run *r, struct task_cell *cell, const struct task_table *t)
+{
+    if (!t->place) return eval_run_plan(r, cell);
+    int code = OPTIONS_GO_ON;
+    for (uint32_t i = 0; code == OPTIONS_GO_ON && t->place(i); i++) {
+        snprintf(cell->place, sizeof cell->place, "%s", t->place(i));
+        code = eval_run_plan(r, cell);
+    }
+    return code;
+}
+
+/* One task at every context of --ctx; one with a length of its own at that, unless told otherwise.
+ */
+static int plan_task(struct eval_run *r, const char *name, const struct task_table *t)
 {
     struct task_cell cell = {.depth = -1};
     uint32_t ctx[EVAL_CTX_MAX], n_ctx;
-    int code = eval_run_contexts(r, ctx, &n_ctx);
+    int code = eval_run_contexts(r, t->ctx, ctx, &n_ctx);
+    if (code == OPTIONS_GO_ON && !r->ctx && t->own_ctx && t->own_ctx(name)) {
+        ctx[0] = t->own_ctx(name);
+        n_ctx = 1;
+    }
+    snprintf(cell.task, sizeof cell.task, "%s", name);
     for (uint32_t c = 0; code == OPTIONS_GO_ON && c < n_ctx; c++) {
-        const char *at = tasks;
         cell.ctx = ctx[c];
-        for (uint32_t i = 0; !tasks && code == OPTIONS_GO_ON && name_at(i); i++) {
-            snprintf(cell.task, sizeof cell.task, "%s", name_at(i));
-            code = eval_run_plan(r, &cell);
-        }
-        while (code == OPTIONS_GO_ON && eval_run_word(&at, cell.task, sizeof cell.task)) {
-            uint32_t i = 0;
-            while (name_at(i) && strcmp(name_at(i), cell.task) != 0) i++;
-            if (!name_at(i))
-                return options_usage_error(r->command, "option '--tasks': no task '%s'", cell.task);
-            code = eval_run_plan(r, &cell);
-        }
+        code = plan_places(r, &cell, t);
+    }
+    return code;
+}
+
+static int plan_tasks(struct eval_run *r, const char *tasks, const struct task_table *t)
+{
+    char name[TASK_NAME_MAX];
+    int code = OPTIONS_GO_ON;
+    for (uint32_t i = 0; !tasks && code == OPTIONS_GO_ON && t->name(i); i++)
+        if (!t->n_default || i < t->n_default) code = plan_task(r, t->name(i), t);
+    while (code == OPTIONS_GO_ON && eval_run_word(&tasks, name, sizeof name)) {
+        uint32_t i = 0;
+        while (t->name(i) && strcmp(t->name(i), name) != 0) i++;
+        code = t->name(i) ? plan_task(r, name, t)
+                          : options_usage_error(r->command, "option '--tasks': no task '%s'", name);
     }
     return code;
 }
@@ -222,9 +254,90 @@ int eval_cmd_ruler(int argc, char **argv)
               argc, argv);
     if (code != OPTIONS_GO_ON) return code;
     code = eval_run_haystack(&r);
-    if (code == OPTIONS_GO_ON) code = plan_tasks(&r, opt.tasks, ruler_name);
+    const struct task_table table = {.name = ruler_name, .ctx = "4k"};
+    if (code == OPTIONS_GO_ON) code = plan_tasks(&r, opt.tasks, &table);
     const struct ruler_args args = {.haystack = &r.haystack, .seed = (uint64_t)r.seed};
     const struct eval_maker maker = {ruler_make, &args, .single_turn = true};
+    if (code == OPTIONS_GO_ON) code = eval_run_all(&r, &maker);
+    eval_run_deinit(&r);
+    return code;
+}
+
+/* ---- Turns ---- */
+
+int eval_cmd_turns(int argc, char **argv)
+{
+    struct eval_run r = eval_run_default("eval turns");
+    struct task_options opt = {0};
+    static const struct option_spec specs[] = {
+        {"--tasks", OPTION_TEXT, offsetof(struct task_options, tasks), "LIST",
+         "facts, hop, collect, update, rule, summary, parted by commas; without it these six. "
+         "like_NAME has turns and length of a set of the benchmark: narrativeqa, qasper, "
+         "multifieldqa_en, hotpotqa, 2wikimqa, musique, multinews, govreport, qmsum, trec, samsum",
+         .env = NULL},
+        {0},
+    };
+    const struct option_group groups[] = {
+        {"Tasks", specs, &opt},
+        {"Evaluation", eval_run_specs, &r},
+        {"Model", setup_specs, &r.setup},
+    };
+    int code =
+        parse(&r, groups, N(groups),
+              "Conversations over long texts, after LoopServe's multi-turn benchmark "
+              "(arXiv:2507.13681): each turn brings text and a question that this turn's or an "
+              "earlier text answers; every sample is asked with the question at the begin, in "
+              "the middle and at the end of its turn. Contexts count all turns.",
+              argc, argv);
+    if (code != OPTIONS_GO_ON) return code;
+    const struct task_table table = {turns_name, turns_place, turns_ctx, 6, "4k"};
+    const struct turns_args args = {.seed = (uint64_t)r.seed};
+    const struct eval_maker maker = {turns_make, &args, .single_turn = false};
+    code = plan_tasks(&r, opt.tasks, &table);
+    if (code == OPTIONS_GO_ON) code = eval_run_all(&r, &maker);
+    eval_run_deinit(&r);
+    return code;
+}
+
+/* ---- Documents ---- */
+
+#define TOKENS_PER_DOCUMENT 1360u /* SamKV's mean */
+
+struct docs_options {
+    const char *tasks;
+    uint32_t n_document;
+};
+
+int eval_cmd_docs(int argc, char **argv)
+{
+    struct eval_run r = eval_run_default("eval docs");
+    struct docs_options opt = {.n_document = 4};
+    static const struct option_spec specs[] = {
+        {"--tasks", OPTION_TEXT, offsetof(struct docs_options, tasks), "LIST",
+         "docs_facts (one document answers), docs_hop (two are needed); without it both",
+         .env = NULL},
+        {"--docs", OPTION_U32, offsetof(struct docs_options, n_document), "N",
+         "documents; without --ctx the context is 1360 tokens each", .min = 1, .max = 64},
+        {0},
+    };
+    const struct option_group groups[] = {
+        {"Tasks", specs, &opt},
+        {"Evaluation", eval_run_specs, &r},
+        {"Model", setup_specs, &r.setup},
+    };
+    int code =
+        parse(&r, groups, N(groups),
+              "Questions over several documents; the evidence stands in the first, the middle "
+              "or the last part of its document, and each place is scored apart.",
+              argc, argv);
+    if (code != OPTIONS_GO_ON) return code;
+    char ctx[32];
+    snprintf(ctx, sizeof ctx, "%u", opt.n_document * TOKENS_PER_DOCUMENT);
+    const struct task_table table = {.name = multidoc_name, .place = multidoc_place, .ctx = ctx};
+    const struct multidoc_args args = {.seed = (uint64_t)r.seed, .n_document = opt.n_document};
+    const struct eval_maker maker = {multidoc_make, &args, .single_turn = true};
+    strbuf_addf(&r.identity, "documents %u\n", opt.n_document);
+    code = plan_tasks(&r, opt.tasks, &table);
     if (code == OPTIONS_GO_ON) code = eval_run_all(&r, &maker);
     eval_run_deinit(&r);
     return code;

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define NIAH(haystack_, key_, value_, k, v, q)                                                     \
-    .build = ruler_niah_build, .new_tok = 128, .metric = METRIC_ALL_MATCH, .size_min = 40,         \
+    .build = ruler_niah_build, .new_tok = 128, .metric = METRIC_ALL_MATCH, .size_min = 4,          \
     .haystack = (haystack_), .key = (key_), .value = (value_), .n_key = (k), .n_value = (v),       \
     .n_query = (q)
 
