@@ -21,6 +21,11 @@ struct decode_lane {
     bool asked, dense, not_finite;
 };
 
+struct decode_list { /* of one run, while it is made */
+    uint32_t *page, *tok;
+    uint32_t n_page, n_tok;
+};
+
 /* ---- Memory ---- */
 
 static size_t hook_bytes(size_t (*hook)(const struct method_shape *, const double *),
@@ -54,6 +59,13 @@ static size_t lane_count(const sac_engine *e)
     return (size_t)e->pool.geom.n_layer * e->pool.geom.n_kv_head;
 }
 
+static bool has_token_grain(const struct decode *d)
+{
+    for (uint32_t i = 0; i < d->n_method; i++)
+        if (d->method[i].spec.method->token_grain) return true;
+    return false;
+}
+
 void decode_plan(sac_engine *e, struct arena *a)
 {
     struct decode *d = &e->decode;
@@ -84,6 +96,10 @@ void decode_plan(sac_engine *e, struct arena *a)
     d->mask = arena_take(a, n_lane * e->pool.max_page, sizeof *d->mask);
     d->page = arena_take(a, n_lane * e->pool.max_page, sizeof *d->page);
     d->page_ptr = arena_take(a, n_seq * (g->n_kv_head + 1), sizeof *d->page_ptr);
+    d->tok = has_token_grain(d)
+                 ? arena_take(a, n_lane * e->pool.max_page * PAGE_TOK, sizeof *d->tok)
+                 : NULL;
+    d->tok_ptr = arena_take(a, n_seq * (g->n_kv_head + 1), sizeof *d->tok_ptr);
     d->lane = arena_take(a, n_lane, sizeof *d->lane);
 }
 
@@ -246,32 +262,51 @@ static void select_lane(void *arg, uint32_t item_i, uint32_t worker_i)
     answer->side_bytes = pick.side_bytes;
 }
 
+/* A lane's mask as whole pages and single tokens. */
+static void list_lane(struct decode_list *list, const uint32_t *mask, uint32_t n_page,
+                      bool is_dense)
+{
+    for (uint32_t p = 0; p < n_page; p++) {
+        const uint32_t word = is_dense ? UINT32_MAX : mask[p];
+        if (word == UINT32_MAX) {
+            list->page[list->n_page++] = p;
+            continue;
+        }
+        for (uint32_t left = word; left; left &= left - 1)
+            list->tok[list->n_tok++] = p * PAGE_TOK + (uint32_t)__builtin_ctz(left);
+    }
+}
+
 /* The lists of one decode run from its lanes' masks. */
 static void list_run(void *arg, uint32_t run_i, uint32_t worker_i)
 {
     const struct select_call *c = arg;
     const sac_engine *e = c->e;
     const struct decode *d = &e->decode;
-    const uint32_t n_kv_head = e->pool.geom.n_kv_head;
+    const size_t n_kv_head = e->pool.geom.n_kv_head, lane0 = run_i * n_kv_head;
+    const size_t max_page = e->pool.max_page, ptr0 = run_i * (n_kv_head + 1);
     struct attn_run *run = &e->batch.run[run_i];
-    const struct decode_lane *lane = d->lane + (size_t)run_i * n_kv_head;
-    const uint32_t n_page = run->pos0 / PAGE_TOK;
-    uint32_t *list = d->page + (size_t)run_i * n_kv_head * e->pool.max_page;
-    uint32_t *ptr = d->page_ptr + (size_t)run_i * (n_kv_head + 1), n = 0;
+    struct decode_list list = {
+        .page = d->page + lane0 * max_page,
+        .tok = d->tok ? d->tok + lane0 * max_page * PAGE_TOK : NULL,
+    };
     bool is_dense = true;
     (void)worker_i;
-    for (uint32_t h = 0; h < n_kv_head; h++) is_dense = is_dense && lane[h].dense;
-    run->select = run->select_ptr = NULL;
+    for (size_t h = 0; h < n_kv_head; h++) is_dense = is_dense && d->lane[lane0 + h].dense;
     if (is_dense) return;
-    for (uint32_t h = 0; h < n_kv_head; h++) {
-        const uint32_t *mask = d->mask + ((size_t)run_i * n_kv_head + h) * e->pool.max_page;
-        ptr[h] = n;
-        for (uint32_t p = 0; p < n_page; p++)
-            if (lane[h].dense || mask[p]) list[n++] = p;
+    for (size_t h = 0; h < n_kv_head; h++) {
+        d->page_ptr[ptr0 + h] = list.n_page;
+        d->tok_ptr[ptr0 + h] = list.n_tok;
+        list_lane(&list, d->mask + (lane0 + h) * max_page, run->pos0 / PAGE_TOK,
+                  d->lane[lane0 + h].dense);
     }
-    ptr[n_kv_head] = n;
-    run->select = list;
-    run->select_ptr = ptr;
+    d->page_ptr[ptr0 + n_kv_head] = list.n_page;
+    d->tok_ptr[ptr0 + n_kv_head] = list.n_tok;
+    run->select = list.page;
+    run->select_ptr = d->page_ptr + ptr0;
+    if (list.n_tok == 0) return;
+    run->select_tok = list.tok;
+    run->select_tok_ptr = d->tok_ptr + ptr0;
 }
 
 static void count_choices(sac_engine *e)
@@ -294,8 +329,10 @@ void decode_select(sac_engine *e, uint32_t layer, uint32_t window)
     const uint64_t start = clock_us();
     struct select_call c = {.e = e, .layer = layer};
     d->layer_side_bytes = d->layer_us = 0;
-    for (uint32_t i = 0; i < e->batch.n_decode; i++)
-        e->batch.run[i].select = e->batch.run[i].select_ptr = NULL;
+    for (uint32_t i = 0; i < e->batch.n_decode; i++) {
+        struct attn_run *run = &e->batch.run[i];
+        run->select = run->select_ptr = run->select_tok = run->select_tok_ptr = NULL;
+    }
     /* A layer with a window of its own reads little already. */
     if (d->is_dense || window > 0) return;
     workers_for(e->workers, e->batch.n_run * e->pool.geom.n_kv_head, select_lane, &c);

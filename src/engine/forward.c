@@ -211,6 +211,7 @@ static void count_reads(sac_engine *e, uint32_t window)
         uint64_t n_read = tokens_read(run, window) * g->n_kv_head;
         if (run->select)
             n_read = (uint64_t)run->select_ptr[g->n_kv_head] * PAGE_TOK +
+                     (run->select_tok ? run->select_tok_ptr[g->n_kv_head] : 0) +
                      (uint64_t)(run->pos0 % PAGE_TOK + 1) * g->n_kv_head;
         e->stats.kv_bytes_read += n_read * (g->bytes / PAGE_TOK);
         if (run->mode != LINEAR_NARROW || window > 0) continue;

@@ -1,7 +1,15 @@
-/* pick.c: marks of a selection. See the header. */
+/* pick.c: marks, the best of many scores by counting their bits, exact logits. See the header.
+ *
+ * The cut is found without sorting: the order-keeping integer keys of the values are counted in
+ * bins of their highest bits, then those of the bin that holds the cut by their next bits, and so
+ * on. */
 #include "methods/pick.h"
 
 #include <assert.h>
+#include <string.h>
+
+#define BIN_BITS 11u
+#define N_BIN    (1u << BIN_BITS)
 
 void pick_range(struct method_pick *out, const struct method_lane *l, uint32_t begin, uint32_t end)
 {
@@ -21,4 +29,131 @@ void pick_ends(struct method_pick *out, const struct method_lane *l, uint32_t n_
     pick_range(out, l, 0, n_sink);
     if (n_recent > 0)
         pick_range(out, l, l->pos + 1 > n_recent ? l->pos + 1 - n_recent : 0, l->pos + 1);
+}
+
+uint32_t pick_left(const struct method_pick *out, const struct method_lane *l, uint32_t budget)
+{
+    uint32_t n = l->pos % PAGE_TOK + 1;
+    for (uint32_t p = 0; p < pick_page_count(l); p++)
+        n += (uint32_t)__builtin_popcount(out->mask[p]);
+    return budget > n ? budget - n : 0;
+}
+
+void pick_end_pages(struct method_pick *out, const struct method_lane *l, uint32_t n_sink,
+                    uint32_t n_recent, uint32_t budget)
+{
+    const uint32_t n_page = pick_page_count(l), own = l->pos % PAGE_TOK + 1;
+    uint32_t n = pick_min(budget > own ? (budget - own) / PAGE_TOK : 0, n_page);
+    for (uint32_t i = 0; i < n_recent && n > 0; i++, n--) pick_page(out, n_page - 1 - i);
+    for (uint32_t i = 0; i < n_sink && n > 0; i++) {
+        n -= !out->mask[i];
+        pick_page(out, i);
+    }
+}
+
+/* ---- The best of many ---- */
+
+struct bins {
+    uint32_t n[N_BIN];
+    double sum[N_BIN];
+};
+
+/* Items whose key agrees with `prefix` above `shift + bits`, counted by the bits [shift, ..). */
+static void count_bins(struct bins *b, const float *value, uint32_t n, uint32_t prefix,
+                       uint32_t shift, uint32_t bits)
+{
+    const uint32_t above = shift + bits;
+    memset(b, 0, sizeof *b);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t key = pick_key(value[i]);
+        if (above < 32 && key >> above != prefix) continue;
+        const uint32_t bin = key >> shift & ((1u << bits) - 1);
+        b->n[bin]++;
+        b->sum[bin] += (double)value[i];
+    }
+}
+
+static struct pick_cut find_cut(const float *value, uint32_t n, double target, bool by_sum)
+{
+    static const uint32_t shift[] = {21, 10, 0}, bits[] = {11, 11, 10};
+    struct bins b;
+    uint32_t prefix = 0, bin = 0;
+    for (int pass = 0; pass < 3; pass++) {
+        count_bins(&b, value, n, prefix, shift[pass], bits[pass]);
+        uint32_t lowest = bin = (1u << bits[pass]) - 1;
+        /* Down to the bin that reaches the target; rounding may leave the sum short of it. */
+        for (;; bin--) {
+            if (b.n[bin] > 0) {
+                const double weight = by_sum ? b.sum[bin] : b.n[bin];
+                lowest = bin;
+                if (weight >= target) break;
+                target -= weight;
+            }
+            if (bin == 0) {
+                target = by_sum ? b.sum[lowest] : b.n[lowest];
+                bin = lowest;
+                break;
+            }
+        }
+        prefix = prefix << bits[pass] | bin;
+    }
+    const uint32_t n_tie = b.n[bin];
+    const double each = by_sum && n_tie ? b.sum[bin] / n_tie : 1;
+    const double need = each > 0 ? ceil(target / each) : n_tie;
+    return (struct pick_cut){.key = prefix, .n_tie = need < n_tie ? (uint32_t)need : n_tie};
+}
+
+struct pick_cut pick_best(const float *value, uint32_t n, uint32_t k)
+{
+    if (k == 0 || n == 0) return (struct pick_cut){.key = UINT32_MAX};
+    return find_cut(value, n, pick_min(k, n), false);
+}
+
+struct pick_cut pick_share(const float *value, uint32_t n, double share)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += (double)value[i];
+    if (share <= 0 || n == 0) return (struct pick_cut){.key = UINT32_MAX};
+    return find_cut(value, n, share * sum, true);
+}
+
+/* ---- Keys ---- */
+
+void pick_keys(float *k, const struct method_lane *l, uint32_t page)
+{
+    const struct page_geom *g = l->shape->geom;
+    assert(page < l->n_sealed);
+    page_read(k, NULL, g, l->pool + (size_t)l->page[page] * g->bytes, PAGE_SEALED, PAGE_TOK);
+}
+
+size_t pick_key_bytes(const struct method_lane *l)
+{
+    const struct page_geom *g = l->shape->geom;
+    return (size_t)PAGE_TOK * g->head_dim * (g->type_k == SAC_KV_Q8 ? 1 : 2);
+}
+
+void pick_logits(float *out, const struct method_lane *l, const float *q, const float *k,
+                 uint32_t n_tok)
+{
+    const uint32_t d = l->shape->geom->head_dim;
+    for (uint32_t t = 0; t < n_tok; t++) {
+        const float *key = k + (size_t)t * d;
+        float part[8] = {0}; /* eight sums, added in order: the same on every machine */
+        for (uint32_t c = 0; c < d; c += 8)
+            for (uint32_t i = 0; i < 8; i++) part[i] += q[c + i] * key[c + i];
+        float sum = 0;
+        for (uint32_t i = 0; i < 8; i++) sum += part[i];
+        sum *= l->scale;
+        out[t] = l->softcap > 0 ? l->softcap * tanhf(sum / l->softcap) : sum;
+    }
+}
+
+void pick_all_logits(float *score, size_t stride, const struct method_lane *l, float *k)
+{
+    for (uint32_t p = 0; p < pick_page_count(l); p++) {
+        pick_keys(k, l, p);
+        for (uint32_t g = 0; g < l->shape->group; g++)
+            pick_logits(score + g * stride + (size_t)p * PAGE_TOK, l,
+                        l->q + (size_t)g * l->shape->geom->head_dim, k, PAGE_TOK);
+    }
 }

@@ -5,6 +5,7 @@
 #ifndef SAC_METHODS_PICK_H
 #define SAC_METHODS_PICK_H
 
+#include "base/half.h"
 #include "methods/method.h"
 
 #include <math.h>
@@ -53,5 +54,60 @@ static inline void pick_dense(struct method_pick *out)
 {
     out->dense = true;
 }
+
+/* The same because a score is NaN or infinite. */
+static inline void pick_not_finite(struct method_pick *out)
+{
+    out->dense = out->not_finite = true;
+}
+
+/* Tokens that may still be marked when the row is to read `budget` in all: its own page and what is
+ * marked already are counted. */
+uint32_t pick_left(const struct method_pick *out, const struct method_lane *l, uint32_t budget);
+/* Marks the first n_sink and the last n_recent pages, as far as `budget` tokens go: recent ones
+ * first, the newest before the others. */
+void pick_end_pages(struct method_pick *out, const struct method_lane *l, uint32_t n_sink,
+                    uint32_t n_recent, uint32_t budget);
+
+/* ---- The best of many ---- */
+
+/* What is taken: every item whose value lies above the cut, and the first n_tie that lie on it. */
+struct pick_cut {
+    uint32_t key; /* of a value, in the order of the values */
+    uint32_t n_tie;
+};
+
+struct pick_cut pick_best(const float *value, uint32_t n, uint32_t k);
+/* The fewest best items that hold `share` of the sum of all. Values are not negative. */
+struct pick_cut pick_share(const float *value, uint32_t n, double share);
+/* To be asked for each item in ascending order. */
+static inline uint32_t pick_key(float value)
+{
+    const uint32_t bits = float_bits(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0; /* NaN */
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+static inline bool pick_takes(struct pick_cut *cut, float value)
+{
+    const uint32_t key = pick_key(value);
+    if (key != cut->key) return key > cut->key;
+    if (cut->n_tie == 0) return false;
+    cut->n_tie--;
+    return true;
+}
+
+/* ---- Keys ---- */
+
+/* Keys of a sealed page of the lane [PAGE_TOK, head_dim], as attention reads them. */
+void pick_keys(float *k, const struct method_lane *l, uint32_t page);
+/* Bytes of one sealed page's keys. */
+size_t pick_key_bytes(const struct method_lane *l);
+/* Logits of `n_tok` keys for one query vector, softcap included. */
+void pick_logits(float *out, const struct method_lane *l, const float *q, const float *k,
+                 uint32_t n_tok);
+/* Logits of all tokens before the own page: score[g * stride + token]. Uses k [PAGE_TOK, head_dim].
+ */
+void pick_all_logits(float *score, size_t stride, const struct method_lane *l, float *k);
 
 #endif

@@ -29,6 +29,7 @@ static void fill_ref(struct ops *o)
     ops_fill_ref_small(o);
     ops_fill_ref_linear(o);
     ops_fill_ref_attn(o);
+    ops_fill_ref_score(o);
 }
 
 #if defined(__x86_64__)
@@ -44,6 +45,7 @@ static void fill_avx512(struct ops *o)
     ops_fill_avx512_small(o);
     ops_fill_avx512_linear(o);
     ops_fill_avx512_attn(o);
+    ops_fill_avx512_score(o);
 }
 
 static void fill_amx(struct ops *o)

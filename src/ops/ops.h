@@ -158,6 +158,41 @@ struct op_add { /* y = x + y, element-wise */
     size_t n;
 };
 
+/* ---- Scores for choosing what to read ----------------------------------------------------------
+ * Called by one worker for one KV head of one row: these slots split nothing, and write only `out`,
+ * `vote` and `lse`. Pages are named by id: page id's data is at base + id * stride. */
+
+struct op_score_pages { /* out[g][i] = qa[g] . a(page[i]) + qb[g] . b(page[i]) */
+    const uint8_t *base;
+    size_t stride, a_at, b_at; /* byte offsets of two f16 vectors [head_dim] */
+    const page_id *page;       /* [n_page] */
+    uint32_t n_page, head_dim, group;
+    const float *qa, *qb; /* [group, head_dim] */
+    float *out;           /* [group, n_page], stride out_stride */
+    size_t out_stride;
+};
+
+/* Logits of all tokens of the pages as far as the first plane of a q8 page tells them:
+ * out[g][i * PAGE_TOK + t] = scale * q[g] . (min + step * (64 * hi2(t) + 31.5)) */
+struct op_score_planes {
+    const uint8_t *base;
+    size_t stride, min_at, step_at, hi2_at; /* byte offsets, as in page.h */
+    const page_id *page;                    /* [n_page] */
+    uint32_t n_page, head_dim, group;
+    const float *q; /* [group, head_dim] */
+    float scale;
+    float *out; /* [group, n_page * PAGE_TOK], stride out_stride */
+    size_t out_stride;
+};
+
+struct op_vote { /* vote[i] = mean over g of softmax(score[g])[i], lse[g] = ln sum exp(score[g]) */
+    const float *score; /* [group, n], stride score_stride */
+    size_t score_stride;
+    uint32_t n, group;
+    float *vote; /* [n] */
+    float *lse;  /* [group] */
+};
+
 /* ---- The table ---------------------------------------------------------------------------------- */
 
 struct ops {
@@ -169,6 +204,9 @@ struct ops {
     void (*rmsnorm)(struct workers *pool, const struct op_rmsnorm *op);
     void (*rope)(struct workers *pool, const struct op_rope *op);
     void (*add)(struct workers *pool, const struct op_add *op);
+    void (*score_pages)(const struct op_score_pages *op);
+    void (*score_planes)(const struct op_score_planes *op);
+    bool (*vote)(const struct op_vote *op); /* false: a score is NaN or infinite */
     /* Bytes of scratch that one call may need, for at most n_row rows of these shapes. */
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
     size_t (*attn_scratch)(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
@@ -186,5 +224,6 @@ sac_status ops_init_isa(struct ops *out, const char *isa, sac_error *err);
 void ops_fill_ref_linear(struct ops *o);
 void ops_fill_ref_attn(struct ops *o);
 void ops_fill_ref_small(struct ops *o);
+void ops_fill_ref_score(struct ops *o);
 
 #endif

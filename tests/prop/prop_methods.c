@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { N_PROMPT = 300, N_DECODE = 12, N_VOCAB_MAX = 65536 };
+enum { N_PROMPT = 300, N_DECODE = 4, N_VOCAB_MAX = 65536 };
 
 static sac_model *model;
 static uint32_t n_vocab;
@@ -78,7 +78,7 @@ static void make_spec(char spec[128], const struct method *m, bool whole)
     if (has_param(m, "mass"))
         snprintf(spec, 128, "%s:mass=%s", m->name, whole ? "1" : "0.5");
     else if (has_param(m, "budget"))
-        snprintf(spec, 128, "%s:budget=%s", m->name, whole ? "100%" : "48");
+        snprintf(spec, 128, "%s:budget=%s", m->name, whole ? "100%" : "96");
     else
         snprintf(spec, 128, "%s", m->name);
     if (!whole && has_param(m, "dense")) strcat(spec, ",dense=0");
@@ -238,23 +238,23 @@ static void an_answer_does_not_depend_on_anything_else(void **state)
             make_spec(spec, m, false);
             answer_alone(&alone, &(struct setting){.spec = spec, .type = types[t]}, N_PROMPT);
             sac_engine *e = new_engine(&(struct setting){
-                .spec = spec, .type = types[t], .n_seq = 4, .n_batch = 40, .n_threads = 2});
+                .spec = spec, .type = types[t], .n_seq = 4, .n_batch = 40, .n_threads = t ? 1 : 2});
             sac_seq other[2];
             sac_error err;
             for (size_t i = 0; i < 2; i++) {
                 must(sac_seq_create(e, &other[i], &err), &err);
-                append(e, other[i], prompt + i, 70 + 60 * i, SAC_ROW_PROMPT);
-                append(e, other[i], prompt, 8, SAC_ROW_DECODE);
+                append(e, other[i], prompt + i, 40 + 60 * i, SAC_ROW_PROMPT);
+                append(e, other[i], prompt, 3, SAC_ROW_DECODE);
             }
             start(e, &crowd, N_PROMPT);
             const uint64_t n_alloc = mem_count();
             append(e, other[0], prompt, N_DECODE, SAC_ROW_DECODE);
-            go_on(e, &crowd, 0, 6);
+            go_on(e, &crowd, 0, 2);
             must(sac_seq_fork(e, crowd.seq, &fork.seq, &err), &err);
             memcpy(fork.logits, crowd.logits, sizeof fork.logits);
             memcpy(fork.tok, crowd.tok, sizeof fork.tok);
-            go_on(e, &crowd, 6, N_DECODE);
-            go_on(e, &fork, 6, N_DECODE);
+            go_on(e, &crowd, 2, N_DECODE);
+            go_on(e, &fork, 2, N_DECODE);
             assert_int_equal(mem_count(), n_alloc);
             same_answer(spec, &crowd, &alone);
             same_answer(spec, &fork, &alone);
@@ -279,7 +279,7 @@ static void a_cut_sequence_goes_on(void **state)
         for (int i = 0; i < 2; i++) { /* twice the same life gives the same answer */
             struct answer *x = i ? &again : &a;
             start(e[i], x, N_PROMPT);
-            go_on(e[i], x, 0, 5);
+            go_on(e[i], x, 0, 2);
             must(sac_seq_truncate(e[i], x->seq, N_PROMPT - 50, &err), &err);
             append(e[i], x->seq, prompt + N_PROMPT - 50, 50, SAC_ROW_PROMPT);
             run_all(e[i], x);

@@ -1,0 +1,25 @@
+/* box.h: summaries of a page's keys as two vectors, and scores of all pages by them.
+ *
+ * BOX_BOUND: [min, max] of each channel. The score, sum of max(q min, q max), is never below the
+ * best dot product of the page (Quest). A q8 page holds it already: its codes run from min to min +
+ * 255 step. BOX_MEAN: the middle of that box and the mean distance of the keys from it (ArkVale's
+ * cuboid-mean). The score is not a bound, and orders pages better. */
+#ifndef SAC_METHODS_BOX_H
+#define SAC_METHODS_BOX_H
+
+#include "methods/room.h"
+
+enum box { BOX_BOUND, BOX_MEAN };
+
+/* Side data of a page. */
+size_t box_bytes(const struct method_shape *s, enum box kind);
+void box_seal(uint8_t *side, const struct method_shape *s, enum box kind, const float *k);
+
+/* Raw scores (times the lane's scale) of the pages before the own: r->score[g * r->stride + page].
+ * Returns the bytes read. */
+size_t box_score(const struct room *r, const struct method_lane *l, enum box kind);
+/* The pages' shares of a softmax over these scores, mean over the query heads, in r->vote. False
+ * when a score is not finite. */
+bool box_vote(const struct room *r, const struct method_lane *l);
+
+#endif

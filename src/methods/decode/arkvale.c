@@ -1,0 +1,80 @@
+/* arkvale.c: pages by the middle and the mean spread of their keys, ArkVale (Chen et al., NeurIPS
+ * 2024): its "cuboid-mean" digest.
+ *
+ * Decided here: one set for a KV head, by softmax shares of the heads (the code has one set a
+ * layer, by the mean of raw scores: `reduce=raw` for a KV head); the tier of evicted pages that the
+ * paper is about belongs to the page pool and not to the choice. */
+#include "methods/box.h"
+#include "methods/pick.h"
+#include "methods/spec.h"
+
+enum { BUDGET, REDUCE, DENSE, SINK, RECENT };
+
+static const sac_method_param params[] = {
+    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL, "tokens that are read in all"},
+    {"reduce", SAC_PARAM_CHOICE, "vote", 0, 0, "vote|raw",
+     "how query heads agree: shares or raw means"},
+    {"dense", SAC_PARAM_INT, "2", 0, 1024, NULL, "first layers that read everything"},
+    {"sink", SAC_PARAM_INT, "1", 0, 128, NULL, "first pages that are always read"},
+    {"recent", SAC_PARAM_INT, "2", 0, 128, NULL, "newest full pages that are always read"},
+};
+
+static size_t arkvale_side_bytes(const struct method_shape *s, const double *param)
+{
+    (void)param;
+    return box_bytes(s, BOX_MEAN);
+}
+
+static void arkvale_seal(uint8_t *side, const struct method_shape *s, const double *param,
+                         const float *k)
+{
+    (void)param;
+    box_seal(side, s, BOX_MEAN, k);
+}
+
+static void arkvale_select(const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), n = pick_page_count(l);
+    struct room r;
+    if (budget > l->pos || l->layer < (uint32_t)l->param[DENSE]) {
+        pick_dense(out);
+        return;
+    }
+    room_make(&r, l->shape, false, l->scratch);
+    out->side_bytes = box_score(&r, l, BOX_MEAN);
+    if (!box_vote(&r, l)) {
+        pick_not_finite(out);
+        return;
+    }
+    for (uint32_t p = 0; p < n && l->param[REDUCE] > 0; p++) {
+        r.vote[p] = 0;
+        for (uint32_t g = 0; g < l->shape->group; g++) r.vote[p] += r.score[g * r.stride + p];
+    }
+    pick_end_pages(out, l, (uint32_t)l->param[SINK], (uint32_t)l->param[RECENT], budget);
+    for (uint32_t p = 0; p < n; p++)
+        if (out->mask[p]) r.vote[p] = -INFINITY;
+    struct pick_cut cut = pick_best(r.vote, n, pick_left(out, l, budget) / PAGE_TOK);
+    for (uint32_t p = 0; p < n; p++)
+        if (pick_takes(&cut, r.vote[p])) pick_page(out, p);
+}
+
+static const struct method_decode hooks = {
+    .side_bytes = arkvale_side_bytes,
+    .scratch_bytes = room_page_bytes,
+    .seal = arkvale_seal,
+    .select = arkvale_select,
+};
+
+const struct method arkvale_method = {
+    .kind = "decode",
+    .name = "arkvale",
+    .summary = "pages by the middle of their keys and their mean distance from it",
+    .paper = "Chen et al., ArkVale: Efficient Generative LLM Inference with Recallable Key-Value "
+             "Eviction, NeurIPS 2024",
+    .about = "As quest, but the box is as wide as keys are on average away from its middle. The "
+             "score is "
+             "no bound any more and orders pages better. It finds late what it is asked for late.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .decode = &hooks,
+};

@@ -1,0 +1,175 @@
+/* psa.c: pages from the most to the least promising until an estimate says that enough of the
+ * attention has been seen, Progressive Sparse Attention (Zhou et al., 2025), Algorithm 1.
+ *
+ * What is seen is kept as ln A, the log-sum-exp of all logits read, for each query head; `lmin` is
+ * the smallest log-sum-exp of a page visited. With n pages left the coverage is estimated as A / (A
+ * + n exp(lmin)). Decided here (the paper is silent): first come the sink page, the newest pages
+ * and the row's own, which count for A but not for lmin; the order is that of arkvale's digest,
+ * shared by the heads of a KV head (soft_vote); the heads stop together, when the last has enough.
+ * Visiting is exact: the keys of the pages taken are read once here and once more by attention, and
+ * counted as side bytes. */
+#include "methods/box.h"
+#include "methods/pick.h"
+
+enum { MASS, REST, STEP, DENSE, RECENT };
+
+static const sac_method_param params[] = {
+    {"mass", SAC_PARAM_FLOAT, "0.95", 0, 1, NULL, "share of the attention that is to be seen"},
+    {"rest", SAC_PARAM_CHOICE, "min", 0, 0, "min|last",
+     "mass of a page not seen: the least of those seen, or the mean of the last step's"},
+    {"step", SAC_PARAM_INT, "1", 1, 64, NULL, "pages between two looks at the estimate"},
+    {"dense", SAC_PARAM_INT, "0", 0, 1024, NULL, "first layers that read everything"},
+    {"recent", SAC_PARAM_INT, "2", 0, 128, NULL, "newest full pages that are always read"},
+};
+
+static size_t psa_side_bytes(const struct method_shape *s, const double *param)
+{
+    (void)param;
+    return box_bytes(s, BOX_MEAN);
+}
+
+static void psa_seal(uint8_t *side, const struct method_shape *s, const double *param,
+                     const float *k)
+{
+    (void)param;
+    box_seal(side, s, BOX_MEAN, k);
+}
+
+/* ln(exp(a) + exp(b)); -infinity is an empty sum. */
+static float log_add(float a, float b)
+{
+    const float hi = fmaxf(a, b), lo = fminf(a, b);
+    return lo == -INFINITY ? hi : hi + log1pf(expf(lo - hi));
+}
+
+static float log_sum(const float *x, uint32_t n)
+{
+    float sum = -INFINITY;
+    for (uint32_t i = 0; i < n; i++) sum = log_add(sum, x[i]);
+    return sum;
+}
+
+struct progress {
+    float seen[METHOD_GROUP_MAX]; /* ln A */
+    float rest[METHOD_GROUP_MAX]; /* ln of the mass expected of a page not seen */
+    bool finite;
+};
+
+/* Reads one page (or the own one) for all query heads; page_lse [group] gets its log-sum-exps. */
+static void visit(struct progress *p, const struct method_lane *l, const float *k, uint32_t n_tok,
+                  float *page_lse)
+{
+    for (uint32_t g = 0; g < l->shape->group; g++) {
+        float logit[PAGE_TOK];
+        pick_logits(logit, l, l->q + (size_t)g * l->shape->geom->head_dim, k, n_tok);
+        page_lse[g] = log_sum(logit, n_tok);
+        p->seen[g] = log_add(p->seen[g], page_lse[g]);
+        p->finite = p->finite && isfinite(p->seen[g]);
+    }
+}
+
+static void visit_mandatory(struct progress *p, const struct method_lane *l, const struct room *r,
+                            struct method_pick *out)
+{
+    const uint32_t n = pick_page_count(l);
+    for (uint32_t g = 0; g < l->shape->group; g++) {
+        p->seen[g] = -INFINITY;
+        p->rest[g] = INFINITY;
+    }
+    page_read(r->k, NULL, l->shape->geom, l->own, PAGE_TAIL, l->pos % PAGE_TOK + 1);
+    visit(p, l, r->k, l->pos % PAGE_TOK + 1, r->lse);
+    pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT], UINT32_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!out->mask[i]) continue;
+        pick_keys(r->k, l, i);
+        visit(p, l, r->k, PAGE_TOK, r->lse);
+        r->vote[i] = -1;
+    }
+}
+
+static bool has_enough(const struct progress *p, const struct method_lane *l, uint32_t n_left)
+{
+    if (n_left == 0) return true;
+    for (uint32_t g = 0; g < l->shape->group; g++) {
+        const double others = n_left * exp((double)(p->rest[g] - p->seen[g]));
+        if (!(1 / (1 + others) > l->param[MASS])) return false;
+    }
+    return true;
+}
+
+static uint32_t best_page(const struct room *r, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (r->vote[i] > r->vote[best]) best = i;
+    return best;
+}
+
+static void progress_to_mass(struct progress *p, const struct method_lane *l, const struct room *r,
+                             struct method_pick *out)
+{
+    const uint32_t n = pick_page_count(l), group = l->shape->group;
+    uint32_t n_left = 0;
+    for (uint32_t i = 0; i < n; i++) n_left += !out->mask[i];
+    while (p->finite && !has_enough(p, l, n_left)) {
+        float last[METHOD_GROUP_MAX];
+        const uint32_t n_step = pick_min((uint32_t)l->param[STEP], n_left);
+        for (uint32_t g = 0; g < group; g++) last[g] = -INFINITY;
+        for (uint32_t i = 0; i < n_step; i++) {
+            const uint32_t page = best_page(r, n);
+            r->vote[page] = -1;
+            pick_page(out, page);
+            pick_keys(r->k, l, page);
+            visit(p, l, r->k, PAGE_TOK, r->lse);
+            for (uint32_t g = 0; g < group; g++) {
+                last[g] = log_add(last[g], r->lse[g]);
+                p->rest[g] = fminf(p->rest[g], r->lse[g]);
+            }
+        }
+        for (uint32_t g = 0; g < group && l->param[REST] > 0; g++)
+            p->rest[g] = last[g] - logf((float)n_step);
+        n_left -= n_step;
+    }
+}
+
+static void psa_select(const struct method_lane *l, struct method_pick *out)
+{
+    struct room r;
+    struct progress p = {.finite = true};
+    if (l->param[MASS] >= 1 || l->layer < (uint32_t)l->param[DENSE]) {
+        pick_dense(out);
+        return;
+    }
+    room_make(&r, l->shape, false, l->scratch);
+    out->side_bytes = box_score(&r, l, BOX_MEAN);
+    p.finite = box_vote(&r, l);
+    visit_mandatory(&p, l, &r, out);
+    progress_to_mass(&p, l, &r, out);
+    for (uint32_t i = 0; i < pick_page_count(l); i++)
+        out->side_bytes += out->mask[i] ? pick_key_bytes(l) : 0;
+    if (!p.finite) pick_not_finite(out);
+}
+
+static const struct method_decode hooks = {
+    .side_bytes = psa_side_bytes,
+    .scratch_bytes = room_page_bytes,
+    .seal = psa_seal,
+    .select = psa_select,
+};
+
+const struct method psa_method = {
+    .kind = "decode",
+    .name = "psa",
+    .summary = "pages in order of promise until the seen share of the attention is enough",
+    .paper =
+        "Zhou et al., Progressive Sparse Attention: Algorithm and System Co-design for Efficient "
+        "Attention in LLM Serving, arXiv 2503.00392",
+    .about =
+        "Has no budget: it visits pages from the most promising on and stops when the mass seen is "
+        "the wanted share of an estimate of all, so that flat heads read more and sharp ones less. "
+        "The estimate takes every page not seen for the least of those seen. That is optimistic "
+        "where the order is wrong. It finds late what it is asked for late.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .decode = &hooks,
+};

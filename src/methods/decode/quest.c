@@ -1,0 +1,77 @@
+/* quest.c: pages by an upper bound of their best score, Quest (Tang et al., ICML 2024).
+ *
+ * The bound of a page is the sum over channels of max(q min, q max). The paper chooses for each
+ * query head and lets the budget count the newest page; here one set serves the heads of a KV head,
+ * which read the same bytes: each head's softmax over the bounds, then the mean ("soft_vote"). As
+ * in the paper the first two layers are dense. Pages have 32 tokens, the paper's 16. */
+#include "methods/box.h"
+#include "methods/pick.h"
+#include "methods/spec.h"
+
+enum { BUDGET, DENSE, SINK, RECENT };
+
+static const sac_method_param params[] = {
+    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL, "tokens that are read in all"},
+    {"dense", SAC_PARAM_INT, "2", 0, 1024, NULL, "first layers that read everything"},
+    {"sink", SAC_PARAM_INT, "1", 0, 128, NULL, "first pages that are always read"},
+    {"recent", SAC_PARAM_INT, "1", 0, 128, NULL, "newest full pages that are always read"},
+};
+
+static size_t quest_side_bytes(const struct method_shape *s, const double *param)
+{
+    (void)param;
+    return box_bytes(s, BOX_BOUND);
+}
+
+static void quest_seal(uint8_t *side, const struct method_shape *s, const double *param,
+                       const float *k)
+{
+    (void)param;
+    box_seal(side, s, BOX_BOUND, k);
+}
+
+static void quest_select(const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), n = pick_page_count(l);
+    struct room r;
+    if (budget > l->pos || l->layer < (uint32_t)l->param[DENSE]) {
+        pick_dense(out);
+        return;
+    }
+    room_make(&r, l->shape, false, l->scratch);
+    out->side_bytes = box_score(&r, l, BOX_BOUND);
+    if (!box_vote(&r, l)) {
+        pick_not_finite(out);
+        return;
+    }
+    pick_end_pages(out, l, (uint32_t)l->param[SINK], (uint32_t)l->param[RECENT], budget);
+    for (uint32_t p = 0; p < n; p++)
+        if (out->mask[p]) r.vote[p] = -1;
+    struct pick_cut cut = pick_best(r.vote, n, pick_left(out, l, budget) / PAGE_TOK);
+    for (uint32_t p = 0; p < n; p++)
+        if (pick_takes(&cut, r.vote[p])) pick_page(out, p);
+}
+
+static const struct method_decode hooks = {
+    .side_bytes = quest_side_bytes,
+    .scratch_bytes = room_page_bytes,
+    .seal = quest_seal,
+    .select = quest_select,
+};
+
+const struct method quest_method = {
+    .kind = "decode",
+    .name = "quest",
+    .summary = "pages whose keys' box promises the highest scores",
+    .paper = "Tang et al., Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference, "
+             "arXiv 2406.10774",
+    .about =
+        "Keeps the minimum and maximum of each channel over a page's keys and reads the pages "
+        "whose "
+        "box holds the highest possible score. It finds what it is asked for at any step, however "
+        "late. The bound is loose, so it needs a larger budget than an exact choice. With a q8 "
+        "cache the box is part of the page and costs no memory.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .decode = &hooks,
+};

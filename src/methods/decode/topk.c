@@ -1,0 +1,91 @@
+/* topk.c: the tokens, or pages, that exact scores choose: the accuracy ceiling of all methods that
+ * select, and of no use for speed, since it reads every key to choose.
+ *
+ * One set for a KV head: a token's value is its softmax share, each query head with its own sum
+ * over all tokens, mean over the heads of the group ("mean_prob"). A page's value is that of its
+ * tokens. */
+#include "methods/pick.h"
+#include "methods/room.h"
+#include "methods/spec.h"
+
+enum { BUDGET, UNIT, SINK, RECENT };
+
+static const sac_method_param params[] = {
+    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL, "tokens that are read in all"},
+    {"unit", SAC_PARAM_CHOICE, "token", 0, 0, "token|page", "what is chosen"},
+    {"sink", SAC_PARAM_INT, "4", 0, 4096, NULL, "first tokens that are always read (unit=token)"},
+    {"recent", SAC_PARAM_INT, "32", 0, 4096, NULL,
+     "newest tokens that are always read (unit=token)"},
+};
+
+static void choose_pages(const struct method_lane *l, const struct room *r, uint32_t budget,
+                         struct method_pick *out)
+{
+    const uint32_t n_page = pick_page_count(l);
+    for (uint32_t p = 0; p < n_page; p++) {
+        float sum = 0;
+        for (uint32_t t = 0; t < PAGE_TOK; t++) sum += r->vote[p * PAGE_TOK + t];
+        r->score[p] = sum;
+    }
+    struct pick_cut cut = pick_best(r->score, n_page, pick_left(out, l, budget) / PAGE_TOK);
+    for (uint32_t p = 0; p < n_page; p++)
+        if (pick_takes(&cut, r->score[p])) pick_page(out, p);
+}
+
+static void choose_tokens(const struct method_lane *l, const struct room *r, uint32_t budget,
+                          struct method_pick *out)
+{
+    const uint32_t n = pick_page_count(l) * PAGE_TOK;
+    const uint32_t sink = pick_min((uint32_t)l->param[SINK], pick_left(out, l, budget));
+    pick_ends(out, l, sink, pick_min((uint32_t)l->param[RECENT], budget - sink));
+    for (uint32_t t = 0; t < n; t++)
+        if (pick_has(out, t)) r->vote[t] = -1;
+    struct pick_cut cut = pick_best(r->vote, n, pick_left(out, l, budget));
+    for (uint32_t t = 0; t < n; t++)
+        if (pick_takes(&cut, r->vote[t])) pick_token(out, t);
+}
+
+static void topk_select(const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1);
+    struct room r;
+    if (budget > l->pos) {
+        pick_dense(out);
+        return;
+    }
+    room_make(&r, l->shape, true, l->scratch);
+    pick_all_logits(r.score, r.stride, l, r.k);
+    out->side_bytes = pick_page_count(l) * pick_key_bytes(l);
+    if (!l->ops->vote(&(struct op_vote){.score = r.score,
+                                        .score_stride = r.stride,
+                                        .n = pick_page_count(l) * PAGE_TOK,
+                                        .group = l->shape->group,
+                                        .vote = r.vote,
+                                        .lse = r.lse})) {
+        pick_not_finite(out);
+        return;
+    }
+    if (l->param[UNIT] > 0)
+        choose_pages(l, &r, budget, out);
+    else
+        choose_tokens(l, &r, budget, out);
+}
+
+static const struct method_decode hooks = {
+    .scratch_bytes = room_token_bytes,
+    .select = topk_select,
+};
+
+const struct method topk_method = {
+    .kind = "decode",
+    .name = "topk",
+    .summary = "the tokens with the highest exact scores: the ceiling, not a speed-up",
+    .about =
+        "Scores every key exactly and reads the best tokens (or pages, unit=page). No method that "
+        "selects as many can keep more of the attention's mass, so it tells how much of a loss is "
+        "the budget's and how much the choice's. It reads all keys at every step.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .token_grain = true,
+    .decode = &hooks,
+};

@@ -1,0 +1,52 @@
+/* room.h: scratch of a choice, cut into pieces by the same code that measures it. */
+#ifndef SAC_METHODS_ROOM_H
+#define SAC_METHODS_ROOM_H
+
+#include "base/mem.h"
+#include "methods/method.h"
+
+/* Items are pages or tokens before the own page; stride is their most, rounded up. */
+struct room {
+    size_t stride;
+    float *score;   /* [group, stride] */
+    float *vote;    /* [stride] */
+    float *qa, *qb; /* [group, head_dim] */
+    float *k;       /* [PAGE_TOK, head_dim] */
+    float *lse;     /* [group] */
+    page_id *id;    /* [pages of a context] */
+    uint32_t *list; /* the same */
+};
+
+/* Measures with NULL, else hands out `scratch`; the result is its bytes. */
+static inline size_t room_make(struct room *r, const struct method_shape *s, bool by_token,
+                               void *scratch)
+{
+    struct arena a = {.base = scratch, .capacity = SIZE_MAX};
+    const size_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK, d = s->geom->head_dim;
+    r->stride = ((by_token ? n_page * PAGE_TOK : n_page) + 15) & ~(size_t)15;
+    r->score = arena_take(&a, s->group * r->stride, sizeof(float));
+    r->vote = arena_take(&a, r->stride, sizeof(float));
+    r->qa = arena_take(&a, s->group * d, sizeof(float));
+    r->qb = arena_take(&a, s->group * d, sizeof(float));
+    r->k = arena_take(&a, PAGE_TOK * d, sizeof(float));
+    r->lse = arena_take(&a, s->group, sizeof(float));
+    r->id = arena_take(&a, n_page, sizeof *r->id);
+    r->list = arena_take(&a, n_page, sizeof *r->list);
+    return a.used;
+}
+
+static inline size_t room_page_bytes(const struct method_shape *s, const double *param)
+{
+    struct room r;
+    (void)param;
+    return room_make(&r, s, false, NULL);
+}
+
+static inline size_t room_token_bytes(const struct method_shape *s, const double *param)
+{
+    struct room r;
+    (void)param;
+    return room_make(&r, s, true, NULL);
+}
+
+#endif

@@ -1,0 +1,74 @@
+/* score_ref.c: the definitions of the score slots in plain C, sums in order. */
+#include "base/half.h"
+#include "ops/ops.h"
+
+#include <math.h>
+
+static const uint16_t *half_at(const uint8_t *page, size_t at)
+{
+    return (const uint16_t *)(const void *)(page + at);
+}
+
+static void score_pages_ref(const struct op_score_pages *op)
+{
+    const uint32_t d = op->head_dim;
+    for (uint32_t i = 0; i < op->n_page; i++) {
+        const uint8_t *page = op->base + op->page[i] * op->stride;
+        const uint16_t *a = half_at(page, op->a_at), *b = half_at(page, op->b_at);
+        for (uint32_t g = 0; g < op->group; g++) {
+            const float *qa = op->qa + (size_t)g * d, *qb = op->qb + (size_t)g * d;
+            float sum = 0;
+            for (uint32_t c = 0; c < d; c++)
+                sum += qa[c] * f16_to_f32(a[c]) + qb[c] * f16_to_f32(b[c]);
+            op->out[g * op->out_stride + i] = sum;
+        }
+    }
+}
+
+static void score_planes_ref(const struct op_score_planes *op)
+{
+    const uint32_t d = op->head_dim, quarter = d / 4;
+    for (uint32_t i = 0; i < op->n_page; i++) {
+        const uint8_t *page = op->base + op->page[i] * op->stride;
+        const uint16_t *min = half_at(page, op->min_at), *step = half_at(page, op->step_at);
+        for (uint32_t t = 0; t < PAGE_TOK; t++) {
+            const uint8_t *hi2 = page + op->hi2_at + (size_t)t * quarter;
+            float k[512];
+            for (uint32_t c = 0; c < d; c++) {
+                const float code = (float)(hi2[c % quarter] >> 2 * (c / quarter) & 3u);
+                k[c] = f16_to_f32(min[c]) + f16_to_f32(step[c]) * (64 * code + 31.5f);
+            }
+            for (uint32_t g = 0; g < op->group; g++) {
+                float sum = 0;
+                for (uint32_t c = 0; c < d; c++) sum += op->q[(size_t)g * d + c] * k[c];
+                op->out[g * op->out_stride + (size_t)i * PAGE_TOK + t] = op->scale * sum;
+            }
+        }
+    }
+}
+
+static bool vote_ref(const struct op_vote *op)
+{
+    float wrong = 0; /* stays 0 while all scores are finite */
+    for (uint32_t i = 0; i < op->n; i++) op->vote[i] = 0;
+    for (uint32_t g = 0; g < op->group; g++) {
+        const float *s = op->score + g * op->score_stride;
+        float max = -INFINITY, sum = 0;
+        for (uint32_t i = 0; i < op->n; i++) {
+            max = fmaxf(max, s[i]);
+            wrong += s[i] - s[i];
+        }
+        for (uint32_t i = 0; i < op->n; i++) sum += expf(s[i] - max);
+        op->lse[g] = max + logf(sum);
+        const float share = 1.0f / (sum * (float)op->group);
+        for (uint32_t i = 0; i < op->n; i++) op->vote[i] += expf(s[i] - max) * share;
+    }
+    return wrong == 0;
+}
+
+void ops_fill_ref_score(struct ops *o)
+{
+    o->score_pages = score_pages_ref;
+    o->score_planes = score_planes_ref;
+    o->vote = vote_ref;
+}

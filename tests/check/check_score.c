@@ -1,0 +1,256 @@
+/* check_score.c: the score slots of every instruction set that this CPU has against `ref`, and
+ * `ref` against page_read where the two mean the same.
+ *
+ * Tolerances. score_pages: the order of an f32 sum, 2^-20 of the sum of magnitudes. score_planes:
+ * that, and weights rounded to int8: half a step of the largest weight times a code of at most 3,
+ * for each channel. vote: 2e-6 of a share. A NaN or infinity must reach the scores of its page. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/half.h"
+#include "base/mem.h"
+#include "ops/ops.h"
+#include "random_rows.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const isa_names[] = {"avx2", "avx512", "amx", "neon"};
+#define N_ISA (sizeof isa_names / sizeof isa_names[0])
+
+enum { N_PAGE = 7, GROUP_MAX = 17, DIM_MAX = 256 };
+
+struct data {
+    struct page_geom geom;
+    uint8_t *pages; /* [N_PAGE][geom.bytes] */
+    float q[GROUP_MAX * DIM_MAX], q2[GROUP_MAX * DIM_MAX];
+    page_id list[N_PAGE];
+};
+
+static void make_data(struct data *d, uint32_t head_dim, uint64_t *seed)
+{
+    d->geom = (struct page_geom){.n_layer = 1,
+                                 .n_kv_head = 1,
+                                 .head_dim = head_dim,
+                                 .type_k = SAC_KV_Q8,
+                                 .type_v = SAC_KV_Q8};
+    page_geom_init(&d->geom);
+    d->pages = mem_alloc(N_PAGE * d->geom.bytes);
+    assert_non_null(d->pages);
+    for (size_t i = 0; i < N_PAGE * d->geom.bytes; i++) d->pages[i] = (uint8_t)random_next(seed);
+    for (uint32_t p = 0; p < N_PAGE; p++)
+        for (uint32_t c = 0; c < head_dim; c++) {
+            uint8_t *page = d->pages + p * d->geom.bytes;
+            random_put_f16(page + d->geom.k_min + 2 * c, 4 * random_unit(seed));
+            random_put_f16(page + d->geom.k_step + 2 * c, 0.01f * fabsf(random_unit(seed)));
+        }
+    for (uint32_t i = 0; i < GROUP_MAX * DIM_MAX; i++) {
+        d->q[i] = random_unit(seed);
+        d->q2[i] = random_unit(seed);
+    }
+    for (uint32_t i = 0; i < N_PAGE; i++) d->list[i] = (i * 3 + 1) % N_PAGE;
+}
+
+static struct op_score_pages pages_op(const struct data *d, uint32_t group, float *out)
+{
+    return (struct op_score_pages){.base = d->pages,
+                                   .stride = d->geom.bytes,
+                                   .a_at = d->geom.k_min,
+                                   .b_at = d->geom.k_step,
+                                   .page = d->list,
+                                   .n_page = N_PAGE,
+                                   .head_dim = d->geom.head_dim,
+                                   .group = group,
+                                   .qa = d->q,
+                                   .qb = d->q2,
+                                   .out = out,
+                                   .out_stride = N_PAGE};
+}
+
+static struct op_score_planes planes_op(const struct data *d, uint32_t group, float *out)
+{
+    return (struct op_score_planes){.base = d->pages,
+                                    .stride = d->geom.bytes,
+                                    .min_at = d->geom.k_min,
+                                    .step_at = d->geom.k_step,
+                                    .hi2_at = d->geom.k_hi2,
+                                    .page = d->list,
+                                    .n_page = N_PAGE,
+                                    .head_dim = d->geom.head_dim,
+                                    .group = group,
+                                    .q = d->q,
+                                    .scale = 0.125f,
+                                    .out = out,
+                                    .out_stride = N_PAGE * PAGE_TOK};
+}
+
+static float half(const struct data *d, uint32_t page, size_t at, uint32_t c)
+{
+    uint16_t h;
+    memcpy(&h, d->pages + page * d->geom.bytes + at + 2 * c, sizeof h);
+    return f16_to_f32(h);
+}
+
+/* The plane's key lies in the middle of the 64 codes that it stands for. */
+static void planes_are_near_the_keys(void **state)
+{
+    (void)state;
+    static struct data d;
+    static float out[GROUP_MAX * N_PAGE * PAGE_TOK], k[PAGE_TOK * DIM_MAX];
+    uint64_t seed = 1;
+    struct ops ref;
+    assert_int_equal(ops_init_isa(&ref, "ref", NULL), SAC_OK);
+    make_data(&d, 64, &seed);
+    const struct op_score_planes op = planes_op(&d, 2, out);
+    ref.score_planes(&op);
+    for (uint32_t i = 0; i < N_PAGE; i++) {
+        page_read(k, NULL, &d.geom, d.pages + d.list[i] * d.geom.bytes, PAGE_SEALED, PAGE_TOK);
+        for (uint32_t t = 0; t < PAGE_TOK; t++) {
+            double exact = 0, slack = 0;
+            for (uint32_t c = 0; c < 64; c++) {
+                exact += 0.125 * (double)d.q[64 + c] * (double)k[t * 64 + c];
+                slack += 0.125 * fabs((double)d.q[64 + c]) * 31.5 *
+                         (double)half(&d, d.list[i], d.geom.k_step, c);
+            }
+            const double got = (double)out[N_PAGE * PAGE_TOK + i * PAGE_TOK + t];
+            assert_true(fabs(got - exact) <= slack * 1.0001 + 1e-5);
+        }
+    }
+    mem_free(d.pages);
+}
+
+static double pages_tolerance(const struct data *d, uint32_t g, uint32_t page)
+{
+    double sum = 0;
+    for (uint32_t c = 0; c < d->geom.head_dim; c++) {
+        const size_t at = (size_t)g * d->geom.head_dim + c;
+        sum += fabs((double)d->q[at] * (double)half(d, page, d->geom.k_min, c)) +
+               fabs((double)d->q2[at] * (double)half(d, page, d->geom.k_step, c));
+    }
+    return sum * 0x1p-20;
+}
+
+static double planes_tolerance(const struct data *d, uint32_t g, uint32_t page)
+{
+    double sum = 0, most = 0;
+    for (uint32_t c = 0; c < d->geom.head_dim; c++) {
+        const double q = fabs((double)d->q[(size_t)g * d->geom.head_dim + c]);
+        const double step = (double)half(d, page, d->geom.k_step, c);
+        sum += q * (fabs((double)half(d, page, d->geom.k_min, c)) + 255 * step);
+        most = fmax(most, q * step);
+    }
+    return 0.125 * (sum * 0x1p-20 + d->geom.head_dim * 3 * 64 * most * 0.501 / 127);
+}
+
+static void compare(const struct ops *o, const struct ops *ref, const struct data *d,
+                    uint32_t group)
+{
+    static float a[GROUP_MAX * N_PAGE * PAGE_TOK], b[GROUP_MAX * N_PAGE * PAGE_TOK];
+    struct op_score_pages pages = pages_op(d, group, a);
+    o->score_pages(&pages);
+    pages.out = b;
+    ref->score_pages(&pages);
+    for (uint32_t g = 0; g < group; g++)
+        for (uint32_t i = 0; i < N_PAGE; i++)
+            assert_true(fabs((double)a[g * N_PAGE + i] - (double)b[g * N_PAGE + i]) <=
+                        pages_tolerance(d, g, d->list[i]));
+    struct op_score_planes planes = planes_op(d, group, a);
+    o->score_planes(&planes);
+    planes.out = b;
+    ref->score_planes(&planes);
+    for (uint32_t g = 0; g < group; g++)
+        for (uint32_t i = 0; i < N_PAGE * PAGE_TOK; i++) {
+            const size_t at = (size_t)g * N_PAGE * PAGE_TOK + i;
+            assert_true(fabs((double)a[at] - (double)b[at]) <=
+                        planes_tolerance(d, g, d->list[i / PAGE_TOK]));
+        }
+}
+
+static void every_set_scores_like_ref(void **state)
+{
+    (void)state;
+    static struct data d;
+    struct ops ref, o;
+    uint64_t seed = 2;
+    assert_int_equal(ops_init_isa(&ref, "ref", NULL), SAC_OK);
+    for (size_t i = 0; i < N_ISA; i++) {
+        if (ops_init_isa(&o, isa_names[i], NULL) != SAC_OK) continue;
+        static const uint32_t dims[] = {32, 64, 96, 128, 256};
+        for (size_t j = 0; j < sizeof dims / sizeof dims[0]; j++) {
+            make_data(&d, dims[j], &seed);
+            for (uint32_t group = 1; group <= GROUP_MAX; group++) compare(&o, &ref, &d, group);
+            mem_free(d.pages);
+        }
+    }
+}
+
+static void a_nan_reaches_the_scores_of_its_page(void **state)
+{
+    (void)state;
+    static struct data d;
+    static float out[N_PAGE * PAGE_TOK];
+    uint64_t seed = 3;
+    static const float bad[] = {NAN, INFINITY};
+    for (size_t i = 0; i <= N_ISA; i++) {
+        struct ops o;
+        if (ops_init_isa(&o, i < N_ISA ? isa_names[i] : "ref", NULL) != SAC_OK) continue;
+        for (size_t w = 0; w < 4; w++) {
+            make_data(&d, 64, &seed);
+            const size_t at = w < 2 ? d.geom.k_min : d.geom.k_step;
+            random_put_f16(d.pages + d.list[3] * d.geom.bytes + at + 10, bad[w % 2]);
+            const struct op_score_planes op = planes_op(&d, 1, out);
+            o.score_planes(&op);
+            for (uint32_t t = 0; t < N_PAGE * PAGE_TOK; t++)
+                assert_int_equal(isfinite(out[t]) != 0, t / PAGE_TOK != 3);
+            mem_free(d.pages);
+        }
+    }
+}
+
+static void votes_agree(void **state)
+{
+    (void)state;
+    enum { N = 203 };
+    static float score[GROUP_MAX * N], a[N], b[N], lse[GROUP_MAX], lse_ref[GROUP_MAX];
+    struct ops ref, o;
+    uint64_t seed = 4;
+    assert_int_equal(ops_init_isa(&ref, "ref", NULL), SAC_OK);
+    for (size_t i = 0; i < N_ISA; i++) {
+        if (ops_init_isa(&o, isa_names[i], NULL) != SAC_OK) continue;
+        for (uint32_t n = 1; n <= N; n += 1 + n / 7) {
+            for (uint32_t j = 0; j < GROUP_MAX * N; j++) score[j] = 30 * random_unit(&seed);
+            struct op_vote op = {
+                .score = score, .score_stride = N, .n = n, .group = 7, .vote = a, .lse = lse};
+            assert_true(o.vote(&op));
+            op.vote = b;
+            op.lse = lse_ref;
+            assert_true(ref.vote(&op));
+            double sum = 0;
+            for (uint32_t j = 0; j < n; j++) {
+                assert_true(fabs((double)a[j] - (double)b[j]) <= 2e-6 * (double)b[j] + 1e-37);
+                sum += (double)a[j];
+            }
+            assert_true(fabs(sum - 1) < 1e-5);
+            for (uint32_t g = 0; g < 7; g++)
+                assert_true(fabs((double)lse[g] - (double)lse_ref[g]) < 1e-4);
+            score[3 * N + n / 2] = n % 2 ? NAN : -INFINITY;
+            assert_false(o.vote(&op));
+            assert_false(ref.vote(&op));
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(planes_are_near_the_keys),
+        cmocka_unit_test(every_set_scores_like_ref),
+        cmocka_unit_test(a_nan_reaches_the_scores_of_its_page),
+        cmocka_unit_test(votes_agree),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

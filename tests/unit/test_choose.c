@@ -1,0 +1,378 @@
+/* test_choose.c: single choices of the decode methods on made-up keys, against definitions written
+ * down here: sorted lists for cuts, every key for bounds and masses. prop_methods.c asks the
+ * engine. */
+#include "base/half.h"
+#include "methods/box.h"
+#include "methods/pick.h"
+#include "methods/spec.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { DIM = 64, GROUP = 3, N_PAGE = 40, POS = N_PAGE * 32 + 9, N_TOK = N_PAGE * 32 };
+
+static uint64_t seed;
+
+static float unit(void) /* -1 to 1 */
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (float)(uint32_t)(seed >> 33) / 1073741824.0f - 1.0f;
+}
+
+/* A lane over random keys with sealed pages in shuffled places. */
+struct bench {
+    struct page_geom geom;
+    struct method_shape shape;
+    struct ops ops;
+    struct spec spec;
+    uint8_t *pool, *own, *side, *scratch;
+    page_id page[N_PAGE];
+    uint32_t mask[N_PAGE];
+    float q[GROUP * DIM];
+    float k[N_TOK * DIM]; /* as attention reads them */
+    struct workers *workers;
+    struct method_lane lane;
+};
+
+static void bench_open(struct bench *b, sac_kv_type type, const char *spec)
+{
+    sac_error err;
+    memset(b, 0, sizeof *b);
+    b->geom = (struct page_geom){
+        .n_layer = 1, .n_kv_head = 1, .head_dim = DIM, .type_k = type, .type_v = type};
+    page_geom_init(&b->geom);
+    b->shape = (struct method_shape){.geom = &b->geom, .group = GROUP, .n_ctx = POS + 1};
+    assert_int_equal(ops_init(&b->ops, &err), SAC_OK);
+    assert_int_equal(workers_create(&b->workers, 1, &err), SAC_OK);
+    if (spec_parse(&b->spec, "decode", spec, &err) != SAC_OK) fail_msg("%s", err.msg);
+    const struct method_decode *hooks = b->spec.method->decode;
+    const size_t side = hooks->side_bytes ? hooks->side_bytes(&b->shape, b->spec.param) : 0;
+    b->pool = mem_map(N_PAGE * b->geom.bytes);
+    b->own = mem_map(b->geom.tail_bytes);
+    b->side = mem_map(N_PAGE * side + 64);
+    b->scratch =
+        mem_map((hooks->scratch_bytes ? hooks->scratch_bytes(&b->shape, b->spec.param) : 0) + 64);
+    for (uint32_t p = 0; p < N_PAGE; p++) {
+        const uint8_t *tail = b->own;
+        b->page[p] = (p * 7 + 3) % N_PAGE;
+        uint8_t *sealed = b->pool + b->page[p] * b->geom.bytes;
+        for (uint32_t i = 0; i < 2 * PAGE_TOK * DIM; i++)
+            ((uint16_t *)(void *)b->own)[i] = f32_to_f16(unit() + 0.4f * (float)(i % 5));
+        b->ops.seal(
+            b->workers,
+            &(struct op_seal){.geom = &b->geom, .n_page = 1, .tail = &tail, .sealed = &sealed});
+        page_read(b->k + (size_t)p * PAGE_TOK * DIM, NULL, &b->geom, sealed, PAGE_SEALED, PAGE_TOK);
+        if (side)
+            hooks->seal(b->side + b->page[p] * side, &b->shape, b->spec.param,
+                        b->k + (size_t)p * PAGE_TOK * DIM);
+    }
+    for (uint32_t i = 0; i < GROUP * DIM; i++) b->q[i] = 2 * unit();
+    b->lane = (struct method_lane){.shape = &b->shape,
+                                   .param = b->spec.param,
+                                   .ops = &b->ops,
+                                   .layer = 5,
+                                   .pos = POS,
+                                   .n_row = 1,
+                                   .q = b->q,
+                                   .q_stride = GROUP * DIM,
+                                   .scale = 0.125f,
+                                   .pool = b->pool,
+                                   .page = b->page,
+                                   .n_sealed = N_PAGE,
+                                   .own = b->own,
+                                   .side = b->side,
+                                   .side_stride = side,
+                                   .scratch = b->scratch};
+}
+
+static struct method_pick bench_select(struct bench *b)
+{
+    struct method_pick out = {.mask = b->mask};
+    memset(b->mask, 0, sizeof b->mask);
+    b->spec.method->decode->select(&b->lane, &out);
+    return out;
+}
+
+static double logit(const struct bench *b, uint32_t g, uint32_t tok)
+{
+    double sum = 0;
+    for (uint32_t c = 0; c < DIM; c++)
+        sum += (double)b->q[g * DIM + c] * (double)b->k[(size_t)tok * DIM + c];
+    return sum * 0.125;
+}
+
+/* Softmax shares of all tokens before the own page, mean over the heads. */
+static void exact_shares(const struct bench *b, double share[N_TOK])
+{
+    memset(share, 0, N_TOK * sizeof *share);
+    for (uint32_t g = 0; g < GROUP; g++) {
+        double sum = 0;
+        for (uint32_t t = 0; t < N_TOK; t++) sum += exp(logit(b, g, t));
+        for (uint32_t t = 0; t < N_TOK; t++) share[t] += exp(logit(b, g, t)) / sum / GROUP;
+    }
+}
+
+static uint32_t count(const struct bench *b)
+{
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < N_PAGE; p++) n += (uint32_t)__builtin_popcount(b->mask[p]);
+    return n;
+}
+
+static void bench_close(struct bench *b)
+{
+    mem_unmap(b->pool, N_PAGE * b->geom.bytes);
+    mem_unmap(b->own, b->geom.tail_bytes);
+    workers_destroy(b->workers);
+    const struct method_decode *h = b->spec.method->decode;
+    mem_unmap(b->side, N_PAGE * (h->side_bytes ? h->side_bytes(&b->shape, b->spec.param) : 0) + 64);
+    mem_unmap(b->scratch, (h->scratch_bytes ? h->scratch_bytes(&b->shape, b->spec.param) : 0) + 64);
+}
+
+/* ---- Cuts ---- */
+
+static int falling(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x < y) - (x > y);
+}
+
+static void cuts_agree_with_sorting(void **state)
+{
+    (void)state;
+    static float value[500], sorted[500];
+    seed = 1;
+    for (int round = 0; round < 300; round++) {
+        const uint32_t n = 1 + (uint32_t)(round * 37) % 500, k = (uint32_t)round % (n + 3);
+        for (uint32_t i = 0; i < n; i++) {
+            value[i] = round % 3 ? unit() : (float)(int)(4 * unit()); /* many equal ones */
+            if (round % 5 == 0 && i % 11 == 3) value[i] = NAN;
+            sorted[i] = isnan(value[i]) ? -INFINITY : value[i];
+        }
+        qsort(sorted, n, sizeof *sorted, falling);
+        struct pick_cut cut = pick_best(value, n, k);
+        const float last = k ? sorted[pick_min(k, n) - 1] : INFINITY;
+        uint32_t n_taken = 0;
+        bool left_one = false; /* of those that lie on the cut the first are taken */
+        for (uint32_t i = 0; i < n; i++) {
+            const float v = isnan(value[i]) ? -INFINITY : value[i];
+            const bool takes = pick_takes(&cut, value[i]);
+            n_taken += takes;
+            if (v > last) assert_true(takes);
+            if (v < last) assert_false(takes);
+            if (v == last && takes) assert_false(left_one);
+            left_one = left_one || (v == last && !takes);
+        }
+        assert_int_equal(n_taken, pick_min(k, n));
+    }
+}
+
+static void shares_are_reached_by_the_fewest(void **state)
+{
+    (void)state;
+    static float value[400], sorted[400];
+    seed = 2;
+    for (int round = 0; round < 200; round++) {
+        const uint32_t n = 1 + (uint32_t)(round * 31) % 400;
+        double sum = 0, taken = 0, best = 0, share = 0.005 * (round + 1);
+        for (uint32_t i = 0; i < n; i++) {
+            value[i] = sorted[i] = expf(6 * unit());
+            sum += (double)value[i];
+        }
+        qsort(sorted, n, sizeof *sorted, falling);
+        struct pick_cut cut = pick_share(value, n, share);
+        uint32_t n_taken = 0, n_need = 0;
+        for (uint32_t i = 0; i < n; i++)
+            if (pick_takes(&cut, value[i])) {
+                taken += (double)value[i];
+                n_taken++;
+            }
+        while (n_need < n && best < share * sum * (1 - 1e-9)) best += (double)sorted[n_need++];
+        assert_int_equal(n_taken, n_need);
+        assert_true(taken >= share * sum * (1 - 1e-9));
+    }
+}
+
+/* ---- Methods ---- */
+
+static void topk_takes_the_best(void **state)
+{
+    (void)state;
+    static struct bench b;
+    static double share[N_TOK];
+    seed = 3;
+    bench_open(&b, SAC_KV_F16, "topk:budget=100,sink=4,recent=16");
+    const struct method_pick out = bench_select(&b);
+    assert_false(out.dense);
+    exact_shares(&b, share);
+    assert_int_equal(count(&b) + POS % PAGE_TOK + 1, 100);
+    double worst_in = 1, best_out = 0;
+    for (uint32_t t = 0; t < N_TOK; t++) {
+        if (t < 4 || t > POS - 16) {
+            assert_true(pick_has(&out, t));
+            continue;
+        }
+        if (pick_has(&out, t))
+            worst_in = fmin(worst_in, share[t]);
+        else
+            best_out = fmax(best_out, share[t]);
+    }
+    assert_true(worst_in >= best_out * (1 - 1e-5));
+    bench_close(&b);
+}
+
+static void boxes_bound_every_key(void **state)
+{
+    (void)state;
+    static struct bench b;
+    seed = 4;
+    for (int type = 0; type < 2; type++)
+        for (int round = 0; round < 8; round++) {
+            struct room r;
+            bench_open(&b, type ? SAC_KV_Q8 : SAC_KV_F16, "quest:dense=0");
+            room_make(&r, &b.shape, false, b.scratch);
+            box_score(&r, &b.lane, BOX_BOUND);
+            for (uint32_t t = 0; t < N_TOK; t++)
+                for (uint32_t g = 0; g < GROUP; g++)
+                    assert_true(logit(&b, g, t) <=
+                                (double)r.score[g * r.stride + t / PAGE_TOK] + 1e-4);
+            bench_close(&b);
+        }
+}
+
+/* The example page of the Quest paper: bounds of 8 channels, score 39. */
+static void the_bound_of_quests_example(void **state)
+{
+    (void)state;
+    static struct bench b;
+    static const float mx[] = {4, 3, 4, 3, 3, 2, 1, 3}, mn[] = {-3, -4, -1, -1, -1, -4, -4, -4};
+    static const float q[] = {-1, 1, 3, 0, 1, 0, -3, 2};
+    static float k[PAGE_TOK * DIM];
+    struct room r;
+    seed = 5;
+    bench_open(&b, SAC_KV_F16, "quest:dense=0");
+    for (uint32_t c = 0; c < 8; c++)
+        for (uint32_t t = 0; t < PAGE_TOK; t++) k[t * DIM + c] = t % 2 ? mx[c] : mn[c];
+    box_seal(b.side + b.page[6] * b.lane.side_stride, &b.shape, BOX_BOUND, k);
+    memset(b.q, 0, sizeof b.q);
+    memcpy(b.q, q, sizeof q);
+    b.lane.scale = 1;
+    room_make(&r, &b.shape, false, b.scratch);
+    box_score(&r, &b.lane, BOX_BOUND);
+    assert_true(r.score[6] == 39);
+    bench_close(&b);
+}
+
+static void page_methods_keep_their_budget(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"quest:budget=%d,dense=0", "arkvale:budget=%d,dense=0",
+                                        "topk:unit=page,budget=%d", "streaming:budget=%d"};
+    static struct bench b;
+    seed = 6;
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++)
+        for (int budget = 1; budget <= POS + 2; budget += 1 + budget / 3) {
+            char spec[64];
+            snprintf(spec, sizeof spec, specs[i], budget);
+            bench_open(&b, SAC_KV_Q8, spec);
+            const struct method_pick out = bench_select(&b);
+            assert_int_equal(out.dense, budget > POS);
+            if (!out.dense)
+                assert_true(count(&b) + POS % PAGE_TOK + 1 <= (uint32_t)budget || count(&b) == 0);
+            if (!out.dense && budget >= 200) /* the rest is less than a page */
+                assert_true(count(&b) + POS % PAGE_TOK + 1 + PAGE_TOK > (uint32_t)budget);
+            bench_close(&b);
+        }
+}
+
+/* What psa says it saw: with a share of 0.9 wanted and the least page as the rest, the true share
+ * lies near it on keys without structure, and a larger wish never reads less. */
+static void psa_reaches_its_mass(void **state)
+{
+    (void)state;
+    static struct bench b;
+    static double share[N_TOK];
+    uint32_t before = 0;
+    for (int i = 1; i < 10; i++) {
+        char spec[64];
+        snprintf(spec, sizeof spec, "psa:mass=%.2f", 0.1 * i);
+        seed = 7;
+        bench_open(&b, SAC_KV_F16, spec);
+        const struct method_pick out = bench_select(&b);
+        double mass = 0;
+        exact_shares(&b, share);
+        for (uint32_t t = 0; t < N_TOK; t++)
+            if (pick_has(&out, t)) mass += share[t];
+        assert_false(out.dense);
+        assert_true(mass > 0.1 * i - 0.15);
+        assert_true(count(&b) >= before);
+        before = count(&b);
+        bench_close(&b);
+    }
+}
+
+static void auto_takes_what_the_planes_say(void **state)
+{
+    (void)state;
+    static struct bench b;
+    static double share[N_TOK];
+    for (int type = 0; type < 2; type++) {
+        seed = 8; /* both hold nearly the same keys, and choose nearly the same tokens */
+        bench_open(&b, type ? SAC_KV_Q8 : SAC_KV_F16, "auto:mass=0.6,most=1");
+        const struct method_pick out = bench_select(&b);
+        double mass = 0, ideal = 0;
+        exact_shares(&b, share);
+        for (uint32_t t = 0; t < N_TOK; t++)
+            if (pick_has(&out, t)) mass += share[t];
+        const uint32_t n = count(&b);
+        static float sorted[N_TOK];
+        for (uint32_t t = 0; t < N_TOK; t++) sorted[t] = (float)share[t];
+        qsort(sorted, N_TOK, sizeof *sorted, falling);
+        for (uint32_t i = 0; i < n; i++) ideal += (double)sorted[i];
+        assert_true(n < N_TOK && mass > 0.5 && mass > 0.8 * ideal);
+        bench_close(&b);
+    }
+}
+
+static void a_bad_key_makes_the_choice_dense(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"topk:budget=64", "quest:budget=64,dense=0",
+                                        "arkvale:budget=64,dense=0", "psa:mass=0.5",
+                                        "auto:mass=0.5"};
+    static struct bench b;
+    seed = 9;
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        bench_open(&b, SAC_KV_F16, specs[i]);
+        const struct method_decode *hooks = b.spec.method->decode;
+        uint8_t *sealed = b.pool + b.page[11] * b.geom.bytes;
+        ((uint16_t *)(void *)(sealed + b.geom.k))[5 * DIM + 7] = 0x7e00;
+        page_read(b.k, NULL, &b.geom, sealed, PAGE_SEALED, PAGE_TOK);
+        if (hooks->seal)
+            hooks->seal(b.side + b.page[11] * b.lane.side_stride, &b.shape, b.spec.param, b.k);
+        const struct method_pick out = bench_select(&b);
+        if (!out.dense || !out.not_finite) fail_msg("%s reads a NaN's scores", specs[i]);
+        bench_close(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cuts_agree_with_sorting),
+        cmocka_unit_test(shares_are_reached_by_the_fewest),
+        cmocka_unit_test(topk_takes_the_best),
+        cmocka_unit_test(boxes_bound_every_key),
+        cmocka_unit_test(the_bound_of_quests_example),
+        cmocka_unit_test(page_methods_keep_their_budget),
+        cmocka_unit_test(psa_reaches_its_mass),
+        cmocka_unit_test(auto_takes_what_the_planes_say),
+        cmocka_unit_test(a_bad_key_makes_the_choice_dense),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
