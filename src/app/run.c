@@ -6,8 +6,13 @@
 #include "app/interrupt.h"
 #include "app/options.h"
 #include "app/output.h"
+#include "app/passages.h"
+#include "app/passages_print.h"
+#include "app/progress.h"
 #include "app/prompt.h"
 #include "app/setup.h"
+
+#include "base/workers.h"
 
 #include "saccade.h"
 
@@ -18,14 +23,14 @@
 
 #define COMMAND "run"
 
-enum format { FORMAT_TEXT, FORMAT_JSON };
+enum format { FORMAT_TEXT, FORMAT_JSON, FORMAT_HTML };
 
 struct run_options {
     const char *prompt, *system, *template_name, *template_file;
     struct option_list files, stop;
     int32_t n_predict;
     uint32_t n_probs;
-    bool raw, ignore_eos, quiet;
+    bool raw, ignore_eos, quiet, show_reading;
     int format;
 };
 
@@ -57,8 +62,11 @@ static const struct option_spec specs[] = {
         "with -o json: the N likeliest tokens at each place, with their log-probabilities",
         .env = NULL, .max = 1000),
     OPT("-o --output", OPTION_CHOICE, format, NULL,
-        "json: an object with text, tokens and timings when the answer is complete", .env = NULL,
-        .choices = "text|json"),
+        "json: an object with text, tokens and timings when the answer is complete; html: a page, "
+        "with --show-reading",
+        .env = NULL, .choices = "text|json|html"),
+    OPT("--show-reading", OPTION_FLAG, show_reading, NULL,
+        "after the answer, the documents with the passages that it read", .env = NULL),
     OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "no timings on stderr", .env = NULL),
     {0},
 };
@@ -75,6 +83,9 @@ struct run {
     int32_t *tok; /* [n_tok], sac_free */
     size_t n_tok;
     uint32_t n_ctx;
+    double ahead_ms;       /* taken by read_ahead */
+    size_t document_bytes; /* of `text` in front of the question */
+    struct passages passages;
     struct generation gen;
 };
 
@@ -85,6 +96,7 @@ static sac_status read_text(struct run *r, sac_error *err)
         if (i > 0) strbuf_adds(&r->text, "\n\n");
         TRY(input_read(&r->text, r->opt.files.item[i], err));
     }
+    r->document_bytes = r->text.n;
     if (r->opt.prompt) {
         if (r->opt.files.n && !r->opt.raw) strbuf_adds(&r->text, "\n\n");
         strbuf_adds(&r->text, r->opt.prompt);
@@ -133,10 +145,62 @@ static sac_status plan_context(struct run *r, sac_error *err)
     return SAC_OK;
 }
 
+/* With --show-reading all of the prompt but its last token is computed before the request:
+ * recording a prompt takes long and says what the prompt read, not what the answer did. */
+static sac_status read_ahead(struct run *r, sac_error *err)
+{
+    const size_t n = r->n_tok - 1;
+    const uint64_t start_us = clock_us();
+    uint32_t pending = 1;
+    struct progress bar;
+    TRY(sac_seq_append(r->engine, r->gen.request.seq, r->tok, n, SAC_ROW_PROMPT, SAC_WANT_NONE,
+                       err));
+    progress_begin(&bar, "reading");
+    sac_status status = SAC_OK;
+    while (status == SAC_OK && n > 0 && pending) {
+        status = sac_step(r->engine, NULL, NULL, NULL, err);
+        const uint32_t done = sac_seq_length(r->engine, r->gen.request.seq, &pending);
+        progress_update(&bar, (double)done / (double)n);
+        if (interrupt_pending()) status = error_set(err, SAC_ERR_CANCELLED, "interrupted");
+    }
+    progress_end(&bar);
+    if (status != SAC_OK) return status;
+    r->ahead_ms = (double)(clock_us() - start_us) * 1e-3;
+    r->gen.request.prompt = r->tok + n;
+    r->gen.request.n_prompt = 1;
+    return passages_begin(&r->passages, r->engine, r->n_tok, err);
+}
+
+/* The prompt that was computed ahead is part of the answer's times. */
+static void count_ahead(struct run *r)
+{
+    sac_timings *t = &r->gen.timings;
+    t->n_prompt = (uint32_t)r->n_tok;
+    t->n_cached = 0;
+    t->prompt_ms += r->ahead_ms;
+    t->prompt_per_s = t->prompt_ms > 0 ? 1e3 * t->n_prompt / t->prompt_ms : 0;
+    r->gen.ttft_ms += r->ahead_ms;
+}
+
+static sac_status answer_and_record(struct run *r, sac_error *err)
+{
+    TRY(read_ahead(r, err));
+    TRY(generation_run(&r->gen, err));
+    count_ahead(r);
+    return passages_make(&r->passages,
+                         &(struct passages_prompt){.model = r->model,
+                                                   .tok = r->tok,
+                                                   .n_tok = r->n_tok,
+                                                   .document = r->text.data,
+                                                   .n_bytes = r->document_bytes},
+                         err);
+}
+
 static sac_status answer(struct run *r, sac_error *err)
 {
     struct generation *g = &r->gen;
-    const sac_engine_params params = setup_engine_params(&r->setup, r->n_ctx, 1);
+    sac_engine_params params = setup_engine_params(&r->setup, r->n_ctx, 1);
+    params.record = r->opt.show_reading;
     g->request = sac_request_default();
     TRY(setup_sampling_params(&r->sampling, &g->request.sampling, r->bias, err));
     TRY(sac_engine_create(&r->engine, r->model, &params, err));
@@ -153,7 +217,7 @@ static sac_status answer(struct run *r, sac_error *err)
     g->stream = r->opt.format == FORMAT_TEXT;
     g->want_probs = r->opt.format == FORMAT_JSON && r->opt.n_probs > 0;
     g->request.n_probs = g->want_probs ? r->opt.n_probs : 0;
-    return generation_run(g, err);
+    return r->opt.show_reading ? answer_and_record(r, err) : generation_run(g, err);
 }
 
 /* ---- Output ---- */
@@ -203,7 +267,30 @@ static int print_json(struct run *r)
     cJSON_AddItemToObject(o, "timings", timings_json(r));
     cJSON_AddNumberToObject(o, "kv_bytes", (double)stats.kv_bytes);
     cJSON_AddNumberToObject(o, "kv_bytes_used", (double)stats.kv_bytes_used);
+    if (r->opt.show_reading) cJSON_AddItemToObject(o, "reading", passages_json(&r->passages));
     return output_json(o);
+}
+
+/* The reading map, behind a streamed answer or as a page with it. */
+static int print_reading(struct run *r)
+{
+    struct strbuf out = {0};
+    strbuf_add(&r->gen.text, "", 0);
+    if (r->opt.format == FORMAT_HTML) {
+        const struct passages_page page = {r->opt.prompt, r->gen.text.data};
+        passages_print_html(&r->passages, &page, &out);
+    } else {
+        strbuf_adds(&out, "\nWhat the answer read (share of the squared softmax mass, without the "
+                          "first 32 tokens and the question):\n\n");
+        passages_print_text(&r->passages, passages_print_colours(), &out);
+    }
+    if (!out.failed)
+        output_write(out.data, out.n);
+    else
+        fprintf(stderr, "saccade " COMMAND ": out of memory for the reading map\n");
+    const int code = out.failed ? EXIT_RUNTIME : EXIT_OK;
+    strbuf_deinit(&out);
+    return code;
 }
 
 static int report(struct run *r)
@@ -211,8 +298,10 @@ static int report(struct run *r)
     int code = EXIT_OK;
     if (r->opt.format == FORMAT_JSON)
         code = print_json(r);
-    else if (!r->gen.output_lost)
+    else if (r->opt.format == FORMAT_TEXT && !r->gen.output_lost)
         output_write("\n", 1);
+    if (r->opt.show_reading && r->opt.format != FORMAT_JSON && !r->gen.output_lost)
+        code = print_reading(r);
     if (!r->opt.quiet && !r->gen.output_lost) print_timings(r);
     return interrupt_pending() ? EXIT_INTERRUPTED : code;
 }
@@ -226,6 +315,10 @@ static int run_all(struct run *r)
         return options_usage_error(COMMAND, "option '-n': 0 tokens are no answer");
     if (r->opt.raw && (r->opt.system || r->opt.template_name || r->opt.template_file))
         return options_usage_error(COMMAND, "--raw goes without -sys and without chat templates");
+    if (r->opt.show_reading && r->opt.files.n == 0)
+        return options_usage_error(COMMAND, "--show-reading needs a document (-f FILE)");
+    if (r->opt.format == FORMAT_HTML && !r->opt.show_reading)
+        return options_usage_error(COMMAND, "-o html goes with --show-reading");
     sac_status status = read_text(r, &err); /* before the model: a wrong name is told at once */
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
     const int code = setup_load(&r->setup, &r->model);
@@ -263,6 +356,7 @@ int app_run(int argc, char **argv)
     if (code != OPTIONS_GO_ON) return code;
     interrupt_install();
     code = run_all(&r);
+    passages_deinit(&r.passages);
     generation_deinit(&r.gen);
     sac_engine_free(r.engine);
     sac_model_free(r.model);
