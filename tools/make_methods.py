@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Writes docs/methods from what the program says of its attention methods, so that the two cannot
+disagree; a test compares the pages with fresh ones. usage: make_methods.py PROGRAM FOLDER
+"""
+import json
+import pathlib
+import subprocess
+import sys
+
+
+def range_of(param):
+    if "choices" in param:
+        return param["choices"].replace("|", ", ")
+    text = f"{param['min']:.15g} to {param['max']:.15g}"
+    return text + " tokens, or a share of the context (5%)" if param["type"] == "budget" else text
+
+
+def page_of(method):
+    lines = [f"# {method['name']}", "", f"A {method['kind']} method: {method['summary']}.", "",
+             method["about"], ""]
+    if method.get("paper"):
+        lines += [f"Paper: {method['paper']}.", ""]
+    if method["param"]:
+        lines += ["| parameter | meaning | range | default |", "|---|---|---|---|"]
+        lines += [f"| `{p['key']}` | {p['help']} | {range_of(p)} | {p['default']} |"
+                  for p in method["param"]]
+        lines += ["", f"    saccade run -m MODEL -f FILE -p QUESTION --{method['kind']} "
+                  f"{method['name']}:{method['param'][0]['key']}={method['param'][0]['default']}", ""]
+    lines += [f"Source: [src/methods/{method['kind']}/{method['name']}.c]"
+              f"(../../src/methods/{method['kind']}/{method['name']}.c), whose head says what was "
+              "decided where the paper is silent.", ""]
+    return "\n".join(lines)
+
+
+def readme_of(methods):
+    lines = ["# Attention methods", "", "Made from the program's own list by `tools/make_methods.py`.",
+             "How to write one: [adding_a_method.md](../adding_a_method.md).", "",
+             "| method | kind | reads |", "|---|---|---|"]
+    lines += [f"| [{m['name']}]({m['name']}.md) | {m['kind']} | {m['summary']} |" for m in methods]
+    return "\n".join(lines) + "\n"
+
+
+def pages(program):
+    """The text of each page by its name."""
+    told = subprocess.run([program, "methods", "-o", "json"], check=True, capture_output=True,
+                          text=True)
+    methods = json.loads(told.stdout)
+    return {"README.md": readme_of(methods), **{f"{m['name']}.md": page_of(m) for m in methods}}
+
+
+def main(program, folder):
+    for name, text in pages(program).items():
+        pathlib.Path(folder, name).write_text(text)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
