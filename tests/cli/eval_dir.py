@@ -3,6 +3,7 @@ import json
 import math
 import pathlib
 import random
+import re
 import struct
 
 PAGE_TOK = 32
@@ -10,8 +11,8 @@ METHODS = ("full", "quest:budget=256", "quest:budget=1024", "streaming:window=51
 
 
 def share_of(method, ctx):
-    budget = int(method.split("=")[1]) if "=" in method else ctx
-    return min(1.0, budget / ctx)
+    budget = re.search(r"=(\d+)$", method)
+    return min(1.0, int(budget[1]) / ctx) if budget else 1.0
 
 
 def samples(contexts=(2048, 4096, 8192), methods=METHODS, task="needle"):

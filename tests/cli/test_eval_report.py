@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""`saccade eval report` on a small synthetic evaluation: the page, its data, and what it refuses."""
+import csv
+import html.parser
+import json
+import pathlib
+import re
+import tempfile
+import unittest
+
+import eval_dir
+from cli import saccade
+
+HOSTILE = "x</script><script>alert(1)</script><img src=//evil/p onerror=alert(2)>\"'"
+VOID = {"meta", "input", "br"}
+
+
+class Page(html.parser.HTMLParser):
+    """Elements that nest, ids, links, the JSON of each plot, and what could reach out or run."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.ids, self.data, self.problems, self.links, self.text = [], [], {}, [], [], ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        if tag not in VOID:
+            self.open.append((tag, attrs))
+        if "id" in attrs:
+            self.ids.append(attrs["id"])
+        if tag == "a":
+            self.links.append(attrs["href"])
+        for name, value in attrs.items():
+            if name.startswith("on") or name == "src" or (name == "href" and "//" in value):
+                self.problems.append((tag, name, value))
+        if tag in ("img", "link", "iframe", "object") or (tag == "script" and
+                                                           attrs.get("type") != "application/json"):
+            self.problems.append((tag, attrs))
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop()[0] != tag:
+            self.problems.append(("nesting", tag))
+
+    def handle_data(self, data):
+        if self.open and self.open[-1][0] == "script":
+            self.data[self.open[-1][1]["id"]] = json.loads(data)
+        else:
+            self.text += data
+
+
+def report(folder, *args):
+    done = saccade("eval", "report", str(folder), *args)
+    assert done.returncode == 0, done.stderr
+    return done, Page((pathlib.Path(folder) / "report.html").read_text())
+
+
+def rows(folder, name):
+    with open(pathlib.Path(folder) / f"{name}.csv", newline="") as f:
+        return list(csv.DictReader(f))
+
+
+class Reports(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.dir = self.folder.name
+
+    def write(self, **what):
+        return eval_dir.write(self.dir, **what)
+
+    def write_all(self):
+        return self.write(lines=list(eval_dir.samples()), rows=eval_dir.fidelity(),
+                          summary={"model": "tiny", "seed": 1}, recording=eval_dir.reading())
+
+    def test_every_plot_is_there_with_its_data(self):
+        self.write_all()
+        done, page = report(self.dir)
+        names = ["needle", "score-share", "ttft", "decode-speed", "prompt-speed", "kl-share",
+                 "layer-error", "heads", "blocks-95", "block-map"]
+        self.assertIn(f"{len(names)} plots", done.stdout)
+        self.assertEqual(done.stderr, "")
+        self.assertEqual(page.problems, [])
+        self.assertEqual(page.open, [])
+        self.assertEqual(len(page.ids), len(set(page.ids)))
+        self.assertEqual(sorted(page.data), sorted(f"data-{n}" for n in names))
+        for name in names:
+            self.assertIn(f"{name}.csv", page.links)
+            plain, data = rows(self.dir, name), page.data[f"data-{name}"]
+            self.assertEqual(list(plain[0]), data["columns"])
+            self.assertEqual(len(plain), len(data["rows"]))
+            for line, row in zip(plain, data["rows"]):
+                for text, value in zip(line.values(), row):
+                    same = value is None and text == "" or str(value) == text or \
+                        not isinstance(value, str) and float(text) == value
+                    self.assertTrue(same, (name, text, value))
+        for anchor in (link for link in page.links if link.startswith("#")):
+            self.assertIn(anchor[1:], page.ids)
+
+    def test_numbers_are_those_of_the_samples(self):
+        self.write_all()
+        report(self.dir)
+        needle = {(r["method"], r["ctx"], r["depth"]): r for r in rows(self.dir, "needle")}
+        for s in eval_dir.samples():
+            row = needle[s["method"], str(s["ctx"]), str(s["depth"])]
+            self.assertEqual((float(row["score"]), row["n"]), (s["score"], "1"))
+        share = {(r["method"], r["ctx"]): r for r in rows(self.dir, "score-share")}
+        quest = share["quest:budget=256", "8192"]
+        self.assertEqual(float(quest["share_read"]), 256 / 8192)
+        self.assertEqual(float(quest["score"]), 0.8)  # not found in the middle, 1 of 5 depths
+        self.assertTrue(float(quest["score_low"]) <= 0.8 <= float(quest["score_high"]))
+        ttft = {(r["method"], r["ctx"]): float(r["median"]) for r in rows(self.dir, "ttft")}
+        self.assertAlmostEqual(ttft["full", "4096"], 4096 * 0.9, places=3)
+
+    def test_numbers_are_those_of_the_recording(self):
+        self.write_all()
+        report(self.dir)
+        heads = {(r["method"], r["layer"], r["kv_head"]): r for r in rows(self.dir, "heads")}
+        self.assertEqual(len(heads), 2 * 6 * 2)
+        self.assertEqual(float(heads["full", "0", "0"]["density"]), 1)
+        self.assertAlmostEqual(float(heads["full", "0", "0"]["mass"]), 1, places=2)
+        quest = heads["quest:budget=256", "5", "1"]
+        self.assertAlmostEqual(float(quest["density"]), 7 / 25, places=6)
+        self.assertEqual(quest["n"], "4")
+        # Later layers of the synthetic recording look at fewer pages.
+        self.assertLess(float(heads["full", "5", "0"]["blocks_95"]),
+                        float(heads["full", "0", "0"]["blocks_95"]))
+        curve = [r for r in rows(self.dir, "blocks-95") if r["layer"] == "3"]
+        values = [float(r["share_queries"]) for r in curve]
+        self.assertEqual((values[0], values[-1], values), (0, 1, sorted(values)))
+        # Rows of a block map sum to 1, and no query sees what comes behind it.
+        sums = {}
+        for r in rows(self.dir, "block-map"):
+            self.assertLessEqual(int(r["key"]), int(r["query"]))
+            key = r["layer"], r["query"]
+            sums[key] = sums.get(key, 0) + float(r["mass"])
+        self.assertEqual(len(sums), 4 * 24)
+        for value in sums.values():
+            self.assertAlmostEqual(value, 1, places=2)
+        report(self.dir, "--map-layer", "2", "--map-head", "1", "--map-sample", "3")
+        self.assertEqual({r["layer"] for r in rows(self.dir, "block-map")}, {"2"})
+
+    def test_what_is_missing_is_said(self):
+        self.write(lines=list(eval_dir.samples()))
+        done, page = report(self.dir)
+        for name in ("fidelity.json is missing", "reading.sacr is missing", "summary.json is missing"):
+            self.assertIn(name, page.text)
+            self.assertIn(name, done.stderr)
+        self.assertNotIn("samples.jsonl is missing", page.text)
+        self.assertEqual(report(self.dir, "-q")[0].stderr, "")
+        with tempfile.TemporaryDirectory() as other:
+            eval_dir.write(other, recording=eval_dir.reading(prompt=False))
+            _, page = report(other)
+            self.assertIn("samples.jsonl is missing", page.text)
+            self.assertIn("no rows of a prompt", page.text)
+
+    def test_hostile_texts_stay_text(self):
+        lines = list(eval_dir.samples(methods=("full", HOSTILE), task=HOSTILE))
+        self.write(lines=lines, rows=eval_dir.fidelity(methods=(HOSTILE, "full")),
+                   summary={HOSTILE: HOSTILE},
+                   recording=eval_dir.reading(methods=(HOSTILE,)))
+        _, page = report(self.dir)
+        self.assertEqual(page.problems, [])
+        self.assertEqual(page.open, [])
+        self.assertIn(HOSTILE, page.text)
+        self.assertEqual({r["task"] for r in rows(self.dir, "needle")}, {HOSTILE})
+        text = (pathlib.Path(self.dir) / "report.html").read_text()
+        self.assertEqual(re.findall(r"<script(?! type=\"application/json\" id=\"data-)", text), [])
+        self.assertIn("default-src 'none'", text)
+
+    def test_the_last_line_may_be_cut(self):
+        folder = self.write(lines=list(eval_dir.samples()))
+        path = folder / "samples.jsonl"
+        path.write_text(path.read_text() + '{"task": "needle", "ctx": 20')
+        _, page = report(self.dir)
+        self.assertIn("The last line of samples.jsonl is not complete", page.text)
+
+    def assert_fails(self, code, *words, args=()):
+        done = saccade("eval", "report", self.dir, *args)
+        self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def test_broken_files_are_named(self):
+        self.assert_fails(1, self.dir, "samples.jsonl")
+        good = json.dumps(next(eval_dir.samples()))
+        for bad, word in (("[]", "not a JSON object"), ("{", "not a JSON object"),
+                          ('{"task": "a", "method": "b", "score": 1}', "'ctx'"),
+                          ('{"task": "a", "ctx": 1, "score": 1}', "'method'"),
+                          ('{"task": 5, "method": "b", "ctx": 1, "score": 1}', "'task'"),
+                          ('{"task": "a", "method": "b", "ctx": 1, "score": "1"}', "'score'")):
+            (pathlib.Path(self.dir) / "samples.jsonl").write_text(f"{good}\n{bad}\n{good}\n")
+            self.assert_fails(1, "samples.jsonl:2", word)
+        (pathlib.Path(self.dir) / "samples.jsonl").unlink()
+        for bad, word in (("{", "not valid JSON"), ("{}", "no list of rows"),
+                          ('[{"method": "a", "ctx": 1}]', "row 1: field 'kl_mean'")):
+            (pathlib.Path(self.dir) / "fidelity.json").write_text(bad)
+            self.assert_fails(1, "fidelity.json", word)
+        (pathlib.Path(self.dir) / "fidelity.json").unlink()
+        self.write(recording=eval_dir.reading()[:-5])
+        self.assert_fails(1, "reading.sacr")
+        self.write(recording=eval_dir.reading())
+        self.assert_fails(2, "layer 9", args=("--map-layer", "9"))
+        self.assert_fails(2, "head 2", args=("--map-head", "2"))
+        self.assert_fails(2, "sample 8", args=("--map-sample", "8"))
+
+    def test_wrong_usage(self):
+        done = saccade("eval", "report")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("directory", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
