@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""`saccade eval`: tiny grids on a real small model: output, files, resuming, wrong usage, bad data."""
+import json
+import pathlib
+import tempfile
+import unittest
+
+from cli import model_path, saccade
+
+FACT = {"needle": "The gate of Oz is painted green.", "question": "Which colour has the gate of Oz?",
+        "answer": "green"}
+
+
+class EvalTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.out = self.folder / "out"
+
+    def run_eval(self, command, *args, code=0):
+        done = saccade("eval", command, *args, "-m", model_path(), "--out", str(self.out), "-q")
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def rows(self, command, *args):
+        return json.loads(self.run_eval(command, *args, "-o", "json").stdout)
+
+    def samples(self):
+        return [json.loads(line) for line in (self.out / "samples.jsonl").read_text().splitlines()]
+
+    def test_needle_grid_and_files(self):
+        args = ("needle", "--ctx", "512", "--depths", "20,80", "--methods", "full")
+        rows = self.rows(*args)
+        self.assertEqual([(r["method"], r["ctx"], r["n"]) for r in rows], [("full", 512, 2)])
+        for key in "score", "score_low", "score_high", "mass_mean", "share_read", "ttft_ms":
+            self.assertIn(key, rows[0])
+        self.assertIsNone(rows[0]["mass_mean"])  # nothing was recorded
+        self.assertEqual(rows[0]["share_read"], 1)
+        samples = self.samples()
+        self.assertEqual([s["depth"] for s in samples], [20, 80])
+        for s in samples:
+            self.assertLessEqual(s["prompt_n"] + s["predicted_n"], 512)
+            self.assertGreater(s["prompt_n"], 450)
+            self.assertEqual(s["score"], float(s["expected"][0] in s["answer"]))
+            self.assertIn(s["expected"][0], s["prompt"])
+            self.assertGreater(s["ttft_ms"], 0)
+        self.assertEqual(json.loads((self.out / "summary.json").read_text())["rows"], rows)
+        self.assertIn("| needle_number | 512 | full | 2 |", (self.out / "summary.md").read_text())
+        # The same again: nothing is asked anew, and what was lost is.
+        before = (self.out / "samples.jsonl").read_bytes()
+        self.assertEqual(self.rows(*args), rows)
+        self.assertEqual((self.out / "samples.jsonl").read_bytes(), before)
+        first = before[:before.index(b"\n") + 1]
+        (self.out / "samples.jsonl").write_bytes(first + b'{"task": "nee')
+        self.assertEqual([r["score"] for r in self.rows(*args)], [r["score"] for r in rows])
+        again = self.samples()
+        self.assertEqual([(s["answer"], s["depth"]) for s in again],
+                         [(s["answer"], s["depth"]) for s in samples])
+        done = self.run_eval(*args, "-s", "7", code=2)
+        self.assertIn("samples.jsonl:1: made with another model or other settings", done.stderr)
+
+    def test_methods_share_the_prompt_and_are_paired(self):
+        rows = self.rows("passkey", "--ctx", "512", "--depths", "10", "--methods",
+                         "full,streaming:budget=128", "--sparse-min-ctx", "0", "--record")
+        self.assertEqual([r["method"] for r in rows], ["full", "streaming:budget=128"])
+        full, streaming = rows
+        self.assertNotIn("diff", full)
+        self.assertEqual(streaming["diff_to"], "full")
+        self.assertAlmostEqual(streaming["diff"], streaming["score"] - full["score"])
+        self.assertLess(streaming["share_read"], 0.6)
+        self.assertEqual(full["share_read"], 1)
+        self.assertAlmostEqual(full["mass_mean"], 1, places=4)
+        self.assertLess(streaming["mass_mean"], 1)
+        self.assertEqual(len({s["prompt"] for s in self.samples()}), 1)
+
+    def test_ruler_turns_and_documents(self):
+        rows = self.rows("ruler", "--ctx", "512", "--tasks", "niah_single_1,qa_1")
+        self.assertEqual([r["task"] for r in rows], ["niah_single_1", "qa_1"])
+        self.out = self.folder / "turns"
+        rows = self.rows("turns", "--ctx", "700", "--tasks", "facts")
+        self.assertEqual([(r["place"], r["n"]) for r in rows], [("begin", 3), ("middle", 3), ("end", 3)])
+        self.assertEqual({s["turn"] for s in self.samples()}, {0, 1, 2})
+        self.out = self.folder / "docs"
+        rows = self.rows("docs", "--ctx", "500", "--docs", "2", "--tasks", "docs_facts")
+        self.assertEqual([r["place"] for r in rows], ["first", "middle", "last"])
+
+    def test_files_of_suites(self):
+        path = self.folder / "needles.jsonl"
+        path.write_text(json.dumps(FACT) + "\n")
+        rows = self.rows("jsonl", str(path), "--format", "needle", "--ctx", "400")
+        self.assertEqual([(r["task"], r["n"]) for r in rows], [("needle_file", 1)])
+        path = self.folder / "long.jsonl"
+        row = {"input": "Which colour?", "context": "The gate is green. " * 400, "answers": ["green"],
+               "dataset": "hotpotqa", "all_classes": None}
+        path.write_text(json.dumps(row) + "\n" + json.dumps(row | {"answers": []}) + "\n")
+        self.out = self.folder / "long"
+        done = self.run_eval("jsonl", str(path), "--format", "longbench", code=1)
+        self.assertIn(f"{path}:2: field 'answers' is an empty list", done.stderr)
+        path.write_text(json.dumps(row) + "\n")
+        rows = self.rows("jsonl", str(path), "--format", "longbench", "--ctx", "512")
+        self.assertEqual(self.samples()[0]["metric"], "f1")
+        self.assertLessEqual(self.samples()[0]["prompt_n"], 512 - 32)  # its middle was cut out
+
+    def test_wrong_usage(self):
+        for args, words in [
+            (("needle", "--depths", "101"), "--depths"),
+            (("needle", "--ctx", "4x"), "'4x'"),
+            (("needle", "--needle", "x"), "--question"),
+            (("needle", "--methods", "full,nothing"), "nothing"),
+            (("ruler", "--tasks", "vt,wt"), "'wt'"),
+            (("jsonl",), "FILE"),
+        ]:
+            done = self.run_eval(*args, code=2)
+            self.assertIn(words, done.stderr)
+        done = saccade("eval", "needle", "-m", model_path())
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--out", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
