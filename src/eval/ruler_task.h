@@ -38,10 +38,8 @@ sac_status ruler_finish(const struct ruler_draw *d, struct task_sample *out, str
 sac_status ruler_niah_build(const void *arg, uint32_t size, struct task_sample *out,
                             sac_error *err);
 sac_status ruler_vt_build(const void *arg, uint32_t size, struct task_sample *out, sac_error *err);
-sac_status ruler_cwe_build(const void *arg, uint32_t size, struct task_sample *out,
-                           sac_error *err);
-sac_status ruler_fwe_build(const void *arg, uint32_t size, struct task_sample *out,
-                           sac_error *err);
+sac_status ruler_cwe_build(const void *arg, uint32_t size, struct task_sample *out, sac_error *err);
+sac_status ruler_fwe_build(const void *arg, uint32_t size, struct task_sample *out, sac_error *err);
 sac_status ruler_qa_build(const void *arg, uint32_t size, struct task_sample *out, sac_error *err);
 sac_status ruler_qa_hop_build(const void *arg, uint32_t size, struct task_sample *out,
                               sac_error *err);
