@@ -95,7 +95,7 @@ static void format_real(double d, bool single, char out[GGUF_KEY_TEXT])
 
 void gguf_key_format(const struct gguf_key *k, uint64_t i, char out[GGUF_KEY_TEXT])
 {
-    assert(i < k->n);
+    assert(out && i < k->n);
     const struct number v = load(k, i);
     switch (v.kind) {
     case NUMBER_NONE:
