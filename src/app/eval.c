@@ -24,6 +24,7 @@ static const struct eval_command commands[] = {
     {"docs", eval_cmd_docs, "questions over several documents, by the place of the evidence"},
     {"jsonl", eval_cmd_jsonl, "the data files of LongBench, RULER, LoopServe, needle sets"},
     {"report", eval_cmd_report, "one page with plots from what an evaluation left in a directory"},
+    {"fidelity", eval_cmd_fidelity, "distance to dense f16 attention on a text, token by token"},
     {"read", eval_cmd_read, "turn a recording of attention into CSV"},
     {0},
 };

@@ -12,7 +12,6 @@
 #include "app/input.h"
 #include "app/interrupt.h"
 #include "app/klfile.h"
-#include "app/logprob.h"
 #include "app/options.h"
 #include "app/output.h"
 #include "app/progress.h"
@@ -20,6 +19,7 @@
 
 #include "base/mem.h"
 #include "base/workers.h"
+#include "eval/logprob.h"
 #include "saccade.h"
 
 #include <assert.h>

@@ -14,7 +14,7 @@
 static const struct reading_shape shape = {3, 4, 2, 64, 32};
 static const char *const methods[] = {"full", "streaming:window=64"};
 static const struct reading_names names = {"tiny", methods, 2};
-static char path[] = "/tmp/test_reading_XXXXXX";
+static char path[] = P_tmpdir "/test_reading_XXXXXX";
 
 #define PAGES_MAX 40u
 

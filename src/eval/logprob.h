@@ -1,6 +1,6 @@
 /* logprob.h: what evaluation needs of a row of logits. */
-#ifndef SAC_APP_LOGPROB_H
-#define SAC_APP_LOGPROB_H
+#ifndef SAC_EVAL_LOGPROB_H
+#define SAC_EVAL_LOGPROB_H
 
 #include <stdint.h>
 

@@ -4,7 +4,7 @@
  * exp is a polynomial of degree 6 in [-ln2/2, ln2/2] scaled by a power of two: relative error below
  * 2e-7, and exactly 0 below -87, where a float would be denormal and its share of the sum nothing.
  */
-#include "app/logprob.h"
+#include "eval/logprob.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,0 +1,366 @@
+/* fidelity.c: see the header.
+ *
+ * One engine serves the reference and the subjects when model and KV type are the same: the prompt
+ * is computed once and forked. Else a second engine takes the first one's place; what the reference
+ * said and did is kept: its log-probabilities, its page masses, its attention outputs.
+ *
+ * A row's result depends on the row alone, so full attention compared with itself is 0 in every
+ * figure, exactly. mass and out_err hold a layer against dense attention of its own inputs, so they
+ * see what a method leaves out but not another model; overlap and drift are against the reference's
+ * run and see everything that changed before. */
+#include "eval/fidelity.h"
+
+#include "base/mem.h"
+#include "eval/logprob.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLACK_TOK 128u /* pages that a fork does not share, rounded up */
+#define N_TOP     5u
+
+struct totals {
+    struct fidelity_attention sum;
+    uint64_t n, bytes, bytes_reference;
+};
+
+struct work {
+    const struct fidelity_params *p;
+    sac_engine *engine;
+    uint32_t first; /* position of the first scored token */
+    uint32_t n_layer, n_head, n_kv_head, head_dim, n_vocab, n_page;
+    bool is_reference;
+    uint32_t subject_i;
+    /* Of the reference. */
+    float *logp;       /* [n_score, n_vocab] */
+    float *mass;       /* [n_score, n_layer, n_kv_head, n_page], at a record's first row */
+    float *out;        /* [n_score, n_layer, n_head, head_dim] */
+    uint64_t *bytes;   /* [n_score, n_layer, n_kv_head] */
+    double *nll_dense; /* [n_score] */
+    /* Of the run at hand. */
+    double *kl, *nll, *top1, *top5; /* [n_score] */
+    struct totals *totals;          /* [n_layer] */
+    uint64_t n_step, n_step_all;    /* rows computed and to compute, for the share */
+};
+
+/* ---- Distributions ---- */
+
+/* The likeliest tokens, likeliest first; of equals the first. */
+static void find_top(const float *logp, uint32_t n, uint32_t top[N_TOP])
+{
+    uint32_t n_top = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (n_top == N_TOP && !(logp[i] > logp[top[N_TOP - 1]])) continue;
+        uint32_t at = n_top < N_TOP ? n_top++ : N_TOP - 1;
+        for (; at > 0 && logp[i] > logp[top[at - 1]]; at--) top[at] = top[at - 1];
+        top[at] = i;
+    }
+}
+
+static void on_row(void *user, const sac_row *row)
+{
+    struct work *w = user;
+    const uint32_t i = row->pos - w->first;
+    const int32_t next = w->p->tok[row->pos + 1];
+    float *reference = w->logp + (size_t)i * w->n_vocab;
+    uint32_t top[N_TOP], top_reference[N_TOP], n_same = 0;
+    assert(row->pos >= w->first && i < w->p->n_score && w->n_vocab >= N_TOP);
+    (void)logprob_from_logits(row->logits, w->n_vocab);
+    if (w->is_reference) {
+        memcpy(reference, row->logits, w->n_vocab * sizeof *reference);
+        w->nll_dense[i] = -(double)reference[next];
+        return;
+    }
+    find_top(row->logits, w->n_vocab, top);
+    find_top(reference, w->n_vocab, top_reference);
+    for (uint32_t a = 0; a < N_TOP; a++)
+        for (uint32_t b = 0; b < N_TOP; b++) n_same += top[a] == top_reference[b];
+    /* Rounding can take a divergence of nothing below 0. */
+    w->kl[i] = fmax(0, logprob_kl(reference, row->logits, w->n_vocab));
+    w->nll[i] = -(double)row->logits[next];
+    w->top1[i] = top[0] == top_reference[0];
+    w->top5[i] = (double)n_same / N_TOP;
+}
+
+/* ---- Attention ---- */
+
+static void keep_reference(struct work *w, const sac_read_record *r, size_t place, float *out)
+{
+    memcpy(w->mass + place * w->n_page, r->page_mass, r->n_page * sizeof *w->mass);
+    w->bytes[place] = r->k_bytes + r->v_bytes;
+    for (uint32_t row = 0; row < r->n_row; row++)
+        memcpy(out + (size_t)row * w->n_layer * w->n_head * w->head_dim,
+               r->out + row * r->out_stride, (size_t)r->n_query * w->head_dim * sizeof *out);
+}
+
+/* |output - reference| / |reference| of all rows and query heads of a record. */
+static double output_distance(const struct work *w, const sac_read_record *r, const float *out)
+{
+    double off = 0, norm = 0;
+    for (uint32_t row = 0; row < r->n_row; row++) {
+        const float *is = r->out + row * r->out_stride;
+        const float *was = out + (size_t)row * w->n_layer * w->n_head * w->head_dim;
+        for (size_t k = 0; k < (size_t)r->n_query * w->head_dim; k++) {
+            const double d = (double)is[k] - (double)was[k];
+            off += d * d;
+            norm += (double)was[k] * (double)was[k];
+        }
+    }
+    return norm > 0 ? sqrt(off / norm) : off > 0 ? INFINITY : 0;
+}
+
+static void on_record(void *user, const sac_read_record *r)
+{
+    struct work *w = user;
+    const size_t i = r->pos - w->first,
+                 place = (i * w->n_layer + r->layer) * w->n_kv_head + r->kv_head;
+    float *out = w->out + ((i * w->n_layer + r->layer) * w->n_head + r->kv_head * r->n_query) *
+                              (size_t)w->head_dim;
+    assert(r->pos >= w->first && i + r->n_row <= w->p->n_score && r->n_page <= w->n_page);
+    if (w->is_reference) {
+        keep_reference(w, r, place, out);
+        return;
+    }
+    struct totals *t = &w->totals[r->layer];
+    double overlap = 0;
+    for (uint32_t p = 0; p < r->n_page; p++)
+        overlap += fmin((double)r->page_mass[p], (double)w->mass[place * w->n_page + p]);
+    t->n++;
+    t->sum.mass += (double)r->mass;
+    t->sum.out_err += (double)r->out_err;
+    t->sum.overlap += overlap;
+    t->sum.drift += output_distance(w, r, out);
+    t->bytes += r->k_bytes + r->v_bytes + r->side_bytes;
+    t->bytes_reference += w->bytes[place];
+    if (w->p->recording) reading_put(w->p->recording, r);
+}
+
+/* ---- Results ---- */
+
+static int rising(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double mean(const double *x, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += x[i];
+    return sum / n;
+}
+
+/* Between the two nearest of rising values. */
+static double quantile(const double *x, uint32_t n, double share)
+{
+    const double at = share * (n - 1);
+    const uint32_t i = (uint32_t)at, next = i + 1 < n ? i + 1 : i;
+    return x[i] + (x[next] - x[i]) * (at - i);
+}
+
+static struct fidelity_attention attention_means(const struct totals *t)
+{
+    const double n = (double)t->n;
+    return (struct fidelity_attention){
+        .mass = t->sum.mass / n,
+        .out_err = t->sum.out_err / n,
+        .overlap = t->sum.overlap / n,
+        .drift = t->sum.drift / n,
+        .byte_ratio = (double)t->bytes / (double)t->bytes_reference,
+    };
+}
+
+static void add_totals(struct totals *to, const struct totals *from)
+{
+    to->n += from->n;
+    to->sum.mass += from->sum.mass;
+    to->sum.out_err += from->sum.out_err;
+    to->sum.overlap += from->sum.overlap;
+    to->sum.drift += from->sum.drift;
+    to->bytes += from->bytes;
+    to->bytes_reference += from->bytes_reference;
+}
+
+static sac_status sum_up(struct work *w, struct fidelity_row *out, sac_error *err)
+{
+    const uint32_t n = w->p->n_score;
+    struct totals all = {0};
+    out->layer = mem_calloc(w->n_layer, sizeof *out->layer);
+    if (!out->layer) return error_set(err, SAC_ERR_MEMORY, "no memory for %u layers", w->n_layer);
+    out->n_layer = w->n_layer;
+    for (uint32_t l = 0; l < w->n_layer; l++) {
+        out->layer[l] = attention_means(&w->totals[l]);
+        add_totals(&all, &w->totals[l]);
+    }
+    out->all = attention_means(&all);
+    out->kl_mean = mean(w->kl, n);
+    qsort(w->kl, n, sizeof *w->kl, rising);
+    out->kl_median = quantile(w->kl, n, 0.5);
+    out->kl_p90 = quantile(w->kl, n, 0.9);
+    out->kl_p99 = quantile(w->kl, n, 0.99);
+    out->kl_max = w->kl[n - 1];
+    out->top1 = mean(w->top1, n);
+    out->top5 = mean(w->top5, n);
+    out->ppl = exp(mean(w->nll, n));
+    out->ppl_dense = exp(mean(w->nll_dense, n));
+    return SAC_OK;
+}
+
+/* ---- Runs ---- */
+
+/* Computes what pends. */
+static sac_status drain(struct work *w, sac_error *err)
+{
+    for (;;) {
+        uint32_t n = 0;
+        TRY(sac_step(w->engine, on_row, w, &n, err));
+        if (n == 0) return SAC_OK;
+        w->n_step += n;
+        if (w->p->recording) TRY(reading_flush(w->p->recording, err));
+        if (w->p->stop && w->p->stop(w->p->user, (double)w->n_step / (double)w->n_step_all))
+            return error_set(err, SAC_ERR_CANCELLED, "stopped");
+    }
+}
+
+/* The scored tokens, on a fork of the prompt. */
+static sac_status score(struct work *w, sac_seq base, uint32_t decode_i, sac_error *err)
+{
+    sac_seq s;
+    const sac_row_kind kind = w->p->prompt_form ? SAC_ROW_PROMPT : SAC_ROW_DECODE;
+    memset(w->totals, 0, w->n_layer * sizeof *w->totals);
+    TRY(sac_seq_fork(w->engine, base, &s, err));
+    sac_status status;
+    TRY_FAIL(sac_seq_use_decode(w->engine, s, decode_i, err));
+    TRY_FAIL(
+        sac_seq_append(w->engine, s, w->p->tok + w->first, w->p->n_score, kind, SAC_WANT_ALL, err));
+    TRY_FAIL(sac_engine_set_recorder(w->engine, on_record, w, err));
+    status = drain(w, err);
+fail:
+    if (sac_engine_set_recorder(w->engine, NULL, NULL, NULL) != SAC_OK)
+        assert(!"switching off cannot fail");
+    sac_seq_remove(w->engine, s);
+    return status;
+}
+
+static sac_status begin(struct work *w, const sac_model *model, const sac_engine_params *params,
+                        sac_seq *out_base, sac_error *err)
+{
+    sac_engine_free(w->engine);
+    w->engine = NULL;
+    TRY(sac_engine_create(&w->engine, model, params, err));
+    TRY(sac_seq_create(w->engine, out_base, err));
+    TRY(sac_seq_append(w->engine, *out_base, w->p->tok, w->first, SAC_ROW_PROMPT, SAC_WANT_NONE,
+                       err));
+    return drain(w, err);
+}
+
+static sac_status score_subject(struct work *w, sac_seq base, struct fidelity_row *out,
+                                sac_error *err)
+{
+    const sac_engine_stats before = sac_engine_get_stats(w->engine);
+    if (w->p->recording) w->p->recording->method_i = w->subject_i;
+    TRY(score(w, base, w->subject_i, err));
+    const sac_engine_stats after = sac_engine_get_stats(w->engine);
+    const uint64_t n_seen = after.n_tok_seen - before.n_tok_seen;
+    out->share_read = n_seen ? (double)(after.n_tok_read - before.n_tok_read) / (double)n_seen : 1;
+    return sum_up(w, out, err);
+}
+
+static sac_status run(struct work *w, struct fidelity_row *out, sac_error *err)
+{
+    const struct fidelity_params *p = w->p;
+    const char *decode[SUBJECTS_MAX] = {0};
+    const bool same =
+        p->model == p->other && p->engine.type_k == SAC_KV_F16 && p->engine.type_v == SAC_KV_F16;
+    const uint64_t n_score_rows = (uint64_t)(p->subjects->n + 1) * p->n_score;
+    sac_engine_params params = p->engine;
+    sac_seq base;
+    uint32_t full_i = 0;
+    params.n_ctx = p->ctx;
+    params.n_seq_max = 2;
+    params.n_kv_tok = (uint64_t)p->ctx + SLACK_TOK;
+    params.record = true;
+    params.decode = decode;
+    params.n_decode = p->subjects->n;
+    for (uint32_t i = 0; i < p->subjects->n; i++) decode[i] = p->subjects->decode[i];
+    if (same) { /* the reference's method stands behind the subjects, unless it is one of them */
+        while (full_i < params.n_decode && strcmp(decode[full_i], "full") != 0) full_i++;
+        if (full_i == SUBJECTS_MAX)
+            return error_set(err, SAC_ERR_ARG, "more than %u methods beside full", full_i - 1);
+        if (full_i == params.n_decode) decode[params.n_decode++] = "full";
+    }
+    w->n_step_all = (same ? 1 : 2) * (uint64_t)w->first + n_score_rows;
+    sac_engine_params reference = params;
+    reference.type_k = reference.type_v = SAC_KV_F16;
+    if (!same) reference.n_decode = 0;
+    TRY(begin(w, p->model, &reference, &base, err));
+    w->is_reference = true;
+    TRY(score(w, base, full_i, err));
+    w->is_reference = false;
+    if (!same) TRY(begin(w, p->other, &params, &base, err));
+    for (w->subject_i = 0; w->subject_i < p->subjects->n; w->subject_i++)
+        TRY(score_subject(w, base, &out[w->subject_i], err));
+    return SAC_OK;
+}
+
+static bool same_shape(const sac_model_info *a, const sac_model_info *b)
+{
+    return a->n_layer == b->n_layer && a->n_head == b->n_head && a->n_kv_head == b->n_kv_head &&
+           a->head_dim == b->head_dim && a->n_vocab == b->n_vocab;
+}
+
+static sac_status allocate(struct work *w, sac_error *err)
+{
+    const size_t n = w->p->n_score, n_record = n * w->n_layer * w->n_kv_head;
+    w->logp = mem_calloc(n * w->n_vocab, sizeof *w->logp);
+    w->mass = mem_calloc(n_record * w->n_page, sizeof *w->mass);
+    w->out = mem_calloc(n * w->n_layer * w->n_head * w->head_dim, sizeof *w->out);
+    w->bytes = mem_calloc(n_record, sizeof *w->bytes);
+    w->nll_dense = mem_calloc(5 * n, sizeof *w->nll_dense);
+    w->totals = mem_calloc(w->n_layer, sizeof *w->totals);
+    if (!w->logp || !w->mass || !w->out || !w->bytes || !w->nll_dense || !w->totals)
+        return error_set(err, SAC_ERR_MEMORY, "no memory to keep the reference of %zu tokens", n);
+    w->kl = w->nll_dense + n;
+    w->nll = w->nll_dense + 2 * n;
+    w->top1 = w->nll_dense + 3 * n;
+    w->top5 = w->nll_dense + 4 * n;
+    return SAC_OK;
+}
+
+sac_status fidelity_run(struct fidelity_row *out, const struct fidelity_params *p, sac_error *err)
+{
+    const sac_model_info info = sac_model_get_info(p->model), other = sac_model_get_info(p->other);
+    struct work w = {
+        .p = p,
+        .first = p->ctx - p->n_score,
+        .n_layer = info.n_layer,
+        .n_head = info.n_head,
+        .n_kv_head = info.n_kv_head,
+        .head_dim = info.head_dim,
+        .n_vocab = info.n_vocab,
+        .n_page = p->ctx / READING_PAGE_TOK + 1,
+    };
+    assert(p->n_score > 0 && p->n_score < p->ctx);
+    if (!same_shape(&info, &other))
+        return error_set(err, SAC_ERR_ARG,
+                         "the models %s and %s differ in layers, heads or vocabulary", info.name,
+                         other.name);
+    sac_status status = allocate(&w, err);
+    if (status == SAC_OK) status = run(&w, out, err);
+    sac_engine_free(w.engine);
+    mem_free(w.logp);
+    mem_free(w.mass);
+    mem_free(w.out);
+    mem_free(w.bytes);
+    mem_free(w.nll_dense);
+    mem_free(w.totals);
+    return status;
+}
+
+void fidelity_deinit(struct fidelity_row *row)
+{
+    mem_free(row->layer);
+    *row = (struct fidelity_row){0};
+}
