@@ -15,6 +15,7 @@
 static void on_record(void *user, const sac_read_record *r)
 {
     struct passages *p = user;
+    if (r->layer < p->first_layer) return;
     const size_t n = r->n_page < p->n_page ? r->n_page : p->n_page;
     for (size_t i = 0; i < n; i++) {
         const double mass = (double)r->page_mass[i];
@@ -24,8 +25,10 @@ static void on_record(void *user, const sac_read_record *r)
     p->n_record++;
 }
 
-sac_status passages_begin(struct passages *p, sac_engine *engine, size_t n_tok, sac_error *err)
+sac_status passages_begin(struct passages *p, sac_engine *engine, uint32_t n_layer, size_t n_tok,
+                          sac_error *err)
 {
+    p->first_layer = n_layer / 2;
     p->n_page = n_tok / PAGE_TOK + 1;
     p->weight = mem_calloc(p->n_page, sizeof *p->weight);
     p->mass = mem_calloc(p->n_page, sizeof *p->mass);

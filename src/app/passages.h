@@ -6,7 +6,10 @@
  * the template or the question, which say nothing of the document.
  *
  * A mass counts with its square: a page that one head looks at squarely is what was read, one at
- * which many heads glance is not. */
+ * which many heads glance is not. The lower layers look at punctuation and at sinks beyond the
+ * first page whatever is asked. With both rules a hidden sentence holds nine tenths of the weight
+ * where the plain mean of masses gives it between two and four (4K tokens, qwen2.5-coder-0.5b; 487
+ * tokens, smollm2-135m). */
 #ifndef SAC_APP_PASSAGES_H
 #define SAC_APP_PASSAGES_H
 
@@ -21,7 +24,7 @@ struct cJSON;
 struct passage {
     size_t begin, end; /* bytes of the document */
     double share;      /* of the weight of all passages; 0 to 1 */
-    double mass;       /* mean softmax mass over rows, layers and KV heads */
+    double mass;       /* mean softmax mass over rows, upper layers and KV heads */
 };
 
 struct passages {
@@ -32,6 +35,7 @@ struct passages {
     double *weight, *mass; /* [n_page] sums while recording; owned */
     size_t n_page;
     uint64_t n_record;
+    uint32_t first_layer; /* that counts */
 };
 
 /* What the pages are mapped to. */
@@ -44,7 +48,8 @@ struct passages_prompt {
 };
 
 /* Records from the next step on; the engine was created with `record`. `n_tok`: of the prompt. */
-sac_status passages_begin(struct passages *p, sac_engine *engine, size_t n_tok, sac_error *err);
+sac_status passages_begin(struct passages *p, sac_engine *engine, uint32_t n_layer, size_t n_tok,
+                          sac_error *err);
 /* SAC_ERR_UNSUPPORTED if the document does not stand in the prompt as it is. */
 sac_status passages_make(struct passages *p, const struct passages_prompt *prompt, sac_error *err);
 void passages_deinit(struct passages *p);

@@ -166,7 +166,7 @@ void passages_print_html(const struct passages *p, const struct passages_page *p
     add_html(out, page->answer);
     strbuf_adds(out,
                 "</dd></dl>\n<p>Marked passages held the most softmax mass while the answer was "
-                "made, over all its tokens, layers and heads, each mass counted with its square. "
+                "made, over its tokens, the upper layers and all heads, each mass squared. "
                 "The first 32 tokens and the question are left out.</p>\n"
                 "<section aria-label=\"Document\" class=\"text\">");
     add_document(p, out);

@@ -168,7 +168,8 @@ static sac_status read_ahead(struct run *r, sac_error *err)
     r->ahead_ms = (double)(clock_us() - start_us) * 1e-3;
     r->gen.request.prompt = r->tok + n;
     r->gen.request.n_prompt = 1;
-    return passages_begin(&r->passages, r->engine, r->n_tok, err);
+    const uint32_t n_layer = sac_model_get_info(r->model).n_layer;
+    return passages_begin(&r->passages, r->engine, n_layer, r->n_tok, err);
 }
 
 /* The prompt that was computed ahead is part of the answer's times. */

@@ -134,6 +134,68 @@ class Answers(unittest.TestCase):
         self.assertIn("Paris", q8["text"])
 
 
+class Reading(unittest.TestCase):
+    """--show-reading: where the answer looked, without changing what it says."""
+    FACT = "The password of the harbour office is 48213."
+    ASK = "What is the password of the harbour office?"
+
+    def setUp(self):
+        filler = "The sea was calm that day and nobody had much to do but to mend the nets. "
+        self.document = filler * 18 + self.FACT + " " + filler * 6
+        self.file = tempfile.NamedTemporaryFile("w", suffix=".txt")
+        self.addCleanup(self.file.close)
+        self.file.write(self.document)
+        self.file.flush()
+        self.args = ("-f", self.file.name, "-p", self.ASK, "-n", "12", *GREEDY)
+
+    def show(self, *more, env=None):
+        done = saccade("run", "-m", model_path(), *self.args, "--show-reading", "-q", *more,
+                       env={"NO_COLOR": "", "CLICOLOR_FORCE": "", **(env or {})})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_json_finds_the_passage_and_changes_nothing_else(self):
+        plain, shown = run_json(*self.args), run_json(*self.args, "--show-reading")
+        self.assertEqual((shown["tokens"], shown["text"]), (plain["tokens"], plain["text"]))
+        self.assertEqual(shown["timings"]["prompt_n"], plain["timings"]["prompt_n"])
+        self.assertGreaterEqual(shown["timings"]["ttft_ms"], shown["timings"]["prompt_ms"] * 0.9)
+        passages = shown["reading"]
+        self.assertAlmostEqual(sum(p["share"] for p in passages), 1, places=6)
+        text = self.document.strip()
+        at = text.index("48213")
+        best = max(passages, key=lambda p: p["share"])
+        self.assertTrue(best["begin"] <= at < best["end"], text[best["begin"]:best["end"]])
+        for a, b in zip(passages, passages[1:]):
+            self.assertTrue(a["begin"] < a["end"] <= b["begin"])
+        for p in passages:
+            piece = text[p["begin"]:p["end"]]
+            self.assertFalse(piece[0].isspace())
+            self.assertTrue(p["end"] == len(text) or text[p["end"]].isspace() or piece[-1].isspace())
+
+    def test_text_marks_it_in_brackets_or_colours(self):
+        plain = self.show()
+        self.assertNotIn("\x1b", plain)
+        self.assertRegex(plain, r"\[\d+ %: [^\]]*48213")
+        self.assertIn("hardly read", plain)  # the rest is folded
+        rich = self.show(env={"CLICOLOR_FORCE": "1", "COLORTERM": "truecolor", "TERM": "xterm"})
+        self.assertRegex(rich, r"\x1b\[38;2;[\d;]+48;2;[\d;]+m[^\x1b]*48213")
+        self.assertEqual(self.show(env={"CLICOLOR_FORCE": "1", "NO_COLOR": "1"}), plain)
+
+    def test_page_is_complete(self):
+        page = self.show("-o", "html")
+        self.assertTrue(page.startswith("<!DOCTYPE html>") and page.endswith("</html>\n"))
+        self.assertIn("default-src 'none'", page)
+        self.assertRegex(page, r"<mark class=\"r[1-4]\"[^>]*>[^<]*48213")
+        self.assertIn(self.ASK, page)
+
+    def test_it_needs_a_document(self):
+        for args, word in ((("-p", "x", "--show-reading"), "document"),
+                           (("-p", "x", "-o", "html"), "--show-reading")):
+            done = saccade("run", "-m", model_path(), *args)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(word, done.stderr)
+
+
 class Refusals(unittest.TestCase):
     def assert_fails(self, args, code, *words, **kwargs):
         done = saccade("run", "-m", model_path(), *args, **kwargs)

@@ -59,7 +59,7 @@ static void setup(struct fixture *f)
         strbuf_addf(&f->document, "t%03d ", i);
     }
     f->tok[N_TOK - 1] = 1001;
-    assert_int_equal(passages_begin(&f->p, NULL, N_TOK, NULL), SAC_OK);
+    assert_int_equal(passages_begin(&f->p, NULL, 4, N_TOK, NULL), SAC_OK);
 }
 
 static void teardown(struct fixture *f)
@@ -68,9 +68,10 @@ static void teardown(struct fixture *f)
     strbuf_deinit(&f->document);
 }
 
-static void record(const float *mass)
+static void record(uint32_t layer, const float *mass)
 {
-    const sac_read_record r = {.kind = SAC_ROW_DECODE, .n_page = N_PAGE, .page_mass = mass};
+    const sac_read_record r = {
+        .kind = SAC_ROW_DECODE, .layer = layer, .n_page = N_PAGE, .page_mass = mass};
     recorder(recorder_user, &r);
 }
 
@@ -89,9 +90,11 @@ static void test_passages(void **state)
     mass[0] = 0.5f; /* a sink */
     mass[4] = 0.4f;
     mass[6] = 0.1f;
-    record(mass);
+    record(2, mass);
     mass[4] = 0.2f;
-    record(mass);
+    record(3, mass);
+    mass[7] = 0.9f;
+    record(1, mass); /* of the lower half: not counted */
     assert_int_equal(make(&f, NULL), SAC_OK);
     double total = 0;
     for (size_t i = 0; i < f.p.n; i++) {
