@@ -24,19 +24,20 @@ sac_status summary_bootstrap(struct summary_mean *out, const double *value, size
                              sac_error *err)
 {
     struct rng r = rng_stream("bootstrap", n, seed, 0);
+    double sum = 0;
     *out = (struct summary_mean){.mean = (double)NAN, .low = (double)NAN, .high = (double)NAN};
-    if (n == 0) return SAC_OK;
-    double *mean = mem_alloc(N_RESAMPLE * sizeof *mean), sum = 0;
-    if (!mean) return error_set(err, SAC_ERR_MEMORY, "out of memory for a summary");
     for (size_t i = 0; i < n; i++) sum += value[i];
+    out->n = (uint32_t)n;
+    if (n > 0) out->mean = sum / (double)n;
+    if (n < 2) return SAC_OK; /* one sample says nothing about others */
+    double *mean = mem_alloc(N_RESAMPLE * sizeof *mean);
+    if (!mean) return error_set(err, SAC_ERR_MEMORY, "out of memory for a summary");
     for (size_t b = 0; b < N_RESAMPLE; b++) {
         double s = 0;
         for (size_t i = 0; i < n; i++) s += value[rng_below(&r, n)];
         mean[b] = s / (double)n;
     }
     qsort(mean, N_RESAMPLE, sizeof *mean, compare_doubles);
-    out->n = (uint32_t)n;
-    out->mean = sum / (double)n;
     out->low = mean[(size_t)(0.025 * (N_RESAMPLE - 1))];
     out->high = mean[(size_t)ceil(0.975 * (N_RESAMPLE - 1))];
     mem_free(mean);
@@ -205,6 +206,16 @@ static void add_cell(struct strbuf *out, const char *fmt_digits, double v)
     strbuf_addf(out, " %s |", isfinite(v) ? text : "-");
 }
 
+static void add_interval(struct strbuf *out, bool is_signed, const struct summary_mean *m)
+{
+    if (!isfinite(m->low))
+        strbuf_adds(out, " |");
+    else if (is_signed)
+        strbuf_addf(out, " %+.1f to %+.1f |", 100 * m->low, 100 * m->high);
+    else
+        strbuf_addf(out, " %.1f to %.1f |", 100 * m->low, 100 * m->high);
+}
+
 void summary_markdown(const struct summary *s, struct strbuf *out)
 {
     strbuf_adds(out, "| task | ctx | method | n | score | 95 % | difference | 95 % | read | mass | "
@@ -215,15 +226,12 @@ void summary_markdown(const struct summary *s, struct strbuf *out)
         strbuf_addf(out, "| %s%s%s | %u | %s | %u |", r->task, r->place[0] ? " " : "", r->place,
                     r->ctx, r->method, r->score.n);
         add_cell(out, "1", 100 * r->score.mean);
-        if (r->score.n)
-            strbuf_addf(out, " %.1f to %.1f |", 100 * r->score.low, 100 * r->score.high);
+        add_interval(out, false, &r->score);
+        if (r->diff_to[0])
+            strbuf_addf(out, " %+.1f |", 100 * r->diff.mean);
         else
             strbuf_adds(out, " |");
-        if (r->diff_to[0])
-            strbuf_addf(out, " %+.1f | %+.1f to %+.1f |", 100 * r->diff.mean, 100 * r->diff.low,
-                        100 * r->diff.high);
-        else
-            strbuf_adds(out, " | |");
+        add_interval(out, true, &r->diff);
         add_cell(out, "3", r->share_read);
         add_cell(out, "3", r->mass_mean);
         add_cell(out, "1", r->ttft_ms * 1e-3);

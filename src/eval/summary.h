@@ -9,7 +9,7 @@
 struct cJSON;
 
 struct summary_mean {
-    double mean, low, high; /* 95 %; NAN without a value */
+    double mean, low, high; /* 95 %; NAN without a value, the interval also for one alone */
     uint32_t n;
 };
 

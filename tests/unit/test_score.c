@@ -175,6 +175,8 @@ static void bootstrap_holds_the_mean(void **state)
     assert_int_equal(summary_bootstrap(&m, half, 16, 1, NULL), SAC_OK);
     /* The mean of 16 coins has a standard deviation of 1/8: 95 % lie within 0.245. */
     assert_true(m.mean == 0.5 && fabs(m.low - 0.255) < 0.07 && fabs(m.high - 0.745) < 0.07);
+    assert_int_equal(summary_bootstrap(&m, half + 1, 1, 1, NULL), SAC_OK);
+    assert_true(m.mean == 1 && m.n == 1 && isnan(m.low)); /* one sample has no interval */
     assert_int_equal(summary_bootstrap(&m, half, 0, 1, NULL), SAC_OK);
     assert_true(isnan(m.mean));
 }
