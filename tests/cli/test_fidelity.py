@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""`saccade eval fidelity` and `eval read` on a real small model: dense attention is no distance from
+itself, rounded keys and values a small one, and a file with two layers swapped is found out by every
+figure that compares models."""
+import csv
+import io
+import json
+import os
+import pathlib
+import re
+import tempfile
+import unittest
+
+from cli import ROOT, model_path, saccade
+
+TEXT = str(ROOT / "docs" / "cli.md")
+COMMON = ("-f", TEXT, "-c", "256", "-k", "16", "-o", "json")
+DISTANCES = ("kl_mean", "kl_median", "kl_p90", "kl_p99", "kl_max", "drift_mean")
+LIKENESSES = ("top1", "top5", "overlap_mean")
+
+
+def fidelity(*args):
+    done = saccade("eval", "fidelity", "-m", model_path(), *COMMON, *args)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def swap_layers(source, target, a, b):
+    """Exchanges the names of two layers' tensors, which are of one length."""
+    data = pathlib.Path(source).read_bytes()
+    a, b = f"blk.{a}.".encode(), f"blk.{b}.".encode()
+    head, rest = data[:16 << 20], data[16 << 20:]
+    assert len(a) == len(b) and head.count(a) == head.count(b) > 0
+    head = re.sub(re.escape(a) + b"|" + re.escape(b), lambda m: b if m.group() == a else a, head)
+    pathlib.Path(target).write_bytes(head + rest)
+
+
+class Fidelity(unittest.TestCase):
+    def test_full_is_no_distance_and_a_window_is_some(self):
+        with tempfile.TemporaryDirectory() as folder:
+            full, window = fidelity("--methods", "full,streaming:sink=4,budget=64",
+                                    "--sparse-min-ctx", "1", "--out", folder)
+            self.assertEqual(json.loads(pathlib.Path(folder, "fidelity.json").read_text()),
+                             [full, window])
+            self.assertIn("| full | 256 |", pathlib.Path(folder, "fidelity.md").read_text())
+            done = saccade("eval", "read", os.path.join(folder, "reading.sacr"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            rows = list(csv.DictReader(io.StringIO(done.stdout)))
+            pages = json.loads(saccade("eval", "read", os.path.join(folder, "reading.sacr"), "-o",
+                                       "json", "--pages").stdout)
+        for key in DISTANCES:
+            self.assertEqual(full[key], 0, key)
+            self.assertGreater(window[key], 0, key)
+        self.assertEqual((full["top1"], full["top5"]), (1, 1))
+        self.assertEqual((full["share_read"], full["byte_ratio"]), (1, 1))
+        self.assertEqual(full["ppl"], full["ppl_dense"])
+        self.assertAlmostEqual(full["mass_mean"], 1, places=5)
+        self.assertAlmostEqual(full["overlap_mean"], 1, places=5)
+        self.assertLess(window["share_read"], 0.5)
+        self.assertLess(window["mass_mean"], 1)
+        self.assertGreater(window["out_err_mean"], full["out_err_mean"])
+        self.assertEqual(len(window["per_layer"]), 30)
+        # The recording says the same of both methods.
+        self.assertEqual(len(rows), 2 * 16 * 30 * 3)
+        self.assertEqual(pages["methods"], ["full", "streaming:sink=4,budget=64"])
+        for want in (full, window):
+            mass = [float(r["mass"]) for r in rows if r["method"] == want["method"]]
+            self.assertAlmostEqual(sum(mass) / len(mass), want["mass_mean"], places=5)
+        for record in pages["records"]:
+            self.assertAlmostEqual(sum(record["page_mass"]), 1, places=2)
+            self.assertEqual(len(record["page"]), record["n_page_read"])
+
+    def test_q8_is_a_small_distance_in_both_forms(self):
+        for form in ((), ("--prefill-form",)):
+            (row,) = fidelity("-ctk", "q8", "-ctv", "q8", *form)
+            self.assertTrue(0 < row["kl_mean"] < 1e-2, row)
+            self.assertGreater(row["drift_mean"], 0)
+            self.assertLess(row["byte_ratio"], 0.9)
+
+    def test_swapped_layers_are_found_out(self):
+        (q8,) = fidelity("-ctk", "q8", "-ctv", "q8")
+        with tempfile.TemporaryDirectory() as folder:
+            other = os.path.join(folder, "swapped.gguf")
+            swap_layers(model_path(), other, 12, 17)
+            (swapped,) = fidelity("--model2", other)
+        for key in DISTANCES:
+            self.assertGreater(swapped[key], 3 * q8[key], key)
+        for key in LIKENESSES:
+            self.assertLess(swapped[key], q8[key], key)
+        self.assertGreater(abs(swapped["ppl"] / swapped["ppl_dense"] - 1),
+                           3 * abs(q8["ppl"] / q8["ppl_dense"] - 1))
+        # Layers before the first that was swapped see what they saw.
+        self.assertEqual([layer["drift"] == 0 for layer in swapped["per_layer"]],
+                         [i < 12 for i in range(30)])
+
+
+class Refusals(unittest.TestCase):
+    def test_what_is_wrong_is_named(self):
+        for args, code, word in (
+                (("-f", TEXT, "-c", "256", "-k", "256"), 2, "'-k'"),
+                (("-f", TEXT, "-c", "64k"), 1, "65536"),
+                (("-c", "256"), 2, "-f FILE"),
+                (("-f", TEXT, "--methods", "nothing"), 2, "nothing"),
+                (("-f", TEXT, "-c", "256", "--out", "/no/such/folder"), 1, "/no/such/folder")):
+            done = saccade("eval", "fidelity", "-m", model_path(), *args)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(word, done.stderr)
+            self.assertEqual(done.stdout, "")
+
+    def test_broken_recordings(self):
+        done = saccade("eval", "read", TEXT)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("SACREAD", done.stderr)
+        self.assertEqual(saccade("eval", "read", "/no/such").returncode, 1)
+        self.assertEqual(saccade("eval", "read").returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
