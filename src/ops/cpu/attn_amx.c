@@ -51,6 +51,10 @@
 #define STEP_PAGES 2u /* NARROW: pages at a time; more of them leave L1 between store and load */
 #define STEP_TOK   (STEP_PAGES * PAGE_TOK)
 
+/* NARROW with fewer query heads leaves most columns of the tiles empty: f32 vectors are as fast
+ * from 16-bit pages, a tenth faster from q8, and more exact. */
+#define F32_GROUP_MAX 3u
+
 /* ---- Tiles -------------------------------------------------------------------------------------
  */
 
@@ -836,6 +840,7 @@ static struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group
 
 static size_t amx_narrow_bytes(const struct page_geom *g, uint32_t group)
 {
+    if (group <= F32_GROUP_MAX) return attn_avx512_kernel.narrow_bytes(g, group);
     return narrow_layout(NULL, g->head_dim, group).bytes;
 }
 
@@ -1106,10 +1111,13 @@ static struct kinds kinds_of(const struct page_geom *g, bool fp16)
     }                                                                                              \
     static void name##_narrow(const struct attn_chunk *c)                                          \
     {                                                                                              \
-        DISPATCH(narrow_d, c->op->geom, fp16, c);                                                  \
+        if (c->group <= F32_GROUP_MAX)                                                             \
+            attn_avx512_kernel.narrow(c);                                                          \
+        else                                                                                       \
+            DISPATCH(narrow_d, c->op->geom, fp16, c);                                              \
     }                                                                                              \
     static const struct attn_kernel name##_kernel = {                                              \
-        .tile_q = 448,                                                                             \
+        .tile_q = 1792,                                                                            \
         .panel_tok = wide_panel_tok,                                                               \
         .wide_bytes = amx_wide_bytes,                                                              \
         .wide_begin = name##_wide_begin,                                                           \
