@@ -415,7 +415,11 @@ static sac_status plot_map(struct view *v, sac_error *err)
     }
     const uint32_t bin_tok = m->bin_page * v->in.shape.page_tok;
     const struct scale tokens = {.unit = SCALE_TOKENS};
-    for (uint32_t i = 0; i < m->n_side; i++) scale_label(&tokens, (double)i * bin_tok, m->name[i]);
+    /* Names at powers of two times whole cells, at most eight of them. */
+    uint32_t step = 1;
+    while (m->n_side / step > 8) step *= 2;
+    for (uint32_t i = 0; i < m->n_side; i += step)
+        scale_label(&tokens, (double)i * bin_tok, m->name[i]);
     char text[240];
     snprintf(
         text, sizeof text,
