@@ -30,7 +30,7 @@ struct bench {
     struct method_shape shape;
     struct ops ops;
     struct spec spec;
-    uint8_t *pool, *own, *side, *scratch;
+    uint8_t *pool, *own, *side, *scratch, *state;
     page_id page[N_PAGE];
     uint32_t mask[N_PAGE];
     float q[GROUP * DIM];
@@ -57,6 +57,8 @@ static void bench_open(struct bench *b, sac_kv_type type, const char *spec)
     b->side = mem_map(N_PAGE * side + 64);
     b->scratch =
         mem_map((hooks->scratch_bytes ? hooks->scratch_bytes(&b->shape, b->spec.param) : 0) + 64);
+    b->state =
+        mem_map((hooks->state_bytes ? hooks->state_bytes(&b->shape, b->spec.param) : 0) + 64);
     for (uint32_t p = 0; p < N_PAGE; p++) {
         const uint8_t *tail = b->own;
         b->page[p] = (p * 7 + 3) % N_PAGE;
@@ -87,6 +89,7 @@ static void bench_open(struct bench *b, sac_kv_type type, const char *spec)
                                    .own = b->own,
                                    .side = b->side,
                                    .side_stride = side,
+                                   .state = b->state,
                                    .scratch = b->scratch};
 }
 
@@ -223,6 +226,46 @@ static void topk_takes_the_best(void **state)
             best_out = fmax(best_out, share[t]);
     }
     assert_true(worst_in >= best_out * (1 - 1e-5));
+    bench_close(&b);
+}
+
+/* With all channels sparq is the exact choice, whatever the order of a sum may change. */
+static void sparq_with_all_channels_is_topk(void **state)
+{
+    (void)state;
+    static struct bench a, b;
+    uint32_t n_same = 0;
+    seed = 10;
+    bench_open(&a, SAC_KV_Q8, "sparq:budget=150,rank=64,recent=0");
+    seed = 10;
+    bench_open(&b, SAC_KV_Q8, "topk:budget=150,sink=0,recent=0");
+    bench_select(&a);
+    bench_select(&b);
+    for (uint32_t p = 0; p < N_PAGE; p++)
+        n_same += (uint32_t)__builtin_popcount(a.mask[p] & b.mask[p]);
+    assert_int_equal(count(&a), count(&b));
+    assert_true(n_same + 2 >= count(&b));
+    bench_close(&a);
+    bench_close(&b);
+}
+
+/* The choice stands while the query does, moves when it turns, and never looks past a page. */
+static void tokenselect_keeps_its_choice(void **state)
+{
+    (void)state;
+    static struct bench b;
+    uint32_t first[N_PAGE];
+    seed = 11;
+    bench_open(&b, SAC_KV_F16, "tokenselect:budget=200,sink=4,recent=32");
+    assert_true(bench_select(&b).side_bytes > 0);
+    memcpy(first, b.mask, sizeof first);
+    b.lane.pos++;
+    for (uint32_t i = 0; i < GROUP * DIM; i++) b.q[i] *= 1.5f;
+    assert_int_equal(bench_select(&b).side_bytes, 0);
+    assert_memory_equal(first, b.mask, sizeof first);
+    for (uint32_t i = 0; i < GROUP * DIM; i += 2) b.q[i] = -b.q[i];
+    assert_true(bench_select(&b).side_bytes > 0);
+    assert_true(memcmp(first, b.mask, sizeof first) != 0);
     bench_close(&b);
 }
 
@@ -367,6 +410,8 @@ int main(void)
         cmocka_unit_test(cuts_agree_with_sorting),
         cmocka_unit_test(shares_are_reached_by_the_fewest),
         cmocka_unit_test(topk_takes_the_best),
+        cmocka_unit_test(sparq_with_all_channels_is_topk),
+        cmocka_unit_test(tokenselect_keeps_its_choice),
         cmocka_unit_test(boxes_bound_every_key),
         cmocka_unit_test(the_bound_of_quests_example),
         cmocka_unit_test(page_methods_keep_their_budget),

@@ -1,0 +1,97 @@
+/* sparq.c: tokens by scores of the query's largest channels alone, SparQ (Ribar et al., ICML 2024).
+ *
+ * The r channels with the largest sum over the group of |q| score all keys. Their softmax has the
+ * temperature sqrt(d * |q_r| / |q|) instead of sqrt(d), so that it is as sharp as the whole one is
+ * on average. Tokens are taken by the mean of the heads' shares, after the newest ones. Not here:
+ * the paper's mean value for the tokens left out, which the executor has no entry for; and its
+ * second copy of the keys by channel: keys are read as they lie, r / d of their bytes counted. */
+#include "methods/pick.h"
+#include "methods/room.h"
+#include "methods/spec.h"
+
+enum { BUDGET, RANK, RECENT };
+
+static const sac_method_param params[] = {
+    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL, "tokens that are read in all"},
+    {"rank", SAC_PARAM_INT, "16", 1, 512, NULL, "channels that score"},
+    {"recent", SAC_PARAM_INT, "64", 0, 4096, NULL, "newest tokens that are always read"},
+};
+
+/* Keeps the `rank` channels of q that weigh most in r->qa, 0 in the others; scaled for the softmax.
+ */
+static void choose_channels(const struct room *r, const struct method_lane *l, uint32_t rank)
+{
+    const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
+    float weight[512];
+    for (uint32_t c = 0; c < d; c++) {
+        weight[c] = 0;
+        for (uint32_t g = 0; g < group; g++) weight[c] += fabsf(l->q[(size_t)g * d + c]);
+    }
+    struct pick_cut cut = pick_best(weight, d, rank);
+    for (size_t i = 0; i < (size_t)group * d; i++) r->qa[i] = 0;
+    for (uint32_t c = 0; c < d; c++)
+        if (pick_takes(&cut, weight[c]))
+            for (uint32_t g = 0; g < group; g++) r->qa[(size_t)g * d + c] = l->q[(size_t)g * d + c];
+    for (uint32_t g = 0; g < group; g++) {
+        float kept = 0, all = 0;
+        for (uint32_t c = 0; c < d; c++) {
+            kept += fabsf(r->qa[(size_t)g * d + c]);
+            all += fabsf(l->q[(size_t)g * d + c]);
+        }
+        const float sharpen = kept > 0 ? sqrtf(all / kept) : 1;
+        for (uint32_t c = 0; c < d; c++) r->qa[(size_t)g * d + c] *= sharpen;
+    }
+}
+
+static void sparq_select(const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), d = l->shape->geom->head_dim;
+    const uint32_t n_page = pick_page_count(l), n = n_page * PAGE_TOK;
+    const uint32_t rank = pick_min((uint32_t)l->param[RANK], d);
+    struct method_lane narrow = *l;
+    struct room r;
+    if (budget > l->pos) {
+        pick_dense(out);
+        return;
+    }
+    room_make(&r, l->shape, true, l->scratch);
+    choose_channels(&r, l, rank);
+    narrow.q = r.qa;
+    pick_all_logits(r.score, r.stride, &narrow, r.k);
+    out->side_bytes = n_page * pick_key_bytes(l) * rank / d;
+    if (!l->ops->vote(&(struct op_vote){.score = r.score,
+                                        .score_stride = r.stride,
+                                        .n = n,
+                                        .group = l->shape->group,
+                                        .vote = r.vote,
+                                        .lse = r.lse})) {
+        pick_not_finite(out);
+        return;
+    }
+    pick_ends(out, l, 0, pick_min((uint32_t)l->param[RECENT], budget));
+    for (uint32_t t = 0; t < n; t++)
+        if (pick_has(out, t)) r.vote[t] = -1;
+    struct pick_cut cut = pick_best(r.vote, n, pick_left(out, l, budget));
+    for (uint32_t t = 0; t < n; t++)
+        if (pick_takes(&cut, r.vote[t])) pick_token(out, t);
+}
+
+static const struct method_decode hooks = {
+    .scratch_bytes = room_token_bytes,
+    .select = sparq_select,
+};
+
+const struct method sparq_method = {
+    .kind = "decode",
+    .name = "sparq",
+    .summary = "tokens by the query's largest channels",
+    .paper = "Ribar et al., SparQ Attention: Bandwidth-Efficient LLM Inference, arXiv 2312.04985",
+    .about =
+        "Scores all keys with the few channels in which the query is largest, then reads the best "
+        "tokens whole. It finds late what it is asked for late. The scan reads a part of every "
+        "key at every step; here it is written for fidelity and not for speed.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .token_grain = true,
+    .decode = &hooks,
+};

@@ -1,0 +1,124 @@
+/* tokenselect.c: the best tokens by softmax votes of the heads, chosen anew only when the query has
+ * turned, TokenSelect (Wu et al., 2024).
+ *
+ * Decided here: one set for a KV head, where the paper has one for all heads of a layer. The choice
+ * is kept in the sequence's state with the query that made it, and serves while the cosine of the
+ * new query with that one is at least `reuse`, and to the end of its page at most: what came since
+ * is in the row's own page and read. A cut sequence chooses anew. */
+#include "methods/pick.h"
+#include "methods/room.h"
+#include "methods/spec.h"
+
+#include <string.h>
+
+enum { BUDGET, REUSE, SINK, RECENT };
+
+static const sac_method_param params[] = {
+    {"budget", SAC_PARAM_BUDGET, "2048", 1, 1 << 24, NULL, "tokens that are read in all"},
+    {"reuse", SAC_PARAM_FLOAT, "0.9", 0, 1, NULL,
+     "least cosine of queries that share a choice; 1: none"},
+    {"sink", SAC_PARAM_INT, "128", 0, 4096, NULL, "first tokens that are always read"},
+    {"recent", SAC_PARAM_INT, "512", 0, 4096, NULL, "newest tokens that are always read"},
+};
+
+/* Followed by the query [group, head_dim] and the mask [pages of a context]. */
+struct tokenselect_state {
+    uint32_t pos; /* of the choice; 0: there is none */
+};
+
+static size_t query_floats(const struct method_shape *s)
+{
+    return (size_t)s->group * s->geom->head_dim;
+}
+
+static size_t tokenselect_state_bytes(const struct method_shape *s, const double *param)
+{
+    (void)param;
+    return sizeof(struct tokenselect_state) + query_floats(s) * sizeof(float) +
+           (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK * sizeof(uint32_t);
+}
+
+static double cosine(const float *a, const float *b, size_t n)
+{
+    double ab = 0, aa = 0, bb = 0;
+    for (size_t i = 0; i < n; i++) {
+        ab += (double)a[i] * (double)b[i];
+        aa += (double)a[i] * (double)a[i];
+        bb += (double)b[i] * (double)b[i];
+    }
+    return aa > 0 && bb > 0 ? ab / sqrt(aa * bb) : 0;
+}
+
+static bool choose(const struct method_lane *l, struct method_pick *out, uint32_t budget)
+{
+    const uint32_t n = pick_page_count(l) * PAGE_TOK;
+    struct room r;
+    room_make(&r, l->shape, true, l->scratch);
+    pick_all_logits(r.score, r.stride, l, r.k);
+    out->side_bytes = pick_page_count(l) * pick_key_bytes(l);
+    if (!l->ops->vote(&(struct op_vote){.score = r.score,
+                                        .score_stride = r.stride,
+                                        .n = n,
+                                        .group = l->shape->group,
+                                        .vote = r.vote,
+                                        .lse = r.lse}))
+        return false;
+    for (uint32_t t = 0; t < n; t++)
+        if (pick_has(out, t)) r.vote[t] = -1;
+    struct pick_cut cut = pick_best(r.vote, n, pick_left(out, l, budget));
+    for (uint32_t t = 0; t < n; t++)
+        if (pick_takes(&cut, r.vote[t])) pick_token(out, t);
+    return true;
+}
+
+static void tokenselect_select(const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), n_page = pick_page_count(l);
+    struct tokenselect_state *state = l->state;
+    float *query = (float *)(void *)(state + 1);
+    uint32_t *mask = (uint32_t *)(void *)(query + query_floats(l->shape));
+    if (budget > l->pos) {
+        pick_dense(out);
+        return;
+    }
+    const uint32_t sink = pick_min((uint32_t)l->param[SINK], pick_left(out, l, budget));
+    const uint32_t recent = pick_min((uint32_t)l->param[RECENT], budget - sink);
+    const bool holds = state->pos > 0 && l->param[REUSE] < 1 &&
+                       l->pos / PAGE_TOK == state->pos / PAGE_TOK &&
+                       cosine(l->q, query, query_floats(l->shape)) >= l->param[REUSE];
+    if (holds) {
+        memcpy(out->mask, mask, n_page * sizeof *mask);
+        return;
+    }
+    pick_ends(out, l, sink, recent);
+    if (!choose(l, out, budget)) {
+        pick_not_finite(out);
+        return;
+    }
+    state->pos = l->pos;
+    memcpy(query, l->q, query_floats(l->shape) * sizeof *query);
+    memcpy(mask, out->mask, n_page * sizeof *mask);
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = tokenselect_state_bytes,
+    .scratch_bytes = room_token_bytes,
+    .select = tokenselect_select,
+};
+
+const struct method tokenselect_method = {
+    .kind = "decode",
+    .name = "tokenselect",
+    .summary = "the tokens that the heads vote for, kept while the query stays near",
+    .paper = "Wu et al., TokenSelect: Efficient Long-Context Inference and Length Extrapolation "
+             "for LLMs "
+             "via Dynamic Token-Level KV Cache Selection, arXiv 2411.02886",
+    .about =
+        "Scores every key exactly, adds the softmax shares of the heads and reads the best tokens; "
+        "the choice serves the next tokens too while their query points the same way, at most to "
+        "the end of a page. It finds late what it is asked for late. Choosing reads all keys.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .token_grain = true,
+    .decode = &hooks,
+};
