@@ -33,7 +33,7 @@ struct decode {
     uint32_t *mask;           /* [n_seq_max][n_kv_head][max_page] */
     uint32_t *page;           /* [n_seq_max][n_kv_head * max_page] lists for the attention op */
     uint32_t *page_ptr;       /* [n_seq_max][n_kv_head + 1] */
-    uint32_t *tok, *tok_ptr; /* the same for single tokens, [n_seq_max][n_kv_head * n_ctx] */
+    uint32_t *tok, *tok_ptr;  /* the same for single tokens, [n_seq_max][n_kv_head * n_ctx] */
     struct decode_lane *lane; /* [n_seq_max * n_kv_head] of this layer */
     uint64_t layer_side_bytes, layer_us; /* of the last decode_select */
 };
