@@ -1,23 +1,26 @@
 /* linear_amx.c: linear layers of many rows in AMX tiles; few rows go to linear_avx512.c.
  *
- * Weights are dequantised, 256 inputs of up to COLS_MAX groups of 16 outputs at a time, to 16-bit
- * floats in a scratch that fits L2, and multiplied there by all rows (up to ROWS_PASS) of the
- * input, which was rounded to 16 bits and laid out in tiles once per call.
+ * The input is rounded to 16 bits and laid out in tiles once per call. A worker takes some columns
+ * (groups of 16 outputs) two by two; for each pair, and for a GLU that is a group of gate and the
+ * same of up, a chunk of 256 inputs is dequantised to 16 KiB of tiles, which stay in L1 while the
+ * rows (up to ROWS_PASS) stream past them from L2. The vector units dequantise the pair that comes
+ * next, and finish the sums that are done, between the products: the tile unit does not wait.
  *
  * Precision. f16 where the CPU multiplies it (TDPFP16PS), which has 3 bits more than bf16. Its
  * range is made sufficient by powers of two: each input row is scaled so that its largest magnitude
  * lies in 2^14..2^15, each weight row by its `shrink`; the sum is scaled back. So what falls below
- * f16 is 2^-39 of the row's maximum. A weight is d * v + m rounded once (d * s of K types once
- * more). Sums are f32 in the tiles. A row with an infinity or NaN has no finite outputs; other rows
- * do not notice.
+ * f16 is 2^-39 of the row's maximum. bf16 has the range of f32 and is not scaled. A weight is d * v
+ * + m rounded once (d * s of K types once more). Sums are f32 in the tiles. A row with an infinity
+ * or NaN has no finite outputs; other rows do not notice.
  *
  * Order, the same for every n_row and split: chunks of 256 inputs in rising order, blocks of 32 in
  * them, in a block what TDPFP16PS does with the pairs of inputs (4j, 4j + 2), (4j + 1, 4j + 3).
  *
  * Layouts. A tile is 1 KiB, contiguous: input [16 rows][32 inputs], the inputs in the order of
- * pairs above; weights [16 pairs][16 outputs][2]; sums [16 rows][16 outputs] f32. Tile registers:
- * sums 0..3, inputs 4 and 5, weights 6 and 7. The compiler does not know them; each asm is
- * volatile, and names the memory that it touches. */
+ * pairs above; weights [16 pairs][16 outputs][2]; sums [16 rows][16 outputs] f32. Rows and columns
+ * go in pairs of tiles, block by block: [8 blocks][2]. Tile registers: sums 0..3, inputs 4 and 5,
+ * weights 6 and 7. The compiler does not know them; each asm is volatile, and names the memory
+ * that it touches. */
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"
 #include "ops/cpu/linear_avx512.h"
@@ -25,28 +28,29 @@
 
 #include <string.h>
 
-#define COLS_MAX  20u  /* groups (tile columns) of an item */
-#define ROWS_PASS 512u /* rows per pass over the weights: their sums, 640 KiB, stay in L2 */
 #define TILE      16u  /* rows of a tile, columns of sums */
+#define ROWS_PASS 512u /* rows per pass over the weights: 64 KiB of sums for a pair of columns */
+#define PAIRS_MAX 7u   /* of an item: their sums, 448 KiB, stay in L2 */
+#define X_L2      (1200u << 10) /* bytes of input tiles that stay in L2 beside one pair's sums */
 
 struct tile {
     uint8_t bytes[1024];
 };
 
-/* What an item computes: units u0.. of the op; for a GLU column u and column n_unit + u. */
-struct cols {
-    uint32_t n, n_unit;
-    struct linear_unit unit[COLS_MAX]; /* part and group of each column */
+/* Two tiles of sums under each other, two beside. */
+struct sums {
+    struct tile at[2][2]; /* [row tile][column] */
 };
 
 struct job {
     const struct op_linear *op;
-    bool f16;                          /* else bf16 */
-    uint32_t n_block, n_chunk, n_tile; /* of the input: blocks and chunks of a row, row tiles */
-    uint32_t n_item, item_units;
-    struct tile *x;      /* [n_chunk, n_tile, 8]: what a chunk reads lies together */
-    float *unscale;      /* [n_row rounded up to 16] inverse powers of two */
-    uint8_t *per_worker; /* [n_worker][worker_bytes] weights, then sums */
+    bool f16; /* else bf16 */
+    uint32_t n_block, n_chunk,
+        n_row2;              /* of the input: blocks and chunks of a row, pairs of tiles */
+    uint32_t n_pair, n_item; /* pairs of columns in all; items of equal size */
+    struct tile *x;      /* [n_chunk, n_row2, LAYOUT_BLOCKS, 2]: what a chunk reads lies together */
+    float *unscale;      /* [n_row2 * 32] inverse powers of two */
+    uint8_t *per_worker; /* [n_worker][worker_bytes] */
 };
 
 /* ---- Tile instructions ------------------------------------------------------------------------
@@ -86,11 +90,10 @@ static void tiles_begin(void)
 /* ---- Inputs -------------------------------------------------------------------------------------
  */
 
-/* Block b of row tile t. */
-static struct tile *x_tile(const struct job *job, uint32_t t, uint32_t b)
+/* Block 0 of chunk `chunk_i` of row pair r2; the next blocks follow. */
+static struct tile *x_tiles(const struct job *job, uint32_t chunk_i, uint32_t r2)
 {
-    const size_t chunk_i = b / LAYOUT_BLOCKS;
-    return job->x + (chunk_i * job->n_tile + t) * LAYOUT_BLOCKS + b % LAYOUT_BLOCKS;
+    return job->x + ((size_t)chunk_i * job->n_row2 + r2) * LAYOUT_BLOCKS * 2;
 }
 
 /* The power of two that takes a magnitude with these bits into 2^14..2^15, at most 2^126; 1 for
@@ -133,39 +136,54 @@ INLINE __m512i round_inputs(bool f16, __m512 x0, __m512 x1)
                        _mm512_permutex2var_ps(x0, odd, x1));
 }
 
-static void prepare_row(const struct job *job, uint32_t r)
+/* The power of two that row r is multiplied by, after the norm's `scale`. */
+static float row_shrink(const struct op_linear *op, uint32_t r, float scale)
 {
-    const struct op_linear *op = job->op;
-    const float *row = op->x + r * op->x_stride;
-    const float scale = op->norm ? linear_rms_scale(row, op->n_in, op->norm_eps) : 1;
     __m512i top = _mm512_setzero_si512();
     for (uint32_t k = 0; k < op->n_in; k += 16) {
         const __m512i bits = _mm512_castps_si512(linear_load_x(op, r, k, scale));
         top = _mm512_max_epu32(top, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
     }
-    const float shrink = shrink_of(_mm512_reduce_max_epu32(top));
-    const __m512 s = _mm512_set1_ps(shrink);
-    job->unscale[r] = 1 / shrink;
+    return shrink_of(_mm512_reduce_max_epu32(top));
+}
+
+/* A tile of 16 rows, block by block so that it is written from front to back. */
+INLINE void round_tile(const struct job *job, uint32_t tile_i, const bool f16)
+{
+    const struct op_linear *op = job->op;
+    const uint32_t r0 = tile_i * TILE, left = op->n_row > r0 ? op->n_row - r0 : 0;
+    const uint32_t n = left < TILE ? left : TILE;
+    float scale[TILE], shrink[TILE];
+    for (uint32_t i = 0; i < n; i++) {
+        const float *row = op->x + (r0 + i) * op->x_stride;
+        scale[i] = op->norm ? linear_rms_scale(row, op->n_in, op->norm_eps) : 1;
+        shrink[i] = f16 ? row_shrink(op, r0 + i, scale[i]) : 1;
+        job->unscale[r0 + i] = 1 / shrink[i];
+    }
     for (uint32_t b = 0; b < job->n_block; b++) {
-        const __m512 x0 = linear_load_x(op, r, b * LAYOUT_BLOCK, scale);
-        const __m512 x1 = linear_load_x(op, r, b * LAYOUT_BLOCK + 16, scale);
-        _mm512_store_si512(x_tile(job, r / TILE, b)->bytes + r % TILE * 64,
-                           round_inputs(job->f16, _mm512_mul_ps(x0, s), _mm512_mul_ps(x1, s)));
+        struct tile *dst = x_tiles(job, b / LAYOUT_BLOCKS, tile_i / 2) + b % LAYOUT_BLOCKS * 2;
+        uint8_t *line = dst[tile_i % 2].bytes;
+        for (uint32_t i = 0; i < n; i++) {
+            __m512 x0 = linear_load_x(op, r0 + i, b * LAYOUT_BLOCK, scale[i]);
+            __m512 x1 = linear_load_x(op, r0 + i, b * LAYOUT_BLOCK + 16, scale[i]);
+            if (f16) {
+                x0 = _mm512_mul_ps(x0, _mm512_set1_ps(shrink[i]));
+                x1 = _mm512_mul_ps(x1, _mm512_set1_ps(shrink[i]));
+            }
+            _mm512_store_si512(line + 64 * i, round_inputs(f16, x0, x1));
+        }
+        memset(line + 64 * n, 0, 64 * (TILE - n));
     }
 }
 
-static void prepare_tile(void *arg, uint32_t tile_i, uint32_t worker_i)
+static void round_tile_item(void *arg, uint32_t tile_i, uint32_t worker_i)
 {
     (void)worker_i;
     const struct job *job = arg;
-    for (uint32_t r = tile_i * TILE; r < (tile_i + 1) * TILE; r++) {
-        if (r < job->op->n_row) {
-            prepare_row(job, r);
-            continue;
-        }
-        for (uint32_t b = 0; b < job->n_block; b++)
-            memset(x_tile(job, tile_i, b)->bytes + r % TILE * 64, 0, 64);
-    }
+    if (job->f16)
+        round_tile(job, tile_i, true);
+    else
+        round_tile(job, tile_i, false);
 }
 
 /* ---- Weights ------------------------------------------------------------------------------------
@@ -210,62 +228,73 @@ INLINE __m512i dequant_pairs(bool f16, __m512i codes, const struct affine *a)
     return round_pairs(false, even, _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), a->scale, a->plus));
 }
 
-INLINE void dequant_quant(struct tile *dst, const uint8_t *src, uint32_t nb, __m512 shrink,
+/* A chunk of a column on its way to tiles. */
+struct source {
+    const uint8_t *chunk;
+    uint32_t nb; /* blocks in it */
+    __m512 shrink;
+};
+
+/* Block b, 64-byte aligned lines `dst` [16][64]. The same block of the group's next chunk is
+ * fetched into L2. */
+INLINE void dequant_quant(struct tile *dst, const struct source *s, uint32_t b,
                           const enum quant_type type, const bool f16)
 {
     const struct weight_layout l = weight_layout_of(type);
     const float offset = l.iq4 ? LAYOUT_IQ4_OFFSET : l.offset;
-    const uint8_t *p = src + layout_scale_bytes(l, nb);
-    for (uint32_t b = 0; b < nb; b++, p += layout_block_bytes(l)) {
-        __m512i q[8];
-        decode_block(q, p, l);
-        const struct decoded_scales s = decode_scales(src, l, b);
-        struct affine a = {0};
+    const uint8_t *p = s->chunk + layout_scale_bytes(l, s->nb) + b * layout_block_bytes(l);
+    for (uint32_t i = 0; i < layout_block_bytes(l) + 64; i += 64)
+        _mm_prefetch((const char *)p + layout_full_chunk_bytes(l) + i, _MM_HINT_T1);
+    __m512i q[8];
+    decode_block(q, p, l);
+    const struct decoded_scales scales = decode_scales(s->chunk, l, b);
+    struct affine a = {0};
 #pragma GCC unroll 8
-        for (int j = 0; j < 8; j++) {
-            if (j == 0 || (j == 4 && decode_halves(l))) {
-                const int h = j / 4;
-                const __m512 plus =
-                    decode_has_plus(l) ? _mm512_mul_ps(s.plus[h], shrink) : _mm512_setzero_ps();
-                a = affine_of(f16, _mm512_mul_ps(s.scale[h], shrink), plus, offset);
-            }
-            const __m512i even = _mm512_and_si512(q[j], _mm512_set1_epi16(0xff));
-            const __m512i odd = _mm512_srli_epi16(q[j], 8);
-            uint8_t *line = dst[b].bytes + 128 * j;
-            _mm512_store_si512(line, dequant_pairs(f16, even, &a));
-            _mm512_store_si512(line + 64, dequant_pairs(f16, odd, &a));
+    for (int j = 0; j < 8; j++) {
+        if (j == 0 || (j == 4 && decode_halves(l))) {
+            const int h = j / 4;
+            const __m512 plus =
+                decode_has_plus(l) ? _mm512_mul_ps(scales.plus[h], s->shrink) : _mm512_setzero_ps();
+            a = affine_of(f16, _mm512_mul_ps(scales.scale[h], s->shrink), plus, offset);
         }
+        const __m512i even = _mm512_and_si512(q[j], _mm512_set1_epi16(0xff));
+        const __m512i odd = _mm512_srli_epi16(q[j], 8);
+        _mm512_store_si512(dst->bytes + 128 * j, dequant_pairs(f16, even, &a));
+        _mm512_store_si512(dst->bytes + 128 * j + 64, dequant_pairs(f16, odd, &a));
     }
 }
 
-INLINE void dequant_dense(struct tile *dst, const uint8_t *src, uint32_t nb, __m512 shrink,
+INLINE void dequant_dense(struct tile *dst, const struct source *s, uint32_t b,
                           const enum quant_type type, const bool f16)
 {
-    for (uint32_t i = 0; i < nb * 16; i++) {
+    const struct weight_layout l = weight_layout_of(type);
+    const uint8_t *p = s->chunk + b * layout_block_bytes(l);
+    for (uint32_t i = 0; i < layout_block_bytes(l); i += 64)
+        _mm_prefetch((const char *)p + layout_full_chunk_bytes(l) + i, _MM_HINT_T1);
+    for (uint32_t i = 0; i < 16; i++) {
         const uint32_t j = i / 2, h = i % 2;
         __m512 w[2];
         if (type == QUANT_F32) {
-            w[0] = _mm512_loadu_ps(src + 64 * (4 * j + h));
-            w[1] = _mm512_loadu_ps(src + 64 * (4 * j + h + 2));
+            w[0] = _mm512_loadu_ps(p + 64 * (4 * j + h));
+            w[1] = _mm512_loadu_ps(p + 64 * (4 * j + h + 2));
         } else {
-            decode_pair(w, src + 64 * i, type);
+            decode_pair(w, p + 64 * i, type);
         }
-        _mm512_store_si512(
-            dst[i / 16].bytes + 64 * (i % 16),
-            round_pairs(f16, _mm512_mul_ps(w[0], shrink), _mm512_mul_ps(w[1], shrink)));
+        _mm512_store_si512(dst->bytes + 64 * i, round_pairs(f16, _mm512_mul_ps(w[0], s->shrink),
+                                                            _mm512_mul_ps(w[1], s->shrink)));
     }
 }
 
-typedef void (*dequant_fn)(struct tile *dst, const uint8_t *src, uint32_t nb, __m512 shrink);
+typedef void (*dequant_fn)(struct tile *dst, const struct source *s, uint32_t b);
 
 #define DEQUANT(kind, TYPE)                                                                        \
-    static void TYPE##_f16(struct tile *dst, const uint8_t *src, uint32_t nb, __m512 shrink)       \
+    static void TYPE##_f16(struct tile *dst, const struct source *s, uint32_t b)                   \
     {                                                                                              \
-        dequant_##kind(dst, src, nb, shrink, QUANT_##TYPE, true);                                  \
+        dequant_##kind(dst, s, b, QUANT_##TYPE, true);                                             \
     }                                                                                              \
-    static void TYPE##_bf16(struct tile *dst, const uint8_t *src, uint32_t nb, __m512 shrink)      \
+    static void TYPE##_bf16(struct tile *dst, const struct source *s, uint32_t b)                  \
     {                                                                                              \
-        dequant_##kind(dst, src, nb, shrink, QUANT_##TYPE, false);                                 \
+        dequant_##kind(dst, s, b, QUANT_##TYPE, false);                                            \
     }
 
 DEQUANT(dense, F32)
@@ -291,218 +320,264 @@ static const dequant_fn dequant[QUANT_BF16 + 1][2] = {
     ROW(F32),  ROW(F16),  ROW(BF16), ROW(Q4_0), ROW(Q4_1), ROW(Q5_0),   ROW(Q5_1),  ROW(Q8_0),
     ROW(Q2_K), ROW(Q3_K), ROW(Q4_K), ROW(Q5_K), ROW(Q6_K), ROW(IQ4_NL), ROW(IQ4_XS)};
 
-static const uint8_t *chunk_at(const struct weight *w, uint32_t group_i, uint32_t chunk_i)
-{
-    return w->data + group_i * w->group_bytes + LAYOUT_HEAD +
-           (size_t)chunk_i * layout_full_chunk_bytes(weight_layout_of(w->type));
-}
-
 /* ---- Products -----------------------------------------------------------------------------------
  */
 
-/* sum[r][c] += x[r] * w[c] over nb blocks for up to 2 x 2 tiles; sums begin at zero if `first`. */
-struct block {
-    const struct tile *x[2], *w[2];
-    struct tile *sum[2][2];
+/* sums += x * w over nb blocks of two row tiles and two columns, or one where `rows2`, `cols2` say
+ * so; they begin at zero if `first`. */
+struct product {
+    const struct tile *x, *w; /* [nb, 2] */
+    struct sums *sums;
     uint32_t nb;
-    bool first;
+    bool first, rows2, cols2;
 };
 
-INLINE void multiply(const struct block *k, const bool f16, const bool rows2, const bool cols2)
+INLINE void multiply(const struct product *k, const bool f16, const bool rows2, const bool cols2)
 {
+    struct sums *s = k->sums;
     if (k->first) {
         TILE_ZERO(0);
         if (cols2) TILE_ZERO(1);
         if (rows2) TILE_ZERO(2);
         if (rows2 && cols2) TILE_ZERO(3);
     } else {
-        TILE_LOAD(0, k->sum[0][0]);
-        if (cols2) TILE_LOAD(1, k->sum[0][1]);
-        if (rows2) TILE_LOAD(2, k->sum[1][0]);
-        if (rows2 && cols2) TILE_LOAD(3, k->sum[1][1]);
+        TILE_LOAD(0, &s->at[0][0]);
+        if (cols2) TILE_LOAD(1, &s->at[0][1]);
+        if (rows2) TILE_LOAD(2, &s->at[1][0]);
+        if (rows2 && cols2) TILE_LOAD(3, &s->at[1][1]);
     }
-    for (uint32_t b = 0; b < k->nb; b++) {
-        TILE_LOAD(4, k->x[0] + b);
-        TILE_LOAD(6, k->w[0] + b);
+    const struct tile *x = k->x, *w = k->w;
+    for (uint32_t b = 0; b < k->nb; b++, x += 2, w += 2) {
+        TILE_LOAD(4, x);
+        TILE_LOAD(6, w);
         TILE_FMA(f16, 0, 4, 6);
         if (cols2) {
-            TILE_LOAD(7, k->w[1] + b);
+            TILE_LOAD(7, w + 1);
             TILE_FMA(f16, 1, 4, 7);
         }
         if (rows2) {
-            TILE_LOAD(5, k->x[1] + b);
+            TILE_LOAD(5, x + 1);
             TILE_FMA(f16, 2, 5, 6);
         }
         if (rows2 && cols2) TILE_FMA(f16, 3, 5, 7);
     }
-    TILE_STORE(0, k->sum[0][0]);
-    if (cols2) TILE_STORE(1, k->sum[0][1]);
-    if (rows2) TILE_STORE(2, k->sum[1][0]);
-    if (rows2 && cols2) TILE_STORE(3, k->sum[1][1]);
+    TILE_STORE(0, &s->at[0][0]);
+    if (cols2) TILE_STORE(1, &s->at[0][1]);
+    if (rows2) TILE_STORE(2, &s->at[1][0]);
+    if (rows2 && cols2) TILE_STORE(3, &s->at[1][1]);
 }
 
-INLINE void multiply_shape(const struct block *k, const bool f16, bool rows2, bool cols2)
+INLINE void multiply_shape(const struct product *k, const bool f16)
 {
-    if (rows2 && cols2)
+    if (k->rows2 && k->cols2)
         multiply(k, f16, true, true);
-    else if (rows2)
+    else if (k->rows2)
         multiply(k, f16, true, false);
-    else if (cols2)
+    else if (k->cols2)
         multiply(k, f16, false, true);
     else
         multiply(k, f16, false, false);
 }
 
-static void multiply_f16(const struct block *k, bool rows2, bool cols2)
+static void multiply_f16(const struct product *k)
 {
-    multiply_shape(k, true, rows2, cols2);
+    multiply_shape(k, true);
 }
 
-static void multiply_bf16(const struct block *k, bool rows2, bool cols2)
+static void multiply_bf16(const struct product *k)
 {
-    multiply_shape(k, false, rows2, cols2);
+    multiply_shape(k, false);
 }
 
-/* ---- The op -------------------------------------------------------------------------------------
- */
+/* ---- Items --------------------------------------------------------------------------------------
+ * An item is some pairs of columns; its steps are (pair, chunk) in an order that suits the caches:
+ * pair by pair if the whole input stays in L2, else chunk by chunk. */
 
-static size_t worker_bytes(uint32_t n_row)
-{
-    const uint32_t n_tile = (n_row + TILE - 1) / TILE, pass = ROWS_PASS / TILE;
-    return (size_t)COLS_MAX * (LAYOUT_BLOCKS + (n_tile < pass ? n_tile : pass)) *
-           sizeof(struct tile);
-}
-
-static struct cols find_cols(const struct job *job, uint32_t item_i)
-{
-    const uint32_t n_unit = linear_n_unit(job->op), u0 = item_i * job->item_units;
-    struct cols c = {.n_unit = n_unit - u0 < job->item_units ? n_unit - u0 : job->item_units};
-    for (uint32_t u = 0; u < c.n_unit; u++) c.unit[c.n++] = linear_find_unit(job->op, u0 + u);
-    if (linear_is_glu(job->op))
-        for (uint32_t u = 0; u < c.n_unit; u++) c.unit[c.n++] = (struct linear_unit){1, u0 + u};
-    return c;
-}
-
-/* Slice `i` of `n` of the next chunk's bytes of a column goes to L2. */
-static void prefetch_slice(const struct job *job, struct linear_unit unit, uint32_t chunk_i,
-                           uint32_t i, uint32_t n)
-{
-    const struct weight *w = job->op->part[unit.part_i].w;
-    const struct weight_layout l = weight_layout_of(w->type);
-    const uint8_t *p = chunk_at(w, unit.group_i, chunk_i);
-    const uint32_t nb = layout_chunk_blocks(job->n_block, chunk_i);
-    const uint32_t lines = (layout_chunk_bytes(l, nb) + 63) / 64;
-    for (uint32_t at = lines * i / n; at < lines * (i + 1) / n; at++)
-        _mm_prefetch((const char *)p + 64 * at, _MM_HINT_T1);
-}
-
-/* A pass of a worker: its columns, row tiles t0 .. t0 + n_tile - 1, and its memory. */
-struct pass {
-    struct cols c;
-    uint32_t t0, n_tile;
-    struct tile *w;   /* [columns, LAYOUT_BLOCKS] the current chunk's weights */
-    struct tile *sum; /* [columns, n_tile] */
+struct step {
+    uint32_t pair_i, chunk_i; /* the pair counted in the item */
+    uint32_t n_col;           /* 2, or 1 for the last pair of an odd number */
+    struct linear_unit unit[2];
+    struct source source[2];
+    dequant_fn dequant[2];
+    struct tile *w; /* [LAYOUT_BLOCKS, 2] */
 };
 
-/* The pass's rows times chunk `chunk_i` of all its columns. */
-static void run_chunk(const struct job *job, const struct pass *pass, uint32_t chunk_i)
+struct item {
+    const struct job *job;
+    uint32_t pair0, n_pair;
+    bool by_pair;        /* else by chunk */
+    uint32_t r0, n_row2; /* the pass: first row pair, how many */
+    struct tile *w;      /* [2, LAYOUT_BLOCKS, 2]: of this step and the next */
+    struct sums *sums;   /* [n_pair or 1, n_row2] */
+};
+
+static bool input_stays(uint32_t n_row2, uint32_t n_chunk)
 {
-    const struct cols *c = &pass->c;
-    struct tile *w = pass->w, *sum = pass->sum;
-    const uint32_t t0 = pass->t0, n_tile = pass->n_tile;
-    struct block k = {.nb = layout_chunk_blocks(job->n_block, chunk_i), .first = chunk_i == 0};
-    for (uint32_t i = 0; i < c->n; i++) {
-        const struct weight *weight = job->op->part[c->unit[i].part_i].w;
-        const __m512 shrink =
-            _mm512_loadu_ps(weight->data + c->unit[i].group_i * weight->group_bytes);
-        dequant[weight->type][job->f16](
-            w + i * LAYOUT_BLOCKS, chunk_at(weight, c->unit[i].group_i, chunk_i), k.nb, shrink);
+    return (size_t)n_row2 * n_chunk * LAYOUT_BLOCKS * 2 * sizeof(struct tile) <= X_L2;
+}
+
+static void open_source(struct step *st, const struct job *job, uint32_t col)
+{
+    const struct weight *w = job->op->part[st->unit[col].part_i].w;
+    const uint8_t *group = w->data + st->unit[col].group_i * w->group_bytes;
+    const uint32_t full = layout_full_chunk_bytes(weight_layout_of(w->type));
+    st->source[col] =
+        (struct source){.chunk = group + LAYOUT_HEAD + (size_t)st->chunk_i * full,
+                        .nb = layout_chunk_blocks(job->n_block, st->chunk_i),
+                        .shrink = job->f16 ? _mm512_loadu_ps(group) : _mm512_set1_ps(1)};
+    st->dequant[col] = dequant[w->type][job->f16];
+}
+
+static void open_step(struct step *st, const struct item *it, uint32_t i)
+{
+    const struct job *job = it->job;
+    st->pair_i = it->by_pair ? i / job->n_chunk : i % it->n_pair;
+    st->chunk_i = it->by_pair ? i % job->n_chunk : i / it->n_pair;
+    st->w = it->w + i % 2 * LAYOUT_BLOCKS * 2;
+    const uint32_t pair = it->pair0 + st->pair_i;
+    if (linear_is_glu(job->op)) {
+        st->unit[0] = (struct linear_unit){0, pair};
+        st->unit[1] = (struct linear_unit){1, pair};
+        st->n_col = 2;
+    } else {
+        st->n_col = 2 * pair + 1 < linear_n_unit(job->op) ? 2 : 1;
+        for (uint32_t c = 0; c < st->n_col; c++)
+            st->unit[c] = linear_find_unit(job->op, 2 * pair + c);
     }
-    for (uint32_t t = 0; t < n_tile; t += 2) {
-        const bool rows2 = t + 1 < n_tile;
-        k.x[0] = x_tile(job, t0 + t, chunk_i * LAYOUT_BLOCKS);
-        k.x[1] = k.x[0] + LAYOUT_BLOCKS;
-        for (uint32_t i = 0; i < c->n; i += 2) {
-            const bool cols2 = i + 1 < c->n;
-            k.w[0] = w + i * LAYOUT_BLOCKS;
-            k.w[1] = k.w[0] + LAYOUT_BLOCKS;
-            k.sum[0][0] = sum + (size_t)i * n_tile + t;
-            k.sum[1][0] = k.sum[0][0] + 1;
-            k.sum[0][1] = k.sum[0][0] + n_tile;
-            k.sum[1][1] = k.sum[0][1] + 1;
-            if (job->f16)
-                multiply_f16(&k, rows2, cols2);
-            else
-                multiply_bf16(&k, rows2, cols2);
-            /* The two row tiles after these, a share per pair of columns. */
-            const uint8_t *next = (const uint8_t *)(k.x[0] + 2 * LAYOUT_BLOCKS);
-            const uint32_t x_lines = 2 * LAYOUT_BLOCKS * 16;
-            for (uint32_t at = x_lines * i / c->n; at < x_lines * (i + 2) / c->n; at++)
-                _mm_prefetch((const char *)next + 64 * at, _MM_HINT_T1);
-            for (uint32_t p = i; p < i + 2 && p < c->n && chunk_i + 1 < job->n_chunk; p++)
-                prefetch_slice(job, c->unit[p], chunk_i + 1, t / 2, (n_tile + 1) / 2);
-        }
+    for (uint32_t c = 0; c < st->n_col; c++) open_source(st, job, c);
+}
+
+/* Part i of n of a step's tiles. */
+static void fill_step(const struct step *st, uint32_t i, uint32_t n)
+{
+    const uint32_t all = st->source[0].nb * st->n_col;
+    for (uint32_t at = all * i / n; at < all * (i + 1) / n; at++) {
+        const uint32_t col = at % st->n_col, b = at / st->n_col;
+        st->dequant[col](st->w + 2 * b + col, &st->source[col], b);
     }
 }
 
 static __m512 unscale_of(const struct job *job, struct linear_unit unit)
 {
+    if (!job->f16) return _mm512_set1_ps(1);
     const struct weight *w = job->op->part[unit.part_i].w;
     return _mm512_div_ps(_mm512_set1_ps(1),
                          _mm512_loadu_ps(w->data + unit.group_i * w->group_bytes));
 }
 
-/* Rows outside, so that a row of y is written as one stretch and not line by line. */
-static void finish_pass(const struct job *job, const struct pass *pass)
+/* Whole lines past the caches: those of a GLU are as many as L2 holds, and a store that misses
+ * keeps one of the few buffers that the tile loads need for as long as memory takes. */
+static void stream(struct linear_out o)
 {
-    const struct cols *c = &pass->c;
-    const struct tile *sum = pass->sum;
-    const uint32_t t0 = pass->t0, n_tile = pass->n_tile;
-    const uint32_t r0 = t0 * TILE, left = job->op->n_row - r0;
-    const uint32_t n_row = left < n_tile * TILE ? left : n_tile * TILE;
-    const uint32_t up = linear_is_glu(job->op) ? c->n_unit : 0; /* column of unit u's other part */
-    __m512 unscale[COLS_MAX];
-    for (uint32_t i = 0; i < c->n; i++) unscale[i] = unscale_of(job, c->unit[i]);
-    for (uint32_t r = 0; r < n_row; r++) {
-        const __m512 s = _mm512_set1_ps(job->unscale[r0 + r]);
-        const float *row = (const float *)sum + (size_t)r * TILE;
-        for (uint32_t u = 0; u < c->n_unit; u++) {
-            const __m512 v = _mm512_load_ps(row + (size_t)u * n_tile * TILE * TILE);
-            const __m512 v_up = _mm512_load_ps(row + (size_t)(u + up) * n_tile * TILE * TILE);
-            /* The product of the powers first: it is in range whenever the result is. */
-            linear_finish(job->op, c->unit[u], r0 + r,
-                          _mm512_mul_ps(v, _mm512_mul_ps(s, unscale[u])),
-                          _mm512_mul_ps(v_up, _mm512_mul_ps(s, unscale[u + up])));
+    if (o.m == 0xffff && (uintptr_t)o.y % 64 == 0)
+        _mm512_stream_ps(o.y, o.v);
+    else
+        _mm512_mask_storeu_ps(o.y, o.m, o.v);
+}
+
+/* The outputs of row pair r2 (of the op) from its sums. */
+static void finish(const struct job *job, const struct step *st, uint32_t r2,
+                   const struct sums *sums)
+{
+    const bool is_glu = linear_is_glu(job->op);
+    __m512 unscale[2];
+    for (uint32_t c = 0; c < st->n_col; c++) unscale[c] = unscale_of(job, st->unit[c]);
+    for (uint32_t i = 0; i < 2 * TILE && r2 * 2 * TILE + i < job->op->n_row; i++) {
+        const uint32_t r = r2 * 2 * TILE + i;
+        const __m512 s = _mm512_set1_ps(job->unscale[r]);
+        __m512 v[2];
+        /* The product of the powers first: it is in range whenever the result is. */
+        for (uint32_t c = 0; c < st->n_col; c++)
+            v[c] = _mm512_mul_ps(_mm512_load_ps(sums->at[i / TILE][c].bytes + i % TILE * 64),
+                                 _mm512_mul_ps(s, unscale[c]));
+        if (is_glu) {
+            stream(linear_finished(job->op, st->unit[0], r, v[0], v[1]));
+            continue;
         }
+        for (uint32_t c = 0; c < st->n_col; c++) linear_finish(job->op, st->unit[c], r, v[c], v[c]);
     }
+}
+
+/* The input of the next chunk goes to L2, a share per step and row pair. */
+static void prefetch_x(const struct item *it, const struct step *st, uint32_t r2)
+{
+    const uint32_t lines = LAYOUT_BLOCKS * 2 * TILE;
+    const char *next = (const char *)x_tiles(it->job, st->chunk_i + 1, r2);
+    const uint32_t end = lines * (st->pair_i + 1) / it->n_pair;
+    for (uint32_t i = lines * st->pair_i / it->n_pair; i < end; i++)
+        _mm_prefetch(next + 64 * i, _MM_HINT_T1);
+}
+
+/* All row pairs of the pass times the pair's chunk; meanwhile `next` (or NULL) is dequantised. */
+static void run_step(const struct item *it, const struct step *st, const struct step *next)
+{
+    const struct job *job = it->job;
+    const bool last = st->chunk_i + 1 == job->n_chunk;
+    struct sums *sums = it->sums + (it->by_pair ? 0 : (size_t)st->pair_i * it->n_row2);
+    struct product k = {
+        .w = st->w, .nb = st->source[0].nb, .first = st->chunk_i == 0, .cols2 = st->n_col == 2};
+    for (uint32_t i = 0; i < it->n_row2; i++) {
+        k.x = x_tiles(job, st->chunk_i, it->r0 + i);
+        k.sums = sums + i;
+        k.rows2 = (2 * (it->r0 + i) + 1) * TILE < job->op->n_row;
+        if (job->f16)
+            multiply_f16(&k);
+        else
+            multiply_bf16(&k);
+        if (next) fill_step(next, i, it->n_row2);
+        if (!it->by_pair && !last) prefetch_x(it, st, it->r0 + i);
+        if (last && i > 0) finish(job, st, it->r0 + i - 1, k.sums - 1);
+    }
+    if (last) finish(job, st, it->r0 + it->n_row2 - 1, k.sums);
+}
+
+static uint32_t row_pairs(uint32_t n_row)
+{
+    return (n_row + 2 * TILE - 1) / (2 * TILE);
+}
+
+static size_t worker_bytes(uint32_t n_row, uint32_t n_chunk)
+{
+    const uint32_t n = row_pairs(n_row < ROWS_PASS ? n_row : ROWS_PASS);
+    const size_t n_sums = input_stays(n, n_chunk) ? n : (size_t)PAIRS_MAX * n;
+    return 2 * LAYOUT_BLOCKS * 2 * sizeof(struct tile) + n_sums * sizeof(struct sums);
 }
 
 static void run_item(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct job *job = arg;
-    struct pass p = {.c = find_cols(job, item_i)};
-    p.w = (struct tile *)(job->per_worker + worker_i * worker_bytes(job->op->n_row));
-    p.sum = p.w + COLS_MAX * LAYOUT_BLOCKS;
+    struct item it = {.job = job};
+    it.pair0 = (uint32_t)((uint64_t)job->n_pair * item_i / job->n_item);
+    it.n_pair = (uint32_t)((uint64_t)job->n_pair * (item_i + 1) / job->n_item) - it.pair0;
+    it.w = (struct tile *)(job->per_worker + worker_i * worker_bytes(job->op->n_row, job->n_chunk));
+    it.sums = (struct sums *)(it.w + 2 * LAYOUT_BLOCKS * 2);
     tiles_begin();
-    for (; p.t0 < job->n_tile; p.t0 += ROWS_PASS / TILE) {
-        const uint32_t left = job->n_tile - p.t0;
-        p.n_tile = left < ROWS_PASS / TILE ? left : ROWS_PASS / TILE;
-        for (uint32_t i = 0; i < job->n_chunk; i++) run_chunk(job, &p, i);
-        finish_pass(job, &p);
+    for (; it.r0 < job->n_row2; it.r0 += it.n_row2) {
+        const uint32_t left = job->n_row2 - it.r0, pass = ROWS_PASS / (2 * TILE);
+        it.n_row2 = left < pass ? left : pass;
+        it.by_pair = input_stays(it.n_row2, job->n_chunk);
+        const uint32_t n_step = it.n_pair * job->n_chunk;
+        struct step step[2];
+        open_step(&step[0], &it, 0);
+        fill_step(&step[0], 0, 1);
+        for (uint32_t i = 0; i < n_step; i++) {
+            struct step *next = i + 1 < n_step ? &step[(i + 1) % 2] : NULL;
+            if (next) open_step(next, &it, i + 1);
+            run_step(&it, &step[i % 2], next);
+        }
     }
     TILE_RELEASE();
+    _mm_sfence(); /* orders the streamed outputs before the end of the item */
 }
 
-/* Items of equal size, a multiple of the workers in number, at most COLS_MAX columns each. */
+/* Items of about equal size, a multiple of the workers in number if there are enough pairs. */
 static void cut_items(struct job *job, uint32_t n_worker)
 {
-    const uint32_t n_unit = linear_n_unit(job->op), cols_per_unit = linear_is_glu(job->op) ? 2 : 1;
-    const uint32_t n_col = n_unit * cols_per_unit;
-    uint32_t n_item = (n_col + COLS_MAX - 1) / COLS_MAX;
-    n_item = (n_item + n_worker - 1) / n_worker * n_worker;
-    const uint32_t cols = ((n_col + n_item - 1) / n_item + 1) & ~1u; /* even: pairs of tiles */
-    job->item_units = cols / cols_per_unit;
-    job->n_item = (n_unit + job->item_units - 1) / job->item_units;
+    const uint32_t n_unit = linear_n_unit(job->op);
+    job->n_pair = linear_is_glu(job->op) ? n_unit : (n_unit + 1) / 2;
+    uint32_t n = (job->n_pair + PAIRS_MAX - 1) / PAIRS_MAX;
+    n = (n + n_worker - 1) / n_worker * n_worker;
+    job->n_item = n < job->n_pair ? n : job->n_pair;
 }
 
 static uint32_t n_chunk_of(uint32_t n_in)
@@ -512,9 +587,9 @@ static uint32_t n_chunk_of(uint32_t n_in)
 
 static size_t amx_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in)
 {
-    const size_t n_tile = (n_row + TILE - 1) / TILE;
-    return n_tile * n_chunk_of(n_in) * LAYOUT_BLOCKS * sizeof(struct tile) +
-           n_tile * TILE * sizeof(float) + n_worker * worker_bytes(n_row);
+    const size_t n_row2 = row_pairs(n_row);
+    return n_row2 * n_chunk_of(n_in) * LAYOUT_BLOCKS * 2 * sizeof(struct tile) +
+           n_row2 * 2 * TILE * sizeof(float) + n_worker * worker_bytes(n_row, n_chunk_of(n_in));
 }
 
 static size_t scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
@@ -532,12 +607,12 @@ static void run_wide(struct workers *pool, const struct op_linear *op, bool f16)
                       .f16 = f16,
                       .n_block = layout_n_block(op->n_in),
                       .n_chunk = n_chunk_of(op->n_in),
-                      .n_tile = (op->n_row + TILE - 1) / TILE};
+                      .n_row2 = row_pairs(op->n_row)};
     job.x = op->scratch;
-    job.unscale = (float *)(job.x + (size_t)job.n_tile * job.n_chunk * LAYOUT_BLOCKS);
-    job.per_worker = (uint8_t *)(job.unscale + (size_t)job.n_tile * TILE);
+    job.unscale = (float *)(job.x + (size_t)job.n_row2 * job.n_chunk * LAYOUT_BLOCKS * 2);
+    job.per_worker = (uint8_t *)(job.unscale + (size_t)job.n_row2 * 2 * TILE);
     cut_items(&job, workers_count(pool));
-    workers_for(pool, job.n_tile, prepare_tile, &job);
+    workers_for(pool, 2 * job.n_row2, round_tile_item, &job);
     workers_for(pool, job.n_item, run_item, &job);
 }
 

@@ -84,9 +84,15 @@ static inline __m512 linear_add_bias(const struct linear_part *part, uint32_t ou
     return _mm512_add_ps(v, _mm512_maskz_loadu_ps(m, part->bias + out_i));
 }
 
-/* Finishes 16 outputs of row r of a unit; `up` counts for a GLU only. */
-static inline void linear_finish(const struct op_linear *op, struct linear_unit unit, uint32_t r,
-                                 __m512 v, __m512 up)
+/* Sixteen outputs of row r of a unit, and where they go; `up` counts for a GLU only. */
+struct linear_out {
+    float *y;
+    __m512 v;
+    __mmask16 m;
+};
+
+static inline struct linear_out linear_finished(const struct op_linear *op, struct linear_unit unit,
+                                                uint32_t r, __m512 v, __m512 up)
 {
     const struct linear_part *part = &op->part[unit.part_i];
     const uint32_t out_i = unit.group_i * WEIGHT_GROUP;
@@ -97,7 +103,14 @@ static inline void linear_finish(const struct op_linear *op, struct linear_unit 
         v = linear_glu(op->epilogue, v, linear_add_bias(&op->part[1], out_i, m, up));
     else if (op->epilogue == LINEAR_ADD)
         v = _mm512_add_ps(_mm512_maskz_loadu_ps(m, y), v);
-    _mm512_mask_storeu_ps(y, m, v);
+    return (struct linear_out){y, v, m};
+}
+
+static inline void linear_finish(const struct op_linear *op, struct linear_unit unit, uint32_t r,
+                                 __m512 v, __m512 up)
+{
+    const struct linear_out o = linear_finished(op, unit, r, v, up);
+    _mm512_mask_storeu_ps(o.y, o.m, o.v);
 }
 
 /* Both modes without tiles; linear_amx.c calls it for LINEAR_NARROW. */
