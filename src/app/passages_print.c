@@ -122,16 +122,28 @@ static void add_html(struct strbuf *out, const char *s)
     markup_html(out, s, strlen(s));
 }
 
+/* The passage with the largest share; p->n if none is marked. */
+static size_t strongest(const struct passages *p)
+{
+    size_t best = p->n;
+    for (size_t i = 0; i < p->n; i++)
+        if (passages_level(p->item[i].share) > 0 &&
+            (best == p->n || p->item[i].share > p->item[best].share))
+            best = i;
+    return best;
+}
+
 static void add_document(const struct passages *p, struct strbuf *out)
 {
     size_t at = 0;
+    const size_t best = strongest(p);
     for (size_t i = 0; i < p->n; i++) {
         const struct passage *m = &p->item[i];
         const unsigned level = passages_level(m->share);
         if (level == 0) continue;
         markup_html(out, p->document + at, m->begin - at);
-        strbuf_addf(out, "<mark class=\"r%u\" title=\"%.1f %% of the reading\">", level,
-                    100 * m->share);
+        strbuf_addf(out, "<mark class=\"r%u\"%s title=\"%.1f %% of the reading\">", level,
+                    i == best ? " id=\"best\"" : "", 100 * m->share);
         markup_html(out, p->document + m->begin, m->end - m->begin);
         strbuf_addf(out, "<sup>%.0f&nbsp;%%</sup></mark>", 100 * m->share);
         at = m->end;
@@ -167,8 +179,11 @@ void passages_print_html(const struct passages *p, const struct passages_page *p
     strbuf_adds(out,
                 "</dd></dl>\n<p>Marked passages held the most softmax mass while the answer was "
                 "made, over its tokens, the upper layers and all heads, each mass squared. "
-                "The first 32 tokens and the question are left out.</p>\n"
-                "<section aria-label=\"Document\" class=\"text\">");
+                "The first 32 tokens and the question are left out.</p>\n");
+    strbuf_adds(out, strongest(p) < p->n
+                         ? "<p><a href=\"#best\">To the passage that was read most</a></p>\n"
+                         : "<p>No passage stands out.</p>\n");
+    strbuf_adds(out, "<section aria-label=\"Document\" class=\"text\">");
     add_document(p, out);
     strbuf_adds(out, "</section>\n</main></body></html>\n");
 }

@@ -187,7 +187,8 @@ static void test_page(void **state)
     assert_null(strstr(b.data, "<script"));
     assert_null(strstr(b.data, "<b>"));
     assert_null(memchr(b.data, 0x1b, b.n));
-    assert_non_null(strstr(b.data, "<mark class=\"r4\" title=\"50.0 % of the reading\">"));
+    assert_non_null(
+        strstr(b.data, "<mark class=\"r4\" id=\"best\" title=\"50.0 % of the reading\">"));
     assert_non_null(strstr(b.data, "&lt;script&gt;&amp;&quot;é<sup>50&nbsp;%</sup></mark>"));
     strbuf_deinit(&b);
 }
