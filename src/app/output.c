@@ -37,6 +37,9 @@ int output_finish(int code)
 {
     const bool failed_before = ferror(stdout) != 0;
     if (output_write("", 0) && !failed_before) return code;
+    /* A write inside printf has kept its reason to itself: ask for it once more. */
+    clearerr(stdout);
+    if (!first_errno) output_write("\n", 1);
     fprintf(stderr, "saccade: cannot write to the standard output%s%s\n", first_errno ? ": " : "",
             first_errno ? strerror(first_errno) : "");
     return code == EXIT_OK ? EXIT_RUNTIME : code;

@@ -78,7 +78,7 @@ class EvalTest(unittest.TestCase):
         rows = self.rows("ruler", "--ctx", "512", "--tasks", "niah_single_1,qa_1")
         self.assertEqual([r["task"] for r in rows], ["niah_single_1", "qa_1"])
         self.out = self.folder / "turns"
-        rows = self.rows("turns", "--ctx", "700", "--tasks", "facts")
+        rows = self.rows("turns", "--ctx", "1000", "--tasks", "facts")
         self.assertEqual([(r["place"], r["n"]) for r in rows], [("begin", 3), ("middle", 3), ("end", 3)])
         self.assertEqual({s["turn"] for s in self.samples()}, {0, 1, 2})
         self.out = self.folder / "docs"
