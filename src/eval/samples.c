@@ -190,12 +190,20 @@ bool samples_has(const struct samples *s, const struct task_cell *cell, const ch
 
 /* ---- Writing ---- */
 
+/* In as many digits as bring the same number back: cJSON's own stop at nearly the same, and then a
+ * resumed run would sum up to something else. */
 static void add_number(cJSON *o, const char *key, double v)
 {
-    if (isfinite(v))
-        cJSON_AddNumberToObject(o, key, v);
-    else
+    char text[32];
+    if (!isfinite(v)) {
         cJSON_AddNullToObject(o, key);
+        return;
+    }
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (strtod(text, NULL) == v) break;
+    }
+    cJSON_AddRawToObject(o, key, text);
 }
 
 static void add_prompt(cJSON *o, const struct task_turn *turn)
@@ -232,7 +240,7 @@ static cJSON *json_of(const struct samples *s, const struct sample_row *row,
         o, "expected",
         cJSON_CreateStringArray((const char *const *)turn->expected.item, (int)turn->expected.n));
     cJSON_AddStringToObject(o, "answer", text->answer);
-    cJSON_AddNumberToObject(o, "score", row->score);
+    add_number(o, "score", row->score);
     cJSON_AddStringToObject(o, "metric", score_metric_name(text->sample->metric));
     add_number(o, "ttft_ms", row->ttft_ms);
     add_number(o, "prompt_per_second", row->prompt_per_s);
