@@ -67,7 +67,8 @@ static int find_choice(const char *choices, const char *value)
     return -1;
 }
 
-const char *options_choice_name(const char *choices, int i, char *buf, size_t bytes)
+/* The spelling of choice `i` ("f16|bf16" and 1 give "bf16") in a buffer of the caller. */
+static const char *choice_name(const char *choices, int i, char *buf, size_t bytes)
 {
     size_t n;
     const char *w = next_word(choices, "|", &n);
@@ -221,7 +222,7 @@ static void format_default(const struct option_spec *s, const void *field, char 
     case OPTION_CHOICE:
         if (*(const int *)field >= 0)
             snprintf(buf, 96, " (default: %s)",
-                     options_choice_name(s->choices, *(const int *)field, name, sizeof name));
+                     choice_name(s->choices, *(const int *)field, name, sizeof name));
         break;
     case OPTION_I32:
         if (*(const int32_t *)field) snprintf(buf, 96, " (default: %d)", *(const int32_t *)field);
@@ -268,7 +269,7 @@ static void print_option(const struct option_spec *s, const void *field)
     print_wrapped(text, HELP_COLUMN, HELP_COLUMN);
 }
 
-void options_print_help(const struct options *o)
+static void print_help(const struct options *o)
 {
     printf("Usage: saccade %s %s\n\n", o->command, o->usage);
     print_wrapped(o->summary, 0, 0);
@@ -344,7 +345,7 @@ int options_parse(struct options *o, int argc, char **argv)
     bool only_operands = false;
     o->n_operand = 0;
     if (wants_help(o, argc, argv)) {
-        options_print_help(o);
+        print_help(o);
         return EXIT_OK;
     }
     if (!read_environment(o, why)) return options_usage_error(o->command, "%s", why);

@@ -69,12 +69,6 @@ int options_parse(struct options *o, int argc, char **argv);
 bool options_set(const struct options *o, const char *name, size_t n_name, const char *value,
                  char why[256]);
 
-/* Prints what `--help` prints to stdout. */
-void options_print_help(const struct options *o);
-
-/* The spelling of choice `i` ("f16|bf16" and 1 give "bf16") in a buffer of the caller. */
-const char *options_choice_name(const char *choices, int i, char *buf, size_t bytes);
-
 /* Tells on stderr "saccade COMMAND: ..." with a hint at --help and returns EXIT_USAGE. */
 __attribute__((format(printf, 2, 3))) int options_usage_error(const char *command, const char *fmt,
                                                               ...);

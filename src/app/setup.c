@@ -182,14 +182,17 @@ static bool models_folder(char *buf, size_t bytes)
     return n >= 0 && (size_t)n < bytes;
 }
 
-/* A name without '/' that is no file here may be a fetched model. */
+/* A name without '/' that is no file here is a fetched model's, so that an error names the place
+ * where it was looked for; "x.gguf" is always a file's. */
 static const char *find_model(const char *model, char *buf, size_t bytes)
 {
     char folder[3072];
-    if (strchr(model, '/') || access(model, F_OK) == 0) return model;
+    const size_t len = strlen(model);
+    const bool is_file = len > 5 && strcmp(model + len - 5, ".gguf") == 0;
+    if (is_file || strchr(model, '/') || access(model, F_OK) == 0) return model;
     if (!models_folder(folder, sizeof folder)) return model;
     const int n = snprintf(buf, bytes, "%s/%s.gguf", folder, model);
-    return n > 0 && (size_t)n < bytes && access(buf, F_OK) == 0 ? buf : model;
+    return n > 0 && (size_t)n < bytes ? buf : model;
 }
 
 static bool on_load(void *user, double share)

@@ -15,8 +15,9 @@
 #define FIDELITY "fidelity.json"
 #define SUMMARY  "summary.json"
 
-sac_status report_data_file(struct strbuf *out, bool *out_found, const char *dir, const char *name,
-                            sac_error *err)
+/* Reads all of `dir`/`name`; `*out_found` is false if there is no such file. */
+static sac_status read_file_of(struct strbuf *out, bool *out_found, const char *dir,
+                               const char *name, sac_error *err)
 {
     struct strbuf path = {0};
     strbuf_addf(&path, "%s/%s", dir, name);
@@ -236,7 +237,7 @@ static sac_status load_json(cJSON **out, const char *dir, const char *name, sac_
 {
     struct strbuf text = {0};
     bool found = false;
-    sac_status status = report_data_file(&text, &found, dir, name, err);
+    sac_status status = read_file_of(&text, &found, dir, name, err);
     if (status == SAC_OK && found) {
         *out = cJSON_ParseWithLength(text.data, text.n);
         if (!*out) status = error_set(err, SAC_ERR_FORMAT, "%s/%s: not valid JSON", dir, name);
@@ -249,7 +250,7 @@ sac_status report_data_load(struct report_data *data, const char *dir, sac_error
 {
     struct strbuf text = {0};
     cJSON *fidelity = NULL;
-    sac_status status = report_data_file(&text, &data->has_samples, dir, SAMPLES, err);
+    sac_status status = read_file_of(&text, &data->has_samples, dir, SAMPLES, err);
     if (status == SAC_OK && data->has_samples)
         status = read_samples(data, text.data, text.n, dir, err);
     strbuf_deinit(&text);

@@ -46,10 +46,6 @@ struct report_data {
 sac_status report_data_load(struct report_data *data, const char *dir, sac_error *err);
 void report_data_deinit(struct report_data *data);
 
-/* Reads all of `dir`/`name`; `*out_found` is false if there is no such file. */
-sac_status report_data_file(struct strbuf *out, bool *out_found, const char *dir, const char *name,
-                            sac_error *err);
-
 /* Rising order, for qsort. */
 int report_data_compare(const void *a, const void *b);
 /* The different finite numbers among `v` [n], rising; returns how many. Works in place. */

@@ -408,20 +408,10 @@ sac_status gguf_get_str(const struct gguf *g, const char *name, struct gguf_str 
 
 /* Advice only: a system that ignores or refuses it is slower, not wrong. Never on borrowed memory,
  * where MADV_DONTNEED would erase what it tells the system to forget. */
-static void advise(const struct gguf *g, uintptr_t start, uintptr_t end, int advice)
-{
-    if (g->mapped && start < end) (void)madvise((void *)start, end - start, advice);
-}
-
-void gguf_tensor_prefetch(const struct gguf *g, const struct gguf_tensor *t)
-{
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)t->data;
-    advise(g, start & ~(page - 1), start + t->bytes, MADV_WILLNEED);
-}
-
 void gguf_tensor_release(const struct gguf *g, const struct gguf_tensor *t)
 {
     /* Whole pages only: those at the ends may belong to neighbours that are still in use. */
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)t->data;
-    advise(g, (start + page - 1) & ~(page - 1), (start + t->bytes) & ~(page - 1), MADV_DONTNEED);
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), data = (uintptr_t)t->data;
+    const uintptr_t start = (data + page - 1) & ~(page - 1), end = (data + t->bytes) & ~(page - 1);
+    if (g->mapped && start < end) (void)madvise((void *)start, end - start, MADV_DONTNEED);
 }

@@ -95,8 +95,7 @@ sac_status gguf_key_f32(const struct gguf_key *k, uint64_t i, float *out, sac_er
 sac_status gguf_key_next_str(const struct gguf_key *k, size_t *at, struct gguf_str *out,
                              sac_error *err);
 
-/* Tells the system that a tensor's bytes will be read soon / are not needed any more. */
-void gguf_tensor_prefetch(const struct gguf *g, const struct gguf_tensor *t);
+/* Tells the system that a tensor's bytes are not needed any more. */
 void gguf_tensor_release(const struct gguf *g, const struct gguf_tensor *t);
 
 #endif

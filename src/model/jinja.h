@@ -372,8 +372,6 @@ sac_status jinja_op_binary(struct jinja *j, uint32_t op, struct jinja_value a, s
                            struct jinja_value *out);
 sac_status jinja_op_compare(struct jinja *j, uint32_t op, struct jinja_value a,
                             struct jinja_value b, bool *out);
-sac_status jinja_op_contains(struct jinja *j, struct jinja_value in, struct jinja_value what,
-                             bool *out);
 /* `a.name` and `a[key]`: what is not there gives an undefined value. */
 sac_status jinja_op_attr(struct jinja *j, struct jinja_value a, struct jinja_value name,
                          struct jinja_value *out);

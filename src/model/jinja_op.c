@@ -174,8 +174,8 @@ sac_status jinja_op_binary(struct jinja *j, uint32_t op, struct jinja_value a, s
 
 /* ---- Comparison and membership ---- */
 
-sac_status jinja_op_contains(struct jinja *j, struct jinja_value in, struct jinja_value what,
-                             bool *out)
+static sac_status contains(struct jinja *j, struct jinja_value in, struct jinja_value what,
+                           bool *out)
 {
     *out = false;
     if (in.kind == JINJA_STRING) {
@@ -200,9 +200,9 @@ sac_status jinja_op_compare(struct jinja *j, uint32_t op, struct jinja_value a,
 {
     int order;
     switch (op) {
-    case 'i': return jinja_op_contains(j, b, a, out);
+    case 'i': return contains(j, b, a, out);
     case 'n':
-        TRY(jinja_op_contains(j, b, a, out));
+        TRY(contains(j, b, a, out));
         *out = !*out;
         return SAC_OK;
     case JINJA_OP2('=', '='): return jinja_equal(j, a, b, out);
