@@ -193,6 +193,14 @@ struct op_vote { /* vote[i] = mean over g of softmax(score[g])[i], lse[g] = ln s
     float *lse;  /* [group] */
 };
 
+struct op_dots { /* out[i][j] = a[i] . b[j]; width is a multiple of 16; one worker's, no alignment */
+    const float *a, *b; /* [n_a, width], [n_b, width] */
+    size_t a_stride, b_stride;
+    uint32_t n_a, n_b, width;
+    float *out; /* [n_a, n_b], stride out_stride */
+    size_t out_stride;
+};
+
 /* ---- The table ---------------------------------------------------------------------------------- */
 
 struct ops {
@@ -207,6 +215,7 @@ struct ops {
     void (*score_pages)(const struct op_score_pages *op);
     void (*score_planes)(const struct op_score_planes *op);
     bool (*vote)(const struct op_vote *op); /* false: a score is NaN or infinite */
+    void (*dots)(const struct op_dots *op);
     /* Bytes of scratch that one call may need, for at most n_row rows of these shapes. */
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
     size_t (*attn_scratch)(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
@@ -225,5 +234,6 @@ void ops_fill_ref_linear(struct ops *o);
 void ops_fill_ref_attn(struct ops *o);
 void ops_fill_ref_small(struct ops *o);
 void ops_fill_ref_score(struct ops *o);
+void ops_fill_ref_dots(struct ops *o);
 
 #endif

@@ -1,0 +1,128 @@
+/* check_dots.c: the dots slot of every instruction set that this CPU has against a sum in double.
+ *
+ * Tolerance: the order of an f32 sum, 2^-20 of the sum of magnitudes. A NaN must reach the products
+ * of its row and no others, and a product must not depend on its place. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "ops/ops.h"
+#include "random_rows.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const isa_names[] = {"ref", "avx2", "avx512", "amx", "neon"};
+#define N_ISA (sizeof isa_names / sizeof isa_names[0])
+
+enum { N_MAX = 70, WIDTH_MAX = 1024, STRIDE = WIDTH_MAX + 8, OUT = N_MAX + 3 };
+
+struct data {
+    float a[N_MAX * STRIDE], b[N_MAX * STRIDE], out[N_MAX * OUT];
+};
+
+static struct op_dots make_op(struct data *d, uint32_t n_a, uint32_t n_b, uint32_t width)
+{
+    return (struct op_dots){.a = d->a,
+                            .b = d->b,
+                            .a_stride = STRIDE,
+                            .b_stride = STRIDE,
+                            .n_a = n_a,
+                            .n_b = n_b,
+                            .width = width,
+                            .out = d->out,
+                            .out_stride = OUT};
+}
+
+static void fill(struct data *d, uint64_t *seed)
+{
+    for (size_t i = 0; i < N_MAX * STRIDE; i++) {
+        d->a[i] = random_unit(seed);
+        d->b[i] = 3 * random_unit(seed) + (i % 7 == 0 ? 50.0f : 0);
+    }
+}
+
+static void every_set_is_near_the_exact_sum(void **state)
+{
+    (void)state;
+    static struct data d;
+    static const uint32_t sizes[] = {1, 3, 4, 16, 31, 64, 70}, widths[] = {16, 48, 64, 128, 1024};
+    uint64_t seed = 1;
+    fill(&d, &seed);
+    for (size_t k = 0; k < N_ISA * 7 * 5; k++) {
+        struct ops o;
+        const uint32_t n_a = sizes[k % 7], n_b = sizes[k / 5 % 7], width = widths[k / 7 % 5];
+        if (ops_init_isa(&o, isa_names[k / 35], NULL) != SAC_OK) continue;
+        const struct op_dots op = make_op(&d, n_a, n_b, width);
+        for (size_t i = 0; i < N_MAX * OUT; i++) d.out[i] = -77;
+        o.dots(&op);
+        for (uint32_t i = 0; i < N_MAX; i++)
+            for (uint32_t j = 0; j < OUT; j++) {
+                double sum = 0, size = 0;
+                for (uint32_t c = 0; c < width && i < n_a && j < n_b; c++) {
+                    const double x = (double)d.a[i * STRIDE + c] * (double)d.b[j * STRIDE + c];
+                    sum += x;
+                    size += fabs(x);
+                }
+                if (i >= n_a || j >= n_b) sum = -77; /* nothing is written outside */
+                assert_true(fabs((double)d.out[i * OUT + j] - sum) <= 0x1p-20 * size);
+            }
+    }
+}
+
+static void a_product_depends_on_its_rows_alone(void **state)
+{
+    (void)state;
+    static struct data d;
+    static float all[N_MAX * OUT];
+    uint64_t seed = 2;
+    fill(&d, &seed);
+    for (size_t k = 0; k < N_ISA; k++) {
+        struct ops o;
+        if (ops_init_isa(&o, isa_names[k], NULL) != SAC_OK) continue;
+        struct op_dots op = make_op(&d, N_MAX, N_MAX, 64);
+        o.dots(&op);
+        memcpy(all, d.out, sizeof all);
+        for (uint32_t at = 0; at < N_MAX; at += 9) {
+            op = make_op(&d, 1, N_MAX - at, 64);
+            op.a += at * STRIDE;
+            op.b += at * STRIDE;
+            o.dots(&op);
+            for (uint32_t j = 0; j < N_MAX - at; j++)
+                assert_true(float_bits(d.out[j]) == float_bits(all[at * OUT + at + j]));
+        }
+    }
+}
+
+static void a_nan_reaches_its_row_only(void **state)
+{
+    (void)state;
+    static struct data d;
+    static const float bad[] = {NAN, INFINITY};
+    for (size_t k = 0; k < 2 * N_ISA; k++) {
+        struct ops o;
+        uint64_t seed = 3;
+        if (ops_init_isa(&o, isa_names[k / 2], NULL) != SAC_OK) continue;
+        fill(&d, &seed);
+        d.a[5 * STRIDE + 13] = bad[k % 2];
+        d.b[20 * STRIDE + 40] = bad[k % 2];
+        const struct op_dots op = make_op(&d, 33, 37, 64);
+        o.dots(&op);
+        for (uint32_t i = 0; i < 33; i++)
+            for (uint32_t j = 0; j < 37; j++)
+                assert_int_equal(isfinite(d.out[i * OUT + j]) != 0, i != 5 && j != 20);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_set_is_near_the_exact_sum),
+        cmocka_unit_test(a_product_depends_on_its_rows_alone),
+        cmocka_unit_test(a_nan_reaches_its_row_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
