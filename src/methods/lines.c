@@ -50,7 +50,6 @@ void lines_take_slash(struct lines *l, uint32_t o)
 void lines_mark(uint32_t *mask, const struct lines *l, uint32_t t0)
 {
     const uint32_t *band = l->band + (l->n_word - t0 / 32);
-    const uint32_t end = (t0 + l->tile_tok) / 32;
     assert(t0 % l->tile_tok == 0 && t0 / 32 <= l->n_word);
-    for (uint32_t w = 0; w < end && w < l->n_word; w++) mask[w] |= l->col[w] | band[w];
+    for (uint32_t w = 0; w < t0 / 32; w++) mask[w] |= l->col[w] | band[w];
 }

@@ -36,8 +36,8 @@ static inline void lines_take_col(struct lines *l, uint32_t c)
 }
 
 void lines_take_slash(struct lines *l, uint32_t o);
-/* Marks in mask [n_word] what the tile with first row t0, a multiple of tile_tok, reads: every
- * column that one of its rows asks for. Bits behind its last row stay as they are. */
+/* Marks in mask [t0 / 32] what the tile with first row t0, a multiple of tile_tok, reads of the
+ * tokens before it: every column that one of its rows asks for. */
 void lines_mark(uint32_t *mask, const struct lines *l, uint32_t t0);
 
 #endif

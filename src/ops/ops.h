@@ -193,6 +193,14 @@ struct op_vote { /* vote[i] = mean over g of softmax(score[g])[i], lse[g] = ln s
     float *lse;  /* [group] */
 };
 
+struct op_keys { /* keys of sealed pages in f32, the same bits as page_read's; one worker's */
+    const struct page_geom *geom;
+    const uint8_t *pool;
+    const page_id *page; /* [n_page] */
+    uint32_t n_page;
+    float *out; /* [n_page * PAGE_TOK, head_dim] */
+};
+
 struct op_dots { /* out[i][j] = a[i] . b[j]; width is a multiple of 16; one worker's, no alignment */
     const float *a, *b; /* [n_a, width], [n_b, width] */
     size_t a_stride, b_stride;
@@ -215,6 +223,7 @@ struct ops {
     void (*score_pages)(const struct op_score_pages *op);
     void (*score_planes)(const struct op_score_planes *op);
     bool (*vote)(const struct op_vote *op); /* false: a score is NaN or infinite */
+    void (*keys)(const struct op_keys *op);
     void (*dots)(const struct op_dots *op);
     /* Bytes of scratch that one call may need, for at most n_row rows of these shapes. */
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);

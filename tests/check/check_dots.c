@@ -1,7 +1,8 @@
-/* check_dots.c: the dots slot of every instruction set that this CPU has against a sum in double.
+/* check_dots.c: the slots keys and dots of every instruction set that this CPU has, against
+ * page_read and against a sum in double.
  *
- * Tolerance: the order of an f32 sum, 2^-20 of the sum of magnitudes. A NaN must reach the products
- * of its row and no others, and a product must not depend on its place. */
+ * Tolerance of dots: the order of an f32 sum, 2^-20 of the sum of magnitudes. A NaN must reach the
+ * products of its row and no others, and a product must not depend on its place. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -117,9 +118,39 @@ static void a_nan_reaches_its_row_only(void **state)
     }
 }
 
+/* Random bytes are pages of all types: codes, and halves of any kind, NaN and infinities too. */
+static void keys_are_those_of_page_read(void **state)
+{
+    (void)state;
+    enum { N_PAGE = 3, DIM = 128 };
+    static const uint32_t dims[] = {32, 64, 96, 128};
+    static uint8_t pool[N_PAGE * PAGE_TOK * DIM * 4 + 4096];
+    static float got[N_PAGE * PAGE_TOK * DIM], want[PAGE_TOK * DIM];
+    static const page_id list[N_PAGE] = {2, 0, 1};
+    uint64_t seed = 4;
+    for (size_t i = 0; i < sizeof pool; i++) pool[i] = (uint8_t)random_next(&seed);
+    for (size_t k = 0; k < N_ISA * 4 * 3; k++) {
+        struct ops o;
+        struct page_geom g = {.n_layer = 1, .n_kv_head = 1, .head_dim = dims[k % 4]};
+        g.type_k = g.type_v = (sac_kv_type)(k / 4 % 3);
+        page_geom_init(&g);
+        if (ops_init_isa(&o, isa_names[k / 12], NULL) != SAC_OK) continue;
+        o.keys(&(struct op_keys){
+            .geom = &g, .pool = pool, .page = list, .n_page = N_PAGE, .out = got});
+        for (uint32_t i = 0; i < N_PAGE; i++) {
+            page_read(want, NULL, &g, pool + list[i] * g.bytes, PAGE_SEALED, PAGE_TOK);
+            for (uint32_t j = 0; j < PAGE_TOK * g.head_dim; j++) {
+                const float a = got[i * PAGE_TOK * g.head_dim + j], b = want[j];
+                assert_true(isnan(a) ? isnan(b) : float_bits(a) == float_bits(b));
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_are_those_of_page_read),
         cmocka_unit_test(every_set_is_near_the_exact_sum),
         cmocka_unit_test(a_product_depends_on_its_rows_alone),
         cmocka_unit_test(a_nan_reaches_its_row_only),

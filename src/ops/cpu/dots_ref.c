@@ -1,5 +1,14 @@
-/* dots_ref.c: dot products of rows with rows, in plain C: eight sums a product, added in order. */
+/* dots_ref.c: keys of pages and dot products of rows with rows, in plain C: eight sums a product,
+ * added in order. */
 #include "ops/ops.h"
+
+static void keys_ref(const struct op_keys *op)
+{
+    const struct page_geom *g = op->geom;
+    for (uint32_t i = 0; i < op->n_page; i++)
+        page_read(op->out + (size_t)i * PAGE_TOK * g->head_dim, NULL, g,
+                  op->pool + (size_t)op->page[i] * g->bytes, PAGE_SEALED, PAGE_TOK);
+}
 
 static float dot(const float *a, const float *b, uint32_t width)
 {
@@ -20,5 +29,6 @@ static void dots_ref(const struct op_dots *op)
 
 void ops_fill_ref_dots(struct ops *o)
 {
+    o->keys = keys_ref;
     o->dots = dots_ref;
 }
