@@ -105,7 +105,7 @@ int eval_cmd_jsonl(int argc, char **argv)
     };
     struct options o = {
         .command = r.command,
-        .usage = "FILE --format NAME -m MODEL --out DIR [options]",
+        .usage = "FILE --format NAME -m MODEL [options]",
         .summary =
             "Asks the questions of a public suite's file, one JSON object a line, and judges "
             "the answers as the suite does. The whole file is checked first.",

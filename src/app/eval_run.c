@@ -48,7 +48,7 @@ const struct option_spec eval_run_specs[] = {
     OPT("-s --seed", OPTION_I64, seed, "N", "what samples are drawn from", .min = 0, .max = 0x1p53),
     OPT("--out", OPTION_TEXT, out, "DIR",
         "folder for samples.jsonl, summary.json and summary.md; what it has of this run is not "
-        "asked again",
+        "asked again. Without it only the summary is printed",
         .env = NULL),
     OPT("--raw", OPTION_FLAG, raw, NULL, "continue the text, without a chat template", .env = NULL),
     OPT("--chat-template", OPTION_TEXT, chat_template, "TEXT",
@@ -228,6 +228,7 @@ static uint64_t run_hash(const struct session *s)
 static sac_status open_samples(struct session *s, sac_error *err)
 {
     struct strbuf path = {0};
+    if (!s->r->out) return samples_open(&s->samples, NULL, run_hash(s), err);
     if (mkdir(s->r->out, 0777) != 0 && errno != EEXIST)
         return error_set(err, SAC_ERR_IO, "cannot make folder %s: %s", s->r->out, strerror(errno));
     strbuf_addf(&path, "%s/samples.jsonl", s->r->out);
@@ -352,11 +353,11 @@ static int run_session(struct session *s, const struct eval_maker *maker)
     if (status == SAC_OK) status = open_samples(s, &err);
     if (status == SAC_OK) status = ask_all(s, maker, &err);
     const bool stopped = status == SAC_ERR_CANCELLED;
-    if (stopped && !r->quiet)
+    if (stopped && !r->quiet && r->out)
         fprintf(stderr, "stopped; the same command goes on with what is in %s\n", r->out);
     if (status == SAC_OK || stopped)
         status = summary_make(&s->summary, s->samples, (uint64_t)r->seed, &err);
-    if (status == SAC_OK) status = write_summary(s, &err);
+    if (status == SAC_OK && r->out) status = write_summary(s, &err);
     if (status != SAC_OK) return setup_failed(r->command, status, err.msg);
     const int printed = print_summary(s);
     return stopped ? EXIT_INTERRUPTED : printed;
@@ -369,9 +370,7 @@ int eval_run_all(struct eval_run *r, const struct eval_maker *maker)
     if (!s) return setup_failed(r->command, SAC_ERR_MEMORY, "out of memory");
     s->r = r;
     int code = OPTIONS_GO_ON;
-    if (!r->out)
-        code = options_usage_error(r->command, "a folder for the results is missing (--out DIR)");
-    else if (r->setup.decode)
+    if (r->setup.decode)
         code = options_usage_error(r->command, "--methods names the methods here, not --decode");
     else if (r->raw && r->chat_template)
         code = options_usage_error(r->command, "--raw goes without --chat-template");

@@ -22,7 +22,7 @@ static int parse(struct eval_run *r, const struct option_group *group, size_t n_
 {
     struct options o = {
         .command = r->command,
-        .usage = "-m MODEL --out DIR [options]",
+        .usage = "-m MODEL [options]",
         .summary = summary,
         .group = group,
         .n_group = n_group,

@@ -23,7 +23,7 @@
 #define RUN_CHARS  17
 
 struct samples {
-    FILE *file;
+    FILE *file; /* NULL with `path`: rows stay in memory */
     char *path;
     char run[RUN_CHARS];
     struct sample_row *row; /* [n_row] */
@@ -137,18 +137,20 @@ sac_status samples_open(struct samples **out, const char *path, uint64_t run, sa
 {
     struct samples *s = mem_calloc(1, sizeof *s);
     sac_status status;
-    if (!s) return error_set(err, SAC_ERR_MEMORY, "out of memory for %s", path);
+    if (!s) return error_set(err, SAC_ERR_MEMORY, "out of memory for samples");
     snprintf(s->run, sizeof s->run, "%016" PRIx64, run);
+    *out = s;
+    if (!path) return SAC_OK;
     s->path = mem_strdup(path);
     s->file = fopen(path, "a+"); /* writes go to the end, whatever was read */
     if (!s->file || !s->path)
         status = error_set(err, SAC_ERR_IO, "cannot open %s: %s", path, strerror(errno));
     else
         status = read_rows(s, err);
-    if (status == SAC_OK)
-        *out = s;
-    else
+    if (status != SAC_OK) {
         samples_close(s);
+        *out = NULL;
+    }
     return status;
 }
 
@@ -251,18 +253,24 @@ static cJSON *json_of(const struct samples *s, const struct sample_row *row,
     return o;
 }
 
-sac_status samples_add(struct samples *s, const struct sample_row *row,
-                       const struct sample_text *text, sac_error *err)
+static sac_status write_row(struct samples *s, const struct sample_row *row,
+                            const struct sample_text *text, sac_error *err)
 {
     cJSON *o = json_of(s, row, text);
     char *line = cJSON_PrintUnformatted(o);
     cJSON_Delete(o);
-    if (!line || !keep_row(s, row)) {
-        cJSON_free(line);
-        return error_set(err, SAC_ERR_MEMORY, "out of memory for a row of %s", s->path);
-    }
+    if (!line) return error_set(err, SAC_ERR_MEMORY, "out of memory for a row of %s", s->path);
     const bool written = fprintf(s->file, "%s\n", line) > 0 && fflush(s->file) == 0;
     cJSON_free(line);
     return written ? SAC_OK
                    : error_set(err, SAC_ERR_IO, "cannot write %s: %s", s->path, strerror(errno));
+}
+
+sac_status samples_add(struct samples *s, const struct sample_row *row,
+                       const struct sample_text *text, sac_error *err)
+{
+    const sac_status status = s->file ? write_row(s, row, text, err) : SAC_OK;
+    if (status == SAC_OK && !keep_row(s, row))
+        return error_set(err, SAC_ERR_MEMORY, "out of memory for samples");
+    return status;
 }

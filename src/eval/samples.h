@@ -27,8 +27,9 @@ struct sample_text {
 
 struct samples;
 
-/* Opens or makes the file. `run` names model and settings: rows of another run are an error. What
- * an interruption left of a last line is cut off. */
+/* Opens or makes the file; without a path (NULL) rows are kept in memory alone. `run` names model
+ * and settings: rows of another run are an error. What an interruption left of a last line is cut
+ * off. */
 sac_status samples_open(struct samples **out, const char *path, uint64_t run, sac_error *err);
 void samples_close(struct samples *s);
 
@@ -37,7 +38,7 @@ size_t samples_count(const struct samples *s);
 const struct sample_row *samples_row(const struct samples *s, size_t i);
 bool samples_has(const struct samples *s, const struct task_cell *cell, const char *method,
                  uint32_t turn);
-/* Writes a row and flushes it. */
+/* Keeps a row; writes it to the file and flushes it. */
 sac_status samples_add(struct samples *s, const struct sample_row *row,
                        const struct sample_text *text, sac_error *err);
 

@@ -47,6 +47,12 @@ class EvalTest(unittest.TestCase):
             self.assertGreater(s["ttft_ms"], 0)
         self.assertEqual(json.loads((self.out / "summary.json").read_text())["rows"], rows)
         self.assertIn("| needle_number | 512 | full | 2 |", (self.out / "summary.md").read_text())
+        # Without a folder the same is asked, and printed alone.
+        done = saccade("eval", *args, "-m", model_path(), "-q", "-o", "json", cwd=self.folder)
+        alone = json.loads(done.stdout)
+        self.assertEqual([(r["n"], r["score"]) for r in alone],
+                         [(r["n"], r["score"]) for r in rows])
+        self.assertEqual([p.name for p in self.folder.iterdir()], ["out"])
         # The same again: nothing is asked anew, and what was lost is.
         before = (self.out / "samples.jsonl").read_bytes()
         self.assertEqual(self.rows(*args), rows)
@@ -113,9 +119,6 @@ class EvalTest(unittest.TestCase):
         ]:
             done = self.run_eval(*args, code=2)
             self.assertIn(words, done.stderr)
-        done = saccade("eval", "needle", "-m", model_path())
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("--out", done.stderr)
 
 
 if __name__ == "__main__":
