@@ -178,13 +178,15 @@ typedef struct sac_engine_params {
     uint32_t n_ctx;     /* tokens that one sequence may hold; 0: the model's training context */
     uint32_t n_seq_max; /* sequences alive at once */
     uint64_t n_kv_tok;  /* tokens in the shared page pool; 0: n_ctx * n_seq_max */
-    uint32_t n_batch;   /* rows of one step, at most */
+    uint32_t n_batch;   /* rows of one step, at most; prefill methods add one per other sequence */
     uint32_t n_threads; /* 0: one per CPU of the affinity mask */
     sac_kv_type type_k, type_v; /* both of one kind: 16-bit types may be mixed, q8 goes with q8 */
     const char *const *decode; /* [n_decode] methods that decode rows may use, "NAME:key=value,...";
                                   none: "full". Copied */
     uint32_t n_decode;         /* at most 8 */
-    uint32_t sparse_min_ctx;   /* decode rows at positions below it read everything */
+    const char *const *prefill; /* [n_prefill] the same for prompt rows; none: "dense". Copied */
+    uint32_t n_prefill;         /* at most 8 */
+    uint32_t sparse_min_ctx;   /* rows at positions below it read everything */
     bool record; /* plan the memory of sac_engine_set_recorder */
 } sac_engine_params;
 
@@ -208,7 +210,19 @@ typedef struct sac_engine_stats {
     uint64_t n_select;        /* choices made: one per decode row, layer and KV head that asked */
     uint64_t n_select_dense;  /* of these: everything was read */
     uint64_t n_select_nan;    /* of these: because of a NaN or infinity in a query or key */
+    uint64_t n_page_dropped;  /* given back by methods that evict */
     uint64_t n_tok_seen, n_tok_read; /* tokens before the own page, and those read, by decode rows */
+    /* Prompt rows in layers without a window: pairs of a row and a key that it may see, over all
+     * query heads, and those of them that were computed. */
+    uint64_t n_cell, n_cell_read;
+    uint64_t plan_us; /* wall time of prefill methods, part of attn_us */
+    uint64_t n_plan;  /* lists made: one per tile of rows, layer and KV head (or query head) */
+    uint64_t n_plan_dense;    /* of these: everything is read */
+    uint64_t n_plan_past;     /* of these: because the method cannot go on from earlier tokens */
+    uint64_t n_plan_nan;      /* of these: because of a NaN or infinity in a query or key */
+    uint64_t n_plan_overflow; /* of these: because of too many single tokens */
+    double plan_mass;         /* sum of estimates of the softmax mass kept, by methods that know */
+    uint64_t n_plan_mass;     /* estimates in it */
     uint64_t weight_bytes_read;
     uint64_t linear_us, attn_us, other_us; /* wall time of steps, by stage */
     uint64_t n_page, n_page_free, page_bytes;
@@ -246,6 +260,9 @@ SAC_API void sac_seq_remove(sac_engine *engine, sac_seq seq);
  * learnt of the sequence is forgotten. */
 SAC_API SAC_NODISCARD sac_status sac_seq_use_decode(sac_engine *engine, sac_seq seq,
                                                     uint32_t decode_i, sac_error *err);
+/* The same for its prompt rows, an index of `params.prefill`. */
+SAC_API SAC_NODISCARD sac_status sac_seq_use_prefill(sac_engine *engine, sac_seq seq,
+                                                     uint32_t prefill_i, sac_error *err);
 /* Tokens computed; `*out_pending` (or NULL) gets those appended and not yet computed. */
 SAC_API uint32_t sac_seq_length(const sac_engine *engine, sac_seq seq, uint32_t *out_pending);
 
@@ -385,7 +402,8 @@ typedef struct sac_event {
 /* True cancels the request. */
 typedef bool (*sac_event_fn)(void *user, const sac_event *event);
 
-#define SAC_DECODE_KEEP UINT32_MAX
+#define SAC_DECODE_KEEP  UINT32_MAX
+#define SAC_PREFILL_KEEP UINT32_MAX
 
 typedef struct sac_request {
     sac_seq seq;           /* continue this sequence and keep it; SAC_SEQ_NONE: a fresh one that is
@@ -399,6 +417,7 @@ typedef struct sac_request {
     bool ignore_eos;
     uint32_t decode; /* as in sac_seq_use_decode; SAC_DECODE_KEEP (the default): what a continued
                         sequence uses, 0 for a fresh one */
+    uint32_t prefill; /* the same, as in sac_seq_use_prefill; SAC_PREFILL_KEEP */
     uint32_t n_probs;
     sac_event_fn on_event;
     void *user;

@@ -47,6 +47,9 @@ const struct option_spec setup_specs[] = {
         "context that the model was trained with, for YaRN; 0: the file's", .env = "YARN_ORIG_CTX"),
     OPT("--override-pre", OPTION_TEXT, pre, "NAME",
         "pre-tokeniser to use instead of the one that the file names", .env = "OVERRIDE_PRE"),
+    OPT("--prefill", OPTION_TEXT, prefill, "SPEC",
+        "which tokens the prompt's tokens read: a method of 'saccade methods', NAME:key=value,...",
+        .env = "PREFILL"),
     OPT("--decode", OPTION_TEXT, decode, "SPEC",
         "which tokens a new token reads: a method of 'saccade methods', NAME:key=value,...",
         .env = "DECODE"),
@@ -138,31 +141,65 @@ int setup_failed(const char *command, sac_status status, const char *message)
 
 /* ---- Attention ---- */
 
-/* --decode with --budget and --mass as two of its parameters. */
-static int make_decode_spec(struct setup *s)
+static bool has_param(const char *kind, const char *spec, const char *key)
 {
-    if (!s->decode && (s->budget || s->mass > 0))
-        return options_usage_error(s->command, "%s is for a method: --decode NAME is missing",
-                                   s->budget ? "--budget" : "--mass");
-    if (!s->decode) return OPTIONS_GO_ON;
-    char budget[64] = "", mass[64] = "";
-    bool has_param = strchr(s->decode, ':') != NULL;
-    if (s->budget) {
-        snprintf(budget, sizeof budget, "%cbudget=%.40s", has_param ? ',' : ':', s->budget);
-        has_param = true;
+    const size_t n_name = strcspn(spec, ":");
+    sac_method_info m;
+    for (size_t i = 0; sac_method_at(i, &m); i++) {
+        if (strcmp(m.kind, kind) != 0 || strlen(m.name) != n_name ||
+            memcmp(m.name, spec, n_name) != 0)
+            continue;
+        for (size_t p = 0; p < m.n_param; p++)
+            if (strcmp(m.param[p].key, key) == 0) return true;
     }
-    if (s->mass > 0)
-        snprintf(mass, sizeof mass, "%cmass=%g", has_param ? ',' : ':', (double)s->mass);
-    const int n =
-        snprintf(s->decode_spec, sizeof s->decode_spec, "%s%s%s", s->decode, budget, mass);
-    if (n < 0 || (size_t)n >= sizeof s->decode_spec)
-        return options_usage_error(s->command, "option '--decode': longer than %zu bytes",
-                                   sizeof s->decode_spec - 1);
+    return false;
+}
+
+/* A method with --budget and --mass as two of its parameters, if it has them. */
+static int make_spec(const struct setup *s, const char *kind, const char *method, char out[256])
+{
+    char budget[64] = "", mass[64] = "";
+    bool with_param = strchr(method, ':') != NULL;
+    if (s->budget && has_param(kind, method, "budget")) {
+        snprintf(budget, sizeof budget, "%cbudget=%.40s", with_param ? ',' : ':', s->budget);
+        with_param = true;
+    }
+    if (s->mass > 0 && has_param(kind, method, "mass"))
+        snprintf(mass, sizeof mass, "%cmass=%g", with_param ? ',' : ':', (double)s->mass);
+    const int n = snprintf(out, 256, "%s%s%s", method, budget, mass);
+    if (n < 0 || n >= 256)
+        return options_usage_error(s->command, "option '--%s': longer than 255 bytes", kind);
     sac_error err = {0};
-    if (sac_method_check("decode", s->decode_spec, &err) != SAC_OK)
-        return options_usage_error(s->command, "option '--decode': %s", err.msg);
-    s->decode_list[0] = s->decode_spec;
+    if (sac_method_check(kind, out, &err) != SAC_OK)
+        return options_usage_error(s->command, "option '--%s': %s", kind, err.msg);
     return OPTIONS_GO_ON;
+}
+
+/* --budget and --mass are for any method that is named; one of them must have such a parameter. */
+static int check_dial(const struct setup *s, const char *key)
+{
+    if (!s->decode && !s->prefill)
+        return options_usage_error(
+            s->command, "--%s is for a method: --prefill NAME or --decode NAME is missing", key);
+    if ((s->decode && has_param("decode", s->decode, key)) ||
+        (s->prefill && has_param("prefill", s->prefill, key)))
+        return OPTIONS_GO_ON;
+    return options_usage_error(s->command, "--%s: %s has no parameter '%s'", key,
+                               s->decode ? s->decode : s->prefill, key);
+}
+
+static int make_specs(struct setup *s)
+{
+    int code = OPTIONS_GO_ON;
+    if (s->budget) code = check_dial(s, "budget");
+    if (code == OPTIONS_GO_ON && s->mass > 0) code = check_dial(s, "mass");
+    if (code == OPTIONS_GO_ON && s->prefill)
+        code = make_spec(s, "prefill", s->prefill, s->prefill_spec);
+    if (code == OPTIONS_GO_ON && s->decode)
+        code = make_spec(s, "decode", s->decode, s->decode_spec);
+    s->prefill_list[0] = s->prefill_spec;
+    s->decode_list[0] = s->decode_spec;
+    return code;
 }
 
 /* ---- Model ---- */
@@ -204,7 +241,7 @@ static bool on_load(void *user, double share)
 int setup_load(struct setup *s, sac_model **out)
 {
     if (!s->model) return options_usage_error(s->command, "a model is missing (-m FILE)");
-    const int code = make_decode_spec(s);
+    const int code = make_specs(s);
     if (code != OPTIONS_GO_ON) return code;
     char buf[4096];
     const char *path = find_model(s->model, buf, sizeof buf);
@@ -244,9 +281,10 @@ sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uin
     p.type_k = (sac_kv_type)(s->kv >= 0 ? s->kv : s->type_k);
     p.type_v = (sac_kv_type)(s->kv >= 0 ? s->kv : s->type_v);
     p.sparse_min_ctx = s->sparse_min_ctx;
-    if (!s->decode) return p;
+    p.prefill = s->prefill_list;
+    p.n_prefill = s->prefill ? 1 : 0;
     p.decode = s->decode_list;
-    p.n_decode = 1;
+    p.n_decode = s->decode ? 1 : 0;
     return p;
 }
 

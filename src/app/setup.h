@@ -19,12 +19,12 @@ struct setup {
     int rope;                           /* enum sac_rope_scaling */
     float rope_scale, rope_freq_base;
     uint32_t yarn_orig_ctx;
-    const char *decode, *budget; /* NULL: dense, the method's own */
-    float mass;                  /* 0: the method's own */
+    const char *prefill, *decode, *budget; /* NULL: dense, dense, the methods' own */
+    float mass;                            /* 0: the methods' own */
     uint32_t sparse_min_ctx;
     bool verbose;
-    char decode_spec[256];      /* what the three above come to */
-    const char *decode_list[1]; /* for sac_engine_params: points at it */
+    char prefill_spec[256], decode_spec[256];     /* what these come to */
+    const char *prefill_list[1], *decode_list[1]; /* for sac_engine_params: point at them */
 };
 
 struct setup_sampling {
@@ -43,7 +43,8 @@ struct setup setup_default(const char *command);
 struct setup_sampling setup_sampling_default(void);
 
 /* Loads the model of `-m`: a path, or the name of a fetched model. Shows a progress bar. First it
- * makes `decode_spec` and has it checked, so that a wrong parameter is told at once. */
+ * makes the methods' specifications and has them checked, so that a wrong parameter is told at
+ * once. */
 int setup_load(struct setup *s, sac_model **out);
 
 /* The engine's parameters for `n_seq` sequences of `n_ctx` tokens each; they borrow from `s`. */

@@ -120,7 +120,9 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     plan_seqs(e, a);
     plan_batch(e, a);
     plan_scratch(e, a);
+    e->stats.side_bytes = 0;
     decode_plan(e, a);
+    prefill_plan(e, a);
     record_plan(e, a);
     e->stats.scratch_bytes = a->used - e->stats.kv_bytes;
 }
@@ -145,6 +147,7 @@ static sac_status create(sac_engine *e, sac_error *err)
     uint32_t n_page = 0;
     TRY(fill_params(e, err));
     TRY(decode_init(e, err));
+    TRY(prefill_init(e, err));
     TRY(ops_init(&e->ops, err));
     TRY(workers_create(&e->workers, e->params.n_threads, err));
     e->params.n_threads = workers_count(e->workers);

@@ -8,6 +8,7 @@
 
 #include "engine/decode.h"
 #include "engine/model.h"
+#include "engine/prefill.h"
 #include "engine/record.h"
 #include "kv/pool.h"
 #include "ops/ops.h"
@@ -22,7 +23,10 @@ struct request_list;
 struct seq {
     bool alive;
     uint32_t n_done, n_all;
-    uint32_t decode_i; /* method of its decode rows */
+    uint32_t decode_i;  /* method of its decode rows */
+    uint32_t prefill_i; /* and of its prompt rows */
+    uint32_t n_queued;  /* prompt rows that the last sched_pick could choose from */
+    bool has_gaps;     /* that method has given pages back */
     uint64_t ticket; /* order of queueing of the oldest pending token */
     int32_t *tok;    /* [n_ctx] */
     uint8_t *flags;  /* [n_ctx] ROW_* */
@@ -66,6 +70,7 @@ struct sac_engine {
     struct batch batch;
     struct scratch scratch;
     struct decode decode;
+    struct prefill prefill;
     struct record record;
     struct rope_table rope[2]; /* global, local layers */
     uint64_t next_ticket;

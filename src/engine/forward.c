@@ -172,6 +172,7 @@ static void seal_full_pages(sac_engine *e)
     e->ops.seal(e->workers, &(struct op_seal){
                                 .geom = g, .n_page = n, .tail = b->seal_from, .sealed = b->seal_to});
     decode_seal(e, b->seal_to, n);
+    prefill_seal(e, b->seal_to, n);
 }
 
 /* The page that a chunk leaves unfilled becomes the sequence's tail. */
@@ -238,6 +239,7 @@ static void attend(sac_engine *e, uint32_t layer)
     }
     seal_full_pages(e);
     decode_select(e, layer, window);
+    prefill_select(e, layer, window);
     count_reads(e, window);
     e->ops.attn(e->workers, &(struct op_attn){.geom = g,
                                               .pool = e->pool.pages,

@@ -42,7 +42,7 @@ struct request {
     int32_t *tok; /* owned, [n_prompt + max_tokens]: prompt, then chosen tokens; for starting again.
                      NULL if the caller owns the sequence */
     uint32_t n_cached, n_prompt, n_prompt_done, n_predicted, max_tokens;
-    uint32_t decode; /* or SAC_DECODE_KEEP */
+    uint32_t decode, prefill; /* or SAC_DECODE_KEEP, SAC_PREFILL_KEEP */
     bool has_choice; /* the last step chose a token */
     int32_t choice;
     float choice_logprob;
@@ -116,7 +116,8 @@ sac_request sac_request_default(void)
 {
     return (sac_request){.seq = SAC_SEQ_NONE,
                          .sampling = sac_sampling_default(),
-                         .decode = SAC_DECODE_KEEP};
+                         .decode = SAC_DECODE_KEEP,
+                         .prefill = SAC_PREFILL_KEEP};
 }
 
 /* ---- Submitting ---- */
@@ -136,6 +137,9 @@ static sac_status check_request(struct request *r, const struct request_list *li
     if (r->decode != SAC_DECODE_KEEP && r->decode >= params.n_decode)
         return error_set(err, SAC_ERR_ARG, "there is no decode method %u: the engine has %u",
                          r->decode, params.n_decode);
+    if (r->prefill != SAC_PREFILL_KEEP && r->prefill >= params.n_prefill)
+        return error_set(err, SAC_ERR_ARG, "there is no prefill method %u: the engine has %u",
+                         r->prefill, params.n_prefill);
     uint32_t pending = 0;
     if (!r->owns_seq) r->n_cached = sac_seq_length(list->engine, want->seq, &pending);
     if (pending)
@@ -184,6 +188,13 @@ static sac_status create_sampler(struct request *r, const struct request_list *l
     return SAC_OK;
 }
 
+static sac_status use_methods(sac_engine *engine, const struct request *r, sac_error *err)
+{
+    if (r->decode != SAC_DECODE_KEEP) TRY(sac_seq_use_decode(engine, r->seq, r->decode, err));
+    if (r->prefill != SAC_PREFILL_KEEP) TRY(sac_seq_use_prefill(engine, r->seq, r->prefill, err));
+    return SAC_OK;
+}
+
 static sac_status fill_request(struct request *r, struct request_list *list,
                                const sac_request *want, sac_error *err)
 {
@@ -192,6 +203,7 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     r->ignore_eos = want->ignore_eos;
     r->n_probs = want->n_probs;
     r->decode = want->decode;
+    r->prefill = want->prefill;
     r->on_event = want->on_event;
     r->user = want->user;
     TRY(check_request(r, list, want, err));
@@ -208,8 +220,7 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     }
     r->state = REQUEST_RUNNING;
     r->start_us = clock_us();
-    if (r->decode != SAC_DECODE_KEEP)
-        TRY(sac_seq_use_decode(list->engine, r->seq, r->decode, err));
+    TRY(use_methods(list->engine, r, err));
     return sac_seq_append(list->engine, r->seq, want->prompt, r->n_prompt, SAC_ROW_PROMPT,
                           SAC_WANT_LAST, err);
 }
@@ -408,8 +419,7 @@ static bool has_room(const struct request_list *list, const struct request *r)
 static sac_status start_request(struct request_list *list, struct request *r, sac_error *err)
 {
     const uint32_t n_again = r->n_predicted;
-    if (r->decode != SAC_DECODE_KEEP)
-        TRY(sac_seq_use_decode(list->engine, r->seq, r->decode, err));
+    TRY(use_methods(list->engine, r, err));
     TRY(sac_seq_append(list->engine, r->seq, r->tok, r->n_prompt, SAC_ROW_PROMPT,
                        n_again ? SAC_WANT_NONE : SAC_WANT_LAST, err));
     return sac_seq_append(list->engine, r->seq, r->tok + r->n_prompt, n_again, SAC_ROW_DECODE,

@@ -2,7 +2,8 @@
  *
  * Decode rows go first, one for each sequence whose next pending token is of that kind: they cost one
  * pass of the weights together and keep the time between tokens short. The rest of the batch is
- * filled with prompt chunks, oldest first. A row that completes a page needs a page for every layer
+ * filled with prompt chunks, oldest first; those of a method that plans are never cut (prefill.c),
+ * so it plans the same whatever else is in the batch. A row that completes a page needs a page for every layer
  * and KV head; what does not fit waits, so running out of pages stalls sequences and loses nothing.
  *
  * Invariant: after sched_pick, every page index that the batch completes is in its sequence's table,
@@ -24,6 +25,14 @@ static void add_run(sac_engine *e, uint32_t seq_i, uint32_t n, enum linear_mode 
         b->seq_i[b->n_row] = seq_i;
         b->want[b->n_row] = (s->flags[s->n_done + i] & ROW_WANT) != 0;
     }
+}
+
+/* Whether pages are free for all of the rows [n_done, n_done + n). */
+static bool has_pages(const sac_engine *e, uint32_t seq_i, uint32_t n)
+{
+    const uint32_t pos = e->seqs[seq_i].n_done;
+    return (pos + n) / PAGE_TOK - pos / PAGE_TOK <=
+           e->pool.n_free / pool_pages_per_index(&e->pool);
 }
 
 /* Takes the pages that rows [n_done, n_done + n) complete; fewer rows if the pool is short. */
@@ -80,11 +89,13 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
     uint32_t i;
     while (b->n_row < n_batch && (i = oldest_prompt(e, ticket)) != SAC_SEQ_NONE) {
         uint32_t n = prompt_rows(&e->seqs[i]);
-        if (n > n_batch - b->n_row) n = n_batch - b->n_row;
-        n = reserve_rows(e, i, n);
+        e->seqs[i].n_queued = n;
+        const uint32_t chunk = prefill_chunk(e, &e->seqs[i], n), room = n_batch - b->n_row;
+        ticket = e->seqs[i].ticket + 1;
+        if (chunk > room) continue; /* not cut short: it waits until it is older than others */
+        n = reserve_rows(e, i, chunk ? (has_pages(e, i, chunk) ? chunk : 0) : n < room ? n : room);
         if (n) add_run(e, i, n, LINEAR_WIDE);
         else starved = true;
-        ticket = e->seqs[i].ticket + 1;
     }
     if (b->n_row == 0 && starved)
         return error_set(err, SAC_ERR_CONTEXT,

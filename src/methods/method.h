@@ -3,16 +3,21 @@
  * A method is one `const struct method` in a file of its own and one line in methods.def. It is
  * asked what to read and never reads it: for each decode row, layer and KV head (a "lane") `select`
  * marks tokens in a bit mask, and the engine attends to them, to the row's own page and to nothing
- * else.
+ * else. A prefill method is asked by `plan` for a whole chunk of prompt rows (plan.h).
  *
  * Contract of the hooks of struct method_decode:
  *  - They allocate nothing, keep no state of their own, and write only what the lane hands them, so
  *    lanes of one step run on any thread in any order with the same results (design D7).
  *  - A lane's `state` is one block without pointers, zeroed for a new sequence, copied by a fork.
  *  - For each row of a sequence `see` comes first, then, for decode rows, perhaps `select`: the
- * engine leaves it out where a dense read is asked for. A method must live with that.
+ * engine leaves it out where a dense read is asked for. A method must live with that. In a layer
+ * `see` has returned for all lanes before any is asked, so `select` may read what `see` has left in
+ * the states of the layer's other heads; it must not touch that part of its own.
+ *  - What a method learns from a prompt it learns at the first decode row, from the cached keys and
+ * from the queries of the last rows (`past`), which the engine keeps for all sequences. So it makes
+ * no difference which method a sequence used while its prompt was computed.
  *  - Side data of a page is written once, when the page is sealed, and shared by all its sequences.
- */
+ * The same holds for struct method_prefill, but for what is said there. */
 #ifndef SAC_METHODS_METHOD_H
 #define SAC_METHODS_METHOD_H
 
@@ -32,6 +37,14 @@ struct method_shape {
     const struct page_geom *geom;
     uint32_t group; /* query heads of a KV head */
     uint32_t n_ctx;
+    uint32_t n_row_max; /* rows of a prompt chunk, at most */
+};
+
+/* Queries of the rows before a run, as far as they are kept: that of position p, for begin <= p <
+ * end, is [group, head_dim] at q + (p % n_slot) * group * head_dim, after RoPE. */
+struct method_past {
+    const float *q;
+    uint32_t n_slot, begin, end;
 };
 
 /* One layer and KV head for one run of rows; a decode run has one. */
@@ -45,6 +58,7 @@ struct method_lane {
     bool is_prompt;
     const float *q; /* row r: [group, head_dim] at q + r * q_stride, after RoPE */
     size_t q_stride;
+    struct method_past past;
     float scale, softcap; /* of scores, as in struct op_attn */
     /* Token i is in page i / PAGE_TOK: sealed ones by id (those that this run fills included), then
      * the unsealed one in tail form. A decode row sees tokens 0 .. pos. */
@@ -54,7 +68,9 @@ struct method_lane {
     const uint8_t *own;  /* the page of the last row in tail form */
     const uint8_t *side; /* page id's side data at side + id * side_stride */
     size_t side_stride;
-    void *state;   /* [state_bytes] */
+    void *state;                /* [state_bytes] */
+    const uint8_t *layer_state; /* head h's state of this layer at layer_state + h * state_stride */
+    size_t state_stride;
     void *scratch; /* [scratch_bytes], of this thread, holds anything */
 };
 
@@ -70,10 +86,35 @@ struct method_decode {
     size_t (*state_bytes)(const struct method_shape *s, const double *param);   /* NULL: 0 */
     size_t (*side_bytes)(const struct method_shape *s, const double *param);    /* NULL: 0 */
     size_t (*scratch_bytes)(const struct method_shape *s, const double *param); /* NULL: 0 */
+    uint32_t (*past_rows)(const struct method_shape *s, const double *param);   /* NULL: 0 */
     /* Side data of a page from its keys [PAGE_TOK, head_dim] as attention will read them. */
     void (*seal)(uint8_t *side, const struct method_shape *s, const double *param, const float *k);
     void (*see)(const struct method_lane *lane); /* or NULL */
     void (*select)(const struct method_lane *lane, struct method_pick *out);
+    /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
+    void (*cut)(void *state, const struct method_shape *s, const double *param, uint32_t n_tok);
+};
+
+struct plan;
+
+/* Prompt rows. Chunks of a prompt end at fixed positions of the sequence or at the prompt's end,
+ * whatever else is in the batch, so a plan may depend on all rows of its chunk. Layers of a chunk
+ * come in rising order; layers that have a window of their own are not asked about, nor are chunks
+ * that end before sparse_min_ctx (and in others the tiles that end before it are dense). */
+struct method_prefill {
+    uint32_t tile_tok; /* rows that share a list, a multiple of PAGE_TOK; 0: 64 */
+    bool by_head;      /* a list for each query head, not one for all heads of a KV head */
+    bool needs_past_zero; /* first chunk of a sequence only, else dense: PLAN_PAST */
+    bool any_chunk;       /* plans do not depend on where chunks end: tests hold it to that */
+    /* Of one sequence and KV head, for all layers together (lane->layer tells which is asked): what
+     * passes from layer to layer, or from chunk to chunk. */
+    size_t (*state_bytes)(const struct method_shape *s, const double *param);   /* NULL: 0 */
+    size_t (*side_bytes)(const struct method_shape *s, const double *param);    /* NULL: 0 */
+    size_t (*scratch_bytes)(const struct method_shape *s, const double *param); /* NULL: 0 */
+    void (*seal)(uint8_t *side, const struct method_shape *s, const double *param, const float *k);
+    /* Marks what each tile reads. Queries are finite, that has been checked; keys and scores may not
+     * be: then plan_dense(out, PLAN_NAN). lane->is_prompt is true. */
+    void (*plan)(const struct method_lane *lane, struct plan *out);
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
     void (*cut)(void *state, const struct method_shape *s, const double *param, uint32_t n_tok);
 };
@@ -86,8 +127,10 @@ struct method {
     const char *about;             /* a paragraph */
     const sac_method_param *param; /* [n_param] */
     uint32_t n_param;
-    bool token_grain;                   /* marks single tokens, not whole pages */
+    bool token_grain; /* marks single tokens, not whole pages */
+    bool evicts;      /* what it has not marked once it will not mark again: pages are given back */
     const struct method_decode *decode; /* NULL: dense attention */
+    const struct method_prefill *prefill; /* the same for prompt rows */
 };
 
 #define METHOD(symbol) extern const struct method symbol;

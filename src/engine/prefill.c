@@ -1,0 +1,382 @@
+/* prefill.c: asks the prefill methods, run by run and KV head by KV head, and has their masks
+ * turned into the lists that the attention op reads. All memory of these methods is planned here.
+ *
+ * Invariants:
+ *  1. A plan depends on the sequence alone. Chunks of a planned prompt end at multiples of
+ *     chunk_tok, or where the prompt ends: sched.c lets a run wait rather than cut it shorter.
+ *  2. Lanes of a run write their own plan; lists are made from them in lane order afterwards. The
+ *     room of a list is its own, so an overflow does not depend on other runs.
+ *  3. A run that reads everything has no plan, and one whose lists name all pages gives the same
+ *     bits (attn.c).
+ *  4. Lists of all runs of a batch live until the next layer's: attention runs once for all. */
+#include "engine/prefill.h"
+
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define TILE_TOK 64u /* where a method does not say */
+
+/* ---- Memory ---- */
+
+sac_status prefill_init(sac_engine *e, sac_error *err)
+{
+    static const char *const dense = "dense";
+    struct prefill *f = &e->prefill;
+    const char *const *text = e->params.n_prefill ? e->params.prefill : &dense;
+    const uint32_t n = e->params.n_prefill ? e->params.n_prefill : 1;
+    if (n > PREFILL_METHODS_MAX)
+        return error_set(err, SAC_ERR_ARG, "%u prefill methods: at most %u", n,
+                         PREFILL_METHODS_MAX);
+    f->is_dense = true;
+    for (uint32_t i = 0; i < n; i++) {
+        TRY(spec_parse(&f->method[i].spec, "prefill", text[i], err));
+        f->text[i] = f->method[i].spec.text;
+        f->is_dense = f->is_dense && !f->method[i].spec.method->prefill;
+    }
+    f->n_method = n;
+    e->params.prefill = f->text;
+    e->params.n_prefill = n;
+    if (f->is_dense) return SAC_OK;
+    /* A whole chunk fits beside one decode row of every other sequence. */
+    const uint32_t n_batch = e->params.n_batch;
+    f->chunk_tok = n_batch > TILE_TOK ? n_batch / TILE_TOK * TILE_TOK : n_batch;
+    e->params.n_batch += e->params.n_seq_max - 1;
+    return SAC_OK;
+}
+
+static size_t round64(size_t bytes)
+{
+    return (bytes + 63) & ~(size_t)63;
+}
+
+static size_t hook_bytes(size_t (*hook)(const struct method_shape *, const double *),
+                         const struct prefill *f, const struct spec *spec)
+{
+    return hook ? round64(hook(&f->shape, spec->param)) : 0;
+}
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Sizes of the methods; returns the most lists that the runs of a batch can have. */
+static size_t plan_methods(sac_engine *e)
+{
+    struct prefill *f = &e->prefill;
+    const size_t n_kv_head = e->pool.geom.n_kv_head, n_batch = e->params.n_batch;
+    size_t list_max = 0;
+    f->worker_bytes = PAGE_TOK * (size_t)e->pool.geom.head_dim * sizeof(float);
+    f->state_stride = f->side_stride = f->lane_list_max = 0;
+    for (uint32_t i = 0; i < f->n_method; i++) {
+        struct prefill_method *m = &f->method[i];
+        const struct method_prefill *hooks = m->spec.method->prefill;
+        if (!hooks) continue;
+        m->tile_tok = hooks->tile_tok ? hooks->tile_tok : TILE_TOK;
+        m->n_part = hooks->by_head ? f->shape.group : 1;
+        assert(m->tile_tok % PAGE_TOK == 0);
+        m->state_bytes = hook_bytes(hooks->state_bytes, f, &m->spec);
+        m->side_bytes = hook_bytes(hooks->side_bytes, f, &m->spec);
+        m->side_at = f->side_stride;
+        f->side_stride += m->side_bytes;
+        f->state_stride = max_size(f->state_stride, m->state_bytes);
+        f->worker_bytes = max_size(f->worker_bytes, hook_bytes(hooks->scratch_bytes, f, &m->spec));
+        /* A run of r rows lies in at most r / tile_tok + 2 tiles. */
+        const size_t lane = (f->chunk_tok / m->tile_tok + 2) * m->n_part;
+        const size_t all = (n_batch / m->tile_tok + 2 * e->params.n_seq_max) * m->n_part;
+        f->lane_list_max = max_size(f->lane_list_max, lane);
+        list_max = max_size(list_max, all * n_kv_head);
+    }
+    return list_max;
+}
+
+void prefill_plan(sac_engine *e, struct arena *a)
+{
+    struct prefill *f = &e->prefill;
+    const struct page_geom *g = &e->pool.geom;
+    const size_t n_seq = e->params.n_seq_max, before = a->used;
+    if (f->is_dense) return;
+    f->shape = (struct method_shape){.geom = g,
+                                     .group = e->model->config.n_head / g->n_kv_head,
+                                     .n_ctx = e->params.n_ctx,
+                                     .n_row_max = f->chunk_tok};
+    assert(f->shape.group <= METHOD_GROUP_MAX);
+    const size_t list_max = plan_methods(e);
+    f->state = arena_take(a, n_seq * g->n_kv_head, f->state_stride);
+    f->side = arena_take(a, e->pool.n_page, f->side_stride);
+    e->stats.side_bytes += a->used - before;
+    f->worker = arena_take(a, workers_count(e->workers), f->worker_bytes);
+    f->mask_words = f->lane_list_max * e->pool.max_page;
+    f->mask = arena_take(a, g->n_kv_head * f->mask_words, sizeof *f->mask);
+    f->list_dense = arena_take(a, g->n_kv_head, f->lane_list_max);
+    f->plan = arena_take(a, g->n_kv_head, sizeof *f->plan);
+    f->lists = arena_take(a, n_seq, sizeof *f->lists);
+    /* A quarter of the context in single tokens costs more than to read all of it in pages. */
+    f->tok_max = e->params.n_ctx / 4 + 1024;
+    f->range_max = e->pool.max_page / 4 + 16;
+    f->range = arena_take(a, list_max * f->range_max, sizeof *f->range);
+    f->tok = arena_take(a, list_max * f->tok_max, sizeof *f->tok);
+    f->range_ptr = arena_take(a, list_max + n_seq, sizeof *f->range_ptr);
+    f->tok_ptr = arena_take(a, list_max + n_seq, sizeof *f->tok_ptr);
+}
+
+static uint8_t *lane_state(const sac_engine *e, uint32_t seq_i, uint32_t kv_head)
+{
+    const struct prefill *f = &e->prefill;
+    return f->state + ((size_t)seq_i * e->pool.geom.n_kv_head + kv_head) * f->state_stride;
+}
+
+void prefill_reset(sac_engine *e, uint32_t seq_i)
+{
+    const size_t bytes = e->pool.geom.n_kv_head * e->prefill.state_stride;
+    if (bytes) memset(lane_state(e, seq_i, 0), 0, bytes);
+}
+
+void prefill_fork(sac_engine *e, uint32_t dst, uint32_t src)
+{
+    const size_t bytes = e->pool.geom.n_kv_head * e->prefill.state_stride;
+    if (bytes) memcpy(lane_state(e, dst, 0), lane_state(e, src, 0), bytes);
+}
+
+void prefill_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
+{
+    const struct prefill *f = &e->prefill;
+    const struct prefill_method *m = &f->method[e->seqs[seq_i].prefill_i];
+    if (m->state_bytes == 0) return;
+    if (!m->spec.method->prefill->cut) {
+        prefill_reset(e, seq_i);
+        return;
+    }
+    for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++)
+        m->spec.method->prefill->cut(lane_state(e, seq_i, h), &f->shape, m->spec.param, n_tok);
+}
+
+sac_status sac_seq_use_prefill(sac_engine *e, sac_seq id, uint32_t prefill_i, sac_error *err)
+{
+    struct seq *s = engine_seq(e, id, err);
+    if (!s) return SAC_ERR_NOT_FOUND;
+    if (prefill_i >= e->prefill.n_method)
+        return error_set(err, SAC_ERR_ARG, "there is no prefill method %u: the engine has %u",
+                         prefill_i, e->prefill.n_method);
+    if (s->prefill_i == prefill_i) return SAC_OK;
+    s->prefill_i = prefill_i;
+    prefill_reset(e, id);
+    return SAC_OK;
+}
+
+static const struct method_prefill *seq_hooks(const sac_engine *e, const struct seq *s)
+{
+    return e->prefill.method[s->prefill_i].spec.method->prefill;
+}
+
+uint32_t prefill_chunk(const sac_engine *e, const struct seq *s, uint32_t n)
+{
+    if (!seq_hooks(e, s)) return 0;
+    const uint32_t size = e->prefill.chunk_tok, to_border = size - s->n_done % size;
+    return n < to_border ? n : to_border;
+}
+
+/* ---- Side data ---- */
+
+struct seal_call {
+    sac_engine *e;
+    uint8_t *const *sealed;
+};
+
+static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct seal_call *c = arg;
+    const struct prefill *f = &c->e->prefill;
+    const struct pool *p = &c->e->pool;
+    float *k = (float *)(void *)(f->worker + worker_i * f->worker_bytes);
+    const size_t id = (size_t)(c->sealed[i] - p->pages) / p->geom.bytes;
+    page_read(k, NULL, &p->geom, c->sealed[i], PAGE_SEALED, PAGE_TOK);
+    for (uint32_t m = 0; m < f->n_method; m++)
+        if (f->method[m].side_bytes)
+            f->method[m].spec.method->prefill->seal(f->side + id * f->side_stride +
+                                                        f->method[m].side_at,
+                                                    &f->shape, f->method[m].spec.param, k);
+}
+
+void prefill_seal(sac_engine *e, uint8_t *const *sealed, uint32_t n)
+{
+    struct seal_call c = {.e = e, .sealed = sealed};
+    if (e->prefill.side_stride) workers_for(e->workers, n, seal_page, &c);
+}
+
+/* ---- Plans ---- */
+
+struct plan_call {
+    sac_engine *e;
+    const struct attn_run *run;
+    uint32_t layer;
+};
+
+static struct method_lane make_lane(const struct plan_call *c, uint32_t kv_head, uint32_t worker_i)
+{
+    const sac_engine *e = c->e;
+    const struct prefill *f = &e->prefill;
+    const struct config *config = &e->model->config;
+    const struct page_geom *g = &e->pool.geom;
+    const struct attn_run *run = c->run;
+    const uint32_t seq_i = e->batch.seq_i[run->row0], end = run->pos0 + run->n_row;
+    const struct prefill_method *m = &f->method[e->seqs[seq_i].prefill_i];
+    const uint32_t last = (end - 1) / PAGE_TOK - run->pos0 / PAGE_TOK;
+    const size_t stride = ((size_t)config->n_head + 2 * config->n_kv_head) * config->head_dim;
+    return (struct method_lane){
+        .shape = &f->shape,
+        .param = m->spec.param,
+        .ops = &e->ops,
+        .layer = c->layer,
+        .kv_head = kv_head,
+        .pos = run->pos0,
+        .n_row = run->n_row,
+        .is_prompt = true,
+        .q = e->scratch.qkv + run->row0 * stride +
+             (size_t)kv_head * f->shape.group * config->head_dim,
+        .q_stride = stride,
+        .scale = config->attn_scale,
+        .softcap = config->attn_softcap,
+        .pool = e->pool.pages,
+        .page = run->table + kv_head * run->table_stride,
+        .n_sealed = end / PAGE_TOK,
+        .own = last == 0 ? run->own0 + kv_head * g->tail_bytes
+                         : run->own + ((size_t)(last - 1) * g->n_kv_head + kv_head) * g->tail_bytes,
+        .side = f->side ? f->side + m->side_at : NULL,
+        .side_stride = f->side_stride,
+        .state = lane_state(e, seq_i, kv_head),
+        .layer_state = lane_state(e, seq_i, 0),
+        .state_stride = f->state_stride,
+        .scratch = f->worker + worker_i * f->worker_bytes,
+    };
+}
+
+static struct plan make_plan(const struct plan_call *c, const struct prefill_method *m,
+                             uint32_t kv_head)
+{
+    const struct prefill *f = &c->e->prefill;
+    const uint32_t end = c->run->pos0 + c->run->n_row, tile0 = c->run->pos0 / m->tile_tok;
+    const uint32_t last = (end - 1) / m->tile_tok;
+    const struct seq *s = &c->e->seqs[c->e->batch.seq_i[c->run->row0]];
+    struct plan p = {.pos = c->run->pos0,
+                     .end = end,
+                     .n_after = s->n_queued - c->run->n_row,
+                     .tile_tok = m->tile_tok,
+                     .tile0 = tile0,
+                     .n_tile = last - tile0 + 1,
+                     .n_part = m->n_part,
+                     .n_word = last * m->tile_tok / PAGE_TOK,
+                     .mask = f->mask + kv_head * f->mask_words,
+                     .list_dense = f->list_dense + kv_head * f->lane_list_max};
+    const size_t n_list = (size_t)p.n_tile * p.n_part;
+    assert(n_list <= f->lane_list_max && n_list * p.n_word <= f->mask_words);
+    memset(p.mask, 0, n_list * p.n_word * sizeof *p.mask);
+    memset(p.list_dense, PLAN_SPARSE, n_list);
+    return p;
+}
+
+static bool all_finite(const struct method_lane *l)
+{
+    /* x - x is 0 for finite numbers and NaN for all others; the loop has no branch. */
+    const size_t n = (size_t)l->shape->group * l->shape->geom->head_dim;
+    float sum = 0;
+    for (uint32_t r = 0; r < l->n_row; r++)
+        for (size_t i = 0; i < n; i++) sum += l->q[r * l->q_stride + i] - l->q[r * l->q_stride + i];
+    return sum == 0;
+}
+
+static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
+{
+    const struct plan_call *c = arg;
+    const sac_engine *e = c->e;
+    const uint32_t seq_i = e->batch.seq_i[c->run->row0];
+    const struct prefill_method *m = &e->prefill.method[e->seqs[seq_i].prefill_i];
+    const struct method_prefill *hooks = m->spec.method->prefill;
+    struct plan *p = &e->prefill.plan[kv_head];
+    const struct method_lane lane = make_lane(c, kv_head, worker_i);
+    *p = make_plan(c, m, kv_head);
+    if (hooks->needs_past_zero && p->pos > 0)
+        plan_dense(p, PLAN_PAST);
+    else if (!all_finite(&lane))
+        plan_dense(p, PLAN_NAN);
+    else
+        hooks->plan(&lane, p);
+    for (uint32_t i = 0; i < p->n_tile; i++)
+        for (uint32_t part = 0; part < p->n_part; part++)
+            if (plan_tile_tok(p, i + 1) <= e->params.sparse_min_ctx)
+                plan_tile_dense(p, i, part, PLAN_SHORT);
+    if (p->n_part > 1) plan_merge(p);
+}
+
+/* Cells are those of all query heads of the layer, whatever shares a list. */
+static void count_plan(sac_engine *e, const struct plan_stats *s, uint32_t n_part)
+{
+    sac_engine_stats *t = &e->stats;
+    const uint32_t n_share = e->prefill.shape.group / n_part;
+    t->n_cell += s->n_cell * n_share;
+    t->n_cell_read += s->n_cell_read * n_share;
+    t->n_plan += s->n_list;
+    for (int i = PLAN_SPARSE + 1; i < PLAN_REASONS; i++) t->n_plan_dense += s->n_dense[i];
+    t->n_plan_past += s->n_dense[PLAN_PAST];
+    t->n_plan_nan += s->n_dense[PLAN_NAN];
+    t->n_plan_overflow += s->n_dense[PLAN_OVERFLOW];
+    for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++) {
+        t->plan_mass += e->prefill.plan[h].mass;
+        t->n_plan_mass += e->prefill.plan[h].n_mass;
+    }
+}
+
+static void count_dense(sac_engine *e, const struct attn_run *run)
+{
+    const uint64_t n = run->n_row, cells = (2 * (uint64_t)run->pos0 + n + 1) * n / 2;
+    e->stats.n_cell += cells * e->model->config.n_head;
+    e->stats.n_cell_read += cells * e->model->config.n_head;
+}
+
+static bool is_planned(const sac_engine *e, const struct attn_run *run)
+{
+    const struct seq *s = &e->seqs[e->batch.seq_i[run->row0]];
+    return seq_hooks(e, s) && !s->has_gaps && run->pos0 + run->n_row > e->params.sparse_min_ctx;
+}
+
+/* `used` counts the lists that runs before this one have taken. */
+static void plan_run(struct plan_call *c, struct plan_lists *out, uint32_t *used, uint32_t run_i)
+{
+    sac_engine *e = c->e;
+    struct prefill *f = &e->prefill;
+    const uint32_t n_head = e->pool.geom.n_kv_head;
+    struct plan_stats stats = {0};
+    workers_for(e->workers, n_head, plan_lane, c);
+    *out = (struct plan_lists){.tok_max = f->tok_max,
+                               .range_max = f->range_max,
+                               .range = f->range + (size_t)*used * f->range_max,
+                               .tok = f->tok + (size_t)*used * f->tok_max,
+                               .range_ptr = f->range_ptr + *used + run_i,
+                               .tok_ptr = f->tok_ptr + *used + run_i};
+    plan_compile(out, f->plan, n_head, &stats);
+    *used += (uint32_t)stats.n_list;
+    count_plan(e, &stats, f->plan[0].n_part);
+}
+
+void prefill_select(sac_engine *e, uint32_t layer, uint32_t window)
+{
+    struct prefill *f = &e->prefill;
+    const uint64_t start = clock_us();
+    uint32_t used = 0, n = 0;
+    for (uint32_t i = e->batch.n_decode; i < e->batch.n_run; i++) {
+        struct attn_run *run = &e->batch.run[i];
+        /* A layer with a window of its own reads little already. */
+        if (window > 0) continue;
+        if (f->is_dense || !is_planned(e, run)) {
+            count_dense(e, run);
+            continue;
+        }
+        struct plan_call c = {.e = e, .run = run, .layer = layer};
+        plan_run(&c, &f->lists[n], &used, n);
+        run->plan = &f->lists[n++].plan;
+    }
+    f->layer_us = clock_us() - start;
+    e->stats.plan_us += f->layer_us;
+}

@@ -1,0 +1,192 @@
+/* plan.c: marks of a prefill plan, and the lists that attention makes of them.
+ *
+ * Invariants of compiled lists, which attention relies on (struct attn_plan) and
+ * tests/unit/test_plan.c checks: ranges ascending, disjoint and not touching; tokens ascending,
+ * outside the ranges, of pages before the tile; the tile's own pages in a range. */
+#include "methods/plan.h"
+
+#include <string.h>
+
+/* A page with so many marked tokens is read whole: a token alone costs more than one in a page, and
+ * the tokens between serve the answer. */
+#define PAGE_BITS 24
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- Marking ---- */
+
+static void mark_range(uint32_t *mask, uint32_t begin, uint32_t end)
+{
+    const uint32_t first = begin / PAGE_TOK, last = (end - 1) / PAGE_TOK;
+    const uint32_t head = UINT32_MAX << begin % PAGE_TOK;
+    const uint32_t tail = UINT32_MAX >> (PAGE_TOK - 1 - (end - 1) % PAGE_TOK);
+    if (first == last) {
+        mask[first] |= head & tail;
+        return;
+    }
+    mask[first] |= head;
+    memset(mask + first + 1, 0xff, (last - first - 1) * sizeof *mask);
+    mask[last] |= tail;
+}
+
+void plan_range(struct plan *p, uint32_t tile, uint32_t part, uint32_t begin, uint32_t end)
+{
+    end = min_u32(end, plan_tile_tok(p, tile));
+    if (begin < end) mark_range(plan_mask(p, tile, part), begin, end);
+}
+
+void plan_ends(struct plan *p, uint32_t tile, uint32_t part, uint32_t n_sink, uint32_t n_window)
+{
+    /* Of an aligned tile, so that a cut one reads no less than it would whole. */
+    const uint32_t first = plan_tile_tok(p, tile);
+    plan_range(p, tile, part, 0, n_sink);
+    if (n_window > 1)
+        plan_range(p, tile, part, first + 1 > n_window ? first + 1 - n_window : 0, first);
+}
+
+void plan_column(struct plan *p, uint32_t part, uint32_t c)
+{
+    for (uint32_t i = 0; i < p->n_tile; i++) plan_token(p, i, part, c);
+}
+
+void plan_slash(struct plan *p, uint32_t part, uint32_t o)
+{
+    for (uint32_t i = 0; i < p->n_tile; i++) {
+        const uint32_t first = plan_tile_tok(p, i), last = first + p->tile_tok - 1;
+        if (last >= o) plan_range(p, i, part, first > o ? first - o : 0, last - o + 1);
+    }
+}
+
+bool plan_has(const struct plan *p, uint32_t tile, uint32_t part, uint32_t tok)
+{
+    if (p->dense || p->list_dense[(size_t)tile * p->n_part + part]) return true;
+    if (tok >= plan_tile_tok(p, tile)) return true;
+    return plan_mask(p, tile, part)[tok / PAGE_TOK] >> tok % PAGE_TOK & 1;
+}
+
+void plan_merge(struct plan *p)
+{
+    const uint32_t n_part = p->n_part;
+    for (uint32_t i = 0; i < p->n_tile; i++) {
+        /* Ascending: what a tile's union overwrites has been merged before. */
+        uint32_t *to = p->mask + (size_t)i * p->n_word;
+        uint8_t why = 0;
+        for (uint32_t part = 0; part < n_part; part++) {
+            const uint32_t *from = p->mask + ((size_t)i * n_part + part) * p->n_word;
+            for (uint32_t w = 0; w < p->n_word; w++) to[w] = part ? to[w] | from[w] : from[w];
+            if (!why) why = p->list_dense[(size_t)i * n_part + part];
+        }
+        p->list_dense[i] = why;
+    }
+    p->n_part = 1;
+}
+
+/* ---- Lists ---- */
+
+struct list { /* while it is made */
+    struct attn_range *range;
+    uint32_t *tok;
+    uint32_t n_range, n_tok, range_max, tok_max;
+    bool full; /* there was no room */
+};
+
+static void add_page(struct list *l, uint32_t page)
+{
+    if (l->n_range && l->range[l->n_range - 1].end == page) {
+        l->range[l->n_range - 1].end++;
+        return;
+    }
+    if (l->n_range == l->range_max) {
+        l->full = true;
+        return;
+    }
+    l->range[l->n_range++] = (struct attn_range){page, page + 1};
+}
+
+static void add_tokens(struct list *l, uint32_t page, uint32_t bits)
+{
+    if (l->n_tok + (uint32_t)__builtin_popcount(bits) > l->tok_max) {
+        l->full = true;
+        return;
+    }
+    for (; bits; bits &= bits - 1)
+        l->tok[l->n_tok++] = page * PAGE_TOK + (uint32_t)__builtin_ctz(bits);
+}
+
+static enum plan_reason list_reason(const struct plan *p, uint32_t tile, uint32_t part)
+{
+    return p->dense ? p->dense : (enum plan_reason)p->list_dense[(size_t)tile * p->n_part + part];
+}
+
+/* One list; returns why it is dense. */
+static enum plan_reason make_list(struct list *l, const struct plan *p, uint32_t tile,
+                                  uint32_t part)
+{
+    const uint32_t n_page = plan_tile_tok(p, tile) / PAGE_TOK;
+    const uint32_t *mask = plan_mask(p, tile, part);
+    enum plan_reason why = list_reason(p, tile, part);
+    for (uint32_t i = 0; i < n_page && !why && !l->full; i++) {
+        if (mask[i] == 0) continue;
+        if (__builtin_popcount(mask[i]) >= PAGE_BITS)
+            add_page(l, i);
+        else
+            add_tokens(l, i, mask[i]);
+    }
+    if (l->full) why = PLAN_OVERFLOW;
+    if (why) {
+        l->n_range = l->n_tok = 0;
+        l->range[l->n_range++] = (struct attn_range){0, n_page};
+    } else {
+        l->range_max++; /* for the tile's own pages */
+        add_page(l, n_page);
+    }
+    l->range[l->n_range - 1].end = n_page + p->tile_tok / PAGE_TOK;
+    return why;
+}
+
+/* Rows of the tile against what is read before it, and among themselves. */
+static void count_list(struct plan_stats *s, const struct plan *p, uint32_t tile, uint64_t n_before)
+{
+    const uint64_t first = plan_tile_tok(p, tile);
+    const uint64_t row0 = plan_row0(p, tile) + p->pos, row1 = plan_row_end(p, tile) + p->pos;
+    const uint64_t n_row = row1 - row0;
+    const uint64_t n_own = (row0 - first + 1 + row1 - first) * n_row / 2;
+    s->n_cell += first * n_row + n_own;
+    s->n_cell_read += n_before * n_row + n_own;
+    s->n_list++;
+}
+
+void plan_compile(struct plan_lists *out, const struct plan *p, uint32_t n_head,
+                  struct plan_stats *s)
+{
+    uint32_t n_range = 0, n_tok = 0, i = 0;
+    assert(out->range_max >= 2);
+    for (uint32_t tile = 0; tile < p->n_tile; tile++)
+        for (uint32_t h = 0; h < n_head; h++)
+            for (uint32_t part = 0; part < p->n_part; part++, i++) {
+                struct list l = {.range = out->range + n_range,
+                                 .tok = out->tok + n_tok,
+                                 .range_max = out->range_max - 1,
+                                 .tok_max = out->tok_max};
+                const enum plan_reason why = make_list(&l, &p[h], tile, part);
+                s->n_dense[why] += why != PLAN_SPARSE;
+                uint64_t n_before = l.n_tok;
+                for (uint32_t r = 0; r < l.n_range; r++)
+                    n_before += (uint64_t)(l.range[r].end - l.range[r].begin) * PAGE_TOK;
+                count_list(s, &p[h], tile, n_before - p->tile_tok);
+                out->range_ptr[i] = n_range;
+                out->tok_ptr[i] = n_tok;
+                n_range += l.n_range;
+                n_tok += l.n_tok;
+            }
+    out->range_ptr[i] = n_range;
+    out->tok_ptr[i] = n_tok;
+    out->plan = (struct attn_plan){.tile_tok = p->tile_tok,
+                                   .range = out->range,
+                                   .range_ptr = out->range_ptr,
+                                   .tok = n_tok ? out->tok : NULL,
+                                   .tok_ptr = out->tok_ptr};
+}

@@ -1,0 +1,155 @@
+/* plan.h: what a prefill method writes: for each tile of prompt rows, the tokens that it reads.
+ *
+ * The engine asks a method once for each chunk of a prompt, layer and KV head ("lane"): the chunk's
+ * queries after RoPE are lane->q, its positions lane->pos .. pos + n_row - 1, and all keys up to
+ * its last row are in the lane's pages, those of the chunk included. Past turns are keys like
+ * others.
+ *
+ * Rows are planned by tiles of tile_tok positions, aligned in the sequence, so the chunk's first
+ * and last tile may be cut: plan_row0 and plan_row_end tell. A tile has n_part lists: one for all
+ * query heads of the KV head, or (method_prefill.by_head) one for each of them.
+ *
+ * A list is a bit mask over the tokens before the tile. To mark a token twice, or ranges that
+ * overlap, means nothing: nothing can be read or counted twice. Every row reads besides, unasked,
+ * the tile's own tokens up to itself (the diagonal block). What is not marked is not read. Marks at
+ * or behind the tile's first token are ignored, so ranges need no clipping by the method.
+ *
+ * plan_compile turns masks into the lists that attention reads. It may read more than was asked
+ * for, never less: pages that are marked almost whole are read whole, and a list that has too many
+ * single tokens for its room is read densely and counted (PLAN_OVERFLOW).
+ *
+ * To read everything: plan_tile_dense for a list, plan_dense for the lane, with the reason. */
+#ifndef SAC_METHODS_PLAN_H
+#define SAC_METHODS_PLAN_H
+
+#include "methods/method.h"
+
+#include <assert.h>
+
+/* Why a lane or a list reads everything; PLAN_SPARSE: it does not. */
+enum plan_reason {
+    PLAN_SPARSE = 0,
+    PLAN_SHORT,    /* the context is too short for the method */
+    PLAN_PAST,     /* it cannot go on from a past (method_prefill.needs_past_zero) */
+    PLAN_LAYER,    /* it leaves this layer or these rows dense on purpose */
+    PLAN_NO_GAIN,  /* it would read so much that dense is faster */
+    PLAN_NAN,      /* a query, key or score is NaN or infinite */
+    PLAN_OVERFLOW, /* the lists have no room for so many single tokens */
+    PLAN_REASONS,
+};
+
+/* One lane's plan while it is made. Masks are zero before the method is asked. */
+struct plan {
+    uint32_t pos, end;      /* positions of the chunk's rows: [pos, end) */
+    uint32_t n_after;       /* rows of the prompt behind the chunk; 0: this is its last chunk */
+    uint32_t tile_tok;      /* a multiple of PAGE_TOK */
+    uint32_t tile0, n_tile; /* tile i holds positions (tile0 + i) * tile_tok and up */
+    uint32_t n_part;        /* lists of a tile: 1, or the group's query heads */
+    uint32_t n_word;     /* words of a mask; word w: tokens w * PAGE_TOK and up, lowest bit first */
+    uint32_t *mask;      /* [n_tile][n_part][n_word] */
+    uint8_t *list_dense; /* [n_tile][n_part] enum plan_reason */
+    enum plan_reason dense; /* of the whole lane */
+    /* For reports, if the method knows: the softmax mass that the lists are estimated to keep, as a
+     * sum over n_mass estimates. */
+    double mass;
+    uint32_t n_mass;
+};
+
+/* ---- Where things are ---- */
+
+/* First token of a tile: what lies before it is to be chosen from, what follows is read anyway. */
+static inline uint32_t plan_tile_tok(const struct plan *p, uint32_t tile)
+{
+    return (p->tile0 + tile) * p->tile_tok;
+}
+
+/* Rows [plan_row0, plan_row_end) of the chunk, counted from lane->pos, are in a tile. */
+static inline uint32_t plan_row0(const struct plan *p, uint32_t tile)
+{
+    const uint32_t at = plan_tile_tok(p, tile);
+    return at > p->pos ? at - p->pos : 0;
+}
+
+static inline uint32_t plan_row_end(const struct plan *p, uint32_t tile)
+{
+    const uint32_t at = plan_tile_tok(p, tile + 1);
+    return (at < p->end ? at : p->end) - p->pos;
+}
+
+/* The mask of a list; bits of words before plan_tile_tok / PAGE_TOK count. */
+static inline uint32_t *plan_mask(const struct plan *p, uint32_t tile, uint32_t part)
+{
+    assert(tile < p->n_tile && part < p->n_part);
+    return p->mask + ((size_t)tile * p->n_part + part) * p->n_word;
+}
+
+/* ---- Marking ---- */
+
+static inline void plan_token(struct plan *p, uint32_t tile, uint32_t part, uint32_t tok)
+{
+    if (tok < plan_tile_tok(p, tile))
+        plan_mask(p, tile, part)[tok / PAGE_TOK] |= 1u << tok % PAGE_TOK;
+}
+
+/* Tokens [begin, end); nothing if begin >= end. */
+void plan_range(struct plan *p, uint32_t tile, uint32_t part, uint32_t begin, uint32_t end);
+/* The first n_sink tokens, and for each row of the tile the n_window tokens that end with itself.
+ */
+void plan_ends(struct plan *p, uint32_t tile, uint32_t part, uint32_t n_sink, uint32_t n_window);
+
+/* Lines, for all tiles of a part: column c is key c for every row behind it; slash o is, for the
+ * row at position r, the key r - o. A slash is read as the run of keys that it meets within a tile.
+ */
+void plan_column(struct plan *p, uint32_t part, uint32_t c);
+void plan_slash(struct plan *p, uint32_t part, uint32_t o);
+
+static inline void plan_tile_dense(struct plan *p, uint32_t tile, uint32_t part,
+                                   enum plan_reason why)
+{
+    assert(tile < p->n_tile && part < p->n_part);
+    p->list_dense[(size_t)tile * p->n_part + part] = (uint8_t)why;
+}
+
+static inline void plan_dense(struct plan *p, enum plan_reason why)
+{
+    p->dense = why;
+}
+
+/* Tells the mass that `n` lists keep by the method's own estimate, their sum. */
+static inline void plan_estimate(struct plan *p, double mass, uint32_t n)
+{
+    p->mass += mass;
+    p->n_mass += n;
+}
+
+/* Is the token marked, or read because the list is dense? For tests and methods that look back. */
+bool plan_has(const struct plan *p, uint32_t tile, uint32_t part, uint32_t tok);
+
+/* ---- From masks to lists: the engine's side ---- */
+
+/* One list for all parts: what any of them reads. */
+void plan_merge(struct plan *p);
+
+/* Cells are pairs of a query row and a key, of one query head. */
+struct plan_stats {
+    uint64_t n_cell;      /* causal ones of the rows */
+    uint64_t n_cell_read; /* of these, planned */
+    uint64_t n_list;
+    uint64_t n_dense[PLAN_REASONS]; /* lists that read everything, by reason */
+};
+
+/* Room for the lists of one run: list (tile * n_head + h) * n_part + part, tile by tile, as struct
+ * attn_plan wants them. A list has at most tok_max single tokens and range_max ranges. */
+struct plan_lists {
+    struct attn_plan plan; /* made by plan_compile; points at the arrays below */
+    uint32_t tok_max, range_max;
+    struct attn_range *range;      /* [n_list * range_max] */
+    uint32_t *tok;                 /* [n_list * tok_max] */
+    uint32_t *range_ptr, *tok_ptr; /* [n_list + 1] */
+};
+
+/* `p` [n_head] are the plans of one run for each KV head, of equal tiles and parts. Adds to `s`. */
+void plan_compile(struct plan_lists *out, const struct plan *p, uint32_t n_head,
+                  struct plan_stats *s);
+
+#endif
