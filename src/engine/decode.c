@@ -6,7 +6,13 @@
  *     and what they have in common (lists, counters) is made from those in lane order afterwards.
  *  2. Where everything is to be read, the run has no list at all, or one of all pages: the bits of
  *     dense attention either way (attn.c).
- *  3. Side data of a page is complete before any lane can ask for it: decode_seal runs between the
+ *  3. The queries of a sequence's last rows are kept once they have been asked about: lanes see the
+ *     rows before their own, and how a prompt was cut into chunks shows nowhere.
+ *  4. Pages are given back behind all choices of a layer and before its attention, which reads none
+ *     of them: an evicting method marks what it will ever read again. From then on "everything" is
+ *     what is left (bridge_gaps, list_lane). While reads are recorded nothing is given back: the
+ *     shadow reads it all.
+ *  5. Side data of a page is complete before any lane can ask for it: decode_seal runs between the
  *     seal of a layer's pages and its choices. */
 #include "engine/decode.h"
 
@@ -75,7 +81,7 @@ void decode_plan(sac_engine *e, struct arena *a)
     d->shape = (struct method_shape){
         .geom = g, .group = e->model->config.n_head / g->n_kv_head, .n_ctx = e->params.n_ctx};
     assert(d->shape.group <= METHOD_GROUP_MAX);
-    d->lane_bytes = d->side_stride = 0;
+    d->lane_bytes = d->side_stride = d->n_past = 0;
     d->worker_bytes = PAGE_TOK * (size_t)g->head_dim * sizeof(float);
     for (uint32_t i = 0; i < d->n_method; i++) {
         struct decode_method *m = &d->method[i];
@@ -86,11 +92,18 @@ void decode_plan(sac_engine *e, struct arena *a)
         m->side_bytes = hook_bytes(hooks->side_bytes, d, &m->spec);
         m->side_at = d->side_stride;
         d->side_stride += m->side_bytes;
+        d->has_see = d->has_see || hooks->see;
+        d->evicts = d->evicts || m->spec.method->evicts;
+        const uint32_t n_past = hooks->past_rows ? hooks->past_rows(&d->shape, m->spec.param) : 0;
+        if (n_past > d->n_past) d->n_past = n_past;
         if (m->state_bytes > d->lane_bytes) d->lane_bytes = m->state_bytes;
         if (scratch > d->worker_bytes) d->worker_bytes = scratch;
     }
     d->state = arena_take(a, n_seq * lane_count(e), d->lane_bytes);
     d->side = arena_take(a, e->pool.n_page, d->side_stride);
+    d->past_floats = (size_t)d->shape.group * g->head_dim;
+    d->past = arena_take(a, n_seq * lane_count(e) * d->n_past, d->past_floats * sizeof *d->past);
+    d->past_begin = arena_take(a, n_seq, sizeof *d->past_begin);
     e->stats.side_bytes = a->used - before;
     d->worker = arena_take(a, workers_count(e->workers), d->worker_bytes);
     d->mask = arena_take(a, n_lane * e->pool.max_page, sizeof *d->mask);
@@ -101,6 +114,10 @@ void decode_plan(sac_engine *e, struct arena *a)
                  : NULL;
     d->tok_ptr = arena_take(a, n_seq * (g->n_kv_head + 1), sizeof *d->tok_ptr);
     d->lane = arena_take(a, n_lane, sizeof *d->lane);
+    const size_t n_plan = d->evicts ? n_seq : 0, n_range = e->pool.max_page / 2 + 1;
+    d->plan = arena_take(a, n_plan, sizeof *d->plan);
+    d->range = arena_take(a, n_plan * g->n_kv_head * n_range, sizeof *d->range);
+    d->range_ptr = arena_take(a, n_plan * (g->n_kv_head + 1), sizeof *d->range_ptr);
 }
 
 static uint8_t *seq_state(const sac_engine *e, uint32_t seq_i)
@@ -108,25 +125,51 @@ static uint8_t *seq_state(const sac_engine *e, uint32_t seq_i)
     return e->decode.state + seq_i * lane_count(e) * e->decode.lane_bytes;
 }
 
-void decode_reset(sac_engine *e, uint32_t seq_i)
+/* Kept queries of a sequence. */
+static float *seq_past(const sac_engine *e, uint32_t seq_i)
+{
+    return e->decode.past + seq_i * lane_count(e) * e->decode.n_past * e->decode.past_floats;
+}
+
+static void forget_state(sac_engine *e, uint32_t seq_i)
 {
     if (e->decode.lane_bytes) memset(seq_state(e, seq_i), 0, lane_count(e) * e->decode.lane_bytes);
 }
 
+void decode_reset(sac_engine *e, uint32_t seq_i)
+{
+    forget_state(e, seq_i);
+    if (e->decode.n_past) e->decode.past_begin[seq_i] = 0;
+}
+
 void decode_fork(sac_engine *e, uint32_t dst, uint32_t src)
 {
-    if (e->decode.lane_bytes)
-        memcpy(seq_state(e, dst), seq_state(e, src), lane_count(e) * e->decode.lane_bytes);
+    const struct decode *d = &e->decode;
+    if (d->lane_bytes) memcpy(seq_state(e, dst), seq_state(e, src), lane_count(e) * d->lane_bytes);
+    if (d->n_past == 0) return;
+    d->past_begin[dst] = d->past_begin[src];
+    memcpy(seq_past(e, dst), seq_past(e, src),
+           lane_count(e) * d->n_past * d->past_floats * sizeof *d->past);
+}
+
+/* Rows behind the cut have overwritten the oldest ones. */
+static void cut_past(struct decode *d, const struct seq *s, uint32_t seq_i, uint32_t n_tok)
+{
+    if (d->n_past == 0) return;
+    uint32_t *begin = &d->past_begin[seq_i];
+    if (s->n_done > d->n_past && *begin < s->n_done - d->n_past) *begin = s->n_done - d->n_past;
+    if (*begin > n_tok) *begin = n_tok;
 }
 
 void decode_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
 {
-    const struct decode *d = &e->decode;
+    struct decode *d = &e->decode;
+    cut_past(d, &e->seqs[seq_i], seq_i, n_tok);
     const struct decode_method *m = &d->method[e->seqs[seq_i].decode_i];
     const struct method_decode *hooks = m->spec.method->decode;
     if (m->state_bytes == 0) return;
     if (!hooks->cut) {
-        decode_reset(e, seq_i);
+        forget_state(e, seq_i);
         return;
     }
     for (size_t i = 0; i < lane_count(e); i++)
@@ -141,8 +184,12 @@ sac_status sac_seq_use_decode(sac_engine *e, sac_seq id, uint32_t decode_i, sac_
         return error_set(err, SAC_ERR_ARG, "there is no decode method %u: the engine has %u",
                          decode_i, e->decode.n_method);
     if (s->decode_i == decode_i) return SAC_OK;
+    if (s->has_gaps)
+        return error_set(err, SAC_ERR_ARG,
+                         "sequence %u cannot change to decode method %s: %s has dropped tokens", id,
+                         e->decode.text[decode_i], e->decode.text[s->decode_i]);
     s->decode_i = decode_i;
-    decode_reset(e, id);
+    forget_state(e, id);
     return SAC_OK;
 }
 
@@ -197,6 +244,20 @@ static bool all_finite(const float *x, size_t n)
     return sum == 0;
 }
 
+static struct method_past lane_past(const sac_engine *e, uint32_t seq_i, size_t lane_i,
+                                    uint32_t end)
+{
+    const struct decode *d = &e->decode;
+    if (d->n_past == 0) return (struct method_past){.end = end, .begin = end};
+    const uint32_t oldest = end > d->n_past ? end - d->n_past : 0;
+    return (struct method_past){
+        .q = seq_past(e, seq_i) + lane_i * d->n_past * d->past_floats,
+        .n_slot = d->n_past,
+        .begin = oldest > d->past_begin[seq_i] ? oldest : d->past_begin[seq_i],
+        .end = end,
+    };
+}
+
 static struct method_lane make_lane(const struct select_call *c, uint32_t run_i, uint32_t kv_head,
                                     uint32_t worker_i)
 {
@@ -209,6 +270,8 @@ static struct method_lane make_lane(const struct select_call *c, uint32_t run_i,
     const struct decode_method *m = &d->method[e->seqs[seq_i].decode_i];
     const uint32_t last = (end - 1) / PAGE_TOK - run->pos0 / PAGE_TOK;
     const size_t lane_i = (size_t)c->layer * g->n_kv_head + kv_head;
+    uint8_t *layer_state =
+        d->state + ((size_t)seq_i * lane_count(e) + lane_i - kv_head) * d->lane_bytes;
     return (struct method_lane){
         .shape = &d->shape,
         .param = m->spec.param,
@@ -229,45 +292,78 @@ static struct method_lane make_lane(const struct select_call *c, uint32_t run_i,
                          : run->own + ((size_t)(last - 1) * g->n_kv_head + kv_head) * g->tail_bytes,
         .side = d->side ? d->side + m->side_at : NULL,
         .side_stride = d->side_stride,
-        .state = d->state + ((size_t)seq_i * lane_count(e) + lane_i) * d->lane_bytes,
+        .past = lane_past(e, seq_i, lane_i, run->pos0),
+        .state = layer_state + kv_head * d->lane_bytes,
+        .layer_state = layer_state,
+        .state_stride = d->lane_bytes,
         .scratch = d->worker + worker_i * d->worker_bytes,
     };
 }
 
-static void select_lane(void *arg, uint32_t item_i, uint32_t worker_i)
+static const struct method_decode *run_hooks(const sac_engine *e, const struct attn_run *run)
+{
+    const uint32_t seq_i = e->batch.seq_i[run->row0];
+    return e->decode.method[e->seqs[seq_i].decode_i].spec.method->decode;
+}
+
+static void see_lane(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct select_call *c = arg;
-    const sac_engine *e = c->e;
+    const uint32_t n_kv_head = c->e->pool.geom.n_kv_head, run_i = item_i / n_kv_head;
+    const struct method_decode *hooks = run_hooks(c->e, &c->e->batch.run[run_i]);
+    if (!hooks || !hooks->see) return;
+    const struct method_lane lane = make_lane(c, run_i, item_i % n_kv_head, worker_i);
+    hooks->see(&lane);
+}
+
+/* A decode row's choice. */
+static void ask(const sac_engine *e, const struct method_lane *lane, uint32_t item_i,
+                const struct method_decode *hooks)
+{
     const struct decode *d = &e->decode;
-    const uint32_t n_kv_head = e->pool.geom.n_kv_head;
-    const uint32_t run_i = item_i / n_kv_head, kv_head = item_i % n_kv_head;
-    const struct attn_run *run = &e->batch.run[run_i];
-    const struct method_decode *hooks =
-        d->method[e->seqs[e->batch.seq_i[run->row0]].decode_i].spec.method->decode;
-    if (run_i < e->batch.n_decode) d->lane[item_i] = (struct decode_lane){.dense = true};
-    if (!hooks) return;
-    const struct method_lane lane = make_lane(c, run_i, kv_head, worker_i);
-    if (hooks->see) hooks->see(&lane);
-    if (lane.is_prompt || lane.pos < PAGE_TOK || lane.pos + 1 < e->params.sparse_min_ctx) return;
     struct decode_lane *answer = &d->lane[item_i];
+    *answer = (struct decode_lane){.dense = true};
+    if (!hooks || lane->pos < PAGE_TOK || lane->pos + 1 < e->params.sparse_min_ctx) return;
     answer->asked = true;
-    answer->not_finite = !all_finite(lane.q, (size_t)d->shape.group * d->shape.geom->head_dim);
+    answer->not_finite = !all_finite(lane->q, (size_t)d->shape.group * d->shape.geom->head_dim);
     if (answer->not_finite) return;
     struct method_pick pick = {.mask = d->mask + (size_t)item_i * e->pool.max_page};
-    memset(pick.mask, 0, run->pos0 / PAGE_TOK * sizeof *pick.mask);
-    hooks->select(&lane, &pick);
+    memset(pick.mask, 0, lane->pos / PAGE_TOK * sizeof *pick.mask);
+    hooks->select(lane, &pick);
     assert(pick.dense || !pick.not_finite);
     answer->dense = pick.dense;
     answer->not_finite = pick.not_finite;
     answer->side_bytes = pick.side_bytes;
 }
 
-/* A lane's mask as whole pages and single tokens. */
-static void list_lane(struct decode_list *list, const uint32_t *mask, uint32_t n_page,
-                      bool is_dense)
+/* The run's last rows become past. */
+static void keep_queries(const struct decode *d, const struct method_lane *lane)
+{
+    if (d->n_past == 0) return;
+    float *past = d->past + (lane->past.q - d->past);
+    const uint32_t n = lane->n_row < d->n_past ? lane->n_row : d->n_past;
+    for (uint32_t r = lane->n_row - n; r < lane->n_row; r++)
+        memcpy(past + (lane->pos + r) % d->n_past * d->past_floats, lane->q + r * lane->q_stride,
+               d->past_floats * sizeof *past);
+}
+
+static void select_lane(void *arg, uint32_t item_i, uint32_t worker_i)
+{
+    const struct select_call *c = arg;
+    const sac_engine *e = c->e;
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head, run_i = item_i / n_kv_head;
+    const struct method_lane lane = make_lane(c, run_i, item_i % n_kv_head, worker_i);
+    if (run_i < e->batch.n_decode) ask(e, &lane, item_i, run_hooks(e, &e->batch.run[run_i]));
+    keep_queries(&e->decode, &lane);
+}
+
+/* A lane's mask as whole pages and single tokens; NULL: all pages that are there. */
+static void list_lane(struct decode_list *list, const uint32_t *mask, const page_id *table,
+                      uint32_t n_page)
 {
     for (uint32_t p = 0; p < n_page; p++) {
-        const uint32_t word = is_dense ? UINT32_MAX : mask[p];
+        const uint32_t word = mask ? mask[p] : UINT32_MAX;
+        if (table[p] == PAGE_NONE) continue;
         if (word == UINT32_MAX) {
             list->page[list->n_page++] = p;
             continue;
@@ -290,15 +386,15 @@ static void list_run(void *arg, uint32_t run_i, uint32_t worker_i)
         .page = d->page + lane0 * max_page,
         .tok = d->tok ? d->tok + lane0 * max_page * PAGE_TOK : NULL,
     };
-    bool is_dense = true;
+    bool is_dense = !e->seqs[e->batch.seq_i[run->row0]].has_gaps;
     (void)worker_i;
     for (size_t h = 0; h < n_kv_head; h++) is_dense = is_dense && d->lane[lane0 + h].dense;
     if (is_dense) return;
     for (size_t h = 0; h < n_kv_head; h++) {
         d->page_ptr[ptr0 + h] = list.n_page;
         d->tok_ptr[ptr0 + h] = list.n_tok;
-        list_lane(&list, d->mask + (lane0 + h) * max_page, run->pos0 / PAGE_TOK,
-                  d->lane[lane0 + h].dense);
+        list_lane(&list, d->lane[lane0 + h].dense ? NULL : d->mask + (lane0 + h) * max_page,
+                  run->table + h * run->table_stride, run->pos0 / PAGE_TOK);
     }
     d->page_ptr[ptr0 + n_kv_head] = list.n_page;
     d->tok_ptr[ptr0 + n_kv_head] = list.n_tok;
@@ -307,6 +403,60 @@ static void list_run(void *arg, uint32_t run_i, uint32_t worker_i)
     if (list.n_tok == 0) return;
     run->select_tok = list.tok;
     run->select_tok_ptr = d->tok_ptr + ptr0;
+}
+
+/* Gives back the pages of which an evicting method has marked nothing. */
+static void drop_pages(sac_engine *e, uint32_t layer)
+{
+    struct decode *d = &e->decode;
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head;
+    for (uint32_t i = 0; i < e->batch.n_decode * n_kv_head; i++) {
+        const struct attn_run *run = &e->batch.run[i / n_kv_head];
+        const uint32_t seq_i = e->batch.seq_i[run->row0], h = i % n_kv_head;
+        struct seq *s = &e->seqs[seq_i];
+        const uint32_t *mask = d->mask + (size_t)i * e->pool.max_page;
+        if (!d->method[s->decode_i].spec.method->evicts || d->lane[i].dense) continue;
+        for (uint32_t p = 0; p < run->pos0 / PAGE_TOK; p++) {
+            if (mask[p] || run->table[h * run->table_stride + p] == PAGE_NONE) continue;
+            pool_drop(&e->pool, seq_i, layer, h, p);
+            e->stats.n_page_dropped++;
+            s->has_gaps = true;
+        }
+    }
+}
+
+/* Prompt rows of a sequence with gaps read all pages that are there: one tile, a list a head. */
+static void bridge_gaps(sac_engine *e, struct attn_run *run, uint32_t plan_i)
+{
+    struct decode *d = &e->decode;
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head, max_page = e->pool.max_page;
+    const uint32_t n_page = (run->pos0 + run->n_row) / PAGE_TOK;
+    struct attn_range *range = d->range + (size_t)plan_i * n_kv_head * (max_page / 2 + 1);
+    uint32_t *ptr = d->range_ptr + plan_i * (n_kv_head + 1), n = 0;
+    for (uint32_t h = 0; h < n_kv_head; h++) {
+        const page_id *table = run->table + h * run->table_stride;
+        ptr[h] = n;
+        for (uint32_t p = 0; p < n_page; p++) {
+            if (table[p] == PAGE_NONE) continue;
+            if (n > ptr[h] && range[n - 1].end == p)
+                range[n - 1].end++;
+            else
+                range[n++] = (struct attn_range){p, p + 1};
+        }
+    }
+    ptr[n_kv_head] = n;
+    /* No border of a tile may lie in the context, and tiles are whole numbers of the kernels'. */
+    d->plan[plan_i] = (struct attn_plan){
+        .tile_tok = (max_page + 63) / 64 * 64 * PAGE_TOK, .range = range, .range_ptr = ptr};
+    run->plan = &d->plan[plan_i];
+}
+
+static void bridge_all_gaps(sac_engine *e)
+{
+    uint32_t n_plan = 0;
+    for (uint32_t i = e->batch.n_decode; i < e->batch.n_run; i++)
+        if (e->seqs[e->batch.seq_i[e->batch.run[i].row0]].has_gaps)
+            bridge_gaps(e, &e->batch.run[i], n_plan++);
 }
 
 static void count_choices(sac_engine *e)
@@ -335,9 +485,14 @@ void decode_select(sac_engine *e, uint32_t layer, uint32_t window)
     }
     /* A layer with a window of its own reads little already. */
     if (d->is_dense || window > 0) return;
-    workers_for(e->workers, e->batch.n_run * e->pool.geom.n_kv_head, select_lane, &c);
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head;
+    if (d->has_see) workers_for(e->workers, e->batch.n_run * n_kv_head, see_lane, &c);
+    workers_for(e->workers, (d->n_past ? e->batch.n_run : e->batch.n_decode) * n_kv_head,
+                select_lane, &c);
     workers_for(e->workers, e->batch.n_decode, list_run, &c);
     count_choices(e);
+    if (d->evicts && !e->params.record) drop_pages(e, layer);
+    if (d->evicts) bridge_all_gaps(e);
     d->layer_us = clock_us() - start;
     e->stats.select_us += d->layer_us;
 }

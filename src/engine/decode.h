@@ -25,16 +25,26 @@ struct decode {
     const char *text[DECODE_METHODS_MAX]; /* for sac_engine_params.decode */
     uint32_t n_method;
     struct method_shape shape;
-    bool is_dense; /* every method is: nothing here costs a step anything */
+    bool is_dense;        /* every method is: nothing here costs a step anything */
+    bool has_see, evicts; /* some method wants to see rows, gives pages back */
     size_t lane_bytes, side_stride, worker_bytes;
-    uint8_t *state;           /* [n_seq_max][n_layer][n_kv_head][lane_bytes] */
-    uint8_t *side;            /* [n_page][side_stride] */
-    uint8_t *worker;          /* [n_worker][worker_bytes] scratch of methods */
-    uint32_t *mask;           /* [n_seq_max][n_kv_head][max_page] */
-    uint32_t *page;           /* [n_seq_max][n_kv_head * max_page] lists for the attention op */
-    uint32_t *page_ptr;       /* [n_seq_max][n_kv_head + 1] */
-    uint32_t *tok, *tok_ptr;  /* the same for single tokens, [n_seq_max][n_kv_head * n_ctx] */
-    struct decode_lane *lane; /* [n_seq_max * n_kv_head] of this layer */
+    uint32_t n_past;         /* rows whose queries are kept */
+    size_t past_floats;      /* of a row and lane */
+    float *past;             /* [n_seq_max][n_layer][n_kv_head][n_past][past_floats] */
+    uint32_t *past_begin;    /* [n_seq_max] rows before it are gone, by a cut */
+    uint8_t *state;          /* [n_seq_max][n_layer][n_kv_head][lane_bytes] */
+    uint8_t *side;           /* [n_page][side_stride] */
+    uint8_t *worker;         /* [n_worker][worker_bytes] scratch of methods */
+    uint32_t *mask;          /* [n_seq_max][n_kv_head][max_page] */
+    uint32_t *page;          /* [n_seq_max][n_kv_head * max_page] lists for the attention op */
+    uint32_t *page_ptr;      /* [n_seq_max][n_kv_head + 1] */
+    uint32_t *tok, *tok_ptr; /* the same for single tokens, [n_seq_max][n_kv_head * n_ctx] */
+    /* What prompt rows of sequences with gaps read: [n_seq_max] plans of one tile and n_kv_head
+     * lists. */
+    struct attn_plan *plan;
+    struct attn_range *range;            /* [n_seq_max][n_kv_head * (max_page / 2 + 1)] */
+    uint32_t *range_ptr;                 /* [n_seq_max][n_kv_head + 1] */
+    struct decode_lane *lane;            /* [n_seq_max * n_kv_head] of this layer */
     uint64_t layer_side_bytes, layer_us; /* of the last decode_select */
 };
 

@@ -39,6 +39,7 @@ sac_status sac_seq_fork(sac_engine *e, sac_seq src, sac_seq *out, sac_error *err
     to->n_done = to->n_all = from->n_done;
     to->decode_i = from->decode_i;
     to->prefill_i = from->prefill_i;
+    to->has_gaps = from->has_gaps;
     memcpy(to->tok, from->tok, from->n_done * sizeof *to->tok);
     memcpy(to->flags, from->flags, from->n_done * sizeof *to->flags);
     pool_fork(&e->pool, *out, src, from->n_done / PAGE_TOK);
@@ -54,6 +55,12 @@ sac_status sac_seq_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error
     if (n_tok > s->n_all)
         return error_set(err, SAC_ERR_ARG, "sequence %u has %u tokens, cannot keep %u", id, s->n_all,
                          n_tok);
+    if (n_tok / PAGE_TOK < s->n_done / PAGE_TOK && n_tok % PAGE_TOK &&
+        !pool_has(&e->pool, id, n_tok / PAGE_TOK))
+        return error_set(err, SAC_ERR_ARG,
+                         "sequence %u cannot be cut to %u tokens: its decode method has dropped "
+                         "those before",
+                         id, n_tok);
     if (n_tok < s->n_done) {
         pool_truncate(&e->pool, id, s->n_done, n_tok);
         decode_cut(e, id, n_tok);

@@ -3,7 +3,7 @@
  * Invariants, checked by pool_check in tests after each operation:
  *  1. refs[id] = number of live table entries that hold id.
  *  2. id is on the free stack if and only if refs[id] = 0; n_free is the stack's height.
- *  3. Table entries at or beyond n_tok / PAGE_TOK hold PAGE_NONE.
+ *  3. Table entries at or beyond n_tok / PAGE_TOK hold PAGE_NONE, and so do dropped ones below.
  *  4. A page with refs > 1 is sealed: only pool_reserve hands out writable pages, with refs 1. */
 #include "kv/pool.h"
 
@@ -18,8 +18,8 @@ static size_t n_lane(const struct pool *p)
 void pool_init(struct pool *p, const struct page_geom *geom, uint32_t n_page, uint32_t n_seq,
                uint32_t max_page, struct arena *a)
 {
-    *p = (struct pool){.geom = *geom, .n_page = n_page, .n_free = n_page, .n_seq = n_seq,
-                       .max_page = max_page};
+    *p = (struct pool){
+        .geom = *geom, .n_page = n_page, .n_free = n_page, .n_seq = n_seq, .max_page = max_page};
     p->pages = arena_take(a, n_page, geom->bytes);
     p->tails = arena_take(a, n_seq * n_lane(p), geom->tail_bytes);
     p->tables = arena_take(a, n_seq * n_lane(p) * max_page, sizeof *p->tables);
@@ -46,8 +46,7 @@ page_id *pool_table(const struct pool *p, uint32_t seq_i, uint32_t layer)
 uint8_t *pool_tail(const struct pool *p, uint32_t seq_i, uint32_t layer)
 {
     assert(seq_i < p->n_seq && layer < p->geom.n_layer);
-    return p->tails +
-           (seq_i * n_lane(p) + (size_t)layer * p->geom.n_kv_head) * p->geom.tail_bytes;
+    return p->tails + (seq_i * n_lane(p) + (size_t)layer * p->geom.n_kv_head) * p->geom.tail_bytes;
 }
 
 uint8_t *pool_page(const struct pool *p, page_id id)
@@ -84,9 +83,25 @@ void pool_release(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n)
     /* Backwards, so that the stack hands them out again in rising order. */
     for (size_t lane = n_lane(p); lane-- > 0;)
         for (uint32_t i = first + n; i-- > first;) {
+            if (table[lane * p->max_page + i] == PAGE_NONE) continue; /* dropped before */
             unref(p, table[lane * p->max_page + i]);
             table[lane * p->max_page + i] = PAGE_NONE;
         }
+}
+
+void pool_drop(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head, uint32_t page_i)
+{
+    page_id *id = pool_table(p, seq_i, layer) + (size_t)kv_head * p->max_page + page_i;
+    if (*id != PAGE_NONE) unref(p, *id);
+    *id = PAGE_NONE;
+}
+
+bool pool_has(const struct pool *p, uint32_t seq_i, uint32_t page_i)
+{
+    const page_id *table = pool_table(p, seq_i, 0);
+    for (size_t lane = 0; lane < n_lane(p); lane++)
+        if (table[lane * p->max_page + page_i] == PAGE_NONE) return false;
+    return true;
 }
 
 void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page)
@@ -97,7 +112,9 @@ void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page)
     for (size_t lane = 0; lane < n_lane(p); lane++)
         for (uint32_t i = 0; i < n_page; i++) {
             const page_id id = from[lane * p->max_page + i];
-            assert(to[lane * p->max_page + i] == PAGE_NONE && p->refs[id] > 0);
+            assert(to[lane * p->max_page + i] == PAGE_NONE);
+            if (id == PAGE_NONE) continue;
+            assert(p->refs[id] > 0);
             to[lane * p->max_page + i] = id;
             p->refs[id]++;
         }
@@ -111,16 +128,17 @@ void pool_truncate(struct pool *p, uint32_t seq_i, uint32_t n_old, uint32_t n_ne
     if (keep == had) return; /* the cut lies in the tail */
     const page_id *table = pool_table(p, seq_i, 0);
     uint8_t *tail = pool_tail(p, seq_i, 0);
+    assert(n_new % PAGE_TOK == 0 || pool_has(p, seq_i, keep));
     for (size_t lane = 0; lane < n_lane(p) && n_new % PAGE_TOK; lane++)
         page_unseal(&p->geom, tail + lane * p->geom.tail_bytes,
                     pool_page(p, table[lane * p->max_page + keep]), n_new % PAGE_TOK);
     pool_release(p, seq_i, keep, had - keep);
 }
 
-static bool lane_is_whole(const struct pool *p, const page_id *lane, uint32_t n_page)
+static bool lane_ends_at(const struct pool *p, const page_id *lane, uint32_t n_page)
 {
-    for (uint32_t i = 0; i < p->max_page; i++)
-        if ((lane[i] == PAGE_NONE) != (i >= n_page)) return false;
+    for (uint32_t i = n_page; i < p->max_page; i++)
+        if (lane[i] != PAGE_NONE) return false;
     return true;
 }
 
@@ -135,7 +153,7 @@ bool pool_check(const struct pool *p, const uint32_t *n_tok)
 {
     for (uint32_t s = 0; s < p->n_seq; s++)
         for (size_t lane = 0; lane < n_lane(p); lane++)
-            if (!lane_is_whole(p, pool_table(p, s, 0) + lane * p->max_page, n_tok[s] / PAGE_TOK))
+            if (!lane_ends_at(p, pool_table(p, s, 0) + lane * p->max_page, n_tok[s] / PAGE_TOK))
                 return false;
     uint32_t n_unused = 0;
     for (page_id id = 0; id < p->n_page; id++) {

@@ -1,9 +1,10 @@
 /* pool.h: the KV pages of all layers, heads and sequences: one fixed pool of sealed pages with
  * reference counts, and per sequence a block table and the 16-bit tail (design D3).
  *
- * A sequence of n tokens has n / PAGE_TOK sealed pages for every (layer, KV head) in its table, and
- * the last n % PAGE_TOK tokens in its tail. Sealed pages never change, so a fork shares them and
- * copies the tail: copy on write without a write. One thread at a time. */
+ * A sequence of n tokens has n / PAGE_TOK sealed pages for every (layer, KV head) in its table,
+ * unless it dropped some, and the last n % PAGE_TOK tokens in its tail. Sealed pages never change,
+ * so a fork shares them and copies the tail: copy on write without a write. One thread at a time.
+ */
 #ifndef SAC_KV_POOL_H
 #define SAC_KV_POOL_H
 
@@ -41,10 +42,17 @@ bool pool_reserve(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n);
 /* Drops the entries [first, first + n). */
 void pool_release(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n);
 
+/* Gives the page of one (layer, KV head) back before its sequence ends: nobody will read it again
+ * through this table. Its entry holds PAGE_NONE from now on. */
+void pool_drop(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head, uint32_t page_i);
+/* No (layer, KV head) has dropped page `page_i` of the sequence. */
+bool pool_has(const struct pool *p, uint32_t seq_i, uint32_t page_i);
+
 /* dst gets src's first n_page entries (shared) and its tail. dst is empty. */
 void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page);
 
-/* A sequence of n_old tokens is cut to n_new: pages are released, a cut page becomes the tail. */
+/* A sequence of n_old tokens is cut to n_new: pages are released, a cut page becomes the tail (and
+ * must be there). */
 void pool_truncate(struct pool *p, uint32_t seq_i, uint32_t n_old, uint32_t n_new);
 
 /* Tests: every page's reference count equals the table entries that name it, given the tokens of

@@ -1,0 +1,181 @@
+/* compress.c: see the header.
+ *
+ * A lane's state: struct compress_state, the mask of the tokens that live, and the votes, which
+ * `see` leaves there for all heads of the layer and `select` only reads.
+ * A second prompt (another turn) makes the next decode row choose again, among what still lives and
+ * what has come since. What was dropped once stays dropped: its page may be gone. */
+#include "methods/compress.h"
+
+#include "base/mem.h"
+#include "methods/observe.h"
+#include "methods/pick.h"
+#include "methods/spec.h"
+
+#include <string.h>
+
+enum phase { FRESH, VOTED, CHOSEN };
+
+struct compress_state {
+    uint32_t phase;
+    uint32_t n_known;   /* tokens before it are governed by the mask, later ones live */
+    uint32_t n_dropped; /* of them */
+    uint32_t n_window;  /* rows that voted */
+    bool not_finite;
+};
+
+struct parts {
+    struct compress_state *state;
+    uint32_t *mask; /* [pages of a context] */
+    float *vote;    /* [tokens of a context] */
+};
+
+static size_t cut_state(struct parts *p, const struct method_shape *s, void *state)
+{
+    struct arena a = {.base = state, .capacity = SIZE_MAX};
+    const size_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK;
+    p->state = arena_take(&a, 1, sizeof *p->state);
+    p->mask = arena_take(&a, n_page, sizeof *p->mask);
+    p->vote = arena_take(&a, n_page * PAGE_TOK, sizeof *p->vote);
+    return a.used;
+}
+
+size_t compress_state_bytes(const struct method_shape *s, const double *param)
+{
+    struct parts p;
+    (void)param;
+    return cut_state(&p, s, NULL);
+}
+
+size_t compress_scratch_bytes(const struct method_shape *s, const double *param)
+{
+    struct observe o;
+    const size_t n_tok = s->n_ctx + PAGE_TOK, own = observe_make(&o, s, NULL);
+    const size_t every_head = s->geom->n_kv_head * n_tok * sizeof(float);
+    (void)param;
+    return own > every_head ? own : every_head;
+}
+
+uint32_t compress_past_rows(const struct method_shape *s, const double *param)
+{
+    (void)s;
+    return (uint32_t)param[COMPRESS_WINDOW];
+}
+
+static bool lives(const struct parts *p, uint32_t tok)
+{
+    return tok >= p->state->n_known || (p->mask[tok / PAGE_TOK] >> tok % PAGE_TOK & 1u);
+}
+
+/* Votes of the tokens before the window, each with its neighbours'. */
+static void pool_votes(const struct parts *p, const struct method_lane *l, const float *sum,
+                       uint32_t n)
+{
+    const int32_t half = (int32_t)l->param[COMPRESS_KERNEL] / 2;
+    const bool by_max = l->param[COMPRESS_POOL] > 0;
+    const float share = 1.0f / (float)l->shape->group;
+    for (uint32_t t = 0; t < n; t++) {
+        float best = 0, all = 0;
+        const uint32_t begin = t > (uint32_t)half ? t - (uint32_t)half : 0;
+        const uint32_t end = pick_min(n, t + (uint32_t)half + 1);
+        for (uint32_t i = begin; i < end; i++) {
+            all += sum[i];
+            best = fmaxf(best, sum[i]);
+        }
+        const float pooled = by_max ? best : all / (float)(2 * half + 1);
+        p->vote[t] = lives(p, t) ? pooled * share : -1;
+    }
+}
+
+void compress_see(const struct method_lane *l)
+{
+    struct parts p;
+    struct observe o;
+    cut_state(&p, l->shape, l->state);
+    struct compress_state *s = p.state;
+    if (l->is_prompt) {
+        s->phase = FRESH;
+        return;
+    }
+    if (s->phase != FRESH) return;
+    const uint32_t n = l->pos, budget = spec_budget(l->param[COMPRESS_BUDGET], n);
+    s->phase = VOTED;
+    s->n_window = 0;
+    s->not_finite = false;
+    if (budget >= n) return;
+    const uint32_t window = pick_min((uint32_t)l->param[COMPRESS_WINDOW], budget);
+    const uint32_t begin = pick_max(l->past.begin, n > window ? n - window : 0);
+    if (begin == n) return; /* no row is known: nothing is dropped */
+    observe_make(&o, l->shape, l->scratch);
+    s->n_window = n - begin;
+    s->not_finite = !observe_rows(&o, l, begin, n);
+    pool_votes(&p, l, o.sum, begin);
+}
+
+/* The votes of all heads of the layer, behind each other. */
+static void gather_votes(const struct compress_votes *v)
+{
+    const struct method_lane *l = v->lane;
+    for (uint32_t h = 0; h < l->shape->geom->n_kv_head; h++) {
+        struct parts p;
+        cut_state(&p, l->shape, (void *)(uintptr_t)(l->layer_state + h * l->state_stride));
+        memcpy(v->all + (size_t)h * v->n_tok, p.vote, v->n_tok * sizeof *v->all);
+    }
+}
+
+/* Sets the mask: the best tokens before the window, and the window. */
+static void choose(const struct parts *p, const struct method_lane *l,
+                   const struct compress_policy *policy)
+{
+    struct compress_state *s = p->state;
+    const uint32_t n = l->pos, budget = spec_budget(l->param[COMPRESS_BUDGET], n);
+    struct compress_votes v = {
+        .lane = l, .n_tok = n - s->n_window, .n_keep = budget - s->n_window, .all = l->scratch};
+    if (policy->every_head) gather_votes(&v);
+    struct pick_cut cut = pick_best(p->vote, v.n_tok, pick_min(policy->keep(&v), v.n_tok));
+    s->n_dropped = 0;
+    for (uint32_t t = 0; t < v.n_tok; t++) {
+        const bool keep = pick_takes(&cut, p->vote[t]) && p->vote[t] >= 0;
+        const uint32_t bit = 1u << t % PAGE_TOK;
+        uint32_t *word = &p->mask[t / PAGE_TOK];
+        *word = keep ? *word | bit : *word & ~bit;
+        s->n_dropped += !keep;
+    }
+    for (uint32_t t = v.n_tok; t < n; t++) p->mask[t / PAGE_TOK] |= 1u << t % PAGE_TOK;
+    s->n_known = n;
+}
+
+void compress_select(const struct method_lane *l, struct method_pick *out,
+                     const struct compress_policy *policy)
+{
+    struct parts p;
+    cut_state(&p, l->shape, l->state);
+    struct compress_state *s = p.state;
+    if (s->not_finite) {
+        pick_not_finite(out);
+        return;
+    }
+    if (s->phase == VOTED && s->n_window > 0) {
+        choose(&p, l, policy);
+        out->side_bytes = observe_read(l, l->pos - s->n_window, l->pos);
+    }
+    s->phase = CHOSEN;
+    if (s->n_dropped == 0) {
+        pick_dense(out);
+        return;
+    }
+    for (uint32_t i = 0; i < pick_min(pick_page_count(l), (s->n_known + PAGE_TOK - 1) / PAGE_TOK);
+         i++)
+        out->mask[i] = p.mask[i];
+    pick_range(out, l, s->n_known, l->pos + 1);
+}
+
+void compress_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok)
+{
+    struct parts p;
+    (void)param;
+    cut_state(&p, s, state);
+    if (p.state->n_known > n_tok) {
+        p.state->n_known = n_tok;
+        p.state->phase = FRESH;
+    }
+}

@@ -1,0 +1,37 @@
+/* compress.h: prompt compression as SnapKV has it: the last rows of the prompt vote once for the
+ * tokens that are kept, all that came later is read, and nothing is chosen again. What methods of
+ * this kind differ in is how many tokens each head keeps.
+ *
+ * The vote of a token is its softmax share, summed over the window's rows, mean over the query
+ * heads, then pooled along the positions. The first decode row behind a prompt makes the choice. */
+#ifndef SAC_METHODS_COMPRESS_H
+#define SAC_METHODS_COMPRESS_H
+
+#include "methods/method.h"
+
+/* First parameters of such a method's table; its own ones follow. */
+enum { COMPRESS_BUDGET, COMPRESS_WINDOW, COMPRESS_KERNEL, COMPRESS_POOL, COMPRESS_OWN };
+
+/* What the heads of a layer voted, and how many tokens there are to keep. */
+struct compress_votes {
+    const struct method_lane *lane;
+    uint32_t n_tok;  /* candidates: tokens 0 .. n_tok - 1, before the window */
+    uint32_t n_keep; /* of them, for the mean head */
+    float *all;      /* [n_kv_head, n_tok], where `every_head` was asked for */
+};
+
+struct compress_policy {
+    bool every_head; /* wants the votes of the layer's other heads */
+    /* Tokens that the lane's head keeps, at most n_tok. */
+    uint32_t (*keep)(const struct compress_votes *v);
+};
+
+size_t compress_state_bytes(const struct method_shape *s, const double *param);
+size_t compress_scratch_bytes(const struct method_shape *s, const double *param);
+uint32_t compress_past_rows(const struct method_shape *s, const double *param);
+void compress_see(const struct method_lane *l);
+void compress_select(const struct method_lane *l, struct method_pick *out,
+                     const struct compress_policy *policy);
+void compress_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok);
+
+#endif

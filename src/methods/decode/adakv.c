@@ -1,0 +1,88 @@
+/* adakv.c: SnapKV with more tokens for heads whose votes are spread, AdaKV (Feng et al., 2024).
+ *
+ * The heads of a layer compete for their common budget: the best votes of all heads together are
+ * counted, head h gets c_h of them and keeps (1 - alpha) c_h + alpha b, so that no head starves.
+ * Decided here: the authors' code rounds each head for itself and loses tokens (2, 5, 1 of 9); here
+ * the largest remainders are rounded up and the layer keeps exactly its budget. */
+#include "methods/compress.h"
+#include "methods/pick.h"
+
+#include <assert.h>
+
+enum { ALPHA = COMPRESS_OWN };
+
+#define HEAD_MAX 256u
+
+static const sac_method_param params[] = {
+    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
+     "tokens of the prompt that a head keeps in the mean, window included"},
+    {"window", SAC_PARAM_INT, "32", 1, 1024, NULL,
+     "last rows of the prompt, which vote and are kept"},
+    {"kernel", SAC_PARAM_INT, "5", 1, 63, NULL, "neighbouring tokens that share their votes"},
+    {"pool", SAC_PARAM_CHOICE, "mean", 0, 0, "mean|max", "how neighbours share"},
+    {"alpha", SAC_PARAM_FLOAT, "0.2", 0, 1, NULL, "part of the budget that is shared out evenly"},
+};
+
+/* How many of the layer's best votes are head h's. */
+static void count_wins(uint32_t *win, const struct compress_votes *v, uint32_t n_head)
+{
+    struct pick_cut cut = pick_best(v->all, n_head * v->n_tok, n_head * v->n_keep);
+    for (uint32_t h = 0; h < n_head; h++) {
+        win[h] = 0;
+        for (uint32_t t = 0; t < v->n_tok; t++)
+            win[h] += pick_takes(&cut, v->all[(size_t)h * v->n_tok + t]);
+    }
+}
+
+static uint32_t by_votes(const struct compress_votes *v)
+{
+    const struct method_lane *l = v->lane;
+    const uint32_t n_head = l->shape->geom->n_kv_head, me = l->kv_head;
+    const double alpha = l->param[ALPHA];
+    uint32_t win[HEAD_MAX], left = n_head * v->n_keep, n_before = 0;
+    double share[HEAD_MAX] = {0};
+    assert(n_head <= HEAD_MAX && me < n_head);
+    count_wins(win, v, n_head);
+    for (uint32_t h = 0; h < n_head; h++) {
+        share[h] = (1 - alpha) * win[h] + alpha * v->n_keep;
+        left -= (uint32_t)share[h];
+    }
+    const double rest = share[me] - floor(share[me]);
+    for (uint32_t h = 0; h < n_head; h++) {
+        const double other = share[h] - floor(share[h]);
+        n_before += other > rest || (other == rest && h < me);
+    }
+    const uint32_t keep = (uint32_t)share[me] + (n_before < left);
+    return keep > 0 ? keep : 1;
+}
+
+static void adakv_select(const struct method_lane *l, struct method_pick *out)
+{
+    compress_select(l, out, &(struct compress_policy){.every_head = true, .keep = by_votes});
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = compress_state_bytes,
+    .scratch_bytes = compress_scratch_bytes,
+    .past_rows = compress_past_rows,
+    .see = compress_see,
+    .select = adakv_select,
+    .cut = compress_cut,
+};
+
+const struct method adakv_method = {
+    .kind = "decode",
+    .name = "adakv",
+    .summary = "as snapkv, the heads of a layer share a budget by their votes",
+    .paper = "Feng et al., Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for "
+             "Efficient LLM Inference, arXiv 2407.11550",
+    .about =
+        "A head that looks at few tokens gives part of its budget to one that looks at many, "
+        "inside "
+        "each layer. It shares snapkv's limits: one choice, for the question at the prompt's end.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .token_grain = true,
+    .evicts = true,
+    .decode = &hooks,
+};

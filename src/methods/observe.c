@@ -1,0 +1,109 @@
+/* observe.c: see the header. Rows go OBSERVE_ROWS at a time over all keys, which are made f32 anew
+ * for each such block: a small part of the block's products, and no memory. */
+#include "methods/observe.h"
+
+#include "base/mem.h"
+#include "methods/pick.h"
+
+#include <assert.h>
+#include <string.h>
+
+size_t observe_make(struct observe *o, const struct method_shape *s, void *scratch)
+{
+    struct arena a = {.base = scratch, .capacity = SIZE_MAX};
+    const size_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK, d = s->geom->head_dim;
+    const size_t n_q = OBSERVE_ROWS * (size_t)s->group;
+    o->stride = n_page * PAGE_TOK;
+    o->sum = arena_take(&a, o->stride, sizeof(float));
+    o->vote = arena_take(&a, o->stride, sizeof(float));
+    o->score = arena_take(&a, n_q * o->stride, sizeof(float));
+    o->q = arena_take(&a, n_q * d, sizeof(float));
+    o->k = arena_take(&a, PAGE_TOK * d, sizeof(float));
+    o->lse = arena_take(&a, n_q, sizeof(float));
+    o->rest = a.base ? a.base + a.used : NULL;
+    return a.used;
+}
+
+static const float *row_query(const struct method_lane *l, uint32_t pos)
+{
+    const struct method_past *past = &l->past;
+    const size_t width = (size_t)l->shape->group * l->shape->geom->head_dim;
+    if (pos >= l->pos) return l->q;
+    assert(pos >= past->begin && pos < past->end);
+    return past->q + pos % past->n_slot * width;
+}
+
+/* Logits of one page for the n_q queries in o->q. */
+static void score_page(const struct observe *o, const struct method_lane *l, uint32_t page,
+                       uint32_t n_q)
+{
+    const uint32_t d = l->shape->geom->head_dim, own = pick_page_count(l);
+    const uint32_t n_tok = page == own ? l->pos % PAGE_TOK + 1 : PAGE_TOK;
+    float *score = o->score + (size_t)page * PAGE_TOK;
+    if (page < own && l->page[page] == PAGE_NONE) {
+        for (uint32_t i = 0; i < n_q; i++)
+            for (uint32_t t = 0; t < n_tok; t++) score[i * o->stride + t] = OBSERVE_NEVER;
+        return;
+    }
+    if (page == own)
+        page_read(o->k, NULL, l->shape->geom, l->own, PAGE_TAIL, n_tok);
+    else
+        pick_keys(o->k, l, page);
+    l->ops->dots(&(struct op_dots){.a = o->q,
+                                   .b = o->k,
+                                   .a_stride = d,
+                                   .b_stride = d,
+                                   .n_a = n_q,
+                                   .n_b = n_tok,
+                                   .width = d,
+                                   .out = score,
+                                   .out_stride = o->stride});
+    for (uint32_t i = 0; i < n_q && l->softcap > 0; i++)
+        for (uint32_t t = 0; t < n_tok; t++) {
+            float *x = &score[i * o->stride + t];
+            *x = l->softcap * tanhf(*x / l->softcap);
+        }
+}
+
+void observe_scores(const struct observe *o, const struct method_lane *l, uint32_t begin,
+                    uint32_t n_row)
+{
+    const uint32_t group = l->shape->group, n_q = n_row * group;
+    const size_t width = (size_t)group * l->shape->geom->head_dim;
+    assert(n_row <= OBSERVE_ROWS);
+    for (uint32_t r = 0; r < n_row; r++) {
+        const float *q = row_query(l, begin + r);
+        for (size_t i = 0; i < width; i++) o->q[r * width + i] = q[i] * l->scale;
+    }
+    for (uint32_t p = 0; p <= pick_page_count(l); p++) score_page(o, l, p, n_q);
+    for (uint32_t i = 0; i < n_q; i++)
+        for (uint32_t t = begin + i / group + 1; t <= l->pos; t++)
+            o->score[i * o->stride + t] = OBSERVE_NEVER;
+}
+
+bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t begin,
+                  uint32_t end)
+{
+    const uint32_t n_tok = l->pos + 1;
+    memset(o->sum, 0, n_tok * sizeof *o->sum);
+    for (uint32_t r = begin, n_row; r < end; r += n_row) {
+        n_row = pick_min(OBSERVE_ROWS, end - r);
+        const uint32_t n_q = n_row * l->shape->group;
+        observe_scores(o, l, r, n_row);
+        if (!l->ops->vote(&(struct op_vote){.score = o->score,
+                                            .score_stride = o->stride,
+                                            .n = n_tok,
+                                            .group = n_q,
+                                            .vote = o->vote,
+                                            .lse = o->lse}))
+            return false;
+        for (uint32_t t = 0; t < n_tok; t++) o->sum[t] += (float)n_q * o->vote[t];
+    }
+    return true;
+}
+
+size_t observe_read(const struct method_lane *l, uint32_t begin, uint32_t end)
+{
+    const uint32_t n_block = (end - begin + OBSERVE_ROWS - 1) / OBSERVE_ROWS;
+    return (size_t)n_block * (pick_page_count(l) + 1) * pick_key_bytes(l);
+}

@@ -1,0 +1,42 @@
+/* observe.h: what the queries of some rows looked at: the softmax share of each token, summed over
+ * the rows and the query heads of the KV head. SnapKV and its relatives choose by it once,
+ * LoopServe every few tokens.
+ *
+ * The rows are past ones, whose queries the engine has kept, and perhaps the lane's own. A row sees
+ * the tokens up to its own, and none of a page that an evicting method has given back. */
+#ifndef SAC_METHODS_OBSERVE_H
+#define SAC_METHODS_OBSERVE_H
+
+#include "methods/method.h"
+
+#define OBSERVE_ROWS 4u /* scored at a time: their logits of all tokens should stay in L2 */
+
+#define OBSERVE_NEVER (-1e30f) /* its exponential is 0, and it is finite */
+
+/* Scratch, handed out by the code that measures it. Stride: tokens of a context, rounded up. */
+struct observe {
+    size_t stride;
+    float *sum;   /* [stride] the result: shares of tokens 0 .. pos */
+    float *vote;  /* [stride] */
+    float *score; /* [OBSERVE_ROWS * group, stride] */
+    float *q;     /* [OBSERVE_ROWS * group, head_dim] */
+    float *k;     /* [PAGE_TOK, head_dim] */
+    float *lse;   /* [OBSERVE_ROWS * group] */
+    void *rest;   /* what comes behind */
+};
+
+size_t observe_make(struct observe *o, const struct method_shape *s, void *scratch);
+
+/* Fills o->sum from rows begin .. end - 1, of which pos is the lane's own and the others are past.
+ * False: something is not finite. */
+bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t begin,
+                  uint32_t end);
+/* Scores of at most OBSERVE_ROWS rows from `begin` on, of all their heads: row i's head g at
+ * o->score + (i * group + g) * stride, tokens 0 .. pos; OBSERVE_NEVER where a row does not see a
+ * token. */
+void observe_scores(const struct observe *o, const struct method_lane *l, uint32_t begin,
+                    uint32_t n_row);
+/* Bytes that observe_rows reads for these rows. */
+size_t observe_read(const struct method_lane *l, uint32_t begin, uint32_t end);
+
+#endif
