@@ -1,0 +1,348 @@
+/* critiprefill.c: neighbouring queries look at the same keys, so blocks of keys are scored once for
+ * a whole segment of queries: CritiPrefill (Lv et al., 2024), in the form of the authors' code
+ * where it and the paper differ.
+ *
+ * For each segment and query head, with element-wise maxima and minima over the segment's queries
+ * and the block's keys, all unscaled:
+ *     a = (Qmax + Qmin) . Kmax / 2,  b = (Qmax + Qmin) . Kmin / 2,  score = max(a, b),
+ * then the mean over the query heads of a KV head, softmax over the blocks before the segment, and
+ * the fusion with the layer before: fused = w * fused' + (1 - w) * softmax. The best blocks up to
+ * the budget are read, and the segment's own keys. `scores=paper` gives Algorithm 1 of the paper:
+ * a softmax for each of the four products and head, mean of two and maximum after that; fuse=0.75
+ * is its weight.
+ *
+ * Decided here, or where the code does as the paper does not say:
+ *  - The first layer asked is dense, and so are segments that begin before `dense` tokens.
+ *  - A segment of which the prompt ends before it is full is dense. (The code leaves the last one
+ *    dense even if it is full; a chunk does not know that it is the last.)
+ *  - Where chunks are shorter than segments, a segment is what a chunk holds of it.
+ *  - Only blocks before the segment can be chosen. The paper's softmax runs over later ones too,
+ *    which do not exist yet when a prompt comes in chunks.
+ *  - Equal scores, of which there are many zeros, are ordered by the score before the softmax, then
+ *    the later block wins.
+ *  - Boxes are those of pages. A block of several pages scores as its best page.
+ *  - State is the fused matrix of the chunk's segments, so any past is possible. */
+#include "methods/box.h"
+#include "methods/pick.h"
+#include "methods/plan.h"
+#include "methods/spec.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { BUDGET, SEGMENT, BLOCK, FUSE, DENSE, SCORES };
+
+static const sac_method_param params[] = {
+    {"budget", SAC_PARAM_BUDGET, "1024", 32, 1 << 24, NULL,
+     "tokens before its segment that a row reads"},
+    {"segment", SAC_PARAM_INT, "512", 64, 1 << 16, NULL,
+     "queries that share a choice, a multiple of 64 (else rounded up)"},
+    {"block", SAC_PARAM_CHOICE, "32", 0, 0, "32|64|128", "keys that are chosen together"},
+    {"fuse", SAC_PARAM_FLOAT, "0.25", 0, 1, NULL, "weight of the scores of the layer before"},
+    {"dense", SAC_PARAM_INT, "1024", 0, 1 << 24, NULL,
+     "segments that begin before this token, or before the budget, read everything"},
+    {"scores", SAC_PARAM_CHOICE, "code", 0, 0, "code|paper",
+     "one softmax of the mean over heads, or four a head"},
+};
+
+/* What a chunk's layers hand on. */
+struct fused {
+    uint32_t pos, layer, is_set, unused[13];
+    float score[]; /* [segments of a chunk, blocks of the context] */
+};
+
+/* Scratch of one lane. */
+struct work {
+    size_t stride;                /* pages of a context, rounded up */
+    float *hi, *lo;               /* [group, head_dim] the segment's queries */
+    float *qa, *qb;               /* [group, head_dim] */
+    float *score[4];              /* [group, stride]; the code needs two of them */
+    float *raw, *soft, *by_fused; /* [stride] by block */
+    float *share;                 /* [stride] of one head, by page */
+};
+
+static size_t work_make(struct work *w, const struct method_shape *s, void *scratch)
+{
+    struct arena a = {.base = scratch, .capacity = SIZE_MAX};
+    const size_t n_q = (size_t)s->group * s->geom->head_dim;
+    w->stride = ((s->n_ctx + PAGE_TOK - 1) / PAGE_TOK + 15) & ~(size_t)15;
+    float **const heads[] = {&w->hi, &w->lo, &w->qa, &w->qb};
+    float **const rows[] = {&w->raw, &w->soft, &w->by_fused, &w->share};
+    for (int i = 0; i < 4; i++) {
+        *heads[i] = arena_take(&a, n_q, sizeof(float));
+        *rows[i] = arena_take(&a, w->stride, sizeof(float));
+        w->score[i] = arena_take(&a, s->group * w->stride, sizeof(float));
+    }
+    return a.used;
+}
+
+static size_t criti_scratch_bytes(const struct method_shape *s, const double *param)
+{
+    struct work w;
+    (void)param;
+    return work_make(&w, s, NULL);
+}
+
+static uint32_t segment_tok(const double *param)
+{
+    return ((uint32_t)param[SEGMENT] + 63) & ~63u;
+}
+
+static uint32_t block_pages(const double *param)
+{
+    return 1u << (uint32_t)param[BLOCK];
+}
+
+static size_t criti_state_bytes(const struct method_shape *s, const double *param)
+{
+    const size_t n_segment = s->n_row_max / segment_tok(param) + 2;
+    const size_t n_block = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK / block_pages(param) + 1;
+    return sizeof(struct fused) + n_segment * n_block * sizeof(float);
+}
+
+static size_t criti_side_bytes(const struct method_shape *s, const double *param)
+{
+    (void)param;
+    return box_bytes(s, BOX_BOUND);
+}
+
+static void criti_seal(uint8_t *side, const struct method_shape *s, const double *param,
+                       const float *k)
+{
+    (void)param;
+    box_seal(side, s, BOX_BOUND, k);
+}
+
+/* ---- Criticality ---- */
+
+/* Element-wise maxima and minima over rows [row0, row1) of the chunk, for each query head. */
+static void pool_queries(const struct work *w, const struct method_lane *l, uint32_t row0,
+                         uint32_t row1)
+{
+    const uint32_t n = l->shape->group * l->shape->geom->head_dim;
+    memcpy(w->hi, l->q + row0 * l->q_stride, n * sizeof(float));
+    memcpy(w->lo, w->hi, n * sizeof(float));
+    for (uint32_t r = row0 + 1; r < row1; r++) {
+        const float *q = l->q + r * l->q_stride;
+        for (uint32_t i = 0; i < n; i++) {
+            w->hi[i] = q[i] > w->hi[i] ? q[i] : w->hi[i];
+            w->lo[i] = q[i] < w->lo[i] ? q[i] : w->lo[i];
+        }
+    }
+}
+
+/* out[g][p] = q[g] . Kmax or Kmin of page p. A page's box is its minimum and its width, which a q8
+ * page holds in units of 1/255. */
+static void score_boxes(const struct work *w, const struct method_lane *l, const float *q,
+                        bool of_max, uint32_t n_page, float *out)
+{
+    const struct page_geom *g = l->shape->geom;
+    const bool in_page = box_bytes(l->shape, BOX_BOUND) == 0;
+    const float width = of_max ? (in_page ? 255.0f : 1.0f) : 0;
+    for (uint32_t i = 0; i < l->shape->group * g->head_dim; i++) w->qb[i] = width * q[i];
+    l->ops->score_pages(&(struct op_score_pages){
+        .base = in_page ? l->pool : l->side,
+        .stride = in_page ? g->bytes : l->side_stride,
+        .a_at = in_page ? g->k_min : 0,
+        .b_at = in_page ? g->k_step : (size_t)g->head_dim * 2,
+        .page = l->page,
+        .n_page = n_page,
+        .head_dim = g->head_dim,
+        .group = l->shape->group,
+        .qa = q,
+        .qb = w->qb,
+        .out = out,
+        .out_stride = w->stride,
+    });
+}
+
+static bool softmax(const struct method_lane *l, const float *score, uint32_t n, float *out)
+{
+    float lse;
+    return l->ops->vote(
+        &(struct op_vote){.score = score, .n = n, .group = 1, .vote = out, .lse = &lse});
+}
+
+/* raw[p]: the mean over heads of the larger of the two means of products. */
+static void page_scores(const struct work *w, const struct method_lane *l, uint32_t n_page)
+{
+    const uint32_t group = l->shape->group, n_q = group * l->shape->geom->head_dim;
+    for (uint32_t i = 0; i < n_q; i++) w->qa[i] = (w->hi[i] + w->lo[i]) / 2;
+    score_boxes(w, l, w->qa, true, n_page, w->score[0]);
+    score_boxes(w, l, w->qa, false, n_page, w->score[1]);
+    for (uint32_t p = 0; p < n_page; p++) {
+        float sum = 0;
+        for (uint32_t g = 0; g < group; g++) {
+            const float a = w->score[0][g * w->stride + p], b = w->score[1][g * w->stride + p];
+            sum += a > b || isnan(a) ? a : b;
+        }
+        w->raw[p] = sum / (float)group;
+    }
+}
+
+/* The same by Algorithm 1: raw[p] is the mean over heads of shares. */
+static bool page_shares(const struct work *w, const struct method_lane *l, uint32_t n_page)
+{
+    const uint32_t group = l->shape->group;
+    for (int i = 0; i < 4; i++)
+        score_boxes(w, l, i < 2 ? w->hi : w->lo, i % 2 == 0, n_page, w->score[i]);
+    memset(w->raw, 0, n_page * sizeof(float));
+    for (uint32_t g = 0; g < group; g++) {
+        for (int i = 0; i < 4; i++) {
+            float *s = w->score[i] + g * w->stride;
+            if (!softmax(l, s, n_page, w->share)) return false;
+            memcpy(s, w->share, n_page * sizeof(float));
+        }
+        for (uint32_t p = 0; p < n_page; p++) {
+            const size_t at = g * w->stride + p;
+            const float of_max = (w->score[0][at] + w->score[2][at]) / 2;
+            const float of_min = (w->score[1][at] + w->score[3][at]) / 2;
+            w->raw[p] += fmaxf(of_max, of_min) / (float)group;
+        }
+    }
+    return true;
+}
+
+/* A block takes the score of its best page: raw becomes [n_page / block]. */
+static void pages_to_blocks(float *raw, uint32_t n_page, uint32_t block)
+{
+    for (uint32_t p = 0; p < n_page; p++)
+        if (p % block == 0 || raw[p] > raw[p / block]) raw[p / block] = raw[p];
+}
+
+/* Criticality of the n_block blocks before a segment: w->raw, w->soft. False: not finite. */
+static bool score_segment(const struct work *w, const struct method_lane *l, uint32_t n_block)
+{
+    const uint32_t block = block_pages(l->param), n_page = n_block * block;
+    const bool by_paper = l->param[SCORES] > 0;
+    if (by_paper && !page_shares(w, l, n_page)) return false;
+    if (!by_paper) page_scores(w, l, n_page);
+    for (uint32_t p = 0; p < n_page; p++)
+        if (!isfinite(w->raw[p])) return false;
+    pages_to_blocks(w->raw, n_page, block);
+    if (!by_paper) return softmax(l, w->raw, n_block, w->soft);
+    memcpy(w->soft, w->raw, n_block * sizeof(float));
+    return true;
+}
+
+/* ---- Choice ---- */
+
+/* Marks the best k blocks by fused, then raw, then place, in by_fused with 1, others with 0. */
+static void choose(const struct work *w, const float *fused, uint32_t n, uint32_t k)
+{
+    struct pick_cut cut = pick_best(fused, n, k);
+    for (uint32_t i = 0; i < n; i++) w->by_fused[i] = pick_key(fused[i]) > cut.key;
+    if (cut.n_tie == 0) return;
+    for (uint32_t i = 0; i < n; i++)
+        w->soft[i] = pick_key(fused[i]) == cut.key ? w->raw[i] : -INFINITY;
+    struct pick_cut tie = pick_best(w->soft, n, cut.n_tie);
+    for (uint32_t i = n; i-- > 0;)
+        if (pick_takes(&tie, w->soft[i])) w->by_fused[i] = 1;
+}
+
+/* The rows of one segment that are in the chunk, positions [begin, end). */
+struct segment {
+    uint32_t at, begin, end; /* `at`: where it starts in the sequence */
+    uint32_t n_block;        /* blocks before it */
+};
+
+static void mark_segment(const struct method_lane *l, struct plan *p, const struct work *w,
+                         const struct segment *s)
+{
+    const uint32_t block_tok = block_pages(l->param) * PAGE_TOK;
+    for (uint32_t i = 0; i < p->n_tile; i++) {
+        const uint32_t tile = plan_tile_tok(p, i);
+        if (tile < s->at || tile >= s->end) continue;
+        for (uint32_t j = 0; j < s->n_block; j++)
+            if (w->by_fused[j] > 0) plan_range(p, i, 0, j * block_tok, (j + 1) * block_tok);
+        plan_range(p, i, 0, s->n_block * block_tok, tile);
+    }
+}
+
+static void dense_segment(struct plan *p, const struct segment *s, enum plan_reason why)
+{
+    for (uint32_t i = 0; i < p->n_tile; i++)
+        if (plan_tile_tok(p, i) >= s->at && plan_tile_tok(p, i) < s->end)
+            plan_tile_dense(p, i, 0, why);
+}
+
+/* Why a segment reads everything, if it does. */
+static enum plan_reason segment_reason(const struct method_lane *l, const struct segment *s)
+{
+    const uint32_t budget = spec_budget(l->param[BUDGET], s->at);
+    const uint32_t chunk_end = l->pos + l->n_row, n_tok = segment_tok(l->param);
+    const uint32_t unit = pick_min(n_tok, pick_max(l->shape->n_row_max, PAGE_TOK));
+    if (s->at < (uint32_t)l->param[DENSE] || s->at <= budget) return PLAN_SHORT;
+    if (s->end == chunk_end && chunk_end % unit != 0) return PLAN_LAYER;
+    return PLAN_SPARSE;
+}
+
+static void criti_plan(const struct method_lane *l, struct plan *p)
+{
+    struct fused *state = l->state;
+    struct work w;
+    const uint32_t n_tok = segment_tok(l->param), block_tok = block_pages(l->param) * PAGE_TOK;
+    const uint32_t chunk_end = l->pos + l->n_row, first = l->pos / n_tok;
+    const size_t row_stride =
+        (l->shape->n_ctx + PAGE_TOK - 1) / PAGE_TOK / block_pages(l->param) + 1;
+    /* Scores of the layer before, of the same rows; else there is nothing to fuse with. */
+    const bool go_on = state->is_set && state->pos == l->pos && state->layer < l->layer;
+    if (l->layer == 0) {
+        plan_dense(p, PLAN_LAYER);
+        return;
+    }
+    work_make(&w, l->shape, l->scratch);
+    for (uint32_t i = first; i * n_tok < chunk_end; i++) {
+        const struct segment s = {.at = i * n_tok,
+                                  .begin = pick_max(l->pos, i * n_tok),
+                                  .end = pick_min(chunk_end, (i + 1) * n_tok),
+                                  .n_block = i * n_tok / block_tok};
+        const enum plan_reason why = segment_reason(l, &s);
+        float *fused = state->score + (i - first) * row_stride;
+        if (why) {
+            dense_segment(p, &s, why);
+            continue;
+        }
+        pool_queries(&w, l, s.begin - l->pos, s.end - l->pos);
+        if (!score_segment(&w, l, s.n_block)) {
+            plan_dense(p, PLAN_NAN);
+            state->is_set = false;
+            return;
+        }
+        const float old = go_on ? (float)l->param[FUSE] : 0;
+        for (uint32_t j = 0; j < s.n_block; j++)
+            fused[j] = old > 0 ? old * fused[j] + (1 - old) * w.soft[j] : w.soft[j];
+        choose(&w, fused, s.n_block, pick_max(1, spec_budget(l->param[BUDGET], s.at) / block_tok));
+        mark_segment(l, p, &w, &s);
+    }
+    state->pos = l->pos;
+    state->layer = l->layer;
+    state->is_set = true;
+}
+
+static const struct method_prefill hooks = {
+    .state_bytes = criti_state_bytes,
+    .side_bytes = criti_side_bytes,
+    .scratch_bytes = criti_scratch_bytes,
+    .seal = criti_seal,
+    .plan = criti_plan,
+};
+
+const struct method critiprefill_method = {
+    .kind = "prefill",
+    .name = "critiprefill",
+    .summary = "blocks of keys chosen for whole segments of queries, scores fused over layers",
+    .paper = "Lv et al., CritiPrefill: A Segment-wise Criticality-based Approach for Prefilling "
+             "Acceleration in LLMs, arXiv 2409.12490",
+    .about =
+        "Scores the boxes of key pages against the box of a segment's queries, blends the scores "
+        "with those of the layer before and reads the same number of blocks for every segment, so "
+        "the cost of a long prompt grows with its length. The choice costs next to nothing. Boxes "
+        "are loose: what only one row of a segment looks for may be missed, and heads that look "
+        "everywhere lose what the budget does not hold. The end of the prompt is dense, where a "
+        "question usually stands.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .prefill = &hooks,
+};

@@ -1,0 +1,298 @@
+/* flexprefill.c: each head chooses between blocks by pooled scores and lines, and its budget by
+ * cumulative attention: FlexPrefill (Lai et al., 2025), as the authors' code has it.
+ *
+ * The attention of the chunk's last 128 rows is computed exactly. With blocks of 128:
+ *  1. v[c], s[o]: its means along columns and slashes. Budgets are the numbers of best entries that
+ *     hold `mass` of each, in whole blocks and one more, at least `least`.
+ *  2. A pooled guess of the same rows' attention by blocks, from mean queries and mean keys, is
+ *     compared with v summed over blocks: the root of the Jensen-Shannon divergence, natural log.
+ *  3. Below `tau` the guess is good and the head is query-aware: pooled scores of all blocks of
+ * rows and keys, softmax by row, the best entries of the whole matrix until `mass` of it, and lines
+ *     with the least budgets. (The union is in the code and not in the paper.)
+ *  4. Else the best blocks of columns and of slashes by their budgets.
+ * The first and the own block are always read.
+ *
+ * Deviations: the rows observed are the last of each chunk; 0 log 0 is 0 in the divergence, where
+ * the original gets NaN and then takes lines. */
+#include "methods/lines.h"
+#include "methods/pick.h"
+#include "methods/plan.h"
+#include "methods/rows.h"
+
+#include <string.h>
+
+enum { MASS, TAU, LEAST };
+
+#define BLOCK       128u
+#define BLOCK_PAGES (BLOCK / PAGE_TOK)
+
+static const sac_method_param params[] = {
+    {"mass", SAC_PARAM_FLOAT, "0.9", 0, 1, NULL,
+     "share of the observed attention that the lines or blocks hold"},
+    {"tau", SAC_PARAM_FLOAT, "0.1", 0, 2, NULL,
+     "largest distance at which a head is judged by pooled blocks"},
+    {"least", SAC_PARAM_INT, "512", 128, 1 << 20, NULL, "least budget, in tokens"},
+};
+
+struct work {
+    struct rows rows;
+    float *column, *down, *slash; /* [n_ctx] */
+    float *by_column, *by_slash;  /* [n_block] sums over blocks */
+    float *guess;                 /* [n_block] */
+    float *key;                   /* [n_block, head_dim] mean keys */
+    float *query;                 /* [tiles of a chunk, head_dim] mean queries */
+    float *score, *share;         /* [tiles of a chunk, n_block] */
+    size_t n_block;               /* of a context, rounded up to 16 */
+};
+
+static size_t work_make(struct work *w, const struct method_shape *s, void *scratch)
+{
+    struct arena a = {.base = scratch, .capacity = SIZE_MAX};
+    const size_t d = s->geom->head_dim, n_tile = s->n_row_max / BLOCK + 2;
+    w->n_block = ((s->n_ctx + BLOCK - 1) / BLOCK + 15) & ~(size_t)15;
+    rows_make(&w->rows, s, pick_min(BLOCK, s->n_row_max), &a);
+    float **const by_token[] = {&w->column, &w->down, &w->slash};
+    for (int i = 0; i < 3; i++) *by_token[i] = arena_take(&a, s->n_ctx, sizeof(float));
+    float **const by_block[] = {&w->by_column, &w->by_slash, &w->guess};
+    for (int i = 0; i < 3; i++) *by_block[i] = arena_take(&a, w->n_block, sizeof(float));
+    w->key = arena_take(&a, w->n_block * d, sizeof(float));
+    w->query = arena_take(&a, n_tile * d, sizeof(float));
+    w->score = arena_take(&a, n_tile * w->n_block, sizeof(float));
+    w->share = arena_take(&a, n_tile * w->n_block, sizeof(float));
+    return a.used;
+}
+
+static size_t flex_scratch_bytes(const struct method_shape *s, const double *param)
+{
+    struct work w;
+    (void)param;
+    return work_make(&w, s, NULL);
+}
+
+/* Side data of a page: the sum of its keys. */
+static size_t flex_side_bytes(const struct method_shape *s, const double *param)
+{
+    (void)param;
+    return s->geom->head_dim * sizeof(float);
+}
+
+static void flex_seal(uint8_t *side, const struct method_shape *s, const double *param,
+                      const float *k)
+{
+    const uint32_t d = s->geom->head_dim;
+    float *sum = (float *)(void *)side;
+    (void)param;
+    memset(sum, 0, d * sizeof(float));
+    for (uint32_t t = 0; t < PAGE_TOK; t++)
+        for (uint32_t c = 0; c < d; c++) sum[c] += k[t * d + c];
+}
+
+/* ---- Pooled scores ---- */
+
+/* Mean keys of all blocks, the last one as far as it goes. */
+static void pool_keys(const struct work *w, const struct method_lane *l)
+{
+    const struct page_geom *g = l->shape->geom;
+    const uint32_t d = g->head_dim, end = l->pos + l->n_row, n_block = (end + BLOCK - 1) / BLOCK;
+    memset(w->key, 0, (size_t)n_block * d * sizeof(float));
+    for (uint32_t page = 0; page < end / PAGE_TOK; page++) {
+        const float *sum =
+            (const float *)(const void *)(l->side + (size_t)l->page[page] * l->side_stride);
+        for (uint32_t c = 0; c < d; c++) w->key[(size_t)(page / BLOCK_PAGES) * d + c] += sum[c];
+    }
+    if (end % PAGE_TOK > 0) {
+        page_read(w->rows.k, NULL, g, l->own, PAGE_TAIL, end % PAGE_TOK);
+        for (uint32_t t = 0; t < end % PAGE_TOK; t++)
+            for (uint32_t c = 0; c < d; c++)
+                w->key[(size_t)(n_block - 1) * d + c] += w->rows.k[t * d + c];
+    }
+    for (uint32_t b = 0; b < n_block; b++)
+        for (uint32_t c = 0; c < d; c++)
+            w->key[(size_t)b * d + c] /= (float)pick_min(BLOCK, end - b * BLOCK);
+}
+
+/* Mean of rows [row0, row1) of the chunk, scaled. */
+static void pool_rows(float *out, const struct method_lane *l, uint32_t head, uint32_t row0,
+                      uint32_t row1)
+{
+    const uint32_t d = l->shape->geom->head_dim;
+    memset(out, 0, d * sizeof(float));
+    for (uint32_t r = row0; r < row1; r++)
+        for (uint32_t c = 0; c < d; c++) out[c] += l->q[r * l->q_stride + (size_t)head * d + c];
+    for (uint32_t c = 0; c < d; c++) out[c] *= l->scale / (float)(row1 - row0);
+}
+
+static void score_blocks(const struct work *w, const struct method_lane *l, const float *query,
+                         uint32_t n_query, uint32_t n_block)
+{
+    const uint32_t d = l->shape->geom->head_dim;
+    l->ops->dots(&(struct op_dots){.a = query,
+                                   .b = w->key,
+                                   .a_stride = d,
+                                   .b_stride = d,
+                                   .n_a = n_query,
+                                   .n_b = n_block,
+                                   .width = d,
+                                   .out = w->score,
+                                   .out_stride = w->n_block});
+}
+
+static bool softmax(const struct method_lane *l, const float *score, uint32_t n, float *out)
+{
+    float lse;
+    return l->ops->vote(
+        &(struct op_vote){.score = score, .n = n, .group = 1, .vote = out, .lse = &lse});
+}
+
+/* Root of the Jensen-Shannon divergence of two distributions. */
+static double distance(const float *a, const float *b, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const double x = (double)a[i], y = (double)b[i], m = (x + y) / 2;
+        if (x > 0) sum += x * log(x / m) / 2;
+        if (y > 0) sum += y * log(y / m) / 2;
+    }
+    return sqrt(fmax(sum, 0));
+}
+
+/* ---- Choice ---- */
+
+/* Blocks for the fewest best entries that hold `share`. */
+static uint32_t budget_blocks(const float *value, uint32_t n, double share, uint32_t least)
+{
+    struct pick_cut cut = pick_share(value, n, share);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < n; i++) count += pick_takes(&cut, value[i]);
+    return pick_max(count / BLOCK + 1, least);
+}
+
+/* Means of the observed rows along lines, and their sums over blocks. */
+static void sum_lines(const struct work *w, uint32_t n)
+{
+    const float each = 1 / (float)w->rows.n;
+    memset(w->column, 0, n * sizeof(float));
+    memset(w->down, 0, n * sizeof(float));
+    for (uint32_t i = 0; i < w->rows.n; i++)
+        lines_add(w->column, w->down, n, w->rows.p + i * w->rows.stride, w->rows.at[i]);
+    memset(w->by_column, 0, w->n_block * sizeof(float));
+    memset(w->by_slash, 0, w->n_block * sizeof(float));
+    for (uint32_t i = 0; i < n; i++) {
+        w->column[i] *= each;
+        w->slash[i] = w->down[n - 1 - i] * each;
+        w->by_column[i / BLOCK] += w->column[i];
+        w->by_slash[i / BLOCK] += w->slash[i];
+    }
+}
+
+static void mark_block(struct plan *p, uint32_t tile, uint32_t head, uint32_t block)
+{
+    plan_range(p, tile, head, block * BLOCK, (block + 1) * BLOCK);
+}
+
+/* The best n_column blocks of columns and n_slash of slashes, and the first block, for all tiles.
+ */
+static void mark_lines(const struct work *w, struct plan *p, uint32_t head, uint32_t n_column,
+                       uint32_t n_slash)
+{
+    const uint32_t n_block = p->tile0 + p->n_tile;
+    struct pick_cut column = pick_best(w->by_column, n_block, n_column);
+    struct pick_cut slash = pick_best(w->by_slash, n_block, n_slash);
+    for (uint32_t b = 0; b < n_block; b++) {
+        const bool is_column = pick_takes(&column, w->by_column[b]);
+        const bool is_slash = pick_takes(&slash, w->by_slash[b]);
+        for (uint32_t i = 0; i < p->n_tile; i++) {
+            if (is_column || b == 0) mark_block(p, i, head, b);
+            if (is_slash && p->tile0 + i >= b) mark_block(p, i, head, p->tile0 + i - b);
+        }
+    }
+}
+
+/* The best entries of the chunk's pooled attention. False: not finite. */
+static bool mark_pooled(const struct work *w, const struct method_lane *l, struct plan *p,
+                        uint32_t head)
+{
+    const uint32_t n_block = p->tile0 + p->n_tile, d = l->shape->geom->head_dim;
+    for (uint32_t i = 0; i < p->n_tile; i++)
+        pool_rows(w->query + (size_t)i * d, l, head, plan_row0(p, i), plan_row_end(p, i));
+    score_blocks(w, l, w->query, p->n_tile, n_block);
+    memset(w->share, 0, (size_t)p->n_tile * n_block * sizeof(float));
+    for (uint32_t i = 0; i < p->n_tile; i++)
+        if (!softmax(l, w->score + i * w->n_block, p->tile0 + i + 1,
+                     w->share + (size_t)i * n_block))
+            return false;
+    struct pick_cut cut = pick_share(w->share, p->n_tile * n_block, l->param[MASS]);
+    for (uint32_t i = 0; i < p->n_tile; i++)
+        for (uint32_t b = 0; b < n_block; b++)
+            if (pick_takes(&cut, w->share[(size_t)i * n_block + b])) mark_block(p, i, head, b);
+    return true;
+}
+
+/* False: a score is not finite. */
+static bool plan_head(const struct work *w, const struct method_lane *l, struct plan *p,
+                      uint32_t head)
+{
+    const uint32_t n = l->pos + l->n_row, n_block = p->tile0 + p->n_tile;
+    const uint32_t least = ((uint32_t)l->param[LEAST] + BLOCK - 1) / BLOCK;
+    if (!rows_attend(&w->rows, l, head)) return false;
+    sum_lines(w, n);
+    pool_rows(w->query, l, head, l->n_row - w->rows.n, l->n_row);
+    score_blocks(w, l, w->query, 1, n_block);
+    if (!softmax(l, w->score, n_block, w->guess)) return false;
+    if (distance(w->guess, w->by_column, n_block) < l->param[TAU]) {
+        mark_lines(w, p, head, least, least);
+        return mark_pooled(w, l, p, head);
+    }
+    mark_lines(w, p, head, budget_blocks(w->column, n, l->param[MASS], least),
+               budget_blocks(w->slash, n, l->param[MASS], least));
+    return true;
+}
+
+static void flex_plan(const struct method_lane *l, struct plan *p)
+{
+    struct work w;
+    const uint32_t n = l->pos + l->n_row;
+    if (l->param[MASS] >= 1) { /* rounding would stop short of all */
+        plan_dense(p, PLAN_LAYER);
+        return;
+    }
+    if (n <= fmax(2 * BLOCK, l->param[LEAST])) {
+        plan_dense(p, PLAN_SHORT);
+        return;
+    }
+    work_make(&w, l->shape, l->scratch);
+    w.rows.n = pick_min(BLOCK, l->n_row);
+    for (uint32_t i = 0; i < w.rows.n; i++) w.rows.at[i] = n - w.rows.n + i;
+    pool_keys(&w, l);
+    for (uint32_t h = 0; h < l->shape->group; h++)
+        if (!plan_head(&w, l, p, h)) {
+            plan_dense(p, PLAN_NAN);
+            return;
+        }
+}
+
+static const struct method_prefill hooks = {
+    .tile_tok = BLOCK,
+    .by_head = true,
+    .side_bytes = flex_side_bytes,
+    .scratch_bytes = flex_scratch_bytes,
+    .seal = flex_seal,
+    .plan = flex_plan,
+};
+
+const struct method flexprefill_method = {
+    .kind = "prefill",
+    .name = "flexprefill",
+    .summary = "lines or pooled blocks, whichever fits the head, by cumulative attention",
+    .paper = "Lai et al., FlexPrefill: A Context-Aware Sparse Attention Mechanism for Efficient "
+             "Long-Sequence Inference, arXiv 2502.20766",
+    .about =
+        "Looks at the exact attention of the chunk's last rows and takes as many blocks of columns "
+        "and diagonals as hold the wanted share of it; heads whose attention mean queries and mean "
+        "keys explain are judged by those for every block of rows. Budgets follow the input. The "
+        "share is that of the observed rows: what others look for is a guess, and whole blocks are "
+        "read for single keys.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .prefill = &hooks,
+};

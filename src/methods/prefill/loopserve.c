@@ -1,0 +1,319 @@
+/* loopserve.c: the lines of each head chosen online, for each chunk anew, until they hold a share
+ * of the attention of sampled rows: LoopServe (Li et al., 2025), Algorithm 2, with exact overlaps.
+ *
+ * A slash and a vertical cross in one cell, which must not count twice. The printed algorithm
+ * bounds the loss by each chosen line's largest entry; where rows attend fully to one key (the
+ * first ones do) the bounds exceed the gains, the sum falls and everything is taken. Here what is
+ * left of each line is kept exactly:
+ *  1. m rows are sampled, one of each stratum of the chunk and the last row, the same for all
+ * heads. At the start of a sequence strata begin at row m: early rows say nothing about lines.
+ *  2. left[x] of a line x: the attention in its cells of the sampled rows that is not yet covered.
+ *  3. The first slashes and columns are taken, then in rounds all lines whose
+ *         key = left / max(1, cells that no chosen line crosses)
+ *     is at least `beta` times the best key, slashes first, then columns with keys made anew.
+ *  4. To take line x covers left[x], and lowers by the crossing's attention each line that crosses
+ *     it. It ends when the share `mass` of the sample is covered.
+ * A head that would read more than `most` of its cells is dense.
+ *
+ * "The new rows of a turn" are those of a chunk: a turn is planned as a whole if the batch (-b)
+ * holds it. Past turns are keys like others, and rows of the last answer are not computed again, so
+ * they are not sampled. With heads=group a KV head has one set of lines, from the sum over its
+ * query heads. */
+#include "methods/lines.h"
+#include "methods/pick.h"
+#include "methods/plan.h"
+#include "methods/rows.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MASS, SAMPLE, BETA, SLASHES, COLUMNS, MOST, HEADS };
+
+static const sac_method_param params[] = {
+    {"mass", SAC_PARAM_FLOAT, "0.955", 0, 1, NULL,
+     "share of the sampled rows' attention that lines must hold"},
+    {"sample", SAC_PARAM_INT, "64", 1, 1024, NULL, "rows of a chunk that are sampled"},
+    {"beta", SAC_PARAM_FLOAT, "0.7", 0.01, 1, NULL,
+     "lines at least so good as the best times this are taken together"},
+    {"slashes", SAC_PARAM_INT, "64", 0, 4096, NULL, "first slashes, always taken"},
+    {"columns", SAC_PARAM_INT, "16", 0, 4096, NULL, "first columns, always taken"},
+    {"most", SAC_PARAM_FLOAT, "0.6", 0, 1, NULL, "a head that needs more of its cells is dense"},
+    {"heads", SAC_PARAM_CHOICE, "query", 0, 0, "query|group",
+     "lines for each query head, or for all of a KV head"},
+};
+
+/* ---- The greedy choice ---- */
+
+enum kind { SLASH, COLUMN, KINDS };
+
+struct ranked {
+    float key;
+    uint32_t line;
+};
+
+/* Both kinds of line are numbered 0 .. n - 1. A line x of either kind crosses, in the row at
+ * position r >= x, the line r - x of the other kind, and has n - max(pos0, x) cells. */
+struct greedy {
+    uint32_t n, pos0, n_row; /* positions; first of them that is a row; sampled rows */
+    const uint32_t *at;      /* [n_row] positions of the sampled rows */
+    const float *p;          /* [n_row, stride] attention, zeros behind a row's position */
+    size_t stride;
+    float *left[KINDS];   /* [n] */
+    float *key[KINDS];    /* [n] */
+    bool *taken[KINDS];   /* [n] */
+    uint32_t *before;     /* [n + 1] taken lines of the other kind before a number */
+    struct ranked *round; /* [n] */
+    double goal, covered; /* of n_row, if every row sums to 1 */
+    uint64_t n_cell;      /* that the taken lines hold, in all rows */
+};
+
+static void greedy_make(struct greedy *g, uint32_t n, struct arena *a)
+{
+    for (int k = 0; k < KINDS; k++) {
+        g->left[k] = arena_take(a, n, sizeof(float));
+        g->key[k] = arena_take(a, n, sizeof(float));
+        g->taken[k] = arena_take(a, n, sizeof(bool));
+    }
+    g->before = arena_take(a, (size_t)n + 1, sizeof *g->before);
+    g->round = arena_take(a, n, sizeof *g->round);
+}
+
+static void greedy_begin(struct greedy *g)
+{
+    for (int k = 0; k < KINDS; k++) {
+        memset(g->left[k], 0, g->n * sizeof(float));
+        memset(g->taken[k], 0, g->n * sizeof(bool));
+    }
+    /* Slashes come out downwards: turned round by way of key. */
+    memset(g->key[SLASH], 0, g->n * sizeof(float));
+    for (uint32_t i = 0; i < g->n_row; i++)
+        lines_add(g->left[COLUMN], g->key[SLASH], g->n, g->p + i * g->stride, g->at[i]);
+    for (uint32_t o = 0; o < g->n; o++) g->left[SLASH][o] = g->key[SLASH][g->n - 1 - o];
+    g->covered = 0;
+    g->n_cell = 0;
+}
+
+static uint32_t crossings(const struct greedy *g, uint32_t line)
+{
+    const uint32_t first = line < g->pos0 ? g->pos0 - line : 0;
+    return g->before[g->n - line] - g->before[first];
+}
+
+static uint32_t cells(const struct greedy *g, uint32_t line)
+{
+    return g->n - pick_max(g->pos0, line);
+}
+
+/* Keys of all lines of a kind; returns the best. */
+static float make_keys(const struct greedy *g, enum kind k)
+{
+    const bool *taken = g->taken[k], *other = g->taken[!k];
+    float best = 0;
+    g->before[0] = 0;
+    for (uint32_t i = 0; i < g->n; i++) g->before[i + 1] = g->before[i] + other[i];
+    for (uint32_t i = 0; i < g->n; i++) {
+        const uint32_t crossed = crossings(g, i), own = cells(g, i);
+        const float key = g->left[k][i] / (float)(own > crossed + 1 ? own - crossed : 1);
+        g->key[k][i] = taken[i] ? 0 : key;
+        best = fmaxf(best, g->key[k][i]);
+    }
+    return best;
+}
+
+static void take(struct greedy *g, enum kind k, uint32_t line)
+{
+    const bool *other = g->taken[!k];
+    float *left = g->left[!k];
+    g->covered += (double)g->left[k][line];
+    g->left[k][line] = 0;
+    g->taken[k][line] = true;
+    for (uint32_t i = 0; i < g->n_row; i++) {
+        if (g->at[i] < line) continue;
+        const uint32_t cross = g->at[i] - line;
+        if (!other[cross]) left[cross] -= g->p[i * g->stride + (k == SLASH ? cross : line)];
+    }
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    if (x->key != y->key) return x->key < y->key ? 1 : -1;
+    return x->line < y->line ? -1 : 1;
+}
+
+/* Takes lines of a kind down to the key `least`, the best first, until the goal is reached. Keys
+ * and crossings are those of the last make_keys of this kind. */
+static void take_round(struct greedy *g, enum kind k, float least)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->n; i++)
+        if (g->key[k][i] > 0 && g->key[k][i] >= least)
+            g->round[n++] = (struct ranked){g->key[k][i], i};
+    qsort(g->round, n, sizeof *g->round, by_key);
+    for (uint32_t i = 0; i < n && g->covered < g->goal; i++) {
+        const uint32_t line = g->round[i].line;
+        g->n_cell += cells(g, line) - pick_min(cells(g, line), crossings(g, line));
+        take(g, k, line);
+    }
+}
+
+/* False: no lines reach the goal. */
+static bool greedy_run(struct greedy *g, uint32_t n_slash, uint32_t n_column, float beta)
+{
+    for (uint32_t o = 0; o < pick_min(n_slash, g->n); o++) {
+        g->n_cell += cells(g, o);
+        take(g, SLASH, o);
+    }
+    make_keys(g, COLUMN);
+    for (uint32_t c = 0; c < pick_min(n_column, g->n); c++) {
+        g->n_cell += cells(g, c) - pick_min(cells(g, c), crossings(g, c));
+        take(g, COLUMN, c);
+    }
+    while (g->covered < g->goal) {
+        const float column = make_keys(g, COLUMN), slash = make_keys(g, SLASH);
+        const float least = beta * fmaxf(column, slash);
+        if (!(least > 0)) return false;
+        take_round(g, SLASH, least);
+        make_keys(g, COLUMN);
+        take_round(g, COLUMN, least);
+    }
+    return true;
+}
+
+/* ---- The method ---- */
+
+struct work {
+    struct rows rows;
+    struct greedy greedy;
+    struct lines lines;
+    float *sum; /* [sample, stride] heads=group: the heads' attention */
+};
+
+static size_t work_make(struct work *w, const struct method_shape *s, const double *param,
+                        struct arena *a)
+{
+    const uint32_t n_sample = pick_min((uint32_t)param[SAMPLE], s->n_row_max);
+    rows_make(&w->rows, s, n_sample, a);
+    greedy_make(&w->greedy, s->n_ctx, a);
+    w->sum = arena_take(a, param[HEADS] > 0 ? n_sample * w->rows.stride : 0, sizeof(float));
+    return a->used;
+}
+
+static size_t loop_scratch_bytes(const struct method_shape *s, const double *param)
+{
+    struct work w;
+    struct arena a = {0};
+    work_make(&w, s, param, &a);
+    lines_make(&w.lines, s->n_ctx, 2 * PAGE_TOK, &a);
+    return a.used;
+}
+
+/* One row of each stratum of the chunk and the last, ascending. The generator is splitmix64. */
+static void sample_rows(struct rows *r, const struct method_lane *l, uint32_t n)
+{
+    const uint32_t skip = l->pos == 0 ? pick_min(n, l->n_row / 2) : 0, span = l->n_row - skip;
+    uint64_t seed = ((uint64_t)l->layer << 32 | l->pos) * 0x9e3779b97f4a7c15u;
+    r->n = pick_min(n, span);
+    for (uint32_t i = 0; i < r->n; i++) {
+        const uint32_t from = (uint32_t)((uint64_t)span * i / r->n);
+        const uint32_t to = (uint32_t)((uint64_t)span * (i + 1) / r->n);
+        uint64_t z = seed += 0x9e3779b97f4a7c15u;
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        r->at[i] = l->pos + skip + from + (uint32_t)((z ^ z >> 31) % (to - from));
+    }
+    r->at[r->n - 1] = l->pos + l->n_row - 1;
+}
+
+static uint64_t chunk_cells(const struct method_lane *l)
+{
+    return (uint64_t)l->n_row * (2 * (uint64_t)l->pos + l->n_row + 1) / 2;
+}
+
+/* Chooses lines for the sampled attention of n_part heads together, rows that sum to n_part, and
+ * marks them for those heads, the first of which is `part`. */
+static void plan_parts(struct work *w, const struct method_lane *l, struct plan *p, uint32_t part,
+                       uint32_t n_part, const float *attention)
+{
+    struct greedy *g = &w->greedy;
+    const uint32_t n_list = p->n_tile * n_part;
+    const double total = (double)w->rows.n * n_part;
+    g->n = l->pos + l->n_row;
+    g->pos0 = l->pos;
+    g->n_row = w->rows.n;
+    g->at = w->rows.at;
+    g->p = attention;
+    g->stride = w->rows.stride;
+    g->goal = l->param[MASS] * total;
+    greedy_begin(g);
+    if (!greedy_run(g, (uint32_t)l->param[SLASHES], (uint32_t)l->param[COLUMNS],
+                    (float)l->param[BETA]) ||
+        (double)g->n_cell > l->param[MOST] * (double)chunk_cells(l)) {
+        for (uint32_t i = 0; i < n_list; i++)
+            plan_tile_dense(p, i / n_part, part + i % n_part, PLAN_NO_GAIN);
+        plan_estimate(p, n_part, n_part);
+        return;
+    }
+    lines_clear(&w->lines);
+    for (uint32_t x = 0; x < g->n; x++) {
+        if (g->taken[SLASH][x]) lines_take_slash(&w->lines, x);
+        if (g->taken[COLUMN][x]) lines_take_col(&w->lines, x);
+    }
+    for (uint32_t i = 0; i < n_list; i++)
+        lines_mark(plan_mask(p, i / n_part, part + i % n_part), &w->lines,
+                   plan_tile_tok(p, i / n_part));
+    plan_estimate(p, g->covered / total * n_part, n_part);
+}
+
+static void loop_plan(const struct method_lane *l, struct plan *p)
+{
+    struct arena a = {.base = l->scratch, .capacity = SIZE_MAX};
+    struct work w;
+    const uint32_t group = l->shape->group;
+    const bool as_group = l->param[HEADS] > 0;
+    if (l->param[MASS] >= 1) {
+        plan_dense(p, PLAN_LAYER);
+        return;
+    }
+    work_make(&w, l->shape, l->param, &a);
+    lines_make(&w.lines, l->pos + l->n_row, p->tile_tok, &a);
+    sample_rows(&w.rows, l, (uint32_t)l->param[SAMPLE]);
+    const size_t n_sum = w.rows.n * w.rows.stride;
+    if (as_group) memset(w.sum, 0, n_sum * sizeof(float));
+    for (uint32_t h = 0; h < group; h++) {
+        if (!rows_attend(&w.rows, l, h)) {
+            plan_dense(p, PLAN_NAN);
+            return;
+        }
+        if (as_group)
+            for (size_t i = 0; i < n_sum; i++) w.sum[i] += w.rows.p[i];
+        else
+            plan_parts(&w, l, p, h, 1, w.rows.p);
+    }
+    if (as_group) plan_parts(&w, l, p, 0, group, w.sum);
+}
+
+static const struct method_prefill hooks = {
+    .by_head = true,
+    .scratch_bytes = loop_scratch_bytes,
+    .plan = loop_plan,
+};
+
+const struct method loopserve_method = {
+    .kind = "prefill",
+    .name = "loopserve",
+    .summary = "columns and diagonals that hold a share of each head's attention, found online",
+    .paper = "Li et al., LoopServe: An Adaptive Dual-phase LLM Inference Acceleration System for "
+             "Multi-Turn Dialogues, arXiv 2507.13681",
+    .about =
+        "Computes the attention of a sample of the chunk's rows exactly and takes columns and "
+        "diagonals, those with the most attention for each cell first, until they hold the wanted "
+        "share of it. Nothing is tuned offline and every head, layer and chunk gets what it needs, "
+        "past turns included. A key that only rows outside the sample look for is missed: a larger "
+        "sample helps, a higher share does not. The sample's cost is that of its rows, so chunks "
+        "should be large (-b 2048 and more).",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .token_grain = true,
+    .prefill = &hooks,
+};

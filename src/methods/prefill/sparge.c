@@ -1,0 +1,242 @@
+/* sparge.c: blocks by mean queries and mean keys, where blocks are alike in themselves: the first
+ * stage of SpargeAttention (Zhang et al., 2025).
+ *
+ * Blocks are 128 rows and 64 keys. A block's likeness is the mean of all entries of the Gram matrix
+ * of its normalised vectors, i.e. the squared length of their mean. Scores are products of means;
+ * key blocks that are not alike take no part in the softmax over the blocks before a row block's
+ * end. The best blocks are read: `top` of them, or, with `cdf` above 0, the fewest whose share is
+ * above `cdf`. Means say nothing about blocks that are not alike: such a block of rows reads
+ * everything, and such a block of keys is read by all rows. The first block is always read.
+ *
+ * Not here: the second stage, which looks at each tile's scores inside the kernel and skips its
+ * values (the executor of this engine has no such test), and quantised scores, which are no part of
+ * the choice. */
+#include "methods/pick.h"
+#include "methods/plan.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { TOP, CDF, LIKE };
+
+#define ROWS        128u
+#define BLOCK       64u
+#define BLOCK_PAGES (BLOCK / PAGE_TOK)
+#define UNLIKE      (-1e30f) /* a score whose softmax is 0, and finite */
+
+static const sac_method_param params[] = {
+    {"top", SAC_PARAM_FLOAT, "0.5", 0, 1, NULL, "share of the blocks that is read"},
+    {"cdf", SAC_PARAM_FLOAT, "0", 0, 1, NULL,
+     "if above 0: share of the estimated attention that is read instead"},
+    {"like", SAC_PARAM_FLOAT, "-0.1", -2, 2, NULL,
+     "least likeness of a block that means stand for"},
+};
+
+struct work {
+    size_t n_block;       /* of a context, rounded up to 16 */
+    float *key;           /* [n_block, head_dim] mean keys */
+    bool *is_unlike;      /* [n_block] */
+    float *query;         /* [tiles of a chunk, head_dim] scaled means */
+    float *score;         /* [tiles of a chunk, n_block] */
+    float *share, *norms; /* [n_block], [head_dim] */
+    float *k;             /* [PAGE_TOK, head_dim] */
+};
+
+static size_t work_make(struct work *w, const struct method_shape *s, void *scratch)
+{
+    struct arena a = {.base = scratch, .capacity = SIZE_MAX};
+    const size_t d = s->geom->head_dim, n_tile = s->n_row_max / ROWS + 2;
+    w->n_block = ((s->n_ctx + BLOCK - 1) / BLOCK + 15) & ~(size_t)15;
+    w->key = arena_take(&a, w->n_block * d, sizeof(float));
+    w->is_unlike = arena_take(&a, w->n_block, sizeof(bool));
+    w->query = arena_take(&a, n_tile * d, sizeof(float));
+    w->score = arena_take(&a, n_tile * w->n_block, sizeof(float));
+    w->share = arena_take(&a, w->n_block, sizeof(float));
+    w->norms = arena_take(&a, d, sizeof(float));
+    w->k = arena_take(&a, PAGE_TOK * d, sizeof(float));
+    return a.used;
+}
+
+static size_t sparge_scratch_bytes(const struct method_shape *s, const double *param)
+{
+    struct work w;
+    (void)param;
+    return work_make(&w, s, NULL);
+}
+
+/* ---- Blocks ---- */
+
+/* Adds a vector, and the vector of length 1 in its direction, to two sums. */
+static void add_vector(float *sum, float *sum_of_unit, const float *x, uint32_t d)
+{
+    float square = 0;
+    for (uint32_t c = 0; c < d; c++) square += x[c] * x[c];
+    const float by = square > 0 ? 1 / sqrtf(square) : 0;
+    for (uint32_t c = 0; c < d; c++) {
+        sum[c] += x[c];
+        sum_of_unit[c] += by * x[c];
+    }
+}
+
+static float square_of_mean(const float *sum, uint32_t n, uint32_t d)
+{
+    float square = 0;
+    for (uint32_t c = 0; c < d; c++) square += sum[c] * sum[c];
+    return square / ((float)n * (float)n);
+}
+
+/* Side data of a page: the two sums of its keys. */
+static size_t sparge_side_bytes(const struct method_shape *s, const double *param)
+{
+    (void)param;
+    return 2 * s->geom->head_dim * sizeof(float);
+}
+
+static void sparge_seal(uint8_t *side, const struct method_shape *s, const double *param,
+                        const float *k)
+{
+    const uint32_t d = s->geom->head_dim;
+    float *sum = (float *)(void *)side;
+    (void)param;
+    memset(sum, 0, 2 * d * sizeof(float));
+    for (uint32_t t = 0; t < PAGE_TOK; t++) add_vector(sum, sum + d, k + (size_t)t * d, d);
+}
+
+/* Mean and likeness of all blocks of keys, the last one as far as it goes. */
+static void pool_keys(const struct work *w, const struct method_lane *l)
+{
+    const uint32_t d = l->shape->geom->head_dim, end = l->pos + l->n_row;
+    for (uint32_t b = 0; b * BLOCK < end; b++) {
+        const uint32_t n = pick_min(BLOCK, end - b * BLOCK);
+        float *mean = w->key + (size_t)b * d;
+        memset(mean, 0, d * sizeof(float));
+        memset(w->norms, 0, d * sizeof(float));
+        for (uint32_t j = 0; j < BLOCK_PAGES && j * PAGE_TOK < n; j++) {
+            const uint32_t page = b * BLOCK_PAGES + j, left = n - j * PAGE_TOK;
+            if (left < PAGE_TOK) {
+                page_read(w->k, NULL, l->shape->geom, l->own, PAGE_TAIL, left);
+                for (uint32_t t = 0; t < left; t++)
+                    add_vector(mean, w->norms, w->k + (size_t)t * d, d);
+                continue;
+            }
+            const float *sum =
+                (const float *)(const void *)(l->side + (size_t)l->page[page] * l->side_stride);
+            for (uint32_t c = 0; c < d; c++) {
+                mean[c] += sum[c];
+                w->norms[c] += sum[d + c];
+            }
+        }
+        for (uint32_t c = 0; c < d; c++) mean[c] /= (float)n;
+        w->is_unlike[b] = !((double)square_of_mean(w->norms, n, d) > l->param[LIKE]);
+    }
+}
+
+/* Mean of a tile's rows, scaled; the result is their likeness. */
+static float pool_rows(const struct work *w, const struct method_lane *l, const struct plan *p,
+                       uint32_t tile, uint32_t head)
+{
+    const uint32_t d = l->shape->geom->head_dim, row0 = plan_row0(p, tile);
+    const uint32_t n = plan_row_end(p, tile) - row0;
+    float *mean = w->query + (size_t)tile * d;
+    memset(mean, 0, d * sizeof(float));
+    memset(w->norms, 0, d * sizeof(float));
+    for (uint32_t r = row0; r < row0 + n; r++)
+        add_vector(mean, w->norms, l->q + r * l->q_stride + (size_t)head * d, d);
+    for (uint32_t c = 0; c < d; c++) mean[c] *= l->scale / (float)n;
+    return square_of_mean(w->norms, n, d);
+}
+
+/* ---- Choice ---- */
+
+/* Marks the blocks of one tile from its scores. Returns their estimated share, below 0 if a score
+ * is not finite. */
+static double mark_tile(const struct work *w, const struct method_lane *l, struct plan *p,
+                        uint32_t tile, uint32_t head)
+{
+    const uint32_t before = plan_tile_tok(p, tile) / BLOCK, end = l->pos + plan_row_end(p, tile);
+    const uint32_t n = (end + BLOCK - 1) / BLOCK;
+    float *score = w->score + tile * w->n_block, lse;
+    double kept = 0;
+    for (uint32_t b = 0; b < n; b++)
+        if (w->is_unlike[b] && isfinite(score[b])) score[b] = UNLIKE;
+    if (!l->ops->vote(
+            &(struct op_vote){.score = score, .n = n, .group = 1, .vote = w->share, .lse = &lse}))
+        return -1;
+    const uint32_t top = pick_max(1, (uint32_t)ceil(l->param[TOP] * n));
+    struct pick_cut cut =
+        l->param[CDF] > 0 ? pick_share(w->share, n, l->param[CDF]) : pick_best(w->share, n, top);
+    for (uint32_t b = 0; b < n; b++) {
+        const bool is_best = pick_takes(&cut, w->share[b]);
+        if (!is_best && !w->is_unlike[b] && b > 0 && b < before) continue;
+        plan_range(p, tile, head, b * BLOCK, (b + 1) * BLOCK);
+        kept += (double)w->share[b];
+    }
+    return kept;
+}
+
+/* False: a score is not finite. */
+static bool plan_head(const struct work *w, const struct method_lane *l, struct plan *p,
+                      uint32_t head)
+{
+    const uint32_t d = l->shape->geom->head_dim, end = l->pos + l->n_row;
+    for (uint32_t i = 0; i < p->n_tile; i++)
+        if (!((double)pool_rows(w, l, p, i, head) > l->param[LIKE]))
+            plan_tile_dense(p, i, head, PLAN_NO_GAIN);
+    l->ops->dots(&(struct op_dots){.a = w->query,
+                                   .b = w->key,
+                                   .a_stride = d,
+                                   .b_stride = d,
+                                   .n_a = p->n_tile,
+                                   .n_b = (end + BLOCK - 1) / BLOCK,
+                                   .width = d,
+                                   .out = w->score,
+                                   .out_stride = w->n_block});
+    for (uint32_t i = 0; i < p->n_tile; i++) {
+        const double kept = mark_tile(w, l, p, i, head);
+        if (kept < 0) return false;
+        plan_estimate(p, kept, 1);
+    }
+    return true;
+}
+
+static void sparge_plan(const struct method_lane *l, struct plan *p)
+{
+    struct work w;
+    if (l->param[CDF] > 0 ? l->param[CDF] >= 1 : l->param[TOP] >= 1) {
+        plan_dense(p, PLAN_LAYER);
+        return;
+    }
+    work_make(&w, l->shape, l->scratch);
+    pool_keys(&w, l);
+    for (uint32_t h = 0; h < l->shape->group; h++)
+        if (!plan_head(&w, l, p, h)) {
+            plan_dense(p, PLAN_NAN);
+            return;
+        }
+}
+
+static const struct method_prefill hooks = {
+    .tile_tok = ROWS,
+    .by_head = true,
+    .side_bytes = sparge_side_bytes,
+    .scratch_bytes = sparge_scratch_bytes,
+    .seal = sparge_seal,
+    .plan = sparge_plan,
+};
+
+const struct method sparge_method = {
+    .kind = "prefill",
+    .name = "sparge",
+    .summary = "blocks by mean queries and mean keys, where blocks are alike in themselves",
+    .paper = "Zhang et al., SpargeAttention: Accurate and Training-free Sparse Attention "
+             "Accelerating Any Model Inference, arXiv 2502.18137",
+    .about =
+        "Scores blocks of keys by their mean for the mean of a block of rows and reads the best "
+        "half of them. Where vectors of a block point in different directions means say nothing: "
+        "such blocks are read whole. The choice costs little. A single hot key does not move a "
+        "mean, so needles are found by the half that is read, not by the score.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .prefill = &hooks,
+};

@@ -1,0 +1,201 @@
+/* xattention.c: blocks of 128 x 128 chosen by the sums of their antidiagonals: XAttention (Xu et
+ * al., 2025).
+ *
+ * Rows and keys are taken in groups of `stride`. The score of two groups is the sum of the products
+ * of the group's last row with the first key, the last but one with the second, and so on: an
+ * antidiagonal, which every vertical, slash and block crosses. All scores together are one matrix
+ * product of 1/stride of the size of dense scores. Softmax over the groups before a row group,
+ * summed over blocks, estimates their mass; a block row reads the first and its own block and then
+ * the best ones until the share `mass` is reached.
+ *
+ * Decided here: groups and blocks are aligned in the sequence, so chunks and past turns change
+ * nothing; rows and keys that a group lacks at the chunk's ends count as zeros, as in the authors'
+ * padding. One threshold for all heads: their table is for one model only. A softcap of the scores
+ * is left out of the estimate. */
+#include "methods/pick.h"
+#include "methods/plan.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { MASS, STRIDE };
+
+#define BLOCK       128u
+#define PANEL_PAGES 8u /* keys that are scored together: 64 KiB for 64 channels */
+#define PANEL_TOK   (PANEL_PAGES * PAGE_TOK)
+
+static const sac_method_param params[] = {
+    {"mass", SAC_PARAM_FLOAT, "0.9", 0, 1, NULL,
+     "estimated share of the attention that a block of rows reads"},
+    {"stride", SAC_PARAM_CHOICE, "16", 0, 0, "4|8|16",
+     "rows and keys of a group: larger is cheaper and blunter"},
+};
+
+struct work {
+    uint32_t stride;
+    float *q;    /* [row groups of a chunk, stride * head_dim] rows of a group from last to first */
+    float *k;    /* [PANEL_TOK, head_dim] */
+    float *z;    /* [row groups of a chunk, n_group] */
+    float *one;  /* [n_group] */
+    float *mass; /* [blocks of the context] */
+    size_t n_group; /* of keys in a context, padded to panels */
+};
+
+static size_t work_make(struct work *w, const struct method_shape *s, const double *param,
+                        void *scratch)
+{
+    struct arena a = {.base = scratch, .capacity = SIZE_MAX};
+    const size_t d = s->geom->head_dim, n_panel = (s->n_ctx + PANEL_TOK - 1) / PANEL_TOK;
+    w->stride = 4u << (uint32_t)param[STRIDE];
+    const size_t n_row = s->n_row_max / w->stride + 2;
+    w->n_group = n_panel * (PANEL_TOK / w->stride);
+    w->q = arena_take(&a, n_row * w->stride * d, sizeof(float));
+    w->k = arena_take(&a, PANEL_TOK * d, sizeof(float));
+    w->z = arena_take(&a, n_row * w->n_group, sizeof(float));
+    w->one = arena_take(&a, w->n_group, sizeof(float));
+    w->mass = arena_take(&a, n_panel * (PANEL_TOK / BLOCK), sizeof(float));
+    return a.used;
+}
+
+static size_t xa_scratch_bytes(const struct method_shape *s, const double *param)
+{
+    struct work w;
+    return work_make(&w, s, param, NULL);
+}
+
+/* The chunk's rows of one head by groups, scaled so that a product is a mean logit. */
+static void fill_queries(const struct work *w, const struct method_lane *l, uint32_t head)
+{
+    const uint32_t d = l->shape->geom->head_dim, s = w->stride, first = l->pos / s;
+    const uint32_t n_group = (l->pos + l->n_row - 1) / s + 1 - first;
+    const float scale = l->scale / (float)s;
+    memset(w->q, 0, (size_t)n_group * s * d * sizeof(float));
+    for (uint32_t r = 0; r < l->n_row; r++) {
+        const uint32_t pos = l->pos + r, slot = (pos / s - first) * s + (s - 1 - pos % s);
+        const float *q = l->q + r * l->q_stride + (size_t)head * d;
+        for (uint32_t c = 0; c < d; c++) w->q[(size_t)slot * d + c] = scale * q[c];
+    }
+}
+
+/* Keys of PANEL_TOK tokens from `tok` on, zeros where there are none. */
+static void read_keys(const struct work *w, const struct method_lane *l, uint32_t tok)
+{
+    const struct page_geom *g = l->shape->geom;
+    const uint32_t d = g->head_dim, end = l->pos + l->n_row, page = tok / PAGE_TOK;
+    const uint32_t n_full = pick_min(pick_min(l->n_sealed, end / PAGE_TOK) - page, PANEL_PAGES);
+    const uint32_t n_own = n_full < PANEL_PAGES ? end - (page + n_full) * PAGE_TOK : 0;
+    float *rest = w->k + (size_t)n_full * PAGE_TOK * d;
+    if (n_full < PANEL_PAGES)
+        memset(rest, 0, (size_t)(PANEL_PAGES - n_full) * PAGE_TOK * d * sizeof(float));
+    l->ops->keys(&(struct op_keys){
+        .geom = g, .pool = l->pool, .page = l->page + page, .n_page = n_full, .out = w->k});
+    if (n_own > 0) page_read(rest, NULL, g, l->own, PAGE_TAIL, n_own);
+}
+
+static void score_groups(const struct work *w, const struct method_lane *l)
+{
+    const uint32_t s = w->stride, end = l->pos + l->n_row, width = s * l->shape->geom->head_dim;
+    for (uint32_t tok = 0; tok < end; tok += PANEL_TOK) {
+        read_keys(w, l, tok);
+        l->ops->dots(&(struct op_dots){.a = w->q,
+                                       .b = w->k,
+                                       .a_stride = width,
+                                       .b_stride = width,
+                                       .n_a = (end - 1) / s + 1 - l->pos / s,
+                                       .n_b = PANEL_TOK / s,
+                                       .width = width,
+                                       .out = w->z + tok / s,
+                                       .out_stride = w->n_group});
+    }
+}
+
+/* Mass of the blocks up to `block`, summed over the row groups of that block that are in the chunk;
+ * the result is their number, 0 if a score is not finite. */
+static uint32_t sum_blocks(const struct work *w, const struct method_lane *l, uint32_t block)
+{
+    const uint32_t s = w->stride, per_block = BLOCK / s, first = l->pos / s;
+    const uint32_t begin = pick_max(first, block * per_block);
+    const uint32_t end = pick_min((l->pos + l->n_row - 1) / s + 1, (block + 1) * per_block);
+    memset(w->mass, 0, (block + 1) * sizeof(float));
+    for (uint32_t i = begin; i < end; i++) {
+        float lse;
+        if (!l->ops->vote(&(struct op_vote){.score = w->z + (i - first) * w->n_group,
+                                            .n = i + 1,
+                                            .group = 1,
+                                            .vote = w->one,
+                                            .lse = &lse}))
+            return 0;
+        for (uint32_t j = 0; j <= i; j++) w->mass[j / per_block] += w->one[j];
+    }
+    return end - begin;
+}
+
+/* Marks the blocks of one block row; `total` is their mass. Returns the share that is read. */
+static double mark_blocks(const struct work *w, struct plan *p, uint32_t tile, uint32_t head,
+                          double total, double share)
+{
+    const uint32_t n = plan_tile_tok(p, tile) / BLOCK; /* blocks before its own */
+    double kept = (double)w->mass[n], others = 0;
+    if (n > 0) {
+        kept += (double)w->mass[0];
+        plan_range(p, tile, head, 0, BLOCK);
+        w->mass[0] = 0;
+    }
+    for (uint32_t j = 1; j < n; j++) others += (double)w->mass[j];
+    const double need = share * total - kept;
+    if (need <= 0 || others <= 0) return kept / total;
+    struct pick_cut cut = pick_share(w->mass, n, fmin(need / others, 1));
+    for (uint32_t j = 0; j < n; j++)
+        if (pick_takes(&cut, w->mass[j]) && j > 0) {
+            plan_range(p, tile, head, j * BLOCK, (j + 1) * BLOCK);
+            kept += (double)w->mass[j];
+        }
+    return kept / total;
+}
+
+static void xa_plan(const struct method_lane *l, struct plan *p)
+{
+    struct work w;
+    if (l->param[MASS] >= 1) {
+        plan_dense(p, PLAN_LAYER);
+        return;
+    }
+    work_make(&w, l->shape, l->param, l->scratch);
+    for (uint32_t h = 0; h < l->shape->group; h++) {
+        fill_queries(&w, l, h);
+        score_groups(&w, l);
+        for (uint32_t i = 0; i < p->n_tile; i++) {
+            const uint32_t n = sum_blocks(&w, l, p->tile0 + i);
+            if (n == 0) {
+                plan_dense(p, PLAN_NAN);
+                return;
+            }
+            plan_estimate(p, mark_blocks(&w, p, i, h, n, l->param[MASS]), 1);
+        }
+    }
+}
+
+static const struct method_prefill hooks = {
+    .tile_tok = BLOCK,
+    .by_head = true,
+    .scratch_bytes = xa_scratch_bytes,
+    .plan = xa_plan,
+};
+
+const struct method xattention_method = {
+    .kind = "prefill",
+    .name = "xattention",
+    .summary = "blocks whose antidiagonals hold a share of the attention",
+    .paper = "Xu et al., XAttention: Block Sparse Attention with Antidiagonal Scoring, "
+             "arXiv 2503.16428",
+    .about =
+        "Estimates the mass of every block of 128 x 128 from one antidiagonal in sixteen and reads "
+        "the best blocks of each block row until the wanted share is reached, so budgets follow "
+        "what heads and rows need. Every row takes part in the estimate, wherever a question "
+        "stands. One hot key in a block is diluted, and a block is read for it whole. The estimate "
+        "costs a sixteenth of dense scores: it grows with the square of the length.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .prefill = &hooks,
+};
