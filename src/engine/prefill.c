@@ -307,7 +307,6 @@ static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
         for (uint32_t part = 0; part < p->n_part; part++)
             if (plan_tile_tok(p, i + 1) <= e->params.sparse_min_ctx)
                 plan_tile_dense(p, i, part, PLAN_SHORT);
-    if (p->n_part > 1) plan_merge(p);
 }
 
 /* Cells are those of all query heads of the layer, whatever shares a list. */

@@ -27,7 +27,9 @@ struct record_job {
     uint32_t n_page, n_page_read;
     uint64_t k_bytes, v_bytes;
     float mass, out_err;
-    uint32_t *mask;   /* [max_page] tokens of each page that are read, token 0 in bit 0 */
+    uint32_t *mask;      /* [max_page] tokens of each page that are read, token 0 in bit 0 */
+    uint32_t *head_mask; /* [group, max_page] the same for each query head, if they differ */
+    bool by_head;
     uint32_t *page;   /* [max_page] */
     float *page_mass; /* [max_page] */
 };
@@ -62,10 +64,12 @@ void record_plan(sac_engine *e, struct arena *a)
     r->work = arena_take(a, n_worker, sizeof *r->work);
     for (size_t i = 0; i < r->n_job_max; i++) {
         uint32_t *mask = arena_take(a, max_page, sizeof *mask);
+        uint32_t *head_mask = arena_take(a, group_of(e) * max_page, sizeof *mask);
         uint32_t *page = arena_take(a, max_page, sizeof *page);
         float *page_mass = arena_take(a, max_page, sizeof *page_mass);
         if (a->base)
-            r->job[i] = (struct record_job){.mask = mask, .page = page, .page_mass = page_mass};
+            r->job[i] = (struct record_job){
+                .mask = mask, .head_mask = head_mask, .page = page, .page_mass = page_mass};
     }
     for (size_t i = 0; i < n_worker; i++) {
         const struct record_work w = {
@@ -95,33 +99,56 @@ static void mark_tokens(uint32_t *mask, const uint32_t *tok, const uint32_t *ptr
     for (uint32_t i = ptr[0]; i < ptr[1]; i++) mask[tok[i] / PAGE_TOK] |= 1u << tok[i] % PAGE_TOK;
 }
 
+/* List `list` of a plan, of pages before `own`. */
+static void mark_list(uint32_t *mask, const struct attn_plan *plan, uint32_t list, uint32_t own)
+{
+    memset(mask, 0, own * sizeof *mask);
+    for (uint32_t i = plan->range_ptr[list]; i < plan->range_ptr[list + 1]; i++)
+        for (uint32_t p = plan->range[i].begin; p < plan->range[i].end && p < own; p++)
+            mask[p] = MASK_ALL;
+    if (plan->tok) mark_tokens(mask, plan->tok, &plan->tok_ptr[list]);
+}
+
+static void mark_plan(const sac_engine *e, struct record_job *j, uint32_t own)
+{
+    const struct attn_plan *plan = j->run->plan;
+    const uint32_t tile = j->pos / plan->tile_tok - j->run->pos0 / plan->tile_tok;
+    const uint32_t lane = tile * e->pool.geom.n_kv_head + j->kv_head;
+    j->by_head = plan->by_head;
+    if (!j->by_head) {
+        mark_list(j->mask, plan, lane, own);
+        return;
+    }
+    for (uint32_t i = 0; i < group_of(e); i++) {
+        uint32_t *mask = j->head_mask + (size_t)i * e->pool.max_page;
+        mark_list(mask, plan, lane * group_of(e) + i, own);
+        mask[own] = MASK_ALL;
+        for (uint32_t p = 0; p < own; p++) j->mask[p] |= mask[p];
+    }
+}
+
 /* Sets the masks of the pages before the own one, `own`, as the attention op reads them. */
-static void mark(const struct page_geom *g, const struct record_job *j, uint32_t own,
-                 uint32_t first)
+static void mark(const sac_engine *e, struct record_job *j, uint32_t own, uint32_t first)
 {
     const struct attn_run *run = j->run;
-    const struct attn_plan *plan = run->plan;
     memset(j->mask, 0, own * sizeof *j->mask);
+    j->by_head = false;
     if (run->select) {
         for (uint32_t i = run->select_ptr[j->kv_head]; i < run->select_ptr[j->kv_head + 1]; i++)
             j->mask[run->select[i]] = MASK_ALL;
         if (run->select_tok)
             mark_tokens(j->mask, run->select_tok, &run->select_tok_ptr[j->kv_head]);
-    } else if (plan) {
-        const uint32_t tile = j->pos / plan->tile_tok - run->pos0 / plan->tile_tok;
-        const uint32_t list = tile * g->n_kv_head + j->kv_head;
-        for (uint32_t i = plan->range_ptr[list]; i < plan->range_ptr[list + 1]; i++)
-            for (uint32_t p = plan->range[i].begin; p < plan->range[i].end && p < own; p++)
-                j->mask[p] = MASK_ALL;
-        if (plan->tok) mark_tokens(j->mask, plan->tok, &plan->tok_ptr[list]);
+    } else if (run->plan) {
+        mark_plan(e, j, own);
     } else {
         for (uint32_t p = first; p < own; p++) j->mask[p] = MASK_ALL;
     }
 }
 
 /* Lists the pages that a job's rows read and counts their bytes; padding is not read. */
-static void list_pages(const struct page_geom *g, struct record_job *j, uint32_t window)
+static void list_pages(const sac_engine *e, struct record_job *j, uint32_t window)
 {
+    const struct page_geom *g = &e->pool.geom;
     const uint32_t own = j->pos / PAGE_TOK, d = g->head_dim;
     const uint32_t n_own_tok = j->pos % PAGE_TOK + j->n_row;
     const bool q8 = g->type_k == SAC_KV_Q8;
@@ -129,7 +156,7 @@ static void list_pages(const struct page_geom *g, struct record_job *j, uint32_t
     const uint64_t k_tok = q8 ? d : 2 * d, v_tok = q8 ? d + d / PAGE_VBLOCK * 2 : 2 * d;
     uint64_t n_tok = 0;
     uint32_t n = 0;
-    mark(g, j, own, first_seen(j->pos, window) / PAGE_TOK);
+    mark(e, j, own, first_seen(j->pos, window) / PAGE_TOK);
     j->mask[own] = MASK_ALL;
     for (uint32_t p = 0; p < own; p++) {
         if (!j->mask[p]) continue;
@@ -156,7 +183,7 @@ static uint64_t count_bytes(const sac_engine *e, struct record_job *j, uint32_t 
             const uint32_t to_border = PAGE_TOK - j->pos % PAGE_TOK;
             j->n_row = end - j->pos < to_border ? end - j->pos : to_border;
             for (j->kv_head = 0; j->kv_head < e->pool.geom.n_kv_head; j->kv_head++) {
-                list_pages(&e->pool.geom, j, window);
+                list_pages(e, j, window);
                 bytes += j->k_bytes + j->v_bytes;
             }
         }
@@ -258,12 +285,14 @@ static void shadow_page(const struct shadow *s, const struct record_job *j, stru
         for (uint32_t g = 0; g < group; g++) {
             const uint32_t i = r * group + g;
             const float *q = e->scratch.qkv + (j->row + r) * stride + (j->kv_head * group + g) * d;
+            struct seen of_head = seen;
+            if (j->by_head) of_head.mask = j->head_mask[(size_t)g * max_page + page];
             double score[PAGE_TOK], *page_log = &w->page_log[(size_t)i * max_page + page];
             *page_log = -INFINITY;
             if (seen.lo >= seen.hi)
                 continue; /* behind this row's window, but not behind that of the first */
             score_page(score, q, w->k_turned, d);
-            *page_log = take_page(c, w, i, score, seen);
+            *page_log = take_page(c, w, i, score, of_head);
         }
     }
 }
@@ -302,7 +331,7 @@ static void run_job(void *arg, uint32_t job_i, uint32_t worker_i)
     struct record_job *j = &s->e->record.job[job_i];
     struct record_work *w = &s->e->record.work[worker_i];
     const size_t d = s->e->model->config.head_dim, n_query = (size_t)j->n_row * group_of(s->e);
-    list_pages(&s->e->pool.geom, j, s->what->window);
+    list_pages(s->e, j, s->what->window);
     for (size_t i = 0; i < n_query; i++) w->most[i] = -INFINITY;
     memset(w->sum, 0, n_query * sizeof *w->sum);
     memset(w->read, 0, n_query * sizeof *w->read);

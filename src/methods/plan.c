@@ -67,23 +67,6 @@ bool plan_has(const struct plan *p, uint32_t tile, uint32_t part, uint32_t tok)
     return plan_mask(p, tile, part)[tok / PAGE_TOK] >> tok % PAGE_TOK & 1;
 }
 
-void plan_merge(struct plan *p)
-{
-    const uint32_t n_part = p->n_part;
-    for (uint32_t i = 0; i < p->n_tile; i++) {
-        /* Ascending: what a tile's union overwrites has been merged before. */
-        uint32_t *to = p->mask + (size_t)i * p->n_word;
-        uint8_t why = 0;
-        for (uint32_t part = 0; part < n_part; part++) {
-            const uint32_t *from = p->mask + ((size_t)i * n_part + part) * p->n_word;
-            for (uint32_t w = 0; w < p->n_word; w++) to[w] = part ? to[w] | from[w] : from[w];
-            if (!why) why = p->list_dense[(size_t)i * n_part + part];
-        }
-        p->list_dense[i] = why;
-    }
-    p->n_part = 1;
-}
-
 /* ---- Lists ---- */
 
 struct list { /* while it is made */
@@ -185,6 +168,7 @@ void plan_compile(struct plan_lists *out, const struct plan *p, uint32_t n_head,
     out->range_ptr[i] = n_range;
     out->tok_ptr[i] = n_tok;
     out->plan = (struct attn_plan){.tile_tok = p->tile_tok,
+                                   .by_head = p->n_part > 1,
                                    .range = out->range,
                                    .range_ptr = out->range_ptr,
                                    .tok = n_tok ? out->tok : NULL,

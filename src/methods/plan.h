@@ -127,9 +127,6 @@ bool plan_has(const struct plan *p, uint32_t tile, uint32_t part, uint32_t tok);
 
 /* ---- From masks to lists: the engine's side ---- */
 
-/* One list for all parts: what any of them reads. */
-void plan_merge(struct plan *p);
-
 /* Cells are pairs of a query row and a key, of one query head. */
 struct plan_stats {
     uint64_t n_cell;      /* causal ones of the rows */

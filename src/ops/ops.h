@@ -61,13 +61,14 @@ struct attn_range { /* pages begin .. end - 1 */
 
 /* What the rows of a WIDE run read before their own page, in layers without a window. Rows come in
  * tiles of tile_tok positions, aligned to tile_tok in the sequence. List i = tile * n_kv_head + h,
- * tiles counted from that of pos0, holds
+ * tiles counted from that of pos0, or (by_head) tile * n_head + query head, holds
  *  - the page ranges range[range_ptr[i] .. range_ptr[i+1]-1], ascending and disjoint; a row skips
  *    those pages of them that are not before its own,
  *  - besides them (unless tok is NULL) the tokens tok[tok_ptr[i] .. tok_ptr[i+1]-1], ascending,
  *    outside the ranges, of pages before the tile's first row's. */
 struct attn_plan {
     uint32_t tile_tok; /* a multiple of PAGE_TOK */
+    bool by_head;      /* a list for each query head, not for each KV head */
     const struct attn_range *range;
     const uint32_t *range_ptr;
     const uint32_t *tok, *tok_ptr;

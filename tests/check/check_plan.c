@@ -146,32 +146,39 @@ static void test_pages(void **state)
  */
 
 #define TILE_MAX 32
+#define LANE_MAX 8 /* lists of a tile */
 
 /* A plan for all tiles of a sequence, two KV heads; what is planned for a tile is also in `seen`.
  */
 struct planned {
     struct attn_plan plan;
-    struct attn_range range[TILE_MAX * 2 * 64];
-    uint32_t range_ptr[TILE_MAX * 2 + 1];
-    uint32_t tok[TILE_MAX * 2 * 400], tok_ptr[TILE_MAX * 2 + 1];
-    bool seen[TILE_MAX * 2][1024];
+    uint32_t n_lane;
+    struct attn_range range[TILE_MAX * LANE_MAX * 64];
+    uint32_t range_ptr[TILE_MAX * LANE_MAX + 1];
+    uint32_t tok[TILE_MAX * LANE_MAX * 400], tok_ptr[TILE_MAX * LANE_MAX + 1];
+    bool seen[TILE_MAX * LANE_MAX][1024];
 };
 
 /* `share` of 8 of the pages, in ranges, and some of the other tokens; or all pages if share is 8.
- * Ranges may touch, and reach behind the page of a tile's first row. */
-static void planned_draw(struct planned *p, uint32_t n_tok, uint32_t tile_tok, uint32_t share,
-                         uint64_t seed)
+ * Ranges may touch, and reach behind the page of a tile's first row. A list for each of n_head
+ * query heads, or (0) for the two KV heads. */
+static void planned_draw(struct planned *p, const struct problem *problem, uint32_t tile_tok,
+                         uint32_t share, bool by_head, uint64_t seed)
 {
+    const uint32_t n_tok = problem->seq->n_tok;
     memset(p, 0, sizeof *p);
+    p->n_lane = by_head ? problem->n_head : 2;
     p->plan = (struct attn_plan){.tile_tok = tile_tok,
+                                 .by_head = by_head,
                                  .range = p->range,
                                  .range_ptr = p->range_ptr,
                                  .tok = share < 8 ? p->tok : NULL,
                                  .tok_ptr = p->tok_ptr};
     const uint32_t n_tile = (n_tok + tile_tok - 1) / tile_tok;
-    assert_true(n_tile <= TILE_MAX && n_tok <= 1024);
-    for (uint32_t list = 0; list < 2 * n_tile; list++) {
-        const uint32_t page0 = list / 2 * tile_tok / PAGE_TOK, page1 = page0 + tile_tok / PAGE_TOK;
+    assert_true(n_tile <= TILE_MAX && n_tok <= 1024 && p->n_lane <= LANE_MAX);
+    for (uint32_t list = 0; list < p->n_lane * n_tile; list++) {
+        const uint32_t page0 = list / p->n_lane * tile_tok / PAGE_TOK,
+                       page1 = page0 + tile_tok / PAGE_TOK;
         uint32_t n_range = p->range_ptr[list], n = p->tok_ptr[list];
         for (uint32_t i = 0; i < page1; i++) {
             const bool whole = rng_next(&seed) % 8 < share, join = rng_next(&seed) % 4 != 0;
@@ -198,12 +205,32 @@ static void attend_planned(const struct ops *ops, struct workers *pool, const st
     for (uint32_t i = 0; i < p->n_row; i += chunk) {
         const uint32_t n = p->n_row - i < chunk ? p->n_row - i : chunk, pos = p->row0 + i;
         struct attn_plan plan = pl->plan;
-        plan.range_ptr += pos / plan.tile_tok * 2;
-        plan.tok_ptr += pos / plan.tile_tok * 2;
+        plan.range_ptr += pos / plan.tile_tok * pl->n_lane;
+        plan.tok_ptr += pos / plan.tile_tok * pl->n_lane;
         struct attn_run run = sequence_run(p->seq, i, pos, n, LINEAR_WIDE);
         run.plan = &plan;
         attend(ops, pool, p, &run, 1, r);
     }
+}
+
+/* Row i for the query heads of a lane, whose list is `seen`: the brute force computes all heads of
+ * a KV head with one mask, of which those of the lane are kept. */
+static void exact_lane(const struct problem *p, uint32_t i, uint32_t head, uint32_t n_head,
+                       const bool *seen, struct exact *out)
+{
+    const uint32_t pos = p->row0 + i, own = pos / PAGE_TOK * PAGE_TOK;
+    const uint32_t group = p->n_head / p->seq->geom.n_kv_head, d = p->seq->geom.head_dim;
+    double add[1024];
+    for (uint32_t j = 0; j <= pos; j++) add[j] = seen[j] || j >= own ? 0 : -INFINITY;
+    struct exact one = {.out = mem_calloc(p->width, sizeof *one.out),
+                        .lse = mem_calloc(p->n_head, sizeof *one.lse)};
+    exact_row(p, pos, head / group, add, &one, 0);
+    memcpy(out->out + i * p->width + (size_t)head * d, one.out + (size_t)head * d,
+           (size_t)n_head * d * sizeof *one.out);
+    memcpy(out->lse + (size_t)i * p->n_head + head, one.lse + head, n_head * sizeof *one.lse);
+    out->abs = fmax(out->abs, one.abs);
+    out->vmax = fmax(out->vmax, one.vmax);
+    exact_free(&one);
 }
 
 static void check_planned(const struct fixture *f, const struct problem *p,
@@ -211,13 +238,11 @@ static void check_planned(const struct fixture *f, const struct problem *p,
 {
     struct exact want = {.out = mem_calloc(p->n_row * p->width, sizeof *want.out),
                          .lse = mem_calloc((size_t)p->n_row * p->n_head, sizeof *want.lse)};
-    double add[1024];
+    const uint32_t n_share = p->n_head / pl->n_lane; /* heads of a list */
     for (uint32_t i = 0; i < p->n_row; i++)
-        for (uint32_t h = 0; h < 2; h++) {
-            const uint32_t pos = p->row0 + i, own = pos / PAGE_TOK * PAGE_TOK;
-            const bool *seen = pl->seen[pos / pl->plan.tile_tok * 2 + h];
-            for (uint32_t j = 0; j <= pos; j++) add[j] = seen[j] || j >= own ? 0 : -INFINITY;
-            exact_row(p, pos, h, add, &want, i);
+        for (uint32_t h = 0; h < pl->n_lane; h++) {
+            const uint32_t tile = (p->row0 + i) / pl->plan.tile_tok;
+            exact_lane(p, i, h * n_share, n_share, pl->seen[tile * pl->n_lane + h], &want);
         }
     for (size_t i = 0; i < N_ISA; i++) {
         const struct isa *isa = &f->isa[i];
@@ -243,8 +268,10 @@ static void test_plans(void **state)
             const struct page_geom g = geom_of(2, dims[(t + i) % 3], types[t][0], types[t][1]);
             struct sequence s = sequence_make(f, g, i == 0 ? 200 : 700, t);
             struct problem p = problem_make(&s, 1 + (t + i) % 4, i == 0 ? 0 : 555, t);
-            planned_draw(pl, s.n_tok, tile_tok[i], 1 + 2 * (t % 3), t * 5 + i);
-            check_planned(f, &p, pl);
+            for (int by_head = 0; by_head < 2; by_head++) {
+                planned_draw(pl, &p, tile_tok[i], 1 + 2 * (t % 3), by_head, t * 5 + i);
+                check_planned(f, &p, pl);
+            }
             mem_free(p.q);
             sequence_deinit(&s);
         }
@@ -261,7 +288,7 @@ static void test_full_plan(void **state)
         struct sequence s = sequence_make(f, g, 640, t);
         struct problem p = problem_make(&s, 2, 100, t);
         for (uint32_t i = 0; i < 5; i++) {
-            planned_draw(pl, s.n_tok, tile_tok[i], 8, i);
+            planned_draw(pl, &p, tile_tok[i], 8, i % 2, i);
             for (size_t j = 0; j < N_ISA; j++) {
                 const struct isa *isa = &f->isa[j];
                 if (!isa->name) continue;

@@ -28,7 +28,8 @@ struct call {
     size_t worker_bytes;
     uint32_t group;
     /* WIDE */
-    uint32_t n_sub; /* of a full tile */
+    uint32_t n_sub;      /* of a full tile */
+    uint32_t n_head_sub; /* of one of a single query head */
     /* NARROW; a lane is one KV head of one run */
     uint32_t *lane_item; /* [n_run * n_kv_head + 1] first chunk of each lane, over all runs */
     float *partial;      /* [n_slot, partial_floats] */
@@ -99,9 +100,21 @@ static uint32_t tile_sub_max(const struct attn_kernel *k, uint32_t head_dim, uin
     return n;
 }
 
-/* Subs of a full tile of this run: tiles of a plan are whole tiles of ours. */
-static uint32_t run_sub(const struct attn_run *run, uint32_t n_sub)
+static bool run_by_head(const struct attn_run *run)
 {
+    return run->plan && run->plan->by_head;
+}
+
+/* Tiles of the same rows that are computed apart. */
+static uint32_t run_lane_count(const struct op_attn *op, const struct attn_run *run)
+{
+    return run_by_head(run) ? op->n_head : op->geom->n_kv_head;
+}
+
+/* Subs of a full tile of this run: tiles of a plan are whole tiles of ours. */
+static uint32_t run_sub(const struct call *c, const struct attn_run *run)
+{
+    uint32_t n_sub = run_by_head(run) ? c->n_head_sub : c->n_sub;
     while (run->plan && run->plan->tile_tok / PAGE_TOK % n_sub != 0) n_sub /= 2;
     return n_sub;
 }
@@ -112,16 +125,16 @@ static uint32_t run_tile_count(const struct attn_run *run, uint32_t n_sub)
     return (run->pos0 + run->n_row - 1) / rows - run->pos0 / rows + 1;
 }
 
-static uint32_t run_item_count(const struct op_attn *op, const struct attn_run *run, uint32_t n_sub)
+static uint32_t run_item_count(const struct call *c, const struct attn_run *run)
 {
     if (run->mode != LINEAR_WIDE) return 0;
-    return run_tile_count(run, run_sub(run, n_sub)) * op->geom->n_kv_head;
+    return run_tile_count(run, run_sub(c, run)) * run_lane_count(c->op, run);
 }
 
-static uint32_t wide_item_count(const struct op_attn *op, uint32_t n_sub)
+static uint32_t wide_item_count(const struct call *c)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < op->n_run; i++) n += run_item_count(op, &op->run[i], n_sub);
+    for (uint32_t i = 0; i < c->op->n_run; i++) n += run_item_count(c, &c->op->run[i]);
     return n;
 }
 
@@ -144,7 +157,7 @@ static uint32_t plan_list(const struct attn_tile *t, const struct attn_run *run)
 {
     const uint32_t tile_tok = run->plan->tile_tok;
     const uint32_t tile = t->sub[0].pos / tile_tok - run->pos0 / tile_tok;
-    return tile * t->op->geom->n_kv_head + t->kv_head;
+    return tile * run_lane_count(t->op, run) + (run_by_head(run) ? t->head0 : t->kv_head);
 }
 
 /* The pages that a tile reads, ascending. `index` counts them; for a dense list it is the page. */
@@ -251,21 +264,23 @@ static void wide_tile(const struct call *c, struct attn_tile *t, const struct at
     c->k->wide_end(t);
 }
 
-/* Items of a run: its last tile first (it reads most), all KV heads of a tile behind each other. */
+/* Items of a run: its last tile first (it reads most), all heads of a tile behind each other. */
 static void wide_item(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct call *c = arg;
     const struct op_attn *op = c->op;
     const struct attn_run *run = op->run;
     uint32_t left = item_i;
-    for (uint32_t n; left >= (n = run_item_count(op, run, c->n_sub)); run++) left -= n;
-    const uint32_t n_sub = run_sub(run, c->n_sub);
+    for (uint32_t n; left >= (n = run_item_count(c, run)); run++) left -= n;
+    const uint32_t n_sub = run_sub(c, run), n_lane = run_lane_count(op, run);
     const uint32_t last = (run->pos0 + run->n_row - 1) / (n_sub * PAGE_TOK);
+    const uint32_t group = op->n_head / n_lane, head0 = left % n_lane * group;
     struct attn_tile t = {.op = op,
-                          .kv_head = left % op->geom->n_kv_head,
-                          .group = c->group,
+                          .kv_head = head0 / c->group,
+                          .head0 = head0,
+                          .group = group,
                           .mem = c->worker_mem + worker_i * c->worker_bytes};
-    tile_set_subs(&t, run, last - left / op->geom->n_kv_head, n_sub);
+    tile_set_subs(&t, run, last - left / n_lane, n_sub);
     wide_tile(c, &t, run);
 }
 
@@ -273,8 +288,11 @@ static void wide_runs(struct workers *pool, struct call *c)
 {
     const uint32_t enough = ITEMS_PER_WORKER * workers_count(pool);
     c->n_sub = tile_sub_max(c->k, c->op->geom->head_dim, c->group);
-    while (c->n_sub > 1 && wide_item_count(c->op, c->n_sub) < enough) c->n_sub /= 2;
-    workers_for(pool, wide_item_count(c->op, c->n_sub), wide_item, c);
+    /* Of one head, a tile may have more rows in the same memory. */
+    c->n_head_sub = tile_sub_max(c->k, c->op->geom->head_dim, 1);
+    while (c->n_head_sub > c->n_sub * c->group) c->n_head_sub /= 2;
+    while (c->n_sub > 1 && wide_item_count(c) < enough) c->n_sub /= 2;
+    workers_for(pool, wide_item_count(c), wide_item, c);
 }
 
 /* ---- NARROW ------------------------------------------------------------------------------------

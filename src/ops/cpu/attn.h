@@ -52,7 +52,8 @@ struct attn_ahead {
 
 struct attn_tile {
     const struct op_attn *op;
-    uint32_t kv_head, group; /* query heads group * kv_head .. + group - 1 */
+    uint32_t kv_head;
+    uint32_t head0, group; /* query heads head0 .. head0 + group - 1, all of the KV head or one */
     uint32_t n_sub;
     struct attn_sub { /* query row i of a sub: row + i / group, head i % group of the group */
         uint32_t row, pos, n_row;

@@ -542,7 +542,7 @@ INLINE void wide_begin(struct attn_tile *t, struct kinds kinds)
     uint16_t row[512];
     for (uint32_t s = 0; s < t->n_sub; s++)
         for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
-            const uint32_t q = s * sub_q + i, head = t->kv_head * t->group + i % t->group;
+            const uint32_t q = s * sub_q + i, head = t->head0 + i % t->group;
             const float *src = op->q + (t->sub[s].row + i / t->group) * op->q_stride;
             w.unit[q] = query_to_half(row, src + (size_t)head * d, d, kinds.k_f16) * op->scale;
             if (op->softcap <= 0) w.unit[q] *= (float)M_LOG2E;
@@ -788,7 +788,7 @@ static void amx_wide_end(struct attn_tile *t)
     for (uint32_t s = 0; s < t->n_sub; s++)
         for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
             const uint32_t q = s * PAGE_TOK * t->group + i, row = t->sub[s].row + i / t->group;
-            const uint32_t head = t->kv_head * t->group + i % t->group;
+            const uint32_t head = t->head0 + i % t->group;
             const float l = _mm512_reduce_add_ps(_mm512_load_ps(w.l + (size_t)q * 16));
             const __m512 inv = _mm512_set1_ps(1.0f / l);
             float *out = op->out + row * op->out_stride + (size_t)head * d;

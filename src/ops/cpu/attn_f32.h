@@ -161,7 +161,7 @@ static void wide_begin(struct attn_tile *t)
     }
     for (uint32_t s = 0; s < t->n_sub; s++)
         for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
-            const uint32_t q = s * sub_q + i, head = t->kv_head * t->group + i % t->group;
+            const uint32_t q = s * sub_q + i, head = t->head0 + i % t->group;
             const float *src =
                 op->q + (t->sub[s].row + i / t->group) * op->q_stride + (size_t)head * d;
             float *dst = w.q + (size_t)(q / QUERY_BLOCK) * d * QUERY_BLOCK + q % QUERY_BLOCK;
@@ -323,7 +323,7 @@ static void wide_end(struct attn_tile *t)
     for (uint32_t s = 0; s < t->n_sub; s++)
         for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
             const uint32_t q = s * PAGE_TOK * t->group + i, row = t->sub[s].row + i / t->group;
-            const uint32_t head = t->kv_head * t->group + i % t->group;
+            const uint32_t head = t->head0 + i % t->group;
             float *out = op->out + row * op->out_stride + (size_t)head * w.d;
             const float *o = w.o + (size_t)(q / QUERY_BLOCK) * w.d * QUERY_BLOCK + q % QUERY_BLOCK;
             const float inv = 1.0f / w.l[q];

@@ -28,13 +28,14 @@ struct ref_worker { /* one worker's piece of the scratch */
     float *score;   /* [group, n_tok]: scores, then exponentials */
 };
 
-struct ref_row { /* one row and one KV head */
+struct ref_row { /* one row and the query heads that read the same */
     const struct op_attn *op;
     const struct attn_run *run;
     uint32_t kv_head, pos;
-    const float *q; /* [group, head_dim] */
-    float *out;     /* [group, head_dim] */
-    float *lse;     /* [group] or NULL */
+    uint32_t lane, n_lane, group; /* query heads lane * group .. + group - 1 */
+    const float *q;               /* [group, head_dim] */
+    float *out;                   /* [group, head_dim] */
+    float *lse;                   /* [group] or NULL */
 };
 
 static float dot(const float *a, const float *b, uint32_t n)
@@ -78,7 +79,7 @@ static struct ref_walk walk_begin(const struct ref_row *r)
     if (plan) {
         assert(plan->tile_tok % PAGE_TOK == 0 && r->op->window == 0);
         const uint32_t tile = r->pos / plan->tile_tok - run->pos0 / plan->tile_tok;
-        const uint32_t list = tile * r->op->geom->n_kv_head + h;
+        const uint32_t list = tile * r->n_lane + r->lane;
         struct ref_walk w = {.i = plan->range_ptr[list], .n = plan->range_ptr[list + 1]};
         w.range = plan->range;
         w.select_tok = plan->tok;
@@ -156,7 +157,7 @@ static float attn_score(const struct op_attn *op, float dot_qk)
 /* Neighbouring tokens of a page share its reading. */
 static uint32_t row_scores(const struct ref_row *r, const struct ref_worker *w, size_t stride)
 {
-    const uint32_t d = r->op->geom->head_dim, group = r->op->n_head / r->op->geom->n_kv_head;
+    const uint32_t d = r->op->geom->head_dim, group = r->group;
     uint32_t n = 0, have = UINT32_MAX;
     struct ref_walk walk = walk_begin(r);
     for (struct ref_span span; walk_next(r, &walk, &span);) {
@@ -188,7 +189,7 @@ static float softmax_weights(float *score, uint32_t n, float *out_max)
 
 static void row_values(const struct ref_row *r, const struct ref_worker *w, size_t stride)
 {
-    const uint32_t d = r->op->geom->head_dim, group = r->op->n_head / r->op->geom->n_kv_head;
+    const uint32_t d = r->op->geom->head_dim, group = r->group;
     memset(r->out, 0, (size_t)group * d * sizeof(float));
     uint32_t n = 0, have = UINT32_MAX;
     struct ref_walk walk = walk_begin(r);
@@ -207,7 +208,7 @@ static void row_values(const struct ref_row *r, const struct ref_worker *w, size
 
 static void attend_row(const struct ref_row *r, const struct ref_worker *w)
 {
-    const uint32_t d = r->op->geom->head_dim, group = r->op->n_head / r->op->geom->n_kv_head;
+    const uint32_t d = r->op->geom->head_dim, group = r->group;
     const size_t stride = (size_t)r->pos + 1;
     const uint32_t n = row_scores(r, w, stride);
     assert(n > 0 && n <= stride);
@@ -237,6 +238,12 @@ static size_t ref_attn_scratch(uint32_t n_worker, const struct page_geom *geom, 
     return n_worker * worker_floats(geom, n_head, n_tok_max) * sizeof(float);
 }
 
+/* Parts of a row that are computed apart. */
+static uint32_t lane_count(const struct op_attn *op, const struct attn_run *run)
+{
+    return run->plan && run->plan->by_head ? op->n_head : op->geom->n_kv_head;
+}
+
 struct ref_call {
     const struct op_attn *op;
     const struct attn_run *run;
@@ -248,19 +255,23 @@ static void ref_attn_item(void *arg, uint32_t item_i, uint32_t worker_i)
     const struct ref_call *call = arg;
     const struct op_attn *op = call->op;
     const struct page_geom *g = op->geom;
-    const uint32_t row_i = item_i / g->n_kv_head, h = item_i % g->n_kv_head;
-    const uint32_t row = call->run->row0 + row_i, group = op->n_head / g->n_kv_head;
-    const size_t at = (size_t)h * group * g->head_dim;
+    const uint32_t n_lane = lane_count(op, call->run), group = op->n_head / n_lane;
+    const uint32_t row_i = item_i / n_lane, lane = item_i % n_lane;
+    const uint32_t row = call->run->row0 + row_i;
+    const size_t at = (size_t)lane * group * g->head_dim;
     float *base = (float *)op->scratch + worker_i * call->worker_floats;
     const struct ref_worker w = {.kv = base, .score = base + (size_t)PAGE_TOK * g->head_dim};
     const struct ref_row r = {
         .op = op,
         .run = call->run,
-        .kv_head = h,
+        .kv_head = lane * group / (op->n_head / g->n_kv_head),
+        .lane = lane,
+        .n_lane = n_lane,
+        .group = group,
         .pos = call->run->pos0 + row_i,
         .q = op->q + row * op->q_stride + at,
         .out = op->out + row * op->out_stride + at,
-        .lse = op->lse ? op->lse + (size_t)row * op->n_head + (size_t)h * group : NULL,
+        .lse = op->lse ? op->lse + (size_t)row * op->n_head + (size_t)lane * group : NULL,
     };
     attend_row(&r, &w);
 }
@@ -274,7 +285,7 @@ static void ref_attn(struct workers *pool, const struct op_attn *op)
         struct ref_call call = {
             .op = op, .run = run, .worker_floats = worker_floats(op->geom, op->n_head, n_tok)};
         assert(workers_count(pool) * call.worker_floats * sizeof(float) <= op->scratch_bytes);
-        workers_for(pool, run->n_row * op->geom->n_kv_head, ref_attn_item, &call);
+        workers_for(pool, run->n_row * lane_count(op, run), ref_attn_item, &call);
     }
 }
 
