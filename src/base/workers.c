@@ -18,10 +18,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPIN_LOOPS 20000 /* about 0.3 ms: longer than the gap between two ops of a step */
+#define SPIN_LOOPS  20000 /* about 0.3 ms: longer than the gap between two ops of a step */
 #define MAX_WORKERS 256
 
 #define LINE_PAD (64 - sizeof(_Atomic uint32_t)) /* two words never share a cache line */
+
+/* Items of a worker that nobody has taken: begin in the low half, end in the high half. */
+struct share {
+    _Atomic uint64_t span;
+    char pad[64 - sizeof(_Atomic uint64_t)];
+};
 
 struct workers {
     _Atomic uint32_t generation;
@@ -37,6 +43,7 @@ struct workers {
     bool quit;
     uint32_t n, n_thread; /* workers with the caller; threads started */
     pthread_t thread[MAX_WORKERS];
+    struct share share[MAX_WORKERS];
 };
 
 struct worker_start {
@@ -175,8 +182,7 @@ static void item_loop_worker(void *p, uint32_t worker_i)
 {
     const struct item_loop *loop = p;
     for (;;) {
-        const uint32_t i =
-            atomic_fetch_add_explicit(&loop->w->next_item, 1, memory_order_relaxed);
+        const uint32_t i = atomic_fetch_add_explicit(&loop->w->next_item, 1, memory_order_relaxed);
         if (i >= loop->n_item) return;
         loop->fn(loop->arg, i, worker_i);
     }
@@ -192,6 +198,71 @@ void workers_for(struct workers *w, uint32_t n_item, workers_item_fn fn, void *a
     struct item_loop loop = {.w = w, .fn = fn, .arg = arg, .n_item = n_item};
     atomic_store_explicit(&w->next_item, 0, memory_order_relaxed);
     workers_run(w, item_loop_worker, &loop);
+}
+
+struct span_loop {
+    struct workers *w;
+    workers_span_fn fn;
+    void *arg;
+    uint32_t step;
+};
+
+struct span {
+    uint32_t begin, end;
+};
+
+static uint64_t span_pack(struct span s)
+{
+    return (uint64_t)s.end << 32 | s.begin;
+}
+
+/* Takes up to `step` items from one end of a share; an empty span if none are left. Relaxed order
+ * is enough: the items' data is ordered by the fork and the join. */
+static struct span take_span(struct share *share, uint32_t step, bool from_end)
+{
+    uint64_t seen = atomic_load_explicit(&share->span, memory_order_relaxed);
+    for (;;) {
+        const struct span left = {(uint32_t)seen, (uint32_t)(seen >> 32)};
+        if (left.begin == left.end) return left;
+        const uint32_t n = left.end - left.begin < step ? left.end - left.begin : step;
+        const struct span taken = from_end ? (struct span){left.end - n, left.end}
+                                           : (struct span){left.begin, left.begin + n};
+        const struct span rest =
+            from_end ? (struct span){left.begin, taken.begin} : (struct span){taken.end, left.end};
+        if (atomic_compare_exchange_weak_explicit(&share->span, &seen, span_pack(rest),
+                                                  memory_order_relaxed, memory_order_relaxed))
+            return taken;
+    }
+}
+
+static void span_loop_worker(void *p, uint32_t worker_i)
+{
+    const struct span_loop *loop = p;
+    const uint32_t n = loop->w->n;
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t owner = (worker_i + k) % n;
+        for (;;) {
+            const struct span s = take_span(&loop->w->share[owner], loop->step, k > 0);
+            if (s.begin == s.end) break;
+            loop->fn(loop->arg, s.begin, s.end, worker_i);
+        }
+    }
+}
+
+void workers_for_span(struct workers *w, uint32_t n_item, uint32_t step, workers_span_fn fn,
+                      void *arg)
+{
+    assert(step > 0);
+    struct span_loop loop = {.w = w, .fn = fn, .arg = arg, .step = step};
+    for (uint32_t i = 0; i < w->n; i++) {
+        const struct span s = {(uint32_t)((uint64_t)n_item * i / w->n),
+                               (uint32_t)((uint64_t)n_item * (i + 1) / w->n)};
+        atomic_store_explicit(&w->share[i].span, span_pack(s), memory_order_relaxed);
+    }
+    if (n_item <= 1)
+        span_loop_worker(&loop, 0);
+    else
+        workers_run(w, span_loop_worker, &loop);
 }
 
 uint64_t clock_us(void)

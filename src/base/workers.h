@@ -1,9 +1,9 @@
 /* workers.h: a fixed pool of threads that spin between pieces of work and sleep when idle for long.
  *
- * The caller takes part as worker 0. Work is handed out by an atomic counter, so the split over
- * workers varies from run to run: results must not depend on it (design D7: each item writes its own
- * outputs, and reductions over items run in item order afterwards).
- * Contract: one `workers_*` call at a time per pool, from one thread. */
+ * The caller takes part as worker 0. Work is handed out by atomic counters, so the split over
+ * workers varies from run to run: results must not depend on it (design D7: each item writes its
+ * own outputs, and reductions over items run in item order afterwards). Contract: one `workers_*`
+ * call at a time per pool, from one thread. */
 #ifndef SAC_BASE_WORKERS_H
 #define SAC_BASE_WORKERS_H
 
@@ -29,6 +29,14 @@ void workers_run(struct workers *w, workers_fn fn, void *arg);
  * at a time. With one worker or one item it runs in the caller. Put the longest items first. */
 typedef void (*workers_item_fn)(void *arg, uint32_t item_i, uint32_t worker_i);
 void workers_for(struct workers *w, uint32_t n_item, workers_item_fn fn, void *arg);
+
+/* Calls `fn(arg, begin, end, worker_i)` for spans of at most `step` items that cover 0..n_item-1.
+ * Each worker walks an equal share of its own in rising order, so that what lies in memory behind
+ * an item is read next by the same worker; whoever is done first takes spans from the ends of the
+ * others' shares. For items of equal length. */
+typedef void (*workers_span_fn)(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i);
+void workers_for_span(struct workers *w, uint32_t n_item, uint32_t step, workers_span_fn fn,
+                      void *arg);
 
 /* Monotonic microseconds. */
 uint64_t clock_us(void);

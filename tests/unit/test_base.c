@@ -352,6 +352,31 @@ static void test_workers_items(void **state)
     }
 }
 
+static void count_span(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    if (begin >= end || end - begin > 4) fail_msg("span %u..%u", begin, end);
+    for (uint32_t i = begin; i < end; i++) count_item(arg, i, worker_i);
+}
+
+static void test_workers_spans(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {0, 1, 2, 3, 7, 8, 9, 64, 1000, ITEMS_MAX};
+    static struct tally t;
+    for (uint32_t n = 1; n <= 8; n++) {
+        struct workers *w;
+        assert_int_equal(workers_create(&w, n, NULL), SAC_OK);
+        for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+            t = (struct tally){.n_worker = n};
+            for (uint32_t again = 1; again <= 5; again++)
+                workers_for_span(w, sizes[k], 4, count_span, &t);
+            for (uint32_t i = 0; i < ITEMS_MAX; i++)
+                if (t.hits[i] != (i < sizes[k] ? 5 : 0)) fail_msg("item %u of %u", i, sizes[k]);
+        }
+        workers_destroy(w);
+    }
+}
+
 static void test_workers_run(void **state)
 {
     (void)state;
@@ -411,6 +436,7 @@ int main(void)
         cmocka_unit_test(test_half_hardware),
 #endif
         cmocka_unit_test(test_workers_items),
+        cmocka_unit_test(test_workers_spans),
         cmocka_unit_test(test_workers_run),
         cmocka_unit_test(test_workers_limits),
     };

@@ -1,5 +1,5 @@
-/* linear_avx512.c: linear layers by VPDPBUSD on the packed codes; bound by memory up to about eight
- * rows, by the two multiply ports beyond.
+/* linear_avx512.c: linear layers by VPDPBUSD on the packed codes; bound by memory for one row, by
+ * the two multiply ports from about eight on.
  *
  * Activations. A row is cut into blocks of 32; a block with largest magnitude a becomes integers
  * v = round(x * 16256 / a), held as two int8 planes, v = 128 * hi + lo with hi in -127..127 and lo
@@ -12,16 +12,19 @@
  * for types with an offset one FMA more with the block's sum. 16 and 32-bit weights: one FMA per
  * input in rising order on f32 activations.
  *
- * Work. An item is UNITS groups of 16 outputs; chunks of 256 inputs are the outer loop so that the
- * activations of a chunk stay in L1 across groups and row tiles. A group's bytes are one stream,
- * prefetched AHEAD bytes. Accumulators live in registers within a chunk, in scratch between. */
+ * Work. A unit is a group of 16 outputs; a worker walks its share of the units UNITS at a time, the
+ * groups side by side: as many streams as it takes to read memory at its full rate, and as many
+ * independent chains of VPDPBUSD as hide its latency. Chunks of 256 inputs are the outer loop, so
+ * that the activations of a chunk stay in L1 across groups and row tiles. Streams are prefetched
+ * AHEAD bytes, from the end of a group into the group that its worker reads next. Accumulators live
+ * in registers within a chunk, in scratch between. */
 #include "ops/cpu/linear_avx512.h"
 #include "ops/cpu/fill.h"
 #include "ops/cpu/linear_decode.h"
 
 #include <string.h>
 
-#define UNITS     2u    /* of an item */
+#define UNITS     4u    /* side by side */
 #define AHEAD     2048u /* prefetch distance in bytes */
 #define ROWS_PASS 256u  /* rows per pass over the weights: a chunk of their activations fits L2 */
 #define V_MAX     16256 /* 127 * 128: hi = 127, lo = 0 */
@@ -41,7 +44,7 @@ struct job {
     uint32_t n_block;
     struct act_block *act; /* [n_row, n_block] */
     float *x;              /* [n_row, n_block * 32] */
-    float *acc;            /* [n_worker, UNITS * 2, ROWS_PASS, 16] */
+    float *acc;            /* [n_worker, 2, UNITS, ROWS_PASS, 16] */
 };
 
 /* ---- Activations -------------------------------------------------------------------------------
@@ -110,116 +113,182 @@ INLINE __m512i broadcast_quad(const int8_t *p)
     return _mm512_set1_epi32(quad);
 }
 
-/* The exact sum of v * (code - offset) over quad lines j0..j1-1, as f32. `isum` is v's sum there.
- */
-INLINE __m512 dot(const __m512i q[8], const struct act_block *a, int j0, int j1, int32_t offset,
-                  int32_t isum)
-{
-    __m512i hi = _mm512_setzero_si512(), lo = _mm512_set1_epi32(-offset * isum);
-#pragma GCC unroll 8
-    for (int j = j0; j < j1; j++) {
-        hi = _mm512_dpbusd_epi32(hi, q[j], broadcast_quad(a->hi + 4 * j));
-        lo = _mm512_dpbusd_epi32(lo, q[j], broadcast_quad(a->lo + 4 * j));
-    }
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(hi, 7), lo));
-}
-
-struct chunk { /* arguments of a chunk kernel */
-    const uint8_t *w;
-    uint32_t nb;                 /* blocks in it */
+struct chunk {          /* arguments of a chunk kernel: `ng` groups side by side times `mr` rows */
+    const uint8_t *w;   /* of the first group */
+    size_t group_bytes; /* groups apart */
+    size_t left;        /* bytes from `w` to the end of the group */
+    size_t skip;        /* from there to the group that is read next */
+    uint32_t nb;        /* blocks in the chunk */
     const struct act_block *act; /* of the first row and block, or */
     const float *x;              /* for plain floats */
     size_t stride;               /* rows apart, in elements of either */
-    float *acc;                  /* [rows, 16], read and written */
+    float *acc;                  /* [ng, mr, 16], read and written */
+    size_t acc_stride;           /* groups apart */
 };
 
-INLINE void quant_chunk(const struct chunk *c, const enum quant_type type, const uint32_t mr)
+/* Asks for the bytes that lie AHEAD of those at `at` in all groups. */
+INLINE void prefetch(const struct chunk *c, size_t at, const uint32_t bytes, const uint32_t ng)
 {
-    const struct weight_layout l = weight_layout_of(type);
-    const int32_t offset = l.iq4 ? LAYOUT_IQ4_OFFSET : l.offset;
-    const uint8_t *p = c->w + layout_scale_bytes(l, c->nb);
-    __m512 acc[8];
-#pragma GCC unroll 8
-    for (uint32_t m = 0; m < mr; m++) acc[m] = _mm512_load_ps(c->acc + 16 * m);
-    for (uint32_t b = 0; b < c->nb; b++, p += layout_block_bytes(l)) {
-        __m512i q[8];
-        for (uint32_t i = 0; i < layout_block_bytes(l) + 64; i += 64)
-            _mm_prefetch((const char *)p + AHEAD + i, _MM_HINT_T0);
-        decode_block(q, p, l);
-        const struct decoded_scales s = decode_scales(c->w, l, b);
-#pragma GCC unroll 8
-        for (uint32_t m = 0; m < mr; m++) {
-            const struct act_block *a = c->act + m * c->stride + b;
-            const __m512 scale = _mm512_set1_ps(a->scale);
-            if (decode_halves(l)) {
-                const __m512 d0 = dot(q, a, 0, 4, offset, a->half_isum[0]);
-                const __m512 d1 = dot(q, a, 4, 8, offset, a->half_isum[1]);
-                acc[m] = _mm512_fmadd_ps(d0, _mm512_mul_ps(s.scale[0], scale), acc[m]);
-                acc[m] = _mm512_fmadd_ps(d1, _mm512_mul_ps(s.scale[1], scale), acc[m]);
-            } else {
-                const __m512 d = dot(q, a, 0, 8, offset, a->isum);
-                acc[m] = _mm512_fmadd_ps(d, _mm512_mul_ps(s.scale[0], scale), acc[m]);
-            }
-            if (decode_has_plus(l) && decode_halves(l)) {
-                acc[m] = _mm512_fmadd_ps(s.plus[0], _mm512_set1_ps(a->half_sum[0]), acc[m]);
-                acc[m] = _mm512_fmadd_ps(s.plus[1], _mm512_set1_ps(a->half_sum[1]), acc[m]);
-            } else if (decode_has_plus(l)) {
-                acc[m] = _mm512_fmadd_ps(s.plus[0], _mm512_set1_ps(a->sum), acc[m]);
-            }
-        }
-    }
-#pragma GCC unroll 8
-    for (uint32_t m = 0; m < mr; m++) _mm512_store_ps(c->acc + 16 * m, acc[m]);
+    const uint8_t *p = c->w + at + AHEAD + (at + AHEAD < c->left ? 0 : c->skip);
+#pragma GCC unroll 4
+    for (uint32_t g = 0; g < ng; g++, p += c->group_bytes)
+#pragma GCC unroll 32
+        for (uint32_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
 }
 
-INLINE void dense_chunk(const struct chunk *c, const enum quant_type type, const uint32_t mr)
+INLINE void load_acc(__m512 acc[4][8], const struct chunk *c, const uint32_t ng, const uint32_t mr)
 {
-    const uint32_t quad_bytes = type == QUANT_F32 ? 256 : 128;
-    const uint8_t *p = c->w;
-    __m512 acc[8];
-#pragma GCC unroll 8
-    for (uint32_t m = 0; m < mr; m++) acc[m] = _mm512_load_ps(c->acc + 16 * m);
-    for (uint32_t j = 0; j < c->nb * 8; j++, p += quad_bytes) {
-        __m512 w[4];
-        for (uint32_t i = 0; i < quad_bytes; i += 64)
-            _mm_prefetch((const char *)p + AHEAD + i, _MM_HINT_T0);
-        if (type == QUANT_F32) {
 #pragma GCC unroll 4
-            for (uint32_t k = 0; k < 4; k++) w[k] = _mm512_loadu_ps(p + 64 * k);
-        } else {
-            __m512 even[2], odd[2];
-            decode_pair(even, p, type);
-            decode_pair(odd, p + 64, type);
-            w[0] = even[0], w[1] = odd[0], w[2] = even[1], w[3] = odd[1];
-        }
+    for (uint32_t g = 0; g < ng; g++)
 #pragma GCC unroll 8
         for (uint32_t m = 0; m < mr; m++)
-#pragma GCC unroll 4
-            for (uint32_t k = 0; k < 4; k++)
-                acc[m] =
-                    _mm512_fmadd_ps(w[k], _mm512_set1_ps(c->x[m * c->stride + 4 * j + k]), acc[m]);
-    }
-#pragma GCC unroll 8
-    for (uint32_t m = 0; m < mr; m++) _mm512_store_ps(c->acc + 16 * m, acc[m]);
+            acc[g][m] = _mm512_load_ps(c->acc + g * c->acc_stride + 16 * m);
 }
 
-#define KERNELS(kind, TYPE)                                                                        \
-    static void TYPE##_1(const struct chunk *c)                                                    \
-    {                                                                                              \
-        kind##_chunk(c, QUANT_##TYPE, 1);                                                          \
-    }                                                                                              \
-    static void TYPE##_2(const struct chunk *c)                                                    \
-    {                                                                                              \
-        kind##_chunk(c, QUANT_##TYPE, 2);                                                          \
-    }                                                                                              \
-    static void TYPE##_4(const struct chunk *c)                                                    \
-    {                                                                                              \
-        kind##_chunk(c, QUANT_##TYPE, 4);                                                          \
-    }                                                                                              \
-    static void TYPE##_8(const struct chunk *c)                                                    \
-    {                                                                                              \
-        kind##_chunk(c, QUANT_##TYPE, 8);                                                          \
+INLINE void store_acc(const struct chunk *c, __m512 acc[4][8], const uint32_t ng, const uint32_t mr)
+{
+#pragma GCC unroll 4
+    for (uint32_t g = 0; g < ng; g++)
+#pragma GCC unroll 8
+        for (uint32_t m = 0; m < mr; m++)
+            _mm512_store_ps(c->acc + g * c->acc_stride + 16 * m, acc[g][m]);
+}
+
+/* The sums that one scale belongs to: half h = 0, 1 of a block, or all of it. */
+struct dots {
+    __m512i hi[4][8], lo[4][8]; /* [groups, rows] */
+};
+
+/* Exact sums of the planes of v times code - offset over quad lines of the block at p. */
+INLINE void dot_part(struct dots *d, const struct chunk *c, const uint8_t *p,
+                     const struct act_block *a, const struct weight_layout l, const uint32_t h,
+                     const uint32_t ng, const uint32_t mr)
+{
+    const int log_offset = l.iq4 ? 7 : l.offset ? __builtin_ctz(l.offset) : -1;
+    const int n_line = decode_halves(l) ? 4 : 8;
+#pragma GCC unroll 8
+    for (uint32_t m = 0; m < mr; m++, a += c->stride) {
+        const int32_t isum = decode_halves(l) ? a->half_isum[h] : a->isum;
+        const __m512i zero = _mm512_setzero_si512();
+        const __m512i shift = _mm512_slli_epi32(_mm512_set1_epi32(isum), (unsigned)log_offset);
+#pragma GCC unroll 4
+        for (uint32_t g = 0; g < ng; g++) {
+            d->hi[g][m] = zero;
+            d->lo[g][m] = log_offset < 0 ? zero : _mm512_sub_epi32(zero, shift);
+        }
     }
+    a -= mr * c->stride;
+#pragma GCC unroll 8
+    for (int i = 0; i < n_line; i++) {
+        /* Lines j and j + 4 share their bytes in the 4-bit types. */
+        const int j = decode_halves(l) ? (int)(4 * h) + i : i % 2 * 4 + i / 2;
+        __m512i q[4];
+#pragma GCC unroll 4
+        for (uint32_t g = 0; g < ng; g++) q[g] = decode_quad(p + g * c->group_bytes, l, j);
+#pragma GCC unroll 8
+        for (uint32_t m = 0; m < mr; m++) {
+            const __m512i hi = broadcast_quad(a[m * c->stride].hi + 4 * j);
+            const __m512i lo = broadcast_quad(a[m * c->stride].lo + 4 * j);
+#pragma GCC unroll 4
+            for (uint32_t g = 0; g < ng; g++) {
+                d->hi[g][m] = _mm512_dpbusd_epi32(d->hi[g][m], q[g], hi);
+                d->lo[g][m] = _mm512_dpbusd_epi32(d->lo[g][m], q[g], lo);
+            }
+        }
+    }
+}
+
+/* Adds what one scale of block b belongs to. */
+INLINE void add_part(__m512 acc[4][8], const struct chunk *c, const uint8_t *p, uint32_t b,
+                     const struct weight_layout l, const uint32_t h, const uint32_t ng,
+                     const uint32_t mr)
+{
+    struct dots d;
+    dot_part(&d, c, p, c->act + b, l, h, ng, mr);
+#pragma GCC unroll 4
+    for (uint32_t g = 0; g < ng; g++) {
+        const struct decoded_scales s = decode_scales(c->w + g * c->group_bytes, l, b);
+#pragma GCC unroll 8
+        for (uint32_t m = 0; m < mr; m++) {
+            const struct act_block *a = c->act + b + m * c->stride;
+            const __m512 scale = _mm512_mul_ps(s.scale[h], _mm512_set1_ps(a->scale));
+            const __m512i v = _mm512_add_epi32(_mm512_slli_epi32(d.hi[g][m], 7), d.lo[g][m]);
+            acc[g][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(v), scale, acc[g][m]);
+            if (!decode_has_plus(l)) continue;
+            const float sum = decode_halves(l) ? a->half_sum[h] : a->sum;
+            acc[g][m] = _mm512_fmadd_ps(s.plus[h], _mm512_set1_ps(sum), acc[g][m]);
+        }
+    }
+}
+
+INLINE void quant_chunk(const struct chunk *c, const enum quant_type type, const uint32_t ng,
+                        const uint32_t mr)
+{
+    const struct weight_layout l = weight_layout_of(type);
+    const uint32_t share = layout_full_chunk_bytes(l) / LAYOUT_BLOCKS;
+    const uint8_t *p = c->w + layout_scale_bytes(l, c->nb);
+    __m512 acc[4][8];
+    load_acc(acc, c, ng, mr);
+    for (uint32_t b = 0; b < c->nb; b++, p += layout_block_bytes(l)) {
+        prefetch(c, b * share, share, ng);
+        add_part(acc, c, p, b, l, 0, ng, mr);
+        if (decode_halves(l)) add_part(acc, c, p, b, l, 1, ng, mr);
+    }
+    store_acc(c, acc, ng, mr);
+}
+
+/* Inputs 4j .. 4j+3 of a group's rows. */
+INLINE void load_quad(__m512 w[4], const uint8_t *p, const enum quant_type type)
+{
+    if (type == QUANT_F32) {
+#pragma GCC unroll 4
+        for (uint32_t k = 0; k < 4; k++) w[k] = _mm512_loadu_ps(p + 64 * k);
+    } else {
+        __m512 even[2], odd[2];
+        decode_pair(even, p, type);
+        decode_pair(odd, p + 64, type);
+        w[0] = even[0], w[1] = odd[0], w[2] = even[1], w[3] = odd[1];
+    }
+}
+
+INLINE void dense_chunk(const struct chunk *c, const enum quant_type type, const uint32_t ng,
+                        const uint32_t mr)
+{
+    const uint32_t quad_bytes = type == QUANT_F32 ? 256 : 128;
+    __m512 acc[4][8];
+    load_acc(acc, c, ng, mr);
+    for (uint32_t j = 0; j < c->nb * 8; j++) {
+        prefetch(c, j * quad_bytes, quad_bytes, ng);
+#pragma GCC unroll 4
+        for (uint32_t g = 0; g < ng; g++) {
+            __m512 w[4];
+            load_quad(w, c->w + g * c->group_bytes + j * quad_bytes, type);
+#pragma GCC unroll 8
+            for (uint32_t m = 0; m < mr; m++)
+#pragma GCC unroll 4
+                for (uint32_t k = 0; k < 4; k++)
+                    acc[g][m] = _mm512_fmadd_ps(
+                        w[k], _mm512_set1_ps(c->x[m * c->stride + 4 * j + k]), acc[g][m]);
+        }
+    }
+    store_acc(c, acc, ng, mr);
+}
+
+#define KERNEL(kind, TYPE, ng, mr)                                                                 \
+    static void TYPE##_##ng##x##mr(const struct chunk *c)                                          \
+    {                                                                                              \
+        kind##_chunk(c, QUANT_##TYPE, ng, mr);                                                     \
+    }
+
+/* Sixteen chains of two planes fill the registers: fewer groups for more rows. */
+#define KERNELS(kind, TYPE)                                                                        \
+    KERNEL(kind, TYPE, 1, 1)                                                                       \
+    KERNEL(kind, TYPE, 1, 2)                                                                       \
+    KERNEL(kind, TYPE, 1, 4)                                                                       \
+    KERNEL(kind, TYPE, 1, 8)                                                                       \
+    KERNEL(kind, TYPE, 4, 1)                                                                       \
+    KERNEL(kind, TYPE, 4, 2)                                                                       \
+    KERNEL(kind, TYPE, 2, 4)
 
 KERNELS(dense, F32)
 KERNELS(dense, F16)
@@ -239,73 +308,101 @@ KERNELS(quant, IQ4_XS)
 
 typedef void (*chunk_fn)(const struct chunk *c);
 
-#define ROW(TYPE) [QUANT_##TYPE] = {TYPE##_1, TYPE##_2, TYPE##_4, TYPE##_8}
+#define ROW(TYPE)                                                                                  \
+    [QUANT_##TYPE] = {{TYPE##_1x1, TYPE##_4x1},                                                    \
+                      {TYPE##_1x2, TYPE##_4x2},                                                    \
+                      {TYPE##_1x4, TYPE##_2x4},                                                    \
+                      {TYPE##_1x8, TYPE##_1x8}}
 
-/* [type][log2 of the rows at once] */
-static const chunk_fn kernels[QUANT_BF16 + 1][4] = {
+/* [type][log2 of the rows at once][one group, or side_by_side] */
+static const chunk_fn kernels[QUANT_BF16 + 1][4][2] = {
     ROW(F32),  ROW(F16),  ROW(BF16), ROW(Q4_0), ROW(Q4_1), ROW(Q5_0),   ROW(Q5_1),  ROW(Q8_0),
     ROW(Q2_K), ROW(Q3_K), ROW(Q4_K), ROW(Q5_K), ROW(Q6_K), ROW(IQ4_NL), ROW(IQ4_XS)};
+
+static const uint32_t side_by_side[4] = {4, 4, 2, 1};
 
 /* ---- The op -------------------------------------------------------------------------------------
  */
 
-/* Adds chunk i of a unit's weights to acc [n_row, 16] for rows r0 .. r0 + n_row - 1. */
-static void run_chunk(const struct job *job, struct linear_unit unit, uint32_t i, uint32_t r0,
-                      uint32_t n_row, float *acc)
+/* Groups of one part behind each other. */
+struct groups {
+    uint32_t part_i, first, n;
+};
+
+/* Where the sums of a call go: [groups, acc_rows, 16]. */
+struct sums {
+    float *acc;
+    size_t stride;
+};
+
+/* Adds chunk i of the groups' weights to the sums of rows r0 .. r0 + n_row - 1. */
+static void run_chunk(const struct job *job, struct groups gr, uint32_t i, uint32_t r0,
+                      uint32_t n_row, struct sums sums)
 {
-    const struct weight *w = job->op->part[unit.part_i].w;
+    const struct weight *w = job->op->part[gr.part_i].w;
     const struct weight_layout l = weight_layout_of(w->type);
-    const bool dense = l.scale == SCALE_NONE;
     const size_t block0 = (size_t)r0 * job->n_block + i * LAYOUT_BLOCKS;
+    const size_t at = LAYOUT_HEAD + (size_t)i * layout_full_chunk_bytes(l);
+    const uint8_t *data = w->data + gr.first * w->group_bytes + at;
     struct chunk c = {
-        .w = w->data + unit.group_i * w->group_bytes + LAYOUT_HEAD +
-             (size_t)i * layout_full_chunk_bytes(l),
+        .group_bytes = w->group_bytes,
+        .left = w->group_bytes - at,
+        .skip = (gr.n - 1) * w->group_bytes,
         .nb = layout_chunk_blocks(job->n_block, i),
         .act = job->act + block0,
         .x = job->x + block0 * LAYOUT_BLOCK,
-        .stride = dense ? (size_t)job->n_block * LAYOUT_BLOCK : job->n_block,
-        .acc = acc,
+        .stride = l.scale == SCALE_NONE ? (size_t)job->n_block * LAYOUT_BLOCK : job->n_block,
+        .acc_stride = sums.stride,
     };
     while (n_row > 0) {
         const uint32_t log_mr = n_row >= 8 ? 3 : n_row >= 4 ? 2 : n_row >= 2 ? 1 : 0;
-        const uint32_t mr = 1u << log_mr;
-        kernels[w->type][log_mr](&c);
+        const uint32_t mr = 1u << log_mr, side = side_by_side[log_mr];
+        for (uint32_t g = 0, ng; g < gr.n; g += ng) {
+            ng = gr.n - g >= side ? side : 1;
+            c.w = data + g * w->group_bytes;
+            c.acc = sums.acc + g * sums.stride;
+            kernels[w->type][log_mr][ng > 1](&c);
+        }
         c.act += mr * c.stride;
         c.x += mr * c.stride;
-        c.acc += 16 * mr;
+        sums.acc += 16 * mr;
         n_row -= mr;
     }
 }
 
-static void run_item(void *arg, uint32_t item_i, uint32_t worker_i)
+static void run_groups(const struct job *job, struct groups gr, uint32_t worker_i)
 {
-    const struct job *job = arg;
     const struct op_linear *op = job->op;
-    const bool is_glu = linear_is_glu(op);
-    const uint32_t n_unit = linear_n_unit(op), u0 = item_i * UNITS;
-    const uint32_t n = n_unit - u0 < UNITS ? n_unit - u0 : UNITS;
     const uint32_t n_chunk = (job->n_block + LAYOUT_BLOCKS - 1) / LAYOUT_BLOCKS;
     const uint32_t rows_pass = op->n_row < ROWS_PASS ? op->n_row : ROWS_PASS;
-    const size_t acc_size = (size_t)rows_pass * 16;
-    float *acc = job->acc + worker_i * UNITS * 2 * acc_size;
-    struct linear_unit unit[UNITS];
-    for (uint32_t u = 0; u < n; u++) unit[u] = linear_find_unit(op, u0 + u);
+    const size_t stride = (size_t)rows_pass * 16, part_size = UNITS * stride;
+    float *acc = job->acc + worker_i * 2 * part_size;
+    const uint32_t n_part = linear_is_glu(op) ? 2 : 1;
     for (uint32_t r0 = 0; r0 < op->n_row; r0 += ROWS_PASS) {
         const uint32_t n_row = op->n_row - r0 < ROWS_PASS ? op->n_row - r0 : ROWS_PASS;
-        memset(acc, 0, UNITS * 2 * acc_size * sizeof *acc);
+        memset(acc, 0, n_part * part_size * sizeof *acc);
         for (uint32_t i = 0; i < n_chunk; i++)
-            for (uint32_t u = 0; u < n; u++) {
-                float *a = acc + 2 * u * acc_size;
-                run_chunk(job, unit[u], i, r0, n_row, a);
-                if (is_glu)
-                    run_chunk(job, (struct linear_unit){1, unit[u].group_i}, i, r0, n_row,
-                              a + acc_size);
-            }
-        for (uint32_t u = 0; u < n; u++)
+            for (uint32_t p = 0; p < n_part; p++)
+                run_chunk(job, (struct groups){gr.part_i + p, gr.first, gr.n}, i, r0, n_row,
+                          (struct sums){acc + p * part_size, stride});
+        for (uint32_t g = 0; g < gr.n; g++)
             for (uint32_t r = 0; r < n_row; r++) {
-                const float *a = acc + 2 * u * acc_size + (size_t)r * 16;
-                linear_finish(op, unit[u], r0 + r, _mm512_load_ps(a), _mm512_load_ps(a + acc_size));
+                const float *a = acc + g * stride + (size_t)r * 16;
+                linear_finish(op, (struct linear_unit){gr.part_i, gr.first + g}, r0 + r,
+                              _mm512_load_ps(a), _mm512_load_ps(a + part_size));
             }
+    }
+}
+
+static void run_units(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    const struct job *job = arg;
+    while (begin < end) {
+        const struct linear_unit unit = linear_find_unit(job->op, begin);
+        const uint32_t left = job->op->part[unit.part_i].w->n_group - unit.group_i;
+        const uint32_t n = end - begin < left ? end - begin : left;
+        run_groups(job, (struct groups){unit.part_i, unit.group_i, n}, worker_i);
+        begin += n;
     }
 }
 
@@ -334,7 +431,7 @@ void linear_avx512_run(struct workers *pool, const struct op_linear *op)
     job.x = (float *)((uint8_t *)op->scratch + linear_round64(n_block * sizeof *job.act));
     job.acc = job.x + n_block * LAYOUT_BLOCK;
     workers_for(pool, op->n_row, prepare_row, &job);
-    workers_for(pool, (linear_n_unit(op) + UNITS - 1) / UNITS, run_item, &job);
+    workers_for_span(pool, linear_n_unit(op), UNITS, run_units, &job);
 }
 
 void ops_fill_avx512_linear(struct ops *o)

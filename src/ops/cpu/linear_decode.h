@@ -17,34 +17,37 @@ INLINE __m512i decode_shift(__m512i v, int left)
     return left >= 0 ? _mm512_slli_epi16(v, left) : _mm512_srli_epi16(v, -left);
 }
 
-/* The unsigned codes of a block as eight quad lines. */
-INLINE void decode_block(__m512i q[8], const uint8_t *p, const struct weight_layout l)
+/* Quad line j = 0..7 of the unsigned codes of a block. */
+INLINE __m512i decode_quad(const uint8_t *p, const struct weight_layout l, const int j)
 {
-    const __m512i four = _mm512_set1_epi8(15);
-    const uint8_t *high = p + layout_low_bytes(l);
     const __m512i level = _mm512_broadcast_i32x4(_mm_xor_si128(
         _mm_loadu_si128((const __m128i *)layout_iq4_level), _mm_set1_epi8((char)0x80)));
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; j++) {
-        if (l.low_bits == 8) {
-            q[j] = _mm512_loadu_si512(p + 64 * j);
-        } else if (l.low_bits == 4) {
-            const __m512i line = _mm512_loadu_si512(p + 64 * (j % 4));
-            q[j] = _mm512_and_si512(j < 4 ? line : _mm512_srli_epi16(line, 4), four);
-        } else {
-            const __m512i line = _mm512_loadu_si512(p + 64 * (j / 4));
-            q[j] = _mm512_and_si512(decode_shift(line, -2 * (j % 4)), _mm512_set1_epi8(3));
-        }
-        if (l.high_bits == 1) {
-            const __m512i bit = decode_shift(_mm512_loadu_si512(high), l.low_bits - j);
-            q[j] = _mm512_ternarylogic_epi32(q[j], bit, _mm512_set1_epi8(1 << l.low_bits), 0xf8);
-        } else if (l.high_bits == 2) {
-            const __m512i line = _mm512_loadu_si512(high + 64 * (j / 4));
-            const __m512i pair = decode_shift(line, l.low_bits - 2 * (j % 4));
-            q[j] = _mm512_ternarylogic_epi32(q[j], pair, _mm512_set1_epi8(3 << l.low_bits), 0xf8);
-        }
-        if (l.iq4) q[j] = _mm512_shuffle_epi8(level, q[j]);
+    const uint8_t *high = p + layout_low_bytes(l);
+    __m512i q;
+    if (l.low_bits == 8) {
+        q = _mm512_loadu_si512(p + 64 * j);
+    } else if (l.low_bits == 4) {
+        const __m512i line = _mm512_loadu_si512(p + 64 * (j % 4));
+        q = _mm512_and_si512(j < 4 ? line : _mm512_srli_epi16(line, 4), _mm512_set1_epi8(15));
+    } else {
+        const __m512i line = _mm512_loadu_si512(p + 64 * (j / 4));
+        q = _mm512_and_si512(decode_shift(line, -2 * (j % 4)), _mm512_set1_epi8(3));
     }
+    if (l.high_bits == 1) {
+        const __m512i bit = decode_shift(_mm512_loadu_si512(high), l.low_bits - j);
+        q = _mm512_ternarylogic_epi32(q, bit, _mm512_set1_epi8(1 << l.low_bits), 0xf8);
+    } else if (l.high_bits == 2) {
+        const __m512i line = _mm512_loadu_si512(high + 64 * (j / 4));
+        const __m512i pair = decode_shift(line, l.low_bits - 2 * (j % 4));
+        q = _mm512_ternarylogic_epi32(q, pair, _mm512_set1_epi8(3 << l.low_bits), 0xf8);
+    }
+    return l.iq4 ? _mm512_shuffle_epi8(level, q) : q;
+}
+
+INLINE void decode_block(__m512i q[8], const uint8_t *p, const struct weight_layout l)
+{
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++) q[j] = decode_quad(p, l, j);
 }
 
 INLINE __m512 decode_f16(const uint8_t *p)
