@@ -113,6 +113,12 @@ INLINE __m512i broadcast_quad(const int8_t *p)
     return _mm512_set1_epi32(quad);
 }
 
+/* What is constant in a kernel: groups side by side, rows, and how codes are stored. */
+struct shape {
+    uint32_t ng, mr;
+    struct weight_layout l;
+};
+
 struct chunk {          /* arguments of a chunk kernel: `ng` groups side by side times `mr` rows */
     const uint8_t *w;   /* of the first group */
     size_t group_bytes; /* groups apart */
@@ -161,36 +167,36 @@ struct dots {
 
 /* Exact sums of the planes of v times code - offset over quad lines of the block at p. */
 INLINE void dot_part(struct dots *d, const struct chunk *c, const uint8_t *p,
-                     const struct act_block *a, const struct weight_layout l, const uint32_t h,
-                     const uint32_t ng, const uint32_t mr)
+                     const struct act_block *a, const uint32_t h, const struct shape s)
 {
+    const struct weight_layout l = s.l;
     const int log_offset = l.iq4 ? 7 : l.offset ? __builtin_ctz(l.offset) : -1;
     const int n_line = decode_halves(l) ? 4 : 8;
 #pragma GCC unroll 8
-    for (uint32_t m = 0; m < mr; m++, a += c->stride) {
+    for (uint32_t m = 0; m < s.mr; m++, a += c->stride) {
         const int32_t isum = decode_halves(l) ? a->half_isum[h] : a->isum;
         const __m512i zero = _mm512_setzero_si512();
         const __m512i shift = _mm512_slli_epi32(_mm512_set1_epi32(isum), (unsigned)log_offset);
 #pragma GCC unroll 4
-        for (uint32_t g = 0; g < ng; g++) {
+        for (uint32_t g = 0; g < s.ng; g++) {
             d->hi[g][m] = zero;
             d->lo[g][m] = log_offset < 0 ? zero : _mm512_sub_epi32(zero, shift);
         }
     }
-    a -= mr * c->stride;
+    a -= s.mr * c->stride;
 #pragma GCC unroll 8
     for (int i = 0; i < n_line; i++) {
         /* Lines j and j + 4 share their bytes in the 4-bit types. */
         const int j = decode_halves(l) ? (int)(4 * h) + i : i % 2 * 4 + i / 2;
         __m512i q[4];
 #pragma GCC unroll 4
-        for (uint32_t g = 0; g < ng; g++) q[g] = decode_quad(p + g * c->group_bytes, l, j);
+        for (uint32_t g = 0; g < s.ng; g++) q[g] = decode_quad(p + g * c->group_bytes, l, j);
 #pragma GCC unroll 8
-        for (uint32_t m = 0; m < mr; m++) {
+        for (uint32_t m = 0; m < s.mr; m++) {
             const __m512i hi = broadcast_quad(a[m * c->stride].hi + 4 * j);
             const __m512i lo = broadcast_quad(a[m * c->stride].lo + 4 * j);
 #pragma GCC unroll 4
-            for (uint32_t g = 0; g < ng; g++) {
+            for (uint32_t g = 0; g < s.ng; g++) {
                 d->hi[g][m] = _mm512_dpbusd_epi32(d->hi[g][m], q[g], hi);
                 d->lo[g][m] = _mm512_dpbusd_epi32(d->lo[g][m], q[g], lo);
             }
@@ -200,23 +206,23 @@ INLINE void dot_part(struct dots *d, const struct chunk *c, const uint8_t *p,
 
 /* Adds what one scale of block b belongs to. */
 INLINE void add_part(__m512 acc[4][8], const struct chunk *c, const uint8_t *p, uint32_t b,
-                     const struct weight_layout l, const uint32_t h, const uint32_t ng,
-                     const uint32_t mr)
+                     const uint32_t h, const struct shape s)
 {
+    const struct weight_layout l = s.l;
     struct dots d;
-    dot_part(&d, c, p, c->act + b, l, h, ng, mr);
+    dot_part(&d, c, p, c->act + b, h, s);
 #pragma GCC unroll 4
-    for (uint32_t g = 0; g < ng; g++) {
-        const struct decoded_scales s = decode_scales(c->w + g * c->group_bytes, l, b);
+    for (uint32_t g = 0; g < s.ng; g++) {
+        const struct decoded_scales w = decode_scales(c->w + g * c->group_bytes, l, b);
 #pragma GCC unroll 8
-        for (uint32_t m = 0; m < mr; m++) {
+        for (uint32_t m = 0; m < s.mr; m++) {
             const struct act_block *a = c->act + b + m * c->stride;
-            const __m512 scale = _mm512_mul_ps(s.scale[h], _mm512_set1_ps(a->scale));
+            const __m512 scale = _mm512_mul_ps(w.scale[h], _mm512_set1_ps(a->scale));
             const __m512i v = _mm512_add_epi32(_mm512_slli_epi32(d.hi[g][m], 7), d.lo[g][m]);
             acc[g][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(v), scale, acc[g][m]);
             if (!decode_has_plus(l)) continue;
             const float sum = decode_halves(l) ? a->half_sum[h] : a->sum;
-            acc[g][m] = _mm512_fmadd_ps(s.plus[h], _mm512_set1_ps(sum), acc[g][m]);
+            acc[g][m] = _mm512_fmadd_ps(w.plus[h], _mm512_set1_ps(sum), acc[g][m]);
         }
     }
 }
@@ -225,14 +231,15 @@ INLINE void quant_chunk(const struct chunk *c, const enum quant_type type, const
                         const uint32_t mr)
 {
     const struct weight_layout l = weight_layout_of(type);
+    const struct shape shape = {ng, mr, l};
     const uint32_t share = layout_full_chunk_bytes(l) / LAYOUT_BLOCKS;
     const uint8_t *p = c->w + layout_scale_bytes(l, c->nb);
     __m512 acc[4][8];
     load_acc(acc, c, ng, mr);
     for (uint32_t b = 0; b < c->nb; b++, p += layout_block_bytes(l)) {
         prefetch(c, b * share, share, ng);
-        add_part(acc, c, p, b, l, 0, ng, mr);
-        if (decode_halves(l)) add_part(acc, c, p, b, l, 1, ng, mr);
+        add_part(acc, c, p, b, 0, shape);
+        if (decode_halves(l)) add_part(acc, c, p, b, 1, shape);
     }
     store_acc(c, acc, ng, mr);
 }
