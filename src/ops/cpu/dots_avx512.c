@@ -125,7 +125,7 @@ static inline void row_pointers(const float *row[SIDE], const float *base, size_
     for (uint32_t s = 0; s < SIDE; s++) row[s] = base + (i + s < n ? i + s : n - 1) * stride;
 }
 
-static void dots_avx512(const struct op_dots *op)
+void dots_avx512_run(const struct op_dots *op)
 {
     assert(op->width % LANES == 0);
     for (uint32_t j = 0; j < op->n_b; j += SIDE) {
@@ -146,5 +146,5 @@ static void dots_avx512(const struct op_dots *op)
 void ops_fill_avx512_dots(struct ops *o)
 {
     o->keys = keys_avx512;
-    o->dots = dots_avx512;
+    o->dots = dots_avx512_run;
 }

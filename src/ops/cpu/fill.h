@@ -20,10 +20,15 @@ void ops_fill_avx512_score(struct ops *o);
 void ops_fill_avx512_dots(struct ops *o);
 
 void ops_fill_amx_linear(struct ops *o);
+void ops_fill_amx_dots(struct ops *o);
 void ops_fill_amx_attn(struct ops *o);
+void ops_fill_amx_mass(struct ops *o);
 
 void ops_fill_neon_linear(struct ops *o);
 void ops_fill_neon_attn(struct ops *o);
 void ops_fill_neon_small(struct ops *o);
+
+/* The dots slot of avx512, for rows that are too wide for tiles. */
+void dots_avx512_run(const struct op_dots *op);
 
 #endif

@@ -1,0 +1,213 @@
+/* dots_amx.c: dot products of rows with rows in AMX tiles of bf16.
+ *
+ * A number x is split into hi + lo, two bf16, and a product into hi hi + hi lo + lo hi: what is
+ * left out is 2^-16 of it, so three tile products, of which a core does sixteen times as many as
+ * vector products, give nearly the accuracy of f32. A block of rows of `a` is split once; then 32
+ * rows of `b` at a time are split and laid out as tiles want their second matrix: a row of a tile
+ * holds two neighbouring channels of 16 rows of `b`.
+ *
+ * An element's sum is in the order of the channels wherever it stands in a tile. Wide rows would
+ * not fit the stack: they go to the AVX-512 slot. */
+#include "ops/cpu/fill.h"
+
+#include <assert.h>
+#include <immintrin.h>
+#include <string.h>
+
+#define TILE       16u
+#define BLOCK_A    64u /* rows of `a` that stay in L2 while `b` passes */
+#define BLOCK_B    32u
+#define STEP       32u /* channels of a tile product */
+#define WIDTH_MAX  2048u
+#define TILE_BYTES 1024u
+
+struct tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t column_bytes[16];
+    uint8_t rows[16];
+};
+
+/* gcc 12's intrinsics do not tell the compiler what they read: own macros instead. */
+#define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
+#define TILE_LOAD(t, p, stride)                                                                    \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((size_t)(stride)) : "memory")
+#define TILE_STORE(t, p, stride)                                                                   \
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((size_t)(stride))           \
+                     : "memor"                                                                     \
+                       "y")
+#define TILE_DOT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+
+/* Products of a 2 x 2 block of tiles, a in 4 and 5, b in 6 and 7. */
+#define TILE_DOT_ALL()                                                                             \
+    do {                                                                                           \
+        TILE_DOT(0, 4, 6);                                                                         \
+        TILE_DOT(1, 4, 7);                                                                         \
+        TILE_DOT(2, 5, 6);                                                                         \
+        TILE_DOT(3, 5, 7);                                                                         \
+    } while (0)
+
+/* 32 numbers as two vectors of 32 bf16. */
+static inline void split(__m512i *hi, __m512i *lo, const float *x, uint32_t n)
+{
+    const __m512 a = _mm512_loadu_ps(x);
+    const __m512 b = n > TILE ? _mm512_loadu_ps(x + TILE) : _mm512_setzero_ps();
+    *hi = (__m512i)_mm512_cvtne2ps_pbh(b, a);
+    const __m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(*hi));
+    const __m512i high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(*hi, 1));
+    *lo = (__m512i)_mm512_cvtne2ps_pbh(
+        _mm512_sub_ps(b, _mm512_castsi512_ps(_mm512_slli_epi32(high, 16))),
+        _mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_slli_epi32(low, 16))));
+}
+
+/* Dword j of row i becomes dword i of row j. */
+static inline void transpose(__m512i x[16])
+{
+    __m512i y[16];
+    for (uint32_t i = 0; i < 16; i += 2) {
+        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    }
+    for (uint32_t i = 0; i < 16; i += 4) {
+        x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+        x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+        x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+        x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+    }
+    /* x[4i + c] holds in its four lanes column c of each quarter, for rows 4i .. 4i + 3. */
+    for (uint32_t c = 0; c < 4; c++) {
+        const __m512i lo01 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0x88);
+        const __m512i hi01 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0xdd);
+        const __m512i lo23 = _mm512_shuffle_i32x4(x[8 + c], x[12 + c], 0x88);
+        const __m512i hi23 = _mm512_shuffle_i32x4(x[8 + c], x[12 + c], 0xdd);
+        y[c] = _mm512_shuffle_i32x4(lo01, lo23, 0x88);
+        y[8 + c] = _mm512_shuffle_i32x4(lo01, lo23, 0xdd);
+        y[4 + c] = _mm512_shuffle_i32x4(hi01, hi23, 0x88);
+        y[12 + c] = _mm512_shuffle_i32x4(hi01, hi23, 0xdd);
+    }
+    memcpy(x, y, sizeof y);
+}
+
+struct pack {
+    _Alignas(64) uint16_t a[2][BLOCK_A * WIDTH_MAX];         /* hi, lo: [row, padded width] */
+    _Alignas(64) uint8_t b[WIDTH_MAX / STEP][4][TILE_BYTES]; /* hi, hi, lo, lo of 2 x 16 rows */
+};
+
+/* Rows behind n become zeros, up to the block's end. */
+static void pack_a(struct pack *p, const struct op_dots *op, uint32_t row, uint32_t padded)
+{
+    for (uint32_t i = 0; i < BLOCK_A; i++)
+        for (uint32_t c = 0; c < padded; c += STEP) {
+            __m512i hi = _mm512_setzero_si512(), lo = hi;
+            if (row + i < op->n_a)
+                split(&hi, &lo, op->a + (row + i) * op->a_stride + c, op->width - c);
+            _mm512_store_si512(p->a[0] + i * padded + c, hi);
+            _mm512_store_si512(p->a[1] + i * padded + c, lo);
+        }
+}
+
+static void pack_b(struct pack *p, const struct op_dots *op, uint32_t row, uint32_t padded)
+{
+    for (uint32_t half = 0; half < 2; half++)
+        for (uint32_t c = 0; c < padded; c += STEP) {
+            __m512i hi[16], lo[16];
+            for (uint32_t t = 0; t < TILE; t++) {
+                const uint32_t j = row + half * TILE + t;
+                hi[t] = lo[t] = _mm512_setzero_si512();
+                if (j < op->n_b) split(&hi[t], &lo[t], op->b + j * op->b_stride + c, op->width - c);
+            }
+            transpose(hi);
+            transpose(lo);
+            memcpy(p->b[c / STEP][half], hi, sizeof hi);
+            memcpy(p->b[c / STEP][2 + half], lo, sizeof lo);
+        }
+}
+
+/* out [32, 32], stride in bytes, for rows i .. of the block of a and the packed rows of b. */
+static void multiply(float *out, size_t out_stride, const struct pack *p, uint32_t i,
+                     uint32_t padded)
+{
+    const size_t stride = padded * sizeof(uint16_t);
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
+    for (uint32_t c = 0; c < padded; c += STEP) {
+        const uint16_t *hi = p->a[0] + i * padded + c, *lo = p->a[1] + i * padded + c;
+        const uint8_t(*b)[TILE_BYTES] = p->b[c / STEP];
+        TILE_LOAD(4, lo, stride);
+        TILE_LOAD(5, lo + TILE * padded, stride);
+        TILE_LOAD(6, b[0], 64);
+        TILE_LOAD(7, b[1], 64);
+        TILE_DOT_ALL();
+        TILE_LOAD(4, hi, stride);
+        TILE_LOAD(5, hi + TILE * padded, stride);
+        TILE_DOT_ALL();
+        TILE_LOAD(6, b[2], 64);
+        TILE_LOAD(7, b[3], 64);
+        TILE_DOT_ALL();
+    }
+    uint8_t *to = (uint8_t *)out;
+    TILE_STORE(0, to, out_stride);
+    TILE_STORE(1, to + 64, out_stride);
+    TILE_STORE(2, to + TILE * out_stride, out_stride);
+    TILE_STORE(3, to + TILE * out_stride + 64, out_stride);
+}
+
+/* The same at the edge: n_a x n_b of it. */
+static void multiply_edge(float *out, size_t out_stride, const struct pack *p, uint32_t i,
+                          uint32_t padded, const uint32_t n[2])
+{
+    _Alignas(64) float block[2 * TILE * BLOCK_B];
+    multiply(block, BLOCK_B * sizeof(float), p, i, padded);
+    const uint32_t lanes = n[1] < BLOCK_B ? (1u << n[1]) - 1 : UINT32_MAX;
+    for (uint32_t r = 0; r < n[0]; r++) {
+        const float *from = block + r * BLOCK_B;
+        _mm512_mask_storeu_ps(out + r * out_stride, (__mmask16)lanes, _mm512_load_ps(from));
+        if (lanes >> TILE)
+            _mm512_mask_storeu_ps(out + r * out_stride + TILE, (__mmask16)(lanes >> TILE),
+                                  _mm512_load_ps(from + TILE));
+    }
+}
+
+static void dots_tiles(const struct op_dots *op)
+{
+    const uint32_t padded = (op->width + STEP - 1) & ~(STEP - 1);
+    struct tile_config config = {.palette = 1};
+    struct pack p;
+    for (uint32_t i = 0; i < 8; i++) {
+        config.column_bytes[i] = 64;
+        config.rows[i] = TILE;
+    }
+    __asm__ volatile("ldtilecfg %0" ::"m"(config));
+    for (uint32_t i = 0; i < op->n_a; i += BLOCK_A) {
+        pack_a(&p, op, i, padded);
+        for (uint32_t j = 0; j < op->n_b; j += BLOCK_B) {
+            const uint32_t n_b = op->n_b - j < BLOCK_B ? op->n_b - j : BLOCK_B;
+            pack_b(&p, op, j, padded);
+            for (uint32_t r = i; r < i + BLOCK_A && r < op->n_a; r += 2 * TILE) {
+                const uint32_t n_a = op->n_a - r < 2 * TILE ? op->n_a - r : 2 * TILE;
+                float *out = op->out + r * op->out_stride + j;
+                if (n_a == 2 * TILE && n_b == BLOCK_B)
+                    multiply(out, op->out_stride * sizeof(float), &p, r - i, padded);
+                else
+                    multiply_edge(out, op->out_stride, &p, r - i, padded,
+                                  (const uint32_t[2]){n_a, n_b});
+            }
+        }
+    }
+    __asm__ volatile("tilerelease" ::);
+}
+
+static void dots_amx(const struct op_dots *op)
+{
+    assert(op->width % TILE == 0);
+    if (op->width > WIDTH_MAX)
+        dots_avx512_run(op);
+    else
+        dots_tiles(op);
+}
+
+void ops_fill_amx_dots(struct ops *o)
+{
+    o->dots = dots_amx;
+}
