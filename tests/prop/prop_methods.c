@@ -2,6 +2,7 @@
  * for each method in the list, whatever it is: dense when its budget covers the context, the same
  * answer alone, in a crowd, with two threads and after a fork, reads counted, nothing allocated in
  * a step. What a single choice looks like is in tests/unit/test_choose.c. */
+#include "../unit/model_open.h"
 #include "base/mem.h"
 #include "methods/method.h"
 #include "saccade.h"
@@ -28,20 +29,9 @@ static const char text[] =
 static int load_model(void **state)
 {
     (void)state;
-    char path[4096];
-    const char *dir = getenv("SACCADE_MODELS"), *cache = getenv("XDG_CACHE_HOME");
-    if (dir)
-        snprintf(path, sizeof path, "%s/smollm2-135m.gguf", dir);
-    else if (cache)
-        snprintf(path, sizeof path, "%s/saccade/models/smollm2-135m.gguf", cache);
-    else
-        snprintf(path, sizeof path, "%s/.cache/saccade/models/smollm2-135m.gguf", getenv("HOME"));
-    const sac_model_params params = sac_model_params_default();
     sac_error err;
-    if (sac_model_load(&model, path, &params, &err) != SAC_OK) {
-        fprintf(stderr, "%s (make model NAME=smollm2-135m)\n", err.msg);
-        return -1;
-    }
+    model = model_open();
+    if (!model) return -1;
     n_vocab = sac_model_get_info(model).n_vocab;
     int32_t *tok;
     size_t n;

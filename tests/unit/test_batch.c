@@ -1,6 +1,7 @@
 /* test_batch.c: requests on a real small model (smollm2-135m): the tokens of a request are the same
  * alone, beside others, for every batch size, and in a pool so small that requests give way. */
 #include "base/mem.h"
+#include "model_open.h"
 #include "saccade.h"
 
 #include <setjmp.h>
@@ -42,19 +43,8 @@ struct answer {
 static int load_model(void **state)
 {
     (void)state;
-    char path[4096];
-    const char *dir = getenv("SACCADE_MODELS"), *cache = getenv("XDG_CACHE_HOME");
-    if (dir)
-        snprintf(path, sizeof path, "%s/smollm2-135m.gguf", dir);
-    else if (cache)
-        snprintf(path, sizeof path, "%s/saccade/models/smollm2-135m.gguf", cache);
-    else
-        snprintf(path, sizeof path, "%s/.cache/saccade/models/smollm2-135m.gguf", getenv("HOME"));
-    const sac_model_params params = sac_model_params_default();
-    sac_error err;
-    if (sac_model_load(&model, path, &params, &err) == SAC_OK) return 0;
-    fprintf(stderr, "%s (make model NAME=smollm2-135m)\n", err.msg);
-    return -1;
+    model = model_open();
+    return model ? 0 : -1;
 }
 
 static int free_model(void **state)

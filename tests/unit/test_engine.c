@@ -2,6 +2,7 @@
  * Comparisons are bit for bit: a row's result depends on the row alone (design D7). */
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "model_open.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +24,8 @@ static int32_t prompt[512];
 static const char text[] =
     "The eye does not glide along a line of print. It jumps, rests, and jumps again; what lies "
     "between two places of rest is never seen sharply, and yet the reader misses nothing. A page "
-    "of a novel takes some thirty such jumps, a page of law many more, because the reader goes back "
+    "of a novel takes some thirty such jumps, a page of law many more, because the reader goes "
+    "back "
     "to the words on which the meaning hangs. Nobody teaches a child to do this. The hand that "
     "wrote the sentence moved at one speed over every letter, and the eye that reads it spends its "
     "time where it pays. Old scribes knew it when they set the first letter of a chapter in red. "
@@ -32,17 +34,9 @@ static const char text[] =
 static int load_model(void **state)
 {
     (void)state;
-    char path[4096];
-    const char *dir = getenv("SACCADE_MODELS"), *cache = getenv("XDG_CACHE_HOME");
-    if (dir) snprintf(path, sizeof path, "%s/smollm2-135m.gguf", dir);
-    else if (cache) snprintf(path, sizeof path, "%s/saccade/models/smollm2-135m.gguf", cache);
-    else snprintf(path, sizeof path, "%s/.cache/saccade/models/smollm2-135m.gguf", getenv("HOME"));
-    const sac_model_params params = sac_model_params_default();
     sac_error err;
-    if (sac_model_load(&model, path, &params, &err) != SAC_OK) {
-        fprintf(stderr, "%s (make model NAME=smollm2-135m)\n", err.msg);
-        return -1;
-    }
+    model = model_open();
+    if (!model) return -1;
     n_vocab = sac_model_get_info(model).n_vocab;
     int32_t *tok;
     size_t n;
@@ -77,7 +71,8 @@ static void must(sac_status status, const sac_error *err)
 }
 
 /* Keeps the last logits of one sequence. */
-struct catch {
+struct catch
+{
     sac_seq seq;
     uint32_t n_seen;
     float *logits; /* [n_vocab] */
@@ -320,8 +315,10 @@ static void create_survives_every_failed_allocation(void **state)
         mem_fail_after(++n);
         status = sac_engine_create(&e, model, &p, &err);
         mem_fail_after(0);
-        if (status == SAC_OK) sac_engine_free(e);
-        else assert_int_equal(status, SAC_ERR_MEMORY);
+        if (status == SAC_OK)
+            sac_engine_free(e);
+        else
+            assert_int_equal(status, SAC_ERR_MEMORY);
         assert_true(n < 100);
     }
     assert_true(n > 3);
@@ -346,7 +343,8 @@ static void too_many_tokens_are_refused_with_both_counts(void **state)
     append(e, s, prompt, 4, SAC_ROW_PROMPT, SAC_WANT_NONE); /* just fits */
     const int32_t bad[] = {3, -1}, high[] = {(int32_t)n_vocab};
     must(sac_seq_truncate(e, s, 10, &err), &err);
-    assert_int_equal(sac_seq_append(e, s, bad, 2, SAC_ROW_PROMPT, SAC_WANT_NONE, &err), SAC_ERR_ARG);
+    assert_int_equal(sac_seq_append(e, s, bad, 2, SAC_ROW_PROMPT, SAC_WANT_NONE, &err),
+                     SAC_ERR_ARG);
     assert_int_equal(sac_seq_append(e, s, high, 1, SAC_ROW_PROMPT, SAC_WANT_NONE, &err),
                      SAC_ERR_ARG);
     assert_int_equal(sac_seq_truncate(e, s, 11, &err), SAC_ERR_ARG);

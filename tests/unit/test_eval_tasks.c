@@ -6,6 +6,7 @@
 #include "eval/needle.h"
 #include "eval/ruler.h"
 #include "eval/turns.h"
+#include "model_open.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -22,20 +23,9 @@ static struct haystack prose;
 static int load_model(void **state)
 {
     (void)state;
-    char path[4096];
-    const char *dir = getenv("SACCADE_MODELS"), *cache = getenv("XDG_CACHE_HOME");
-    if (dir)
-        snprintf(path, sizeof path, "%s/smollm2-135m.gguf", dir);
-    else if (cache)
-        snprintf(path, sizeof path, "%s/saccade/models/smollm2-135m.gguf", cache);
-    else
-        snprintf(path, sizeof path, "%s/.cache/saccade/models/smollm2-135m.gguf", getenv("HOME"));
-    const sac_model_params params = sac_model_params_default();
     sac_error err;
-    if (sac_model_load(&model, path, &params, &err) == SAC_OK)
-        return haystack_init_prose(&prose, 1, &err) == SAC_OK ? 0 : -1;
-    fprintf(stderr, "%s (make model NAME=smollm2-135m)\n", err.msg);
-    return -1;
+    model = model_open();
+    return model && haystack_init_prose(&prose, 1, &err) == SAC_OK ? 0 : -1;
 }
 
 static int free_model(void **state)

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "gguf_make.h"
+#include "model_open.h"
 
 #include "base/mem.h"
 #include "model/gguf.h"
@@ -327,15 +328,7 @@ static void test_check(void **state)
 static uint8_t *read_model(size_t *out_n)
 {
     char path[4096];
-    const char *models = getenv("SACCADE_MODELS"), *cache = getenv("XDG_CACHE_HOME");
-    const char *home = getenv("HOME"), *name = "smollm2-135m.gguf";
-    if (models)
-        snprintf(path, sizeof path, "%s/%s", models, name);
-    else if (cache)
-        snprintf(path, sizeof path, "%s/saccade/models/%s", cache, name);
-    else
-        snprintf(path, sizeof path, "%s/.cache/saccade/models/%s", home ? home : "", name);
-    FILE *f = fopen(path, "rb");
+    FILE *f = fopen(model_path(path), "rb");
     struct stat st;
     if (!f) {
         print_message("%s is absent: make model NAME=smollm2-135m\n", path);

@@ -3,6 +3,7 @@
  * hand; and that recording changes nothing. */
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "model_open.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -29,20 +30,8 @@ static int32_t prompt[512];
 static int load_model(void **state)
 {
     (void)state;
-    char path[4096];
-    const char *dir = getenv("SACCADE_MODELS"), *cache = getenv("XDG_CACHE_HOME");
-    if (dir)
-        snprintf(path, sizeof path, "%s/smollm2-135m.gguf", dir);
-    else if (cache)
-        snprintf(path, sizeof path, "%s/saccade/models/smollm2-135m.gguf", cache);
-    else
-        snprintf(path, sizeof path, "%s/.cache/saccade/models/smollm2-135m.gguf", getenv("HOME"));
-    const sac_model_params params = sac_model_params_default();
-    sac_error err;
-    if (sac_model_load(&model, path, &params, &err) != SAC_OK) {
-        fprintf(stderr, "%s (make model NAME=smollm2-135m)\n", err.msg);
-        return -1;
-    }
+    model = model_open();
+    if (!model) return -1;
     const sac_model_info info = sac_model_get_info(model);
     n_vocab = info.n_vocab;
     /* Words of all sorts: neighbours that differ give attention something to choose. */
