@@ -31,7 +31,6 @@ static void fill_ref(struct ops *o)
     ops_fill_ref_attn(o);
     ops_fill_ref_score(o);
     ops_fill_ref_dots(o);
-    ops_fill_ref_mass(o);
 }
 
 #if defined(__x86_64__)
@@ -56,7 +55,6 @@ static void fill_amx(struct ops *o)
     ops_fill_amx_attn(o);
     ops_fill_amx_linear(o);
     ops_fill_amx_dots(o);
-    ops_fill_amx_mass(o);
 }
 #elif defined(__aarch64__)
 static void fill_neon(struct ops *o)
