@@ -4,7 +4,8 @@
  * (groups of 16 outputs) two by two; for each pair, and for a GLU that is a group of gate and the
  * same of up, a chunk of 256 inputs is dequantised to 16 KiB of tiles, which stay in L1 while the
  * rows (up to ROWS_PASS) stream past them from L2. The vector units dequantise the pair that comes
- * next, and finish the sums that are done, between the products: the tile unit does not wait.
+ * next between the products, a little behind every block: the core looks ahead too little to mix
+ * larger pieces by itself.
  *
  * Precision. f16 where the CPU multiplies it (TDPFP16PS), which has 3 bits more than bf16. Its
  * range is made sufficient by powers of two: each input row is scaled so that its largest magnitude
@@ -147,7 +148,37 @@ static float row_shrink(const struct op_linear *op, uint32_t r, float scale)
     return shrink_of(_mm512_reduce_max_epu32(top));
 }
 
-/* A tile of 16 rows, block by block so that it is written from front to back. */
+/* One row's inputs of chunk `chunk_i` go to its line of each tile; those of the row below, which
+ * come from memory or from another core, are asked for meanwhile. */
+INLINE void round_chunk(const struct job *job, uint32_t r, uint32_t chunk_i, float scale,
+                        float shrink, const bool f16)
+{
+    const struct op_linear *op = job->op;
+    const uint32_t nb = layout_chunk_blocks(job->n_block, chunk_i), k0 = chunk_i * LAYOUT_CHUNK;
+    const float *below = op->x + (r + 1) * op->x_stride + k0;
+    uint8_t *line = x_tiles(job, chunk_i, r / (2 * TILE))[r / TILE % 2].bytes + r % TILE * 64;
+    for (uint32_t b = 0; b < nb; b++, line += 2 * sizeof(struct tile)) {
+        __m512 x0 = linear_load_x(op, r, k0 + b * LAYOUT_BLOCK, scale);
+        __m512 x1 = linear_load_x(op, r, k0 + b * LAYOUT_BLOCK + 16, scale);
+        _mm_prefetch((const char *)(below + b * LAYOUT_BLOCK), _MM_HINT_T0);
+        _mm_prefetch((const char *)(below + b * LAYOUT_BLOCK + 16), _MM_HINT_T0);
+        if (f16) {
+            x0 = _mm512_mul_ps(x0, _mm512_set1_ps(shrink));
+            x1 = _mm512_mul_ps(x1, _mm512_set1_ps(shrink));
+        }
+        _mm512_store_si512(line, round_inputs(f16, x0, x1));
+    }
+}
+
+static void clear_chunk(const struct job *job, uint32_t r, uint32_t chunk_i)
+{
+    const uint32_t nb = layout_chunk_blocks(job->n_block, chunk_i);
+    uint8_t *line = x_tiles(job, chunk_i, r / (2 * TILE))[r / TILE % 2].bytes + r % TILE * 64;
+    for (uint32_t b = 0; b < nb; b++) memset(line + b * 2 * sizeof(struct tile), 0, 64);
+}
+
+/* A tile of 16 rows, chunk by chunk: long enough pieces of a row for the core to fetch ahead, and
+ * tiles that stay in L1 until they are whole. */
 INLINE void round_tile(const struct job *job, uint32_t tile_i, const bool f16)
 {
     const struct op_linear *op = job->op;
@@ -160,19 +191,9 @@ INLINE void round_tile(const struct job *job, uint32_t tile_i, const bool f16)
         shrink[i] = f16 ? row_shrink(op, r0 + i, scale[i]) : 1;
         job->unscale[r0 + i] = 1 / shrink[i];
     }
-    for (uint32_t b = 0; b < job->n_block; b++) {
-        struct tile *dst = x_tiles(job, b / LAYOUT_BLOCKS, tile_i / 2) + b % LAYOUT_BLOCKS * 2;
-        uint8_t *line = dst[tile_i % 2].bytes;
-        for (uint32_t i = 0; i < n; i++) {
-            __m512 x0 = linear_load_x(op, r0 + i, b * LAYOUT_BLOCK, scale[i]);
-            __m512 x1 = linear_load_x(op, r0 + i, b * LAYOUT_BLOCK + 16, scale[i]);
-            if (f16) {
-                x0 = _mm512_mul_ps(x0, _mm512_set1_ps(shrink[i]));
-                x1 = _mm512_mul_ps(x1, _mm512_set1_ps(shrink[i]));
-            }
-            _mm512_store_si512(line + 64 * i, round_inputs(f16, x0, x1));
-        }
-        memset(line + 64 * n, 0, 64 * (TILE - n));
+    for (uint32_t c = 0; c < job->n_chunk; c++) {
+        for (uint32_t i = 0; i < n; i++) round_chunk(job, r0 + i, c, scale[i], shrink[i], f16);
+        for (uint32_t i = n; i < TILE; i++) clear_chunk(job, r0 + i, c);
     }
 }
 
@@ -233,46 +254,47 @@ struct source {
     const uint8_t *chunk;
     uint32_t nb; /* blocks in it */
     __m512 shrink;
+    struct affine affine; /* of the block and half at hand */
 };
 
-/* Block b, 64-byte aligned lines `dst` [16][64]. The same block of the group's next chunk is
- * fetched into L2. */
-INLINE void dequant_quant(struct tile *dst, const struct source *s, uint32_t b,
+/* A share of the block at p of the group's next chunk, of quad line j of 8, goes to L2. */
+INLINE void fetch_ahead(const uint8_t *p, const struct weight_layout l, const int j)
+{
+    for (uint32_t i = 64 * (uint32_t)j; i < layout_full_chunk_bytes(l) / LAYOUT_BLOCKS; i += 512)
+        _mm_prefetch((const char *)p + layout_full_chunk_bytes(l) + i, _MM_HINT_T1);
+}
+
+/* Quad line j of block b: 2 lines of 64 bytes of the tile. Those of a block come in rising order,
+ * as line 0 (and 4) sets the scales. */
+INLINE void dequant_quant(struct tile *dst, struct source *s, uint32_t b, const int j,
                           const enum quant_type type, const bool f16)
 {
     const struct weight_layout l = weight_layout_of(type);
-    const float offset = l.iq4 ? LAYOUT_IQ4_OFFSET : l.offset;
     const uint8_t *p = s->chunk + layout_scale_bytes(l, s->nb) + b * layout_block_bytes(l);
-    for (uint32_t i = 0; i < layout_block_bytes(l) + 64; i += 64)
-        _mm_prefetch((const char *)p + layout_full_chunk_bytes(l) + i, _MM_HINT_T1);
-    __m512i q[8];
-    decode_block(q, p, l);
-    const struct decoded_scales scales = decode_scales(s->chunk, l, b);
-    struct affine a = {0};
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; j++) {
-        if (j == 0 || (j == 4 && decode_halves(l))) {
-            const int h = j / 4;
-            const __m512 plus =
-                decode_has_plus(l) ? _mm512_mul_ps(scales.plus[h], s->shrink) : _mm512_setzero_ps();
-            a = affine_of(f16, _mm512_mul_ps(scales.scale[h], s->shrink), plus, offset);
-        }
-        const __m512i even = _mm512_and_si512(q[j], _mm512_set1_epi16(0xff));
-        const __m512i odd = _mm512_srli_epi16(q[j], 8);
-        _mm512_store_si512(dst->bytes + 128 * j, dequant_pairs(f16, even, &a));
-        _mm512_store_si512(dst->bytes + 128 * j + 64, dequant_pairs(f16, odd, &a));
+    fetch_ahead(p, l, j);
+    if (j == 0 || (j == 4 && decode_halves(l))) {
+        const struct decoded_scales scales = decode_scales(s->chunk, l, b);
+        const float offset = l.iq4 ? LAYOUT_IQ4_OFFSET : l.offset;
+        const __m512 plus =
+            decode_has_plus(l) ? _mm512_mul_ps(scales.plus[j / 4], s->shrink) : _mm512_setzero_ps();
+        s->affine = affine_of(f16, _mm512_mul_ps(scales.scale[j / 4], s->shrink), plus, offset);
     }
+    const __m512i q = decode_quad(p, l, j);
+    const __m512i even = _mm512_and_si512(q, _mm512_set1_epi16(0xff));
+    const __m512i odd = _mm512_srli_epi16(q, 8);
+    _mm512_store_si512(dst->bytes + 128 * j, dequant_pairs(f16, even, &s->affine));
+    _mm512_store_si512(dst->bytes + 128 * j + 64, dequant_pairs(f16, odd, &s->affine));
 }
 
-INLINE void dequant_dense(struct tile *dst, const struct source *s, uint32_t b,
+INLINE void dequant_dense(struct tile *dst, struct source *s, uint32_t b, const int quad,
                           const enum quant_type type, const bool f16)
 {
     const struct weight_layout l = weight_layout_of(type);
     const uint8_t *p = s->chunk + b * layout_block_bytes(l);
-    for (uint32_t i = 0; i < layout_block_bytes(l); i += 64)
-        _mm_prefetch((const char *)p + layout_full_chunk_bytes(l) + i, _MM_HINT_T1);
-    for (uint32_t i = 0; i < 16; i++) {
-        const uint32_t j = i / 2, h = i % 2;
+    const uint32_t j = (uint32_t)quad;
+    fetch_ahead(p, l, quad);
+    for (uint32_t h = 0; h < 2; h++) {
+        const uint32_t i = 2 * j + h;
         __m512 w[2];
         if (type == QUANT_F32) {
             w[0] = _mm512_loadu_ps(p + 64 * (4 * j + h));
@@ -285,17 +307,27 @@ INLINE void dequant_dense(struct tile *dst, const struct source *s, uint32_t b,
     }
 }
 
-typedef void (*dequant_fn)(struct tile *dst, const struct source *s, uint32_t b);
+/* Quad line j of a block has a function of its own, in which shifts and masks are constants. */
+typedef void (*dequant_fn)(struct tile *dst, struct source *s, uint32_t b);
 
-#define DEQUANT(kind, TYPE)                                                                        \
-    static void TYPE##_f16(struct tile *dst, const struct source *s, uint32_t b)                   \
+#define DEQUANT_LINE(kind, TYPE, j)                                                                \
+    static void TYPE##_f16_##j(struct tile *dst, struct source *s, uint32_t b)                     \
     {                                                                                              \
-        dequant_##kind(dst, s, b, QUANT_##TYPE, true);                                             \
+        dequant_##kind(dst, s, b, j, QUANT_##TYPE, true);                                          \
     }                                                                                              \
-    static void TYPE##_bf16(struct tile *dst, const struct source *s, uint32_t b)                  \
+    static void TYPE##_bf16_##j(struct tile *dst, struct source *s, uint32_t b)                    \
     {                                                                                              \
-        dequant_##kind(dst, s, b, QUANT_##TYPE, false);                                            \
+        dequant_##kind(dst, s, b, j, QUANT_##TYPE, false);                                         \
     }
+#define DEQUANT(kind, TYPE)                                                                        \
+    DEQUANT_LINE(kind, TYPE, 0)                                                                    \
+    DEQUANT_LINE(kind, TYPE, 1)                                                                    \
+    DEQUANT_LINE(kind, TYPE, 2)                                                                    \
+    DEQUANT_LINE(kind, TYPE, 3)                                                                    \
+    DEQUANT_LINE(kind, TYPE, 4)                                                                    \
+    DEQUANT_LINE(kind, TYPE, 5)                                                                    \
+    DEQUANT_LINE(kind, TYPE, 6)                                                                    \
+    DEQUANT_LINE(kind, TYPE, 7)
 
 DEQUANT(dense, F32)
 DEQUANT(dense, F16)
@@ -313,81 +345,16 @@ DEQUANT(quant, Q6_K)
 DEQUANT(quant, IQ4_NL)
 DEQUANT(quant, IQ4_XS)
 
-#define ROW(TYPE) [QUANT_##TYPE] = {TYPE##_bf16, TYPE##_f16}
+#define LINES(name)                                                                                \
+    {                                                                                              \
+        name##_0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7             \
+    }
+#define ROW(TYPE) [QUANT_##TYPE] = {LINES(TYPE##_bf16), LINES(TYPE##_f16)}
 
-/* [type][f16] */
-static const dequant_fn dequant[QUANT_BF16 + 1][2] = {
+/* [type][f16][quad line] */
+static const dequant_fn dequant[QUANT_BF16 + 1][2][8] = {
     ROW(F32),  ROW(F16),  ROW(BF16), ROW(Q4_0), ROW(Q4_1), ROW(Q5_0),   ROW(Q5_1),  ROW(Q8_0),
     ROW(Q2_K), ROW(Q3_K), ROW(Q4_K), ROW(Q5_K), ROW(Q6_K), ROW(IQ4_NL), ROW(IQ4_XS)};
-
-/* ---- Products -----------------------------------------------------------------------------------
- */
-
-/* sums += x * w over nb blocks of two row tiles and two columns, or one where `rows2`, `cols2` say
- * so; they begin at zero if `first`. */
-struct product {
-    const struct tile *x, *w; /* [nb, 2] */
-    struct sums *sums;
-    uint32_t nb;
-    bool first, rows2, cols2;
-};
-
-INLINE void multiply(const struct product *k, const bool f16, const bool rows2, const bool cols2)
-{
-    struct sums *s = k->sums;
-    if (k->first) {
-        TILE_ZERO(0);
-        if (cols2) TILE_ZERO(1);
-        if (rows2) TILE_ZERO(2);
-        if (rows2 && cols2) TILE_ZERO(3);
-    } else {
-        TILE_LOAD(0, &s->at[0][0]);
-        if (cols2) TILE_LOAD(1, &s->at[0][1]);
-        if (rows2) TILE_LOAD(2, &s->at[1][0]);
-        if (rows2 && cols2) TILE_LOAD(3, &s->at[1][1]);
-    }
-    const struct tile *x = k->x, *w = k->w;
-    for (uint32_t b = 0; b < k->nb; b++, x += 2, w += 2) {
-        TILE_LOAD(4, x);
-        TILE_LOAD(6, w);
-        TILE_FMA(f16, 0, 4, 6);
-        if (cols2) {
-            TILE_LOAD(7, w + 1);
-            TILE_FMA(f16, 1, 4, 7);
-        }
-        if (rows2) {
-            TILE_LOAD(5, x + 1);
-            TILE_FMA(f16, 2, 5, 6);
-        }
-        if (rows2 && cols2) TILE_FMA(f16, 3, 5, 7);
-    }
-    TILE_STORE(0, &s->at[0][0]);
-    if (cols2) TILE_STORE(1, &s->at[0][1]);
-    if (rows2) TILE_STORE(2, &s->at[1][0]);
-    if (rows2 && cols2) TILE_STORE(3, &s->at[1][1]);
-}
-
-INLINE void multiply_shape(const struct product *k, const bool f16)
-{
-    if (k->rows2 && k->cols2)
-        multiply(k, f16, true, true);
-    else if (k->rows2)
-        multiply(k, f16, true, false);
-    else if (k->cols2)
-        multiply(k, f16, false, true);
-    else
-        multiply(k, f16, false, false);
-}
-
-static void multiply_f16(const struct product *k)
-{
-    multiply_shape(k, true);
-}
-
-static void multiply_bf16(const struct product *k)
-{
-    multiply_shape(k, false);
-}
 
 /* ---- Items --------------------------------------------------------------------------------------
  * An item is some pairs of columns; its steps are (pair, chunk) in an order that suits the caches:
@@ -398,8 +365,8 @@ struct step {
     uint32_t n_col;           /* 2, or 1 for the last pair of an odd number */
     struct linear_unit unit[2];
     struct source source[2];
-    dequant_fn dequant[2];
-    struct tile *w; /* [LAYOUT_BLOCKS, 2] */
+    const dequant_fn *dequant[2]; /* [8] */
+    struct tile *w;               /* [LAYOUT_BLOCKS, 2] */
 };
 
 struct item {
@@ -447,14 +414,106 @@ static void open_step(struct step *st, const struct item *it, uint32_t i)
     for (uint32_t c = 0; c < st->n_col; c++) open_source(st, job, c);
 }
 
-/* Part i of n of a step's tiles. */
-static void fill_step(const struct step *st, uint32_t i, uint32_t n)
+/* Quad lines of a step, in the order in which fill_line wants them. */
+static uint32_t step_lines(const struct step *st)
 {
-    const uint32_t all = st->source[0].nb * st->n_col;
-    for (uint32_t at = all * i / n; at < all * (i + 1) / n; at++) {
-        const uint32_t col = at % st->n_col, b = at / st->n_col;
-        st->dequant[col](st->w + 2 * b + col, &st->source[col], b);
+    return st->source[0].nb * st->n_col * 8;
+}
+
+static void fill_line(struct step *st, uint32_t i)
+{
+    const uint32_t two = st->n_col - 1, col = i / 8 & two, b = i / 8 >> two;
+    st->dequant[col][i % 8](st->w + 2 * b + col, &st->source[col], b);
+}
+
+/* ---- Chores -------------------------------------------------------------------------------------
+ * What is done besides the products, in small pieces: one call of do_chores behind each block of
+ * products. A call does a fixed number of each kind while there are any: more elaborate rates cost
+ * branches that the core guesses wrong, and then the tile unit waits. */
+
+struct chores {
+    struct step *next; /* to be dequantised */
+    uint32_t line, n_line, lines_per_call;
+    const char *x; /* input of the next chunk to fetch to L2 */
+    uint32_t x_per_call;
+};
+
+static void do_chores(struct chores *c)
+{
+    for (uint32_t i = 0; i < c->lines_per_call && c->line < c->n_line; i++)
+        fill_line(c->next, c->line++);
+    for (uint32_t i = 0; i < c->x_per_call; i++, c->x += 64) _mm_prefetch(c->x, _MM_HINT_T1);
+}
+
+/* ---- Products -----------------------------------------------------------------------------------
+ */
+
+/* sums += x * w over nb blocks of two row tiles and two columns, or one where `rows2`, `cols2` say
+ * so; they begin at zero if `first`. */
+struct product {
+    const struct tile *x, *w; /* [nb, 2] */
+    struct sums *sums;
+    struct chores *chores;
+    uint32_t nb;
+    bool first, rows2, cols2;
+};
+
+INLINE void multiply(const struct product *k, const bool f16, const bool rows2, const bool cols2)
+{
+    struct sums *s = k->sums;
+    if (k->first) {
+        TILE_ZERO(0);
+        if (cols2) TILE_ZERO(1);
+        if (rows2) TILE_ZERO(2);
+        if (rows2 && cols2) TILE_ZERO(3);
+    } else {
+        TILE_LOAD(0, &s->at[0][0]);
+        if (cols2) TILE_LOAD(1, &s->at[0][1]);
+        if (rows2) TILE_LOAD(2, &s->at[1][0]);
+        if (rows2 && cols2) TILE_LOAD(3, &s->at[1][1]);
     }
+    const struct tile *x = k->x, *w = k->w;
+    for (uint32_t b = 0; b < k->nb; b++, x += 2, w += 2) {
+        TILE_LOAD(4, x);
+        TILE_LOAD(6, w);
+        TILE_FMA(f16, 0, 4, 6);
+        if (cols2) {
+            TILE_LOAD(7, w + 1);
+            TILE_FMA(f16, 1, 4, 7);
+        }
+        if (rows2) {
+            TILE_LOAD(5, x + 1);
+            TILE_FMA(f16, 2, 5, 6);
+        }
+        if (rows2 && cols2) TILE_FMA(f16, 3, 5, 7);
+        do_chores(k->chores);
+    }
+    TILE_STORE(0, &s->at[0][0]);
+    if (cols2) TILE_STORE(1, &s->at[0][1]);
+    if (rows2) TILE_STORE(2, &s->at[1][0]);
+    if (rows2 && cols2) TILE_STORE(3, &s->at[1][1]);
+}
+
+INLINE void multiply_shape(const struct product *k, const bool f16)
+{
+    if (k->rows2 && k->cols2)
+        multiply(k, f16, true, true);
+    else if (k->rows2)
+        multiply(k, f16, true, false);
+    else if (k->cols2)
+        multiply(k, f16, false, true);
+    else
+        multiply(k, f16, false, false);
+}
+
+static void multiply_f16(const struct product *k)
+{
+    multiply_shape(k, true);
+}
+
+static void multiply_bf16(const struct product *k)
+{
+    multiply_shape(k, false);
 }
 
 static __m512 unscale_of(const struct job *job, struct linear_unit unit)
@@ -498,37 +557,45 @@ static void finish(const struct job *job, const struct step *st, uint32_t r2,
     }
 }
 
-/* The input of the next chunk goes to L2, a share per step and row pair. */
-static void prefetch_x(const struct item *it, const struct step *st, uint32_t r2)
+/* The input of the next chunk goes to L2, of each row pair a share in each pair of columns. */
+static void plan_fetch(struct chores *c, const struct item *it, const struct step *st, uint32_t r2)
 {
-    const uint32_t lines = LAYOUT_BLOCKS * 2 * TILE;
-    const char *next = (const char *)x_tiles(it->job, st->chunk_i + 1, r2);
-    const uint32_t end = lines * (st->pair_i + 1) / it->n_pair;
-    for (uint32_t i = lines * st->pair_i / it->n_pair; i < end; i++)
-        _mm_prefetch(next + 64 * i, _MM_HINT_T1);
+    const uint32_t n_line = LAYOUT_BLOCKS * 2 * TILE, share = it->n_pair * st->source[0].nb;
+    c->x_per_call = 0;
+    if (it->by_pair || st->chunk_i + 1 == it->job->n_chunk) return;
+    c->x = (const char *)x_tiles(it->job, st->chunk_i + 1, r2) +
+           (size_t)64 * (n_line * st->pair_i / it->n_pair);
+    c->x_per_call = (n_line + share - 1) / share;
 }
 
 /* All row pairs of the pass times the pair's chunk; meanwhile `next` (or NULL) is dequantised. */
-static void run_step(const struct item *it, const struct step *st, const struct step *next)
+static void run_step(const struct item *it, const struct step *st, struct step *next)
 {
     const struct job *job = it->job;
     const bool last = st->chunk_i + 1 == job->n_chunk;
+    const uint32_t n_call = it->n_row2 * st->source[0].nb;
     struct sums *sums = it->sums + (it->by_pair ? 0 : (size_t)st->pair_i * it->n_row2);
-    struct product k = {
-        .w = st->w, .nb = st->source[0].nb, .first = st->chunk_i == 0, .cols2 = st->n_col == 2};
+    struct chores chores = {.next = next, .n_line = next ? step_lines(next) : 0};
+    chores.lines_per_call = (chores.n_line + n_call - 1) / n_call;
+    struct product k = {.w = st->w,
+                        .chores = &chores,
+                        .nb = st->source[0].nb,
+                        .first = st->chunk_i == 0,
+                        .cols2 = st->n_col == 2};
     for (uint32_t i = 0; i < it->n_row2; i++) {
         k.x = x_tiles(job, st->chunk_i, it->r0 + i);
         k.sums = sums + i;
-        k.rows2 = (2 * (it->r0 + i) + 1) * TILE < job->op->n_row;
+        k.rows2 = (it->r0 + i) * 2 * TILE + TILE < job->op->n_row;
+        plan_fetch(&chores, it, st, it->r0 + i);
         if (job->f16)
             multiply_f16(&k);
         else
             multiply_bf16(&k);
-        if (next) fill_step(next, i, it->n_row2);
-        if (!it->by_pair && !last) prefetch_x(it, st, it->r0 + i);
+        /* A row pair later, so that the sums have left the store buffer. */
         if (last && i > 0) finish(job, st, it->r0 + i - 1, k.sums - 1);
     }
     if (last) finish(job, st, it->r0 + it->n_row2 - 1, k.sums);
+    assert(chores.line == chores.n_line);
 }
 
 static uint32_t row_pairs(uint32_t n_row)
@@ -559,7 +626,7 @@ static void run_item(void *arg, uint32_t item_i, uint32_t worker_i)
         const uint32_t n_step = it.n_pair * job->n_chunk;
         struct step step[2];
         open_step(&step[0], &it, 0);
-        fill_step(&step[0], 0, 1);
+        for (uint32_t i = 0; i < step_lines(&step[0]); i++) fill_line(&step[0], i);
         for (uint32_t i = 0; i < n_step; i++) {
             struct step *next = i + 1 < n_step ? &step[(i + 1) % 2] : NULL;
             if (next) open_step(next, &it, i + 1);
