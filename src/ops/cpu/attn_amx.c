@@ -330,7 +330,7 @@ static void copy_halves(uint16_t *dst, const uint8_t *src, size_t n, bool to_bf1
     }
 }
 
-/* Keys of a gathered page, zeros in slots that are not to be seen; fetches the next such page. */
+/* Keys of a gathered page, zeros in slots that are not to be seen; fetches those of the next step. */
 static void gather_keys(uint16_t *dst, const struct page_geom *g, const struct attn_page *page,
                         bool f16)
 {
@@ -338,7 +338,7 @@ static void gather_keys(uint16_t *dst, const struct page_geom *g, const struct a
     memset(dst, 0, page->begin * d * 2);
     for (uint32_t i = page->begin, n; i < page->end; i += n) {
         n = attn_neighbours(page, i);
-        for (uint32_t j = i; j < i + n; j++) attn_fetch_token(g, page, j + PAGE_TOK);
+        for (uint32_t j = i; j < i + n; j++) attn_fetch_key(g, page, j + STEP_TOK);
         const struct attn_tokens tok = {page->tok[i] % PAGE_TOK, n};
         const uint8_t *from = attn_page_of(g, page, i);
         if (g->type_k == SAC_KV_Q8)
@@ -439,6 +439,7 @@ static void gather_values(uint16_t *dst, const struct page_geom *g, const struct
     memset(dst, 0, page->begin * d * 2);
     for (uint32_t i = page->begin; i < page->end; i++) {
         struct attn_page whole = {.form = PAGE_SEALED};
+        attn_fetch_value(g, page, i + STEP_TOK);
         whole.bytes = attn_page_of(g, page, i);
         const struct value_source s = page_values(g, &whole, f16);
         for (uint32_t c = 0; c < d; c += 32)

@@ -82,7 +82,8 @@ static void page_to_f32(float *dst, const struct page_geom *g, const struct attn
     memset(dst, 0, page->begin * d * sizeof *dst);
     for (uint32_t i = page->begin, n; i < page->end; i += n) {
         n = attn_neighbours(page, i);
-        for (uint32_t j = i; j < i + n && !values; j++) attn_fetch_token(g, page, j + PAGE_TOK);
+        for (uint32_t j = i; j < i + n && !values; j++) attn_fetch_key(g, page, j + PAGE_TOK);
+        for (uint32_t j = i; j < i + n && values; j++) attn_fetch_value(g, page, j + PAGE_TOK);
         tokens_to_f32(dst + i * d, g, page, attn_page_of(g, page, i),
                       (struct attn_tokens){page->tok[i] % PAGE_TOK, n}, values);
     }
@@ -360,7 +361,7 @@ static size_t narrow_bytes(const struct page_geom *g, uint32_t group)
 }
 
 /* Fetches bytes at .. at + n - 1 of the page two behind page j; gathered pages fetch their own. */
-static void fetch_ahead(const struct attn_chunk *c, uint32_t j, size_t at, size_t n)
+ATTN_FETCH fetch_ahead(const struct attn_chunk *c, uint32_t j, size_t at, size_t n)
 {
     if (j + 2 < c->n_page && !c->page[j + 2].tok) attn_fetch_bytes(c->page[j + 2].bytes + at, n);
 }
