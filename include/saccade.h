@@ -210,6 +210,8 @@ typedef struct sac_engine_stats {
     uint64_t n_select;        /* choices made: one per decode row, layer and KV head that asked */
     uint64_t n_select_dense;  /* of these: everything was read */
     uint64_t n_select_nan;    /* of these: because of a NaN or infinity in a query or key */
+    uint64_t n_select_proved; /* of these: came with a proof of the softmax mass that is read */
+    double mass_proved;       /* sum of the shares that were proved */
     uint64_t n_page_dropped;  /* given back by methods that evict */
     uint64_t n_tok_seen, n_tok_read; /* tokens before the own page, and those read, by decode rows */
     /* Prompt rows in layers without a window: pairs of a row and a key that it may see, over all

@@ -15,6 +15,12 @@ def range_of(param):
     return text + " tokens, or a share of the context (5%)" if param["type"] == "budget" else text
 
 
+def file_of(method, methods):
+    """The page's name; methods of two kinds may share theirs."""
+    kinds = [m["kind"] for m in methods if m["name"] == method["name"]]
+    return f"{method['name']}-{method['kind']}.md" if len(kinds) > 1 else f"{method['name']}.md"
+
+
 def page_of(method):
     lines = [f"# {method['name']}", "", f"A {method['kind']} method: {method['summary']}.", "",
              method["about"], ""]
@@ -36,7 +42,7 @@ def readme_of(methods):
     lines = ["# Attention methods", "", "Made from the program's own list by `tools/make_methods.py`.",
              "How to write one: [adding_a_method.md](../adding_a_method.md).", "",
              "| method | kind | reads |", "|---|---|---|"]
-    lines += [f"| [{m['name']}]({m['name']}.md) | {m['kind']} | {m['summary']} |" for m in methods]
+    lines += [f"| [{m['name']}]({file_of(m, methods)}) | {m['kind']} | {m['summary']} |" for m in methods]
     return "\n".join(lines) + "\n"
 
 
@@ -45,7 +51,7 @@ def pages(program):
     told = subprocess.run([program, "methods", "-o", "json"], check=True, capture_output=True,
                           text=True)
     methods = json.loads(told.stdout)
-    return {"README.md": readme_of(methods), **{f"{m['name']}.md": page_of(m) for m in methods}}
+    return {"README.md": readme_of(methods), **{file_of(m, methods): page_of(m) for m in methods}}
 
 
 def main(program, folder):

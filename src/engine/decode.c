@@ -24,11 +24,13 @@
 
 struct decode_lane {
     uint64_t side_bytes;
+    float mass_proved;
     bool asked, dense, not_finite;
 };
 
 struct decode_list { /* of one run, while it is made */
     uint32_t *page, *tok;
+    float *logw; /* NULL: tokens have no weights, and whole pages need not be tokens */
     uint32_t n_page, n_tok;
 };
 
@@ -63,6 +65,13 @@ sac_status decode_init(sac_engine *e, sac_error *err)
 static size_t lane_count(const sac_engine *e)
 {
     return (size_t)e->pool.geom.n_layer * e->pool.geom.n_kv_head;
+}
+
+static bool has_weights(const struct decode *d)
+{
+    for (uint32_t i = 0; i < d->n_method; i++)
+        if (d->method[i].spec.method->weighs) return true;
+    return false;
 }
 
 static bool has_token_grain(const struct decode *d)
@@ -113,6 +122,10 @@ void decode_plan(sac_engine *e, struct arena *a)
                  ? arena_take(a, n_lane * e->pool.max_page * PAGE_TOK, sizeof *d->tok)
                  : NULL;
     d->tok_ptr = arena_take(a, n_seq * (g->n_kv_head + 1), sizeof *d->tok_ptr);
+    if (has_weights(d)) {
+        d->logw = arena_take(a, n_lane * e->pool.max_page * PAGE_TOK, sizeof *d->logw);
+        d->list_logw = arena_take(a, n_lane * e->pool.max_page * PAGE_TOK, sizeof *d->list_logw);
+    }
     d->lane = arena_take(a, n_lane, sizeof *d->lane);
     const size_t n_plan = d->evicts ? n_seq : 0, n_range = e->pool.max_page / 2 + 1;
     d->plan = arena_take(a, n_plan, sizeof *d->plan);
@@ -300,17 +313,17 @@ static struct method_lane make_lane(const struct select_call *c, uint32_t run_i,
     };
 }
 
-static const struct method_decode *run_hooks(const sac_engine *e, const struct attn_run *run)
+static const struct method *run_method(const sac_engine *e, const struct attn_run *run)
 {
     const uint32_t seq_i = e->batch.seq_i[run->row0];
-    return e->decode.method[e->seqs[seq_i].decode_i].spec.method->decode;
+    return e->decode.method[e->seqs[seq_i].decode_i].spec.method;
 }
 
 static void see_lane(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct select_call *c = arg;
     const uint32_t n_kv_head = c->e->pool.geom.n_kv_head, run_i = item_i / n_kv_head;
-    const struct method_decode *hooks = run_hooks(c->e, &c->e->batch.run[run_i]);
+    const struct method_decode *hooks = run_method(c->e, &c->e->batch.run[run_i])->decode;
     if (!hooks || !hooks->see) return;
     const struct method_lane lane = make_lane(c, run_i, item_i % n_kv_head, worker_i);
     hooks->see(&lane);
@@ -318,8 +331,9 @@ static void see_lane(void *arg, uint32_t item_i, uint32_t worker_i)
 
 /* A decode row's choice. */
 static void ask(const sac_engine *e, const struct method_lane *lane, uint32_t item_i,
-                const struct method_decode *hooks)
+                const struct method *method)
 {
+    const struct method_decode *hooks = method->decode;
     const struct decode *d = &e->decode;
     struct decode_lane *answer = &d->lane[item_i];
     *answer = (struct decode_lane){.dense = true};
@@ -329,11 +343,16 @@ static void ask(const sac_engine *e, const struct method_lane *lane, uint32_t it
     if (answer->not_finite) return;
     struct method_pick pick = {.mask = d->mask + (size_t)item_i * e->pool.max_page};
     memset(pick.mask, 0, lane->pos / PAGE_TOK * sizeof *pick.mask);
+    if (method->weighs) {
+        pick.logw = d->logw + (size_t)item_i * e->pool.max_page * PAGE_TOK;
+        memset(pick.logw, 0, lane->pos / PAGE_TOK * PAGE_TOK * sizeof *pick.logw);
+    }
     hooks->select(lane, &pick);
     assert(pick.dense || !pick.not_finite);
     answer->dense = pick.dense;
     answer->not_finite = pick.not_finite;
     answer->side_bytes = pick.side_bytes;
+    answer->mass_proved = pick.mass_proved;
 }
 
 /* The run's last rows become past. */
@@ -353,23 +372,32 @@ static void select_lane(void *arg, uint32_t item_i, uint32_t worker_i)
     const sac_engine *e = c->e;
     const uint32_t n_kv_head = e->pool.geom.n_kv_head, run_i = item_i / n_kv_head;
     const struct method_lane lane = make_lane(c, run_i, item_i % n_kv_head, worker_i);
-    if (run_i < e->batch.n_decode) ask(e, &lane, item_i, run_hooks(e, &e->batch.run[run_i]));
+    if (run_i < e->batch.n_decode) ask(e, &lane, item_i, run_method(e, &e->batch.run[run_i]));
     keep_queries(&e->decode, &lane);
 }
 
-/* A lane's mask as whole pages and single tokens; NULL: all pages that are there. */
-static void list_lane(struct decode_list *list, const uint32_t *mask, const page_id *table,
-                      uint32_t n_page)
+/* What a lane reads. */
+struct lane_marks {
+    const uint32_t *mask; /* NULL: all pages that are there */
+    const float *logw;    /* of the tokens, or NULL */
+    const page_id *table;
+};
+
+/* A lane's marks as whole pages and single tokens. */
+static void list_lane(struct decode_list *list, const struct lane_marks *m, uint32_t n_page)
 {
     for (uint32_t p = 0; p < n_page; p++) {
-        const uint32_t word = mask ? mask[p] : UINT32_MAX;
-        if (table[p] == PAGE_NONE) continue;
-        if (word == UINT32_MAX) {
+        const uint32_t word = m->mask ? m->mask[p] : UINT32_MAX;
+        if (m->table[p] == PAGE_NONE) continue;
+        if (word == UINT32_MAX && !m->logw) {
             list->page[list->n_page++] = p;
             continue;
         }
-        for (uint32_t left = word; left; left &= left - 1)
-            list->tok[list->n_tok++] = p * PAGE_TOK + (uint32_t)__builtin_ctz(left);
+        for (uint32_t left = word; left; left &= left - 1) {
+            const uint32_t tok = p * PAGE_TOK + (uint32_t)__builtin_ctz(left);
+            if (m->logw) list->logw[list->n_tok] = m->logw[tok];
+            list->tok[list->n_tok++] = tok;
+        }
     }
 }
 
@@ -385,6 +413,7 @@ static void list_run(void *arg, uint32_t run_i, uint32_t worker_i)
     struct decode_list list = {
         .page = d->page + lane0 * max_page,
         .tok = d->tok ? d->tok + lane0 * max_page * PAGE_TOK : NULL,
+        .logw = run_method(e, run)->weighs ? d->list_logw + lane0 * max_page * PAGE_TOK : NULL,
     };
     bool is_dense = !e->seqs[e->batch.seq_i[run->row0]].has_gaps;
     (void)worker_i;
@@ -393,8 +422,14 @@ static void list_run(void *arg, uint32_t run_i, uint32_t worker_i)
     for (size_t h = 0; h < n_kv_head; h++) {
         d->page_ptr[ptr0 + h] = list.n_page;
         d->tok_ptr[ptr0 + h] = list.n_tok;
-        list_lane(&list, d->lane[lane0 + h].dense ? NULL : d->mask + (lane0 + h) * max_page,
-                  run->table + h * run->table_stride, run->pos0 / PAGE_TOK);
+        const size_t lane_i = lane0 + h;
+        const bool all = d->lane[lane_i].dense;
+        list_lane(&list,
+                  &(struct lane_marks){
+                      .mask = all ? NULL : d->mask + lane_i * max_page,
+                      .logw = all || !list.logw ? NULL : d->logw + lane_i * max_page * PAGE_TOK,
+                      .table = run->table + h * run->table_stride},
+                  run->pos0 / PAGE_TOK);
     }
     d->page_ptr[ptr0 + n_kv_head] = list.n_page;
     d->tok_ptr[ptr0 + n_kv_head] = list.n_tok;
@@ -403,6 +438,7 @@ static void list_run(void *arg, uint32_t run_i, uint32_t worker_i)
     if (list.n_tok == 0) return;
     run->select_tok = list.tok;
     run->select_tok_ptr = d->tok_ptr + ptr0;
+    run->select_logw = list.logw;
 }
 
 /* Gives back the pages of which an evicting method has marked nothing. */
@@ -468,6 +504,8 @@ static void count_choices(sac_engine *e)
         d->layer_side_bytes += d->lane[i].side_bytes;
         e->stats.n_select += d->lane[i].asked;
         e->stats.n_select_dense += d->lane[i].asked && d->lane[i].dense;
+        e->stats.n_select_proved += d->lane[i].mass_proved > 0;
+        e->stats.mass_proved += (double)d->lane[i].mass_proved;
         e->stats.n_select_nan += d->lane[i].not_finite;
     }
     e->stats.side_bytes_read += d->layer_side_bytes;
@@ -482,6 +520,7 @@ void decode_select(sac_engine *e, uint32_t layer, uint32_t window)
     for (uint32_t i = 0; i < e->batch.n_decode; i++) {
         struct attn_run *run = &e->batch.run[i];
         run->select = run->select_ptr = run->select_tok = run->select_tok_ptr = NULL;
+        run->select_logw = NULL;
     }
     /* A layer with a window of its own reads little already. */
     if (d->is_dense || window > 0) return;

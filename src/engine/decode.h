@@ -39,6 +39,7 @@ struct decode {
     uint32_t *page;          /* [n_seq_max][n_kv_head * max_page] lists for the attention op */
     uint32_t *page_ptr;      /* [n_seq_max][n_kv_head + 1] */
     uint32_t *tok, *tok_ptr; /* the same for single tokens, [n_seq_max][n_kv_head * n_ctx] */
+    float *logw, *list_logw; /* [n_seq_max][n_kv_head][n_ctx] as chosen, as listed; NULL: none */
     /* What prompt rows of sequences with gaps read: [n_seq_max] plans of one tile and n_kv_head
      * lists. */
     struct attn_plan *plan;

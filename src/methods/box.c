@@ -17,8 +17,7 @@ size_t box_bytes(const struct method_shape *s, enum box kind)
     return in_page(s, kind) ? 0 : (size_t)s->geom->head_dim * 4;
 }
 
-/* The nearest f16 at or below x, or at or above it. */
-static uint16_t half_toward(float x, bool up)
+uint16_t box_half(float x, bool up)
 {
     uint16_t h = f32_to_f16(x);
     const float rounded = f16_to_f32(h);
@@ -41,8 +40,8 @@ void box_seal(uint8_t *side, const struct method_shape *s, enum box kind, const 
             hi = x > hi ? x : hi;
         }
         if (kind == BOX_BOUND) {
-            a[c] = half_toward(lo, false);
-            b[c] = half_toward(hi - f16_to_f32(a[c]), true);
+            a[c] = box_half(lo, false);
+            b[c] = box_half(hi - f16_to_f32(a[c]), true);
             continue;
         }
         const float mid = (lo + hi) / 2;

@@ -15,6 +15,9 @@ enum box { BOX_BOUND, BOX_MEAN };
 size_t box_bytes(const struct method_shape *s, enum box kind);
 void box_seal(uint8_t *side, const struct method_shape *s, enum box kind, const float *k);
 
+/* The nearest f16 at or below x, or (up) at or above it. */
+uint16_t box_half(float x, bool up);
+
 /* Raw scores (times the lane's scale) of the pages before the own: r->score[g * r->stride + page].
  * Returns the bytes read. */
 size_t box_score(const struct room *r, const struct method_lane *l, enum box kind);

@@ -76,10 +76,13 @@ struct method_lane {
 
 /* What to read besides the own page. */
 struct method_pick {
-    uint32_t *mask;  /* [pos / PAGE_TOK] bit t of word p: token p * PAGE_TOK + t; zeroed before */
-    bool dense;      /* everything; the mask does not count */
-    bool not_finite; /* set with `dense` when NaN or infinity forced it */
+    uint32_t *mask; /* [pos / PAGE_TOK] bit t of word p: token p * PAGE_TOK + t; zeroed before */
+    float *logw; /* [pos / PAGE_TOK * PAGE_TOK] of methods that weigh, else NULL: added to a marked
+                    token's score, 0 before */
+    bool dense;  /* everything; the mask does not count */
+    bool not_finite;     /* set with `dense` when NaN or infinity forced it */
     uint64_t side_bytes; /* that the choice itself has read */
+    float mass_proved; /* share of every head's softmax mass that is read for certain; 0: unknown */
 };
 
 struct method_decode {
@@ -102,8 +105,8 @@ struct plan;
  * come in rising order; layers that have a window of their own are not asked about, nor are chunks
  * that end before sparse_min_ctx (and in others the tiles that end before it are dense). */
 struct method_prefill {
-    uint32_t tile_tok; /* rows that share a list, a multiple of PAGE_TOK; 0: 64 */
-    bool by_head;      /* a list for each query head, not one for all heads of a KV head */
+    uint32_t tile_tok;    /* rows that share a list, a multiple of PAGE_TOK; 0: 64 */
+    bool by_head;         /* a list for each query head, not one for all heads of a KV head */
     bool needs_past_zero; /* first chunk of a sequence only, else dense: PLAN_PAST */
     bool any_chunk;       /* plans do not depend on where chunks end: tests hold it to that */
     /* Of one sequence and KV head, for all layers together (lane->layer tells which is asked): what
@@ -112,8 +115,8 @@ struct method_prefill {
     size_t (*side_bytes)(const struct method_shape *s, const double *param);    /* NULL: 0 */
     size_t (*scratch_bytes)(const struct method_shape *s, const double *param); /* NULL: 0 */
     void (*seal)(uint8_t *side, const struct method_shape *s, const double *param, const float *k);
-    /* Marks what each tile reads. Queries are finite, that has been checked; keys and scores may not
-     * be: then plan_dense(out, PLAN_NAN). lane->is_prompt is true. */
+    /* Marks what each tile reads. Queries are finite, that has been checked; keys and scores may
+     * not be: then plan_dense(out, PLAN_NAN). lane->is_prompt is true. */
     void (*plan)(const struct method_lane *lane, struct plan *out);
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
     void (*cut)(void *state, const struct method_shape *s, const double *param, uint32_t n_tok);
@@ -127,9 +130,10 @@ struct method {
     const char *about;             /* a paragraph */
     const sac_method_param *param; /* [n_param] */
     uint32_t n_param;
+    bool weighs;      /* sets weights of tokens (token_grain) */
     bool token_grain; /* marks single tokens, not whole pages */
     bool evicts;      /* what it has not marked once it will not mark again: pages are given back */
-    const struct method_decode *decode; /* NULL: dense attention */
+    const struct method_decode *decode;   /* NULL: dense attention */
     const struct method_prefill *prefill; /* the same for prompt rows */
 };
 

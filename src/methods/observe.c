@@ -102,6 +102,31 @@ bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t
     return true;
 }
 
+uint32_t observe_tokens(const struct observe *o, const struct method_lane *l, const uint32_t *mask,
+                        uint32_t *tok)
+{
+    const uint32_t d = l->shape->geom->head_dim, own = pick_page_count(l);
+    uint32_t n = 0;
+    for (uint32_t p = 0; p <= own; p++) {
+        float score[METHOD_GROUP_MAX * PAGE_TOK];
+        if (!mask[p] || (p < own && l->page[p] == PAGE_NONE)) continue;
+        const uint32_t n_tok = p == own ? l->pos % PAGE_TOK + 1 : PAGE_TOK;
+        if (p == own)
+            page_read(o->k, NULL, l->shape->geom, l->own, PAGE_TAIL, n_tok);
+        else
+            pick_keys(o->k, l, p);
+        for (uint32_t g = 0; g < l->shape->group; g++)
+            pick_logits(score + g * PAGE_TOK, l, l->q + (size_t)g * d, o->k, n_tok);
+        for (uint32_t left = mask[p]; left; left &= left - 1, n++) {
+            const uint32_t t = (uint32_t)__builtin_ctz(left);
+            tok[n] = p * PAGE_TOK + t;
+            for (uint32_t g = 0; g < l->shape->group; g++)
+                o->score[g * o->stride + n] = score[g * PAGE_TOK + t];
+        }
+    }
+    return n;
+}
+
 size_t observe_read(const struct method_lane *l, uint32_t begin, uint32_t end)
 {
     const uint32_t n_block = (end - begin + OBSERVE_ROWS - 1) / OBSERVE_ROWS;

@@ -36,6 +36,11 @@ bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t
  * token. */
 void observe_scores(const struct observe *o, const struct method_lane *l, uint32_t begin,
                     uint32_t n_row);
+/* The same for the lane's own row and the tokens marked in `mask`, whose last word is the own
+ * page's: tok[i] ascending, head g's score of it at o->score + g * stride + i. Returns their
+ * number. */
+uint32_t observe_tokens(const struct observe *o, const struct method_lane *l, const uint32_t *mask,
+                        uint32_t *tok);
 /* Bytes that observe_rows reads for these rows. */
 size_t observe_read(const struct method_lane *l, uint32_t begin, uint32_t end);
 

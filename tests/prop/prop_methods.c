@@ -70,9 +70,15 @@ static void make_spec(char spec[128], const struct method *m, bool whole)
         snprintf(spec, 128, "%s:mass=%s", m->name, whole ? "1" : "0.5");
     else if (has_param(m, "budget"))
         snprintf(spec, 128, "%s:budget=%s", m->name, whole ? "100%" : "96");
+    else if (has_param(m, "bits"))
+        snprintf(spec, 128, "%s:bits=%s", m->name, whole ? "0" : "8,tables=30,local=32");
+    else if (has_param(m, "gate"))
+        snprintf(spec, 128, "%s:gate=%s", m->name, whole ? "0" : "1,sink=4,recent=40");
     else
         snprintf(spec, 128, "%s", m->name);
     if (!whole && has_param(m, "dense")) strcat(spec, ",dense=0");
+    if (!whole && has_param(m, "warm")) strcat(spec, ",warm=snapkv");
+    if (!whole && has_param(m, "prompt")) strcat(spec, ",prompt=age");
 }
 
 struct setting {
@@ -311,6 +317,59 @@ static void reads_are_counted_and_fewer(void **state)
     }
 }
 
+static uint32_t free_pages(const sac_engine *e)
+{
+    return (uint32_t)sac_engine_get_stats(e).n_page_free;
+}
+
+/* What an evicting method drops is free for others, a fork keeps its own, another turn goes on, and
+ * what would need the dropped tokens is refused. */
+static void evicting_methods_give_pages_back(void **state)
+{
+    (void)state;
+    static struct answer a, fork;
+    EACH_METHOD(m)
+    {
+        char spec[128];
+        if (!m->evicts) continue;
+        make_spec(spec, m, false);
+        const char *const specs[] = {spec, "full"};
+        sac_engine_params p = sac_engine_params_default();
+        sac_engine *e;
+        sac_error err;
+        p.n_ctx = 512;
+        p.n_seq_max = 2;
+        p.n_threads = 1;
+        p.decode = specs;
+        p.n_decode = 2;
+        p.sparse_min_ctx = 0;
+        must(sac_engine_create(&e, model, &p, &err), &err);
+        const uint32_t all = free_pages(e);
+        start(e, &a, N_PROMPT);
+        const uint32_t before = free_pages(e);
+        must(sac_seq_fork(e, a.seq, &fork.seq, &err), &err);
+        memcpy(fork.logits, a.logits, sizeof fork.logits);
+        go_on(e, &a, 0, 1);
+        assert_int_equal(free_pages(e), before); /* the fork still holds them */
+        const uint64_t n_dropped = sac_engine_get_stats(e).n_page_dropped;
+        assert_true(n_dropped > 0);
+        go_on(e, &fork, 0, 1);
+        assert_true(free_pages(e) >= before + n_dropped);
+        assert_int_equal(a.tok[0], fork.tok[0]);
+        print_message("%-12s gives back %.1f %% of the pages of %d tokens\n", m->name,
+                      100.0 * (double)n_dropped / (double)(all - before), N_PROMPT);
+        assert_int_equal(sac_seq_use_decode(e, a.seq, 1, &err), SAC_ERR_ARG);
+        append(e, a.seq, prompt, 70, SAC_ROW_PROMPT);
+        run_all(e, &a);
+        go_on(e, &a, 0, N_DECODE);
+        for (uint32_t i = 0; i < n_vocab; i++) assert_true(a.logits[i] - a.logits[i] == 0);
+        sac_seq_remove(e, a.seq);
+        sac_seq_remove(e, fork.seq);
+        assert_int_equal(free_pages(e), all);
+        sac_engine_free(e);
+    }
+}
+
 static void a_method_is_chosen_by_sequence(void **state)
 {
     (void)state;
@@ -353,6 +412,7 @@ int main(void)
         cmocka_unit_test(an_answer_does_not_depend_on_anything_else),
         cmocka_unit_test(a_cut_sequence_goes_on),
         cmocka_unit_test(reads_are_counted_and_fewer),
+        cmocka_unit_test(evicting_methods_give_pages_back),
         cmocka_unit_test(a_method_is_chosen_by_sequence),
     };
     return cmocka_run_group_tests(tests, load_model, free_model);

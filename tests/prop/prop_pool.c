@@ -1,6 +1,6 @@
-/* prop_pool.c: random forks, appends, truncations and removals on a page pool; after each one the
- * invariants of pool.c hold, and a model that holds plain token lists says what every page should
- * contain. */
+/* prop_pool.c: random forks, appends, truncations, drops and removals on a page pool; after each
+ * one the invariants of pool.c hold, and a model that holds plain token lists says what every page
+ * should contain. */
 #include "kv/pool.h"
 
 #include <setjmp.h>
@@ -21,6 +21,7 @@ struct world {
     uint32_t n_tok[N_SEQ];
     uint16_t tok[N_SEQ][MAX_TOK]; /* what the sequence should hold */
     bool alive[N_SEQ];
+    bool dropped[N_SEQ][N_LAYER * N_KV_HEAD][MAX_PAGE];
     uint64_t rng;
 };
 
@@ -48,7 +49,8 @@ static void world_init(struct world *w, uint64_t seed)
 }
 
 /* Token t of lane `lane`: both halves of the page carry a value that names token and lane. */
-static void put(uint8_t *page, const struct page_geom *g, uint32_t slot, uint16_t tok, uint32_t lane)
+static void put(uint8_t *page, const struct page_geom *g, uint32_t slot, uint16_t tok,
+                uint32_t lane)
 {
     for (uint32_t c = 0; c < D; c++) {
         const uint16_t k = (uint16_t)(tok * 7 + lane), v = (uint16_t)(tok * 11 + lane + 1);
@@ -68,8 +70,7 @@ static bool has(const uint8_t *page, const struct page_geom *g, uint32_t slot, u
 
 static uint8_t *tail_of(struct world *w, uint32_t s, uint32_t lane)
 {
-    return pool_tail(&w->pool, s, lane / N_KV_HEAD) +
-           (lane % N_KV_HEAD) * w->pool.geom.tail_bytes;
+    return pool_tail(&w->pool, s, lane / N_KV_HEAD) + (lane % N_KV_HEAD) * w->pool.geom.tail_bytes;
 }
 
 static page_id entry(struct world *w, uint32_t s, uint32_t lane, uint32_t i)
@@ -103,6 +104,10 @@ static void check(struct world *w)
         for (uint32_t lane = 0; lane < N_LAYER * N_KV_HEAD; lane++)
             for (uint32_t p = 0; p < w->n_tok[s]; p++) {
                 const bool sealed = p / PAGE_TOK < w->n_tok[s] / PAGE_TOK;
+                if (w->dropped[s][lane][p / PAGE_TOK]) {
+                    assert_int_equal(entry(w, s, lane, p / PAGE_TOK), PAGE_NONE);
+                    continue;
+                }
                 const uint8_t *page = sealed ? pool_page(&w->pool, entry(w, s, lane, p / PAGE_TOK))
                                              : tail_of(w, s, lane);
                 assert_true(has(page, &w->pool.geom, p % PAGE_TOK, w->tok[s][p], lane));
@@ -114,13 +119,41 @@ static void fork_to(struct world *w, uint32_t dst, uint32_t src)
     if (dst == src || w->alive[dst] || !w->alive[src]) return;
     pool_fork(&w->pool, dst, src, w->n_tok[src] / PAGE_TOK);
     memcpy(w->tok[dst], w->tok[src], sizeof w->tok[dst]);
+    memcpy(w->dropped[dst], w->dropped[src], sizeof w->dropped[dst]);
     w->n_tok[dst] = w->n_tok[src];
     w->alive[dst] = true;
 }
 
+static void cut(struct world *w, uint32_t s, uint32_t keep)
+{
+    const uint32_t page = keep / PAGE_TOK;
+    const bool in_page = keep % PAGE_TOK && page < w->n_tok[s] / PAGE_TOK;
+    bool there = true;
+    for (uint32_t lane = 0; lane < N_LAYER * N_KV_HEAD; lane++)
+        there = there && !(in_page && w->dropped[s][lane][page]);
+    if (in_page) assert_int_equal(pool_has(&w->pool, s, page), there);
+    if (!there) return;
+    pool_truncate(&w->pool, s, w->n_tok[s], keep);
+    w->n_tok[s] = keep;
+    for (uint32_t lane = 0; lane < N_LAYER * N_KV_HEAD; lane++)
+        for (uint32_t i = page; i < MAX_PAGE; i++) w->dropped[s][lane][i] = false;
+}
+
+static void drop(struct world *w, uint32_t s)
+{
+    const uint32_t lane = draw(w, N_LAYER * N_KV_HEAD), page = draw(w, MAX_PAGE);
+    if (page >= w->n_tok[s] / PAGE_TOK) return;
+    const page_id id = entry(w, s, lane, page);
+    const uint32_t n_free = w->pool.n_free;
+    const bool frees = id != PAGE_NONE && w->pool.refs[id] == 1;
+    pool_drop(&w->pool, s, lane / N_KV_HEAD, lane % N_KV_HEAD, page);
+    assert_int_equal(w->pool.n_free, n_free + frees);
+    w->dropped[s][lane][page] = true;
+}
+
 static void one_operation(struct world *w)
 {
-    const uint32_t s = draw(w, N_SEQ), what = draw(w, 10);
+    const uint32_t s = draw(w, N_SEQ), what = draw(w, 12);
     if (what < 6) {
         const uint32_t n = 1 + draw(w, 2 * PAGE_TOK);
         w->alive[s] = true;
@@ -128,10 +161,11 @@ static void one_operation(struct world *w)
     } else if (what < 7) {
         fork_to(w, s, draw(w, N_SEQ));
     } else if (what < 9) {
-        const uint32_t keep = w->n_tok[s] ? draw(w, w->n_tok[s] + 1) : 0;
-        pool_truncate(&w->pool, s, w->n_tok[s], keep);
-        w->n_tok[s] = keep;
+        cut(w, s, w->n_tok[s] ? draw(w, w->n_tok[s] + 1) : 0);
+    } else if (what < 11) {
+        drop(w, s);
     } else {
+        memset(w->dropped[s], 0, sizeof w->dropped[s]);
         pool_release(&w->pool, s, 0, w->n_tok[s] / PAGE_TOK);
         w->n_tok[s] = 0;
         w->alive[s] = false;

@@ -1,0 +1,122 @@
+/* duo.c: some heads keep everything, the others sinks and a window, DuoAttention (Xiao et al., ICLR
+ * 2025).
+ *
+ * The paper learns a gate for each KV head by training on made-up passkeys. Here a head's gate is
+ * measured once for each prompt, at its end: the share of the attention of its last `window` rows
+ * that lies between sinks and recent tokens. Heads above `gate` are retrieval heads and read
+ * everything, the others drop what streaming drops. That is a different thing to know about a head:
+ * what it does with this prompt, not what it could do; so a head that would only later look back is
+ * a streaming head here. The sparsity follows from `gate` and is not set. */
+#include "methods/observe.h"
+#include "methods/pick.h"
+
+enum { GATE, SINK, RECENT, WINDOW };
+enum role { UNKNOWN, RETRIEVAL, STREAMING };
+
+static const sac_method_param params[] = {
+    {"gate", SAC_PARAM_FLOAT, "0.2", 0, 1, NULL,
+     "share of the attention outside sinks and recent tokens that makes a head read everything"},
+    {"sink", SAC_PARAM_INT, "128", 0, 4096, NULL, "first tokens that the other heads read"},
+    {"recent", SAC_PARAM_INT, "256", 1, 65536, NULL, "newest tokens that the other heads read"},
+    {"window", SAC_PARAM_INT, "32", 1, 1024, NULL, "last rows of the prompt that are looked at"},
+};
+
+struct duo_state {
+    uint32_t role;
+    bool not_finite;
+};
+
+static size_t duo_state_bytes(const struct method_shape *s, const double *param)
+{
+    (void)s;
+    (void)param;
+    return sizeof(struct duo_state);
+}
+
+static size_t duo_scratch_bytes(const struct method_shape *s, const double *param)
+{
+    struct observe o;
+    (void)param;
+    return observe_make(&o, s, NULL);
+}
+
+static uint32_t duo_past_rows(const struct method_shape *s, const double *param)
+{
+    (void)s;
+    return (uint32_t)param[WINDOW];
+}
+
+/* The gate of the lane's head; tokens that move out of the recent ones inside the window are
+ * counted as recent. False: not finite. */
+static bool find_role(const struct method_lane *l, struct duo_state *s, uint32_t begin)
+{
+    const uint32_t sink = (uint32_t)l->param[SINK], recent = (uint32_t)l->param[RECENT];
+    struct observe o;
+    double far = 0, all = 0;
+    observe_make(&o, l->shape, l->scratch);
+    if (!observe_rows(&o, l, begin, l->pos)) return false;
+    for (uint32_t t = 0; t < l->pos; t++) {
+        all += (double)o.sum[t];
+        if (t >= sink && t + recent < begin) far += (double)o.sum[t];
+    }
+    s->role = far > l->param[GATE] * all ? RETRIEVAL : STREAMING;
+    return true;
+}
+
+static void duo_select(const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t sink = (uint32_t)l->param[SINK], recent = (uint32_t)l->param[RECENT];
+    const uint32_t window = (uint32_t)l->param[WINDOW];
+    struct duo_state *s = l->state;
+    const uint32_t begin = pick_max(l->past.begin, l->pos > window ? l->pos - window : 0);
+    if (sink + recent > l->pos || l->param[GATE] <= 0 || begin == l->pos) {
+        pick_dense(out);
+        return;
+    }
+    if (s->role == UNKNOWN) {
+        if (!find_role(l, s, begin)) {
+            pick_not_finite(out);
+            return;
+        }
+        out->side_bytes = observe_read(l, begin, l->pos);
+    }
+    if (s->role == RETRIEVAL)
+        pick_dense(out);
+    else
+        pick_ends(out, l, sink, recent);
+}
+
+/* A head that has dropped its tokens cannot become another: roles stay. */
+static void duo_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok)
+{
+    (void)state;
+    (void)s;
+    (void)param;
+    (void)n_tok;
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = duo_state_bytes,
+    .scratch_bytes = duo_scratch_bytes,
+    .past_rows = duo_past_rows,
+    .select = duo_select,
+    .cut = duo_cut,
+};
+
+const struct method duo_method = {
+    .kind = "decode",
+    .name = "duo",
+    .summary = "heads that look far read everything, the others sinks and a window",
+    .paper = "Xiao et al., DuoAttention: Efficient Long-Context LLM Inference with Retrieval and "
+             "Streaming Heads, arXiv 2410.10819",
+    .about = "Sorts the heads once, by how much of the prompt's last rows' attention lies between "
+             "sinks and "
+             "recent tokens; the paper trains its gates, these are measured. Retrieval heads find "
+             "what they "
+             "are asked for late, the others have dropped it and given its pages back.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .token_grain = true,
+    .evicts = true,
+    .decode = &hooks,
+};

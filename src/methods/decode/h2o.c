@@ -1,0 +1,204 @@
+/* h2o.c: heavy hitters, the tokens with the largest attention summed over all queries, and the
+ * newest ones, H2O (Zhang et al., NeurIPS 2023).
+ *
+ * As in the authors' dropping class: the newest tokens are kept, and the best of the others; each
+ * step adds the softmax shares over what lives, then the least of the others makes room. Decided
+ * here: one set for a KV head, by the sum over its query heads; the sums of a prompt are those of
+ * its last `window` rows and not of all rows, whose queries are gone (attention does not hand out
+ * its weights): the "tail" form of most ports. Weights of a step are computed here once more from
+ * the keys that live, and counted. */
+#include "methods/observe.h"
+#include "methods/pick.h"
+#include "methods/spec.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { BUDGET, HEAVY, WINDOW, NORM };
+
+static const sac_method_param params[] = {
+    {"budget", SAC_PARAM_BUDGET, "20%", 1, 1 << 24, NULL, "tokens that live"},
+    {"heavy", SAC_PARAM_FLOAT, "0.5", 0, 1, NULL,
+     "share of them that is chosen, the rest is newest"},
+    {"window", SAC_PARAM_INT, "128", 1, 1024, NULL,
+     "last rows of the prompt whose attention counts"},
+    {"norm", SAC_PARAM_CHOICE, "sum", 0, 0, "sum|mean",
+     "attention as a sum, or over the rows that could see the token"},
+};
+
+struct h2o_state {
+    uint32_t n_known; /* tokens that the mask governs; 0: nothing was dropped yet */
+    uint32_t n_row;   /* rows in the sums */
+    bool learnt;
+};
+
+struct parts {
+    struct h2o_state *state;
+    uint32_t *mask; /* [pages of a context] */
+    float *sum;     /* [tokens of a context] */
+};
+
+static size_t cut_state(struct parts *p, const struct method_shape *s, void *state)
+{
+    struct arena a = {.base = state, .capacity = SIZE_MAX};
+    const size_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK;
+    p->state = arena_take(&a, 1, sizeof *p->state);
+    p->mask = arena_take(&a, n_page, sizeof *p->mask);
+    p->sum = arena_take(&a, n_page * PAGE_TOK, sizeof *p->sum);
+    return a.used;
+}
+
+static size_t h2o_state_bytes(const struct method_shape *s, const double *param)
+{
+    struct parts p;
+    (void)param;
+    return cut_state(&p, s, NULL);
+}
+
+/* The observation's scratch, and behind it the list of the tokens that live. */
+static size_t h2o_scratch_bytes(const struct method_shape *s, const double *param)
+{
+    struct observe o;
+    (void)param;
+    return observe_make(&o, s, NULL) + (s->n_ctx + PAGE_TOK) * sizeof(uint32_t);
+}
+
+static uint32_t h2o_past_rows(const struct method_shape *s, const double *param)
+{
+    (void)s;
+    return (uint32_t)param[WINDOW];
+}
+
+static void h2o_see(const struct method_lane *l)
+{
+    struct parts p;
+    cut_state(&p, l->shape, l->state);
+    if (l->is_prompt) p.state->learnt = false;
+}
+
+static bool lives(const struct parts *p, uint32_t tok)
+{
+    return tok >= p->state->n_known || (p->mask[tok / PAGE_TOK] >> tok % PAGE_TOK & 1u);
+}
+
+/* The sums of the prompt's last rows. */
+static bool learn(const struct parts *p, const struct method_lane *l, const struct observe *o)
+{
+    const uint32_t n = l->pos, window = (uint32_t)l->param[WINDOW];
+    const uint32_t begin = pick_max(l->past.begin, n > window ? n - window : 0);
+    if (begin < n && !observe_rows(o, l, begin, n)) return false;
+    for (uint32_t t = 0; t < n; t++) p->sum[t] = begin < n ? o->sum[t] : 0;
+    p->state->n_row = n - begin;
+    p->state->learnt = true;
+    return true;
+}
+
+/* What decides between old tokens. */
+static float worth(const struct parts *p, const struct method_lane *l, uint32_t tok)
+{
+    const uint32_t n_seen = pick_min(p->state->n_row, l->pos - tok);
+    return l->param[NORM] > 0 ? p->sum[tok] / (float)pick_max(n_seen, 1) : p->sum[tok];
+}
+
+/* Brings the living down to `budget`: the row's own token and the newest stay. `value` has room for
+ * all tokens. */
+static void drop(const struct parts *p, const struct method_lane *l, uint32_t budget, float *value)
+{
+    const uint32_t n = l->pos + 1, n_heavy = (uint32_t)(l->param[HEAVY] * budget);
+    const uint32_t n_new = pick_max(budget - n_heavy, 1), n_old = n > n_new ? n - n_new : 0;
+    for (uint32_t t = 0; t < n_old; t++) value[t] = lives(p, t) ? worth(p, l, t) : -1;
+    struct pick_cut cut = pick_best(value, n_old, budget - n_new);
+    for (uint32_t t = 0; t < n; t++) {
+        const uint32_t bit = 1u << t % PAGE_TOK;
+        uint32_t *word = &p->mask[t / PAGE_TOK];
+        const bool stays = t >= n_old ? lives(p, t) : pick_takes(&cut, value[t]) && value[t] >= 0;
+        *word = stays ? *word | bit : *word & ~bit;
+    }
+    p->state->n_known = n;
+}
+
+/* The row's softmax shares over what lives, the own page included, into the sums. */
+static bool add_row(const struct parts *p, const struct method_lane *l, const struct observe *o)
+{
+    uint32_t *tok = o->rest;
+    const uint32_t n = observe_tokens(o, l, p->mask, tok);
+    if (!l->ops->vote(&(struct op_vote){.score = o->score,
+                                        .score_stride = o->stride,
+                                        .n = n,
+                                        .group = l->shape->group,
+                                        .vote = o->vote,
+                                        .lse = o->lse}))
+        return false;
+    for (uint32_t i = 0; i < n; i++) p->sum[tok[i]] += (float)l->shape->group * o->vote[i];
+    p->state->n_row++;
+    return true;
+}
+
+static void h2o_select(const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1);
+    struct parts p;
+    struct observe o;
+    cut_state(&p, l->shape, l->state);
+    if (budget > l->pos && p.state->n_known == 0) {
+        pick_dense(out);
+        return;
+    }
+    observe_make(&o, l->shape, l->scratch);
+    if (!p.state->learnt) {
+        if (!learn(&p, l, &o)) {
+            pick_not_finite(out);
+            return;
+        }
+        out->side_bytes += observe_read(l, l->pos - p.state->n_row, l->pos);
+    }
+    p.sum[l->pos] = 0;
+    drop(&p, l, budget, o.sum);
+    if (!add_row(&p, l, &o)) {
+        pick_not_finite(out);
+        return;
+    }
+    for (uint32_t i = 0; i < pick_page_count(l); i++) {
+        out->mask[i] = p.mask[i];
+        out->side_bytes += (uint64_t)__builtin_popcount(p.mask[i]) * (pick_key_bytes(l) / PAGE_TOK);
+    }
+}
+
+/* What was dropped stays so; the sums hold rows that are gone, and are made anew. */
+static void h2o_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok)
+{
+    struct parts p;
+    (void)param;
+    cut_state(&p, s, state);
+    p.state->learnt = false;
+    p.state->n_known = pick_min(p.state->n_known, n_tok);
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = h2o_state_bytes,
+    .scratch_bytes = h2o_scratch_bytes,
+    .past_rows = h2o_past_rows,
+    .see = h2o_see,
+    .select = h2o_select,
+    .cut = h2o_cut,
+};
+
+const struct method h2o_method = {
+    .kind = "decode",
+    .name = "h2o",
+    .summary = "tokens that have had the most attention so far, and the newest",
+    .paper = "Zhang et al., H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large "
+             "Language Models, arXiv 2306.14048",
+    .about =
+        "Sums up the attention that each token gets and drops the token with the least whenever "
+        "the "
+        "budget is reached; pages of which nothing lives are given back. Old tokens have had the "
+        "time "
+        "to gather attention and stay, new ones go. What was dropped cannot be found any more.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .token_grain = true,
+    .evicts = true,
+    .decode = &hooks,
+};

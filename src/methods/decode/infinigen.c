@@ -1,0 +1,167 @@
+/* infinigen.c: tokens by the few directions in which the queries are large, InfiniGen (Lee et al.,
+ * OSDI 2024).
+ *
+ * Queries are turned into the basis of their principal axes, where few coordinates hold most of
+ * them; keys are kept in the same basis, the `rank` strongest coordinates of each. A token is
+ * wanted when its partial score is within `alpha` of the head's best; as many are read as the heads
+ * want in the mean, at most `budget`. Decided here: the axes are those of the prompt's last
+ * `window` queries, after rotation by position, found at the first decode row (the paper: of a
+ * sample text, beforehand); one set for a KV head, by softmax shares of the partial scores. The
+ * paper guesses the query from the input of the layer before, so that keys can be fetched in time;
+ * with all keys in one memory there is nothing to fetch, and the query is the true one: its results
+ * are upper bounds of the paper's. */
+#include "methods/pick.h"
+#include "methods/project.h"
+#include "methods/room.h"
+#include "methods/spec.h"
+
+#include <string.h>
+
+enum { BUDGET, ALPHA, RANK, DENSE, WINDOW };
+
+static const sac_method_param params[] = {
+    {"budget", SAC_PARAM_BUDGET, "20%", 1, 1 << 24, NULL, "tokens that are read in all, at most"},
+    {"alpha", SAC_PARAM_FLOAT, "5", 0, 100, NULL,
+     "a token is wanted when its score is so near the best"},
+    {"rank", SAC_PARAM_FLOAT, "0.2", 0, 1, NULL, "share of the coordinates that scores"},
+    {"dense", SAC_PARAM_INT, "1", 0, 1024, NULL, "first layers that read everything"},
+    {"window", SAC_PARAM_INT, "32", 1, 1024, NULL,
+     "last rows whose queries the axes are found from"},
+};
+
+static size_t infinigen_state_bytes(const struct method_shape *s, const double *param)
+{
+    struct project p;
+    (void)param;
+    return project_make(&p, s, NULL);
+}
+
+/* A room, and behind it what the axes are found with. */
+struct work {
+    struct room r;
+    float *y;       /* [PAGE_TOK, d] */
+    float *sample;  /* [window + 1, group * d] */
+    double *square; /* [d, d] */
+};
+
+static size_t make_work(struct work *w, const struct method_shape *s, const double *param,
+                        void *scratch)
+{
+    const size_t used = room_make(&w->r, s, true, scratch), d = s->geom->head_dim;
+    struct arena a = {.base = scratch ? (uint8_t *)scratch + used : NULL, .capacity = SIZE_MAX};
+    w->y = arena_take(&a, PAGE_TOK * d, sizeof *w->y);
+    w->sample = arena_take(&a, ((size_t)param[WINDOW] + 1) * s->group * d, sizeof *w->sample);
+    w->square = arena_take(&a, d * d, sizeof *w->square);
+    return used + a.used;
+}
+
+static size_t infinigen_scratch_bytes(const struct method_shape *s, const double *param)
+{
+    struct work w;
+    return make_work(&w, s, param, NULL);
+}
+
+static uint32_t infinigen_past_rows(const struct method_shape *s, const double *param)
+{
+    (void)s;
+    return (uint32_t)param[WINDOW];
+}
+
+static bool learn(const struct project *p, const struct method_lane *l, const struct work *w)
+{
+    const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
+    const uint32_t window = (uint32_t)l->param[WINDOW];
+    const size_t width = (size_t)group * d;
+    uint32_t n = 0;
+    for (uint32_t row = pick_max(l->past.begin, l->pos > window ? l->pos - window : 0);
+         row < l->pos; row++)
+        memcpy(w->sample + n++ * width, l->past.q + row % l->past.n_slot * width,
+               width * sizeof *w->sample);
+    memcpy(w->sample + n++ * width, l->q, width * sizeof *w->sample);
+    p->state->n_axis = pick_max((uint32_t)(l->param[RANK] * d) / 16 * 16, 16);
+    return project_axes(p->axis, w->sample, n * group, d, false, w->square);
+}
+
+/* Tokens within alpha of their head's best score, mean over the heads. */
+static uint32_t count_wanted(const struct room *r, const struct method_lane *l, uint32_t n)
+{
+    uint64_t n_wanted = 0;
+    for (uint32_t g = 0; g < l->shape->group; g++) {
+        const float *score = r->score + g * r->stride;
+        float best = -INFINITY;
+        for (uint32_t t = 0; t < n; t++) best = fmaxf(best, score[t]);
+        for (uint32_t t = 0; t < n; t++) n_wanted += score[t] > best - (float)l->param[ALPHA];
+    }
+    return (uint32_t)(n_wanted / l->shape->group);
+}
+
+static void infinigen_select(const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), d = l->shape->geom->head_dim;
+    const uint32_t n = pick_page_count(l) * PAGE_TOK, group = l->shape->group;
+    struct project p;
+    struct work w;
+    if (budget > l->pos || l->layer < (uint32_t)l->param[DENSE]) {
+        pick_dense(out);
+        return;
+    }
+    project_make(&p, l->shape, l->state);
+    make_work(&w, l->shape, l->param, l->scratch);
+    if (p.state->n_axis == 0 && !learn(&p, l, &w)) {
+        p.state->n_axis = 0;
+        pick_not_finite(out);
+        return;
+    }
+    project_keys(&p, l, w.r.k, w.y);
+    for (size_t i = 0; i < (size_t)group * d; i++) w.r.qb[i] = l->q[i] * l->scale;
+    project_turn(w.r.qa, &p, l, w.r.qb, group);
+    project_scores(&p, l, w.r.qa, w.y, w.r.score, w.r.stride);
+    out->side_bytes = (uint64_t)n * p.state->n_axis * sizeof *p.coord;
+    if (!l->ops->vote(&(struct op_vote){.score = w.r.score,
+                                        .score_stride = w.r.stride,
+                                        .n = n,
+                                        .group = group,
+                                        .vote = w.r.vote,
+                                        .lse = w.r.lse})) {
+        pick_not_finite(out);
+        return;
+    }
+    const uint32_t n_wanted = pick_min(count_wanted(&w.r, l, n), pick_left(out, l, budget));
+    struct pick_cut cut = pick_best(w.r.vote, n, n_wanted);
+    for (uint32_t t = 0; t < n; t++)
+        if (pick_takes(&cut, w.r.vote[t])) pick_token(out, t);
+}
+
+static void infinigen_cut(void *state, const struct method_shape *s, const double *param,
+                          uint32_t n_tok)
+{
+    (void)param;
+    project_cut(state, s, n_tok);
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = infinigen_state_bytes,
+    .scratch_bytes = infinigen_scratch_bytes,
+    .past_rows = infinigen_past_rows,
+    .select = infinigen_select,
+    .cut = infinigen_cut,
+};
+
+const struct method infinigen_method = {
+    .kind = "decode",
+    .name = "infinigen",
+    .summary = "tokens by the few directions in which the queries are large",
+    .paper = "Lee et al., InfiniGen: Efficient Generative Inference of Large Language Models with "
+             "Dynamic KV Cache Management, arXiv 2406.19707",
+    .about =
+        "Scores all tokens by the few coordinates in which the queries of the prompt's end are "
+        "strongest, and reads those whose score is near the best, so sharp heads read little. It "
+        "finds "
+        "late what it is asked for late. It was made to fetch keys from a slower memory in time; "
+        "here "
+        "only the choice is left of it.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .token_grain = true,
+    .decode = &hooks,
+};

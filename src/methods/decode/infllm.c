@@ -1,0 +1,177 @@
+/* infllm.c: blocks by the mean of their few tokens that others look at, InfLLM (Xiao et al.,
+ * NeurIPS 2024).
+ *
+ * Behind a local window the context is cut into blocks. A block is represented by the mean key of
+ * the `repr` tokens that had the most attention; the blocks with the highest product with the query
+ * are read, with the first tokens and the window. Decided here: one set for a KV head, by the sum
+ * over its query heads (the code has one for a layer); attention received is that of the last
+ * `window` rows at the time when a block leaves the local window, not of all rows that saw it,
+ * whose queries are gone. Not here: the paper's second half, positions that do not grow (far keys
+ * without rotation, all at one distance), by which it reads beyond the trained length: keys here
+ * are kept as they were turned. */
+#include "methods/observe.h"
+#include "methods/pick.h"
+#include "methods/spec.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { BUDGET, INIT, LOCAL, BLOCK, REPR, WINDOW };
+
+static const sac_method_param params[] = {
+    {"budget", SAC_PARAM_BUDGET, "2048", 1, 1 << 24, NULL, "tokens that are read in all"},
+    {"init", SAC_PARAM_INT, "128", 0, 4096, NULL, "first tokens that are always read"},
+    {"local", SAC_PARAM_INT, "512", 0, 65536, NULL, "newest tokens that are always read"},
+    {"block", SAC_PARAM_INT, "128", 32, 4096, NULL, "tokens of a block, rounded up to whole pages"},
+    {"repr", SAC_PARAM_INT, "4", 1, 32, NULL, "tokens that represent a block"},
+    {"window", SAC_PARAM_INT, "32", 1, 1024, NULL, "rows whose attention is counted"},
+};
+
+/* Followed by the representatives [blocks of a context, head_dim]. */
+struct infllm_state {
+    uint32_t n_block; /* that have one */
+};
+
+static uint32_t block_pages(const double *param)
+{
+    return ((uint32_t)param[BLOCK] + PAGE_TOK - 1) / PAGE_TOK;
+}
+
+static uint32_t block_max(const struct method_shape *s, const double *param)
+{
+    return (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK / block_pages(param) + 1;
+}
+
+static size_t infllm_state_bytes(const struct method_shape *s, const double *param)
+{
+    return 64 + block_max(s, param) * (size_t)s->geom->head_dim * sizeof(float);
+}
+
+static float *representatives(void *state)
+{
+    return (float *)(void *)((uint8_t *)state + 64);
+}
+
+static size_t infllm_scratch_bytes(const struct method_shape *s, const double *param)
+{
+    struct observe o;
+    (void)param;
+    return observe_make(&o, s, NULL);
+}
+
+static uint32_t infllm_past_rows(const struct method_shape *s, const double *param)
+{
+    (void)s;
+    return (uint32_t)param[WINDOW];
+}
+
+/* The mean key of the block's tokens with the largest sums. */
+static void represent(float *out, const struct method_lane *l, const struct observe *o,
+                      uint32_t block)
+{
+    const uint32_t d = l->shape->geom->head_dim, n_page = block_pages(l->param);
+    const uint32_t first = block * n_page, n_tok = n_page * PAGE_TOK;
+    const uint32_t repr = pick_min((uint32_t)l->param[REPR], n_tok);
+    struct pick_cut cut = pick_best(o->sum + (size_t)first * PAGE_TOK, n_tok, repr);
+    memset(out, 0, d * sizeof *out);
+    for (uint32_t p = first; p < first + n_page; p++) {
+        pick_keys(o->k, l, p);
+        for (uint32_t t = 0; t < PAGE_TOK; t++) {
+            if (!pick_takes(&cut, o->sum[(size_t)p * PAGE_TOK + t])) continue;
+            for (uint32_t c = 0; c < d; c++) out[c] += o->k[(size_t)t * d + c] / (float)repr;
+        }
+    }
+}
+
+/* Blocks that have left the local window get their representatives. False: not finite. */
+static bool take_blocks(const struct method_lane *l, const struct observe *o, uint64_t *bytes)
+{
+    struct infllm_state *s = l->state;
+    const uint32_t n = l->pos + 1, local = (uint32_t)l->param[LOCAL], d = l->shape->geom->head_dim;
+    const uint32_t n_far = pick_min(n > local ? n - local : 0, pick_page_count(l) * PAGE_TOK);
+    const uint32_t n_block = n_far / (block_pages(l->param) * PAGE_TOK);
+    const uint32_t window = (uint32_t)l->param[WINDOW];
+    if (s->n_block >= n_block) return true;
+    const uint32_t begin = pick_max(l->past.begin, n > window ? n - window : 0);
+    if (!observe_rows(o, l, begin, n)) return false;
+    *bytes += observe_read(l, begin, n);
+    for (; s->n_block < n_block; s->n_block++)
+        represent(representatives(s) + (size_t)s->n_block * d, l, o, s->n_block);
+    return true;
+}
+
+static void infllm_select(const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), d = l->shape->geom->head_dim;
+    const uint32_t n_page = block_pages(l->param), group = l->shape->group;
+    struct infllm_state *s = l->state;
+    struct observe o;
+    if (budget > l->pos) {
+        pick_dense(out);
+        return;
+    }
+    observe_make(&o, l->shape, l->scratch);
+    if (!take_blocks(l, &o, &out->side_bytes)) {
+        pick_not_finite(out);
+        return;
+    }
+    /* From the newest tokens backwards: what no block holds yet, then the first ones. */
+    const uint32_t n_rest = l->pos + 1 - s->n_block * n_page * PAGE_TOK;
+    const uint32_t recent = pick_min(n_rest, budget);
+    pick_ends(out, l, 0, recent);
+    pick_range(out, l, 0, pick_min((uint32_t)l->param[INIT], pick_left(out, l, budget)));
+    l->ops->dots(&(struct op_dots){.a = l->q,
+                                   .b = representatives(s),
+                                   .a_stride = d,
+                                   .b_stride = d,
+                                   .n_a = group,
+                                   .n_b = s->n_block,
+                                   .width = d,
+                                   .out = o.score,
+                                   .out_stride = o.stride});
+    out->side_bytes += s->n_block * (size_t)d * sizeof(float);
+    for (uint32_t b = 0; b < s->n_block; b++) {
+        o.sum[b] = 0;
+        for (uint32_t g = 0; g < group; g++) o.sum[b] += o.score[g * o.stride + b];
+    }
+    struct pick_cut cut =
+        pick_best(o.sum, s->n_block, pick_left(out, l, budget) / (n_page * PAGE_TOK));
+    for (uint32_t b = 0; b < s->n_block; b++)
+        if (pick_takes(&cut, o.sum[b]))
+            pick_range(out, l, b * n_page * PAGE_TOK, (b + 1) * n_page * PAGE_TOK);
+}
+
+static void infllm_cut(void *state, const struct method_shape *s, const double *param,
+                       uint32_t n_tok)
+{
+    struct infllm_state *x = state;
+    (void)s;
+    x->n_block = pick_min(x->n_block, n_tok / (block_pages(param) * PAGE_TOK));
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = infllm_state_bytes,
+    .scratch_bytes = infllm_scratch_bytes,
+    .past_rows = infllm_past_rows,
+    .select = infllm_select,
+    .cut = infllm_cut,
+};
+
+const struct method infllm_method = {
+    .kind = "decode",
+    .name = "infllm",
+    .summary = "blocks by the mean of their few tokens that others look at",
+    .paper =
+        "Xiao et al., InfLLM: Training-Free Long-Context Extrapolation for LLMs with an Efficient "
+        "Context Memory, arXiv 2402.04617",
+    .about = "Stands for each block of a hundred tokens with one vector, the mean of its most "
+             "wanted keys, "
+             "and reads the blocks that fit the query. Choosing is cheap. A needle is found late "
+             "if it is "
+             "one of its block's most wanted tokens; blocks of 128 spend the budget on neighbours.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .token_grain = true,
+    .decode = &hooks,
+};

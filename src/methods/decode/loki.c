@@ -1,0 +1,140 @@
+/* loki.c: tokens by scores along the keys' principal axes, Loki (Singhania et al., NeurIPS 2024).
+ *
+ * Keys lie near a space of few dimensions: their first `rank` coordinates along their principal
+ * axes score all tokens, and of the best the whole keys and values are read. The paper finds the
+ * axes beforehand, on a text of its own, for each layer and head; here they are those of the
+ * prompt's own keys, after rotation by position, found at the first decode row. Keys stay as they
+ * are, the coordinates are kept beside them (the paper stores turned keys and reads a part of
+ * them). */
+#include "methods/pick.h"
+#include "methods/project.h"
+#include "methods/room.h"
+#include "methods/spec.h"
+
+#include <string.h>
+
+enum { BUDGET, RANK, RECENT };
+
+static const sac_method_param params[] = {
+    {"budget", SAC_PARAM_BUDGET, "25%", 1, 1 << 24, NULL, "tokens that are read in all"},
+    {"rank", SAC_PARAM_FLOAT, "0.25", 0, 1, NULL, "share of the axes that scores"},
+    {"recent", SAC_PARAM_INT, "32", 0, 4096, NULL, "newest tokens that are always read"},
+};
+
+#define SAMPLE_MAX 1024u /* keys that the axes are found from: every so many-th of the prompt */
+
+static size_t loki_state_bytes(const struct method_shape *s, const double *param)
+{
+    struct project p;
+    (void)param;
+    return project_make(&p, s, NULL);
+}
+
+/* A room, and behind it what the axes are found with. */
+struct work {
+    struct room r;
+    float *y;       /* [PAGE_TOK, d] */
+    float *sample;  /* [SAMPLE_MAX, d] */
+    double *square; /* [d, d] */
+};
+
+static size_t make_work(struct work *w, const struct method_shape *s, void *scratch)
+{
+    const size_t used = room_make(&w->r, s, true, scratch), d = s->geom->head_dim;
+    struct arena a = {.base = scratch ? (uint8_t *)scratch + used : NULL, .capacity = SIZE_MAX};
+    w->y = arena_take(&a, PAGE_TOK * d, sizeof *w->y);
+    w->sample = arena_take(&a, SAMPLE_MAX * d, sizeof *w->sample);
+    w->square = arena_take(&a, d * d, sizeof *w->square);
+    return used + a.used;
+}
+
+static size_t loki_scratch_bytes(const struct method_shape *s, const double *param)
+{
+    struct work w;
+    (void)param;
+    return make_work(&w, s, NULL);
+}
+
+static bool learn(const struct project *p, const struct method_lane *l, const struct work *w)
+{
+    const uint32_t d = l->shape->geom->head_dim, n = pick_page_count(l) * PAGE_TOK;
+    const uint32_t step = (n + SAMPLE_MAX - 1) / SAMPLE_MAX;
+    uint32_t n_sample = 0;
+    for (uint32_t page = 0; page < pick_page_count(l); page++) {
+        pick_keys(w->r.k, l, page);
+        for (uint32_t t = (step - page * PAGE_TOK % step) % step; t < PAGE_TOK; t += step)
+            memcpy(w->sample + n_sample++ * (size_t)d, w->r.k + (size_t)t * d,
+                   d * sizeof *w->sample);
+    }
+    p->state->n_axis = pick_max((uint32_t)(l->param[RANK] * d) / 16 * 16, 16);
+    return project_axes(p->axis, w->sample, n_sample, d, true, w->square);
+}
+
+static void loki_select(const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), d = l->shape->geom->head_dim;
+    const uint32_t n = pick_page_count(l) * PAGE_TOK, group = l->shape->group;
+    struct project p;
+    struct work w;
+    if (budget > l->pos) {
+        pick_dense(out);
+        return;
+    }
+    project_make(&p, l->shape, l->state);
+    make_work(&w, l->shape, l->scratch);
+    if (p.state->n_axis == 0 && !learn(&p, l, &w)) {
+        p.state->n_axis = 0;
+        pick_not_finite(out);
+        return;
+    }
+    project_keys(&p, l, w.r.k, w.y);
+    for (size_t i = 0; i < (size_t)group * d; i++) w.r.qb[i] = l->q[i] * l->scale;
+    project_turn(w.r.qa, &p, l, w.r.qb, group);
+    project_scores(&p, l, w.r.qa, w.y, w.r.score, w.r.stride);
+    out->side_bytes = (uint64_t)n * p.state->n_axis * sizeof *p.coord;
+    if (!l->ops->vote(&(struct op_vote){.score = w.r.score,
+                                        .score_stride = w.r.stride,
+                                        .n = n,
+                                        .group = group,
+                                        .vote = w.r.vote,
+                                        .lse = w.r.lse})) {
+        pick_not_finite(out);
+        return;
+    }
+    pick_ends(out, l, 0, pick_min((uint32_t)l->param[RECENT], budget));
+    for (uint32_t t = 0; t < n; t++)
+        if (pick_has(out, t)) w.r.vote[t] = -1;
+    struct pick_cut cut = pick_best(w.r.vote, n, pick_left(out, l, budget));
+    for (uint32_t t = 0; t < n; t++)
+        if (pick_takes(&cut, w.r.vote[t])) pick_token(out, t);
+}
+
+static void loki_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok)
+{
+    (void)param;
+    project_cut(state, s, n_tok);
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = loki_state_bytes,
+    .scratch_bytes = loki_scratch_bytes,
+    .select = loki_select,
+    .cut = loki_cut,
+};
+
+const struct method loki_method = {
+    .kind = "decode",
+    .name = "loki",
+    .summary = "tokens by scores along the keys' principal axes",
+    .paper =
+        "Singhania et al., Loki: Low-rank Keys for Efficient Sparse Attention, arXiv 2406.02542",
+    .about = "Scores all tokens by a few coordinates of their keys along the axes in which the "
+             "prompt's keys "
+             "differ most, then reads the best tokens whole. It finds late what it is asked for "
+             "late, as far "
+             "as it shows along those axes.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .token_grain = true,
+    .decode = &hooks,
+};

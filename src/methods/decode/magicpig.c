@@ -1,0 +1,234 @@
+/* magicpig.c: tokens drawn by locality-sensitive hashing and weighted by how likely they were
+ * drawn, MagicPIG (Chen et al., ICLR 2025).
+ *
+ * Keys of the prompt, less their mean, are hashed to `bits` sign bits in each of `tables` tables. A
+ * token is drawn when it falls together with the query in two tables or more; for an angle a
+ * between them that has the probability w = 1 - (1-c)^L - L c (1-c)^(L-1), c = (1 - a/pi)^K, and
+ * -ln w is added to its score: sums over the tokens drawn are then estimates of sums over all.
+ * Sinks, newest tokens and those that come later are read for certain, until they leave the window
+ * and are hashed.
+ *
+ * Decided here: queries of a group draw for themselves and all read what any has drawn, with the
+ * probability 1 - prod(1 - w) of heads that draw independently, which two heads with like queries
+ * do not: such tokens weigh somewhat too little. Sign bits come from random rotations (turn.h) and
+ * not from Gaussian vectors. Tokens are found by comparing codes, not by walking buckets: the same
+ * set, and a fraction of the memory; this file is for fidelity and not for speed. */
+#include "methods/pick.h"
+#include "methods/room.h"
+#include "methods/turn.h"
+
+#include <string.h>
+
+enum { BITS, TABLES, SINK, LOCAL, DENSE };
+
+static const sac_method_param params[] = {
+    {"bits", SAC_PARAM_INT, "10", 0, 16, NULL, "sign bits of a table's code; 0 reads everything"},
+    {"tables", SAC_PARAM_INT, "150", 2, 1024, NULL, "tables"},
+    {"sink", SAC_PARAM_INT, "4", 0, 4096, NULL, "first tokens that are always read"},
+    {"local", SAC_PARAM_INT, "64", 0, 65536, NULL, "newest tokens that are always read"},
+    {"dense", SAC_PARAM_INT, "1", 0, 1024, NULL, "first layers that read everything"},
+};
+
+struct pig_state {
+    uint32_t n_tok; /* hashed, the sinks counted; 0: nothing is */
+};
+
+struct parts {
+    struct pig_state *state;
+    float *middle;  /* [head_dim] mean of the keys that were hashed first */
+    float *norm;    /* [n_ctx] of the keys less that mean */
+    uint16_t *code; /* [n_ctx, tables] */
+};
+
+static size_t cut_state(struct parts *p, const struct method_shape *s, const double *param,
+                        void *state)
+{
+    struct arena a = {.base = state, .capacity = SIZE_MAX};
+    p->state = arena_take(&a, 1, sizeof *p->state);
+    p->middle = arena_take(&a, s->geom->head_dim, sizeof *p->middle);
+    p->norm = arena_take(&a, s->n_ctx, sizeof *p->norm);
+    p->code = arena_take(&a, s->n_ctx * (size_t)param[TABLES], sizeof *p->code);
+    return a.used;
+}
+
+static size_t magicpig_state_bytes(const struct method_shape *s, const double *param)
+{
+    struct parts p;
+    return cut_state(&p, s, param, NULL);
+}
+
+/* Codes of x [d] in all tables; `turned` has room for d. Directions of one rotation are orthogonal,
+ * which makes their signs agree less often together than independent ones do; so the bits of a code
+ * come from different rotations, and a rotation serves one bit of many tables. */
+static void hash(uint16_t *code, const float *x, float *turned, uint32_t d, const double *param)
+{
+    const uint32_t n_bit = (uint32_t)param[BITS], n_table = (uint32_t)param[TABLES];
+    uint32_t round = 0;
+    memset(code, 0, n_table * sizeof *code);
+    for (uint32_t b = 0; b < n_bit; b++)
+        for (uint32_t t0 = 0; t0 < n_table; t0 += d) {
+            memcpy(turned, x, d * sizeof *x);
+            turn(turned, d, ++round);
+            for (uint32_t t = t0; t < n_table && t < t0 + d; t++)
+                code[t] = (uint16_t)(code[t] | (turned[t - t0] > 0) << b);
+        }
+}
+
+/* Hashes tokens up to `end`, sealed ones; the first time their mean is taken. False: not finite. */
+static bool hash_keys(const struct parts *p, const struct method_lane *l, const struct room *r,
+                      uint32_t end)
+{
+    const uint32_t d = l->shape->geom->head_dim, sink = (uint32_t)l->param[SINK];
+    const uint32_t n_table = (uint32_t)l->param[TABLES];
+    const bool first = p->state->n_tok == 0;
+    double sum[512] = {0}, bad = 0;
+    for (uint32_t page = 0; first && page * PAGE_TOK < end; page++) {
+        pick_keys(r->k, l, page);
+        for (uint32_t t = page * PAGE_TOK; t < pick_min(end, (page + 1) * PAGE_TOK); t++)
+            for (uint32_t c = 0; c < d && t >= sink; c++)
+                sum[c] += (double)r->k[(size_t)(t % PAGE_TOK) * d + c];
+    }
+    for (uint32_t c = 0; c < d && first; c++) {
+        p->middle[c] = (float)(sum[c] / (end - sink));
+        bad += (double)(p->middle[c] - p->middle[c]);
+    }
+    if (bad != 0) return false;
+    for (uint32_t page = p->state->n_tok / PAGE_TOK; page * PAGE_TOK < end; page++) {
+        pick_keys(r->k, l, page);
+        for (uint32_t t = pick_max(p->state->n_tok, page * PAGE_TOK);
+             t < pick_min(end, (page + 1) * PAGE_TOK); t++) {
+            float *x = r->k + (size_t)(t % PAGE_TOK) * d;
+            double square = 0;
+            for (uint32_t c = 0; c < d; c++) {
+                x[c] -= p->middle[c];
+                square += (double)x[c] * (double)x[c];
+            }
+            p->norm[t] = (float)sqrt(square);
+            hash(p->code + (size_t)t * n_table, x, r->qb, d, l->param);
+        }
+    }
+    p->state->n_tok = end;
+    return true;
+}
+
+static double drawn_share(double cosine, double bits, double tables)
+{
+    const double angle = acos(fmin(fmax(cosine, -1), 1)), c = pow(1 - angle / M_PI, bits);
+    return 1 - pow(1 - c, tables) - tables * c * pow(1 - c, tables - 1);
+}
+
+/* Tokens that head g draws, marked in `mask`. */
+static void draw(const struct parts *p, const struct method_lane *l, const struct room *r,
+                 uint32_t g, uint32_t *mask)
+{
+    const uint32_t d = l->shape->geom->head_dim, n_table = (uint32_t)l->param[TABLES];
+    uint16_t code[1024];
+    hash(code, l->q + (size_t)g * d, r->qb, d, l->param);
+    for (uint32_t t = (uint32_t)l->param[SINK]; t < p->state->n_tok; t++) {
+        const uint16_t *own = p->code + (size_t)t * n_table;
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < n_table; i++) n += own[i] == code[i];
+        if (n >= 2) mask[t / PAGE_TOK] |= 1u << t % PAGE_TOK;
+    }
+}
+
+/* Weights of the tokens drawn: all heads' chances to draw them. */
+static void weigh(const struct parts *p, const struct method_lane *l, const struct room *r,
+                  struct method_pick *out)
+{
+    const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
+    double q_norm[METHOD_GROUP_MAX], q_middle[METHOD_GROUP_MAX];
+    for (uint32_t g = 0; g < group; g++) {
+        double square = 0, middle = 0;
+        for (uint32_t c = 0; c < d; c++) {
+            const double q = (double)l->q[(size_t)g * d + c];
+            square += q * q;
+            middle += q * (double)p->middle[c];
+        }
+        q_norm[g] = sqrt(square);
+        q_middle[g] = middle;
+    }
+    for (uint32_t page = 0; page < pick_page_count(l); page++) {
+        float dot[METHOD_GROUP_MAX * PAGE_TOK];
+        if (!out->mask[page]) continue;
+        pick_keys(r->k, l, page);
+        l->ops->dots(&(struct op_dots){.a = l->q,
+                                       .b = r->k,
+                                       .a_stride = d,
+                                       .b_stride = d,
+                                       .n_a = group,
+                                       .n_b = PAGE_TOK,
+                                       .width = d,
+                                       .out = dot,
+                                       .out_stride = PAGE_TOK});
+        for (uint32_t left = out->mask[page]; left; left &= left - 1) {
+            const uint32_t t = (uint32_t)__builtin_ctz(left), tok = page * PAGE_TOK + t;
+            double missed = 1;
+            for (uint32_t g = 0; g < group; g++) {
+                const double length = q_norm[g] * (double)p->norm[tok];
+                const double off = (double)dot[g * PAGE_TOK + t] - q_middle[g];
+                missed *= 1 - drawn_share(length > 0 ? off / length : 0, l->param[BITS],
+                                          l->param[TABLES]);
+            }
+            out->logw[tok] = (float)-log(1 - missed + 1e-4);
+        }
+    }
+}
+
+static void magicpig_select(const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t sink = (uint32_t)l->param[SINK], local = (uint32_t)l->param[LOCAL];
+    const uint32_t n = l->pos + 1, n_far = n > local ? n - local : 0;
+    const uint32_t end = pick_min(n_far, pick_page_count(l) * PAGE_TOK);
+    struct parts p;
+    struct room r;
+    if (l->param[BITS] <= 0 || l->layer < (uint32_t)l->param[DENSE] || end <= sink + 1) {
+        pick_dense(out);
+        return;
+    }
+    cut_state(&p, l->shape, l->param, l->state);
+    room_make(&r, l->shape, false, l->scratch);
+    if (end > p.state->n_tok && !hash_keys(&p, l, &r, end)) {
+        pick_not_finite(out);
+        return;
+    }
+    for (uint32_t g = 0; g < l->shape->group; g++) draw(&p, l, &r, g, out->mask);
+    weigh(&p, l, &r, out);
+    out->side_bytes = (uint64_t)p.state->n_tok * (uint32_t)l->param[TABLES] * sizeof *p.code;
+    pick_range(out, l, 0, sink);
+    pick_range(out, l, p.state->n_tok, n);
+}
+
+static void magicpig_cut(void *state, const struct method_shape *s, const double *param,
+                         uint32_t n_tok)
+{
+    struct pig_state *x = state;
+    (void)s;
+    (void)param;
+    x->n_tok = pick_min(x->n_tok, n_tok);
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = magicpig_state_bytes,
+    .scratch_bytes = room_page_bytes,
+    .select = magicpig_select,
+    .cut = magicpig_cut,
+};
+
+const struct method magicpig_method = {
+    .kind = "decode",
+    .name = "magicpig",
+    .summary = "tokens drawn by hashing, weighted by their chance to be drawn",
+    .paper = "Chen et al., MagicPIG: LSH Sampling for Efficient LLM Generation, arXiv 2410.16179",
+    .about =
+        "Does not take the best tokens but draws some, the nearer to the query the likelier, and "
+        "weighs each by the inverse of its chance, so that the sums of attention are estimated and "
+        "not "
+        "cut off. It finds late what it is asked for late, with the probability of the draw. More "
+        "tables or fewer bits draw more.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .weighs = true,
+    .token_grain = true,
+    .decode = &hooks,
+};

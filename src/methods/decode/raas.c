@@ -1,0 +1,163 @@
+/* raas.c: pages that have not been asked for in a long time go, RaaS (Hu et al., 2025).
+ *
+ * For long chains of thought: milestone tokens are looked at for a while and then never again.
+ * Every step stamps the pages whose estimated share of the attention is above `stamp`; when there
+ * are more pages than the budget holds, the one with the oldest stamp is dropped for good. The
+ * estimate is Quest's, softmax shares of the boxes' bounds, mean over the query heads. As in the
+ * paper all pages of the prompt stay; prompt=age treats them as any other, for prompts that are
+ * longer than the budget. Decided here: among pages with the same stamp the one with the smallest
+ * estimate goes. */
+#include "methods/box.h"
+#include "methods/pick.h"
+#include "methods/spec.h"
+
+enum { BUDGET, STAMP, PROMPT };
+
+static const sac_method_param params[] = {
+    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL, "tokens that live"},
+    {"stamp", SAC_PARAM_FLOAT, "0.0001", 0, 1, NULL,
+     "estimated share of the attention that keeps a page young"},
+    {"prompt", SAC_PARAM_CHOICE, "keep", 0, 0, "keep|age", "pages of the prompt stay, or age too"},
+};
+
+/* Followed by a stamp for each page of a context: the position of the row that gave it, GONE for a
+ * page that was dropped. */
+struct raas_state {
+    uint32_t n_prompt; /* tokens up to the end of the last prompt */
+    uint32_t n_page;   /* pages that have a stamp */
+    uint32_t n_gone;
+};
+#define GONE UINT32_MAX
+
+static size_t raas_state_bytes(const struct method_shape *s, const double *param)
+{
+    (void)param;
+    return sizeof(struct raas_state) + (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK * sizeof(uint32_t);
+}
+
+/* The shape's side data and what quest keeps in it. */
+static size_t raas_side_bytes(const struct method_shape *s, const double *param)
+{
+    (void)param;
+    return box_bytes(s, BOX_BOUND);
+}
+
+static void raas_seal(uint8_t *side, const struct method_shape *s, const double *param,
+                      const float *k)
+{
+    (void)param;
+    box_seal(side, s, BOX_BOUND, k);
+}
+
+static void raas_see(const struct method_lane *l)
+{
+    struct raas_state *s = l->state;
+    if (l->is_prompt) s->n_prompt = l->pos + l->n_row;
+}
+
+/* Estimated shares of the pages that live, in r->vote, their numbers in r->list. */
+static bool estimate(const struct room *r, const struct method_lane *l, const uint32_t *stamp,
+                     uint32_t *n_live, size_t *bytes)
+{
+    struct method_lane live = *l;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < pick_page_count(l); i++) {
+        if (stamp[i] == GONE) continue;
+        r->list[n] = i;
+        r->id[n++] = l->page[i];
+    }
+    live.page = r->id;
+    live.pos = n * PAGE_TOK;
+    *n_live = n;
+    *bytes += box_score(r, &live, BOX_BOUND);
+    return box_vote(r, &live);
+}
+
+/* The page that goes next, as a place in r->list: oldest stamp, then least estimate. */
+static uint32_t oldest(const struct room *r, const struct method_lane *l, const uint32_t *stamp,
+                       uint32_t n_live)
+{
+    const struct raas_state *s = l->state;
+    uint32_t best = UINT32_MAX;
+    for (uint32_t i = 0; i < n_live; i++) {
+        const uint32_t page = r->list[i];
+        const bool is_kept = l->param[PROMPT] <= 0 && page * PAGE_TOK < s->n_prompt;
+        if (is_kept || stamp[page] == GONE) continue;
+        if (best == UINT32_MAX || stamp[page] < stamp[r->list[best]] ||
+            (stamp[page] == stamp[r->list[best]] && r->vote[i] < r->vote[best]))
+            best = i;
+    }
+    return best;
+}
+
+static void raas_select(const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), n_page = pick_page_count(l);
+    struct raas_state *s = l->state;
+    uint32_t *stamp = (uint32_t *)(void *)(s + 1), n_live = 0;
+    struct room r;
+    if (budget > l->pos && s->n_gone == 0) {
+        pick_dense(out);
+        return;
+    }
+    for (; s->n_page < n_page; s->n_page++) stamp[s->n_page] = s->n_page * PAGE_TOK;
+    room_make(&r, l->shape, false, l->scratch);
+    if (!estimate(&r, l, stamp, &n_live, &out->side_bytes)) {
+        pick_not_finite(out);
+        return;
+    }
+    for (uint32_t i = 0; i < n_live; i++)
+        if (r.vote[i] > (float)l->param[STAMP]) stamp[r.list[i]] = l->pos;
+    const uint32_t own = l->pos % PAGE_TOK + 1,
+                   n_can = budget > own ? (budget - own) / PAGE_TOK : 0;
+    for (uint32_t n = n_live, i; n > n_can; n--) {
+        if ((i = oldest(&r, l, stamp, n_live)) == UINT32_MAX) break;
+        stamp[r.list[i]] = GONE;
+        s->n_gone++;
+    }
+    for (uint32_t i = 0; i < n_page; i++)
+        if (stamp[i] != GONE) pick_page(out, i);
+}
+
+static void raas_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok)
+{
+    struct raas_state *x = state;
+    uint32_t *stamp = (uint32_t *)(void *)(x + 1);
+    (void)s;
+    (void)param;
+    x->n_prompt = pick_min(x->n_prompt, n_tok);
+    x->n_page = pick_min(x->n_page, n_tok / PAGE_TOK);
+    x->n_gone = 0;
+    for (uint32_t i = 0; i < x->n_page; i++) {
+        x->n_gone += stamp[i] == GONE;
+        if (stamp[i] != GONE) stamp[i] = pick_min(stamp[i], n_tok);
+    }
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = raas_state_bytes,
+    .side_bytes = raas_side_bytes,
+    .scratch_bytes = room_page_bytes,
+    .seal = raas_seal,
+    .see = raas_see,
+    .select = raas_select,
+    .cut = raas_cut,
+};
+
+const struct method raas_method = {
+    .kind = "decode",
+    .name = "raas",
+    .summary = "pages that were asked for lately; the others are dropped, the oldest first",
+    .paper =
+        "Hu et al., Efficient Long-Decoding Inference with Reasoning-Aware Attention Sparsity, "
+        "arXiv 2502.11147",
+    .about =
+        "Made for long answers: a page that no step has wanted for the longest time is dropped for "
+        "good when the budget is full, so memory and time are bounded by the budget. The prompt "
+        "stays "
+        "whole unless prompt=age. A page that is wanted again after its time is gone.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .evicts = true,
+    .decode = &hooks,
+};

@@ -1,0 +1,181 @@
+/* rabitq.c: tokens by one bit a channel of their turned keys, until the wanted mass is reached,
+ * RaBitQCache (Zhang et al., ICML 2026), with the estimator of RaBitQ (Gao and Long, SIGMOD 2024).
+ *
+ * A key less the mean of its page, o, is turned by a fixed random rotation; its sketch is the signs
+ * of the channels and f = |o|^2 / sum |o_c|. For a query turned alike, f * sum sign_c q_c is an
+ * unbiased estimate of o.q over the rotation, and the mean's own product is added. Tokens are
+ * taken, the best first, until their estimated softmax shares, mean over the query heads, reach
+ * `mass`. A head that wants more than `most` of the context reads it whole. Decided here: the
+ * rotation is that of turn.h; the query is not rounded to four bits. */
+#include "methods/pick.h"
+#include "methods/room.h"
+#include "methods/turn.h"
+
+#include <string.h>
+
+enum { MASS, MOST, DENSE, RECENT };
+
+static const sac_method_param params[] = {
+    {"mass", SAC_PARAM_FLOAT, "0.95", 0, 1, NULL, "estimated share of the attention that is kept"},
+    {"most", SAC_PARAM_FLOAT, "0.5", 0, 1, NULL, "a larger share than this is read whole"},
+    {"dense", SAC_PARAM_INT, "0", 0, 1024, NULL, "first layers that read everything"},
+    {"recent", SAC_PARAM_INT, "2", 0, 128, NULL, "newest full pages that are always read"},
+};
+
+#define DIM_MAX 512u
+#define SEED    1u /* of the rotation */
+
+/* Side data of a page: f16 [d] the turned mean, f16 [PAGE_TOK] factors, signs [PAGE_TOK, d / 8]. */
+static size_t rabitq_side_bytes(const struct method_shape *s, const double *param)
+{
+    const size_t d = s->geom->head_dim;
+    (void)param;
+    return 2 * d + PAGE_TOK * (2 + d / 8);
+}
+
+static void rabitq_seal(uint8_t *side, const struct method_shape *s, const double *param,
+                        const float *k)
+{
+    const uint32_t d = s->geom->head_dim;
+    uint16_t *middle = (uint16_t *)(void *)side, *factor = middle + d;
+    uint8_t *sign = (uint8_t *)(factor + PAGE_TOK);
+    float mean[DIM_MAX], x[DIM_MAX];
+    (void)param;
+    for (uint32_t c = 0; c < d; c++) {
+        float sum = 0;
+        for (uint32_t t = 0; t < PAGE_TOK; t++) sum += k[(size_t)t * d + c];
+        x[c] = sum / PAGE_TOK;
+    }
+    turn(x, d, SEED);
+    for (uint32_t c = 0; c < d; c++) {
+        middle[c] = f32_to_f16(x[c]); /* a NaN of a key stays here */
+        mean[c] = f16_to_f32(middle[c]);
+    }
+    memset(sign, 0, PAGE_TOK * (size_t)d / 8);
+    for (uint32_t t = 0; t < PAGE_TOK; t++) {
+        float square = 0, sum = 0;
+        memcpy(x, k + (size_t)t * d, d * sizeof *x);
+        turn(x, d, SEED);
+        for (uint32_t c = 0; c < d; c++) {
+            const float off = x[c] - mean[c];
+            square += off * off;
+            sum += fabsf(off);
+            sign[(size_t)t * (d / 8) + c / 8] |= (uint8_t)((off > 0) << c % 8);
+        }
+        factor[t] = f32_to_f16(sum > 0 ? square / sum : 0);
+    }
+}
+
+/* ---- The choice ---- */
+
+/* A room, and behind it signs of a page as -1 and 1 with the mean as the last row, their products.
+ */
+struct sketch {
+    struct room r;
+    float *row; /* [PAGE_TOK + 1, d] */
+    float *dot; /* [group, PAGE_TOK + 1] */
+};
+
+static size_t make_sketch(struct sketch *w, const struct method_shape *s, void *scratch)
+{
+    const size_t used = room_make(&w->r, s, true, scratch);
+    struct arena a = {.base = scratch ? (uint8_t *)scratch + used : NULL, .capacity = SIZE_MAX};
+    w->row = arena_take(&a, (PAGE_TOK + 1) * (size_t)s->geom->head_dim, sizeof *w->row);
+    w->dot = arena_take(&a, s->group * (PAGE_TOK + 1), sizeof *w->dot);
+    return used + a.used;
+}
+
+static size_t rabitq_scratch_bytes(const struct method_shape *s, const double *param)
+{
+    struct sketch w;
+    (void)param;
+    return make_sketch(&w, s, NULL);
+}
+
+static void score_page(const struct sketch *w, const struct method_lane *l, uint32_t page)
+{
+    const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
+    const uint8_t *side = l->side + l->page[page] * l->side_stride;
+    const uint16_t *middle = (const uint16_t *)(const void *)side, *factor = middle + d;
+    const uint8_t *sign = (const uint8_t *)(factor + PAGE_TOK);
+    for (uint32_t i = 0; i < PAGE_TOK * d; i++)
+        w->row[i] = (float)(sign[i / 8] >> i % 8 & 1) * 2 - 1;
+    for (uint32_t c = 0; c < d; c++) w->row[PAGE_TOK * d + c] = f16_to_f32(middle[c]);
+    l->ops->dots(&(struct op_dots){.a = w->r.qa,
+                                   .b = w->row,
+                                   .a_stride = d,
+                                   .b_stride = d,
+                                   .n_a = group,
+                                   .n_b = PAGE_TOK + 1,
+                                   .width = d,
+                                   .out = w->dot,
+                                   .out_stride = PAGE_TOK + 1});
+    for (uint32_t g = 0; g < group; g++) {
+        const float *dot = w->dot + g * (PAGE_TOK + 1);
+        float *score = w->r.score + g * w->r.stride + (size_t)page * PAGE_TOK;
+        for (uint32_t t = 0; t < PAGE_TOK; t++) {
+            const float x = dot[PAGE_TOK] + f16_to_f32(factor[t]) * dot[t];
+            score[t] = l->softcap > 0 ? l->softcap * tanhf(x / l->softcap) : x;
+        }
+    }
+}
+
+static void rabitq_select(const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t n = pick_page_count(l), d = l->shape->geom->head_dim, group = l->shape->group;
+    struct sketch w;
+    if (l->param[MASS] >= 1 || l->layer < (uint32_t)l->param[DENSE]) {
+        pick_dense(out);
+        return;
+    }
+    make_sketch(&w, l->shape, l->scratch);
+    for (size_t i = 0; i < (size_t)group * d; i++) w.r.qa[i] = l->q[i] * l->scale;
+    for (uint32_t g = 0; g < group; g++) turn(w.r.qa + (size_t)g * d, d, SEED);
+    for (uint32_t i = 0; i < n; i++) score_page(&w, l, i);
+    out->side_bytes = n * rabitq_side_bytes(l->shape, l->param);
+    if (!l->ops->vote(&(struct op_vote){.score = w.r.score,
+                                        .score_stride = w.r.stride,
+                                        .n = n * PAGE_TOK,
+                                        .group = group,
+                                        .vote = w.r.vote,
+                                        .lse = w.r.lse})) {
+        pick_not_finite(out);
+        return;
+    }
+    pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT], UINT32_MAX);
+    struct pick_cut cut = pick_share(w.r.vote, n * PAGE_TOK, l->param[MASS]);
+    uint32_t n_read = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t t = 0; t < PAGE_TOK; t++)
+            out->mask[i] |= (uint32_t)pick_takes(&cut, w.r.vote[i * PAGE_TOK + t]) << t;
+        n_read += (uint32_t)__builtin_popcount(out->mask[i]);
+    }
+    if (n_read > l->param[MOST] * n * PAGE_TOK) pick_dense(out);
+}
+
+static const struct method_decode hooks = {
+    .side_bytes = rabitq_side_bytes,
+    .scratch_bytes = rabitq_scratch_bytes,
+    .seal = rabitq_seal,
+    .select = rabitq_select,
+};
+
+const struct method rabitq_method = {
+    .kind = "decode",
+    .name = "rabitq",
+    .summary = "tokens by the signs of their turned keys, until the wanted mass is reached",
+    .paper =
+        "Zhang et al., RaBitQCache: Rotated Binary Quantization for KVCache in Long Context LLM "
+        "Inference, arXiv 2606.31519",
+    .about = "Keeps one bit a channel of each key after a random rotation and two bytes a token, "
+             "scores all "
+             "tokens by it without bias and reads the best until the wanted share is reached. It "
+             "finds late "
+             "what it is asked for late. One bit is noisy: the share is an estimate of an "
+             "exponential, and "
+             "more is read than two bits (auto) need for the same.",
+    .param = params,
+    .n_param = sizeof params / sizeof params[0],
+    .token_grain = true,
+    .decode = &hooks,
+};

@@ -1,0 +1,52 @@
+/* test_h2o.c: the sums of H2O add up, and who is dropped had the least. */
+#include "lane_bench.h"
+#include "methods/decode/h2o.c"
+
+static struct lane_bench b;
+
+static void sums_add_up_and_the_least_goes(void **state)
+{
+    (void)state;
+    enum { N = 800, BUDGET_TOK = 200, N_NEW = 100 };
+    static uint32_t before[LB_PAGES];
+    lb_open(&b, SAC_KV_F16, "h2o:budget=200", 50);
+    lb_random_keys(&b, 2);
+    lb_seal(&b);
+    for (uint32_t pos = N - LB_PAST; pos < N + 150; pos++) {
+        struct parts p;
+        lb_random_query(&b, 3);
+        lb_row(&b, pos, pos < N);
+        if (pos < N) continue;
+        assert_false(b.pick[0].dense);
+        cut_state(&p, &b.shape, b.state);
+        double sum = 0, least = INFINITY;
+        uint32_t n_live = 0;
+        for (uint32_t t = 0; t <= pos; t++) {
+            sum += (double)p.sum[t];
+            n_live += lives(&p, t);
+        }
+        assert_int_equal(p.state->n_row, LB_PAST + pos - N + 1);
+        assert_true(fabs(sum - (double)p.state->n_row * LB_GROUP) < 1e-2);
+        assert_int_equal(n_live, BUDGET_TOK);
+        /* One step drops at most one token that lived, of the old ones the least. */
+        for (uint32_t t = 0; t + N_NEW <= pos; t++)
+            if (lives(&p, t)) least = fmin(least, (double)p.sum[t]);
+        uint32_t n_gone = 0;
+        for (uint32_t t = 0; t < pos && pos > N; t++) {
+            const bool was = before[t / 32] >> t % 32 & 1;
+            if (!was) assert_false(lives(&p, t)); /* nobody comes back */
+            if (!was || lives(&p, t)) continue;
+            n_gone++;
+            assert_true((double)p.sum[t] <= least + 1e-6 || t + N_NEW >= pos);
+        }
+        assert_true(n_gone == (pos > N));
+        memcpy(before, p.mask, sizeof before);
+    }
+    lb_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sums_add_up_and_the_least_goes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
