@@ -259,7 +259,7 @@ SAC_API SAC_NODISCARD sac_status sac_seq_truncate(sac_engine *engine, sac_seq se
 SAC_API void sac_seq_remove(sac_engine *engine, sac_seq seq);
 /* From the next step on, decode rows of the sequence use the engine's method `decode_i`, an index of
  * `params.decode`. A new sequence uses 0, a fork what its source uses. What another method had
- * learnt of the sequence is forgotten. */
+ * learnt of the sequence is forgotten; one that has dropped tokens for good cannot be left. */
 SAC_API SAC_NODISCARD sac_status sac_seq_use_decode(sac_engine *engine, sac_seq seq,
                                                     uint32_t decode_i, sac_error *err);
 /* The same for its prompt rows, an index of `params.prefill`. */

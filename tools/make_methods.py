@@ -38,10 +38,15 @@ def page_of(method):
     return "\n".join(lines)
 
 
-def readme_of(methods):
-    lines = ["# Attention methods", "", "Made from the program's own list by `tools/make_methods.py`.",
-             "How to write one: [adding_a_method.md](../adding_a_method.md).", "",
-             "| method | kind | reads |", "|---|---|---|"]
+README = """# Attention methods
+
+[index.md](index.md) lists all, with a page for each; `tools/make_methods.py` makes them from the
+program's own list. How to write one: [adding_a_method.md](../adding_a_method.md).
+"""
+
+
+def index_of(methods):
+    lines = ["# Attention methods, by kind", "", "| method | kind | reads |", "|---|---|---|"]
     lines += [f"| [{m['name']}]({file_of(m, methods)}) | {m['kind']} | {m['summary']} |" for m in methods]
     return "\n".join(lines) + "\n"
 
@@ -51,7 +56,8 @@ def pages(program):
     told = subprocess.run([program, "methods", "-o", "json"], check=True, capture_output=True,
                           text=True)
     methods = json.loads(told.stdout)
-    return {"README.md": readme_of(methods), **{file_of(m, methods): page_of(m) for m in methods}}
+    return {"README.md": README, "index.md": index_of(methods),
+            **{file_of(m, methods): page_of(m) for m in methods}}
 
 
 def main(program, folder):
