@@ -129,6 +129,7 @@ static inline void make_plan(struct make *m, uint32_t layer, uint32_t pos, uint3
             : 0;
     p->pos = pos;
     p->end = end;
+    p->n_after = m->n_tok - end;
     p->tile0 = pos / p->tile_tok;
     p->n_tile = (end - 1) / p->tile_tok + 1 - p->tile0;
     p->mask = m->mask;

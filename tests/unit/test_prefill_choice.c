@@ -355,8 +355,9 @@ static void critiprefill_reads_the_best_blocks_of_its_segment(void **state)
 static void critiprefill_leaves_ends_dense(void **state)
 {
     (void)state;
-    open_random("critiprefill:budget=256,segment=256,dense=512", 1024);
-    make_plan(&m, 0, 1024, N);
+    make_open(&m, SAC_KV_F16, 1000, 1);
+    make_method(&m, "critiprefill:budget=256,segment=256,dense=512", 1024);
+    make_plan(&m, 0, 0, 1000);
     assert_int_equal(m.plan.dense, PLAN_LAYER);
     make_plan(&m, 1, 0, 1000);
     for (uint32_t i = 0; i < m.plan.n_tile; i++) {

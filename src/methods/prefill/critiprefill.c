@@ -13,8 +13,7 @@
  *
  * Decided here, or where the code does as the paper does not say:
  *  - The first layer asked is dense, and so are segments that begin before `dense` tokens.
- *  - A segment of which the prompt ends before it is full is dense. (The code leaves the last one
- *    dense even if it is full; a chunk does not know that it is the last.)
+ *  - The segment that the prompt ends in is dense.
  *  - Where chunks are shorter than segments, a segment is what a chunk holds of it.
  *  - Only blocks before the segment can be chosen. The paper's softmax runs over later ones too,
  *    which do not exist yet when a prompt comes in chunks.
@@ -268,14 +267,12 @@ static void dense_segment(struct plan *p, const struct segment *s, enum plan_rea
 }
 
 /* Why a segment reads everything, if it does. */
-static enum plan_reason segment_reason(const struct method_lane *l, const struct segment *s)
+static enum plan_reason segment_reason(const struct method_lane *l, const struct plan *p,
+                                       const struct segment *s)
 {
-    const uint32_t budget = spec_budget(l->param[BUDGET], s->at);
-    const uint32_t chunk_end = l->pos + l->n_row, n_tok = segment_tok(l->param);
-    const uint32_t unit = pick_min(n_tok, pick_max(l->shape->n_row_max, PAGE_TOK));
-    if (s->at < (uint32_t)l->param[DENSE] || s->at <= budget) return PLAN_SHORT;
-    if (s->end == chunk_end && chunk_end % unit != 0) return PLAN_LAYER;
-    return PLAN_SPARSE;
+    if (s->at < (uint32_t)l->param[DENSE] || s->at <= spec_budget(l->param[BUDGET], s->at))
+        return PLAN_SHORT;
+    return s->end == p->end && p->n_after == 0 ? PLAN_LAYER : PLAN_SPARSE;
 }
 
 static void criti_plan(const struct method_lane *l, struct plan *p)
@@ -298,7 +295,7 @@ static void criti_plan(const struct method_lane *l, struct plan *p)
                                   .begin = pick_max(l->pos, i * n_tok),
                                   .end = pick_min(chunk_end, (i + 1) * n_tok),
                                   .n_block = i * n_tok / block_tok};
-        const enum plan_reason why = segment_reason(l, &s);
+        const enum plan_reason why = segment_reason(l, p, &s);
         float *fused = state->score + (i - first) * row_stride;
         if (why) {
             dense_segment(p, &s, why);
