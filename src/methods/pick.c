@@ -117,13 +117,29 @@ struct pick_cut pick_share(const float *value, uint32_t n, double share)
     return find_cut(value, n, share * sum, true);
 }
 
+void pick_tokens(struct method_pick *out, const struct method_lane *l, float *value,
+                 uint32_t *spare, uint32_t budget)
+{
+    const uint32_t n_page = pick_page_count(l);
+    for (uint32_t p = 0; p < n_page; p++)
+        for (uint32_t left = out->mask[p]; left; left &= left - 1)
+            value[p * PAGE_TOK + (uint32_t)__builtin_ctz(left)] = -1;
+    const struct op_cut cut = l->ops->best(&(struct op_best){.value = value,
+                                                             .n = n_page * PAGE_TOK,
+                                                             .target = pick_left(out, l, budget),
+                                                             .spare = spare});
+    l->ops->mark(
+        &(struct op_mark){.value = value, .cut = cut, .n_page = n_page, .mask = out->mask});
+}
+
 /* ---- Keys ---- */
 
 void pick_keys(float *k, const struct method_lane *l, uint32_t page)
 {
     const struct page_geom *g = l->shape->geom;
     assert(page < l->n_sealed);
-    page_read(k, NULL, g, l->pool + (size_t)l->page[page] * g->bytes, PAGE_SEALED, PAGE_TOK);
+    l->ops->keys(&(struct op_keys){
+        .geom = g, .pool = l->pool, .page = l->page + page, .n_page = 1, .out = k});
 }
 
 size_t pick_key_bytes(const struct method_lane *l)
@@ -148,12 +164,30 @@ void pick_logits(float *out, const struct method_lane *l, const float *q, const 
     }
 }
 
+void pick_group_logits(float *out, size_t stride, const struct method_lane *l, const float *k,
+                       uint32_t n_tok)
+{
+    const uint32_t d = l->shape->geom->head_dim;
+    l->ops->dots(&(struct op_dots){.a = l->q,
+                                   .b = k,
+                                   .a_stride = d,
+                                   .b_stride = d,
+                                   .n_a = l->shape->group,
+                                   .n_b = n_tok,
+                                   .width = d,
+                                   .out = out,
+                                   .out_stride = stride});
+    for (uint32_t g = 0; g < l->shape->group; g++, out += stride) {
+        for (uint32_t i = 0; i < n_tok; i++) out[i] *= l->scale;
+        for (uint32_t i = 0; i < n_tok && l->softcap > 0; i++)
+            out[i] = l->softcap * tanhf(out[i] / l->softcap);
+    }
+}
+
 void pick_all_logits(float *score, size_t stride, const struct method_lane *l, float *k)
 {
     for (uint32_t p = 0; p < pick_page_count(l); p++) {
         pick_keys(k, l, p);
-        for (uint32_t g = 0; g < l->shape->group; g++)
-            pick_logits(score + g * stride + (size_t)p * PAGE_TOK, l,
-                        l->q + (size_t)g * l->shape->geom->head_dim, k, PAGE_TOK);
+        pick_group_logits(score + (size_t)p * PAGE_TOK, stride, l, k, PAGE_TOK);
     }
 }

@@ -97,6 +97,11 @@ static inline bool pick_takes(struct pick_cut *cut, float value)
     return true;
 }
 
+/* Marks the best tokens before the own page that are not marked yet, until the row reads `budget`
+ * in all. `value` [tokens], none negative, loses what is marked; `spare` [tokens] is scratch. */
+void pick_tokens(struct method_pick *out, const struct method_lane *l, float *value,
+                 uint32_t *spare, uint32_t budget);
+
 /* ---- Keys ---- */
 
 /* Keys of a sealed page of the lane [PAGE_TOK, head_dim], as attention reads them. */
@@ -106,6 +111,10 @@ size_t pick_key_bytes(const struct method_lane *l);
 /* Logits of `n_tok` keys for one query vector, softcap included. */
 void pick_logits(float *out, const struct method_lane *l, const float *q, const float *k,
                  uint32_t n_tok);
+/* Logits of `n_tok` keys [n_tok, head_dim] for all query heads, softcap included:
+ * out[g * stride + t]. */
+void pick_group_logits(float *out, size_t stride, const struct method_lane *l, const float *k,
+                       uint32_t n_tok);
 /* Logits of all tokens before the own page: score[g * stride + token]. Uses k [PAGE_TOK, head_dim].
  */
 void pick_all_logits(float *score, size_t stride, const struct method_lane *l, float *k);

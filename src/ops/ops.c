@@ -30,6 +30,7 @@ static void fill_ref(struct ops *o)
     ops_fill_ref_linear(o);
     ops_fill_ref_attn(o);
     ops_fill_ref_score(o);
+    ops_fill_ref_best(o);
     ops_fill_ref_dots(o);
 }
 
@@ -47,6 +48,7 @@ static void fill_avx512(struct ops *o)
     ops_fill_avx512_linear(o);
     ops_fill_avx512_attn(o);
     ops_fill_avx512_score(o);
+    ops_fill_avx512_best(o);
     ops_fill_avx512_dots(o);
 }
 

@@ -16,6 +16,8 @@
 #include "ops/page.h"
 #include "ops/weight.h"
 
+#include <string.h>
+
 /* ---- Linear layers --------------------------------------------------------------------------- */
 
 enum linear_mode {
@@ -194,6 +196,37 @@ struct op_vote { /* vote[i] = mean over g of softmax(score[g])[i], lse[g] = ln s
     float *lse;  /* [group] */
 };
 
+/* The best items of many: by value, the higher first, then the lower index; NaN is below all. */
+struct op_best {
+    const float *value; /* [n] */
+    uint32_t n;
+    bool by_sum; /* the target is of the sum of values, none of them negative; else their number */
+    double target;   /* the fewest items that reach it are taken; beyond reach: all */
+    uint32_t *spare; /* [n] scratch */
+};
+
+/* What is taken: items whose key lies above, and the first n_tie that lie on it. */
+struct op_cut {
+    uint32_t key, n_tie;
+};
+
+/* Integers in the order of the values. */
+static inline uint32_t op_best_key(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0; /* NaN */
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+struct op_mark { /* sets the bits of the items that a cut takes, PAGE_TOK of them to a word */
+    const float *value; /* [n_page * PAGE_TOK] */
+    struct op_cut cut;
+    uint32_t n_page;
+    const uint32_t *page; /* [n_page] words of `mask`; NULL: 0, 1, .. */
+    uint32_t *mask;
+};
+
 struct op_keys { /* keys of sealed pages in f32, the same bits as page_read's; one worker's */
     const struct page_geom *geom;
     const uint8_t *pool;
@@ -224,6 +257,8 @@ struct ops {
     void (*score_pages)(const struct op_score_pages *op);
     void (*score_planes)(const struct op_score_planes *op);
     bool (*vote)(const struct op_vote *op); /* false: a score is NaN or infinite */
+    struct op_cut (*best)(const struct op_best *op);
+    void (*mark)(const struct op_mark *op);
     void (*keys)(const struct op_keys *op);
     void (*dots)(const struct op_dots *op);
     /* Bytes of scratch that one call may need, for at most n_row rows of these shapes. */
@@ -244,6 +279,7 @@ void ops_fill_ref_linear(struct ops *o);
 void ops_fill_ref_attn(struct ops *o);
 void ops_fill_ref_small(struct ops *o);
 void ops_fill_ref_score(struct ops *o);
+void ops_fill_ref_best(struct ops *o);
 void ops_fill_ref_dots(struct ops *o);
 
 #endif

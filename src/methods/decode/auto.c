@@ -159,14 +159,16 @@ static void auto_select(const struct method_lane *l, struct method_pick *out)
         return;
     }
     pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT], UINT32_MAX);
-    struct pick_cut cut = pick_share(r.vote, n_scan * PAGE_TOK, l->param[MASS]);
+    /* The scores have served: their memory does for the search of the cut. */
+    const struct op_cut cut = l->ops->best(&(struct op_best){.value = r.vote,
+                                                             .n = n_scan * PAGE_TOK,
+                                                             .by_sum = true,
+                                                             .target = l->param[MASS],
+                                                             .spare = (uint32_t *)r.score});
+    l->ops->mark(&(struct op_mark){
+        .value = r.vote, .cut = cut, .n_page = n_scan, .page = r.list, .mask = out->mask});
     uint32_t n_read = 0;
-    for (uint32_t i = 0; i < n_scan; i++) {
-        uint32_t *mask = &out->mask[r.list[i]];
-        for (uint32_t t = 0; t < PAGE_TOK; t++)
-            *mask |= (uint32_t)pick_takes(&cut, r.vote[i * PAGE_TOK + t]) << t;
-        n_read += (uint32_t)__builtin_popcount(*mask);
-    }
+    for (uint32_t i = 0; i < n; i++) n_read += (uint32_t)__builtin_popcount(out->mask[i]);
     if (n_read > l->param[MOST] * n * PAGE_TOK) pick_dense(out);
 }
 

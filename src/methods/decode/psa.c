@@ -42,27 +42,28 @@ static float log_add(float a, float b)
     return lo == -INFINITY ? hi : hi + log1pf(expf(lo - hi));
 }
 
-static float log_sum(const float *x, uint32_t n)
-{
-    float sum = -INFINITY;
-    for (uint32_t i = 0; i < n; i++) sum = log_add(sum, x[i]);
-    return sum;
-}
+enum { BATCH = 64 }; /* pages that are put in order at a time */
 
 struct progress {
     float seen[METHOD_GROUP_MAX]; /* ln A */
     float rest[METHOD_GROUP_MAX]; /* ln of the mass expected of a page not seen */
     bool finite;
+    uint32_t order[BATCH], n_order, at; /* best pages not visited yet, the next at `at` */
 };
 
 /* Reads one page (or the own one) for all query heads; page_lse [group] gets its log-sum-exps. */
 static void visit(struct progress *p, const struct method_lane *l, const float *k, uint32_t n_tok,
                   float *page_lse)
 {
+    float logit[METHOD_GROUP_MAX * PAGE_TOK], share[PAGE_TOK];
+    pick_group_logits(logit, PAGE_TOK, l, k, n_tok);
+    l->ops->vote(&(struct op_vote){.score = logit,
+                                   .score_stride = PAGE_TOK,
+                                   .n = n_tok,
+                                   .group = l->shape->group,
+                                   .vote = share,
+                                   .lse = page_lse});
     for (uint32_t g = 0; g < l->shape->group; g++) {
-        float logit[PAGE_TOK];
-        pick_logits(logit, l, l->q + (size_t)g * l->shape->geom->head_dim, k, n_tok);
-        page_lse[g] = log_sum(logit, n_tok);
         p->seen[g] = log_add(p->seen[g], page_lse[g]);
         p->finite = p->finite && isfinite(p->seen[g]);
     }
@@ -97,12 +98,27 @@ static bool has_enough(const struct progress *p, const struct method_lane *l, ui
     return true;
 }
 
-static uint32_t best_page(const struct room *r, uint32_t n)
+/* The next page in order: by its vote, then by its number. Votes of pages that are in order or
+ * visited are -1. */
+static uint32_t next_page(struct progress *p, const struct room *r, uint32_t n, uint32_t n_left)
 {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (r->vote[i] > r->vote[best]) best = i;
-    return best;
+    if (p->at < p->n_order) return p->order[p->at++];
+    struct pick_cut cut = pick_best(r->vote, n, pick_min(BATCH, n_left));
+    float vote[BATCH];
+    p->n_order = 0;
+    for (uint32_t page = 0; page < n; page++) {
+        if (!pick_takes(&cut, r->vote[page])) continue;
+        uint32_t i = p->n_order++;
+        for (; i > 0 && vote[i - 1] < r->vote[page]; i--) {
+            vote[i] = vote[i - 1];
+            p->order[i] = p->order[i - 1];
+        }
+        vote[i] = r->vote[page];
+        p->order[i] = page;
+    }
+    for (uint32_t i = 0; i < p->n_order; i++) r->vote[p->order[i]] = -1;
+    p->at = 1;
+    return p->order[0];
 }
 
 static void progress_to_mass(struct progress *p, const struct method_lane *l, const struct room *r,
@@ -116,8 +132,7 @@ static void progress_to_mass(struct progress *p, const struct method_lane *l, co
         const uint32_t n_step = pick_min((uint32_t)l->param[STEP], n_left);
         for (uint32_t g = 0; g < group; g++) last[g] = -INFINITY;
         for (uint32_t i = 0; i < n_step; i++) {
-            const uint32_t page = best_page(r, n);
-            r->vote[page] = -1;
+            const uint32_t page = next_page(p, r, n, n_left - i);
             pick_page(out, page);
             pick_keys(r->k, l, page);
             visit(p, l, r->k, PAGE_TOK, r->lse);

@@ -69,11 +69,7 @@ static void sparq_select(const struct method_lane *l, struct method_pick *out)
         return;
     }
     pick_ends(out, l, 0, pick_min((uint32_t)l->param[RECENT], budget));
-    for (uint32_t t = 0; t < n; t++)
-        if (pick_has(out, t)) r.vote[t] = -1;
-    struct pick_cut cut = pick_best(r.vote, n, pick_left(out, l, budget));
-    for (uint32_t t = 0; t < n; t++)
-        if (pick_takes(&cut, r.vote[t])) pick_token(out, t);
+    pick_tokens(out, l, r.vote, (uint32_t *)r.score, budget);
 }
 
 static const struct method_decode hooks = {
@@ -89,7 +85,8 @@ const struct method sparq_method = {
     .about =
         "Scores all keys with the few channels in which the query is largest, then reads the best "
         "tokens whole. It finds late what it is asked for late. The scan reads a part of every "
-        "key at every step; here it is written for fidelity and not for speed.",
+        "key at every step; here keys are read whole for it, so it is no faster than an exact "
+        "scan.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
     .token_grain = true,

@@ -63,11 +63,7 @@ static bool choose(const struct method_lane *l, struct method_pick *out, uint32_
                                         .vote = r.vote,
                                         .lse = r.lse}))
         return false;
-    for (uint32_t t = 0; t < n; t++)
-        if (pick_has(out, t)) r.vote[t] = -1;
-    struct pick_cut cut = pick_best(r.vote, n, pick_left(out, l, budget));
-    for (uint32_t t = 0; t < n; t++)
-        if (pick_takes(&cut, r.vote[t])) pick_token(out, t);
+    pick_tokens(out, l, r.vote, (uint32_t *)r.score, budget);
     return true;
 }
 

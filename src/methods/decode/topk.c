@@ -35,14 +35,9 @@ static void choose_pages(const struct method_lane *l, const struct room *r, uint
 static void choose_tokens(const struct method_lane *l, const struct room *r, uint32_t budget,
                           struct method_pick *out)
 {
-    const uint32_t n = pick_page_count(l) * PAGE_TOK;
     const uint32_t sink = pick_min((uint32_t)l->param[SINK], pick_left(out, l, budget));
     pick_ends(out, l, sink, pick_min((uint32_t)l->param[RECENT], budget - sink));
-    for (uint32_t t = 0; t < n; t++)
-        if (pick_has(out, t)) r->vote[t] = -1;
-    struct pick_cut cut = pick_best(r->vote, n, pick_left(out, l, budget));
-    for (uint32_t t = 0; t < n; t++)
-        if (pick_takes(&cut, r->vote[t])) pick_token(out, t);
+    pick_tokens(out, l, r->vote, (uint32_t *)r->score, budget);
 }
 
 static void topk_select(const struct method_lane *l, struct method_pick *out)

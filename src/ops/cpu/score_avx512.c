@@ -16,76 +16,181 @@
 #define HEAD_DIM_MAX 512u
 #define GROUP_MAX    64u
 #define LANES        16u
-#define HEADS        8u /* whose sums stay in registers together */
+#define HEADS        8u       /* whose sums stay in registers together */
+#define BLOCK        4u       /* pages whose sums across lanes are made together */
+#define AHEAD        8u       /* pages between a fetch and its use */
+#define EXP_NONE     (-35.0f) /* in units of log 2 */
 
 static __m512 load_half(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
 
+/* Sums of the lanes of four vectors: adds while it transposes, a third of the work of four sums. */
+static __m128 sums_of(const __m512 x[BLOCK])
+{
+    const __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    const __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    const __m512 lo =
+        _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+    const __m512 hi =
+        _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+    const __m512 s = _mm512_add_ps(lo, hi);
+    const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+}
+
+/* Of each page p of a block: sum over channels of q x[p], pages d floats apart. */
+static __m128 dot_block(const float *q, const float *x, uint32_t d)
+{
+    __m512 sum[BLOCK];
+    for (uint32_t p = 0; p < BLOCK; p++) sum[p] = _mm512_setzero_ps();
+    for (uint32_t c = 0; c < d; c += LANES) {
+        const __m512 qc = _mm512_loadu_ps(q + c);
+        for (uint32_t p = 0; p < BLOCK; p++)
+            sum[p] = _mm512_fmadd_ps(qc, _mm512_load_ps(x + (size_t)p * d + c), sum[p]);
+    }
+    return sums_of(sum);
+}
+
+/* The pages of a block; behind the last one it is repeated, and not stored. */
+static uint32_t block_pages(const uint8_t *page[BLOCK], const uint8_t *base, size_t stride,
+                            const page_id *id, uint32_t n)
+{
+    for (uint32_t p = 0; p < BLOCK; p++) page[p] = base + id[p < n ? p : n - 1] * stride;
+    return n < BLOCK ? n : BLOCK;
+}
+
 static void score_pages_avx512(const struct op_score_pages *op)
 {
     const uint32_t d = op->head_dim;
-    assert(d % LANES == 0);
-    for (uint32_t i = 0; i < op->n_page; i++) {
-        const uint8_t *page = op->base + op->page[i] * op->stride;
-        if (i + 8 < op->n_page) {
-            const uint8_t *next = op->base + op->page[i + 8] * op->stride;
-            for (uint32_t c = 0; c < 2 * d; c += 64) {
-                _mm_prefetch((const char *)next + op->a_at + c, _MM_HINT_T0);
-                _mm_prefetch((const char *)next + op->b_at + c, _MM_HINT_T0);
+    _Alignas(64) float a[BLOCK * HEAD_DIM_MAX], b[BLOCK * HEAD_DIM_MAX];
+    assert(d % LANES == 0 && d <= HEAD_DIM_MAX);
+    for (uint32_t i = 0; i < op->n_page; i += BLOCK) {
+        const uint8_t *page[BLOCK];
+        const uint32_t n = block_pages(page, op->base, op->stride, op->page + i, op->n_page - i);
+        const __mmask8 some = (__mmask8)((1u << n) - 1);
+        for (uint32_t j = i + AHEAD; j < i + AHEAD + n && j < op->n_page; j++) {
+            const char *next = (const char *)op->base + op->page[j] * op->stride;
+            for (size_t c = 0; c < 2 * (size_t)d; c += 64) {
+                _mm_prefetch(next + op->a_at + c, _MM_HINT_T0);
+                _mm_prefetch(next + op->b_at + c, _MM_HINT_T0);
             }
         }
-        for (uint32_t g = 0; g < op->group; g++) {
-            const float *qa = op->qa + (size_t)g * d, *qb = op->qb + (size_t)g * d;
-            __m512 sum_a = _mm512_setzero_ps(), sum_b = _mm512_setzero_ps();
+        for (uint32_t p = 0; p < BLOCK; p++)
             for (uint32_t c = 0; c < d; c += LANES) {
-                sum_a = _mm512_fmadd_ps(load_half(page + op->a_at + c * 2), _mm512_loadu_ps(qa + c),
-                                        sum_a);
-                sum_b = _mm512_fmadd_ps(load_half(page + op->b_at + c * 2), _mm512_loadu_ps(qb + c),
-                                        sum_b);
+                _mm512_store_ps(a + p * d + c, load_half(page[p] + op->a_at + c * 2));
+                _mm512_store_ps(b + p * d + c, load_half(page[p] + op->b_at + c * 2));
             }
-            op->out[g * op->out_stride + i] = _mm512_reduce_add_ps(_mm512_add_ps(sum_a, sum_b));
+        for (uint32_t g = 0; g < op->group; g++) {
+            const __m128 sum = _mm_add_ps(dot_block(op->qa + (size_t)g * d, a, d),
+                                          dot_block(op->qb + (size_t)g * d, b, d));
+            _mm_mask_storeu_ps(op->out + g * op->out_stride + i, some, sum);
         }
     }
 }
 
-/* One page's weights: int8 [group, head_dim] in the order of the channels, and per head what turns
- * a sum of weight * code into a logit. */
-struct page_weights {
-    _Alignas(64) int8_t w[GROUP_MAX * HEAD_DIM_MAX];
-    float scale[GROUP_MAX], base[GROUP_MAX];
+/* ---- Planes ---- */
+
+/* What does not change from page to page. */
+struct plane_queries {
+    float inv[GROUP_MAX];                      /* 1 / largest |q| of a head */
+    _Alignas(64) float envelope[HEAD_DIM_MAX]; /* largest |q| of a channel, each head times inv */
 };
 
-static void weigh_page(struct page_weights *out, const struct op_score_planes *op,
-                       const uint8_t *page)
+static void prepare_queries(struct plane_queries *out, const struct op_score_planes *op)
 {
     const uint32_t d = op->head_dim;
+    memset(out->envelope, 0, d * sizeof(float));
     for (uint32_t g = 0; g < op->group; g++) {
         const float *q = op->q + (size_t)g * d;
-        __m512 base = _mm512_setzero_ps(), most = _mm512_setzero_ps();
-        for (uint32_t c = 0; c < d; c += LANES) {
-            const __m512 qc = _mm512_loadu_ps(q + c);
-            const __m512 step = load_half(page + op->step_at + c * 2);
-            const __m512 mid =
-                _mm512_fmadd_ps(step, _mm512_set1_ps(31.5f), load_half(page + op->min_at + c * 2));
-            base = _mm512_fmadd_ps(qc, mid, base);
-            most = _mm512_max_ps(most, _mm512_abs_ps(_mm512_mul_ps(qc, step)));
-        }
+        __m512 most = _mm512_setzero_ps();
+        for (uint32_t c = 0; c < d; c += LANES)
+            most = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(q + c)), most);
         const float max = _mm512_reduce_max_ps(most);
-        const __m512 to_code = _mm512_set1_ps(max > 0 ? 127.0f / max : 0);
+        out->inv[g] = max > 0 ? 1 / max : 0;
+        const __m512 inv = _mm512_set1_ps(out->inv[g]);
+        for (uint32_t c = 0; c < d; c += LANES)
+            _mm512_store_ps(
+                out->envelope + c,
+                _mm512_max_ps(_mm512_load_ps(out->envelope + c),
+                              _mm512_mul_ps(_mm512_abs_ps(_mm512_loadu_ps(q + c)), inv)));
+    }
+}
+
+/* A block of pages on its way to weights, and those of one of them: int8 [group, head_dim] in the
+ * order of the channels, and per head what turns a sum of weight * code into a logit. */
+struct page_weights {
+    _Alignas(64) float step[BLOCK * HEAD_DIM_MAX];
+    _Alignas(64) float mid[BLOCK * HEAD_DIM_MAX];
+    float most[BLOCK]; /* no |q step| of a head, divided by its largest |q|, is above */
+    float base[BLOCK][GROUP_MAX];
+    _Alignas(64) int8_t w[GROUP_MAX * HEAD_DIM_MAX];
+    float scale[GROUP_MAX];
+};
+
+/* A NaN or infinity among q, min and step reaches `base`: each channel of each is in its sum. */
+static void weigh_block(struct page_weights *out, const struct op_score_planes *op,
+                        const struct plane_queries *q, const uint8_t *const page[BLOCK])
+{
+    const uint32_t d = op->head_dim;
+    for (uint32_t p = 0; p < BLOCK; p++) {
+        __m512 most = _mm512_setzero_ps();
         for (uint32_t c = 0; c < d; c += LANES) {
-            const __m512 w = _mm512_mul_ps(
-                _mm512_mul_ps(_mm512_loadu_ps(q + c), load_half(page + op->step_at + c * 2)),
-                to_code);
-            _mm_storeu_si128((__m128i *)(void *)(out->w + (size_t)g * d + c),
-                             _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(w)));
+            const __m512 step = load_half(page[p] + op->step_at + c * 2);
+            const __m512 min = load_half(page[p] + op->min_at + c * 2);
+            _mm512_store_ps(out->step + p * d + c, step);
+            _mm512_store_ps(out->mid + p * d + c,
+                            _mm512_fmadd_ps(step, _mm512_set1_ps(31.5f), min));
+            const __m512 weight =
+                _mm512_mul_ps(_mm512_abs_ps(step), _mm512_load_ps(q->envelope + c));
+            most = _mm512_max_ps(weight, most);
         }
-        out->scale[g] = op->scale * 64 * max / 127.0f;
-        out->base[g] = op->scale * _mm512_reduce_add_ps(base);
-        /* A NaN or infinity among q, min and step must reach the scores: base has it, or is made
-         * so. */
-        if (!(max < INFINITY)) out->base[g] = NAN;
+        out->most[p] = _mm512_reduce_max_ps(most);
+    }
+    for (uint32_t g = 0; g < op->group; g++) {
+        _Alignas(16) float base[BLOCK];
+        _mm_store_ps(base, dot_block(op->q + (size_t)g * d, out->mid, d));
+        for (uint32_t p = 0; p < BLOCK; p++) out->base[p][g] = op->scale * base[p];
+    }
+}
+
+/* int8 of 64 numbers, rounded and saturated. */
+static __m512i to_int8(__m512 a, __m512 b, __m512 c, __m512 d)
+{
+    const __m512i ab = _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b));
+    const __m512i cd = _mm512_packs_epi32(_mm512_cvtps_epi32(c), _mm512_cvtps_epi32(d));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(ab, cd));
+}
+
+/* The weights q step * 127 / (largest) of page p of the block. */
+static void weigh_page(struct page_weights *out, const struct op_score_planes *op,
+                       const struct plane_queries *queries, uint32_t p)
+{
+    const uint32_t d = op->head_dim;
+    const float *step = out->step + (size_t)p * d,
+                to_code = out->most[p] > 0 ? 127 / out->most[p] : 0;
+    for (uint32_t g = 0; g < op->group; g++) {
+        const float *q = op->q + (size_t)g * d;
+        int8_t *w = out->w + (size_t)g * d;
+        const __m512 by = _mm512_set1_ps(to_code * queries->inv[g]);
+        uint32_t c = 0;
+        for (; c + 64 <= d; c += 64) {
+            __m512 x[4];
+            for (uint32_t i = 0; i < 4; i++)
+                x[i] = _mm512_mul_ps(by, _mm512_mul_ps(_mm512_loadu_ps(q + c + i * LANES),
+                                                       _mm512_load_ps(step + c + i * LANES)));
+            _mm512_storeu_si512(w + c, to_int8(x[0], x[1], x[2], x[3]));
+        }
+        for (; c < d; c += LANES) {
+            const __m512 x =
+                _mm512_mul_ps(by, _mm512_mul_ps(_mm512_loadu_ps(q + c), _mm512_load_ps(step + c)));
+            _mm_storeu_si128((__m128i *)(void *)(w + c),
+                             _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)));
+        }
+        const float unit = queries->inv[g] > 0 ? out->most[p] / queries->inv[g] : 0;
+        out->scale[g] = op->scale * 64 / 127 * unit;
     }
 }
 
@@ -118,6 +223,12 @@ static void transpose_rows16(__m512i out[4], const uint8_t *codes)
     out[3] = _mm512_shuffle_i64x2(lo23, hi23, 0xee);
 }
 
+/* One page's weights [group, head_dim], and what turns sums into logits [group]. */
+struct plane_page {
+    const int8_t *w;
+    const float *scale, *base;
+};
+
 static __m512i broadcast_weights(const int8_t *w)
 {
     int32_t four;
@@ -128,7 +239,7 @@ static __m512i broadcast_weights(const int8_t *w)
 /* Logits of 16 tokens for the n heads from g0; n is a constant where this is inlined, so that the
  * sums stay in registers. */
 __attribute__((always_inline)) static inline void score_heads(const struct op_score_planes *op,
-                                                              const struct page_weights *w,
+                                                              const struct plane_page *page,
                                                               const __m512i *dword, uint32_t g0,
                                                               const uint32_t n, float *out)
 {
@@ -140,7 +251,7 @@ __attribute__((always_inline)) static inline void score_heads(const struct op_sc
         __m512i codes = dword[m];
         for (uint32_t s = 0; s < 4; s++) {
             const __m512i code = _mm512_and_si512(codes, two_bits);
-            const int8_t *at = w->w + (size_t)g0 * d + s * quarter + 4 * m;
+            const int8_t *at = page->w + (size_t)g0 * d + s * quarter + 4 * m;
             for (uint32_t g = 0; g < n; g++)
                 sum[g] = _mm512_dpbusd_epi32(sum[g], code, broadcast_weights(at + (size_t)g * d));
             codes = _mm512_srli_epi32(codes, 2);
@@ -149,11 +260,11 @@ __attribute__((always_inline)) static inline void score_heads(const struct op_sc
     for (uint32_t g = 0; g < n; g++)
         _mm512_storeu_ps(out + (g0 + g) * op->out_stride,
                          _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[g]),
-                                         _mm512_set1_ps(w->scale[g0 + g]),
-                                         _mm512_set1_ps(w->base[g0 + g])));
+                                         _mm512_set1_ps(page->scale[g0 + g]),
+                                         _mm512_set1_ps(page->base[g0 + g])));
 }
 
-static void score_tokens16(const struct op_score_planes *op, const struct page_weights *w,
+static void score_tokens16(const struct op_score_planes *op, const struct plane_page *w,
                            const __m512i *dword, float *out)
 {
     for (uint32_t g0 = 0; g0 < op->group; g0 += HEADS) {
@@ -171,81 +282,116 @@ static void score_tokens16(const struct op_score_planes *op, const struct page_w
     }
 }
 
+/* Part of its caller: gcc drops calls of a function that does nothing but fetch. */
+__attribute__((always_inline)) static inline void fetch_plane(const struct op_score_planes *op,
+                                                              uint32_t i)
+{
+    if (i >= op->n_page) return;
+    const char *next = (const char *)op->base + op->page[i] * op->stride;
+    const size_t d = op->head_dim;
+    for (size_t c = 0; c < 2 * d; c += 64) {
+        _mm_prefetch(next + op->min_at + c, _MM_HINT_T0);
+        _mm_prefetch(next + op->step_at + c, _MM_HINT_T0);
+    }
+    for (size_t c = 0; c < PAGE_TOK * d / 4; c += 64)
+        _mm_prefetch(next + op->hi2_at + c, _MM_HINT_T0);
+}
+
+static void score_page(const struct op_score_planes *op, const struct plane_page *page,
+                       const uint8_t *codes, float *out)
+{
+    const uint32_t row = op->head_dim / 4;
+    for (uint32_t t = 0; t < PAGE_TOK; t += LANES, codes += LANES * row) {
+        __m512i dword[HEAD_DIM_MAX / 16];
+        if (row == 16)
+            transpose_rows16(dword, codes);
+        else
+            for (uint32_t m = 0; m < row / 4; m++) dword[m] = gather_dwords(codes, row, m);
+        score_tokens16(op, page, dword, out + t);
+    }
+}
+
 static void score_planes_avx512(const struct op_score_planes *op)
 {
-    const uint32_t d = op->head_dim, row = d / 4;
-    const size_t hi2_bytes = (size_t)PAGE_TOK * row;
+    struct plane_queries queries;
     struct page_weights weights;
-    assert(d <= HEAD_DIM_MAX && op->group <= GROUP_MAX && d % 32 == 0);
-    for (uint32_t i = 0; i < op->n_page; i++) {
-        const uint8_t *page = op->base + op->page[i] * op->stride;
-        if (i + 4 < op->n_page) {
-            const char *next = (const char *)op->base + op->page[i + 4] * op->stride;
-            for (size_t c = 0; c < 2 * (size_t)d; c += 64) {
-                _mm_prefetch(next + op->min_at + c, _MM_HINT_T0);
-                _mm_prefetch(next + op->step_at + c, _MM_HINT_T0);
-            }
-            for (size_t c = 0; c < hi2_bytes; c += 64)
-                _mm_prefetch(next + op->hi2_at + c, _MM_HINT_T0);
-        }
-        weigh_page(&weights, op, page);
-        for (uint32_t t = 0; t < PAGE_TOK; t += LANES) {
-            const uint8_t *codes = page + op->hi2_at + (size_t)t * row;
-            __m512i dword[HEAD_DIM_MAX / 16];
-            if (row == 16)
-                transpose_rows16(dword, codes);
-            else
-                for (uint32_t m = 0; m < row / 4; m++) dword[m] = gather_dwords(codes, row, m);
-            score_tokens16(op, &weights, dword, op->out + (size_t)i * PAGE_TOK + t);
+    assert(op->head_dim <= HEAD_DIM_MAX && op->group <= GROUP_MAX && op->head_dim % 32 == 0);
+    prepare_queries(&queries, op);
+    for (uint32_t i = 0; i < op->n_page; i += BLOCK) {
+        const uint8_t *page[BLOCK];
+        const uint32_t n = block_pages(page, op->base, op->stride, op->page + i, op->n_page - i);
+        weigh_block(&weights, op, &queries, page);
+        for (uint32_t p = 0; p < n; p++) {
+            fetch_plane(op, i + p + AHEAD);
+            weigh_page(&weights, op, &queries, p);
+            const struct plane_page now = {weights.w, weights.scale, weights.base[p]};
+            score_page(op, &now, page[p] + op->hi2_at, op->out + (size_t)(i + p) * PAGE_TOK);
         }
     }
 }
 
-/* exp(x) for x <= 0: 2^n * p(f), relative error below 3e-7; 0 below -87. */
-static __m512 exp_ps(__m512 x)
+/* 2^y, relative error below 3e-6, which is nothing beside that of a choice. */
+static __m512 exp2_ps(__m512 y)
 {
-    const __m512 y =
-        _mm512_mul_ps(_mm512_max_ps(x, _mm512_set1_ps(-87.0f)), _mm512_set1_ps(1.44269504089f));
-    const __m512 n = _mm512_roundscale_ps(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m512 f = _mm512_sub_ps(y, n);
-    __m512 p = _mm512_set1_ps(1.540353039e-4f);
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.333355815e-3f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.618129108e-3f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.550410866e-2f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.402265069e-1f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931471806e-1f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(p, n);
+    const __m512 r = _mm512_reduce_ps(y, 0x09); /* y - floor(y), no exception */
+    __m512 p = _mm512_set1_ps(0.01353417f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.05201146f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24144276f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.69300383f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.00000259f));
+    return _mm512_scalef_ps(p, y);
+}
+
+/* exp(x - max) of a vector of scores; `max` in units of log 2. Where all of them lie EXP_NONE below
+ * the largest, nothing is computed: a whole context of such tokens holds less than 1e-5 of the
+ * mass.
+ */
+static __m512 weights_of(__m512 x, __m512 max)
+{
+    const __m512 y = _mm512_fmsub_ps(x, _mm512_set1_ps((float)M_LOG2E), max);
+    if (!_mm512_cmp_ps_mask(y, _mm512_set1_ps(EXP_NONE), _CMP_GE_OQ)) return _mm512_setzero_ps();
+    return exp2_ps(y);
+}
+
+static __mmask16 lanes_at(uint32_t i, uint32_t n)
+{
+    return n - i < LANES ? (__mmask16)((1u << (n - i)) - 1) : 0xffff;
+}
+
+/* The largest of n scores; adds to `wrong` what is not finite. */
+static float score_max(const float *s, uint32_t n, __m512 *wrong)
+{
+    const __m512 none = _mm512_set1_ps(-INFINITY);
+    __m512 max = none, off = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < n; i += LANES) {
+        const __mmask16 k = lanes_at(i, n);
+        const __m512 x = _mm512_maskz_loadu_ps(k, s + i);
+        max = _mm512_mask_max_ps(max, k, max, x);
+        off = _mm512_add_ps(off, _mm512_sub_ps(x, x));
+    }
+    *wrong = _mm512_add_ps(*wrong, off);
+    return _mm512_reduce_max_ps(max);
 }
 
 static bool vote_avx512(const struct op_vote *op)
 {
     __m512 wrong = _mm512_setzero_ps();
-    for (uint32_t i = 0; i < op->n; i++) op->vote[i] = 0;
     for (uint32_t g = 0; g < op->group; g++) {
         const float *s = op->score + g * op->score_stride;
-        __m512 max = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
+        const float top = score_max(s, op->n, &wrong);
+        const __m512 max = _mm512_set1_ps(top * (float)M_LOG2E);
+        __m512 sum = _mm512_setzero_ps();
         for (uint32_t i = 0; i < op->n; i += LANES) {
-            const __mmask16 k = op->n - i < LANES ? (__mmask16)((1u << (op->n - i)) - 1) : 0xffff;
-            const __m512 x = _mm512_maskz_loadu_ps(k, s + i);
-            max = _mm512_mask_max_ps(max, k, max, x);
-            wrong = _mm512_add_ps(wrong, _mm512_sub_ps(x, x));
-        }
-        const float top = _mm512_reduce_max_ps(max);
-        const __m512 off = _mm512_set1_ps(top);
-        for (uint32_t i = 0; i < op->n; i += LANES) {
-            const __mmask16 k = op->n - i < LANES ? (__mmask16)((1u << (op->n - i)) - 1) : 0xffff;
-            const __m512 x = _mm512_maskz_loadu_ps(k, s + i);
-            sum = _mm512_mask_add_ps(sum, k, sum, exp_ps(_mm512_sub_ps(x, off)));
+            const __mmask16 k = lanes_at(i, op->n);
+            sum = _mm512_mask_add_ps(sum, k, sum, weights_of(_mm512_maskz_loadu_ps(k, s + i), max));
         }
         const float total = _mm512_reduce_add_ps(sum);
         op->lse[g] = top + logf(total);
         const __m512 share = _mm512_set1_ps(1.0f / (total * (float)op->group));
         for (uint32_t i = 0; i < op->n; i += LANES) {
-            const __mmask16 k = op->n - i < LANES ? (__mmask16)((1u << (op->n - i)) - 1) : 0xffff;
-            const __m512 x = _mm512_maskz_loadu_ps(k, s + i);
-            const __m512 e = exp_ps(_mm512_sub_ps(x, off));
-            const __m512 was = _mm512_maskz_loadu_ps(k, op->vote + i);
+            const __mmask16 k = lanes_at(i, op->n);
+            const __m512 e = weights_of(_mm512_maskz_loadu_ps(k, s + i), max);
+            const __m512 was = g > 0 ? _mm512_maskz_loadu_ps(k, op->vote + i) : _mm512_setzero_ps();
             _mm512_mask_storeu_ps(op->vote + i, k, _mm512_fmadd_ps(e, share, was));
         }
     }
