@@ -22,6 +22,12 @@
  * CPU that lacks AMX-FP16) bf16 tiles. Queries are scaled by a power of two to below 1, so that no
  * product of a query can overflow and few digits fall below f16's normal range.
  *
+ * Centred keys (WIDE, keys that are more exact than the tiles). Keys have channels that hardly
+ * change from token to token and outweigh the rest, by biases above all; rounded to bf16 they would
+ * bury the differences that the softmax sees: most of the error of the whole model on qwen2.5. So k
+ * - c is rounded, c being the page's first key, and q c, with c in two parts that hold it exactly,
+ * is added to the scores. c is 0 for a page whose first key is not finite.
+ *
  * Invalid numbers: a row that sees a NaN or an infinity gives NaN or infinity. A row that does not
  * see it must not notice, but its weight 0 times infinity is NaN; so where a panel holds tokens
  * that some row does not see (own pages, windows), a value row that is not finite is replaced by
@@ -44,6 +50,7 @@
 
 #define TILE_BYTES  1024u
 #define QUERY_BLOCK 32u  /* queries computed at a time in WIDE: two rows of tiles */
+#define CENTRES     8u   /* pages of a panel at most: with their lost parts they fill a tile */
 #define HEADROOM    6.0f /* weights of a fresh maximum are 2^6 ... */
 #define WEIGHT_LIMIT                                                                               \
     0x1p15f           /* ... and the sum in a lane must stay below this, f16 ends at 2^16          \
@@ -98,9 +105,10 @@ static void tiles_end(void)
 /* ---- Small pieces ------------------------------------------------------------------------------
  */
 
-/* Which 16-bit type the tiles of K and of V hold. */
+/* Which 16-bit type the tiles of K and of V hold, and whether WIDE has the keys of a page relative
+ * to its first. */
 struct kinds {
-    bool k_f16, v_f16;
+    bool k_f16, v_f16, centred;
 };
 
 INLINE __m512i half_from_f32(__m512 lo, __m512 hi, bool f16)
@@ -129,6 +137,13 @@ INLINE __m512 exp2_vec(__m512 y)
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.695833537f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.999925219f));
     return _mm512_scalef_ps(p, y);
+}
+
+/* Halves of a vector of 32 bf16. */
+INLINE __m512 f32_from_bf16(__m512i h, int upper)
+{
+    const __m256i x = upper ? _mm512_extracti64x4_epi64(h, 1) : _mm512_castsi512_si256(h);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }
 
 /* cap * tanh(x / cap), tanh z = 1 - 2 / (1 + e^2z); saturates without overflow. */
@@ -330,7 +345,8 @@ static void copy_halves(uint16_t *dst, const uint8_t *src, size_t n, bool to_bf1
     }
 }
 
-/* Keys of a gathered page, zeros in slots that are not to be seen; fetches those of the next step. */
+/* Keys of a gathered page, zeros in slots that are not to be seen; fetches those of the next step.
+ */
 static void gather_keys(uint16_t *dst, const struct page_geom *g, const struct attn_page *page,
                         bool f16)
 {
@@ -484,9 +500,10 @@ struct wide_mem {
     uint32_t d, panel_tok, s_stride; /* s_stride in floats, off the powers of two */
     uint8_t *q;                      /* [n_q/16, d/32] A tiles */
     uint8_t *k;                      /* [panel_tok/16, d/32] B tiles */
+    uint8_t *c;                      /* [d/32] B tiles: centres of the pages, then what bf16 lost */
     uint8_t *v;                      /* [panel_tok/32, d/16] B tiles */
     uint8_t *p;                      /* [2, panel_tok/32] A tiles: weights of a query block */
-    float *s;                        /* [QUERY_BLOCK, s_stride] */
+    float *s;                        /* [QUERY_BLOCK, s_stride], behind panel_tok those of c */
     float *o;                        /* [n_q/16, d/16] C tiles */
     float *unit;                     /* [n_q] what a raw score is multiplied by, in log 2 */
     float *m;                        /* [n_q] */
@@ -506,9 +523,10 @@ static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
 {
     struct wide_mem w = {.d = d, .panel_tok = wide_panel_tok(d)};
     size_t at = 0;
-    w.s_stride = w.panel_tok + 16;
+    w.s_stride = w.panel_tok + 2 * CENTRES;
     w.q = take(base, &at, (size_t)n_q * d * 2);
     w.k = take(base, &at, (size_t)w.panel_tok * d * 2);
+    w.c = take(base, &at, 16 * (size_t)d * 2);
     w.v = take(base, &at, (size_t)w.panel_tok * d * 2);
     w.p = take(base, &at, QUERY_BLOCK * (size_t)w.panel_tok * 2);
     w.s = (float *)(void *)take(base, &at, QUERY_BLOCK * (size_t)w.s_stride * 4);
@@ -583,6 +601,49 @@ static const uint16_t *quarantine(const struct wide_mem *w, const uint16_t *keys
     return keys;
 }
 
+/* Column `slot` of the centres' tiles: the 32 channels from x on, and what bf16 loses of them. */
+INLINE void store_centre(const struct wide_mem *w, uint32_t slot, uint32_t x, __m512 lo, __m512 hi)
+{
+    uint32_t *column = (uint32_t *)(void *)(w->c + x / 32 * (size_t)TILE_BYTES) + slot;
+    for (uint32_t part = 0; part < 2; part++, column += CENTRES) {
+        const __m512i half = half_from_f32(lo, hi, false);
+        uint32_t pair[16];
+        _mm512_storeu_si512(pair, half);
+        for (uint32_t i = 0; i < 16; i++) column[i * 16] = pair[i];
+        lo = _mm512_sub_ps(lo, f32_from_bf16(half, 0));
+        hi = _mm512_sub_ps(hi, f32_from_bf16(half, 1));
+    }
+}
+
+/* Keys [PAGE_TOK, d] in f16 to bf16, less the first that is to be seen. dst may be keys. */
+static void centre_keys(const struct wide_mem *w, uint32_t slot, const uint16_t *keys,
+                        uint32_t first)
+{
+    const uint32_t d = w->d;
+    const __m512i exponent = _mm512_set1_epi16(0x7c00);
+    bool finite = true;
+    for (uint32_t x = 0; x < d; x += 32) {
+        const __m512i h = _mm512_loadu_si512(keys + (size_t)first * d + x);
+        finite &= !_mm512_cmpeq_epi16_mask(_mm512_and_si512(h, exponent), exponent);
+    }
+    for (uint32_t x = 0; x < d; x += 32) {
+        __m512 lo = _mm512_setzero_ps(), hi = lo;
+        if (finite) {
+            const __m512i h = _mm512_loadu_si512(keys + (size_t)first * d + x);
+            lo = _mm512_cvtph_ps(_mm512_castsi512_si256(h));
+            hi = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1));
+        }
+        store_centre(w, slot, x, lo, hi);
+        for (uint32_t t = 0; t < PAGE_TOK; t++) {
+            const __m512i h = _mm512_loadu_si512(keys + (size_t)t * d + x);
+            const __m512 k0 = _mm512_cvtph_ps(_mm512_castsi512_si256(h));
+            const __m512 k1 = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1));
+            _mm512_storeu_si512(w->keys + (size_t)t * d + x,
+                                half_from_f32(_mm512_sub_ps(k0, lo), _mm512_sub_ps(k1, hi), false));
+        }
+    }
+}
+
 INLINE void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page *page,
                       struct kinds kinds)
 {
@@ -590,7 +651,11 @@ INLINE void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page
     const struct page_geom *g = t->op->geom;
     const uint32_t d = w.d;
     uint8_t *values = w.v + (size_t)slot * (d / 16) * TILE_BYTES;
-    const uint16_t *keys = page_keys(w.keys, g, page, kinds.k_f16);
+    const uint16_t *keys = page_keys(w.keys, g, page, kinds.k_f16 || kinds.centred);
+    if (kinds.centred) {
+        centre_keys(&w, slot, keys, page->tok ? page->begin : 0);
+        keys = w.keys;
+    }
     pack_values(values, w.values, g, page, kinds.v_f16, NULL);
     if (page->form == PAGE_TAIL || t->op->window > 0)
         keys = quarantine(&w, keys, values, kinds.v_f16);
@@ -598,6 +663,24 @@ INLINE void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page
     for (uint32_t half = 0; half < 2; half++)
         for (uint32_t c = 0; c < d; c += 32, tile += TILE_BYTES)
             transpose_pairs(tile, (const uint8_t *)(keys + half * 16 * d + c), 2 * (size_t)d);
+}
+
+/* Products of 32 queries with the centres of the panel. */
+INLINE void block_centres(const struct wide_mem *w, uint32_t q, uint32_t d)
+{
+    const size_t row = (size_t)(d / 32) * TILE_BYTES, stride = w->s_stride * sizeof(float);
+    const uint8_t *a = w->q + q / 16 * row;
+    TILE_ZERO(0);
+    TILE_ZERO(2);
+    for (size_t c = 0; c < row; c += TILE_BYTES) {
+        TILE_LOAD(4, a + c, 64);
+        TILE_LOAD(6, w->c + c, 64);
+        TILE_DOT(false, 0, 4, 6);
+        TILE_LOAD(5, a + row + c, 64);
+        TILE_DOT(false, 2, 5, 6);
+    }
+    TILE_STORE(0, w->s + w->panel_tok, stride);
+    TILE_STORE(2, w->s + 16 * (size_t)w->s_stride + w->panel_tok, stride);
 }
 
 /* Raw scores of 32 queries. */
@@ -667,15 +750,23 @@ struct score_row {
     uint32_t begin, end; /* multiples of 32 */
     uint32_t lo, hi;     /* visible tokens, when masked */
     float unit;
+    const float *centre; /* [CENTRES] to be added to the scores of each page */
 };
 
 /* Writes the weights 2^(s unit - m); returns their sums by lane. */
-INLINE __m512 row_weights(const struct score_row *r, float m, bool masked, bool f16)
+INLINE __m512 row_weights(const struct score_row *r, float m, bool masked, struct kinds kinds)
 {
-    const __m512 unit = _mm512_set1_ps(r->unit), m_vec = _mm512_set1_ps(m == -INFINITY ? 0 : m);
+    const __m512 unit = _mm512_set1_ps(r->unit);
     const __m512 none = _mm512_set1_ps(-INFINITY);
+    __m512 m_vec = _mm512_set1_ps(m == -INFINITY ? 0 : m);
     __m512 sum0 = _mm512_setzero_ps(), sum1 = sum0;
+    _Alignas(32) float page_m[CENTRES];
+    if (kinds.centred)
+        _mm256_store_ps(page_m,
+                        _mm256_fnmadd_ps(_mm512_castps512_ps256(unit), _mm256_loadu_ps(r->centre),
+                                         _mm512_castps512_ps256(m_vec)));
     for (uint32_t k = r->begin; k < r->end; k += 32) {
+        if (kinds.centred) m_vec = _mm512_set1_ps(page_m[k / PAGE_TOK]);
         __m512 y0 = _mm512_fmsub_ps(_mm512_loadu_ps(r->s + k), unit, m_vec);
         __m512 y1 = _mm512_fmsub_ps(_mm512_loadu_ps(r->s + k + 16), unit, m_vec);
         if (masked) {
@@ -685,7 +776,7 @@ INLINE __m512 row_weights(const struct score_row *r, float m, bool masked, bool 
         const __m512 w0 = exp2_vec(y0), w1 = exp2_vec(y1);
         sum0 = _mm512_add_ps(sum0, w0);
         sum1 = _mm512_add_ps(sum1, w1);
-        _mm512_store_si512(r->p + k / 32 * (size_t)TILE_BYTES, half_from_f32(w0, w1, f16));
+        _mm512_store_si512(r->p + k / 32 * (size_t)TILE_BYTES, half_from_f32(w0, w1, kinds.v_f16));
     }
     return _mm512_add_ps(sum0, sum1);
 }
@@ -696,7 +787,9 @@ static float row_max(const struct score_row *r)
     __m512 max = none;
     for (uint32_t k = r->begin; k < r->end; k += 16) {
         const __mmask16 seen = visible_lanes(k, r->lo, r->hi);
-        max = _mm512_max_ps(max, _mm512_mask_loadu_ps(none, seen, r->s + k));
+        const __m512 y =
+            _mm512_add_ps(_mm512_loadu_ps(r->s + k), _mm512_set1_ps(r->centre[k / PAGE_TOK]));
+        max = _mm512_max_ps(max, _mm512_mask_mov_ps(none, seen, y));
     }
     return _mm512_reduce_max_ps(max);
 }
@@ -716,13 +809,18 @@ static void raise_max(const struct wide_mem *w, uint32_t q, const struct score_r
     w->m[q] = m;
 }
 
+static const float no_centre[CENTRES];
+
 static void cap_row(struct score_row *r, float cap)
 {
     const __m512 unit = _mm512_set1_ps(r->unit);
-    for (uint32_t k = r->begin; k < r->end; k += 16)
-        _mm512_storeu_ps(r->s + k,
-                         softcap_vec(_mm512_mul_ps(_mm512_loadu_ps(r->s + k), unit), cap));
+    for (uint32_t k = r->begin; k < r->end; k += 16) {
+        const __m512 y =
+            _mm512_add_ps(_mm512_loadu_ps(r->s + k), _mm512_set1_ps(r->centre[k / PAGE_TOK]));
+        _mm512_storeu_ps(r->s + k, softcap_vec(_mm512_mul_ps(y, unit), cap));
+    }
     r->unit = (float)M_LOG2E;
+    r->centre = no_centre;
 }
 
 /* Queries first .. first + n - 1 of sub `sub_i`, at q in the tile. */
@@ -732,7 +830,7 @@ struct query_block {
 
 /* The block's scores to weights. */
 INLINE void block_softmax(struct attn_tile *t, const struct wide_mem *w, const struct attn_panel *p,
-                          struct query_block b, bool masked, bool f16)
+                          struct query_block b, bool masked, struct kinds kinds)
 {
     const uint32_t n_line = t->ahead.n_page * t->ahead.page_lines;
     const uint32_t fetch = n_line / (t->n_sub * PAGE_TOK * t->group) + 1;
@@ -745,15 +843,21 @@ INLINE void block_softmax(struct attn_tile *t, const struct wide_mem *w, const s
             .end = p->end,
             .hi = p->end,
             .unit = w->unit[q],
+            .centre = no_centre,
         };
+        if (kinds.centred) {
+            float *c = r.s + w->panel_tok;
+            _mm256_storeu_ps(c, _mm256_add_ps(_mm256_loadu_ps(c), _mm256_loadu_ps(c + CENTRES)));
+            r.centre = c;
+        }
         if (masked)
             attn_visible(t->op, p, t->sub[b.sub_i].pos + (b.first + i) / t->group, &r.lo, &r.hi);
         if (t->op->softcap > 0) cap_row(&r, t->op->softcap);
         if (w->m[q] == -INFINITY) raise_max(w, q, &r);
-        __m512 sum = row_weights(&r, w->m[q], masked, f16);
+        __m512 sum = row_weights(&r, w->m[q], masked, kinds);
         if (_mm512_cmp_ps_mask(sum, _mm512_set1_ps(WEIGHT_LIMIT), _CMP_GE_OQ)) {
             raise_max(w, q, &r);
-            sum = row_weights(&r, w->m[q], masked, f16);
+            sum = row_weights(&r, w->m[q], masked, kinds);
         }
         float *l = w->l + (size_t)q * 16;
         _mm512_store_ps(l, _mm512_add_ps(_mm512_load_ps(l), sum));
@@ -771,11 +875,12 @@ INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32
         for (uint32_t i = 0; i < n_q; i += QUERY_BLOCK) {
             const struct query_block b = {s, q0 + i, i,
                                           n_q - i < QUERY_BLOCK ? n_q - i : QUERY_BLOCK};
+            if (kinds.centred) block_centres(&w, q0 + i, d);
             block_scores(&w, q0 + i, p->begin, p->end, d, kinds.k_f16);
             if (p->masked)
-                block_softmax(t, &w, p, b, true, kinds.v_f16);
+                block_softmax(t, &w, p, b, true, kinds);
             else
-                block_softmax(t, &w, p, b, false, kinds.v_f16);
+                block_softmax(t, &w, p, b, false, kinds);
             block_values(&w, q0 + i, p->begin, p->end, d, kinds.v_f16);
         }
     }
@@ -1079,23 +1184,26 @@ INLINE void narrow_d(const struct attn_chunk *c, uint32_t d, struct kinds kinds)
 /* ---- The two kernels: CPUs with AMX-FP16 and CPUs without --------------------------------------
  */
 
-/* One copy of the hot loops for each pair of types, with the usual head sizes as constants. */
-#define DISPATCH(fn, geom, fp16, ...)                                                              \
-    do {                                                                                           \
-        const bool k_ = (fp16) && (geom)->type_k != SAC_KV_BF16;                                   \
-        const bool v_ = (fp16) && (geom)->type_v != SAC_KV_BF16;                                   \
-        if (k_ && v_ && (geom)->head_dim == 64)                                                    \
-            fn(__VA_ARGS__, 64, ((struct kinds){true, true}));                                     \
-        else if (k_ && v_ && (geom)->head_dim == 128)                                              \
-            fn(__VA_ARGS__, 128, ((struct kinds){true, true}));                                    \
-        else                                                                                       \
-            fn(__VA_ARGS__, (geom)->head_dim, ((struct kinds){k_, v_}));                           \
-    } while (0)
-
 static struct kinds kinds_of(const struct page_geom *g, bool fp16)
 {
-    return (struct kinds){fp16 && g->type_k != SAC_KV_BF16, fp16 && g->type_v != SAC_KV_BF16};
+    const bool k_f16 = fp16 && g->type_k != SAC_KV_BF16;
+    return (struct kinds){.k_f16 = k_f16,
+                          .v_f16 = fp16 && g->type_v != SAC_KV_BF16,
+                          .centred = !k_f16 && g->type_k != SAC_KV_BF16};
 }
+
+/* One copy of the hot loops with the usual types and head sizes as constants, one for the rest. */
+#define DISPATCH(fn, geom, fp16, ...)                                                              \
+    do {                                                                                           \
+        const struct kinds usual_ = {.k_f16 = (fp16), .v_f16 = (fp16), .centred = !(fp16)};        \
+        const bool is_usual_ = (geom)->type_k != SAC_KV_BF16 && (geom)->type_v != SAC_KV_BF16;     \
+        if (is_usual_ && (geom)->head_dim == 64)                                                   \
+            fn(__VA_ARGS__, 64, usual_);                                                           \
+        else if (is_usual_ && (geom)->head_dim == 128)                                             \
+            fn(__VA_ARGS__, 128, usual_);                                                          \
+        else                                                                                       \
+            fn(__VA_ARGS__, (geom)->head_dim, kinds_of(geom, fp16));                               \
+    } while (0)
 
 #define DEFINE_KERNEL(name, fp16)                                                                  \
     static void name##_wide_begin(struct attn_tile *t)                                             \
