@@ -304,6 +304,8 @@ static sac_status make_engine(struct session *s, bool single_turn, sac_error *er
     p.n_kv_tok = single_turn ? (uint64_t)n_ctx + SLACK_TOK : 2 * (uint64_t)n_ctx;
     p.decode = s->subjects.decode;
     p.n_decode = s->subjects.n;
+    p.prefill = s->subjects.prefill;
+    p.n_prefill = s->subjects.n_prefill;
     p.record = s->r->record;
     return sac_engine_create(&s->engine, s->model, &p, err);
 }

@@ -223,6 +223,11 @@ static sac_status answer(struct run *r, sac_error *err)
 
 /* ---- Output ---- */
 
+static double planned_share(const sac_engine_stats *s)
+{
+    return s->n_cell ? (double)s->n_cell_read / (double)s->n_cell : 1;
+}
+
 static void print_timings(const struct run *r)
 {
     const sac_timings *t = &r->gen.timings;
@@ -231,8 +236,35 @@ static void print_timings(const struct run *r)
             t->prompt_per_s);
     fprintf(stderr, "answer   %6u tokens %10.1f ms %9.1f tokens/s  (%s)\n", t->n_predicted,
             t->predicted_ms, t->predicted_per_s, generation_finish_name(r->gen.finish));
+    if (stats.n_plan)
+        fprintf(
+            stderr,
+            "prefill  %5.1f %% of the attention computed, %.1f ms to choose, %llu of %llu lists "
+            "read everything\n",
+            100 * planned_share(&stats), (double)stats.plan_us * 1e-3,
+            (unsigned long long)stats.n_plan_dense, (unsigned long long)stats.n_plan);
     fprintf(stderr, "first token after %.1f ms; KV %llu bytes used, %llu planned\n", r->gen.ttft_ms,
             (unsigned long long)stats.kv_bytes_used, (unsigned long long)stats.kv_bytes);
+}
+
+/* What the prefill method left out, what it took to choose, and where it gave up. */
+static cJSON *prefill_json(const struct run *r)
+{
+    const sac_engine_stats s = sac_engine_get_stats(r->engine);
+    cJSON *o = cJSON_CreateObject(), *fallbacks;
+    cJSON_AddStringToObject(o, "method", sac_engine_get_params(r->engine).prefill[0]);
+    cJSON_AddNumberToObject(o, "planned_share", planned_share(&s));
+    if (s.n_plan_mass)
+        cJSON_AddNumberToObject(o, "mass_estimate", s.plan_mass / (double)s.n_plan_mass);
+    cJSON_AddNumberToObject(o, "estimate_ms", (double)s.plan_us * 1e-3);
+    cJSON_AddNumberToObject(o, "attention_ms", (double)s.attn_us * 1e-3);
+    cJSON_AddNumberToObject(o, "lists", (double)s.n_plan);
+    fallbacks = cJSON_AddObjectToObject(o, "dense");
+    cJSON_AddNumberToObject(fallbacks, "all", (double)s.n_plan_dense);
+    cJSON_AddNumberToObject(fallbacks, "past", (double)s.n_plan_past);
+    cJSON_AddNumberToObject(fallbacks, "not_finite", (double)s.n_plan_nan);
+    cJSON_AddNumberToObject(fallbacks, "overflow", (double)s.n_plan_overflow);
+    return o;
 }
 
 static cJSON *timings_json(const struct run *r)
@@ -247,6 +279,7 @@ static cJSON *timings_json(const struct run *r)
     cJSON_AddNumberToObject(o, "predicted_ms", t->predicted_ms);
     cJSON_AddNumberToObject(o, "predicted_per_second", t->predicted_per_s);
     cJSON_AddNumberToObject(o, "ttft_ms", r->gen.ttft_ms);
+    cJSON_AddItemToObject(o, "prefill", prefill_json(r));
     return o;
 }
 

@@ -32,7 +32,7 @@ struct work {
     uint32_t first; /* position of the first scored token */
     uint32_t n_layer, n_head, n_kv_head, head_dim, n_vocab, n_page;
     bool is_reference;
-    uint32_t subject_i;
+    uint32_t subject_i, prefill_i; /* prefill_i: of the prompt at hand */
     /* Of the reference. */
     float *logp;       /* [n_score, n_vocab] */
     float *mass;       /* [n_score, n_layer, n_kv_head, n_page], at a record's first row */
@@ -244,16 +244,24 @@ fail:
     return status;
 }
 
+/* The prompt in a new sequence, by one of the prefill methods. */
+static sac_status read_prompt(struct work *w, uint32_t prefill_i, sac_seq *out_base, sac_error *err)
+{
+    w->prefill_i = prefill_i;
+    TRY(sac_seq_create(w->engine, out_base, err));
+    TRY(sac_seq_use_prefill(w->engine, *out_base, prefill_i, err));
+    TRY(sac_seq_append(w->engine, *out_base, w->p->tok, w->first, SAC_ROW_PROMPT, SAC_WANT_NONE,
+                       err));
+    return drain(w, err);
+}
+
 static sac_status begin(struct work *w, const sac_model *model, const sac_engine_params *params,
-                        sac_seq *out_base, sac_error *err)
+                        uint32_t prefill_i, sac_seq *out_base, sac_error *err)
 {
     sac_engine_free(w->engine);
     w->engine = NULL;
     TRY(sac_engine_create(&w->engine, model, params, err));
-    TRY(sac_seq_create(w->engine, out_base, err));
-    TRY(sac_seq_append(w->engine, *out_base, w->p->tok, w->first, SAC_ROW_PROMPT, SAC_WANT_NONE,
-                       err));
-    return drain(w, err);
+    return read_prompt(w, prefill_i, out_base, err);
 }
 
 static sac_status score_subject(struct work *w, sac_seq base, struct fidelity_row *out,
@@ -268,41 +276,65 @@ static sac_status score_subject(struct work *w, sac_seq base, struct fidelity_ro
     return sum_up(w, out, err);
 }
 
+/* A list of methods and `name`, which is put behind the others if it is not there. */
+static sac_status list_methods(const char *list[SUBJECTS_MAX], uint32_t *n, const char *const *from,
+                               uint32_t n_from, const char *name, uint32_t *out_i, sac_error *err)
+{
+    for (*n = 0; *n < n_from; (*n)++) list[*n] = from[*n];
+    if (!name) return SAC_OK;
+    for (*out_i = 0; *out_i < *n && strcmp(list[*out_i], name) != 0;) ++*out_i;
+    if (*out_i == SUBJECTS_MAX)
+        return error_set(err, SAC_ERR_ARG, "more than %u methods beside %s", *out_i - 1, name);
+    if (*out_i == *n) list[(*n)++] = name;
+    return SAC_OK;
+}
+
+/* Each subject on the prompt as its own prefill method reads it; `*base` is the one at hand. */
+static sac_status score_all(struct work *w, sac_seq *base, struct fidelity_row *out, sac_error *err)
+{
+    for (w->subject_i = 0; w->subject_i < w->p->subjects->n; w->subject_i++) {
+        const uint32_t prefill_i = w->p->subjects->item[w->subject_i].prefill_i;
+        if (prefill_i != w->prefill_i) {
+            sac_seq_remove(w->engine, *base);
+            TRY(read_prompt(w, prefill_i, base, err));
+        }
+        TRY(score_subject(w, *base, &out[w->subject_i], err));
+    }
+    return SAC_OK;
+}
+
 static sac_status run(struct work *w, struct fidelity_row *out, sac_error *err)
 {
     const struct fidelity_params *p = w->p;
-    const char *decode[SUBJECTS_MAX] = {0};
+    const struct subjects *subjects = p->subjects;
+    const char *decode[SUBJECTS_MAX] = {0}, *prefill[SUBJECTS_MAX] = {0};
     const bool same =
         p->model == p->other && p->engine.type_k == SAC_KV_F16 && p->engine.type_v == SAC_KV_F16;
-    const uint64_t n_score_rows = (uint64_t)(p->subjects->n + 1) * p->n_score;
     sac_engine_params params = p->engine;
     sac_seq base;
-    uint32_t full_i = 0;
+    uint32_t full_i = 0, dense_i = 0;
     params.n_ctx = p->ctx;
     params.n_seq_max = 2;
     params.n_kv_tok = (uint64_t)p->ctx + SLACK_TOK;
     params.record = true;
     params.decode = decode;
-    params.n_decode = p->subjects->n;
-    for (uint32_t i = 0; i < p->subjects->n; i++) decode[i] = p->subjects->decode[i];
-    if (same) { /* the reference's method stands behind the subjects, unless it is one of them */
-        while (full_i < params.n_decode && strcmp(decode[full_i], "full") != 0) full_i++;
-        if (full_i == SUBJECTS_MAX)
-            return error_set(err, SAC_ERR_ARG, "more than %u methods beside full", full_i - 1);
-        if (full_i == params.n_decode) decode[params.n_decode++] = "full";
-    }
-    w->n_step_all = (same ? 1 : 2) * (uint64_t)w->first + n_score_rows;
+    params.prefill = prefill;
+    /* The reference's methods stand behind the subjects', unless they are among them. */
+    TRY(list_methods(decode, &params.n_decode, subjects->decode, subjects->n, same ? "full" : NULL,
+                     &full_i, err));
+    TRY(list_methods(prefill, &params.n_prefill, subjects->prefill, subjects->n_prefill,
+                     same ? "dense" : NULL, &dense_i, err));
+    w->n_step_all = (uint64_t)(subjects->n + 1) * p->n_score +
+                    (uint64_t)(subjects->n_prefill + (same ? 0 : 1)) * w->first;
     sac_engine_params reference = params;
     reference.type_k = reference.type_v = SAC_KV_F16;
-    if (!same) reference.n_decode = 0;
-    TRY(begin(w, p->model, &reference, &base, err));
+    if (!same) reference.n_decode = reference.n_prefill = 0;
+    TRY(begin(w, p->model, &reference, dense_i, &base, err));
     w->is_reference = true;
     TRY(score(w, base, full_i, err));
     w->is_reference = false;
-    if (!same) TRY(begin(w, p->other, &params, &base, err));
-    for (w->subject_i = 0; w->subject_i < p->subjects->n; w->subject_i++)
-        TRY(score_subject(w, base, &out[w->subject_i], err));
-    return SAC_OK;
+    if (!same) TRY(begin(w, p->other, &params, subjects->item[0].prefill_i, &base, err));
+    return score_all(w, &base, out, err);
 }
 
 static bool same_shape(const sac_model_info *a, const sac_model_info *b)

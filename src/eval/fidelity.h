@@ -17,7 +17,7 @@ struct fidelity_params {
     const sac_model *model;          /* of the reference */
     const sac_model *other;          /* of the subjects; the same, or one of the same shape */
     sac_engine_params engine;        /* of the subjects; the reference has f16 and full attention */
-    const struct subjects *subjects; /* decode methods */
+    const struct subjects *subjects;
     const int32_t *tok;              /* [ctx + 1] */
     uint32_t ctx, n_score;           /* 0 < n_score < ctx */
     bool prompt_form;                /* the scored tokens are prompt rows */

@@ -263,15 +263,18 @@ static void ignore_row(void *user, const sac_row *row)
     (void)row;
 }
 
-/* Computes all but the last token in a new sequence. */
-static sac_status prefill(struct run *r, struct asked *a, sac_seq *out, sac_error *err)
+/* Computes all but the last token in a new sequence, by one of the prefill methods. */
+static sac_status prefill(struct run *r, struct asked *a, uint32_t prefill_i, sac_seq *out,
+                          sac_error *err)
 {
     sac_engine *engine = r->p->engine;
     const size_t n = a->n_tok - 1;
     const uint64_t start = clock_us();
     uint32_t n_row = 1, n_pending = 1;
     TRY(sac_seq_create(engine, out, err));
-    sac_status status = sac_seq_append(engine, *out, a->tok, n, SAC_ROW_PROMPT, SAC_WANT_NONE, err);
+    sac_status status = sac_seq_use_prefill(engine, *out, prefill_i, err);
+    if (status == SAC_OK)
+        status = sac_seq_append(engine, *out, a->tok, n, SAC_ROW_PROMPT, SAC_WANT_NONE, err);
     while (status == SAC_OK && n_pending > 0 && n_row > 0 && !r->stopped) {
         status = sac_step(engine, ignore_row, NULL, &n_row, err);
         const uint32_t done = sac_seq_length(engine, *out, &n_pending);
@@ -299,26 +302,36 @@ static sac_status ask_subject(struct run *r, const struct asked *a, uint32_t sub
     return status;
 }
 
+/* Asks the subjects that share a prefill method, on forks of one prompt. */
+static sac_status ask_prefilled(struct run *r, struct asked *a, uint32_t prefill_i, sac_error *err)
+{
+    const struct subjects *subjects = r->p->subjects;
+    sac_seq shared = SAC_SEQ_NONE;
+    sac_status status = SAC_OK;
+    for (uint32_t i = 0; i < subjects->n && status == SAC_OK; i++) {
+        if (subjects->item[i].prefill_i != prefill_i) continue;
+        if (has_answers(r, a->cell, i, a->sample->n_turn)) continue;
+        if (shared == SAC_SEQ_NONE) status = prefill(r, a, prefill_i, &shared, err);
+        if (status == SAC_OK) status = ask_subject(r, a, i, shared, err);
+    }
+    if (shared != SAC_SEQ_NONE) sac_seq_remove(r->p->engine, shared);
+    return status;
+}
+
 static sac_status run_cell(struct run *r, const struct task_cell *cell, sac_error *err)
 {
     const struct task_source *source = r->p->source;
     struct task_sample sample = {0};
     struct asked a = {.cell = cell, .sample = &sample};
     int32_t *tok = NULL;
-    sac_seq shared = SAC_SEQ_NONE;
     sac_status status = SAC_OK;
     TRY_FAIL(source->make(source->arg, r->p->text, cell, &sample, err));
     assert(sample.n_turn > 0 && sample.n_turn <= TASK_TURN_MAX);
     TRY_FAIL(task_encode(r->p->text, &sample, 0, NULL, &tok, &a.n_tok, err));
     assert(a.n_tok > 0);
     a.tok = tok;
-    for (uint32_t i = 0; i < r->p->subjects->n; i++) {
-        if (has_answers(r, cell, i, sample.n_turn)) continue;
-        if (shared == SAC_SEQ_NONE) TRY_FAIL(prefill(r, &a, &shared, err));
-        TRY_FAIL(ask_subject(r, &a, i, shared, err));
-    }
+    for (uint32_t i = 0; i < r->p->subjects->n_prefill; i++) TRY_FAIL(ask_prefilled(r, &a, i, err));
 fail:
-    if (shared != SAC_SEQ_NONE) sac_seq_remove(r->p->engine, shared);
     task_sample_deinit(&sample);
     sac_free(tok);
     return status;

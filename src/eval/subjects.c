@@ -1,4 +1,4 @@
-/* subjects.c: see the header. `decode` points into `item`, so a struct subjects must not be copied
+/* subjects.c: see the header. The lists point into `item`, so a struct subjects must not be copied
  * after parsing. */
 #include "eval/subjects.h"
 
@@ -29,28 +29,36 @@ static bool has_method(const char *kind, const char *name, size_t n_name)
     return false;
 }
 
-/* Parts "PREFILL+DECODE", "DECODE", or "PREFILL". */
+/* Parts "PREFILL+DECODE", "DECODE", or "PREFILL". The parts are zeroed: copies end with a NUL. */
 static sac_status parse_one(struct subject *s, sac_error *err)
 {
-    const char *plus = strchr(s->name, '+'), *decode = plus ? plus + 1 : s->name;
-    const size_t n_name = strcspn(decode, ":");
-    const size_t n_prefill = plus ? strcspn(s->name, ":+") : 0;
-    if (plus && !has_method("prefill", s->name, n_prefill))
-        return error_set(err, SAC_ERR_ARG,
-                         "method '%s': no prefill method '%.*s'; see 'saccade "
-                         "methods'",
-                         s->name, (int)n_prefill, s->name);
-    if (plus && (n_prefill != 5 || memcmp(s->name, "dense", 5) != 0))
-        return error_set(err, SAC_ERR_UNSUPPORTED,
-                         "method '%s': only the prefill method dense can be evaluated yet",
-                         s->name);
-    if (!plus && strcmp(s->name, "dense") == 0) decode = "full";
-    if (decode != s->name && n_name == 0)
-        return error_set(err, SAC_ERR_ARG, "method '%s': a decode method is missing behind '+'",
-                         s->name);
-    snprintf(s->decode, sizeof s->decode, "%s", decode);
-    const sac_status status = sac_method_check("decode", s->decode, err);
+    const char *plus = strchr(s->name, '+');
+    const size_t n_name = strcspn(s->name, ":");
+    if (plus) {
+        memcpy(s->prefill, s->name, (size_t)(plus - s->name));
+        memcpy(s->decode, plus + 1, strlen(plus + 1));
+        if (!s->decode[0] || s->decode[0] == ':')
+            return error_set(err, SAC_ERR_ARG, "method '%s': a decode method is missing behind '+'",
+                             s->name);
+    } else if (has_method("prefill", s->name, n_name) && !has_method("decode", s->name, n_name)) {
+        memcpy(s->prefill, s->name, sizeof s->prefill);
+        snprintf(s->decode, sizeof s->decode, "full");
+    } else {
+        snprintf(s->prefill, sizeof s->prefill, "dense");
+        memcpy(s->decode, s->name, sizeof s->decode);
+    }
+    sac_status status = sac_method_check("prefill", s->prefill, err);
+    if (status == SAC_OK) status = sac_method_check("decode", s->decode, err);
     return status == SAC_OK ? SAC_OK : error_prefix(err, status, "method '%s'", s->name);
+}
+
+/* The place of the last subject's prefill method in the list. */
+static void list_prefill(struct subjects *out)
+{
+    struct subject *s = &out->item[out->n];
+    while (s->prefill_i < out->n_prefill && strcmp(out->prefill[s->prefill_i], s->prefill) != 0)
+        s->prefill_i++;
+    if (s->prefill_i == out->n_prefill) out->prefill[out->n_prefill++] = s->prefill;
 }
 
 sac_status subjects_parse(struct subjects *out, const char *text, sac_error *err)
@@ -69,6 +77,7 @@ sac_status subjects_parse(struct subjects *out, const char *text, sac_error *err
             if (strcmp(out->item[i].name, s->name) == 0)
                 return error_set(err, SAC_ERR_ARG, "method '%s' is named twice", s->name);
         TRY(parse_one(s, err));
+        list_prefill(out);
         out->decode[out->n++] = s->decode;
         at += n;
         if (*at == 0) return SAC_OK;

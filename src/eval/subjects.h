@@ -11,18 +11,24 @@
 #define SUBJECT_NAME_MAX 160
 
 struct subject {
-    char name[SUBJECT_NAME_MAX];   /* as the user wrote it */
-    char decode[SUBJECT_NAME_MAX]; /* what the engine loads: "streaming:sink=4,window=1024" */
+    char name[SUBJECT_NAME_MAX];    /* as the user wrote it */
+    char prefill[SUBJECT_NAME_MAX]; /* what the engine loads: "dense" */
+    char decode[SUBJECT_NAME_MAX];  /* "streaming:sink=4,window=1024" */
+    uint32_t prefill_i;             /* in the list of prefill methods */
 };
 
 struct subjects {
     struct subject item[SUBJECTS_MAX];
-    const char *decode[SUBJECTS_MAX]; /* for sac_engine_params.decode; points into `item` */
-    uint32_t n;
+    /* For sac_engine_params: a decode method for each subject, and each prefill method once. They
+     * point into `item`. */
+    const char *decode[SUBJECTS_MAX], *prefill[SUBJECTS_MAX];
+    uint32_t n, n_prefill;
 };
 
 /* A comma parts methods unless what follows it is a "key=value" of the one before. "dense" alone is
- * dense prefill and full decode. That every method and parameter exists is checked here. */
+ * dense prefill and full decode, a prefill method's
+ * name that no decode method has that method and full decode. That every method and parameter
+ * exists is checked here. */
 sac_status subjects_parse(struct subjects *out, const char *text, sac_error *err);
 
 #endif

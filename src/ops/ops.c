@@ -32,6 +32,7 @@ static void fill_ref(struct ops *o)
     ops_fill_ref_score(o);
     ops_fill_ref_best(o);
     ops_fill_ref_dots(o);
+    ops_fill_ref_mass(o);
 }
 
 #if defined(__x86_64__)
@@ -57,6 +58,7 @@ static void fill_amx(struct ops *o)
     ops_fill_amx_attn(o);
     ops_fill_amx_linear(o);
     ops_fill_amx_dots(o);
+    ops_fill_amx_mass(o);
 }
 #elif defined(__aarch64__)
 static void fill_neon(struct ops *o)

@@ -243,6 +243,35 @@ struct op_dots { /* out[i][j] = a[i] . b[j]; width is a multiple of 16; one work
     size_t out_stride;
 };
 
+struct ops;
+
+/* How much of the softmax of some queries lies on each key of sealed pages; one worker's, and an
+ * estimate: logits carry the error of 8-bit mantissas of queries and keys, and a key whose logit is
+ * more than OP_MASS_CUT below `top` may count as nothing. Queries come in sets; those of set s see
+ * the first n_page[s] pages, and besides keys that the caller has summed up already. */
+#define OP_MASS_CUT 10.0f
+struct op_mass {
+    const struct ops *ops; /* the table that holds this slot */
+    const struct page_geom *geom;
+    const uint8_t *pool;
+    const page_id *page;
+    const uint32_t *n_page; /* [n_set] ascending */
+    uint32_t n_set, n_query;
+    const float *q;   /* [n_set][n_query][head_dim]: logit = q . key */
+    const float *top; /* [n_set][n_query] near each query's largest logit: sums are relative to it */
+    float *sum;  /* [n_set][n_query] sum of exp(logit - top): of other keys, then of all */
+    float *mass; /* [n_set][n_page[s] * PAGE_TOK], stride mass_stride: mean over the queries */
+    size_t mass_stride;
+    void *scratch; /* [ops_mass_scratch], aligned to 64 */
+};
+
+static inline size_t ops_mass_scratch(uint32_t n_set, uint32_t n_query, uint32_t head_dim)
+{
+    const size_t n = (size_t)n_set * ((n_query + 15) & ~15u);
+    return n * (2 * (size_t)head_dim + 4 * sizeof(float)) + 64 +
+           PAGE_TOK * ((size_t)head_dim * 6 + n_query * sizeof(float) + 128);
+}
+
 /* ---- The table ---------------------------------------------------------------------------------- */
 
 struct ops {
@@ -261,6 +290,7 @@ struct ops {
     void (*mark)(const struct op_mark *op);
     void (*keys)(const struct op_keys *op);
     void (*dots)(const struct op_dots *op);
+    bool (*mass)(const struct op_mass *op); /* false: a sum is not finite */
     /* Bytes of scratch that one call may need, for at most n_row rows of these shapes. */
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
     size_t (*attn_scratch)(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
@@ -281,5 +311,6 @@ void ops_fill_ref_small(struct ops *o);
 void ops_fill_ref_score(struct ops *o);
 void ops_fill_ref_best(struct ops *o);
 void ops_fill_ref_dots(struct ops *o);
+void ops_fill_ref_mass(struct ops *o);
 
 #endif

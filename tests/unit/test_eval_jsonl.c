@@ -210,6 +210,15 @@ static void methods_are_parted_at_the_right_commas(void **state)
     assert_string_equal(s.item[0].name, "dense");
     assert_string_equal(s.decode[1], "streaming:sink=64,budget=128");
     assert_string_equal(s.decode[2], "full");
+    if (subjects_parse(&s, "a-shape:sink=4,window=64+quest:budget=9,full,a-shape", &err) != SAC_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(s.n, 3);
+    assert_int_equal(s.n_prefill, 3);
+    assert_string_equal(s.prefill[0], "a-shape:sink=4,window=64");
+    assert_string_equal(s.decode[0], "quest:budget=9");
+    assert_string_equal(s.prefill[s.item[1].prefill_i], "dense");
+    assert_string_equal(s.prefill[s.item[2].prefill_i], "a-shape");
+    assert_string_equal(s.decode[2], "full");
     static const char *const bad[] = {"",         "full,",        "full,full", "nothing",
                                       "full:x=1", "nothing+full", "dense+"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)

@@ -23,6 +23,7 @@ void ops_fill_avx512_dots(struct ops *o);
 void ops_fill_amx_linear(struct ops *o);
 void ops_fill_amx_dots(struct ops *o);
 void ops_fill_amx_attn(struct ops *o);
+void ops_fill_amx_mass(struct ops *o);
 
 void ops_fill_neon_linear(struct ops *o);
 void ops_fill_neon_attn(struct ops *o);
