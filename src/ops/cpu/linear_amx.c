@@ -686,7 +686,7 @@ static void run_wide(struct workers *pool, const struct op_linear *op, bool f16)
 void linear_amx_f16(struct workers *pool, const struct op_linear *op)
 {
     if (op->mode == LINEAR_NARROW)
-        linear_avx512_run(pool, op);
+        linear_narrow_amx(pool, op);
     else
         run_wide(pool, op, true);
 }
@@ -694,7 +694,7 @@ void linear_amx_f16(struct workers *pool, const struct op_linear *op)
 void linear_amx_bf16(struct workers *pool, const struct op_linear *op)
 {
     if (op->mode == LINEAR_NARROW)
-        linear_avx512_run(pool, op);
+        linear_narrow_amx(pool, op);
     else
         run_wide(pool, op, false);
 }

@@ -16,35 +16,28 @@
  * groups side by side: as many streams as it takes to read memory at its full rate, and as many
  * independent chains of VPDPBUSD as hide its latency. Chunks of 256 inputs are the outer loop, so
  * that the activations of a chunk stay in L1 across groups and row tiles. Streams are prefetched
- * AHEAD bytes, from the end of a group into the group that its worker reads next. Accumulators live
- * in registers within a chunk, in scratch between. */
-#include "ops/cpu/linear_avx512.h"
+ * NARROW_AHEAD bytes, from the end of a group into the group that its worker reads next.
+ * Accumulators live in registers within a chunk, in scratch between. Where the CPU has tiles of
+ * int8, kernels of linear_narrow_amx.c take eight rows at once. */
 #include "ops/cpu/fill.h"
-#include "ops/cpu/linear_decode.h"
+#include "ops/cpu/linear_narrow.h"
 
 #include <string.h>
 
 #define UNITS     4u    /* side by side */
-#define AHEAD     2048u /* prefetch distance in bytes */
 #define ROWS_PASS 256u  /* rows per pass over the weights: a chunk of their activations fits L2 */
 #define V_MAX     16256 /* 127 * 128: hi = 127, lo = 0 */
 #define TINY      1e-30f
-
-struct act_block { /* 32 inputs of a row */
-    int8_t hi[32], lo[32];
-    float scale;
-    float sum, half_sum[2]; /* scale * the integers' sum: all 32, first and last 16 */
-    int32_t isum, half_isum[2];
-    int32_t pad;
-};
 
 struct job {
     const struct op_linear *op;
     bool want_int, want_f32; /* forms of x that the parts' types read */
     uint32_t n_block;
-    struct act_block *act; /* [n_row, n_block] */
-    float *x;              /* [n_row, n_block * 32] */
-    float *acc;            /* [n_worker, 2, UNITS, ROWS_PASS, 16] */
+    struct narrow_block *act;         /* [n_row, n_block] */
+    float *x;                         /* [n_row, n_block * 32] */
+    const struct narrow_tiles *tiles; /* NULL: none, or too few rows for them */
+    struct narrow_tile *tile;         /* [n_row / 8, n_block] */
+    float *acc;                       /* [n_worker, 2, UNITS, ROWS_PASS, 16] */
 };
 
 /* ---- Activations -------------------------------------------------------------------------------
@@ -60,7 +53,7 @@ static void quantise_half(int8_t *hi, int8_t *lo, int32_t *out_sum, __m512 x, __
     *out_sum = _mm512_reduce_add_epi32(v);
 }
 
-static void quantise_block(struct act_block *b, __m512 x0, __m512 x1)
+static void quantise_block(struct narrow_block *b, __m512 x0, __m512 x1)
 {
     /* As integers, magnitudes order like the floats, infinities and NaN on top. */
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
@@ -91,12 +84,17 @@ static void prepare_row(void *arg, uint32_t r, uint32_t worker_i)
     const struct op_linear *op = job->op;
     const float *row = op->x + r * op->x_stride;
     const float scale = op->norm ? linear_rms_scale(row, op->n_in, op->norm_eps) : 1;
-    struct act_block *act = job->act + (size_t)r * job->n_block;
+    struct narrow_block *act = job->act + (size_t)r * job->n_block;
     float *x = job->x + (size_t)r * job->n_block * LAYOUT_BLOCK;
     for (uint32_t b = 0; b < job->n_block; b++) {
         const __m512 x0 = linear_load_x(op, r, b * LAYOUT_BLOCK, scale);
         const __m512 x1 = linear_load_x(op, r, b * LAYOUT_BLOCK + 16, scale);
         if (job->want_int) quantise_block(&act[b], x0, x1);
+        if (job->tiles) {
+            struct narrow_tile *tile = job->tile + r / NARROW_TILE_ROWS * job->n_block + b;
+            memcpy(tile->hi[r % NARROW_TILE_ROWS], act[b].hi, sizeof act[b].hi);
+            memcpy(tile->lo[r % NARROW_TILE_ROWS], act[b].lo, sizeof act[b].lo);
+        }
         if (job->want_f32) {
             _mm512_store_ps(x + b * LAYOUT_BLOCK, x0);
             _mm512_store_ps(x + b * LAYOUT_BLOCK + 16, x1);
@@ -119,30 +117,8 @@ struct shape {
     struct weight_layout l;
 };
 
-struct chunk {          /* arguments of a chunk kernel: `ng` groups side by side times `mr` rows */
-    const uint8_t *w;   /* of the first group */
-    size_t group_bytes; /* groups apart */
-    size_t left;        /* bytes from `w` to the end of the group */
-    size_t skip;        /* from there to the group that is read next */
-    uint32_t nb;        /* blocks in the chunk */
-    const struct act_block *act; /* of the first row and block, or */
-    const float *x;              /* for plain floats */
-    size_t stride;               /* rows apart, in elements of either */
-    float *acc;                  /* [ng, mr, 16], read and written */
-    size_t acc_stride;           /* groups apart */
-};
-
-/* Asks for the bytes that lie AHEAD of those at `at` in all groups. */
-INLINE void prefetch(const struct chunk *c, size_t at, const uint32_t bytes, const uint32_t ng)
-{
-    const uint8_t *p = c->w + at + AHEAD + (at + AHEAD < c->left ? 0 : c->skip);
-#pragma GCC unroll 4
-    for (uint32_t g = 0; g < ng; g++, p += c->group_bytes)
-#pragma GCC unroll 32
-        for (uint32_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
-}
-
-INLINE void load_acc(__m512 acc[4][8], const struct chunk *c, const uint32_t ng, const uint32_t mr)
+INLINE void load_acc(__m512 acc[4][8], const struct narrow_chunk *c, const uint32_t ng,
+                     const uint32_t mr)
 {
 #pragma GCC unroll 4
     for (uint32_t g = 0; g < ng; g++)
@@ -151,7 +127,8 @@ INLINE void load_acc(__m512 acc[4][8], const struct chunk *c, const uint32_t ng,
             acc[g][m] = _mm512_load_ps(c->acc + g * c->acc_stride + 16 * m);
 }
 
-INLINE void store_acc(const struct chunk *c, __m512 acc[4][8], const uint32_t ng, const uint32_t mr)
+INLINE void store_acc(const struct narrow_chunk *c, __m512 acc[4][8], const uint32_t ng,
+                      const uint32_t mr)
 {
 #pragma GCC unroll 4
     for (uint32_t g = 0; g < ng; g++)
@@ -166,11 +143,11 @@ struct dots {
 };
 
 /* Exact sums of the planes of v times code - offset over quad lines of the block at p. */
-INLINE void dot_part(struct dots *d, const struct chunk *c, const uint8_t *p,
-                     const struct act_block *a, const uint32_t h, const struct shape s)
+INLINE void dot_part(struct dots *d, const struct narrow_chunk *c, const uint8_t *p,
+                     const struct narrow_block *a, const uint32_t h, const struct shape s)
 {
     const struct weight_layout l = s.l;
-    const int log_offset = l.iq4 ? 7 : l.offset ? __builtin_ctz(l.offset) : -1;
+    const int log_offset = narrow_log_offset(l);
     const int n_line = decode_halves(l) ? 4 : 8;
 #pragma GCC unroll 8
     for (uint32_t m = 0; m < s.mr; m++, a += c->stride) {
@@ -205,7 +182,7 @@ INLINE void dot_part(struct dots *d, const struct chunk *c, const uint8_t *p,
 }
 
 /* Adds what one scale of block b belongs to. */
-INLINE void add_part(__m512 acc[4][8], const struct chunk *c, const uint8_t *p, uint32_t b,
+INLINE void add_part(__m512 acc[4][8], const struct narrow_chunk *c, const uint8_t *p, uint32_t b,
                      const uint32_t h, const struct shape s)
 {
     const struct weight_layout l = s.l;
@@ -216,7 +193,7 @@ INLINE void add_part(__m512 acc[4][8], const struct chunk *c, const uint8_t *p, 
         const struct decoded_scales w = decode_scales(c->w + g * c->group_bytes, l, b);
 #pragma GCC unroll 8
         for (uint32_t m = 0; m < s.mr; m++) {
-            const struct act_block *a = c->act + b + m * c->stride;
+            const struct narrow_block *a = c->act + b + m * c->stride;
             const __m512 scale = _mm512_mul_ps(w.scale[h], _mm512_set1_ps(a->scale));
             const __m512i v = _mm512_add_epi32(_mm512_slli_epi32(d.hi[g][m], 7), d.lo[g][m]);
             acc[g][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(v), scale, acc[g][m]);
@@ -227,7 +204,7 @@ INLINE void add_part(__m512 acc[4][8], const struct chunk *c, const uint8_t *p, 
     }
 }
 
-INLINE void quant_chunk(const struct chunk *c, const enum quant_type type, const uint32_t ng,
+INLINE void quant_chunk(const struct narrow_chunk *c, const enum quant_type type, const uint32_t ng,
                         const uint32_t mr)
 {
     const struct weight_layout l = weight_layout_of(type);
@@ -237,7 +214,7 @@ INLINE void quant_chunk(const struct chunk *c, const enum quant_type type, const
     __m512 acc[4][8];
     load_acc(acc, c, ng, mr);
     for (uint32_t b = 0; b < c->nb; b++, p += layout_block_bytes(l)) {
-        prefetch(c, b * share, share, ng);
+        narrow_prefetch(c, b * share, share, ng);
         add_part(acc, c, p, b, 0, shape);
         if (decode_halves(l)) add_part(acc, c, p, b, 1, shape);
     }
@@ -258,14 +235,14 @@ INLINE void load_quad(__m512 w[4], const uint8_t *p, const enum quant_type type)
     }
 }
 
-INLINE void dense_chunk(const struct chunk *c, const enum quant_type type, const uint32_t ng,
+INLINE void dense_chunk(const struct narrow_chunk *c, const enum quant_type type, const uint32_t ng,
                         const uint32_t mr)
 {
     const uint32_t quad_bytes = type == QUANT_F32 ? 256 : 128;
     __m512 acc[4][8];
     load_acc(acc, c, ng, mr);
     for (uint32_t j = 0; j < c->nb * 8; j++) {
-        prefetch(c, j * quad_bytes, quad_bytes, ng);
+        narrow_prefetch(c, j * quad_bytes, quad_bytes, ng);
 #pragma GCC unroll 4
         for (uint32_t g = 0; g < ng; g++) {
             __m512 w[4];
@@ -282,7 +259,7 @@ INLINE void dense_chunk(const struct chunk *c, const enum quant_type type, const
 }
 
 #define KERNEL(kind, TYPE, ng, mr)                                                                 \
-    static void TYPE##_##ng##x##mr(const struct chunk *c)                                          \
+    static void TYPE##_##ng##x##mr(const struct narrow_chunk *c)                                   \
     {                                                                                              \
         kind##_chunk(c, QUANT_##TYPE, ng, mr);                                                     \
     }
@@ -313,8 +290,6 @@ KERNELS(quant, Q6_K)
 KERNELS(quant, IQ4_NL)
 KERNELS(quant, IQ4_XS)
 
-typedef void (*chunk_fn)(const struct chunk *c);
-
 #define ROW(TYPE)                                                                                  \
     [QUANT_##TYPE] = {{TYPE##_1x1, TYPE##_4x1},                                                    \
                       {TYPE##_1x2, TYPE##_4x2},                                                    \
@@ -322,7 +297,7 @@ typedef void (*chunk_fn)(const struct chunk *c);
                       {TYPE##_1x8, TYPE##_1x8}}
 
 /* [type][log2 of the rows at once][one group, or side_by_side] */
-static const chunk_fn kernels[QUANT_BF16 + 1][4][2] = {
+static const narrow_fn kernels[QUANT_BF16 + 1][4][2] = {
     ROW(F32),  ROW(F16),  ROW(BF16), ROW(Q4_0), ROW(Q4_1), ROW(Q5_0),   ROW(Q5_1),  ROW(Q8_0),
     ROW(Q2_K), ROW(Q3_K), ROW(Q4_K), ROW(Q5_K), ROW(Q6_K), ROW(IQ4_NL), ROW(IQ4_XS)};
 
@@ -351,7 +326,7 @@ static void run_chunk(const struct job *job, struct groups gr, uint32_t i, uint3
     const size_t block0 = (size_t)r0 * job->n_block + i * LAYOUT_BLOCKS;
     const size_t at = LAYOUT_HEAD + (size_t)i * layout_full_chunk_bytes(l);
     const uint8_t *data = w->data + gr.first * w->group_bytes + at;
-    struct chunk c = {
+    struct narrow_chunk c = {
         .group_bytes = w->group_bytes,
         .left = w->group_bytes - at,
         .skip = (gr.n - 1) * w->group_bytes,
@@ -360,18 +335,23 @@ static void run_chunk(const struct job *job, struct groups gr, uint32_t i, uint3
         .x = job->x + block0 * LAYOUT_BLOCK,
         .stride = l.scale == SCALE_NONE ? (size_t)job->n_block * LAYOUT_BLOCK : job->n_block,
         .acc_stride = sums.stride,
+        .tile = job->tile + r0 / NARROW_TILE_ROWS * job->n_block + i * LAYOUT_BLOCKS,
     };
     while (n_row > 0) {
         const uint32_t log_mr = n_row >= 8 ? 3 : n_row >= 4 ? 2 : n_row >= 2 ? 1 : 0;
-        const uint32_t mr = 1u << log_mr, side = side_by_side[log_mr];
+        const uint32_t mr = 1u << log_mr;
+        const narrow_fn tiled =
+            job->tiles && mr == NARROW_TILE_ROWS ? job->tiles->kernel[w->type] : NULL;
+        const uint32_t side = tiled ? 1 : side_by_side[log_mr];
         for (uint32_t g = 0, ng; g < gr.n; g += ng) {
             ng = gr.n - g >= side ? side : 1;
             c.w = data + g * w->group_bytes;
             c.acc = sums.acc + g * sums.stride;
-            kernels[w->type][log_mr][ng > 1](&c);
+            (tiled ? tiled : kernels[w->type][log_mr][ng > 1])(&c);
         }
         c.act += mr * c.stride;
         c.x += mr * c.stride;
+        c.tile += job->n_block;
         sums.acc += 16 * mr;
         n_row -= mr;
     }
@@ -404,6 +384,7 @@ static void run_groups(const struct job *job, struct groups gr, uint32_t worker_
 static void run_units(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     const struct job *job = arg;
+    if (job->tiles) job->tiles->begin();
     while (begin < end) {
         const struct linear_unit unit = linear_find_unit(job->op, begin);
         const uint32_t left = job->op->part[unit.part_i].w->n_group - unit.group_i;
@@ -411,6 +392,13 @@ static void run_units(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i
         run_groups(job, (struct groups){unit.part_i, unit.group_i, n}, worker_i);
         begin += n;
     }
+    if (job->tiles) job->tiles->end();
+}
+
+static size_t tile_bytes(uint32_t n_row, uint32_t n_in)
+{
+    const size_t n = (n_row + NARROW_TILE_ROWS - 1) / NARROW_TILE_ROWS;
+    return n * layout_n_block(n_in) * sizeof(struct narrow_tile);
 }
 
 size_t linear_avx512_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
@@ -418,12 +406,13 @@ size_t linear_avx512_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, u
     (void)n_out_sum;
     const size_t n_block = (size_t)n_row * layout_n_block(n_in);
     const size_t rows_pass = n_row < ROWS_PASS ? n_row : ROWS_PASS;
-    return linear_round64(n_block * sizeof(struct act_block)) +
+    return tile_bytes(n_row, n_in) + linear_round64(n_block * sizeof(struct narrow_block)) +
            n_block * LAYOUT_BLOCK * sizeof(float) +
            n_worker * UNITS * 2 * rows_pass * 16 * sizeof(float);
 }
 
-void linear_avx512_run(struct workers *pool, const struct op_linear *op)
+void linear_narrow_run(struct workers *pool, const struct op_linear *op,
+                       const struct narrow_tiles *tiles)
 {
     linear_check(op);
     assert(op->scratch_bytes >= linear_avx512_scratch(workers_count(pool), op->n_row, op->n_in, 0));
@@ -433,12 +422,22 @@ void linear_avx512_run(struct workers *pool, const struct op_linear *op)
         job.want_f32 |= dense;
         job.want_int |= !dense;
     }
+    if (job.want_int && op->n_row >= NARROW_TILE_ROWS) job.tiles = tiles;
     const size_t n_block = (size_t)op->n_row * job.n_block;
-    job.act = op->scratch;
-    job.x = (float *)((uint8_t *)op->scratch + linear_round64(n_block * sizeof *job.act));
+    uint8_t *at = op->scratch;
+    job.tile = (struct narrow_tile *)at;
+    at += tile_bytes(op->n_row, op->n_in);
+    job.act = (struct narrow_block *)at;
+    at += linear_round64(n_block * sizeof *job.act);
+    job.x = (float *)at;
     job.acc = job.x + n_block * LAYOUT_BLOCK;
     workers_for(pool, op->n_row, prepare_row, &job);
     workers_for_span(pool, linear_n_unit(op), UNITS, run_units, &job);
+}
+
+void linear_avx512_run(struct workers *pool, const struct op_linear *op)
+{
+    linear_narrow_run(pool, op, NULL);
 }
 
 void ops_fill_avx512_linear(struct ops *o)

@@ -1,0 +1,76 @@
+/* linear_narrow.h: what the kernels of narrow linear layers are given: linear_avx512.c lays out the
+ * activations and walks the weights, linear_narrow_amx.c brings kernels for several rows at once.
+ * Included only by files compiled for AVX-512. */
+#ifndef SAC_OPS_CPU_LINEAR_NARROW_H
+#define SAC_OPS_CPU_LINEAR_NARROW_H
+
+#include "ops/cpu/linear_avx512.h"
+#include "ops/cpu/linear_decode.h"
+
+#define NARROW_AHEAD     2048u /* prefetch distance in bytes */
+#define NARROW_TILE_ROWS 8u    /* rows that tiles of activations hold */
+
+struct narrow_block { /* 32 inputs of a row: v = 128 * hi + lo */
+    int8_t hi[32], lo[32];
+    float scale;
+    float sum, half_sum[2]; /* scale * the integers' sum: all 32, first and last 16 */
+    int32_t isum, half_isum[2];
+    int32_t pad;
+};
+
+/* The same 32 inputs of eight rows, as the left operand of a product of tiles. */
+struct narrow_tile {
+    int8_t hi[NARROW_TILE_ROWS][32], lo[NARROW_TILE_ROWS][32];
+};
+
+struct narrow_chunk {   /* arguments of a kernel: ng groups side by side times mr rows */
+    const uint8_t *w;   /* the chunk of the first group */
+    size_t group_bytes; /* groups apart */
+    size_t left;        /* bytes from `w` to the end of the group */
+    size_t skip;        /* from there to the group that is read next */
+    uint32_t nb;        /* blocks in the chunk */
+    const struct narrow_block *act; /* of the first row and block, or */
+    const float *x;                 /* for plain floats */
+    size_t stride;                  /* rows apart, in elements of either */
+    const struct narrow_tile *tile; /* [nb] of these rows; for kernels of tiles */
+    float *acc;                     /* [ng, mr, 16], read and written */
+    size_t acc_stride;              /* groups apart */
+};
+typedef void (*narrow_fn)(const struct narrow_chunk *c);
+
+/* Where the bytes lie that are read `ahead` bytes after those at `at`. */
+INLINE const char *narrow_ahead(const struct narrow_chunk *c, size_t at, const size_t ahead)
+{
+    return (const char *)c->w + at + ahead + (at + ahead < c->left ? 0 : c->skip);
+}
+
+/* Asks for the bytes that lie ahead of those at `at` in all groups. */
+INLINE void narrow_prefetch(const struct narrow_chunk *c, size_t at, const uint32_t bytes,
+                            const uint32_t ng)
+{
+    const char *p = narrow_ahead(c, at, NARROW_AHEAD);
+#pragma GCC unroll 4
+    for (uint32_t g = 0; g < ng; g++, p += c->group_bytes)
+#pragma GCC unroll 32
+        for (uint32_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T0);
+}
+
+/* log2 of what the kernels subtract from a type's codes, -1 for nothing. */
+INLINE int narrow_log_offset(const struct weight_layout l)
+{
+    return l.iq4 ? 7 : l.offset ? __builtin_ctz(l.offset) : -1;
+}
+
+/* Kernels of one group for NARROW_TILE_ROWS rows. They give the bits of those in linear_avx512.c.
+ */
+struct narrow_tiles {
+    void (*begin)(void); /* around the calls of kernels, on the thread that makes them */
+    void (*end)(void);
+    const narrow_fn *kernel; /* by type; NULL: none */
+};
+
+/* Both modes; `tiles` may be NULL. */
+void linear_narrow_run(struct workers *pool, const struct op_linear *op,
+                       const struct narrow_tiles *tiles);
+
+#endif
