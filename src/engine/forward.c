@@ -344,7 +344,8 @@ static void softcap(float *x, size_t n, float cap)
     for (size_t i = 0; i < n; i++) x[i] = cap * tanhf(x[i] / cap);
 }
 
-/* Logits of `n` gathered rows of one kind, handed out in order. */
+/* Logits of `n` gathered rows, handed out in order. Always by narrow kernels, which round less than
+ * wide ones: no layer behind the last evens their noise out, and a prompt wants few rows. */
 static void logits_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_fn on_row,
                          void *user)
 {
@@ -361,7 +362,7 @@ static void logits_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_ro
         .n_in = c->n_embd,
         .norm = w->output_norm,
         .norm_eps = c->norm_eps,
-        .mode = rows[0] < e->batch.n_decode ? LINEAR_NARROW : LINEAR_WIDE,
+        .mode = LINEAR_NARROW,
         .epilogue = LINEAR_STORE,
         .n_part = 1,
         .part = {{&w->output, NULL, s->logits, vocab_stride(c)}},
@@ -384,8 +385,7 @@ void forward_logits(sac_engine *e, sac_row_fn on_row, void *user)
     uint32_t rows[LOGIT_ROWS], n = 0;
     if (!on_row) return;
     for (uint32_t r = 0; r <= e->batch.n_row; r++) {
-        const bool kind_ends = r == e->batch.n_decode || r == e->batch.n_row;
-        if (n && (kind_ends || n == LOGIT_ROWS)) {
+        if (n == LOGIT_ROWS || (n && r == e->batch.n_row)) {
             logits_block(e, rows, n, on_row, user);
             n = 0;
         }
