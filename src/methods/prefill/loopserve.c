@@ -104,20 +104,37 @@ static uint32_t cells(const struct greedy *g, uint32_t line)
     return g->n - pick_max(g->pos0, line);
 }
 
-/* Keys of all lines of a kind; returns the best. */
+static float largest(const float *x, uint32_t n)
+{
+    float part[16] = {0}, most = 0; /* sixteen at once: maxima of floats are not vectorised alone */
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (uint32_t j = 0; j < 16; j++) part[j] = x[i + j] > part[j] ? x[i + j] : part[j];
+    for (; i < n; i++) most = x[i] > most ? x[i] : most;
+    for (uint32_t j = 0; j < 16; j++) most = part[j] > most ? part[j] : most;
+    return most;
+}
+
+/* Keys of all lines of a kind; returns the best. Of a taken line nothing is left, so its key is 0.
+ */
 static float make_keys(const struct greedy *g, enum kind k)
 {
-    const bool *taken = g->taken[k], *other = g->taken[!k];
-    float best = 0;
+    const bool *other = g->taken[!k];
+    const float *left = g->left[k];
+    float *restrict key = g->key[k];
     g->before[0] = 0;
     for (uint32_t i = 0; i < g->n; i++) g->before[i + 1] = g->before[i] + other[i];
-    for (uint32_t i = 0; i < g->n; i++) {
-        const uint32_t crossed = crossings(g, i), own = cells(g, i);
-        const float key = g->left[k][i] / (float)(own > crossed + 1 ? own - crossed : 1);
-        g->key[k][i] = taken[i] ? 0 : key;
-        best = fmaxf(best, g->key[k][i]);
+    /* Lines that begin before the rows, all of one length, and those that begin among them. */
+    for (uint32_t i = 0; i < g->pos0; i++) {
+        const uint32_t crossed = g->before[g->n - i] - g->before[g->pos0 - i];
+        const float own = (float)(int32_t)(g->n - g->pos0 - crossed);
+        key[i] = left[i] / (own > 1 ? own : 1);
     }
-    return best;
+    for (uint32_t i = g->pos0; i < g->n; i++) {
+        const float own = (float)(int32_t)(g->n - i - g->before[g->n - i]);
+        key[i] = left[i] / (own > 1 ? own : 1);
+    }
+    return largest(key, g->n);
 }
 
 static void take(struct greedy *g, enum kind k, uint32_t line)
