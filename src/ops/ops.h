@@ -269,7 +269,7 @@ static inline size_t ops_mass_scratch(uint32_t n_set, uint32_t n_query, uint32_t
 {
     const size_t n = (size_t)n_set * ((n_query + 15) & ~15u);
     return n * (2 * (size_t)head_dim + 4 * sizeof(float)) + 64 +
-           PAGE_TOK * ((size_t)head_dim * 6 + n_query * sizeof(float) + 128);
+           PAGE_TOK * ((size_t)head_dim * 6 + n_query * sizeof(float) + 192);
 }
 
 /* ---- The table ---------------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@
 #define LANES      16u
 #define TILE_BYTES 1024u
 #define LOG2_E     1.44269504089f
+#define LOGITS     ((size_t)PAGE_TOK * LANES) /* of a block of queries */
 
 struct tile_config {
     uint8_t palette, start_row, reserved[14];
@@ -29,8 +30,9 @@ struct tile_config {
 #define TILE_LOAD(t, p, stride)                                                                    \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((size_t)(stride)) : "memory")
 #define TILE_STORE(t, p, stride)                                                                   \
-    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((size_t)(stride)) : "memor" \
-                                                                                           "y")
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((size_t)(stride))           \
+                     : "memor"                                                                     \
+                       "y")
 #define TILE_DOT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
 static void tiles_begin(void)
@@ -62,7 +64,7 @@ struct work {
     float *top, *sum, *share; /* [n_set][n_block * LANES] */
     float *k;                 /* [PAGE_TOK, d] */
     uint16_t *half;           /* [PAGE_TOK, d] */
-    float *logit;             /* [PAGE_TOK, LANES] */
+    float *logit;             /* [2][PAGE_TOK, LANES] */
     float *mass;              /* [PAGE_TOK, LANES] */
 };
 
@@ -77,9 +79,8 @@ static struct work lay_out(const struct op_mass *op)
     w.k = w.share + n;
     w.half = (uint16_t *)(void *)(w.k + PAGE_TOK * (size_t)d);
     w.logit = (float *)(void *)(w.half + PAGE_TOK * (size_t)d);
-    w.mass = w.logit + (size_t)PAGE_TOK * LANES;
-    assert((uint8_t *)(w.mass + (size_t)PAGE_TOK * LANES) <=
-           w.q + ops_mass_scratch(op->n_set, op->n_query, d));
+    w.mass = w.logit + 2 * LOGITS;
+    assert((uint8_t *)(w.mass + LOGITS) <= w.q + ops_mass_scratch(op->n_set, op->n_query, d));
     return w;
 }
 
@@ -125,26 +126,47 @@ static void load_page(const struct work *w, uint32_t page)
                                                          _mm512_loadu_ps(w->k + i)));
 }
 
-/* Logits of the page's keys for one block of queries. */
-static void score_block(const struct work *w, const uint8_t *q)
+/* With 64 channels the page's keys stay in tiles 4 to 7 for all blocks of queries. */
+static void hold_keys(const struct work *w)
 {
-    const size_t row = 2 * (size_t)w->d;
     const uint8_t *k = (const uint8_t *)w->half;
+    if (w->d != 64) return;
+    TILE_LOAD(4, k, 128);
+    TILE_LOAD(5, k + 64, 128);
+    TILE_LOAD(6, k + 16 * 128, 128);
+    TILE_LOAD(7, k + 16 * 128 + 64, 128);
+}
+
+/* Logits of the page's keys for one block of queries. */
+static inline void score_block(const struct work *w, size_t block, float *logit)
+{
+    const uint8_t *q = w->q + block * (w->d / 32) * TILE_BYTES;
     TILE_ZERO(0);
     TILE_ZERO(1);
-    for (uint32_t c = 0; c < w->d / 32; c++) {
-        TILE_LOAD(2, q + c * (size_t)TILE_BYTES, 64);
-        TILE_LOAD(3, k + c * (size_t)64, row);
-        TILE_LOAD(4, k + c * (size_t)64 + 16 * row, row);
-        TILE_DOT(0, 3, 2);
-        TILE_DOT(1, 4, 2);
+    if (w->d == 64) {
+        TILE_LOAD(2, q, 64);
+        TILE_LOAD(3, q + TILE_BYTES, 64);
+        TILE_DOT(0, 4, 2);
+        TILE_DOT(1, 6, 2);
+        TILE_DOT(0, 5, 3);
+        TILE_DOT(1, 7, 3);
+    } else {
+        const uint8_t *k = (const uint8_t *)w->half;
+        const size_t row = 2 * (size_t)w->d;
+        for (uint32_t c = 0; c < w->d / 32; c++) {
+            TILE_LOAD(2, q + c * (size_t)TILE_BYTES, 64);
+            TILE_LOAD(3, k + c * (size_t)64, row);
+            TILE_LOAD(4, k + c * (size_t)64 + 16 * row, row);
+            TILE_DOT(0, 3, 2);
+            TILE_DOT(1, 4, 2);
+        }
     }
-    TILE_STORE(0, w->logit, 64);
-    TILE_STORE(1, w->logit + 16 * LANES, 64);
+    TILE_STORE(0, logit, 64);
+    TILE_STORE(1, logit + 16 * LANES, 64);
 }
 
 /* Adds the block's exponentials to its sums. */
-static void sum_block(const struct work *w, float *sum, const float *top)
+static inline void sum_block(const float *logit, float *sum, const float *top)
 {
     const __m512 least = _mm512_sub_ps(_mm512_loadu_ps(top), _mm512_set1_ps(OP_MASS_CUT * LOG2_E));
     const __m512 off = _mm512_loadu_ps(top);
@@ -153,7 +175,7 @@ static void sum_block(const struct work *w, float *sum, const float *top)
         __m512 x[4];
         __mmask16 some = 0, hit[4];
         for (uint32_t i = 0; i < 4; i++) {
-            x[i] = _mm512_load_ps(w->logit + (size_t)(t + i) * LANES);
+            x[i] = _mm512_load_ps(logit + (size_t)(t + i) * LANES);
             hit[i] = _mm512_cmp_ps_mask(x[i], least, _CMP_NLT_UQ); /* NaN counts */
             some |= hit[i];
         }
@@ -165,43 +187,60 @@ static void sum_block(const struct work *w, float *sum, const float *top)
 }
 
 /* Adds the block's shares to the keys' masses; returns which keys got any. */
-static uint32_t weigh_block(const struct work *w, const float *share, const float *top)
+static inline uint32_t weigh_block(const struct work *w, const float *logit, size_t block)
 {
-    const __m512 least = _mm512_sub_ps(_mm512_loadu_ps(top), _mm512_set1_ps(OP_MASS_CUT * LOG2_E));
-    const __m512 off = _mm512_loadu_ps(top), each = _mm512_loadu_ps(share);
+    const __m512 off = _mm512_loadu_ps(w->top + block * LANES);
+    const __m512 least = _mm512_sub_ps(off, _mm512_set1_ps(OP_MASS_CUT * LOG2_E));
+    const __m512 each = _mm512_loadu_ps(w->share + block * LANES);
     uint32_t keys = 0;
     for (uint32_t t = 0; t < PAGE_TOK; t++) {
-        const __m512 x = _mm512_load_ps(w->logit + (size_t)t * LANES);
+        const __m512 x = _mm512_load_ps(logit + (size_t)t * LANES);
         const __mmask16 hit = _mm512_cmp_ps_mask(x, least, _CMP_NLT_UQ);
         if (!hit) continue;
         float *mass = w->mass + (size_t)t * LANES;
         const __m512 e = _mm512_maskz_mul_ps(hit, each, exp2_ps(_mm512_sub_ps(x, off)));
-        _mm512_store_ps(mass, keys >> t & 1 ? _mm512_add_ps(_mm512_load_ps(mass), e) : e);
+        _mm512_store_ps(mass, _mm512_add_ps(_mm512_load_ps(mass), e));
         keys |= 1u << t;
     }
     return keys;
 }
 
-static void sum_page(const struct work *w, uint32_t s)
+/* The tiles compute a block's logits while the vectors still work on those of the one before. */
+static void sum_page(const struct work *w, size_t block, size_t end)
 {
-    for (uint32_t b = 0; b < w->n_block; b++) {
-        const size_t at = (size_t)s * w->n_block + b;
-        score_block(w, w->q + at * (w->d / 32) * TILE_BYTES);
-        sum_block(w, w->sum + at * LANES, w->top + at * LANES);
+    hold_keys(w);
+    score_block(w, block, w->logit);
+    for (uint32_t i = 0; block < end; block++, i ^= 1) {
+        const float *logit = w->logit + i * LOGITS;
+        if (block + 1 < end) score_block(w, block + 1, w->logit + (i ^ 1) * LOGITS);
+        sum_block(logit, w->sum + block * LANES, w->top + block * LANES);
     }
 }
 
-static void weigh_page(const struct work *w, uint32_t s, float *out)
+/* The mass of the page's keys in set s. `mass` is zero before and after. */
+static void end_set(const struct work *w, uint32_t s, uint32_t page, uint32_t keys)
 {
+    float *out = w->op->mass + s * w->op->mass_stride + (size_t)page * PAGE_TOK;
     memset(out, 0, PAGE_TOK * sizeof *out);
-    for (uint32_t b = 0; b < w->n_block; b++) {
-        const size_t at = (size_t)s * w->n_block + b;
-        score_block(w, w->q + at * (w->d / 32) * TILE_BYTES);
-        uint32_t keys = weigh_block(w, w->share + at * LANES, w->top + at * LANES);
-        for (; keys; keys &= keys - 1) {
-            const uint32_t t = (uint32_t)__builtin_ctz(keys);
-            out[t] += _mm512_reduce_add_ps(_mm512_load_ps(w->mass + (size_t)t * LANES));
-        }
+    for (; keys; keys &= keys - 1) {
+        float *mass = w->mass + (size_t)__builtin_ctz(keys) * LANES;
+        out[__builtin_ctz(keys)] = _mm512_reduce_add_ps(_mm512_load_ps(mass));
+        _mm512_store_ps(mass, _mm512_setzero_ps());
+    }
+}
+
+static void weigh_page(const struct work *w, size_t block, size_t end, uint32_t page)
+{
+    uint32_t keys = 0;
+    hold_keys(w);
+    score_block(w, block, w->logit);
+    for (uint32_t i = 0; block < end; block++, i ^= 1) {
+        const float *logit = w->logit + i * LOGITS;
+        if (block + 1 < end) score_block(w, block + 1, w->logit + (i ^ 1) * LOGITS);
+        keys |= weigh_block(w, logit, block);
+        if ((block + 1) % w->n_block) continue;
+        end_set(w, (uint32_t)(block / w->n_block), page, keys);
+        keys = 0;
     }
 }
 
@@ -233,15 +272,15 @@ static bool mass_amx(const struct op_mass *op)
     for (uint32_t i = 0; i < n_page; i++) {
         while (op->n_page[first] <= i) first++;
         load_page(&w, i);
-        for (uint32_t s = first; s < op->n_set; s++) sum_page(&w, s);
+        sum_page(&w, (size_t)first * w.n_block, (size_t)op->n_set * w.n_block);
     }
     const bool finite = end_sums(&w);
+    memset(w.mass, 0, LOGITS * sizeof *w.mass);
     first = 0;
     for (uint32_t i = 0; i < n_page && finite; i++) {
         while (op->n_page[first] <= i) first++;
         load_page(&w, i);
-        for (uint32_t s = first; s < op->n_set; s++)
-            weigh_page(&w, s, op->mass + s * op->mass_stride + (size_t)i * PAGE_TOK);
+        weigh_page(&w, (size_t)first * w.n_block, (size_t)op->n_set * w.n_block, i);
     }
     __asm__ volatile("tilerelease" ::);
     return finite;
