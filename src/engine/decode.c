@@ -67,18 +67,31 @@ static size_t lane_count(const sac_engine *e)
     return (size_t)e->pool.geom.n_layer * e->pool.geom.n_kv_head;
 }
 
-static bool has_weights(const struct decode *d)
+/* What some method is capable of. */
+struct abilities {
+    bool token_grain, weighs, has_rest;
+};
+
+static struct abilities abilities_of(const struct decode *d)
 {
-    for (uint32_t i = 0; i < d->n_method; i++)
-        if (d->method[i].spec.method->weighs) return true;
-    return false;
+    struct abilities all = {0};
+    for (uint32_t i = 0; i < d->n_method; i++) {
+        const struct method *m = d->method[i].spec.method;
+        all.token_grain = all.token_grain || m->token_grain;
+        all.weighs = all.weighs || m->weighs;
+        all.has_rest = all.has_rest || m->has_rest;
+    }
+    return all;
 }
 
-static bool has_token_grain(const struct decode *d)
+static void plan_rest(sac_engine *e, struct arena *a, size_t n_lane, bool is_wanted)
 {
-    for (uint32_t i = 0; i < d->n_method; i++)
-        if (d->method[i].spec.method->token_grain) return true;
-    return false;
+    struct decode *d = &e->decode;
+    const size_t n_row = e->params.n_batch, n_head = e->model->config.n_head;
+    if (!is_wanted) return;
+    d->rest_log = arena_take(a, n_lane * d->shape.group, sizeof *d->rest_log);
+    d->rest_value = arena_take(a, n_lane * e->pool.geom.head_dim, sizeof *d->rest_value);
+    d->lse = arena_take(a, n_row * n_head, sizeof *d->lse);
 }
 
 void decode_plan(sac_engine *e, struct arena *a)
@@ -118,14 +131,13 @@ void decode_plan(sac_engine *e, struct arena *a)
     d->mask = arena_take(a, n_lane * e->pool.max_page, sizeof *d->mask);
     d->page = arena_take(a, n_lane * e->pool.max_page, sizeof *d->page);
     d->page_ptr = arena_take(a, n_seq * (g->n_kv_head + 1), sizeof *d->page_ptr);
-    d->tok = has_token_grain(d)
-                 ? arena_take(a, n_lane * e->pool.max_page * PAGE_TOK, sizeof *d->tok)
-                 : NULL;
+    const struct abilities some = abilities_of(d);
+    const size_t n_tok = n_lane * e->pool.max_page * PAGE_TOK;
+    d->tok = some.token_grain ? arena_take(a, n_tok, sizeof *d->tok) : NULL;
     d->tok_ptr = arena_take(a, n_seq * (g->n_kv_head + 1), sizeof *d->tok_ptr);
-    if (has_weights(d)) {
-        d->logw = arena_take(a, n_lane * e->pool.max_page * PAGE_TOK, sizeof *d->logw);
-        d->list_logw = arena_take(a, n_lane * e->pool.max_page * PAGE_TOK, sizeof *d->list_logw);
-    }
+    d->logw = some.weighs ? arena_take(a, n_tok, sizeof *d->logw) : NULL;
+    d->list_logw = some.weighs ? arena_take(a, n_tok, sizeof *d->list_logw) : NULL;
+    plan_rest(e, a, n_lane, some.has_rest);
     d->lane = arena_take(a, n_lane, sizeof *d->lane);
     const size_t n_plan = d->evicts ? n_seq : 0, n_range = e->pool.max_page / 2 + 1;
     d->plan = arena_take(a, n_plan, sizeof *d->plan);
@@ -329,6 +341,25 @@ static void see_lane(void *arg, uint32_t item_i, uint32_t worker_i)
     hooks->see(&lane);
 }
 
+/* Where a lane's choice writes. */
+static struct method_pick make_pick(const sac_engine *e, const struct method_lane *lane,
+                                    uint32_t item_i, const struct method *method)
+{
+    const struct decode *d = &e->decode;
+    const size_t n_page = lane->pos / PAGE_TOK, max_page = e->pool.max_page;
+    struct method_pick pick = {.mask = d->mask + item_i * max_page};
+    memset(pick.mask, 0, n_page * sizeof *pick.mask);
+    if (method->weighs) {
+        pick.logw = d->logw + item_i * max_page * PAGE_TOK;
+        memset(pick.logw, 0, n_page * PAGE_TOK * sizeof *pick.logw);
+    }
+    if (method->has_rest) {
+        pick.rest_log = d->rest_log + (size_t)item_i * d->shape.group;
+        pick.rest_value = d->rest_value + (size_t)item_i * d->shape.geom->head_dim;
+    }
+    return pick;
+}
+
 /* A decode row's choice. */
 static void ask(const sac_engine *e, const struct method_lane *lane, uint32_t item_i,
                 const struct method *method)
@@ -337,16 +368,13 @@ static void ask(const sac_engine *e, const struct method_lane *lane, uint32_t it
     const struct decode *d = &e->decode;
     struct decode_lane *answer = &d->lane[item_i];
     *answer = (struct decode_lane){.dense = true};
+    for (uint32_t g = 0; g < d->shape.group && d->rest_log; g++)
+        d->rest_log[(size_t)item_i * d->shape.group + g] = -INFINITY;
     if (!hooks || lane->pos < PAGE_TOK || lane->pos + 1 < e->params.sparse_min_ctx) return;
     answer->asked = true;
     answer->not_finite = !all_finite(lane->q, (size_t)d->shape.group * d->shape.geom->head_dim);
     if (answer->not_finite) return;
-    struct method_pick pick = {.mask = d->mask + (size_t)item_i * e->pool.max_page};
-    memset(pick.mask, 0, lane->pos / PAGE_TOK * sizeof *pick.mask);
-    if (method->weighs) {
-        pick.logw = d->logw + (size_t)item_i * e->pool.max_page * PAGE_TOK;
-        memset(pick.logw, 0, lane->pos / PAGE_TOK * PAGE_TOK * sizeof *pick.logw);
-    }
+    struct method_pick pick = make_pick(e, lane, item_i, method);
     hooks->select(lane, &pick);
     assert(pick.dense || !pick.not_finite);
     answer->dense = pick.dense;
@@ -534,4 +562,28 @@ void decode_select(sac_engine *e, uint32_t layer, uint32_t window)
     if (d->evicts) bridge_all_gaps(e);
     d->layer_us = clock_us() - start;
     e->stats.select_us += d->layer_us;
+}
+
+void decode_merge(float *out, float lse, const float *value, float value_log, uint32_t d)
+{
+    if (value_log == -INFINITY) return;
+    const float share = 1 / (1 + expf(lse - value_log));
+    for (uint32_t c = 0; c < d; c++) out[c] += share * (value[c] - out[c]);
+}
+
+void decode_add_rest(sac_engine *e, uint32_t window)
+{
+    const struct decode *d = &e->decode;
+    const uint32_t group = d->shape.group, n_kv_head = e->pool.geom.n_kv_head;
+    const size_t width = e->pool.geom.head_dim;
+    if (!d->rest_log || window > 0) return;
+    for (uint32_t i = 0; i < e->batch.n_decode * n_kv_head; i++) {
+        const uint32_t row = e->batch.run[i / n_kv_head].row0;
+        if (d->lane[i].dense) continue;
+        for (uint32_t g = 0; g < group; g++) {
+            const size_t head = (size_t)row * n_kv_head * group + i % n_kv_head * group + g;
+            decode_merge(e->scratch.attn + head * width, d->lse[head], d->rest_value + i * width,
+                         d->rest_log[(size_t)i * group + g], (uint32_t)width);
+        }
+    }
 }

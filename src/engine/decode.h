@@ -39,6 +39,9 @@ struct decode {
     uint32_t *page;          /* [n_seq_max][n_kv_head * max_page] lists for the attention op */
     uint32_t *page_ptr;      /* [n_seq_max][n_kv_head + 1] */
     uint32_t *tok, *tok_ptr; /* the same for single tokens, [n_seq_max][n_kv_head * n_ctx] */
+    /* Entries for what is not read: [n_seq_max][n_kv_head][group], [..][head_dim], and the logs of
+     * the rows' sums [n_batch][n_head] that they are weighed against; NULL: no method has any. */
+    float *rest_log, *rest_value, *lse;
     float *logw, *list_logw; /* [n_seq_max][n_kv_head][n_ctx] as chosen, as listed; NULL: none */
     /* What prompt rows of sequences with gaps read: [n_seq_max] plans of one tile and n_kv_head
      * lists. */
@@ -63,5 +66,11 @@ void decode_seal(sac_engine *e, uint8_t *const *sealed, uint32_t n);
 /* Shows this layer's rows to the methods and sets what decode rows read; between seal and
  * attention. */
 void decode_select(sac_engine *e, uint32_t layer, uint32_t window);
+/* Adds the entries for what was not read to the rows that attention has written. */
+void decode_add_rest(sac_engine *e, uint32_t window);
+
+/* Softmax over more: out [d], the mean of values under weights whose sum has the log `lse`, becomes
+ * that with one more entry. */
+void decode_merge(float *out, float lse, const float *value, float value_log, uint32_t d);
 
 #endif

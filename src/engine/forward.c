@@ -248,6 +248,7 @@ static void attend(sac_engine *e, uint32_t layer)
                                               .q_stride = qkv_width(c),
                                               .out = e->scratch.attn,
                                               .out_stride = q_width(c),
+                                              .lse = e->decode.lse,
                                               .scale = c->attn_scale,
                                               .softcap = c->attn_softcap,
                                               .window = window,
@@ -255,6 +256,7 @@ static void attend(sac_engine *e, uint32_t layer)
                                               .run = e->batch.run,
                                               .scratch = e->scratch.attn_ops,
                                               .scratch_bytes = e->scratch.attn_bytes});
+    decode_add_rest(e, window);
     const uint64_t attend_us = clock_us() - start;
     e->stats.attn_us += attend_us;
     if (e->record.fn)

@@ -79,7 +79,11 @@ struct method_pick {
     uint32_t *mask; /* [pos / PAGE_TOK] bit t of word p: token p * PAGE_TOK + t; zeroed before */
     float *logw; /* [pos / PAGE_TOK * PAGE_TOK] of methods that weigh, else NULL: added to a marked
                     token's score, 0 before */
-    bool dense;  /* everything; the mask does not count */
+    /* Of methods that guess what they do not read, else NULL: one more entry for each query head,
+     * the log of its softmax weight [group] (before: -INFINITY, none) and the value of all
+     * [head_dim]. */
+    float *rest_log, *rest_value;
+    bool dense;          /* everything; the mask does not count */
     bool not_finite;     /* set with `dense` when NaN or infinity forced it */
     uint64_t side_bytes; /* that the choice itself has read */
     float mass_proved; /* share of every head's softmax mass that is read for certain; 0: unknown */
@@ -130,6 +134,7 @@ struct method {
     const char *about;             /* a paragraph */
     const sac_method_param *param; /* [n_param] */
     uint32_t n_param;
+    bool has_rest;    /* sets the entry for what is not read */
     bool weighs;      /* sets weights of tokens (token_grain) */
     bool token_grain; /* marks single tokens, not whole pages */
     bool evicts;      /* what it has not marked once it will not mark again: pages are given back */

@@ -105,7 +105,7 @@ bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t
 uint32_t observe_tokens(const struct observe *o, const struct method_lane *l, const uint32_t *mask,
                         uint32_t *tok)
 {
-    const uint32_t d = l->shape->geom->head_dim, own = pick_page_count(l);
+    const uint32_t own = pick_page_count(l);
     uint32_t n = 0;
     for (uint32_t p = 0; p <= own; p++) {
         float score[METHOD_GROUP_MAX * PAGE_TOK];
@@ -115,8 +115,7 @@ uint32_t observe_tokens(const struct observe *o, const struct method_lane *l, co
             page_read(o->k, NULL, l->shape->geom, l->own, PAGE_TAIL, n_tok);
         else
             pick_keys(o->k, l, p);
-        for (uint32_t g = 0; g < l->shape->group; g++)
-            pick_logits(score + g * PAGE_TOK, l, l->q + (size_t)g * d, o->k, n_tok);
+        pick_group_logits(score, PAGE_TOK, l, o->k, n_tok);
         for (uint32_t left = mask[p]; left; left &= left - 1, n++) {
             const uint32_t t = (uint32_t)__builtin_ctz(left);
             tok[n] = p * PAGE_TOK + t;

@@ -42,6 +42,7 @@ struct lane_bench {
     uint32_t past_begin;
     uint32_t layer, n_layer;
     float logw[LB_HEADS][LB_TOK];
+    float rest_log[LB_HEADS][LB_GROUP], rest_value[LB_HEADS][LB_DIM];
     struct method_pick pick[LB_HEADS];
     struct method_lane lane[LB_HEADS];
     uint64_t seed;
@@ -180,7 +181,11 @@ static inline void lb_row(struct lane_bench *b, uint32_t pos, bool is_prompt)
         if (is_prompt) break;
         memset(b->mask[h], 0, sizeof b->mask[h]);
         memset(b->logw[h], 0, sizeof b->logw[h]);
-        b->pick[h] = (struct method_pick){.mask = b->mask[h], .logw = b->logw[h]};
+        for (uint32_t g = 0; g < LB_GROUP; g++) b->rest_log[h][g] = -INFINITY;
+        b->pick[h] = (struct method_pick){.mask = b->mask[h],
+                                          .logw = b->logw[h],
+                                          .rest_log = b->rest_log[h],
+                                          .rest_value = b->rest_value[h]};
         hooks->select(&b->lane[h], &b->pick[h]);
     }
     for (uint32_t h = 0; h < LB_HEADS; h++)

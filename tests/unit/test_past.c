@@ -1,5 +1,6 @@
 /* test_past.c: decode methods that learn from rows of the past, against the definitions of their
  * papers written down here: observation, prompt compression, LFPS, LoopServe. */
+#include "engine/decode.h"
 #include "lane_bench.h"
 #include "methods/decode/lfps.c"
 #include "methods/observe.h"
@@ -172,7 +173,7 @@ static void tables_keep_their_sum(void **state)
 {
     (void)state;
     static const char *const specs[] = {"lfps:budget=40,bypass=1",
-                                        "lfps:budget=40,bypass=1,heads=query"};
+                                        "lfps:budget=40,bypass=1,heads=group"};
     for (int i = 0; i < 2; i++) {
         lb_open(&b, SAC_KV_F16, specs[i], 4);
         lb_random_keys(&b, 2);
@@ -226,7 +227,7 @@ static uint32_t follow(const char *spec, bool slash)
 static void patterns_are_followed(void **state)
 {
     (void)state;
-    static const char *const specs[] = {"lfps:budget=16", "lfps:budget=16,heads=query"};
+    static const char *const specs[] = {"lfps:budget=16", "lfps:budget=16,heads=group"};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(follow(specs[i], false), 100);
         assert_int_equal(follow(specs[i], true), 100);
@@ -249,8 +250,50 @@ static void sinks_bypass(void **state)
         for (uint32_t t = 4; t + 6 < pos / 32 * 32; t++) n_far += lb_reads(&b, 0, t);
         assert_int_equal(n_far, 0);
         for (uint32_t t = 0; t < 4; t++) assert_true(lb_reads(&b, 0, t));
+        /* The guess of the rest is near what the rest is, on keys that are nearly normal. */
+        for (uint32_t g = 0; g < LB_GROUP; g++) {
+            double sum = 0;
+            for (uint32_t t = 4; t <= pos; t++) sum += exp(lb_logit(&b, b.q[0] + g * LB_DIM, 0, t));
+            assert_true(fabs((double)b.rest_log[0][g] - log(sum)) < 0.5);
+        }
+        for (uint32_t c = 0; c < LB_DIM; c++) assert_true(fabsf(b.rest_value[0][c]) < 0.2f);
     }
     lb_close(&b);
+    lb_open(&b, SAC_KV_F16, "lfps:budget=40", 6);
+    lb_random_keys(&b, 2);
+    lb_seal(&b);
+    prompt(700, 3);
+    lb_row(&b, 700, false);
+    assert_true(b.rest_log[0][0] == -INFINITY); /* nothing is bypassed */
+    lb_close(&b);
+}
+
+/* Attention over two sets of tokens is that over one, with the other as an entry. */
+static void an_entry_is_as_good_as_its_tokens(void **state)
+{
+    (void)state;
+    enum { N = 40, D = 32 };
+    float v[N][D], score[N], out[D], rest[D];
+    double sum[2] = {0}, mean[2][D] = {{0}};
+    b.seed = 60;
+    for (uint32_t t = 0; t < N; t++) {
+        const int set = t % 3 == 0;
+        score[t] = 4 * lb_unit(&b);
+        sum[set] += exp((double)score[t]);
+        for (uint32_t c = 0; c < D; c++) {
+            v[t][c] = lb_unit(&b);
+            mean[set][c] += exp((double)score[t]) * (double)v[t][c];
+        }
+    }
+    for (uint32_t c = 0; c < D; c++) {
+        out[c] = (float)(mean[0][c] / sum[0]);
+        rest[c] = (float)(mean[1][c] / sum[1]);
+    }
+    decode_merge(out, (float)log(sum[0]), rest, -INFINITY, D);
+    for (uint32_t c = 0; c < D; c++) assert_true(out[c] == (float)(mean[0][c] / sum[0]));
+    decode_merge(out, (float)log(sum[0]), rest, (float)log(sum[1]), D);
+    for (uint32_t c = 0; c < D; c++)
+        assert_true(fabs((double)out[c] - (mean[0][c] + mean[1][c]) / (sum[0] + sum[1])) < 1e-6);
 }
 
 /* ---- LoopServe ---- */
@@ -329,6 +372,7 @@ int main(void)
         cmocka_unit_test(tables_keep_their_sum),
         cmocka_unit_test(patterns_are_followed),
         cmocka_unit_test(sinks_bypass),
+        cmocka_unit_test(an_entry_is_as_good_as_its_tokens),
         cmocka_unit_test(choices_come_when_they_are_due),
         cmocka_unit_test(a_hot_token_comes_and_goes),
         cmocka_unit_test(bad_keys_and_queries_are_noticed),

@@ -102,11 +102,7 @@ static void loki_select(const struct method_lane *l, struct method_pick *out)
         return;
     }
     pick_ends(out, l, 0, pick_min((uint32_t)l->param[RECENT], budget));
-    for (uint32_t t = 0; t < n; t++)
-        if (pick_has(out, t)) w.r.vote[t] = -1;
-    struct pick_cut cut = pick_best(w.r.vote, n, pick_left(out, l, budget));
-    for (uint32_t t = 0; t < n; t++)
-        if (pick_takes(&cut, w.r.vote[t])) pick_token(out, t);
+    pick_tokens(out, l, w.r.vote, (uint32_t *)w.r.score, budget);
 }
 
 static void loki_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok)
