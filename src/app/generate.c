@@ -81,12 +81,25 @@ static void keep_end(struct run *run, const sac_event *e)
     run->done = true;
 }
 
+/* Tokens, and what share of their attention a method computes. */
+static void tell_prompt(struct run *run, const sac_event *e)
+{
+    const sac_engine_stats s = sac_engine_get_stats(run->g->engine);
+    char part[32] = "";
+    if (s.n_plan)
+        snprintf(part, sizeof part, ", %.0f %% of the attention",
+                 100 * (double)s.n_cell_read / (double)s.n_cell);
+    snprintf(run->bar.note, sizeof run->bar.note, "%u of %u tokens%s", e->n_prompt_done,
+             e->n_prompt, part);
+    progress_update(&run->bar, (double)e->n_prompt_done / e->n_prompt);
+}
+
 static bool on_event(void *user, const sac_event *e)
 {
     struct run *run = user;
     struct generation *g = run->g;
     if (e->kind == SAC_EVENT_PROMPT && e->n_prompt_done < e->n_prompt)
-        progress_update(&run->bar, (double)e->n_prompt_done / e->n_prompt);
+        tell_prompt(run, e);
     else
         progress_end(&run->bar);
     if (e->kind == SAC_EVENT_TOKEN) {

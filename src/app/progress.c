@@ -33,6 +33,7 @@ void progress_update(struct progress *p, double share)
     const double past = (double)(now - p->start_us) * 1e-6;
     fprintf(stderr, "\r%-8s [%-*.*s] %3.0f %%", p->label, BAR_CELLS, (int)(share * BAR_CELLS), full,
             share * 100);
+    if (p->note[0]) fprintf(stderr, "  %s", p->note);
     /* Before some of the work is done, the guess would jump about. */
     if (share > 0.05) fprintf(stderr, "  %.0f s left ", past / share - past);
     fputs("\033[K", stderr);

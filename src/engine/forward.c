@@ -2,10 +2,10 @@
  *
  * Rows [0, n_decode) are decode rows and use narrow kernels, the rest are prompt rows and use wide
  * ones: a row's arithmetic never depends on what else is in the batch (design D7).
- * Keys and values of a layer take this way: kv_write puts them, 16 bit, into the tail of the sequence
- * and into `scratch.own` for the pages that a chunk begins; full pages are sealed into the pool;
- * attention reads sealed pages and, for a row's own page, the 16-bit form; then the last unfilled
- * page becomes the tail. */
+ * Keys and values of a layer take this way: kv_write puts them, 16 bit, into the tail of the
+ * sequence and into `scratch.own` for the pages that a chunk begins; full pages are sealed into the
+ * pool; attention reads sealed pages and, for a row's own page, the 16-bit form; then the last
+ * unfilled page becomes the tail. */
 #include "engine/forward.h"
 
 #include <assert.h>
@@ -169,8 +169,9 @@ static void seal_full_pages(sac_engine *e)
     }
     assert(n <= (size_t)b->n_new_page_max * g->n_kv_head);
     if (n == 0) return;
-    e->ops.seal(e->workers, &(struct op_seal){
-                                .geom = g, .n_page = n, .tail = b->seal_from, .sealed = b->seal_to});
+    e->ops.seal(
+        e->workers,
+        &(struct op_seal){.geom = g, .n_page = n, .tail = b->seal_from, .sealed = b->seal_to});
     decode_seal(e, b->seal_to, n);
     prefill_seal(e, b->seal_to, n);
 }
@@ -195,10 +196,23 @@ static uint64_t tokens_read(const struct attn_run *run, uint32_t window)
     uint64_t n = 0;
     const uint32_t end = run->pos0 + run->n_row;
     for (uint32_t p = run->pos0; p < end; p = (p / PAGE_TOK + 1) * PAGE_TOK) {
-        const uint32_t last = (p / PAGE_TOK + 1) * PAGE_TOK < end ? (p / PAGE_TOK + 1) * PAGE_TOK : end;
+        const uint32_t last =
+            (p / PAGE_TOK + 1) * PAGE_TOK < end ? (p / PAGE_TOK + 1) * PAGE_TOK : end;
         const uint32_t first = window && p >= window ? p - window + 1 : 0;
         n += last - first / PAGE_TOK * PAGE_TOK;
     }
+    return n;
+}
+
+/* The same for a plan, once for each of its lists, in tokens of one KV head. */
+static uint64_t tokens_planned(const struct attn_run *run, uint32_t n_lane)
+{
+    const struct attn_plan *p = run->plan;
+    const uint32_t end = run->pos0 + run->n_row;
+    const uint32_t n_list = ((end - 1) / p->tile_tok - run->pos0 / p->tile_tok + 1) * n_lane;
+    uint64_t n = p->tok ? p->tok_ptr[n_list] : 0;
+    for (uint32_t i = 0; i < p->range_ptr[n_list]; i++)
+        n += (uint64_t)(p->range[i].end - p->range[i].begin) * PAGE_TOK;
     return n;
 }
 
@@ -206,10 +220,13 @@ static uint64_t tokens_read(const struct attn_run *run, uint32_t window)
 static void count_reads(sac_engine *e, uint32_t window)
 {
     const struct page_geom *g = &e->pool.geom;
+    const uint32_t n_head = e->model->config.n_head;
     for (uint32_t i = 0; i < e->batch.n_run; i++) {
         const struct attn_run *run = &e->batch.run[i];
         const uint64_t n_seen = (uint64_t)(run->pos0 / PAGE_TOK) * PAGE_TOK * g->n_kv_head;
-        uint64_t n_read = tokens_read(run, window) * g->n_kv_head;
+        uint64_t n_read = run->plan
+                              ? tokens_planned(run, run->plan->by_head ? n_head : g->n_kv_head)
+                              : tokens_read(run, window) * g->n_kv_head;
         if (run->select)
             n_read = (uint64_t)run->select_ptr[g->n_kv_head] * PAGE_TOK +
                      (run->select_tok ? run->select_tok_ptr[g->n_kv_head] : 0) +
@@ -298,16 +315,17 @@ static void feed_forward(sac_engine *e, const struct layer_weights *w)
 {
     const struct config *c = &e->model->config;
     const bool gelu = c->arch->glu == CONFIG_GLU_GELU;
-    linear_batch(e, (struct op_linear){
-                        .x = e->scratch.x,
-                        .x_stride = c->n_embd,
-                        .n_in = c->n_embd,
-                        .norm = w->ffn_norm,
-                        .norm_eps = c->norm_eps,
-                        .epilogue = gelu ? LINEAR_GLU_GELU : LINEAR_GLU_SILU,
-                        .n_part = 2,
-                        .part = {{&w->gate, NULL, e->scratch.ffn, c->n_ff}, {&w->up, NULL, NULL, 0}},
-                    });
+    linear_batch(e,
+                 (struct op_linear){
+                     .x = e->scratch.x,
+                     .x_stride = c->n_embd,
+                     .n_in = c->n_embd,
+                     .norm = w->ffn_norm,
+                     .norm_eps = c->norm_eps,
+                     .epilogue = gelu ? LINEAR_GLU_GELU : LINEAR_GLU_SILU,
+                     .n_part = 2,
+                     .part = {{&w->gate, NULL, e->scratch.ffn, c->n_ff}, {&w->up, NULL, NULL, 0}},
+                 });
     add_branch(e, &w->down, NULL, e->scratch.ffn, w->post_ffn_norm);
 }
 
@@ -416,6 +434,5 @@ void forward_scratch_bytes(const sac_engine *e, size_t *out_linear, size_t *out_
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         *out_linear = max_size(*out_linear, e->ops.linear_scratch(n_worker, shapes[i].n_row,
                                                                   shapes[i].n_in, shapes[i].n_out));
-    *out_attn =
-        e->ops.attn_scratch(n_worker, &e->pool.geom, c->n_head, n_row, e->params.n_ctx);
+    *out_attn = e->ops.attn_scratch(n_worker, &e->pool.geom, c->n_head, n_row, e->params.n_ctx);
 }
