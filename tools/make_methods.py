@@ -21,6 +21,15 @@ def file_of(method, methods):
     return f"{method['name']}-{method['kind']}.md" if len(kinds) > 1 else f"{method['name']}.md"
 
 
+def source_of(method):
+    """The file that defines it: several methods may share one."""
+    folder = pathlib.Path(__file__).parent.parent / "src/methods" / method["kind"]
+    files = [f.name for f in sorted(folder.glob("*.c")) if f'.name = "{method["name"]}"' in f.read_text()]
+    if len(files) != 1:
+        sys.exit(f"{method['kind']} method {method['name']} is defined in {files}")
+    return f"src/methods/{method['kind']}/{files[0]}"
+
+
 def page_of(method):
     lines = [f"# {method['name']}", "", f"A {method['kind']} method: {method['summary']}.", "",
              method["about"], ""]
@@ -32,9 +41,9 @@ def page_of(method):
                   for p in method["param"]]
         lines += ["", f"    saccade run -m MODEL -f FILE -p QUESTION --{method['kind']} "
                   f"{method['name']}:{method['param'][0]['key']}={method['param'][0]['default']}", ""]
-    lines += [f"Source: [src/methods/{method['kind']}/{method['name']}.c]"
-              f"(../../src/methods/{method['kind']}/{method['name']}.c), whose head says what was "
-              "decided where the paper is silent.", ""]
+    source = source_of(method)
+    lines += [f"Source: [{source}](../../{source}), whose head says what was decided where the paper "
+              "is silent.", ""]
     return "\n".join(lines)
 
 

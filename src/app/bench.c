@@ -25,7 +25,7 @@
 #define METHODS_MAX 8u /* what an engine takes */
 
 struct bench_options {
-    struct option_list models, pairs, methods;
+    struct option_list models, pairs, methods, prefills;
     const char *prompts, *gens, *depths, *threads;
     uint32_t n_rep, n_batch, n_seq, sparse_min_ctx;
     int type_k, type_v, format;
@@ -61,6 +61,10 @@ static const struct option_spec specs[] = {
     OPT("--decode-batch", OPTION_U32, n_seq, "N",
         "sequences that generate together; tok/s counts all of them", .env = NULL, .min = 1,
         .max = 256),
+    OPT("--prefill", OPTION_LIST, prefills, "SPEC",
+        "prefill method, as for --decode; repeatable, tests of prompt tokens alone are run with "
+        "each, on text without sense: what they leave out of a real one differs (default: dense)",
+        .env = NULL),
     OPT("--decode", OPTION_LIST, methods, "SPEC",
         "decode method, NAME:key=value,... of 'saccade methods'; repeatable, tests of generated "
         "tokens are run with each (default: full)",
@@ -131,15 +135,21 @@ static int parse_pairs(struct bench *b)
     return OPTIONS_GO_ON;
 }
 
-static int check_methods(const struct bench *b)
+static int check_kind(const char *kind, const struct option_list *list)
 {
     sac_error err = {0};
-    if (b->opt.methods.n > METHODS_MAX)
-        return options_usage_error(COMMAND, "option '--decode': at most %u methods", METHODS_MAX);
-    for (size_t i = 0; i < b->opt.methods.n; i++)
-        if (sac_method_check("decode", b->opt.methods.item[i], &err) != SAC_OK)
-            return options_usage_error(COMMAND, "option '--decode': %s", err.msg);
+    if (list->n > METHODS_MAX)
+        return options_usage_error(COMMAND, "option '--%s': at most %u methods", kind, METHODS_MAX);
+    for (size_t i = 0; i < list->n; i++)
+        if (sac_method_check(kind, list->item[i], &err) != SAC_OK)
+            return options_usage_error(COMMAND, "option '--%s': %s", kind, err.msg);
     return OPTIONS_GO_ON;
+}
+
+static int check_methods(const struct bench *b)
+{
+    const int code = check_kind("prefill", &b->opt.prefills);
+    return code == OPTIONS_GO_ON ? check_kind("decode", &b->opt.methods) : code;
 }
 
 static uint32_t max_of(const struct list *l)
@@ -203,6 +213,8 @@ static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads
     p.type_v = (sac_kv_type)o->type_v;
     p.decode = o->methods.item;
     p.n_decode = (uint32_t)o->methods.n;
+    p.prefill = o->prefills.item;
+    p.n_prefill = (uint32_t)o->prefills.n;
     p.sparse_min_ctx = o->sparse_min_ctx;
     return p;
 }
@@ -219,6 +231,7 @@ static sac_status run_test(struct bench *b, const struct bench_test *test,
         .params = sac_engine_get_params(b->rig.engine),
         .isa = sac_engine_get_stats(b->rig.engine).isa,
         .method = b->opt.methods.n ? b->opt.methods.item[test->method] : "full",
+        .prefill = b->opt.prefills.n ? b->opt.prefills.item[test->prefill] : "dense",
         .machine = machine,
         .load_s = b->load_s,
         .peak_rss = b->has_peak ? peak_rss() : 0,
@@ -238,13 +251,22 @@ static sac_status run_methods(struct bench *b, struct bench_test test, const sac
     return SAC_OK;
 }
 
+/* The same test with each prefill method. */
+static sac_status run_prefills(struct bench *b, struct bench_test test, const sac_machine *machine,
+                               sac_error *err)
+{
+    const uint32_t n = b->opt.prefills.n ? (uint32_t)b->opt.prefills.n : 1;
+    for (test.prefill = 0; test.prefill < n; test.prefill++) TRY(run_test(b, &test, machine, err));
+    return SAC_OK;
+}
+
 static sac_status run_depth(struct bench *b, uint32_t depth, const sac_machine *machine,
                             sac_error *err)
 {
     struct bench_test test = {.depth = depth, .n_seq = 1};
     for (size_t i = 0; i < b->prompts.n; i++) {
         test.n_prompt = b->prompts.item[i];
-        if (test.n_prompt) TRY(run_test(b, &test, machine, err));
+        if (test.n_prompt) TRY(run_prefills(b, test, machine, err));
     }
     test.n_prompt = 0;
     test.n_seq = b->opt.n_seq;

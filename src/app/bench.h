@@ -28,6 +28,7 @@ struct bench_test {
     uint32_t n_prompt, n_gen, depth;
     uint32_t n_seq;  /* sequences that decode together; a test without n_gen has one */
     uint32_t method; /* index into the engine's decode methods */
+    uint32_t prefill; /* the same for its prefill methods; the depth is computed by the first */
 };
 
 /* Of all prompt rows, or of all decode rows, of one repetition. */
@@ -35,6 +36,8 @@ struct bench_phase {
     double seconds, linear_us, attn_us, other_us;
     double weight_bytes, kv_bytes; /* read; kv: side data of methods included */
     double n_tok_seen, n_tok_read; /* by decode rows */
+    double n_cell, n_cell_read;    /* of attention, by prompt rows */
+    double plan_us;
 };
 
 #define BENCH_REPS_MAX 100u
@@ -68,7 +71,7 @@ struct bench_row {
     const char *model; /* as the user named it */
     sac_model_info info;
     sac_engine_params params;
-    const char *isa, *method; /* of decode rows */
+    const char *isa, *method, *prefill; /* of decode rows, of prompt rows */
     const sac_machine *machine;
     double load_s;
     uint64_t peak_rss; /* bytes; 0: not known */

@@ -112,6 +112,9 @@ static struct bench_phase sum_phases(const struct bench_phase *p, uint32_t n)
         sum.kv_bytes += p[i].kv_bytes;
         sum.n_tok_seen += p[i].n_tok_seen;
         sum.n_tok_read += p[i].n_tok_read;
+        sum.n_cell += p[i].n_cell;
+        sum.n_cell_read += p[i].n_cell_read;
+        sum.plan_us += p[i].plan_us;
     }
     return sum;
 }
@@ -193,6 +196,7 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"type_k", NULL, .text = kv_name(row->params.type_k)},
         {"type_v", NULL, .text = kv_name(row->params.type_v)},
         {NULL, "KV", .text = kv},
+        {"prefill", "prefill", .text = row->prefill},
         {"decode", "decode", .text = row->method},
         {"test", "test", .text = test},
         {"n_prompt", .number = t->n_prompt},
@@ -220,6 +224,9 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"share", .number = f.limit_s / median_s},
         {NULL, "KV read %", 1, .number = seen > 0 ? f.decode.n_tok_read / seen * 100 : (double)NAN},
         {"share_read", .number = seen > 0 ? f.decode.n_tok_read / seen : (double)NAN},
+        {"share_planned",
+         .number = f.prompt.n_cell > 0 ? f.prompt.n_cell_read / f.prompt.n_cell : (double)NAN},
+        {"plan_share", .number = f.prompt.plan_us / stage_us},
         {NULL, "KV MiB", 1, .number = (double)row->result->kv_bytes_used / 0x1p20},
         {"kv_bytes", .number = (double)row->result->kv_bytes_used},
         {"load_s", "load s", 2, .number = row->load_s},

@@ -101,6 +101,9 @@ static struct bench_phase phase_between(const sac_engine_stats *a, const sac_eng
             (double)(b->kv_bytes_read - a->kv_bytes_read + b->side_bytes_read - a->side_bytes_read),
         .n_tok_seen = (double)(b->n_tok_seen - a->n_tok_seen),
         .n_tok_read = (double)(b->n_tok_read - a->n_tok_read),
+        .n_cell = (double)(b->n_cell - a->n_cell),
+        .n_cell_read = (double)(b->n_cell_read - a->n_cell_read),
+        .plan_us = (double)(b->plan_us - a->plan_us),
     };
 }
 
@@ -132,7 +135,10 @@ static sac_status run_forks(struct rep *r, uint32_t n_prompt, uint32_t n_gen,
 {
     sac_engine *e = r->rig->engine;
     const struct bench_test *t = r->test;
-    for (uint32_t s = 0; s < t->n_seq; s++) TRY(sac_seq_fork(e, r->rig->base, &r->seq[s], err));
+    for (uint32_t s = 0; s < t->n_seq; s++) {
+        TRY(sac_seq_fork(e, r->rig->base, &r->seq[s], err));
+        TRY(sac_seq_use_prefill(e, r->seq[s], t->prefill, err));
+    }
     const sac_engine_stats start = sac_engine_get_stats(e);
     const uint64_t start_us = clock_us();
     TRY(run_prompt(r, n_prompt, err));
