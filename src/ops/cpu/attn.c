@@ -521,3 +521,28 @@ void attn_execute(struct workers *pool, const struct op_attn *op, const struct a
     narrow_runs(pool, &c, slots < UINT32_MAX ? (uint32_t)slots : UINT32_MAX);
     wide_runs(pool, &c);
 }
+
+struct seal_call {
+    const struct op_seal *op;
+    attn_seal_fn seal_q8;
+};
+
+static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
+{
+    (void)worker_i;
+    const struct seal_call *c = arg;
+    const struct page_geom *g = c->op->geom;
+    if (g->type_k == SAC_KV_Q8) {
+        c->seal_q8(g, c->op->tail[i], c->op->sealed[i]);
+        return;
+    }
+    const size_t half = (size_t)PAGE_TOK * g->head_dim * 2;
+    memcpy(c->op->sealed[i] + g->k, c->op->tail[i], half);
+    memcpy(c->op->sealed[i] + g->v, c->op->tail[i] + g->tail_v, half);
+}
+
+void attn_seal(struct workers *pool, const struct op_seal *op, attn_seal_fn seal_q8)
+{
+    struct seal_call c = {.op = op, .seal_q8 = seal_q8};
+    workers_for(pool, op->n_page, seal_page, &c);
+}

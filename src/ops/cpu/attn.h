@@ -144,6 +144,10 @@ static inline const uint8_t *attn_page_of(const struct page_geom *g, const struc
     return p->bytes + (size_t)p->table[p->tok[i] / PAGE_TOK] * g->bytes;
 }
 
+/* Seals the pages of an op: 16-bit forms are copied, q8 is coded by `seal_q8`. */
+typedef void (*attn_seal_fn)(const struct page_geom *g, const uint8_t *tail, uint8_t *page);
+void attn_seal(struct workers *pool, const struct op_seal *op, attn_seal_fn seal_q8);
+
 /* gcc takes a function that does nothing but fetch for one without effect, and drops its calls:
  * such functions have to be part of their callers before it looks. */
 #define ATTN_FETCH static inline __attribute__((always_inline)) void

@@ -12,6 +12,7 @@
  * is among the values, min (scale) is NaN, step 0 and all codes 0: reads give NaN. It does not try
  * to be fast, but for sums in 16 lanes that a compiler can keep in vectors. */
 #include "base/half.h"
+#include "ops/cpu/attn.h"
 #include "ops/cpu/fill.h"
 
 #include <assert.h>
@@ -407,23 +408,9 @@ static void seal_q8(const struct page_geom *g, const uint8_t *tail, uint8_t *pag
         seal_v_block(v + i * PAGE_VBLOCK, scale + i, code + i * PAGE_VBLOCK);
 }
 
-static void ref_seal_page(void *arg, uint32_t i, uint32_t worker_i)
-{
-    (void)worker_i;
-    const struct op_seal *op = arg;
-    const struct page_geom *g = op->geom;
-    if (g->type_k == SAC_KV_Q8) {
-        seal_q8(g, op->tail[i], op->sealed[i]);
-        return;
-    }
-    const size_t half = (size_t)PAGE_TOK * g->head_dim * 2;
-    memcpy(op->sealed[i] + g->k, op->tail[i], half);
-    memcpy(op->sealed[i] + g->v, op->tail[i] + g->tail_v, half);
-}
-
 static void ref_seal(struct workers *pool, const struct op_seal *op)
 {
-    workers_for(pool, op->n_page, ref_seal_page, (void *)(uintptr_t)op);
+    attn_seal(pool, op, seal_q8);
 }
 
 void ops_fill_ref_attn(struct ops *o)

@@ -191,23 +191,9 @@ static void seal_q8(const struct page_geom *g, const uint8_t *tail, uint8_t *pag
                      (int8_t *)(page + g->v) + i * PAGE_VBLOCK);
 }
 
-static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
-{
-    (void)worker_i;
-    const struct op_seal *op = arg;
-    const struct page_geom *g = op->geom;
-    if (g->type_k == SAC_KV_Q8) {
-        seal_q8(g, op->tail[i], op->sealed[i]);
-        return;
-    }
-    const size_t half = (size_t)PAGE_TOK * g->head_dim * 2;
-    memcpy(op->sealed[i] + g->k, op->tail[i], half);
-    memcpy(op->sealed[i] + g->v, op->tail[i] + g->tail_v, half);
-}
-
 static void avx2_seal(struct workers *pool, const struct op_seal *op)
 {
-    workers_for(pool, op->n_page, seal_page, (void *)(uintptr_t)op);
+    attn_seal(pool, op, seal_q8);
 }
 
 void attn_fill_avx2_seal(struct ops *o)
