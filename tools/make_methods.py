@@ -50,7 +50,8 @@ def page_of(method):
 README = """# Attention methods
 
 [index.md](index.md) lists all, with a page for each; `tools/make_methods.py` makes them from the
-program's own list. How to write one: [adding_a_method.md](../adding_a_method.md).
+program's own list. [measured.md](measured.md): decode methods held against each other. How to write
+one: [adding_a_method.md](../adding_a_method.md).
 """
 
 
