@@ -185,7 +185,7 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
     snprintf(range, sizeof range, "%.2f..%.2f", f.tok_s.min, f.tok_s.max);
     const double stage_us = f.seconds * 1e6, median_s = f.time_ns.median * 1e-9;
     const double rss = row->peak_rss ? (double)row->peak_rss : (double)NAN;
-    const double seen = f.decode.n_tok_seen, cells = f.prompt.n_cell;
+    const double seen = f.decode.n_tok_seen, n_cell = f.prompt.n_cell;
     const struct sheet_cell cells[] = {
         {"model_filename", NULL, .text = row->model},
         {"model_name", "model", .text = row->info.name},
@@ -224,7 +224,7 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"share", .number = f.limit_s / median_s},
         {NULL, "KV read %", 1, .number = seen > 0 ? f.decode.n_tok_read / seen * 100 : (double)NAN},
         {"share_read", .number = seen > 0 ? f.decode.n_tok_read / seen : (double)NAN},
-        {"share_planned", .number = cells > 0 ? f.prompt.n_cell_read / cells : (double)NAN},
+        {"share_planned", .number = n_cell > 0 ? f.prompt.n_cell_read / n_cell : (double)NAN},
         {"plan_share", .number = f.prompt.plan_us / stage_us},
         {NULL, "KV MiB", 1, .number = (double)row->result->kv_bytes_used / 0x1p20},
         {"kv_bytes", .number = (double)row->result->kv_bytes_used},
