@@ -165,7 +165,7 @@ static double table_sum(uint32_t h, bool sla, uint32_t pos)
     struct parts p;
     double sum = 0;
     cut_state(&p, &b.shape, b.spec.param, b.state + h * b.state_stride);
-    for (uint32_t t = 0; t + 4 <= pos; t++) sum += (double)(sla ? p.sla : p.ver)[t];
+    for (uint32_t t = 0; t <= pos; t++) sum += (double)row_of(&p, 0, sla, pos)[t];
     return sum * (double)p.state->unit;
 }
 

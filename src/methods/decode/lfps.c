@@ -66,8 +66,11 @@ struct parts {
     double *key_sum;        /* [head_dim] */
     double *value_sum;      /* [head_dim] */
     float *spread;          /* [group] variance of the scores over |q|^2 */
-    float *ver, *sla;       /* [n_table, n_ctx] by position - sink, by distance */
-    size_t stride;
+    /* By position, and by distance: entry x of a row of `sla` is that of the distance n_tok - 1 -
+     * x, so that from the right place on both hold the entries of tokens 0, 1, .. of a query
+     * (row_of). What lies behind the query's own token is 0. */
+    float *ver, *sla; /* [n_table, n_tok], [n_table, n_tok + PAGE_TOK] */
+    size_t n_tok;     /* of a context, rounded up to pages */
     uint32_t n_table;
 };
 
@@ -76,14 +79,14 @@ static size_t cut_state(struct parts *p, const struct method_shape *s, const dou
 {
     struct arena a = {.base = state, .capacity = SIZE_MAX};
     p->n_table = param[HEADS] > 0 ? 1 : s->group;
-    p->stride = ((size_t)s->n_ctx + 15) & ~(size_t)15;
+    p->n_tok = ((size_t)s->n_ctx + PAGE_TOK - 1) / PAGE_TOK * PAGE_TOK;
     p->state = arena_take(&a, 1, sizeof *p->state);
     p->moment = arena_take(&a, 2 * p->n_table, sizeof *p->moment);
     p->key_sum = arena_take(&a, s->geom->head_dim, sizeof *p->key_sum);
     p->value_sum = arena_take(&a, s->geom->head_dim, sizeof *p->value_sum);
     p->spread = arena_take(&a, s->group, sizeof *p->spread);
-    p->ver = arena_take(&a, p->n_table * p->stride, sizeof *p->ver);
-    p->sla = arena_take(&a, p->n_table * p->stride, sizeof *p->sla);
+    p->ver = arena_take(&a, p->n_table * p->n_tok, sizeof *p->ver);
+    p->sla = arena_take(&a, p->n_table * (p->n_tok + PAGE_TOK), sizeof *p->sla);
     return a.used;
 }
 
@@ -132,6 +135,13 @@ static uint32_t lfps_past_rows(const struct method_shape *s, const double *param
 
 /* ---- Tables ---- */
 
+/* Entries of tokens 0, 1, .. in a table, for the query at `pos`. */
+static float *row_of(const struct parts *p, uint32_t table, bool sla, uint32_t pos)
+{
+    if (!sla) return p->ver + table * p->n_tok;
+    return p->sla + table * (p->n_tok + PAGE_TOK) + p->n_tok - 1 - pos;
+}
+
 static void change(float *entry, struct moments *m, double by)
 {
     const double old = (double)*entry;
@@ -141,13 +151,13 @@ static void change(float *entry, struct moments *m, double by)
     for (int i = 0; i < 4; i++) m->s[i] += (y *= new) - (x *= old);
 }
 
-/* Entries in units of 1 again, power sums anew. */
-static void make_plain(const struct parts *p, uint32_t n)
+/* Entries of tokens 0 .. pos in units of 1 again, power sums anew. */
+static void make_plain(const struct parts *p, uint32_t pos)
 {
     for (uint32_t i = 0; i < 2 * p->n_table; i++) {
-        float *x = (i % 2 ? p->sla : p->ver) + i / 2 * p->stride;
+        float *x = row_of(p, i / 2, i % 2, pos);
         double s1 = 0, s2 = 0, s3 = 0, s4 = 0;
-        for (uint32_t t = 0; t < n; t++) {
+        for (uint32_t t = 0; t <= pos; t++) {
             x[t] *= p->state->unit;
             const double v = (double)x[t];
             s1 += v;
@@ -245,10 +255,10 @@ static bool add_row(const struct parts *p, const struct method_lane *l, const st
                                             .vote = w->o.vote,
                                             .lse = w->o.lse}))
             return false;
-        float *ver = p->ver + i * p->stride, *sla = p->sla + i * p->stride;
+        float *ver = row_of(p, i, false, row), *sla = row_of(p, i, true, row);
         for (uint32_t t = sink; t <= row; t++) {
-            ver[t - sink] += (float)c * w->o.vote[t];
-            sla[row - t] += (float)c * w->o.vote[t];
+            ver[t] += (float)c * w->o.vote[t];
+            sla[t] += (float)c * w->o.vote[t];
         }
     }
     return true;
@@ -267,8 +277,8 @@ static bool learn(const struct parts *p, const struct method_lane *l, const stru
     *s = (struct lfps_state){.unit = 1};
     memset(p->key_sum, 0, l->shape->geom->head_dim * sizeof *p->key_sum);
     memset(p->value_sum, 0, l->shape->geom->head_dim * sizeof *p->value_sum);
-    memset(p->ver, 0, p->n_table * p->stride * sizeof *p->ver);
-    memset(p->sla, 0, p->n_table * p->stride * sizeof *p->sla);
+    memset(p->ver, 0, p->n_table * p->n_tok * sizeof *p->ver);
+    memset(p->sla, 0, p->n_table * (p->n_tok + PAGE_TOK) * sizeof *p->sla);
     const double c = 1 / (2 * (end - begin) * (1 - l->param[DECAY]));
     for (uint32_t row = begin, n_row; row < end; row += n_row) {
         n_row = pick_min(OBSERVE_ROWS, end - row);
@@ -279,7 +289,7 @@ static bool learn(const struct parts *p, const struct method_lane *l, const stru
             if (!add_row(p, l, w, score, row + i, c)) return false;
         }
     }
-    make_plain(p, l->pos + 1 - sink);
+    make_plain(p, l->pos);
     return true;
 }
 
@@ -291,17 +301,13 @@ static float log_add(float a, float b)
     return lo == -INFINITY ? hi : hi + log1pf(expf(lo - hi));
 }
 
-/* Words of `out`: bit t of word i is set where x[32 i + t - first] > least, t's token in [first,
- * n). */
-static void mark_above(uint32_t *out, const float *x, uint32_t first, uint32_t n, float least)
+/* Sets the bits of the entries above `least`; what lies behind the query's token is 0 and below. */
+static void mark_above(uint32_t *out, const struct method_lane *l, const float *row, float least)
 {
-    for (uint32_t t = first; t < n; t++) out[t / 32] |= (uint32_t)(x[t - first] > least) << t % 32;
-}
-
-/* The same for a table by distance from the token n - 1. */
-static void mark_above_down(uint32_t *out, const float *x, uint32_t first, uint32_t n, float least)
-{
-    for (uint32_t t = first; t < n; t++) out[t / 32] |= (uint32_t)(x[n - 1 - t] > least) << t % 32;
+    l->ops->mark(&(struct op_mark){.value = row,
+                                   .cut = {.key = pick_key(least)},
+                                   .n_page = l->pos / PAGE_TOK + 1,
+                                   .mask = out});
 }
 
 /* C1 of one table: hot entries and their neighbours -1, 1, 2, as far as they lie above the mean. */
@@ -311,13 +317,13 @@ static void find_candidates(uint32_t *cand, const struct parts *p, const struct 
     const uint32_t sink = (uint32_t)l->param[SINK], n = l->pos + 1, n_word = (n + 31) / 32;
     const struct threshold ver = find_threshold(&p->moment[2 * table], n - sink, l->param[A]);
     const struct threshold sla = find_threshold(&p->moment[2 * table + 1], n - sink, l->param[A]);
-    const float *v = p->ver + table * p->stride, *s = p->sla + table * p->stride;
+    const float *v = row_of(p, table, false, l->pos), *s = row_of(p, table, true, l->pos);
     memset(w->hot, 0, n_word * sizeof *w->hot);
     memset(w->above, 0, n_word * sizeof *w->above);
-    mark_above(w->hot, v, sink, n, ver.hot);
-    mark_above_down(w->hot, s, sink, n, sla.hot);
-    mark_above(w->above, v, sink, n, ver.mean);
-    mark_above_down(w->above, s, sink, n, sla.mean);
+    mark_above(w->hot, l, v, fmaxf(ver.hot, 0));
+    mark_above(w->hot, l, s, fmaxf(sla.hot, 0));
+    mark_above(w->above, l, v, ver.mean);
+    mark_above(w->above, l, s, sla.mean);
     for (uint32_t i = 0; i < n_word; i++) {
         const uint32_t x = w->hot[i], low = i > 0 ? w->hot[i - 1] : 0;
         const uint32_t high = i + 1 < n_word ? w->hot[i + 1] : 0;
@@ -418,14 +424,14 @@ static uint32_t keep_best(uint32_t *mask, const struct step *w, uint32_t k)
 static void remember(const struct parts *p, const struct step *w, const struct method_lane *l,
                      const uint32_t *mask, uint32_t table, uint32_t n_read)
 {
-    const uint32_t sink = (uint32_t)l->param[SINK];
+    float *ver = row_of(p, table, false, l->pos), *sla = row_of(p, table, true, l->pos);
     const double unit = (double)p->state->unit, even = 1 / (2.0 * n_read);
     for (uint32_t i = 0; i < w->n_tok; i++) {
         const uint32_t t = w->tok[i];
         if (!(mask[t / 32] >> t % 32 & 1)) continue;
         const double by = ((double)w->o.vote[i] - even) / unit;
-        change(&p->ver[table * p->stride + t - sink], &p->moment[2 * table], by);
-        change(&p->sla[table * p->stride + l->pos - t], &p->moment[2 * table + 1], by);
+        change(&ver[t], &p->moment[2 * table], by);
+        change(&sla[t], &p->moment[2 * table + 1], by);
     }
 }
 
@@ -491,7 +497,7 @@ static void read_best(const struct parts *p, struct step *w, const struct method
         remember(p, w, l, mask, i, n_read);
         for (uint32_t x = 0; x < n_word; x++) w->hot[x] |= mask[x];
     }
-    if (++p->state->n_step == RENEW) make_plain(p, l->pos + 1 - sink);
+    if (++p->state->n_step == RENEW) make_plain(p, l->pos);
 }
 
 /* The mean value stands for what the heads do not read. */
