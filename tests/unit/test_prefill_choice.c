@@ -160,6 +160,34 @@ static void minference_finds_lines(void **state)
     make_close(&m);
 }
 
+/* Half of the heads look at many columns and half at one distance: no size fits both. */
+static void minference_searches_a_size_for_each_head(void **state)
+{
+    (void)state;
+    enum { LONG = 4096 };
+    make_open(&m, SAC_KV_F16, LONG, 11);
+    for (uint32_t t = 0; t < LONG; t++)
+        for (uint32_t c = 0; c < D; c++) {
+            /* Head 0 likes each third key. Head 1 looks 600 to 1,300 behind: what it asks for goes
+             * round once in 8,192 tokens, and it is turned back by 950. */
+            const double angle = 2 * M_PI * t / 8192, back = 2 * M_PI * (t - 950.0) / 8192;
+            const float turn[2] = {(float)cos(angle), (float)sin(angle)};
+            const float want[2] = {(float)cos(back), (float)sin(back)};
+            m.k[t * D + c] = c < 2 ? 10 * turn[c] : c == 2 ? (t % 3 == 0 ? 4.0f : 0) : 0;
+            m.q[(t * G + 0) * D + c] = c == 2 ? 30.0f : 0;
+            m.q[(t * G + 1) * D + c] = c < 2 ? 400 * want[c] : 0;
+        }
+    make_method(&m, "minference:sizes=search", 512);
+    make_plan(&m, 1, LONG - 512, LONG);
+    assert_true(m.plan.dense == PLAN_SPARSE && m.plan.n_mass == G);
+    uint32_t n_column[G] = {0};
+    for (uint32_t c = 0; c < LONG - 2048; c++)
+        for (uint32_t h = 0; h < G; h++) n_column[h] += plan_has(&m.plan, 7, h, c);
+    assert_true(n_column[0] >= (LONG - 2048) / 3); /* 3,500 columns */
+    assert_true(n_column[1] < (LONG - 2048) / 3);
+    make_close(&m);
+}
+
 /* ---- XAttention ---- */
 
 /* Mass of block j for the block row at t0 by the definition, in double. */
@@ -403,6 +431,7 @@ int main(void)
         cmocka_unit_test(equal_heads_get_equal_plans),
         cmocka_unit_test(a_full_budget_is_dense),
         cmocka_unit_test(minference_finds_lines),
+        cmocka_unit_test(minference_searches_a_size_for_each_head),
         cmocka_unit_test(xattention_reads_the_fewest_blocks_that_suffice),
         cmocka_unit_test(sparge_reads_blocks_that_are_not_alike),
         cmocka_unit_test(flexprefill_switches_by_the_distance),
