@@ -134,6 +134,11 @@ sac_status sac_seq_use_decode(sac_engine *e, sac_seq seq, uint32_t decode_i, sac
     return (void)e, (void)seq, (void)decode_i, (void)err, SAC_OK;
 }
 
+sac_status sac_seq_use_prefill(sac_engine *e, sac_seq seq, uint32_t prefill_i, sac_error *err)
+{
+    return (void)e, (void)seq, (void)prefill_i, (void)err, SAC_OK;
+}
+
 sac_status sac_seq_truncate(sac_engine *e, sac_seq seq, uint32_t n_tok, sac_error *err)
 {
     struct fake_seq *s = &fake_of(e)->seqs[seq];
