@@ -518,51 +518,27 @@ INLINE void dense_tile(enum quant_type type, const struct linear_tile *t)
 
 /* ---- One kernel per type ------------------------------------------------------------------- */
 
-#define QUANT_TYPES(use)                                                                           \
-    use(Q4_0) use(Q4_1) use(Q5_0) use(Q5_1) use(Q8_0) use(Q2_K) use(Q3_K) use(Q4_K) use(Q5_K)      \
-        use(Q6_K) use(IQ4_NL) use(IQ4_XS)
-#define DENSE_TYPES(use) use(F32) use(F16) use(BF16)
-
-#define DEFINE_QUANT(type)                                                                         \
-    static void tile_plain_##type(const struct linear_tile *t)                                     \
+#define DEFINE_PLAIN(prefix, type)                                                                 \
+    static void prefix##type(const struct linear_tile *t)                                          \
     {                                                                                              \
         quant_tile((struct kernel){weight_layout_of(QUANT_##type), false}, t);                     \
-    }                                                                                              \
-    static void tile_vnni_##type(const struct linear_tile *t)                                      \
+    }
+#define DEFINE_VNNI(prefix, type)                                                                  \
+    static void prefix##type(const struct linear_tile *t)                                          \
     {                                                                                              \
         quant_tile((struct kernel){weight_layout_of(QUANT_##type), true}, t);                      \
     }
-#define DEFINE_DENSE(type)                                                                         \
-    static void tile_##type(const struct linear_tile *t)                                           \
+#define DEFINE_DENSE(prefix, type)                                                                 \
+    static void prefix##type(const struct linear_tile *t)                                          \
     {                                                                                              \
         dense_tile(QUANT_##type, t);                                                               \
     }
-QUANT_TYPES(DEFINE_QUANT)
-DENSE_TYPES(DEFINE_DENSE)
+LINEAR_QUANT_TYPES(DEFINE_PLAIN, tile_plain_)
+LINEAR_QUANT_TYPES(DEFINE_VNNI, tile_vnni_)
+LINEAR_DENSE_TYPES(DEFINE_DENSE, tile_)
 
-static linear_tile_fn kernel_of(enum quant_type type, bool use_vnni)
-{
-#define CASE_QUANT(type)                                                                           \
-    case QUANT_##type:                                                                             \
-        return use_vnni ? tile_vnni_##type : tile_plain_##type;
-#define CASE_DENSE(type)                                                                           \
-    case QUANT_##type: return tile_##type;
-    switch (type) {
-        QUANT_TYPES(CASE_QUANT)
-        DENSE_TYPES(CASE_DENSE)
-    }
-    __builtin_unreachable();
-}
-
-static linear_tile_fn kernel_plain(enum quant_type type)
-{
-    return kernel_of(type, false);
-}
-
-static linear_tile_fn kernel_vnni(enum quant_type type)
-{
-    return kernel_of(type, true);
-}
+LINEAR_TILE_KERNELS(kernel_plain, tile_plain_, tile_)
+LINEAR_TILE_KERNELS(kernel_vnni, tile_vnni_, tile_)
 
 /* ---- The table ----------------------------------------------------------------------------- */
 

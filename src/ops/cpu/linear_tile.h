@@ -51,6 +51,27 @@ struct linear_tile_isa {
     void (*finish)(const struct linear_tile_finish *f, float *y, const float *acc, const float *up);
 };
 
+/* use(prefix, TYPE) for each quantised type, and for each dense one. */
+#define LINEAR_QUANT_TYPES(use, prefix)                                                            \
+    use(prefix, Q4_0) use(prefix, Q4_1) use(prefix, Q5_0) use(prefix, Q5_1) use(prefix, Q8_0)      \
+        use(prefix, Q2_K) use(prefix, Q3_K) use(prefix, Q4_K) use(prefix, Q5_K) use(prefix, Q6_K)  \
+            use(prefix, IQ4_NL) use(prefix, IQ4_XS)
+#define LINEAR_DENSE_TYPES(use, prefix) use(prefix, F32) use(prefix, F16) use(prefix, BF16)
+
+#define LINEAR_TILE_CASE(prefix, type)                                                             \
+    case QUANT_##type: return prefix##type;
+
+/* Defines `name`, the kernel of each type: functions of two prefixes and the type. */
+#define LINEAR_TILE_KERNELS(name, quant_prefix, dense_prefix)                                      \
+    static linear_tile_fn name(enum quant_type type)                                               \
+    {                                                                                              \
+        switch (type) {                                                                            \
+            LINEAR_QUANT_TYPES(LINEAR_TILE_CASE, quant_prefix)                                     \
+            LINEAR_DENSE_TYPES(LINEAR_TILE_CASE, dense_prefix)                                     \
+        }                                                                                          \
+        __builtin_unreachable();                                                                   \
+    }
+
 void linear_tile_run(struct workers *pool, const struct op_linear *op,
                      const struct linear_tile_isa *isa);
 size_t linear_tile_scratch(size_t chunk_bytes, uint32_t n_row, uint32_t n_in);
