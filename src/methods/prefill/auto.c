@@ -11,13 +11,10 @@
  * The mean over the heads of a group makes one list for all of them: a key that matters to one head
  * only counts with its share, and what is gathered serves all. How many keys are read follows from
  * the text and the head; layers differ by a factor of ten in what they need. */
-#include "base/half.h"
 #include "methods/pick.h"
 #include "methods/plan.h"
 
 #include "base/mem.h"
-
-#include <string.h>
 
 #define TILE 128u
 
@@ -41,6 +38,7 @@ struct work {
     float *mass;      /* [tiles, stride] */
     float *k;     /* [TILE + PAGE_TOK, head_dim] own keys of a tile; behind them the first page */
     float *logit; /* [n_query, TILE + PAGE_TOK] */
+    uint32_t *spare; /* [stride] */
     void *op;
 };
 
@@ -59,6 +57,7 @@ static size_t lay_out(struct work *w, const struct method_shape *s, const double
     w->mass = arena_take(&a, n_tile * w->stride, sizeof(float));
     w->k = arena_take(&a, (TILE + PAGE_TOK) * (size_t)d, sizeof(float));
     w->logit = arena_take(&a, (size_t)w->n_query * (TILE + PAGE_TOK), sizeof(float));
+    w->spare = arena_take(&a, w->stride, sizeof *w->spare);
     w->op = arena_take(&a, 1, ops_mass_scratch(n_tile, w->n_query, d));
     return a.used;
 }
@@ -133,9 +132,10 @@ static void sum_own(const struct work *w, const struct method_lane *l, const str
         const uint32_t row = sampled_row(p, tile, i / group, w->n_query / group);
         const uint32_t n_seen = p->pos + row - first + 1;
         float top = logit[0], sum = 0;
-        for (uint32_t c = 0; c < n_seen; c++) top = fmaxf(top, logit[c]);
-        for (uint32_t c = n_own; c < n_key; c++) top = fmaxf(top, logit[c]);
-        for (uint32_t c = 0; c < n_seen; c++) sum += expf(logit[c] - top);
+        for (uint32_t c = 0; c < n_seen; c++) top = logit[c] > top ? logit[c] : top;
+        for (uint32_t c = n_own; c < n_key; c++) top = logit[c] > top ? logit[c] : top;
+        for (uint32_t c = 0; c < n_seen; c++)
+            if (!(logit[c] < top - OP_MASS_CUT)) sum += expf(logit[c] - top);
         w->top[(size_t)tile * w->n_query + i] = top;
         w->sum[(size_t)tile * w->n_query + i] = sum;
     }
@@ -143,18 +143,21 @@ static void sum_own(const struct work *w, const struct method_lane *l, const str
 
 /* ---- Choosing ---- */
 
-#define BINS      2048u /* of a positive float by exponent and three more bits */
-#define BIN_SHIFT 20
-
-/* The least mass that is kept: the lightest keys, whole bins of them, may add up to `spare`. */
-static float lightest_kept(const float *mass, uint32_t n, double spare)
+static double sum_of(const float *x, uint32_t n)
 {
-    float bin[BINS];
-    uint32_t i = 0;
-    memset(bin, 0, sizeof bin);
-    for (uint32_t c = 0; c < n; c++) bin[float_bits(mass[c]) >> BIN_SHIFT] += mass[c];
-    for (; i < BINS && (double)bin[i] <= spare; i++) spare -= (double)bin[i];
-    return i < BINS ? bits_float(i << BIN_SHIFT) : INFINITY;
+    float part[PAGE_TOK] = {0};
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i += PAGE_TOK)
+        for (uint32_t t = 0; t < PAGE_TOK; t++) part[t] += x[i + t];
+    for (uint32_t t = 0; t < PAGE_TOK; t++) sum += (double)part[t];
+    return sum;
+}
+
+static double sum_marked(const float *x, uint32_t word)
+{
+    double sum = 0;
+    for (; word; word &= word - 1) sum += (double)x[__builtin_ctz(word)];
+    return sum;
 }
 
 /* Marks what is kept, and returns its mass. */
@@ -164,23 +167,26 @@ static double mark_tile(const struct work *w, const struct method_lane *l, struc
     const uint32_t n_page = w->n_page[tile], n = n_page * PAGE_TOK;
     const uint32_t recent = pick_min((uint32_t)l->param[RECENT], n_page);
     const float *mass = w->mass + tile * w->stride;
-    const float least = lightest_kept(mass, n, 1 - l->param[MASS]);
+    const double before = sum_of(mass, n), target = before - (1 - l->param[MASS]);
     uint32_t *mask = plan_mask(p, tile, 0), n_kept = 0;
-    double lost = 0;
+    double kept = 0;
+    if (n == 0) return 1;
+    if (target > 0) {
+        const struct op_best best = {
+            .value = mass, .n = n, .by_sum = true, .target = target, .spare = w->spare};
+        l->ops->mark(&(struct op_mark){
+            .value = mass, .cut = l->ops->best(&best), .n_page = n_page, .mask = mask});
+    }
     for (uint32_t i = 0; i < n_page; i++) {
-        const float *of_page = mass + (size_t)i * PAGE_TOK;
-        uint32_t word = 0;
-        for (uint32_t t = 0; t < PAGE_TOK; t++) word |= (uint32_t)(of_page[t] >= least) << t;
-        if (i == 0 || i + recent >= n_page) word = UINT32_MAX;
-        for (uint32_t t = 0; t < PAGE_TOK; t++) lost += word >> t & 1 ? 0 : (double)of_page[t];
-        mask[i] = word;
-        n_kept += (uint32_t)__builtin_popcount(word);
+        if (i == 0 || i + recent >= n_page) mask[i] = UINT32_MAX;
+        kept += sum_marked(mass + (size_t)i * PAGE_TOK, mask[i]);
+        n_kept += (uint32_t)__builtin_popcount(mask[i]);
     }
     if (n_kept > l->param[MOST] * n) {
         plan_tile_dense(p, tile, 0, PLAN_NO_GAIN);
         return 1;
     }
-    return 1 - lost;
+    return 1 - before + kept;
 }
 
 static void auto_plan(const struct method_lane *l, struct plan *p)
