@@ -6,8 +6,8 @@
  * logits out). Both may be mixed on one engine.
  *
  * Contract of every function, unless it says otherwise:
- *  - Pointers are not NULL. `err` may be NULL; when given it holds one line that names the file, key
- *    or value that was wrong. Outputs are written on SAC_OK only.
+ *  - Pointers are not NULL. `err` may be NULL; when given it holds one line that names the file,
+ * key or value that was wrong. Outputs are written on SAC_OK only.
  *  - Strings are UTF-8; lengths are bytes. Token ids are int32_t, positions count from 0.
  *  - A model is immutable after load and may be shared by threads and engines; an engine belongs to
  *    one thread at a time. Nothing here is process-global.
@@ -29,7 +29,7 @@ extern "C" {
 #define SAC_VERSION_PATCH 0
 
 #if defined(__GNUC__)
-#define SAC_API     __attribute__((visibility("default")))
+#define SAC_API       __attribute__((visibility("default")))
 #define SAC_NODISCARD __attribute__((warn_unused_result))
 #else
 #define SAC_API
@@ -75,13 +75,13 @@ typedef enum sac_rope_scaling {
 } sac_rope_scaling;
 
 typedef struct sac_model_params {
-    uint32_t n_threads;         /* for loading; 0: one per CPU of the affinity mask */
-    const char *pre;            /* pre-tokeniser instead of the file's, or NULL */
-    sac_rope_scaling rope;      /* instead of the file's scaling */
-    float rope_scale;           /* context factor of linear and YaRN; 0: the file's */
-    float rope_freq_base;       /* 0: the file's */
-    uint32_t yarn_orig_ctx;     /* context that the model was trained at; 0: the file's */
-    sac_progress_fn progress;   /* or NULL */
+    uint32_t n_threads;       /* for loading; 0: one per CPU of the affinity mask */
+    const char *pre;          /* pre-tokeniser instead of the file's, or NULL */
+    sac_rope_scaling rope;    /* instead of the file's scaling */
+    float rope_scale;         /* context factor of linear and YaRN; 0: the file's */
+    float rope_freq_base;     /* 0: the file's */
+    uint32_t yarn_orig_ctx;   /* context that the model was trained at; 0: the file's */
+    sac_progress_fn progress; /* or NULL */
     void *progress_user;
 } sac_model_params;
 
@@ -133,9 +133,9 @@ SAC_API SAC_NODISCARD sac_status sac_tokenize(const sac_model *model, const char
 SAC_API const char *sac_token_piece(const sac_model *model, int32_t tok, bool special,
                                     size_t *out_bytes);
 /* Decodes tokens to text; `*out_text` is owned by the caller, NUL terminated. */
-SAC_API SAC_NODISCARD sac_status sac_detokenize(const sac_model *model, const int32_t *tok, size_t n,
-                                                bool special, char **out_text, size_t *out_bytes,
-                                                sac_error *err);
+SAC_API SAC_NODISCARD sac_status sac_detokenize(const sac_model *model, const int32_t *tok,
+                                                size_t n, bool special, char **out_text,
+                                                size_t *out_bytes, sac_error *err);
 SAC_API bool sac_token_is_eog(const sac_model *model, int32_t tok); /* ends a generation */
 SAC_API int32_t sac_token_bos(const sac_model *model);              /* -1: the model has none */
 
@@ -157,9 +157,10 @@ typedef struct sac_chat_params {
 SAC_API SAC_NODISCARD sac_status sac_chat_apply(const sac_model *model, const sac_message *msgs,
                                                 size_t n_msg, const sac_chat_params *params,
                                                 char **out_text, sac_error *err);
-/* Renders as sac_chat_apply does and encodes what comes out, BOS included where the model wants one.
- * Control tokens of the template become their ids. Those that messages or tools spell out stay
- * text: no document and no user can end a turn or open another. `*out_tok` is owned by the caller. */
+/* Renders as sac_chat_apply does and encodes what comes out, BOS included where the model wants
+ * one. Control tokens of the template become their ids. Those that messages or tools spell out stay
+ * text: no document and no user can end a turn or open another. `*out_tok` is owned by the caller.
+ */
 SAC_API SAC_NODISCARD sac_status sac_chat_tokens(const sac_model *model, const sac_message *msgs,
                                                  size_t n_msg, const sac_chat_params *params,
                                                  int32_t **out_tok, size_t *out_n, sac_error *err);
@@ -186,8 +187,8 @@ typedef struct sac_engine_params {
     uint32_t n_decode;         /* at most 8 */
     const char *const *prefill; /* [n_prefill] the same for prompt rows; none: "dense". Copied */
     uint32_t n_prefill;         /* at most 8 */
-    uint32_t sparse_min_ctx;   /* rows at positions below it read everything */
-    bool record; /* plan the memory of sac_engine_set_recorder */
+    uint32_t sparse_min_ctx;    /* rows at positions below it read everything */
+    bool record;                /* plan the memory of sac_engine_set_recorder */
 } sac_engine_params;
 
 SAC_API sac_engine_params sac_engine_params_default(void);
@@ -200,10 +201,10 @@ SAC_API sac_engine_params sac_engine_get_params(const sac_engine *engine);
 
 typedef struct sac_engine_stats {
     uint64_t n_step, n_prompt_tok, n_decode_tok; /* rows computed so far, by kind */
-    uint64_t kv_bytes;        /* the pool and the tails, as planned */
-    uint64_t kv_bytes_used;   /* in pages that some sequence holds, and tails */
-    uint64_t scratch_bytes;   /* planned for steps */
-    uint64_t kv_bytes_read;   /* K and V read by attention so far */
+    uint64_t kv_bytes;                           /* the pool and the tails, as planned */
+    uint64_t kv_bytes_used;                      /* in pages that some sequence holds, and tails */
+    uint64_t scratch_bytes;                      /* planned for steps */
+    uint64_t kv_bytes_read;                      /* K and V read by attention so far */
     uint64_t side_bytes_read; /* read by methods to choose: side data of pages, keys, tables */
     uint64_t side_bytes;      /* planned for side data and state of the decode methods */
     uint64_t select_us;       /* wall time of choosing, part of attn_us */
@@ -213,22 +214,23 @@ typedef struct sac_engine_stats {
     uint64_t n_select_proved; /* of these: came with a proof of the softmax mass that is read */
     double mass_proved;       /* sum of the shares that were proved */
     uint64_t n_page_dropped;  /* given back by methods that evict */
-    uint64_t n_tok_seen, n_tok_read; /* tokens before the own page, and those read, by decode rows */
+    uint64_t n_tok_seen,
+        n_tok_read; /* tokens before the own page, and those read, by decode rows */
     /* Prompt rows in layers without a window: pairs of a row and a key that it may see, over all
      * query heads, and those of them that were computed. */
     uint64_t n_cell, n_cell_read;
-    uint64_t plan_us; /* wall time of prefill methods, part of attn_us */
-    uint64_t n_plan;  /* lists made: one per tile of rows, layer and KV head (or query head) */
-    uint64_t n_plan_dense;    /* of these: everything is read */
-    uint64_t n_plan_past;     /* of these: because the method cannot go on from earlier tokens */
-    uint64_t n_plan_nan;      /* of these: because of a NaN or infinity in a query or key */
+    uint64_t plan_us;      /* wall time of prefill methods, part of attn_us */
+    uint64_t n_plan;       /* lists made: one per tile of rows, layer and KV head (or query head) */
+    uint64_t n_plan_dense; /* of these: everything is read */
+    uint64_t n_plan_past;  /* of these: because the method cannot go on from earlier tokens */
+    uint64_t n_plan_nan;   /* of these: because of a NaN or infinity in a query or key */
     uint64_t n_plan_overflow; /* of these: because of too many single tokens */
     double plan_mass;         /* sum of estimates of the softmax mass kept, by methods that know */
     uint64_t n_plan_mass;     /* estimates in it */
     uint64_t weight_bytes_read;
     uint64_t linear_us, attn_us, other_us; /* wall time of steps, by stage */
     uint64_t n_page, n_page_free, page_bytes;
-    const char *isa;          /* the op table in use: "ref", "avx2", "avx512", "amx" */
+    const char *isa; /* the op table in use: "ref", "avx2", "avx512", "amx" */
 } sac_engine_stats;
 
 SAC_API sac_engine_stats sac_engine_get_stats(const sac_engine *engine);
@@ -257,8 +259,8 @@ SAC_API SAC_NODISCARD sac_status sac_seq_fork(sac_engine *engine, sac_seq src, s
 SAC_API SAC_NODISCARD sac_status sac_seq_truncate(sac_engine *engine, sac_seq seq, uint32_t n_tok,
                                                   sac_error *err);
 SAC_API void sac_seq_remove(sac_engine *engine, sac_seq seq);
-/* From the next step on, decode rows of the sequence use the engine's method `decode_i`, an index of
- * `params.decode`. A new sequence uses 0, a fork what its source uses. What another method had
+/* From the next step on, decode rows of the sequence use the engine's method `decode_i`, an index
+ * of `params.decode`. A new sequence uses 0, a fork what its source uses. What another method had
  * learnt of the sequence is forgotten; one that has dropped tokens for good cannot be left. */
 SAC_API SAC_NODISCARD sac_status sac_seq_use_decode(sac_engine *engine, sac_seq seq,
                                                     uint32_t decode_i, sac_error *err);
@@ -302,10 +304,10 @@ typedef struct sac_read_record {
     uint32_t pos, n_row; /* the first row's position; rows of the tile, 1 for decode */
     uint32_t layer, kv_head;
     uint32_t n_page, n_page_read; /* pages up to the rows' own; pages read, in whole or in part */
-    const uint32_t *page;   /* [n_page_read] ascending; the own page is always among them */
-    const float *page_mass; /* [n_page] dense softmax mass, mean over rows and query heads */
-    float mass;             /* dense softmax mass of the tokens read */
-    float out_err;          /* |output - reference| / |reference|, of all rows and query heads */
+    const uint32_t *page;         /* [n_page_read] ascending; the own page is always among them */
+    const float *page_mass;       /* [n_page] dense softmax mass, mean over rows and query heads */
+    float mass;                   /* dense softmax mass of the tokens read */
+    float out_err; /* |output - reference| / |reference|, of all rows and query heads */
     uint64_t k_bytes, v_bytes, side_bytes; /* read, a page once for all rows and query heads */
     float select_us, attend_us; /* this record's part of the layer's wall time, by bytes */
     const float *out; /* the method's output: row r at out + r * out_stride, [n_query, head_dim] */
@@ -316,8 +318,8 @@ typedef struct sac_read_record {
 typedef void (*sac_read_fn)(void *user, const sac_read_record *record);
 
 /* From the next step on `fn` gets a record for every decode row and prompt tile, layer and KV head,
- * in this order: by layer, then by row, then by KV head. NULL switches it off. Results do not change;
- * steps take longer. SAC_ERR_ARG if the engine was created without `record`. */
+ * in this order: by layer, then by row, then by KV head. NULL switches it off. Results do not
+ * change; steps take longer. SAC_ERR_ARG if the engine was created without `record`. */
 SAC_API SAC_NODISCARD sac_status sac_engine_set_recorder(sac_engine *engine, sac_read_fn fn,
                                                          void *user, sac_error *err);
 
@@ -329,11 +331,11 @@ typedef struct sac_logit_bias {
 } sac_logit_bias;
 
 typedef struct sac_sampling {
-    float temp;      /* <= 0: greedy */
-    int32_t top_k;   /* <= 0: off */
-    float top_p;     /* >= 1: off */
-    float min_p;     /* <= 0: off */
-    float typical_p; /* >= 1: off */
+    float temp;              /* <= 0: greedy */
+    int32_t top_k;           /* <= 0: off */
+    float top_p;             /* >= 1: off */
+    float min_p;             /* <= 0: off */
+    float typical_p;         /* >= 1: off */
     float repeat_penalty;    /* 1: off */
     float frequency_penalty; /* 0: off */
     float presence_penalty;  /* 0: off */
@@ -397,7 +399,7 @@ typedef struct sac_event {
     const sac_prob *probs; /* [n_probs] */
     uint32_t n_probs;
     sac_finish finish;
-    const char *stop; /* the stop string that matched, or NULL */
+    const char *stop;    /* the stop string that matched, or NULL */
     sac_timings timings; /* SAC_EVENT_DONE */
     const char *error;
 } sac_event;
@@ -413,12 +415,12 @@ typedef struct sac_request {
     const int32_t *prompt; /* [n_prompt], appended to the sequence; copied */
     size_t n_prompt;
     sac_sampling sampling;
-    uint32_t max_tokens;   /* 0: up to the context's end */
+    uint32_t max_tokens;     /* 0: up to the context's end */
     const char *const *stop; /* [n_stop], copied */
     size_t n_stop;
     bool ignore_eos;
-    uint32_t decode; /* as in sac_seq_use_decode; SAC_DECODE_KEEP (the default): what a continued
-                        sequence uses, 0 for a fresh one */
+    uint32_t decode;  /* as in sac_seq_use_decode; SAC_DECODE_KEEP (the default): what a continued
+                         sequence uses, 0 for a fresh one */
     uint32_t prefill; /* the same, as in sac_seq_use_prefill; SAC_PREFILL_KEEP */
     uint32_t n_probs;
     sac_event_fn on_event;
@@ -452,11 +454,11 @@ typedef struct sac_method_param {
 } sac_method_param;
 
 typedef struct sac_method_info {
-    const char *kind;    /* "prefill" or "decode" */
-    const char *name;    /* as the command line spells it */
-    const char *summary; /* one line */
-    const char *paper;   /* where it is described, or NULL */
-    const char *about;   /* a paragraph: what it does, what it can and cannot find */
+    const char *kind;              /* "prefill" or "decode" */
+    const char *name;              /* as the command line spells it */
+    const char *summary;           /* one line */
+    const char *paper;             /* where it is described, or NULL */
+    const char *about;             /* a paragraph: what it does, what it can and cannot find */
     const sac_method_param *param; /* [n_param] */
     size_t n_param;
 } sac_method_info;

@@ -36,7 +36,8 @@ struct arena {
     size_t capacity; /* bytes of `base` */
 };
 
-/* `n * bytes` bytes aligned to 64; NULL while measuring. Beyond capacity is a programmer's error. */
+/* `n * bytes` bytes aligned to 64; NULL while measuring. Beyond capacity is a programmer's error.
+ */
 void *arena_take(struct arena *a, size_t n, size_t bytes);
 
 #endif

@@ -18,7 +18,8 @@ void strbuf_adds(struct strbuf *b, const char *s);
 __attribute__((format(printf, 2, 3))) void strbuf_addf(struct strbuf *b, const char *fmt, ...);
 void strbuf_reset(struct strbuf *b);  /* empty, memory kept */
 void strbuf_deinit(struct strbuf *b); /* memory given back */
-/* The text, owned by the caller from now on; NULL if an append failed. The buffer is empty after. */
+/* The text, owned by the caller from now on; NULL if an append failed. The buffer is empty after.
+ */
 char *strbuf_detach(struct strbuf *b, size_t *out_n);
 
 #endif

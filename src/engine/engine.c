@@ -1,8 +1,9 @@
 /* engine.c: create, plan memory, step, count. Policy is in sched.c, tensors in forward.c, sequences
  * in seq.c.
  *
- * Memory: `plan_memory` is called twice, first to measure, then to lay out one block, so size and use
- * cannot disagree. Untouched parts of the pool cost no resident memory until tokens fill them. */
+ * Memory: `plan_memory` is called twice, first to measure, then to lay out one block, so size and
+ * use cannot disagree. Untouched parts of the pool cost no resident memory until tokens fill them.
+ */
 #include "engine/engine.h"
 
 #include "base/mem.h"
@@ -38,8 +39,9 @@ static sac_status fill_params(sac_engine *e, sac_error *err)
         return error_set(err, SAC_ERR_ARG, "unknown KV type %d or %d", (int)p->type_k,
                          (int)p->type_v);
     if ((p->type_k == SAC_KV_Q8) != (p->type_v == SAC_KV_Q8))
-        return error_set(err, SAC_ERR_ARG,
-                         "KV type q8 is for keys and values together; the 16-bit types may be mixed");
+        return error_set(
+            err, SAC_ERR_ARG,
+            "KV type q8 is for keys and values together; the 16-bit types may be mixed");
     return SAC_OK;
 }
 
@@ -101,8 +103,8 @@ static void plan_seqs(sac_engine *e, struct arena *a)
     int32_t *tok = arena_take(a, n * e->params.n_ctx, sizeof *tok);
     uint8_t *flags = arena_take(a, n * e->params.n_ctx, sizeof *flags);
     for (size_t i = 0; a->base && i < n; i++)
-        e->seqs[i] = (struct seq){.tok = tok + i * e->params.n_ctx,
-                                  .flags = flags + i * e->params.n_ctx};
+        e->seqs[i] =
+            (struct seq){.tok = tok + i * e->params.n_ctx, .flags = flags + i * e->params.n_ctx};
 }
 
 static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
@@ -157,11 +159,12 @@ static sac_status create(sac_engine *e, sac_error *err)
     e->block_bytes = a.used;
     e->block = mem_map(e->block_bytes);
     if (!e->block)
-        return error_set(err, SAC_ERR_MEMORY,
-                         "no memory for %zu MiB: %llu MiB of KV pages for %llu tokens, the rest for "
-                         "steps of %u rows",
-                         e->block_bytes >> 20, (unsigned long long)e->stats.kv_bytes >> 20,
-                         (unsigned long long)e->params.n_kv_tok, e->params.n_batch);
+        return error_set(
+            err, SAC_ERR_MEMORY,
+            "no memory for %zu MiB: %llu MiB of KV pages for %llu tokens, the rest for "
+            "steps of %u rows",
+            e->block_bytes >> 20, (unsigned long long)e->stats.kv_bytes >> 20,
+            (unsigned long long)e->params.n_kv_tok, e->params.n_batch);
     a = (struct arena){.base = e->block, .capacity = e->block_bytes};
     plan_memory(e, n_page, &a);
     assert(a.used == e->block_bytes);

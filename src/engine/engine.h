@@ -1,8 +1,8 @@
 /* engine.h: the engine's state, seen by the files of this folder only.
  *
  * One step: sched_pick fills `batch` from the pending tokens (policy, no tensors); forward_run
- * computes it (tensors, no policy); the engine commits and hands out logits. All memory is one block
- * laid out by plan_memory in engine.c; a step allocates nothing (design D9). */
+ * computes it (tensors, no policy); the engine commits and hands out logits. All memory is one
+ * block laid out by plan_memory in engine.c; a step allocates nothing (design D9). */
 #ifndef SAC_ENGINE_ENGINE_H
 #define SAC_ENGINE_ENGINE_H
 
@@ -26,34 +26,34 @@ struct seq {
     uint32_t decode_i;  /* method of its decode rows */
     uint32_t prefill_i; /* and of its prompt rows */
     uint32_t n_queued;  /* prompt rows that the last sched_pick could choose from */
-    bool has_gaps;     /* that method has given pages back */
-    uint64_t ticket; /* order of queueing of the oldest pending token */
-    int32_t *tok;    /* [n_ctx] */
-    uint8_t *flags;  /* [n_ctx] ROW_* */
+    bool has_gaps;      /* that method has given pages back */
+    uint64_t ticket;    /* order of queueing of the oldest pending token */
+    int32_t *tok;       /* [n_ctx] */
+    uint8_t *flags;     /* [n_ctx] ROW_* */
 };
 
 /* Rows of one step: decode rows first, one run each, then the runs of prompt chunks. */
 struct batch {
     uint32_t n_row, n_decode, n_run;
-    int32_t *tok;      /* [n_batch] */
-    uint32_t *pos;     /* [n_batch] */
-    uint32_t *seq_i;   /* [n_batch] */
-    uint8_t *want;     /* [n_batch] logits asked for */
-    struct attn_run *run; /* [n_batch]; page pointers are set for each layer */
-    uint32_t n_new_page_max; /* bounds of the arrays below */
+    int32_t *tok;              /* [n_batch] */
+    uint32_t *pos;             /* [n_batch] */
+    uint32_t *seq_i;           /* [n_batch] */
+    uint8_t *want;             /* [n_batch] logits asked for */
+    struct attn_run *run;      /* [n_batch]; page pointers are set for each layer */
+    uint32_t n_new_page_max;   /* bounds of the arrays below */
     const uint8_t **seal_from; /* [n_new_page_max * n_kv_head] */
     uint8_t **seal_to;
 };
 
 /* Activations of one step, f32. */
 struct scratch {
-    float *x;    /* [n_batch, n_embd] residual stream */
-    float *tmp;  /* [n_batch, n_embd] branch output where a norm stands behind it */
-    float *qkv;  /* [n_batch, (n_head + 2 n_kv_head) * head_dim] */
-    float *attn; /* [n_batch, n_head * head_dim] */
-    float *ffn;  /* [n_batch, n_ff] */
+    float *x;               /* [n_batch, n_embd] residual stream */
+    float *tmp;             /* [n_batch, n_embd] branch output where a norm stands behind it */
+    float *qkv;             /* [n_batch, (n_head + 2 n_kv_head) * head_dim] */
+    float *attn;            /* [n_batch, n_head * head_dim] */
+    float *ffn;             /* [n_batch, n_ff] */
     float *cos[2], *sin[2]; /* [n_batch, n_rot/2] global and local layers */
-    uint8_t *own;  /* 16-bit pages that a chunk begins: [n_new_page_max][n_kv_head][tail_bytes] */
+    uint8_t *own;   /* 16-bit pages that a chunk begins: [n_new_page_max][n_kv_head][tail_bytes] */
     float *logit_x; /* [LOGIT_ROWS, n_embd] */
     float *logits;  /* [LOGIT_ROWS, n_vocab rounded up to 16] */
     void *linear, *attn_ops; /* scratch of the ops */

@@ -4,12 +4,13 @@
 
 #include "engine/engine.h"
 
-/* Computes e->batch: writes its keys and values into the pages that sched_pick reserved and into the
- * tails, and leaves the residual stream of the last layer in e->scratch.x. Allocates nothing. */
+/* Computes e->batch: writes its keys and values into the pages that sched_pick reserved and into
+ * the tails, and leaves the residual stream of the last layer in e->scratch.x. Allocates nothing.
+ */
 void forward_run(sac_engine *e);
 
-/* Output projection of the batch's rows that want logits, LOGIT_ROWS at a time, in batch order; each
- * row goes to `on_row` (which may be NULL: then nothing is computed). */
+/* Output projection of the batch's rows that want logits, LOGIT_ROWS at a time, in batch order;
+ * each row goes to `on_row` (which may be NULL: then nothing is computed). */
 void forward_logits(sac_engine *e, sac_row_fn on_row, void *user);
 
 /* Bytes of op scratch that the largest step needs. */

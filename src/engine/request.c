@@ -43,7 +43,7 @@ struct request {
                      NULL if the caller owns the sequence */
     uint32_t n_cached, n_prompt, n_prompt_done, n_predicted, max_tokens;
     uint32_t decode, prefill; /* or SAC_DECODE_KEEP, SAC_PREFILL_KEEP */
-    bool has_choice; /* the last step chose a token */
+    bool has_choice;          /* the last step chose a token */
     int32_t choice;
     float choice_logprob;
     sac_prob *probs; /* owned, [n_probs] */

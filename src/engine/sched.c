@@ -1,13 +1,14 @@
 /* sched.c: the policy of a step, in one place.
  *
- * Decode rows go first, one for each sequence whose next pending token is of that kind: they cost one
- * pass of the weights together and keep the time between tokens short. The rest of the batch is
+ * Decode rows go first, one for each sequence whose next pending token is of that kind: they cost
+ * one pass of the weights together and keep the time between tokens short. The rest of the batch is
  * filled with prompt chunks, oldest first; those of a method that plans are never cut (prefill.c),
- * so it plans the same whatever else is in the batch. A row that completes a page needs a page for every layer
- * and KV head; what does not fit waits, so running out of pages stalls sequences and loses nothing.
+ * so it plans the same whatever else is in the batch. A row that completes a page needs a page for
+ * every layer and KV head; what does not fit waits, so running out of pages stalls sequences and
+ * loses nothing.
  *
- * Invariant: after sched_pick, every page index that the batch completes is in its sequence's table,
- * with reference count 1. */
+ * Invariant: after sched_pick, every page index that the batch completes is in its sequence's
+ * table, with reference count 1. */
 #include "engine/sched.h"
 
 #include <assert.h>
@@ -16,9 +17,11 @@ static void add_run(sac_engine *e, uint32_t seq_i, uint32_t n, enum linear_mode 
 {
     struct batch *b = &e->batch;
     struct seq *s = &e->seqs[seq_i];
-    b->run[b->n_run++] = (struct attn_run){
-        .row0 = b->n_row, .n_row = n, .pos0 = s->n_done, .mode = mode,
-        .table_stride = e->pool.max_page};
+    b->run[b->n_run++] = (struct attn_run){.row0 = b->n_row,
+                                           .n_row = n,
+                                           .pos0 = s->n_done,
+                                           .mode = mode,
+                                           .table_stride = e->pool.max_page};
     for (uint32_t i = 0; i < n; i++, b->n_row++) {
         b->tok[b->n_row] = s->tok[s->n_done + i];
         b->pos[b->n_row] = s->n_done + i;
@@ -31,8 +34,7 @@ static void add_run(sac_engine *e, uint32_t seq_i, uint32_t n, enum linear_mode 
 static bool has_pages(const sac_engine *e, uint32_t seq_i, uint32_t n)
 {
     const uint32_t pos = e->seqs[seq_i].n_done;
-    return (pos + n) / PAGE_TOK - pos / PAGE_TOK <=
-           e->pool.n_free / pool_pages_per_index(&e->pool);
+    return (pos + n) / PAGE_TOK - pos / PAGE_TOK <= e->pool.n_free / pool_pages_per_index(&e->pool);
 }
 
 /* Takes the pages that rows [n_done, n_done + n) complete; fewer rows if the pool is short. */
@@ -81,8 +83,10 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
     b->n_row = b->n_decode = b->n_run = 0;
     for (uint32_t i = 0; i < e->params.n_seq_max && b->n_row < n_batch; i++) {
         if (!next_is_decode(&e->seqs[i])) continue;
-        if (reserve_rows(e, i, 1) == 1) add_run(e, i, 1, LINEAR_NARROW);
-        else starved = true;
+        if (reserve_rows(e, i, 1) == 1)
+            add_run(e, i, 1, LINEAR_NARROW);
+        else
+            starved = true;
     }
     b->n_decode = b->n_row;
     uint64_t ticket = 0;
@@ -94,8 +98,10 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
         ticket = e->seqs[i].ticket + 1;
         if (chunk > room) continue; /* not cut short: it waits until it is older than others */
         n = reserve_rows(e, i, chunk ? (has_pages(e, i, chunk) ? chunk : 0) : n < room ? n : room);
-        if (n) add_run(e, i, n, LINEAR_WIDE);
-        else starved = true;
+        if (n)
+            add_run(e, i, n, LINEAR_WIDE);
+        else
+            starved = true;
     }
     if (b->n_row == 0 && starved)
         return error_set(err, SAC_ERR_CONTEXT,

@@ -1,5 +1,5 @@
-/* seq.c: the public life of a sequence: create, append, fork, truncate, remove. Ids are indices of a
- * fixed table; memory of a sequence was planned at engine create, so nothing here allocates. */
+/* seq.c: the public life of a sequence: create, append, fork, truncate, remove. Ids are indices of
+ * a fixed table; memory of a sequence was planned at engine create, so nothing here allocates. */
 #include "engine/engine.h"
 
 #include <assert.h>
@@ -53,8 +53,8 @@ sac_status sac_seq_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error
     struct seq *s = engine_seq(e, id, err);
     if (!s) return SAC_ERR_NOT_FOUND;
     if (n_tok > s->n_all)
-        return error_set(err, SAC_ERR_ARG, "sequence %u has %u tokens, cannot keep %u", id, s->n_all,
-                         n_tok);
+        return error_set(err, SAC_ERR_ARG, "sequence %u has %u tokens, cannot keep %u", id,
+                         s->n_all, n_tok);
     if (n_tok / PAGE_TOK < s->n_done / PAGE_TOK && n_tok % PAGE_TOK &&
         !pool_has(&e->pool, id, n_tok / PAGE_TOK))
         return error_set(err, SAC_ERR_ARG,
@@ -102,8 +102,8 @@ static sac_status check_tokens(const sac_engine *e, const int32_t *tok, size_t n
     return SAC_OK;
 }
 
-sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t n, sac_row_kind kind,
-                          sac_want want, sac_error *err)
+sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t n,
+                          sac_row_kind kind, sac_want want, sac_error *err)
 {
     struct seq *s = engine_seq(e, id, err);
     if (!s) return SAC_ERR_NOT_FOUND;

@@ -14,13 +14,13 @@
 typedef bool (*fidelity_stop_fn)(void *user, double share);
 
 struct fidelity_params {
-    const sac_model *model;          /* of the reference */
-    const sac_model *other;          /* of the subjects; the same, or one of the same shape */
-    sac_engine_params engine;        /* of the subjects; the reference has f16 and full attention */
+    const sac_model *model;   /* of the reference */
+    const sac_model *other;   /* of the subjects; the same, or one of the same shape */
+    sac_engine_params engine; /* of the subjects; the reference has f16 and full attention */
     const struct subjects *subjects;
-    const int32_t *tok;              /* [ctx + 1] */
-    uint32_t ctx, n_score;           /* 0 < n_score < ctx */
-    bool prompt_form;                /* the scored tokens are prompt rows */
+    const int32_t *tok;               /* [ctx + 1] */
+    uint32_t ctx, n_score;            /* 0 < n_score < ctx */
+    bool prompt_form;                 /* the scored tokens are prompt rows */
     struct reading_writer *recording; /* gets what the subjects read; or NULL */
     fidelity_stop_fn stop;            /* or NULL */
     void *user;

@@ -2,9 +2,10 @@
  * architectures differ; nothing else in the tree asks for a model's name.
  *
  * Every number of the file has a range: products of these numbers become sizes of memory, and the
- * file is hostile. Formulas of the RoPE variants: linear (Chen et al. 2023), YaRN (Peng et al. 2023,
- * section 3.4, with the NTK-by-parts ramp between beta_fast and beta_slow rotations), LongRoPE
- * (Ding et al. 2024: a factor per frequency), Llama 3 (a factor per frequency, in the file). */
+ * file is hostile. Formulas of the RoPE variants: linear (Chen et al. 2023), YaRN (Peng et al.
+ * 2023, section 3.4, with the NTK-by-parts ramp between beta_fast and beta_slow rotations),
+ * LongRoPE (Ding et al. 2024: a factor per frequency), Llama 3 (a factor per frequency, in the
+ * file). */
 #include "model/config.h"
 
 #include <assert.h>
@@ -82,7 +83,8 @@ static float read_f32(struct reader *r, const char *name, float min, float max)
     if (r->status != SAC_OK) return min;
     has(r, name);
     r->status = gguf_get_f32(r->g, r->key, &v, r->err);
-    if (r->status == SAC_OK && !(v >= min && v <= max)) bad_value(r, (double)v, (double)min, (double)max);
+    if (r->status == SAC_OK && !(v >= min && v <= max))
+        bad_value(r, (double)v, (double)min, (double)max);
     return r->status == SAC_OK ? v : min;
 }
 
@@ -116,7 +118,9 @@ static void read_rope_kind(struct reader *r, struct rope_config *rope)
     static const struct {
         const char *name;
         enum rope_kind kind;
-    } kinds[] = {{"none", ROPE_PLAIN}, {"linear", ROPE_LINEAR}, {"yarn", ROPE_YARN},
+    } kinds[] = {{"none", ROPE_PLAIN},
+                 {"linear", ROPE_LINEAR},
+                 {"yarn", ROPE_YARN},
                  {"longrope", ROPE_LONG}};
     struct gguf_str name;
     if (r->status != SAC_OK || !has(r, "rope.scaling.type")) return;
@@ -146,8 +150,8 @@ static void read_rope(struct reader *r, struct config *c)
     if (rope->factor == 1.0f) rope->factor = old_linear;
     rope->kind = rope->factor != 1.0f ? ROPE_LINEAR : ROPE_PLAIN;
     read_rope_kind(r, rope);
-    rope->orig_ctx = read_u32_or(r, "rope.scaling.original_context_length", c->n_ctx_train, 1,
-                                 1u << 30);
+    rope->orig_ctx =
+        read_u32_or(r, "rope.scaling.original_context_length", c->n_ctx_train, 1, 1u << 30);
     rope->attn_factor = read_f32_or(r, "rope.scaling.attn_factor", 1.0f, 1e-3f, 1e3f);
     rope->beta_fast = read_f32_or(r, "rope.scaling.yarn_beta_fast", 32.0f, 1e-3f, 1e6f);
     rope->beta_slow = read_f32_or(r, "rope.scaling.yarn_beta_slow", 1.0f, 1e-3f, 1e6f);
@@ -273,7 +277,8 @@ static double yarn_dim(const struct rope_config *c, double rotations)
     return c->n_rot * log(c->orig_ctx / (rotations * two_pi)) / (2.0 * log((double)c->base));
 }
 
-/* Share of the unscaled frequency that dimension pair i keeps: 1 for fast waves, 0 for slow ones. */
+/* Share of the unscaled frequency that dimension pair i keeps: 1 for fast waves, 0 for slow ones.
+ */
 static double yarn_keep(const struct rope_config *c, uint32_t i)
 {
     const double low = fmax(floor(yarn_dim(c, (double)c->beta_fast)), 0.0);
@@ -292,8 +297,8 @@ void rope_table_init(struct rope_table *out, const struct rope_config *c, const 
     if (c->kind == ROPE_YARN && factor > 1.0) scale *= 1.0 + 0.1 * log(factor);
     out->scale = (float)scale;
     for (uint32_t i = 0; i < c->n_rot / 2; i++) {
-        const double plain = pow((double)c->base, -2.0 * i / c->n_rot) /
-                             (factors ? (double)factors[i] : 1.0);
+        const double plain =
+            pow((double)c->base, -2.0 * i / c->n_rot) / (factors ? (double)factors[i] : 1.0);
         const double keep = c->kind == ROPE_YARN ? yarn_keep(c, i) : 0.0;
         out->inv_freq[i] = plain * keep + plain / factor * (1.0 - keep);
     }

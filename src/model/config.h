@@ -6,7 +6,7 @@
 #include "model/gguf.h"
 
 #define CONFIG_LAYERS_MAX 1024u
-#define CONFIG_ROT_MAX 512u
+#define CONFIG_ROT_MAX    512u
 
 enum config_glu { CONFIG_GLU_SILU, CONFIG_GLU_GELU };
 
@@ -27,11 +27,11 @@ enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN, ROPE_LONG };
 
 struct rope_config {
     enum rope_kind kind;
-    uint32_t n_rot;        /* channels of a head that turn, even */
+    uint32_t n_rot; /* channels of a head that turn, even */
     float base;
-    float factor;          /* context factor of linear, YaRN and LongRoPE; 1: none */
-    uint32_t orig_ctx;     /* context of training before scaling */
-    float attn_factor;     /* on cos and sin */
+    float factor;               /* context factor of linear, YaRN and LongRoPE; 1: none */
+    uint32_t orig_ctx;          /* context of training before scaling */
+    float attn_factor;          /* on cos and sin */
     float beta_fast, beta_slow; /* YaRN: rotations at orig_ctx where blending ends and starts */
 };
 
@@ -39,11 +39,11 @@ struct config {
     const struct arch *arch;
     uint32_t n_layer, n_embd, n_ff, n_head, n_kv_head, head_dim, n_vocab, n_ctx_train;
     float norm_eps;
-    float attn_scale;    /* of q.k */
+    float attn_scale;                  /* of q.k */
     float attn_softcap, final_softcap; /* 0: none */
-    uint32_t window;     /* of local layers; 0: none */
-    uint32_t swa_pattern; /* as in the arch, or the file's own */
-    float embed_scale;   /* 1: none */
+    uint32_t window;                   /* of local layers; 0: none */
+    uint32_t swa_pattern;              /* as in the arch, or the file's own */
+    float embed_scale;                 /* 1: none */
     struct rope_config rope;
     float rope_base_local;
 };
@@ -65,11 +65,12 @@ static inline bool config_layer_is_local(const struct config *c, uint32_t layer)
     return c->window && c->swa_pattern && layer % c->swa_pattern != c->swa_pattern - 1;
 }
 
-/* ---- RoPE tables -------------------------------------------------------------------------------- */
+/* ---- RoPE tables --------------------------------------------------------------------------------
+ */
 
 struct rope_table {
     uint32_t n_rot;
-    float scale;                          /* on cos and sin */
+    float scale;                         /* on cos and sin */
     double inv_freq[CONFIG_ROT_MAX / 2]; /* [n_rot/2] radians per position */
 };
 

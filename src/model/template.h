@@ -1,7 +1,7 @@
 /* template.h: chat templates. A bounded interpreter of the Jinja subset that templates of models
  * use. Templates are hostile input: no I/O, and limits on parse depth, steps, recursion and output
- * (TEMPLATE_*). The result equals that of the `jinja2` package with trim_blocks and lstrip_blocks as
- * the transformers library sets them. */
+ * (TEMPLATE_*). The result equals that of the `jinja2` package with trim_blocks and lstrip_blocks
+ * as the transformers library sets them. */
 #ifndef SAC_MODEL_TEMPLATE_H
 #define SAC_MODEL_TEMPLATE_H
 
@@ -9,8 +9,8 @@
 
 #include <stdint.h>
 
-#define TEMPLATE_DEPTH_MAX 64u
-#define TEMPLATE_STEPS_MAX 1000000u
+#define TEMPLATE_DEPTH_MAX  64u
+#define TEMPLATE_STEPS_MAX  1000000u
 #define TEMPLATE_OUTPUT_MAX ((size_t)4 << 20)
 
 struct tokenizer;
@@ -29,7 +29,8 @@ struct template_input {
 };
 
 /* Renders template text. `*out_text` is owned by the caller (mem_free). A template that calls
- * raise_exception gives SAC_ERR_ARG with its message; a syntax error SAC_ERR_FORMAT with the line. */
+ * raise_exception gives SAC_ERR_ARG with its message; a syntax error SAC_ERR_FORMAT with the line.
+ */
 sac_status template_render(const char *source, size_t n, const struct template_input *in,
                            char **out_text, sac_error *err);
 

@@ -1,6 +1,6 @@
 /* tokenizer.h: text to token ids and back, as the model's file defines it: byte-level BPE with a
- * pre-tokeniser (`gpt2`) and SentencePiece-style merging by score (`llama`). Immutable after create;
- * any number of threads may use one tokenizer. */
+ * pre-tokeniser (`gpt2`) and SentencePiece-style merging by score (`llama`). Immutable after
+ * create; any number of threads may use one tokenizer. */
 #ifndef SAC_MODEL_TOKENIZER_H
 #define SAC_MODEL_TOKENIZER_H
 
@@ -26,10 +26,11 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t n);
 /* `flags` as SAC_TOK_*. Any bytes are valid input. `*out_tok` is owned by the caller (mem_free). */
 sac_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
                             int32_t **out_tok, size_t *out_n, sac_error *err);
-/* Text that others wrote, on its way into a template: a mark inside each control token that it spells
- * (and inside what could become one where texts meet), and each mark of its own doubled. Writes to
- * `out`, unless that is NULL, and returns the length, which is `n` if there was nothing to do. At most
- * TOKENIZER_GUARD_GROWTH times as long. A control token of one character has no inside. */
+/* Text that others wrote, on its way into a template: a mark inside each control token that it
+ * spells (and inside what could become one where texts meet), and each mark of its own doubled.
+ * Writes to `out`, unless that is NULL, and returns the length, which is `n` if there was nothing
+ * to do. At most TOKENIZER_GUARD_GROWTH times as long. A control token of one character has no
+ * inside. */
 #define TOKENIZER_GUARD_GROWTH 4u
 size_t tokenizer_guard(const struct tokenizer *t, const char *text, size_t n, char *out);
 /* Encodes text with guarded parts: control tokens become their ids, except the marked ones, which

@@ -1,5 +1,5 @@
-/* weights.h: the tensors of a model bound to named fields, shapes checked, matrices repacked for the
- * kernels (ops/weight.h). All memory is one huge-page block; the file's pages are let go. */
+/* weights.h: the tensors of a model bound to named fields, shapes checked, matrices repacked for
+ * the kernels (ops/weight.h). All memory is one huge-page block; the file's pages are let go. */
 #ifndef SAC_MODEL_WEIGHTS_H
 #define SAC_MODEL_WEIGHTS_H
 
@@ -7,17 +7,17 @@
 #include "ops/weight.h"
 
 struct layer_weights {
-    const float *attn_norm;           /* [n_embd] */
-    struct weight wq, wk, wv;         /* [n_head * head_dim, n_embd], [n_kv_head * head_dim, n_embd] */
-    const float *bq, *bk, *bv;        /* [n_out] or NULL */
-    const float *q_norm, *k_norm;     /* [head_dim] or NULL */
-    struct weight wo;                 /* [n_embd, n_head * head_dim] */
-    const float *bo;                  /* [n_embd] or NULL */
-    const float *post_attn_norm;      /* [n_embd] or NULL */
-    const float *ffn_norm;            /* [n_embd] */
-    struct weight gate, up;           /* [n_ff, n_embd] */
-    struct weight down;               /* [n_embd, n_ff] */
-    const float *post_ffn_norm;       /* [n_embd] or NULL */
+    const float *attn_norm;       /* [n_embd] */
+    struct weight wq, wk, wv;     /* [n_head * head_dim, n_embd], [n_kv_head * head_dim, n_embd] */
+    const float *bq, *bk, *bv;    /* [n_out] or NULL */
+    const float *q_norm, *k_norm; /* [head_dim] or NULL */
+    struct weight wo;             /* [n_embd, n_head * head_dim] */
+    const float *bo;              /* [n_embd] or NULL */
+    const float *post_attn_norm;  /* [n_embd] or NULL */
+    const float *ffn_norm;        /* [n_embd] */
+    struct weight gate, up;       /* [n_ff, n_embd] */
+    struct weight down;           /* [n_embd, n_ff] */
+    const float *post_ffn_norm;   /* [n_embd] or NULL */
 };
 
 struct weights {
@@ -25,8 +25,8 @@ struct weights {
     struct layer_weights *layer;     /* [n_layer] */
     const float *output_norm;        /* [n_embd] */
     struct weight output;            /* [n_vocab, n_embd]; packed from embed when tied */
-    /* Divisors of the rotation frequencies [n_rot/2], or NULL. LongRoPE has two sets, the second for
-     * contexts beyond the original. */
+    /* Divisors of the rotation frequencies [n_rot/2], or NULL. LongRoPE has two sets, the second
+     * for contexts beyond the original. */
     const float *rope_factors, *rope_factors_long;
     uint8_t *block; /* owned, [block_bytes] */
     size_t block_bytes;

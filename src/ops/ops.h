@@ -5,8 +5,9 @@
  *  - f32 activations are row-major [n_row, width] with a stride in floats; pointers are 64-byte
  *    aligned unless said; in and out may be the same array only where said.
  *  - A slot splits its work over `pool` itself and returns when all is done. Results do not depend
- *    on the number of workers, on n_row, or on which other rows are in the call (design D7): a row's
- *    arithmetic and its order are fixed by the row alone (and the `mode`, a property of the row).
+ *    on the number of workers, on n_row, or on which other rows are in the call (design D7): a
+ * row's arithmetic and its order are fixed by the row alone (and the `mode`, a property of the
+ * row).
  *  - No slot allocates. Scratch is the caller's, sized by ops_*_scratch with the largest shapes.
  *  - NaN and infinities flow through as in IEEE arithmetic; they never crash or hang. */
 #ifndef SAC_OPS_OPS_H
@@ -55,7 +56,8 @@ struct op_linear {
     size_t scratch_bytes;
 };
 
-/* ---- Attention over pages --------------------------------------------------------------------- */
+/* ---- Attention over pages ---------------------------------------------------------------------
+ */
 
 struct attn_range { /* pages begin .. end - 1 */
     uint32_t begin, end;
@@ -77,22 +79,22 @@ struct attn_plan {
 };
 
 /* Rows of one sequence that stand behind each other. A row at position p reads, in this order of
- * meaning: every sealed page before its own, i.e. pages 0 .. p/PAGE_TOK - 1, in sealed form, and its
- * own page p/PAGE_TOK, tokens up to p, in 16-bit form from `own`. So the result does not depend on
- * how a prompt was cut into chunks. */
+ * meaning: every sealed page before its own, i.e. pages 0 .. p/PAGE_TOK - 1, in sealed form, and
+ * its own page p/PAGE_TOK, tokens up to p, in 16-bit form from `own`. So the result does not depend
+ * on how a prompt was cut into chunks. */
 struct attn_run {
-    uint32_t row0, n_row; /* rows of the batch */
-    uint32_t pos0;        /* position of the first */
+    uint32_t row0, n_row;  /* rows of the batch */
+    uint32_t pos0;         /* position of the first */
     enum linear_mode mode; /* NARROW: decode kernel (n_row is 1), WIDE: prefill kernel */
-    const page_id *table; /* [n_kv_head, table_stride] sealed pages by page index */
+    const page_id *table;  /* [n_kv_head, table_stride] sealed pages by page index */
     size_t table_stride;
     /* 16-bit pages of this run, tail form: first the page of pos0, then those after it:
      * head h's page of index pos0/PAGE_TOK + j is at own0 + h * geom.tail_bytes for j = 0 and at
      * own + ((j-1) * n_kv_head + h) * geom.tail_bytes after. */
     uint8_t *own0, *own;
-    /* What the row of a NARROW run reads before its own page; NULL: all pages (dense). For KV head h
-     * the pages select[select_ptr[h] .. select_ptr[h+1]-1], ascending, each below pos0/PAGE_TOK, and
-     * besides them (needs `select`, which may name no page) the single tokens
+    /* What the row of a NARROW run reads before its own page; NULL: all pages (dense). For KV head
+     * h the pages select[select_ptr[h] .. select_ptr[h+1]-1], ascending, each below pos0/PAGE_TOK,
+     * and besides them (needs `select`, which may name no page) the single tokens
      * select_tok[select_tok_ptr[h] .. select_tok_ptr[h+1]-1], ascending, of such pages, outside the
      * selected ones. select_logw: added to the tokens' scores (after the softcap), or NULL. */
     const uint32_t *select, *select_ptr;
@@ -109,9 +111,9 @@ struct op_attn {
     size_t q_stride;
     float *out; /* [n_row, n_head, head_dim], stride out_stride; not q */
     size_t out_stride;
-    float *lse; /* [n_row, n_head] natural log of the sum of exp(score), or NULL */
-    float scale;    /* of q.k */
-    float softcap;  /* > 0: score = cap * tanh(score / cap) */
+    float *lse;      /* [n_row, n_head] natural log of the sum of exp(score), or NULL */
+    float scale;     /* of q.k */
+    float softcap;   /* > 0: score = cap * tanh(score / cap) */
     uint32_t window; /* > 0: keys at distance >= window are not seen */
     uint32_t n_run;
     const struct attn_run *run;
@@ -136,14 +138,15 @@ struct op_seal {
     uint8_t *const *sealed;     /* [n_page] */
 };
 
-/* ---- Small operations -------------------------------------------------------------------------- */
+/* ---- Small operations --------------------------------------------------------------------------
+ */
 
 struct op_rmsnorm { /* y = x / sqrt(mean(x^2) + eps) * w, over groups of `width` */
     const float *x;
     float *y; /* may be x */
     size_t x_stride, y_stride;
     uint32_t n_row, n_group, width; /* a row holds n_group groups (heads) behind each other */
-    const float *w; /* [width] */
+    const float *w;                 /* [width] */
     float eps;
 };
 
@@ -151,7 +154,7 @@ struct op_rope { /* in place on [n_row, n_head, head_dim] */
     float *x;
     size_t x_stride;
     uint32_t n_row, n_head, head_dim, n_rot; /* the first n_rot channels turn */
-    bool interleaved; /* pairs (2i, 2i+1); else NEOX pairs (i, i + n_rot/2) */
+    bool interleaved;       /* pairs (2i, 2i+1); else NEOX pairs (i, i + n_rot/2) */
     const float *cos, *sin; /* [n_row, n_rot/2], magnitude factor included */
 };
 
@@ -235,7 +238,8 @@ struct op_keys { /* keys of sealed pages in f32, the same bits as page_read's; o
     float *out; /* [n_page * PAGE_TOK, head_dim] */
 };
 
-struct op_dots { /* out[i][j] = a[i] . b[j]; width is a multiple of 16; one worker's, no alignment */
+struct op_dots { /* out[i][j] = a[i] . b[j]; width is a multiple of 16; one worker's, no alignment
+                  */
     const float *a, *b; /* [n_a, width], [n_b, width] */
     size_t a_stride, b_stride;
     uint32_t n_a, n_b, width;
@@ -257,8 +261,9 @@ struct op_mass {
     const page_id *page;
     const uint32_t *n_page; /* [n_set] ascending */
     uint32_t n_set, n_query;
-    const float *q;   /* [n_set][n_query][head_dim]: logit = q . key */
-    const float *top; /* [n_set][n_query] near each query's largest logit: sums are relative to it */
+    const float *q; /* [n_set][n_query][head_dim]: logit = q . key */
+    const float
+        *top;    /* [n_set][n_query] near each query's largest logit: sums are relative to it */
     float *sum;  /* [n_set][n_query] sum of exp(logit - top): of other keys, then of all */
     float *mass; /* [n_set][n_page[s] * PAGE_TOK], stride mass_stride: mean over the queries */
     size_t mass_stride;
@@ -272,7 +277,8 @@ static inline size_t ops_mass_scratch(uint32_t n_set, uint32_t n_query, uint32_t
            PAGE_TOK * ((size_t)head_dim * 6 + n_query * sizeof(float) + 192);
 }
 
-/* ---- The table ---------------------------------------------------------------------------------- */
+/* ---- The table ----------------------------------------------------------------------------------
+ */
 
 struct ops {
     const char *isa; /* highest set in use: "ref", "avx2", "avx512", "amx", "neon" */

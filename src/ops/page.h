@@ -6,8 +6,8 @@
  *     K [PAGE_TOK, d] then V [PAGE_TOK, d], each f16 or bf16 by `type_k`, `type_v`; f16 for q8.
  * Sealed form, immutable and shared, one slot of the pool:
  *   16-bit types: the same bytes as the tail form.
- *   q8: K as int8 codes 0..255 with one (min, step) per channel, k = min + step * code, stored as bit
- *     planes so that a method can score tokens by the first plane alone; V as int8 in blocks of
+ *   q8: K as int8 codes 0..255 with one (min, step) per channel, k = min + step * code, stored as
+ * bit planes so that a method can score tokens by the first plane alone; V as int8 in blocks of
  *     PAGE_VBLOCK along d, v = scale * code.
  *       k_min   f16 [d]
  *       k_step  f16 [d]
@@ -25,9 +25,9 @@
 
 #include "saccade.h"
 
-#define PAGE_TOK 32u /* a power of two in 16..128 */
+#define PAGE_TOK    32u /* a power of two in 16..128 */
 #define PAGE_VBLOCK 32u
-#define PAGE_NONE UINT32_MAX
+#define PAGE_NONE   UINT32_MAX
 
 typedef uint32_t page_id;
 
@@ -39,7 +39,7 @@ struct page_geom {
     size_t bytes;               /* of one sealed page, a multiple of 64 */
     /* Byte offsets inside a sealed page; tail form: K at 0, V at `tail_v`. */
     size_t tail_v;
-    size_t k, v;                               /* 16-bit forms */
+    size_t k, v;                                 /* 16-bit forms */
     size_t k_min, k_step, k_hi2, k_low, v_scale; /* q8; codes of V at `v` */
 };
 

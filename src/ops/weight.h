@@ -3,9 +3,10 @@
  * One layout serves every SIMD ISA and the scalar reference, so a file is packed once and any
  * SAC_CPU mask runs on it. It must be lossless: `weight_unpack_row` gives bit for bit what
  * quant_dequant_row gives for the file's row. Groups of 16 output rows are interleaved; inside a
- * group, a block of 32 inputs is stored as k-quads: 4 consecutive inputs of row 0, of row 1, ... row
- * 15 fill one 64-byte line at 8 bits (the shape of VPDPBUSD, and one shuffle from an AMX tile of
- * 16-bit pairs). pack.c describes planes and scales per type. Rows are padded to 16 with zeros. */
+ * group, a block of 32 inputs is stored as k-quads: 4 consecutive inputs of row 0, of row 1, ...
+ * row 15 fill one 64-byte line at 8 bits (the shape of VPDPBUSD, and one shuffle from an AMX tile
+ * of 16-bit pairs). pack.c describes planes and scales per type. Rows are padded to 16 with zeros.
+ */
 #ifndef SAC_OPS_WEIGHT_H
 #define SAC_OPS_WEIGHT_H
 

@@ -4,7 +4,8 @@
  * Tolerances. score_pages: the order of an f32 sum, 2^-20 of the sum of magnitudes. score_planes:
  * that, and weights rounded to int8: half a step of the largest weight times a code of at most 3,
  * for each channel. vote: 1e-5 of a share (2^x has 3e-6, its argument the
- * rest), and shares below e^-24 of the largest may be none. A NaN or infinity must reach the scores of its page. */
+ * rest), and shares below e^-24 of the largest may be none. A NaN or infinity must reach the scores
+ * of its page. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
