@@ -23,7 +23,7 @@ enum { MASS, ROWS, RECENT, MOST, DENSE };
 static const sac_method_param params[] = {
     {"mass", SAC_PARAM_FLOAT, "0.95", 0, 1, NULL, "estimated share of the attention that is kept"},
     {"rows", SAC_PARAM_INT, "8", 1, 64, NULL, "rows of each 128 that are scored"},
-    {"recent", SAC_PARAM_INT, "2", 0, 128, NULL,
+    {"recent", SAC_PARAM_INT, "32", 0, 128, NULL,
      "pages before a tile of rows that are always read"},
     {"most", SAC_PARAM_FLOAT, "0.6", 0, 1, NULL, "a larger share than this is read whole"},
     {"dense", SAC_PARAM_INT, "0", 0, 1024, NULL, "first layers that read everything"},
