@@ -34,12 +34,13 @@
  * zeros and its key by NaN: masks then decide who sees it.
  *
  * The tile registers are the calling thread's: each entry loads its configuration and ends with a
- * release. gcc 12's tile intrinsics do not tell the compiler what they read: own macros instead. */
+ * release (tiles.h). */
 #include "base/half.h"
 #include "ops/cpu/attn.h"
 #include "ops/cpu/attn_q8.h"
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"
+#include "ops/cpu/tiles.h"
 
 #include <assert.h>
 #include <immintrin.h>
@@ -48,7 +49,6 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-#define TILE_BYTES  1024u
 #define QUERY_BLOCK 32u  /* queries computed at a time in WIDE: two rows of tiles */
 #define CENTRES     8u   /* pages of a panel at most: with their lost parts they fill a tile */
 #define HEADROOM    6.0f /* weights of a fresh maximum are 2^6 ... */
@@ -65,42 +65,14 @@
 /* ---- Tiles -------------------------------------------------------------------------------------
  */
 
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t column_bytes[16];
-    uint8_t rows[16];
-};
-
-#define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
-#define TILE_LOAD(t, p, stride)                                                                    \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((size_t)(stride)) : "memory")
-#define TILE_STORE(t, p, stride)                                                                   \
-    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((size_t)(stride))           \
-                     : "memor"                                                                     \
-                       "y")
 /* c += a b */
-#define TILE_DOT(f16, c, a, b)                                                                     \
+#define TILE_DOT_AS(f16, c, a, b)                                                                  \
     do {                                                                                           \
         if (f16)                                                                                   \
             __asm__ volatile("tdpfp16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::);                   \
         else                                                                                       \
-            __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::);                   \
+            TILE_DOT(c, a, b);                                                                     \
     } while (0)
-
-static void tiles_begin(void)
-{
-    struct tile_config cfg = {.palette = 1};
-    for (uint32_t i = 0; i < 8; i++) {
-        cfg.column_bytes[i] = 64;
-        cfg.rows[i] = 16;
-    }
-    __asm__ volatile("ldtilecfg %0" ::"m"(cfg));
-}
-
-static void tiles_end(void)
-{
-    __asm__ volatile("tilerelease" ::);
-}
 
 /* ---- Small pieces ------------------------------------------------------------------------------
  */
@@ -675,9 +647,9 @@ INLINE void block_centres(const struct wide_mem *w, uint32_t q, uint32_t d)
     for (size_t c = 0; c < row; c += TILE_BYTES) {
         TILE_LOAD(4, a + c, 64);
         TILE_LOAD(6, w->c + c, 64);
-        TILE_DOT(false, 0, 4, 6);
+        TILE_DOT(0, 4, 6);
         TILE_LOAD(5, a + row + c, 64);
-        TILE_DOT(false, 2, 5, 6);
+        TILE_DOT(2, 5, 6);
     }
     TILE_STORE(0, w->s + w->panel_tok, stride);
     TILE_STORE(2, w->s + 16 * (size_t)w->s_stride + w->panel_tok, stride);
@@ -698,12 +670,12 @@ INLINE void block_scores(const struct wide_mem *w, uint32_t q, uint32_t begin, u
         for (size_t c = 0; c < row; c += TILE_BYTES) {
             TILE_LOAD(4, a + c, 64);
             TILE_LOAD(6, b + c, 64);
-            TILE_DOT(f16, 0, 4, 6);
+            TILE_DOT_AS(f16, 0, 4, 6);
             TILE_LOAD(7, b + row + c, 64);
-            TILE_DOT(f16, 1, 4, 7);
+            TILE_DOT_AS(f16, 1, 4, 7);
             TILE_LOAD(5, a + row + c, 64);
-            TILE_DOT(f16, 2, 5, 6);
-            TILE_DOT(f16, 3, 5, 7);
+            TILE_DOT_AS(f16, 2, 5, 6);
+            TILE_DOT_AS(f16, 3, 5, 7);
         }
         TILE_STORE(0, w->s + key, stride);
         TILE_STORE(1, w->s + key + 16, stride);
@@ -729,12 +701,12 @@ INLINE void block_values(const struct wide_mem *w, uint32_t q, uint32_t begin, u
             const uint8_t *b = w->v + k * row + c * (size_t)TILE_BYTES;
             TILE_LOAD(4, a, 64);
             TILE_LOAD(6, b, 64);
-            TILE_DOT(f16, 0, 4, 6);
+            TILE_DOT_AS(f16, 0, 4, 6);
             TILE_LOAD(7, b + TILE_BYTES, 64);
-            TILE_DOT(f16, 1, 4, 7);
+            TILE_DOT_AS(f16, 1, 4, 7);
             TILE_LOAD(5, a + p_row, 64);
-            TILE_DOT(f16, 2, 5, 6);
-            TILE_DOT(f16, 3, 5, 7);
+            TILE_DOT_AS(f16, 2, 5, 6);
+            TILE_DOT_AS(f16, 3, 5, 7);
         }
         TILE_STORE(0, o, 64);
         TILE_STORE(1, o + TILE_BYTES, 64);
@@ -991,9 +963,9 @@ INLINE void narrow_scores(const struct narrow_mem *w, const struct narrow_step *
         for (uint32_t c = 0; c < d / 32; c++) {
             TILE_LOAD(4, q + c * (size_t)TILE_BYTES, 64);
             TILE_LOAD(2, k + c * 64, 2 * (size_t)d);
-            TILE_DOT(f16, 0, 2, 4);
+            TILE_DOT_AS(f16, 0, 2, 4);
             TILE_LOAD(3, k + 32 * (size_t)d + c * 64, 2 * (size_t)d);
-            TILE_DOT(f16, 1, 3, 4);
+            TILE_DOT_AS(f16, 1, 3, 4);
         }
         TILE_STORE(0, w->s + j * PAGE_TOK * 16, 64);
         TILE_STORE(1, w->s + j * PAGE_TOK * 16 + 256, 64);
@@ -1116,13 +1088,13 @@ INLINE void narrow_values(const struct narrow_mem *w, const struct narrow_step *
             const uint8_t *v = w->v + j * row + c * (size_t)TILE_BYTES;
             TILE_LOAD(4, w->p + j * (size_t)TILE_BYTES, 64);
             TILE_LOAD(5, v, 64);
-            TILE_DOT(f16, 0, 4, 5);
+            TILE_DOT_AS(f16, 0, 4, 5);
             TILE_LOAD(6, v + TILE_BYTES, 64);
-            TILE_DOT(f16, 1, 4, 6);
+            TILE_DOT_AS(f16, 1, 4, 6);
             TILE_LOAD(7, v + 2 * TILE_BYTES, 64);
-            TILE_DOT(f16, 2, 4, 7);
+            TILE_DOT_AS(f16, 2, 4, 7);
             TILE_LOAD(5, v + 3 * TILE_BYTES, 64);
-            TILE_DOT(f16, 3, 4, 5);
+            TILE_DOT_AS(f16, 3, 4, 5);
         }
         TILE_STORE(0, o, 64);
         TILE_STORE(1, o + TILE_BYTES, 64);
@@ -1134,7 +1106,7 @@ INLINE void narrow_values(const struct narrow_mem *w, const struct narrow_step *
         for (uint32_t j = 0; j < st->n_page; j++) {
             TILE_LOAD(4, w->p + j * (size_t)TILE_BYTES, 64);
             TILE_LOAD(5, w->v + j * row + c * (size_t)TILE_BYTES, 64);
-            TILE_DOT(f16, 0, 4, 5);
+            TILE_DOT_AS(f16, 0, 4, 5);
         }
         TILE_STORE(0, o, 64);
     }

@@ -9,33 +9,17 @@
  * An element's sum is in the order of the channels wherever it stands in a tile. Wide rows would
  * not fit the stack: they go to the AVX-512 slot. */
 #include "ops/cpu/fill.h"
+#include "ops/cpu/tiles.h"
 
 #include <assert.h>
 #include <immintrin.h>
 #include <string.h>
 
-#define TILE       16u
-#define BLOCK_A    64u /* rows of `a` that stay in L2 while `b` passes */
-#define BLOCK_B    32u
-#define STEP       32u /* channels of a tile product */
-#define WIDTH_MAX  2048u
-#define TILE_BYTES 1024u
-
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t column_bytes[16];
-    uint8_t rows[16];
-};
-
-/* gcc 12's intrinsics do not tell the compiler what they read: own macros instead. */
-#define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
-#define TILE_LOAD(t, p, stride)                                                                    \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((size_t)(stride)) : "memory")
-#define TILE_STORE(t, p, stride)                                                                   \
-    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((size_t)(stride))           \
-                     : "memor"                                                                     \
-                       "y")
-#define TILE_DOT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+#define TILE      16u
+#define BLOCK_A   64u /* rows of `a` that stay in L2 while `b` passes */
+#define BLOCK_B   32u
+#define STEP      32u /* channels of a tile product */
+#define WIDTH_MAX 2048u
 
 /* Products of a 2 x 2 block of tiles, a in 4 and 5, b in 6 and 7. */
 #define TILE_DOT_ALL()                                                                             \
@@ -172,13 +156,8 @@ static void multiply_edge(float *out, size_t out_stride, const struct pack *p, u
 static void dots_tiles(const struct op_dots *op)
 {
     const uint32_t padded = (op->width + STEP - 1) & ~(STEP - 1);
-    struct tile_config config = {.palette = 1};
     struct pack p;
-    for (uint32_t i = 0; i < 8; i++) {
-        config.column_bytes[i] = 64;
-        config.rows[i] = TILE;
-    }
-    __asm__ volatile("ldtilecfg %0" ::"m"(config));
+    tiles_begin();
     for (uint32_t i = 0; i < op->n_a; i += BLOCK_A) {
         pack_a(&p, op, i, padded);
         for (uint32_t j = 0; j < op->n_b; j += BLOCK_B) {
@@ -195,7 +174,7 @@ static void dots_tiles(const struct op_dots *op)
             }
         }
     }
-    __asm__ volatile("tilerelease" ::);
+    tiles_end();
 }
 
 static void dots_amx(const struct op_dots *op)

@@ -9,41 +9,16 @@
  * Logits are in units of log 2: log2(e) goes into the packed queries and into `top`. Queries that
  * fill a set up to a multiple of 16 have a top of infinity: below the cut whatever they are. */
 #include "ops/cpu/fill.h"
+#include "ops/cpu/tiles.h"
 
 #include <assert.h>
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
-#define LANES      16u
-#define TILE_BYTES 1024u
-#define LOG2_E     1.44269504089f
-#define LOGITS     ((size_t)PAGE_TOK * LANES) /* of a block of queries */
-
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t column_bytes[16];
-    uint8_t rows[16];
-};
-
-#define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
-#define TILE_LOAD(t, p, stride)                                                                    \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((size_t)(stride)) : "memory")
-#define TILE_STORE(t, p, stride)                                                                   \
-    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((size_t)(stride))           \
-                     : "memor"                                                                     \
-                       "y")
-#define TILE_DOT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
-
-static void tiles_begin(void)
-{
-    struct tile_config cfg = {.palette = 1};
-    for (uint32_t i = 0; i < 8; i++) {
-        cfg.column_bytes[i] = 64;
-        cfg.rows[i] = 16;
-    }
-    __asm__ volatile("ldtilecfg %0" ::"m"(cfg));
-}
+#define LANES  16u
+#define LOG2_E 1.44269504089f
+#define LOGITS ((size_t)PAGE_TOK * LANES) /* of a block of queries */
 
 /* 2^x for x <= 30 or so: degree 3 on the fraction, relative error 7.5e-5. */
 static inline __m512 exp2_ps(__m512 x)
@@ -282,7 +257,7 @@ static bool mass_amx(const struct op_mass *op)
         load_page(&w, i);
         weigh_page(&w, (size_t)first * w.n_block, (size_t)op->n_set * w.n_block, i);
     }
-    __asm__ volatile("tilerelease" ::);
+    tiles_end();
     return finite;
 }
 

@@ -1,0 +1,48 @@
+/* tiles.h: AMX tiles with whole rows: eight registers of 16 rows of 64 bytes each.
+ *
+ * The registers are the calling thread's: tiles_begin, work, tiles_end. gcc 12's intrinsics do not
+ * tell the compiler what they read: own macros instead. The linear kernels have macros of their own
+ * with the exact memory operand. */
+#ifndef SAC_OPS_CPU_TILES_H
+#define SAC_OPS_CPU_TILES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TILE_ROWS  16u
+#define TILE_BYTES 1024u
+
+struct tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
+
+/* clang-format off */
+#define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
+/* Rows at `p`, `stride` bytes apart. */
+#define TILE_LOAD(t, p, stride)                                                                    \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((size_t)(stride)) : "memory")
+#define TILE_STORE(t, p, stride)                                                                   \
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)"                                           \
+                     ::"r"(p), "r"((size_t)(stride)) : "memory")
+/* c += a b, in bf16. */
+#define TILE_DOT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+/* clang-format on */
+
+static inline void tiles_begin(void)
+{
+    struct tile_config config = {.palette = 1};
+    for (uint32_t i = 0; i < 8; i++) {
+        config.row_bytes[i] = TILE_BYTES / TILE_ROWS;
+        config.rows[i] = TILE_ROWS;
+    }
+    __asm__ volatile("ldtilecfg %0" ::"m"(config));
+}
+
+static inline void tiles_end(void)
+{
+    __asm__ volatile("tilerelease" ::);
+}
+
+#endif
