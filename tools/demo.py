@@ -25,7 +25,9 @@ def make_document(essays, n_bytes):
     the first border behind the middle."""
     text = essays[:n_bytes].decode("utf-8", errors="ignore")
     text = text[:text.rindex("\n")]
-    middle = text.index("\n\n", len(text) // 2)
+    middle = text.find("\n\n", len(text) // 2)
+    if middle < 0:
+        raise SystemExit(f"demo: the first {n_bytes:,} bytes have no border behind their middle")
     return f"{text[:middle]}\n\n{NEEDLE}{text[middle:]}\n"
 
 
