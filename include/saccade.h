@@ -175,6 +175,8 @@ typedef enum sac_kv_type {
     SAC_KV_Q8, /* sealed pages: K int8 with one (min, step) per channel, V int8 in blocks along d */
 } sac_kv_type;
 
+#define SAC_METHODS_MAX 32u /* methods of one kind that an engine takes */
+
 typedef struct sac_engine_params {
     uint32_t n_ctx;     /* tokens that one sequence may hold; 0: the model's training context */
     uint32_t n_seq_max; /* sequences alive at once */
@@ -184,9 +186,9 @@ typedef struct sac_engine_params {
     sac_kv_type type_k, type_v; /* both of one kind: 16-bit types may be mixed, q8 goes with q8 */
     const char *const *decode; /* [n_decode] methods that decode rows may use, "NAME:key=value,...";
                                   none: "full". Copied */
-    uint32_t n_decode;         /* at most 8 */
+    uint32_t n_decode;         /* at most SAC_METHODS_MAX */
     const char *const *prefill; /* [n_prefill] the same for prompt rows; none: "dense". Copied */
-    uint32_t n_prefill;         /* at most 8 */
+    uint32_t n_prefill;         /* at most SAC_METHODS_MAX */
     uint32_t sparse_min_ctx;    /* rows at positions below it read everything */
     bool record;                /* plan the memory of sac_engine_set_recorder */
 } sac_engine_params;

@@ -19,10 +19,9 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#define COMMAND     "bench"
-#define LIST_MAX    32u
-#define TOKENS_MAX  (1u << 24)
-#define METHODS_MAX 8u /* what an engine takes */
+#define COMMAND    "bench"
+#define LIST_MAX   32u
+#define TOKENS_MAX (1u << 24)
 
 struct bench_options {
     struct option_list models, pairs, methods, prefills;
@@ -138,8 +137,9 @@ static int parse_pairs(struct bench *b)
 static int check_kind(const char *kind, const struct option_list *list)
 {
     sac_error err = {0};
-    if (list->n > METHODS_MAX)
-        return options_usage_error(COMMAND, "option '--%s': at most %u methods", kind, METHODS_MAX);
+    if (list->n > SAC_METHODS_MAX)
+        return options_usage_error(COMMAND, "option '--%s': at most %u methods", kind,
+                                   SAC_METHODS_MAX);
     for (size_t i = 0; i < list->n; i++)
         if (sac_method_check(kind, list->item[i], &err) != SAC_OK)
             return options_usage_error(COMMAND, "option '--%s': %s", kind, err.msg);

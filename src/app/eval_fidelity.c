@@ -101,7 +101,7 @@ fail:
 static sac_status open_out(struct session *s, sac_error *err)
 {
     const sac_model_info info = sac_model_get_info(s->other);
-    const char *method[SUBJECTS_MAX];
+    const char *method[SAC_METHODS_MAX];
     struct strbuf path = {0};
     if (mkdir(s->opt.out, 0777) != 0 && errno != EEXIST)
         return error_set(err, SAC_ERR_IO, "cannot make folder %s: %s", s->opt.out, strerror(errno));

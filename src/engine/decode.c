@@ -48,8 +48,8 @@ sac_status decode_init(sac_engine *e, sac_error *err)
     struct decode *d = &e->decode;
     const char *const *text = e->params.n_decode ? e->params.decode : &full;
     const uint32_t n = e->params.n_decode ? e->params.n_decode : 1;
-    if (n > DECODE_METHODS_MAX)
-        return error_set(err, SAC_ERR_ARG, "%u decode methods: at most %u", n, DECODE_METHODS_MAX);
+    if (n > SAC_METHODS_MAX)
+        return error_set(err, SAC_ERR_ARG, "%u decode methods: at most %u", n, SAC_METHODS_MAX);
     d->is_dense = true;
     for (uint32_t i = 0; i < n; i++) {
         TRY(spec_parse(&d->method[i].spec, "decode", text[i], err));

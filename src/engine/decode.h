@@ -9,8 +9,6 @@
 #include "base/mem.h"
 #include "methods/spec.h"
 
-#define DECODE_METHODS_MAX 8u
-
 struct decode_lane; /* what one lane of a step has answered */
 
 struct decode_method {
@@ -21,8 +19,8 @@ struct decode_method {
 };
 
 struct decode {
-    struct decode_method method[DECODE_METHODS_MAX];
-    const char *text[DECODE_METHODS_MAX]; /* for sac_engine_params.decode */
+    struct decode_method method[SAC_METHODS_MAX];
+    const char *text[SAC_METHODS_MAX]; /* for sac_engine_params.decode */
     uint32_t n_method;
     struct method_shape shape;
     bool is_dense;        /* every method is: nothing here costs a step anything */

@@ -27,9 +27,8 @@ sac_status prefill_init(sac_engine *e, sac_error *err)
     struct prefill *f = &e->prefill;
     const char *const *text = e->params.n_prefill ? e->params.prefill : &dense;
     const uint32_t n = e->params.n_prefill ? e->params.n_prefill : 1;
-    if (n > PREFILL_METHODS_MAX)
-        return error_set(err, SAC_ERR_ARG, "%u prefill methods: at most %u", n,
-                         PREFILL_METHODS_MAX);
+    if (n > SAC_METHODS_MAX)
+        return error_set(err, SAC_ERR_ARG, "%u prefill methods: at most %u", n, SAC_METHODS_MAX);
     f->is_dense = true;
     for (uint32_t i = 0; i < n; i++) {
         TRY(spec_parse(&f->method[i].spec, "prefill", text[i], err));

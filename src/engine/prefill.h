@@ -9,8 +9,6 @@
 #include "methods/plan.h"
 #include "methods/spec.h"
 
-#define PREFILL_METHODS_MAX 8u
-
 struct seq;
 
 struct prefill_method {
@@ -22,8 +20,8 @@ struct prefill_method {
 };
 
 struct prefill {
-    struct prefill_method method[PREFILL_METHODS_MAX];
-    const char *text[PREFILL_METHODS_MAX]; /* for sac_engine_params.prefill */
+    struct prefill_method method[SAC_METHODS_MAX];
+    const char *text[SAC_METHODS_MAX]; /* for sac_engine_params.prefill */
     uint32_t n_method;
     struct method_shape shape;
     bool is_dense;      /* every method is: nothing here costs a step anything */

@@ -277,13 +277,14 @@ static sac_status score_subject(struct work *w, sac_seq base, struct fidelity_ro
 }
 
 /* A list of methods and `name`, which is put behind the others if it is not there. */
-static sac_status list_methods(const char *list[SUBJECTS_MAX], uint32_t *n, const char *const *from,
-                               uint32_t n_from, const char *name, uint32_t *out_i, sac_error *err)
+static sac_status list_methods(const char *list[SAC_METHODS_MAX], uint32_t *n,
+                               const char *const *from, uint32_t n_from, const char *name,
+                               uint32_t *out_i, sac_error *err)
 {
     for (*n = 0; *n < n_from; (*n)++) list[*n] = from[*n];
     if (!name) return SAC_OK;
     for (*out_i = 0; *out_i < *n && strcmp(list[*out_i], name) != 0;) ++*out_i;
-    if (*out_i == SUBJECTS_MAX)
+    if (*out_i == SAC_METHODS_MAX)
         return error_set(err, SAC_ERR_ARG, "more than %u methods beside %s", *out_i - 1, name);
     if (*out_i == *n) list[(*n)++] = name;
     return SAC_OK;
@@ -307,7 +308,7 @@ static sac_status run(struct work *w, struct fidelity_row *out, sac_error *err)
 {
     const struct fidelity_params *p = w->p;
     const struct subjects *subjects = p->subjects;
-    const char *decode[SUBJECTS_MAX] = {0}, *prefill[SUBJECTS_MAX] = {0};
+    const char *decode[SAC_METHODS_MAX] = {0}, *prefill[SAC_METHODS_MAX] = {0};
     const bool same =
         p->model == p->other && p->engine.type_k == SAC_KV_F16 && p->engine.type_v == SAC_KV_F16;
     sac_engine_params params = p->engine;

@@ -67,8 +67,8 @@ sac_status subjects_parse(struct subjects *out, const char *text, sac_error *err
     for (const char *at = text;; at++) {
         const size_t n = method_length(at);
         struct subject *s = &out->item[out->n];
-        if (out->n == SUBJECTS_MAX)
-            return error_set(err, SAC_ERR_ARG, "more than %u methods", SUBJECTS_MAX);
+        if (out->n == SAC_METHODS_MAX)
+            return error_set(err, SAC_ERR_ARG, "more than %u methods", SAC_METHODS_MAX);
         if (n == 0) return error_set(err, SAC_ERR_ARG, "'%s': a method without a name", text);
         if (n >= sizeof s->name)
             return error_set(err, SAC_ERR_ARG, "method '%.40s...' is too long", at);

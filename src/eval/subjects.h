@@ -7,7 +7,6 @@
 
 #include <stdint.h>
 
-#define SUBJECTS_MAX     8u /* the methods that one engine holds */
 #define SUBJECT_NAME_MAX 160
 
 struct subject {
@@ -18,10 +17,10 @@ struct subject {
 };
 
 struct subjects {
-    struct subject item[SUBJECTS_MAX];
+    struct subject item[SAC_METHODS_MAX];
     /* For sac_engine_params: a decode method for each subject, and each prefill method once. They
      * point into `item`. */
-    const char *decode[SUBJECTS_MAX], *prefill[SUBJECTS_MAX];
+    const char *decode[SAC_METHODS_MAX], *prefill[SAC_METHODS_MAX];
     uint32_t n, n_prefill;
 };
 

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 40, METHODS_MAX = 8, SHORT = 32 };
+enum { STEPS = 40, SHORT = 32 };
 
 struct track {
     const char *name;
@@ -103,13 +103,13 @@ static void print(struct track *t, uint32_t n_layer)
 
 int main(int argc, char **argv)
 {
-    if (argc < 6 || argc - 5 > METHODS_MAX) {
+    if (argc < 6 || argc - 5 > (int)SAC_METHODS_MAX) {
         fprintf(stderr, "usage: bench_decode MODEL TEXT TOKENS f16|q8 METHOD...\n");
         return 2;
     }
     const uint32_t n_tok = (uint32_t)atoi(argv[3]), n_method = (uint32_t)(argc - 5);
-    const char *spec[METHODS_MAX + 1];
-    static struct track track[METHODS_MAX + 1];
+    const char *spec[SAC_METHODS_MAX + 1];
+    static struct track track[SAC_METHODS_MAX + 1];
     sac_error err;
     sac_model *model;
     sac_engine *e;
