@@ -63,9 +63,11 @@ static double legend_place(const struct plot_axes *a, size_t i, double *out_x)
     return y;
 }
 
+/* Families beyond the last colour begin anew with hollow marks. */
 static void series_class(char buf[48], const char *first, const struct plot_series *s)
 {
-    snprintf(buf, 48, "%s c%u d%u", first, s->colour % COLOUR_N_SERIES, s->dash % SVG_N_MARK);
+    snprintf(buf, 48, "%s c%u d%u%s", first, s->colour % COLOUR_N_SERIES, s->dash % SVG_N_MARK,
+             s->colour < COLOUR_N_SERIES ? "" : " hollow");
 }
 
 static void draw_legend(struct svg *svg, const struct plot_axes *a)

@@ -24,7 +24,7 @@ struct plot_words {
 
 struct plot_series {
     const char *name;
-    unsigned colour; /* of colour_series, modulo; the same for a family */
+    unsigned colour; /* of colour_series, modulo; the same for a family. Hollow beyond */
     unsigned mark;   /* of svg_mark, modulo, or PLOT_NO_MARK */
     unsigned dash;   /* of the line, modulo SVG_N_MARK; 0: none */
 };

@@ -66,6 +66,7 @@ static const char style_figures[] =
     ".none{fill:none;stroke:var(--line)!important}\n"
     ".ln{fill:none;stroke:var(--c);stroke-width:2;stroke-linejoin:round}\n"
     ".mk{fill:var(--c);stroke:var(--page);stroke-width:.8}\n"
+    ".mk.hollow{fill:var(--page);stroke:var(--c);stroke-width:1.6}\n"
     ".iv{fill:none;stroke:var(--c);stroke-width:1.2;opacity:.75}\n"
     ".ln.d1{stroke-dasharray:7 3}\n.ln.d2{stroke-dasharray:2 3}\n.ln.d3{stroke-dasharray:9 3 2 3}\n"
     ".ln.d4{stroke-dasharray:4 2}\n.ln.d5{stroke-dasharray:1 4}\n"

@@ -401,7 +401,11 @@ static void test_lines(void **state)
 {
     (void)state;
     static const struct plot_series series[] = {
-        {"full", 0, 0, 0}, {"quest:budget=1", 1, 1, 0}, {"quest:budget=2<&", 1, 2, 1}};
+        {"full", 0, 0, 0},
+        {"quest:budget=1", 1, 1, 0},
+        {"quest:budget=2<&", 1, 2, 1},
+        {"the ninth family", COLOUR_N_SERIES, 0, 0},
+    };
     struct strbuf b = {0};
     const struct plot_axes axes = {
         .words = {"p", "title", "desc", "x", "y"},
@@ -409,15 +413,17 @@ static void test_lines(void **state)
         .y = {.form = SCALE_LOG10, .lo = 1e-3, .hi = 1},
         .y_zero = "0",
         .series = series,
-        .n_series = 3,
+        .n_series = 4,
     };
     struct plot p = plot_begin(&b, &axes);
     const size_t before = count(b.data, "class=\"mk");
-    assert_int_equal(before, 3); /* the legend */
+    assert_int_equal(before, 4); /* the legend */
+    assert_int_equal(count(b.data, "hollow"),
+                     2); /* line and mark of the ninth, blue as the first */
     const double x[] = {1024, 2048, 4096, 8192}, y[] = {0, (double)NAN, 0.1, 1};
     plot_line(&p, 0, x, y, 4, true);
     assert_int_equal(count(b.data, "class=\"mk") - before, 3); /* the unknown one is left out */
-    const double fx[] = {1024, 8192, 2048}, fy[] = {1, 1, 0.1};
+    const double fx[] = {1024, 8192, 2048, 4096}, fy[] = {1, 1, 0.1, 0.1};
     const size_t lines = count(b.data, "<path class=\"ln");
     plot_families(&p, fx, fy);
     assert_int_equal(count(b.data, "<path class=\"ln") - lines, 1); /* one family of two */
