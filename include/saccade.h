@@ -208,7 +208,7 @@ typedef struct sac_engine_stats {
     uint64_t scratch_bytes;                      /* planned for steps */
     uint64_t kv_bytes_read;                      /* K and V read by attention so far */
     uint64_t side_bytes_read; /* read by methods to choose: side data of pages, keys, tables */
-    uint64_t side_bytes;      /* planned for side data and state of the decode methods */
+    uint64_t side_bytes;      /* planned for side data and state of methods */
     uint64_t select_us;       /* wall time of choosing, part of attn_us */
     uint64_t n_select;        /* choices made: one per decode row, layer and KV head that asked */
     uint64_t n_select_dense;  /* of these: everything was read */
@@ -221,7 +221,8 @@ typedef struct sac_engine_stats {
     /* Prompt rows in layers without a window: pairs of a row and a key that it may see, over all
      * query heads, and those of them that were computed. */
     uint64_t n_cell, n_cell_read;
-    uint64_t plan_us;      /* wall time of prefill methods, part of attn_us */
+    uint64_t n_cell_skipped; /* of the computed ones: too small to add their values (sparge:skip) */
+    uint64_t plan_us;        /* wall time of prefill methods, part of attn_us */
     uint64_t n_plan;       /* lists made: one per tile of rows, layer and KV head (or query head) */
     uint64_t n_plan_dense; /* of these: everything is read */
     uint64_t n_plan_past;  /* of these: because the method cannot go on from earlier tokens */

@@ -7,7 +7,7 @@
 
 struct progress {
     const char *label; /* borrowed */
-    char note[64];     /* shown behind the bar; may be changed between updates */
+    char note[96];     /* shown behind the bar; may be changed between updates */
     bool on, drawn;
     uint64_t start_us, last_us;
 };

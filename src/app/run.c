@@ -256,6 +256,8 @@ static cJSON *prefill_json(const struct run *r)
     cJSON_AddNumberToObject(o, "planned_share", planned_share(&s));
     if (s.n_plan_mass)
         cJSON_AddNumberToObject(o, "mass_estimate", s.plan_mass / (double)s.n_plan_mass);
+    cJSON_AddNumberToObject(o, "skipped_share",
+                            s.n_cell ? (double)s.n_cell_skipped / (double)s.n_cell : 0);
     cJSON_AddNumberToObject(o, "estimate_ms", (double)s.plan_us * 1e-3);
     cJSON_AddNumberToObject(o, "attention_ms", (double)s.attn_us * 1e-3);
     cJSON_AddNumberToObject(o, "lists", (double)s.n_plan);

@@ -11,9 +11,7 @@
  *  4. Pages are given back behind all choices of a layer and before its attention, which reads none
  *     of them: an evicting method marks what it will ever read again. From then on "everything" is
  *     what is left (bridge_gaps, list_lane). While reads are recorded nothing is given back: the
- *     shadow reads it all.
- *  5. Side data of a page is complete before any lane can ask for it: decode_seal runs between the
- *     seal of a layer's pages and its choices. */
+ *     shadow reads it all. */
 #include "engine/decode.h"
 
 #include "engine/engine.h"
@@ -35,12 +33,6 @@ struct decode_list { /* of one run, while it is made */
 };
 
 /* ---- Memory ---- */
-
-static size_t hook_bytes(size_t (*hook)(const struct method_shape *, const double *),
-                         const struct decode *d, const struct spec *spec)
-{
-    return hook ? (hook(&d->shape, spec->param) + 63) & ~(size_t)63 : 0;
-}
 
 sac_status decode_init(sac_engine *e, sac_error *err)
 {
@@ -103,30 +95,31 @@ void decode_plan(sac_engine *e, struct arena *a)
     d->shape = (struct method_shape){
         .geom = g, .group = e->model->config.n_head / g->n_kv_head, .n_ctx = e->params.n_ctx};
     assert(d->shape.group <= METHOD_GROUP_MAX);
-    d->lane_bytes = d->side_stride = d->n_past = 0;
-    d->worker_bytes = PAGE_TOK * (size_t)g->head_dim * sizeof(float);
+    d->lane_bytes = d->worker_bytes = d->n_past = 0;
     for (uint32_t i = 0; i < d->n_method; i++) {
         struct decode_method *m = &d->method[i];
         const struct method_decode *hooks = m->spec.method->decode;
         if (!hooks) continue;
-        const size_t scratch = hook_bytes(hooks->scratch_bytes, d, &m->spec);
-        m->state_bytes = hook_bytes(hooks->state_bytes, d, &m->spec);
-        m->side_bytes = hook_bytes(hooks->side_bytes, d, &m->spec);
-        m->side_at = d->side_stride;
-        d->side_stride += m->side_bytes;
+        const double *param = m->spec.param;
+        const size_t scratch = method_hook_bytes(hooks->scratch_bytes, &d->shape, param);
+        m->state_bytes = method_hook_bytes(hooks->state_bytes, &d->shape, param);
+        m->side_at = side_add(e, &(struct side_user){.seal = hooks->seal,
+                                                     .shape = &d->shape,
+                                                     .param = param,
+                                                     .bytes = method_hook_bytes(hooks->side_bytes,
+                                                                                &d->shape, param)});
         d->has_see = d->has_see || hooks->see;
         d->evicts = d->evicts || m->spec.method->evicts;
-        const uint32_t n_past = hooks->past_rows ? hooks->past_rows(&d->shape, m->spec.param) : 0;
+        const uint32_t n_past = hooks->past_rows ? hooks->past_rows(&d->shape, param) : 0;
         if (n_past > d->n_past) d->n_past = n_past;
         if (m->state_bytes > d->lane_bytes) d->lane_bytes = m->state_bytes;
         if (scratch > d->worker_bytes) d->worker_bytes = scratch;
     }
     d->state = arena_take(a, n_seq * lane_count(e), d->lane_bytes);
-    d->side = arena_take(a, e->pool.n_page, d->side_stride);
     d->past_floats = (size_t)d->shape.group * g->head_dim;
     d->past = arena_take(a, n_seq * lane_count(e) * d->n_past, d->past_floats * sizeof *d->past);
     d->past_begin = arena_take(a, n_seq, sizeof *d->past_begin);
-    e->stats.side_bytes = a->used - before;
+    e->stats.side_bytes += a->used - before;
     d->worker = arena_take(a, workers_count(e->workers), d->worker_bytes);
     d->mask = arena_take(a, n_lane * e->pool.max_page, sizeof *d->mask);
     d->page = arena_take(a, n_lane * e->pool.max_page, sizeof *d->page);
@@ -218,34 +211,6 @@ sac_status sac_seq_use_decode(sac_engine *e, sac_seq id, uint32_t decode_i, sac_
     return SAC_OK;
 }
 
-/* ---- Side data ---- */
-
-struct seal_call {
-    sac_engine *e;
-    uint8_t *const *sealed;
-};
-
-static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
-{
-    const struct seal_call *c = arg;
-    const struct decode *d = &c->e->decode;
-    const struct pool *p = &c->e->pool;
-    float *k = (float *)(void *)(d->worker + worker_i * d->worker_bytes);
-    const size_t id = (size_t)(c->sealed[i] - p->pages) / p->geom.bytes;
-    page_read(k, NULL, &p->geom, c->sealed[i], PAGE_SEALED, PAGE_TOK);
-    for (uint32_t m = 0; m < d->n_method; m++)
-        if (d->method[m].side_bytes)
-            d->method[m].spec.method->decode->seal(d->side + id * d->side_stride +
-                                                       d->method[m].side_at,
-                                                   &d->shape, d->method[m].spec.param, k);
-}
-
-void decode_seal(sac_engine *e, uint8_t *const *sealed, uint32_t n)
-{
-    struct seal_call c = {.e = e, .sealed = sealed};
-    if (e->decode.side_stride) workers_for(e->workers, n, seal_page, &c);
-}
-
 /* ---- Choices ---- */
 
 struct select_call {
@@ -259,14 +224,6 @@ static const float *run_q(const sac_engine *e, const struct attn_run *run, uint3
     const size_t stride = ((size_t)c->n_head + 2 * c->n_kv_head) * c->head_dim;
     return e->scratch.qkv + run->row0 * stride +
            (size_t)kv_head * e->decode.shape.group * c->head_dim;
-}
-
-static bool all_finite(const float *x, size_t n)
-{
-    /* x - x is 0 for finite numbers and NaN for all others; the loop has no branch. */
-    float sum = 0;
-    for (size_t i = 0; i < n; i++) sum += x[i] - x[i];
-    return sum == 0;
 }
 
 static struct method_past lane_past(const sac_engine *e, uint32_t seq_i, size_t lane_i,
@@ -315,8 +272,8 @@ static struct method_lane make_lane(const struct select_call *c, uint32_t run_i,
         .n_sealed = end / PAGE_TOK,
         .own = last == 0 ? run->own0 + kv_head * g->tail_bytes
                          : run->own + ((size_t)(last - 1) * g->n_kv_head + kv_head) * g->tail_bytes,
-        .side = d->side ? d->side + m->side_at : NULL,
-        .side_stride = d->side_stride,
+        .side = side_base(&e->side, m->side_at),
+        .side_stride = e->side.stride,
         .past = lane_past(e, seq_i, lane_i, run->pos0),
         .state = layer_state + kv_head * d->lane_bytes,
         .layer_state = layer_state,
@@ -372,7 +329,7 @@ static void ask(const sac_engine *e, const struct method_lane *lane, uint32_t it
         d->rest_log[(size_t)item_i * d->shape.group + g] = -INFINITY;
     if (!hooks || lane->pos < PAGE_TOK || lane->pos + 1 < e->params.sparse_min_ctx) return;
     answer->asked = true;
-    answer->not_finite = !all_finite(lane->q, (size_t)d->shape.group * d->shape.geom->head_dim);
+    answer->not_finite = !method_queries_finite(lane);
     if (answer->not_finite) return;
     struct method_pick pick = make_pick(e, lane, item_i, method);
     hooks->select(lane, &pick);

@@ -1,8 +1,7 @@
-/* decode.h: decode methods at work: their memory, their side data of pages, their choices.
+/* decode.h: decode methods at work: their memory and their choices.
  *
  * Memory is part of plan_memory. State belongs to a sequence, [n_layer][n_kv_head][lane_bytes], and
- * moves with it; side data belongs to a page, [n_page][side_stride], and lives as long as the page.
- */
+ * moves with it. */
 #ifndef SAC_ENGINE_DECODE_H
 #define SAC_ENGINE_DECODE_H
 
@@ -14,7 +13,6 @@ struct decode_lane; /* what one lane of a step has answered */
 struct decode_method {
     struct spec spec;
     size_t state_bytes; /* of a lane */
-    size_t side_bytes;  /* of a page */
     size_t side_at;     /* offset in a page's side data */
 };
 
@@ -25,13 +23,12 @@ struct decode {
     struct method_shape shape;
     bool is_dense;        /* every method is: nothing here costs a step anything */
     bool has_see, evicts; /* some method wants to see rows, gives pages back */
-    size_t lane_bytes, side_stride, worker_bytes;
+    size_t lane_bytes, worker_bytes;
     uint32_t n_past;         /* rows whose queries are kept */
     size_t past_floats;      /* of a row and lane */
     float *past;             /* [n_seq_max][n_layer][n_kv_head][n_past][past_floats] */
     uint32_t *past_begin;    /* [n_seq_max] rows before it are gone, by a cut */
     uint8_t *state;          /* [n_seq_max][n_layer][n_kv_head][lane_bytes] */
-    uint8_t *side;           /* [n_page][side_stride] */
     uint8_t *worker;         /* [n_worker][worker_bytes] scratch of methods */
     uint32_t *mask;          /* [n_seq_max][n_kv_head][max_page] */
     uint32_t *page;          /* [n_seq_max][n_kv_head * max_page] lists for the attention op */
@@ -59,8 +56,6 @@ void decode_reset(sac_engine *e, uint32_t seq_i);
 void decode_fork(sac_engine *e, uint32_t dst, uint32_t src);
 void decode_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok);
 
-/* Side data of the n pages that this layer has just sealed. */
-void decode_seal(sac_engine *e, uint8_t *const *sealed, uint32_t n);
 /* Shows this layer's rows to the methods and sets what decode rows read; between seal and
  * attention. */
 void decode_select(sac_engine *e, uint32_t layer, uint32_t window);

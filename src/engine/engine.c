@@ -123,8 +123,10 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     plan_batch(e, a);
     plan_scratch(e, a);
     e->stats.side_bytes = 0;
+    side_begin(e);
     decode_plan(e, a);
     prefill_plan(e, a);
+    side_plan(e, a);
     record_plan(e, a);
     e->stats.scratch_bytes = a->used - e->stats.kv_bytes;
 }
@@ -210,6 +212,8 @@ sac_engine_stats sac_engine_get_stats(const sac_engine *e)
     s.n_page_free = e->pool.n_free;
     s.page_bytes = e->pool.geom.bytes;
     s.kv_bytes_used = (uint64_t)(e->pool.n_page - e->pool.n_free) * e->pool.geom.bytes;
+    for (uint32_t i = 0; e->prefill.n_skip && i < workers_count(e->workers); i++)
+        s.n_cell_skipped += e->prefill.n_skip[i];
     for (uint32_t i = 0; i < e->params.n_seq_max; i++)
         if (e->seqs[i].alive)
             s.kv_bytes_used += (uint64_t)pool_pages_per_index(&e->pool) * e->pool.geom.tail_bytes;

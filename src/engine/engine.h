@@ -10,6 +10,7 @@
 #include "engine/model.h"
 #include "engine/prefill.h"
 #include "engine/record.h"
+#include "engine/side.h"
 #include "kv/pool.h"
 #include "ops/ops.h"
 
@@ -71,6 +72,7 @@ struct sac_engine {
     struct scratch scratch;
     struct decode decode;
     struct prefill prefill;
+    struct side side;
     struct record record;
     struct rope_table rope[2]; /* global, local layers */
     uint64_t next_ticket;

@@ -172,8 +172,7 @@ static void seal_full_pages(sac_engine *e)
     e->ops.seal(
         e->workers,
         &(struct op_seal){.geom = g, .n_page = n, .tail = b->seal_from, .sealed = b->seal_to});
-    decode_seal(e, b->seal_to, n);
-    prefill_seal(e, b->seal_to, n);
+    side_seal(e, b->seal_to, n);
 }
 
 /* The page that a chunk leaves unfilled becomes the sequence's tail. */
@@ -271,6 +270,7 @@ static void attend(sac_engine *e, uint32_t layer)
                                               .window = window,
                                               .n_run = e->batch.n_run,
                                               .run = e->batch.run,
+                                              .n_skip = e->prefill.n_skip,
                                               .scratch = e->scratch.attn_ops,
                                               .scratch_bytes = e->scratch.attn_bytes});
     decode_add_rest(e, window);

@@ -11,7 +11,6 @@
  *  4. Lists of all runs of a batch live until the next layer's: attention runs once for all. */
 #include "engine/prefill.h"
 
-#include "base/half.h"
 #include "engine/engine.h"
 
 #include <assert.h>
@@ -46,17 +45,6 @@ sac_status prefill_init(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
-static size_t round64(size_t bytes)
-{
-    return (bytes + 63) & ~(size_t)63;
-}
-
-static size_t hook_bytes(size_t (*hook)(const struct method_shape *, const double *),
-                         const struct prefill *f, const struct spec *spec)
-{
-    return hook ? round64(hook(&f->shape, spec->param)) : 0;
-}
-
 static size_t max_size(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -68,8 +56,7 @@ static size_t plan_methods(sac_engine *e)
     struct prefill *f = &e->prefill;
     const size_t n_kv_head = e->pool.geom.n_kv_head, n_batch = e->params.n_batch;
     size_t list_max = 0;
-    f->worker_bytes = PAGE_TOK * (size_t)e->pool.geom.head_dim * sizeof(float);
-    f->state_stride = f->side_stride = f->lane_list_max = 0;
+    f->worker_bytes = f->state_stride = f->lane_list_max = 0;
     for (uint32_t i = 0; i < f->n_method; i++) {
         struct prefill_method *m = &f->method[i];
         const struct method_prefill *hooks = m->spec.method->prefill;
@@ -77,12 +64,16 @@ static size_t plan_methods(sac_engine *e)
         m->tile_tok = hooks->tile_tok ? hooks->tile_tok : TILE_TOK;
         m->n_part = hooks->by_head ? f->shape.group : 1;
         assert(m->tile_tok % PAGE_TOK == 0);
-        m->state_bytes = hook_bytes(hooks->state_bytes, f, &m->spec);
-        m->side_bytes = hook_bytes(hooks->side_bytes, f, &m->spec);
-        m->side_at = f->side_stride;
-        f->side_stride += m->side_bytes;
+        const double *param = m->spec.param;
+        m->state_bytes = method_hook_bytes(hooks->state_bytes, &f->shape, param);
+        m->side_at = side_add(e, &(struct side_user){.seal = hooks->seal,
+                                                     .shape = &f->shape,
+                                                     .param = param,
+                                                     .bytes = method_hook_bytes(hooks->side_bytes,
+                                                                                &f->shape, param)});
         f->state_stride = max_size(f->state_stride, m->state_bytes);
-        f->worker_bytes = max_size(f->worker_bytes, hook_bytes(hooks->scratch_bytes, f, &m->spec));
+        f->worker_bytes =
+            max_size(f->worker_bytes, method_hook_bytes(hooks->scratch_bytes, &f->shape, param));
         /* A run of r rows lies in at most r / tile_tok + 2 tiles. */
         const size_t lane = (f->chunk_tok / m->tile_tok + 2) * m->n_part;
         const size_t all = (n_batch / m->tile_tok + 2 * e->params.n_seq_max) * m->n_part;
@@ -105,7 +96,6 @@ void prefill_plan(sac_engine *e, struct arena *a)
     assert(f->shape.group <= METHOD_GROUP_MAX);
     const size_t list_max = plan_methods(e);
     f->state = arena_take(a, n_seq * g->n_kv_head, f->state_stride);
-    f->side = arena_take(a, e->pool.n_page, f->side_stride);
     e->stats.side_bytes += a->used - before;
     f->worker = arena_take(a, workers_count(e->workers), f->worker_bytes);
     f->mask_words = f->lane_list_max * e->pool.max_page;
@@ -120,6 +110,7 @@ void prefill_plan(sac_engine *e, struct arena *a)
     f->tok = arena_take(a, list_max * f->tok_max, sizeof *f->tok);
     f->range_ptr = arena_take(a, list_max + n_seq, sizeof *f->range_ptr);
     f->tok_ptr = arena_take(a, list_max + n_seq, sizeof *f->tok_ptr);
+    f->n_skip = arena_take(a, workers_count(e->workers), sizeof *f->n_skip);
 }
 
 static uint8_t *lane_state(const sac_engine *e, uint32_t seq_i, uint32_t kv_head)
@@ -178,34 +169,6 @@ uint32_t prefill_chunk(const sac_engine *e, const struct seq *s, uint32_t n)
     return n < to_border ? n : to_border;
 }
 
-/* ---- Side data ---- */
-
-struct seal_call {
-    sac_engine *e;
-    uint8_t *const *sealed;
-};
-
-static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
-{
-    const struct seal_call *c = arg;
-    const struct prefill *f = &c->e->prefill;
-    const struct pool *p = &c->e->pool;
-    float *k = (float *)(void *)(f->worker + worker_i * f->worker_bytes);
-    const size_t id = (size_t)(c->sealed[i] - p->pages) / p->geom.bytes;
-    page_read(k, NULL, &p->geom, c->sealed[i], PAGE_SEALED, PAGE_TOK);
-    for (uint32_t m = 0; m < f->n_method; m++)
-        if (f->method[m].side_bytes)
-            f->method[m].spec.method->prefill->seal(f->side + id * f->side_stride +
-                                                        f->method[m].side_at,
-                                                    &f->shape, f->method[m].spec.param, k);
-}
-
-void prefill_seal(sac_engine *e, uint8_t *const *sealed, uint32_t n)
-{
-    struct seal_call c = {.e = e, .sealed = sealed};
-    if (e->prefill.side_stride) workers_for(e->workers, n, seal_page, &c);
-}
-
 /* ---- Plans ---- */
 
 struct plan_call {
@@ -244,8 +207,8 @@ static struct method_lane make_lane(const struct plan_call *c, uint32_t kv_head,
         .n_sealed = end / PAGE_TOK,
         .own = last == 0 ? run->own0 + kv_head * g->tail_bytes
                          : run->own + ((size_t)(last - 1) * g->n_kv_head + kv_head) * g->tail_bytes,
-        .side = f->side ? f->side + m->side_at : NULL,
-        .side_stride = f->side_stride,
+        .side = side_base(&e->side, m->side_at),
+        .side_stride = e->side.stride,
         .state = lane_state(e, seq_i, kv_head),
         .layer_state = lane_state(e, seq_i, 0),
         .state_stride = f->state_stride,
@@ -277,21 +240,6 @@ static struct plan make_plan(const struct plan_call *c, const struct prefill_met
     return p;
 }
 
-static bool all_finite(const struct method_lane *l)
-{
-    /* By bits, so that the loop has neither branches nor an order of sums: it becomes vectors. */
-    const size_t n = (size_t)l->shape->group * l->shape->geom->head_dim;
-    uint32_t most = 0;
-    for (uint32_t r = 0; r < l->n_row; r++) {
-        const float *q = l->q + r * l->q_stride;
-        for (size_t i = 0; i < n; i++) {
-            const uint32_t exponent = float_bits(q[i]) & 0x7f800000u;
-            most = exponent > most ? exponent : most;
-        }
-    }
-    return most < 0x7f800000u;
-}
-
 static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
 {
     const struct plan_call *c = arg;
@@ -304,7 +252,7 @@ static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
     *p = make_plan(c, m, kv_head);
     if (hooks->needs_past_zero && p->pos > 0)
         plan_dense(p, PLAN_PAST);
-    else if (!all_finite(&lane))
+    else if (!method_queries_finite(&lane))
         plan_dense(p, PLAN_NAN);
     else
         hooks->plan(&lane, p);

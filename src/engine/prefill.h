@@ -1,4 +1,4 @@
-/* prefill.h: prefill methods at work: their memory, their side data of pages, their plans.
+/* prefill.h: prefill methods at work: their memory and their plans.
  *
  * Memory is part of plan_memory. State belongs to a sequence, [n_kv_head][state_stride], and moves
  * with it; masks and lists are those of the layer and batch in work. */
@@ -15,7 +15,6 @@ struct prefill_method {
     struct spec spec;
     uint32_t tile_tok, n_part;
     size_t state_bytes; /* of a lane */
-    size_t side_bytes;  /* of a page */
     size_t side_at;     /* offset in a page's side data */
 };
 
@@ -26,9 +25,8 @@ struct prefill {
     struct method_shape shape;
     bool is_dense;      /* every method is: nothing here costs a step anything */
     uint32_t chunk_tok; /* chunks end at its multiples, whatever else is in the batch */
-    size_t state_stride, side_stride, worker_bytes;
+    size_t state_stride, worker_bytes;
     uint8_t *state;      /* [n_seq_max][n_kv_head][state_stride] */
-    uint8_t *side;       /* [n_page][side_stride] */
     uint8_t *worker;     /* [n_worker][worker_bytes] scratch of methods */
     size_t mask_words;   /* of one lane */
     uint32_t *mask;      /* [n_kv_head][mask_words] */
@@ -40,6 +38,7 @@ struct prefill {
     struct attn_range *range;      /* [list_max * range_max] */
     uint32_t *tok;                 /* [list_max * tok_max] */
     uint32_t *range_ptr, *tok_ptr; /* [list_max + n_seq_max] */
+    uint64_t *n_skip;              /* [n_worker] of struct op_attn, since the beginning */
     uint64_t layer_us;             /* of the last prefill_select */
 };
 
@@ -56,8 +55,6 @@ void prefill_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok);
  * that plan, chunks end at fixed positions. 0: as many as fit. */
 uint32_t prefill_chunk(const sac_engine *e, const struct seq *s, uint32_t n);
 
-/* Side data of the n pages that this layer has just sealed. */
-void prefill_seal(sac_engine *e, uint8_t *const *sealed, uint32_t n);
 /* Sets what this layer's prompt rows read; between seal and attention. */
 void prefill_select(sac_engine *e, uint32_t layer, uint32_t window);
 

@@ -4,6 +4,7 @@
  * list works; there are no placeholders. What a method does is in its own file. */
 #include "methods/method.h"
 
+#include "base/half.h"
 #include "saccade.h"
 
 #include <string.h>
@@ -25,6 +26,27 @@ const struct method *method_find(const char *kind, const char *name)
         if (strcmp(methods[i]->kind, kind) == 0 && strcmp(methods[i]->name, name) == 0)
             return methods[i];
     return NULL;
+}
+
+size_t method_hook_bytes(size_t (*hook)(const struct method_shape *, const double *),
+                         const struct method_shape *shape, const double *param)
+{
+    return hook ? (hook(shape, param) + 63) & ~(size_t)63 : 0;
+}
+
+bool method_queries_finite(const struct method_lane *lane)
+{
+    /* By bits, so that the loop has neither branches nor an order of sums: it becomes vectors. */
+    const size_t n = (size_t)lane->shape->group * lane->shape->geom->head_dim;
+    uint32_t most = 0;
+    for (uint32_t r = 0; r < lane->n_row; r++) {
+        const float *q = lane->q + r * lane->q_stride;
+        for (size_t i = 0; i < n; i++) {
+            const uint32_t exponent = float_bits(q[i]) & 0x7f800000u;
+            most = exponent > most ? exponent : most;
+        }
+    }
+    return most < 0x7f800000u;
 }
 
 bool sac_method_at(size_t i, sac_method_info *out)

@@ -151,4 +151,10 @@ const struct method *method_at(size_t i);
 /* NULL: there is no such method. */
 const struct method *method_find(const char *kind, const char *name);
 
+/* What a hook that measures says, in whole cache lines; 0 without a hook. */
+size_t method_hook_bytes(size_t (*hook)(const struct method_shape *, const double *),
+                         const struct method_shape *shape, const double *param);
+/* Are the queries of all rows of a lane finite? */
+bool method_queries_finite(const struct method_lane *lane);
+
 #endif

@@ -169,6 +169,7 @@ void plan_compile(struct plan_lists *out, const struct plan *p, uint32_t n_head,
     out->tok_ptr[i] = n_tok;
     out->plan = (struct attn_plan){.tile_tok = p->tile_tok,
                                    .by_head = p->n_part > 1,
+                                   .skip = p->skip,
                                    .range = out->range,
                                    .range_ptr = out->range_ptr,
                                    .tok = n_tok ? out->tok : NULL,

@@ -49,6 +49,7 @@ struct plan {
     uint32_t *mask;      /* [n_tile][n_part][n_word] */
     uint8_t *list_dense; /* [n_tile][n_part] enum plan_reason */
     enum plan_reason dense; /* of the whole lane */
+    float skip;             /* as in struct attn_plan; the same for all lanes of a run */
     /* For reports, if the method knows: the softmax mass that the lists are estimated to keep, as a
      * sum over n_mass estimates. */
     double mass;

@@ -76,6 +76,10 @@ struct attn_plan {
     const struct attn_range *range;
     const uint32_t *range_ptr;
     const uint32_t *tok, *tok_ptr;
+    /* > 0: a row leaves out a group of neighbours in its list whose softmax is below this share of
+     * what the row has summed up before them. How many keys are a group, and which come first, is
+     * the kernel's affair; the group of the own page stays. */
+    float skip;
 };
 
 /* Rows of one sequence that stand behind each other. A row at position p reads, in this order of
@@ -117,6 +121,8 @@ struct op_attn {
     uint32_t window; /* > 0: keys at distance >= window are not seen */
     uint32_t n_run;
     const struct attn_run *run;
+    uint64_t *n_skip; /* [n_worker] pairs of a query and a key that were left out are added, or NULL
+                       */
     void *scratch;
     size_t scratch_bytes;
 };

@@ -70,6 +70,7 @@ struct problem {
 struct result {
     float *out, *lse;
     size_t n_out, n_lse;
+    uint64_t n_skip; /* of struct op_attn, all workers and calls */
 };
 
 static inline struct result result_make(const struct problem *p)
@@ -109,6 +110,8 @@ static inline void attend(const struct ops *ops, struct workers *pool, const str
     const size_t bytes =
         ops->attn_scratch(workers_count(pool), g, p->n_head, p->n_row, p->seq->n_tok);
     void *scratch = mem_map(bytes);
+    uint64_t n_skip[8] = {0};
+    assert_true(workers_count(pool) <= 8);
     memset(scratch, 0xff, bytes); /* NaN: nothing may be read before it is written */
     ops->attn(pool, &(struct op_attn){.geom = g,
                                       .pool = p->seq->pool,
@@ -123,9 +126,11 @@ static inline void attend(const struct ops *ops, struct workers *pool, const str
                                       .window = p->window,
                                       .n_run = n_run,
                                       .run = run,
+                                      .n_skip = n_skip,
                                       .scratch = scratch,
                                       .scratch_bytes = bytes});
     mem_unmap(scratch, bytes);
+    for (uint32_t i = 0; i < 8; i++) r->n_skip += n_skip[i];
 }
 
 /* All rows in chunks of `chunk` rows, one call each; chunk 0: one call with each row a decode run.

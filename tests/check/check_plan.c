@@ -306,6 +306,94 @@ static void test_full_plan(void **state)
     mem_free(pl);
 }
 
+/* ---- Small weights left out ---------------------------------------------------------------------
+ */
+
+/* Equal scores: whatever comes behind the first group has less than 1e9 times what is there, so
+ * only that and the own page's group count. Their values are 1, all others 1000. */
+static void test_skip_leaves_out_groups(void **state)
+{
+    const struct fixture *f = *state;
+    enum { N = 800, ROW0 = 768, KEPT = 256, TILE = 64 };
+    static uint32_t tok[2 * ROW0];
+    for (uint32_t t = 0; t < 2 * N_TYPE; t++) {
+        const struct page_geom g = geom_of(2, 64, types[t / 2][0], types[t / 2][1]);
+        const bool by_token = t % 2; /* gathered, or in pages */
+        struct sequence s;
+        sequence_init(&s, g, N);
+        for (size_t i = 0; i < (size_t)N * 2 * 64; i++)
+            s.v[i] = i / 128 < KEPT || i / 128 >= ROW0 ? 1 : 1000;
+        sequence_store(&s, f->pool[0], &f->isa[0].ops);
+        struct problem p = problem_make(&s, 2, ROW0, t);
+        for (uint32_t i = 0; i < 2 * ROW0; i++) tok[i] = i % ROW0;
+        const struct attn_range range[2] = {{by_token ? ROW0 / PAGE_TOK : 0, N / PAGE_TOK},
+                                            {by_token ? ROW0 / PAGE_TOK : 0, N / PAGE_TOK}};
+        const uint32_t range_ptr[3] = {0, 1, 2}, tok_ptr[3] = {0, ROW0, 2 * ROW0};
+        const struct attn_plan plan = {.tile_tok = TILE,
+                                       .range = range,
+                                       .range_ptr = range_ptr,
+                                       .tok = by_token ? tok : NULL,
+                                       .tok_ptr = tok_ptr,
+                                       .skip = 1e9f};
+        for (size_t i = 0; i < N_ISA; i++) {
+            if (!f->isa[i].name) continue;
+            struct result r = result_make(&p);
+            struct attn_run run = sequence_run(&s, 0, ROW0, N - ROW0, LINEAR_WIDE);
+            run.plan = &plan;
+            attend(&f->isa[i].ops, f->pool[1], &p, &run, 1, &r);
+            for (size_t j = 0; j < r.n_out; j++)
+                if (!(fabsf(r.out[j] - 1) < 2e-3f))
+                    fail_msg("%s: value %g of a group left out", f->isa[i].name, (double)r.out[j]);
+            const uint64_t n_query = (uint64_t)p.n_row * p.n_head, n = r.n_skip / n_query;
+            assert_int_equal(r.n_skip, n * n_query);
+            assert_true(n >= ROW0 - KEPT && n < ROW0);
+            result_free(&r);
+        }
+        mem_free(p.q);
+        sequence_deinit(&s);
+    }
+}
+
+/* What is left out is bounded, counted, and each row's own affair. */
+static void test_skip_is_bounded(void **state)
+{
+    const struct fixture *f = *state;
+    const float skip = 1e-3f;
+    struct planned *pl = mem_alloc(sizeof *pl);
+    for (uint32_t t = 0; t < N_TYPE; t++) {
+        struct sequence s = sequence_make(f, geom_of(2, 64, types[t][0], types[t][1]), 1000, t);
+        struct problem p = problem_make(&s, 2, 555, t);
+        for (size_t i = 0; i < p.n_row * p.width; i++) p.q[i] *= 3;
+        planned_draw(pl, &p, 64, 6, t % 2, t);
+        for (size_t i = 0; i < N_ISA; i++) {
+            const struct isa *isa = &f->isa[i];
+            if (!isa->name) continue;
+            struct result all = result_make(&p), some = result_make(&p), cut = result_make(&p);
+            pl->plan.skip = 0;
+            attend_planned(&isa->ops, f->pool[0], &p, pl, p.n_row, &all);
+            assert_int_equal(all.n_skip, 0);
+            pl->plan.skip = skip;
+            attend_planned(&isa->ops, f->pool[0], &p, pl, p.n_row, &some);
+            attend_planned(&isa->ops, f->pool[2], &p, pl, 77, &cut);
+            same_bits(&some, &cut, isa->name, "chunks of rows that leave out");
+            assert_int_equal(some.n_skip, cut.n_skip);
+            assert_true(some.n_skip > 0);
+            /* at most 1000 / PAGE_TOK groups, a share below `skip` each; |v| is below 3 */
+            for (size_t j = 0; j < all.n_out; j++)
+                assert_true(fabsf(some.out[j] - all.out[j]) < 2 * 3 * skip * (1000 / PAGE_TOK));
+            for (size_t j = 0; j < all.n_lse; j++)
+                assert_true(some.lse[j] > all.lse[j] - 2 * skip * (1000 / PAGE_TOK) &&
+                            some.lse[j] < all.lse[j] + 1e-3f);
+            result_free(&all);
+            result_free(&some);
+            result_free(&cut);
+        }
+        mem_free(p.q);
+        sequence_deinit(&s);
+    }
+    mem_free(pl);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -313,6 +401,8 @@ int main(void)
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_plans),
         cmocka_unit_test(test_full_plan),
+        cmocka_unit_test(test_skip_leaves_out_groups),
+        cmocka_unit_test(test_skip_is_bounded),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

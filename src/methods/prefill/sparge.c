@@ -1,5 +1,5 @@
-/* sparge.c: blocks by mean queries and mean keys, where blocks are alike in themselves: the first
- * stage of SpargeAttention (Zhang et al., 2025).
+/* sparge.c: blocks by mean queries and mean keys, where blocks are alike in themselves, and small
+ * weights left out in the kernel: SpargeAttention (Zhang et al., 2025).
  *
  * Blocks are 128 rows and 64 keys. A block's likeness is the mean of all entries of the Gram matrix
  * of its normalised vectors, i.e. the squared length of their mean. Scores are products of means;
@@ -8,9 +8,12 @@
  * above `cdf`. Means say nothing about blocks that are not alike: such a block of rows reads
  * everything, and such a block of keys is read by all rows. The first block is always read.
  *
- * Not here: the second stage, which looks at each tile's scores inside the kernel and skips its
- * values (the executor of this engine has no such test), and quantised scores, which are no part of
- * the choice. */
+ * The second stage is the kernels' (struct attn_plan.skip): scores of a group of keys are computed,
+ * and its values are left out for the rows to which they add less than `skip` of the softmax so
+ * far. The authors compare maxima and decide for all rows of a tile at once; sums bound what is
+ * lost, and a decision of each row alone does not depend on its neighbours. Off by default.
+ *
+ * Not here: quantised scores, which are no part of the choice. */
 #include "methods/pick.h"
 #include "methods/plan.h"
 
@@ -18,7 +21,7 @@
 
 #include <string.h>
 
-enum { TOP, CDF, LIKE };
+enum { TOP, CDF, LIKE, SKIP };
 
 #define ROWS        128u
 #define BLOCK       64u
@@ -31,6 +34,8 @@ static const sac_method_param params[] = {
      "if above 0: share of the estimated attention that is read instead"},
     {"like", SAC_PARAM_FLOAT, "-0.1", -2, 2, NULL,
      "least likeness of a block that means stand for"},
+    {"skip", SAC_PARAM_FLOAT, "0", 0, 1, NULL,
+     "keys whose share of a row's attention so far is below this add no values; 0: all do"},
 };
 
 struct work {
@@ -208,6 +213,7 @@ static void sparge_plan(const struct method_lane *l, struct plan *p)
         return;
     }
     work_make(&w, l->shape, l->scratch);
+    p->skip = (float)l->param[SKIP];
     pool_keys(&w, l);
     for (uint32_t h = 0; h < l->shape->group; h++)
         if (!plan_head(&w, l, p, h)) {

@@ -216,6 +216,7 @@ static void tile_tokens(const struct call *c, struct attn_tile *t, const struct 
             c->k->wide_page(t, p.end / PAGE_TOK, &page);
         }
         p.masked = p.end > p.n_tok;
+        p.skip = p.masked ? 0 : run->plan->skip;
         c->k->wide_panel(t, &p);
     }
 }
@@ -248,6 +249,7 @@ static void wide_tile(const struct call *c, struct attn_tile *t, const struct at
             p.pos = base * PAGE_TOK;
             p.end = p.n_tok = panel_pages * PAGE_TOK;
             p.masked = unmasked_from > (base + begin) * PAGE_TOK;
+            p.skip = run->plan ? run->plan->skip : 0;
             base += panel_pages;
             begin = 0;
         } else {
@@ -282,6 +284,7 @@ static void wide_item(void *arg, uint32_t item_i, uint32_t worker_i)
                           .mem = c->worker_mem + worker_i * c->worker_bytes};
     tile_set_subs(&t, run, last - left / n_lane, n_sub);
     wide_tile(c, &t, run);
+    if (op->n_skip) op->n_skip[worker_i] += t.n_skip;
 }
 
 static void wide_runs(struct workers *pool, struct call *c)

@@ -59,7 +59,8 @@ struct attn_tile {
         uint32_t row, pos, n_row;
     } sub[ATTN_SUB_MAX];
     struct attn_ahead ahead;
-    void *mem; /* wide_bytes, 64-byte aligned */
+    uint64_t n_skip; /* pairs of a query and a key that wide_panel has left out */
+    void *mem;       /* wide_bytes, 64-byte aligned */
 };
 
 /* Subs [sub0, sub1) against tokens [begin, end) of the panel, multiples of PAGE_TOK. */
@@ -69,6 +70,7 @@ struct attn_panel {
     uint32_t begin, end;
     uint32_t n_tok; /* at most `end`: tokens behind are padding */
     bool masked;    /* false: every row sees every token */
+    float skip;     /* as in struct attn_plan; 0 where masked */
 };
 
 struct attn_chunk {

@@ -781,6 +781,13 @@ static void raise_max(const struct wide_mem *w, uint32_t q, const struct score_r
     w->m[q] = m;
 }
 
+/* Takes the weights of a row back. */
+static void clear_weights(const struct score_row *r)
+{
+    for (uint32_t k = r->begin; k < r->end; k += 32)
+        _mm512_store_si512(r->p + k / 32 * (size_t)TILE_BYTES, _mm512_setzero_si512());
+}
+
 static const float no_centre[CENTRES];
 
 static void cap_row(struct score_row *r, float cap)
@@ -800,10 +807,12 @@ struct query_block {
     uint32_t sub_i, q, first, n;
 };
 
-/* The block's scores to weights. */
-INLINE void block_softmax(struct attn_tile *t, const struct wide_mem *w, const struct attn_panel *p,
-                          struct query_block b, bool masked, struct kinds kinds)
+/* The block's scores to weights. Returns how many of its queries leave the panel out. */
+INLINE uint32_t block_softmax(struct attn_tile *t, const struct wide_mem *w,
+                              const struct attn_panel *p, struct query_block b, bool masked,
+                              struct kinds kinds)
 {
+    uint32_t n_out = 0;
     const uint32_t n_line = t->ahead.n_page * t->ahead.page_lines;
     const uint32_t fetch = n_line / (t->n_sub * PAGE_TOK * t->group) + 1;
     for (uint32_t i = 0; i < b.n; i++) {
@@ -832,9 +841,16 @@ INLINE void block_softmax(struct attn_tile *t, const struct wide_mem *w, const s
             sum = row_weights(&r, w->m[q], masked, kinds);
         }
         float *l = w->l + (size_t)q * 16;
-        _mm512_store_ps(l, _mm512_add_ps(_mm512_load_ps(l), sum));
         attn_fetch(&t->ahead, fetch);
+        if (!masked && p->skip > 0 &&
+            _mm512_reduce_add_ps(sum) < p->skip * _mm512_reduce_add_ps(_mm512_load_ps(l))) {
+            clear_weights(&r);
+            n_out++;
+            continue;
+        }
+        _mm512_store_ps(l, _mm512_add_ps(_mm512_load_ps(l), sum));
     }
+    return n_out;
 }
 
 INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32_t d,
@@ -849,11 +865,10 @@ INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32
                                           n_q - i < QUERY_BLOCK ? n_q - i : QUERY_BLOCK};
             if (kinds.centred) block_centres(&w, q0 + i, d);
             block_scores(&w, q0 + i, p->begin, p->end, d, kinds.k_f16);
-            if (p->masked)
-                block_softmax(t, &w, p, b, true, kinds);
-            else
-                block_softmax(t, &w, p, b, false, kinds);
-            block_values(&w, q0 + i, p->begin, p->end, d, kinds.v_f16);
+            const uint32_t n_out = p->masked ? block_softmax(t, &w, p, b, true, kinds)
+                                             : block_softmax(t, &w, p, b, false, kinds);
+            t->n_skip += (uint64_t)n_out * (p->end - p->begin);
+            if (n_out < b.n) block_values(&w, q0 + i, p->begin, p->end, d, kinds.v_f16);
         }
     }
 }

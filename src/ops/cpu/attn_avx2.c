@@ -36,6 +36,11 @@ static inline bool v_any_gt(vec a, vec b)
     return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0;
 }
 
+static inline vec v_unless_lt(vec a, vec b, vec y)
+{
+    return _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_NLT_UQ), y);
+}
+
 static inline vec v_seen(vec y, int32_t at, const int32_t *lo, const int32_t *hi)
 {
     const __m256i x = _mm256_set1_epi32(at);

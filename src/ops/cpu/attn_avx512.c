@@ -36,6 +36,11 @@ static inline bool v_any_gt(vec a, vec b)
     return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0;
 }
 
+static inline vec v_unless_lt(vec a, vec b, vec y)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ), y);
+}
+
 static inline vec v_seen(vec y, int32_t at, const int32_t *lo, const int32_t *hi)
 {
     const __m512i x = _mm512_set1_epi32(at);

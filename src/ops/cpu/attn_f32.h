@@ -5,6 +5,7 @@
  *     v_zero v_set1 v_load v_store v_add v_sub v_mul v_div v_max v_min v_fma (a b + c) v_floor
  *     v_scale2 (p, n): p 2^n for integral n, 0 for n below -126, NaN for NaN
  *     v_any_gt (a, b): some lane a > b
+ *     v_unless_lt (a, b, y): 0 where a < b, else y
  *     v_seen (y, at, lo, hi): y where lo <= at < hi, else -inf; lo and hi are [VEC] int32 in memory
  *     v_sums (rows [VEC]): lane i = sum of the lanes of rows[i]
  *     f32_from_half (dst, src, n, bf16), f32_from_q8_k (dst, g, page, tokens), f32_from_q8_v (same)
@@ -243,10 +244,37 @@ INLINE void block_values(float *o, const float *p, const float *v, uint32_t begi
     }
 }
 
-/* Softmax of one vector of queries, the tile's q and following, place j of their block. */
-INLINE void vector_softmax(const struct wide_mem *w, const struct attn_panel *p, uint32_t q,
-                           uint32_t j, float softcap)
+/* Queries of a vector: from q on in the tile, from j on in their block; lanes behind n hold none.
+ */
+struct query_vec {
+    uint32_t q, j, n;
+};
+
+/* Takes the panel's weights, whose sums are `sum`, back from the queries to which they add little.
+ * Returns how many those are. */
+static uint32_t leave_out(const struct wide_mem *w, const struct attn_panel *p, struct query_vec x,
+                          vec *sum)
 {
+    const vec least = v_mul(v_load(w->l + x.q), v_set1(p->skip));
+    const vec keep = v_unless_lt(*sum, least, v_set1(1));
+    float lane[VEC];
+    uint32_t n = 0;
+    memcpy(lane, &keep, sizeof lane);
+    for (uint32_t i = 0; i < x.n; i++) n += lane[i] < 1;
+    if (n == 0) return 0;
+    for (uint32_t key = p->begin; key < p->end; key++) {
+        float *at = w->s + key * (size_t)QUERY_BLOCK + x.j;
+        v_store(at, v_mul(v_load(at), keep));
+    }
+    *sum = v_mul(*sum, keep);
+    return n;
+}
+
+/* Softmax of one vector of queries. Returns how many of them leave the panel out. */
+INLINE uint32_t vector_softmax(const struct wide_mem *w, const struct attn_panel *p,
+                               struct query_vec x, float softcap)
+{
+    const uint32_t q = x.q, j = x.j;
     float *s = w->s + j, *o = w->o + (size_t)(q - j) * w->d + j; /* both at stride QUERY_BLOCK */
     const int32_t *lo = w->lo + j, *hi = w->hi + j;
     const vec m_old = v_load(w->m + q);
@@ -276,7 +304,9 @@ INLINE void vector_softmax(const struct wide_mem *w, const struct attn_panel *p,
         }
         v_store(w->m + q, m);
     }
+    const uint32_t n_out = p->skip > 0 ? leave_out(w, p, x, &sum) : 0;
     v_store(w->l + q, v_add(v_load(w->l + q), sum));
+    return n_out;
 }
 
 INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32_t d)
@@ -290,6 +320,8 @@ INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32
         const uint32_t q0 = s * PAGE_TOK * t->group, n_q = sub->n_row * t->group;
         for (uint32_t i = 0; i < n_q; i += QUERY_BLOCK) {
             float *o = w.o + (size_t)(q0 + i) * d;
+            const uint32_t n = n_q - i < QUERY_BLOCK ? n_q - i : QUERY_BLOCK;
+            uint32_t n_out = 0;
             attn_fetch(&t->ahead, fetch);
             for (uint32_t j = 0; j < QUERY_BLOCK && p->masked; j++) {
                 const uint32_t row = i + j < n_q ? (i + j) / t->group : sub->n_row - 1;
@@ -299,9 +331,12 @@ INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32
                 w.hi[j] = (int32_t)hi;
             }
             block_scores(w.s, w.q + (size_t)(q0 + i) * d, w.k, p->begin, p->end, d);
-            for (uint32_t j = 0; j < QUERY_BLOCK; j += VEC)
-                vector_softmax(&w, p, q0 + i + j, j, op->softcap);
-            block_values(o, w.s, w.v, p->begin, p->end, d);
+            for (uint32_t j = 0; j < n; j += VEC) {
+                const struct query_vec x = {q0 + i + j, j, n - j < VEC ? n - j : VEC};
+                n_out += vector_softmax(&w, p, x, op->softcap);
+            }
+            t->n_skip += (uint64_t)n_out * (p->end - p->begin);
+            if (n_out < n) block_values(o, w.s, w.v, p->begin, p->end, d);
         }
     }
 }

@@ -188,6 +188,29 @@ static float softmax_weights(float *score, uint32_t n, float *out_max)
     return sum;
 }
 
+/* Scores of groups that add too little to -infinity (struct attn_plan.skip); the last n_own scores
+ * are the own page's. Returns how many. */
+static uint32_t skip_groups(float *score, uint32_t n, uint32_t n_own, float skip)
+{
+    double max = -INFINITY, sum = 0;
+    uint32_t n_out = 0;
+    for (uint32_t i = 0, end; i < n - n_own; i = end) {
+        end = i + PAGE_TOK < n - n_own ? i + PAGE_TOK : n - n_own;
+        double top = max, part = 0;
+        for (uint32_t j = i; j < end; j++) top = fmax(top, (double)score[j]);
+        for (uint32_t j = i; j < end; j++) part += exp((double)score[j] - top);
+        sum *= exp(max - top);
+        max = top;
+        if (!(part < (double)skip * sum)) {
+            sum += part;
+            continue;
+        }
+        for (uint32_t j = i; j < end; j++) score[j] = -INFINITY;
+        n_out += end - i;
+    }
+    return n_out;
+}
+
 static void row_values(const struct ref_row *r, const struct ref_worker *w, size_t stride)
 {
     const uint32_t d = r->op->geom->head_dim, group = r->group;
@@ -207,22 +230,27 @@ static void row_values(const struct ref_row *r, const struct ref_worker *w, size
     }
 }
 
-static void attend_row(const struct ref_row *r, const struct ref_worker *w)
+/* Returns how many keys were left out, over all heads. */
+static uint32_t attend_row(const struct ref_row *r, const struct ref_worker *w)
 {
     const uint32_t d = r->op->geom->head_dim, group = r->group;
     const size_t stride = (size_t)r->pos + 1;
     const uint32_t n = row_scores(r, w, stride);
     assert(n > 0 && n <= stride);
+    const float skip = r->run->plan ? r->run->plan->skip : 0;
+    uint32_t n_out = 0;
     float sum[256];
     assert(group <= 256);
     for (uint32_t g = 0; g < group; g++) {
         float max;
+        if (skip > 0) n_out += skip_groups(w->score + g * stride, n, r->pos % PAGE_TOK + 1, skip);
         sum[g] = softmax_weights(w->score + g * stride, n, &max);
         if (r->lse) r->lse[g] = max + logf(sum[g]);
     }
     row_values(r, w, stride);
     for (uint32_t g = 0; g < group; g++)
         for (uint32_t c = 0; c < d; c++) r->out[(size_t)g * d + c] /= sum[g];
+    return n_out;
 }
 
 static size_t worker_floats(const struct page_geom *g, uint32_t n_head, size_t n_tok)
@@ -274,7 +302,8 @@ static void ref_attn_item(void *arg, uint32_t item_i, uint32_t worker_i)
         .out = op->out + row * op->out_stride + at,
         .lse = op->lse ? op->lse + (size_t)row * op->n_head + (size_t)lane * group : NULL,
     };
-    attend_row(&r, &w);
+    const uint32_t n_out = attend_row(&r, &w);
+    if (op->n_skip) op->n_skip[worker_i] += n_out;
 }
 
 static void ref_attn(struct workers *pool, const struct op_attn *op)

@@ -1,0 +1,67 @@
+/* side.c: side data of pages, for decode and prefill methods together. See the header.
+ *
+ * Invariant: a page's data is complete before any lane can ask for it: side_seal runs between the
+ * seal of a layer's pages and its choices. What is noted is the methods' affair. */
+#include "engine/side.h"
+
+#include "engine/engine.h"
+
+#include <assert.h>
+
+void side_begin(sac_engine *e)
+{
+    e->side.n_item = 0;
+    e->side.stride = 0;
+}
+
+size_t side_add(sac_engine *e, const struct side_user *user)
+{
+    struct side *s = &e->side;
+    const size_t at = s->stride;
+    if (user->bytes == 0) return at;
+    assert(user->seal && s->n_item < sizeof s->item / sizeof s->item[0]);
+    s->item[s->n_item].user = *user;
+    s->item[s->n_item++].at = at;
+    s->stride += user->bytes;
+    return at;
+}
+
+void side_plan(sac_engine *e, struct arena *a)
+{
+    const struct page_geom *g = &e->pool.geom;
+    struct side *s = &e->side;
+    const size_t before = a->used, n_worker = s->stride ? workers_count(e->workers) : 0;
+    s->data = arena_take(a, e->pool.n_page, s->stride);
+    e->stats.side_bytes += a->used - before;
+    s->keys = arena_take(a, n_worker * PAGE_TOK * g->head_dim, sizeof *s->keys);
+}
+
+struct seal_call {
+    sac_engine *e;
+    uint8_t *const *sealed;
+};
+
+static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct seal_call *c = arg;
+    const struct side *s = &c->e->side;
+    const struct pool *p = &c->e->pool;
+    float *k = s->keys + (size_t)worker_i * PAGE_TOK * p->geom.head_dim;
+    const size_t id = (size_t)(c->sealed[i] - p->pages) / p->geom.bytes;
+    page_read(k, NULL, &p->geom, c->sealed[i], PAGE_SEALED, PAGE_TOK);
+    for (uint32_t j = 0; j < s->n_item; j++) {
+        const struct side_user *user = &s->item[j].user;
+        user->seal(s->data + id * s->stride + s->item[j].at, user->shape, user->param, k);
+    }
+}
+
+void side_seal(sac_engine *e, uint8_t *const *sealed, uint32_t n)
+{
+    struct seal_call c = {.e = e, .sealed = sealed};
+    if (e->side.stride) workers_for(e->workers, n, seal_page, &c);
+}
+
+const uint8_t *side_base(const struct side *s, size_t at)
+{
+    return s->stride ? s->data + at : NULL;
+}
