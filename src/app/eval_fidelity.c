@@ -350,6 +350,7 @@ int eval_cmd_fidelity(int argc, char **argv)
     code = run_all(&s);
     for (size_t i = 0; s.row && i < (size_t)s.n_ctx * s.subjects.n; i++) fidelity_deinit(&s.row[i]);
     mem_free(s.row);
+    subjects_deinit(&s.subjects);
     sac_free(s.tok);
     if (s.other != s.model) sac_model_free(s.other);
     sac_model_free(s.model);

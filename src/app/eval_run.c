@@ -13,6 +13,7 @@
 #include "app/progress.h"
 
 #include "base/mem.h"
+#include "eval/matrix.h"
 #include "eval/rng.h"
 #include "eval/runner.h"
 #include "eval/summary.h"
@@ -27,6 +28,8 @@
 
 #define SLACK_TOK 64u /* pages of a fork that are not shared, rounded up */
 
+static const char default_methods[] = "full";
+
 enum format { FORMAT_TEXT, FORMAT_JSON };
 
 #define OPT(names, type, field, arg, help, ...)                                                    \
@@ -38,6 +41,11 @@ const struct option_spec eval_run_specs[] = {
     OPT("--methods", OPTION_TEXT, methods, "LIST",
         "decode methods to compare, parted by commas, as NAME:key=value,key=value or "
         "PREFILL+DECODE; the first is what the others are compared with",
+        .env = NULL),
+    OPT("--matrix", OPTION_FLAG, matrix, NULL,
+        "instead: every prefill method with every decode method, as a table; --prefill and "
+        "--decode "
+        "take lists of those that are wanted",
         .env = NULL),
     OPT("--ctx", OPTION_TEXT, ctx, "LIST",
         "contexts in tokens, the answer included, parted by commas; 4k is 4096. Without it 4k, a "
@@ -76,7 +84,7 @@ struct eval_run eval_run_default(const char *command)
 {
     return (struct eval_run){
         .command = command,
-        .methods = "full",
+        .methods = default_methods,
         .n_sample = 1,
         .seed = 42,
         .setup = setup_default(command),
@@ -188,6 +196,7 @@ int eval_run_plan(struct eval_run *r, const struct task_cell *cell)
 
 struct session {
     struct eval_run *r;
+    struct matrix matrix; /* of --matrix */
     struct subjects subjects;
     sac_model *model;
     sac_engine *engine;
@@ -253,6 +262,13 @@ static sac_status write_text(const char *dir, const char *name, const char *text
     return status;
 }
 
+static cJSON *rows_json(const struct session *s)
+{
+    cJSON *list = summary_json(&s->summary);
+    if (s->r->matrix) matrix_add_refusals(&s->matrix, list);
+    return list;
+}
+
 static sac_status write_summary(const struct session *s, sac_error *err)
 {
     const sac_model_info info = sac_model_get_info(s->model);
@@ -262,12 +278,13 @@ static sac_status write_summary(const struct session *s, sac_error *err)
     cJSON_AddStringToObject(o, "model", info.name);
     cJSON_AddStringToObject(o, "file_type", info.file_type);
     cJSON_AddNumberToObject(o, "seed", (double)s->r->seed);
-    cJSON_AddItemToObject(o, "rows", summary_json(&s->summary));
+    cJSON_AddItemToObject(o, "rows", rows_json(s));
     char *json = cJSON_Print(o);
     cJSON_Delete(o);
     strbuf_addf(&page,
                 "# saccade %s: %s\n\nSeed %lld; scores in percent, intervals by bootstrap.\n\n",
                 s->r->command, info.name, (long long)s->r->seed);
+    if (s->r->matrix) matrix_markdown(&s->matrix, &s->summary, &page);
     summary_markdown(&s->summary, &page);
     sac_status status = json && !page.failed
                             ? SAC_OK
@@ -282,8 +299,11 @@ static sac_status write_summary(const struct session *s, sac_error *err)
 static int print_summary(const struct session *s)
 {
     struct strbuf page = {0};
-    if (s->r->format == FORMAT_JSON) return output_json(summary_json(&s->summary));
-    summary_markdown(&s->summary, &page);
+    if (s->r->format == FORMAT_JSON) return output_json(rows_json(s));
+    if (s->r->matrix)
+        matrix_markdown(&s->matrix, &s->summary, &page);
+    else
+        summary_markdown(&s->summary, &page);
     if (!page.failed) output_write(page.data, page.n);
     strbuf_deinit(&page);
     return EXIT_OK;
@@ -302,11 +322,12 @@ static sac_status make_engine(struct session *s, bool single_turn, sac_error *er
     /* A fork shares the pages of the prompt. In a conversation a template may render earlier turns
      * anew, and then it shares none. */
     p.n_kv_tok = single_turn ? (uint64_t)n_ctx + SLACK_TOK : 2 * (uint64_t)n_ctx;
+    p.record = s->r->record;
+    if (s->r->matrix) TRY(matrix_probe(&s->matrix, &s->subjects, s->model, &p, err));
     p.decode = s->subjects.decode;
-    p.n_decode = s->subjects.n;
+    p.n_decode = s->subjects.n_decode;
     p.prefill = s->subjects.prefill;
     p.n_prefill = s->subjects.n_prefill;
-    p.record = s->r->record;
     return sac_engine_create(&s->engine, s->model, &p, err);
 }
 
@@ -365,24 +386,46 @@ static int run_session(struct session *s, const struct eval_maker *maker)
     return stopped ? EXIT_INTERRUPTED : printed;
 }
 
+/* Which methods are asked, as far as that can be told without a model. */
+static int name_methods(struct session *s)
+{
+    struct eval_run *r = s->r;
+    struct setup *setup = &r->setup;
+    sac_error err = {0};
+    if (!r->matrix && (setup->decode || setup->prefill))
+        return options_usage_error(r->command, "--methods names the methods here, not --%s",
+                                   setup->decode ? "decode" : "prefill");
+    if (!r->matrix)
+        return subjects_parse(&s->subjects, r->methods, &err) == SAC_OK
+                   ? OPTIONS_GO_ON
+                   : options_usage_error(r->command, "option '--methods': %s", err.msg);
+    if (r->methods != default_methods)
+        return options_usage_error(r->command, "--matrix goes without --methods");
+    if (setup->budget || setup->mass > 0)
+        return options_usage_error(r->command, "--matrix goes without --%s: NAME:%s=... in a list",
+                                   setup->budget ? "budget" : "mass",
+                                   setup->budget ? "budget" : "mass");
+    if (matrix_make(&s->matrix, setup->prefill, setup->decode, &err) != SAC_OK)
+        return options_usage_error(r->command, "option '--matrix': %s", err.msg);
+    setup->prefill = setup->decode = NULL; /* lists: for the setup each would be one method */
+    return OPTIONS_GO_ON;
+}
+
 int eval_run_all(struct eval_run *r, const struct eval_maker *maker)
 {
     struct session *s = mem_calloc(1, sizeof *s);
-    sac_error err = {0};
     if (!s) return setup_failed(r->command, SAC_ERR_MEMORY, "out of memory");
     s->r = r;
-    int code = OPTIONS_GO_ON;
-    if (r->setup.decode)
-        code = options_usage_error(r->command, "--methods names the methods here, not --decode");
-    else if (r->raw && r->chat_template)
+    int code = name_methods(s);
+    if (code == OPTIONS_GO_ON && r->raw && r->chat_template)
         code = options_usage_error(r->command, "--raw goes without --chat-template");
-    else if (subjects_parse(&s->subjects, r->methods, &err) != SAC_OK)
-        code = options_usage_error(r->command, "option '--methods': %s", err.msg);
     if (code == OPTIONS_GO_ON) {
         interrupt_install();
         code = run_session(s, maker);
     }
     summary_deinit(&s->summary);
+    subjects_deinit(&s->subjects);
+    matrix_deinit(&s->matrix);
     samples_close(s->samples);
     sac_engine_free(s->engine);
     sac_model_free(s->model);

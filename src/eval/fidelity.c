@@ -269,7 +269,7 @@ static sac_status score_subject(struct work *w, sac_seq base, struct fidelity_ro
 {
     const sac_engine_stats before = sac_engine_get_stats(w->engine);
     if (w->p->recording) w->p->recording->method_i = w->subject_i;
-    TRY(score(w, base, w->subject_i, err));
+    TRY(score(w, base, w->p->subjects->item[w->subject_i].decode_i, err));
     const sac_engine_stats after = sac_engine_get_stats(w->engine);
     const uint64_t n_seen = after.n_tok_seen - before.n_tok_seen;
     out->share_read = n_seen ? (double)(after.n_tok_read - before.n_tok_read) / (double)n_seen : 1;
@@ -321,8 +321,8 @@ static sac_status run(struct work *w, struct fidelity_row *out, sac_error *err)
     params.decode = decode;
     params.prefill = prefill;
     /* The reference's methods stand behind the subjects', unless they are among them. */
-    TRY(list_methods(decode, &params.n_decode, subjects->decode, subjects->n, same ? "full" : NULL,
-                     &full_i, err));
+    TRY(list_methods(decode, &params.n_decode, subjects->decode, subjects->n_decode,
+                     same ? "full" : NULL, &full_i, err));
     TRY(list_methods(prefill, &params.n_prefill, subjects->prefill, subjects->n_prefill,
                      same ? "dense" : NULL, &dense_i, err));
     w->n_step_all = (uint64_t)(subjects->n + 1) * p->n_score +

@@ -141,7 +141,8 @@ struct asked {
     const struct task_sample *sample;
     const int32_t *tok; /* [n_tok] the first turn's prompt */
     size_t n_tok;
-    double prefill_ms; /* of the shared part */
+    double prefill_ms; /* of the shared part, as what follows */
+    uint64_t n_cell, n_cell_read;
 };
 
 /* Judges the answer in `r` and writes its row. */
@@ -195,6 +196,9 @@ static sac_status ask(struct run *r, const struct asked *a, const struct subject
     const double n_seen = (double)(after.n_tok_seen - before.n_tok_seen);
     const double ttft_ms = shared_ms + (double)(r->first_us - r->submit_us) * 1e-3;
     const double n_new = (double)(turn == 0 ? a->n_tok : a->n_tok - n_kept);
+    const uint64_t n_cell = after.n_cell - before.n_cell + (turn == 0 ? a->n_cell : 0);
+    const uint64_t n_cell_read =
+        after.n_cell_read - before.n_cell_read + (turn == 0 ? a->n_cell_read : 0);
     struct sample_row row = {
         .turn = turn,
         .prompt_n = (uint32_t)a->n_tok,
@@ -205,6 +209,7 @@ static sac_status ask(struct run *r, const struct asked *a, const struct subject
         .predicted_per_s = r->n_predicted > 1 ? r->timings.predicted_per_s : (double)NAN,
         .share_read =
             n_seen > 0 ? (double)(after.n_tok_read - before.n_tok_read) / n_seen : (double)NAN,
+        .planned_share = n_cell > 0 ? (double)n_cell_read / (double)n_cell : (double)NAN,
         .mass_mean = r->n_mass ? r->mass_sum / (double)r->n_mass : (double)NAN,
     };
     return conclude(r, a, subject, &row, err);
@@ -270,6 +275,7 @@ static sac_status prefill(struct run *r, struct asked *a, uint32_t prefill_i, sa
     sac_engine *engine = r->p->engine;
     const size_t n = a->n_tok - 1;
     const uint64_t start = clock_us();
+    const sac_engine_stats before = sac_engine_get_stats(engine);
     uint32_t n_row = 1, n_pending = 1;
     TRY(sac_seq_create(engine, out, err));
     sac_status status = sac_seq_use_prefill(engine, *out, prefill_i, err);
@@ -282,6 +288,9 @@ static sac_status prefill(struct run *r, struct asked *a, uint32_t prefill_i, sa
     }
     a->prefill_ms = (double)(clock_us() - start) * 1e-3;
     r->model_us += a->prefill_ms * 1e3;
+    const sac_engine_stats after = sac_engine_get_stats(engine);
+    a->n_cell = after.n_cell - before.n_cell;
+    a->n_cell_read = after.n_cell_read - before.n_cell_read;
     if (status == SAC_OK && r->stopped) status = error_set(err, SAC_ERR_CANCELLED, "stopped");
     if (status != SAC_OK) {
         sac_seq_remove(engine, *out);
@@ -296,8 +305,9 @@ static sac_status ask_subject(struct run *r, const struct asked *a, uint32_t sub
     sac_engine *engine = r->p->engine;
     sac_seq seq;
     TRY(sac_seq_fork(engine, shared, &seq, err));
-    sac_status status = sac_seq_use_decode(engine, seq, subject_i, err);
-    if (status == SAC_OK) status = ask_turns(r, a, &r->p->subjects->item[subject_i], seq, err);
+    const struct subject *subject = &r->p->subjects->item[subject_i];
+    sac_status status = sac_seq_use_decode(engine, seq, subject->decode_i, err);
+    if (status == SAC_OK) status = ask_turns(r, a, subject, seq, err);
     sac_seq_remove(engine, seq);
     return status;
 }

@@ -16,7 +16,7 @@ struct runner_progress {
 typedef bool (*runner_progress_fn)(void *user, const struct runner_progress *p);
 
 struct runner_params {
-    sac_engine *engine; /* with the methods of `subjects`, in their order; two sequences */
+    sac_engine *engine; /* with the methods of `subjects`; two sequences */
     const struct task_text *text;
     const struct task_source *source;
     const struct subjects *subjects;

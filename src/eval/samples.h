@@ -14,8 +14,10 @@ struct sample_row {
     uint32_t turn, prompt_n, predicted_n;
     double score;
     double ttft_ms, prompt_per_s, predicted_per_s;
-    double share_read; /* tokens read / tokens before the own page, over decode rows */
-    double mass_mean;  /* softmax mass of what was read, over decode rows, layers and KV heads */
+    double share_read;    /* tokens read / tokens before the own page, over decode rows */
+    double planned_share; /* pairs of a row and a key computed / those of dense attention, over
+                             prompt rows */
+    double mass_mean;     /* softmax mass of what was read, over decode rows, layers and KV heads */
 };
 
 /* What only the file keeps. */

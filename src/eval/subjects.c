@@ -1,6 +1,8 @@
-/* subjects.c: see the header. The lists point into `item`, so a struct subjects must not be copied
- * after parsing. */
+/* subjects.c: see the header. */
 #include "eval/subjects.h"
+
+#include "base/mem.h"
+#include "base/strbuf.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -29,57 +31,144 @@ static bool has_method(const char *kind, const char *name, size_t n_name)
     return false;
 }
 
-/* Parts "PREFILL+DECODE", "DECODE", or "PREFILL". The parts are zeroed: copies end with a NUL. */
-static sac_status parse_one(struct subject *s, sac_error *err)
+/* The next method of a list; `*at` moves behind its comma and is NULL at the end. */
+static sac_status next_method(char name[SUBJECT_NAME_MAX], const char **at, const char *list,
+                              sac_error *err)
 {
-    const char *plus = strchr(s->name, '+');
-    const size_t n_name = strcspn(s->name, ":");
-    if (plus) {
-        memcpy(s->prefill, s->name, (size_t)(plus - s->name));
-        memcpy(s->decode, plus + 1, strlen(plus + 1));
-        if (!s->decode[0] || s->decode[0] == ':')
-            return error_set(err, SAC_ERR_ARG, "method '%s': a decode method is missing behind '+'",
-                             s->name);
-    } else if (has_method("prefill", s->name, n_name) && !has_method("decode", s->name, n_name)) {
-        memcpy(s->prefill, s->name, sizeof s->prefill);
-        snprintf(s->decode, sizeof s->decode, "full");
-    } else {
-        snprintf(s->prefill, sizeof s->prefill, "dense");
-        memcpy(s->decode, s->name, sizeof s->decode);
-    }
-    sac_status status = sac_method_check("prefill", s->prefill, err);
-    if (status == SAC_OK) status = sac_method_check("decode", s->decode, err);
-    return status == SAC_OK ? SAC_OK : error_prefix(err, status, "method '%s'", s->name);
+    const size_t n = method_length(*at);
+    if (n == 0) return error_set(err, SAC_ERR_ARG, "'%s': a method without a name", list);
+    if (n >= SUBJECT_NAME_MAX)
+        return error_set(err, SAC_ERR_ARG, "method '%.40s...' is too long", *at);
+    memcpy(name, *at, n);
+    name[n] = 0;
+    *at = (*at)[n] ? *at + n + 1 : NULL;
+    return SAC_OK;
 }
 
-/* The place of the last subject's prefill method in the list. */
-static void list_prefill(struct subjects *out)
+/* The place of a method in a list, at whose end it is put if it is new. */
+static sac_status list_method(struct subjects *s, const char *kind, const char *method,
+                              uint32_t *out_i, sac_error *err)
 {
-    struct subject *s = &out->item[out->n];
-    while (s->prefill_i < out->n_prefill && strcmp(out->prefill[s->prefill_i], s->prefill) != 0)
-        s->prefill_i++;
-    if (s->prefill_i == out->n_prefill) out->prefill[out->n_prefill++] = s->prefill;
+    const bool is_prefill = strcmp(kind, "prefill") == 0;
+    const char **list = is_prefill ? s->prefill : s->decode;
+    uint32_t *n = is_prefill ? &s->n_prefill : &s->n_decode;
+    for (*out_i = 0; *out_i < *n && strcmp(list[*out_i], method) != 0;) ++*out_i;
+    if (*out_i < *n) return SAC_OK;
+    if (*n == SAC_METHODS_MAX)
+        return error_set(err, SAC_ERR_ARG, "more than %u %s methods", SAC_METHODS_MAX, kind);
+    char *text = s->text[s->n_prefill + s->n_decode];
+    snprintf(text, SUBJECT_NAME_MAX, "%s", method);
+    list[(*n)++] = text;
+    return SAC_OK;
+}
+
+static sac_status add(struct subjects *s, const char *name, const char *prefill, const char *decode,
+                      sac_error *err)
+{
+    struct subject one = {0};
+    snprintf(one.name, sizeof one.name, "%s", name);
+    for (uint32_t i = 0; i < s->n; i++)
+        if (strcmp(s->item[i].name, name) == 0)
+            return error_set(err, SAC_ERR_ARG, "method '%s' is named twice", name);
+    TRY(list_method(s, "prefill", prefill, &one.prefill_i, err));
+    TRY(list_method(s, "decode", decode, &one.decode_i, err));
+    struct subject *grown = mem_realloc(s->item, (s->n + 1) * sizeof *grown);
+    if (!grown) return error_set(err, SAC_ERR_MEMORY, "out of memory for a list of methods");
+    s->item = grown;
+    s->item[s->n++] = one;
+    return SAC_OK;
+}
+
+/* A name's parts "PREFILL+DECODE", "DECODE", or "PREFILL". */
+static sac_status add_named(struct subjects *s, const char name[SUBJECT_NAME_MAX], sac_error *err)
+{
+    char prefill[SUBJECT_NAME_MAX] = "dense", decode[SUBJECT_NAME_MAX] = "full";
+    const char *plus = strchr(name, '+');
+    const size_t n_name = strcspn(name, ":");
+    if (plus) {
+        snprintf(prefill, sizeof prefill, "%.*s", (int)(plus - name), name);
+        snprintf(decode, sizeof decode, "%s", plus + 1);
+        if (!decode[0] || decode[0] == ':')
+            return error_set(err, SAC_ERR_ARG, "method '%s': a decode method is missing behind '+'",
+                             name);
+    } else if (has_method("prefill", name, n_name) && !has_method("decode", name, n_name)) {
+        snprintf(prefill, sizeof prefill, "%s", name);
+    } else {
+        snprintf(decode, sizeof decode, "%s", name);
+    }
+    sac_status status = sac_method_check("prefill", prefill, err);
+    if (status == SAC_OK) status = sac_method_check("decode", decode, err);
+    if (status != SAC_OK) return error_prefix(err, status, "method '%s'", name);
+    return add(s, name, prefill, decode, err);
 }
 
 sac_status subjects_parse(struct subjects *out, const char *text, sac_error *err)
 {
+    char name[SUBJECT_NAME_MAX];
     *out = (struct subjects){0};
-    for (const char *at = text;; at++) {
-        const size_t n = method_length(at);
-        struct subject *s = &out->item[out->n];
+    for (const char *at = text; at;) {
         if (out->n == SAC_METHODS_MAX)
             return error_set(err, SAC_ERR_ARG, "more than %u methods", SAC_METHODS_MAX);
-        if (n == 0) return error_set(err, SAC_ERR_ARG, "'%s': a method without a name", text);
-        if (n >= sizeof s->name)
-            return error_set(err, SAC_ERR_ARG, "method '%.40s...' is too long", at);
-        snprintf(s->name, sizeof s->name, "%.*s", (int)n, at);
-        for (uint32_t i = 0; i < out->n; i++)
-            if (strcmp(out->item[i].name, s->name) == 0)
-                return error_set(err, SAC_ERR_ARG, "method '%s' is named twice", s->name);
-        TRY(parse_one(s, err));
-        list_prefill(out);
-        out->decode[out->n++] = s->decode;
-        at += n;
-        if (*at == 0) return SAC_OK;
+        TRY(next_method(name, &at, text, err));
+        TRY(add_named(out, name, err));
     }
+    return SAC_OK;
+}
+
+sac_status subjects_add_pair(struct subjects *s, const char *prefill, const char *decode,
+                             sac_error *err)
+{
+    char name[2 * SUBJECT_NAME_MAX];
+    const int n = snprintf(name, sizeof name, "%s+%s", prefill, decode);
+    if (n >= SUBJECT_NAME_MAX)
+        return error_set(err, SAC_ERR_ARG, "the pair '%.60s...' is longer than %d bytes", name,
+                         SUBJECT_NAME_MAX - 1);
+    return add(s, name, prefill, decode, err);
+}
+
+/* Each prefill method of a list with one decode method. */
+static sac_status cross_one(struct subjects *out, const char *prefill, const char *decode,
+                            sac_error *err)
+{
+    char name[SUBJECT_NAME_MAX];
+    TRY(sac_method_check("decode", decode, err));
+    for (const char *at = prefill; at;) {
+        TRY(next_method(name, &at, prefill, err));
+        TRY(sac_method_check("prefill", name, err));
+        TRY(subjects_add_pair(out, name, decode, err));
+    }
+    return SAC_OK;
+}
+
+/* "NAME,NAME,...", all methods of a kind; owned by the caller, NULL without memory. */
+static char *name_all(const char *kind)
+{
+    struct strbuf list = {0};
+    sac_method_info m;
+    for (size_t i = 0; sac_method_at(i, &m); i++)
+        if (strcmp(m.kind, kind) == 0) strbuf_addf(&list, "%s%s", list.n ? "," : "", m.name);
+    return strbuf_detach(&list, NULL);
+}
+
+sac_status subjects_cross(struct subjects *out, const char *prefill, const char *decode,
+                          sac_error *err)
+{
+    char name[SUBJECT_NAME_MAX], *all_prefill = name_all("prefill"), *all = name_all("decode");
+    sac_status status = SAC_OK;
+    *out = (struct subjects){0};
+    if (!all_prefill || !all)
+        status = error_set(err, SAC_ERR_MEMORY, "out of memory for a list of methods");
+    for (const char *at = decode ? decode : all; status == SAC_OK && at;) {
+        status = next_method(name, &at, decode ? decode : all, err);
+        if (status == SAC_OK) status = cross_one(out, prefill ? prefill : all_prefill, name, err);
+    }
+    mem_free(all_prefill);
+    mem_free(all);
+    return status;
+}
+
+void subjects_deinit(struct subjects *s)
+{
+    mem_free(s->item);
+    *s = (struct subjects){0};
 }

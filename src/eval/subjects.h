@@ -1,5 +1,5 @@
 /* subjects.h: the methods that an evaluation compares, as the command line names them:
- * "full,streaming:sink=4,window=1024,dense+quest:budget=512". */
+ * "full,streaming:sink=4,window=1024,dense+quest:budget=512", or every pair of two such lists. */
 #ifndef SAC_EVAL_SUBJECTS_H
 #define SAC_EVAL_SUBJECTS_H
 
@@ -10,24 +10,32 @@
 #define SUBJECT_NAME_MAX 160
 
 struct subject {
-    char name[SUBJECT_NAME_MAX];    /* as the user wrote it */
-    char prefill[SUBJECT_NAME_MAX]; /* what the engine loads: "dense" */
-    char decode[SUBJECT_NAME_MAX];  /* "streaming:sink=4,window=1024" */
-    uint32_t prefill_i;             /* in the list of prefill methods */
+    char name[SUBJECT_NAME_MAX];  /* as the user wrote it */
+    uint32_t prefill_i, decode_i; /* in the lists of methods */
 };
 
 struct subjects {
-    struct subject item[SAC_METHODS_MAX];
-    /* For sac_engine_params: a decode method for each subject, and each prefill method once. They
-     * point into `item`. */
-    const char *decode[SAC_METHODS_MAX], *prefill[SAC_METHODS_MAX];
-    uint32_t n, n_prefill;
+    struct subject *item; /* [n], owned */
+    uint32_t n;
+    /* For sac_engine_params: each method once, "dense", "streaming:sink=4,window=1024". They point
+     * into `text`. */
+    const char *prefill[SAC_METHODS_MAX], *decode[SAC_METHODS_MAX];
+    uint32_t n_prefill, n_decode;
+    char text[2 * SAC_METHODS_MAX][SUBJECT_NAME_MAX];
 };
 
 /* A comma parts methods unless what follows it is a "key=value" of the one before. "dense" alone is
  * dense prefill and full decode, a prefill method's
  * name that no decode method has that method and full decode. That every method and parameter
- * exists is checked here. */
+ * exists is checked here. A struct subjects must not be copied; it is freed by subjects_deinit, in
+ * any case. */
 sac_status subjects_parse(struct subjects *out, const char *text, sac_error *err);
+/* Each method of the one list with each of the other; NULL: all methods of that kind. */
+sac_status subjects_cross(struct subjects *out, const char *prefill, const char *decode,
+                          sac_error *err);
+/* Adds "PREFILL+DECODE", which have been checked, to zeroed subjects or those that were made so. */
+sac_status subjects_add_pair(struct subjects *s, const char *prefill, const char *decode,
+                             sac_error *err);
+void subjects_deinit(struct subjects *s);
 
 #endif

@@ -72,12 +72,13 @@ static void fill_means(struct summary_row *g, const struct samples *samples)
     struct {
         double sum;
         uint32_t n;
-    } mass = {0}, share = {0}, ttft = {0}, prompt = {0}, predicted = {0};
+    } mass = {0}, share = {0}, planned = {0}, ttft = {0}, prompt = {0}, predicted = {0};
     for (size_t i = 0; i < samples_count(samples); i++) {
         const struct sample_row *r = samples_row(samples, i);
         if (!in_row(g, r)) continue;
         add_mean(&mass.sum, &mass.n, r->mass_mean);
         add_mean(&share.sum, &share.n, r->share_read);
+        add_mean(&planned.sum, &planned.n, r->planned_share);
         add_mean(&ttft.sum, &ttft.n, r->ttft_ms);
         add_mean(&prompt.sum, &prompt.n, r->prompt_per_s);
         add_mean(&predicted.sum, &predicted.n, r->predicted_per_s);
@@ -85,6 +86,7 @@ static void fill_means(struct summary_row *g, const struct samples *samples)
 #define MEAN(m) ((m).n ? (m).sum / (m).n : (double)NAN)
     g->mass_mean = MEAN(mass);
     g->share_read = MEAN(share);
+    g->planned_share = MEAN(planned);
     g->ttft_ms = MEAN(ttft);
     g->prompt_per_s = MEAN(prompt);
     g->predicted_per_s = MEAN(predicted);
@@ -186,6 +188,7 @@ static cJSON *row_json(const struct summary_row *g)
     }
     add_number(o, "mass_mean", g->mass_mean);
     add_number(o, "share_read", g->share_read);
+    add_number(o, "planned_share", g->planned_share);
     add_number(o, "ttft_ms", g->ttft_ms);
     add_number(o, "prompt_per_second", g->prompt_per_s);
     add_number(o, "predicted_per_second", g->predicted_per_s);
@@ -218,9 +221,10 @@ static void add_interval(struct strbuf *out, bool is_signed, const struct summar
 
 void summary_markdown(const struct summary *s, struct strbuf *out)
 {
-    strbuf_adds(out, "| task | ctx | method | n | score | 95 % | difference | 95 % | read | mass | "
-                     "first token, s | tokens/s |\n"
-                     "|---|--:|---|--:|--:|---|--:|---|--:|--:|--:|--:|\n");
+    strbuf_adds(
+        out, "| task | ctx | method | n | score | 95 % | difference | 95 % | cells | read | mass | "
+             "first token, s | tokens/s |\n"
+             "|---|--:|---|--:|--:|---|--:|---|--:|--:|--:|--:|--:|\n");
     for (size_t g = 0; g < s->n; g++) {
         const struct summary_row *r = &s->row[g];
         strbuf_addf(out, "| %s%s%s | %u | %s | %u |", r->task, r->place[0] ? " " : "", r->place,
@@ -232,6 +236,7 @@ void summary_markdown(const struct summary *s, struct strbuf *out)
         else
             strbuf_adds(out, " |");
         add_interval(out, true, &r->diff);
+        add_cell(out, "3", r->planned_share);
         add_cell(out, "3", r->share_read);
         add_cell(out, "3", r->mass_mean);
         add_cell(out, "1", r->ttft_ms * 1e-3);

@@ -80,6 +80,21 @@ class EvalTest(unittest.TestCase):
         self.assertLess(streaming["mass_mean"], 1)
         self.assertEqual(len({s["prompt"] for s in self.samples()}), 1)
 
+    def test_matrix_of_prefill_and_decode_methods(self):
+        args = ("needle", "--matrix", "--prefill", "dense,a-shape:sink=4,window=64", "--decode",
+                "full,streaming:budget=128,h2o:budget=128", "--ctx", "512", "--depths", "50",
+                "--sparse-min-ctx", "0")
+        rows = {r["method"]: r for r in self.rows(*args)}
+        self.assertEqual(len(rows), 6)
+        dense, shape = rows["dense+full"], rows["a-shape:sink=4,window=64+streaming:budget=128"]
+        self.assertEqual((dense["planned_share"], dense["share_read"]), (1, 1))
+        self.assertLess(shape["planned_share"], 0.7)
+        self.assertLess(shape["share_read"], 0.6)
+        table = self.run_eval(*args).stdout  # all answers are there: nothing is asked again
+        self.assertIn("| decode | read | dense | a-shape:sink=4,window=64 |\n", table)
+        self.assertIn(f"\n| full | 100.0 | {dense['score'] * 100:.0f} |", table)
+        self.assertIn(table, (self.out / "summary.md").read_text())
+
     def test_ruler_turns_and_documents(self):
         rows = self.rows("ruler", "--ctx", "512", "--tasks", "niah_single_1,qa_1")
         self.assertEqual([r["task"] for r in rows], ["niah_single_1", "qa_1"])
@@ -114,6 +129,10 @@ class EvalTest(unittest.TestCase):
             (("needle", "--ctx", "4x"), "'4x'"),
             (("needle", "--needle", "x"), "--question"),
             (("needle", "--methods", "full,nothing"), "nothing"),
+            (("needle", "--prefill", "a-shape"), "--prefill"),
+            (("needle", "--matrix", "--prefill", "dense,nothing"), "nothing"),
+            (("needle", "--matrix", "--methods", "full"), "--methods"),
+            (("needle", "--matrix", "--mass", "0.9"), "NAME:mass"),
             (("ruler", "--tasks", "vt,wt"), "'wt'"),
             (("jsonl",), "FILE"),
         ]:

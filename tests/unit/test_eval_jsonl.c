@@ -1,9 +1,8 @@
 /* test_eval_jsonl.c: the loaders read each suite's form, and name file, line and field of every
  * kind of bad line; samples.jsonl is read back, cut where an interruption left half a line, and
- * refused for another run; lists of methods. */
+ * refused for another run. */
 #include "eval/jsonl.h"
 #include "eval/samples.h"
-#include "eval/subjects.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -196,42 +195,12 @@ static void rows_come_back(void **state)
     unlink(path);
 }
 
-static void methods_are_parted_at_the_right_commas(void **state)
-{
-    (void)state;
-    struct subjects s;
-    sac_error err = {0};
-    assert_int_equal(subjects_parse(&s, "full", NULL), SAC_OK);
-    assert_int_equal(s.n, 1);
-    if (subjects_parse(&s, "dense,streaming:sink=64,budget=128,dense+full", &err) != SAC_OK)
-        fail_msg("%s", err.msg);
-    assert_int_equal(s.n, 3);
-    assert_string_equal(s.decode[0], "full");
-    assert_string_equal(s.item[0].name, "dense");
-    assert_string_equal(s.decode[1], "streaming:sink=64,budget=128");
-    assert_string_equal(s.decode[2], "full");
-    if (subjects_parse(&s, "a-shape:sink=4,window=64+quest:budget=9,full,a-shape", &err) != SAC_OK)
-        fail_msg("%s", err.msg);
-    assert_int_equal(s.n, 3);
-    assert_int_equal(s.n_prefill, 3);
-    assert_string_equal(s.prefill[0], "a-shape:sink=4,window=64");
-    assert_string_equal(s.decode[0], "quest:budget=9");
-    assert_string_equal(s.prefill[s.item[1].prefill_i], "dense");
-    assert_string_equal(s.prefill[s.item[2].prefill_i], "a-shape");
-    assert_string_equal(s.decode[2], "full");
-    static const char *const bad[] = {"",         "full,",        "full,full", "nothing",
-                                      "full:x=1", "nothing+full", "dense+"};
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_int_not_equal(subjects_parse(&s, bad[i], &err), SAC_OK);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_form_is_read),
         cmocka_unit_test(bad_lines_are_named),
         cmocka_unit_test(rows_come_back),
-        cmocka_unit_test(methods_are_parted_at_the_right_commas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
