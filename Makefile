@@ -16,7 +16,7 @@ RUN_TESTS = rm -f $(1)/junit.xml; ctest --test-dir $(1) --parallel $(JOBS) --out
 # What sanitizers look at: C tests and fuzzing inputs. Scripts start the plain program.
 C_TESTS = -L '^(unit|check|prop|fuzz)$$'
 
-.PHONY: all help deps deps-test deps-lint deps-fuzz model models text demo test check asan ubsan \
+.PHONY: all help deps deps-test deps-lint deps-fuzz model models text demo test check proofs asan ubsan \
 	tsan fuzz bench layers truth lint format install man clean
 
 all: deps ## build the program: build/saccade
@@ -59,6 +59,11 @@ check: deps-test ## kernels against the reference only
 	@$(call CONFIGURE,werror)
 	@$(call BUILD,build)
 	@$(call RUN_TESTS,build,-L '^check$$')
+
+proofs: deps-test ## 10^5 certificates of psa_cert, on random keys and on keys made to break them
+	@$(call CONFIGURE,werror)
+	@$(call BUILD,build) --target test_proof
+	@SAC_PROOF_CASES=1250; export SAC_PROOF_CASES; $(call RUN_TESTS,build,-R unit/test_proof$$)
 
 truth: deps-test ## comparisons with independent implementations, on all four models
 	@$(PYTHON) tools/fetch.py model --all

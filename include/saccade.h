@@ -215,7 +215,10 @@ typedef struct sac_engine_stats {
     uint64_t n_select_nan;    /* of these: because of a NaN or infinity in a query or key */
     uint64_t n_select_proved; /* of these: came with a proof of the softmax mass that is read */
     double mass_proved;       /* sum of the shares that were proved */
-    uint64_t n_page_dropped;  /* given back by methods that evict */
+    /* Of the same choices, bounds of |output - dense output| / |output| that follow, rounding of
+     * the arithmetic aside: their sum and the largest. */
+    double out_bound, out_bound_max;
+    uint64_t n_page_dropped; /* given back by methods that evict */
     uint64_t n_tok_seen,
         n_tok_read; /* tokens before the own page, and those read, by decode rows */
     /* Prompt rows in layers without a window: pairs of a row and a key that it may see, over all
@@ -272,6 +275,9 @@ SAC_API SAC_NODISCARD sac_status sac_seq_use_prefill(sac_engine *engine, sac_seq
                                                      uint32_t prefill_i, sac_error *err);
 /* Tokens computed; `*out_pending` (or NULL) gets those appended and not yet computed. */
 SAC_API uint32_t sac_seq_length(const sac_engine *engine, sac_seq seq, uint32_t *out_pending);
+/* The tokens of a sequence, those computed and behind them the pending ones; owned by the engine,
+ * valid until the sequence changes. NULL: there is no such sequence. */
+SAC_API const int32_t *sac_seq_tokens(const sac_engine *engine, sac_seq seq);
 
 /* Queues tokens behind those the sequence has. SAC_ERR_CONTEXT, with both counts in `err`, if they
  * do not fit the context; nothing is queued then. */
@@ -295,6 +301,41 @@ typedef void (*sac_row_fn)(void *user, const sac_row *row);
 SAC_API SAC_NODISCARD sac_status sac_step(sac_engine *engine, sac_row_fn on_row, void *user,
                                           uint32_t *out_n, sac_error *err);
 
+/* ---- Sequences on disk: a long text is computed once and asked many times ------------------- */
+
+/* A state is what an engine knows of a sequence: its tokens, keys and values, and what its methods
+ * have learnt of it. Loaded, it goes on with the very bits with which the saved one would have.
+ * Samplers are not a part of it. The format is this version's own and little-endian; a state
+ * belongs to one model, with one kind of position scaling, and to one KV type.
+ *
+ * Saves a sequence that has no pending tokens. The file is there whole, or as it was before. */
+SAC_API SAC_NODISCARD sac_status sac_seq_save(sac_engine *engine, sac_seq seq, const char *path,
+                                              sac_error *err);
+/* A new sequence from a file, which may come from anywhere: what is cut short, damaged, another
+ * model's or not to be used by this engine is refused, and the reason told. The sequence uses the
+ * engine's methods of the specifications that it was saved with. Where the engine has none such, it
+ * uses method 0, which has learnt nothing of it yet; that is refused if tokens were dropped, or if
+ * the method learns from queries that the state does not hold. */
+SAC_API SAC_NODISCARD sac_status sac_seq_load(sac_engine *engine, const char *path, sac_seq *out,
+                                              sac_error *err);
+/* The same in memory; `*out` [*out_n] is owned by the caller (sac_free). */
+SAC_API SAC_NODISCARD sac_status sac_seq_to_bytes(sac_engine *engine, sac_seq seq, uint8_t **out,
+                                                  size_t *out_n, sac_error *err);
+SAC_API SAC_NODISCARD sac_status sac_seq_from_bytes(sac_engine *engine, const uint8_t *bytes,
+                                                    size_t n, sac_seq *out, sac_error *err);
+
+typedef struct sac_state_info {
+    uint32_t n_tok;
+    uint32_t n_ctx; /* of the engine that saved it */
+    sac_kv_type type_k, type_v;
+    uint64_t bytes;
+    char decode[256], prefill[256]; /* methods, "NAME:key=value,..." */
+} sac_state_info;
+
+/* What the head of a state's file says, before there is an engine for it. */
+SAC_API SAC_NODISCARD sac_status sac_state_get_info(sac_state_info *out, const char *path,
+                                                    sac_error *err);
+
 /* ---- Recording: what attention read, and what it should have read ---------------------------- */
 
 /* Attention of one layer and KV head, for one decode row or for a tile of prompt rows: those of a
@@ -310,6 +351,8 @@ typedef struct sac_read_record {
     const uint32_t *page;         /* [n_page_read] ascending; the own page is always among them */
     const float *page_mass;       /* [n_page] dense softmax mass, mean over rows and query heads */
     float mass;                   /* dense softmax mass of the tokens read */
+    float mass_proved;            /* what the method has proved of it for every head; 0: nothing */
+    float out_bound;              /* and of |output - reference| / |output| */
     float out_err; /* |output - reference| / |reference|, of all rows and query heads */
     uint64_t k_bytes, v_bytes, side_bytes; /* read, a page once for all rows and query heads */
     float select_us, attend_us; /* this record's part of the layer's wall time, by bytes */

@@ -161,6 +161,9 @@ static cJSON *layer_json(const struct fidelity_attention *a)
     cJSON_AddNumberToObject(o, "overlap", a->overlap);
     cJSON_AddNumberToObject(o, "drift", a->drift);
     cJSON_AddNumberToObject(o, "byte_ratio", a->byte_ratio);
+    cJSON_AddNumberToObject(o, "page_share", a->page_share);
+    cJSON_AddNumberToObject(o, "mass_proved", a->mass_proved);
+    cJSON_AddNumberToObject(o, "out_bound", a->out_bound);
     return o;
 }
 
@@ -191,6 +194,11 @@ static cJSON *row_json(const struct session *s, const sac_engine_params *p, uint
         {"overlap_mean", r->all.overlap},
         {"drift_mean", r->all.drift},
         {"byte_ratio", r->all.byte_ratio},
+        {"page_share", r->all.page_share},
+        {"mass_proved", r->all.mass_proved},
+        {"out_bound", r->all.out_bound},
+        {"n_proof", (double)r->n_proof},
+        {"n_broken", (double)r->n_broken},
     };
     cJSON_AddStringToObject(o, "method", s->subjects.item[subject_i].name);
     cJSON_AddStringToObject(o, "form", s->opt.prompt_form ? "prefill" : "decode");

@@ -1,5 +1,8 @@
 /* run.c: `saccade run` answers one prompt, for pipes and scripts: the answer on stdout, everything
- * else on stderr. With `-o json` stdout is one object and nothing streams. */
+ * else on stderr. With `-o json` stdout is one object and nothing streams.
+ *
+ * What is computed before the request, documents that are saved or the prompt under --show-reading,
+ * is computed by read_to and counted as a part of the answer's times. */
 #include "app/app.h"
 #include "app/generate.h"
 #include "app/input.h"
@@ -18,15 +21,20 @@
 
 #include <assert.h>
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define COMMAND "run"
+
+#define PAGE_TOK 32u /* a sequence is kept in pages of so many tokens */
 
 enum format { FORMAT_TEXT, FORMAT_JSON, FORMAT_HTML };
 
 struct run_options {
     const char *prompt, *system, *template_name, *template_file;
+    const char *load_state, *save_state;
     struct option_list files, stop;
     int32_t n_predict;
     uint32_t n_probs;
@@ -43,6 +51,12 @@ static const struct option_spec specs[] = {
     OPT("-p --prompt", OPTION_TEXT, prompt, "TEXT", "the question or instruction", .env = NULL),
     OPT("-f --file", OPTION_LIST, files, "FILE",
         "a document, put before the prompt; - is stdin; repeatable", .env = NULL),
+    OPT("--save-state", OPTION_TEXT, save_state, "FILE",
+        "write what was computed of the documents to FILE, for other questions; without -p that is "
+        "all",
+        .env = NULL),
+    OPT("--load-state", OPTION_TEXT, load_state, "FILE",
+        "take it from FILE: what it holds of this prompt is not computed again", .env = NULL),
     OPT("-sys --system-prompt", OPTION_TEXT, system, "TEXT", "system message", .env = NULL),
     OPT("--raw --no-chat", OPTION_FLAG, raw, NULL,
         "complete the text as it is, without a chat template", .env = NULL),
@@ -78,16 +92,26 @@ struct run {
     struct setup_sampling sampling;
     sac_logit_bias bias[OPTION_LIST_MAX];
     struct strbuf text, template_text;
+    const char *chat_template; /* NULL: the model's own */
     sac_model *model;
     sac_engine *engine;
     int32_t *tok; /* [n_tok], sac_free */
     size_t n_tok;
+    size_t n_shared; /* tokens that other questions to the same documents begin with, too */
     uint32_t n_ctx;
-    double ahead_ms;       /* taken by read_ahead */
+    uint32_t n_loaded;     /* tokens that came from a state */
+    double ahead_ms;       /* taken by read_to */
     size_t document_bytes; /* of `text` in front of the question */
     struct passages passages;
     struct generation gen;
 };
+
+static sac_status add_question(struct run *r, const char *question, sac_error *err)
+{
+    if (r->opt.files.n && !r->opt.raw) strbuf_adds(&r->text, "\n\n");
+    strbuf_adds(&r->text, question);
+    return r->text.failed ? error_set(err, SAC_ERR_MEMORY, "out of memory for the prompt") : SAC_OK;
+}
 
 /* Documents, a blank line, the prompt. */
 static sac_status read_text(struct run *r, sac_error *err)
@@ -97,21 +121,12 @@ static sac_status read_text(struct run *r, sac_error *err)
         TRY(input_read(&r->text, r->opt.files.item[i], err));
     }
     r->document_bytes = r->text.n;
-    if (r->opt.prompt) {
-        if (r->opt.files.n && !r->opt.raw) strbuf_adds(&r->text, "\n\n");
-        strbuf_adds(&r->text, r->opt.prompt);
-    }
-    if (r->text.failed) return error_set(err, SAC_ERR_MEMORY, "out of memory for the prompt");
-    return SAC_OK;
+    return r->opt.prompt ? add_question(r, r->opt.prompt, err) : SAC_OK;
 }
 
-static sac_status encode_text(struct run *r, sac_error *err)
+static sac_status encode_text(struct run *r, int32_t **out_tok, size_t *out_n, sac_error *err)
 {
-    if (r->opt.raw)
-        return prompt_tokens(r->model, r->text.data, r->text.n, &r->tok, &r->n_tok, err);
-    const char *chat_template;
-    TRY(prompt_template(&chat_template, r->opt.template_name, r->opt.template_file,
-                        &r->template_text, err));
+    if (r->opt.raw) return prompt_tokens(r->model, r->text.data, r->text.n, out_tok, out_n, err);
     if (strlen(r->text.data) != r->text.n)
         return error_set(err, SAC_ERR_FORMAT,
                          "the prompt holds a zero byte, which a chat message cannot; see --raw");
@@ -119,21 +134,51 @@ static sac_status encode_text(struct run *r, sac_error *err)
     size_t n = 0;
     if (r->opt.system) msgs[n++] = (sac_message){.role = "system", .content = r->opt.system};
     msgs[n++] = (sac_message){.role = "user", .content = r->text.data};
-    return prompt_chat(r->model, msgs, n, chat_template, &r->tok, &r->n_tok, err);
+    return prompt_chat(r->model, msgs, n, r->chat_template, out_tok, out_n, err);
+}
+
+/* How far the prompt goes as any other question to the same documents would: tokens may reach over
+ * the documents' end, so two other questions are tried. Whole pages, so that nothing of a saved
+ * sequence has ever to be cut off. */
+static sac_status find_shared(struct run *r, sac_error *err)
+{
+    static const char *const others[] = {"A", "1"};
+    r->n_shared = r->n_tok - 1;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        int32_t *tok = NULL;
+        size_t n = 0, n_same = 0;
+        r->text.n = r->document_bytes;
+        TRY(add_question(r, others[i], err));
+        TRY(encode_text(r, &tok, &n, err));
+        while (n_same < n && n_same < r->n_shared && tok[n_same] == r->tok[n_same]) n_same++;
+        r->n_shared = n_same;
+        sac_free(tok);
+    }
+    r->n_shared -= r->n_shared % PAGE_TOK;
+    if (r->n_shared == 0)
+        return error_set(err, SAC_ERR_ARG,
+                         "option '--save-state': documents of less than %u tokens are not worth a "
+                         "file",
+                         PAGE_TOK);
+    return SAC_OK;
 }
 
 /* Without -c the context is what this prompt and answer need, so that a model made for a million
- * tokens does not plan a million. */
+ * tokens does not plan a million. What is saved serves longer prompts, too, and what was saved
+ * belongs to its context. */
 static sac_status plan_context(struct run *r, sac_error *err)
 {
     const uint32_t trained = sac_model_get_info(r->model).n_ctx_train;
-    const uint64_t most = r->setup.n_ctx ? r->setup.n_ctx : trained;
+    sac_state_info state = {.n_ctx = trained};
+    if (r->opt.load_state) TRY(sac_state_get_info(&state, r->opt.load_state, err));
+    const uint64_t most = r->setup.n_ctx ? r->setup.n_ctx : state.n_ctx;
+    const bool is_fixed = r->setup.n_ctx || r->opt.save_state || r->opt.load_state;
     if (r->n_tok == 0) return error_set(err, SAC_ERR_ARG, "the prompt is empty");
     if (r->n_tok > most)
         return error_set(err, SAC_ERR_CONTEXT, "the prompt has %zu tokens, the context holds %llu",
                          r->n_tok, (unsigned long long)most);
     r->n_ctx = (uint32_t)most;
-    if (!r->setup.n_ctx && r->opt.n_predict >= 0) {
+    if (!is_fixed && r->opt.n_predict >= 0) {
         const uint64_t need = (uint64_t)r->n_tok + (uint64_t)r->opt.n_predict;
         if (need < most) r->n_ctx = (uint32_t)need;
     }
@@ -145,49 +190,95 @@ static sac_status plan_context(struct run *r, sac_error *err)
     return SAC_OK;
 }
 
-/* With --show-reading all of the prompt but its last token is computed before the request:
- * recording a prompt takes long and says what the prompt read, not what the answer did. */
-static sac_status read_ahead(struct run *r, sac_error *err)
+/* Computes the prompt up to n tokens. */
+static sac_status read_to(struct run *r, size_t n, sac_error *err)
 {
-    const size_t n = r->n_tok - 1;
+    const sac_seq seq = r->gen.request.seq;
+    const size_t begin = sac_seq_length(r->engine, seq, NULL);
     const uint64_t start_us = clock_us();
     uint32_t pending = 1;
     struct progress bar;
-    TRY(sac_seq_append(r->engine, r->gen.request.seq, r->tok, n, SAC_ROW_PROMPT, SAC_WANT_NONE,
+    if (begin >= n) return SAC_OK;
+    TRY(sac_seq_append(r->engine, seq, r->tok + begin, n - begin, SAC_ROW_PROMPT, SAC_WANT_NONE,
                        err));
     progress_begin(&bar, "reading");
     sac_status status = SAC_OK;
-    while (status == SAC_OK && n > 0 && pending) {
+    while (status == SAC_OK && pending) {
         status = sac_step(r->engine, NULL, NULL, NULL, err);
-        const uint32_t done = sac_seq_length(r->engine, r->gen.request.seq, &pending);
+        const uint32_t done = sac_seq_length(r->engine, seq, &pending);
         progress_update(&bar, (double)done / (double)n);
         if (interrupt_pending()) status = error_set(err, SAC_ERR_CANCELLED, "interrupted");
     }
     progress_end(&bar);
-    if (status != SAC_OK) return status;
-    r->ahead_ms = (double)(clock_us() - start_us) * 1e-3;
-    r->gen.request.prompt = r->tok + n;
-    r->gen.request.n_prompt = 1;
-    const uint32_t n_layer = sac_model_get_info(r->model).n_layer;
-    return passages_begin(&r->passages, r->engine, n_layer, r->n_tok, err);
+    r->ahead_ms += (double)(clock_us() - start_us) * 1e-3;
+    return status;
 }
 
-/* The prompt that was computed ahead is part of the answer's times. */
+/* The sequence of the answer: a new one, or the saved one if this prompt goes on from it. It
+ * outlives the request, so that its pages can be counted. */
+static sac_status open_seq(struct run *r, sac_error *err)
+{
+    sac_seq *seq = &r->gen.request.seq;
+    uint32_t n_same = 0;
+    if (!r->opt.load_state) return sac_seq_create(r->engine, seq, err);
+    TRY(sac_seq_load(r->engine, r->opt.load_state, seq, err));
+    r->n_loaded = sac_seq_length(r->engine, *seq, NULL);
+    const int32_t *held = sac_seq_tokens(r->engine, *seq);
+    while (n_same < r->n_loaded && n_same < r->n_tok && held[n_same] == r->tok[n_same]) n_same++;
+    if (n_same < r->n_loaded || n_same == r->n_tok)
+        return error_set(err, SAC_ERR_ARG,
+                         "%s holds %u tokens, and this prompt of %zu goes on from %u of them: "
+                         "documents, system message and template must be those it was saved with",
+                         r->opt.load_state, r->n_loaded, r->n_tok, n_same);
+    return SAC_OK;
+}
+
+/* Told before a long document is read, not after. */
+static sac_status check_place(const char *path, sac_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    char folder[4096];
+    const int n = slash ? (int)(slash - path) + 1 : 0;
+    if (n >= (int)sizeof folder) return error_set(err, SAC_ERR_ARG, "a path is too long");
+    snprintf(folder, sizeof folder, "%.*s.", n, path);
+    if (access(folder, W_OK) == 0) return SAC_OK;
+    return error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+}
+
+static sac_status save_documents(struct run *r, sac_error *err)
+{
+    sac_state_info info;
+    TRY(read_to(r, r->n_shared, err));
+    TRY(sac_seq_save(r->engine, r->gen.request.seq, r->opt.save_state, err));
+    TRY(sac_state_get_info(&info, r->opt.save_state, err));
+    if (!r->opt.quiet)
+        fprintf(stderr, "saved    %6u tokens to %s, %llu bytes\n", info.n_tok, r->opt.save_state,
+                (unsigned long long)info.bytes);
+    return SAC_OK;
+}
+
+/* What was computed ahead is part of the answer's times. */
 static void count_ahead(struct run *r)
 {
     sac_timings *t = &r->gen.timings;
-    t->n_prompt = (uint32_t)r->n_tok;
-    t->n_cached = 0;
+    t->n_cached = r->n_loaded;
+    t->n_prompt = (uint32_t)r->n_tok - r->n_loaded;
     t->prompt_ms += r->ahead_ms;
     t->prompt_per_s = t->prompt_ms > 0 ? 1e3 * t->n_prompt / t->prompt_ms : 0;
     r->gen.ttft_ms += r->ahead_ms;
 }
 
-static sac_status answer_and_record(struct run *r, sac_error *err)
+/* With --show-reading all of the prompt but its last token is computed before the request:
+ * recording a prompt takes long and says what the prompt read, not what the answer did. */
+static sac_status read_and_record(struct run *r, sac_error *err)
 {
-    TRY(read_ahead(r, err));
-    TRY(generation_run(&r->gen, err));
-    count_ahead(r);
+    const uint32_t n_layer = sac_model_get_info(r->model).n_layer;
+    TRY(read_to(r, r->n_tok - 1, err));
+    return passages_begin(&r->passages, r->engine, n_layer, r->n_tok, err);
+}
+
+static sac_status map_reading(struct run *r, sac_error *err)
+{
     return passages_make(&r->passages,
                          &(struct passages_prompt){.model = r->model,
                                                    .tok = r->tok,
@@ -195,6 +286,12 @@ static sac_status answer_and_record(struct run *r, sac_error *err)
                                                    .document = r->text.data,
                                                    .n_bytes = r->document_bytes},
                          err);
+}
+
+/* Documents that are read for later need no question. */
+static bool wants_answer(const struct run *r)
+{
+    return r->opt.prompt || !r->opt.save_state;
 }
 
 static sac_status answer(struct run *r, sac_error *err)
@@ -205,12 +302,15 @@ static sac_status answer(struct run *r, sac_error *err)
     g->request = sac_request_default();
     TRY(setup_sampling_params(&r->sampling, &g->request.sampling, r->bias, err));
     TRY(sac_engine_create(&r->engine, r->model, &params, err));
-    /* A sequence of our own outlives the request, so that its pages can be counted. */
-    TRY(sac_seq_create(r->engine, &g->request.seq, err));
+    TRY(open_seq(r, err));
+    if (r->opt.save_state) TRY(save_documents(r, err));
+    if (!wants_answer(r)) return SAC_OK;
+    if (r->opt.show_reading) TRY(read_and_record(r, err));
+    const uint32_t n_held = sac_seq_length(r->engine, g->request.seq, NULL);
     g->engine = r->engine;
     g->model = r->model;
-    g->request.prompt = r->tok;
-    g->request.n_prompt = r->n_tok;
+    g->request.prompt = r->tok + n_held;
+    g->request.n_prompt = r->n_tok - n_held;
     g->request.max_tokens = r->opt.n_predict < 0 ? 0 : (uint32_t)r->opt.n_predict;
     g->request.stop = r->opt.stop.item;
     g->request.n_stop = r->opt.stop.n;
@@ -218,7 +318,9 @@ static sac_status answer(struct run *r, sac_error *err)
     g->stream = r->opt.format == FORMAT_TEXT;
     g->want_probs = r->opt.format == FORMAT_JSON && r->opt.n_probs > 0;
     g->request.n_probs = g->want_probs ? r->opt.n_probs : 0;
-    return r->opt.show_reading ? answer_and_record(r, err) : generation_run(g, err);
+    TRY(generation_run(g, err));
+    count_ahead(r);
+    return r->opt.show_reading ? map_reading(r, err) : SAC_OK;
 }
 
 /* ---- Output ---- */
@@ -232,6 +334,8 @@ static void print_timings(const struct run *r)
 {
     const sac_timings *t = &r->gen.timings;
     const sac_engine_stats stats = sac_engine_get_stats(r->engine);
+    if (t->n_cached)
+        fprintf(stderr, "loaded   %6u tokens from %s\n", t->n_cached, r->opt.load_state);
     fprintf(stderr, "prompt   %6u tokens %10.1f ms %9.1f tokens/s\n", t->n_prompt, t->prompt_ms,
             t->prompt_per_s);
     fprintf(stderr, "answer   %6u tokens %10.1f ms %9.1f tokens/s  (%s)\n", t->n_predicted,
@@ -355,14 +459,24 @@ static int run_all(struct run *r)
         return options_usage_error(COMMAND, "--show-reading needs a document (-f FILE)");
     if (r->opt.format == FORMAT_HTML && !r->opt.show_reading)
         return options_usage_error(COMMAND, "-o html goes with --show-reading");
-    sac_status status = read_text(r, &err); /* before the model: a wrong name is told at once */
+    if (r->opt.save_state && r->opt.files.n == 0)
+        return options_usage_error(COMMAND, "--save-state needs a document (-f FILE)");
+    if (!wants_answer(r) && (r->opt.format != FORMAT_TEXT || r->opt.show_reading))
+        return options_usage_error(COMMAND, "without a question (-p) nothing is printed");
+    /* Before the model: a wrong name is told at once. */
+    sac_status status = r->opt.save_state ? check_place(r->opt.save_state, &err) : SAC_OK;
+    if (status == SAC_OK) status = read_text(r, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
     const int code = setup_load(&r->setup, &r->model);
     if (code != OPTIONS_GO_ON) return code;
-    status = encode_text(r, &err);
+    status = prompt_template(&r->chat_template, r->opt.template_name, r->opt.template_file,
+                             &r->template_text, &err);
+    if (status == SAC_OK) status = encode_text(r, &r->tok, &r->n_tok, &err);
     if (status == SAC_OK) status = plan_context(r, &err);
+    if (status == SAC_OK && r->opt.save_state) status = find_shared(r, &err);
     if (status == SAC_OK) status = answer(r, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
+    if (!wants_answer(r)) return EXIT_OK;
     assert(r->gen.finish != SAC_FINISH_NONE);
     return report(r);
 }

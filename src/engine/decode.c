@@ -22,7 +22,7 @@
 
 struct decode_lane {
     uint64_t side_bytes;
-    float mass_proved;
+    float mass_proved, rest_norm, out_bound;
     bool asked, dense, not_finite;
 };
 
@@ -104,10 +104,12 @@ void decode_plan(sac_engine *e, struct arena *a)
         const size_t scratch = method_hook_bytes(hooks->scratch_bytes, &d->shape, param);
         m->state_bytes = method_hook_bytes(hooks->state_bytes, &d->shape, param);
         m->side_at = side_add(e, &(struct side_user){.seal = hooks->seal,
+                                                     .seal_value = hooks->seal_value,
                                                      .shape = &d->shape,
                                                      .param = param,
                                                      .bytes = method_hook_bytes(hooks->side_bytes,
                                                                                 &d->shape, param)});
+        assert(!m->state_bytes || hooks->sound);
         d->has_see = d->has_see || hooks->see;
         d->evicts = d->evicts || m->spec.method->evicts;
         const uint32_t n_past = hooks->past_rows ? hooks->past_rows(&d->shape, param) : 0;
@@ -138,51 +140,64 @@ void decode_plan(sac_engine *e, struct arena *a)
     d->range_ptr = arena_take(a, n_plan * (g->n_kv_head + 1), sizeof *d->range_ptr);
 }
 
-static uint8_t *seq_state(const sac_engine *e, uint32_t seq_i)
+uint8_t *decode_state(const sac_engine *e, uint32_t seq_i, size_t lane_i)
 {
-    return e->decode.state + seq_i * lane_count(e) * e->decode.lane_bytes;
+    return e->decode.state + (seq_i * lane_count(e) + lane_i) * e->decode.lane_bytes;
 }
 
-/* Kept queries of a sequence. */
-static float *seq_past(const sac_engine *e, uint32_t seq_i)
+float *decode_past(const sac_engine *e, uint32_t seq_i, size_t lane_i)
 {
-    return e->decode.past + seq_i * lane_count(e) * e->decode.n_past * e->decode.past_floats;
+    const struct decode *d = &e->decode;
+    return d->past + (seq_i * lane_count(e) + lane_i) * d->n_past * d->past_floats;
+}
+
+uint32_t decode_past_begin(const sac_engine *e, uint32_t seq_i, uint32_t n_tok)
+{
+    const struct decode *d = &e->decode;
+    if (d->n_past == 0) return n_tok;
+    const uint32_t oldest = n_tok > d->n_past ? n_tok - d->n_past : 0;
+    return oldest > d->past_begin[seq_i] ? oldest : d->past_begin[seq_i];
+}
+
+void decode_set_past_begin(sac_engine *e, uint32_t seq_i, uint32_t begin)
+{
+    if (e->decode.n_past) e->decode.past_begin[seq_i] = begin;
 }
 
 static void forget_state(sac_engine *e, uint32_t seq_i)
 {
-    if (e->decode.lane_bytes) memset(seq_state(e, seq_i), 0, lane_count(e) * e->decode.lane_bytes);
+    if (e->decode.lane_bytes)
+        memset(decode_state(e, seq_i, 0), 0, lane_count(e) * e->decode.lane_bytes);
 }
 
 void decode_reset(sac_engine *e, uint32_t seq_i)
 {
     forget_state(e, seq_i);
-    if (e->decode.n_past) e->decode.past_begin[seq_i] = 0;
+    decode_set_past_begin(e, seq_i, 0);
 }
 
 void decode_fork(sac_engine *e, uint32_t dst, uint32_t src)
 {
     const struct decode *d = &e->decode;
-    if (d->lane_bytes) memcpy(seq_state(e, dst), seq_state(e, src), lane_count(e) * d->lane_bytes);
+    if (d->lane_bytes)
+        memcpy(decode_state(e, dst, 0), decode_state(e, src, 0), lane_count(e) * d->lane_bytes);
     if (d->n_past == 0) return;
     d->past_begin[dst] = d->past_begin[src];
-    memcpy(seq_past(e, dst), seq_past(e, src),
+    memcpy(decode_past(e, dst, 0), decode_past(e, src, 0),
            lane_count(e) * d->n_past * d->past_floats * sizeof *d->past);
 }
 
 /* Rows behind the cut have overwritten the oldest ones. */
-static void cut_past(struct decode *d, const struct seq *s, uint32_t seq_i, uint32_t n_tok)
+static void cut_past(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
 {
-    if (d->n_past == 0) return;
-    uint32_t *begin = &d->past_begin[seq_i];
-    if (s->n_done > d->n_past && *begin < s->n_done - d->n_past) *begin = s->n_done - d->n_past;
-    if (*begin > n_tok) *begin = n_tok;
+    const uint32_t begin = decode_past_begin(e, seq_i, e->seqs[seq_i].n_done);
+    decode_set_past_begin(e, seq_i, begin < n_tok ? begin : n_tok);
 }
 
 void decode_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
 {
-    struct decode *d = &e->decode;
-    cut_past(d, &e->seqs[seq_i], seq_i, n_tok);
+    const struct decode *d = &e->decode;
+    cut_past(e, seq_i, n_tok);
     const struct decode_method *m = &d->method[e->seqs[seq_i].decode_i];
     const struct method_decode *hooks = m->spec.method->decode;
     if (m->state_bytes == 0) return;
@@ -191,7 +206,7 @@ void decode_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
         return;
     }
     for (size_t i = 0; i < lane_count(e); i++)
-        hooks->cut(seq_state(e, seq_i) + i * d->lane_bytes, &d->shape, m->spec.param, n_tok);
+        hooks->cut(decode_state(e, seq_i, i), &d->shape, m->spec.param, n_tok);
 }
 
 sac_status sac_seq_use_decode(sac_engine *e, sac_seq id, uint32_t decode_i, sac_error *err)
@@ -230,12 +245,10 @@ static struct method_past lane_past(const sac_engine *e, uint32_t seq_i, size_t 
                                     uint32_t end)
 {
     const struct decode *d = &e->decode;
-    if (d->n_past == 0) return (struct method_past){.end = end, .begin = end};
-    const uint32_t oldest = end > d->n_past ? end - d->n_past : 0;
     return (struct method_past){
-        .q = seq_past(e, seq_i) + lane_i * d->n_past * d->past_floats,
+        .q = d->n_past ? decode_past(e, seq_i, lane_i) : NULL,
         .n_slot = d->n_past,
-        .begin = oldest > d->past_begin[seq_i] ? oldest : d->past_begin[seq_i],
+        .begin = decode_past_begin(e, seq_i, end),
         .end = end,
     };
 }
@@ -252,8 +265,7 @@ static struct method_lane make_lane(const struct select_call *c, uint32_t run_i,
     const struct decode_method *m = &d->method[e->seqs[seq_i].decode_i];
     const uint32_t last = (end - 1) / PAGE_TOK - run->pos0 / PAGE_TOK;
     const size_t lane_i = (size_t)c->layer * g->n_kv_head + kv_head;
-    uint8_t *layer_state =
-        d->state + ((size_t)seq_i * lane_count(e) + lane_i - kv_head) * d->lane_bytes;
+    uint8_t *layer_state = decode_state(e, seq_i, lane_i - kv_head);
     return (struct method_lane){
         .shape = &d->shape,
         .param = m->spec.param,
@@ -338,6 +350,7 @@ static void ask(const sac_engine *e, const struct method_lane *lane, uint32_t it
     answer->not_finite = pick.not_finite;
     answer->side_bytes = pick.side_bytes;
     answer->mass_proved = pick.mass_proved;
+    answer->rest_norm = pick.rest_norm;
 }
 
 /* The run's last rows become past. */
@@ -543,4 +556,42 @@ void decode_add_rest(sac_engine *e, uint32_t window)
                          d->rest_log[(size_t)i * group + g], (uint32_t)width);
         }
     }
+}
+
+/* Output = p seen + (1 - p) rest, so it is (1 - p) |rest - seen| away from what was seen. */
+void decode_certify(sac_engine *e, uint32_t window)
+{
+    struct decode *d = &e->decode;
+    const uint32_t group = d->shape.group, n_kv_head = e->pool.geom.n_kv_head;
+    const size_t width = e->pool.geom.head_dim;
+    if (d->is_dense || window > 0) return;
+    for (uint32_t i = 0; i < e->batch.n_decode * n_kv_head; i++) {
+        struct decode_lane *lane = &d->lane[i];
+        const uint32_t row = e->batch.run[i / n_kv_head].row0;
+        double off = 0, all = 0;
+        lane->out_bound = 0;
+        if (!(lane->mass_proved > 0)) continue;
+        for (uint32_t g = 0; g < group; g++) {
+            const float *out =
+                e->scratch.attn +
+                ((size_t)row * n_kv_head * group + i % n_kv_head * group + g) * width;
+            double norm = 0;
+            for (size_t c = 0; c < width; c++) norm += (double)out[c] * (double)out[c];
+            const double part =
+                (1 - (double)lane->mass_proved) * ((double)lane->rest_norm + sqrt(norm));
+            off += part * part;
+            all += norm;
+        }
+        lane->out_bound = (float)(off > 0 ? sqrt(off / all) : 0);
+        e->stats.out_bound += (double)lane->out_bound;
+        if ((double)lane->out_bound > e->stats.out_bound_max)
+            e->stats.out_bound_max = (double)lane->out_bound;
+    }
+}
+
+struct decode_proof decode_proof(const sac_engine *e, uint32_t run_i, uint32_t kv_head)
+{
+    if (e->decode.is_dense) return (struct decode_proof){0};
+    const struct decode_lane *lane = &e->decode.lane[run_i * e->pool.geom.n_kv_head + kv_head];
+    return (struct decode_proof){lane->mass_proved, lane->out_bound};
 }

@@ -56,11 +56,31 @@ void decode_reset(sac_engine *e, uint32_t seq_i);
 void decode_fork(sac_engine *e, uint32_t dst, uint32_t src);
 void decode_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok);
 
+/* A lane of a sequence (layer * n_kv_head + KV head): its state, the ring of its kept queries. */
+uint8_t *decode_state(const sac_engine *e, uint32_t seq_i, size_t lane_i);
+float *decode_past(const sac_engine *e, uint32_t seq_i, size_t lane_i);
+/* Of a sequence of n_tok tokens, the first row whose queries are kept. */
+uint32_t decode_past_begin(const sac_engine *e, uint32_t seq_i, uint32_t n_tok);
+/* Rows before it are not. */
+void decode_set_past_begin(sac_engine *e, uint32_t seq_i, uint32_t begin);
+
 /* Shows this layer's rows to the methods and sets what decode rows read; between seal and
  * attention. */
 void decode_select(sac_engine *e, uint32_t layer, uint32_t window);
 /* Adds the entries for what was not read to the rows that attention has written. */
 void decode_add_rest(sac_engine *e, uint32_t window);
+
+/* What is proved of what this layer's decode rows have read: how far at most their outputs are from
+ * dense attention's, by the mass and the length of what was left out; between attention and the
+ * next layer. */
+void decode_certify(sac_engine *e, uint32_t window);
+
+/* Of a decode row and KV head of this layer. */
+struct decode_proof {
+    float mass;      /* share of the softmax mass that was read for certain; 0: nothing is known */
+    float out_bound; /* |output - dense output| / |output|, all heads of the group, at most */
+};
+struct decode_proof decode_proof(const sac_engine *e, uint32_t run_i, uint32_t kv_head);
 
 /* Softmax over more: out [d], the mean of values under weights whose sum has the log `lse`, becomes
  * that with one more entry. */

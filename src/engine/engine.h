@@ -88,7 +88,6 @@ const sac_model *engine_model(const sac_engine *e);
 
 /* The sequence, or NULL with a message. */
 struct seq *engine_seq(const sac_engine *e, sac_seq id, sac_error *err);
-/* [its length and what is pending] the tokens of a sequence that is there. */
-const int32_t *engine_seq_tokens(const sac_engine *e, sac_seq id);
-
+/* Every token is in the vocabulary. */
+sac_status engine_check_tokens(const sac_engine *e, const int32_t *tok, size_t n, sac_error *err);
 #endif

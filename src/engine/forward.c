@@ -274,6 +274,7 @@ static void attend(sac_engine *e, uint32_t layer)
                                               .scratch = e->scratch.attn_ops,
                                               .scratch_bytes = e->scratch.attn_bytes});
     decode_add_rest(e, window);
+    decode_certify(e, window);
     const uint64_t attend_us = clock_us() - start;
     e->stats.attn_us += attend_us;
     if (e->record.fn)

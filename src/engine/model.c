@@ -8,6 +8,8 @@
 
 #include <string.h>
 #include <time.h>
+#define XXH_STATIC_LINKING_ONLY /* a hash that needs no allocation */
+#include <xxhash.h>
 
 const char *sac_version(void)
 {
@@ -60,6 +62,53 @@ static uint64_t count_params(const struct gguf *g)
     return n;
 }
 
+/* What the config says (the caller's overrides included) and names, shapes and samples of all
+ * tensors: another training of the same model differs in every one. */
+static uint64_t find_fingerprint(const sac_model *m)
+{
+    enum { SAMPLE = 512 };
+    const struct config *c = &m->config;
+    const struct rope_config *r = &c->rope;
+    const double number[] = {
+        c->n_layer,
+        c->n_embd,
+        c->n_ff,
+        c->n_head,
+        c->n_kv_head,
+        c->head_dim,
+        c->n_vocab,
+        c->window,
+        c->swa_pattern,
+        (double)c->norm_eps,
+        (double)c->attn_scale,
+        (double)c->attn_softcap,
+        (double)c->embed_scale,
+        (double)c->rope_base_local,
+        r->kind,
+        r->n_rot,
+        r->orig_ctx,
+        (double)r->base,
+        (double)r->factor,
+        (double)r->attn_factor,
+        (double)r->beta_fast,
+        (double)r->beta_slow,
+    };
+    XXH3_state_t hash;
+    XXH3_64bits_reset(&hash);
+    XXH3_64bits_update(&hash, c->arch->name, strlen(c->arch->name));
+    XXH3_64bits_update(&hash, number, sizeof number);
+    for (size_t i = 0; i < gguf_n_tensor(m->gguf); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
+        const size_t n = t->bytes < SAMPLE ? t->bytes : SAMPLE;
+        XXH3_64bits_update(&hash, t->name, strlen(t->name) + 1);
+        XXH3_64bits_update(&hash, &t->type, sizeof t->type);
+        XXH3_64bits_update(&hash, t->ne, sizeof t->ne);
+        XXH3_64bits_update(&hash, t->data, n);
+        XXH3_64bits_update(&hash, t->data + (t->bytes - n) / 2, n);
+    }
+    return XXH3_64bits_digest(&hash);
+}
+
 static sac_status load_texts(sac_model *m, sac_error *err)
 {
     TRY(copy_str(&m->name, m->gguf, "general.name", gguf_path(m->gguf), err));
@@ -84,6 +133,7 @@ static sac_status load(sac_model *m, const char *path, const sac_model_params *p
                          tokenizer_n_vocab(m->tokenizer), m->config.n_vocab);
     TRY(load_texts(m, err));
     m->n_params = count_params(m->gguf);
+    m->fingerprint = find_fingerprint(m);
     return weights_load(&m->weights, m->gguf, &m->config, pool, params, err);
 }
 

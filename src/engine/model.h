@@ -13,6 +13,7 @@ struct sac_model {
     char *name, *file_type;      /* owned texts for sac_model_info */
     char *chat_template;         /* owned, NULL if the file has none */
     uint64_t n_params;
+    uint64_t fingerprint; /* equal for models that give a token the same keys and values */
 };
 
 #endif

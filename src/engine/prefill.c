@@ -71,6 +71,7 @@ static size_t plan_methods(sac_engine *e)
                                                      .param = param,
                                                      .bytes = method_hook_bytes(hooks->side_bytes,
                                                                                 &f->shape, param)});
+        assert(!m->state_bytes || hooks->sound);
         f->state_stride = max_size(f->state_stride, m->state_bytes);
         f->worker_bytes =
             max_size(f->worker_bytes, method_hook_bytes(hooks->scratch_bytes, &f->shape, param));
@@ -113,7 +114,7 @@ void prefill_plan(sac_engine *e, struct arena *a)
     f->n_skip = arena_take(a, workers_count(e->workers), sizeof *f->n_skip);
 }
 
-static uint8_t *lane_state(const sac_engine *e, uint32_t seq_i, uint32_t kv_head)
+uint8_t *prefill_state(const sac_engine *e, uint32_t seq_i, uint32_t kv_head)
 {
     const struct prefill *f = &e->prefill;
     return f->state + ((size_t)seq_i * e->pool.geom.n_kv_head + kv_head) * f->state_stride;
@@ -122,13 +123,13 @@ static uint8_t *lane_state(const sac_engine *e, uint32_t seq_i, uint32_t kv_head
 void prefill_reset(sac_engine *e, uint32_t seq_i)
 {
     const size_t bytes = e->pool.geom.n_kv_head * e->prefill.state_stride;
-    if (bytes) memset(lane_state(e, seq_i, 0), 0, bytes);
+    if (bytes) memset(prefill_state(e, seq_i, 0), 0, bytes);
 }
 
 void prefill_fork(sac_engine *e, uint32_t dst, uint32_t src)
 {
     const size_t bytes = e->pool.geom.n_kv_head * e->prefill.state_stride;
-    if (bytes) memcpy(lane_state(e, dst, 0), lane_state(e, src, 0), bytes);
+    if (bytes) memcpy(prefill_state(e, dst, 0), prefill_state(e, src, 0), bytes);
 }
 
 void prefill_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
@@ -141,7 +142,7 @@ void prefill_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
         return;
     }
     for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++)
-        m->spec.method->prefill->cut(lane_state(e, seq_i, h), &f->shape, m->spec.param, n_tok);
+        m->spec.method->prefill->cut(prefill_state(e, seq_i, h), &f->shape, m->spec.param, n_tok);
 }
 
 sac_status sac_seq_use_prefill(sac_engine *e, sac_seq id, uint32_t prefill_i, sac_error *err)
@@ -209,8 +210,8 @@ static struct method_lane make_lane(const struct plan_call *c, uint32_t kv_head,
                          : run->own + ((size_t)(last - 1) * g->n_kv_head + kv_head) * g->tail_bytes,
         .side = side_base(&e->side, m->side_at),
         .side_stride = e->side.stride,
-        .state = lane_state(e, seq_i, kv_head),
-        .layer_state = lane_state(e, seq_i, 0),
+        .state = prefill_state(e, seq_i, kv_head),
+        .layer_state = prefill_state(e, seq_i, 0),
         .state_stride = f->state_stride,
         .scratch = f->worker + worker_i * f->worker_bytes,
     };

@@ -51,6 +51,9 @@ void prefill_reset(sac_engine *e, uint32_t seq_i);
 void prefill_fork(sac_engine *e, uint32_t dst, uint32_t src);
 void prefill_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok);
 
+/* State of a KV head of a sequence. */
+uint8_t *prefill_state(const sac_engine *e, uint32_t seq_i, uint32_t kv_head);
+
 /* Rows of a prompt chunk that begins at `pos` of a sequence and has n pending ones: for methods
  * that plan, chunks end at fixed positions. 0: as many as fit. */
 uint32_t prefill_chunk(const sac_engine *e, const struct seq *s, uint32_t n);

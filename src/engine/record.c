@@ -23,6 +23,7 @@
 
 struct record_job {
     const struct attn_run *run;
+    uint32_t run_i;                    /* of the batch */
     uint32_t row, n_row, pos, kv_head; /* row: of the batch; pos: of the first */
     uint32_t n_page, n_page_read;
     uint64_t k_bytes, v_bytes;
@@ -358,6 +359,9 @@ static void flush(struct shadow *s, uint32_t n_job, uint64_t bytes)
         const struct record_job *j = &e->record.job[i];
         const bool decode = j->run->mode == LINEAR_NARROW;
         const double share = (double)(j->k_bytes + j->v_bytes) / (double)bytes;
+        const struct decode_proof proof = decode && what->window == 0
+                                              ? decode_proof(e, j->run_i, j->kv_head)
+                                              : (struct decode_proof){0};
         e->record.fn(e->record.user,
                      &(sac_read_record){
                          .seq = e->batch.seq_i[j->row],
@@ -371,6 +375,8 @@ static void flush(struct shadow *s, uint32_t n_job, uint64_t bytes)
                          .page = j->page,
                          .page_mass = j->page_mass,
                          .mass = j->mass,
+                         .mass_proved = proof.mass,
+                         .out_bound = proof.out_bound,
                          .out_err = j->out_err,
                          .k_bytes = j->k_bytes,
                          .v_bytes = j->v_bytes,
@@ -401,6 +407,7 @@ void record_run(sac_engine *e, const struct record_layer *what)
             for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++) {
                 struct record_job *j = &r->job[n++];
                 j->run = run;
+                j->run_i = i;
                 j->row = run->row0 + done;
                 j->n_row = n_row;
                 j->pos = pos;

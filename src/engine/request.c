@@ -182,7 +182,7 @@ static sac_status create_sampler(struct request *r, const struct request_list *l
     mem_free(both);
     if (status != SAC_OK) return status;
     /* Penalties look back over the whole sequence, whoever computed it. */
-    const int32_t *before = r->n_cached ? engine_seq_tokens(list->engine, r->seq) : NULL;
+    const int32_t *before = r->n_cached ? sac_seq_tokens(list->engine, r->seq) : NULL;
     for (uint32_t i = 0; i < r->n_cached; i++) sac_sampler_accept(r->sampler, before[i]);
     for (size_t i = 0; i < want->n_prompt; i++) sac_sampler_accept(r->sampler, want->prompt[i]);
     return SAC_OK;

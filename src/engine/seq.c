@@ -86,14 +86,13 @@ uint32_t sac_seq_length(const sac_engine *e, sac_seq id, uint32_t *out_pending)
     return s ? s->n_done : 0;
 }
 
-const int32_t *engine_seq_tokens(const sac_engine *e, sac_seq id)
+const int32_t *sac_seq_tokens(const sac_engine *e, sac_seq id)
 {
     const struct seq *s = engine_seq(e, id, NULL);
-    assert(s);
-    return s->tok;
+    return s ? s->tok : NULL;
 }
 
-static sac_status check_tokens(const sac_engine *e, const int32_t *tok, size_t n, sac_error *err)
+sac_status engine_check_tokens(const sac_engine *e, const int32_t *tok, size_t n, sac_error *err)
 {
     for (size_t i = 0; i < n; i++)
         if (tok[i] < 0 || (uint32_t)tok[i] >= e->model->config.n_vocab)
@@ -111,7 +110,7 @@ sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t 
         return error_set(err, SAC_ERR_CONTEXT,
                          "%zu tokens do not fit: the sequence holds %u and the context is %u", n,
                          s->n_all, e->params.n_ctx);
-    TRY(check_tokens(e, tok, n, err));
+    TRY(engine_check_tokens(e, tok, n, err));
     if (n == 0) return SAC_OK;
     if (s->n_done == s->n_all) s->ticket = e->next_ticket++;
     memcpy(s->tok + s->n_all, tok, n * sizeof *tok);

@@ -12,6 +12,7 @@ void side_begin(sac_engine *e)
 {
     e->side.n_item = 0;
     e->side.stride = 0;
+    e->side.has_seal_value = false;
 }
 
 size_t side_add(sac_engine *e, const struct side_user *user)
@@ -23,6 +24,7 @@ size_t side_add(sac_engine *e, const struct side_user *user)
     s->item[s->n_item].user = *user;
     s->item[s->n_item++].at = at;
     s->stride += user->bytes;
+    s->has_seal_value = s->has_seal_value || user->seal_value;
     return at;
 }
 
@@ -33,7 +35,7 @@ void side_plan(sac_engine *e, struct arena *a)
     const size_t before = a->used, n_worker = s->stride ? workers_count(e->workers) : 0;
     s->data = arena_take(a, e->pool.n_page, s->stride);
     e->stats.side_bytes += a->used - before;
-    s->keys = arena_take(a, n_worker * PAGE_TOK * g->head_dim, sizeof *s->keys);
+    s->page = arena_take(a, n_worker * 2 * PAGE_TOK * g->head_dim, sizeof *s->page);
 }
 
 struct seal_call {
@@ -46,12 +48,15 @@ static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
     const struct seal_call *c = arg;
     const struct side *s = &c->e->side;
     const struct pool *p = &c->e->pool;
-    float *k = s->keys + (size_t)worker_i * PAGE_TOK * p->geom.head_dim;
+    const size_t n = (size_t)PAGE_TOK * p->geom.head_dim;
+    float *k = s->page + worker_i * 2 * n, *v = s->has_seal_value ? k + n : NULL;
     const size_t id = (size_t)(c->sealed[i] - p->pages) / p->geom.bytes;
-    page_read(k, NULL, &p->geom, c->sealed[i], PAGE_SEALED, PAGE_TOK);
+    page_read(k, v, &p->geom, c->sealed[i], PAGE_SEALED, PAGE_TOK);
     for (uint32_t j = 0; j < s->n_item; j++) {
         const struct side_user *user = &s->item[j].user;
-        user->seal(s->data + id * s->stride + s->item[j].at, user->shape, user->param, k);
+        uint8_t *side = s->data + id * s->stride + s->item[j].at;
+        user->seal(side, user->shape, user->param, k);
+        if (user->seal_value) user->seal_value(side, user->shape, user->param, v);
     }
 }
 

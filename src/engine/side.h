@@ -1,5 +1,6 @@
-/* side.h: side data of pages: what methods note about a page's keys when it is sealed, to choose by
- * it later. Methods of both kinds share one array, so a page is read once for all of them.
+/* side.h: side data of pages: what methods note about a page's keys and values when it is sealed or
+ * loaded, to choose by it later. Methods of both kinds share one array, so a page is read once for
+ * all of them.
  *
  * Memory is part of plan_memory: side_begin, then side_add for each method that keeps something,
  * then side_plan. Data belongs to a page and lives as long as it. */
@@ -11,7 +12,9 @@
 
 struct side_user {
     void (*seal)(uint8_t *side, const struct method_shape *s, const double *param, const float *k);
-    const struct method_shape *shape; /* borrowed, as `param` */
+    void (*seal_value)(uint8_t *side, const struct method_shape *s, const double *param,
+                       const float *v); /* or NULL */
+    const struct method_shape *shape;   /* borrowed, as `param` */
     const double *param;
     size_t bytes; /* of a page */
 };
@@ -24,7 +27,8 @@ struct side {
     uint32_t n_item;
     size_t stride; /* bytes of a page */
     uint8_t *data; /* [n_page][stride] */
-    float *keys;   /* [n_worker][PAGE_TOK, head_dim] of the page that a worker seals */
+    float *page;   /* [n_worker][keys, values][PAGE_TOK, head_dim] that a worker seals */
+    bool has_seal_value;
 };
 
 void side_begin(sac_engine *e);
@@ -32,7 +36,7 @@ void side_begin(sac_engine *e);
 size_t side_add(sac_engine *e, const struct side_user *user);
 void side_plan(sac_engine *e, struct arena *a);
 
-/* Side data of the n pages that this layer has just sealed. */
+/* Side data of n pages that were sealed or loaded. */
 void side_seal(sac_engine *e, uint8_t *const *sealed, uint32_t n);
 /* A method's data of page 0, that of page i being `stride` * i behind it; NULL: there is none. */
 const uint8_t *side_base(const struct side *s, size_t at);

@@ -20,10 +20,12 @@
 
 #define SLACK_TOK 128u /* pages that a fork does not share, rounded up */
 #define N_TOP     5u
+#define ROUNDING  0.01 /* of an output's error: kernels round, which no proof is about */
 
 struct totals {
     struct fidelity_attention sum;
     uint64_t n, bytes, bytes_reference;
+    uint64_t n_proof, n_broken;
 };
 
 struct work {
@@ -111,6 +113,17 @@ static double output_distance(const struct work *w, const sac_read_record *r, co
     return norm > 0 ? sqrt(off / norm) : off > 0 ? INFINITY : 0;
 }
 
+/* The record's error is relative to the reference, the bound to the output. */
+static void count_proof(struct totals *t, const sac_read_record *r)
+{
+    const double err = (double)r->out_err;
+    t->n_proof++;
+    t->n_broken += (double)r->mass < (double)r->mass_proved - 1e-6 ||
+                   err / (1 + err) > (double)r->out_bound + ROUNDING;
+    t->sum.mass_proved += (double)r->mass_proved;
+    t->sum.out_bound += (double)r->out_bound;
+}
+
 static void on_record(void *user, const sac_read_record *r)
 {
     struct work *w = user;
@@ -134,6 +147,8 @@ static void on_record(void *user, const sac_read_record *r)
     t->sum.drift += output_distance(w, r, out);
     t->bytes += r->k_bytes + r->v_bytes + r->side_bytes;
     t->bytes_reference += w->bytes[place];
+    t->sum.page_share += (double)r->n_page_read / r->n_page;
+    if (r->mass_proved > 0) count_proof(t, r);
     if (w->p->recording) reading_put(w->p->recording, r);
 }
 
@@ -162,13 +177,16 @@ static double quantile(const double *x, uint32_t n, double share)
 
 static struct fidelity_attention attention_means(const struct totals *t)
 {
-    const double n = (double)t->n;
+    const double n = (double)t->n, n_proof = t->n_proof ? (double)t->n_proof : 1;
     return (struct fidelity_attention){
         .mass = t->sum.mass / n,
         .out_err = t->sum.out_err / n,
         .overlap = t->sum.overlap / n,
         .drift = t->sum.drift / n,
         .byte_ratio = (double)t->bytes / (double)t->bytes_reference,
+        .page_share = t->sum.page_share / n,
+        .mass_proved = t->sum.mass_proved / n_proof,
+        .out_bound = t->sum.out_bound / n_proof,
     };
 }
 
@@ -181,6 +199,11 @@ static void add_totals(struct totals *to, const struct totals *from)
     to->sum.drift += from->sum.drift;
     to->bytes += from->bytes;
     to->bytes_reference += from->bytes_reference;
+    to->sum.page_share += from->sum.page_share;
+    to->sum.mass_proved += from->sum.mass_proved;
+    to->sum.out_bound += from->sum.out_bound;
+    to->n_proof += from->n_proof;
+    to->n_broken += from->n_broken;
 }
 
 static sac_status sum_up(struct work *w, struct fidelity_row *out, sac_error *err)
@@ -195,6 +218,8 @@ static sac_status sum_up(struct work *w, struct fidelity_row *out, sac_error *er
         add_totals(&all, &w->totals[l]);
     }
     out->all = attention_means(&all);
+    out->n_proof = all.n_proof;
+    out->n_broken = all.n_broken;
     out->kl_mean = mean(w->kl, n);
     qsort(w->kl, n, sizeof *w->kl, rising);
     out->kl_median = quantile(w->kl, n, 0.5);

@@ -33,6 +33,10 @@ struct fidelity_attention {
     double overlap; /* of the softmax masses with the reference's: sum over pages of the smaller */
     double drift;   /* relative L2 distance of the output from the reference's output */
     double byte_ratio; /* K, V and side data read, over what the reference read */
+    double page_share; /* of the pages of the context, those read in whole or in part */
+    /* Of methods that prove what they read, else 0: the mass that is proved, and the bound of
+     * |output - dense output| / |output| that follows. */
+    double mass_proved, out_bound;
 };
 
 struct fidelity_row {
@@ -44,6 +48,7 @@ struct fidelity_row {
     struct fidelity_attention all;
     struct fidelity_attention *layer; /* [n_layer], owned */
     uint32_t n_layer;
+    uint64_t n_proof, n_broken; /* proofs, and those that the exact masses and outputs contradict */
 };
 
 /* `out` [subjects->n] is zeroed by the caller and freed by fidelity_deinit in any case. */

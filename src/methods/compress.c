@@ -19,6 +19,7 @@ struct compress_state {
     uint32_t phase;
     uint32_t n_known;   /* tokens before it are governed by the mask, later ones live */
     uint32_t n_dropped; /* of them */
+    uint32_t n_vote;    /* tokens that there were when the window voted */
     uint32_t n_window;  /* rows that voted */
     bool not_finite;
 };
@@ -99,6 +100,7 @@ void compress_see(const struct method_lane *l)
     if (s->phase != FRESH) return;
     const uint32_t n = l->pos, budget = spec_budget(l->param[COMPRESS_BUDGET], n);
     s->phase = VOTED;
+    s->n_vote = n;
     s->n_window = 0;
     s->not_finite = false;
     if (budget >= n) return;
@@ -122,12 +124,13 @@ static void gather_votes(const struct compress_votes *v)
     }
 }
 
-/* Sets the mask: the best tokens before the window, and the window. */
+/* Sets the mask: the best tokens before the window, and the window. Rows may have come between vote
+ * and choice, while the context was too short for a method; they live like all later ones. */
 static void choose(const struct parts *p, const struct method_lane *l,
                    const struct compress_policy *policy)
 {
     struct compress_state *s = p->state;
-    const uint32_t n = l->pos, budget = spec_budget(l->param[COMPRESS_BUDGET], n);
+    const uint32_t n = s->n_vote, budget = spec_budget(l->param[COMPRESS_BUDGET], n);
     struct compress_votes v = {
         .lane = l, .n_tok = n - s->n_window, .n_keep = budget - s->n_window, .all = l->scratch};
     if (policy->every_head) gather_votes(&v);
@@ -156,7 +159,7 @@ void compress_select(const struct method_lane *l, struct method_pick *out,
     }
     if (s->phase == VOTED && s->n_window > 0) {
         choose(&p, l, policy);
-        out->side_bytes = observe_read(l, l->pos - s->n_window, l->pos);
+        out->side_bytes = observe_read(l, s->n_vote - s->n_window, s->n_vote);
     }
     s->phase = CHOSEN;
     if (s->n_dropped == 0) {
@@ -174,8 +177,18 @@ void compress_cut(void *state, const struct method_shape *s, const double *param
     struct parts p;
     (void)param;
     cut_state(&p, s, state);
-    if (p.state->n_known > n_tok) {
-        p.state->n_known = n_tok;
-        p.state->phase = FRESH;
-    }
+    if (p.state->n_known > n_tok) p.state->n_known = n_tok;
+    if (p.state->n_vote > n_tok) p.state->phase = FRESH;
+}
+
+bool compress_sound(const struct method_loaded *l)
+{
+    const struct compress_state *x = l->state;
+    uint8_t flag;
+    memcpy(&flag, &x->not_finite, 1);
+    if (flag > 1 || x->n_known > l->n_tok) return false;
+    if (x->phase == FRESH || x->n_window == 0) return true;
+    return x->n_vote <= l->n_tok && x->n_window <= x->n_vote &&
+           x->n_window <= l->param[COMPRESS_WINDOW] &&
+           x->n_window <= spec_budget(l->param[COMPRESS_BUDGET], x->n_vote);
 }

@@ -33,5 +33,6 @@ void compress_see(const struct method_lane *l);
 void compress_select(const struct method_lane *l, struct method_pick *out,
                      const struct compress_policy *policy);
 void compress_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok);
+bool compress_sound(const struct method_loaded *l);
 
 #endif

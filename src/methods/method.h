@@ -8,7 +8,8 @@
  * Contract of the hooks of struct method_decode:
  *  - They allocate nothing, keep no state of their own, and write only what the lane hands them, so
  *    lanes of one step run on any thread in any order with the same results (design D7).
- *  - A lane's `state` is one block without pointers, zeroed for a new sequence, copied by a fork.
+ *  - A lane's `state` is one block without pointers, zeroed for a new sequence, copied by a fork,
+ *    saved to a file and loaded from it.
  *  - For each row of a sequence `see` comes first, then, for decode rows, perhaps `select`: the
  * engine leaves it out where a dense read is asked for. A method must live with that. In a layer
  * `see` has returned for all lanes before any is asked, so `select` may read what `see` has left in
@@ -16,8 +17,9 @@
  *  - What a method learns from a prompt it learns at the first decode row, from the cached keys and
  * from the queries of the last rows (`past`), which the engine keeps for all sequences. So it makes
  * no difference which method a sequence used while its prompt was computed.
- *  - Side data of a page is written once, when the page is sealed, and shared by all its sequences.
- * The same holds for struct method_prefill, but for what is said there. */
+ *  - Side data of a page follows from its keys and values alone. It is written once, when the page
+ * is sealed or loaded, and shared by all its sequences. The same holds for struct method_prefill,
+ * but for what is said there. */
 #ifndef SAC_METHODS_METHOD_H
 #define SAC_METHODS_METHOD_H
 
@@ -87,6 +89,16 @@ struct method_pick {
     bool not_finite;     /* set with `dense` when NaN or infinity forced it */
     uint64_t side_bytes; /* that the choice itself has read */
     float mass_proved; /* share of every head's softmax mass that is read for certain; 0: unknown */
+    float rest_norm;   /* with it: no value that is not read is longer */
+};
+
+/* A lane's state as a file has it. */
+struct method_loaded {
+    const struct method_shape *shape;
+    const double *param;
+    const void *state;
+    uint32_t n_tok;      /* of the sequence */
+    const page_id *page; /* [n_tok / PAGE_TOK] PAGE_NONE: given back; NULL for prefill methods */
 };
 
 struct method_decode {
@@ -94,12 +106,19 @@ struct method_decode {
     size_t (*side_bytes)(const struct method_shape *s, const double *param);    /* NULL: 0 */
     size_t (*scratch_bytes)(const struct method_shape *s, const double *param); /* NULL: 0 */
     uint32_t (*past_rows)(const struct method_shape *s, const double *param);   /* NULL: 0 */
-    /* Side data of a page from its keys [PAGE_TOK, head_dim] as attention will read them. */
+    /* Side data of a page from its keys [PAGE_TOK, head_dim] as attention will read them; behind
+     * that, where there is such a hook, from its values. */
     void (*seal)(uint8_t *side, const struct method_shape *s, const double *param, const float *k);
+    void (*seal_value)(uint8_t *side, const struct method_shape *s, const double *param,
+                       const float *v);
     void (*see)(const struct method_lane *lane); /* or NULL */
     void (*select)(const struct method_lane *lane, struct method_pick *out);
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
     void (*cut)(void *state, const struct method_shape *s, const double *param, uint32_t n_tok);
+    /* Whether a state that comes from a file may be one: what the other hooks use as a count, a
+     * place or a truth value must be in range; numbers that they calculate with may be anything.
+     * There must be one where there is state. */
+    bool (*sound)(const struct method_loaded *l);
 };
 
 struct plan;
@@ -124,6 +143,8 @@ struct method_prefill {
     void (*plan)(const struct method_lane *lane, struct plan *out);
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
     void (*cut)(void *state, const struct method_shape *s, const double *param, uint32_t n_tok);
+    /* As for decode methods. */
+    bool (*sound)(const struct method_loaded *l);
 };
 
 struct method {

@@ -116,7 +116,9 @@ uint32_t observe_tokens(const struct observe *o, const struct method_lane *l, co
         else
             pick_keys(o->k, l, p);
         pick_group_logits(score, PAGE_TOK, l, o->k, n_tok);
-        for (uint32_t left = mask[p]; left; left &= left - 1, n++) {
+        /* Behind the row nothing is marked, whatever the own page's word says. */
+        for (uint32_t left = mask[p] & UINT32_MAX >> (PAGE_TOK - n_tok); left;
+             left &= left - 1, n++) {
             const uint32_t t = (uint32_t)__builtin_ctz(left);
             tok[n] = p * PAGE_TOK + t;
             for (uint32_t g = 0; g < l->shape->group; g++)

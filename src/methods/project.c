@@ -155,3 +155,10 @@ void project_cut(void *state, const struct method_shape *s, uint32_t n_tok)
     project_make(&p, s, state);
     p.state->n_tok = pick_min(p.state->n_tok, n_tok / PAGE_TOK * PAGE_TOK);
 }
+
+bool project_sound(const struct method_loaded *l)
+{
+    const struct project_state *x = l->state;
+    return x->n_axis <= l->shape->geom->head_dim && x->n_axis % 16 == 0 && x->n_tok <= l->n_tok &&
+           x->n_tok % PAGE_TOK == 0;
+}

@@ -38,5 +38,7 @@ void project_turn(float *out, const struct project *p, const struct method_lane 
 
 /* Tokens from n_tok on are gone. */
 void project_cut(void *state, const struct method_shape *s, uint32_t n_tok);
+/* method_decode.sound */
+bool project_sound(const struct method_loaded *l);
 
 #endif

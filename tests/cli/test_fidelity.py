@@ -70,6 +70,19 @@ class Fidelity(unittest.TestCase):
             self.assertAlmostEqual(sum(record["page_mass"]), 1, places=2)
             self.assertEqual(len(record["page"]), record["n_page_read"])
 
+    def test_proofs_hold(self):
+        for kv in ((), ("-ctk", "q8", "-ctv", "q8")):
+            rows = fidelity("--methods", "psa_cert:mass=0.9,psa_cert:mass=0.5,mode=report,by=shadow4,full",
+                            "--sparse-min-ctx", "1", *kv)
+            for row in rows[:2]:
+                self.assertEqual((row["n_proof"], row["n_broken"]), (16 * 30 * 3, 0), row["method"])
+                self.assertTrue(0 < row["mass_proved"] <= row["mass_mean"], row)
+                self.assertGreater(row["out_bound"], 0)
+                self.assertEqual(len({layer["page_share"] for layer in row["per_layer"]}) > 1, True)
+            self.assertGreater(rows[0]["mass_proved"], 0.9)
+            self.assertLess(rows[1]["mass_proved"], rows[0]["mass_proved"])
+            self.assertEqual((rows[2]["n_proof"], rows[2]["out_bound"]), (0, 0))
+
     def test_q8_is_a_small_distance_in_both_forms(self):
         for form in ((), ("--prefill-form",)):
             (row,) = fidelity("-ctk", "q8", "-ctv", "q8", *form)

@@ -6,6 +6,19 @@ import unittest
 from cli import saccade
 
 
+def wrong_values(param):
+    """(key, value, words of the answer): of another type, below the least, above the most."""
+    key = param["key"]
+    if "choices" in param:
+        return [(key, v, f"not one of {param['choices']}") for v in ("no-such-choice", "", "1e3")]
+    low, high = param["min"], param["max"]
+    values = ["x", "", "nan", "inf", "1e999", f"{low - 1:.15g}", f"{2 * high + 1:.15g}"]
+    values += {"int": [f"{low}.5", "5%"], "float": ["5%", "0.5x"],
+               "budget": [f"{low}.5", "0%", "-5%", "101%"]}[param["type"]]
+    limits = f"{low:.15g} to {high:.15g}"
+    return [(key, v, f"{key}={v} must be") for v in values] + [(key, "x", limits)]
+
+
 class Methods(unittest.TestCase):
     def test_text_and_json_agree(self):
         rows = json.loads(saccade("methods", "-o", "json").stdout)
@@ -31,6 +44,22 @@ class Methods(unittest.TestCase):
             self.assertEqual(done.returncode, 2)
             self.assertIn(word, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1)
+
+    def test_every_parameter_of_every_method_has_its_limits(self):
+        for method in json.loads(saccade("methods", "-o", "json").stdout):
+            kind, name = method["kind"], method["name"]
+            wrong = [("no-such-key", "1", "no parameter 'no-such-key'")]
+            for param in method["param"]:
+                wrong += wrong_values(param)
+            for key, value, words in wrong:
+                spec = f"{name}:{key}={value}"
+                done = saccade("run", "-m", "no-such-model", "-p", "x", f"--{kind}", spec)
+                self.assertEqual((done.returncode, done.stdout), (2, ""), spec)
+                self.assertEqual(done.stderr.count("\n"), 1, spec)
+                for word in (f"{kind} method '{name}'", words):
+                    self.assertIn(word, done.stderr, spec)
+
+    def test_shared_dials_need_a_method(self):
         done = saccade("run", "-m", "x", "-p", "x", "--budget", "4")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--decode", done.stderr)

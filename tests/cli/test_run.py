@@ -196,6 +196,90 @@ class Reading(unittest.TestCase):
             self.assertIn(word, done.stderr)
 
 
+class SavedStates(unittest.TestCase):
+    """--save-state and --load-state: a document is read once and asked many times."""
+    TEXT = " ".join(f"Locker {i} holds {word} and belongs to {name}." for i, (word, name) in enumerate(
+        zip(("a kite", "two shoes", "old maps", "a lamp", "blue paint") * 6,
+            ("Ann", "Ben", "Cid", "Dora", "Eve", "Finn") * 5)))
+    ASK = ("-p", "What is in locker 7?", "-n", "12", *GREEDY)
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.text, self.state = (os.path.join(self.folder.name, n) for n in ("a.txt", "a.state"))
+        with open(self.text, "w", encoding="utf-8") as f:
+            f.write(self.TEXT)
+
+    def save(self, *args):
+        done = saccade("run", "-m", model_path(), "-f", self.text, "--save-state", self.state, *args)
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+        self.assertIn(f"tokens to {self.state}", done.stderr)
+        self.assertEqual(os.listdir(self.folder.name).count("a.state.part"), 0)
+
+    def test_answers_are_those_of_one_run(self):
+        for args in ((), ("-ctk", "q8", "-ctv", "q8"),
+                     ("--decode", "snapkv:budget=96", "--sparse-min-ctx", "0"),
+                     ("--decode", "lfps:budget=40", "--sparse-min-ctx", "0")):
+            whole = run_json("-f", self.text, *self.ASK, *args)
+            self.save(*args)
+            loaded = run_json("-f", self.text, "--load-state", self.state, *self.ASK, *args)
+            self.assertEqual(loaded["tokens"], whole["tokens"], args)
+            new, old = loaded["timings"], whole["timings"]
+            self.assertEqual(new["cache_n"] + new["prompt_n"], old["prompt_n"])
+            self.assertGreater(new["cache_n"], old["prompt_n"] - 80)
+            both = run_json("-f", self.text, "--save-state", self.state + "2", *self.ASK, *args)
+            self.assertEqual(both["tokens"], whole["tokens"])
+            other = ("-p", "Who owns the kites?", "-n", "12", *GREEDY, *args)
+            self.assertEqual(run_json("-f", self.text, "--load-state", self.state, *other)["tokens"],
+                             run_json("-f", self.text, *other)["tokens"])
+
+    def test_another_method_may_ask(self):
+        self.save()
+        quest = ("--decode", "quest:budget=64,dense=0", "--sparse-min-ctx", "0", *self.ASK)
+        self.assertEqual(run_json("-f", self.text, "--load-state", self.state, *quest)["tokens"],
+                         run_json("-f", self.text, *quest)["tokens"])
+
+    def test_more_documents_go_on(self):
+        more = os.path.join(self.folder.name, "b.txt")
+        with open(more, "w", encoding="utf-8") as f:
+            f.write("Locker 99 holds a trumpet.")
+        self.save()
+        two = ("-f", self.text, "-f", more, "-p", "What is in locker 99?", "-n", "12", *GREEDY)
+        loaded = run_json("--load-state", self.state, *two)
+        self.assertEqual(loaded["tokens"], run_json(*two)["tokens"])
+        self.assertGreater(loaded["timings"]["cache_n"], loaded["timings"]["prompt_n"])
+
+    def refuse(self, code, *words, args=()):
+        done = saccade("run", "-m", model_path(), *args)
+        self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def test_what_does_not_fit_is_refused(self):
+        self.save()
+        load = ("--load-state", self.state, "-f", self.text, "-p", "x")
+        self.refuse(2, "goes on from", args=("-sys", "Be brief.", *load))
+        self.refuse(2, "keys in f16", args=("-ctk", "q8", "-ctv", "q8", *load))
+        self.refuse(2, "queries of 0 rows", args=("--decode", "snapkv", *load))
+        self.refuse(1, "no-such.state", args=("--load-state", "no-such.state", "-p", "x"))
+        self.refuse(1, "no saved sequence", args=("--load-state", self.text, "-p", "x"))
+        self.refuse(2, "document", args=("--save-state", self.state, "-p", "x"))
+        self.refuse(2, "(-p)", args=("--save-state", self.state, "-f", self.text, "-o", "json"))
+        self.refuse(1, "/no/such", args=("--save-state", "/no/such", "-f", self.text, "-q"))
+        with open(self.state, "r+b") as f:
+            f.seek(3000)
+            f.write(b"damage")
+        self.refuse(1, "damaged", args=load)
+        with open(self.state, "r+b") as f:
+            f.truncate(5000)
+        self.refuse(1, "cut short", args=load)
+        short = os.path.join(self.folder.name, "short.txt")
+        with open(short, "w", encoding="utf-8") as f:
+            f.write("x")
+        self.refuse(2, "not worth", args=("--save-state", self.state, "-f", short, "--raw"))
+
+
 class Refusals(unittest.TestCase):
     def assert_fails(self, args, code, *words, **kwargs):
         done = saccade("run", "-m", model_path(), *args, **kwargs)

@@ -1,10 +1,11 @@
 /* prop_methods.c: what every decode method promises, checked on a real small model (smollm2-135m)
  * for each method in the list, whatever it is: dense when its budget covers the context, the same
- * answer alone, in a crowd, with two threads and after a fork, reads counted, nothing allocated in
- * a step. What a single choice looks like is in tests/unit/test_choose.c. */
+ * answer alone, in a crowd, with two threads, after a fork and when it was saved and loaded, reads
+ * counted, nothing allocated in a step. What a single choice looks like is in
+ * tests/unit/test_choose.c. */
+#include "../unit/method_spec.h"
 #include "../unit/model_open.h"
 #include "base/mem.h"
-#include "methods/method.h"
 #include "saccade.h"
 
 #include <setjmp.h>
@@ -64,21 +65,20 @@ static bool has_param(const struct method *m, const char *key)
 }
 
 /* A setting that reads a part of a context of some hundred tokens, or all of it. */
-static void make_spec(char spec[128], const struct method *m, bool whole)
+static void make_spec(char spec[METHOD_SPEC_BYTES], const struct method *m, bool whole)
 {
-    if (has_param(m, "mass"))
-        snprintf(spec, 128, "%s:mass=%s", m->name, whole ? "1" : "0.5");
-    else if (has_param(m, "budget"))
-        snprintf(spec, 128, "%s:budget=%s", m->name, whole ? "100%" : "96");
-    else if (has_param(m, "bits"))
-        snprintf(spec, 128, "%s:bits=%s", m->name, whole ? "0" : "8,tables=30,local=32");
-    else if (has_param(m, "gate"))
-        snprintf(spec, 128, "%s:gate=%s", m->name, whole ? "0" : "1,sink=4,recent=40");
-    else
-        snprintf(spec, 128, "%s", m->name);
-    if (!whole && has_param(m, "dense")) strcat(spec, ",dense=0");
-    if (!whole && has_param(m, "warm")) strcat(spec, ",warm=snapkv");
-    if (!whole && has_param(m, "prompt")) strcat(spec, ",prompt=age");
+    static const char *const all[][2] = {
+        {"mass", "1"}, {"budget", "100%"}, {"bits", "0"}, {"gate", "0"}};
+    if (!whole) {
+        method_spec_part(spec, m);
+        return;
+    }
+    snprintf(spec, METHOD_SPEC_BYTES, "%s", m->name);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (has_param(m, all[i][0])) {
+            snprintf(spec, METHOD_SPEC_BYTES, "%s:%s=%s", m->name, all[i][0], all[i][1]);
+            return;
+        }
 }
 
 struct setting {
@@ -187,7 +187,7 @@ static void a_budget_for_all_gives_the_dense_bits(void **state)
             answer_alone(&dense, &(struct setting){.spec = "full", .type = types[t]}, lengths[l]);
             EACH_METHOD(m)
             {
-                char spec[128];
+                char spec[METHOD_SPEC_BYTES];
                 make_spec(spec, m, true);
                 answer_alone(&sparse, &(struct setting){.spec = spec, .type = types[t]},
                              lengths[l]);
@@ -203,7 +203,7 @@ static void short_contexts_give_the_dense_bits(void **state)
     answer_alone(&dense, &(struct setting){.spec = "full"}, N_PROMPT);
     EACH_METHOD(m)
     {
-        char spec[128];
+        char spec[METHOD_SPEC_BYTES];
         make_spec(spec, m, false);
         const char *const list[] = {spec};
         sac_engine_params p = sac_engine_params_default();
@@ -231,7 +231,7 @@ static void an_answer_does_not_depend_on_anything_else(void **state)
     for (size_t t = 0; t < 2; t++) {
         EACH_METHOD(m)
         {
-            char spec[128];
+            char spec[METHOD_SPEC_BYTES];
             make_spec(spec, m, false);
             answer_alone(&alone, &(struct setting){.spec = spec, .type = types[t]}, N_PROMPT);
             sac_engine *e = new_engine(&(struct setting){
@@ -268,7 +268,7 @@ static void a_cut_sequence_goes_on(void **state)
     static struct answer a, again;
     EACH_METHOD(m)
     {
-        char spec[128];
+        char spec[METHOD_SPEC_BYTES];
         make_spec(spec, m, false);
         sac_error err;
         sac_engine *e[2];
@@ -288,13 +288,65 @@ static void a_cut_sequence_goes_on(void **state)
     }
 }
 
+/* The rest of an answer, a second prompt and an answer to that. */
+static void finish(sac_engine *e, struct answer *a)
+{
+    go_on(e, a, 2, N_DECODE);
+    append(e, a->seq, prompt + 7, 70, SAC_ROW_PROMPT);
+    run_all(e, a);
+    go_on(e, a, 0, N_DECODE);
+}
+
+/* A saved sequence goes on in another engine, and beside the one that it was saved from, with the
+ * same bits by the same choices. */
+static void a_saved_sequence_goes_on(void **state)
+{
+    (void)state;
+    static struct answer a, other, beside;
+    size_t n_method = 0;
+    EACH_METHOD(m)
+    {
+        char spec[METHOD_SPEC_BYTES];
+        make_spec(spec, m, false);
+        const struct setting setting = {.spec = spec, .type = types[n_method++ % 2], .n_seq = 2};
+        sac_engine *e = new_engine(&setting), *f = new_engine(&setting);
+        sac_error err;
+        uint8_t *bytes;
+        size_t n;
+        start(e, &a, N_PROMPT);
+        go_on(e, &a, 0, 2);
+        must(sac_seq_to_bytes(e, a.seq, &bytes, &n, &err), &err);
+        memcpy(&other, &a, sizeof a);
+        memcpy(&beside, &a, sizeof a);
+        must(sac_seq_from_bytes(f, bytes, n, &other.seq, &err), &err);
+        must(sac_seq_from_bytes(e, bytes, n, &beside.seq, &err), &err);
+        assert_int_equal(sac_seq_length(f, other.seq, NULL), N_PROMPT + 2);
+        const sac_engine_stats e0 = sac_engine_get_stats(e);
+        finish(e, &a);
+        const sac_engine_stats e1 = sac_engine_get_stats(e), f1 = sac_engine_get_stats(f);
+        finish(f, &other);
+        const sac_engine_stats f2 = sac_engine_get_stats(f);
+        finish(e, &beside);
+        same_answer(spec, &a, &other);
+        same_answer(spec, &a, &beside);
+        assert_int_equal(f2.n_tok_read - f1.n_tok_read, e1.n_tok_read - e0.n_tok_read);
+        assert_int_equal(f2.side_bytes_read - f1.side_bytes_read,
+                         e1.side_bytes_read - e0.side_bytes_read);
+        assert_int_equal(f2.n_select_dense - f1.n_select_dense,
+                         e1.n_select_dense - e0.n_select_dense);
+        sac_free(bytes);
+        sac_engine_free(e);
+        sac_engine_free(f);
+    }
+}
+
 static void reads_are_counted_and_fewer(void **state)
 {
     (void)state;
     static struct answer a;
     EACH_METHOD(m)
     {
-        char spec[128];
+        char spec[METHOD_SPEC_BYTES];
         make_spec(spec, m, false);
         sac_engine *e = new_engine(&(struct setting){.spec = spec});
         start(e, &a, N_PROMPT);
@@ -330,7 +382,7 @@ static void evicting_methods_give_pages_back(void **state)
     static struct answer a, fork;
     EACH_METHOD(m)
     {
-        char spec[128];
+        char spec[METHOD_SPEC_BYTES];
         if (!m->evicts) continue;
         make_spec(spec, m, false);
         const char *const specs[] = {spec, "full"};
@@ -411,6 +463,7 @@ int main(void)
         cmocka_unit_test(short_contexts_give_the_dense_bits),
         cmocka_unit_test(an_answer_does_not_depend_on_anything_else),
         cmocka_unit_test(a_cut_sequence_goes_on),
+        cmocka_unit_test(a_saved_sequence_goes_on),
         cmocka_unit_test(reads_are_counted_and_fewer),
         cmocka_unit_test(evicting_methods_give_pages_back),
         cmocka_unit_test(a_method_is_chosen_by_sequence),

@@ -70,7 +70,7 @@ const sac_model *engine_model(const sac_engine *e)
     return &model;
 }
 
-const int32_t *engine_seq_tokens(const sac_engine *e, sac_seq seq)
+const int32_t *sac_seq_tokens(const sac_engine *e, sac_seq seq)
 {
     return fake_of(e)->seqs[seq].tok;
 }

@@ -33,6 +33,8 @@ struct lane_bench {
     struct spec spec;
     struct workers *workers;
     float k[LB_HEADS][LB_TOK][LB_DIM]; /* as attention reads them once their page is sealed */
+    float v[LB_HEADS][LB_TOK][LB_DIM]; /* the same; random */
+    float long_value; /* every 97th value is so many times as long; 0: like the others */
     float q[LB_HEADS][LB_GROUP * LB_DIM];
     float past[LB_HEADS][LB_PAST][LB_GROUP * LB_DIM];
     uint8_t *pool, *tail, *side, *scratch, *state;
@@ -79,16 +81,20 @@ static inline void lb_seal(struct lane_bench *b)
             b->page[h][p] = (p * 7 + 3) % LB_PAGES + h * LB_PAGES;
             uint8_t *sealed = b->pool + b->page[h][p] * b->geom.bytes;
             for (uint32_t i = 0; i < PAGE_TOK * d; i++) {
+                const bool is_long = b->long_value > 0 && (p * PAGE_TOK + i / d) % 97 == 0;
+                const float v = lb_unit(b) * (is_long ? b->long_value : 1);
                 ((uint16_t *)(void *)tail)[i] = f32_to_f16(b->k[h][p * PAGE_TOK + i / d][i % d]);
-                ((uint16_t *)(void *)(tail + b->geom.tail_v))[i] = f32_to_f16(lb_unit(b));
+                ((uint16_t *)(void *)(tail + b->geom.tail_v))[i] = f32_to_f16(v);
             }
             b->ops.seal(
                 b->workers,
                 &(struct op_seal){.geom = &b->geom, .n_page = 1, .tail = &from, .sealed = &sealed});
-            page_read(b->k[h][p * PAGE_TOK], NULL, &b->geom, sealed, PAGE_SEALED, PAGE_TOK);
-            if (b->side_stride)
-                hooks->seal(b->side + b->page[h][p] * b->side_stride, &b->shape, b->spec.param,
-                            b->k[h][p * PAGE_TOK]);
+            page_read(b->k[h][p * PAGE_TOK], b->v[h][p * PAGE_TOK], &b->geom, sealed, PAGE_SEALED,
+                      PAGE_TOK);
+            uint8_t *side = b->side + b->page[h][p] * b->side_stride;
+            if (b->side_stride) hooks->seal(side, &b->shape, b->spec.param, b->k[h][p * PAGE_TOK]);
+            if (hooks->seal_value)
+                hooks->seal_value(side, &b->shape, b->spec.param, b->v[h][p * PAGE_TOK]);
         }
 }
 

@@ -88,6 +88,52 @@ static void snapkv_keeps_what_the_window_votes_for(void **state)
     lb_close(&b);
 }
 
+/* While the context is too short for a method its rows are seen and nothing is asked: what came
+ * between the vote and the first choice is the answer's own, and stays. */
+static void a_late_choice_keeps_what_came_since_the_vote(void **state)
+{
+    (void)state;
+    enum { N = 700, LATE = 770 };
+    lb_open(&b, SAC_KV_F16, "snapkv:budget=200", 6);
+    lb_random_keys(&b, 2);
+    lb_seal(&b);
+    prompt(N, 3);
+    for (uint32_t pos = N; pos < LATE; pos++) {
+        lb_random_query(&b, 3);
+        lb_point(&b, pos, false);
+        for (uint32_t h = 0; h < LB_HEADS; h++) b.spec.method->decode->see(&b.lane[h]);
+        for (uint32_t h = 0; h < LB_HEADS; h++)
+            memcpy(b.past[h][pos % LB_PAST], b.q[h], sizeof b.q[h]);
+    }
+    lb_row(&b, LATE, false);
+    uint32_t n_kept = 0;
+    for (uint32_t t = 0; t < N; t++) n_kept += lb_reads(&b, 0, t);
+    assert_int_equal(n_kept, 200);
+    for (uint32_t t = N; t <= LATE; t++) assert_true(lb_reads(&b, 0, t));
+    lb_close(&b);
+}
+
+/* A cut in the middle of a page leaves marks of tokens that are gone. */
+static void marks_behind_the_row_are_not_read(void **state)
+{
+    (void)state;
+    enum { POS = 700 };
+    static uint32_t mask[LB_PAGES], tok[LB_TOK];
+    struct observe o;
+    lb_open(&b, SAC_KV_F16, "h2o:budget=200", 7);
+    lb_random_keys(&b, 2);
+    lb_seal(&b);
+    lb_random_query(&b, 3);
+    lb_point(&b, POS, false);
+    observe_make(&o, &b.shape, b.scratch);
+    mask[3] = 1u << 5;
+    mask[POS / PAGE_TOK] = UINT32_MAX;
+    const uint32_t n = observe_tokens(&o, &b.lane[0], mask, tok);
+    assert_int_equal(n, 1 + POS % PAGE_TOK + 1);
+    assert_true(tok[0] == 3 * PAGE_TOK + 5 && tok[n - 1] == POS);
+    lb_close(&b);
+}
+
 /* Tokens that the first decode row of a prompt of n rows keeps in a head's pages. */
 static uint32_t kept(const char *spec, uint32_t layer, uint32_t h, uint32_t n)
 {
@@ -367,6 +413,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(observation_is_the_sum_of_softmax_rows),
         cmocka_unit_test(snapkv_keeps_what_the_window_votes_for),
+        cmocka_unit_test(a_late_choice_keeps_what_came_since_the_vote),
+        cmocka_unit_test(marks_behind_the_row_are_not_read),
         cmocka_unit_test(budgets_are_shared_out_to_the_last_token),
         cmocka_unit_test(thresholds_of_the_notes),
         cmocka_unit_test(tables_keep_their_sum),

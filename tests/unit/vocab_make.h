@@ -130,6 +130,30 @@ static inline void vocab_put_text(struct make_out *o, const char *name, const ch
     ++*n_key;
 }
 
+/* The keys of architecture and vocabulary; returns how many. */
+static inline uint64_t vocab_put_keys(struct make_out *o, const struct vocab_make *v)
+{
+    uint64_t n_key = 0;
+    vocab_put_text(o, "general.architecture", "llama", &n_key);
+    vocab_put_text(o, "tokenizer.ggml.model", v->model, &n_key);
+    vocab_put_text(o, "tokenizer.ggml.pre", v->pre, &n_key);
+    vocab_put_array(o, "tokenizer.ggml.tokens", 8, v->n_token);
+    for (size_t i = 0; i < v->n_token; i++) vocab_put_str(o, v->token[i].text);
+    vocab_put_array(o, "tokenizer.ggml.token_type", 5, v->n_token);
+    for (size_t i = 0; i < v->n_token; i++) make_put(o, &v->token[i].kind, 4);
+    vocab_put_array(o, "tokenizer.ggml.scores", 6, v->n_token);
+    for (size_t i = 0; i < v->n_token; i++) make_put(o, &v->token[i].score, 4);
+    vocab_put_array(o, "tokenizer.ggml.merges", 8, v->n_merge);
+    for (size_t i = 0; i < v->n_merge; i++) vocab_put_str(o, v->merge[i]);
+    n_key += 4;
+    vocab_put_id(o, "tokenizer.ggml.bos_token_id", v->bos, &n_key);
+    vocab_put_id(o, "tokenizer.ggml.eos_token_id", v->eos, &n_key);
+    vocab_put_flag(o, "tokenizer.ggml.add_bos_token", v->add_bos, &n_key);
+    vocab_put_flag(o, "tokenizer.ggml.add_eos_token", v->add_eos, &n_key);
+    vocab_put_flag(o, "tokenizer.ggml.add_space_prefix", v->add_space_prefix, &n_key);
+    return n_key;
+}
+
 static inline struct make_out vocab_bytes(const struct vocab_make *v)
 {
     struct make_out o = {0};
@@ -138,24 +162,7 @@ static inline struct make_out vocab_bytes(const struct vocab_make *v)
     make_put_u64(&o, 0);
     const size_t n_key_at = o.n;
     make_put_u64(&o, 0);
-    uint64_t n_key = 0;
-    vocab_put_text(&o, "general.architecture", "llama", &n_key);
-    vocab_put_text(&o, "tokenizer.ggml.model", v->model, &n_key);
-    vocab_put_text(&o, "tokenizer.ggml.pre", v->pre, &n_key);
-    vocab_put_array(&o, "tokenizer.ggml.tokens", 8, v->n_token);
-    for (size_t i = 0; i < v->n_token; i++) vocab_put_str(&o, v->token[i].text);
-    vocab_put_array(&o, "tokenizer.ggml.token_type", 5, v->n_token);
-    for (size_t i = 0; i < v->n_token; i++) make_put(&o, &v->token[i].kind, 4);
-    vocab_put_array(&o, "tokenizer.ggml.scores", 6, v->n_token);
-    for (size_t i = 0; i < v->n_token; i++) make_put(&o, &v->token[i].score, 4);
-    vocab_put_array(&o, "tokenizer.ggml.merges", 8, v->n_merge);
-    for (size_t i = 0; i < v->n_merge; i++) vocab_put_str(&o, v->merge[i]);
-    n_key += 4;
-    vocab_put_id(&o, "tokenizer.ggml.bos_token_id", v->bos, &n_key);
-    vocab_put_id(&o, "tokenizer.ggml.eos_token_id", v->eos, &n_key);
-    vocab_put_flag(&o, "tokenizer.ggml.add_bos_token", v->add_bos, &n_key);
-    vocab_put_flag(&o, "tokenizer.ggml.add_eos_token", v->add_eos, &n_key);
-    vocab_put_flag(&o, "tokenizer.ggml.add_space_prefix", v->add_space_prefix, &n_key);
+    const uint64_t n_key = vocab_put_keys(&o, v);
     memcpy(o.bytes + n_key_at, &n_key, sizeof n_key);
     while (o.n % 32) make_put(&o, "", 1);
     return o;

@@ -68,6 +68,7 @@ static const struct method_decode hooks = {
     .see = compress_see,
     .select = adakv_select,
     .cut = compress_cut,
+    .sound = compress_sound,
 };
 
 const struct method adakv_method = {

@@ -23,7 +23,6 @@ static const sac_method_param params[] = {
 
 struct duo_state {
     uint32_t role;
-    bool not_finite;
 };
 
 static size_t duo_state_bytes(const struct method_shape *s, const double *param)
@@ -95,12 +94,18 @@ static void duo_cut(void *state, const struct method_shape *s, const double *par
     (void)n_tok;
 }
 
+static bool duo_sound(const struct method_loaded *l)
+{
+    return ((const struct duo_state *)l->state)->role <= STREAMING;
+}
+
 static const struct method_decode hooks = {
     .state_bytes = duo_state_bytes,
     .scratch_bytes = duo_scratch_bytes,
     .past_rows = duo_past_rows,
     .select = duo_select,
     .cut = duo_cut,
+    .sound = duo_sound,
 };
 
 const struct method duo_method = {

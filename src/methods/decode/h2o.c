@@ -175,6 +175,14 @@ static void h2o_cut(void *state, const struct method_shape *s, const double *par
     p.state->n_known = pick_min(p.state->n_known, n_tok);
 }
 
+static bool h2o_sound(const struct method_loaded *l)
+{
+    const struct h2o_state *x = l->state;
+    uint8_t flag;
+    memcpy(&flag, &x->learnt, 1);
+    return flag <= 1 && x->n_known <= l->n_tok;
+}
+
 static const struct method_decode hooks = {
     .state_bytes = h2o_state_bytes,
     .scratch_bytes = h2o_scratch_bytes,
@@ -182,6 +190,7 @@ static const struct method_decode hooks = {
     .see = h2o_see,
     .select = h2o_select,
     .cut = h2o_cut,
+    .sound = h2o_sound,
 };
 
 const struct method h2o_method = {

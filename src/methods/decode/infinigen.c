@@ -145,6 +145,7 @@ static const struct method_decode hooks = {
     .past_rows = infinigen_past_rows,
     .select = infinigen_select,
     .cut = infinigen_cut,
+    .sound = project_sound,
 };
 
 const struct method infinigen_method = {

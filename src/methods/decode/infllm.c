@@ -150,12 +150,19 @@ static void infllm_cut(void *state, const struct method_shape *s, const double *
     x->n_block = pick_min(x->n_block, n_tok / (block_pages(param) * PAGE_TOK));
 }
 
+static bool infllm_sound(const struct method_loaded *l)
+{
+    const struct infllm_state *x = l->state;
+    return x->n_block <= l->n_tok / (block_pages(l->param) * PAGE_TOK);
+}
+
 static const struct method_decode hooks = {
     .state_bytes = infllm_state_bytes,
     .scratch_bytes = infllm_scratch_bytes,
     .past_rows = infllm_past_rows,
     .select = infllm_select,
     .cut = infllm_cut,
+    .sound = infllm_sound,
 };
 
 const struct method infllm_method = {

@@ -556,12 +556,19 @@ static void lfps_select(const struct method_lane *l, struct method_pick *out)
     pick_range(out, l, 0, sink);
 }
 
+static bool lfps_sound(const struct method_loaded *l)
+{
+    const struct lfps_state *x = l->state;
+    return x->n_learnt <= l->n_tok && x->n_mean <= l->n_tok && x->n_step < RENEW;
+}
+
 static const struct method_decode hooks = {
     .state_bytes = lfps_state_bytes,
     .scratch_bytes = lfps_scratch_bytes,
     .past_rows = lfps_past_rows,
     .see = lfps_see,
     .select = lfps_select,
+    .sound = lfps_sound,
 };
 
 const struct method lfps_method = {

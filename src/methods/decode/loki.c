@@ -116,6 +116,7 @@ static const struct method_decode hooks = {
     .scratch_bytes = loki_scratch_bytes,
     .select = loki_select,
     .cut = loki_cut,
+    .sound = project_sound,
 };
 
 const struct method loki_method = {

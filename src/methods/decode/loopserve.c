@@ -134,6 +134,12 @@ static void loopserve_cut(void *state, const struct method_shape *s, const doubl
                              .n_chosen = x->n_chosen > n_tok ? 0 : x->n_chosen};
 }
 
+static bool loopserve_sound(const struct method_loaded *l)
+{
+    const struct loop_state *x = l->state;
+    return x->n_seen <= l->n_tok && x->n_out <= x->n_seen && x->n_chosen <= l->n_tok;
+}
+
 static const struct method_decode hooks = {
     .state_bytes = loopserve_state_bytes,
     .scratch_bytes = loopserve_scratch_bytes,
@@ -141,6 +147,7 @@ static const struct method_decode hooks = {
     .see = loopserve_see,
     .select = loopserve_select,
     .cut = loopserve_cut,
+    .sound = loopserve_sound,
 };
 
 const struct method loopserve_decode_method = {

@@ -208,11 +208,18 @@ static void magicpig_cut(void *state, const struct method_shape *s, const double
     x->n_tok = pick_min(x->n_tok, n_tok);
 }
 
+static bool magicpig_sound(const struct method_loaded *l)
+{
+    const struct pig_state *x = l->state;
+    return x->n_tok <= l->n_tok / PAGE_TOK * PAGE_TOK;
+}
+
 static const struct method_decode hooks = {
     .state_bytes = magicpig_state_bytes,
     .scratch_bytes = room_page_bytes,
     .select = magicpig_select,
     .cut = magicpig_cut,
+    .sound = magicpig_sound,
 };
 
 const struct method magicpig_method = {

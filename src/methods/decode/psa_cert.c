@@ -13,8 +13,11 @@
  * row's own page is always read. Pages are visited in order of their bound, one order for a KV
  * head; the heads stop together. mode=report stops by psa's estimate and only tells what is proved.
  *
- * Not here: the certificate of the output, which needs the largest value of each page, and the
- * two-stage form (4 bits first, 8 where they do not suffice). */
+ * The output's certificate: no value that is left out is longer than the longest of its pages,
+ * which is kept with each page; with the mass that bounds how far the output is from dense
+ * attention's (engine/decode.c, decode_certify).
+ *
+ * Not here: the two-stage form (4 bits first, 8 where they do not suffice). */
 #include "methods/box.h"
 #include "methods/pick.h"
 
@@ -33,17 +36,19 @@ static const sac_method_param params[] = {
     {"recent", SAC_PARAM_INT, "2", 0, 128, NULL, "newest full pages that are always read"},
 };
 
-/* Side data of a page: two f16 vectors [d] (box: lowest value and width; sphere: middle; shadow:
- * lowest value and step), f16 [PAGE_TOK] lengths (sphere: one radius), codes [PAGE_TOK, d]. */
+/* Side data of a page: f16 length of its longest value, two f16 vectors [d] (box: lowest value and
+ * width; sphere: middle; shadow: lowest value and step), f16 [PAGE_TOK] lengths (sphere: one
+ * radius), codes [PAGE_TOK, d]. */
 struct side {
-    uint16_t *a, *b, *length;
+    uint16_t *value, *a, *b, *length;
     uint8_t *code; /* 4 bits: channel c in the low half of byte c, c + d / 2 in the high one */
 };
 
 static struct side cut_side(const uint8_t *base, uint32_t d, enum by by)
 {
     struct side s;
-    s.a = (uint16_t *)(uintptr_t)base;
+    s.value = (uint16_t *)(uintptr_t)base;
+    s.a = s.value + 1;
     s.b = s.a + d;
     s.length = by == BY_SPHERE ? s.b : s.b + d;
     s.code = (uint8_t *)(s.length + PAGE_TOK);
@@ -54,12 +59,12 @@ static size_t psa_cert_side_bytes(const struct method_shape *s, const double *pa
 {
     const size_t d = s->geom->head_dim;
     switch ((enum by)param[BY]) {
-    case BY_BOX: return 4 * d;
-    case BY_SPHERE: return 2 * d + 2;
-    case BY_SHADOW4: return 4 * d + PAGE_TOK * (2 + d / 2);
+    case BY_BOX: return 2 + 4 * d;
+    case BY_SPHERE: return 2 + 2 * d + 2;
+    case BY_SHADOW4: return 2 + 4 * d + PAGE_TOK * (2 + d / 2);
     case BY_SHADOW8: break;
     }
-    return 4 * d + PAGE_TOK * (2 + d);
+    return 2 + 4 * d + PAGE_TOK * (2 + d);
 }
 
 static void put_code(const struct side *s, uint32_t t, uint32_t c, uint32_t d, uint32_t code)
@@ -126,11 +131,28 @@ static void psa_cert_seal(uint8_t *side, const struct method_shape *s, const dou
     const enum by by = (enum by)param[BY];
     const struct side parts = cut_side(side, s->geom->head_dim, by);
     if (by == BY_BOX)
-        box_seal(side, s, BOX_BOUND, k);
+        box_seal((uint8_t *)parts.a, s, BOX_BOUND, k);
     else if (by == BY_SPHERE)
         seal_sphere(&parts, s->geom->head_dim, k);
     else
         seal_shadow(&parts, s->geom->head_dim, by, k);
+}
+
+static void psa_cert_seal_value(uint8_t *side, const struct method_shape *s, const double *param,
+                                const float *v)
+{
+    const uint32_t d = s->geom->head_dim;
+    double most = 0, bad = 0;
+    for (uint32_t t = 0; t < PAGE_TOK; t++) {
+        double sum = 0;
+        for (uint32_t c = 0; c < d; c++)
+            sum += (double)v[(size_t)t * d + c] * (double)v[(size_t)t * d + c];
+        most = fmax(most, sum);
+        bad += sum - sum; /* NaN once a value is not finite */
+    }
+    const double length = sqrt(most) * (1 + 1e-6); /* the root and the cast have rounded it */
+    *cut_side(side, d, (enum by)param[BY]).value =
+        box_half(isnan(bad) ? INFINITY : (float)length, true);
 }
 
 /* ---- Bounds ---- */
@@ -387,6 +409,19 @@ static uint32_t visit_in_order(struct proof *p, const struct method_lane *l, uin
     return at;
 }
 
+/* The longest value of the pages that are not read. */
+static float longest_left(const struct method_lane *l, const struct method_pick *out)
+{
+    const uint32_t d = l->shape->geom->head_dim;
+    float most = 0;
+    for (uint32_t i = 0; i < pick_page_count(l); i++) {
+        const uint8_t *side = l->side + l->page[i] * l->side_stride;
+        if (!out->mask[i])
+            most = fmaxf(most, f16_to_f32(*cut_side(side, d, (enum by)l->param[BY]).value));
+    }
+    return most;
+}
+
 static void psa_cert_select(const struct method_lane *l, struct method_pick *out)
 {
     struct proof p;
@@ -407,6 +442,7 @@ static void psa_cert_select(const struct method_lane *l, struct method_pick *out
     const double share = proved(&p, l, at);
     out->mass_proved = (float)share;
     if ((double)out->mass_proved > share) out->mass_proved = nextafterf(out->mass_proved, 0);
+    out->rest_norm = longest_left(l, out);
     out->side_bytes = pick_page_count(l) * psa_cert_side_bytes(l->shape, l->param);
     for (uint32_t i = 0; i < pick_page_count(l); i++)
         out->side_bytes += out->mask[i] ? pick_key_bytes(l) : 0;
@@ -416,6 +452,7 @@ static const struct method_decode hooks = {
     .side_bytes = psa_cert_side_bytes,
     .scratch_bytes = psa_cert_scratch_bytes,
     .seal = psa_cert_seal,
+    .seal_value = psa_cert_seal_value,
     .select = psa_cert_select,
 };
 
@@ -425,13 +462,15 @@ const struct method psa_cert_method = {
     .summary = "pages until the seen share of the attention is proved to be enough",
     .paper =
         "after Zhou et al., Progressive Sparse Attention, arXiv 2503.00392; the bounds are ours",
-    .about = "As psa, with a bound where psa has an estimate: no score of a page that is not read "
-             "can be "
-             "higher than rounded keys and the length of the rounding allow, so the share of the "
-             "attention "
-             "that was seen is at least what is reported. Proofs cost: the rounded keys of all "
-             "tokens are "
-             "read at every step. mode=report keeps psa's choice and only tells what it is worth.",
+    .about =
+        "As psa, with a bound where psa has an estimate: no score of a page that is not read "
+        "can be "
+        "higher than rounded keys and the length of the rounding allow, so the share of the "
+        "attention "
+        "that was seen is at least what is reported. Proofs cost: the rounded keys of all "
+        "tokens are "
+        "read at every step. With the longest value of each page the proof bounds the error of "
+        "the output, too. mode=report keeps psa's choice and only tells what it is worth.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
     .decode = &hooks,

@@ -54,6 +54,7 @@ static const struct method_decode hooks = {
     .see = compress_see,
     .select = pyramidkv_select,
     .cut = compress_cut,
+    .sound = compress_sound,
 };
 
 const struct method pyramidkv_method = {

@@ -134,6 +134,18 @@ static void raas_cut(void *state, const struct method_shape *s, const double *pa
     }
 }
 
+/* Pages that were given back must be known to be gone: all others are looked at. */
+static bool raas_sound(const struct method_loaded *l)
+{
+    const struct raas_state *x = l->state;
+    const uint32_t *stamp = (const uint32_t *)(const void *)(x + 1);
+    if (x->n_page > l->n_tok / PAGE_TOK) return false;
+    for (uint32_t i = 0; i < l->n_tok / PAGE_TOK; i++)
+        if (l->page[i] == PAGE_NONE && (i >= x->n_page || stamp[i] != GONE || x->n_gone == 0))
+            return false;
+    return true;
+}
+
 static const struct method_decode hooks = {
     .state_bytes = raas_state_bytes,
     .side_bytes = raas_side_bytes,
@@ -142,6 +154,7 @@ static const struct method_decode hooks = {
     .see = raas_see,
     .select = raas_select,
     .cut = raas_cut,
+    .sound = raas_sound,
 };
 
 const struct method raas_method = {

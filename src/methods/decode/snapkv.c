@@ -36,6 +36,7 @@ static const struct method_decode hooks = {
     .see = compress_see,
     .select = snapkv_select,
     .cut = compress_cut,
+    .sound = compress_sound,
 };
 
 const struct method snapkv_method = {

@@ -96,10 +96,17 @@ static void tokenselect_select(const struct method_lane *l, struct method_pick *
     memcpy(mask, out->mask, n_page * sizeof *mask);
 }
 
+static bool tokenselect_sound(const struct method_loaded *l)
+{
+    const struct tokenselect_state *x = l->state;
+    return x->pos <= l->n_tok;
+}
+
 static const struct method_decode hooks = {
     .state_bytes = tokenselect_state_bytes,
     .scratch_bytes = room_token_bytes,
     .select = tokenselect_select,
+    .sound = tokenselect_sound,
 };
 
 const struct method tokenselect_method = {

@@ -1,0 +1,539 @@
+/* state.c: a sequence as bytes and back, in a file or in memory.
+ *
+ * Format: struct head; tokens; pages in order of page index, layer, KV head; the tail's tokens; the
+ * queries of the last rows; the methods' state; a checksum of all that. One walk describes it for
+ * measuring, writing and reading, so the three cannot disagree. Side data of pages is not stored:
+ * it follows from their keys and is made anew, so it always fits the keys and the engine's methods.
+ *
+ * Invariants:
+ *  1. The bytes depend on the sequence alone: what other sequences left behind its tokens in tails
+ *     and rings is not written.
+ *  2. Bytes that are read are hostile until the last check has passed: counts are bounded before
+ *     use, the state of methods is looked at by the methods (`sound`), and a sequence that fails is
+ *     removed with its pages. The checksum finds damage, it does not vouch for the sender.
+ *
+ * Not here: samplers and requests, which have no part in what attention reads. */
+#include "base/mem.h"
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#define XXH_STATIC_LINKING_ONLY /* a hash that needs no allocation */
+#include <xxhash.h>
+
+#define MAGIC   "SACSTATE"
+#define VERSION 1u
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
+
+struct head {
+    char magic[8];
+    uint32_t version, page_tok;
+    uint64_t model; /* its fingerprint */
+    uint64_t bytes; /* of all */
+    uint32_t n_layer, n_kv_head, head_dim, group;
+    uint32_t type_k, type_v;
+    uint32_t n_ctx, n_tok;
+    uint32_t n_past;                      /* last rows whose queries follow */
+    uint32_t has_gaps;                    /* a byte before each page tells whether it is there */
+    uint64_t decode_bytes, prefill_bytes; /* of state: of a lane, of a KV head */
+    char decode[SPEC_BYTES], prefill[SPEC_BYTES];
+    uint64_t check; /* of the above */
+};
+
+_Static_assert(sizeof(struct head) == 96 + 2 * SPEC_BYTES, "no padding, which would be written");
+
+enum direction { MEASURE, WRITE, READ };
+
+struct stream {
+    enum direction direction;
+    const char *name;    /* of the file, for messages */
+    FILE *file;          /* NULL: memory */
+    uint8_t *to;         /* [size] */
+    const uint8_t *from; /* [size] */
+    uint64_t size, n;    /* bytes there are; passed so far */
+    XXH3_state_t hash;
+    sac_error *err;
+};
+
+/* What is saved, or becomes of what is loaded. */
+struct image {
+    sac_engine *e;
+    uint32_t seq_i;
+    struct head head;
+    bool keeps_decode, keeps_prefill; /* state of methods goes to, or comes from, the engine */
+};
+
+static sac_status damaged(const struct stream *s, const char *what)
+{
+    return error_set(s->err, SAC_ERR_FORMAT, "%s is damaged: %s", s->name, what);
+}
+
+/* Moves n bytes between p and the stream; p NULL: they are read and let go. */
+static sac_status transfer(struct stream *s, void *p, size_t n)
+{
+    uint8_t spare[4096];
+    s->n += n;
+    if (s->direction == MEASURE) return SAC_OK;
+    if (s->n > s->size) return damaged(s, "its parts are longer than the whole");
+    for (size_t part; n > 0; n -= part) {
+        part = p || n < sizeof spare ? n : sizeof spare;
+        void *at = p ? p : spare;
+        const uint64_t from = s->n - n;
+        if (!s->file && s->direction == WRITE) memcpy(s->to + from, at, part);
+        if (!s->file && s->direction == READ) memcpy(at, s->from + from, part);
+        if (s->file && s->direction == WRITE && fwrite(at, 1, part, s->file) != part)
+            return error_set(s->err, SAC_ERR_IO, "cannot write %s: %s", s->name, strerror(errno));
+        if (s->file && s->direction == READ && fread(at, 1, part, s->file) != part)
+            return error_set(s->err, SAC_ERR_IO, "cannot read %s: %s", s->name,
+                             ferror(s->file) ? strerror(errno) : "it has become shorter");
+        XXH3_64bits_update(&s->hash, at, part);
+    }
+    return SAC_OK;
+}
+
+/* ---- The walk ---- */
+
+static size_t lane_count(const struct image *im)
+{
+    return (size_t)im->head.n_layer * im->head.n_kv_head;
+}
+
+static sac_status reserve(struct stream *s, const struct image *im, uint32_t first, uint32_t n)
+{
+    struct pool *p = &im->e->pool;
+    if (s->direction != READ || n == 0 || pool_reserve(p, im->seq_i, first, n)) return SAC_OK;
+    return error_set(s->err, SAC_ERR_CONTEXT,
+                     "%s: no room for %u tokens: %u of the KV pool's %u pages are free", s->name,
+                     im->head.n_tok, p->n_free, p->n_page);
+}
+
+static sac_status walk_page(struct stream *s, const struct image *im, size_t lane, uint32_t page_i)
+{
+    struct pool *p = &im->e->pool;
+    const uint32_t layer = (uint32_t)(lane / im->head.n_kv_head),
+                   h = (uint32_t)(lane % im->head.n_kv_head);
+    const page_id id = pool_table(p, im->seq_i, layer)[(size_t)h * p->max_page + page_i];
+    uint8_t is_there = id != PAGE_NONE;
+    if (im->head.has_gaps) TRY(transfer(s, &is_there, 1));
+    if (is_there > 1) return damaged(s, "a page is neither there nor not");
+    if (is_there) return transfer(s, pool_page(p, id), p->geom.bytes);
+    if (s->direction == READ) pool_drop(p, im->seq_i, layer, h, page_i);
+    return SAC_OK;
+}
+
+static sac_status walk_pages(struct stream *s, const struct image *im)
+{
+    const uint32_t n_page = im->head.n_tok / PAGE_TOK;
+    /* Together, so that pages of a lane lie behind each other; but one by one where some are given
+     * back at once, so that no more are taken than are kept. */
+    if (!im->head.has_gaps) TRY(reserve(s, im, 0, n_page));
+    for (uint32_t i = 0; i < n_page; i++) {
+        if (im->head.has_gaps) TRY(reserve(s, im, i, 1));
+        for (size_t lane = 0; lane < lane_count(im); lane++) TRY(walk_page(s, im, lane, i));
+    }
+    return SAC_OK;
+}
+
+static sac_status walk_tail(struct stream *s, const struct image *im)
+{
+    const struct page_geom *g = &im->e->pool.geom;
+    const size_t bytes = im->head.n_tok % PAGE_TOK * (size_t)g->head_dim * 2;
+    uint8_t *tail = pool_tail(&im->e->pool, im->seq_i, 0);
+    for (size_t lane = 0; lane < lane_count(im); lane++, tail += g->tail_bytes) {
+        TRY(transfer(s, tail, bytes));
+        TRY(transfer(s, tail + g->tail_v, bytes));
+    }
+    return SAC_OK;
+}
+
+/* By position: rings of different sizes hold the rows at different places. */
+static sac_status walk_past(struct stream *s, const struct image *im)
+{
+    const struct decode *d = &im->e->decode;
+    const struct config *c = &im->e->model->config;
+    const size_t floats = (size_t)im->head.group * im->head.head_dim;
+    for (size_t lane = 0; lane < lane_count(im); lane++) {
+        float *ring = d->n_past ? decode_past(im->e, im->seq_i, lane) : NULL;
+        if (config_layer_is_local(c, (uint32_t)(lane / im->head.n_kv_head))) continue;
+        for (uint32_t pos = im->head.n_tok - im->head.n_past; pos < im->head.n_tok; pos++)
+            TRY(transfer(s, ring ? ring + pos % d->n_past * floats : NULL, floats * sizeof *ring));
+    }
+    return SAC_OK;
+}
+
+static sac_status walk_state(struct stream *s, const struct image *im)
+{
+    const struct head *h = &im->head;
+    for (size_t lane = 0; lane < lane_count(im) && h->decode_bytes; lane++)
+        TRY(transfer(s, im->keeps_decode ? decode_state(im->e, im->seq_i, lane) : NULL,
+                     h->decode_bytes));
+    for (uint32_t head = 0; head < h->n_kv_head && h->prefill_bytes; head++)
+        TRY(transfer(s, im->keeps_prefill ? prefill_state(im->e, im->seq_i, head) : NULL,
+                     h->prefill_bytes));
+    return SAC_OK;
+}
+
+/* All but the head. */
+static sac_status walk(struct stream *s, const struct image *im)
+{
+    TRY(transfer(s, im->e->seqs[im->seq_i].tok, im->head.n_tok * sizeof(int32_t)));
+    TRY(walk_pages(s, im));
+    TRY(walk_tail(s, im));
+    TRY(walk_past(s, im));
+    TRY(walk_state(s, im));
+    const uint64_t sum = XXH3_64bits_digest(&s->hash);
+    uint64_t stored = sum;
+    TRY(transfer(s, &stored, sizeof stored));
+    if (stored != sum) return damaged(s, "its checksum is another one");
+    if (s->direction == READ && s->n != s->size)
+        return damaged(s, "its parts are shorter than the whole");
+    return SAC_OK;
+}
+
+static uint64_t head_check(const struct head *h)
+{
+    return XXH3_64bits(h, offsetof(struct head, check));
+}
+
+/* ---- Saving ---- */
+
+static struct head make_head(const sac_engine *e, uint32_t seq_i)
+{
+    const struct seq *s = &e->seqs[seq_i];
+    const struct page_geom *g = &e->pool.geom;
+    const struct decode_method *decode = &e->decode.method[s->decode_i];
+    const struct prefill_method *prefill = &e->prefill.method[s->prefill_i];
+    struct head h = {
+        .magic = {MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], MAGIC[7]},
+        .version = VERSION,
+        .page_tok = PAGE_TOK,
+        .model = e->model->fingerprint,
+        .n_layer = g->n_layer,
+        .n_kv_head = g->n_kv_head,
+        .head_dim = g->head_dim,
+        .group = e->model->config.n_head / g->n_kv_head,
+        .type_k = g->type_k,
+        .type_v = g->type_v,
+        .n_ctx = e->params.n_ctx,
+        .n_tok = s->n_done,
+        .n_past = s->n_done - decode_past_begin(e, seq_i, s->n_done),
+        .has_gaps = s->has_gaps,
+        .decode_bytes = decode->state_bytes,
+        .prefill_bytes = prefill->state_bytes};
+    memcpy(h.decode, decode->spec.text, sizeof h.decode);
+    memcpy(h.prefill, prefill->spec.text, sizeof h.prefill);
+    return h;
+}
+
+static sac_status measure(struct image *im, sac_engine *e, sac_seq id, sac_error *err)
+{
+    const struct seq *seq = engine_seq(e, id, err);
+    if (!seq) return SAC_ERR_NOT_FOUND;
+    if (seq->n_done != seq->n_all)
+        return error_set(err, SAC_ERR_ARG, "sequence %u has %u pending tokens: step before saving",
+                         id, seq->n_all - seq->n_done);
+    *im = (struct image){
+        .e = e, .seq_i = id, .head = make_head(e, id), .keeps_decode = true, .keeps_prefill = true};
+    struct stream s = {.direction = MEASURE, .n = sizeof im->head, .err = err};
+    XXH3_64bits_reset(&s.hash);
+    TRY(walk(&s, im));
+    im->head.bytes = s.n;
+    im->head.check = head_check(&im->head);
+    return SAC_OK;
+}
+
+static sac_status save(struct stream *s, struct image *im)
+{
+    s->direction = WRITE;
+    s->size = im->head.bytes;
+    XXH3_64bits_reset(&s->hash);
+    TRY(transfer(s, &im->head, sizeof im->head));
+    return walk(s, im);
+}
+
+sac_status sac_seq_to_bytes(sac_engine *e, sac_seq id, uint8_t **out, size_t *out_n, sac_error *err)
+{
+    struct image im;
+    TRY(measure(&im, e, id, err));
+    struct stream s = {.name = "the state", .to = mem_alloc(im.head.bytes), .err = err};
+    if (!s.to)
+        return error_set(err, SAC_ERR_MEMORY, "no memory for a state of %llu bytes",
+                         (unsigned long long)im.head.bytes);
+    const sac_status status = save(&s, &im);
+    if (status != SAC_OK) {
+        mem_free(s.to);
+        return status;
+    }
+    *out = s.to;
+    *out_n = im.head.bytes;
+    return SAC_OK;
+}
+
+/* Writes beside the file and puts the whole in its place. */
+sac_status sac_seq_save(sac_engine *e, sac_seq id, const char *path, sac_error *err)
+{
+    struct image im;
+    char part[4096];
+    TRY(measure(&im, e, id, err));
+    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
+        return error_set(err, SAC_ERR_ARG, "a path of %zu bytes is too long", strlen(path));
+    struct stream s = {.name = path, .file = fopen(part, "wb"), .err = err};
+    if (!s.file) return error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    sac_status status = save(&s, &im);
+    /* Only closing tells of a full disk for certain. */
+    if ((fclose(s.file) != 0 || (status == SAC_OK && rename(part, path) != 0)) && status == SAC_OK)
+        status = error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    if (status != SAC_OK) remove(part);
+    return status;
+}
+
+/* ---- Loading ---- */
+
+static sac_status read_head(struct stream *s, struct head *h)
+{
+    s->direction = READ;
+    XXH3_64bits_reset(&s->hash);
+    if (s->size < sizeof *h)
+        return error_set(s->err, SAC_ERR_FORMAT, "%s has %llu bytes: no saved sequence", s->name,
+                         (unsigned long long)s->size);
+    TRY(transfer(s, h, sizeof *h));
+    if (memcmp(h->magic, MAGIC, sizeof h->magic) != 0)
+        return error_set(s->err, SAC_ERR_FORMAT, "%s is no saved sequence", s->name);
+    if (h->version != VERSION || h->page_tok != PAGE_TOK)
+        return error_set(s->err, SAC_ERR_UNSUPPORTED,
+                         "%s has format version %u with pages of %u tokens, this build reads %u "
+                         "with %u",
+                         s->name, h->version, h->page_tok, VERSION, PAGE_TOK);
+    if (h->check != head_check(h)) return damaged(s, "its head's checksum is another one");
+    if (h->bytes != s->size)
+        return error_set(s->err, SAC_ERR_FORMAT, "%s is %s: it has %llu bytes of %llu", s->name,
+                         s->size < h->bytes ? "cut short" : "too long", (unsigned long long)s->size,
+                         (unsigned long long)h->bytes);
+    const bool has_names = memchr(h->decode, 0, SPEC_BYTES) && memchr(h->prefill, 0, SPEC_BYTES);
+    if (!has_names || h->type_k > SAC_KV_Q8 || h->type_v > SAC_KV_Q8 || h->n_past > h->n_tok ||
+        h->has_gaps > 1)
+        return damaged(s, "its head makes no sense");
+    return SAC_OK;
+}
+
+static sac_status check_engine(const struct stream *s, const struct image *im)
+{
+    static const char *const types[] = {"f16", "bf16", "q8"};
+    const struct head *h = &im->head;
+    const struct page_geom *g = &im->e->pool.geom;
+    if (h->model != im->e->model->fingerprint || h->n_layer != g->n_layer ||
+        h->n_kv_head != g->n_kv_head || h->head_dim != g->head_dim ||
+        h->group != im->e->model->config.n_head / g->n_kv_head)
+        return error_set(s->err, SAC_ERR_ARG,
+                         "%s was saved with another model, or with positions scaled otherwise",
+                         s->name);
+    if (h->type_k != (uint32_t)g->type_k || h->type_v != (uint32_t)g->type_v)
+        return error_set(s->err, SAC_ERR_ARG,
+                         "%s holds keys in %s and values in %s, this engine %s and %s", s->name,
+                         types[h->type_k], types[h->type_v], types[g->type_k], types[g->type_v]);
+    if (h->n_tok > im->e->params.n_ctx)
+        return error_set(s->err, SAC_ERR_CONTEXT, "%s holds %u tokens, the context %u", s->name,
+                         h->n_tok, im->e->params.n_ctx);
+    return SAC_OK;
+}
+
+static uint32_t find_text(const char *const *text, uint32_t n, const char *wanted)
+{
+    uint32_t i = 0;
+    while (i < n && strcmp(text[i], wanted) != 0) i++;
+    return i;
+}
+
+/* State is laid out for a context, so it goes where that is the same. */
+static sac_status check_state(const struct stream *s, const struct image *im, const char *method,
+                              uint64_t saved, uint64_t wanted)
+{
+    if (saved == 0 && wanted == 0) return SAC_OK;
+    if (im->head.n_ctx != im->e->params.n_ctx)
+        return error_set(s->err, SAC_ERR_ARG,
+                         "%s was saved with a context of %u tokens and %s, whose state depends on "
+                         "it: the context is %u here",
+                         s->name, im->head.n_ctx, method, im->e->params.n_ctx);
+    if (saved != wanted)
+        return error_set(s->err, SAC_ERR_ARG,
+                         "%s was saved by another build, or with another -b: the state of %s has "
+                         "%llu bytes, %llu here",
+                         s->name, method, (unsigned long long)saved, (unsigned long long)wanted);
+    return SAC_OK;
+}
+
+/* A method that is not the one of the state begins with what the sequence tells. */
+static sac_status check_start(const struct stream *s, const struct image *im)
+{
+    const struct decode *d = &im->e->decode;
+    const struct method_decode *hooks = d->method[0].spec.method->decode;
+    if (im->head.has_gaps)
+        return error_set(s->err, SAC_ERR_ARG,
+                         "%s was saved with decode method %s, which has dropped tokens: no other "
+                         "can go on with it",
+                         s->name, im->head.decode);
+    const uint32_t wanted =
+        hooks && hooks->past_rows ? hooks->past_rows(&d->shape, d->method[0].spec.param) : 0;
+    if (im->head.n_past < im->head.n_tok && im->head.n_past < wanted)
+        return error_set(s->err, SAC_ERR_ARG,
+                         "%s was saved with decode method %s and holds the queries of %u rows: "
+                         "%s learns from %u, save it with that method",
+                         s->name, im->head.decode, im->head.n_past, d->text[0], wanted);
+    return SAC_OK;
+}
+
+static sac_status choose_methods(const struct stream *s, struct image *im)
+{
+    const sac_engine *e = im->e;
+    struct seq *seq = &e->seqs[im->seq_i];
+    const uint32_t decode_i = find_text(e->decode.text, e->decode.n_method, im->head.decode);
+    const uint32_t prefill_i = find_text(e->prefill.text, e->prefill.n_method, im->head.prefill);
+    im->keeps_decode = decode_i < e->decode.n_method;
+    im->keeps_prefill = prefill_i < e->prefill.n_method;
+    seq->decode_i = im->keeps_decode ? decode_i : 0;
+    seq->prefill_i = im->keeps_prefill ? prefill_i : 0;
+    if (!im->keeps_decode) TRY(check_start(s, im));
+    const struct decode_method *m = &e->decode.method[seq->decode_i];
+    if (im->keeps_decode)
+        TRY(check_state(s, im, im->head.decode, im->head.decode_bytes, m->state_bytes));
+    if (im->keeps_prefill)
+        TRY(check_state(s, im, im->head.prefill, im->head.prefill_bytes,
+                        e->prefill.method[prefill_i].state_bytes));
+    if (im->head.has_gaps && !m->spec.method->evicts) return damaged(s, "it lacks pages");
+    if (im->head.has_gaps && e->params.record)
+        return error_set(s->err, SAC_ERR_ARG,
+                         "%s lacks dropped tokens, which an engine that records reads needs",
+                         s->name);
+    return SAC_OK;
+}
+
+static sac_status check_loaded(const struct stream *s, const struct image *im)
+{
+    sac_engine *e = im->e;
+    const struct head *h = &im->head;
+    const struct seq *seq = &e->seqs[im->seq_i];
+    const struct decode_method *d = &e->decode.method[seq->decode_i];
+    const struct prefill_method *f = &e->prefill.method[seq->prefill_i];
+    if (engine_check_tokens(e, seq->tok, h->n_tok, NULL) != SAC_OK)
+        return damaged(s, "it holds tokens that the model does not have");
+    for (size_t lane = 0; lane < lane_count(im) && im->keeps_decode && d->state_bytes; lane++) {
+        const page_id *page = pool_table(&e->pool, im->seq_i, (uint32_t)(lane / h->n_kv_head)) +
+                              lane % h->n_kv_head * e->pool.max_page;
+        if (!d->spec.method->decode->sound(
+                &(struct method_loaded){.shape = &e->decode.shape,
+                                        .param = d->spec.param,
+                                        .state = decode_state(e, im->seq_i, lane),
+                                        .n_tok = h->n_tok,
+                                        .page = page}))
+            return damaged(s, "what its decode method had learnt makes no sense");
+    }
+    for (uint32_t i = 0; i < h->n_kv_head && im->keeps_prefill && f->state_bytes; i++)
+        if (!f->spec.method->prefill->sound(
+                &(struct method_loaded){.shape = &e->prefill.shape,
+                                        .param = f->spec.param,
+                                        .state = prefill_state(e, im->seq_i, i),
+                                        .n_tok = h->n_tok}))
+            return damaged(s, "what its prefill method had learnt makes no sense");
+    return SAC_OK;
+}
+
+/* Side data of all pages, as many at a time as a step would seal. */
+static void seal_loaded(sac_engine *e, const struct image *im)
+{
+    uint8_t **page = e->batch.seal_to;
+    const uint32_t n_max = e->batch.n_new_page_max * im->head.n_kv_head;
+    uint32_t n = 0;
+    for (size_t lane = 0; lane < lane_count(im); lane++) {
+        const page_id *table = pool_table(&e->pool, im->seq_i, 0) + lane * e->pool.max_page;
+        for (uint32_t i = 0; i < im->head.n_tok / PAGE_TOK; i++) {
+            if (table[i] != PAGE_NONE) page[n++] = pool_page(&e->pool, table[i]);
+            const bool is_last = lane + 1 == lane_count(im) && i + 1 == im->head.n_tok / PAGE_TOK;
+            if (n < n_max && !is_last) continue;
+            side_seal(e, page, n);
+            n = 0;
+        }
+    }
+}
+
+static sac_status read_body(struct stream *s, struct image *im)
+{
+    struct seq *seq = &im->e->seqs[im->seq_i];
+    const uint32_t n_tok = im->head.n_tok;
+    TRY(choose_methods(s, im));
+    seq->n_done = seq->n_all = n_tok; /* at once: so that a removal finds the pages */
+    seq->has_gaps = im->head.has_gaps;
+    memset(seq->flags, 0, n_tok);
+    TRY(walk(s, im));
+    TRY(check_loaded(s, im));
+    decode_set_past_begin(im->e, im->seq_i, n_tok - im->head.n_past);
+    seal_loaded(im->e, im);
+    return SAC_OK;
+}
+
+static sac_status load(struct stream *s, sac_engine *e, sac_seq *out)
+{
+    struct image im = {.e = e};
+    TRY(read_head(s, &im.head));
+    TRY(check_engine(s, &im));
+    TRY(sac_seq_create(e, &im.seq_i, s->err));
+    const sac_status status = read_body(s, &im);
+    if (status != SAC_OK) {
+        sac_seq_remove(e, im.seq_i);
+        return status;
+    }
+    *out = im.seq_i;
+    return SAC_OK;
+}
+
+static sac_status open_file(struct stream *s, const char *path, sac_error *err)
+{
+    struct stat st;
+    *s = (struct stream){.name = path, .file = fopen(path, "rb"), .err = err};
+    if (!s->file)
+        return error_set(err, errno == ENOENT ? SAC_ERR_NOT_FOUND : SAC_ERR_IO,
+                         "cannot read %s: %s", path, strerror(errno));
+    if (fstat(fileno(s->file), &st) == 0 && S_ISREG(st.st_mode)) {
+        s->size = (uint64_t)st.st_size;
+        return SAC_OK;
+    }
+    fclose(s->file);
+    return error_set(err, SAC_ERR_IO, "cannot read %s: no file", path);
+}
+
+sac_status sac_seq_load(sac_engine *e, const char *path, sac_seq *out, sac_error *err)
+{
+    struct stream s;
+    TRY(open_file(&s, path, err));
+    const sac_status status = load(&s, e, out);
+    fclose(s.file);
+    return status;
+}
+
+sac_status sac_seq_from_bytes(sac_engine *e, const uint8_t *bytes, size_t n, sac_seq *out,
+                              sac_error *err)
+{
+    struct stream s = {.name = "the state", .from = bytes, .size = n, .err = err};
+    return load(&s, e, out);
+}
+
+sac_status sac_state_get_info(sac_state_info *out, const char *path, sac_error *err)
+{
+    struct stream s;
+    struct head h;
+    TRY(open_file(&s, path, err));
+    const sac_status status = read_head(&s, &h);
+    fclose(s.file);
+    if (status != SAC_OK) return status;
+    *out = (sac_state_info){.n_tok = h.n_tok,
+                            .n_ctx = h.n_ctx,
+                            .type_k = (sac_kv_type)h.type_k,
+                            .type_v = (sac_kv_type)h.type_v,
+                            .bytes = h.bytes};
+    memcpy(out->decode, h.decode, sizeof out->decode);
+    memcpy(out->prefill, h.prefill, sizeof out->prefill);
+    return SAC_OK;
+}
