@@ -191,6 +191,8 @@ typedef struct sac_engine_params {
     uint32_t n_prefill;         /* at most SAC_METHODS_MAX */
     uint32_t sparse_min_ctx;    /* rows at positions below it read everything */
     bool record;                /* plan the memory of sac_engine_set_recorder */
+    bool learn; /* prefill methods that have a table of the model's heads learn it from prompts,
+                   which are read densely: sac_engine_get_table */
 } sac_engine_params;
 
 SAC_API sac_engine_params sac_engine_params_default(void);
@@ -369,6 +371,16 @@ typedef void (*sac_read_fn)(void *user, const sac_read_record *record);
 SAC_API SAC_NODISCARD sac_status sac_engine_set_recorder(sac_engine *engine, sac_read_fn fn,
                                                          void *user, sac_error *err);
 
+/* ---- Tables of heads: what a prefill method knows of a model beforehand -----------------------
+ */
+
+/* What the method `prefill_i` has learnt of the prompts so far, in the form of the file that its
+ * parameter of type SAC_PARAM_FILE names. `*out_text` is owned by the caller (sac_free).
+ * SAC_ERR_ARG if the engine was created without `learn`, or the method has no table;
+ * SAC_ERR_CONTEXT if the prompts were too short to learn from. */
+SAC_API SAC_NODISCARD sac_status sac_engine_get_table(const sac_engine *engine, uint32_t prefill_i,
+                                                      char **out_text, sac_error *err);
+
 /* ---- Sampling ------------------------------------------------------------------------------ */
 
 typedef struct sac_logit_bias {
@@ -488,6 +500,7 @@ typedef enum sac_param_type {
     SAC_PARAM_FLOAT,
     SAC_PARAM_BUDGET, /* tokens to read ("1024"), or a share of the context ("5%") */
     SAC_PARAM_CHOICE, /* one of `choices` */
+    SAC_PARAM_FILE,   /* a path without commas */
 } sac_param_type;
 
 typedef struct sac_method_param {

@@ -11,6 +11,8 @@ import sys
 def range_of(param):
     if "choices" in param:
         return param["choices"].replace("|", ", ")
+    if param["type"] == "file":
+        return "a path without commas"
     text = f"{param['min']:.15g} to {param['max']:.15g}"
     return text + " tokens, or a share of the context (5%)" if param["type"] == "budget" else text
 
@@ -37,7 +39,7 @@ def page_of(method):
         lines += [f"Paper: {method['paper']}.", ""]
     if method["param"]:
         lines += ["| parameter | meaning | range | default |", "|---|---|---|---|"]
-        lines += [f"| `{p['key']}` | {p['help']} | {range_of(p)} | {p['default']} |"
+        lines += [f"| `{p['key']}` | {p['help']} | {range_of(p)} | {p['default'] or 'none'} |"
                   for p in method["param"]]
         lines += ["", f"    saccade run -m MODEL -f FILE -p QUESTION --{method['kind']} "
                   f"{method['name']}:{method['param'][0]['key']}={method['param'][0]['default']}", ""]

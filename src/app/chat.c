@@ -10,7 +10,6 @@
 #include "app/app.h"
 #include "app/conversation.h"
 #include "app/generate.h"
-#include "app/input.h"
 #include "app/interrupt.h"
 #include "app/line.h"
 #include "app/options.h"
@@ -18,6 +17,7 @@
 #include "app/progress.h"
 #include "app/prompt.h"
 #include "app/setup.h"
+#include "base/input.h"
 
 #include "base/mem.h"
 #include "saccade.h"

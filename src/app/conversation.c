@@ -3,7 +3,7 @@
  * is not one string (images, tool calls) is refused, because it would be lost. */
 #include "app/conversation.h"
 
-#include "app/input.h"
+#include "base/input.h"
 #include "base/mem.h"
 
 #include <assert.h>

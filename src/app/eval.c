@@ -26,6 +26,7 @@ static const struct eval_command commands[] = {
     {"report", eval_cmd_report, "one page with plots from what an evaluation left in a directory"},
     {"fidelity", eval_cmd_fidelity, "distance to dense f16 attention on a text, token by token"},
     {"read", eval_cmd_read, "turn a recording of attention into CSV"},
+    {"patterns", eval_cmd_patterns, "find the pattern of each head, for a prefill method"},
     {0},
 };
 

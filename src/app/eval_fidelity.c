@@ -7,11 +7,11 @@
 #include "app/app.h"
 #include "app/eval.h"
 #include "app/eval_run.h"
-#include "app/input.h"
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/progress.h"
 #include "app/setup.h"
+#include "base/input.h"
 #include "base/mem.h"
 #include "eval/fidelity.h"
 

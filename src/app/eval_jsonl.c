@@ -3,7 +3,7 @@
 
 #include "app/app.h"
 #include "app/eval_run.h"
-#include "app/input.h"
+#include "base/input.h"
 
 #include "eval/jsonl.h"
 #include "eval/rng.h"

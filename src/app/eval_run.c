@@ -7,10 +7,10 @@
 #include "app/eval_run.h"
 
 #include "app/app.h"
-#include "app/input.h"
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/progress.h"
+#include "base/input.h"
 
 #include "base/mem.h"
 #include "eval/matrix.h"

@@ -26,7 +26,7 @@ static const struct option_spec specs[] = {
 
 static const char *type_name(sac_param_type type)
 {
-    static const char *const names[] = {"int", "float", "budget", "choice"};
+    static const char *const names[] = {"int", "float", "budget", "choice", "file"};
     return names[type];
 }
 
@@ -38,7 +38,7 @@ static cJSON *param_json(const sac_method_param *p)
     cJSON_AddStringToObject(o, "default", p->value);
     if (p->choices) {
         cJSON_AddStringToObject(o, "choices", p->choices);
-    } else {
+    } else if (p->type != SAC_PARAM_FILE) {
         cJSON_AddNumberToObject(o, "min", p->min);
         cJSON_AddNumberToObject(o, "max", p->max);
     }
@@ -94,6 +94,8 @@ static void print_method(const sac_method_info *m)
         printf("  %-12s %s", p->key, p->help);
         if (p->choices)
             printf(" (%s; default %s)\n", p->choices, p->value);
+        else if (p->type == SAC_PARAM_FILE)
+            printf(" (file; default none)\n");
         else
             printf(" (%s, %.15g to %.15g%s; default %s)\n", type_name(p->type), p->min, p->max,
                    p->type == SAC_PARAM_BUDGET ? " tokens or N%" : "", p->value);

@@ -9,13 +9,13 @@
  * Several chunks run side by side as sequences of one engine. What a row gives depends on the row
  * alone, and sums are taken in the order of the text, so the results do not depend on how many. */
 #include "app/app.h"
-#include "app/input.h"
 #include "app/interrupt.h"
 #include "app/klfile.h"
 #include "app/options.h"
 #include "app/output.h"
 #include "app/progress.h"
 #include "app/setup.h"
+#include "base/input.h"
 
 #include "base/mem.h"
 #include "base/workers.h"

@@ -2,7 +2,7 @@
  * the BOS that files ask for included, and so a second one is not put before it. */
 #include "app/prompt.h"
 
-#include "app/input.h"
+#include "base/input.h"
 #include "base/mem.h"
 
 #include <string.h>

@@ -5,7 +5,6 @@
  * is computed by read_to and counted as a part of the answer's times. */
 #include "app/app.h"
 #include "app/generate.h"
-#include "app/input.h"
 #include "app/interrupt.h"
 #include "app/options.h"
 #include "app/output.h"
@@ -14,6 +13,7 @@
 #include "app/progress.h"
 #include "app/prompt.h"
 #include "app/setup.h"
+#include "base/input.h"
 
 #include "base/workers.h"
 
@@ -330,6 +330,21 @@ static double planned_share(const sac_engine_stats *s)
     return s->n_cell ? (double)s->n_cell_read / (double)s->n_cell : 1;
 }
 
+/* Why lists of a prefill method read everything although it would have chosen. */
+static void print_fallbacks(const sac_engine_stats *s)
+{
+    const struct {
+        uint64_t n;
+        const char *why;
+    } reason[] = {{s->n_plan_past, "the method cannot go on from earlier tokens"},
+                  {s->n_plan_nan, "a number is not finite"},
+                  {s->n_plan_overflow, "too many single tokens"}};
+    for (size_t i = 0; i < sizeof reason / sizeof reason[0]; i++)
+        if (reason[i].n)
+            fprintf(stderr, "         %llu of them: %s\n", (unsigned long long)reason[i].n,
+                    reason[i].why);
+}
+
 static void print_timings(const struct run *r)
 {
     const sac_timings *t = &r->gen.timings;
@@ -347,6 +362,7 @@ static void print_timings(const struct run *r)
             "read everything\n",
             100 * planned_share(&stats), (double)stats.plan_us * 1e-3,
             (unsigned long long)stats.n_plan_dense, (unsigned long long)stats.n_plan);
+    print_fallbacks(&stats);
     fprintf(stderr, "first token after %.1f ms; KV %llu bytes used, %llu planned\n", r->gen.ttft_ms,
             (unsigned long long)stats.kv_bytes_used, (unsigned long long)stats.kv_bytes);
 }
@@ -373,6 +389,19 @@ static cJSON *prefill_json(const struct run *r)
     return o;
 }
 
+/* What the decode method read of the tokens before the pages in work. */
+static cJSON *decode_json(const struct run *r)
+{
+    const sac_engine_stats s = sac_engine_get_stats(r->engine);
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "method", sac_engine_get_params(r->engine).decode[0]);
+    if (s.n_tok_seen)
+        cJSON_AddNumberToObject(o, "share_read", (double)s.n_tok_read / (double)s.n_tok_seen);
+    else
+        cJSON_AddNullToObject(o, "share_read");
+    return o;
+}
+
 static cJSON *timings_json(const struct run *r)
 {
     const sac_timings *t = &r->gen.timings;
@@ -386,6 +415,7 @@ static cJSON *timings_json(const struct run *r)
     cJSON_AddNumberToObject(o, "predicted_per_second", t->predicted_per_s);
     cJSON_AddNumberToObject(o, "ttft_ms", r->gen.ttft_ms);
     cJSON_AddItemToObject(o, "prefill", prefill_json(r));
+    cJSON_AddItemToObject(o, "decode", decode_json(r));
     return o;
 }
 

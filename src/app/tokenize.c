@@ -3,9 +3,9 @@
  * Defaults are those of a prompt: BOS where the model wants it, control tokens written in the text
  * become their ids. The text is taken byte for byte: no escapes, no newline is cut off. */
 #include "app/app.h"
-#include "app/input.h"
 #include "app/output.h"
 #include "app/setup.h"
+#include "base/input.h"
 
 #include "saccade.h"
 

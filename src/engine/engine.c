@@ -171,6 +171,7 @@ static sac_status create(sac_engine *e, sac_error *err)
     plan_memory(e, n_page, &a);
     assert(a.used == e->block_bytes);
     init_rope(e);
+    TRY(prefill_read_tables(e, err));
     return request_list_create(&e->requests, e, err);
 }
 

@@ -11,6 +11,7 @@
  *  4. Lists of all runs of a batch live until the next layer's: attention runs once for all. */
 #include "engine/prefill.h"
 
+#include "base/input.h"
 #include "engine/engine.h"
 
 #include <assert.h>
@@ -50,8 +51,8 @@ static size_t max_size(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Sizes of the methods; returns the most lists that the runs of a batch can have. */
-static size_t plan_methods(sac_engine *e)
+/* Sizes and tables of the methods; returns the most lists that the runs of a batch can have. */
+static size_t plan_methods(sac_engine *e, struct arena *a)
 {
     struct prefill *f = &e->prefill;
     const size_t n_kv_head = e->pool.geom.n_kv_head, n_batch = e->params.n_batch;
@@ -65,6 +66,8 @@ static size_t plan_methods(sac_engine *e)
         m->n_part = hooks->by_head ? f->shape.group : 1;
         assert(m->tile_tok % PAGE_TOK == 0);
         const double *param = m->spec.param;
+        const bool has_table = hooks->table && (m->spec.file[0] || e->params.learn);
+        m->table = has_table ? arena_take(a, 1, hooks->table->bytes(&f->shape)) : NULL;
         m->state_bytes = method_hook_bytes(hooks->state_bytes, &f->shape, param);
         m->side_at = side_add(e, &(struct side_user){.seal = hooks->seal,
                                                      .shape = &f->shape,
@@ -90,12 +93,13 @@ void prefill_plan(sac_engine *e, struct arena *a)
     const struct page_geom *g = &e->pool.geom;
     const size_t n_seq = e->params.n_seq_max, before = a->used;
     if (f->is_dense) return;
-    f->shape = (struct method_shape){.geom = g,
+    f->shape = (struct method_shape){.model = e->model->name,
+                                     .geom = g,
                                      .group = e->model->config.n_head / g->n_kv_head,
                                      .n_ctx = e->params.n_ctx,
                                      .n_row_max = f->chunk_tok};
     assert(f->shape.group <= METHOD_GROUP_MAX);
-    const size_t list_max = plan_methods(e);
+    const size_t list_max = plan_methods(e, a);
     f->state = arena_take(a, n_seq * g->n_kv_head, f->state_stride);
     e->stats.side_bytes += a->used - before;
     f->worker = arena_take(a, workers_count(e->workers), f->worker_bytes);
@@ -112,6 +116,47 @@ void prefill_plan(sac_engine *e, struct arena *a)
     f->range_ptr = arena_take(a, list_max + n_seq, sizeof *f->range_ptr);
     f->tok_ptr = arena_take(a, list_max + n_seq, sizeof *f->tok_ptr);
     f->n_skip = arena_take(a, workers_count(e->workers), sizeof *f->n_skip);
+}
+
+sac_status prefill_read_tables(sac_engine *e, sac_error *err)
+{
+    const struct prefill *f = &e->prefill;
+    for (uint32_t i = 0; i < f->n_method; i++) {
+        const struct prefill_method *m = &f->method[i];
+        struct strbuf text = {0};
+        sac_status status;
+        if (!m->table || !m->spec.file[0]) continue;
+        status = input_read(&text, m->spec.file, err);
+        if (status == SAC_OK) {
+            status = m->spec.method->prefill->table->read(m->table, &f->shape, text.data, err);
+            if (status != SAC_OK) status = error_prefix(err, status, "%s", m->spec.file);
+        }
+        strbuf_deinit(&text);
+        TRY(status);
+    }
+    return SAC_OK;
+}
+
+sac_status sac_engine_get_table(const sac_engine *e, uint32_t prefill_i, char **out_text,
+                                sac_error *err)
+{
+    const struct prefill *f = &e->prefill;
+    struct strbuf text = {0};
+    if (prefill_i >= f->n_method)
+        return error_set(err, SAC_ERR_ARG, "there is no prefill method %u: the engine has %u",
+                         prefill_i, f->n_method);
+    const struct prefill_method *m = &f->method[prefill_i];
+    if (!e->params.learn)
+        return error_set(err, SAC_ERR_ARG, "the engine was created without `learn`");
+    if (!m->table)
+        return error_set(err, SAC_ERR_ARG, "prefill method '%s' has no table of heads",
+                         m->spec.text);
+    sac_status status = m->spec.method->prefill->table->write(m->table, &f->shape, &text, err);
+    if (status == SAC_OK && text.failed)
+        status = error_set(err, SAC_ERR_MEMORY, "out of memory for a table of heads");
+    if (status == SAC_OK) *out_text = strbuf_detach(&text, NULL);
+    strbuf_deinit(&text);
+    return status;
 }
 
 uint8_t *prefill_state(const sac_engine *e, uint32_t seq_i, uint32_t kv_head)
@@ -210,6 +255,7 @@ static struct method_lane make_lane(const struct plan_call *c, uint32_t kv_head,
                          : run->own + ((size_t)(last - 1) * g->n_kv_head + kv_head) * g->tail_bytes,
         .side = side_base(&e->side, m->side_at),
         .side_stride = e->side.stride,
+        .table = m->table,
         .state = prefill_state(e, seq_i, kv_head),
         .layer_state = prefill_state(e, seq_i, 0),
         .state_stride = f->state_stride,
@@ -241,6 +287,14 @@ static struct plan make_plan(const struct plan_call *c, const struct prefill_met
     return p;
 }
 
+/* Engines that learn read densely: the heads of later layers see what they would without. */
+static void learn_lane(const struct method_lane *lane, const struct method_prefill *hooks,
+                       void *table, struct plan *p)
+{
+    if (table) hooks->table->learn(lane, table);
+    plan_dense(p, PLAN_LAYER);
+}
+
 static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
 {
     const struct plan_call *c = arg;
@@ -255,6 +309,8 @@ static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
         plan_dense(p, PLAN_PAST);
     else if (!method_queries_finite(&lane))
         plan_dense(p, PLAN_NAN);
+    else if (e->params.learn)
+        learn_lane(&lane, hooks, m->table, p);
     else
         hooks->plan(&lane, p);
     for (uint32_t i = 0; i < p->n_tile; i++)

@@ -16,6 +16,7 @@ struct prefill_method {
     uint32_t tile_tok, n_part;
     size_t state_bytes; /* of a lane */
     size_t side_at;     /* offset in a page's side data */
+    void *table;        /* of struct method_table; NULL: none is in use */
 };
 
 struct prefill {
@@ -53,6 +54,8 @@ void prefill_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok);
 
 /* State of a KV head of a sequence. */
 uint8_t *prefill_state(const sac_engine *e, uint32_t seq_i, uint32_t kv_head);
+/* Reads the tables of heads that specifications name. */
+sac_status prefill_read_tables(sac_engine *e, sac_error *err);
 
 /* Rows of a prompt chunk that begins at `pos` of a sequence and has n pending ones: for methods
  * that plan, chunks end at fixed positions. 0: as many as fit. */

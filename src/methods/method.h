@@ -23,6 +23,7 @@
 #ifndef SAC_METHODS_METHOD_H
 #define SAC_METHODS_METHOD_H
 
+#include "base/strbuf.h"
 #include "ops/ops.h"
 
 #include <stdbool.h>
@@ -36,6 +37,7 @@ _Static_assert(PAGE_TOK == 32, "a mask word holds the tokens of one page");
 
 /* What a method may know of model and engine. */
 struct method_shape {
+    const char *model; /* its name, for messages and tables of heads */
     const struct page_geom *geom;
     uint32_t group; /* query heads of a KV head */
     uint32_t n_ctx;
@@ -70,6 +72,7 @@ struct method_lane {
     const uint8_t *own;  /* the page of the last row in tail form */
     const uint8_t *side; /* page id's side data at side + id * side_stride */
     size_t side_stride;
+    const void *table;          /* of method_prefill.table, or NULL */
     void *state;                /* [state_bytes] */
     const uint8_t *layer_state; /* head h's state of this layer at layer_state + h * state_stride */
     size_t state_stride;
@@ -123,6 +126,18 @@ struct method_decode {
 
 struct plan;
 
+/* What a prefill method knows beforehand of each head of a model: read from a file, or learnt from
+ * prompts and written as such a file. One for an engine, zeroed before. */
+struct method_table {
+    size_t (*bytes)(const struct method_shape *s);
+    sac_status (*read)(void *table, const struct method_shape *s, const char *text, sac_error *err);
+    /* Looks at a lane as `plan` would; lanes of different heads learn at the same time. */
+    void (*learn)(const struct method_lane *lane, void *table);
+    /* SAC_ERR_CONTEXT: nothing has been learnt. */
+    sac_status (*write)(const void *table, const struct method_shape *s, struct strbuf *out,
+                        sac_error *err);
+};
+
 /* Prompt rows. Chunks of a prompt end at fixed positions of the sequence or at the prompt's end,
  * whatever else is in the batch, so a plan may depend on all rows of its chunk. Layers of a chunk
  * come in rising order; layers that have a window of their own are not asked about, nor are chunks
@@ -132,6 +147,7 @@ struct method_prefill {
     bool by_head;         /* a list for each query head, not one for all heads of a KV head */
     bool needs_past_zero; /* first chunk of a sequence only, else dense: PLAN_PAST */
     bool any_chunk;       /* plans do not depend on where chunks end: tests hold it to that */
+    const struct method_table *table; /* or NULL; with it goes one SAC_PARAM_FILE parameter */
     /* Of one sequence and KV head, for all layers together (lane->layer tells which is asked): what
      * passes from layer to layer, or from chunk to chunk. */
     size_t (*state_bytes)(const struct method_shape *s, const double *param);   /* NULL: 0 */

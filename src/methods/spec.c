@@ -79,6 +79,10 @@ static bool parse_value(double *out, const sac_method_param *p, struct word valu
     bool percent;
     double x;
     if (p->type == SAC_PARAM_CHOICE) return parse_choice(out, p->choices, value);
+    if (p->type == SAC_PARAM_FILE) { /* the path itself is struct spec.file */
+        *out = value.n > 0;
+        return true;
+    }
     if (!parse_number(&x, &percent, value)) return false;
     if (percent) {
         if (p->type != SAC_PARAM_BUDGET || x <= 0 || x > 100) return false;
@@ -103,7 +107,8 @@ static sac_status bad_value(const struct method *m, const sac_method_param *p, s
                          "%s method '%s': %s=%.*s must be %.15g to %.15g tokens, or up to 100%%",
                          m->kind, m->name, p->key, n, value.s, p->min, p->max);
     case SAC_PARAM_INT:
-    case SAC_PARAM_FLOAT: break;
+    case SAC_PARAM_FLOAT:
+    case SAC_PARAM_FILE: break; /* any path will do */
     }
     return error_set(err, SAC_ERR_ARG, "%s method '%s': %s=%.*s must be %s from %.15g to %.15g",
                      m->kind, m->name, p->key, n, value.s,
@@ -121,8 +126,13 @@ static sac_status set_param(struct spec *out, struct word pair, sac_error *err)
     const struct word value = {eq + 1, pair.n - key.n - 1};
     for (uint32_t i = 0; i < m->n_param; i++) {
         if (!word_is(key, m->param[i].key)) continue;
-        if (parse_value(&out->param[i], &m->param[i], value)) return SAC_OK;
-        return bad_value(m, &m->param[i], value, err);
+        if (!parse_value(&out->param[i], &m->param[i], value))
+            return bad_value(m, &m->param[i], value, err);
+        if (m->param[i].type == SAC_PARAM_FILE) {
+            memcpy(out->file, value.s, value.n);
+            out->file[value.n] = 0;
+        }
+        return SAC_OK;
     }
     return unknown_key(m, key, err);
 }

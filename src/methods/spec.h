@@ -12,6 +12,7 @@ struct spec {
     const struct method *method;
     double param[METHOD_PARAM_MAX]; /* in the order of the method's table */
     char text[SPEC_BYTES];          /* as it was given */
+    char file[SPEC_BYTES];          /* of its SAC_PARAM_FILE parameter; "": none */
 };
 
 sac_status spec_parse(struct spec *out, const char *kind, const char *text, sac_error *err);

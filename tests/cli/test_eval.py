@@ -95,6 +95,32 @@ class EvalTest(unittest.TestCase):
         self.assertIn(f"\n| full | 100.0 | {dense['score'] * 100:.0f} |", table)
         self.assertIn(table, (self.out / "summary.md").read_text())
 
+    def test_patterns_of_heads(self):
+        text, table = self.folder / "text.txt", self.folder / "table.txt"
+        text.write_text("".join(f"Line {i}: the key of door {i % 97} hangs by the stove.\n"
+                                for i in range(220)))
+        done = saccade("eval", "patterns", "-m", model_path(), "-f", str(text), "-c", "2700", "--out",
+                       str(table))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = table.read_text().splitlines()
+        heads = [line for line in lines if line[0].isdigit()]
+        self.assertEqual(lines[0], "saccade minference 1")
+        self.assertEqual(len(heads), 30 * 9)
+        self.assertEqual(sum(int(row.split("|")[2]) for row in done.stdout.splitlines()[2:]), 30 * 9)
+        wrong = self.folder / "wrong.txt"
+        wrong.write_text(table.read_text().replace("model ", "model Not "))
+        args = ("needle", "--matrix", "--prefill", f"minference:table={table},minference:table={wrong}",
+                "--decode", "full", "--ctx", "512", "--depths", "50")
+        out = self.run_eval(*args).stdout
+        self.assertIn("| full |", out)
+        self.assertIn(f"refused: minference:table={wrong}+full: {wrong}: line 2: the table is for model", out)
+        for args, words in [(("-f", str(text), "-c", "400"), "longer than 2,500 tokens"),
+                            (("-f", str(text), "-c", "400", "--prefill", "a-shape"), "no table"),
+                            ((), "-f FILE")]:
+            done = saccade("eval", "patterns", "-m", model_path(), *args)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(words, done.stderr)
+
     def test_ruler_turns_and_documents(self):
         rows = self.rows("ruler", "--ctx", "512", "--tasks", "niah_single_1,qa_1")
         self.assertEqual([r["task"] for r in rows], ["niah_single_1", "qa_1"])

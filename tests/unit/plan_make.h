@@ -25,6 +25,7 @@ struct make {
     struct method_shape shape;
     struct ops ops;
     struct spec spec;
+    const void *table; /* of the method, the test's; or NULL */
     uint8_t *pool, *own, *side, *scratch, *state;
     page_id *page;
     uint32_t *mask;
@@ -99,8 +100,11 @@ static inline void make_method(struct make *m, const char *spec, uint32_t n_row_
     if (spec_parse(&m->spec, "prefill", spec, &err) != SAC_OK) fail_msg("%s", err.msg);
     const struct method_prefill *hooks = m->spec.method->prefill;
     const double *param = m->spec.param;
-    m->shape = (struct method_shape){
-        .geom = &m->geom, .group = MAKE_GROUP, .n_ctx = m->n_tok, .n_row_max = n_row_max};
+    m->shape = (struct method_shape){.model = "made up",
+                                     .geom = &m->geom,
+                                     .group = MAKE_GROUP,
+                                     .n_ctx = m->n_tok,
+                                     .n_row_max = n_row_max};
     const size_t side = hooks->side_bytes ? hooks->side_bytes(&m->shape, param) : 0;
     const size_t state = hooks->state_bytes ? hooks->state_bytes(&m->shape, param) : 0;
     const size_t scratch = hooks->scratch_bytes ? hooks->scratch_bytes(&m->shape, param) : 0;
@@ -120,13 +124,40 @@ static inline void make_method(struct make *m, const char *spec, uint32_t n_row_
     make_pages(m);
 }
 
+/* The rows [pos, end) of the lane; `own` [PAGE_TOK * MAKE_DIM] gets the keys of the last page. */
+static inline struct method_lane make_lane(const struct make *m, uint32_t layer, uint32_t pos,
+                                           uint32_t end, uint16_t *own)
+{
+    const struct method_prefill *hooks = m->spec.method->prefill;
+    for (uint32_t i = 0; i < end % PAGE_TOK * MAKE_DIM; i++) {
+        const float k = m->k[(size_t)end / PAGE_TOK * PAGE_TOK * MAKE_DIM + i];
+        own[i] = m->geom.type_k == SAC_KV_BF16 ? f32_to_bf16(k) : f32_to_f16(k);
+    }
+    return (struct method_lane){
+        .shape = &m->shape,
+        .param = m->spec.param,
+        .ops = &m->ops,
+        .layer = layer,
+        .pos = pos,
+        .n_row = end - pos,
+        .is_prompt = true,
+        .q = m->q + (size_t)pos * MAKE_GROUP * MAKE_DIM,
+        .q_stride = MAKE_GROUP * MAKE_DIM,
+        .scale = 0.125f,
+        .pool = m->pool,
+        .page = m->page,
+        .n_sealed = end / PAGE_TOK,
+        .own = (const uint8_t *)own,
+        .side = m->side,
+        .side_stride = hooks->side_bytes ? hooks->side_bytes(&m->shape, m->spec.param) : 0,
+        .table = m->table,
+        .state = m->state,
+        .scratch = m->scratch};
+}
+
 static inline void make_plan(struct make *m, uint32_t layer, uint32_t pos, uint32_t end)
 {
     struct plan *p = &m->plan;
-    const uint32_t side =
-        m->spec.method->prefill->side_bytes
-            ? (uint32_t)m->spec.method->prefill->side_bytes(&m->shape, m->spec.param)
-            : 0;
     p->pos = pos;
     p->end = end;
     p->n_after = m->n_tok - end;
@@ -138,30 +169,8 @@ static inline void make_plan(struct make *m, uint32_t layer, uint32_t pos, uint3
     p->mass = p->n_mass = 0;
     memset(m->mask, 0, (size_t)p->n_tile * p->n_part * p->n_word * sizeof *m->mask);
     memset(m->list_dense, 0, (size_t)p->n_tile * p->n_part);
-    uint8_t own[PAGE_TOK * MAKE_DIM * 4];
-    for (uint32_t i = 0; i < end % PAGE_TOK * MAKE_DIM; i++) {
-        const float k = m->k[(size_t)end / PAGE_TOK * PAGE_TOK * MAKE_DIM + i];
-        ((uint16_t *)(void *)own)[i] =
-            m->geom.type_k == SAC_KV_BF16 ? f32_to_bf16(k) : f32_to_f16(k);
-    }
-    const struct method_lane lane = {.shape = &m->shape,
-                                     .param = m->spec.param,
-                                     .ops = &m->ops,
-                                     .layer = layer,
-                                     .pos = pos,
-                                     .n_row = end - pos,
-                                     .is_prompt = true,
-                                     .q = m->q + (size_t)pos * MAKE_GROUP * MAKE_DIM,
-                                     .q_stride = MAKE_GROUP * MAKE_DIM,
-                                     .scale = 0.125f,
-                                     .pool = m->pool,
-                                     .page = m->page,
-                                     .n_sealed = end / PAGE_TOK,
-                                     .own = own,
-                                     .side = m->side,
-                                     .side_stride = side,
-                                     .state = m->state,
-                                     .scratch = m->scratch};
+    uint16_t own[PAGE_TOK * MAKE_DIM * 2];
+    const struct method_lane lane = make_lane(m, layer, pos, end, own);
     m->spec.method->prefill->plan(&lane, p);
 }
 

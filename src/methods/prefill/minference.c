@@ -7,10 +7,18 @@
  * and diagonals always win; where they alone are too many the smallest offsets do, so that the
  * local band has no holes (the authors' code leaves that to chance).
  *
+ * Patterns of heads. Without a table all heads have one size: no published table has another family
+ * than vertical-slash, and the authors replaced their searched sizes by this one. A table has a
+ * pattern for each head. It is learnt as their first version does: on a long prompt, with the lines
+ * of its last rows and the blocks of pooled scores, the candidate wins that keeps most of the
+ * attention of rows from LEARN_FROM on. Where blocks win they write columns and slashes of a size
+ * that covers them, as is done here. An A-shape that wins stays one.
+ *
  * Deviations: the rows observed are the last of each chunk, as in the engines that merged the
  * method; in the original they are the prompt's. Tiles read the runs of a tile's rows, which is
- * tighter than the original's blocks of 64. All heads have one size: no published table has another
- * family than vertical-slash, and the authors replaced their searched sizes by this one. */
+ * tighter than the original's blocks of 64. */
+#include "methods/prefill/pattern.h"
+
 #include "methods/lines.h"
 #include "methods/pick.h"
 #include "methods/plan.h"
@@ -18,7 +26,11 @@
 
 #include <string.h>
 
-enum { COLUMNS, SLASHES, SAMPLE, SINK, BAND, SIZES };
+enum { COLUMNS, SLASHES, SAMPLE, SINK, BAND, SIZES, TABLE };
+
+#define LEARN_FROM  2500u /* rows before it attend to little else than what they must */
+#define BLOCK       64u
+#define BLOCK_PAGES (BLOCK / PAGE_TOK)
 
 static const sac_method_param params[] = {
     {"columns", SAC_PARAM_INT, "512", 1, 1 << 20, NULL, "columns that every row reads"},
@@ -27,17 +39,10 @@ static const sac_method_param params[] = {
     {"sink", SAC_PARAM_INT, "30", 0, 1 << 20, NULL, "first columns, always among them"},
     {"band", SAC_PARAM_INT, "100", 0, 1 << 20, NULL, "first diagonals, always among them"},
     {"sizes", SAC_PARAM_CHOICE, "fixed", 0, 0, "fixed|search",
-     "columns and slashes as given, or for each head the best of five sizes"},
+     "columns and slashes as given, or for each head and chunk the best of five sizes"},
+    {"table", SAC_PARAM_FILE, "", 0, 0, NULL,
+     "patterns of the model's heads, made by 'saccade eval patterns'"},
 };
-
-struct size {
-    uint32_t columns, slashes;
-};
-
-/* The authors' candidates; an A-shape that wins they write as columns and slashes too. */
-static const struct size candidates[] = {
-    {30, 800}, {100, 750}, {500, 700}, {3500, 100}, {100, 800}};
-#define N_CANDIDATE (sizeof candidates / sizeof candidates[0])
 
 struct work {
     struct rows rows;
@@ -45,6 +50,7 @@ struct work {
     float *column, *slash; /* [n_ctx] attention along lines, then 1 for those taken, else 0 */
     float *down;           /* [n_ctx] the same for slashes from the last to the first */
     float *column_sum, *slash_sum; /* [n_ctx] kept while sizes are tried */
+    float *key, *query, *score;    /* [n_block, head_dim], [head_dim], [n_block] */
 };
 
 static void work_make(struct work *w, const struct method_shape *s, const double *param,
@@ -54,9 +60,12 @@ static void work_make(struct work *w, const struct method_shape *s, const double
     w->column = arena_take(a, s->n_ctx, sizeof(float));
     w->slash = arena_take(a, s->n_ctx, sizeof(float));
     w->down = arena_take(a, s->n_ctx, sizeof(float));
-    const size_t n_kept = param[SIZES] > 0 ? s->n_ctx : 0;
-    w->column_sum = arena_take(a, n_kept, sizeof(float));
-    w->slash_sum = arena_take(a, n_kept, sizeof(float));
+    const size_t n_block = s->n_ctx / BLOCK + 1;
+    w->column_sum = arena_take(a, s->n_ctx, sizeof(float));
+    w->slash_sum = arena_take(a, s->n_ctx, sizeof(float));
+    w->key = arena_take(a, n_block * s->geom->head_dim, sizeof(float));
+    w->query = arena_take(a, s->geom->head_dim, sizeof(float));
+    w->score = arena_take(a, n_block, sizeof(float));
 }
 
 static size_t mi_scratch_bytes(const struct method_shape *s, const double *param)
@@ -91,59 +100,195 @@ static double covered(const struct work *w, uint32_t n)
     return sum / w->rows.n;
 }
 
-static void take_lines(struct work *w, const struct method_lane *l, uint32_t n, struct size size)
+/* Attention of the sample on the first keys and on those just before each row. */
+static double covered_ends(const struct work *w, uint32_t sink, uint32_t window)
 {
-    take_best(w->column, n, (uint32_t)l->param[SINK], size.columns);
-    take_best(w->slash, n, (uint32_t)l->param[BAND], size.slashes);
-}
-
-/* Rows of the sample: the last of the chunk, or one at the end of each of as many equal parts. */
-static void sample_rows(struct work *w, const struct method_lane *l, bool is_spread)
-{
-    const uint32_t n = pick_min((uint32_t)l->param[SAMPLE], l->n_row);
-    w->rows.n = n;
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t row = (uint32_t)((uint64_t)l->n_row * (i + 1) / n) - 1;
-        w->rows.at[i] = l->pos + (is_spread ? row : l->n_row - n + i);
+    double sum = 0;
+    for (uint32_t i = 0; i < w->rows.n; i++) {
+        const float *p = w->rows.p + i * w->rows.stride;
+        const uint32_t at = w->rows.at[i], recent = at + 1 > window ? at + 1 - window : 0;
+        for (uint32_t c = 0; c <= at; c++)
+            if (c < sink || c >= recent) sum += (double)p[c];
     }
+    return sum / w->rows.n;
 }
 
-/* The candidate whose lines recover most of what rows from all over the chunk look at. Leaves the
- * sums as they were. False: a score is not finite. */
-static bool search_size(struct work *w, const struct method_lane *l, uint32_t head,
-                        struct size *out)
+static void take_lines(struct work *w, const struct method_lane *l, uint32_t n,
+                       const struct pattern *size)
+{
+    take_best(w->column, n, (uint32_t)l->param[SINK], size->a);
+    take_best(w->slash, n, (uint32_t)l->param[BAND], size->b);
+}
+
+/* Rows of the sample: the last of the chunk. */
+static void sample_last_rows(struct work *w, const struct method_lane *l)
+{
+    w->rows.n = pick_min((uint32_t)l->param[SAMPLE], l->n_row);
+    for (uint32_t i = 0; i < w->rows.n; i++) w->rows.at[i] = l->pos + l->n_row - w->rows.n + i;
+}
+
+/* Or one at the end of each of as many equal parts of what lies from position `from` on. */
+static void sample_all_rows(struct work *w, const struct method_lane *l, uint32_t from)
+{
+    const uint32_t first = pick_max(l->pos, from), span = l->pos + l->n_row - first;
+    w->rows.n = pick_min((uint32_t)l->param[SAMPLE], span);
+    for (uint32_t i = 0; i < w->rows.n; i++)
+        w->rows.at[i] = first + (uint32_t)((uint64_t)span * (i + 1) / w->rows.n) - 1;
+}
+
+/* Sums of the last rows' attention along lines. False: a score is not finite. */
+static bool sum_lines(struct work *w, const struct method_lane *l, uint32_t head)
 {
     const uint32_t n = l->pos + l->n_row;
-    double best = -1;
-    memcpy(w->column_sum, w->column, n * sizeof(float));
-    memcpy(w->slash_sum, w->slash, n * sizeof(float));
-    sample_rows(w, l, true);
-    if (!rows_attend(&w->rows, l, head)) return false;
-    for (size_t i = 0; i < N_CANDIDATE; i++) {
-        take_lines(w, l, n, candidates[i]);
-        const double mass = covered(w, n);
-        if (mass > best) *out = candidates[i];
-        best = fmax(best, mass);
-        memcpy(w->column, w->column_sum, n * sizeof(float));
-        memcpy(w->slash, w->slash_sum, n * sizeof(float));
-    }
-    return true;
-}
-
-/* False: a score is not finite. */
-static bool plan_head(struct work *w, const struct method_lane *l, struct plan *p, uint32_t head)
-{
-    const uint32_t n = l->pos + l->n_row;
-    struct size size = {(uint32_t)l->param[COLUMNS], (uint32_t)l->param[SLASHES]};
-    sample_rows(w, l, false);
+    sample_last_rows(w, l);
     if (!rows_attend(&w->rows, l, head)) return false;
     memset(w->column, 0, n * sizeof(float));
     memset(w->down, 0, n * sizeof(float));
     for (uint32_t i = 0; i < w->rows.n; i++)
         lines_add(w->column, w->down, n, w->rows.p + i * w->rows.stride, w->rows.at[i]);
     for (uint32_t o = 0; o < n; o++) w->slash[o] = w->down[n - 1 - o];
-    if (l->param[SIZES] > 0 && !search_size(w, l, head, &size)) return false;
-    take_lines(w, l, n, size);
+    return true;
+}
+
+static void keep_sums(struct work *w, uint32_t n)
+{
+    memcpy(w->column_sum, w->column, n * sizeof(float));
+    memcpy(w->slash_sum, w->slash, n * sizeof(float));
+}
+
+static void restore_sums(struct work *w, uint32_t n)
+{
+    memcpy(w->column, w->column_sum, n * sizeof(float));
+    memcpy(w->slash, w->slash_sum, n * sizeof(float));
+}
+
+/* The size whose lines recover most of what rows from all over the chunk look at. Leaves the sums
+ * as they were. False: a score is not finite. */
+static bool search_size(struct work *w, const struct method_lane *l, uint32_t head,
+                        struct pattern *out)
+{
+    const uint32_t n = l->pos + l->n_row;
+    double best = -1;
+    keep_sums(w, n);
+    sample_all_rows(w, l, 0);
+    if (!rows_attend(&w->rows, l, head)) return false;
+    for (size_t i = 0; i < PATTERN_CANDIDATES; i++) {
+        if (pattern_candidates[i].family == PATTERN_BLOCKS) continue;
+        take_lines(w, l, n, &pattern_candidates[i]); /* an A-shape as the authors write it */
+        const double mass = covered(w, n);
+        if (mass > best) *out = pattern_candidates[i];
+        best = fmax(best, mass);
+        restore_sums(w, n);
+    }
+    return true;
+}
+
+/* ---- Tables ---- */
+
+/* Mean keys of all full blocks; the last one is read anyway. */
+static void pool_keys(struct work *w, const struct method_lane *l)
+{
+    const uint32_t d = l->shape->geom->head_dim, n_block = (l->pos + l->n_row) / BLOCK;
+    memset(w->key, 0, (size_t)n_block * d * sizeof(float));
+    for (uint32_t page = 0; page < n_block * BLOCK_PAGES; page++) {
+        float *mean = w->key + (size_t)(page / BLOCK_PAGES) * d;
+        pick_keys(w->rows.k, l, page);
+        for (uint32_t t = 0; t < PAGE_TOK; t++)
+            for (uint32_t c = 0; c < d; c++) mean[c] += w->rows.k[t * d + c] / (float)BLOCK;
+    }
+}
+
+/* Attention of the sample in the blocks that pooled scores choose, one of `ratio`, with the first
+ * and the own one. */
+static double covered_blocks(struct work *w, const struct method_lane *l, uint32_t head,
+                             uint32_t ratio)
+{
+    const uint32_t d = l->shape->geom->head_dim, end = l->pos + l->n_row;
+    double sum = 0;
+    for (uint32_t i = 0; i < w->rows.n; i++) {
+        const float *p = w->rows.p + i * w->rows.stride;
+        const uint32_t at = w->rows.at[i], own = at / BLOCK;
+        const uint32_t r0 = pick_max(own * BLOCK, l->pos), r1 = pick_min((own + 1) * BLOCK, end);
+        memset(w->query, 0, d * sizeof(float));
+        for (uint32_t r = r0; r < r1; r++) {
+            const float *q = l->q + (r - l->pos) * l->q_stride + (size_t)head * d;
+            for (uint32_t c = 0; c < d; c++) w->query[c] += q[c] / (float)(r1 - r0);
+        }
+        for (uint32_t b = 0; b < own; b++) {
+            w->score[b] = 0;
+            for (uint32_t c = 0; c < d; c++) w->score[b] += w->query[c] * w->key[(size_t)b * d + c];
+        }
+        struct pick_cut cut = pick_best(w->score, own, (own + 1) / ratio);
+        for (uint32_t b = 0; b <= own; b++) {
+            const bool is_best = b < own && pick_takes(&cut, w->score[b]);
+            for (uint32_t c = b * BLOCK;
+                 c < pick_min((b + 1) * BLOCK, at + 1) && (is_best || b == 0 || b == own); c++)
+                sum += (double)p[c];
+        }
+    }
+    return sum / w->rows.n;
+}
+
+static double covered_by(struct work *w, const struct method_lane *l, uint32_t head,
+                         const struct pattern *pattern)
+{
+    const uint32_t n = l->pos + l->n_row;
+    switch (pattern->family) {
+    case PATTERN_BLOCKS: return covered_blocks(w, l, head, pattern->a);
+    case PATTERN_ENDS: return covered_ends(w, pattern->a, pattern->b);
+    case PATTERN_LINES: break;
+    }
+    take_lines(w, l, n, pattern);
+    const double mass = covered(w, n);
+    restore_sums(w, n);
+    return mass;
+}
+
+static void learn(const struct method_lane *l, void *table)
+{
+    struct arena a = {.base = l->scratch, .capacity = SIZE_MAX};
+    struct work w;
+    if (l->pos + l->n_row <= LEARN_FROM) return;
+    work_make(&w, l->shape, l->param, &a);
+    pool_keys(&w, l);
+    for (uint32_t h = 0; h < l->shape->group; h++) {
+        struct pattern_head *head = (struct pattern_head *)table + pattern_entry(l, h);
+        if (!sum_lines(&w, l, h)) return;
+        keep_sums(&w, l->pos + l->n_row);
+        sample_all_rows(&w, l, LEARN_FROM);
+        if (!rows_attend(&w.rows, l, h)) return;
+        for (size_t i = 0; i < PATTERN_CANDIDATES; i++)
+            head->mass[i] += w.rows.n * covered_by(&w, l, h, &pattern_candidates[i]);
+        head->n_row += w.rows.n;
+    }
+}
+
+static const struct method_table table = {pattern_table_bytes, pattern_table_read, learn,
+                                          pattern_table_write};
+
+/* ---- The method ---- */
+
+/* Which pattern a head has if nothing is searched for. */
+static struct pattern pattern_of(const struct method_lane *l, uint32_t head)
+{
+    const struct pattern_head *heads = l->table;
+    if (l->param[TABLE] > 0) return heads[pattern_entry(l, head)].pattern;
+    return (struct pattern){PATTERN_LINES, (uint32_t)l->param[COLUMNS],
+                            (uint32_t)l->param[SLASHES]};
+}
+
+/* False: a score is not finite. */
+static bool plan_head(struct work *w, const struct method_lane *l, struct plan *p, uint32_t head)
+{
+    const uint32_t n = l->pos + l->n_row;
+    struct pattern pattern = pattern_of(l, head);
+    if (pattern.family == PATTERN_ENDS) {
+        for (uint32_t i = 0; i < p->n_tile; i++) plan_ends(p, i, head, pattern.a, pattern.b);
+        return true;
+    }
+    if (!sum_lines(w, l, head)) return false;
+    if (l->param[SIZES] > 0 && !search_size(w, l, head, &pattern)) return false;
+    take_lines(w, l, n, &pattern);
     lines_clear(&w->lines);
     for (uint32_t x = 0; x < n; x++) {
         if (w->column[x] > 0) lines_take_col(&w->lines, x);
@@ -155,13 +300,17 @@ static bool plan_head(struct work *w, const struct method_lane *l, struct plan *
     return true;
 }
 
-/* Positions up to which a size would read everything. */
+/* Positions up to which the largest pattern of the lane's heads would read everything. */
 static uint32_t short_tok(const struct method_lane *l)
 {
-    double most = fmax(l->param[COLUMNS], l->param[SLASHES]);
-    for (size_t i = 0; i < N_CANDIDATE && l->param[SIZES] > 0; i++)
-        most = fmax(i > 0 ? most : 0, fmax(candidates[i].columns, candidates[i].slashes));
-    return (uint32_t)most;
+    uint32_t most = 0;
+    for (uint32_t h = 0; h < l->shape->group && !(l->param[SIZES] > 0); h++) {
+        const struct pattern p = pattern_of(l, h);
+        most = pick_max(most, pick_max(p.a, p.b));
+    }
+    for (size_t i = 0; i < PATTERN_CANDIDATES && l->param[SIZES] > 0; i++)
+        most = pick_max(most, pick_max(pattern_candidates[i].a, pattern_candidates[i].b));
+    return most;
 }
 
 static void mi_plan(const struct method_lane *l, struct plan *p)
@@ -184,6 +333,7 @@ static void mi_plan(const struct method_lane *l, struct plan *p)
 
 static const struct method_prefill hooks = {
     .by_head = true,
+    .table = &table,
     .scratch_bytes = mi_scratch_bytes,
     .plan = mi_plan,
 };
@@ -197,7 +347,9 @@ const struct method minference_method = {
     .about =
         "Sums the exact attention of the last rows along columns and diagonals and reads the best "
         "of each for all rows of the chunk. The budget is fixed, so it wastes on sharp heads and "
-        "starves flat ones. The last rows speak for all: what only rows before them look for, a "
+        "starves flat ones; a table, made once for a model by 'saccade eval patterns', gives each "
+        "head "
+        "a size of its own. The last rows speak for all: what only rows before them look for, a "
         "question in front of the text for one, is missed. The sample's cost is that of its rows, "
         "so chunks should be large (-b 2048 and more).",
     .param = params,

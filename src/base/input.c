@@ -1,5 +1,5 @@
 /* input.c: see the header. Reads to the end and trusts no size: stdin and pipes have none. */
-#include "app/input.h"
+#include "base/input.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* input.h: texts that the user names: files, or stdin as "-". */
-#ifndef SAC_APP_INPUT_H
-#define SAC_APP_INPUT_H
+#ifndef SAC_BASE_INPUT_H
+#define SAC_BASE_INPUT_H
 
 #include "base/status.h"
 #include "base/strbuf.h"
