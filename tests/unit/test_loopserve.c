@@ -77,11 +77,17 @@ static void problem_close(struct problem *x)
     free(x->memory);
 }
 
-static bool run(struct problem *x, double mass, uint32_t forced)
+static bool run_from(struct problem *x, double mass, uint32_t forced, const struct kept *kept)
 {
     x->g.goal = mass * ROWS;
     greedy_begin(&x->g);
-    return greedy_run(&x->g, forced, forced, 0.7f);
+    take_first(&x->g, forced, forced, kept);
+    return greedy_run(&x->g, 0.7f);
+}
+
+static bool run(struct problem *x, double mass, uint32_t forced)
+{
+    return run_from(x, mass, forced, &(struct kept){0});
 }
 
 /* Attention of the sample in the chosen lines, cell by cell, and cells of all rows in them. */
@@ -223,6 +229,54 @@ static void planted_lines_are_found(void **state)
     problem_close(&x);
 }
 
+/* A second turn with the lines of the first takes them, counts them once and adds what it needs. */
+static void kept_lines_are_taken_first(void **state)
+{
+    (void)state;
+    static uint32_t bits[KINDS][(N + 31) / 32];
+    const struct kept kept = {{bits[SLASH], bits[COLUMN]}, (N + 31) / 32};
+    struct problem x;
+    seed = 12;
+    problem_open(&x, 700, 40, 0.3);
+    assert_true(run(&x, 0.7, 4));
+    for (int k = 0; k < KINDS; k++)
+        for (uint32_t i = 0; i < N; i++) bits[k][i / 32] |= (uint32_t)x.g.taken[k][i] << i % 32;
+    problem_close(&x);
+    problem_open(&x, 1200, 40, 0.3);
+    assert_true(run_from(&x, 0.9, 4, &kept));
+    assert_true(fabs(covered_by_cells(&x) - x.g.covered) < 1e-4 * ROWS);
+    assert_true(area_by_cells(&x) == x.g.n_cell);
+    for (int k = 0; k < KINDS; k++)
+        for (uint32_t i = 0; i < N; i++)
+            assert_true(x.g.taken[k][i] || !(bits[k][i / 32] >> i % 32 & 1));
+    problem_close(&x);
+}
+
+/* Through the method: the lines of one layer and head, of no other, less columns that were cut. */
+static void lines_are_kept_by_layer_and_head(void **state)
+{
+    (void)state;
+    const struct page_geom geom = {.n_layer = 3, .n_kv_head = 1, .head_dim = 64};
+    const struct method_shape shape = {.geom = &geom, .group = 2, .n_ctx = 200};
+    double param[METHOD_PARAM_MAX] = {0};
+    assert_int_equal(loop_state_bytes(&shape, param), 0);
+    param[KEEP] = 1;
+    const size_t bytes = loop_state_bytes(&shape, param), n = 7;
+    assert_int_equal(bytes, 3 * 2 * 2 * n * 4);
+    uint32_t *bits = calloc(1, bytes);
+    const struct method_lane lane = {.shape = &shape, .param = param, .layer = 1, .state = bits};
+    const struct kept kept = kept_of(&lane, 1);
+    assert_ptr_equal(kept.line[SLASH], bits + (1 * 2 + 1) * 2 * n);
+    assert_ptr_equal(kept.line[COLUMN], kept.line[SLASH] + n);
+    memset(bits, 0xff, bytes);
+    loop_cut(bits, &shape, param, 70);
+    for (uint32_t i = 0; i < 200; i++) {
+        assert_int_equal(is_kept(&kept, COLUMN, i), i < 70);
+        assert_true(is_kept(&kept, SLASH, i));
+    }
+    free(bits);
+}
+
 static void flat_attention_takes_all_or_says_no(void **state)
 {
     (void)state;
@@ -242,6 +296,8 @@ int main(void)
         cmocka_unit_test(it_counts_every_cell_once),
         cmocka_unit_test(rounds_are_nearly_as_good_as_single_steps),
         cmocka_unit_test(planted_lines_are_found),
+        cmocka_unit_test(kept_lines_are_taken_first),
+        cmocka_unit_test(lines_are_kept_by_layer_and_head),
         cmocka_unit_test(flat_attention_takes_all_or_says_no),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

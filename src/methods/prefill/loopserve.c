@@ -18,7 +18,11 @@
  * "The new rows of a turn" are those of a chunk: a turn is planned as a whole if the batch (-b)
  * holds it. Past turns are keys like others, and rows of the last answer are not computed again, so
  * they are not sampled. With heads=group a KV head has one set of lines, from the sum over its
- * query heads. */
+ * query heads.
+ *
+ * Lines over turns. The paper unites the lines of all turns, for the decode stage to choose among;
+ * ours chooses among all keys. With keep=on the union (of chunks, so of turns too) is read by later
+ * rows: its lines are taken before the rounds, which add what is missing. */
 #include "methods/lines.h"
 #include "methods/pick.h"
 #include "methods/plan.h"
@@ -27,7 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MASS, SAMPLE, BETA, SLASHES, COLUMNS, MOST, HEADS };
+enum { MASS, SAMPLE, BETA, SLASHES, COLUMNS, MOST, HEADS, KEEP };
 
 static const sac_method_param params[] = {
     {"mass", SAC_PARAM_FLOAT, "0.955", 0, 1, NULL,
@@ -40,6 +44,8 @@ static const sac_method_param params[] = {
     {"most", SAC_PARAM_FLOAT, "0.6", 0, 1, NULL, "a head that needs more of its cells is dense"},
     {"heads", SAC_PARAM_CHOICE, "query", 0, 0, "query|group",
      "lines for each query head, or for all of a KV head"},
+    {"keep", SAC_PARAM_CHOICE, "off", 0, 0, "off|on",
+     "lines that earlier chunks and turns chose are taken first"},
 };
 
 /* ---- The greedy choice ---- */
@@ -174,18 +180,37 @@ static void take_round(struct greedy *g, enum kind k, float least)
     }
 }
 
-/* False: no lines reach the goal. */
-static bool greedy_run(struct greedy *g, uint32_t n_slash, uint32_t n_column, float beta)
+/* Lines that earlier rows have chosen: a bit for each, all kinds. */
+struct kept {
+    uint32_t *line[KINDS]; /* [n_word]; NULL: none are kept */
+    uint32_t n_word;
+};
+
+static bool is_kept(const struct kept *kept, enum kind k, uint32_t line)
 {
-    for (uint32_t o = 0; o < pick_min(n_slash, g->n); o++) {
+    return kept->line[k] && kept->line[k][line / 32] >> line % 32 & 1;
+}
+
+/* The first n_slash slashes and n_column columns, and those that are kept. */
+static void take_first(struct greedy *g, uint32_t n_slash, uint32_t n_column,
+                       const struct kept *kept)
+{
+    for (uint32_t o = 0; o < g->n; o++) {
+        if (o >= n_slash && !is_kept(kept, SLASH, o)) continue;
         g->n_cell += cells(g, o);
         take(g, SLASH, o);
     }
     make_keys(g, COLUMN);
-    for (uint32_t c = 0; c < pick_min(n_column, g->n); c++) {
+    for (uint32_t c = 0; c < g->n; c++) {
+        if (c >= n_column && !is_kept(kept, COLUMN, c)) continue;
         g->n_cell += cells(g, c) - pick_min(cells(g, c), crossings(g, c));
         take(g, COLUMN, c);
     }
+}
+
+/* Adds lines to the first ones. False: no lines reach the goal. */
+static bool greedy_run(struct greedy *g, float beta)
+{
     while (g->covered < g->goal) {
         const float column = make_keys(g, COLUMN), slash = make_keys(g, SLASH);
         const float least = beta * fmaxf(column, slash);
@@ -203,7 +228,8 @@ struct work {
     struct rows rows;
     struct greedy greedy;
     struct lines lines;
-    float *sum; /* [sample, stride] heads=group: the heads' attention */
+    struct kept kept; /* of the head in work */
+    float *sum;       /* [sample, stride] heads=group: the heads' attention */
 };
 
 static size_t work_make(struct work *w, const struct method_shape *s, const double *param,
@@ -223,6 +249,45 @@ static size_t loop_scratch_bytes(const struct method_shape *s, const double *par
     work_make(&w, s, param, &a);
     lines_make(&w.lines, s->n_ctx, 2 * PAGE_TOK, &a);
     return a.used;
+}
+
+static size_t line_words(const struct method_shape *s)
+{
+    return (s->n_ctx + 31) / 32;
+}
+
+/* Bits of kept lines: [n_layer][lists of a tile][KINDS][line_words]. */
+static size_t loop_state_bytes(const struct method_shape *s, const double *param)
+{
+    const size_t n_part = param[HEADS] > 0 ? 1 : s->group;
+    return param[KEEP] > 0 ? s->geom->n_layer * n_part * KINDS * line_words(s) * sizeof(uint32_t)
+                           : 0;
+}
+
+static struct kept kept_of(const struct method_lane *l, uint32_t part)
+{
+    const size_t n_part = l->param[HEADS] > 0 ? 1 : l->shape->group, n = line_words(l->shape);
+    if (!(l->param[KEEP] > 0)) return (struct kept){0};
+    uint32_t *first = (uint32_t *)l->state + (l->layer * n_part + part) * KINDS * n;
+    return (struct kept){{first, first + n}, (uint32_t)n};
+}
+
+/* Columns that are gone are forgotten; a distance means the same in what is left. */
+static void loop_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok)
+{
+    const size_t n = line_words(s), n_list = loop_state_bytes(s, param) / (KINDS * n * 4);
+    for (size_t i = 0; i < n_list; i++) {
+        uint32_t *column = (uint32_t *)state + (i * KINDS + COLUMN) * n;
+        for (size_t w = n_tok / 32; w < n; w++)
+            column[w] &= w == n_tok / 32 ? (1u << n_tok % 32) - 1 : 0;
+    }
+}
+
+/* Any bits are lines; those behind the sequence's end are never asked for. */
+static bool loop_sound(const struct method_loaded *l)
+{
+    (void)l;
+    return true;
 }
 
 /* One row of each stratum of the chunk and the last, ascending. The generator is splitmix64. */
@@ -262,9 +327,10 @@ static void plan_parts(struct work *w, const struct method_lane *l, struct plan 
     g->p = attention;
     g->stride = w->rows.stride;
     g->goal = l->param[MASS] * total;
+    w->kept = kept_of(l, n_part > 1 ? 0 : part);
     greedy_begin(g);
-    if (!greedy_run(g, (uint32_t)l->param[SLASHES], (uint32_t)l->param[COLUMNS],
-                    (float)l->param[BETA]) ||
+    take_first(g, (uint32_t)l->param[SLASHES], (uint32_t)l->param[COLUMNS], &w->kept);
+    if (!greedy_run(g, (float)l->param[BETA]) ||
         (double)g->n_cell > l->param[MOST] * (double)chunk_cells(l)) {
         for (uint32_t i = 0; i < n_list; i++)
             plan_tile_dense(p, i / n_part, part + i % n_part, PLAN_NO_GAIN);
@@ -275,6 +341,8 @@ static void plan_parts(struct work *w, const struct method_lane *l, struct plan 
     for (uint32_t x = 0; x < g->n; x++) {
         if (g->taken[SLASH][x]) lines_take_slash(&w->lines, x);
         if (g->taken[COLUMN][x]) lines_take_col(&w->lines, x);
+        for (int k = 0; k < KINDS && w->kept.n_word; k++)
+            w->kept.line[k][x / 32] |= (uint32_t)g->taken[k][x] << x % 32;
     }
     for (uint32_t i = 0; i < n_list; i++)
         lines_mark(plan_mask(p, i / n_part, part + i % n_part), &w->lines,
@@ -312,8 +380,11 @@ static void loop_plan(const struct method_lane *l, struct plan *p)
 
 static const struct method_prefill hooks = {
     .by_head = true,
+    .state_bytes = loop_state_bytes,
     .scratch_bytes = loop_scratch_bytes,
     .plan = loop_plan,
+    .cut = loop_cut,
+    .sound = loop_sound,
 };
 
 const struct method loopserve_method = {
