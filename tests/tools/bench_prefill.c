@@ -119,7 +119,8 @@ static void run(struct bench *b, const char *method, bool is_dense)
     const sac_engine_stats t = sac_engine_get_stats(e);
     const double total = (double)(t.linear_us + t.attn_us + t.other_us) * 1e-6;
     const double plan = (double)t.plan_us * 1e-6, attn = (double)t.attn_us * 1e-6 - plan;
-    printf("| %s | %.1f %% | ", method, 100 * (double)t.n_cell_read / (double)t.n_cell);
+    printf("| %s | %.1f %% | %.1f %% | ", method, 100 * (double)t.n_cell_read / (double)t.n_cell,
+           100 * (double)t.n_cell_skipped / (double)t.n_cell);
     if (t.n_plan_mass) printf("%.3f", t.plan_mass / (double)t.n_plan_mass);
     printf(" | %.2f | %.2f | %.2f | %.2f | %.1f %% | %.4f | %.3f | %.1f %% |\n", total,
            (double)t.linear_us * 1e-6, attn, plan, 100 * plan / total, s.kl / s.n,
@@ -169,9 +170,9 @@ int main(int argc, char **argv)
     if (n < b.n_tok || b.n_score == 0 || b.n_score > b.n_tok) usage();
     b.dense = malloc((size_t)b.n_score * b.n_vocab * sizeof *b.dense);
     if (!b.dense) return 1;
-    puts("| method | cells | mass told | s | linear s | attention s | choice s | of all | KL | "
-         "top-1 "
-         "| dense lists |\n|---|---|---|---|---|---|---|---|---|---|---|");
+    puts("| method | cells | of them skipped | mass told | s | linear s | attention s | choice s "
+         "| of all | KL | top-1 | dense lists |\n"
+         "|---|---|---|---|---|---|---|---|---|---|---|---|");
     run(&b, "dense", true);
     for (; optind < argc; optind++) run(&b, argv[optind], false);
     sac_free(b.tok);
