@@ -1,11 +1,15 @@
 /* prop_prefill.c: what every prefill method promises, checked on a real small model (smollm2-135m)
- * for each method in the list: the dense bits below sparse_min_ctx; the same answer alone, in a
- * crowd, with two threads and, where it says so, in chunks of another size; what it left out is
- * counted; nothing is allocated in a step. Plans alone are in tests/unit/test_plan.c. */
+ * for each method in the list: the dense bits below sparse_min_ctx, with a budget for everything
+ * (in one turn or on top of past ones) and in a prompt of one tile; the same answer alone, in a
+ * crowd, with two threads and, where it says so, in chunks of another size; what it left out and
+ * why it gave up is counted; nothing is allocated in a step. Plans alone are in
+ * tests/unit/test_plan.c, the diagonal and no cell twice with them. */
 #include "base/mem.h"
+#include "engine/engine.h"
 #include "methods/method.h"
 #include "saccade.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,11 +18,11 @@
 
 #include <cmocka.h>
 
-enum { N_PROMPT = 600, N_CTX = 640, N_VOCAB_MAX = 65536 };
+enum { N_PROMPT = 600, N_LONG = 2304, N_VOCAB_MAX = 65536 };
 
 static sac_model *model;
 static uint32_t n_vocab;
-static int32_t prompt[N_PROMPT];
+static int32_t prompt[N_LONG];
 
 static int load_model(void **state)
 {
@@ -38,7 +42,7 @@ static int load_model(void **state)
         return -1;
     }
     n_vocab = sac_model_get_info(model).n_vocab;
-    for (uint32_t i = 0; i < N_PROMPT; i++)
+    for (uint32_t i = 0; i < N_LONG; i++)
         prompt[i] = (int32_t)(i % 41 == 7 ? 300 + i : 500 + 37 * (i % 29));
     return n_vocab > N_VOCAB_MAX ? -1 : 0;
 }
@@ -57,7 +61,7 @@ static void must(sac_status status, const sac_error *err)
 
 struct setting {
     const char *spec;
-    uint32_t n_seq, n_batch, n_threads, min_ctx;
+    uint32_t n_seq, n_batch, n_threads, min_ctx, n_ctx;
     sac_kv_type type;
 };
 
@@ -66,7 +70,7 @@ static sac_engine *new_engine(const struct setting *s)
     sac_engine *e;
     sac_error err;
     sac_engine_params p = sac_engine_params_default();
-    p.n_ctx = N_CTX;
+    p.n_ctx = s->n_ctx ? s->n_ctx : N_PROMPT + 40;
     p.n_seq_max = s->n_seq ? s->n_seq : 1;
     p.n_batch = s->n_batch ? s->n_batch : 256;
     p.n_threads = s->n_threads ? s->n_threads : 1;
@@ -145,33 +149,281 @@ static void short_prompts_give_the_dense_bits(void **state)
     }
 }
 
+/* Every method with a budget for everything. */
+static const char *const full_specs[] = {"a-shape:window=4096",
+                                         "tri-shape:sink=4,window=1,last=4096",
+                                         "trianglemix:layer=1",
+                                         "auto:mass=1",
+                                         "minference:columns=4096",
+                                         "loopserve:mass=1",
+                                         "flexprefill:mass=1",
+                                         "xattention:mass=1",
+                                         "sparge:top=1",
+                                         "critiprefill:budget=4096"};
+#define N_FULL (sizeof full_specs / sizeof full_specs[0])
+
+/* The same methods with so little that something is left out of 600 tokens. */
+static const char *const sparse_specs[N_FULL] = {"a-shape:sink=4,window=64",
+                                                 "tri-shape:sink=4,window=64,last=32",
+                                                 "trianglemix:sink=4,window=64,layer=0.2,last=32",
+                                                 "auto:mass=0.6,recent=2",
+                                                 "minference:columns=40,slashes=40,band=20,sink=4",
+                                                 "loopserve:mass=0.6,slashes=8,columns=4",
+                                                 "flexprefill:mass=0.1,least=128",
+                                                 "xattention:mass=0.5",
+                                                 "sparge:top=0.3,like=-2",
+                                                 "critiprefill:budget=64,segment=64,dense=64"};
+
+static const struct method *method_of(const char *spec)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(spec, ":"), spec);
+    const struct method *m = method_find("prefill", name);
+    assert_non_null(m);
+    return m;
+}
+
+static void every_method_is_here(void **state)
+{
+    (void)state;
+    EACH_METHOD(m)
+    {
+        size_t i = 0;
+        while (i < N_FULL && method_of(full_specs[i]) != m) i++;
+        if (i == N_FULL) fail_msg("%s: how does it read everything?", m->name);
+        assert_ptr_equal(method_of(sparse_specs[i]), m);
+    }
+}
+
 static void full_plans_give_the_dense_bits(void **state)
 {
     (void)state;
     static struct answer dense, sparse;
-    static const char *const specs[] = {"a-shape:window=4096",
-                                        "tri-shape:sink=4,window=1,last=4096",
-                                        "trianglemix:layer=1", "auto:mass=1"};
     answer_alone(&dense, &(struct setting){.spec = "dense"}, N_PROMPT);
-    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+    for (size_t i = 0; i < N_FULL; i++) {
         const sac_engine_stats stats =
-            answer_alone(&sparse, &(struct setting){.spec = specs[i]}, N_PROMPT);
+            answer_alone(&sparse, &(struct setting){.spec = full_specs[i]}, N_PROMPT);
         assert_true(stats.n_plan > 0);
         assert_int_equal(stats.n_cell_read, stats.n_cell);
-        same("though everything is read", specs[i], &sparse, &dense);
+        same("though everything is read", full_specs[i], &sparse, &dense);
     }
 }
 
-/* Alone; among others that decode and others that come first, with two threads; in other chunks. */
+/* A prompt of one tile or less is all diagonal; one row more begins another tile. */
+static void short_prompts_are_planned(void **state)
+{
+    (void)state;
+    static struct answer dense, sparse;
+    static const size_t lengths[] = {1, 63, 64, 65};
+    for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
+        answer_alone(&dense, &(struct setting){.spec = "dense"}, lengths[l]);
+        for (size_t k = 0; k < N_FULL; k++) {
+            const char *spec = sparse_specs[k];
+            const sac_engine_stats stats =
+                answer_alone(&sparse, &(struct setting){.spec = spec}, lengths[l]);
+            assert_true(stats.n_plan > 0 && stats.n_cell_read <= stats.n_cell);
+            for (uint32_t i = 0; i < n_vocab; i++)
+                if (!isfinite(sparse.logits[i]))
+                    fail_msg("%s: %zu tokens give no numbers", spec, lengths[l]);
+            if (stats.n_cell_read == stats.n_cell)
+                same("though nothing is left out", spec, &sparse, &dense);
+            assert_true(lengths[l] > 64 || stats.n_cell_read == stats.n_cell);
+        }
+    }
+}
+
+/* Chunks of 512, of 2,048 and the whole prompt, for methods that promise to be the same. */
+static void chunks_may_have_any_size(void **state)
+{
+    (void)state;
+    static struct answer first, a;
+    static const uint32_t n_batch[] = {512, 2048, N_LONG};
+    for (size_t k = 0; k < N_FULL; k++) {
+        const char *spec = sparse_specs[k];
+        for (size_t i = 0; i < 3 && method_of(spec)->prefill->any_chunk; i++) {
+            const struct setting s = {
+                .spec = spec, .n_batch = n_batch[i], .n_threads = 2, .n_ctx = N_LONG};
+            answer_alone(i ? &a : &first, &s, N_LONG);
+            if (i) same("in other chunks", spec, &a, &first);
+        }
+    }
+}
+
+/* ---- On top of a past ---- */
+
+/* A turn, an answer of four tokens, and a second turn; stats are those of the second alone. */
+static sac_engine_stats answer_second_turn(struct answer *out, const struct setting *s, size_t n)
+{
+    sac_error err;
+    sac_engine *e = new_engine(s);
+    must(sac_seq_create(e, &out->seq, &err), &err);
+    append(e, out->seq, n, SAC_ROW_PROMPT);
+    append(e, out->seq, 4, SAC_ROW_DECODE);
+    run_all(e, out);
+    const sac_engine_stats before = sac_engine_get_stats(e);
+    append(e, out->seq, n / 2, SAC_ROW_PROMPT);
+    run_all(e, out);
+    sac_engine_stats stats = sac_engine_get_stats(e);
+    sac_engine_free(e);
+    stats.n_plan -= before.n_plan;
+    stats.n_plan_dense -= before.n_plan_dense;
+    stats.n_plan_past -= before.n_plan_past;
+    stats.n_cell -= before.n_cell;
+    stats.n_cell_read -= before.n_cell_read;
+    return stats;
+}
+
+static void a_past_turn_is_keys_like_others(void **state)
+{
+    (void)state;
+    static struct answer dense, a;
+    enum { N_TURN = 420 };
+    answer_second_turn(&dense, &(struct setting){.spec = "dense"}, N_TURN);
+    for (size_t i = 0; i < N_FULL; i++) {
+        answer_second_turn(&a, &(struct setting){.spec = full_specs[i]}, N_TURN);
+        same("in a second turn, though everything is read", full_specs[i], &a, &dense);
+    }
+    for (size_t k = 0; k < N_FULL; k++) {
+        const char *spec = sparse_specs[k];
+        const struct setting s = {.spec = spec};
+        const sac_engine_stats stats = answer_second_turn(&a, &s, N_TURN);
+        for (uint32_t i = 0; i < n_vocab; i++) assert_true(isfinite(a.logits[i]));
+        assert_true(stats.n_plan > 0);
+        if (method_of(spec)->prefill->needs_past_zero) {
+            assert_int_equal(stats.n_plan_past, stats.n_plan);
+            same("in a second turn that it cannot plan", spec, &a, &dense);
+        } else {
+            assert_int_equal(stats.n_plan_past, 0);
+        }
+    }
+}
+
+/* keep=on: what a first turn has chosen is read in the second too, and a sequence that was cut and
+ * asked again gives the same answer as before. */
+static void lines_are_kept_over_turns(void **state)
+{
+    (void)state;
+    static struct answer first, again;
+    enum { N_TURN = 420 };
+    const struct setting alone = {.spec = "loopserve:mass=0.6,slashes=8,columns=4"};
+    const struct setting kept = {.spec = "loopserve:mass=0.6,slashes=8,columns=4,keep=on"};
+    const sac_engine_stats a = answer_second_turn(&first, &alone, N_TURN);
+    const sac_engine_stats b = answer_second_turn(&first, &kept, N_TURN);
+    assert_int_equal(a.n_cell, b.n_cell);
+    assert_true(b.n_cell_read > a.n_cell_read && b.n_cell_read < b.n_cell);
+    sac_error err;
+    sac_engine *e = new_engine(&(struct setting){.spec = kept.spec, .n_seq = 2});
+    must(sac_seq_create(e, &again.seq, &err), &err);
+    append(e, again.seq, N_TURN, SAC_ROW_PROMPT);
+    append(e, again.seq, 4, SAC_ROW_DECODE);
+    run_all(e, &again);
+    sac_seq fork;
+    must(sac_seq_fork(e, again.seq, &fork, &err), &err);
+    again.seq = fork; /* has the lines of its source */
+    append(e, fork, N_TURN / 2, SAC_ROW_PROMPT);
+    run_all(e, &again);
+    sac_engine_free(e);
+    same("in a fork", kept.spec, &again, &first);
+}
+
+/* ---- Giving up ---- */
+
+/* The engine's method 0 becomes a copy that cannot go on from a past. */
+static void what_needs_an_empty_past_says_so(void **state)
+{
+    (void)state;
+    static struct answer a;
+    sac_error err;
+    sac_engine *e = new_engine(&(struct setting){.spec = "a-shape:sink=4,window=64"});
+    struct method method = *e->prefill.method[0].spec.method;
+    struct method_prefill hooks = *method.prefill;
+    hooks.needs_past_zero = true;
+    method.prefill = &hooks;
+    e->prefill.method[0].spec.method = &method;
+    must(sac_seq_create(e, &a.seq, &err), &err);
+    append(e, a.seq, 256, SAC_ROW_PROMPT);
+    run_all(e, &a);
+    const sac_engine_stats first = sac_engine_get_stats(e);
+    append(e, a.seq, 256, SAC_ROW_PROMPT);
+    run_all(e, &a);
+    const sac_engine_stats stats = sac_engine_get_stats(e);
+    assert_true(first.n_plan > 0 && first.n_plan_past == 0 && first.n_cell_read < first.n_cell);
+    assert_int_equal(stats.n_plan_past, stats.n_plan - first.n_plan);
+    assert_int_equal(stats.n_cell_read - first.n_cell_read, stats.n_cell - first.n_cell);
+    sac_engine_free(e);
+}
+
+static void (*true_rope)(struct workers *, const struct op_rope *);
+
+/* Queries and keys of the batch's last row become NaN. */
+static void break_last_row(struct workers *pool, const struct op_rope *op)
+{
+    true_rope(pool, op);
+    for (uint32_t h = 0; h < op->n_head; h++)
+        op->x[(op->n_row - 1) * op->x_stride + (size_t)h * op->head_dim] = NAN;
+}
+
+static void a_nan_makes_its_chunk_dense_and_is_counted(void **state)
+{
+    (void)state;
+    static struct answer a;
+    for (size_t k = 0; k < N_FULL; k++) {
+        const char *spec = sparse_specs[k];
+        sac_error err;
+        sac_engine *e = new_engine(&(struct setting){.spec = spec});
+        must(sac_seq_create(e, &a.seq, &err), &err);
+        append(e, a.seq, 256, SAC_ROW_PROMPT);
+        run_all(e, &a);
+        const sac_engine_stats before = sac_engine_get_stats(e);
+        assert_int_equal(before.n_plan_nan, 0);
+        true_rope = e->ops.rope;
+        e->ops.rope = break_last_row;
+        append(e, a.seq, 256, SAC_ROW_PROMPT);
+        run_all(e, &a);
+        const sac_engine_stats after = sac_engine_get_stats(e);
+        assert_int_equal(after.n_plan_nan, after.n_plan - before.n_plan);
+        assert_int_equal(after.n_cell_read - before.n_cell_read, after.n_cell - before.n_cell);
+        sac_engine_free(e);
+    }
+}
+
+/* Room for a few tokens only: lists that need more read everything, no list reads less. */
+static void lists_without_room_are_dense_and_counted(void **state)
+{
+    (void)state;
+    static struct answer a;
+    uint32_t n_overflow = 0;
+    for (size_t k = 0; k < N_FULL; k++) {
+        const char *spec = sparse_specs[k];
+        sac_error err;
+        const struct setting s = {.spec = spec};
+        const sac_engine_stats roomy = answer_alone(&a, &s, N_PROMPT);
+        sac_engine *e = new_engine(&s);
+        e->prefill.tok_max = 4;
+        e->prefill.range_max = 3;
+        must(sac_seq_create(e, &a.seq, &err), &err);
+        append(e, a.seq, N_PROMPT, SAC_ROW_PROMPT);
+        run_all(e, &a);
+        const sac_engine_stats tight = sac_engine_get_stats(e);
+        assert_int_equal(roomy.n_plan_overflow, 0);
+        assert_true(tight.n_cell_read >= roomy.n_cell_read);
+        assert_true(tight.n_plan_dense >= tight.n_plan_overflow);
+        n_overflow += tight.n_plan_overflow > 0;
+        sac_engine_free(e);
+    }
+    assert_true(n_overflow > 0);
+}
+
+/* Alone; among others that decode and others that come first, with two threads. */
 static void an_answer_does_not_depend_on_anything_else(void **state)
 {
     (void)state;
     static struct answer alone, crowd;
-    EACH_METHOD(m)
-    {
-        const struct setting s = {.spec = m->name, .type = SAC_KV_Q8};
+    for (size_t k = 0; k < N_FULL; k++) {
+        const char *spec = sparse_specs[k];
+        const struct setting s = {.spec = spec, .type = SAC_KV_Q8};
         const struct setting crowded = {
-            .spec = m->name, .type = SAC_KV_Q8, .n_seq = 4, .n_threads = 2};
+            .spec = spec, .type = SAC_KV_Q8, .n_seq = 4, .n_threads = 2};
         const sac_engine_stats stats = answer_alone(&alone, &s, N_PROMPT);
         sac_engine *e = new_engine(&crowded);
         sac_seq other[3];
@@ -185,17 +437,12 @@ static void an_answer_does_not_depend_on_anything_else(void **state)
         append(e, crowd.seq, N_PROMPT, SAC_ROW_PROMPT);
         run_all(e, &crowd);
         sac_engine_free(e);
-        same("among others", m->name, &crowd, &alone);
-        print_message("%-12s computes %5.1f %% of the cells, dense in %llu of %llu lists\n",
-                      m->name, 100.0 * (double)stats.n_cell_read / (double)stats.n_cell,
+        same("among others", spec, &crowd, &alone);
+        print_message("%-48s computes %5.1f %% of the cells, dense in %llu of %llu lists\n", spec,
+                      100.0 * (double)stats.n_cell_read / (double)stats.n_cell,
                       (unsigned long long)stats.n_plan_dense, (unsigned long long)stats.n_plan);
-        assert_true(stats.n_plan > 0 && stats.n_cell_read <= stats.n_cell);
+        assert_true(stats.n_plan > 0 && stats.n_cell_read < stats.n_cell);
         assert_int_equal(stats.n_plan_nan, 0);
-        if (m->prefill->needs_past_zero) assert_true(stats.n_plan_past > 0);
-        if (!m->prefill->any_chunk) continue;
-        const struct setting other_chunks = {.spec = m->name, .type = SAC_KV_Q8, .n_batch = 512};
-        answer_alone(&crowd, &other_chunks, N_PROMPT);
-        same("in chunks of 512", m->name, &crowd, &alone);
     }
 }
 
@@ -210,7 +457,7 @@ static void a_method_is_chosen_by_sequence(void **state)
     answer_alone(&dense, &(struct setting){.spec = specs[0]}, N_PROMPT);
     answer_alone(&shape, &(struct setting){.spec = specs[1]}, N_PROMPT);
     assert_memory_not_equal(dense.logits, shape.logits, n_vocab * sizeof *dense.logits);
-    p.n_ctx = N_CTX;
+    p.n_ctx = N_PROMPT + 40;
     p.n_seq_max = 2;
     p.n_batch = 256;
     p.n_threads = 1;
@@ -234,7 +481,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(short_prompts_give_the_dense_bits),
+        cmocka_unit_test(every_method_is_here),
         cmocka_unit_test(full_plans_give_the_dense_bits),
+        cmocka_unit_test(short_prompts_are_planned),
+        cmocka_unit_test(chunks_may_have_any_size),
+        cmocka_unit_test(a_past_turn_is_keys_like_others),
+        cmocka_unit_test(lines_are_kept_over_turns),
+        cmocka_unit_test(what_needs_an_empty_past_says_so),
+        cmocka_unit_test(a_nan_makes_its_chunk_dense_and_is_counted),
+        cmocka_unit_test(lists_without_room_are_dense_and_counted),
         cmocka_unit_test(an_answer_does_not_depend_on_anything_else),
         cmocka_unit_test(a_method_is_chosen_by_sequence),
     };
