@@ -40,6 +40,21 @@ class Answers(unittest.TestCase):
         self.assertGreaterEqual(t["ttft_ms"], t["prompt_ms"] * 0.99)
         self.assertTrue(0 < answer["kv_bytes_used"] <= answer["kv_bytes"])
 
+    def test_what_methods_read_is_told(self):
+        text = ("-p", "The harbour lay still. " * 60 + QUESTION, "-n", "20", "--ignore-eos", *GREEDY)
+        sparse = ("--sparse-min-ctx", "0", "--prefill", "sparge:top=0.3,like=-2,skip=0.01", "--decode",
+                  "streaming:budget=64")
+        t = run_json(*text, *sparse)["timings"]
+        self.assertTrue(0 < t["prefill"]["planned_share"] < 1)
+        self.assertTrue(0 <= t["prefill"]["skipped_share"] < t["prefill"]["planned_share"])
+        self.assertTrue(0 < t["prefill"]["mass_estimate"] <= 1)
+        self.assertEqual(t["prefill"]["dense"]["past"], 0)
+        self.assertTrue(0 < t["decode"]["share_read"] < 1)
+        told = saccade("run", "-m", model_path(), *text, *sparse).stderr
+        self.assertIn("of the attention computed", told)
+        dense = run_json(*text)["timings"]
+        self.assertEqual((dense["prefill"]["planned_share"], dense["decode"]["share_read"]), (1, 1))
+
     def test_threads_and_batch_size_change_nothing(self):
         args = ("-p", QUESTION, "-n", "12", "--temp", "1", "-s", "7")
         want = run_json(*args)

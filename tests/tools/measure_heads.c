@@ -1,14 +1,18 @@
 /* measure_heads.c: what the papers of prefill methods say of attention, measured on a model and a
  * text: every row of every head, exactly.
  *
- *  - Neighbours (CritiPrefill, figure 3): how many of a query's TOP best keys are also among those
- * of a query at a distance.
- *  - Lines (LoopServe, figures 1 and 2): how much attention the best share of all columns and
- *    diagonals holds, and how many of them are the same in another piece of the text.
- *  - Blocks (XAttention): how much attention the best blocks of each block of rows hold, if they
- * are chosen by antidiagonals, by mean queries and mean keys, or by the attention itself. The text
- * is read in two pieces, each a sequence of its own. An engine does the reading; the plan of its
- * prefill method is taken over, looks, and reads everything. */
+ * Neighbours (CritiPrefill, figure 3): how many of a query's TOP best keys are also among those of
+ * a query at a distance.
+ *
+ * Lines (LoopServe, figures 1 and 2): how much attention the best share of all columns and
+ * diagonals holds, and how many of them are the same in another piece of the text.
+ *
+ * Blocks (XAttention): how much of the attention outside the first and the own block the best
+ * blocks hold, chosen by antidiagonals, by mean queries and mean keys, or by the attention itself,
+ * for the rows of the second half.
+ *
+ * The text is read in two pieces, each a sequence of its own. An engine does the reading; the plan
+ * of its prefill method is taken over, looks, and reads everything. */
 #include "base/input.h"
 #include "engine/engine.h"
 #include "methods/lines.h"
@@ -208,27 +212,28 @@ static void score_masses(struct work *w)
             block[(size_t)(r / BLOCK) * n_block + c / BLOCK] += w->p[(size_t)r * n + c];
 }
 
-/* The first and the own block and the best of the others, the same number whoever chooses. */
+/* The first and the own block are read in any case. Of the others as many are chosen by each: a
+ * share of all that there are. What they hold is a share of what the others hold. */
 static void find_blocks(struct work *w, const struct method_lane *l, uint32_t head)
 {
-    const uint32_t n_block = all.n / BLOCK;
+    const uint32_t n_block = all.n / BLOCK, first = n_block / 2;
     score_antidiagonals(w, l, head);
     score_means(w, l, head);
     score_masses(w);
     const float *mass = w->block + (size_t)BY_MASS * n_block * n_block;
     for (int s = 0; s < N_BLOCK_SHARE; s++)
         for (int by = 0; by < N_BY; by++) {
-            double kept = 0;
-            for (uint32_t b = 0; b < n_block; b++) {
+            double kept = 0, sum = 0;
+            for (uint32_t b = first; b < n_block; b++) {
                 const float *value = w->block + ((size_t)by * n_block + b) * n_block;
-                memcpy(w->row, value, (b + 1) * sizeof(float));
-                w->row[0] = w->row[b] = INFINITY;
-                const double want = ceil(block_share[s] * (b + 1));
-                struct pick_cut cut = pick_best(w->row, b + 1, pick_max(2, (uint32_t)want));
-                for (uint32_t j = 0; j <= b; j++)
-                    if (pick_takes(&cut, w->row[j])) kept += (double)mass[b * n_block + j] / BLOCK;
+                struct pick_cut cut =
+                    pick_best(value + 1, b - 1, (uint32_t)ceil(block_share[s] * b));
+                for (uint32_t j = 1; j < b; j++) {
+                    sum += (double)mass[b * n_block + j];
+                    if (pick_takes(&cut, value[j])) kept += (double)mass[b * n_block + j];
+                }
             }
-            w->sums.kept[s][by] += kept / n_block;
+            w->sums.kept[s][by] += kept / sum;
         }
 }
 
