@@ -45,6 +45,9 @@ struct op_linear {
     float norm_eps;
     enum linear_mode mode;
     enum linear_epilogue epilogue;
+    bool keep_y; /* a GLU's y may be in any form that fits its place, as only the next call reads it
+                  */
+    bool kept_x; /* x is such a y, of as many rows in the same mode, and there is no norm */
     uint32_t n_part;
     struct linear_part {
         const struct weight *w; /* n_in as above */

@@ -405,6 +405,63 @@ static void glu_matches_ref(void **state)
     trio_destroy(s);
 }
 
+/* A GLU and the layer that reads it, for one number of rows: whatever form y has in between, the
+ * bits are the same. */
+static void check_kept(struct tables *t, const struct isa *isa, const struct matrix m[3], float *x,
+                       uint32_t n_row)
+{
+    const uint32_t n_in = m[0].w.n_in, n_mid = m[0].w.n_out, n_out = m[2].w.n_out;
+    float *mid = zeroed((size_t)n_row * n_mid, sizeof *mid);
+    float *y[2];
+    for (int kept = 0; kept < 2; kept++) {
+        y[kept] = zeroed((size_t)n_row * n_out, sizeof *y[kept]);
+        call(&isa->ops, t->pool[kept],
+             (struct op_linear){
+                 .x = x,
+                 .x_stride = n_in,
+                 .n_row = n_row,
+                 .n_in = n_in,
+                 .mode = LINEAR_WIDE,
+                 .epilogue = LINEAR_GLU_SILU,
+                 .keep_y = kept,
+                 .n_part = 2,
+                 .part = {{&m[0].w, m[0].bias, mid, n_mid}, {&m[1].w, NULL, NULL, 0}}});
+        call(&isa->ops, t->pool[kept],
+             (struct op_linear){.x = mid,
+                                .x_stride = n_mid,
+                                .n_row = n_row,
+                                .n_in = n_mid,
+                                .mode = LINEAR_WIDE,
+                                .kept_x = kept,
+                                .n_part = 1,
+                                .part = {{&m[2].w, m[2].bias, y[kept], n_out}}});
+    }
+    expect_same_bits(y[1], y[0], (size_t)n_row * n_out, isa->name);
+    for (int kept = 0; kept < 2; kept++)
+        mem_unmap(y[kept], (size_t)n_row * n_out * sizeof *y[kept]);
+    mem_unmap(mid, (size_t)n_row * n_mid * sizeof *mid);
+}
+
+static void kept_rows_have_the_same_bits(void **state)
+{
+    static const uint32_t row_counts[] = {1, 15, 16, 31, 33, 64, ROWS_MAX};
+    static const uint32_t widths[] = {96, 1856, 90}; /* one range, two, and none that fits */
+    struct tables *t = *state;
+    float *x = zeroed((size_t)ROWS_MAX * N_IN, sizeof *x);
+    fill_gauss(x, (size_t)ROWS_MAX * N_IN, 31);
+    for (size_t k = 0; k < sizeof widths / sizeof *widths; k++) {
+        struct matrix m[3];
+        matrix_init(&m[0], t, QUANT_Q4_K, widths[k], N_IN, 32);
+        matrix_init(&m[1], t, QUANT_Q8_0, widths[k], N_IN, 33);
+        matrix_init(&m[2], t, widths[k] == 90 ? QUANT_F16 : QUANT_Q4_0, 35, widths[k], 34);
+        for (size_t i = 0; i < t->n_isa; i++)
+            for (size_t c = 0; c < sizeof row_counts / sizeof *row_counts; c++)
+                check_kept(t, &t->isa[i], m, x, row_counts[c]);
+        for (int i = 0; i < 3; i++) matrix_deinit(&m[i]);
+    }
+    mem_unmap(x, (size_t)ROWS_MAX * N_IN * sizeof *x);
+}
+
 /* Row contents of the hostile test. */
 enum hostile {
     ROW_GAUSS,
@@ -549,9 +606,13 @@ static void hostile_weights_stay_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(types_match_ref),          cmocka_unit_test(model_shapes_match_ref),
-        cmocka_unit_test(norm_and_parts_match_ref), cmocka_unit_test(glu_matches_ref),
-        cmocka_unit_test(hostile_rows_stay_alone),  cmocka_unit_test(hostile_weights_stay_alone),
+        cmocka_unit_test(types_match_ref),
+        cmocka_unit_test(model_shapes_match_ref),
+        cmocka_unit_test(norm_and_parts_match_ref),
+        cmocka_unit_test(glu_matches_ref),
+        cmocka_unit_test(kept_rows_have_the_same_bits),
+        cmocka_unit_test(hostile_rows_stay_alone),
+        cmocka_unit_test(hostile_weights_stay_alone),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

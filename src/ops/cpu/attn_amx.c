@@ -40,6 +40,7 @@
 #include "ops/cpu/attn_q8.h"
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"
+#include "ops/cpu/math_avx512.h"
 #include "ops/cpu/tiles.h"
 
 #include <assert.h>
@@ -100,17 +101,6 @@ INLINE __m512i bf16_from_f16(__m512i h)
                          _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1)), false);
 }
 
-/* 2^y; -inf gives 0, NaN stays. */
-INLINE __m512 exp2_vec(__m512 y)
-{
-    const __m512 r = _mm512_reduce_ps(y, 0x09); /* y - floor(y), no exception */
-    __m512 p = _mm512_set1_ps(0.0780245233f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.226067159f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.695833537f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.999925219f));
-    return _mm512_scalef_ps(p, y);
-}
-
 /* Halves of a vector of 32 bf16. */
 INLINE __m512 f32_from_bf16(__m512i h, int upper)
 {
@@ -124,7 +114,8 @@ INLINE __m512 softcap_vec(__m512 x, float cap)
     const __m512 y = _mm512_mul_ps(x, _mm512_set1_ps(2.0f * (float)M_LOG2E / cap));
     const __m512 limit = _mm512_set1_ps(64.0f);
     /* min(limit, y) returns y when y is NaN: the second operand. */
-    const __m512 e = exp2_vec(_mm512_max_ps(_mm512_set1_ps(-64.0f), _mm512_min_ps(limit, y)));
+    const __m512 e =
+        math_exp2_cubic(_mm512_max_ps(_mm512_set1_ps(-64.0f), _mm512_min_ps(limit, y)));
     const __m512 q = _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(e, _mm512_set1_ps(1.0f)));
     return _mm512_mul_ps(_mm512_set1_ps(cap), _mm512_sub_ps(_mm512_set1_ps(1.0f), q));
 }
@@ -741,11 +732,11 @@ INLINE __m512 row_weights(const struct score_row *r, float m, bool masked, struc
         if (kinds.centred) m_vec = _mm512_set1_ps(page_m[k / PAGE_TOK]);
         __m512 y0 = _mm512_fmsub_ps(_mm512_loadu_ps(r->s + k), unit, m_vec);
         __m512 y1 = _mm512_fmsub_ps(_mm512_loadu_ps(r->s + k + 16), unit, m_vec);
-        if (masked) {
+        if (masked && (k < r->lo || k + 32 > r->hi)) {
             y0 = _mm512_mask_blend_ps(visible_lanes(k, r->lo, r->hi), none, y0);
             y1 = _mm512_mask_blend_ps(visible_lanes(k + 16, r->lo, r->hi), none, y1);
         }
-        const __m512 w0 = exp2_vec(y0), w1 = exp2_vec(y1);
+        const __m512 w0 = math_exp2_cubic(y0), w1 = math_exp2_cubic(y1);
         sum0 = _mm512_add_ps(sum0, w0);
         sum1 = _mm512_add_ps(sum1, w1);
         _mm512_store_si512(r->p + k / 32 * (size_t)TILE_BYTES, half_from_f32(w0, w1, kinds.v_f16));
@@ -771,14 +762,15 @@ static void raise_max(const struct wide_mem *w, uint32_t q, const struct score_r
 {
     const float max = row_max(r);
     if (max == -INFINITY) return; /* nothing seen yet */
-    const float m = max * r->unit - HEADROOM, down = exp2f(w->m[q] - m);
-    const __m512 factor = _mm512_set1_ps(down);
+    const float m = max * r->unit - HEADROOM, before = w->m[q];
+    w->m[q] = m;
+    if (before == -INFINITY) return; /* nothing summed yet */
+    const __m512 factor = _mm512_set1_ps(exp2f(before - m));
     float *o = w->o + (size_t)(q / 16) * w->d * 16 + q % 16 * 16;
     for (uint32_t c = 0; c < w->d / 16; c++, o += 256)
         _mm512_store_ps(o, _mm512_mul_ps(_mm512_load_ps(o), factor));
     float *l = w->l + (size_t)q * 16;
     _mm512_store_ps(l, _mm512_mul_ps(_mm512_load_ps(l), factor));
-    w->m[q] = m;
 }
 
 /* Takes the weights of a row back. */
@@ -1003,7 +995,7 @@ INLINE __m512 narrow_weights(const struct narrow_mem *w, const struct narrow_ste
             __m512 y1 = _mm512_fmsub_ps(_mm512_load_ps(s + t * 16 + 16), unit, m);
             y0 = _mm512_mask_mov_ps(none, see0 ? 0xffff : 0, y0);
             y1 = _mm512_mask_mov_ps(none, see1 ? 0xffff : 0, y1);
-            const __m512 w0 = exp2_vec(y0), w1 = exp2_vec(y1);
+            const __m512 w0 = math_exp2_cubic(y0), w1 = math_exp2_cubic(y1);
             sum0 = _mm512_add_ps(sum0, w0);
             sum1 = _mm512_add_ps(sum1, w1);
             const __m512i half = half_from_f32(w0, w1, f16);

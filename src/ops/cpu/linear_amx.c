@@ -1,11 +1,17 @@
 /* linear_amx.c: linear layers of many rows in AMX tiles; few rows go to linear_avx512.c.
  *
  * The input is rounded to 16 bits and laid out in tiles once per call. A worker takes some columns
- * (groups of 16 outputs) two by two; for each pair, and for a GLU that is a group of gate and the
- * same of up, a chunk of 256 inputs is dequantised to 16 KiB of tiles, which stay in L1 while the
- * rows (up to ROWS_PASS) stream past them from L2. The vector units dequantise the pair that comes
- * next between the products, a little behind every block: the core looks ahead too little to mix
- * larger pieces by itself.
+ * (groups of 16 outputs) two by two, for a GLU a group of gate and the same of up. A pair's weights
+ * are dequantised to a panel of tiles, and the rows (up to ROWS_PASS) stream past it, 32 at a time:
+ * their sums stay in registers over the whole panel, while its tiles and those of the input come
+ * from L2. What does not fit L2 is cut into ranges of inputs, and sums wait in memory between them.
+ * Workers keep to rows of their own as far as there are passes for them: an output line that
+ * another core wrote or read last costs more to store than its products.
+ *
+ * The vector units dequantise the panel that comes next, and finish the rows before, between the
+ * products, a little behind every block: the core looks ahead too little to mix larger pieces by
+ * itself. Outputs of a GLU that only the next layer reads (keep_y) leave as the tiles that it
+ * wants, rounded as it would round them.
  *
  * Precision. f16 where the CPU multiplies it (TDPFP16PS), which has 3 bits more than bf16. Its
  * range is made sufficient by powers of two: each input row is scaled so that its largest magnitude
@@ -14,25 +20,29 @@
  * + m rounded once (d * s of K types once more). Sums are f32 in the tiles. A row with an infinity
  * or NaN has no finite outputs; other rows do not notice.
  *
- * Order, the same for every n_row and split: chunks of 256 inputs in rising order, blocks of 32 in
- * them, in a block what TDPFP16PS does with the pairs of inputs (4j, 4j + 2), (4j + 1, 4j + 3).
+ * Order, the same for every n_row and split: blocks of 32 inputs in rising order, in a block what
+ * TDPFP16PS does with the pairs of inputs (4j, 4j + 2), (4j + 1, 4j + 3).
  *
  * Layouts. A tile is 1 KiB, contiguous: input [16 rows][32 inputs], the inputs in the order of
  * pairs above; weights [16 pairs][16 outputs][2]; sums [16 rows][16 outputs] f32. Rows and columns
- * go in pairs of tiles, block by block: [8 blocks][2]. Tile registers: sums 0..3, inputs 4 and 5,
+ * go in pairs of tiles, block by block: [blocks][2]. Tile registers: sums 0..3, inputs 4 and 5,
  * weights 6 and 7. The compiler does not know them; each asm is volatile, and names the memory
  * that it touches. */
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"
 #include "ops/cpu/linear_avx512.h"
 #include "ops/cpu/linear_decode.h"
+#include "ops/cpu/math_avx512.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #define TILE      16u  /* rows of a tile, columns of sums */
-#define ROWS_PASS 512u /* rows per pass over the weights: 64 KiB of sums for a pair of columns */
-#define PAIRS_MAX 7u   /* of an item: their sums, 448 KiB, stay in L2 */
-#define X_L2      (1200u << 10) /* bytes of input tiles that stay in L2 beside one pair's sums */
+#define ROWS_PASS 256u /* of a pass over the weights: input and sums stay in the L2 of a worker */
+#define WHOLE_MAX 8u   /* chunks of a range if one is all: 1 MiB of inputs for ROWS_PASS rows */
+#define RANGE_MAX 6u   /* chunks of a range otherwise: sums lie in L2 as well */
+#define STRIP_GLU 2u   /* pairs of columns of a strip: 32 outputs of a GLU, a line of bf16 */
+#define STRIP_MAX 12u  /* if sums wait between ranges: the input is read from L3 once a strip */
 
 struct tile {
     uint8_t bytes[1024];
@@ -43,13 +53,28 @@ struct sums {
     struct tile at[2][2]; /* [row tile][column] */
 };
 
+/* Where the tiles of an input lie: [ranges of blocks][pairs of row tiles][blocks of the range][2].
+ * All ranges but the last have range_blocks. */
+struct shape {
+    uint32_t n_row2, n_block, range_blocks;
+};
+
+/* The next strip of a pass; on a line of its own. */
+struct queue {
+    _Atomic uint32_t next;
+    char pad[64 - sizeof(_Atomic uint32_t)];
+};
+
 struct job {
     const struct op_linear *op;
-    bool f16; /* else bf16 */
-    uint32_t n_block, n_chunk,
-        n_row2;              /* of the input: blocks and chunks of a row, pairs of tiles */
-    uint32_t n_pair, n_item; /* pairs of columns in all; items of equal size */
-    struct tile *x;      /* [n_chunk, n_row2, LAYOUT_BLOCKS, 2]: what a chunk reads lies together */
+    bool f16;             /* else bf16 */
+    struct shape in, out; /* of x, and of y if it leaves as tiles */
+    uint32_t n_range;
+    uint32_t n_pair, strip_pairs; /* pairs of columns */
+    uint32_t n_pass, n_strip;     /* passes of rows, strips of each */
+    struct queue *queue;          /* [n_pass] */
+    const struct tile *x;
+    struct tile *y;      /* NULL: y leaves as f32 */
     float *unscale;      /* [n_row2 * 32] inverse powers of two */
     uint8_t *per_worker; /* [n_worker][worker_bytes] */
 };
@@ -91,10 +116,45 @@ static void tiles_begin(void)
 /* ---- Inputs -------------------------------------------------------------------------------------
  */
 
-/* Block 0 of chunk `chunk_i` of row pair r2; the next blocks follow. */
-static struct tile *x_tiles(const struct job *job, uint32_t chunk_i, uint32_t r2)
+static uint32_t min_u32(uint32_t a, uint32_t b)
 {
-    return job->x + ((size_t)chunk_i * job->n_row2 + r2) * LAYOUT_BLOCKS * 2;
+    return a < b ? a : b;
+}
+
+static uint32_t row_pairs(uint32_t n_row)
+{
+    return (n_row + 2 * TILE - 1) / (2 * TILE);
+}
+
+static uint32_t range_count(const struct shape *s)
+{
+    return (s->n_block + s->range_blocks - 1) / s->range_blocks;
+}
+
+static struct shape shape_of(uint32_t n_row, uint32_t width)
+{
+    struct shape s = {.n_row2 = row_pairs(n_row), .n_block = layout_n_block(width)};
+    const uint32_t n_chunk = (s.n_block + LAYOUT_BLOCKS - 1) / LAYOUT_BLOCKS;
+    const uint32_t n_range = n_chunk <= WHOLE_MAX ? 1 : (n_chunk + RANGE_MAX - 1) / RANGE_MAX;
+    s.range_blocks = LAYOUT_BLOCKS * ((n_chunk + n_range - 1) / n_range);
+    return s;
+}
+
+static uint32_t pass_count(const struct shape *s)
+{
+    return (s->n_row2 * 2 * TILE + ROWS_PASS - 1) / ROWS_PASS;
+}
+
+static size_t shape_tiles(const struct shape *s)
+{
+    return (size_t)s->n_row2 * s->n_block * 2;
+}
+
+/* Block b of row pair r2; its second tile and then the next blocks of the range follow. */
+static size_t tile_index(const struct shape *s, uint32_t b, uint32_t r2)
+{
+    const uint32_t b0 = b - b % s->range_blocks, nb = min_u32(s->range_blocks, s->n_block - b0);
+    return 2 * ((size_t)b0 * s->n_row2 + (size_t)r2 * nb + (b - b0));
 }
 
 /* The power of two that takes a magnitude with these bits into 2^14..2^15, at most 2^126; 1 for
@@ -148,33 +208,30 @@ static float row_shrink(const struct op_linear *op, uint32_t r, float scale)
     return shrink_of(_mm512_reduce_max_epu32(top));
 }
 
+/* What a row is multiplied by: 1 / its root mean square, a power of two. */
+struct factor {
+    float scale, shrink;
+};
+
 /* One row's inputs of chunk `chunk_i` go to its line of each tile; those of the row below, which
  * come from memory or from another core, are asked for meanwhile. */
-INLINE void round_chunk(const struct job *job, uint32_t r, uint32_t chunk_i, float scale,
-                        float shrink, const bool f16)
+INLINE void round_chunk(const struct job *job, uint8_t *line, uint32_t r, uint32_t chunk_i,
+                        struct factor factor, const bool f16)
 {
     const struct op_linear *op = job->op;
-    const uint32_t nb = layout_chunk_blocks(job->n_block, chunk_i), k0 = chunk_i * LAYOUT_CHUNK;
+    const uint32_t nb = layout_chunk_blocks(job->in.n_block, chunk_i), k0 = chunk_i * LAYOUT_CHUNK;
     const float *below = op->x + (r + 1) * op->x_stride + k0;
-    uint8_t *line = x_tiles(job, chunk_i, r / (2 * TILE))[r / TILE % 2].bytes + r % TILE * 64;
     for (uint32_t b = 0; b < nb; b++, line += 2 * sizeof(struct tile)) {
-        __m512 x0 = linear_load_x(op, r, k0 + b * LAYOUT_BLOCK, scale);
-        __m512 x1 = linear_load_x(op, r, k0 + b * LAYOUT_BLOCK + 16, scale);
+        __m512 x0 = linear_load_x(op, r, k0 + b * LAYOUT_BLOCK, factor.scale);
+        __m512 x1 = linear_load_x(op, r, k0 + b * LAYOUT_BLOCK + 16, factor.scale);
         _mm_prefetch((const char *)(below + b * LAYOUT_BLOCK), _MM_HINT_T0);
         _mm_prefetch((const char *)(below + b * LAYOUT_BLOCK + 16), _MM_HINT_T0);
         if (f16) {
-            x0 = _mm512_mul_ps(x0, _mm512_set1_ps(shrink));
-            x1 = _mm512_mul_ps(x1, _mm512_set1_ps(shrink));
+            x0 = _mm512_mul_ps(x0, _mm512_set1_ps(factor.shrink));
+            x1 = _mm512_mul_ps(x1, _mm512_set1_ps(factor.shrink));
         }
         _mm512_store_si512(line, round_inputs(f16, x0, x1));
     }
-}
-
-static void clear_chunk(const struct job *job, uint32_t r, uint32_t chunk_i)
-{
-    const uint32_t nb = layout_chunk_blocks(job->n_block, chunk_i);
-    uint8_t *line = x_tiles(job, chunk_i, r / (2 * TILE))[r / TILE % 2].bytes + r % TILE * 64;
-    for (uint32_t b = 0; b < nb; b++) memset(line + b * 2 * sizeof(struct tile), 0, 64);
 }
 
 /* A tile of 16 rows, chunk by chunk: long enough pieces of a row for the core to fetch ahead, and
@@ -183,28 +240,31 @@ INLINE void round_tile(const struct job *job, uint32_t tile_i, const bool f16)
 {
     const struct op_linear *op = job->op;
     const uint32_t r0 = tile_i * TILE, left = op->n_row > r0 ? op->n_row - r0 : 0;
-    const uint32_t n = left < TILE ? left : TILE;
-    float scale[TILE], shrink[TILE];
+    const uint32_t n = min_u32(left, TILE);
+    struct tile *x = op->scratch;
+    struct factor factor[TILE];
     for (uint32_t i = 0; i < n; i++) {
         const float *row = op->x + (r0 + i) * op->x_stride;
-        scale[i] = op->norm ? linear_rms_scale(row, op->n_in, op->norm_eps) : 1;
-        shrink[i] = f16 ? row_shrink(op, r0 + i, scale[i]) : 1;
-        job->unscale[r0 + i] = 1 / shrink[i];
+        factor[i].scale = op->norm ? linear_rms_scale(row, op->n_in, op->norm_eps) : 1;
+        factor[i].shrink = f16 ? row_shrink(op, r0 + i, factor[i].scale) : 1;
+        job->unscale[r0 + i] = 1 / factor[i].shrink;
     }
-    for (uint32_t c = 0; c < job->n_chunk; c++) {
-        for (uint32_t i = 0; i < n; i++) round_chunk(job, r0 + i, c, scale[i], shrink[i], f16);
-        for (uint32_t i = n; i < TILE; i++) clear_chunk(job, r0 + i, c);
+    for (uint32_t b = 0; b < job->in.n_block; b += LAYOUT_BLOCKS) {
+        uint8_t *line = x[tile_index(&job->in, b, tile_i / 2) + tile_i % 2].bytes;
+        for (uint32_t i = 0; i < n; i++)
+            round_chunk(job, line + 64 * i, r0 + i, b / LAYOUT_BLOCKS, factor[i], f16);
     }
 }
 
-static void round_tile_item(void *arg, uint32_t tile_i, uint32_t worker_i)
+static void round_tiles(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     (void)worker_i;
     const struct job *job = arg;
-    if (job->f16)
-        round_tile(job, tile_i, true);
-    else
-        round_tile(job, tile_i, false);
+    for (uint32_t i = begin; i < end; i++)
+        if (job->f16)
+            round_tile(job, i, true);
+        else
+            round_tile(job, i, false);
 }
 
 /* ---- Weights ------------------------------------------------------------------------------------
@@ -249,19 +309,38 @@ INLINE __m512i dequant_pairs(bool f16, __m512i codes, const struct affine *a)
     return round_pairs(false, even, _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), a->scale, a->plus));
 }
 
-/* A chunk of a column on its way to tiles. */
+/* A column's blocks of a range on their way to tiles. */
 struct source {
-    const uint8_t *chunk;
-    uint32_t nb; /* blocks in it */
+    const uint8_t *chunk; /* the first */
+    uint32_t nb;          /* blocks in all */
+    size_t skip; /* from the last chunk to what the column's next range or group begins with */
     __m512 shrink;
     struct affine affine; /* of the block and half at hand */
 };
 
-/* A share of the block at p of the group's next chunk, of quad line j of 8, goes to L2. */
-INLINE void fetch_ahead(const uint8_t *p, const struct weight_layout l, const int j)
+/* Where block b lies. */
+struct place {
+    const uint8_t *chunk;
+    uint32_t nb, b;      /* blocks of the chunk, and which of them it is */
+    const uint8_t *next; /* the chunk that is dequantised next */
+};
+
+INLINE struct place find_block(const struct source *s, uint32_t b, const struct weight_layout l)
 {
-    for (uint32_t i = 64 * (uint32_t)j; i < layout_full_chunk_bytes(l) / LAYOUT_BLOCKS; i += 512)
-        _mm_prefetch((const char *)p + layout_full_chunk_bytes(l) + i, _MM_HINT_T1);
+    const uint32_t full = layout_full_chunk_bytes(l), b0 = b & ~(LAYOUT_BLOCKS - 1);
+    struct place at = {.chunk = s->chunk + b0 / LAYOUT_BLOCKS * full, .b = b - b0};
+    const bool last = b0 + LAYOUT_BLOCKS >= s->nb;
+    at.nb = last ? s->nb - b0 : LAYOUT_BLOCKS;
+    at.next = at.chunk + (last ? s->skip : full);
+    return at;
+}
+
+/* Its share of the next chunk goes to L2, quad line j of 8. */
+INLINE void fetch_ahead(const struct place *at, const struct weight_layout l, const int j)
+{
+    const uint32_t share = layout_full_chunk_bytes(l) / LAYOUT_BLOCKS;
+    const char *p = (const char *)at->next + at->b * share;
+    for (uint32_t i = 64 * (uint32_t)j; i < share; i += 512) _mm_prefetch(p + i, _MM_HINT_T1);
 }
 
 /* Quad line j of block b: 2 lines of 64 bytes of the tile. Those of a block come in rising order,
@@ -270,10 +349,11 @@ INLINE void dequant_quant(struct tile *dst, struct source *s, uint32_t b, const 
                           const enum quant_type type, const bool f16)
 {
     const struct weight_layout l = weight_layout_of(type);
-    const uint8_t *p = s->chunk + layout_scale_bytes(l, s->nb) + b * layout_block_bytes(l);
-    fetch_ahead(p, l, j);
+    const struct place at = find_block(s, b, l);
+    const uint8_t *p = at.chunk + layout_scale_bytes(l, at.nb) + at.b * layout_block_bytes(l);
+    fetch_ahead(&at, l, j);
     if (j == 0 || (j == 4 && decode_halves(l))) {
-        const struct decoded_scales scales = decode_scales(s->chunk, l, b);
+        const struct decoded_scales scales = decode_scales(at.chunk, l, at.b);
         const float offset = l.iq4 ? LAYOUT_IQ4_OFFSET : l.offset;
         const __m512 plus =
             decode_has_plus(l) ? _mm512_mul_ps(scales.plus[j / 4], s->shrink) : _mm512_setzero_ps();
@@ -290,9 +370,10 @@ INLINE void dequant_dense(struct tile *dst, struct source *s, uint32_t b, const 
                           const enum quant_type type, const bool f16)
 {
     const struct weight_layout l = weight_layout_of(type);
-    const uint8_t *p = s->chunk + b * layout_block_bytes(l);
+    const struct place at = find_block(s, b, l);
+    const uint8_t *p = at.chunk + at.b * layout_block_bytes(l);
     const uint32_t j = (uint32_t)quad;
-    fetch_ahead(p, l, quad);
+    fetch_ahead(&at, l, quad);
     for (uint32_t h = 0; h < 2; h++) {
         const uint32_t i = 2 * j + h;
         __m512 w[2];
@@ -356,31 +437,40 @@ static const dequant_fn dequant[QUANT_BF16 + 1][2][8] = {
     ROW(F32),  ROW(F16),  ROW(BF16), ROW(Q4_0), ROW(Q4_1), ROW(Q5_0),   ROW(Q5_1),  ROW(Q8_0),
     ROW(Q2_K), ROW(Q3_K), ROW(Q4_K), ROW(Q5_K), ROW(Q6_K), ROW(IQ4_NL), ROW(IQ4_XS)};
 
-/* ---- Items --------------------------------------------------------------------------------------
- * An item is some pairs of columns; its steps are (pair, chunk) in an order that suits the caches:
- * pair by pair if the whole input stays in L2, else chunk by chunk. */
+/* ---- Steps --------------------------------------------------------------------------------------
+ * A strip is some pairs of columns times a pass of rows, the piece of work that a worker takes. Its
+ * steps are (range, pair), ranges outside. */
+
+struct strip {
+    uint32_t r0, n_row2; /* the pass: first row pair, how many */
+    uint32_t pair0, n_pair;
+};
 
 struct step {
-    uint32_t pair_i, chunk_i; /* the pair counted in the item */
+    struct strip strip;
+    uint32_t pair_i, range_i; /* the pair counted in the strip */
     uint32_t n_col;           /* 2, or 1 for the last pair of an odd number */
     struct linear_unit unit[2];
     struct source source[2];
     const dequant_fn *dequant[2]; /* [8] */
-    struct tile *w;               /* [LAYOUT_BLOCKS, 2] */
+    struct tile *w;               /* [blocks of the range, 2] */
 };
 
-struct item {
-    const struct job *job;
-    uint32_t pair0, n_pair;
-    bool by_pair;        /* else by chunk */
-    uint32_t r0, n_row2; /* the pass: first row pair, how many */
-    struct tile *w;      /* [2, LAYOUT_BLOCKS, 2]: of this step and the next */
-    struct sums *sums;   /* [n_pair or 1, n_row2] */
-};
-
-static bool input_stays(uint32_t n_row2, uint32_t n_chunk)
+/* The next strip of the worker's own pass, or of the first behind it that has one. */
+static bool take_strip(struct strip *s, const struct job *job, uint32_t worker_i)
 {
-    return (size_t)n_row2 * n_chunk * LAYOUT_BLOCKS * 2 * sizeof(struct tile) <= X_L2;
+    const uint32_t pass = ROWS_PASS / (2 * TILE);
+    for (uint32_t k = 0; k < job->n_pass; k++) {
+        const uint32_t p = (worker_i + k) % job->n_pass;
+        const uint32_t i = atomic_fetch_add_explicit(&job->queue[p].next, 1, memory_order_relaxed);
+        if (i >= job->n_strip) continue;
+        s->r0 = p * pass;
+        s->n_row2 = min_u32(pass, job->in.n_row2 - s->r0);
+        s->pair0 = i * job->strip_pairs;
+        s->n_pair = min_u32(job->strip_pairs, job->n_pair - s->pair0);
+        return true;
+    }
+    return false;
 }
 
 static void open_source(struct step *st, const struct job *job, uint32_t col)
@@ -388,20 +478,19 @@ static void open_source(struct step *st, const struct job *job, uint32_t col)
     const struct weight *w = job->op->part[st->unit[col].part_i].w;
     const uint8_t *group = w->data + st->unit[col].group_i * w->group_bytes;
     const uint32_t full = layout_full_chunk_bytes(weight_layout_of(w->type));
-    st->source[col] =
-        (struct source){.chunk = group + LAYOUT_HEAD + (size_t)st->chunk_i * full,
-                        .nb = layout_chunk_blocks(job->n_block, st->chunk_i),
-                        .shrink = job->f16 ? _mm512_loadu_ps(group) : _mm512_set1_ps(1)};
+    const uint32_t b0 = st->range_i * job->in.range_blocks;
+    struct source *s = &st->source[col];
+    s->chunk = group + LAYOUT_HEAD + (size_t)(b0 / LAYOUT_BLOCKS) * full;
+    s->nb = min_u32(job->in.range_blocks, job->in.n_block - b0);
+    const size_t behind = (size_t)((s->nb - 1) / LAYOUT_BLOCKS) * full;
+    s->skip = (linear_is_glu(job->op) ? 1 : 2) * w->group_bytes - behind;
+    s->shrink = job->f16 ? _mm512_loadu_ps(group) : _mm512_set1_ps(1);
     st->dequant[col] = dequant[w->type][job->f16];
 }
 
-static void open_step(struct step *st, const struct item *it, uint32_t i)
+static void open_step(struct step *st, const struct job *job)
 {
-    const struct job *job = it->job;
-    st->pair_i = it->by_pair ? i / job->n_chunk : i % it->n_pair;
-    st->chunk_i = it->by_pair ? i % job->n_chunk : i / it->n_pair;
-    st->w = it->w + i % 2 * LAYOUT_BLOCKS * 2;
-    const uint32_t pair = it->pair0 + st->pair_i;
+    const uint32_t pair = st->strip.pair0 + st->pair_i;
     if (linear_is_glu(job->op)) {
         st->unit[0] = (struct linear_unit){0, pair};
         st->unit[1] = (struct linear_unit){1, pair};
@@ -412,6 +501,29 @@ static void open_step(struct step *st, const struct item *it, uint32_t i)
             st->unit[c] = linear_find_unit(job->op, 2 * pair + c);
     }
     for (uint32_t c = 0; c < st->n_col; c++) open_source(st, job, c);
+}
+
+static bool first_step(struct step *st, const struct job *job, uint32_t worker_i)
+{
+    if (!take_strip(&st->strip, job, worker_i)) return false;
+    st->pair_i = st->range_i = 0;
+    open_step(st, job);
+    return true;
+}
+
+/* The step behind `st`; false: there is no more work. */
+static bool next_step(struct step *next, const struct step *st, const struct job *job,
+                      uint32_t worker_i)
+{
+    next->strip = st->strip;
+    next->pair_i = st->pair_i + 1;
+    next->range_i = st->range_i;
+    if (next->pair_i == st->strip.n_pair) {
+        next->pair_i = 0;
+        if (++next->range_i == job->n_range) return first_step(next, job, worker_i);
+    }
+    open_step(next, job);
+    return true;
 }
 
 /* Quad lines of a step, in the order in which fill_line wants them. */
@@ -426,6 +538,118 @@ static void fill_line(struct step *st, uint32_t i)
     st->dequant[col][i % 8](st->w + 2 * b + col, &st->source[col], b);
 }
 
+/* ---- Ends ---------------------------------------------------------------------------------------
+ */
+
+/* Sixteen outputs of every row. */
+struct ending_col {
+    float *y; /* of the op's first row */
+    size_t y_stride;
+    __mmask16 m;
+    __m512 bias, unscale;
+};
+
+/* The rows of a row pair whose sums are complete. */
+struct ending {
+    const struct job *job;
+    const struct sums *sums;
+    struct ending_col col[2];
+    uint8_t *line; /* half a line of the first row in the tiles of y, if the job has them */
+    uint32_t n_col, r0, row, n_row; /* row: of n_row from r0 on the next to be finished */
+};
+
+static void open_col(struct ending_col *c, const struct job *job, struct linear_unit unit)
+{
+    const struct linear_part *part = &job->op->part[unit.part_i];
+    const uint32_t out_i = unit.group_i * WEIGHT_GROUP;
+    c->m = linear_lanes(part->w->n_out - out_i);
+    c->y = part->y ? part->y + out_i : NULL;
+    c->y_stride = part->y_stride;
+    c->bias = part->bias ? _mm512_maskz_loadu_ps(c->m, part->bias + out_i) : _mm512_setzero_ps();
+    if (job->f16)
+        c->unscale =
+            _mm512_div_ps(_mm512_set1_ps(1),
+                          _mm512_loadu_ps(part->w->data + unit.group_i * part->w->group_bytes));
+}
+
+static void begin_ending(struct ending *e, const struct job *job, const struct step *st,
+                         uint32_t r2, const struct sums *sums)
+{
+    const uint32_t group = st->unit[0].group_i;
+    e->job = job;
+    e->sums = sums;
+    e->n_col = st->n_col;
+    if (r2 == st->strip.r0)
+        for (uint32_t c = 0; c < st->n_col; c++) open_col(&e->col[c], job, st->unit[c]);
+    if (job->y) e->line = job->y[tile_index(&job->out, group / 2, r2)].bytes + group % 2 * 32;
+    e->r0 = r2 * 2 * TILE;
+    e->row = 0;
+    e->n_row = min_u32(2 * TILE, job->op->n_row - e->r0);
+}
+
+INLINE __m512 ending_sum(const struct ending *e, uint32_t col, uint32_t i)
+{
+    __m512 v = _mm512_load_ps(e->sums->at[i / TILE][col].bytes + i % TILE * 64);
+    /* The product of the powers first: it is in range whenever the result is. */
+    if (e->job->f16)
+        v = _mm512_mul_ps(
+            v, _mm512_mul_ps(_mm512_set1_ps(e->job->unscale[e->r0 + i]), e->col[col].unscale));
+    return _mm512_add_ps(v, e->col[col].bias);
+}
+
+/* gate * up * sigmoid(s), s = gate, or for gelu as in linear_glu. 2^x with an error of 7.5e-5 and
+ * 1 / x with one of 6.1e-5: a quarter of what rounding to f16 will add, less for bf16. */
+INLINE __m512 glu(enum linear_epilogue epilogue, __m512 gate, __m512 up)
+{
+    const float unit = -1.44269504f, gelu = unit * 2 * LINEAR_SQRT_2_OVER_PI;
+    __m512 factor = _mm512_set1_ps(unit);
+    if (epilogue == LINEAR_GLU_GELU)
+        factor = _mm512_fmadd_ps(_mm512_mul_ps(gate, gate),
+                                 _mm512_set1_ps(gelu * LINEAR_GELU_CUBIC), _mm512_set1_ps(gelu));
+    const __m512 x = _mm512_max_ps(_mm512_set1_ps(-126), _mm512_mul_ps(gate, factor));
+    const __m512 e = _mm512_add_ps(math_exp2_cubic(x), _mm512_set1_ps(1));
+    return _mm512_mul_ps(_mm512_mul_ps(gate, _mm512_rcp14_ps(e)), up);
+}
+
+/* Sixteen outputs of a GLU become half a line of a tile, as round_inputs would make it. */
+INLINE void store_half_line(uint8_t *half_line, __m512 v)
+{
+    const __m512i order = _mm512_set_epi32(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0);
+    const __m256i half = (__m256i)_mm512_cvtneps_pbh(_mm512_permutexvar_ps(order, v));
+    _mm256_store_si256((__m256i *)half_line, half);
+}
+
+/* Whole lines past the caches: those of a GLU are as many as L2 holds, and a store that misses
+ * keeps one of the few buffers that the tile loads need for as long as memory takes. */
+static void stream(float *y, __mmask16 m, __m512 v)
+{
+    if (m == 0xffff && (uintptr_t)y % 64 == 0)
+        _mm512_stream_ps(y, v);
+    else
+        _mm512_mask_storeu_ps(y, m, v);
+}
+
+static void finish_row(struct ending *e)
+{
+    const enum linear_epilogue epilogue = e->job->op->epilogue;
+    const uint32_t i = e->row++;
+    if (linear_is_glu(e->job->op)) {
+        const __m512 v = glu(epilogue, ending_sum(e, 0, i), ending_sum(e, 1, i));
+        if (e->job->y)
+            store_half_line(e->line + i * 64, v);
+        else
+            stream(e->col[0].y + (e->r0 + i) * e->col[0].y_stride, e->col[0].m, v);
+        return;
+    }
+    for (uint32_t c = 0; c < e->n_col; c++) {
+        const struct ending_col *col = &e->col[c];
+        float *y = col->y + (e->r0 + i) * col->y_stride;
+        __m512 v = ending_sum(e, c, i);
+        if (epilogue == LINEAR_ADD) v = _mm512_add_ps(_mm512_maskz_loadu_ps(col->m, y), v);
+        _mm512_mask_storeu_ps(y, col->m, v);
+    }
+}
+
 /* ---- Chores -------------------------------------------------------------------------------------
  * What is done besides the products, in small pieces: one call of do_chores behind each block of
  * products. A call does a fixed number of each kind while there are any: more elaborate rates cost
@@ -434,22 +658,23 @@ static void fill_line(struct step *st, uint32_t i)
 struct chores {
     struct step *next; /* to be dequantised */
     uint32_t line, n_line, lines_per_call;
-    const char *x; /* input of the next chunk to fetch to L2 */
-    uint32_t x_per_call;
+    struct ending ending; /* of the row pair before */
+    uint32_t rows_per_call;
 };
 
 static void do_chores(struct chores *c)
 {
     for (uint32_t i = 0; i < c->lines_per_call && c->line < c->n_line; i++)
         fill_line(c->next, c->line++);
-    for (uint32_t i = 0; i < c->x_per_call; i++, c->x += 64) _mm_prefetch(c->x, _MM_HINT_T1);
+    for (uint32_t i = 0; i < c->rows_per_call && c->ending.row < c->ending.n_row; i++)
+        finish_row(&c->ending);
 }
 
 /* ---- Products -----------------------------------------------------------------------------------
  */
 
 /* sums += x * w over nb blocks of two row tiles and two columns, or one where `rows2`, `cols2` say
- * so; they begin at zero if `first`. */
+ * so; they begin at zero if `first`. In between they are in registers. */
 struct product {
     const struct tile *x, *w; /* [nb, 2] */
     struct sums *sums;
@@ -516,147 +741,98 @@ static void multiply_bf16(const struct product *k)
     multiply_shape(k, false);
 }
 
-static __m512 unscale_of(const struct job *job, struct linear_unit unit)
-{
-    if (!job->f16) return _mm512_set1_ps(1);
-    const struct weight *w = job->op->part[unit.part_i].w;
-    return _mm512_div_ps(_mm512_set1_ps(1),
-                         _mm512_loadu_ps(w->data + unit.group_i * w->group_bytes));
-}
+/* What a worker has for itself. */
+struct lane {
+    const struct job *job;
+    struct sums *sums; /* [strip_pairs, n_row2]; one if there is one range */
+    struct chores chores;
+};
 
-/* Whole lines past the caches: those of a GLU are as many as L2 holds, and a store that misses
- * keeps one of the few buffers that the tile loads need for as long as memory takes. */
-static void stream(struct linear_out o)
+static void run_product(struct lane *lane, struct product *k)
 {
-    if (o.m == 0xffff && (uintptr_t)o.y % 64 == 0)
-        _mm512_stream_ps(o.y, o.v);
+    lane->chores.rows_per_call = (2 * TILE + k->nb - 1) / k->nb;
+    k->chores = &lane->chores;
+    if (lane->job->f16)
+        multiply_f16(k);
     else
-        _mm512_mask_storeu_ps(o.y, o.m, o.v);
+        multiply_bf16(k);
+    assert(lane->chores.ending.row == lane->chores.ending.n_row);
 }
 
-/* The outputs of row pair r2 (of the op) from its sums. */
-static void finish(const struct job *job, const struct step *st, uint32_t r2,
-                   const struct sums *sums)
+/* All row pairs of the pass times the pair's range; meanwhile `next` (or NULL) is dequantised. */
+static void run_step(struct lane *lane, const struct step *st, struct step *next)
 {
-    const bool is_glu = linear_is_glu(job->op);
-    __m512 unscale[2];
-    for (uint32_t c = 0; c < st->n_col; c++) unscale[c] = unscale_of(job, st->unit[c]);
-    for (uint32_t i = 0; i < 2 * TILE && r2 * 2 * TILE + i < job->op->n_row; i++) {
-        const uint32_t r = r2 * 2 * TILE + i;
-        const __m512 s = _mm512_set1_ps(job->unscale[r]);
-        __m512 v[2];
-        /* The product of the powers first: it is in range whenever the result is. */
-        for (uint32_t c = 0; c < st->n_col; c++)
-            v[c] = _mm512_mul_ps(_mm512_load_ps(sums->at[i / TILE][c].bytes + i % TILE * 64),
-                                 _mm512_mul_ps(s, unscale[c]));
-        if (is_glu) {
-            stream(linear_finished(job->op, st->unit[0], r, v[0], v[1]));
-            continue;
-        }
-        for (uint32_t c = 0; c < st->n_col; c++) linear_finish(job->op, st->unit[c], r, v[c], v[c]);
+    const struct job *job = lane->job;
+    const uint32_t nb = st->source[0].nb, n_row2 = st->strip.n_row2;
+    struct sums *sums = lane->sums;
+    if (job->n_range > 1) sums += (size_t)st->pair_i * n_row2;
+    struct chores *c = &lane->chores;
+    c->next = next;
+    c->line = 0;
+    c->n_line = next ? step_lines(next) : 0;
+    c->lines_per_call = (c->n_line + n_row2 * nb - 1) / (n_row2 * nb);
+    struct product k = {.w = st->w, .nb = nb, .first = st->range_i == 0, .cols2 = st->n_col == 2};
+    for (uint32_t i = 0; i < n_row2; i++) {
+        const uint32_t r2 = st->strip.r0 + i;
+        k.x = job->x + tile_index(&job->in, st->range_i * job->in.range_blocks, r2);
+        k.sums = job->n_range > 1 ? sums + i : sums;
+        k.rows2 = r2 * 2 * TILE + TILE < job->op->n_row;
+        run_product(lane, &k);
+        if (st->range_i + 1 == job->n_range) begin_ending(&c->ending, job, st, r2, k.sums);
     }
+    assert(c->line == c->n_line);
 }
 
-/* The input of the next chunk goes to L2, of each row pair a share in each pair of columns. */
-static void plan_fetch(struct chores *c, const struct item *it, const struct step *st, uint32_t r2)
+static size_t panel_tiles(const struct shape *in)
 {
-    const uint32_t n_line = LAYOUT_BLOCKS * 2 * TILE, share = it->n_pair * st->source[0].nb;
-    c->x_per_call = 0;
-    if (it->by_pair || st->chunk_i + 1 == it->job->n_chunk) return;
-    c->x = (const char *)x_tiles(it->job, st->chunk_i + 1, r2) +
-           (size_t)64 * (n_line * st->pair_i / it->n_pair);
-    c->x_per_call = (n_line + share - 1) / share;
+    return (size_t)min_u32(in->range_blocks, in->n_block) * 2;
 }
 
-/* All row pairs of the pass times the pair's chunk; meanwhile `next` (or NULL) is dequantised. */
-static void run_step(const struct item *it, const struct step *st, struct step *next)
+static size_t worker_bytes(const struct shape *in)
 {
-    const struct job *job = it->job;
-    const bool last = st->chunk_i + 1 == job->n_chunk;
-    const uint32_t n_call = it->n_row2 * st->source[0].nb;
-    struct sums *sums = it->sums + (it->by_pair ? 0 : (size_t)st->pair_i * it->n_row2);
-    struct chores chores = {.next = next, .n_line = next ? step_lines(next) : 0};
-    chores.lines_per_call = (chores.n_line + n_call - 1) / n_call;
-    struct product k = {.w = st->w,
-                        .chores = &chores,
-                        .nb = st->source[0].nb,
-                        .first = st->chunk_i == 0,
-                        .cols2 = st->n_col == 2};
-    for (uint32_t i = 0; i < it->n_row2; i++) {
-        k.x = x_tiles(job, st->chunk_i, it->r0 + i);
-        k.sums = sums + i;
-        k.rows2 = (it->r0 + i) * 2 * TILE + TILE < job->op->n_row;
-        plan_fetch(&chores, it, st, it->r0 + i);
-        if (job->f16)
-            multiply_f16(&k);
-        else
-            multiply_bf16(&k);
-        /* A row pair later, so that the sums have left the store buffer. */
-        if (last && i > 0) finish(job, st, it->r0 + i - 1, k.sums - 1);
-    }
-    if (last) finish(job, st, it->r0 + it->n_row2 - 1, k.sums);
-    assert(chores.line == chores.n_line);
+    const size_t n_row2 = min_u32(in->n_row2, ROWS_PASS / (2 * TILE));
+    const size_t n_sums = range_count(in) > 1 ? STRIP_MAX * n_row2 : 1;
+    return 2 * panel_tiles(in) * sizeof(struct tile) + n_sums * sizeof(struct sums);
 }
 
-static uint32_t row_pairs(uint32_t n_row)
-{
-    return (n_row + 2 * TILE - 1) / (2 * TILE);
-}
-
-static size_t worker_bytes(uint32_t n_row, uint32_t n_chunk)
-{
-    const uint32_t n = row_pairs(n_row < ROWS_PASS ? n_row : ROWS_PASS);
-    const size_t n_sums = input_stays(n, n_chunk) ? n : (size_t)PAIRS_MAX * n;
-    return 2 * LAYOUT_BLOCKS * 2 * sizeof(struct tile) + n_sums * sizeof(struct sums);
-}
-
-static void run_item(void *arg, uint32_t item_i, uint32_t worker_i)
+static void run_worker(void *arg, uint32_t worker_i)
 {
     const struct job *job = arg;
-    struct item it = {.job = job};
-    it.pair0 = (uint32_t)((uint64_t)job->n_pair * item_i / job->n_item);
-    it.n_pair = (uint32_t)((uint64_t)job->n_pair * (item_i + 1) / job->n_item) - it.pair0;
-    it.w = (struct tile *)(job->per_worker + worker_i * worker_bytes(job->op->n_row, job->n_chunk));
-    it.sums = (struct sums *)(it.w + 2 * LAYOUT_BLOCKS * 2);
+    struct tile *w = (struct tile *)(job->per_worker + worker_i * worker_bytes(&job->in));
+    const size_t panel = panel_tiles(&job->in);
+    struct lane lane = {.job = job, .sums = (struct sums *)(w + 2 * panel)};
+    struct step step[2] = {{.w = w}, {.w = w + panel}};
+    if (!first_step(&step[0], job, worker_i)) return;
     tiles_begin();
-    for (; it.r0 < job->n_row2; it.r0 += it.n_row2) {
-        const uint32_t left = job->n_row2 - it.r0, pass = ROWS_PASS / (2 * TILE);
-        it.n_row2 = left < pass ? left : pass;
-        it.by_pair = input_stays(it.n_row2, job->n_chunk);
-        const uint32_t n_step = it.n_pair * job->n_chunk;
-        struct step step[2];
-        open_step(&step[0], &it, 0);
-        for (uint32_t i = 0; i < step_lines(&step[0]); i++) fill_line(&step[0], i);
-        for (uint32_t i = 0; i < n_step; i++) {
-            struct step *next = i + 1 < n_step ? &step[(i + 1) % 2] : NULL;
-            if (next) open_step(next, &it, i + 1);
-            run_step(&it, &step[i % 2], next);
-        }
+    for (uint32_t i = 0; i < step_lines(&step[0]); i++) fill_line(&step[0], i);
+    for (uint32_t i = 0, more = 1; more; i++) {
+        struct step *next = &step[(i + 1) % 2];
+        more = next_step(next, &step[i % 2], job, worker_i);
+        run_step(&lane, &step[i % 2], more ? next : NULL);
     }
+    while (lane.chores.ending.row < lane.chores.ending.n_row) finish_row(&lane.chores.ending);
     TILE_RELEASE();
     _mm_sfence(); /* orders the streamed outputs before the end of the item */
 }
 
-/* Items of about equal size, a multiple of the workers in number if there are enough pairs. */
-static void cut_items(struct job *job, uint32_t n_worker)
+static void cut_strips(struct job *job, uint32_t n_worker)
 {
     const uint32_t n_unit = linear_n_unit(job->op);
     job->n_pair = linear_is_glu(job->op) ? n_unit : (n_unit + 1) / 2;
-    uint32_t n = (job->n_pair + PAIRS_MAX - 1) / PAIRS_MAX;
-    n = (n + n_worker - 1) / n_worker * n_worker;
-    job->n_item = n < job->n_pair ? n : job->n_pair;
-}
-
-static uint32_t n_chunk_of(uint32_t n_in)
-{
-    return (n_in + LAYOUT_CHUNK - 1) / LAYOUT_CHUNK;
+    job->strip_pairs = linear_is_glu(job->op) ? STRIP_GLU : 1;
+    if (job->n_range > 1) {
+        uint32_t n = (job->n_pair + STRIP_MAX - 1) / STRIP_MAX;
+        n = (n + n_worker - 1) / n_worker * n_worker;
+        job->strip_pairs = (job->n_pair + n - 1) / n;
+    }
+    job->n_strip = (job->n_pair + job->strip_pairs - 1) / job->strip_pairs;
 }
 
 static size_t amx_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in)
 {
-    const size_t n_row2 = row_pairs(n_row);
-    return n_row2 * n_chunk_of(n_in) * LAYOUT_BLOCKS * 2 * sizeof(struct tile) +
-           n_row2 * 2 * TILE * sizeof(float) + n_worker * worker_bytes(n_row, n_chunk_of(n_in));
+    const struct shape in = shape_of(n_row, n_in);
+    return shape_tiles(&in) * sizeof(struct tile) + in.n_row2 * 2 * TILE * sizeof(float) +
+           pass_count(&in) * sizeof(struct queue) + n_worker * worker_bytes(&in);
 }
 
 static size_t scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
@@ -666,21 +842,37 @@ static size_t scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t
     return narrow > wide ? narrow : wide;
 }
 
+/* Whether n_row rows of this width may wait as tiles where f32 rows would: they must fit. */
+static bool tiles_fit(uint32_t n_row, uint32_t width, bool f16)
+{
+    return !f16 && width % LAYOUT_BLOCK == 0 && row_pairs(n_row) * TILE <= n_row;
+}
+
 static void run_wide(struct workers *pool, const struct op_linear *op, bool f16)
 {
     linear_check(op);
+    assert(!op->kept_x || (!op->norm && op->x_stride == op->n_in));
+    assert(!op->keep_y || (linear_is_glu(op) && op->part[0].y_stride == op->part[0].w->n_out));
     assert(op->scratch_bytes >= amx_scratch(workers_count(pool), op->n_row, op->n_in));
-    struct job job = {.op = op,
-                      .f16 = f16,
-                      .n_block = layout_n_block(op->n_in),
-                      .n_chunk = n_chunk_of(op->n_in),
-                      .n_row2 = row_pairs(op->n_row)};
-    job.x = op->scratch;
-    job.unscale = (float *)(job.x + (size_t)job.n_row2 * job.n_chunk * LAYOUT_BLOCKS * 2);
-    job.per_worker = (uint8_t *)(job.unscale + (size_t)job.n_row2 * 2 * TILE);
-    cut_items(&job, workers_count(pool));
-    workers_for(pool, 2 * job.n_row2, round_tile_item, &job);
-    workers_for(pool, job.n_item, run_item, &job);
+    struct job job = {.op = op, .f16 = f16, .in = shape_of(op->n_row, op->n_in)};
+    struct tile *x = op->scratch;
+    job.n_range = range_count(&job.in);
+    job.unscale = (float *)(x + shape_tiles(&job.in));
+    job.n_pass = pass_count(&job.in);
+    job.queue = (struct queue *)(job.unscale + (size_t)job.in.n_row2 * 2 * TILE);
+    for (uint32_t i = 0; i < job.n_pass; i++) atomic_init(&job.queue[i].next, 0);
+    job.per_worker = (uint8_t *)(job.queue + job.n_pass);
+    job.x = x;
+    if (op->keep_y && tiles_fit(op->n_row, op->part[0].w->n_out, f16)) {
+        job.out = shape_of(op->n_row, op->part[0].w->n_out);
+        job.y = (struct tile *)op->part[0].y;
+    }
+    cut_strips(&job, workers_count(pool));
+    if (op->kept_x && tiles_fit(op->n_row, op->n_in, f16))
+        job.x = (const struct tile *)op->x;
+    else
+        workers_for_span(pool, 2 * job.in.n_row2, 1, round_tiles, &job);
+    workers_run(pool, run_worker, &job);
 }
 
 void linear_amx_f16(struct workers *pool, const struct op_linear *op)
