@@ -17,7 +17,7 @@ RUN_TESTS = rm -f $(1)/junit.xml; ctest --test-dir $(1) --parallel $(JOBS) --out
 C_TESTS = -L '^(unit|check|prop|fuzz)$$'
 
 .PHONY: all help deps deps-test deps-lint deps-fuzz model models text demo test check proofs asan ubsan \
-	tsan fuzz bench layers truth lint format install man clean
+	tsan fuzz bench relations layers truth lint format install man clean
 
 all: deps ## build the program: build/saccade
 	@$(call CONFIGURE,default)
@@ -63,7 +63,7 @@ check: deps-test ## kernels against the reference only
 proofs: deps-test ## 10^5 certificates of psa_cert, on random keys and on keys made to break them
 	@$(call CONFIGURE,werror)
 	@$(call BUILD,build) --target test_proof
-	@SAC_PROOF_CASES=1250; export SAC_PROOF_CASES; $(call RUN_TESTS,build,-R unit/test_proof$$)
+	@SAC_PROOF_CASES=1400; export SAC_PROOF_CASES; $(call RUN_TESTS,build,-R unit/test_proof$$)
 
 truth: deps-test ## comparisons with independent implementations, on all four models
 	@$(PYTHON) tools/fetch.py model --all
@@ -84,6 +84,11 @@ fuzz: deps-fuzz ## each fuzzer for FUZZ_SECONDS
 
 bench: all ## speed of fetched models and of every operation, against the limits of the machine
 	@tools/bench.sh build/saccade
+
+relations: all ## what papers say of decode methods, measured on a real model (half an hour)
+	@$(PYTHON) tools/fetch.py model qwen2.5-coder-0.5b
+	@$(PYTHON) tools/fetch.py text essays
+	@$(PYTHON) tools/relations.py build/saccade
 
 layers: ## direction of includes
 	@python3 tools/check_layers.py

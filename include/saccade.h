@@ -215,6 +215,7 @@ typedef struct sac_engine_stats {
     uint64_t n_select;        /* choices made: one per decode row, layer and KV head that asked */
     uint64_t n_select_dense;  /* of these: everything was read */
     uint64_t n_select_nan;    /* of these: because of a NaN or infinity in a query or key */
+    uint64_t n_bypass;        /* query heads of choices that read little, the rest being guessed */
     uint64_t n_select_proved; /* of these: came with a proof of the softmax mass that is read */
     double mass_proved;       /* sum of the shares that were proved */
     /* Of the same choices, bounds of |output - dense output| / |output| that follow, rounding of
@@ -354,7 +355,9 @@ typedef struct sac_read_record {
     const float *page_mass;       /* [n_page] dense softmax mass, mean over rows and query heads */
     float mass;                   /* dense softmax mass of the tokens read */
     float mass_proved;            /* what the method has proved of it for every head; 0: nothing */
-    float out_bound;              /* and of |output - reference| / |output| */
+    /* Relative to the exact output over the tokens that were read: how far the reference is from
+     * it, and how far at most by what was proved. Kernels' rounding is not in them. */
+    float out_left, out_bound;
     float out_err; /* |output - reference| / |reference|, of all rows and query heads */
     uint64_t k_bytes, v_bytes, side_bytes; /* read, a page once for all rows and query heads */
     float select_us, attend_us; /* this record's part of the layer's wall time, by bytes */

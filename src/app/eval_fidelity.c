@@ -158,6 +158,7 @@ static cJSON *layer_json(const struct fidelity_attention *a)
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "mass", a->mass);
     cJSON_AddNumberToObject(o, "out_err", a->out_err);
+    cJSON_AddNumberToObject(o, "out_left", a->out_left);
     cJSON_AddNumberToObject(o, "overlap", a->overlap);
     cJSON_AddNumberToObject(o, "drift", a->drift);
     cJSON_AddNumberToObject(o, "byte_ratio", a->byte_ratio);
@@ -189,8 +190,10 @@ static cJSON *row_json(const struct session *s, const sac_engine_params *p, uint
         {"ppl", r->ppl},
         {"ppl_dense", r->ppl_dense},
         {"share_read", r->share_read},
+        {"bypass", r->bypass},
         {"mass_mean", r->all.mass},
         {"out_err_mean", r->all.out_err},
+        {"out_left_mean", r->all.out_left},
         {"overlap_mean", r->all.overlap},
         {"drift_mean", r->all.drift},
         {"byte_ratio", r->all.byte_ratio},

@@ -389,16 +389,27 @@ static cJSON *prefill_json(const struct run *r)
     return o;
 }
 
-/* What the decode method read of the tokens before the pages in work. */
+/* What the decode method chose, and what it knows of what it left out. */
 static cJSON *decode_json(const struct run *r)
 {
     const sac_engine_stats s = sac_engine_get_stats(r->engine);
+    const double n = (double)s.n_select_proved;
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "method", sac_engine_get_params(r->engine).decode[0]);
     if (s.n_tok_seen)
         cJSON_AddNumberToObject(o, "share_read", (double)s.n_tok_read / (double)s.n_tok_seen);
     else
         cJSON_AddNullToObject(o, "share_read");
+    cJSON_AddNumberToObject(o, "choices", (double)s.n_select);
+    cJSON_AddNumberToObject(o, "dense", (double)s.n_select_dense);
+    cJSON_AddNumberToObject(o, "not_finite", (double)s.n_select_nan);
+    cJSON_AddNumberToObject(o, "bypassed_heads", (double)s.n_bypass);
+    cJSON_AddNumberToObject(o, "proved", n);
+    if (n > 0) {
+        cJSON_AddNumberToObject(o, "mass_proved", s.mass_proved / n);
+        cJSON_AddNumberToObject(o, "out_bound", s.out_bound / n);
+        cJSON_AddNumberToObject(o, "out_bound_max", s.out_bound_max);
+    }
     return o;
 }
 

@@ -22,7 +22,8 @@
 
 struct decode_lane {
     uint64_t side_bytes;
-    float mass_proved, rest_norm, out_bound;
+    uint32_t n_bypass;
+    float mass_proved, rest_norm;
     bool asked, dense, not_finite;
 };
 
@@ -349,6 +350,7 @@ static void ask(const sac_engine *e, const struct method_lane *lane, uint32_t it
     answer->dense = pick.dense;
     answer->not_finite = pick.not_finite;
     answer->side_bytes = pick.side_bytes;
+    answer->n_bypass = pick.n_bypass;
     answer->mass_proved = pick.mass_proved;
     answer->rest_norm = pick.rest_norm;
 }
@@ -501,6 +503,7 @@ static void count_choices(sac_engine *e)
     for (uint32_t i = 0; i < e->batch.n_decode * n_kv_head; i++) {
         d->layer_side_bytes += d->lane[i].side_bytes;
         e->stats.n_select += d->lane[i].asked;
+        e->stats.n_bypass += d->lane[i].n_bypass;
         e->stats.n_select_dense += d->lane[i].asked && d->lane[i].dense;
         e->stats.n_select_proved += d->lane[i].mass_proved > 0;
         e->stats.mass_proved += (double)d->lane[i].mass_proved;
@@ -561,15 +564,14 @@ void decode_add_rest(sac_engine *e, uint32_t window)
 /* Output = p seen + (1 - p) rest, so it is (1 - p) |rest - seen| away from what was seen. */
 void decode_certify(sac_engine *e, uint32_t window)
 {
-    struct decode *d = &e->decode;
+    const struct decode *d = &e->decode;
     const uint32_t group = d->shape.group, n_kv_head = e->pool.geom.n_kv_head;
     const size_t width = e->pool.geom.head_dim;
     if (d->is_dense || window > 0) return;
     for (uint32_t i = 0; i < e->batch.n_decode * n_kv_head; i++) {
-        struct decode_lane *lane = &d->lane[i];
+        const struct decode_lane *lane = &d->lane[i];
         const uint32_t row = e->batch.run[i / n_kv_head].row0;
         double off = 0, all = 0;
-        lane->out_bound = 0;
         if (!(lane->mass_proved > 0)) continue;
         for (uint32_t g = 0; g < group; g++) {
             const float *out =
@@ -582,10 +584,9 @@ void decode_certify(sac_engine *e, uint32_t window)
             off += part * part;
             all += norm;
         }
-        lane->out_bound = (float)(off > 0 ? sqrt(off / all) : 0);
-        e->stats.out_bound += (double)lane->out_bound;
-        if ((double)lane->out_bound > e->stats.out_bound_max)
-            e->stats.out_bound_max = (double)lane->out_bound;
+        const double bound = off > 0 ? sqrt(off / all) : 0;
+        e->stats.out_bound += bound;
+        if (bound > e->stats.out_bound_max) e->stats.out_bound_max = bound;
     }
 }
 
@@ -593,5 +594,5 @@ struct decode_proof decode_proof(const sac_engine *e, uint32_t run_i, uint32_t k
 {
     if (e->decode.is_dense) return (struct decode_proof){0};
     const struct decode_lane *lane = &e->decode.lane[run_i * e->pool.geom.n_kv_head + kv_head];
-    return (struct decode_proof){lane->mass_proved, lane->out_bound};
+    return (struct decode_proof){lane->mass_proved, lane->rest_norm};
 }

@@ -78,7 +78,7 @@ void decode_certify(sac_engine *e, uint32_t window);
 /* Of a decode row and KV head of this layer. */
 struct decode_proof {
     float mass;      /* share of the softmax mass that was read for certain; 0: nothing is known */
-    float out_bound; /* |output - dense output| / |output|, all heads of the group, at most */
+    float rest_norm; /* no value that is not read is longer */
 };
 struct decode_proof decode_proof(const sac_engine *e, uint32_t run_i, uint32_t kv_head);
 

@@ -23,11 +23,11 @@
 
 struct record_job {
     const struct attn_run *run;
-    uint32_t run_i;                    /* of the batch */
     uint32_t row, n_row, pos, kv_head; /* row: of the batch; pos: of the first */
     uint32_t n_page, n_page_read;
     uint64_t k_bytes, v_bytes;
-    float mass, out_err;
+    struct decode_proof proof;
+    float mass, out_err, out_left, out_bound;
     uint32_t *mask;      /* [max_page] tokens of each page that are read, token 0 in bit 0 */
     uint32_t *head_mask; /* [group, max_page] the same for each query head, if they differ */
     bool by_head;
@@ -45,6 +45,7 @@ struct record_work {
     double *most, *sum;  /* [query] the online softmax */
     double *read;        /* [query] the part of the sum that was read */
     double *acc;         /* [query, head_dim] */
+    double *acc_read;    /* the same, of the tokens that were read */
     double *page_log;    /* [query, max_page] log of a page's sum of exp(score) */
 };
 
@@ -81,6 +82,7 @@ void record_plan(sac_engine *e, struct arena *a)
             .sum = arena_take(a, n_query, sizeof(double)),
             .read = arena_take(a, n_query, sizeof(double)),
             .acc = arena_take(a, n_query * d, sizeof(double)),
+            .acc_read = arena_take(a, n_query * d, sizeof(double)),
             .page_log = arena_take(a, n_query * max_page, sizeof(double)),
         };
         if (a->base) r->work[i] = w;
@@ -242,7 +244,7 @@ static double take_page(const struct config *c, const struct record_work *w, uin
                         double score[PAGE_TOK], struct seen seen)
 {
     const uint32_t d = c->head_dim;
-    float weight[PAGE_TOK], part[512];
+    float weight[PAGE_TOK], part[512], part_read[512];
     double most = -INFINITY, sum = 0, read = 0;
     for (uint32_t t = seen.lo; t < seen.hi; t++) {
         score[t] *= (double)c->attn_scale;
@@ -251,17 +253,25 @@ static double take_page(const struct config *c, const struct record_work *w, uin
         if (score[t] > most) most = score[t];
     }
     memset(part, 0, d * sizeof *part);
+    memset(part_read, 0, d * sizeof *part_read);
     for (uint32_t t = seen.lo; t < seen.hi; t++) {
         weight[t] = expf((float)(score[t] - most));
         sum += (double)weight[t];
         if (seen.mask >> t & 1) read += (double)weight[t];
         const float *v = w->v + (size_t)t * d;
-        for (uint32_t k = 0; k < d; k++) part[k] += weight[t] * v[k];
+        const float of_read = seen.mask >> t & 1 ? weight[t] : 0;
+        for (uint32_t k = 0; k < d; k++) {
+            part[k] += weight[t] * v[k];
+            part_read[k] += of_read * v[k];
+        }
     }
-    double *acc = w->acc + (size_t)i * d;
+    double *acc = w->acc + (size_t)i * d, *acc_read = w->acc_read + (size_t)i * d;
     const double top = most > w->most[i] ? most : w->most[i];
     const double keep = exp(w->most[i] - top), add = exp(most - top);
-    for (uint32_t k = 0; k < d; k++) acc[k] = acc[k] * keep + add * (double)part[k];
+    for (uint32_t k = 0; k < d; k++) {
+        acc[k] = acc[k] * keep + add * (double)part[k];
+        acc_read[k] = acc_read[k] * keep + add * (double)part_read[k];
+    }
     w->sum[i] = w->sum[i] * keep + add * sum;
     w->read[i] = w->read[i] * keep + add * read;
     w->most[i] = top;
@@ -298,6 +308,26 @@ static void shadow_page(const struct shadow *s, const struct record_job *j, stru
     }
 }
 
+/* What leaving tokens out has done to the output, exactly, and what was proved of that. */
+static void compare_left(struct record_job *j, const struct record_work *w, uint32_t n_query,
+                         uint32_t d)
+{
+    double off = 0, norm = 0, bound = 0;
+    for (uint32_t i = 0; i < n_query; i++) {
+        double own = 0;
+        for (size_t k = (size_t)i * d; k < (size_t)(i + 1) * d; k++) {
+            const double is = w->acc_read[k] / w->read[i], want = w->acc[k] / w->sum[i];
+            off += (is - want) * (is - want);
+            own += is * is;
+        }
+        const double part = (1 - (double)j->proof.mass) * ((double)j->proof.rest_norm + sqrt(own));
+        norm += own;
+        bound += part * part;
+    }
+    j->out_left = (float)(off > 0 ? sqrt(off / norm) : 0);
+    j->out_bound = (float)(j->proof.mass > 0 && bound > 0 ? sqrt(bound / norm) : 0);
+}
+
 /* Masses, and the output against the reference. */
 static void compare(const sac_engine *e, struct record_job *j, const struct record_work *w,
                     uint32_t first)
@@ -324,6 +354,7 @@ static void compare(const sac_engine *e, struct record_job *j, const struct reco
     double read = 0;
     for (uint32_t i = 0; i < n_query; i++) read += w->read[i] / w->sum[i];
     j->mass = (float)(read / n_query);
+    compare_left(j, w, n_query, d);
 }
 
 static void run_job(void *arg, uint32_t job_i, uint32_t worker_i)
@@ -337,6 +368,7 @@ static void run_job(void *arg, uint32_t job_i, uint32_t worker_i)
     memset(w->sum, 0, n_query * sizeof *w->sum);
     memset(w->read, 0, n_query * sizeof *w->read);
     memset(w->acc, 0, n_query * d * sizeof *w->acc);
+    memset(w->acc_read, 0, n_query * d * sizeof *w->acc_read);
     const uint32_t first = first_seen(j->pos, s->what->window) / PAGE_TOK;
     memset(j->page_mass, 0, first * sizeof *j->page_mass);
     for (uint32_t p = first; p < j->n_page; p++) shadow_page(s, j, w, p);
@@ -359,9 +391,6 @@ static void flush(struct shadow *s, uint32_t n_job, uint64_t bytes)
         const struct record_job *j = &e->record.job[i];
         const bool decode = j->run->mode == LINEAR_NARROW;
         const double share = (double)(j->k_bytes + j->v_bytes) / (double)bytes;
-        const struct decode_proof proof = decode && what->window == 0
-                                              ? decode_proof(e, j->run_i, j->kv_head)
-                                              : (struct decode_proof){0};
         e->record.fn(e->record.user,
                      &(sac_read_record){
                          .seq = e->batch.seq_i[j->row],
@@ -375,8 +404,9 @@ static void flush(struct shadow *s, uint32_t n_job, uint64_t bytes)
                          .page = j->page,
                          .page_mass = j->page_mass,
                          .mass = j->mass,
-                         .mass_proved = proof.mass,
-                         .out_bound = proof.out_bound,
+                         .mass_proved = j->proof.mass,
+                         .out_left = j->out_left,
+                         .out_bound = j->out_bound,
                          .out_err = j->out_err,
                          .k_bytes = j->k_bytes,
                          .v_bytes = j->v_bytes,
@@ -407,11 +437,13 @@ void record_run(sac_engine *e, const struct record_layer *what)
             for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++) {
                 struct record_job *j = &r->job[n++];
                 j->run = run;
-                j->run_i = i;
                 j->row = run->row0 + done;
                 j->n_row = n_row;
                 j->pos = pos;
                 j->kv_head = h;
+                j->proof = run->mode == LINEAR_NARROW && what->window == 0
+                               ? decode_proof(e, i, h)
+                               : (struct decode_proof){0};
                 if (n < r->n_job_max) continue;
                 flush(&s, n, bytes);
                 n = 0;

@@ -20,7 +20,6 @@
 
 #define SLACK_TOK 128u /* pages that a fork does not share, rounded up */
 #define N_TOP     5u
-#define ROUNDING  0.01 /* of an output's error: kernels round, which no proof is about */
 
 struct totals {
     struct fidelity_attention sum;
@@ -113,13 +112,11 @@ static double output_distance(const struct work *w, const sac_read_record *r, co
     return norm > 0 ? sqrt(off / norm) : off > 0 ? INFINITY : 0;
 }
 
-/* The record's error is relative to the reference, the bound to the output. */
 static void count_proof(struct totals *t, const sac_read_record *r)
 {
-    const double err = (double)r->out_err;
     t->n_proof++;
-    t->n_broken += (double)r->mass < (double)r->mass_proved - 1e-6 ||
-                   err / (1 + err) > (double)r->out_bound + ROUNDING;
+    t->n_broken += !((double)r->mass >= (double)r->mass_proved - 1e-6 &&
+                     (double)r->out_left <= (double)r->out_bound + 1e-6);
     t->sum.mass_proved += (double)r->mass_proved;
     t->sum.out_bound += (double)r->out_bound;
 }
@@ -143,6 +140,7 @@ static void on_record(void *user, const sac_read_record *r)
     t->n++;
     t->sum.mass += (double)r->mass;
     t->sum.out_err += (double)r->out_err;
+    t->sum.out_left += (double)r->out_left;
     t->sum.overlap += overlap;
     t->sum.drift += output_distance(w, r, out);
     t->bytes += r->k_bytes + r->v_bytes + r->side_bytes;
@@ -181,6 +179,7 @@ static struct fidelity_attention attention_means(const struct totals *t)
     return (struct fidelity_attention){
         .mass = t->sum.mass / n,
         .out_err = t->sum.out_err / n,
+        .out_left = t->sum.out_left / n,
         .overlap = t->sum.overlap / n,
         .drift = t->sum.drift / n,
         .byte_ratio = (double)t->bytes / (double)t->bytes_reference,
@@ -195,6 +194,7 @@ static void add_totals(struct totals *to, const struct totals *from)
     to->n += from->n;
     to->sum.mass += from->sum.mass;
     to->sum.out_err += from->sum.out_err;
+    to->sum.out_left += from->sum.out_left;
     to->sum.overlap += from->sum.overlap;
     to->sum.drift += from->sum.drift;
     to->bytes += from->bytes;
@@ -297,6 +297,9 @@ static sac_status score_subject(struct work *w, sac_seq base, struct fidelity_ro
     TRY(score(w, base, w->p->subjects->item[w->subject_i].decode_i, err));
     const sac_engine_stats after = sac_engine_get_stats(w->engine);
     const uint64_t n_seen = after.n_tok_seen - before.n_tok_seen;
+    const uint64_t n_select = after.n_select - before.n_select;
+    const double n_head = (double)n_select * w->n_head / w->n_kv_head;
+    out->bypass = n_select ? (double)(after.n_bypass - before.n_bypass) / n_head : 0;
     out->share_read = n_seen ? (double)(after.n_tok_read - before.n_tok_read) / (double)n_seen : 1;
     return sum_up(w, out, err);
 }

@@ -28,14 +28,15 @@ struct fidelity_params {
 
 /* Of the attention of one layer, means over scored tokens and KV heads. */
 struct fidelity_attention {
-    double mass;    /* dense softmax mass of what was read */
-    double out_err; /* relative L2 error against dense attention of the same queries and keys */
-    double overlap; /* of the softmax masses with the reference's: sum over pages of the smaller */
-    double drift;   /* relative L2 distance of the output from the reference's output */
+    double mass;     /* dense softmax mass of what was read */
+    double out_err;  /* relative L2 error against dense attention of the same queries and keys */
+    double out_left; /* the part of it that tokens left out make, without rounding */
+    double overlap;  /* of the softmax masses with the reference's: sum over pages of the smaller */
+    double drift;    /* relative L2 distance of the output from the reference's output */
     double byte_ratio; /* K, V and side data read, over what the reference read */
     double page_share; /* of the pages of the context, those read in whole or in part */
     /* Of methods that prove what they read, else 0: the mass that is proved, and the bound of
-     * |output - dense output| / |output| that follows. */
+     * out_left that follows. */
     double mass_proved, out_bound;
 };
 
@@ -44,6 +45,7 @@ struct fidelity_row {
     double top1,
         top5; /* share of tokens with the same likeliest; of the five likeliest in common */
     double ppl, ppl_dense;
+    double bypass; /* share of the query heads that a method read little for, and guessed (lfps) */
     double share_read; /* of the tokens before the own page, in layers without a window */
     struct fidelity_attention all;
     struct fidelity_attention *layer; /* [n_layer], owned */

@@ -3,6 +3,7 @@
 #include "methods/box.h"
 
 #include "base/half.h"
+#include "methods/pick.h"
 
 #include <math.h>
 
@@ -97,4 +98,30 @@ bool box_vote(const struct room *r, const struct method_lane *l)
                                           .group = l->shape->group,
                                           .vote = r->vote,
                                           .lse = r->lse});
+}
+
+void box_choose(const struct method_lane *l, struct method_pick *out, const struct box_choice *want)
+{
+    const uint32_t n = pick_page_count(l);
+    struct room r;
+    if (want->budget > l->pos || l->layer < want->dense) {
+        pick_dense(out);
+        return;
+    }
+    room_make(&r, l->shape, false, l->scratch);
+    out->side_bytes = box_score(&r, l, want->kind);
+    if (!box_vote(&r, l)) {
+        pick_not_finite(out);
+        return;
+    }
+    for (uint32_t p = 0; p < n && want->raw; p++) {
+        r.vote[p] = 0;
+        for (uint32_t g = 0; g < l->shape->group; g++) r.vote[p] += r.score[g * r.stride + p];
+    }
+    pick_end_pages(out, l, want->sink, want->recent, want->budget);
+    for (uint32_t p = 0; p < n; p++)
+        if (out->mask[p]) r.vote[p] = -INFINITY;
+    struct pick_cut cut = pick_best(r.vote, n, pick_left(out, l, want->budget) / PAGE_TOK);
+    for (uint32_t p = 0; p < n; p++)
+        if (pick_takes(&cut, r.vote[p])) pick_page(out, p);
 }

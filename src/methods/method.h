@@ -91,6 +91,7 @@ struct method_pick {
     bool dense;          /* everything; the mask does not count */
     bool not_finite;     /* set with `dense` when NaN or infinity forced it */
     uint64_t side_bytes; /* that the choice itself has read */
+    uint32_t n_bypass;   /* query heads that read little on purpose, what they miss being guessed */
     float mass_proved; /* share of every head's softmax mass that is read for certain; 0: unknown */
     float rest_norm;   /* with it: no value that is not read is longer */
 };

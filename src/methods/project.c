@@ -19,6 +19,17 @@ size_t project_make(struct project *p, const struct method_shape *s, void *state
     return a.used;
 }
 
+size_t project_work_make(struct project_work *w, const struct method_shape *s, size_t n_sample,
+                         void *scratch)
+{
+    const size_t used = room_make(&w->r, s, true, scratch), d = s->geom->head_dim;
+    struct arena a = {.base = scratch ? (uint8_t *)scratch + used : NULL, .capacity = SIZE_MAX};
+    w->y = arena_take(&a, PAGE_TOK * d, sizeof *w->y);
+    w->sample = arena_take(&a, n_sample, sizeof *w->sample);
+    w->square = arena_take(&a, d * d, sizeof *w->square);
+    return used + a.used;
+}
+
 /* One rotation that makes m[i][j] zero, rows of `axis` turn along. */
 static void rotate(double *m, float *axis, uint32_t d, uint32_t i, uint32_t j)
 {
@@ -96,8 +107,9 @@ bool project_axes(float *axis, const float *x, uint32_t n, uint32_t width, bool 
     return true;
 }
 
-void project_turn(float *out, const struct project *p, const struct method_lane *l, const float *x,
-                  uint32_t n)
+/* x [n, head_dim] in the axes' basis. */
+static void turn_all(float *out, const struct project *p, const struct method_lane *l,
+                     const float *x, uint32_t n)
 {
     const uint32_t d = l->shape->geom->head_dim;
     l->ops->dots(&(struct op_dots){.a = x,
@@ -111,12 +123,13 @@ void project_turn(float *out, const struct project *p, const struct method_lane 
                                    .out_stride = d});
 }
 
-void project_keys(const struct project *p, const struct method_lane *l, float *k, float *y)
+/* Coordinates of the tokens before the own page that have none yet. */
+static void keep_keys(const struct project *p, const struct method_lane *l, float *k, float *y)
 {
     const uint32_t d = l->shape->geom->head_dim, n_axis = p->state->n_axis;
     for (uint32_t page = p->state->n_tok / PAGE_TOK; page < pick_page_count(l); page++) {
         pick_keys(k, l, page);
-        project_turn(y, p, l, k, PAGE_TOK);
+        turn_all(y, p, l, k, PAGE_TOK);
         for (uint32_t t = 0; t < PAGE_TOK; t++)
             for (uint32_t c = 0; c < n_axis; c++)
                 p->coord[((size_t)page * PAGE_TOK + t) * d + c] = f32_to_f16(y[t * d + c]);
@@ -124,8 +137,9 @@ void project_keys(const struct project *p, const struct method_lane *l, float *k
     p->state->n_tok = pick_page_count(l) * PAGE_TOK;
 }
 
-void project_scores(const struct project *p, const struct method_lane *l, const float *q, float *y,
-                    float *score, size_t stride)
+/* Scores by n_axis coordinates, for the scaled queries q [group, head_dim] in the axes' basis. */
+static void score_tokens(const struct project *p, const struct method_lane *l, const float *q,
+                         float *y, float *score, size_t stride)
 {
     const uint32_t d = l->shape->geom->head_dim, n_axis = p->state->n_axis;
     const uint32_t group = l->shape->group;
@@ -147,6 +161,25 @@ void project_scores(const struct project *p, const struct method_lane *l, const 
             for (uint32_t t = 0; t < PAGE_TOK; t++)
                 out[g * stride + t] = l->softcap * tanhf(out[g * stride + t] / l->softcap);
     }
+}
+
+bool project_vote(const struct project *p, const struct method_lane *l,
+                  const struct project_work *w, uint64_t *bytes)
+{
+    const struct room *r = &w->r;
+    const uint32_t n = pick_page_count(l) * PAGE_TOK, group = l->shape->group;
+    keep_keys(p, l, r->k, w->y);
+    for (size_t i = 0; i < (size_t)group * l->shape->geom->head_dim; i++)
+        r->qb[i] = l->q[i] * l->scale;
+    turn_all(r->qa, p, l, r->qb, group);
+    score_tokens(p, l, r->qa, w->y, r->score, r->stride);
+    *bytes += (uint64_t)n * p->state->n_axis * sizeof *p->coord;
+    return l->ops->vote(&(struct op_vote){.score = r->score,
+                                          .score_stride = r->stride,
+                                          .n = n,
+                                          .group = group,
+                                          .vote = r->vote,
+                                          .lse = r->lse});
 }
 
 void project_cut(void *state, const struct method_shape *s, uint32_t n_tok)

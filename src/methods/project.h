@@ -5,7 +5,7 @@
 #ifndef SAC_METHODS_PROJECT_H
 #define SAC_METHODS_PROJECT_H
 
-#include "methods/method.h"
+#include "methods/room.h"
 
 struct project {
     struct project_state {
@@ -24,17 +24,22 @@ size_t project_make(struct project *p, const struct method_shape *s, void *state
 bool project_axes(float *axis, const float *x, uint32_t n, uint32_t width, bool about_mean,
                   double *square);
 
-/* Coordinates of the tokens before the own page that have none yet. k: [PAGE_TOK, head_dim], y:
- * [PAGE_TOK, head_dim]. */
-void project_keys(const struct project *p, const struct method_lane *l, float *k, float *y);
+/* Scratch: a room, and behind it what axes are found with. */
+struct project_work {
+    struct room r;
+    float *y;       /* [PAGE_TOK, head_dim] */
+    float *sample;  /* [n_sample] the caller's */
+    double *square; /* [head_dim, head_dim] */
+};
 
-/* Scores of all tokens before the own page by n_axis coordinates, for the scaled queries q [group,
- * head_dim] in the axes' basis: score[g * stride + token]. */
-void project_scores(const struct project *p, const struct method_lane *l, const float *q, float *y,
-                    float *score, size_t stride);
-/* x [n, head_dim] in the axes' basis. */
-void project_turn(float *out, const struct project *p, const struct method_lane *l, const float *x,
-                  uint32_t n);
+size_t project_work_make(struct project_work *w, const struct method_shape *s, size_t n_sample,
+                         void *scratch);
+
+/* Scores of all tokens before the own page by their coordinates, which are made where there are
+ * none yet: w->r.score, and their softmax shares, mean over the query heads, in w->r.vote. Adds the
+ * bytes read. False: not finite. */
+bool project_vote(const struct project *p, const struct method_lane *l,
+                  const struct project_work *w, uint64_t *bytes);
 
 /* Tokens from n_tok on are gone. */
 void project_cut(void *state, const struct method_shape *s, uint32_t n_tok);

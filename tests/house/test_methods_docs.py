@@ -22,20 +22,25 @@ class MethodsDocsTest(unittest.TestCase):
             self.assertEqual((ROOT / "docs" / "methods" / name).read_text(), text,
                              f"{name}: run tools/make_methods.py")
 
-    def test_the_example_compiles(self):
-        page = (ROOT / "docs" / "adding_a_method.md").read_text()
-        source = page.split("```c\n")[1].split("```")[0]
-        self.assertLessEqual(source.count("\n"), 60)
+    def compile(self, source):
         with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder, "stride.c")
-            # The line that methods.def would get.
-            path.write_text('#include "methods/method.h"\nextern const struct method stride_method;\n'
-                            + source)
+            path = pathlib.Path(folder, "example.c")
+            path.write_text(source)
             done = subprocess.run([os.environ.get("CC", "cc"), "-std=gnu17", "-D_GNU_SOURCE", *WARNINGS,
                                    f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}", "-c", path, "-o",
-                                   pathlib.Path(folder, "stride.o")],
+                                   pathlib.Path(folder, "example.o")],
                                   capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_the_examples_compile(self):
+        page = (ROOT / "docs" / "adding_a_method.md").read_text()
+        decode, prefill = (part.split("```")[0] for part in page.split("```c\n")[1:])
+        self.assertLessEqual(decode.count("\n"), 60)
+        # The line that methods.def would get, and what the second one takes for granted.
+        self.compile('#include "methods/method.h"\nextern const struct method stride_method;\n' + decode)
+        self.compile('#include "methods/plan.h"\nenum { SINK, WINDOW };\n' + prefill +
+                     "extern const struct method near_method;\n"
+                     "const struct method near_method = {.prefill = &hooks};\n")
 
 
 if __name__ == "__main__":

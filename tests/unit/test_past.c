@@ -408,6 +408,34 @@ static void bad_keys_and_queries_are_noticed(void **state)
     }
 }
 
+/* Until its first choice loopserve reads what stood at a place, and what at a distance, of the
+ * prompt's last rows. */
+static void lines_follow_the_row(void **state)
+{
+    (void)state;
+    enum { N = 700, PLACE = 300, DISTANCE = 150 };
+    lb_open(&b, SAC_KV_F16, "loopserve:budget=8,warm=lines,sink=0,stagger=off", 9);
+    for (uint32_t h = 0; h < LB_HEADS; h++)
+        for (uint32_t t = 0; t < LB_TOK; t++) make_code(b.k[h][t], 3000 + t, 1);
+    lb_seal(&b);
+    for (uint32_t pos = N - LB_PAST; pos < N + 40; pos++) {
+        for (uint32_t h = 0; h < LB_HEADS; h++)
+            for (uint32_t i = 0; i < LB_GROUP * LB_DIM; i++)
+                b.q[h][i] = 2 * (b.k[h][PLACE][i % LB_DIM] + b.k[h][pos - DISTANCE][i % LB_DIM]);
+        if (pos >= N + 2 && pos < N + 15) memset(b.q, 0, sizeof b.q); /* it is not asked again */
+        lb_row(&b, pos, pos < N);
+        if (pos < N || pos >= N + 15) continue;
+        for (uint32_t h = 0; h < LB_HEADS; h++) {
+            assert_true(!b.pick[h].dense && (b.pick[h].side_bytes > 0) == (pos == N));
+            assert_true(lb_reads(&b, h, PLACE) && lb_reads(&b, h, pos - DISTANCE));
+            uint32_t n_far = 0; /* beside window and own page */
+            for (uint32_t t = 0; t < N - 2 * PAGE_TOK; t++) n_far += lb_reads(&b, h, t);
+            assert_true(n_far >= 2 && n_far <= 8);
+        }
+    }
+    lb_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -424,6 +452,7 @@ int main(void)
         cmocka_unit_test(choices_come_when_they_are_due),
         cmocka_unit_test(a_hot_token_comes_and_goes),
         cmocka_unit_test(bad_keys_and_queries_are_noticed),
+        cmocka_unit_test(lines_follow_the_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

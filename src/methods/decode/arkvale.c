@@ -5,7 +5,6 @@
  * layer, by the mean of raw scores: `reduce=raw` for a KV head); the tier of evicted pages that the
  * paper is about belongs to the page pool and not to the choice. */
 #include "methods/box.h"
-#include "methods/pick.h"
 #include "methods/spec.h"
 
 enum { BUDGET, REDUCE, DENSE, SINK, RECENT };
@@ -34,28 +33,13 @@ static void arkvale_seal(uint8_t *side, const struct method_shape *s, const doub
 
 static void arkvale_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), n = pick_page_count(l);
-    struct room r;
-    if (budget > l->pos || l->layer < (uint32_t)l->param[DENSE]) {
-        pick_dense(out);
-        return;
-    }
-    room_make(&r, l->shape, false, l->scratch);
-    out->side_bytes = box_score(&r, l, BOX_MEAN);
-    if (!box_vote(&r, l)) {
-        pick_not_finite(out);
-        return;
-    }
-    for (uint32_t p = 0; p < n && l->param[REDUCE] > 0; p++) {
-        r.vote[p] = 0;
-        for (uint32_t g = 0; g < l->shape->group; g++) r.vote[p] += r.score[g * r.stride + p];
-    }
-    pick_end_pages(out, l, (uint32_t)l->param[SINK], (uint32_t)l->param[RECENT], budget);
-    for (uint32_t p = 0; p < n; p++)
-        if (out->mask[p]) r.vote[p] = -INFINITY;
-    struct pick_cut cut = pick_best(r.vote, n, pick_left(out, l, budget) / PAGE_TOK);
-    for (uint32_t p = 0; p < n; p++)
-        if (pick_takes(&cut, r.vote[p])) pick_page(out, p);
+    box_choose(l, out,
+               &(struct box_choice){.kind = BOX_MEAN,
+                                    .budget = spec_budget(l->param[BUDGET], l->pos + 1),
+                                    .dense = (uint32_t)l->param[DENSE],
+                                    .sink = (uint32_t)l->param[SINK],
+                                    .recent = (uint32_t)l->param[RECENT],
+                                    .raw = l->param[REDUCE] > 0});
 }
 
 static const struct method_decode hooks = {

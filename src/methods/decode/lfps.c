@@ -550,6 +550,7 @@ static void lfps_select(const struct method_lane *l, struct method_pick *out)
     else if (l->param[REST] <= 0)
         add_rest(&p, l, &s, out);
     mark_local(w.hot, l); /* bypassed heads read these alone */
+    for (uint32_t g = 0; g < l->shape->group; g++) out->n_bypass += s.bypass[g];
     out->side_bytes += 2 * sizeof(float) * (size_t)p.n_table * (l->pos + 1 - sink) +
                        pick_key_bytes(l) / PAGE_TOK * w.n_tok;
     memcpy(out->mask, w.hot, pick_page_count(l) * sizeof *out->mask);

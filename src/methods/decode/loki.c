@@ -30,32 +30,15 @@ static size_t loki_state_bytes(const struct method_shape *s, const double *param
     return project_make(&p, s, NULL);
 }
 
-/* A room, and behind it what the axes are found with. */
-struct work {
-    struct room r;
-    float *y;       /* [PAGE_TOK, d] */
-    float *sample;  /* [SAMPLE_MAX, d] */
-    double *square; /* [d, d] */
-};
-
-static size_t make_work(struct work *w, const struct method_shape *s, void *scratch)
-{
-    const size_t used = room_make(&w->r, s, true, scratch), d = s->geom->head_dim;
-    struct arena a = {.base = scratch ? (uint8_t *)scratch + used : NULL, .capacity = SIZE_MAX};
-    w->y = arena_take(&a, PAGE_TOK * d, sizeof *w->y);
-    w->sample = arena_take(&a, SAMPLE_MAX * d, sizeof *w->sample);
-    w->square = arena_take(&a, d * d, sizeof *w->square);
-    return used + a.used;
-}
-
 static size_t loki_scratch_bytes(const struct method_shape *s, const double *param)
 {
-    struct work w;
+    struct project_work w;
     (void)param;
-    return make_work(&w, s, NULL);
+    return project_work_make(&w, s, SAMPLE_MAX * (size_t)s->geom->head_dim, NULL);
 }
 
-static bool learn(const struct project *p, const struct method_lane *l, const struct work *w)
+static bool learn(const struct project *p, const struct method_lane *l,
+                  const struct project_work *w)
 {
     const uint32_t d = l->shape->geom->head_dim, n = pick_page_count(l) * PAGE_TOK;
     const uint32_t step = (n + SAMPLE_MAX - 1) / SAMPLE_MAX;
@@ -73,31 +56,20 @@ static bool learn(const struct project *p, const struct method_lane *l, const st
 static void loki_select(const struct method_lane *l, struct method_pick *out)
 {
     const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), d = l->shape->geom->head_dim;
-    const uint32_t n = pick_page_count(l) * PAGE_TOK, group = l->shape->group;
     struct project p;
-    struct work w;
+    struct project_work w;
     if (budget > l->pos) {
         pick_dense(out);
         return;
     }
     project_make(&p, l->shape, l->state);
-    make_work(&w, l->shape, l->scratch);
+    project_work_make(&w, l->shape, SAMPLE_MAX * (size_t)d, l->scratch);
     if (p.state->n_axis == 0 && !learn(&p, l, &w)) {
         p.state->n_axis = 0;
         pick_not_finite(out);
         return;
     }
-    project_keys(&p, l, w.r.k, w.y);
-    for (size_t i = 0; i < (size_t)group * d; i++) w.r.qb[i] = l->q[i] * l->scale;
-    project_turn(w.r.qa, &p, l, w.r.qb, group);
-    project_scores(&p, l, w.r.qa, w.y, w.r.score, w.r.stride);
-    out->side_bytes = (uint64_t)n * p.state->n_axis * sizeof *p.coord;
-    if (!l->ops->vote(&(struct op_vote){.score = w.r.score,
-                                        .score_stride = w.r.stride,
-                                        .n = n,
-                                        .group = group,
-                                        .vote = w.r.vote,
-                                        .lse = w.r.lse})) {
+    if (!project_vote(&p, l, &w, &out->side_bytes)) {
         pick_not_finite(out);
         return;
     }

@@ -3,47 +3,71 @@
  *
  * Decided where the paper is silent (letters of the design notes): the first choice comes when
  * `first` tokens of the answer are there, the row at hand counted (a); until then everything is
- * read, or what the prompt's last rows looked at, as SnapKV has it (b); sinks and the window are
- * kept besides the budget (c); no pooling (d); one set for a KV head, by the sum over its query
- * heads (e). Not in the paper: stagger spreads the choices of the layers over the steps between
- * two, so that a step costs the same as any other; each layer still chooses every `every` steps by
- * its own last queries. */
+ * read, or what the prompt's last rows looked at, as SnapKV has it, or along columns and diagonals
+ * as the prompt is read (b); sinks and the window are kept besides the budget (c); no pooling (d);
+ * one set for a KV head, by the sum over its query heads (e). Not in the paper: stagger spreads the
+ * choices of the layers over the steps between two, so that a step costs the same as any other;
+ * each layer still chooses every `every` steps by its own last queries. */
+#include "methods/lines.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
 #include "methods/spec.h"
 
+#include <string.h>
+
 enum { BUDGET, EVERY, FIRST, WARM, SINK, STAGGER };
-enum { WARM_DENSE, WARM_SNAPKV };
+enum { WARM_DENSE, WARM_SNAPKV, WARM_LINES };
 
 static const sac_method_param params[] = {
     {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
      "tokens that a choice takes, besides sinks and newest ones"},
     {"every", SAC_PARAM_INT, "16", 1, 1024, NULL, "steps between choices, and rows that vote"},
     {"first", SAC_PARAM_INT, "16", 1, 1 << 20, NULL, "tokens of an answer before the first choice"},
-    {"warm", SAC_PARAM_CHOICE, "dense", 0, 0, "dense|snapkv",
-     "until then: everything, or what the prompt's last rows vote for"},
+    {"warm", SAC_PARAM_CHOICE, "dense", 0, 0, "dense|snapkv|lines",
+     "until then: everything, the tokens that the prompt's last rows vote for, or the columns and "
+     "diagonals"},
     {"sink", SAC_PARAM_INT, "4", 0, 4096, NULL, "first tokens that are always read"},
     {"stagger", SAC_PARAM_CHOICE, "on", 0, 0, "on|off", "layers choose at different steps"},
 };
 
-/* Followed by the mask of a context's pages. */
 struct loop_state {
     uint32_t n_seen;   /* tokens so far */
     uint32_t n_out;    /* of them, generated in this turn */
     uint32_t n_chosen; /* tokens that the mask governs; 0: there is none. Later ones are read */
+    uint32_t n_line;   /* tokens that there were when lines were chosen; 0: there are none */
 };
+
+struct parts {
+    struct loop_state *state;
+    uint32_t *mask; /* [pages of a context] */
+    /* With warm=lines, the same: columns; and what the diagonals are for the row n_line - 1. */
+    uint32_t *column, *slash;
+};
+
+static size_t cut_state(struct parts *p, const struct method_shape *s, const double *param,
+                        void *state)
+{
+    struct arena a = {.base = state, .capacity = SIZE_MAX};
+    const size_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK;
+    const size_t n_line = param[WARM] == WARM_LINES ? n_page : 0;
+    p->state = arena_take(&a, 1, sizeof *p->state);
+    p->mask = arena_take(&a, n_page, sizeof *p->mask);
+    p->column = arena_take(&a, n_line, sizeof *p->column);
+    p->slash = arena_take(&a, n_line, sizeof *p->slash);
+    return a.used;
+}
 
 static size_t loopserve_state_bytes(const struct method_shape *s, const double *param)
 {
-    (void)param;
-    return sizeof(struct loop_state) + (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK * sizeof(uint32_t);
+    struct parts p;
+    return cut_state(&p, s, param, NULL);
 }
 
 static size_t loopserve_scratch_bytes(const struct method_shape *s, const double *param)
 {
     struct observe o;
     (void)param;
-    return observe_make(&o, s, NULL);
+    return observe_make(&o, s, NULL) + 2 * (s->n_ctx + PAGE_TOK) * sizeof(float); /* of lines */
 }
 
 static uint32_t loopserve_past_rows(const struct method_shape *s, const double *param)
@@ -58,7 +82,7 @@ static void loopserve_see(const struct method_lane *l)
     if (l->is_prompt)
         *s = (struct loop_state){.n_seen = l->pos + l->n_row};
     else
-        *s = (struct loop_state){l->pos + 1, s->n_out + 1, s->n_chosen};
+        *s = (struct loop_state){l->pos + 1, s->n_out + 1, s->n_chosen, s->n_line};
 }
 
 /* Steps that a layer is behind the first one. */
@@ -68,56 +92,120 @@ static uint32_t phase(const struct method_lane *l)
     return l->layer * (uint32_t)l->param[EVERY] / l->shape->geom->n_layer;
 }
 
+/* The answer is too short for a choice of its own. */
+static bool is_warming(const struct method_lane *l, const struct loop_state *s)
+{
+    return s->n_out < (uint32_t)l->param[FIRST] + phase(l);
+}
+
 static bool is_due(const struct method_lane *l, const struct loop_state *s)
 {
     const uint32_t first = (uint32_t)l->param[FIRST] + phase(l), every = (uint32_t)l->param[EVERY];
-    if (s->n_out < first) return l->param[WARM] > 0 && s->n_chosen == 0;
+    if (is_warming(l, s)) return l->param[WARM] == WARM_SNAPKV && s->n_chosen == 0;
     return s->n_chosen == 0 || (s->n_out - first) % every == 0;
 }
 
 /* The best tokens by the votes of the last rows, the row at hand among them. */
-static bool choose(const struct method_lane *l, struct loop_state *s, uint32_t budget)
+static bool choose(const struct parts *p, const struct method_lane *l, uint32_t budget)
 {
     const uint32_t n = l->pos + 1, every = (uint32_t)l->param[EVERY];
     const uint32_t begin = pick_max(l->past.begin, n > every ? n - every : 0);
     const uint32_t sink = pick_min((uint32_t)l->param[SINK], begin);
-    uint32_t *mask = (uint32_t *)(void *)(s + 1);
     struct observe o;
     observe_make(&o, l->shape, l->scratch);
     if (!observe_rows(&o, l, begin, n)) return false;
     for (uint32_t t = 0; t < sink; t++) o.sum[t] = -1;
     struct pick_cut cut = pick_best(o.sum, begin, pick_min(budget, begin - sink));
-    for (uint32_t i = 0; i <= l->pos / PAGE_TOK; i++) mask[i] = 0;
+    for (uint32_t i = 0; i <= l->pos / PAGE_TOK; i++) p->mask[i] = 0;
     for (uint32_t t = 0; t < n; t++)
         if (t < sink || t >= begin || pick_takes(&cut, o.sum[t]))
-            mask[t / PAGE_TOK] |= 1u << t % PAGE_TOK;
-    s->n_chosen = n;
+            p->mask[t / PAGE_TOK] |= 1u << t % PAGE_TOK;
+    p->state->n_chosen = n;
     return true;
+}
+
+/* The best columns and diagonals of the last rows, the row at hand among them: a line of either
+ * kind costs a token a row. False: not finite. */
+static bool choose_lines(const struct parts *p, const struct method_lane *l, uint32_t budget)
+{
+    const uint32_t n = l->pos + 1, every = (uint32_t)l->param[EVERY], group = l->shape->group;
+    const uint32_t begin = pick_max(l->past.begin, n > every ? n - every : 0);
+    struct observe o;
+    observe_make(&o, l->shape, l->scratch);
+    float *column = o.rest, *slash = column + n; /* that of distance d at n - 1 - d */
+    memset(column, 0, 2 * (size_t)n * sizeof *column);
+    for (uint32_t row = begin, n_row; row < n; row += n_row) {
+        n_row = pick_min(OBSERVE_ROWS, n - row);
+        observe_scores(&o, l, row, n_row);
+        for (uint32_t i = 0; i < n_row; i++) {
+            if (!l->ops->vote(&(struct op_vote){.score = o.score + i * group * o.stride,
+                                                .score_stride = o.stride,
+                                                .n = row + i + 1,
+                                                .group = group,
+                                                .vote = o.vote,
+                                                .lse = o.lse}))
+                return false;
+            lines_add(column, slash, n, o.vote, row + i);
+        }
+    }
+    for (uint32_t t = 0; t < pick_min((uint32_t)l->param[SINK], n); t++) column[t] = -1;
+    for (uint32_t t = begin; t < n; t++) column[t] = slash[t] = -1; /* read in any case */
+    struct pick_cut cut = pick_best(column, 2 * n, pick_min(budget, 2 * begin));
+    memset(p->column, 0, (n + PAGE_TOK - 1) / PAGE_TOK * sizeof *p->column);
+    memset(p->slash, 0, (n + PAGE_TOK - 1) / PAGE_TOK * sizeof *p->slash);
+    for (uint32_t t = 0; t < n; t++)
+        p->column[t / PAGE_TOK] |= (uint32_t)pick_takes(&cut, column[t]) << t % PAGE_TOK;
+    for (uint32_t t = 0; t < n; t++)
+        p->slash[t / PAGE_TOK] |= (uint32_t)pick_takes(&cut, slash[t]) << t % PAGE_TOK;
+    p->state->n_line = n;
+    return true;
+}
+
+/* What the lines are for the row: diagonals have moved with it. */
+static void mark_lines(const struct parts *p, const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t n_line = p->state->n_line, by = l->pos + 1 - n_line,
+                   every = (uint32_t)l->param[EVERY];
+    const uint32_t n_word = (n_line + PAGE_TOK - 1) / PAGE_TOK;
+    for (uint32_t i = 0; i < pick_page_count(l); i++) {
+        const uint32_t at = i - by / PAGE_TOK; /* wraps where nothing moves in */
+        const uint32_t here = at < n_word ? p->slash[at] : 0;
+        const uint32_t below = at - 1 < n_word ? p->slash[at - 1] : 0;
+        out->mask[i] |= (i < n_word ? p->column[i] : 0) |
+                        (uint32_t)(((uint64_t)here << 32 | below) << by % PAGE_TOK >> 32);
+    }
+    pick_ends(out, l, (uint32_t)l->param[SINK], by + every);
 }
 
 static void loopserve_select(const struct method_lane *l, struct method_pick *out)
 {
     const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1),
                    every = (uint32_t)l->param[EVERY];
-    struct loop_state *s = l->state;
-    const uint32_t *mask = (const uint32_t *)(const void *)(s + 1);
+    struct parts p;
+    cut_state(&p, l->shape, l->param, l->state);
+    const struct loop_state *s = p.state;
+    const bool by_lines = l->param[WARM] == WARM_LINES && is_warming(l, s);
     if (budget > l->pos) {
         pick_dense(out);
         return;
     }
-    if (is_due(l, s)) {
-        if (!choose(l, s, budget)) {
+    if (by_lines ? s->n_line == 0 : is_due(l, s)) {
+        if (!(by_lines ? choose_lines(&p, l, budget) : choose(&p, l, budget))) {
             pick_not_finite(out);
             return;
         }
         out->side_bytes = observe_read(l, l->pos + 1 - pick_min(every, l->pos + 1), l->pos + 1);
+    }
+    if (by_lines) {
+        mark_lines(&p, l, out);
+        return;
     }
     if (s->n_chosen == 0) {
         pick_dense(out);
         return;
     }
     const uint32_t n_page = pick_page_count(l);
-    for (uint32_t i = 0; i < n_page && i * PAGE_TOK < s->n_chosen; i++) out->mask[i] = mask[i];
+    for (uint32_t i = 0; i < n_page && i * PAGE_TOK < s->n_chosen; i++) out->mask[i] = p.mask[i];
     pick_range(out, l, s->n_chosen, l->pos + 1);
 }
 
@@ -131,13 +219,15 @@ static void loopserve_cut(void *state, const struct method_shape *s, const doubl
     const uint32_t n_gone = x->n_seen > n_tok ? x->n_seen - n_tok : 0;
     *x = (struct loop_state){.n_seen = x->n_seen - n_gone,
                              .n_out = x->n_out > n_gone ? x->n_out - n_gone : 0,
-                             .n_chosen = x->n_chosen > n_tok ? 0 : x->n_chosen};
+                             .n_chosen = x->n_chosen > n_tok ? 0 : x->n_chosen,
+                             .n_line = x->n_line > n_tok ? 0 : x->n_line};
 }
 
 static bool loopserve_sound(const struct method_loaded *l)
 {
     const struct loop_state *x = l->state;
-    return x->n_seen <= l->n_tok && x->n_out <= x->n_seen && x->n_chosen <= l->n_tok;
+    return x->n_seen <= l->n_tok && x->n_out <= x->n_seen && x->n_chosen <= l->n_tok &&
+           x->n_line <= l->n_tok;
 }
 
 static const struct method_decode hooks = {

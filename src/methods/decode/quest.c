@@ -5,7 +5,6 @@
  * which read the same bytes: each head's softmax over the bounds, then the mean ("soft_vote"). As
  * in the paper the first two layers are dense. Pages have 32 tokens, the paper's 16. */
 #include "methods/box.h"
-#include "methods/pick.h"
 #include "methods/spec.h"
 
 enum { BUDGET, DENSE, SINK, RECENT };
@@ -32,24 +31,12 @@ static void quest_seal(uint8_t *side, const struct method_shape *s, const double
 
 static void quest_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), n = pick_page_count(l);
-    struct room r;
-    if (budget > l->pos || l->layer < (uint32_t)l->param[DENSE]) {
-        pick_dense(out);
-        return;
-    }
-    room_make(&r, l->shape, false, l->scratch);
-    out->side_bytes = box_score(&r, l, BOX_BOUND);
-    if (!box_vote(&r, l)) {
-        pick_not_finite(out);
-        return;
-    }
-    pick_end_pages(out, l, (uint32_t)l->param[SINK], (uint32_t)l->param[RECENT], budget);
-    for (uint32_t p = 0; p < n; p++)
-        if (out->mask[p]) r.vote[p] = -1;
-    struct pick_cut cut = pick_best(r.vote, n, pick_left(out, l, budget) / PAGE_TOK);
-    for (uint32_t p = 0; p < n; p++)
-        if (pick_takes(&cut, r.vote[p])) pick_page(out, p);
+    box_choose(l, out,
+               &(struct box_choice){.kind = BOX_BOUND,
+                                    .budget = spec_budget(l->param[BUDGET], l->pos + 1),
+                                    .dense = (uint32_t)l->param[DENSE],
+                                    .sink = (uint32_t)l->param[SINK],
+                                    .recent = (uint32_t)l->param[RECENT]});
 }
 
 static const struct method_decode hooks = {
