@@ -16,15 +16,15 @@ RUN_TESTS = rm -f $(1)/junit.xml; ctest --test-dir $(1) --parallel $(JOBS) --out
 # What sanitizers look at: C tests and fuzzing inputs. Scripts start the plain program.
 C_TESTS = -L '^(unit|check|prop|fuzz)$$'
 
-.PHONY: all help deps deps-test deps-lint deps-fuzz model models text demo test check proofs asan ubsan \
-	tsan fuzz bench relations layers truth lint format install man clean
+.PHONY: all help deps deps-test deps-lint deps-fuzz model models text demo demo-long test check \
+	proofs asan ubsan tsan fuzz bench relations layers truth lint format install man clean
 
 all: deps ## build the program: build/saccade
 	@$(call CONFIGURE,default)
 	@$(call BUILD,build)
 
 help: ## list the targets
-	@grep -E '^[a-z ]+:.*##' Makefile | sed -E 's/^([a-z ]+):.*## /\1\t/' | expand -t 18
+	@grep -E '^[a-z -]+:.*##' Makefile | sed -E 's/^([a-z -]+):.*## /\1\t/' | expand -t 18
 	@echo "variables: JOBS PREFIX DESTDIR FUZZ_SECONDS CMAKE_ARGS SACCADE_MODELS SACCADE_VENV"
 
 deps: ## install what the build needs, if it is missing
@@ -47,6 +47,10 @@ demo: all ## fetch a model and a text of 16K tokens with a hidden fact, and ask 
 	@$(PYTHON) tools/fetch.py model qwen2.5-coder-0.5b
 	@$(PYTHON) tools/fetch.py text essays
 	@$(PYTHON) tools/demo.py build/saccade
+demo-long: all ## the same with 120K tokens, four times what the model was trained for, read sparsely
+	@$(PYTHON) tools/fetch.py model qwen2.5-coder-0.5b
+	@$(PYTHON) tools/fetch.py text essays
+	@$(PYTHON) tools/demo.py build/saccade --long
 
 test: deps-test ## everything that CI runs; ends with `N passed, N failed`
 	@$(PYTHON) tools/fetch.py model smollm2-135m
