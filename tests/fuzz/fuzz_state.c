@@ -42,7 +42,7 @@ static void open_subject(struct subject *s, const sac_model *model, const struct
     sac_engine_params p = sac_engine_params_default();
     const bool is_prefill = strcmp(m->kind, "prefill") == 0;
     sac_seq seq;
-    method_spec_part(s->spec, m);
+    method_spec_part(s->spec, m, 40);
     p.n_ctx = N_CTX;
     p.n_threads = 1;
     p.n_batch = 64;

@@ -70,7 +70,7 @@ static void make_spec(char spec[METHOD_SPEC_BYTES], const struct method *m, bool
     static const char *const all[][2] = {
         {"mass", "1"}, {"budget", "100%"}, {"bits", "0"}, {"gate", "0"}};
     if (!whole) {
-        method_spec_part(spec, m);
+        method_spec_part(spec, m, 96);
         return;
     }
     snprintf(spec, METHOD_SPEC_BYTES, "%s", m->name);

@@ -125,7 +125,7 @@ static sac_engine_stats run(const sac_model *model, const struct method *m, stru
     sac_engine *e;
     sac_error err;
     sac_seq seq;
-    method_spec_part(spec, m);
+    method_spec_part(spec, m, 40);
     memset(out, 0, sizeof *out);
     p.n_ctx = 1024;
     p.n_threads = 1;
