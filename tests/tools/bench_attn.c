@@ -1,11 +1,13 @@
 /* bench_attn.c: developer's micro bench of the attention kernels, not a test.
  *
  *     bench_attn [-t THREADS] [-i ISA] [-p] [-d] [-s SHAPE] [-k TYPE] [-n TOKENS] [-q SEQUENCES]
- * -p prefill only, -d decode only; SHAPE and TYPE are indices, all by default.
+ *                [-r RUNS]
+ * -p prefill only, -d decode only; SHAPE and TYPE are indices, all by default; RUNS of decode.
  *
  * Prefill: GFLOP/s counted as 4 d n^2 / 2 a head, in chunks of 512 rows. Decode: GB/s of sealed
- * pages read, one row, over a pool of several sequences that does not fit the caches. Best of N.
- * With one thread the clock is that of the process, so that neighbours disturb less. */
+ * pages read, one row, over a pool of several sequences that does not fit the caches, in turn with
+ * plain reads of as many bytes of it by all threads: medians of both and their ratio. With one
+ * thread the clock is that of the process, so that neighbours disturb less. */
 #include "../check/check_attn.h"
 
 #include <stdio.h>
@@ -32,6 +34,8 @@ struct bench {
     size_t scratch_bytes;
     float *q, *out;
     size_t q_floats;
+    uint32_t n_run;
+    double *us, *read_us; /* [n_run] */
 };
 
 static double now_us(const struct bench *b)
@@ -109,6 +113,57 @@ static void bench_prefill(struct bench *b, const struct shape *sh, sac_kv_type t
     sequence_deinit(&s);
 }
 
+/* A part of the pool, which each worker reads its share of as four streams. */
+struct read_job {
+    const uint8_t *bytes;
+    size_t part; /* of a worker, a multiple of 4 * 64 */
+};
+
+static void read_worker(void *arg, uint32_t worker_i)
+{
+    typedef uint64_t vec __attribute__((vector_size(64)));
+    const struct read_job *job = arg;
+    const uint8_t *part = job->bytes + worker_i * job->part;
+    vec sum = {0};
+    for (size_t at = 0; at < job->part / 4; at += 64)
+        for (size_t s = 0; s < 4; s++) {
+            const uint8_t *p = part + s * (job->part / 4) + at;
+            __builtin_prefetch(p + 768, 0, 3);
+            sum += *(const vec *)(const void *)p;
+        }
+    __asm__ volatile("" : : "m"(sum));
+}
+
+static int order_double(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *x, uint32_t n)
+{
+    qsort(x, n, sizeof *x, order_double);
+    return x[n / 2];
+}
+
+#define CHUNK_PAGES 16u
+
+/* Pages lie as a prompt leaves them: some of a head behind each other, chunks anywhere. */
+static void scatter_chunks(struct sequence *s)
+{
+    const uint32_t n = s->geom.n_kv_head * s->n_page, n_chunk = n / CHUNK_PAGES;
+    uint64_t seed = 3;
+    for (uint32_t i = 0; i < n; i++) s->table[i] = i;
+    for (uint32_t i = n_chunk; i-- > 1;) {
+        const uint32_t j = (uint32_t)(rng_next(&seed) % (i + 1));
+        for (uint32_t k = 0; k < CHUNK_PAGES; k++) {
+            const page_id id = s->table[i * CHUNK_PAGES + k];
+            s->table[i * CHUNK_PAGES + k] = s->table[j * CHUNK_PAGES + k];
+            s->table[j * CHUNK_PAGES + k] = id;
+        }
+    }
+}
+
 static void bench_decode(struct bench *b, const struct shape *sh, sac_kv_type type, uint32_t n_tok,
                          uint32_t n_seq)
 {
@@ -121,23 +176,31 @@ static void bench_decode(struct bench *b, const struct shape *sh, sac_kv_type ty
     sequence_init(&s, g, n_tok * n_seq);
     sequence_fill(&s, 1);
     sequence_store(&s, b->pool, &b->ops);
+    scatter_chunks(&s);
     bench_buffers(b, &s.geom, sh->n_head, 1, n_tok);
     struct op_attn op = bench_op(b, &s, sh->n_head);
-    double best = 1e30, total = 0;
-    for (uint32_t i = 0, n = 3 * n_seq > 50 ? 3 * n_seq : 50; i < n; i++) {
+    const size_t seq_bytes = s.pool_bytes / n_seq;
+    struct read_job job = {.part = seq_bytes / workers_count(b->pool) / 256 * 256};
+    for (uint32_t i = 0; i < b->n_run; i++) {
         struct attn_run run = sequence_run(&s, 0, n_tok - 1, 1, LINEAR_NARROW);
         run.table += i % n_seq * (n_tok / PAGE_TOK);
         op.run = &run;
-        const double start = now_us(b);
+        double start = now_us(b);
         b->ops.attn(b->pool, &op);
-        const double us = now_us(b) - start;
-        best = us < best ? us : best;
-        total += us;
+        b->us[i] = now_us(b) - start;
+        job.bytes = s.pool + i % n_seq * seq_bytes;
+        start = now_us(b);
+        workers_run(b->pool, read_worker, &job);
+        b->read_us[i] = now_us(b) - start;
     }
     const double bytes = (double)(n_tok / PAGE_TOK - 1) * sh->n_kv_head * (double)s.geom.bytes;
-    printf("  %-13s %-4s decode   n %6u  %8.1f GB/s best, %6.1f mean, %6.0f us\n", sh->name,
-           kv_name[type], n_tok, bytes / best * 1e-3,
-           bytes * (3 * n_seq > 50 ? 3 * n_seq : 50) / total * 1e-3, best);
+    const double rate = bytes / median(b->us, b->n_run) * 1e-3;
+    const double read =
+        (double)job.part * workers_count(b->pool) / median(b->read_us, b->n_run) * 1e-3;
+    printf(
+        "  %-13s %-4s decode   n %6u  %5.1f GB/s, %6.0f us (best %6.0f), %3.0f %% of %.1f GB/s\n",
+        sh->name, kv_name[type], n_tok, rate, b->us[b->n_run / 2], b->us[0], rate / read * 100,
+        read);
     fflush(stdout);
     bench_free(b);
     sequence_deinit(&s);
@@ -150,7 +213,8 @@ int main(int argc, char **argv)
     bool prefill = true, decode = true;
     int only = -1, only_type = -1;
     uint32_t n_tok = 8192, n_seq = 16;
-    for (int opt; (opt = getopt(argc, argv, "t:i:pds:k:n:q:")) != -1;) {
+    struct bench b = {.n_run = 96};
+    for (int opt; (opt = getopt(argc, argv, "t:i:pds:k:n:q:r:")) != -1;) {
         if (opt == 't') n_thread = (uint32_t)atoi(optarg);
         if (opt == 'i') isa = optarg;
         if (opt == 'p') decode = false;
@@ -159,14 +223,16 @@ int main(int argc, char **argv)
         if (opt == 'k') only_type = atoi(optarg);
         if (opt == 'n') n_tok = (uint32_t)atoi(optarg);
         if (opt == 'q') n_seq = (uint32_t)atoi(optarg);
+        if (opt == 'r') b.n_run = (uint32_t)atoi(optarg);
     }
-    struct bench b = {0};
     sac_error err;
     if (workers_create(&b.pool, n_thread, &err) != SAC_OK ||
         ops_init_isa(&b.ops, isa, &err) != SAC_OK) {
         fprintf(stderr, "bench_attn: %s\n", err.msg);
         return 1;
     }
+    b.us = mem_calloc(b.n_run, sizeof *b.us);
+    b.read_us = mem_calloc(b.n_run, sizeof *b.read_us);
     printf("%s, %u threads\n", b.ops.isa, workers_count(b.pool));
     for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         if (only >= 0 && i != (uint32_t)only) continue;
@@ -176,6 +242,8 @@ int main(int argc, char **argv)
             if (decode) bench_decode(&b, &shapes[i], (sac_kv_type)type, n_tok, n_seq);
         }
     }
+    mem_free(b.us);
+    mem_free(b.read_us);
     workers_destroy(b.pool);
     return 0;
 }

@@ -394,6 +394,8 @@ static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run
     const uint32_t visible = first_visible(op, run->pos0);
     for (uint32_t i = max_u32(begin, first); i < min_u32(end, n_list); i++)
         chunk->page[chunk->n_page++] = lane_entry(op, run, h, i, visible);
+    for (uint32_t i = end; i < min_u32(end + ATTN_AHEAD, lane_page_count(run, h)); i++)
+        chunk->ahead[i - end] = lane_entry(op, run, h, i, visible).bytes;
     if (end <= n_list) return;
     struct attn_page own = own_page(op, run, h, run->pos0);
     const uint32_t at = run->pos0 / PAGE_TOK * PAGE_TOK;
@@ -401,9 +403,8 @@ static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run
     chunk->page[chunk->n_page++] = own;
 }
 
-static void narrow_item(void *arg, uint32_t item_i, uint32_t worker_i)
+static void narrow_item(const struct call *c, uint32_t item_i, uint32_t worker_i)
 {
-    const struct call *c = arg;
     const struct op_attn *op = c->op;
     const uint32_t n_kv_head = op->geom->n_kv_head;
     const uint32_t item = c->lane_item[c->lane0] + item_i;
@@ -422,12 +423,18 @@ static void narrow_item(void *arg, uint32_t item_i, uint32_t worker_i)
                                .q = op->q + run->row0 * op->q_stride +
                                     (size_t)h * c->group * op->geom->head_dim,
                                .group = c->group,
-                               .m = partial,
-                               .l = partial + c->group,
-                               .acc = partial + 2 * (size_t)c->group,
+                               .m = partial + c->group * (size_t)op->geom->head_dim,
+                               .l = partial + c->group * ((size_t)op->geom->head_dim + 1),
+                               .acc = partial,
                                .mem = c->worker_mem + worker_i * c->worker_bytes};
     chunk_set_pages(&chunk, run, h, item - c->lane_item[lo]);
     c->k->narrow(&chunk);
+}
+
+/* Chunks behind each other go to one worker, which fetches the next one's pages. */
+static void narrow_items(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    for (uint32_t i = begin; i < end; i++) narrow_item(arg, i, worker_i);
 }
 
 /* Merges the chunks of one lane, in order. */
@@ -446,13 +453,14 @@ static void narrow_merge(void *arg, uint32_t i, uint32_t worker_i)
     for (uint32_t g = 0; g < c->group; g++) {
         float *out = op->out + run->row0 * op->out_stride + (head0 + g) * d;
         float m = -INFINITY, l = 0;
-        for (uint32_t j = 0; j < n; j++) m = fmaxf(m, first[j * c->partial_floats + g]);
+        const size_t m_at = (size_t)c->group * d + g, l_at = m_at + c->group;
+        for (uint32_t j = 0; j < n; j++) m = fmaxf(m, first[j * c->partial_floats + m_at]);
         memset(out, 0, d * sizeof *out);
         for (uint32_t j = 0; j < n; j++) {
             const float *p = first + j * c->partial_floats;
-            const float *acc = p + 2 * c->group + (size_t)g * d;
-            const float weight = exp2f(p[g] - m);
-            l += weight * p[c->group + g];
+            const float *acc = p + (size_t)g * d;
+            const float weight = exp2f(p[m_at] - m);
+            l += weight * p[l_at];
             for (uint32_t x = 0; x < d; x++) out[x] += weight * acc[x];
         }
         const float inv = 1.0f / l;
@@ -479,7 +487,7 @@ static void narrow_runs(struct workers *pool, struct call *c, uint32_t n_slot)
         c->lane1 = c->lane0 + 1;
         assert(c->lane_item[c->lane1] - item0 <= n_slot);
         while (c->lane1 < n_lane && c->lane_item[c->lane1 + 1] - item0 <= n_slot) c->lane1++;
-        workers_for(pool, c->lane_item[c->lane1] - item0, narrow_item, c);
+        workers_for_span(pool, c->lane_item[c->lane1] - item0, 1, narrow_items, c);
         workers_for(pool, c->lane1 - c->lane0, narrow_merge, c);
     }
 }

@@ -25,6 +25,7 @@
 #define ATTN_SUB_MAX   8u  /* PAGE_TOK-row blocks of a tile */
 #define ATTN_PANEL_MAX 8u  /* pages of a panel */
 #define ATTN_CHUNK_MAX 33u /* pages of a chunk, the own one included */
+#define ATTN_AHEAD     2u  /* pages behind a chunk that the worker will most likely read next */
 
 /* Tokens [begin, end) of a page are to be seen; others hold anything. Or, where `tok` is set, a
  * page to be gathered: slot i holds token tok[i] of the sequence, begin <= i < end. */
@@ -78,6 +79,7 @@ struct attn_chunk {
     const float *q; /* [group, head_dim] */
     uint32_t group, n_page;
     struct attn_page page[ATTN_CHUNK_MAX];
+    const uint8_t *ahead[ATTN_AHEAD]; /* to be fetched, or NULL */
     float *m;   /* [group] the exponent that l and acc are relative to, in base 2 */
     float *l;   /* [group] sum of 2^(score - m), scores in units of log 2 */
     float *acc; /* [group, head_dim] the same sum over values */
@@ -96,9 +98,6 @@ struct attn_kernel {
     size_t (*narrow_bytes)(const struct page_geom *g, uint32_t group);
     void (*narrow)(const struct attn_chunk *c);
 };
-
-/* Of attn_avx512.c; its `narrow` also serves the AMX kernels. */
-extern const struct attn_kernel attn_avx512_kernel;
 
 /* kv_write and seal, of attn_seal_avx2.c. */
 void attn_fill_avx2_seal(struct ops *o);

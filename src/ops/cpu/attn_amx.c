@@ -1,15 +1,12 @@
-/* attn_amx.c: attention in AMX tiles of 16-bit floats with f32 sums.
+/* attn_amx.c: attention of many rows in AMX tiles of 16-bit floats with f32 sums. That of one row
+ * is in attn_narrow_amx.c.
  *
- * Forms (a tile is 16 rows of 64 bytes; a B tile interleaves pairs of rows of its matrix):
- *  - WIDE. S [query, key] = Q K^T with rows of Q as A tiles and the panel's K, transposed by pairs
- * of channels, as B tiles; then weights P in 16 bits as A tiles and V, interleaved by pairs of
- *    tokens, as B tiles give O [query, channel]. Everything lies in whole tiles of 1 KiB behind
- * each other, so no load crosses a line.
- *  - NARROW. S^T [key, query] = K Q^T with rows of K, straight from the page when it is 16 bit, as
- * A tiles; one column for each query head, up to 16 in a tile. P is transposed (it is small), V as
- *    above.
- * Both interleave V by unpack instructions, which leave the channels of each 32 in the order that
- * `unpack_order` undoes when results are written.
+ * Forms (a tile is 16 rows of 64 bytes; a B tile interleaves pairs of rows of its matrix): S
+ * [query, key] = Q K^T with rows of Q as A tiles and the panel's K, transposed by pairs of
+ * channels, as B tiles; then weights P in 16 bits as A tiles and V, interleaved by pairs of tokens,
+ * as B tiles give O [query, channel]. Everything lies in whole tiles of 1 KiB behind each other, so
+ * no load crosses a line. V is interleaved by unpack instructions, which leave the channels of each
+ * 32 in the order that `unpack_order` undoes when results are written.
  *
  * Softmax. Weights are 2^(s - m) with m behind the true maximum: m is set to maximum - HEADROOM
  * when a row starts, and again only if a sum of weights reaches WEIGHT_LIMIT (then the accumulators
@@ -22,7 +19,7 @@
  * CPU that lacks AMX-FP16) bf16 tiles. Queries are scaled by a power of two to below 1, so that no
  * product of a query can overflow and few digits fall below f16's normal range.
  *
- * Centred keys (WIDE, keys that are more exact than the tiles). Keys have channels that hardly
+ * Centred keys (where keys are more exact than the tiles). Keys have channels that hardly
  * change from token to token and outweigh the rest, by biases above all; rounded to bf16 they would
  * bury the differences that the softmax sees: most of the error of the whole model on qwen2.5. So k
  * - c is rounded, c being the page's first key, and q c, with c in two parts that hold it exactly,
@@ -35,9 +32,11 @@
  *
  * The tile registers are the calling thread's: each entry loads its configuration and ends with a
  * release (tiles.h). */
+#include "ops/cpu/attn_amx.h"
 #include "base/half.h"
 #include "ops/cpu/attn.h"
 #include "ops/cpu/attn_q8.h"
+#include "ops/cpu/attn_vec.h"
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"
 #include "ops/cpu/math_avx512.h"
@@ -54,14 +53,9 @@
 #define CENTRES     8u   /* pages of a panel at most: with their lost parts they fill a tile */
 #define HEADROOM    6.0f /* weights of a fresh maximum are 2^6 ... */
 #define WEIGHT_LIMIT                                                                               \
-    0x1p15f           /* ... and the sum in a lane must stay below this, f16 ends at 2^16          \
-                       */
-#define STEP_PAGES 2u /* NARROW: pages at a time; more of them leave L1 between store and load */
-#define STEP_TOK   (STEP_PAGES * PAGE_TOK)
-
-/* NARROW with fewer query heads leaves most columns of the tiles empty: f32 vectors are as fast
- * from 16-bit pages, a tenth faster from q8, and more exact. */
-#define F32_GROUP_MAX 3u
+    0x1p15f /* ... and the sum in a lane must stay below this, f16 ends at 2^16                    \
+             */
+#define GATHER_AHEAD (2 * PAGE_TOK) /* tokens between the fetch of one and its use */
 
 /* ---- Tiles -------------------------------------------------------------------------------------
  */
@@ -106,18 +100,6 @@ INLINE __m512 f32_from_bf16(__m512i h, int upper)
 {
     const __m256i x = upper ? _mm512_extracti64x4_epi64(h, 1) : _mm512_castsi512_si256(h);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-}
-
-/* cap * tanh(x / cap), tanh z = 1 - 2 / (1 + e^2z); saturates without overflow. */
-INLINE __m512 softcap_vec(__m512 x, float cap)
-{
-    const __m512 y = _mm512_mul_ps(x, _mm512_set1_ps(2.0f * (float)M_LOG2E / cap));
-    const __m512 limit = _mm512_set1_ps(64.0f);
-    /* min(limit, y) returns y when y is NaN: the second operand. */
-    const __m512 e =
-        math_exp2_cubic(_mm512_max_ps(_mm512_set1_ps(-64.0f), _mm512_min_ps(limit, y)));
-    const __m512 q = _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(e, _mm512_set1_ps(1.0f)));
-    return _mm512_mul_ps(_mm512_set1_ps(cap), _mm512_sub_ps(_mm512_set1_ps(1.0f), q));
 }
 
 /* Lanes of tokens at .. at + 15 that lie in [lo, hi). */
@@ -317,7 +299,7 @@ static void gather_keys(uint16_t *dst, const struct page_geom *g, const struct a
     memset(dst, 0, page->begin * d * 2);
     for (uint32_t i = page->begin, n; i < page->end; i += n) {
         n = attn_neighbours(page, i);
-        for (uint32_t j = i; j < i + n; j++) attn_fetch_key(g, page, j + STEP_TOK);
+        for (uint32_t j = i; j < i + n; j++) attn_fetch_key(g, page, j + GATHER_AHEAD);
         const struct attn_tokens tok = {page->tok[i] % PAGE_TOK, n};
         const uint8_t *from = attn_page_of(g, page, i);
         if (g->type_k == SAC_KV_Q8)
@@ -351,8 +333,7 @@ static const uint16_t *page_keys(uint16_t *buf, const struct page_geom *g,
 struct value_source {
     const uint8_t *v, *scale; /* scale: q8 only, else NULL */
     uint32_t begin, end, d;   /* tokens outside [begin, end) give zeros */
-    size_t page_bytes;
-    bool to_bf16; /* f16 in the page, bf16 in the tile */
+    bool to_bf16;             /* f16 in the page, bf16 in the tile */
 };
 
 static struct value_source page_values(const struct page_geom *g, const struct attn_page *page,
@@ -365,7 +346,6 @@ static struct value_source page_values(const struct page_geom *g, const struct a
         .begin = page->begin,
         .end = page->end,
         .d = g->head_dim,
-        .page_bytes = g->bytes,
         .to_bf16 = !f16 && g->type_v != SAC_KV_BF16,
     };
 }
@@ -387,17 +367,10 @@ INLINE __m512i load_values(const struct value_source *s, size_t t, uint32_t c, b
     return to_bf16 ? bf16_from_f16(x) : x;
 }
 
-/* Interleaves pairs of tokens: per 32 channels two B tiles. On the way fetches the page `next`,
- * unless NULL. */
-INLINE void pack_values_as(uint8_t *dst, const struct value_source *s, const uint8_t *next, bool q8,
-                           bool to_bf16)
+/* Interleaves pairs of tokens: per 32 channels two B tiles. */
+INLINE void pack_values_as(uint8_t *dst, const struct value_source *s, bool q8, bool to_bf16)
 {
-    const size_t share = (s->page_bytes / 64 + PAGE_TOK / 2 - 1) / (PAGE_TOK / 2) * 64;
     for (uint32_t t = 0; t < PAGE_TOK; t += 2) {
-        if (next) {
-            for (size_t x = 0; x < share; x += 64) __builtin_prefetch(next + x, 0, 2);
-            next += share;
-        }
         for (uint32_t c = 0; c < s->d; c += 32) {
             __m512i a = load_values(s, t, c, q8, to_bf16);
             __m512i b = load_values(s, t + 1, c, q8, to_bf16);
@@ -418,7 +391,7 @@ static void gather_values(uint16_t *dst, const struct page_geom *g, const struct
     memset(dst, 0, page->begin * d * 2);
     for (uint32_t i = page->begin; i < page->end; i++) {
         struct attn_page whole = {.form = PAGE_SEALED};
-        attn_fetch_value(g, page, i + STEP_TOK);
+        attn_fetch_value(g, page, i + GATHER_AHEAD);
         whole.bytes = attn_page_of(g, page, i);
         const struct value_source s = page_values(g, &whole, f16);
         for (uint32_t c = 0; c < d; c += 32)
@@ -428,9 +401,19 @@ static void gather_values(uint16_t *dst, const struct page_geom *g, const struct
     memset(dst + page->end * d, 0, (PAGE_TOK - page->end) * d * 2);
 }
 
+void attn_amx_gather_keys(uint16_t *dst, const struct page_geom *g, const struct attn_page *page)
+{
+    gather_keys(dst, g, page, g->type_k != SAC_KV_BF16);
+}
+
+void attn_amx_gather_values(uint16_t *dst, const struct page_geom *g, const struct attn_page *page)
+{
+    gather_values(dst, g, page, g->type_v != SAC_KV_BF16);
+}
+
 /* `buf` [PAGE_TOK, d] is for gathered pages. */
 static void pack_values(uint8_t *dst, uint16_t *buf, const struct page_geom *g,
-                        const struct attn_page *page, bool f16, const uint8_t *next)
+                        const struct attn_page *page, bool f16)
 {
     struct value_source s = page_values(g, page, f16);
     if (page->tok) {
@@ -440,13 +423,13 @@ static void pack_values(uint8_t *dst, uint16_t *buf, const struct page_geom *g,
         s.to_bf16 = false;
     }
     if (s.scale && s.to_bf16)
-        pack_values_as(dst, &s, next, true, true);
+        pack_values_as(dst, &s, true, true);
     else if (s.scale)
-        pack_values_as(dst, &s, next, true, false);
+        pack_values_as(dst, &s, true, false);
     else if (s.to_bf16)
-        pack_values_as(dst, &s, next, false, true);
+        pack_values_as(dst, &s, false, true);
     else
-        pack_values_as(dst, &s, next, false, false);
+        pack_values_as(dst, &s, false, false);
 }
 
 /* ---- WIDE --------------------------------------------------------------------------------------
@@ -619,7 +602,7 @@ INLINE void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page
         centre_keys(&w, slot, keys, page->tok ? page->begin : 0);
         keys = w.keys;
     }
-    pack_values(values, w.values, g, page, kinds.v_f16, NULL);
+    pack_values(values, w.values, g, page, kinds.v_f16);
     if (page->form == PAGE_TAIL || t->op->window > 0)
         keys = quarantine(&w, keys, values, kinds.v_f16);
     uint8_t *tile = w.k + (size_t)slot * 2 * (d / 32) * TILE_BYTES;
@@ -788,7 +771,7 @@ static void cap_row(struct score_row *r, float cap)
     for (uint32_t k = r->begin; k < r->end; k += 16) {
         const __m512 y =
             _mm512_add_ps(_mm512_loadu_ps(r->s + k), _mm512_set1_ps(r->centre[k / PAGE_TOK]));
-        _mm512_storeu_ps(r->s + k, softcap_vec(_mm512_mul_ps(y, unit), cap));
+        _mm512_storeu_ps(r->s + k, attn_softcap(_mm512_mul_ps(y, unit), cap));
     }
     r->unit = (float)M_LOG2E;
     r->centre = no_centre;
@@ -886,280 +869,6 @@ static void amx_wide_end(struct attn_tile *t)
     tiles_end();
 }
 
-/* ---- NARROW ------------------------------------------------------------------------------------
- */
-
-struct narrow_mem {
-    uint32_t d, n_block; /* blocks of 16 query heads */
-    uint8_t *q;          /* [n_block, d/32] B tiles */
-    uint8_t *v;          /* [STEP_PAGES, d/16] B tiles */
-    uint8_t *p;          /* [STEP_PAGES] A tiles */
-    float *s;            /* [STEP_TOK, 16] */
-    uint8_t *pairs;      /* [16 pairs of tokens, 16 heads, 2] weights before transposition */
-    float *o;            /* [n_block, d/16] C tiles */
-    float *unit, *m, *l; /* [n_block, 16] */
-    uint16_t *keys;      /* [STEP_PAGES, PAGE_TOK, d] */
-    uint16_t *values;    /* [PAGE_TOK, d] */
-    size_t bytes;
-};
-
-static struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group)
-{
-    struct narrow_mem w = {.d = d, .n_block = (group + 15) / 16};
-    const size_t n = w.n_block;
-    size_t at = 0;
-    w.q = take(base, &at, n * 16 * d * 2);
-    w.v = take(base, &at, (size_t)STEP_TOK * d * 2);
-    w.p = take(base, &at, STEP_PAGES * (size_t)TILE_BYTES);
-    w.s = (float *)(void *)take(base, &at, STEP_TOK * 64);
-    w.pairs = take(base, &at, TILE_BYTES);
-    w.o = (float *)(void *)take(base, &at, n * 16 * d * 4);
-    w.unit = (float *)(void *)take(base, &at, n * 64);
-    w.m = (float *)(void *)take(base, &at, n * 64);
-    w.l = (float *)(void *)take(base, &at, n * 64);
-    w.keys = (uint16_t *)(void *)take(base, &at, (size_t)STEP_TOK * d * 2);
-    w.values = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
-    w.bytes = at;
-    return w;
-}
-
-static size_t amx_narrow_bytes(const struct page_geom *g, uint32_t group)
-{
-    if (group <= F32_GROUP_MAX) return attn_avx512_kernel.narrow_bytes(g, group);
-    return narrow_layout(NULL, g->head_dim, group).bytes;
-}
-
-static void narrow_begin(const struct attn_chunk *c, const struct narrow_mem *w, bool f16)
-{
-    const uint32_t d = w->d;
-    memset(w->o, 0, (size_t)w->n_block * 16 * d * 4);
-    for (uint32_t b = 0; b < w->n_block; b++) {
-        uint16_t *rows = w->keys; /* not in use yet */
-        memset(rows, 0, 16 * (size_t)d * 2);
-        for (uint32_t i = 0; i < 16; i++) {
-            const uint32_t q = b * 16 + i;
-            w->m[q] = -INFINITY;
-            w->l[q] = 0;
-            w->unit[q] = 0;
-            if (q >= c->group) continue;
-            w->unit[q] = query_to_half(rows + i * d, c->q + (size_t)q * d, d, f16) * c->op->scale;
-            if (c->op->softcap <= 0) w->unit[q] *= (float)M_LOG2E;
-        }
-        uint8_t *tile = w->q + (size_t)b * (d / 32) * TILE_BYTES;
-        for (uint32_t x = 0; x < d; x += 32, tile += TILE_BYTES)
-            transpose_pairs(tile, (const uint8_t *)(rows + x), 2 * (size_t)d);
-    }
-    tiles_begin();
-}
-
-/* Pages of one step: where their keys are and which tokens count. */
-struct narrow_step {
-    uint32_t n_page;
-    const uint16_t *keys[STEP_PAGES];
-    const struct attn_page *page; /* [n_page] */
-};
-
-INLINE void narrow_scores(const struct narrow_mem *w, const struct narrow_step *st, uint32_t block,
-                          uint32_t d, bool f16)
-{
-    const uint8_t *q = w->q + (size_t)block * (d / 32) * TILE_BYTES;
-    for (uint32_t j = 0; j < st->n_page; j++) {
-        const uint8_t *k = (const uint8_t *)st->keys[j];
-        TILE_ZERO(0);
-        TILE_ZERO(1);
-        for (uint32_t c = 0; c < d / 32; c++) {
-            TILE_LOAD(4, q + c * (size_t)TILE_BYTES, 64);
-            TILE_LOAD(2, k + c * 64, 2 * (size_t)d);
-            TILE_DOT_AS(f16, 0, 2, 4);
-            TILE_LOAD(3, k + 32 * (size_t)d + c * 64, 2 * (size_t)d);
-            TILE_DOT_AS(f16, 1, 3, 4);
-        }
-        TILE_STORE(0, w->s + j * PAGE_TOK * 16, 64);
-        TILE_STORE(1, w->s + j * PAGE_TOK * 16 + 256, 64);
-    }
-}
-
-/* Weights of 16 heads, as A tiles; returns their sums. */
-INLINE __m512 narrow_weights(const struct narrow_mem *w, const struct narrow_step *st, __m512 unit,
-                             __m512 m, bool f16)
-{
-    const __m512 none = _mm512_set1_ps(-INFINITY);
-    m = _mm512_mask_mov_ps(m, _mm512_cmp_ps_mask(m, none, _CMP_EQ_OQ), _mm512_setzero_ps());
-    __m512 sum0 = _mm512_setzero_ps(), sum1 = sum0;
-    for (uint32_t j = 0; j < st->n_page; j++) {
-        const uint32_t begin = st->page[j].begin, end = st->page[j].end;
-        const float *s = w->s + j * PAGE_TOK * 16;
-        for (uint32_t t = 0; t < PAGE_TOK; t += 2) {
-            const bool see0 = t >= begin && t < end, see1 = t + 1 >= begin && t + 1 < end;
-            __m512 y0 = _mm512_fmsub_ps(_mm512_load_ps(s + t * 16), unit, m);
-            __m512 y1 = _mm512_fmsub_ps(_mm512_load_ps(s + t * 16 + 16), unit, m);
-            y0 = _mm512_mask_mov_ps(none, see0 ? 0xffff : 0, y0);
-            y1 = _mm512_mask_mov_ps(none, see1 ? 0xffff : 0, y1);
-            const __m512 w0 = math_exp2_cubic(y0), w1 = math_exp2_cubic(y1);
-            sum0 = _mm512_add_ps(sum0, w0);
-            sum1 = _mm512_add_ps(sum1, w1);
-            const __m512i half = half_from_f32(w0, w1, f16);
-            const __m512i even = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(half));
-            const __m512i odd = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(half, 1));
-            _mm512_store_si512(w->pairs + t / 2 * 64,
-                               _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
-        }
-        transpose_pairs(w->p + j * (size_t)TILE_BYTES, w->pairs, 64);
-    }
-    return _mm512_add_ps(sum0, sum1);
-}
-
-/* Sets m of the heads in `lanes` by the maximum of this step and rescales their sums. */
-static void narrow_raise_max(const struct narrow_mem *w, const struct narrow_step *st,
-                             uint32_t block, __mmask16 lanes, __m512 unit)
-{
-    __m512 max = _mm512_set1_ps(-INFINITY);
-    for (uint32_t j = 0; j < st->n_page; j++)
-        for (uint32_t t = st->page[j].begin; t < st->page[j].end; t++)
-            max = _mm512_max_ps(max, _mm512_load_ps(w->s + (j * PAGE_TOK + t) * 16));
-    _Alignas(64) float top[16], scale[16];
-    _mm512_store_ps(top, max);
-    _mm512_store_ps(scale, unit);
-    for (uint32_t i = 0; i < 16; i++) {
-        const uint32_t q = block * 16 + i;
-        if (!(lanes >> i & 1) || top[i] == -INFINITY) continue;
-        const float m = top[i] * scale[i] - HEADROOM, down = exp2f(w->m[q] - m);
-        float *o = w->o + (size_t)block * 16 * w->d + i * 16;
-        for (uint32_t c = 0; c < w->d / 16; c++, o += 256)
-            _mm512_store_ps(o, _mm512_mul_ps(_mm512_load_ps(o), _mm512_set1_ps(down)));
-        w->l[q] *= down;
-        w->m[q] = m;
-    }
-}
-
-static bool step_has_logw(const struct narrow_step *st)
-{
-    bool some = false;
-    for (uint32_t j = 0; j < st->n_page; j++) some |= st->page[j].logw != NULL;
-    return some;
-}
-
-/* Scores in units of log 2, plus the tokens' log weights. */
-static void narrow_add_logw(const struct narrow_mem *w, const struct narrow_step *st, __m512 unit)
-{
-    for (uint32_t i = 0; i < st->n_page * PAGE_TOK; i++) {
-        const struct attn_page *page = &st->page[i / PAGE_TOK];
-        const uint32_t t = i % PAGE_TOK;
-        const bool some = page->logw && t >= page->begin && t < page->end;
-        const __m512 add = _mm512_set1_ps(some ? page->logw[t] * (float)M_LOG2E : 0);
-        float *s = w->s + i * 16;
-        _mm512_store_ps(s, _mm512_fmadd_ps(_mm512_load_ps(s), unit, add));
-    }
-}
-
-INLINE void narrow_softmax(const struct attn_chunk *c, const struct narrow_mem *w,
-                           const struct narrow_step *st, uint32_t block, bool f16)
-{
-    __m512 unit = _mm512_load_ps(w->unit + block * 16);
-    if (c->op->softcap > 0) {
-        for (uint32_t i = 0; i < st->n_page * PAGE_TOK; i++)
-            _mm512_store_ps(
-                w->s + i * 16,
-                softcap_vec(_mm512_mul_ps(_mm512_load_ps(w->s + i * 16), unit), c->op->softcap));
-        unit = _mm512_set1_ps((float)M_LOG2E);
-    }
-    if (step_has_logw(st)) {
-        narrow_add_logw(w, st, unit);
-        unit = _mm512_set1_ps(1.0f);
-    }
-    float *m = w->m + block * 16, *l = w->l + block * 16;
-    const __mmask16 fresh =
-        _mm512_cmp_ps_mask(_mm512_load_ps(m), _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ);
-    if (fresh) narrow_raise_max(w, st, block, fresh, unit);
-    __m512 sum = narrow_weights(w, st, unit, _mm512_load_ps(m), f16);
-    const __mmask16 high = _mm512_cmp_ps_mask(sum, _mm512_set1_ps(WEIGHT_LIMIT), _CMP_GE_OQ);
-    if (high) {
-        narrow_raise_max(w, st, block, high, unit);
-        sum = narrow_weights(w, st, unit, _mm512_load_ps(m), f16);
-    }
-    _mm512_store_ps(l, _mm512_add_ps(_mm512_load_ps(l), sum));
-}
-
-INLINE void narrow_values(const struct narrow_mem *w, const struct narrow_step *st, uint32_t block,
-                          uint32_t d, bool f16)
-{
-    const size_t row = (size_t)(d / 16) * TILE_BYTES;
-    uint8_t *o = (uint8_t *)w->o + block * row;
-    uint32_t c = 0;
-    for (; c + 4 <= d / 16; c += 4, o += 4 * TILE_BYTES) {
-        TILE_LOAD(0, o, 64);
-        TILE_LOAD(1, o + TILE_BYTES, 64);
-        TILE_LOAD(2, o + 2 * TILE_BYTES, 64);
-        TILE_LOAD(3, o + 3 * TILE_BYTES, 64);
-        for (uint32_t j = 0; j < st->n_page; j++) {
-            const uint8_t *v = w->v + j * row + c * (size_t)TILE_BYTES;
-            TILE_LOAD(4, w->p + j * (size_t)TILE_BYTES, 64);
-            TILE_LOAD(5, v, 64);
-            TILE_DOT_AS(f16, 0, 4, 5);
-            TILE_LOAD(6, v + TILE_BYTES, 64);
-            TILE_DOT_AS(f16, 1, 4, 6);
-            TILE_LOAD(7, v + 2 * TILE_BYTES, 64);
-            TILE_DOT_AS(f16, 2, 4, 7);
-            TILE_LOAD(5, v + 3 * TILE_BYTES, 64);
-            TILE_DOT_AS(f16, 3, 4, 5);
-        }
-        TILE_STORE(0, o, 64);
-        TILE_STORE(1, o + TILE_BYTES, 64);
-        TILE_STORE(2, o + 2 * TILE_BYTES, 64);
-        TILE_STORE(3, o + 3 * TILE_BYTES, 64);
-    }
-    for (; c < d / 16; c++, o += TILE_BYTES) {
-        TILE_LOAD(0, o, 64);
-        for (uint32_t j = 0; j < st->n_page; j++) {
-            TILE_LOAD(4, w->p + j * (size_t)TILE_BYTES, 64);
-            TILE_LOAD(5, w->v + j * row + c * (size_t)TILE_BYTES, 64);
-            TILE_DOT_AS(f16, 0, 4, 5);
-        }
-        TILE_STORE(0, o, 64);
-    }
-}
-
-static void narrow_end(const struct attn_chunk *c, const struct narrow_mem *w)
-{
-    for (uint32_t q = 0; q < c->group; q++) {
-        const float *o = w->o + (size_t)(q / 16) * 16 * w->d + q % 16 * 16;
-        for (uint32_t x = 0; x < w->d; x += 32, o += 512)
-            unpack_order(c->acc + (size_t)q * w->d + x, _mm512_load_ps(o), _mm512_load_ps(o + 256),
-                         _mm512_set1_ps(1.0f));
-        c->m[q] = w->m[q];
-        c->l[q] = w->l[q];
-    }
-    tiles_end();
-}
-
-INLINE void narrow_d(const struct attn_chunk *c, uint32_t d, struct kinds kinds)
-{
-    const struct narrow_mem w = narrow_layout(c->mem, d, c->group);
-    const struct page_geom *g = c->op->geom;
-    narrow_begin(c, &w, kinds.k_f16);
-    for (uint32_t i = 0; i < c->n_page; i += STEP_PAGES) {
-        struct narrow_step st = {.page = c->page + i};
-        for (; st.n_page < STEP_PAGES && i + st.n_page < c->n_page; st.n_page++) {
-            const uint32_t j = st.n_page;
-            st.keys[j] = page_keys(w.keys + j * (size_t)PAGE_TOK * d, g, &st.page[j], kinds.k_f16);
-        }
-        /* Scores before values: tile loads right behind the stores of packing wait for them. */
-        narrow_scores(&w, &st, 0, d, kinds.k_f16);
-        for (uint32_t j = 0; j < st.n_page; j++) {
-            const uint32_t ahead = i + j + STEP_PAGES;
-            const bool fetch = ahead < c->n_page && !c->page[ahead].tok;
-            pack_values(w.v + j * (size_t)(d / 16) * TILE_BYTES, w.values, g, &st.page[j],
-                        kinds.v_f16, fetch ? c->page[ahead].bytes : NULL);
-        }
-        for (uint32_t b = 0; b < w.n_block; b++) {
-            if (b > 0) narrow_scores(&w, &st, b, d, kinds.k_f16);
-            narrow_softmax(c, &w, &st, b, kinds.v_f16);
-            narrow_values(&w, &st, b, d, kinds.v_f16);
-        }
-    }
-    narrow_end(c, &w);
-}
-
 /* ---- The two kernels: CPUs with AMX-FP16 and CPUs without --------------------------------------
  */
 
@@ -1197,13 +906,6 @@ static struct kinds kinds_of(const struct page_geom *g, bool fp16)
     {                                                                                              \
         DISPATCH(wide_panel_d, t->op->geom, fp16, t, p);                                           \
     }                                                                                              \
-    static void name##_narrow(const struct attn_chunk *c)                                          \
-    {                                                                                              \
-        if (c->group <= F32_GROUP_MAX)                                                             \
-            attn_avx512_kernel.narrow(c);                                                          \
-        else                                                                                       \
-            DISPATCH(narrow_d, c->op->geom, fp16, c);                                              \
-    }                                                                                              \
     static const struct attn_kernel name##_kernel = {                                              \
         .tile_q = 1792,                                                                            \
         .panel_tok = wide_panel_tok,                                                               \
@@ -1212,8 +914,8 @@ static struct kinds kinds_of(const struct page_geom *g, bool fp16)
         .wide_page = name##_wide_page,                                                             \
         .wide_panel = name##_wide_panel,                                                           \
         .wide_end = amx_wide_end,                                                                  \
-        .narrow_bytes = amx_narrow_bytes,                                                          \
-        .narrow = name##_narrow,                                                                   \
+        .narrow_bytes = attn_narrow_amx_bytes,                                                     \
+        .narrow = attn_narrow_amx,                                                                 \
     };                                                                                             \
     static void name##_attn(struct workers *pool, const struct op_attn *op)                        \
     {                                                                                              \

@@ -3,6 +3,7 @@
  * Also what a CPU with AMX uses for decode rows where tiles would cost accuracy or time. */
 #include "ops/cpu/attn.h"
 #include "ops/cpu/attn_q8.h"
+#include "ops/cpu/attn_vec.h"
 #include "ops/cpu/fill.h"
 
 #include <immintrin.h>
@@ -24,6 +25,7 @@ typedef __m512 vec;
 #define v_min   _mm512_min_ps
 #define v_fma   _mm512_fmadd_ps
 #define v_floor _mm512_floor_ps
+#define v_sums  attn_sums
 
 static inline vec v_scale2(vec p, vec n)
 {
@@ -49,25 +51,6 @@ static inline vec v_seen(vec y, int32_t at, const int32_t *lo, const int32_t *hi
     return _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), seen, y);
 }
 
-/* Adds halves of neighbours until each lane holds one row's sum. */
-static inline vec v_sums(const vec r[16])
-{
-    __m512 a[8], b[4], c[2];
-    for (int i = 0; i < 8; i++) /* rows i and i + 8: 128-bit lanes (0+2, 1+3) of each */
-        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(r[i], r[i + 8], 0x44),
-                             _mm512_shuffle_f32x4(r[i], r[i + 8], 0xee));
-    for (int i = 0; i < 4; i++) /* rows i, i+4, i+8, i+12: one 128-bit lane of each */
-        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88),
-                             _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd));
-    for (int i = 0; i < 2; i++) /* in each lane: two halves of row i + .. and of row i + 2 + .. */
-        c[i] =
-            _mm512_add_ps(_mm512_unpacklo_ps(b[i], b[i + 2]), _mm512_unpackhi_ps(b[i], b[i + 2]));
-    const __m512 sum =
-        _mm512_add_ps(_mm512_unpacklo_ps(c[0], c[1]), _mm512_unpackhi_ps(c[0], c[1]));
-    /* lanes of b are rows i, i+8, i+4, i+12; inside a lane c gives i, i+1, i+2, i+3 */
-    return _mm512_shuffle_f32x4(sum, sum, 0xd8);
-}
-
 static void f32_from_half(float *dst, const uint8_t *src, size_t n, bool bf16)
 {
     if (bf16)
@@ -79,11 +62,6 @@ static void f32_from_half(float *dst, const uint8_t *src, size_t n, bool bf16)
         for (size_t i = 0; i < n; i += 16)
             _mm512_storeu_ps(dst + i,
                              _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(src + 2 * i))));
-}
-
-static inline __m512 load_f16(const uint8_t *p)
-{
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
 }
 
 /* Head sizes whose quarters are not multiples of 16: 8 channels of each quarter at a time. */
@@ -130,8 +108,8 @@ static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *
     for (uint32_t j = 0; j < quarter; j += 16) {
         __m512 min[4], step[4];
         for (uint32_t i = 0; i < 4; i++) {
-            min[i] = load_f16(page + g->k_min + 2 * (i * quarter + j));
-            step[i] = load_f16(page + g->k_step + 2 * (i * quarter + j));
+            min[i] = attn_load_f16(page + g->k_min + 2 * (i * quarter + j));
+            step[i] = attn_load_f16(page + g->k_step + 2 * (i * quarter + j));
         }
         for (size_t t = tok.first; t < tok.first + tok.n; t++) {
             const uint8_t *hi2 = page + g->k_hi2 + t * quarter + j;
@@ -170,7 +148,7 @@ static void f32_from_q8_v(float *dst, const struct page_geom *g, const uint8_t *
 
 #include "ops/cpu/attn_f32.h"
 
-const struct attn_kernel attn_avx512_kernel = {
+static const struct attn_kernel attn_avx512_kernel = {
     .tile_q = 448,
     .panel_tok = wide_panel_tok,
     .wide_bytes = wide_bytes,

@@ -25,15 +25,22 @@ static inline struct attn_q8_shift attn_q8_shift(uint32_t n)
                                   _mm512_load_si512(lo)};
 }
 
+/* Codes of bytes that have their bits in place, and any others: 2 of `hi`, 2 of `mid`, 4 of `lo`.
+ */
+static inline __m512i attn_q8_merge(__m512i hi, __m512i mid, __m512i lo)
+{
+    /* 0xca: first operand chooses the second where 1, the third where 0 */
+    const __m512i low = _mm512_ternarylogic_epi32(_mm512_set1_epi8(0x30), mid, lo, 0xca);
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi8((char)0xc0), hi, low, 0xca);
+}
+
 static inline __m512i attn_q8_join(const struct attn_q8_shift *s, __m512i hi, __m512i mid,
                                    __m512i lo)
 {
     hi = _mm512_multishift_epi64_epi8(s->hi, hi);
     mid = _mm512_multishift_epi64_epi8(s->mid, mid);
     lo = _mm512_multishift_epi64_epi8(s->lo, lo);
-    /* 0xca: first operand chooses the second where 1, the third where 0 */
-    const __m512i low = _mm512_ternarylogic_epi32(_mm512_set1_epi8(0x30), mid, lo, 0xca);
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi8((char)0xc0), hi, low, 0xca);
+    return attn_q8_merge(hi, mid, lo);
 }
 
 #endif

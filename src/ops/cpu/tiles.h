@@ -28,6 +28,8 @@ struct tile_config {
                      ::"r"(p), "r"((size_t)(stride)) : "memory")
 /* c += a b, in bf16. */
 #define TILE_DOT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+/* c += a b, in integers: unsigned bytes times signed ones. */
+#define TILE_DOT_U8(c, a, b) __asm__ volatile("tdpbusd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 /* clang-format on */
 
 static inline void tiles_begin(void)

@@ -1,0 +1,17 @@
+/* attn_amx.h: what the kernels of attn_amx.c (many rows) and attn_narrow_amx.c (one) have of each
+ * other (private). */
+#ifndef SAC_OPS_CPU_ATTN_AMX_H
+#define SAC_OPS_CPU_ATTN_AMX_H
+
+#include "ops/cpu/attn.h"
+
+/* Keys and values of a gathered page in the 16 bits of its type, f16 for q8: [PAGE_TOK, head_dim],
+ * zeros in slots that are not to be seen. What is read next is fetched. */
+void attn_amx_gather_keys(uint16_t *dst, const struct page_geom *g, const struct attn_page *page);
+void attn_amx_gather_values(uint16_t *dst, const struct page_geom *g, const struct attn_page *page);
+
+/* The narrow slots of struct attn_kernel, for every CPU with AMX. */
+size_t attn_narrow_amx_bytes(const struct page_geom *g, uint32_t group);
+void attn_narrow_amx(const struct attn_chunk *c);
+
+#endif

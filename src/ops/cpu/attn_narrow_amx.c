@@ -1,0 +1,988 @@
+/* attn_narrow_amx.c: decode attention in AMX tiles: one row of a sequence against its pages.
+ *
+ * A step takes up to two pages of a chunk, for blocks of 8 query heads of the KV head:
+ *  - Scores. Rows of keys are the first operand, queries the second: one column for the high and
+ *    one for the low part of each head's query, so queries are not rounded. Sums leave the tile by
+ *    token and are turned to lanes of tokens, where everything up to the values happens.
+ *  - Softmax: exact maxima, weights 2^(score - maximum of the step).
+ *  - Values. Weights are the first operand, one row for each head, values interleaved by tokens the
+ *    second. A step's sums start at zero and are added to the chunk's in f32.
+ *
+ * Two kinds of pages, which never share a step:
+ *  - CODES, sealed q8 pages. Nothing is turned into floating point. The tile multiplies the codes
+ *    of the keys, joined from their planes, with the queries times the page's step sizes in 15 bits
+ *    (8 and 7); the product of query and `min` is added in f32. Weights times the scales of the
+ *    values are rounded to 16 bits below the step's largest (8 and 8) and multiply the codes of
+ *    the values. All sums are exact integers.
+ *  - HALVES, 16-bit pages and gathered tokens, in bf16 tiles. An f16 key is rounded less the
+ *    page's first visible one, whose product with the query is added in f32: attn_amx.c says why.
+ *    bf16 keys are multiplied as they are.
+ *
+ * Memory is what limits this, so while a page is computed those behind it are fetched, a few lines
+ * at each row that is converted.
+ *
+ * Tokens that are not to be seen hold anything: their scores are overwritten and their values, or
+ * scales of values, taken for zeros. A NaN or infinity that is seen gives NaN. */
+#include "base/half.h"
+#include "ops/cpu/attn.h"
+#include "ops/cpu/attn_amx.h"
+#include "ops/cpu/attn_q8.h"
+#include "ops/cpu/attn_vec.h"
+#include "ops/cpu/math_avx512.h"
+#include "ops/cpu/tiles.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+#define LANES      16u
+#define HEADS      8u  /* of a block: with their low parts they fill the columns of a tile */
+#define CODE_BLOCK 64u /* channels of a tile of codes */
+#define STEP_PAGES 2u  /* of codes; of halves one: more leave L1 between store and load */
+#define STEP_TOK   (STEP_PAGES * PAGE_TOK)
+#define AHEAD      2u /* pages between a fetch and its use */
+#define FETCH_TO   2  /* L2: what DRAM has to bring is more than L1 can wait for */
+
+/* Largest integers in two parts: a signed one of 8 bits and 7 below it; two unsigned of 8. */
+#define QUERY_MAX   16383.0f
+#define QUERY_BITS  7
+#define WEIGHT_MAX  65535.0f
+#define WEIGHT_BITS 8
+
+struct narrow_mem {
+    uint32_t d, d_code, n_block; /* d_code: d as whole tiles of codes */
+    float *q;                    /* [n_block * HEADS, d] divided by powers of two to at most 1 */
+    float *unit;                 /* [n_block * HEADS] of a score in units of log 2 */
+    uint8_t *q_tile;             /* HALVES: [n_block, d/32] */
+    float *q_code, *q_most;      /* CODES: q in the order of codes [.., d_code]; its largest */
+    uint8_t *rows;               /* [16] rows on their way into a tile */
+    uint8_t *keys;               /* [STEP_PAGES, PAGE_TOK] rows of 2 d bytes, or of d_code */
+    float *centre;               /* [STEP_PAGES, d_code] key that the rows are relative to */
+    float *step;                 /* CODES: [STEP_PAGES, d_code] */
+    uint8_t *w_tile;             /* CODES: [STEP_PAGES, d_code/64] */
+    float *s;                    /* [STEP_TOK, 16] sums by token */
+    float *y;                    /* [HEADS, STEP_TOK] scores */
+    uint8_t *p;                  /* weights: tiles [STEP_PAGES]; CODES: [d/32] */
+    uint8_t *v;                  /* values: tiles [STEP_PAGES, d/16]; CODES: [d/16] */
+    float *scale, *v_unit;       /* CODES: [d/32, STEP_TOK], [d/32] */
+    float *x;                    /* [d/16] tiles: sums of values of a step */
+    float *m, *l;                /* [n_block, 16], the last 8 unused */
+    uint16_t *gathered;          /* [PAGE_TOK, d] */
+    /* Lines of a page ahead to be fetched at each token of keys and of values, and at each head,
+     * twice. */
+    uint32_t fetch_row, fetch_head;
+    size_t bytes;
+};
+
+static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
+{
+    uint8_t *p = base + *at;
+    *at += (bytes + 63) & ~(size_t)63;
+    return p;
+}
+
+static float *take_floats(uint8_t *base, size_t *at, size_t n)
+{
+    return (float *)(void *)take(base, at, n * sizeof(float));
+}
+
+static struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group)
+{
+    struct narrow_mem w = {.d = d, .n_block = (group + HEADS - 1) / HEADS};
+    w.d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
+    const size_t n_head = w.n_block * HEADS, wide = w.d_code;
+    size_t at = 0;
+    w.q = take_floats(base, &at, n_head * d);
+    w.unit = take_floats(base, &at, n_head + HEADS);
+    w.q_tile = take(base, &at, (size_t)w.n_block * (d / 32) * TILE_BYTES);
+    w.q_code = take_floats(base, &at, n_head * wide);
+    w.q_most = take_floats(base, &at, wide);
+    w.rows = take(base, &at, LANES * 2 * (size_t)d);
+    w.keys = take(base, &at, (size_t)STEP_TOK * 2 * wide);
+    w.centre = take_floats(base, &at, STEP_PAGES * wide);
+    w.step = take_floats(base, &at, STEP_PAGES * wide);
+    w.w_tile = take(base, &at, STEP_PAGES * wide / CODE_BLOCK * TILE_BYTES);
+    w.s = take_floats(base, &at, (size_t)STEP_TOK * LANES);
+    w.y = take_floats(base, &at, (size_t)HEADS * STEP_TOK);
+    w.p = take(base, &at, (STEP_PAGES > d / 32 ? STEP_PAGES : d / 32) * (size_t)TILE_BYTES);
+    w.v = take(base, &at, STEP_PAGES * (size_t)(d / 16) * TILE_BYTES);
+    w.scale = take_floats(base, &at, (size_t)(d / PAGE_VBLOCK) * STEP_TOK);
+    w.v_unit = take_floats(base, &at, d / PAGE_VBLOCK);
+    w.x = take_floats(base, &at, (size_t)(d / 16) * TILE_BYTES / sizeof(float));
+    w.m = take_floats(base, &at, (size_t)w.n_block * LANES);
+    w.l = take_floats(base, &at, (size_t)w.n_block * LANES);
+    w.gathered = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
+    w.bytes = at;
+    return w;
+}
+
+size_t attn_narrow_amx_bytes(const struct page_geom *g, uint32_t group)
+{
+    return narrow_layout(NULL, g->head_dim, group).bytes;
+}
+
+/* Memory shall never rest, and its queue holds some 50 lines, a third of what is due while a page
+ * is computed: so every loop fetches a few. Fetches that wait hold up loads from L2, which the
+ * loops over heads do without: they fetch what rows of keys and values leave. */
+static void set_fetch(struct narrow_mem *w, const struct page_geom *g, uint32_t group)
+{
+    const uint32_t n_line = (uint32_t)(g->bytes / 64), share = n_line / (4 * PAGE_TOK);
+    w->fetch_row = share > 0 ? share : 1;
+    const uint32_t rows = w->fetch_row * 2 * PAGE_TOK, rest = n_line > rows ? n_line - rows : 0;
+    w->fetch_head = (rest + 2 * group - 1) / (2 * group);
+}
+
+static uint32_t block_heads(uint32_t group, uint32_t block)
+{
+    const uint32_t left = group - block * HEADS;
+    return left < HEADS ? left : HEADS;
+}
+
+/* ---- The queries -------------------------------------------------------------------------------
+ */
+
+/* 16 channels of codes at positions 16 i .. of a row, from an array in their natural order. Where a
+ * quarter of the channels is a multiple of 16, a row has 16 channels of each quarter in turn, else
+ * 8. Returns where they are: one run of 16, or two of 8. */
+struct places {
+    uint32_t n, at[2];
+};
+
+static struct places code_places(uint32_t d, uint32_t i)
+{
+    const uint32_t quarter = d / 4;
+    if (quarter % 16 == 0) return (struct places){16, {i % 4 * quarter + i / 4 * 16, 0}};
+    const uint32_t part = i % 2 * 2, j = i / 2 * 8;
+    if (i * 16 >= d) return (struct places){0, {0, 0}};
+    return (struct places){8, {part * quarter + j, (part + 1) * quarter + j}};
+}
+
+INLINE __m512 load_places_f16(const uint8_t *p, struct places at)
+{
+    if (at.n == 16) return attn_load_f16(p + 2 * at.at[0]);
+    if (at.n == 0) return _mm512_setzero_ps();
+    const __m128i lo = _mm_loadu_si128((const void *)(p + 2 * at.at[0]));
+    const __m128i hi = _mm_loadu_si128((const void *)(p + 2 * at.at[1]));
+    return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1));
+}
+
+INLINE __m512 load_places(const float *p, struct places at)
+{
+    if (at.n == 16) return _mm512_loadu_ps(p + at.at[0]);
+    if (at.n == 0) return _mm512_setzero_ps();
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(p + at.at[0])),
+                              _mm256_loadu_ps(p + at.at[1]), 1);
+}
+
+/* Divides a query by a power of two above its largest magnitude, which is returned; NaN for a query
+ * that is not finite, which becomes zeros. */
+static float scale_query(float *dst, const float *q, uint32_t d)
+{
+    __m512i mag = _mm512_setzero_si512();
+    for (uint32_t c = 0; c < d; c += LANES)
+        mag = _mm512_max_epu32(mag, _mm512_slli_epi32(_mm512_loadu_si512(q + c), 1));
+    const uint32_t top = _mm512_reduce_max_epu32(mag) >> 24; /* exponent field of the largest */
+    if (top == 255) {
+        memset(dst, 0, d * sizeof *dst);
+        return NAN;
+    }
+    const int32_t e = top == 0 ? -126 : (int32_t)top - 126;
+    for (uint32_t c = 0; c < d; c += LANES)
+        _mm512_store_ps(dst + c,
+                        _mm512_scalef_ps(_mm512_loadu_ps(q + c), _mm512_set1_ps((float)-e)));
+    return ldexpf(1.0f, e);
+}
+
+/* Transposes 16 rows of 64 bytes, stride apart, as dwords: dword i of each becomes row i of a tile;
+ * row 4 (i % 4) + i / 4 if the rows come out of two packs of vectors. Rows are read by quarter
+ * lines, which spares half of the shuffles of the textbook network. */
+INLINE void transpose_rows(uint8_t *dst, const uint8_t *src, size_t stride, bool packed)
+{
+    for (uint32_t c = 0; c < 4; c++) {
+        __m512i x[4];
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint8_t *p = src + i * stride + c * 16;
+            x[i] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
+            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 4 * stride)), 1);
+            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 8 * stride)), 2);
+            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 12 * stride)), 3);
+        }
+        const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
+        const __m512i e = _mm512_unpacklo_epi32(x[2], x[3]), f = _mm512_unpackhi_epi32(x[2], x[3]);
+        uint8_t *out = dst + c * (packed ? 64 : 256);
+        const size_t next = packed ? 256 : 64;
+        _mm512_store_si512(out, _mm512_unpacklo_epi64(a, e));
+        _mm512_store_si512(out + next, _mm512_unpackhi_epi64(a, e));
+        _mm512_store_si512(out + 2 * next, _mm512_unpacklo_epi64(b, f));
+        _mm512_store_si512(out + 3 * next, _mm512_unpackhi_epi64(b, f));
+    }
+}
+
+INLINE __m512i bf16_pair(__m512 lo, __m512 hi)
+{
+    return (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
+}
+
+/* Columns h and HEADS + h: what bf16 holds of head h's query, and what it lost. */
+static void query_tiles(const struct narrow_mem *w, uint32_t block)
+{
+    const uint32_t d = w->d;
+    uint16_t *rows = (uint16_t *)(void *)w->rows;
+    for (uint32_t h = 0; h < HEADS; h++)
+        for (uint32_t c = 0; c < d; c += 32) {
+            const float *q = w->q + (size_t)(block * HEADS + h) * d + c;
+            const __m512 a = _mm512_load_ps(q), b = _mm512_load_ps(q + LANES);
+            const __m512i high = bf16_pair(a, b);
+            const __m512i at = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(high));
+            const __m512i bt = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(high, 1));
+            const __m512i low =
+                bf16_pair(_mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_slli_epi32(at, 16))),
+                          _mm512_sub_ps(b, _mm512_castsi512_ps(_mm512_slli_epi32(bt, 16))));
+            _mm512_store_si512(rows + (size_t)h * d + c, high);
+            _mm512_store_si512(rows + (size_t)(HEADS + h) * d + c, low);
+        }
+    uint8_t *tile = w->q_tile + (size_t)block * (d / 32) * TILE_BYTES;
+    for (uint32_t c = 0; c < d; c += 32, tile += TILE_BYTES)
+        transpose_rows(tile, (const uint8_t *)(rows + c), 2 * (size_t)d, false);
+}
+
+static bool page_has_codes(const struct page_geom *g, const struct attn_page *page)
+{
+    return page->form == PAGE_SEALED && g->type_k == SAC_KV_Q8 && !page->tok;
+}
+
+static void narrow_begin(const struct attn_chunk *c, const struct narrow_mem *w)
+{
+    const uint32_t d = w->d, n = w->n_block * HEADS;
+    bool codes = false, halves = false;
+    for (uint32_t j = 0; j < c->n_page; j++)
+        *(page_has_codes(c->op->geom, &c->page[j]) ? &codes : &halves) = true;
+    memset(c->acc, 0, (size_t)c->group * d * sizeof(float));
+    for (uint32_t i = 0; i < w->n_block * LANES; i++) {
+        w->m[i] = -INFINITY;
+        w->l[i] = 0;
+    }
+    const float unit = c->op->softcap > 0 ? c->op->scale : c->op->scale * (float)M_LOG2E;
+    for (uint32_t h = 0; h < n; h++) {
+        float *q = w->q + (size_t)h * d;
+        w->unit[h] = 0;
+        if (h < c->group)
+            w->unit[h] = scale_query(q, c->q + (size_t)h * d, d) * unit;
+        else
+            memset(q, 0, d * sizeof *q);
+    }
+    for (uint32_t b = 0; b < w->n_block && halves; b++) query_tiles(w, b);
+    for (uint32_t i = 0; i < w->d_code / LANES && codes; i++) {
+        const struct places at = code_places(d, i);
+        __m512 most = _mm512_setzero_ps();
+        for (uint32_t h = 0; h < n; h++) {
+            const __m512 x = load_places(w->q + (size_t)h * d, at);
+            _mm512_store_ps(w->q_code + (size_t)h * w->d_code + i * LANES, x);
+            most = _mm512_max_ps(most, _mm512_abs_ps(x));
+        }
+        _mm512_store_ps(w->q_most + i * LANES, most);
+    }
+    if (codes) memset(w->rows, 0, LANES * 64);
+    tiles_begin();
+}
+
+/* ---- One step ----------------------------------------------------------------------------------
+ */
+
+struct narrow_step {
+    const struct attn_page *page; /* [n_page] */
+    uint32_t n_page;
+    bool codes;
+    const uint16_t *keys[STEP_PAGES]; /* HALVES: rows of bf16 [PAGE_TOK, d] */
+    float weight_unit[STEP_PAGES];    /* CODES: what an integer of a query is worth */
+    const uint8_t *ahead[STEP_PAGES]; /* what is fetched next, of a page for each of these */
+};
+
+/* May run past the page's end by a few lines: harmless. */
+ATTN_FETCH fetch_lines(const uint8_t **at, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) __builtin_prefetch(*at + i * (size_t)64, 0, FETCH_TO);
+    *at += n * (size_t)64;
+}
+
+/* ---- Keys of codes ----------------------------------------------------------------------------
+ */
+
+/* Codes of all tokens of a page, channels in the order of code_places. Bits are brought to their
+ * places by whole words where the two that come from a neighbour are masked anyway. */
+INLINE void join_codes(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
+                       const struct page_geom *g, uint32_t d)
+{
+    const uint8_t *page = st->page[j].bytes;
+    uint8_t *dst = w->keys + (size_t)j * PAGE_TOK * w->d_code;
+    const uint32_t quarter = d / 4, row = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
+    const __m512i up =
+        _mm512_setr_epi64(0x0006000600060006, 0x0006000600060006, 0x0004000400040004,
+                          0x0004000400040004, 0x0002000200020002, 0x0002000200020002, 0, 0);
+    const __m512i down = _mm512_setr_epi64(0, 0, 0, 0, 0x0004000400040004, 0x0004000400040004,
+                                           0x0004000400040004, 0x0004000400040004);
+    const struct attn_q8_shift shift = attn_q8_shift(quarter % 16 ? 8 : 16);
+    for (size_t t = 0; t < PAGE_TOK; t++, dst += row) {
+        const uint8_t *hi2 = page + g->k_hi2 + t * quarter;
+        const uint8_t *low = page + g->k_low + t * 3 * quarter;
+        fetch_lines(&st->ahead[j], w->fetch_row);
+        if (quarter % 16 == 0) {
+            for (uint32_t x = 0; x < quarter; x += 16) {
+                __m512i hi = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)(hi2 + x)));
+                __m512i mid = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)(low + x)));
+                const uint8_t *lo4 = low + quarter + x;
+                __m256i lo = _mm256_loadu_si256((const void *)lo4);
+                if (quarter != 16)
+                    lo = _mm256_inserti128_si256(lo, _mm_loadu_si128((const void *)(lo4 + quarter)),
+                                                 1);
+                hi = _mm512_sllv_epi16(hi, up);
+                mid = _mm512_multishift_epi64_epi8(shift.mid, mid);
+                const __m512i nibble = _mm512_srlv_epi16(_mm512_broadcast_i64x4(lo), down);
+                _mm512_store_si512(dst + 4 * x, attn_q8_merge(hi, mid, nibble));
+            }
+            continue;
+        }
+        for (uint32_t x = 0; x < quarter; x += 8) {
+            uint64_t hi, mid;
+            memcpy(&hi, hi2 + x, 8);
+            memcpy(&mid, low + x, 8);
+            const __m128i lo =
+                _mm_unpacklo_epi64(_mm_loadl_epi64((const void *)(low + quarter + x)),
+                                   _mm_loadl_epi64((const void *)(low + 2 * quarter + x)));
+            const __m512i code =
+                attn_q8_join(&shift, _mm512_set1_epi64((long long)hi),
+                             _mm512_set1_epi64((long long)mid), _mm512_broadcast_i32x4(lo));
+            _mm256_store_si256((void *)(dst + 4 * x), _mm512_castsi512_si256(code));
+        }
+    }
+}
+
+/* Minima and steps of a page; the steps such that the largest product with a query is QUERY_MAX. */
+INLINE void code_steps(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
+                       const struct page_geom *g, uint32_t d)
+{
+    const uint8_t *page = st->page[j].bytes;
+    float *step = w->step + (size_t)j * w->d_code, *centre = w->centre + (size_t)j * w->d_code;
+    const uint32_t n = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK / LANES;
+    __m512 most = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < n; i++) {
+        const struct places at = code_places(d, i);
+        const __m512 by = load_places_f16(page + g->k_step, at);
+        _mm512_store_ps(step + i * LANES, by);
+        _mm512_store_ps(centre + i * LANES, load_places_f16(page + g->k_min, at));
+        most = _mm512_max_ps(most, _mm512_mul_ps(by, _mm512_load_ps(w->q_most + i * LANES)));
+    }
+    const float top = _mm512_reduce_max_ps(most);
+    const __m512 inv = _mm512_set1_ps(top > 0 ? QUERY_MAX / top : 0);
+    st->weight_unit[j] = top / QUERY_MAX;
+    for (uint32_t i = 0; i < n; i++)
+        _mm512_store_ps(step + i * LANES, _mm512_mul_ps(inv, _mm512_load_ps(step + i * LANES)));
+}
+
+/* Queries times steps of page j as integers in two parts, in tiles. */
+INLINE void code_weights(const struct narrow_mem *w, uint32_t block, uint32_t n_head, uint32_t j,
+                         uint32_t d)
+{
+    const uint32_t d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
+    const __m512i low = _mm512_set1_epi16((1 << QUERY_BITS) - 1);
+    for (uint32_t c = 0; c < d_code; c += CODE_BLOCK) {
+        __m512 step[4];
+        for (uint32_t i = 0; i < 4; i++)
+            step[i] = _mm512_load_ps(w->step + (size_t)j * d_code + c + i * LANES);
+        const float *q = w->q_code + (size_t)block * HEADS * d_code + c;
+        for (uint32_t h = 0; h < n_head; h++, q += d_code) {
+            __m512i x[4];
+            for (uint32_t i = 0; i < 4; i++)
+                x[i] = _mm512_cvtps_epi32(_mm512_mul_ps(step[i], _mm512_load_ps(q + i * LANES)));
+            const __m512i a = _mm512_packs_epi32(x[0], x[1]), b = _mm512_packs_epi32(x[2], x[3]);
+            _mm512_store_si512(w->rows + h * 64,
+                               _mm512_packs_epi16(_mm512_srai_epi16(a, QUERY_BITS),
+                                                  _mm512_srai_epi16(b, QUERY_BITS)));
+            _mm512_store_si512(
+                w->rows + (HEADS + h) * 64,
+                _mm512_packs_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low)));
+        }
+        transpose_rows(w->w_tile + (j * d_code + c) / CODE_BLOCK * TILE_BYTES, w->rows, 64, true);
+    }
+}
+
+INLINE void code_scores(const struct narrow_mem *w, const struct narrow_step *st, uint32_t block,
+                        uint32_t n_head, uint32_t d)
+{
+    const size_t row = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
+    for (uint32_t j = 0; j < st->n_page; j++) code_weights(w, block, n_head, j, d);
+    for (uint32_t j = 0; j < st->n_page; j++) {
+        const uint8_t *k = w->keys + j * PAGE_TOK * row;
+        const uint8_t *tile = w->w_tile + j * (row / CODE_BLOCK) * TILE_BYTES;
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        for (uint32_t c = 0; c < row; c += CODE_BLOCK) {
+            TILE_LOAD(2, k + c, row);
+            TILE_LOAD(3, k + LANES * row + c, row);
+            TILE_LOAD(4, tile + c / CODE_BLOCK * TILE_BYTES, 64);
+            TILE_DOT_U8(0, 2, 4);
+            TILE_DOT_U8(1, 3, 4);
+        }
+        TILE_STORE(0, w->s + j * PAGE_TOK * LANES, 64);
+        TILE_STORE(1, w->s + j * PAGE_TOK * LANES + 256, 64);
+    }
+}
+
+/* ---- Keys of halves ---------------------------------------------------------------------------
+ */
+
+/* The first visible key of rows of f16, or zeros if it is not finite. */
+static void find_centre(float *centre, const uint8_t *key, uint32_t d)
+{
+    __mmask16 bad = 0;
+    for (uint32_t c = 0; c < d; c += LANES) {
+        const __m512 x = attn_load_f16(key + 2 * (size_t)c);
+        bad |= _mm512_fpclass_ps_mask(x, 0x99); /* NaN or infinity */
+        _mm512_store_ps(centre + c, x);
+    }
+    if (bad) memset(centre, 0, d * sizeof *centre);
+}
+
+/* Rows of f16 less their centre as bf16. */
+INLINE void centred_keys(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
+                         const uint8_t *src, uint32_t d)
+{
+    const float *centre = w->centre + (size_t)j * w->d_code;
+    uint16_t *dst = (uint16_t *)(void *)w->keys + (size_t)j * PAGE_TOK * d;
+    for (uint32_t t = 0; t < PAGE_TOK; t++) {
+        fetch_lines(&st->ahead[j], w->fetch_row);
+        for (uint32_t c = 0; c < d; c += 32, src += 64, dst += 32)
+            _mm512_store_si512(
+                dst, bf16_pair(_mm512_sub_ps(attn_load_f16(src), _mm512_load_ps(centre + c)),
+                               _mm512_sub_ps(attn_load_f16(src + 32),
+                                             _mm512_load_ps(centre + c + LANES))));
+    }
+}
+
+INLINE void half_keys(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
+                      const struct page_geom *g, uint32_t d)
+{
+    const struct attn_page *page = &st->page[j];
+    const uint8_t *src = page->bytes + (page->form == PAGE_TAIL ? 0 : g->k);
+    float *centre = w->centre + (size_t)j * w->d_code;
+    uint16_t *dst = (uint16_t *)(void *)w->keys + (size_t)j * PAGE_TOK * d;
+    if (page->tok) {
+        attn_amx_gather_keys(w->gathered, g, page);
+        src = (const uint8_t *)w->gathered;
+    }
+    if (g->type_k != SAC_KV_BF16) {
+        find_centre(centre, src + 2 * (size_t)d * (page->begin < page->end ? page->begin : 0), d);
+        centred_keys(w, st, j, src, d);
+        st->keys[j] = dst;
+        return;
+    }
+    memset(centre, 0, d * sizeof *centre);
+    fetch_lines(&st->ahead[j], PAGE_TOK * w->fetch_row);
+    st->keys[j] = (const uint16_t *)(const void *)src;
+    if (!page->tok) return;
+    memcpy(dst, src, PAGE_TOK * 2 * (size_t)d); /* the next page may be gathered, too */
+    st->keys[j] = dst;
+}
+
+INLINE void half_scores(const struct narrow_mem *w, const struct narrow_step *st, uint32_t block,
+                        uint32_t d)
+{
+    const uint8_t *q = w->q_tile + (size_t)block * (d / 32) * TILE_BYTES;
+    for (uint32_t j = 0; j < st->n_page; j++) {
+        const uint8_t *k = (const uint8_t *)st->keys[j];
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        for (uint32_t c = 0; c < d / 32; c++) {
+            TILE_LOAD(4, q + c * (size_t)TILE_BYTES, 64);
+            TILE_LOAD(2, k + c * 64, 2 * (size_t)d);
+            TILE_DOT(0, 2, 4);
+            TILE_LOAD(3, k + 32 * (size_t)d + c * 64, 2 * (size_t)d);
+            TILE_DOT(1, 3, 4);
+        }
+        TILE_STORE(0, w->s + j * PAGE_TOK * LANES, 64);
+        TILE_STORE(1, w->s + j * PAGE_TOK * LANES + 256, 64);
+    }
+}
+
+/* ---- Scores to weights ------------------------------------------------------------------------
+ */
+
+/* Four dwords of rows i, i + 4, i + 8 and i + 12 of a tile. */
+INLINE __m512i quarter_rows(const float *s)
+{
+    __m512i x = _mm512_castsi128_si512(_mm_load_si128((const void *)s));
+    x = _mm512_inserti32x4(x, _mm_load_si128((const void *)(s + 4 * LANES)), 1);
+    x = _mm512_inserti32x4(x, _mm_load_si128((const void *)(s + 8 * LANES)), 2);
+    return _mm512_inserti32x4(x, _mm_load_si128((const void *)(s + 12 * LANES)), 3);
+}
+
+/* Sums of 16 tokens for four heads: out[i] has head i's, a lane for each token. */
+INLINE void token_lanes(__m512 out[4], const float *s, bool codes)
+{
+    __m512 v[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        const __m512i high = quarter_rows(s + i * LANES), low = quarter_rows(s + i * LANES + HEADS);
+        v[i] = codes
+                   ? _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, QUERY_BITS), low))
+                   : _mm512_add_ps(_mm512_castsi512_ps(high), _mm512_castsi512_ps(low));
+    }
+    const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(v[0], v[1]));
+    const __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(v[0], v[1]));
+    const __m512d e = _mm512_castps_pd(_mm512_unpacklo_ps(v[2], v[3]));
+    const __m512d f = _mm512_castps_pd(_mm512_unpackhi_ps(v[2], v[3]));
+    out[0] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, e));
+    out[1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, e));
+    out[2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, f));
+    out[3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, f));
+}
+
+/* Scores y of the step: sums times their unit, plus the queries times the pages' centres. */
+INLINE void narrow_scores(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
+                          uint32_t n_head, uint32_t d)
+{
+    const uint32_t d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
+    const uint32_t width = st->codes ? d_code : d;
+    const float *q = (st->codes ? w->q_code : w->q) + (size_t)block * HEADS * width;
+    const float *unit = w->unit + block * HEADS;
+    __m512 sum[STEP_PAGES * HEADS];
+    for (uint32_t i = 0; i < STEP_PAGES * HEADS; i++) sum[i] = _mm512_setzero_ps();
+    for (uint32_t j = 0; j < st->n_page; j++)
+        for (uint32_t h = 0; h < n_head; h++) {
+            const float *centre = w->centre + (size_t)j * d_code;
+            __m512 x = _mm512_setzero_ps();
+            fetch_lines(&st->ahead[j], w->fetch_head);
+            for (uint32_t c = 0; c < width; c += LANES)
+                x = _mm512_fmadd_ps(_mm512_load_ps(centre + c),
+                                    _mm512_load_ps(q + (size_t)h * width + c), x);
+            sum[j * HEADS + h] = x;
+        }
+    _Alignas(64) float base[STEP_PAGES * HEADS];
+    _mm512_store_ps(base,
+                    _mm512_mul_ps(attn_sums(sum), _mm512_broadcast_f32x8(_mm256_loadu_ps(unit))));
+    for (uint32_t j = 0; j < st->n_page; j++)
+        for (uint32_t t = 0; t < PAGE_TOK; t += LANES)
+            for (uint32_t h = 0; h < n_head; h += 4) {
+                __m512 x[4];
+                token_lanes(x, w->s + (j * PAGE_TOK + t) * (size_t)LANES + h, st->codes);
+                for (uint32_t i = 0; i < 4; i++) {
+                    const float by = st->codes ? unit[h + i] * st->weight_unit[j] : unit[h + i];
+                    _mm512_store_ps(w->y + (h + i) * STEP_TOK + j * PAGE_TOK + t,
+                                    _mm512_fmadd_ps(x[i], _mm512_set1_ps(by),
+                                                    _mm512_set1_ps(base[j * HEADS + h + i])));
+                }
+            }
+}
+
+/* What not every score needs: the cap, log weights, -inf for tokens that are not to be seen. */
+static void narrow_amend(const struct attn_chunk *c, const struct narrow_mem *w,
+                         const struct narrow_step *st, uint32_t n_head)
+{
+    for (uint32_t j = 0; j < st->n_page; j++) {
+        const struct attn_page *page = &st->page[j];
+        if (c->op->softcap <= 0 && !page->logw && page->begin == 0 && page->end == PAGE_TOK)
+            continue;
+        for (uint32_t t = 0; t < PAGE_TOK; t += LANES) {
+            const __m512i at = _mm512_add_epi32(
+                _mm512_set1_epi32((int)t),
+                _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+            const __mmask16 seen =
+                _mm512_cmpge_epi32_mask(at, _mm512_set1_epi32((int)page->begin)) &
+                _mm512_cmplt_epi32_mask(at, _mm512_set1_epi32((int)page->end));
+            for (uint32_t h = 0; h < n_head; h++) {
+                float *p = w->y + h * STEP_TOK + j * PAGE_TOK + t;
+                __m512 y = _mm512_load_ps(p);
+                if (c->op->softcap > 0)
+                    y = _mm512_mul_ps(attn_softcap(y, c->op->softcap),
+                                      _mm512_set1_ps((float)M_LOG2E));
+                if (page->logw)
+                    y = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(seen, page->logw + t),
+                                        _mm512_set1_ps((float)M_LOG2E), y);
+                _mm512_store_ps(p, _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), seen, y));
+            }
+        }
+    }
+}
+
+/* Lane i < 8: the largest lane of r[i], which are not NaN in all of them. */
+INLINE __m512 maxima(const __m512 r[HEADS])
+{
+    __m512 a[4], b[2];
+    for (int i = 0; i < 4; i++)
+        a[i] = _mm512_max_ps(_mm512_shuffle_f32x4(r[i], r[i + 4], 0x44),
+                             _mm512_shuffle_f32x4(r[i], r[i + 4], 0xee));
+    for (int i = 0; i < 2; i++) /* lanes of 128 bits: rows i, i + 4, i + 2, i + 6 */
+        b[i] = _mm512_max_ps(_mm512_shuffle_f32x4(a[i], a[i + 2], 0x88),
+                             _mm512_shuffle_f32x4(a[i], a[i + 2], 0xdd));
+    const __m512 c = _mm512_max_ps(_mm512_unpacklo_ps(b[0], b[1]), _mm512_unpackhi_ps(b[0], b[1]));
+    const __m512 max = _mm512_max_ps(c, _mm512_permute_ps(c, 0x4e));
+    const __m512i order = _mm512_setr_epi32(0, 1, 8, 9, 4, 5, 12, 13, 0, 1, 8, 9, 4, 5, 12, 13);
+    return _mm512_permutexvar_ps(order, max);
+}
+
+/* 2^y for y <= 0, exactly 1 at 0: a maximum that stays rescales nothing. Relative error 8.3e-8. */
+static __m512 exact_exp2(__m512 y)
+{
+    const __m512 r = _mm512_reduce_ps(y, 0x09);
+    __m512 p = _mm512_set1_ps(0.00186713019f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.00901703006f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.0557999133f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24016445f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.693151312f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, y);
+}
+
+/* How a step's sums of values join the chunk's, for each head of a block. */
+struct narrow_merge {
+    uint32_t n_page, block; /* n_page 0: there was no step */
+    bool codes;
+    float v_unit[512 / PAGE_VBLOCK]; /* CODES: as in narrow_mem, which the next step overwrites */
+    _Alignas(64) float old[LANES];   /* times this, plus */
+    _Alignas(64) float fresh[LANES];
+};
+
+/* Rows of weights as integers in two parts: x [4] of 16 tokens each, scaled to WEIGHT_MAX. Tokens
+ * stand in the order that packing leaves: value_codes knows. */
+INLINE void store_weights(uint8_t *tile, uint32_t h, const __m512i x[4])
+{
+    const __m512i low = _mm512_set1_epi16((1 << WEIGHT_BITS) - 1);
+    const __m512i a = _mm512_packus_epi32(x[0], x[1]), b = _mm512_packus_epi32(x[2], x[3]);
+    _mm512_store_si512(tile + h * 64, _mm512_packus_epi16(_mm512_srli_epi16(a, WEIGHT_BITS),
+                                                          _mm512_srli_epi16(b, WEIGHT_BITS)));
+    _mm512_store_si512(tile + (HEADS + h) * 64,
+                       _mm512_packus_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low)));
+}
+
+/* Weights of the step as tiles, relative to its maxima. */
+INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
+                           uint32_t n_head, uint32_t d, struct narrow_merge *merge)
+{
+    const __m512 none = _mm512_set1_ps(-INFINITY);
+    __m512 row[2 * HEADS];
+    for (uint32_t h = 0; h < 2 * HEADS; h++) row[h] = _mm512_setzero_ps();
+    for (uint32_t h = 0; h < n_head; h++) {
+        const float *y = w->y + h * STEP_TOK;
+        row[h] = _mm512_max_ps(_mm512_load_ps(y), _mm512_load_ps(y + LANES));
+        if (st->n_page > 1)
+            row[h] = _mm512_max_ps(row[h], _mm512_max_ps(_mm512_load_ps(y + 2 * LANES),
+                                                         _mm512_load_ps(y + 3 * LANES)));
+    }
+    const __m512 top = maxima(row), m_old = _mm512_load_ps(w->m + block * LANES);
+    const __m512 m_new = _mm512_max_ps(m_old, top);
+    /* a step, or a chunk, that has seen nothing yet: subtract any finite number */
+    const __m512 ref =
+        _mm512_mask_mov_ps(top, _mm512_cmp_ps_mask(top, none, _CMP_EQ_OQ), _mm512_setzero_ps());
+    const __m512 from =
+        _mm512_mask_mov_ps(m_new, _mm512_cmp_ps_mask(m_new, none, _CMP_EQ_OQ), _mm512_setzero_ps());
+    _Alignas(64) float base[LANES];
+    _mm512_store_ps(base, ref);
+    const __m512 old = exact_exp2(_mm512_sub_ps(m_old, from));
+    const __m512 fresh = exact_exp2(_mm512_sub_ps(top, from));
+    merge->n_page = st->n_page;
+    merge->codes = st->codes;
+    merge->block = block;
+    if (st->codes) memcpy(merge->v_unit, w->v_unit, d / PAGE_VBLOCK * sizeof(float));
+    _mm512_store_ps(merge->old, old);
+    _mm512_store_ps(merge->fresh, fresh);
+    _mm512_store_ps(w->m + block * LANES, m_new);
+    for (uint32_t h = 0; h < n_head; h++) {
+        const float *y = w->y + h * STEP_TOK;
+        const __m512 m = _mm512_set1_ps(base[h]);
+        for (uint32_t j = 0; j < st->n_page; j++) fetch_lines(&st->ahead[j], w->fetch_head);
+        __m512 p[4];
+        for (uint32_t i = 0; i < 4; i++)
+            p[i] = i < 2 || st->n_page > 1
+                       ? math_exp2_cubic(_mm512_sub_ps(_mm512_load_ps(y + i * LANES), m))
+                       : _mm512_setzero_ps();
+        row[h] = _mm512_add_ps(_mm512_add_ps(p[0], p[1]), _mm512_add_ps(p[2], p[3]));
+        if (!st->codes) {
+            _mm512_store_si512(w->p + h * 64, bf16_pair(p[0], p[1]));
+            _mm512_store_si512(w->p + TILE_BYTES + h * 64, bf16_pair(p[2], p[3]));
+            continue;
+        }
+        for (uint32_t b = 0; b < d / PAGE_VBLOCK; b++) {
+            __m512i x[4];
+            for (uint32_t i = 0; i < 4; i++)
+                x[i] = _mm512_cvtps_epi32(
+                    _mm512_mul_ps(p[i], _mm512_load_ps(w->scale + b * STEP_TOK + i * LANES)));
+            store_weights(w->p + b * (size_t)TILE_BYTES, h, x);
+        }
+    }
+    float *l = w->l + block * LANES;
+    _mm512_store_ps(l,
+                    _mm512_fmadd_ps(_mm512_load_ps(l), old, _mm512_mul_ps(attn_sums(row), fresh)));
+}
+
+/* ---- Values -----------------------------------------------------------------------------------
+ */
+
+/* 16 channels of tokens t and t + 1, interleaved: a row of a tile. */
+INLINE __m512i value_pair(const uint8_t *v, size_t row, bool f16)
+{
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i both =
+        f16 ? bf16_pair(attn_load_f16(v), attn_load_f16(v + row))
+            : _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)v)),
+                                 _mm256_loadu_si256((const void *)(v + row)), 1);
+    return _mm512_permutexvar_epi16(order, both);
+}
+
+INLINE void half_values_as(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
+                           const uint8_t *v, uint32_t d, bool f16)
+{
+    const struct attn_page *page = &st->page[j];
+    uint8_t *dst = w->v + (size_t)j * (d / 16) * TILE_BYTES;
+    for (uint32_t t = 0; t < PAGE_TOK; t += 2, v += 4 * (size_t)d) {
+        fetch_lines(&st->ahead[j], 2 * w->fetch_row);
+        const bool see0 = t >= page->begin && t < page->end;
+        const bool see1 = t + 1 >= page->begin && t + 1 < page->end;
+        const __m512i mask = _mm512_set1_epi32((int)((see0 ? 0xffffu : 0) | (see1 ? ~0xffffu : 0)));
+        for (uint32_t c = 0; c < d; c += 16)
+            _mm512_store_si512(
+                dst + (size_t)(c / 16) * TILE_BYTES + t / 2 * 64,
+                _mm512_and_si512(mask, value_pair(v + 2 * (size_t)c, 2 * (size_t)d, f16)));
+    }
+}
+
+INLINE void half_values(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
+                        const struct page_geom *g, uint32_t d)
+{
+    const struct attn_page *page = &st->page[j];
+    const uint8_t *v = page->bytes + (page->form == PAGE_TAIL ? g->tail_v : g->v);
+    if (page->tok) {
+        attn_amx_gather_values(w->gathered, g, page);
+        v = (const uint8_t *)w->gathered;
+    }
+    if (g->type_v == SAC_KV_BF16)
+        half_values_as(w, st, j, v, d, false);
+    else
+        half_values_as(w, st, j, v, d, true);
+}
+
+/* 16 channels of four tokens, interleaved: a row of a tile. */
+INLINE __m512i value_four(const uint8_t *v, size_t row, __m512i order)
+{
+    __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const void *)v));
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(v + row)), 1);
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(v + 2 * row)), 2);
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(v + 3 * row)), 3);
+    return _mm512_permutexvar_epi8(order, x);
+}
+
+/* Scales [d/32, STEP_TOK] of page j in f32; tokens that are not to be seen get zeros. */
+INLINE void code_scales(const struct narrow_mem *w, const struct narrow_step *st, uint32_t j,
+                        const struct page_geom *g, uint32_t d)
+{
+    const uint32_t n = d / PAGE_VBLOCK;
+    const struct attn_page *page = &st->page[j];
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    for (uint32_t t = 0; t < PAGE_TOK; t += LANES) {
+        const __m512i tok = _mm512_add_epi32(lane, _mm512_set1_epi32((int)t));
+        const __mmask16 seen = _mm512_cmpge_epi32_mask(tok, _mm512_set1_epi32((int)page->begin)) &
+                               _mm512_cmplt_epi32_mask(tok, _mm512_set1_epi32((int)page->end));
+        const uint8_t *from = page->bytes + g->v_scale + 2 * (size_t)t * n;
+        for (uint32_t b = 0; b < n; b += 2) { /* of an odd number the last brings a stranger */
+            const __m512i two = n == 2
+                                    ? _mm512_loadu_si512(from)
+                                    : _mm512_i32gather_epi32(
+                                          _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)(2 * n))),
+                                          from + 2 * b, 1);
+            float *to = w->scale + b * STEP_TOK + j * PAGE_TOK + t;
+            _mm512_store_ps(to, _mm512_maskz_cvtph_ps(seen, _mm512_cvtepi32_epi16(two)));
+            if (b + 1 == n) break;
+            const __m512i second = _mm512_srli_epi32(two, 16);
+            _mm512_store_ps(to + STEP_TOK,
+                            _mm512_maskz_cvtph_ps(seen, _mm512_cvtepi32_epi16(second)));
+        }
+    }
+}
+
+/* Scales such that the largest of a block makes WEIGHT_MAX of a weight of 1. As integers NaN is
+ * above all floats: it reaches the unit. */
+INLINE void code_scale_units(const struct narrow_mem *w, const struct narrow_step *st, uint32_t d)
+{
+    for (uint32_t b = 0; b < d / PAGE_VBLOCK; b++) {
+        float *scale = w->scale + b * STEP_TOK;
+        __m512i most = _mm512_setzero_si512();
+        for (uint32_t t = 0; t < st->n_page * PAGE_TOK; t += LANES)
+            most = _mm512_max_epi32(most, _mm512_load_si512(scale + t));
+        const float top = bits_float((uint32_t)_mm512_reduce_max_epi32(most));
+        const __m512 inv = _mm512_set1_ps(top > 0 ? WEIGHT_MAX / top : 0);
+        w->v_unit[b] = top / WEIGHT_MAX;
+        for (uint32_t t = 0; t < st->n_page * PAGE_TOK; t += LANES)
+            _mm512_store_ps(scale + t, _mm512_mul_ps(inv, _mm512_load_ps(scale + t)));
+    }
+}
+
+/* Codes of values interleaved by four tokens, in the rows where store_weights has their weights. */
+INLINE void code_values(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
+                        const struct page_geom *g, uint32_t d)
+{
+    const __m512i order =
+        _mm512_setr_epi32(0x30201000, 0x31211101, 0x32221202, 0x33231303, 0x34241404, 0x35251505,
+                          0x36261606, 0x37271707, 0x38281808, 0x39291909, 0x3a2a1a0a, 0x3b2b1b0b,
+                          0x3c2c1c0c, 0x3d2d1d0d, 0x3e2e1e0e, 0x3f2f1f0f);
+    const uint8_t *v = st->page[j].bytes + g->v;
+    code_scales(w, st, j, g, d);
+    for (uint32_t i = 0; i < PAGE_TOK / 4; i++, v += 4 * (size_t)d) {
+        const uint32_t four = j * (PAGE_TOK / 4) + i, row = four % 4 * 4 + four / 4;
+        fetch_lines(&st->ahead[j], 4 * w->fetch_row);
+        for (uint32_t c = 0; c < d; c += 16)
+            _mm512_store_si512(w->v + (size_t)(c / 16) * TILE_BYTES + row * 64,
+                               value_four(v + c, d, order));
+    }
+}
+
+/* Sums of values x, a tile for 16 channels, by `n` tiles at a time. */
+#define VALUE_TILES(dot, a_at, b_at, n_sum)                                                        \
+    for (uint32_t c = 0; c < d / 16; c += 2) {                                                     \
+        TILE_ZERO(0);                                                                              \
+        TILE_ZERO(1);                                                                              \
+        for (uint32_t j = 0; j < (n_sum); j++) {                                                   \
+            TILE_LOAD(4, a_at, 64);                                                                \
+            TILE_LOAD(5, b_at, 64);                                                                \
+            dot(0, 4, 5);                                                                          \
+            TILE_LOAD(6, (b_at) + TILE_BYTES, 64);                                                 \
+            dot(1, 4, 6);                                                                          \
+        }                                                                                          \
+        TILE_STORE(0, w->x + c * 256, 64);                                                         \
+        TILE_STORE(1, w->x + c * 256 + 256, 64);                                                   \
+    }
+
+INLINE void value_sums(const struct narrow_mem *w, const struct narrow_merge *step, uint32_t d)
+{
+    if (step->n_page == 0) return;
+    if (step->codes)
+        VALUE_TILES(TILE_DOT_U8, w->p + c / 2 * (size_t)TILE_BYTES, w->v + c * (size_t)TILE_BYTES,
+                    1u)
+    else
+        VALUE_TILES(TILE_DOT, w->p + j * (size_t)TILE_BYTES,
+                    w->v + (j * (d / 16) + c) * (size_t)TILE_BYTES, step->n_page)
+}
+
+/* The sums of values join the chunk's. */
+INLINE void merge_values(const struct attn_chunk *chunk, const struct narrow_mem *w,
+                         const struct narrow_merge *merge, uint32_t d)
+{
+    if (merge->n_page == 0) return;
+    float *acc = chunk->acc + (size_t)merge->block * HEADS * d;
+    for (uint32_t h = 0; h < block_heads(chunk->group, merge->block); h++, acc += d) {
+        const __m512 old = _mm512_set1_ps(merge->old[h]);
+        for (uint32_t c = 0; c < d; c += LANES) {
+            const float *x = w->x + c * 16 + h * LANES;
+            __m512 sum = _mm512_load_ps(x), by = _mm512_set1_ps(merge->fresh[h]);
+            if (merge->codes) {
+                const __m512i high = _mm512_slli_epi32(_mm512_castps_si512(sum), WEIGHT_BITS);
+                sum = _mm512_cvtepi32_ps(
+                    _mm512_add_epi32(high, _mm512_load_si512(x + HEADS * LANES)));
+                by = _mm512_mul_ps(by, _mm512_set1_ps(merge->v_unit[c / PAGE_VBLOCK]));
+            }
+            const __m512 before = _mm512_mul_ps(old, _mm512_loadu_ps(acc + c));
+            _mm512_storeu_ps(acc + c, _mm512_fmadd_ps(by, sum, before));
+        }
+    }
+}
+
+/* ---- A chunk ----------------------------------------------------------------------------------
+ */
+
+/* Page i of the chunk, or one that is read behind it; if it is not known, or gathered, `here`,
+ * which is a page that costs nothing to fetch. */
+static const uint8_t *page_ahead(const struct attn_chunk *c, uint32_t i, const uint8_t *here)
+{
+    const uint8_t *page = NULL;
+    if (i >= c->n_page)
+        page = i - c->n_page < ATTN_AHEAD ? c->ahead[i - c->n_page] : NULL;
+    else if (c->page[i].form == PAGE_SEALED && !c->page[i].tok)
+        page = c->page[i].bytes;
+    return page ? page : here;
+}
+
+/* The step that begins with page i of the chunk; behind its end one of no pages. */
+static struct narrow_step step_at(const struct attn_chunk *c, uint32_t i)
+{
+    const struct page_geom *g = c->op->geom;
+    struct narrow_step st = {.page = c->page + i};
+    for (; st.n_page < STEP_PAGES && i + st.n_page < c->n_page; st.n_page++) {
+        const struct attn_page *page = st.page + st.n_page;
+        const bool codes = page_has_codes(g, page);
+        if (st.n_page > 0 && !(codes && st.codes)) break;
+        st.codes = codes;
+        st.ahead[st.n_page] = page_ahead(c, i + st.n_page + AHEAD, page->bytes);
+    }
+    return st;
+}
+
+INLINE void step_keys(const struct attn_chunk *c, const struct narrow_mem *w,
+                      struct narrow_step *st, uint32_t d)
+{
+    const struct page_geom *g = c->op->geom;
+    for (uint32_t j = 0; j < st->n_page; j++)
+        if (st->codes) {
+            join_codes(w, st, j, g, d);
+            code_steps(w, st, j, g, d);
+        } else {
+            half_keys(w, st, j, g, d);
+        }
+}
+
+INLINE void step_values(const struct attn_chunk *c, const struct narrow_mem *w,
+                        struct narrow_step *st, uint32_t d)
+{
+    for (uint32_t j = 0; j < st->n_page; j++)
+        if (st->codes)
+            code_values(w, st, j, c->op->geom, d);
+        else
+            half_values(w, st, j, c->op->geom, d);
+    if (st->codes) code_scale_units(w, st, d);
+}
+
+/* Tiles are slow to answer, and slow to read what was just written or lies at an address whose low
+ * 12 bits were. So all products stand in one place of a step, behind the keys: its scores, and the
+ * values of the step before, whose weights were made long ago. Then come the values' packing, which
+ * hides the wait, and the merge of what was multiplied. */
+INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
+{
+    struct narrow_mem w = narrow_layout(c->mem, d, c->group);
+    struct narrow_merge before = {.n_page = 0};
+    struct narrow_step st;
+    set_fetch(&w, c->op->geom, c->group);
+    narrow_begin(c, &w);
+    for (uint32_t i = 0; i < c->n_page; i += st.n_page) {
+        st = step_at(c, i);
+        step_keys(c, &w, &st, d);
+        for (uint32_t b = 0; b < w.n_block; b++) {
+            const uint32_t n_head = block_heads(c->group, b);
+            if (st.codes)
+                code_scores(&w, &st, b, n_head, d);
+            else
+                half_scores(&w, &st, b, d);
+            value_sums(&w, &before, d);
+            if (b == 0) step_values(c, &w, &st, d);
+            merge_values(c, &w, &before, d);
+            narrow_scores(&w, &st, b, n_head, d);
+            narrow_amend(c, &w, &st, n_head);
+            narrow_weights(&w, &st, b, n_head, d, &before);
+        }
+    }
+    value_sums(&w, &before, d);
+    merge_values(c, &w, &before, d);
+    for (uint32_t h = 0; h < c->group; h++) {
+        c->m[h] = w.m[h / HEADS * LANES + h % HEADS];
+        c->l[h] = w.l[h / HEADS * LANES + h % HEADS];
+    }
+    tiles_end();
+}
+
+void attn_narrow_amx(const struct attn_chunk *c)
+{
+    /* constant sizes become displacements of the loads */
+    switch (c->op->geom->head_dim) {
+    case 64: narrow_d(c, 64); break;
+    case 128: narrow_d(c, 128); break;
+    default: narrow_d(c, c->op->geom->head_dim);
+    }
+}

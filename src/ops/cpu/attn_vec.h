@@ -1,0 +1,51 @@
+/* attn_vec.h: vectors of 16 floats as attention needs them, for files compiled with AVX-512
+ * (private). */
+#ifndef SAC_OPS_CPU_ATTN_VEC_H
+#define SAC_OPS_CPU_ATTN_VEC_H
+
+#include "ops/cpu/math_avx512.h"
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+
+#define ATTN_VEC static inline __attribute__((always_inline))
+
+/* cap * tanh(x / cap), tanh z = 1 - 2 / (1 + e^2z); saturates without overflow. */
+ATTN_VEC __m512 attn_softcap(__m512 x, float cap)
+{
+    const __m512 y = _mm512_mul_ps(x, _mm512_set1_ps(2.0f * (float)M_LOG2E / cap));
+    const __m512 limit = _mm512_set1_ps(64.0f);
+    /* min(limit, y) returns y when y is NaN: the second operand. */
+    const __m512 e =
+        math_exp2_cubic(_mm512_max_ps(_mm512_set1_ps(-64.0f), _mm512_min_ps(limit, y)));
+    const __m512 q = _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(e, _mm512_set1_ps(1.0f)));
+    return _mm512_mul_ps(_mm512_set1_ps(cap), _mm512_sub_ps(_mm512_set1_ps(1.0f), q));
+}
+
+/* 16 f16 in memory. */
+ATTN_VEC __m512 attn_load_f16(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
+}
+
+/* Lane i: the sum of the lanes of r[i]. Adds halves of neighbours until each lane holds a sum. */
+ATTN_VEC __m512 attn_sums(const __m512 r[16])
+{
+    __m512 a[8], b[4], c[2];
+    for (int i = 0; i < 8; i++) /* rows i and i + 8: 128-bit lanes (0+2, 1+3) of each */
+        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(r[i], r[i + 8], 0x44),
+                             _mm512_shuffle_f32x4(r[i], r[i + 8], 0xee));
+    for (int i = 0; i < 4; i++) /* rows i, i+4, i+8, i+12: one 128-bit lane of each */
+        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88),
+                             _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd));
+    for (int i = 0; i < 2; i++) /* in each lane: two halves of row i + .. and of row i + 2 + .. */
+        c[i] =
+            _mm512_add_ps(_mm512_unpacklo_ps(b[i], b[i + 2]), _mm512_unpackhi_ps(b[i], b[i + 2]));
+    const __m512 sum =
+        _mm512_add_ps(_mm512_unpacklo_ps(c[0], c[1]), _mm512_unpackhi_ps(c[0], c[1]));
+    /* lanes of b are rows i, i+8, i+4, i+12; inside a lane c gives i, i+1, i+2, i+3 */
+    return _mm512_shuffle_f32x4(sum, sum, 0xd8);
+}
+
+#endif
