@@ -58,10 +58,12 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
     const size_t n_kv_head = e->pool.geom.n_kv_head, n_batch = e->params.n_batch;
     size_t list_max = 0;
     f->worker_bytes = f->state_stride = f->lane_list_max = 0;
+    f->weighs = false;
     for (uint32_t i = 0; i < f->n_method; i++) {
         struct prefill_method *m = &f->method[i];
         const struct method_prefill *hooks = m->spec.method->prefill;
         if (!hooks) continue;
+        f->weighs = f->weighs || m->spec.method->weighs;
         m->tile_tok = hooks->tile_tok ? hooks->tile_tok : TILE_TOK;
         m->n_part = hooks->by_head ? f->shape.group : 1;
         assert(m->tile_tok % PAGE_TOK == 0);
@@ -105,6 +107,7 @@ void prefill_plan(sac_engine *e, struct arena *a)
     f->worker = arena_take(a, workers_count(e->workers), f->worker_bytes);
     f->mask_words = f->lane_list_max * e->pool.max_page;
     f->mask = arena_take(a, g->n_kv_head * f->mask_words, sizeof *f->mask);
+    f->weight = arena_take(a, f->weighs ? g->n_kv_head * f->mask_words : 0, PAGE_TOK);
     f->list_dense = arena_take(a, g->n_kv_head, f->lane_list_max);
     f->plan = arena_take(a, g->n_kv_head, sizeof *f->plan);
     f->lists = arena_take(a, n_seq, sizeof *f->lists);
@@ -113,6 +116,7 @@ void prefill_plan(sac_engine *e, struct arena *a)
     f->range_max = e->pool.max_page / 4 + 16;
     f->range = arena_take(a, list_max * f->range_max, sizeof *f->range);
     f->tok = arena_take(a, list_max * f->tok_max, sizeof *f->tok);
+    f->tok_logw = arena_take(a, f->weighs ? list_max * f->tok_max : 0, sizeof *f->tok_logw);
     f->range_ptr = arena_take(a, list_max + n_seq, sizeof *f->range_ptr);
     f->tok_ptr = arena_take(a, list_max + n_seq, sizeof *f->tok_ptr);
     f->n_skip = arena_take(a, workers_count(e->workers), sizeof *f->n_skip);
@@ -280,6 +284,7 @@ static struct plan make_plan(const struct plan_call *c, const struct prefill_met
                      .n_word = last * m->tile_tok / PAGE_TOK,
                      .mask = f->mask + kv_head * f->mask_words,
                      .list_dense = f->list_dense + kv_head * f->lane_list_max};
+    if (m->spec.method->weighs) p.weight = f->weight + kv_head * f->mask_words * PAGE_TOK;
     const size_t n_list = (size_t)p.n_tile * p.n_part;
     assert(n_list <= f->lane_list_max && n_list * p.n_word <= f->mask_words);
     memset(p.mask, 0, n_list * p.n_word * sizeof *p.mask);
@@ -358,12 +363,14 @@ static void plan_run(struct plan_call *c, struct plan_lists *out, uint32_t *used
     const uint32_t n_head = e->pool.geom.n_kv_head;
     struct plan_stats stats = {0};
     workers_for(e->workers, n_head, plan_lane, c);
-    *out = (struct plan_lists){.tok_max = f->tok_max,
-                               .range_max = f->range_max,
-                               .range = f->range + (size_t)*used * f->range_max,
-                               .tok = f->tok + (size_t)*used * f->tok_max,
-                               .range_ptr = f->range_ptr + *used + run_i,
-                               .tok_ptr = f->tok_ptr + *used + run_i};
+    *out =
+        (struct plan_lists){.tok_max = f->tok_max,
+                            .range_max = f->range_max,
+                            .range = f->range + (size_t)*used * f->range_max,
+                            .tok = f->tok + (size_t)*used * f->tok_max,
+                            .tok_logw = f->weighs ? f->tok_logw + (size_t)*used * f->tok_max : NULL,
+                            .range_ptr = f->range_ptr + *used + run_i,
+                            .tok_ptr = f->tok_ptr + *used + run_i};
     plan_compile(out, f->plan, n_head, &stats);
     *used += (uint32_t)stats.n_list;
     count_plan(e, &stats, f->plan[0].n_part);

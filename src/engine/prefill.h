@@ -31,6 +31,8 @@ struct prefill {
     uint8_t *worker;     /* [n_worker][worker_bytes] scratch of methods */
     size_t mask_words;   /* of one lane */
     uint32_t *mask;      /* [n_kv_head][mask_words] */
+    bool weighs;         /* some method does */
+    uint8_t *weight;     /* [n_kv_head][mask_words * PAGE_TOK] if so */
     uint8_t *list_dense; /* [n_kv_head][list_max of one lane] */
     size_t lane_list_max;
     struct plan *plan;             /* [n_kv_head] of the run in work */
@@ -38,6 +40,7 @@ struct prefill {
     uint32_t tok_max, range_max;   /* of a list */
     struct attn_range *range;      /* [list_max * range_max] */
     uint32_t *tok;                 /* [list_max * tok_max] */
+    float *tok_logw;               /* the same, if some method weighs */
     uint32_t *range_ptr, *tok_ptr; /* [list_max + n_seq_max] */
     uint64_t *n_skip;              /* [n_worker] of struct op_attn, since the beginning */
     uint64_t layer_us;             /* of the last prefill_select */

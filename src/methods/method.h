@@ -173,7 +173,7 @@ struct method {
     const sac_method_param *param; /* [n_param] */
     uint32_t n_param;
     bool has_rest;    /* sets the entry for what is not read */
-    bool weighs;      /* sets weights of tokens (token_grain) */
+    bool weighs;      /* sets weights of tokens, struct method_pick's or struct plan's */
     bool token_grain; /* marks single tokens, not whole pages */
     bool evicts;      /* what it has not marked once it will not mark again: pages are given back */
     const struct method_decode *decode;   /* NULL: dense attention */

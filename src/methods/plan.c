@@ -5,11 +5,14 @@
  * outside the ranges, of pages before the tile; the tile's own pages in a range. */
 #include "methods/plan.h"
 
+#include <math.h>
 #include <string.h>
 
 /* A page with so many marked tokens is read whole: a token alone costs more than one in a page, and
  * the tokens between serve the answer. */
 #define PAGE_BITS 24
+
+#define LOG_STEP ((float)(M_LN2 / PLAN_OCTAVE)) /* ln of a step of a weight */
 
 static uint32_t min_u32(uint32_t a, uint32_t b)
 {
@@ -72,6 +75,7 @@ bool plan_has(const struct plan *p, uint32_t tile, uint32_t part, uint32_t tok)
 struct list { /* while it is made */
     struct attn_range *range;
     uint32_t *tok;
+    float *logw; /* or NULL */
     uint32_t n_range, n_tok, range_max, tok_max;
     bool full; /* there was no room */
 };
@@ -89,14 +93,18 @@ static void add_page(struct list *l, uint32_t page)
     l->range[l->n_range++] = (struct attn_range){page, page + 1};
 }
 
-static void add_tokens(struct list *l, uint32_t page, uint32_t bits)
+/* `weight` [PAGE_TOK] of the page's tokens, or NULL. */
+static void add_tokens(struct list *l, uint32_t page, uint32_t bits, const uint8_t *weight)
 {
     if (l->n_tok + (uint32_t)__builtin_popcount(bits) > l->tok_max) {
         l->full = true;
         return;
     }
-    for (; bits; bits &= bits - 1)
-        l->tok[l->n_tok++] = page * PAGE_TOK + (uint32_t)__builtin_ctz(bits);
+    for (; bits; bits &= bits - 1) {
+        const uint32_t t = (uint32_t)__builtin_ctz(bits);
+        if (weight) l->logw[l->n_tok] = (float)weight[t] * LOG_STEP;
+        l->tok[l->n_tok++] = page * PAGE_TOK + t;
+    }
 }
 
 static enum plan_reason list_reason(const struct plan *p, uint32_t tile, uint32_t part)
@@ -110,13 +118,14 @@ static enum plan_reason make_list(struct list *l, const struct plan *p, uint32_t
 {
     const uint32_t n_page = plan_tile_tok(p, tile) / PAGE_TOK;
     const uint32_t *mask = plan_mask(p, tile, part);
+    const uint8_t *weight = p->weight ? p->weight + (size_t)(mask - p->mask) * PAGE_TOK : NULL;
     enum plan_reason why = list_reason(p, tile, part);
     for (uint32_t i = 0; i < n_page && !why && !l->full; i++) {
         if (mask[i] == 0) continue;
         if (__builtin_popcount(mask[i]) >= PAGE_BITS)
             add_page(l, i);
         else
-            add_tokens(l, i, mask[i]);
+            add_tokens(l, i, mask[i], weight ? weight + (size_t)i * PAGE_TOK : NULL);
     }
     if (l->full) why = PLAN_OVERFLOW;
     if (why) {
@@ -152,6 +161,7 @@ void plan_compile(struct plan_lists *out, const struct plan *p, uint32_t n_head,
             for (uint32_t part = 0; part < p->n_part; part++, i++) {
                 struct list l = {.range = out->range + n_range,
                                  .tok = out->tok + n_tok,
+                                 .logw = p[h].weight ? out->tok_logw + n_tok : NULL,
                                  .range_max = out->range_max - 1,
                                  .tok_max = out->tok_max};
                 const enum plan_reason why = make_list(&l, &p[h], tile, part);
@@ -173,5 +183,6 @@ void plan_compile(struct plan_lists *out, const struct plan *p, uint32_t n_head,
                                    .range = out->range,
                                    .range_ptr = out->range_ptr,
                                    .tok = n_tok ? out->tok : NULL,
-                                   .tok_ptr = out->tok_ptr};
+                                   .tok_ptr = out->tok_ptr,
+                                   .tok_logw = p->weight ? out->tok_logw : NULL};
 }

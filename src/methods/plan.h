@@ -38,6 +38,8 @@ enum plan_reason {
     PLAN_REASONS,
 };
 
+#define PLAN_OCTAVE OP_SURVEY_OCTAVE /* steps of a weight to a factor of two */
+
 /* One lane's plan while it is made. Masks are zero before the method is asked. */
 struct plan {
     uint32_t pos, end;      /* positions of the chunk's rows: [pos, end) */
@@ -45,9 +47,13 @@ struct plan {
     uint32_t tile_tok;      /* a multiple of PAGE_TOK */
     uint32_t tile0, n_tile; /* tile i holds positions (tile0 + i) * tile_tok and up */
     uint32_t n_part;        /* lists of a tile: 1, or the group's query heads */
-    uint32_t n_word;     /* words of a mask; word w: tokens w * PAGE_TOK and up, lowest bit first */
-    uint32_t *mask;      /* [n_tile][n_part][n_word] */
-    uint8_t *list_dense; /* [n_tile][n_part] enum plan_reason */
+    uint32_t n_word; /* words of a mask; word w: tokens w * PAGE_TOK and up, lowest bit first */
+    uint32_t *mask;  /* [n_tile][n_part][n_word] */
+    /* Of methods that weigh, else NULL: [n_tile][n_part][n_word * PAGE_TOK] a marked token counts
+     * 2^(weight / PLAN_OCTAVE) times. Others hold anything, and so do pages that are marked almost
+     * whole: they count once, being read whole. */
+    uint8_t *weight;
+    uint8_t *list_dense;    /* [n_tile][n_part] enum plan_reason */
     enum plan_reason dense; /* of the whole lane */
     float skip;             /* as in struct attn_plan; the same for all lanes of a run */
     /* For reports, if the method knows: the softmax mass that the lists are estimated to keep, as a
@@ -143,6 +149,7 @@ struct plan_lists {
     uint32_t tok_max, range_max;
     struct attn_range *range;      /* [n_list * range_max] */
     uint32_t *tok;                 /* [n_list * tok_max] */
+    float *tok_logw;               /* the same, or NULL: no method weighs */
     uint32_t *range_ptr, *tok_ptr; /* [n_list + 1] */
 };
 

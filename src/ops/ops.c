@@ -32,7 +32,7 @@ static void fill_ref(struct ops *o)
     ops_fill_ref_score(o);
     ops_fill_ref_best(o);
     ops_fill_ref_dots(o);
-    ops_fill_ref_mass(o);
+    ops_fill_ref_survey(o);
 }
 
 #if defined(__x86_64__)
@@ -51,6 +51,7 @@ static void fill_avx512(struct ops *o)
     ops_fill_avx512_score(o);
     ops_fill_avx512_best(o);
     ops_fill_avx512_dots(o);
+    ops_fill_avx512_survey(o);
 }
 
 static void fill_amx(struct ops *o)
@@ -58,7 +59,7 @@ static void fill_amx(struct ops *o)
     ops_fill_amx_attn(o);
     ops_fill_amx_linear(o);
     ops_fill_amx_dots(o);
-    ops_fill_amx_mass(o);
+    ops_fill_amx_survey(o);
 }
 #elif defined(__aarch64__)
 static void fill_neon(struct ops *o)

@@ -72,13 +72,15 @@ struct attn_range { /* pages begin .. end - 1 */
  *  - the page ranges range[range_ptr[i] .. range_ptr[i+1]-1], ascending and disjoint; a row skips
  *    those pages of them that are not before its own,
  *  - besides them (unless tok is NULL) the tokens tok[tok_ptr[i] .. tok_ptr[i+1]-1], ascending,
- *    outside the ranges, of pages before the tile's first row's. */
+ *    outside the ranges, of pages before the tile's first row's. tok_logw, if set, is added to
+ *    their scores (after the softcap). */
 struct attn_plan {
     uint32_t tile_tok; /* a multiple of PAGE_TOK */
     bool by_head;      /* a list for each query head, not for each KV head */
     const struct attn_range *range;
     const uint32_t *range_ptr;
     const uint32_t *tok, *tok_ptr;
+    const float *tok_logw; /* beside tok, or NULL */
     /* > 0: a row leaves out a group of neighbours in its list whose softmax is below this share of
      * what the row has summed up before them. How many keys are a group, and which come first, is
      * the kernel's affair; the group of the own page stays. */
@@ -258,32 +260,47 @@ struct op_dots { /* out[i][j] = a[i] . b[j]; width is a multiple of 16; one work
 
 struct ops;
 
-/* How much of the softmax of some queries lies on each key of sealed pages; one worker's, and an
- * estimate: logits carry the error of 8-bit mantissas of queries and keys, and a key whose logit is
- * more than OP_MASS_CUT below `top` may count as nothing. Queries come in sets; those of set s see
- * the first n_page[s] pages, and besides keys that the caller has summed up already. */
-#define OP_MASS_CUT 10.0f
-struct op_mass {
+/* A sample of the keys of sealed pages that stands for all of them, by importance: a key that holds
+ * the share m of the queries' softmax mass (the mean over the queries) is taken with probability
+ * min(1, m / least), and counts least / m times if that is more than 1. So sums over what is taken
+ * have the expectation of sums over all keys, with a variance of at most `least` times the mass
+ * that is not taken for certain. One worker's, and an estimate: logits carry the error of 8-bit
+ * mantissas of queries and keys, masses 6 %, and the sum that they are shares of comes from the
+ * first page, the last pages and one of OP_SURVEY_STRIDE of the others.
+ *
+ * Queries come in sets; those of set s see the first n_page[s] pages, and other keys besides, of
+ * which the caller knows the sum. A set has parts (query heads), each with a sample of its own. */
+#define OP_SURVEY_ROWS   16u /* queries of a part are a multiple of it */
+#define OP_SURVEY_NEAR   4u  /* last pages, all of which are summed up */
+#define OP_SURVEY_STRIDE 8u
+#define OP_SURVEY_OCTAVE 8u /* steps of a weight to a factor of two */
+struct op_survey {
     const struct ops *ops; /* the table that holds this slot */
     const struct page_geom *geom;
     const uint8_t *pool;
     const page_id *page;
     const uint32_t *n_page; /* [n_set] ascending */
-    uint32_t n_set, n_query;
-    const float *q; /* [n_set][n_query][head_dim]: logit = q . key */
-    const float
-        *top;    /* [n_set][n_query] near each query's largest logit: sums are relative to it */
-    float *sum;  /* [n_set][n_query] sum of exp(logit - top): of other keys, then of all */
-    float *mass; /* [n_set][n_page[s] * PAGE_TOK], stride mass_stride: mean over the queries */
-    size_t mass_stride;
-    void *scratch; /* [ops_mass_scratch], aligned to 64 */
+    uint32_t n_set, n_part, n_query;
+    const float *q;   /* [n_set][n_part][n_query][head_dim]: logit = q . key */
+    const float *lse; /* [n_set][n_part][n_query] ln of the sum of exp(logit) over the other keys */
+    float least;
+    float spread;  /* this share of a page's mass counts as if spread evenly over its keys */
+    uint32_t seed; /* of the choice, the same for the same result */
+    /* [n_set][n_part][n_word] bit t of word p: key p * PAGE_TOK + t is taken. Words of pages that
+     * the set sees are written. */
+    uint32_t *mask;
+    uint32_t n_word;
+    uint8_t *weight;   /* [n_set][n_part][n_word * PAGE_TOK] a taken key's, in steps; others: any */
+    uint32_t *n_taken; /* [n_set][n_part] */
+    void *scratch;     /* [ops_survey_scratch], aligned to 64 */
 };
 
-static inline size_t ops_mass_scratch(uint32_t n_set, uint32_t n_query, uint32_t head_dim)
+static inline size_t ops_survey_scratch(uint32_t n_set, uint32_t n_part, uint32_t n_query,
+                                        uint32_t head_dim)
 {
-    const size_t n = (size_t)n_set * ((n_query + 15) & ~15u);
-    return n * (2 * (size_t)head_dim + 4 * sizeof(float)) + 64 +
-           PAGE_TOK * ((size_t)head_dim * 6 + n_query * sizeof(float) + 192);
+    const size_t n = (size_t)n_set * n_part * n_query;
+    return n * ((size_t)head_dim * 4 + 128) + PAGE_TOK * ((size_t)head_dim * 24 + n_query * 4) +
+           16384;
 }
 
 /* ---- The table ----------------------------------------------------------------------------------
@@ -305,7 +322,7 @@ struct ops {
     void (*mark)(const struct op_mark *op);
     void (*keys)(const struct op_keys *op);
     void (*dots)(const struct op_dots *op);
-    bool (*mass)(const struct op_mass *op); /* false: a sum is not finite */
+    bool (*survey)(const struct op_survey *op); /* false: a key or sum is not finite */
     /* Bytes of scratch that one call may need, for at most n_row rows of these shapes. */
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
     size_t (*attn_scratch)(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
@@ -326,6 +343,6 @@ void ops_fill_ref_small(struct ops *o);
 void ops_fill_ref_score(struct ops *o);
 void ops_fill_ref_best(struct ops *o);
 void ops_fill_ref_dots(struct ops *o);
-void ops_fill_ref_mass(struct ops *o);
+void ops_fill_ref_survey(struct ops *o);
 
 #endif

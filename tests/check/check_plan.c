@@ -148,15 +148,15 @@ static void test_pages(void **state)
 #define TILE_MAX 32
 #define LANE_MAX 8 /* lists of a tile */
 
-/* A plan for all tiles of a sequence, two KV heads; what is planned for a tile is also in `seen`.
- */
+/* A plan for all tiles of a sequence, two KV heads; what is planned for a tile is also in `add`. */
 struct planned {
     struct attn_plan plan;
     uint32_t n_lane;
     struct attn_range range[TILE_MAX * LANE_MAX * 64];
     uint32_t range_ptr[TILE_MAX * LANE_MAX + 1];
     uint32_t tok[TILE_MAX * LANE_MAX * 400], tok_ptr[TILE_MAX * LANE_MAX + 1];
-    bool seen[TILE_MAX * LANE_MAX][1024];
+    float tok_logw[TILE_MAX * LANE_MAX * 400];
+    float add[TILE_MAX * LANE_MAX][1024]; /* to the score of a token, -INFINITY: it is not read */
 };
 
 /* `share` of 8 of the pages, in ranges, and some of the other tokens; or all pages if share is 8.
@@ -173,7 +173,8 @@ static void planned_draw(struct planned *p, const struct problem *problem, uint3
                                  .range = p->range,
                                  .range_ptr = p->range_ptr,
                                  .tok = share < 8 ? p->tok : NULL,
-                                 .tok_ptr = p->tok_ptr};
+                                 .tok_ptr = p->tok_ptr,
+                                 .tok_logw = seed % 2 ? p->tok_logw : NULL};
     const uint32_t n_tile = (n_tok + tile_tok - 1) / tile_tok;
     assert_true(n_tile <= TILE_MAX && n_tok <= 1024 && p->n_lane <= LANE_MAX);
     for (uint32_t list = 0; list < p->n_lane * n_tile; list++) {
@@ -184,8 +185,11 @@ static void planned_draw(struct planned *p, const struct problem *problem, uint3
             const bool whole = rng_next(&seed) % 8 < share, join = rng_next(&seed) % 4 != 0;
             for (uint32_t j = i * PAGE_TOK; j < (i + 1) * PAGE_TOK && j < n_tok; j++) {
                 const bool some = !whole && i < page0 && rng_next(&seed) % 5 == 0 && share < 8;
-                if (some) p->tok[n++] = j;
-                p->seen[list][j] = whole || some;
+                const float logw = p->plan.tok_logw ? rng_float(&seed) * 6 : 0;
+                p->add[list][j] = whole ? 0 : some ? logw : -INFINITY;
+                if (!some) continue;
+                p->tok_logw[n] = logw;
+                p->tok[n++] = j;
             }
             if (!whole) continue;
             if (join && n_range > p->range_ptr[list] && p->range[n_range - 1].end == i)
@@ -213,15 +217,15 @@ static void attend_planned(const struct ops *ops, struct workers *pool, const st
     }
 }
 
-/* Row i for the query heads of a lane, whose list is `seen`: the brute force computes all heads of
+/* Row i for the query heads of a lane, whose list is `read`: the brute force computes all heads of
  * a KV head with one mask, of which those of the lane are kept. */
 static void exact_lane(const struct problem *p, uint32_t i, uint32_t head, uint32_t n_head,
-                       const bool *seen, struct exact *out)
+                       const float *read, struct exact *out)
 {
     const uint32_t pos = p->row0 + i, own = pos / PAGE_TOK * PAGE_TOK;
     const uint32_t group = p->n_head / p->seq->geom.n_kv_head, d = p->seq->geom.head_dim;
     double add[1024];
-    for (uint32_t j = 0; j <= pos; j++) add[j] = seen[j] || j >= own ? 0 : -INFINITY;
+    for (uint32_t j = 0; j <= pos; j++) add[j] = j >= own ? 0 : (double)read[j];
     struct exact one = {.out = mem_calloc(p->width, sizeof *one.out),
                         .lse = mem_calloc(p->n_head, sizeof *one.lse)};
     exact_row(p, pos, head / group, add, &one, 0);
@@ -242,7 +246,7 @@ static void check_planned(const struct fixture *f, const struct problem *p,
     for (uint32_t i = 0; i < p->n_row; i++)
         for (uint32_t h = 0; h < pl->n_lane; h++) {
             const uint32_t tile = (p->row0 + i) / pl->plan.tile_tok;
-            exact_lane(p, i, h * n_share, n_share, pl->seen[tile * pl->n_lane + h], &want);
+            exact_lane(p, i, h * n_share, n_share, pl->add[tile * pl->n_lane + h], &want);
         }
     for (size_t i = 0; i < N_ISA; i++) {
         const struct isa *isa = &f->isa[i];

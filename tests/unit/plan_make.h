@@ -29,7 +29,7 @@ struct make {
     uint8_t *pool, *own, *side, *scratch, *state;
     page_id *page;
     uint32_t *mask;
-    uint8_t *list_dense;
+    uint8_t *list_dense, *weight;
     struct plan plan;
 };
 
@@ -121,6 +121,7 @@ static inline void make_method(struct make *m, const char *spec, uint32_t n_row_
     const size_t n_list = (n_row_max / m->plan.tile_tok + 2) * m->plan.n_part;
     m->mask = calloc(n_list * n_word, sizeof *m->mask);
     m->list_dense = calloc(n_list, 1);
+    if (m->spec.method->weighs) m->weight = calloc(n_list * n_word, PAGE_TOK);
     make_pages(m);
 }
 
@@ -165,6 +166,7 @@ static inline void make_plan(struct make *m, uint32_t layer, uint32_t pos, uint3
     p->n_tile = (end - 1) / p->tile_tok + 1 - p->tile0;
     p->mask = m->mask;
     p->list_dense = m->list_dense;
+    p->weight = m->weight;
     p->dense = PLAN_SPARSE;
     p->mass = p->n_mass = 0;
     memset(m->mask, 0, (size_t)p->n_tile * p->n_part * p->n_word * sizeof *m->mask);
@@ -176,8 +178,8 @@ static inline void make_plan(struct make *m, uint32_t layer, uint32_t pos, uint3
 
 static inline void make_close(struct make *m)
 {
-    void *const owned[] = {m->q,   m->k,    m->page,  m->mask,    m->list_dense,
-                           m->own, m->pool, m->state, m->scratch, m->side};
+    void *const owned[] = {m->q,    m->k,     m->page,    m->mask, m->list_dense, m->own,
+                           m->pool, m->state, m->scratch, m->side, m->weight};
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) free(owned[i]);
 }
 

@@ -2,6 +2,7 @@
  * them, and what every prefill method in the list promises of its plan, whatever it chooses. */
 #include "plan_make.h"
 
+#include <math.h>
 #include <stdio.h>
 
 enum { TOK_MAX = 2400, PARTS = 2, HEADS = 2 };
@@ -18,6 +19,7 @@ static void lists_open(struct lists *l, uint32_t n_list, uint32_t range_max, uin
     l->out = (struct plan_lists){.tok_max = tok_max, .range_max = range_max};
     l->out.range = calloc((size_t)n_list * range_max, sizeof *l->out.range);
     l->out.tok = calloc((size_t)n_list * tok_max, sizeof *l->out.tok);
+    l->out.tok_logw = calloc((size_t)n_list * tok_max, sizeof *l->out.tok_logw);
     l->out.range_ptr = calloc(n_list + 1, sizeof *l->out.range_ptr);
     l->out.tok_ptr = calloc(n_list + 1, sizeof *l->out.tok_ptr);
 }
@@ -26,6 +28,7 @@ static void lists_close(struct lists *l)
 {
     free(l->out.range);
     free(l->out.tok);
+    free(l->out.tok_logw);
     free(l->out.range_ptr);
     free(l->out.tok_ptr);
 }
@@ -48,6 +51,16 @@ static void count_reads(uint8_t *n_read, const struct lists *l, uint32_t i, uint
     }
 }
 
+/* Single tokens of list i count as the plan says, which has that list at `weight`. */
+static void check_weights(const struct lists *l, uint32_t i, const uint8_t *weight)
+{
+    const struct attn_plan *p = &l->out.plan;
+    for (uint32_t k = p->tok_ptr[i]; p->tok && k < p->tok_ptr[i + 1]; k++) {
+        const double times = exp2((double)weight[p->tok[k]] / PLAN_OCTAVE);
+        assert_true(fabs(exp((double)p->tok_logw[k]) / times - 1) < 1e-5);
+    }
+}
+
 /* What lists must be: all that is marked and the tile's own tokens, once, and little else. */
 static void check_lists(const struct lists *l, const struct plan *plans, uint32_t n_head)
 {
@@ -60,6 +73,10 @@ static void check_lists(const struct lists *l, const struct plan *plans, uint32_
         const uint32_t first = plan_tile_tok(p, tile), end = first + p->tile_tok;
         uint32_t n_before = 0;
         count_reads(n_read, l, i, end);
+        if (p->weight)
+            check_weights(l, i, p->weight + (plan_mask(p, tile, part) - p->mask) * PAGE_TOK);
+        else
+            assert_null(l->out.plan.tok_logw);
         for (uint32_t t = 0; t < end; t++) {
             assert_true(n_read[t] <= 1);
             if (plan_has(p, tile, part, t)) assert_int_equal(n_read[t], 1);
@@ -150,7 +167,9 @@ static void marks_are_those_of_the_definition(void **state)
 {
     (void)state;
     struct marks *m = malloc(2 * sizeof *m);
+    uint8_t *weight = malloc((size_t)40 * PARTS * TOK_MAX);
     uint64_t seed = 11;
+    for (size_t i = 0; i < (size_t)40 * PARTS * TOK_MAX; i++) weight[i] = (uint8_t)(i * 7 % 73);
     for (uint32_t i = 0; i < 200; i++) {
         const uint32_t tile_tok = PAGE_TOK << i % 4;
         const uint32_t pos = i % 3 ? i * 7 : 0, end = pos + 1 + i * 41 % 900;
@@ -160,6 +179,7 @@ static void marks_are_those_of_the_definition(void **state)
             marks_open(&m[h], pos, end, tile_tok);
             for (uint32_t k = 0; k < i % 23; k++) mark_some(&m[h], &seed);
             plans[h] = m[h].plan;
+            if (i % 2) plans[h].weight = weight;
             for (uint32_t t = 0; t < plans[h].n_tile; t++)
                 for (uint32_t part = 0; part < PARTS; part++)
                     for (uint32_t c = 0; c < plan_tile_tok(&plans[h], t); c++)
@@ -171,6 +191,7 @@ static void marks_are_those_of_the_definition(void **state)
         lists_close(&l);
         for (uint32_t h = 0; h < HEADS; h++) marks_close(&m[h]);
     }
+    free(weight);
     free(m);
 }
 

@@ -207,16 +207,18 @@ static void tile_tokens(const struct call *c, struct attn_tile *t, const struct 
     const uint32_t list = plan_list(t, run), panel_tok = c->k->panel_tok(op->geom->head_dim);
     const uint32_t *tok = run->plan->tok + run->plan->tok_ptr[list];
     const uint32_t n = run->plan->tok_ptr[list + 1] - run->plan->tok_ptr[list];
+    const float *logw = run->plan->tok_logw ? run->plan->tok_logw + run->plan->tok_ptr[list] : NULL;
     assert(n == 0 || tok[n - 1] / PAGE_TOK < t->sub[0].pos / PAGE_TOK);
     for (uint32_t i = 0; i < n; i += panel_tok) {
-        struct attn_panel p = {.sub1 = t->n_sub, .n_tok = min_u32(panel_tok, n - i)};
+        struct attn_panel p = {
+            .sub1 = t->n_sub, .n_tok = min_u32(panel_tok, n - i), .gathered = true};
         for (; p.end < p.n_tok; p.end += PAGE_TOK) {
-            const struct attn_page page =
+            struct attn_page page =
                 gathered_page(op, run, t->kv_head, tok + i + p.end, n - i - p.end);
+            if (logw) page.logw = logw + i + p.end;
             c->k->wide_page(t, p.end / PAGE_TOK, &page);
         }
-        p.masked = p.end > p.n_tok;
-        p.skip = p.masked ? 0 : run->plan->skip;
+        p.skip = p.end > p.n_tok ? 0 : run->plan->skip;
         c->k->wide_panel(t, &p);
     }
 }

@@ -22,6 +22,8 @@
 
 #include "ops/ops.h"
 
+#include <math.h>
+
 #define ATTN_SUB_MAX   8u  /* PAGE_TOK-row blocks of a tile */
 #define ATTN_PANEL_MAX 8u  /* pages of a panel */
 #define ATTN_CHUNK_MAX 33u /* pages of a chunk, the own one included */
@@ -71,7 +73,8 @@ struct attn_panel {
     uint32_t begin, end;
     uint32_t n_tok; /* at most `end`: tokens behind are padding */
     bool masked;    /* false: every row sees every token */
-    float skip;     /* as in struct attn_plan; 0 where masked */
+    bool gathered; /* of pages of single tokens: what they add to the scores counts, not `masked` */
+    float skip;    /* as in struct attn_plan; 0 where a token is not seen */
 };
 
 struct attn_chunk {
@@ -116,6 +119,16 @@ static inline void attn_visible(const struct op_attn *op, const struct attn_pane
     *lo = first > p->pos ? first - p->pos : 0;
     *hi = pos >= p->pos ? pos - p->pos + 1 : 0;
     if (*hi > p->n_tok) *hi = p->n_tok;
+}
+
+/* What slots of a gathered page add to their scores, in log 2; -inf hides those that hold nothing.
+ */
+static inline void attn_logw(float logw[PAGE_TOK], const struct attn_page *p)
+{
+    for (uint32_t i = 0; i < PAGE_TOK; i++) {
+        logw[i] = i < p->begin || i >= p->end ? -INFINITY : 0;
+        if (p->logw && i >= p->begin && i < p->end) logw[i] = p->logw[i] * (float)M_LOG2E;
+    }
 }
 
 /* Fetches the next n lines. To L2 only: gathers from DRAM are limited by the fill buffers of L1,

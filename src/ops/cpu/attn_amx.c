@@ -454,7 +454,8 @@ struct wide_mem {
     float *unit;                     /* [n_q] what a raw score is multiplied by, in log 2 */
     float *m;                        /* [n_q] */
     float *l;                        /* [n_q, 16] sums of weights, lane by lane */
-    uint16_t *keys, *values;         /* [PAGE_TOK, d] one page on its way into k, v */
+    float *logw; /* [panel_tok] of a gathered panel: to be added, in log 2; padding has -inf */
+    uint16_t *keys, *values; /* [PAGE_TOK, d] one page on its way into k, v */
     size_t bytes;
 };
 
@@ -480,6 +481,7 @@ static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
     w.unit = (float *)(void *)take(base, &at, (size_t)n_q * 4);
     w.m = (float *)(void *)take(base, &at, (size_t)n_q * 4);
     w.l = (float *)(void *)take(base, &at, (size_t)n_q * 64);
+    w.logw = (float *)(void *)take(base, &at, (size_t)w.panel_tok * 4);
     w.keys = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
     w.values = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
     w.bytes = at;
@@ -603,6 +605,7 @@ INLINE void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page
         keys = w.keys;
     }
     pack_values(values, w.values, g, page, kinds.v_f16);
+    if (page->tok) attn_logw(w.logw + (size_t)slot * PAGE_TOK, page);
     if (page->form == PAGE_TAIL || t->op->window > 0)
         keys = quarantine(&w, keys, values, kinds.v_f16);
     uint8_t *tile = w.k + (size_t)slot * 2 * (d / 32) * TILE_BYTES;
@@ -697,10 +700,14 @@ struct score_row {
     uint32_t lo, hi;     /* visible tokens, when masked */
     float unit;
     const float *centre; /* [CENTRES] to be added to the scores of each page */
+    const float *logw;   /* [panel_tok] to be added to scores times unit, when gathered */
 };
 
+/* Which tokens of a panel a row sees, and how. */
+enum sight { SEE_ALL, SEE_MASKED, SEE_GATHERED };
+
 /* Writes the weights 2^(s unit - m); returns their sums by lane. */
-INLINE __m512 row_weights(const struct score_row *r, float m, bool masked, struct kinds kinds)
+INLINE __m512 row_weights(const struct score_row *r, float m, enum sight sight, struct kinds kinds)
 {
     const __m512 unit = _mm512_set1_ps(r->unit);
     const __m512 none = _mm512_set1_ps(-INFINITY);
@@ -715,7 +722,11 @@ INLINE __m512 row_weights(const struct score_row *r, float m, bool masked, struc
         if (kinds.centred) m_vec = _mm512_set1_ps(page_m[k / PAGE_TOK]);
         __m512 y0 = _mm512_fmsub_ps(_mm512_loadu_ps(r->s + k), unit, m_vec);
         __m512 y1 = _mm512_fmsub_ps(_mm512_loadu_ps(r->s + k + 16), unit, m_vec);
-        if (masked && (k < r->lo || k + 32 > r->hi)) {
+        if (sight == SEE_GATHERED) {
+            y0 = _mm512_add_ps(y0, _mm512_loadu_ps(r->logw + k));
+            y1 = _mm512_add_ps(y1, _mm512_loadu_ps(r->logw + k + 16));
+        }
+        if (sight == SEE_MASKED && (k < r->lo || k + 32 > r->hi)) {
             y0 = _mm512_mask_blend_ps(visible_lanes(k, r->lo, r->hi), none, y0);
             y1 = _mm512_mask_blend_ps(visible_lanes(k + 16, r->lo, r->hi), none, y1);
         }
@@ -733,8 +744,10 @@ static float row_max(const struct score_row *r)
     __m512 max = none;
     for (uint32_t k = r->begin; k < r->end; k += 16) {
         const __mmask16 seen = visible_lanes(k, r->lo, r->hi);
-        const __m512 y =
+        __m512 y =
             _mm512_add_ps(_mm512_loadu_ps(r->s + k), _mm512_set1_ps(r->centre[k / PAGE_TOK]));
+        if (r->logw)
+            y = _mm512_fmadd_ps(_mm512_loadu_ps(r->logw + k), _mm512_set1_ps(1 / r->unit), y);
         max = _mm512_max_ps(max, _mm512_mask_mov_ps(none, seen, y));
     }
     return _mm512_reduce_max_ps(max);
@@ -784,7 +797,7 @@ struct query_block {
 
 /* The block's scores to weights. Returns how many of its queries leave the panel out. */
 INLINE uint32_t block_softmax(struct attn_tile *t, const struct wide_mem *w,
-                              const struct attn_panel *p, struct query_block b, bool masked,
+                              const struct attn_panel *p, struct query_block b, enum sight sight,
                               struct kinds kinds)
 {
     uint32_t n_out = 0;
@@ -800,24 +813,25 @@ INLINE uint32_t block_softmax(struct attn_tile *t, const struct wide_mem *w,
             .hi = p->end,
             .unit = w->unit[q],
             .centre = no_centre,
+            .logw = sight == SEE_GATHERED ? w->logw : NULL,
         };
         if (kinds.centred) {
             float *c = r.s + w->panel_tok;
             _mm256_storeu_ps(c, _mm256_add_ps(_mm256_loadu_ps(c), _mm256_loadu_ps(c + CENTRES)));
             r.centre = c;
         }
-        if (masked)
+        if (sight == SEE_MASKED)
             attn_visible(t->op, p, t->sub[b.sub_i].pos + (b.first + i) / t->group, &r.lo, &r.hi);
         if (t->op->softcap > 0) cap_row(&r, t->op->softcap);
         if (w->m[q] == -INFINITY) raise_max(w, q, &r);
-        __m512 sum = row_weights(&r, w->m[q], masked, kinds);
+        __m512 sum = row_weights(&r, w->m[q], sight, kinds);
         if (_mm512_cmp_ps_mask(sum, _mm512_set1_ps(WEIGHT_LIMIT), _CMP_GE_OQ)) {
             raise_max(w, q, &r);
-            sum = row_weights(&r, w->m[q], masked, kinds);
+            sum = row_weights(&r, w->m[q], sight, kinds);
         }
         float *l = w->l + (size_t)q * 16;
         attn_fetch(&t->ahead, fetch);
-        if (!masked && p->skip > 0 &&
+        if (sight != SEE_MASKED && p->skip > 0 &&
             _mm512_reduce_add_ps(sum) < p->skip * _mm512_reduce_add_ps(_mm512_load_ps(l))) {
             clear_weights(&r);
             n_out++;
@@ -840,8 +854,9 @@ INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32
                                           n_q - i < QUERY_BLOCK ? n_q - i : QUERY_BLOCK};
             if (kinds.centred) block_centres(&w, q0 + i, d);
             block_scores(&w, q0 + i, p->begin, p->end, d, kinds.k_f16);
-            const uint32_t n_out = p->masked ? block_softmax(t, &w, p, b, true, kinds)
-                                             : block_softmax(t, &w, p, b, false, kinds);
+            const uint32_t n_out = p->gathered ? block_softmax(t, &w, p, b, SEE_GATHERED, kinds)
+                                   : p->masked ? block_softmax(t, &w, p, b, SEE_MASKED, kinds)
+                                               : block_softmax(t, &w, p, b, SEE_ALL, kinds);
             t->n_skip += (uint64_t)n_out * (p->end - p->begin);
             if (n_out < b.n) block_values(&w, q0 + i, p->begin, p->end, d, kinds.v_f16);
         }

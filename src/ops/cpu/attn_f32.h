@@ -119,6 +119,7 @@ struct wide_mem {
     float *o;     /* [n_q/QUERY_BLOCK, d, QUERY_BLOCK] */
     float *m, *l; /* [n_q] */
     int32_t *lo, *hi; /* [QUERY_BLOCK] tokens of the panel that a query sees */
+    float *logw;      /* [panel_tok] of a gathered panel: to be added, in log 2; padding has -inf */
     size_t bytes;
 };
 
@@ -135,6 +136,7 @@ static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
     w.l = take_floats(base, &at, n_q);
     w.lo = (int32_t *)(void *)take(base, &at, QUERY_BLOCK * sizeof(int32_t));
     w.hi = (int32_t *)(void *)take(base, &at, QUERY_BLOCK * sizeof(int32_t));
+    w.logw = take_floats(base, &at, w.panel_tok);
     w.bytes = at;
     return w;
 }
@@ -190,6 +192,7 @@ static void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page
     page_to_f32(w.k + at, t->op->geom, page, false);
     page_to_f32(w.v + at, t->op->geom, page, true);
     if (page->form == PAGE_TAIL || t->op->window > 0) quarantine(w.k + at, w.v + at, page, w.d);
+    if (page->tok) attn_logw(w.logw + (size_t)slot * PAGE_TOK, page);
 }
 
 /* s [key, QUERY_BLOCK] = keys [begin, end) times a query block. */
@@ -284,7 +287,8 @@ INLINE uint32_t vector_softmax(const struct wide_mem *w, const struct attn_panel
         vec y = v_load(at);
         if (softcap > 0) y = v_mul(softcap_vec(y, softcap), v_set1((float)M_LOG2E));
         if (p->masked) y = v_seen(y, (int32_t)key, lo, hi);
-        if (softcap > 0 || p->masked) v_store(at, y);
+        if (p->gathered) y = v_add(y, v_set1(w->logw[key]));
+        if (softcap > 0 || p->masked || p->gathered) v_store(at, y);
         m = v_max(y, m); /* the second operand if y is NaN */
     }
     /* A query that has seen nothing yet: subtract any finite number. */

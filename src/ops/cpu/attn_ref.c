@@ -84,6 +84,7 @@ static struct ref_walk walk_begin(const struct ref_row *r)
         struct ref_walk w = {.i = plan->range_ptr[list], .n = plan->range_ptr[list + 1]};
         w.range = plan->range;
         w.select_tok = plan->tok;
+        w.logw = plan->tok_logw;
         if (plan->tok) w.tok = plan->tok_ptr[list], w.n_tok = plan->tok_ptr[list + 1];
         return w;
     }

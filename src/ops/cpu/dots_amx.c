@@ -43,34 +43,6 @@ static inline void split(__m512i *hi, __m512i *lo, const float *x, uint32_t n)
         _mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_slli_epi32(low, 16))));
 }
 
-/* Dword j of row i becomes dword i of row j. */
-static inline void transpose(__m512i x[16])
-{
-    __m512i y[16];
-    for (uint32_t i = 0; i < 16; i += 2) {
-        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-    }
-    for (uint32_t i = 0; i < 16; i += 4) {
-        x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
-        x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
-        x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
-        x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
-    }
-    /* x[4i + c] holds in its four lanes column c of each quarter, for rows 4i .. 4i + 3. */
-    for (uint32_t c = 0; c < 4; c++) {
-        const __m512i lo01 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0x88);
-        const __m512i hi01 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0xdd);
-        const __m512i lo23 = _mm512_shuffle_i32x4(x[8 + c], x[12 + c], 0x88);
-        const __m512i hi23 = _mm512_shuffle_i32x4(x[8 + c], x[12 + c], 0xdd);
-        y[c] = _mm512_shuffle_i32x4(lo01, lo23, 0x88);
-        y[8 + c] = _mm512_shuffle_i32x4(lo01, lo23, 0xdd);
-        y[4 + c] = _mm512_shuffle_i32x4(hi01, hi23, 0x88);
-        y[12 + c] = _mm512_shuffle_i32x4(hi01, hi23, 0xdd);
-    }
-    memcpy(x, y, sizeof y);
-}
-
 struct pack {
     _Alignas(64) uint16_t a[2][BLOCK_A * WIDTH_MAX];         /* hi, lo: [row, padded width] */
     _Alignas(64) uint8_t b[WIDTH_MAX / STEP][4][TILE_BYTES]; /* hi, hi, lo, lo of 2 x 16 rows */
@@ -99,8 +71,8 @@ static void pack_b(struct pack *p, const struct op_dots *op, uint32_t row, uint3
                 hi[t] = lo[t] = _mm512_setzero_si512();
                 if (j < op->n_b) split(&hi[t], &lo[t], op->b + j * op->b_stride + c, op->width - c);
             }
-            transpose(hi);
-            transpose(lo);
+            tiles_transpose(hi);
+            tiles_transpose(lo);
             memcpy(p->b[c / STEP][half], hi, sizeof hi);
             memcpy(p->b[c / STEP][2 + half], lo, sizeof lo);
         }

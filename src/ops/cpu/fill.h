@@ -19,11 +19,12 @@ void ops_fill_avx512_small(struct ops *o);
 void ops_fill_avx512_score(struct ops *o);
 void ops_fill_avx512_best(struct ops *o);
 void ops_fill_avx512_dots(struct ops *o);
+void ops_fill_avx512_survey(struct ops *o);
 
 void ops_fill_amx_linear(struct ops *o);
 void ops_fill_amx_dots(struct ops *o);
 void ops_fill_amx_attn(struct ops *o);
-void ops_fill_amx_mass(struct ops *o);
+void ops_fill_amx_survey(struct ops *o);
 
 void ops_fill_neon_linear(struct ops *o);
 void ops_fill_neon_attn(struct ops *o);

@@ -6,8 +6,10 @@
 #ifndef SAC_OPS_CPU_TILES_H
 #define SAC_OPS_CPU_TILES_H
 
+#include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define TILE_ROWS  16u
 #define TILE_BYTES 1024u
@@ -45,6 +47,34 @@ static inline void tiles_begin(void)
 static inline void tiles_end(void)
 {
     __asm__ volatile("tilerelease" ::);
+}
+
+/* Dword j of row i becomes dword i of row j. */
+static inline void tiles_transpose(__m512i x[16])
+{
+    __m512i y[16];
+    for (uint32_t i = 0; i < 16; i += 2) {
+        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    }
+    for (uint32_t i = 0; i < 16; i += 4) {
+        x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+        x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+        x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+        x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+    }
+    /* x[4i + c] holds in its four lanes column c of each quarter, for rows 4i .. 4i + 3. */
+    for (uint32_t c = 0; c < 4; c++) {
+        const __m512i lo01 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0x88);
+        const __m512i hi01 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0xdd);
+        const __m512i lo23 = _mm512_shuffle_i32x4(x[8 + c], x[12 + c], 0x88);
+        const __m512i hi23 = _mm512_shuffle_i32x4(x[8 + c], x[12 + c], 0xdd);
+        y[c] = _mm512_shuffle_i32x4(lo01, lo23, 0x88);
+        y[8 + c] = _mm512_shuffle_i32x4(lo01, lo23, 0xdd);
+        y[4 + c] = _mm512_shuffle_i32x4(hi01, hi23, 0x88);
+        y[12 + c] = _mm512_shuffle_i32x4(hi01, hi23, 0xdd);
+    }
+    memcpy(x, y, sizeof y);
 }
 
 #endif

@@ -1,0 +1,89 @@
+/* survey_amx.c: the survey slot in AMX tiles of bf16: 16 queries are the rows of A tiles, 16 keys
+ * the columns of B tiles (pairs of channels in a row), and the sums begin with the queries' biases.
+ * What scores become is in survey_f512.h. */
+#include "ops/cpu/fill.h"
+#include "ops/cpu/survey_share.h"
+#include "ops/cpu/tiles.h"
+#include "ops/page.h"
+
+#include <immintrin.h>
+
+#define QUERY_BYTES 2u
+
+static inline void pack_query(uint8_t *block, uint32_t i, const float *q, uint32_t d)
+{
+    for (uint32_t c = 0; c < d; c += 32)
+        _mm512_store_si512(
+            block + c / 32 * (size_t)TILE_BYTES + i * (size_t)64,
+            (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(q + c + 16), _mm512_loadu_ps(q + c)));
+}
+
+/* Tiles of a page: for each 32 channels those of both halves. */
+static inline void pack_page(uint8_t *dst, const float *k, const float *centre, uint32_t d)
+{
+    for (uint32_t c = 0; c < d; c += 32) {
+        const __m512 lo = _mm512_loadu_ps(centre + c), hi = _mm512_loadu_ps(centre + c + 16);
+        for (uint32_t half = 0; half < 2; half++, dst += TILE_BYTES) {
+            __m512i x[TILE_ROWS];
+            for (uint32_t t = 0; t < TILE_ROWS; t++) {
+                const float *row = k + (half * TILE_ROWS + t) * (size_t)d + c;
+                x[t] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(_mm512_loadu_ps(row + 16), hi),
+                                                    _mm512_sub_ps(_mm512_loadu_ps(row), lo));
+            }
+            tiles_transpose(x);
+            for (uint32_t t = 0; t < TILE_ROWS; t++) _mm512_store_si512(dst + t * (size_t)64, x[t]);
+        }
+    }
+}
+
+/* Tiles and vectors take turns by the tile: all tiles first and then all vectors took half as long
+ * again, stores of whole tiles holding up the loads behind them. */
+static inline void score(float *out, const struct survey_step *s, uint32_t d)
+{
+    const uint8_t *q = s->q, *page = s->page;
+    const float *last = s->last;
+    const uint8_t *other = page + PAGE_TOK * (size_t)d * QUERY_BYTES;
+    TILE_LOAD(0, s->start, 64);
+    TILE_LOAD(1, s->start, 64);
+    for (uint32_t c = 0; c < d; c += 32) {
+        TILE_LOAD(4, q + c / 32 * (size_t)TILE_BYTES, 64);
+        TILE_LOAD(6, page + c / 16 * (size_t)TILE_BYTES, 64);
+        TILE_DOT(0, 4, 6);
+        TILE_LOAD(7, page + (c / 16 + 1) * (size_t)TILE_BYTES, 64);
+        TILE_DOT(1, 4, 7);
+        if (last && c < 64) survey_sum(&s->mass[c / 32], last + c / 32 * 256);
+    }
+    if (last && d < 64) survey_sum(&s->mass[1], last + 256);
+    TILE_LOAD(2, s->start, 64);
+    TILE_LOAD(3, s->start, 64);
+    for (uint32_t c = 0; c < d; c += 32) {
+        TILE_LOAD(4, q + c / 32 * (size_t)TILE_BYTES, 64);
+        TILE_LOAD(6, other + c / 16 * (size_t)TILE_BYTES, 64);
+        TILE_DOT(2, 4, 6);
+        TILE_LOAD(7, other + (c / 16 + 1) * (size_t)TILE_BYTES, 64);
+        TILE_DOT(3, 4, 7);
+        if (c == 0) {
+            TILE_STORE(0, out, 64);
+            TILE_STORE(1, out + 256, 64);
+        }
+        if (last && c < 64) survey_sum(&s->mass[2 + c / 32], last + (2 + c / 32) * 256);
+    }
+    if (last && d < 64) survey_sum(&s->mass[3], last + 768);
+    TILE_STORE(2, out + 512, 64);
+    TILE_STORE(3, out + 768, 64);
+}
+
+#include "ops/cpu/survey_f512.h"
+
+static bool survey_amx(const struct op_survey *op)
+{
+    tiles_begin();
+    const bool finite = survey(op);
+    tiles_end();
+    return finite;
+}
+
+void ops_fill_amx_survey(struct ops *o)
+{
+    o->survey = survey_amx;
+}

@@ -1,0 +1,328 @@
+/* survey_f512.h: the survey slot in vectors of 512 bits, the same text for AMX and AVX-512
+ * (private).
+ *
+ * Included once by a file of one instruction set after it has defined QUERY_BYTES (of a channel of
+ * a packed query) and
+ *     pack_query (dst, i, q, d): row i of a block of 16 queries
+ *     pack_page (dst, k, centre, d): PAGE_TOK keys less the centre
+ *     score (out, step, d): out [4][16][16] = start + queries times keys, rows being queries, for
+ *         both halves of both pages, and what struct survey_step says of another step's scores
+ *
+ * Two passes over the pages: sums of queries over a few of them, then masses of all keys, from
+ * which the choice falls at once; nothing of the size of the context is kept but the result. Scores
+ * come out as the bits of their own exponential: queries are scaled so that an octave is 2^23,
+ * `start` holds the exponent's bias less the query's sum, and an integer between two powers of two
+ * is a float whose mantissa is linear where 2^x is convex (BIAS makes the mean right, the error is
+ * 4 %). So a share costs a conversion, a maximum with 0 and an addition.
+ *
+ * Keys are taken relative to one key of the first page, which changes no softmax: what is constant
+ * in all keys would drown their differences in 8-bit mantissas. */
+#ifndef SAC_OPS_CPU_SURVEY_F512_H
+#define SAC_OPS_CPU_SURVEY_F512_H
+
+#include "ops/cpu/attn.h"
+#include "ops/cpu/survey.h"
+#include "ops/cpu/survey_share.h"
+
+#include <assert.h>
+#include <immintrin.h>
+#include <string.h>
+
+#define LANES  16u
+#define SCORES (2 * LANES * LANES) /* of a page and a block of queries */
+#define OCTAVE 8388608.0f
+#define UNIT   (1.44269504089f * OCTAVE)
+#define BIAS   ((127.0f - 0.0575f) * OCTAVE)
+#define GROUP  4u /* pages that stay in L1 while all queries pass */
+
+struct work {
+    const struct op_survey *op;
+    uint32_t d, n_block, n_list; /* blocks of 16 queries of a list; lists: parts of sets */
+    size_t block_bytes, page_bytes;
+    uint8_t *q;     /* [n_list][n_block] packed blocks */
+    float *start;   /* [n_list][n_block][16][16] */
+    float *sum;     /* [n_list][n_block][16][16] a query's in its row, lane by lane */
+    float *k;       /* [PAGE_TOK, d] */
+    uint8_t *page;  /* [GROUP] packed pages */
+    float *s;       /* [2] of two steps, of two pages: [SCORES] */
+    float *centre;  /* [d] */
+    int32_t *limit; /* [SURVEY_PERIOD + PAGE_TOK] */
+};
+
+struct group {
+    uint32_t n, page[GROUP];
+};
+
+static void *take(uint8_t **at, size_t bytes)
+{
+    void *p = *at;
+    *at += (bytes + 63) & ~(size_t)63;
+    return p;
+}
+
+static struct work lay_out(const struct op_survey *op)
+{
+    const uint32_t d = op->geom->head_dim;
+    struct work w = {.op = op,
+                     .d = d,
+                     .n_block = op->n_query / LANES,
+                     .n_list = op->n_set * op->n_part,
+                     .block_bytes = LANES * (size_t)d * QUERY_BYTES,
+                     .page_bytes = PAGE_TOK * (size_t)d * QUERY_BYTES};
+    const size_t n = (size_t)w.n_list * w.n_block;
+    uint8_t *at = op->scratch;
+    w.q = take(&at, n * w.block_bytes);
+    w.start = take(&at, n * LANES * LANES * sizeof(float));
+    w.sum = take(&at, n * LANES * LANES * sizeof(float));
+    w.k = take(&at, PAGE_TOK * (size_t)d * sizeof(float));
+    w.page = take(&at, GROUP * w.page_bytes);
+    w.s = take(&at, 4 * SCORES * sizeof(float));
+    w.centre = take(&at, d * sizeof(float));
+    w.limit = take(&at, (SURVEY_PERIOD + PAGE_TOK) * sizeof(int32_t));
+    assert((size_t)(at - (uint8_t *)op->scratch) <=
+           ops_survey_scratch(op->n_set, op->n_part, op->n_query, d));
+    return w;
+}
+
+static void read_keys(const struct work *w, uint32_t i)
+{
+    w->op->ops->keys(&(struct op_keys){.geom = w->op->geom,
+                                       .pool = w->op->pool,
+                                       .page = w->op->page + i,
+                                       .n_page = 1,
+                                       .out = w->k});
+}
+
+static float dot(const float *a, const float *b, uint32_t d)
+{
+    __m512 sum = _mm512_setzero_ps();
+    for (uint32_t c = 0; c < d; c += LANES)
+        sum = _mm512_fmadd_ps(_mm512_loadu_ps(a + c), _mm512_loadu_ps(b + c), sum);
+    return _mm512_reduce_add_ps(sum);
+}
+
+static void pack_queries(const struct work *w)
+{
+    const struct op_survey *op = w->op;
+    const size_t n = (size_t)w->n_list * op->n_query;
+    float row[512];
+    for (size_t i = 0; i < n; i++) {
+        const float *q = op->q + i * w->d;
+        for (uint32_t c = 0; c < w->d; c += LANES)
+            _mm512_storeu_ps(row + c, _mm512_mul_ps(_mm512_loadu_ps(q + c), _mm512_set1_ps(UNIT)));
+        pack_query(w->q + i / LANES * w->block_bytes, (uint32_t)(i % LANES), row, w->d);
+        const float start = BIAS + dot(row, w->centre, w->d) - op->lse[i] * UNIT;
+        _mm512_store_ps(w->start + i * LANES, _mm512_set1_ps(start));
+        _mm512_store_ps(w->sum + i * LANES, _mm512_setzero_ps());
+    }
+}
+
+/* Fetches the keys of pages that the next group may hold, while this one is computed. */
+ATTN_FETCH fetch_keys(const struct op_survey *op, uint32_t i, uint32_t n_page)
+{
+    const struct page_geom *g = op->geom;
+    const bool q8 = g->type_k == SAC_KV_Q8;
+    const size_t at = q8 ? g->k_min : g->k, bytes = PAGE_TOK * (size_t)g->head_dim * (q8 ? 1 : 2);
+    for (const uint32_t end = i + GROUP; i < end && i < n_page; i++)
+        attn_fetch_bytes(op->pool + (size_t)op->page[i] * g->bytes + at, bytes);
+}
+
+/* Packs the pages of a group; false: a key is not finite. */
+static bool pack_group(const struct work *w, const struct group *g)
+{
+    const __m512 zero = _mm512_setzero_ps();
+    __m512 rest[4] = {zero, zero, zero, zero}; /* NaN where a key is not finite, else 0 */
+    for (uint32_t i = 0; i < g->n; i++) {
+        read_keys(w, g->page[i]);
+        for (size_t x = 0; x < PAGE_TOK * (size_t)w->d; x += 4 * LANES)
+            for (uint32_t j = 0; j < 4; j++)
+                rest[j] = _mm512_fmadd_ps(_mm512_load_ps(w->k + x + j * LANES), zero, rest[j]);
+        pack_page(w->page + i * w->page_bytes, w->k, w->centre, w->d);
+    }
+    const __m512 all =
+        _mm512_add_ps(_mm512_add_ps(rest[0], rest[1]), _mm512_add_ps(rest[2], rest[3]));
+    return _mm512_cmp_ps_mask(all, all, _CMP_UNORD_Q) == 0;
+}
+
+/* Steps of a group: for each list, for each block of its queries, for each two pages that it sees
+ * of the group; the second may be none of it. */
+struct place {
+    uint32_t list, block, page;
+    uint32_t n; /* pages that the list sees */
+};
+
+static inline bool step_on(struct place *p, const struct work *w, const struct group *g)
+{
+    if ((p->page += 2) < p->n) return true;
+    p->page = 0;
+    if (++p->block < w->n_block) return true;
+    p->block = 0;
+    while (++p->list < w->n_list) {
+        const uint32_t n_page = w->op->n_page[p->list / w->op->n_part];
+        for (p->n = 0; p->n < g->n && g->page[p->n] < n_page;) p->n++;
+        if (p->n) return true;
+    }
+    return false;
+}
+
+/* Before the first. */
+static inline struct place step_begin(const struct work *w)
+{
+    return (struct place){.list = UINT32_MAX, .block = w->n_block - 1};
+}
+
+/* Scores of a step; meanwhile the masses of the last one's, unless NULL. */
+static inline void score_step(const struct work *w, const struct place *p, float *out,
+                              const float *last, __m512 *mass)
+{
+    const size_t block = (size_t)p->list * w->n_block + p->block;
+    score(out,
+          &(struct survey_step){.q = w->q + block * w->block_bytes,
+                                .page = w->page + p->page * w->page_bytes,
+                                .start = w->start + block * LANES * LANES,
+                                .last = last,
+                                .mass = mass},
+          w->d);
+}
+
+/* ---- Sums ---- */
+
+static inline void add_sums(const struct work *w, const struct place *p, const float *s,
+                            const float weight[2])
+{
+    float *sum = w->sum + ((size_t)p->list * w->n_block + p->block) * LANES * LANES;
+    for (uint32_t r = 0; r < LANES; r++, s += LANES, sum += LANES) {
+        __m512 all = _mm512_load_ps(sum);
+        for (uint32_t i = 0; i < 2; i++) {
+            const float *at = s + i * SCORES;
+            const __m512 both = _mm512_add_ps(survey_share(at), survey_share(at + LANES * LANES));
+            if (weight[i] > 0) all = _mm512_fmadd_ps(both, _mm512_set1_ps(weight[i]), all);
+        }
+        _mm512_store_ps(sum, all);
+    }
+}
+
+/* The sums go into `start`: from here on scores are shares. False: one is not finite. */
+static bool end_sums(const struct work *w)
+{
+    const size_t n = (size_t)w->n_list * w->op->n_query;
+    bool finite = true;
+    for (size_t i = 0; i < n; i++) {
+        const float sum = 1 + _mm512_reduce_add_ps(_mm512_load_ps(w->sum + i * LANES));
+        float *start = w->start + i * LANES;
+        finite = finite && isfinite(sum) && isfinite(start[0]);
+        _mm512_store_ps(start, _mm512_set1_ps(start[0] - log2f(sum) * OCTAVE));
+    }
+    return finite;
+}
+
+/* ---- Choice ---- */
+
+static inline void choose(const struct work *w, uint32_t list, uint32_t page, const __m512 mass[2])
+{
+    const struct op_survey *op = w->op;
+    const uint32_t seed = survey_seed(op, list / op->n_part, list % op->n_part);
+    const int32_t *limit = w->limit + survey_place(seed, page);
+    const __m512i least = _mm512_castps_si512(_mm512_set1_ps(op->least * (float)op->n_query));
+    const float all = _mm512_reduce_add_ps(_mm512_add_ps(mass[0], mass[1]));
+    const __m512 common = _mm512_set1_ps(all * op->spread / PAGE_TOK);
+    __m512i step[2];
+    __mmask16 taken[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        const __m512i bits =
+            _mm512_castps_si512(_mm512_fmadd_ps(mass[i], _mm512_set1_ps(1 - op->spread), common));
+        step[i] = _mm512_srai_epi32(_mm512_sub_epi32(least, bits), SURVEY_SHIFT);
+        step[i] = _mm512_max_epi32(step[i], _mm512_setzero_si512());
+        taken[i] = _mm512_cmplt_epi32_mask(step[i], _mm512_loadu_si512(limit + i * LANES));
+    }
+    const uint32_t word = taken[0] | (uint32_t)taken[1] << LANES;
+    op->mask[(size_t)list * op->n_word + page] = word;
+    if (!word) return;
+    uint8_t *weight = op->weight + ((size_t)list * op->n_word + page) * PAGE_TOK;
+    op->n_taken[list] += (uint32_t)__builtin_popcount(word);
+    for (uint32_t i = 0; i < 2; i++)
+        _mm_storeu_si128((__m128i *)(void *)(weight + i * LANES), _mm512_cvtepi32_epi8(step[i]));
+}
+
+static void sum_group(const struct work *w, const struct group *g)
+{
+    for (struct place p = step_begin(w); step_on(&p, w, g);) {
+        const uint32_t n_page = w->op->n_page[p.list / w->op->n_part];
+        float weight[2] = {0};
+        for (uint32_t i = 0; i < 2 && p.page + i < p.n; i++)
+            weight[i] = survey_page_weight(n_page, g->page[p.page + i]);
+        score_step(w, &p, w->s, NULL, NULL);
+        add_sums(w, &p, w->s, weight);
+    }
+}
+
+/* A step's tiles are computed while the vectors are at the last one's. */
+static void survey_group(const struct work *w, const struct group *g)
+{
+    struct place next = step_begin(w);
+    __m512 mass[GROUP / 2][4]; /* halves of two pages */
+    float *s = w->s;
+    bool more = step_on(&next, w, g);
+    if (more) score_step(w, &next, s, NULL, NULL);
+    while (more) {
+        const struct place now = next;
+        const float *last = s;
+        __m512 *sum = mass[now.page / 2];
+        s = s == w->s ? w->s + 2 * SCORES : w->s;
+        if (now.block == 0) sum[0] = sum[1] = sum[2] = sum[3] = _mm512_setzero_ps();
+        more = step_on(&next, w, g);
+        if (more)
+            score_step(w, &next, s, last, sum);
+        else
+            for (uint32_t i = 0; i < 4; i++) survey_sum(&sum[i], last + i * LANES * LANES);
+        for (uint32_t i = 0; i < 2 && now.page + i < now.n && now.block + 1 == w->n_block; i++)
+            choose(w, now.list, g->page[now.page + i], sum + 2 * i);
+    }
+}
+
+/* Does any set need the page for its sums? */
+static bool is_summed(const struct op_survey *op, uint32_t page)
+{
+    for (uint32_t s = 0; s < op->n_set; s++)
+        if (page < op->n_page[s] && survey_page_weight(op->n_page[s], page) > 0) return true;
+    return false;
+}
+
+/* Both passes: of the pages that sums are made of, or of all. */
+static bool pass(const struct work *w, bool chooses)
+{
+    const struct op_survey *op = w->op;
+    const uint32_t n_page = op->n_page[op->n_set - 1];
+    struct group g = {0};
+    bool finite = true;
+    for (uint32_t i = 0; i < n_page && finite; i++) {
+        if (chooses || is_summed(op, i)) g.page[g.n++] = i;
+        if (g.n == 0 || (g.n < GROUP && i + 1 < n_page)) continue;
+        finite = pack_group(w, &g);
+        if (chooses) {
+            fetch_keys(op, i + 1, n_page);
+            survey_group(w, &g);
+        } else {
+            sum_group(w, &g);
+        }
+        g.n = 0;
+    }
+    return finite;
+}
+
+static bool survey(const struct op_survey *op)
+{
+    const struct work w = lay_out(op);
+    const uint32_t n_page = op->n_page[op->n_set - 1];
+    assert(w.d % 32 == 0 && w.d <= 512 && op->n_query % LANES == 0);
+    assert((uintptr_t)op->scratch % 64 == 0);
+    memset(op->n_taken, 0, w.n_list * sizeof *op->n_taken);
+    if (n_page == 0) return true;
+    read_keys(&w, 0);
+    memcpy(w.centre, w.k + (PAGE_TOK - 1) * (size_t)w.d, w.d * sizeof *w.centre);
+    survey_limits(w.limit);
+    pack_queries(&w);
+    return pass(&w, false) && end_sums(&w) && pass(&w, true);
+}
+
+#endif
