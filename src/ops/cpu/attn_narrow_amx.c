@@ -22,7 +22,8 @@
  * at each row that is converted.
  *
  * Tokens that are not to be seen hold anything: their scores are overwritten and their values, or
- * scales of values, taken for zeros. A NaN or infinity that is seen gives NaN. */
+ * scales of values, taken for zeros. A NaN that is seen gives NaN; an infinite f16 key counts as
+ * the largest number. */
 #include "base/half.h"
 #include "ops/cpu/attn.h"
 #include "ops/cpu/attn_amx.h"
@@ -444,6 +445,16 @@ static void find_centre(float *centre, const uint8_t *key, uint32_t d)
     if (bad) memset(centre, 0, d * sizeof *centre);
 }
 
+/* 16 channels of a key less their centre. An infinite one becomes the largest that bf16 holds: the
+ * high and the low part of a query would make infinities of both signs of it, and NaN of their sum.
+ * NaN stays. */
+INLINE __m512 centred_key(const uint8_t *key, const float *centre)
+{
+    const __m512 most = _mm512_castsi512_ps(_mm512_set1_epi32(0x7f7f0000));
+    const __m512 x = _mm512_sub_ps(attn_load_f16(key), _mm512_load_ps(centre));
+    return _mm512_min_ps(most, _mm512_max_ps(_mm512_sub_ps(_mm512_setzero_ps(), most), x));
+}
+
 /* Rows of f16 less their centre as bf16. */
 INLINE void centred_keys(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
                          const uint8_t *src, uint32_t d)
@@ -453,10 +464,8 @@ INLINE void centred_keys(const struct narrow_mem *w, struct narrow_step *st, uin
     for (uint32_t t = 0; t < PAGE_TOK; t++) {
         fetch_lines(&st->ahead[j], w->fetch_row);
         for (uint32_t c = 0; c < d; c += 32, src += 64, dst += 32)
-            _mm512_store_si512(
-                dst, bf16_pair(_mm512_sub_ps(attn_load_f16(src), _mm512_load_ps(centre + c)),
-                               _mm512_sub_ps(attn_load_f16(src + 32),
-                                             _mm512_load_ps(centre + c + LANES))));
+            _mm512_store_si512(dst, bf16_pair(centred_key(src, centre + c),
+                                              centred_key(src + 32, centre + c + LANES)));
     }
 }
 
