@@ -22,6 +22,7 @@
 #include <assert.h>
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -435,6 +436,7 @@ static int print_json(struct run *r)
     struct generation *g = &r->gen;
     const sac_engine_stats stats = sac_engine_get_stats(r->engine);
     cJSON *o = cJSON_CreateObject(), *tokens = cJSON_CreateArray();
+    char seed[24];
     for (size_t i = 0; i < g->n_tok; i++)
         cJSON_AddItemToArray(tokens, cJSON_CreateNumber(g->tok[i]));
     strbuf_add(&g->text, "", 0); /* an empty answer is "" */
@@ -444,7 +446,9 @@ static int print_json(struct run *r)
     if (g->stop[0]) cJSON_AddStringToObject(o, "stop", g->stop);
     if (g->probs) cJSON_AddItemReferenceToObject(o, "probs", g->probs);
     cJSON_AddStringToObject(o, "model", sac_model_get_info(r->model).name);
-    cJSON_AddNumberToObject(o, "seed", (double)g->request.sampling.seed);
+    /* As it was given to -s: cJSON would write 16 digits with an exponent. */
+    snprintf(seed, sizeof seed, "%" PRIu64, g->request.sampling.seed);
+    cJSON_AddRawToObject(o, "seed", seed);
     cJSON_AddItemToObject(o, "timings", timings_json(r));
     cJSON_AddNumberToObject(o, "kv_bytes", (double)stats.kv_bytes);
     cJSON_AddNumberToObject(o, "kv_bytes_used", (double)stats.kv_bytes_used);

@@ -210,6 +210,14 @@ static void add_number(cJSON *o, const char *key, double v)
     cJSON_AddRawToObject(o, key, text);
 }
 
+/* All digits: a seed may be larger than what a double holds exactly. */
+static void add_whole(cJSON *o, const char *key, uint64_t v)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%" PRIu64, v);
+    cJSON_AddRawToObject(o, key, text);
+}
+
 static void add_prompt(cJSON *o, const struct task_turn *turn)
 {
     char hash[RUN_CHARS];
@@ -235,7 +243,7 @@ static cJSON *json_of(const struct samples *s, const struct sample_row *row,
     cJSON_AddNumberToObject(o, "index", row->cell.index);
     cJSON_AddNumberToObject(o, "turn", row->turn);
     cJSON_AddStringToObject(o, "method", row->method);
-    cJSON_AddNumberToObject(o, "seed", (double)text->seed);
+    add_whole(o, "seed", text->seed);
     cJSON_AddStringToObject(o, "run", s->run);
     cJSON_AddNumberToObject(o, "prompt_n", row->prompt_n);
     cJSON_AddNumberToObject(o, "predicted_n", row->predicted_n);

@@ -66,6 +66,9 @@ class Answers(unittest.TestCase):
         first = run_json(*args, "-s", "1")
         self.assertEqual(run_json(*args, "-s", "1")["tokens"], first["tokens"])
         self.assertNotEqual(run_json(*args, "-s", "2")["tokens"], first["tokens"])
+        # All digits of a seed are told: 16 of them would else be a float with an exponent.
+        seed = "2084345013571140"
+        self.assertEqual(str(run_json(*args, "-s", seed)["seed"]), seed)
         # A random seed is told, and gives the same answer again.
         drawn = run_json(*args)
         self.assertEqual(run_json(*args, "-s", str(drawn["seed"]))["tokens"], drawn["tokens"])
