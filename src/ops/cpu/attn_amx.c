@@ -110,29 +110,6 @@ INLINE __mmask16 visible_lanes(uint32_t at, uint32_t lo, uint32_t hi)
     return (__mmask16)(below_hi & ~below_lo);
 }
 
-/* Transposes 16 rows of 16 dwords (pairs of halves) into whole rows of a tile. The rows come in by
- * quarter lines, which spares half of the shuffles of the textbook network. */
-INLINE void transpose_pairs(uint8_t *dst, const uint8_t *src, size_t stride)
-{
-    for (uint32_t c = 0; c < 4; c++) {
-        __m512i x[4];
-        for (uint32_t i = 0; i < 4; i++) {
-            const uint8_t *p = src + i * stride + c * 16;
-            x[i] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
-            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 4 * stride)), 1);
-            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 8 * stride)), 2);
-            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 12 * stride)), 3);
-        }
-        const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
-        const __m512i e = _mm512_unpacklo_epi32(x[2], x[3]), f = _mm512_unpackhi_epi32(x[2], x[3]);
-        uint8_t *out = dst + c * 256;
-        _mm512_store_si512(out, _mm512_unpacklo_epi64(a, e));
-        _mm512_store_si512(out + 64, _mm512_unpackhi_epi64(a, e));
-        _mm512_store_si512(out + 128, _mm512_unpacklo_epi64(b, f));
-        _mm512_store_si512(out + 192, _mm512_unpackhi_epi64(b, f));
-    }
-}
-
 /* Rounds one query to halves below 1 in magnitude; returns the power of two that was divided out.
  * A query that is not finite is kept as it is. */
 static float query_to_half(uint16_t *dst, const float *q, uint32_t d, bool f16)
@@ -611,7 +588,7 @@ INLINE void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page
     uint8_t *tile = w.k + (size_t)slot * 2 * (d / 32) * TILE_BYTES;
     for (uint32_t half = 0; half < 2; half++)
         for (uint32_t c = 0; c < d; c += 32, tile += TILE_BYTES)
-            transpose_pairs(tile, (const uint8_t *)(keys + half * 16 * d + c), 2 * (size_t)d);
+            attn_transpose(tile, (const uint8_t *)(keys + half * 16 * d + c), 2 * (size_t)d, false);
 }
 
 /* Products of 32 queries with the centres of the panel. */

@@ -195,31 +195,6 @@ static float scale_query(float *dst, const float *q, uint32_t d)
     return ldexpf(1.0f, e);
 }
 
-/* Transposes 16 rows of 64 bytes, stride apart, as dwords: dword i of each becomes row i of a tile;
- * row 4 (i % 4) + i / 4 if the rows come out of two packs of vectors. Rows are read by quarter
- * lines, which spares half of the shuffles of the textbook network. */
-INLINE void transpose_rows(uint8_t *dst, const uint8_t *src, size_t stride, bool packed)
-{
-    for (uint32_t c = 0; c < 4; c++) {
-        __m512i x[4];
-        for (uint32_t i = 0; i < 4; i++) {
-            const uint8_t *p = src + i * stride + c * 16;
-            x[i] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
-            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 4 * stride)), 1);
-            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 8 * stride)), 2);
-            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 12 * stride)), 3);
-        }
-        const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
-        const __m512i e = _mm512_unpacklo_epi32(x[2], x[3]), f = _mm512_unpackhi_epi32(x[2], x[3]);
-        uint8_t *out = dst + c * (packed ? 64 : 256);
-        const size_t next = packed ? 256 : 64;
-        _mm512_store_si512(out, _mm512_unpacklo_epi64(a, e));
-        _mm512_store_si512(out + next, _mm512_unpackhi_epi64(a, e));
-        _mm512_store_si512(out + 2 * next, _mm512_unpacklo_epi64(b, f));
-        _mm512_store_si512(out + 3 * next, _mm512_unpackhi_epi64(b, f));
-    }
-}
-
 INLINE __m512i bf16_pair(__m512 lo, __m512 hi)
 {
     return (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
@@ -245,7 +220,7 @@ static void query_tiles(const struct narrow_mem *w, uint32_t block)
         }
     uint8_t *tile = w->q_tile + (size_t)block * (d / 32) * TILE_BYTES;
     for (uint32_t c = 0; c < d; c += 32, tile += TILE_BYTES)
-        transpose_rows(tile, (const uint8_t *)(rows + c), 2 * (size_t)d, false);
+        attn_transpose(tile, (const uint8_t *)(rows + c), 2 * (size_t)d, false);
 }
 
 static bool page_has_codes(const struct page_geom *g, const struct attn_page *page)
@@ -404,7 +379,7 @@ INLINE void code_weights(const struct narrow_mem *w, uint32_t block, uint32_t n_
                 w->rows + (HEADS + h) * 64,
                 _mm512_packs_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low)));
         }
-        transpose_rows(w->w_tile + (j * d_code + c) / CODE_BLOCK * TILE_BYTES, w->rows, 64, true);
+        attn_transpose(w->w_tile + (j * d_code + c) / CODE_BLOCK * TILE_BYTES, w->rows, 64, true);
     }
 }
 

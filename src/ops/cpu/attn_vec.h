@@ -7,6 +7,8 @@
 
 #include <immintrin.h>
 #include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define ATTN_VEC static inline __attribute__((always_inline))
@@ -46,6 +48,31 @@ ATTN_VEC __m512 attn_sums(const __m512 r[16])
         _mm512_add_ps(_mm512_unpacklo_ps(c[0], c[1]), _mm512_unpackhi_ps(c[0], c[1]));
     /* lanes of b are rows i, i+8, i+4, i+12; inside a lane c gives i, i+1, i+2, i+3 */
     return _mm512_shuffle_f32x4(sum, sum, 0xd8);
+}
+
+/* Transposes 16 rows of 64 bytes, stride apart, as dwords: dword i of each becomes row i of a tile;
+ * row 4 (i % 4) + i / 4 if the rows come out of two packs of vectors. Rows are read by quarter
+ * lines, which spares half of the shuffles of the textbook network. */
+ATTN_VEC void attn_transpose(uint8_t *dst, const uint8_t *src, size_t stride, bool packed)
+{
+    for (uint32_t c = 0; c < 4; c++) {
+        __m512i x[4];
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint8_t *p = src + i * stride + c * 16;
+            x[i] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
+            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 4 * stride)), 1);
+            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 8 * stride)), 2);
+            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 12 * stride)), 3);
+        }
+        const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
+        const __m512i e = _mm512_unpacklo_epi32(x[2], x[3]), f = _mm512_unpackhi_epi32(x[2], x[3]);
+        uint8_t *out = dst + c * (packed ? 64 : 256);
+        const size_t next = packed ? 256 : 64;
+        _mm512_store_si512(out, _mm512_unpacklo_epi64(a, e));
+        _mm512_store_si512(out + next, _mm512_unpackhi_epi64(a, e));
+        _mm512_store_si512(out + 2 * next, _mm512_unpacklo_epi64(b, f));
+        _mm512_store_si512(out + 3 * next, _mm512_unpackhi_epi64(b, f));
+    }
 }
 
 #endif
