@@ -286,29 +286,36 @@ static void attend(sac_engine *e, uint32_t layer)
     keep_tails(e);
 }
 
-/* x += W in + bias, or x += norm(W in + bias) for models that normalise a branch's output. */
-static void add_branch(sac_engine *e, const struct weight *w, const float *bias, const float *in,
-                       const float *post_norm)
+/* What a branch of a layer adds to the residual stream: W in + bias, or norm(W in + bias) for
+ * models that normalise a branch's output. */
+struct branch {
+    const struct weight *w;
+    const float *bias, *in;
+    bool kept; /* `in` is as feed_forward's GLU left it */
+    const float *post_norm;
+};
+
+static void add_branch(sac_engine *e, const struct branch *b)
 {
     const struct config *c = &e->model->config;
     struct scratch *s = &e->scratch;
     linear_batch(e, (struct op_linear){
-                        .x = in,
-                        .x_stride = w->n_in,
-                        .n_in = w->n_in,
-                        .kept_x = in == s->ffn,
-                        .epilogue = post_norm ? LINEAR_STORE : LINEAR_ADD,
+                        .x = b->in,
+                        .x_stride = b->w->n_in,
+                        .n_in = b->w->n_in,
+                        .kept_x = b->kept,
+                        .epilogue = b->post_norm ? LINEAR_STORE : LINEAR_ADD,
                         .n_part = 1,
-                        .part = {{w, bias, post_norm ? s->tmp : s->x, c->n_embd}},
+                        .part = {{b->w, b->bias, b->post_norm ? s->tmp : s->x, c->n_embd}},
                     });
-    if (!post_norm) return;
+    if (!b->post_norm) return;
     rmsnorm_batch(e, (struct op_rmsnorm){.x = s->tmp,
                                          .y = s->tmp,
                                          .x_stride = c->n_embd,
                                          .y_stride = c->n_embd,
                                          .n_group = 1,
                                          .width = c->n_embd,
-                                         .w = post_norm});
+                                         .w = b->post_norm});
     e->ops.add(e->workers,
                &(struct op_add){.x = s->tmp, .y = s->x, .n = (size_t)e->batch.n_row * c->n_embd});
 }
@@ -329,7 +336,9 @@ static void feed_forward(sac_engine *e, const struct layer_weights *w)
                      .n_part = 2,
                      .part = {{&w->gate, NULL, e->scratch.ffn, c->n_ff}, {&w->up, NULL, NULL, 0}},
                  });
-    add_branch(e, &w->down, NULL, e->scratch.ffn, w->post_ffn_norm);
+    add_branch(
+        e, &(struct branch){
+               .w = &w->down, .in = e->scratch.ffn, .kept = true, .post_norm = w->post_ffn_norm});
 }
 
 /* Embedding and rotation angles of one row. */
@@ -355,7 +364,10 @@ void forward_run(sac_engine *e)
         project_qkv(e, w);
         turn_heads(e, w, l);
         attend(e, l);
-        add_branch(e, &w->wo, w->bo, e->scratch.attn, w->post_attn_norm);
+        add_branch(e, &(struct branch){.w = &w->wo,
+                                       .bias = w->bo,
+                                       .in = e->scratch.attn,
+                                       .post_norm = w->post_attn_norm});
         feed_forward(e, w);
     }
     const uint64_t counted = e->stats.linear_us + e->stats.attn_us - inside;
