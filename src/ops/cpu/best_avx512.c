@@ -7,16 +7,12 @@
  * f64, in the order of the items, whatever the machine does beside. */
 #include "base/half.h"
 #include "ops/cpu/fill.h"
+#include "ops/cpu/math_avx512.h"
 
 #include <immintrin.h>
 #include <math.h>
 
 #define LANES 16u
-
-static __mmask16 lanes_at(uint32_t i, uint32_t n)
-{
-    return n - i < LANES ? (__mmask16)((1u << (n - i)) - 1) : 0xffff;
-}
 
 static __m512i keys_of(__m512 value)
 {
@@ -42,7 +38,7 @@ static double weight_between(const struct keys *k, uint32_t from, uint64_t hi, u
     __m512d sum0 = _mm512_setzero_pd(), sum1 = sum0;
     uint32_t n = 0;
     for (uint32_t i = 0; i < k->n; i += LANES) {
-        const __mmask16 lanes = lanes_at(i, k->n);
+        const __mmask16 lanes = math_lane_mask(k->n - i);
         const __m512i key = _mm512_maskz_loadu_epi32(lanes, k->key + i);
         const __mmask16 in = _mm512_mask_cmple_epu32_mask(
             _mm512_mask_cmpge_epu32_mask(lanes, key, lowest), key, highest);
@@ -63,7 +59,7 @@ static void keep_between(struct keys *k, uint32_t lo, uint64_t hi)
     const __m512i highest = _mm512_set1_epi32((int)(uint32_t)(hi - 1));
     uint32_t n = 0;
     for (uint32_t i = 0; i < k->n; i += LANES) {
-        const __mmask16 lanes = lanes_at(i, k->n);
+        const __mmask16 lanes = math_lane_mask(k->n - i);
         const __m512i key = _mm512_maskz_loadu_epi32(lanes, k->key + i);
         const __mmask16 in = _mm512_mask_cmple_epu32_mask(
             _mm512_mask_cmpge_epu32_mask(lanes, key, lowest), key, highest);
@@ -83,7 +79,7 @@ static struct total total_of(const struct op_best *op)
     __m512d sum0 = _mm512_setzero_pd(), sum1 = sum0;
     __m512 max = _mm512_setzero_ps();
     for (uint32_t i = 0; i < op->n; i += LANES) {
-        const __m512 x = _mm512_maskz_loadu_ps(lanes_at(i, op->n), op->value + i);
+        const __m512 x = _mm512_maskz_loadu_ps(math_lane_mask(op->n - i), op->value + i);
         sum0 = _mm512_add_pd(sum0, _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
         sum1 = _mm512_add_pd(sum1, _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)));
         max = _mm512_max_ps(max, x);
@@ -98,7 +94,7 @@ static void load_keys(struct keys *k, const struct op_best *op, uint32_t lo)
     const __m512i lowest = _mm512_set1_epi32((int)lo);
     k->n = 0;
     for (uint32_t i = 0; i < op->n; i += LANES) {
-        const __mmask16 lanes = lanes_at(i, op->n);
+        const __mmask16 lanes = math_lane_mask(op->n - i);
         const __m512i key = keys_of(_mm512_maskz_loadu_ps(lanes, op->value + i));
         const __mmask16 in = _mm512_mask_cmpge_epu32_mask(lanes, key, lowest);
         _mm512_mask_compressstoreu_epi32(k->key + k->n, in, key);

@@ -4,6 +4,14 @@
 #define SAC_OPS_CPU_MATH_AVX512_H
 
 #include <immintrin.h>
+#include <stddef.h>
+
+/* The first `n` of 16 lanes; all of them from 16 on. */
+static inline __mmask16 math_lane_mask(size_t n)
+{
+    if (n >= 16) return 0xffff;
+    return (__mmask16)((1u << n) - 1);
+}
 
 /* 2^y with a relative error of 7.5e-5, a third of what rounding to f16 adds; -inf gives 0, NaN
  * stays. */

@@ -7,6 +7,7 @@
  * page and token is computed alone, in the same order whatever else is asked. */
 #include "base/half.h"
 #include "ops/cpu/fill.h"
+#include "ops/cpu/math_avx512.h"
 
 #include <assert.h>
 #include <immintrin.h>
@@ -353,18 +354,13 @@ static __m512 weights_of(__m512 x, __m512 max)
     return exp2_ps(y);
 }
 
-static __mmask16 lanes_at(uint32_t i, uint32_t n)
-{
-    return n - i < LANES ? (__mmask16)((1u << (n - i)) - 1) : 0xffff;
-}
-
 /* The largest of n scores; adds to `wrong` what is not finite. */
 static float score_max(const float *s, uint32_t n, __m512 *wrong)
 {
     const __m512 none = _mm512_set1_ps(-INFINITY);
     __m512 max = none, off = _mm512_setzero_ps();
     for (uint32_t i = 0; i < n; i += LANES) {
-        const __mmask16 k = lanes_at(i, n);
+        const __mmask16 k = math_lane_mask(n - i);
         const __m512 x = _mm512_maskz_loadu_ps(k, s + i);
         max = _mm512_mask_max_ps(max, k, max, x);
         off = _mm512_add_ps(off, _mm512_sub_ps(x, x));
@@ -382,14 +378,14 @@ static bool vote_avx512(const struct op_vote *op)
         const __m512 max = _mm512_set1_ps(top * (float)M_LOG2E);
         __m512 sum = _mm512_setzero_ps();
         for (uint32_t i = 0; i < op->n; i += LANES) {
-            const __mmask16 k = lanes_at(i, op->n);
+            const __mmask16 k = math_lane_mask(op->n - i);
             sum = _mm512_mask_add_ps(sum, k, sum, weights_of(_mm512_maskz_loadu_ps(k, s + i), max));
         }
         const float total = _mm512_reduce_add_ps(sum);
         op->lse[g] = top + logf(total);
         const __m512 share = _mm512_set1_ps(1.0f / (total * (float)op->group));
         for (uint32_t i = 0; i < op->n; i += LANES) {
-            const __mmask16 k = lanes_at(i, op->n);
+            const __mmask16 k = math_lane_mask(op->n - i);
             const __m512 e = weights_of(_mm512_maskz_loadu_ps(k, s + i), max);
             const __m512 was = g > 0 ? _mm512_maskz_loadu_ps(k, op->vote + i) : _mm512_setzero_ps();
             _mm512_mask_storeu_ps(op->vote + i, k, _mm512_fmadd_ps(e, share, was));

@@ -35,7 +35,8 @@ static void score_planes_ref(const struct op_score_planes *op)
             const uint8_t *hi2 = page + op->hi2_at + (size_t)t * quarter;
             float k[512];
             for (uint32_t c = 0; c < d; c++) {
-                const float code = (float)(hi2[c % quarter] >> 2 * (c / quarter) & 3u);
+                const uint32_t codes = hi2[c % quarter];
+                const float code = (float)(codes >> 2 * (c / quarter) & 3u);
                 k[c] = f16_to_f32(min[c]) + f16_to_f32(step[c]) * (64 * code + 31.5f);
             }
             for (uint32_t g = 0; g < op->group; g++) {

@@ -5,16 +5,11 @@
  * eight are halved three times, each adding its upper half to its lower.
  * The rotation rounds its second product and the sum once (FMA). */
 #include "ops/cpu/fill.h"
+#include "ops/cpu/math_avx512.h"
 #include "ops/cpu/small.h"
 
 #include <immintrin.h>
 #include <math.h>
-
-/* The first `n` of 16 lanes on; all for n >= 16. */
-static __mmask16 lane_mask(size_t n)
-{
-    return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
-}
 
 static void add_squares(__m512d sum[2], __m512 x)
 {
@@ -33,8 +28,9 @@ static double sum_squares(const float *x, uint32_t n)
         add_squares(sum, _mm512_loadu_ps(x + i));
         add_squares(sum + 2, _mm512_loadu_ps(x + i + 16));
     }
-    if (i < n) add_squares(sum, _mm512_maskz_loadu_ps(lane_mask(n - i), x + i));
-    if (i + 16 < n) add_squares(sum + 2, _mm512_maskz_loadu_ps(lane_mask(n - i - 16), x + i + 16));
+    if (i < n) add_squares(sum, _mm512_maskz_loadu_ps(math_lane_mask(n - i), x + i));
+    if (i + 16 < n)
+        add_squares(sum + 2, _mm512_maskz_loadu_ps(math_lane_mask(n - i - 16), x + i + 16));
     const __m512d eight =
         _mm512_add_pd(_mm512_add_pd(sum[0], sum[1]), _mm512_add_pd(sum[2], sum[3]));
     const __m256d four =
@@ -48,7 +44,7 @@ static void rmsnorm_row(float *y, const float *x, const float *w, uint32_t width
     const float scale = (float)(1.0 / sqrt(sum_squares(x, width) / width + (double)eps));
     const __m512 s = _mm512_set1_ps(scale);
     for (uint32_t i = 0; i < width; i += 16) {
-        const __mmask16 m = lane_mask(width - i);
+        const __mmask16 m = math_lane_mask(width - i);
         const __m512 t = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), s);
         _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(t, _mm512_maskz_loadu_ps(m, w + i)));
     }
@@ -58,7 +54,7 @@ static void rope_neox(float *x, const float *cos, const float *sin, uint32_t n_r
 {
     const uint32_t half = n_rot / 2;
     for (uint32_t i = 0; i < half; i += 16) {
-        const __mmask16 m = lane_mask(half - i);
+        const __mmask16 m = math_lane_mask(half - i);
         const __m512 a = _mm512_maskz_loadu_ps(m, x + i);
         const __m512 b = _mm512_maskz_loadu_ps(m, x + half + i);
         const __m512 c = _mm512_maskz_loadu_ps(m, cos + i), s = _mm512_maskz_loadu_ps(m, sin + i);
@@ -72,7 +68,8 @@ static void rope_interleaved(float *x, const float *cos, const float *sin, uint3
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     const uint32_t half = n_rot / 2;
     for (uint32_t i = 0; i < half; i += 8) {
-        const __mmask16 m = lane_mask((size_t)2 * (half - i)), mc = lane_mask(half - i) & 0xff;
+        const __mmask16 m = math_lane_mask((size_t)2 * (half - i)),
+                        mc = math_lane_mask(half - i) & 0xff;
         const __m512 pairs = _mm512_maskz_loadu_ps(m, x + 2 * i);
         const __m512 swapped = _mm512_permute_ps(pairs, 0xb1);
         const __m512 c = _mm512_permutexvar_ps(twice, _mm512_maskz_loadu_ps(mc, cos + i));
@@ -86,7 +83,7 @@ static void rope_interleaved(float *x, const float *cos, const float *sin, uint3
 static void add_span(float *y, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i += 16) {
-        const __mmask16 m = lane_mask(n - i);
+        const __mmask16 m = math_lane_mask(n - i);
         const __m512 sum =
             _mm512_add_ps(_mm512_maskz_loadu_ps(m, x + i), _mm512_maskz_loadu_ps(m, y + i));
         _mm512_mask_storeu_ps(y + i, m, sum);
