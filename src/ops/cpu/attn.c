@@ -365,19 +365,22 @@ static uint32_t slot_count(uint32_t head_dim, uint32_t n_kv_head, uint32_t n_tok
     return lane_max * n_kv_head + CHUNK_SLOTS_MIN;
 }
 
-/* Entry i of a lane's list, of which tokens from `visible` on are to be seen. */
-static struct attn_page lane_entry(const struct op_attn *op, const struct attn_run *run, uint32_t h,
-                                   uint32_t i, uint32_t visible)
+/* Page i of a lane's list, of which tokens from `visible` on are to be seen. */
+static inline struct attn_page lane_page(const struct op_attn *op, const struct attn_run *run,
+                                         uint32_t h, uint32_t i, uint32_t visible)
 {
-    const uint32_t n_page = lane_page_count(run, h);
-    if (i < n_page) {
-        const uint32_t page = lane_list_page(run, h, i), at = page * PAGE_TOK;
-        assert(page < run->pos0 / PAGE_TOK);
-        struct attn_page p = sealed_page(op, run, h, page);
-        p.begin = visible > at ? visible - at : 0;
-        return p;
-    }
-    const uint32_t from = (i - n_page) * PAGE_TOK, first = run->select_tok_ptr[h] + from;
+    const uint32_t page = lane_list_page(run, h, i), at = page * PAGE_TOK;
+    assert(page < run->pos0 / PAGE_TOK);
+    struct attn_page p = sealed_page(op, run, h, page);
+    p.begin = visible > at ? visible - at : 0;
+    return p;
+}
+
+/* Single tokens of a lane's list from number `from` on. */
+static struct attn_page lane_tokens(const struct op_attn *op, const struct attn_run *run,
+                                    uint32_t h, uint32_t from, uint32_t visible)
+{
+    const uint32_t first = run->select_tok_ptr[h] + from;
     struct attn_page p =
         gathered_page(op, run, h, run->select_tok + first, lane_tok_count(run, h) - from);
     assert(p.tok[p.end - 1] / PAGE_TOK < run->pos0 / PAGE_TOK);
@@ -392,12 +395,16 @@ static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run
     const struct op_attn *op = chunk->op;
     const uint32_t per_chunk = chunk_pages(op->geom->head_dim);
     const uint32_t n_list = lane_list_count(run, h), first = lane_list_first(op, run, h);
+    const uint32_t n_page = lane_page_count(run, h);
     const uint32_t begin = (first / per_chunk + chunk_i) * per_chunk, end = begin + per_chunk;
     const uint32_t visible = first_visible(op, run->pos0);
-    for (uint32_t i = max_u32(begin, first); i < min_u32(end, n_list); i++)
-        chunk->page[chunk->n_page++] = lane_entry(op, run, h, i, visible);
-    for (uint32_t i = end; i < min_u32(end + ATTN_AHEAD, lane_page_count(run, h)); i++)
-        chunk->ahead[i - end] = lane_entry(op, run, h, i, visible).bytes;
+    uint32_t i = max_u32(begin, first);
+    for (; i < min_u32(end, n_page); i++)
+        chunk->page[chunk->n_page++] = lane_page(op, run, h, i, visible);
+    for (; i < min_u32(end, n_list); i++)
+        chunk->page[chunk->n_page++] = lane_tokens(op, run, h, (i - n_page) * PAGE_TOK, visible);
+    for (i = end; i < min_u32(end + ATTN_AHEAD, n_page); i++)
+        chunk->ahead[i - end] = lane_page(op, run, h, i, visible).bytes;
     if (end <= n_list) return;
     struct attn_page own = own_page(op, run, h, run->pos0);
     const uint32_t at = run->pos0 / PAGE_TOK * PAGE_TOK;

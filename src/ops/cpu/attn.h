@@ -27,7 +27,7 @@
 #define ATTN_SUB_MAX   8u  /* PAGE_TOK-row blocks of a tile */
 #define ATTN_PANEL_MAX 8u  /* pages of a panel */
 #define ATTN_CHUNK_MAX 33u /* pages of a chunk, the own one included */
-#define ATTN_AHEAD     2u  /* pages behind a chunk that the worker will most likely read next */
+#define ATTN_AHEAD     4u  /* pages behind a chunk that the worker will most likely read next */
 
 /* Tokens [begin, end) of a page are to be seen; others hold anything. Or, where `tok` is set, a
  * page to be gathered: slot i holds token tok[i] of the sequence, begin <= i < end. */

@@ -18,8 +18,8 @@
  *    page's first visible one, whose product with the query is added in f32: attn_amx.c says why.
  *    bf16 keys are multiplied as they are.
  *
- * Memory is what limits this, so while a page is computed those behind it are fetched, a few lines
- * at each row that is converted.
+ * Memory is what limits this, so while pages are computed the next FETCH_PAGES are fetched, side by
+ * side, a few lines at each row that is converted (struct fetch says why).
  *
  * Tokens that are not to be seen hold anything: their scores are overwritten and their values, or
  * scales of values, taken for zeros. A NaN that is seen gives NaN; an infinite f16 key counts as
@@ -42,8 +42,10 @@
 #define CODE_BLOCK 64u /* channels of a tile of codes */
 #define STEP_PAGES 2u  /* of codes; of halves one: more leave L1 between store and load */
 #define STEP_TOK   (STEP_PAGES * PAGE_TOK)
-#define AHEAD      2u /* pages between a fetch and its use */
-#define FETCH_TO   2  /* L2: what DRAM has to bring is more than L1 can wait for */
+
+#define FETCH_PAGES ATTN_AHEAD /* read as streams side by side */
+#define FETCH_TOK   2u         /* tokens whose keys, or values, are converted from fetch to fetch */
+#define FETCH_TO    2          /* L2: what DRAM has to bring is more than L1 can wait for */
 
 /* Largest integers in two parts: a signed one of 8 bits and 7 below it; two unsigned of 8. */
 #define QUERY_MAX   16383.0f
@@ -70,9 +72,6 @@ struct narrow_mem {
     float *x;                    /* [d/16] tiles: sums of values of a step */
     float *m, *l;                /* [n_block, 16], the last 8 unused */
     uint16_t *gathered;          /* [PAGE_TOK, d] */
-    /* Lines of a page ahead to be fetched at each token of keys and of values, and at each head,
-     * twice. */
-    uint32_t fetch_row, fetch_head;
     size_t bytes;
 };
 
@@ -121,17 +120,6 @@ static struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group
 size_t attn_narrow_amx_bytes(const struct page_geom *g, uint32_t group)
 {
     return narrow_layout(NULL, g->head_dim, group).bytes;
-}
-
-/* Memory shall never rest, and its queue holds some 50 lines, a third of what is due while a page
- * is computed: so every loop fetches a few. Fetches that wait hold up loads from L2, which the
- * loops over heads do without: they fetch what rows of keys and values leave. */
-static void set_fetch(struct narrow_mem *w, const struct page_geom *g, uint32_t group)
-{
-    const uint32_t n_line = (uint32_t)(g->bytes / 64), share = n_line / (4 * PAGE_TOK);
-    w->fetch_row = share > 0 ? share : 1;
-    const uint32_t rows = w->fetch_row * 2 * PAGE_TOK, rest = n_line > rows ? n_line - rows : 0;
-    w->fetch_head = (rest + 2 * group - 1) / (2 * group);
 }
 
 static uint32_t block_heads(uint32_t group, uint32_t block)
@@ -266,21 +254,33 @@ static void narrow_begin(const struct attn_chunk *c, const struct narrow_mem *w)
 /* ---- One step ----------------------------------------------------------------------------------
  */
 
+/* Pages on their way from memory. What brings memory to its rate is the CPU's own prefetcher, which
+ * runs up to 20 lines ahead of what is asked for, in each 4 KiB that is read in order: too few for
+ * one stream, whose fetches then fill the buffers of L1 and hold up the loads of the work. So pages
+ * are fetched line by line in turn, and those of a group while the group before is computed. */
+struct fetch {
+    const uint8_t *page[FETCH_PAGES];
+    uint32_t at, due; /* bytes of each page: asked for, and that should be by now */
+    uint32_t rate;    /* bytes due more at each call */
+};
+
+/* May run past the pages' ends by a line: harmless. */
+ATTN_FETCH fetch_lines(struct fetch *f)
+{
+    f->due += f->rate;
+    for (; f->at < f->due; f->at += 64)
+        for (uint32_t i = 0; i < FETCH_PAGES; i++)
+            __builtin_prefetch(f->page[i] + f->at, 0, FETCH_TO);
+}
+
 struct narrow_step {
     const struct attn_page *page; /* [n_page] */
     uint32_t n_page;
     bool codes;
     const uint16_t *keys[STEP_PAGES]; /* HALVES: rows of bf16 [PAGE_TOK, d] */
     float weight_unit[STEP_PAGES];    /* CODES: what an integer of a query is worth */
-    const uint8_t *ahead[STEP_PAGES]; /* what is fetched next, of a page for each of these */
+    struct fetch *fetch;
 };
-
-/* May run past the page's end by a few lines: harmless. */
-ATTN_FETCH fetch_lines(const uint8_t **at, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) __builtin_prefetch(*at + i * (size_t)64, 0, FETCH_TO);
-    *at += n * (size_t)64;
-}
 
 /* ---- Keys of codes ----------------------------------------------------------------------------
  */
@@ -302,7 +302,7 @@ INLINE void join_codes(const struct narrow_mem *w, struct narrow_step *st, uint3
     for (size_t t = 0; t < PAGE_TOK; t++, dst += row) {
         const uint8_t *hi2 = page + g->k_hi2 + t * quarter;
         const uint8_t *low = page + g->k_low + t * 3 * quarter;
-        fetch_lines(&st->ahead[j], w->fetch_row);
+        if (t % FETCH_TOK == 0) fetch_lines(st->fetch);
         if (quarter % 16 == 0) {
             for (uint32_t x = 0; x < quarter; x += 16) {
                 __m512i hi = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)(hi2 + x)));
@@ -437,7 +437,7 @@ INLINE void centred_keys(const struct narrow_mem *w, struct narrow_step *st, uin
     const float *centre = w->centre + (size_t)j * w->d_code;
     uint16_t *dst = (uint16_t *)(void *)w->keys + (size_t)j * PAGE_TOK * d;
     for (uint32_t t = 0; t < PAGE_TOK; t++) {
-        fetch_lines(&st->ahead[j], w->fetch_row);
+        if (t % FETCH_TOK == 0) fetch_lines(st->fetch);
         for (uint32_t c = 0; c < d; c += 32, src += 64, dst += 32)
             _mm512_store_si512(dst, bf16_pair(centred_key(src, centre + c),
                                               centred_key(src + 32, centre + c + LANES)));
@@ -462,7 +462,6 @@ INLINE void half_keys(const struct narrow_mem *w, struct narrow_step *st, uint32
         return;
     }
     memset(centre, 0, d * sizeof *centre);
-    fetch_lines(&st->ahead[j], PAGE_TOK * w->fetch_row);
     st->keys[j] = (const uint16_t *)(const void *)src;
     if (!page->tok) return;
     memcpy(dst, src, PAGE_TOK * 2 * (size_t)d); /* the next page may be gathered, too */
@@ -535,7 +534,7 @@ INLINE void narrow_scores(const struct narrow_mem *w, struct narrow_step *st, ui
         for (uint32_t h = 0; h < n_head; h++) {
             const float *centre = w->centre + (size_t)j * d_code;
             __m512 x = _mm512_setzero_ps();
-            fetch_lines(&st->ahead[j], w->fetch_head);
+            fetch_lines(st->fetch);
             for (uint32_t c = 0; c < width; c += LANES)
                 x = _mm512_fmadd_ps(_mm512_load_ps(centre + c),
                                     _mm512_load_ps(q + (size_t)h * width + c), x);
@@ -673,7 +672,7 @@ INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, u
     for (uint32_t h = 0; h < n_head; h++) {
         const float *y = w->y + h * STEP_TOK;
         const __m512 m = _mm512_set1_ps(base[h]);
-        for (uint32_t j = 0; j < st->n_page; j++) fetch_lines(&st->ahead[j], w->fetch_head);
+        for (uint32_t j = 0; j < st->n_page; j++) fetch_lines(st->fetch);
         __m512 p[4];
         for (uint32_t i = 0; i < 4; i++)
             p[i] = i < 2 || st->n_page > 1
@@ -720,7 +719,7 @@ INLINE void half_values_as(const struct narrow_mem *w, struct narrow_step *st, u
     const struct attn_page *page = &st->page[j];
     uint8_t *dst = w->v + (size_t)j * (d / 16) * TILE_BYTES;
     for (uint32_t t = 0; t < PAGE_TOK; t += 2, v += 4 * (size_t)d) {
-        fetch_lines(&st->ahead[j], 2 * w->fetch_row);
+        fetch_lines(st->fetch);
         const bool see0 = t >= page->begin && t < page->end;
         const bool see1 = t + 1 >= page->begin && t + 1 < page->end;
         const __m512i mask = _mm512_set1_epi32((int)((see0 ? 0xffffu : 0) | (see1 ? ~0xffffu : 0)));
@@ -813,7 +812,7 @@ INLINE void code_values(const struct narrow_mem *w, struct narrow_step *st, uint
     code_scales(w, st, j, g, d);
     for (uint32_t i = 0; i < PAGE_TOK / 4; i++, v += 4 * (size_t)d) {
         const uint32_t four = j * (PAGE_TOK / 4) + i, row = four % 4 * 4 + four / 4;
-        fetch_lines(&st->ahead[j], 4 * w->fetch_row);
+        for (uint32_t t = 0; t < 4; t += FETCH_TOK) fetch_lines(st->fetch);
         for (uint32_t c = 0; c < d; c += 16)
             _mm512_store_si512(w->v + (size_t)(c / 16) * TILE_BYTES + row * 64,
                                value_four(v + c, d, order));
@@ -885,17 +884,29 @@ static const uint8_t *page_ahead(const struct attn_chunk *c, uint32_t i, const u
     return page ? page : here;
 }
 
-/* The step that begins with page i of the chunk; behind its end one of no pages. */
-static struct narrow_step step_at(const struct attn_chunk *c, uint32_t i)
+/* A group of pages begins with page i of the chunk: those behind it are next. */
+static void fetch_group(struct fetch *f, const struct attn_chunk *c, uint32_t i)
 {
     const struct page_geom *g = c->op->geom;
-    struct narrow_step st = {.page = c->page + i};
+    /* calls for a page: of keys (bf16 are read where they are), of values, and two of each head */
+    const uint32_t n_call =
+        PAGE_TOK / FETCH_TOK * (g->type_k == SAC_KV_BF16 ? 1 : 2) + 2 * c->group;
+    for (uint32_t j = 0; j < FETCH_PAGES; j++)
+        f->page[j] = page_ahead(c, i + FETCH_PAGES + j, c->page[i].bytes);
+    f->at = f->due = 0;
+    f->rate = (uint32_t)g->bytes / (FETCH_PAGES * n_call) + 1;
+}
+
+/* The step that begins with page i of the chunk; behind its end one of no pages. */
+static struct narrow_step step_at(const struct attn_chunk *c, uint32_t i, struct fetch *fetch)
+{
+    const struct page_geom *g = c->op->geom;
+    struct narrow_step st = {.page = c->page + i, .fetch = fetch};
     for (; st.n_page < STEP_PAGES && i + st.n_page < c->n_page; st.n_page++) {
         const struct attn_page *page = st.page + st.n_page;
         const bool codes = page_has_codes(g, page);
         if (st.n_page > 0 && !(codes && st.codes)) break;
         st.codes = codes;
-        st.ahead[st.n_page] = page_ahead(c, i + st.n_page + AHEAD, page->bytes);
     }
     return st;
 }
@@ -933,10 +944,15 @@ INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
     struct narrow_mem w = narrow_layout(c->mem, d, c->group);
     struct narrow_merge before = {.n_page = 0};
     struct narrow_step st;
-    set_fetch(&w, c->op->geom, c->group);
+    struct fetch fetch;
+    uint32_t group = 0; /* page that the next one begins with */
     narrow_begin(c, &w);
     for (uint32_t i = 0; i < c->n_page; i += st.n_page) {
-        st = step_at(c, i);
+        if (i >= group) {
+            fetch_group(&fetch, c, i);
+            group = i + FETCH_PAGES;
+        }
+        st = step_at(c, i, &fetch);
         step_keys(c, &w, &st, d);
         for (uint32_t b = 0; b < w.n_block; b++) {
             const uint32_t n_head = block_heads(c->group, b);
