@@ -25,6 +25,7 @@ struct decode_lane {
     uint32_t n_bypass;
     float mass_proved, rest_norm;
     bool asked, dense, not_finite;
+    uint32_t n_page, n_tok; /* in its lists */
 };
 
 struct decode_list { /* of one run, while it is made */
@@ -321,7 +322,6 @@ static struct method_pick make_pick(const sac_engine *e, const struct method_lan
     memset(pick.mask, 0, n_page * sizeof *pick.mask);
     if (method->weighs) {
         pick.logw = d->logw + item_i * max_page * PAGE_TOK;
-        memset(pick.logw, 0, n_page * PAGE_TOK * sizeof *pick.logw);
     }
     if (method->has_rest) {
         pick.rest_log = d->rest_log + (size_t)item_i * d->shape.group;
@@ -366,70 +366,109 @@ static void keep_queries(const struct decode *d, const struct method_lane *lane)
                d->past_floats * sizeof *past);
 }
 
+static bool page_is_weighed(const float *logw)
+{
+    bool some = false;
+    for (uint32_t t = 0; t < PAGE_TOK; t++) some |= logw[t] != 0;
+    return some;
+}
+
+/* Fetches the key and the value of a token that will be read soon. */
+static inline __attribute__((always_inline)) void fetch_token(const struct page_geom *g,
+                                                              const uint8_t *page, size_t t)
+{
+    const size_t d = g->head_dim;
+    const bool q8 = g->type_k == SAC_KV_Q8;
+    const uint8_t *k = page + (q8 ? g->k_low + t * d * 3 / 4 : g->k + t * d * 2);
+    const uint8_t *v = page + g->v + t * d * (q8 ? 1 : 2);
+    for (size_t i = 0; i < d * (q8 ? 1 : 2); i += 64) {
+        __builtin_prefetch(k + i, 0, 2);
+        __builtin_prefetch(v + i, 0, 2);
+    }
+}
+
+/* Where a lane's list begins before all lists of the run are moved together. */
+static struct decode_list lane_list(const struct decode *d, size_t lane_i, size_t max_page,
+                                    bool weighs)
+{
+    return (struct decode_list){
+        .page = d->page + lane_i * max_page,
+        .tok = d->tok ? d->tok + lane_i * max_page * PAGE_TOK : NULL,
+        .logw = weighs ? d->list_logw + lane_i * max_page * PAGE_TOK : NULL,
+    };
+}
+
+/* A lane's marks as whole pages and single tokens. */
+static void list_lane(const sac_engine *e, const struct method_lane *lane, uint32_t lane_i,
+                      bool weighs)
+{
+    const struct decode *d = &e->decode;
+    const size_t max_page = e->pool.max_page;
+    const bool all = d->lane[lane_i].dense;
+    const uint32_t *mask = d->mask + lane_i * max_page;
+    const float *logw = weighs ? d->logw + lane_i * max_page * PAGE_TOK : NULL;
+    struct decode_list list = lane_list(d, lane_i, max_page, weighs);
+    for (uint32_t p = 0; p < lane->pos / PAGE_TOK; p++) {
+        const uint32_t word = all ? UINT32_MAX : mask[p];
+        if (word == 0 || lane->page[p] == PAGE_NONE) continue;
+        if (all ||
+            (word == UINT32_MAX && !(logw && page_is_weighed(logw + (size_t)p * PAGE_TOK)))) {
+            list.page[list.n_page++] = p;
+            continue;
+        }
+        for (uint32_t left = word; left; left &= left - 1) {
+            const uint32_t t = (uint32_t)__builtin_ctz(left), tok = p * PAGE_TOK + t;
+            fetch_token(&e->pool.geom, lane->pool + lane->page[p] * e->pool.geom.bytes, t);
+            if (logw) list.logw[list.n_tok] = logw[tok];
+            list.tok[list.n_tok++] = tok;
+        }
+    }
+    d->lane[lane_i].n_page = list.n_page;
+    d->lane[lane_i].n_tok = list.n_tok;
+}
+
 static void select_lane(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct select_call *c = arg;
     const sac_engine *e = c->e;
     const uint32_t n_kv_head = e->pool.geom.n_kv_head, run_i = item_i / n_kv_head;
     const struct method_lane lane = make_lane(c, run_i, item_i % n_kv_head, worker_i);
-    if (run_i < e->batch.n_decode) ask(e, &lane, item_i, run_method(e, &e->batch.run[run_i]));
+    if (run_i < e->batch.n_decode) {
+        const struct method *method = run_method(e, &e->batch.run[run_i]);
+        ask(e, &lane, item_i, method);
+        list_lane(e, &lane, item_i, method->weighs);
+    }
     keep_queries(&e->decode, &lane);
 }
 
-/* What a lane reads. */
-struct lane_marks {
-    const uint32_t *mask; /* NULL: all pages that are there */
-    const float *logw;    /* of the tokens, or NULL */
-    const page_id *table;
-};
-
-/* A lane's marks as whole pages and single tokens. */
-static void list_lane(struct decode_list *list, const struct lane_marks *m, uint32_t n_page)
+static void append_list(struct decode_list *all, const struct decode_list *one,
+                        const struct decode_lane *n)
 {
-    for (uint32_t p = 0; p < n_page; p++) {
-        const uint32_t word = m->mask ? m->mask[p] : UINT32_MAX;
-        if (m->table[p] == PAGE_NONE) continue;
-        if (word == UINT32_MAX && !m->logw) {
-            list->page[list->n_page++] = p;
-            continue;
-        }
-        for (uint32_t left = word; left; left &= left - 1) {
-            const uint32_t tok = p * PAGE_TOK + (uint32_t)__builtin_ctz(left);
-            if (m->logw) list->logw[list->n_tok] = m->logw[tok];
-            list->tok[list->n_tok++] = tok;
-        }
-    }
+    memmove(all->page + all->n_page, one->page, n->n_page * sizeof *all->page);
+    all->n_page += n->n_page;
+    if (n->n_tok) memmove(all->tok + all->n_tok, one->tok, n->n_tok * sizeof *all->tok);
+    if (n->n_tok && all->logw)
+        memmove(all->logw + all->n_tok, one->logw, n->n_tok * sizeof *all->logw);
+    all->n_tok += n->n_tok;
 }
 
-/* The lists of one decode run from its lanes' masks. */
-static void list_run(void *arg, uint32_t run_i, uint32_t worker_i)
+/* Moves the lists of a run's lanes together. */
+static void list_run(sac_engine *e, uint32_t run_i)
 {
-    const struct select_call *c = arg;
-    const sac_engine *e = c->e;
     const struct decode *d = &e->decode;
     const size_t n_kv_head = e->pool.geom.n_kv_head, lane0 = run_i * n_kv_head;
     const size_t max_page = e->pool.max_page, ptr0 = run_i * (n_kv_head + 1);
     struct attn_run *run = &e->batch.run[run_i];
-    struct decode_list list = {
-        .page = d->page + lane0 * max_page,
-        .tok = d->tok ? d->tok + lane0 * max_page * PAGE_TOK : NULL,
-        .logw = run_method(e, run)->weighs ? d->list_logw + lane0 * max_page * PAGE_TOK : NULL,
-    };
+    const bool weighs = run_method(e, run)->weighs;
+    struct decode_list list = lane_list(d, lane0, max_page, weighs);
     bool is_dense = !e->seqs[e->batch.seq_i[run->row0]].has_gaps;
-    (void)worker_i;
     for (size_t h = 0; h < n_kv_head; h++) is_dense = is_dense && d->lane[lane0 + h].dense;
     if (is_dense) return;
     for (size_t h = 0; h < n_kv_head; h++) {
+        const struct decode_list one = lane_list(d, lane0 + h, max_page, weighs);
         d->page_ptr[ptr0 + h] = list.n_page;
         d->tok_ptr[ptr0 + h] = list.n_tok;
-        const size_t lane_i = lane0 + h;
-        const bool all = d->lane[lane_i].dense;
-        list_lane(&list,
-                  &(struct lane_marks){
-                      .mask = all ? NULL : d->mask + lane_i * max_page,
-                      .logw = all || !list.logw ? NULL : d->logw + lane_i * max_page * PAGE_TOK,
-                      .table = run->table + h * run->table_stride},
-                  run->pos0 / PAGE_TOK);
+        append_list(&list, &one, &d->lane[lane0 + h]);
     }
     d->page_ptr[ptr0 + n_kv_head] = list.n_page;
     d->tok_ptr[ptr0 + n_kv_head] = list.n_tok;
@@ -529,7 +568,7 @@ void decode_select(sac_engine *e, uint32_t layer, uint32_t window)
     if (d->has_see) workers_for(e->workers, e->batch.n_run * n_kv_head, see_lane, &c);
     workers_for(e->workers, (d->n_past ? e->batch.n_run : e->batch.n_decode) * n_kv_head,
                 select_lane, &c);
-    workers_for(e->workers, e->batch.n_decode, list_run, &c);
+    for (uint32_t i = 0; i < e->batch.n_decode; i++) list_run(e, i);
     count_choices(e);
     if (d->evicts && !e->params.record) drop_pages(e, layer);
     if (d->evicts) bridge_all_gaps(e);

@@ -31,6 +31,7 @@ static void fill_ref(struct ops *o)
     ops_fill_ref_attn(o);
     ops_fill_ref_score(o);
     ops_fill_ref_best(o);
+    ops_fill_ref_draw(o);
     ops_fill_ref_dots(o);
     ops_fill_ref_survey(o);
 }
@@ -50,6 +51,7 @@ static void fill_avx512(struct ops *o)
     ops_fill_avx512_attn(o);
     ops_fill_avx512_score(o);
     ops_fill_avx512_best(o);
+    ops_fill_avx512_draw(o);
     ops_fill_avx512_dots(o);
     ops_fill_avx512_survey(o);
 }

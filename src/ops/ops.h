@@ -189,17 +189,19 @@ struct op_score_pages { /* out[g][i] = qa[g] . a(page[i]) + qb[g] . b(page[i]) *
     size_t out_stride;
 };
 
-/* Logits of all tokens of the pages as far as the first plane of a q8 page tells them:
- * out[g][i * PAGE_TOK + t] = scale * q[g] . (min + step * (64 * hi2(t) + 31.5)) */
-struct op_score_planes {
+/* Softmax shares of all tokens of the pages, mean over the query heads, as far as the first plane
+ * of a q8 page tells them: token t of page i has the logit scale * q[g] . (min + step * (64 *
+ * hi2(t) + 31.5)). Shares are rough: 2^x may be 6 % too large. */
+struct op_share_planes {
     const uint8_t *base;
     size_t stride, min_at, step_at, hi2_at; /* byte offsets, as in page.h */
     const page_id *page;                    /* [n_page] */
     uint32_t n_page, head_dim, group;
     const float *q; /* [group, head_dim] */
     float scale;
-    float *out; /* [group, n_page * PAGE_TOK], stride out_stride */
-    size_t out_stride;
+    float *share; /* [n_page * PAGE_TOK] out */
+    float *e;     /* [group, n_page * PAGE_TOK] scratch, stride e_stride */
+    size_t e_stride;
 };
 
 struct op_vote { /* vote[i] = mean over g of softmax(score[g])[i], lse[g] = ln sum exp(score[g]) */
@@ -240,6 +242,29 @@ struct op_mark { /* sets the bits of the items that a cut takes, PAGE_TOK of the
     const uint32_t *page; /* [n_page] words of `mask`; NULL: 0, 1, .. */
     uint32_t *mask;
 };
+
+/* Some of many items, so that a weighted mean over them estimates the mean over all: items whose
+ * value is not below a cut are taken for certain, others with the chance value / cut, and then they
+ * weigh cut / value times as much. Chances are summed up by position from a half on, and an item is
+ * taken when the sum passes a whole number, so that items taken lie evenly among their like.
+ *
+ * Values are shares: none is negative, their sum is 1 at most, but for INFINITY: taken for certain,
+ * part of no sum. The variance of the estimate is at most cut * (sum of values below the cut), and
+ * the cut is the highest that keeps this at or below `variance`. */
+struct op_draw {
+    const float *value; /* [n] */
+    uint32_t n;
+    double variance;
+    uint32_t *item; /* [n] out: taken, ascending */
+    float *logw;    /* [n] out: logs of their weights */
+};
+#define OP_DRAW_LEAST 0x1p-40f   /* of cuts */
+#define OP_DRAW_STEP  (1u << 19) /* of their bits: a sixteenth of an octave */
+
+static inline bool op_draw_may_rise(const struct op_draw *op, float cut, double sum_below)
+{
+    return (double)cut * sum_below <= op->variance;
+}
 
 struct op_keys { /* keys of sealed pages in f32, the same bits as page_read's; one worker's */
     const struct page_geom *geom;
@@ -316,10 +341,11 @@ struct ops {
     void (*rope)(struct workers *pool, const struct op_rope *op);
     void (*add)(struct workers *pool, const struct op_add *op);
     void (*score_pages)(const struct op_score_pages *op);
-    void (*score_planes)(const struct op_score_planes *op);
-    bool (*vote)(const struct op_vote *op); /* false: a score is NaN or infinite */
+    bool (*share_planes)(const struct op_share_planes *op); /* false: a logit is not finite */
+    bool (*vote)(const struct op_vote *op);                 /* false: a score is NaN or infinite */
     struct op_cut (*best)(const struct op_best *op);
     void (*mark)(const struct op_mark *op);
+    uint32_t (*draw)(const struct op_draw *op); /* number of items taken */
     void (*keys)(const struct op_keys *op);
     void (*dots)(const struct op_dots *op);
     bool (*survey)(const struct op_survey *op); /* false: a key or sum is not finite */
@@ -342,6 +368,7 @@ void ops_fill_ref_attn(struct ops *o);
 void ops_fill_ref_small(struct ops *o);
 void ops_fill_ref_score(struct ops *o);
 void ops_fill_ref_best(struct ops *o);
+void ops_fill_ref_draw(struct ops *o);
 void ops_fill_ref_dots(struct ops *o);
 void ops_fill_ref_survey(struct ops *o);
 

@@ -1,11 +1,11 @@
 /* check_score.c: the score slots of every instruction set that this CPU has against `ref`, and
  * `ref` against page_read where the two mean the same.
  *
- * Tolerances. score_pages: the order of an f32 sum, 2^-20 of the sum of magnitudes. score_planes:
+ * Tolerances. score_pages: the order of an f32 sum, 2^-20 of the sum of magnitudes. share_planes:
  * that, and weights rounded to int8: half a step of the largest weight times a code of at most 3,
- * for each channel. vote: 1e-5 of a share (2^x has 3e-6, its argument the
- * rest), and shares below e^-24 of the largest may be none. A NaN or infinity must reach the scores
- * of its page. */
+ * for each channel; a rough 2^x is up to 6.2 % too large, bf16 0.8 % too small. vote: 1e-5 of a
+ * share (2^x has 3e-6, its argument the rest), and shares below e^-24 of the largest may be none. A
+ * NaN or infinity must reach the scores of its page. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -73,9 +73,10 @@ static struct op_score_pages pages_op(const struct data *d, uint32_t group, floa
                                    .out_stride = N_PAGE};
 }
 
-static struct op_score_planes planes_op(const struct data *d, uint32_t group, float *out)
+static struct op_share_planes planes_op(const struct data *d, uint32_t group, float *share)
 {
-    return (struct op_score_planes){.base = d->pages,
+    static float e[GROUP_MAX * N_PAGE * PAGE_TOK];
+    return (struct op_share_planes){.base = d->pages,
                                     .stride = d->geom.bytes,
                                     .min_at = d->geom.k_min,
                                     .step_at = d->geom.k_step,
@@ -86,8 +87,9 @@ static struct op_score_planes planes_op(const struct data *d, uint32_t group, fl
                                     .group = group,
                                     .q = d->q,
                                     .scale = 0.125f,
-                                    .out = out,
-                                    .out_stride = N_PAGE * PAGE_TOK};
+                                    .share = share,
+                                    .e = e,
+                                    .e_stride = N_PAGE * PAGE_TOK};
 }
 
 static float half(const struct data *d, uint32_t page, size_t at, uint32_t c)
@@ -102,24 +104,29 @@ static void planes_are_near_the_keys(void **state)
 {
     (void)state;
     static struct data d;
-    static float out[GROUP_MAX * N_PAGE * PAGE_TOK], k[PAGE_TOK * DIM_MAX];
+    static float share[N_PAGE * PAGE_TOK], k[PAGE_TOK * DIM_MAX];
     uint64_t seed = 1;
+    double first = 0, first_slack = 0; /* of the first token, which the others are compared with */
     struct ops ref;
     assert_int_equal(ops_init_isa(&ref, "ref", NULL), SAC_OK);
     make_data(&d, 64, &seed);
-    const struct op_score_planes op = planes_op(&d, 2, out);
-    ref.score_planes(&op);
+    const struct op_share_planes op = planes_op(&d, 1, share);
+    assert_true(ref.share_planes(&op));
     for (uint32_t i = 0; i < N_PAGE; i++) {
         page_read(k, NULL, &d.geom, d.pages + d.list[i] * d.geom.bytes, PAGE_SEALED, PAGE_TOK);
         for (uint32_t t = 0; t < PAGE_TOK; t++) {
             double exact = 0, slack = 0;
             for (uint32_t c = 0; c < 64; c++) {
-                exact += 0.125 * (double)d.q[64 + c] * (double)k[t * 64 + c];
-                slack += 0.125 * fabs((double)d.q[64 + c]) * 31.5 *
+                exact += 0.125 * (double)d.q[c] * (double)k[t * 64 + c];
+                slack += 0.125 * fabs((double)d.q[c]) * 31.5 *
                          (double)half(&d, d.list[i], d.geom.k_step, c);
             }
-            const double got = (double)out[N_PAGE * PAGE_TOK + i * PAGE_TOK + t];
-            assert_true(fabs(got - exact) <= slack * 1.0001 + 1e-5);
+            const double got = log((double)share[i * PAGE_TOK + t] / (double)share[0]);
+            if (i + t == 0) {
+                first = exact;
+                first_slack = slack;
+            }
+            assert_true(fabs(got - (exact - first)) <= (slack + first_slack) * 1.0001 + 1e-4);
         }
     }
     mem_free(d.pages);
@@ -160,16 +167,19 @@ static void compare(const struct ops *o, const struct ops *ref, const struct dat
         for (uint32_t i = 0; i < N_PAGE; i++)
             assert_true(fabs((double)a[g * N_PAGE + i] - (double)b[g * N_PAGE + i]) <=
                         pages_tolerance(d, g, d->list[i]));
-    struct op_score_planes planes = planes_op(d, group, a);
-    o->score_planes(&planes);
-    planes.out = b;
-    ref->score_planes(&planes);
+    struct op_share_planes planes = planes_op(d, group, a);
+    assert_true(o->share_planes(&planes));
+    planes.share = b;
+    assert_true(ref->share_planes(&planes));
+    double slack = 0, sum = 0;
     for (uint32_t g = 0; g < group; g++)
-        for (uint32_t i = 0; i < N_PAGE * PAGE_TOK; i++) {
-            const size_t at = (size_t)g * N_PAGE * PAGE_TOK + i;
-            assert_true(fabs((double)a[at] - (double)b[at]) <=
-                        planes_tolerance(d, g, d->list[i / PAGE_TOK]));
-        }
+        for (uint32_t i = 0; i < N_PAGE; i++)
+            slack = fmax(slack, planes_tolerance(d, g, d->list[i]));
+    for (uint32_t i = 0; i < N_PAGE * PAGE_TOK; i++) {
+        sum += (double)a[i];
+        assert_true(fabs(log((double)a[i] / (double)b[i])) <= 2 * slack + 0.07);
+    }
+    assert_true(fabs(sum - 1) < 0.01);
 }
 
 static void every_set_scores_like_ref(void **state)
@@ -204,10 +214,8 @@ static void a_nan_reaches_the_scores_of_its_page(void **state)
             make_data(&d, 64, &seed);
             const size_t at = w < 2 ? d.geom.k_min : d.geom.k_step;
             random_put_f16(d.pages + d.list[3] * d.geom.bytes + at + 10, bad[w % 2]);
-            const struct op_score_planes op = planes_op(&d, 1, out);
-            o.score_planes(&op);
-            for (uint32_t t = 0; t < N_PAGE * PAGE_TOK; t++)
-                assert_int_equal(isfinite(out[t]) != 0, t / PAGE_TOK != 3);
+            const struct op_share_planes op = planes_op(&d, 1, out);
+            assert_false(o.share_planes(&op));
             mem_free(d.pages);
         }
     }

@@ -33,6 +33,7 @@ struct bench {
     uint8_t *pool, *own, *side, *scratch, *state;
     page_id page[N_PAGE];
     uint32_t mask[N_PAGE];
+    float logw[N_TOK];
     float q[GROUP * DIM];
     float k[N_TOK * DIM]; /* as attention reads them */
     struct workers *workers;
@@ -95,7 +96,7 @@ static void bench_open(struct bench *b, sac_kv_type type, const char *spec)
 
 static struct method_pick bench_select(struct bench *b)
 {
-    struct method_pick out = {.mask = b->mask};
+    struct method_pick out = {.mask = b->mask, .logw = b->logw};
     memset(b->mask, 0, sizeof b->mask);
     b->spec.method->decode->select(&b->lane, &out);
     return out;
@@ -359,25 +360,45 @@ static void psa_reaches_its_mass(void **state)
     }
 }
 
-static void auto_takes_what_the_planes_say(void **state)
+/* Exact shares of what is read, times their weights, are as much as all shares: 1. */
+static void auto_reads_for_all(void **state)
 {
     (void)state;
     static struct bench b;
     static double share[N_TOK];
-    for (int type = 0; type < 2; type++) {
-        seed = 8; /* both hold nearly the same keys, and choose nearly the same tokens */
-        bench_open(&b, type ? SAC_KV_Q8 : SAC_KV_F16, "auto:mass=0.6,most=1");
+    static const char *const specs[] = {"auto:mass=0.75,most=1", "auto:mass=0.5,most=1"};
+    for (size_t i = 0; i < 4; i++) {
+        seed = 8; /* both types hold nearly the same keys */
+        bench_open(&b, i % 2 ? SAC_KV_Q8 : SAC_KV_F16, specs[i / 2]);
         const struct method_pick out = bench_select(&b);
-        double mass = 0, ideal = 0;
+        double sum = 0;
         exact_shares(&b, share);
-        for (uint32_t t = 0; t < N_TOK; t++)
-            if (pick_has(&out, t)) mass += share[t];
-        const uint32_t n = count(&b);
-        static float sorted[N_TOK];
-        for (uint32_t t = 0; t < N_TOK; t++) sorted[t] = (float)share[t];
-        qsort(sorted, N_TOK, sizeof *sorted, falling);
-        for (uint32_t i = 0; i < n; i++) ideal += (double)sorted[i];
-        assert_true(n < N_TOK && mass > 0.5 && mass > 0.8 * ideal);
+        for (uint32_t t = 0; t < N_TOK; t++) {
+            if (!pick_has(&out, t)) continue;
+            assert_true(b.logw[t] >= 0);
+            sum += share[t] * exp((double)b.logw[t]);
+        }
+        if (out.dense || count(&b) >= (i < 2 ? 600 : 300) || fabs(sum - 1) > 0.1)
+            fail_msg("%s: %u tokens stand for %g", specs[i / 2], count(&b), sum);
+        bench_close(&b);
+    }
+}
+
+/* A larger mass never reads less, and the whole mass is dense. */
+static void autos_dial_is_monotone(void **state)
+{
+    (void)state;
+    static struct bench b;
+    uint32_t before = 0;
+    for (int i = 0; i <= 20; i++) {
+        char spec[64];
+        snprintf(spec, sizeof spec, "auto:mass=%.2f,most=1", 0.05 * i);
+        seed = 8;
+        bench_open(&b, SAC_KV_F16, spec);
+        const struct method_pick out = bench_select(&b);
+        assert_int_equal(out.dense, i == 20);
+        if (!out.dense) assert_true(count(&b) >= before);
+        before = count(&b);
         bench_close(&b);
     }
 }
@@ -416,7 +437,8 @@ int main(void)
         cmocka_unit_test(the_bound_of_quests_example),
         cmocka_unit_test(page_methods_keep_their_budget),
         cmocka_unit_test(psa_reaches_its_mass),
-        cmocka_unit_test(auto_takes_what_the_planes_say),
+        cmocka_unit_test(auto_reads_for_all),
+        cmocka_unit_test(autos_dial_is_monotone),
         cmocka_unit_test(a_bad_key_makes_the_choice_dense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,15 +1,24 @@
-/* auto.c: progressive keys. A key of eight bits a channel is read two bits first: they choose
- * tokens nearly as well as exact scores do, and only of the tokens chosen the rest is read.
+/* auto.c: progressive keys, and weights for what is drawn. A key of eight bits a channel is read
+ * two bits first: they tell a token's share of the attention nearly as well as exact scores do.
  *
  * Step by step, for each KV head:
- *  1. Pages are scored by their box, q.middle + spread * |q|.radius, and the best `scan` of them
- * kept.
- *  2. All tokens of those are scored by the first plane of their keys (two bits a channel).
- *  3. Softmax shares, mean over the query heads, tell the mass of each token; tokens are taken, the
- *     best first, until `mass` of it is reached. First page and newest pages are always taken.
- *  4. If that is more than `most` of the context, everything is read: it costs less.
- * Every step chooses anew: on a real model a list that served two steps had 27 times the KL
- * (docs/performance.md).
+ *  1. All tokens are scored by the first plane of their keys (two bits a channel), which gives each
+ *     one's share of the softmax, mean over the query heads.
+ *  2. Tokens are drawn by these shares: those above a cut for certain, others now and then, and
+ *     then they weigh as much more as they are rarer. So sums over what is read estimate the sums
+ *     over everything, where a list that ends at the cut would leave its rest out. The exact keys
+ *     of what is drawn count, so shares that are wrong cost precision and do not bias. First page
+ *     and newest pages are always read.
+ *  3. If that is more than `most` of the context, everything is read: it costs less.
+ *
+ * The cut follows from `mass`. A list that holds this share of the attention leaves 1 - mass out,
+ * and its answer is off by that times the distance between what it has and what it has not. Here
+ * the cut is the highest at which (cut * mass below the cut), which bounds the variance of the
+ * estimate, is at most (NOISE * (1 - mass))^2, in units of the values' own spread: a standard error
+ * of a fifth of what the list would leave out. A higher mass never reads less, and 1 reads all.
+ *
+ * Draws are by position, without random numbers: the same sequence chooses the same tokens. Every
+ * step draws anew (docs/performance.md has what older choices cost, and levels of pages above).
  * In a q8 page the plane is a part of the key, so nothing is kept beside it. For 16-bit pages the
  * same bytes (min, step, plane) are side data. */
 #include "methods/pick.h"
@@ -19,13 +28,13 @@
 
 #include <string.h>
 
-enum { MASS, SCAN, SPREAD, MOST, DENSE, RECENT };
+#define NOISE 0.2 /* standard error of the estimate, of the mass that a list would leave out */
+
+enum { MASS, MOST, DENSE, RECENT };
 
 static const sac_method_param params[] = {
-    {"mass", SAC_PARAM_FLOAT, "0.95", 0, 1, NULL, "estimated share of the attention that is kept"},
-    {"scan", SAC_PARAM_FLOAT, "1", 0, 1, NULL, "share of the pages whose tokens are scored"},
-    {"spread", SAC_PARAM_FLOAT, "0.25", 0, 1, NULL,
-     "how much of its box counts when a page is scored"},
+    {"mass", SAC_PARAM_FLOAT, "0.95", 0, 1, NULL,
+     "as exact as a list that holds this share of the attention; 1 reads everything"},
     {"most", SAC_PARAM_FLOAT, "0.5", 0, 1, NULL, "a larger share than this is read whole"},
     {"dense", SAC_PARAM_INT, "0", 0, 1024, NULL, "first layers that read everything"},
     {"recent", SAC_PARAM_INT, "2", 0, 128, NULL, "newest full pages that are always read"},
@@ -65,8 +74,8 @@ static void auto_seal(uint8_t *side, const struct method_shape *s, const double 
         float lo = k[c], hi = k[c], bad = 0;
         for (uint32_t t = 0; t < PAGE_TOK; t++) {
             const float x = k[(size_t)t * d + c];
-            lo = fminf(lo, x);
-            hi = fmaxf(hi, x);
+            lo = x < lo ? x : lo;
+            hi = x > hi ? x : hi;
             bad += x - x; /* NaN once a key is not finite */
         }
         min[c] = f32_to_f16(lo + bad);
@@ -80,103 +89,89 @@ static void auto_seal(uint8_t *side, const struct method_shape *s, const double 
     }
 }
 
-/* The best `n_scan` pages by their boxes, ascending, into r->list. False: a score is not finite. */
-static bool choose_pages(const struct room *r, const struct method_lane *l, uint32_t n_scan)
+/* ---- Choices ---- */
+
+struct work {
+    struct room r;  /* `vote`: shares */
+    uint32_t *item; /* [stride] tokens drawn */
+    float *logw;    /* [stride] logs of their weights */
+};
+
+static size_t make_work(struct work *w, const struct method_shape *s, void *scratch)
 {
-    const uint32_t n = pick_page_count(l), d = l->shape->geom->head_dim;
-    const struct plane p = plane_of(l);
-    const float spread = 127.5f * (float)l->param[SPREAD];
-    for (size_t i = 0; i < (size_t)l->shape->group * d; i++) {
-        r->qa[i] = l->q[i] * l->scale;
-        r->qb[i] = 127.5f * r->qa[i] + spread * fabsf(r->qa[i]);
-    }
-    l->ops->score_pages(&(struct op_score_pages){.base = p.base,
-                                                 .stride = p.stride,
-                                                 .a_at = p.min_at,
-                                                 .b_at = p.step_at,
-                                                 .page = l->page,
-                                                 .n_page = n,
-                                                 .head_dim = d,
-                                                 .group = l->shape->group,
-                                                 .qa = r->qa,
-                                                 .qb = r->qb,
-                                                 .out = r->score,
-                                                 .out_stride = r->stride});
-    if (!l->ops->vote(&(struct op_vote){.score = r->score,
-                                        .score_stride = r->stride,
-                                        .n = n,
-                                        .group = l->shape->group,
-                                        .vote = r->vote,
-                                        .lse = r->lse}))
-        return false;
-    struct pick_cut cut = pick_best(r->vote, n, n_scan);
-    uint32_t n_list = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (pick_takes(&cut, r->vote[i])) r->list[n_list++] = i;
-    return true;
+    struct arena a = {.base = scratch, .capacity = SIZE_MAX};
+    arena_take(&a, room_make(&w->r, s, true, scratch), 1);
+    w->item = arena_take(&a, w->r.stride, sizeof *w->item);
+    w->logw = arena_take(&a, w->r.stride, sizeof *w->logw);
+    return a.used;
 }
 
-/* Shares of the tokens of the listed pages in r->vote. */
-static bool score_tokens(const struct room *r, const struct method_lane *l, uint32_t n_scan)
+static size_t auto_scratch_bytes(const struct method_shape *s, const double *param)
+{
+    struct work w;
+    (void)param;
+    return make_work(&w, s, NULL);
+}
+
+/* Shares of all tokens; the first page and the newest are certain. False: a score is not finite. */
+static bool share_tokens(const struct room *r, const struct method_lane *l)
 {
     const struct plane p = plane_of(l);
-    for (uint32_t i = 0; i < n_scan; i++) r->id[i] = l->page[r->list[i]];
-    l->ops->score_planes(&(struct op_score_planes){.base = p.base,
-                                                   .stride = p.stride,
-                                                   .min_at = p.min_at,
-                                                   .step_at = p.step_at,
-                                                   .hi2_at = p.hi2_at,
-                                                   .page = r->id,
-                                                   .n_page = n_scan,
-                                                   .head_dim = l->shape->geom->head_dim,
-                                                   .group = l->shape->group,
-                                                   .q = l->q,
-                                                   .scale = l->scale,
-                                                   .out = r->score,
-                                                   .out_stride = r->stride});
-    return l->ops->vote(&(struct op_vote){.score = r->score,
-                                          .score_stride = r->stride,
-                                          .n = n_scan * PAGE_TOK,
-                                          .group = l->shape->group,
-                                          .vote = r->vote,
-                                          .lse = r->lse});
+    const uint32_t n = pick_page_count(l), n_recent = pick_min((uint32_t)l->param[RECENT], n);
+    if (!l->ops->share_planes(&(struct op_share_planes){.base = p.base,
+                                                        .stride = p.stride,
+                                                        .min_at = p.min_at,
+                                                        .step_at = p.step_at,
+                                                        .hi2_at = p.hi2_at,
+                                                        .page = l->page,
+                                                        .n_page = n,
+                                                        .head_dim = l->shape->geom->head_dim,
+                                                        .group = l->shape->group,
+                                                        .q = l->q,
+                                                        .scale = l->scale,
+                                                        .share = r->vote,
+                                                        .e = r->score,
+                                                        .e_stride = r->stride}))
+        return false;
+    for (uint32_t t = 0; t < PAGE_TOK; t++) r->vote[t] = INFINITY;
+    for (uint32_t t = (n - n_recent) * PAGE_TOK; t < n * PAGE_TOK; t++) r->vote[t] = INFINITY;
+    return true;
 }
 
 static void auto_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t n = pick_page_count(l), d = l->shape->geom->head_dim;
-    struct room r;
-    if (l->param[MASS] >= 1 || l->layer < (uint32_t)l->param[DENSE]) {
+    const uint32_t n_page = pick_page_count(l);
+    const size_t d = l->shape->geom->head_dim;
+    const double error = NOISE * (1 - l->param[MASS]);
+    struct work w;
+    if (error <= 0 || l->layer < (uint32_t)l->param[DENSE]) {
         pick_dense(out);
         return;
     }
-    room_make(&r, l->shape, true, l->scratch);
-    const double share = ceil(l->param[SCAN] * n);
-    const uint32_t n_scan = share < 1 ? 1 : (uint32_t)share;
-    if (n_scan < n) out->side_bytes += (size_t)n * 4 * d;
-    for (uint32_t i = 0; i < n; i++) r.list[i] = i;
-    out->side_bytes += n_scan * (PAGE_TOK * (size_t)d / 4 + 4 * d);
-    if ((n_scan < n && !choose_pages(&r, l, n_scan)) || !score_tokens(&r, l, n_scan)) {
+    make_work(&w, l->shape, l->scratch);
+    out->side_bytes = n_page * (PAGE_TOK * d / 4 + 4 * d);
+    if (!share_tokens(&w.r, l)) {
         pick_not_finite(out);
         return;
     }
-    pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT], UINT32_MAX);
-    /* The scores have served: their memory does for the search of the cut. */
-    const struct op_cut cut = l->ops->best(&(struct op_best){.value = r.vote,
-                                                             .n = n_scan * PAGE_TOK,
-                                                             .by_sum = true,
-                                                             .target = l->param[MASS],
-                                                             .spare = (uint32_t *)r.score});
-    l->ops->mark(&(struct op_mark){
-        .value = r.vote, .cut = cut, .n_page = n_scan, .page = r.list, .mask = out->mask});
-    uint32_t n_read = 0;
-    for (uint32_t i = 0; i < n; i++) n_read += (uint32_t)__builtin_popcount(out->mask[i]);
-    if (n_read > l->param[MOST] * n * PAGE_TOK) pick_dense(out);
+    const uint32_t n_read = l->ops->draw(&(struct op_draw){.value = w.r.vote,
+                                                           .n = n_page * PAGE_TOK,
+                                                           .variance = error * error,
+                                                           .item = w.item,
+                                                           .logw = w.logw});
+    if (n_read > l->param[MOST] * n_page * PAGE_TOK) {
+        pick_dense(out);
+        return;
+    }
+    for (uint32_t i = 0; i < n_read; i++) {
+        pick_token(out, w.item[i]);
+        out->logw[w.item[i]] = w.logw[i];
+    }
 }
 
 static const struct method_decode hooks = {
     .side_bytes = auto_side_bytes,
-    .scratch_bytes = room_token_bytes,
+    .scratch_bytes = auto_scratch_bytes,
     .seal = auto_seal,
     .select = auto_select,
 };
@@ -184,17 +179,19 @@ static const struct method_decode hooks = {
 const struct method auto_method = {
     .kind = "decode",
     .name = "auto",
-    .summary = "tokens by the first two bits of their keys, until the wanted mass is reached",
+    .summary = "tokens drawn by the first two bits of their keys, weighed by how rarely",
     .about =
-        "Progressive keys: the first two bits of each channel tell which tokens matter nearly as "
-        "well as whole keys, at a sixteenth of the bytes of dense attention (fewer where page "
-        "boxes "
-        "leave pages out), and only of the chosen tokens keys and values are read. --mass is its "
-        "dial: flat heads read more, sharp ones less. It finds late what it is asked for late. "
-        "With "
-        "a q8 cache the two bits are a part of the key and cost no memory.",
+        "Progressive keys: the first two bits of each channel tell a token's share of the "
+        "attention nearly as well as whole keys do, at a tenth of the bytes. Tokens of large "
+        "shares are read for certain, of small ones a few, which then stand for the others with "
+        "larger weights: attention is estimated and not cut off. --mass is its dial: the standard "
+        "error of the estimate is bounded by a fifth of what a list of that mass leaves out, and 1 "
+        "reads everything. Flat heads read more, sharp ones less; what is read hardly grows with "
+        "the context. It finds late what it is asked for late. With a q8 cache the two bits are a "
+        "part of the key and cost no memory.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .weighs = true,
     .token_grain = true,
     .decode = &hooks,
 };

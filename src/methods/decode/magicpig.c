@@ -192,6 +192,7 @@ static void magicpig_select(const struct method_lane *l, struct method_pick *out
         pick_not_finite(out);
         return;
     }
+    memset(out->logw, 0, pick_page_count(l) * PAGE_TOK * sizeof *out->logw);
     for (uint32_t g = 0; g < l->shape->group; g++) draw(&p, l, &r, g, out->mask);
     weigh(&p, l, &r, out);
     out->side_bytes = (uint64_t)p.state->n_tok * (uint32_t)l->param[TABLES] * sizeof *p.code;

@@ -18,6 +18,7 @@ void ops_fill_avx512_attn(struct ops *o);
 void ops_fill_avx512_small(struct ops *o);
 void ops_fill_avx512_score(struct ops *o);
 void ops_fill_avx512_best(struct ops *o);
+void ops_fill_avx512_draw(struct ops *o);
 void ops_fill_avx512_dots(struct ops *o);
 void ops_fill_avx512_survey(struct ops *o);
 

@@ -96,10 +96,12 @@ static void score_pages_avx512(const struct op_score_pages *op)
 /* What does not change from page to page. */
 struct plane_queries {
     float inv[GROUP_MAX];                      /* 1 / largest |q| of a head */
+    float top[GROUP_MAX];                      /* the largest */
     _Alignas(64) float envelope[HEAD_DIM_MAX]; /* largest |q| of a channel, each head times inv */
+    float reference[GROUP_MAX]; /* of a head's exponents: its score of the first page's middle */
 };
 
-static void prepare_queries(struct plane_queries *out, const struct op_score_planes *op)
+static void prepare_queries(struct plane_queries *out, const struct op_share_planes *op)
 {
     const uint32_t d = op->head_dim;
     memset(out->envelope, 0, d * sizeof(float));
@@ -108,8 +110,8 @@ static void prepare_queries(struct plane_queries *out, const struct op_score_pla
         __m512 most = _mm512_setzero_ps();
         for (uint32_t c = 0; c < d; c += LANES)
             most = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(q + c)), most);
-        const float max = _mm512_reduce_max_ps(most);
-        out->inv[g] = max > 0 ? 1 / max : 0;
+        out->top[g] = _mm512_reduce_max_ps(most);
+        out->inv[g] = out->top[g] > 0 ? 1 / out->top[g] : 0;
         const __m512 inv = _mm512_set1_ps(out->inv[g]);
         for (uint32_t c = 0; c < d; c += LANES)
             _mm512_store_ps(
@@ -120,7 +122,7 @@ static void prepare_queries(struct plane_queries *out, const struct op_score_pla
 }
 
 /* A block of pages on its way to weights, and those of one of them: int8 [group, head_dim] in the
- * order of the channels, and per head what turns a sum of weight * code into a logit. */
+ * order of the channels, and per head what turns a sum of weight * code into an exponent. */
 struct page_weights {
     _Alignas(64) float step[BLOCK * HEAD_DIM_MAX];
     _Alignas(64) float mid[BLOCK * HEAD_DIM_MAX];
@@ -131,7 +133,7 @@ struct page_weights {
 };
 
 /* A NaN or infinity among q, min and step reaches `base`: each channel of each is in its sum. */
-static void weigh_block(struct page_weights *out, const struct op_score_planes *op,
+static void weigh_block(struct page_weights *out, const struct op_share_planes *op,
                         const struct plane_queries *q, const uint8_t *const page[BLOCK])
 {
     const uint32_t d = op->head_dim;
@@ -166,7 +168,7 @@ static __m512i to_int8(__m512 a, __m512 b, __m512 c, __m512 d)
 }
 
 /* The weights q step * 127 / (largest) of page p of the block. */
-static void weigh_page(struct page_weights *out, const struct op_score_planes *op,
+static void weigh_page(struct page_weights *out, const struct op_share_planes *op,
                        const struct plane_queries *queries, uint32_t p)
 {
     const uint32_t d = op->head_dim;
@@ -190,8 +192,7 @@ static void weigh_page(struct page_weights *out, const struct op_score_planes *o
             _mm_storeu_si128((__m128i *)(void *)(w + c),
                              _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)));
         }
-        const float unit = queries->inv[g] > 0 ? out->most[p] / queries->inv[g] : 0;
-        out->scale[g] = op->scale * 64 / 127 * unit;
+        out->scale[g] = op->scale * 64 / 127 * out->most[p] * queries->top[g];
     }
 }
 
@@ -224,10 +225,14 @@ static void transpose_rows16(__m512i out[4], const uint8_t *codes)
     out[3] = _mm512_shuffle_i64x2(lo23, hi23, 0xee);
 }
 
-/* One page's weights [group, head_dim], and what turns sums into logits [group]. */
+/* One page on its way from codes to exponentials. */
 struct plane_page {
     const int8_t *w;
-    const float *scale, *base;
+    const float *scale;  /* [group] of a sum, in the units of `offset` */
+    const float *offset; /* [group] */
+    uint32_t *out; /* [group, LANES], stride e_stride: bf16 of tokens t and t + LANES in a word */
+    float (*sum)[LANES];                 /* [group] of exponentials so far */
+    __m512i dword[2][HEAD_DIM_MAX / 16]; /* codes of the two halves of its tokens, transposed */
 };
 
 static __m512i broadcast_weights(const int8_t *w)
@@ -237,54 +242,72 @@ static __m512i broadcast_weights(const int8_t *w)
     return _mm512_set1_epi32(four);
 }
 
-/* Logits of 16 tokens for the n heads from g0; n is a constant where this is inlined, so that the
- * sums stay in registers. */
-__attribute__((always_inline)) static inline void score_heads(const struct op_score_planes *op,
+/* 2^y by the straight line between powers of two, from y * 2^23 with the exponent's bias in it:
+ * up to 6 % too large. */
+static __m512 exp2_rough(__m512 y)
+{
+    const __m512 least = _mm512_setzero_ps(), most = _mm512_set1_ps(227.0f * 0x1p23f);
+    const __m512i bits = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(y, least), most));
+    return _mm512_castsi512_ps(bits);
+}
+
+/* Exponentials of the page's tokens for the n heads from g0; n is a constant where this is inlined,
+ * so that the sums stay in registers: two chains for each head hide the latency of dpbusd. */
+__attribute__((always_inline)) static inline void weigh_heads(const struct op_share_planes *op,
                                                               const struct plane_page *page,
-                                                              const __m512i *dword, uint32_t g0,
-                                                              const uint32_t n, float *out)
+                                                              uint32_t g0, const uint32_t n)
 {
     const uint32_t d = op->head_dim, quarter = d / 4;
     const __m512i two_bits = _mm512_set1_epi8(3);
-    __m512i sum[HEADS];
-    for (uint32_t g = 0; g < n; g++) sum[g] = _mm512_setzero_si512();
+    const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000u);
+    __m512i sum[2][HEADS];
+    for (uint32_t g = 0; g < n; g++) sum[0][g] = sum[1][g] = _mm512_setzero_si512();
     for (uint32_t m = 0; m < quarter / 4; m++) {
-        __m512i codes = dword[m];
+        __m512i a = page->dword[0][m], b = page->dword[1][m];
         for (uint32_t s = 0; s < 4; s++) {
-            const __m512i code = _mm512_and_si512(codes, two_bits);
+            const __m512i x = _mm512_and_si512(a, two_bits), y = _mm512_and_si512(b, two_bits);
             const int8_t *at = page->w + (size_t)g0 * d + s * quarter + 4 * m;
-            for (uint32_t g = 0; g < n; g++)
-                sum[g] = _mm512_dpbusd_epi32(sum[g], code, broadcast_weights(at + (size_t)g * d));
-            codes = _mm512_srli_epi32(codes, 2);
+            for (uint32_t g = 0; g < n; g++) {
+                const __m512i w = broadcast_weights(at + (size_t)g * d);
+                sum[0][g] = _mm512_dpbusd_epi32(sum[0][g], x, w);
+                sum[1][g] = _mm512_dpbusd_epi32(sum[1][g], y, w);
+            }
+            a = _mm512_srli_epi32(a, 2);
+            b = _mm512_srli_epi32(b, 2);
         }
     }
-    for (uint32_t g = 0; g < n; g++)
-        _mm512_storeu_ps(out + (g0 + g) * op->out_stride,
-                         _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[g]),
-                                         _mm512_set1_ps(page->scale[g0 + g]),
-                                         _mm512_set1_ps(page->base[g0 + g])));
+    for (uint32_t g = 0; g < n; g++) {
+        const __m512 by = _mm512_set1_ps(page->scale[g0 + g]);
+        const __m512 offset = _mm512_set1_ps(page->offset[g0 + g]);
+        uint32_t *out = page->out + (g0 + g) * op->e_stride;
+        const __m512 e0 = exp2_rough(_mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[0][g]), by, offset));
+        const __m512 e1 = exp2_rough(_mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[1][g]), by, offset));
+        _mm512_storeu_si512(out, _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(e0), 16),
+                                                 _mm512_and_si512(_mm512_castps_si512(e1), upper)));
+        float *total = page->sum[g0 + g];
+        _mm512_storeu_ps(total, _mm512_add_ps(_mm512_loadu_ps(total), _mm512_add_ps(e0, e1)));
+    }
 }
 
-static void score_tokens16(const struct op_score_planes *op, const struct plane_page *w,
-                           const __m512i *dword, float *out)
+static void weigh_tokens(const struct op_share_planes *op, const struct plane_page *w)
 {
     for (uint32_t g0 = 0; g0 < op->group; g0 += HEADS) {
         const uint32_t left = op->group - g0;
         switch (left < HEADS ? left : HEADS) {
-        case 1: score_heads(op, w, dword, g0, 1, out); break;
-        case 2: score_heads(op, w, dword, g0, 2, out); break;
-        case 3: score_heads(op, w, dword, g0, 3, out); break;
-        case 4: score_heads(op, w, dword, g0, 4, out); break;
-        case 5: score_heads(op, w, dword, g0, 5, out); break;
-        case 6: score_heads(op, w, dword, g0, 6, out); break;
-        case 7: score_heads(op, w, dword, g0, 7, out); break;
-        default: score_heads(op, w, dword, g0, HEADS, out); break;
+        case 1: weigh_heads(op, w, g0, 1); break;
+        case 2: weigh_heads(op, w, g0, 2); break;
+        case 3: weigh_heads(op, w, g0, 3); break;
+        case 4: weigh_heads(op, w, g0, 4); break;
+        case 5: weigh_heads(op, w, g0, 5); break;
+        case 6: weigh_heads(op, w, g0, 6); break;
+        case 7: weigh_heads(op, w, g0, 7); break;
+        default: weigh_heads(op, w, g0, HEADS); break;
         }
     }
 }
 
 /* Part of its caller: gcc drops calls of a function that does nothing but fetch. */
-__attribute__((always_inline)) static inline void fetch_plane(const struct op_score_planes *op,
+__attribute__((always_inline)) static inline void fetch_plane(const struct op_share_planes *op,
                                                               uint32_t i)
 {
     if (i >= op->n_page) return;
@@ -298,37 +321,77 @@ __attribute__((always_inline)) static inline void fetch_plane(const struct op_sc
         _mm_prefetch(next + op->hi2_at + c, _MM_HINT_T0);
 }
 
-static void score_page(const struct op_score_planes *op, const struct plane_page *page,
-                       const uint8_t *codes, float *out)
+static void load_codes(struct plane_page *page, const uint8_t *codes, uint32_t head_dim)
 {
-    const uint32_t row = op->head_dim / 4;
-    for (uint32_t t = 0; t < PAGE_TOK; t += LANES, codes += LANES * row) {
-        __m512i dword[HEAD_DIM_MAX / 16];
+    const uint32_t row = head_dim / 4;
+    for (uint32_t half = 0; half < 2; half++, codes += LANES * row) {
         if (row == 16)
-            transpose_rows16(dword, codes);
+            transpose_rows16(page->dword[half], codes);
         else
-            for (uint32_t m = 0; m < row / 4; m++) dword[m] = gather_dwords(codes, row, m);
-        score_tokens16(op, page, dword, out + t);
+            for (uint32_t m = 0; m < row / 4; m++)
+                page->dword[half][m] = gather_dwords(codes, row, m);
     }
 }
 
-static void score_planes_avx512(const struct op_score_planes *op)
+/* Turns sums and scores of page p into exponents of 2^x as exp2_rough wants them; adds to `wrong`
+ * what is not finite. */
+static void set_exponents(struct page_weights *w, const struct op_share_planes *op,
+                          const struct plane_queries *q, uint32_t p, float *wrong)
+{
+    const float unit = 0x1p23f * (float)M_LOG2E;
+    for (uint32_t g = 0; g < op->group; g++) {
+        *wrong += w->base[p][g] - w->base[p][g];
+        w->base[p][g] = (w->base[p][g] - q->reference[g]) * unit + 127 * 0x1p23f;
+        w->scale[g] *= unit;
+    }
+}
+
+/* Exponentials of all tokens, and their sums over tokens. False: a score is not finite. */
+static bool weigh_pages(const struct op_share_planes *op, float (*sum)[LANES])
 {
     struct plane_queries queries;
     struct page_weights weights;
-    assert(op->head_dim <= HEAD_DIM_MAX && op->group <= GROUP_MAX && op->head_dim % 32 == 0);
+    struct plane_page now = {.w = weights.w, .scale = weights.scale, .sum = sum};
+    float wrong = 0;
     prepare_queries(&queries, op);
     for (uint32_t i = 0; i < op->n_page; i += BLOCK) {
         const uint8_t *page[BLOCK];
         const uint32_t n = block_pages(page, op->base, op->stride, op->page + i, op->n_page - i);
         weigh_block(&weights, op, &queries, page);
+        if (i == 0) memcpy(queries.reference, weights.base[0], op->group * sizeof(float));
         for (uint32_t p = 0; p < n; p++) {
             fetch_plane(op, i + p + AHEAD);
             weigh_page(&weights, op, &queries, p);
-            const struct plane_page now = {weights.w, weights.scale, weights.base[p]};
-            score_page(op, &now, page[p] + op->hi2_at, op->out + (size_t)(i + p) * PAGE_TOK);
+            set_exponents(&weights, op, &queries, p, &wrong);
+            load_codes(&now, page[p] + op->hi2_at, op->head_dim);
+            now.offset = weights.base[p];
+            now.out = (uint32_t *)(void *)op->e + (size_t)(i + p) * LANES;
+            weigh_tokens(op, &now);
         }
     }
+    return wrong == 0;
+}
+
+static bool share_planes_avx512(const struct op_share_planes *op)
+{
+    float sum[GROUP_MAX][LANES] = {{0}}, by[GROUP_MAX];
+    assert(op->head_dim <= HEAD_DIM_MAX && op->group <= GROUP_MAX && op->head_dim % 32 == 0);
+    const bool finite = weigh_pages(op, sum);
+    for (uint32_t g = 0; g < op->group; g++)
+        by[g] = 1 / (_mm512_reduce_add_ps(_mm512_loadu_ps(sum[g])) * (float)op->group);
+    for (size_t i = 0; i < op->n_page; i++) {
+        const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000u);
+        __m512 lo = _mm512_setzero_ps(), hi = lo;
+        for (uint32_t g = 0; g < op->group; g++) {
+            const __m512i e = _mm512_loadu_si512(op->e + g * op->e_stride + i * LANES);
+            const __m512 share = _mm512_set1_ps(by[g]);
+            lo = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(e, 16)), share, lo);
+            hi = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_and_si512(e, upper)), share, hi);
+        }
+        _mm512_storeu_ps(op->share + i * PAGE_TOK, lo);
+        _mm512_storeu_ps(op->share + i * PAGE_TOK + LANES, hi);
+    }
+    return finite;
 }
 
 /* 2^y, relative error below 3e-6, which is nothing beside that of a choice. */
@@ -397,6 +460,6 @@ static bool vote_avx512(const struct op_vote *op)
 void ops_fill_avx512_score(struct ops *o)
 {
     o->score_pages = score_pages_avx512;
-    o->score_planes = score_planes_avx512;
+    o->share_planes = share_planes_avx512;
     o->vote = vote_avx512;
 }

@@ -25,29 +25,6 @@ static void score_pages_ref(const struct op_score_pages *op)
     }
 }
 
-static void score_planes_ref(const struct op_score_planes *op)
-{
-    const uint32_t d = op->head_dim, quarter = d / 4;
-    for (uint32_t i = 0; i < op->n_page; i++) {
-        const uint8_t *page = op->base + op->page[i] * op->stride;
-        const uint16_t *min = half_at(page, op->min_at), *step = half_at(page, op->step_at);
-        for (uint32_t t = 0; t < PAGE_TOK; t++) {
-            const uint8_t *hi2 = page + op->hi2_at + (size_t)t * quarter;
-            float k[512];
-            for (uint32_t c = 0; c < d; c++) {
-                const uint32_t codes = hi2[c % quarter];
-                const float code = (float)(codes >> 2 * (c / quarter) & 3u);
-                k[c] = f16_to_f32(min[c]) + f16_to_f32(step[c]) * (64 * code + 31.5f);
-            }
-            for (uint32_t g = 0; g < op->group; g++) {
-                float sum = 0;
-                for (uint32_t c = 0; c < d; c++) sum += op->q[(size_t)g * d + c] * k[c];
-                op->out[g * op->out_stride + (size_t)i * PAGE_TOK + t] = op->scale * sum;
-            }
-        }
-    }
-}
-
 static bool vote_ref(const struct op_vote *op)
 {
     float wrong = 0; /* stays 0 while all scores are finite */
@@ -67,9 +44,42 @@ static bool vote_ref(const struct op_vote *op)
     return wrong == 0;
 }
 
+/* Logits of all tokens for one head. */
+static void plane_logits(const struct op_share_planes *op, const float *q, float *out)
+{
+    const uint32_t d = op->head_dim, quarter = d / 4;
+    for (uint32_t i = 0; i < op->n_page; i++) {
+        const uint8_t *page = op->base + op->page[i] * op->stride;
+        const uint16_t *min = half_at(page, op->min_at), *step = half_at(page, op->step_at);
+        for (uint32_t t = 0; t < PAGE_TOK; t++) {
+            const uint8_t *hi2 = page + op->hi2_at + (size_t)t * quarter;
+            float sum = 0;
+            for (uint32_t c = 0; c < d; c++) {
+                const uint32_t codes = hi2[c % quarter];
+                const float code = (float)(codes >> 2 * (c / quarter) & 3u);
+                sum += q[c] * (f16_to_f32(min[c]) + f16_to_f32(step[c]) * (64 * code + 31.5f));
+            }
+            out[i * PAGE_TOK + t] = op->scale * sum;
+        }
+    }
+}
+
+static bool share_planes_ref(const struct op_share_planes *op)
+{
+    float lse[64];
+    for (uint32_t g = 0; g < op->group; g++)
+        plane_logits(op, op->q + (size_t)g * op->head_dim, op->e + g * op->e_stride);
+    return vote_ref(&(struct op_vote){.score = op->e,
+                                      .score_stride = op->e_stride,
+                                      .n = op->n_page * PAGE_TOK,
+                                      .group = op->group,
+                                      .vote = op->share,
+                                      .lse = lse});
+}
+
 void ops_fill_ref_score(struct ops *o)
 {
     o->score_pages = score_pages_ref;
-    o->score_planes = score_planes_ref;
+    o->share_planes = share_planes_ref;
     o->vote = vote_ref;
 }

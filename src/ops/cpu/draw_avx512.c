@@ -1,0 +1,131 @@
+/* draw_avx512.c: `draw` with vectors of 16 lanes. Sums are f32 by lane: a cut that rounding moves
+ * by a step is as good as its neighbour. */
+#include "base/half.h"
+#include "ops/cpu/fill.h"
+#include "ops/cpu/math_avx512.h"
+
+#include <immintrin.h>
+
+#define LANES 16u
+
+/* Values that may lie on either side of the cut, and what is known of the others. */
+struct open {
+    const float *value;
+    uint32_t n;
+    double sum_below;
+};
+
+/* Sums up what lies below `cut`; keeps what the answer leaves open in `kept`. */
+static bool try_cut(struct open *o, const struct op_draw *op, float cut, float *kept)
+{
+    const __m512 at = _mm512_set1_ps(cut);
+    __m512 sum = _mm512_setzero_ps();
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < o->n; i += LANES) {
+        const __mmask16 lanes = math_lane_mask(o->n - i);
+        const __m512 x = _mm512_maskz_loadu_ps(lanes, o->value + i);
+        const __mmask16 below = _mm512_mask_cmp_ps_mask(lanes, x, at, _CMP_LT_OQ);
+        sum = _mm512_mask_add_ps(sum, below, sum, x);
+    }
+    const double sum_below = (double)_mm512_reduce_add_ps(sum);
+    const bool rises = op_draw_may_rise(op, cut, o->sum_below + sum_below);
+    o->sum_below += rises ? sum_below : 0;
+    for (uint32_t i = 0; i < o->n; i += LANES) {
+        const __mmask16 lanes = math_lane_mask(o->n - i);
+        const __m512 x = _mm512_maskz_loadu_ps(lanes, o->value + i);
+        const __mmask16 below = _mm512_mask_cmp_ps_mask(lanes, x, at, _CMP_LT_OQ);
+        const __mmask16 stay = rises ? lanes & (__mmask16)~below : below;
+        if (!stay) continue;
+        _mm512_mask_compressstoreu_ps(kept + n, stay, x);
+        n += (uint32_t)__builtin_popcount(stay);
+    }
+    o->value = kept;
+    o->n = n;
+    return rises;
+}
+
+/* `kept` [n] is scratch. */
+static float find_cut(const struct op_draw *op, float *kept)
+{
+    struct open open = {.value = op->value, .n = op->n};
+    uint32_t lo = float_bits(OP_DRAW_LEAST), hi = float_bits(2.0f);
+    /* What lies below can be no more than 1: a cut as low as the variance is never too high. */
+    const float sure = (float)op->variance / 2;
+    if (sure > OP_DRAW_LEAST && sure < 1 && try_cut(&open, op, sure, kept)) lo = float_bits(sure);
+    while (hi - lo > OP_DRAW_STEP) {
+        const uint32_t mid = lo + (hi - lo) / 2;
+        if (try_cut(&open, op, bits_float(mid), kept))
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return bits_float(lo);
+}
+
+static __m512 whole(__m512 x)
+{
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+}
+
+/* Lane i: the sum of lanes 0 .. i. */
+static __m512 running_sums(__m512 x)
+{
+    const __m512i zero = _mm512_setzero_si512();
+    x = _mm512_add_ps(x,
+                      _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(x), zero, 15)));
+    x = _mm512_add_ps(x,
+                      _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(x), zero, 14)));
+    x = _mm512_add_ps(x,
+                      _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(x), zero, 12)));
+    return _mm512_add_ps(x,
+                         _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(x), zero, 8)));
+}
+
+/* Natural logs of positive normal numbers, by the series of atanh; relative error below 1e-6. */
+static __m512 log_ps(__m512 x)
+{
+    const __m512 one = _mm512_set1_ps(1.0f);
+    const __m512 m = _mm512_getmant_ps(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_zero);
+    const __m512 e = _mm512_getexp_ps(_mm512_div_ps(x, m)); /* x / m is a power of two */
+    const __m512 z = _mm512_div_ps(_mm512_sub_ps(m, one), _mm512_add_ps(m, one));
+    const __m512 z2 = _mm512_mul_ps(z, z);
+    __m512 p = _mm512_set1_ps(2.0f / 7);
+    p = _mm512_fmadd_ps(p, z2, _mm512_set1_ps(2.0f / 5));
+    p = _mm512_fmadd_ps(p, z2, _mm512_set1_ps(2.0f / 3));
+    p = _mm512_fmadd_ps(p, z2, _mm512_set1_ps(2.0f));
+    return _mm512_fmadd_ps(e, _mm512_set1_ps(0.693147181f), _mm512_mul_ps(p, z));
+}
+
+static uint32_t draw_avx512(const struct op_draw *op)
+{
+    const float found = find_cut(op, op->logw);
+    const __m512 cut = _mm512_set1_ps(found), inv = _mm512_set1_ps(1 / found);
+    const __m512i step = _mm512_set1_epi32(LANES), last = _mm512_set1_epi32(LANES - 1);
+    __m512i at = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512 chances = _mm512_set1_ps(0.5f);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < op->n; i += LANES, at = _mm512_add_epi32(at, step)) {
+        const __mmask16 lanes = math_lane_mask(op->n - i);
+        const __m512 x = _mm512_maskz_loadu_ps(lanes, op->value + i);
+        const __mmask16 below = _mm512_mask_cmp_ps_mask(lanes, x, cut, _CMP_LT_OQ);
+        const __m512 sums = running_sums(_mm512_maskz_mul_ps(below, x, inv));
+        const __m512 after = _mm512_add_ps(sums, chances);
+        const __m512 before = _mm512_castsi512_ps(_mm512_alignr_epi32(
+            _mm512_castps_si512(after), _mm512_castps_si512(chances), LANES - 1));
+        const __mmask16 drawn =
+            _mm512_mask_cmp_ps_mask(below, whole(before), whole(after), _CMP_LT_OQ);
+        const __mmask16 taken = (__mmask16)(drawn | (lanes & ~below));
+        chances = _mm512_add_ps(chances, _mm512_permutexvar_ps(last, sums));
+        if (!taken) continue;
+        _mm512_mask_compressstoreu_epi32(op->item + n, taken, at);
+        _mm512_mask_compressstoreu_ps(op->logw + n, taken,
+                                      _mm512_maskz_mov_ps(below, log_ps(_mm512_div_ps(cut, x))));
+        n += (uint32_t)__builtin_popcount(taken);
+    }
+    return n;
+}
+
+void ops_fill_avx512_draw(struct ops *o)
+{
+    o->draw = draw_avx512;
+}
