@@ -383,11 +383,9 @@ INLINE void code_weights(const struct narrow_mem *w, uint32_t block, uint32_t n_
     }
 }
 
-INLINE void code_scores(const struct narrow_mem *w, const struct narrow_step *st, uint32_t block,
-                        uint32_t n_head, uint32_t d)
+INLINE void code_scores(const struct narrow_mem *w, const struct narrow_step *st, uint32_t d)
 {
     const size_t row = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
-    for (uint32_t j = 0; j < st->n_page; j++) code_weights(w, block, n_head, j, d);
     for (uint32_t j = 0; j < st->n_page; j++) {
         const uint8_t *k = w->keys + j * PAGE_TOK * row;
         const uint8_t *tile = w->w_tile + j * (row / CODE_BLOCK) * TILE_BYTES;
@@ -935,10 +933,11 @@ INLINE void step_values(const struct attn_chunk *c, const struct narrow_mem *w,
     if (st->codes) code_scale_units(w, st, d);
 }
 
-/* Tiles are slow to answer, and slow to read what was just written or lies at an address whose low
- * 12 bits were. So all products stand in one place of a step, behind the keys: its scores, and the
- * values of the step before, whose weights were made long ago. Then come the values' packing, which
- * hides the wait, and the merge of what was multiplied. */
+/* A tile load waits until what it reads has left the store buffer, behind all stores before it,
+ * some of which wait for lines of L1; and a tile answers late. So between what is stored and the
+ * tiles that load it stands other work: between keys and scores the products of the step before,
+ * whose weights were made long ago, and the packing of the values; between scores and their use the
+ * merge of those products. */
 INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
 {
     struct narrow_mem w = narrow_layout(c->mem, d, c->group);
@@ -956,12 +955,13 @@ INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
         step_keys(c, &w, &st, d);
         for (uint32_t b = 0; b < w.n_block; b++) {
             const uint32_t n_head = block_heads(c->group, b);
+            value_sums(&w, &before, d);
+            for (uint32_t j = 0; j < st.n_page && st.codes; j++) code_weights(&w, b, n_head, j, d);
+            if (b == 0) step_values(c, &w, &st, d);
             if (st.codes)
-                code_scores(&w, &st, b, n_head, d);
+                code_scores(&w, &st, d);
             else
                 half_scores(&w, &st, b, d);
-            value_sums(&w, &before, d);
-            if (b == 0) step_values(c, &w, &st, d);
             merge_values(c, &w, &before, d);
             narrow_scores(&w, &st, b, n_head, d);
             narrow_amend(c, &w, &st, n_head);
