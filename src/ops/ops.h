@@ -285,13 +285,16 @@ struct op_dots { /* out[i][j] = a[i] . b[j]; width is a multiple of 16; one work
 
 struct ops;
 
-/* A sample of the keys of sealed pages that stands for all of them, by importance: a key that holds
- * the share m of the queries' softmax mass (the mean over the queries) is taken with probability
+/* A sample of the keys of sealed pages that stands for all of them, by importance: a key of mass m,
+ * the root of the mean square of its shares of the queries' softmax sums, is taken with probability
  * min(1, m / least), and counts least / m times if that is more than 1. So sums over what is taken
- * have the expectation of sums over all keys, with a variance of at most `least` times the mass
- * that is not taken for certain. One worker's, and an estimate: logits carry the error of 8-bit
- * mantissas of queries and keys, masses 6 %, and the sum that they are shares of comes from the
- * first page, the last pages and one of OP_SURVEY_STRIDE of the others.
+ * have the expectation of sums over all keys, and the variance of a softmax sum, its mean over the
+ * queries, is at most `least` times the masses of what is not taken for certain: no other choice of
+ * as many keys has a smaller one. A key of one query alone has a mass of its share over the root of
+ * the number of queries, where a mean would have it over the number. One worker's, and an estimate:
+ * logits carry the error of 8-bit mantissas of queries and keys, masses 3 %, and the sum that they
+ * are shares of comes from the first page, the last pages and one of OP_SURVEY_STRIDE of the
+ * others.
  *
  * Queries come in sets; those of set s see the first n_page[s] pages, and other keys besides, of
  * which the caller knows the sum. A set has parts (query heads), each with a sample of its own. */

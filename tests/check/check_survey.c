@@ -27,7 +27,7 @@ struct problem {
     uint32_t n_query, n_page[N_SET];
     float least, spread;
     float *q, *lse; /* [N_LIST, n_query, ..] */
-    double *mass;   /* [N_LIST, N_TOK] exact, mean over the queries */
+    double *mass;   /* [N_LIST, N_TOK] exact, root of the mean square over the queries */
 };
 
 struct result {
@@ -35,7 +35,7 @@ struct result {
     uint8_t weight[N_LIST][N_TOK];
 };
 
-/* Shares of one query, of the sum as it is defined, added to `mass`. */
+/* Squares of shares of one query, of the sum as it is defined, added to `mass`. */
 static void add_query(struct problem *p, const double *logit, size_t list, double lse)
 {
     const uint32_t n_page = p->n_page[list / N_PART];
@@ -43,7 +43,7 @@ static void add_query(struct problem *p, const double *logit, size_t list, doubl
     for (uint32_t t = 0; t < n_page * PAGE_TOK; t++)
         sum += (double)survey_page_weight(n_page, t / PAGE_TOK) * exp(logit[t] - lse);
     for (uint32_t t = 0; t < n_page * PAGE_TOK; t++)
-        p->mass[list * N_TOK + t] += exp(logit[t] - lse) / sum / p->n_query;
+        p->mass[list * N_TOK + t] += pow(exp(logit[t] - lse) / sum, 2) / p->n_query;
 }
 
 static void spread_masses(struct problem *p)
@@ -52,7 +52,7 @@ static void spread_masses(struct problem *p)
         double *mass = p->mass + (size_t)i * PAGE_TOK, all = 0;
         for (uint32_t t = 0; t < PAGE_TOK; t++) all += mass[t];
         for (uint32_t t = 0; t < PAGE_TOK; t++)
-            mass[t] += (double)p->spread * (all / PAGE_TOK - mass[t]);
+            mass[t] = sqrt(mass[t] + (double)p->spread * (all / PAGE_TOK - mass[t]));
     }
 }
 
@@ -158,8 +158,9 @@ static int32_t bits_of(double mass)
 static bool check_key(const char *isa, const struct problem *p, const struct result *r,
                       uint32_t list, uint32_t t, int32_t limit)
 {
-    const double mass = p->mass[list * N_TOK + t] * p->n_query;
-    const int32_t below = (bits_of((double)p->least * p->n_query) - bits_of(mass)) >> SURVEY_SHIFT;
+    const double mass = p->mass[list * N_TOK + t], least = (double)p->least;
+    const int32_t below =
+        (bits_of(least * least * p->n_query) - bits_of(mass * mass * p->n_query)) >> SURVEY_SHIFT;
     const bool taken = r->mask[list][t / PAGE_TOK] >> t % PAGE_TOK & 1;
     const int32_t step = below > 0 ? below : 0, weight = r->weight[list][t];
     if (taken && below - SLACK >= limit)

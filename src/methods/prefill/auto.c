@@ -6,11 +6,13 @@
  *  1. `rows` rows of each tile, at equal distances, for each of its query heads. The tile's own
  *     keys, which are read anyway, are scored exactly.
  *  2. The survey slot scores all keys before the tile. A key that holds a share m of the softmax
- * mass of these rows is taken with probability min(1, m / least) and counts max(1, least / m)
- * times. So the output is the right one in the mean, and the softmax sum has a variance of at most
- *     least times the mass that is not read for certain. `mass` sets least = (1 - mass)^2 / 4: two
- *     standard deviations are 1 - mass. No head reads more than about 1 / least keys, however flat
- *     its attention and however long the context; one that looks at ten keys reads those.
+ * mass of these rows (root of the mean square) is taken with probability min(1, m / least) and
+ * counts max(1, least / m) times. So the output is the right one in the mean, and the variance of a
+ * softmax sum is at most least times the m that are not read for certain. `mass` sets least =
+ * (1 - mass)^2: a standard deviation of 1 - mass where these add up to 1. A key that one row of 16
+ * looks at counts by a quarter of its share; by means, a sixteenth, such keys were lost. No head
+ * reads more than about 4 / least keys, however flat its attention and however long the context;
+ * one that looks at ten keys reads those.
  *  3. Rows that were not sampled look at other keys of the pages that the sampled ones look at, so
  *     `spread` of a page's mass counts as if all its keys had it alike. The first page and the
  *     `recent` ones before the tile are read whole.
@@ -31,7 +33,7 @@ enum { MASS, ROWS, RECENT, MOST, LAST, DENSE, SPREAD };
 
 static const sac_method_param params[] = {
     {"mass", SAC_PARAM_FLOAT, "0.95", 0, 1, NULL,
-     "softmax sums are known to this share, by two standard deviations"},
+     "softmax sums are known to this share, by a standard deviation"},
     {"rows", SAC_PARAM_INT, "16", 16, 256, NULL, "rows of each 256 that are scored, by sixteens"},
     {"recent", SAC_PARAM_INT, "2", 0, 128, NULL,
      "pages before a tile of rows that are always read"},
@@ -160,7 +162,7 @@ static bool survey(const struct work *w, const struct method_lane *l, struct pla
                                               .n_query = w->n_row,
                                               .q = w->q,
                                               .lse = w->lse,
-                                              .least = (float)(gap * gap / 4),
+                                              .least = (float)(gap * gap),
                                               .spread = (float)l->param[SPREAD],
                                               .seed = l->layer * 64 + l->kv_head,
                                               .mask = p->mask,

@@ -2,11 +2,12 @@
  * sum of a query, and which keys a mass takes. Everything is integers or a few exact operations, so
  * two kernels differ only where their masses do.
  *
- * A mass M, the sum of a key's shares over the queries of a part, is told in steps below `least` by
- * the difference of the two numbers' bits: an octave has OP_SURVEY_OCTAVE steps, within one they
- * are even in the mantissa. A key at step c >= 0 is taken if c < survey_limit of its place, which a
- * place has with probability 2^(-c / OP_SURVEY_OCTAVE): the inverse of the weight, whatever M is
- * exactly.
+ * A key's mass m is the root of the mean square of its shares over the queries of a part, a square
+ * M is the sum of squares that it is made of. It is told in steps below `least` by the difference
+ * of the bits of the two squares: an octave of m, two of M, has OP_SURVEY_OCTAVE steps, within an
+ * octave of M they are even in the mantissa. A key at step c >= 0 is taken if c < survey_limit of
+ * its place, which a place has with probability 2^(-c / OP_SURVEY_OCTAVE): the inverse of the
+ * weight, whatever m is exactly.
  */
 #ifndef SAC_OPS_CPU_SURVEY_H
 #define SAC_OPS_CPU_SURVEY_H
@@ -16,9 +17,9 @@
 #include <math.h>
 
 #define SURVEY_PERIOD 256u /* of places: a power of two */
-#define SURVEY_SHIFT  20u  /* of a float's bits to steps: 23 bits of mantissa, 8 steps */
+#define SURVEY_SHIFT  21u  /* of a square's bits to steps: 23 bits of mantissa, 4 steps */
 
-_Static_assert(OP_SURVEY_OCTAVE == 1u << (23 - SURVEY_SHIFT), "steps are bits of a float");
+_Static_assert(OP_SURVEY_OCTAVE == 2u << (23 - SURVEY_SHIFT), "steps are bits of a float");
 
 /* How often page i counts in the sum of a set that sees n_page pages. */
 static inline float survey_page_weight(uint32_t n_page, uint32_t i)
@@ -28,6 +29,12 @@ static inline float survey_page_weight(uint32_t n_page, uint32_t i)
     if (i == 0 || i >= near || near <= OP_SURVEY_STRIDE) return 1;
     if (i % OP_SURVEY_STRIDE != phase) return 0;
     return (float)(near - 1) / (float)((near - 1 - phase) / OP_SURVEY_STRIDE + 1);
+}
+
+/* The square of a mass `least`. */
+static inline float survey_least(const struct op_survey *op)
+{
+    return op->least * op->least * (float)op->n_query;
 }
 
 /* Limits of the places, those of the first page again at the end, so that a page's are one load.

@@ -51,9 +51,9 @@ static inline void score(float *out, const struct survey_step *s, uint32_t d)
         TILE_DOT(0, 4, 6);
         TILE_LOAD(7, page + (c / 16 + 1) * (size_t)TILE_BYTES, 64);
         TILE_DOT(1, 4, 7);
-        if (last && c < 64) survey_sum(&s->mass[c / 32], last + c / 32 * 256);
+        if (last && c < 64) survey_sum(&s->square[c / 32], last + c / 32 * 256);
     }
-    if (last && d < 64) survey_sum(&s->mass[1], last + 256);
+    if (last && d < 64) survey_sum(&s->square[1], last + 256);
     TILE_LOAD(2, s->start, 64);
     TILE_LOAD(3, s->start, 64);
     for (uint32_t c = 0; c < d; c += 32) {
@@ -66,9 +66,9 @@ static inline void score(float *out, const struct survey_step *s, uint32_t d)
             TILE_STORE(0, out, 64);
             TILE_STORE(1, out + 256, 64);
         }
-        if (last && c < 64) survey_sum(&s->mass[2 + c / 32], last + (2 + c / 32) * 256);
+        if (last && c < 64) survey_sum(&s->square[2 + c / 32], last + (2 + c / 32) * 256);
     }
-    if (last && d < 64) survey_sum(&s->mass[3], last + 768);
+    if (last && d < 64) survey_sum(&s->square[3], last + 768);
     TILE_STORE(2, out + 512, 64);
     TILE_STORE(3, out + 768, 64);
 }

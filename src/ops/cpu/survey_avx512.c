@@ -60,7 +60,8 @@ static inline void score(float *out, const struct survey_step *s, uint32_t d)
     const float *key = (const float *)(const void *)s->page;
     score_page(out, s->q, key, s->start, d);
     score_page(out + 512, s->q, key + 32 * (size_t)d, s->start, d);
-    for (uint32_t i = 0; i < 4 && s->last; i++) survey_sum(&s->mass[i], s->last + i * (size_t)256);
+    for (uint32_t i = 0; i < 4 && s->last; i++)
+        survey_sum(&s->square[i], s->last + i * (size_t)256);
 }
 
 #include "ops/cpu/survey_f512.h"

@@ -13,7 +13,8 @@
  * come out as the bits of their own exponential: queries are scaled so that an octave is 2^23,
  * `start` holds the exponent's bias less the query's sum, and an integer between two powers of two
  * is a float whose mantissa is linear where 2^x is convex (BIAS makes the mean right, the error is
- * 4 %). So a share costs a conversion, a maximum with 0 and an addition.
+ * 4 %). So a share costs a conversion, a maximum with 0 and an addition. The second pass has twice
+ * the queries and biases: what it adds up are squares, at the same cost.
  *
  * Keys are taken relative to one key of the first page, which changes no softmax: what is constant
  * in all keys would drown their differences in 8-bit mantissas. */
@@ -101,16 +102,22 @@ static float dot(const float *a, const float *b, uint32_t d)
     return _mm512_reduce_add_ps(sum);
 }
 
+/* Query i times `unit`: packed, and in `row`. */
+static void pack_scaled(const struct work *w, size_t i, float unit, float *row)
+{
+    const float *q = w->op->q + i * w->d;
+    for (uint32_t c = 0; c < w->d; c += LANES)
+        _mm512_storeu_ps(row + c, _mm512_mul_ps(_mm512_loadu_ps(q + c), _mm512_set1_ps(unit)));
+    pack_query(w->q + i / LANES * w->block_bytes, (uint32_t)(i % LANES), row, w->d);
+}
+
 static void pack_queries(const struct work *w)
 {
     const struct op_survey *op = w->op;
     const size_t n = (size_t)w->n_list * op->n_query;
     float row[512];
     for (size_t i = 0; i < n; i++) {
-        const float *q = op->q + i * w->d;
-        for (uint32_t c = 0; c < w->d; c += LANES)
-            _mm512_storeu_ps(row + c, _mm512_mul_ps(_mm512_loadu_ps(q + c), _mm512_set1_ps(UNIT)));
-        pack_query(w->q + i / LANES * w->block_bytes, (uint32_t)(i % LANES), row, w->d);
+        pack_scaled(w, i, UNIT, row);
         const float start = BIAS + dot(row, w->centre, w->d) - op->lse[i] * UNIT;
         _mm512_store_ps(w->start + i * LANES, _mm512_set1_ps(start));
         _mm512_store_ps(w->sum + i * LANES, _mm512_setzero_ps());
@@ -171,9 +178,9 @@ static inline struct place step_begin(const struct work *w)
     return (struct place){.list = UINT32_MAX, .block = w->n_block - 1};
 }
 
-/* Scores of a step; meanwhile the masses of the last one's, unless NULL. */
+/* Scores of a step; meanwhile the squares of the last one's, unless NULL. */
 static inline void score_step(const struct work *w, const struct place *p, float *out,
-                              const float *last, __m512 *mass)
+                              const float *last, __m512 *square)
 {
     const size_t block = (size_t)p->list * w->n_block + p->block;
     score(out,
@@ -181,7 +188,7 @@ static inline void score_step(const struct work *w, const struct place *p, float
                                 .page = w->page + p->page * w->page_bytes,
                                 .start = w->start + block * LANES * LANES,
                                 .last = last,
-                                .mass = mass},
+                                .square = square},
           w->d);
 }
 
@@ -202,35 +209,38 @@ static inline void add_sums(const struct work *w, const struct place *p, const f
     }
 }
 
-/* The sums go into `start`: from here on scores are shares. False: one is not finite. */
+/* The sums go into `start`: from here on scores are squares of shares. False: one is not finite. */
 static bool end_sums(const struct work *w)
 {
     const size_t n = (size_t)w->n_list * w->op->n_query;
     bool finite = true;
+    float row[512];
     for (size_t i = 0; i < n; i++) {
         const float sum = 1 + _mm512_reduce_add_ps(_mm512_load_ps(w->sum + i * LANES));
         float *start = w->start + i * LANES;
         finite = finite && isfinite(sum) && isfinite(start[0]);
-        _mm512_store_ps(start, _mm512_set1_ps(start[0] - log2f(sum) * OCTAVE));
+        _mm512_store_ps(start, _mm512_set1_ps(2 * (start[0] - log2f(sum) * OCTAVE) - BIAS));
+        pack_scaled(w, i, 2 * UNIT, row);
     }
     return finite;
 }
 
 /* ---- Choice ---- */
 
-static inline void choose(const struct work *w, uint32_t list, uint32_t page, const __m512 mass[2])
+static inline void choose(const struct work *w, uint32_t list, uint32_t page,
+                          const __m512 square[2])
 {
     const struct op_survey *op = w->op;
     const uint32_t seed = survey_seed(op, list / op->n_part, list % op->n_part);
     const int32_t *limit = w->limit + survey_place(seed, page);
-    const __m512i least = _mm512_castps_si512(_mm512_set1_ps(op->least * (float)op->n_query));
-    const float all = _mm512_reduce_add_ps(_mm512_add_ps(mass[0], mass[1]));
+    const __m512i least = _mm512_castps_si512(_mm512_set1_ps(survey_least(op)));
+    const float all = _mm512_reduce_add_ps(_mm512_add_ps(square[0], square[1]));
     const __m512 common = _mm512_set1_ps(all * op->spread / PAGE_TOK);
     __m512i step[2];
     __mmask16 taken[2];
     for (uint32_t i = 0; i < 2; i++) {
         const __m512i bits =
-            _mm512_castps_si512(_mm512_fmadd_ps(mass[i], _mm512_set1_ps(1 - op->spread), common));
+            _mm512_castps_si512(_mm512_fmadd_ps(square[i], _mm512_set1_ps(1 - op->spread), common));
         step[i] = _mm512_srai_epi32(_mm512_sub_epi32(least, bits), SURVEY_SHIFT);
         step[i] = _mm512_max_epi32(step[i], _mm512_setzero_si512());
         taken[i] = _mm512_cmplt_epi32_mask(step[i], _mm512_loadu_si512(limit + i * LANES));
@@ -260,14 +270,14 @@ static void sum_group(const struct work *w, const struct group *g)
 static void survey_group(const struct work *w, const struct group *g)
 {
     struct place next = step_begin(w);
-    __m512 mass[GROUP / 2][4]; /* halves of two pages */
+    __m512 square[GROUP / 2][4]; /* halves of two pages */
     float *s = w->s;
     bool more = step_on(&next, w, g);
     if (more) score_step(w, &next, s, NULL, NULL);
     while (more) {
         const struct place now = next;
         const float *last = s;
-        __m512 *sum = mass[now.page / 2];
+        __m512 *sum = square[now.page / 2];
         s = s == w->s ? w->s + 2 * SCORES : w->s;
         if (now.block == 0) sum[0] = sum[1] = sum[2] = sum[3] = _mm512_setzero_ps();
         more = step_on(&next, w, g);

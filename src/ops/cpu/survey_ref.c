@@ -55,17 +55,17 @@ static int32_t float_int(float f)
     return i;
 }
 
-/* Takes keys of the page by the masses in `mass`. */
-static void take(const struct page *p, uint32_t list, uint32_t i, const float *mass)
+/* Takes keys of the page by the squares of their masses. */
+static void take(const struct page *p, uint32_t list, uint32_t i, const float *square)
 {
     const struct op_survey *op = p->op;
     const int32_t *limit =
         p->limit + survey_place(survey_seed(op, list / op->n_part, list % op->n_part), i);
-    const int32_t least = float_int(op->least * (float)op->n_query);
+    const int32_t least = float_int(survey_least(op));
     uint8_t *weight = op->weight + ((size_t)list * op->n_word + i) * PAGE_TOK;
     uint32_t word = 0;
     for (uint32_t t = 0; t < PAGE_TOK; t++) {
-        const int32_t below = (least - float_int(mass[t])) >> SURVEY_SHIFT,
+        const int32_t below = (least - float_int(square[t])) >> SURVEY_SHIFT,
                       step = below > 0 ? below : 0;
         if (step >= limit[t]) continue;
         word |= 1u << t;
@@ -78,15 +78,17 @@ static void take(const struct page *p, uint32_t list, uint32_t i, const float *m
 static void survey_page(const struct page *p, uint32_t list, uint32_t i)
 {
     const struct op_survey *op = p->op;
-    float mass[PAGE_TOK] = {0}, all = 0;
+    float square[PAGE_TOK] = {0}, all = 0;
     for (uint32_t j = 0; j < op->n_query; j++) {
         const size_t q = (size_t)list * op->n_query + j;
-        for (uint32_t t = 0; t < PAGE_TOK; t++)
-            mass[t] += expf(p->logit[j * PAGE_TOK + t] - op->lse[q]) / p->total[q];
+        for (uint32_t t = 0; t < PAGE_TOK; t++) {
+            const float share = expf(p->logit[j * PAGE_TOK + t] - op->lse[q]) / p->total[q];
+            square[t] += share * share;
+        }
     }
-    for (uint32_t t = 0; t < PAGE_TOK; t++) all += mass[t];
-    for (uint32_t t = 0; t < PAGE_TOK; t++) mass[t] += op->spread * (all / PAGE_TOK - mass[t]);
-    take(p, list, i, mass);
+    for (uint32_t t = 0; t < PAGE_TOK; t++) all += square[t];
+    for (uint32_t t = 0; t < PAGE_TOK; t++) square[t] += op->spread * (all / PAGE_TOK - square[t]);
+    take(p, list, i, square);
 }
 
 static bool survey_ref(const struct op_survey *op)

@@ -12,7 +12,7 @@ struct survey_step {
     const uint8_t *q, *page; /* as the file of the set has packed them */
     const float *start;      /* [16][16] what scores begin with */
     const float *last; /* [4][16][16] scores of another step, to be summed meanwhile; or NULL */
-    __m512 *mass;      /* [4] their sums are added to */
+    __m512 *square;    /* [4] their sums are added to */
 };
 
 static inline __m512 survey_share(const float *s)
@@ -22,14 +22,14 @@ static inline __m512 survey_share(const float *s)
 }
 
 /* Adds the rows of s [16][16]. */
-static inline void survey_sum(__m512 *mass, const float *s)
+static inline void survey_sum(__m512 *sum, const float *s)
 {
     __m512 a = survey_share(s), b = survey_share(s + 16);
     for (uint32_t r = 2; r < 16; r += 2) {
         a = _mm512_add_ps(a, survey_share(s + r * (size_t)16));
         b = _mm512_add_ps(b, survey_share(s + (r + 1) * (size_t)16));
     }
-    *mass = _mm512_add_ps(*mass, _mm512_add_ps(a, b));
+    *sum = _mm512_add_ps(*sum, _mm512_add_ps(a, b));
 }
 
 #endif
