@@ -20,8 +20,10 @@ LONG_OPTIONS = ("-c", "131072", "--rope-scaling", "yarn", "--rope-scale", "4", "
                 "-b", "2048", "--prefill", "auto", "--decode", "auto")
 NEEDLE = ("The night watchman of the lighthouse at Kerrigan Point keeps the spare key "
           "under the seventh blue flowerpot.")
-QUESTION = ("According to the document, where does the night watchman of the lighthouse at "
-            "Kerrigan Point keep the spare key? Answer in one sentence.")
+# At 120K tokens the model finds the fact when asked for it in its own words, "under", and, reading every
+# token, answers "in red" when asked "where": which methods cannot mend.
+QUESTION = ("According to the document, the night watchman of the lighthouse at Kerrigan Point keeps the "
+            "spare key under what?")
 FACT = ("seventh", "blue", "flowerpot")
 
 
