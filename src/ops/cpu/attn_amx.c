@@ -588,7 +588,7 @@ INLINE void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page
     uint8_t *tile = w.k + (size_t)slot * 2 * (d / 32) * TILE_BYTES;
     for (uint32_t half = 0; half < 2; half++)
         for (uint32_t c = 0; c < d; c += 32, tile += TILE_BYTES)
-            attn_transpose(tile, (const uint8_t *)(keys + half * 16 * d + c), 2 * (size_t)d, false);
+            attn_transpose(tile, (const uint8_t *)(keys + half * 16 * d + c), 2 * (size_t)d);
 }
 
 /* Products of 32 queries with the centres of the panel. */

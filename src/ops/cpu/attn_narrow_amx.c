@@ -10,10 +10,10 @@
  *
  * Two kinds of pages, which never share a step:
  *  - CODES, sealed q8 pages. Nothing is turned into floating point. The tile multiplies the codes
- *    of the keys, joined from their planes, with the queries times the page's step sizes in 15 bits
- *    (8 and 7); the product of query and `min` is added in f32. Weights times the scales of the
- *    values are rounded to 16 bits below the step's largest (8 and 8) and multiply the codes of
- *    the values. All sums are exact integers.
+ *    of the keys, joined from their planes, with the queries times the page's step sizes in 16
+ * bits; the product of query and `min` is added in f32. Weights times the scales of the values are
+ *    rounded to 16 bits below the step's largest and multiply the codes of the values. All sums are
+ *    exact integers. Tiles take 16 bits as two bytes each, whose sums are joined behind.
  *  - HALVES, 16-bit pages and gathered tokens, in bf16 tiles. An f16 key is rounded less the
  *    page's first visible one, whose product with the query is added in f32: attn_amx.c says why.
  *    bf16 keys are multiplied as they are.
@@ -47,11 +47,14 @@
 #define FETCH_TOK   2u         /* tokens whose keys, or values, are converted from fetch to fetch */
 #define FETCH_TO    2          /* L2: what DRAM has to bring is more than L1 can wait for */
 
-/* Largest integers in two parts: a signed one of 8 bits and 7 below it; two unsigned of 8. */
-#define QUERY_MAX   16383.0f
-#define QUERY_BITS  7
-#define WEIGHT_MAX  65535.0f
-#define WEIGHT_BITS 8
+/* Integers of 16 bits. A float below 2^15 to which INTEGER, or one below 2^16 to which NATURAL is
+ * added, has itself, rounded, in its low half. INTEGER makes it 128 too much: then the low byte is
+ * the low part plus 128, and the next one the high part, both signed. */
+#define QUERY_MAX  32512.0f
+#define WEIGHT_MAX 65535.0f
+#define INTEGER    (0x1.8p23f + 128)
+#define NATURAL    0x1p23f
+#define PART_BITS  8
 
 struct narrow_mem {
     uint32_t d, d_code, n_block; /* d_code: d as whole tiles of codes */
@@ -59,6 +62,7 @@ struct narrow_mem {
     float *unit;                 /* [n_block * HEADS] of a score in units of log 2 */
     uint8_t *q_tile;             /* HALVES: [n_block, d/32] */
     float *q_code, *q_most;      /* CODES: q in the order of codes [.., d_code]; its largest */
+    float *q_quad;               /* CODES: the same as [n_block, d_code/4, HEADS, 4] */
     uint8_t *rows;               /* [16] rows on their way into a tile */
     uint8_t *keys;               /* [STEP_PAGES, PAGE_TOK] rows of 2 d bytes, or of d_code */
     float *centre;               /* [STEP_PAGES, d_code] key that the rows are relative to */
@@ -98,6 +102,7 @@ static struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group
     w.q_tile = take(base, &at, (size_t)w.n_block * (d / 32) * TILE_BYTES);
     w.q_code = take_floats(base, &at, n_head * wide);
     w.q_most = take_floats(base, &at, wide);
+    w.q_quad = take_floats(base, &at, n_head * wide);
     w.rows = take(base, &at, LANES * 2 * (size_t)d);
     w.keys = take(base, &at, (size_t)STEP_TOK * 2 * wide);
     w.centre = take_floats(base, &at, STEP_PAGES * wide);
@@ -208,7 +213,17 @@ static void query_tiles(const struct narrow_mem *w, uint32_t block)
         }
     uint8_t *tile = w->q_tile + (size_t)block * (d / 32) * TILE_BYTES;
     for (uint32_t c = 0; c < d; c += 32, tile += TILE_BYTES)
-        attn_transpose(tile, (const uint8_t *)(rows + c), 2 * (size_t)d, false);
+        attn_transpose(tile, (const uint8_t *)(rows + c), 2 * (size_t)d);
+}
+
+/* Four channels of eight heads behind each other. */
+static void query_quads(const struct narrow_mem *w)
+{
+    const uint32_t n_quad = w->d_code / 4;
+    for (uint32_t h = 0; h < w->n_block * HEADS; h++)
+        for (uint32_t i = 0; i < n_quad; i++)
+            memcpy(w->q_quad + ((h / HEADS * n_quad + i) * HEADS + h % HEADS) * (size_t)4,
+                   w->q_code + (size_t)h * w->d_code + 4 * (size_t)i, 4 * sizeof(float));
 }
 
 static bool page_has_codes(const struct page_geom *g, const struct attn_page *page)
@@ -247,7 +262,7 @@ static void narrow_begin(const struct attn_chunk *c, const struct narrow_mem *w)
         }
         _mm512_store_ps(w->q_most + i * LANES, most);
     }
-    if (codes) memset(w->rows, 0, LANES * 64);
+    if (codes) query_quads(w);
     tiles_begin();
 }
 
@@ -356,30 +371,29 @@ INLINE void code_steps(const struct narrow_mem *w, struct narrow_step *st, uint3
         _mm512_store_ps(step + i * LANES, _mm512_mul_ps(inv, _mm512_load_ps(step + i * LANES)));
 }
 
-/* Queries times steps of page j as integers in two parts, in tiles. */
-INLINE void code_weights(const struct narrow_mem *w, uint32_t block, uint32_t n_head, uint32_t j,
-                         uint32_t d)
+/* Queries times steps of page j as integers, in tiles: a line has four channels, high parts of
+ * eight heads, then low ones. */
+INLINE void code_weights(const struct narrow_mem *w, uint32_t block, uint32_t j, uint32_t d)
 {
     const uint32_t d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
-    const __m512i low = _mm512_set1_epi16((1 << QUERY_BITS) - 1);
-    for (uint32_t c = 0; c < d_code; c += CODE_BLOCK) {
-        __m512 step[4];
-        for (uint32_t i = 0; i < 4; i++)
-            step[i] = _mm512_load_ps(w->step + (size_t)j * d_code + c + i * LANES);
-        const float *q = w->q_code + (size_t)block * HEADS * d_code + c;
-        for (uint32_t h = 0; h < n_head; h++, q += d_code) {
-            __m512i x[4];
-            for (uint32_t i = 0; i < 4; i++)
-                x[i] = _mm512_cvtps_epi32(_mm512_mul_ps(step[i], _mm512_load_ps(q + i * LANES)));
-            const __m512i a = _mm512_packs_epi32(x[0], x[1]), b = _mm512_packs_epi32(x[2], x[3]);
-            _mm512_store_si512(w->rows + h * 64,
-                               _mm512_packs_epi16(_mm512_srai_epi16(a, QUERY_BITS),
-                                                  _mm512_srai_epi16(b, QUERY_BITS)));
-            _mm512_store_si512(
-                w->rows + (HEADS + h) * 64,
-                _mm512_packs_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low)));
-        }
-        attn_transpose(w->w_tile + (j * d_code + c) / CODE_BLOCK * TILE_BYTES, w->rows, 64, true);
+    const __m512i order =
+        _mm512_setr_epi32(0x0d090501, 0x1d191511, 0x2d292521, 0x3d393531, 0x0d090501, 0x1d191511,
+                          0x2d292521, 0x3d393531, 0x0c080400, 0x1c181410, 0x2c282420, 0x3c383430,
+                          0x0c080400, 0x1c181410, 0x2c282420, 0x3c383430);
+    const __mmask64 second = 0xffff0000ffff0000; /* heads 4 to 7 */
+    const __m512i sign = _mm512_maskz_set1_epi32(0xff00, (int)0x80808080);
+    const __m512 integer = _mm512_set1_ps(INTEGER);
+    const float *step = w->step + (size_t)j * d_code;
+    const float *q = w->q_quad + (size_t)block * HEADS * d_code;
+    uint8_t *tile = w->w_tile + j * (d_code / CODE_BLOCK) * (size_t)TILE_BYTES;
+    for (uint32_t c = 0; c < d_code; c += 4, q += 4 * HEADS, tile += 64) {
+        const __m512 by = _mm512_broadcast_f32x4(_mm_load_ps(step + c));
+        const __m512 a = _mm512_fmadd_ps(by, _mm512_load_ps(q), integer);
+        const __m512 b = _mm512_fmadd_ps(by, _mm512_load_ps(q + LANES), integer);
+        const __m512i part = _mm512_permutexvar_epi8(order, _mm512_castps_si512(a));
+        const __m512i bytes =
+            _mm512_mask_permutexvar_epi8(part, second, order, _mm512_castps_si512(b));
+        _mm512_store_si512(tile, _mm512_xor_si512(bytes, sign));
     }
 }
 
@@ -504,9 +518,10 @@ INLINE void token_lanes(__m512 out[4], const float *s, bool codes)
     __m512 v[4];
     for (uint32_t i = 0; i < 4; i++) {
         const __m512i high = quarter_rows(s + i * LANES), low = quarter_rows(s + i * LANES + HEADS);
-        v[i] = codes
-                   ? _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, QUERY_BITS), low))
-                   : _mm512_add_ps(_mm512_castsi512_ps(high), _mm512_castsi512_ps(low));
+        v[i] = codes ? _mm512_fmadd_ps(_mm512_cvtepi32_ps(high),
+                                       _mm512_set1_ps((float)(1 << PART_BITS)),
+                                       _mm512_cvtepi32_ps(low))
+                     : _mm512_add_ps(_mm512_castsi512_ps(high), _mm512_castsi512_ps(low));
     }
     const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(v[0], v[1]));
     const __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(v[0], v[1]));
@@ -623,16 +638,19 @@ struct narrow_merge {
     _Alignas(64) float fresh[LANES];
 };
 
-/* Rows of weights as integers in two parts: x [4] of 16 tokens each, scaled to WEIGHT_MAX. Tokens
- * stand in the order that packing leaves: value_codes knows. */
+/* Rows of high and of low parts of weights: x [4] of 16 tokens each, NATURAL added, or zeros. Dword
+ * i has tokens i of both pages, then 16 + i: code_values has their values in that order. */
 INLINE void store_weights(uint8_t *tile, uint32_t h, const __m512i x[4])
 {
-    const __m512i low = _mm512_set1_epi16((1 << WEIGHT_BITS) - 1);
-    const __m512i a = _mm512_packus_epi32(x[0], x[1]), b = _mm512_packus_epi32(x[2], x[3]);
-    _mm512_store_si512(tile + h * 64, _mm512_packus_epi16(_mm512_srli_epi16(a, WEIGHT_BITS),
-                                                          _mm512_srli_epi16(b, WEIGHT_BITS)));
+    const __mmask32 odd = 0xaaaaaaaa;
+    const __m512i upper = _mm512_set1_epi16((int16_t)0xff00);
+    const __m512i a = _mm512_mask_mov_epi16(x[0], odd, _mm512_slli_epi32(x[1], 16));
+    const __m512i b = _mm512_mask_mov_epi16(x[2], odd, _mm512_slli_epi32(x[3], 16));
+    /* 0xca: first operand chooses the second where 1, the third where 0 */
+    _mm512_store_si512(tile + h * 64,
+                       _mm512_ternarylogic_epi32(upper, b, _mm512_srli_epi16(a, PART_BITS), 0xca));
     _mm512_store_si512(tile + (HEADS + h) * 64,
-                       _mm512_packus_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low)));
+                       _mm512_ternarylogic_epi32(upper, _mm512_slli_epi16(b, PART_BITS), a, 0xca));
 }
 
 /* Weights of the step as tiles, relative to its maxima. */
@@ -684,9 +702,13 @@ INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, u
         }
         for (uint32_t b = 0; b < d / PAGE_VBLOCK; b++) {
             __m512i x[4];
-            for (uint32_t i = 0; i < 4; i++)
-                x[i] = _mm512_cvtps_epi32(
-                    _mm512_mul_ps(p[i], _mm512_load_ps(w->scale + b * STEP_TOK + i * LANES)));
+            for (uint32_t i = 0; i < 4; i++) {
+                const __m512 scale = _mm512_load_ps(w->scale + b * STEP_TOK + i * LANES);
+                x[i] =
+                    i < 2 || st->n_page > 1
+                        ? _mm512_castps_si512(_mm512_fmadd_ps(p[i], scale, _mm512_set1_ps(NATURAL)))
+                        : _mm512_setzero_si512();
+            }
             store_weights(w->p + b * (size_t)TILE_BYTES, h, x);
         }
     }
@@ -744,12 +766,12 @@ INLINE void half_values(const struct narrow_mem *w, struct narrow_step *st, uint
 }
 
 /* 16 channels of four tokens, interleaved: a row of a tile. */
-INLINE __m512i value_four(const uint8_t *v, size_t row, __m512i order)
+INLINE __m512i value_four(const uint8_t *const v[4], uint32_t c, __m512i order)
 {
-    __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const void *)v));
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(v + row)), 1);
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(v + 2 * row)), 2);
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(v + 3 * row)), 3);
+    __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(v[0] + c)));
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(v[1] + c)), 1);
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(v[2] + c)), 2);
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(v[3] + c)), 3);
     return _mm512_permutexvar_epi8(order, x);
 }
 
@@ -798,22 +820,24 @@ INLINE void code_scale_units(const struct narrow_mem *w, const struct narrow_ste
     }
 }
 
-/* Codes of values interleaved by four tokens, in the rows where store_weights has their weights. */
-INLINE void code_values(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
+/* Codes of values of the step, interleaved by four tokens in the order of store_weights. Where
+ * there is no second page its weights are zeros. */
+INLINE void code_values(const struct narrow_mem *w, struct narrow_step *st,
                         const struct page_geom *g, uint32_t d)
 {
     const __m512i order =
         _mm512_setr_epi32(0x30201000, 0x31211101, 0x32221202, 0x33231303, 0x34241404, 0x35251505,
                           0x36261606, 0x37271707, 0x38281808, 0x39291909, 0x3a2a1a0a, 0x3b2b1b0b,
                           0x3c2c1c0c, 0x3d2d1d0d, 0x3e2e1e0e, 0x3f2f1f0f);
-    const uint8_t *v = st->page[j].bytes + g->v;
-    code_scales(w, st, j, g, d);
-    for (uint32_t i = 0; i < PAGE_TOK / 4; i++, v += 4 * (size_t)d) {
-        const uint32_t four = j * (PAGE_TOK / 4) + i, row = four % 4 * 4 + four / 4;
-        for (uint32_t t = 0; t < 4; t += FETCH_TOK) fetch_lines(st->fetch);
+    const size_t half = (size_t)LANES * d;
+    const uint8_t *first = st->page[0].bytes + g->v;
+    const uint8_t *second = st->page[st->n_page - 1].bytes + g->v;
+    for (uint32_t i = 0; i < LANES; i++, first += d, second += d) {
+        const uint8_t *const v[4] = {first, second, first + half, second + half};
+        for (uint32_t j = 0; j < st->n_page; j++) fetch_lines(st->fetch);
         for (uint32_t c = 0; c < d; c += 16)
-            _mm512_store_si512(w->v + (size_t)(c / 16) * TILE_BYTES + row * 64,
-                               value_four(v + c, d, order));
+            _mm512_store_si512(w->v + (size_t)(c / 16) * TILE_BYTES + i * 64,
+                               value_four(v, c, order));
     }
 }
 
@@ -856,7 +880,7 @@ INLINE void merge_values(const struct attn_chunk *chunk, const struct narrow_mem
             const float *x = w->x + c * 16 + h * LANES;
             __m512 sum = _mm512_load_ps(x), by = _mm512_set1_ps(merge->fresh[h]);
             if (merge->codes) {
-                const __m512i high = _mm512_slli_epi32(_mm512_castps_si512(sum), WEIGHT_BITS);
+                const __m512i high = _mm512_slli_epi32(_mm512_castps_si512(sum), PART_BITS);
                 sum = _mm512_cvtepi32_ps(
                     _mm512_add_epi32(high, _mm512_load_si512(x + HEADS * LANES)));
                 by = _mm512_mul_ps(by, _mm512_set1_ps(merge->v_unit[c / PAGE_VBLOCK]));
@@ -925,12 +949,14 @@ INLINE void step_keys(const struct attn_chunk *c, const struct narrow_mem *w,
 INLINE void step_values(const struct attn_chunk *c, const struct narrow_mem *w,
                         struct narrow_step *st, uint32_t d)
 {
-    for (uint32_t j = 0; j < st->n_page; j++)
-        if (st->codes)
-            code_values(w, st, j, c->op->geom, d);
-        else
-            half_values(w, st, j, c->op->geom, d);
-    if (st->codes) code_scale_units(w, st, d);
+    const struct page_geom *g = c->op->geom;
+    if (st->codes) {
+        for (uint32_t j = 0; j < st->n_page; j++) code_scales(w, st, j, g, d);
+        code_scale_units(w, st, d);
+        code_values(w, st, g, d);
+        return;
+    }
+    for (uint32_t j = 0; j < st->n_page; j++) half_values(w, st, j, g, d);
 }
 
 /* A tile load waits until what it reads has left the store buffer, behind all stores before it,
@@ -956,7 +982,7 @@ INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
         for (uint32_t b = 0; b < w.n_block; b++) {
             const uint32_t n_head = block_heads(c->group, b);
             value_sums(&w, &before, d);
-            for (uint32_t j = 0; j < st.n_page && st.codes; j++) code_weights(&w, b, n_head, j, d);
+            for (uint32_t j = 0; j < st.n_page && st.codes; j++) code_weights(&w, b, j, d);
             if (b == 0) step_values(c, &w, &st, d);
             if (st.codes)
                 code_scores(&w, &st, d);

@@ -50,10 +50,9 @@ ATTN_VEC __m512 attn_sums(const __m512 r[16])
     return _mm512_shuffle_f32x4(sum, sum, 0xd8);
 }
 
-/* Transposes 16 rows of 64 bytes, stride apart, as dwords: dword i of each becomes row i of a tile;
- * row 4 (i % 4) + i / 4 if the rows come out of two packs of vectors. Rows are read by quarter
- * lines, which spares half of the shuffles of the textbook network. */
-ATTN_VEC void attn_transpose(uint8_t *dst, const uint8_t *src, size_t stride, bool packed)
+/* Transposes 16 rows of 64 bytes, stride apart, as dwords: dword i of each becomes row i of a tile.
+ * Rows are read by quarter lines, which spares half of the shuffles of the textbook network. */
+ATTN_VEC void attn_transpose(uint8_t *dst, const uint8_t *src, size_t stride)
 {
     for (uint32_t c = 0; c < 4; c++) {
         __m512i x[4];
@@ -66,12 +65,11 @@ ATTN_VEC void attn_transpose(uint8_t *dst, const uint8_t *src, size_t stride, bo
         }
         const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
         const __m512i e = _mm512_unpacklo_epi32(x[2], x[3]), f = _mm512_unpackhi_epi32(x[2], x[3]);
-        uint8_t *out = dst + c * (packed ? 64 : 256);
-        const size_t next = packed ? 256 : 64;
+        uint8_t *out = dst + c * 256;
         _mm512_store_si512(out, _mm512_unpacklo_epi64(a, e));
-        _mm512_store_si512(out + next, _mm512_unpackhi_epi64(a, e));
-        _mm512_store_si512(out + 2 * next, _mm512_unpacklo_epi64(b, f));
-        _mm512_store_si512(out + 3 * next, _mm512_unpackhi_epi64(b, f));
+        _mm512_store_si512(out + 64, _mm512_unpackhi_epi64(a, e));
+        _mm512_store_si512(out + 128, _mm512_unpacklo_epi64(b, f));
+        _mm512_store_si512(out + 192, _mm512_unpackhi_epi64(b, f));
     }
 }
 
