@@ -1,7 +1,7 @@
 /* linear_narrow_amx.c: narrow linear layers for eight rows at once, by tiles of int8.
  *
  * VPDPBUSD spends 16 instructions on a block of 32 inputs, 16 outputs and one row, and is slower
- * than memory from about four rows on. One TDPBSUD multiplies the block with both planes of eight
+ * than memory from about four rows on. One TDPBSSD multiplies the block with both planes of eight
  * rows: 16 lines of 32 bytes on the left, 8 quad lines of codes on the right. The sums are exact
  * integers, so they are those of linear_avx512.c, and what follows them is the same arithmetic in
  * the same order: how many rows are in a call does not change a bit.
@@ -54,7 +54,7 @@ struct work {
 #define TILE_STORE(t, to)                                                                          \
     __asm__ volatile("tilestored %%tmm" #t ", (%1,%2)" : "=m"(*(to)) : "r"(to), "r"((size_t)64))
 #define TILE_ZERO(t)        __asm__ volatile("tilezero %%tmm" #t : :)
-#define TILE_DOT(sum, x, w) __asm__ volatile("tdpbsud %%tmm" #w ", %%tmm" #x ", %%tmm" #sum : :)
+#define TILE_DOT(sum, x, w) __asm__ volatile("tdpbssd %%tmm" #w ", %%tmm" #x ", %%tmm" #sum : :)
 
 /* Tiles 0 and 1: sums, 2 and 3: inputs, 4 and 5: codes. */
 static void tiles_begin(void)
@@ -82,25 +82,28 @@ static void tiles_end(void)
         TILE_STORE(t_sum, out);                                                                    \
     } while (0)
 
-/* A block's codes as bytes. */
+/* A block's codes as signed bytes: less their offset, which sums of eight rows would have to be
+ * rid of one by one. */
 INLINE void unpack(struct codes *out, const uint8_t *p, const struct weight_layout l)
 {
+    const int log_offset = narrow_log_offset(l);
+    const __m512i offset = _mm512_set1_epi8((char)(log_offset < 0 ? 0 : 1 << log_offset));
 #pragma GCC unroll 8
     for (int j = 0; j < 8; j++)
-        _mm512_store_si512(out->line[j < 4 || !decode_halves(l) ? j : j + 4], decode_quad(p, l, j));
+        _mm512_store_si512(out->line[j < 4 || !decode_halves(l) ? j : j + 4],
+                           _mm512_sub_epi8(decode_quad(p, l, j), offset));
     if (!decode_halves(l)) return;
 #pragma GCC unroll 4
     for (int j = 4; j < 8; j++) _mm512_store_si512(out->line[j], _mm512_setzero_si512());
 }
 
 /* The products of block b. */
-INLINE void multiply_block(struct work *work, const struct narrow_chunk *c, const uint8_t *p,
-                           uint32_t b, const struct weight_layout l)
+INLINE void multiply_block(struct work *work, const struct narrow_chunk *c, uint32_t b,
+                           const struct weight_layout l)
 {
     const struct narrow_tile *x = c->tile + b;
     const struct codes_tile *codes = (const void *)work->codes[b].line[0];
     const struct codes_tile *second = (const void *)work->codes[b].line[4];
-    if (l.low_bits == 8) codes = (const void *)(p + (size_t)b * layout_block_bytes(l));
     MULTIPLY(&work->sums[b][0], 0, x, 2, codes, 4);
     if (decode_halves(l)) MULTIPLY(&work->sums[b][1], 1, x, 3, second, 5);
 }
@@ -109,19 +112,13 @@ INLINE void multiply_block(struct work *work, const struct narrow_chunk *c, cons
 INLINE void add_sums(__m512 acc[ROWS], const struct narrow_chunk *c, const struct sums *sums,
                      uint32_t b, const uint32_t h, const struct weight_layout l)
 {
-    const int log_offset = narrow_log_offset(l);
     const struct decoded_scales w = decode_scales(c->w, l, b);
     const struct narrow_block *a = c->act + b;
 #pragma GCC unroll 8
     for (uint32_t m = 0; m < ROWS; m++, a += c->stride) {
         const __m512i hi = _mm512_load_si512(sums->hi[m]);
         const __m512i lo = _mm512_load_si512(sums->lo[m]);
-        __m512i v = _mm512_add_epi32(_mm512_slli_epi32(hi, 7), lo);
-        if (log_offset >= 0) {
-            const int32_t isum = decode_halves(l) ? a->half_isum[h] : a->isum;
-            v = _mm512_sub_epi32(v,
-                                 _mm512_slli_epi32(_mm512_set1_epi32(isum), (unsigned)log_offset));
-        }
+        const __m512i v = _mm512_add_epi32(_mm512_slli_epi32(hi, 7), lo);
         const __m512 scale = _mm512_mul_ps(w.scale[h], _mm512_set1_ps(a->scale));
         acc[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(v), scale, acc[m]);
         if (!decode_has_plus(l)) continue;
@@ -140,9 +137,8 @@ INLINE void tile_chunk(const struct narrow_chunk *c, const enum quant_type type)
 #pragma GCC unroll 8
     for (uint32_t m = 0; m < ROWS; m++) acc[m] = _mm512_load_ps(c->acc + 16 * m);
     for (uint32_t i = 0; i < c->nb + LAG; i++) {
-        if (i < c->nb && l.low_bits != 8)
-            unpack(&work.codes[i], p + (size_t)i * layout_block_bytes(l), l);
-        if (i >= 1 && i <= c->nb) multiply_block(&work, c, p, i - 1, l);
+        if (i < c->nb) unpack(&work.codes[i], p + (size_t)i * layout_block_bytes(l), l);
+        if (i >= 1 && i <= c->nb) multiply_block(&work, c, i - 1, l);
         if (i < LAG) continue;
         const uint32_t b = i - LAG;
         const char *ahead = narrow_ahead(c, b * share, AHEAD);
