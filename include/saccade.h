@@ -36,7 +36,7 @@ extern "C" {
 #define SAC_NODISCARD
 #endif
 
-/* ---- Status ------------------------------------------------------------------------------- */
+/* ---- Status ---- */
 
 typedef enum sac_status {
     SAC_OK = 0,
@@ -60,7 +60,7 @@ SAC_API const char *sac_version(void);
 /* Memory that the library returns to the caller ("owned") is given back here. */
 SAC_API void sac_free(void *owned);
 
-/* ---- Model -------------------------------------------------------------------------------- */
+/* ---- Model ---- */
 
 typedef struct sac_model sac_model;
 
@@ -100,7 +100,7 @@ SAC_API SAC_NODISCARD sac_status sac_model_load(sac_model **out, const char *pat
 SAC_API void sac_model_free(sac_model *model);
 SAC_API sac_model_info sac_model_get_info(const sac_model *model);
 
-/* ---- Files: what a GGUF file holds, without loading a model -------------------------------- */
+/* ---- Files: what a GGUF file holds, without loading a model ---- */
 
 enum {
     SAC_FILE_JSON = 1, /* one JSON object instead of text for people */
@@ -116,7 +116,7 @@ SAC_API SAC_NODISCARD sac_status sac_file_describe(const char *path, unsigned fl
 SAC_API SAC_NODISCARD sac_status sac_file_check(const char *path, unsigned flags, char **out_text,
                                                 sac_error *err);
 
-/* ---- Text and tokens ---------------------------------------------------------------------- */
+/* ---- Text and tokens ---- */
 
 enum {
     SAC_TOK_ADD_SPECIAL = 1,   /* put BOS (and EOS) where the model's file asks for them */
@@ -165,7 +165,7 @@ SAC_API SAC_NODISCARD sac_status sac_chat_tokens(const sac_model *model, const s
                                                  size_t n_msg, const sac_chat_params *params,
                                                  int32_t **out_tok, size_t *out_n, sac_error *err);
 
-/* ---- Engine ------------------------------------------------------------------------------- */
+/* ---- Engine ---- */
 
 typedef struct sac_engine sac_engine;
 
@@ -244,7 +244,7 @@ typedef struct sac_engine_stats {
 
 SAC_API sac_engine_stats sac_engine_get_stats(const sac_engine *engine);
 
-/* ---- Sequences: tokens in, logits out ------------------------------------------------------ */
+/* ---- Sequences: tokens in, logits out ---- */
 
 typedef uint32_t sac_seq;
 #define SAC_SEQ_NONE UINT32_MAX
@@ -304,7 +304,7 @@ typedef void (*sac_row_fn)(void *user, const sac_row *row);
 SAC_API SAC_NODISCARD sac_status sac_step(sac_engine *engine, sac_row_fn on_row, void *user,
                                           uint32_t *out_n, sac_error *err);
 
-/* ---- Sequences on disk: a long text is computed once and asked many times ------------------- */
+/* ---- Sequences on disk: a long text is computed once and asked many times ---- */
 
 /* A state is what an engine knows of a sequence: its tokens, keys and values, and what its methods
  * have learnt of it. Loaded, it goes on with the very bits with which the saved one would have.
@@ -339,7 +339,7 @@ typedef struct sac_state_info {
 SAC_API SAC_NODISCARD sac_status sac_state_get_info(sac_state_info *out, const char *path,
                                                     sac_error *err);
 
-/* ---- Recording: what attention read, and what it should have read ---------------------------- */
+/* ---- Recording: what attention read, and what it should have read ---- */
 
 /* Attention of one layer and KV head, for one decode row or for a tile of prompt rows: those of a
  * step whose positions lie in one page. A page is 32 tokens; page i holds positions 32 i and up.
@@ -374,8 +374,7 @@ typedef void (*sac_read_fn)(void *user, const sac_read_record *record);
 SAC_API SAC_NODISCARD sac_status sac_engine_set_recorder(sac_engine *engine, sac_read_fn fn,
                                                          void *user, sac_error *err);
 
-/* ---- Tables of heads: what a prefill method knows of a model beforehand -----------------------
- */
+/* ---- Tables of heads: what a prefill method knows of a model beforehand ---- */
 
 /* What the method `prefill_i` has learnt of the prompts so far, in the form of the file that its
  * parameter of type SAC_PARAM_FILE names. `*out_text` is owned by the caller (sac_free).
@@ -384,7 +383,7 @@ SAC_API SAC_NODISCARD sac_status sac_engine_set_recorder(sac_engine *engine, sac
 SAC_API SAC_NODISCARD sac_status sac_engine_get_table(const sac_engine *engine, uint32_t prefill_i,
                                                       char **out_text, sac_error *err);
 
-/* ---- Sampling ------------------------------------------------------------------------------ */
+/* ---- Sampling ---- */
 
 typedef struct sac_logit_bias {
     int32_t tok;
@@ -425,7 +424,7 @@ SAC_API void sac_sampler_accept(sac_sampler *sampler, int32_t tok);
 SAC_API int32_t sac_sampler_sample(sac_sampler *sampler, float *logits, sac_prob *out_probs,
                                    uint32_t n_probs);
 
-/* ---- Requests: prompt in, events out ------------------------------------------------------- */
+/* ---- Requests: prompt in, events out ---- */
 
 typedef enum sac_event_kind {
     SAC_EVENT_PROMPT, /* a prompt chunk was computed: n_prompt_done of n_prompt */
@@ -496,7 +495,7 @@ SAC_API void sac_cancel(sac_engine *engine, uint64_t request_id);
 /* One step for all requests; `*out_active` gets the number that are not done. */
 SAC_API SAC_NODISCARD sac_status sac_run(sac_engine *engine, uint32_t *out_active, sac_error *err);
 
-/* ---- Attention methods --------------------------------------------------------------------- */
+/* ---- Attention methods ---- */
 
 typedef enum sac_param_type {
     SAC_PARAM_INT = 0, /* a whole number */
@@ -531,7 +530,7 @@ SAC_API bool sac_method_at(size_t i, sac_method_info *out);
 SAC_API SAC_NODISCARD sac_status sac_method_check(const char *kind, const char *spec,
                                                   sac_error *err);
 
-/* ---- The machine ---------------------------------------------------------------------------- */
+/* ---- The machine ---- */
 
 /* Limits of this machine as measured now, all threads together, in 1e9 per second; a multiply-add
  * is two operations. 0 for an instruction set that the CPU or its system lacks. */
@@ -555,7 +554,7 @@ SAC_API SAC_NODISCARD sac_status sac_measure_machine(sac_machine *out, uint32_t 
 SAC_API double sac_machine_peak(const sac_machine *machine, const char *isa, bool linear, bool wide,
                                 const char **out_name);
 
-/* ---- Operations alone: how near to the machine's limits each kernel comes -------------------- */
+/* ---- Operations alone: how near to the machine's limits each kernel comes ---- */
 
 /* One operation in one shape, in a fixed list: the layers of a few models, on random weights and
  * pages that lie in memory and not in the caches. Set by sac_op_at but for the last group. */

@@ -65,8 +65,7 @@ static inline bool config_layer_is_local(const struct config *c, uint32_t layer)
     return c->window && c->swa_pattern && layer % c->swa_pattern != c->swa_pattern - 1;
 }
 
-/* ---- RoPE tables --------------------------------------------------------------------------------
- */
+/* ---- RoPE tables ---- */
 
 struct rope_table {
     uint32_t n_rot;

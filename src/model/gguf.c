@@ -34,7 +34,7 @@ struct gguf {
     struct gguf_names tensor_names;
 };
 
-/* ---- Files ---------------------------------------------------------------------------------- */
+/* ---- Files ---- */
 
 /* Maps the file behind `fd`, which stays open. */
 static sac_status map_fd(struct gguf_part *p, int fd, sac_error *err)
@@ -82,7 +82,7 @@ void gguf_close(struct gguf *g)
     mem_free(g);
 }
 
-/* ---- Parts of a split model ------------------------------------------------------------------ */
+/* ---- Parts of a split model ---- */
 
 /* An integer key of a part that may be absent. */
 static sac_status part_u32(const struct gguf_part *p, const char *name, uint32_t absent,
@@ -170,7 +170,7 @@ static sac_status open_siblings(struct gguf *g, struct gguf_part *first, uint32_
     return SAC_OK;
 }
 
-/* ---- Joining -------------------------------------------------------------------------------- */
+/* ---- Joining ---- */
 
 static sac_status check_tensor_count(const struct gguf *g, sac_error *err)
 {
@@ -274,7 +274,7 @@ fail:
     return status;
 }
 
-/* ---- Tables --------------------------------------------------------------------------------- */
+/* ---- Tables ---- */
 
 const char *gguf_path(const struct gguf *g)
 {
@@ -350,7 +350,7 @@ uint64_t gguf_tensor_offset(const struct gguf *g, const struct gguf_tensor *t)
     return (uint64_t)(t->data - p->base);
 }
 
-/* ---- Typed reads by name -------------------------------------------------------------------- */
+/* ---- Typed reads by name ---- */
 
 static sac_status find_scalar(const struct gguf *g, const char *name, const struct gguf_key **out,
                               sac_error *err)
@@ -404,7 +404,7 @@ sac_status gguf_get_str(const struct gguf *g, const char *name, struct gguf_str 
     return named(g, gguf_key_next_str(k, &at, out, err), err);
 }
 
-/* ---- Advice --------------------------------------------------------------------------------- */
+/* ---- Advice ---- */
 
 /* Advice only: a system that ignores or refuses it is slower, not wrong. Never on borrowed memory,
  * where MADV_DONTNEED would erase what it tells the system to forget. */

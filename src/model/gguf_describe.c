@@ -22,7 +22,7 @@
 #define NAME_COLUMNS 44    /* of key names, in text; longer ones push their line to the right */
 #define CHUNK_ELEMS  4096u /* dequantised at once by the check; a multiple of every block */
 
-/* ---- Strings and values --------------------------------------------------------------------- */
+/* ---- Strings and values ---- */
 
 /* One whole character of `n` bytes, escaped if it must be. */
 static void put_char(struct strbuf *b, const char *s, size_t n)
@@ -95,7 +95,7 @@ static void put_values(struct strbuf *b, const struct gguf_key *k, unsigned flag
     if (k->is_array) strbuf_adds(b, "]");
 }
 
-/* ---- Sums ----------------------------------------------------------------------------------- */
+/* ---- Sums ---- */
 
 static uint64_t n_elem_of(const struct gguf_tensor *t)
 {
@@ -109,7 +109,7 @@ static uint64_t n_elem_all(const struct gguf *g)
     return n;
 }
 
-/* ---- Text ----------------------------------------------------------------------------------- */
+/* ---- Text ---- */
 
 static void text_summary(struct strbuf *b, const struct gguf *g)
 {
@@ -169,7 +169,7 @@ static void text_types(struct strbuf *b, const struct gguf *g)
     }
 }
 
-/* ---- JSON ----------------------------------------------------------------------------------- */
+/* ---- JSON ---- */
 
 static void json_string(struct strbuf *b, const char *s)
 {
@@ -219,7 +219,7 @@ static void json_tensors(struct strbuf *b, const struct gguf *g)
     strbuf_adds(b, "]");
 }
 
-/* ---- The check ------------------------------------------------------------------------------ */
+/* ---- The check ---- */
 
 static bool is_finite(float f)
 {
@@ -262,7 +262,7 @@ static sac_status check_model(const struct gguf *g, sac_error *err)
     return status;
 }
 
-/* ---- Public --------------------------------------------------------------------------------- */
+/* ---- Public ---- */
 
 /* Hands the text over, or says that there was no memory for it. */
 static sac_status finish(struct strbuf *b, const char *path, char **out_text, sac_error *err)

@@ -131,7 +131,7 @@ static sac_status take_name(struct cursor *c, size_t n_max, const char **out)
     return *out ? SAC_OK : refuse(c, SAC_ERR_MEMORY, "no memory for a name of %zu bytes", s.n);
 }
 
-/* ---- Keys ----------------------------------------------------------------------------------- */
+/* ---- Keys ---- */
 
 static sac_status take_values(struct cursor *c, struct gguf_key *k)
 {
@@ -215,7 +215,7 @@ static sac_status read_alignment(struct cursor *c, struct gguf_part *p)
     return SAC_OK;
 }
 
-/* ---- Tensors -------------------------------------------------------------------------------- */
+/* ---- Tensors ---- */
 
 struct extent {
     uint64_t start; /* from the start of the data section */
@@ -342,7 +342,7 @@ static sac_status take_tensors(struct cursor *c, struct gguf_part *p, uint64_t n
     return status;
 }
 
-/* ---- The whole ------------------------------------------------------------------------------ */
+/* ---- The whole ---- */
 
 static sac_status take_header(struct cursor *c, struct gguf_part *p, uint64_t *out_n_tensor,
                               uint64_t *out_n_key)

@@ -31,7 +31,7 @@
 #define JINJA_STEP_BYTES  64u    /* work on so many bytes costs one step */
 #define JINJA_ARG_MAX     5u     /* named parameters of a built-in */
 
-/* ---- Values -------------------------------------------------------------------------------- */
+/* ---- Values ---- */
 
 enum jinja_kind {
     JINJA_MISSING, /* an argument that was not given; never seen by templates */
@@ -100,7 +100,7 @@ struct jinja_macro {
     struct jinja_scope *scope; /* where it was defined */
 };
 
-/* ---- A render ------------------------------------------------------------------------------ */
+/* ---- A render ---- */
 
 struct jinja_pool {
     struct jinja_block *top;
@@ -152,7 +152,7 @@ struct jinja_method {
     const struct jinja_builtin *builtin;
 };
 
-/* ---- jinja.c: memory, budgets, containers --------------------------------------------- */
+/* ---- jinja.c: memory, budgets, containers ---- */
 
 /* Bytes aligned to 8, not zeroed; NULL when memory or the pool's limit is reached, which
  * `jinja_no_memory` then reports. */
@@ -238,7 +238,7 @@ sac_status jinja_order(struct jinja *j, struct jinja_value a, struct jinja_value
 /* The members of anything that can be iterated, in a list. */
 sac_status jinja_members(struct jinja *j, struct jinja_value v, const struct jinja_list **out);
 
-/* ---- jinja_text.c: strings, numbers as text ------------------------------------------------- */
+/* ---- jinja_text.c: strings, numbers as text ---- */
 
 uint32_t jinja_text_decode(const char *s, size_t n, uint32_t *out_cp); /* bytes used, >= 1 */
 uint32_t jinja_text_encode(uint32_t cp, char out[4]);
@@ -274,7 +274,7 @@ static inline sac_status jinja_text_adds(struct jinja *j, const char *s)
 }
 sac_status jinja_text_end(struct jinja *j, size_t begin, struct jinja_value *out);
 
-/* ---- jinja_json.c --------------------------------------------------------------------------- */
+/* ---- jinja_json.c ---- */
 
 /* Parses one JSON text; `what` names it in messages. Strings without escapes borrow from `s`. */
 sac_status jinja_json_read(struct jinja *j, const char *s, size_t n, const char *what,
@@ -287,7 +287,7 @@ struct jinja_json_style {
 sac_status jinja_json_write(struct jinja *j, struct jinja_value v,
                             const struct jinja_json_style *style, struct jinja_value *out);
 
-/* ---- jinja_lex.c, jinja_parse.c ------------------------------------------------------------- */
+/* ---- jinja_lex.c, jinja_parse.c ---- */
 
 enum jinja_token_type {
     JINJA_TOK_DATA,
@@ -366,7 +366,7 @@ struct jinja_node {
 
 sac_status jinja_parse(struct jinja *j, const struct jinja_token *tok, struct jinja_node **out);
 
-/* ---- jinja_op.c: operators, attributes, subscripts ------------------------------------------ */
+/* ---- jinja_op.c: operators, attributes, subscripts ---- */
 
 sac_status jinja_op_binary(struct jinja *j, uint32_t op, struct jinja_value a, struct jinja_value b,
                            struct jinja_value *out);
@@ -381,8 +381,7 @@ sac_status jinja_op_item(struct jinja *j, struct jinja_value a, struct jinja_val
 sac_status jinja_op_slice(struct jinja *j, struct jinja_value a, const struct jinja_value part[3],
                           struct jinja_value *out);
 
-/* ---- jinja_call.c: binding of arguments; the tables of built-ins ------------------------------
- */
+/* ---- jinja_call.c: binding of arguments; the tables of built-ins ---- */
 
 /* Calls `builtin` with arguments as written. */
 sac_status jinja_call_builtin(struct jinja *j, const struct jinja_builtin *builtin,
@@ -402,7 +401,7 @@ const struct jinja_builtin *jinja_test_find(struct jinja_value name);
 const struct jinja_builtin *jinja_method_find(struct jinja_value self, struct jinja_value name);
 const struct jinja_builtin *jinja_function_find(struct jinja_value name);
 
-/* ---- jinja_eval.c ---------------------------------------------------------------------------- */
+/* ---- jinja_eval.c ---- */
 
 /* Runs the statements from `first` on in `scope`; the text goes to `j->out`. */
 sac_status jinja_eval(struct jinja *j, const struct jinja_node *first, struct jinja_scope *scope);

@@ -273,8 +273,7 @@ const char *pretok_name_at(size_t i)
     return i < sizeof rows / sizeof *rows ? rows[i].names : NULL;
 }
 
-/* ---- Splitting ----------------------------------------------------------------------------------
- */
+/* ---- Splitting ---- */
 
 sac_status pretok_run_create(struct pretok_run **out, const struct pretok *p, sac_error *err)
 {

@@ -41,8 +41,7 @@ static inline const char *strtab_get(const struct strtab *t, uint32_t id, size_t
     return t->text + at;
 }
 
-/* ---- The hash, shared by all tables of this folder --------------------------------------------
- */
+/* ---- The hash, shared by all tables of this folder ---- */
 
 static inline uint64_t strtab_mix(uint64_t a, uint64_t b)
 {

@@ -124,8 +124,7 @@ void tokenizer_bpe_deinit(struct bpe *b)
     *b = (struct bpe){0};
 }
 
-/* ---- Encoding -----------------------------------------------------------------------------------
- */
+/* ---- Encoding ---- */
 
 struct run {
     const struct bpe *bpe;

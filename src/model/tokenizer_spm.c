@@ -75,8 +75,7 @@ void tokenizer_spm_deinit(struct spm *s)
     *s = (struct spm){0};
 }
 
-/* ---- Encoding -----------------------------------------------------------------------------------
- */
+/* ---- Encoding ---- */
 
 struct run {
     const struct spm *spm;

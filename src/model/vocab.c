@@ -271,8 +271,7 @@ static sac_status read_special(struct vocab *v, const struct gguf *g,
     return SAC_OK;
 }
 
-/* ---- Pieces -------------------------------------------------------------------------------------
- */
+/* ---- Pieces ---- */
 
 /* GPT-2's alphabet: printable Latin-1 stands for itself, the other 68 bytes follow from U+0100 on.
  */

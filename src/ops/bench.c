@@ -38,7 +38,7 @@ struct sac_op_bench {
     uint32_t n_copy;
 };
 
-/* ---- Limits ---------------------------------------------------------------------------------- */
+/* ---- Limits ---- */
 
 struct peak {
     double gflop_s;
@@ -80,7 +80,7 @@ static void set_limit(const struct sac_op_bench *b, const struct bench_case *c, 
     out->limit = read_s >= compute_s ? "read" : name;
 }
 
-/* ---- Timing ---------------------------------------------------------------------------------- */
+/* ---- Timing ---- */
 
 /* One call of an operation on the copy_i-th copy of its data. */
 typedef void (*call_fn)(void *arg, uint32_t copy_i);
@@ -121,7 +121,7 @@ static void measure(struct timing *t, double seconds, sac_op *out)
     out->seconds_best = us[0] * 1e-6;
 }
 
-/* ---- Data ------------------------------------------------------------------------------------ */
+/* ---- Data ---- */
 
 static uint64_t next_random(uint64_t *state)
 {
@@ -179,7 +179,7 @@ static void desk_close(struct desk *d)
     mem_unmap(d->arena.base, d->bytes);
 }
 
-/* ---- Linear layers --------------------------------------------------------------------------- */
+/* ---- Linear layers ---- */
 
 static bool holds_matrix(const struct sac_op_bench *b, const struct bench_case *c)
 {
@@ -286,7 +286,7 @@ static sac_status measure_linear(struct sac_op_bench *b, const struct bench_case
     return SAC_OK;
 }
 
-/* ---- Attention ------------------------------------------------------------------------------- */
+/* ---- Attention ---- */
 
 static struct page_geom geom_of(const struct bench_case *c)
 {
@@ -406,7 +406,7 @@ static sac_status measure_attn(struct sac_op_bench *b, const struct bench_case *
     return SAC_OK;
 }
 
-/* ---- Small operations ------------------------------------------------------------------------ */
+/* ---- Small operations ---- */
 
 struct small_call {
     const struct sac_op_bench *bench;
@@ -535,7 +535,7 @@ static sac_status measure_small(struct sac_op_bench *b, const struct bench_case 
     return SAC_OK;
 }
 
-/* ---- The public face ------------------------------------------------------------------------- */
+/* ---- The public face ---- */
 
 /* Counts of one call. Attention is causal: row r of the run sees pos0 + r + 1 keys. Bytes are what
  * must be read: the limit of reading says nothing of writes, which go on beside it. */

@@ -22,8 +22,7 @@
 #define N_STREAM     4u
 #define PREFETCH_FAR 768u
 
-/* ---- Arithmetic
- * ---------------------------------------------------------------------------------- */
+/* ---- Arithmetic ---- */
 
 /* Runs `n` turns of a loop of independent multiply-adds. */
 typedef void (*peak_fn)(uint64_t n);
@@ -201,8 +200,7 @@ static double measure_peak(const struct peak *peak, struct workers *pool, double
     return best / 1e3;
 }
 
-/* ---- Memory
- * -------------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
 typedef uint64_t vec __attribute__((vector_size(16)));
 

@@ -19,7 +19,7 @@
 
 #include <string.h>
 
-/* ---- Linear layers --------------------------------------------------------------------------- */
+/* ---- Linear layers ---- */
 
 enum linear_mode {
     LINEAR_NARROW, /* few rows: bound by weight bytes; int8 activations where the ISA has them */
@@ -59,8 +59,7 @@ struct op_linear {
     size_t scratch_bytes;
 };
 
-/* ---- Attention over pages ---------------------------------------------------------------------
- */
+/* ---- Attention over pages ---- */
 
 struct attn_range { /* pages begin .. end - 1 */
     uint32_t begin, end;
@@ -149,8 +148,7 @@ struct op_seal {
     uint8_t *const *sealed;     /* [n_page] */
 };
 
-/* ---- Small operations --------------------------------------------------------------------------
- */
+/* ---- Small operations ---- */
 
 struct op_rmsnorm { /* y = x / sqrt(mean(x^2) + eps) * w, over groups of `width` */
     const float *x;
@@ -175,7 +173,7 @@ struct op_add { /* y = x + y, element-wise */
     size_t n;
 };
 
-/* ---- Scores for choosing what to read ----------------------------------------------------------
+/* ---- Scores for choosing what to read ----
  * Called by one worker for one KV head of one row: these slots split nothing, and write only `out`,
  * `vote` and `lse`. Pages are named by id: page id's data is at base + id * stride. */
 
@@ -331,8 +329,7 @@ static inline size_t ops_survey_scratch(uint32_t n_set, uint32_t n_part, uint32_
            16384;
 }
 
-/* ---- The table ----------------------------------------------------------------------------------
- */
+/* ---- The table ---- */
 
 struct ops {
     const char *isa; /* highest set in use: "ref", "avx2", "avx512", "amx", "neon" */

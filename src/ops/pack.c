@@ -26,7 +26,7 @@
 
 #define ROWS WEIGHT_GROUP
 
-/* ---- Codes of 32 inputs of one row ------------------------------------------------------------
+/* ---- Codes of 32 inputs of one row ----
  * `b` is the file's block; `sub` the part of 32 within a super-block. */
 
 typedef void (*codes_fn)(uint8_t q[LAYOUT_BLOCK], const uint8_t *b, uint32_t sub);
@@ -129,7 +129,7 @@ static void codes_iq4_xs(uint8_t q[LAYOUT_BLOCK], const uint8_t *b, uint32_t sub
     nibble_halves(q, b + 8 + sub * 16);
 }
 
-/* ---- Scales of one row of a chunk ------------------------------------------------------------
+/* ---- Scales of one row of a chunk ----
  * `head` is the chunk's scale area, `b` the row's first block there, nb the blocks of 32. The
  * result bounds |w| from above, within a factor of about two. */
 
@@ -269,7 +269,7 @@ static float scales_iq4_xs(uint8_t *head, const uint8_t *b, uint32_t nb, uint32_
     return copy_f16(head, b, r) * (32 * 127);
 }
 
-/* ---- The types ------------------------------------------------------------------------------- */
+/* ---- The types ---- */
 
 struct packer {
     codes_fn codes;
@@ -298,8 +298,7 @@ static struct packer packer_of(enum quant_type type)
     return (struct packer){0};
 }
 
-/* ---- Planes ------------------------------------------------------------------------------------
- */
+/* ---- Planes ---- */
 
 /* line[j] takes inputs 4j..4j+3 of all rows. */
 static void transpose_quads(uint8_t line[8][LAYOUT_LINE], uint8_t tile[ROWS][LAYOUT_BLOCK])
@@ -366,8 +365,7 @@ static uint32_t dense_offset(struct weight_layout l, uint32_t r, uint32_t k)
     return LAYOUT_LINE * (k / 4 * 2 + k % 2) + 2 * (2 * r + k % 4 / 2);
 }
 
-/* ---- One group ---------------------------------------------------------------------------------
- */
+/* ---- One group ---- */
 
 struct pack_job {
     const struct weight *w;
@@ -473,8 +471,7 @@ static void pack_group(void *arg, uint32_t group_i, uint32_t worker_i)
     }
 }
 
-/* ---- One row back to f32 -----------------------------------------------------------------------
- */
+/* ---- One row back to f32 ---- */
 
 static float load_f16(const uint8_t *p, uint32_t r)
 {
@@ -544,8 +541,7 @@ static void unpack_dense(float *dst, const struct weight *w, const uint8_t *src,
     }
 }
 
-/* ---- weight.h ----------------------------------------------------------------------------------
- */
+/* ---- weight.h ---- */
 
 void weight_init(struct weight *w, enum quant_type type, uint32_t n_out, uint32_t n_in)
 {

@@ -45,7 +45,7 @@ static float load_f16(const uint8_t *p)
     return f16_to_f32((uint16_t)load_u16(p));
 }
 
-/* ---- One value per element ------------------------------------------------------------------ */
+/* ---- One value per element ---- */
 
 static void row_f32(float *dst, const uint8_t *src, size_t n)
 {
@@ -62,8 +62,7 @@ static void row_bf16(float *dst, const uint8_t *src, size_t n)
     for (size_t i = 0; i < n; i++) dst[i] = bf16_to_f32((uint16_t)load_u16(src + 2 * i));
 }
 
-/* ---- Blocks of 32: scale, maybe an offset, codes. Nibble j: elements j (low) and j + 16 (high) -
- */
+/* ---- Blocks of 32: scale, maybe an offset, codes; nibble j: elements j and j + 16 ---- */
 
 /* d f16, codes 4 bit [16]: d * (q - 8) */
 static void row_q4_0(float *dst, const uint8_t *b, size_t n_block)
@@ -146,7 +145,7 @@ static void row_iq4_nl(float *dst, const uint8_t *b, size_t n_block)
     }
 }
 
-/* ---- Super-blocks of 256 -------------------------------------------------------------------- */
+/* ---- Super-blocks of 256 ---- */
 
 /* scales [16]: scale low nibble, offset high; codes 2 bit [64]; d, dmin f16.
  * Per group of 16: (d * scale) * q - dmin * offset. Each 32 bytes of codes hold 128 elements, 32
@@ -290,7 +289,7 @@ static void row_iq4_xs(float *dst, const uint8_t *b, size_t n_block)
     }
 }
 
-/* ---- The table ------------------------------------------------------------------------------ */
+/* ---- The table ---- */
 
 struct type_info {
     const char *name;

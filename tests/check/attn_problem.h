@@ -55,8 +55,7 @@ static inline int teardown(void **state)
     return 0;
 }
 
-/* ---- One attention problem ----------------------------------------------------------------------
- */
+/* ---- One attention problem ---- */
 
 struct problem {
     struct sequence *seq;

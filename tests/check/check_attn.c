@@ -6,8 +6,7 @@
 
 #include "base/half.h"
 
-/* ---- Attention ----------------------------------------------------------------------------------
- */
+/* ---- Attention ---- */
 
 static void test_lengths(void **state)
 {
@@ -89,8 +88,7 @@ static void test_steep(void **state)
     }
 }
 
-/* ---- Independence of chunks, workers and neighbours (design D7)
- * ---------------------------------- */
+/* ---- Independence of chunks, workers and neighbours (design D7) ---- */
 
 static void test_invariance(void **state)
 {
@@ -168,8 +166,7 @@ static void test_mixed_batch(void **state)
     }
 }
 
-/* ---- Invalid and extreme numbers
- * ----------------------------------------------------------------- */
+/* ---- Invalid and extreme numbers ---- */
 
 /* One token's key or value is not finite: rows before it must not notice, in any bit; rows from it
  * on give NaN or infinity somewhere. */
@@ -239,8 +236,7 @@ static void test_extreme_queries(void **state)
     }
 }
 
-/* ---- Writing and sealing
- * ------------------------------------------------------------------------- */
+/* ---- Writing and sealing ---- */
 
 /* Bytes of a float picked from a set that visits every branch of the conversions. */
 static float odd_float(uint64_t *seed)

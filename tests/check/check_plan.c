@@ -3,8 +3,7 @@
  * same keys; and to name everything must give the bits of dense attention. */
 #include "attn_problem.h"
 
-/* ---- Decode rows --------------------------------------------------------------------------------
- */
+/* ---- Decode rows ---- */
 
 /* The selection of a row at `pos` for two KV heads, and what it adds to each key's score. */
 struct selection {
@@ -142,8 +141,7 @@ static void test_pages(void **state)
     }
 }
 
-/* ---- Prompt rows --------------------------------------------------------------------------------
- */
+/* ---- Prompt rows ---- */
 
 #define TILE_MAX 32
 #define LANE_MAX 8 /* lists of a tile */
@@ -310,8 +308,7 @@ static void test_full_plan(void **state)
     mem_free(pl);
 }
 
-/* ---- Small weights left out ---------------------------------------------------------------------
- */
+/* ---- Small weights left out ---- */
 
 /* Equal scores: whatever comes behind the first group has less than 1e9 times what is there, so
  * only that and the own page's group count. Their values are 1, all others 1000. */

@@ -19,8 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- status -------------------------------------------------------------------------------------
- */
+/* ---- status ---- */
 
 static void test_error_set(void **state)
 {
@@ -71,8 +70,7 @@ static void test_status_names(void **state)
     assert_string_equal(sac_status_name((sac_status)99), "unknown status");
 }
 
-/* ---- mem ----------------------------------------------------------------------------------------
- */
+/* ---- mem ---- */
 
 static void test_mem(void **state)
 {
@@ -159,8 +157,7 @@ static void test_arena(void **state)
     mem_unmap(block, bytes);
 }
 
-/* ---- strbuf -------------------------------------------------------------------------------------
- */
+/* ---- strbuf ---- */
 
 static void test_strbuf(void **state)
 {
@@ -207,8 +204,7 @@ static void test_strbuf_fail(void **state)
     assert_null(b.data);
 }
 
-/* ---- half ---------------------------------------------------------------------------------------
- */
+/* ---- half ---- */
 
 /* The value of a 16-bit float with `n_man` bits behind the point, by the definition of IEEE 754. */
 static double small_float_value(uint32_t bits, int n_man)
@@ -304,8 +300,7 @@ static void test_half_hardware(void **state)
 }
 #endif
 
-/* ---- workers ------------------------------------------------------------------------------------
- */
+/* ---- workers ---- */
 
 #define ITEMS_MAX 5000u
 

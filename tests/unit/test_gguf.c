@@ -17,7 +17,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* ---- A good file ---------------------------------------------------------------------------- */
+/* ---- A good file ---- */
 
 static struct gguf *open_good(struct make_out *out_bytes)
 {
@@ -99,7 +99,7 @@ static void test_alignments(void **state)
     }
 }
 
-/* ---- Typed reads ---------------------------------------------------------------------------- */
+/* ---- Typed reads ---- */
 
 #define ABSENT 1e300 /* the value does not fit the type */
 
@@ -232,7 +232,7 @@ static void test_number_text(void **state)
     assert_int_equal(gguf_key_f32(&k_big, 0, &f, NULL), SAC_ERR_FORMAT);
 }
 
-/* ---- Damage --------------------------------------------------------------------------------- */
+/* ---- Damage ---- */
 
 static void test_every_prefix(void **state)
 {

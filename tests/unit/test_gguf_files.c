@@ -73,7 +73,7 @@ static void expect_refusal(const char *name, sac_status status, const char *says
                  says);
 }
 
-/* ---- One file ------------------------------------------------------------------------------- */
+/* ---- One file ---- */
 
 static void test_not_a_file(void **state)
 {
@@ -112,7 +112,7 @@ static void test_good_file(void **state)
     gguf_close(g);
 }
 
-/* ---- Parts ---------------------------------------------------------------------------------- */
+/* ---- Parts ---- */
 
 /* Part `i` of 3 with one tensor "pI"; part 0 holds the model's keys. */
 static struct make_file part(int i)
@@ -246,7 +246,7 @@ static void test_no_memory(void **state)
     }
 }
 
-/* ---- Description and check ------------------------------------------------------------------ */
+/* ---- Description and check ---- */
 
 static char *describe(const char *name, unsigned flags)
 {
@@ -323,7 +323,7 @@ static void test_check(void **state)
     expect_text(err.msg, "key 'general.architecture' is missing");
 }
 
-/* ---- A real model, cut ----------------------------------------------------------------------- */
+/* ---- A real model, cut ---- */
 
 static uint8_t *read_model(size_t *out_n)
 {

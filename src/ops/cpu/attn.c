@@ -88,8 +88,7 @@ static struct attn_page gathered_page(const struct op_attn *op, const struct att
                               .table = run->table + h * run->table_stride};
 }
 
-/* ---- WIDE --------------------------------------------------------------------------------------
- */
+/* ---- WIDE ---- */
 
 static uint32_t tile_sub_max(const struct attn_kernel *k, uint32_t head_dim, uint32_t group)
 {
@@ -300,8 +299,7 @@ static void wide_runs(struct workers *pool, struct call *c)
     workers_for(pool, wide_item_count(c), wide_item, c);
 }
 
-/* ---- NARROW ------------------------------------------------------------------------------------
- */
+/* ---- NARROW ---- */
 
 static uint32_t chunk_pages(uint32_t head_dim)
 {
@@ -501,8 +499,7 @@ static void narrow_runs(struct workers *pool, struct call *c, uint32_t n_slot)
     }
 }
 
-/* ---- The slots ---------------------------------------------------------------------------------
- */
+/* ---- The slots ---- */
 
 static size_t worker_bytes(const struct attn_kernel *k, const struct page_geom *g, uint32_t group)
 {

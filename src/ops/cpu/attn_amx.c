@@ -57,8 +57,7 @@
              */
 #define GATHER_AHEAD (2 * PAGE_TOK) /* tokens between the fetch of one and its use */
 
-/* ---- Tiles -------------------------------------------------------------------------------------
- */
+/* ---- Tiles ---- */
 
 /* c += a b */
 #define TILE_DOT_AS(f16, c, a, b)                                                                  \
@@ -69,8 +68,7 @@
             TILE_DOT(c, a, b);                                                                     \
     } while (0)
 
-/* ---- Small pieces ------------------------------------------------------------------------------
- */
+/* ---- Small pieces ---- */
 
 /* Which 16-bit type the tiles of K and of V hold, and whether WIDE has the keys of a page relative
  * to its first. */
@@ -136,8 +134,7 @@ INLINE void unpack_order(float *out, __m512 even, __m512 odd, __m512 factor)
     _mm512_storeu_ps(out + 16, _mm512_mul_ps(factor, _mm512_permutex2var_ps(even, second, odd)));
 }
 
-/* ---- Pages to halves ---------------------------------------------------------------------------
- */
+/* ---- Pages to halves ---- */
 
 /* min + step * code, rounded once to f16. */
 INLINE __m512h q8_value(__m256i code, __m512h step, __m512h min)
@@ -409,8 +406,7 @@ static void pack_values(uint8_t *dst, uint16_t *buf, const struct page_geom *g,
         pack_values_as(dst, &s, false, false);
 }
 
-/* ---- WIDE --------------------------------------------------------------------------------------
- */
+/* ---- WIDE ---- */
 
 static uint32_t wide_panel_tok(uint32_t head_dim)
 {
@@ -861,8 +857,7 @@ static void amx_wide_end(struct attn_tile *t)
     tiles_end();
 }
 
-/* ---- The two kernels: CPUs with AMX-FP16 and CPUs without --------------------------------------
- */
+/* ---- The two kernels: CPUs with AMX-FP16 and CPUs without ---- */
 
 static struct kinds kinds_of(const struct page_geom *g, bool fp16)
 {

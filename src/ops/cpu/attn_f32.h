@@ -103,8 +103,7 @@ static float *take_floats(uint8_t *base, size_t *at, size_t n)
     return (float *)(void *)take(base, at, n * sizeof(float));
 }
 
-/* ---- WIDE --------------------------------------------------------------------------------------
- */
+/* ---- WIDE ---- */
 
 static uint32_t wide_panel_tok(uint32_t head_dim)
 {
@@ -373,8 +372,7 @@ static void wide_end(struct attn_tile *t)
         }
 }
 
-/* ---- NARROW ------------------------------------------------------------------------------------
- */
+/* ---- NARROW ---- */
 
 struct narrow_mem {
     float *q;    /* [group, d] scaled */

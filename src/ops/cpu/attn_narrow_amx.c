@@ -133,8 +133,7 @@ static uint32_t block_heads(uint32_t group, uint32_t block)
     return left < HEADS ? left : HEADS;
 }
 
-/* ---- The queries -------------------------------------------------------------------------------
- */
+/* ---- The queries ---- */
 
 /* 16 channels of codes at positions 16 i .. of a row, from an array in their natural order. Where a
  * quarter of the channels is a multiple of 16, a row has 16 channels of each quarter in turn, else
@@ -266,8 +265,7 @@ static void narrow_begin(const struct attn_chunk *c, const struct narrow_mem *w)
     tiles_begin();
 }
 
-/* ---- One step ----------------------------------------------------------------------------------
- */
+/* ---- One step ---- */
 
 /* Pages on their way from memory. What brings memory to its rate is the CPU's own prefetcher, which
  * runs up to 20 lines ahead of what is asked for, in each 4 KiB that is read in order: too few for
@@ -297,8 +295,7 @@ struct narrow_step {
     struct fetch *fetch;
 };
 
-/* ---- Keys of codes ----------------------------------------------------------------------------
- */
+/* ---- Keys of codes ---- */
 
 /* Codes of all tokens of a page, channels in the order of code_places. Bits are brought to their
  * places by whole words where the two that come from a neighbour are masked anyway. */
@@ -417,8 +414,7 @@ INLINE void code_scores(const struct narrow_mem *w, const struct narrow_step *st
     }
 }
 
-/* ---- Keys of halves ---------------------------------------------------------------------------
- */
+/* ---- Keys of halves ---- */
 
 /* The first visible key of rows of f16, or zeros if it is not finite. */
 static void find_centre(float *centre, const uint8_t *key, uint32_t d)
@@ -500,8 +496,7 @@ INLINE void half_scores(const struct narrow_mem *w, const struct narrow_step *st
     }
 }
 
-/* ---- Scores to weights ------------------------------------------------------------------------
- */
+/* ---- Scores to weights ---- */
 
 /* Four dwords of rows i, i + 4, i + 8 and i + 12 of a tile. */
 INLINE __m512i quarter_rows(const float *s)
@@ -717,8 +712,7 @@ INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, u
                     _mm512_fmadd_ps(_mm512_load_ps(l), old, _mm512_mul_ps(attn_sums(row), fresh)));
 }
 
-/* ---- Values -----------------------------------------------------------------------------------
- */
+/* ---- Values ---- */
 
 /* 16 channels of tokens t and t + 1, interleaved: a row of a tile. */
 INLINE __m512i value_pair(const uint8_t *v, size_t row, bool f16)
@@ -891,8 +885,7 @@ INLINE void merge_values(const struct attn_chunk *chunk, const struct narrow_mem
     }
 }
 
-/* ---- A chunk ----------------------------------------------------------------------------------
- */
+/* ---- A chunk ---- */
 
 /* Page i of the chunk, or one that is read behind it; if it is not known, or gathered, `here`,
  * which is a page that costs nothing to fetch. */

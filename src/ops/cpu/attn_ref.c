@@ -21,8 +21,7 @@
 
 #define F16_NAN 0x7e00u
 
-/* ---- Attention ---------------------------------------------------------------------------------
- */
+/* ---- Attention ---- */
 
 struct ref_worker { /* one worker's piece of the scratch */
     float *kv;      /* [PAGE_TOK, head_dim] */
@@ -320,8 +319,7 @@ static void ref_attn(struct workers *pool, const struct op_attn *op)
     }
 }
 
-/* ---- Writing -----------------------------------------------------------------------------------
- */
+/* ---- Writing ---- */
 
 static void write_half(uint16_t *dst, sac_kv_type type, const float *src, uint32_t n)
 {
@@ -354,8 +352,7 @@ static void ref_kv_write(struct workers *pool, const struct op_kv_write *op)
     workers_for(pool, op->run->n_row, ref_kv_write_row, (void *)(uintptr_t)op);
 }
 
-/* ---- Sealing -----------------------------------------------------------------------------------
- */
+/* ---- Sealing ---- */
 
 /* The smallest f16 that is not below `f`, for finite f >= 0 within the range of f16. */
 static uint16_t f16_not_below(float f)

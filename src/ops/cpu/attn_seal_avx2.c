@@ -13,8 +13,7 @@
 #define HEAD_DIM_MAX 512u
 #define F16_NAN      0x7e00
 
-/* ---- Writing -----------------------------------------------------------------------------------
- */
+/* ---- Writing ---- */
 
 static __m128i bf16_from_f32(__m256 x)
 {
@@ -59,8 +58,7 @@ static void avx2_kv_write(struct workers *pool, const struct op_kv_write *op)
     workers_for(pool, op->run->n_row, write_row, (void *)(uintptr_t)op);
 }
 
-/* ---- Sealing -----------------------------------------------------------------------------------
- */
+/* ---- Sealing ---- */
 
 static __m256 load_f16(const uint8_t *p)
 {

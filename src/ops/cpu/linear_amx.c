@@ -79,8 +79,7 @@ struct job {
     uint8_t *per_worker; /* [n_worker][worker_bytes] */
 };
 
-/* ---- Tile instructions ------------------------------------------------------------------------
- */
+/* ---- Tile instructions ---- */
 
 struct tile_config {
     uint8_t palette, start_row, reserved[14];
@@ -113,8 +112,7 @@ static void tiles_begin(void)
     TILE_CONFIG(config);
 }
 
-/* ---- Inputs -------------------------------------------------------------------------------------
- */
+/* ---- Inputs ---- */
 
 static uint32_t min_u32(uint32_t a, uint32_t b)
 {
@@ -267,8 +265,7 @@ static void round_tiles(void *arg, uint32_t begin, uint32_t end, uint32_t worker
             round_tile(job, i, false);
 }
 
-/* ---- Weights ------------------------------------------------------------------------------------
- */
+/* ---- Weights ---- */
 
 /* 32 f16 lanes: both halves of each pair get the row's value. */
 INLINE __m512h pair_f16(__m512 v)
@@ -437,7 +434,7 @@ static const dequant_fn dequant[QUANT_BF16 + 1][2][8] = {
     ROW(F32),  ROW(F16),  ROW(BF16), ROW(Q4_0), ROW(Q4_1), ROW(Q5_0),   ROW(Q5_1),  ROW(Q8_0),
     ROW(Q2_K), ROW(Q3_K), ROW(Q4_K), ROW(Q5_K), ROW(Q6_K), ROW(IQ4_NL), ROW(IQ4_XS)};
 
-/* ---- Steps --------------------------------------------------------------------------------------
+/* ---- Steps ----
  * A strip is some pairs of columns times a pass of rows, the piece of work that a worker takes. Its
  * steps are (range, pair), ranges outside. */
 
@@ -538,8 +535,7 @@ static void fill_line(struct step *st, uint32_t i)
     st->dequant[col][i % 8](st->w + 2 * b + col, &st->source[col], b);
 }
 
-/* ---- Ends ---------------------------------------------------------------------------------------
- */
+/* ---- Ends ---- */
 
 /* Sixteen outputs of every row. */
 struct ending_col {
@@ -650,7 +646,7 @@ static void finish_row(struct ending *e)
     }
 }
 
-/* ---- Chores -------------------------------------------------------------------------------------
+/* ---- Chores ----
  * What is done besides the products, in small pieces: one call of do_chores behind each block of
  * products. A call does a fixed number of each kind while there are any: more elaborate rates cost
  * branches that the core guesses wrong, and then the tile unit waits. */
@@ -670,8 +666,7 @@ static void do_chores(struct chores *c)
         finish_row(&c->ending);
 }
 
-/* ---- Products -----------------------------------------------------------------------------------
- */
+/* ---- Products ---- */
 
 /* sums += x * w over nb blocks of two row tiles and two columns, or one where `rows2`, `cols2` say
  * so; they begin at zero if `first`. In between they are in registers. */

@@ -54,7 +54,7 @@ struct panel {
     _Alignas(64) int16_t w[LAYOUT_BLOCKS][PAIR_LINES][2 * WEIGHT_GROUP];
 };
 
-/* ---- Activations --------------------------------------------------------------------------- */
+/* ---- Activations ---- */
 
 INLINE int32_t max_lane(__m256i v)
 {
@@ -112,7 +112,7 @@ static void pack_block(const struct linear_tile_slot *slot, const float *x, uint
     if (slot->xq) quantise_block(slot->xq, slot->block_i, v);
 }
 
-/* ---- Weights: a chunk to a panel ----------------------------------------------------------- */
+/* ---- Weights: a chunk to a panel ---- */
 
 INLINE __m256i load_bytes(const uint8_t *p)
 {
@@ -255,7 +255,7 @@ INLINE void prefetch_chunk(const uint8_t *src, size_t bytes)
     for (size_t i = 0; i < bytes; i += LAYOUT_LINE) __builtin_prefetch(src + bytes + i);
 }
 
-/* ---- Rows times weights -------------------------------------------------------------------- */
+/* ---- Rows times weights ---- */
 
 /* What the type and the CPU fix; folded at compile time. */
 struct kernel {
@@ -438,7 +438,7 @@ INLINE void quant_tile(const struct kernel k, const struct linear_tile *t)
         many_rows(k, t);
 }
 
-/* ---- Dense weights ------------------------------------------------------------------------- */
+/* ---- Dense weights ---- */
 
 #define DENSE_ROWS 4
 
@@ -516,7 +516,7 @@ INLINE void dense_tile(enum quant_type type, const struct linear_tile *t)
     }
 }
 
-/* ---- One kernel per type ------------------------------------------------------------------- */
+/* ---- One kernel per type ---- */
 
 #define DEFINE_PLAIN(prefix, type)                                                                 \
     static void prefix##type(const struct linear_tile *t)                                          \
@@ -540,7 +540,7 @@ LINEAR_DENSE_TYPES(DEFINE_DENSE, tile_)
 LINEAR_TILE_KERNELS(kernel_plain, tile_plain_, tile_)
 LINEAR_TILE_KERNELS(kernel_vnni, tile_vnni_, tile_)
 
-/* ---- The table ----------------------------------------------------------------------------- */
+/* ---- The table ---- */
 
 static void finish(const struct linear_tile_finish *f, float *y, const float *acc, const float *up)
 {

@@ -40,8 +40,7 @@ struct job {
     float *acc;                       /* [n_worker, 2, UNITS, ROWS_PASS, 16] */
 };
 
-/* ---- Activations -------------------------------------------------------------------------------
- */
+/* ---- Activations ---- */
 
 static void quantise_half(int8_t *hi, int8_t *lo, int32_t *out_sum, __m512 x, __m512 inverse)
 {
@@ -102,7 +101,7 @@ static void prepare_row(void *arg, uint32_t r, uint32_t worker_i)
     }
 }
 
-/* ---- Chunk kernels; `type` and `mr` are constants at every call ----------------------------- */
+/* ---- Chunk kernels; `type` and `mr` are constants at every call ---- */
 
 INLINE __m512i broadcast_quad(const int8_t *p)
 {
@@ -303,8 +302,7 @@ static const narrow_fn kernels[QUANT_BF16 + 1][4][2] = {
 
 static const uint32_t side_by_side[4] = {4, 4, 2, 1};
 
-/* ---- The op -------------------------------------------------------------------------------------
- */
+/* ---- The op ---- */
 
 /* Groups of one part behind each other. */
 struct groups {

@@ -44,7 +44,7 @@ struct panel {
     _Alignas(64) float min[LAYOUT_BLOCKS][2][WEIGHT_GROUP];
 };
 
-/* ---- Activations -------------------------------------------------------------------------- */
+/* ---- Activations ---- */
 
 static void quantise_block(struct x_chunk *out, uint32_t b, const float x[LAYOUT_BLOCK])
 {
@@ -85,7 +85,7 @@ static void pack_block(const struct linear_tile_slot *slot, const float *x, uint
     if (slot->xf) memcpy(slot->xf->x + slot->block_i * LAYOUT_BLOCK, v, sizeof v);
 }
 
-/* ---- Weights: a chunk to a panel ------------------------------------------------------------ */
+/* ---- Weights: a chunk to a panel ---- */
 
 INLINE float32x4_t load_half4(const uint8_t *p)
 {
@@ -191,7 +191,7 @@ INLINE void unpack_scales(struct panel *p, const uint8_t *head, uint32_t b, uint
     }
 }
 
-/* ---- Rows times a panel ---------------------------------------------------------------------- */
+/* ---- Rows times a panel ---- */
 
 /* What the type and the CPU fix; folded at compile time. */
 struct kernel {
@@ -303,8 +303,7 @@ INLINE void quant_tile(const struct kernel k, const struct linear_tile *t)
     }
 }
 
-/* ---- Dense weights -----------------------------------------------------------------------------
- */
+/* ---- Dense weights ---- */
 
 #define DENSE_ROWS 4
 
@@ -368,7 +367,7 @@ INLINE void dense_tile(enum quant_type type, const struct linear_tile *t)
     }
 }
 
-/* ---- One kernel per type ------------------------------------------------------------------- */
+/* ---- One kernel per type ---- */
 
 #define DEFINE_PLAIN(prefix, type)                                                                 \
     static void prefix##type(const struct linear_tile *t)                                          \
@@ -393,7 +392,7 @@ LINEAR_DENSE_TYPES(DEFINE_DENSE, tile_)
 LINEAR_TILE_KERNELS(kernel_plain, tile_plain_, tile_)
 LINEAR_TILE_KERNELS(kernel_sdot, tile_sdot_, tile_)
 
-/* ---- The table ----------------------------------------------------------------------------- */
+/* ---- The table ---- */
 
 static void finish(const struct linear_tile_finish *f, float *y, const float *acc, const float *up)
 {
