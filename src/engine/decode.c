@@ -320,9 +320,7 @@ static struct method_pick make_pick(const sac_engine *e, const struct method_lan
     const size_t n_page = lane->pos / PAGE_TOK, max_page = e->pool.max_page;
     struct method_pick pick = {.mask = d->mask + item_i * max_page};
     memset(pick.mask, 0, n_page * sizeof *pick.mask);
-    if (method->weighs) {
-        pick.logw = d->logw + item_i * max_page * PAGE_TOK;
-    }
+    if (method->weighs) pick.logw = d->logw + item_i * max_page * PAGE_TOK;
     if (method->has_rest) {
         pick.rest_log = d->rest_log + (size_t)item_i * d->shape.group;
         pick.rest_value = d->rest_value + (size_t)item_i * d->shape.geom->head_dim;

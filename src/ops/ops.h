@@ -174,8 +174,8 @@ struct op_add { /* y = x + y, element-wise */
 };
 
 /* ---- Scores for choosing what to read ----
- * Called by one worker for one KV head of one row: these slots split nothing, and write only `out`,
- * `vote` and `lse`. Pages are named by id: page id's data is at base + id * stride. */
+ * Called by one worker for one KV head of one row: these slots split nothing, and write only where
+ * a pointer is not const. Pages are named by id: page id's data is at base + id * stride. */
 
 struct op_score_pages { /* out[g][i] = qa[g] . a(page[i]) + qb[g] . b(page[i]) */
     const uint8_t *base;
