@@ -48,9 +48,9 @@ struct tile {
     uint8_t bytes[1024];
 };
 
-/* Two tiles of sums under each other, two beside. */
+/* Two tiles of sums under each other, two beside: 32 rows of a column are 32 lines. */
 struct sums {
-    struct tile at[2][2]; /* [row tile][column] */
+    struct tile at[2][2]; /* [column][row tile] */
 };
 
 /* Where the tiles of an input lie: [ranges of blocks][pairs of row tiles][blocks of the range][2].
@@ -295,24 +295,12 @@ INLINE struct affine affine_of(bool f16, __m512 scale, __m512 plus, float offset
     return a;
 }
 
-INLINE __m512i dequant_pairs(bool f16, __m512i codes, const struct affine *a)
-{
-    if (f16)
-        return _mm512_castph_si512(
-            _mm512_fmadd_ph(_mm512_cvtepu16_ph(codes), a->scale_f16, a->plus_f16));
-    const __m512i low = _mm512_and_si512(codes, _mm512_set1_epi32(0xffff));
-    const __m512 even = _mm512_fmadd_ps(_mm512_cvtepi32_ps(low), a->scale, a->plus);
-    const __m512i high = _mm512_srli_epi32(codes, 16);
-    return round_pairs(false, even, _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), a->scale, a->plus));
-}
-
 /* A column's blocks of a range on their way to tiles. */
 struct source {
     const uint8_t *chunk; /* the first */
     uint32_t nb;          /* blocks in all */
     size_t skip; /* from the last chunk to what the column's next range or group begins with */
     __m512 shrink;
-    struct affine affine; /* of the block and half at hand */
 };
 
 /* Where block b lies. */
@@ -332,107 +320,358 @@ INLINE struct place find_block(const struct source *s, uint32_t b, const struct 
     return at;
 }
 
-/* Its share of the next chunk goes to L2, quad line j of 8. */
-INLINE void fetch_ahead(const struct place *at, const struct weight_layout l, const int j)
+/* Its share of the next chunk goes to L2, quarter q. */
+INLINE void fetch_ahead(const struct place *at, const struct weight_layout l, const int q)
 {
     const uint32_t share = layout_full_chunk_bytes(l) / LAYOUT_BLOCKS;
     const char *p = (const char *)at->next + at->b * share;
-    for (uint32_t i = 64 * (uint32_t)j; i < share; i += 512) _mm_prefetch(p + i, _MM_HINT_T1);
+    for (uint32_t i = 64 * (uint32_t)q; i < share; i += 256) _mm_prefetch(p + i, _MM_HINT_T1);
 }
 
-/* Quad line j of block b: 2 lines of 64 bytes of the tile. Those of a block come in rising order,
- * as line 0 (and 4) sets the scales. */
-INLINE void dequant_quant(struct tile *dst, struct source *s, uint32_t b, const int j,
-                          const enum quant_type type, const bool f16)
+INLINE bool is_nibble(const struct weight_layout l)
 {
-    const struct weight_layout l = weight_layout_of(type);
-    const struct place at = find_block(s, b, l);
-    const uint8_t *p = at.chunk + layout_scale_bytes(l, at.nb) + at.b * layout_block_bytes(l);
-    fetch_ahead(&at, l, j);
-    if (j == 0 || (j == 4 && decode_halves(l))) {
-        const struct decoded_scales scales = decode_scales(at.chunk, l, at.b);
-        const float offset = l.iq4 ? LAYOUT_IQ4_OFFSET : l.offset;
-        const __m512 plus =
-            decode_has_plus(l) ? _mm512_mul_ps(scales.plus[j / 4], s->shrink) : _mm512_setzero_ps();
-        s->affine = affine_of(f16, _mm512_mul_ps(scales.scale[j / 4], s->shrink), plus, offset);
+    return l.low_bits == 4 && l.high_bits == 0;
+}
+
+/* What codes count from, where a table of levels does not include it. */
+INLINE float code_offset(const struct weight_layout l, const bool f16)
+{
+    if (l.iq4) return f16 ? LAYOUT_IQ4_OFFSET : 0;
+    return l.offset;
+}
+
+/* Input i of quad line j of all rows. A nibble is its own index: VPERMPS looks at 4 bits. */
+INLINE __m512 code_f32(__m512i line, __m512i q, const struct weight_layout l, const int j,
+                       const int i)
+{
+    if (is_nibble(l)) {
+        const __m512i count =
+            _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        const __m512i level =
+            l.iq4 ? _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)layout_iq4_level))
+                  : count;
+        const __m512i at = _mm512_srli_epi32(line, (unsigned)(8 * i + 4 * (j / 4)));
+        return _mm512_permutexvar_ps(at, _mm512_cvtepi32_ps(level));
     }
-    const __m512i q = decode_quad(p, l, j);
-    const __m512i even = _mm512_and_si512(q, _mm512_set1_epi16(0xff));
-    const __m512i odd = _mm512_srli_epi16(q, 8);
-    _mm512_store_si512(dst->bytes + 128 * j, dequant_pairs(f16, even, &s->affine));
-    _mm512_store_si512(dst->bytes + 128 * j + 64, dequant_pairs(f16, odd, &s->affine));
+    const __m512i code =
+        i < 3 ? _mm512_and_si512(_mm512_srli_epi32(q, (unsigned)(8 * i)), _mm512_set1_epi32(0xff))
+              : _mm512_srli_epi32(q, 24);
+    return _mm512_cvtepi32_ps(code);
 }
 
-INLINE void dequant_dense(struct tile *dst, struct source *s, uint32_t b, const int quad,
-                          const enum quant_type type, const bool f16)
+/* Quad line j of a block: 2 lines of 64 bytes of the tile. */
+INLINE void dequant_line_bf16(uint8_t *dst, const uint8_t *p, const struct weight_layout l,
+                              const int j, const struct affine *a)
+{
+    const __m512i line = _mm512_loadu_si512(p + 64 * (j % 4)), q = decode_quad(p, l, j);
+    __m512 w[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        w[i] = _mm512_fmadd_ps(code_f32(line, q, l, j, i), a->scale, a->plus);
+    _mm512_store_si512(dst, round_pairs(false, w[0], w[2]));
+    _mm512_store_si512(dst + 64, round_pairs(false, w[1], w[3]));
+}
+
+INLINE void dequant_line_f16(uint8_t *dst, const uint8_t *p, const struct weight_layout l,
+                             const int j, const struct affine *a)
+{
+    const __m512i q = decode_quad(p, l, j);
+    const __m512i codes[2] = {_mm512_and_si512(q, _mm512_set1_epi16(0xff)),
+                              _mm512_srli_epi16(q, 8)};
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
+        _mm512_store_si512(dst + 64 * i,
+                           _mm512_castph_si512(_mm512_fmadd_ph(_mm512_cvtepu16_ph(codes[i]),
+                                                               a->scale_f16, a->plus_f16)));
+}
+
+/* A block of a column on its way to its tile. */
+struct filling {
+    uint8_t *dst;
+    struct place from;
+    __m512 shrink;
+    struct affine affine; /* of the block or its half at hand */
+};
+
+/* Two of the 8 quad lines of the block, q = 0..3. They come in rising order: lines 0 and 4 set the
+ * scales. */
+INLINE void fill_quant(struct filling *f, const int q, const enum quant_type type, const bool f16)
 {
     const struct weight_layout l = weight_layout_of(type);
-    const struct place at = find_block(s, b, l);
-    const uint8_t *p = at.chunk + at.b * layout_block_bytes(l);
-    const uint32_t j = (uint32_t)quad;
-    fetch_ahead(&at, l, quad);
-    for (uint32_t h = 0; h < 2; h++) {
-        const uint32_t i = 2 * j + h;
+    const struct place at = f->from;
+    const uint8_t *p = at.chunk + layout_scale_bytes(l, at.nb) + at.b * layout_block_bytes(l);
+    if (q == 0 || (q == 2 && decode_halves(l))) {
+        const struct decoded_scales scales = decode_scales(at.chunk, l, at.b);
+        const __m512 scale = _mm512_mul_ps(scales.scale[q / 2], f->shrink);
+        const __m512 plus =
+            decode_has_plus(l) ? _mm512_mul_ps(scales.plus[q / 2], f->shrink) : _mm512_setzero_ps();
+        f->affine = affine_of(f16, scale, plus, code_offset(l, f16));
+    }
+#pragma GCC unroll 2
+    for (int j = 2 * q; j < 2 * q + 2; j++) {
+        if (f16)
+            dequant_line_f16(f->dst + 128 * j, p, l, j, &f->affine);
+        else
+            dequant_line_bf16(f->dst + 128 * j, p, l, j, &f->affine);
+    }
+}
+
+INLINE void fill_dense(struct filling *f, const int q, const enum quant_type type, const bool f16)
+{
+    const uint8_t *p = f->from.chunk + f->from.b * layout_block_bytes(weight_layout_of(type));
+#pragma GCC unroll 4
+    for (int i = 4 * q; i < 4 * q + 4; i++) {
         __m512 w[2];
         if (type == QUANT_F32) {
-            w[0] = _mm512_loadu_ps(p + 64 * (4 * j + h));
-            w[1] = _mm512_loadu_ps(p + 64 * (4 * j + h + 2));
+            w[0] = _mm512_loadu_ps(p + 64 * (i / 2 * 4 + i % 2));
+            w[1] = _mm512_loadu_ps(p + 64 * (i / 2 * 4 + i % 2 + 2));
         } else {
             decode_pair(w, p + 64 * i, type);
         }
-        _mm512_store_si512(dst->bytes + 64 * i, round_pairs(f16, _mm512_mul_ps(w[0], s->shrink),
-                                                            _mm512_mul_ps(w[1], s->shrink)));
+        _mm512_store_si512(f->dst + 64 * i, round_pairs(f16, _mm512_mul_ps(w[0], f->shrink),
+                                                        _mm512_mul_ps(w[1], f->shrink)));
     }
 }
 
-/* Quad line j of a block has a function of its own, in which shifts and masks are constants. */
-typedef void (*dequant_fn)(struct tile *dst, struct source *s, uint32_t b);
+INLINE void fill_quarter(struct filling *f, const int q, const enum quant_type type, const bool f16)
+{
+    const struct weight_layout l = weight_layout_of(type);
+    fetch_ahead(&f->from, l, q);
+    if (l.scale == SCALE_NONE)
+        fill_dense(f, q, type, f16);
+    else
+        fill_quant(f, q, type, f16);
+}
 
-#define DEQUANT_LINE(kind, TYPE, j)                                                                \
-    static void TYPE##_f16_##j(struct tile *dst, struct source *s, uint32_t b)                     \
+/* ---- Ends ---- */
+
+/* Sixteen outputs of every row. */
+struct ending_col {
+    float *y; /* of the row at hand */
+    size_t y_stride;
+    __mmask16 m; /* none for the second column of a pair that has one */
+    __m512 bias, unscale;
+};
+
+/* The rows of a row pair whose sums are complete, from the one at hand on. */
+struct ending {
+    void (*finish)(struct ending *e, uint32_t n); /* the next n rows */
+    const uint8_t *sum;                           /* of the first column; the second's lie behind */
+    const float *unscale;
+    struct ending_col col[2];
+    uint8_t *line; /* half a line in the tiles of y, if the job has them */
+    uint32_t left;
+};
+
+INLINE __m512 ending_sum(const struct ending *e, uint32_t col, const bool f16)
+{
+    __m512 v = _mm512_load_ps(e->sum + col * sizeof(struct tile[2]));
+    /* The product of the powers first: it is in range whenever the result is. */
+    if (f16) v = _mm512_mul_ps(v, _mm512_mul_ps(_mm512_set1_ps(*e->unscale), e->col[col].unscale));
+    return _mm512_add_ps(v, e->col[col].bias);
+}
+
+/* gate * up * sigmoid(s), s = gate, or for gelu as in linear_glu. 2^x with an error of 7.5e-5 and
+ * 1 / x with one of 6.1e-5: a quarter of what rounding to f16 will add, less for bf16. */
+INLINE __m512 glu(const bool is_gelu, __m512 gate, __m512 up)
+{
+    const float unit = -1.44269504f, gelu = unit * 2 * LINEAR_SQRT_2_OVER_PI;
+    __m512 factor = _mm512_set1_ps(unit);
+    if (is_gelu)
+        factor = _mm512_fmadd_ps(_mm512_mul_ps(gate, gate),
+                                 _mm512_set1_ps(gelu * LINEAR_GELU_CUBIC), _mm512_set1_ps(gelu));
+    const __m512 x = _mm512_max_ps(_mm512_set1_ps(-126), _mm512_mul_ps(gate, factor));
+    const __m512 e = _mm512_add_ps(math_exp2_cubic(x), _mm512_set1_ps(1));
+    return _mm512_mul_ps(_mm512_mul_ps(gate, _mm512_rcp14_ps(e)), up);
+}
+
+/* Sixteen outputs of a GLU become half a line of a tile, as round_inputs would make it. */
+INLINE void store_half_line(uint8_t *half_line, __m512 v)
+{
+    const __m512i order = _mm512_set_epi32(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0);
+    const __m256i half = (__m256i)_mm512_cvtneps_pbh(_mm512_permutexvar_ps(order, v));
+    _mm256_store_si256((__m256i *)half_line, half);
+}
+
+/* Whole lines past the caches: those of a GLU are as many as L2 holds, and a store that misses
+ * keeps one of the few buffers that the tile loads need for as long as memory takes. */
+static void stream(float *y, __mmask16 m, __m512 v)
+{
+    if (m == 0xffff && (uintptr_t)y % 64 == 0)
+        _mm512_stream_ps(y, v);
+    else
+        _mm512_mask_storeu_ps(y, m, v);
+}
+
+/* How a row ends. */
+enum finish {
+    FINISH_STORE,
+    FINISH_ADD,
+    FINISH_SILU,
+    FINISH_GELU,
+    FINISH_SILU_TILES,
+    FINISH_GELU_TILES
+};
+
+INLINE void finish_row(struct ending *e, const enum finish how, const bool f16)
+{
+    const bool tiles = how == FINISH_SILU_TILES || how == FINISH_GELU_TILES;
+    if (how == FINISH_STORE || how == FINISH_ADD) {
+#pragma GCC unroll 2
+        for (uint32_t c = 0; c < 2; c++) {
+            struct ending_col *col = &e->col[c];
+            __m512 v = ending_sum(e, c, f16);
+            if (how == FINISH_ADD) v = _mm512_add_ps(_mm512_maskz_loadu_ps(col->m, col->y), v);
+            _mm512_mask_storeu_ps(col->y, col->m, v);
+            col->y += col->y_stride;
+        }
+    } else {
+        const bool gelu = how == FINISH_GELU || how == FINISH_GELU_TILES;
+        const __m512 v = glu(gelu, ending_sum(e, 0, f16), ending_sum(e, 1, f16));
+        if (tiles)
+            store_half_line(e->line, v);
+        else
+            stream(e->col[0].y, e->col[0].m, v);
+        e->line += tiles ? 64 : 0;
+        e->col[0].y += tiles ? 0 : e->col[0].y_stride;
+    }
+    e->sum += 64;
+    e->unscale += f16 ? 1 : 0;
+}
+
+INLINE void finish_rows(struct ending *e, uint32_t n, const enum finish how, const bool f16)
+{
+    n = min_u32(n, e->left);
+    e->left -= n;
+    for (uint32_t i = 0; i < n; i++) finish_row(e, how, f16);
+}
+
+#define FINISH(how)                                                                                \
+    static void how##_f16(struct ending *e, uint32_t n)                                            \
     {                                                                                              \
-        dequant_##kind(dst, s, b, j, QUANT_##TYPE, true);                                          \
+        finish_rows(e, n, FINISH_##how, true);                                                     \
     }                                                                                              \
-    static void TYPE##_bf16_##j(struct tile *dst, struct source *s, uint32_t b)                    \
+    static void how##_bf16(struct ending *e, uint32_t n)                                           \
     {                                                                                              \
-        dequant_##kind(dst, s, b, j, QUANT_##TYPE, false);                                         \
+        finish_rows(e, n, FINISH_##how, false);                                                    \
     }
-#define DEQUANT(kind, TYPE)                                                                        \
-    DEQUANT_LINE(kind, TYPE, 0)                                                                    \
-    DEQUANT_LINE(kind, TYPE, 1)                                                                    \
-    DEQUANT_LINE(kind, TYPE, 2)                                                                    \
-    DEQUANT_LINE(kind, TYPE, 3)                                                                    \
-    DEQUANT_LINE(kind, TYPE, 4)                                                                    \
-    DEQUANT_LINE(kind, TYPE, 5)                                                                    \
-    DEQUANT_LINE(kind, TYPE, 6)                                                                    \
-    DEQUANT_LINE(kind, TYPE, 7)
+FINISH(STORE)
+FINISH(ADD)
+FINISH(SILU)
+FINISH(GELU)
+FINISH(SILU_TILES)
+FINISH(GELU_TILES)
 
-DEQUANT(dense, F32)
-DEQUANT(dense, F16)
-DEQUANT(dense, BF16)
-DEQUANT(quant, Q4_0)
-DEQUANT(quant, Q4_1)
-DEQUANT(quant, Q5_0)
-DEQUANT(quant, Q5_1)
-DEQUANT(quant, Q8_0)
-DEQUANT(quant, Q2_K)
-DEQUANT(quant, Q3_K)
-DEQUANT(quant, Q4_K)
-DEQUANT(quant, Q5_K)
-DEQUANT(quant, Q6_K)
-DEQUANT(quant, IQ4_NL)
-DEQUANT(quant, IQ4_XS)
+typedef void (*finish_fn)(struct ending *e, uint32_t n);
 
-#define LINES(name)                                                                                \
+#define FINISH_ROW(how) [FINISH_##how] = {how##_bf16, how##_f16}
+
+/* [how][f16] */
+static const finish_fn finish_of[][2] = {FINISH_ROW(STORE),      FINISH_ROW(ADD),
+                                         FINISH_ROW(SILU),       FINISH_ROW(GELU),
+                                         FINISH_ROW(SILU_TILES), FINISH_ROW(GELU_TILES)};
+
+/* ---- Products ----
+ * A piece of work is up to four blocks of products, and meanwhile a tile of the next panel and some
+ * rows of the row pair before. */
+
+struct work {
+    const struct tile *x, *w; /* [n, 2] */
+    uint32_t n;
+    bool rows2, cols2; /* there are two row tiles, two columns */
+    struct ending *ending;
+    uint32_t rows_per_block;
+    struct tile *dst; /* of block `block` of the source */
+    const struct source *source;
+    uint32_t block;
+};
+
+typedef void (*work_fn)(const struct work *k);
+
+/* sums += x * w for block i; the sums are in registers. */
+INLINE void multiply_block(const struct work *k, const uint32_t i, const bool f16)
+{
+    const struct tile *x = k->x + 2 * i, *w = k->w + 2 * i;
+    TILE_LOAD(4, x);
+    TILE_LOAD(6, w);
+    TILE_FMA(f16, 0, 4, 6);
+    if (k->cols2) {
+        TILE_LOAD(7, w + 1);
+        TILE_FMA(f16, 1, 4, 7);
+    }
+    if (k->rows2) {
+        TILE_LOAD(5, x + 1);
+        TILE_FMA(f16, 2, 5, 6);
+        if (k->cols2) TILE_FMA(f16, 3, 5, 7);
+    }
+}
+
+INLINE void multiply_and_finish(const struct work *k, const uint32_t i, const bool f16)
+{
+    if (i >= k->n) return;
+    multiply_block(k, i, f16);
+    if (k->ending->left) k->ending->finish(k->ending, k->rows_per_block);
+}
+
+INLINE void multiply_and_fill(const struct work *k, const enum quant_type type, const bool f16)
+{
+    struct filling f = {.dst = k->dst->bytes,
+                        .from = find_block(k->source, k->block, weight_layout_of(type)),
+                        .shrink = k->source->shrink};
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++) {
+        multiply_and_finish(k, (uint32_t)q, f16);
+        fill_quarter(&f, q, type, f16);
+    }
+}
+
+INLINE void multiply_only(const struct work *k, const bool f16)
+{
+    for (uint32_t i = 0; i < k->n; i++) multiply_and_finish(k, i, f16);
+}
+
+static void only_bf16(const struct work *k)
+{
+    multiply_only(k, false);
+}
+
+static void only_f16(const struct work *k)
+{
+    multiply_only(k, true);
+}
+
+#define WORK(TYPE)                                                                                 \
+    static void TYPE##_bf16(const struct work *k)                                                  \
     {                                                                                              \
-        name##_0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7             \
+        multiply_and_fill(k, QUANT_##TYPE, false);                                                 \
+    }                                                                                              \
+    static void TYPE##_f16(const struct work *k)                                                   \
+    {                                                                                              \
+        multiply_and_fill(k, QUANT_##TYPE, true);                                                  \
     }
-#define ROW(TYPE) [QUANT_##TYPE] = {LINES(TYPE##_bf16), LINES(TYPE##_f16)}
+WORK(F32)
+WORK(F16)
+WORK(BF16)
+WORK(Q4_0)
+WORK(Q4_1)
+WORK(Q5_0)
+WORK(Q5_1)
+WORK(Q8_0)
+WORK(Q2_K)
+WORK(Q3_K)
+WORK(Q4_K)
+WORK(Q5_K)
+WORK(Q6_K)
+WORK(IQ4_NL)
+WORK(IQ4_XS)
 
-/* [type][f16][quad line] */
-static const dequant_fn dequant[QUANT_BF16 + 1][2][8] = {
-    ROW(F32),  ROW(F16),  ROW(BF16), ROW(Q4_0), ROW(Q4_1), ROW(Q5_0),   ROW(Q5_1),  ROW(Q8_0),
-    ROW(Q2_K), ROW(Q3_K), ROW(Q4_K), ROW(Q5_K), ROW(Q6_K), ROW(IQ4_NL), ROW(IQ4_XS)};
+#define WORK_ROW(TYPE) [QUANT_##TYPE] = {TYPE##_bf16, TYPE##_f16}
+
+/* [type of what is dequantised][f16] */
+static const work_fn work_of[QUANT_BF16 + 1][2] = {
+    WORK_ROW(F32),  WORK_ROW(F16),  WORK_ROW(BF16), WORK_ROW(Q4_0),   WORK_ROW(Q4_1),
+    WORK_ROW(Q5_0), WORK_ROW(Q5_1), WORK_ROW(Q8_0), WORK_ROW(Q2_K),   WORK_ROW(Q3_K),
+    WORK_ROW(Q4_K), WORK_ROW(Q5_K), WORK_ROW(Q6_K), WORK_ROW(IQ4_NL), WORK_ROW(IQ4_XS)};
 
 /* ---- Steps ----
  * A strip is some pairs of columns times a pass of rows, the piece of work that a worker takes. Its
@@ -449,8 +688,8 @@ struct step {
     uint32_t n_col;           /* 2, or 1 for the last pair of an odd number */
     struct linear_unit unit[2];
     struct source source[2];
-    const dequant_fn *dequant[2]; /* [8] */
-    struct tile *w;               /* [blocks of the range, 2] */
+    work_fn work[2];
+    struct tile *w; /* [blocks of the range, 2] */
 };
 
 /* The next strip of the worker's own pass, or of the first behind it that has one. */
@@ -482,7 +721,7 @@ static void open_source(struct step *st, const struct job *job, uint32_t col)
     const size_t behind = (size_t)((s->nb - 1) / LAYOUT_BLOCKS) * full;
     s->skip = (linear_is_glu(job->op) ? 1 : 2) * w->group_bytes - behind;
     s->shrink = job->f16 ? _mm512_loadu_ps(group) : _mm512_set1_ps(1);
-    st->dequant[col] = dequant[w->type][job->f16];
+    st->work[col] = work_of[w->type][job->f16];
 }
 
 static void open_step(struct step *st, const struct job *job)
@@ -523,43 +762,28 @@ static bool next_step(struct step *next, const struct step *st, const struct job
     return true;
 }
 
-/* Quad lines of a step, in the order in which fill_line wants them. */
-static uint32_t step_lines(const struct step *st)
+static uint32_t step_tiles(const struct step *st)
 {
-    return st->source[0].nb * st->n_col * 8;
+    return st->source[0].nb * st->n_col;
 }
 
-static void fill_line(struct step *st, uint32_t i)
+/* Has tile i of the panel dequantised by the work `k`, and does that. */
+static void fill_tile(struct step *st, uint32_t i, struct work *k)
 {
-    const uint32_t two = st->n_col - 1, col = i / 8 & two, b = i / 8 >> two;
-    st->dequant[col][i % 8](st->w + 2 * b + col, &st->source[col], b);
+    const uint32_t two = st->n_col - 1, col = i & two, b = i >> two;
+    k->dst = st->w + 2 * b + col;
+    k->source = &st->source[col];
+    k->block = b;
+    st->work[col](k);
 }
 
-/* ---- Ends ---- */
-
-/* Sixteen outputs of every row. */
-struct ending_col {
-    float *y; /* of the op's first row */
-    size_t y_stride;
-    __mmask16 m;
-    __m512 bias, unscale;
-};
-
-/* The rows of a row pair whose sums are complete. */
-struct ending {
-    const struct job *job;
-    const struct sums *sums;
-    struct ending_col col[2];
-    uint8_t *line; /* half a line of the first row in the tiles of y, if the job has them */
-    uint32_t n_col, r0, row, n_row; /* row: of n_row from r0 on the next to be finished */
-};
-
-static void open_col(struct ending_col *c, const struct job *job, struct linear_unit unit)
+static void open_col(struct ending_col *c, const struct job *job, struct linear_unit unit,
+                     uint32_t r0)
 {
     const struct linear_part *part = &job->op->part[unit.part_i];
     const uint32_t out_i = unit.group_i * WEIGHT_GROUP;
     c->m = linear_lanes(part->w->n_out - out_i);
-    c->y = part->y ? part->y + out_i : NULL;
+    c->y = part->y ? part->y + r0 * part->y_stride + out_i : NULL;
     c->y_stride = part->y_stride;
     c->bias = part->bias ? _mm512_maskz_loadu_ps(c->m, part->bias + out_i) : _mm512_setzero_ps();
     if (job->f16)
@@ -568,190 +792,100 @@ static void open_col(struct ending_col *c, const struct job *job, struct linear_
                           _mm512_loadu_ps(part->w->data + unit.group_i * part->w->group_bytes));
 }
 
+static enum finish finish_kind(const struct job *job)
+{
+    switch (job->op->epilogue) {
+    case LINEAR_STORE: return FINISH_STORE;
+    case LINEAR_ADD: return FINISH_ADD;
+    case LINEAR_GLU_SILU: return job->y ? FINISH_SILU_TILES : FINISH_SILU;
+    case LINEAR_GLU_GELU: return job->y ? FINISH_GELU_TILES : FINISH_GELU;
+    }
+    __builtin_unreachable();
+}
+
+/* The step's columns end for row pair r2. */
 static void begin_ending(struct ending *e, const struct job *job, const struct step *st,
                          uint32_t r2, const struct sums *sums)
 {
-    const uint32_t group = st->unit[0].group_i;
-    e->job = job;
-    e->sums = sums;
-    e->n_col = st->n_col;
-    if (r2 == st->strip.r0)
-        for (uint32_t c = 0; c < st->n_col; c++) open_col(&e->col[c], job, st->unit[c]);
+    const uint32_t group = st->unit[0].group_i, r0 = r2 * 2 * TILE;
+    e->finish = finish_of[finish_kind(job)][job->f16];
+    e->sum = sums->at[0][0].bytes;
+    e->unscale = job->unscale + r0;
+    for (uint32_t c = 0; c < st->n_col; c++) open_col(&e->col[c], job, st->unit[c], r0);
+    if (st->n_col == 1) {
+        e->col[1] = e->col[0];
+        e->col[1].m = 0;
+    }
     if (job->y) e->line = job->y[tile_index(&job->out, group / 2, r2)].bytes + group % 2 * 32;
-    e->r0 = r2 * 2 * TILE;
-    e->row = 0;
-    e->n_row = min_u32(2 * TILE, job->op->n_row - e->r0);
+    e->left = min_u32(2 * TILE, job->op->n_row - r0);
 }
 
-INLINE __m512 ending_sum(const struct ending *e, uint32_t col, uint32_t i)
-{
-    __m512 v = _mm512_load_ps(e->sums->at[i / TILE][col].bytes + i % TILE * 64);
-    /* The product of the powers first: it is in range whenever the result is. */
-    if (e->job->f16)
-        v = _mm512_mul_ps(
-            v, _mm512_mul_ps(_mm512_set1_ps(e->job->unscale[e->r0 + i]), e->col[col].unscale));
-    return _mm512_add_ps(v, e->col[col].bias);
-}
-
-/* gate * up * sigmoid(s), s = gate, or for gelu as in linear_glu. 2^x with an error of 7.5e-5 and
- * 1 / x with one of 6.1e-5: a quarter of what rounding to f16 will add, less for bf16. */
-INLINE __m512 glu(enum linear_epilogue epilogue, __m512 gate, __m512 up)
-{
-    const float unit = -1.44269504f, gelu = unit * 2 * LINEAR_SQRT_2_OVER_PI;
-    __m512 factor = _mm512_set1_ps(unit);
-    if (epilogue == LINEAR_GLU_GELU)
-        factor = _mm512_fmadd_ps(_mm512_mul_ps(gate, gate),
-                                 _mm512_set1_ps(gelu * LINEAR_GELU_CUBIC), _mm512_set1_ps(gelu));
-    const __m512 x = _mm512_max_ps(_mm512_set1_ps(-126), _mm512_mul_ps(gate, factor));
-    const __m512 e = _mm512_add_ps(math_exp2_cubic(x), _mm512_set1_ps(1));
-    return _mm512_mul_ps(_mm512_mul_ps(gate, _mm512_rcp14_ps(e)), up);
-}
-
-/* Sixteen outputs of a GLU become half a line of a tile, as round_inputs would make it. */
-INLINE void store_half_line(uint8_t *half_line, __m512 v)
-{
-    const __m512i order = _mm512_set_epi32(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0);
-    const __m256i half = (__m256i)_mm512_cvtneps_pbh(_mm512_permutexvar_ps(order, v));
-    _mm256_store_si256((__m256i *)half_line, half);
-}
-
-/* Whole lines past the caches: those of a GLU are as many as L2 holds, and a store that misses
- * keeps one of the few buffers that the tile loads need for as long as memory takes. */
-static void stream(float *y, __mmask16 m, __m512 v)
-{
-    if (m == 0xffff && (uintptr_t)y % 64 == 0)
-        _mm512_stream_ps(y, v);
-    else
-        _mm512_mask_storeu_ps(y, m, v);
-}
-
-static void finish_row(struct ending *e)
-{
-    const enum linear_epilogue epilogue = e->job->op->epilogue;
-    const uint32_t i = e->row++;
-    if (linear_is_glu(e->job->op)) {
-        const __m512 v = glu(epilogue, ending_sum(e, 0, i), ending_sum(e, 1, i));
-        if (e->job->y)
-            store_half_line(e->line + i * 64, v);
-        else
-            stream(e->col[0].y + (e->r0 + i) * e->col[0].y_stride, e->col[0].m, v);
-        return;
-    }
-    for (uint32_t c = 0; c < e->n_col; c++) {
-        const struct ending_col *col = &e->col[c];
-        float *y = col->y + (e->r0 + i) * col->y_stride;
-        __m512 v = ending_sum(e, c, i);
-        if (epilogue == LINEAR_ADD) v = _mm512_add_ps(_mm512_maskz_loadu_ps(col->m, y), v);
-        _mm512_mask_storeu_ps(y, col->m, v);
-    }
-}
-
-/* ---- Chores ----
- * What is done besides the products, in small pieces: one call of do_chores behind each block of
- * products. A call does a fixed number of each kind while there are any: more elaborate rates cost
- * branches that the core guesses wrong, and then the tile unit waits. */
-
-struct chores {
-    struct step *next; /* to be dequantised */
-    uint32_t line, n_line, lines_per_call;
-    struct ending ending; /* of the row pair before */
-    uint32_t rows_per_call;
-};
-
-static void do_chores(struct chores *c)
-{
-    for (uint32_t i = 0; i < c->lines_per_call && c->line < c->n_line; i++)
-        fill_line(c->next, c->line++);
-    for (uint32_t i = 0; i < c->rows_per_call && c->ending.row < c->ending.n_row; i++)
-        finish_row(&c->ending);
-}
-
-/* ---- Products ---- */
-
-/* sums += x * w over nb blocks of two row tiles and two columns, or one where `rows2`, `cols2` say
- * so; they begin at zero if `first`. In between they are in registers. */
-struct product {
-    const struct tile *x, *w; /* [nb, 2] */
-    struct sums *sums;
-    struct chores *chores;
-    uint32_t nb;
-    bool first, rows2, cols2;
-};
-
-INLINE void multiply(const struct product *k, const bool f16, const bool rows2, const bool cols2)
-{
-    struct sums *s = k->sums;
-    if (k->first) {
-        TILE_ZERO(0);
-        if (cols2) TILE_ZERO(1);
-        if (rows2) TILE_ZERO(2);
-        if (rows2 && cols2) TILE_ZERO(3);
-    } else {
-        TILE_LOAD(0, &s->at[0][0]);
-        if (cols2) TILE_LOAD(1, &s->at[0][1]);
-        if (rows2) TILE_LOAD(2, &s->at[1][0]);
-        if (rows2 && cols2) TILE_LOAD(3, &s->at[1][1]);
-    }
-    const struct tile *x = k->x, *w = k->w;
-    for (uint32_t b = 0; b < k->nb; b++, x += 2, w += 2) {
-        TILE_LOAD(4, x);
-        TILE_LOAD(6, w);
-        TILE_FMA(f16, 0, 4, 6);
-        if (cols2) {
-            TILE_LOAD(7, w + 1);
-            TILE_FMA(f16, 1, 4, 7);
-        }
-        if (rows2) {
-            TILE_LOAD(5, x + 1);
-            TILE_FMA(f16, 2, 5, 6);
-        }
-        if (rows2 && cols2) TILE_FMA(f16, 3, 5, 7);
-        do_chores(k->chores);
-    }
-    TILE_STORE(0, &s->at[0][0]);
-    if (cols2) TILE_STORE(1, &s->at[0][1]);
-    if (rows2) TILE_STORE(2, &s->at[1][0]);
-    if (rows2 && cols2) TILE_STORE(3, &s->at[1][1]);
-}
-
-INLINE void multiply_shape(const struct product *k, const bool f16)
-{
-    if (k->rows2 && k->cols2)
-        multiply(k, f16, true, true);
-    else if (k->rows2)
-        multiply(k, f16, true, false);
-    else if (k->cols2)
-        multiply(k, f16, false, true);
-    else
-        multiply(k, f16, false, false);
-}
-
-static void multiply_f16(const struct product *k)
-{
-    multiply_shape(k, true);
-}
-
-static void multiply_bf16(const struct product *k)
-{
-    multiply_shape(k, false);
-}
+/* ---- Workers ---- */
 
 /* What a worker has for itself. */
 struct lane {
     const struct job *job;
     struct sums *sums; /* [strip_pairs, n_row2]; one if there is one range */
-    struct chores chores;
+    struct ending ending;
 };
 
-static void run_product(struct lane *lane, struct product *k)
+/* How the tiles of the next panel are spread over the products of a step. */
+struct spread {
+    struct step *next;     /* or NULL */
+    uint32_t tile, n_tile; /* the next, of how many */
+    uint32_t blocks;       /* of products, for each piece of work */
+    uint32_t more;         /* tiles of a piece, beyond the first */
+};
+
+/* The longest pieces of work that are enough for all tiles. */
+static struct spread spread_tiles(struct step *next, uint32_t n_row2, uint32_t nb)
 {
-    lane->chores.rows_per_call = (2 * TILE + k->nb - 1) / k->nb;
-    k->chores = &lane->chores;
-    if (lane->job->f16)
-        multiply_f16(k);
-    else
-        multiply_bf16(k);
-    assert(lane->chores.ending.row == lane->chores.ending.n_row);
+    struct spread s = {.next = next, .blocks = 4, .n_tile = next ? step_tiles(next) : 0};
+    while (s.blocks > 1 && n_row2 * ((nb + s.blocks - 1) / s.blocks) < s.n_tile) s.blocks--;
+    const uint32_t n_work = n_row2 * ((nb + s.blocks - 1) / s.blocks);
+    if (s.n_tile > n_work) s.more = (s.n_tile - 1) / n_work;
+    return s;
+}
+
+/* A row pair times a panel; `k` says where they are. */
+static void run_product(struct work *k, uint32_t nb, struct spread *s, work_fn only)
+{
+    for (uint32_t b = 0; b < nb; b += s->blocks) {
+        k->n = 0;
+        for (uint32_t i = 0; i < s->more && s->tile < s->n_tile; i++)
+            fill_tile(s->next, s->tile++, k);
+        k->n = min_u32(s->blocks, nb - b);
+        if (s->tile < s->n_tile)
+            fill_tile(s->next, s->tile++, k);
+        else
+            only(k);
+        k->x += 2 * k->n;
+        k->w += 2 * k->n;
+    }
+    assert(k->ending->left == 0);
+}
+
+static void load_sums(const struct sums *s, bool first)
+{
+    if (first) {
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        TILE_ZERO(2);
+        TILE_ZERO(3);
+    } else {
+        TILE_LOAD(0, &s->at[0][0]);
+        TILE_LOAD(1, &s->at[1][0]);
+        TILE_LOAD(2, &s->at[0][1]);
+        TILE_LOAD(3, &s->at[1][1]);
+    }
+}
+
+static void store_sums(struct sums *s)
+{
+    TILE_STORE(0, &s->at[0][0]);
+    TILE_STORE(1, &s->at[1][0]);
+    TILE_STORE(2, &s->at[0][1]);
+    TILE_STORE(3, &s->at[1][1]);
 }
 
 /* All row pairs of the pass times the pair's range; meanwhile `next` (or NULL) is dequantised. */
@@ -761,21 +895,22 @@ static void run_step(struct lane *lane, const struct step *st, struct step *next
     const uint32_t nb = st->source[0].nb, n_row2 = st->strip.n_row2;
     struct sums *sums = lane->sums;
     if (job->n_range > 1) sums += (size_t)st->pair_i * n_row2;
-    struct chores *c = &lane->chores;
-    c->next = next;
-    c->line = 0;
-    c->n_line = next ? step_lines(next) : 0;
-    c->lines_per_call = (c->n_line + n_row2 * nb - 1) / (n_row2 * nb);
-    struct product k = {.w = st->w, .nb = nb, .first = st->range_i == 0, .cols2 = st->n_col == 2};
+    struct spread spread = spread_tiles(next, n_row2, nb);
+    struct work k = {.cols2 = st->n_col == 2,
+                     .ending = &lane->ending,
+                     .rows_per_block = (2 * TILE + nb - 1) / nb};
     for (uint32_t i = 0; i < n_row2; i++) {
         const uint32_t r2 = st->strip.r0 + i;
+        struct sums *to = job->n_range > 1 ? sums + i : sums;
         k.x = job->x + tile_index(&job->in, st->range_i * job->in.range_blocks, r2);
-        k.sums = job->n_range > 1 ? sums + i : sums;
+        k.w = st->w;
         k.rows2 = r2 * 2 * TILE + TILE < job->op->n_row;
-        run_product(lane, &k);
-        if (st->range_i + 1 == job->n_range) begin_ending(&c->ending, job, st, r2, k.sums);
+        load_sums(to, st->range_i == 0);
+        run_product(&k, nb, &spread, job->f16 ? only_f16 : only_bf16);
+        store_sums(to);
+        if (st->range_i + 1 == job->n_range) begin_ending(&lane->ending, job, st, r2, to);
     }
-    assert(c->line == c->n_line);
+    assert(spread.tile == spread.n_tile);
 }
 
 static size_t panel_tiles(const struct shape *in)
@@ -799,13 +934,14 @@ static void run_worker(void *arg, uint32_t worker_i)
     struct step step[2] = {{.w = w}, {.w = w + panel}};
     if (!first_step(&step[0], job, worker_i)) return;
     tiles_begin();
-    for (uint32_t i = 0; i < step_lines(&step[0]); i++) fill_line(&step[0], i);
+    for (uint32_t i = 0; i < step_tiles(&step[0]); i++)
+        fill_tile(&step[0], i, &(struct work){.n = 0});
     for (uint32_t i = 0, more = 1; more; i++) {
         struct step *next = &step[(i + 1) % 2];
         more = next_step(next, &step[i % 2], job, worker_i);
         run_step(&lane, &step[i % 2], more ? next : NULL);
     }
-    while (lane.chores.ending.row < lane.chores.ending.n_row) finish_row(&lane.chores.ending);
+    if (lane.ending.left) lane.ending.finish(&lane.ending, lane.ending.left);
     TILE_RELEASE();
     _mm_sfence(); /* orders the streamed outputs before the end of the item */
 }
