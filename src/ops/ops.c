@@ -50,6 +50,7 @@ static void fill_avx512(struct ops *o)
     ops_fill_avx512_linear(o);
     ops_fill_avx512_attn(o);
     ops_fill_avx512_score(o);
+    ops_fill_avx512_share(o);
     ops_fill_avx512_best(o);
     ops_fill_avx512_draw(o);
     ops_fill_avx512_dots(o);
@@ -61,6 +62,7 @@ static void fill_amx(struct ops *o)
     ops_fill_amx_attn(o);
     ops_fill_amx_linear(o);
     ops_fill_amx_dots(o);
+    ops_fill_amx_share(o);
     ops_fill_amx_survey(o);
 }
 #elif defined(__aarch64__)

@@ -2,8 +2,9 @@
  * `ref` against page_read where the two mean the same.
  *
  * Tolerances. score_pages: the order of an f32 sum, 2^-20 of the sum of magnitudes. share_planes:
- * that, and weights rounded to int8: half a step of the largest weight times a code of at most 3,
- * for each channel; a rough 2^x is up to 6.2 % too large, bf16 0.8 % too small. vote: 1e-5 of a
+ * that, and for each channel keys rounded to bytes, 203 to the range of all pages (254 with room
+ * for a quarter more), and weights to int8: half a step of the largest times a byte of at most 127;
+ * a rough 2^x is up to 6.2 % too large, bf16 and exponents of 16 bits are 2 % off. vote: 1e-5 of a
  * share (2^x has 3e-6, its argument the rest), and shares below e^-24 of the largest may be none. A
  * NaN or infinity must reach the scores of its page. */
 #include <setjmp.h>
@@ -24,7 +25,7 @@
 static const char *const isa_names[] = {"avx2", "avx512", "amx", "neon"};
 #define N_ISA (sizeof isa_names / sizeof isa_names[0])
 
-enum { N_PAGE = 7, GROUP_MAX = 17, DIM_MAX = 256 };
+enum { N_PAGE = 37, GROUP_MAX = 17, DIM_MAX = 256 };
 
 struct data {
     struct page_geom geom;
@@ -88,8 +89,7 @@ static struct op_share_planes planes_op(const struct data *d, uint32_t group, fl
                                     .q = d->q,
                                     .scale = 0.125f,
                                     .share = share,
-                                    .e = e,
-                                    .e_stride = N_PAGE * PAGE_TOK};
+                                    .e = e};
 }
 
 static float half(const struct data *d, uint32_t page, size_t at, uint32_t c)
@@ -143,16 +143,22 @@ static double pages_tolerance(const struct data *d, uint32_t g, uint32_t page)
     return sum * 0x1p-20;
 }
 
-static double planes_tolerance(const struct data *d, uint32_t g, uint32_t page)
+static double planes_tolerance(const struct data *d, uint32_t g)
 {
-    double sum = 0, most = 0;
+    double sum = 0, units = 0, most = 0;
     for (uint32_t c = 0; c < d->geom.head_dim; c++) {
         const double q = fabs((double)d->q[(size_t)g * d->geom.head_dim + c]);
-        const double step = (double)half(d, page, d->geom.k_step, c);
-        sum += q * (fabs((double)half(d, page, d->geom.k_min, c)) + 255 * step);
-        most = fmax(most, q * step);
+        double lo = INFINITY, hi = -INFINITY;
+        for (uint32_t page = 0; page < N_PAGE; page++) {
+            const double min = (double)half(d, page, d->geom.k_min, c);
+            lo = fmin(lo, min);
+            hi = fmax(hi, min + 255 * (double)half(d, page, d->geom.k_step, c));
+        }
+        sum += q * fmax(fabs(lo), fabs(hi));
+        units += q * (hi - lo) / 203;
+        most = fmax(most, q * (hi - lo) / 203);
     }
-    return 0.125 * (sum * 0x1p-20 + d->geom.head_dim * 3 * 64 * most * 0.501 / 127);
+    return 0.125 * (sum * 0x1p-20 + 0.501 * (units + d->geom.head_dim * most));
 }
 
 static void compare(const struct ops *o, const struct ops *ref, const struct data *d,
@@ -168,16 +174,15 @@ static void compare(const struct ops *o, const struct ops *ref, const struct dat
             assert_true(fabs((double)a[g * N_PAGE + i] - (double)b[g * N_PAGE + i]) <=
                         pages_tolerance(d, g, d->list[i]));
     struct op_share_planes planes = planes_op(d, group, a);
+    planes.n_page = 1 + group * 5 % N_PAGE;
     assert_true(o->share_planes(&planes));
     planes.share = b;
     assert_true(ref->share_planes(&planes));
     double slack = 0, sum = 0;
-    for (uint32_t g = 0; g < group; g++)
-        for (uint32_t i = 0; i < N_PAGE; i++)
-            slack = fmax(slack, planes_tolerance(d, g, d->list[i]));
-    for (uint32_t i = 0; i < N_PAGE * PAGE_TOK; i++) {
+    for (uint32_t g = 0; g < group; g++) slack = fmax(slack, planes_tolerance(d, g));
+    for (uint32_t i = 0; i < planes.n_page * PAGE_TOK; i++) {
         sum += (double)a[i];
-        assert_true(fabs(log((double)a[i] / (double)b[i])) <= 2 * slack + 0.07);
+        assert_true(fabs(log((double)a[i] / (double)b[i])) <= 2 * slack + 0.09);
     }
     assert_true(fabs(sum - 1) < 0.01);
 }

@@ -17,6 +17,7 @@ void ops_fill_avx512_linear(struct ops *o);
 void ops_fill_avx512_attn(struct ops *o);
 void ops_fill_avx512_small(struct ops *o);
 void ops_fill_avx512_score(struct ops *o);
+void ops_fill_avx512_share(struct ops *o);
 void ops_fill_avx512_best(struct ops *o);
 void ops_fill_avx512_draw(struct ops *o);
 void ops_fill_avx512_dots(struct ops *o);
@@ -25,6 +26,7 @@ void ops_fill_avx512_survey(struct ops *o);
 void ops_fill_amx_linear(struct ops *o);
 void ops_fill_amx_dots(struct ops *o);
 void ops_fill_amx_attn(struct ops *o);
+void ops_fill_amx_share(struct ops *o);
 void ops_fill_amx_survey(struct ops *o);
 
 void ops_fill_neon_linear(struct ops *o);

@@ -68,9 +68,10 @@ static bool share_planes_ref(const struct op_share_planes *op)
 {
     float lse[64];
     for (uint32_t g = 0; g < op->group; g++)
-        plane_logits(op, op->q + (size_t)g * op->head_dim, op->e + g * op->e_stride);
+        plane_logits(op, op->q + (size_t)g * op->head_dim,
+                     op->e + (size_t)g * op->n_page * PAGE_TOK);
     return vote_ref(&(struct op_vote){.score = op->e,
-                                      .score_stride = op->e_stride,
+                                      .score_stride = (size_t)op->n_page * PAGE_TOK,
                                       .n = op->n_page * PAGE_TOK,
                                       .group = op->group,
                                       .vote = op->share,

@@ -1,0 +1,25 @@
+/* share.h: what the share_planes slots of AVX-512 and of AMX have in common: everything but the
+ * integer products of weights and codes. */
+#ifndef SAC_OPS_CPU_SHARE_H
+#define SAC_OPS_CPU_SHARE_H
+
+#include "ops/ops.h"
+
+#define SHARE_DIM_MAX   512u
+#define SHARE_GROUP_MAX 64u
+#define SHARE_ROW       64u /* bytes: 4 channels of 16 tokens */
+#define SHARE_STEP      16u /* rows of a tile */
+
+/* sum[g][half][t] = sum over r and i of w[g][4 r + i] * code[half][r][4 t + i]. */
+struct share_product {
+    const int8_t *w;     /* [group padded to 16][n_row * 4] */
+    const uint8_t *code; /* signed bytes [2][n_row][SHARE_ROW] */
+    int32_t *sum;        /* [group padded to 16][2][16] */
+    uint32_t group;
+    uint32_t n_row; /* a multiple of SHARE_STEP */
+};
+
+bool share_planes_run(const struct op_share_planes *op,
+                      void (*multiply)(const struct share_product *p));
+
+#endif

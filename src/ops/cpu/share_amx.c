@@ -1,0 +1,44 @@
+/* share_amx.c: share_planes with the products of weights and codes in tiles of int8: one of them
+ * has 16 heads, 64 channels and 16 tokens. Sums of integers: the bits of share_avx512.c. */
+#include "ops/cpu/fill.h"
+#include "ops/cpu/share.h"
+#include "ops/cpu/tiles.h"
+
+static void multiply(const struct share_product *p)
+{
+    const size_t width = (size_t)p->n_row * 4, half = (size_t)p->n_row * SHARE_ROW;
+    for (uint32_t g = 0; g < p->group; g += TILE_ROWS) {
+        int32_t *sum = p->sum + g * 2 * TILE_ROWS;
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        for (uint32_t r = 0; r < p->n_row; r += SHARE_STEP) {
+            TILE_LOAD(2, p->w + g * width + r * 4, width);
+            TILE_LOAD(4, p->code + r * SHARE_ROW, SHARE_ROW);
+            TILE_LOAD(5, p->code + half + r * SHARE_ROW, SHARE_ROW);
+            TILE_DOT_S8(0, 2, 4);
+            TILE_DOT_S8(1, 2, 5);
+        }
+        TILE_STORE(0, sum, 2 * SHARE_ROW);
+        TILE_STORE(1, sum + TILE_ROWS, 2 * SHARE_ROW);
+    }
+}
+
+/* Registers of sums and weights have as many rows as there are heads: fewer cost less. */
+static bool share_planes_amx(const struct op_share_planes *op)
+{
+    struct tile_config config = {.palette = 1};
+    const uint32_t n_row = op->group < TILE_ROWS ? op->group : TILE_ROWS;
+    for (uint32_t i = 0; i < 8; i++) {
+        config.row_bytes[i] = TILE_BYTES / TILE_ROWS;
+        config.rows[i] = (uint8_t)(i < 4 ? n_row : TILE_ROWS);
+    }
+    __asm__ volatile("ldtilecfg %0" ::"m"(config));
+    const bool finite = share_planes_run(op, multiply);
+    tiles_end();
+    return finite;
+}
+
+void ops_fill_amx_share(struct ops *o)
+{
+    o->share_planes = share_planes_amx;
+}
