@@ -3,15 +3,17 @@
  * The input is rounded to 16 bits and laid out in tiles once per call. A worker takes some columns
  * (groups of 16 outputs) two by two, for a GLU a group of gate and the same of up. A pair's weights
  * are dequantised to a panel of tiles, and the rows (up to ROWS_PASS) stream past it, 32 at a time:
- * their sums stay in registers over the whole panel, while its tiles and those of the input come
- * from L2. What does not fit L2 is cut into ranges of inputs, and sums wait in memory between them.
+ * their sums stay in registers over the whole panel, its tiles come from L1 as far as they fit, and
+ * those of the input from L2 by loads that leave L1 alone. What does not fit L2 is cut into ranges
+ * of inputs, and sums wait in memory between them.
  * Workers keep to rows of their own as far as there are passes for them: an output line that
  * another core wrote or read last costs more to store than its products.
  *
  * The vector units dequantise the panel that comes next, and finish the rows before, between the
- * products, a little behind every block: the core looks ahead too little to mix larger pieces by
- * itself. Outputs of a GLU that only the next layer reads (keep_y) leave as the tiles that it
- * wants, rounded as it would round them.
+ * products: a tile over four blocks, some rows behind each. The core looks ahead too little to mix
+ * larger pieces by itself, and every instruction there is one less of looking ahead: hence a
+ * function for each type and each kind of end, without choices inside. Outputs of a GLU that only
+ * the next layer reads (keep_y) leave as the tiles that it wants, rounded as it would round them.
  *
  * Precision. f16 where the CPU multiplies it (TDPFP16PS), which has 3 bits more than bf16. Its
  * range is made sufficient by powers of two: each input row is scaled so that its largest magnitude
@@ -92,6 +94,9 @@ struct tile_config {
 #define TILE_ZERO(t)        __asm__ volatile("tilezero %%tmm" #t : :)
 #define TILE_LOAD(t, from)                                                                         \
     __asm__ volatile("tileloadd (%0,%1), %%tmm" #t : : "r"(from), "r"((size_t)64), "m"(*(from)))
+/* Leaves L1 to others: for what is not wanted again soon. */
+#define TILE_LOAD_ONCE(t, from)                                                                    \
+    __asm__ volatile("tileloaddt1 (%0,%1), %%tmm" #t : : "r"(from), "r"((size_t)64), "m"(*(from)))
 #define TILE_STORE(t, to)                                                                          \
     __asm__ volatile("tilestored %%tmm" #t ", (%1,%2)" : "=m"(*(to)) : "r"(to), "r"((size_t)64))
 #define TILE_FMA(f16, sum, x, w)                                                                   \
@@ -592,7 +597,7 @@ typedef void (*work_fn)(const struct work *k);
 INLINE void multiply_block(const struct work *k, const uint32_t i, const bool f16)
 {
     const struct tile *x = k->x + 2 * i, *w = k->w + 2 * i;
-    TILE_LOAD(4, x);
+    TILE_LOAD_ONCE(4, x);
     TILE_LOAD(6, w);
     TILE_FMA(f16, 0, 4, 6);
     if (k->cols2) {
@@ -600,7 +605,7 @@ INLINE void multiply_block(const struct work *k, const uint32_t i, const bool f1
         TILE_FMA(f16, 1, 4, 7);
     }
     if (k->rows2) {
-        TILE_LOAD(5, x + 1);
+        TILE_LOAD_ONCE(5, x + 1);
         TILE_FMA(f16, 2, 5, 6);
         if (k->cols2) TILE_FMA(f16, 3, 5, 7);
     }
