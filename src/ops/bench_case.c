@@ -164,6 +164,7 @@ struct bench_linear bench_case_linear(const struct bench_case *c)
         l.n_in = s->n_ff;
         l.n_out[0] = s->n_embd;
         l.epilogue = LINEAR_ADD;
+        l.kept_x = true;
         break;
     case BENCH_OUTPUT:
         l.norm = true;

@@ -35,7 +35,7 @@ struct bench_linear {
     uint32_t n_in, n_part, n_out[LINEAR_PARTS_MAX];
     enum quant_type type;
     enum linear_epilogue epilogue;
-    bool norm;
+    bool norm, kept_x; /* as in op_linear */
 };
 
 /* The i-th case; false behind the last. Cases that share data (a matrix, a KV type) are neighbours.
