@@ -36,17 +36,15 @@ size_t method_hook_bytes(size_t (*hook)(const struct method_shape *, const doubl
 
 bool method_queries_finite(const struct method_lane *lane)
 {
-    /* By bits, so that the loop has neither branches nor an order of sums: it becomes vectors. */
+    /* By bits, so that the loop has neither branches nor an order of sums: it becomes vectors. An
+     * exponent of ones, and no other, is carried into the sign. */
     const size_t n = (size_t)lane->shape->group * lane->shape->geom->head_dim;
-    uint32_t most = 0;
+    uint32_t all = 0;
     for (uint32_t r = 0; r < lane->n_row; r++) {
         const float *q = lane->q + r * lane->q_stride;
-        for (size_t i = 0; i < n; i++) {
-            const uint32_t exponent = float_bits(q[i]) & 0x7f800000u;
-            most = exponent > most ? exponent : most;
-        }
+        for (size_t i = 0; i < n; i++) all |= (float_bits(q[i]) & 0x7fffffffu) + 0x00800000u;
     }
-    return most < 0x7f800000u;
+    return all >> 31 == 0;
 }
 
 bool sac_method_at(size_t i, sac_method_info *out)

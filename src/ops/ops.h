@@ -198,7 +198,8 @@ struct op_share_planes {
     const float *q; /* [group, head_dim] */
     float scale;
     float *share; /* [n_page * PAGE_TOK] out */
-    float *e;     /* [group * n_page * PAGE_TOK] scratch */
+    float *e;     /* [group, n_page * PAGE_TOK] scratch, stride e_stride */
+    size_t e_stride;
 };
 
 struct op_vote { /* vote[i] = mean over g of softmax(score[g])[i], lse[g] = ln sum exp(score[g]) */
@@ -297,7 +298,8 @@ struct ops;
  * which the caller knows the sum. A set has parts (query heads), each with a sample of its own. */
 #define OP_SURVEY_ROWS   16u /* queries of a part are a multiple of it */
 #define OP_SURVEY_NEAR   4u  /* last pages, all of which are summed up */
-#define OP_SURVEY_STRIDE 8u
+#define OP_SURVEY_STRIDE 8u  /* twice that where OP_SURVEY_FAR pages or more are in question */
+#define OP_SURVEY_FAR    512u
 #define OP_SURVEY_OCTAVE 8u /* steps of a weight to a factor of two */
 struct op_survey {
     const struct ops *ops; /* the table that holds this slot */
@@ -324,7 +326,7 @@ static inline size_t ops_survey_scratch(uint32_t n_set, uint32_t n_part, uint32_
                                         uint32_t head_dim)
 {
     const size_t n = (size_t)n_set * n_part * n_query;
-    return n * ((size_t)head_dim * 4 + 128) + PAGE_TOK * ((size_t)head_dim * 24 + n_query * 4) +
+    return n * ((size_t)head_dim * 4 + 132) + PAGE_TOK * ((size_t)head_dim * 40 + n_query * 4) +
            16384;
 }
 

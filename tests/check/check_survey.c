@@ -258,9 +258,24 @@ static void what_is_not_finite_is_told(void **state)
     }
 }
 
+/* Pages that count in a sum count for all, also where they get rarer. */
+static void weights_of_pages_add_up(void **state)
+{
+    static const uint32_t n_page[] = {0, 1, 9, 13, 40, 515, 516, 517, 4000};
+    (void)state;
+    for (size_t i = 0; i < sizeof n_page / sizeof *n_page; i++) {
+        double sum = 0;
+        for (uint32_t p = 0; p < n_page[i]; p++) sum += (double)survey_page_weight(n_page[i], p);
+        assert_true(fabs(sum - n_page[i]) < 1e-3 * n_page[i] + 1e-9);
+    }
+    assert_true(survey_page_weight(515, OP_SURVEY_STRIDE / 2) > 1);
+    assert_true(survey_page_weight(516, OP_SURVEY_STRIDE / 2) == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_of_pages_add_up),
         cmocka_unit_test(masses_decide),
         cmocka_unit_test(a_sample_stands_for_all),
         cmocka_unit_test(what_is_not_finite_is_told),

@@ -26,9 +26,11 @@
 
 #include "base/half.h"
 
-#include <string.h>
+#include <assert.h>
+#include <math.h>
 
-#define NOISE 0.2 /* standard error of the estimate, of the mass that a list would leave out */
+#define DIM_MAX 512u
+#define NOISE   0.2 /* standard error of the estimate, of the mass that a list would leave out */
 
 enum { MASS, MOST, DENSE, RECENT };
 
@@ -62,31 +64,46 @@ static size_t auto_side_bytes(const struct method_shape *s, const double *param)
     return s->geom->type_k == SAC_KV_Q8 ? 0 : 4 * d + PAGE_TOK * d / 4;
 }
 
+/* Two bits of a code: `x` is a key less its channel's minimum, `cut` a quarter of the range. */
+static inline int32_t two_bits(float x, float cut)
+{
+    return (x >= cut) + (x >= 2 * cut) + (x >= 3 * cut);
+}
+
+/* Row by row, so that the loops become vectors. A byte of the plane has the two bits of one channel
+ * of each quarter. */
 static void auto_seal(uint8_t *side, const struct method_shape *s, const double *param,
                       const float *k)
 {
-    const uint32_t d = s->geom->head_dim;
+    const uint32_t d = s->geom->head_dim, n = d / 4;
     uint16_t *min = (uint16_t *)(void *)side, *step = min + d;
     uint8_t *hi2 = side + 4 * (size_t)d;
+    float lo[DIM_MAX], hi[DIM_MAX], bad[DIM_MAX]; /* bad: NaN once a key is not finite, else 0 */
     (void)param;
-    memset(hi2, 0, PAGE_TOK * (size_t)d / 4);
+    assert(d <= DIM_MAX);
     for (uint32_t c = 0; c < d; c++) {
-        float lo = k[c], hi = k[c], bad = 0;
-        for (uint32_t t = 0; t < PAGE_TOK; t++) {
-            const float x = k[(size_t)t * d + c];
-            lo = x < lo ? x : lo;
-            hi = x > hi ? x : hi;
-            bad += x - x; /* NaN once a key is not finite */
-        }
-        min[c] = f32_to_f16(lo + bad);
-        step[c] = f32_to_f16((hi - lo) / 255);
-        const float from = f16_to_f32(min[c]), by = f16_to_f32(step[c]);
-        for (uint32_t t = 0; t < PAGE_TOK; t++) {
-            const float code = by > 0 ? (k[(size_t)t * d + c] - from) / by : 0;
-            const uint32_t two = code >= 192 ? 3 : code >= 128 ? 2 : code >= 64 ? 1 : 0;
-            hi2[(size_t)t * (d / 4) + c % (d / 4)] |= (uint8_t)(two << 2 * (c / (d / 4)));
-        }
+        lo[c] = hi[c] = k[c];
+        bad[c] = 0;
     }
+    for (const float *row = k; row < k + PAGE_TOK * (size_t)d; row += d)
+        for (uint32_t c = 0; c < d; c++) {
+            lo[c] = row[c] < lo[c] ? row[c] : lo[c];
+            hi[c] = row[c] > hi[c] ? row[c] : hi[c];
+            bad[c] += row[c] - row[c];
+        }
+    for (uint32_t c = 0; c < d; c++) {
+        min[c] = f32_to_f16(lo[c] + bad[c]);
+        step[c] = f32_to_f16((hi[c] - lo[c]) / 255);
+        const float by = f16_to_f32(step[c]);
+        lo[c] = f16_to_f32(min[c]);
+        hi[c] = by > 0 ? 64 * by : INFINITY;
+    }
+    for (const float *row = k; row < k + PAGE_TOK * (size_t)d; row += d, hi2 += n)
+        for (uint32_t c = 0; c < n; c++)
+            hi2[c] = (uint8_t)(two_bits(row[c] - lo[c], hi[c]) |
+                               two_bits(row[n + c] - lo[n + c], hi[n + c]) << 2 |
+                               two_bits(row[2 * n + c] - lo[2 * n + c], hi[2 * n + c]) << 4 |
+                               two_bits(row[3 * n + c] - lo[3 * n + c], hi[3 * n + c]) << 6);
 }
 
 /* ---- Choices ---- */
@@ -130,7 +147,8 @@ static bool share_tokens(const struct room *r, const struct method_lane *l)
                                                         .q = l->q,
                                                         .scale = l->scale,
                                                         .share = r->vote,
-                                                        .e = r->score}))
+                                                        .e = r->score,
+                                                        .e_stride = r->stride}))
         return false;
     for (uint32_t t = 0; t < PAGE_TOK; t++) r->vote[t] = INFINITY;
     for (uint32_t t = (n - n_recent) * PAGE_TOK; t < n * PAGE_TOK; t++) r->vote[t] = INFINITY;

@@ -26,8 +26,8 @@
 #include "base/mem.h"
 
 #define TILE        256u
-#define AUDIT       4u /* every so many chunks a layer has one row audited */
-#define AUDIT_PAGES 8u /* keys at a time */
+#define AUDIT       16u /* every so many chunks a layer has one row audited */
+#define AUDIT_PAGES 8u  /* keys at a time */
 
 enum { MASS, ROWS, RECENT, MOST, LAST, DENSE, SPREAD };
 

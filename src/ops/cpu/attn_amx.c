@@ -56,6 +56,7 @@
     0x1p15f /* ... and the sum in a lane must stay below this, f16 ends at 2^16                    \
              */
 #define GATHER_AHEAD (2 * PAGE_TOK) /* tokens between the fetch of one and its use */
+#define ROWS_AHEAD   8u /* the same of rows of queries and results, which lie far apart */
 
 /* ---- Tiles ---- */
 
@@ -471,11 +472,19 @@ static struct wide_mem wide_mem_of(const struct attn_tile *t)
     return wide_layout(t->mem, t->op->geom->head_dim, t->n_sub * PAGE_TOK * t->group);
 }
 
+/* Behind the last row of a tile. */
+static uint32_t row_end(const struct attn_tile *t)
+{
+    const struct attn_sub *last = &t->sub[t->n_sub - 1];
+    return last->row + last->n_row;
+}
+
 INLINE void wide_begin(struct attn_tile *t, struct kinds kinds)
 {
     const struct wide_mem w = wide_mem_of(t);
     const struct op_attn *op = t->op;
     const uint32_t d = w.d, sub_q = PAGE_TOK * t->group, n_q = t->n_sub * sub_q;
+    const uint32_t end = row_end(t);
     memset(w.q, 0, (size_t)n_q * d * 2);
     memset(w.o, 0, (size_t)n_q * d * 4);
     memset(w.l, 0, (size_t)n_q * 64);
@@ -483,8 +492,11 @@ INLINE void wide_begin(struct attn_tile *t, struct kinds kinds)
     for (uint32_t s = 0; s < t->n_sub; s++)
         for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
             const uint32_t q = s * sub_q + i, head = t->head0 + i % t->group;
-            const float *src = op->q + (t->sub[s].row + i / t->group) * op->q_stride;
-            w.unit[q] = query_to_half(row, src + (size_t)head * d, d, kinds.k_f16) * op->scale;
+            const uint32_t at = t->sub[s].row + i / t->group;
+            const float *src = op->q + at * op->q_stride + (size_t)head * d;
+            if (at + ROWS_AHEAD < end)
+                attn_fetch_bytes((const uint8_t *)(src + ROWS_AHEAD * op->q_stride), 4 * (size_t)d);
+            w.unit[q] = query_to_half(row, src, d, kinds.k_f16) * op->scale;
             if (op->softcap <= 0) w.unit[q] *= (float)M_LOG2E;
             w.m[q] = -INFINITY;
             uint8_t *tile = w.q + (size_t)(q / 16) * (d / 32) * TILE_BYTES + q % 16 * 64;
@@ -840,7 +852,7 @@ static void amx_wide_end(struct attn_tile *t)
 {
     const struct wide_mem w = wide_mem_of(t);
     const struct op_attn *op = t->op;
-    const uint32_t d = w.d;
+    const uint32_t d = w.d, end = row_end(t);
     for (uint32_t s = 0; s < t->n_sub; s++)
         for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
             const uint32_t q = s * PAGE_TOK * t->group + i, row = t->sub[s].row + i / t->group;
@@ -848,6 +860,9 @@ static void amx_wide_end(struct attn_tile *t)
             const float l = _mm512_reduce_add_ps(_mm512_load_ps(w.l + (size_t)q * 16));
             const __m512 inv = _mm512_set1_ps(1.0f / l);
             float *out = op->out + row * op->out_stride + (size_t)head * d;
+            if (row + ROWS_AHEAD < end)
+                attn_fetch_bytes((const uint8_t *)(out + ROWS_AHEAD * op->out_stride),
+                                 4 * (size_t)d);
             const float *o = w.o + (size_t)(q / 16) * d * 16 + q % 16 * 16;
             for (uint32_t c = 0; c < d; c += 32, o += 512)
                 unpack_order(out + c, _mm512_load_ps(o), _mm512_load_ps(o + 256), inv);

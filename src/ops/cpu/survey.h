@@ -25,10 +25,11 @@ _Static_assert(OP_SURVEY_OCTAVE == 2u << (23 - SURVEY_SHIFT), "steps are bits of
 static inline float survey_page_weight(uint32_t n_page, uint32_t i)
 {
     const uint32_t near = n_page > OP_SURVEY_NEAR ? n_page - OP_SURVEY_NEAR : 0;
-    const uint32_t phase = OP_SURVEY_STRIDE / 2;
-    if (i == 0 || i >= near || near <= OP_SURVEY_STRIDE) return 1;
-    if (i % OP_SURVEY_STRIDE != phase) return 0;
-    return (float)(near - 1) / (float)((near - 1 - phase) / OP_SURVEY_STRIDE + 1);
+    const uint32_t stride = near < OP_SURVEY_FAR ? OP_SURVEY_STRIDE : 2 * OP_SURVEY_STRIDE;
+    const uint32_t phase = stride / 2;
+    if (i == 0 || i >= near || near <= stride) return 1;
+    if (i % stride != phase) return 0;
+    return (float)(near - 1) / (float)((near - 1 - phase) / stride + 1);
 }
 
 /* The square of a mass `least`. */

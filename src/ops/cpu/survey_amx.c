@@ -36,41 +36,54 @@ static inline void pack_page(uint8_t *dst, const float *k, const float *centre, 
     }
 }
 
+/* Scores of 16 keys in tile t, queries in 4 and 5: b is their tile of the first 32 channels. */
+#define SCORE_TILE(t, q, b, d)                                                                     \
+    do {                                                                                           \
+        TILE_LOAD(t, s->start, 64);                                                                \
+        for (size_t c_ = 0; c_ < (d) / 32 * (size_t)TILE_BYTES; c_ += 2 * TILE_BYTES) {            \
+            if ((d) > 64) TILE_LOAD(4, (q) + c_, 64);                                              \
+            TILE_LOAD(6, (b) + 2 * c_, 64);                                                        \
+            TILE_DOT(t, 4, 6);                                                                     \
+            if (c_ + TILE_BYTES == (d) / 32 * (size_t)TILE_BYTES) break;                           \
+            if ((d) > 64) TILE_LOAD(5, (q) + c_ + TILE_BYTES, 64);                                 \
+            TILE_LOAD(7, (b) + 2 * c_ + 2 * TILE_BYTES, 64);                                       \
+            TILE_DOT(t, 5, 7);                                                                     \
+        }                                                                                          \
+    } while (0)
+
 /* Tiles and vectors take turns by the tile: all tiles first and then all vectors took half as long
- * again, stores of whole tiles holding up the loads behind them. */
-static inline void score(float *out, const struct survey_step *s, uint32_t d)
+ * again, stores of whole tiles holding up the loads behind them. So a tile is stored two tiles
+ * after it was computed. */
+static inline __attribute__((always_inline)) void score_of(float *out, const struct survey_step *s,
+                                                           uint32_t d)
 {
-    const uint8_t *q = s->q, *page = s->page;
+    const uint8_t *page = s->page, *other = page + PAGE_TOK * (size_t)d * QUERY_BYTES;
     const float *last = s->last;
-    const uint8_t *other = page + PAGE_TOK * (size_t)d * QUERY_BYTES;
-    TILE_LOAD(0, s->start, 64);
-    TILE_LOAD(1, s->start, 64);
-    for (uint32_t c = 0; c < d; c += 32) {
-        TILE_LOAD(4, q + c / 32 * (size_t)TILE_BYTES, 64);
-        TILE_LOAD(6, page + c / 16 * (size_t)TILE_BYTES, 64);
-        TILE_DOT(0, 4, 6);
-        TILE_LOAD(7, page + (c / 16 + 1) * (size_t)TILE_BYTES, 64);
-        TILE_DOT(1, 4, 7);
-        if (last && c < 64) survey_sum(&s->square[c / 32], last + c / 32 * 256);
+    if (d <= 64) {
+        TILE_LOAD(4, s->q, 64);
+        if (d > 32) TILE_LOAD(5, s->q + TILE_BYTES, 64);
     }
-    if (last && d < 64) survey_sum(&s->square[1], last + 256);
-    TILE_LOAD(2, s->start, 64);
-    TILE_LOAD(3, s->start, 64);
-    for (uint32_t c = 0; c < d; c += 32) {
-        TILE_LOAD(4, q + c / 32 * (size_t)TILE_BYTES, 64);
-        TILE_LOAD(6, other + c / 16 * (size_t)TILE_BYTES, 64);
-        TILE_DOT(2, 4, 6);
-        TILE_LOAD(7, other + (c / 16 + 1) * (size_t)TILE_BYTES, 64);
-        TILE_DOT(3, 4, 7);
-        if (c == 0) {
-            TILE_STORE(0, out, 64);
-            TILE_STORE(1, out + 256, 64);
-        }
-        if (last && c < 64) survey_sum(&s->square[2 + c / 32], last + (2 + c / 32) * 256);
-    }
-    if (last && d < 64) survey_sum(&s->square[3], last + 768);
+    SCORE_TILE(0, s->q, page, d);
+    SCORE_TILE(1, s->q, page + TILE_BYTES, d);
+    if (last) survey_sum(&s->square[0], last);
+    if (last) survey_sum(&s->square[1], last + 256);
+    SCORE_TILE(2, s->q, other, d);
+    TILE_STORE(0, out, 64);
+    if (last) survey_sum(&s->square[2], last + 512);
+    SCORE_TILE(3, s->q, other + TILE_BYTES, d);
+    TILE_STORE(1, out + 256, 64);
+    if (last) survey_sum(&s->square[3], last + 768);
     TILE_STORE(2, out + 512, 64);
     TILE_STORE(3, out + 768, 64);
+}
+
+/* With the usual head size as a constant. */
+static inline void score(float *out, const struct survey_step *s, uint32_t d)
+{
+    if (d == 64)
+        score_of(out, s, 64);
+    else
+        score_of(out, s, d);
 }
 
 #include "ops/cpu/survey_f512.h"

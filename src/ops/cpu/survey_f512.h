@@ -34,12 +34,16 @@
 #define OCTAVE 8388608.0f
 #define UNIT   (1.44269504089f * OCTAVE)
 #define BIAS   ((127.0f - 0.0575f) * OCTAVE)
-#define GROUP  4u /* pages that stay in L1 while all queries pass */
+#define GROUP  8u /* pages that stay in L1 while all queries pass */
+
+_Static_assert(GROUP <= ATTN_PANEL_MAX, "they can be fetched ahead");
 
 struct work {
     const struct op_survey *op;
     uint32_t d, n_block, n_list; /* blocks of 16 queries of a list; lists: parts of sets */
+    float least;                 /* survey_least */
     size_t block_bytes, page_bytes;
+    uint32_t *seed; /* [n_list] */
     uint8_t *q;     /* [n_list][n_block] packed blocks */
     float *start;   /* [n_list][n_block][16][16] */
     float *sum;     /* [n_list][n_block][16][16] a query's in its row, lane by lane */
@@ -68,10 +72,12 @@ static struct work lay_out(const struct op_survey *op)
                      .d = d,
                      .n_block = op->n_query / LANES,
                      .n_list = op->n_set * op->n_part,
+                     .least = survey_least(op),
                      .block_bytes = LANES * (size_t)d * QUERY_BYTES,
                      .page_bytes = PAGE_TOK * (size_t)d * QUERY_BYTES};
     const size_t n = (size_t)w.n_list * w.n_block;
     uint8_t *at = op->scratch;
+    w.seed = take(&at, w.n_list * sizeof *w.seed);
     w.q = take(&at, n * w.block_bytes);
     w.start = take(&at, n * LANES * LANES * sizeof(float));
     w.sum = take(&at, n * LANES * LANES * sizeof(float));
@@ -124,14 +130,17 @@ static void pack_queries(const struct work *w)
     }
 }
 
-/* Fetches the keys of pages that the next group may hold, while this one is computed. */
-ATTN_FETCH fetch_keys(const struct op_survey *op, uint32_t i, uint32_t n_page)
+/* The keys of the pages that the next group may hold. They are fetched bit by bit while this one is
+ * computed: as many loads at once as they are would keep a core waiting. */
+static struct attn_ahead keys_ahead(const struct op_survey *op, uint32_t i, uint32_t n_page)
 {
     const struct page_geom *g = op->geom;
     const bool q8 = g->type_k == SAC_KV_Q8;
     const size_t at = q8 ? g->k_min : g->k, bytes = PAGE_TOK * (size_t)g->head_dim * (q8 ? 1 : 2);
-    for (const uint32_t end = i + GROUP; i < end && i < n_page; i++)
-        attn_fetch_bytes(op->pool + (size_t)op->page[i] * g->bytes + at, bytes);
+    struct attn_ahead a = {.page_lines = (uint32_t)(bytes + 63) / 64};
+    for (; a.n_page < GROUP && i < n_page; i++)
+        a.page[a.n_page++] = op->pool + (size_t)op->page[i] * g->bytes + at;
+    return a;
 }
 
 /* Packs the pages of a group; false: a key is not finite. */
@@ -227,31 +236,30 @@ static bool end_sums(const struct work *w)
 
 /* ---- Choice ---- */
 
+/* Without a branch: what is taken cannot be foretold, and a wrong guess would cost as much as the
+ * scores. */
 static inline void choose(const struct work *w, uint32_t list, uint32_t page,
                           const __m512 square[2])
 {
     const struct op_survey *op = w->op;
-    const uint32_t seed = survey_seed(op, list / op->n_part, list % op->n_part);
-    const int32_t *limit = w->limit + survey_place(seed, page);
-    const __m512i least = _mm512_castps_si512(_mm512_set1_ps(survey_least(op)));
+    const int32_t *limit = w->limit + survey_place(w->seed[list], page);
+    const __m512i least = _mm512_castps_si512(_mm512_set1_ps(w->least));
     const float all = _mm512_reduce_add_ps(_mm512_add_ps(square[0], square[1]));
     const __m512 common = _mm512_set1_ps(all * op->spread / PAGE_TOK);
-    __m512i step[2];
-    __mmask16 taken[2];
+    const size_t at = (size_t)list * op->n_word + page;
+    uint32_t word = 0;
     for (uint32_t i = 0; i < 2; i++) {
         const __m512i bits =
             _mm512_castps_si512(_mm512_fmadd_ps(square[i], _mm512_set1_ps(1 - op->spread), common));
-        step[i] = _mm512_srai_epi32(_mm512_sub_epi32(least, bits), SURVEY_SHIFT);
-        step[i] = _mm512_max_epi32(step[i], _mm512_setzero_si512());
-        taken[i] = _mm512_cmplt_epi32_mask(step[i], _mm512_loadu_si512(limit + i * LANES));
+        const __m512i below = _mm512_srai_epi32(_mm512_sub_epi32(least, bits), SURVEY_SHIFT);
+        const __m512i step = _mm512_max_epi32(below, _mm512_setzero_si512());
+        word |= (uint32_t)_mm512_cmplt_epi32_mask(step, _mm512_loadu_si512(limit + i * LANES))
+                << i * LANES;
+        _mm_storeu_si128((__m128i *)(void *)(op->weight + at * PAGE_TOK + i * LANES),
+                         _mm512_cvtepi32_epi8(step));
     }
-    const uint32_t word = taken[0] | (uint32_t)taken[1] << LANES;
-    op->mask[(size_t)list * op->n_word + page] = word;
-    if (!word) return;
-    uint8_t *weight = op->weight + ((size_t)list * op->n_word + page) * PAGE_TOK;
+    op->mask[at] = word;
     op->n_taken[list] += (uint32_t)__builtin_popcount(word);
-    for (uint32_t i = 0; i < 2; i++)
-        _mm_storeu_si128((__m128i *)(void *)(weight + i * LANES), _mm512_cvtepi32_epi8(step[i]));
 }
 
 static void sum_group(const struct work *w, const struct group *g)
@@ -267,8 +275,9 @@ static void sum_group(const struct work *w, const struct group *g)
 }
 
 /* A step's tiles are computed while the vectors are at the last one's. */
-static void survey_group(const struct work *w, const struct group *g)
+static void survey_group(const struct work *w, const struct group *g, struct attn_ahead *ahead)
 {
+    const uint32_t n_fetch = ahead->n_page * ahead->page_lines / (w->n_list * w->n_block) + 1;
     struct place next = step_begin(w);
     __m512 square[GROUP / 2][4]; /* halves of two pages */
     float *s = w->s;
@@ -280,6 +289,7 @@ static void survey_group(const struct work *w, const struct group *g)
         __m512 *sum = square[now.page / 2];
         s = s == w->s ? w->s + 2 * SCORES : w->s;
         if (now.block == 0) sum[0] = sum[1] = sum[2] = sum[3] = _mm512_setzero_ps();
+        attn_fetch(ahead, n_fetch);
         more = step_on(&next, w, g);
         if (more)
             score_step(w, &next, s, last, sum);
@@ -310,8 +320,8 @@ static bool pass(const struct work *w, bool chooses)
         if (g.n == 0 || (g.n < GROUP && i + 1 < n_page)) continue;
         finite = pack_group(w, &g);
         if (chooses) {
-            fetch_keys(op, i + 1, n_page);
-            survey_group(w, &g);
+            struct attn_ahead ahead = keys_ahead(op, i + 1, n_page);
+            survey_group(w, &g, &ahead);
         } else {
             sum_group(w, &g);
         }
@@ -331,6 +341,8 @@ static bool survey(const struct op_survey *op)
     read_keys(&w, 0);
     memcpy(w.centre, w.k + (PAGE_TOK - 1) * (size_t)w.d, w.d * sizeof *w.centre);
     survey_limits(w.limit);
+    for (uint32_t i = 0; i < w.n_list; i++)
+        w.seed[i] = survey_seed(op, i / op->n_part, i % op->n_part);
     pack_queries(&w);
     return pass(&w, false) && end_sums(&w) && pass(&w, true);
 }
