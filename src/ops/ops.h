@@ -198,8 +198,7 @@ struct op_share_planes {
     const float *q; /* [group, head_dim] */
     float scale;
     float *share; /* [n_page * PAGE_TOK] out */
-    float *e;     /* [group, n_page * PAGE_TOK] scratch, stride e_stride */
-    size_t e_stride;
+    float *e;     /* [group * n_page * PAGE_TOK] scratch */
 };
 
 struct op_vote { /* vote[i] = mean over g of softmax(score[g])[i], lse[g] = ln sum exp(score[g]) */

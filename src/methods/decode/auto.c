@@ -147,8 +147,7 @@ static bool share_tokens(const struct room *r, const struct method_lane *l)
                                                         .q = l->q,
                                                         .scale = l->scale,
                                                         .share = r->vote,
-                                                        .e = r->score,
-                                                        .e_stride = r->stride}))
+                                                        .e = r->score}))
         return false;
     for (uint32_t t = 0; t < PAGE_TOK; t++) r->vote[t] = INFINITY;
     for (uint32_t t = (n - n_recent) * PAGE_TOK; t < n * PAGE_TOK; t++) r->vote[t] = INFINITY;
