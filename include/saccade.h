@@ -219,7 +219,7 @@ typedef struct sac_engine_stats {
     uint64_t n_select_proved; /* of these: came with a proof of the softmax mass that is read */
     double mass_proved;       /* sum of the shares that were proved */
     /* Of the same choices, bounds of |output - dense output| / |output| that follow, rounding of
-     * the arithmetic aside: their sum and the largest. */
+     * the arithmetic aside, 1 for an output of zeros: their sum and the largest. */
     double out_bound, out_bound_max;
     uint64_t n_page_dropped; /* given back by methods that evict */
     uint64_t n_tok_seen,

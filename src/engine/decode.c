@@ -598,6 +598,12 @@ void decode_add_rest(sac_engine *e, uint32_t window)
     }
 }
 
+double decode_relative(double off, double norm)
+{
+    if (!(off > 0)) return 0;
+    return norm > 0 ? sqrt(off / norm) : 1;
+}
+
 /* Output = p seen + (1 - p) rest, so it is (1 - p) |rest - seen| away from what was seen. */
 void decode_certify(sac_engine *e, uint32_t window)
 {
@@ -621,7 +627,7 @@ void decode_certify(sac_engine *e, uint32_t window)
             off += part * part;
             all += norm;
         }
-        const double bound = off > 0 ? sqrt(off / all) : 0;
+        const double bound = decode_relative(off, all);
         e->stats.out_bound += bound;
         if (bound > e->stats.out_bound_max) e->stats.out_bound_max = bound;
     }

@@ -75,6 +75,10 @@ void decode_add_rest(sac_engine *e, uint32_t window);
  * next layer. */
 void decode_certify(sac_engine *e, uint32_t window);
 
+/* How far an output is from another relative to itself, sqrt(off / norm), of squares. One of zeros
+ * lacks the other whole: 1, or 0 if nothing is off. */
+double decode_relative(double off, double norm);
+
 /* Of a decode row and KV head of this layer. */
 struct decode_proof {
     float mass;      /* share of the softmax mass that was read for certain; 0: nothing is known */

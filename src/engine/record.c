@@ -324,8 +324,8 @@ static void compare_left(struct record_job *j, const struct record_work *w, uint
         norm += own;
         bound += part * part;
     }
-    j->out_left = (float)(off > 0 ? sqrt(off / norm) : 0);
-    j->out_bound = (float)(j->proof.mass > 0 && bound > 0 ? sqrt(bound / norm) : 0);
+    j->out_left = (float)decode_relative(off, norm);
+    j->out_bound = (float)(j->proof.mass > 0 ? decode_relative(bound, norm) : 0);
 }
 
 /* Masses, and the output against the reference. */
