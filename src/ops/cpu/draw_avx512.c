@@ -5,6 +5,7 @@
 #include "ops/cpu/math_avx512.h"
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 #define LANES 16u
 
@@ -96,9 +97,18 @@ static __m512 log_ps(__m512 x)
     return _mm512_fmadd_ps(e, _mm512_set1_ps(0.693147181f), _mm512_mul_ps(p, z));
 }
 
-static uint32_t draw_avx512(const struct op_draw *op)
+/* Stores the lanes of `mask` behind each other. There is `room` for whole vectors or not. */
+static void store_some(void *out, __mmask16 mask, __m512i x, bool room)
 {
-    const float found = find_cut(op, op->logw);
+    if (room)
+        _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(mask, x));
+    else
+        _mm512_mask_compressstoreu_epi32(out, mask, x);
+}
+
+/* The items taken and, in `logw`, their values. */
+static uint32_t take_items(const struct op_draw *op, float found)
+{
     const __m512 cut = _mm512_set1_ps(found), inv = _mm512_set1_ps(1 / found);
     const __m512i step = _mm512_set1_epi32(LANES), last = _mm512_set1_epi32(LANES - 1);
     __m512i at = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -115,12 +125,26 @@ static uint32_t draw_avx512(const struct op_draw *op)
         const __mmask16 drawn =
             _mm512_mask_cmp_ps_mask(below, whole(before), whole(after), _CMP_LT_OQ);
         const __mmask16 taken = (__mmask16)(drawn | (lanes & ~below));
+        const bool room = op->n - i >= LANES; /* for no more are taken than have passed */
         chances = _mm512_add_ps(chances, _mm512_permutexvar_ps(last, sums));
-        if (!taken) continue;
-        _mm512_mask_compressstoreu_epi32(op->item + n, taken, at);
-        _mm512_mask_compressstoreu_ps(op->logw + n, taken,
-                                      _mm512_maskz_mov_ps(below, log_ps(_mm512_div_ps(cut, x))));
+        store_some(op->item + n, taken, at, room);
+        store_some(op->logw + n, taken, _mm512_castps_si512(x), room);
         n += (uint32_t)__builtin_popcount(taken);
+    }
+    return n;
+}
+
+static uint32_t draw_avx512(const struct op_draw *op)
+{
+    const float found = find_cut(op, op->logw);
+    const uint32_t n = take_items(op, found);
+    const __m512 cut = _mm512_set1_ps(found);
+    for (uint32_t i = 0; i < n; i += LANES) {
+        const __mmask16 lanes = math_lane_mask(n - i);
+        const __m512 x = _mm512_maskz_loadu_ps(lanes, op->logw + i);
+        const __mmask16 below = _mm512_mask_cmp_ps_mask(lanes, x, cut, _CMP_LT_OQ);
+        _mm512_mask_storeu_ps(op->logw + i, lanes,
+                              _mm512_maskz_mov_ps(below, log_ps(_mm512_div_ps(cut, x))));
     }
     return n;
 }
