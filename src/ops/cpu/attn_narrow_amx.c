@@ -1,6 +1,6 @@
 /* attn_narrow_amx.c: decode attention in AMX tiles: one row of a sequence against its pages.
  *
- * A step takes up to two pages of a chunk, for blocks of 8 query heads of the KV head:
+ * A step takes one or two pages of a chunk, for blocks of 8 query heads of the KV head:
  *  - Scores. Rows of keys are the first operand, queries the second: one column for the high and
  *    one for the low part of each head's query, so queries are not rounded. Sums leave the tile by
  *    token and are turned to lanes of tokens, where everything up to the values happens.
@@ -16,7 +16,7 @@
  *    exact integers. Tiles take 16 bits as two bytes each, whose sums are joined behind.
  *  - HALVES, 16-bit pages and gathered tokens, in bf16 tiles. An f16 key is rounded less the
  *    page's first visible one, whose product with the query is added in f32: attn_amx.c says why.
- *    bf16 keys are multiplied as they are.
+ *    f16 become bf16 by shifts of 32 at a time (HALF_BITS). bf16 are multiplied as they are.
  *
  * Memory is what limits this, so while pages are computed the next FETCH_PAGES are fetched, side by
  * side, a few lines at each row that is converted (struct fetch says why).
@@ -56,26 +56,32 @@
 #define NATURAL    0x1p23f
 #define PART_BITS  8
 
+/* f16 become bf16 by shifts alone, as their values times 2^-HALF_BITS: the difference of the biases
+ * of both exponents. What they are multiplied with is so much larger. */
+#define HALF_BITS 112
+
 struct narrow_mem {
-    uint32_t d, d_code, n_block; /* d_code: d as whole tiles of codes */
-    float *q;                    /* [n_block * HEADS, d] divided by powers of two to at most 1 */
-    float *unit;                 /* [n_block * HEADS] of a score in units of log 2 */
-    uint8_t *q_tile;             /* HALVES: [n_block, d/32] */
-    float *q_code, *q_most;      /* CODES: q in the order of codes [.., d_code]; its largest */
-    float *q_quad;               /* CODES: the same as [n_block, d_code/4, HEADS, 4] */
-    uint8_t *rows;               /* [16] rows on their way into a tile */
-    uint8_t *keys;               /* [STEP_PAGES, PAGE_TOK] rows of 2 d bytes, or of d_code */
-    float *centre;               /* [STEP_PAGES, d_code] key that the rows are relative to */
-    float *step;                 /* CODES: [STEP_PAGES, d_code] */
-    uint8_t *w_tile;             /* CODES: [STEP_PAGES, d_code/64] */
-    float *s;                    /* [STEP_TOK, 16] sums by token */
-    float *y;                    /* [HEADS, STEP_TOK] scores */
-    uint8_t *p;                  /* weights: tiles [STEP_PAGES]; CODES: [d/32] */
-    uint8_t *v;                  /* values: tiles [STEP_PAGES, d/16]; CODES: [d/16] */
-    float *scale, *v_unit;       /* CODES: [d/32, STEP_TOK], [d/32] */
-    float *x;                    /* [d/16] tiles: sums of values of a step */
-    float *m, *l;                /* [n_block, 16], the last 8 unused */
-    uint16_t *gathered;          /* [PAGE_TOK, d] */
+    uint32_t d, d_code;      /* d_code: d as whole tiles of codes */
+    uint32_t group, n_block; /* query heads, and blocks of HEADS of them */
+    float *q;                /* [n_block * HEADS, d] divided by powers of two to at most 1 */
+    float *unit;             /* [n_block * HEADS] of a score in units of log 2 */
+    uint8_t *q_tile;         /* HALVES: [n_block, d/32] */
+    float *q_code, *q_most;  /* CODES: q in the order of codes [.., d_code]; its largest */
+    float *q_quad;           /* CODES: the same as [n_block, d_code/4, HEADS, 4] */
+    uint8_t *rows;           /* [16] rows on their way into a tile */
+    uint8_t *keys;           /* [STEP_PAGES, PAGE_TOK] rows of 2 d bytes, or of d_code */
+    float *centre;           /* [STEP_PAGES, d_code] key that the rows are relative to */
+    uint16_t *centre_half;   /* HALVES: [d] the same as f16 */
+    float *step;             /* CODES: [STEP_PAGES, d_code] */
+    uint8_t *w_tile;         /* CODES: [STEP_PAGES, d_code/64] */
+    float *s;                /* [STEP_TOK, 16] sums by token */
+    float *y;                /* [HEADS, STEP_TOK] scores */
+    uint8_t *p;              /* weights: tiles [STEP_PAGES]; CODES: [d/32] */
+    uint8_t *v;              /* values: tiles [STEP_PAGES, d/16]; CODES: [d/16] */
+    float *scale, *v_unit;   /* CODES: [d/32, STEP_TOK], [d/32] */
+    float *x;                /* [d/16] tiles: sums of values of a step */
+    float *m, *l;            /* [n_block, 16], the last 8 unused */
+    uint16_t *gathered;      /* [PAGE_TOK, d] */
     size_t bytes;
 };
 
@@ -93,7 +99,7 @@ static float *take_floats(uint8_t *base, size_t *at, size_t n)
 
 static struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group)
 {
-    struct narrow_mem w = {.d = d, .n_block = (group + HEADS - 1) / HEADS};
+    struct narrow_mem w = {.d = d, .group = group, .n_block = (group + HEADS - 1) / HEADS};
     w.d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
     const size_t n_head = w.n_block * HEADS, wide = w.d_code;
     size_t at = 0;
@@ -106,6 +112,7 @@ static struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group
     w.rows = take(base, &at, LANES * 2 * (size_t)d);
     w.keys = take(base, &at, (size_t)STEP_TOK * 2 * wide);
     w.centre = take_floats(base, &at, STEP_PAGES * wide);
+    w.centre_half = (uint16_t *)(void *)take(base, &at, 2 * (size_t)d);
     w.step = take_floats(base, &at, STEP_PAGES * wide);
     w.w_tile = take(base, &at, STEP_PAGES * wide / CODE_BLOCK * TILE_BYTES);
     w.s = take_floats(base, &at, (size_t)STEP_TOK * LANES);
@@ -127,9 +134,9 @@ size_t attn_narrow_amx_bytes(const struct page_geom *g, uint32_t group)
     return narrow_layout(NULL, g->head_dim, group).bytes;
 }
 
-static uint32_t block_heads(uint32_t group, uint32_t block)
+static uint32_t block_heads(const struct narrow_mem *w, uint32_t block)
 {
-    const uint32_t left = group - block * HEADS;
+    const uint32_t left = w->group - block * HEADS;
     return left < HEADS ? left : HEADS;
 }
 
@@ -192,15 +199,17 @@ INLINE __m512i bf16_pair(__m512 lo, __m512 hi)
     return (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
 }
 
-/* Columns h and HEADS + h: what bf16 holds of head h's query, and what it lost. */
-static void query_tiles(const struct narrow_mem *w, uint32_t block)
+/* Columns h and HEADS + h: what bf16 holds of head h's query times 2^up, and what it lost. */
+static void query_tiles(const struct narrow_mem *w, uint32_t block, int up)
 {
+    const __m512 by = _mm512_set1_ps((float)up);
     const uint32_t d = w->d;
     uint16_t *rows = (uint16_t *)(void *)w->rows;
     for (uint32_t h = 0; h < HEADS; h++)
         for (uint32_t c = 0; c < d; c += 32) {
             const float *q = w->q + (size_t)(block * HEADS + h) * d + c;
-            const __m512 a = _mm512_load_ps(q), b = _mm512_load_ps(q + LANES);
+            const __m512 a = _mm512_scalef_ps(_mm512_load_ps(q), by);
+            const __m512 b = _mm512_scalef_ps(_mm512_load_ps(q + LANES), by);
             const __m512i high = bf16_pair(a, b);
             const __m512i at = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(high));
             const __m512i bt = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(high, 1));
@@ -250,7 +259,8 @@ static void narrow_begin(const struct attn_chunk *c, const struct narrow_mem *w)
         else
             memset(q, 0, d * sizeof *q);
     }
-    for (uint32_t b = 0; b < w->n_block && halves; b++) query_tiles(w, b);
+    const int up = c->op->geom->type_k == SAC_KV_BF16 ? 0 : HALF_BITS;
+    for (uint32_t b = 0; b < w->n_block && halves; b++) query_tiles(w, b, up);
     for (uint32_t i = 0; i < w->d_code / LANES && codes; i++) {
         const struct places at = code_places(d, i);
         __m512 most = _mm512_setzero_ps();
@@ -287,11 +297,13 @@ ATTN_FETCH fetch_lines(struct fetch *f)
 }
 
 struct narrow_step {
-    const struct attn_page *page; /* [n_page] */
+    const struct attn_page *page[STEP_PAGES];
+    struct attn_page none; /* CODES: the second page behind an odd one, of which nothing is seen */
     uint32_t n_page;
     bool codes;
-    const uint16_t *keys[STEP_PAGES]; /* HALVES: rows of bf16 [PAGE_TOK, d] */
-    float weight_unit[STEP_PAGES];    /* CODES: what an integer of a query is worth */
+    const uint16_t *keys;          /* HALVES: rows of bf16 [PAGE_TOK, d] */
+    float weight_unit[STEP_PAGES]; /* CODES: what an integer of a query is worth */
+    float up;                      /* HALVES: HALF_BITS for values of f16, else 0 */
     struct fetch *fetch;
 };
 
@@ -302,7 +314,7 @@ struct narrow_step {
 INLINE void join_codes(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
                        const struct page_geom *g, uint32_t d)
 {
-    const uint8_t *page = st->page[j].bytes;
+    const uint8_t *page = st->page[j]->bytes;
     uint8_t *dst = w->keys + (size_t)j * PAGE_TOK * w->d_code;
     const uint32_t quarter = d / 4, row = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
     const __m512i up =
@@ -350,7 +362,7 @@ INLINE void join_codes(const struct narrow_mem *w, struct narrow_step *st, uint3
 INLINE void code_steps(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
                        const struct page_geom *g, uint32_t d)
 {
-    const uint8_t *page = st->page[j].bytes;
+    const uint8_t *page = st->page[j]->bytes;
     float *step = w->step + (size_t)j * w->d_code, *centre = w->centre + (size_t)j * w->d_code;
     const uint32_t n = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK / LANES;
     __m512 most = _mm512_setzero_ps();
@@ -394,10 +406,10 @@ INLINE void code_weights(const struct narrow_mem *w, uint32_t block, uint32_t j,
     }
 }
 
-INLINE void code_scores(const struct narrow_mem *w, const struct narrow_step *st, uint32_t d)
+INLINE void code_scores(const struct narrow_mem *w, uint32_t d)
 {
     const size_t row = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
-    for (uint32_t j = 0; j < st->n_page; j++) {
+    for (uint32_t j = 0; j < STEP_PAGES; j++) {
         const uint8_t *k = w->keys + j * PAGE_TOK * row;
         const uint8_t *tile = w->w_tile + j * (row / CODE_BLOCK) * TILE_BYTES;
         TILE_ZERO(0);
@@ -417,83 +429,105 @@ INLINE void code_scores(const struct narrow_mem *w, const struct narrow_step *st
 /* ---- Keys of halves ---- */
 
 /* The first visible key of rows of f16, or zeros if it is not finite. */
-static void find_centre(float *centre, const uint8_t *key, uint32_t d)
+static void find_centre(const struct narrow_mem *w, const uint8_t *key, uint32_t d)
 {
+    float *centre = w->centre;
     __mmask16 bad = 0;
     for (uint32_t c = 0; c < d; c += LANES) {
         const __m512 x = attn_load_f16(key + 2 * (size_t)c);
         bad |= _mm512_fpclass_ps_mask(x, 0x99); /* NaN or infinity */
         _mm512_store_ps(centre + c, x);
     }
-    if (bad) memset(centre, 0, d * sizeof *centre);
+    memcpy(w->centre_half, key, 2 * (size_t)d);
+    if (!bad) return;
+    memset(centre, 0, d * sizeof *centre);
+    memset(w->centre_half, 0, 2 * (size_t)d);
 }
 
-/* 16 channels of a key less their centre. An infinite one becomes the largest that bf16 holds: the
- * high and the low part of a query would make infinities of both signs of it, and NaN of their sum.
- * NaN stays. */
-INLINE __m512 centred_key(const uint8_t *key, const float *centre)
+/* 32 f16 as bf16 of their values times 2^-HALF_BITS, rounded; those below 2^-14 count as zeros in a
+ * tile. `most` gathers the largest magnitude: infinities and NaN are not what they should be. */
+INLINE __m512i bf16_of_halves(__m512i x, __m512i *most)
 {
-    const __m512 most = _mm512_castsi512_ps(_mm512_set1_epi32(0x7f7f0000));
-    const __m512 x = _mm512_sub_ps(attn_load_f16(key), _mm512_load_ps(centre));
-    return _mm512_min_ps(most, _mm512_max_ps(_mm512_sub_ps(_mm512_setzero_ps(), most), x));
+    const __m512i magnitude = _mm512_and_si512(x, _mm512_set1_epi16(0x7fff));
+    *most = _mm512_max_epu16(*most, magnitude);
+    /* (magnitude * 2^12 + 2^14) >> 15: three bits less */
+    const __m512i moved = _mm512_mulhrs_epi16(magnitude, _mm512_set1_epi16(0x1000));
+    /* 0xca: first operand chooses the second where 1, the third where 0 */
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi32((int)0x80008000), x, moved, 0xca);
 }
 
-/* Rows of f16 less their centre as bf16. */
-INLINE void centred_keys(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
-                         const uint8_t *src, uint32_t d)
+INLINE bool halves_reach(__m512i most, int16_t limit)
 {
-    const float *centre = w->centre + (size_t)j * w->d_code;
-    uint16_t *dst = (uint16_t *)(void *)w->keys + (size_t)j * PAGE_TOK * d;
+    return _mm512_cmpge_epu16_mask(most, _mm512_set1_epi16(limit)) != 0;
+}
+
+/* Rows of f16 less their centre as bf16. An infinity is 2^16; of NaN returns whether there are. */
+INLINE bool centred_keys(const struct narrow_mem *w, struct fetch *fetch, const uint8_t *src,
+                         uint32_t d)
+{
+    uint16_t *dst = (uint16_t *)(void *)w->keys;
+    __m512i most = _mm512_setzero_si512();
     for (uint32_t t = 0; t < PAGE_TOK; t++) {
-        if (t % FETCH_TOK == 0) fetch_lines(st->fetch);
-        for (uint32_t c = 0; c < d; c += 32, src += 64, dst += 32)
-            _mm512_store_si512(dst, bf16_pair(centred_key(src, centre + c),
-                                              centred_key(src + 32, centre + c + LANES)));
+        if (t % FETCH_TOK == 0) fetch_lines(fetch);
+        for (uint32_t c = 0; c < d; c += 32, src += 64, dst += 32) {
+            const __m512h x =
+                _mm512_sub_ph(_mm512_loadu_ph(src), _mm512_load_ph(w->centre_half + c));
+            _mm512_store_si512(dst, bf16_of_halves(_mm512_castph_si512(x), &most));
+        }
+    }
+    return halves_reach(most, 0x7c01);
+}
+
+/* Sets NaN again where rows of f16, or the centre, have them. */
+static void restore_nan_keys(const struct narrow_mem *w, const uint8_t *src, uint32_t d)
+{
+    uint16_t *dst = (uint16_t *)(void *)w->keys;
+    for (uint32_t i = 0; i < PAGE_TOK * d; i += 32) {
+        const __m512h x = _mm512_loadu_ph(src + 2 * (size_t)i);
+        const __mmask32 nan = _mm512_fpclass_ph_mask(x, 0x81);
+        _mm512_mask_storeu_epi16(dst + i, nan, _mm512_set1_epi16(0x7fff));
     }
 }
 
-INLINE void half_keys(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
-                      const struct page_geom *g, uint32_t d)
+INLINE void half_keys(const struct narrow_mem *w, struct narrow_step *st, const struct page_geom *g,
+                      uint32_t d)
 {
-    const struct attn_page *page = &st->page[j];
+    const struct attn_page *page = st->page[0];
     const uint8_t *src = page->bytes + (page->form == PAGE_TAIL ? 0 : g->k);
-    float *centre = w->centre + (size_t)j * w->d_code;
-    uint16_t *dst = (uint16_t *)(void *)w->keys + (size_t)j * PAGE_TOK * d;
+    uint16_t *dst = (uint16_t *)(void *)w->keys;
     if (page->tok) {
         attn_amx_gather_keys(w->gathered, g, page);
         src = (const uint8_t *)w->gathered;
     }
     if (g->type_k != SAC_KV_BF16) {
-        find_centre(centre, src + 2 * (size_t)d * (page->begin < page->end ? page->begin : 0), d);
-        centred_keys(w, st, j, src, d);
-        st->keys[j] = dst;
+        find_centre(w, src + 2 * (size_t)d * (page->begin < page->end ? page->begin : 0), d);
+        if (centred_keys(w, st->fetch, src, d)) restore_nan_keys(w, src, d);
+        st->keys = dst;
         return;
     }
-    memset(centre, 0, d * sizeof *centre);
-    st->keys[j] = (const uint16_t *)(const void *)src;
+    memset(w->centre, 0, d * sizeof(float));
+    st->keys = (const uint16_t *)(const void *)src;
     if (!page->tok) return;
     memcpy(dst, src, PAGE_TOK * 2 * (size_t)d); /* the next page may be gathered, too */
-    st->keys[j] = dst;
+    st->keys = dst;
 }
 
 INLINE void half_scores(const struct narrow_mem *w, const struct narrow_step *st, uint32_t block,
                         uint32_t d)
 {
     const uint8_t *q = w->q_tile + (size_t)block * (d / 32) * TILE_BYTES;
-    for (uint32_t j = 0; j < st->n_page; j++) {
-        const uint8_t *k = (const uint8_t *)st->keys[j];
-        TILE_ZERO(0);
-        TILE_ZERO(1);
-        for (uint32_t c = 0; c < d / 32; c++) {
-            TILE_LOAD(4, q + c * (size_t)TILE_BYTES, 64);
-            TILE_LOAD(2, k + c * 64, 2 * (size_t)d);
-            TILE_DOT(0, 2, 4);
-            TILE_LOAD(3, k + 32 * (size_t)d + c * 64, 2 * (size_t)d);
-            TILE_DOT(1, 3, 4);
-        }
-        TILE_STORE(0, w->s + j * PAGE_TOK * LANES, 64);
-        TILE_STORE(1, w->s + j * PAGE_TOK * LANES + 256, 64);
+    const uint8_t *k = (const uint8_t *)st->keys;
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    for (uint32_t c = 0; c < d / 32; c++) {
+        TILE_LOAD(4, q + c * (size_t)TILE_BYTES, 64);
+        TILE_LOAD(2, k + c * 64, 2 * (size_t)d);
+        TILE_DOT(0, 2, 4);
+        TILE_LOAD(3, k + 32 * (size_t)d + c * 64, 2 * (size_t)d);
+        TILE_DOT(1, 3, 4);
     }
+    TILE_STORE(0, w->s, 64);
+    TILE_STORE(1, w->s + 256, 64);
 }
 
 /* ---- Scores to weights ---- */
@@ -530,15 +564,15 @@ INLINE void token_lanes(__m512 out[4], const float *s, bool codes)
 
 /* Scores y of the step: sums times their unit, plus the queries times the pages' centres. */
 INLINE void narrow_scores(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
-                          uint32_t n_head, uint32_t d)
+                          uint32_t n_head, uint32_t d, bool codes)
 {
     const uint32_t d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
-    const uint32_t width = st->codes ? d_code : d;
-    const float *q = (st->codes ? w->q_code : w->q) + (size_t)block * HEADS * width;
+    const uint32_t width = codes ? d_code : d, n_page = codes ? STEP_PAGES : 1;
+    const float *q = (codes ? w->q_code : w->q) + (size_t)block * HEADS * width;
     const float *unit = w->unit + block * HEADS;
     __m512 sum[STEP_PAGES * HEADS];
     for (uint32_t i = 0; i < STEP_PAGES * HEADS; i++) sum[i] = _mm512_setzero_ps();
-    for (uint32_t j = 0; j < st->n_page; j++)
+    for (uint32_t j = 0; j < n_page; j++)
         for (uint32_t h = 0; h < n_head; h++) {
             const float *centre = w->centre + (size_t)j * d_code;
             __m512 x = _mm512_setzero_ps();
@@ -551,13 +585,13 @@ INLINE void narrow_scores(const struct narrow_mem *w, struct narrow_step *st, ui
     _Alignas(64) float base[STEP_PAGES * HEADS];
     _mm512_store_ps(base,
                     _mm512_mul_ps(attn_sums(sum), _mm512_broadcast_f32x8(_mm256_loadu_ps(unit))));
-    for (uint32_t j = 0; j < st->n_page; j++)
+    for (uint32_t j = 0; j < n_page; j++)
         for (uint32_t t = 0; t < PAGE_TOK; t += LANES)
             for (uint32_t h = 0; h < n_head; h += 4) {
                 __m512 x[4];
-                token_lanes(x, w->s + (j * PAGE_TOK + t) * (size_t)LANES + h, st->codes);
+                token_lanes(x, w->s + (j * PAGE_TOK + t) * (size_t)LANES + h, codes);
                 for (uint32_t i = 0; i < 4; i++) {
-                    const float by = st->codes ? unit[h + i] * st->weight_unit[j] : unit[h + i];
+                    const float by = codes ? unit[h + i] * st->weight_unit[j] : unit[h + i];
                     _mm512_store_ps(w->y + (h + i) * STEP_TOK + j * PAGE_TOK + t,
                                     _mm512_fmadd_ps(x[i], _mm512_set1_ps(by),
                                                     _mm512_set1_ps(base[j * HEADS + h + i])));
@@ -569,8 +603,8 @@ INLINE void narrow_scores(const struct narrow_mem *w, struct narrow_step *st, ui
 static void narrow_amend(const struct attn_chunk *c, const struct narrow_mem *w,
                          const struct narrow_step *st, uint32_t n_head)
 {
-    for (uint32_t j = 0; j < st->n_page; j++) {
-        const struct attn_page *page = &st->page[j];
+    for (uint32_t j = 0; j < (st->codes ? STEP_PAGES : 1); j++) {
+        const struct attn_page *page = st->page[j];
         if (c->op->softcap <= 0 && !page->logw && page->begin == 0 && page->end == PAGE_TOK)
             continue;
         for (uint32_t t = 0; t < PAGE_TOK; t += LANES) {
@@ -626,15 +660,16 @@ static __m512 exact_exp2(__m512 y)
 
 /* How a step's sums of values join the chunk's, for each head of a block. */
 struct narrow_merge {
-    uint32_t n_page, block; /* n_page 0: there was no step */
+    bool waits; /* there are sums */
     bool codes;
+    uint32_t block;
     float v_unit[512 / PAGE_VBLOCK]; /* CODES: as in narrow_mem, which the next step overwrites */
     _Alignas(64) float old[LANES];   /* times this, plus */
     _Alignas(64) float fresh[LANES];
 };
 
-/* Rows of high and of low parts of weights: x [4] of 16 tokens each, NATURAL added, or zeros. Dword
- * i has tokens i of both pages, then 16 + i: code_values has their values in that order. */
+/* Rows of high and of low parts of weights: x [4] of 16 tokens each, NATURAL added. Dword i has
+ * tokens i of both pages, then 16 + i: code_values has their values in that order. */
 INLINE void store_weights(uint8_t *tile, uint32_t h, const __m512i x[4])
 {
     const __mmask32 odd = 0xaaaaaaaa;
@@ -648,17 +683,20 @@ INLINE void store_weights(uint8_t *tile, uint32_t h, const __m512i x[4])
                        _mm512_ternarylogic_epi32(upper, _mm512_slli_epi16(b, PART_BITS), a, 0xca));
 }
 
-/* Weights of the step as tiles, relative to its maxima. */
+/* Weights of the step as tiles, relative to its maxima; times 2^up where f16 are shifted. */
 INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
-                           uint32_t n_head, uint32_t d, struct narrow_merge *merge)
+                           uint32_t d, bool codes, struct narrow_merge *merge)
 {
+    const uint32_t n_head = block_heads(w, block);
+    const float up = codes ? 0 : st->up;
+    const uint32_t n_vec = codes ? STEP_TOK / LANES : PAGE_TOK / LANES;
     const __m512 none = _mm512_set1_ps(-INFINITY);
     __m512 row[2 * HEADS];
     for (uint32_t h = 0; h < 2 * HEADS; h++) row[h] = _mm512_setzero_ps();
     for (uint32_t h = 0; h < n_head; h++) {
         const float *y = w->y + h * STEP_TOK;
         row[h] = _mm512_max_ps(_mm512_load_ps(y), _mm512_load_ps(y + LANES));
-        if (st->n_page > 1)
+        if (codes)
             row[h] = _mm512_max_ps(row[h], _mm512_max_ps(_mm512_load_ps(y + 2 * LANES),
                                                          _mm512_load_ps(y + 3 * LANES)));
     }
@@ -670,93 +708,101 @@ INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, u
     const __m512 from =
         _mm512_mask_mov_ps(m_new, _mm512_cmp_ps_mask(m_new, none, _CMP_EQ_OQ), _mm512_setzero_ps());
     _Alignas(64) float base[LANES];
-    _mm512_store_ps(base, ref);
+    _mm512_store_ps(base, _mm512_sub_ps(ref, _mm512_set1_ps(up)));
     const __m512 old = exact_exp2(_mm512_sub_ps(m_old, from));
     const __m512 fresh = exact_exp2(_mm512_sub_ps(top, from));
-    merge->n_page = st->n_page;
-    merge->codes = st->codes;
+    merge->waits = true;
+    merge->codes = codes;
     merge->block = block;
-    if (st->codes) memcpy(merge->v_unit, w->v_unit, d / PAGE_VBLOCK * sizeof(float));
+    if (codes) memcpy(merge->v_unit, w->v_unit, d / PAGE_VBLOCK * sizeof(float));
     _mm512_store_ps(merge->old, old);
     _mm512_store_ps(merge->fresh, fresh);
     _mm512_store_ps(w->m + block * LANES, m_new);
     for (uint32_t h = 0; h < n_head; h++) {
         const float *y = w->y + h * STEP_TOK;
         const __m512 m = _mm512_set1_ps(base[h]);
-        for (uint32_t j = 0; j < st->n_page; j++) fetch_lines(st->fetch);
-        __m512 p[4];
-        for (uint32_t i = 0; i < 4; i++)
-            p[i] = i < 2 || st->n_page > 1
-                       ? math_exp2_cubic(_mm512_sub_ps(_mm512_load_ps(y + i * LANES), m))
-                       : _mm512_setzero_ps();
-        row[h] = _mm512_add_ps(_mm512_add_ps(p[0], p[1]), _mm512_add_ps(p[2], p[3]));
-        if (!st->codes) {
+        __m512 p[STEP_TOK / LANES];
+        fetch_lines(st->fetch);
+        for (uint32_t i = 0; i < n_vec; i++)
+            p[i] = math_exp2_cubic(_mm512_sub_ps(_mm512_load_ps(y + i * LANES), m));
+        row[h] = _mm512_add_ps(p[0], p[1]);
+        if (!codes) {
             _mm512_store_si512(w->p + h * 64, bf16_pair(p[0], p[1]));
-            _mm512_store_si512(w->p + TILE_BYTES + h * 64, bf16_pair(p[2], p[3]));
             continue;
         }
+        row[h] = _mm512_add_ps(row[h], _mm512_add_ps(p[2], p[3]));
         for (uint32_t b = 0; b < d / PAGE_VBLOCK; b++) {
-            __m512i x[4];
-            for (uint32_t i = 0; i < 4; i++) {
+            __m512i x[STEP_TOK / LANES];
+            for (uint32_t i = 0; i < n_vec; i++) {
                 const __m512 scale = _mm512_load_ps(w->scale + b * STEP_TOK + i * LANES);
-                x[i] =
-                    i < 2 || st->n_page > 1
-                        ? _mm512_castps_si512(_mm512_fmadd_ps(p[i], scale, _mm512_set1_ps(NATURAL)))
-                        : _mm512_setzero_si512();
+                x[i] = _mm512_castps_si512(_mm512_fmadd_ps(p[i], scale, _mm512_set1_ps(NATURAL)));
             }
             store_weights(w->p + b * (size_t)TILE_BYTES, h, x);
         }
     }
     float *l = w->l + block * LANES;
-    _mm512_store_ps(l,
-                    _mm512_fmadd_ps(_mm512_load_ps(l), old, _mm512_mul_ps(attn_sums(row), fresh)));
+    const __m512 by = _mm512_scalef_ps(fresh, _mm512_set1_ps(-up));
+    _mm512_store_ps(l, _mm512_fmadd_ps(_mm512_load_ps(l), old, _mm512_mul_ps(attn_sums(row), by)));
 }
 
 /* ---- Values ---- */
 
-/* 16 channels of tokens t and t + 1, interleaved: a row of a tile. */
-INLINE __m512i value_pair(const uint8_t *v, size_t row, bool f16)
+/* Values of 16-bit pages, interleaved by pairs of tokens: a tile has 16 of 32 channels, those whose
+ * third bit is 0, or 1 (in_order says more). Returns the largest magnitude of f16. */
+INLINE __m512i half_values_as(const struct narrow_mem *w, struct fetch *fetch, const uint8_t *v,
+                              uint32_t d, bool f16)
 {
-    const __m512i order =
-        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    const __m512i both =
-        f16 ? bf16_pair(attn_load_f16(v), attn_load_f16(v + row))
-            : _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)v)),
-                                 _mm256_loadu_si256((const void *)(v + row)), 1);
-    return _mm512_permutexvar_epi16(order, both);
-}
-
-INLINE void half_values_as(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
-                           const uint8_t *v, uint32_t d, bool f16)
-{
-    const struct attn_page *page = &st->page[j];
-    uint8_t *dst = w->v + (size_t)j * (d / 16) * TILE_BYTES;
-    for (uint32_t t = 0; t < PAGE_TOK; t += 2, v += 4 * (size_t)d) {
-        fetch_lines(st->fetch);
-        const bool see0 = t >= page->begin && t < page->end;
-        const bool see1 = t + 1 >= page->begin && t + 1 < page->end;
-        const __m512i mask = _mm512_set1_epi32((int)((see0 ? 0xffffu : 0) | (see1 ? ~0xffffu : 0)));
-        for (uint32_t c = 0; c < d; c += 16)
-            _mm512_store_si512(
-                dst + (size_t)(c / 16) * TILE_BYTES + t / 2 * 64,
-                _mm512_and_si512(mask, value_pair(v + 2 * (size_t)c, 2 * (size_t)d, f16)));
+    uint8_t *dst = w->v;
+    __m512i most = _mm512_setzero_si512();
+    for (uint32_t t = 0; t < PAGE_TOK; t += 2, v += 4 * (size_t)d, dst += 64) {
+        fetch_lines(fetch);
+        for (uint32_t c = 0; c < d; c += 32) {
+            __m512i a = _mm512_loadu_si512(v + 2 * (size_t)c);
+            __m512i b = _mm512_loadu_si512(v + 2 * (size_t)(d + c));
+            if (f16) {
+                a = bf16_of_halves(a, &most);
+                b = bf16_of_halves(b, &most);
+            }
+            _mm512_store_si512(dst + (size_t)(c / 16) * TILE_BYTES, _mm512_unpacklo_epi16(a, b));
+            _mm512_store_si512(dst + (size_t)(c / 16 + 1) * TILE_BYTES,
+                               _mm512_unpackhi_epi16(a, b));
+        }
     }
+    return most;
 }
 
-INLINE void half_values(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
+/* Sets infinities and NaN again, and zeros for tokens that are not to be seen. */
+static void mend_half_values(const struct narrow_mem *w, const uint8_t *v, uint32_t d,
+                             const struct attn_page *page, bool f16)
+{
+    uint16_t *dst = (uint16_t *)(void *)w->v;
+    const uint16_t *src = (const uint16_t *)(const void *)v;
+    for (uint32_t t = 0; t < PAGE_TOK; t++)
+        for (uint32_t c = 0; c < d; c++) {
+            const uint32_t tile = c / 32 * 2 + c / 4 % 2, column = c % 32 / 8 * 4 + c % 4;
+            uint16_t *to = dst + tile * (TILE_BYTES / 2) + t / 2 * 32 + 2 * column + t % 2;
+            const uint16_t x = src[(size_t)t * d + c];
+            if (t < page->begin || t >= page->end)
+                *to = 0;
+            else if (f16 && (x & 0x7fff) >= 0x7c00)
+                *to = (uint16_t)((x & 0x8000) | 0x7f80 | ((x & 0x3ff) ? 0x40 : 0));
+        }
+}
+
+INLINE void half_values(const struct narrow_mem *w, const struct narrow_step *st,
                         const struct page_geom *g, uint32_t d)
 {
-    const struct attn_page *page = &st->page[j];
+    const struct attn_page *page = st->page[0];
     const uint8_t *v = page->bytes + (page->form == PAGE_TAIL ? g->tail_v : g->v);
     if (page->tok) {
         attn_amx_gather_values(w->gathered, g, page);
         v = (const uint8_t *)w->gathered;
     }
-    if (g->type_v == SAC_KV_BF16)
-        half_values_as(w, st, j, v, d, false);
-    else
-        half_values_as(w, st, j, v, d, true);
+    const bool f16 = g->type_v != SAC_KV_BF16;
+    const __m512i most =
+        f16 ? half_values_as(w, st->fetch, v, d, true) : half_values_as(w, st->fetch, v, d, false);
+    if (page->begin > 0 || page->end < PAGE_TOK || halves_reach(most, 0x7c00))
+        mend_half_values(w, v, d, page, f16);
 }
 
 /* 16 channels of four tokens, interleaved: a row of a tile. */
@@ -774,7 +820,7 @@ INLINE void code_scales(const struct narrow_mem *w, const struct narrow_step *st
                         const struct page_geom *g, uint32_t d)
 {
     const uint32_t n = d / PAGE_VBLOCK;
-    const struct attn_page *page = &st->page[j];
+    const struct attn_page *page = st->page[j];
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     for (uint32_t t = 0; t < PAGE_TOK; t += LANES) {
         const __m512i tok = _mm512_add_epi32(lane, _mm512_set1_epi32((int)t));
@@ -799,23 +845,22 @@ INLINE void code_scales(const struct narrow_mem *w, const struct narrow_step *st
 
 /* Scales such that the largest of a block makes WEIGHT_MAX of a weight of 1. As integers NaN is
  * above all floats: it reaches the unit. */
-INLINE void code_scale_units(const struct narrow_mem *w, const struct narrow_step *st, uint32_t d)
+INLINE void code_scale_units(const struct narrow_mem *w, uint32_t d)
 {
     for (uint32_t b = 0; b < d / PAGE_VBLOCK; b++) {
         float *scale = w->scale + b * STEP_TOK;
         __m512i most = _mm512_setzero_si512();
-        for (uint32_t t = 0; t < st->n_page * PAGE_TOK; t += LANES)
+        for (uint32_t t = 0; t < STEP_TOK; t += LANES)
             most = _mm512_max_epi32(most, _mm512_load_si512(scale + t));
         const float top = bits_float((uint32_t)_mm512_reduce_max_epi32(most));
         const __m512 inv = _mm512_set1_ps(top > 0 ? WEIGHT_MAX / top : 0);
         w->v_unit[b] = top / WEIGHT_MAX;
-        for (uint32_t t = 0; t < st->n_page * PAGE_TOK; t += LANES)
+        for (uint32_t t = 0; t < STEP_TOK; t += LANES)
             _mm512_store_ps(scale + t, _mm512_mul_ps(inv, _mm512_load_ps(scale + t)));
     }
 }
 
-/* Codes of values of the step, interleaved by four tokens in the order of store_weights. Where
- * there is no second page its weights are zeros. */
+/* Codes of values of the step, interleaved by four tokens in the order of store_weights. */
 INLINE void code_values(const struct narrow_mem *w, struct narrow_step *st,
                         const struct page_geom *g, uint32_t d)
 {
@@ -824,63 +869,79 @@ INLINE void code_values(const struct narrow_mem *w, struct narrow_step *st,
                           0x36261606, 0x37271707, 0x38281808, 0x39291909, 0x3a2a1a0a, 0x3b2b1b0b,
                           0x3c2c1c0c, 0x3d2d1d0d, 0x3e2e1e0e, 0x3f2f1f0f);
     const size_t half = (size_t)LANES * d;
-    const uint8_t *first = st->page[0].bytes + g->v;
-    const uint8_t *second = st->page[st->n_page - 1].bytes + g->v;
+    const uint8_t *first = st->page[0]->bytes + g->v, *second = st->page[1]->bytes + g->v;
     for (uint32_t i = 0; i < LANES; i++, first += d, second += d) {
         const uint8_t *const v[4] = {first, second, first + half, second + half};
-        for (uint32_t j = 0; j < st->n_page; j++) fetch_lines(st->fetch);
+        fetch_lines(st->fetch);
         for (uint32_t c = 0; c < d; c += 16)
             _mm512_store_si512(w->v + (size_t)(c / 16) * TILE_BYTES + i * 64,
                                value_four(v, c, order));
     }
 }
 
-/* Sums of values x, a tile for 16 channels, by `n` tiles at a time. */
-#define VALUE_TILES(dot, a_at, b_at, n_sum)                                                        \
+/* Sums of values x, a tile for 16 channels; a_at are weights of channels from 16 c on. */
+#define VALUE_TILES(dot, a_at)                                                                     \
     for (uint32_t c = 0; c < d / 16; c += 2) {                                                     \
         TILE_ZERO(0);                                                                              \
         TILE_ZERO(1);                                                                              \
-        for (uint32_t j = 0; j < (n_sum); j++) {                                                   \
-            TILE_LOAD(4, a_at, 64);                                                                \
-            TILE_LOAD(5, b_at, 64);                                                                \
-            dot(0, 4, 5);                                                                          \
-            TILE_LOAD(6, (b_at) + TILE_BYTES, 64);                                                 \
-            dot(1, 4, 6);                                                                          \
-        }                                                                                          \
+        TILE_LOAD(4, a_at, 64);                                                                    \
+        TILE_LOAD(5, w->v + c * (size_t)TILE_BYTES, 64);                                           \
+        dot(0, 4, 5);                                                                              \
+        TILE_LOAD(6, w->v + (c + 1) * (size_t)TILE_BYTES, 64);                                     \
+        dot(1, 4, 6);                                                                              \
         TILE_STORE(0, w->x + c * 256, 64);                                                         \
         TILE_STORE(1, w->x + c * 256 + 256, 64);                                                   \
     }
 
 INLINE void value_sums(const struct narrow_mem *w, const struct narrow_merge *step, uint32_t d)
 {
-    if (step->n_page == 0) return;
+    if (!step->waits) return;
     if (step->codes)
-        VALUE_TILES(TILE_DOT_U8, w->p + c / 2 * (size_t)TILE_BYTES, w->v + c * (size_t)TILE_BYTES,
-                    1u)
+        VALUE_TILES(TILE_DOT_U8, w->p + c / 2 * (size_t)TILE_BYTES)
     else
-        VALUE_TILES(TILE_DOT, w->p + j * (size_t)TILE_BYTES,
-                    w->v + (j * (d / 16) + c) * (size_t)TILE_BYTES, step->n_page)
+        VALUE_TILES(TILE_DOT, w->p)
+}
+
+/* 32 channels of a head from two tiles of halves, in their order. */
+INLINE void in_order(__m512 x[2], const float *tile)
+{
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    const __m512 a = _mm512_load_ps(tile), b = _mm512_load_ps(tile + TILE_BYTES / sizeof(float));
+    x[0] = _mm512_permutex2var_ps(a, first, b);
+    x[1] = _mm512_permutex2var_ps(a, second, b);
+}
+
+/* The same from two tiles of codes, whose rows have high and low parts. */
+INLINE void of_parts(__m512 x[2], const float *tile)
+{
+    for (uint32_t i = 0; i < 2; i++, tile += TILE_BYTES / sizeof(float)) {
+        const __m512i high = _mm512_slli_epi32(_mm512_load_si512(tile), PART_BITS);
+        x[i] = _mm512_cvtepi32_ps(_mm512_add_epi32(high, _mm512_load_si512(tile + HEADS * LANES)));
+    }
 }
 
 /* The sums of values join the chunk's. */
 INLINE void merge_values(const struct attn_chunk *chunk, const struct narrow_mem *w,
                          const struct narrow_merge *merge, uint32_t d)
 {
-    if (merge->n_page == 0) return;
+    if (!merge->waits) return;
     float *acc = chunk->acc + (size_t)merge->block * HEADS * d;
-    for (uint32_t h = 0; h < block_heads(chunk->group, merge->block); h++, acc += d) {
+    for (uint32_t h = 0; h < block_heads(w, merge->block); h++, acc += d) {
         const __m512 old = _mm512_set1_ps(merge->old[h]);
-        for (uint32_t c = 0; c < d; c += LANES) {
-            const float *x = w->x + c * 16 + h * LANES;
-            __m512 sum = _mm512_load_ps(x), by = _mm512_set1_ps(merge->fresh[h]);
+        for (uint32_t c = 0; c < d; c += 2 * LANES) {
+            __m512 x[2], by = _mm512_set1_ps(merge->fresh[h]);
             if (merge->codes) {
-                const __m512i high = _mm512_slli_epi32(_mm512_castps_si512(sum), PART_BITS);
-                sum = _mm512_cvtepi32_ps(
-                    _mm512_add_epi32(high, _mm512_load_si512(x + HEADS * LANES)));
+                of_parts(x, w->x + c * 16 + h * LANES);
                 by = _mm512_mul_ps(by, _mm512_set1_ps(merge->v_unit[c / PAGE_VBLOCK]));
+            } else {
+                in_order(x, w->x + c * 16 + h * LANES);
             }
-            const __m512 before = _mm512_mul_ps(old, _mm512_loadu_ps(acc + c));
-            _mm512_storeu_ps(acc + c, _mm512_fmadd_ps(by, sum, before));
+            for (uint32_t i = 0; i < 2; i++) {
+                float *to = acc + c + i * LANES;
+                const __m512 before = _mm512_mul_ps(old, _mm512_loadu_ps(to));
+                _mm512_storeu_ps(to, _mm512_fmadd_ps(by, x[i], before));
+            }
         }
     }
 }
@@ -903,53 +964,62 @@ static const uint8_t *page_ahead(const struct attn_chunk *c, uint32_t i, const u
 static void fetch_group(struct fetch *f, const struct attn_chunk *c, uint32_t i)
 {
     const struct page_geom *g = c->op->geom;
-    /* calls for a page: of keys (bf16 are read where they are), of values, and two of each head */
-    const uint32_t n_call =
-        PAGE_TOK / FETCH_TOK * (g->type_k == SAC_KV_BF16 ? 1 : 2) + 2 * c->group;
+    /* calls for two pages: of keys (bf16 are read where they are), of values, two or three for a
+     * head
+     */
+    const uint32_t rows = 2 * PAGE_TOK / FETCH_TOK;
+    const uint32_t n_call = g->type_k == SAC_KV_Q8     ? rows + rows / 2 + 3 * c->group
+                            : g->type_k == SAC_KV_BF16 ? rows + 4 * c->group
+                                                       : 2 * rows + 4 * c->group;
     for (uint32_t j = 0; j < FETCH_PAGES; j++)
         f->page[j] = page_ahead(c, i + FETCH_PAGES + j, c->page[i].bytes);
     f->at = f->due = 0;
-    f->rate = (uint32_t)g->bytes / (FETCH_PAGES * n_call) + 1;
+    f->rate = 2 * (uint32_t)g->bytes / (FETCH_PAGES * n_call) + 1;
 }
 
-/* The step that begins with page i of the chunk; behind its end one of no pages. */
-static struct narrow_step step_at(const struct attn_chunk *c, uint32_t i, struct fetch *fetch)
+/* The step that begins with page i of the chunk. */
+static void step_at(struct narrow_step *st, const struct attn_chunk *c, uint32_t i)
 {
     const struct page_geom *g = c->op->geom;
-    struct narrow_step st = {.page = c->page + i, .fetch = fetch};
-    for (; st.n_page < STEP_PAGES && i + st.n_page < c->n_page; st.n_page++) {
-        const struct attn_page *page = st.page + st.n_page;
-        const bool codes = page_has_codes(g, page);
-        if (st.n_page > 0 && !(codes && st.codes)) break;
-        st.codes = codes;
+    st->page[0] = &c->page[i];
+    st->codes = page_has_codes(g, st->page[0]);
+    st->n_page = 1;
+    if (!st->codes) return;
+    if (i + 1 < c->n_page && page_has_codes(g, &c->page[i + 1])) {
+        st->page[1] = &c->page[i + 1];
+        st->n_page = 2;
+        return;
     }
-    return st;
+    st->none = c->page[i];
+    st->none.begin = st->none.end = 0;
+    st->page[1] = &st->none;
 }
 
 INLINE void step_keys(const struct attn_chunk *c, const struct narrow_mem *w,
-                      struct narrow_step *st, uint32_t d)
+                      struct narrow_step *st, uint32_t d, bool codes)
 {
     const struct page_geom *g = c->op->geom;
-    for (uint32_t j = 0; j < st->n_page; j++)
-        if (st->codes) {
-            join_codes(w, st, j, g, d);
-            code_steps(w, st, j, g, d);
-        } else {
-            half_keys(w, st, j, g, d);
-        }
+    if (!codes) {
+        half_keys(w, st, g, d);
+        return;
+    }
+    for (uint32_t j = 0; j < STEP_PAGES; j++) {
+        join_codes(w, st, j, g, d);
+        code_steps(w, st, j, g, d);
+    }
 }
 
 INLINE void step_values(const struct attn_chunk *c, const struct narrow_mem *w,
-                        struct narrow_step *st, uint32_t d)
+                        struct narrow_step *st, uint32_t d, bool codes)
 {
     const struct page_geom *g = c->op->geom;
-    if (st->codes) {
-        for (uint32_t j = 0; j < st->n_page; j++) code_scales(w, st, j, g, d);
-        code_scale_units(w, st, d);
-        code_values(w, st, g, d);
+    if (!codes) {
+        half_values(w, st, g, d);
         return;
     }
-    for (uint32_t j = 0; j < st->n_page; j++) half_values(w, st, j, g, d);
+    for (uint32_t j = 0; j < STEP_PAGES; j++) code_scales(w, st, j, g, d);
+    code_scale_units(w, d);
+    code_values(w, st, g, d);
 }
 
 /* A tile load waits until what it reads has left the store buffer, behind all stores before it,
@@ -957,12 +1027,33 @@ INLINE void step_values(const struct attn_chunk *c, const struct narrow_mem *w,
  * tiles that load it stands other work: between keys and scores the products of the step before,
  * whose weights were made long ago, and the packing of the values; between scores and their use the
  * merge of those products. */
+INLINE void narrow_step(const struct attn_chunk *c, const struct narrow_mem *w,
+                        struct narrow_step *st, struct narrow_merge *before, uint32_t d, bool codes)
+{
+    step_keys(c, w, st, d, codes);
+    for (uint32_t b = 0; b < w->n_block; b++) {
+        const uint32_t n_head = block_heads(w, b);
+        value_sums(w, before, d);
+        for (uint32_t j = 0; j < STEP_PAGES && codes; j++) code_weights(w, b, j, d);
+        if (b == 0) step_values(c, w, st, d, codes);
+        if (codes)
+            code_scores(w, d);
+        else
+            half_scores(w, st, b, d);
+        merge_values(c, w, before, d);
+        narrow_scores(w, st, b, n_head, d, codes);
+        narrow_amend(c, w, st, n_head);
+        narrow_weights(w, st, b, d, codes, before);
+    }
+}
+
 INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
 {
     struct narrow_mem w = narrow_layout(c->mem, d, c->group);
-    struct narrow_merge before = {.n_page = 0};
-    struct narrow_step st;
+    struct narrow_merge before = {.waits = false};
     struct fetch fetch;
+    struct narrow_step st = {.up = c->op->geom->type_v == SAC_KV_BF16 ? 0 : HALF_BITS,
+                             .fetch = &fetch};
     uint32_t group = 0; /* page that the next one begins with */
     narrow_begin(c, &w);
     for (uint32_t i = 0; i < c->n_page; i += st.n_page) {
@@ -970,22 +1061,11 @@ INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
             fetch_group(&fetch, c, i);
             group = i + FETCH_PAGES;
         }
-        st = step_at(c, i, &fetch);
-        step_keys(c, &w, &st, d);
-        for (uint32_t b = 0; b < w.n_block; b++) {
-            const uint32_t n_head = block_heads(c->group, b);
-            value_sums(&w, &before, d);
-            for (uint32_t j = 0; j < st.n_page && st.codes; j++) code_weights(&w, b, j, d);
-            if (b == 0) step_values(c, &w, &st, d);
-            if (st.codes)
-                code_scores(&w, &st, d);
-            else
-                half_scores(&w, &st, b, d);
-            merge_values(c, &w, &before, d);
-            narrow_scores(&w, &st, b, n_head, d);
-            narrow_amend(c, &w, &st, n_head);
-            narrow_weights(&w, &st, b, n_head, d, &before);
-        }
+        step_at(&st, c, i);
+        if (st.codes)
+            narrow_step(c, &w, &st, &before, d, true);
+        else
+            narrow_step(c, &w, &st, &before, d, false);
     }
     value_sums(&w, &before, d);
     merge_values(c, &w, &before, d);
