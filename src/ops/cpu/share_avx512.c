@@ -56,6 +56,27 @@ INLINE __m512 load_half(__mmask16 lanes, const uint8_t *p)
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, p));
 }
 
+/* Parts of their callers: gcc drops calls of a function that does nothing but fetch. */
+INLINE void fetch_scales(const struct op_share_planes *op, const uint8_t *page, struct channels c)
+{
+    for (size_t at = 0; at < 8 * (size_t)c.quarter; at += 64) {
+        _mm_prefetch((const char *)page + op->min_at + at, _MM_HINT_T0);
+        _mm_prefetch((const char *)page + op->step_at + at, _MM_HINT_T0);
+    }
+}
+
+INLINE void fetch_page(const struct op_share_planes *op, const uint8_t *page, struct channels c)
+{
+    fetch_scales(op, page, c);
+    for (size_t at = 0; at < PAGE_TOK * (size_t)c.quarter; at += 64)
+        _mm_prefetch((const char *)page + op->hi2_at + at, _MM_HINT_T0);
+}
+
+INLINE const uint8_t *page_at(const struct op_share_planes *op, uint32_t i)
+{
+    return op->base + op->page[i] * op->stride;
+}
+
 /* ---- Scales ---- */
 
 /* What turns the planes of some pages into exponents. */
@@ -76,11 +97,8 @@ static void find_range(const struct op_share_planes *op, struct channels c, stru
     const uint32_t n_page = pages.end - pages.begin, n = n_page < SAMPLE ? n_page : SAMPLE;
     const uint8_t *page[SAMPLE];
     for (uint32_t k = 0; k < n; k++) {
-        page[k] = op->base + op->page[pages.begin + (size_t)n_page * k / n] * op->stride;
-        for (size_t at = 0; at < 8 * (size_t)c.quarter; at += 64) {
-            _mm_prefetch((const char *)page[k] + op->min_at + at, _MM_HINT_T0);
-            _mm_prefetch((const char *)page[k] + op->step_at + at, _MM_HINT_T0);
-        }
+        page[k] = page_at(op, pages.begin + (uint32_t)((size_t)n_page * k / n));
+        fetch_scales(op, page[k], c);
     }
     for (uint32_t i = 0; i < 4 * c.n_step; i++) {
         const size_t at = 2 * (size_t)first_channel(c, i);
@@ -341,18 +359,6 @@ struct pass {
     __m512 *wrong;             /* NaN once something is not finite */
 };
 
-/* Part of its caller: gcc drops calls of a function that does nothing but fetch. */
-INLINE void fetch_page(const struct op_share_planes *op, uint32_t i, struct channels c)
-{
-    const char *page = (const char *)op->base + op->page[i] * op->stride;
-    for (size_t at = 0; at < 8 * (size_t)c.quarter; at += 64) {
-        _mm_prefetch(page + op->min_at + at, _MM_HINT_T0);
-        _mm_prefetch(page + op->step_at + at, _MM_HINT_T0);
-    }
-    for (size_t at = 0; at < PAGE_TOK * (size_t)c.quarter; at += 64)
-        _mm_prefetch(page + op->hi2_at + at, _MM_HINT_T0);
-}
-
 /* Exponentials of the tokens of pages first .. end - 1 [n_page][group][PAGE_TOK], and their sums
  * over tokens by lane. Adds to `wrong` what is not finite. The pages of a block come from places
  * far apart: the CPU's own prefetcher runs a few lines ahead in each, and one stream is too few. */
@@ -368,8 +374,9 @@ INLINE void raise_pages(const struct pass *pass, uint32_t first, uint32_t end, s
     for (uint32_t i = first; i < first + part; i++) {
         b.n = 0;
         for (uint32_t at = i; at < end && b.n < BLOCK; at += part, b.n++) {
-            const uint8_t *page = op->base + op->page[at] * op->stride;
-            if (i + AHEAD < first + part && at + AHEAD < end) fetch_page(op, at + AHEAD, c);
+            const uint8_t *page = page_at(op, at);
+            if (i + AHEAD < first + part && at + AHEAD < end)
+                fetch_page(op, page_at(op, at + AHEAD), c);
             make_table(b.table, op, pass->frame, page, c, pass->wrong);
             spread_codes(b.code + b.n * b.code_bytes, b.table, page + op->hi2_at, c);
         }
