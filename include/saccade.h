@@ -7,7 +7,7 @@
  *
  * Contract of every function, unless it says otherwise:
  *  - Pointers are not NULL. `err` may be NULL; when given it holds one line that names the file,
- * key or value that was wrong. Outputs are written on SAC_OK only.
+ *    key or value that was wrong. Outputs are written on SAC_OK only.
  *  - Strings are UTF-8; lengths are bytes. Token ids are int32_t, positions count from 0.
  *  - A model is immutable after load and may be shared by threads and engines; an engine belongs to
  *    one thread at a time. Nothing here is process-global.
@@ -250,7 +250,7 @@ typedef uint32_t sac_seq;
 #define SAC_SEQ_NONE UINT32_MAX
 
 /* How a row is computed. Kind is a property of the row and never of the batch, so that results do
- * not depend on what else is in a step (design D7). */
+ * not depend on what else is in a step. */
 typedef enum sac_row_kind {
     SAC_ROW_PROMPT = 0, /* wide kernels: many rows at once */
     SAC_ROW_DECODE,     /* narrow kernels: one row of a sequence per step */

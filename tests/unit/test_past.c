@@ -179,8 +179,8 @@ static void budgets_are_shared_out_to_the_last_token(void **state)
 
 /* ---- LFPS ---- */
 
-/* Vectors of the design notes. */
-static void thresholds_of_the_notes(void **state)
+/* The kurtosis of one peak and of a line, worked out by hand. */
+static void thresholds_follow_the_kurtosis(void **state)
 {
     (void)state;
     static const float one[8] = {0, 0, 0, 0, 1}, line[8] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -444,7 +444,7 @@ int main(void)
         cmocka_unit_test(a_late_choice_keeps_what_came_since_the_vote),
         cmocka_unit_test(marks_behind_the_row_are_not_read),
         cmocka_unit_test(budgets_are_shared_out_to_the_last_token),
-        cmocka_unit_test(thresholds_of_the_notes),
+        cmocka_unit_test(thresholds_follow_the_kurtosis),
         cmocka_unit_test(tables_keep_their_sum),
         cmocka_unit_test(patterns_are_followed),
         cmocka_unit_test(sinks_bypass),

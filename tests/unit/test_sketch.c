@@ -114,7 +114,7 @@ static void bits_find_most_of_the_mass(void **state)
 
 /* ---- Draws ---- */
 
-/* The table of the design notes, and what the hashing does. */
+/* Shares by the paper's formula for K = 10 and L = 150, and what the hashing does. */
 static void draws_come_as_often_as_they_say(void **state)
 {
     (void)state;

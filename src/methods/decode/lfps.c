@@ -5,15 +5,14 @@
  * above the mean; candidates alone are scored exactly, the best are read, and their weights go back
  * into the tables, which decay by `decay` a step. Heads whose mass lies on the sinks are bypassed.
  *
- * Decided where the paper is silent (numbers of the design notes): kurtosis as printed, without the
- * factor n (A1); weights are a softmax over the tokens read alone, in the prompt over all but the
- * sinks (A2, A3: a table's sum stays 1 / (2 (1 - decay))); `sla` is kept by distance, so it points
- * at the next query without being moved (A4); a bypassed head reads sinks and newest tokens exactly
- * and, where no head of its KV head reads more, the mean value with the guessed mass stands for the
- * rest (A6); its tables rest (A7). heads=query keeps the paper's pair for each query head
- * and reads the union; heads=group keeps one pair for a KV head, fed with the mean weights of its
- * query heads (A8): fewer tables and a worse choice (KL 0.16 where the other has 0.09, both at 4 %
- * read, qwen2.5-coder-0.5b at 4K).
+ * Decided where the paper is silent: kurtosis as printed, without the factor n; weights are a
+ * softmax over the tokens read alone, in the prompt over all but the sinks, so a table's sum stays
+ * 1 / (2 (1 - decay)); `sla` is kept by distance, so it points at the next query without being
+ * moved; a bypassed head reads sinks and newest tokens exactly and, where no head of its KV head
+ * reads more, the mean value with the guessed mass stands for the rest; its tables rest.
+ * heads=query keeps the paper's pair for each query head and reads the union; heads=group keeps one
+ * pair for a KV head, fed with the mean weights of its query heads: fewer tables and a worse choice
+ * (KL 0.16 where the other has 0.09, both at 4 % read, qwen2.5-coder-0.5b at 4K).
  *
  * Tables are stored divided by the decay so far (`unit`), so a step changes only what it has read,
  * and thresholds come from power sums that follow those changes. */

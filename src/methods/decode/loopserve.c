@@ -1,13 +1,15 @@
 /* loopserve.c: the tokens that the last generated tokens look at, chosen anew every few steps,
  * LoopServe's progressive decoding (Li et al., 2025), Algorithm 3.
  *
- * Decided where the paper is silent (letters of the design notes): the first choice comes when
- * `first` tokens of the answer are there, the row at hand counted (a); until then everything is
- * read, or what the prompt's last rows looked at, as SnapKV has it, or along columns and diagonals
- * as the prompt is read (b); sinks and the window are kept besides the budget (c); no pooling (d);
- * one set for a KV head, by the sum over its query heads (e). Not in the paper: stagger spreads the
- * choices of the layers over the steps between two, so that a step costs the same as any other;
- * each layer still chooses every `every` steps by its own last queries. */
+ * Decided where the paper is silent: the first choice comes when `first` tokens of the answer are
+ * there, the row at hand counted; until then everything is read, or what the prompt's last rows
+ * looked at, as SnapKV has it, or along columns and diagonals as the prompt is read; sinks and the
+ * window are kept besides the budget; no pooling; one set for a KV head, by the sum over its query
+ * heads.
+ *
+ * Not in the paper: stagger spreads the choices of the layers over the steps between two, so that a
+ * step costs the same as any other; each layer still chooses every `every` steps by its own last
+ * queries. */
 #include "methods/lines.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
