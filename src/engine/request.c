@@ -11,8 +11,8 @@
  *  2. A running request has pending rows whose last one wants logits, so every step that reaches
  *     that row moves it on.
  *  3. What a request yields depends on nothing but the request (design D7). When the pool runs out
- * of pages, the youngest request gives its sequence back and is computed again later: its prompt as
- *     prompt rows, the tokens it had chosen as decode rows, which gives the same numbers.
+ *     of pages, the youngest request gives its sequence back and is computed again later: its
+ *     prompt as prompt rows, the tokens it had chosen as decode rows, which gives the same numbers.
  *  4. Memory is taken at submit; sac_run allocates nothing.
  *
  * Not here: which rows a step computes (sched.c), and sharing of common prefixes. */

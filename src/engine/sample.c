@@ -7,9 +7,9 @@
  *
  * Invariants:
  *  1. The outcome depends on the logits, the accepted tokens, the parameters and the number of
- * draws before, and on nothing else: orders are total (ties by id), sums run in list order.
+ *     draws before, and on nothing else: orders are total (ties by id), sums run in list order.
  *  2. All memory is taken at create. Candidates are ordered by a heap that yields the best first,
- * so a filter that keeps 20 of 150,000 tokens never sorts the rest.
+ *     so a filter that keeps 20 of 150,000 tokens never sorts the rest.
  *  3. NaN never passes `usable`, so no comparison below meets one.
  *
  * The generator is xoshiro256** by Blackman and Vigna (2018), its state filled from the seed by

@@ -11,15 +11,15 @@
  *  - A lane's `state` is one block without pointers, zeroed for a new sequence, copied by a fork,
  *    saved to a file and loaded from it.
  *  - For each row of a sequence `see` comes first, then, for decode rows, perhaps `select`: the
- * engine leaves it out where a dense read is asked for. A method must live with that. In a layer
- * `see` has returned for all lanes before any is asked, so `select` may read what `see` has left in
- * the states of the layer's other heads; it must not touch that part of its own.
+ *    engine leaves it out where a dense read is asked for. A method must live with that. In a layer
+ *    `see` has returned for all lanes before any is asked, so `select` may read what `see` has left
+ *    in the states of the layer's other heads; it must not touch that part of its own.
  *  - What a method learns from a prompt it learns at the first decode row, from the cached keys and
- * from the queries of the last rows (`past`), which the engine keeps for all sequences. So it makes
- * no difference which method a sequence used while its prompt was computed.
+ *    from the queries of the last rows (`past`), which the engine keeps for all sequences. So it
+ *    makes no difference which method a sequence used while its prompt was computed.
  *  - Side data of a page follows from its keys and values alone. It is written once, when the page
- * is sealed or loaded, and shared by all its sequences. The same holds for struct method_prefill,
- * but for what is said there. */
+ *    is sealed or loaded, and shared by all its sequences.
+ * The same holds for struct method_prefill, but for what is said there. */
 #ifndef SAC_METHODS_METHOD_H
 #define SAC_METHODS_METHOD_H
 

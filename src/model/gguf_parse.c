@@ -8,7 +8,7 @@
  *  3. Sizes from the file are never summed unchecked: products by __builtin_mul_overflow, ends by
  *     comparing a size with the room that is left.
  *  4. When gguf_parse succeeds every key's data and every tensor's data lie inside the file,
- * tensors do not overlap, and every tensor has a supported type and whole blocks per row.
+ *     tensors do not overlap, and every tensor has a supported type and whole blocks per row.
  *
  * Messages read "FILE: key 'NAME': what is wrong"; the cursor remembers where it is. What values
  * mean (is a vocabulary as long as the embedding?) is for the readers of keys to check. */

@@ -3,7 +3,7 @@
  * Invariants:
  *  1. What an operation reads is cold: calls walk through copies of a matrix, or through sequences,
  *     that fill a block larger than the caches. In a model the same happens, as layer follows
- * layer.
+ *     layer.
  *  2. Data is valid for its type, no denormals, no overflow, and boring: bytes 0x20 to 0x3f make a
  *     positive f16 between 2^-7 and 2 wherever a layout puts one. Layouts may change and this file
  *     need not.

@@ -2,9 +2,9 @@
  *
  * Invariants:
  *  1. `ref` comes first and fills every slot, so a higher set may leave out what it does not
- * improve.
+ *     improve.
  *  2. A set is filled only if the CPU has all features of its row, and only after the sets below
- * it: the rows form a chain, which makes a name mean "this set and all below".
+ *     it: the rows form a chain, which makes a name mean "this set and all below".
  *  3. No state: two tables of different sets may live side by side (tests do that).
  * It does not know what a kernel does; ops/cpu/fill.h lists who fills. */
 #include "ops/ops.h"

@@ -6,8 +6,8 @@
  *    aligned unless said; in and out may be the same array only where said.
  *  - A slot splits its work over `pool` itself and returns when all is done. Results do not depend
  *    on the number of workers, on n_row, or on which other rows are in the call (design D7): a
- * row's arithmetic and its order are fixed by the row alone (and the `mode`, a property of the
- * row).
+ *    row's arithmetic and its order are fixed by the row alone (and the `mode`, a property of the
+ *    row).
  *  - No slot allocates. Scratch is the caller's, sized by ops_*_scratch with the largest shapes.
  *  - NaN and infinities flow through as in IEEE arithmetic; they never crash or hang. */
 #ifndef SAC_OPS_OPS_H

@@ -14,15 +14,17 @@
  *     SCALE_NONE    nothing (16 and 32-bit types)
  * v is code - offset, or iq4 level[code]; codes are unsigned, as VPDPBUSD wants one operand. A
  * block is its low plane, then its high plane. In all of them byte 4r + i of a 64-byte line belongs
- * to row r and to input 4j + i of "quad line" j = 0..7: 8 bits    line j (Q8_0: int8 code + 128) 4
- * bits    line j % 4, nibble j / 4          so line & 15 is quad j, line >> 4 is quad j + 4 2 bits
- * line j / 4, bit pair j % 4        low plane of Q2_K and Q3_K, high plane of Q6_K 1 bit     one
- * line, bit j                   high plane of 5-bit types and of Q3_K 16 bits   line 2j + h, 16-bit
- * word 2r + i   input 4j + h + 2i (h, i = 0, 1): the order that masking words out of a quad line
- * gives, too 32 bits   line k, f32 r                     input k = 0..31 Bits per weight are those
- * of the file but for Q3_K 3.56 (file 3.44), Q4_K 4.63 (4.5), Q5_K 5.63 (5.5) and IQ4_XS 4.31
- * (4.25), whose packed 6-bit scales become bytes. Every part is a multiple of 32 bytes; only the
- * group is aligned to 64. */
+ * to row r and to input 4j + i of "quad line" j = 0..7:
+ *     8 bits    line j                            Q8_0: int8 code + 128
+ *     4 bits    line j % 4, nibble j / 4          so line & 15 is quad j, line >> 4 is quad j + 4
+ *     2 bits    line j / 4, bit pair j % 4        low plane of Q2_K and Q3_K, high plane of Q6_K
+ *     1 bit     one line, bit j                   high plane of 5-bit types and of Q3_K
+ *     16 bits   line 2j + h, 16-bit word 2r + i   input 4j + h + 2i (h, i = 0, 1): the order that
+ *                                                 masking words out of a quad line gives, too
+ *     32 bits   line k, f32 r                     input k = 0..31
+ * Bits per weight are those of the file but for Q3_K 3.56 (file 3.44), Q4_K 4.63 (4.5), Q5_K 5.63
+ * (5.5) and IQ4_XS 4.31 (4.25), whose packed 6-bit scales become bytes. Every part is a multiple of
+ * 32 bytes; only the group is aligned to 64. */
 #ifndef SAC_OPS_WEIGHT_LAYOUT_H
 #define SAC_OPS_WEIGHT_LAYOUT_H
 

@@ -5,8 +5,8 @@
  * is at least A / (A + R), A being the exact mass of the pages visited. What is known of a page,
  * `by`:
  *  - box, sphere: bounds of its channels, or of the distance from its middle. One bound for 32
- * tokens; it ignores how channels go together, and on real keys it proves nothing until nearly all
- * is read (92 % at 16K on qwen2.5-coder-0.5b). Here to be measured.
+ *    tokens; it ignores how channels go together, and on real keys it proves nothing until nearly
+ *    all is read (92 % at 16K on qwen2.5-coder-0.5b). Here to be measured.
  *  - shadow8, shadow4: keys rounded to 8 or 4 bits a channel, and for each token the length of what
  *    rounding took, e: q.k <= q.k' + |q| e (Cauchy-Schwarz).
  * Soundness: lengths and boxes are rounded outwards, products in f32 get the allowance `slack`, the

@@ -7,8 +7,8 @@
  *  2. A pooled guess of the same rows' attention by blocks, from mean queries and mean keys, is
  *     compared with v summed over blocks: the root of the Jensen-Shannon divergence, natural log.
  *  3. Below `tau` the guess is good and the head is query-aware: pooled scores of all blocks of
- * rows and keys, softmax by row, the best entries of the whole matrix until `mass` of it, and lines
- *     with the least budgets. (The union is in the code and not in the paper.)
+ *     rows and keys, softmax by row, the best entries of the whole matrix until `mass` of it, and
+ *     lines with the least budgets. (The union is in the code and not in the paper.)
  *  4. Else the best blocks of columns and of slashes by their budgets.
  * The first and the own block are always read.
  *

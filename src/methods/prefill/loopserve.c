@@ -6,7 +6,7 @@
  * first ones do) the bounds exceed the gains, the sum falls and everything is taken. Here what is
  * left of each line is kept exactly:
  *  1. m rows are sampled, one of each stratum of the chunk and the last row, the same for all
- * heads. At the start of a sequence strata begin at row m: early rows say nothing about lines.
+ *     heads. At the start of a sequence strata begin at row m: early rows say nothing about lines.
  *  2. left[x] of a line x: the attention in its cells of the sampled rows that is not yet covered.
  *  3. The first slashes and columns are taken, then in rounds all lines whose
  *         key = left / max(1, cells that no chosen line crosses)
