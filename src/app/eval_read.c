@@ -217,6 +217,7 @@ int eval_cmd_read(int argc, char **argv)
     if (status == SAC_OK) status = convert(&opt, &in, &text, &err);
     strbuf_deinit(&text);
     reading_deinit(&in);
-    if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
+    /* Output that is lost is told of by output_finish. */
+    if (status != SAC_OK && !ferror(stdout)) return setup_failed(COMMAND, status, err.msg);
     return EXIT_OK;
 }

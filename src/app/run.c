@@ -14,7 +14,6 @@
 #include "app/prompt.h"
 #include "app/setup.h"
 #include "base/input.h"
-
 #include "base/workers.h"
 
 #include "saccade.h"
@@ -57,7 +56,8 @@ static const struct option_spec specs[] = {
         "all",
         .env = NULL),
     OPT("--load-state", OPTION_TEXT, load_state, "FILE",
-        "take it from FILE: what it holds of this prompt is not computed again", .env = NULL),
+        "take it from FILE: what it holds of this prompt, -f included, is not computed again",
+        .env = NULL),
     OPT("-sys --system-prompt", OPTION_TEXT, system, "TEXT", "system message", .env = NULL),
     OPT("--raw --no-chat", OPTION_FLAG, raw, NULL,
         "complete the text as it is, without a chat template", .env = NULL),

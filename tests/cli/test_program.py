@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """The program as such: help, version, wrong usage, exit codes, a standard output that is gone."""
 import os
+import pathlib
 import re
 import subprocess
+import tempfile
 import unittest
 
+import eval_dir
 from cli import BIN, ROOT, clean_env, commands, saccade
 
 
@@ -106,12 +109,16 @@ class Files(unittest.TestCase):
 
 
 class Output(unittest.TestCase):
-    def test_full_disk_is_told(self):
-        for args in (("--help",), ("methods",), ("methods", "-o", "json"), ("run", "--help")):
-            with open("/dev/full", "w") as full:
-                done = saccade(*args, stdout=full)
-            self.assertEqual(done.returncode, 1, args)
-            self.assertIn("No space left on device", done.stderr)
+    def test_full_disk_is_told_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            recording = pathlib.Path(folder, "reading.sacr")
+            recording.write_bytes(eval_dir.reading())
+            for args in (("--help",), ("methods",), ("methods", "-o", "json"), ("run", "--help"),
+                         ("eval", "read", str(recording)), ("eval", "read", str(recording), "-o", "json")):
+                with open("/dev/full", "w") as full:
+                    done = saccade(*args, stdout=full)
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), (args, done.stderr))
+                self.assertIn("No space left on device", done.stderr)
 
     def test_closed_pipe_is_told(self):
         reader, writer = os.pipe()
