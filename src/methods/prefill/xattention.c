@@ -22,7 +22,7 @@
 enum { MASS, STRIDE };
 
 #define BLOCK       128u
-#define PANEL_PAGES 8u /* keys that are scored together: 64 KiB for 64 channels */
+#define PANEL_PAGES 64u /* keys that are scored together: 512 KiB for 64 channels */
 #define PANEL_TOK   (PANEL_PAGES * PAGE_TOK)
 
 static const sac_method_param params[] = {
@@ -34,12 +34,14 @@ static const sac_method_param params[] = {
 
 struct work {
     uint32_t stride;
-    float *q;    /* [row groups of a chunk, stride * head_dim] rows of a group from last to first */
-    float *k;    /* [PANEL_TOK, head_dim] */
-    float *z;    /* [row groups of a chunk, n_group] */
-    float *one;  /* [n_group] */
-    float *mass; /* [blocks of the context] */
-    size_t n_group; /* of keys in a context, padded to panels */
+    /* [query heads][row groups of the chunk, stride * head_dim] rows of a group from last to first
+     */
+    float *q;
+    float *k;       /* [PANEL_TOK, head_dim] */
+    float *z;       /* [query heads][row groups of the chunk, n_group] */
+    float *one;     /* [n_group] */
+    float *mass;    /* [blocks of the context] */
+    size_t n_group; /* of keys in a context, padded */
 };
 
 static size_t work_make(struct work *w, const struct method_shape *s, const double *param,
@@ -48,8 +50,8 @@ static size_t work_make(struct work *w, const struct method_shape *s, const doub
     struct arena a = {.base = scratch, .capacity = SIZE_MAX};
     const size_t d = s->geom->head_dim, n_panel = (s->n_ctx + PANEL_TOK - 1) / PANEL_TOK;
     w->stride = 4u << (uint32_t)param[STRIDE];
-    const size_t n_row = s->n_row_max / w->stride + 2;
-    w->n_group = n_panel * (PANEL_TOK / w->stride);
+    const size_t n_row = s->group * ((size_t)s->n_row_max / w->stride + 2);
+    w->n_group = n_panel * (PANEL_TOK / w->stride) + 16; /* rows a power of two apart share sets */
     w->q = arena_take(&a, n_row * w->stride * d, sizeof(float));
     w->k = arena_take(&a, PANEL_TOK * d, sizeof(float));
     w->z = arena_take(&a, n_row * w->n_group, sizeof(float));
@@ -64,18 +66,25 @@ static size_t xa_scratch_bytes(const struct method_shape *s, const double *param
     return work_make(&w, s, param, NULL);
 }
 
-/* The chunk's rows of one head by groups, scaled so that a product is a mean logit. */
-static void fill_queries(const struct work *w, const struct method_lane *l, uint32_t head)
+static uint32_t count_groups(const struct work *w, const struct method_lane *l)
+{
+    return (l->pos + l->n_row - 1) / w->stride + 1 - l->pos / w->stride;
+}
+
+/* The chunk's rows by heads and groups, scaled so that a product is a mean logit. */
+static void fill_queries(const struct work *w, const struct method_lane *l)
 {
     const uint32_t d = l->shape->geom->head_dim, s = w->stride, first = l->pos / s;
-    const uint32_t n_group = (l->pos + l->n_row - 1) / s + 1 - first;
+    const uint32_t n_group = count_groups(w, l);
     const float scale = l->scale / (float)s;
-    memset(w->q, 0, (size_t)n_group * s * d * sizeof(float));
-    for (uint32_t r = 0; r < l->n_row; r++) {
-        const uint32_t pos = l->pos + r, slot = (pos / s - first) * s + (s - 1 - pos % s);
-        const float *q = l->q + r * l->q_stride + (size_t)head * d;
-        for (uint32_t c = 0; c < d; c++) w->q[(size_t)slot * d + c] = scale * q[c];
-    }
+    memset(w->q, 0, (size_t)l->shape->group * n_group * s * d * sizeof(float));
+    for (uint32_t h = 0; h < l->shape->group; h++)
+        for (uint32_t r = 0; r < l->n_row; r++) {
+            const uint32_t pos = l->pos + r;
+            const uint32_t slot = (h * n_group + pos / s - first) * s + (s - 1 - pos % s);
+            const float *q = l->q + r * l->q_stride + (size_t)h * d;
+            for (uint32_t c = 0; c < d; c++) w->q[(size_t)slot * d + c] = scale * q[c];
+        }
 }
 
 /* Keys of PANEL_TOK tokens from `tok` on, zeros where there are none. */
@@ -102,7 +111,7 @@ static void score_groups(const struct work *w, const struct method_lane *l)
                                        .b = w->k,
                                        .a_stride = width,
                                        .b_stride = width,
-                                       .n_a = (end - 1) / s + 1 - l->pos / s,
+                                       .n_a = l->shape->group * count_groups(w, l),
                                        .n_b = PANEL_TOK / s,
                                        .width = width,
                                        .out = w->z + tok / s,
@@ -112,21 +121,27 @@ static void score_groups(const struct work *w, const struct method_lane *l)
 
 /* Mass of the blocks up to `block`, summed over the row groups of that block that are in the chunk;
  * the result is their number, 0 if a score is not finite. */
-static uint32_t sum_blocks(const struct work *w, const struct method_lane *l, uint32_t block)
+static uint32_t sum_blocks(const struct work *w, const struct method_lane *l, uint32_t head,
+                           uint32_t block)
 {
     const uint32_t s = w->stride, per_block = BLOCK / s, first = l->pos / s;
     const uint32_t begin = pick_max(first, block * per_block);
     const uint32_t end = pick_min((l->pos + l->n_row - 1) / s + 1, (block + 1) * per_block);
+    const float *z = w->z + (size_t)head * count_groups(w, l) * w->n_group;
     memset(w->mass, 0, (block + 1) * sizeof(float));
     for (uint32_t i = begin; i < end; i++) {
         float lse;
-        if (!l->ops->vote(&(struct op_vote){.score = w->z + (i - first) * w->n_group,
+        if (!l->ops->vote(&(struct op_vote){.score = z + (i - first) * w->n_group,
                                             .n = i + 1,
                                             .group = 1,
                                             .vote = w->one,
                                             .lse = &lse}))
             return 0;
-        for (uint32_t j = 0; j <= i; j++) w->mass[j / per_block] += w->one[j];
+        for (uint32_t j = 0; j <= i; j += per_block) {
+            float sum = 0;
+            for (uint32_t c = j; c < pick_min(j + per_block, i + 1); c++) sum += w->one[c];
+            w->mass[j / per_block] += sum;
+        }
     }
     return end - begin;
 }
@@ -162,18 +177,17 @@ static void xa_plan(const struct method_lane *l, struct plan *p)
         return;
     }
     work_make(&w, l->shape, l->param, l->scratch);
-    for (uint32_t h = 0; h < l->shape->group; h++) {
-        fill_queries(&w, l, h);
-        score_groups(&w, l);
+    fill_queries(&w, l);
+    score_groups(&w, l);
+    for (uint32_t h = 0; h < l->shape->group; h++)
         for (uint32_t i = 0; i < p->n_tile; i++) {
-            const uint32_t n = sum_blocks(&w, l, p->tile0 + i);
+            const uint32_t n = sum_blocks(&w, l, h, p->tile0 + i);
             if (n == 0) {
                 plan_dense(p, PLAN_NAN);
                 return;
             }
             plan_estimate(p, mark_blocks(&w, p, i, h, n, l->param[MASS]), 1);
         }
-    }
 }
 
 static const struct method_prefill hooks = {

@@ -2,9 +2,10 @@
  *
  * A number x is split into hi + lo, two bf16, and a product into hi hi + hi lo + lo hi: what is
  * left out is 2^-16 of it, so three tile products, of which a core does sixteen times as many as
- * vector products, give nearly the accuracy of f32. A block of rows of `a` is split once; then 32
- * rows of `b` at a time are split and laid out as tiles want their second matrix: a row of a tile
- * holds two neighbouring channels of 16 rows of `b`.
+ * vector products, give nearly the accuracy of f32. As many rows of `b` as stay in L2 are split and
+ * laid out as tiles want their second matrix, a row of a tile being two neighbouring channels of 16
+ * rows of `b`; then 32 rows of `a` at a time are split and pass by them. So neither is split twice
+ * unless both are large.
  *
  * An element's sum is in the order of the channels wherever it stands in a tile. Wide rows would
  * not fit the stack: they go to the AVX-512 slot. */
@@ -16,10 +17,10 @@
 #include <string.h>
 
 #define TILE      16u
-#define BLOCK_A   64u /* rows of `a` that stay in L2 while `b` passes */
-#define BLOCK_B   32u
+#define SIDE      32u /* rows of either matrix in a block of tiles */
 #define STEP      32u /* channels of a tile product */
 #define WIDTH_MAX 2048u
+#define B_STEPS   4096u /* of a tile's rows of `b`, STEP channels each, that are kept: 512 KiB */
 
 /* Products of a 2 x 2 block of tiles, a in 4 and 5, b in 6 and 7. */
 #define TILE_DOT_ALL()                                                                             \
@@ -44,14 +45,14 @@ static inline void split(__m512i *hi, __m512i *lo, const float *x, uint32_t n)
 }
 
 struct pack {
-    _Alignas(64) uint16_t a[2][BLOCK_A * WIDTH_MAX];         /* hi, lo: [row, padded width] */
-    _Alignas(64) uint8_t b[WIDTH_MAX / STEP][4][TILE_BYTES]; /* hi, hi, lo, lo of 2 x 16 rows */
+    _Alignas(64) uint16_t a[2][SIDE * WIDTH_MAX];          /* hi, lo: [row, padded width] */
+    _Alignas(64) uint8_t b[B_STEPS / SIDE][4][TILE_BYTES]; /* hi, hi, lo, lo of 2 x 16 rows */
 };
 
-/* Rows behind n become zeros, up to the block's end. */
+/* Rows behind n become zeros. */
 static void pack_a(struct pack *p, const struct op_dots *op, uint32_t row, uint32_t padded)
 {
-    for (uint32_t i = 0; i < BLOCK_A; i++)
+    for (uint32_t i = 0; i < SIDE; i++)
         for (uint32_t c = 0; c < padded; c += STEP) {
             __m512i hi = _mm512_setzero_si512(), lo = hi;
             if (row + i < op->n_a)
@@ -61,7 +62,8 @@ static void pack_a(struct pack *p, const struct op_dots *op, uint32_t row, uint3
         }
 }
 
-static void pack_b(struct pack *p, const struct op_dots *op, uint32_t row, uint32_t padded)
+static void pack_b(uint8_t (*out)[4][TILE_BYTES], const struct op_dots *op, uint32_t row,
+                   uint32_t padded)
 {
     for (uint32_t half = 0; half < 2; half++)
         for (uint32_t c = 0; c < padded; c += STEP) {
@@ -73,33 +75,32 @@ static void pack_b(struct pack *p, const struct op_dots *op, uint32_t row, uint3
             }
             tiles_transpose(hi);
             tiles_transpose(lo);
-            memcpy(p->b[c / STEP][half], hi, sizeof hi);
-            memcpy(p->b[c / STEP][2 + half], lo, sizeof lo);
+            memcpy(out[c / STEP][half], hi, sizeof hi);
+            memcpy(out[c / STEP][2 + half], lo, sizeof lo);
         }
 }
 
-/* out [32, 32], stride in bytes, for rows i .. of the block of a and the packed rows of b. */
-static void multiply(float *out, size_t out_stride, const struct pack *p, uint32_t i,
-                     uint32_t padded)
+/* out [SIDE, SIDE], stride in bytes, of the packed rows of a and those of b at `b`. */
+static void multiply(float *out, size_t out_stride, const struct pack *p,
+                     const uint8_t (*b)[4][TILE_BYTES], uint32_t padded)
 {
     const size_t stride = padded * sizeof(uint16_t);
     TILE_ZERO(0);
     TILE_ZERO(1);
     TILE_ZERO(2);
     TILE_ZERO(3);
-    for (uint32_t c = 0; c < padded; c += STEP) {
-        const uint16_t *hi = p->a[0] + i * padded + c, *lo = p->a[1] + i * padded + c;
-        const uint8_t(*b)[TILE_BYTES] = p->b[c / STEP];
+    for (uint32_t c = 0; c < padded; c += STEP, b++) {
+        const uint16_t *hi = p->a[0] + c, *lo = p->a[1] + c;
         TILE_LOAD(4, lo, stride);
         TILE_LOAD(5, lo + TILE * padded, stride);
-        TILE_LOAD(6, b[0], 64);
-        TILE_LOAD(7, b[1], 64);
+        TILE_LOAD(6, (*b)[0], 64);
+        TILE_LOAD(7, (*b)[1], 64);
         TILE_DOT_ALL();
         TILE_LOAD(4, hi, stride);
         TILE_LOAD(5, hi + TILE * padded, stride);
         TILE_DOT_ALL();
-        TILE_LOAD(6, b[2], 64);
-        TILE_LOAD(7, b[3], 64);
+        TILE_LOAD(6, (*b)[2], 64);
+        TILE_LOAD(7, (*b)[3], 64);
         TILE_DOT_ALL();
     }
     uint8_t *to = (uint8_t *)out;
@@ -110,14 +111,14 @@ static void multiply(float *out, size_t out_stride, const struct pack *p, uint32
 }
 
 /* The same at the edge: n_a x n_b of it. */
-static void multiply_edge(float *out, size_t out_stride, const struct pack *p, uint32_t i,
-                          uint32_t padded, const uint32_t n[2])
+static void multiply_edge(float *out, size_t out_stride, const struct pack *p,
+                          const uint8_t (*b)[4][TILE_BYTES], uint32_t padded, const uint32_t n[2])
 {
-    _Alignas(64) float block[2 * TILE * BLOCK_B];
-    multiply(block, BLOCK_B * sizeof(float), p, i, padded);
-    const uint32_t lanes = n[1] < BLOCK_B ? (1u << n[1]) - 1 : UINT32_MAX;
+    _Alignas(64) float block[SIDE * SIDE];
+    multiply(block, SIDE * sizeof(float), p, b, padded);
+    const uint32_t lanes = n[1] < SIDE ? (1u << n[1]) - 1 : UINT32_MAX;
     for (uint32_t r = 0; r < n[0]; r++) {
-        const float *from = block + r * BLOCK_B;
+        const float *from = block + r * SIDE;
         _mm512_mask_storeu_ps(out + r * out_stride, (__mmask16)lanes, _mm512_load_ps(from));
         if (lanes >> TILE)
             _mm512_mask_storeu_ps(out + r * out_stride + TILE, (__mmask16)(lanes >> TILE),
@@ -125,26 +126,36 @@ static void multiply_edge(float *out, size_t out_stride, const struct pack *p, u
     }
 }
 
+/* Products with the rows j .. end - 1 of b, which are packed. */
+static void multiply_rows(struct pack *p, const struct op_dots *op, uint32_t j, uint32_t end,
+                          uint32_t padded)
+{
+    for (uint32_t i = 0; i < op->n_a; i += SIDE) {
+        const uint32_t n_a = op->n_a - i < SIDE ? op->n_a - i : SIDE;
+        const uint8_t(*b)[4][TILE_BYTES] = p->b;
+        pack_a(p, op, i, padded);
+        for (uint32_t k = j; k < end; k += SIDE, b += padded / STEP) {
+            const uint32_t n_b = end - k < SIDE ? end - k : SIDE;
+            float *out = op->out + i * op->out_stride + k;
+            if (n_a == SIDE && n_b == SIDE)
+                multiply(out, op->out_stride * sizeof(float), p, b, padded);
+            else
+                multiply_edge(out, op->out_stride, p, b, padded, (const uint32_t[2]){n_a, n_b});
+        }
+    }
+}
+
 static void dots_tiles(const struct op_dots *op)
 {
-    const uint32_t padded = (op->width + STEP - 1) & ~(STEP - 1);
+    const uint32_t padded = (op->width + STEP - 1) & ~(STEP - 1), n_step = padded / STEP;
+    const uint32_t n_kept = B_STEPS / n_step / SIDE * SIDE;
     struct pack p;
     tiles_begin();
-    for (uint32_t i = 0; i < op->n_a; i += BLOCK_A) {
-        pack_a(&p, op, i, padded);
-        for (uint32_t j = 0; j < op->n_b; j += BLOCK_B) {
-            const uint32_t n_b = op->n_b - j < BLOCK_B ? op->n_b - j : BLOCK_B;
-            pack_b(&p, op, j, padded);
-            for (uint32_t r = i; r < i + BLOCK_A && r < op->n_a; r += 2 * TILE) {
-                const uint32_t n_a = op->n_a - r < 2 * TILE ? op->n_a - r : 2 * TILE;
-                float *out = op->out + r * op->out_stride + j;
-                if (n_a == 2 * TILE && n_b == BLOCK_B)
-                    multiply(out, op->out_stride * sizeof(float), &p, r - i, padded);
-                else
-                    multiply_edge(out, op->out_stride, &p, r - i, padded,
-                                  (const uint32_t[2]){n_a, n_b});
-            }
-        }
+    for (uint32_t j = 0; j < op->n_b; j += n_kept) {
+        const uint32_t end = op->n_b - j < n_kept ? op->n_b : j + n_kept;
+        for (uint32_t k = j; k < end; k += SIDE)
+            pack_b(p.b + (k - j) / SIDE * n_step, op, k, padded);
+        multiply_rows(&p, op, j, end, padded);
     }
     tiles_end();
 }
