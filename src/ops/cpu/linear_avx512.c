@@ -2,9 +2,9 @@
  * the two multiply ports from about eight on.
  *
  * Activations. A row is cut into blocks of 32; a block with largest magnitude a becomes integers
- * v = round(x * 16256 / a), held as two int8 planes, v = 128 * hi + lo with hi in -127..127 and lo
- * in -64..63. Two planes because one (8 bits) costs a relative error of 5e-3 per layer and two
- * 4e-5, while a decode step waits for memory either way. A block with a NaN or an infinity makes
+ * v = round(x * 32512 / a), held as two int8 planes, v = 256 * hi + lo with hi in -127..127 and lo
+ * in -128..127. Two planes because one (8 bits) costs a relative error of 5e-3 per layer and two
+ * 2e-5, while a decode step waits for memory either way. A block with a NaN or an infinity makes
  * its row's outputs NaN; blocks below 1e-30 count as zero.
  *
  * Arithmetic of one output and row, the same for every n_row and split: blocks in rising order; per
@@ -18,7 +18,7 @@
  * that the activations of a chunk stay in L1 across groups and row tiles. Streams are prefetched
  * NARROW_AHEAD bytes, from the end of a group into the group that its worker reads next.
  * Accumulators live in registers within a chunk, in scratch between. Where the CPU has tiles of
- * int8, kernels of linear_narrow_amx.c take eight rows at once. */
+ * int8, kernels of linear_narrow_amx.c take eight rows at once and whole groups. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/linear_narrow.h"
 
@@ -26,7 +26,8 @@
 
 #define UNITS     4u    /* side by side */
 #define ROWS_PASS 256u  /* rows per pass over the weights: a chunk of their activations fits L2 */
-#define V_MAX     16256 /* 127 * 128: hi = 127, lo = 0 */
+#define V_MAX     32512 /* 127 * 256: hi = 127, lo = 0 */
+#define TILES_MIN 5u    /* rows from which a tile of them costs less than they do one by one */
 #define TINY      1e-30f
 
 struct job {
@@ -35,18 +36,25 @@ struct job {
     uint32_t n_block;
     struct narrow_block *act;         /* [n_row, n_block] */
     float *x;                         /* [n_row, n_block * 32] */
+    float *scale;                     /* [n_row] of the norm; with tiles only */
     const struct narrow_tiles *tiles; /* NULL: none, or too few rows for them */
-    struct narrow_tile *tile;         /* [n_row / 8, n_block] */
+    struct narrow_tile *tile;         /* [n_row / NARROW_TILE_ROWS rounded up, n_block] */
     float *acc;                       /* [n_worker, 2, UNITS, ROWS_PASS, 16] */
 };
 
 /* ---- Activations ---- */
 
+/* n rows in whole tiles. */
+static uint32_t whole_tiles(uint32_t n)
+{
+    return (n + NARROW_TILE_ROWS - 1) / NARROW_TILE_ROWS * NARROW_TILE_ROWS;
+}
+
 static void quantise_half(int8_t *hi, int8_t *lo, int32_t *out_sum, __m512 x, __m512 inverse)
 {
     const __m512i v = _mm512_cvtps_epi32(_mm512_mul_ps(x, inverse));
-    const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(v, _mm512_set1_epi32(64)), 7);
-    const __m512i low = _mm512_sub_epi32(v, _mm512_slli_epi32(high, 7));
+    const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(v, _mm512_set1_epi32(128)), 8);
+    const __m512i low = _mm512_sub_epi32(v, _mm512_slli_epi32(high, 8));
     _mm_storeu_si128((__m128i *)hi, _mm512_cvtepi32_epi8(high));
     _mm_storeu_si128((__m128i *)lo, _mm512_cvtepi32_epi8(low));
     *out_sum = _mm512_reduce_add_epi32(v);
@@ -76,29 +84,82 @@ static void quantise_block(struct narrow_block *b, __m512 x0, __m512 x1)
     for (uint32_t h = 0; h < 2; h++) b->half_sum[h] = b->scale * (float)b->half_isum[h];
 }
 
+/* A block of row r takes its place in a tile. */
+static void put_in_tile(struct narrow_tile *tile, uint32_t r, const struct narrow_block *b)
+{
+    memcpy(tile->hi[r], b->hi, sizeof b->hi);
+    memcpy(tile->lo[r], b->lo, sizeof b->lo);
+    tile->scale[r] = b->scale;
+    tile->sum[r] = b->sum;
+    tile->half_sum[0][r] = b->half_sum[0];
+    tile->half_sum[1][r] = b->half_sum[1];
+    tile->isum_128[r] = 128 * b->isum;
+}
+
+static float row_scale(const struct op_linear *op, uint32_t r)
+{
+    return op->norm ? linear_rms_scale(op->x + r * op->x_stride, op->n_in, op->norm_eps) : 1;
+}
+
+/* Block b of row r in the forms that are wanted. */
+static void prepare_block(const struct job *job, uint32_t r, uint32_t b, float scale)
+{
+    const size_t block = (size_t)r * job->n_block + b;
+    const __m512 x0 = linear_load_x(job->op, r, b * LAYOUT_BLOCK, scale);
+    const __m512 x1 = linear_load_x(job->op, r, b * LAYOUT_BLOCK + 16, scale);
+    if (job->want_int) quantise_block(&job->act[block], x0, x1);
+    if (job->want_f32) {
+        _mm512_store_ps(job->x + block * LAYOUT_BLOCK, x0);
+        _mm512_store_ps(job->x + block * LAYOUT_BLOCK + 16, x1);
+    }
+}
+
 static void prepare_row(void *arg, uint32_t r, uint32_t worker_i)
 {
     (void)worker_i;
     const struct job *job = arg;
-    const struct op_linear *op = job->op;
-    const float *row = op->x + r * op->x_stride;
-    const float scale = op->norm ? linear_rms_scale(row, op->n_in, op->norm_eps) : 1;
-    struct narrow_block *act = job->act + (size_t)r * job->n_block;
-    float *x = job->x + (size_t)r * job->n_block * LAYOUT_BLOCK;
-    for (uint32_t b = 0; b < job->n_block; b++) {
-        const __m512 x0 = linear_load_x(op, r, b * LAYOUT_BLOCK, scale);
-        const __m512 x1 = linear_load_x(op, r, b * LAYOUT_BLOCK + 16, scale);
-        if (job->want_int) quantise_block(&act[b], x0, x1);
-        if (job->tiles) {
-            struct narrow_tile *tile = job->tile + r / NARROW_TILE_ROWS * job->n_block + b;
-            memcpy(tile->hi[r % NARROW_TILE_ROWS], act[b].hi, sizeof act[b].hi);
-            memcpy(tile->lo[r % NARROW_TILE_ROWS], act[b].lo, sizeof act[b].lo);
-        }
-        if (job->want_f32) {
-            _mm512_store_ps(x + b * LAYOUT_BLOCK, x0);
-            _mm512_store_ps(x + b * LAYOUT_BLOCK + 16, x1);
+    const float scale = row_scale(job->op, r);
+    for (uint32_t b = 0; b < job->n_block; b++) prepare_block(job, r, b, scale);
+}
+
+static void find_scale(void *arg, uint32_t r, uint32_t worker_i)
+{
+    (void)worker_i;
+    const struct job *job = arg;
+    job->scale[r] = row_scale(job->op, r);
+}
+
+/* Blocks of tiles, counted over all tiles. Workers share the blocks and not the rows, which would
+ * have them write to the same lines. */
+static void prepare_tiles(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    (void)worker_i;
+    const struct job *job = arg;
+    const struct narrow_block empty = {.scale = 0};
+    for (uint32_t i = begin; i < end; i++) {
+        const uint32_t r0 = i / job->n_block * NARROW_TILE_ROWS, b = i % job->n_block;
+        for (uint32_t k = 0; k < NARROW_TILE_ROWS; k++) {
+            const uint32_t r = r0 + k;
+            if (r < job->op->n_row) prepare_block(job, r, b, job->scale[r]);
+            put_in_tile(&job->tile[i], k,
+                        r < job->op->n_row ? &job->act[(size_t)r * job->n_block + b] : &empty);
         }
     }
+}
+
+static void prepare(struct workers *pool, struct job *job)
+{
+    const uint32_t n_row = job->op->n_row;
+    if (!job->tiles) {
+        workers_for(pool, n_row, prepare_row, job);
+        return;
+    }
+    if (job->op->norm)
+        workers_for(pool, n_row, find_scale, job);
+    else
+        for (uint32_t r = 0; r < n_row; r++) job->scale[r] = 1;
+    const uint32_t n = whole_tiles(n_row) / NARROW_TILE_ROWS * job->n_block;
+    workers_for_span(pool, n, n, prepare_tiles, job);
 }
 
 /* ---- Chunk kernels; `type` and `mr` are constants at every call ---- */
@@ -136,6 +197,12 @@ INLINE void store_acc(const struct narrow_chunk *c, __m512 acc[4][8], const uint
             _mm512_store_ps(c->acc + g * c->acc_stride + 16 * m, acc[g][m]);
 }
 
+/* log2 of what the kernels subtract from a type's codes, -1 for nothing. */
+INLINE int log_offset_of(const struct weight_layout l)
+{
+    return l.iq4 ? 7 : l.offset ? __builtin_ctz(l.offset) : -1;
+}
+
 /* The sums that one scale belongs to: half h = 0, 1 of a block, or all of it. */
 struct dots {
     __m512i hi[4][8], lo[4][8]; /* [groups, rows] */
@@ -146,7 +213,7 @@ INLINE void dot_part(struct dots *d, const struct narrow_chunk *c, const uint8_t
                      const struct narrow_block *a, const uint32_t h, const struct shape s)
 {
     const struct weight_layout l = s.l;
-    const int log_offset = narrow_log_offset(l);
+    const int log_offset = log_offset_of(l);
     const int n_line = decode_halves(l) ? 4 : 8;
 #pragma GCC unroll 8
     for (uint32_t m = 0; m < s.mr; m++, a += c->stride) {
@@ -194,7 +261,7 @@ INLINE void add_part(__m512 acc[4][8], const struct narrow_chunk *c, const uint8
         for (uint32_t m = 0; m < s.mr; m++) {
             const struct narrow_block *a = c->act + b + m * c->stride;
             const __m512 scale = _mm512_mul_ps(w.scale[h], _mm512_set1_ps(a->scale));
-            const __m512i v = _mm512_add_epi32(_mm512_slli_epi32(d.hi[g][m], 7), d.lo[g][m]);
+            const __m512i v = _mm512_add_epi32(_mm512_slli_epi32(d.hi[g][m], 8), d.lo[g][m]);
             acc[g][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(v), scale, acc[g][m]);
             if (!decode_has_plus(l)) continue;
             const float sum = decode_halves(l) ? a->half_sum[h] : a->sum;
@@ -309,6 +376,12 @@ struct groups {
     uint32_t part_i, first, n;
 };
 
+/* Rows that the sums of a pass have room for. */
+static uint32_t rows_of_pass(uint32_t n_row)
+{
+    return n_row < ROWS_PASS ? whole_tiles(n_row) : ROWS_PASS;
+}
+
 /* Where the sums of a call go: [groups, acc_rows, 16]. */
 struct sums {
     float *acc;
@@ -333,43 +406,71 @@ static void run_chunk(const struct job *job, struct groups gr, uint32_t i, uint3
         .x = job->x + block0 * LAYOUT_BLOCK,
         .stride = l.scale == SCALE_NONE ? (size_t)job->n_block * LAYOUT_BLOCK : job->n_block,
         .acc_stride = sums.stride,
-        .tile = job->tile + r0 / NARROW_TILE_ROWS * job->n_block + i * LAYOUT_BLOCKS,
     };
     while (n_row > 0) {
         const uint32_t log_mr = n_row >= 8 ? 3 : n_row >= 4 ? 2 : n_row >= 2 ? 1 : 0;
-        const uint32_t mr = 1u << log_mr;
-        const narrow_fn tiled =
-            job->tiles && mr == NARROW_TILE_ROWS ? job->tiles->kernel[w->type] : NULL;
-        const uint32_t side = tiled ? 1 : side_by_side[log_mr];
+        const uint32_t mr = 1u << log_mr, side = side_by_side[log_mr];
         for (uint32_t g = 0, ng; g < gr.n; g += ng) {
             ng = gr.n - g >= side ? side : 1;
             c.w = data + g * w->group_bytes;
             c.acc = sums.acc + g * sums.stride;
-            (tiled ? tiled : kernels[w->type][log_mr][ng > 1])(&c);
+            kernels[w->type][log_mr][ng > 1](&c);
         }
         c.act += mr * c.stride;
         c.x += mr * c.stride;
-        c.tile += job->n_block;
         sums.acc += 16 * mr;
         n_row -= mr;
     }
+}
+
+/* The sums of rows r0 .. r0 + n_row - 1, tile by tile: all of a group's inputs at once. */
+static void run_tiled(const struct job *job, struct groups gr, uint32_t r0, uint32_t n_row,
+                      struct sums sums)
+{
+    const struct weight *w = job->op->part[gr.part_i].w;
+    const struct narrow_tile *tile = job->tile + (size_t)(r0 / NARROW_TILE_ROWS) * job->n_block;
+    for (uint32_t g = 0, ng; g < gr.n; g += ng) {
+        ng = gr.n - g >= 2 ? 2 : 1;
+        struct narrow_tiled k = {
+            .w = w->data + (gr.first + g) * w->group_bytes + LAYOUT_HEAD,
+            .group_bytes = w->group_bytes,
+            .left = w->group_bytes - LAYOUT_HEAD,
+            .skip = (ng - 1) * w->group_bytes,
+            .n_block = job->n_block,
+            .x = tile,
+            .acc = sums.acc + g * sums.stride,
+            .acc_stride = sums.stride,
+        };
+        for (uint32_t r = 0; r < n_row; r += NARROW_TILE_ROWS) {
+            job->tiles->kernel[w->type][ng - 1](&k);
+            k.x += job->n_block;
+            k.acc += (size_t)NARROW_TILE_ROWS * 16;
+        }
+    }
+}
+
+static bool is_tiled(const struct job *job, uint32_t part_i)
+{
+    return job->tiles && job->tiles->kernel[job->op->part[part_i].w->type][0];
 }
 
 static void run_groups(const struct job *job, struct groups gr, uint32_t worker_i)
 {
     const struct op_linear *op = job->op;
     const uint32_t n_chunk = (job->n_block + LAYOUT_BLOCKS - 1) / LAYOUT_BLOCKS;
-    const uint32_t rows_pass = op->n_row < ROWS_PASS ? op->n_row : ROWS_PASS;
-    const size_t stride = (size_t)rows_pass * 16, part_size = UNITS * stride;
+    const size_t stride = (size_t)rows_of_pass(op->n_row) * 16, part_size = UNITS * stride;
     float *acc = job->acc + worker_i * 2 * part_size;
     const uint32_t n_part = linear_is_glu(op) ? 2 : 1;
     for (uint32_t r0 = 0; r0 < op->n_row; r0 += ROWS_PASS) {
         const uint32_t n_row = op->n_row - r0 < ROWS_PASS ? op->n_row - r0 : ROWS_PASS;
+        struct groups part[2] = {gr, {gr.part_i + 1, gr.first, gr.n}};
+        struct sums sums[2] = {{acc, stride}, {acc + part_size, stride}};
         memset(acc, 0, n_part * part_size * sizeof *acc);
+        for (uint32_t p = 0; p < n_part; p++)
+            if (is_tiled(job, part[p].part_i)) run_tiled(job, part[p], r0, n_row, sums[p]);
         for (uint32_t i = 0; i < n_chunk; i++)
             for (uint32_t p = 0; p < n_part; p++)
-                run_chunk(job, (struct groups){gr.part_i + p, gr.first, gr.n}, i, r0, n_row,
-                          (struct sums){acc + p * part_size, stride});
+                if (!is_tiled(job, part[p].part_i)) run_chunk(job, part[p], i, r0, n_row, sums[p]);
         for (uint32_t g = 0; g < gr.n; g++)
             for (uint32_t r = 0; r < n_row; r++) {
                 const float *a = acc + g * stride + (size_t)r * 16;
@@ -395,7 +496,7 @@ static void run_units(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i
 
 static size_t tile_bytes(uint32_t n_row, uint32_t n_in)
 {
-    const size_t n = (n_row + NARROW_TILE_ROWS - 1) / NARROW_TILE_ROWS;
+    const size_t n = whole_tiles(n_row) / NARROW_TILE_ROWS;
     return n * layout_n_block(n_in) * sizeof(struct narrow_tile);
 }
 
@@ -403,10 +504,9 @@ size_t linear_avx512_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, u
 {
     (void)n_out_sum;
     const size_t n_block = (size_t)n_row * layout_n_block(n_in);
-    const size_t rows_pass = n_row < ROWS_PASS ? n_row : ROWS_PASS;
     return tile_bytes(n_row, n_in) + linear_round64(n_block * sizeof(struct narrow_block)) +
-           n_block * LAYOUT_BLOCK * sizeof(float) +
-           n_worker * UNITS * 2 * rows_pass * 16 * sizeof(float);
+           n_block * LAYOUT_BLOCK * sizeof(float) + linear_round64(n_row * sizeof(float)) +
+           (size_t)n_worker * UNITS * 2 * rows_of_pass(n_row) * 16 * sizeof(float);
 }
 
 void linear_narrow_run(struct workers *pool, const struct op_linear *op,
@@ -420,7 +520,7 @@ void linear_narrow_run(struct workers *pool, const struct op_linear *op,
         job.want_f32 |= dense;
         job.want_int |= !dense;
     }
-    if (job.want_int && op->n_row >= NARROW_TILE_ROWS) job.tiles = tiles;
+    if (job.want_int && op->n_row >= TILES_MIN) job.tiles = tiles;
     const size_t n_block = (size_t)op->n_row * job.n_block;
     uint8_t *at = op->scratch;
     job.tile = (struct narrow_tile *)at;
@@ -428,8 +528,9 @@ void linear_narrow_run(struct workers *pool, const struct op_linear *op,
     job.act = (struct narrow_block *)at;
     at += linear_round64(n_block * sizeof *job.act);
     job.x = (float *)at;
-    job.acc = job.x + n_block * LAYOUT_BLOCK;
-    workers_for(pool, op->n_row, prepare_row, &job);
+    job.scale = job.x + n_block * LAYOUT_BLOCK;
+    job.acc = job.scale + (op->n_row + 15u) / 16 * 16;
+    prepare(pool, &job);
     workers_for_span(pool, linear_n_unit(op), UNITS, run_units, &job);
 }
 

@@ -17,22 +17,32 @@ INLINE __m512i decode_shift(__m512i v, int left)
     return left >= 0 ? _mm512_slli_epi16(v, left) : _mm512_srli_epi16(v, -left);
 }
 
-/* Quad line j = 0..7 of the unsigned codes of a block. */
+/* The upper nibbles of all bytes, with other bits above them. By bytes that begin anywhere in a
+ * quad word and not by a shift: kernels of products have shifts wait for their port. */
+INLINE __m512i decode_upper(__m512i line)
+{
+    return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x3c342c241c140c04), line);
+}
+
+/* Quad line j = 0..7 of the low plane of a block. */
+INLINE __m512i decode_low(const uint8_t *p, const struct weight_layout l, const int j)
+{
+    if (l.low_bits == 8) return _mm512_loadu_si512(p + 64 * j);
+    if (l.low_bits == 4) {
+        const __m512i line = _mm512_loadu_si512(p + 64 * (j % 4));
+        return _mm512_and_si512(j < 4 ? line : decode_upper(line), _mm512_set1_epi8(15));
+    }
+    const __m512i line = _mm512_loadu_si512(p + 64 * (j / 4));
+    return _mm512_and_si512(decode_shift(line, -2 * (j % 4)), _mm512_set1_epi8(3));
+}
+
+/* Quad line j of the unsigned codes of a block. */
 INLINE __m512i decode_quad(const uint8_t *p, const struct weight_layout l, const int j)
 {
     const __m512i level = _mm512_broadcast_i32x4(_mm_xor_si128(
         _mm_loadu_si128((const __m128i *)layout_iq4_level), _mm_set1_epi8((char)0x80)));
     const uint8_t *high = p + layout_low_bytes(l);
-    __m512i q;
-    if (l.low_bits == 8) {
-        q = _mm512_loadu_si512(p + 64 * j);
-    } else if (l.low_bits == 4) {
-        const __m512i line = _mm512_loadu_si512(p + 64 * (j % 4));
-        q = _mm512_and_si512(j < 4 ? line : _mm512_srli_epi16(line, 4), _mm512_set1_epi8(15));
-    } else {
-        const __m512i line = _mm512_loadu_si512(p + 64 * (j / 4));
-        q = _mm512_and_si512(decode_shift(line, -2 * (j % 4)), _mm512_set1_epi8(3));
-    }
+    __m512i q = decode_low(p, l, j);
     if (l.high_bits == 1) {
         const __m512i bit = decode_shift(_mm512_loadu_si512(high), l.low_bits - j);
         q = _mm512_ternarylogic_epi32(q, bit, _mm512_set1_epi8(1 << l.low_bits), 0xf8);
@@ -42,6 +52,20 @@ INLINE __m512i decode_quad(const uint8_t *p, const struct weight_layout l, const
         q = _mm512_ternarylogic_epi32(q, pair, _mm512_set1_epi8(3 << l.low_bits), 0xf8);
     }
     return l.iq4 ? _mm512_shuffle_epi8(level, q) : q;
+}
+
+/* Quad line j of the codes less their offset, which is what all other types count from as well. */
+INLINE __m512i decode_signed(const uint8_t *p, const struct weight_layout l, const int j)
+{
+    if (l.high_bits == 1 && l.offset) { /* the bit is worth the offset: take that where it is off */
+        const __m512i high = _mm512_loadu_si512(p + layout_low_bytes(l));
+        const __mmask64 off = _mm512_testn_epi8_mask(high, _mm512_set1_epi8((char)(1 << j)));
+        const __m512i q = decode_low(p, l, j);
+        return _mm512_mask_sub_epi8(q, off, q, _mm512_set1_epi8((char)l.offset));
+    }
+    const __m512i q = decode_quad(p, l, j);
+    const uint8_t offset = l.iq4 ? LAYOUT_IQ4_OFFSET : l.offset;
+    return offset ? _mm512_sub_epi8(q, _mm512_set1_epi8((char)offset)) : q;
 }
 
 INLINE void decode_block(__m512i q[8], const uint8_t *p, const struct weight_layout l)

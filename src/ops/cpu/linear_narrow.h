@@ -10,7 +10,7 @@
 #define NARROW_AHEAD     2048u /* prefetch distance in bytes */
 #define NARROW_TILE_ROWS 8u    /* rows that tiles of activations hold */
 
-struct narrow_block { /* 32 inputs of a row: v = 128 * hi + lo */
+struct narrow_block { /* 32 inputs of a row: v = 256 * hi + lo */
     int8_t hi[32], lo[32];
     float scale;
     float sum, half_sum[2]; /* scale * the integers' sum: all 32, first and last 16 */
@@ -18,9 +18,12 @@ struct narrow_block { /* 32 inputs of a row: v = 128 * hi + lo */
     int32_t pad;
 };
 
-/* The same 32 inputs of eight rows, as the left operand of a product of tiles. */
+/* The same 32 inputs of eight rows: the planes are the left operand of a product of tiles. */
 struct narrow_tile {
-    int8_t hi[NARROW_TILE_ROWS][32], lo[NARROW_TILE_ROWS][32];
+    _Alignas(64) int8_t hi[NARROW_TILE_ROWS][32];
+    int8_t lo[NARROW_TILE_ROWS][32];
+    float scale[NARROW_TILE_ROWS], sum[NARROW_TILE_ROWS], half_sum[2][NARROW_TILE_ROWS];
+    int32_t isum_128[NARROW_TILE_ROWS]; /* 128 * the integers' sum */
 };
 
 struct narrow_chunk {   /* arguments of a kernel: ng groups side by side times mr rows */
@@ -32,41 +35,41 @@ struct narrow_chunk {   /* arguments of a kernel: ng groups side by side times m
     const struct narrow_block *act; /* of the first row and block, or */
     const float *x;                 /* for plain floats */
     size_t stride;                  /* rows apart, in elements of either */
-    const struct narrow_tile *tile; /* [nb] of these rows; for kernels of tiles */
     float *acc;                     /* [ng, mr, 16], read and written */
     size_t acc_stride;              /* groups apart */
 };
 typedef void (*narrow_fn)(const struct narrow_chunk *c);
 
-/* Where the bytes lie that are read `ahead` bytes after those at `at`. */
-INLINE const char *narrow_ahead(const struct narrow_chunk *c, size_t at, const size_t ahead)
-{
-    return (const char *)c->w + at + ahead + (at + ahead < c->left ? 0 : c->skip);
-}
-
 /* Asks for the bytes that lie ahead of those at `at` in all groups. */
 INLINE void narrow_prefetch(const struct narrow_chunk *c, size_t at, const uint32_t bytes,
                             const uint32_t ng)
 {
-    const char *p = narrow_ahead(c, at, NARROW_AHEAD);
+    const size_t ahead = at + NARROW_AHEAD;
+    const char *p = (const char *)c->w + ahead + (ahead < c->left ? 0 : c->skip);
 #pragma GCC unroll 4
     for (uint32_t g = 0; g < ng; g++, p += c->group_bytes)
 #pragma GCC unroll 32
         for (uint32_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T0);
 }
 
-/* log2 of what the kernels subtract from a type's codes, -1 for nothing. */
-INLINE int narrow_log_offset(const struct weight_layout l)
-{
-    return l.iq4 ? 7 : l.offset ? __builtin_ctz(l.offset) : -1;
-}
+/* Arguments of a kernel of tiles: one group or two side by side times NARROW_TILE_ROWS rows. */
+struct narrow_tiled {
+    const uint8_t *w;   /* the first chunk of the first group */
+    size_t group_bytes; /* groups apart */
+    size_t left;        /* bytes from `w` to the end of the group */
+    size_t skip;        /* from there to the group that is read next */
+    uint32_t n_block;
+    const struct narrow_tile *x; /* [n_block] */
+    float *acc;                  /* [groups, NARROW_TILE_ROWS, 16], written */
+    size_t acc_stride;           /* groups apart */
+};
+typedef void (*narrow_tiled_fn)(const struct narrow_tiled *k);
 
-/* Kernels of one group for NARROW_TILE_ROWS rows. They give the bits of those in linear_avx512.c.
- */
+/* Kernels of tiles. They give the bits of those in linear_avx512.c. */
 struct narrow_tiles {
     void (*begin)(void); /* around the calls of kernels, on the thread that makes them */
     void (*end)(void);
-    const narrow_fn *kernel; /* by type; NULL: none */
+    const narrow_tiled_fn (*kernel)[2]; /* [type][groups - 1]; NULL: none for the type */
 };
 
 /* Both modes; `tiles` may be NULL. */

@@ -6,18 +6,27 @@
  * integers, so they are those of linear_avx512.c, and what follows them is the same arithmetic in
  * the same order: how many rows are in a call does not change a bit.
  *
- * A block goes through three steps, codes to bytes, tiles, sums to f32. What one step stores the
- * next loads through memory, and a load too soon behind its store would wait for it: while block b
- * comes to bytes, b - 1 is multiplied and b - LAG summed. Types with a scale for 16 inputs take two
- * products to a block. Weights are prefetched to L2 only, and from further away than for one row:
- * the few buffers of L1 are needed for all that passes between the steps.
+ * A block goes through four steps, each a turn of the loop behind the one before: its codes become
+ * signed bytes (those of 8 bits are multiplied as they lie in memory, and the sums corrected), they
+ * are multiplied, the sums leave their tile, and are scaled and added. What one step stores the
+ * next loads through memory, and would wait for a store that is too young; a tile that is stored as
+ * soon as it is multiplied keeps the scheduler full of stores that wait. Two groups take the steps
+ * in turn and share the tile of inputs. The turns go on over all chunks of a group.
+ *
+ * Where time goes. Storing a tile keeps the decoder for 16 cycles and port 5 for more; and while
+ * tiles are in use, multiplications, conversions and shifts of 512 bits share port 0. So bytes are
+ * moved by permutations, which port 5 does. Types with a scale for 16 inputs take two products to a
+ * block, each with zeros where the other half would be. Weights are prefetched to L2 only, and from
+ * further away than for one row: the few buffers of L1 are needed for all that passes between the
+ * steps.
  *
  * Inline assembly, as the compiler knows nothing of what tile instructions read and write: every
  * one names its memory as an operand. */
 #include "ops/cpu/linear_narrow.h"
 
 #define ROWS  NARROW_TILE_ROWS
-#define LAG   3u    /* blocks that sums are behind */
+#define LAG   3u    /* turns from codes to sums */
+#define RING  2u    /* blocks that are between two steps */
 #define AHEAD 4096u /* prefetch distance in bytes */
 
 struct tile_config {
@@ -31,8 +40,8 @@ struct sums { /* [plane, row, output] */
     int32_t lo[ROWS][WEIGHT_GROUP];
 };
 
-/* Quad lines of a block. Types with a scale for 16 inputs have zeros where the other half would be:
- * the right operand of the first half begins at line 0, that of the second at line 4. */
+/* Quad lines of a block. Types with a scale for 16 inputs have zeros in the middle: the right
+ * operand of the first half begins at line 0, that of the second at line 4. */
 struct codes {
     _Alignas(64) uint8_t line[12][64];
 };
@@ -41,10 +50,14 @@ struct codes_tile {
     uint8_t line[8][64];
 };
 
-/* What lies between the steps of a chunk. */
+struct inputs_tile {
+    int8_t line[2 * ROWS][32];
+};
+
+/* What lies between the steps of a group. */
 struct work {
-    struct codes codes[LAYOUT_BLOCKS];
-    struct sums sums[LAYOUT_BLOCKS][2]; /* of the halves, or [0] */
+    struct codes codes[RING];
+    struct sums sums[RING][2]; /* of the halves, or [0] */
 };
 
 #define TILE_LOAD(t, from, stride)                                                                 \
@@ -53,16 +66,17 @@ struct work {
                      : "r"(from), "r"((size_t)(stride)), "m"(*(from)))
 #define TILE_STORE(t, to)                                                                          \
     __asm__ volatile("tilestored %%tmm" #t ", (%1,%2)" : "=m"(*(to)) : "r"(to), "r"((size_t)64))
-#define TILE_ZERO(t)        __asm__ volatile("tilezero %%tmm" #t : :)
-#define TILE_DOT(sum, x, w) __asm__ volatile("tdpbssd %%tmm" #w ", %%tmm" #x ", %%tmm" #sum : :)
+#define TILE_ZERO(t)         __asm__ volatile("tilezero %%tmm" #t : :)
+#define TILE_DOT(sum, x, w)  __asm__ volatile("tdpbssd %%tmm" #w ", %%tmm" #x ", %%tmm" #sum : :)
+#define TILE_DOTU(sum, x, w) __asm__ volatile("tdpbsud %%tmm" #w ", %%tmm" #x ", %%tmm" #sum : :)
 
-/* Tiles 0 and 1: sums, 2 and 3: inputs, 4 and 5: codes. */
+/* Tiles 0 to 3: sums of two groups, second halves behind first ones; 4: inputs, 6 and 7: codes. */
 static void tiles_begin(void)
 {
     struct tile_config config = {.palette = 1};
-    for (uint32_t t = 0; t < 6; t++) {
-        config.rows[t] = t < 4 ? 2 * ROWS : 8;
-        config.row_bytes[t] = t == 2 || t == 3 ? 32 : 64;
+    for (uint32_t t = 0; t < 8; t++) {
+        config.rows[t] = t < 5 ? 2 * ROWS : 8;
+        config.row_bytes[t] = t == 4 ? 32 : 64;
     }
     __asm__ volatile("ldtilecfg %0" : : "m"(config));
 }
@@ -72,108 +86,190 @@ static void tiles_end(void)
     __asm__ volatile("tilerelease");
 }
 
-/* The planes' sums of codes times inputs. */
-#define MULTIPLY(out, t_sum, x, t_x, codes, t_codes)                                               \
-    do {                                                                                           \
-        TILE_ZERO(t_sum);                                                                          \
-        TILE_LOAD(t_x, x, 32);                                                                     \
-        TILE_LOAD(t_codes, codes, 64);                                                             \
-        TILE_DOT(t_sum, t_x, t_codes);                                                             \
-        TILE_STORE(t_sum, out);                                                                    \
-    } while (0)
+/* Whether tiles take the codes as they are packed. */
+INLINE bool is_plain(const struct weight_layout l)
+{
+    return l.low_bits == 8;
+}
 
-/* A block's codes as signed bytes: less their offset, which sums of eight rows would have to be
- * rid of one by one. */
+/* ---- Steps ---- */
+
+/* A block's place in the first group. */
+struct place {
+    const uint8_t *chunk;
+    uint32_t b, nb; /* in the chunk */
+    uint32_t left;  /* blocks of the group from here on */
+};
+
+INLINE struct place first_place(const uint8_t *chunk, uint32_t n_block)
+{
+    return (struct place){chunk, 0, n_block < LAYOUT_BLOCKS ? n_block : LAYOUT_BLOCKS, n_block};
+}
+
+INLINE void advance(struct place *at, const struct weight_layout l)
+{
+    at->left--;
+    if (++at->b < at->nb) return;
+    *at = first_place(at->chunk + layout_full_chunk_bytes(l), at->left);
+}
+
+INLINE const uint8_t *codes_at(const struct place *at, const struct weight_layout l)
+{
+    return at->chunk + layout_scale_bytes(l, at->nb) + at->b * layout_block_bytes(l);
+}
+
 INLINE void unpack(struct codes *out, const uint8_t *p, const struct weight_layout l)
 {
-    const int log_offset = narrow_log_offset(l);
-    const __m512i offset = _mm512_set1_epi8((char)(log_offset < 0 ? 0 : 1 << log_offset));
+    if (is_plain(l)) return;
 #pragma GCC unroll 8
     for (int j = 0; j < 8; j++)
         _mm512_store_si512(out->line[j < 4 || !decode_halves(l) ? j : j + 4],
-                           _mm512_sub_epi8(decode_quad(p, l, j), offset));
-    if (!decode_halves(l)) return;
-#pragma GCC unroll 4
-    for (int j = 4; j < 8; j++) _mm512_store_si512(out->line[j], _mm512_setzero_si512());
+                           decode_signed(p, l, j));
 }
 
-/* The products of block b. */
-INLINE void multiply_block(struct work *work, const struct narrow_chunk *c, uint32_t b,
-                           const struct weight_layout l)
+#define MULTIPLY(dot, t_sum, t_codes, codes)                                                       \
+    do {                                                                                           \
+        const struct codes_tile *from = (const void *)(codes);                                     \
+        TILE_ZERO(t_sum);                                                                          \
+        TILE_LOAD(t_codes, from, 64);                                                              \
+        dot(t_sum, 4, t_codes);                                                                    \
+    } while (0)
+
+/* The products of a block; `p`: where its codes are packed. */
+INLINE void multiply(const struct codes *codes, const struct narrow_tile *x, const uint8_t *p,
+                     const uint32_t g, const struct weight_layout l)
 {
-    const struct narrow_tile *x = c->tile + b;
-    const struct codes_tile *codes = (const void *)work->codes[b].line[0];
-    const struct codes_tile *second = (const void *)work->codes[b].line[4];
-    MULTIPLY(&work->sums[b][0], 0, x, 2, codes, 4);
-    if (decode_halves(l)) MULTIPLY(&work->sums[b][1], 1, x, 3, second, 5);
+    if (g == 0) {
+        const struct inputs_tile *inputs = (const void *)x->hi;
+        TILE_LOAD(4, inputs, 32);
+        if (is_plain(l))
+            MULTIPLY(TILE_DOTU, 0, 6, p);
+        else
+            MULTIPLY(TILE_DOT, 0, 6, codes->line[0]);
+        if (decode_halves(l)) MULTIPLY(TILE_DOT, 2, 7, codes->line[4]);
+    } else {
+        if (is_plain(l))
+            MULTIPLY(TILE_DOTU, 1, 6, p);
+        else
+            MULTIPLY(TILE_DOT, 1, 6, codes->line[0]);
+        if (decode_halves(l)) MULTIPLY(TILE_DOT, 3, 7, codes->line[4]);
+    }
+}
+
+INLINE void store(struct sums sums[2], const uint32_t g, const struct weight_layout l)
+{
+    if (g == 0) {
+        TILE_STORE(0, &sums[0]);
+        if (decode_halves(l)) TILE_STORE(2, &sums[1]);
+    } else {
+        TILE_STORE(1, &sums[0]);
+        if (decode_halves(l)) TILE_STORE(3, &sums[1]);
+    }
 }
 
 /* Adds what one scale of block b belongs to: add_part of linear_avx512.c, with sums from memory. */
-INLINE void add_sums(__m512 acc[ROWS], const struct narrow_chunk *c, const struct sums *sums,
-                     uint32_t b, const uint32_t h, const struct weight_layout l)
+INLINE void add(__m512 acc[ROWS], const struct sums *sums, const struct narrow_tile *x,
+                const struct decoded_scales *w, const uint32_t h, const struct weight_layout l)
 {
-    const struct decoded_scales w = decode_scales(c->w, l, b);
-    const struct narrow_block *a = c->act + b;
+    const __m512i times_256 = _mm512_broadcast_i32x4(
+        _mm_set_epi8(14, 13, 12, -1, 10, 9, 8, -1, 6, 5, 4, -1, 2, 1, 0, -1));
 #pragma GCC unroll 8
-    for (uint32_t m = 0; m < ROWS; m++, a += c->stride) {
-        const __m512i hi = _mm512_load_si512(sums->hi[m]);
-        const __m512i lo = _mm512_load_si512(sums->lo[m]);
-        const __m512i v = _mm512_add_epi32(_mm512_slli_epi32(hi, 7), lo);
-        const __m512 scale = _mm512_mul_ps(w.scale[h], _mm512_set1_ps(a->scale));
+    for (uint32_t m = 0; m < ROWS; m++) {
+        __m512i v = _mm512_shuffle_epi8(_mm512_load_si512(sums->hi[m]), times_256);
+        v = _mm512_add_epi32(v, _mm512_load_si512(sums->lo[m]));
+        if (is_plain(l)) /* less 128 from every code */
+            v = _mm512_sub_epi32(v, _mm512_set1_epi32(x->isum_128[m]));
+        const __m512 scale = _mm512_mul_ps(w->scale[h], _mm512_set1_ps(x->scale[m]));
         acc[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(v), scale, acc[m]);
         if (!decode_has_plus(l)) continue;
-        const float sum = decode_halves(l) ? a->half_sum[h] : a->sum;
-        acc[m] = _mm512_fmadd_ps(w.plus[h], _mm512_set1_ps(sum), acc[m]);
+        const float sum = decode_halves(l) ? x->half_sum[h][m] : x->sum[m];
+        acc[m] = _mm512_fmadd_ps(w->plus[h], _mm512_set1_ps(sum), acc[m]);
     }
 }
 
-INLINE void tile_chunk(const struct narrow_chunk *c, const enum quant_type type)
+/* ---- Kernels; `type` and `ng` are constants at every call ---- */
+
+/* Asks for the bytes that lie ahead of those at `at` in the group `group` bytes behind the first.
+ */
+INLINE void prefetch(const struct narrow_tiled *k, size_t at, size_t group, const uint32_t bytes)
+{
+    const size_t ahead = at + AHEAD;
+    const char *p = (const char *)k->w + group + ahead + (ahead < k->left ? 0 : k->skip);
+    for (uint32_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
+}
+
+INLINE void tile_groups(const struct narrow_tiled *k, const enum quant_type type, const uint32_t ng)
 {
     const struct weight_layout l = weight_layout_of(type);
-    const uint32_t share = layout_full_chunk_bytes(l) / LAYOUT_BLOCKS;
-    const uint8_t *p = c->w + layout_scale_bytes(l, c->nb);
-    struct work work;
-    __m512 acc[ROWS];
+    const uint32_t share = layout_full_chunk_bytes(l) / LAYOUT_BLOCKS, n = k->n_block;
+    struct place first = first_place(k->w, n), second = first, last = first;
+    struct work work[2];
+    __m512 acc[2][ROWS];
+#pragma GCC unroll 2
+    for (uint32_t g = 0; g < ng; g++) {
 #pragma GCC unroll 8
-    for (uint32_t m = 0; m < ROWS; m++) acc[m] = _mm512_load_ps(c->acc + 16 * m);
-    for (uint32_t i = 0; i < c->nb + LAG; i++) {
-        if (i < c->nb) unpack(&work.codes[i], p + (size_t)i * layout_block_bytes(l), l);
-        if (i >= 1 && i <= c->nb) multiply_block(&work, c, i - 1, l);
-        if (i < LAG) continue;
-        const uint32_t b = i - LAG;
-        const char *ahead = narrow_ahead(c, b * share, AHEAD);
-        for (uint32_t k = 0; k < share; k += 64) _mm_prefetch(ahead + k, _MM_HINT_T1);
-        add_sums(acc, c, &work.sums[b][0], b, 0, l);
-        if (decode_halves(l)) add_sums(acc, c, &work.sums[b][1], b, 1, l);
+        for (uint32_t m = 0; m < ROWS; m++) acc[g][m] = _mm512_setzero_ps();
+        for (uint32_t b = 0; b < RING && decode_halves(l); b++)
+            memset(work[g].codes[b].line[4], 0, sizeof work[g].codes[b].line[4] * 4);
     }
+    for (uint32_t i = 0; i < n + LAG; i++) {
+        const struct narrow_tile *x = k->x + i;
+#pragma GCC unroll 2
+        for (uint32_t g = 0; g < ng; g++) {
+            struct work *at = &work[g];
+            const size_t group = g * k->group_bytes;
+            if (i < n) unpack(&at->codes[i % RING], codes_at(&first, l) + group, l);
+            if (i >= 2 && i < n + 2) store(at->sums[(i - 2) % RING], g, l);
+            if (i >= LAG) {
+                const struct sums *sums = at->sums[(i - LAG) % RING];
+                const struct decoded_scales w = decode_scales(last.chunk + group, l, last.b);
+                prefetch(k, (size_t)(i - LAG) * share, group, share);
+                add(acc[g], &sums[0], x - LAG, &w, 0, l);
+                if (decode_halves(l)) add(acc[g], &sums[1], x - LAG, &w, 1, l);
+            }
+            if (i >= 1 && i < n + 1)
+                multiply(&at->codes[(i - 1) % RING], x - 1, codes_at(&second, l) + group, g, l);
+        }
+        if (i < n) advance(&first, l);
+        if (i >= 1 && i < n + 1) advance(&second, l);
+        if (i >= LAG) advance(&last, l);
+    }
+#pragma GCC unroll 2
+    for (uint32_t g = 0; g < ng; g++)
 #pragma GCC unroll 8
-    for (uint32_t m = 0; m < ROWS; m++) _mm512_store_ps(c->acc + 16 * m, acc[m]);
+        for (uint32_t m = 0; m < ROWS; m++)
+            _mm512_store_ps(k->acc + g * k->acc_stride + 16 * m, acc[g][m]);
 }
 
-#define KERNEL(TYPE)                                                                               \
-    static void TYPE##_tiled(const struct narrow_chunk *c)                                         \
+#define KERNELS(TYPE)                                                                              \
+    static void TYPE##_1(const struct narrow_tiled *k)                                             \
     {                                                                                              \
-        tile_chunk(c, QUANT_##TYPE);                                                               \
+        tile_groups(k, QUANT_##TYPE, 1);                                                           \
+    }                                                                                              \
+    static void TYPE##_2(const struct narrow_tiled *k)                                             \
+    {                                                                                              \
+        tile_groups(k, QUANT_##TYPE, 2);                                                           \
     }
 
-KERNEL(Q4_0)
-KERNEL(Q4_1)
-KERNEL(Q5_0)
-KERNEL(Q5_1)
-KERNEL(Q8_0)
-KERNEL(Q2_K)
-KERNEL(Q3_K)
-KERNEL(Q4_K)
-KERNEL(Q5_K)
-KERNEL(Q6_K)
-KERNEL(IQ4_NL)
-KERNEL(IQ4_XS)
+KERNELS(Q4_0)
+KERNELS(Q4_1)
+KERNELS(Q5_0)
+KERNELS(Q5_1)
+KERNELS(Q8_0)
+KERNELS(Q2_K)
+KERNELS(Q3_K)
+KERNELS(Q4_K)
+KERNELS(Q5_K)
+KERNELS(Q6_K)
+KERNELS(IQ4_NL)
+KERNELS(IQ4_XS)
 
-#define ROW(TYPE) [QUANT_##TYPE] = TYPE##_tiled
+#define ROW(TYPE) [QUANT_##TYPE] = {TYPE##_1, TYPE##_2}
 
-static const narrow_fn kernels[QUANT_BF16 + 1] = {ROW(Q4_0), ROW(Q4_1), ROW(Q5_0),   ROW(Q5_1),
-                                                  ROW(Q8_0), ROW(Q2_K), ROW(Q3_K),   ROW(Q4_K),
-                                                  ROW(Q5_K), ROW(Q6_K), ROW(IQ4_NL), ROW(IQ4_XS)};
+/* [type][groups - 1] */
+static const narrow_tiled_fn kernels[QUANT_BF16 + 1][2] = {
+    ROW(Q4_0), ROW(Q4_1), ROW(Q5_0), ROW(Q5_1), ROW(Q8_0),   ROW(Q2_K),
+    ROW(Q3_K), ROW(Q4_K), ROW(Q5_K), ROW(Q6_K), ROW(IQ4_NL), ROW(IQ4_XS)};
 
 void linear_narrow_amx(struct workers *pool, const struct op_linear *op)
 {
