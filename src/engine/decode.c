@@ -94,8 +94,10 @@ void decode_plan(sac_engine *e, struct arena *a)
     const struct page_geom *g = &e->pool.geom;
     const size_t n_seq = e->params.n_seq_max, n_lane = n_seq * g->n_kv_head, before = a->used;
     if (d->is_dense) return;
-    d->shape = (struct method_shape){
-        .geom = g, .group = e->model->config.n_head / g->n_kv_head, .n_ctx = e->params.n_ctx};
+    d->shape = (struct method_shape){.geom = g,
+                                     .group = e->model->config.n_head / g->n_kv_head,
+                                     .n_ctx = e->params.n_ctx,
+                                     .sparse_min_ctx = e->params.sparse_min_ctx};
     assert(d->shape.group <= METHOD_GROUP_MAX);
     d->lane_bytes = d->worker_bytes = d->n_past = 0;
     for (uint32_t i = 0; i < d->n_method; i++) {
@@ -105,12 +107,12 @@ void decode_plan(sac_engine *e, struct arena *a)
         const double *param = m->spec.param;
         const size_t scratch = method_hook_bytes(hooks->scratch_bytes, &d->shape, param);
         m->state_bytes = method_hook_bytes(hooks->state_bytes, &d->shape, param);
-        m->side_at = side_add(e, &(struct side_user){.seal = hooks->seal,
-                                                     .seal_value = hooks->seal_value,
-                                                     .shape = &d->shape,
-                                                     .param = param,
-                                                     .bytes = method_hook_bytes(hooks->side_bytes,
-                                                                                &d->shape, param)});
+        m->side = side_add(e, &(struct side_user){
+                                  .seal = hooks->seal,
+                                  .seal_value = hooks->seal_value,
+                                  .shape = &d->shape,
+                                  .param = param,
+                                  .bytes = method_hook_bytes(hooks->side_bytes, &d->shape, param)});
         assert(!m->state_bytes || hooks->sound);
         d->has_see = d->has_see || hooks->see;
         d->evicts = d->evicts || m->spec.method->evicts;
@@ -286,8 +288,8 @@ static struct method_lane make_lane(const struct select_call *c, uint32_t run_i,
         .n_sealed = end / PAGE_TOK,
         .own = last == 0 ? run->own0 + kv_head * g->tail_bytes
                          : run->own + ((size_t)(last - 1) * g->n_kv_head + kv_head) * g->tail_bytes,
-        .side = side_base(&e->side, m->side_at),
-        .side_stride = e->side.stride,
+        .side = side_base(&e->side, m->side),
+        .side_stride = m->side.bytes,
         .past = lane_past(e, seq_i, lane_i, run->pos0),
         .state = layer_state + kv_head * d->lane_bytes,
         .layer_state = layer_state,
@@ -338,7 +340,7 @@ static void ask(const sac_engine *e, const struct method_lane *lane, uint32_t it
     *answer = (struct decode_lane){.dense = true};
     for (uint32_t g = 0; g < d->shape.group && d->rest_log; g++)
         d->rest_log[(size_t)item_i * d->shape.group + g] = -INFINITY;
-    if (!hooks || lane->pos < PAGE_TOK || lane->pos + 1 < e->params.sparse_min_ctx) return;
+    if (!hooks || lane->pos < PAGE_TOK || lane->pos + 1 < d->shape.sparse_min_ctx) return;
     answer->asked = true;
     answer->not_finite = !method_queries_finite(lane);
     if (answer->not_finite) return;

@@ -6,6 +6,7 @@
 #define SAC_ENGINE_DECODE_H
 
 #include "base/mem.h"
+#include "engine/side.h"
 #include "methods/spec.h"
 
 struct decode_lane; /* what one lane of a step has answered */
@@ -13,7 +14,7 @@ struct decode_lane; /* what one lane of a step has answered */
 struct decode_method {
     struct spec spec;
     size_t state_bytes; /* of a lane */
-    size_t side_at;     /* offset in a page's side data */
+    struct side_place side;
 };
 
 struct decode {

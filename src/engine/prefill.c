@@ -71,11 +71,11 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
         const bool has_table = hooks->table && (m->spec.file[0] || e->params.learn);
         m->table = has_table ? arena_take(a, 1, hooks->table->bytes(&f->shape)) : NULL;
         m->state_bytes = method_hook_bytes(hooks->state_bytes, &f->shape, param);
-        m->side_at = side_add(e, &(struct side_user){.seal = hooks->seal,
-                                                     .shape = &f->shape,
-                                                     .param = param,
-                                                     .bytes = method_hook_bytes(hooks->side_bytes,
-                                                                                &f->shape, param)});
+        m->side = side_add(e, &(struct side_user){
+                                  .seal = hooks->seal,
+                                  .shape = &f->shape,
+                                  .param = param,
+                                  .bytes = method_hook_bytes(hooks->side_bytes, &f->shape, param)});
         assert(!m->state_bytes || hooks->sound);
         f->state_stride = max_size(f->state_stride, m->state_bytes);
         f->worker_bytes =
@@ -257,8 +257,8 @@ static struct method_lane make_lane(const struct plan_call *c, uint32_t kv_head,
         .n_sealed = end / PAGE_TOK,
         .own = last == 0 ? run->own0 + kv_head * g->tail_bytes
                          : run->own + ((size_t)(last - 1) * g->n_kv_head + kv_head) * g->tail_bytes,
-        .side = side_base(&e->side, m->side_at),
-        .side_stride = e->side.stride,
+        .side = side_base(&e->side, m->side),
+        .side_stride = m->side.bytes,
         .table = m->table,
         .state = prefill_state(e, seq_i, kv_head),
         .layer_state = prefill_state(e, seq_i, 0),

@@ -6,6 +6,7 @@
 #define SAC_ENGINE_PREFILL_H
 
 #include "base/mem.h"
+#include "engine/side.h"
 #include "methods/plan.h"
 #include "methods/spec.h"
 
@@ -15,8 +16,8 @@ struct prefill_method {
     struct spec spec;
     uint32_t tile_tok, n_part;
     size_t state_bytes; /* of a lane */
-    size_t side_at;     /* offset in a page's side data */
-    void *table;        /* of struct method_table; NULL: none is in use */
+    struct side_place side;
+    void *table; /* of struct method_table; NULL: none is in use */
 };
 
 struct prefill {

@@ -11,29 +11,29 @@
 void side_begin(sac_engine *e)
 {
     e->side.n_item = 0;
-    e->side.stride = 0;
+    e->side.page_bytes = 0;
     e->side.has_seal_value = false;
 }
 
-size_t side_add(sac_engine *e, const struct side_user *user)
+struct side_place side_add(sac_engine *e, const struct side_user *user)
 {
     struct side *s = &e->side;
-    const size_t at = s->stride;
-    if (user->bytes == 0) return at;
+    const struct side_place place = {.bytes = user->bytes, .before = s->page_bytes};
+    if (user->bytes == 0) return place;
     assert(user->seal && s->n_item < sizeof s->item / sizeof s->item[0]);
-    s->item[s->n_item].user = *user;
-    s->item[s->n_item++].at = at;
-    s->stride += user->bytes;
+    s->item[s->n_item++] = *user;
+    s->page_bytes += user->bytes;
     s->has_seal_value = s->has_seal_value || user->seal_value;
-    return at;
+    return place;
 }
 
 void side_plan(sac_engine *e, struct arena *a)
 {
     const struct page_geom *g = &e->pool.geom;
     struct side *s = &e->side;
-    const size_t before = a->used, n_worker = s->stride ? workers_count(e->workers) : 0;
-    s->data = arena_take(a, e->pool.n_page, s->stride);
+    const size_t before = a->used, n_worker = s->page_bytes ? workers_count(e->workers) : 0;
+    s->n_page = e->pool.n_page;
+    s->data = arena_take(a, s->n_page, s->page_bytes);
     e->stats.side_bytes += a->used - before;
     s->page = arena_take(a, n_worker * 2 * PAGE_TOK * g->head_dim, sizeof *s->page);
 }
@@ -52,9 +52,10 @@ static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
     float *k = s->page + worker_i * 2 * n, *v = s->has_seal_value ? k + n : NULL;
     const size_t id = (size_t)(c->sealed[i] - p->pages) / p->geom.bytes;
     page_read(k, v, &p->geom, c->sealed[i], PAGE_SEALED, PAGE_TOK);
-    for (uint32_t j = 0; j < s->n_item; j++) {
-        const struct side_user *user = &s->item[j].user;
-        uint8_t *side = s->data + id * s->stride + s->item[j].at;
+    uint8_t *array = s->data;
+    for (uint32_t j = 0; j < s->n_item; array += s->n_page * s->item[j++].bytes) {
+        const struct side_user *user = &s->item[j];
+        uint8_t *side = array + id * user->bytes;
         user->seal(side, user->shape, user->param, k);
         if (user->seal_value) user->seal_value(side, user->shape, user->param, v);
     }
@@ -63,10 +64,10 @@ static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
 void side_seal(sac_engine *e, uint8_t *const *sealed, uint32_t n)
 {
     struct seal_call c = {.e = e, .sealed = sealed};
-    if (e->side.stride) workers_for(e->workers, n, seal_page, &c);
+    if (e->side.page_bytes) workers_for(e->workers, n, seal_page, &c);
 }
 
-const uint8_t *side_base(const struct side *s, size_t at)
+const uint8_t *side_base(const struct side *s, struct side_place place)
 {
-    return s->stride ? s->data + at : NULL;
+    return place.bytes ? s->data + s->n_page * place.before : NULL;
 }

@@ -1,6 +1,6 @@
 /* side.h: side data of pages: what methods note about a page's keys and values when it is sealed or
- * loaded, to choose by it later. Methods of both kinds share one array, so a page is read once for
- * all of them.
+ * loaded, to choose by it later. Methods of both kinds are served together, so a page is read once
+ * for all of them; each has an array of its own, in which a choice reads what lies side by side.
  *
  * Memory is part of plan_memory: side_begin, then side_add for each method that keeps something,
  * then side_plan. Data belongs to a page and lives as long as it. */
@@ -19,26 +19,29 @@ struct side_user {
     size_t bytes; /* of a page */
 };
 
+/* Where a method's data lies. */
+struct side_place {
+    size_t bytes;  /* of a page; 0: it has none */
+    size_t before; /* bytes of a page that the arrays before its own hold */
+};
+
 struct side {
-    struct {
-        struct side_user user;
-        size_t at; /* offset in a page's data */
-    } item[2 * SAC_METHODS_MAX];
+    struct side_user item[2 * SAC_METHODS_MAX];
     uint32_t n_item;
-    size_t stride; /* bytes of a page */
-    uint8_t *data; /* [n_page][stride] */
-    float *page;   /* [n_worker][keys, values][PAGE_TOK, head_dim] that a worker seals */
+    size_t page_bytes; /* of all methods */
+    uint8_t *data;     /* an array [n_page][bytes] for each item */
+    uint32_t n_page;
+    float *page; /* [n_worker][keys, values][PAGE_TOK, head_dim] that a worker seals */
     bool has_seal_value;
 };
 
 void side_begin(sac_engine *e);
-/* Returns where the method's data lies in a page's. */
-size_t side_add(sac_engine *e, const struct side_user *user);
+struct side_place side_add(sac_engine *e, const struct side_user *user);
 void side_plan(sac_engine *e, struct arena *a);
 
 /* Side data of n pages that were sealed or loaded. */
 void side_seal(sac_engine *e, uint8_t *const *sealed, uint32_t n);
-/* A method's data of page 0, that of page i being `stride` * i behind it; NULL: there is none. */
-const uint8_t *side_base(const struct side *s, size_t at);
+/* A method's data of page 0, that of page i being place.bytes * i behind it. */
+const uint8_t *side_base(const struct side *s, struct side_place place);
 
 #endif

@@ -97,7 +97,8 @@ void compress_see(const struct method_lane *l)
         s->phase = FRESH;
         return;
     }
-    if (s->phase != FRESH) return;
+    /* A vote costs a scan of all keys, and is of no use while everything is read. */
+    if (s->phase != FRESH || l->pos + 1 < l->shape->sparse_min_ctx) return;
     const uint32_t n = l->pos, budget = spec_budget(l->param[COMPRESS_BUDGET], n);
     s->phase = VOTED;
     s->n_vote = n;
@@ -125,7 +126,7 @@ static void gather_votes(const struct compress_votes *v)
 }
 
 /* Sets the mask: the best tokens before the window, and the window. Rows may have come between vote
- * and choice, while the context was too short for a method; they live like all later ones. */
+ * and choice, if what voted was then not asked; they live like all later ones. */
 static void choose(const struct parts *p, const struct method_lane *l,
                    const struct compress_policy *policy)
 {

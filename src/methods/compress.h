@@ -3,7 +3,9 @@
  * this kind differ in is how many tokens each head keeps.
  *
  * The vote of a token is its softmax share, summed over the window's rows, mean over the query
- * heads, then pooled along the positions. The first decode row behind a prompt makes the choice. */
+ * heads, then pooled along the positions. The first decode row behind a prompt makes the choice;
+ * while the context is too short for methods to be asked none is made, and the window moves on with
+ * it. */
 #ifndef SAC_METHODS_COMPRESS_H
 #define SAC_METHODS_COMPRESS_H
 

@@ -41,7 +41,8 @@ struct method_shape {
     const struct page_geom *geom;
     uint32_t group; /* query heads of a KV head */
     uint32_t n_ctx;
-    uint32_t n_row_max; /* rows of a prompt chunk, at most */
+    uint32_t n_row_max;      /* rows of a prompt chunk, at most */
+    uint32_t sparse_min_ctx; /* decode rows of shorter contexts are not asked about */
 };
 
 /* Queries of the rows before a run, as far as they are kept: that of position p, for begin <= p <
