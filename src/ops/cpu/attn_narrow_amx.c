@@ -43,9 +43,10 @@
 #define STEP_PAGES 2u  /* of codes; of halves one: more leave L1 between store and load */
 #define STEP_TOK   (STEP_PAGES * PAGE_TOK)
 
-#define FETCH_PAGES ATTN_AHEAD /* read as streams side by side */
-#define FETCH_TOK   2u         /* tokens whose keys, or values, are converted from fetch to fetch */
-#define FETCH_TO    2          /* L2: what DRAM has to bring is more than L1 can wait for */
+#define FETCH_PAGES  ATTN_AHEAD /* read as streams side by side */
+#define FETCH_TOK    2u /* tokens whose keys, or values, are converted from fetch to fetch */
+#define GATHER_AHEAD (2 * PAGE_TOK) /* tokens between the fetch of one and its use */
+#define FETCH_TO     2              /* L2: what DRAM has to bring is more than L1 can wait for */
 
 /* Integers of 16 bits. A float below 2^15 to which INTEGER, or one below 2^16 to which NATURAL is
  * added, has itself, rounded, in its low half. INTEGER makes it 128 too much: then the low byte is
@@ -489,6 +490,26 @@ static void restore_nan_keys(const struct narrow_mem *w, const uint8_t *src, uin
     }
 }
 
+/* Keys or values of 16 bits of single tokens, zeros where nothing is seen. */
+INLINE void gather_halves(uint16_t *dst, const struct page_geom *g, const struct attn_page *page,
+                          uint32_t d, bool keys)
+{
+    const size_t row = 2 * (size_t)d;
+    uint8_t *to = (uint8_t *)dst;
+    memset(to, 0, page->begin * row);
+    for (uint32_t i = page->begin; i < page->end; i++) {
+        if (keys)
+            attn_fetch_key(g, page, i + GATHER_AHEAD);
+        else
+            attn_fetch_value(g, page, i + GATHER_AHEAD);
+        const uint8_t *from =
+            attn_page_of(g, page, i) + (keys ? g->k : g->v) + page->tok[i] % PAGE_TOK * row;
+        for (size_t x = 0; x < row; x += 64)
+            _mm512_storeu_si512(to + i * row + x, _mm512_loadu_si512(from + x));
+    }
+    memset(to + page->end * row, 0, (PAGE_TOK - page->end) * row);
+}
+
 INLINE void half_keys(const struct narrow_mem *w, struct narrow_step *st, const struct page_geom *g,
                       uint32_t d)
 {
@@ -496,7 +517,10 @@ INLINE void half_keys(const struct narrow_mem *w, struct narrow_step *st, const 
     const uint8_t *src = page->bytes + (page->form == PAGE_TAIL ? 0 : g->k);
     uint16_t *dst = (uint16_t *)(void *)w->keys;
     if (page->tok) {
-        attn_amx_gather_keys(w->gathered, g, page);
+        if (g->type_k == SAC_KV_Q8)
+            attn_amx_gather_keys(w->gathered, g, page);
+        else
+            gather_halves(w->gathered, g, page, d, true);
         src = (const uint8_t *)w->gathered;
     }
     if (g->type_k != SAC_KV_BF16) {
@@ -795,7 +819,10 @@ INLINE void half_values(const struct narrow_mem *w, const struct narrow_step *st
     const struct attn_page *page = st->page[0];
     const uint8_t *v = page->bytes + (page->form == PAGE_TAIL ? g->tail_v : g->v);
     if (page->tok) {
-        attn_amx_gather_values(w->gathered, g, page);
+        if (g->type_v == SAC_KV_Q8)
+            attn_amx_gather_values(w->gathered, g, page);
+        else
+            gather_halves(w->gathered, g, page, d, false);
         v = (const uint8_t *)w->gathered;
     }
     const bool f16 = g->type_v != SAC_KV_BF16;
