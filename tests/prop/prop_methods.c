@@ -5,6 +5,7 @@
  * tests/unit/test_choose.c. */
 #include "../unit/method_spec.h"
 #include "../unit/model_open.h"
+#include "../unit/must.h"
 #include "base/mem.h"
 #include "saccade.h"
 
@@ -50,11 +51,6 @@ static int free_model(void **state)
     (void)state;
     sac_model_free(model);
     return 0;
-}
-
-static void must(sac_status status, const sac_error *err)
-{
-    if (status != SAC_OK) fail_msg("%s", err->msg);
 }
 
 static bool has_param(const struct method *m, const char *key)

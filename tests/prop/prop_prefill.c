@@ -4,6 +4,8 @@
  * crowd, with two threads and, where it says so, in chunks of another size; what it left out and
  * why it gave up is counted; nothing is allocated in a step. Plans alone are in
  * tests/unit/test_plan.c, the diagonal and no cell twice with them. */
+#include "../unit/model_open.h"
+#include "../unit/must.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "methods/method.h"
@@ -27,20 +29,8 @@ static int32_t prompt[N_LONG];
 static int load_model(void **state)
 {
     (void)state;
-    char path[4096];
-    const char *dir = getenv("SACCADE_MODELS"), *cache = getenv("XDG_CACHE_HOME");
-    const sac_model_params params = sac_model_params_default();
-    sac_error err;
-    if (dir)
-        snprintf(path, sizeof path, "%s/smollm2-135m.gguf", dir);
-    else if (cache)
-        snprintf(path, sizeof path, "%s/saccade/models/smollm2-135m.gguf", cache);
-    else
-        snprintf(path, sizeof path, "%s/.cache/saccade/models/smollm2-135m.gguf", getenv("HOME"));
-    if (sac_model_load(&model, path, &params, &err) != SAC_OK) {
-        fprintf(stderr, "%s (make model NAME=smollm2-135m)\n", err.msg);
-        return -1;
-    }
+    model = model_open();
+    if (!model) return -1;
     n_vocab = sac_model_get_info(model).n_vocab;
     for (uint32_t i = 0; i < N_LONG; i++)
         prompt[i] = (int32_t)(i % 41 == 7 ? 300 + i : 500 + 37 * (i % 29));
@@ -52,11 +42,6 @@ static int free_model(void **state)
     (void)state;
     sac_model_free(model);
     return 0;
-}
-
-static void must(sac_status status, const sac_error *err)
-{
-    if (status != SAC_OK) fail_msg("%s", err->msg);
 }
 
 struct setting {

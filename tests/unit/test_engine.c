@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "model_open.h"
+#include "must.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -63,11 +64,6 @@ static sac_engine *new_engine(sac_engine_params p)
     if (p.n_batch == 0) p.n_batch = 512;
     if (sac_engine_create(&e, model, &p, &err) != SAC_OK) fail_msg("%s", err.msg);
     return e;
-}
-
-static void must(sac_status status, const sac_error *err)
-{
-    if (status != SAC_OK) fail_msg("%s", err->msg);
 }
 
 /* Keeps the last logits of one sequence. */

@@ -328,7 +328,7 @@ static void test_check(void **state)
 static uint8_t *read_model(size_t *out_n)
 {
     char path[4096];
-    FILE *f = fopen(model_path(path), "rb");
+    FILE *f = fopen(model_path(path, MODEL_NAME), "rb");
     struct stat st;
     if (!f) {
         print_message("%s is absent: make model NAME=smollm2-135m\n", path);

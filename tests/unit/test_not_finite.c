@@ -5,6 +5,7 @@
  * infinity, with a sign that takes all its weight from it, so that dense attention stays finite; or
  * the queries of KV head 1 are NaN. */
 #include "method_spec.h"
+#include "must.h"
 #include "tiny_model.h"
 
 #include <math.h>
@@ -79,11 +80,6 @@ static int free_models(void **state)
     sac_model_free(bad_key);
     sac_model_free(bad_query);
     return 0;
-}
-
-static void must(sac_status status, const sac_error *err)
-{
-    if (status != SAC_OK) fail_msg("%s", err->msg);
 }
 
 /* What the recorder saw of each lane of the last layer, in rows that can see the bad token. */

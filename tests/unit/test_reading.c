@@ -1,6 +1,7 @@
 /* test_reading.c: recordings come back as they were put, a full ring loses the oldest, and broken
  * files are refused with the field. */
 #include "eval/reading.c"
+#include "must.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -74,11 +75,6 @@ static void same(const struct reading_record *r, const sac_read_record *want)
         next += is_read;
         assert_true(reading_page_mass(r, p) == want->page_mass[p]); /* powers of two */
     }
-}
-
-static void must(sac_status status, const sac_error *err)
-{
-    if (status != SAC_OK) fail_msg("%s", err->msg);
 }
 
 /* Writes records [0, n), flushing behind each `every`-th. */

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "model_open.h"
+#include "must.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -44,11 +45,6 @@ static int free_model(void **state)
     (void)state;
     sac_model_free(model);
     return 0;
-}
-
-static void must(sac_status status, const sac_error *err)
-{
-    if (status != SAC_OK) fail_msg("%s", err->msg);
 }
 
 static sac_engine *new_engine(sac_engine_params p)

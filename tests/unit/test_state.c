@@ -2,6 +2,7 @@
  * and with which words, and that a refusal leaves nothing behind. That every method goes on with
  * the same choices is in tests/prop/prop_methods.c; any bytes at all are given by fuzz_state. */
 #include "engine/engine.h"
+#include "must.h"
 #include "tiny_model.h"
 
 #include <setjmp.h>
@@ -32,11 +33,6 @@ static int free_models(void **state)
     sac_model_free(model);
     sac_model_free(stranger);
     return 0;
-}
-
-static void must(sac_status status, const sac_error *err)
-{
-    if (status != SAC_OK) fail_msg("%s", err->msg);
 }
 
 struct setting {

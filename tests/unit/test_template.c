@@ -8,6 +8,7 @@
 #include "model/gguf.h"
 #include "model/jinja.h"
 #include "model/template.h"
+#include "model_open.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -145,21 +146,15 @@ static void test_builtins(void **state)
 static void test_models(void **state)
 {
     (void)state;
-    const char *own = getenv("SACCADE_MODELS"), *cache = getenv("XDG_CACHE_HOME");
     int bad = 0, found = 0;
     const cJSON *m;
     cJSON_ArrayForEach(m, field(golden, "models"))
     {
         char path[4096];
-        if (own)
-            snprintf(path, sizeof path, "%s/%s.gguf", own, m->string);
-        else
-            snprintf(path, sizeof path, "%s%s/saccade/models/%s.gguf",
-                     cache ? cache : getenv("HOME"), cache ? "" : "/.cache", m->string);
         struct gguf *g;
         struct gguf_str source;
         sac_error err;
-        if (gguf_open(&g, path, &err) != SAC_OK) {
+        if (gguf_open(&g, model_path(path, m->string), &err) != SAC_OK) {
             fprintf(stderr, "%s: not tested\n", err.msg);
             continue;
         }

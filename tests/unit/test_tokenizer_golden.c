@@ -5,6 +5,7 @@
 #include "base/strbuf.h"
 #include "model/tokenizer.h"
 #include "model/utf8.h"
+#include "model_open.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,19 +40,11 @@ static struct strbuf hard_cases(void)
 
 static struct tokenizer *load(const char *model)
 {
-    const char *own = getenv("SACCADE_MODELS"), *cache = getenv("XDG_CACHE_HOME"),
-               *home = getenv("HOME");
-    char path[1024];
-    if (own && *own)
-        snprintf(path, sizeof path, "%s/%s.gguf", own, model);
-    else if (cache && *cache)
-        snprintf(path, sizeof path, "%s/saccade/models/%s.gguf", cache, model);
-    else
-        snprintf(path, sizeof path, "%s/.cache/saccade/models/%s.gguf", home ? home : "", model);
+    char path[4096];
     struct gguf *g = NULL;
     struct tokenizer *t = NULL;
     sac_error err = {0};
-    const sac_status status = gguf_open(&g, path, &err);
+    const sac_status status = gguf_open(&g, model_path(path, model), &err);
     if (status == SAC_ERR_NOT_FOUND) {
         print_message("%s is not fetched\n", path);
         skip();
