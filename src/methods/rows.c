@@ -6,76 +6,140 @@
 #include <assert.h>
 #include <string.h>
 
-#define PANEL_PAGES 8u /* 64 KiB of keys of 64 channels: they stay in L2 for all rows */
+#define PANEL_PAGES 8u
+#define PANEL_TOK   (PANEL_PAGES * PAGE_TOK)
+#define SCORE_TOK   (PANEL_TOK + 16) /* rows a power of two apart share cache sets */
 
 void rows_make(struct rows *r, const struct method_shape *s, uint32_t n_max, struct arena *a)
 {
-    const size_t d = s->geom->head_dim;
+    const size_t d = s->geom->head_dim, n_row = (size_t)s->group * n_max;
+    const size_t n_panel = (s->n_ctx + PANEL_TOK - 1) / PANEL_TOK;
     r->n = 0;
-    r->stride = ((size_t)s->n_ctx + PAGE_TOK - 1) / PAGE_TOK * PAGE_TOK;
+    /* A panel's slashes reach a panel beyond the last one. */
+    r->stride = (n_panel + 1) * PANEL_TOK;
     r->at = arena_take(a, n_max, sizeof *r->at);
-    r->p = arena_take(a, n_max * r->stride, sizeof(float));
-    r->one = arena_take(a, r->stride, sizeof(float));
-    r->q = arena_take(a, n_max * d, sizeof(float));
-    r->k = arena_take(a, PANEL_PAGES * PAGE_TOK * d, sizeof(float));
+    r->seen = arena_take(a, n_max, sizeof *r->seen);
+    r->first = arena_take(a, n_max, sizeof *r->first);
+    r->q = arena_take(a, n_row * d, sizeof(float));
+    r->k = arena_take(a, PANEL_TOK * d, sizeof(float));
+    r->score = arena_take(a, n_row * SCORE_TOK, sizeof(float));
+    r->weight = arena_take(a, n_panel * n_row * PANEL_TOK, sizeof *r->weight);
+    r->top = arena_take(a, n_panel * n_row, sizeof(float));
+    r->max = arena_take(a, n_row, sizeof(float));
+    r->sum = arena_take(a, n_row, sizeof(float));
 }
 
-static void score_panel(const struct rows *r, uint32_t d, uint32_t tok, uint32_t n_tok,
-                        const struct ops *ops)
+static void fill_queries(const struct rows *r, const struct method_lane *l, uint32_t head0,
+                         uint32_t n_head)
 {
-    ops->dots(&(struct op_dots){.a = r->q,
-                                .b = r->k,
-                                .a_stride = d,
-                                .b_stride = d,
-                                .n_a = r->n,
-                                .n_b = n_tok,
-                                .width = d,
-                                .out = r->p + tok,
-                                .out_stride = r->stride});
-}
-
-/* p = scores; those of tokens behind a row count as any others. */
-static void score_rows(const struct rows *r, const struct method_lane *l, uint32_t head)
-{
-    const struct page_geom *g = l->shape->geom;
-    const uint32_t d = g->head_dim, end = r->at[r->n - 1] + 1, n_full = end / PAGE_TOK;
-    assert(r->n > 0 && r->at[0] >= l->pos && end <= l->pos + l->n_row);
-    for (uint32_t i = 0; i < r->n; i++) {
-        const float *q = l->q + (r->at[i] - l->pos) * l->q_stride + (size_t)head * d;
+    const uint32_t d = l->shape->geom->head_dim;
+    for (uint32_t i = 0; i < n_head * r->n; i++) {
+        const uint32_t row = r->at[i % r->n] - l->pos, head = head0 + i / r->n;
+        const float *q = l->q + row * l->q_stride + (size_t)head * d;
         for (uint32_t c = 0; c < d; c++) r->q[(size_t)i * d + c] = l->scale * q[c];
     }
-    for (uint32_t p = 0; p < n_full; p += PANEL_PAGES) {
-        const uint32_t n_page = pick_min(PANEL_PAGES, n_full - p);
-        l->ops->keys(&(struct op_keys){
-            .geom = g, .pool = l->pool, .page = l->page + p, .n_page = n_page, .out = r->k});
-        score_panel(r, d, p * PAGE_TOK, n_page * PAGE_TOK, l->ops);
-    }
-    if (end % PAGE_TOK > 0) {
-        if (n_full < l->n_sealed)
-            pick_keys(r->k, l, n_full);
-        else
-            page_read(r->k, NULL, g, l->own, PAGE_TAIL, end % PAGE_TOK);
-        score_panel(r, d, n_full * PAGE_TOK, end % PAGE_TOK, l->ops);
-    }
-    for (uint32_t i = 0; i < r->n && l->softcap > 0; i++)
-        for (uint32_t c = 0; c <= r->at[i]; c++) {
-            float *x = &r->p[i * r->stride + c];
+}
+
+/* Keys of a panel of n_tok tokens, of which only the chunk's last ones may be in no sealed page. */
+static void read_keys(float *k, const struct method_lane *l, uint32_t tok, uint32_t n_tok)
+{
+    const struct page_geom *g = l->shape->geom;
+    const uint32_t n_page = pick_min(n_tok / PAGE_TOK, l->n_sealed - tok / PAGE_TOK);
+    const uint32_t n_own = n_tok - n_page * PAGE_TOK;
+    l->ops->keys(&(struct op_keys){
+        .geom = g, .pool = l->pool, .page = l->page + tok / PAGE_TOK, .n_page = n_page, .out = k});
+    if (n_own > 0)
+        page_read(k + (size_t)n_page * PAGE_TOK * g->head_dim, NULL, g, l->own, PAGE_TAIL, n_own);
+}
+
+static void score_panel(const struct rows *r, const struct method_lane *l, uint32_t n_row,
+                        uint32_t n_tok)
+{
+    const uint32_t d = l->shape->geom->head_dim;
+    l->ops->dots(&(struct op_dots){.a = r->q,
+                                   .b = r->k,
+                                   .a_stride = d,
+                                   .b_stride = d,
+                                   .n_a = n_row,
+                                   .n_b = n_tok,
+                                   .width = d,
+                                   .out = r->score,
+                                   .out_stride = SCORE_TOK});
+    for (uint32_t i = 0; i < n_row && l->softcap > 0; i++)
+        for (uint32_t c = 0; c < n_tok; c++) {
+            float *x = &r->score[(size_t)i * SCORE_TOK + c];
             *x = l->softcap * tanhf(*x / l->softcap);
         }
 }
 
-bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t head)
+static uint16_t *panel_weights(const struct rows *r, const struct method_lane *l, uint32_t tok)
 {
-    const uint32_t end = l->pos + l->n_row;
-    score_rows(r, l, head);
-    for (uint32_t i = 0; i < r->n; i++) {
-        float lse, *p = r->p + i * r->stride;
-        const uint32_t n = r->at[i] + 1;
-        if (!l->ops->vote(
-                &(struct op_vote){.score = p, .n = n, .group = 1, .vote = r->one, .lse = &lse}))
-            return false;
-        memcpy(p, r->one, n * sizeof(float));
-        memset(p + n, 0, (end - n) * sizeof(float));
+    return r->weight + (size_t)tok * l->shape->group * r->n;
+}
+
+static float *panel_tops(const struct rows *r, const struct method_lane *l, uint32_t tok)
+{
+    return r->top + (size_t)(tok / PANEL_TOK) * l->shape->group * r->n;
+}
+
+static bool weigh_panel(const struct rows *r, const struct method_lane *l, uint32_t n_head,
+                        uint32_t tok)
+{
+    bool finite = true;
+    for (uint32_t i = 0; i < r->n; i++)
+        r->seen[i] = r->at[i] < tok ? 0 : pick_min(r->at[i] + 1 - tok, PANEL_TOK);
+    for (uint32_t row = 0; row < n_head * r->n; row += r->n)
+        finite &= l->ops->weigh(
+            &(struct op_weigh){.score = r->score + (size_t)row * SCORE_TOK,
+                               .score_stride = SCORE_TOK,
+                               .n_row = r->n,
+                               .width = PANEL_TOK,
+                               .n = r->seen,
+                               .weight = panel_weights(r, l, tok) + (size_t)row * PANEL_TOK,
+                               .top = panel_tops(r, l, tok) + row,
+                               .max = r->max + row,
+                               .sum = r->sum + row});
+    return finite;
+}
+
+bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t head0, uint32_t n_head)
+{
+    const uint32_t end = l->pos + l->n_row, n_row = n_head * r->n;
+    bool finite = true;
+    assert(r->n > 0 && r->at[0] >= l->pos && r->at[r->n - 1] < end);
+    fill_queries(r, l, head0, n_head);
+    for (uint32_t i = 0; i < n_row; i++) {
+        r->max[i] = -INFINITY;
+        r->sum[i] = 0;
     }
-    return true;
+    for (uint32_t tok = 0; tok < end && finite; tok += PANEL_TOK) {
+        const uint32_t n_tok = pick_min(PANEL_TOK, end - tok);
+        read_keys(r->k, l, tok, n_tok);
+        score_panel(r, l, n_row, n_tok);
+        finite = weigh_panel(r, l, n_head, tok);
+    }
+    /* From here on sum is its logarithm. */
+    for (uint32_t i = 0; i < n_row && finite; i++) r->sum[i] = r->max[i] + logf(r->sum[i]);
+    return finite;
+}
+
+void rows_sum(const struct rows *r, const struct method_lane *l, uint32_t i, float *column,
+              float *down, float *share)
+{
+    const uint32_t end = l->pos + l->n_row, row = i * r->n;
+    for (uint32_t tok = 0; tok < end; tok += PANEL_TOK) {
+        for (uint32_t k = 0; k < r->n; k++) r->first[k] = end - 1 - r->at[k] + tok;
+        l->ops->lines(&(struct op_lines){
+            .weight = panel_weights(r, l, tok) + (size_t)row * PANEL_TOK,
+            .top = panel_tops(r, l, tok) + row,
+            .lse = r->sum + row,
+            .n_row = r->n,
+            .width = PANEL_TOK,
+            .column = column + tok,
+            .down = down,
+            .first = r->first,
+            .share = share ? share + tok : NULL,
+            .share_stride = r->stride,
+        });
+    }
 }

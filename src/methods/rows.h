@@ -1,5 +1,8 @@
 /* rows.h: what a few rows of a prompt chunk attend to, exactly: the sample from which the methods
- * of lines judge all rows. */
+ * of lines judge all rows.
+ *
+ * Keys are read and split once for all query heads, panel by panel; scores become 16-bit weights
+ * while they are in cache, and a head's weights become shares when they are summed up. */
 #ifndef SAC_METHODS_ROWS_H
 #define SAC_METHODS_ROWS_H
 
@@ -10,16 +13,24 @@ struct rows {
     uint32_t n;   /* rows of the sample */
     uint32_t *at; /* [n] their positions, ascending, all in the chunk */
     size_t stride;
-    float *p;   /* [n, stride] */
-    float *one; /* [stride] */
-    float *q;   /* [n, head_dim] */
-    float *k;   /* keys of a few pages */
+    /* The rest is scratch of this file; "rows" are those of all heads, n for each. */
+    uint32_t *seen, *first; /* [n] */
+    float *q, *k, *score;
+    uint16_t *weight;       /* [panels][rows, panel] */
+    float *top, *max, *sum; /* [panels][rows], [rows], [rows] */
 };
 
-/* Takes memory for samples of at most n_max rows; `at` is the caller's to fill, and `n` to set. */
+/* Takes memory for samples of at most n_max rows; `at` is the caller's to fill, and `n` to set.
+ * Sets `stride`: so many floats hold a row of shares, a sum of columns or one of slashes. */
 void rows_make(struct rows *r, const struct method_shape *s, uint32_t n_max, struct arena *a);
-/* Attention of all rows of query head `head` of the lane's KV head: p[i * stride + c] for tokens c
- * up to row i's own, zero behind it up to the chunk's end. False: a score is not finite. */
-bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t head);
+/* Attention of all rows of n_head query heads of the lane's KV head from head0 on. False: a score
+ * is not finite. */
+bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t head0,
+                 uint32_t n_head);
+/* Of the i-th of those heads: adds each row's attention to the sums of columns, column[c], and
+ * slashes, down[end - 1 - o] for the chunk's end, as in lines.h; and writes it to share[i * stride
+ * + c], zero behind the row, unless `share` is NULL. */
+void rows_sum(const struct rows *r, const struct method_lane *l, uint32_t i, float *column,
+              float *down, float *share);
 
 #endif

@@ -33,6 +33,7 @@ static void fill_ref(struct ops *o)
     ops_fill_ref_best(o);
     ops_fill_ref_draw(o);
     ops_fill_ref_dots(o);
+    ops_fill_ref_weigh(o);
     ops_fill_ref_survey(o);
 }
 
@@ -54,6 +55,7 @@ static void fill_avx512(struct ops *o)
     ops_fill_avx512_best(o);
     ops_fill_avx512_draw(o);
     ops_fill_avx512_dots(o);
+    ops_fill_avx512_weigh(o);
     ops_fill_avx512_survey(o);
 }
 

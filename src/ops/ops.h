@@ -280,6 +280,32 @@ struct op_dots { /* out[i][j] = a[i] . b[j]; width is a multiple of 16; one work
     size_t out_stride;
 };
 
+/* Scores of some rows and of a panel of keys as weights of a softmax over many panels; one
+ * worker's. With share = weight * exp(top - ln sum exp(score over all panels)), which op_lines
+ * makes, no score is kept in full, and none is made twice. */
+struct op_weigh {
+    const float *score; /* [n_row, width], stride score_stride */
+    size_t score_stride;
+    uint32_t n_row, width; /* width is a multiple of 16 */
+    const uint32_t *n; /* [n_row] so many scores, the first ones, count; others may be anything */
+    uint16_t *weight;  /* [n_row, width] out: f16, exp(score - top); 0 behind n */
+    float *top;        /* [n_row] out: the largest score; -INFINITY if none counts */
+    float *max, *sum;  /* [n_row] of all panels so far: sum of exp(score - max); first -INFINITY
+                          and 0 */
+};
+
+/* Adds a panel's shares to sums along lines; one worker's. */
+struct op_lines {
+    const uint16_t *weight; /* [n_row, width] of op_weigh, and its top */
+    const float *top, *lse; /* [n_row] */
+    uint32_t n_row, width;
+    float *column;         /* [width] += shares of all rows */
+    float *down;           /* down[first[i] + j] += share j of row i */
+    const uint32_t *first; /* [n_row] those of rows without a score are not looked at */
+    float *share;          /* [n_row, width] out: the shares, stride share_stride; or NULL */
+    size_t share_stride;
+};
+
 struct ops;
 
 /* A sample of the keys of sealed pages that stands for all of them, by importance: a key of mass m,
@@ -348,6 +374,8 @@ struct ops {
     uint32_t (*draw)(const struct op_draw *op); /* number of items taken */
     void (*keys)(const struct op_keys *op);
     void (*dots)(const struct op_dots *op);
+    bool (*weigh)(const struct op_weigh *op); /* false: a score that counts is NaN or infinite */
+    void (*lines)(const struct op_lines *op);
     bool (*survey)(const struct op_survey *op); /* false: a key or sum is not finite */
     /* Bytes of scratch that one call may need, for at most n_row rows of these shapes. */
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
@@ -370,6 +398,7 @@ void ops_fill_ref_score(struct ops *o);
 void ops_fill_ref_best(struct ops *o);
 void ops_fill_ref_draw(struct ops *o);
 void ops_fill_ref_dots(struct ops *o);
+void ops_fill_ref_weigh(struct ops *o);
 void ops_fill_ref_survey(struct ops *o);
 
 #endif

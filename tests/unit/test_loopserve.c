@@ -77,10 +77,19 @@ static void problem_close(struct problem *x)
     free(x->memory);
 }
 
+static void begin(struct problem *x)
+{
+    struct greedy *g = &x->g;
+    greedy_clear(g);
+    for (uint32_t i = 0; i < ROWS; i++)
+        lines_add(g->left[COLUMN], g->key[SLASH], N, x->p + (size_t)i * N, x->at[i]);
+    greedy_begin(g);
+}
+
 static bool run_from(struct problem *x, double mass, uint32_t forced, const struct kept *kept)
 {
     x->g.goal = mass * ROWS;
-    greedy_begin(&x->g);
+    begin(x);
     take_first(&x->g, forced, forced, kept);
     return greedy_run(&x->g, 0.7f);
 }
@@ -132,7 +141,7 @@ static uint64_t strict_area(struct problem *x, double mass)
 {
     struct greedy *g = &x->g;
     g->goal = mass * ROWS;
-    greedy_begin(g);
+    begin(x);
     while (g->covered < g->goal) {
         uint32_t best[KINDS] = {0, 0};
         for (int k = 0; k < KINDS; k++) {
@@ -168,7 +177,7 @@ static uint64_t guarded_area(struct problem *x, double mass)
     float overlap[KINDS] = {0, 0};
     uint32_t n[KINDS] = {0, 0};
     g->goal = mass * ROWS;
-    greedy_begin(g);
+    begin(x);
     for (int k = 0; k < KINDS; k++) {
         for (uint32_t i = 0; i < N; i++) order[k][i] = (struct ranked){g->left[k][i], i};
         qsort(order[k], N, sizeof order[k][0], by_weight);

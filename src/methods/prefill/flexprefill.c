@@ -14,7 +14,6 @@
  *
  * Deviations: the rows observed are the last of each chunk; 0 log 0 is 0 in the divergence, where
  * the original gets NaN and then takes lines. */
-#include "methods/lines.h"
 #include "methods/pick.h"
 #include "methods/plan.h"
 #include "methods/rows.h"
@@ -36,7 +35,7 @@ static const sac_method_param params[] = {
 
 struct work {
     struct rows rows;
-    float *column, *down, *slash; /* [n_ctx] */
+    float *column, *down, *slash; /* [rows.stride] */
     float *by_column, *by_slash;  /* [n_block] sums over blocks */
     float *guess;                 /* [n_block] */
     float *key;                   /* [n_block, head_dim] mean keys */
@@ -52,7 +51,7 @@ static size_t work_make(struct work *w, const struct method_shape *s, void *scra
     w->n_block = ((s->n_ctx + BLOCK - 1) / BLOCK + 15) & ~(size_t)15;
     rows_make(&w->rows, s, pick_min(BLOCK, s->n_row_max), &a);
     float **const by_token[] = {&w->column, &w->down, &w->slash};
-    for (int i = 0; i < 3; i++) *by_token[i] = arena_take(&a, s->n_ctx, sizeof(float));
+    for (int i = 0; i < 3; i++) *by_token[i] = arena_take(&a, w->rows.stride, sizeof(float));
     float **const by_block[] = {&w->by_column, &w->by_slash, &w->guess};
     for (int i = 0; i < 3; i++) *by_block[i] = arena_take(&a, w->n_block, sizeof(float));
     w->key = arena_take(&a, w->n_block * d, sizeof(float));
@@ -168,13 +167,13 @@ static uint32_t budget_blocks(const float *value, uint32_t n, double share, uint
 }
 
 /* Means of the observed rows along lines, and their sums over blocks. */
-static void sum_lines(const struct work *w, uint32_t n)
+static void sum_lines(const struct work *w, const struct method_lane *l, uint32_t head)
 {
+    const uint32_t n = l->pos + l->n_row;
     const float each = 1 / (float)w->rows.n;
-    memset(w->column, 0, n * sizeof(float));
-    memset(w->down, 0, n * sizeof(float));
-    for (uint32_t i = 0; i < w->rows.n; i++)
-        lines_add(w->column, w->down, n, w->rows.p + i * w->rows.stride, w->rows.at[i]);
+    memset(w->column, 0, w->rows.stride * sizeof(float));
+    memset(w->down, 0, w->rows.stride * sizeof(float));
+    rows_sum(&w->rows, l, head, w->column, w->down, NULL);
     memset(w->by_column, 0, w->n_block * sizeof(float));
     memset(w->by_slash, 0, w->n_block * sizeof(float));
     for (uint32_t i = 0; i < n; i++) {
@@ -234,8 +233,7 @@ static bool plan_head(const struct work *w, const struct method_lane *l, struct 
 {
     const uint32_t n = l->pos + l->n_row, n_block = p->tile0 + p->n_tile;
     const uint32_t least = ((uint32_t)l->param[LEAST] + BLOCK - 1) / BLOCK;
-    if (!rows_attend(&w->rows, l, head)) return false;
-    sum_lines(w, n);
+    sum_lines(w, l, head);
     pool_rows(w->query, l, head, l->n_row - w->rows.n, l->n_row);
     score_blocks(w, l, w->query, 1, n_block);
     if (!softmax(l, w->score, n_block, w->guess)) return false;
@@ -264,11 +262,9 @@ static void flex_plan(const struct method_lane *l, struct plan *p)
     w.rows.n = pick_min(BLOCK, l->n_row);
     for (uint32_t i = 0; i < w.rows.n; i++) w.rows.at[i] = n - w.rows.n + i;
     pool_keys(&w, l);
-    for (uint32_t h = 0; h < l->shape->group; h++)
-        if (!plan_head(&w, l, p, h)) {
-            plan_dense(p, PLAN_NAN);
-            return;
-        }
+    bool finite = rows_attend(&w.rows, l, 0, l->shape->group);
+    for (uint32_t h = 0; h < l->shape->group && finite; h++) finite = plan_head(&w, l, p, h);
+    if (!finite) plan_dense(p, PLAN_NAN);
 }
 
 static const struct method_prefill hooks = {

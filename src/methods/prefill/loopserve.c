@@ -64,8 +64,8 @@ struct greedy {
     const uint32_t *at;      /* [n_row] positions of the sampled rows */
     const float *p;          /* [n_row, stride] attention, zeros behind a row's position */
     size_t stride;
-    float *left[KINDS];   /* [n] */
-    float *key[KINDS];    /* [n] */
+    float *left[KINDS];   /* [stride] */
+    float *key[KINDS];    /* [stride] */
     bool *taken[KINDS];   /* [n] */
     uint32_t *before;     /* [n + 1] taken lines of the other kind before a number */
     struct ranked *round; /* [n] */
@@ -73,30 +73,31 @@ struct greedy {
     uint64_t n_cell;      /* that the taken lines hold, in all rows */
 };
 
-static void greedy_make(struct greedy *g, uint32_t n, struct arena *a)
+static void greedy_make(struct greedy *g, size_t n, struct arena *a)
 {
     for (int k = 0; k < KINDS; k++) {
         g->left[k] = arena_take(a, n, sizeof(float));
         g->key[k] = arena_take(a, n, sizeof(float));
         g->taken[k] = arena_take(a, n, sizeof(bool));
     }
-    g->before = arena_take(a, (size_t)n + 1, sizeof *g->before);
+    g->before = arena_take(a, n + 1, sizeof *g->before);
     g->round = arena_take(a, n, sizeof *g->round);
+}
+
+/* Nothing is taken. Where sums of the attention are to be added next: columns to left[COLUMN], and
+ * slashes, downwards as in lines.h, to key[SLASH]. */
+static void greedy_clear(struct greedy *g)
+{
+    for (int k = 0; k < KINDS; k++) memset(g->taken[k], 0, g->n * sizeof(bool));
+    memset(g->left[COLUMN], 0, g->stride * sizeof(float));
+    memset(g->key[SLASH], 0, g->stride * sizeof(float));
+    g->covered = 0;
+    g->n_cell = 0;
 }
 
 static void greedy_begin(struct greedy *g)
 {
-    for (int k = 0; k < KINDS; k++) {
-        memset(g->left[k], 0, g->n * sizeof(float));
-        memset(g->taken[k], 0, g->n * sizeof(bool));
-    }
-    /* Slashes come out downwards: turned round by way of key. */
-    memset(g->key[SLASH], 0, g->n * sizeof(float));
-    for (uint32_t i = 0; i < g->n_row; i++)
-        lines_add(g->left[COLUMN], g->key[SLASH], g->n, g->p + i * g->stride, g->at[i]);
     for (uint32_t o = 0; o < g->n; o++) g->left[SLASH][o] = g->key[SLASH][g->n - 1 - o];
-    g->covered = 0;
-    g->n_cell = 0;
 }
 
 static uint32_t crossings(const struct greedy *g, uint32_t line)
@@ -229,7 +230,8 @@ struct work {
     struct greedy greedy;
     struct lines lines;
     struct kept kept; /* of the head in work */
-    float *sum;       /* [sample, stride] heads=group: the heads' attention */
+    float *share;     /* [sample, stride] attention of a head, */
+    float *sum;       /* and, with heads=group, of all of them */
 };
 
 static size_t work_make(struct work *w, const struct method_shape *s, const double *param,
@@ -237,7 +239,8 @@ static size_t work_make(struct work *w, const struct method_shape *s, const doub
 {
     const uint32_t n_sample = pick_min((uint32_t)param[SAMPLE], s->n_row_max);
     rows_make(&w->rows, s, n_sample, a);
-    greedy_make(&w->greedy, s->n_ctx, a);
+    greedy_make(&w->greedy, w->rows.stride, a);
+    w->share = arena_take(a, n_sample * w->rows.stride, sizeof(float));
     w->sum = arena_take(a, param[HEADS] > 0 ? n_sample * w->rows.stride : 0, sizeof(float));
     return a->used;
 }
@@ -312,20 +315,15 @@ static uint64_t chunk_cells(const struct method_lane *l)
     return (uint64_t)l->n_row * (2 * (uint64_t)l->pos + l->n_row + 1) / 2;
 }
 
-/* Chooses lines for the sampled attention of n_part heads together, rows that sum to n_part, and
- * marks them for those heads, the first of which is `part`. */
+/* Chooses lines for the sampled attention of n_part heads together, rows that sum to n_part and of
+ * which the sums are in w->greedy, and marks them for those heads, the first of which is `part`. */
 static void plan_parts(struct work *w, const struct method_lane *l, struct plan *p, uint32_t part,
                        uint32_t n_part, const float *attention)
 {
     struct greedy *g = &w->greedy;
     const uint32_t n_list = p->n_tile * n_part;
     const double total = (double)w->rows.n * n_part;
-    g->n = l->pos + l->n_row;
-    g->pos0 = l->pos;
-    g->n_row = w->rows.n;
-    g->at = w->rows.at;
     g->p = attention;
-    g->stride = w->rows.stride;
     g->goal = l->param[MASS] * total;
     w->kept = kept_of(l, n_part > 1 ? 0 : part);
     greedy_begin(g);
@@ -363,17 +361,25 @@ static void loop_plan(const struct method_lane *l, struct plan *p)
     work_make(&w, l->shape, l->param, &a);
     lines_make(&w.lines, l->pos + l->n_row, p->tile_tok, &a);
     sample_rows(&w.rows, l, (uint32_t)l->param[SAMPLE]);
+    if (!rows_attend(&w.rows, l, 0, group)) {
+        plan_dense(p, PLAN_NAN);
+        return;
+    }
+    struct greedy *g = &w.greedy;
+    g->n = l->pos + l->n_row;
+    g->pos0 = l->pos;
+    g->n_row = w.rows.n;
+    g->at = w.rows.at;
+    g->stride = w.rows.stride;
     const size_t n_sum = w.rows.n * w.rows.stride;
     if (as_group) memset(w.sum, 0, n_sum * sizeof(float));
     for (uint32_t h = 0; h < group; h++) {
-        if (!rows_attend(&w.rows, l, h)) {
-            plan_dense(p, PLAN_NAN);
-            return;
-        }
+        if (!as_group || h == 0) greedy_clear(g);
+        rows_sum(&w.rows, l, h, g->left[COLUMN], g->key[SLASH], w.share);
         if (as_group)
-            for (size_t i = 0; i < n_sum; i++) w.sum[i] += w.rows.p[i];
+            for (size_t i = 0; i < n_sum; i++) w.sum[i] += w.share[i];
         else
-            plan_parts(&w, l, p, h, 1, w.rows.p);
+            plan_parts(&w, l, p, h, 1, w.share);
     }
     if (as_group) plan_parts(&w, l, p, 0, group, w.sum);
 }

@@ -47,22 +47,22 @@ static const sac_method_param params[] = {
 struct work {
     struct rows rows;
     struct lines lines;
-    float *column, *slash; /* [n_ctx] attention along lines, then 1 for those taken, else 0 */
-    float *down;           /* [n_ctx] the same for slashes from the last to the first */
-    float *column_sum, *slash_sum; /* [n_ctx] kept while sizes are tried */
+    float *share;          /* [sample, stride] attention of a head's rows */
+    float *column, *slash; /* [stride] sums of it along lines, then 1 for those taken, else 0 */
+    float *down;           /* [stride] the same for slashes from the last to the first */
+    float *column_sum, *slash_sum; /* [stride] kept while sizes are tried */
     float *key, *query, *score;    /* [n_block, head_dim], [head_dim], [n_block] */
 };
 
 static void work_make(struct work *w, const struct method_shape *s, const double *param,
                       struct arena *a)
 {
-    rows_make(&w->rows, s, pick_min((uint32_t)param[SAMPLE], s->n_row_max), a);
-    w->column = arena_take(a, s->n_ctx, sizeof(float));
-    w->slash = arena_take(a, s->n_ctx, sizeof(float));
-    w->down = arena_take(a, s->n_ctx, sizeof(float));
+    const uint32_t n_sample = pick_min((uint32_t)param[SAMPLE], s->n_row_max);
+    rows_make(&w->rows, s, n_sample, a);
+    w->share = arena_take(a, n_sample * w->rows.stride, sizeof(float));
+    float **const by_token[] = {&w->column, &w->slash, &w->down, &w->column_sum, &w->slash_sum};
+    for (int i = 0; i < 5; i++) *by_token[i] = arena_take(a, w->rows.stride, sizeof(float));
     const size_t n_block = s->n_ctx / BLOCK + 1;
-    w->column_sum = arena_take(a, s->n_ctx, sizeof(float));
-    w->slash_sum = arena_take(a, s->n_ctx, sizeof(float));
     w->key = arena_take(a, n_block * s->geom->head_dim, sizeof(float));
     w->query = arena_take(a, s->geom->head_dim, sizeof(float));
     w->score = arena_take(a, n_block, sizeof(float));
@@ -86,17 +86,26 @@ static void take_best(float *value, uint32_t n, uint32_t n_first, uint32_t k)
     for (uint32_t i = 0; i < n; i++) value[i] = pick_takes(&cut, value[i]) ? 1.0f : 0;
 }
 
+/* Sum of p[c] times the larger of a[c] and b[c], n of them rounded up to 16: p is zero there. */
+static double sum_larger(const float *p, const float *a, const float *b, uint32_t n)
+{
+    float part[16] = {0};
+    double sum = 0;
+    for (uint32_t c = 0; c < n; c += 16)
+        for (uint32_t j = 0; j < 16; j++)
+            part[j] += p[c + j] * (a[c + j] > b[c + j] ? a[c + j] : b[c + j]);
+    for (uint32_t j = 0; j < 16; j++) sum += (double)part[j];
+    return sum;
+}
+
 /* Attention of the sample that lies on taken lines, a share of all. */
 static double covered(const struct work *w, uint32_t n)
 {
     double sum = 0;
     for (uint32_t o = 0; o < n; o++) w->down[n - 1 - o] = w->slash[o];
-    for (uint32_t i = 0; i < w->rows.n; i++) {
-        const float *p = w->rows.p + i * w->rows.stride;
-        const float *slash = w->down + (n - 1 - w->rows.at[i]);
-        for (uint32_t c = 0; c <= w->rows.at[i]; c++)
-            sum += (double)(p[c] * (w->column[c] > slash[c] ? w->column[c] : slash[c]));
-    }
+    for (uint32_t i = 0; i < w->rows.n; i++)
+        sum += sum_larger(w->share + i * w->rows.stride, w->column,
+                          w->down + (n - 1 - w->rows.at[i]), w->rows.at[i] + 1);
     return sum / w->rows.n;
 }
 
@@ -105,7 +114,7 @@ static double covered_ends(const struct work *w, uint32_t sink, uint32_t window)
 {
     double sum = 0;
     for (uint32_t i = 0; i < w->rows.n; i++) {
-        const float *p = w->rows.p + i * w->rows.stride;
+        const float *p = w->share + i * w->rows.stride;
         const uint32_t at = w->rows.at[i], recent = at + 1 > window ? at + 1 - window : 0;
         for (uint32_t c = 0; c <= at; c++)
             if (c < sink || c >= recent) sum += (double)p[c];
@@ -136,18 +145,22 @@ static void sample_all_rows(struct work *w, const struct method_lane *l, uint32_
         w->rows.at[i] = first + (uint32_t)((uint64_t)span * (i + 1) / w->rows.n) - 1;
 }
 
-/* Sums of the last rows' attention along lines. False: a score is not finite. */
-static bool sum_lines(struct work *w, const struct method_lane *l, uint32_t head)
+/* Attention of the last rows, of n_head heads. False: a score is not finite. */
+static bool attend_last(struct work *w, const struct method_lane *l, uint32_t head0,
+                        uint32_t n_head)
+{
+    sample_last_rows(w, l);
+    return rows_attend(&w->rows, l, head0, n_head);
+}
+
+/* Sums along lines, and shares, of the i-th of those heads. */
+static void sum_lines(struct work *w, const struct method_lane *l, uint32_t i)
 {
     const uint32_t n = l->pos + l->n_row;
-    sample_last_rows(w, l);
-    if (!rows_attend(&w->rows, l, head)) return false;
-    memset(w->column, 0, n * sizeof(float));
-    memset(w->down, 0, n * sizeof(float));
-    for (uint32_t i = 0; i < w->rows.n; i++)
-        lines_add(w->column, w->down, n, w->rows.p + i * w->rows.stride, w->rows.at[i]);
+    memset(w->column, 0, w->rows.stride * sizeof(float));
+    memset(w->down, 0, w->rows.stride * sizeof(float));
+    rows_sum(&w->rows, l, i, w->column, w->down, w->share);
     for (uint32_t o = 0; o < n; o++) w->slash[o] = w->down[n - 1 - o];
-    return true;
 }
 
 static void keep_sums(struct work *w, uint32_t n)
@@ -162,6 +175,19 @@ static void restore_sums(struct work *w, uint32_t n)
     memcpy(w->slash, w->slash_sum, n * sizeof(float));
 }
 
+/* Shares of rows from all over the chunk behind position `from`; keeps the sums of the last ones.
+ * False: a score is not finite. */
+static bool attend_all(struct work *w, const struct method_lane *l, uint32_t head, uint32_t from)
+{
+    const uint32_t n = l->pos + l->n_row;
+    keep_sums(w, n);
+    sample_all_rows(w, l, from);
+    if (!rows_attend(&w->rows, l, head, 1)) return false;
+    rows_sum(&w->rows, l, 0, w->column, w->down, w->share);
+    restore_sums(w, n);
+    return true;
+}
+
 /* The size whose lines recover most of what rows from all over the chunk look at. Leaves the sums
  * as they were. False: a score is not finite. */
 static bool search_size(struct work *w, const struct method_lane *l, uint32_t head,
@@ -169,9 +195,7 @@ static bool search_size(struct work *w, const struct method_lane *l, uint32_t he
 {
     const uint32_t n = l->pos + l->n_row;
     double best = -1;
-    keep_sums(w, n);
-    sample_all_rows(w, l, 0);
-    if (!rows_attend(&w->rows, l, head)) return false;
+    if (!attend_all(w, l, head, 0)) return false;
     for (size_t i = 0; i < PATTERN_CANDIDATES; i++) {
         if (pattern_candidates[i].family == PATTERN_BLOCKS) continue;
         take_lines(w, l, n, &pattern_candidates[i]); /* an A-shape as the authors write it */
@@ -206,7 +230,7 @@ static double covered_blocks(struct work *w, const struct method_lane *l, uint32
     const uint32_t d = l->shape->geom->head_dim, end = l->pos + l->n_row;
     double sum = 0;
     for (uint32_t i = 0; i < w->rows.n; i++) {
-        const float *p = w->rows.p + i * w->rows.stride;
+        const float *p = w->share + i * w->rows.stride;
         const uint32_t at = w->rows.at[i], own = at / BLOCK;
         const uint32_t r0 = pick_max(own * BLOCK, l->pos), r1 = pick_min((own + 1) * BLOCK, end);
         memset(w->query, 0, d * sizeof(float));
@@ -253,10 +277,9 @@ static void learn(const struct method_lane *l, void *table)
     pool_keys(&w, l);
     for (uint32_t h = 0; h < l->shape->group; h++) {
         struct pattern_head *head = (struct pattern_head *)table + pattern_entry(l, h);
-        if (!sum_lines(&w, l, h)) return;
-        keep_sums(&w, l->pos + l->n_row);
-        sample_all_rows(&w, l, LEARN_FROM);
-        if (!rows_attend(&w.rows, l, h)) return;
+        if (!attend_last(&w, l, h, 1)) return;
+        sum_lines(&w, l, 0);
+        if (!attend_all(&w, l, h, LEARN_FROM)) return;
         for (size_t i = 0; i < PATTERN_CANDIDATES; i++)
             head->mass[i] += w.rows.n * covered_by(&w, l, h, &pattern_candidates[i]);
         head->n_row += w.rows.n;
@@ -286,8 +309,13 @@ static bool plan_head(struct work *w, const struct method_lane *l, struct plan *
         for (uint32_t i = 0; i < p->n_tile; i++) plan_ends(p, i, head, pattern.a, pattern.b);
         return true;
     }
-    if (!sum_lines(w, l, head)) return false;
-    if (l->param[SIZES] > 0 && !search_size(w, l, head, &pattern)) return false;
+    if (l->param[SIZES] > 0) {
+        if (!attend_last(w, l, head, 1)) return false;
+        sum_lines(w, l, 0);
+        if (!search_size(w, l, head, &pattern)) return false;
+    } else {
+        sum_lines(w, l, head);
+    }
     take_lines(w, l, n, &pattern);
     lines_clear(&w->lines);
     for (uint32_t x = 0; x < n; x++) {
@@ -324,11 +352,10 @@ static void mi_plan(const struct method_lane *l, struct plan *p)
     }
     work_make(&w, l->shape, l->param, &a);
     lines_make(&w.lines, n, p->tile_tok, &a);
-    for (uint32_t h = 0; h < l->shape->group; h++)
-        if (!plan_head(&w, l, p, h)) {
-            plan_dense(p, PLAN_NAN);
-            return;
-        }
+    /* A search needs the room for rows of its own, head by head. */
+    bool finite = l->param[SIZES] > 0 || attend_last(&w, l, 0, l->shape->group);
+    for (uint32_t h = 0; h < l->shape->group && finite; h++) finite = plan_head(&w, l, p, h);
+    if (!finite) plan_dense(p, PLAN_NAN);
 }
 
 static const struct method_prefill hooks = {

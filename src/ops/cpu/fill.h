@@ -21,6 +21,7 @@ void ops_fill_avx512_share(struct ops *o);
 void ops_fill_avx512_best(struct ops *o);
 void ops_fill_avx512_draw(struct ops *o);
 void ops_fill_avx512_dots(struct ops *o);
+void ops_fill_avx512_weigh(struct ops *o);
 void ops_fill_avx512_survey(struct ops *o);
 
 void ops_fill_amx_linear(struct ops *o);

@@ -25,4 +25,16 @@ static inline __m512 math_exp2_cubic(__m512 y)
     return _mm512_scalef_ps(p, y);
 }
 
+/* The same with a relative error below 3e-6. */
+static inline __m512 math_exp2_quartic(__m512 y)
+{
+    const __m512 r = _mm512_reduce_ps(y, 0x09);
+    __m512 p = _mm512_set1_ps(0.01353417f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.05201146f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24144276f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.69300383f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.00000259f));
+    return _mm512_scalef_ps(p, y);
+}
+
 #endif

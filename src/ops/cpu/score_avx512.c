@@ -86,18 +86,6 @@ static void score_pages_avx512(const struct op_score_pages *op)
 
 /* ---- Votes ---- */
 
-/* 2^y, relative error below 3e-6, which is nothing beside that of a choice. */
-static __m512 exp2_ps(__m512 y)
-{
-    const __m512 r = _mm512_reduce_ps(y, 0x09); /* y - floor(y), no exception */
-    __m512 p = _mm512_set1_ps(0.01353417f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.05201146f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24144276f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.69300383f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.00000259f));
-    return _mm512_scalef_ps(p, y);
-}
-
 /* exp(x - max) of a vector of scores; `max` in units of log 2. Where all of them lie EXP_NONE below
  * the largest, nothing is computed: a whole context of such tokens holds less than 1e-5 of the
  * mass.
@@ -106,7 +94,7 @@ static __m512 weights_of(__m512 x, __m512 max)
 {
     const __m512 y = _mm512_fmsub_ps(x, _mm512_set1_ps((float)M_LOG2E), max);
     if (!_mm512_cmp_ps_mask(y, _mm512_set1_ps(EXP_NONE), _CMP_GE_OQ)) return _mm512_setzero_ps();
-    return exp2_ps(y);
+    return math_exp2_quartic(y);
 }
 
 /* The largest of n scores; adds to `wrong` what is not finite. */

@@ -1,0 +1,52 @@
+/* weigh_ref.c: softmax weights of a panel and their sums along lines, in plain C. */
+#include "base/half.h"
+#include "ops/ops.h"
+
+#include <math.h>
+
+static bool weigh_ref(const struct op_weigh *op)
+{
+    float wrong = 0; /* stays 0 while all scores are finite */
+    for (uint32_t i = 0; i < op->n_row; i++) {
+        const float *score = op->score + i * op->score_stride;
+        uint16_t *weight = op->weight + (size_t)i * op->width;
+        float top = -INFINITY, sum = 0;
+        for (uint32_t j = 0; j < op->n[i]; j++) {
+            top = fmaxf(top, score[j]);
+            wrong += score[j] - score[j];
+        }
+        for (uint32_t j = 0; j < op->width; j++) {
+            const float x = j < op->n[i] ? expf(score[j] - top) : 0;
+            weight[j] = f32_to_f16(x);
+            sum += x;
+        }
+        op->top[i] = top;
+        if (op->n[i] == 0) continue;
+        const float max = fmaxf(op->max[i], top);
+        op->sum[i] = op->sum[i] * expf(op->max[i] - max) + sum * expf(top - max);
+        op->max[i] = max;
+    }
+    return wrong == 0;
+}
+
+static void lines_ref(const struct op_lines *op)
+{
+    for (uint32_t i = 0; i < op->n_row; i++) {
+        const uint16_t *weight = op->weight + (size_t)i * op->width;
+        const bool counts = op->top[i] > -INFINITY;
+        const float scale = counts ? expf(op->top[i] - op->lse[i]) : 0;
+        for (uint32_t j = 0; j < op->width; j++) {
+            const float share = scale * f16_to_f32(weight[j]);
+            if (op->share) op->share[i * op->share_stride + j] = share;
+            if (!counts) continue;
+            op->column[j] += share;
+            op->down[op->first[i] + j] += share;
+        }
+    }
+}
+
+void ops_fill_ref_weigh(struct ops *o)
+{
+    o->weigh = weigh_ref;
+    o->lines = lines_ref;
+}

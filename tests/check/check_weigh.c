@@ -1,0 +1,171 @@
+/* check_weigh.c: softmax weights by panels and their sums along lines, of every instruction set,
+ * against one softmax over all keys in double.
+ *
+ * Tolerances: a weight is an f16, half a step of which is 2^-11 of it or 2^-25; exponentials err by
+ * 3e-6, and what is 2^-25 of a panel's largest may be none. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/half.h"
+#include "ops/ops.h"
+#include "random_rows.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const isa_names[] = {"ref", "avx2", "avx512", "amx", "neon"};
+#define N_ISA (sizeof isa_names / sizeof isa_names[0])
+
+enum { ROWS = 37, WIDTH = 304, PANELS = 3, N = WIDTH * PANELS, STRIDE = N + 5 };
+
+struct data {
+    float score[ROWS * STRIDE];
+    uint32_t seen[ROWS]; /* keys of a row */
+    uint16_t weight[PANELS][ROWS * WIDTH];
+    float top[PANELS][ROWS], max[ROWS], sum[ROWS];
+    float column[N], down[2 * N], share[ROWS * STRIDE];
+};
+
+static void make_data(struct data *d, uint64_t *seed)
+{
+    memset(d, 0, sizeof *d);
+    for (uint32_t i = 0; i < ROWS; i++) {
+        d->seen[i] = 1 + random_next(seed) % N;
+        for (uint32_t c = 0; c < STRIDE; c++)
+            d->score[i * STRIDE + c] =
+                c < d->seen[i] ? 40 * random_unit(seed) * random_unit(seed) : NAN;
+        d->max[i] = -INFINITY;
+    }
+    d->seen[0] = 1;
+    d->seen[1] = N;
+    for (uint32_t c = 0; c < N; c++) d->score[STRIDE + c] = (float)(c % 7) + 300;
+}
+
+static bool weigh(struct data *d, const struct ops *o, uint32_t panel)
+{
+    uint32_t n[ROWS];
+    for (uint32_t i = 0; i < ROWS; i++) {
+        const uint32_t at = panel * WIDTH;
+        n[i] = d->seen[i] <= at ? 0 : d->seen[i] - at < WIDTH ? d->seen[i] - at : WIDTH;
+    }
+    return o->weigh(&(struct op_weigh){.score = d->score + panel * WIDTH,
+                                       .score_stride = STRIDE,
+                                       .n_row = ROWS,
+                                       .width = WIDTH,
+                                       .n = n,
+                                       .weight = d->weight[panel],
+                                       .top = d->top[panel],
+                                       .max = d->max,
+                                       .sum = d->sum});
+}
+
+static void sum_lines(struct data *d, const struct ops *o, bool with_shares)
+{
+    float lse[ROWS];
+    for (uint32_t i = 0; i < ROWS; i++) lse[i] = d->max[i] + logf(d->sum[i]);
+    for (uint32_t panel = 0; panel < PANELS; panel++) {
+        uint32_t first[ROWS]; /* a row's last key is at N - 1 */
+        for (uint32_t i = 0; i < ROWS; i++)
+            first[i] = d->seen[i] <= panel * WIDTH ? UINT32_MAX : N - d->seen[i] + panel * WIDTH;
+        o->lines(&(struct op_lines){.weight = d->weight[panel],
+                                    .top = d->top[panel],
+                                    .lse = lse,
+                                    .n_row = ROWS,
+                                    .width = WIDTH,
+                                    .column = d->column + panel * WIDTH,
+                                    .down = d->down,
+                                    .first = first,
+                                    .share = with_shares ? d->share + panel * WIDTH : NULL,
+                                    .share_stride = STRIDE});
+    }
+}
+
+static void assert_near(float got, double want, double slack)
+{
+    if (!(fabs((double)got - want) <= slack)) fail_msg("%g, wanted %g", (double)got, want);
+}
+
+static void shares_are_those_of_one_softmax(void **state)
+{
+    (void)state;
+    static struct data d;
+    for (size_t k = 0; k < N_ISA; k++) {
+        static double column[N], down[N];
+        struct ops o;
+        uint64_t seed = 1;
+        if (ops_init_isa(&o, isa_names[k], NULL) != SAC_OK) continue;
+        make_data(&d, &seed);
+        for (uint32_t panel = 0; panel < PANELS; panel++) assert_true(weigh(&d, &o, panel));
+        sum_lines(&d, &o, true);
+        memset(column, 0, sizeof column);
+        memset(down, 0, sizeof down);
+        for (uint32_t i = 0; i < ROWS; i++) {
+            const float *x = d.score + i * STRIDE;
+            double max = -INFINITY, sum = 0;
+            for (uint32_t c = 0; c < d.seen[i]; c++) max = fmax(max, (double)x[c]);
+            for (uint32_t c = 0; c < d.seen[i]; c++) sum += exp((double)x[c] - max);
+            for (uint32_t c = 0; c < N; c++) {
+                const double share = c < d.seen[i] ? exp((double)x[c] - max) / sum : 0;
+                assert_near(d.share[i * STRIDE + c], share, 0x1p-10 * share + 1e-7);
+                column[c] += share;
+                if (c < d.seen[i]) down[N - d.seen[i] + c] += share;
+            }
+        }
+        for (uint32_t c = 0; c < N; c++) {
+            assert_near(d.column[c], column[c], 0x1p-10 * column[c] + ROWS * 1e-7);
+            assert_near(d.down[c], down[c], 0x1p-10 * down[c] + ROWS * 1e-7);
+            assert_true(d.down[N + c] == 0);
+        }
+    }
+}
+
+/* Sums are added to, and are the same without the shares. */
+static void sums_do_not_need_shares(void **state)
+{
+    (void)state;
+    static struct data a, b;
+    for (size_t k = 0; k < N_ISA; k++) {
+        struct ops o;
+        uint64_t seed = 2;
+        if (ops_init_isa(&o, isa_names[k], NULL) != SAC_OK) continue;
+        make_data(&a, &seed);
+        for (uint32_t i = 0; i < N; i++) a.column[i] = a.down[i] = 1;
+        for (uint32_t panel = 0; panel < PANELS; panel++) assert_true(weigh(&a, &o, panel));
+        b = a;
+        sum_lines(&a, &o, true);
+        sum_lines(&b, &o, false);
+        assert_memory_equal(a.column, b.column, sizeof a.column);
+        assert_memory_equal(a.down, b.down, sizeof a.down);
+        for (uint32_t i = 0; i < N; i++) assert_true(a.column[i] >= 1 && a.down[i] >= 1);
+    }
+}
+
+static void what_is_not_finite_is_told(void **state)
+{
+    (void)state;
+    static struct data d;
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (size_t k = 0; k < 3 * N_ISA; k++) {
+        struct ops o;
+        uint64_t seed = 3;
+        if (ops_init_isa(&o, isa_names[k / 3], NULL) != SAC_OK) continue;
+        make_data(&d, &seed);
+        d.score[STRIDE + WIDTH + 17] = bad[k % 3];
+        assert_true(weigh(&d, &o, 0));
+        assert_false(weigh(&d, &o, 1));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shares_are_those_of_one_softmax),
+        cmocka_unit_test(sums_do_not_need_shares),
+        cmocka_unit_test(what_is_not_finite_is_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
