@@ -1,25 +1,27 @@
 /* attn_narrow_amx.c: decode attention in AMX tiles: one row of a sequence against its pages.
  *
  * A step takes one or two pages of a chunk, for blocks of 8 query heads of the KV head:
- *  - Scores. Rows of keys are the first operand, queries the second: one column for the high and
- *    one for the low part of each head's query, so queries are not rounded. Sums leave the tile by
- *    token and are turned to lanes of tokens, where everything up to the values happens.
+ *  - Scores. Queries have one row, or column, for the high and one for the low part of each head,
+ *    so they are not rounded. Everything between scores and values happens in lanes of tokens.
  *  - Softmax: exact maxima, weights 2^(score - maximum of the step).
  *  - Values. Weights are the first operand, one row for each head, values interleaved by tokens the
  *    second. A step's sums start at zero and are added to the chunk's in f32.
  *
  * Two kinds of pages, which never share a step:
- *  - CODES, sealed q8 pages. Nothing is turned into floating point. The tile multiplies the codes
- *    of the keys, joined from their planes, with the queries times the page's step sizes in 16
- * bits; the product of query and `min` is added in f32. Weights times the scales of the values are
- *    rounded to 16 bits below the step's largest and multiply the codes of the values. All sums are
- *    exact integers. Tiles take 16 bits as two bytes each, whose sums are joined behind.
- *  - HALVES, 16-bit pages and gathered tokens, in bf16 tiles. An f16 key is rounded less the
- *    page's first visible one, whose product with the query is added in f32: attn_amx.c says why.
- *    f16 become bf16 by shifts of 32 at a time (HALF_BITS). bf16 are multiplied as they are.
+ *  - CODES, sealed q8 pages. Nothing is turned into floating point. Queries times the page's step
+ *    sizes in 16 bits are the first operand, the codes of the keys, turned and joined from their
+ *    planes, the second; the product of query and `min` is added in f32. Weights times the scales
+ *    of the values are rounded to 16 bits below the step's largest and multiply the codes of the
+ *    values. All sums are exact integers. Tiles take 16 bits as two bytes each, whose sums are
+ *    joined behind.
+ *  - HALVES, 16-bit pages and gathered tokens, in bf16 tiles, keys first, so that they need not be
+ *    turned: their sums are, which leave the tile by token. An f16 key is rounded less the page's
+ *    first visible one, whose product with the query is added in f32: attn_amx.c says why. f16
+ *    become bf16 by shifts of 32 at a time (HALF_BITS). bf16 are multiplied as they are.
  *
- * Memory is what limits this, so while pages are computed the next FETCH_PAGES are fetched, side by
- * side, a few lines at each row that is converted (struct fetch says why).
+ * What is done for each page is some 2,000 instructions (head_dim 64): that is what limits q8, and
+ * memory the others. So while pages are computed the next FETCH_PAGES are fetched, side by side, a
+ * few lines at each row that is converted (struct fetch says why).
  *
  * Tokens that are not to be seen hold anything: their scores are overwritten and their values, or
  * scales of values, taken for zeros. A NaN that is seen gives NaN; an infinite f16 key counts as
@@ -43,10 +45,9 @@
 #define STEP_PAGES 2u  /* of codes; of halves one: more leave L1 between store and load */
 #define STEP_TOK   (STEP_PAGES * PAGE_TOK)
 
-#define FETCH_PAGES  ATTN_AHEAD /* read as streams side by side */
-#define FETCH_TOK    2u /* tokens whose keys, or values, are converted from fetch to fetch */
-#define GATHER_AHEAD (2 * PAGE_TOK) /* tokens between the fetch of one and its use */
+#define FETCH_PAGES  ATTN_AHEAD     /* read as streams side by side */
 #define FETCH_TO     2              /* L2: what DRAM has to bring is more than L1 can wait for */
+#define GATHER_AHEAD (2 * PAGE_TOK) /* single tokens between the fetch of one and its use */
 
 /* Integers of 16 bits. A float below 2^15 to which INTEGER, or one below 2^16 to which NATURAL is
  * added, has itself, rounded, in its low half. INTEGER makes it 128 too much: then the low byte is
@@ -61,71 +62,66 @@
  * of both exponents. What they are multiplied with is so much larger. */
 #define HALF_BITS 112
 
+/* What needs d alone stands first: for a constant d its place is a constant displacement. */
 struct narrow_mem {
     uint32_t d, d_code;      /* d_code: d as whole tiles of codes */
     uint32_t group, n_block; /* query heads, and blocks of HEADS of them */
-    float *q;                /* [n_block * HEADS, d] divided by powers of two to at most 1 */
-    float *unit;             /* [n_block * HEADS] of a score in units of log 2 */
-    uint8_t *q_tile;         /* HALVES: [n_block, d/32] */
-    float *q_code, *q_most;  /* CODES: q in the order of codes [.., d_code]; its largest */
-    float *q_quad;           /* CODES: the same as [n_block, d_code/4, HEADS, 4] */
     uint8_t *rows;           /* [16] rows on their way into a tile */
-    uint8_t *keys;           /* [STEP_PAGES, PAGE_TOK] rows of 2 d bytes, or of d_code */
-    float *centre;           /* [STEP_PAGES, d_code] key that the rows are relative to */
-    uint16_t *centre_half;   /* HALVES: [d] the same as f16 */
-    float *step;             /* CODES: [STEP_PAGES, d_code] */
+    uint8_t *keys;           /* HALVES: [PAGE_TOK] rows; CODES: [STEP_TOK/16, d_code/64] tiles */
+    uint16_t *centre;        /* HALVES: [d] key that the rows are relative to */
     uint8_t *w_tile;         /* CODES: [STEP_PAGES, d_code/64] */
-    float *s;                /* [STEP_TOK, 16] sums by token */
+    float *s;                /* tiles of sums: HALVES [token, 16], CODES [STEP_TOK/16, 16, 16] */
     float *y;                /* [HEADS, STEP_TOK] scores */
-    uint8_t *p;              /* weights: tiles [STEP_PAGES]; CODES: [d/32] */
-    uint8_t *v;              /* values: tiles [STEP_PAGES, d/16]; CODES: [d/16] */
+    uint8_t *p;              /* weights: a tile; CODES: [d/32] */
+    uint8_t *v;              /* values: tiles [d/16] */
     float *scale, *v_unit;   /* CODES: [d/32, STEP_TOK], [d/32] */
     float *x;                /* [d/16] tiles: sums of values of a step */
-    float *m, *l;            /* [n_block, 16], the last 8 unused */
     uint16_t *gathered;      /* [PAGE_TOK, d] */
+    float *q;                /* [n_block * HEADS, d] divided by powers of two to at most 1 */
+    float *unit;             /* [n_block * HEADS] of a score in units of log 2 */
+    float *m, *l;            /* [n_block, 16], the last 8 unused */
+    uint8_t *q_tile;         /* HALVES: [n_block, d/32] */
+    float *q_code, *q_most;  /* CODES: [.., d_code] q by quads (quads_apart); its largest */
     size_t bytes;
 };
 
-static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
+INLINE uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
 {
     uint8_t *p = base + *at;
     *at += (bytes + 63) & ~(size_t)63;
     return p;
 }
 
-static float *take_floats(uint8_t *base, size_t *at, size_t n)
+INLINE float *take_floats(uint8_t *base, size_t *at, size_t n)
 {
     return (float *)(void *)take(base, at, n * sizeof(float));
 }
 
-static struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group)
+INLINE struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group)
 {
     struct narrow_mem w = {.d = d, .group = group, .n_block = (group + HEADS - 1) / HEADS};
     w.d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
     const size_t n_head = w.n_block * HEADS, wide = w.d_code;
     size_t at = 0;
-    w.q = take_floats(base, &at, n_head * d);
-    w.unit = take_floats(base, &at, n_head + HEADS);
-    w.q_tile = take(base, &at, (size_t)w.n_block * (d / 32) * TILE_BYTES);
-    w.q_code = take_floats(base, &at, n_head * wide);
-    w.q_most = take_floats(base, &at, wide);
-    w.q_quad = take_floats(base, &at, n_head * wide);
     w.rows = take(base, &at, LANES * 2 * (size_t)d);
-    w.keys = take(base, &at, (size_t)STEP_TOK * 2 * wide);
-    w.centre = take_floats(base, &at, STEP_PAGES * wide);
-    w.centre_half = (uint16_t *)(void *)take(base, &at, 2 * (size_t)d);
-    w.step = take_floats(base, &at, STEP_PAGES * wide);
+    w.keys = take(base, &at, STEP_TOK * wide);
+    w.centre = (uint16_t *)(void *)take(base, &at, 2 * (size_t)d);
     w.w_tile = take(base, &at, STEP_PAGES * wide / CODE_BLOCK * TILE_BYTES);
     w.s = take_floats(base, &at, (size_t)STEP_TOK * LANES);
     w.y = take_floats(base, &at, (size_t)HEADS * STEP_TOK);
-    w.p = take(base, &at, (STEP_PAGES > d / 32 ? STEP_PAGES : d / 32) * (size_t)TILE_BYTES);
-    w.v = take(base, &at, STEP_PAGES * (size_t)(d / 16) * TILE_BYTES);
+    w.p = take(base, &at, (size_t)(d / PAGE_VBLOCK) * TILE_BYTES);
+    w.v = take(base, &at, (size_t)(d / LANES) * TILE_BYTES);
     w.scale = take_floats(base, &at, (size_t)(d / PAGE_VBLOCK) * STEP_TOK);
     w.v_unit = take_floats(base, &at, d / PAGE_VBLOCK);
-    w.x = take_floats(base, &at, (size_t)(d / 16) * TILE_BYTES / sizeof(float));
+    w.x = take_floats(base, &at, (size_t)(d / LANES) * TILE_BYTES / sizeof(float));
+    w.gathered = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
+    w.q = take_floats(base, &at, n_head * d);
+    w.unit = take_floats(base, &at, n_head + HEADS);
     w.m = take_floats(base, &at, (size_t)w.n_block * LANES);
     w.l = take_floats(base, &at, (size_t)w.n_block * LANES);
-    w.gathered = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
+    w.q_tile = take(base, &at, (size_t)w.n_block * (d / 32) * TILE_BYTES);
+    w.q_code = take_floats(base, &at, n_head * wide);
+    w.q_most = take_floats(base, &at, w.n_block * wide);
     w.bytes = at;
     return w;
 }
@@ -143,37 +139,19 @@ static uint32_t block_heads(const struct narrow_mem *w, uint32_t block)
 
 /* ---- The queries ---- */
 
-/* 16 channels of codes at positions 16 i .. of a row, from an array in their natural order. Where a
- * quarter of the channels is a multiple of 16, a row has 16 channels of each quarter in turn, else
- * 8. Returns where they are: one run of 16, or two of 8. */
-struct places {
-    uint32_t n, at[2];
-};
-
-static struct places code_places(uint32_t d, uint32_t i)
+/* 64 floats in quads: x[b] gets the b-th of each quad. */
+INLINE void quads_apart(__m512 x[4])
 {
-    const uint32_t quarter = d / 4;
-    if (quarter % 16 == 0) return (struct places){16, {i % 4 * quarter + i / 4 * 16, 0}};
-    const uint32_t part = i % 2 * 2, j = i / 2 * 8;
-    if (i * 16 >= d) return (struct places){0, {0, 0}};
-    return (struct places){8, {part * quarter + j, (part + 1) * quarter + j}};
-}
-
-INLINE __m512 load_places_f16(const uint8_t *p, struct places at)
-{
-    if (at.n == 16) return attn_load_f16(p + 2 * at.at[0]);
-    if (at.n == 0) return _mm512_setzero_ps();
-    const __m128i lo = _mm_loadu_si128((const void *)(p + 2 * at.at[0]));
-    const __m128i hi = _mm_loadu_si128((const void *)(p + 2 * at.at[1]));
-    return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1));
-}
-
-INLINE __m512 load_places(const float *p, struct places at)
-{
-    if (at.n == 16) return _mm512_loadu_ps(p + at.at[0]);
-    if (at.n == 0) return _mm512_setzero_ps();
-    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(p + at.at[0])),
-                              _mm256_loadu_ps(p + at.at[1]), 1);
+    const __m512i low = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(2));
+    const __m512 a = _mm512_permutex2var_ps(x[0], low, x[1]);
+    const __m512 b = _mm512_permutex2var_ps(x[0], high, x[1]);
+    const __m512 c = _mm512_permutex2var_ps(x[2], low, x[3]);
+    const __m512 e = _mm512_permutex2var_ps(x[2], high, x[3]);
+    x[0] = _mm512_shuffle_f32x4(a, c, 0x44);
+    x[1] = _mm512_shuffle_f32x4(a, c, 0xee);
+    x[2] = _mm512_shuffle_f32x4(b, e, 0x44);
+    x[3] = _mm512_shuffle_f32x4(b, e, 0xee);
 }
 
 /* Divides a query by a power of two above its largest magnitude, which is returned; NaN for a query
@@ -225,14 +203,28 @@ static void query_tiles(const struct narrow_mem *w, uint32_t block, int up)
         attn_transpose(tile, (const uint8_t *)(rows + c), 2 * (size_t)d);
 }
 
-/* Four channels of eight heads behind each other. */
-static void query_quads(const struct narrow_mem *w)
+/* Queries by quads of channels, and the largest magnitudes among the heads of a block. */
+static void query_quads(const struct narrow_mem *w, uint32_t block)
 {
-    const uint32_t n_quad = w->d_code / 4;
-    for (uint32_t h = 0; h < w->n_block * HEADS; h++)
-        for (uint32_t i = 0; i < n_quad; i++)
-            memcpy(w->q_quad + ((h / HEADS * n_quad + i) * HEADS + h % HEADS) * (size_t)4,
-                   w->q_code + (size_t)h * w->d_code + 4 * (size_t)i, 4 * sizeof(float));
+    for (uint32_t c = 0; c < w->d_code; c += CODE_BLOCK) {
+        __m512 most[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),
+                          _mm512_setzero_ps()};
+        for (uint32_t h = block * HEADS; h < (block + 1) * HEADS; h++) {
+            __m512 x[4];
+            for (uint32_t i = 0; i < 4; i++) {
+                const uint32_t at = c + i * LANES;
+                x[i] =
+                    at < w->d ? _mm512_load_ps(w->q + (size_t)h * w->d + at) : _mm512_setzero_ps();
+            }
+            quads_apart(x);
+            for (uint32_t i = 0; i < 4; i++) {
+                _mm512_store_ps(w->q_code + (size_t)h * w->d_code + c + i * LANES, x[i]);
+                most[i] = _mm512_max_ps(most[i], _mm512_abs_ps(x[i]));
+            }
+        }
+        for (uint32_t i = 0; i < 4; i++)
+            _mm512_store_ps(w->q_most + (size_t)block * w->d_code + c + i * LANES, most[i]);
+    }
 }
 
 static bool page_has_codes(const struct page_geom *g, const struct attn_page *page)
@@ -240,8 +232,9 @@ static bool page_has_codes(const struct page_geom *g, const struct attn_page *pa
     return page->form == PAGE_SEALED && g->type_k == SAC_KV_Q8 && !page->tok;
 }
 
-static void narrow_begin(const struct attn_chunk *c, const struct narrow_mem *w)
+static void narrow_begin(const struct attn_chunk *c)
 {
+    const struct narrow_mem mem = narrow_layout(c->mem, c->op->geom->head_dim, c->group), *w = &mem;
     const uint32_t d = w->d, n = w->n_block * HEADS;
     bool codes = false, halves = false;
     for (uint32_t j = 0; j < c->n_page; j++)
@@ -262,17 +255,7 @@ static void narrow_begin(const struct attn_chunk *c, const struct narrow_mem *w)
     }
     const int up = c->op->geom->type_k == SAC_KV_BF16 ? 0 : HALF_BITS;
     for (uint32_t b = 0; b < w->n_block && halves; b++) query_tiles(w, b, up);
-    for (uint32_t i = 0; i < w->d_code / LANES && codes; i++) {
-        const struct places at = code_places(d, i);
-        __m512 most = _mm512_setzero_ps();
-        for (uint32_t h = 0; h < n; h++) {
-            const __m512 x = load_places(w->q + (size_t)h * d, at);
-            _mm512_store_ps(w->q_code + (size_t)h * w->d_code + i * LANES, x);
-            most = _mm512_max_ps(most, _mm512_abs_ps(x));
-        }
-        _mm512_store_ps(w->q_most + i * LANES, most);
-    }
-    if (codes) query_quads(w);
+    for (uint32_t b = 0; b < w->n_block && codes; b++) query_quads(w, b);
     tiles_begin();
 }
 
@@ -302,125 +285,116 @@ struct narrow_step {
     struct attn_page none; /* CODES: the second page behind an odd one, of which nothing is seen */
     uint32_t n_page;
     bool codes;
-    const uint16_t *keys;          /* HALVES: rows of bf16 [PAGE_TOK, d] */
-    float weight_unit[STEP_PAGES]; /* CODES: what an integer of a query is worth */
-    float up;                      /* HALVES: HALF_BITS for values of f16, else 0 */
-    struct fetch *fetch;
+    const uint16_t *keys;         /* HALVES: rows of bf16 [PAGE_TOK, d] */
+    float query_unit[STEP_PAGES]; /* CODES: what an integer of a query is worth */
+    float up;                     /* HALVES: HALF_BITS for values of f16, else 0 */
+    struct fetch fetch;
 };
 
 /* ---- Keys of codes ---- */
 
-/* Codes of all tokens of a page, channels in the order of code_places. Bits are brought to their
- * places by whole words where the two that come from a neighbour are masked anyway. */
-INLINE void join_codes(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
-                       const struct page_geom *g, uint32_t d)
+/* Codes of page j as tiles: a line has four channels of 16 tokens. The planes are turned, then
+ * joined: there is less of them. Bits are brought to their places by whole words, as the two that
+ * come from a neighbour are masked anyway. */
+INLINE void code_keys(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
+                      const struct page_geom *g, uint32_t d)
 {
-    const uint8_t *page = st->page[j]->bytes;
-    uint8_t *dst = w->keys + (size_t)j * PAGE_TOK * w->d_code;
-    const uint32_t quarter = d / 4, row = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
-    const __m512i up =
-        _mm512_setr_epi64(0x0006000600060006, 0x0006000600060006, 0x0004000400040004,
-                          0x0004000400040004, 0x0002000200020002, 0x0002000200020002, 0, 0);
-    const __m512i down = _mm512_setr_epi64(0, 0, 0, 0, 0x0004000400040004, 0x0004000400040004,
-                                           0x0004000400040004, 0x0004000400040004);
-    const struct attn_q8_shift shift = attn_q8_shift(quarter % 16 ? 8 : 16);
-    for (size_t t = 0; t < PAGE_TOK; t++, dst += row) {
-        const uint8_t *hi2 = page + g->k_hi2 + t * quarter;
-        const uint8_t *low = page + g->k_low + t * 3 * quarter;
-        if (t % FETCH_TOK == 0) fetch_lines(st->fetch);
-        if (quarter % 16 == 0) {
-            for (uint32_t x = 0; x < quarter; x += 16) {
-                __m512i hi = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)(hi2 + x)));
-                __m512i mid = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)(low + x)));
-                const uint8_t *lo4 = low + quarter + x;
-                __m256i lo = _mm256_loadu_si256((const void *)lo4);
-                if (quarter != 16)
-                    lo = _mm256_inserti128_si256(lo, _mm_loadu_si128((const void *)(lo4 + quarter)),
-                                                 1);
-                hi = _mm512_sllv_epi16(hi, up);
-                mid = _mm512_multishift_epi64_epi8(shift.mid, mid);
-                const __m512i nibble = _mm512_srlv_epi16(_mm512_broadcast_i64x4(lo), down);
-                _mm512_store_si512(dst + 4 * x, attn_q8_merge(hi, mid, nibble));
+    const uint32_t quarter = d / 4, d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
+    const uint8_t *hi2 = st->page[j]->bytes + g->k_hi2, *low = st->page[j]->bytes + g->k_low;
+    uint8_t *dst = w->keys + (size_t)j * PAGE_TOK * d_code;
+    for (uint32_t t = 0; t < PAGE_TOK;
+         t += LANES, hi2 += LANES * quarter, low += LANES * 3 * quarter, dst += LANES * d_code)
+        for (uint32_t c = 0; c < quarter; c += 16) {
+            __m512i hi[4], mid[4], a[4], b[4];
+            attn_dword_lanes(hi, hi2 + c, quarter);
+            attn_dword_lanes(mid, low + c, 3 * (size_t)quarter);
+            attn_dword_lanes(a, low + quarter + c, 3 * (size_t)quarter);
+            attn_dword_lanes(b, low + 2 * quarter + c, 3 * (size_t)quarter);
+            for (uint32_t k = 0; k < 4 && c + 4 * k < quarter; k++) {
+                uint8_t *line = dst + (c / 4 + k) * (size_t)64;
+                fetch_lines(&st->fetch);
+                _mm512_store_si512(line, attn_q8_merge(_mm512_slli_epi16(hi[k], 6),
+                                                       _mm512_slli_epi16(mid[k], 4), a[k]));
+                line += quarter / 4 * (size_t)64;
+                _mm512_store_si512(line, attn_q8_merge(_mm512_slli_epi16(hi[k], 4),
+                                                       _mm512_slli_epi16(mid[k], 2), b[k]));
+                line += quarter / 4 * (size_t)64;
+                _mm512_store_si512(line, attn_q8_merge(_mm512_slli_epi16(hi[k], 2), mid[k],
+                                                       _mm512_srli_epi16(a[k], 4)));
+                line += quarter / 4 * (size_t)64;
+                _mm512_store_si512(line, attn_q8_merge(hi[k], _mm512_srli_epi16(mid[k], 2),
+                                                       _mm512_srli_epi16(b[k], 4)));
             }
-            continue;
         }
-        for (uint32_t x = 0; x < quarter; x += 8) {
-            uint64_t hi, mid;
-            memcpy(&hi, hi2 + x, 8);
-            memcpy(&mid, low + x, 8);
-            const __m128i lo =
-                _mm_unpacklo_epi64(_mm_loadl_epi64((const void *)(low + quarter + x)),
-                                   _mm_loadl_epi64((const void *)(low + 2 * quarter + x)));
-            const __m512i code =
-                attn_q8_join(&shift, _mm512_set1_epi64((long long)hi),
-                             _mm512_set1_epi64((long long)mid), _mm512_broadcast_i32x4(lo));
-            _mm256_store_si256((void *)(dst + 4 * x), _mm512_castsi512_si256(code));
-        }
-    }
 }
 
-/* Minima and steps of a page; the steps such that the largest product with a query is QUERY_MAX. */
-INLINE void code_steps(const struct narrow_mem *w, struct narrow_step *st, uint32_t j,
-                       const struct page_geom *g, uint32_t d)
+/* Low and high bytes of the low halves of 64 dwords, four by four: lanes i of x[0] to x[3]. */
+INLINE void two_parts(__m512i *high, __m512i *low, const __m512i x[4])
 {
-    const uint8_t *page = st->page[j]->bytes;
-    float *step = w->step + (size_t)j * w->d_code, *centre = w->centre + (size_t)j * w->d_code;
-    const uint32_t n = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK / LANES;
-    __m512 most = _mm512_setzero_ps();
-    for (uint32_t i = 0; i < n; i++) {
-        const struct places at = code_places(d, i);
-        const __m512 by = load_places_f16(page + g->k_step, at);
-        _mm512_store_ps(step + i * LANES, by);
-        _mm512_store_ps(centre + i * LANES, load_places_f16(page + g->k_min, at));
-        most = _mm512_max_ps(most, _mm512_mul_ps(by, _mm512_load_ps(w->q_most + i * LANES)));
+    const __mmask32 odd = 0xaaaaaaaa;
+    const __m512i upper = _mm512_set1_epi16((int16_t)0xff00);
+    const __m512i a = _mm512_mask_mov_epi16(x[0], odd, _mm512_slli_epi32(x[2], 16));
+    const __m512i b = _mm512_mask_mov_epi16(x[1], odd, _mm512_slli_epi32(x[3], 16));
+    /* where the third operand is 1 one of the others, where it is 0 the other one */
+    *high = _mm512_ternarylogic_epi32(_mm512_srli_epi16(a, PART_BITS), b, upper, 0xd8);
+    *low = _mm512_ternarylogic_epi32(_mm512_slli_epi16(b, PART_BITS), a, upper, 0xe4);
+}
+
+/* Queries times steps of page j as integers, in tiles: high parts of eight heads, then low ones.
+ * The steps are scaled such that the largest product is QUERY_MAX. */
+INLINE void code_queries(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
+                         uint32_t j, const struct page_geom *g, uint32_t d)
+{
+    const uint32_t d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
+    const uint8_t *from = st->page[j]->bytes + g->k_step;
+    const float *q_most = w->q_most + (size_t)block * d_code;
+    __m512 step[512 / LANES], most = _mm512_setzero_ps();
+    for (uint32_t c = 0; c < d_code; c += CODE_BLOCK) {
+        __m512 *x = step + c / LANES;
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t at = c + i * LANES;
+            x[i] = at < d ? attn_load_f16(from + 2 * (size_t)at) : _mm512_setzero_ps();
+        }
+        quads_apart(x);
+        for (uint32_t i = 0; i < 4; i++)
+            most = _mm512_max_ps(most, _mm512_mul_ps(x[i], _mm512_load_ps(q_most + c + i * LANES)));
     }
     const float top = _mm512_reduce_max_ps(most);
     const __m512 inv = _mm512_set1_ps(top > 0 ? QUERY_MAX / top : 0);
-    st->weight_unit[j] = top / QUERY_MAX;
-    for (uint32_t i = 0; i < n; i++)
-        _mm512_store_ps(step + i * LANES, _mm512_mul_ps(inv, _mm512_load_ps(step + i * LANES)));
-}
-
-/* Queries times steps of page j as integers, in tiles: a line has four channels, high parts of
- * eight heads, then low ones. */
-INLINE void code_weights(const struct narrow_mem *w, uint32_t block, uint32_t j, uint32_t d)
-{
-    const uint32_t d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
-    const __m512i order =
-        _mm512_setr_epi32(0x0d090501, 0x1d191511, 0x2d292521, 0x3d393531, 0x0d090501, 0x1d191511,
-                          0x2d292521, 0x3d393531, 0x0c080400, 0x1c181410, 0x2c282420, 0x3c383430,
-                          0x0c080400, 0x1c181410, 0x2c282420, 0x3c383430);
-    const __mmask64 second = 0xffff0000ffff0000; /* heads 4 to 7 */
-    const __m512i sign = _mm512_maskz_set1_epi32(0xff00, (int)0x80808080);
+    st->query_unit[j] = top / QUERY_MAX;
     const __m512 integer = _mm512_set1_ps(INTEGER);
-    const float *step = w->step + (size_t)j * d_code;
-    const float *q = w->q_quad + (size_t)block * HEADS * d_code;
-    uint8_t *tile = w->w_tile + j * (d_code / CODE_BLOCK) * (size_t)TILE_BYTES;
-    for (uint32_t c = 0; c < d_code; c += 4, q += 4 * HEADS, tile += 64) {
-        const __m512 by = _mm512_broadcast_f32x4(_mm_load_ps(step + c));
-        const __m512 a = _mm512_fmadd_ps(by, _mm512_load_ps(q), integer);
-        const __m512 b = _mm512_fmadd_ps(by, _mm512_load_ps(q + LANES), integer);
-        const __m512i part = _mm512_permutexvar_epi8(order, _mm512_castps_si512(a));
-        const __m512i bytes =
-            _mm512_mask_permutexvar_epi8(part, second, order, _mm512_castps_si512(b));
-        _mm512_store_si512(tile, _mm512_xor_si512(bytes, sign));
+    const __m512i sign = _mm512_set1_epi8((char)0x80);
+    for (uint32_t i = 0; i < d_code / LANES; i++) step[i] = _mm512_mul_ps(step[i], inv);
+    for (uint32_t h = 0; h < block_heads(w, block); h++) {
+        const float *q = w->q_code + (size_t)(block * HEADS + h) * d_code;
+        for (uint32_t c = 0; c < d_code; c += CODE_BLOCK) {
+            uint8_t *row = w->w_tile + (j * d_code + c) / CODE_BLOCK * (size_t)TILE_BYTES + h * 64;
+            __m512i x[4], high, low;
+            for (uint32_t i = 0; i < 4; i++) {
+                x[i] = _mm512_castps_si512(_mm512_fmadd_ps(
+                    step[c / LANES + i], _mm512_load_ps(q + c + i * LANES), integer));
+            }
+            two_parts(&high, &low, x);
+            _mm512_store_si512(row, high);
+            _mm512_store_si512(row + HEADS * (size_t)64, _mm512_xor_si512(low, sign));
+        }
     }
 }
 
-INLINE void code_scores(const struct narrow_mem *w, uint32_t d)
+INLINE void code_sums(const struct narrow_mem *w, uint32_t d)
 {
-    const size_t row = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
+    const uint32_t n = (d + CODE_BLOCK - 1) / CODE_BLOCK;
     for (uint32_t j = 0; j < STEP_PAGES; j++) {
-        const uint8_t *k = w->keys + j * PAGE_TOK * row;
-        const uint8_t *tile = w->w_tile + j * (row / CODE_BLOCK) * TILE_BYTES;
+        const uint8_t *k = w->keys + j * 2 * n * (size_t)TILE_BYTES;
+        const uint8_t *q = w->w_tile + j * n * (size_t)TILE_BYTES;
         TILE_ZERO(0);
         TILE_ZERO(1);
-        for (uint32_t c = 0; c < row; c += CODE_BLOCK) {
-            TILE_LOAD(2, k + c, row);
-            TILE_LOAD(3, k + LANES * row + c, row);
-            TILE_LOAD(4, tile + c / CODE_BLOCK * TILE_BYTES, 64);
-            TILE_DOT_U8(0, 2, 4);
-            TILE_DOT_U8(1, 3, 4);
+        for (uint32_t i = 0; i < n; i++) {
+            TILE_LOAD(4, q + i * (size_t)TILE_BYTES, 64);
+            TILE_LOAD(2, k + i * (size_t)TILE_BYTES, 64);
+            TILE_DOT_S8U(0, 4, 2);
+            TILE_LOAD(3, k + (n + i) * (size_t)TILE_BYTES, 64);
+            TILE_DOT_S8U(1, 4, 3);
         }
         TILE_STORE(0, w->s + j * PAGE_TOK * LANES, 64);
         TILE_STORE(1, w->s + j * PAGE_TOK * LANES + 256, 64);
@@ -430,59 +404,56 @@ INLINE void code_scores(const struct narrow_mem *w, uint32_t d)
 /* ---- Keys of halves ---- */
 
 /* The first visible key of rows of f16, or zeros if it is not finite. */
-static void find_centre(const struct narrow_mem *w, const uint8_t *key, uint32_t d)
+INLINE void find_centre(const struct narrow_mem *w, const uint8_t *key, uint32_t d)
 {
-    float *centre = w->centre;
-    __mmask16 bad = 0;
-    for (uint32_t c = 0; c < d; c += LANES) {
-        const __m512 x = attn_load_f16(key + 2 * (size_t)c);
-        bad |= _mm512_fpclass_ps_mask(x, 0x99); /* NaN or infinity */
-        _mm512_store_ps(centre + c, x);
+    __mmask32 bad = 0;
+    for (uint32_t c = 0; c < d; c += 32) {
+        const __m512h x = _mm512_loadu_ph(key + 2 * (size_t)c);
+        bad |= _mm512_fpclass_ph_mask(x, 0x99); /* NaN or infinity */
+        _mm512_store_ph(w->centre + c, x);
     }
-    memcpy(w->centre_half, key, 2 * (size_t)d);
-    if (!bad) return;
-    memset(centre, 0, d * sizeof *centre);
-    memset(w->centre_half, 0, 2 * (size_t)d);
+    if (bad) memset(w->centre, 0, 2 * (size_t)d);
 }
 
 /* 32 f16 as bf16 of their values times 2^-HALF_BITS, rounded; those below 2^-14 count as zeros in a
- * tile. `most` gathers the largest magnitude: infinities and NaN are not what they should be. */
-INLINE __m512i bf16_of_halves(__m512i x, __m512i *most)
+ * tile. `odd` becomes NaN if one is an infinity or NaN: those are not what they should be. */
+INLINE __m512i bf16_of_halves(__m512h x, __m512h *odd)
 {
-    const __m512i magnitude = _mm512_and_si512(x, _mm512_set1_epi16(0x7fff));
-    *most = _mm512_max_epu16(*most, magnitude);
-    /* (magnitude * 2^12 + 2^14) >> 15: three bits less */
-    const __m512i moved = _mm512_mulhrs_epi16(magnitude, _mm512_set1_epi16(0x1000));
-    /* 0xca: first operand chooses the second where 1, the third where 0 */
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi32((int)0x80008000), x, moved, 0xca);
+    *odd = _mm512_fmadd_ph(x, _mm512_setzero_ph(), *odd);
+    /* (x * 2^12 + 2^14) >> 15: three bits less, the sign in their places */
+    const __m512i moved = _mm512_mulhrs_epi16(_mm512_castph_si512(x), _mm512_set1_epi16(0x1000));
+    return _mm512_and_si512(moved, _mm512_set1_epi16((int16_t)0x8fff));
 }
 
-INLINE bool halves_reach(__m512i most, int16_t limit)
+/* Of four chains, so that none is waited for. */
+INLINE bool halves_odd(const __m512h odd[4])
 {
-    return _mm512_cmpge_epu16_mask(most, _mm512_set1_epi16(limit)) != 0;
+    const __m512h a = _mm512_add_ph(odd[0], odd[1]), b = _mm512_add_ph(odd[2], odd[3]);
+    return _mm512_fpclass_ph_mask(_mm512_add_ph(a, b), 0x81) != 0;
 }
 
 /* Rows of f16 less their centre as bf16. An infinity is 2^16; of NaN returns whether there are. */
 INLINE bool centred_keys(const struct narrow_mem *w, struct fetch *fetch, const uint8_t *src,
                          uint32_t d)
 {
-    uint16_t *dst = (uint16_t *)(void *)w->keys;
-    __m512i most = _mm512_setzero_si512();
-    for (uint32_t t = 0; t < PAGE_TOK; t++) {
-        if (t % FETCH_TOK == 0) fetch_lines(fetch);
-        for (uint32_t c = 0; c < d; c += 32, src += 64, dst += 32) {
-            const __m512h x =
-                _mm512_sub_ph(_mm512_loadu_ph(src), _mm512_load_ph(w->centre_half + c));
-            _mm512_store_si512(dst, bf16_of_halves(_mm512_castph_si512(x), &most));
+    __m512h odd[4] = {_mm512_setzero_ph(), _mm512_setzero_ph(), _mm512_setzero_ph(),
+                      _mm512_setzero_ph()};
+    for (uint32_t t = 0; t < PAGE_TOK; t += 4)
+        for (uint32_t c = 0; c < d; c += 32) {
+            const __m512h centre = _mm512_load_ph(w->centre + c);
+            fetch_lines(fetch);
+            for (uint32_t i = t; i < t + 4; i++) {
+                const size_t at = 2 * ((size_t)i * d + c);
+                const __m512h x = _mm512_sub_ph(_mm512_loadu_ph(src + at), centre);
+                _mm512_store_si512(w->keys + at, bf16_of_halves(x, &odd[i - t]));
+            }
         }
-    }
-    return halves_reach(most, 0x7c01);
+    return halves_odd(odd);
 }
 
-/* Sets NaN again where rows of f16, or the centre, have them. */
-static void restore_nan_keys(const struct narrow_mem *w, const uint8_t *src, uint32_t d)
+/* Sets NaN again where rows of f16 have them. */
+static void restore_nan_keys(uint16_t *dst, const uint8_t *src, uint32_t d)
 {
-    uint16_t *dst = (uint16_t *)(void *)w->keys;
     for (uint32_t i = 0; i < PAGE_TOK * d; i += 32) {
         const __m512h x = _mm512_loadu_ph(src + 2 * (size_t)i);
         const __mmask32 nan = _mm512_fpclass_ph_mask(x, 0x81);
@@ -525,19 +496,18 @@ INLINE void half_keys(const struct narrow_mem *w, struct narrow_step *st, const 
     }
     if (g->type_k != SAC_KV_BF16) {
         find_centre(w, src + 2 * (size_t)d * (page->begin < page->end ? page->begin : 0), d);
-        if (centred_keys(w, st->fetch, src, d)) restore_nan_keys(w, src, d);
+        if (centred_keys(w, &st->fetch, src, d)) restore_nan_keys(dst, src, d);
         st->keys = dst;
         return;
     }
-    memset(w->centre, 0, d * sizeof(float));
     st->keys = (const uint16_t *)(const void *)src;
     if (!page->tok) return;
     memcpy(dst, src, PAGE_TOK * 2 * (size_t)d); /* the next page may be gathered, too */
     st->keys = dst;
 }
 
-INLINE void half_scores(const struct narrow_mem *w, const struct narrow_step *st, uint32_t block,
-                        uint32_t d)
+INLINE void half_sums(const struct narrow_mem *w, const struct narrow_step *st, uint32_t block,
+                      uint32_t d)
 {
     const uint8_t *q = w->q_tile + (size_t)block * (d / 32) * TILE_BYTES;
     const uint8_t *k = (const uint8_t *)st->keys;
@@ -556,100 +526,119 @@ INLINE void half_scores(const struct narrow_mem *w, const struct narrow_step *st
 
 /* ---- Scores to weights ---- */
 
-/* Four dwords of rows i, i + 4, i + 8 and i + 12 of a tile. */
-INLINE __m512i quarter_rows(const float *s)
+/* Sums of 16 tokens for four heads, high and low parts added: out[i] has head i's, a lane for each
+ * token. */
+INLINE void token_lanes(__m512 out[4], const float *s)
 {
-    __m512i x = _mm512_castsi128_si512(_mm_load_si128((const void *)s));
-    x = _mm512_inserti32x4(x, _mm_load_si128((const void *)(s + 4 * LANES)), 1);
-    x = _mm512_inserti32x4(x, _mm_load_si128((const void *)(s + 8 * LANES)), 2);
-    return _mm512_inserti32x4(x, _mm_load_si128((const void *)(s + 12 * LANES)), 3);
-}
-
-/* Sums of 16 tokens for four heads: out[i] has head i's, a lane for each token. */
-INLINE void token_lanes(__m512 out[4], const float *s, bool codes)
-{
-    __m512 v[4];
-    for (uint32_t i = 0; i < 4; i++) {
-        const __m512i high = quarter_rows(s + i * LANES), low = quarter_rows(s + i * LANES + HEADS);
-        v[i] = codes ? _mm512_fmadd_ps(_mm512_cvtepi32_ps(high),
-                                       _mm512_set1_ps((float)(1 << PART_BITS)),
-                                       _mm512_cvtepi32_ps(low))
-                     : _mm512_add_ps(_mm512_castsi512_ps(high), _mm512_castsi512_ps(low));
+    __m512i x[4];
+    for (uint32_t i = 0; i < 4; i++, s += LANES) {
+        const __m512i high = attn_quarter_rows((const uint8_t *)s, LANES * sizeof(float));
+        const __m512i low = attn_quarter_rows((const uint8_t *)(s + HEADS), LANES * sizeof(float));
+        x[i] =
+            _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(high), _mm512_castsi512_ps(low)));
     }
-    const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(v[0], v[1]));
-    const __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(v[0], v[1]));
-    const __m512d e = _mm512_castps_pd(_mm512_unpacklo_ps(v[2], v[3]));
-    const __m512d f = _mm512_castps_pd(_mm512_unpackhi_ps(v[2], v[3]));
-    out[0] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, e));
-    out[1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, e));
-    out[2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, f));
-    out[3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, f));
+    attn_turn(x);
+    for (uint32_t i = 0; i < 4; i++) out[i] = _mm512_castsi512_ps(x[i]);
 }
 
-/* Scores y of the step: sums times their unit, plus the queries times the pages' centres. */
-INLINE void narrow_scores(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
-                          uint32_t n_head, uint32_t d, bool codes)
+/* Sums of a query times what the keys of a page are relative to. */
+INLINE __m512 centre_product(const uint8_t *centre, const float *q, uint32_t d)
 {
-    const uint32_t d_code = (d + CODE_BLOCK - 1) / CODE_BLOCK * CODE_BLOCK;
-    const uint32_t width = codes ? d_code : d, n_page = codes ? STEP_PAGES : 1;
-    const float *q = (codes ? w->q_code : w->q) + (size_t)block * HEADS * width;
-    const float *unit = w->unit + block * HEADS;
+    __m512 x = _mm512_setzero_ps();
+    for (uint32_t c = 0; c < d; c += LANES)
+        x = _mm512_fmadd_ps(attn_load_f16(centre + 2 * (size_t)c), _mm512_load_ps(q + c), x);
+    return x;
+}
+
+/* Scores of the step: sums times their unit, plus the queries times the minima of the pages. */
+INLINE void code_scores(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
+                        const struct page_geom *g, uint32_t d)
+{
+    const uint32_t n_head = block_heads(w, block);
+    const float *q = w->q + (size_t)block * HEADS * d;
+    const __m512 unit = _mm512_broadcast_f32x8(_mm256_load_ps(w->unit + block * HEADS));
+    _Alignas(64) float base[STEP_PAGES * HEADS], by[STEP_PAGES * HEADS];
     __m512 sum[STEP_PAGES * HEADS];
     for (uint32_t i = 0; i < STEP_PAGES * HEADS; i++) sum[i] = _mm512_setzero_ps();
-    for (uint32_t j = 0; j < n_page; j++)
-        for (uint32_t h = 0; h < n_head; h++) {
-            const float *centre = w->centre + (size_t)j * d_code;
-            __m512 x = _mm512_setzero_ps();
-            fetch_lines(st->fetch);
-            for (uint32_t c = 0; c < width; c += LANES)
-                x = _mm512_fmadd_ps(_mm512_load_ps(centre + c),
-                                    _mm512_load_ps(q + (size_t)h * width + c), x);
-            sum[j * HEADS + h] = x;
+    for (uint32_t h = 0; h < n_head; h++)
+        for (uint32_t j = 0; j < STEP_PAGES; j++)
+            sum[j * HEADS + h] =
+                centre_product(st->page[j]->bytes + g->k_min, q + (size_t)h * d, d);
+    _mm512_store_ps(base, _mm512_mul_ps(attn_sums(sum), unit));
+    const __m512 second = _mm512_set1_ps(st->query_unit[1]);
+    _mm512_store_ps(by, _mm512_mul_ps(unit, _mm512_mask_mov_ps(_mm512_set1_ps(st->query_unit[0]),
+                                                               0xff00, second)));
+    for (uint32_t h = 0; h < n_head; h++) {
+        const float *s = w->s + h * LANES;
+        float *y = w->y + h * STEP_TOK;
+        fetch_lines(&st->fetch);
+        for (uint32_t i = 0; i < STEP_TOK / LANES; i++, s += LANES * LANES) {
+            const __m512 high = _mm512_cvtepi32_ps(_mm512_load_si512(s));
+            const __m512 low = _mm512_cvtepi32_ps(_mm512_load_si512(s + HEADS * LANES));
+            const __m512 x = _mm512_fmadd_ps(high, _mm512_set1_ps(1 << PART_BITS), low);
+            const uint32_t at = i * LANES / PAGE_TOK * HEADS + h;
+            _mm512_store_ps(y + i * LANES,
+                            _mm512_fmadd_ps(x, _mm512_set1_ps(by[at]), _mm512_set1_ps(base[at])));
         }
-    _Alignas(64) float base[STEP_PAGES * HEADS];
-    _mm512_store_ps(base,
-                    _mm512_mul_ps(attn_sums(sum), _mm512_broadcast_f32x8(_mm256_loadu_ps(unit))));
-    for (uint32_t j = 0; j < n_page; j++)
-        for (uint32_t t = 0; t < PAGE_TOK; t += LANES)
-            for (uint32_t h = 0; h < n_head; h += 4) {
-                __m512 x[4];
-                token_lanes(x, w->s + (j * PAGE_TOK + t) * (size_t)LANES + h, codes);
-                for (uint32_t i = 0; i < 4; i++) {
-                    const float by = codes ? unit[h + i] * st->weight_unit[j] : unit[h + i];
-                    _mm512_store_ps(w->y + (h + i) * STEP_TOK + j * PAGE_TOK + t,
-                                    _mm512_fmadd_ps(x[i], _mm512_set1_ps(by),
-                                                    _mm512_set1_ps(base[j * HEADS + h + i])));
-                }
-            }
+    }
 }
 
-/* What not every score needs: the cap, log weights, -inf for tokens that are not to be seen. */
-static void narrow_amend(const struct attn_chunk *c, const struct narrow_mem *w,
-                         const struct narrow_step *st, uint32_t n_head)
+INLINE void half_scores(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
+                        const struct page_geom *g, uint32_t d)
 {
-    for (uint32_t j = 0; j < (st->codes ? STEP_PAGES : 1); j++) {
-        const struct attn_page *page = st->page[j];
-        if (c->op->softcap <= 0 && !page->logw && page->begin == 0 && page->end == PAGE_TOK)
-            continue;
-        for (uint32_t t = 0; t < PAGE_TOK; t += LANES) {
-            const __m512i at = _mm512_add_epi32(
-                _mm512_set1_epi32((int)t),
-                _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-            const __mmask16 seen =
-                _mm512_cmpge_epi32_mask(at, _mm512_set1_epi32((int)page->begin)) &
-                _mm512_cmplt_epi32_mask(at, _mm512_set1_epi32((int)page->end));
-            for (uint32_t h = 0; h < n_head; h++) {
-                float *p = w->y + h * STEP_TOK + j * PAGE_TOK + t;
-                __m512 y = _mm512_load_ps(p);
-                if (c->op->softcap > 0)
-                    y = _mm512_mul_ps(attn_softcap(y, c->op->softcap),
-                                      _mm512_set1_ps((float)M_LOG2E));
-                if (page->logw)
-                    y = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(seen, page->logw + t),
-                                        _mm512_set1_ps((float)M_LOG2E), y);
-                _mm512_store_ps(p, _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), seen, y));
-            }
+    const uint32_t n_head = block_heads(w, block);
+    const float *q = w->q + (size_t)block * HEADS * d, *unit = w->unit + block * HEADS;
+    _Alignas(64) float base[LANES] = {0};
+    if (g->type_k != SAC_KV_BF16) {
+        __m512 sum[LANES];
+        for (uint32_t h = 0; h < LANES; h++) sum[h] = _mm512_setzero_ps();
+        for (uint32_t h = 0; h < n_head; h++)
+            sum[h] = centre_product((const uint8_t *)w->centre, q + (size_t)h * d, d);
+        _mm512_store_ps(base, _mm512_mul_ps(attn_sums(sum), _mm512_loadu_ps(unit)));
+    }
+    for (uint32_t t = 0; t < PAGE_TOK; t += LANES)
+        for (uint32_t h = 0; h < n_head; h += 4) {
+            __m512 x[4];
+            fetch_lines(&st->fetch);
+            token_lanes(x, w->s + t * (size_t)LANES + h);
+            for (uint32_t i = 0; i < 4; i++)
+                _mm512_store_ps(w->y + (h + i) * STEP_TOK + t,
+                                _mm512_fmadd_ps(x[i], _mm512_set1_ps(unit[h + i]),
+                                                _mm512_set1_ps(base[h + i])));
         }
+}
+
+/* What not every score of a page needs: the cap, log weights, -inf for tokens that are not to be
+ * seen. */
+static void amend_scores(float *scores, const struct attn_chunk *c, const struct attn_page *page,
+                         uint32_t n_head)
+{
+    for (uint32_t t = 0; t < PAGE_TOK; t += LANES) {
+        const __m512i at = _mm512_add_epi32(
+            _mm512_set1_epi32((int)t),
+            _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+        const __mmask16 seen = _mm512_cmpge_epi32_mask(at, _mm512_set1_epi32((int)page->begin)) &
+                               _mm512_cmplt_epi32_mask(at, _mm512_set1_epi32((int)page->end));
+        for (uint32_t h = 0; h < n_head; h++) {
+            float *p = scores + h * STEP_TOK + t;
+            __m512 y = _mm512_load_ps(p);
+            if (c->op->softcap > 0)
+                y = _mm512_mul_ps(attn_softcap(y, c->op->softcap), _mm512_set1_ps((float)M_LOG2E));
+            if (page->logw)
+                y = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(seen, page->logw + t),
+                                    _mm512_set1_ps((float)M_LOG2E), y);
+            _mm512_store_ps(p, _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), seen, y));
+        }
+    }
+}
+
+INLINE void narrow_amend(const struct attn_chunk *c, const struct narrow_mem *w,
+                         const struct narrow_step *st, uint32_t n_head, bool codes)
+{
+    for (uint32_t j = 0; j < (codes ? STEP_PAGES : 1); j++) {
+        const struct attn_page *page = st->page[j];
+        if (c->op->softcap > 0 || page->logw || page->begin > 0 || page->end < PAGE_TOK)
+            amend_scores(w->y + j * PAGE_TOK, c, page, n_head);
     }
 }
 
@@ -692,21 +681,6 @@ struct narrow_merge {
     _Alignas(64) float fresh[LANES];
 };
 
-/* Rows of high and of low parts of weights: x [4] of 16 tokens each, NATURAL added. Dword i has
- * tokens i of both pages, then 16 + i: code_values has their values in that order. */
-INLINE void store_weights(uint8_t *tile, uint32_t h, const __m512i x[4])
-{
-    const __mmask32 odd = 0xaaaaaaaa;
-    const __m512i upper = _mm512_set1_epi16((int16_t)0xff00);
-    const __m512i a = _mm512_mask_mov_epi16(x[0], odd, _mm512_slli_epi32(x[1], 16));
-    const __m512i b = _mm512_mask_mov_epi16(x[2], odd, _mm512_slli_epi32(x[3], 16));
-    /* 0xca: first operand chooses the second where 1, the third where 0 */
-    _mm512_store_si512(tile + h * 64,
-                       _mm512_ternarylogic_epi32(upper, b, _mm512_srli_epi16(a, PART_BITS), 0xca));
-    _mm512_store_si512(tile + (HEADS + h) * 64,
-                       _mm512_ternarylogic_epi32(upper, _mm512_slli_epi16(b, PART_BITS), a, 0xca));
-}
-
 /* Weights of the step as tiles, relative to its maxima; times 2^up where f16 are shifted. */
 INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
                            uint32_t d, bool codes, struct narrow_merge *merge)
@@ -746,7 +720,7 @@ INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, u
         const float *y = w->y + h * STEP_TOK;
         const __m512 m = _mm512_set1_ps(base[h]);
         __m512 p[STEP_TOK / LANES];
-        fetch_lines(st->fetch);
+        fetch_lines(&st->fetch);
         for (uint32_t i = 0; i < n_vec; i++)
             p[i] = math_exp2_cubic(_mm512_sub_ps(_mm512_load_ps(y + i * LANES), m));
         row[h] = _mm512_add_ps(p[0], p[1]);
@@ -761,7 +735,11 @@ INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, u
                 const __m512 scale = _mm512_load_ps(w->scale + b * STEP_TOK + i * LANES);
                 x[i] = _mm512_castps_si512(_mm512_fmadd_ps(p[i], scale, _mm512_set1_ps(NATURAL)));
             }
-            store_weights(w->p + b * (size_t)TILE_BYTES, h, x);
+            __m512i high, low;
+            uint8_t *to = w->p + b * (size_t)TILE_BYTES + h * 64;
+            two_parts(&high, &low, x);
+            _mm512_store_si512(to, high);
+            _mm512_store_si512(to + HEADS * (size_t)64, low);
         }
     }
     float *l = w->l + block * LANES;
@@ -772,34 +750,34 @@ INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, u
 /* ---- Values ---- */
 
 /* Values of 16-bit pages, interleaved by pairs of tokens: a tile has 16 of 32 channels, those whose
- * third bit is 0, or 1 (in_order says more). Returns the largest magnitude of f16. */
-INLINE __m512i half_values_as(const struct narrow_mem *w, struct fetch *fetch, const uint8_t *v,
-                              uint32_t d, bool f16)
+ * third bit is 0, or 1 (in_order says more). Returns whether f16 have infinities or NaN. */
+INLINE bool half_values_as(const struct narrow_mem *w, struct fetch *fetch, const uint8_t *v,
+                           uint32_t d, bool f16)
 {
-    uint8_t *dst = w->v;
-    __m512i most = _mm512_setzero_si512();
-    for (uint32_t t = 0; t < PAGE_TOK; t += 2, v += 4 * (size_t)d, dst += 64) {
-        fetch_lines(fetch);
+    __m512h odd[4] = {_mm512_setzero_ph(), _mm512_setzero_ph(), _mm512_setzero_ph(),
+                      _mm512_setzero_ph()};
+    for (uint32_t t = 0; t < PAGE_TOK; t += 4)
         for (uint32_t c = 0; c < d; c += 32) {
-            __m512i a = _mm512_loadu_si512(v + 2 * (size_t)c);
-            __m512i b = _mm512_loadu_si512(v + 2 * (size_t)(d + c));
-            if (f16) {
-                a = bf16_of_halves(a, &most);
-                b = bf16_of_halves(b, &most);
+            fetch_lines(fetch);
+            for (uint32_t i = t; i < t + 4; i += 2) {
+                const uint8_t *from = v + 2 * ((size_t)i * d + c);
+                uint8_t *to = w->v + (size_t)(c / 16) * TILE_BYTES + i * (size_t)32;
+                __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 2 * (size_t)d);
+                if (f16) {
+                    a = bf16_of_halves(_mm512_castsi512_ph(a), &odd[i - t]);
+                    b = bf16_of_halves(_mm512_castsi512_ph(b), &odd[i - t + 1]);
+                }
+                _mm512_store_si512(to, _mm512_unpacklo_epi16(a, b));
+                _mm512_store_si512(to + TILE_BYTES, _mm512_unpackhi_epi16(a, b));
             }
-            _mm512_store_si512(dst + (size_t)(c / 16) * TILE_BYTES, _mm512_unpacklo_epi16(a, b));
-            _mm512_store_si512(dst + (size_t)(c / 16 + 1) * TILE_BYTES,
-                               _mm512_unpackhi_epi16(a, b));
         }
-    }
-    return most;
+    return halves_odd(odd);
 }
 
 /* Sets infinities and NaN again, and zeros for tokens that are not to be seen. */
-static void mend_half_values(const struct narrow_mem *w, const uint8_t *v, uint32_t d,
+static void mend_half_values(uint16_t *dst, const uint8_t *v, uint32_t d,
                              const struct attn_page *page, bool f16)
 {
-    uint16_t *dst = (uint16_t *)(void *)w->v;
     const uint16_t *src = (const uint16_t *)(const void *)v;
     for (uint32_t t = 0; t < PAGE_TOK; t++)
         for (uint32_t c = 0; c < d; c++) {
@@ -813,7 +791,7 @@ static void mend_half_values(const struct narrow_mem *w, const uint8_t *v, uint3
         }
 }
 
-INLINE void half_values(const struct narrow_mem *w, const struct narrow_step *st,
+INLINE void half_values(const struct narrow_mem *w, struct narrow_step *st,
                         const struct page_geom *g, uint32_t d)
 {
     const struct attn_page *page = st->page[0];
@@ -826,20 +804,31 @@ INLINE void half_values(const struct narrow_mem *w, const struct narrow_step *st
         v = (const uint8_t *)w->gathered;
     }
     const bool f16 = g->type_v != SAC_KV_BF16;
-    const __m512i most =
-        f16 ? half_values_as(w, st->fetch, v, d, true) : half_values_as(w, st->fetch, v, d, false);
-    if (page->begin > 0 || page->end < PAGE_TOK || halves_reach(most, 0x7c00))
-        mend_half_values(w, v, d, page, f16);
+    const bool odd = f16 ? half_values_as(w, &st->fetch, v, d, true)
+                         : half_values_as(w, &st->fetch, v, d, false);
+    if (odd || page->begin > 0 || page->end < PAGE_TOK)
+        mend_half_values((uint16_t *)(void *)w->v, v, d, page, f16);
 }
 
-/* 16 channels of four tokens, interleaved: a row of a tile. */
-INLINE __m512i value_four(const uint8_t *const v[4], uint32_t c, __m512i order)
+/* 32 or 64 channels of four tokens, interleaved, as rows of their tiles: tiles 0 and 1 of 32
+ * channels have those whose third bit is 0, or 1. */
+INLINE void value_fours(uint8_t *tile, const uint8_t *const v[4], bool wide)
 {
-    __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(v[0] + c)));
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(v[1] + c)), 1);
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(v[2] + c)), 2);
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(v[3] + c)), 3);
-    return _mm512_permutexvar_epi8(order, x);
+    __m512i r[4];
+    for (uint32_t i = 0; i < 4; i++)
+        r[i] = wide ? _mm512_loadu_si512(v[i])
+                    : _mm512_castsi256_si512(_mm256_loadu_si256((const void *)v[i]));
+    const __m512i a = _mm512_unpacklo_epi8(r[0], r[1]), b = _mm512_unpackhi_epi8(r[0], r[1]);
+    const __m512i e = _mm512_unpacklo_epi8(r[2], r[3]), f = _mm512_unpackhi_epi8(r[2], r[3]);
+    const __m512i x[4] = {_mm512_unpacklo_epi16(a, e), _mm512_unpackhi_epi16(a, e),
+                          _mm512_unpacklo_epi16(b, f), _mm512_unpackhi_epi16(b, f)};
+    for (uint32_t i = 0; i < 4; i++) {
+        uint8_t *to = tile + i % 2 * TILE_BYTES + i / 2 * 32;
+        _mm256_store_si256((void *)to, _mm512_castsi512_si256(x[i]));
+        if (wide)
+            _mm256_store_si256((void *)(to + 2 * (size_t)TILE_BYTES),
+                               _mm512_extracti64x4_epi64(x[i], 1));
+    }
 }
 
 /* Scales [d/32, STEP_TOK] of page j in f32; tokens that are not to be seen get zeros. */
@@ -887,23 +876,19 @@ INLINE void code_scale_units(const struct narrow_mem *w, uint32_t d)
     }
 }
 
-/* Codes of values of the step, interleaved by four tokens in the order of store_weights. */
+/* Codes of values of the step, interleaved by four tokens, as weights are (two_parts). */
 INLINE void code_values(const struct narrow_mem *w, struct narrow_step *st,
                         const struct page_geom *g, uint32_t d)
 {
-    const __m512i order =
-        _mm512_setr_epi32(0x30201000, 0x31211101, 0x32221202, 0x33231303, 0x34241404, 0x35251505,
-                          0x36261606, 0x37271707, 0x38281808, 0x39291909, 0x3a2a1a0a, 0x3b2b1b0b,
-                          0x3c2c1c0c, 0x3d2d1d0d, 0x3e2e1e0e, 0x3f2f1f0f);
     const size_t half = (size_t)LANES * d;
     const uint8_t *first = st->page[0]->bytes + g->v, *second = st->page[1]->bytes + g->v;
-    for (uint32_t i = 0; i < LANES; i++, first += d, second += d) {
-        const uint8_t *const v[4] = {first, second, first + half, second + half};
-        fetch_lines(st->fetch);
-        for (uint32_t c = 0; c < d; c += 16)
-            _mm512_store_si512(w->v + (size_t)(c / 16) * TILE_BYTES + i * 64,
-                               value_four(v, c, order));
-    }
+    for (uint32_t i = 0; i < LANES; i++, first += d, second += d)
+        for (uint32_t c = 0; c < d; c += CODE_BLOCK) {
+            const uint8_t *const v[4] = {first + c, first + half + c, second + c,
+                                         second + half + c};
+            fetch_lines(&st->fetch);
+            value_fours(w->v + (size_t)(c / 16) * TILE_BYTES + i * 64, v, c + 32 < d);
+        }
 }
 
 /* Sums of values x, a tile for 16 channels; a_at are weights of channels from 16 c on. */
@@ -929,26 +914,17 @@ INLINE void value_sums(const struct narrow_mem *w, const struct narrow_merge *st
         VALUE_TILES(TILE_DOT, w->p)
 }
 
-/* 32 channels of a head from two tiles of halves, in their order. */
-INLINE void in_order(__m512 x[2], const float *tile)
+/* 16 channels of a row, joined from high and low parts. Their lanes of four are in another order
+ * than those of halves. */
+INLINE __m512 of_parts(const float *row)
 {
-    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
-    const __m512 a = _mm512_load_ps(tile), b = _mm512_load_ps(tile + TILE_BYTES / sizeof(float));
-    x[0] = _mm512_permutex2var_ps(a, first, b);
-    x[1] = _mm512_permutex2var_ps(a, second, b);
+    const __m512i high = _mm512_slli_epi32(_mm512_load_si512(row), PART_BITS);
+    const __m512 x =
+        _mm512_cvtepi32_ps(_mm512_add_epi32(high, _mm512_load_si512(row + HEADS * LANES)));
+    return _mm512_shuffle_f32x4(x, x, 0xd8);
 }
 
-/* The same from two tiles of codes, whose rows have high and low parts. */
-INLINE void of_parts(__m512 x[2], const float *tile)
-{
-    for (uint32_t i = 0; i < 2; i++, tile += TILE_BYTES / sizeof(float)) {
-        const __m512i high = _mm512_slli_epi32(_mm512_load_si512(tile), PART_BITS);
-        x[i] = _mm512_cvtepi32_ps(_mm512_add_epi32(high, _mm512_load_si512(tile + HEADS * LANES)));
-    }
-}
-
-/* The sums of values join the chunk's. */
+/* The sums of values join the chunk's, which have the order of the tiles until it ends. */
 INLINE void merge_values(const struct attn_chunk *chunk, const struct narrow_mem *w,
                          const struct narrow_merge *merge, uint32_t d)
 {
@@ -956,20 +932,27 @@ INLINE void merge_values(const struct attn_chunk *chunk, const struct narrow_mem
     float *acc = chunk->acc + (size_t)merge->block * HEADS * d;
     for (uint32_t h = 0; h < block_heads(w, merge->block); h++, acc += d) {
         const __m512 old = _mm512_set1_ps(merge->old[h]);
-        for (uint32_t c = 0; c < d; c += 2 * LANES) {
-            __m512 x[2], by = _mm512_set1_ps(merge->fresh[h]);
-            if (merge->codes) {
-                of_parts(x, w->x + c * 16 + h * LANES);
-                by = _mm512_mul_ps(by, _mm512_set1_ps(merge->v_unit[c / PAGE_VBLOCK]));
-            } else {
-                in_order(x, w->x + c * 16 + h * LANES);
-            }
-            for (uint32_t i = 0; i < 2; i++) {
-                float *to = acc + c + i * LANES;
-                const __m512 before = _mm512_mul_ps(old, _mm512_loadu_ps(to));
-                _mm512_storeu_ps(to, _mm512_fmadd_ps(by, x[i], before));
-            }
+        __m512 by = _mm512_set1_ps(merge->fresh[h]);
+        for (uint32_t c = 0; c < d; c += LANES) {
+            const float *row = w->x + c * LANES + h * LANES;
+            if (merge->codes) by = _mm512_set1_ps(merge->fresh[h] * merge->v_unit[c / PAGE_VBLOCK]);
+            const __m512 x = merge->codes ? of_parts(row) : _mm512_load_ps(row);
+            const __m512 before = _mm512_mul_ps(old, _mm512_loadu_ps(acc + c));
+            _mm512_storeu_ps(acc + c, _mm512_fmadd_ps(by, x, before));
         }
+    }
+}
+
+/* Sums of 32 channels each as they lie in two tiles: lanes of four channels whose third bit is 0,
+ * then those where it is 1. */
+static void in_order(float *acc, size_t n)
+{
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    for (size_t i = 0; i < n; i += 2 * LANES) {
+        const __m512 a = _mm512_loadu_ps(acc + i), b = _mm512_loadu_ps(acc + i + LANES);
+        _mm512_storeu_ps(acc + i, _mm512_permutex2var_ps(a, first, b));
+        _mm512_storeu_ps(acc + i + LANES, _mm512_permutex2var_ps(a, second, b));
     }
 }
 
@@ -988,24 +971,23 @@ static const uint8_t *page_ahead(const struct attn_chunk *c, uint32_t i, const u
 }
 
 /* A group of pages begins with page i of the chunk: those behind it are next. */
-static void fetch_group(struct fetch *f, const struct attn_chunk *c, uint32_t i)
+INLINE void fetch_group(struct fetch *f, const struct attn_chunk *c, uint32_t i)
 {
     const struct page_geom *g = c->op->geom;
-    /* calls for two pages: of keys (bf16 are read where they are), of values, two or three for a
-     * head
-     */
-    const uint32_t rows = 2 * PAGE_TOK / FETCH_TOK;
-    const uint32_t n_call = g->type_k == SAC_KV_Q8     ? rows + rows / 2 + 3 * c->group
-                            : g->type_k == SAC_KV_BF16 ? rows + 4 * c->group
-                                                       : 2 * rows + 4 * c->group;
+    /* calls of a step: for keys (bf16 are read where they are), for values, for scores, weights */
+    const uint32_t rows = g->head_dim / 4, n_block = (c->group + HEADS - 1) / HEADS;
+    const uint32_t step_pages = g->type_k == SAC_KV_Q8 ? STEP_PAGES : 1;
+    const uint32_t n_call = g->type_k == SAC_KV_Q8     ? 2 * rows + 2 * c->group
+                            : g->type_k == SAC_KV_BF16 ? rows + c->group + 4 * n_block
+                                                       : 2 * rows + c->group + 4 * n_block;
     for (uint32_t j = 0; j < FETCH_PAGES; j++)
         f->page[j] = page_ahead(c, i + FETCH_PAGES + j, c->page[i].bytes);
     f->at = f->due = 0;
-    f->rate = 2 * (uint32_t)g->bytes / (FETCH_PAGES * n_call) + 1;
+    f->rate = (uint32_t)g->bytes * step_pages / (FETCH_PAGES * n_call) + 1;
 }
 
 /* The step that begins with page i of the chunk. */
-static void step_at(struct narrow_step *st, const struct attn_chunk *c, uint32_t i)
+INLINE void step_at(struct narrow_step *st, const struct attn_chunk *c, uint32_t i)
 {
     const struct page_geom *g = c->op->geom;
     st->page[0] = &c->page[i];
@@ -1030,10 +1012,7 @@ INLINE void step_keys(const struct attn_chunk *c, const struct narrow_mem *w,
         half_keys(w, st, g, d);
         return;
     }
-    for (uint32_t j = 0; j < STEP_PAGES; j++) {
-        join_codes(w, st, j, g, d);
-        code_steps(w, st, j, g, d);
-    }
+    for (uint32_t j = 0; j < STEP_PAGES; j++) code_keys(w, st, j, g, d);
 }
 
 INLINE void step_values(const struct attn_chunk *c, const struct narrow_mem *w,
@@ -1057,35 +1036,37 @@ INLINE void step_values(const struct attn_chunk *c, const struct narrow_mem *w,
 INLINE void narrow_step(const struct attn_chunk *c, const struct narrow_mem *w,
                         struct narrow_step *st, struct narrow_merge *before, uint32_t d, bool codes)
 {
+    const struct page_geom *g = c->op->geom;
     step_keys(c, w, st, d, codes);
     for (uint32_t b = 0; b < w->n_block; b++) {
         const uint32_t n_head = block_heads(w, b);
         value_sums(w, before, d);
-        for (uint32_t j = 0; j < STEP_PAGES && codes; j++) code_weights(w, b, j, d);
+        for (uint32_t j = 0; j < STEP_PAGES && codes; j++) code_queries(w, st, b, j, g, d);
         if (b == 0) step_values(c, w, st, d, codes);
         if (codes)
-            code_scores(w, d);
+            code_sums(w, d);
         else
-            half_scores(w, st, b, d);
+            half_sums(w, st, b, d);
         merge_values(c, w, before, d);
-        narrow_scores(w, st, b, n_head, d, codes);
-        narrow_amend(c, w, st, n_head);
+        if (codes)
+            code_scores(w, st, b, g, d);
+        else
+            half_scores(w, st, b, g, d);
+        narrow_amend(c, w, st, n_head, codes);
         narrow_weights(w, st, b, d, codes, before);
     }
 }
 
 INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
 {
-    struct narrow_mem w = narrow_layout(c->mem, d, c->group);
+    const struct narrow_mem w = narrow_layout(c->mem, d, c->group);
     struct narrow_merge before = {.waits = false};
-    struct fetch fetch;
-    struct narrow_step st = {.up = c->op->geom->type_v == SAC_KV_BF16 ? 0 : HALF_BITS,
-                             .fetch = &fetch};
+    struct narrow_step st = {.up = c->op->geom->type_v == SAC_KV_BF16 ? 0 : HALF_BITS};
     uint32_t group = 0; /* page that the next one begins with */
-    narrow_begin(c, &w);
+    narrow_begin(c);
     for (uint32_t i = 0; i < c->n_page; i += st.n_page) {
         if (i >= group) {
-            fetch_group(&fetch, c, i);
+            fetch_group(&st.fetch, c, i);
             group = i + FETCH_PAGES;
         }
         step_at(&st, c, i);
@@ -1096,6 +1077,7 @@ INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
     }
     value_sums(&w, &before, d);
     merge_values(c, &w, &before, d);
+    in_order(c->acc, (size_t)c->group * d);
     for (uint32_t h = 0; h < c->group; h++) {
         c->m[h] = w.m[h / HEADS * LANES + h % HEADS];
         c->l[h] = w.l[h / HEADS * LANES + h % HEADS];

@@ -29,9 +29,9 @@ static inline struct attn_q8_shift attn_q8_shift(uint32_t n)
  */
 static inline __m512i attn_q8_merge(__m512i hi, __m512i mid, __m512i lo)
 {
-    /* 0xca: first operand chooses the second where 1, the third where 0 */
-    const __m512i low = _mm512_ternarylogic_epi32(_mm512_set1_epi8(0x30), mid, lo, 0xca);
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi8((char)0xc0), hi, low, 0xca);
+    /* 0xd8: the second operand where the third is 1, where it is 0 the first, which is not kept */
+    const __m512i low = _mm512_ternarylogic_epi32(lo, mid, _mm512_set1_epi8(0x30), 0xd8);
+    return _mm512_ternarylogic_epi32(low, hi, _mm512_set1_epi8((char)0xc0), 0xd8);
 }
 
 static inline __m512i attn_q8_join(const struct attn_q8_shift *s, __m512i hi, __m512i mid,

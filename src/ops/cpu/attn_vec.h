@@ -50,26 +50,41 @@ ATTN_VEC __m512 attn_sums(const __m512 r[16])
     return _mm512_shuffle_f32x4(sum, sum, 0xd8);
 }
 
-/* Transposes 16 rows of 64 bytes, stride apart, as dwords: dword i of each becomes row i of a tile.
- * Rows are read by quarter lines, which spares half of the shuffles of the textbook network. */
+/* 16 bytes of rows 0, 4, 8 and 12. */
+ATTN_VEC __m512i attn_quarter_rows(const uint8_t *p, size_t stride)
+{
+    __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(p + 4 * stride)), 1);
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(p + 8 * stride)), 2);
+    return _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(p + 12 * stride)), 3);
+}
+
+/* Dword k of quarter row i becomes lane i of x[k], in each quarter. */
+ATTN_VEC void attn_turn(__m512i x[4])
+{
+    const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
+    const __m512i c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
+    x[0] = _mm512_unpacklo_epi64(a, c);
+    x[1] = _mm512_unpackhi_epi64(a, c);
+    x[2] = _mm512_unpacklo_epi64(b, d);
+    x[3] = _mm512_unpackhi_epi64(b, d);
+}
+
+/* Of 16 rows of 16 bytes, stride apart, dword k of row i becomes lane i of x[k]. Rows are read by
+ * quarter lines, which spares half of the shuffles of the textbook network. */
+ATTN_VEC void attn_dword_lanes(__m512i x[4], const uint8_t *p, size_t stride)
+{
+    for (uint32_t i = 0; i < 4; i++) x[i] = attn_quarter_rows(p + i * stride, stride);
+    attn_turn(x);
+}
+
+/* Transposes 16 rows of 64 bytes as dwords: dword i of each becomes row i of a tile. */
 ATTN_VEC void attn_transpose(uint8_t *dst, const uint8_t *src, size_t stride)
 {
-    for (uint32_t c = 0; c < 4; c++) {
+    for (uint32_t c = 0; c < 64; c += 16) {
         __m512i x[4];
-        for (uint32_t i = 0; i < 4; i++) {
-            const uint8_t *p = src + i * stride + c * 16;
-            x[i] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
-            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 4 * stride)), 1);
-            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 8 * stride)), 2);
-            x[i] = _mm512_inserti32x4(x[i], _mm_loadu_si128((const void *)(p + 12 * stride)), 3);
-        }
-        const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
-        const __m512i e = _mm512_unpacklo_epi32(x[2], x[3]), f = _mm512_unpackhi_epi32(x[2], x[3]);
-        uint8_t *out = dst + c * 256;
-        _mm512_store_si512(out, _mm512_unpacklo_epi64(a, e));
-        _mm512_store_si512(out + 64, _mm512_unpackhi_epi64(a, e));
-        _mm512_store_si512(out + 128, _mm512_unpacklo_epi64(b, f));
-        _mm512_store_si512(out + 192, _mm512_unpackhi_epi64(b, f));
+        attn_dword_lanes(x, src + c, stride);
+        for (uint32_t i = 0; i < 4; i++) _mm512_store_si512(dst + (c + 4 * i) * (size_t)16, x[i]);
     }
 }
 

@@ -32,6 +32,8 @@ struct tile_config {
 #define TILE_DOT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 /* c += a b, in integers: unsigned bytes times signed ones. */
 #define TILE_DOT_U8(c, a, b) __asm__ volatile("tdpbusd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+/* The same with the signs on the other side. */
+#define TILE_DOT_S8U(c, a, b) __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 /* The same with signed bytes on both sides. */
 #define TILE_DOT_S8(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 /* clang-format on */
