@@ -67,7 +67,7 @@ struct greedy {
     float *left[KINDS];   /* [stride] */
     float *key[KINDS];    /* [stride] */
     bool *taken[KINDS];   /* [n] */
-    uint32_t *before;     /* [n + 1] taken lines of the other kind before a number */
+    uint32_t *before;     /* [n + 1] taken lines of the other kind before number n - i */
     struct ranked *round; /* [n] */
     double goal, covered; /* of n_row, if every row sums to 1 */
     uint64_t n_cell;      /* that the taken lines hold, in all rows */
@@ -102,8 +102,8 @@ static void greedy_begin(struct greedy *g)
 
 static uint32_t crossings(const struct greedy *g, uint32_t line)
 {
-    const uint32_t first = line < g->pos0 ? g->pos0 - line : 0;
-    return g->before[g->n - line] - g->before[first];
+    const uint32_t last = line < g->pos0 ? g->n - g->pos0 + line : g->n;
+    return g->before[line] - g->before[last];
 }
 
 static uint32_t cells(const struct greedy *g, uint32_t line)
@@ -129,17 +129,20 @@ static float make_keys(const struct greedy *g, enum kind k)
     const bool *other = g->taken[!k];
     const float *left = g->left[k];
     float *restrict key = g->key[k];
-    g->before[0] = 0;
-    for (uint32_t i = 0; i < g->n; i++) g->before[i + 1] = g->before[i] + other[i];
+    /* Downwards, so that every loop over lines runs upwards and is done in vectors. */
+    uint32_t *restrict before = g->before;
+    before[g->n] = 0;
+    for (uint32_t i = g->n; i > 0; i--) before[i - 1] = before[i] + other[g->n - i];
     /* Lines that begin before the rows, all of one length, and those that begin among them. */
-    for (uint32_t i = 0; i < g->pos0; i++) {
-        const uint32_t crossed = g->before[g->n - i] - g->before[g->pos0 - i];
-        const float own = (float)(int32_t)(g->n - g->pos0 - crossed);
-        key[i] = left[i] / (own > 1 ? own : 1);
+    const size_t n = g->n, pos0 = g->pos0;
+    const uint32_t *among = before + (n - pos0);
+    for (size_t i = 0; i < pos0; i++) {
+        const int32_t own = (int32_t)(n - pos0) - (int32_t)(before[i] - among[i]);
+        key[i] = left[i] / (float)(own + (own == 0));
     }
-    for (uint32_t i = g->pos0; i < g->n; i++) {
-        const float own = (float)(int32_t)(g->n - i - g->before[g->n - i]);
-        key[i] = left[i] / (own > 1 ? own : 1);
+    for (size_t i = pos0; i < n; i++) {
+        const int32_t own = (int32_t)(n - i) - (int32_t)before[i];
+        key[i] = left[i] / (float)(own + (own == 0));
     }
     return largest(key, g->n);
 }
@@ -169,10 +172,14 @@ static int by_key(const void *a, const void *b)
  * and crossings are those of the last make_keys of this kind. */
 static void take_round(struct greedy *g, enum kind k, float least)
 {
+    const float *key = g->key[k];
     uint32_t n = 0;
-    for (uint32_t i = 0; i < g->n; i++)
-        if (g->key[k][i] > 0 && g->key[k][i] >= least)
-            g->round[n++] = (struct ranked){g->key[k][i], i};
+    for (uint32_t i = 0, end; i < g->n; i = end) {
+        end = pick_min(i + 64, g->n);
+        if (largest(key + i, end - i) < least) continue; /* as nearly everywhere */
+        for (uint32_t x = i; x < end; x++)
+            if (key[x] > 0 && key[x] >= least) g->round[n++] = (struct ranked){key[x], x};
+    }
     qsort(g->round, n, sizeof *g->round, by_key);
     for (uint32_t i = 0; i < n && g->covered < g->goal; i++) {
         const uint32_t line = g->round[i].line;

@@ -24,37 +24,57 @@ static __m512 times_log2_e(__m512 x)
 /* ---- Weights ---- */
 
 /* The largest of a row's n scores; `least` is lowered to the smallest. A NaN shows in the sum of
- * the weights. */
+ * the weights. Four maxima at once: one would wait for itself. */
 static float row_top(const float *score, uint32_t n, __m512 *least)
 {
-    __m512 top = _mm512_set1_ps(-INFINITY), low = *least;
-    for (uint32_t j = 0; j < n; j += LANES) {
+    __m512 top[4], low = *least;
+    uint32_t j = 0;
+    for (uint32_t i = 0; i < 4; i++) top[i] = _mm512_set1_ps(-INFINITY);
+    for (; j + 4 * LANES <= n; j += 4 * LANES)
+        for (uint32_t i = 0; i < 4; i++) {
+            const __m512 x = _mm512_loadu_ps(score + j + i * LANES);
+            top[i] = _mm512_max_ps(top[i], x);
+            low = _mm512_min_ps(low, x);
+        }
+    for (; j < n; j += LANES) {
         const __mmask16 k = math_lane_mask(n - j);
         const __m512 x = _mm512_maskz_loadu_ps(k, score + j);
-        top = _mm512_mask_max_ps(top, k, top, x);
+        top[0] = _mm512_mask_max_ps(top[0], k, top[0], x);
         low = _mm512_mask_min_ps(low, k, low, x);
     }
     *least = low;
-    return _mm512_reduce_max_ps(top);
+    return _mm512_reduce_max_ps(
+        _mm512_max_ps(_mm512_max_ps(top[0], top[1]), _mm512_max_ps(top[2], top[3])));
+}
+
+/* Weights of a vector of scores, those in `k`; returns sum + weights. */
+static inline __m512 weigh_some(uint16_t *weight, __m512 score, __m512 max, __mmask16 k, __m512 sum)
+{
+    const __m512 y = _mm512_fmsub_ps(score, _mm512_set1_ps(log2_e), max);
+    __m256i half = _mm256_setzero_si256();
+    if (_mm512_mask_cmp_ps_mask(k, y, _mm512_set1_ps(E_NONE), _CMP_NLT_UQ)) {
+        const __m512 e = _mm512_maskz_mov_ps(k, math_exp2_quartic(y));
+        sum = _mm512_add_ps(sum, e);
+        half = _mm512_cvtps_ph(e, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    }
+    _mm256_storeu_si256((__m256i *)(void *)weight, half);
+    return sum;
 }
 
 /* Writes a row's weights; returns their sum. */
 static float weigh_row(uint16_t *weight, const float *score, uint32_t n, uint32_t width, float top)
 {
-    const __m512 scale = _mm512_set1_ps(log2_e), max = _mm512_set1_ps(top * log2_e);
-    const __m512 none = _mm512_set1_ps(E_NONE);
+    const __m512 max = _mm512_set1_ps(top * log2_e);
     __m512 sum = _mm512_setzero_ps();
-    for (uint32_t j = 0; j < width; j += LANES) {
-        const __mmask16 k = j < n ? math_lane_mask(n - j) : 0;
-        const __m512 y = _mm512_fmsub_ps(_mm512_maskz_loadu_ps(k, score + j), scale, max);
-        __m256i half = _mm256_setzero_si256();
-        if (_mm512_mask_cmp_ps_mask(k, y, none, _CMP_NLT_UQ)) {
-            const __m512 e = _mm512_maskz_mov_ps(k, math_exp2_quartic(y));
-            sum = _mm512_add_ps(sum, e);
-            half = _mm512_cvtps_ph(e, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-        }
-        _mm256_storeu_si256((__m256i *)(void *)(weight + j), half);
+    uint32_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+        sum = weigh_some(weight + j, _mm512_loadu_ps(score + j), max, 0xffff, sum);
+    if (j < n) {
+        const __mmask16 k = math_lane_mask(n - j);
+        sum = weigh_some(weight + j, _mm512_maskz_loadu_ps(k, score + j), max, k, sum);
+        j += LANES;
     }
+    if (j < width) memset(weight + j, 0, (width - j) * sizeof *weight);
     return _mm512_reduce_add_ps(sum);
 }
 
