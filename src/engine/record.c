@@ -30,7 +30,8 @@ struct record_job {
     float mass, out_err, out_left, out_bound;
     uint32_t *mask;      /* [max_page] tokens of each page that are read, token 0 in bit 0 */
     uint32_t *head_mask; /* [group, max_page] the same for each query head, if they differ */
-    bool by_head;
+    float *logw;         /* [group or 1, max_page, PAGE_TOK] of tokens in a mask, if weighed */
+    bool by_head, weighed;
     uint32_t *page;   /* [max_page] */
     float *page_mass; /* [max_page] */
 };
@@ -44,8 +45,9 @@ struct record_work {
     float *v;            /* [PAGE_TOK, head_dim] */
     double *most, *sum;  /* [query] the online softmax */
     double *read;        /* [query] the part of the sum that was read */
+    double *stand;       /* [query] the same by the weights that tokens were read with */
     double *acc;         /* [query, head_dim] */
-    double *acc_read;    /* the same, of the tokens that were read */
+    double *acc_read;    /* the same, of the tokens that were read, by their weights */
     double *page_log;    /* [query, max_page] log of a page's sum of exp(score) */
 };
 
@@ -67,11 +69,15 @@ void record_plan(sac_engine *e, struct arena *a)
     for (size_t i = 0; i < r->n_job_max; i++) {
         uint32_t *mask = arena_take(a, max_page, sizeof *mask);
         uint32_t *head_mask = arena_take(a, group_of(e) * max_page, sizeof *mask);
+        float *logw = arena_take(a, group_of(e) * max_page * PAGE_TOK, sizeof *logw);
         uint32_t *page = arena_take(a, max_page, sizeof *page);
         float *page_mass = arena_take(a, max_page, sizeof *page_mass);
         if (a->base)
-            r->job[i] = (struct record_job){
-                .mask = mask, .head_mask = head_mask, .page = page, .page_mass = page_mass};
+            r->job[i] = (struct record_job){.mask = mask,
+                                            .head_mask = head_mask,
+                                            .logw = logw,
+                                            .page = page,
+                                            .page_mass = page_mass};
     }
     for (size_t i = 0; i < n_worker; i++) {
         const struct record_work w = {
@@ -81,6 +87,7 @@ void record_plan(sac_engine *e, struct arena *a)
             .most = arena_take(a, n_query, sizeof(double)),
             .sum = arena_take(a, n_query, sizeof(double)),
             .read = arena_take(a, n_query, sizeof(double)),
+            .stand = arena_take(a, n_query, sizeof(double)),
             .acc = arena_take(a, n_query * d, sizeof(double)),
             .acc_read = arena_take(a, n_query * d, sizeof(double)),
             .page_log = arena_take(a, n_query * max_page, sizeof(double)),
@@ -97,19 +104,31 @@ static uint32_t first_seen(uint32_t pos, uint32_t window)
     return window && pos >= window ? pos - window + 1 : 0;
 }
 
-static void mark_tokens(uint32_t *mask, const uint32_t *tok, const uint32_t *ptr)
+/* Single tokens of a list; their weights, if any, go to logw. */
+struct tokens {
+    const uint32_t *tok, *ptr;
+    const float *tok_logw;
+};
+
+static void mark_tokens(uint32_t *mask, float *logw, struct tokens t)
 {
-    for (uint32_t i = ptr[0]; i < ptr[1]; i++) mask[tok[i] / PAGE_TOK] |= 1u << tok[i] % PAGE_TOK;
+    for (uint32_t i = t.ptr[0]; i < t.ptr[1]; i++) {
+        mask[t.tok[i] / PAGE_TOK] |= 1u << t.tok[i] % PAGE_TOK;
+        if (t.tok_logw) logw[t.tok[i]] = t.tok_logw[i];
+    }
 }
 
 /* List `list` of a plan, of pages before `own`. */
-static void mark_list(uint32_t *mask, const struct attn_plan *plan, uint32_t list, uint32_t own)
+static void mark_list(uint32_t *mask, float *logw, const struct attn_plan *plan, uint32_t list,
+                      uint32_t own)
 {
     memset(mask, 0, own * sizeof *mask);
+    if (plan->tok_logw) memset(logw, 0, (own + 1) * (size_t)PAGE_TOK * sizeof *logw);
     for (uint32_t i = plan->range_ptr[list]; i < plan->range_ptr[list + 1]; i++)
         for (uint32_t p = plan->range[i].begin; p < plan->range[i].end && p < own; p++)
             mask[p] = MASK_ALL;
-    if (plan->tok) mark_tokens(mask, plan->tok, &plan->tok_ptr[list]);
+    if (plan->tok)
+        mark_tokens(mask, logw, (struct tokens){plan->tok, &plan->tok_ptr[list], plan->tok_logw});
 }
 
 static void mark_plan(const sac_engine *e, struct record_job *j, uint32_t own)
@@ -118,13 +137,15 @@ static void mark_plan(const sac_engine *e, struct record_job *j, uint32_t own)
     const uint32_t tile = j->pos / plan->tile_tok - j->run->pos0 / plan->tile_tok;
     const uint32_t lane = tile * e->pool.geom.n_kv_head + j->kv_head;
     j->by_head = plan->by_head;
+    j->weighed = plan->tok_logw != NULL;
     if (!j->by_head) {
-        mark_list(j->mask, plan, lane, own);
+        mark_list(j->mask, j->logw, plan, lane, own);
         return;
     }
     for (uint32_t i = 0; i < group_of(e); i++) {
-        uint32_t *mask = j->head_mask + (size_t)i * e->pool.max_page;
-        mark_list(mask, plan, lane * group_of(e) + i, own);
+        const size_t at = (size_t)i * e->pool.max_page;
+        uint32_t *mask = j->head_mask + at;
+        mark_list(mask, j->logw + at * PAGE_TOK, plan, lane * group_of(e) + i, own);
         mask[own] = MASK_ALL;
         for (uint32_t p = 0; p < own; p++) j->mask[p] |= mask[p];
     }
@@ -136,11 +157,15 @@ static void mark(const sac_engine *e, struct record_job *j, uint32_t own, uint32
     const struct attn_run *run = j->run;
     memset(j->mask, 0, own * sizeof *j->mask);
     j->by_head = false;
+    j->weighed = run->select_tok && run->select_logw;
+    if (j->weighed) memset(j->logw, 0, (own + 1) * (size_t)PAGE_TOK * sizeof *j->logw);
     if (run->select) {
         for (uint32_t i = run->select_ptr[j->kv_head]; i < run->select_ptr[j->kv_head + 1]; i++)
             j->mask[run->select[i]] = MASK_ALL;
         if (run->select_tok)
-            mark_tokens(j->mask, run->select_tok, &run->select_tok_ptr[j->kv_head]);
+            mark_tokens(j->mask, j->logw,
+                        (struct tokens){run->select_tok, &run->select_tok_ptr[j->kv_head],
+                                        run->select_logw});
     } else if (run->plan) {
         mark_plan(e, j, own);
     } else {
@@ -236,7 +261,8 @@ static void score_page(double score[PAGE_TOK], const float *q, const float *k_tu
 /* Tokens of a page that a query sees. */
 struct seen {
     uint32_t lo, hi;
-    uint32_t mask; /* of those, the tokens that the method read */
+    uint32_t mask;     /* of those, the tokens that the method read */
+    const float *logw; /* [PAGE_TOK] as what they were read, or NULL */
 };
 
 /* Takes the loaded page into query i; `score` are the bare products. Returns the page's log. */
@@ -245,7 +271,7 @@ static double take_page(const struct config *c, const struct record_work *w, uin
 {
     const uint32_t d = c->head_dim;
     float weight[PAGE_TOK], part[512], part_read[512];
-    double most = -INFINITY, sum = 0, read = 0;
+    double most = -INFINITY, sum = 0, read = 0, stand = 0;
     for (uint32_t t = seen.lo; t < seen.hi; t++) {
         score[t] *= (double)c->attn_scale;
         if (c->attn_softcap > 0)
@@ -257,12 +283,14 @@ static double take_page(const struct config *c, const struct record_work *w, uin
     for (uint32_t t = seen.lo; t < seen.hi; t++) {
         weight[t] = expf((float)(score[t] - most));
         sum += (double)weight[t];
-        if (seen.mask >> t & 1) read += (double)weight[t];
-        const float *v = w->v + (size_t)t * d;
         const float of_read = seen.mask >> t & 1 ? weight[t] : 0;
+        const float as_read = of_read * (seen.logw ? expf(seen.logw[t]) : 1);
+        read += (double)of_read;
+        stand += (double)as_read;
+        const float *v = w->v + (size_t)t * d;
         for (uint32_t k = 0; k < d; k++) {
             part[k] += weight[t] * v[k];
-            part_read[k] += of_read * v[k];
+            part_read[k] += as_read * v[k];
         }
     }
     double *acc = w->acc + (size_t)i * d, *acc_read = w->acc_read + (size_t)i * d;
@@ -274,6 +302,7 @@ static double take_page(const struct config *c, const struct record_work *w, uin
     }
     w->sum[i] = w->sum[i] * keep + add * sum;
     w->read[i] = w->read[i] * keep + add * read;
+    w->stand[i] = w->stand[i] * keep + add * stand;
     w->most[i] = top;
     return most + log(sum);
 }
@@ -296,8 +325,10 @@ static void shadow_page(const struct shadow *s, const struct record_job *j, stru
         for (uint32_t g = 0; g < group; g++) {
             const uint32_t i = r * group + g;
             const float *q = e->scratch.qkv + (j->row + r) * stride + (j->kv_head * group + g) * d;
+            const size_t at = (j->by_head ? g : 0) * (size_t)max_page + page;
             struct seen of_head = seen;
-            if (j->by_head) of_head.mask = j->head_mask[(size_t)g * max_page + page];
+            if (j->by_head) of_head.mask = j->head_mask[at];
+            if (j->weighed) of_head.logw = j->logw + at * PAGE_TOK;
             double score[PAGE_TOK], *page_log = &w->page_log[(size_t)i * max_page + page];
             *page_log = -INFINITY;
             if (seen.lo >= seen.hi)
@@ -316,7 +347,7 @@ static void compare_left(struct record_job *j, const struct record_work *w, uint
     for (uint32_t i = 0; i < n_query; i++) {
         double own = 0;
         for (size_t k = (size_t)i * d; k < (size_t)(i + 1) * d; k++) {
-            const double is = w->acc_read[k] / w->read[i], want = w->acc[k] / w->sum[i];
+            const double is = w->acc_read[k] / w->stand[i], want = w->acc[k] / w->sum[i];
             off += (is - want) * (is - want);
             own += is * is;
         }
@@ -367,6 +398,7 @@ static void run_job(void *arg, uint32_t job_i, uint32_t worker_i)
     for (size_t i = 0; i < n_query; i++) w->most[i] = -INFINITY;
     memset(w->sum, 0, n_query * sizeof *w->sum);
     memset(w->read, 0, n_query * sizeof *w->read);
+    memset(w->stand, 0, n_query * sizeof *w->stand);
     memset(w->acc, 0, n_query * d * sizeof *w->acc);
     memset(w->acc_read, 0, n_query * d * sizeof *w->acc_read);
     const uint32_t first = first_seen(j->pos, s->what->window) / PAGE_TOK;
