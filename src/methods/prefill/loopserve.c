@@ -122,17 +122,40 @@ static float largest(const float *x, uint32_t n)
     return most;
 }
 
+/* Downwards, so that loops over lines run upwards beside it. Most lines are not taken: eight of
+ * those are seen at once. */
+static void count_before(uint32_t *before, const bool *taken, uint32_t n)
+{
+    uint32_t count = 0, i = 0;
+    before[n] = 0;
+    while (i < n) {
+        uint64_t eight = 1;
+        if (n - i >= sizeof eight) memcpy(&eight, taken + i, sizeof eight);
+        if (eight == 0) {
+            for (uint32_t j = 0; j < sizeof eight; j++) before[n - i - sizeof eight + j] = count;
+            i += sizeof eight;
+            continue;
+        }
+        for (const uint32_t end = pick_min(i + sizeof eight, n); i < end; i++)
+            before[n - i - 1] = count += taken[i];
+    }
+}
+
 /* Keys of all lines of a kind; returns the best. Of a taken line nothing is left, so its key is 0.
  */
 static float make_keys(const struct greedy *g, enum kind k)
 {
-    const bool *other = g->taken[!k];
     const float *left = g->left[k];
     float *restrict key = g->key[k];
+<<<<<<< Updated upstream
     /* Downwards, so that every loop over lines runs upwards and is done in vectors. */
     uint32_t *restrict before = g->before;
     before[g->n] = 0;
     for (uint32_t i = g->n; i > 0; i--) before[i - 1] = before[i] + other[g->n - i];
+=======
+    const uint32_t *before = g->before;
+    count_before(g->before, g->taken[!k], g->n);
+>>>>>>> Stashed changes
     /* Lines that begin before the rows, all of one length, and those that begin among them. */
     const size_t n = g->n, pos0 = g->pos0;
     const uint32_t *among = before + (n - pos0);
@@ -152,7 +175,7 @@ static void take(struct greedy *g, enum kind k, uint32_t line)
     const bool *other = g->taken[!k];
     float *left = g->left[!k];
     g->covered += (double)g->left[k][line];
-    g->left[k][line] = 0;
+    g->left[k][line] = g->key[k][line] = 0;
     g->taken[k][line] = true;
     for (uint32_t i = 0; i < g->n_row; i++) {
         if (g->at[i] < line) continue;
@@ -219,13 +242,14 @@ static void take_first(struct greedy *g, uint32_t n_slash, uint32_t n_column,
 /* Adds lines to the first ones. False: no lines reach the goal. */
 static bool greedy_run(struct greedy *g, float beta)
 {
+    float column = make_keys(g, COLUMN);
     while (g->covered < g->goal) {
-        const float column = make_keys(g, COLUMN), slash = make_keys(g, SLASH);
-        const float least = beta * fmaxf(column, slash);
+        const float least = beta * fmaxf(column, make_keys(g, SLASH));
         if (!(least > 0)) return false;
         take_round(g, SLASH, least);
         make_keys(g, COLUMN);
         take_round(g, COLUMN, least);
+        column = largest(g->key[COLUMN], g->n); /* no slash was taken since */
     }
     return true;
 }
