@@ -147,15 +147,8 @@ static float make_keys(const struct greedy *g, enum kind k)
 {
     const float *left = g->left[k];
     float *restrict key = g->key[k];
-<<<<<<< Updated upstream
-    /* Downwards, so that every loop over lines runs upwards and is done in vectors. */
-    uint32_t *restrict before = g->before;
-    before[g->n] = 0;
-    for (uint32_t i = g->n; i > 0; i--) before[i - 1] = before[i] + other[g->n - i];
-=======
     const uint32_t *before = g->before;
     count_before(g->before, g->taken[!k], g->n);
->>>>>>> Stashed changes
     /* Lines that begin before the rows, all of one length, and those that begin among them. */
     const size_t n = g->n, pos0 = g->pos0;
     const uint32_t *among = before + (n - pos0);
