@@ -142,40 +142,6 @@ void pick_keys(float *k, const struct method_lane *l, uint32_t page)
         .geom = g, .pool = l->pool, .page = l->page + page, .n_page = 1, .out = k});
 }
 
-/* Keys of tokens first .. end - 1, first being a page's. */
-static void read_panel(float *k, const struct method_lane *l, uint32_t first, uint32_t end)
-{
-    const struct page_geom *g = l->shape->geom;
-    const uint32_t page = first / PAGE_TOK;
-    const uint32_t n_sealed = pick_min((end + PAGE_TOK - 1) / PAGE_TOK, l->n_sealed) - page;
-    const uint32_t n_read = pick_min(n_sealed * PAGE_TOK, end - first);
-    if (n_sealed)
-        l->ops->keys(&(struct op_keys){
-            .geom = g, .pool = l->pool, .page = l->page + page, .n_page = n_sealed, .out = k});
-    if (n_read < end - first)
-        page_read(k + n_read * (size_t)g->head_dim, NULL, g, l->own, PAGE_TAIL,
-                  end - first - n_read);
-}
-
-void pick_products(const struct method_lane *l, const struct pick_products *p)
-{
-    const uint32_t d = l->shape->geom->head_dim;
-    assert(p->first % PAGE_TOK == 0 && p->end <= l->pos + l->n_row);
-    for (uint32_t at = p->first, n; at < p->end; at += n) {
-        n = pick_min(PICK_PANEL, p->end - at);
-        read_panel(p->k, l, at, at + n);
-        l->ops->dots(&(struct op_dots){.a = p->q,
-                                       .b = p->k,
-                                       .a_stride = d,
-                                       .b_stride = d,
-                                       .n_a = p->n,
-                                       .n_b = n,
-                                       .width = d,
-                                       .out = p->out + (at - p->first),
-                                       .out_stride = p->stride});
-    }
-}
-
 size_t pick_key_bytes(const struct method_lane *l)
 {
     const struct page_geom *g = l->shape->geom;

@@ -106,17 +106,6 @@ void pick_tokens(struct method_pick *out, const struct method_lane *l, float *va
 
 /* Keys of a sealed page of the lane [PAGE_TOK, head_dim], as attention reads them. */
 void pick_keys(float *k, const struct method_lane *l, uint32_t page);
-/* Products of queries with keys of a lane, without scale and softcap. */
-#define PICK_PANEL (8 * PAGE_TOK) /* keys at a time: of 64 channels they stay in L2 */
-struct pick_products {
-    const float *q; /* [n, head_dim] */
-    uint32_t n;
-    uint32_t first, end; /* tokens; `first` is a page's, `end` may lie in the unsealed one */
-    float *k;            /* [PICK_PANEL, head_dim] scratch */
-    float *out;          /* query i and token t: out[i * stride + t - first] */
-    size_t stride;
-};
-void pick_products(const struct method_lane *l, const struct pick_products *p);
 /* Bytes of one sealed page's keys. */
 size_t pick_key_bytes(const struct method_lane *l);
 /* Logits of `n_tok` keys for one query vector, softcap included. */

@@ -6,8 +6,9 @@
 #include <assert.h>
 #include <string.h>
 
-#define PANEL_TOK PICK_PANEL
-#define SCORE_TOK (PANEL_TOK + 16) /* rows a power of two apart share cache sets */
+#define PANEL_PAGES 8u
+#define PANEL_TOK   (PANEL_PAGES * PAGE_TOK)
+#define SCORE_TOK   (PANEL_TOK + 16) /* rows a power of two apart share cache sets */
 
 void rows_make(struct rows *r, const struct method_shape *s, uint32_t n_max, struct arena *a)
 {
@@ -39,17 +40,31 @@ static void fill_queries(const struct rows *r, const struct method_lane *l, uint
     }
 }
 
-static void score_panel(const struct rows *r, const struct method_lane *l, uint32_t n_row,
-                        uint32_t tok)
+/* Keys of a panel of n_tok tokens, of which only the chunk's last ones may be in no sealed page. */
+static void read_keys(float *k, const struct method_lane *l, uint32_t tok, uint32_t n_tok)
 {
-    const uint32_t n_tok = pick_min(PANEL_TOK, l->pos + l->n_row - tok);
-    pick_products(l, &(struct pick_products){.q = r->q,
-                                             .n = n_row,
-                                             .first = tok,
-                                             .end = tok + n_tok,
-                                             .k = r->k,
-                                             .out = r->score,
-                                             .stride = SCORE_TOK});
+    const struct page_geom *g = l->shape->geom;
+    const uint32_t n_page = pick_min(n_tok / PAGE_TOK, l->n_sealed - tok / PAGE_TOK);
+    const uint32_t n_own = n_tok - n_page * PAGE_TOK;
+    l->ops->keys(&(struct op_keys){
+        .geom = g, .pool = l->pool, .page = l->page + tok / PAGE_TOK, .n_page = n_page, .out = k});
+    if (n_own > 0)
+        page_read(k + (size_t)n_page * PAGE_TOK * g->head_dim, NULL, g, l->own, PAGE_TAIL, n_own);
+}
+
+static void score_panel(const struct rows *r, const struct method_lane *l, uint32_t n_row,
+                        uint32_t n_tok)
+{
+    const uint32_t d = l->shape->geom->head_dim;
+    l->ops->dots(&(struct op_dots){.a = r->q,
+                                   .b = r->k,
+                                   .a_stride = d,
+                                   .b_stride = d,
+                                   .n_a = n_row,
+                                   .n_b = n_tok,
+                                   .width = d,
+                                   .out = r->score,
+                                   .out_stride = SCORE_TOK});
     for (uint32_t i = 0; i < n_row && l->softcap > 0; i++)
         for (uint32_t c = 0; c < n_tok; c++) {
             float *x = &r->score[(size_t)i * SCORE_TOK + c];
@@ -98,7 +113,9 @@ bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t hea
         r->sum[i] = 0;
     }
     for (uint32_t tok = 0; tok < end && finite; tok += PANEL_TOK) {
-        score_panel(r, l, n_row, tok);
+        const uint32_t n_tok = pick_min(PANEL_TOK, end - tok);
+        read_keys(r->k, l, tok, n_tok);
+        score_panel(r, l, n_row, n_tok);
         finite = weigh_panel(r, l, n_head, tok);
     }
     /* From here on sum is its logarithm. */

@@ -319,37 +319,38 @@ struct ops;
  * are shares of comes from the first page, the last pages and one of OP_SURVEY_STRIDE of the
  * others.
  *
- * Queries come in lists, each with a sample of its own. Those of a list see its first pages, and
- * other keys besides, of which the caller knows the sum. */
-#define OP_SURVEY_ROWS   16u /* queries of a list are a multiple of it */
+ * Queries come in sets; those of set s see the first n_page[s] pages, and other keys besides, of
+ * which the caller knows the sum. A set has parts (query heads), each with a sample of its own. */
+#define OP_SURVEY_ROWS   16u /* queries of a part are a multiple of it */
 #define OP_SURVEY_NEAR   4u  /* last pages, all of which are summed up */
 #define OP_SURVEY_STRIDE 8u  /* twice that where OP_SURVEY_FAR pages or more are in question */
 #define OP_SURVEY_FAR    512u
 #define OP_SURVEY_OCTAVE 8u /* steps of a weight to a factor of two */
-struct op_survey_list {
-    uint32_t n_page; /* that its queries see; rising from list to list */
-    uint32_t seed;   /* of the choice, the same for the same result */
-    float least;
-    uint32_t *mask;   /* [n_page] bit t of word p: key p * PAGE_TOK + t is taken */
-    uint8_t *weight;  /* [n_page * PAGE_TOK] a taken key's, in steps; others: any */
-    uint32_t n_taken; /* the result */
-};
 struct op_survey {
     const struct ops *ops; /* the table that holds this slot */
     const struct page_geom *geom;
     const uint8_t *pool;
     const page_id *page;
-    struct op_survey_list *list; /* [n_list] */
-    uint32_t n_list, n_query;
-    const float *q;   /* [n_list][n_query][head_dim]: logit = q . key */
-    const float *lse; /* [n_list][n_query] ln of the sum of exp(logit) over the other keys */
-    float spread;     /* this share of a page's mass counts as if spread evenly over its keys */
-    void *scratch;    /* [ops_survey_scratch], aligned to 64 */
+    const uint32_t *n_page; /* [n_set] ascending */
+    uint32_t n_set, n_part, n_query;
+    const float *q;   /* [n_set][n_part][n_query][head_dim]: logit = q . key */
+    const float *lse; /* [n_set][n_part][n_query] ln of the sum of exp(logit) over the other keys */
+    float least;
+    float spread;  /* this share of a page's mass counts as if spread evenly over its keys */
+    uint32_t seed; /* of the choice, the same for the same result */
+    /* [n_set][n_part][n_word] bit t of word p: key p * PAGE_TOK + t is taken. Words of pages that
+     * the set sees are written. */
+    uint32_t *mask;
+    uint32_t n_word;
+    uint8_t *weight;   /* [n_set][n_part][n_word * PAGE_TOK] a taken key's, in steps; others: any */
+    uint32_t *n_taken; /* [n_set][n_part] */
+    void *scratch;     /* [ops_survey_scratch], aligned to 64 */
 };
 
-static inline size_t ops_survey_scratch(uint32_t n_list, uint32_t n_query, uint32_t head_dim)
+static inline size_t ops_survey_scratch(uint32_t n_set, uint32_t n_part, uint32_t n_query,
+                                        uint32_t head_dim)
 {
-    const size_t n = (size_t)n_list * n_query;
+    const size_t n = (size_t)n_set * n_part * n_query;
     return n * ((size_t)head_dim * 4 + 132) + PAGE_TOK * ((size_t)head_dim * 40 + n_query * 4) +
            16384;
 }

@@ -19,27 +19,26 @@
 
 static const char *const isa_names[] = {"ref", "avx2", "avx512", "amx", "neon"};
 
-enum { N_TOK = 1280, N_LIST = 6, N_WORD = N_TOK / PAGE_TOK };
+enum { N_TOK = 1280, N_SET = 3, N_PART = 2, N_LIST = N_SET * N_PART, N_WORD = N_TOK / PAGE_TOK };
 enum { SLACK = OP_SURVEY_OCTAVE / 2 };
 
 struct problem {
     struct sequence s;
-    uint32_t n_query, n_page[N_LIST];
+    uint32_t n_query, n_page[N_SET];
     float least, spread;
     float *q, *lse; /* [N_LIST, n_query, ..] */
     double *mass;   /* [N_LIST, N_TOK] exact, root of the mean square over the queries */
 };
 
 struct result {
-    struct op_survey_list list[N_LIST];
-    uint32_t mask[N_LIST][N_WORD];
+    uint32_t mask[N_LIST][N_WORD], n_taken[N_LIST];
     uint8_t weight[N_LIST][N_TOK];
 };
 
 /* Squares of shares of one query, of the sum as it is defined, added to `mass`. */
 static void add_query(struct problem *p, const double *logit, size_t list, double lse)
 {
-    const uint32_t n_page = p->n_page[list];
+    const uint32_t n_page = p->n_page[list / N_PART];
     double sum = 1;
     for (uint32_t t = 0; t < n_page * PAGE_TOK; t++)
         sum += (double)survey_page_weight(n_page, t / PAGE_TOK) * exp(logit[t] - lse);
@@ -82,7 +81,7 @@ static void exact(struct problem *p)
 static struct problem problem_make(sac_kv_type type, uint32_t d, uint32_t n_query, uint64_t seed)
 {
     struct problem p = {.n_query = n_query,
-                        .n_page = {0, 0, 9, 9, 12, N_WORD},
+                        .n_page = {0, 9, N_WORD},
                         .least = 0.002f,
                         .spread = seed % 2 ? 0.4f : 0};
     struct workers *pool;
@@ -114,36 +113,31 @@ static void problem_free(struct problem *p)
     sequence_deinit(&p->s);
 }
 
-/* Every other list takes more. */
-static float least_of(const struct problem *p, uint32_t list)
-{
-    return list % 2 ? p->least : p->least / 4;
-}
-
 static struct op_survey op_of(const struct ops *ops, const struct problem *p, struct result *r)
 {
     memset(r, 0xff, sizeof *r);
-    for (uint32_t i = 0; i < N_LIST; i++)
-        r->list[i] = (struct op_survey_list){.n_page = p->n_page[i],
-                                             .seed = 7 + i,
-                                             .least = least_of(p, i),
-                                             .mask = r->mask[i],
-                                             .weight = r->weight[i]};
     return (struct op_survey){.ops = ops,
                               .geom = &p->s.geom,
                               .pool = p->s.pool,
                               .page = p->s.table,
-                              .list = r->list,
-                              .n_list = N_LIST,
+                              .n_page = p->n_page,
+                              .n_set = N_SET,
+                              .n_part = N_PART,
                               .n_query = p->n_query,
                               .q = p->q,
                               .lse = p->lse,
-                              .spread = p->spread};
+                              .least = p->least,
+                              .spread = p->spread,
+                              .seed = 7,
+                              .mask = r->mask[0],
+                              .n_word = N_WORD,
+                              .weight = r->weight[0],
+                              .n_taken = r->n_taken};
 }
 
 static bool run(const struct ops *ops, const struct problem *p, struct result *r)
 {
-    const size_t bytes = ops_survey_scratch(N_LIST, p->n_query, p->s.geom.head_dim);
+    const size_t bytes = ops_survey_scratch(N_SET, N_PART, p->n_query, p->s.geom.head_dim);
     struct op_survey op = op_of(ops, p, r);
     op.scratch = mem_map(bytes);
     memset(op.scratch, 0xff, bytes);
@@ -164,7 +158,7 @@ static int32_t bits_of(double mass)
 static bool check_key(const char *isa, const struct problem *p, const struct result *r,
                       uint32_t list, uint32_t t, int32_t limit)
 {
-    const double mass = p->mass[list * N_TOK + t], least = (double)r->list[list].least;
+    const double mass = p->mass[list * N_TOK + t], least = (double)p->least;
     const int32_t below =
         (bits_of(least * least * p->n_query) - bits_of(mass * mass * p->n_query)) >> SURVEY_SHIFT;
     const bool taken = r->mask[list][t / PAGE_TOK] >> t % PAGE_TOK & 1;
@@ -182,17 +176,18 @@ static void compare(const struct ops *ops, const struct problem *p)
 {
     static struct result r;
     int32_t limit[SURVEY_PERIOD + PAGE_TOK];
+    struct op_survey op = op_of(ops, p, &r);
     assert_true(run(ops, p, &r));
     survey_limits(limit);
     for (uint32_t list = 0; list < N_LIST; list++) {
-        const uint32_t seed = survey_seed(&r.list[list]);
+        const uint32_t set = list / N_PART, seed = survey_seed(&op, set, list % N_PART);
         uint32_t n = 0;
-        for (uint32_t t = 0; t < p->n_page[list] * PAGE_TOK; t++)
+        for (uint32_t t = 0; t < p->n_page[set] * PAGE_TOK; t++)
             n += check_key(ops->isa, p, &r, list, t,
                            limit[survey_place(seed, t / PAGE_TOK) + t % PAGE_TOK]);
-        assert_int_equal(n, r.list[list].n_taken);
-        if (p->n_page[list] == 0) assert_int_equal(n, 0);
-        for (uint32_t i = p->n_page[list]; i < N_WORD; i++)
+        assert_int_equal(n, r.n_taken[list]);
+        if (set == 0) assert_int_equal(n, 0);
+        for (uint32_t i = p->n_page[set]; i < N_WORD; i++)
             assert_int_equal(r.mask[list][i], UINT32_MAX); /* not its business */
     }
 }
@@ -220,7 +215,7 @@ static void a_sample_stands_for_all(void **state)
     static struct result r;
     struct ops ops;
     struct problem p = problem_make(SAC_KV_F16, 64, 16, 2);
-    const size_t bytes = ops_survey_scratch(N_LIST, p.n_query, 64);
+    const size_t bytes = ops_survey_scratch(N_SET, N_PART, p.n_query, 64);
     void *scratch = mem_map(bytes);
     double all = 0, sampled = 0, square = 0;
     assert_int_equal(ops_init(&ops, NULL), SAC_OK);
@@ -229,7 +224,7 @@ static void a_sample_stands_for_all(void **state)
         double sum = 0;
         struct op_survey op = op_of(&ops, &p, &r);
         op.scratch = scratch;
-        r.list[LIST].seed = seed;
+        op.seed = seed;
         assert_true(ops.survey(&op));
         for (uint32_t t = 0; t < N_TOK; t++)
             if (r.mask[LIST][t / PAGE_TOK] >> t % PAGE_TOK & 1)

@@ -2,7 +2,7 @@
  * sum of a query, and which keys a mass takes. Everything is integers or a few exact operations, so
  * two kernels differ only where their masses do.
  *
- * A key's mass m is the root of the mean square of its shares over the queries of a list, a square
+ * A key's mass m is the root of the mean square of its shares over the queries of a part, a square
  * M is the sum of squares that it is made of. It is told in steps below `least` by the difference
  * of the bits of the two squares: an octave of m, two of M, has OP_SURVEY_OCTAVE steps, within an
  * octave of M they are even in the mantissa. A key at step c >= 0 is taken if c < survey_limit of
@@ -21,7 +21,7 @@
 
 _Static_assert(OP_SURVEY_OCTAVE == 2u << (23 - SURVEY_SHIFT), "steps are bits of a float");
 
-/* How often page i counts in the sum of a list that sees n_page pages. */
+/* How often page i counts in the sum of a set that sees n_page pages. */
 static inline float survey_page_weight(uint32_t n_page, uint32_t i)
 {
     const uint32_t near = n_page > OP_SURVEY_NEAR ? n_page - OP_SURVEY_NEAR : 0;
@@ -33,9 +33,9 @@ static inline float survey_page_weight(uint32_t n_page, uint32_t i)
 }
 
 /* The square of a mass `least`. */
-static inline float survey_least(const struct op_survey_list *list, uint32_t n_query)
+static inline float survey_least(const struct op_survey *op)
 {
-    return list->least * list->least * (float)n_query;
+    return op->least * op->least * (float)op->n_query;
 }
 
 /* Limits of the places, those of the first page again at the end, so that a page's are one load.
@@ -50,10 +50,10 @@ static inline void survey_limits(int32_t limit[SURVEY_PERIOD + PAGE_TOK])
     }
 }
 
-/* The same whatever lists are surveyed together. */
-static inline uint32_t survey_seed(const struct op_survey_list *list)
+/* Of a part of a set; the same wherever a chunk of sets begins. */
+static inline uint32_t survey_seed(const struct op_survey *op, uint32_t set, uint32_t part)
 {
-    uint32_t x = list->seed * 0x85ebca6bu ^ list->n_page * 0x9e3779b9u;
+    uint32_t x = op->seed ^ (op->n_page[set] * 0x9e3779b9u + part * 0x85ebca6bu);
     x = (x ^ x >> 15) * 0x2c1b3c6du;
     x = (x ^ x >> 12) * 0x297a2d39u;
     return x ^ x >> 15;

@@ -40,10 +40,10 @@ _Static_assert(GROUP <= ATTN_PANEL_MAX, "they can be fetched ahead");
 
 struct work {
     const struct op_survey *op;
-    uint32_t d, n_block, n_list; /* blocks of 16 queries of a list */
+    uint32_t d, n_block, n_list; /* blocks of 16 queries of a list; lists: parts of sets */
+    float least;                 /* survey_least */
     size_t block_bytes, page_bytes;
     uint32_t *seed; /* [n_list] */
-    float *least;   /* [n_list] survey_least */
     uint8_t *q;     /* [n_list][n_block] packed blocks */
     float *start;   /* [n_list][n_block][16][16] */
     float *sum;     /* [n_list][n_block][16][16] a query's in its row, lane by lane */
@@ -71,13 +71,13 @@ static struct work lay_out(const struct op_survey *op)
     struct work w = {.op = op,
                      .d = d,
                      .n_block = op->n_query / LANES,
-                     .n_list = op->n_list,
+                     .n_list = op->n_set * op->n_part,
+                     .least = survey_least(op),
                      .block_bytes = LANES * (size_t)d * QUERY_BYTES,
                      .page_bytes = PAGE_TOK * (size_t)d * QUERY_BYTES};
     const size_t n = (size_t)w.n_list * w.n_block;
     uint8_t *at = op->scratch;
     w.seed = take(&at, w.n_list * sizeof *w.seed);
-    w.least = take(&at, w.n_list * sizeof *w.least);
     w.q = take(&at, n * w.block_bytes);
     w.start = take(&at, n * LANES * LANES * sizeof(float));
     w.sum = take(&at, n * LANES * LANES * sizeof(float));
@@ -86,7 +86,8 @@ static struct work lay_out(const struct op_survey *op)
     w.s = take(&at, 4 * SCORES * sizeof(float));
     w.centre = take(&at, d * sizeof(float));
     w.limit = take(&at, (SURVEY_PERIOD + PAGE_TOK) * sizeof(int32_t));
-    assert((size_t)(at - (uint8_t *)op->scratch) <= ops_survey_scratch(op->n_list, op->n_query, d));
+    assert((size_t)(at - (uint8_t *)op->scratch) <=
+           ops_survey_scratch(op->n_set, op->n_part, op->n_query, d));
     return w;
 }
 
@@ -173,7 +174,7 @@ static inline bool step_on(struct place *p, const struct work *w, const struct g
     if (++p->block < w->n_block) return true;
     p->block = 0;
     while (++p->list < w->n_list) {
-        const uint32_t n_page = w->op->list[p->list].n_page;
+        const uint32_t n_page = w->op->n_page[p->list / w->op->n_part];
         for (p->n = 0; p->n < g->n && g->page[p->n] < n_page;) p->n++;
         if (p->n) return true;
     }
@@ -240,31 +241,31 @@ static bool end_sums(const struct work *w)
 static inline void choose(const struct work *w, uint32_t list, uint32_t page,
                           const __m512 square[2])
 {
-    struct op_survey_list *to = &w->op->list[list];
+    const struct op_survey *op = w->op;
     const int32_t *limit = w->limit + survey_place(w->seed[list], page);
-    const __m512i least = _mm512_castps_si512(_mm512_set1_ps(w->least[list]));
-    const float spread = w->op->spread;
+    const __m512i least = _mm512_castps_si512(_mm512_set1_ps(w->least));
     const float all = _mm512_reduce_add_ps(_mm512_add_ps(square[0], square[1]));
-    const __m512 common = _mm512_set1_ps(all * spread / PAGE_TOK);
+    const __m512 common = _mm512_set1_ps(all * op->spread / PAGE_TOK);
+    const size_t at = (size_t)list * op->n_word + page;
     uint32_t word = 0;
     for (uint32_t i = 0; i < 2; i++) {
         const __m512i bits =
-            _mm512_castps_si512(_mm512_fmadd_ps(square[i], _mm512_set1_ps(1 - spread), common));
+            _mm512_castps_si512(_mm512_fmadd_ps(square[i], _mm512_set1_ps(1 - op->spread), common));
         const __m512i below = _mm512_srai_epi32(_mm512_sub_epi32(least, bits), SURVEY_SHIFT);
         const __m512i step = _mm512_max_epi32(below, _mm512_setzero_si512());
         word |= (uint32_t)_mm512_cmplt_epi32_mask(step, _mm512_loadu_si512(limit + i * LANES))
                 << i * LANES;
-        _mm_storeu_si128((__m128i *)(void *)(to->weight + page * (size_t)PAGE_TOK + i * LANES),
+        _mm_storeu_si128((__m128i *)(void *)(op->weight + at * PAGE_TOK + i * LANES),
                          _mm512_cvtepi32_epi8(step));
     }
-    to->mask[page] = word;
-    to->n_taken += (uint32_t)__builtin_popcount(word);
+    op->mask[at] = word;
+    op->n_taken[list] += (uint32_t)__builtin_popcount(word);
 }
 
 static void sum_group(const struct work *w, const struct group *g)
 {
     for (struct place p = step_begin(w); step_on(&p, w, g);) {
-        const uint32_t n_page = w->op->list[p.list].n_page;
+        const uint32_t n_page = w->op->n_page[p.list / w->op->n_part];
         float weight[2] = {0};
         for (uint32_t i = 0; i < 2 && p.page + i < p.n; i++)
             weight[i] = survey_page_weight(n_page, g->page[p.page + i]);
@@ -299,15 +300,11 @@ static void survey_group(const struct work *w, const struct group *g, struct att
     }
 }
 
-/* Does any list need the page for its sums? */
+/* Does any set need the page for its sums? */
 static bool is_summed(const struct op_survey *op, uint32_t page)
 {
-    for (uint32_t i = 0, last = 0; i < op->n_list; i++) {
-        const uint32_t n_page = op->list[i].n_page;
-        if (n_page == last) continue;
-        if (page < n_page && survey_page_weight(n_page, page) > 0) return true;
-        last = n_page;
-    }
+    for (uint32_t s = 0; s < op->n_set; s++)
+        if (page < op->n_page[s] && survey_page_weight(op->n_page[s], page) > 0) return true;
     return false;
 }
 
@@ -315,7 +312,7 @@ static bool is_summed(const struct op_survey *op, uint32_t page)
 static bool pass(const struct work *w, bool chooses)
 {
     const struct op_survey *op = w->op;
-    const uint32_t n_page = op->list[op->n_list - 1].n_page;
+    const uint32_t n_page = op->n_page[op->n_set - 1];
     struct group g = {0};
     bool finite = true;
     for (uint32_t i = 0; i < n_page && finite; i++) {
@@ -336,18 +333,16 @@ static bool pass(const struct work *w, bool chooses)
 static bool survey(const struct op_survey *op)
 {
     const struct work w = lay_out(op);
-    const uint32_t n_page = op->list[op->n_list - 1].n_page;
+    const uint32_t n_page = op->n_page[op->n_set - 1];
     assert(w.d % 32 == 0 && w.d <= 512 && op->n_query % LANES == 0);
     assert((uintptr_t)op->scratch % 64 == 0);
-    for (uint32_t i = 0; i < w.n_list; i++) {
-        op->list[i].n_taken = 0;
-        w.seed[i] = survey_seed(&op->list[i]);
-        w.least[i] = survey_least(&op->list[i], op->n_query);
-    }
+    memset(op->n_taken, 0, w.n_list * sizeof *op->n_taken);
     if (n_page == 0) return true;
     read_keys(&w, 0);
     memcpy(w.centre, w.k + (PAGE_TOK - 1) * (size_t)w.d, w.d * sizeof *w.centre);
     survey_limits(w.limit);
+    for (uint32_t i = 0; i < w.n_list; i++)
+        w.seed[i] = survey_seed(op, i / op->n_part, i % op->n_part);
     pack_queries(&w);
     return pass(&w, false) && end_sums(&w) && pass(&w, true);
 }

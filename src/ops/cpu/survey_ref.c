@@ -8,7 +8,7 @@
 struct page {
     const struct op_survey *op;
     float *k, *logit; /* [PAGE_TOK, head_dim], [n_query, PAGE_TOK] */
-    float *total;     /* [n_list][n_query] of exp(logit - lse), the caller's keys being 1 */
+    float *total;     /* [n_set][n_part][n_query] of exp(logit - lse), the caller's keys being 1 */
     int32_t *limit;   /* [SURVEY_PERIOD + PAGE_TOK] */
     bool finite;
 };
@@ -59,10 +59,10 @@ static int32_t float_int(float f)
 static void take(const struct page *p, uint32_t list, uint32_t i, const float *square)
 {
     const struct op_survey *op = p->op;
-    struct op_survey_list *to = &op->list[list];
-    const int32_t *limit = p->limit + survey_place(survey_seed(to), i);
-    const int32_t least = float_int(survey_least(to, op->n_query));
-    uint8_t *weight = to->weight + (size_t)i * PAGE_TOK;
+    const int32_t *limit =
+        p->limit + survey_place(survey_seed(op, list / op->n_part, list % op->n_part), i);
+    const int32_t least = float_int(survey_least(op));
+    uint8_t *weight = op->weight + ((size_t)list * op->n_word + i) * PAGE_TOK;
     uint32_t word = 0;
     for (uint32_t t = 0; t < PAGE_TOK; t++) {
         const int32_t below = (least - float_int(square[t])) >> SURVEY_SHIFT,
@@ -71,8 +71,8 @@ static void take(const struct page *p, uint32_t list, uint32_t i, const float *s
         word |= 1u << t;
         weight[t] = (uint8_t)step;
     }
-    to->mask[i] = word;
-    to->n_taken += (uint32_t)__builtin_popcount(word);
+    op->mask[(size_t)list * op->n_word + i] = word;
+    op->n_taken[list] += (uint32_t)__builtin_popcount(word);
 }
 
 static void survey_page(const struct page *p, uint32_t list, uint32_t i)
@@ -93,19 +93,20 @@ static void survey_page(const struct page *p, uint32_t list, uint32_t i)
 
 static bool survey_ref(const struct op_survey *op)
 {
-    const size_t n = (size_t)op->n_list * op->n_query;
+    const uint32_t n_list = op->n_set * op->n_part;
+    const size_t n = (size_t)n_list * op->n_query;
     struct page p = {.op = op, .k = op->scratch, .finite = true};
     p.logit = p.k + PAGE_TOK * (size_t)op->geom->head_dim;
     p.total = p.logit + (size_t)op->n_query * PAGE_TOK;
     p.limit = (int32_t *)(void *)(p.total + n);
     for (size_t i = 0; i < n; i++) p.total[i] = 1;
     survey_limits(p.limit);
-    for (uint32_t i = 0; i < op->n_list; i++) op->list[i].n_taken = 0;
+    memset(op->n_taken, 0, n_list * sizeof *op->n_taken);
     for (int pass = 0; pass < 2 && p.finite; pass++)
-        for (uint32_t i = 0; i < op->list[op->n_list - 1].n_page && p.finite; i++) {
+        for (uint32_t i = 0; i < op->n_page[op->n_set - 1] && p.finite; i++) {
             read_page(&p, i);
-            for (uint32_t list = 0; list < op->n_list; list++) {
-                const uint32_t n_page = op->list[list].n_page;
+            for (uint32_t list = 0; list < n_list; list++) {
+                const uint32_t n_page = op->n_page[list / op->n_part];
                 const float weight = survey_page_weight(n_page, i);
                 if (i >= n_page || (pass == 0 && weight == 0)) continue;
                 score(&p, list);
