@@ -93,17 +93,20 @@ static void scale_query(float *out, const struct method_lane *l, uint32_t row, u
     for (uint32_t c = 0; c < d; c++) out[c] = l->scale * q[c];
 }
 
-/* Keys of tokens first .. end - 1, first being a page's; end may lie in the unsealed one. */
+/* Keys of tokens first .. end - 1, first being a page's; `k` has room for whole pages. */
 static void read_keys(float *k, const struct method_lane *l, uint32_t first, uint32_t end)
 {
     const struct page_geom *g = l->shape->geom;
     const uint32_t page0 = first / PAGE_TOK, n_full = pick_min(end / PAGE_TOK, l->n_sealed) - page0;
     const uint32_t left = end - first - n_full * PAGE_TOK;
+    float *rest = k + (size_t)n_full * PAGE_TOK * g->head_dim;
     const struct op_keys op = {
         .geom = g, .pool = l->pool, .page = l->page + page0, .n_page = n_full, .out = k};
     if (n_full) l->ops->keys(&op);
-    if (left)
-        page_read(k + (size_t)n_full * PAGE_TOK * g->head_dim, NULL, g, l->own, PAGE_TAIL, left);
+    if (left && page0 + n_full < l->n_sealed)
+        pick_keys(rest, l, page0 + n_full);
+    else if (left)
+        page_read(rest, NULL, g, l->own, PAGE_TAIL, left);
 }
 
 /* Shares of a row's softmax, and the log of its sum. False: a score is not finite. */
