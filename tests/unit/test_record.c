@@ -352,7 +352,7 @@ static void weights_are_part_of_what_was_read(void **state)
 {
     (void)state;
     struct kept_list *list = malloc(sizeof *list);
-    const char *const prefill[] = {"auto:mass=0.9,last=0,near=0,recent=0,most=1"};
+    const char *const prefill[] = {"auto:mass=0.9,last=0,recent=0,most=1"};
     sac_engine *e =
         new_engine((sac_engine_params){.record = true, .prefill = prefill, .n_prefill = 1});
     double worst = 0, left = 0;
