@@ -142,6 +142,22 @@ void pick_keys(float *k, const struct method_lane *l, uint32_t page)
         .geom = g, .pool = l->pool, .page = l->page + page, .n_page = 1, .out = k});
 }
 
+void pick_span(float *k, const struct method_lane *l, uint32_t first, uint32_t end)
+{
+    const struct page_geom *g = l->shape->geom;
+    const uint32_t page0 = first / PAGE_TOK, n_full = pick_min(end / PAGE_TOK, l->n_sealed) - page0;
+    const uint32_t left = end - first - n_full * PAGE_TOK;
+    float *rest = k + (size_t)n_full * PAGE_TOK * g->head_dim;
+    assert(first % PAGE_TOK == 0 && end <= l->pos + l->n_row);
+    if (n_full > 0)
+        l->ops->keys(&(struct op_keys){
+            .geom = g, .pool = l->pool, .page = l->page + page0, .n_page = n_full, .out = k});
+    if (left > 0 && page0 + n_full < l->n_sealed)
+        pick_keys(rest, l, page0 + n_full);
+    else if (left > 0)
+        page_read(rest, NULL, g, l->own, PAGE_TAIL, left);
+}
+
 size_t pick_key_bytes(const struct method_lane *l)
 {
     const struct page_geom *g = l->shape->geom;

@@ -106,6 +106,9 @@ void pick_tokens(struct method_pick *out, const struct method_lane *l, float *va
 
 /* Keys of a sealed page of the lane [PAGE_TOK, head_dim], as attention reads them. */
 void pick_keys(float *k, const struct method_lane *l, uint32_t page);
+/* The same of tokens first .. end - 1, first being a page's and end at most the chunk's, whose last
+ * ones may be in no sealed page; `k` has room for whole pages. */
+void pick_span(float *k, const struct method_lane *l, uint32_t first, uint32_t end);
 /* Bytes of one sealed page's keys. */
 size_t pick_key_bytes(const struct method_lane *l);
 /* Logits of `n_tok` keys for one query vector, softcap included. */

@@ -40,18 +40,6 @@ static void fill_queries(const struct rows *r, const struct method_lane *l, uint
     }
 }
 
-/* Keys of a panel of n_tok tokens, of which only the chunk's last ones may be in no sealed page. */
-static void read_keys(float *k, const struct method_lane *l, uint32_t tok, uint32_t n_tok)
-{
-    const struct page_geom *g = l->shape->geom;
-    const uint32_t n_page = pick_min(n_tok / PAGE_TOK, l->n_sealed - tok / PAGE_TOK);
-    const uint32_t n_own = n_tok - n_page * PAGE_TOK;
-    l->ops->keys(&(struct op_keys){
-        .geom = g, .pool = l->pool, .page = l->page + tok / PAGE_TOK, .n_page = n_page, .out = k});
-    if (n_own > 0)
-        page_read(k + (size_t)n_page * PAGE_TOK * g->head_dim, NULL, g, l->own, PAGE_TAIL, n_own);
-}
-
 static void score_panel(const struct rows *r, const struct method_lane *l, uint32_t n_row,
                         uint32_t n_tok)
 {
@@ -114,7 +102,7 @@ bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t hea
     }
     for (uint32_t tok = 0; tok < end && finite; tok += PANEL_TOK) {
         const uint32_t n_tok = pick_min(PANEL_TOK, end - tok);
-        read_keys(r->k, l, tok, n_tok);
+        pick_span(r->k, l, tok, tok + n_tok);
         score_panel(r, l, n_row, n_tok);
         finite = weigh_panel(r, l, n_head, tok);
     }

@@ -2,22 +2,22 @@
  * against every key; each query head reads for the whole tile the keys that matter to them, and of
  * the others a few that are weighed to stand for the rest.
  *
- * Step by step, for each KV head:
- *  1. `rows` rows of each tile, at equal distances, for each of its query heads. The tile's own
- *     keys, which are read anyway, are scored exactly.
- *  2. The survey slot scores all keys before the tile. A key that holds a share m of the softmax
- * mass of these rows (root of the mean square) is taken with probability min(1, m / least) and
- * counts max(1, least / m) times. So the output is the right one in the mean, and the variance of a
- * softmax sum is at most least times the m that are not read for certain. `mass` sets least =
- * (1 - mass)^2: a standard deviation of 1 - mass where these add up to 1. A key that one row of 16
- * looks at counts by a quarter of its share; by means, a sixteenth, such keys were lost. No head
- * reads more than about 4 / least keys, however flat its attention and however long the context;
- * one that looks at ten keys reads those.
- *  3. Rows that were not sampled look at other keys of the pages that the sampled ones look at, so
- *     `spread` of a page's mass counts as if all its keys had it alike. The first page and the
- *     `recent` ones before the tile are read whole.
- *  4. A head that would read more than `most` of the keys reads all: it costs less. So do the last
- *     `last` rows of the prompt, most often its question, and the first `dense` layers.
+ * `rows` rows of each tile, at equal distances, stand for the tile, for each query head. They are
+ * scored exactly against the tile's own keys, which are read anyway, and by the survey slot against
+ * all keys before it. A key that holds a share m of the softmax mass of these rows (root of the
+ * mean square) is taken with probability min(1, m / least) and counts max(1, least / m) times. So
+ * the output is the right one in the mean, and the variance of a softmax sum is at most least times
+ * the m that are not read for certain. `mass` sets least = (1 - mass)^2: a standard deviation of
+ * 1 - mass where these add up to 1. A key that one row of 16 looks at counts by a quarter of its
+ * share; by means, a sixteenth, such keys were lost. No head reads more than about 4 / least keys,
+ * however flat its attention and however long the context; one that looks at ten keys reads those.
+ *
+ * Rows that were not sampled look at other keys of the pages that the sampled ones look at, so
+ * `spread` of a page's mass counts as if all its keys had it alike. The first page and the `recent`
+ * ones before the tile are read whole. A head that would read more than `most` of the keys reads
+ * all: it costs less. So do the last `last` rows of the prompt, most often its question, and the
+ * first `dense` layers.
+ *
  * The mass that is told is an audit: the exact softmax of a row that had no part in the choice,
  * one of every AUDIT chunks in a layer. */
 #include "methods/pick.h"
@@ -93,22 +93,6 @@ static void scale_query(float *out, const struct method_lane *l, uint32_t row, u
     for (uint32_t c = 0; c < d; c++) out[c] = l->scale * q[c];
 }
 
-/* Keys of tokens first .. end - 1, first being a page's; `k` has room for whole pages. */
-static void read_keys(float *k, const struct method_lane *l, uint32_t first, uint32_t end)
-{
-    const struct page_geom *g = l->shape->geom;
-    const uint32_t page0 = first / PAGE_TOK, n_full = pick_min(end / PAGE_TOK, l->n_sealed) - page0;
-    const uint32_t left = end - first - n_full * PAGE_TOK;
-    float *rest = k + (size_t)n_full * PAGE_TOK * g->head_dim;
-    const struct op_keys op = {
-        .geom = g, .pool = l->pool, .page = l->page + page0, .n_page = n_full, .out = k};
-    if (n_full) l->ops->keys(&op);
-    if (left && page0 + n_full < l->n_sealed)
-        pick_keys(rest, l, page0 + n_full);
-    else if (left)
-        page_read(rest, NULL, g, l->own, PAGE_TAIL, left);
-}
-
 /* Shares of a row's softmax, and the log of its sum. False: a score is not finite. */
 static bool softmax(float *vote, float *lse, const struct method_lane *l, const float *logit,
                     uint32_t n)
@@ -135,7 +119,7 @@ static bool score_own(const struct work *w, const struct method_lane *l, const s
     bool finite = true;
     for (uint32_t i = 0; i < w->n_query; i++)
         scale_query(q + (size_t)i * d, l, sampled_row(w, p, tile, i % w->n_row), i / w->n_row);
-    read_keys(w->k, l, first, first + n_own);
+    pick_span(w->k, l, first, first + n_own);
     l->ops->dots(&(struct op_dots){.a = q,
                                    .b = w->k,
                                    .a_stride = d,
@@ -200,7 +184,7 @@ static bool audit(const struct work *w, const struct method_lane *l, struct plan
     for (uint32_t h = 0; h < p->n_part; h++) scale_query(w->q + (size_t)h * d, l, row, h);
     for (uint32_t at = 0, n; at < end; at += n) {
         n = pick_min(AUDIT_PAGES * PAGE_TOK, end - at);
-        read_keys(w->k, l, at, at + n);
+        pick_span(w->k, l, at, at + n);
         l->ops->dots(&(struct op_dots){.a = w->q,
                                        .b = w->k,
                                        .a_stride = d,

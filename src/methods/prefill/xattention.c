@@ -90,16 +90,10 @@ static void fill_queries(const struct work *w, const struct method_lane *l)
 /* Keys of PANEL_TOK tokens from `tok` on, zeros where there are none. */
 static void read_keys(const struct work *w, const struct method_lane *l, uint32_t tok)
 {
-    const struct page_geom *g = l->shape->geom;
-    const uint32_t d = g->head_dim, end = l->pos + l->n_row, page = tok / PAGE_TOK;
-    const uint32_t n_full = pick_min(pick_min(l->n_sealed, end / PAGE_TOK) - page, PANEL_PAGES);
-    const uint32_t n_own = n_full < PANEL_PAGES ? end - (page + n_full) * PAGE_TOK : 0;
-    float *rest = w->k + (size_t)n_full * PAGE_TOK * d;
-    if (n_full < PANEL_PAGES)
-        memset(rest, 0, (size_t)(PANEL_PAGES - n_full) * PAGE_TOK * d * sizeof(float));
-    l->ops->keys(&(struct op_keys){
-        .geom = g, .pool = l->pool, .page = l->page + page, .n_page = n_full, .out = w->k});
-    if (n_own > 0) page_read(rest, NULL, g, l->own, PAGE_TAIL, n_own);
+    const size_t d = l->shape->geom->head_dim;
+    const uint32_t n = pick_min(PANEL_TOK, l->pos + l->n_row - tok);
+    pick_span(w->k, l, tok, tok + n);
+    memset(w->k + n * d, 0, (PANEL_TOK - n) * d * sizeof(float));
 }
 
 static void score_groups(const struct work *w, const struct method_lane *l)

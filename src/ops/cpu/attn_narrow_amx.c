@@ -81,7 +81,7 @@ struct narrow_mem {
     float *unit;             /* [n_block * HEADS] of a score in units of log 2 */
     float *m, *l;            /* [n_block, 16], the last 8 unused */
     uint8_t *q_tile;         /* HALVES: [n_block, d/32] */
-    float *q_code, *q_most;  /* CODES: [.., d_code] q by quads (quads_apart); its largest */
+    float *q_code, *q_most;  /* CODES: [.., d_code] q by quads, apart; its largest */
     size_t bytes;
 };
 
@@ -138,21 +138,6 @@ static uint32_t block_heads(const struct narrow_mem *w, uint32_t block)
 }
 
 /* ---- The queries ---- */
-
-/* 64 floats in quads: x[b] gets the b-th of each quad. */
-INLINE void quads_apart(__m512 x[4])
-{
-    const __m512i low = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
-    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(2));
-    const __m512 a = _mm512_permutex2var_ps(x[0], low, x[1]);
-    const __m512 b = _mm512_permutex2var_ps(x[0], high, x[1]);
-    const __m512 c = _mm512_permutex2var_ps(x[2], low, x[3]);
-    const __m512 e = _mm512_permutex2var_ps(x[2], high, x[3]);
-    x[0] = _mm512_shuffle_f32x4(a, c, 0x44);
-    x[1] = _mm512_shuffle_f32x4(a, c, 0xee);
-    x[2] = _mm512_shuffle_f32x4(b, e, 0x44);
-    x[3] = _mm512_shuffle_f32x4(b, e, 0xee);
-}
 
 /* Divides a query by a power of two above its largest magnitude, which is returned; NaN for a query
  * that is not finite, which becomes zeros. */
@@ -216,7 +201,7 @@ static void query_quads(const struct narrow_mem *w, uint32_t block)
                 x[i] =
                     at < w->d ? _mm512_load_ps(w->q + (size_t)h * w->d + at) : _mm512_setzero_ps();
             }
-            quads_apart(x);
+            math_quads_apart((__m512i *)x);
             for (uint32_t i = 0; i < 4; i++) {
                 _mm512_store_ps(w->q_code + (size_t)h * w->d_code + c + i * LANES, x[i]);
                 most[i] = _mm512_max_ps(most[i], _mm512_abs_ps(x[i]));
@@ -355,7 +340,7 @@ INLINE void code_queries(const struct narrow_mem *w, struct narrow_step *st, uin
             const uint32_t at = c + i * LANES;
             x[i] = at < d ? attn_load_f16(from + 2 * (size_t)at) : _mm512_setzero_ps();
         }
-        quads_apart(x);
+        math_quads_apart((__m512i *)x);
         for (uint32_t i = 0; i < 4; i++)
             most = _mm512_max_ps(most, _mm512_mul_ps(x[i], _mm512_load_ps(q_most + c + i * LANES)));
     }
@@ -658,19 +643,6 @@ INLINE __m512 maxima(const __m512 r[HEADS])
     return _mm512_permutexvar_ps(order, max);
 }
 
-/* 2^y for y <= 0, exactly 1 at 0: a maximum that stays rescales nothing. Relative error 8.3e-8. */
-static __m512 exact_exp2(__m512 y)
-{
-    const __m512 r = _mm512_reduce_ps(y, 0x09);
-    __m512 p = _mm512_set1_ps(0.00186713019f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.00901703006f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.0557999133f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24016445f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.693151312f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(p, y);
-}
-
 /* How a step's sums of values join the chunk's, for each head of a block. */
 struct narrow_merge {
     bool waits; /* there are sums */
@@ -707,8 +679,8 @@ INLINE void narrow_weights(const struct narrow_mem *w, struct narrow_step *st, u
         _mm512_mask_mov_ps(m_new, _mm512_cmp_ps_mask(m_new, none, _CMP_EQ_OQ), _mm512_setzero_ps());
     _Alignas(64) float base[LANES];
     _mm512_store_ps(base, _mm512_sub_ps(ref, _mm512_set1_ps(up)));
-    const __m512 old = exact_exp2(_mm512_sub_ps(m_old, from));
-    const __m512 fresh = exact_exp2(_mm512_sub_ps(top, from));
+    const __m512 old = math_exp2_quintic(_mm512_sub_ps(m_old, from));
+    const __m512 fresh = math_exp2_quintic(_mm512_sub_ps(top, from));
     merge->waits = true;
     merge->codes = codes;
     merge->block = block;

@@ -9,8 +9,9 @@
  *    integer (ties to even) to (k - min) * (1/step), at most 255. V, per block of PAGE_VBLOCK
  *    channels of a token: scale the smallest f16 not below amax * (1/127), code the nearest integer
  *    to v * (1/scale) within -127..127. A step or scale of 0 has codes 0. If a NaN or an infinity
- * is among the values, min (scale) is NaN, step 0 and all codes 0: reads give NaN. It does not try
- * to be fast, but for sums in 16 lanes that a compiler can keep in vectors. */
+ *    is among the values, min (scale) is NaN, step 0 and all codes 0: reads give NaN.
+ *
+ * It does not try to be fast, but for sums in 16 lanes that a compiler can keep in vectors. */
 #include "base/half.h"
 #include "ops/cpu/attn.h"
 #include "ops/cpu/fill.h"

@@ -13,7 +13,7 @@
  *  - products and sums within 32 inputs (16 for types with scales per 16) are exact integers, so
  *    their order is free and VPMADDWD + VPADDD gives the same bits as VPDPWSSD;
  *  - per output one f32 sum from 0 in rising order of blocks, acc = fma(dot, w_scale * d, acc),
- * with scales per 16 inputs first half, second half; then, for types with a minimum, acc =
+ *    with scales per 16 inputs first half, second half; then, for types with a minimum, acc =
  * fma(w_min, d * sum of q, acc), halves likewise;
  *  - dense types: one f32 sum by FMA in rising order of inputs.
  *

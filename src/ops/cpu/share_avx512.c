@@ -14,6 +14,7 @@
 #include "ops/cpu/share.h"
 
 #include "ops/cpu/fill.h"
+#include "ops/cpu/math_avx512.h"
 
 #include <assert.h>
 #include <immintrin.h>
@@ -223,21 +224,8 @@ INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const s
 /* Lane t of out[m]: dword m of token t, 16 tokens of 16 bytes (head_dim 64). */
 INLINE void transpose_rows16(__m512i out[4], const uint8_t *codes)
 {
-    const __m512i even =
-        _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
-    const __m512i odd =
-        _mm512_setr_epi32(2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
-    __m512i r[4];
-    for (int i = 0; i < 4; i++) r[i] = _mm512_loadu_si512(codes + 64 * (size_t)i);
-    /* Dwords 0 and 1, then 2 and 3, of tokens 0..7 and of 8..15. */
-    const __m512i lo01 = _mm512_permutex2var_epi32(r[0], even, r[1]);
-    const __m512i hi01 = _mm512_permutex2var_epi32(r[2], even, r[3]);
-    const __m512i lo23 = _mm512_permutex2var_epi32(r[0], odd, r[1]);
-    const __m512i hi23 = _mm512_permutex2var_epi32(r[2], odd, r[3]);
-    out[0] = _mm512_shuffle_i64x2(lo01, hi01, 0x44);
-    out[1] = _mm512_shuffle_i64x2(lo01, hi01, 0xee);
-    out[2] = _mm512_shuffle_i64x2(lo23, hi23, 0x44);
-    out[3] = _mm512_shuffle_i64x2(lo23, hi23, 0xee);
+    for (int i = 0; i < 4; i++) out[i] = _mm512_loadu_si512(codes + 64 * (size_t)i);
+    math_quads_apart(out);
 }
 
 /* The same for eight dwords of tokens that are `row` bytes apart. */
