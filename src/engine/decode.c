@@ -15,6 +15,7 @@
 #include "engine/decode.h"
 
 #include "engine/engine.h"
+#include "engine/lane.h"
 
 #include <assert.h>
 #include <math.h>
@@ -40,19 +41,12 @@ sac_status decode_init(sac_engine *e, sac_error *err)
 {
     static const char *const full = "full";
     struct decode *d = &e->decode;
-    const char *const *text = e->params.n_decode ? e->params.decode : &full;
-    const uint32_t n = e->params.n_decode ? e->params.n_decode : 1;
-    if (n > SAC_METHODS_MAX)
-        return error_set(err, SAC_ERR_ARG, "%u decode methods: at most %u", n, SAC_METHODS_MAX);
-    d->is_dense = true;
-    for (uint32_t i = 0; i < n; i++) {
-        TRY(spec_parse(&d->method[i].spec, "decode", text[i], err));
-        d->text[i] = d->method[i].spec.text;
-        d->is_dense = d->is_dense && !d->method[i].spec.method->decode;
-    }
-    d->n_method = n;
-    e->params.decode = d->text;
-    e->params.n_decode = n;
+    sac_engine_params *p = &e->params;
+    const char *const *text = p->n_decode ? p->decode : &full;
+    TRY(spec_list_parse(&d->specs, "decode", text, p->n_decode ? p->n_decode : 1, err));
+    for (uint32_t i = 0; i < d->specs.n; i++) d->method[i].spec = &d->specs.spec[i];
+    p->decode = d->specs.text;
+    p->n_decode = d->specs.n;
     return SAC_OK;
 }
 
@@ -69,8 +63,8 @@ struct abilities {
 static struct abilities abilities_of(const struct decode *d)
 {
     struct abilities all = {0};
-    for (uint32_t i = 0; i < d->n_method; i++) {
-        const struct method *m = d->method[i].spec.method;
+    for (uint32_t i = 0; i < d->specs.n; i++) {
+        const struct method *m = d->method[i].spec->method;
         all.token_grain = all.token_grain || m->token_grain;
         all.weighs = all.weighs || m->weighs;
         all.has_rest = all.has_rest || m->has_rest;
@@ -93,18 +87,18 @@ void decode_plan(sac_engine *e, struct arena *a)
     struct decode *d = &e->decode;
     const struct page_geom *g = &e->pool.geom;
     const size_t n_seq = e->params.n_seq_max, n_lane = n_seq * g->n_kv_head, before = a->used;
-    if (d->is_dense) return;
+    if (d->specs.is_dense) return;
     d->shape = (struct method_shape){.geom = g,
                                      .group = e->model->config.n_head / g->n_kv_head,
                                      .n_ctx = e->params.n_ctx,
                                      .sparse_min_ctx = e->params.sparse_min_ctx};
     assert(d->shape.group <= METHOD_GROUP_MAX);
     d->lane_bytes = d->worker_bytes = d->n_past = 0;
-    for (uint32_t i = 0; i < d->n_method; i++) {
+    for (uint32_t i = 0; i < d->specs.n; i++) {
         struct decode_method *m = &d->method[i];
-        const struct method_decode *hooks = m->spec.method->decode;
+        const struct method_decode *hooks = m->spec->method->decode;
         if (!hooks) continue;
-        const double *param = m->spec.param;
+        const double *param = m->spec->param;
         const size_t scratch = method_hook_bytes(hooks->scratch_bytes, &d->shape, param);
         m->state_bytes = method_hook_bytes(hooks->state_bytes, &d->shape, param);
         m->side = side_add(e, &(struct side_user){
@@ -115,7 +109,7 @@ void decode_plan(sac_engine *e, struct arena *a)
                                   .bytes = method_hook_bytes(hooks->side_bytes, &d->shape, param)});
         assert(!m->state_bytes || hooks->sound);
         d->has_see = d->has_see || hooks->see;
-        d->evicts = d->evicts || m->spec.method->evicts;
+        d->evicts = d->evicts || m->spec->method->evicts;
         const uint32_t n_past = hooks->past_rows ? hooks->past_rows(&d->shape, param) : 0;
         if (n_past > d->n_past) d->n_past = n_past;
         if (m->state_bytes > d->lane_bytes) d->lane_bytes = m->state_bytes;
@@ -203,28 +197,28 @@ void decode_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
     const struct decode *d = &e->decode;
     cut_past(e, seq_i, n_tok);
     const struct decode_method *m = &d->method[e->seqs[seq_i].decode_i];
-    const struct method_decode *hooks = m->spec.method->decode;
+    const struct method_decode *hooks = m->spec->method->decode;
     if (m->state_bytes == 0) return;
     if (!hooks->cut) {
         forget_state(e, seq_i);
         return;
     }
     for (size_t i = 0; i < lane_count(e); i++)
-        hooks->cut(decode_state(e, seq_i, i), &d->shape, m->spec.param, n_tok);
+        hooks->cut(decode_state(e, seq_i, i), &d->shape, m->spec->param, n_tok);
 }
 
 sac_status sac_seq_use_decode(sac_engine *e, sac_seq id, uint32_t decode_i, sac_error *err)
 {
     struct seq *s = engine_seq(e, id, err);
     if (!s) return SAC_ERR_NOT_FOUND;
-    if (decode_i >= e->decode.n_method)
+    if (decode_i >= e->decode.specs.n)
         return error_set(err, SAC_ERR_ARG, "there is no decode method %u: the engine has %u",
-                         decode_i, e->decode.n_method);
+                         decode_i, e->decode.specs.n);
     if (s->decode_i == decode_i) return SAC_OK;
     if (s->has_gaps)
         return error_set(err, SAC_ERR_ARG,
                          "sequence %u cannot change to decode method %s: %s has dropped tokens", id,
-                         e->decode.text[decode_i], e->decode.text[s->decode_i]);
+                         e->decode.specs.text[decode_i], e->decode.specs.text[s->decode_i]);
     s->decode_i = decode_i;
     forget_state(e, id);
     return SAC_OK;
@@ -236,14 +230,6 @@ struct select_call {
     sac_engine *e;
     uint32_t layer;
 };
-
-static const float *run_q(const sac_engine *e, const struct attn_run *run, uint32_t kv_head)
-{
-    const struct config *c = &e->model->config;
-    const size_t stride = ((size_t)c->n_head + 2 * c->n_kv_head) * c->head_dim;
-    return e->scratch.qkv + run->row0 * stride +
-           (size_t)kv_head * e->decode.shape.group * c->head_dim;
-}
 
 static struct method_past lane_past(const sac_engine *e, uint32_t seq_i, size_t lane_i,
                                     uint32_t end)
@@ -262,46 +248,28 @@ static struct method_lane make_lane(const struct select_call *c, uint32_t run_i,
 {
     const sac_engine *e = c->e;
     const struct decode *d = &e->decode;
-    const struct config *config = &e->model->config;
-    const struct page_geom *g = &e->pool.geom;
     const struct attn_run *run = &e->batch.run[run_i];
-    const uint32_t seq_i = e->batch.seq_i[run->row0], end = run->pos0 + run->n_row;
+    const uint32_t seq_i = e->batch.seq_i[run->row0];
     const struct decode_method *m = &d->method[e->seqs[seq_i].decode_i];
-    const uint32_t last = (end - 1) / PAGE_TOK - run->pos0 / PAGE_TOK;
-    const size_t lane_i = (size_t)c->layer * g->n_kv_head + kv_head;
+    const size_t lane_i = (size_t)c->layer * e->pool.geom.n_kv_head + kv_head;
     uint8_t *layer_state = decode_state(e, seq_i, lane_i - kv_head);
-    return (struct method_lane){
-        .shape = &d->shape,
-        .param = m->spec.param,
-        .ops = &e->ops,
-        .layer = c->layer,
-        .kv_head = kv_head,
-        .pos = run->pos0,
-        .n_row = run->n_row,
-        .is_prompt = run->mode == LINEAR_WIDE,
-        .q = run_q(e, run, kv_head),
-        .q_stride = ((size_t)config->n_head + 2 * config->n_kv_head) * config->head_dim,
-        .scale = config->attn_scale,
-        .softcap = config->attn_softcap,
-        .pool = e->pool.pages,
-        .page = run->table + kv_head * run->table_stride,
-        .n_sealed = end / PAGE_TOK,
-        .own = last == 0 ? run->own0 + kv_head * g->tail_bytes
-                         : run->own + ((size_t)(last - 1) * g->n_kv_head + kv_head) * g->tail_bytes,
-        .side = side_base(&e->side, m->side),
-        .side_stride = m->side.bytes,
-        .past = lane_past(e, seq_i, lane_i, run->pos0),
-        .state = layer_state + kv_head * d->lane_bytes,
-        .layer_state = layer_state,
-        .state_stride = d->lane_bytes,
-        .scratch = d->worker + worker_i * d->worker_bytes,
-    };
+    struct method_lane lane = lane_view(e, run, c->layer, kv_head);
+    lane.shape = &d->shape;
+    lane.param = m->spec->param;
+    lane.side = side_base(&e->side, m->side);
+    lane.side_stride = m->side.bytes;
+    lane.past = lane_past(e, seq_i, lane_i, run->pos0);
+    lane.state = layer_state + kv_head * d->lane_bytes;
+    lane.layer_state = layer_state;
+    lane.state_stride = d->lane_bytes;
+    lane.scratch = d->worker + worker_i * d->worker_bytes;
+    return lane;
 }
 
 static const struct method *run_method(const sac_engine *e, const struct attn_run *run)
 {
     const uint32_t seq_i = e->batch.seq_i[run->row0];
-    return e->decode.method[e->seqs[seq_i].decode_i].spec.method;
+    return e->decode.method[e->seqs[seq_i].decode_i].spec->method;
 }
 
 static void see_lane(void *arg, uint32_t item_i, uint32_t worker_i)
@@ -490,7 +458,7 @@ static void drop_pages(sac_engine *e, uint32_t layer)
         const uint32_t seq_i = e->batch.seq_i[run->row0], h = i % n_kv_head;
         struct seq *s = &e->seqs[seq_i];
         const uint32_t *mask = d->mask + (size_t)i * e->pool.max_page;
-        if (!d->method[s->decode_i].spec.method->evicts || d->lane[i].dense) continue;
+        if (!d->method[s->decode_i].spec->method->evicts || d->lane[i].dense) continue;
         for (uint32_t p = 0; p < run->pos0 / PAGE_TOK; p++) {
             if (mask[p] || run->table[h * run->table_stride + p] == PAGE_NONE) continue;
             pool_drop(&e->pool, seq_i, layer, h, p);
@@ -563,7 +531,7 @@ void decode_select(sac_engine *e, uint32_t layer, uint32_t window)
         run->select_logw = NULL;
     }
     /* A layer with a window of its own reads little already. */
-    if (d->is_dense || window > 0) return;
+    if (d->specs.is_dense || window > 0) return;
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
     if (d->has_see) workers_for(e->workers, e->batch.n_run * n_kv_head, see_lane, &c);
     workers_for(e->workers, (d->n_past ? e->batch.n_run : e->batch.n_decode) * n_kv_head,
@@ -612,7 +580,7 @@ void decode_certify(sac_engine *e, uint32_t window)
     const struct decode *d = &e->decode;
     const uint32_t group = d->shape.group, n_kv_head = e->pool.geom.n_kv_head;
     const size_t width = e->pool.geom.head_dim;
-    if (d->is_dense || window > 0) return;
+    if (d->specs.is_dense || window > 0) return;
     for (uint32_t i = 0; i < e->batch.n_decode * n_kv_head; i++) {
         const struct decode_lane *lane = &d->lane[i];
         const uint32_t row = e->batch.run[i / n_kv_head].row0;
@@ -637,7 +605,7 @@ void decode_certify(sac_engine *e, uint32_t window)
 
 struct decode_proof decode_proof(const sac_engine *e, uint32_t run_i, uint32_t kv_head)
 {
-    if (e->decode.is_dense) return (struct decode_proof){0};
+    if (e->decode.specs.is_dense) return (struct decode_proof){0};
     const struct decode_lane *lane = &e->decode.lane[run_i * e->pool.geom.n_kv_head + kv_head];
     return (struct decode_proof){lane->mass_proved, lane->rest_norm};
 }

@@ -12,17 +12,15 @@
 struct decode_lane; /* what one lane of a step has answered */
 
 struct decode_method {
-    struct spec spec;
+    const struct spec *spec;
     size_t state_bytes; /* of a lane */
     struct side_place side;
 };
 
 struct decode {
+    struct spec_list specs; /* all dense: nothing here costs a step anything */
     struct decode_method method[SAC_METHODS_MAX];
-    const char *text[SAC_METHODS_MAX]; /* for sac_engine_params.decode */
-    uint32_t n_method;
     struct method_shape shape;
-    bool is_dense;        /* every method is: nothing here costs a step anything */
     bool has_see, evicts; /* some method wants to see rows, gives pages back */
     size_t lane_bytes, worker_bytes;
     uint32_t n_past;         /* rows whose queries are kept */

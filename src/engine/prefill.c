@@ -13,6 +13,7 @@
 
 #include "base/input.h"
 #include "engine/engine.h"
+#include "engine/lane.h"
 
 #include <assert.h>
 #include <string.h>
@@ -25,24 +26,16 @@ sac_status prefill_init(sac_engine *e, sac_error *err)
 {
     static const char *const dense = "dense";
     struct prefill *f = &e->prefill;
-    const char *const *text = e->params.n_prefill ? e->params.prefill : &dense;
-    const uint32_t n = e->params.n_prefill ? e->params.n_prefill : 1;
-    if (n > SAC_METHODS_MAX)
-        return error_set(err, SAC_ERR_ARG, "%u prefill methods: at most %u", n, SAC_METHODS_MAX);
-    f->is_dense = true;
-    for (uint32_t i = 0; i < n; i++) {
-        TRY(spec_parse(&f->method[i].spec, "prefill", text[i], err));
-        f->text[i] = f->method[i].spec.text;
-        f->is_dense = f->is_dense && !f->method[i].spec.method->prefill;
-    }
-    f->n_method = n;
-    e->params.prefill = f->text;
-    e->params.n_prefill = n;
-    if (f->is_dense) return SAC_OK;
+    sac_engine_params *p = &e->params;
+    const char *const *text = p->n_prefill ? p->prefill : &dense;
+    TRY(spec_list_parse(&f->specs, "prefill", text, p->n_prefill ? p->n_prefill : 1, err));
+    for (uint32_t i = 0; i < f->specs.n; i++) f->method[i].spec = &f->specs.spec[i];
+    p->prefill = f->specs.text;
+    p->n_prefill = f->specs.n;
+    if (f->specs.is_dense) return SAC_OK;
     /* A whole chunk fits beside one decode row of every other sequence. */
-    const uint32_t n_batch = e->params.n_batch;
-    f->chunk_tok = n_batch > TILE_TOK ? n_batch / TILE_TOK * TILE_TOK : n_batch;
-    e->params.n_batch += e->params.n_seq_max - 1;
+    f->chunk_tok = p->n_batch > TILE_TOK ? p->n_batch / TILE_TOK * TILE_TOK : p->n_batch;
+    p->n_batch += p->n_seq_max - 1;
     return SAC_OK;
 }
 
@@ -59,16 +52,16 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
     size_t list_max = 0;
     f->worker_bytes = f->state_stride = f->lane_list_max = 0;
     f->weighs = false;
-    for (uint32_t i = 0; i < f->n_method; i++) {
+    for (uint32_t i = 0; i < f->specs.n; i++) {
         struct prefill_method *m = &f->method[i];
-        const struct method_prefill *hooks = m->spec.method->prefill;
+        const struct method_prefill *hooks = m->spec->method->prefill;
         if (!hooks) continue;
-        f->weighs = f->weighs || m->spec.method->weighs;
+        f->weighs = f->weighs || m->spec->method->weighs;
         m->tile_tok = hooks->tile_tok ? hooks->tile_tok : TILE_TOK;
         m->n_part = hooks->by_head ? f->shape.group : 1;
         assert(m->tile_tok % PAGE_TOK == 0);
-        const double *param = m->spec.param;
-        const bool has_table = hooks->table && (m->spec.file[0] || e->params.learn);
+        const double *param = m->spec->param;
+        const bool has_table = hooks->table && (m->spec->file[0] || e->params.learn);
         m->table = has_table ? arena_take(a, 1, hooks->table->bytes(&f->shape)) : NULL;
         m->state_bytes = method_hook_bytes(hooks->state_bytes, &f->shape, param);
         m->side = side_add(e, &(struct side_user){
@@ -94,7 +87,7 @@ void prefill_plan(sac_engine *e, struct arena *a)
     struct prefill *f = &e->prefill;
     const struct page_geom *g = &e->pool.geom;
     const size_t n_seq = e->params.n_seq_max, before = a->used;
-    if (f->is_dense) return;
+    if (f->specs.is_dense) return;
     f->shape = (struct method_shape){.model = e->model->name,
                                      .geom = g,
                                      .group = e->model->config.n_head / g->n_kv_head,
@@ -125,15 +118,15 @@ void prefill_plan(sac_engine *e, struct arena *a)
 sac_status prefill_read_tables(sac_engine *e, sac_error *err)
 {
     const struct prefill *f = &e->prefill;
-    for (uint32_t i = 0; i < f->n_method; i++) {
+    for (uint32_t i = 0; i < f->specs.n; i++) {
         const struct prefill_method *m = &f->method[i];
         struct strbuf text = {0};
         sac_status status;
-        if (!m->table || !m->spec.file[0]) continue;
-        status = input_read(&text, m->spec.file, err);
+        if (!m->table || !m->spec->file[0]) continue;
+        status = input_read(&text, m->spec->file, err);
         if (status == SAC_OK) {
-            status = m->spec.method->prefill->table->read(m->table, &f->shape, text.data, err);
-            if (status != SAC_OK) status = error_prefix(err, status, "%s", m->spec.file);
+            status = m->spec->method->prefill->table->read(m->table, &f->shape, text.data, err);
+            if (status != SAC_OK) status = error_prefix(err, status, "%s", m->spec->file);
         }
         strbuf_deinit(&text);
         TRY(status);
@@ -146,16 +139,16 @@ sac_status sac_engine_get_table(const sac_engine *e, uint32_t prefill_i, char **
 {
     const struct prefill *f = &e->prefill;
     struct strbuf text = {0};
-    if (prefill_i >= f->n_method)
+    if (prefill_i >= f->specs.n)
         return error_set(err, SAC_ERR_ARG, "there is no prefill method %u: the engine has %u",
-                         prefill_i, f->n_method);
+                         prefill_i, f->specs.n);
     const struct prefill_method *m = &f->method[prefill_i];
     if (!e->params.learn)
         return error_set(err, SAC_ERR_ARG, "the engine was created without `learn`");
     if (!m->table)
         return error_set(err, SAC_ERR_ARG, "prefill method '%s' has no table of heads",
-                         m->spec.text);
-    sac_status status = m->spec.method->prefill->table->write(m->table, &f->shape, &text, err);
+                         m->spec->text);
+    sac_status status = m->spec->method->prefill->table->write(m->table, &f->shape, &text, err);
     if (status == SAC_OK && text.failed)
         status = error_set(err, SAC_ERR_MEMORY, "out of memory for a table of heads");
     if (status == SAC_OK) *out_text = strbuf_detach(&text, NULL);
@@ -186,21 +179,21 @@ void prefill_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
     const struct prefill *f = &e->prefill;
     const struct prefill_method *m = &f->method[e->seqs[seq_i].prefill_i];
     if (m->state_bytes == 0) return;
-    if (!m->spec.method->prefill->cut) {
+    if (!m->spec->method->prefill->cut) {
         prefill_reset(e, seq_i);
         return;
     }
     for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++)
-        m->spec.method->prefill->cut(prefill_state(e, seq_i, h), &f->shape, m->spec.param, n_tok);
+        m->spec->method->prefill->cut(prefill_state(e, seq_i, h), &f->shape, m->spec->param, n_tok);
 }
 
 sac_status sac_seq_use_prefill(sac_engine *e, sac_seq id, uint32_t prefill_i, sac_error *err)
 {
     struct seq *s = engine_seq(e, id, err);
     if (!s) return SAC_ERR_NOT_FOUND;
-    if (prefill_i >= e->prefill.n_method)
+    if (prefill_i >= e->prefill.specs.n)
         return error_set(err, SAC_ERR_ARG, "there is no prefill method %u: the engine has %u",
-                         prefill_i, e->prefill.n_method);
+                         prefill_i, e->prefill.specs.n);
     if (s->prefill_i == prefill_i) return SAC_OK;
     s->prefill_i = prefill_i;
     prefill_reset(e, id);
@@ -209,7 +202,7 @@ sac_status sac_seq_use_prefill(sac_engine *e, sac_seq id, uint32_t prefill_i, sa
 
 static const struct method_prefill *seq_hooks(const sac_engine *e, const struct seq *s)
 {
-    return e->prefill.method[s->prefill_i].spec.method->prefill;
+    return e->prefill.method[s->prefill_i].spec->method->prefill;
 }
 
 uint32_t prefill_chunk(const sac_engine *e, const struct seq *s, uint32_t n)
@@ -231,40 +224,19 @@ static struct method_lane make_lane(const struct plan_call *c, uint32_t kv_head,
 {
     const sac_engine *e = c->e;
     const struct prefill *f = &e->prefill;
-    const struct config *config = &e->model->config;
-    const struct page_geom *g = &e->pool.geom;
-    const struct attn_run *run = c->run;
-    const uint32_t seq_i = e->batch.seq_i[run->row0], end = run->pos0 + run->n_row;
+    const uint32_t seq_i = e->batch.seq_i[c->run->row0];
     const struct prefill_method *m = &f->method[e->seqs[seq_i].prefill_i];
-    const uint32_t last = (end - 1) / PAGE_TOK - run->pos0 / PAGE_TOK;
-    const size_t stride = ((size_t)config->n_head + 2 * config->n_kv_head) * config->head_dim;
-    return (struct method_lane){
-        .shape = &f->shape,
-        .param = m->spec.param,
-        .ops = &e->ops,
-        .layer = c->layer,
-        .kv_head = kv_head,
-        .pos = run->pos0,
-        .n_row = run->n_row,
-        .is_prompt = true,
-        .q = e->scratch.qkv + run->row0 * stride +
-             (size_t)kv_head * f->shape.group * config->head_dim,
-        .q_stride = stride,
-        .scale = config->attn_scale,
-        .softcap = config->attn_softcap,
-        .pool = e->pool.pages,
-        .page = run->table + kv_head * run->table_stride,
-        .n_sealed = end / PAGE_TOK,
-        .own = last == 0 ? run->own0 + kv_head * g->tail_bytes
-                         : run->own + ((size_t)(last - 1) * g->n_kv_head + kv_head) * g->tail_bytes,
-        .side = side_base(&e->side, m->side),
-        .side_stride = m->side.bytes,
-        .table = m->table,
-        .state = prefill_state(e, seq_i, kv_head),
-        .layer_state = prefill_state(e, seq_i, 0),
-        .state_stride = f->state_stride,
-        .scratch = f->worker + worker_i * f->worker_bytes,
-    };
+    struct method_lane lane = lane_view(e, c->run, c->layer, kv_head);
+    lane.shape = &f->shape;
+    lane.param = m->spec->param;
+    lane.side = side_base(&e->side, m->side);
+    lane.side_stride = m->side.bytes;
+    lane.table = m->table;
+    lane.state = prefill_state(e, seq_i, kv_head);
+    lane.layer_state = prefill_state(e, seq_i, 0);
+    lane.state_stride = f->state_stride;
+    lane.scratch = f->worker + worker_i * f->worker_bytes;
+    return lane;
 }
 
 static struct plan make_plan(const struct plan_call *c, const struct prefill_method *m,
@@ -284,7 +256,7 @@ static struct plan make_plan(const struct plan_call *c, const struct prefill_met
                      .n_word = last * m->tile_tok / PAGE_TOK,
                      .mask = f->mask + kv_head * f->mask_words,
                      .list_dense = f->list_dense + kv_head * f->lane_list_max};
-    if (m->spec.method->weighs) p.weight = f->weight + kv_head * f->mask_words * PAGE_TOK;
+    if (m->spec->method->weighs) p.weight = f->weight + kv_head * f->mask_words * PAGE_TOK;
     const size_t n_list = (size_t)p.n_tile * p.n_part;
     assert(n_list <= f->lane_list_max && n_list * p.n_word <= f->mask_words);
     memset(p.mask, 0, n_list * p.n_word * sizeof *p.mask);
@@ -306,7 +278,7 @@ static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
     const sac_engine *e = c->e;
     const uint32_t seq_i = e->batch.seq_i[c->run->row0];
     const struct prefill_method *m = &e->prefill.method[e->seqs[seq_i].prefill_i];
-    const struct method_prefill *hooks = m->spec.method->prefill;
+    const struct method_prefill *hooks = m->spec->method->prefill;
     struct plan *p = &e->prefill.plan[kv_head];
     const struct method_lane lane = make_lane(c, kv_head, worker_i);
     *p = make_plan(c, m, kv_head);
@@ -386,7 +358,7 @@ void prefill_select(sac_engine *e, uint32_t layer, uint32_t window)
         if (!e->seqs[e->batch.seq_i[run->row0]].has_gaps) run->plan = NULL; /* of another layer */
         /* A layer with a window of its own reads little already. */
         if (window > 0) continue;
-        if (f->is_dense || !is_planned(e, run)) {
+        if (f->specs.is_dense || !is_planned(e, run)) {
             count_dense(e, run);
             continue;
         }

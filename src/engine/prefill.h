@@ -13,7 +13,7 @@
 struct seq;
 
 struct prefill_method {
-    struct spec spec;
+    const struct spec *spec;
     uint32_t tile_tok, n_part;
     size_t state_bytes; /* of a lane */
     struct side_place side;
@@ -21,11 +21,9 @@ struct prefill_method {
 };
 
 struct prefill {
+    struct spec_list specs; /* all dense: nothing here costs a step anything */
     struct prefill_method method[SAC_METHODS_MAX];
-    const char *text[SAC_METHODS_MAX]; /* for sac_engine_params.prefill */
-    uint32_t n_method;
     struct method_shape shape;
-    bool is_dense;      /* every method is: nothing here costs a step anything */
     uint32_t chunk_tok; /* chunks end at its multiples, whatever else is in the batch */
     size_t state_stride, worker_bytes;
     uint8_t *state;      /* [n_seq_max][n_kv_head][state_stride] */

@@ -224,8 +224,8 @@ static struct head make_head(const sac_engine *e, uint32_t seq_i)
         .has_gaps = s->has_gaps,
         .decode_bytes = decode->state_bytes,
         .prefill_bytes = prefill->state_bytes};
-    memcpy(h.decode, decode->spec.text, sizeof h.decode);
-    memcpy(h.prefill, prefill->spec.text, sizeof h.prefill);
+    memcpy(h.decode, decode->spec->text, sizeof h.decode);
+    memcpy(h.prefill, prefill->spec->text, sizeof h.prefill);
     return h;
 }
 
@@ -341,10 +341,11 @@ static sac_status check_engine(const struct stream *s, const struct image *im)
     return SAC_OK;
 }
 
-static uint32_t find_text(const char *const *text, uint32_t n, const char *wanted)
+/* n: there is none. */
+static uint32_t find_spec(const struct spec_list *specs, const char *wanted)
 {
     uint32_t i = 0;
-    while (i < n && strcmp(text[i], wanted) != 0) i++;
+    while (i < specs->n && strcmp(specs->text[i], wanted) != 0) i++;
     return i;
 }
 
@@ -370,19 +371,19 @@ static sac_status check_state(const struct stream *s, const struct image *im, co
 static sac_status check_start(const struct stream *s, const struct image *im)
 {
     const struct decode *d = &im->e->decode;
-    const struct method_decode *hooks = d->method[0].spec.method->decode;
+    const struct method_decode *hooks = d->method[0].spec->method->decode;
     if (im->head.has_gaps)
         return error_set(s->err, SAC_ERR_ARG,
                          "%s was saved with decode method %s, which has dropped tokens: no other "
                          "can go on with it",
                          s->name, im->head.decode);
     const uint32_t wanted =
-        hooks && hooks->past_rows ? hooks->past_rows(&d->shape, d->method[0].spec.param) : 0;
+        hooks && hooks->past_rows ? hooks->past_rows(&d->shape, d->method[0].spec->param) : 0;
     if (im->head.n_past < im->head.n_tok && im->head.n_past < wanted)
         return error_set(s->err, SAC_ERR_ARG,
                          "%s was saved with decode method %s and holds the queries of %u rows: "
                          "%s learns from %u, save it with that method",
-                         s->name, im->head.decode, im->head.n_past, d->text[0], wanted);
+                         s->name, im->head.decode, im->head.n_past, d->specs.text[0], wanted);
     return SAC_OK;
 }
 
@@ -390,10 +391,10 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
 {
     const sac_engine *e = im->e;
     struct seq *seq = &e->seqs[im->seq_i];
-    const uint32_t decode_i = find_text(e->decode.text, e->decode.n_method, im->head.decode);
-    const uint32_t prefill_i = find_text(e->prefill.text, e->prefill.n_method, im->head.prefill);
-    im->keeps_decode = decode_i < e->decode.n_method;
-    im->keeps_prefill = prefill_i < e->prefill.n_method;
+    const uint32_t decode_i = find_spec(&e->decode.specs, im->head.decode);
+    const uint32_t prefill_i = find_spec(&e->prefill.specs, im->head.prefill);
+    im->keeps_decode = decode_i < e->decode.specs.n;
+    im->keeps_prefill = prefill_i < e->prefill.specs.n;
     seq->decode_i = im->keeps_decode ? decode_i : 0;
     seq->prefill_i = im->keeps_prefill ? prefill_i : 0;
     if (!im->keeps_decode) TRY(check_start(s, im));
@@ -403,7 +404,7 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
     if (im->keeps_prefill)
         TRY(check_state(s, im, im->head.prefill, im->head.prefill_bytes,
                         e->prefill.method[prefill_i].state_bytes));
-    if (im->head.has_gaps && !m->spec.method->evicts) return damaged(s, "it lacks pages");
+    if (im->head.has_gaps && !m->spec->method->evicts) return damaged(s, "it lacks pages");
     if (im->head.has_gaps && e->params.record)
         return error_set(s->err, SAC_ERR_ARG,
                          "%s lacks dropped tokens, which an engine that records reads needs",
@@ -423,18 +424,18 @@ static sac_status check_loaded(const struct stream *s, const struct image *im)
     for (size_t lane = 0; lane < lane_count(im) && im->keeps_decode && d->state_bytes; lane++) {
         const page_id *page = pool_table(&e->pool, im->seq_i, (uint32_t)(lane / h->n_kv_head)) +
                               lane % h->n_kv_head * e->pool.max_page;
-        if (!d->spec.method->decode->sound(
+        if (!d->spec->method->decode->sound(
                 &(struct method_loaded){.shape = &e->decode.shape,
-                                        .param = d->spec.param,
+                                        .param = d->spec->param,
                                         .state = decode_state(e, im->seq_i, lane),
                                         .n_tok = h->n_tok,
                                         .page = page}))
             return damaged(s, "what its decode method had learnt makes no sense");
     }
     for (uint32_t i = 0; i < h->n_kv_head && im->keeps_prefill && f->state_bytes; i++)
-        if (!f->spec.method->prefill->sound(
+        if (!f->spec->method->prefill->sound(
                 &(struct method_loaded){.shape = &e->prefill.shape,
-                                        .param = f->spec.param,
+                                        .param = f->spec->param,
                                         .state = prefill_state(e, im->seq_i, i),
                                         .n_tok = h->n_tok}))
             return damaged(s, "what its prefill method had learnt makes no sense");

@@ -169,6 +169,23 @@ sac_status spec_parse(struct spec *out, const char *kind, const char *text, sac_
     return SAC_OK;
 }
 
+sac_status spec_list_parse(struct spec_list *out, const char *kind, const char *const *text,
+                           uint32_t n, sac_error *err)
+{
+    if (n == 0 || n > SAC_METHODS_MAX)
+        return error_set(err, SAC_ERR_ARG, "%u %s methods: must be 1 to %u", n, kind,
+                         SAC_METHODS_MAX);
+    out->n = n;
+    out->is_dense = true;
+    for (uint32_t i = 0; i < n; i++) {
+        struct spec *s = &out->spec[i];
+        TRY(spec_parse(s, kind, text[i], err));
+        out->text[i] = s->text;
+        out->is_dense = out->is_dense && !s->method->decode && !s->method->prefill;
+    }
+    return SAC_OK;
+}
+
 uint32_t spec_budget(double param, uint32_t n)
 {
     const double tok = param < 0 ? ceil(-param * n) : param;

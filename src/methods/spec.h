@@ -15,7 +15,18 @@ struct spec {
     char file[SPEC_BYTES];          /* of its SAC_PARAM_FILE parameter; "": none */
 };
 
+/* The methods of one kind that an engine may use. Never moved: `text` points into `spec`. */
+struct spec_list {
+    struct spec spec[SAC_METHODS_MAX];
+    const char *text[SAC_METHODS_MAX]; /* theirs, in the form of sac_engine_params */
+    uint32_t n;
+    bool is_dense; /* every one reads everything */
+};
+
 sac_status spec_parse(struct spec *out, const char *kind, const char *text, sac_error *err);
+/* n from 1 to SAC_METHODS_MAX, else SAC_ERR_ARG. */
+sac_status spec_list_parse(struct spec_list *out, const char *kind, const char *const *text,
+                           uint32_t n, sac_error *err);
 
 /* Tokens that a budget parameter means for a context of n tokens: at least 1. */
 uint32_t spec_budget(double param, uint32_t n);

@@ -111,6 +111,27 @@ static void wrong_specs_are_refused_with_a_reason(void **state)
     }
 }
 
+static void a_list_of_specs_has_a_bound_and_says_whether_all_are_dense(void **state)
+{
+    (void)state;
+    const char *text[SAC_METHODS_MAX + 1] = {"full", "streaming:sink=2"};
+    struct spec_list list;
+    sac_error err = {0};
+    assert_int_equal(spec_list_parse(&list, "decode", text, 1, NULL), SAC_OK);
+    assert_true(list.n == 1 && list.is_dense);
+    assert_int_equal(spec_list_parse(&list, "decode", text, 2, NULL), SAC_OK);
+    assert_true(list.n == 2 && !list.is_dense);
+    assert_ptr_equal(list.text[1], list.spec[1].text);
+    assert_string_equal(list.text[1], text[1]);
+    assert_true(list.spec[1].param[1] == 2);
+    for (uint32_t i = 0; i <= SAC_METHODS_MAX; i++) text[i] = "full";
+    assert_int_equal(spec_list_parse(&list, "decode", text, SAC_METHODS_MAX, NULL), SAC_OK);
+    assert_int_equal(spec_list_parse(&list, "decode", text, SAC_METHODS_MAX + 1, &err),
+                     SAC_ERR_ARG);
+    assert_non_null(strstr(err.msg, "decode methods: must be 1 to"));
+    assert_int_equal(spec_list_parse(&list, "decode", text, 0, NULL), SAC_ERR_ARG);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -120,6 +141,7 @@ int main(void)
         cmocka_unit_test(defaults_obey_their_own_tables),
         cmocka_unit_test(values_are_read),
         cmocka_unit_test(wrong_specs_are_refused_with_a_reason),
+        cmocka_unit_test(a_list_of_specs_has_a_bound_and_says_whether_all_are_dense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

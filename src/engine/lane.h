@@ -1,0 +1,13 @@
+/* lane.h: one layer and KV head of a run of rows, as methods of both kinds see it. */
+#ifndef SAC_ENGINE_LANE_H
+#define SAC_ENGINE_LANE_H
+
+#include "engine/engine.h"
+
+/* Positions, queries and keys of a run in `layer`, whose pages the run names. What is a method's
+ * own (shape, parameters, side data, past, state, scratch) is left zero, for the caller to fill in.
+ */
+struct method_lane lane_view(const sac_engine *e, const struct attn_run *run, uint32_t layer,
+                             uint32_t kv_head);
+
+#endif
