@@ -1,5 +1,6 @@
 /* attn_avx2.c: attention in f32 with vectors of 8 lanes; attn_f32.h holds the algorithms. */
 #include "ops/cpu/attn.h"
+#include "ops/cpu/attn_q8_avx2.h"
 #include "ops/cpu/fill.h"
 
 #include <immintrin.h>
@@ -9,6 +10,7 @@ typedef __m256 vec;
 #define VEC     8u
 #define KEYS    4u
 #define CHANS   4u
+#define TILE_Q  256u
 #define v_zero  _mm256_setzero_ps
 #define v_set1  _mm256_set1_ps
 #define v_load  _mm256_loadu_ps
@@ -21,6 +23,13 @@ typedef __m256 vec;
 #define v_min   _mm256_min_ps
 #define v_fma   _mm256_fmadd_ps
 #define v_floor _mm256_floor_ps
+
+#define f32_from_q8_k attn_q8_by_eights
+
+static inline vec v_load_i8(const void *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p)));
+}
 
 /* n is at least -200: exponents below -126 are cut to 0 by the comparison. */
 static inline vec v_scale2(vec p, vec n)
@@ -68,82 +77,11 @@ static void f32_from_half(float *dst, const uint8_t *src, size_t n, bool bf16)
     }
 }
 
-static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *page,
-                          struct attn_tokens tok)
-{
-    const uint32_t d = g->head_dim, quarter = d / 4;
-    const __m256i three = _mm256_set1_epi32(3), fifteen = _mm256_set1_epi32(15);
-    for (uint32_t j = 0; j < quarter; j += 8) {
-        __m256 min[4], step[4];
-        for (uint32_t i = 0; i < 4; i++) {
-            const size_t at = 2 * ((size_t)i * quarter + j);
-            min[i] = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(page + g->k_min + at)));
-            step[i] = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(page + g->k_step + at)));
-        }
-        for (size_t t = tok.first; t < tok.first + tok.n; t++) {
-            const uint8_t *hi2 = page + g->k_hi2 + t * quarter + j;
-            const uint8_t *low = page + g->k_low + t * 3 * quarter + j;
-            const __m256i hi = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)hi2));
-            const __m256i mid = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)low));
-            const __m256i lo[2] = {
-                _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(low + quarter))),
-                _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(low + 2 * quarter)))};
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
-                const __m256i h = _mm256_and_si256(_mm256_srli_epi32(hi, 2 * i), three);
-                const __m256i m = _mm256_and_si256(_mm256_srli_epi32(mid, 2 * i), three);
-                const __m256i l =
-                    _mm256_and_si256(_mm256_srli_epi32(lo[i % 2], i / 2 * 4), fifteen);
-                const __m256i code = _mm256_or_si256(
-                    l, _mm256_or_si256(_mm256_slli_epi32(m, 4), _mm256_slli_epi32(h, 6)));
-                _mm256_storeu_ps(dst + (t - tok.first) * d + (size_t)i * quarter + j,
-                                 _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), step[i], min[i]));
-            }
-        }
-    }
-}
-
-static void f32_from_q8_v(float *dst, const struct page_geom *g, const uint8_t *page,
-                          struct attn_tokens tok)
-{
-    const size_t n = (size_t)tok.n * g->head_dim, first = (size_t)tok.first * g->head_dim;
-    const uint16_t *scale =
-        (const uint16_t *)(const void *)(page + g->v_scale) + first / PAGE_VBLOCK;
-    for (size_t i = 0; i < n; i += 8) {
-        const __m128i code = _mm_loadl_epi64((const void *)(page + g->v + first + i));
-        _mm256_storeu_ps(dst + i, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(code)),
-                                                _mm256_set1_ps(_cvtsh_ss(scale[i / PAGE_VBLOCK]))));
-    }
-}
-
 #include "ops/cpu/attn_f32.h"
-
-static const struct attn_kernel avx2_kernel = {
-    .tile_q = 256,
-    .panel_tok = wide_panel_tok,
-    .wide_bytes = wide_bytes,
-    .wide_begin = wide_begin,
-    .wide_page = wide_page,
-    .wide_panel = wide_panel,
-    .wide_end = wide_end,
-    .narrow_bytes = narrow_bytes,
-    .narrow = narrow,
-};
-
-static void avx2_attn(struct workers *pool, const struct op_attn *op)
-{
-    attn_execute(pool, op, &avx2_kernel);
-}
-
-static size_t avx2_attn_scratch(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
-                                uint32_t n_row, uint32_t n_tok_max)
-{
-    return attn_execute_scratch(&avx2_kernel, n_worker, geom, n_head, n_row, n_tok_max);
-}
 
 void ops_fill_avx2_attn(struct ops *o)
 {
-    o->attn = avx2_attn;
-    o->attn_scratch = avx2_attn_scratch;
+    o->attn = f32_attn;
+    o->attn_scratch = f32_attn_scratch;
     attn_fill_avx2_seal(o);
 }

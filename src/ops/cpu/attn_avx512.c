@@ -1,8 +1,7 @@
-/* attn_avx512.c: attention in f32 with vectors of 16 lanes; attn_f32.h holds the algorithms.
- *
- * Also what a CPU with AMX uses for decode rows where tiles would cost accuracy or time. */
+/* attn_avx512.c: attention in f32 with vectors of 16 lanes; attn_f32.h holds the algorithms. */
 #include "ops/cpu/attn.h"
 #include "ops/cpu/attn_q8.h"
+#include "ops/cpu/attn_q8_avx2.h"
 #include "ops/cpu/attn_vec.h"
 #include "ops/cpu/fill.h"
 
@@ -13,6 +12,7 @@ typedef __m512 vec;
 #define VEC     16u
 #define KEYS    8u
 #define CHANS   8u
+#define TILE_Q  448u
 #define v_zero  _mm512_setzero_ps
 #define v_set1  _mm512_set1_ps
 #define v_load  _mm512_loadu_ps
@@ -26,6 +26,11 @@ typedef __m512 vec;
 #define v_fma   _mm512_fmadd_ps
 #define v_floor _mm512_floor_ps
 #define v_sums  attn_sums
+
+static inline vec v_load_i8(const void *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
+}
 
 static inline vec v_scale2(vec p, vec n)
 {
@@ -64,44 +69,12 @@ static void f32_from_half(float *dst, const uint8_t *src, size_t n, bool bf16)
                              _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(src + 2 * i))));
 }
 
-/* Head sizes whose quarters are not multiples of 16: 8 channels of each quarter at a time. */
-static void q8_k_by_eights(float *dst, const struct page_geom *g, const uint8_t *page,
-                           struct attn_tokens tok)
-{
-    const uint32_t d = g->head_dim, quarter = d / 4;
-    for (size_t t = tok.first; t < tok.first + tok.n; t++)
-        for (uint32_t j = 0; j < quarter; j += 8) {
-            const uint8_t *hi2 = page + g->k_hi2 + t * quarter + j;
-            const uint8_t *low = page + g->k_low + t * 3 * quarter + j;
-            const __m256i hi = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)hi2));
-            const __m256i mid = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)low));
-            for (uint32_t i = 0; i < 4; i++) {
-                const uint8_t *lo = low + quarter * (1 + i % 2);
-                const __m256i nibble = _mm256_srli_epi32(
-                    _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)lo)), (int)(4 * (i / 2)));
-                __m256i code = _mm256_and_si256(nibble, _mm256_set1_epi32(15));
-                const __m256i three = _mm256_set1_epi32(3);
-                const __m256i m = _mm256_and_si256(_mm256_srli_epi32(mid, (int)(2 * i)), three);
-                const __m256i h = _mm256_and_si256(_mm256_srli_epi32(hi, (int)(2 * i)), three);
-                code = _mm256_or_si256(code, _mm256_slli_epi32(m, 4));
-                code = _mm256_or_si256(code, _mm256_slli_epi32(h, 6));
-                const size_t c = i * quarter + j;
-                const __m256 min =
-                    _mm256_cvtph_ps(_mm_loadu_si128((const void *)(page + g->k_min + 2 * c)));
-                const __m256 step =
-                    _mm256_cvtph_ps(_mm_loadu_si128((const void *)(page + g->k_step + 2 * c)));
-                _mm256_storeu_ps(dst + (t - tok.first) * d + c,
-                                 _mm256_fmadd_ps(_mm256_cvtepi32_ps(code), step, min));
-            }
-        }
-}
-
 static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *page,
                           struct attn_tokens tok)
 {
     const uint32_t d = g->head_dim, quarter = d / 4;
     if (quarter % 16 != 0) {
-        q8_k_by_eights(dst, g, page, tok);
+        attn_q8_by_eights(dst, g, page, tok);
         return;
     }
     const struct attn_q8_shift shift = attn_q8_shift(16);
@@ -133,46 +106,10 @@ static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *
     }
 }
 
-static void f32_from_q8_v(float *dst, const struct page_geom *g, const uint8_t *page,
-                          struct attn_tokens tok)
-{
-    const size_t n = (size_t)tok.n * g->head_dim, first = (size_t)tok.first * g->head_dim;
-    const uint16_t *scale =
-        (const uint16_t *)(const void *)(page + g->v_scale) + first / PAGE_VBLOCK;
-    for (size_t i = 0; i < n; i += 16) {
-        const __m128i code = _mm_loadu_si128((const void *)(page + g->v + first + i));
-        _mm512_storeu_ps(dst + i, _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(code)),
-                                                _mm512_set1_ps(_cvtsh_ss(scale[i / PAGE_VBLOCK]))));
-    }
-}
-
 #include "ops/cpu/attn_f32.h"
-
-static const struct attn_kernel attn_avx512_kernel = {
-    .tile_q = 448,
-    .panel_tok = wide_panel_tok,
-    .wide_bytes = wide_bytes,
-    .wide_begin = wide_begin,
-    .wide_page = wide_page,
-    .wide_panel = wide_panel,
-    .wide_end = wide_end,
-    .narrow_bytes = narrow_bytes,
-    .narrow = narrow,
-};
-
-static void avx512_attn(struct workers *pool, const struct op_attn *op)
-{
-    attn_execute(pool, op, &attn_avx512_kernel);
-}
-
-static size_t avx512_attn_scratch(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
-                                  uint32_t n_row, uint32_t n_tok_max)
-{
-    return attn_execute_scratch(&attn_avx512_kernel, n_worker, geom, n_head, n_row, n_tok_max);
-}
 
 void ops_fill_avx512_attn(struct ops *o)
 {
-    o->attn = avx512_attn;
-    o->attn_scratch = avx512_attn_scratch;
+    o->attn = f32_attn;
+    o->attn_scratch = f32_attn_scratch;
 }

@@ -2,13 +2,16 @@
  *
  * Included once by a file of one instruction set after it has defined:
  *     vec, VEC (lanes), KEYS (keys of a score block), CHANS (channels of a value block)
+ *     TILE_Q (query rows of a tile)
  *     v_zero v_set1 v_load v_store v_add v_sub v_mul v_div v_max v_min v_fma (a b + c) v_floor
+ *     v_load_i8 (p): VEC signed bytes
  *     v_scale2 (p, n): p 2^n for integral n, 0 for n below -126, NaN for NaN
  *     v_any_gt (a, b): some lane a > b
  *     v_unless_lt (a, b, y): 0 where a < b, else y
  *     v_seen (y, at, lo, hi): y where lo <= at < hi, else -inf; lo and hi are [VEC] int32 in memory
  *     v_sums (rows [VEC]): lane i = sum of the lanes of rows[i]
- *     f32_from_half (dst, src, n, bf16), f32_from_q8_k (dst, g, page, tokens), f32_from_q8_v (same)
+ *     f32_from_half (dst, src, n, bf16), f32_from_q8_k (dst, g, page, tokens)
+ * It defines f32_attn and f32_attn_scratch, the two entries of the table of operations.
  *
  * WIDE works on blocks of 2 VEC queries, one to a lane: scores S^T [key, query] and outputs
  * O^T [channel, query] are sums of broadcast key (value) elements times query (weight) vectors, so
@@ -24,6 +27,7 @@
 #include "ops/cpu/attn.h"
 
 #include <assert.h>
+#include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
@@ -51,6 +55,17 @@ INLINE vec softcap_vec(vec x, float cap)
     const vec e = exp2_vec(v_max(v_set1(-64.0f), v_min(v_set1(64.0f), y)));
     const vec q = v_div(v_set1(2.0f), v_add(e, v_set1(1.0f)));
     return v_mul(v_set1(cap), v_sub(v_set1(1.0f), q));
+}
+
+static void f32_from_q8_v(float *dst, const struct page_geom *g, const uint8_t *page,
+                          struct attn_tokens tok)
+{
+    const size_t n = (size_t)tok.n * g->head_dim, first = (size_t)tok.first * g->head_dim;
+    const uint16_t *scale =
+        (const uint16_t *)(const void *)(page + g->v_scale) + first / PAGE_VBLOCK;
+    for (size_t i = 0; i < n; i += VEC)
+        v_store(dst + i, v_mul(v_load_i8(page + g->v + first + i),
+                               v_set1(_cvtsh_ss(scale[i / PAGE_VBLOCK]))));
 }
 
 /* Keys or values of tokens t0 .. t0 + n - 1 of a page as f32 [n, d]. */
@@ -511,6 +526,29 @@ static void narrow(const struct attn_chunk *c)
     case 128: narrow_d(c, 128); break;
     default: narrow_d(c, c->op->geom->head_dim);
     }
+}
+
+static const struct attn_kernel f32_kernel = {
+    .tile_q = TILE_Q,
+    .panel_tok = wide_panel_tok,
+    .wide_bytes = wide_bytes,
+    .wide_begin = wide_begin,
+    .wide_page = wide_page,
+    .wide_panel = wide_panel,
+    .wide_end = wide_end,
+    .narrow_bytes = narrow_bytes,
+    .narrow = narrow,
+};
+
+static void f32_attn(struct workers *pool, const struct op_attn *op)
+{
+    attn_execute(pool, op, &f32_kernel);
+}
+
+static size_t f32_attn_scratch(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
+                               uint32_t n_row, uint32_t n_tok_max)
+{
+    return attn_execute_scratch(&f32_kernel, n_worker, geom, n_head, n_row, n_tok_max);
 }
 
 #endif
