@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Every folder with sources has a README.md of at most 30 lines, whose links lead somewhere."""
+"""Every folder with sources has a README.md of at most 30 lines."""
 import pathlib
-import re
 import sys
 
 import csource
@@ -9,7 +8,6 @@ import csource
 LINES_MAX = 30
 ROOTS = ("src", "tests", "tools", "docs", "examples", "bench")
 SUFFIXES = {".c", ".h", ".py", ".sh", ".1", ".md"}
-LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
 def folders(root):
@@ -35,12 +33,9 @@ def main(root):
             problems.append(f"{where} is missing")
             continue
         n += 1
-        text = readme.read_text()
-        if folder != root and text.count("\n") > LINES_MAX:
-            problems.append(f"{where}: {text.count(chr(10))} lines, at most {LINES_MAX}")
-        for target in LINK.findall(text):
-            if not (folder / target).exists():
-                problems.append(f"{where}: link to {target}, which is not there")
+        n_line = readme.read_text().count("\n")
+        if folder != root and n_line > LINES_MAX:
+            problems.append(f"{where}: {n_line} lines, at most {LINES_MAX}")
     return csource.report(problems, f"readme: {n} folders explain themselves")
 
 

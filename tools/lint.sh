@@ -4,7 +4,7 @@ set -eu
 build=$1 jobs=$2
 status=0
 
-for check in layers headers size banned readme text; do
+for check in layers headers size banned readme references text; do
     python3 "tools/check_$check.py" . || status=1
 done
 git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror || status=1

@@ -122,18 +122,44 @@ class ChecksTest(unittest.TestCase):
 
     def test_readme(self):
         for folder in "src", "src/base", "src/model", "src/eval", "src/app":
-            self.write(f"{folder}/README.md", "one line, [up](..)\n")
+            self.write(f"{folder}/README.md", "one line\n")
         self.assert_clean("readme")
         self.write("src/base/README.md", "line\n" * 31)
         self.assert_finds("readme", "src/base/README.md: 31 lines")
-        self.write("src/base/README.md", "[gone](gone.c)\n")
-        self.assert_finds("readme", "gone.c, which is not there")
         self.write("src/kv/pool.c", "")
         self.assert_finds("readme", "src/kv/README.md is missing")
 
-    def test_text(self):
+    def track(self):
         subprocess.run(["git", "init", "-q", self.root], check=True)
         subprocess.run(["git", "-C", self.root, "add", "."], check=True)
+
+    def test_references_of_pages(self):
+        self.write("Makefile", "all lint: deps\n")
+        self.write("src/eval/score.c", 'static const char opt[] = "--deep", out[] = "table.md";\n')
+        self.write("docs/more.md", "## One, two\n[up](../README.md), [here](#one-two), `base/{mem,mem}.c`, "
+                                   "`src/*/mem.h`, `mem.c`, `table.md`, `mem_alloc()`, `--deep`, `make lint`\n")
+        self.track()
+        self.assert_clean("references")
+        for fault, why in (("[gone](gone.md)", "link to gone.md"),
+                           ("[gone](more.md#three)", "more.md#three: no such heading"),
+                           ("`base/{mem,pool}.c`", "no such file"), ("`src/kv/`", "no such file"),
+                           ("`mem_free()`", "no source has that name"), ("`--flat`", "option --flat"),
+                           ("`make proofs`", "no such target")):
+            with self.subTest(fault=fault):
+                self.write("docs/more.md", f"\n{fault}\n")
+                self.assert_finds("references", "docs/more.md:2: ", why)
+
+    def test_references_of_comments(self):
+        self.write("src/base/pool.c", "/* As mem.c has it, by mem_alloc; sums of q_r. */\n")
+        self.track()
+        self.assert_clean("references")
+        for fault, why in (("kv/mem.c", "no such file"), ("see mem_free", "no source has that name")):
+            with self.subTest(fault=fault):
+                self.write("src/base/pool.c", f"/* One\n * {fault} */\n")
+                self.assert_finds("references", "src/base/pool.c:2: ", why)
+
+    def test_text(self):
+        self.track()
         self.assert_clean("text")
         for fault, why in (("see /home/somebody/x", "path of one machine"),
                            ("see https://example.com/x", "example.com"),

@@ -1,6 +1,6 @@
 /* eval.h: the sub-commands of `saccade eval`; eval.c holds their table.
  *
- * Each is `int eval_cmd_NAME(int argc, char **argv)` in a file src/app/eval_NAME.c of its own or
+ * Each is `int eval_cmd_NAME(int argc, char **argv)` in a file src/app/eval_*.c of its own or
  * one that several share; argv[0] is its name. It returns the exit code. */
 #ifndef SAC_APP_EVAL_H
 #define SAC_APP_EVAL_H

@@ -18,7 +18,7 @@ struct eval_run {
     bool raw, gold_history, record, matrix, quiet;
     int format;
     struct setup setup;
-    /* Made by eval_run_begin. */
+    /* Made while samples are planned. */
     struct haystack haystack;
     struct task_cell *cell; /* [n_cell], owned */
     size_t n_cell, cell_room;

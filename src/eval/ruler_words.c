@@ -15,7 +15,7 @@
 #define N_ASKED   3u /* of fwe */
 #define LETTERS   6u
 #define SHORT_CTX 4096u
-#define STEP      1000003u /* a prime above the number of pairs: see pair_word */
+#define STEP      1000003u /* a prime above the number of pairs: see add_pair_word */
 
 /* ---- Common words ---- */
 

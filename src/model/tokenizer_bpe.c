@@ -131,7 +131,7 @@ struct run {
     struct encode *encode;
     const char *text; /* of the part at hand, repaired */
     struct pretok_run *pretok;
-    char *repaired, *subject; /* owned, [repair_capacity] each, NULL until a part needs repair */
+    char *repaired, *subject; /* owned, room for the whole text each; NULL until a part needs it */
     size_t n_repaired;
     struct strbuf spelled; /* a word in the vocabulary's alphabet */
 };

@@ -25,7 +25,7 @@
 
 #include "saccade.h"
 
-#define PAGE_TOK    32u /* a power of two in 16..128 */
+#define PAGE_TOK    32u /* a mask word holds the tokens of a page */
 #define PAGE_VBLOCK 32u
 #define PAGE_NONE   UINT32_MAX
 

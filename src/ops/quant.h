@@ -1,7 +1,7 @@
 /* quant.h: the tensor types of a GGUF file and their exact meaning in f32.
  *
- * A row of `n` elements is n / type_block elements blocks of type_bytes each, in file order. The
- * scalar functions here are the definition of correct: every packed layout and kernel is tested
+ * A row of `n` elements is n / quant_block_elems blocks of quant_block_bytes each, in file order.
+ * The scalar functions here are the definition of correct: every packed layout and kernel is tested
  * against `quant_dequant_row`, which is tested bit for bit against the `gguf` Python package. */
 #ifndef SAC_OPS_QUANT_H
 #define SAC_OPS_QUANT_H

@@ -5,7 +5,7 @@
  * the smallest log-sum-exp of a page visited. With n pages left the coverage is estimated as A / (A
  * + n exp(lmin)). Decided here (the paper is silent): first come the sink page, the newest pages
  * and the row's own, which count for A but not for lmin; the order is that of arkvale's digest,
- * shared by the heads of a KV head (soft_vote); the heads stop together, when the last has enough.
+ * shared by the heads of a KV head (box_vote); the heads stop together, when the last has enough.
  * Visiting is exact: the keys of the pages taken are read once here and once more by attention, and
  * counted as side bytes. */
 #include "methods/box.h"

@@ -2,7 +2,7 @@
  *
  * The bound of a page is the sum over channels of max(q min, q max). The paper chooses for each
  * query head and lets the budget count the newest page; here one set serves the heads of a KV head,
- * which read the same bytes: each head's softmax over the bounds, then the mean ("soft_vote"). As
+ * which read the same bytes: each head's softmax over the bounds, then the mean (box_vote). As
  * in the paper the first two layers are dense. Pages have 32 tokens, the paper's 16. */
 #include "methods/box.h"
 #include "methods/spec.h"

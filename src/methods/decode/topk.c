@@ -2,8 +2,7 @@
  * select, and of no use for speed, since it reads every key to choose.
  *
  * One set for a KV head: a token's value is its softmax share, each query head with its own sum
- * over all tokens, mean over the heads of the group ("mean_prob"). A page's value is that of its
- * tokens. */
+ * over all tokens, mean over the heads of the group. A page's value is that of its tokens. */
 #include "methods/pick.h"
 #include "methods/room.h"
 #include "methods/spec.h"

@@ -16,7 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define ARCH_REQ_XCOMP_PERM 0x1023 /* from asm/prctl.h of newer kernels */
+#define ARCH_REQ_XCOMP_PERM 0x1023 /* from newer kernels' <asm/prctl.h> */
 #define XFEATURE_XTILEDATA  18
 
 #define XCR0_AVX    0x6ull     /* SSE and AVX state */

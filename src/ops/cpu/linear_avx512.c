@@ -382,7 +382,7 @@ static uint32_t rows_of_pass(uint32_t n_row)
     return n_row < ROWS_PASS ? whole_tiles(n_row) : ROWS_PASS;
 }
 
-/* Where the sums of a call go: [groups, acc_rows, 16]. */
+/* Where the sums of a call go: [groups, rows_of_pass, 16]. */
 struct sums {
     float *acc;
     size_t stride;

@@ -5,9 +5,9 @@
  * A key's mass m is the root of the mean square of its shares over the queries of a part, a square
  * M is the sum of squares that it is made of. It is told in steps below `least` by the difference
  * of the bits of the two squares: an octave of m, two of M, has OP_SURVEY_OCTAVE steps, within an
- * octave of M they are even in the mantissa. A key at step c >= 0 is taken if c < survey_limit of
- * its place, which a place has with probability 2^(-c / OP_SURVEY_OCTAVE): the inverse of the
- * weight, whatever m is exactly.
+ * octave of M they are even in the mantissa. A key at step c >= 0 is taken if c < the limit of
+ * its place (survey_limits), which a place has with probability 2^(-c / OP_SURVEY_OCTAVE): the
+ * inverse of the weight, whatever m is exactly.
  */
 #ifndef SAC_OPS_CPU_SURVEY_H
 #define SAC_OPS_CPU_SURVEY_H
