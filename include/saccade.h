@@ -75,12 +75,14 @@ typedef enum sac_rope_scaling {
 } sac_rope_scaling;
 
 typedef struct sac_model_params {
-    uint32_t n_threads;       /* for loading; 0: one per CPU of the affinity mask */
-    const char *pre;          /* pre-tokeniser instead of the file's, or NULL */
-    sac_rope_scaling rope;    /* instead of the file's scaling */
-    float rope_scale;         /* context factor of linear and YaRN; 0: the file's */
-    float rope_freq_base;     /* 0: the file's */
-    uint32_t yarn_orig_ctx;   /* context that the model was trained at; 0: the file's */
+    uint32_t n_threads;     /* for loading; 0: one per CPU of the affinity mask */
+    const char *pre;        /* pre-tokeniser instead of the file's, or NULL */
+    sac_rope_scaling rope;  /* instead of the file's scaling */
+    float rope_scale;       /* context factor of linear and YaRN; 0: the file's */
+    float rope_freq_base;   /* 0: the file's */
+    uint32_t yarn_orig_ctx; /* context that the model was trained at; 0: the file's */
+    bool screen; /* keep a short form of the output matrix beside it, where that is worth its
+                    memory: sac_seq_use_top (default: true) */
     sac_progress_fn progress; /* or NULL */
     void *progress_user;
 } sac_model_params;
@@ -237,6 +239,8 @@ typedef struct sac_engine_stats {
     double plan_mass;         /* sum of estimates of the softmax mass kept, by methods that know */
     uint64_t n_plan_mass;     /* estimates in it */
     uint64_t weight_bytes_read;
+    uint64_t n_logit, n_logit_computed;    /* logits that rows wanted, all or the largest of a
+                                              vocabulary; those computed in full */
     uint64_t linear_us, attn_us, other_us; /* wall time of steps, by stage */
     uint64_t n_page, n_page_free, page_bytes;
     const char *isa; /* the op table in use: "ref", "avx2", "avx512", "amx" */
@@ -276,6 +280,13 @@ SAC_API SAC_NODISCARD sac_status sac_seq_use_decode(sac_engine *engine, sac_seq 
 /* The same for its prompt rows, an index of `params.prefill`. */
 SAC_API SAC_NODISCARD sac_status sac_seq_use_prefill(sac_engine *engine, sac_seq seq,
                                                      uint32_t prefill_i, sac_error *err);
+/* Rows of the sequence give the exact logits of at least the `n_top` largest, all ties with the
+ * last of them included, and -INFINITY for the rest; 0, as for a new sequence: all. A fork uses
+ * what its source uses. This spares generation most of the output matrix: what a short form of it
+ * shows to lie below is not computed, and no logit that is given differs. Requests do so themselves
+ * where their sampling needs no more. */
+SAC_API SAC_NODISCARD sac_status sac_seq_use_top(sac_engine *engine, sac_seq seq, uint32_t n_top,
+                                                 sac_error *err);
 /* Tokens computed; `*out_pending` (or NULL) gets those appended and not yet computed. */
 SAC_API uint32_t sac_seq_length(const sac_engine *engine, sac_seq seq, uint32_t *out_pending);
 /* The tokens of a sequence, those computed and behind them the pending ones; owned by the engine,
@@ -470,8 +481,8 @@ typedef bool (*sac_event_fn)(void *user, const sac_event *event);
 #define SAC_PREFILL_KEEP UINT32_MAX
 
 typedef struct sac_request {
-    sac_seq seq;           /* continue this sequence and keep it; SAC_SEQ_NONE: a fresh one that is
-                              removed at the end */
+    sac_seq seq;           /* continue this sequence and keep it (its rows give all logits again
+                              behind the end); SAC_SEQ_NONE: a fresh one that is removed at the end */
     const int32_t *prompt; /* [n_prompt], appended to the sequence; copied */
     size_t n_prompt;
     sac_sampling sampling;

@@ -26,7 +26,7 @@
 struct bench_options {
     struct option_list models, pairs, methods, prefills;
     const char *prompts, *gens, *depths, *threads;
-    uint32_t n_rep, n_batch, n_seq, sparse_min_ctx;
+    uint32_t n_rep, n_batch, n_seq, n_top, sparse_min_ctx;
     int type_k, type_v, format;
 };
 
@@ -60,6 +60,9 @@ static const struct option_spec specs[] = {
     OPT("--decode-batch", OPTION_U32, n_seq, "N",
         "sequences that generate together; tok/s counts all of them", .env = NULL, .min = 1,
         .max = 256),
+    OPT("--top-k", OPTION_U32, n_top, "N",
+        "logits that a generated token asks for, as its sampling would: the N largest; 0: all",
+        .env = NULL, .max = UINT32_MAX),
     OPT("--prefill", OPTION_LIST, prefills, "SPEC",
         "prefill method, as for --decode; repeatable, tests of prompt tokens alone are run with "
         "each, on text without sense: what they leave out of a real one differs (default: dense)",
@@ -270,6 +273,7 @@ static sac_status run_depth(struct bench *b, uint32_t depth, const sac_machine *
     }
     test.n_prompt = 0;
     test.n_seq = b->opt.n_seq;
+    test.n_top = b->opt.n_top;
     for (size_t i = 0; i < b->gens.n; i++) {
         test.n_gen = b->gens.item[i];
         if (test.n_gen) TRY(run_methods(b, test, machine, err));
@@ -343,6 +347,7 @@ int app_bench(int argc, char **argv)
                               .threads = "0",
                               .n_rep = 5,
                               .n_seq = 1,
+                              .n_top = 1,
                               .n_batch = defaults.n_batch,
                               .sparse_min_ctx = defaults.sparse_min_ctx}};
     const struct option_group group = {"Options", specs, &b.opt};

@@ -27,6 +27,7 @@ void bench_describe_machine(char *out, size_t bytes, const sac_machine *m);
 struct bench_test {
     uint32_t n_prompt, n_gen, depth;
     uint32_t n_seq;   /* sequences that decode together; a test without n_gen has one */
+    uint32_t n_top;   /* logits that a generated token asks for: the largest; 0: all */
     uint32_t method;  /* index into the engine's decode methods */
     uint32_t prefill; /* the same for its prefill methods; the depth is computed by the first */
 };

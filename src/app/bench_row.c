@@ -127,6 +127,9 @@ static void name_test(char *out, size_t bytes, const struct bench_test *t)
     if (t->n_prompt) at += snprintf(out, bytes, "pp%u", t->n_prompt);
     if (t->n_gen)
         at += snprintf(out + at, bytes - (size_t)at, "%stg%u", t->n_prompt ? "+" : "", t->n_gen);
+    if (t->n_gen && t->n_top != 1)
+        at += t->n_top ? snprintf(out + at, bytes - (size_t)at, " top%u", t->n_top)
+                       : snprintf(out + at, bytes - (size_t)at, " all");
     if (t->n_seq > 1) at += snprintf(out + at, bytes - (size_t)at, " x%u", t->n_seq);
     if (t->depth) snprintf(out + at, bytes - (size_t)at, " @ d%u", t->depth);
 }
@@ -203,6 +206,7 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"n_gen", .number = t->n_gen},
         {"n_depth", .number = t->depth},
         {"n_seq", .number = t->n_seq},
+        {"n_top", .number = t->n_top},
         {"n_batch", .number = row->params.n_batch},
         {"median_ts", "tok/s", 2, .number = f.tok_s.median},
         {NULL, "min..max", .text = range},
@@ -212,8 +216,7 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"max_ts", .number = f.tok_s.max},
         {"avg_ns", .number = f.time_ns.mean},
         {"stddev_ns", .number = f.time_ns.stddev},
-        {"ms_per_token", "ms/token", 3,
-         .number = median_s * 1e3 / ((double)t->n_prompt + t->n_gen)},
+        {"ms_per_token", "ms/token", 3, .number = median_s * 1e3 / (t->n_prompt + t->n_gen)},
         {"weight_gb_s", "weights GB/s", 2,
          .number = (f.prompt.weight_bytes + f.decode.weight_bytes) / f.seconds * 1e-9},
         {"kv_gb_s", "KV GB/s", 2,

@@ -1,9 +1,10 @@
 /* bench_test.c: one test on one engine: fill the depth, repeat, count.
  *
  * The depth is filled once and kept in a sequence of its own; each repetition works on forks of it,
- * which share its pages, and removes them. Nothing is sampled, and tokens are made up: speed does
- * not depend on what they say. The first repetition is short and not counted: it wakes threads and
- * touches memory. */
+ * which share its pages, and removes them. Tokens of prompts are made up: speed does not depend on
+ * what they say. Those that are generated are the likeliest, as how many logits need be computed to
+ * find them (--top-k) hangs on the model being sure of some. The first repetition is short and not
+ * counted: it wakes threads and touches memory. */
 #include "app/bench.h"
 
 #include "app/interrupt.h"
@@ -24,6 +25,7 @@ struct rep {
     struct progress *bar;
     uint32_t i, n; /* this repetition and all, for the bar */
     sac_seq *seq;  /* [test->n_seq] */
+    int32_t *next; /* [test->n_seq] the token that follows */
 };
 
 /* A token id for a position: BOS first where the model has it, then a spread over the vocabulary.
@@ -41,9 +43,24 @@ static void ignore_row(void *user, const sac_row *row)
     (void)row;
 }
 
-/* Queues made-up tokens of a sequence up to position `end`. */
-static sac_status append(const struct bench_rig *rig, sac_seq seq, uint32_t end, sac_row_kind kind,
-                         sac_error *err)
+static int32_t likeliest(const float *logits, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best]) best = i;
+    return (int32_t)best;
+}
+
+static void take_likeliest(void *user, const sac_row *row)
+{
+    const struct rep *r = user;
+    const uint32_t n_vocab = sac_model_get_info(r->rig->model).n_vocab;
+    for (uint32_t s = 0; s < r->test->n_seq; s++)
+        if (r->seq[s] == row->seq) r->next[s] = likeliest(row->logits, n_vocab);
+}
+
+/* Queues made-up tokens of a prompt up to position `end`. */
+static sac_status append(const struct bench_rig *rig, sac_seq seq, uint32_t end, sac_error *err)
 {
     uint32_t n_pending = 0;
     uint32_t pos = sac_seq_length(rig->engine, seq, &n_pending) + n_pending;
@@ -52,12 +69,12 @@ static sac_status append(const struct bench_rig *rig, sac_seq seq, uint32_t end,
         size_t n = 0;
         while (n < sizeof tok / sizeof tok[0] && pos < end) tok[n++] = made_up_token(rig, pos++);
         const sac_want want = pos == end ? SAC_WANT_LAST : SAC_WANT_NONE;
-        TRY(sac_seq_append(rig->engine, seq, tok, n, kind, want, err));
+        TRY(sac_seq_append(rig->engine, seq, tok, n, SAC_ROW_PROMPT, want, err));
     }
     return SAC_OK;
 }
 
-/* Computes all that pends; the bar goes from `from` to `to`. */
+/* Computes all prompt rows that pend; the bar goes from `from` to `to`. */
 static sac_status compute(const struct bench_rig *rig, struct progress *bar, uint32_t n_all,
                           double from, double to, sac_error *err)
 {
@@ -80,7 +97,7 @@ static sac_status fill_depth(struct bench_rig *rig, uint32_t depth, uint32_t met
     if (had > depth) return sac_seq_truncate(rig->engine, rig->base, depth, err);
     struct progress bar;
     progress_begin(&bar, "filling");
-    sac_status status = append(rig, rig->base, depth, SAC_ROW_PROMPT, err);
+    sac_status status = append(rig, rig->base, depth, err);
     if (status == SAC_OK) status = compute(rig, &bar, depth - had, 0, 1, err);
     progress_end(&bar);
     return status;
@@ -112,19 +129,22 @@ static sac_status run_prompt(const struct rep *r, uint32_t n_prompt, sac_error *
     const struct bench_test *t = r->test;
     const double from = (double)r->i / r->n, to = (r->i + (t->n_gen ? 0.5 : 1)) / r->n;
     for (uint32_t s = 0; s < t->n_seq; s++)
-        TRY(append(r->rig, r->seq[s], t->depth + n_prompt, SAC_ROW_PROMPT, err));
+        TRY(append(r->rig, r->seq[s], t->depth + n_prompt, err));
     return compute(r->rig, r->bar, t->n_seq * n_prompt, from, to, err);
 }
 
-static sac_status run_decode(const struct rep *r, uint32_t first, uint32_t n_gen, sac_error *err)
+static sac_status run_decode(struct rep *r, uint32_t first, uint32_t n_gen, sac_error *err)
 {
     const struct bench_test *t = r->test;
+    sac_engine *e = r->rig->engine;
+    for (uint32_t s = 0; s < t->n_seq; s++) r->next[s] = made_up_token(r->rig, first);
     for (uint32_t i = 0; i < n_gen; i++) {
         const double part = (double)i / n_gen;
-        const double share = (r->i + (t->n_prompt ? 0.5 + part / 2 : part)) / r->n;
+        if (interrupt_pending()) return SAC_ERR_CANCELLED;
         for (uint32_t s = 0; s < t->n_seq; s++)
-            TRY(append(r->rig, r->seq[s], first + i + 1, SAC_ROW_DECODE, err));
-        TRY(compute(r->rig, r->bar, t->n_seq, share, share, err));
+            TRY(sac_seq_append(e, r->seq[s], &r->next[s], 1, SAC_ROW_DECODE, SAC_WANT_LAST, err));
+        TRY(sac_step(e, take_likeliest, r, NULL, err));
+        progress_update(r->bar, (r->i + (t->n_prompt ? 0.5 + part / 2 : part)) / r->n);
     }
     return SAC_OK;
 }
@@ -138,6 +158,7 @@ static sac_status run_forks(struct rep *r, uint32_t n_prompt, uint32_t n_gen,
     for (uint32_t s = 0; s < t->n_seq; s++) {
         TRY(sac_seq_fork(e, r->rig->base, &r->seq[s], err));
         TRY(sac_seq_use_prefill(e, r->seq[s], t->prefill, err));
+        TRY(sac_seq_use_top(e, r->seq[s], t->n_top, err));
     }
     const sac_engine_stats start = sac_engine_get_stats(e);
     const uint64_t start_us = clock_us();
@@ -179,7 +200,12 @@ sac_status bench_rig_run(struct bench_rig *rig, const struct bench_test *test, u
     struct progress bar;
     struct rep rep = {.rig = rig, .test = test, .bar = &bar, .n = n_rep};
     rep.seq = mem_calloc(test->n_seq, sizeof *rep.seq);
-    if (!rep.seq) return error_set(err, SAC_ERR_MEMORY, "no memory for %u sequences", test->n_seq);
+    rep.next = mem_calloc(test->n_seq, sizeof *rep.next);
+    if (!rep.seq || !rep.next) {
+        mem_free(rep.seq);
+        mem_free(rep.next);
+        return error_set(err, SAC_ERR_MEMORY, "no memory for %u sequences", test->n_seq);
+    }
     char label[32];
     snprintf(label, sizeof label, "%s%u", test->n_gen ? "tg" : "pp",
              test->n_gen ? test->n_gen : test->n_prompt);
@@ -190,6 +216,7 @@ sac_status bench_rig_run(struct bench_rig *rig, const struct bench_test *test, u
         status = run_rep(&rep, test->n_prompt, test->n_gen, out, err);
     progress_end(&bar);
     mem_free(rep.seq);
+    mem_free(rep.next);
     return status;
 }
 

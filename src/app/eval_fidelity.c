@@ -336,6 +336,7 @@ int eval_cmd_fidelity(int argc, char **argv)
     };
     struct option_spec model_specs[SPECS_MAX] = {0};
     size_t n = 0;
+    s.setup.no_screen = true; /* all logits are wanted */
     /* All options of a model but its context, of which there is a list here. */
     for (const struct option_spec *spec = setup_specs; spec->names; spec++) {
         assert(n + 1 < SPECS_MAX);

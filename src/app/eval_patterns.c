@@ -127,6 +127,7 @@ int eval_cmd_patterns(int argc, char **argv)
     struct patterns p = {.setup = setup_default(COMMAND)};
     p.setup.n_ctx = DEFAULT_CTX;
     p.setup.prefill = DEFAULT_SPEC;
+    p.setup.no_screen = true;
     const struct option_group groups[] = {
         {"Text and table", specs, &p},
         {"Model", setup_specs, &p.setup},

@@ -477,6 +477,7 @@ int app_perplexity(int argc, char **argv)
         .base = {.fd = -1},
     };
     p.setup.n_ctx = N_CTX;
+    p.setup.no_screen = true; /* all logits are wanted */
     const struct option_group groups[] = {
         {"Text and comparison", specs, &p.opt},
         {"Model", setup_specs, &p.setup},

@@ -60,6 +60,9 @@ const struct option_spec setup_specs[] = {
         .max = 1),
     OPT("--sparse-min-ctx", OPTION_U32, sparse_min_ctx, "N",
         "contexts shorter than N tokens are read whole", .env = "SPARSE_MIN_CTX"),
+    OPT("--no-screen", OPTION_FLAG, no_screen, NULL,
+        "keep no short form of the output matrix: less memory, slower generation",
+        .env = "NO_SCREEN"),
     OPT("-v --verbose", OPTION_FLAG, verbose, NULL, "tell on stderr what was loaded and planned",
         .env = NULL),
     {0},
@@ -253,6 +256,7 @@ int setup_load(struct setup *s, sac_model **out)
     params.rope_scale = s->rope_scale;
     params.rope_freq_base = s->rope_freq_base;
     params.yarn_orig_ctx = s->yarn_orig_ctx;
+    params.screen = !s->no_screen;
     params.progress = on_load;
     params.progress_user = &bar;
     sac_error err = {0};

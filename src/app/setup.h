@@ -22,7 +22,7 @@ struct setup {
     const char *prefill, *decode, *budget; /* NULL: dense, dense, the methods' own */
     float mass;                            /* 0: the methods' own */
     uint32_t sparse_min_ctx;
-    bool verbose;
+    bool no_screen, verbose;
     char prefill_spec[256], decode_spec[256];     /* what these come to */
     const char *prefill_list[1], *decode_list[1]; /* for sac_engine_params: point at them */
 };

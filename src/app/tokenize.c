@@ -130,6 +130,7 @@ int app_tokenize(int argc, char **argv)
     struct setup setup = setup_default(o.command);
     setup.model = opt.model;
     setup.pre = opt.pre;
+    setup.no_screen = true;
     sac_model *model = NULL;
     if (code == OPTIONS_GO_ON) code = setup_load(&setup, &model);
     if (code == OPTIONS_GO_ON) code = tokenize(model, &text, &opt);

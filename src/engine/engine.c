@@ -77,7 +77,7 @@ static void plan_scratch(sac_engine *e, struct arena *a)
 {
     const struct config *c = &e->model->config;
     struct scratch *s = &e->scratch;
-    const size_t n = e->params.n_batch, n_logit = n < LOGIT_ROWS ? n : LOGIT_ROWS;
+    const size_t n = e->params.n_batch;
     const size_t n_q = (size_t)c->n_head * c->head_dim, n_kv = (size_t)c->n_kv_head * c->head_dim;
     s->x = arena_take(a, n * c->n_embd, sizeof(float));
     s->tmp = arena_take(a, c->arch->post_norm ? n * c->n_embd : 0, sizeof(float));
@@ -89,8 +89,6 @@ static void plan_scratch(sac_engine *e, struct arena *a)
         s->sin[i] = arena_take(a, n * c->rope.n_rot / 2, sizeof(float));
     }
     s->own = arena_take(a, (size_t)e->batch.n_new_page_max * c->n_kv_head, e->pool.geom.tail_bytes);
-    s->logit_x = arena_take(a, n_logit * c->n_embd, sizeof(float));
-    s->logits = arena_take(a, n_logit * ((c->n_vocab + 15u) & ~15u), sizeof(float));
     forward_scratch_bytes(e, &s->linear_bytes, &s->attn_bytes);
     s->linear = arena_take(a, 1, s->linear_bytes);
     s->attn_ops = arena_take(a, 1, s->attn_bytes);
@@ -122,6 +120,7 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     plan_seqs(e, a);
     plan_batch(e, a);
     plan_scratch(e, a);
+    logits_plan(e, a);
     e->stats.side_bytes = 0;
     side_begin(e);
     decode_plan(e, a);
@@ -238,7 +237,7 @@ sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_
         forward_run(e);
         /* Before the logits go out: a callback may append the token that it chose. */
         sched_commit(e);
-        forward_logits(e, on_row, user);
+        logits_run(e, on_row, user);
     }
     if (out_n) *out_n = e->batch.n_row;
     return SAC_OK;

@@ -7,14 +7,13 @@
 #define SAC_ENGINE_ENGINE_H
 
 #include "engine/decode.h"
+#include "engine/logits.h"
 #include "engine/model.h"
 #include "engine/prefill.h"
 #include "engine/record.h"
 #include "engine/side.h"
 #include "kv/pool.h"
 #include "ops/ops.h"
-
-#define LOGIT_ROWS 64u /* rows of one output projection: bounds the logits' memory */
 
 enum { ROW_DECODE = 1, ROW_WANT = 2 }; /* flags of a token */
 
@@ -26,6 +25,7 @@ struct seq {
     uint32_t n_done, n_all;
     uint32_t decode_i;  /* method of its decode rows */
     uint32_t prefill_i; /* and of its prompt rows */
+    uint32_t n_top;     /* logits that its rows want, the largest; 0: all */
     uint32_t n_queued;  /* prompt rows that the last sched_pick could choose from */
     bool has_gaps;      /* that method has given pages back */
     uint64_t ticket;    /* order of queueing of the oldest pending token */
@@ -55,8 +55,6 @@ struct scratch {
     float *ffn;             /* [n_batch, n_ff] */
     float *cos[2], *sin[2]; /* [n_batch, n_rot/2] global and local layers */
     uint8_t *own;   /* 16-bit pages that a chunk begins: [n_new_page_max][n_kv_head][tail_bytes] */
-    float *logit_x; /* [LOGIT_ROWS, n_embd] */
-    float *logits;  /* [LOGIT_ROWS, n_vocab rounded up to 16] */
     void *linear, *attn_ops; /* scratch of the ops */
     size_t linear_bytes, attn_bytes;
 };
@@ -70,6 +68,7 @@ struct sac_engine {
     struct seq *seqs; /* [n_seq_max] */
     struct batch batch;
     struct scratch scratch;
+    struct logits logits;
     struct decode decode;
     struct prefill prefill;
     struct side side;

@@ -27,23 +27,19 @@ static size_t qkv_width(const struct config *c)
     return q_width(c) + 2 * kv_width(c);
 }
 
-static size_t vocab_stride(const struct config *c)
-{
-    return (c->n_vocab + 15u) & ~(size_t)15;
-}
-
-static uint64_t part_bytes(const struct op_linear *op)
+static uint64_t bytes_read(const struct op_linear *op)
 {
     uint64_t bytes = 0;
+    if (op->group) return op->n_group * op->part[0].w->group_bytes;
     for (uint32_t i = 0; i < op->n_part; i++) bytes += weight_bytes(op->part[i].w);
     return bytes;
 }
 
-static void run_linear(sac_engine *e, struct op_linear *op)
+void forward_linear(sac_engine *e, struct op_linear *op)
 {
     op->scratch = e->scratch.linear;
     op->scratch_bytes = e->scratch.linear_bytes;
-    e->stats.weight_bytes_read += part_bytes(op);
+    e->stats.weight_bytes_read += bytes_read(op);
     e->ops.linear(e->workers, op);
 }
 
@@ -55,7 +51,7 @@ static void linear_batch(sac_engine *e, struct op_linear op)
     if (n_decode) {
         op.mode = LINEAR_NARROW;
         op.n_row = n_decode;
-        run_linear(e, &op);
+        forward_linear(e, &op);
     }
     if (n_prompt) {
         op.mode = LINEAR_WIDE;
@@ -63,7 +59,7 @@ static void linear_batch(sac_engine *e, struct op_linear op)
         op.x += n_decode * op.x_stride;
         for (uint32_t i = 0; i < op.n_part; i++)
             if (op.part[i].y) op.part[i].y += n_decode * op.part[i].y_stride;
-        run_linear(e, &op);
+        forward_linear(e, &op);
     }
     e->stats.linear_us += clock_us() - start;
 }
@@ -374,60 +370,6 @@ void forward_run(sac_engine *e)
     e->stats.other_us += clock_us() - start - counted - (e->record.spent_us - shadow);
 }
 
-static void softcap(float *x, size_t n, float cap)
-{
-    for (size_t i = 0; i < n; i++) x[i] = cap * tanhf(x[i] / cap);
-}
-
-/* Logits of `n` gathered rows, handed out in order. Always by narrow kernels, which round less than
- * wide ones: no layer behind the last evens their noise out, and a prompt wants few rows. */
-static void logits_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_fn on_row,
-                         void *user)
-{
-    const struct config *c = &e->model->config;
-    const struct weights *w = &e->model->weights;
-    struct scratch *s = &e->scratch;
-    for (uint32_t i = 0; i < n; i++)
-        memcpy(s->logit_x + (size_t)i * c->n_embd, s->x + (size_t)rows[i] * c->n_embd,
-               c->n_embd * sizeof *s->x);
-    struct op_linear op = {
-        .x = s->logit_x,
-        .x_stride = c->n_embd,
-        .n_row = n,
-        .n_in = c->n_embd,
-        .norm = w->output_norm,
-        .norm_eps = c->norm_eps,
-        .mode = LINEAR_NARROW,
-        .epilogue = LINEAR_STORE,
-        .n_part = 1,
-        .part = {{&w->output, NULL, s->logits, vocab_stride(c)}},
-    };
-    const uint64_t start = clock_us();
-    run_linear(e, &op);
-    e->stats.linear_us += clock_us() - start;
-    for (uint32_t i = 0; i < n; i++) {
-        float *logits = s->logits + i * vocab_stride(c);
-        if (c->final_softcap > 0) softcap(logits, c->n_vocab, c->final_softcap);
-        on_row(user, &(sac_row){.seq = e->batch.seq_i[rows[i]],
-                                .pos = e->batch.pos[rows[i]],
-                                .tok = e->batch.tok[rows[i]],
-                                .logits = logits});
-    }
-}
-
-void forward_logits(sac_engine *e, sac_row_fn on_row, void *user)
-{
-    uint32_t rows[LOGIT_ROWS], n = 0;
-    if (!on_row) return;
-    for (uint32_t r = 0; r <= e->batch.n_row; r++) {
-        if (n == LOGIT_ROWS || (n && r == e->batch.n_row)) {
-            logits_block(e, rows, n, on_row, user);
-            n = 0;
-        }
-        if (r < e->batch.n_row && e->batch.want[r]) rows[n++] = r;
-    }
-}
-
 static size_t max_size(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -437,7 +379,7 @@ void forward_scratch_bytes(const sac_engine *e, size_t *out_linear, size_t *out_
 {
     const struct config *c = &e->model->config;
     const uint32_t n_row = e->params.n_batch, n_worker = workers_count(e->workers);
-    const uint32_t n_logit = n_row < LOGIT_ROWS ? n_row : LOGIT_ROWS;
+    const uint32_t n_logit = n_row < LOGITS_ROWS ? n_row : LOGITS_ROWS;
     const struct {
         uint32_t n_row, n_in, n_out;
     } shapes[] = {{n_row, c->n_embd, (uint32_t)qkv_width(c)},

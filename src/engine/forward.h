@@ -9,9 +9,8 @@
  */
 void forward_run(sac_engine *e);
 
-/* Output projection of the batch's rows that want logits, LOGIT_ROWS at a time, in batch order;
- * each row goes to `on_row` (which may be NULL: then nothing is computed). */
-void forward_logits(sac_engine *e, sac_row_fn on_row, void *user);
+/* One linear op in the engine's scratch; counts the bytes that it reads. */
+void forward_linear(sac_engine *e, struct op_linear *op);
 
 /* Bytes of op scratch that the largest step needs. */
 void forward_scratch_bytes(const sac_engine *e, size_t *out_linear, size_t *out_attn);

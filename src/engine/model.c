@@ -20,7 +20,7 @@ const char *sac_version(void)
 
 sac_model_params sac_model_params_default(void)
 {
-    return (sac_model_params){0};
+    return (sac_model_params){.screen = true};
 }
 
 /* A copy of a string key, or of `absent` (which may be NULL: *out is NULL then). */

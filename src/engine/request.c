@@ -188,8 +188,11 @@ static sac_status create_sampler(struct request *r, const struct request_list *l
     return SAC_OK;
 }
 
-static sac_status use_methods(sac_engine *engine, const struct request *r, sac_error *err)
+/* How the request's sequence is computed: its methods, and no more logits than the sampler wants. */
+static sac_status set_up_seq(sac_engine *engine, const struct request *r, sac_error *err)
 {
+    const uint32_t n_top = r->n_probs ? 0 : sample_n_top(r->sampler);
+    TRY(sac_seq_use_top(engine, r->seq, n_top, err));
     if (r->decode != SAC_DECODE_KEEP) TRY(sac_seq_use_decode(engine, r->seq, r->decode, err));
     if (r->prefill != SAC_PREFILL_KEEP) TRY(sac_seq_use_prefill(engine, r->seq, r->prefill, err));
     return SAC_OK;
@@ -220,7 +223,7 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     }
     r->state = REQUEST_RUNNING;
     r->start_us = clock_us();
-    TRY(use_methods(list->engine, r, err));
+    TRY(set_up_seq(list->engine, r, err));
     return sac_seq_append(list->engine, r->seq, want->prompt, r->n_prompt, SAC_ROW_PROMPT,
                           SAC_WANT_LAST, err);
 }
@@ -292,7 +295,8 @@ static void give_back_seq(struct request_list *list, struct request *r)
     /* The caller's sequence keeps what was computed. A failure can only mean that the caller has
      * removed it meanwhile, and then there is nothing to drop. */
     const uint32_t n_done = sac_seq_length(list->engine, r->seq, NULL);
-    const sac_status status = sac_seq_truncate(list->engine, r->seq, n_done, NULL);
+    sac_status status = sac_seq_truncate(list->engine, r->seq, n_done, NULL);
+    if (status == SAC_OK) status = sac_seq_use_top(list->engine, r->seq, 0, NULL);
     (void)status;
 }
 
@@ -419,7 +423,7 @@ static bool has_room(const struct request_list *list, const struct request *r)
 static sac_status start_request(struct request_list *list, struct request *r, sac_error *err)
 {
     const uint32_t n_again = r->n_predicted;
-    TRY(use_methods(list->engine, r, err));
+    TRY(set_up_seq(list->engine, r, err));
     TRY(sac_seq_append(list->engine, r->seq, r->tok, r->n_prompt, SAC_ROW_PROMPT,
                        n_again ? SAC_WANT_NONE : SAC_WANT_LAST, err));
     return sac_seq_append(list->engine, r->seq, r->tok + r->n_prompt, n_again, SAC_ROW_DECODE,

@@ -449,6 +449,16 @@ static bool history_create(struct history *h, const sac_sampling *p, uint32_t n_
     return h->count && h->seen && h->place;
 }
 
+/* A bias that lowers some logits brings no more tokens than those among the best. */
+uint32_t sample_n_top(const sac_sampler *s)
+{
+    const sac_sampling *p = &s->params;
+    if (has_penalties(p) || (p->temp > 0 && p->top_k <= 0)) return 0;
+    for (size_t i = 0; i < p->n_logit_bias; i++)
+        if (p->logit_bias[i].bias > 0) return 0;
+    return (p->temp > 0 ? (uint32_t)p->top_k : 1) + (uint32_t)p->n_logit_bias;
+}
+
 sac_status sac_sampler_create(sac_sampler **out, const sac_model *model, const sac_sampling *params,
                               sac_error *err)
 {

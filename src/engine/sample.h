@@ -8,4 +8,8 @@
  * call with n_probs > 0, else -INFINITY. */
 float sample_last_logprob(const sac_sampler *s);
 
+/* How many of the largest logits (all ties with the last included) decide what the sampler chooses,
+ * so that the others may be -INFINITY; 0: all of them. */
+uint32_t sample_n_top(const sac_sampler *s);
+
 #endif

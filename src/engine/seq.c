@@ -39,6 +39,7 @@ sac_status sac_seq_fork(sac_engine *e, sac_seq src, sac_seq *out, sac_error *err
     to->n_done = to->n_all = from->n_done;
     to->decode_i = from->decode_i;
     to->prefill_i = from->prefill_i;
+    to->n_top = from->n_top;
     to->has_gaps = from->has_gaps;
     memcpy(to->tok, from->tok, from->n_done * sizeof *to->tok);
     memcpy(to->flags, from->flags, from->n_done * sizeof *to->flags);
@@ -77,6 +78,14 @@ void sac_seq_remove(sac_engine *e, sac_seq id)
     if (!s) return;
     pool_release(&e->pool, id, 0, s->n_done / PAGE_TOK);
     *s = (struct seq){.tok = s->tok, .flags = s->flags};
+}
+
+sac_status sac_seq_use_top(sac_engine *e, sac_seq id, uint32_t n_top, sac_error *err)
+{
+    struct seq *s = engine_seq(e, id, err);
+    if (!s) return SAC_ERR_NOT_FOUND;
+    s->n_top = n_top;
+    return SAC_OK;
 }
 
 uint32_t sac_seq_length(const sac_engine *e, sac_seq id, uint32_t *out_pending)

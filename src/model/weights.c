@@ -82,18 +82,25 @@ static sac_status take_vector(struct loader *l, const float **out, enum need nee
     return report(l, t);
 }
 
+/* Of the rows of a group in file order. */
+static size_t file_group_bytes(const struct weight *w)
+{
+    return WEIGHT_GROUP * quant_row_bytes(w->type, w->n_in);
+}
+
+static uint32_t piece_groups(const struct weight *w)
+{
+    return (uint32_t)(PIECE_BYTES / file_group_bytes(w)) + 1;
+}
+
 /* Packs in pieces and gives the file's pages back behind each: an embedding can be most of a file,
  * and need not be in memory twice. */
 static void pack_matrix(const struct loader *l, const struct weight *w, const struct gguf_tensor *t)
 {
-    const size_t from_bytes = WEIGHT_GROUP * quant_row_bytes(w->type, w->n_in);
-    const uint32_t n_piece = (uint32_t)(PIECE_BYTES / from_bytes) + 1; /* groups */
+    const size_t from_bytes = file_group_bytes(w);
+    const uint32_t n_piece = piece_groups(w);
     for (uint32_t first = 0; first < w->n_group; first += n_piece) {
-        const uint32_t n_left = w->n_group - first;
-        struct weight piece = *w;
-        piece.n_group = n_left < n_piece ? n_left : n_piece;
-        piece.n_out = n_left <= n_piece ? w->n_out - first * WEIGHT_GROUP : n_piece * WEIGHT_GROUP;
-        piece.data = w->data + first * w->group_bytes;
+        const struct weight piece = weight_piece(w, first, n_piece);
         weight_pack(l->pool, &piece, t->data + first * from_bytes);
         gguf_tensor_release(l->g, t);
     }
@@ -175,6 +182,24 @@ static sac_status take_rope_factors(struct loader *l, struct weights *w)
     return SAC_OK;
 }
 
+/* Of the output, whose tensor has the name at hand; in pieces, too. */
+static sac_status take_screen(struct loader *l, struct weights *w)
+{
+    struct screen *s = &w->screen;
+    if (!l->params->screen) return SAC_OK;
+    screen_plan(s, &w->output, &l->arena);
+    if (l->pass != PASS_PACK || s->w.n_group == 0) return SAC_OK;
+    const struct gguf_tensor *t = gguf_tensor_find(l->g, l->name);
+    const uint32_t n_piece = piece_groups(&w->output);
+    screen_find_large(s, w->output_norm);
+    for (uint32_t first = 0; first < s->w.n_group; first += n_piece) {
+        const uint8_t *src = t->data + first * file_group_bytes(&w->output);
+        TRY(screen_pack(s, l->pool, first, n_piece, w->output.type, src, l->err));
+        gguf_tensor_release(l->g, t);
+    }
+    return SAC_OK;
+}
+
 static sac_status walk_model(struct loader *l, struct weights *w)
 {
     const struct config *c = l->c;
@@ -185,7 +210,8 @@ static sac_status walk_model(struct loader *l, struct weights *w)
     const bool tied = gguf_tensor_find(l->g, "output.weight") == NULL;
     mark_used(l, w->embed);
     snprintf(l->name, sizeof l->name, tied ? "token_embd.weight" : "output.weight");
-    return take_matrix(l, &w->output, c->n_vocab, c->n_embd);
+    TRY(take_matrix(l, &w->output, c->n_vocab, c->n_embd));
+    return take_screen(l, w);
 }
 
 static sac_status check_divisors(struct loader *l, const float *f, const char *name)

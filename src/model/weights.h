@@ -4,6 +4,7 @@
 #define SAC_MODEL_WEIGHTS_H
 
 #include "model/config.h"
+#include "model/screen.h"
 #include "ops/weight.h"
 
 struct layer_weights {
@@ -25,6 +26,7 @@ struct weights {
     struct layer_weights *layer;     /* [n_layer] */
     const float *output_norm;        /* [n_embd] */
     struct weight output;            /* [n_vocab, n_embd]; packed from embed when tied */
+    struct screen screen;            /* of the output, or empty */
     /* Divisors of the rotation frequencies [n_rot/2], or NULL. LongRoPE has two sets, the second
      * for contexts beyond the original. */
     const float *rope_factors, *rope_factors_long;

@@ -560,6 +560,16 @@ void weight_init(struct weight *w, enum quant_type type, uint32_t n_out, uint32_
     };
 }
 
+struct weight weight_piece(const struct weight *w, uint32_t first, uint32_t n)
+{
+    assert(first < w->n_group && n > 0);
+    struct weight piece = *w;
+    piece.data = w->data + first * w->group_bytes;
+    piece.n_group = w->n_group - first < n ? w->n_group - first : n;
+    piece.n_out = w->n_out - first * ROWS < n * ROWS ? w->n_out - first * ROWS : n * ROWS;
+    return piece;
+}
+
 void weight_pack(struct workers *pool, const struct weight *w, const void *src)
 {
     assert(w->data && (uintptr_t)w->data % LAYOUT_LINE == 0);

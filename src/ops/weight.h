@@ -30,6 +30,8 @@ static inline size_t weight_bytes(const struct weight *w)
 {
     return (size_t)w->n_group * w->group_bytes;
 }
+/* Groups first .. first + n - 1 as a matrix of its own, or what there is of them. */
+struct weight weight_piece(const struct weight *w, uint32_t first, uint32_t n);
 /* Packs rows `src` [n_out, n_in] (file order) into w->data, in parallel over groups. */
 void weight_pack(struct workers *pool, const struct weight *w, const void *src);
 /* dst [n_in] = row `out_i` in f32. */

@@ -249,6 +249,56 @@ static void check_type(struct tables *t, enum quant_type type, uint32_t n_out, u
     mem_unmap(some, n_y * sizeof *some);
 }
 
+/* Groups that are listed get the bits that all of them get, and no other output is written. */
+static void check_listed(struct tables *t, enum quant_type type, uint32_t n_in)
+{
+    enum { OUT = 16 * 23 + 5, ROWS = 6 };
+    static const uint32_t list[] = {0, 1, 2, 5, 6, 7, 8, 9, 14, 20, 22, 23};
+    const uint32_t n_list = sizeof list / sizeof *list;
+    struct matrix m;
+    matrix_init(&m, t, type, OUT, n_in, 4);
+    float *x = zeroed((size_t)ROWS * n_in, sizeof *x);
+    float *all = zeroed(ROWS * OUT, sizeof *all), *some = zeroed(ROWS * OUT, sizeof *some);
+    fill_gauss(x, (size_t)ROWS * n_in, 6);
+    struct op_linear op = {.x = x,
+                           .x_stride = n_in,
+                           .n_in = n_in,
+                           .mode = LINEAR_NARROW,
+                           .n_part = 1,
+                           .part = {{.w = &m.w, .bias = m.bias, .y_stride = OUT}}};
+    for (size_t i = 0; i <= t->n_isa; i++) {
+        const struct ops *ops = i < t->n_isa ? &t->isa[i].ops : &t->ref;
+        const char *what = i < t->n_isa ? label(&t->isa[i], LINEAR_NARROW, type) : "ref";
+        for (uint32_t r = 1; r <= ROWS; r += ROWS - 1) {
+            op.n_row = r;
+            op.group = NULL;
+            op.part[0].y = all;
+            call(ops, t->pool[1], op);
+            op.group = list;
+            op.n_group = n_list;
+            op.part[0].y = some;
+            for (uint32_t o = 0; o < ROWS * OUT; o++) some[o] = 1e9f;
+            call(ops, t->pool[r > 1], op);
+            bool listed[OUT / 16 + 1] = {false};
+            for (uint32_t l = 0; l < n_list; l++) listed[list[l]] = true;
+            for (uint32_t o = 0; o < r * OUT; o++)
+                if (!listed[o % OUT / 16]) all[o] = 1e9f;
+            expect_same_bits(some, all, (size_t)r * OUT, what);
+        }
+    }
+    matrix_deinit(&m);
+    mem_unmap(x, (size_t)ROWS * n_in * sizeof *x);
+    mem_unmap(all, ROWS * OUT * sizeof *all);
+    mem_unmap(some, ROWS * OUT * sizeof *some);
+}
+
+static void listed_groups_alone(void **state)
+{
+    check_listed(*state, QUANT_Q8_0, 608);
+    check_listed(*state, QUANT_Q6_K, 512);
+    check_listed(*state, QUANT_F16, 40);
+}
+
 static void types_match_ref(void **state)
 {
     struct tables *t = *state;
@@ -606,13 +656,10 @@ static void hostile_weights_stay_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(types_match_ref),
-        cmocka_unit_test(model_shapes_match_ref),
-        cmocka_unit_test(norm_and_parts_match_ref),
-        cmocka_unit_test(glu_matches_ref),
-        cmocka_unit_test(kept_rows_have_the_same_bits),
-        cmocka_unit_test(hostile_rows_stay_alone),
-        cmocka_unit_test(hostile_weights_stay_alone),
+        cmocka_unit_test(listed_groups_alone),     cmocka_unit_test(types_match_ref),
+        cmocka_unit_test(model_shapes_match_ref),  cmocka_unit_test(norm_and_parts_match_ref),
+        cmocka_unit_test(glu_matches_ref),         cmocka_unit_test(kept_rows_have_the_same_bits),
+        cmocka_unit_test(hostile_rows_stay_alone), cmocka_unit_test(hostile_weights_stay_alone),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -28,6 +28,10 @@ def rows(*args):
     return json.loads(done.stdout)
 
 
+def weight_bytes(row):  # of one step of two
+    return row["weight_gb_s"] * 1e9 * row["avg_ns"] * 1e-9 / 2
+
+
 class Bench(unittest.TestCase):
     def test_rows_and_counts(self):
         found = rows("-p", "40,0", "-n", "3", "-pg", "8,2", "-d", "0,70")
@@ -48,13 +52,17 @@ class Bench(unittest.TestCase):
         self.assertEqual(found[3]["kv_bytes"], 23040 * 32 * (3 + 2))
 
     def test_decode_batch_reads_weights_once(self):
-        one, four = (rows("-p", "0", "-n", "2", "--decode-batch", n)[0] for n in ("1", "4"))
-        self.assertEqual(four["test"], "tg2 x4")
+        one, four = (rows("-p", "0", "-n", "2", "--decode-batch", n, "--top-k", "0")[0]
+                     for n in ("1", "4"))
+        self.assertEqual(four["test"], "tg2 all x4")
         self.assertEqual(four["flop"], 4 * one["flop"])
-
-        def weight_bytes(row):  # of one step
-            return row["weight_gb_s"] * 1e9 * row["avg_ns"] * 1e-9 / 2
         self.assertAlmostEqual(weight_bytes(four) / weight_bytes(one), 1, places=6)
+
+    def test_few_logits_read_less(self):
+        few, all_of_them = (rows("-p", "0", "-n", "2", "--top-k", n)[0] for n in ("1", "0"))
+        self.assertEqual([few["test"], all_of_them["test"]], ["tg2", "tg2 all"])
+        self.assertEqual([few["n_top"], all_of_them["n_top"]], [1, 0])
+        self.assertLess(weight_bytes(few), 0.97 * weight_bytes(all_of_them))
 
     def test_formats_agree(self):
         keys = list(rows("-p", "4", "-n", "0")[0])

@@ -42,6 +42,7 @@ struct fake_seq {
     uint32_t n_done, n_all;
     int32_t tok[N_CTX];
     bool decode[N_CTX], want[N_CTX];
+    uint32_t n_top;
 };
 
 struct fake {
@@ -68,6 +69,13 @@ const sac_model *engine_model(const sac_engine *e)
 {
     (void)e;
     return &model;
+}
+
+sac_status sac_seq_use_top(sac_engine *e, sac_seq seq, uint32_t n_top, sac_error *err)
+{
+    (void)err;
+    fake_of(e)->seqs[seq].n_top = n_top;
+    return SAC_OK;
 }
 
 const int32_t *sac_seq_tokens(const sac_engine *e, sac_seq seq)

@@ -18,6 +18,7 @@ struct log {
     sac_timings timings;
     uint32_t cancel_at; /* answers true at this token; 0: never */
     bool (*also)(struct log *log, const sac_event *event);
+    const uint32_t *n_top; /* for note_n_top */
     sac_engine *engine;
 };
 
@@ -456,6 +457,36 @@ static bool check_probs(struct log *log, const sac_event *event)
     return false;
 }
 
+static bool note_n_top(struct log *log, const sac_event *e)
+{
+    if (e->kind == SAC_EVENT_TOKEN)
+        assert_int_equal(fake_of(log->engine)->seqs[e->seq].n_top, *log->n_top);
+    return false;
+}
+
+/* A sequence gives the logits that the sampler wants, and all of them again when it is given back.
+ */
+static void few_logits_are_asked_for(void **state)
+{
+    (void)state;
+    uint32_t want[3] = {1, 40, 0};
+    for (int i = 0; i < 3; i++) {
+        sac_engine *e = engine_new(1, N_CTX, 8);
+        struct log log = {.engine = e, .also = note_n_top, .n_top = &want[i]};
+        sac_request r = greedy();
+        assert_int_equal(sac_seq_create(e, &r.seq, NULL), SAC_OK);
+        if (i == 1) r.sampling.temp = 0.1f;
+        if (i == 2) r.n_probs = 1;
+        r.max_tokens = 5;
+        submit(e, &log, 0, 4, &r);
+        run_all(e);
+        assert_int_equal(log.n_tok, 5);
+        assert_int_equal(fake_of(e)->seqs[r.seq].n_top, 0);
+        sac_seq_remove(e, r.seq);
+        engine_delete(e);
+    }
+}
+
 static void probabilities_are_the_models(void **state)
 {
     (void)state;
@@ -574,6 +605,7 @@ int main(void)
         cmocka_unit_test(alone_with_a_full_pool_is_an_error),
         cmocka_unit_test(events_may_submit),
         cmocka_unit_test(a_sequence_goes_on),
+        cmocka_unit_test(few_logits_are_asked_for),
         cmocka_unit_test(probabilities_are_the_models),
         cmocka_unit_test(bad_requests_are_refused),
         cmocka_unit_test(failures_leave_nothing_behind),

@@ -404,6 +404,67 @@ static void penalties_follow_their_definition(void **state)
     }
 }
 
+/* Leaves the n largest logits and what is as large as the last of them. */
+static void keep_top(float *logits, uint32_t n)
+{
+    static struct candidate list[N_VOCAB];
+    const size_t k = gather_top(list, logits, N_VOCAB, n);
+    for (int i = 0; i < N_VOCAB; i++)
+        if (logits[i] < list[k - 1].logit) logits[i] = -INFINITY;
+}
+
+/* Every choice hangs on as many of the largest logits as the sampler says, ties included. */
+static void the_top_decides(void **state)
+{
+    (void)state;
+    const sac_logit_bias bans[] = {{3, -INFINITY}, {400, -2}, {401, 0}};
+    const struct {
+        float temp;
+        int32_t top_k;
+        size_t n_bias;
+        uint32_t want;
+    } cases[] = {{0, 40, 0, 1}, {0, 0, 3, 4}, {0.8f, 1, 0, 1}, {0.8f, 40, 0, 40}, {1.5f, 5, 3, 8}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        uint64_t rng[4];
+        sac_sampling p = plain(cases[c].temp);
+        p.top_k = cases[c].top_k;
+        p.top_p = 0.95f;
+        p.min_p = 0.05f;
+        p.logit_bias = bans;
+        p.n_logit_bias = cases[c].n_bias;
+        sac_sampler *whole = make(&p), *top = make(&p);
+        assert_int_equal(sample_n_top(whole), cases[c].want);
+        rng_seed(rng, c);
+        for (int round = 0; round < N_ROUND; round++) {
+            float logits[N_VOCAB], few[N_VOCAB];
+            random_logits(rng, logits, N_VOCAB);
+            for (int i = 0; i < N_VOCAB; i++) logits[i] = roundf(4 * logits[i]) / 4; /* ties */
+            for (size_t i = 0; i < p.n_logit_bias && round % 2; i++) logits[bans[i].tok] = 20;
+            memcpy(few, logits, sizeof few);
+            keep_top(few, sample_n_top(whole));
+            assert_int_equal(sac_sampler_sample(top, few, NULL, 0),
+                             sac_sampler_sample(whole, logits, NULL, 0));
+        }
+        sac_sampler_free(whole);
+        sac_sampler_free(top);
+    }
+}
+
+static void some_samplers_want_all(void **state)
+{
+    (void)state;
+    const sac_logit_bias lift = {3, 1};
+    sac_sampling p[3] = {plain(0.8f), plain(0), plain(0)};
+    p[1].repeat_penalty = 1.1f;
+    p[2].logit_bias = &lift;
+    p[2].n_logit_bias = 1;
+    for (int i = 0; i < 3; i++) {
+        sac_sampler *s = make(&p[i]);
+        assert_int_equal(sample_n_top(s), 0);
+        sac_sampler_free(s);
+    }
+}
+
 /* ---- Hostile input ---- */
 
 static void odd_logits_have_a_defined_outcome(void **state)
@@ -506,6 +567,8 @@ int main(void)
         cmocka_unit_test(greedy_takes_the_largest_and_smaller_ids),
         cmocka_unit_test(bias_adds_up_and_bans),
         cmocka_unit_test(penalties_follow_their_definition),
+        cmocka_unit_test(the_top_decides),
+        cmocka_unit_test(some_samplers_want_all),
         cmocka_unit_test(odd_logits_have_a_defined_outcome),
         cmocka_unit_test(bad_parameters_are_named),
         cmocka_unit_test(memory_is_taken_at_create_only),

@@ -480,14 +480,24 @@ static void run_groups(const struct job *job, struct groups gr, uint32_t worker_
     }
 }
 
+/* Units from `begin` on, at most up to `end`, whose groups lie behind each other in one part. */
+static uint32_t groups_in_line(const struct op_linear *op, struct linear_unit unit, uint32_t begin,
+                               uint32_t end)
+{
+    const uint32_t left = op->part[unit.part_i].w->n_group - unit.group_i;
+    if (!op->group) return end - begin < left ? end - begin : left;
+    uint32_t n = 1;
+    while (begin + n < end && op->group[begin + n] == unit.group_i + n) n++;
+    return n;
+}
+
 static void run_units(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     const struct job *job = arg;
     if (job->tiles) job->tiles->begin();
     while (begin < end) {
         const struct linear_unit unit = linear_find_unit(job->op, begin);
-        const uint32_t left = job->op->part[unit.part_i].w->n_group - unit.group_i;
-        const uint32_t n = end - begin < left ? end - begin : left;
+        const uint32_t n = groups_in_line(job->op, unit, begin, end);
         run_groups(job, (struct groups){unit.part_i, unit.group_i, n}, worker_i);
         begin += n;
     }

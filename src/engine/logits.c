@@ -1,0 +1,268 @@
+/* logits.c: from the last layer to logits. Rows are gathered, normalised and multiplied by the
+ * output matrix, always by narrow kernels, which round less than wide ones: no layer behind the
+ * last evens their noise out, and a prompt wants few rows.
+ *
+ * A row that wants its k largest logits only (sac_seq_use_top) is screened. model/screen.h's short
+ * form gives a sketch of all logits and how far each may be off. Then
+ *  1. the k groups of tokens with the largest sketches are computed; the k-th largest of their
+ *     maxima is a bar that k tokens reach,
+ *  2. so are all groups in which some token may reach the bar,
+ *  3. the rest becomes -INFINITY.
+ * A logit that is given is the one that the whole projection gives, bit for bit, so screening may
+ * come and go: where many groups are left in step 2, as with few parameters and a flat
+ * distribution, the next rows are computed whole. */
+#include "engine/logits.h"
+
+#include "engine/engine.h"
+#include "engine/forward.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#define SPAN      256u  /* groups that a worker takes at once */
+#define PAUSE     32u   /* rows computed whole after one for which screening did not pay; */
+#define PAUSE_MAX 1024u /* twice as many each time, up to this */
+
+static const struct screen *screen_of(const sac_engine *e)
+{
+    return &e->model->weights.screen;
+}
+
+void logits_plan(sac_engine *e, struct arena *a)
+{
+    const struct config *c = &e->model->config;
+    struct logits *l = &e->logits;
+    const size_t n_row = e->params.n_batch < LOGITS_ROWS ? e->params.n_batch : LOGITS_ROWS;
+    const size_t n_group = screen_of(e)->w.n_group;
+    l->stride = (size_t)e->model->weights.output.n_group * WEIGHT_GROUP;
+    l->x = arena_take(a, n_row * c->n_embd, sizeof *l->x);
+    l->y = arena_take(a, n_row * l->stride, sizeof *l->y);
+    l->most = arena_take(a, n_group, sizeof *l->most);
+    l->is_exact = arena_take(a, n_group, sizeof *l->is_exact);
+    l->list = arena_take(a, n_group, sizeof *l->list);
+    l->spare = arena_take(a, n_group, sizeof *l->spare);
+    l->value = arena_take(a, n_group, sizeof *l->value);
+}
+
+/* ---- Projection ---- */
+
+/* y [n_row, stride] = W x; of the groups in l->list if n_list > 0. */
+static void project(sac_engine *e, const struct weight *w, const float *x, float *y, uint32_t n_row,
+                    uint32_t n_list)
+{
+    const uint32_t n_embd = e->model->config.n_embd;
+    struct op_linear op = {
+        .x = x,
+        .x_stride = n_embd,
+        .n_row = n_row,
+        .n_in = n_embd,
+        .mode = LINEAR_NARROW,
+        .epilogue = LINEAR_STORE,
+        .n_part = 1,
+        .part = {{w, NULL, y, e->logits.stride}},
+        .group = n_list ? e->logits.list : NULL,
+        .n_group = n_list,
+    };
+    const uint64_t start = clock_us();
+    forward_linear(e, &op);
+    e->stats.linear_us += clock_us() - start;
+    if (w != &e->model->weights.output) return;
+    const uint64_t n_computed = n_list ? (uint64_t)n_list * WEIGHT_GROUP : w->n_out;
+    e->stats.n_logit_computed += n_row * n_computed;
+}
+
+/* ---- Screening one row ---- */
+
+struct screening {
+    sac_engine *e;
+    const float *x;
+    float *y;
+    struct screen_norms norms;
+    float bar;
+};
+
+static float most_of(const float *y)
+{
+    float most = y[0];
+    for (uint32_t i = 1; i < WEIGHT_GROUP; i++) most = y[i] > most ? y[i] : most;
+    return most;
+}
+
+static void find_most(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    const struct screening *s = arg;
+    struct logits *l = &s->e->logits;
+    (void)worker_i;
+    for (uint32_t g = begin; g < end; g++) l->most[g] = most_of(s->y + g * WEIGHT_GROUP);
+    memset(l->is_exact + begin, 0, end - begin);
+}
+
+/* Marks groups, those that are exact before included, in which a token may reach the bar. */
+static void find_open(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    const struct screening *s = arg;
+    const struct screen *screen = screen_of(s->e);
+    struct logits *l = &s->e->logits;
+    (void)worker_i;
+    for (uint32_t g = begin; g < end; g++) {
+        l->spare[g] = 0;
+        if (l->is_exact[g]) continue;
+        if (l->most[g] + screen->left_max[g] * s->norms.all < s->bar) continue;
+        l->spare[g] = screen_may_reach(screen, g, &s->norms, s->y + g * WEIGHT_GROUP, s->bar);
+    }
+}
+
+static void drop_rest(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    const struct screening *s = arg;
+    (void)worker_i;
+    for (uint32_t g = begin; g < end; g++)
+        for (uint32_t i = 0; !s->e->logits.is_exact[g] && i < WEIGHT_GROUP; i++)
+            s->y[g * WEIGHT_GROUP + i] = -INFINITY;
+}
+
+static struct op_cut best_of(const sac_engine *e, const float *value, uint32_t n, uint32_t k)
+{
+    return e->ops.best(
+        &(struct op_best){.value = value, .n = n, .target = k, .spare = e->logits.spare});
+}
+
+/* Computes the groups of the list. */
+static void compute_list(const struct screening *s, uint32_t n)
+{
+    struct logits *l = &s->e->logits;
+    if (n) project(s->e, &s->e->model->weights.output, s->x, s->y, 1, n);
+    for (uint32_t i = 0; i < n; i++) l->is_exact[l->list[i]] = true;
+}
+
+/* The k groups of the largest sketches and those as large as the last; the bar that they set. */
+static void compute_best(struct screening *s, uint32_t k)
+{
+    struct logits *l = &s->e->logits;
+    const uint32_t n_group = screen_of(s->e)->w.n_group;
+    const uint32_t key = best_of(s->e, l->most, n_group, k).key;
+    uint32_t n = 0;
+    for (uint32_t g = 0; g < n_group; g++)
+        if (op_best_key(l->most[g]) >= key) l->list[n++] = g;
+    compute_list(s, n);
+    for (uint32_t i = 0; i < n; i++) l->value[i] = most_of(s->y + l->list[i] * WEIGHT_GROUP);
+    s->bar = op_best_value(best_of(s->e, l->value, n, k).key);
+}
+
+/* `y` holds sketches and gets logits; false: that would be no less work than to compute all. */
+static bool screen_row(sac_engine *e, const float *x, float *y, uint32_t k)
+{
+    struct logits *l = &e->logits;
+    struct screening s = {.e = e, .x = x, .y = y};
+    const uint32_t n_group = screen_of(e)->w.n_group;
+    if (!screen_find_norms(&s.norms, screen_of(e), x)) return false;
+    for (size_t i = e->model->config.n_vocab; i < l->stride; i++) y[i] = -INFINITY;
+    workers_for_span(e->workers, n_group, SPAN, find_most, &s);
+    compute_best(&s, k);
+    workers_for_span(e->workers, n_group, SPAN, find_open, &s);
+    uint32_t n = 0;
+    for (uint32_t g = 0; g < n_group; g++)
+        if (l->spare[g]) l->list[n++] = g;
+    if (n > n_group / 3) return false;
+    compute_list(&s, n);
+    workers_for_span(e->workers, n_group, SPAN, drop_rest, &s);
+    return true;
+}
+
+/* ---- Rows ---- */
+
+/* Whether a row's logits are screened: more than a few of them, and the best groups are many. */
+static bool is_screened(const sac_engine *e, uint32_t n_top)
+{
+    return n_top > 0 && n_top < screen_of(e)->w.n_group / 16 && e->logits.pause == 0 &&
+           e->model->config.final_softcap <= 0;
+}
+
+static void set_pause(struct logits *l, bool pays)
+{
+    const uint32_t next = l->last_pause ? 2 * l->last_pause : PAUSE;
+    l->last_pause = pays ? 0 : next < PAUSE_MAX ? next : PAUSE_MAX;
+    l->pause = l->last_pause;
+}
+
+/* Logits of `n` rows of one kind, which lie in l->x from row r0 on. */
+static void compute_rows(sac_engine *e, const uint32_t *rows, uint32_t r0, uint32_t n,
+                         bool screened)
+{
+    const struct weights *w = &e->model->weights;
+    const uint32_t n_embd = e->model->config.n_embd;
+    struct logits *l = &e->logits;
+    float *x = l->x + (size_t)r0 * n_embd, *y = l->y + r0 * l->stride;
+    e->stats.n_logit += (uint64_t)n * w->output.n_out;
+    if (!screened) {
+        l->pause -= l->pause < n ? l->pause : n;
+        project(e, &w->output, x, y, n, 0);
+        return;
+    }
+    project(e, &w->screen.w, x, y, n, 0);
+    for (uint32_t i = 0; i < n; i++, x += n_embd, y += l->stride) {
+        const bool pays = screen_row(e, x, y, e->seqs[e->batch.seq_i[rows[r0 + i]]].n_top);
+        set_pause(l, pays);
+        if (!pays) project(e, &w->output, x, y, 1, 0);
+    }
+}
+
+static void softcap(float *x, size_t n, float cap)
+{
+    for (size_t i = 0; i < n; i++) x[i] = cap * tanhf(x[i] / cap);
+}
+
+static void normalise(sac_engine *e, const uint32_t *rows, uint32_t n)
+{
+    const uint32_t n_embd = e->model->config.n_embd;
+    struct logits *l = &e->logits;
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(l->x + (size_t)i * n_embd, e->scratch.x + (size_t)rows[i] * n_embd,
+               n_embd * sizeof *l->x);
+    e->ops.rmsnorm(e->workers, &(struct op_rmsnorm){.x = l->x,
+                                                    .y = l->x,
+                                                    .x_stride = n_embd,
+                                                    .y_stride = n_embd,
+                                                    .n_row = n,
+                                                    .n_group = 1,
+                                                    .width = n_embd,
+                                                    .w = e->model->weights.output_norm,
+                                                    .eps = e->model->config.norm_eps});
+}
+
+static void run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_fn on_row,
+                      void *user)
+{
+    const struct config *c = &e->model->config;
+    const struct batch *b = &e->batch;
+    struct logits *l = &e->logits;
+    normalise(e, rows, n);
+    for (uint32_t r0 = 0, end; r0 < n; r0 = end) {
+        const bool screened = is_screened(e, e->seqs[b->seq_i[rows[r0]]].n_top);
+        for (end = r0 + 1; end < n; end++)
+            if (is_screened(e, e->seqs[b->seq_i[rows[end]]].n_top) != screened) break;
+        compute_rows(e, rows, r0, end - r0, screened);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        float *y = l->y + i * l->stride;
+        if (c->final_softcap > 0) softcap(y, c->n_vocab, c->final_softcap);
+        on_row(user, &(sac_row){.seq = b->seq_i[rows[i]],
+                                .pos = b->pos[rows[i]],
+                                .tok = b->tok[rows[i]],
+                                .logits = y});
+    }
+}
+
+void logits_run(sac_engine *e, sac_row_fn on_row, void *user)
+{
+    uint32_t rows[LOGITS_ROWS], n = 0;
+    if (!on_row) return;
+    for (uint32_t r = 0; r <= e->batch.n_row; r++) {
+        if (n == LOGITS_ROWS || (n && r == e->batch.n_row)) {
+            run_block(e, rows, n, on_row, user);
+            n = 0;
+        }
+        if (r < e->batch.n_row && e->batch.want[r]) rows[n++] = r;
+    }
+}

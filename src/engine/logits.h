@@ -1,0 +1,31 @@
+/* logits.h: the output projection of the rows that want it, in whole or for the largest logits. */
+#ifndef SAC_ENGINE_LOGITS_H
+#define SAC_ENGINE_LOGITS_H
+
+#include "saccade.h"
+
+#include "base/mem.h"
+
+#define LOGITS_ROWS 64u /* rows of one projection: bounds the logits' memory */
+
+struct logits {
+    float *x;      /* [LOGITS_ROWS, n_embd] normalised states */
+    float *y;      /* [LOGITS_ROWS, stride] */
+    size_t stride; /* n_vocab in whole groups of the output matrix */
+    /* For one row whose logits are screened; all [n_group] groups of the output. */
+    float *most;            /* of a group, sketched or exact */
+    uint8_t *is_exact;      /* computed in full */
+    uint32_t *list, *spare; /* the groups computed next; scratch */
+    float *value;
+    uint32_t pause,
+        last_pause; /* rows to come that are not screened, as it did not pay; of before */
+};
+
+/* Lays out e->logits. */
+void logits_plan(sac_engine *e, struct arena *a);
+
+/* Logits of the batch's rows that want them, in batch order; each row goes to `on_row` (which may
+ * be NULL: then nothing is computed). Needs what forward_run left. */
+void logits_run(sac_engine *e, sac_row_fn on_row, void *user);
+
+#endif
