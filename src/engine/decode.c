@@ -31,7 +31,7 @@ struct decode_lane {
 
 struct decode_list { /* of one run, while it is made */
     uint32_t *page, *tok;
-    float *logw; /* NULL: tokens have no weights, and whole pages need not be tokens */
+    float *logw; /* NULL: tokens have no weights */
     uint32_t n_page, n_tok;
 };
 
@@ -129,7 +129,6 @@ void decode_plan(sac_engine *e, struct arena *a)
     d->tok = some.token_grain ? arena_take(a, n_tok, sizeof *d->tok) : NULL;
     d->tok_ptr = arena_take(a, n_seq * (g->n_kv_head + 1), sizeof *d->tok_ptr);
     d->logw = some.weighs ? arena_take(a, n_tok, sizeof *d->logw) : NULL;
-    d->list_logw = some.weighs ? arena_take(a, n_tok, sizeof *d->list_logw) : NULL;
     plan_rest(e, a, n_lane, some.has_rest);
     d->lane = arena_take(a, n_lane, sizeof *d->lane);
     const size_t n_plan = d->evicts ? n_seq : 0, n_range = e->pool.max_page / 2 + 1;
@@ -282,6 +281,17 @@ static void see_lane(void *arg, uint32_t item_i, uint32_t worker_i)
     hooks->see(&lane);
 }
 
+/* Where a lane's list begins before all lists of the run are moved together. */
+static struct decode_list lane_list(const struct decode *d, size_t lane_i, size_t max_page,
+                                    bool weighs)
+{
+    return (struct decode_list){
+        .page = d->page + lane_i * max_page,
+        .tok = d->tok ? d->tok + lane_i * max_page * PAGE_TOK : NULL,
+        .logw = weighs ? d->logw + lane_i * max_page * PAGE_TOK : NULL,
+    };
+}
+
 /* Where a lane's choice writes. */
 static struct method_pick make_pick(const sac_engine *e, const struct method_lane *lane,
                                     uint32_t item_i, const struct method *method)
@@ -290,7 +300,11 @@ static struct method_pick make_pick(const sac_engine *e, const struct method_lan
     const size_t n_page = lane->pos / PAGE_TOK, max_page = e->pool.max_page;
     struct method_pick pick = {.mask = d->mask + item_i * max_page};
     memset(pick.mask, 0, n_page * sizeof *pick.mask);
-    if (method->weighs) pick.logw = d->logw + item_i * max_page * PAGE_TOK;
+    if (method->weighs) {
+        const struct decode_list list = lane_list(d, item_i, max_page, true);
+        pick.tok = list.tok;
+        pick.logw = list.logw;
+    }
     if (method->has_rest) {
         pick.rest_log = d->rest_log + (size_t)item_i * d->shape.group;
         pick.rest_value = d->rest_value + (size_t)item_i * d->shape.geom->head_dim;
@@ -321,6 +335,7 @@ static void ask(const sac_engine *e, const struct method_lane *lane, uint32_t it
     answer->n_bypass = pick.n_bypass;
     answer->mass_proved = pick.mass_proved;
     answer->rest_norm = pick.rest_norm;
+    answer->n_tok = pick.dense ? 0 : pick.n_tok;
 }
 
 /* The run's last rows become past. */
@@ -332,13 +347,6 @@ static void keep_queries(const struct decode *d, const struct method_lane *lane)
     for (uint32_t r = lane->n_row - n; r < lane->n_row; r++)
         memcpy(past + (lane->pos + r) % d->n_past * d->past_floats, lane->q + r * lane->q_stride,
                d->past_floats * sizeof *past);
-}
-
-static bool page_is_weighed(const float *logw)
-{
-    bool some = false;
-    for (uint32_t t = 0; t < PAGE_TOK; t++) some |= logw[t] != 0;
-    return some;
 }
 
 /* Fetches the key and the value of a token that will be read soon. */
@@ -355,18 +363,7 @@ static inline __attribute__((always_inline)) void fetch_token(const struct page_
     }
 }
 
-/* Where a lane's list begins before all lists of the run are moved together. */
-static struct decode_list lane_list(const struct decode *d, size_t lane_i, size_t max_page,
-                                    bool weighs)
-{
-    return (struct decode_list){
-        .page = d->page + lane_i * max_page,
-        .tok = d->tok ? d->tok + lane_i * max_page * PAGE_TOK : NULL,
-        .logw = weighs ? d->list_logw + lane_i * max_page * PAGE_TOK : NULL,
-    };
-}
-
-/* A lane's marks as whole pages and single tokens. */
+/* A lane's marks as whole pages and, behind tokens that are listed already, single tokens. */
 static void list_lane(const sac_engine *e, const struct method_lane *lane, uint32_t lane_i,
                       bool weighs)
 {
@@ -374,23 +371,23 @@ static void list_lane(const sac_engine *e, const struct method_lane *lane, uint3
     const size_t max_page = e->pool.max_page;
     const bool all = d->lane[lane_i].dense;
     const uint32_t *mask = d->mask + lane_i * max_page;
-    const float *logw = weighs ? d->logw + lane_i * max_page * PAGE_TOK : NULL;
     struct decode_list list = lane_list(d, lane_i, max_page, weighs);
+    list.n_tok = d->lane[lane_i].n_tok;
     for (uint32_t p = 0; p < lane->pos / PAGE_TOK; p++) {
         const uint32_t word = all ? UINT32_MAX : mask[p];
         if (word == 0 || lane->page[p] == PAGE_NONE) continue;
-        if (all ||
-            (word == UINT32_MAX && !(logw && page_is_weighed(logw + (size_t)p * PAGE_TOK)))) {
+        if (word == UINT32_MAX) {
             list.page[list.n_page++] = p;
             continue;
         }
-        for (uint32_t left = word; left; left &= left - 1) {
-            const uint32_t t = (uint32_t)__builtin_ctz(left), tok = p * PAGE_TOK + t;
-            fetch_token(&e->pool.geom, lane->pool + lane->page[p] * e->pool.geom.bytes, t);
-            if (logw) list.logw[list.n_tok] = logw[tok];
-            list.tok[list.n_tok++] = tok;
-        }
+        assert(!weighs);
+        for (uint32_t left = word; left; left &= left - 1)
+            list.tok[list.n_tok++] = p * PAGE_TOK + (uint32_t)__builtin_ctz(left);
     }
+    for (uint32_t i = 0; i < list.n_tok; i++)
+        fetch_token(&e->pool.geom,
+                    lane->pool + lane->page[list.tok[i] / PAGE_TOK] * e->pool.geom.bytes,
+                    list.tok[i] % PAGE_TOK);
     d->lane[lane_i].n_page = list.n_page;
     d->lane[lane_i].n_tok = list.n_tok;
 }

@@ -36,7 +36,7 @@ struct decode {
     /* Entries for what is not read: [n_seq_max][n_kv_head][group], [..][head_dim], and the logs of
      * the rows' sums [n_batch][n_head] that they are weighed against; NULL: no method has any. */
     float *rest_log, *rest_value, *lse;
-    float *logw, *list_logw; /* [n_seq_max][n_kv_head][n_ctx] as chosen, as listed; NULL: none */
+    float *logw; /* of single tokens, as tok; NULL: none has any */
     /* What prompt rows of sequences with gaps read: [n_seq_max] plans of one tile and n_kv_head
      * lists. */
     struct attn_plan *plan;

@@ -83,8 +83,11 @@ struct method_lane {
 /* What to read besides the own page. */
 struct method_pick {
     uint32_t *mask; /* [pos / PAGE_TOK] bit t of word p: token p * PAGE_TOK + t; zeroed before */
-    float *logw; /* [pos / PAGE_TOK * PAGE_TOK] of methods that weigh, else NULL: added to a marked
-                    token's score; they set it for every token that they mark */
+    /* Of methods that weigh, else NULL: single tokens, ascending, and what is added to their
+     * scores. They mark whole pages only, and list no token of those. */
+    uint32_t *tok; /* [pos / PAGE_TOK * PAGE_TOK] */
+    float *logw;   /* the same */
+    uint32_t n_tok;
     /* Of methods that guess what they do not read, else NULL: one more entry for each query head,
      * the log of its softmax weight [group] (before: -INFINITY, none) and the value of all
      * [head_dim]. */

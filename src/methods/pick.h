@@ -8,6 +8,7 @@
 #include "base/half.h"
 #include "methods/method.h"
 
+#include <assert.h>
 #include <math.h>
 
 static inline uint32_t pick_min(uint32_t a, uint32_t b)
@@ -42,6 +43,14 @@ static inline bool pick_has(const struct method_pick *out, uint32_t tok)
 static inline void pick_token(struct method_pick *out, uint32_t tok)
 {
     out->mask[tok / PAGE_TOK] |= 1u << tok % PAGE_TOK;
+}
+
+/* For methods that weigh. */
+static inline void pick_weighed(struct method_pick *out, uint32_t tok, float logw)
+{
+    assert(out->n_tok == 0 || out->tok[out->n_tok - 1] < tok);
+    out->logw[out->n_tok] = logw;
+    out->tok[out->n_tok++] = tok;
 }
 
 static inline void pick_page(struct method_pick *out, uint32_t page)

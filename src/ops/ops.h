@@ -55,10 +55,6 @@ struct op_linear {
         float *y;               /* [n_row, n_out], stride y_stride; part 1 of a GLU: unused */
         size_t y_stride;
     } part[LINEAR_PARTS_MAX];
-    /* NULL, or of one part the groups [n_group] of WEIGHT_GROUP outputs that are computed, ascending;
-     * not for a GLU, and NARROW only. */
-    const uint32_t *group;
-    uint32_t n_group;
     void *scratch;
     size_t scratch_bytes;
 };
@@ -236,15 +232,6 @@ static inline uint32_t op_best_key(float value)
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-/* The value of a key. */
-static inline float op_best_value(uint32_t key)
-{
-    const uint32_t bits = key >> 31 ? key & 0x7fffffffu : ~key;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 struct op_mark { /* sets the bits of the items that a cut takes, PAGE_TOK of them to a word */
     const float *value; /* [n_page * PAGE_TOK] */
     struct op_cut cut;
@@ -255,21 +242,30 @@ struct op_mark { /* sets the bits of the items that a cut takes, PAGE_TOK of the
 
 /* Some of many items, so that a weighted mean over them estimates the mean over all: items whose
  * value is not below a cut are taken for certain, others with the chance value / cut, and then they
- * weigh cut / value times as much. Chances are summed up by position from a half on, and an item is
- * taken when the sum passes a whole number, so that items taken lie evenly among their like.
+ * weigh cut / value times as much. Chances are summed up by position, in OP_DRAW_LANES lanes that
+ * items are dealt to in turns, and an item is taken when its lane's sum passes a whole number: so
+ * items taken lie evenly among their like. Sums are of 32 bits behind the point and begin as far
+ * from each other as they can.
  *
- * Values are shares: none is negative, their sum is 1 at most, but for INFINITY: taken for certain,
- * part of no sum. The variance of the estimate is at most cut * (sum of values below the cut), and
- * the cut is the highest that keeps this at or below `variance`. */
+ * Values are shares: none is negative, and their sum is 1 at most. The variance of the estimate is
+ * at most cut * (sum of values below the cut), and the cut is the highest that keeps this at or
+ * below `variance`. */
 struct op_draw {
     const float *value; /* [n] */
-    uint32_t n;
+    uint32_t n, first;  /* items are first, first + 1, .. */
     double variance;
     uint32_t *item; /* [n] out: taken, ascending */
     float *logw;    /* [n] out: logs of their weights */
 };
 #define OP_DRAW_LEAST 0x1p-40f   /* of cuts */
 #define OP_DRAW_STEP  (1u << 19) /* of their bits: a sixteenth of an octave */
+#define OP_DRAW_LANES 16u
+
+/* What a lane's sum begins with. */
+static inline uint32_t op_draw_begin(uint32_t lane)
+{
+    return (2 * lane + 1) * (UINT32_MAX / (2 * OP_DRAW_LANES) + 1);
+}
 
 static inline bool op_draw_may_rise(const struct op_draw *op, float cut, double sum_below)
 {

@@ -50,7 +50,9 @@ struct bench {
     page_id *table; /* [n_seq, n_kv_head, n_page] */
     float *q, *out; /* [n_head, head_dim] */
     uint32_t *mask, *page, *tok, *page_ptr, *tok_ptr;
-    float *logw, *tok_logw; /* of methods that weigh: as chosen, as listed */
+    float *tok_logw;
+    uint32_t *lane_tok; /* [n_kv_head, n_page * PAGE_TOK] as methods that weigh list them */
+    float *lane_logw;
 };
 
 struct method_bench {
@@ -154,7 +156,8 @@ static void bench_open(struct bench *b, const struct options *opt)
     b->mask = mem_calloc(n_lane_page, sizeof *b->mask);
     b->page = mem_calloc(n_lane_page, sizeof *b->page);
     b->tok = mem_calloc(n_lane_page * PAGE_TOK, sizeof *b->tok);
-    b->logw = mem_calloc(n_lane_page * PAGE_TOK, sizeof *b->logw);
+    b->lane_tok = mem_calloc(n_lane_page * PAGE_TOK, sizeof *b->lane_tok);
+    b->lane_logw = mem_calloc(n_lane_page * PAGE_TOK, sizeof *b->lane_logw);
     b->tok_logw = mem_calloc(n_lane_page * PAGE_TOK, sizeof *b->tok_logw);
     b->page_ptr = mem_calloc(s->n_kv_head + 1, sizeof *b->page_ptr);
     b->tok_ptr = mem_calloc(s->n_kv_head + 1, sizeof *b->tok_ptr);
@@ -203,17 +206,10 @@ static void select_one(void *arg, uint32_t h, uint32_t worker_i)
                                   .state = m->state + lane * m->state_stride,
                                   .scratch = m->scratch + worker_i * m->scratch_stride};
     m->pick[h] = (struct method_pick){.mask = b->mask + (size_t)h * b->n_page,
-                                      .logw = b->logw + (size_t)h * b->n_page * PAGE_TOK};
+                                      .tok = b->lane_tok + (size_t)h * b->n_page * PAGE_TOK,
+                                      .logw = b->lane_logw + (size_t)h * b->n_page * PAGE_TOK};
     memset(m->pick[h].mask, 0, b->n_page * sizeof *b->mask);
     m->spec.method->decode->select(&l, &m->pick[h]);
-}
-
-static bool is_weighed(const struct method_bench *m, uint32_t h, uint32_t page)
-{
-    bool some = false;
-    if (m->pick[h].dense || !m->spec.method->weighs) return false;
-    for (uint32_t t = 0; t < PAGE_TOK; t++) some |= m->pick[h].logw[page * PAGE_TOK + t] != 0;
-    return some;
 }
 
 static void make_lists(const struct method_bench *m, struct attn_run *run)
@@ -225,15 +221,16 @@ static void make_lists(const struct method_bench *m, struct attn_run *run)
         b->tok_ptr[h] = n_tok;
         for (uint32_t p = 0; p < b->n_page; p++) {
             const uint32_t word = m->pick[h].dense ? UINT32_MAX : m->pick[h].mask[p];
-            if (word == UINT32_MAX && !is_weighed(m, h, p)) {
+            if (word == UINT32_MAX) {
                 b->page[n_page++] = p;
                 continue;
             }
-            for (uint32_t left = word; left; left &= left - 1) {
-                const uint32_t t = p * PAGE_TOK + (uint32_t)__builtin_ctz(left);
-                b->tok_logw[n_tok] = m->pick[h].logw[t];
-                b->tok[n_tok++] = t;
-            }
+            for (uint32_t left = word; left; left &= left - 1)
+                b->tok[n_tok++] = p * PAGE_TOK + (uint32_t)__builtin_ctz(left);
+        }
+        for (uint32_t i = 0; i < m->pick[h].n_tok && !m->pick[h].dense; i++, n_tok++) {
+            b->tok[n_tok] = m->pick[h].tok[i];
+            b->tok_logw[n_tok] = m->pick[h].logw[i];
         }
     }
     b->page_ptr[b->shape.n_kv_head] = n_page;

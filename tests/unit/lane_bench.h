@@ -43,7 +43,8 @@ struct lane_bench {
     uint32_t mask[LB_HEADS][LB_PAGES];
     uint32_t past_begin;
     uint32_t layer, n_layer;
-    float logw[LB_HEADS][LB_TOK];
+    uint32_t tok[LB_HEADS][LB_TOK]; /* that a method which weighs has listed */
+    float tok_logw[LB_HEADS][LB_TOK], logw[LB_HEADS][LB_TOK];
     float rest_log[LB_HEADS][LB_GROUP], rest_value[LB_HEADS][LB_DIM];
     struct method_pick pick[LB_HEADS];
     struct method_lane lane[LB_HEADS];
@@ -189,10 +190,15 @@ static inline void lb_row(struct lane_bench *b, uint32_t pos, bool is_prompt)
         memset(b->logw[h], 0, sizeof b->logw[h]);
         for (uint32_t g = 0; g < LB_GROUP; g++) b->rest_log[h][g] = -INFINITY;
         b->pick[h] = (struct method_pick){.mask = b->mask[h],
-                                          .logw = b->logw[h],
+                                          .tok = b->tok[h],
+                                          .logw = b->tok_logw[h],
                                           .rest_log = b->rest_log[h],
                                           .rest_value = b->rest_value[h]};
         hooks->select(&b->lane[h], &b->pick[h]);
+        for (uint32_t i = 0; i < b->pick[h].n_tok; i++) {
+            pick_token(&b->pick[h], b->tok[h][i]);
+            b->logw[h][b->tok[h][i]] = b->tok_logw[h][i];
+        }
     }
     for (uint32_t h = 0; h < LB_HEADS; h++)
         memcpy(b->past[h][pos % LB_PAST], b->q[h], sizeof b->q[h]);

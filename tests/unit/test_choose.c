@@ -33,7 +33,8 @@ struct bench {
     uint8_t *pool, *own, *side, *scratch, *state;
     page_id page[N_PAGE];
     uint32_t mask[N_PAGE];
-    float logw[N_TOK];
+    uint32_t tok[N_TOK]; /* that a method which weighs has listed */
+    float tok_logw[N_TOK], logw[N_TOK];
     float q[GROUP * DIM];
     float k[N_TOK * DIM]; /* as attention reads them */
     struct workers *workers;
@@ -96,9 +97,14 @@ static void bench_open(struct bench *b, sac_kv_type type, const char *spec)
 
 static struct method_pick bench_select(struct bench *b)
 {
-    struct method_pick out = {.mask = b->mask, .logw = b->logw};
+    struct method_pick out = {.mask = b->mask, .tok = b->tok, .logw = b->tok_logw};
     memset(b->mask, 0, sizeof b->mask);
+    memset(b->logw, 0, sizeof b->logw);
     b->spec.method->decode->select(&b->lane, &out);
+    for (uint32_t i = 0; i < out.n_tok; i++) {
+        pick_token(&out, b->tok[i]);
+        b->logw[b->tok[i]] = b->tok_logw[i];
+    }
     return out;
 }
 

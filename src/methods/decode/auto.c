@@ -108,86 +108,60 @@ static void auto_seal(uint8_t *side, const struct method_shape *s, const double 
 
 /* ---- Choices ---- */
 
-struct work {
-    struct room r;  /* `vote`: shares */
-    uint32_t *item; /* [stride] tokens drawn */
-    float *logw;    /* [stride] logs of their weights */
-};
-
-static size_t make_work(struct work *w, const struct method_shape *s, void *scratch)
-{
-    struct arena a = {.base = scratch, .capacity = SIZE_MAX};
-    arena_take(&a, room_make(&w->r, s, true, scratch), 1);
-    w->item = arena_take(&a, w->r.stride, sizeof *w->item);
-    w->logw = arena_take(&a, w->r.stride, sizeof *w->logw);
-    return a.used;
-}
-
-static size_t auto_scratch_bytes(const struct method_shape *s, const double *param)
-{
-    struct work w;
-    (void)param;
-    return make_work(&w, s, NULL);
-}
-
-/* Shares of all tokens; the first page and the newest are certain. False: a score is not finite. */
+/* Shares of all tokens. False: a score is not finite. */
 static bool share_tokens(const struct room *r, const struct method_lane *l)
 {
     const struct plane p = plane_of(l);
-    const uint32_t n = pick_page_count(l), n_recent = pick_min((uint32_t)l->param[RECENT], n);
-    if (!l->ops->share_planes(&(struct op_share_planes){.base = p.base,
-                                                        .stride = p.stride,
-                                                        .min_at = p.min_at,
-                                                        .step_at = p.step_at,
-                                                        .hi2_at = p.hi2_at,
-                                                        .page = l->page,
-                                                        .n_page = n,
-                                                        .head_dim = l->shape->geom->head_dim,
-                                                        .group = l->shape->group,
-                                                        .q = l->q,
-                                                        .scale = l->scale,
-                                                        .share = r->vote,
-                                                        .e = r->score}))
-        return false;
-    for (uint32_t t = 0; t < PAGE_TOK; t++) r->vote[t] = INFINITY;
-    for (uint32_t t = (n - n_recent) * PAGE_TOK; t < n * PAGE_TOK; t++) r->vote[t] = INFINITY;
-    return true;
+    return l->ops->share_planes(&(struct op_share_planes){.base = p.base,
+                                                          .stride = p.stride,
+                                                          .min_at = p.min_at,
+                                                          .step_at = p.step_at,
+                                                          .hi2_at = p.hi2_at,
+                                                          .page = l->page,
+                                                          .n_page = pick_page_count(l),
+                                                          .head_dim = l->shape->geom->head_dim,
+                                                          .group = l->shape->group,
+                                                          .q = l->q,
+                                                          .scale = l->scale,
+                                                          .share = r->vote,
+                                                          .e = r->score});
 }
 
 static void auto_select(const struct method_lane *l, struct method_pick *out)
 {
     const uint32_t n_page = pick_page_count(l);
+    const uint32_t n_recent = pick_min((uint32_t)l->param[RECENT], n_page - 1);
+    const uint32_t n_far = (n_page - 1 - n_recent) * PAGE_TOK; /* behind the first page */
     const size_t d = l->shape->geom->head_dim;
     const double error = NOISE * (1 - l->param[MASS]);
-    struct work w;
+    struct room r;
     if (error <= 0 || l->layer < (uint32_t)l->param[DENSE]) {
         pick_dense(out);
         return;
     }
-    make_work(&w, l->shape, l->scratch);
+    room_make(&r, l->shape, true, l->scratch);
     out->side_bytes = n_page * (PAGE_TOK * d / 4 + 4 * d);
-    if (!share_tokens(&w.r, l)) {
+    if (!share_tokens(&r, l)) {
         pick_not_finite(out);
         return;
     }
-    const uint32_t n_read = l->ops->draw(&(struct op_draw){.value = w.r.vote,
-                                                           .n = n_page * PAGE_TOK,
-                                                           .variance = error * error,
-                                                           .item = w.item,
-                                                           .logw = w.logw});
-    if (n_read > l->param[MOST] * n_page * PAGE_TOK) {
+    out->n_tok = l->ops->draw(&(struct op_draw){.value = r.vote + PAGE_TOK,
+                                                .n = n_far,
+                                                .first = PAGE_TOK,
+                                                .variance = error * error,
+                                                .item = out->tok,
+                                                .logw = out->logw});
+    if (out->n_tok + (1 + n_recent) * PAGE_TOK > l->param[MOST] * n_page * PAGE_TOK) {
         pick_dense(out);
         return;
     }
-    for (uint32_t i = 0; i < n_read; i++) {
-        pick_token(out, w.item[i]);
-        out->logw[w.item[i]] = w.logw[i];
-    }
+    pick_page(out, 0);
+    for (uint32_t i = n_page - n_recent; i < n_page; i++) pick_page(out, i);
 }
 
 static const struct method_decode hooks = {
     .side_bytes = auto_side_bytes,
-    .scratch_bytes = auto_scratch_bytes,
+    .scratch_bytes = room_token_bytes,
     .seal = auto_seal,
     .select = auto_select,
 };

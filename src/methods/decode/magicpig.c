@@ -132,7 +132,8 @@ static void draw(const struct parts *p, const struct method_lane *l, const struc
     }
 }
 
-/* Weights of the tokens drawn: all heads' chances to draw them. */
+/* Lists what is marked. Tokens drawn weigh by all heads' chances to draw them, those at the ends
+ * nothing. */
 static void weigh(const struct parts *p, const struct method_lane *l, const struct room *r,
                   struct method_pick *out)
 {
@@ -150,7 +151,9 @@ static void weigh(const struct parts *p, const struct method_lane *l, const stru
     }
     for (uint32_t page = 0; page < pick_page_count(l); page++) {
         float dot[METHOD_GROUP_MAX * PAGE_TOK];
-        if (!out->mask[page]) continue;
+        const uint32_t word = out->mask[page];
+        if (!word || page * PAGE_TOK >= p->state->n_tok) continue;
+        out->mask[page] = 0;
         pick_keys(r->k, l, page);
         l->ops->dots(&(struct op_dots){.a = l->q,
                                        .b = r->k,
@@ -161,16 +164,20 @@ static void weigh(const struct parts *p, const struct method_lane *l, const stru
                                        .width = d,
                                        .out = dot,
                                        .out_stride = PAGE_TOK});
-        for (uint32_t left = out->mask[page]; left; left &= left - 1) {
+        for (uint32_t left = word; left; left &= left - 1) {
             const uint32_t t = (uint32_t)__builtin_ctz(left), tok = page * PAGE_TOK + t;
             double missed = 1;
+            if (tok < (uint32_t)l->param[SINK] || tok >= p->state->n_tok) {
+                pick_weighed(out, tok, 0);
+                continue;
+            }
             for (uint32_t g = 0; g < group; g++) {
                 const double length = q_norm[g] * (double)p->norm[tok];
                 const double off = (double)dot[g * PAGE_TOK + t] - q_middle[g];
                 missed *= 1 - drawn_share(length > 0 ? off / length : 0, l->param[BITS],
                                           l->param[TABLES]);
             }
-            out->logw[tok] = (float)-log(1 - missed + 1e-4);
+            pick_weighed(out, tok, (float)-log(1 - missed + 1e-4));
         }
     }
 }
@@ -192,12 +199,11 @@ static void magicpig_select(const struct method_lane *l, struct method_pick *out
         pick_not_finite(out);
         return;
     }
-    memset(out->logw, 0, pick_page_count(l) * PAGE_TOK * sizeof *out->logw);
     for (uint32_t g = 0; g < l->shape->group; g++) draw(&p, l, &r, g, out->mask);
-    weigh(&p, l, &r, out);
-    out->side_bytes = (uint64_t)p.state->n_tok * (uint32_t)l->param[TABLES] * sizeof *p.code;
     pick_range(out, l, 0, sink);
     pick_range(out, l, p.state->n_tok, n);
+    weigh(&p, l, &r, out);
+    out->side_bytes = (uint64_t)p.state->n_tok * (uint32_t)l->param[TABLES] * sizeof *p.code;
 }
 
 static void magicpig_cut(void *state, const struct method_shape *s, const double *param,

@@ -27,17 +27,18 @@ static float find_cut(const struct op_draw *op)
 
 static uint32_t draw_ref(const struct op_draw *op)
 {
-    const float cut = find_cut(op);
-    float chances = 0.5f;
-    uint32_t n = 0;
+    const float cut = find_cut(op), by = 0x1p32f / cut;
+    uint32_t sum[OP_DRAW_LANES], n = 0;
+    for (uint32_t i = 0; i < OP_DRAW_LANES; i++) sum[i] = op_draw_begin(i);
     for (uint32_t i = 0; i < op->n; i++) {
         const float value = op->value[i];
         if (value < cut) {
-            chances += value / cut;
-            if (chances < 1) continue;
-            chances -= 1;
+            const float bits = value * by;
+            const uint32_t chance = bits < 0x1p32f ? (uint32_t)bits : UINT32_MAX;
+            sum[i % OP_DRAW_LANES] += chance;
+            if (sum[i % OP_DRAW_LANES] >= chance) continue;
         }
-        op->item[n] = i;
+        op->item[n] = op->first + i;
         op->logw[n++] = value < cut ? logf(cut / value) : 0;
     }
     return n;
