@@ -7,20 +7,23 @@
 static void multiply(const struct share_product *p)
 {
     const size_t width = (size_t)p->n_row * 4, half = (size_t)p->n_row * SHARE_ROW;
-    for (uint32_t g = 0; g < p->group; g += TILE_ROWS) {
-        int32_t *sum = p->sum + g * 2 * TILE_ROWS;
-        TILE_ZERO(0);
-        TILE_ZERO(1);
-        for (uint32_t r = 0; r < p->n_row; r += SHARE_STEP) {
-            TILE_LOAD(2, p->w + g * width + r * 4, width);
-            TILE_LOAD(4, p->code + r * SHARE_ROW, SHARE_ROW);
-            TILE_LOAD(5, p->code + half + r * SHARE_ROW, SHARE_ROW);
-            TILE_DOT_S8(0, 2, 4);
-            TILE_DOT_S8(1, 2, 5);
+    for (uint32_t g = 0; g < p->group; g += TILE_ROWS)
+        for (uint32_t i = 0; i < p->n_page; i++) {
+            const uint8_t *code = p->code + i * 2 * half;
+            int32_t *sum = p->sum + (i * (size_t)share_padded(p->group) + g) * 2 * TILE_ROWS;
+            TILE_LOAD(0, p->start + (size_t)g * TILE_ROWS, SHARE_ROW);
+            TILE_LOAD(1, p->start + (size_t)g * TILE_ROWS, SHARE_ROW);
+            for (uint32_t r = 0; r < p->n_row; r += SHARE_STEP) {
+                /* Weights of a single step stay where they are. */
+                if (i == 0 || p->n_row > SHARE_STEP) TILE_LOAD(2, p->w + g * width + r * 4, width);
+                TILE_LOAD(4, code + r * SHARE_ROW, SHARE_ROW);
+                TILE_LOAD(5, code + half + r * SHARE_ROW, SHARE_ROW);
+                TILE_DOT_S8(0, 2, 4);
+                TILE_DOT_S8(1, 2, 5);
+            }
+            TILE_STORE(0, sum, 2 * SHARE_ROW);
+            TILE_STORE(1, sum + TILE_ROWS, 2 * SHARE_ROW);
         }
-        TILE_STORE(0, sum, 2 * SHARE_ROW);
-        TILE_STORE(1, sum + TILE_ROWS, 2 * SHARE_ROW);
-    }
 }
 
 /* Registers of sums and weights have as many rows as there are heads: fewer cost less. */

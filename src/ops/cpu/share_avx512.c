@@ -4,8 +4,10 @@
  * bytes in one scale for all pages but the first, with the channel's middle as 0: a table of four
  * bytes, and a shuffle looks 64 codes up at once. So the weights of a head, q times the scale, are
  * int8 and the same for all pages, and a page's exponents are sums of products of bytes, which need
- * no score of the page of their own. Scales come from some of the pages, with room; what is beyond
- * is cut. The first page, whose keys are often like no others, has a scale of its own.
+ * no score of the page of their own. A head's sums are exponents with a number of bits behind the
+ * point: weights are in steps of a power of two. Scales come from some of the pages, with room;
+ * what is beyond is cut. The first page, whose keys are often like no others, has a scale of its
+ * own.
  *
  * Channels stand in an order in which the codes of 16 tokens are quick to spread out: row r of a
  * page's codes holds four channels of 16 tokens. Exponents are the bits of a bf16 (2^x by the
@@ -13,6 +15,7 @@
  * page's middle, and end at 2^100 times that. */
 #include "ops/cpu/share.h"
 
+#include "base/half.h"
 #include "ops/cpu/fill.h"
 #include "ops/cpu/math_avx512.h"
 
@@ -24,16 +27,17 @@
 /* Where shapes are constants, loops over channels are straight code. */
 #define INLINE __attribute__((always_inline)) static inline
 
-#define LANES   16u
-#define HEADS   8u  /* whose sums stay in registers together */
-#define BLOCK   4u  /* pages that are computed together */
-#define AHEAD   3u  /* blocks between a fetch and its use */
-#define SAMPLE  32u /* pages that scales come from */
-#define ROOM    1.25f
-#define LEAST   0x1p-14f /* of scales: the largest half is no more than a 32-bit integer then */
-#define OCTAVE  128      /* steps of an exponent to a factor of two: those of a bf16 */
-#define ONE     (127 * OCTAVE)
-#define HIGHEST (227 * OCTAVE)
+#define LANES     16u
+#define HEADS     8u  /* whose sums stay in registers together */
+#define BLOCK     4u  /* pages that are computed together */
+#define AHEAD     3u  /* blocks between a fetch and its use */
+#define SAMPLE    32u /* pages that scales come from */
+#define ROOM      1.25f
+#define LEAST     0x1p-14f /* of scales: the largest half is no more than a 32-bit integer then */
+#define OCTAVE    128      /* steps of an exponent to a factor of two: those of a bf16 */
+#define ONE       (127 * OCTAVE)
+#define HIGHEST   (227 * OCTAVE)
+#define SHIFT_MAX 15u /* bits of a sum behind the point */
 
 /* Channels in vectors: vector 4 j + s holds channels s * d/4 + 16 j and on, as many as there are
  * before the next quarter, then zeros. */
@@ -85,9 +89,9 @@ struct frame {
     /* Of a channel: byte = key * inv + offset. */
     _Alignas(64) float inv[SHARE_DIM_MAX], offset[SHARE_DIM_MAX];
     _Alignas(64) int8_t w[SHARE_GROUP_MAX * SHARE_DIM_MAX]; /* [group][row][4] */
-    /* Of a head: a sum loses `shift` bits, then is 16 bits; times by / 2^15 and `from` more it is
-     * an exponent. 16 bits twice in a word. */
-    uint32_t shift[SHARE_GROUP_MAX], by[SHARE_GROUP_MAX], from[SHARE_GROUP_MAX];
+    /* Of a head: a sum begins with `start`, loses `shift` bits and is an exponent. */
+    _Alignas(64) int32_t start[SHARE_GROUP_MAX * LANES];
+    uint32_t shift[SHARE_GROUP_MAX];
     float middle[SHARE_GROUP_MAX]; /* score where all bytes are 0 */
 };
 
@@ -124,13 +128,8 @@ INLINE __m512i pack_rows(const __m512 x[4])
         _mm512_packs_epi32(_mm512_cvtps_epi32(x[2]), _mm512_cvtps_epi32(x[3])));
 }
 
-static uint32_t twice_int16(float x)
-{
-    const int32_t i = (int32_t)lrintf(fmaxf(fminf(x, 32767), -32768));
-    return ((uint32_t)i & 0xffff) * 0x10001u;
-}
-
-/* Weights of head g; `middle` and `unit` are the channels' zeros and units. */
+/* Weights of head g; `middle` and `unit` are the channels' zeros and units. Sums have as many bits
+ * behind the point as fit: a factor of a power of two makes them exponents by a shift. */
 static void weigh_head(struct frame *f, const struct op_share_planes *op, struct channels c,
                        uint32_t g, const float *middle, const float *unit)
 {
@@ -147,7 +146,11 @@ static void weigh_head(struct frame *f, const struct op_share_planes *op, struct
         _mm512_store_ps(w + i * LANES, x);
     }
     const float top = _mm512_reduce_max_ps(most);
-    const __m512 to_code = _mm512_set1_ps(top > 0 ? 127 / top : 0);
+    const float octaves = OCTAVE * (float)M_LOG2E;
+    f->shift[g] = 0;
+    while (f->shift[g] < SHIFT_MAX && octaves * top * (float)(2u << f->shift[g]) <= 127)
+        f->shift[g]++;
+    const __m512 to_code = _mm512_set1_ps(octaves * (float)(1u << f->shift[g]));
     for (uint32_t i = 0; i < n_vector; i += 4) {
         __m512 x[4];
         for (uint32_t s = 0; s < 4; s++)
@@ -155,11 +158,15 @@ static void weigh_head(struct frame *f, const struct op_share_planes *op, struct
         _mm512_store_si512(f->w + (size_t)g * n_vector * LANES + i * LANES, pack_rows(x));
     }
     f->middle[g] = _mm512_reduce_add_ps(score);
-    /* As many bits as leave a factor below 1: what 16 bits cut off lies beyond all exponents. */
-    const float by = OCTAVE * (float)M_LOG2E * top / 127;
-    f->shift[g] = 0;
-    while (f->shift[g] < 15 && by * (float)(2u << f->shift[g]) < 1) f->shift[g]++;
-    f->by[g] = twice_int16(by * (float)(32768u << f->shift[g]));
+}
+
+/* Sums of head g begin with the exponent of the middle, `above` the reference, rounded. */
+static void start_sums(struct frame *f, uint32_t g, float above)
+{
+    const float middle = fmaxf(fminf(OCTAVE * (float)M_LOG2E * above + ONE, 32767), -32768);
+    const int32_t one = (int32_t)(1u << f->shift[g]);
+    _mm512_store_si512(f->start + (size_t)g * LANES,
+                       _mm512_set1_epi32((int32_t)lrintf(middle) * one + one / 2));
 }
 
 /* The frame of these pages, whose exponents are relative to the scores `reference`; NULL: to its
@@ -184,8 +191,7 @@ static void make_frame(struct frame *f, const struct op_share_planes *op, struct
     }
     for (uint32_t g = 0; g < op->group; g++) {
         weigh_head(f, op, c, g, lo, hi);
-        const float above = reference ? f->middle[g] - reference[g] : 0;
-        f->from[g] = twice_int16(OCTAVE * (float)M_LOG2E * above + ONE);
+        start_sums(f, g, reference ? f->middle[g] - reference[g] : 0);
     }
 }
 
@@ -194,18 +200,20 @@ static void make_frame(struct frame *f, const struct op_share_planes *op, struct
 /* A block of pages on its way. */
 struct block {
     uint32_t n;
-    /* One page's behind the other's. */
-    size_t code_bytes, n_sum;
+    size_t code_bytes, n_sum;                      /* of a page */
     _Alignas(64) uint8_t table[SHARE_DIM_MAX * 4]; /* of one page: 16 bytes for a row */
     _Alignas(64) uint8_t code[BLOCK * 2 * (SHARE_DIM_MAX / 4) * SHARE_ROW];
     _Alignas(64) int32_t sum[BLOCK * SHARE_GROUP_MAX * 2 * LANES];
 };
 
-/* The bytes that a page's codes stand for: of row 4 m + s, byte 4 * code + i is channel i's, at
- * 16 m of vector s of the step. Adds to `wrong` what is not finite. */
+/* The bytes that a page's codes stand for, of row 4 m + s at 16 m of vector s of the step: byte
+ * 4 * code + i is channel i's, or byte code + 4 * i where s is even (look_up). `wrong` becomes NaN
+ * once something is not finite. */
 INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const struct frame *f,
                        const uint8_t *page, struct channels c, __m512 *wrong)
 {
+    const __m512i turned =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
     for (uint32_t i = 0; i < 4 * c.n_step; i++) {
         const size_t at = 2 * (size_t)first_channel(c, i);
         const __mmask16 lanes = lanes_of(c, i);
@@ -216,8 +224,9 @@ INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const s
         __m512 x[4];
         for (uint32_t k = 0; k < 4; k++)
             x[k] = _mm512_fmadd_ps(step, _mm512_set1_ps(31.5f + 64 * (float)k), min);
-        *wrong = _mm512_add_ps(*wrong, _mm512_sub_ps(x[3], x[3]));
-        _mm512_store_si512(table + i * 64, pack_rows(x));
+        *wrong = _mm512_fmadd_ps(x[3], _mm512_setzero_ps(), *wrong);
+        const __m512i rows = pack_rows(x);
+        _mm512_store_si512(table + i * 64, i % 2 ? rows : _mm512_shuffle_epi8(rows, turned));
     }
 }
 
@@ -266,10 +275,12 @@ static __m512i gather_dwords(const uint8_t *codes, size_t row, uint32_t m)
     return _mm512_i32gather_epi32(at, codes + (size_t)m * 4, 1);
 }
 
-/* Two bits of each byte as where the row's table has their value: 4 * code + channel. */
-INLINE __m512i look_up(const uint8_t *table, __m512i bits)
+/* Values of 64 codes: two bits of each byte, above two that do not count or not, and the byte's
+ * channel tell where the row's table has them. */
+INLINE __m512i look_up(const uint8_t *table, __m512i bits, bool above)
 {
-    const __m512i mask = _mm512_set1_epi8(12), channel = _mm512_set1_epi32(0x03020100);
+    const __m512i mask = _mm512_set1_epi8(above ? 12 : 3);
+    const __m512i channel = _mm512_set1_epi32(above ? 0x03020100 : 0x0c080400);
     const __m512i at = _mm512_ternarylogic_epi32(bits, mask, channel, (0xf0 & 0xcc) | 0xaa);
     const __m128i row = _mm_load_si128((const __m128i *)(const void *)table);
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(row), at);
@@ -278,10 +289,11 @@ INLINE __m512i look_up(const uint8_t *table, __m512i bits)
 /* Four rows of codes from one dword of each token: two bits of each of its bytes for each row. */
 INLINE void spread(uint8_t *row, const uint8_t *table, __m512i dword)
 {
-    _mm512_store_si512(row, look_up(table, _mm512_slli_epi32(dword, 2)));
-    _mm512_store_si512(row + SHARE_ROW, look_up(table + 64, dword));
-    _mm512_store_si512(row + 2 * SHARE_ROW, look_up(table + 128, _mm512_srli_epi32(dword, 2)));
-    _mm512_store_si512(row + 3 * SHARE_ROW, look_up(table + 192, _mm512_srli_epi32(dword, 4)));
+    const __m512i high = _mm512_srli_epi32(dword, 4);
+    _mm512_store_si512(row, look_up(table, dword, false));
+    _mm512_store_si512(row + SHARE_ROW, look_up(table + 64, dword, true));
+    _mm512_store_si512(row + 2 * SHARE_ROW, look_up(table + 128, high, false));
+    _mm512_store_si512(row + 3 * SHARE_ROW, look_up(table + 192, high, true));
 }
 
 INLINE void spread_codes(uint8_t *out, const uint8_t *table, const uint8_t *codes,
@@ -313,38 +325,37 @@ INLINE void spread_codes(uint8_t *out, const uint8_t *table, const uint8_t *code
 
 /* ---- Shares ---- */
 
-/* Exponentials of a block for one head, two bf16 in a word: tokens 4 i, 4 i + 1, 4 i + 2, 4 i + 3
- * and 16 + 4 i on in quarter i. Adds them to `total`; the second of two carries the first one's
- * bits below its own, which are worth 0.4 % at most, here as in the shares. */
+/* 32 bf16 of one head from its sums: tokens 4 i, 4 i + 1, 4 i + 2, 4 i + 3 and 16 + 4 i on in
+ * quarter i. */
+INLINE __m512i exponentials(const int32_t *sum, __m512i shift)
+{
+    const __m512i both =
+        _mm512_packus_epi32(_mm512_srav_epi32(_mm512_load_si512(sum), shift),
+                            _mm512_srav_epi32(_mm512_load_si512(sum + LANES), shift));
+    return _mm512_min_epu16(both, _mm512_set1_epi16(HIGHEST));
+}
+
+/* Exponentials of a block for one head. Adds them to `total`. */
 INLINE void raise(const struct block *b, const struct frame *f, uint32_t g, uint16_t *e,
                   size_t e_stride, float *total)
 {
-    const __m512i by = _mm512_set1_epi32((int32_t)f->by[g]);
-    const __m512i from = _mm512_set1_epi32((int32_t)f->from[g]);
     const __m512i shift = _mm512_set1_epi32((int32_t)f->shift[g]);
-    __m512 even = _mm512_load_ps(total), odd = _mm512_load_ps(total + LANES);
+    const __m512bh one = (__m512bh)_mm512_set1_epi16(ONE);
+    __m512 sum = _mm512_load_ps(total);
     for (uint32_t p = 0; p < b->n; p++, e += e_stride) {
-        const int32_t *sum = b->sum + p * b->n_sum + (size_t)g * 2 * LANES;
-        const __m512i both =
-            _mm512_packs_epi32(_mm512_srav_epi32(_mm512_load_si512(sum), shift),
-                               _mm512_srav_epi32(_mm512_load_si512(sum + LANES), shift));
-        __m512i x = _mm512_adds_epi16(_mm512_mulhrs_epi16(both, by), from);
-        x = _mm512_min_epi16(_mm512_max_epi16(x, _mm512_setzero_si512()),
-                             _mm512_set1_epi16(HIGHEST));
+        const __m512i x = exponentials(b->sum + p * b->n_sum + (size_t)g * 2 * LANES, shift);
         _mm512_storeu_si512(e, x);
-        even = _mm512_add_ps(even, _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)));
-        odd = _mm512_add_ps(odd, _mm512_castsi512_ps(x));
+        sum = _mm512_dpbf16_ps(sum, (__m512bh)x, one);
     }
-    _mm512_store_ps(total, even);
-    _mm512_store_ps(total + LANES, odd);
+    _mm512_store_ps(total, sum);
 }
 
 struct pass {
     const struct op_share_planes *op;
     void (*multiply)(const struct share_product *p);
     struct frame *frame;
-    float (*total)[2 * LANES]; /* [group] sums of exponentials by lane */
-    __m512 *wrong;             /* NaN once something is not finite */
+    float (*total)[LANES]; /* [group] sums of exponentials by lane */
+    __m512 *wrong;         /* NaN once something is not finite */
 };
 
 /* Exponentials of the tokens of pages first .. end - 1 [n_page][group][PAGE_TOK], and their sums
@@ -354,11 +365,10 @@ INLINE void raise_pages(const struct pass *pass, uint32_t first, uint32_t end, s
 {
     const struct op_share_planes *op = pass->op;
     const uint32_t part = (end - first + BLOCK - 1) / BLOCK;
-    const size_t n_head = (op->group + LANES - 1) / LANES * LANES;
     const size_t e_stride = (size_t)op->group * PAGE_TOK;
     struct block b;
     b.code_bytes = (size_t)2 * c.n_step * SHARE_STEP * SHARE_ROW;
-    b.n_sum = n_head * 2 * LANES;
+    b.n_sum = (size_t)share_padded(op->group) * 2 * LANES;
     for (uint32_t i = first; i < first + part; i++) {
         b.n = 0;
         for (uint32_t at = i; at < end && b.n < BLOCK; at += part, b.n++) {
@@ -368,12 +378,13 @@ INLINE void raise_pages(const struct pass *pass, uint32_t first, uint32_t end, s
             make_table(b.table, op, pass->frame, page, c, pass->wrong);
             spread_codes(b.code + b.n * b.code_bytes, b.table, page + op->hi2_at, c);
         }
-        for (uint32_t p = 0; p < b.n; p++)
-            pass->multiply(&(struct share_product){.w = pass->frame->w,
-                                                   .code = b.code + p * b.code_bytes,
-                                                   .sum = b.sum + p * b.n_sum,
-                                                   .group = op->group,
-                                                   .n_row = c.n_step * SHARE_STEP});
+        pass->multiply(&(struct share_product){.w = pass->frame->w,
+                                               .start = pass->frame->start,
+                                               .code = b.code,
+                                               .sum = b.sum,
+                                               .n_page = b.n,
+                                               .group = op->group,
+                                               .n_row = c.n_step * SHARE_STEP});
         uint16_t *e = (uint16_t *)(void *)op->e + i * e_stride;
         for (uint32_t g = 0; g < op->group; g++)
             raise(&b, pass->frame, g, e + g * PAGE_TOK, part * e_stride, pass->total[g]);
@@ -381,7 +392,7 @@ INLINE void raise_pages(const struct pass *pass, uint32_t first, uint32_t end, s
 }
 
 /* All pages. False: a score is not finite. */
-INLINE bool raise_all(const struct op_share_planes *op, float total[][2 * LANES],
+INLINE bool raise_all(const struct op_share_planes *op, float total[][LANES],
                       void (*multiply)(const struct share_product *p), struct channels c)
 {
     struct frame f;
@@ -400,7 +411,7 @@ INLINE bool raise_all(const struct op_share_planes *op, float total[][2 * LANES]
     return _mm512_reduce_add_ps(wrong) + off == 0;
 }
 
-static bool raise_some(const struct op_share_planes *op, float total[][2 * LANES],
+static bool raise_some(const struct op_share_planes *op, float total[][LANES],
                        void (*multiply)(const struct share_product *p))
 {
     switch (op->head_dim) {
@@ -413,30 +424,44 @@ static bool raise_some(const struct op_share_planes *op, float total[][2 * LANES
     }
 }
 
+/* What exponentials are multiplied with, a bf16 for each of two heads in a word. */
+static void find_factors(uint32_t *by, float total[][LANES], uint32_t group)
+{
+    uint16_t *to = (uint16_t *)(void *)by;
+    by[(group - 1) / 2] = 0;
+    for (uint32_t g = 0; g < group; g++) {
+        const float sum = _mm512_reduce_add_ps(_mm512_load_ps(total[g]));
+        to[g] = (uint16_t)((float_bits(1 / (sum * (float)group)) + 0x8000) >> 16);
+    }
+}
+
+/* Shares of a page's tokens from its exponentials. */
+INLINE void share_page(float *share, const uint16_t *e, const uint32_t *by, uint32_t group)
+{
+    __m512 first = _mm512_setzero_ps(), second = first;
+    for (uint32_t g = 0; g < group; g += 2, e += 2 * PAGE_TOK) {
+        const __m512i a = _mm512_loadu_si512(e);
+        const __m512i b = g + 1 < group ? _mm512_loadu_si512(e + PAGE_TOK) : _mm512_setzero_si512();
+        const __m512bh two = (__m512bh)_mm512_set1_epi32((int32_t)by[g / 2]);
+        first = _mm512_dpbf16_ps(first, (__m512bh)_mm512_unpacklo_epi16(a, b), two);
+        second = _mm512_dpbf16_ps(second, (__m512bh)_mm512_unpackhi_epi16(a, b), two);
+    }
+    _mm512_storeu_ps(share, first);
+    _mm512_storeu_ps(share + LANES, second);
+}
+
 bool share_planes_run(const struct op_share_planes *op,
                       void (*multiply)(const struct share_product *p))
 {
-    _Alignas(64) float total[SHARE_GROUP_MAX][2 * LANES] = {{0}};
-    float by[SHARE_GROUP_MAX];
+    _Alignas(64) float total[SHARE_GROUP_MAX][LANES] = {{0}};
+    uint32_t by[SHARE_GROUP_MAX / 2];
     const uint16_t *e = (const uint16_t *)(const void *)op->e;
     assert(op->head_dim <= SHARE_DIM_MAX && op->head_dim % 32 == 0);
     assert(op->group <= SHARE_GROUP_MAX && op->n_page > 0);
     const bool finite = raise_some(op, total, multiply);
-    for (uint32_t g = 0; g < op->group; g++)
-        by[g] = 1 / (_mm512_reduce_add_ps(_mm512_add_ps(_mm512_load_ps(total[g]),
-                                                        _mm512_load_ps(total[g] + LANES))) *
-                     (float)op->group);
-    for (size_t i = 0; i < op->n_page; i++) {
-        __m512 even = _mm512_setzero_ps(), odd = even;
-        for (uint32_t g = 0; g < op->group; g++, e += PAGE_TOK) {
-            const __m512i x = _mm512_loadu_si512(e);
-            const __m512 share = _mm512_set1_ps(by[g]);
-            even = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(x, 16)), share, even);
-            odd = _mm512_fmadd_ps(_mm512_castsi512_ps(x), share, odd);
-        }
-        _mm512_storeu_ps(op->share + i * PAGE_TOK, _mm512_unpacklo_ps(even, odd));
-        _mm512_storeu_ps(op->share + i * PAGE_TOK + LANES, _mm512_unpackhi_ps(even, odd));
-    }
+    find_factors(by, total, op->group);
+    for (size_t i = 0; i < op->n_page; i++)
+        share_page(op->share + i * PAGE_TOK, e + i * op->group * PAGE_TOK, by, op->group);
     return finite;
 }
 
@@ -448,31 +473,36 @@ bool share_planes_run(const struct op_share_planes *op,
 __attribute__((always_inline)) static inline void multiply_heads(const struct share_product *p,
                                                                  uint32_t g0, const uint32_t n)
 {
-    const size_t width = (size_t)p->n_row * 4;
+    const size_t width = (size_t)p->n_row * 4, half = (size_t)p->n_row * SHARE_ROW;
     const __m512i flip = _mm512_set1_epi8((char)0x80);
-    __m512i sum[2][HEADS];
+    __m512i start[HEADS];
     for (uint32_t g = 0; g < n; g++) {
         __m512i w = _mm512_setzero_si512();
         for (uint32_t c = 0; c < width; c += 64)
             w = _mm512_dpbusd_epi32(w, flip, _mm512_load_si512(p->w + (g0 + g) * width + c));
-        sum[0][g] = sum[1][g] = _mm512_set1_epi32(-_mm512_reduce_add_epi32(w));
+        start[g] = _mm512_sub_epi32(_mm512_load_si512(p->start + (g0 + g) * LANES),
+                                    _mm512_set1_epi32(_mm512_reduce_add_epi32(w)));
     }
-    for (uint32_t r = 0; r < p->n_row; r++) {
-        const uint8_t *code = p->code + (size_t)r * SHARE_ROW;
-        const __m512i x = _mm512_xor_si512(_mm512_load_si512(code), flip);
-        const __m512i y =
-            _mm512_xor_si512(_mm512_load_si512(code + (size_t)p->n_row * SHARE_ROW), flip);
-        for (uint32_t g = 0; g < n; g++) {
-            int32_t four;
-            memcpy(&four, p->w + (g0 + g) * width + 4 * (size_t)r, sizeof four);
-            const __m512i w = _mm512_set1_epi32(four);
-            sum[0][g] = _mm512_dpbusd_epi32(sum[0][g], x, w);
-            sum[1][g] = _mm512_dpbusd_epi32(sum[1][g], y, w);
+    for (uint32_t i = 0; i < p->n_page; i++) {
+        const uint8_t *code = p->code + i * 2 * half;
+        int32_t *to = p->sum + (i * share_padded(p->group) + g0) * 2 * LANES;
+        __m512i sum[2][HEADS];
+        for (uint32_t g = 0; g < n; g++) sum[0][g] = sum[1][g] = start[g];
+        for (uint32_t r = 0; r < p->n_row; r++, code += SHARE_ROW) {
+            const __m512i x = _mm512_xor_si512(_mm512_load_si512(code), flip);
+            const __m512i y = _mm512_xor_si512(_mm512_load_si512(code + half), flip);
+            for (uint32_t g = 0; g < n; g++) {
+                int32_t four;
+                memcpy(&four, p->w + (g0 + g) * width + 4 * (size_t)r, sizeof four);
+                const __m512i w = _mm512_set1_epi32(four);
+                sum[0][g] = _mm512_dpbusd_epi32(sum[0][g], x, w);
+                sum[1][g] = _mm512_dpbusd_epi32(sum[1][g], y, w);
+            }
         }
+        for (uint32_t g = 0; g < n; g++)
+            for (uint32_t h = 0; h < 2; h++)
+                _mm512_store_si512(to + (g * 2 + h) * LANES, sum[h][g]);
     }
-    for (uint32_t g = 0; g < n; g++)
-        for (uint32_t half = 0; half < 2; half++)
-            _mm512_store_si512(p->sum + ((g0 + g) * 2 + half) * LANES, sum[half][g]);
 }
 
 static void multiply_vnni(const struct share_product *p)
