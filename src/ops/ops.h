@@ -55,6 +55,10 @@ struct op_linear {
         float *y;               /* [n_row, n_out], stride y_stride; part 1 of a GLU: unused */
         size_t y_stride;
     } part[LINEAR_PARTS_MAX];
+    /* NULL, or of one part the groups [n_group] of WEIGHT_GROUP outputs that are computed, ascending;
+     * not for a GLU, and NARROW only. */
+    const uint32_t *group;
+    uint32_t n_group;
     void *scratch;
     size_t scratch_bytes;
 };
@@ -230,6 +234,15 @@ static inline uint32_t op_best_key(float value)
     memcpy(&bits, &value, sizeof bits);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0; /* NaN */
     return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+/* The value of a key. */
+static inline float op_best_value(uint32_t key)
+{
+    const uint32_t bits = key >> 31 ? key & 0x7fffffffu : ~key;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
 struct op_mark { /* sets the bits of the items that a cut takes, PAGE_TOK of them to a word */
