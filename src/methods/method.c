@@ -42,6 +42,7 @@ bool method_queries_finite(const struct method_lane *lane)
     uint32_t all = 0;
     for (uint32_t r = 0; r < lane->n_row; r++) {
         const float *q = lane->q + r * lane->q_stride;
+        method_fetch_row(lane, r + 4);
         for (size_t i = 0; i < n; i++) all |= (float_bits(q[i]) & 0x7fffffffu) + 0x00800000u;
     }
     return all >> 31 == 0;

@@ -196,6 +196,16 @@ const struct method *method_find(const char *kind, const char *name);
 /* What a hook that measures says, in whole cache lines; 0 without a hook. */
 size_t method_hook_bytes(size_t (*hook)(const struct method_shape *, const double *),
                          const struct method_shape *shape, const double *param);
+/* Fetches the queries of a row that is wanted soon, if there is such a row: those of a chunk have
+ * left the caches. Part of its caller, for gcc drops calls of a function that does nothing but
+ * fetch. */
+static inline __attribute__((always_inline)) void method_fetch_row(const struct method_lane *lane,
+                                                                   uint32_t row)
+{
+    const size_t n = (size_t)lane->shape->group * lane->shape->geom->head_dim;
+    if (row >= lane->n_row) return;
+    for (size_t i = 0; i < n; i += 16) __builtin_prefetch(lane->q + row * lane->q_stride + i);
+}
 /* Are the queries of all rows of a lane finite? */
 bool method_queries_finite(const struct method_lane *lane);
 

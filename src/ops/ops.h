@@ -293,9 +293,13 @@ struct op_keys { /* keys of sealed pages in f32, the same bits as page_read's; o
     float *out; /* [n_page * PAGE_TOK, head_dim] */
 };
 
+#define OP_DOTS_ROWS 32u
 struct op_dots { /* out[i][j] = a[i] . b[j]; width is a multiple of 16; one worker's, no alignment
                   */
     const float *a, *b; /* [n_a, width], [n_b, width] */
+    /* In place of `a`: bf16, and rows up to a multiple of OP_DOTS_ROWS, which hold anything; width
+     * is a multiple of 32. Half as long to compute as with f32, if `a` is large. */
+    const uint16_t *a_bf16;
     size_t a_stride, b_stride;
     uint32_t n_a, n_b, width;
     float *out; /* [n_a, n_b], stride out_stride */

@@ -75,6 +75,35 @@ static void every_set_is_near_the_exact_sum(void **state)
     }
 }
 
+/* The same bits as rows that bf16 holds: what is left of them is zero. */
+static void rows_in_bf16_are_rows(void **state)
+{
+    (void)state;
+    static struct data d;
+    static float want[N_MAX * OUT];
+    static uint16_t half[(N_MAX + OP_DOTS_ROWS) * STRIDE];
+    static const uint32_t sizes[] = {1, 32, 70}, widths[] = {32, 64, 1024};
+    uint64_t seed = 5;
+    fill(&d, &seed);
+    for (size_t i = 0; i < N_MAX * STRIDE; i++) {
+        half[i] = f32_to_bf16(d.a[i]);
+        d.a[i] = bf16_to_f32(half[i]);
+    }
+    for (size_t k = 0; k < N_ISA * 3 * 3; k++) {
+        struct ops o;
+        if (ops_init_isa(&o, isa_names[k / 9], NULL) != SAC_OK) continue;
+        struct op_dots op = make_op(&d, sizes[k % 3], 37, widths[k / 3 % 3]);
+        for (size_t i = 0; i < N_MAX * OUT; i++) d.out[i] = -77;
+        o.dots(&op);
+        memcpy(want, d.out, sizeof want);
+        for (size_t i = 0; i < N_MAX * OUT; i++) d.out[i] = -77;
+        op.a = NULL;
+        op.a_bf16 = half;
+        o.dots(&op);
+        for (size_t i = 0; i < N_MAX * OUT; i++) assert_true(d.out[i] == want[i]);
+    }
+}
+
 static void a_product_depends_on_its_rows_alone(void **state)
 {
     (void)state;
@@ -153,6 +182,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_are_those_of_page_read),
         cmocka_unit_test(every_set_is_near_the_exact_sum),
+        cmocka_unit_test(rows_in_bf16_are_rows),
         cmocka_unit_test(a_product_depends_on_its_rows_alone),
         cmocka_unit_test(a_nan_reaches_its_row_only),
     };

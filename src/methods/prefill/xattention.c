@@ -22,7 +22,7 @@
 enum { MASS, STRIDE };
 
 #define BLOCK       128u
-#define PANEL_PAGES 64u /* keys that are scored together: 512 KiB for 64 channels */
+#define PANEL_PAGES 128u /* keys that are scored together: 512 KiB for 64 channels */
 #define PANEL_TOK   (PANEL_PAGES * PAGE_TOK)
 
 static const sac_method_param params[] = {
@@ -34,12 +34,13 @@ static const sac_method_param params[] = {
 
 struct work {
     uint32_t stride;
-    /* [query heads][row groups of the chunk, stride * head_dim] rows of a group from last to first
-     */
-    float *q;
+    uint16_t *q;    /* [query heads][row groups of the chunk, width] bf16, a group's last row first,
+                     */
+    size_t width;   /* stride * head_dim and some more: rows a power of two apart share sets */
     float *k;       /* [PANEL_TOK, head_dim] */
     float *z;       /* [query heads][row groups of the chunk, n_group] */
-    float *one;     /* [n_group] */
+    float *one;     /* [n_group] a row group's softmax, */
+    float *sum;     /* [n_group] that of those of a block row */
     float *mass;    /* [blocks of the context] */
     size_t n_group; /* of keys in a context, padded */
 };
@@ -51,11 +52,13 @@ static size_t work_make(struct work *w, const struct method_shape *s, const doub
     const size_t d = s->geom->head_dim, n_panel = (s->n_ctx + PANEL_TOK - 1) / PANEL_TOK;
     w->stride = 4u << (uint32_t)param[STRIDE];
     const size_t n_row = s->group * ((size_t)s->n_row_max / w->stride + 2);
-    w->n_group = n_panel * (PANEL_TOK / w->stride) + 16; /* rows a power of two apart share sets */
-    w->q = arena_take(&a, n_row * w->stride * d, sizeof(float));
+    w->n_group = n_panel * (PANEL_TOK / w->stride) + 16; /* not a power of two either */
+    w->width = w->stride * d + 32;
+    w->q = arena_take(&a, (n_row + OP_DOTS_ROWS) * w->width, sizeof *w->q);
     w->k = arena_take(&a, PANEL_TOK * d, sizeof(float));
     w->z = arena_take(&a, n_row * w->n_group, sizeof(float));
     w->one = arena_take(&a, w->n_group, sizeof(float));
+    w->sum = arena_take(&a, w->n_group, sizeof(float));
     w->mass = arena_take(&a, n_panel * (PANEL_TOK / BLOCK), sizeof(float));
     return a.used;
 }
@@ -75,38 +78,46 @@ static uint32_t count_groups(const struct work *w, const struct method_lane *l)
 static void fill_queries(const struct work *w, const struct method_lane *l)
 {
     const uint32_t d = l->shape->geom->head_dim, s = w->stride, first = l->pos / s;
-    const uint32_t n_group = count_groups(w, l);
+    const uint32_t n_group = count_groups(w, l), begin = first * s, end = begin + n_group * s;
     const float scale = l->scale / (float)s;
-    memset(w->q, 0, (size_t)l->shape->group * n_group * s * d * sizeof(float));
-    for (uint32_t h = 0; h < l->shape->group; h++)
-        for (uint32_t r = 0; r < l->n_row; r++) {
-            const uint32_t pos = l->pos + r;
-            const uint32_t slot = (h * n_group + pos / s - first) * s + (s - 1 - pos % s);
-            const float *q = l->q + r * l->q_stride + (size_t)h * d;
-            for (uint32_t c = 0; c < d; c++) w->q[(size_t)slot * d + c] = scale * q[c];
+    for (uint32_t pos = begin; pos < end; pos++) {
+        const bool is_row = pos >= l->pos && pos < l->pos + l->n_row;
+        const float *q = is_row ? l->q + (pos - l->pos) * l->q_stride : NULL;
+        method_fetch_row(l, pos + 4 - l->pos);
+        uint16_t *slot = w->q + (pos / s - first) * w->width + (size_t)(s - 1 - pos % s) * d;
+        for (uint32_t h = 0; h < l->shape->group; h++, slot += n_group * w->width) {
+            if (is_row)
+                for (uint32_t c = 0; c < d; c++)
+                    slot[c] = f32_to_bf16(scale * q[(size_t)h * d + c]);
+            else
+                memset(slot, 0, d * sizeof *slot);
         }
+    }
 }
 
-/* Keys of PANEL_TOK tokens from `tok` on, zeros where there are none. */
-static void read_keys(const struct work *w, const struct method_lane *l, uint32_t tok)
+/* Keys of at most PANEL_TOK tokens from `tok` on, the last group filled up with zeros; returns the
+ * number of groups. */
+static uint32_t read_keys(const struct work *w, const struct method_lane *l, uint32_t tok)
 {
     const size_t d = l->shape->geom->head_dim;
     const uint32_t n = pick_min(PANEL_TOK, l->pos + l->n_row - tok);
+    const uint32_t n_group = (n + w->stride - 1) / w->stride;
     pick_span(w->k, l, tok, tok + n);
-    memset(w->k + n * d, 0, (PANEL_TOK - n) * d * sizeof(float));
+    memset(w->k + n * d, 0, (n_group * w->stride - n) * d * sizeof(float));
+    return n_group;
 }
 
 static void score_groups(const struct work *w, const struct method_lane *l)
 {
     const uint32_t s = w->stride, end = l->pos + l->n_row, width = s * l->shape->geom->head_dim;
     for (uint32_t tok = 0; tok < end; tok += PANEL_TOK) {
-        read_keys(w, l, tok);
-        l->ops->dots(&(struct op_dots){.a = w->q,
+        const uint32_t n_group = read_keys(w, l, tok);
+        l->ops->dots(&(struct op_dots){.a_bf16 = w->q,
                                        .b = w->k,
-                                       .a_stride = width,
+                                       .a_stride = w->width,
                                        .b_stride = width,
                                        .n_a = l->shape->group * count_groups(w, l),
-                                       .n_b = PANEL_TOK / s,
+                                       .n_b = n_group,
                                        .width = width,
                                        .out = w->z + tok / s,
                                        .out_stride = w->n_group});
@@ -122,7 +133,7 @@ static uint32_t sum_blocks(const struct work *w, const struct method_lane *l, ui
     const uint32_t begin = pick_max(first, block * per_block);
     const uint32_t end = pick_min((l->pos + l->n_row - 1) / s + 1, (block + 1) * per_block);
     const float *z = w->z + (size_t)head * count_groups(w, l) * w->n_group;
-    memset(w->mass, 0, (block + 1) * sizeof(float));
+    memset(w->sum, 0, (block + 1) * per_block * sizeof(float));
     for (uint32_t i = begin; i < end; i++) {
         float lse;
         if (!l->ops->vote(&(struct op_vote){.score = z + (i - first) * w->n_group,
@@ -131,11 +142,11 @@ static uint32_t sum_blocks(const struct work *w, const struct method_lane *l, ui
                                             .vote = w->one,
                                             .lse = &lse}))
             return 0;
-        for (uint32_t j = 0; j <= i; j += per_block) {
-            float sum = 0;
-            for (uint32_t c = j; c < pick_min(j + per_block, i + 1); c++) sum += w->one[c];
-            w->mass[j / per_block] += sum;
-        }
+        for (uint32_t j = 0; j <= i; j++) w->sum[j] += w->one[j];
+    }
+    for (uint32_t b = 0; b <= block; b++) {
+        w->mass[b] = 0;
+        for (uint32_t j = 0; j < per_block; j++) w->mass[b] += w->sum[b * per_block + j];
     }
     return end - begin;
 }

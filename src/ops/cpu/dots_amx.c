@@ -5,7 +5,8 @@
  * vector products, give nearly the accuracy of f32. As many rows of `b` as stay in L2 are split and
  * laid out as tiles want their second matrix, a row of a tile being two neighbouring channels of 16
  * rows of `b`; then 32 rows of `a` at a time are split and pass by them. So neither is split twice
- * unless both are large.
+ * unless both are large. Rows of `a` in bf16 are tiles as they lie: nothing is packed, and there
+ * are two products.
  *
  * An element's sum is in the order of the channels wherever it stands in a tile. Wide rows would
  * not fit the stack: they go to the AVX-512 slot. */
@@ -17,10 +18,10 @@
 #include <string.h>
 
 #define TILE      16u
-#define SIDE      32u /* rows of either matrix in a block of tiles */
-#define STEP      32u /* channels of a tile product */
+#define SIDE      OP_DOTS_ROWS /* rows of either matrix in a block of tiles */
+#define STEP      32u          /* channels of a tile product */
 #define WIDTH_MAX 2048u
-#define B_STEPS   4096u /* of a tile's rows of `b`, STEP channels each, that are kept: 512 KiB */
+#define B_STEPS   8192u /* of a tile's rows of `b`, STEP channels each, that are kept: 1 MiB */
 
 /* Products of a 2 x 2 block of tiles, a in 4 and 5, b in 6 and 7. */
 #define TILE_DOT_ALL()                                                                             \
@@ -45,7 +46,7 @@ static inline void split(__m512i *hi, __m512i *lo, const float *x, uint32_t n)
 }
 
 struct pack {
-    _Alignas(64) uint16_t a[2][SIDE * WIDTH_MAX];          /* hi, lo: [row, padded width] */
+    _Alignas(64) uint16_t a[2][SIDE * WIDTH_MAX];          /* hi, lo: [SIDE, padded width] */
     _Alignas(64) uint8_t b[B_STEPS / SIDE][4][TILE_BYTES]; /* hi, hi, lo, lo of 2 x 16 rows */
 };
 
@@ -80,24 +81,33 @@ static void pack_b(uint8_t (*out)[4][TILE_BYTES], const struct op_dots *op, uint
         }
 }
 
-/* out [SIDE, SIDE], stride in bytes, of the packed rows of a and those of b at `b`. */
-static void multiply(float *out, size_t out_stride, const struct pack *p,
-                     const uint8_t (*b)[4][TILE_BYTES], uint32_t padded)
+/* A block of products: SIDE rows of a, bf16, and of b as they are packed. */
+struct block {
+    const uint16_t *hi, *lo; /* lo: or NULL */
+    size_t stride;           /* of theirs */
+    const uint8_t (*b)[4][TILE_BYTES];
+    uint32_t padded;
+};
+
+/* out [SIDE, SIDE], stride in bytes. */
+static void multiply(float *out, size_t out_stride, const struct block *block)
 {
-    const size_t stride = padded * sizeof(uint16_t);
+    const size_t stride = block->stride * sizeof(uint16_t), below = TILE * block->stride;
+    const uint8_t(*b)[4][TILE_BYTES] = block->b;
     TILE_ZERO(0);
     TILE_ZERO(1);
     TILE_ZERO(2);
     TILE_ZERO(3);
-    for (uint32_t c = 0; c < padded; c += STEP, b++) {
-        const uint16_t *hi = p->a[0] + c, *lo = p->a[1] + c;
-        TILE_LOAD(4, lo, stride);
-        TILE_LOAD(5, lo + TILE * padded, stride);
+    for (uint32_t c = 0; c < block->padded; c += STEP, b++) {
         TILE_LOAD(6, (*b)[0], 64);
         TILE_LOAD(7, (*b)[1], 64);
-        TILE_DOT_ALL();
-        TILE_LOAD(4, hi, stride);
-        TILE_LOAD(5, hi + TILE * padded, stride);
+        if (block->lo) {
+            TILE_LOAD(4, block->lo + c, stride);
+            TILE_LOAD(5, block->lo + c + below, stride);
+            TILE_DOT_ALL();
+        }
+        TILE_LOAD(4, block->hi + c, stride);
+        TILE_LOAD(5, block->hi + c + below, stride);
         TILE_DOT_ALL();
         TILE_LOAD(6, (*b)[2], 64);
         TILE_LOAD(7, (*b)[3], 64);
@@ -111,14 +121,14 @@ static void multiply(float *out, size_t out_stride, const struct pack *p,
 }
 
 /* The same at the edge: n_a x n_b of it. */
-static void multiply_edge(float *out, size_t out_stride, const struct pack *p,
-                          const uint8_t (*b)[4][TILE_BYTES], uint32_t padded, const uint32_t n[2])
+static void multiply_edge(float *out, size_t out_stride, const struct block *block,
+                          const uint32_t n[2])
 {
-    _Alignas(64) float block[SIDE * SIDE];
-    multiply(block, SIDE * sizeof(float), p, b, padded);
+    _Alignas(64) float whole[SIDE * SIDE];
+    multiply(whole, SIDE * sizeof(float), block);
     const uint32_t lanes = n[1] < SIDE ? (1u << n[1]) - 1 : UINT32_MAX;
     for (uint32_t r = 0; r < n[0]; r++) {
-        const float *from = block + r * SIDE;
+        const float *from = whole + r * SIDE;
         _mm512_mask_storeu_ps(out + r * out_stride, (__mmask16)lanes, _mm512_load_ps(from));
         if (lanes >> TILE)
             _mm512_mask_storeu_ps(out + r * out_stride + TILE, (__mmask16)(lanes >> TILE),
@@ -132,15 +142,22 @@ static void multiply_rows(struct pack *p, const struct op_dots *op, uint32_t j, 
 {
     for (uint32_t i = 0; i < op->n_a; i += SIDE) {
         const uint32_t n_a = op->n_a - i < SIDE ? op->n_a - i : SIDE;
-        const uint8_t(*b)[4][TILE_BYTES] = p->b;
-        pack_a(p, op, i, padded);
-        for (uint32_t k = j; k < end; k += SIDE, b += padded / STEP) {
+        struct block block = {
+            .hi = p->a[0], .lo = p->a[1], .stride = padded, .b = p->b, .padded = padded};
+        if (op->a_bf16) {
+            block.hi = op->a_bf16 + i * op->a_stride;
+            block.lo = NULL;
+            block.stride = op->a_stride;
+        } else {
+            pack_a(p, op, i, padded);
+        }
+        for (uint32_t k = j; k < end; k += SIDE, block.b += padded / STEP) {
             const uint32_t n_b = end - k < SIDE ? end - k : SIDE;
             float *out = op->out + i * op->out_stride + k;
             if (n_a == SIDE && n_b == SIDE)
-                multiply(out, op->out_stride * sizeof(float), p, b, padded);
+                multiply(out, op->out_stride * sizeof(float), &block);
             else
-                multiply_edge(out, op->out_stride, p, b, padded, (const uint32_t[2]){n_a, n_b});
+                multiply_edge(out, op->out_stride, &block, (const uint32_t[2]){n_a, n_b});
         }
     }
 }
@@ -162,7 +179,7 @@ static void dots_tiles(const struct op_dots *op)
 
 static void dots_amx(const struct op_dots *op)
 {
-    assert(op->width % TILE == 0);
+    assert(op->width % (op->a_bf16 ? STEP : TILE) == 0);
     if (op->width > WIDTH_MAX)
         dots_avx512_run(op);
     else

@@ -100,17 +100,24 @@ static inline __m512 sum_each(const __m512 x[16])
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 
-/* out[i][j] = a[i] . b[j] for a block of SIDE x SIDE. */
-static inline void block(float out[SIDE][SIDE], const float *const a[SIDE],
-                         const float *const b[SIDE], uint32_t width)
+static inline __m512 load_a(const struct op_dots *op, size_t at)
+{
+    if (!op->a_bf16) return _mm512_loadu_ps(op->a + at);
+    const __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)(op->a_bf16 + at));
+    return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
+}
+
+/* out[i][j] = a[i] . b[j] for a block of SIDE x SIDE; `a` and `b` are where rows begin. */
+static inline void block(float out[SIDE][SIDE], const struct op_dots *op, const size_t a[SIDE],
+                         const size_t b[SIDE])
 {
     __m512 sum[SIDE * SIDE];
     for (uint32_t i = 0; i < SIDE * SIDE; i++) sum[i] = _mm512_setzero_ps();
-    for (uint32_t c = 0; c < width; c += LANES) {
+    for (uint32_t c = 0; c < op->width; c += LANES) {
         __m512 x[SIDE];
-        for (uint32_t j = 0; j < SIDE; j++) x[j] = _mm512_loadu_ps(b[j] + c);
+        for (uint32_t j = 0; j < SIDE; j++) x[j] = _mm512_loadu_ps(op->b + b[j] + c);
         for (uint32_t i = 0; i < SIDE; i++) {
-            const __m512 y = _mm512_loadu_ps(a[i] + c);
+            const __m512 y = load_a(op, a[i] + c);
             for (uint32_t j = 0; j < SIDE; j++)
                 sum[i * SIDE + j] = _mm512_fmadd_ps(y, x[j], sum[i * SIDE + j]);
         }
@@ -119,23 +126,22 @@ static inline void block(float out[SIDE][SIDE], const float *const a[SIDE],
 }
 
 /* SIDE rows from row `i`; behind the last one it comes again. */
-static inline void row_pointers(const float *row[SIDE], const float *base, size_t stride,
-                                uint32_t i, uint32_t n)
+static inline void find_rows(size_t row[SIDE], size_t stride, uint32_t i, uint32_t n)
 {
-    for (uint32_t s = 0; s < SIDE; s++) row[s] = base + (i + s < n ? i + s : n - 1) * stride;
+    for (uint32_t s = 0; s < SIDE; s++) row[s] = (i + s < n ? i + s : n - 1) * stride;
 }
 
 void dots_avx512_run(const struct op_dots *op)
 {
     assert(op->width % LANES == 0);
     for (uint32_t j = 0; j < op->n_b; j += SIDE) {
-        const float *b[SIDE];
-        row_pointers(b, op->b, op->b_stride, j, op->n_b);
+        size_t b[SIDE];
+        find_rows(b, op->b_stride, j, op->n_b);
         for (uint32_t i = 0; i < op->n_a; i += SIDE) {
-            const float *a[SIDE];
+            size_t a[SIDE];
             float result[SIDE][SIDE];
-            row_pointers(a, op->a, op->a_stride, i, op->n_a);
-            block(result, a, b, op->width);
+            find_rows(a, op->a_stride, i, op->n_a);
+            block(result, op, a, b);
             for (uint32_t r = 0; r < SIDE && i + r < op->n_a; r++)
                 for (uint32_t s = 0; s < SIDE && j + s < op->n_b; s++)
                     op->out[(i + r) * op->out_stride + j + s] = result[r][s];

@@ -16,15 +16,17 @@ static inline void pack_query(uint8_t *block, uint32_t i, const float *q, uint32
 }
 
 /* [channel][key] of 16 keys, then of the others. */
-static inline void pack_page(uint8_t *dst, const float *k, const float *centre, uint32_t d)
+static inline __attribute__((always_inline)) void
+pack_page(uint8_t *dst, struct survey_keys k, const float *centre, uint32_t d, __m512 rest[2])
 {
     for (uint32_t half = 0; half < 2; half++)
         for (uint32_t c = 0; c < d; c += 16, dst += TILE_BYTES) {
             __m512i x[TILE_ROWS];
-            for (uint32_t t = 0; t < TILE_ROWS; t++)
-                x[t] = (__m512i)_mm512_sub_ps(
-                    _mm512_loadu_ps(k + (half * TILE_ROWS + t) * (size_t)d + c),
-                    _mm512_loadu_ps(centre + c));
+            for (uint32_t t = 0; t < TILE_ROWS; t++) {
+                const __m512 a = survey_load(k.at, (half * TILE_ROWS + t) * (size_t)d + c, k.type);
+                survey_check(&rest[t % 2], a);
+                x[t] = (__m512i)_mm512_sub_ps(a, _mm512_loadu_ps(centre + c));
+            }
             tiles_transpose(x);
             for (uint32_t t = 0; t < TILE_ROWS; t++) _mm512_store_si512(dst + t * (size_t)64, x[t]);
         }

@@ -4,7 +4,7 @@
  * Included once by a file of one instruction set after it has defined QUERY_BYTES (of a channel of
  * a packed query) and
  *     pack_query (dst, i, q, d): row i of a block of 16 queries
- *     pack_page (dst, k, centre, d): PAGE_TOK keys less the centre
+ *     pack_page (dst, keys, centre, d, rest): PAGE_TOK keys less the centre, checked into `rest`
  *     score (out, step, d): out [4][16][16] = start + queries times keys, rows being queries, for
  *         both halves of both pages, and what struct survey_step says of another step's scores
  *
@@ -143,20 +143,31 @@ static struct attn_ahead keys_ahead(const struct op_survey *op, uint32_t i, uint
     return a;
 }
 
+static void pack_keys(const struct work *w, uint32_t page, uint8_t *dst, __m512 rest[2])
+{
+    const struct page_geom *g = w->op->geom;
+    const uint8_t *k = w->op->pool + (size_t)w->op->page[page] * g->bytes + g->k;
+    switch (g->type_k) {
+    case SAC_KV_F16:
+        pack_page(dst, (struct survey_keys){k, SAC_KV_F16}, w->centre, w->d, rest);
+        break;
+    case SAC_KV_BF16:
+        pack_page(dst, (struct survey_keys){k, SAC_KV_BF16}, w->centre, w->d, rest);
+        break;
+    case SAC_KV_Q8:
+        read_keys(w, page);
+        pack_page(dst, (struct survey_keys){(const uint8_t *)w->k, SAC_KV_Q8}, w->centre, w->d,
+                  rest);
+        break;
+    }
+}
+
 /* Packs the pages of a group; false: a key is not finite. */
 static bool pack_group(const struct work *w, const struct group *g)
 {
-    const __m512 zero = _mm512_setzero_ps();
-    __m512 rest[4] = {zero, zero, zero, zero}; /* NaN where a key is not finite, else 0 */
-    for (uint32_t i = 0; i < g->n; i++) {
-        read_keys(w, g->page[i]);
-        for (size_t x = 0; x < PAGE_TOK * (size_t)w->d; x += 4 * LANES)
-            for (uint32_t j = 0; j < 4; j++)
-                rest[j] = _mm512_fmadd_ps(_mm512_load_ps(w->k + x + j * LANES), zero, rest[j]);
-        pack_page(w->page + i * w->page_bytes, w->k, w->centre, w->d);
-    }
-    const __m512 all =
-        _mm512_add_ps(_mm512_add_ps(rest[0], rest[1]), _mm512_add_ps(rest[2], rest[3]));
+    __m512 rest[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (uint32_t i = 0; i < g->n; i++) pack_keys(w, g->page[i], w->page + i * w->page_bytes, rest);
+    const __m512 all = _mm512_add_ps(rest[0], rest[1]);
     return _mm512_cmp_ps_mask(all, all, _CMP_UNORD_Q) == 0;
 }
 

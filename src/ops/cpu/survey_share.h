@@ -1,11 +1,33 @@
-/* survey_share.h: what scores of the survey slot become in vectors of 512 bits (private). They come
- * as the bits of their own exponential (survey_f512.h): those below 0 are too small to count. */
+/* survey_share.h: how keys of the survey slot come into vectors of 512 bits, and what their scores
+ * become (private). These are the bits of their own exponential (survey_f512.h): those below 0 are
+ * too small to count. */
 #ifndef SAC_OPS_CPU_SURVEY_SHARE_H
 #define SAC_OPS_CPU_SURVEY_SHARE_H
 
+#include "ops/page.h"
+
 #include <immintrin.h>
-#include <stddef.h>
-#include <stdint.h>
+
+/* Keys of a page: 16-bit ones as they lie in the pool, q8 ones already in f32. */
+struct survey_keys {
+    const uint8_t *at;
+    sac_kv_type type;
+};
+
+/* Sixteen of them from number `i` on. */
+static inline __m512 survey_load(const uint8_t *keys, size_t i, sac_kv_type type)
+{
+    if (type == SAC_KV_Q8) return _mm512_loadu_ps(keys + 4 * i);
+    const __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)(keys + 2 * i));
+    if (type == SAC_KV_F16) return _mm512_cvtph_ps(half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* Adds NaN to a lane of `rest` where x is not finite, else 0. */
+static inline void survey_check(__m512 *rest, __m512 x)
+{
+    *rest = _mm512_fmadd_ps(x, _mm512_setzero_ps(), *rest);
+}
 
 /* A block of 16 queries and two pages that lie behind each other. */
 struct survey_step {
