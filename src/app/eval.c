@@ -53,6 +53,7 @@ int app_eval(int argc, char **argv)
     }
     for (const struct eval_command *c = commands; c->name; c++)
         if (strcmp(c->name, name) == 0) return c->run(argc - 1, argv + 1);
-    fprintf(stderr, "saccade eval: unknown command '%s'; see 'saccade eval --help'\n", name);
+    fprintf(stderr, "saccade eval: unknown %s '%s'; see 'saccade eval --help'\n",
+            name[0] == '-' ? "option" : "command", name);
     return EXIT_USAGE;
 }

@@ -56,9 +56,10 @@ int app_gguf(int argc, char **argv)
     };
     const int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;
-    if (o.n_operand == 0) return options_usage_error(o.command, "a FILE is missing");
-    const bool is_check = o.n_operand == 2;
-    if (is_check && strcmp(operand[0], "check") != 0)
+    const bool is_check = o.n_operand > 0 && strcmp(operand[0], "check") == 0;
+    if (o.n_operand == (is_check ? 1 : 0))
+        return options_usage_error(o.command, "a FILE is missing");
+    if (o.n_operand == 2 && !is_check)
         return options_usage_error(o.command, "unexpected argument '%s'", operand[1]);
 
     const bool json = opt.format == FORMAT_JSON;

@@ -60,7 +60,8 @@ static int run_command(int argc, char **argv)
     }
     for (size_t i = 0; i < N_COMMAND; i++)
         if (strcmp(commands[i].name, name) == 0) return commands[i].run(argc - 1, argv + 1);
-    fprintf(stderr, "saccade: unknown command '%s'; see 'saccade --help'\n", name);
+    fprintf(stderr, "saccade: unknown %s '%s'; see 'saccade --help'\n",
+            name[0] == '-' ? "option" : "command", name);
     return EXIT_USAGE;
 }
 

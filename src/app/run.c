@@ -122,7 +122,10 @@ static sac_status read_text(struct run *r, sac_error *err)
         TRY(input_read(&r->text, r->opt.files.item[i], err));
     }
     r->document_bytes = r->text.n;
-    return r->opt.prompt ? add_question(r, r->opt.prompt, err) : SAC_OK;
+    if (r->opt.prompt) TRY(add_question(r, r->opt.prompt, err));
+    /* A template would make a message of nothing; behind a BOS a model may go on from nothing. */
+    if (r->text.n == 0 && !r->opt.raw) return error_set(err, SAC_ERR_ARG, "the prompt is empty");
+    return SAC_OK;
 }
 
 static sac_status encode_text(struct run *r, int32_t **out_tok, size_t *out_n, sac_error *err)
@@ -183,12 +186,17 @@ static sac_status plan_context(struct run *r, sac_error *err)
         const uint64_t need = (uint64_t)r->n_tok + (uint64_t)r->opt.n_predict;
         if (need < most) r->n_ctx = (uint32_t)need;
     }
-    if (most > trained)
-        fprintf(stderr,
-                "saccade " COMMAND ": the context of %llu is beyond the %u tokens that the "
-                "model was trained with\n",
-                (unsigned long long)most, trained);
     return SAC_OK;
+}
+
+static void warn_of_context(const struct run *r)
+{
+    const uint32_t trained = sac_model_get_info(r->model).n_ctx_train;
+    if (r->n_ctx > trained)
+        fprintf(stderr,
+                "saccade " COMMAND ": the context of %u is beyond the %u tokens that the model was "
+                "trained with\n",
+                r->n_ctx, trained);
 }
 
 /* Computes the prompt up to n tokens. */
@@ -303,6 +311,7 @@ static sac_status answer(struct run *r, sac_error *err)
     g->request = sac_request_default();
     TRY(setup_sampling_params(&r->sampling, &g->request.sampling, r->bias, err));
     TRY(sac_engine_create(&r->engine, r->model, &params, err));
+    warn_of_context(r); /* not of one that is refused */
     TRY(open_seq(r, err));
     if (r->opt.save_state) TRY(save_documents(r, err));
     if (!wants_answer(r)) return SAC_OK;
@@ -498,6 +507,9 @@ static int run_all(struct run *r)
         return options_usage_error(COMMAND, "a prompt is missing (-p TEXT or -f FILE)");
     if (r->opt.n_predict == 0)
         return options_usage_error(COMMAND, "option '-n': 0 tokens are no answer");
+    for (size_t i = 0; i < r->opt.stop.n; i++)
+        if (!*r->opt.stop.item[i])
+            return options_usage_error(COMMAND, "option '--stop': an empty text is everywhere");
     if (r->opt.raw && (r->opt.system || r->opt.template_name || r->opt.template_file))
         return options_usage_error(COMMAND, "--raw goes without -sys and without chat templates");
     if (r->opt.show_reading && r->opt.files.n == 0)

@@ -243,7 +243,8 @@ static bool on_load(void *user, double share)
 
 int setup_load(struct setup *s, sac_model **out)
 {
-    if (!s->model) return options_usage_error(s->command, "a model is missing (-m FILE)");
+    if (!s->model || !*s->model)
+        return options_usage_error(s->command, "a model is missing (-m FILE)");
     const int code = make_specs(s);
     if (code != OPTIONS_GO_ON) return code;
     char buf[4096];

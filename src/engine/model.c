@@ -244,15 +244,34 @@ static const char *token_text(const sac_model *m, int32_t tok, char buf[256])
     return buf;
 }
 
+/* A text without a brace writes nothing of the messages: it is a name that was mistyped. */
+static sac_status find_template(const sac_model *m, const char *wanted, const char **out,
+                                sac_error *err)
+{
+    const char *const source = wanted ? wanted : m->chat_template;
+    if (!source)
+        return error_set(err, SAC_ERR_NOT_FOUND,
+                         "model '%s' has no chat template: name a built-in one", m->name);
+    *out = template_builtin(source);
+    if (*out) return SAC_OK;
+    *out = source;
+    if (!wanted || strchr(source, '{')) return SAC_OK;
+    struct strbuf names = {0};
+    for (size_t i = 0; template_builtin_at(i); i++)
+        strbuf_addf(&names, "%s%s", i ? ", " : "", template_builtin_at(i));
+    const sac_status status =
+        error_set(err, SAC_ERR_ARG, "'%.40s' is no chat template, and none is built in as that: %s",
+                  wanted, names.data ? names.data : "");
+    strbuf_deinit(&names);
+    return status;
+}
+
 static sac_status render_chat(const sac_model *m, const struct tokenizer *guard,
                               const struct chat *chat, char **out_text, sac_error *err)
 {
     const sac_chat_params *params = chat->params;
-    const char *source = params->chat_template ? params->chat_template : m->chat_template;
-    if (!source)
-        return error_set(err, SAC_ERR_NOT_FOUND,
-                         "model '%s' has no chat template: name a built-in one", m->name);
-    if (template_builtin(source)) source = template_builtin(source);
+    const char *source;
+    TRY(find_template(m, params->chat_template, &source, err));
     char bos[256], eos[256];
     const struct template_input in = {
         .msgs = chat->msgs,

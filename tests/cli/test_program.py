@@ -23,7 +23,9 @@ class Usage(unittest.TestCase):
 
     def test_no_command_and_unknown_command(self):
         self.assert_usage_error(saccade(), "command is missing")
-        self.assert_usage_error(saccade("fly"), "'fly'")
+        self.assert_usage_error(saccade("fly"), "unknown command 'fly'")
+        self.assert_usage_error(saccade("--fly"), "unknown option '--fly'")
+        self.assert_usage_error(saccade("eval", "--fly"), "unknown option '--fly'")
 
     def test_version_is_the_headers(self):
         header = (ROOT / "include" / "saccade.h").read_text()
@@ -72,7 +74,10 @@ class Usage(unittest.TestCase):
         ]:
             self.assert_usage_error(saccade("run", "-p", "x", *args), *words)
         self.assert_usage_error(saccade("run", "-m", "x"), "prompt is missing")
-        self.assert_usage_error(saccade("gguf"), "FILE")
+        self.assert_usage_error(saccade("run", "-m", "", "-p", "x"), "model is missing")
+        self.assert_usage_error(saccade("run", "-p", "x", "--stop", ""), "'--stop'", "empty")
+        for args in ((), ("check",)):
+            self.assert_usage_error(saccade("gguf", *args), "FILE is missing")
 
     def test_environment_is_read_and_beaten_by_arguments(self):
         bad = {"SACCADE_ARG_TEMP": "hot"}

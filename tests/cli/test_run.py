@@ -318,12 +318,14 @@ class Refusals(unittest.TestCase):
         self.assert_fails(("-p", "x", "-ctk", "q8"), 2, "q8")
         self.assert_fails(("-p", "x", "--logit-bias", "5"), 2, "'5'")
         self.assert_fails(("-p", "x", "--logit-bias", "999999+1"), 2, "999999")
-        self.assert_fails(("-p", "x", "--stop", ""), 2, "stop string")
-        self.assert_fails(("--raw", "-p", ""), 2, "empty")
+        for empty in (("--raw", "-p", ""), ("-p", ""), ("-f", os.devnull)):
+            self.assert_fails(empty, 2, "the prompt is empty")
+        self.assert_fails(("-p", "x", "-c", "99999999"), 2, "at most 16777216")
 
     def test_unknown_names_are_named(self):
         self.assert_fails(("-p", "x", "--override-pre", "no-such-pre"), 1, "no-such-pre")
         self.assert_fails(("-p", "x", "--chat-template", "{% bad"), 1, "template")
+        self.assert_fails(("-p", "x", "--chat-template", "chatlm"), 2, "'chatlm'", "chatml, llama2")
         self.assert_fails(("-p", "x", "--chat-template-file", "/no/such"), 1, "/no/such")
         self.assert_fails(("-f", "-"), 1, "zero byte", stdin="a\0b")
 
