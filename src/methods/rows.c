@@ -131,3 +131,25 @@ void rows_sum(const struct rows *r, const struct method_lane *l, uint32_t i, flo
         });
     }
 }
+
+double rows_cross(const struct rows *r, const struct method_lane *l, uint32_t i,
+                  const uint32_t *column, uint32_t n, const uint32_t *slash)
+{
+    double sum = 0;
+    for (uint32_t begin = 0, end; begin < n; begin = end) {
+        const uint32_t tok = column[begin] / PANEL_TOK * PANEL_TOK;
+        const uint16_t *weight = panel_weights(r, l, tok) + (size_t)i * r->n * PANEL_TOK;
+        const float *top = panel_tops(r, l, tok) + (size_t)i * r->n;
+        for (end = begin; end < n && column[end] - tok < PANEL_TOK;) end++;
+        for (uint32_t k = 0; k < r->n; k++, weight += PANEL_TOK) {
+            const uint32_t at = r->at[k];
+            float part = 0;
+            for (uint32_t j = begin; j < end && column[j] <= at; j++) {
+                const uint32_t o = at - column[j];
+                if (slash[o / 32] >> o % 32 & 1) part += f16_to_f32(weight[column[j] - tok]);
+            }
+            if (part > 0) sum += (double)(part * expf(top[k] - r->sum[i * r->n + k]));
+        }
+    }
+    return sum;
+}

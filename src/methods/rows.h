@@ -32,5 +32,9 @@ bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t hea
  * + c], zero behind the row, unless `share` is NULL. */
 void rows_sum(const struct rows *r, const struct method_lane *l, uint32_t i, float *column,
               float *down, float *share);
+/* Of the same head: the attention of all rows where one of n columns, column[n] ascending, meets a
+ * slash o whose bit, o % 32 of slash[o / 32], is set. */
+double rows_cross(const struct rows *r, const struct method_lane *l, uint32_t i,
+                  const uint32_t *column, uint32_t n, const uint32_t *slash);
 
 #endif

@@ -44,14 +44,22 @@ static const sac_method_param params[] = {
      "patterns of the model's heads, made by 'saccade eval patterns'"},
 };
 
+/* Attention of a head's rows along lines. */
+struct sums {
+    float *column, *slash; /* [stride] */
+};
+
 struct work {
     struct rows rows;
     struct lines lines;
-    float *share;          /* [sample, stride] attention of a head's rows */
-    float *column, *slash; /* [stride] sums of it along lines, then 1 for those taken, else 0 */
-    float *down;           /* [stride] the same for slashes from the last to the first */
-    float *column_sum, *slash_sum; /* [stride] kept while sizes are tried */
-    float *key, *query, *score;    /* [n_block, head_dim], [head_dim], [n_block] */
+    struct sums by;             /* of the rows that choose lines, */
+    struct sums judge;          /* and of those that tell what they are worth */
+    float *share;               /* [sample, stride] of the latter, where one learns */
+    float *down;                /* [stride] scratch: slashes from the last to the first */
+    float *first;               /* [stride] scratch: sums of the first lines */
+    uint32_t *spare;            /* [stride] scratch */
+    uint32_t *column, *slash;   /* [stride / 32] bits of the lines that are taken */
+    float *key, *query, *score; /* [n_block, head_dim], [head_dim], [n_block] */
 };
 
 static void work_make(struct work *w, const struct method_shape *s, const double *param,
@@ -60,8 +68,12 @@ static void work_make(struct work *w, const struct method_shape *s, const double
     const uint32_t n_sample = pick_min((uint32_t)param[SAMPLE], s->n_row_max);
     rows_make(&w->rows, s, n_sample, a);
     w->share = arena_take(a, n_sample * w->rows.stride, sizeof(float));
-    float **const by_token[] = {&w->column, &w->slash, &w->down, &w->column_sum, &w->slash_sum};
-    for (int i = 0; i < 5; i++) *by_token[i] = arena_take(a, w->rows.stride, sizeof(float));
+    float **const by_token[] = {&w->by.column,   &w->by.slash, &w->judge.column,
+                                &w->judge.slash, &w->down,     &w->first};
+    for (int i = 0; i < 6; i++) *by_token[i] = arena_take(a, w->rows.stride, sizeof(float));
+    w->spare = arena_take(a, w->rows.stride, sizeof *w->spare);
+    w->column = arena_take(a, w->rows.stride / PAGE_TOK, sizeof *w->column);
+    w->slash = arena_take(a, w->rows.stride / PAGE_TOK, sizeof *w->slash);
     const size_t n_block = s->n_ctx / BLOCK + 1;
     w->key = arena_take(a, n_block * s->geom->head_dim, sizeof(float));
     w->query = arena_take(a, s->geom->head_dim, sizeof(float));
@@ -77,36 +89,54 @@ static size_t mi_scratch_bytes(const struct method_shape *s, const double *param
     return a.used;
 }
 
-/* Replaces the k largest of n values by 1 and the others by 0; the first n_first are the largest.
- */
-static void take_best(float *value, uint32_t n, uint32_t n_first, uint32_t k)
+/* Sets the bits of the k largest of n sums and clears the others; the first n_first are the
+ * largest. */
+static void take_best(const struct work *w, const struct method_lane *l, uint32_t *bits, float *sum,
+                      const uint32_t k[2])
 {
-    for (uint32_t i = 0; i < pick_min(n_first, n); i++) value[i] = INFINITY;
-    struct pick_cut cut = pick_best(value, n, k);
-    for (uint32_t i = 0; i < n; i++) value[i] = pick_takes(&cut, value[i]) ? 1.0f : 0;
+    const uint32_t n = l->pos + l->n_row, n_page = (n + PAGE_TOK - 1) / PAGE_TOK;
+    const uint32_t n_first = pick_min(k[0], n);
+    memcpy(w->first, sum, n_first * sizeof *sum);
+    for (uint32_t i = 0; i < n_first; i++) sum[i] = INFINITY;
+    const struct op_cut cut = l->ops->best(
+        &(struct op_best){.value = sum, .n = n, .target = pick_min(k[1], n), .spare = w->spare});
+    memset(bits, 0, n_page * sizeof *bits);
+    l->ops->mark(&(struct op_mark){.value = sum, .cut = cut, .n_page = n_page, .mask = bits});
+    memcpy(sum, w->first, n_first * sizeof *sum);
 }
 
-/* Sum of p[c] times the larger of a[c] and b[c], n of them rounded up to 16: p is zero there. */
-static double sum_larger(const float *p, const float *a, const float *b, uint32_t n)
+static void take_lines(const struct work *w, const struct method_lane *l,
+                       const struct pattern *size)
 {
-    float part[16] = {0};
-    double sum = 0;
-    for (uint32_t c = 0; c < n; c += 16)
-        for (uint32_t j = 0; j < 16; j++)
-            part[j] += p[c + j] * (a[c + j] > b[c + j] ? a[c + j] : b[c + j]);
-    for (uint32_t j = 0; j < 16; j++) sum += (double)part[j];
-    return sum;
+    const uint32_t sink = (uint32_t)l->param[SINK], band = (uint32_t)l->param[BAND];
+    take_best(w, l, w->column, w->by.column, (const uint32_t[]){sink, size->a});
+    take_best(w, l, w->slash, w->by.slash, (const uint32_t[]){band, size->b});
 }
 
-/* Attention of the sample that lies on taken lines, a share of all. */
-static double covered(const struct work *w, uint32_t n)
+/* Lists bits of n words that are set. */
+static uint32_t list_bits(uint32_t *out, const uint32_t *bits, uint32_t n)
 {
+    uint32_t n_out = 0;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t left = bits[i]; left; left &= left - 1)
+            out[n_out++] = 32 * i + (uint32_t)__builtin_ctz(left);
+    return n_out;
+}
+
+/* Attention of the sample, the i-th head that was attended to, that lies on taken lines, a share of
+ * all: the sums of the lines `along` less what lies on two of them. Rounded to what such sums are
+ * known to, so that patterns which hold everything are equal. */
+static double covered(const struct work *w, const struct method_lane *l, uint32_t i,
+                      const struct sums *along)
+{
+    const uint32_t n_word = (l->pos + l->n_row + 31) / 32;
     double sum = 0;
-    for (uint32_t o = 0; o < n; o++) w->down[n - 1 - o] = w->slash[o];
-    for (uint32_t i = 0; i < w->rows.n; i++)
-        sum += sum_larger(w->share + i * w->rows.stride, w->column,
-                          w->down + (n - 1 - w->rows.at[i]), w->rows.at[i] + 1);
-    return sum / w->rows.n;
+    uint32_t n = list_bits(w->spare, w->slash, n_word);
+    for (uint32_t j = 0; j < n; j++) sum += (double)along->slash[w->spare[j]];
+    n = list_bits(w->spare, w->column, n_word);
+    for (uint32_t j = 0; j < n; j++) sum += (double)along->column[w->spare[j]];
+    sum -= rows_cross(&w->rows, l, i, w->spare, n, w->slash);
+    return round(sum / w->rows.n * 0x1p16) * 0x1p-16;
 }
 
 /* Attention of the sample on the first keys and on those just before each row. */
@@ -120,13 +150,6 @@ static double covered_ends(const struct work *w, uint32_t sink, uint32_t window)
             if (c < sink || c >= recent) sum += (double)p[c];
     }
     return sum / w->rows.n;
-}
-
-static void take_lines(struct work *w, const struct method_lane *l, uint32_t n,
-                       const struct pattern *size)
-{
-    take_best(w->column, n, (uint32_t)l->param[SINK], size->a);
-    take_best(w->slash, n, (uint32_t)l->param[BAND], size->b);
 }
 
 /* Rows of the sample: the last of the chunk. */
@@ -153,56 +176,41 @@ static bool attend_last(struct work *w, const struct method_lane *l, uint32_t he
     return rows_attend(&w->rows, l, head0, n_head);
 }
 
-/* Sums along lines, and shares, of the i-th of those heads. */
-static void sum_lines(struct work *w, const struct method_lane *l, uint32_t i)
+/* Sums along lines of the i-th of those heads, and its shares unless `share` is NULL. */
+static void sum_lines(const struct work *w, const struct method_lane *l, uint32_t i,
+                      const struct sums *out, float *share)
 {
     const uint32_t n = l->pos + l->n_row;
-    memset(w->column, 0, w->rows.stride * sizeof(float));
+    memset(out->column, 0, w->rows.stride * sizeof(float));
+    memset(out->slash, 0, w->rows.stride * sizeof(float));
     memset(w->down, 0, w->rows.stride * sizeof(float));
-    rows_sum(&w->rows, l, i, w->column, w->down, w->share);
-    for (uint32_t o = 0; o < n; o++) w->slash[o] = w->down[n - 1 - o];
+    rows_sum(&w->rows, l, i, out->column, w->down, share);
+    for (uint32_t o = 0; o < n; o++) out->slash[o] = w->down[n - 1 - o];
 }
 
-static void keep_sums(struct work *w, uint32_t n)
+/* Sums of rows from all over the chunk behind position `from`. False: a score is not finite. */
+static bool attend_all(struct work *w, const struct method_lane *l, uint32_t head, uint32_t from,
+                       float *share)
 {
-    memcpy(w->column_sum, w->column, n * sizeof(float));
-    memcpy(w->slash_sum, w->slash, n * sizeof(float));
-}
-
-static void restore_sums(struct work *w, uint32_t n)
-{
-    memcpy(w->column, w->column_sum, n * sizeof(float));
-    memcpy(w->slash, w->slash_sum, n * sizeof(float));
-}
-
-/* Shares of rows from all over the chunk behind position `from`; keeps the sums of the last ones.
- * False: a score is not finite. */
-static bool attend_all(struct work *w, const struct method_lane *l, uint32_t head, uint32_t from)
-{
-    const uint32_t n = l->pos + l->n_row;
-    keep_sums(w, n);
     sample_all_rows(w, l, from);
     if (!rows_attend(&w->rows, l, head, 1)) return false;
-    rows_sum(&w->rows, l, 0, w->column, w->down, w->share);
-    restore_sums(w, n);
+    sum_lines(w, l, 0, &w->judge, share);
     return true;
 }
 
-/* The size whose lines recover most of what rows from all over the chunk look at. Leaves the sums
- * as they were. False: a score is not finite. */
+/* The size whose lines recover most of what rows from all over the chunk look at. False: a score is
+ * not finite. */
 static bool search_size(struct work *w, const struct method_lane *l, uint32_t head,
                         struct pattern *out)
 {
-    const uint32_t n = l->pos + l->n_row;
     double best = -1;
-    if (!attend_all(w, l, head, 0)) return false;
+    if (!attend_all(w, l, head, 0, NULL)) return false;
     for (size_t i = 0; i < PATTERN_CANDIDATES; i++) {
         if (pattern_candidates[i].family == PATTERN_BLOCKS) continue;
-        take_lines(w, l, n, &pattern_candidates[i]); /* an A-shape as the authors write it */
-        const double mass = covered(w, n);
+        take_lines(w, l, &pattern_candidates[i]); /* an A-shape as the authors write it */
+        const double mass = covered(w, l, 0, &w->judge);
         if (mass > best) *out = pattern_candidates[i];
         best = fmax(best, mass);
-        restore_sums(w, n);
     }
     return true;
 }
@@ -256,16 +264,13 @@ static double covered_blocks(struct work *w, const struct method_lane *l, uint32
 static double covered_by(struct work *w, const struct method_lane *l, uint32_t head,
                          const struct pattern *pattern)
 {
-    const uint32_t n = l->pos + l->n_row;
     switch (pattern->family) {
     case PATTERN_BLOCKS: return covered_blocks(w, l, head, pattern->a);
     case PATTERN_ENDS: return covered_ends(w, pattern->a, pattern->b);
     case PATTERN_LINES: break;
     }
-    take_lines(w, l, n, pattern);
-    const double mass = covered(w, n);
-    restore_sums(w, n);
-    return mass;
+    take_lines(w, l, pattern);
+    return covered(w, l, 0, &w->judge);
 }
 
 static void learn(const struct method_lane *l, void *table)
@@ -278,8 +283,8 @@ static void learn(const struct method_lane *l, void *table)
     for (uint32_t h = 0; h < l->shape->group; h++) {
         struct pattern_head *head = (struct pattern_head *)table + pattern_entry(l, h);
         if (!attend_last(&w, l, h, 1)) return;
-        sum_lines(&w, l, 0);
-        if (!attend_all(&w, l, h, LEARN_FROM)) return;
+        sum_lines(&w, l, 0, &w.by, NULL);
+        if (!attend_all(&w, l, h, LEARN_FROM, w.share)) return;
         for (size_t i = 0; i < PATTERN_CANDIDATES; i++)
             head->mass[i] += w.rows.n * covered_by(&w, l, h, &pattern_candidates[i]);
         head->n_row += w.rows.n;
@@ -303,28 +308,23 @@ static struct pattern pattern_of(const struct method_lane *l, uint32_t head)
 /* False: a score is not finite. */
 static bool plan_head(struct work *w, const struct method_lane *l, struct plan *p, uint32_t head)
 {
-    const uint32_t n = l->pos + l->n_row;
+    const bool searches = l->param[SIZES] > 0;
     struct pattern pattern = pattern_of(l, head);
     if (pattern.family == PATTERN_ENDS) {
         for (uint32_t i = 0; i < p->n_tile; i++) plan_ends(p, i, head, pattern.a, pattern.b);
         return true;
     }
-    if (l->param[SIZES] > 0) {
-        if (!attend_last(w, l, head, 1)) return false;
-        sum_lines(w, l, 0);
-        if (!search_size(w, l, head, &pattern)) return false;
-    } else {
-        sum_lines(w, l, head);
-    }
-    take_lines(w, l, n, &pattern);
+    if (searches && !attend_last(w, l, head, 1)) return false;
+    sum_lines(w, l, searches ? 0 : head, &w->by, NULL);
+    if (searches && !search_size(w, l, head, &pattern)) return false;
+    take_lines(w, l, &pattern);
+    plan_estimate(p, searches ? covered(w, l, 0, &w->judge) : covered(w, l, head, &w->by), 1);
     lines_clear(&w->lines);
-    for (uint32_t x = 0; x < n; x++) {
-        if (w->column[x] > 0) lines_take_col(&w->lines, x);
-        if (w->slash[x] > 0) lines_take_slash(&w->lines, x);
-    }
+    memcpy(w->lines.col, w->column, w->lines.n_word * sizeof *w->column);
+    const uint32_t n_slash = list_bits(w->spare, w->slash, w->lines.n_word);
+    for (uint32_t i = 0; i < n_slash; i++) lines_take_slash(&w->lines, w->spare[i]);
     for (uint32_t i = 0; i < p->n_tile; i++)
         lines_mark(plan_mask(p, i, head), &w->lines, plan_tile_tok(p, i));
-    plan_estimate(p, covered(w, n), 1);
     return true;
 }
 
