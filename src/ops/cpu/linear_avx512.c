@@ -12,13 +12,14 @@
  * for types with an offset one FMA more with the block's sum. 16 and 32-bit weights: one FMA per
  * input in rising order on f32 activations.
  *
- * Work. A unit is a group of 16 outputs; a worker walks its share of the units UNITS at a time, the
- * groups side by side: as many streams as it takes to read memory at its full rate, and as many
- * independent chains of VPDPBUSD as hide its latency. Chunks of 256 inputs are the outer loop, so
- * that the activations of a chunk stay in L1 across groups and row tiles. Streams are prefetched
- * NARROW_AHEAD bytes, from the end of a group into the group that its worker reads next.
- * Accumulators live in registers within a chunk, in scratch between. Where the CPU has tiles of
- * int8, kernels of linear_narrow_amx.c take eight rows at once and whole groups. */
+ * Work. A worker walks groups of 16 outputs, UNITS of them side by side: as many streams as it
+ * takes to read memory at its full rate, and as many independent chains of VPDPBUSD as hide its
+ * latency. The groups are a quarter of the matrix apart, as the CPU's prefetcher needs streams that
+ * go on and begins anew where one ends. Chunks of 256 inputs are the outer loop, so that the
+ * activations of a chunk stay in L1 across groups and row tiles. Streams are prefetched
+ * NARROW_AHEAD bytes. Accumulators live in registers within a chunk, in scratch between. Where the
+ * CPU has tiles of int8, kernels of linear_narrow_amx.c take eight rows at once and whole groups.
+ */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/linear_narrow.h"
 
@@ -371,9 +372,9 @@ static const uint32_t side_by_side[4] = {4, 4, 2, 1};
 
 /* ---- The op ---- */
 
-/* Groups of one part behind each other. */
+/* Groups first, first + apart, ... of one part. */
 struct groups {
-    uint32_t part_i, first, n;
+    uint32_t part_i, first, n, apart;
 };
 
 /* Rows that the sums of a pass have room for. */
@@ -398,9 +399,7 @@ static void run_chunk(const struct job *job, struct groups gr, uint32_t i, uint3
     const size_t at = LAYOUT_HEAD + (size_t)i * layout_full_chunk_bytes(l);
     const uint8_t *data = w->data + gr.first * w->group_bytes + at;
     struct narrow_chunk c = {
-        .group_bytes = w->group_bytes,
-        .left = w->group_bytes - at,
-        .skip = (gr.n - 1) * w->group_bytes,
+        .group_bytes = gr.apart * w->group_bytes,
         .nb = layout_chunk_blocks(job->n_block, i),
         .act = job->act + block0,
         .x = job->x + block0 * LAYOUT_BLOCK,
@@ -412,7 +411,7 @@ static void run_chunk(const struct job *job, struct groups gr, uint32_t i, uint3
         const uint32_t mr = 1u << log_mr, side = side_by_side[log_mr];
         for (uint32_t g = 0, ng; g < gr.n; g += ng) {
             ng = gr.n - g >= side ? side : 1;
-            c.w = data + g * w->group_bytes;
+            c.w = data + g * c.group_bytes;
             c.acc = sums.acc + g * sums.stride;
             kernels[w->type][log_mr][ng > 1](&c);
         }
@@ -432,10 +431,8 @@ static void run_tiled(const struct job *job, struct groups gr, uint32_t r0, uint
     for (uint32_t g = 0, ng; g < gr.n; g += ng) {
         ng = gr.n - g >= 2 ? 2 : 1;
         struct narrow_tiled k = {
-            .w = w->data + (gr.first + g) * w->group_bytes + LAYOUT_HEAD,
-            .group_bytes = w->group_bytes,
-            .left = w->group_bytes - LAYOUT_HEAD,
-            .skip = (ng - 1) * w->group_bytes,
+            .w = w->data + (gr.first + g * gr.apart) * w->group_bytes + LAYOUT_HEAD,
+            .group_bytes = gr.apart * w->group_bytes,
             .n_block = job->n_block,
             .x = tile,
             .acc = sums.acc + g * sums.stride,
@@ -463,7 +460,7 @@ static void run_groups(const struct job *job, struct groups gr, uint32_t worker_
     const uint32_t n_part = linear_is_glu(op) ? 2 : 1;
     for (uint32_t r0 = 0; r0 < op->n_row; r0 += ROWS_PASS) {
         const uint32_t n_row = op->n_row - r0 < ROWS_PASS ? op->n_row - r0 : ROWS_PASS;
-        struct groups part[2] = {gr, {gr.part_i + 1, gr.first, gr.n}};
+        struct groups part[2] = {gr, {gr.part_i + 1, gr.first, gr.n, gr.apart}};
         struct sums sums[2] = {{acc, stride}, {acc + part_size, stride}};
         memset(acc, 0, n_part * part_size * sizeof *acc);
         for (uint32_t p = 0; p < n_part; p++)
@@ -474,32 +471,54 @@ static void run_groups(const struct job *job, struct groups gr, uint32_t worker_
         for (uint32_t g = 0; g < gr.n; g++)
             for (uint32_t r = 0; r < n_row; r++) {
                 const float *a = acc + g * stride + (size_t)r * 16;
-                linear_finish(op, (struct linear_unit){gr.part_i, gr.first + g}, r0 + r,
+                linear_finish(op, (struct linear_unit){gr.part_i, gr.first + g * gr.apart}, r0 + r,
                               _mm512_load_ps(a), _mm512_load_ps(a + part_size));
             }
     }
 }
 
-/* Units from `begin` on, at most up to `end`, whose groups lie behind each other in one part. */
-static uint32_t groups_in_line(const struct op_linear *op, struct linear_unit unit, uint32_t begin,
-                               uint32_t end)
+/* Work is handed out in pieces of four groups, a quarter of the matrix apart: so a worker walks
+ * four places at once, and each of them goes on in memory from piece to piece. What four do not
+ * divide comes one by one. */
+static uint32_t part_pieces(const struct op_linear *op, uint32_t part_i)
 {
-    const uint32_t left = op->part[unit.part_i].w->n_group - unit.group_i;
-    if (!op->group) return end - begin < left ? end - begin : left;
-    uint32_t n = 1;
-    while (begin + n < end && op->group[begin + n] == unit.group_i + n) n++;
+    const uint32_t n = op->part[part_i].w->n_group;
+    return n / UNITS + n % UNITS;
+}
+
+static uint32_t n_piece_of(const struct op_linear *op)
+{
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < (linear_is_glu(op) ? 1 : op->n_part); p++) n += part_pieces(op, p);
     return n;
 }
 
-static void run_units(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+static struct groups find_piece(const struct op_linear *op, uint32_t i)
+{
+    uint32_t p = 0;
+    for (; i >= part_pieces(op, p); p++) i -= part_pieces(op, p);
+    const uint32_t quarter = op->part[p].w->n_group / UNITS;
+    if (i < quarter) return (struct groups){p, i, UNITS, quarter};
+    return (struct groups){p, quarter * UNITS + i - quarter, 1, 1};
+}
+
+static void run_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     const struct job *job = arg;
     if (job->tiles) job->tiles->begin();
-    while (begin < end) {
-        const struct linear_unit unit = linear_find_unit(job->op, begin);
-        const uint32_t n = groups_in_line(job->op, unit, begin, end);
-        run_groups(job, (struct groups){unit.part_i, unit.group_i, n}, worker_i);
-        begin += n;
+    for (; begin < end; begin++) run_groups(job, find_piece(job->op, begin), worker_i);
+    if (job->tiles) job->tiles->end();
+}
+
+/* The groups that op->group lists; neighbours among them side by side. */
+static void run_listed(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    const struct job *job = arg;
+    const uint32_t *group = job->op->group;
+    if (job->tiles) job->tiles->begin();
+    for (uint32_t n; begin < end; begin += n) {
+        for (n = 1; begin + n < end && group[begin + n] == group[begin] + n;) n++;
+        run_groups(job, (struct groups){0, group[begin], n, 1}, worker_i);
     }
     if (job->tiles) job->tiles->end();
 }
@@ -541,7 +560,10 @@ void linear_narrow_run(struct workers *pool, const struct op_linear *op,
     job.scale = job.x + n_block * LAYOUT_BLOCK;
     job.acc = job.scale + (op->n_row + 15u) / 16 * 16;
     prepare(pool, &job);
-    workers_for_span(pool, linear_n_unit(op), UNITS, run_units, &job);
+    if (op->group)
+        workers_for_span(pool, op->n_group, UNITS, run_listed, &job);
+    else
+        workers_for_span(pool, n_piece_of(op), 1, run_pieces, &job);
 }
 
 void linear_avx512_run(struct workers *pool, const struct op_linear *op)

@@ -29,8 +29,6 @@ struct narrow_tile {
 struct narrow_chunk {   /* arguments of a kernel: ng groups side by side times mr rows */
     const uint8_t *w;   /* the chunk of the first group */
     size_t group_bytes; /* groups apart */
-    size_t left;        /* bytes from `w` to the end of the group */
-    size_t skip;        /* from there to the group that is read next */
     uint32_t nb;        /* blocks in the chunk */
     const struct narrow_block *act; /* of the first row and block, or */
     const float *x;                 /* for plain floats */
@@ -40,12 +38,12 @@ struct narrow_chunk {   /* arguments of a kernel: ng groups side by side times m
 };
 typedef void (*narrow_fn)(const struct narrow_chunk *c);
 
-/* Asks for the bytes that lie ahead of those at `at` in all groups. */
+/* Asks for the bytes that lie ahead of those at `at` in all groups: behind the end of a group lies
+ * the one that is read next. */
 INLINE void narrow_prefetch(const struct narrow_chunk *c, size_t at, const uint32_t bytes,
                             const uint32_t ng)
 {
-    const size_t ahead = at + NARROW_AHEAD;
-    const char *p = (const char *)c->w + ahead + (ahead < c->left ? 0 : c->skip);
+    const char *p = (const char *)c->w + at + NARROW_AHEAD;
 #pragma GCC unroll 4
     for (uint32_t g = 0; g < ng; g++, p += c->group_bytes)
 #pragma GCC unroll 32
@@ -56,8 +54,6 @@ INLINE void narrow_prefetch(const struct narrow_chunk *c, size_t at, const uint3
 struct narrow_tiled {
     const uint8_t *w;   /* the first chunk of the first group */
     size_t group_bytes; /* groups apart */
-    size_t left;        /* bytes from `w` to the end of the group */
-    size_t skip;        /* from there to the group that is read next */
     uint32_t n_block;
     const struct narrow_tile *x; /* [n_block] */
     float *acc;                  /* [groups, NARROW_TILE_ROWS, 16], written */

@@ -193,8 +193,7 @@ INLINE void add(__m512 acc[ROWS], const struct sums *sums, const struct narrow_t
  */
 INLINE void prefetch(const struct narrow_tiled *k, size_t at, size_t group, const uint32_t bytes)
 {
-    const size_t ahead = at + AHEAD;
-    const char *p = (const char *)k->w + group + ahead + (ahead < k->left ? 0 : k->skip);
+    const char *p = (const char *)k->w + group + at + AHEAD;
     for (uint32_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
 }
 
