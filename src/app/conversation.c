@@ -5,6 +5,7 @@
 
 #include "base/input.h"
 #include "base/mem.h"
+#include "base/textfile.h"
 
 #include <assert.h>
 #include <cjson/cJSON.h>
@@ -57,41 +58,35 @@ static void add_message(cJSON *list, const char *role, const char *content)
     cJSON_AddItemToArray(list, message);
 }
 
-static char *to_json(const struct conversation *c)
+static void add_json(struct strbuf *out, const struct conversation *c)
 {
     cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "messages");
     if (c->system) add_message(list, "system", c->system);
     for (size_t i = 0; i < c->n_turn; i++) add_message(list, c->turns[i].role, c->turns[i].text);
     char *text = cJSON_Print(root);
     cJSON_Delete(root);
-    return text;
-}
-
-static sac_status write_file(const char *path, const char *text, sac_error *err)
-{
-    FILE *f = fopen(path, "wb");
-    if (!f) return error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    const bool written = fputs(text, f) >= 0 && fputc('\n', f) >= 0;
-    const int why = errno;
-    if (fclose(f) == 0 && written) return SAC_OK;
-    const sac_status status =
-        error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(written ? errno : why));
-    remove(path);
-    return status;
+    if (text)
+        strbuf_addf(out, "%s\n", text);
+    else
+        out->failed = true;
+    cJSON_free(text);
 }
 
 sac_status conversation_save(const struct conversation *c, const char *path, sac_error *err)
 {
-    struct strbuf part = {0};
+    struct strbuf part = {0}, text = {0};
+    sac_status status = SAC_OK;
     strbuf_addf(&part, "%s.part", path);
-    char *text = part.failed ? NULL : to_json(c);
-    sac_status status = text ? write_file(part.data, text, err)
-                             : error_set(err, SAC_ERR_MEMORY, "out of memory for %s", path);
-    if (status == SAC_OK && rename(part.data, path) != 0) {
-        status = error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-        remove(part.data);
+    add_json(&text, c);
+    if (part.failed || text.failed) {
+        status = error_set(err, SAC_ERR_MEMORY, "out of memory for %s", path);
+    } else {
+        status = textfile_write(part.data, text.data, text.n, err);
+        if (status == SAC_OK && rename(part.data, path) != 0)
+            status = error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+        if (status != SAC_OK) remove(part.data);
     }
-    cJSON_free(text);
+    strbuf_deinit(&text);
     strbuf_deinit(&part);
     return status;
 }

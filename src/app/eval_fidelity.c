@@ -13,6 +13,7 @@
 #include "app/setup.h"
 #include "base/input.h"
 #include "base/mem.h"
+#include "base/textfile.h"
 #include "eval/fidelity.h"
 
 #include <assert.h>
@@ -68,6 +69,7 @@ struct session {
     struct setup setup;
     struct subjects subjects;
     uint32_t ctx[EVAL_CTX_MAX], n_ctx;
+    struct strbuf text;
     sac_model *model, *other;
     int32_t *tok;
     size_t n_tok;
@@ -80,22 +82,16 @@ struct session {
 /* ---- Before ---- */
 
 /* The text's tokens; those of the longest context and one more must be there. */
-static sac_status read_text(struct session *s, sac_error *err)
+static sac_status encode_text(struct session *s, sac_error *err)
 {
-    struct strbuf text = {0};
     uint32_t most = 0;
-    sac_status status;
     for (uint32_t i = 0; i < s->n_ctx; i++) most = s->ctx[i] > most ? s->ctx[i] : most;
-    TRY_FAIL(input_read(&text, s->opt.file, err));
-    TRY_FAIL(sac_tokenize(s->model, text.data ? text.data : "", text.n, SAC_TOK_ADD_SPECIAL,
-                          &s->tok, &s->n_tok, err));
-    if (s->n_tok < (size_t)most + 1)
-        status = error_set(err, SAC_ERR_CONTEXT,
-                           "%s has %zu tokens; a context of %u needs one more than that",
-                           s->opt.file, s->n_tok, most);
-fail:
-    strbuf_deinit(&text);
-    return status;
+    TRY(sac_tokenize(s->model, s->text.data, s->text.n, SAC_TOK_ADD_SPECIAL, &s->tok, &s->n_tok,
+                     err));
+    if (s->n_tok >= (size_t)most + 1) return SAC_OK;
+    return error_set(err, SAC_ERR_CONTEXT,
+                     "%s has %zu tokens; a context of %u needs one more than that", s->opt.file,
+                     s->n_tok, most);
 }
 
 static sac_status open_out(struct session *s, sac_error *err)
@@ -224,17 +220,6 @@ static cJSON *rows_json(const struct session *s, const sac_engine_params *p)
     return rows;
 }
 
-static sac_status write_file(const char *dir, const char *name, const char *text, sac_error *err)
-{
-    char path[4096];
-    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
-        return error_set(err, SAC_ERR_ARG, "the name of folder %.60s... is too long", dir);
-    FILE *f = fopen(path, "w");
-    bool ok = f && fputs(text, f) >= 0;
-    if (f) ok &= fclose(f) == 0;
-    return ok ? SAC_OK : error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-}
-
 static sac_status report(struct session *s, const sac_engine_params *p, sac_error *err)
 {
     struct strbuf table = {0};
@@ -245,9 +230,10 @@ static sac_status report(struct session *s, const sac_engine_params *p, sac_erro
     sac_status status = json && !table.failed
                             ? SAC_OK
                             : error_set(err, SAC_ERR_MEMORY, "out of memory for the results");
-    if (status == SAC_OK && s->opt.out) status = write_file(s->opt.out, "fidelity.json", json, err);
     if (status == SAC_OK && s->opt.out)
-        status = write_file(s->opt.out, "fidelity.md", table.data, err);
+        status = textfile_write_in(s->opt.out, "fidelity.json", json, strlen(json), err);
+    if (status == SAC_OK && s->opt.out)
+        status = textfile_write_in(s->opt.out, "fidelity.md", table.data, table.n, err);
     if (status == SAC_OK)
         printf("%s%s", s->opt.format == FORMAT_JSON ? json : table.data,
                s->opt.format == FORMAT_JSON ? "\n" : "");
@@ -314,12 +300,14 @@ static int run_all(struct session *s)
             return options_usage_error(COMMAND, "option '-k': %u tokens of a context of %u",
                                        s->opt.n_score, s->ctx[i]);
     sac_status status = subjects_parse(&s->subjects, s->opt.methods, &err);
+    /* Before the model: a wrong name is told at once. */
+    if (status == SAC_OK) status = input_read(&s->text, s->opt.file, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
     code = setup_load(&s->setup, &s->model);
     if (code == OPTIONS_GO_ON) code = load_other(s);
     if (code != OPTIONS_GO_ON) return code;
     const sac_engine_params engine = setup_engine_params(&s->setup, 0, 2);
-    status = read_text(s, &err);
+    status = encode_text(s, &err);
     if (status == SAC_OK && s->opt.out) status = open_out(s, &err);
     if (status == SAC_OK) status = measure(s, &engine, &err);
     const sac_status closed = reading_close(&s->recording, status == SAC_OK ? &err : NULL);
@@ -362,6 +350,7 @@ int eval_cmd_fidelity(int argc, char **argv)
     code = run_all(&s);
     for (size_t i = 0; s.row && i < (size_t)s.n_ctx * s.subjects.n; i++) fidelity_deinit(&s.row[i]);
     mem_free(s.row);
+    strbuf_deinit(&s.text);
     subjects_deinit(&s.subjects);
     sac_free(s.tok);
     if (s.other != s.model) sac_model_free(s.other);

@@ -12,8 +12,8 @@
 #include "base/input.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
+#include "base/textfile.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +26,7 @@
 struct patterns {
     const char *file, *out; /* options */
     struct setup setup;
+    struct strbuf text;
     sac_model *model;
     sac_engine *engine;
     int32_t *tok;
@@ -41,16 +42,13 @@ static const struct option_spec specs[] = {
     {0},
 };
 
-static sac_status read_text(struct patterns *p, sac_error *err)
+/* As many tokens of the text as the context holds. */
+static sac_status encode_text(struct patterns *p, sac_error *err)
 {
-    struct strbuf text = {0};
-    sac_status status = input_read(&text, p->file, err);
-    if (status == SAC_OK)
-        status =
-            sac_tokenize(p->model, text.data, text.n, SAC_TOK_ADD_SPECIAL, &p->tok, &p->n_tok, err);
-    strbuf_deinit(&text);
-    if (status == SAC_OK && p->n_tok > p->setup.n_ctx) p->n_tok = p->setup.n_ctx;
-    return status;
+    TRY(sac_tokenize(p->model, p->text.data, p->text.n, SAC_TOK_ADD_SPECIAL, &p->tok, &p->n_tok,
+                     err));
+    if (p->n_tok > p->setup.n_ctx) p->n_tok = p->setup.n_ctx;
+    return SAC_OK;
 }
 
 static sac_status read_prompt(struct patterns *p, sac_error *err)
@@ -69,14 +67,6 @@ static sac_status read_prompt(struct patterns *p, sac_error *err)
     while (status == SAC_OK && n_row > 0) status = sac_step(p->engine, NULL, NULL, &n_row, err);
     progress_end(&bar);
     return status;
-}
-
-static sac_status write_file(const char *path, const char *text, sac_error *err)
-{
-    FILE *f = fopen(path, "w");
-    bool ok = f && fputs(text, f) >= 0;
-    if (f) ok &= fclose(f) == 0;
-    return ok ? SAC_OK : error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
 }
 
 /* How many heads have which pattern: "LAYER HEAD PATTERN # ..." lines by PATTERN. */
@@ -108,12 +98,12 @@ static void print_shares(const char *table)
 static sac_status run(struct patterns *p, sac_error *err)
 {
     char *table = NULL;
-    TRY(read_text(p, err));
+    TRY(encode_text(p, err));
     TRY(read_prompt(p, err));
     TRY(sac_engine_get_table(p->engine, 0, &table, err));
     sac_status status = SAC_OK;
     if (p->out) {
-        status = write_file(p->out, table, err);
+        status = textfile_write(p->out, table, strlen(table), err);
         if (status == SAC_OK) print_shares(table);
     } else {
         output_write(table, strlen(table));
@@ -143,12 +133,17 @@ int eval_cmd_patterns(int argc, char **argv)
     int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;
     if (!p.file) return options_usage_error(COMMAND, "a text is missing (-f FILE)");
-    code = setup_load(&p.setup, &p.model);
-    if (code != OPTIONS_GO_ON) return code;
     sac_error err = {0};
-    const sac_status status = run(&p, &err);
+    /* Before the model: a wrong name is told at once. */
+    sac_status status = input_read(&p.text, p.file, &err);
+    if (status == SAC_OK) code = setup_load(&p.setup, &p.model);
+    if (status == SAC_OK && code == OPTIONS_GO_ON) {
+        status = run(&p, &err);
+        code = EXIT_OK;
+    }
     sac_engine_free(p.engine);
     sac_free(p.tok);
     sac_model_free(p.model);
-    return status == SAC_OK ? EXIT_OK : setup_failed(COMMAND, status, err.msg);
+    strbuf_deinit(&p.text);
+    return status == SAC_OK ? code : setup_failed(COMMAND, status, err.msg);
 }

@@ -13,6 +13,7 @@
 #include "base/input.h"
 
 #include "base/mem.h"
+#include "base/textfile.h"
 #include "eval/matrix.h"
 #include "eval/rng.h"
 #include "eval/runner.h"
@@ -248,20 +249,6 @@ static sac_status open_samples(struct session *s, sac_error *err)
     return status;
 }
 
-static sac_status write_text(const char *dir, const char *name, const char *text, sac_error *err)
-{
-    struct strbuf path = {0};
-    strbuf_addf(&path, "%s/%s", dir, name);
-    FILE *f = path.failed ? NULL : fopen(path.data, "w");
-    bool ok = f && fputs(text, f) >= 0;
-    if (f) ok &= fclose(f) == 0;
-    const sac_status status =
-        ok ? SAC_OK
-           : error_set(err, SAC_ERR_IO, "cannot write %s/%s: %s", dir, name, strerror(errno));
-    strbuf_deinit(&path);
-    return status;
-}
-
 static cJSON *rows_json(const struct session *s)
 {
     cJSON *list = summary_json(&s->summary);
@@ -289,8 +276,10 @@ static sac_status write_summary(const struct session *s, sac_error *err)
     sac_status status = json && !page.failed
                             ? SAC_OK
                             : error_set(err, SAC_ERR_MEMORY, "out of memory for a summary");
-    if (status == SAC_OK) status = write_text(s->r->out, "summary.json", json, err);
-    if (status == SAC_OK) status = write_text(s->r->out, "summary.md", page.data, err);
+    if (status == SAC_OK)
+        status = textfile_write_in(s->r->out, "summary.json", json, strlen(json), err);
+    if (status == SAC_OK)
+        status = textfile_write_in(s->r->out, "summary.md", page.data, page.n, err);
     cJSON_free(json);
     strbuf_deinit(&page);
     return status;

@@ -82,6 +82,7 @@ struct slot {
 struct perplexity {
     struct perplexity_options opt;
     struct setup setup;
+    struct strbuf text; /* none with a base file, which holds its tokens */
     sac_model *model;
     sac_engine *engine;
     struct klfile base;
@@ -129,18 +130,13 @@ static sac_status cut(struct perplexity *p, const int32_t *tok, size_t n, sac_er
     return SAC_OK;
 }
 
-static sac_status read_text(struct perplexity *p, sac_error *err)
+static sac_status encode_text(struct perplexity *p, sac_error *err)
 {
-    struct strbuf text = {0};
     int32_t *tok = NULL;
     size_t n = 0;
-    sac_status status;
-    TRY_FAIL(input_read(&text, p->opt.file, err));
-    TRY_FAIL(sac_tokenize(p->model, text.data, text.n, SAC_TOK_ADD_SPECIAL, &tok, &n, err));
-    status = cut(p, tok, n, err);
-fail:
+    TRY(sac_tokenize(p->model, p->text.data, p->text.n, SAC_TOK_ADD_SPECIAL, &tok, &n, err));
+    const sac_status status = cut(p, tok, n, err);
     sac_free(tok);
-    strbuf_deinit(&text);
     return status;
 }
 
@@ -268,7 +264,7 @@ static sac_status prepare(struct perplexity *p, sac_error *err)
     p->n_vocab = sac_model_get_info(p->model).n_vocab;
     p->n_ctx = p->setup.n_ctx;
     p->n_score = p->n_ctx - 1 - p->n_ctx / 2;
-    TRY(p->opt.compare ? read_base(p, err) : read_text(p, err));
+    TRY(p->opt.compare ? read_base(p, err) : encode_text(p, err));
     p->first = p->n_ctx - 1 - p->n_score;
     if (p->opt.base && !p->opt.compare) TRY(create_base(p, err));
     const size_t n = (size_t)p->n_chunk * p->n_score;
@@ -454,9 +450,12 @@ static int run_all(struct perplexity *p)
         return options_usage_error(COMMAND, p->opt.compare ? "the base file holds the text: no -f"
                                                            : "a text is missing (-f FILE)");
     if (p->setup.n_ctx < 4) return options_usage_error(COMMAND, "option '-c': at least 4");
-    int code = setup_load(&p->setup, &p->model);
+    /* Before the model: a wrong name is told at once. */
+    sac_status status = p->opt.file ? input_read(&p->text, p->opt.file, &err) : SAC_OK;
+    if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
+    const int code = setup_load(&p->setup, &p->model);
     if (code != OPTIONS_GO_ON) return code;
-    sac_status status = prepare(p, &err);
+    status = prepare(p, &err);
     progress_begin(&p->bar, "scoring");
     p->bar.on = p->bar.on && p->opt.format == FORMAT_JSON; /* as text the running values show it */
     if (status == SAC_OK) status = run_chunks(p, &err);
@@ -497,6 +496,7 @@ int app_perplexity(int argc, char **argv)
     code = run_all(&p);
     sac_engine_free(p.engine);
     sac_model_free(p.model);
+    strbuf_deinit(&p.text);
     mem_free(p.tok);
     mem_free(p.score);
     mem_free(p.done);

@@ -4,11 +4,11 @@
 #include "eval/report_page.h"
 
 #include "base/mem.h"
+#include "base/textfile.h"
 #include "eval/colour.h"
 #include "eval/markup.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -129,21 +129,8 @@ void report_page_panel_end(struct report_figure *f)
 sac_status report_page_write(const char *dir, const char *name, const struct strbuf *text,
                              sac_error *err)
 {
-    struct strbuf path = {0};
-    strbuf_addf(&path, "%s/%s", dir, name);
-    if (path.failed || text->failed) {
-        strbuf_deinit(&path);
-        return error_set(err, SAC_ERR_MEMORY, "out of memory for %s/%s", dir, name);
-    }
-    FILE *f = fopen(path.data, "wb");
-    strbuf_deinit(&path);
-    if (!f) return error_set(err, SAC_ERR_IO, "cannot write %s/%s: %s", dir, name, strerror(errno));
-    errno = 0;
-    const bool written = fwrite(text->data, 1, text->n, f) == text->n;
-    const int why = errno;
-    if (fclose(f) == 0 && written) return SAC_OK;
-    return error_set(err, SAC_ERR_IO, "cannot write %s/%s: %s", dir, name,
-                     strerror(written ? errno : why));
+    if (text->failed) return error_set(err, SAC_ERR_MEMORY, "out of memory for %s/%s", dir, name);
+    return textfile_write_in(dir, name, text->data, text->n, err);
 }
 
 static sac_status write_csv(const struct report_page *p, const struct report_figure *f,

@@ -107,8 +107,8 @@ class Files(unittest.TestCase):
         self.assertIn(os.path.basename(__file__), done.stderr)
 
     def test_missing_document_is_told_before_a_model_is_loaded(self):
-        for name in ("run", "chat"):
-            done = saccade(name, "-m", "/no/such.gguf", "-f", "/no/such.txt")
+        for name in ("run", "chat", "tokenize", "perplexity", "eval fidelity", "eval patterns"):
+            done = saccade(*name.split(), "-m", "/no/such.gguf", "-f", "/no/such.txt")
             self.assertEqual(done.returncode, 1)
             self.assertIn("/no/such.txt", done.stderr)
 

@@ -8,14 +8,17 @@
 #include <cmocka.h>
 
 #include "base/half.h"
+#include "base/input.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/strbuf.h"
+#include "base/textfile.h"
 #include "base/workers.h"
 #include "ops/cpu/detect.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -425,6 +428,29 @@ static void test_clock(void **state)
     assert_true(b >= a + 1000 && (double)(b - a) <= us + 1);
 }
 
+static void test_textfile(void **state)
+{
+    (void)state;
+    char dir[] = P_tmpdir "/saccade-XXXXXX";
+    struct strbuf path = {0}, text = {0};
+    sac_error err = {0};
+    assert_non_null(mkdtemp(dir));
+    strbuf_addf(&path, "%s/a", dir);
+    assert_int_equal(textfile_write(path.data, "longer than what follows", 24, &err), SAC_OK);
+    assert_int_equal(textfile_write_in(dir, "a", "x\0y", 3, &err), SAC_OK);
+    assert_int_equal(input_read(&text, path.data, &err), SAC_OK);
+    assert_int_equal(text.n, 3);
+    assert_memory_equal(text.data, "x\0y", 3);
+    assert_int_equal(textfile_write_in(path.data, "b", "x", 1, &err), SAC_ERR_IO);
+    assert_non_null(strstr(err.msg, "/a/b: Not a directory"));
+    assert_int_equal(textfile_write("/dev/full", "x", 1, &err), SAC_ERR_IO);
+    assert_string_equal(err.msg, "cannot write /dev/full: No space left on device");
+    remove(path.data);
+    rmdir(dir);
+    strbuf_deinit(&path);
+    strbuf_deinit(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -437,6 +463,7 @@ int main(void)
         cmocka_unit_test(test_arena),
         cmocka_unit_test(test_strbuf),
         cmocka_unit_test(test_strbuf_fail),
+        cmocka_unit_test(test_textfile),
         cmocka_unit_test(test_half_widen),
         cmocka_unit_test(test_half_round),
 #if defined(__x86_64__)
