@@ -164,22 +164,6 @@ size_t pick_key_bytes(const struct method_lane *l)
     return (size_t)PAGE_TOK * g->head_dim * (g->type_k == SAC_KV_Q8 ? 1 : 2);
 }
 
-void pick_logits(float *out, const struct method_lane *l, const float *q, const float *k,
-                 uint32_t n_tok)
-{
-    const uint32_t d = l->shape->geom->head_dim;
-    for (uint32_t t = 0; t < n_tok; t++) {
-        const float *key = k + (size_t)t * d;
-        float part[8] = {0}; /* eight sums, added in order: the same on every machine */
-        for (uint32_t c = 0; c < d; c += 8)
-            for (uint32_t i = 0; i < 8; i++) part[i] += q[c + i] * key[c + i];
-        float sum = 0;
-        for (uint32_t i = 0; i < 8; i++) sum += part[i];
-        sum *= l->scale;
-        out[t] = l->softcap > 0 ? l->softcap * tanhf(sum / l->softcap) : sum;
-    }
-}
-
 void pick_group_logits(float *out, size_t stride, const struct method_lane *l, const float *k,
                        uint32_t n_tok)
 {

@@ -120,9 +120,6 @@ void pick_keys(float *k, const struct method_lane *l, uint32_t page);
 void pick_span(float *k, const struct method_lane *l, uint32_t first, uint32_t end);
 /* Bytes of one sealed page's keys. */
 size_t pick_key_bytes(const struct method_lane *l);
-/* Logits of `n_tok` keys for one query vector, softcap included. */
-void pick_logits(float *out, const struct method_lane *l, const float *q, const float *k,
-                 uint32_t n_tok);
 /* Logits of `n_tok` keys [n_tok, head_dim] for all query heads, softcap included:
  * out[g * stride + t]. */
 void pick_group_logits(float *out, size_t stride, const struct method_lane *l, const float *k,
