@@ -20,7 +20,7 @@ void rows_make(struct rows *r, const struct method_shape *s, uint32_t n_max, str
     r->at = arena_take(a, n_max, sizeof *r->at);
     r->seen = arena_take(a, n_max, sizeof *r->seen);
     r->first = arena_take(a, n_max, sizeof *r->first);
-    r->q = arena_take(a, n_row * d, sizeof(float));
+    r->q = arena_take(a, (n_row + OP_DOTS_ROWS) * d, sizeof *r->q);
     r->k = arena_take(a, PANEL_TOK * d, sizeof(float));
     r->score = arena_take(a, n_row * SCORE_TOK, sizeof(float));
     r->weight = arena_take(a, n_panel * n_row * PANEL_TOK, sizeof *r->weight);
@@ -36,7 +36,7 @@ static void fill_queries(const struct rows *r, const struct method_lane *l, uint
     for (uint32_t i = 0; i < n_head * r->n; i++) {
         const uint32_t row = r->at[i % r->n] - l->pos, head = head0 + i / r->n;
         const float *q = l->q + row * l->q_stride + (size_t)head * d;
-        for (uint32_t c = 0; c < d; c++) r->q[(size_t)i * d + c] = l->scale * q[c];
+        for (uint32_t c = 0; c < d; c++) r->q[(size_t)i * d + c] = f32_to_bf16(l->scale * q[c]);
     }
 }
 
@@ -44,7 +44,7 @@ static void score_panel(const struct rows *r, const struct method_lane *l, uint3
                         uint32_t n_tok)
 {
     const uint32_t d = l->shape->geom->head_dim;
-    l->ops->dots(&(struct op_dots){.a = r->q,
+    l->ops->dots(&(struct op_dots){.a_bf16 = r->q,
                                    .b = r->k,
                                    .a_stride = d,
                                    .b_stride = d,

@@ -1,5 +1,5 @@
-/* rows.h: what a few rows of a prompt chunk attend to, exactly: the sample from which the methods
- * of lines judge all rows.
+/* rows.h: what a few rows of a prompt chunk attend to: the sample from which the methods of lines
+ * judge all rows. All keys are scored, by queries rounded to bf16.
  *
  * Keys are read and split once for all query heads, panel by panel; scores become 16-bit weights
  * while they are in cache, and a head's weights become shares when they are summed up. */
@@ -15,7 +15,8 @@ struct rows {
     size_t stride;
     /* The rest is scratch of this file; "rows" are those of all heads, n for each. */
     uint32_t *seen, *first; /* [n] */
-    float *q, *k, *score;
+    uint16_t *q;            /* bf16 */
+    float *k, *score;
     uint16_t *weight;       /* [panels][rows, panel] */
     float *top, *max, *sum; /* [panels][rows], [rows], [rows] */
 };

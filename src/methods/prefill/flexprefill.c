@@ -42,6 +42,7 @@ struct work {
     float *query;                 /* [tiles of a chunk, head_dim] mean queries */
     float *score, *share;         /* [tiles of a chunk, n_block] */
     size_t n_block;               /* of a context, rounded up to 16 */
+    uint32_t *spare, *bits;       /* [rows.stride], a bit for each: scratch */
 };
 
 static size_t work_make(struct work *w, const struct method_shape *s, void *scratch)
@@ -52,6 +53,8 @@ static size_t work_make(struct work *w, const struct method_shape *s, void *scra
     rows_make(&w->rows, s, pick_min(BLOCK, s->n_row_max), &a);
     float **const by_token[] = {&w->column, &w->down, &w->slash};
     for (int i = 0; i < 3; i++) *by_token[i] = arena_take(&a, w->rows.stride, sizeof(float));
+    w->spare = arena_take(&a, w->rows.stride, sizeof *w->spare);
+    w->bits = arena_take(&a, w->rows.stride / PAGE_TOK, sizeof *w->bits);
     float **const by_block[] = {&w->by_column, &w->by_slash, &w->guess};
     for (int i = 0; i < 3; i++) *by_block[i] = arena_take(&a, w->n_block, sizeof(float));
     w->key = arena_take(&a, w->n_block * d, sizeof(float));
@@ -157,13 +160,25 @@ static double distance(const float *a, const float *b, uint32_t n)
 
 /* ---- Choice ---- */
 
-/* Blocks for the fewest best entries that hold `share`. */
-static uint32_t budget_blocks(const float *value, uint32_t n, double share, uint32_t least)
+static uint32_t least_blocks(const struct method_lane *l)
 {
-    struct pick_cut cut = pick_share(value, n, share);
+    return ((uint32_t)l->param[LEAST] + BLOCK - 1) / BLOCK;
+}
+
+/* Blocks for the fewest best entries of those along lines that hold the wanted share. */
+static uint32_t budget_blocks(const struct work *w, const struct method_lane *l, const float *value,
+                              const float *by_block)
+{
+    const uint32_t n = l->pos + l->n_row, n_page = (n + PAGE_TOK - 1) / PAGE_TOK;
+    double sum = 0;
     uint32_t count = 0;
-    for (uint32_t i = 0; i < n; i++) count += pick_takes(&cut, value[i]);
-    return pick_max(count / BLOCK + 1, least);
+    for (uint32_t b = 0; b * BLOCK < n; b++) sum += (double)by_block[b];
+    const struct op_cut cut = l->ops->best(&(struct op_best){
+        .value = value, .n = n, .by_sum = true, .target = l->param[MASS] * sum, .spare = w->spare});
+    memset(w->bits, 0, n_page * sizeof *w->bits);
+    l->ops->mark(&(struct op_mark){.value = value, .cut = cut, .n_page = n_page, .mask = w->bits});
+    for (uint32_t i = 0; i < n_page; i++) count += (uint32_t)__builtin_popcount(w->bits[i]);
+    return pick_max(count / BLOCK + 1, least_blocks(l));
 }
 
 /* Means of the observed rows along lines, and their sums over blocks. */
@@ -182,6 +197,7 @@ static void sum_lines(const struct work *w, const struct method_lane *l, uint32_
         w->by_column[i / BLOCK] += w->column[i];
         w->by_slash[i / BLOCK] += w->slash[i];
     }
+    for (uint32_t i = n; i % PAGE_TOK > 0; i++) w->slash[i] = 0; /* as columns are there */
 }
 
 static void mark_block(struct plan *p, uint32_t tile, uint32_t head, uint32_t block)
@@ -231,8 +247,7 @@ static bool mark_pooled(const struct work *w, const struct method_lane *l, struc
 static bool plan_head(const struct work *w, const struct method_lane *l, struct plan *p,
                       uint32_t head)
 {
-    const uint32_t n = l->pos + l->n_row, n_block = p->tile0 + p->n_tile;
-    const uint32_t least = ((uint32_t)l->param[LEAST] + BLOCK - 1) / BLOCK;
+    const uint32_t n_block = p->tile0 + p->n_tile, least = least_blocks(l);
     sum_lines(w, l, head);
     pool_rows(w->query, l, head, l->n_row - w->rows.n, l->n_row);
     score_blocks(w, l, w->query, 1, n_block);
@@ -241,8 +256,8 @@ static bool plan_head(const struct work *w, const struct method_lane *l, struct 
         mark_lines(w, p, head, least, least);
         return mark_pooled(w, l, p, head);
     }
-    mark_lines(w, p, head, budget_blocks(w->column, n, l->param[MASS], least),
-               budget_blocks(w->slash, n, l->param[MASS], least));
+    mark_lines(w, p, head, budget_blocks(w, l, w->column, w->by_column),
+               budget_blocks(w, l, w->slash, w->by_slash));
     return true;
 }
 
