@@ -16,6 +16,11 @@ void mem_free(void *p);
 char *mem_strndup(const char *s, size_t n); /* NUL terminated copy */
 char *mem_strdup(const char *s);
 
+static inline size_t mem_larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Zeroed memory for weights, KV pages and scratch, aligned to 2 MiB and backed by huge pages where
  * the system gives them: gathers from 4 KiB pages are up to three times slower. */
 void *mem_map(size_t bytes);

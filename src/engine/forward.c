@@ -91,7 +91,7 @@ static void project_qkv(sac_engine *e, const struct layer_weights *w)
 }
 
 /* Norm of each head (where the model has it) and rotation of q and k. */
-static void turn_heads(sac_engine *e, const struct layer_weights *w, uint32_t layer)
+static void rotate_heads(sac_engine *e, const struct layer_weights *w, uint32_t layer)
 {
     const struct config *c = &e->model->config;
     const uint32_t local = config_layer_is_local(c, layer);
@@ -358,7 +358,7 @@ void forward_run(sac_engine *e)
     for (uint32_t l = 0; l < e->model->config.n_layer; l++) {
         const struct layer_weights *w = &e->model->weights.layer[l];
         project_qkv(e, w);
-        turn_heads(e, w, l);
+        rotate_heads(e, w, l);
         attend(e, l);
         add_branch(e, &(struct branch){.w = &w->wo,
                                        .bias = w->bo,
@@ -368,11 +368,6 @@ void forward_run(sac_engine *e)
     }
     const uint64_t counted = e->stats.linear_us + e->stats.attn_us - inside;
     e->stats.other_us += clock_us() - start - counted - (e->record.spent_us - shadow);
-}
-
-static size_t max_size(size_t a, size_t b)
-{
-    return a > b ? a : b;
 }
 
 void forward_scratch_bytes(const sac_engine *e, size_t *out_linear, size_t *out_attn)
@@ -389,7 +384,8 @@ void forward_scratch_bytes(const sac_engine *e, size_t *out_linear, size_t *out_
                   {n_logit, c->n_embd, c->n_vocab}};
     *out_linear = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
-        *out_linear = max_size(*out_linear, e->ops.linear_scratch(n_worker, shapes[i].n_row,
-                                                                  shapes[i].n_in, shapes[i].n_out));
+        *out_linear =
+            mem_larger(*out_linear, e->ops.linear_scratch(n_worker, shapes[i].n_row, shapes[i].n_in,
+                                                          shapes[i].n_out));
     *out_attn = e->ops.attn_scratch(n_worker, &e->pool.geom, c->n_head, n_row, e->params.n_ctx);
 }

@@ -39,11 +39,6 @@ sac_status prefill_init(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
-static size_t max_size(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Sizes and tables of the methods; returns the most lists that the runs of a batch can have. */
 static size_t plan_methods(sac_engine *e, struct arena *a)
 {
@@ -70,14 +65,14 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
                                   .param = param,
                                   .bytes = method_hook_bytes(hooks->side_bytes, &f->shape, param)});
         assert(!m->state_bytes || hooks->sound);
-        f->state_stride = max_size(f->state_stride, m->state_bytes);
+        f->state_stride = mem_larger(f->state_stride, m->state_bytes);
         f->worker_bytes =
-            max_size(f->worker_bytes, method_hook_bytes(hooks->scratch_bytes, &f->shape, param));
+            mem_larger(f->worker_bytes, method_hook_bytes(hooks->scratch_bytes, &f->shape, param));
         /* A run of r rows lies in at most r / tile_tok + 2 tiles. */
         const size_t lane = (f->chunk_tok / m->tile_tok + 2) * m->n_part;
         const size_t all = (n_batch / m->tile_tok + 2 * e->params.n_seq_max) * m->n_part;
-        f->lane_list_max = max_size(f->lane_list_max, lane);
-        list_max = max_size(list_max, all * n_kv_head);
+        f->lane_list_max = mem_larger(f->lane_list_max, lane);
+        list_max = mem_larger(list_max, all * n_kv_head);
     }
     return list_max;
 }

@@ -55,8 +55,8 @@ struct op_linear {
         float *y;               /* [n_row, n_out], stride y_stride; part 1 of a GLU: unused */
         size_t y_stride;
     } part[LINEAR_PARTS_MAX];
-    /* NULL, or of one part the groups [n_group] of WEIGHT_GROUP outputs that are computed, ascending;
-     * not for a GLU, and NARROW only. */
+    /* NULL, or of one part the groups [n_group] of WEIGHT_GROUP outputs that are computed,
+     * ascending; not for a GLU, and NARROW only. */
     const uint32_t *group;
     uint32_t n_group;
     void *scratch;
