@@ -53,7 +53,7 @@ INLINE uint32_t first_channel(struct channels c, uint32_t vector)
 INLINE __mmask16 lanes_of(struct channels c, uint32_t vector)
 {
     const uint32_t left = c.quarter - vector / 4 * LANES;
-    return left < LANES ? (__mmask16)((1u << left) - 1) : 0xffff;
+    return (__mmask16)(left < LANES ? (1u << left) - 1 : 0xffff);
 }
 
 INLINE __m512 load_half(__mmask16 lanes, const uint8_t *p)
