@@ -52,6 +52,7 @@ struct bench_result {
 /* One engine, and the sequence that holds the depth of its tests. */
 struct bench_rig {
     sac_engine *engine;     /* owned */
+    sac_sampler *sampler;   /* owned, greedy */
     const sac_model *model; /* borrowed */
     sac_seq base;
     uint32_t method; /* that `base` uses */

@@ -43,20 +43,12 @@ static void ignore_row(void *user, const sac_row *row)
     (void)row;
 }
 
-static int32_t likeliest(const float *logits, uint32_t n)
-{
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best]) best = i;
-    return (int32_t)best;
-}
-
 static void take_likeliest(void *user, const sac_row *row)
 {
     const struct rep *r = user;
-    const uint32_t n_vocab = sac_model_get_info(r->rig->model).n_vocab;
     for (uint32_t s = 0; s < r->test->n_seq; s++)
-        if (r->seq[s] == row->seq) r->next[s] = likeliest(row->logits, n_vocab);
+        if (r->seq[s] == row->seq)
+            r->next[s] = sac_sampler_sample(r->rig->sampler, row->logits, NULL, 0);
 }
 
 /* Queues made-up tokens of a prompt up to position `end`. */
@@ -224,11 +216,16 @@ sac_status bench_rig_open(struct bench_rig *rig, const sac_model *model,
                           const sac_engine_params *params, sac_error *err)
 {
     *rig = (struct bench_rig){.model = model, .base = SAC_SEQ_NONE};
+    sac_sampling greedy = sac_sampling_default();
+    greedy.temp = 0;
+    TRY(sac_sampler_create(&rig->sampler, model, &greedy, err));
     return sac_engine_create(&rig->engine, model, params, err);
 }
 
 void bench_rig_close(struct bench_rig *rig)
 {
     sac_engine_free(rig->engine);
+    sac_sampler_free(rig->sampler);
     rig->engine = NULL;
+    rig->sampler = NULL;
 }

@@ -16,6 +16,7 @@ void mem_free(void *p);
 char *mem_strndup(const char *s, size_t n); /* NUL terminated copy */
 char *mem_strdup(const char *s);
 
+/* For plans whose pieces are used in turn. */
 static inline size_t mem_larger(size_t a, size_t b)
 {
     return a > b ? a : b;

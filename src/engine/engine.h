@@ -54,7 +54,7 @@ struct scratch {
     float *attn;            /* [n_batch, n_head * head_dim] */
     float *ffn;             /* [n_batch, n_ff] */
     float *cos[2], *sin[2]; /* [n_batch, n_rot/2] global and local layers */
-    uint8_t *own;   /* 16-bit pages that a chunk begins: [n_new_page_max][n_kv_head][tail_bytes] */
+    uint8_t *own; /* 16-bit pages that a chunk begins: [n_new_page_max][n_kv_head][tail_bytes] */
     void *linear, *attn_ops; /* scratch of the ops */
     size_t linear_bytes, attn_bytes;
 };

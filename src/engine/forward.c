@@ -139,14 +139,6 @@ static void bind_runs(sac_engine *e, uint32_t layer)
     }
 }
 
-/* 16-bit page j (0: the tail) of a run for KV head h. */
-static uint8_t *own_page(const struct attn_run *run, const struct page_geom *g, uint32_t j,
-                         uint32_t h)
-{
-    return j == 0 ? run->own0 + h * g->tail_bytes
-                  : run->own + ((size_t)(j - 1) * g->n_kv_head + h) * g->tail_bytes;
-}
-
 static void seal_full_pages(sac_engine *e)
 {
     struct batch *b = &e->batch;
@@ -159,7 +151,7 @@ static void seal_full_pages(sac_engine *e)
         for (uint32_t j = 0; j < n_full; j++)
             for (uint32_t h = 0; h < g->n_kv_head; h++, n++) {
                 const page_id id = run->table[h * run->table_stride + first + j];
-                b->seal_from[n] = own_page(run, g, j, h);
+                b->seal_from[n] = attn_own_page(run, g, (first + j) * PAGE_TOK, h);
                 b->seal_to[n] = pool_page(&e->pool, id);
             }
     }
@@ -178,10 +170,10 @@ static void keep_tails(sac_engine *e)
     for (uint32_t i = 0; i < e->batch.n_run; i++) {
         const struct attn_run *run = &e->batch.run[i];
         const uint32_t end = run->pos0 + run->n_row;
-        const uint32_t last = end / PAGE_TOK - run->pos0 / PAGE_TOK;
-        if (last == 0 || end % PAGE_TOK == 0) continue;
+        if (end / PAGE_TOK == run->pos0 / PAGE_TOK || end % PAGE_TOK == 0) continue;
         for (uint32_t h = 0; h < g->n_kv_head; h++)
-            memcpy(own_page(run, g, 0, h), own_page(run, g, last, h), g->tail_bytes);
+            memcpy(attn_own_page(run, g, run->pos0, h), attn_own_page(run, g, end, h),
+                   g->tail_bytes);
     }
 }
 

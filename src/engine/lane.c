@@ -3,20 +3,11 @@
  * it holds from the layer's seal to the next layer, while the run names that layer's pages. */
 #include "engine/lane.h"
 
-/* The page of the run's last row in tail form: the sequence's tail, or one that the run begins. */
-static const uint8_t *own_page(const struct page_geom *g, const struct attn_run *run,
-                               uint32_t kv_head)
-{
-    const uint32_t end = run->pos0 + run->n_row;
-    const size_t n_begun = (end - 1) / PAGE_TOK - run->pos0 / PAGE_TOK;
-    return n_begun == 0 ? run->own0 + kv_head * g->tail_bytes
-                        : run->own + ((n_begun - 1) * g->n_kv_head + kv_head) * g->tail_bytes;
-}
-
 struct method_lane lane_view(const sac_engine *e, const struct attn_run *run, uint32_t layer,
                              uint32_t kv_head)
 {
     const struct config *c = &e->model->config;
+    const uint32_t end = run->pos0 + run->n_row;
     const size_t group = c->n_head / c->n_kv_head, d = c->head_dim;
     const size_t stride = (c->n_head + 2 * (size_t)c->n_kv_head) * d;
     return (struct method_lane){
@@ -32,7 +23,7 @@ struct method_lane lane_view(const sac_engine *e, const struct attn_run *run, ui
         .softcap = c->attn_softcap,
         .pool = e->pool.pages,
         .page = run->table + kv_head * run->table_stride,
-        .n_sealed = (run->pos0 + run->n_row) / PAGE_TOK,
-        .own = own_page(&e->pool.geom, run, kv_head),
+        .n_sealed = end / PAGE_TOK,
+        .own = attn_own_page(run, &e->pool.geom, end - 1, kv_head),
     };
 }

@@ -98,7 +98,7 @@ static void find_most(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i
     memset(l->is_exact + begin, 0, end - begin);
 }
 
-/* Marks groups, those that are exact before included, in which a token may reach the bar. */
+/* Marks the groups that are not exact yet and in which a token may reach the bar. */
 static void find_open(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     const struct screening *s = arg;
@@ -172,7 +172,8 @@ static bool screen_row(sac_engine *e, const float *x, float *y, uint32_t k)
 
 /* ---- Rows ---- */
 
-/* Whether a row's logits are screened: more than a few of them, and the best groups are many. */
+/* Whether a row's logits are screened: it wants few of them, and nothing bends them afterwards,
+ * which could make equal what is not. */
 static bool is_screened(const sac_engine *e, uint32_t n_top)
 {
     return n_top > 0 && n_top < screen_of(e)->w.n_group / 16 && e->logits.pause == 0 &&

@@ -17,8 +17,8 @@ struct logits {
     uint8_t *is_exact;      /* computed in full */
     uint32_t *list, *spare; /* the groups computed next; scratch */
     float *value;
-    uint32_t pause,
-        last_pause; /* rows to come that are not screened, as it did not pay; of before */
+    uint32_t pause;      /* rows to come that are not screened, as it did not pay, */
+    uint32_t last_pause; /* and how many they were at first */
 };
 
 /* Lays out e->logits. */

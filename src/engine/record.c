@@ -232,15 +232,10 @@ static void load_page(const sac_engine *e, const struct record_job *j, struct re
 {
     const struct page_geom *g = &e->pool.geom;
     const struct attn_run *run = j->run;
-    const uint32_t h = j->kv_head, fresh = page - run->pos0 / PAGE_TOK, d = g->head_dim;
-    const uint8_t *bytes;
+    const uint32_t h = j->kv_head, d = g->head_dim;
     const bool is_own = page == j->pos / PAGE_TOK;
-    if (!is_own)
-        bytes = pool_page(&e->pool, run->table[h * run->table_stride + page]);
-    else if (fresh == 0)
-        bytes = run->own0 + h * g->tail_bytes;
-    else
-        bytes = run->own + ((size_t)(fresh - 1) * g->n_kv_head + h) * g->tail_bytes;
+    const uint8_t *bytes = is_own ? attn_own_page(run, g, j->pos, h)
+                                  : pool_page(&e->pool, run->table[h * run->table_stride + page]);
     page_read(w->k, w->v, g, bytes, is_own ? PAGE_TAIL : PAGE_SEALED, n_tok);
     for (size_t c = 0; c < d; c++)
         for (size_t t = 0; t < PAGE_TOK; t++)

@@ -188,14 +188,13 @@ static sac_status create_sampler(struct request *r, const struct request_list *l
     return SAC_OK;
 }
 
-/* How the request's sequence is computed: its methods, and no more logits than the sampler wants. */
+/* How the request's sequence is computed: its methods, and no more logits than the sampler wants.
+ */
 static sac_status set_up_seq(sac_engine *engine, const struct request *r, sac_error *err)
 {
-    const uint32_t n_top = r->n_probs ? 0 : sample_n_top(r->sampler);
-    TRY(sac_seq_use_top(engine, r->seq, n_top, err));
     if (r->decode != SAC_DECODE_KEEP) TRY(sac_seq_use_decode(engine, r->seq, r->decode, err));
     if (r->prefill != SAC_PREFILL_KEEP) TRY(sac_seq_use_prefill(engine, r->seq, r->prefill, err));
-    return SAC_OK;
+    return sac_seq_use_top(engine, r->seq, r->n_probs ? 0 : sample_n_top(r->sampler), err);
 }
 
 static sac_status fill_request(struct request *r, struct request_list *list,

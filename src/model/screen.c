@@ -12,29 +12,29 @@
 #include <math.h>
 #include <string.h>
 
-#define TYPE        QUANT_Q5_0
-#define BLOCK       32u
-#define VOCAB_MIN   4096u
-#define PIECE_GROUP 512u   /* groups that are in file order at once */
-#define GROW        1.001f /* over what f32 loses in norms */
+#define TYPE      QUANT_Q5_0
+#define BLOCK     32u
+#define VOCAB_MIN 4096u
+#define GROW      1.001f /* over what f32 loses in norms */
 
 static const uint32_t part_inputs[SCREEN_PARTS - 1] = {8, 24, 96};
 
 /* ---- Layout ---- */
 
-/* Reading the screen and a tenth of W must save a sixth at least. */
+/* Not for matrices that meet another form of h than the screen, nor where reading the screen saves
+ * less than an eighth. */
 static bool is_worthwhile(const struct weight *w, const struct weight *screen)
 {
     const bool quantised = w->type != QUANT_F32 && w->type != QUANT_F16 && w->type != QUANT_BF16;
-    return quantised && w->n_out >= VOCAB_MIN && w->n_in % BLOCK == 0 &&
-           8 * weight_bytes(screen) <= 7 * weight_bytes(w);
+    return quantised && w->n_out >= VOCAB_MIN && 8 * weight_bytes(screen) <= 7 * weight_bytes(w);
 }
 
 void screen_plan(struct screen *s, const struct weight *w, struct arena *a)
 {
-    struct weight short_form = {0};
+    struct weight short_form;
     *s = (struct screen){0};
-    if (w->n_in % BLOCK == 0) weight_init(&short_form, TYPE, w->n_out, w->n_in);
+    if (w->n_in % BLOCK != 0) return;
+    weight_init(&short_form, TYPE, w->n_out, w->n_in);
     if (!is_worthwhile(w, &short_form)) return;
     s->w = short_form;
     uint32_t n_large = 0;

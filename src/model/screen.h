@@ -1,7 +1,7 @@
 /* screen.h: a short form of the output matrix W, which tells most tokens of a vocabulary apart from
  * the likeliest without reading their rows of W.
  *
- * Row r of W is s + e, with s in 4 bits and e what that leaves out. For a normalised state h,
+ * Row r of W is s + e, with s in 5 bits and e what that leaves out. For a normalised state h,
  *     <W_r, h>  <=  <s, h> + sum over parts b of |e_b| |h_b|        (Cauchy and Schwarz)
  * whatever the parts of the inputs; they are chosen so that the few inputs that a model makes large
  * (as its output norm tells) do not multiply the errors of all others. So a token whose bound lies

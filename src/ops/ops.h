@@ -115,6 +115,15 @@ struct attn_run {
     const struct attn_plan *plan; /* the same for the rows of a WIDE run; NULL: dense */
 };
 
+/* The 16-bit page of a run's position `pos` and KV head h. */
+static inline uint8_t *attn_own_page(const struct attn_run *run, const struct page_geom *geom,
+                                     uint32_t pos, uint32_t h)
+{
+    const size_t j = pos / PAGE_TOK - run->pos0 / PAGE_TOK;
+    return j == 0 ? run->own0 + h * geom->tail_bytes
+                  : run->own + ((j - 1) * geom->n_kv_head + h) * geom->tail_bytes;
+}
+
 struct op_attn {
     const struct page_geom *geom;
     const uint8_t *pool; /* page id -> pool + id * geom->bytes */

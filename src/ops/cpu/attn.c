@@ -61,11 +61,9 @@ static uint32_t first_visible(const struct op_attn *op, uint32_t pos)
 static struct attn_page own_page(const struct op_attn *op, const struct attn_run *run, uint32_t h,
                                  uint32_t pos)
 {
-    const struct page_geom *g = op->geom;
-    const size_t j = pos / PAGE_TOK - run->pos0 / PAGE_TOK;
-    const uint8_t *bytes = j == 0 ? run->own0 + h * g->tail_bytes
-                                  : run->own + ((j - 1) * g->n_kv_head + h) * g->tail_bytes;
-    return (struct attn_page){.bytes = bytes, .form = PAGE_TAIL, .end = pos % PAGE_TOK + 1};
+    return (struct attn_page){.bytes = attn_own_page(run, op->geom, pos, h),
+                              .form = PAGE_TAIL,
+                              .end = pos % PAGE_TOK + 1};
 }
 
 static struct attn_page sealed_page(const struct op_attn *op, const struct attn_run *run,

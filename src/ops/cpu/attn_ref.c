@@ -131,19 +131,12 @@ static bool walk_next(const struct ref_row *r, struct ref_walk *w, struct ref_sp
     return true;
 }
 
-static const uint8_t *own_page(const struct ref_row *r)
-{
-    const struct page_geom *g = r->op->geom;
-    const size_t j = r->pos / PAGE_TOK - r->run->pos0 / PAGE_TOK;
-    if (j == 0) return r->run->own0 + r->kv_head * g->tail_bytes;
-    return r->run->own + ((j - 1) * g->n_kv_head + r->kv_head) * g->tail_bytes;
-}
-
 static void read_page(const struct ref_row *r, uint32_t page, float *k, float *v)
 {
     const struct page_geom *g = r->op->geom;
     if (page == r->pos / PAGE_TOK) {
-        page_read(k, v, g, own_page(r), PAGE_TAIL, r->pos % PAGE_TOK + 1);
+        page_read(k, v, g, attn_own_page(r->run, g, r->pos, r->kv_head), PAGE_TAIL,
+                  r->pos % PAGE_TOK + 1);
         return;
     }
     const page_id id = r->run->table[r->kv_head * r->run->table_stride + page];
@@ -337,9 +330,9 @@ static void ref_kv_write_row(void *arg, uint32_t row_i, uint32_t worker_i)
     const struct page_geom *g = op->geom;
     const struct attn_run *run = op->run;
     const uint32_t d = g->head_dim, pos = run->pos0 + row_i;
-    const size_t j = pos / PAGE_TOK - run->pos0 / PAGE_TOK, tok = pos % PAGE_TOK;
+    const size_t tok = pos % PAGE_TOK;
     const size_t src = (size_t)(run->row0 + row_i) * op->kv_stride;
-    uint8_t *page = j == 0 ? run->own0 : run->own + (j - 1) * g->n_kv_head * g->tail_bytes;
+    uint8_t *page = attn_own_page(run, g, pos, 0);
     for (uint32_t h = 0; h < g->n_kv_head; h++, page += g->tail_bytes) {
         uint16_t *k = (uint16_t *)(void *)page + tok * d;
         uint16_t *v = (uint16_t *)(void *)(page + g->tail_v) + tok * d;

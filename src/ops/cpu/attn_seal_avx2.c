@@ -44,9 +44,9 @@ static void write_row(void *arg, uint32_t row_i, uint32_t worker_i)
     const struct page_geom *g = op->geom;
     const struct attn_run *run = op->run;
     const uint32_t d = g->head_dim, pos = run->pos0 + row_i;
-    const size_t j = pos / PAGE_TOK - run->pos0 / PAGE_TOK, at = pos % PAGE_TOK * (size_t)d;
+    const size_t at = pos % PAGE_TOK * (size_t)d;
     const size_t src = (size_t)(run->row0 + row_i) * op->kv_stride;
-    uint8_t *page = j == 0 ? run->own0 : run->own + (j - 1) * g->n_kv_head * g->tail_bytes;
+    uint8_t *page = attn_own_page(run, g, pos, 0);
     for (size_t h = 0; h < g->n_kv_head; h++, page += g->tail_bytes) {
         write_half(page + 2 * at, g->type_k, op->k + src + h * d, d);
         write_half(page + g->tail_v + 2 * at, g->type_v, op->v + src + h * d, d);
