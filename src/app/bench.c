@@ -362,6 +362,8 @@ int app_bench(int argc, char **argv)
     };
     int code = options_parse(&o, argc, argv);
     if (code == OPTIONS_GO_ON) code = parse(&b);
+    for (size_t i = 0; code == OPTIONS_GO_ON && i < b.opt.models.n; i++)
+        code = setup_check_model(COMMAND, b.opt.models.item[i]);
     if (code != OPTIONS_GO_ON) return code;
     interrupt_install();
     return run_all(&b);

@@ -429,6 +429,7 @@ static sac_status prepare(struct chat *c, sac_error *err)
     c->n_ctx = c->setup.n_ctx ? c->setup.n_ctx : sac_model_get_info(c->model).n_ctx_train;
     const sac_engine_params params = setup_engine_params(&c->setup, c->n_ctx, 1);
     TRY(sac_engine_create(&c->engine, c->model, &params, err));
+    setup_warn_of_context(COMMAND, c->model, c->n_ctx);
     TRY(sac_seq_create(c->engine, &c->seq, err));
     c->held = mem_calloc(c->n_ctx, sizeof *c->held);
     if (c->opt.system) c->said.system = mem_strdup(c->opt.system);

@@ -269,6 +269,7 @@ static sac_status measure(struct session *s, const sac_engine_params *engine, sa
             .user = &s->bar,
         };
         s->recording.sample_i = s->ctx[c];
+        setup_warn_of_context(COMMAND, s->model, s->ctx[c]);
         snprintf(s->label, sizeof s->label, "context %u (%u of %u)", s->ctx[c], c + 1, s->n_ctx);
         progress_begin(&s->bar, s->label);
         const sac_status status = fidelity_run(&s->row[c * s->subjects.n], &p, err);

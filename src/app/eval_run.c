@@ -317,7 +317,9 @@ static sac_status make_engine(struct session *s, bool single_turn, sac_error *er
     p.n_decode = s->subjects.n_decode;
     p.prefill = s->subjects.prefill;
     p.n_prefill = s->subjects.n_prefill;
-    return sac_engine_create(&s->engine, s->model, &p, err);
+    TRY(sac_engine_create(&s->engine, s->model, &p, err));
+    setup_warn_of_context(s->r->command, s->model, n_ctx);
+    return SAC_OK;
 }
 
 static sac_status ask_all(struct session *s, const struct eval_maker *maker, sac_error *err)

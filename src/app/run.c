@@ -189,16 +189,6 @@ static sac_status plan_context(struct run *r, sac_error *err)
     return SAC_OK;
 }
 
-static void warn_of_context(const struct run *r)
-{
-    const uint32_t trained = sac_model_get_info(r->model).n_ctx_train;
-    if (r->n_ctx > trained)
-        fprintf(stderr,
-                "saccade " COMMAND ": the context of %u is beyond the %u tokens that the model was "
-                "trained with\n",
-                r->n_ctx, trained);
-}
-
 /* Computes the prompt up to n tokens. */
 static sac_status read_to(struct run *r, size_t n, sac_error *err)
 {
@@ -311,7 +301,7 @@ static sac_status answer(struct run *r, sac_error *err)
     g->request = sac_request_default();
     TRY(setup_sampling_params(&r->sampling, &g->request.sampling, r->bias, err));
     TRY(sac_engine_create(&r->engine, r->model, &params, err));
-    warn_of_context(r); /* not of one that is refused */
+    setup_warn_of_context(COMMAND, r->model, r->n_ctx); /* not of one that is refused */
     TRY(open_seq(r, err));
     if (r->opt.save_state) TRY(save_documents(r, err));
     if (!wants_answer(r)) return SAC_OK;

@@ -235,6 +235,15 @@ static const char *find_model(const char *model, char *buf, size_t bytes)
     return n > 0 && (size_t)n < bytes ? buf : model;
 }
 
+int setup_check_model(const char *command, const char *model)
+{
+    char buf[4096], message[4352];
+    const char *path = find_model(model, buf, sizeof buf);
+    if (access(path, R_OK) == 0) return OPTIONS_GO_ON;
+    snprintf(message, sizeof message, "%s: %s", path, strerror(errno));
+    return setup_failed(command, SAC_ERR_NOT_FOUND, message);
+}
+
 static bool on_load(void *user, double share)
 {
     progress_update(user, share);
@@ -291,6 +300,16 @@ sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uin
     p.decode = s->decode_list;
     p.n_decode = s->decode ? 1 : 0;
     return p;
+}
+
+void setup_warn_of_context(const char *command, const sac_model *model, uint32_t n_ctx)
+{
+    const uint32_t trained = sac_model_get_info(model).n_ctx_train;
+    if (n_ctx > trained)
+        fprintf(stderr,
+                "saccade %s: the context of %u is beyond the %u tokens that the model was trained "
+                "with\n",
+                command, n_ctx, trained);
 }
 
 /* ---- Sampling ---- */

@@ -42,6 +42,9 @@ extern const struct option_spec setup_sampling_specs[];
 struct setup setup_default(const char *command);
 struct setup_sampling setup_sampling_default(void);
 
+/* Says early what setup_load would say later of a model file that is missing or not to be read. */
+int setup_check_model(const char *command, const char *model);
+
 /* Loads the model of `-m`: a path, or the name of a fetched model. Shows a progress bar. First it
  * makes the methods' specifications and has them checked, so that a wrong parameter is told at
  * once. */
@@ -49,6 +52,9 @@ int setup_load(struct setup *s, sac_model **out);
 
 /* The engine's parameters for `n_seq` sequences of `n_ctx` tokens each; they borrow from `s`. */
 sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uint32_t n_seq);
+
+/* Tells on stderr that a context is longer than those the model was trained with. */
+void setup_warn_of_context(const char *command, const sac_model *model, uint32_t n_ctx);
 
 /* `bias` [OPTION_LIST_MAX] receives the parsed biases and must live as long as `out`. The seed in
  * `out` is the one in force. */

@@ -97,7 +97,10 @@ class Bench(unittest.TestCase):
             self.assertEqual(done.returncode, 2, args)
             self.assertIn(words, done.stderr)
         self.assertIn("a model is missing", saccade("bench").stderr)
-        self.assertEqual(saccade("bench", "-m", "no-such.gguf").returncode, 1)
+        # a file that is missing is told before anything is measured
+        done = bench("-m", "no-such.gguf")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("no-such.gguf: No such file", done.stderr)
 
 
 class Ops(unittest.TestCase):

@@ -314,6 +314,15 @@ class Refusals(unittest.TestCase):
         self.assertEqual((len(fits["tokens"]), fits["finish"]), (1, "length"))
         self.assert_fails(("-f", "-"), 1, "the context holds 8192", stdin="word " * 9000)
 
+    def test_context_beyond_the_training_is_told(self):
+        words = "the context of 9000 is beyond the 8192 tokens"
+        for command, context in ((("run", "-n", "1", "-p", "Hi"), ("-c", "9000")),
+                                 (("chat", "-n", "1"), ("-c", "9000"))):
+            for args, told in ((context, True), ((), False)):
+                done = saccade(*command, "-m", model_path(), *args, stdin="")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(words in done.stderr, told, (command, args))
+
     def test_what_does_not_fit_together_is_wrong_usage(self):
         self.assert_fails(("-p", "x", "-ctk", "q8"), 2, "q8")
         self.assert_fails(("-p", "x", "--logit-bias", "5"), 2, "'5'")
