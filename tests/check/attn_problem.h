@@ -4,9 +4,9 @@
  * Rounding a query and a key to u relative moves a score by at most 2 u sum |q k| scale (call it
  * delta), which moves weights by a factor within e^(+-2 delta), and the weights are rounded
  * themselves; so |out - exact| <= (2 delta + u_p) max |v|, where u_p is the weights' rounding and
- * the polynomial's error. AMX: u = 2^-11 (f16) or 2^-8 (bf16). The f32 sets: u = sqrt(d) 2^-24,
- * what a sum of d terms accumulates. That is a worst case; to notice a kernel that is merely
- * sloppy, the root mean square must be 12 times smaller. */
+ * the polynomial's error. AMX and AVX-512: u = 2^-11 (f16) or 2^-8 (bf16). The f32 sets: u =
+ * sqrt(d) 2^-24, what a sum of d terms accumulates. That is a worst case; to notice a kernel that
+ * is merely sloppy, the root mean square must be 12 times smaller. */
 #ifndef SAC_TESTS_ATTN_PROBLEM_H
 #define SAC_TESTS_ATTN_PROBLEM_H
 
@@ -236,10 +236,11 @@ static inline void exact_free(struct exact *e)
 /* Worst-case error as a share of max |v|, see the top of the file. */
 static inline double tolerance(const struct problem *p, const char *isa, double abs)
 {
-    const bool amx = strcmp(isa, "amx") == 0, bf16_k = p->seq->geom.type_k == SAC_KV_BF16,
-               bf16_v = p->seq->geom.type_v == SAC_KV_BF16;
-    const double u = !amx ? sqrt(p->seq->geom.head_dim) * 0x1p-24 : bf16_k ? 0x1p-8 : 0x1p-11;
-    const double u_p = !amx ? 4e-6 : bf16_v ? 0x1p-8 : 0x1p-11 + 1.5e-4;
+    const bool halves = strcmp(isa, "amx") == 0 || strcmp(isa, "avx512") == 0;
+    const bool bf16_k = p->seq->geom.type_k == SAC_KV_BF16;
+    const bool bf16_v = p->seq->geom.type_v == SAC_KV_BF16;
+    const double u = !halves ? sqrt(p->seq->geom.head_dim) * 0x1p-24 : bf16_k ? 0x1p-8 : 0x1p-11;
+    const double u_p = !halves ? 4e-6 : bf16_v ? 0x1p-8 : 0x1p-11 + 1.5e-4;
     return 2 * (2 * u * abs) + u_p;
 }
 

@@ -1,62 +1,27 @@
-/* attn_amx.c: attention of many rows in AMX tiles of 16-bit floats with f32 sums. That of one row
+/* attn_amx.c: attention of many rows in AMX tiles; attn_wide.h holds the algorithm. That of one row
  * is in attn_narrow_amx.c.
- *
- * Forms (a tile is 16 rows of 64 bytes; a B tile interleaves pairs of rows of its matrix): S
- * [query, key] = Q K^T with rows of Q as A tiles and the panel's K, transposed by pairs of
- * channels, as B tiles; then weights P in 16 bits as A tiles and V, interleaved by pairs of tokens,
- * as B tiles give O [query, channel]. Everything lies in whole tiles of 1 KiB behind each other, so
- * no load crosses a line. V is interleaved by unpack instructions, which leave the channels of each
- * 32 in the order that `unpack_order` undoes when results are written.
- *
- * Softmax. Weights are 2^(s - m) with m behind the true maximum: m is set to maximum - HEADROOM
- * when a row starts, and again only if a sum of weights reaches WEIGHT_LIMIT (then the accumulators
- * are rescaled and the weights computed again). So no pass searches the maximum, weights stay below
- * f16's range, and a weight of 2^-20 of the largest is still a normal f16. All of it depends on the
- * row alone. 2^x: degree 3 on the fraction, relative error 7.5e-5, a third of what rounding the
- * weight to f16 adds.
- *
- * Numbers. f16 and q8 pages use f16 tiles where the CPU has them, bf16 pages (and all pages on a
- * CPU that lacks AMX-FP16) bf16 tiles. Queries are scaled by a power of two to below 1, so that no
- * product of a query can overflow and few digits fall below f16's normal range.
- *
- * Centred keys (where keys are more exact than the tiles). Keys have channels that hardly
- * change from token to token and outweigh the rest, by biases above all; rounded to bf16 they would
- * bury the differences that the softmax sees: most of the error of the whole model on qwen2.5. So k
- * - c is rounded, c being the page's first key, and q c, with c in two parts that hold it exactly,
- * is added to the scores. c is 0 for a page whose first key is not finite.
- *
- * Invalid numbers: a row that sees a NaN or an infinity gives NaN or infinity. A row that does not
- * see it must not notice, but its weight 0 times infinity is NaN; so where a panel holds tokens
- * that some row does not see (own pages, windows), a value row that is not finite is replaced by
- * zeros and its key by NaN: masks then decide who sees it.
  *
  * The tile registers are the calling thread's: each entry loads its configuration and ends with a
  * release (tiles.h). */
 #include "ops/cpu/attn_amx.h"
-#include "base/half.h"
 #include "ops/cpu/attn.h"
+#include "ops/cpu/attn_half.h"
 #include "ops/cpu/attn_q8.h"
-#include "ops/cpu/attn_vec.h"
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"
-#include "ops/cpu/math_avx512.h"
 #include "ops/cpu/tiles.h"
 
-#include <assert.h>
 #include <immintrin.h>
-#include <math.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
+#define TILE_Q     1792u
+#define half_begin tiles_begin
+#define half_end   tiles_end
 
-#define QUERY_BLOCK 32u  /* queries computed at a time in WIDE: two rows of tiles */
-#define CENTRES     8u   /* pages of a panel at most: with their lost parts they fill a tile */
-#define HEADROOM    6.0f /* weights of a fresh maximum are 2^6 ... */
-#define WEIGHT_LIMIT                                                                               \
-    0x1p15f /* ... and the sum in a lane must stay below this, f16 ends at 2^16                    \
-             */
-#define GATHER_AHEAD (2 * PAGE_TOK) /* tokens between the fetch of one and its use */
-#define ROWS_AHEAD   8u /* the same of rows of queries and results, which lie far apart */
+static uint32_t wide_panel_tok(uint32_t head_dim)
+{
+    return head_dim <= 128 ? 256 : 128;
+}
 
 /* ---- Tiles ---- */
 
@@ -69,89 +34,58 @@
             TILE_DOT(c, a, b);                                                                     \
     } while (0)
 
-/* ---- Small pieces ---- */
-
-/* Which 16-bit type the tiles of K and of V hold, and whether WIDE has the keys of a page relative
- * to its first. */
-struct kinds {
-    bool k_f16, v_f16, centred;
-};
-
-INLINE __m512i half_from_f32(__m512 lo, __m512 hi, bool f16)
+/* What attn_wide.h wants. */
+ATTN_HALF void half_block(const struct attn_half_block *x, uint32_t n_col, bool add, bool f16)
 {
-    if (f16) {
-        const __m256i a = _mm512_cvtps_ph(lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-        const __m256i b = _mm512_cvtps_ph(hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-        return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+    const bool two = n_col == 32;
+    const uint8_t *a = x->a, *b = x->b;
+    uint8_t *second = x->c + x->c_row;
+    if (add) {
+        TILE_LOAD(0, x->c, x->c_stride);
+        if (two) TILE_LOAD(1, x->c + x->c_next, x->c_stride);
+        TILE_LOAD(2, second, x->c_stride);
+        if (two) TILE_LOAD(3, second + x->c_next, x->c_stride);
+    } else {
+        TILE_ZERO(0);
+        if (two) TILE_ZERO(1);
+        TILE_ZERO(2);
+        if (two) TILE_ZERO(3);
     }
-    return (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
+    for (uint32_t i = 0; i < x->n_tile; i++, a += TILE_BYTES, b += x->b_tile) {
+        TILE_LOAD(4, a, 64);
+        TILE_LOAD(6, b, 64);
+        TILE_DOT_AS(f16, 0, 4, 6);
+        if (two) {
+            TILE_LOAD(7, b + x->b_next, 64);
+            TILE_DOT_AS(f16, 1, 4, 7);
+        }
+        TILE_LOAD(5, a + x->a_row, 64);
+        TILE_DOT_AS(f16, 2, 5, 6);
+        if (two) TILE_DOT_AS(f16, 3, 5, 7);
+    }
+    TILE_STORE(0, x->c, x->c_stride);
+    if (two) TILE_STORE(1, x->c + x->c_next, x->c_stride);
+    TILE_STORE(2, second, x->c_stride);
+    if (two) TILE_STORE(3, second + x->c_next, x->c_stride);
 }
 
-/* 32 f16 to 32 bf16, for CPUs without f16 tiles. */
-INLINE __m512i bf16_from_f16(__m512i h)
-{
-    return half_from_f32(_mm512_cvtph_ps(_mm512_castsi512_si256(h)),
-                         _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1)), false);
-}
-
-/* Halves of a vector of 32 bf16. */
-INLINE __m512 f32_from_bf16(__m512i h, int upper)
-{
-    const __m256i x = upper ? _mm512_extracti64x4_epi64(h, 1) : _mm512_castsi512_si256(h);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-}
-
-/* Lanes of tokens at .. at + 15 that lie in [lo, hi). */
-INLINE __mmask16 visible_lanes(uint32_t at, uint32_t lo, uint32_t hi)
-{
-    const uint32_t below_hi = hi <= at ? 0 : hi - at >= 16 ? 0xffffu : (1u << (hi - at)) - 1;
-    const uint32_t below_lo = lo <= at ? 0 : lo - at >= 16 ? 0xffffu : (1u << (lo - at)) - 1;
-    return (__mmask16)(below_hi & ~below_lo);
-}
-
-/* Rounds one query to halves below 1 in magnitude; returns the power of two that was divided out.
- * A query that is not finite is kept as it is. */
-static float query_to_half(uint16_t *dst, const float *q, uint32_t d, bool f16)
-{
-    __m512i mag = _mm512_setzero_si512();
-    for (uint32_t c = 0; c < d; c += 16)
-        mag = _mm512_max_epu32(mag, _mm512_slli_epi32(_mm512_loadu_si512(q + c), 1));
-    const uint32_t top = _mm512_reduce_max_epu32(mag) >> 24; /* exponent field of the largest */
-    const int32_t e = top == 255 || top == 0 ? 0 : (int32_t)top - 126;
-    const __m512 down = _mm512_set1_ps((float)-e);
-    for (uint32_t c = 0; c < d; c += 32)
-        _mm512_storeu_si512(
-            dst + c, half_from_f32(_mm512_scalef_ps(_mm512_loadu_ps(q + c), down),
-                                   _mm512_scalef_ps(_mm512_loadu_ps(q + c + 16), down), f16));
-    return ldexpf(1.0f, e);
-}
-
-/* Channels of two neighbouring result tiles, back in order. */
-INLINE void unpack_order(float *out, __m512 even, __m512 odd, __m512 factor)
-{
-    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
-    _mm512_storeu_ps(out, _mm512_mul_ps(factor, _mm512_permutex2var_ps(even, first, odd)));
-    _mm512_storeu_ps(out + 16, _mm512_mul_ps(factor, _mm512_permutex2var_ps(even, second, odd)));
-}
-
-/* ---- Pages to halves ---- */
+/* ---- q8 to halves ---- */
 
 /* min + step * code, rounded once to f16. */
-INLINE __m512h q8_value(__m256i code, __m512h step, __m512h min)
+ATTN_HALF __m512h q8_value(__m256i code, __m512h step, __m512h min)
 {
     return _mm512_fmadd_ph(_mm512_cvtepu16_ph(_mm512_cvtepu8_epi16(code)), step, min);
 }
 
-INLINE void store_half(uint16_t *dst, __m512h v, bool f16)
+ATTN_HALF void store_half(uint16_t *dst, __m512h v, bool f16)
 {
-    _mm512_storeu_si512(dst, f16 ? (__m512i)v : bf16_from_f16((__m512i)v));
+    _mm512_storeu_si512(dst, f16 ? (__m512i)v : attn_bf16_from_f16((__m512i)v));
 }
 
 /* Keys of tokens of a sealed q8 page, head_dim a multiple of 64: quarters hold multiples of 16
  * channels. */
-INLINE void q8_keys_64(uint16_t *dst, const struct page_geom *g, const uint8_t *page,
-                       struct attn_tokens tok, uint32_t d, bool f16)
+ATTN_HALF void q8_keys_64(uint16_t *dst, const struct page_geom *g, const uint8_t *page,
+                          struct attn_tokens tok, uint32_t d, bool f16)
 {
     const uint32_t quarter = d / 4;
     const struct attn_q8_shift shift = attn_q8_shift(16);
@@ -186,8 +120,8 @@ INLINE void q8_keys_64(uint16_t *dst, const struct page_geom *g, const uint8_t *
                 store_half(row + 32, b, f16);
                 continue;
             }
-            const __m512i x = f16 ? (__m512i)a : bf16_from_f16((__m512i)a);
-            const __m512i y = f16 ? (__m512i)b : bf16_from_f16((__m512i)b);
+            const __m512i x = f16 ? (__m512i)a : attn_bf16_from_f16((__m512i)a);
+            const __m512i y = f16 ? (__m512i)b : attn_bf16_from_f16((__m512i)b);
             _mm256_storeu_si256((void *)row, _mm512_castsi512_si256(x));
             _mm256_storeu_si256((void *)(row + quarter), _mm512_extracti64x4_epi64(x, 1));
             _mm256_storeu_si256((void *)(row + 2 * quarter), _mm512_castsi512_si256(y));
@@ -197,7 +131,7 @@ INLINE void q8_keys_64(uint16_t *dst, const struct page_geom *g, const uint8_t *
 }
 
 /* 8 halves from each of the four quarters. */
-INLINE __m512h load_quarters(const uint8_t *p, size_t quarter_bytes)
+ATTN_HALF __m512h load_quarters(const uint8_t *p, size_t quarter_bytes)
 {
     __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
     v = _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(p + quarter_bytes)), 1);
@@ -227,7 +161,7 @@ static void q8_keys_32(uint16_t *dst, const struct page_geom *g, const uint8_t *
                 attn_q8_join(&shift, _mm512_set1_epi64((long long)hi),
                              _mm512_set1_epi64((long long)mid), _mm512_broadcast_i32x4(lo));
             const __m512h a = q8_value(_mm512_castsi512_si256(code), step, min);
-            const __m512i x = f16 ? (__m512i)a : bf16_from_f16((__m512i)a);
+            const __m512i x = f16 ? (__m512i)a : attn_bf16_from_f16((__m512i)a);
             uint16_t *row = dst + (t - tok.first) * d + j;
             _mm_storeu_si128((void *)row, _mm512_castsi512_si128(x));
             _mm_storeu_si128((void *)(row + quarter), _mm512_extracti32x4_epi32(x, 1));
@@ -237,13 +171,8 @@ static void q8_keys_32(uint16_t *dst, const struct page_geom *g, const uint8_t *
     }
 }
 
-static bool page_is_q8(const struct page_geom *g, const struct attn_page *page)
-{
-    return page->form == PAGE_SEALED && g->type_k == SAC_KV_Q8;
-}
-
-static void q8_keys(uint16_t *dst, const struct page_geom *g, const uint8_t *page,
-                    struct attn_tokens tok, bool f16)
+static void half_from_q8_k(uint16_t *dst, const struct page_geom *g, const uint8_t *page,
+                           struct attn_tokens tok, bool f16)
 {
     const uint32_t d = g->head_dim;
     if (d == 64 && f16)
@@ -256,125 +185,15 @@ static void q8_keys(uint16_t *dst, const struct page_geom *g, const uint8_t *pag
         q8_keys_32(dst, g, page, tok, d, f16);
 }
 
-/* n 16-bit numbers of a page to halves of a tile. f16 tiles are never used for bf16 pages. */
-static void copy_halves(uint16_t *dst, const uint8_t *src, size_t n, bool to_bf16)
+ATTN_HALF __m512i half_from_q8_v(const uint8_t *code, uint16_t scale, bool f16)
 {
-    for (size_t i = 0; i < n; i += 32) {
-        const __m512i x = _mm512_loadu_si512(src + 2 * i);
-        _mm512_storeu_si512(dst + i, to_bf16 ? bf16_from_f16(x) : x);
-    }
+    const __m512i x = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)code));
+    const __m512h v =
+        _mm512_mul_ph(_mm512_cvtepi16_ph(x), (__m512h)_mm512_set1_epi16((short)scale));
+    return f16 ? (__m512i)v : attn_bf16_from_f16((__m512i)v);
 }
 
-/* Keys of a gathered page, zeros in slots that are not to be seen; fetches those of the next step.
- */
-static void gather_keys(uint16_t *dst, const struct page_geom *g, const struct attn_page *page,
-                        bool f16)
-{
-    const size_t d = g->head_dim;
-    memset(dst, 0, page->begin * d * 2);
-    for (uint32_t i = page->begin, n; i < page->end; i += n) {
-        n = attn_neighbours(page, i);
-        for (uint32_t j = i; j < i + n; j++) attn_fetch_key(g, page, j + GATHER_AHEAD);
-        const struct attn_tokens tok = {page->tok[i] % PAGE_TOK, n};
-        const uint8_t *from = attn_page_of(g, page, i);
-        if (g->type_k == SAC_KV_Q8)
-            q8_keys(dst + i * d, g, from, tok, f16);
-        else
-            copy_halves(dst + i * d, from + g->k + 2 * d * tok.first, n * d,
-                        !f16 && g->type_k != SAC_KV_BF16);
-    }
-    memset(dst + page->end * d, 0, (PAGE_TOK - page->end) * d * 2);
-}
-
-/* Keys of a page as halves [PAGE_TOK, d]: in place if they are that already, else in `buf`. */
-static const uint16_t *page_keys(uint16_t *buf, const struct page_geom *g,
-                                 const struct attn_page *page, bool f16)
-{
-    if (page->tok) {
-        gather_keys(buf, g, page, f16);
-        return buf;
-    }
-    if (page_is_q8(g, page)) {
-        q8_keys(buf, g, page->bytes, (struct attn_tokens){0, PAGE_TOK}, f16);
-        return buf;
-    }
-    const uint8_t *src = page->bytes + (page->form == PAGE_TAIL ? 0 : g->k);
-    if (f16 == (g->type_k != SAC_KV_BF16)) return (const uint16_t *)(const void *)src;
-    copy_halves(buf, src, (size_t)PAGE_TOK * g->head_dim, true);
-    return buf;
-}
-
-/* Where the values of a page are and how to make 32 halves of them. */
-struct value_source {
-    const uint8_t *v, *scale; /* scale: q8 only, else NULL */
-    uint32_t begin, end, d;   /* tokens outside [begin, end) give zeros */
-    bool to_bf16;             /* f16 in the page, bf16 in the tile */
-};
-
-static struct value_source page_values(const struct page_geom *g, const struct attn_page *page,
-                                       bool f16)
-{
-    const bool q8 = page_is_q8(g, page);
-    return (struct value_source){
-        .v = page->bytes + (page->form == PAGE_TAIL ? g->tail_v : g->v),
-        .scale = q8 ? page->bytes + g->v_scale : NULL,
-        .begin = page->begin,
-        .end = page->end,
-        .d = g->head_dim,
-        .to_bf16 = !f16 && g->type_v != SAC_KV_BF16,
-    };
-}
-
-/* Channels c .. c + 31 of token t. */
-INLINE __m512i load_values(const struct value_source *s, size_t t, uint32_t c, bool q8,
-                           bool to_bf16)
-{
-    __m512i x;
-    if (q8) {
-        uint16_t scale;
-        memcpy(&scale, s->scale + 2 * (t * (s->d / PAGE_VBLOCK) + c / PAGE_VBLOCK), 2);
-        const __m256i code = _mm256_loadu_si256((const void *)(s->v + t * s->d + c));
-        x = (__m512i)_mm512_mul_ph(_mm512_cvtepi16_ph(_mm512_cvtepi8_epi16(code)),
-                                   (__m512h)_mm512_set1_epi16((short)scale));
-    } else {
-        x = _mm512_loadu_si512(s->v + 2 * (t * s->d + c));
-    }
-    return to_bf16 ? bf16_from_f16(x) : x;
-}
-
-/* Interleaves pairs of tokens: per 32 channels two B tiles. */
-INLINE void pack_values_as(uint8_t *dst, const struct value_source *s, bool q8, bool to_bf16)
-{
-    for (uint32_t t = 0; t < PAGE_TOK; t += 2) {
-        for (uint32_t c = 0; c < s->d; c += 32) {
-            __m512i a = load_values(s, t, c, q8, to_bf16);
-            __m512i b = load_values(s, t + 1, c, q8, to_bf16);
-            if (t < s->begin || t >= s->end) a = _mm512_setzero_si512();
-            if (t + 1 < s->begin || t + 1 >= s->end) b = _mm512_setzero_si512();
-            uint8_t *tile = dst + (size_t)(c / 16) * TILE_BYTES + t / 2 * 64;
-            _mm512_store_si512(tile, _mm512_unpacklo_epi16(a, b));
-            _mm512_store_si512(tile + TILE_BYTES, _mm512_unpackhi_epi16(a, b));
-        }
-    }
-}
-
-/* Values of a gathered page, in the halves of the tile; zeros in slots that are not to be seen. */
-static void gather_values(uint16_t *dst, const struct page_geom *g, const struct attn_page *page,
-                          bool f16)
-{
-    const size_t d = g->head_dim;
-    memset(dst, 0, page->begin * d * 2);
-    for (uint32_t i = page->begin; i < page->end; i++) {
-        struct attn_page whole = {.form = PAGE_SEALED};
-        attn_fetch_value(g, page, i + GATHER_AHEAD);
-        whole.bytes = attn_page_of(g, page, i);
-        const struct value_source s = page_values(g, &whole, f16);
-        for (uint32_t c = 0; c < d; c += 32)
-            _mm512_storeu_si512(dst + i * d + c, load_values(&s, page->tok[i] % PAGE_TOK, c,
-                                                             s.scale != NULL, s.to_bf16));
-    }
-    memset(dst + page->end * d, 0, (PAGE_TOK - page->end) * d * 2);
-}
+#include "ops/cpu/attn_wide.h"
 
 void attn_amx_gather_keys(uint16_t *dst, const struct page_geom *g, const struct attn_page *page)
 {
@@ -386,546 +205,10 @@ void attn_amx_gather_values(uint16_t *dst, const struct page_geom *g, const stru
     gather_values(dst, g, page, g->type_v != SAC_KV_BF16);
 }
 
-/* `buf` [PAGE_TOK, d] is for gathered pages. */
-static void pack_values(uint8_t *dst, uint16_t *buf, const struct page_geom *g,
-                        const struct attn_page *page, bool f16)
-{
-    struct value_source s = page_values(g, page, f16);
-    if (page->tok) {
-        gather_values(buf, g, page, f16);
-        s.v = (const uint8_t *)buf;
-        s.scale = NULL;
-        s.to_bf16 = false;
-    }
-    if (s.scale && s.to_bf16)
-        pack_values_as(dst, &s, true, true);
-    else if (s.scale)
-        pack_values_as(dst, &s, true, false);
-    else if (s.to_bf16)
-        pack_values_as(dst, &s, false, true);
-    else
-        pack_values_as(dst, &s, false, false);
-}
-
-/* ---- WIDE ---- */
-
-static uint32_t wide_panel_tok(uint32_t head_dim)
-{
-    return head_dim <= 128 ? 256 : 128;
-}
-
-/* A worker's memory during a tile. Queries are counted as in the tile: sub s begins at
- * s * PAGE_TOK * group, which is a multiple of QUERY_BLOCK. */
-struct wide_mem {
-    uint32_t d, panel_tok, s_stride; /* s_stride in floats, off the powers of two */
-    uint8_t *q;                      /* [n_q/16, d/32] A tiles */
-    uint8_t *k;                      /* [panel_tok/16, d/32] B tiles */
-    uint8_t *c;                      /* [d/32] B tiles: centres of the pages, then what bf16 lost */
-    uint8_t *v;                      /* [panel_tok/32, d/16] B tiles */
-    uint8_t *p;                      /* [2, panel_tok/32] A tiles: weights of a query block */
-    float *s;                        /* [QUERY_BLOCK, s_stride], behind panel_tok those of c */
-    float *o;                        /* [n_q/16, d/16] C tiles */
-    float *unit;                     /* [n_q] what a raw score is multiplied by, in log 2 */
-    float *m;                        /* [n_q] */
-    float *l;                        /* [n_q, 16] sums of weights, lane by lane */
-    float *logw; /* [panel_tok] of a gathered panel: to be added, in log 2; padding has -inf */
-    uint16_t *keys, *values; /* [PAGE_TOK, d] one page on its way into k, v */
-    size_t bytes;
-};
-
-static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
-{
-    uint8_t *p = base + *at;
-    *at += (bytes + 63) & ~(size_t)63;
-    return p;
-}
-
-static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
-{
-    struct wide_mem w = {.d = d, .panel_tok = wide_panel_tok(d)};
-    size_t at = 0;
-    w.s_stride = w.panel_tok + 2 * CENTRES;
-    w.q = take(base, &at, (size_t)n_q * d * 2);
-    w.k = take(base, &at, (size_t)w.panel_tok * d * 2);
-    w.c = take(base, &at, 16 * (size_t)d * 2);
-    w.v = take(base, &at, (size_t)w.panel_tok * d * 2);
-    w.p = take(base, &at, QUERY_BLOCK * (size_t)w.panel_tok * 2);
-    w.s = (float *)(void *)take(base, &at, QUERY_BLOCK * (size_t)w.s_stride * 4);
-    w.o = (float *)(void *)take(base, &at, (size_t)n_q * d * 4);
-    w.unit = (float *)(void *)take(base, &at, (size_t)n_q * 4);
-    w.m = (float *)(void *)take(base, &at, (size_t)n_q * 4);
-    w.l = (float *)(void *)take(base, &at, (size_t)n_q * 64);
-    w.logw = (float *)(void *)take(base, &at, (size_t)w.panel_tok * 4);
-    w.keys = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
-    w.values = (uint16_t *)(void *)take(base, &at, (size_t)PAGE_TOK * d * 2);
-    w.bytes = at;
-    return w;
-}
-
-static size_t amx_wide_bytes(const struct page_geom *g, uint32_t n_q)
-{
-    return wide_layout(NULL, g->head_dim, n_q).bytes;
-}
-
-static struct wide_mem wide_mem_of(const struct attn_tile *t)
-{
-    return wide_layout(t->mem, t->op->geom->head_dim, t->n_sub * PAGE_TOK * t->group);
-}
-
-/* Behind the last row of a tile. */
-static uint32_t row_end(const struct attn_tile *t)
-{
-    const struct attn_sub *last = &t->sub[t->n_sub - 1];
-    return last->row + last->n_row;
-}
-
-INLINE void wide_begin(struct attn_tile *t, struct kinds kinds)
-{
-    const struct wide_mem w = wide_mem_of(t);
-    const struct op_attn *op = t->op;
-    const uint32_t d = w.d, sub_q = PAGE_TOK * t->group, n_q = t->n_sub * sub_q;
-    const uint32_t end = row_end(t);
-    memset(w.q, 0, (size_t)n_q * d * 2);
-    memset(w.o, 0, (size_t)n_q * d * 4);
-    memset(w.l, 0, (size_t)n_q * 64);
-    uint16_t row[512];
-    for (uint32_t s = 0; s < t->n_sub; s++)
-        for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
-            const uint32_t q = s * sub_q + i, head = t->head0 + i % t->group;
-            const uint32_t at = t->sub[s].row + i / t->group;
-            const float *src = op->q + at * op->q_stride + (size_t)head * d;
-            if (at + ROWS_AHEAD < end)
-                attn_fetch_bytes((const uint8_t *)(src + ROWS_AHEAD * op->q_stride), 4 * (size_t)d);
-            w.unit[q] = query_to_half(row, src, d, kinds.k_f16) * op->scale;
-            if (op->softcap <= 0) w.unit[q] *= (float)M_LOG2E;
-            w.m[q] = -INFINITY;
-            uint8_t *tile = w.q + (size_t)(q / 16) * (d / 32) * TILE_BYTES + q % 16 * 64;
-            for (uint32_t c = 0; c < d / 32; c++)
-                memcpy(tile + c * (size_t)TILE_BYTES, row + c * 32, 64);
-        }
-    tiles_begin();
-}
-
-/* Replaces value rows that are not finite by zeros and their keys by NaN (top of the file). Returns
- * the keys, which move to w->keys if they have to change. */
-static const uint16_t *quarantine(const struct wide_mem *w, const uint16_t *keys, uint8_t *values,
-                                  bool v_f16)
-{
-    const __m512i exponent = _mm512_set1_epi16(v_f16 ? 0x7c00 : 0x7f80);
-    for (uint32_t pair = 0; pair < PAGE_TOK / 2; pair++) {
-        __mmask32 bad = 0;
-        uint8_t *at = values + pair * 64;
-        for (uint32_t c = 0; c < w->d / 16; c++) {
-            const __m512i x = _mm512_load_si512(at + c * (size_t)TILE_BYTES);
-            bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, exponent), exponent);
-        }
-        for (uint32_t odd = 0; odd < 2; odd++) {
-            const __mmask32 lanes = 0x55555555u << odd;
-            if (!(bad & lanes)) continue;
-            for (uint32_t c = 0; c < w->d / 16; c++)
-                _mm512_mask_storeu_epi16(at + c * (size_t)TILE_BYTES, lanes,
-                                         _mm512_setzero_si512());
-            if (keys != w->keys) memcpy(w->keys, keys, (size_t)PAGE_TOK * w->d * 2);
-            keys = w->keys;
-            /* 0x7fff is a NaN in f16 and in bf16 */
-            for (uint32_t c = 0; c < w->d; c++) w->keys[(2 * pair + odd) * w->d + c] = 0x7fff;
-        }
-    }
-    return keys;
-}
-
-/* Column `slot` of the centres' tiles: the 32 channels from x on, and what bf16 loses of them. */
-INLINE void store_centre(const struct wide_mem *w, uint32_t slot, uint32_t x, __m512 lo, __m512 hi)
-{
-    uint32_t *column = (uint32_t *)(void *)(w->c + x / 32 * (size_t)TILE_BYTES) + slot;
-    for (uint32_t part = 0; part < 2; part++, column += CENTRES) {
-        const __m512i half = half_from_f32(lo, hi, false);
-        uint32_t pair[16];
-        _mm512_storeu_si512(pair, half);
-        for (uint32_t i = 0; i < 16; i++) column[i * 16] = pair[i];
-        lo = _mm512_sub_ps(lo, f32_from_bf16(half, 0));
-        hi = _mm512_sub_ps(hi, f32_from_bf16(half, 1));
-    }
-}
-
-/* Keys [PAGE_TOK, d] in f16 to bf16, less the first that is to be seen. dst may be keys. */
-static void centre_keys(const struct wide_mem *w, uint32_t slot, const uint16_t *keys,
-                        uint32_t first)
-{
-    const uint32_t d = w->d;
-    const __m512i exponent = _mm512_set1_epi16(0x7c00);
-    bool finite = true;
-    for (uint32_t x = 0; x < d; x += 32) {
-        const __m512i h = _mm512_loadu_si512(keys + (size_t)first * d + x);
-        finite &= !_mm512_cmpeq_epi16_mask(_mm512_and_si512(h, exponent), exponent);
-    }
-    for (uint32_t x = 0; x < d; x += 32) {
-        __m512 lo = _mm512_setzero_ps(), hi = lo;
-        if (finite) {
-            const __m512i h = _mm512_loadu_si512(keys + (size_t)first * d + x);
-            lo = _mm512_cvtph_ps(_mm512_castsi512_si256(h));
-            hi = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1));
-        }
-        store_centre(w, slot, x, lo, hi);
-        for (uint32_t t = 0; t < PAGE_TOK; t++) {
-            const __m512i h = _mm512_loadu_si512(keys + (size_t)t * d + x);
-            const __m512 k0 = _mm512_cvtph_ps(_mm512_castsi512_si256(h));
-            const __m512 k1 = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1));
-            _mm512_storeu_si512(w->keys + (size_t)t * d + x,
-                                half_from_f32(_mm512_sub_ps(k0, lo), _mm512_sub_ps(k1, hi), false));
-        }
-    }
-}
-
-INLINE void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page *page,
-                      struct kinds kinds)
-{
-    const struct wide_mem w = wide_mem_of(t);
-    const struct page_geom *g = t->op->geom;
-    const uint32_t d = w.d;
-    uint8_t *values = w.v + (size_t)slot * (d / 16) * TILE_BYTES;
-    const uint16_t *keys = page_keys(w.keys, g, page, kinds.k_f16 || kinds.centred);
-    if (kinds.centred) {
-        centre_keys(&w, slot, keys, page->tok ? page->begin : 0);
-        keys = w.keys;
-    }
-    pack_values(values, w.values, g, page, kinds.v_f16);
-    if (page->tok) attn_logw(w.logw + (size_t)slot * PAGE_TOK, page);
-    if (page->form == PAGE_TAIL || t->op->window > 0)
-        keys = quarantine(&w, keys, values, kinds.v_f16);
-    uint8_t *tile = w.k + (size_t)slot * 2 * (d / 32) * TILE_BYTES;
-    for (uint32_t half = 0; half < 2; half++)
-        for (uint32_t c = 0; c < d; c += 32, tile += TILE_BYTES)
-            attn_transpose(tile, (const uint8_t *)(keys + half * 16 * d + c), 2 * (size_t)d);
-}
-
-/* Products of 32 queries with the centres of the panel. */
-INLINE void block_centres(const struct wide_mem *w, uint32_t q, uint32_t d)
-{
-    const size_t row = (size_t)(d / 32) * TILE_BYTES, stride = w->s_stride * sizeof(float);
-    const uint8_t *a = w->q + q / 16 * row;
-    TILE_ZERO(0);
-    TILE_ZERO(2);
-    for (size_t c = 0; c < row; c += TILE_BYTES) {
-        TILE_LOAD(4, a + c, 64);
-        TILE_LOAD(6, w->c + c, 64);
-        TILE_DOT(0, 4, 6);
-        TILE_LOAD(5, a + row + c, 64);
-        TILE_DOT(2, 5, 6);
-    }
-    TILE_STORE(0, w->s + w->panel_tok, stride);
-    TILE_STORE(2, w->s + 16 * (size_t)w->s_stride + w->panel_tok, stride);
-}
-
-/* Raw scores of 32 queries. */
-INLINE void block_scores(const struct wide_mem *w, uint32_t q, uint32_t begin, uint32_t end,
-                         uint32_t d, bool f16)
-{
-    const size_t row = (size_t)(d / 32) * TILE_BYTES, stride = w->s_stride * sizeof(float);
-    const uint8_t *a = w->q + q / 16 * row;
-    for (uint32_t key = begin; key < end; key += 32) {
-        const uint8_t *b = w->k + key / 16 * row;
-        TILE_ZERO(0);
-        TILE_ZERO(1);
-        TILE_ZERO(2);
-        TILE_ZERO(3);
-        for (size_t c = 0; c < row; c += TILE_BYTES) {
-            TILE_LOAD(4, a + c, 64);
-            TILE_LOAD(6, b + c, 64);
-            TILE_DOT_AS(f16, 0, 4, 6);
-            TILE_LOAD(7, b + row + c, 64);
-            TILE_DOT_AS(f16, 1, 4, 7);
-            TILE_LOAD(5, a + row + c, 64);
-            TILE_DOT_AS(f16, 2, 5, 6);
-            TILE_DOT_AS(f16, 3, 5, 7);
-        }
-        TILE_STORE(0, w->s + key, stride);
-        TILE_STORE(1, w->s + key + 16, stride);
-        TILE_STORE(2, w->s + 16 * (size_t)w->s_stride + key, stride);
-        TILE_STORE(3, w->s + 16 * (size_t)w->s_stride + key + 16, stride);
-    }
-}
-
-/* O += P V for 32 queries. */
-INLINE void block_values(const struct wide_mem *w, uint32_t q, uint32_t begin, uint32_t end,
-                         uint32_t d, bool f16)
-{
-    const size_t row = (size_t)(d / 16) * TILE_BYTES;
-    const size_t p_row = (size_t)(w->panel_tok / 32) * TILE_BYTES;
-    for (uint32_t c = 0; c < d / 16; c += 2) {
-        uint8_t *o = (uint8_t *)w->o + q / 16 * row + c * (size_t)TILE_BYTES;
-        TILE_LOAD(0, o, 64);
-        TILE_LOAD(1, o + TILE_BYTES, 64);
-        TILE_LOAD(2, o + row, 64);
-        TILE_LOAD(3, o + row + TILE_BYTES, 64);
-        for (uint32_t k = begin / 32; k < end / 32; k++) {
-            const uint8_t *a = w->p + k * (size_t)TILE_BYTES;
-            const uint8_t *b = w->v + k * row + c * (size_t)TILE_BYTES;
-            TILE_LOAD(4, a, 64);
-            TILE_LOAD(6, b, 64);
-            TILE_DOT_AS(f16, 0, 4, 6);
-            TILE_LOAD(7, b + TILE_BYTES, 64);
-            TILE_DOT_AS(f16, 1, 4, 7);
-            TILE_LOAD(5, a + p_row, 64);
-            TILE_DOT_AS(f16, 2, 5, 6);
-            TILE_DOT_AS(f16, 3, 5, 7);
-        }
-        TILE_STORE(0, o, 64);
-        TILE_STORE(1, o + TILE_BYTES, 64);
-        TILE_STORE(2, o + row, 64);
-        TILE_STORE(3, o + row + TILE_BYTES, 64);
-    }
-}
-
-/* One row of scores on its way to weights. */
-struct score_row {
-    float *s;            /* [panel_tok] */
-    uint8_t *p;          /* row of the first A tile of weights */
-    uint32_t begin, end; /* multiples of 32 */
-    uint32_t lo, hi;     /* visible tokens, when masked */
-    float unit;
-    const float *centre; /* [CENTRES] to be added to the scores of each page */
-    const float *logw;   /* [panel_tok] to be added to scores times unit, when gathered */
-};
-
-/* Which tokens of a panel a row sees, and how. */
-enum sight { SEE_ALL, SEE_MASKED, SEE_GATHERED };
-
-/* Writes the weights 2^(s unit - m); returns their sums by lane. */
-INLINE __m512 row_weights(const struct score_row *r, float m, enum sight sight, struct kinds kinds)
-{
-    const __m512 unit = _mm512_set1_ps(r->unit);
-    const __m512 none = _mm512_set1_ps(-INFINITY);
-    __m512 m_vec = _mm512_set1_ps(m == -INFINITY ? 0 : m);
-    __m512 sum0 = _mm512_setzero_ps(), sum1 = sum0;
-    _Alignas(32) float page_m[CENTRES];
-    if (kinds.centred)
-        _mm256_store_ps(page_m,
-                        _mm256_fnmadd_ps(_mm512_castps512_ps256(unit), _mm256_loadu_ps(r->centre),
-                                         _mm512_castps512_ps256(m_vec)));
-    for (uint32_t k = r->begin; k < r->end; k += 32) {
-        if (kinds.centred) m_vec = _mm512_set1_ps(page_m[k / PAGE_TOK]);
-        __m512 y0 = _mm512_fmsub_ps(_mm512_loadu_ps(r->s + k), unit, m_vec);
-        __m512 y1 = _mm512_fmsub_ps(_mm512_loadu_ps(r->s + k + 16), unit, m_vec);
-        if (sight == SEE_GATHERED) {
-            y0 = _mm512_add_ps(y0, _mm512_loadu_ps(r->logw + k));
-            y1 = _mm512_add_ps(y1, _mm512_loadu_ps(r->logw + k + 16));
-        }
-        if (sight == SEE_MASKED && (k < r->lo || k + 32 > r->hi)) {
-            y0 = _mm512_mask_blend_ps(visible_lanes(k, r->lo, r->hi), none, y0);
-            y1 = _mm512_mask_blend_ps(visible_lanes(k + 16, r->lo, r->hi), none, y1);
-        }
-        const __m512 w0 = math_exp2_cubic(y0), w1 = math_exp2_cubic(y1);
-        sum0 = _mm512_add_ps(sum0, w0);
-        sum1 = _mm512_add_ps(sum1, w1);
-        _mm512_store_si512(r->p + k / 32 * (size_t)TILE_BYTES, half_from_f32(w0, w1, kinds.v_f16));
-    }
-    return _mm512_add_ps(sum0, sum1);
-}
-
-static float row_max(const struct score_row *r)
-{
-    const __m512 none = _mm512_set1_ps(-INFINITY);
-    __m512 max = none;
-    for (uint32_t k = r->begin; k < r->end; k += 16) {
-        const __mmask16 seen = visible_lanes(k, r->lo, r->hi);
-        __m512 y =
-            _mm512_add_ps(_mm512_loadu_ps(r->s + k), _mm512_set1_ps(r->centre[k / PAGE_TOK]));
-        if (r->logw)
-            y = _mm512_fmadd_ps(_mm512_loadu_ps(r->logw + k), _mm512_set1_ps(1 / r->unit), y);
-        max = _mm512_max_ps(max, _mm512_mask_mov_ps(none, seen, y));
-    }
-    return _mm512_reduce_max_ps(max);
-}
-
-/* Sets m of query q by the true maximum and rescales what was summed. */
-static void raise_max(const struct wide_mem *w, uint32_t q, const struct score_row *r)
-{
-    const float max = row_max(r);
-    if (max == -INFINITY) return; /* nothing seen yet */
-    const float m = max * r->unit - HEADROOM, before = w->m[q];
-    w->m[q] = m;
-    if (before == -INFINITY) return; /* nothing summed yet */
-    const __m512 factor = _mm512_set1_ps(exp2f(before - m));
-    float *o = w->o + (size_t)(q / 16) * w->d * 16 + q % 16 * 16;
-    for (uint32_t c = 0; c < w->d / 16; c++, o += 256)
-        _mm512_store_ps(o, _mm512_mul_ps(_mm512_load_ps(o), factor));
-    float *l = w->l + (size_t)q * 16;
-    _mm512_store_ps(l, _mm512_mul_ps(_mm512_load_ps(l), factor));
-}
-
-/* Takes the weights of a row back. */
-static void clear_weights(const struct score_row *r)
-{
-    for (uint32_t k = r->begin; k < r->end; k += 32)
-        _mm512_store_si512(r->p + k / 32 * (size_t)TILE_BYTES, _mm512_setzero_si512());
-}
-
-static const float no_centre[CENTRES];
-
-static void cap_row(struct score_row *r, float cap)
-{
-    const __m512 unit = _mm512_set1_ps(r->unit);
-    for (uint32_t k = r->begin; k < r->end; k += 16) {
-        const __m512 y =
-            _mm512_add_ps(_mm512_loadu_ps(r->s + k), _mm512_set1_ps(r->centre[k / PAGE_TOK]));
-        _mm512_storeu_ps(r->s + k, attn_softcap(_mm512_mul_ps(y, unit), cap));
-    }
-    r->unit = (float)M_LOG2E;
-    r->centre = no_centre;
-}
-
-/* Queries first .. first + n - 1 of sub `sub_i`, at q in the tile. */
-struct query_block {
-    uint32_t sub_i, q, first, n;
-};
-
-/* The block's scores to weights. Returns how many of its queries leave the panel out. */
-INLINE uint32_t block_softmax(struct attn_tile *t, const struct wide_mem *w,
-                              const struct attn_panel *p, struct query_block b, enum sight sight,
-                              struct kinds kinds)
-{
-    uint32_t n_out = 0;
-    const uint32_t n_line = t->ahead.n_page * t->ahead.page_lines;
-    const uint32_t fetch = n_line / (t->n_sub * PAGE_TOK * t->group) + 1;
-    for (uint32_t i = 0; i < b.n; i++) {
-        const uint32_t q = b.q + i;
-        struct score_row r = {
-            .s = w->s + i * (size_t)w->s_stride,
-            .p = w->p + (size_t)(i / 16 * (w->panel_tok / 32)) * TILE_BYTES + i % 16 * 64,
-            .begin = p->begin,
-            .end = p->end,
-            .hi = p->end,
-            .unit = w->unit[q],
-            .centre = no_centre,
-            .logw = sight == SEE_GATHERED ? w->logw : NULL,
-        };
-        if (kinds.centred) {
-            float *c = r.s + w->panel_tok;
-            _mm256_storeu_ps(c, _mm256_add_ps(_mm256_loadu_ps(c), _mm256_loadu_ps(c + CENTRES)));
-            r.centre = c;
-        }
-        if (sight == SEE_MASKED)
-            attn_visible(t->op, p, t->sub[b.sub_i].pos + (b.first + i) / t->group, &r.lo, &r.hi);
-        if (t->op->softcap > 0) cap_row(&r, t->op->softcap);
-        if (w->m[q] == -INFINITY) raise_max(w, q, &r);
-        __m512 sum = row_weights(&r, w->m[q], sight, kinds);
-        if (_mm512_cmp_ps_mask(sum, _mm512_set1_ps(WEIGHT_LIMIT), _CMP_GE_OQ)) {
-            raise_max(w, q, &r);
-            sum = row_weights(&r, w->m[q], sight, kinds);
-        }
-        float *l = w->l + (size_t)q * 16;
-        attn_fetch(&t->ahead, fetch);
-        if (sight != SEE_MASKED && p->skip > 0 &&
-            _mm512_reduce_add_ps(sum) < p->skip * _mm512_reduce_add_ps(_mm512_load_ps(l))) {
-            clear_weights(&r);
-            n_out++;
-            continue;
-        }
-        _mm512_store_ps(l, _mm512_add_ps(_mm512_load_ps(l), sum));
-    }
-    return n_out;
-}
-
-INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32_t d,
-                         struct kinds kinds)
-{
-    const struct wide_mem w = wide_mem_of(t);
-    for (uint32_t s = p->sub0; s < p->sub1; s++) {
-        const struct attn_sub *sub = &t->sub[s];
-        const uint32_t q0 = s * PAGE_TOK * t->group, n_q = sub->n_row * t->group;
-        for (uint32_t i = 0; i < n_q; i += QUERY_BLOCK) {
-            const struct query_block b = {s, q0 + i, i,
-                                          n_q - i < QUERY_BLOCK ? n_q - i : QUERY_BLOCK};
-            if (kinds.centred) block_centres(&w, q0 + i, d);
-            block_scores(&w, q0 + i, p->begin, p->end, d, kinds.k_f16);
-            const uint32_t n_out = p->gathered ? block_softmax(t, &w, p, b, SEE_GATHERED, kinds)
-                                   : p->masked ? block_softmax(t, &w, p, b, SEE_MASKED, kinds)
-                                               : block_softmax(t, &w, p, b, SEE_ALL, kinds);
-            t->n_skip += (uint64_t)n_out * (p->end - p->begin);
-            if (n_out < b.n) block_values(&w, q0 + i, p->begin, p->end, d, kinds.v_f16);
-        }
-    }
-}
-
-static void amx_wide_end(struct attn_tile *t)
-{
-    const struct wide_mem w = wide_mem_of(t);
-    const struct op_attn *op = t->op;
-    const uint32_t d = w.d, end = row_end(t);
-    for (uint32_t s = 0; s < t->n_sub; s++)
-        for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
-            const uint32_t q = s * PAGE_TOK * t->group + i, row = t->sub[s].row + i / t->group;
-            const uint32_t head = t->head0 + i % t->group;
-            const float l = _mm512_reduce_add_ps(_mm512_load_ps(w.l + (size_t)q * 16));
-            const __m512 inv = _mm512_set1_ps(1.0f / l);
-            float *out = op->out + row * op->out_stride + (size_t)head * d;
-            if (row + ROWS_AHEAD < end)
-                attn_fetch_bytes((const uint8_t *)(out + ROWS_AHEAD * op->out_stride),
-                                 4 * (size_t)d);
-            const float *o = w.o + (size_t)(q / 16) * d * 16 + q % 16 * 16;
-            for (uint32_t c = 0; c < d; c += 32, o += 512)
-                unpack_order(out + c, _mm512_load_ps(o), _mm512_load_ps(o + 256), inv);
-            if (op->lse)
-                op->lse[(size_t)row * op->n_head + head] = (w.m[q] + log2f(l)) * (float)M_LN2;
-        }
-    tiles_end();
-}
-
 /* ---- The two kernels: CPUs with AMX-FP16 and CPUs without ---- */
 
-static struct kinds kinds_of(const struct page_geom *g, bool fp16)
-{
-    const bool k_f16 = fp16 && g->type_k != SAC_KV_BF16;
-    return (struct kinds){.k_f16 = k_f16,
-                          .v_f16 = fp16 && g->type_v != SAC_KV_BF16,
-                          .centred = !k_f16 && g->type_k != SAC_KV_BF16};
-}
-
-/* One copy of the hot loops with the usual types and head sizes as constants, one for the rest. */
-#define DISPATCH(fn, geom, fp16, ...)                                                              \
-    do {                                                                                           \
-        const struct kinds usual_ = {.k_f16 = (fp16), .v_f16 = (fp16), .centred = !(fp16)};        \
-        const bool is_usual_ = (geom)->type_k != SAC_KV_BF16 && (geom)->type_v != SAC_KV_BF16;     \
-        if (is_usual_ && (geom)->head_dim == 64)                                                   \
-            fn(__VA_ARGS__, 64, usual_);                                                           \
-        else if (is_usual_ && (geom)->head_dim == 128)                                             \
-            fn(__VA_ARGS__, 128, usual_);                                                          \
-        else                                                                                       \
-            fn(__VA_ARGS__, (geom)->head_dim, kinds_of(geom, fp16));                               \
-    } while (0)
-
-#define DEFINE_KERNEL(name, fp16)                                                                  \
-    static void name##_wide_begin(struct attn_tile *t)                                             \
-    {                                                                                              \
-        wide_begin(t, kinds_of(t->op->geom, fp16));                                                \
-    }                                                                                              \
-    static void name##_wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page *page) \
-    {                                                                                              \
-        wide_page(t, slot, page, kinds_of(t->op->geom, fp16));                                     \
-    }                                                                                              \
-    static void name##_wide_panel(struct attn_tile *t, const struct attn_panel *p)                 \
-    {                                                                                              \
-        DISPATCH(wide_panel_d, t->op->geom, fp16, t, p);                                           \
-    }                                                                                              \
-    static const struct attn_kernel name##_kernel = {                                              \
-        .tile_q = 1792,                                                                            \
-        .panel_tok = wide_panel_tok,                                                               \
-        .wide_bytes = amx_wide_bytes,                                                              \
-        .wide_begin = name##_wide_begin,                                                           \
-        .wide_page = name##_wide_page,                                                             \
-        .wide_panel = name##_wide_panel,                                                           \
-        .wide_end = amx_wide_end,                                                                  \
-        .narrow_bytes = attn_narrow_amx_bytes,                                                     \
-        .narrow = attn_narrow_amx,                                                                 \
-    };                                                                                             \
-    static void name##_attn(struct workers *pool, const struct op_attn *op)                        \
-    {                                                                                              \
-        attn_execute(pool, op, &name##_kernel);                                                    \
-    }
-
-DEFINE_KERNEL(fp16, true)
-DEFINE_KERNEL(bf16, false)
+DEFINE_KERNEL(fp16, true, attn_narrow_amx)
+DEFINE_KERNEL(bf16, false, attn_narrow_amx)
 
 /* The same bytes for both kernels. */
 static size_t amx_attn_scratch(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,

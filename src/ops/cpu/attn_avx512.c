@@ -1,80 +1,95 @@
-/* attn_avx512.c: attention in f32 with vectors of 16 lanes; attn_f32.h holds the algorithms. */
+/* attn_avx512.c: attention of many rows in vectors of bf16; attn_wide.h holds the algorithm. That
+ * of one row is in attn_narrow_avx512.c. */
+#include "ops/cpu/attn_avx512.h"
 #include "ops/cpu/attn.h"
+#include "ops/cpu/attn_half.h"
 #include "ops/cpu/attn_q8.h"
 #include "ops/cpu/attn_q8_avx2.h"
 #include "ops/cpu/attn_vec.h"
 #include "ops/cpu/fill.h"
+#include "ops/cpu/tiles.h"
 
+#include <assert.h>
 #include <immintrin.h>
-#include <math.h>
+#include <string.h>
 
-typedef __m512 vec;
-#define VEC     16u
-#define KEYS    8u
-#define CHANS   8u
-#define TILE_Q  448u
-#define v_zero  _mm512_setzero_ps
-#define v_set1  _mm512_set1_ps
-#define v_load  _mm512_loadu_ps
-#define v_store _mm512_storeu_ps
-#define v_add   _mm512_add_ps
-#define v_sub   _mm512_sub_ps
-#define v_mul   _mm512_mul_ps
-#define v_div   _mm512_div_ps
-#define v_max   _mm512_max_ps
-#define v_min   _mm512_min_ps
-#define v_fma   _mm512_fmadd_ps
-#define v_floor _mm512_floor_ps
-#define v_sums  attn_sums
+#define TILE_Q       896u /* what is kept of them fills half of an L2 of 1 MiB (head_dim 64) */
+#define half_begin() ((void)0)
+#define half_end()   ((void)0)
 
-static inline vec v_load_i8(const void *p)
+static uint32_t wide_panel_tok(uint32_t head_dim)
 {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
+    return head_dim <= 128 ? 256 : 128;
 }
 
-static inline vec v_scale2(vec p, vec n)
-{
-    const __mmask16 normal = _mm512_cmp_ps_mask(n, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-    return _mm512_maskz_scalef_ps(normal, p, n);
-}
+/* ---- Products ---- */
 
-static inline bool v_any_gt(vec a, vec b)
-{
-    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0;
-}
+/* Of A at a time: with two vectors of columns their sums take half of the registers. */
+#define ROWS 8u
 
-static inline vec v_unless_lt(vec a, vec b, vec y)
+/* ROWS rows of what attn_wide.h wants: from row `first` of A on. */
+ATTN_HALF void half_rows(const struct attn_half_block *x, uint32_t first, uint32_t n_vec, bool add)
 {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ), y);
-}
-
-static inline vec v_seen(vec y, int32_t at, const int32_t *lo, const int32_t *hi)
-{
-    const __m512i x = _mm512_set1_epi32(at);
-    const __mmask16 seen = _mm512_cmple_epi32_mask(_mm512_loadu_si512(lo), x) &
-                           _mm512_cmpgt_epi32_mask(_mm512_loadu_si512(hi), x);
-    return _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), seen, y);
-}
-
-static void f32_from_half(float *dst, const uint8_t *src, size_t n, bool bf16)
-{
-    if (bf16)
-        for (size_t i = 0; i < n; i += 16) {
-            const __m256i x = _mm256_loadu_si256((const void *)(src + 2 * i));
-            _mm512_storeu_si512(dst + i, _mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+    const uint8_t *a = x->a + first / TILE_ROWS * x->a_row + first % TILE_ROWS * 64, *b = x->b;
+    uint8_t *c = x->c + first / TILE_ROWS * x->c_row + first % TILE_ROWS * x->c_stride;
+    __m512 sum[ROWS][2];
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < ROWS; i++)
+#pragma GCC unroll 2
+        for (uint32_t j = 0; j < n_vec; j++)
+            sum[i][j] =
+                add ? _mm512_loadu_ps(c + i * x->c_stride + j * x->c_next) : _mm512_setzero_ps();
+    for (uint32_t k = 0; k < x->n_tile; k++, a += TILE_BYTES, b += x->b_tile)
+#pragma GCC unroll 4
+        for (uint32_t pair = 0; pair < 16; pair++) {
+            __m512bh column[2];
+#pragma GCC unroll 2
+            for (uint32_t j = 0; j < n_vec; j++)
+                column[j] = (__m512bh)_mm512_load_si512(b + j * x->b_next + pair * 64);
+#pragma GCC unroll 8
+            for (uint32_t i = 0; i < ROWS; i++) {
+                int32_t two;
+                memcpy(&two, a + i * 64 + pair * 4, 4);
+                const __m512bh row = (__m512bh)_mm512_set1_epi32(two);
+#pragma GCC unroll 2
+                for (uint32_t j = 0; j < n_vec; j++)
+                    sum[i][j] = _mm512_dpbf16_ps(sum[i][j], row, column[j]);
+            }
         }
-    else
-        for (size_t i = 0; i < n; i += 16)
-            _mm512_storeu_ps(dst + i,
-                             _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(src + 2 * i))));
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < ROWS; i++)
+#pragma GCC unroll 2
+        for (uint32_t j = 0; j < n_vec; j++)
+            _mm512_storeu_ps(c + i * x->c_stride + j * x->c_next, sum[i][j]);
 }
 
-static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *page,
-                          struct attn_tokens tok)
+ATTN_HALF void half_block(const struct attn_half_block *x, uint32_t n_col, bool add, bool f16)
+{
+    (void)f16; /* always bf16 */
+    for (uint32_t i = 0; i < 2 * TILE_ROWS; i += ROWS) half_rows(x, i, n_col / 16, add);
+}
+
+/* ---- q8 to halves ---- */
+
+/* In f16, which the keys of a page are before they are centred. */
+ATTN_HALF void store_f16(uint16_t *dst, __m512 v)
+{
+    _mm256_storeu_si256((void *)dst,
+                        _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+static void half_from_q8_k(uint16_t *dst, const struct page_geom *g, const uint8_t *page,
+                           struct attn_tokens tok, bool f16)
 {
     const uint32_t d = g->head_dim, quarter = d / 4;
+    assert(f16);
     if (quarter % 16 != 0) {
-        attn_q8_by_eights(dst, g, page, tok);
+        float row[512];
+        for (uint32_t t = 0; t < tok.n; t++) {
+            attn_q8_by_eights(row, g, page, (struct attn_tokens){tok.first + t, 1});
+            for (uint32_t c = 0; c < d; c += 16)
+                store_f16(dst + t * (size_t)d + c, _mm512_loadu_ps(row + c));
+        }
         return;
     }
     const struct attn_q8_shift shift = attn_q8_shift(16);
@@ -99,17 +114,34 @@ static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *
                 _mm512_extracti32x4_epi32(code, 2), _mm512_extracti32x4_epi32(code, 3)};
             for (uint32_t i = 0; i < 4; i++) {
                 const __m512 x = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(part[i]));
-                _mm512_storeu_ps(dst + (t - tok.first) * d + i * quarter + j,
-                                 _mm512_fmadd_ps(x, step[i], min[i]));
+                store_f16(dst + (t - tok.first) * d + i * quarter + j,
+                          _mm512_fmadd_ps(x, step[i], min[i]));
             }
         }
     }
 }
 
-#include "ops/cpu/attn_f32.h"
+ATTN_HALF __m512i half_from_q8_v(const uint8_t *code, uint16_t scale, bool f16)
+{
+    const __m512 by = _mm512_set1_ps(_cvtsh_ss(scale));
+    const __m512i x = _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)code));
+    const __m512i y = _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)(code + 16)));
+    return attn_half_from_f32(_mm512_mul_ps(by, _mm512_cvtepi32_ps(x)),
+                              _mm512_mul_ps(by, _mm512_cvtepi32_ps(y)), f16);
+}
+
+#include "ops/cpu/attn_wide.h"
+
+DEFINE_KERNEL(bf16, false, attn_narrow_avx512)
+
+static size_t avx512_attn_scratch(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
+                                  uint32_t n_row, uint32_t n_tok_max)
+{
+    return attn_execute_scratch(&bf16_kernel, n_worker, geom, n_head, n_row, n_tok_max);
+}
 
 void ops_fill_avx512_attn(struct ops *o)
 {
-    o->attn = f32_attn;
-    o->attn_scratch = f32_attn_scratch;
+    o->attn = bf16_attn;
+    o->attn_scratch = avx512_attn_scratch;
 }
