@@ -549,7 +549,7 @@ typedef struct sac_machine {
     uint32_t n_threads;
     double read_gb_s; /* memory, from a buffer larger than the caches */
     double avx2_f32_gflop_s, avx2_int8_gop_s;
-    double avx512_f32_gflop_s, avx512_int8_gop_s;
+    double avx512_f32_gflop_s, avx512_int8_gop_s, avx512_bf16_gflop_s;
     double amx_bf16_gflop_s, amx_int8_gop_s;
     double neon_f32_gflop_s, neon_int8_gop_s;
 } sac_machine;

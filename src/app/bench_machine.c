@@ -19,6 +19,7 @@ void bench_describe_machine(char *out, size_t bytes, const sac_machine *m)
         {"avx2 int8", m->avx2_int8_gop_s, "GOP/s"},
         {"avx512 f32", m->avx512_f32_gflop_s, "GFLOP/s"},
         {"avx512 int8", m->avx512_int8_gop_s, "GOP/s"},
+        {"avx512 bf16", m->avx512_bf16_gflop_s, "GFLOP/s"},
         {"amx bf16", m->amx_bf16_gflop_s, "GFLOP/s"},
         {"amx int8", m->amx_int8_gop_s, "GOP/s"},
         {"neon f32", m->neon_f32_gflop_s, "GFLOP/s"},

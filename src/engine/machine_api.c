@@ -17,6 +17,7 @@ sac_status sac_measure_machine(sac_machine *out, uint32_t n_threads, sac_error *
             .avx2_int8_gop_s = limits.avx2_int8,
             .avx512_f32_gflop_s = limits.avx512_f32,
             .avx512_int8_gop_s = limits.avx512_int8,
+            .avx512_bf16_gflop_s = limits.avx512_bf16,
             .amx_bf16_gflop_s = limits.amx_bf16,
             .amx_int8_gop_s = limits.amx_int8,
             .neon_f32_gflop_s = limits.neon_f32,

@@ -45,9 +45,12 @@ struct peak {
     const char *name;
 };
 
-static struct peak peak_of(const sac_machine *m, const char *isa, bool linear, bool tiles)
+/* wide: many rows of a linear layer, or attention, which has tiles for decode rows, too. */
+static struct peak peak_of(const sac_machine *m, const char *isa, bool linear, bool wide)
 {
-    if (strcmp(isa, "amx") == 0 && tiles) return (struct peak){m->amx_bf16_gflop_s, "amx bf16"};
+    if (strcmp(isa, "amx") == 0 && wide) return (struct peak){m->amx_bf16_gflop_s, "amx bf16"};
+    if (strcmp(isa, "avx512") == 0 && linear && wide)
+        return (struct peak){m->avx512_bf16_gflop_s, "avx512 bf16"};
     if (strcmp(isa, "amx") == 0 || strcmp(isa, "avx512") == 0)
         return linear ? (struct peak){m->avx512_int8_gop_s, "avx512 int8"}
                       : (struct peak){m->avx512_f32_gflop_s, "avx512 f32"};
@@ -63,7 +66,6 @@ static struct peak peak_of(const sac_machine *m, const char *isa, bool linear, b
 double sac_machine_peak(const sac_machine *machine, const char *isa, bool linear, bool wide,
                         const char **out_name)
 {
-    /* Attention has tiles for decode rows, too. */
     const struct peak peak = peak_of(machine, isa, linear, wide || !linear);
     if (out_name) *out_name = peak.name;
     return peak.gflop_s;

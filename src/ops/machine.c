@@ -84,6 +84,13 @@ static void avx512_int8(uint64_t n)
 #undef DOT
 }
 
+static void avx512_bf16(uint64_t n)
+{
+#define DOT(i) "vdpbf16ps %%zmm12, %%zmm13, %%zmm" #i "\n\t"
+    __asm__ volatile(LOOP(SUMS_12(DOT)) : "+r"(n) : : VECTOR_CLOBBERS);
+#undef DOT
+}
+
 struct tile_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t colsb[16];
@@ -129,6 +136,7 @@ static const struct peak peaks[] = {
     {avx_vnni_int8, DETECT_AVX2 | DETECT_AVX_VNNI, 12 * 32 * 2, OUT(avx2_int8)},
     {avx512_f32, DETECT_AVX512, 12 * 16 * 2, OUT(avx512_f32)},
     {avx512_int8, DETECT_AVX512, 12 * 64 * 2, OUT(avx512_int8)},
+    {avx512_bf16, DETECT_AVX512, 12 * 32 * 2, OUT(avx512_bf16)},
     {amx_bf16, DETECT_AMX, 8 * 16 * 16 * 32 * 2, OUT(amx_bf16)},
     {amx_int8, DETECT_AMX, 8 * 16 * 16 * 64 * 2, OUT(amx_int8)},
 };

@@ -16,6 +16,7 @@ struct machine_limits {
     double avx2_int8; /* 256-bit VPDPBUSD (AVX-VNNI), or VPMADDUBSW + VPMADDWD + VPADDD before it */
     double avx512_f32;  /* 512-bit FMA */
     double avx512_int8; /* VPDPBUSD */
+    double avx512_bf16; /* VDPBF16PS */
     double amx_bf16;    /* TDPBF16PS */
     double amx_int8;    /* TDPBSSD */
     double neon_f32;    /* 128-bit FMLA */

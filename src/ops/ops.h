@@ -23,7 +23,7 @@
 
 enum linear_mode {
     LINEAR_NARROW, /* few rows: bound by weight bytes; int8 activations where the ISA has them */
-    LINEAR_WIDE,   /* many rows: bound by arithmetic; AMX tiles where the CPU has them */
+    LINEAR_WIDE,   /* many rows: bound by arithmetic; 16-bit floats where the ISA has them */
 };
 
 enum linear_epilogue {

@@ -133,9 +133,10 @@ int main(int argc, char **argv)
     if (workers_create(&b.pool, n, &err) != SAC_OK) die("threads", &err);
     if (ops_init_isa(&b.ops, argc > 2 ? argv[2] : "", &err) != SAC_OK) die("isa", &err);
     if (machine_measure(&b.limits, b.pool, &err) != SAC_OK) die("limits", &err);
-    printf("%s, %u threads; limits: read %.1f GB/s, VNNI %.0f GOP/s, AMX %.0f GFLOP/s\n\n",
+    printf("%s, %u threads; limits: read %.1f GB/s, VNNI %.0f GOP/s, bf16 %.0f, AMX %.0f "
+           "GFLOP/s\n\n",
            b.ops.isa, workers_count(b.pool), b.limits.read_gb, b.limits.avx512_int8,
-           b.limits.amx_bf16);
+           b.limits.avx512_bf16, b.limits.amx_bf16);
     printf("| type | K,N | rows | mode | us | GB/s | %% of read limit | GFLOP/s |\n");
     printf("|---|---|---|---|---|---|---|---|\n");
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)

@@ -19,6 +19,7 @@ static const sac_machine machine = {.n_threads = 1,
                                     .avx2_int8_gop_s = 100,
                                     .avx512_f32_gflop_s = 100,
                                     .avx512_int8_gop_s = 100,
+                                    .avx512_bf16_gflop_s = 100,
                                     .amx_bf16_gflop_s = 100,
                                     .amx_int8_gop_s = 100,
                                     .neon_f32_gflop_s = 100,
@@ -142,11 +143,32 @@ static void test_failures(void **state)
     sac_op_bench_free(NULL);
 }
 
+static void test_peaks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *isa;
+        bool linear, wide;
+        const char *name;
+    } cases[] = {{"amx", true, true, "amx bf16"},        {"amx", true, false, "avx512 int8"},
+                 {"amx", false, false, "amx bf16"},      {"avx512", true, true, "avx512 bf16"},
+                 {"avx512", true, false, "avx512 int8"}, {"avx512", false, true, "avx512 f32"},
+                 {"avx2", true, true, "avx2 int8"},      {"neon", true, false, "neon int8"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *name;
+        const double peak =
+            sac_machine_peak(&machine, cases[i].isa, cases[i].linear, cases[i].wide, &name);
+        assert_string_equal(name, cases[i].name);
+        assert_true(peak == 100);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_are_unique),
         cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_peaks),
         cmocka_unit_test(test_limit_is_the_larger_time),
         cmocka_unit_test(test_every_kind_runs),
         cmocka_unit_test(test_failures),

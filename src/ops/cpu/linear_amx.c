@@ -32,9 +32,7 @@
  * that it touches. */
 #include "ops/cpu/detect.h"
 #include "ops/cpu/fill.h"
-#include "ops/cpu/linear_avx512.h"
-#include "ops/cpu/linear_decode.h"
-#include "ops/cpu/math_avx512.h"
+#include "ops/cpu/linear_bf16.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -181,23 +179,14 @@ INLINE __m512i round_pairs(bool f16, __m512 even, __m512 odd)
         return _mm512_or_si512(_mm512_cvtepu16_epi32(e),
                                _mm512_slli_epi32(_mm512_cvtepu16_epi32(o), 16));
     }
-    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
-    const __m512i order = _mm512_or_si512(
-        _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-        _mm512_slli_epi32(
-            _mm512_set_epi32(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16), 16));
-    return _mm512_permutexvar_epi16(order, both);
+    return bf16_pairs(even, odd);
 }
 
 /* 32 inputs in the order of pairs: per quad 0, 2, 1, 3. */
 INLINE __m512i round_inputs(bool f16, __m512 x0, __m512 x1)
 {
-    /* Lane i of even and odd becomes words 2i and 2i + 1: even wants 0, 1, 4, 5, ..., odd 2, 3, ...
-     */
-    const __m512i even = _mm512_set_epi32(29, 28, 25, 24, 21, 20, 17, 16, 13, 12, 9, 8, 5, 4, 1, 0);
-    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(2));
-    return round_pairs(f16, _mm512_permutex2var_ps(x0, even, x1),
-                       _mm512_permutex2var_ps(x0, odd, x1));
+    const struct bf16_split s = bf16_split(x0, x1);
+    return round_pairs(f16, s.even, s.odd);
 }
 
 /* The power of two that row r is multiplied by, after the norm's `scale`. */
@@ -333,50 +322,13 @@ INLINE void fetch_ahead(const struct place *at, const struct weight_layout l, co
     for (uint32_t i = 64 * (uint32_t)q; i < share; i += 256) _mm_prefetch(p + i, _MM_HINT_T1);
 }
 
-INLINE bool is_nibble(const struct weight_layout l)
-{
-    return l.low_bits == 4 && l.high_bits == 0;
-}
-
-/* What codes count from, where a table of levels does not include it. */
+/* What codes count from. */
 INLINE float code_offset(const struct weight_layout l, const bool f16)
 {
-    if (l.iq4) return f16 ? LAYOUT_IQ4_OFFSET : 0;
-    return l.offset;
-}
-
-/* Input i of quad line j of all rows. A nibble is its own index: VPERMPS looks at 4 bits. */
-INLINE __m512 code_f32(__m512i line, __m512i q, const struct weight_layout l, const int j,
-                       const int i)
-{
-    if (is_nibble(l)) {
-        const __m512i count =
-            _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-        const __m512i level =
-            l.iq4 ? _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)layout_iq4_level))
-                  : count;
-        const __m512i at = _mm512_srli_epi32(line, (unsigned)(8 * i + 4 * (j / 4)));
-        return _mm512_permutexvar_ps(at, _mm512_cvtepi32_ps(level));
-    }
-    const __m512i code =
-        i < 3 ? _mm512_and_si512(_mm512_srli_epi32(q, (unsigned)(8 * i)), _mm512_set1_epi32(0xff))
-              : _mm512_srli_epi32(q, 24);
-    return _mm512_cvtepi32_ps(code);
+    return f16 && l.iq4 ? LAYOUT_IQ4_OFFSET : bf16_offset(l);
 }
 
 /* Quad line j of a block: 2 lines of 64 bytes of the tile. */
-INLINE void dequant_line_bf16(uint8_t *dst, const uint8_t *p, const struct weight_layout l,
-                              const int j, const struct affine *a)
-{
-    const __m512i line = _mm512_loadu_si512(p + 64 * (j % 4)), q = decode_quad(p, l, j);
-    __m512 w[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++)
-        w[i] = _mm512_fmadd_ps(code_f32(line, q, l, j, i), a->scale, a->plus);
-    _mm512_store_si512(dst, round_pairs(false, w[0], w[2]));
-    _mm512_store_si512(dst + 64, round_pairs(false, w[1], w[3]));
-}
-
 INLINE void dequant_line_f16(uint8_t *dst, const uint8_t *p, const struct weight_layout l,
                              const int j, const struct affine *a)
 {
@@ -417,7 +369,7 @@ INLINE void fill_quant(struct filling *f, const int q, const enum quant_type typ
         if (f16)
             dequant_line_f16(f->dst + 128 * j, p, l, j, &f->affine);
         else
-            dequant_line_bf16(f->dst + 128 * j, p, l, j, &f->affine);
+            bf16_quad(f->dst + 128 * j, p, l, j, f->affine.scale, f->affine.plus);
     }
 }
 
@@ -427,12 +379,7 @@ INLINE void fill_dense(struct filling *f, const int q, const enum quant_type typ
 #pragma GCC unroll 4
     for (int i = 4 * q; i < 4 * q + 4; i++) {
         __m512 w[2];
-        if (type == QUANT_F32) {
-            w[0] = _mm512_loadu_ps(p + 64 * (i / 2 * 4 + i % 2));
-            w[1] = _mm512_loadu_ps(p + 64 * (i / 2 * 4 + i % 2 + 2));
-        } else {
-            decode_pair(w, p + 64 * i, type);
-        }
+        bf16_dense_pair(w, p, type, i);
         _mm512_store_si512(f->dst + 64 * i, round_pairs(f16, _mm512_mul_ps(w[0], f->shrink),
                                                         _mm512_mul_ps(w[1], f->shrink)));
     }
@@ -476,28 +423,6 @@ INLINE __m512 ending_sum(const struct ending *e, uint32_t col, const bool f16)
     return _mm512_add_ps(v, e->col[col].bias);
 }
 
-/* gate * up * sigmoid(s), s = gate, or for gelu as in linear_glu. 2^x with an error of 7.5e-5 and
- * 1 / x with one of 6.1e-5: a quarter of what rounding to f16 will add, less for bf16. */
-INLINE __m512 glu(const bool is_gelu, __m512 gate, __m512 up)
-{
-    const float unit = -1.44269504f, gelu = unit * 2 * LINEAR_SQRT_2_OVER_PI;
-    __m512 factor = _mm512_set1_ps(unit);
-    if (is_gelu)
-        factor = _mm512_fmadd_ps(_mm512_mul_ps(gate, gate),
-                                 _mm512_set1_ps(gelu * LINEAR_GELU_CUBIC), _mm512_set1_ps(gelu));
-    const __m512 x = _mm512_max_ps(_mm512_set1_ps(-126), _mm512_mul_ps(gate, factor));
-    const __m512 e = _mm512_add_ps(math_exp2_cubic(x), _mm512_set1_ps(1));
-    return _mm512_mul_ps(_mm512_mul_ps(gate, _mm512_rcp14_ps(e)), up);
-}
-
-/* Sixteen outputs of a GLU become half a line of a tile, as round_inputs would make it. */
-INLINE void store_half_line(uint8_t *half_line, __m512 v)
-{
-    const __m512i order = _mm512_set_epi32(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0);
-    const __m256i half = (__m256i)_mm512_cvtneps_pbh(_mm512_permutexvar_ps(order, v));
-    _mm256_store_si256((__m256i *)half_line, half);
-}
-
 /* Whole lines past the caches: those of a GLU are as many as L2 holds, and a store that misses
  * keeps one of the few buffers that the tile loads need for as long as memory takes. */
 static void stream(float *y, __mmask16 m, __m512 v)
@@ -532,9 +457,9 @@ INLINE void finish_row(struct ending *e, const enum finish how, const bool f16)
         }
     } else {
         const bool gelu = how == FINISH_GELU || how == FINISH_GELU_TILES;
-        const __m512 v = glu(gelu, ending_sum(e, 0, f16), ending_sum(e, 1, f16));
+        const __m512 v = bf16_glu(gelu, ending_sum(e, 0, f16), ending_sum(e, 1, f16));
         if (tiles)
-            store_half_line(e->line, v);
+            bf16_store_half_line(e->line, v);
         else
             stream(e->col[0].y, e->col[0].m, v);
         e->line += tiles ? 64 : 0;

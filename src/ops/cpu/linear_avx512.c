@@ -566,13 +566,7 @@ void linear_narrow_run(struct workers *pool, const struct op_linear *op,
         workers_for_span(pool, n_piece_of(op), 1, run_pieces, &job);
 }
 
-void linear_avx512_run(struct workers *pool, const struct op_linear *op)
+void linear_avx512_narrow(struct workers *pool, const struct op_linear *op)
 {
     linear_narrow_run(pool, op, NULL);
-}
-
-void ops_fill_avx512_linear(struct ops *o)
-{
-    o->linear = linear_avx512_run;
-    o->linear_scratch = linear_avx512_scratch;
 }

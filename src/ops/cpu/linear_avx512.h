@@ -115,8 +115,8 @@ static inline void linear_finish(const struct op_linear *op, struct linear_unit 
 
 /* Few rows, tiles of int8 included; linear_amx.c calls it for LINEAR_NARROW. */
 void linear_narrow_amx(struct workers *pool, const struct op_linear *op);
-/* Both modes without tiles. */
-void linear_avx512_run(struct workers *pool, const struct op_linear *op);
+/* The same without tiles. */
+void linear_avx512_narrow(struct workers *pool, const struct op_linear *op);
 size_t linear_avx512_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
 
 #endif
