@@ -1,69 +1,55 @@
-/* survey_avx512.c: the survey slot in vectors of f32: a lane is a key, eight queries at a time.
- * What scores become is in survey_f512.h. */
+/* survey_avx512.c: the survey slot in vectors of bf16: a lane is a key, and a product takes two
+ * channels of it. What scores become is in survey_f512.h. */
 #include "ops/cpu/fill.h"
-#include "ops/cpu/survey_share.h"
-#include "ops/cpu/tiles.h"
+#include "ops/cpu/survey_bf16.h"
 
-#include <immintrin.h>
-#include <string.h>
+#define SIDE 4u /* queries, and vectors of keys: 16 sums hide the latency of a product */
 
-#define QUERY_BYTES 4u
-#define QUERIES     8u /* times two halves of a page: 16 sums */
-
-static inline void pack_query(uint8_t *block, uint32_t i, const float *q, uint32_t d)
-{
-    memcpy(block + i * (size_t)d * sizeof *q, q, d * sizeof *q);
-}
-
-/* [channel][key] of 16 keys, then of the others. */
+/* Scores of SIDE queries from number i on and all keys of both pages. */
 static inline __attribute__((always_inline)) void
-pack_page(uint8_t *dst, struct survey_keys k, const float *centre, uint32_t d, __m512 rest[2])
+score_block(float *out, const struct survey_step *s, uint32_t i, uint32_t d)
 {
-    for (uint32_t half = 0; half < 2; half++)
-        for (uint32_t c = 0; c < d; c += 16, dst += TILE_BYTES) {
-            __m512i x[TILE_ROWS];
-            for (uint32_t t = 0; t < TILE_ROWS; t++) {
-                const __m512 a = survey_load(k.at, (half * TILE_ROWS + t) * (size_t)d + c, k.type);
-                survey_check(&rest[t % 2], a);
-                x[t] = (__m512i)_mm512_sub_ps(a, _mm512_loadu_ps(centre + c));
+    const uint8_t *key[] = {s->page, s->page + PAGE_TOK * (size_t)d * QUERY_BYTES};
+    const uint8_t *q = s->q + i * (size_t)64;
+    __m512 sum[SIDE][SIDE];
+    for (uint32_t j = 0; j < SIDE; j++)
+        for (uint32_t k = 0; k < SIDE; k++)
+            sum[j][k] = _mm512_load_ps(s->start + (i + j) * (size_t)16);
+    for (uint32_t c = 0; c < d / 32; c++, q += TILE_BYTES)
+        for (uint32_t r = 0; r < TILE_ROWS; r++) {
+            __m512bh x[SIDE];
+            for (uint32_t k = 0; k < SIDE; k++)
+                x[k] = (__m512bh)_mm512_load_si512(key[k / 2] + (2 * c + k % 2) * TILE_BYTES +
+                                                   r * (size_t)64);
+            for (uint32_t j = 0; j < SIDE; j++) {
+                int32_t pair;
+                memcpy(&pair, q + j * (size_t)64 + r * sizeof pair, sizeof pair);
+                const __m512bh y = (__m512bh)_mm512_set1_epi32(pair);
+                for (uint32_t k = 0; k < SIDE; k++)
+                    sum[j][k] = _mm512_dpbf16_ps(sum[j][k], y, x[k]);
             }
-            tiles_transpose(x);
-            for (uint32_t t = 0; t < TILE_ROWS; t++) _mm512_store_si512(dst + t * (size_t)64, x[t]);
         }
+    for (uint32_t k = 0; k < SIDE; k++)
+        for (uint32_t j = 0; j < SIDE; j++)
+            _mm512_store_ps(out + (k * 16 + i + j) * (size_t)16, sum[j][k]);
 }
 
-static inline void score_page(float *out, const uint8_t *q, const float *key, const float *start,
-                              uint32_t d)
+static inline __attribute__((always_inline)) void score_of(float *out, const struct survey_step *s,
+                                                           uint32_t d)
 {
-    for (uint32_t i = 0; i < 16; i += QUERIES) {
-        const float *row = (const float *)(const void *)q + i * (size_t)d;
-        __m512 a[QUERIES], b[QUERIES];
-        for (uint32_t j = 0; j < QUERIES; j++)
-            a[j] = b[j] = _mm512_load_ps(start + (i + j) * (size_t)16);
-        for (uint32_t c = 0; c < d; c++) {
-            const __m512 lo = _mm512_load_ps(key + c * (size_t)16);
-            const __m512 hi = _mm512_load_ps(key + (d + c) * (size_t)16);
-#pragma GCC unroll 8
-            for (uint32_t j = 0; j < QUERIES; j++) {
-                const __m512 x = _mm512_set1_ps(row[j * (size_t)d + c]);
-                a[j] = _mm512_fmadd_ps(x, lo, a[j]);
-                b[j] = _mm512_fmadd_ps(x, hi, b[j]);
-            }
-        }
-        for (uint32_t j = 0; j < QUERIES; j++) {
-            _mm512_store_ps(out + (i + j) * (size_t)16, a[j]);
-            _mm512_store_ps(out + 256 + (i + j) * (size_t)16, b[j]);
-        }
+    for (uint32_t i = 0; i < 16; i += SIDE) {
+        score_block(out, s, i, d);
+        if (s->last) survey_sum(&s->square[i / SIDE], s->last + i / SIDE * (size_t)256);
     }
 }
 
+/* With the usual head size as a constant. */
 static inline void score(float *out, const struct survey_step *s, uint32_t d)
 {
-    const float *key = (const float *)(const void *)s->page;
-    score_page(out, s->q, key, s->start, d);
-    score_page(out + 512, s->q, key + 32 * (size_t)d, s->start, d);
-    for (uint32_t i = 0; i < 4 && s->last; i++)
-        survey_sum(&s->square[i], s->last + i * (size_t)256);
+    if (d == 64)
+        score_of(out, s, 64);
+    else
+        score_of(out, s, d);
 }
 
 #include "ops/cpu/survey_f512.h"
