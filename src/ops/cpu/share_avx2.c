@@ -1,0 +1,339 @@
+/* share_avx2.c: share_planes with vectors of 8 lanes. What codes and weights stand for is told in
+ * share_avx512.c; here products of bytes are added in pairs to 16 bits, which must hold them: codes
+ * have seven bits without a sign, 64 being the channel's middle, and weights eight with one.
+ *
+ * Channels keep their order. The plane has a byte for each four channels a quarter apart, so four
+ * neighbouring bytes of a token hold, at the same two bits, four neighbouring channels: a row of a
+ * page's codes has such four of all 32 tokens. */
+#include "ops/cpu/fill.h"
+#include "ops/cpu/share.h"
+
+#include <assert.h>
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#define INLINE __attribute__((always_inline)) static inline
+
+#define LANES     8u
+#define VECTORS   (PAGE_TOK / LANES) /* of tokens */
+#define HEADS     2u                 /* whose sums stay in registers together */
+#define AHEAD     6u                 /* pages between a fetch and its use */
+#define SAMPLE    32u                /* pages that scales come from */
+#define ROOM      1.25f
+#define MIDDLE    64       /* code of the middle of a channel's range; its ends are 63 from it */
+#define LEAST     0x1p-14f /* of scales */
+#define OCTAVE    128      /* steps of an exponent to a factor of two: those of a bf16 */
+#define ONE       (127 * OCTAVE)
+#define HIGHEST   (227 * OCTAVE)
+#define SHIFT_MAX 15u /* bits of a sum behind the point */
+
+static const float octaves = OCTAVE * (float)M_LOG2E;
+
+INLINE __m256 load_half(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+INLINE __m256i load(const void *p)
+{
+    return _mm256_loadu_si256(p);
+}
+
+INLINE const uint8_t *page_at(const struct op_share_planes *op, uint32_t i)
+{
+    return op->base + op->page[i] * op->stride;
+}
+
+/* Part of its callers: gcc drops calls of a function that does nothing but fetch. */
+INLINE void fetch_page(const struct op_share_planes *op, uint32_t i)
+{
+    const uint8_t *page = page_at(op, i);
+    for (size_t at = 0; at < 2 * (size_t)op->head_dim; at += 64) {
+        _mm_prefetch((const char *)page + op->min_at + at, _MM_HINT_T0);
+        _mm_prefetch((const char *)page + op->step_at + at, _MM_HINT_T0);
+    }
+    for (size_t at = 0; at < PAGE_TOK * (size_t)op->head_dim / 4; at += 64)
+        _mm_prefetch((const char *)page + op->hi2_at + at, _MM_HINT_T0);
+}
+
+/* ---- Scales ---- */
+
+/* What turns the planes of some pages into exponents. */
+struct frame {
+    float inv[SHARE_DIM_MAX], offset[SHARE_DIM_MAX]; /* code = key * inv + offset */
+    int8_t w[SHARE_GROUP_MAX * SHARE_DIM_MAX];       /* [group][head_dim] */
+    /* Of a head: a sum begins with `start`, loses `shift` bits and is an exponent. */
+    int32_t start[SHARE_GROUP_MAX], shift[SHARE_GROUP_MAX];
+    float middle[SHARE_GROUP_MAX]; /* score where all codes are MIDDLE */
+};
+
+/* Least and largest key of each channel in these pages, or in SAMPLE of them. */
+static void find_range(const struct op_share_planes *op, struct attn_range pages, float *lo,
+                       float *hi)
+{
+    const uint32_t n_page = pages.end - pages.begin, n = n_page < SAMPLE ? n_page : SAMPLE;
+    for (uint32_t c = 0; c < op->head_dim; c += LANES) {
+        __m256 least = _mm256_set1_ps(INFINITY), most = _mm256_set1_ps(-INFINITY);
+        for (uint32_t k = 0; k < n; k++) {
+            const uint8_t *page = page_at(op, pages.begin + (uint32_t)((size_t)n_page * k / n));
+            const __m256 min = load_half(page + op->min_at + 2 * c);
+            const __m256 step = load_half(page + op->step_at + 2 * c);
+            least = _mm256_min_ps(min, least);
+            most = _mm256_max_ps(_mm256_fmadd_ps(step, _mm256_set1_ps(255), min), most);
+        }
+        _mm256_storeu_ps(lo + c, least);
+        _mm256_storeu_ps(hi + c, most);
+    }
+}
+
+/* Weights of head g, whose sums begin with the exponent of its middle over `reference`; `middle`
+ * and `unit` are the channels' middles and units. Sums have as many bits behind the point as fit:
+ * a factor of a power of two makes them exponents by a shift. */
+static void weigh_head(struct frame *f, const struct op_share_planes *op, uint32_t g,
+                       const float *middle, const float *unit, const float *reference)
+{
+    const uint32_t d = op->head_dim;
+    const float *q = op->q + (size_t)g * d;
+    float x[SHARE_DIM_MAX], most = 0, score = 0;
+    int32_t of_middle = 0;
+    for (uint32_t c = 0; c < d; c++) {
+        x[c] = octaves * op->scale * q[c] * unit[c];
+        score += op->scale * q[c] * middle[c];
+        most = fabsf(x[c]) > most ? fabsf(x[c]) : most;
+    }
+    f->shift[g] = 0;
+    while (f->shift[g] < (int32_t)SHIFT_MAX && most * (float)(2u << f->shift[g]) <= 127)
+        f->shift[g]++;
+    const int32_t one = 1 << f->shift[g];
+    for (uint32_t c = 0; c < d; c++) {
+        const float w = fmaxf(fminf(x[c] * (float)one, 127), -127);
+        f->w[(size_t)g * d + c] = (int8_t)lrintf(w);
+        of_middle += MIDDLE * f->w[(size_t)g * d + c];
+    }
+    f->middle[g] = score;
+    const float above = reference ? score - reference[g] : 0;
+    const float exponent = fmaxf(fminf(octaves * above + ONE, 32767), -32768);
+    f->start[g] = (int32_t)lrintf(exponent) * one + one / 2 - of_middle;
+}
+
+/* The frame of these pages, whose exponents are relative to the scores `reference`; NULL: to its
+ * middle. */
+static void make_frame(struct frame *f, const struct op_share_planes *op, struct attn_range pages,
+                       const float *reference)
+{
+    float lo[SHARE_DIM_MAX], hi[SHARE_DIM_MAX];
+    find_range(op, pages, lo, hi);
+    for (uint32_t c = 0; c < op->head_dim; c++) {
+        const float middle = (lo[c] + hi[c]) / 2, reach = (hi[c] - lo[c]) / 2;
+        const float unit = fmaxf(reach * (ROOM / (MIDDLE - 1)), LEAST);
+        f->inv[c] = 1 / unit;
+        f->offset[c] = MIDDLE - middle / unit;
+        lo[c] = middle;
+        hi[c] = unit;
+    }
+    for (uint32_t g = 0; g < op->group; g++) weigh_head(f, op, g, lo, hi, reference);
+}
+
+/* ---- Codes ---- */
+
+/* The codes that four values of each channel stand for, 16 bytes for four channels, in the order
+ * that look_up wants. Adds NaN to `wrong` where something is not finite. */
+INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const struct frame *f,
+                       const uint8_t *page, __m256 *wrong)
+{
+    const __m256i turned = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    const uint32_t d = op->head_dim;
+    for (uint32_t c = 0; c < d; c += LANES) {
+        const __m256 inv = _mm256_loadu_ps(f->inv + c);
+        const __m256 step = _mm256_mul_ps(load_half(page + op->step_at + 2 * c), inv);
+        const __m256 min = _mm256_fmadd_ps(load_half(page + op->min_at + 2 * c), inv,
+                                           _mm256_loadu_ps(f->offset + c));
+        __m256 x[4];
+        __m256i code[4];
+        for (uint32_t k = 0; k < 4; k++) {
+            x[k] = _mm256_fmadd_ps(step, _mm256_set1_ps(31.5f + 64 * (float)k), min);
+            code[k] = _mm256_cvtps_epi32(x[k]);
+        }
+        *wrong = _mm256_fmadd_ps(x[3], _mm256_setzero_ps(), *wrong);
+        __m256i rows = _mm256_packus_epi16(_mm256_packs_epi32(code[0], code[1]),
+                                           _mm256_packs_epi32(code[2], code[3]));
+        rows = _mm256_min_epu8(rows, _mm256_set1_epi8(127));
+        if (c / (d / 4) % 2 == 0) rows = _mm256_shuffle_epi8(rows, turned);
+        _mm256_storeu_si256((__m256i *)(void *)(table + 4 * (size_t)c), rows);
+    }
+}
+
+/* Codes of 32 bytes: two bits of each, above two that do not count or not, and the byte's channel
+ * tell where the row's table has them. */
+INLINE __m256i look_up(const uint8_t *table, __m256i bits, bool above)
+{
+    const __m256i mask = _mm256_set1_epi8(above ? 12 : 3);
+    const __m256i channel = _mm256_set1_epi32(above ? 0x03020100 : 0x0c080400);
+    const __m128i row = _mm_loadu_si128((const __m128i *)(const void *)table);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(row),
+                               _mm256_or_si256(_mm256_and_si256(bits, mask), channel));
+}
+
+/* Lane t of out[m]: dword m of token t; rows of `row` bytes, of which `left` follow, 8 or more. */
+INLINE void turn_rows(__m256i out[4], const uint8_t *codes, size_t row, uint32_t left)
+{
+    __m256i x[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        const __m128i *at[] = {(const void *)(codes + i * row),
+                               (const void *)(codes + (i + 4) * row)};
+        __m128i part[2];
+        for (uint32_t k = 0; k < 2; k++)
+            part[k] = left >= 16 ? _mm_loadu_si128(at[k]) : _mm_loadl_epi64(at[k]);
+        x[i] = _mm256_set_m128i(part[1], part[0]);
+    }
+    const __m256i a = _mm256_unpacklo_epi32(x[0], x[1]), b = _mm256_unpackhi_epi32(x[0], x[1]);
+    const __m256i c = _mm256_unpacklo_epi32(x[2], x[3]), d = _mm256_unpackhi_epi32(x[2], x[3]);
+    out[0] = _mm256_unpacklo_epi64(a, c);
+    out[1] = _mm256_unpackhi_epi64(a, c);
+    out[2] = _mm256_unpacklo_epi64(b, d);
+    out[3] = _mm256_unpackhi_epi64(b, d);
+}
+
+/* Rows [head_dim / 4][PAGE_TOK][4] of a page's codes. */
+INLINE void spread_codes(uint8_t *out, const uint8_t *table, const uint8_t *codes, uint32_t d)
+{
+    const uint32_t row = d / 4, n_row = row / 4; /* bytes of a token; rows of a quarter */
+    for (uint32_t v = 0; v < VECTORS; v++)
+        for (uint32_t j = 0; j < row; j += 16) {
+            const uint32_t left = row - j;
+            __m256i dword[4];
+            turn_rows(dword, codes + v * LANES * (size_t)row + j, row, left);
+            for (uint32_t m = 0; m < (left < 16 ? 2 : 4); m++) {
+                const __m256i high = _mm256_srli_epi32(dword[m], 4);
+                for (uint32_t s = 0; s < 4; s++) {
+                    const size_t r = s * n_row + j / 4 + m;
+                    const __m256i x = look_up(table + 16 * r, s < 2 ? dword[m] : high, s % 2 > 0);
+                    _mm256_storeu_si256((__m256i *)(void *)(out + (r * PAGE_TOK + v * LANES) * 4),
+                                        x);
+                }
+            }
+        }
+}
+
+/* ---- Shares ---- */
+
+/* Exponents of n heads from number g on, for the tokens of a page. n is a constant where this is
+ * inlined, so that sums stay in registers. */
+INLINE void multiply_heads(uint16_t *e, const struct frame *f, const uint8_t *code, uint32_t g,
+                           uint32_t d, const uint32_t n)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i sum[HEADS][VECTORS];
+    for (uint32_t h = 0; h < n; h++)
+        for (uint32_t v = 0; v < VECTORS; v++) sum[h][v] = _mm256_set1_epi32(f->start[g + h]);
+    for (uint32_t r = 0; r < d / 4; r++, code += PAGE_TOK * 4)
+        for (uint32_t h = 0; h < n; h++) {
+            int32_t four;
+            memcpy(&four, f->w + (size_t)(g + h) * d + 4 * (size_t)r, sizeof four);
+            const __m256i w = _mm256_set1_epi32(four);
+            for (uint32_t v = 0; v < VECTORS; v++)
+                sum[h][v] = _mm256_add_epi32(
+                    sum[h][v],
+                    _mm256_madd_epi16(_mm256_maddubs_epi16(load(code + v * LANES * 4), w), ones));
+        }
+    for (uint32_t h = 0; h < n; h++, e += PAGE_TOK) {
+        const __m128i by = _mm_cvtsi32_si128(f->shift[g + h]);
+        for (uint32_t v = 0; v < VECTORS; v += 2) {
+            const __m256i both = _mm256_packus_epi32(_mm256_sra_epi32(sum[h][v], by),
+                                                     _mm256_sra_epi32(sum[h][v + 1], by));
+            _mm256_storeu_si256((__m256i *)(void *)(e + v * LANES),
+                                _mm256_min_epu16(both, _mm256_set1_epi16(HIGHEST)));
+        }
+    }
+}
+
+/* Two vectors of exponentials; the order is that in which they were packed. */
+INLINE void load_powers(__m256 x[2], const uint16_t *e)
+{
+    const __m256i both = load(e), zero = _mm256_setzero_si256();
+    x[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, both));
+    x[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, both));
+}
+
+INLINE float sum_lanes(__m256 x)
+{
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+/* Exponentials of the tokens of these pages [n_page][group][PAGE_TOK]; adds them to `total`
+ * [group], by lane. */
+static void raise_pages(const struct op_share_planes *op, const struct frame *f,
+                        struct attn_range pages, __m256 *total, __m256 *wrong)
+{
+    const uint32_t d = op->head_dim;
+    uint8_t table[SHARE_DIM_MAX * 4], code[SHARE_DIM_MAX / 4 * PAGE_TOK * 4];
+    for (uint32_t i = pages.begin; i < pages.end; i++) {
+        const uint8_t *page = page_at(op, i);
+        uint16_t *e = (uint16_t *)(void *)op->e + (size_t)i * op->group * PAGE_TOK;
+        if (i + AHEAD < pages.end) fetch_page(op, i + AHEAD);
+        make_table(table, op, f, page, wrong);
+        spread_codes(code, table, page + op->hi2_at, d);
+        uint32_t g = 0;
+        for (; g + HEADS <= op->group; g += HEADS)
+            multiply_heads(e + g * PAGE_TOK, f, code, g, d, HEADS);
+        if (g < op->group) multiply_heads(e + g * PAGE_TOK, f, code, g, d, 1);
+        for (g = 0; g < op->group; g++, e += PAGE_TOK) {
+            __m256 x[4];
+            load_powers(x, e);
+            load_powers(x + 2, e + 2 * LANES);
+            total[g] = _mm256_add_ps(
+                total[g], _mm256_add_ps(_mm256_add_ps(x[0], x[1]), _mm256_add_ps(x[2], x[3])));
+        }
+    }
+}
+
+/* Shares of all tokens; `by` [group] is what exponentials are multiplied with. */
+static void share_pages(const struct op_share_planes *op, const float *by)
+{
+    const uint16_t *e = (const uint16_t *)(const void *)op->e;
+    for (uint32_t i = 0; i < op->n_page; i++) {
+        __m256 sum[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(),
+                         _mm256_setzero_ps()};
+        for (uint32_t g = 0; g < op->group; g++, e += PAGE_TOK) {
+            __m256 x[4];
+            load_powers(x, e);
+            load_powers(x + 2, e + 2 * LANES);
+            for (uint32_t v = 0; v < 4; v++)
+                sum[v] = _mm256_fmadd_ps(x[v], _mm256_set1_ps(by[g]), sum[v]);
+        }
+        for (uint32_t v = 0; v < 4; v++)
+            _mm256_storeu_ps(op->share + i * (size_t)PAGE_TOK + v * LANES, sum[v]);
+    }
+}
+
+static bool share_planes_avx2(const struct op_share_planes *op)
+{
+    struct frame f;
+    __m256 total[SHARE_GROUP_MAX], wrong = _mm256_setzero_ps();
+    float reference[SHARE_GROUP_MAX], by[SHARE_GROUP_MAX], off = 0;
+    assert(op->head_dim <= SHARE_DIM_MAX && op->head_dim % 32 == 0);
+    assert(op->group <= SHARE_GROUP_MAX && op->n_page > 0);
+    for (uint32_t g = 0; g < op->group; g++) total[g] = _mm256_setzero_ps();
+    make_frame(&f, op, (struct attn_range){0, 1}, NULL);
+    memcpy(reference, f.middle, sizeof reference);
+    raise_pages(op, &f, (struct attn_range){0, 1}, total, &wrong);
+    if (op->n_page > 1) {
+        make_frame(&f, op, (struct attn_range){1, op->n_page}, reference);
+        raise_pages(op, &f, (struct attn_range){1, op->n_page}, total, &wrong);
+    }
+    for (uint32_t g = 0; g < op->group; g++) {
+        off += f.middle[g] - f.middle[g];
+        by[g] = 1 / (sum_lanes(total[g]) * (float)op->group);
+    }
+    share_pages(op, by);
+    return sum_lanes(wrong) + off == 0;
+}
+
+void ops_fill_avx2_share(struct ops *o)
+{
+    o->share_planes = share_planes_avx2;
+}

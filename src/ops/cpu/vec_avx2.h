@@ -1,0 +1,148 @@
+/* vec_avx2.h: vectors of eight lanes for texts that AVX2 and AVX-512 share; vec_avx512.h has the
+ * same names for sixteen. Included only by files compiled for AVX2.
+ *
+ *     vec, vec_i, vec_m: floats, 32-bit integers, lanes that are in or not; VEC: how many
+ *     v_ on floats, i_ on integers, m_ on sets of lanes
+ *     v_load_first (p, n): the first n lanes, zeros behind; v_store_first the same
+ *     v_where (m, x): zeros where not; v_of_i, i_of_v convert, i_bits, v_bits do not
+ *     i_of_chance (x): of 0 to 2^32, cut to an unsigned integer; 2^32 becomes nearly the largest
+ *     i_wraps (sum, x): sum + x, as it is now, has passed 2^32 */
+#ifndef SAC_OPS_CPU_VEC_AVX2_H
+#define SAC_OPS_CPU_VEC_AVX2_H
+
+#include "ops/cpu/math_avx2.h"
+
+#include <immintrin.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef __m256 vec;
+typedef __m256i vec_i;
+typedef __m256 vec_m;
+#define VEC      8u
+#define v_zero   _mm256_setzero_ps
+#define v_set1   _mm256_set1_ps
+#define v_load   _mm256_loadu_ps
+#define v_store  _mm256_storeu_ps
+#define v_add    _mm256_add_ps
+#define v_sub    _mm256_sub_ps
+#define v_mul    _mm256_mul_ps
+#define v_div    _mm256_div_ps
+#define v_max    _mm256_max_ps
+#define v_min    _mm256_min_ps
+#define v_fma    _mm256_fmadd_ps
+#define v_bits   _mm256_castsi256_ps
+#define v_of_i   _mm256_cvtepi32_ps
+#define i_set1   _mm256_set1_epi32
+#define i_add    _mm256_add_epi32
+#define i_sub    _mm256_sub_epi32
+#define i_sra    _mm256_srai_epi32
+#define i_sll    _mm256_slli_epi32
+#define i_bits   _mm256_castps_si256
+#define i_of_v   _mm256_cvtps_epi32
+#define v_first  math_load_first
+#define VEC_PART static inline __attribute__((always_inline))
+
+VEC_PART vec_i i_load(const void *p)
+{
+    return _mm256_loadu_si256(p);
+}
+
+VEC_PART vec_m m_first(uint32_t n)
+{
+    return _mm256_castsi256_ps(math_lane_mask(n));
+}
+
+VEC_PART vec_m m_lt(vec a, vec b)
+{
+    return _mm256_cmp_ps(a, b, _CMP_LT_OQ);
+}
+
+/* In `a` and not in `b`. */
+VEC_PART vec_m m_less(vec_m a, vec_m b)
+{
+    return _mm256_andnot_ps(b, a);
+}
+
+VEC_PART vec_m m_or(vec_m a, vec_m b)
+{
+    return _mm256_or_ps(a, b);
+}
+
+VEC_PART vec_m m_and(vec_m a, vec_m b)
+{
+    return _mm256_and_ps(a, b);
+}
+
+VEC_PART uint32_t m_word(vec_m m)
+{
+    return (uint32_t)_mm256_movemask_ps(m);
+}
+
+VEC_PART vec v_where(vec_m m, vec x)
+{
+    return _mm256_and_ps(m, x);
+}
+
+VEC_PART vec_i i_where(vec_m m, vec_i x)
+{
+    return _mm256_and_si256(_mm256_castps_si256(m), x);
+}
+
+VEC_PART void v_store_first(float *p, uint32_t n, vec x)
+{
+    _mm256_maskstore_ps(p, math_lane_mask(n), x);
+}
+
+VEC_PART float v_sum(vec x)
+{
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+VEC_PART vec_i i_of_chance(vec x)
+{
+    const __m256 half = _mm256_set1_ps(0x1p31f);
+    const __m256 is_high = _mm256_cmp_ps(x, half, _CMP_GE_OQ);
+    const __m256 rest = _mm256_min_ps(_mm256_sub_ps(x, _mm256_and_ps(is_high, half)),
+                                      _mm256_set1_ps(0x1.fffffep30f));
+    return _mm256_xor_si256(_mm256_cvttps_epi32(rest),
+                            _mm256_slli_epi32(_mm256_castps_si256(is_high), 31));
+}
+
+VEC_PART vec_m i_wraps(vec_i sum, vec_i x)
+{
+    const __m256i sign = _mm256_set1_epi32(INT32_MIN);
+    return _mm256_castsi256_ps(
+        _mm256_cmpgt_epi32(_mm256_xor_si256(x, sign), _mm256_xor_si256(sum, sign)));
+}
+
+/* Numbers of the bits that are set in a byte, in nibbles from the lowest on. */
+#define VEC_BEFORE(b, i) (4 * __builtin_popcount((b) & ((1u << (i)) - 1)))
+#define VEC_BIT(b, i)    (((b) >> (i)&1u) * (i) << VEC_BEFORE(b, i))
+#define VEC_SET(b)                                                                                 \
+    (VEC_BIT(b, 1u) | VEC_BIT(b, 2u) | VEC_BIT(b, 3u) | VEC_BIT(b, 4u) | VEC_BIT(b, 5u) |          \
+     VEC_BIT(b, 6u) | VEC_BIT(b, 7u))
+#define VEC_SET4(b)  VEC_SET(b), VEC_SET((b) + 1u), VEC_SET((b) + 2u), VEC_SET((b) + 3u)
+#define VEC_SET16(b) VEC_SET4(b), VEC_SET4((b) + 4u), VEC_SET4((b) + 8u), VEC_SET4((b) + 12u)
+#define VEC_SET64(b) VEC_SET16(b), VEC_SET16((b) + 16u), VEC_SET16((b) + 32u), VEC_SET16((b) + 48u)
+static const uint32_t vec_set[256] = {VEC_SET64(0u), VEC_SET64(64u), VEC_SET64(128u),
+                                      VEC_SET64(192u)};
+
+/* Stores the lanes of `m` behind each other; returns their number. There is `room` for a whole
+ * vector or not. */
+VEC_PART uint32_t i_pack(void *out, vec_m m, vec_i x, bool room)
+{
+    const uint32_t word = m_word(m), n = (uint32_t)__builtin_popcount(word);
+    const __m256i order = _mm256_srlv_epi32(_mm256_set1_epi32((int32_t)vec_set[word]),
+                                            _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+    const __m256i packed = _mm256_permutevar8x32_epi32(x, order);
+    if (room)
+        _mm256_storeu_si256(out, packed);
+    else
+        _mm256_maskstore_epi32(out, math_lane_mask(n), packed);
+    return n;
+}
+
+#endif

@@ -1,0 +1,89 @@
+/* vec_avx512.h: what vec_avx2.h says, with sixteen lanes. Included only by files compiled for
+ * AVX-512. */
+#ifndef SAC_OPS_CPU_VEC_AVX512_H
+#define SAC_OPS_CPU_VEC_AVX512_H
+
+#include "ops/cpu/math_avx512.h"
+
+#include <immintrin.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef __m512 vec;
+typedef __m512i vec_i;
+typedef __mmask16 vec_m;
+#define VEC         16u
+#define v_zero      _mm512_setzero_ps
+#define v_set1      _mm512_set1_ps
+#define v_load      _mm512_loadu_ps
+#define v_store     _mm512_storeu_ps
+#define v_add       _mm512_add_ps
+#define v_sub       _mm512_sub_ps
+#define v_mul       _mm512_mul_ps
+#define v_div       _mm512_div_ps
+#define v_max       _mm512_max_ps
+#define v_min       _mm512_min_ps
+#define v_fma       _mm512_fmadd_ps
+#define v_bits      _mm512_castsi512_ps
+#define v_of_i      _mm512_cvtepi32_ps
+#define v_sum       _mm512_reduce_add_ps
+#define v_where     _mm512_maskz_mov_ps
+#define i_set1      _mm512_set1_epi32
+#define i_load      _mm512_loadu_si512
+#define i_add       _mm512_add_epi32
+#define i_sub       _mm512_sub_epi32
+#define i_sra       _mm512_srai_epi32
+#define i_sll       _mm512_slli_epi32
+#define i_bits      _mm512_castps_si512
+#define i_of_v      _mm512_cvtps_epi32
+#define i_of_chance _mm512_cvttps_epu32
+#define i_where     _mm512_maskz_mov_epi32
+#define i_wraps     _mm512_cmplt_epu32_mask
+#define m_first     math_lane_mask
+#define VEC_PART    static inline __attribute__((always_inline))
+
+VEC_PART vec v_first(const float *p, uint32_t n)
+{
+    return _mm512_maskz_loadu_ps(math_lane_mask(n), p);
+}
+
+VEC_PART void v_store_first(float *p, uint32_t n, vec x)
+{
+    _mm512_mask_storeu_ps(p, math_lane_mask(n), x);
+}
+
+VEC_PART vec_m m_lt(vec a, vec b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+
+VEC_PART vec_m m_less(vec_m a, vec_m b)
+{
+    return (vec_m)(a & ~b);
+}
+
+VEC_PART vec_m m_or(vec_m a, vec_m b)
+{
+    return (vec_m)(a | b);
+}
+
+VEC_PART vec_m m_and(vec_m a, vec_m b)
+{
+    return (vec_m)(a & b);
+}
+
+VEC_PART uint32_t m_word(vec_m m)
+{
+    return m;
+}
+
+VEC_PART uint32_t i_pack(void *out, vec_m m, vec_i x, bool room)
+{
+    if (room)
+        _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(m, x));
+    else
+        _mm512_mask_compressstoreu_epi32(out, m, x);
+    return (uint32_t)__builtin_popcount(m);
+}
+
+#endif
