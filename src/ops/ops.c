@@ -43,8 +43,11 @@ static void fill_avx2(struct ops *o)
     ops_fill_avx2_small(o);
     ops_fill_avx2_linear(o);
     ops_fill_avx2_attn(o);
+    ops_fill_avx2_score(o);
     ops_fill_avx2_share(o);
     ops_fill_avx2_draw(o);
+    ops_fill_avx2_dots(o);
+    ops_fill_avx2_survey(o);
 }
 
 static void fill_avx512(struct ops *o)

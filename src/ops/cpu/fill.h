@@ -12,8 +12,11 @@
 void ops_fill_avx2_linear(struct ops *o);
 void ops_fill_avx2_attn(struct ops *o);
 void ops_fill_avx2_small(struct ops *o);
+void ops_fill_avx2_score(struct ops *o);
 void ops_fill_avx2_share(struct ops *o);
 void ops_fill_avx2_draw(struct ops *o);
+void ops_fill_avx2_dots(struct ops *o);
+void ops_fill_avx2_survey(struct ops *o);
 
 void ops_fill_avx512_linear(struct ops *o);
 void ops_fill_avx512_attn(struct ops *o);

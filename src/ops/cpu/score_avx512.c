@@ -1,8 +1,10 @@
-/* score_avx512.c: scores of pages and softmax votes with vectors of 16 lanes. Every page is
- * computed alone, in the same order whatever else is asked. */
+/* score_avx512.c: scores of pages with vectors of 16 lanes, and votes, of which vote_vec.h has the
+ * text. Every page is computed alone, in the same order whatever else is asked. */
 #include "base/half.h"
 #include "ops/cpu/fill.h"
-#include "ops/cpu/math_avx512.h"
+#include "ops/cpu/vec_avx512.h"
+
+#include "ops/cpu/vote_vec.h"
 
 #include <assert.h>
 #include <immintrin.h>
@@ -11,9 +13,8 @@
 
 #define HEAD_DIM_MAX 512u
 #define LANES        16u
-#define BLOCK        4u       /* pages whose sums across lanes are made together */
-#define AHEAD        8u       /* pages between a fetch and its use */
-#define EXP_NONE     (-35.0f) /* in units of log 2 */
+#define BLOCK        4u /* pages whose sums across lanes are made together */
+#define AHEAD        8u /* pages between a fetch and its use */
 
 static __m512 load_half(const uint8_t *p)
 {
@@ -84,61 +85,8 @@ static void score_pages_avx512(const struct op_score_pages *op)
     }
 }
 
-/* ---- Votes ---- */
-
-/* exp(x - max) of a vector of scores; `max` in units of log 2. Where all of them lie EXP_NONE below
- * the largest, nothing is computed: a whole context of such tokens holds less than 1e-5 of the
- * mass.
- */
-static __m512 weights_of(__m512 x, __m512 max)
-{
-    const __m512 y = _mm512_fmsub_ps(x, _mm512_set1_ps((float)M_LOG2E), max);
-    if (!_mm512_cmp_ps_mask(y, _mm512_set1_ps(EXP_NONE), _CMP_GE_OQ)) return _mm512_setzero_ps();
-    return math_exp2_quartic(y);
-}
-
-/* The largest of n scores; adds to `wrong` what is not finite. */
-static float score_max(const float *s, uint32_t n, __m512 *wrong)
-{
-    const __m512 none = _mm512_set1_ps(-INFINITY);
-    __m512 max = none, off = _mm512_setzero_ps();
-    for (uint32_t i = 0; i < n; i += LANES) {
-        const __mmask16 k = math_lane_mask(n - i);
-        const __m512 x = _mm512_maskz_loadu_ps(k, s + i);
-        max = _mm512_mask_max_ps(max, k, max, x);
-        off = _mm512_add_ps(off, _mm512_sub_ps(x, x));
-    }
-    *wrong = _mm512_add_ps(*wrong, off);
-    return _mm512_reduce_max_ps(max);
-}
-
-static bool vote_avx512(const struct op_vote *op)
-{
-    __m512 wrong = _mm512_setzero_ps();
-    for (uint32_t g = 0; g < op->group; g++) {
-        const float *s = op->score + g * op->score_stride;
-        const float top = score_max(s, op->n, &wrong);
-        const __m512 max = _mm512_set1_ps(top * (float)M_LOG2E);
-        __m512 sum = _mm512_setzero_ps();
-        for (uint32_t i = 0; i < op->n; i += LANES) {
-            const __mmask16 k = math_lane_mask(op->n - i);
-            sum = _mm512_mask_add_ps(sum, k, sum, weights_of(_mm512_maskz_loadu_ps(k, s + i), max));
-        }
-        const float total = _mm512_reduce_add_ps(sum);
-        op->lse[g] = top + logf(total);
-        const __m512 share = _mm512_set1_ps(1.0f / (total * (float)op->group));
-        for (uint32_t i = 0; i < op->n; i += LANES) {
-            const __mmask16 k = math_lane_mask(op->n - i);
-            const __m512 e = weights_of(_mm512_maskz_loadu_ps(k, s + i), max);
-            const __m512 was = g > 0 ? _mm512_maskz_loadu_ps(k, op->vote + i) : _mm512_setzero_ps();
-            _mm512_mask_storeu_ps(op->vote + i, k, _mm512_fmadd_ps(e, share, was));
-        }
-    }
-    return _mm512_reduce_add_ps(wrong) == 0;
-}
-
 void ops_fill_avx512_score(struct ops *o)
 {
     o->score_pages = score_pages_avx512;
-    o->vote = vote_avx512;
+    o->vote = vote_vec;
 }

@@ -4,10 +4,10 @@
 #ifndef SAC_OPS_CPU_SURVEY_BF16_H
 #define SAC_OPS_CPU_SURVEY_BF16_H
 
-#include "ops/cpu/survey_share.h"
 #include "ops/cpu/tiles.h"
+#include "ops/cpu/vec_avx512.h"
 
-#include <immintrin.h>
+#include "ops/cpu/survey_share.h"
 
 #define QUERY_BYTES 2u
 

@@ -15,6 +15,7 @@
 #include <immintrin.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef __m256 vec;
 typedef __m256i vec_i;
@@ -38,6 +39,7 @@ typedef __m256 vec_m;
 #define i_sub    _mm256_sub_epi32
 #define i_sra    _mm256_srai_epi32
 #define i_sll    _mm256_slli_epi32
+#define i_max    _mm256_max_epi32
 #define i_bits   _mm256_castps_si256
 #define i_of_v   _mm256_cvtps_epi32
 #define v_first  math_load_first
@@ -46,6 +48,54 @@ typedef __m256 vec_m;
 VEC_PART vec_i i_load(const void *p)
 {
     return _mm256_loadu_si256(p);
+}
+
+VEC_PART vec_m i_lt(vec_i a, vec_i b)
+{
+    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(b, a));
+}
+
+/* Of integers from 0 to 255; larger ones become anything. */
+VEC_PART void i_store_bytes(uint8_t *p, vec_i x)
+{
+    const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    _mm_storel_epi64((__m128i *)(void *)p, _mm_packus_epi16(half, half));
+}
+
+VEC_PART vec v_load_f16(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+VEC_PART vec v_load_bf16(const uint8_t *p)
+{
+    const __m128i half = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+VEC_PART bool v_any_nan(vec x)
+{
+    return _mm256_movemask_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)) != 0;
+}
+
+/* Lane j of row i becomes lane i of row j. */
+VEC_PART void v_transpose(vec x[VEC])
+{
+    vec y[VEC];
+    for (uint32_t i = 0; i < 8; i += 2) {
+        y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+        y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    }
+    for (uint32_t i = 0; i < 8; i += 4)
+        for (uint32_t k = 0; k < 2; k++) {
+            x[i + 2 * k] = _mm256_shuffle_ps(y[i + k], y[i + k + 2], 0x44);
+            x[i + 2 * k + 1] = _mm256_shuffle_ps(y[i + k], y[i + k + 2], 0xee);
+        }
+    for (uint32_t i = 0; i < 4; i++) {
+        y[i] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x20);
+        y[i + 4] = _mm256_permute2f128_ps(x[i], x[i + 4], 0x31);
+    }
+    memcpy(x, y, sizeof y);
 }
 
 VEC_PART vec_m m_first(uint32_t n)
@@ -99,6 +149,13 @@ VEC_PART float v_sum(vec x)
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+VEC_PART float v_most(vec x)
+{
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
 VEC_PART vec_i i_of_chance(vec x)

@@ -4,10 +4,12 @@
 #define SAC_OPS_CPU_VEC_AVX512_H
 
 #include "ops/cpu/math_avx512.h"
+#include "ops/cpu/tiles.h"
 
 #include <immintrin.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef __m512 vec;
 typedef __m512i vec_i;
@@ -27,6 +29,7 @@ typedef __mmask16 vec_m;
 #define v_bits      _mm512_castsi512_ps
 #define v_of_i      _mm512_cvtepi32_ps
 #define v_sum       _mm512_reduce_add_ps
+#define v_most      _mm512_reduce_max_ps
 #define v_where     _mm512_maskz_mov_ps
 #define i_set1      _mm512_set1_epi32
 #define i_load      _mm512_loadu_si512
@@ -34,6 +37,8 @@ typedef __mmask16 vec_m;
 #define i_sub       _mm512_sub_epi32
 #define i_sra       _mm512_srai_epi32
 #define i_sll       _mm512_slli_epi32
+#define i_max       _mm512_max_epi32
+#define i_lt        _mm512_cmplt_epi32_mask
 #define i_bits      _mm512_castps_si512
 #define i_of_v      _mm512_cvtps_epi32
 #define i_of_chance _mm512_cvttps_epu32
@@ -41,6 +46,35 @@ typedef __mmask16 vec_m;
 #define i_wraps     _mm512_cmplt_epu32_mask
 #define m_first     math_lane_mask
 #define VEC_PART    static inline __attribute__((always_inline))
+
+VEC_PART void i_store_bytes(uint8_t *p, vec_i x)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(x));
+}
+
+VEC_PART vec v_load_f16(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+
+VEC_PART vec v_load_bf16(const uint8_t *p)
+{
+    const __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+VEC_PART bool v_any_nan(vec x)
+{
+    return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q) != 0;
+}
+
+VEC_PART void v_transpose(vec x[VEC])
+{
+    __m512i y[VEC];
+    memcpy(y, x, sizeof y);
+    tiles_transpose(y);
+    memcpy(x, y, sizeof y);
+}
 
 VEC_PART vec v_first(const float *p, uint32_t n)
 {

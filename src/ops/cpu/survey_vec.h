@@ -1,8 +1,7 @@
-/* survey_f512.h: the survey slot in vectors of 512 bits, the same text for AMX and AVX-512
- * (private).
+/* survey_vec.h: the survey slot in vectors, the same text for AMX, AVX-512 and AVX2 (private).
  *
- * Included once by a file of one instruction set after it has defined QUERY_BYTES (of a channel of
- * a packed query) and
+ * Included once by a file of one instruction set after its vec_*.h and after it has defined
+ * QUERY_BYTES (of a channel of a packed query) and
  *     pack_query (dst, i, q, d): row i of a block of 16 queries
  *     pack_page (dst, keys, centre, d, rest): PAGE_TOK keys less the centre, checked into `rest`
  *     score (out, step, d): out [4][16][16] = start + queries times keys, rows being queries, for
@@ -18,18 +17,19 @@
  *
  * Keys are taken relative to one key of the first page, which changes no softmax: what is constant
  * in all keys would drown their differences in 8-bit mantissas. */
-#ifndef SAC_OPS_CPU_SURVEY_F512_H
-#define SAC_OPS_CPU_SURVEY_F512_H
+#ifndef SAC_OPS_CPU_SURVEY_VEC_H
+#define SAC_OPS_CPU_SURVEY_VEC_H
 
 #include "ops/cpu/attn.h"
 #include "ops/cpu/survey.h"
 #include "ops/cpu/survey_share.h"
 
 #include <assert.h>
-#include <immintrin.h>
 #include <string.h>
 
-#define LANES  16u
+#define LANES  16u           /* keys, or queries, of a block of scores */
+#define PARTS  (LANES / VEC) /* vectors of a row of it */
+#define HALVES (PAGE_TOK / LANES)
 #define SCORES (2 * LANES * LANES) /* of a page and a block of queries */
 #define OCTAVE 8388608.0f
 #define UNIT   (1.44269504089f * OCTAVE)
@@ -102,18 +102,16 @@ static void read_keys(const struct work *w, uint32_t i)
 
 static float dot(const float *a, const float *b, uint32_t d)
 {
-    __m512 sum = _mm512_setzero_ps();
-    for (uint32_t c = 0; c < d; c += LANES)
-        sum = _mm512_fmadd_ps(_mm512_loadu_ps(a + c), _mm512_loadu_ps(b + c), sum);
-    return _mm512_reduce_add_ps(sum);
+    vec sum = v_zero();
+    for (uint32_t c = 0; c < d; c += VEC) sum = v_fma(v_load(a + c), v_load(b + c), sum);
+    return v_sum(sum);
 }
 
 /* Query i times `unit`: packed, and in `row`. */
 static void pack_scaled(const struct work *w, size_t i, float unit, float *row)
 {
     const float *q = w->op->q + i * w->d;
-    for (uint32_t c = 0; c < w->d; c += LANES)
-        _mm512_storeu_ps(row + c, _mm512_mul_ps(_mm512_loadu_ps(q + c), _mm512_set1_ps(unit)));
+    for (uint32_t c = 0; c < w->d; c += VEC) v_store(row + c, v_mul(v_load(q + c), v_set1(unit)));
     pack_query(w->q + i / LANES * w->block_bytes, (uint32_t)(i % LANES), row, w->d);
 }
 
@@ -125,8 +123,10 @@ static void pack_queries(const struct work *w)
     for (size_t i = 0; i < n; i++) {
         pack_scaled(w, i, UNIT, row);
         const float start = BIAS + dot(row, w->centre, w->d) - op->lse[i] * UNIT;
-        _mm512_store_ps(w->start + i * LANES, _mm512_set1_ps(start));
-        _mm512_store_ps(w->sum + i * LANES, _mm512_setzero_ps());
+        for (uint32_t l = 0; l < LANES; l += VEC) {
+            v_store(w->start + i * LANES + l, v_set1(start));
+            v_store(w->sum + i * LANES + l, v_zero());
+        }
     }
 }
 
@@ -143,7 +143,7 @@ static struct attn_ahead keys_ahead(const struct op_survey *op, uint32_t i, uint
     return a;
 }
 
-static void pack_keys(const struct work *w, uint32_t page, uint8_t *dst, __m512 rest[2])
+static void pack_keys(const struct work *w, uint32_t page, uint8_t *dst, vec rest[2])
 {
     const struct page_geom *g = w->op->geom;
     const uint8_t *k = w->op->pool + (size_t)w->op->page[page] * g->bytes + g->k;
@@ -165,10 +165,9 @@ static void pack_keys(const struct work *w, uint32_t page, uint8_t *dst, __m512 
 /* Packs the pages of a group; false: a key is not finite. */
 static bool pack_group(const struct work *w, const struct group *g)
 {
-    __m512 rest[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    vec rest[2] = {v_zero(), v_zero()};
     for (uint32_t i = 0; i < g->n; i++) pack_keys(w, g->page[i], w->page + i * w->page_bytes, rest);
-    const __m512 all = _mm512_add_ps(rest[0], rest[1]);
-    return _mm512_cmp_ps_mask(all, all, _CMP_UNORD_Q) == 0;
+    return !v_any_nan(v_add(rest[0], rest[1]));
 }
 
 /* Steps of a group: for each list, for each block of its queries, for each two pages that it sees
@@ -200,7 +199,7 @@ static inline struct place step_begin(const struct work *w)
 
 /* Scores of a step; meanwhile the squares of the last one's, unless NULL. */
 static inline void score_step(const struct work *w, const struct place *p, float *out,
-                              const float *last, __m512 *square)
+                              const float *last, vec *square)
 {
     const size_t block = (size_t)p->list * w->n_block + p->block;
     score(out,
@@ -218,14 +217,14 @@ static inline void add_sums(const struct work *w, const struct place *p, const f
                             const float weight[2])
 {
     float *sum = w->sum + ((size_t)p->list * w->n_block + p->block) * LANES * LANES;
-    for (uint32_t r = 0; r < LANES; r++, s += LANES, sum += LANES) {
-        __m512 all = _mm512_load_ps(sum);
+    for (uint32_t r = 0; r < LANES * PARTS; r++, s += VEC, sum += VEC) {
+        vec all = v_load(sum);
         for (uint32_t i = 0; i < 2; i++) {
             const float *at = s + i * SCORES;
-            const __m512 both = _mm512_add_ps(survey_share(at), survey_share(at + LANES * LANES));
-            if (weight[i] > 0) all = _mm512_fmadd_ps(both, _mm512_set1_ps(weight[i]), all);
+            const vec both = v_add(survey_share(at), survey_share(at + LANES * LANES));
+            if (weight[i] > 0) all = v_fma(both, v_set1(weight[i]), all);
         }
-        _mm512_store_ps(sum, all);
+        v_store(sum, all);
     }
 }
 
@@ -236,10 +235,11 @@ static bool end_sums(const struct work *w)
     bool finite = true;
     float row[512];
     for (size_t i = 0; i < n; i++) {
-        const float sum = 1 + _mm512_reduce_add_ps(_mm512_load_ps(w->sum + i * LANES));
-        float *start = w->start + i * LANES;
+        float *start = w->start + i * LANES, sum = 1;
+        for (uint32_t l = 0; l < LANES; l += VEC) sum += v_sum(v_load(w->sum + i * LANES + l));
         finite = finite && isfinite(sum) && isfinite(start[0]);
-        _mm512_store_ps(start, _mm512_set1_ps(2 * (start[0] - log2f(sum) * OCTAVE) - BIAS));
+        const vec squared = v_set1(2 * (start[0] - log2f(sum) * OCTAVE) - BIAS);
+        for (uint32_t l = 0; l < LANES; l += VEC) v_store(start + l, squared);
         pack_scaled(w, i, 2 * UNIT, row);
     }
     return finite;
@@ -249,25 +249,22 @@ static bool end_sums(const struct work *w)
 
 /* Without a branch: what is taken cannot be foretold, and a wrong guess would cost as much as the
  * scores. */
-static inline void choose(const struct work *w, uint32_t list, uint32_t page,
-                          const __m512 square[2])
+static inline void choose(const struct work *w, uint32_t list, uint32_t page, const vec *square)
 {
     const struct op_survey *op = w->op;
     const int32_t *limit = w->limit + survey_place(w->seed[list], page);
-    const __m512i least = _mm512_castps_si512(_mm512_set1_ps(w->least));
-    const float all = _mm512_reduce_add_ps(_mm512_add_ps(square[0], square[1]));
-    const __m512 common = _mm512_set1_ps(all * op->spread / PAGE_TOK);
+    const vec_i least = i_bits(v_set1(w->least));
+    vec sum = v_add(square[0], square[1]);
+    for (uint32_t i = 2; i < HALVES * PARTS; i++) sum = v_add(sum, square[i]);
+    const vec common = v_set1(v_sum(sum) * op->spread / PAGE_TOK);
     const size_t at = (size_t)list * op->n_word + page;
     uint32_t word = 0;
-    for (uint32_t i = 0; i < 2; i++) {
-        const __m512i bits =
-            _mm512_castps_si512(_mm512_fmadd_ps(square[i], _mm512_set1_ps(1 - op->spread), common));
-        const __m512i below = _mm512_srai_epi32(_mm512_sub_epi32(least, bits), SURVEY_SHIFT);
-        const __m512i step = _mm512_max_epi32(below, _mm512_setzero_si512());
-        word |= (uint32_t)_mm512_cmplt_epi32_mask(step, _mm512_loadu_si512(limit + i * LANES))
-                << i * LANES;
-        _mm_storeu_si128((__m128i *)(void *)(op->weight + at * PAGE_TOK + i * LANES),
-                         _mm512_cvtepi32_epi8(step));
+    for (uint32_t i = 0; i < HALVES * PARTS; i++) {
+        const vec_i bits = i_bits(v_fma(square[i], v_set1(1 - op->spread), common));
+        const vec_i below = i_sra(i_sub(least, bits), SURVEY_SHIFT);
+        const vec_i step = i_max(below, i_set1(0));
+        word |= m_word(i_lt(step, i_load(limit + i * VEC))) << i * VEC;
+        i_store_bytes(op->weight + at * PAGE_TOK + i * VEC, step);
     }
     op->mask[at] = word;
     op->n_taken[list] += (uint32_t)__builtin_popcount(word);
@@ -290,24 +287,25 @@ static void survey_group(const struct work *w, const struct group *g, struct att
 {
     const uint32_t n_fetch = ahead->n_page * ahead->page_lines / (w->n_list * w->n_block) + 1;
     struct place next = step_begin(w);
-    __m512 square[GROUP / 2][4]; /* halves of two pages */
+    vec square[GROUP / 2][2 * HALVES * PARTS]; /* halves of two pages */
     float *s = w->s;
     bool more = step_on(&next, w, g);
     if (more) score_step(w, &next, s, NULL, NULL);
     while (more) {
         const struct place now = next;
         const float *last = s;
-        __m512 *sum = square[now.page / 2];
+        vec *sum = square[now.page / 2];
         s = s == w->s ? w->s + 2 * SCORES : w->s;
-        if (now.block == 0) sum[0] = sum[1] = sum[2] = sum[3] = _mm512_setzero_ps();
+        for (uint32_t i = 0; i < 2 * HALVES * PARTS && now.block == 0; i++) sum[i] = v_zero();
         attn_fetch(ahead, n_fetch);
         more = step_on(&next, w, g);
         if (more)
             score_step(w, &next, s, last, sum);
         else
-            for (uint32_t i = 0; i < 4; i++) survey_sum(&sum[i], last + i * LANES * LANES);
+            for (uint32_t i = 0; i < 2 * HALVES; i++)
+                survey_sum(sum + i * PARTS, last + i * LANES * LANES);
         for (uint32_t i = 0; i < 2 && now.page + i < now.n && now.block + 1 == w->n_block; i++)
-            choose(w, now.list, g->page[now.page + i], sum + 2 * i);
+            choose(w, now.list, g->page[now.page + i], sum + i * HALVES * PARTS);
     }
 }
 

@@ -1,0 +1,125 @@
+/* dots_vec.h: keys of 16 bits in f32, and dot products of rows with rows, the same text for AVX2
+ * and AVX-512 (private). Included once by a file of one set behind its vec_*.h, with ROWS: rows of
+ * `a` at a time; with two vectors of sums each they hide the latency of a sum
+ *
+ * Some rows of `b` are packed, a lane being a row, and stay in L1 while the rows of `a` pass by,
+ * one number of them for a vector at a time: so no sum is taken across lanes. Wide rows are taken
+ * in steps, sums waiting in `out` meanwhile. An element's sum is in the order of the channels
+ * wherever it stands; blocks at the edge are whole ones of which the rest is not stored. */
+#ifndef SAC_OPS_CPU_DOTS_VEC_H
+#define SAC_OPS_CPU_DOTS_VEC_H
+
+#include "ops/ops.h"
+
+#include <assert.h>
+
+#define SIDE (2 * VEC) /* rows of `b` of a panel */
+#define KEPT 64u       /* that are packed at a time, */
+#define STEP 128u      /* so many channels of them */
+
+static void keys_half(float *out, const struct page_geom *g, const uint8_t *page)
+{
+    const uint8_t *k = page + g->k;
+    for (size_t i = 0; i < PAGE_TOK * (size_t)g->head_dim; i += VEC)
+        v_store(out + i, g->type_k == SAC_KV_BF16 ? v_load_bf16(k + 2 * i) : v_load_f16(k + 2 * i));
+}
+
+/* Channels c .. c + n - 1 of the SIDE rows of `b` from row j on: [n][SIDE]. Behind the last row it
+ * comes again. */
+static void pack_panel(float *out, const struct op_dots *op, uint32_t j, uint32_t c, uint32_t n)
+{
+    for (uint32_t half = 0; half < SIDE; half += VEC)
+        for (uint32_t i = 0; i < n; i += VEC) {
+            vec x[VEC];
+            for (uint32_t k = 0; k < VEC; k++) {
+                const uint32_t row = j + half + k < op->n_b ? j + half + k : op->n_b - 1;
+                x[k] = v_load(op->b + row * op->b_stride + c + i);
+            }
+            v_transpose(x);
+            for (uint32_t k = 0; k < VEC; k++) v_store(out + (i + k) * SIDE + half, x[k]);
+        }
+}
+
+/* ROWS rows of `a` and a panel of `b`; n_a and n_b of them count. */
+struct block {
+    const float *a; /* [ROWS, n], stride a_stride; those behind n_a are not looked at */
+    size_t a_stride;
+    const float *b; /* [n][SIDE] */
+    uint32_t n, n_a, n_b;
+    bool begins; /* else the sums go on from `out` */
+};
+
+VEC_PART void multiply(float *out, size_t out_stride, const struct block *block)
+{
+    const uint32_t left = block->n_b > VEC ? block->n_b - VEC : 0;
+    const float *row[ROWS];
+    vec lo[ROWS], hi[ROWS];
+    for (uint32_t r = 0; r < ROWS; r++) {
+        row[r] = block->a + (r < block->n_a ? r : block->n_a - 1) * block->a_stride;
+        lo[r] = hi[r] = v_zero();
+        if (block->begins || r >= block->n_a) continue;
+        lo[r] = v_first(out + r * out_stride, block->n_b);
+        if (left) hi[r] = v_first(out + r * out_stride + VEC, left);
+    }
+    for (uint32_t c = 0; c < block->n; c++) {
+        const vec x = v_load(block->b + c * SIDE), y = v_load(block->b + c * SIDE + VEC);
+        for (uint32_t r = 0; r < ROWS; r++) {
+            const vec each = v_set1(row[r][c]);
+            lo[r] = v_fma(each, x, lo[r]);
+            hi[r] = v_fma(each, y, hi[r]);
+        }
+    }
+    for (uint32_t r = 0; r < ROWS && r < block->n_a; r++) {
+        v_store_first(out + r * out_stride, block->n_b, lo[r]);
+        if (left) v_store_first(out + r * out_stride + VEC, left, hi[r]);
+    }
+}
+
+struct pack {
+    _Alignas(64) float b[KEPT * STEP]; /* [panel][channels][SIDE] */
+    _Alignas(64) float a[ROWS * STEP]; /* of rows in bf16 */
+};
+
+/* Channels c .. c + n - 1 of the ROWS rows of `a` from row i on. */
+static void find_rows(struct block *block, struct pack *p, const struct op_dots *op, uint32_t i,
+                      uint32_t c)
+{
+    block->n_a = op->n_a - i < ROWS ? op->n_a - i : ROWS;
+    if (!op->a_bf16) {
+        block->a = op->a + i * op->a_stride + c;
+        block->a_stride = op->a_stride;
+        return;
+    }
+    for (uint32_t r = 0; r < block->n_a; r++) {
+        const uint16_t *from = op->a_bf16 + (i + r) * op->a_stride + c;
+        for (uint32_t k = 0; k < block->n; k += VEC)
+            v_store(p->a + r * STEP + k, v_load_bf16((const uint8_t *)(from + k)));
+    }
+    block->a = p->a;
+    block->a_stride = STEP;
+}
+
+static void dots_vec(const struct op_dots *op)
+{
+    struct pack p;
+    assert(op->width % 16 == 0);
+    for (uint32_t first = 0; first < op->n_b; first += KEPT) {
+        const uint32_t end = op->n_b - first < KEPT ? op->n_b : first + KEPT;
+        for (uint32_t c = 0; c < op->width; c += STEP) {
+            struct block block = {.begins = c == 0};
+            block.n = op->width - c < STEP ? op->width - c : STEP;
+            for (uint32_t j = first; j < end; j += SIDE)
+                pack_panel(p.b + (j - first) * block.n, op, j, c, block.n);
+            for (uint32_t i = 0; i < op->n_a; i += ROWS) {
+                find_rows(&block, &p, op, i, c);
+                for (uint32_t j = first; j < end; j += SIDE) {
+                    block.b = p.b + (j - first) * block.n;
+                    block.n_b = end - j < SIDE ? end - j : SIDE;
+                    multiply(op->out + i * op->out_stride + j, op->out_stride, &block);
+                }
+            }
+        }
+    }
+}
+
+#endif
