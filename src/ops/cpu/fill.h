@@ -36,7 +36,6 @@ void ops_fill_amx_share(struct ops *o);
 void ops_fill_amx_survey(struct ops *o);
 
 void ops_fill_neon_linear(struct ops *o);
-void ops_fill_neon_attn(struct ops *o);
 void ops_fill_neon_small(struct ops *o);
 
 /* The dots slot of avx512, for rows that are too wide for tiles. */
