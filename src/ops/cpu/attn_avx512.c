@@ -132,6 +132,17 @@ ATTN_HALF __m512i half_from_q8_v(const uint8_t *code, uint16_t scale, bool f16)
 
 #include "ops/cpu/attn_wide.h"
 
+void attn_avx512_gather_keys(uint16_t *dst, const struct page_geom *g, const struct attn_page *page)
+{
+    gather_keys(dst, g, page, g->type_k != SAC_KV_BF16);
+}
+
+void attn_avx512_gather_values(uint16_t *dst, const struct page_geom *g,
+                               const struct attn_page *page)
+{
+    gather_values(dst, g, page, g->type_v != SAC_KV_BF16);
+}
+
 DEFINE_KERNEL(bf16, false, attn_narrow_avx512)
 
 static size_t avx512_attn_scratch(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,

@@ -5,6 +5,13 @@
 
 #include "ops/cpu/attn.h"
 
+/* Keys and values of a gathered page as f16 or bf16, by their type, f16 for q8: [PAGE_TOK,
+ * head_dim], zeros in slots that are not to be seen. What is read next is fetched. */
+void attn_avx512_gather_keys(uint16_t *dst, const struct page_geom *g,
+                             const struct attn_page *page);
+void attn_avx512_gather_values(uint16_t *dst, const struct page_geom *g,
+                               const struct attn_page *page);
+
 /* The narrow slots of struct attn_kernel. */
 size_t attn_narrow_avx512_bytes(const struct page_geom *g, uint32_t group);
 void attn_narrow_avx512(const struct attn_chunk *c);

@@ -1,4 +1,4 @@
-/* attn_f32.h: attention in f32 vectors, the same text for AVX2 and AVX-512 (private).
+/* attn_f32.h: attention in f32 vectors, for sets without products of 16-bit floats (private).
  *
  * Included once by a file of one instruction set after it has defined:
  *     vec, VEC (lanes), KEYS (keys of a score block), CHANS (channels of a value block)

@@ -1,121 +1,406 @@
-/* attn_narrow_avx512.c: decode attention in f32 with vectors of 16 lanes; attn_f32.h holds the
- * algorithms. */
-#include "ops/cpu/attn.h"
+/* attn_narrow_avx512.c: decode attention in vectors of bf16 and of bytes: one row of a sequence
+ * against its pages. attn_narrow.h has what the products do not need to know.
+ *
+ * All products have an element of the head's row (a query, a weight) in all lanes, times a vector
+ * that the heads of a block share: of keys, turned so that lanes are tokens, or of values, so that
+ * lanes are channels. Sums stay in registers, which is why the kernels exist once for each number
+ * of heads.
+ *
+ * HALVES: queries are rounded to bf16, as those of prompt rows are. f16 keys go through f32. Values
+ * are read where they are, f16 turned to bf16 on their way; a page that has infinities or NaN, or
+ * tokens that are not to be seen, is mended in memory first. */
+#define FETCH_TO 3 /* into L2 alone it takes up to a sixth longer on Zen 4 */
+
 #include "ops/cpu/attn_avx512.h"
-#include "ops/cpu/attn_q8.h"
-#include "ops/cpu/attn_q8_avx2.h"
-#include "ops/cpu/attn_vec.h"
+#include "ops/cpu/attn_narrow.h"
 
-#include <immintrin.h>
-#include <math.h>
-
-typedef __m512 vec;
-#define VEC     16u
-#define KEYS    8u
-#define CHANS   8u
-#define TILE_Q  448u
-#define v_zero  _mm512_setzero_ps
-#define v_set1  _mm512_set1_ps
-#define v_load  _mm512_loadu_ps
-#define v_store _mm512_storeu_ps
-#define v_add   _mm512_add_ps
-#define v_sub   _mm512_sub_ps
-#define v_mul   _mm512_mul_ps
-#define v_div   _mm512_div_ps
-#define v_max   _mm512_max_ps
-#define v_min   _mm512_min_ps
-#define v_fma   _mm512_fmadd_ps
-#define v_floor _mm512_floor_ps
-#define v_sums  attn_sums
-
-static inline vec v_load_i8(const void *p)
+size_t attn_narrow_avx512_bytes(const struct page_geom *g, uint32_t group)
 {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
+    return narrow_layout(NULL, g->head_dim, group).bytes;
 }
 
-static inline vec v_scale2(vec p, vec n)
-{
-    const __mmask16 normal = _mm512_cmp_ps_mask(n, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-    return _mm512_maskz_scalef_ps(normal, p, n);
-}
-
-static inline bool v_any_gt(vec a, vec b)
-{
-    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0;
-}
-
-static inline vec v_unless_lt(vec a, vec b, vec y)
-{
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ), y);
-}
-
-static inline vec v_seen(vec y, int32_t at, const int32_t *lo, const int32_t *hi)
-{
-    const __m512i x = _mm512_set1_epi32(at);
-    const __mmask16 seen = _mm512_cmple_epi32_mask(_mm512_loadu_si512(lo), x) &
-                           _mm512_cmpgt_epi32_mask(_mm512_loadu_si512(hi), x);
-    return _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), seen, y);
-}
-
-static void f32_from_half(float *dst, const uint8_t *src, size_t n, bool bf16)
-{
-    if (bf16)
-        for (size_t i = 0; i < n; i += 16) {
-            const __m256i x = _mm256_loadu_si256((const void *)(src + 2 * i));
-            _mm512_storeu_si512(dst + i, _mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-        }
-    else
-        for (size_t i = 0; i < n; i += 16)
-            _mm512_storeu_ps(dst + i,
-                             _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(src + 2 * i))));
-}
-
-static void f32_from_q8_k(float *dst, const struct page_geom *g, const uint8_t *page,
-                          struct attn_tokens tok)
-{
-    const uint32_t d = g->head_dim, quarter = d / 4;
-    if (quarter % 16 != 0) {
-        attn_q8_by_eights(dst, g, page, tok);
-        return;
+/* fn (..., n) with a constant number n of heads. */
+#define WITH_HEADS(n, fn, ...)                                                                     \
+    switch (n) {                                                                                   \
+    case 1: fn(__VA_ARGS__, 1); break;                                                             \
+    case 2: fn(__VA_ARGS__, 2); break;                                                             \
+    case 3: fn(__VA_ARGS__, 3); break;                                                             \
+    case 4: fn(__VA_ARGS__, 4); break;                                                             \
+    case 5: fn(__VA_ARGS__, 5); break;                                                             \
+    case 6: fn(__VA_ARGS__, 6); break;                                                             \
+    case 7: fn(__VA_ARGS__, 7); break;                                                             \
+    default: fn(__VA_ARGS__, 8);                                                                   \
     }
-    const struct attn_q8_shift shift = attn_q8_shift(16);
-    for (uint32_t j = 0; j < quarter; j += 16) {
-        __m512 min[4], step[4];
-        for (uint32_t i = 0; i < 4; i++) {
-            min[i] = attn_load_f16(page + g->k_min + 2 * (i * quarter + j));
-            step[i] = attn_load_f16(page + g->k_step + 2 * (i * quarter + j));
+
+#define UNROLL _Pragma("GCC unroll 8")
+
+/* The dword at p in all lanes. */
+INLINE __m512i all_lanes(const uint8_t *p)
+{
+    int32_t x;
+    memcpy(&x, p, sizeof x);
+    return _mm512_set1_epi32(x);
+}
+
+/* ---- Codes ---- */
+
+/* Queries times codes of the keys of the step, as code_scores wants them. */
+INLINE void code_sums_of(const struct narrow_mem *w, uint32_t n_head)
+{
+    const uint32_t n = w->d_code / CODE_BLOCK;
+    for (uint32_t half = 0; half < 2 * STEP_PAGES; half++) {
+        const uint8_t *k = w->keys + half * n * (size_t)TILE_BYTES;
+        const uint8_t *q = w->w_tile + half / 2 * n * (size_t)TILE_BYTES;
+        __m512i high[HEADS], low[HEADS];
+        UNROLL for (uint32_t h = 0; h < n_head; h++) high[h] = low[h] = _mm512_setzero_si512();
+        for (uint32_t i = 0; i < n; i++, q += TILE_BYTES - 64)
+            for (uint32_t quad = 0; quad < LANES; quad++, k += 64, q += 4) {
+                const __m512i code = _mm512_load_si512(k);
+                UNROLL for (uint32_t h = 0; h < n_head; h++)
+                {
+                    high[h] = _mm512_dpbusd_epi32(high[h], code, all_lanes(q + h * 64));
+                    low[h] = _mm512_dpbusd_epi32(low[h], code, all_lanes(q + (HEADS + h) * 64));
+                }
+            }
+        float *s = w->s + half * LANES * LANES;
+        UNROLL for (uint32_t h = 0; h < n_head; h++)
+        {
+            _mm512_store_si512(s + h * LANES, high[h]);
+            _mm512_store_si512(s + (HEADS + h) * LANES, low[h]);
         }
-        for (size_t t = tok.first; t < tok.first + tok.n; t++) {
-            const uint8_t *hi2 = page + g->k_hi2 + t * quarter + j;
-            const uint8_t *low = page + g->k_low + t * 3 * quarter + j;
-            const __m128i lo0 = _mm_loadu_si128((const void *)(low + quarter));
-            const __m128i lo1 = _mm_loadu_si128((const void *)(low + 2 * quarter));
-            const __m512i lo = _mm512_broadcast_i64x4(
-                _mm256_inserti128_si256(_mm256_castsi128_si256(lo0), lo1, 1));
-            const __m512i code =
-                attn_q8_join(&shift, _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)hi2)),
-                             _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)low)), lo);
-            const __m128i part[4] = {
-                _mm512_castsi512_si128(code), _mm512_extracti32x4_epi32(code, 1),
-                _mm512_extracti32x4_epi32(code, 2), _mm512_extracti32x4_epi32(code, 3)};
-            for (uint32_t i = 0; i < 4; i++) {
-                const __m512 x = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(part[i]));
-                _mm512_storeu_ps(dst + (t - tok.first) * d + i * quarter + j,
-                                 _mm512_fmadd_ps(x, step[i], min[i]));
+    }
+}
+
+static void code_sums(const struct narrow_mem *w,
+                      uint32_t n_head){WITH_HEADS(n_head, code_sums_of, w)}
+
+/* Weights times codes of the values of the step, as merge_values wants them. */
+INLINE void code_value_sums_of(const struct narrow_mem *w, uint32_t n_head)
+{
+    for (uint32_t c = 0; c < w->d / LANES; c++) {
+        const uint8_t *v = w->v + c * (size_t)TILE_BYTES;
+        const uint8_t *p = w->p + c / 2 * (size_t)TILE_BYTES;
+        __m512i high[HEADS], low[HEADS];
+        UNROLL for (uint32_t h = 0; h < n_head; h++) high[h] = low[h] = _mm512_setzero_si512();
+        for (uint32_t quad = 0; quad < LANES; quad++, v += 64, p += 4) {
+            const __m512i code = _mm512_load_si512(v);
+            UNROLL for (uint32_t h = 0; h < n_head; h++)
+            {
+                high[h] = _mm512_dpbusd_epi32(high[h], all_lanes(p + h * 64), code);
+                low[h] = _mm512_dpbusd_epi32(low[h], all_lanes(p + (HEADS + h) * 64), code);
+            }
+        }
+        float *x = w->x + c * LANES * LANES;
+        UNROLL for (uint32_t h = 0; h < n_head; h++)
+        {
+            _mm512_store_si512(x + h * LANES, high[h]);
+            _mm512_store_si512(x + (HEADS + h) * LANES, low[h]);
+        }
+    }
+}
+
+static void code_value_sums(const struct narrow_mem *w, uint32_t n_head)
+{
+    WITH_HEADS(n_head, code_value_sums_of, w)
+}
+
+/* ---- Keys of halves ---- */
+
+/* Rows [HEADS, d] of queries in bf16. */
+static uint8_t *query_rows(const struct narrow_mem *w, uint32_t block)
+{
+    return w->q_tile + (size_t)block * (w->d / 32) * TILE_BYTES;
+}
+
+static void round_queries(const struct narrow_mem *w, uint32_t block)
+{
+    uint8_t *rows = query_rows(w, block);
+    const float *q = w->q + (size_t)block * HEADS * w->d;
+    for (size_t i = 0; i < HEADS * (size_t)w->d; i += 32)
+        _mm512_store_si512(rows + 2 * i,
+                           bf16_pair(_mm512_load_ps(q + i), _mm512_load_ps(q + i + LANES)));
+}
+
+/* The first visible key of rows of f16, or zeros if it is not finite. */
+INLINE void find_centre(const struct narrow_mem *w, const uint8_t *key, uint32_t d)
+{
+    const __m512i exponent = _mm512_set1_epi16(0x7c00);
+    __mmask32 bad = 0;
+    for (uint32_t c = 0; c < d; c += 32) {
+        const __m512i x = _mm512_loadu_si512(key + 2 * (size_t)c);
+        bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, exponent), exponent);
+        _mm512_store_si512(w->centre + c, x);
+    }
+    if (bad) memset(w->centre, 0, 2 * (size_t)d);
+}
+
+/* Rows of f16 less their centre as bf16. */
+INLINE void centred_keys(const struct narrow_mem *w, struct fetch *fetch, const uint8_t *src,
+                         uint32_t d)
+{
+    for (uint32_t c = 0; c < d; c += 32) {
+        const __m512 c0 = attn_load_f16((const uint8_t *)(w->centre + c));
+        const __m512 c1 = attn_load_f16((const uint8_t *)(w->centre + c + LANES));
+        for (uint32_t t = 0; t < PAGE_TOK; t += 4) {
+            fetch_lines(fetch);
+            for (uint32_t i = t; i < t + 4; i++) {
+                const size_t at = 2 * ((size_t)i * d + c);
+                const __m512 x0 = _mm512_sub_ps(attn_load_f16(src + at), c0);
+                const __m512 x1 = _mm512_sub_ps(attn_load_f16(src + at + 32), c1);
+                _mm512_store_si512(w->keys + at, bf16_pair(x0, x1));
             }
         }
     }
 }
 
-#include "ops/cpu/attn_f32.h"
-
-size_t attn_narrow_avx512_bytes(const struct page_geom *g, uint32_t group)
+/* Keys of the step as tiles [2, d/32]: a line has two channels of 16 tokens. They have the place of
+ * the values, which are not copied. */
+INLINE void half_keys(const struct narrow_mem *w, struct narrow_step *st, const struct page_geom *g,
+                      uint32_t d)
 {
-    return f32_kernel.narrow_bytes(g, group);
+    const struct attn_page *page = st->page[0];
+    const uint8_t *src = page->bytes + (page->form == PAGE_TAIL ? 0 : g->k);
+    if (page->tok) {
+        if (g->type_k == SAC_KV_Q8)
+            attn_avx512_gather_keys(w->gathered, g, page);
+        else
+            gather_halves(w->gathered, g, page, d, true);
+        src = (const uint8_t *)w->gathered;
+    }
+    if (g->type_k != SAC_KV_BF16) {
+        find_centre(w, src + 2 * (size_t)d * (page->begin < page->end ? page->begin : 0), d);
+        centred_keys(w, &st->fetch, src, d);
+        src = w->keys;
+    }
+    uint8_t *tile = w->v;
+    for (uint32_t t = 0; t < PAGE_TOK; t += LANES)
+        for (uint32_t c = 0; c < d; c += 32, tile += TILE_BYTES) {
+            fetch_lines(&st->fetch);
+            attn_transpose(tile, src + 2 * ((size_t)t * d + c), 2 * (size_t)d);
+        }
+}
+
+/* Scores of n_head heads: their queries times the keys, times `unit`, plus `base`. */
+INLINE void half_scores_of(const struct narrow_mem *w, const uint8_t *q, const float *unit,
+                           const float *base, uint32_t n_head)
+{
+    const size_t row = 2 * (size_t)w->d, half = w->d / 32 * (size_t)TILE_BYTES;
+    const uint8_t *k = w->v;
+    __m512 sum[HEADS][2];
+    UNROLL for (uint32_t h = 0; h < n_head; h++) sum[h][0] = sum[h][1] = _mm512_setzero_ps();
+    for (uint32_t pair = 0; pair < w->d / 2; pair++, k += 64, q += 4) {
+        const __m512bh k0 = (__m512bh)_mm512_load_si512(k);
+        const __m512bh k1 = (__m512bh)_mm512_load_si512(k + half);
+        UNROLL for (uint32_t h = 0; h < n_head; h++)
+        {
+            const __m512bh x = (__m512bh)all_lanes(q + h * row);
+            sum[h][0] = _mm512_dpbf16_ps(sum[h][0], x, k0);
+            sum[h][1] = _mm512_dpbf16_ps(sum[h][1], x, k1);
+        }
+    }
+    UNROLL for (uint32_t h = 0; h < n_head; h++)
+    {
+        const __m512 u = _mm512_set1_ps(unit[h]), b = _mm512_set1_ps(base[h]);
+        _mm512_store_ps(w->y + h * STEP_TOK, _mm512_fmadd_ps(sum[h][0], u, b));
+        _mm512_store_ps(w->y + h * STEP_TOK + LANES, _mm512_fmadd_ps(sum[h][1], u, b));
+    }
+}
+
+static void half_scores(const struct narrow_mem *w, uint32_t block, const struct page_geom *g)
+{
+    const uint32_t n_head = block_heads(w, block), d = w->d;
+    const float *q = w->q + (size_t)block * HEADS * d, *unit = w->unit + block * HEADS;
+    _Alignas(64) float base[LANES] = {0};
+    if (g->type_k != SAC_KV_BF16) {
+        __m512 sum[LANES];
+        for (uint32_t h = 0; h < LANES; h++) sum[h] = _mm512_setzero_ps();
+        for (uint32_t h = 0; h < n_head; h++)
+            sum[h] = centre_product((const uint8_t *)w->centre, q + (size_t)h * d, d);
+        _mm512_store_ps(base, _mm512_mul_ps(attn_sums(sum), _mm512_loadu_ps(unit)));
+    }
+    WITH_HEADS(n_head, half_scores_of, w, query_rows(w, block), unit, base)
+}
+
+/* ---- Values of halves ---- */
+
+/* 32 f16 as bf16 of their values times 2^-HALF_BITS, rounded; those below 2^-14 count as zeros in a
+ * product. A sign bit of `odd` is set if one is an infinity or NaN: those are not what they should
+ * be. Only their exponents carry into the sign. */
+INLINE __m512i bf16_of_halves(__m512i x, __m512i *odd)
+{
+    const __m512i carry = _mm512_add_epi16(x, _mm512_set1_epi16(0x400));
+    *odd = _mm512_ternarylogic_epi32(*odd, x, carry, 0xf6); /* the first or the others' xor */
+    /* (x * 2^12 + 2^14) >> 15: three bits less, the sign in their places */
+    const __m512i moved = _mm512_mulhrs_epi16(x, _mm512_set1_epi16(0x1000));
+    return _mm512_and_si512(moved, _mm512_set1_epi16((int16_t)0x8fff));
+}
+
+struct half_source {
+    const uint8_t *v; /* rows of 16 bits */
+    struct fetch *fetch;
+    bool f16;
+    bool odd; /* result: there were infinities or NaN of f16 */
+};
+
+/* Weights times values of the step, as merge_values wants them. */
+INLINE void half_value_sums_of(const struct narrow_mem *w, struct half_source *s, bool f16,
+                               uint32_t n_head)
+{
+    const size_t row = 2 * (size_t)w->d;
+    __m512i odd[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    for (uint32_t c = 0; c < w->d; c += 32) {
+        const uint8_t *v = s->v + 2 * (size_t)c, *p = w->p;
+        __m512 sum[HEADS][2];
+        UNROLL for (uint32_t h = 0; h < n_head; h++) sum[h][0] = sum[h][1] = _mm512_setzero_ps();
+        for (uint32_t pair = 0; pair < PAGE_TOK / 2; pair++, v += 2 * row, p += 4) {
+            __m512i a = _mm512_loadu_si512(v), b = _mm512_loadu_si512(v + row);
+            fetch_lines(s->fetch);
+            if (f16) {
+                a = bf16_of_halves(a, &odd[0]);
+                b = bf16_of_halves(b, &odd[1]);
+            }
+            const __m512bh v0 = (__m512bh)_mm512_unpacklo_epi16(a, b);
+            const __m512bh v1 = (__m512bh)_mm512_unpackhi_epi16(a, b);
+            UNROLL for (uint32_t h = 0; h < n_head; h++)
+            {
+                const __m512bh x = (__m512bh)all_lanes(p + h * 64);
+                sum[h][0] = _mm512_dpbf16_ps(sum[h][0], x, v0);
+                sum[h][1] = _mm512_dpbf16_ps(sum[h][1], x, v1);
+            }
+        }
+        float *x = w->x + c * LANES;
+        UNROLL for (uint32_t h = 0; h < n_head; h++)
+        {
+            _mm512_store_ps(x + h * LANES, sum[h][0]);
+            _mm512_store_ps(x + (LANES + h) * LANES, sum[h][1]);
+        }
+    }
+    s->odd = _mm512_movepi16_mask(_mm512_or_si512(odd[0], odd[1])) != 0;
+}
+
+static void half_value_sums(const struct narrow_mem *w, struct half_source *s, uint32_t n_head)
+{
+    if (s->f16)
+        WITH_HEADS(n_head, half_value_sums_of, w, s, true)
+    else
+        WITH_HEADS(n_head, half_value_sums_of, w, s, false)
+}
+
+/* Values as bf16, f16 times 2^-HALF_BITS; zeros for tokens that are not to be seen. */
+static void mend_values(uint8_t *dst, const uint8_t *src, uint32_t d, const struct attn_page *page,
+                        bool f16)
+{
+    const __m512 down = _mm512_set1_ps(-HALF_BITS);
+    for (uint32_t t = 0; t < PAGE_TOK; t++)
+        for (uint32_t c = 0; c < d; c += 32, dst += 64, src += 64) {
+            __m512i x = _mm512_loadu_si512(src);
+            if (f16)
+                x = bf16_pair(_mm512_scalef_ps(attn_load_f16(src), down),
+                              _mm512_scalef_ps(attn_load_f16(src + 32), down));
+            if (t < page->begin || t >= page->end) x = _mm512_setzero_si512();
+            _mm512_store_si512(dst, x);
+        }
+}
+
+/* Values of a step of halves where they are, gathered ones behind each other. */
+INLINE const uint8_t *half_values(const struct narrow_mem *w, const struct narrow_step *st,
+                                  const struct page_geom *g, uint32_t d)
+{
+    const struct attn_page *page = st->page[0];
+    if (!page->tok) return page->bytes + (page->form == PAGE_TAIL ? g->tail_v : g->v);
+    if (g->type_v == SAC_KV_Q8)
+        attn_avx512_gather_values(w->gathered, g, page);
+    else
+        gather_halves(w->gathered, g, page, d, false);
+    return (const uint8_t *)w->gathered;
+}
+
+/* ---- A chunk ---- */
+
+/* Calls of fetch_lines in a step. */
+static uint32_t step_calls(const struct attn_chunk *c)
+{
+    const struct page_geom *g = c->op->geom;
+    const uint32_t rows = g->head_dim / 4, n_block = (c->group + HEADS - 1) / HEADS;
+    if (g->type_k == SAC_KV_Q8) return 2 * rows + 2 * c->group;
+    return (g->type_k == SAC_KV_BF16 ? 0 : rows) + rows / 4 + c->group + 2 * rows * n_block;
+}
+
+INLINE void half_step(const struct attn_chunk *c, const struct narrow_mem *w,
+                      struct narrow_step *st, uint32_t d)
+{
+    const struct page_geom *g = c->op->geom;
+    const struct attn_page *page = st->page[0];
+    struct narrow_merge merge;
+    half_keys(w, st, g, d);
+    struct half_source src = {
+        .v = half_values(w, st, g, d), .fetch = &st->fetch, .f16 = g->type_v != SAC_KV_BF16};
+    for (uint32_t b = 0; b < w->n_block; b++) {
+        const uint32_t n_head = block_heads(w, b);
+        half_scores(w, b, g);
+        narrow_amend(c, w, st, n_head, false);
+        narrow_weights(w, st, b, d, false, &merge);
+        if (page->begin == 0 && page->end == PAGE_TOK) half_value_sums(w, &src, n_head);
+        if (src.odd || page->begin > 0 || page->end < PAGE_TOK) {
+            mend_values(w->keys, src.v, d, page, g->type_v != SAC_KV_BF16);
+            struct half_source mended = {.v = w->keys, .fetch = &st->fetch};
+            half_value_sums(w, &mended, n_head);
+        }
+        merge_values(c, w, &merge, d);
+    }
+}
+
+INLINE void code_step(const struct attn_chunk *c, const struct narrow_mem *w,
+                      struct narrow_step *st, uint32_t d)
+{
+    const struct page_geom *g = c->op->geom;
+    struct narrow_merge merge;
+    for (uint32_t j = 0; j < STEP_PAGES; j++) {
+        code_keys(w, st, j, g, d);
+        code_scales(w, st, j, g, d);
+    }
+    code_scale_units(w, d);
+    code_values(w, st, g, d);
+    for (uint32_t b = 0; b < w->n_block; b++) {
+        const uint32_t n_head = block_heads(w, b);
+        for (uint32_t j = 0; j < STEP_PAGES; j++) code_queries(w, st, b, j, g, d);
+        code_sums(w, n_head);
+        code_scores(w, st, b, g, d);
+        narrow_amend(c, w, st, n_head, true);
+        narrow_weights(w, st, b, d, true, &merge);
+        code_value_sums(w, n_head);
+        merge_values(c, w, &merge, d);
+    }
+}
+
+INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
+{
+    const struct narrow_mem w = narrow_layout(c->mem, d, c->group);
+    struct narrow_step st = {.up = c->op->geom->type_v == SAC_KV_BF16 ? 0 : HALF_BITS};
+    uint32_t group = 0; /* page that the next one begins with */
+    const uint32_t n_call = step_calls(c);
+    if (narrow_begin(c, &w))
+        for (uint32_t b = 0; b < w.n_block; b++) round_queries(&w, b);
+    for (uint32_t i = 0; i < c->n_page; i += st.n_page) {
+        if (i >= group) {
+            fetch_group(&st.fetch, c, i, n_call);
+            group = i + FETCH_PAGES;
+        }
+        step_at(&st, c, i);
+        if (st.codes)
+            code_step(c, &w, &st, d);
+        else
+            half_step(c, &w, &st, d);
+    }
+    narrow_end(c, &w);
 }
 
 void attn_narrow_avx512(const struct attn_chunk *c)
 {
-    (void)f32_attn, (void)f32_attn_scratch;
-    f32_kernel.narrow(c);
+    /* constant sizes become displacements of the loads */
+    switch (c->op->geom->head_dim) {
+    case 64: narrow_d(c, 64); break;
+    case 128: narrow_d(c, 128); break;
+    default: narrow_d(c, c->op->geom->head_dim);
+    }
 }
