@@ -90,7 +90,8 @@ static bool run_from(struct problem *x, double mass, uint32_t forced, const stru
 {
     x->g.goal = mass * ROWS;
     begin(x);
-    take_first(&x->g, forced, forced, kept);
+    take_first(&x->g, SLASH, forced, kept);
+    take_first(&x->g, COLUMN, forced, kept);
     return greedy_run(&x->g, 0.7f);
 }
 
@@ -136,6 +137,12 @@ static void it_counts_every_cell_once(void **state)
     }
 }
 
+static void take_one(struct greedy *g, enum kind k, uint32_t line)
+{
+    take(g, k, line);
+    lower(g, k, &line, 1);
+}
+
 /* One line at a time, the best by key; the rounds should be nearly as good. */
 static uint64_t strict_area(struct problem *x, double mass)
 {
@@ -149,8 +156,8 @@ static uint64_t strict_area(struct problem *x, double mass)
             for (uint32_t i = 0; i < N; i++)
                 if (g->key[k][i] > g->key[k][best[k]]) best[k] = i;
         }
-        take(g, g->key[SLASH][best[SLASH]] >= g->key[COLUMN][best[COLUMN]] ? SLASH : COLUMN,
-             best[g->key[SLASH][best[SLASH]] >= g->key[COLUMN][best[COLUMN]] ? SLASH : COLUMN]);
+        take_one(g, g->key[SLASH][best[SLASH]] >= g->key[COLUMN][best[COLUMN]] ? SLASH : COLUMN,
+                 best[g->key[SLASH][best[SLASH]] >= g->key[COLUMN][best[COLUMN]] ? SLASH : COLUMN]);
     }
     return area_by_cells(x);
 }
@@ -191,7 +198,7 @@ static uint64_t guarded_area(struct problem *x, double mass)
         }
         const enum kind k = gain[SLASH] >= gain[COLUMN] ? SLASH : COLUMN;
         overlap[k] += largest_entry(x, k, order[k][n[k]].line);
-        take(g, k, order[k][n[k]++].line);
+        take_one(g, k, order[k][n[k]++].line);
     }
     return area_by_cells(x);
 }

@@ -28,6 +28,8 @@
 #include "methods/plan.h"
 #include "methods/rows.h"
 
+#include "base/half.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,6 +52,8 @@ static const sac_method_param params[] = {
 
 /* ---- The greedy choice ---- */
 
+#define BLOCK 64u /* lines: most blocks hold none that a round takes */
+
 enum kind { SLASH, COLUMN, KINDS };
 
 struct ranked {
@@ -66,9 +70,11 @@ struct greedy {
     size_t stride;
     float *left[KINDS];   /* [stride] */
     float *key[KINDS];    /* [stride] */
+    float *top[KINDS];    /* [n / BLOCK, rounded up] largest key of each block of lines */
     bool *taken[KINDS];   /* [n] */
     uint32_t *before;     /* [n + 1] taken lines of the other kind before number n - i */
     struct ranked *round; /* [n] */
+    uint32_t *line;       /* [n] lines of a round, ascending */
     double goal, covered; /* of n_row, if every row sums to 1 */
     uint64_t n_cell;      /* that the taken lines hold, in all rows */
 };
@@ -78,10 +84,12 @@ static void greedy_make(struct greedy *g, size_t n, struct arena *a)
     for (int k = 0; k < KINDS; k++) {
         g->left[k] = arena_take(a, n, sizeof(float));
         g->key[k] = arena_take(a, n, sizeof(float));
+        g->top[k] = arena_take(a, (n + BLOCK - 1) / BLOCK, sizeof(float));
         g->taken[k] = arena_take(a, n, sizeof(bool));
     }
     g->before = arena_take(a, n + 1, sizeof *g->before);
     g->round = arena_take(a, n, sizeof *g->round);
+    g->line = arena_take(a, n, sizeof *g->line);
 }
 
 /* Nothing is taken. Where sums of the attention are to be added next: columns to left[COLUMN], and
@@ -111,15 +119,19 @@ static uint32_t cells(const struct greedy *g, uint32_t line)
     return g->n - pick_max(g->pos0, line);
 }
 
+/* Sixteen at once, which then are folded: maxima of floats are not vectorised alone. */
 static float largest(const float *x, uint32_t n)
 {
-    float part[16] = {0}, most = 0; /* sixteen at once: maxima of floats are not vectorised alone */
+    float part[16] = {0};
     uint32_t i = 0;
     for (; i + 16 <= n; i += 16)
         for (uint32_t j = 0; j < 16; j++) part[j] = x[i + j] > part[j] ? x[i + j] : part[j];
-    for (; i < n; i++) most = x[i] > most ? x[i] : most;
-    for (uint32_t j = 0; j < 16; j++) most = part[j] > most ? part[j] : most;
-    return most;
+    for (uint32_t j = 0; i < n; i++, j++) part[j] = x[i] > part[j] ? x[i] : part[j];
+    for (uint32_t j = 0; j < 8; j++) part[j] = part[j + 8] > part[j] ? part[j + 8] : part[j];
+    for (uint32_t j = 0; j < 4; j++) part[j] = part[j + 4] > part[j] ? part[j + 4] : part[j];
+    const float a = part[0] > part[1] ? part[0] : part[1],
+                b = part[2] > part[3] ? part[2] : part[3];
+    return a > b ? a : b;
 }
 
 /* Downwards, so that loops over lines run upwards beside it. Most lines are not taken: eight of
@@ -141,39 +153,64 @@ static void count_before(uint32_t *before, const bool *taken, uint32_t n)
     }
 }
 
+/* Keys of lines i .. end - 1. */
+static void make_block(const struct greedy *g, enum kind k, uint32_t i, uint32_t end)
+{
+    const float *left = g->left[k];
+    float *restrict key = g->key[k];
+    const uint32_t *before = g->before, n = g->n, pos0 = g->pos0;
+    const uint32_t *among = before + (n - pos0);
+    /* Lines that begin before the rows, all of one length, and those that begin among them. */
+    for (; i < pick_min(pos0, end); i++) {
+        const int32_t own = (int32_t)(n - pos0) - (int32_t)(before[i] - among[i]);
+        key[i] = left[i] / (float)(own + (own == 0));
+    }
+    for (; i < end; i++) {
+        const int32_t own = (int32_t)(n - i) - (int32_t)before[i];
+        key[i] = left[i] / (float)(own + (own == 0));
+    }
+}
+
+static uint32_t block_count(const struct greedy *g)
+{
+    return (g->n + BLOCK - 1) / BLOCK;
+}
+
 /* Keys of all lines of a kind; returns the best. Of a taken line nothing is left, so its key is 0.
  */
 static float make_keys(const struct greedy *g, enum kind k)
 {
-    const float *left = g->left[k];
-    float *restrict key = g->key[k];
-    const uint32_t *before = g->before;
     count_before(g->before, g->taken[!k], g->n);
-    /* Lines that begin before the rows, all of one length, and those that begin among them. */
-    const size_t n = g->n, pos0 = g->pos0;
-    const uint32_t *among = before + (n - pos0);
-    for (size_t i = 0; i < pos0; i++) {
-        const int32_t own = (int32_t)(n - pos0) - (int32_t)(before[i] - among[i]);
-        key[i] = left[i] / (float)(own + (own == 0));
+    for (uint32_t b = 0; b < block_count(g); b++) {
+        const uint32_t i = b * BLOCK, end = pick_min(i + BLOCK, g->n);
+        make_block(g, k, i, end);
+        g->top[k][b] = largest(g->key[k] + i, end - i);
     }
-    for (size_t i = pos0; i < n; i++) {
-        const int32_t own = (int32_t)(n - i) - (int32_t)before[i];
-        key[i] = left[i] / (float)(own + (own == 0));
-    }
-    return largest(key, g->n);
+    return largest(g->top[k], block_count(g));
 }
 
+/* Takes a line. What crosses it is to be lowered. */
 static void take(struct greedy *g, enum kind k, uint32_t line)
 {
-    const bool *other = g->taken[!k];
-    float *left = g->left[!k];
     g->covered += (double)g->left[k][line];
     g->left[k][line] = g->key[k][line] = 0;
     g->taken[k][line] = true;
+}
+
+/* Lowers what is left of lines that cross these n, ascending ones of a kind: row by row, for rows
+ * are far apart, and without a branch, for what is taken cannot be foretold. */
+static void lower(struct greedy *g, enum kind k, const uint32_t *line, uint32_t n)
+{
+    const bool *other = g->taken[!k];
+    float *left = g->left[!k];
     for (uint32_t i = 0; i < g->n_row; i++) {
-        if (g->at[i] < line) continue;
-        const uint32_t cross = g->at[i] - line;
-        if (!other[cross]) left[cross] -= g->p[i * g->stride + (k == SLASH ? cross : line)];
+        const uint32_t at = g->at[i];
+        const float *p = g->p + i * g->stride;
+        for (uint32_t j = 0; j < n && line[j] <= at; j++) {
+            const uint32_t cross = at - line[j];
+            const uint32_t share = float_bits(p[k == SLASH ? cross : line[j]]);
+            left[cross] -= bits_float(share & (other[cross] - 1u)); /* 0 of what is taken */
+        }
     }
 }
 
@@ -184,24 +221,56 @@ static int by_key(const void *a, const void *b)
     return x->line < y->line ? -1 : 1;
 }
 
+/* Lists the lines of a kind that have at least the key `least`; the result is their number. */
+static uint32_t list_round(struct greedy *g, enum kind k, float least)
+{
+    const float *key = g->key[k];
+    uint32_t n = 0;
+    for (uint32_t b = 0; b < block_count(g); b++) {
+        if (g->top[k][b] < least) continue; /* as nearly everywhere */
+        for (uint32_t x = b * BLOCK; x < pick_min((b + 1) * BLOCK, g->n); x++)
+            if (key[x] > 0 && key[x] >= least) g->line[n++] = x;
+    }
+    return n;
+}
+
+/* Cuts a list of n lines to the best of them that reach the goal, if all are more than that. */
+static uint32_t cut_round(struct greedy *g, enum kind k, uint32_t n)
+{
+    double sum = g->covered;
+    uint32_t n_taken = 0, n_left = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sum += (double)g->left[k][g->line[i]];
+        g->round[i] = (struct ranked){g->key[k][g->line[i]], g->line[i]};
+    }
+    if (sum < g->goal) return n;
+    qsort(g->round, n, sizeof *g->round, by_key);
+    for (sum = g->covered; n_taken < n && sum < g->goal; n_taken++)
+        sum += (double)g->left[k][g->round[n_taken].line];
+    const struct ranked *last = &g->round[n_taken ? n_taken - 1 : 0];
+    for (uint32_t i = 0; i < n && n_taken; i++) {
+        const struct ranked own = {g->key[k][g->line[i]], g->line[i]};
+        if (by_key(&own, last) <= 0 || own.line == last->line) g->line[n_left++] = own.line;
+    }
+    return n_left;
+}
+
 /* Takes lines of a kind down to the key `least`, the best first, until the goal is reached. Keys
  * and crossings are those of the last make_keys of this kind. */
 static void take_round(struct greedy *g, enum kind k, float least)
 {
-    const float *key = g->key[k];
-    uint32_t n = 0;
-    for (uint32_t i = 0, end; i < g->n; i = end) {
-        end = pick_min(i + 64, g->n);
-        if (largest(key + i, end - i) < least) continue; /* as nearly everywhere */
-        for (uint32_t x = i; x < end; x++)
-            if (key[x] > 0 && key[x] >= least) g->round[n++] = (struct ranked){key[x], x};
-    }
-    qsort(g->round, n, sizeof *g->round, by_key);
-    for (uint32_t i = 0; i < n && g->covered < g->goal; i++) {
-        const uint32_t line = g->round[i].line;
+    const uint32_t n = cut_round(g, k, list_round(g, k, least));
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t line = g->line[i];
         g->n_cell += cells(g, line) - pick_min(cells(g, line), crossings(g, line));
         take(g, k, line);
     }
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t b = g->line[i] / BLOCK, begin = b * BLOCK;
+        if (i + 1 < n && g->line[i + 1] / BLOCK == b) continue;
+        g->top[k][b] = largest(g->key[k] + begin, pick_min(BLOCK, g->n - begin));
+    }
+    lower(g, k, g->line, n);
 }
 
 /* Lines that earlier rows have chosen: a bit for each, all kinds. */
@@ -215,21 +284,18 @@ static bool is_kept(const struct kept *kept, enum kind k, uint32_t line)
     return kept->line[k] && kept->line[k][line / 32] >> line % 32 & 1;
 }
 
-/* The first n_slash slashes and n_column columns, and those that are kept. */
-static void take_first(struct greedy *g, uint32_t n_slash, uint32_t n_column,
-                       const struct kept *kept)
+/* Takes the first n_first lines of a kind, and those that are kept. */
+static void take_first(struct greedy *g, enum kind k, uint32_t n_first, const struct kept *kept)
 {
-    for (uint32_t o = 0; o < g->n; o++) {
-        if (o >= n_slash && !is_kept(kept, SLASH, o)) continue;
-        g->n_cell += cells(g, o);
-        take(g, SLASH, o);
+    uint32_t n = 0;
+    count_before(g->before, g->taken[!k], g->n);
+    for (uint32_t x = 0; x < g->n; x++) {
+        if (x >= n_first && !is_kept(kept, k, x)) continue;
+        g->n_cell += cells(g, x) - pick_min(cells(g, x), crossings(g, x));
+        take(g, k, x);
+        g->line[n++] = x;
     }
-    make_keys(g, COLUMN);
-    for (uint32_t c = 0; c < g->n; c++) {
-        if (c >= n_column && !is_kept(kept, COLUMN, c)) continue;
-        g->n_cell += cells(g, c) - pick_min(cells(g, c), crossings(g, c));
-        take(g, COLUMN, c);
-    }
+    lower(g, k, g->line, n);
 }
 
 /* Adds lines to the first ones. False: no lines reach the goal. */
@@ -242,7 +308,7 @@ static bool greedy_run(struct greedy *g, float beta)
         take_round(g, SLASH, least);
         make_keys(g, COLUMN);
         take_round(g, COLUMN, least);
-        column = largest(g->key[COLUMN], g->n); /* no slash was taken since */
+        column = largest(g->top[COLUMN], block_count(g)); /* no slash was taken since */
     }
     return true;
 }
@@ -351,7 +417,8 @@ static void plan_parts(struct work *w, const struct method_lane *l, struct plan 
     g->goal = l->param[MASS] * total;
     w->kept = kept_of(l, n_part > 1 ? 0 : part);
     greedy_begin(g);
-    take_first(g, (uint32_t)l->param[SLASHES], (uint32_t)l->param[COLUMNS], &w->kept);
+    take_first(g, SLASH, (uint32_t)l->param[SLASHES], &w->kept);
+    take_first(g, COLUMN, (uint32_t)l->param[COLUMNS], &w->kept);
     if (!greedy_run(g, (float)l->param[BETA]) ||
         (double)g->n_cell > l->param[MOST] * (double)chunk_cells(l)) {
         for (uint32_t i = 0; i < n_list; i++)
