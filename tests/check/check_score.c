@@ -4,9 +4,10 @@
  * Tolerances. score_pages: the order of an f32 sum, 2^-20 of the sum of magnitudes. share_planes:
  * that, and for each channel keys rounded to bytes, 203 to the range of all pages (254 with room
  * for a quarter more; AVX2 has 7 bits, 101 to it), and weights to int8: half a step of the largest
- * times a byte of at most 127; a rough 2^x is up to 6.2 % too large, bf16 and exponents of 16 bits
- * are 2 % off. vote: 1e-5 of a share (2^x has 3e-6, its argument the rest), and shares below e^-24
- * of the largest may be none. A NaN or infinity must reach the scores of its page. */
+ * times a byte of at most 127, and the same with 7 bits for both; a rough 2^x is up to 6.2 % too
+ * large, bf16 and exponents of 16 bits are 2 % off. vote: 1e-5 of a share (2^x has 3e-6, its
+ * argument the rest), and shares below e^-24 of the largest may be none. A NaN or infinity must
+ * reach the scores of its page. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* share_avx2.c: share_planes with vectors of 8 lanes. What codes and weights stand for is told in
- * share_avx512.c; here products of bytes are added in pairs to 16 bits, which must hold them: codes
- * have seven bits without a sign, 64 being the channel's middle, and weights eight with one.
+ * share_avx512.c; here products of bytes are added to 16 bits, which must hold four of them: codes
+ * have seven bits without a sign, 64 being the channel's middle, and weights seven with one.
  *
  * Channels keep their order. The plane has a byte for each four channels a quarter apart, so four
  * neighbouring bytes of a token hold, at the same two bits, four neighbouring channels: a row of a
@@ -22,6 +22,7 @@
 #define SAMPLE    32u                /* pages that scales come from */
 #define ROOM      1.25f
 #define MIDDLE    64       /* code of the middle of a channel's range; its ends are 63 from it */
+#define W_MOST    63       /* of weights: 4 * 127 * 63 is a number of 16 bits */
 #define LEAST     0x1p-14f /* of scales */
 #define OCTAVE    128      /* steps of an exponent to a factor of two: those of a bf16 */
 #define ONE       (127 * OCTAVE)
@@ -103,11 +104,11 @@ static void weigh_head(struct frame *f, const struct op_share_planes *op, uint32
         most = fabsf(x[c]) > most ? fabsf(x[c]) : most;
     }
     f->shift[g] = 0;
-    while (f->shift[g] < (int32_t)SHIFT_MAX && most * (float)(2u << f->shift[g]) <= 127)
+    while (f->shift[g] < (int32_t)SHIFT_MAX && most * (float)(2u << f->shift[g]) <= W_MOST)
         f->shift[g]++;
     const int32_t one = 1 << f->shift[g];
     for (uint32_t c = 0; c < d; c++) {
-        const float w = fmaxf(fminf(x[c] * (float)one, 127), -127);
+        const float w = fmaxf(fminf(x[c] * (float)one, W_MOST), -W_MOST);
         f->w[(size_t)g * d + c] = (int8_t)lrintf(w);
         of_middle += MIDDLE * f->w[(size_t)g * d + c];
     }
@@ -219,6 +220,13 @@ INLINE void spread_codes(uint8_t *out, const uint8_t *table, const uint8_t *code
 
 /* ---- Shares ---- */
 
+INLINE __m256i broadcast_four(const int8_t *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return _mm256_set1_epi32(four);
+}
+
 /* Exponents of n heads from number g on, for the tokens of a page. n is a constant where this is
  * inlined, so that sums stay in registers. */
 INLINE void multiply_heads(uint16_t *e, const struct frame *f, const uint8_t *code, uint32_t g,
@@ -228,15 +236,17 @@ INLINE void multiply_heads(uint16_t *e, const struct frame *f, const uint8_t *co
     __m256i sum[HEADS][VECTORS];
     for (uint32_t h = 0; h < n; h++)
         for (uint32_t v = 0; v < VECTORS; v++) sum[h][v] = _mm256_set1_epi32(f->start[g + h]);
-    for (uint32_t r = 0; r < d / 4; r++, code += PAGE_TOK * 4)
+    for (uint32_t c = 0; c < d; c += 8, code += 2 * PAGE_TOK * 4)
         for (uint32_t h = 0; h < n; h++) {
-            int32_t four;
-            memcpy(&four, f->w + (size_t)(g + h) * d + 4 * (size_t)r, sizeof four);
-            const __m256i w = _mm256_set1_epi32(four);
-            for (uint32_t v = 0; v < VECTORS; v++)
-                sum[h][v] = _mm256_add_epi32(
-                    sum[h][v],
-                    _mm256_madd_epi16(_mm256_maddubs_epi16(load(code + v * LANES * 4), w), ones));
+            const int8_t *from = f->w + (size_t)(g + h) * d + c;
+            const __m256i w0 = broadcast_four(from), w1 = broadcast_four(from + 4);
+            for (uint32_t v = 0; v < VECTORS; v++) {
+                const uint8_t *at = code + v * LANES * 4;
+                const __m256i four =
+                    _mm256_add_epi16(_mm256_maddubs_epi16(load(at), w0),
+                                     _mm256_maddubs_epi16(load(at + PAGE_TOK * 4), w1));
+                sum[h][v] = _mm256_add_epi32(sum[h][v], _mm256_madd_epi16(four, ones));
+            }
         }
     for (uint32_t h = 0; h < n; h++, e += PAGE_TOK) {
         const __m128i by = _mm_cvtsi32_si128(f->shift[g + h]);
