@@ -45,8 +45,10 @@ static void fill_avx2(struct ops *o)
     ops_fill_avx2_attn(o);
     ops_fill_avx2_score(o);
     ops_fill_avx2_share(o);
+    ops_fill_avx2_best(o);
     ops_fill_avx2_draw(o);
     ops_fill_avx2_dots(o);
+    ops_fill_avx2_weigh(o);
     ops_fill_avx2_survey(o);
 }
 

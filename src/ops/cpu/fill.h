@@ -14,8 +14,10 @@ void ops_fill_avx2_attn(struct ops *o);
 void ops_fill_avx2_small(struct ops *o);
 void ops_fill_avx2_score(struct ops *o);
 void ops_fill_avx2_share(struct ops *o);
+void ops_fill_avx2_best(struct ops *o);
 void ops_fill_avx2_draw(struct ops *o);
 void ops_fill_avx2_dots(struct ops *o);
+void ops_fill_avx2_weigh(struct ops *o);
 void ops_fill_avx2_survey(struct ops *o);
 
 void ops_fill_avx512_linear(struct ops *o);

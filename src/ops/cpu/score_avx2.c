@@ -1,10 +1,12 @@
-/* score_avx2.c: softmax votes with vectors of 8 lanes; vote_vec.h has the text. */
+/* score_avx2.c: scores of pages and softmax votes with vectors of 8 lanes; score_vec.h has the
+ * text. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx2.h"
 
-#include "ops/cpu/vote_vec.h"
+#include "ops/cpu/score_vec.h"
 
 void ops_fill_avx2_score(struct ops *o)
 {
+    o->score_pages = score_pages_vec;
     o->vote = vote_vec;
 }

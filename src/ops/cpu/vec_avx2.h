@@ -2,11 +2,11 @@
  * same names for sixteen. Included only by files compiled for AVX2.
  *
  *     vec, vec_i, vec_m: floats, 32-bit integers, lanes that are in or not; VEC: how many
- *     v_ on floats, i_ on integers, m_ on sets of lanes
+ *     v_ on floats, i_ on integers, m_ on sets of lanes; d_ on two halves of a vector as doubles
  *     v_load_first (p, n): the first n lanes, zeros behind; v_store_first the same
- *     v_where (m, x): zeros where not; v_of_i, i_of_v convert, i_bits, v_bits do not
- *     i_of_chance (x): of 0 to 2^32, cut to an unsigned integer; 2^32 becomes nearly the largest
- *     i_wraps (sum, x): sum + x, as it is now, has passed 2^32 */
+ *     v_where (m, x): zeros where not, v_choose (m, x, y): y there; v_of_i, i_of_v convert, i_bits,
+ * v_bits do not i_of_chance (x): of 0 to 2^32, cut to an unsigned integer; 2^32 becomes nearly the
+ * largest i_wraps (sum, x): sum + x, as it is now, has passed 2^32 */
 #ifndef SAC_OPS_CPU_VEC_AVX2_H
 #define SAC_OPS_CPU_VEC_AVX2_H
 
@@ -20,6 +20,7 @@
 typedef __m256 vec;
 typedef __m256i vec_i;
 typedef __m256 vec_m;
+typedef __m256d vec_d;
 #define VEC      8u
 #define v_zero   _mm256_setzero_ps
 #define v_set1   _mm256_set1_ps
@@ -40,6 +41,10 @@ typedef __m256 vec_m;
 #define i_sra    _mm256_srai_epi32
 #define i_sll    _mm256_slli_epi32
 #define i_max    _mm256_max_epi32
+#define i_and    _mm256_and_si256
+#define i_or     _mm256_or_si256
+#define i_xor    _mm256_xor_si256
+#define d_zero   _mm256_setzero_pd
 #define i_bits   _mm256_castps_si256
 #define i_of_v   _mm256_cvtps_epi32
 #define v_first  math_load_first
@@ -53,6 +58,36 @@ VEC_PART vec_i i_load(const void *p)
 VEC_PART vec_m i_lt(vec_i a, vec_i b)
 {
     return _mm256_castsi256_ps(_mm256_cmpgt_epi32(b, a));
+}
+
+VEC_PART vec_i i_first(const uint32_t *p, uint32_t n)
+{
+    return _mm256_maskload_epi32((const int *)(const void *)p, math_lane_mask(n));
+}
+
+/* a >= b, without a sign. */
+VEC_PART vec_m i_reaches(vec_i a, vec_i b)
+{
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(a, b), a));
+}
+
+VEC_PART vec_m m_ordered(vec x)
+{
+    return _mm256_cmp_ps(x, x, _CMP_ORD_Q);
+}
+
+/* Adds the lanes of x to those of sum [2]. */
+VEC_PART void d_add(vec_d *sum, vec x)
+{
+    sum[0] = _mm256_add_pd(sum[0], _mm256_cvtps_pd(_mm256_castps256_ps128(x)));
+    sum[1] = _mm256_add_pd(sum[1], _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)));
+}
+
+VEC_PART double d_sum(const vec_d *sum)
+{
+    const __m256d four = _mm256_add_pd(sum[0], sum[1]);
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+    return _mm_cvtsd_f64(two) + _mm_cvtsd_f64(_mm_unpackhi_pd(two, two));
 }
 
 /* Of integers from 0 to 255; larger ones become anything. */
@@ -108,6 +143,12 @@ VEC_PART vec_m m_lt(vec a, vec b)
     return _mm256_cmp_ps(a, b, _CMP_LT_OQ);
 }
 
+/* A NaN is not equal to anything. */
+VEC_PART vec_m m_ne(vec a, vec b)
+{
+    return _mm256_cmp_ps(a, b, _CMP_NEQ_UQ);
+}
+
 /* In `a` and not in `b`. */
 VEC_PART vec_m m_less(vec_m a, vec_m b)
 {
@@ -134,6 +175,17 @@ VEC_PART vec v_where(vec_m m, vec x)
     return _mm256_and_ps(m, x);
 }
 
+VEC_PART vec v_choose(vec_m m, vec x, vec y)
+{
+    return _mm256_blendv_ps(y, x, m);
+}
+
+VEC_PART void v_store_f16(uint16_t *p, vec x)
+{
+    _mm_storeu_si128((__m128i *)(void *)p,
+                     _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
 VEC_PART vec_i i_where(vec_m m, vec_i x)
 {
     return _mm256_and_si256(_mm256_castps_si256(m), x);
@@ -149,6 +201,15 @@ VEC_PART float v_sum(vec x)
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+/* Sums of the lanes of four vectors: adds while it transposes, a third of the work of four sums. */
+VEC_PART __m128 v_sums(const vec x[4])
+{
+    const __m256 a = _mm256_add_ps(_mm256_unpacklo_ps(x[0], x[1]), _mm256_unpackhi_ps(x[0], x[1]));
+    const __m256 b = _mm256_add_ps(_mm256_unpacklo_ps(x[2], x[3]), _mm256_unpackhi_ps(x[2], x[3]));
+    const __m256 s = _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+    return _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
 }
 
 VEC_PART float v_most(vec x)

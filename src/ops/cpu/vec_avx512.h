@@ -14,6 +14,7 @@
 typedef __m512 vec;
 typedef __m512i vec_i;
 typedef __mmask16 vec_m;
+typedef __m512d vec_d;
 #define VEC         16u
 #define v_zero      _mm512_setzero_ps
 #define v_set1      _mm512_set1_ps
@@ -38,6 +39,11 @@ typedef __mmask16 vec_m;
 #define i_sra       _mm512_srai_epi32
 #define i_sll       _mm512_slli_epi32
 #define i_max       _mm512_max_epi32
+#define i_and       _mm512_and_si512
+#define i_or        _mm512_or_si512
+#define i_xor       _mm512_xor_si512
+#define i_reaches   _mm512_cmpge_epu32_mask
+#define d_zero      _mm512_setzero_pd
 #define i_lt        _mm512_cmplt_epi32_mask
 #define i_bits      _mm512_castps_si512
 #define i_of_v      _mm512_cvtps_epi32
@@ -46,6 +52,27 @@ typedef __mmask16 vec_m;
 #define i_wraps     _mm512_cmplt_epu32_mask
 #define m_first     math_lane_mask
 #define VEC_PART    static inline __attribute__((always_inline))
+
+VEC_PART vec_i i_first(const uint32_t *p, uint32_t n)
+{
+    return _mm512_maskz_loadu_epi32(math_lane_mask(n), p);
+}
+
+VEC_PART vec_m m_ordered(vec x)
+{
+    return _mm512_cmp_ps_mask(x, x, _CMP_ORD_Q);
+}
+
+VEC_PART void d_add(vec_d *sum, vec x)
+{
+    sum[0] = _mm512_add_pd(sum[0], _mm512_cvtps_pd(_mm512_castps512_ps256(x)));
+    sum[1] = _mm512_add_pd(sum[1], _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)));
+}
+
+VEC_PART double d_sum(const vec_d *sum)
+{
+    return _mm512_reduce_add_pd(_mm512_add_pd(sum[0], sum[1]));
+}
 
 VEC_PART void i_store_bytes(uint8_t *p, vec_i x)
 {
@@ -76,6 +103,19 @@ VEC_PART void v_transpose(vec x[VEC])
     memcpy(x, y, sizeof y);
 }
 
+VEC_PART __m128 v_sums(const vec x[4])
+{
+    const __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    const __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    const __m512 lo =
+        _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+    const __m512 hi =
+        _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+    const __m512 s = _mm512_add_ps(lo, hi);
+    const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+}
+
 VEC_PART vec v_first(const float *p, uint32_t n)
 {
     return _mm512_maskz_loadu_ps(math_lane_mask(n), p);
@@ -89,6 +129,22 @@ VEC_PART void v_store_first(float *p, uint32_t n, vec x)
 VEC_PART vec_m m_lt(vec a, vec b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+
+VEC_PART vec v_choose(vec_m m, vec x, vec y)
+{
+    return _mm512_mask_mov_ps(y, m, x);
+}
+
+VEC_PART void v_store_f16(uint16_t *p, vec x)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p,
+                        _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+VEC_PART vec_m m_ne(vec a, vec b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ);
 }
 
 VEC_PART vec_m m_less(vec_m a, vec_m b)

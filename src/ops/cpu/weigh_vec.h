@@ -1,0 +1,169 @@
+/* weigh_vec.h: softmax weights of a panel and their sums along lines in vectors, the same text for
+ * AVX2 and AVX-512 (private). Included once by a file of one set behind its vec_*.h, with
+ *     SUMS: vectors of sums that stay in registers
+ *
+ * What is done once a row (its running sum, the scale of its shares) is done for VEC rows together.
+ * A row's columns are summed in registers, BLOCK keys of all rows before the next ones; its slashes
+ * in memory, for they lie elsewhere for every row. */
+#ifndef SAC_OPS_CPU_WEIGH_VEC_H
+#define SAC_OPS_CPU_WEIGH_VEC_H
+
+#include "ops/ops.h"
+
+#include <assert.h>
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#define BLOCK  (SUMS * VEC) /* keys */
+#define E_NONE (-25.0f)     /* 2^x below it is no f16 */
+
+static const float log2_e = (float)M_LOG2E;
+
+static vec times_log2_e(vec x)
+{
+    return v_mul(x, v_set1(log2_e));
+}
+
+/* ---- Weights ---- */
+
+/* The largest of a row's n scores; `least` is lowered to the smallest. A NaN shows in the sum of
+ * the weights. Four maxima at once: one would wait for itself. */
+static float row_top(const float *score, uint32_t n, vec *least)
+{
+    const vec none = v_set1(-INFINITY), all = v_set1(INFINITY);
+    vec top[4] = {none, none, none, none}, low = *least;
+    uint32_t j = 0;
+    for (; j + 4 * VEC <= n; j += 4 * VEC)
+        for (uint32_t i = 0; i < 4; i++) {
+            const vec x = v_load(score + j + i * VEC);
+            top[i] = v_max(top[i], x);
+            low = v_min(low, x);
+        }
+    for (; j < n; j += VEC) {
+        const vec x = v_first(score + j, n - j);
+        top[0] = v_max(top[0], v_choose(m_first(n - j), x, none));
+        low = v_min(low, v_choose(m_first(n - j), x, all));
+    }
+    *least = low;
+    return v_most(v_max(v_max(top[0], top[1]), v_max(top[2], top[3])));
+}
+
+/* Weights of a vector of scores, those in `in`, which are above `less`, the largest times -log2 e;
+ * returns sum + weights. */
+VEC_PART vec weigh_some(uint16_t *weight, vec score, vec less, vec_m in, vec sum)
+{
+    const vec y = v_fma(score, v_set1(log2_e), less);
+    vec e = v_zero();
+    if (m_word(m_less(in, m_lt(y, v_set1(E_NONE))))) {
+        e = v_where(in, math_exp2_quartic(y));
+        sum = v_add(sum, e);
+    }
+    v_store_f16(weight, e);
+    return sum;
+}
+
+/* Writes a row's weights; returns their sum. */
+static float weigh_row(uint16_t *weight, const float *score, uint32_t n, uint32_t width, float top)
+{
+    const vec less = v_set1(-top * log2_e);
+    vec sum = v_zero();
+    uint32_t j = 0;
+    for (; j + VEC <= n; j += VEC)
+        sum = weigh_some(weight + j, v_load(score + j), less, m_first(VEC), sum);
+    if (j < n) {
+        sum = weigh_some(weight + j, v_first(score + j, n - j), less, m_first(n - j), sum);
+        j += VEC;
+    }
+    if (j < width) memset(weight + j, 0, (width - j) * sizeof *weight);
+    return v_sum(sum);
+}
+
+/* Takes the sums of rows i and on into those of all panels; false: one of them is not finite. */
+static bool add_sums(const struct op_weigh *op, uint32_t i, const float part[VEC])
+{
+    const uint32_t n = op->n_row - i;
+    const vec top = v_first(op->top + i, n), was = v_first(op->max + i, n), max = v_max(was, top);
+    const vec_m counts = m_and(m_first(n), m_ne(top, v_set1(-INFINITY)));
+    vec sum = v_first(op->sum + i, n), add = v_load(part);
+    const vec rise = math_exp2_quartic(times_log2_e(v_sub(was, max)));
+    const vec fall = math_exp2_quartic(times_log2_e(v_sub(top, max)));
+    sum = v_choose(m_and(counts, m_ne(max, was)), v_mul(sum, rise), sum);
+    add = v_choose(m_ne(max, top), v_mul(add, fall), add);
+    sum = v_choose(counts, v_add(sum, add), sum);
+    v_store_first(op->sum + i, n, sum);
+    v_store_first(op->max + i, n, v_choose(counts, max, was));
+    return !v_any_nan(v_where(m_first(n), v_sub(sum, sum)));
+}
+
+static bool weigh_vec(const struct op_weigh *op)
+{
+    vec least = v_set1(INFINITY);
+    bool finite = true;
+    assert(op->width % 16 == 0);
+    for (uint32_t i = 0; i < op->n_row; i += VEC) {
+        float part[VEC] = {0};
+        for (uint32_t r = i; r < i + VEC && r < op->n_row; r++) {
+            const float *score = op->score + r * op->score_stride;
+            op->top[r] = row_top(score, op->n[r], &least);
+            part[r - i] = weigh_row(op->weight + (size_t)r * op->width, score, op->n[r], op->width,
+                                    op->top[r]);
+        }
+        finite &= add_sums(op, i, part);
+    }
+    return finite && !m_word(m_lt(least, v_set1(-FLT_MAX)));
+}
+
+/* ---- Sums along lines ---- */
+
+/* A vector of shares to the sums, and to `share` unless it is NULL: the same sums in both cases,
+ * which the compiler's own choice of where to fuse would not give. */
+VEC_PART vec add_shares(const uint16_t *weight, vec scale, float *down, float *share, vec column)
+{
+    const vec x = v_load_f16((const uint8_t *)weight);
+    if (share) v_store(share, v_mul(x, scale));
+    v_store(down, v_fma(x, scale, v_load(down)));
+    return v_fma(x, scale, column);
+}
+
+/* Shares of rows row0 .. row1 - 1 and keys j .. j + 16 n_vec - 1; scale [row1 - row0]. */
+VEC_PART void sum_block(const struct op_lines *op, const float *scale, const uint32_t row[2],
+                        uint32_t j, uint32_t n_vec)
+{
+    vec column[SUMS];
+#pragma GCC unroll 16
+    for (uint32_t v = 0; v < n_vec; v++) column[v] = v_load(op->column + j + v * VEC);
+    for (uint32_t i = row[0]; i < row[1]; i++) {
+        const uint16_t *weight = op->weight + (size_t)i * op->width + j;
+        float *share = op->share ? op->share + i * op->share_stride + j : NULL;
+        const vec by = v_set1(scale[i - row[0]]);
+        if (op->top[i] == -INFINITY) {
+            if (share) memset(share, 0, n_vec * VEC * sizeof *share);
+            continue;
+        }
+        float *down = op->down + op->first[i] + j;
+#pragma GCC unroll 16
+        for (uint32_t v = 0; v < n_vec; v++)
+            column[v] = add_shares(weight + v * VEC, by, down + v * VEC,
+                                   share ? share + v * VEC : NULL, column[v]);
+    }
+#pragma GCC unroll 16
+    for (uint32_t v = 0; v < n_vec; v++) v_store(op->column + j + v * VEC, column[v]);
+}
+
+static void lines_vec(const struct op_lines *op)
+{
+    assert(op->width % 16 == 0);
+    for (uint32_t i = 0; i < op->n_row; i += VEC) {
+        const uint32_t row[] = {i, op->n_row - i < VEC ? op->n_row : i + VEC};
+        const vec gap =
+            v_sub(v_first(op->top + i, op->n_row - i), v_first(op->lse + i, op->n_row - i));
+        float scale[VEC];
+        v_store(scale, math_exp2_quartic(times_log2_e(gap)));
+        uint32_t j = 0;
+        for (; j + BLOCK <= op->width; j += BLOCK) sum_block(op, scale, row, j, SUMS);
+        for (; j < op->width; j += VEC) sum_block(op, scale, row, j, 1);
+    }
+}
+
+#endif
