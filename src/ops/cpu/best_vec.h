@@ -1,6 +1,7 @@
 /* best_vec.h: the best of many values, by halving an interval of keys that holds the cut, in
- * vectors: the same text for AVX2 and AVX-512 (private). Included once by a file of one set behind
- * its vec_*.h.
+ * vectors: the same text for AVX2 and AVX-512 (private).
+ *
+ * Included once by a file of one instruction set after its vec_*.h.
  *
  * Values become keys, integers in their order. Each round sums what lies in the upper half of the
  * interval [lo, hi); what lies above is known to be taken, what lies below is not, and both leave

@@ -1,6 +1,8 @@
 /* dots_vec.h: keys of 16 bits in f32, and dot products of rows with rows, the same text for AVX2
- * and AVX-512 (private). Included once by a file of one set behind its vec_*.h, with ROWS: rows of
- * `a` at a time; with two vectors of sums each they hide the latency of a sum
+ * and AVX-512 (private).
+ *
+ * Included once by a file of one instruction set after its vec_*.h and after it has defined ROWS:
+ * rows of `a` at a time, whose sums, two vectors each, hide the latency of an addition.
  *
  * Some rows of `b` are packed, a lane being a row, and stay in L1 while the rows of `a` pass by,
  * one number of them for a vector at a time: so no sum is taken across lanes. Wide rows are taken

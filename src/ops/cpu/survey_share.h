@@ -1,6 +1,8 @@
 /* survey_share.h: how keys of the survey slot come into vectors, and what their scores become
- * (private), for files that have included their vec_*.h. These are the bits of their own
- * exponential (survey_vec.h): those below 0 are too small to count. */
+ * (private). These are the bits of their own exponential (survey_vec.h): those below 0 are too
+ * small to count.
+ *
+ * Included once by a file of one instruction set after its vec_*.h. */
 #ifndef SAC_OPS_CPU_SURVEY_SHARE_H
 #define SAC_OPS_CPU_SURVEY_SHARE_H
 

@@ -1,6 +1,8 @@
 /* weigh_vec.h: softmax weights of a panel and their sums along lines in vectors, the same text for
- * AVX2 and AVX-512 (private). Included once by a file of one set behind its vec_*.h, with
- *     SUMS: vectors of sums that stay in registers
+ * AVX2 and AVX-512 (private).
+ *
+ * Included once by a file of one instruction set after its vec_*.h and after it has defined SUMS:
+ * vectors of sums that stay in registers.
  *
  * What is done once a row (its running sum, the scale of its shares) is done for VEC rows together.
  * A row's columns are summed in registers, BLOCK keys of all rows before the next ones; its slashes
