@@ -12,20 +12,17 @@
  * for types with an offset one FMA more with the block's sum. 16 and 32-bit weights: one FMA per
  * input in rising order on f32 activations.
  *
- * Work. A worker walks groups of 16 outputs, UNITS of them side by side: as many streams as it
- * takes to read memory at its full rate, and as many independent chains of VPDPBUSD as hide its
- * latency. The groups are a quarter of the matrix apart, as the CPU's prefetcher needs streams that
- * go on and begins anew where one ends. Chunks of 256 inputs are the outer loop, so that the
- * activations of a chunk stay in L1 across groups and row tiles. Streams are prefetched
- * NARROW_AHEAD bytes. Accumulators live in registers within a chunk, in scratch between. Where the
- * CPU has tiles of int8, kernels of linear_narrow_amx.c take eight rows at once and whole groups.
- */
+ * Work. A worker walks groups of 16 outputs, some of them side by side: as many streams as it takes
+ * to read memory at its full rate. These groups are an equal part of the matrix apart, as the CPU's
+ * prefetcher needs streams that go on and begins anew where one ends. Chunks of 256 inputs are the
+ * outer loop, so that the activations of a chunk stay in L1 across groups and row tiles.
+ * Accumulators live in registers within a chunk, in scratch between. Where the CPU has tiles of
+ * int8, kernels of linear_narrow_amx.c take eight rows at once and whole groups. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/linear_narrow.h"
 
 #include <string.h>
 
-#define UNITS     4u    /* side by side */
 #define ROWS_PASS 256u  /* rows per pass over the weights: a chunk of their activations fits L2 */
 #define V_MAX     32512 /* 127 * 256: hi = 127, lo = 0 */
 #define TILES_MIN 5u    /* rows from which a tile of them costs less than they do one by one */
@@ -33,6 +30,7 @@
 
 struct job {
     const struct op_linear *op;
+    struct narrow_reading reading;
     bool want_int, want_f32; /* forms of x that the parts' types read */
     uint32_t n_block;
     struct narrow_block *act;         /* [n_row, n_block] */
@@ -40,7 +38,7 @@ struct job {
     float *scale;                     /* [n_row] of the norm; with tiles only */
     const struct narrow_tiles *tiles; /* NULL: none, or too few rows for them */
     struct narrow_tile *tile;         /* [n_row / NARROW_TILE_ROWS rounded up, n_block] */
-    float *acc;                       /* [n_worker, 2, UNITS, ROWS_PASS, 16] */
+    float *acc;                       /* [n_worker, 2, NARROW_STREAMS, ROWS_PASS, 16] */
 };
 
 /* ---- Activations ---- */
@@ -405,6 +403,7 @@ static void run_chunk(const struct job *job, struct groups gr, uint32_t i, uint3
         .x = job->x + block0 * LAYOUT_BLOCK,
         .stride = l.scale == SCALE_NONE ? (size_t)job->n_block * LAYOUT_BLOCK : job->n_block,
         .acc_stride = sums.stride,
+        .ahead_bytes = job->reading.ahead_bytes,
     };
     while (n_row > 0) {
         const uint32_t log_mr = n_row >= 8 ? 3 : n_row >= 4 ? 2 : n_row >= 2 ? 1 : 0;
@@ -455,14 +454,14 @@ static void run_groups(const struct job *job, struct groups gr, uint32_t worker_
 {
     const struct op_linear *op = job->op;
     const uint32_t n_chunk = (job->n_block + LAYOUT_BLOCKS - 1) / LAYOUT_BLOCKS;
-    const size_t stride = (size_t)rows_of_pass(op->n_row) * 16, part_size = UNITS * stride;
+    const size_t stride = (size_t)rows_of_pass(op->n_row) * 16, part_size = NARROW_STREAMS * stride;
     float *acc = job->acc + worker_i * 2 * part_size;
     const uint32_t n_part = linear_is_glu(op) ? 2 : 1;
     for (uint32_t r0 = 0; r0 < op->n_row; r0 += ROWS_PASS) {
         const uint32_t n_row = op->n_row - r0 < ROWS_PASS ? op->n_row - r0 : ROWS_PASS;
         struct groups part[2] = {gr, {gr.part_i + 1, gr.first, gr.n, gr.apart}};
         struct sums sums[2] = {{acc, stride}, {acc + part_size, stride}};
-        memset(acc, 0, n_part * part_size * sizeof *acc);
+        for (uint32_t p = 0; p < n_part; p++) memset(sums[p].acc, 0, gr.n * stride * sizeof *acc);
         for (uint32_t p = 0; p < n_part; p++)
             if (is_tiled(job, part[p].part_i)) run_tiled(job, part[p], r0, n_row, sums[p]);
         for (uint32_t i = 0; i < n_chunk; i++)
@@ -477,47 +476,52 @@ static void run_groups(const struct job *job, struct groups gr, uint32_t worker_
     }
 }
 
-/* Work is handed out in pieces of four groups, a quarter of the matrix apart: so a worker walks
- * four places at once, and each of them goes on in memory from piece to piece. What four do not
- * divide comes one by one. */
-static uint32_t part_pieces(const struct op_linear *op, uint32_t part_i)
+/* Work is handed out in pieces of as many groups as there are streams, for four of them a quarter
+ * of the matrix apart: so a worker walks four places at once, and each of them goes on in memory
+ * from piece to piece. What four do not divide comes one by one. */
+static uint32_t part_pieces(const struct job *job, uint32_t part_i)
 {
-    const uint32_t n = op->part[part_i].w->n_group;
-    return n / UNITS + n % UNITS;
+    const uint32_t n = job->op->part[part_i].w->n_group, n_stream = job->reading.n_stream;
+    return n / n_stream + n % n_stream;
 }
 
-static uint32_t n_piece_of(const struct op_linear *op)
+static uint32_t n_piece_of(const struct job *job)
 {
     uint32_t n = 0;
-    for (uint32_t p = 0; p < (linear_is_glu(op) ? 1 : op->n_part); p++) n += part_pieces(op, p);
+    for (uint32_t p = 0; p < (linear_is_glu(job->op) ? 1 : job->op->n_part); p++)
+        n += part_pieces(job, p);
     return n;
 }
 
-static struct groups find_piece(const struct op_linear *op, uint32_t i)
+static struct groups find_piece(const struct job *job, uint32_t i)
 {
     uint32_t p = 0;
-    for (; i >= part_pieces(op, p); p++) i -= part_pieces(op, p);
-    const uint32_t quarter = op->part[p].w->n_group / UNITS;
-    if (i < quarter) return (struct groups){p, i, UNITS, quarter};
-    return (struct groups){p, quarter * UNITS + i - quarter, 1, 1};
+    for (; i >= part_pieces(job, p); p++) i -= part_pieces(job, p);
+    const uint32_t n_stream = job->reading.n_stream;
+    const uint32_t apart = job->op->part[p].w->n_group / n_stream;
+    if (i < apart) return (struct groups){p, i, n_stream, apart};
+    return (struct groups){p, apart * n_stream + i - apart, 1, 1};
 }
 
 static void run_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     const struct job *job = arg;
     if (job->tiles) job->tiles->begin();
-    for (; begin < end; begin++) run_groups(job, find_piece(job->op, begin), worker_i);
+    for (; begin < end; begin++) run_groups(job, find_piece(job, begin), worker_i);
     if (job->tiles) job->tiles->end();
 }
 
-/* The groups that op->group lists; neighbours among them side by side. */
+/* The groups that op->group lists; neighbours among them side by side, as many as there are
+ * streams. */
 static void run_listed(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
     const struct job *job = arg;
     const uint32_t *group = job->op->group;
     if (job->tiles) job->tiles->begin();
     for (uint32_t n; begin < end; begin += n) {
-        for (n = 1; begin + n < end && group[begin + n] == group[begin] + n;) n++;
+        const uint32_t most =
+            end - begin < job->reading.n_stream ? end - begin : job->reading.n_stream;
+        for (n = 1; n < most && group[begin + n] == group[begin] + n;) n++;
         run_groups(job, (struct groups){0, group[begin], n, 1}, worker_i);
     }
     if (job->tiles) job->tiles->end();
@@ -535,21 +539,27 @@ size_t linear_avx512_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, u
     const size_t n_block = (size_t)n_row * layout_n_block(n_in);
     return tile_bytes(n_row, n_in) + linear_round64(n_block * sizeof(struct narrow_block)) +
            n_block * LAYOUT_BLOCK * sizeof(float) + linear_round64(n_row * sizeof(float)) +
-           (size_t)n_worker * UNITS * 2 * rows_of_pass(n_row) * 16 * sizeof(float);
+           (size_t)n_worker * NARROW_STREAMS * 2 * rows_of_pass(n_row) * 16 * sizeof(float);
+}
+
+static struct narrow_reading reading_of(const struct narrow_set *set, uint32_t n_row)
+{
+    return set->reading[n_row >= 8 ? 3 : n_row >= 4 ? 2 : n_row >= 2 ? 1 : 0];
 }
 
 void linear_narrow_run(struct workers *pool, const struct op_linear *op,
-                       const struct narrow_tiles *tiles)
+                       const struct narrow_set *set)
 {
     linear_check(op);
     assert(op->scratch_bytes >= linear_avx512_scratch(workers_count(pool), op->n_row, op->n_in, 0));
-    struct job job = {.op = op, .n_block = layout_n_block(op->n_in)};
+    struct job job = {
+        .op = op, .reading = reading_of(set, op->n_row), .n_block = layout_n_block(op->n_in)};
     for (uint32_t p = 0; p < op->n_part; p++) {
         const bool dense = weight_layout_of(op->part[p].w->type).scale == SCALE_NONE;
         job.want_f32 |= dense;
         job.want_int |= !dense;
     }
-    if (job.want_int && op->n_row >= TILES_MIN) job.tiles = tiles;
+    if (job.want_int && op->n_row >= TILES_MIN) job.tiles = set->tiles;
     const size_t n_block = (size_t)op->n_row * job.n_block;
     uint8_t *at = op->scratch;
     job.tile = (struct narrow_tile *)at;
@@ -561,12 +571,18 @@ void linear_narrow_run(struct workers *pool, const struct op_linear *op,
     job.acc = job.scale + (op->n_row + 15u) / 16 * 16;
     prepare(pool, &job);
     if (op->group)
-        workers_for_span(pool, op->n_group, UNITS, run_listed, &job);
+        workers_for_span(pool, op->n_group, NARROW_STREAMS, run_listed, &job);
     else
-        workers_for_span(pool, n_piece_of(op), 1, run_pieces, &job);
+        workers_for_span(pool, n_piece_of(&job), NARROW_STREAMS / job.reading.n_stream, run_pieces,
+                         &job);
 }
+
+/* CPUs with VBMI and BF16 but no AMX are Zen 4 and later: they fetch one stream at the full rate by
+ * themselves, and less of more or when asked far ahead. Where products take longer than the bytes,
+ * from four rows on, asking early pays, and two groups share what is loaded of the rows. */
+static const struct narrow_set set = {.reading = {{1, 256}, {1, 512}, {2, 2048}, {1, 2048}}};
 
 void linear_avx512_narrow(struct workers *pool, const struct op_linear *op)
 {
-    linear_narrow_run(pool, op, NULL);
+    linear_narrow_run(pool, op, &set);
 }

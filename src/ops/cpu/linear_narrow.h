@@ -7,8 +7,14 @@
 #include "ops/cpu/linear_avx512.h"
 #include "ops/cpu/linear_decode.h"
 
-#define NARROW_AHEAD     2048u /* prefetch distance in bytes */
-#define NARROW_TILE_ROWS 8u    /* rows that tiles of activations hold */
+#define NARROW_STREAMS   4u /* most groups side by side */
+#define NARROW_TILE_ROWS 8u /* rows that tiles of activations hold */
+
+/* How memory is read in a call: by groups side by side, each a stream of its own, and asked for
+ * this many bytes ahead. */
+struct narrow_reading {
+    uint32_t n_stream, ahead_bytes;
+};
 
 struct narrow_block { /* 32 inputs of a row: v = 256 * hi + lo */
     int8_t hi[32], lo[32];
@@ -35,6 +41,7 @@ struct narrow_chunk {   /* arguments of a kernel: ng groups side by side times m
     size_t stride;                  /* rows apart, in elements of either */
     float *acc;                     /* [ng, mr, 16], read and written */
     size_t acc_stride;              /* groups apart */
+    size_t ahead_bytes;             /* of the weights */
 };
 typedef void (*narrow_fn)(const struct narrow_chunk *c);
 
@@ -43,7 +50,7 @@ typedef void (*narrow_fn)(const struct narrow_chunk *c);
 INLINE void narrow_prefetch(const struct narrow_chunk *c, size_t at, const uint32_t bytes,
                             const uint32_t ng)
 {
-    const char *p = (const char *)c->w + at + NARROW_AHEAD;
+    const char *p = (const char *)c->w + at + c->ahead_bytes;
 #pragma GCC unroll 4
     for (uint32_t g = 0; g < ng; g++, p += c->group_bytes)
 #pragma GCC unroll 32
@@ -68,8 +75,14 @@ struct narrow_tiles {
     const narrow_tiled_fn (*kernel)[2]; /* [type][groups - 1]; NULL: none for the type */
 };
 
-/* Both modes; `tiles` may be NULL. */
+/* What a set brings. */
+struct narrow_set {
+    struct narrow_reading reading[4]; /* of 1, 2 to 3, 4 to 7, and more rows */
+    const struct narrow_tiles *tiles; /* or NULL */
+};
+
+/* Both modes. */
 void linear_narrow_run(struct workers *pool, const struct op_linear *op,
-                       const struct narrow_tiles *tiles);
+                       const struct narrow_set *set);
 
 #endif

@@ -270,9 +270,14 @@ static const narrow_tiled_fn kernels[QUANT_BF16 + 1][2] = {
     ROW(Q4_0), ROW(Q4_1), ROW(Q5_0), ROW(Q5_1), ROW(Q8_0),   ROW(Q2_K),
     ROW(Q3_K), ROW(Q4_K), ROW(Q5_K), ROW(Q6_K), ROW(IQ4_NL), ROW(IQ4_XS)};
 
+static const struct narrow_tiles tiles = {
+    .begin = tiles_begin, .end = tiles_end, .kernel = kernels};
+
+/* Four streams, as one is not fetched at the full rate. */
+static const struct narrow_set set = {.reading = {{4, 2048}, {4, 2048}, {4, 2048}, {4, 2048}},
+                                      .tiles = &tiles};
+
 void linear_narrow_amx(struct workers *pool, const struct op_linear *op)
 {
-    linear_narrow_run(
-        pool, op,
-        &(struct narrow_tiles){.begin = tiles_begin, .end = tiles_end, .kernel = kernels});
+    linear_narrow_run(pool, op, &set);
 }
