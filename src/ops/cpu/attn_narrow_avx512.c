@@ -182,7 +182,7 @@ INLINE void half_keys(const struct narrow_mem *w, struct narrow_step *st, const 
 
 /* Scores of n_head heads: their queries times the keys, times `unit`, plus `base`. */
 INLINE void half_scores_of(const struct narrow_mem *w, const uint8_t *q, const float *unit,
-                           const float *base, uint32_t n_head)
+                           const float *base, struct fetch *fetch, uint32_t n_head)
 {
     const size_t row = 2 * (size_t)w->d, half = w->d / 32 * (size_t)TILE_BYTES;
     const uint8_t *k = w->v;
@@ -191,6 +191,7 @@ INLINE void half_scores_of(const struct narrow_mem *w, const uint8_t *q, const f
     for (uint32_t pair = 0; pair < w->d / 2; pair++, k += 64, q += 4) {
         const __m512bh k0 = (__m512bh)_mm512_load_si512(k);
         const __m512bh k1 = (__m512bh)_mm512_load_si512(k + half);
+        fetch_lines(fetch);
         UNROLL for (uint32_t h = 0; h < n_head; h++)
         {
             const __m512bh x = (__m512bh)all_lanes(q + h * row);
@@ -206,7 +207,8 @@ INLINE void half_scores_of(const struct narrow_mem *w, const uint8_t *q, const f
     }
 }
 
-static void half_scores(const struct narrow_mem *w, uint32_t block, const struct page_geom *g)
+static void half_scores(const struct narrow_mem *w, uint32_t block, const struct page_geom *g,
+                        struct fetch *fetch)
 {
     const uint32_t n_head = block_heads(w, block), d = w->d;
     const float *q = w->q + (size_t)block * HEADS * d, *unit = w->unit + block * HEADS;
@@ -218,7 +220,7 @@ static void half_scores(const struct narrow_mem *w, uint32_t block, const struct
             sum[h] = centre_product((const uint8_t *)w->centre, q + (size_t)h * d, d);
         _mm512_store_ps(base, _mm512_mul_ps(attn_sums(sum), _mm512_loadu_ps(unit)));
     }
-    WITH_HEADS(n_head, half_scores_of, w, query_rows(w, block), unit, base)
+    WITH_HEADS(n_head, half_scores_of, w, query_rows(w, block), unit, base, fetch)
 }
 
 /* ---- Values of halves ---- */
@@ -323,7 +325,7 @@ static uint32_t step_calls(const struct attn_chunk *c)
     const struct page_geom *g = c->op->geom;
     const uint32_t rows = g->head_dim / 4, n_block = (c->group + HEADS - 1) / HEADS;
     if (g->type_k == SAC_KV_Q8) return 2 * rows + 2 * c->group;
-    return (g->type_k == SAC_KV_BF16 ? 0 : rows) + rows / 4 + c->group + 2 * rows * n_block;
+    return (g->type_k == SAC_KV_BF16 ? 0 : rows) + rows / 4 + c->group + 4 * rows * n_block;
 }
 
 INLINE void half_step(const struct attn_chunk *c, const struct narrow_mem *w,
@@ -337,7 +339,7 @@ INLINE void half_step(const struct attn_chunk *c, const struct narrow_mem *w,
         .v = half_values(w, st, g, d), .fetch = &st->fetch, .f16 = g->type_v != SAC_KV_BF16};
     for (uint32_t b = 0; b < w->n_block; b++) {
         const uint32_t n_head = block_heads(w, b);
-        half_scores(w, b, g);
+        half_scores(w, b, g, &st->fetch);
         narrow_amend(c, w, st, n_head, false);
         narrow_weights(w, st, b, d, false, &merge);
         if (page->begin == 0 && page->end == PAGE_TOK) half_value_sums(w, &src, n_head);
