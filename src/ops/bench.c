@@ -45,15 +45,14 @@ struct peak {
     const char *name;
 };
 
-/* wide: many rows of a linear layer, or attention, which has tiles for decode rows, too. */
+/* wide: many rows of a linear layer, or attention, which is in bf16 for decode rows, too. */
 static struct peak peak_of(const sac_machine *m, const char *isa, bool linear, bool wide)
 {
     if (strcmp(isa, "amx") == 0 && wide) return (struct peak){m->amx_bf16_gflop_s, "amx bf16"};
-    if (strcmp(isa, "avx512") == 0 && linear && wide)
+    if (strcmp(isa, "avx512") == 0 && wide)
         return (struct peak){m->avx512_bf16_gflop_s, "avx512 bf16"};
     if (strcmp(isa, "amx") == 0 || strcmp(isa, "avx512") == 0)
-        return linear ? (struct peak){m->avx512_int8_gop_s, "avx512 int8"}
-                      : (struct peak){m->avx512_f32_gflop_s, "avx512 f32"};
+        return (struct peak){m->avx512_int8_gop_s, "avx512 int8"};
     if (strcmp(isa, "avx2") == 0)
         return linear ? (struct peak){m->avx2_int8_gop_s, "avx2 int8"}
                       : (struct peak){m->avx2_f32_gflop_s, "avx2 f32"};
