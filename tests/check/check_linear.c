@@ -34,9 +34,9 @@ static const enum quant_type types[] = {QUANT_F32,  QUANT_F16,    QUANT_BF16,  Q
 #define N_TYPE (sizeof types / sizeof types[0])
 
 #if defined(__x86_64__)
-#define AMX(fn) .linear = (fn)
+#define KERNEL(fn) .linear = (fn)
 #else
-#define AMX(fn) .linear = NULL
+#define KERNEL(fn) .linear = NULL
 #endif
 
 struct isa {
@@ -50,7 +50,7 @@ struct isa {
 struct tables {
     struct workers *pool[2]; /* of 1 and 3 workers */
     struct ops ref;
-    struct isa isa[5];
+    struct isa isa[6];
     size_t n_isa;
 };
 
@@ -58,12 +58,13 @@ static int setup(void **state)
 {
     static const struct isa all[] = {
         {.name = "avx2", .narrow_tol = 2e-2, .wide_tol = 2e-2},
-        {.name = "avx512", .narrow_tol = 2e-4, .wide_tol = 6e-3},
-        {.name = "amx", .narrow_tol = 2e-4, .wide_tol = 6e-3, AMX(linear_amx_bf16)},
+        {.name = "avx512", .narrow_tol = 2e-4, .wide_tol = 6e-3, KERNEL(linear_avx512_bf16)},
+        {.name = "avx512", .narrow_tol = 2e-4, .wide_tol = 2e-4, KERNEL(linear_avx512_int8)},
+        {.name = "amx", .narrow_tol = 2e-4, .wide_tol = 6e-3, KERNEL(linear_amx_bf16)},
         {.name = "amx",
          .narrow_tol = 2e-4,
          .wide_tol = 8e-4,
-         AMX(linear_amx_f16),
+         KERNEL(linear_amx_f16),
          .needs_f16 = true},
         {.name = "neon", .narrow_tol = 2e-2, .wide_tol = 2e-2}};
     const bool has_f16 = (detect_features() & DETECT_AMX_FP16) != 0;

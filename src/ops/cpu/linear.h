@@ -65,5 +65,8 @@ static inline size_t linear_round64(size_t n)
 /* What ops_fill_amx_linear chooses between; tests run both. */
 void linear_amx_f16(struct workers *pool, const struct op_linear *op);
 void linear_amx_bf16(struct workers *pool, const struct op_linear *op);
+/* The same of ops_fill_avx512_linear. */
+void linear_avx512_int8(struct workers *pool, const struct op_linear *op);
+void linear_avx512_bf16(struct workers *pool, const struct op_linear *op);
 
 #endif

@@ -577,12 +577,19 @@ void linear_narrow_run(struct workers *pool, const struct op_linear *op,
                          &job);
 }
 
-/* CPUs with VBMI and BF16 but no AMX are Zen 4 and later: they fetch one stream at the full rate by
- * themselves, and less of more or when asked far ahead. Where products take longer than the bytes,
- * from four rows on, asking early pays, and two groups share what is loaded of the rows. */
-static const struct narrow_set set = {.reading = {{1, 256}, {1, 512}, {2, 2048}, {1, 2048}}};
+/* Zen 4 fetches one stream at the full rate by itself, and less of more or when asked far ahead.
+ * Where products take longer than the bytes, from four rows on, asking early pays, and two groups
+ * share what is loaded of the rows. */
+static const struct narrow_set one_stream = {.reading = {{1, 256}, {1, 512}, {2, 2048}, {1, 2048}}};
+/* Golden Cove wants four, for as many rows as registers hold sums. */
+static const struct narrow_set streams = {.reading = {{4, 2048}, {4, 2048}, {2, 2048}, {1, 2048}}};
 
 void linear_avx512_narrow(struct workers *pool, const struct op_linear *op)
 {
-    linear_narrow_run(pool, op, &set);
+    linear_narrow_run(pool, op, &one_stream);
+}
+
+void linear_avx512_int8(struct workers *pool, const struct op_linear *op)
+{
+    linear_narrow_run(pool, op, &streams);
 }

@@ -4,9 +4,10 @@
  *     vec, vec_i, vec_m: floats, 32-bit integers, lanes that are in or not; VEC: how many
  *     v_ on floats, i_ on integers, m_ on sets of lanes; d_ on two halves of a vector as doubles
  *     v_load_first (p, n): the first n lanes, zeros behind; v_store_first the same
- *     v_where (m, x): zeros where not, v_choose (m, x, y): y there; v_of_i, i_of_v convert, i_bits,
- * v_bits do not i_of_chance (x): of 0 to 2^32, cut to an unsigned integer; 2^32 becomes nearly the
- * largest i_wraps (sum, x): sum + x, as it is now, has passed 2^32 */
+ *     v_where (m, x): zeros where not, v_choose (m, x, y): y there
+ *     v_of_i, i_of_v convert; i_bits, v_bits do not
+ *     i_of_chance (x): of 0 to 2^32, cut to an unsigned integer; 2^32 becomes nearly the largest
+ *     i_wraps (sum, x): sum + x, as it is now, has passed 2^32 */
 #ifndef SAC_OPS_CPU_VEC_AVX2_H
 #define SAC_OPS_CPU_VEC_AVX2_H
 
