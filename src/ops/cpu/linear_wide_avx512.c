@@ -399,8 +399,8 @@ void linear_avx512_bf16(struct workers *pool, const struct op_linear *op)
         run_wide(pool, op);
 }
 
-/* Zen 4 multiplies bf16 at twice the rate of f32. Golden Cove, which FP16 gives away, takes four
- * times as long for it: 160 GFLOP/s of two cores, where two planes of int8 reach 210 to 250. */
+/* Zen 4 multiplies bf16 at twice the rate of f32. Golden Cove, which FP16 gives away, gains nothing
+ * by it: 150 to 170 GFLOP/s of two cores at most, where two planes of int8 reach 190 to 270. */
 void ops_fill_avx512_linear(struct ops *o)
 {
     o->linear = detect_features() & DETECT_AVX512_FP16 ? linear_avx512_int8 : linear_avx512_bf16;
