@@ -28,8 +28,6 @@
 #include "methods/plan.h"
 #include "methods/rows.h"
 
-#include "base/half.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -198,7 +196,7 @@ static void take(struct greedy *g, enum kind k, uint32_t line)
 }
 
 /* Lowers what is left of lines that cross these n, ascending ones of a kind: row by row, for rows
- * are far apart, and without a branch, for what is taken cannot be foretold. */
+ * are far apart. */
 static void lower(struct greedy *g, enum kind k, const uint32_t *line, uint32_t n)
 {
     const bool *other = g->taken[!k];
@@ -208,8 +206,7 @@ static void lower(struct greedy *g, enum kind k, const uint32_t *line, uint32_t 
         const float *p = g->p + i * g->stride;
         for (uint32_t j = 0; j < n && line[j] <= at; j++) {
             const uint32_t cross = at - line[j];
-            const uint32_t share = float_bits(p[k == SLASH ? cross : line[j]]);
-            left[cross] -= bits_float(share & (other[cross] - 1u)); /* 0 of what is taken */
+            if (!other[cross]) left[cross] -= p[k == SLASH ? cross : line[j]];
         }
     }
 }

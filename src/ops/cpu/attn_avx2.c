@@ -2,26 +2,14 @@
 #include "ops/cpu/attn.h"
 #include "ops/cpu/attn_q8_avx2.h"
 #include "ops/cpu/fill.h"
+#include "ops/cpu/vec_avx2.h"
 
 #include <immintrin.h>
 #include <math.h>
 
-typedef __m256 vec;
-#define VEC     8u
 #define KEYS    4u
 #define CHANS   4u
 #define TILE_Q  256u
-#define v_zero  _mm256_setzero_ps
-#define v_set1  _mm256_set1_ps
-#define v_load  _mm256_loadu_ps
-#define v_store _mm256_storeu_ps
-#define v_add   _mm256_add_ps
-#define v_sub   _mm256_sub_ps
-#define v_mul   _mm256_mul_ps
-#define v_div   _mm256_div_ps
-#define v_max   _mm256_max_ps
-#define v_min   _mm256_min_ps
-#define v_fma   _mm256_fmadd_ps
 #define v_floor _mm256_floor_ps
 
 #define f32_from_q8_k attn_q8_by_eights
@@ -60,7 +48,7 @@ static inline vec v_seen(vec y, int32_t at, const int32_t *lo, const int32_t *hi
 }
 
 /* Adds neighbours until each lane holds one row's sum. */
-static inline vec v_sums(const vec r[8])
+static inline vec v_row_sums(const vec r[8])
 {
     __m256 a[4];
     for (int i = 0; i < 4; i++) a[i] = _mm256_hadd_ps(r[2 * i], r[2 * i + 1]);

@@ -9,7 +9,7 @@
  *     v_any_gt (a, b): some lane a > b
  *     v_unless_lt (a, b, y): 0 where a < b, else y
  *     v_seen (y, at, lo, hi): y where lo <= at < hi, else -inf; lo and hi are [VEC] int32 in memory
- *     v_sums (rows [VEC]): lane i = sum of the lanes of rows[i]
+ *     v_row_sums (rows [VEC]): lane i = sum of the lanes of rows[i]
  *     f32_from_half (dst, src, n, bf16), f32_from_q8_k (dst, g, page, tokens)
  * It defines f32_attn and f32_attn_scratch, the two entries of the table of operations.
  *
@@ -20,7 +20,7 @@
  * before the first weight.
  *
  * 2^x: degree 5 on the fraction, relative error 8.3e-8, exact at 0. Maxima are exact, accumulators
- * are rescaled when one rises. Invalid numbers as attn_amx.c describes. */
+ * are rescaled when one rises. Invalid numbers as attn_wide.h describes. */
 #ifndef SAC_OPS_CPU_ATTN_F32_H
 #define SAC_OPS_CPU_ATTN_F32_H
 
@@ -430,7 +430,7 @@ INLINE void narrow_scores(float *s, const float *q, const float *k, uint32_t d)
             for (uint32_t i = 0; i < VEC; i++)
                 acc[i] = v_fma(x, v_load(k + (t + i) * (size_t)d + c), acc[i]);
         }
-        v_store(s + t, v_sums(acc));
+        v_store(s + t, v_row_sums(acc));
     }
 }
 
