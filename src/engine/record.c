@@ -260,6 +260,11 @@ struct seen {
     const float *logw; /* [PAGE_TOK] as what they were read, or NULL */
 };
 
+static void add_scaled(float *sum, float by, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) sum[i] += by * x[i];
+}
+
 /* Takes the loaded page into query i; `score` are the bare products. Returns the page's log. */
 static double take_page(const struct config *c, const struct record_work *w, uint32_t i,
                         double score[PAGE_TOK], struct seen seen)
@@ -283,10 +288,8 @@ static double take_page(const struct config *c, const struct record_work *w, uin
         read += (double)of_read;
         stand += (double)as_read;
         const float *v = w->v + (size_t)t * d;
-        for (uint32_t k = 0; k < d; k++) {
-            part[k] += weight[t] * v[k];
-            part_read[k] += as_read * v[k];
-        }
+        add_scaled(part, weight[t], v, d);
+        if (as_read > 0) add_scaled(part_read, as_read, v, d);
     }
     double *acc = w->acc + (size_t)i * d, *acc_read = w->acc_read + (size_t)i * d;
     const double top = most > w->most[i] ? most : w->most[i];
