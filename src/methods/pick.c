@@ -158,6 +158,15 @@ void pick_span(float *k, const struct method_lane *l, uint32_t first, uint32_t e
         page_read(rest, NULL, g, l->own, PAGE_TAIL, left);
 }
 
+bool pick_centre(float *centre, float *k, const struct method_lane *l)
+{
+    const uint32_t d = l->shape->geom->head_dim;
+    if (l->n_sealed == 0) return false;
+    pick_keys(k, l, 0);
+    memcpy(centre, k + (PAGE_TOK - 1) * (size_t)d, d * sizeof *centre);
+    return true;
+}
+
 size_t pick_key_bytes(const struct method_lane *l)
 {
     const struct page_geom *g = l->shape->geom;

@@ -118,6 +118,10 @@ void pick_keys(float *k, const struct method_lane *l, uint32_t page);
 /* The same of tokens first .. end - 1, first being a page's and end at most the chunk's, whose last
  * ones may be in no sealed page; `k` has room for whole pages. */
 void pick_span(float *k, const struct method_lane *l, uint32_t first, uint32_t end);
+/* A key of the lane's first page: what is constant in all keys, which changes no softmax, would
+ * drown their differences in the 8 bits of bf16. Uses k [PAGE_TOK, head_dim]. False: no page is
+ * sealed yet. */
+bool pick_centre(float *centre, float *k, const struct method_lane *l);
 /* Bytes of one sealed page's keys. */
 size_t pick_key_bytes(const struct method_lane *l);
 /* Logits of `n_tok` keys [n_tok, head_dim] for all query heads, softcap included:

@@ -302,14 +302,31 @@ struct op_keys { /* keys of sealed pages in f32, the same bits as page_read's; o
     float *out; /* [n_page * PAGE_TOK, head_dim] */
 };
 
-#define OP_DOTS_ROWS 32u
 struct op_dots { /* out[i][j] = a[i] . b[j]; width is a multiple of 16; one worker's, no alignment
                   */
     const float *a, *b; /* [n_a, width], [n_b, width] */
-    /* In place of `a`: bf16, and rows up to a multiple of OP_DOTS_ROWS, which hold anything; width
-     * is a multiple of 32. Half as long to compute as with f32, if `a` is large. */
-    const uint16_t *a_bf16;
     size_t a_stride, b_stride;
+    uint32_t n_a, n_b, width;
+    float *out; /* [n_a, n_b], stride out_stride */
+    size_t out_stride;
+};
+
+/* The same of rows in bf16, for estimates: a third to a sixth of the work. Rows of `b` are packed
+ * before, blocks of OP_DOTS_ROWS of them behind each other in an order of the set's own, so that
+ * any block may be packed alone. One worker's. */
+#define OP_DOTS_ROWS 32u
+struct op_pack {
+    const float *b; /* [n_b, width], stride b_stride */
+    size_t b_stride;
+    uint32_t n_b, width; /* width is a multiple of 32 */
+    const float *less;   /* [width] taken from every row before it is rounded; or NULL */
+    uint16_t *out;       /* [n_b, width], n_b rounded up to OP_DOTS_ROWS; aligned to 64 */
+};
+
+struct op_dots_bf16 {
+    const uint16_t *a; /* [n_a, width], bf16; rows up to a multiple of OP_DOTS_ROWS hold anything */
+    size_t a_stride;
+    const uint16_t *b; /* [n_b, width] packed */
     uint32_t n_a, n_b, width;
     float *out; /* [n_a, n_b], stride out_stride */
     size_t out_stride;
@@ -409,6 +426,8 @@ struct ops {
     uint32_t (*draw)(const struct op_draw *op); /* number of items taken */
     void (*keys)(const struct op_keys *op);
     void (*dots)(const struct op_dots *op);
+    void (*pack)(const struct op_pack *op);
+    void (*dots_bf16)(const struct op_dots_bf16 *op);
     bool (*weigh)(const struct op_weigh *op); /* false: a score that counts is NaN or infinite */
     void (*lines)(const struct op_lines *op);
     bool (*survey)(const struct op_survey *op); /* false: a key or sum is not finite */

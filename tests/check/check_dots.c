@@ -1,8 +1,8 @@
-/* check_dots.c: the slots keys and dots of every instruction set that this CPU has, against
- * page_read and against a sum in double.
+/* check_dots.c: the slots keys, dots, pack and dots_bf16 of every instruction set that this CPU
+ * has, against page_read and against a sum in double.
  *
- * Tolerance of dots: the order of an f32 sum, 2^-20 of the sum of magnitudes. A NaN must reach the
- * products of its row and no others, and a product must not depend on its place. */
+ * Tolerance of products: the order of an f32 sum, 2^-20 of the sum of magnitudes. A NaN must reach
+ * the products of its row and no others, and a product must not depend on its place. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -75,32 +75,87 @@ static void every_set_is_near_the_exact_sum(void **state)
     }
 }
 
-/* The same bits as rows that bf16 holds: what is left of them is zero. */
-static void rows_in_bf16_are_rows(void **state)
+/* Rows in bf16, those of `b` packed: a block alone and all others together, in memory that holds
+ * garbage. */
+struct data_bf16 {
+    uint16_t a[(N_MAX + OP_DOTS_ROWS) * STRIDE];
+    _Alignas(64) uint16_t b[(N_MAX + OP_DOTS_ROWS) * WIDTH_MAX];
+};
+
+static void dots_bf16(struct data_bf16 *half, struct data *d, const struct ops *o,
+                      const uint32_t n[2], uint32_t width, const float *less)
+{
+    struct op_pack pack = {.b = d->b, .b_stride = STRIDE, .width = width, .less = less};
+    memset(half->b, 0x7f, sizeof half->b);
+    for (size_t i = 0; i < N_MAX * STRIDE; i++) half->a[i] = f32_to_bf16(d->a[i]);
+    pack.n_b = n[1] < OP_DOTS_ROWS ? n[1] : OP_DOTS_ROWS;
+    pack.out = half->b;
+    o->pack(&pack);
+    if (n[1] > OP_DOTS_ROWS) {
+        pack.n_b = n[1] - OP_DOTS_ROWS;
+        pack.b += OP_DOTS_ROWS * STRIDE;
+        pack.out += OP_DOTS_ROWS * (size_t)width;
+        o->pack(&pack);
+    }
+    for (size_t i = 0; i < N_MAX * OUT; i++) d->out[i] = -77;
+    o->dots_bf16(&(struct op_dots_bf16){.a = half->a,
+                                        .a_stride = STRIDE,
+                                        .b = half->b,
+                                        .n_a = n[0],
+                                        .n_b = n[1],
+                                        .width = width,
+                                        .out = d->out,
+                                        .out_stride = OUT});
+}
+
+static void products_in_bf16_are_of_rounded_rows(void **state)
 {
     (void)state;
     static struct data d;
-    static float want[N_MAX * OUT];
-    static uint16_t half[(N_MAX + OP_DOTS_ROWS) * STRIDE];
-    static const uint32_t sizes[] = {1, 32, 70}, widths[] = {32, 64, 1024};
+    static struct data_bf16 half;
+    static float less[WIDTH_MAX];
+    static const uint32_t sizes[] = {1, 16, 31, 32, 33, 64, 70}, widths[] = {32, 64, 128, 1024};
     uint64_t seed = 5;
     fill(&d, &seed);
-    for (size_t i = 0; i < N_MAX * STRIDE; i++) {
-        half[i] = f32_to_bf16(d.a[i]);
-        d.a[i] = bf16_to_f32(half[i]);
-    }
-    for (size_t k = 0; k < N_ISA * 3 * 3; k++) {
+    for (uint32_t c = 0; c < WIDTH_MAX; c++) less[c] = 50 * random_unit(&seed);
+    for (size_t k = 0; k < N_ISA * 7 * 4; k++) {
         struct ops o;
-        if (ops_init_isa(&o, isa_names[k / 9], NULL) != SAC_OK) continue;
-        struct op_dots op = make_op(&d, sizes[k % 3], 37, widths[k / 3 % 3]);
-        for (size_t i = 0; i < N_MAX * OUT; i++) d.out[i] = -77;
-        o.dots(&op);
-        memcpy(want, d.out, sizeof want);
-        for (size_t i = 0; i < N_MAX * OUT; i++) d.out[i] = -77;
-        op.a = NULL;
-        op.a_bf16 = half;
-        o.dots(&op);
-        for (size_t i = 0; i < N_MAX * OUT; i++) assert_true(d.out[i] == want[i]);
+        const uint32_t n[] = {sizes[k % 7], sizes[k / 4 % 7]}, width = widths[k % 4];
+        const bool centred = k / 7 % 2;
+        if (ops_init_isa(&o, isa_names[k / 28], NULL) != SAC_OK) continue;
+        dots_bf16(&half, &d, &o, n, width, centred ? less : NULL);
+        for (uint32_t i = 0; i < N_MAX; i++)
+            for (uint32_t j = 0; j < OUT; j++) {
+                double sum = 0, size = 0;
+                for (uint32_t c = 0; c < width && i < n[0] && j < n[1]; c++) {
+                    const float b = d.b[j * STRIDE + c] - (centred ? less[c] : 0);
+                    const double x = (double)bf16_to_f32(half.a[i * STRIDE + c]) *
+                                     (double)bf16_to_f32(f32_to_bf16(b));
+                    sum += x;
+                    size += fabs(x);
+                }
+                if (i >= n[0] || j >= n[1]) sum = -77; /* nothing is written outside */
+                assert_true(fabs((double)d.out[i * OUT + j] - sum) <= 0x1p-20 * size);
+            }
+    }
+}
+
+static void a_nan_in_bf16_reaches_its_row_only(void **state)
+{
+    (void)state;
+    static struct data d;
+    static struct data_bf16 half;
+    static const float bad[] = {NAN, -NAN, INFINITY};
+    for (size_t k = 0; k < 3 * N_ISA; k++) {
+        struct ops o;
+        uint64_t seed = 6;
+        if (ops_init_isa(&o, isa_names[k / 3], NULL) != SAC_OK) continue;
+        fill(&d, &seed);
+        d.b[20 * STRIDE + 40] = d.b[35 * STRIDE] = bad[k % 3];
+        dots_bf16(&half, &d, &o, (const uint32_t[]){33, 37}, 64, NULL);
+        for (uint32_t i = 0; i < 33; i++)
+            for (uint32_t j = 0; j < 37; j++)
+                assert_int_equal(isfinite(d.out[i * OUT + j]) != 0, j != 20 && j != 35);
     }
 }
 
@@ -182,7 +237,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_are_those_of_page_read),
         cmocka_unit_test(every_set_is_near_the_exact_sum),
-        cmocka_unit_test(rows_in_bf16_are_rows),
+        cmocka_unit_test(products_in_bf16_are_of_rounded_rows),
+        cmocka_unit_test(a_nan_in_bf16_reaches_its_row_only),
         cmocka_unit_test(a_product_depends_on_its_rows_alone),
         cmocka_unit_test(a_nan_reaches_its_row_only),
     };

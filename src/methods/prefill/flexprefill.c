@@ -182,13 +182,13 @@ static uint32_t budget_blocks(const struct work *w, const struct method_lane *l,
 }
 
 /* Means of the observed rows along lines, and their sums over blocks. */
-static void sum_lines(const struct work *w, const struct method_lane *l, uint32_t head)
+static void sum_lines(const struct work *w, const struct method_lane *l)
 {
     const uint32_t n = l->pos + l->n_row;
     const float each = 1 / (float)w->rows.n;
     memset(w->column, 0, w->rows.stride * sizeof(float));
     memset(w->down, 0, w->rows.stride * sizeof(float));
-    rows_sum(&w->rows, l, head, w->column, w->down, NULL);
+    rows_sum(&w->rows, l, w->column, w->down, NULL);
     memset(w->by_column, 0, w->n_block * sizeof(float));
     memset(w->by_slash, 0, w->n_block * sizeof(float));
     for (uint32_t i = 0; i < n; i++) {
@@ -248,7 +248,8 @@ static bool plan_head(const struct work *w, const struct method_lane *l, struct 
                       uint32_t head)
 {
     const uint32_t n_block = p->tile0 + p->n_tile, least = least_blocks(l);
-    sum_lines(w, l, head);
+    if (!rows_attend(&w->rows, l, head)) return false;
+    sum_lines(w, l);
     pool_rows(w->query, l, head, l->n_row - w->rows.n, l->n_row);
     score_blocks(w, l, w->query, 1, n_block);
     if (!softmax(l, w->score, n_block, w->guess)) return false;
@@ -277,7 +278,8 @@ static void flex_plan(const struct method_lane *l, struct plan *p)
     w.rows.n = pick_min(BLOCK, l->n_row);
     for (uint32_t i = 0; i < w.rows.n; i++) w.rows.at[i] = n - w.rows.n + i;
     pool_keys(&w, l);
-    bool finite = rows_attend(&w.rows, l, 0, l->shape->group);
+    rows_read_keys(&w.rows, l);
+    bool finite = true;
     for (uint32_t h = 0; h < l->shape->group && finite; h++) finite = plan_head(&w, l, p, h);
     if (!finite) plan_dense(p, PLAN_NAN);
 }

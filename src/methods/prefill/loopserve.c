@@ -449,10 +449,7 @@ static void loop_plan(const struct method_lane *l, struct plan *p)
     work_make(&w, l->shape, l->param, &a);
     lines_make(&w.lines, l->pos + l->n_row, p->tile_tok, &a);
     sample_rows(&w.rows, l, (uint32_t)l->param[SAMPLE]);
-    if (!rows_attend(&w.rows, l, 0, group)) {
-        plan_dense(p, PLAN_NAN);
-        return;
-    }
+    rows_read_keys(&w.rows, l);
     struct greedy *g = &w.greedy;
     g->n = l->pos + l->n_row;
     g->pos0 = l->pos;
@@ -462,8 +459,12 @@ static void loop_plan(const struct method_lane *l, struct plan *p)
     const size_t n_sum = w.rows.n * w.rows.stride;
     if (as_group) memset(w.sum, 0, n_sum * sizeof(float));
     for (uint32_t h = 0; h < group; h++) {
+        if (!rows_attend(&w.rows, l, h)) {
+            plan_dense(p, PLAN_NAN);
+            return;
+        }
         if (!as_group || h == 0) greedy_clear(g);
-        rows_sum(&w.rows, l, h, g->left[COLUMN], g->key[SLASH], w.share);
+        rows_sum(&w.rows, l, g->left[COLUMN], g->key[SLASH], w.share);
         if (as_group)
             for (size_t i = 0; i < n_sum; i++) w.sum[i] += w.share[i];
         else

@@ -123,11 +123,10 @@ static uint32_t list_bits(uint32_t *out, const uint32_t *bits, uint32_t n)
     return n_out;
 }
 
-/* Attention of the sample, the i-th head that was attended to, that lies on taken lines, a share of
- * all: the sums of the lines `along` less what lies on two of them. Rounded to what such sums are
- * known to, so that patterns which hold everything are equal. */
-static double covered(const struct work *w, const struct method_lane *l, uint32_t i,
-                      const struct sums *along)
+/* Attention of the sample that lies on taken lines, a share of all: the sums of the lines `along`
+ * less what lies on two of them. Rounded to what such sums are known to, so that patterns which
+ * hold everything are equal. */
+static double covered(const struct work *w, const struct method_lane *l, const struct sums *along)
 {
     const uint32_t n_word = (l->pos + l->n_row + 31) / 32;
     double sum = 0;
@@ -135,7 +134,7 @@ static double covered(const struct work *w, const struct method_lane *l, uint32_
     for (uint32_t j = 0; j < n; j++) sum += (double)along->slash[w->spare[j]];
     n = list_bits(w->spare, w->column, n_word);
     for (uint32_t j = 0; j < n; j++) sum += (double)along->column[w->spare[j]];
-    sum -= rows_cross(&w->rows, l, i, w->spare, n, w->slash);
+    sum -= rows_cross(&w->rows, w->spare, n, w->slash);
     return round(sum / w->rows.n * 0x1p16) * 0x1p-16;
 }
 
@@ -168,33 +167,34 @@ static void sample_all_rows(struct work *w, const struct method_lane *l, uint32_
         w->rows.at[i] = first + (uint32_t)((uint64_t)span * (i + 1) / w->rows.n) - 1;
 }
 
-/* Attention of the last rows, of n_head heads. False: a score is not finite. */
-static bool attend_last(struct work *w, const struct method_lane *l, uint32_t head0,
-                        uint32_t n_head)
-{
-    sample_last_rows(w, l);
-    return rows_attend(&w->rows, l, head0, n_head);
-}
-
-/* Sums along lines of the i-th of those heads, and its shares unless `share` is NULL. */
-static void sum_lines(const struct work *w, const struct method_lane *l, uint32_t i,
-                      const struct sums *out, float *share)
+/* Sums along lines, and shares unless `share` is NULL. */
+static void sum_lines(const struct work *w, const struct method_lane *l, const struct sums *out,
+                      float *share)
 {
     const uint32_t n = l->pos + l->n_row;
     memset(out->column, 0, w->rows.stride * sizeof(float));
     memset(out->slash, 0, w->rows.stride * sizeof(float));
     memset(w->down, 0, w->rows.stride * sizeof(float));
-    rows_sum(&w->rows, l, i, out->column, w->down, share);
+    rows_sum(&w->rows, l, out->column, w->down, share);
     for (uint32_t o = 0; o < n; o++) out->slash[o] = w->down[n - 1 - o];
 }
 
-/* Sums of rows from all over the chunk behind position `from`. False: a score is not finite. */
+/* Sums of the last rows. False: a score is not finite. */
+static bool attend_last(struct work *w, const struct method_lane *l, uint32_t head)
+{
+    sample_last_rows(w, l);
+    if (!rows_attend(&w->rows, l, head)) return false;
+    sum_lines(w, l, &w->by, NULL);
+    return true;
+}
+
+/* The same of rows from all over the chunk behind position `from`. */
 static bool attend_all(struct work *w, const struct method_lane *l, uint32_t head, uint32_t from,
                        float *share)
 {
     sample_all_rows(w, l, from);
-    if (!rows_attend(&w->rows, l, head, 1)) return false;
-    sum_lines(w, l, 0, &w->judge, share);
+    if (!rows_attend(&w->rows, l, head)) return false;
+    sum_lines(w, l, &w->judge, share);
     return true;
 }
 
@@ -208,7 +208,7 @@ static bool search_size(struct work *w, const struct method_lane *l, uint32_t he
     for (size_t i = 0; i < PATTERN_CANDIDATES; i++) {
         if (pattern_candidates[i].family == PATTERN_BLOCKS) continue;
         take_lines(w, l, &pattern_candidates[i]); /* an A-shape as the authors write it */
-        const double mass = covered(w, l, 0, &w->judge);
+        const double mass = covered(w, l, &w->judge);
         if (mass > best) *out = pattern_candidates[i];
         best = fmax(best, mass);
     }
@@ -270,7 +270,7 @@ static double covered_by(struct work *w, const struct method_lane *l, uint32_t h
     case PATTERN_LINES: break;
     }
     take_lines(w, l, pattern);
-    return covered(w, l, 0, &w->judge);
+    return covered(w, l, &w->judge);
 }
 
 static void learn(const struct method_lane *l, void *table)
@@ -280,10 +280,10 @@ static void learn(const struct method_lane *l, void *table)
     if (l->pos + l->n_row <= LEARN_FROM) return;
     work_make(&w, l->shape, l->param, &a);
     pool_keys(&w, l);
+    rows_read_keys(&w.rows, l);
     for (uint32_t h = 0; h < l->shape->group; h++) {
         struct pattern_head *head = (struct pattern_head *)table + pattern_entry(l, h);
-        if (!attend_last(&w, l, h, 1)) return;
-        sum_lines(&w, l, 0, &w.by, NULL);
+        if (!attend_last(&w, l, h)) return;
         if (!attend_all(&w, l, h, LEARN_FROM, w.share)) return;
         for (size_t i = 0; i < PATTERN_CANDIDATES; i++)
             head->mass[i] += w.rows.n * covered_by(&w, l, h, &pattern_candidates[i]);
@@ -314,11 +314,10 @@ static bool plan_head(struct work *w, const struct method_lane *l, struct plan *
         for (uint32_t i = 0; i < p->n_tile; i++) plan_ends(p, i, head, pattern.a, pattern.b);
         return true;
     }
-    if (searches && !attend_last(w, l, head, 1)) return false;
-    sum_lines(w, l, searches ? 0 : head, &w->by, NULL);
+    if (!attend_last(w, l, head)) return false;
     if (searches && !search_size(w, l, head, &pattern)) return false;
     take_lines(w, l, &pattern);
-    plan_estimate(p, searches ? covered(w, l, 0, &w->judge) : covered(w, l, head, &w->by), 1);
+    plan_estimate(p, covered(w, l, searches ? &w->judge : &w->by), 1);
     lines_clear(&w->lines);
     memcpy(w->lines.col, w->column, w->lines.n_word * sizeof *w->column);
     const uint32_t n_slash = list_bits(w->spare, w->slash, w->lines.n_word);
@@ -352,8 +351,8 @@ static void mi_plan(const struct method_lane *l, struct plan *p)
     }
     work_make(&w, l->shape, l->param, &a);
     lines_make(&w.lines, n, p->tile_tok, &a);
-    /* A search needs the room for rows of its own, head by head. */
-    bool finite = l->param[SIZES] > 0 || attend_last(&w, l, 0, l->shape->group);
+    rows_read_keys(&w.rows, l);
+    bool finite = true;
     for (uint32_t h = 0; h < l->shape->group && finite; h++) finite = plan_head(&w, l, p, h);
     if (!finite) plan_dense(p, PLAN_NAN);
 }

@@ -24,6 +24,7 @@ enum { MASS, STRIDE };
 #define BLOCK       128u
 #define PANEL_PAGES 128u /* keys that are scored together: 512 KiB for 64 channels */
 #define PANEL_TOK   (PANEL_PAGES * PAGE_TOK)
+#define STRIDE_MAX  16u
 
 static const sac_method_param params[] = {
     {"mass", SAC_PARAM_FLOAT, "0.9", 0, 1, NULL,
@@ -37,7 +38,9 @@ struct work {
     uint16_t *q;    /* [query heads][row groups of the chunk, width] bf16, a group's last row first,
                      */
     size_t width;   /* stride * head_dim and some more: rows a power of two apart share sets */
-    float *k;       /* [PANEL_TOK, head_dim] */
+    float *k;       /* [OP_DOTS_ROWS groups, stride, head_dim] */
+    uint16_t *key;  /* [groups of PANEL_TOK, stride * head_dim] packed */
+    float *centre;  /* [stride, head_dim] the same for all keys of a group */
     float *z;       /* [query heads][row groups of the chunk, n_group] */
     float *one;     /* [n_group] a row group's softmax, */
     float *sum;     /* [n_group] that of those of a block row */
@@ -55,7 +58,9 @@ static size_t work_make(struct work *w, const struct method_shape *s, const doub
     w->n_group = n_panel * (PANEL_TOK / w->stride) + 16; /* not a power of two either */
     w->width = w->stride * d + 32;
     w->q = arena_take(&a, (n_row + OP_DOTS_ROWS) * w->width, sizeof *w->q);
-    w->k = arena_take(&a, PANEL_TOK * d, sizeof(float));
+    w->k = arena_take(&a, OP_DOTS_ROWS * STRIDE_MAX * d, sizeof(float));
+    w->key = arena_take(&a, PANEL_TOK * d, sizeof *w->key);
+    w->centre = arena_take(&a, STRIDE_MAX * d, sizeof(float));
     w->z = arena_take(&a, n_row * w->n_group, sizeof(float));
     w->one = arena_take(&a, w->n_group, sizeof(float));
     w->sum = arena_take(&a, w->n_group, sizeof(float));
@@ -95,32 +100,52 @@ static void fill_queries(const struct work *w, const struct method_lane *l)
     }
 }
 
-/* Keys of at most PANEL_TOK tokens from `tok` on, the last group filled up with zeros; returns the
- * number of groups. */
-static uint32_t read_keys(const struct work *w, const struct method_lane *l, uint32_t tok)
+/* Finds what is taken from all keys; false: nothing is. */
+static bool find_centre(const struct work *w, const struct method_lane *l)
 {
     const size_t d = l->shape->geom->head_dim;
-    const uint32_t n = pick_min(PANEL_TOK, l->pos + l->n_row - tok);
-    const uint32_t n_group = (n + w->stride - 1) / w->stride;
-    pick_span(w->k, l, tok, tok + n);
-    memset(w->k + n * d, 0, (n_group * w->stride - n) * d * sizeof(float));
-    return n_group;
+    if (!pick_centre(w->centre, w->k, l)) return false;
+    for (uint32_t i = 1; i < w->stride; i++)
+        memcpy(w->centre + i * d, w->centre, d * sizeof *w->centre);
+    return true;
+}
+
+/* Packs keys of at most PANEL_TOK tokens from `tok` on, the last group filled up with zeros;
+ * returns the number of groups. */
+static uint32_t read_keys(const struct work *w, const struct method_lane *l, uint32_t tok,
+                          const float *centre)
+{
+    const size_t d = l->shape->geom->head_dim, width = w->stride * d;
+    const uint32_t end = pick_min(tok + PANEL_TOK, l->pos + l->n_row);
+    const uint32_t block = OP_DOTS_ROWS * w->stride;
+    for (uint32_t at = tok; at < end; at += block) {
+        const uint32_t n = pick_min(block, end - at), n_group = (n + w->stride - 1) / w->stride;
+        pick_span(w->k, l, at, at + n);
+        memset(w->k + n * d, 0, (n_group * w->stride - n) * d * sizeof(float));
+        l->ops->pack(&(struct op_pack){.b = w->k,
+                                       .b_stride = width,
+                                       .n_b = n_group,
+                                       .width = (uint32_t)width,
+                                       .less = centre,
+                                       .out = w->key + (at - tok) * d});
+    }
+    return (end - tok + w->stride - 1) / w->stride;
 }
 
 static void score_groups(const struct work *w, const struct method_lane *l)
 {
     const uint32_t s = w->stride, end = l->pos + l->n_row, width = s * l->shape->geom->head_dim;
+    const float *centre = find_centre(w, l) ? w->centre : NULL;
     for (uint32_t tok = 0; tok < end; tok += PANEL_TOK) {
-        const uint32_t n_group = read_keys(w, l, tok);
-        l->ops->dots(&(struct op_dots){.a_bf16 = w->q,
-                                       .b = w->k,
-                                       .a_stride = w->width,
-                                       .b_stride = width,
-                                       .n_a = l->shape->group * count_groups(w, l),
-                                       .n_b = n_group,
-                                       .width = width,
-                                       .out = w->z + tok / s,
-                                       .out_stride = w->n_group});
+        const uint32_t n_group = read_keys(w, l, tok, centre);
+        l->ops->dots_bf16(&(struct op_dots_bf16){.a = w->q,
+                                                 .a_stride = w->width,
+                                                 .b = w->key,
+                                                 .n_a = l->shape->group * count_groups(w, l),
+                                                 .n_b = n_group,
+                                                 .width = width,
+                                                 .out = w->z + tok / s,
+                                                 .out_stride = w->n_group});
     }
 }
 

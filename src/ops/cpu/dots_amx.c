@@ -81,53 +81,34 @@ static void pack_b(uint8_t (*out)[4][TILE_BYTES], const struct op_dots *op, uint
         }
 }
 
-/* A block of products: SIDE rows of a, bf16, and of b as they are packed. */
+/* A block of products: SIDE rows of a, [SIDE, padded] in bf16, and of b as they are packed. */
 struct block {
-    const uint16_t *hi, *lo; /* lo: or NULL */
-    size_t stride;           /* of theirs */
+    const uint16_t *hi, *lo;
     const uint8_t (*b)[4][TILE_BYTES];
     uint32_t padded;
 };
 
-/* out [SIDE, SIDE], stride in bytes. */
-static void multiply(float *out, size_t out_stride, const struct block *block)
+static void store_sums(float *out, size_t out_stride)
 {
-    const size_t stride = block->stride * sizeof(uint16_t), below = TILE * block->stride;
-    const uint8_t(*b)[4][TILE_BYTES] = block->b;
-    TILE_ZERO(0);
-    TILE_ZERO(1);
-    TILE_ZERO(2);
-    TILE_ZERO(3);
-    for (uint32_t c = 0; c < block->padded; c += STEP, b++) {
-        TILE_LOAD(6, (*b)[0], 64);
-        TILE_LOAD(7, (*b)[1], 64);
-        if (block->lo) {
-            TILE_LOAD(4, block->lo + c, stride);
-            TILE_LOAD(5, block->lo + c + below, stride);
-            TILE_DOT_ALL();
-        }
-        TILE_LOAD(4, block->hi + c, stride);
-        TILE_LOAD(5, block->hi + c + below, stride);
-        TILE_DOT_ALL();
-        TILE_LOAD(6, (*b)[2], 64);
-        TILE_LOAD(7, (*b)[3], 64);
-        TILE_DOT_ALL();
-    }
+    const size_t stride = out_stride * sizeof(float);
     uint8_t *to = (uint8_t *)out;
-    TILE_STORE(0, to, out_stride);
-    TILE_STORE(1, to + 64, out_stride);
-    TILE_STORE(2, to + TILE * out_stride, out_stride);
-    TILE_STORE(3, to + TILE * out_stride + 64, out_stride);
+    TILE_STORE(0, to, stride);
+    TILE_STORE(1, to + 64, stride);
+    TILE_STORE(2, to + TILE * stride, stride);
+    TILE_STORE(3, to + TILE * stride + 64, stride);
 }
 
-/* The same at the edge: n_a x n_b of it. */
-static void multiply_edge(float *out, size_t out_stride, const struct block *block,
-                          const uint32_t n[2])
+/* The same at the edge, where n_a x n_b of them count. */
+static void store_edge(float *out, size_t out_stride, uint32_t n_a, uint32_t n_b)
 {
     _Alignas(64) float whole[SIDE * SIDE];
-    multiply(whole, SIDE * sizeof(float), block);
-    const uint32_t lanes = n[1] < SIDE ? (1u << n[1]) - 1 : UINT32_MAX;
-    for (uint32_t r = 0; r < n[0]; r++) {
+    if (n_a >= SIDE && n_b >= SIDE) {
+        store_sums(out, out_stride);
+        return;
+    }
+    store_sums(whole, SIDE);
+    const uint32_t lanes = n_b < SIDE ? (1u << n_b) - 1 : UINT32_MAX;
+    for (uint32_t r = 0; r < n_a && r < SIDE; r++) {
         const float *from = whole + r * SIDE;
         _mm512_mask_storeu_ps(out + r * out_stride, (__mmask16)lanes, _mm512_load_ps(from));
         if (lanes >> TILE)
@@ -136,28 +117,44 @@ static void multiply_edge(float *out, size_t out_stride, const struct block *blo
     }
 }
 
+static void zero_sums(void)
+{
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
+}
+
+static void multiply(const struct block *block)
+{
+    const size_t stride = block->padded * sizeof(uint16_t), below = TILE * (size_t)block->padded;
+    const uint8_t(*b)[4][TILE_BYTES] = block->b;
+    zero_sums();
+    for (uint32_t c = 0; c < block->padded; c += STEP, b++) {
+        TILE_LOAD(6, (*b)[0], 64);
+        TILE_LOAD(7, (*b)[1], 64);
+        TILE_LOAD(4, block->lo + c, stride);
+        TILE_LOAD(5, block->lo + c + below, stride);
+        TILE_DOT_ALL();
+        TILE_LOAD(4, block->hi + c, stride);
+        TILE_LOAD(5, block->hi + c + below, stride);
+        TILE_DOT_ALL();
+        TILE_LOAD(6, (*b)[2], 64);
+        TILE_LOAD(7, (*b)[3], 64);
+        TILE_DOT_ALL();
+    }
+}
+
 /* Products with the rows j .. end - 1 of b, which are packed. */
 static void multiply_rows(struct pack *p, const struct op_dots *op, uint32_t j, uint32_t end,
                           uint32_t padded)
 {
     for (uint32_t i = 0; i < op->n_a; i += SIDE) {
-        const uint32_t n_a = op->n_a - i < SIDE ? op->n_a - i : SIDE;
-        struct block block = {
-            .hi = p->a[0], .lo = p->a[1], .stride = padded, .b = p->b, .padded = padded};
-        if (op->a_bf16) {
-            block.hi = op->a_bf16 + i * op->a_stride;
-            block.lo = NULL;
-            block.stride = op->a_stride;
-        } else {
-            pack_a(p, op, i, padded);
-        }
+        struct block block = {.hi = p->a[0], .lo = p->a[1], .b = p->b, .padded = padded};
+        pack_a(p, op, i, padded);
         for (uint32_t k = j; k < end; k += SIDE, block.b += padded / STEP) {
-            const uint32_t n_b = end - k < SIDE ? end - k : SIDE;
-            float *out = op->out + i * op->out_stride + k;
-            if (n_a == SIDE && n_b == SIDE)
-                multiply(out, op->out_stride * sizeof(float), &block);
-            else
-                multiply_edge(out, op->out_stride, &block, (const uint32_t[2]){n_a, n_b});
+            multiply(&block);
+            store_edge(op->out + i * op->out_stride + k, op->out_stride, op->n_a - i, end - k);
         }
     }
 }
@@ -179,14 +176,41 @@ static void dots_tiles(const struct op_dots *op)
 
 static void dots_amx(const struct op_dots *op)
 {
-    assert(op->width % (op->a_bf16 ? STEP : TILE) == 0);
+    assert(op->width % TILE == 0);
     if (op->width > WIDTH_MAX)
         dots_avx512_run(op);
     else
         dots_tiles(op);
 }
 
+static void multiply_bf16(const uint16_t *a, size_t a_stride, const uint16_t *b, uint32_t width)
+{
+    const size_t stride = a_stride * sizeof *a;
+    zero_sums();
+    for (uint32_t c = 0; c < width; c += STEP, b += 2 * TILE * STEP) {
+        TILE_LOAD(6, b, 64);
+        TILE_LOAD(7, b + TILE * STEP, 64);
+        TILE_LOAD(4, a + c, stride);
+        TILE_LOAD(5, a + c + TILE * a_stride, stride);
+        TILE_DOT_ALL();
+    }
+}
+
+static void dots_bf16_amx(const struct op_dots_bf16 *op)
+{
+    assert(op->width % STEP == 0);
+    tiles_begin();
+    for (uint32_t i = 0; i < op->n_a; i += SIDE)
+        for (uint32_t j = 0; j < op->n_b; j += SIDE) {
+            multiply_bf16(op->a + i * op->a_stride, op->a_stride, op->b + (size_t)j * op->width,
+                          op->width);
+            store_edge(op->out + i * op->out_stride + j, op->out_stride, op->n_a - i, op->n_b - j);
+        }
+    tiles_end();
+}
+
 void ops_fill_amx_dots(struct ops *o)
 {
     o->dots = dots_amx;
+    o->dots_bf16 = dots_bf16_amx;
 }

@@ -1,5 +1,9 @@
 /* dots_avx512.c: keys of pages in f32, and dot products of rows with rows in vectors of 16 lanes;
- * dots_vec.h has the algorithm of these. */
+ * dots_vec.h has the algorithm of those in f32.
+ *
+ * Rows of `b` in bf16 are packed as AMX wants its second matrix: of 16 rows a pair of channels in
+ * 64 bytes, 16 pairs behind each other, then the other 16 rows of a block. So `pack` is the slot of
+ * both sets. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx512.h"
 
@@ -59,6 +63,67 @@ static void keys_avx512(const struct op_keys *op)
     }
 }
 
+static void pack_avx512(const struct op_pack *op)
+{
+    uint8_t *dst = (uint8_t *)op->out;
+    for (uint32_t j = 0; j < op->n_b; j += 2 * TILE_ROWS)
+        for (uint32_t c = 0; c < op->width; c += 32)
+            for (uint32_t half = 0; half < 2; half++, dst += TILE_BYTES) {
+                __m512i x[TILE_ROWS];
+                for (uint32_t t = 0; t < TILE_ROWS; t++) {
+                    const uint32_t row = j + half * TILE_ROWS + t;
+                    const float *from = op->b + (row < op->n_b ? row : op->n_b - 1) * op->b_stride;
+                    vec lo = v_load(from + c), hi = v_load(from + c + VEC);
+                    if (op->less) {
+                        lo = v_sub(lo, v_load(op->less + c));
+                        hi = v_sub(hi, v_load(op->less + c + VEC));
+                    }
+                    x[t] = (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
+                }
+                tiles_transpose(x);
+                memcpy(dst, x, sizeof x);
+            }
+}
+
+/* ROWS rows of `a`, of which n_a count, with a block of `b`, of which n_b count. */
+VEC_PART void multiply_bf16(float *out, const struct op_dots_bf16 *op, const uint16_t *a,
+                            const uint16_t *b, const uint32_t n[2])
+{
+    const uint8_t *pairs = (const uint8_t *)b;
+    vec sum[ROWS][2];
+    for (uint32_t r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = v_zero();
+    for (uint32_t c = 0; c < op->width; c += 32, pairs += 2 * TILE_BYTES)
+#pragma GCC unroll 4
+        for (uint32_t p = 0; p < 16; p++) {
+            const __m512bh x = (__m512bh)_mm512_load_si512(pairs + p * 64);
+            const __m512bh y = (__m512bh)_mm512_load_si512(pairs + TILE_BYTES + p * 64);
+#pragma GCC unroll 8
+            for (uint32_t r = 0; r < ROWS; r++) {
+                int32_t two;
+                memcpy(&two, a + r * op->a_stride + c + 2 * p, sizeof two);
+                const __m512bh each = (__m512bh)_mm512_set1_epi32(two);
+                sum[r][0] = _mm512_dpbf16_ps(sum[r][0], each, x);
+                sum[r][1] = _mm512_dpbf16_ps(sum[r][1], each, y);
+            }
+        }
+#pragma GCC unroll 8
+    for (uint32_t r = 0; r < ROWS; r++) {
+        if (r >= n[0]) break;
+        v_store_first(out + r * op->out_stride, n[1], sum[r][0]);
+        if (n[1] > VEC) v_store_first(out + r * op->out_stride + VEC, n[1] - VEC, sum[r][1]);
+    }
+}
+
+static void dots_bf16_avx512(const struct op_dots_bf16 *op)
+{
+    for (uint32_t j = 0; j < op->n_b; j += OP_DOTS_ROWS)
+        for (uint32_t i = 0; i < op->n_a; i += ROWS) {
+            const uint32_t n[] = {op->n_a - i, op->n_b - j};
+            multiply_bf16(op->out + i * op->out_stride + j, op, op->a + i * op->a_stride,
+                          op->b + (size_t)j * op->width, n);
+        }
+}
+
 void dots_avx512_run(const struct op_dots *op)
 {
     dots_vec(op);
@@ -68,4 +133,6 @@ void ops_fill_avx512_dots(struct ops *o)
 {
     o->keys = keys_avx512;
     o->dots = dots_vec;
+    o->pack = pack_avx512;
+    o->dots_bf16 = dots_bf16_avx512;
 }

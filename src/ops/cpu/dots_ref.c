@@ -11,17 +11,11 @@ static void keys_ref(const struct op_keys *op)
                   op->pool + (size_t)op->page[i] * g->bytes, PAGE_SEALED, PAGE_TOK);
 }
 
-static float channel(const struct op_dots *op, uint32_t i, uint32_t c)
-{
-    const size_t at = i * op->a_stride + c;
-    return op->a_bf16 ? bf16_to_f32(op->a_bf16[at]) : op->a[at];
-}
-
 static float dot(const struct op_dots *op, uint32_t i, uint32_t j)
 {
-    const float *b = op->b + j * op->b_stride;
+    const float *a = op->a + i * op->a_stride, *b = op->b + j * op->b_stride;
     float part[8] = {0}, sum = 0;
-    for (uint32_t c = 0; c < op->width; c++) part[c % 8] += channel(op, i, c) * b[c];
+    for (uint32_t c = 0; c < op->width; c++) part[c % 8] += a[c] * b[c];
     for (uint32_t k = 0; k < 8; k++) sum += part[k];
     return sum;
 }
@@ -32,8 +26,33 @@ static void dots_ref(const struct op_dots *op)
         for (uint32_t j = 0; j < op->n_b; j++) op->out[i * op->out_stride + j] = dot(op, i, j);
 }
 
+static void pack_ref(const struct op_pack *op)
+{
+    for (uint32_t j = 0; j < op->n_b; j++)
+        for (uint32_t c = 0; c < op->width; c++)
+            op->out[(size_t)j * op->width + c] =
+                f32_to_bf16(op->b[j * op->b_stride + c] - (op->less ? op->less[c] : 0));
+}
+
+static float dot_bf16(const struct op_dots_bf16 *op, uint32_t i, uint32_t j)
+{
+    const uint16_t *a = op->a + i * op->a_stride, *b = op->b + (size_t)j * op->width;
+    float part[8] = {0}, sum = 0;
+    for (uint32_t c = 0; c < op->width; c++) part[c % 8] += bf16_to_f32(a[c]) * bf16_to_f32(b[c]);
+    for (uint32_t k = 0; k < 8; k++) sum += part[k];
+    return sum;
+}
+
+static void dots_bf16_ref(const struct op_dots_bf16 *op)
+{
+    for (uint32_t i = 0; i < op->n_a; i++)
+        for (uint32_t j = 0; j < op->n_b; j++) op->out[i * op->out_stride + j] = dot_bf16(op, i, j);
+}
+
 void ops_fill_ref_dots(struct ops *o)
 {
     o->keys = keys_ref;
     o->dots = dots_ref;
+    o->pack = pack_ref;
+    o->dots_bf16 = dots_bf16_ref;
 }

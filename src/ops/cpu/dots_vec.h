@@ -26,16 +26,31 @@ static void keys_half(float *out, const struct page_geom *g, const uint8_t *page
         v_store(out + i, g->type_k == SAC_KV_BF16 ? v_load_bf16(k + 2 * i) : v_load_f16(k + 2 * i));
 }
 
+/* Both matrices, either of them in f32 or in bf16. */
+struct sides {
+    const float *a, *b;
+    const uint16_t *a_bf16, *b_bf16; /* in place of a and b, or NULL */
+    size_t a_stride, b_stride;
+    uint32_t n_a, n_b, width;
+    float *out;
+    size_t out_stride;
+};
+
+VEC_PART vec load_b(const struct sides *op, size_t at)
+{
+    return op->b_bf16 ? v_load_bf16((const uint8_t *)(op->b_bf16 + at)) : v_load(op->b + at);
+}
+
 /* Channels c .. c + n - 1 of the SIDE rows of `b` from row j on: [n][SIDE]. Behind the last row it
  * comes again. */
-static void pack_panel(float *out, const struct op_dots *op, uint32_t j, uint32_t c, uint32_t n)
+static void pack_panel(float *out, const struct sides *op, uint32_t j, uint32_t c, uint32_t n)
 {
     for (uint32_t half = 0; half < SIDE; half += VEC)
         for (uint32_t i = 0; i < n; i += VEC) {
             vec x[VEC];
             for (uint32_t k = 0; k < VEC; k++) {
                 const uint32_t row = j + half + k < op->n_b ? j + half + k : op->n_b - 1;
-                x[k] = v_load(op->b + row * op->b_stride + c + i);
+                x[k] = load_b(op, row * op->b_stride + c + i);
             }
             v_transpose(x);
             for (uint32_t k = 0; k < VEC; k++) v_store(out + (i + k) * SIDE + half, x[k]);
@@ -83,7 +98,7 @@ struct pack {
 };
 
 /* Channels c .. c + n - 1 of the ROWS rows of `a` from row i on. */
-static void find_rows(struct block *block, struct pack *p, const struct op_dots *op, uint32_t i,
+static void find_rows(struct block *block, struct pack *p, const struct sides *op, uint32_t i,
                       uint32_t c)
 {
     block->n_a = op->n_a - i < ROWS ? op->n_a - i : ROWS;
@@ -101,7 +116,7 @@ static void find_rows(struct block *block, struct pack *p, const struct op_dots 
     block->a_stride = STEP;
 }
 
-static void dots_vec(const struct op_dots *op)
+VEC_PART void dots_of(const struct sides *op)
 {
     struct pack p;
     assert(op->width % 16 == 0);
@@ -122,6 +137,19 @@ static void dots_vec(const struct op_dots *op)
             }
         }
     }
+}
+
+static void dots_vec(const struct op_dots *op)
+{
+    dots_of(&(struct sides){.a = op->a,
+                            .b = op->b,
+                            .a_stride = op->a_stride,
+                            .b_stride = op->b_stride,
+                            .n_a = op->n_a,
+                            .n_b = op->n_b,
+                            .width = op->width,
+                            .out = op->out,
+                            .out_stride = op->out_stride});
 }
 
 #endif
