@@ -70,6 +70,18 @@ class Fidelity(unittest.TestCase):
             self.assertAlmostEqual(sum(record["page_mass"]), 1, places=2)
             self.assertEqual(len(record["page"]), record["n_page_read"])
 
+    def test_the_place_in_the_list_changes_nothing(self):
+        # The prompt is read by the first method, the others go on behind it.
+        methods = ["raas:budget=64", "raas:budget=64,prompt=age", "loopserve:budget=64", "h2o:budget=64",
+                   "lfps:budget=64", "snapkv:budget=64"]
+        rows = {}
+        for order in (methods, methods[1:] + methods[:1]):
+            for row in fidelity("--methods", ",".join(order), "--sparse-min-ctx", "1"):
+                found = (row["kl_mean"], row["share_read"])
+                self.assertEqual(rows.setdefault(row["method"], found), found, row["method"])
+        self.assertEqual(rows["raas:budget=64"][1], 1)  # its prompt stays
+        self.assertLess(rows["raas:budget=64,prompt=age"][1], 0.5)
+
     def test_proofs_hold(self):
         for kv in ((), ("-ctk", "q8", "-ctv", "q8")):
             rows = fidelity("--methods", "psa_cert:mass=0.9,psa_cert:mass=0.5,mode=report,by=shadow4,full",

@@ -23,7 +23,7 @@ static const sac_method_param params[] = {
 /* Followed by a stamp for each page of a context: the position of the row that gave it, GONE for a
  * page that was dropped. */
 struct raas_state {
-    uint32_t n_prompt; /* tokens up to the end of the last prompt */
+    uint32_t n_prompt; /* tokens up to the end of the last prompt, read by whatever method */
     uint32_t n_page;   /* pages that have a stamp */
     uint32_t n_gone;
 };
@@ -52,7 +52,10 @@ static void raas_seal(uint8_t *side, const struct method_shape *s, const double 
 static void raas_see(const struct method_lane *l)
 {
     struct raas_state *s = l->state;
-    if (l->is_prompt) s->n_prompt = l->pos + l->n_row;
+    if (l->is_prompt)
+        s->n_prompt = l->pos + l->n_row;
+    else if (s->n_prompt == 0)
+        s->n_prompt = l->pos;
 }
 
 /* Estimated shares of the pages that live, in r->vote, their numbers in r->list. */
