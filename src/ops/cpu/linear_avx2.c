@@ -4,10 +4,10 @@
  * 32767): 8 bits would be twice as fast with many rows, and cost a mean KL divergence of 3e-3 on
  * smollm2-135m, against less than 1e-6. F32, F16 and BF16 weights meet f32 activations.
  *
- * One row reads the packed weights straight into registers. Several rows share a panel: one group
- * of 16 outputs is unpacked to int16, a chunk of 256 inputs at a time (8 KiB, stays in L1), and met
- * by up to ROW_TILE rows, ROWS at a time; the tile's rows lie chunk by chunk behind each other for
- * that. NARROW and WIDE differ in nothing.
+ * Up to FEW_ROWS rows meet the packed weights as they are unpacked into registers. More share a
+ * panel: one group of 16 outputs is unpacked to int16, a chunk of 256 inputs at a time (8 KiB,
+ * stays in L1), and met by up to LINEAR_TILE_ROWS rows, ROWS at a time; the tile's rows lie chunk
+ * by chunk behind each other for that. NARROW and WIDE differ in nothing.
  *
  * Order of arithmetic, the same for every row, number of rows and worker:
  *  - products and sums within 32 inputs (16 for types with scales per 16) are exact integers, so
@@ -31,6 +31,8 @@
 #define INLINE static inline __attribute__((always_inline))
 
 #define ROWS     4 /* rows met at a time */
+#define FEW_ROWS 4 /* up to here a panel costs more than it saves */
+#define AHEAD    256u
 #define STEP_MAX 32767.0f
 
 /* 256 inputs of one row. */
@@ -249,10 +251,11 @@ INLINE void unpack_scales(struct scales *p, const uint8_t *head, uint32_t nb,
     }
 }
 
-/* The next chunk, or the next group's first: the hardware alone follows a stream less far. */
-INLINE void prefetch_chunk(const uint8_t *src, size_t bytes)
+/* Asks for n bytes some way behind `src`, in step with the work: a chunk at once is more lines than
+ * a core can wait for, and everything else then waits for them. */
+INLINE void fetch_ahead(const uint8_t *src, uint32_t n)
 {
-    for (size_t i = 0; i < bytes; i += LAYOUT_LINE) __builtin_prefetch(src + bytes + i);
+    for (uint32_t i = 0; i < n; i += LAYOUT_LINE) __builtin_prefetch(src + AHEAD + i);
 }
 
 /* ---- Rows times weights ---- */
@@ -345,9 +348,10 @@ INLINE void mul_block(__m256 f[ROWS][2], const struct kernel k, const struct pan
 }
 
 INLINE void mul_rows(const struct kernel k, const struct panel *p, const struct linear_tile *t,
-                     uint32_t c, uint32_t r0, int n_row)
+                     uint32_t c, uint32_t r0, const uint8_t *next, int n_row)
 {
     const uint32_t nb = layout_chunk_blocks(t->n_block, c);
+    const uint32_t share = layout_full_chunk_bytes(k.l) / LAYOUT_BLOCKS;
     const struct x_chunk *x[ROWS];
     __m256 f[ROWS][2];
 #pragma GCC unroll 4
@@ -356,7 +360,10 @@ INLINE void mul_rows(const struct kernel k, const struct panel *p, const struct 
         f[r][0] = _mm256_load_ps(t->acc[r0 + (uint32_t)r]);
         f[r][1] = _mm256_load_ps(t->acc[r0 + (uint32_t)r] + 8);
     }
-    for (uint32_t b = 0; b < nb; b++) mul_block(f, k, p, x, b, n_row);
+    for (uint32_t b = 0; b < nb; b++) {
+        if (r0 == 0) fetch_ahead(next + b * share, share);
+        mul_block(f, k, p, x, b, n_row);
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < n_row; r++) {
         _mm256_store_ps(t->acc[r0 + (uint32_t)r], f[r][0]);
@@ -372,70 +379,96 @@ INLINE void many_rows(const struct kernel k, const struct linear_tile *t)
     for (uint32_t c = 0; c < t->n_chunk; c++, src += layout_full_chunk_bytes(k.l)) {
         const uint32_t nb = layout_chunk_blocks(t->n_block, c);
         const uint8_t *block = src + layout_scale_bytes(k.l, nb);
-        prefetch_chunk(src, layout_full_chunk_bytes(k.l));
         unpack_scales(&p.s, src, nb, k.l.scale);
         for (uint32_t b = 0; b < nb; b++, block += layout_block_bytes(k.l))
             unpack_block(p.w[b], block, k.l);
+        const uint8_t *next = src + layout_full_chunk_bytes(k.l);
         uint32_t r = 0;
-        for (; r + ROWS <= t->n_row; r += ROWS) mul_rows(k, &p, t, c, r, ROWS);
-        for (; r + 2 <= t->n_row; r += 2) mul_rows(k, &p, t, c, r, 2);
-        if (r < t->n_row) mul_rows(k, &p, t, c, r, 1);
+        for (; r + ROWS <= t->n_row; r += ROWS) mul_rows(k, &p, t, c, r, next, ROWS);
+        for (; r + 2 <= t->n_row; r += 2) mul_rows(k, &p, t, c, r, next, 2);
+        if (r < t->n_row) mul_rows(k, &p, t, c, r, next, 1);
     }
 }
 
-/* One block of one row from the packed weights. Codes stay unsigned here; the offset's share of the
- * sum is taken off once. */
-INLINE void one_row_block(__m256 f[2], const struct kernel k, const struct scales *s,
-                          const struct x_chunk *x, uint32_t b, const uint8_t *block)
+/* What unsigned codes have too much of, offset * sum of q. */
+INLINE __m256i offset_sum(const struct kernel k, const int32_t sum[2], int part)
+{
+    const __m256i one = _mm256_set1_epi32(sum[part]);
+    const __m256i all = per_16(k) ? one : _mm256_add_epi32(one, _mm256_set1_epi32(sum[1]));
+    return _mm256_slli_epi32(all, __builtin_ctz((unsigned)value_offset(k.l)));
+}
+
+/* One block of n_row rows from the packed weights. */
+INLINE void few_block(__m256 f[FEW_ROWS][2], const struct kernel k, const struct scales *s,
+                      const struct x_chunk *x, uint32_t b, const uint8_t *block, int n_row)
 {
     const int n_part = per_16(k) ? 2 : 1, n_quad = 8 / n_part;
+    const int n_chain = n_row == 1 ? 2 : 1; /* sums side by side, to hide their latency */
 #pragma GCC unroll 2
     for (int part = 0; part < n_part; part++) {
-        const int32_t sum = per_16(k) ? x->sum[b][part] : x->sum[b][0] + x->sum[b][1];
-        const __m256i start = _mm256_set1_epi32(-value_offset(k.l) * sum);
-        __m256i dot[2][2] = {{start, _mm256_setzero_si256()}, {start, _mm256_setzero_si256()}};
+        __m256i dot[FEW_ROWS][2][2];
+#pragma GCC unroll 4
+        for (int r = 0; r < n_row; r++)
+            for (int h = 0; h < 2; h++) dot[r][h][0] = dot[r][h][1] = _mm256_setzero_si256();
 #pragma GCC unroll 8
         for (int j = n_quad * part; j < n_quad * (part + 1); j++) {
-            const int16_t *q = x->q + LAYOUT_BLOCK * b + 4 * j;
-#pragma GCC unroll 2
-            for (int h = 0; h < 2; h++) {
-                __m256i w[2];
-                split_codes(w, quad_codes(block, k.l, j, h));
-                dot[h][0] = dot_add(k, dot[h][0], w[0], broadcast_pair(q));
-                dot[h][1] = dot_add(k, dot[h][1], w[1], broadcast_pair(q + 2));
+            __m256i w[2][2];
+            for (int h = 0; h < 2; h++) split_codes(w[h], quad_codes(block, k.l, j, h));
+#pragma GCC unroll 8
+            for (int i = 0; i < 2 * n_row; i++) {
+                const int r = i / 2, odd = i % 2, chain = odd % n_chain;
+                const __m256i q = broadcast_pair(x[r].q + LAYOUT_BLOCK * b + 4 * j + 2 * odd);
+                for (int h = 0; h < 2; h++)
+                    dot[r][h][chain] = dot_add(k, dot[r][h][chain], w[h][odd], q);
             }
         }
-        for (int h = 0; h < 2; h++)
-            f[h] = add_scaled(f[h], _mm256_add_epi32(dot[h][0], dot[h][1]),
-                              &s->scale[b][part][8 * h], x->d[b]);
+#pragma GCC unroll 8
+        for (int i = 0; i < 2 * n_row; i++) {
+            const int r = i / 2, h = i % 2;
+            __m256i sum = dot[r][h][0];
+            if (n_chain == 2) sum = _mm256_add_epi32(sum, dot[r][h][1]);
+            if (value_offset(k.l)) sum = _mm256_sub_epi32(sum, offset_sum(k, x[r].sum[b], part));
+            f[r][h] = add_scaled(f[r][h], sum, &s->scale[b][part][8 * h], x[r].d[b]);
+        }
     }
-    add_min(f, k, s, x, b);
+#pragma GCC unroll 4
+    for (int r = 0; r < n_row; r++) add_min(f[r], k, s, &x[r], b);
 }
 
-INLINE void one_row(const struct kernel k, const struct linear_tile *t)
+INLINE void few_rows(const struct kernel k, const struct linear_tile *t, int n_row)
 {
+    const uint32_t share = layout_full_chunk_bytes(k.l) / LAYOUT_BLOCKS;
     const uint8_t *src = t->group + LAYOUT_HEAD;
     const struct x_chunk *x = t->xq;
-    __m256 f[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    __m256 f[FEW_ROWS][2];
     struct scales s;
-    for (uint32_t c = 0; c < t->n_chunk; c++, src += layout_full_chunk_bytes(k.l)) {
+#pragma GCC unroll 4
+    for (int r = 0; r < n_row; r++) f[r][0] = f[r][1] = _mm256_setzero_ps();
+    for (uint32_t c = 0; c < t->n_chunk; c++, x += n_row) {
         const uint32_t nb = layout_chunk_blocks(t->n_block, c);
         const uint8_t *block = src + layout_scale_bytes(k.l, nb);
-        prefetch_chunk(src, layout_full_chunk_bytes(k.l));
         unpack_scales(&s, src, nb, k.l.scale);
-        for (uint32_t b = 0; b < nb; b++, block += layout_block_bytes(k.l))
-            one_row_block(f, k, &s, x + c, b, block);
+        for (uint32_t b = 0; b < nb; b++, block += layout_block_bytes(k.l), src += share) {
+            fetch_ahead(src, share);
+            few_block(f, k, &s, x, b, block, n_row);
+        }
     }
-    _mm256_store_ps(t->acc[0], f[0]);
-    _mm256_store_ps(t->acc[0] + 8, f[1]);
+#pragma GCC unroll 4
+    for (int r = 0; r < n_row; r++) {
+        _mm256_store_ps(t->acc[r], f[r][0]);
+        _mm256_store_ps(t->acc[r] + 8, f[r][1]);
+    }
 }
 
 INLINE void quant_tile(const struct kernel k, const struct linear_tile *t)
 {
-    if (t->n_row == 1)
-        one_row(k, t);
-    else
-        many_rows(k, t);
+    switch (t->n_row) {
+    case 1: few_rows(k, t, 1); break;
+    case 2: few_rows(k, t, 2); break;
+    case 3: few_rows(k, t, 3); break;
+    case FEW_ROWS: few_rows(k, t, FEW_ROWS); break;
+    default: many_rows(k, t);
+    }
 }
 
 /* ---- Dense weights ---- */
@@ -463,9 +496,9 @@ INLINE void unpack_words(float *low, float *high, const uint8_t *line, enum quan
 INLINE const float *dense_panel(float *panel, const uint8_t *src, uint32_t nb, enum quant_type type)
 {
     const uint32_t bytes = nb * layout_block_bytes(weight_layout_of(type));
-    prefetch_chunk(src, bytes);
     if (type == QUANT_F32) return (const float *)(const void *)src;
     for (uint32_t i = 0; i < bytes / LAYOUT_LINE; i++) {
+        fetch_ahead(src + LAYOUT_LINE * i, LAYOUT_LINE);
         float *low = panel + (i / 2 * 4 + i % 2) * WEIGHT_GROUP, *high = low + 2 * WEIGHT_GROUP;
         unpack_words(low, high, src + LAYOUT_LINE * i, type);
         unpack_words(low + 8, high + 8, src + LAYOUT_LINE * i + 32, type);
