@@ -217,10 +217,10 @@ static void a_nan_reaches_the_scores_of_its_page(void **state)
     for (size_t i = 0; i <= N_ISA; i++) {
         struct ops o;
         if (ops_init_isa(&o, i < N_ISA ? isa_names[i] : "ref", NULL) != SAC_OK) continue;
-        for (size_t w = 0; w < 4; w++) {
+        for (size_t w = 0; w < 4 * N_PAGE; w++) {
             make_data(&d, 64, &seed);
-            const size_t at = w < 2 ? d.geom.k_min : d.geom.k_step;
-            random_put_f16(d.pages + d.list[3] * d.geom.bytes + at + 10, bad[w % 2]);
+            const size_t at = w % 4 < 2 ? d.geom.k_min : d.geom.k_step;
+            random_put_f16(d.pages + d.list[w / 4] * d.geom.bytes + at + 10, bad[w % 2]);
             const struct op_share_planes op = planes_op(&d, 1, out);
             assert_false(o.share_planes(&op));
             mem_free(d.pages);

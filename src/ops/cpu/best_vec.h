@@ -60,7 +60,7 @@ static void keep_between(struct keys *k, uint32_t lo, uint64_t hi)
     uint32_t n = 0;
     for (uint32_t i = 0; i < k->n; i += VEC) {
         const vec_i key = i_first(k->key + i, k->n - i);
-        n += i_pack(k->key + n, between(key, k->n - i, lowest, highest), key, false);
+        n += i_pack(k->key + n, between(key, k->n - i, lowest, highest), key, k->n - i >= VEC);
     }
     k->n = n;
 }
@@ -90,7 +90,7 @@ static void load_keys(struct keys *k, const struct op_best *op, uint32_t lo)
     for (uint32_t i = 0; i < op->n; i += VEC) {
         const vec_i key = keys_of(v_first(op->value + i, op->n - i));
         const vec_m in = m_and(m_first(op->n - i), i_reaches(key, lowest));
-        k->n += i_pack(k->key + k->n, in, key, false);
+        k->n += i_pack(k->key + k->n, in, key, op->n - i >= VEC);
     }
 }
 

@@ -36,7 +36,7 @@ static bool try_cut(struct open *o, const struct op_draw *op, float cut, float *
         const vec x = v_first(o->value + i, o->n - i);
         const vec_m lanes = m_first(o->n - i), below = m_lt(x, at);
         const vec_m stay = rises ? m_less(lanes, below) : m_and(lanes, below);
-        if (m_word(stay)) n += i_pack(kept + n, stay, i_bits(x), false);
+        n += i_pack(kept + n, stay, i_bits(x), o->n - i >= VEC);
     }
     o->value = kept;
     o->n = n;

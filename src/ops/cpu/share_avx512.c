@@ -1,4 +1,4 @@
-/* share_avx512.c: share_planes with vectors of 16 lanes, products by VNNI.
+/* share_avx512.c: share_planes with vectors of 16 lanes, products by VNNI or by what AMX brings.
  *
  * A channel's code has four values in a page, min + step * (31.5, 95.5, 159.5, 223.5). They become
  * bytes in one scale for all pages but the first, with the channel's middle as 0: a table of four
@@ -12,7 +12,10 @@
  * Channels stand in an order in which the codes of 16 tokens are quick to spread out: row r of a
  * page's codes holds four channels of 16 tokens. Exponents are the bits of a bf16 (2^x by the
  * straight line between powers of two, up to 6 % too large), relative to the score of the first
- * page's middle, and end at 2^100 times that. */
+ * page's middle, and end at 2^100 times that.
+ *
+ * With VNNI codes go from the shuffle into the products: a store costs as much as one and a half of
+ * them on Zen 4. */
 #include "ops/cpu/share.h"
 
 #include "base/half.h"
@@ -26,6 +29,7 @@
 
 /* Where shapes are constants, loops over channels are straight code. */
 #define INLINE __attribute__((always_inline)) static inline
+#define UNROLL _Pragma("GCC unroll 8")
 
 #define LANES     16u
 #define HEADS     8u  /* whose sums stay in registers together */
@@ -206,28 +210,33 @@ struct block {
     _Alignas(64) int32_t sum[BLOCK * SHARE_GROUP_MAX * 2 * LANES];
 };
 
-/* The bytes that a page's codes stand for, of row 4 m + s at 16 m of vector s of the step: byte
- * 4 * code + i is channel i's, or byte code + 4 * i where s is even (look_up). `wrong` becomes NaN
- * once something is not finite. */
-INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const struct frame *f,
-                       const uint8_t *page, struct channels c, __m512 *wrong)
+/* The bytes that a page's codes stand for, of channels in vector i: rows 4 m + i % 4 of the step
+ * i / 4 at 16 m. Byte 4 * code + k is channel k's, or byte code + 4 * k where i is even (look_up).
+ * `wrong` becomes NaN once something is not finite. */
+INLINE __m512i make_rows(const struct op_share_planes *op, const struct frame *f,
+                         const uint8_t *page, struct channels c, uint32_t i, __m512 *wrong)
 {
     const __m512i turned =
         _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-    for (uint32_t i = 0; i < 4 * c.n_step; i++) {
-        const size_t at = 2 * (size_t)first_channel(c, i);
-        const __mmask16 lanes = lanes_of(c, i);
-        const __m512 inv = _mm512_load_ps(f->inv + i * LANES);
-        const __m512 step = _mm512_mul_ps(load_half(lanes, page + op->step_at + at), inv);
-        const __m512 min = _mm512_fmadd_ps(load_half(lanes, page + op->min_at + at), inv,
-                                           _mm512_load_ps(f->offset + i * LANES));
-        __m512 x[4];
-        for (uint32_t k = 0; k < 4; k++)
-            x[k] = _mm512_fmadd_ps(step, _mm512_set1_ps(31.5f + 64 * (float)k), min);
-        *wrong = _mm512_fmadd_ps(x[3], _mm512_setzero_ps(), *wrong);
-        const __m512i rows = pack_rows(x);
-        _mm512_store_si512(table + i * 64, i % 2 ? rows : _mm512_shuffle_epi8(rows, turned));
-    }
+    const size_t at = 2 * (size_t)first_channel(c, i);
+    const __mmask16 lanes = lanes_of(c, i);
+    const __m512 inv = _mm512_load_ps(f->inv + i * LANES);
+    const __m512 step = _mm512_mul_ps(load_half(lanes, page + op->step_at + at), inv);
+    const __m512 min = _mm512_fmadd_ps(load_half(lanes, page + op->min_at + at), inv,
+                                       _mm512_load_ps(f->offset + i * LANES));
+    __m512 x[4];
+    for (uint32_t k = 0; k < 4; k++)
+        x[k] = _mm512_fmadd_ps(step, _mm512_set1_ps(31.5f + 64 * (float)k), min);
+    *wrong = _mm512_add_ps(*wrong, _mm512_sub_ps(x[3], x[3]));
+    const __m512i rows = pack_rows(x);
+    return i % 2 ? rows : _mm512_shuffle_epi8(rows, turned);
+}
+
+INLINE void make_table(uint8_t *table, const struct op_share_planes *op, const struct frame *f,
+                       const uint8_t *page, struct channels c, __m512 *wrong)
+{
+    for (uint32_t i = 0; i < 4 * c.n_step; i++)
+        _mm512_store_si512(table + i * 64, make_rows(op, f, page, c, i, wrong));
 }
 
 /* Lane t of out[m]: dword m of token t, 16 tokens of 16 bytes (head_dim 64). */
@@ -327,11 +336,11 @@ INLINE void spread_codes(uint8_t *out, const uint8_t *table, const uint8_t *code
 
 /* 32 bf16 of one head from its sums: tokens 4 i, 4 i + 1, 4 i + 2, 4 i + 3 and 16 + 4 i on in
  * quarter i. */
-INLINE __m512i exponentials(const int32_t *sum, __m512i shift)
+INLINE __m512i exponentials(__m512i first, __m512i second, uint32_t bits)
 {
+    const __m512i shift = _mm512_set1_epi32((int32_t)bits);
     const __m512i both =
-        _mm512_packus_epi32(_mm512_srav_epi32(_mm512_load_si512(sum), shift),
-                            _mm512_srav_epi32(_mm512_load_si512(sum + LANES), shift));
+        _mm512_packus_epi32(_mm512_srav_epi32(first, shift), _mm512_srav_epi32(second, shift));
     return _mm512_min_epu16(both, _mm512_set1_epi16(HIGHEST));
 }
 
@@ -339,11 +348,12 @@ INLINE __m512i exponentials(const int32_t *sum, __m512i shift)
 INLINE void raise(const struct block *b, const struct frame *f, uint32_t g, uint16_t *e,
                   size_t e_stride, float *total)
 {
-    const __m512i shift = _mm512_set1_epi32((int32_t)f->shift[g]);
     const __m512bh one = (__m512bh)_mm512_set1_epi16(ONE);
     __m512 sum = _mm512_load_ps(total);
     for (uint32_t p = 0; p < b->n; p++, e += e_stride) {
-        const __m512i x = exponentials(b->sum + p * b->n_sum + (size_t)g * 2 * LANES, shift);
+        const int32_t *from = b->sum + p * b->n_sum + (size_t)g * 2 * LANES;
+        const __m512i x =
+            exponentials(_mm512_load_si512(from), _mm512_load_si512(from + LANES), f->shift[g]);
         _mm512_storeu_si512(e, x);
         sum = _mm512_dpbf16_ps(sum, (__m512bh)x, one);
     }
@@ -352,7 +362,7 @@ INLINE void raise(const struct block *b, const struct frame *f, uint32_t g, uint
 
 struct pass {
     const struct op_share_planes *op;
-    void (*multiply)(const struct share_product *p);
+    void (*multiply)(const struct share_product *p); /* NULL: VNNI */
     struct frame *frame;
     float (*total)[LANES]; /* [group] sums of exponentials by lane */
     __m512 *wrong;         /* NaN once something is not finite */
@@ -391,7 +401,181 @@ INLINE void raise_pages(const struct pass *pass, uint32_t first, uint32_t end, s
     }
 }
 
-/* All pages. False: a score is not finite. */
+/* ---- Products by VNNI ---- */
+
+/* Weights of up to HEADS heads from number g0 on. Codes are 128 more than they are, as VNNI wants
+ * them without a sign; `start` makes up for it. */
+struct vnni_heads {
+    _Alignas(64) int32_t start[HEADS * LANES];
+    int32_t w[HEADS * SHARE_DIM_MAX / 4]; /* [row][head] four channels each */
+    uint32_t g0;
+};
+
+static void take_heads(struct vnni_heads *h, const struct frame *f, struct channels c, uint32_t g0,
+                       uint32_t n)
+{
+    const uint32_t n_row = c.n_step * SHARE_STEP;
+    h->g0 = g0;
+    for (uint32_t g = 0; g < n; g++) {
+        const int8_t *w = f->w + (size_t)(g0 + g) * n_row * 4;
+        int32_t sum = 0;
+        for (uint32_t r = 0; r < n_row; r++, w += 4) {
+            memcpy(h->w + r * n + g, w, 4);
+            sum += w[0] + w[1] + w[2] + w[3];
+        }
+        const __m512i start = _mm512_load_si512(f->start + (size_t)(g0 + g) * LANES);
+        _mm512_store_si512(h->start + g * LANES,
+                           _mm512_sub_epi32(start, _mm512_set1_epi32(128 * sum)));
+    }
+}
+
+/* Part m of 4 n_step of a page. The last ones may lie behind its end: harmless. */
+INLINE void fetch_part(const struct op_share_planes *op, const uint8_t *page, uint32_t m)
+{
+    const uint8_t *code = page + op->hi2_at + 128 * (size_t)m;
+    const uint8_t *scale = page + (m % 2 ? op->step_at : op->min_at) + m / 2 * 64;
+    _mm_prefetch((const char *)code, _MM_HINT_T0);
+    _mm_prefetch((const char *)code + 64, _MM_HINT_T0);
+    _mm_prefetch((const char *)scale, _MM_HINT_T0);
+}
+
+/* Lane t of out[m]: dword 4 j + m of token t, of 16 tokens; zeros behind a quarter. */
+INLINE void turn_step(__m512i out[4], const uint8_t *codes, struct channels c, uint32_t j)
+{
+    const __mmask16 bytes = lanes_of(c, 4 * j);
+    const size_t row = c.quarter;
+    codes += j * LANES;
+    for (uint32_t i = 0; i < 4; i++, codes += 4 * row) {
+        __m128i x[4];
+        if (row == LANES) {
+            out[i] = _mm512_loadu_si512(codes);
+            continue;
+        }
+        for (uint32_t k = 0; k < 4; k++) x[k] = _mm_maskz_loadu_epi8(bytes, codes + k * row);
+        const __m512i two = _mm512_inserti32x4(_mm512_castsi128_si512(x[0]), x[1], 1);
+        out[i] = _mm512_inserti32x4(_mm512_inserti32x4(two, x[2], 2), x[3], 3);
+    }
+    math_quads_apart(out);
+}
+
+/* Not the intrinsic: gcc 12 would load all weights ahead of the products and spill sums for them.
+ */
+INLINE __m512i add_products(__m512i sum, __m512i code, const int32_t *w)
+{
+    __asm__ volatile("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(code), "m"(*w));
+    return sum;
+}
+
+/* raise_pages for n heads. n is a constant where this is inlined, so that sums stay in registers.
+ * A page's table is made while the page before is multiplied. */
+INLINE void raise_heads(const struct pass *pass, struct attn_range pages, struct channels c,
+                        const struct vnni_heads *h, const uint32_t n)
+{
+    const struct op_share_planes *op = pass->op;
+    const uint32_t part = (pages.end - pages.begin + BLOCK - 1) / BLOCK, last = pages.begin + part;
+    const __m512bh one = (__m512bh)_mm512_set1_epi16(ONE);
+    const __m512i flip = _mm512_set1_epi8((char)0x80);
+    _Alignas(64) uint8_t table[2][SHARE_DIM_MAX * 4]; /* in turn */
+    __m512 wrong = *pass->wrong;
+    for (uint32_t i = 0; i < 4 * c.n_step; i++) {
+        const uint8_t *page = page_at(op, pages.begin);
+        const __m512i x = make_rows(op, pass->frame, page, c, i, &wrong);
+        _mm512_store_si512(table[0] + i * 64, _mm512_xor_si512(x, flip));
+    }
+    uint32_t first = pages.begin, k = 0;
+    for (uint32_t at = first, next; at < pages.end; at = next, k++) {
+        next = at + part;
+        if (next >= pages.end) next = ++first < last ? first : pages.end;
+        const uint8_t *page = page_at(op, at), *after = page_at(op, next < pages.end ? next : at);
+        const uint8_t *ahead = page_at(op, at + AHEAD < pages.end ? at + AHEAD : at);
+        const uint8_t *from = table[k % 2];
+        uint8_t *to = table[(k + 1) % 2];
+        uint16_t *e = (uint16_t *)(void *)op->e + ((size_t)at * op->group + h->g0) * PAGE_TOK;
+        __m512i sum[2][HEADS];
+        UNROLL for (uint32_t half = 0; half < 2; half++)
+        {
+            const uint8_t *codes = page + op->hi2_at + half * LANES * (size_t)c.quarter;
+            const int32_t *w = h->w;
+            UNROLL for (uint32_t g = 0; g < n; g++) sum[half][g] =
+                _mm512_load_si512(h->start + g * LANES);
+            for (uint32_t j = 0; j < c.n_step; j++) {
+                __m512i dword[4];
+                turn_step(dword, codes, c, j);
+                UNROLL for (uint32_t m = 0; m < 4; m++)
+                {
+                    const uint32_t i = 4 * j + m;
+                    const uint8_t *rows = from + j * 256 + m * 16;
+                    const __m512i high = _mm512_srli_epi32(dword[m], 4);
+                    UNROLL for (uint32_t s = 0; s < 4; s++, w += n)
+                    {
+                        const __m512i bits = s < 2 ? dword[m] : high;
+                        const __m512i code = look_up(rows + 64 * s, bits, s % 2 > 0);
+                        UNROLL for (uint32_t g = 0; g < n; g++) sum[half][g] =
+                            add_products(sum[half][g], code, w + g);
+                    }
+                    if (half == 0) {
+                        const __m512i x = make_rows(op, pass->frame, after, c, i, &wrong);
+                        _mm512_store_si512(to + i * 64, _mm512_xor_si512(x, flip));
+                    } else {
+                        fetch_part(op, ahead, i);
+                    }
+                }
+            }
+        }
+        UNROLL for (uint32_t g = 0; g < n; g++)
+        {
+            float *total = pass->total[h->g0 + g];
+            const uint32_t shift = pass->frame->shift[h->g0 + g];
+            const __m512i x = exponentials(sum[0][g], sum[1][g], shift);
+            _mm512_storeu_si512(e + (size_t)g * PAGE_TOK, x);
+            _mm512_store_ps(total, _mm512_dpbf16_ps(_mm512_load_ps(total), (__m512bh)x, one));
+        }
+    }
+    *pass->wrong = wrong;
+}
+
+#define RAISE(n)                                                                                   \
+    static void raise_##n(const struct pass *pass, struct attn_range pages, struct channels c,     \
+                          const struct vnni_heads *h)                                              \
+    {                                                                                              \
+        if (c.quarter == 16)                                                                       \
+            raise_heads(pass, pages, (struct channels){16, 1}, h, n);                              \
+        else                                                                                       \
+            raise_heads(pass, pages, c, h, n);                                                     \
+    }
+RAISE(1)
+RAISE(2)
+RAISE(3)
+RAISE(4)
+RAISE(5)
+RAISE(6)
+RAISE(7)
+RAISE(8)
+
+static void raise_vnni(const struct pass *pass, struct attn_range pages, struct channels c)
+{
+    static void (*const raise_n[HEADS])(const struct pass *pass, struct attn_range pages,
+                                        struct channels c, const struct vnni_heads *h) = {
+        raise_1, raise_2, raise_3, raise_4, raise_5, raise_6, raise_7, raise_8};
+    for (uint32_t g = 0; g < pass->op->group; g += HEADS) {
+        const uint32_t left = pass->op->group - g, n = left < HEADS ? left : HEADS;
+        struct vnni_heads h;
+        take_heads(&h, pass->frame, c, g, n);
+        raise_n[n - 1](pass, pages, c, &h);
+    }
+}
+
+/* ---- All pages ---- */
+
+INLINE void raise_range(const struct pass *pass, struct attn_range pages, struct channels c)
+{
+    if (pass->multiply)
+        raise_pages(pass, pages.begin, pages.end, c);
+    else
+        raise_vnni(pass, pages, c);
+}
+
+/* False: a score is not finite. */
 INLINE bool raise_all(const struct op_share_planes *op, float total[][LANES],
                       void (*multiply)(const struct share_product *p), struct channels c)
 {
@@ -402,10 +586,10 @@ INLINE bool raise_all(const struct op_share_planes *op, float total[][LANES],
         .op = op, .multiply = multiply, .frame = &f, .total = total, .wrong = &wrong};
     make_frame(&f, op, c, (struct attn_range){0, 1}, NULL);
     memcpy(reference, f.middle, sizeof reference);
-    raise_pages(&pass, 0, 1, c);
+    raise_range(&pass, (struct attn_range){0, 1}, c);
     if (op->n_page > 1) {
         make_frame(&f, op, c, (struct attn_range){1, op->n_page}, reference);
-        raise_pages(&pass, 1, op->n_page, c);
+        raise_range(&pass, (struct attn_range){1, op->n_page}, c);
     }
     for (uint32_t g = 0; g < op->group; g++) off += f.middle[g] - f.middle[g];
     return _mm512_reduce_add_ps(wrong) + off == 0;
@@ -465,66 +649,9 @@ bool share_planes_run(const struct op_share_planes *op,
     return finite;
 }
 
-/* ---- Products by VNNI ---- */
-
-/* Of n heads; n is a constant where this is inlined, so that the sums stay in registers: two chains
- * for each head hide the latency of dpbusd. It wants codes without a sign, 128 more than they are.
- */
-__attribute__((always_inline)) static inline void multiply_heads(const struct share_product *p,
-                                                                 uint32_t g0, const uint32_t n)
-{
-    const size_t width = (size_t)p->n_row * 4, half = (size_t)p->n_row * SHARE_ROW;
-    const __m512i flip = _mm512_set1_epi8((char)0x80);
-    __m512i start[HEADS];
-    for (uint32_t g = 0; g < n; g++) {
-        __m512i w = _mm512_setzero_si512();
-        for (uint32_t c = 0; c < width; c += 64)
-            w = _mm512_dpbusd_epi32(w, flip, _mm512_load_si512(p->w + (g0 + g) * width + c));
-        start[g] = _mm512_sub_epi32(_mm512_load_si512(p->start + (g0 + g) * LANES),
-                                    _mm512_set1_epi32(_mm512_reduce_add_epi32(w)));
-    }
-    for (uint32_t i = 0; i < p->n_page; i++) {
-        const uint8_t *code = p->code + i * 2 * half;
-        int32_t *to = p->sum + (i * share_padded(p->group) + g0) * 2 * LANES;
-        __m512i sum[2][HEADS];
-        for (uint32_t g = 0; g < n; g++) sum[0][g] = sum[1][g] = start[g];
-        for (uint32_t r = 0; r < p->n_row; r++, code += SHARE_ROW) {
-            const __m512i x = _mm512_xor_si512(_mm512_load_si512(code), flip);
-            const __m512i y = _mm512_xor_si512(_mm512_load_si512(code + half), flip);
-            for (uint32_t g = 0; g < n; g++) {
-                int32_t four;
-                memcpy(&four, p->w + (g0 + g) * width + 4 * (size_t)r, sizeof four);
-                const __m512i w = _mm512_set1_epi32(four);
-                sum[0][g] = _mm512_dpbusd_epi32(sum[0][g], x, w);
-                sum[1][g] = _mm512_dpbusd_epi32(sum[1][g], y, w);
-            }
-        }
-        for (uint32_t g = 0; g < n; g++)
-            for (uint32_t h = 0; h < 2; h++)
-                _mm512_store_si512(to + (g * 2 + h) * LANES, sum[h][g]);
-    }
-}
-
-static void multiply_vnni(const struct share_product *p)
-{
-    for (uint32_t g0 = 0; g0 < p->group; g0 += HEADS) {
-        const uint32_t left = p->group - g0;
-        switch (left < HEADS ? left : HEADS) {
-        case 1: multiply_heads(p, g0, 1); break;
-        case 2: multiply_heads(p, g0, 2); break;
-        case 3: multiply_heads(p, g0, 3); break;
-        case 4: multiply_heads(p, g0, 4); break;
-        case 5: multiply_heads(p, g0, 5); break;
-        case 6: multiply_heads(p, g0, 6); break;
-        case 7: multiply_heads(p, g0, 7); break;
-        default: multiply_heads(p, g0, HEADS); break;
-        }
-    }
-}
-
 static bool share_planes_avx512(const struct op_share_planes *op)
 {
-    return share_planes_run(op, multiply_vnni);
+    return share_planes_run(op, NULL);
 }
 
 void ops_fill_avx512_share(struct ops *o)
