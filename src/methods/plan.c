@@ -50,19 +50,6 @@ void plan_ends(struct plan *p, uint32_t tile, uint32_t part, uint32_t n_sink, ui
         plan_range(p, tile, part, first + 1 > n_window ? first + 1 - n_window : 0, first);
 }
 
-void plan_column(struct plan *p, uint32_t part, uint32_t c)
-{
-    for (uint32_t i = 0; i < p->n_tile; i++) plan_token(p, i, part, c);
-}
-
-void plan_slash(struct plan *p, uint32_t part, uint32_t o)
-{
-    for (uint32_t i = 0; i < p->n_tile; i++) {
-        const uint32_t first = plan_tile_tok(p, i), last = first + p->tile_tok - 1;
-        if (last >= o) plan_range(p, i, part, first > o ? first - o : 0, last - o + 1);
-    }
-}
-
 bool plan_has(const struct plan *p, uint32_t tile, uint32_t part, uint32_t tok)
 {
     if (p->dense || p->list_dense[(size_t)tile * p->n_part + part]) return true;

@@ -104,12 +104,6 @@ void plan_range(struct plan *p, uint32_t tile, uint32_t part, uint32_t begin, ui
  */
 void plan_ends(struct plan *p, uint32_t tile, uint32_t part, uint32_t n_sink, uint32_t n_window);
 
-/* Lines, for all tiles of a part: column c is key c for every row behind it; slash o is, for the
- * row at position r, the key r - o. A slash is read as the run of keys that it meets within a tile.
- */
-void plan_column(struct plan *p, uint32_t part, uint32_t c);
-void plan_slash(struct plan *p, uint32_t part, uint32_t o);
-
 static inline void plan_tile_dense(struct plan *p, uint32_t tile, uint32_t part,
                                    enum plan_reason why)
 {

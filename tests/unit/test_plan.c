@@ -132,7 +132,7 @@ static void mark_some(struct marks *m, uint64_t *seed)
     const uint32_t part = (uint32_t)((make_unit(seed) + 1) * 500) % PARTS;
     const uint32_t a = (uint32_t)((make_unit(seed) + 1) / 2 * (float)p->end);
     const uint32_t n = (uint32_t)((make_unit(seed) + 1) * 60);
-    switch ((uint32_t)((make_unit(seed) + 1) * 500) % 5) {
+    switch ((uint32_t)((make_unit(seed) + 1) * 500) % 3) {
     case 0:
         plan_token(p, tile, part, a);
         want(m, tile, part, a, a + 1);
@@ -140,18 +140,6 @@ static void mark_some(struct marks *m, uint64_t *seed)
     case 1:
         plan_range(p, tile, part, a, a + n);
         want(m, tile, part, a, a + n);
-        return;
-    case 2:
-        plan_column(p, part, a);
-        for (uint32_t t = 0; t < p->n_tile; t++) want(m, t, part, a, a + 1);
-        return;
-    case 3:
-        plan_slash(p, part, a);
-        for (uint32_t t = 0; t < p->n_tile; t++)
-            for (uint32_t r = 0; r < p->tile_tok; r++) {
-                const int64_t c = (int64_t)plan_tile_tok(p, t) + r - a;
-                if (c >= 0) want(m, t, part, c, c + 1);
-            }
         return;
     default:
         plan_ends(p, tile, part, n, 3 * n);
