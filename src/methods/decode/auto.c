@@ -18,7 +18,7 @@
  * of a fifth of what the list would leave out. A higher mass never reads less, and 1 reads all.
  *
  * Draws are by position, without random numbers: the same sequence chooses the same tokens. Every
- * step draws anew (docs/performance.md has what older choices cost, and levels of pages above).
+ * step draws anew (docs/performance/ has what older choices cost, and levels of pages above).
  * In a q8 page the plane is a part of the key, so nothing is kept beside it. For 16-bit pages the
  * same bytes (min, step, plane) are side data. */
 #include "methods/pick.h"
