@@ -6,25 +6,23 @@
 #include <assert.h>
 #include <string.h>
 
-#define PANEL_PAGES 8u
-#define PANEL_TOK   (PANEL_PAGES * PAGE_TOK)
-#define SCORE_TOK   (PANEL_TOK + 16) /* rows a power of two apart share cache sets */
+#define SCORE_TOK (ROWS_PANEL + 16) /* rows a power of two apart share cache sets */
 
 void rows_make(struct rows *r, const struct method_shape *s, uint32_t n_max, struct arena *a)
 {
-    const size_t d = s->geom->head_dim, n_panel = (s->n_ctx + PANEL_TOK - 1) / PANEL_TOK;
+    const size_t d = s->geom->head_dim, n_panel = (s->n_ctx + ROWS_PANEL - 1) / ROWS_PANEL;
     r->n = 0;
     /* A panel's slashes reach a panel beyond the last one. */
-    r->stride = (n_panel + 1) * PANEL_TOK;
+    r->stride = (n_panel + 1) * ROWS_PANEL;
     r->at = arena_take(a, n_max, sizeof *r->at);
     r->seen = arena_take(a, n_max, sizeof *r->seen);
     r->first = arena_take(a, n_max, sizeof *r->first);
     r->q = arena_take(a, (n_max + OP_DOTS_ROWS) * d, sizeof *r->q);
-    r->key = arena_take(a, n_panel * PANEL_TOK * d, sizeof *r->key);
+    r->key = arena_take(a, n_panel * ROWS_PANEL * d, sizeof *r->key);
     r->k = arena_take(a, PAGE_TOK * d, sizeof(float));
     r->centre = arena_take(a, d, sizeof(float));
     r->score = arena_take(a, n_max * SCORE_TOK, sizeof(float));
-    r->weight = arena_take(a, n_panel * n_max * PANEL_TOK, sizeof *r->weight);
+    r->weight = arena_take(a, n_panel * n_max * ROWS_PANEL, sizeof *r->weight);
     r->top = arena_take(a, n_panel * n_max, sizeof(float));
     r->max = arena_take(a, n_max, sizeof(float));
     r->sum = arena_take(a, n_max, sizeof(float));
@@ -82,17 +80,17 @@ static uint16_t *panel_weights(const struct rows *r, uint32_t tok)
 
 static float *panel_tops(const struct rows *r, uint32_t tok)
 {
-    return r->top + (size_t)(tok / PANEL_TOK) * r->n;
+    return r->top + (size_t)(tok / ROWS_PANEL) * r->n;
 }
 
 static bool weigh_panel(const struct rows *r, const struct method_lane *l, uint32_t tok)
 {
     for (uint32_t i = 0; i < r->n; i++)
-        r->seen[i] = r->at[i] < tok ? 0 : pick_min(r->at[i] + 1 - tok, PANEL_TOK);
+        r->seen[i] = r->at[i] < tok ? 0 : pick_min(r->at[i] + 1 - tok, ROWS_PANEL);
     return l->ops->weigh(&(struct op_weigh){.score = r->score,
                                             .score_stride = SCORE_TOK,
                                             .n_row = r->n,
-                                            .width = PANEL_TOK,
+                                            .width = ROWS_PANEL,
                                             .n = r->seen,
                                             .weight = panel_weights(r, tok),
                                             .top = panel_tops(r, tok),
@@ -110,8 +108,8 @@ bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t hea
         r->max[i] = -INFINITY;
         r->sum[i] = 0;
     }
-    for (uint32_t tok = 0; tok < end && finite; tok += PANEL_TOK) {
-        score_panel(r, l, tok, pick_min(PANEL_TOK, end - tok));
+    for (uint32_t tok = 0; tok < end && finite; tok += ROWS_PANEL) {
+        score_panel(r, l, tok, pick_min(ROWS_PANEL, end - tok));
         finite = weigh_panel(r, l, tok);
     }
     /* From here on sum is its logarithm. */
@@ -120,42 +118,43 @@ bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t hea
 }
 
 void rows_sum(const struct rows *r, const struct method_lane *l, float *column, float *down,
-              float *share)
+              bool keep)
 {
     const uint32_t end = l->pos + l->n_row;
-    for (uint32_t tok = 0; tok < end; tok += PANEL_TOK) {
+    for (uint32_t tok = 0; tok < end; tok += ROWS_PANEL) {
         for (uint32_t k = 0; k < r->n; k++) r->first[k] = end - 1 - r->at[k] + tok;
         l->ops->lines(&(struct op_lines){
             .weight = panel_weights(r, tok),
             .top = panel_tops(r, tok),
             .lse = r->sum,
             .n_row = r->n,
-            .width = PANEL_TOK,
+            .width = ROWS_PANEL,
             .column = column + tok,
             .down = down,
             .first = r->first,
-            .share = share ? share + tok : NULL,
-            .share_stride = r->stride,
+            .keep = keep,
         });
     }
 }
 
-double rows_cross(const struct rows *r, const uint32_t *column, uint32_t n, const uint32_t *slash)
+double rows_cross(const struct rows *r, const uint32_t *column, uint32_t n, const uint32_t *slash,
+                  bool kept)
 {
     double sum = 0;
     for (uint32_t begin = 0, end; begin < n; begin = end) {
-        const uint32_t tok = column[begin] / PANEL_TOK * PANEL_TOK;
+        const uint32_t tok = column[begin] / ROWS_PANEL * ROWS_PANEL;
         const uint16_t *weight = panel_weights(r, tok);
         const float *top = panel_tops(r, tok);
-        for (end = begin; end < n && column[end] - tok < PANEL_TOK;) end++;
-        for (uint32_t k = 0; k < r->n; k++, weight += PANEL_TOK) {
+        for (end = begin; end < n && column[end] - tok < ROWS_PANEL;) end++;
+        for (uint32_t k = 0; k < r->n; k++, weight += ROWS_PANEL) {
             const uint32_t at = r->at[k];
             float part = 0;
             for (uint32_t j = begin; j < end && column[j] <= at; j++) {
                 const uint32_t o = at - column[j];
-                if (slash[o / 32] >> o % 32 & 1) part += f16_to_f32(weight[column[j] - tok]);
+                const uint16_t x = weight[column[j] - tok];
+                if (slash[o / 32] >> o % 32 & 1) part += kept ? bf16_to_f32(x) : f16_to_f32(x);
             }
-            if (part > 0) sum += (double)(part * expf(top[k] - r->sum[k]));
+            if (part > 0) sum += (double)(kept ? part : part * expf(top[k] - r->sum[k]));
         }
     }
     return sum;

@@ -10,6 +10,8 @@
 #include "base/mem.h"
 #include "methods/method.h"
 
+#define ROWS_PANEL 256u /* tokens */
+
 struct rows {
     uint32_t n;   /* rows of the sample */
     uint32_t *at; /* [n] their positions, ascending, all in the chunk */
@@ -19,24 +21,31 @@ struct rows {
     uint16_t *q, *key;      /* bf16; [tokens] packed, of all panels */
     float *k, *centre;
     float *score;           /* [n, panel] */
-    uint16_t *weight;       /* [panels][n, panel] */
+    uint16_t *weight;       /* [panels][n, ROWS_PANEL] */
     float *top, *max, *sum; /* [panels][n], [n], [n] */
 };
 
 /* Takes memory for samples of at most n_max rows; `at` is the caller's to fill, and `n` to set.
- * Sets `stride`: so many floats hold a row of shares, a sum of columns or one of slashes. */
+ * Sets `stride`: so many floats hold a row of attention, a sum of columns or one of slashes. */
 void rows_make(struct rows *r, const struct method_shape *s, uint32_t n_max, struct arena *a);
 /* Reads the lane's keys, before the first head attends. */
 void rows_read_keys(const struct rows *r, const struct method_lane *l);
 /* Attention of a query head's rows, which those below are about. False: a score is not finite. */
 bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t head);
 /* Adds each row's attention to the sums of columns, column[c], and slashes, down[end - 1 - o] for
- * the chunk's end, as in lines.h; and writes it to share[i * stride + c], zero behind the row,
- * unless `share` is NULL. */
+ * the chunk's end, as in lines.h. With `keep` that of row i to token c stays in bf16, which the
+ * sums then are of, in weight[rows_cell(n, i, c)], zero behind the row. */
 void rows_sum(const struct rows *r, const struct method_lane *l, float *column, float *down,
-              float *share);
+              bool keep);
+
+static inline size_t rows_cell(uint32_t n, uint32_t i, uint32_t c)
+{
+    return (size_t)(c / ROWS_PANEL) * n * ROWS_PANEL + i * ROWS_PANEL + c % ROWS_PANEL;
+}
+
 /* The attention of all rows where one of n columns, column[n] ascending, meets a slash o whose bit,
- * o % 32 of slash[o / 32], is set. */
-double rows_cross(const struct rows *r, const uint32_t *column, uint32_t n, const uint32_t *slash);
+ * o % 32 of slash[o / 32], is set; `kept` is what rows_sum was told. */
+double rows_cross(const struct rows *r, const uint32_t *column, uint32_t n, const uint32_t *slash,
+                  bool kept);
 
 #endif

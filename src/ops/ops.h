@@ -348,15 +348,26 @@ struct op_weigh {
 
 /* Adds a panel's shares to sums along lines; one worker's. */
 struct op_lines {
-    const uint16_t *weight; /* [n_row, width] of op_weigh, and its top */
+    uint16_t *weight;       /* [n_row, width] of op_weigh, and its top */
     const float *top, *lse; /* [n_row] */
     uint32_t n_row, width;
     float *column;         /* [width] += shares of all rows */
     float *down;           /* down[first[i] + j] += share j of row i */
     const uint32_t *first; /* [n_row] those of rows without a score are not looked at */
-    float *share;          /* [n_row, width] out: the shares, stride share_stride; or NULL */
-    size_t share_stride;
+    bool keep;             /* shares replace the weights, in bf16, and what is added are these */
 };
+
+/* What lines hold for each of their cells that no line of the other kind has: key[i] = left[i] /
+ * max(1, cells). Line i has n - max(pos0, i) cells; before[i] - before[min(n, n - pos0 + i)] lines
+ * cross it. One worker's. */
+struct op_rate {
+    const float *left;      /* [n] */
+    const uint32_t *before; /* [n + 1], the last one 0 */
+    uint32_t n, pos0;
+    float *key; /* [n] out */
+    float *top; /* [n / OP_RATE_LINES, rounded up] out: their largest, or 0 if none is larger */
+};
+#define OP_RATE_LINES 64u
 
 struct ops;
 
@@ -430,6 +441,7 @@ struct ops {
     void (*dots_bf16)(const struct op_dots_bf16 *op);
     bool (*weigh)(const struct op_weigh *op); /* false: a score that counts is NaN or infinite */
     void (*lines)(const struct op_lines *op);
+    void (*rate)(const struct op_rate *op);
     bool (*survey)(const struct op_survey *op); /* false: a key or sum is not finite */
     /* Bytes of scratch that one call may need, for at most n_row rows of these shapes. */
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);

@@ -188,7 +188,7 @@ static void sum_lines(const struct work *w, const struct method_lane *l)
     const float each = 1 / (float)w->rows.n;
     memset(w->column, 0, w->rows.stride * sizeof(float));
     memset(w->down, 0, w->rows.stride * sizeof(float));
-    rows_sum(&w->rows, l, w->column, w->down, NULL);
+    rows_sum(&w->rows, l, w->column, w->down, false);
     memset(w->by_column, 0, w->n_block * sizeof(float));
     memset(w->by_slash, 0, w->n_block * sizeof(float));
     for (uint32_t i = 0; i < n; i++) {

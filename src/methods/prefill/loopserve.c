@@ -50,7 +50,7 @@ static const sac_method_param params[] = {
 
 /* ---- The greedy choice ---- */
 
-#define BLOCK 64u /* lines: most blocks hold none that a round takes */
+#define AHEAD 16u /* lines whose cells are fetched while others are lowered */
 
 enum kind { SLASH, COLUMN, KINDS };
 
@@ -62,27 +62,29 @@ struct ranked {
 /* Both kinds of line are numbered 0 .. n - 1. A line x of either kind crosses, in the row at
  * position r >= x, the line r - x of the other kind, and has n - max(pos0, x) cells. */
 struct greedy {
+    const struct ops *ops;
     uint32_t n, pos0, n_row; /* positions; first of them that is a row; sampled rows */
     const uint32_t *at;      /* [n_row] positions of the sampled rows */
-    const float *p;          /* [n_row, stride] attention, zeros behind a row's position */
+    const uint16_t *p;       /* attention as rows_sum leaves it, zeros behind a row's position */
     size_t stride;
-    float *left[KINDS];   /* [stride] */
+    float *left[KINDS];   /* [stride] less than 0 once a line is taken */
     float *key[KINDS];    /* [stride] */
-    float *top[KINDS];    /* [n / BLOCK, rounded up] largest key of each block of lines */
+    float *top[KINDS];    /* [n / OP_RATE_LINES, rounded up] largest key of each block of lines */
     bool *taken[KINDS];   /* [n] */
     uint32_t *before;     /* [n + 1] taken lines of the other kind before number n - i */
     struct ranked *round; /* [n] */
     uint32_t *line;       /* [n] lines of a round, ascending */
-    double goal, covered; /* of n_row, if every row sums to 1 */
-    uint64_t n_cell;      /* that the taken lines hold, in all rows */
+    double goal, covered;
+    uint64_t n_cell; /* that the taken lines hold, in all rows */
 };
 
 static void greedy_make(struct greedy *g, size_t n, struct arena *a)
 {
+    g->stride = n;
     for (int k = 0; k < KINDS; k++) {
         g->left[k] = arena_take(a, n, sizeof(float));
         g->key[k] = arena_take(a, n, sizeof(float));
-        g->top[k] = arena_take(a, (n + BLOCK - 1) / BLOCK, sizeof(float));
+        g->top[k] = arena_take(a, n / OP_RATE_LINES + 1, sizeof(float));
         g->taken[k] = arena_take(a, n, sizeof(bool));
     }
     g->before = arena_take(a, n + 1, sizeof *g->before);
@@ -101,9 +103,13 @@ static void greedy_clear(struct greedy *g)
     g->n_cell = 0;
 }
 
-static void greedy_begin(struct greedy *g)
+/* Ends the sums; returns that of all. */
+static double greedy_begin(struct greedy *g)
 {
+    double sum = 0;
     for (uint32_t o = 0; o < g->n; o++) g->left[SLASH][o] = g->key[SLASH][g->n - 1 - o];
+    for (uint32_t c = 0; c < g->n; c++) sum += (double)g->left[COLUMN][c];
+    return sum;
 }
 
 static uint32_t crossings(const struct greedy *g, uint32_t line)
@@ -151,39 +157,21 @@ static void count_before(uint32_t *before, const bool *taken, uint32_t n)
     }
 }
 
-/* Keys of lines i .. end - 1. */
-static void make_block(const struct greedy *g, enum kind k, uint32_t i, uint32_t end)
-{
-    const float *left = g->left[k];
-    float *restrict key = g->key[k];
-    const uint32_t *before = g->before, n = g->n, pos0 = g->pos0;
-    const uint32_t *among = before + (n - pos0);
-    /* Lines that begin before the rows, all of one length, and those that begin among them. */
-    for (; i < pick_min(pos0, end); i++) {
-        const int32_t own = (int32_t)(n - pos0) - (int32_t)(before[i] - among[i]);
-        key[i] = left[i] / (float)(own + (own == 0));
-    }
-    for (; i < end; i++) {
-        const int32_t own = (int32_t)(n - i) - (int32_t)before[i];
-        key[i] = left[i] / (float)(own + (own == 0));
-    }
-}
-
 static uint32_t block_count(const struct greedy *g)
 {
-    return (g->n + BLOCK - 1) / BLOCK;
+    return (g->n + OP_RATE_LINES - 1) / OP_RATE_LINES;
 }
 
-/* Keys of all lines of a kind; returns the best. Of a taken line nothing is left, so its key is 0.
- */
+/* Keys of all lines of a kind; returns the best. */
 static float make_keys(const struct greedy *g, enum kind k)
 {
     count_before(g->before, g->taken[!k], g->n);
-    for (uint32_t b = 0; b < block_count(g); b++) {
-        const uint32_t i = b * BLOCK, end = pick_min(i + BLOCK, g->n);
-        make_block(g, k, i, end);
-        g->top[k][b] = largest(g->key[k] + i, end - i);
-    }
+    g->ops->rate(&(struct op_rate){.left = g->left[k],
+                                   .before = g->before,
+                                   .n = g->n,
+                                   .pos0 = g->pos0,
+                                   .key = g->key[k],
+                                   .top = g->top[k]});
     return largest(g->top[k], block_count(g));
 }
 
@@ -196,17 +184,18 @@ static void take(struct greedy *g, enum kind k, uint32_t line)
 }
 
 /* Lowers what is left of lines that cross these n, ascending ones of a kind: row by row, for rows
- * are far apart. */
+ * are far apart. What is left of taken lines does not matter. */
 static void lower(struct greedy *g, enum kind k, const uint32_t *line, uint32_t n)
 {
-    const bool *other = g->taken[!k];
     float *left = g->left[!k];
+    uint32_t n_met = 0;
     for (uint32_t i = 0; i < g->n_row; i++) {
         const uint32_t at = g->at[i];
-        const float *p = g->p + i * g->stride;
-        for (uint32_t j = 0; j < n && line[j] <= at; j++) {
-            const uint32_t cross = at - line[j];
-            if (!other[cross]) left[cross] -= p[k == SLASH ? cross : line[j]];
+        while (n_met < n && line[n_met] <= at) n_met++;
+        for (uint32_t j = 0; j < n_met; j++) {
+            const uint32_t soon = line[pick_min(j + AHEAD, n_met - 1)], cross = at - line[j];
+            __builtin_prefetch(g->p + rows_cell(g->n_row, i, k == SLASH ? at - soon : soon));
+            left[cross] -= bf16_to_f32(g->p[rows_cell(g->n_row, i, k == SLASH ? cross : line[j])]);
         }
     }
 }
@@ -218,15 +207,16 @@ static int by_key(const void *a, const void *b)
     return x->line < y->line ? -1 : 1;
 }
 
-/* Lists the lines of a kind that have at least the key `least`; the result is their number. */
+/* Lists the lines of a kind that have at least the key `least`, without a branch, for which they
+ * are cannot be foretold; the result is their number. */
 static uint32_t list_round(struct greedy *g, enum kind k, float least)
 {
     const float *key = g->key[k];
     uint32_t n = 0;
     for (uint32_t b = 0; b < block_count(g); b++) {
         if (g->top[k][b] < least) continue; /* as nearly everywhere */
-        for (uint32_t x = b * BLOCK; x < pick_min((b + 1) * BLOCK, g->n); x++)
-            if (key[x] > 0 && key[x] >= least) g->line[n++] = x;
+        for (uint32_t x = b * OP_RATE_LINES; x < pick_min((b + 1) * OP_RATE_LINES, g->n); x++)
+            g->line[n] = x, n += key[x] >= least;
     }
     return n;
 }
@@ -263,9 +253,9 @@ static void take_round(struct greedy *g, enum kind k, float least)
         take(g, k, line);
     }
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t b = g->line[i] / BLOCK, begin = b * BLOCK;
-        if (i + 1 < n && g->line[i + 1] / BLOCK == b) continue;
-        g->top[k][b] = largest(g->key[k] + begin, pick_min(BLOCK, g->n - begin));
+        const uint32_t b = g->line[i] / OP_RATE_LINES, begin = b * OP_RATE_LINES;
+        if (i + 1 < n && g->line[i + 1] / OP_RATE_LINES == b) continue;
+        g->top[k][b] = largest(g->key[k] + begin, pick_min(OP_RATE_LINES, g->n - begin));
     }
     lower(g, k, g->line, n);
 }
@@ -317,8 +307,7 @@ struct work {
     struct greedy greedy;
     struct lines lines;
     struct kept kept; /* of the head in work */
-    float *share;     /* [sample, stride] attention of a head, */
-    float *sum;       /* and, with heads=group, of all of them */
+    float *sum;       /* with heads=group: attention of all heads, as rows_sum leaves one's */
 };
 
 static size_t work_make(struct work *w, const struct method_shape *s, const double *param,
@@ -327,7 +316,6 @@ static size_t work_make(struct work *w, const struct method_shape *s, const doub
     const uint32_t n_sample = pick_min((uint32_t)param[SAMPLE], s->n_row_max);
     rows_make(&w->rows, s, n_sample, a);
     greedy_make(&w->greedy, w->rows.stride, a);
-    w->share = arena_take(a, n_sample * w->rows.stride, sizeof(float));
     w->sum = arena_take(a, param[HEADS] > 0 ? n_sample * w->rows.stride : 0, sizeof(float));
     return a->used;
 }
@@ -402,18 +390,30 @@ static uint64_t chunk_cells(const struct method_lane *l)
     return (uint64_t)l->n_row * (2 * (uint64_t)l->pos + l->n_row + 1) / 2;
 }
 
-/* Chooses lines for the sampled attention of n_part heads together, rows that sum to n_part and of
- * which the sums are in w->greedy, and marks them for those heads, the first of which is `part`. */
+/* The heads' sum in place of the last one's attention, and of its sums. */
+static void use_sum(struct work *w)
+{
+    struct greedy *g = &w->greedy;
+    greedy_clear(g);
+    for (uint32_t i = 0; i < g->n_row; i++)
+        for (uint32_t c = 0; c <= g->at[i]; c++) {
+            const size_t cell = rows_cell(g->n_row, i, c);
+            w->rows.weight[cell] = f32_to_bf16(w->sum[cell]);
+            g->left[COLUMN][c] += bf16_to_f32(w->rows.weight[cell]);
+            g->key[SLASH][g->n - 1 - (g->at[i] - c)] += bf16_to_f32(w->rows.weight[cell]);
+        }
+}
+
+/* Chooses lines for the sampled attention of n_part heads together, of which the sums are in
+ * w->greedy, and marks them for those heads, the first of which is `part`. */
 static void plan_parts(struct work *w, const struct method_lane *l, struct plan *p, uint32_t part,
-                       uint32_t n_part, const float *attention)
+                       uint32_t n_part)
 {
     struct greedy *g = &w->greedy;
     const uint32_t n_list = p->n_tile * n_part;
-    const double total = (double)w->rows.n * n_part;
-    g->p = attention;
+    const double total = greedy_begin(g);
     g->goal = l->param[MASS] * total;
     w->kept = kept_of(l, n_part > 1 ? 0 : part);
-    greedy_begin(g);
     take_first(g, SLASH, (uint32_t)l->param[SLASHES], &w->kept);
     take_first(g, COLUMN, (uint32_t)l->param[COLUMNS], &w->kept);
     if (!greedy_run(g, (float)l->param[BETA]) ||
@@ -451,26 +451,29 @@ static void loop_plan(const struct method_lane *l, struct plan *p)
     sample_rows(&w.rows, l, (uint32_t)l->param[SAMPLE]);
     rows_read_keys(&w.rows, l);
     struct greedy *g = &w.greedy;
+    g->ops = l->ops;
     g->n = l->pos + l->n_row;
     g->pos0 = l->pos;
     g->n_row = w.rows.n;
     g->at = w.rows.at;
-    g->stride = w.rows.stride;
-    const size_t n_sum = w.rows.n * w.rows.stride;
+    g->p = w.rows.weight;
+    const size_t n_sum = rows_cell(g->n_row, 0, (g->n + ROWS_PANEL - 1) / ROWS_PANEL * ROWS_PANEL);
     if (as_group) memset(w.sum, 0, n_sum * sizeof(float));
     for (uint32_t h = 0; h < group; h++) {
         if (!rows_attend(&w.rows, l, h)) {
             plan_dense(p, PLAN_NAN);
             return;
         }
-        if (!as_group || h == 0) greedy_clear(g);
-        rows_sum(&w.rows, l, g->left[COLUMN], g->key[SLASH], w.share);
+        greedy_clear(g);
+        rows_sum(&w.rows, l, g->left[COLUMN], g->key[SLASH], true);
         if (as_group)
-            for (size_t i = 0; i < n_sum; i++) w.sum[i] += w.share[i];
+            for (size_t i = 0; i < n_sum; i++) w.sum[i] += bf16_to_f32(g->p[i]);
         else
-            plan_parts(&w, l, p, h, 1, w.share);
+            plan_parts(&w, l, p, h, 1);
     }
-    if (as_group) plan_parts(&w, l, p, 0, group, w.sum);
+    if (!as_group) return;
+    use_sum(&w);
+    plan_parts(&w, l, p, 0, group);
 }
 
 static const struct method_prefill hooks = {

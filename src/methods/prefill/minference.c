@@ -54,7 +54,6 @@ struct work {
     struct lines lines;
     struct sums by;             /* of the rows that choose lines, */
     struct sums judge;          /* and of those that tell what they are worth */
-    float *share;               /* [sample, stride] of the latter, where one learns */
     float *down;                /* [stride] scratch: slashes from the last to the first */
     float *first;               /* [stride] scratch: sums of the first lines */
     uint32_t *spare;            /* [stride] scratch */
@@ -67,7 +66,6 @@ static void work_make(struct work *w, const struct method_shape *s, const double
 {
     const uint32_t n_sample = pick_min((uint32_t)param[SAMPLE], s->n_row_max);
     rows_make(&w->rows, s, n_sample, a);
-    w->share = arena_take(a, n_sample * w->rows.stride, sizeof(float));
     float **const by_token[] = {&w->by.column,   &w->by.slash, &w->judge.column,
                                 &w->judge.slash, &w->down,     &w->first};
     for (int i = 0; i < 6; i++) *by_token[i] = arena_take(a, w->rows.stride, sizeof(float));
@@ -126,7 +124,8 @@ static uint32_t list_bits(uint32_t *out, const uint32_t *bits, uint32_t n)
 /* Attention of the sample that lies on taken lines, a share of all: the sums of the lines `along`
  * less what lies on two of them. Rounded to what such sums are known to, so that patterns which
  * hold everything are equal. */
-static double covered(const struct work *w, const struct method_lane *l, const struct sums *along)
+static double covered(const struct work *w, const struct method_lane *l, const struct sums *along,
+                      bool kept)
 {
     const uint32_t n_word = (l->pos + l->n_row + 31) / 32;
     double sum = 0;
@@ -134,8 +133,14 @@ static double covered(const struct work *w, const struct method_lane *l, const s
     for (uint32_t j = 0; j < n; j++) sum += (double)along->slash[w->spare[j]];
     n = list_bits(w->spare, w->column, n_word);
     for (uint32_t j = 0; j < n; j++) sum += (double)along->column[w->spare[j]];
-    sum -= rows_cross(&w->rows, w->spare, n, w->slash);
+    sum -= rows_cross(&w->rows, w->spare, n, w->slash, kept);
     return round(sum / w->rows.n * 0x1p16) * 0x1p-16;
+}
+
+/* Of row i to token c, where it is kept. */
+static double share_of(const struct work *w, uint32_t i, uint32_t c)
+{
+    return (double)bf16_to_f32(w->rows.weight[rows_cell(w->rows.n, i, c)]);
 }
 
 /* Attention of the sample on the first keys and on those just before each row. */
@@ -143,10 +148,9 @@ static double covered_ends(const struct work *w, uint32_t sink, uint32_t window)
 {
     double sum = 0;
     for (uint32_t i = 0; i < w->rows.n; i++) {
-        const float *p = w->share + i * w->rows.stride;
         const uint32_t at = w->rows.at[i], recent = at + 1 > window ? at + 1 - window : 0;
         for (uint32_t c = 0; c <= at; c++)
-            if (c < sink || c >= recent) sum += (double)p[c];
+            if (c < sink || c >= recent) sum += share_of(w, i, c);
     }
     return sum / w->rows.n;
 }
@@ -167,15 +171,15 @@ static void sample_all_rows(struct work *w, const struct method_lane *l, uint32_
         w->rows.at[i] = first + (uint32_t)((uint64_t)span * (i + 1) / w->rows.n) - 1;
 }
 
-/* Sums along lines, and shares unless `share` is NULL. */
+/* Sums along lines; `keep` is as in rows_sum. */
 static void sum_lines(const struct work *w, const struct method_lane *l, const struct sums *out,
-                      float *share)
+                      bool keep)
 {
     const uint32_t n = l->pos + l->n_row;
     memset(out->column, 0, w->rows.stride * sizeof(float));
     memset(out->slash, 0, w->rows.stride * sizeof(float));
     memset(w->down, 0, w->rows.stride * sizeof(float));
-    rows_sum(&w->rows, l, out->column, w->down, share);
+    rows_sum(&w->rows, l, out->column, w->down, keep);
     for (uint32_t o = 0; o < n; o++) out->slash[o] = w->down[n - 1 - o];
 }
 
@@ -184,17 +188,17 @@ static bool attend_last(struct work *w, const struct method_lane *l, uint32_t he
 {
     sample_last_rows(w, l);
     if (!rows_attend(&w->rows, l, head)) return false;
-    sum_lines(w, l, &w->by, NULL);
+    sum_lines(w, l, &w->by, false);
     return true;
 }
 
 /* The same of rows from all over the chunk behind position `from`. */
 static bool attend_all(struct work *w, const struct method_lane *l, uint32_t head, uint32_t from,
-                       float *share)
+                       bool keep)
 {
     sample_all_rows(w, l, from);
     if (!rows_attend(&w->rows, l, head)) return false;
-    sum_lines(w, l, &w->judge, share);
+    sum_lines(w, l, &w->judge, keep);
     return true;
 }
 
@@ -204,11 +208,11 @@ static bool search_size(struct work *w, const struct method_lane *l, uint32_t he
                         struct pattern *out)
 {
     double best = -1;
-    if (!attend_all(w, l, head, 0, NULL)) return false;
+    if (!attend_all(w, l, head, 0, false)) return false;
     for (size_t i = 0; i < PATTERN_CANDIDATES; i++) {
         if (pattern_candidates[i].family == PATTERN_BLOCKS) continue;
         take_lines(w, l, &pattern_candidates[i]); /* an A-shape as the authors write it */
-        const double mass = covered(w, l, &w->judge);
+        const double mass = covered(w, l, &w->judge, false);
         if (mass > best) *out = pattern_candidates[i];
         best = fmax(best, mass);
     }
@@ -238,7 +242,6 @@ static double covered_blocks(struct work *w, const struct method_lane *l, uint32
     const uint32_t d = l->shape->geom->head_dim, end = l->pos + l->n_row;
     double sum = 0;
     for (uint32_t i = 0; i < w->rows.n; i++) {
-        const float *p = w->share + i * w->rows.stride;
         const uint32_t at = w->rows.at[i], own = at / BLOCK;
         const uint32_t r0 = pick_max(own * BLOCK, l->pos), r1 = pick_min((own + 1) * BLOCK, end);
         memset(w->query, 0, d * sizeof(float));
@@ -255,7 +258,7 @@ static double covered_blocks(struct work *w, const struct method_lane *l, uint32
             const bool is_best = b < own && pick_takes(&cut, w->score[b]);
             for (uint32_t c = b * BLOCK;
                  c < pick_min((b + 1) * BLOCK, at + 1) && (is_best || b == 0 || b == own); c++)
-                sum += (double)p[c];
+                sum += share_of(w, i, c);
         }
     }
     return sum / w->rows.n;
@@ -270,7 +273,7 @@ static double covered_by(struct work *w, const struct method_lane *l, uint32_t h
     case PATTERN_LINES: break;
     }
     take_lines(w, l, pattern);
-    return covered(w, l, &w->judge);
+    return covered(w, l, &w->judge, true);
 }
 
 static void learn(const struct method_lane *l, void *table)
@@ -284,7 +287,7 @@ static void learn(const struct method_lane *l, void *table)
     for (uint32_t h = 0; h < l->shape->group; h++) {
         struct pattern_head *head = (struct pattern_head *)table + pattern_entry(l, h);
         if (!attend_last(&w, l, h)) return;
-        if (!attend_all(&w, l, h, LEARN_FROM, w.share)) return;
+        if (!attend_all(&w, l, h, LEARN_FROM, true)) return;
         for (size_t i = 0; i < PATTERN_CANDIDATES; i++)
             head->mass[i] += w.rows.n * covered_by(&w, l, h, &pattern_candidates[i]);
         head->n_row += w.rows.n;
@@ -317,7 +320,7 @@ static bool plan_head(struct work *w, const struct method_lane *l, struct plan *
     if (!attend_last(w, l, head)) return false;
     if (searches && !search_size(w, l, head, &pattern)) return false;
     take_lines(w, l, &pattern);
-    plan_estimate(p, covered(w, l, searches ? &w->judge : &w->by), 1);
+    plan_estimate(p, covered(w, l, searches ? &w->judge : &w->by, false), 1);
     lines_clear(&w->lines);
     memcpy(w->lines.col, w->column, w->lines.n_word * sizeof *w->column);
     const uint32_t n_slash = list_bits(w->spare, w->slash, w->lines.n_word);

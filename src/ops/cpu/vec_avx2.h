@@ -11,6 +11,7 @@
 #ifndef SAC_OPS_CPU_VEC_AVX2_H
 #define SAC_OPS_CPU_VEC_AVX2_H
 
+#include "base/half.h"
 #include "ops/cpu/math_avx2.h"
 
 #include <immintrin.h>
@@ -107,6 +108,20 @@ VEC_PART vec v_load_bf16(const uint8_t *p)
 {
     const __m128i half = _mm_loadu_si128((const __m128i *)(const void *)p);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+/* Rounds to bf16; NaN stays one. Returns what is stored. */
+VEC_PART vec v_store_bf16(uint16_t *p, vec x)
+{
+    const vec_i bits = _mm256_castps_si256(x);
+    const vec_i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const vec_i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const vec ordered = _mm256_cmp_ps(x, x, _CMP_ORD_Q), nan = v_set1(bits_float(0x7fc00000u));
+    const vec_i y = _mm256_castps_si256(_mm256_blendv_ps(nan, v_bits(up), ordered));
+    const vec_i half = _mm256_srli_epi32(y, 16);
+    const __m128i low = _mm256_castsi256_si128(half), high = _mm256_extracti128_si256(half, 1);
+    _mm_storeu_si128((__m128i *)(void *)p, _mm_packus_epi32(low, high));
+    return v_bits(_mm256_slli_epi32(half, 16));
 }
 
 VEC_PART bool v_any_nan(vec x)

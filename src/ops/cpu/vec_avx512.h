@@ -90,6 +90,13 @@ VEC_PART vec v_load_bf16(const uint8_t *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
+VEC_PART vec v_store_bf16(uint16_t *p, vec x)
+{
+    const __m256i half = (__m256i)_mm512_cvtneps_pbh(x);
+    _mm256_storeu_si256((__m256i *)(void *)p, half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
 VEC_PART bool v_any_nan(vec x)
 {
     return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q) != 0;

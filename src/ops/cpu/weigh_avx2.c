@@ -11,4 +11,5 @@ void ops_fill_avx2_weigh(struct ops *o)
 {
     o->weigh = weigh_vec;
     o->lines = lines_vec;
+    o->rate = rate_vec;
 }

@@ -1,5 +1,5 @@
-/* weigh_vec.h: softmax weights of a panel and their sums along lines in vectors, the same text for
- * AVX2 and AVX-512 (private).
+/* weigh_vec.h: softmax weights of a panel, their sums along lines, and what lines hold, in vectors:
+ * the same text for AVX2 and AVX-512 (private).
  *
  * Included once by a file of one instruction set after its vec_*.h and after it has defined SUMS:
  * vectors of sums that stay in registers.
@@ -118,42 +118,40 @@ static bool weigh_vec(const struct op_weigh *op)
 
 /* ---- Sums along lines ---- */
 
-/* A vector of shares to the sums, and to `share` unless it is NULL: the same sums in both cases,
- * which the compiler's own choice of where to fuse would not give. */
-VEC_PART vec add_shares(const uint16_t *weight, vec scale, float *down, float *share, vec column)
+/* A vector of shares to the sums; those that are kept are rounded before. */
+VEC_PART vec add_shares(uint16_t *weight, vec scale, float *down, bool keep, vec column)
 {
     const vec x = v_load_f16((const uint8_t *)weight);
-    if (share) v_store(share, v_mul(x, scale));
-    v_store(down, v_fma(x, scale, v_load(down)));
-    return v_fma(x, scale, column);
+    if (!keep) {
+        v_store(down, v_fma(x, scale, v_load(down)));
+        return v_fma(x, scale, column);
+    }
+    const vec y = v_store_bf16(weight, v_mul(x, scale));
+    v_store(down, v_add(y, v_load(down)));
+    return v_add(y, column);
 }
 
 /* Shares of rows row0 .. row1 - 1 and keys j .. j + 16 n_vec - 1; scale [row1 - row0]. */
 VEC_PART void sum_block(const struct op_lines *op, const float *scale, const uint32_t row[2],
-                        uint32_t j, uint32_t n_vec)
+                        uint32_t j, uint32_t n_vec, bool keep)
 {
     vec column[SUMS];
 #pragma GCC unroll 16
     for (uint32_t v = 0; v < n_vec; v++) column[v] = v_load(op->column + j + v * VEC);
     for (uint32_t i = row[0]; i < row[1]; i++) {
-        const uint16_t *weight = op->weight + (size_t)i * op->width + j;
-        float *share = op->share ? op->share + i * op->share_stride + j : NULL;
+        uint16_t *weight = op->weight + (size_t)i * op->width + j;
         const vec by = v_set1(scale[i - row[0]]);
-        if (op->top[i] == -INFINITY) {
-            if (share) memset(share, 0, n_vec * VEC * sizeof *share);
-            continue;
-        }
+        if (op->top[i] == -INFINITY) continue; /* weights are 0 in either form */
         float *down = op->down + op->first[i] + j;
 #pragma GCC unroll 16
         for (uint32_t v = 0; v < n_vec; v++)
-            column[v] = add_shares(weight + v * VEC, by, down + v * VEC,
-                                   share ? share + v * VEC : NULL, column[v]);
+            column[v] = add_shares(weight + v * VEC, by, down + v * VEC, keep, column[v]);
     }
 #pragma GCC unroll 16
     for (uint32_t v = 0; v < n_vec; v++) v_store(op->column + j + v * VEC, column[v]);
 }
 
-static void lines_vec(const struct op_lines *op)
+VEC_PART void sum_panel(const struct op_lines *op, bool keep)
 {
     assert(op->width % 16 == 0);
     for (uint32_t i = 0; i < op->n_row; i += VEC) {
@@ -163,8 +161,39 @@ static void lines_vec(const struct op_lines *op)
         float scale[VEC];
         v_store(scale, math_exp2_quartic(times_log2_e(gap)));
         uint32_t j = 0;
-        for (; j + BLOCK <= op->width; j += BLOCK) sum_block(op, scale, row, j, SUMS);
-        for (; j < op->width; j += VEC) sum_block(op, scale, row, j, 1);
+        for (; j + BLOCK <= op->width; j += BLOCK) sum_block(op, scale, row, j, SUMS, keep);
+        for (; j < op->width; j += VEC) sum_block(op, scale, row, j, 1, keep);
+    }
+}
+
+static void lines_vec(const struct op_lines *op)
+{
+    if (op->keep)
+        sum_panel(op, true);
+    else
+        sum_panel(op, false);
+}
+
+/* ---- What lines hold ---- */
+
+static void rate_vec(const struct op_rate *op)
+{
+    static const uint32_t lanes[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const vec_i pos0 = i_set1((int32_t)op->pos0), n = i_set1((int32_t)op->n);
+    vec top = v_zero();
+    for (uint32_t i = 0; i < op->n; i += VEC) {
+        const uint32_t left = op->n - i, early = op->pos0 > i ? op->pos0 - i : 0;
+        const vec_i at = i_add(i_load(lanes), i_set1((int32_t)i));
+        const vec_i crossing = i_sub(i_first(op->before + i, left),
+                                     i_first(op->before + (op->n - op->pos0) + i, early));
+        const vec_i own = i_sub(i_sub(n, i_max(at, pos0)), crossing);
+        const vec key = v_div(v_first(op->left + i, left), v_of_i(i_max(own, i_set1(1))));
+        v_store_first(op->key + i, left, key);
+        top = v_max(key, top);
+        if ((i + VEC) % OP_RATE_LINES == 0 || left <= VEC) {
+            op->top[i / OP_RATE_LINES] = v_most(top);
+            top = v_zero();
+        }
     }
 }
 
