@@ -21,14 +21,14 @@ void rows_make(struct rows *r, const struct method_shape *s, uint32_t n_max, str
     r->key = arena_take(a, n_panel * ROWS_PANEL * d, sizeof *r->key);
     r->k = arena_take(a, PAGE_TOK * d, sizeof(float));
     r->centre = arena_take(a, d, sizeof(float));
-    r->score = arena_take(a, n_max * SCORE_TOK, sizeof(float));
+    r->score = arena_take(a, OP_DOTS_ROWS * SCORE_TOK, sizeof(float));
     r->weight = arena_take(a, n_panel * n_max * ROWS_PANEL, sizeof *r->weight);
     r->top = arena_take(a, n_panel * n_max, sizeof(float));
     r->max = arena_take(a, n_max, sizeof(float));
     r->sum = arena_take(a, n_max, sizeof(float));
 }
 
-void rows_read_keys(const struct rows *r, const struct method_lane *l)
+bool rows_read_keys(const struct rows *r, const struct method_lane *l)
 {
     const uint32_t end = l->pos + l->n_row, d = l->shape->geom->head_dim;
     /* A softcap is of the score itself. */
@@ -36,13 +36,15 @@ void rows_read_keys(const struct rows *r, const struct method_lane *l)
     for (uint32_t tok = 0; tok < end; tok += PAGE_TOK) {
         const uint32_t n_tok = pick_min(PAGE_TOK, end - tok);
         pick_span(r->k, l, tok, tok + n_tok);
-        l->ops->pack(&(struct op_pack){.b = r->k,
-                                       .b_stride = d,
-                                       .n_b = n_tok,
-                                       .width = d,
-                                       .less = centred ? r->centre : NULL,
-                                       .out = r->key + (size_t)tok * d});
+        if (!l->ops->pack(&(struct op_pack){.b = r->k,
+                                            .b_stride = d,
+                                            .n_b = n_tok,
+                                            .width = d,
+                                            .less = centred ? r->centre : NULL,
+                                            .out = r->key + (size_t)tok * d}))
+            return false;
     }
+    return true;
 }
 
 static void fill_queries(const struct rows *r, const struct method_lane *l, uint32_t head)
@@ -52,25 +54,6 @@ static void fill_queries(const struct rows *r, const struct method_lane *l, uint
         const float *q = l->q + (r->at[i] - l->pos) * l->q_stride + (size_t)head * d;
         for (uint32_t c = 0; c < d; c++) r->q[(size_t)i * d + c] = f32_to_bf16(l->scale * q[c]);
     }
-}
-
-static void score_panel(const struct rows *r, const struct method_lane *l, uint32_t tok,
-                        uint32_t n_tok)
-{
-    const uint32_t d = l->shape->geom->head_dim;
-    l->ops->dots_bf16(&(struct op_dots_bf16){.a = r->q,
-                                             .a_stride = d,
-                                             .b = r->key + (size_t)tok * d,
-                                             .n_a = r->n,
-                                             .n_b = n_tok,
-                                             .width = d,
-                                             .out = r->score,
-                                             .out_stride = SCORE_TOK});
-    for (uint32_t i = 0; i < r->n && l->softcap > 0; i++)
-        for (uint32_t c = 0; c < n_tok; c++) {
-            float *x = &r->score[(size_t)i * SCORE_TOK + c];
-            *x = l->softcap * tanhf(*x / l->softcap);
-        }
 }
 
 static uint16_t *panel_weights(const struct rows *r, uint32_t tok)
@@ -83,19 +66,47 @@ static float *panel_tops(const struct rows *r, uint32_t tok)
     return r->top + (size_t)(tok / ROWS_PANEL) * r->n;
 }
 
+/* Scores of n rows of a panel, from row i on: few enough to stay in L1. */
+static void score_rows(const struct rows *r, const struct method_lane *l, uint32_t tok, uint32_t i,
+                       uint32_t n)
+{
+    const uint32_t d = l->shape->geom->head_dim;
+    const uint32_t n_tok = pick_min(ROWS_PANEL, l->pos + l->n_row - tok);
+    l->ops->dots_bf16(&(struct op_dots_bf16){.a = r->q + (size_t)i * d,
+                                             .a_stride = d,
+                                             .b = r->key + (size_t)tok * d,
+                                             .n_a = n,
+                                             .n_b = n_tok,
+                                             .width = d,
+                                             .out = r->score,
+                                             .out_stride = SCORE_TOK});
+    for (uint32_t k = 0; k < n && l->softcap > 0; k++)
+        for (uint32_t c = 0; c < n_tok; c++) {
+            float *x = &r->score[(size_t)k * SCORE_TOK + c];
+            *x = l->softcap * tanhf(*x / l->softcap);
+        }
+}
+
 static bool weigh_panel(const struct rows *r, const struct method_lane *l, uint32_t tok)
 {
+    bool finite = true;
     for (uint32_t i = 0; i < r->n; i++)
         r->seen[i] = r->at[i] < tok ? 0 : pick_min(r->at[i] + 1 - tok, ROWS_PANEL);
-    return l->ops->weigh(&(struct op_weigh){.score = r->score,
-                                            .score_stride = SCORE_TOK,
-                                            .n_row = r->n,
-                                            .width = ROWS_PANEL,
-                                            .n = r->seen,
-                                            .weight = panel_weights(r, tok),
-                                            .top = panel_tops(r, tok),
-                                            .max = r->max,
-                                            .sum = r->sum});
+    for (uint32_t i = 0; i < r->n && finite; i += OP_DOTS_ROWS) {
+        const uint32_t n = pick_min(OP_DOTS_ROWS, r->n - i);
+        score_rows(r, l, tok, i, n);
+        finite = l->ops->weigh(
+            &(struct op_weigh){.score = r->score,
+                               .score_stride = SCORE_TOK,
+                               .n_row = n,
+                               .width = ROWS_PANEL,
+                               .n = r->seen + i,
+                               .weight = panel_weights(r, tok) + (size_t)i * ROWS_PANEL,
+                               .top = panel_tops(r, tok) + i,
+                               .max = r->max + i,
+                               .sum = r->sum + i});
+    }
+    return finite;
 }
 
 bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t head)
@@ -108,10 +119,7 @@ bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t hea
         r->max[i] = -INFINITY;
         r->sum[i] = 0;
     }
-    for (uint32_t tok = 0; tok < end && finite; tok += ROWS_PANEL) {
-        score_panel(r, l, tok, pick_min(ROWS_PANEL, end - tok));
-        finite = weigh_panel(r, l, tok);
-    }
+    for (uint32_t tok = 0; tok < end && finite; tok += ROWS_PANEL) finite = weigh_panel(r, l, tok);
     /* From here on sum is its logarithm. */
     for (uint32_t i = 0; i < r->n && finite; i++) r->sum[i] = r->max[i] + logf(r->sum[i]);
     return finite;

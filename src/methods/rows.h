@@ -20,7 +20,7 @@ struct rows {
     uint32_t *seen, *first; /* [n] */
     uint16_t *q, *key;      /* bf16; [tokens] packed, of all panels */
     float *k, *centre;
-    float *score;           /* [n, panel] */
+    float *score;           /* [OP_DOTS_ROWS, ROWS_PANEL] and some more */
     uint16_t *weight;       /* [panels][n, ROWS_PANEL] */
     float *top, *max, *sum; /* [panels][n], [n], [n] */
 };
@@ -28,9 +28,10 @@ struct rows {
 /* Takes memory for samples of at most n_max rows; `at` is the caller's to fill, and `n` to set.
  * Sets `stride`: so many floats hold a row of attention, a sum of columns or one of slashes. */
 void rows_make(struct rows *r, const struct method_shape *s, uint32_t n_max, struct arena *a);
-/* Reads the lane's keys, before the first head attends. */
-void rows_read_keys(const struct rows *r, const struct method_lane *l);
-/* Attention of a query head's rows, which those below are about. False: a score is not finite. */
+/* Reads the lane's keys, before the first head attends. False: one is not finite. */
+bool rows_read_keys(const struct rows *r, const struct method_lane *l);
+/* Attention of a query head's rows, which those below are about. False: a score is NaN or infinity.
+ */
 bool rows_attend(const struct rows *r, const struct method_lane *l, uint32_t head);
 /* Adds each row's attention to the sums of columns, column[c], and slashes, down[end - 1 - o] for
  * the chunk's end, as in lines.h. With `keep` that of row i to token c stays in bf16, which the

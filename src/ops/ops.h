@@ -341,9 +341,11 @@ struct op_weigh {
     uint32_t n_row, width; /* width is a multiple of 16 */
     const uint32_t *n; /* [n_row] so many scores, the first ones, count; others may be anything */
     uint16_t *weight;  /* [n_row, width] out: f16, exp(score - top); 0 behind n */
-    float *top;        /* [n_row] out: the largest score; -INFINITY if none counts */
-    float *max, *sum;  /* [n_row] of all panels so far: sum of exp(score - max); first -INFINITY
-                          and 0 */
+    /* [n_row] out: the largest score of this panel or of those before, or less; -INFINITY if none
+     * counts */
+    float *top;
+    float *max, *sum; /* [n_row] of all panels so far: sum of exp(score - max); first -INFINITY
+                         and 0 */
 };
 
 /* Adds a panel's shares to sums along lines; one worker's. */
@@ -437,9 +439,9 @@ struct ops {
     uint32_t (*draw)(const struct op_draw *op); /* number of items taken */
     void (*keys)(const struct op_keys *op);
     void (*dots)(const struct op_dots *op);
-    void (*pack)(const struct op_pack *op);
+    bool (*pack)(const struct op_pack *op); /* false: a number is not finite */
     void (*dots_bf16)(const struct op_dots_bf16 *op);
-    bool (*weigh)(const struct op_weigh *op); /* false: a score that counts is NaN or infinite */
+    bool (*weigh)(const struct op_weigh *op); /* false: a score that counts is NaN or infinity */
     void (*lines)(const struct op_lines *op);
     void (*rate)(const struct op_rate *op);
     bool (*survey)(const struct op_survey *op); /* false: a key or sum is not finite */

@@ -82,6 +82,7 @@ struct data_bf16 {
     _Alignas(64) uint16_t b[(N_MAX + OP_DOTS_ROWS) * WIDTH_MAX];
 };
 
+/* Whether all numbers are finite is what the slot says. */
 static void dots_bf16(struct data_bf16 *half, struct data *d, const struct ops *o,
                       const uint32_t n[2], uint32_t width, const float *less)
 {
@@ -90,13 +91,16 @@ static void dots_bf16(struct data_bf16 *half, struct data *d, const struct ops *
     for (size_t i = 0; i < N_MAX * STRIDE; i++) half->a[i] = f32_to_bf16(d->a[i]);
     pack.n_b = n[1] < OP_DOTS_ROWS ? n[1] : OP_DOTS_ROWS;
     pack.out = half->b;
-    o->pack(&pack);
+    bool finite = o->pack(&pack), is_finite = true;
     if (n[1] > OP_DOTS_ROWS) {
         pack.n_b = n[1] - OP_DOTS_ROWS;
         pack.b += OP_DOTS_ROWS * STRIDE;
         pack.out += OP_DOTS_ROWS * (size_t)width;
-        o->pack(&pack);
+        finite &= o->pack(&pack);
     }
+    for (uint32_t j = 0; j < n[1]; j++)
+        for (uint32_t c = 0; c < width; c++) is_finite &= isfinite(d->b[j * STRIDE + c]) != 0;
+    assert_int_equal(finite, is_finite);
     for (size_t i = 0; i < N_MAX * OUT; i++) d->out[i] = -77;
     o->dots_bf16(&(struct op_dots_bf16){.a = half->a,
                                         .a_stride = STRIDE,
@@ -145,7 +149,7 @@ static void a_nan_in_bf16_reaches_its_row_only(void **state)
     (void)state;
     static struct data d;
     static struct data_bf16 half;
-    static const float bad[] = {NAN, -NAN, INFINITY};
+    static const float bad[] = {NAN, -NAN, -INFINITY};
     for (size_t k = 0; k < 3 * N_ISA; k++) {
         struct ops o;
         uint64_t seed = 6;

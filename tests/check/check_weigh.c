@@ -41,8 +41,11 @@ static void make_data(struct data *d, uint64_t *seed)
         d->max[i] = -INFINITY;
     }
     d->seen[0] = 1;
-    d->seen[1] = N;
+    d->seen[1] = d->seen[2] = d->seen[3] = N;
     for (uint32_t c = 0; c < N; c++) d->score[STRIDE + c] = (float)(c % 7) + 300;
+    /* Later panels far above and far below the first one. */
+    for (uint32_t c = 0; c < N; c++) d->score[2 * STRIDE + c] = (float)(c / WIDTH * 200 + c % 5);
+    for (uint32_t c = 0; c < N; c++) d->score[3 * STRIDE + c] = -(float)(c / WIDTH * 200 + c % 5);
 }
 
 static bool weigh(struct data *d, const struct ops *o, uint32_t panel)
@@ -152,7 +155,7 @@ static void shares_that_are_kept_are_added(void **state)
                 const double lse = (double)d.max[i] + log((double)d.sum[i]);
                 const double share =
                     weight > 0 ? (double)weight * exp((double)d.top[panel][i] - lse) : 0;
-                assert_near(kept(&d, i, c), share, 0x1.1p-8 * share);
+                assert_near(kept(&d, i, c), share, 0x1.1p-8 * share + 1e-30);
                 column[c] += (double)kept(&d, i, c);
                 if (c < d.seen[i]) down[N - d.seen[i] + c] += (double)kept(&d, i, c);
             }
@@ -203,13 +206,13 @@ static void what_is_not_finite_is_told(void **state)
 {
     (void)state;
     static struct data d;
-    static const float bad[] = {NAN, INFINITY, -INFINITY};
-    for (size_t k = 0; k < 3 * N_ISA; k++) {
+    static const float bad[] = {NAN, INFINITY};
+    for (size_t k = 0; k < 2 * N_ISA; k++) {
         struct ops o;
         uint64_t seed = 3;
-        if (ops_init_isa(&o, isa_names[k / 3], NULL) != SAC_OK) continue;
+        if (ops_init_isa(&o, isa_names[k / 2], NULL) != SAC_OK) continue;
         make_data(&d, &seed);
-        d.score[STRIDE + WIDTH + 17] = bad[k % 3];
+        d.score[STRIDE + WIDTH + 17] = bad[k % 2];
         assert_true(weigh(&d, &o, 0));
         assert_false(weigh(&d, &o, 1));
     }

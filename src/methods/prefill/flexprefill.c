@@ -278,8 +278,7 @@ static void flex_plan(const struct method_lane *l, struct plan *p)
     w.rows.n = pick_min(BLOCK, l->n_row);
     for (uint32_t i = 0; i < w.rows.n; i++) w.rows.at[i] = n - w.rows.n + i;
     pool_keys(&w, l);
-    rows_read_keys(&w.rows, l);
-    bool finite = true;
+    bool finite = rows_read_keys(&w.rows, l);
     for (uint32_t h = 0; h < l->shape->group && finite; h++) finite = plan_head(&w, l, p, h);
     if (!finite) plan_dense(p, PLAN_NAN);
 }

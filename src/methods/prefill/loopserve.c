@@ -449,7 +449,10 @@ static void loop_plan(const struct method_lane *l, struct plan *p)
     work_make(&w, l->shape, l->param, &a);
     lines_make(&w.lines, l->pos + l->n_row, p->tile_tok, &a);
     sample_rows(&w.rows, l, (uint32_t)l->param[SAMPLE]);
-    rows_read_keys(&w.rows, l);
+    if (!rows_read_keys(&w.rows, l)) {
+        plan_dense(p, PLAN_NAN);
+        return;
+    }
     struct greedy *g = &w.greedy;
     g->ops = l->ops;
     g->n = l->pos + l->n_row;

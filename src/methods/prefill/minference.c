@@ -283,7 +283,7 @@ static void learn(const struct method_lane *l, void *table)
     if (l->pos + l->n_row <= LEARN_FROM) return;
     work_make(&w, l->shape, l->param, &a);
     pool_keys(&w, l);
-    rows_read_keys(&w.rows, l);
+    if (!rows_read_keys(&w.rows, l)) return;
     for (uint32_t h = 0; h < l->shape->group; h++) {
         struct pattern_head *head = (struct pattern_head *)table + pattern_entry(l, h);
         if (!attend_last(&w, l, h)) return;
@@ -354,8 +354,7 @@ static void mi_plan(const struct method_lane *l, struct plan *p)
     }
     work_make(&w, l->shape, l->param, &a);
     lines_make(&w.lines, n, p->tile_tok, &a);
-    rows_read_keys(&w.rows, l);
-    bool finite = true;
+    bool finite = rows_read_keys(&w.rows, l);
     for (uint32_t h = 0; h < l->shape->group && finite; h++) finite = plan_head(&w, l, p, h);
     if (!finite) plan_dense(p, PLAN_NAN);
 }

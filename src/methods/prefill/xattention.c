@@ -111,7 +111,7 @@ static bool find_centre(const struct work *w, const struct method_lane *l)
 }
 
 /* Packs keys of at most PANEL_TOK tokens from `tok` on, the last group filled up with zeros;
- * returns the number of groups. */
+ * returns the number of groups. What is not finite shows in the scores. */
 static uint32_t read_keys(const struct work *w, const struct method_lane *l, uint32_t tok,
                           const float *centre)
 {
@@ -122,12 +122,12 @@ static uint32_t read_keys(const struct work *w, const struct method_lane *l, uin
         const uint32_t n = pick_min(block, end - at), n_group = (n + w->stride - 1) / w->stride;
         pick_span(w->k, l, at, at + n);
         memset(w->k + n * d, 0, (n_group * w->stride - n) * d * sizeof(float));
-        l->ops->pack(&(struct op_pack){.b = w->k,
-                                       .b_stride = width,
-                                       .n_b = n_group,
-                                       .width = (uint32_t)width,
-                                       .less = centre,
-                                       .out = w->key + (at - tok) * d});
+        (void)l->ops->pack(&(struct op_pack){.b = w->k,
+                                             .b_stride = width,
+                                             .n_b = n_group,
+                                             .width = (uint32_t)width,
+                                             .less = centre,
+                                             .out = w->key + (at - tok) * d});
     }
     return (end - tok + w->stride - 1) / w->stride;
 }

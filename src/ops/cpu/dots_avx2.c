@@ -22,14 +22,17 @@ static void keys_avx2(const struct op_keys *op)
 }
 
 /* Rows as they lie: products turn them. */
-static void pack_avx2(const struct op_pack *op)
+static bool pack_avx2(const struct op_pack *op)
 {
+    vec wrong = v_zero();
     for (uint32_t j = 0; j < op->n_b; j++)
         for (uint32_t c = 0; c < op->width; c += VEC) {
             vec x = v_load(op->b + j * op->b_stride + c);
             if (op->less) x = v_sub(x, v_load(op->less + c));
             v_store_bf16(op->out + (size_t)j * op->width + c, x);
+            wrong = v_fma(x, v_zero(), wrong);
         }
+    return !v_any_nan(wrong);
 }
 
 static void dots_bf16_avx2(const struct op_dots_bf16 *op)

@@ -63,8 +63,9 @@ static void keys_avx512(const struct op_keys *op)
     }
 }
 
-static void pack_avx512(const struct op_pack *op)
+static bool pack_avx512(const struct op_pack *op)
 {
+    vec wrong[2] = {v_zero(), v_zero()};
     uint8_t *dst = (uint8_t *)op->out;
     for (uint32_t j = 0; j < op->n_b; j += 2 * TILE_ROWS)
         for (uint32_t c = 0; c < op->width; c += 32)
@@ -79,10 +80,13 @@ static void pack_avx512(const struct op_pack *op)
                         hi = v_sub(hi, v_load(op->less + c + VEC));
                     }
                     x[t] = (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
+                    wrong[0] = v_fma(lo, v_zero(), wrong[0]);
+                    wrong[1] = v_fma(hi, v_zero(), wrong[1]);
                 }
                 tiles_transpose(x);
                 memcpy(dst, x, sizeof x);
             }
+    return !v_any_nan(v_add(wrong[0], wrong[1]));
 }
 
 /* ROWS rows of `a`, of which n_a count, with a block of `b`, of which n_b count. */

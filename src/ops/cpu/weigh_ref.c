@@ -7,14 +7,14 @@
 
 static bool weigh_ref(const struct op_weigh *op)
 {
-    float wrong = 0; /* stays 0 while all scores are finite */
+    bool right = true;
     for (uint32_t i = 0; i < op->n_row; i++) {
         const float *score = op->score + i * op->score_stride;
         uint16_t *weight = op->weight + (size_t)i * op->width;
         float top = -INFINITY, sum = 0;
         for (uint32_t j = 0; j < op->n[i]; j++) {
             top = fmaxf(top, score[j]);
-            wrong += score[j] - score[j];
+            right = right && score[j] < INFINITY;
         }
         for (uint32_t j = 0; j < op->width; j++) {
             const float x = j < op->n[i] ? expf(score[j] - top) : 0;
@@ -27,7 +27,7 @@ static bool weigh_ref(const struct op_weigh *op)
         op->sum[i] = op->sum[i] * expf(op->max[i] - max) + sum * expf(top - max);
         op->max[i] = max;
     }
-    return wrong == 0;
+    return right;
 }
 
 static void lines_ref(const struct op_lines *op)

@@ -13,12 +13,11 @@
 #include "ops/ops.h"
 
 #include <assert.h>
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
-#define BLOCK  (SUMS * VEC) /* keys */
-#define E_NONE (-25.0f)     /* 2^x below it is no f16 */
+#define BLOCK (SUMS * VEC) /* keys */
+#define PEAK  15.0f        /* 2^x above it may be no f16 */
 
 static const float log2_e = (float)M_LOG2E;
 
@@ -29,65 +28,73 @@ static vec times_log2_e(vec x)
 
 /* ---- Weights ---- */
 
-/* The largest of a row's n scores; `least` is lowered to the smallest. A NaN shows in the sum of
- * the weights. Four maxima at once: one would wait for itself. */
-static float row_top(const float *score, uint32_t n, vec *least)
+/* The largest of a row's n scores. Four maxima at once: one would wait for itself. */
+static float row_top(const float *score, uint32_t n)
 {
-    const vec none = v_set1(-INFINITY), all = v_set1(INFINITY);
-    vec top[4] = {none, none, none, none}, low = *least;
+    const vec none = v_set1(-INFINITY);
+    vec top[4] = {none, none, none, none};
     uint32_t j = 0;
     for (; j + 4 * VEC <= n; j += 4 * VEC)
-        for (uint32_t i = 0; i < 4; i++) {
-            const vec x = v_load(score + j + i * VEC);
-            top[i] = v_max(top[i], x);
-            low = v_min(low, x);
-        }
-    for (; j < n; j += VEC) {
-        const vec x = v_first(score + j, n - j);
-        top[0] = v_max(top[0], v_choose(m_first(n - j), x, none));
-        low = v_min(low, v_choose(m_first(n - j), x, all));
-    }
-    *least = low;
+        for (uint32_t i = 0; i < 4; i++) top[i] = v_max(v_load(score + j + i * VEC), top[i]);
+    for (; j < n; j += VEC)
+        top[0] = v_max(v_choose(m_first(n - j), v_first(score + j, n - j), none), top[0]);
     return v_most(v_max(v_max(top[0], top[1]), v_max(top[2], top[3])));
 }
 
-/* Weights of a vector of scores, those in `in`, which are above `less`, the largest times -log2 e;
- * returns sum + weights. */
-VEC_PART vec weigh_some(uint16_t *weight, vec score, vec less, vec_m in, vec sum)
+/* Writes a row's weights, relative to `top`; `out_sum` becomes that of each lane. False: one is too
+ * large. A NaN shows in the sum alone. */
+static bool weigh_row(uint16_t *weight, const float *score, uint32_t n, uint32_t width, float top,
+                      vec *out_sum)
 {
-    const vec y = v_fma(score, v_set1(log2_e), less);
-    vec e = v_zero();
-    if (m_word(m_less(in, m_lt(y, v_set1(E_NONE))))) {
-        e = v_where(in, math_exp2_quartic(y));
-        sum = v_add(sum, e);
-    }
-    v_store_f16(weight, e);
-    return sum;
-}
-
-/* Writes a row's weights; returns their sum. */
-static float weigh_row(uint16_t *weight, const float *score, uint32_t n, uint32_t width, float top)
-{
-    const vec less = v_set1(-top * log2_e);
-    vec sum = v_zero();
+    const vec less = v_set1(-top * log2_e), none = v_set1(-INFINITY);
+    vec sum[2] = {v_zero(), v_zero()}, most[2] = {none, none};
     uint32_t j = 0;
-    for (; j + VEC <= n; j += VEC)
-        sum = weigh_some(weight + j, v_load(score + j), less, m_first(VEC), sum);
-    if (j < n) {
-        sum = weigh_some(weight + j, v_first(score + j, n - j), less, m_first(n - j), sum);
-        j += VEC;
+    for (; j + 2 * VEC <= n; j += 2 * VEC)
+        for (uint32_t i = 0; i < 2; i++) {
+            const vec y = v_fma(v_load(score + j + i * VEC), v_set1(log2_e), less);
+            const vec e = math_exp2_quartic(y);
+            most[i] = v_max(y, most[i]);
+            sum[i] = v_add(sum[i], e);
+            v_store_f16(weight + j + i * VEC, e);
+        }
+    for (; j < n; j += VEC) {
+        const vec x = v_choose(m_first(n - j), v_first(score + j, n - j), none);
+        const vec y = v_fma(x, v_set1(log2_e), less), e = math_exp2_quartic(y);
+        most[0] = v_max(y, most[0]);
+        sum[0] = v_add(sum[0], e);
+        v_store_f16(weight + j, e);
     }
     if (j < width) memset(weight + j, 0, (width - j) * sizeof *weight);
-    return v_sum(sum);
+    *out_sum = v_add(sum[0], sum[1]);
+    return !m_word(m_lt(v_set1(PEAK), v_max(most[0], most[1])));
 }
 
-/* Takes the sums of rows i and on into those of all panels; false: one of them is not finite. */
-static bool add_sums(const struct op_weigh *op, uint32_t i, const float part[VEC])
+/* The same relative to the largest score so far, unless that is too small by far; returns which it
+ * was. */
+static float weigh_near(const struct op_weigh *op, uint32_t r, vec *out_sum)
+{
+    const float *score = op->score + r * op->score_stride;
+    uint16_t *weight = op->weight + (size_t)r * op->width;
+    const uint32_t n = op->n[r];
+    float top = n ? op->max[r] : -INFINITY;
+    if (top > -INFINITY && weigh_row(weight, score, n, op->width, top, out_sum)) return top;
+    top = row_top(score, n);
+    (void)weigh_row(weight, score, n, op->width, top, out_sum);
+    return top;
+}
+
+/* Takes the sums of rows i and on, by lanes, into those of all panels; false: one of them is not
+ * finite. */
+static bool add_sums(const struct op_weigh *op, uint32_t i, vec part[VEC])
 {
     const uint32_t n = op->n_row - i;
     const vec top = v_first(op->top + i, n), was = v_first(op->max + i, n), max = v_max(was, top);
     const vec_m counts = m_and(m_first(n), m_ne(top, v_set1(-INFINITY)));
-    vec sum = v_first(op->sum + i, n), add = v_load(part);
+    vec sum = v_first(op->sum + i, n), add;
+    v_transpose(part);
+    for (uint32_t k = VEC / 2; k > 0; k /= 2)
+        for (uint32_t j = 0; j < k; j++) part[j] = v_add(part[j], part[j + k]);
+    add = part[0];
     const vec rise = math_exp2_quartic(times_log2_e(v_sub(was, max)));
     const vec fall = math_exp2_quartic(times_log2_e(v_sub(top, max)));
     sum = v_choose(m_and(counts, m_ne(max, was)), v_mul(sum, rise), sum);
@@ -100,20 +107,17 @@ static bool add_sums(const struct op_weigh *op, uint32_t i, const float part[VEC
 
 static bool weigh_vec(const struct op_weigh *op)
 {
-    vec least = v_set1(INFINITY);
     bool finite = true;
     assert(op->width % 16 == 0);
     for (uint32_t i = 0; i < op->n_row; i += VEC) {
-        float part[VEC] = {0};
-        for (uint32_t r = i; r < i + VEC && r < op->n_row; r++) {
-            const float *score = op->score + r * op->score_stride;
-            op->top[r] = row_top(score, op->n[r], &least);
-            part[r - i] = weigh_row(op->weight + (size_t)r * op->width, score, op->n[r], op->width,
-                                    op->top[r]);
+        vec part[VEC];
+        for (uint32_t k = 0; k < VEC; k++) {
+            part[k] = v_zero();
+            if (i + k < op->n_row) op->top[i + k] = weigh_near(op, i + k, &part[k]);
         }
         finite &= add_sums(op, i, part);
     }
-    return finite && !m_word(m_lt(least, v_set1(-FLT_MAX)));
+    return finite;
 }
 
 /* ---- Sums along lines ---- */
