@@ -123,7 +123,7 @@ static void note_held(struct chat *c, const int32_t *tok, size_t n, const int32_
                       size_t n_said)
 {
     const uint32_t length = sac_seq_length(c->engine, c->seq, NULL);
-    assert(length <= n + n_said && length <= c->n_ctx);
+    assert(length <= n + n_said && length <= c->n_ctx && (said || length <= n));
     (void)n_said;
     for (uint32_t i = c->n_held; i < length; i++) c->held[i] = i < n ? tok[i] : said[i - n];
     c->n_held = length;

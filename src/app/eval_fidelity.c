@@ -272,7 +272,7 @@ static sac_status measure(struct session *s, const sac_engine_params *engine, sa
         setup_warn_of_context(COMMAND, s->model, s->ctx[c]);
         snprintf(s->label, sizeof s->label, "context %u (%u of %u)", s->ctx[c], c + 1, s->n_ctx);
         progress_begin(&s->bar, s->label);
-        const sac_status status = fidelity_run(&s->row[c * s->subjects.n], &p, err);
+        const sac_status status = fidelity_run(&s->row[(size_t)c * s->subjects.n], &p, err);
         progress_end(&s->bar);
         TRY(status);
     }

@@ -12,10 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAGIC     "SACKLDIV"
 #define N_FIELD   6u
-#define HEAD      (8 + 4 * N_FIELD)
+#define HEAD      (sizeof magic + 4 * N_FIELD)
 #define COUNT_MAX (1u << 28)
+
+static const uint8_t magic[8] = "SACKLDIV";
 
 static size_t value_bytes(const struct klfile *f)
 {
@@ -60,8 +61,8 @@ sac_status klfile_create(struct klfile *f, const char *path, const int32_t *tok,
 {
     uint8_t head[HEAD];
     const uint32_t fields[N_FIELD] = {1, f->type, f->n_ctx, f->n_chunk, f->n_vocab, f->n_score};
-    memcpy(head, MAGIC, 8);
-    memcpy(head + 8, fields, sizeof fields);
+    memcpy(head, magic, sizeof magic);
+    memcpy(head + sizeof magic, fields, sizeof fields);
     f->path = path;
     f->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (f->fd < 0)
@@ -79,8 +80,8 @@ sac_status klfile_create(struct klfile *f, const char *path, const int32_t *tok,
 static sac_status check_head(struct klfile *f, const uint8_t *head, uint64_t size, sac_error *err)
 {
     uint32_t fields[N_FIELD];
-    memcpy(fields, head + 8, sizeof fields);
-    if (memcmp(head, MAGIC, 8) != 0)
+    memcpy(fields, head + sizeof magic, sizeof fields);
+    if (memcmp(head, magic, sizeof magic) != 0)
         return error_set(err, SAC_ERR_FORMAT, "%s: no file of --kl-divergence-base", f->path);
     if (fields[0] != 1 || fields[1] > KLFILE_F16)
         return error_set(err, SAC_ERR_UNSUPPORTED, "%s: version %u, type %u", f->path, fields[0],

@@ -102,8 +102,9 @@ sac_status passages_make(struct passages *p, const struct passages_prompt *promp
     p->document = document;
     p->n_bytes = n;
     sac_status status = join_pieces(&pieces, p, prompt, err);
-    const char *found =
-        status == SAC_OK ? memmem(pieces.text.data, pieces.text.n, document, n) : NULL;
+    const char *found = status == SAC_OK && pieces.text.n > 0
+                            ? memmem(pieces.text.data, pieces.text.n, document, n)
+                            : NULL;
     if (status == SAC_OK && !found)
         status =
             error_set(err, SAC_ERR_UNSUPPORTED,

@@ -380,10 +380,11 @@ static void list_lane(const sac_engine *e, const struct method_lane *lane, uint3
             list.page[list.n_page++] = p;
             continue;
         }
-        assert(!weighs);
+        assert(!weighs && list.tok);
         for (uint32_t left = word; left; left &= left - 1)
             list.tok[list.n_tok++] = p * PAGE_TOK + (uint32_t)__builtin_ctz(left);
     }
+    assert(list.tok || list.n_tok == 0);
     for (uint32_t i = 0; i < list.n_tok; i++)
         fetch_token(&e->pool.geom,
                     lane->pool + lane->page[list.tok[i] / PAGE_TOK] * e->pool.geom.bytes,
@@ -411,6 +412,7 @@ static void append_list(struct decode_list *all, const struct decode_list *one,
 {
     memmove(all->page + all->n_page, one->page, n->n_page * sizeof *all->page);
     all->n_page += n->n_page;
+    assert(all->tok || n->n_tok == 0);
     if (n->n_tok) memmove(all->tok + all->n_tok, one->tok, n->n_tok * sizeof *all->tok);
     if (n->n_tok && all->logw)
         memmove(all->logw + all->n_tok, one->logw, n->n_tok * sizeof *all->logw);
@@ -472,7 +474,7 @@ static void bridge_gaps(sac_engine *e, struct attn_run *run, uint32_t plan_i)
     const uint32_t n_kv_head = e->pool.geom.n_kv_head, max_page = e->pool.max_page;
     const uint32_t n_page = (run->pos0 + run->n_row) / PAGE_TOK;
     struct attn_range *range = d->range + (size_t)plan_i * n_kv_head * (max_page / 2 + 1);
-    uint32_t *ptr = d->range_ptr + plan_i * (n_kv_head + 1), n = 0;
+    uint32_t *ptr = d->range_ptr + (size_t)plan_i * (n_kv_head + 1), n = 0;
     for (uint32_t h = 0; h < n_kv_head; h++) {
         const page_id *table = run->table + h * run->table_stride;
         ptr[h] = n;
@@ -558,7 +560,7 @@ void decode_add_rest(sac_engine *e, uint32_t window)
         const uint32_t row = e->batch.run[i / n_kv_head].row0;
         if (d->lane[i].dense) continue;
         for (uint32_t g = 0; g < group; g++) {
-            const size_t head = (size_t)row * n_kv_head * group + i % n_kv_head * group + g;
+            const size_t head = ((size_t)row * n_kv_head + i % n_kv_head) * group + g;
             decode_merge(e->scratch.attn + head * width, d->lse[head], d->rest_value + i * width,
                          d->rest_log[(size_t)i * group + g], (uint32_t)width);
         }
@@ -585,8 +587,7 @@ void decode_certify(sac_engine *e, uint32_t window)
         if (!(lane->mass_proved > 0)) continue;
         for (uint32_t g = 0; g < group; g++) {
             const float *out =
-                e->scratch.attn +
-                ((size_t)row * n_kv_head * group + i % n_kv_head * group + g) * width;
+                e->scratch.attn + (((size_t)row * n_kv_head + i % n_kv_head) * group + g) * width;
             double norm = 0;
             for (size_t c = 0; c < width; c++) norm += (double)out[c] * (double)out[c];
             const double part =

@@ -94,7 +94,7 @@ static void find_most(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i
     const struct screening *s = arg;
     struct logits *l = &s->e->logits;
     (void)worker_i;
-    for (uint32_t g = begin; g < end; g++) l->most[g] = most_of(s->y + g * WEIGHT_GROUP);
+    for (uint32_t g = begin; g < end; g++) l->most[g] = most_of(s->y + (size_t)g * WEIGHT_GROUP);
     memset(l->is_exact + begin, 0, end - begin);
 }
 
@@ -109,7 +109,8 @@ static void find_open(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i
         l->spare[g] = 0;
         if (l->is_exact[g]) continue;
         if (l->most[g] + screen->left_max[g] * s->norms.all < s->bar) continue;
-        l->spare[g] = screen_may_reach(screen, g, &s->norms, s->y + g * WEIGHT_GROUP, s->bar);
+        l->spare[g] =
+            screen_may_reach(screen, g, &s->norms, s->y + (size_t)g * WEIGHT_GROUP, s->bar);
     }
 }
 
@@ -146,7 +147,8 @@ static void compute_best(struct screening *s, uint32_t k)
     for (uint32_t g = 0; g < n_group; g++)
         if (op_best_key(l->most[g]) >= key) l->list[n++] = g;
     compute_list(s, n);
-    for (uint32_t i = 0; i < n; i++) l->value[i] = most_of(s->y + l->list[i] * WEIGHT_GROUP);
+    for (uint32_t i = 0; i < n; i++)
+        l->value[i] = most_of(s->y + (size_t)l->list[i] * WEIGHT_GROUP);
     s->bar = op_best_value(best_of(s->e, l->value, n, k).key);
 }
 

@@ -322,7 +322,8 @@ static void shadow_page(const struct shadow *s, const struct record_job *j, stru
                                   .mask = j->mask[page]};
         for (uint32_t g = 0; g < group; g++) {
             const uint32_t i = r * group + g;
-            const float *q = e->scratch.qkv + (j->row + r) * stride + (j->kv_head * group + g) * d;
+            const float *q =
+                e->scratch.qkv + (j->row + r) * stride + (size_t)(j->kv_head * group + g) * d;
             const size_t at = (j->by_head ? g : 0) * (size_t)max_page + page;
             struct seen of_head = seen;
             if (j->by_head) of_head.mask = j->head_mask[at];
@@ -372,7 +373,7 @@ static void compare(const sac_engine *e, struct record_job *j, const struct reco
     }
     for (uint32_t i = 0; i < n_query; i++) {
         const float *out = e->scratch.attn + (j->row + i / group) * (size_t)c->n_head * d +
-                           (j->kv_head * group + i % group) * d;
+                           (size_t)(j->kv_head * group + i % group) * d;
         for (uint32_t k = 0; k < d; k++) {
             const double want = w->acc[(size_t)i * d + k] / w->sum[i], is = (double)out[k];
             off += (is - want) * (is - want);

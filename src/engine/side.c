@@ -49,7 +49,7 @@ static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
     const struct side *s = &c->e->side;
     const struct pool *p = &c->e->pool;
     const size_t n = (size_t)PAGE_TOK * p->geom.head_dim;
-    float *k = s->page + worker_i * 2 * n, *v = s->has_seal_value ? k + n : NULL;
+    float *k = s->page + 2 * n * worker_i, *v = s->has_seal_value ? k + n : NULL;
     const size_t id = (size_t)(c->sealed[i] - p->pages) / p->geom.bytes;
     page_read(k, v, &p->geom, c->sealed[i], PAGE_SEALED, PAGE_TOK);
     uint8_t *array = s->data;

@@ -524,7 +524,7 @@ sac_status sac_seq_from_bytes(sac_engine *e, const uint8_t *bytes, size_t n, sac
 sac_status sac_state_get_info(sac_state_info *out, const char *path, sac_error *err)
 {
     struct stream s;
-    struct head h;
+    struct head h = {0};
     TRY(open_file(&s, path, err));
     const sac_status status = read_head(&s, &h);
     fclose(s.file);

@@ -126,8 +126,9 @@ static void on_record(void *user, const sac_read_record *r)
     struct work *w = user;
     const size_t i = r->pos - w->first,
                  place = (i * w->n_layer + r->layer) * w->n_kv_head + r->kv_head;
-    float *out = w->out + ((i * w->n_layer + r->layer) * w->n_head + r->kv_head * r->n_query) *
-                              (size_t)w->head_dim;
+    float *out =
+        w->out + ((i * w->n_layer + r->layer) * w->n_head + (size_t)r->kv_head * r->n_query) *
+                     (size_t)w->head_dim;
     assert(r->pos >= w->first && i + r->n_row <= w->p->n_score && r->n_page <= w->n_page);
     if (w->is_reference) {
         keep_reference(w, r, place, out);

@@ -93,6 +93,7 @@ static void kl_panel(struct report_figure *f, const struct rows *r)
 {
     char id[64], heading[64], label[32];
     const struct scale tokens = {.unit = SCALE_TOKENS};
+    assert(r->n > 0);
     scale_label(&tokens, r->row[0]->ctx, label);
     snprintf(heading, sizeof heading, "Context of %s", label);
     report_page_panel(f, heading, id);

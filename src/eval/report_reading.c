@@ -151,7 +151,7 @@ static void add_to_heads(struct view *v, const struct reading_record *r)
     s->need += need;
     s->n_need++;
     const double bin = ceil(need * N_BIN - 1e-9) - 1;
-    v->need[r->layer * N_BIN + (size_t)fmax(0, fmin(N_BIN - 1, bin))]++;
+    v->need[(size_t)r->layer * N_BIN + (size_t)fmax(0, fmin(N_BIN - 1, bin))]++;
 }
 
 static void add_to_map(struct map *m, const struct reading_record *r, uint32_t page_tok)
@@ -217,13 +217,14 @@ static void head_panel(const struct view *v, struct report_figure *f, uint32_t m
         .unit = SCALE_PERCENT, .lo = which == 1 ? 1 : 0, .hi = which == 1 ? 1 : 0};
     for (uint32_t l = 0; l < n_layer; l++) snprintf(layer[l], sizeof layer[l], "%u", l);
     for (uint32_t h = 0; h < n_head; h++) snprintf(head[h], sizeof head[h], "%u", h);
-    for (size_t k = 0; k < (size_t)n_layer * n_head; k++) {
-        const uint32_t l = (uint32_t)(k % n_layer), h = (uint32_t)(k / n_layer);
-        value[k] = head_value(sum_of(v, method, l, h), which);
-        if (isnan(value[k])) continue;
-        colour.lo = fmin(colour.lo, value[k]);
-        colour.hi = fmax(colour.hi, value[k]);
-    }
+    for (uint32_t h = 0; h < n_head; h++)
+        for (uint32_t l = 0; l < n_layer; l++) {
+            const double x = head_value(sum_of(v, method, l, h), which);
+            value[(size_t)h * n_layer + l] = x;
+            if (isnan(x)) continue;
+            colour.lo = fmin(colour.lo, x);
+            colour.hi = fmax(colour.hi, x);
+        }
     if (which == 1 && colour.lo > 0.999) colour.lo = 0; /* all of it was kept */
     scale_round(&colour, 4);
     snprintf(heading, sizeof heading, "%.120s: %s", v->in.method[method], what[which]);

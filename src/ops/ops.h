@@ -416,8 +416,8 @@ static inline size_t ops_survey_scratch(uint32_t n_set, uint32_t n_part, uint32_
                                         uint32_t head_dim)
 {
     const size_t n = (size_t)n_set * n_part * n_query;
-    return n * ((size_t)head_dim * 4 + 132) + PAGE_TOK * ((size_t)head_dim * 40 + n_query * 4) +
-           16384;
+    return n * ((size_t)head_dim * 4 + 132) +
+           PAGE_TOK * ((size_t)head_dim * 40 + (size_t)n_query * 4) + 16384;
 }
 
 /* ---- The table ---- */

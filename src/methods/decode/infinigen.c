@@ -15,6 +15,7 @@
 #include "methods/room.h"
 #include "methods/spec.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum { BUDGET, ALPHA, RANK, DENSE, WINDOW };
@@ -73,6 +74,7 @@ static bool learn(const struct project *p, const struct method_lane *l,
 static uint32_t count_wanted(const struct room *r, const struct method_lane *l, uint32_t n)
 {
     uint64_t n_wanted = 0;
+    assert(l->shape->group > 0);
     for (uint32_t g = 0; g < l->shape->group; g++) {
         const float *score = r->score + g * r->stride;
         float best = -INFINITY;

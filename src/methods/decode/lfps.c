@@ -80,7 +80,7 @@ static size_t cut_state(struct parts *p, const struct method_shape *s, const dou
     p->n_table = param[HEADS] > 0 ? 1 : s->group;
     p->n_tok = ((size_t)s->n_ctx + PAGE_TOK - 1) / PAGE_TOK * PAGE_TOK;
     p->state = arena_take(&a, 1, sizeof *p->state);
-    p->moment = arena_take(&a, 2 * p->n_table, sizeof *p->moment);
+    p->moment = arena_take(&a, 2 * (size_t)p->n_table, sizeof *p->moment);
     p->key_sum = arena_take(&a, s->geom->head_dim, sizeof *p->key_sum);
     p->value_sum = arena_take(&a, s->geom->head_dim, sizeof *p->value_sum);
     p->spread = arena_take(&a, s->group, sizeof *p->spread);
@@ -247,7 +247,7 @@ static bool add_row(const struct parts *p, const struct method_lane *l, const st
     for (uint32_t g = 0; g < l->shape->group; g++)
         for (uint32_t t = 0; t < sink; t++) score[g * w->o.stride + t] = OBSERVE_NEVER;
     for (uint32_t i = 0; i < p->n_table; i++) {
-        if (!l->ops->vote(&(struct op_vote){.score = score + i * group * w->o.stride,
+        if (!l->ops->vote(&(struct op_vote){.score = score + (size_t)i * group * w->o.stride,
                                             .score_stride = w->o.stride,
                                             .n = row + 1,
                                             .group = group,
@@ -283,7 +283,7 @@ static bool learn(const struct parts *p, const struct method_lane *l, const stru
         n_row = pick_min(OBSERVE_ROWS, end - row);
         observe_scores(&w->o, l, row, n_row);
         for (uint32_t i = 0; i < n_row; i++) {
-            float *score = w->o.score + i * l->shape->group * w->o.stride;
+            float *score = w->o.score + (size_t)i * l->shape->group * w->o.stride;
             if (row + i + 1 == end) find_spread(p, l, score, w->o.stride, row + i);
             if (!add_row(p, l, w, score, row + i, c)) return false;
         }
@@ -314,8 +314,10 @@ static void find_candidates(uint32_t *cand, const struct parts *p, const struct 
                             const struct method_lane *l, uint32_t table, bool *flat)
 {
     const uint32_t sink = (uint32_t)l->param[SINK], n = l->pos + 1, n_word = (n + 31) / 32;
-    const struct threshold ver = find_threshold(&p->moment[2 * table], n - sink, l->param[A]);
-    const struct threshold sla = find_threshold(&p->moment[2 * table + 1], n - sink, l->param[A]);
+    const struct threshold ver =
+        find_threshold(&p->moment[2 * (size_t)table], n - sink, l->param[A]);
+    const struct threshold sla =
+        find_threshold(&p->moment[2 * (size_t)table + 1], n - sink, l->param[A]);
     const float *v = row_of(p, table, false, l->pos), *s = row_of(p, table, true, l->pos);
     memset(w->hot, 0, n_word * sizeof *w->hot);
     memset(w->above, 0, n_word * sizeof *w->above);
@@ -379,14 +381,13 @@ static void find_sparsity(struct sparsity *out, const struct parts *p, struct st
 
 /* Weights of the listed tokens of one table: the mean of its heads' softmax over those in `mask`,
  * in w->o.vote. Heads of the table that are bypassed have no say. */
-static void weigh(const struct step *w, const struct method_lane *l, const struct sparsity *s,
-                  const uint32_t *mask, uint32_t head0, uint32_t n_head)
+static void weigh(const struct step *w, const struct sparsity *s, const uint32_t *mask,
+                  uint32_t head0, uint32_t n_head)
 {
     float *out = w->o.vote;
     uint32_t n_voter = 0;
     for (uint32_t g = head0; g < head0 + n_head; g++) n_voter += !s->bypass[g];
     memset(out, 0, w->n_tok * sizeof *out);
-    (void)l;
     for (uint32_t g = head0; g < head0 + n_head; g++) {
         const float *logit = w->o.score + g * w->o.stride;
         float most = -INFINITY, sum = 0;
@@ -429,8 +430,8 @@ static void remember(const struct parts *p, const struct step *w, const struct m
         const uint32_t t = w->tok[i];
         if (!(mask[t / 32] >> t % 32 & 1)) continue;
         const double by = ((double)w->o.vote[i] - even) / unit;
-        change(&ver[t], &p->moment[2 * table], by);
-        change(&sla[t], &p->moment[2 * table + 1], by);
+        change(&ver[t], &p->moment[2 * (size_t)table], by);
+        change(&sla[t], &p->moment[2 * (size_t)table + 1], by);
     }
 }
 
@@ -490,9 +491,9 @@ static void read_best(const struct parts *p, struct step *w, const struct method
         bool some = false;
         for (uint32_t x = 0; x < n_word; x++) some = some || mask[x];
         if (!some) continue;
-        weigh(w, l, s, mask, i * n_head, n_head);
+        weigh(w, s, mask, i * n_head, n_head);
         const uint32_t n_read = keep_best(mask, w, k);
-        weigh(w, l, s, mask, i * n_head, n_head);
+        weigh(w, s, mask, i * n_head, n_head);
         remember(p, w, l, mask, i, n_read);
         for (uint32_t x = 0; x < n_word; x++) w->hot[x] |= mask[x];
     }

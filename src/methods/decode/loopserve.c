@@ -69,7 +69,8 @@ static size_t loopserve_scratch_bytes(const struct method_shape *s, const double
 {
     struct observe o;
     (void)param;
-    return observe_make(&o, s, NULL) + 2 * (s->n_ctx + PAGE_TOK) * sizeof(float); /* of lines */
+    return observe_make(&o, s, NULL) +
+           2 * ((size_t)s->n_ctx + PAGE_TOK) * sizeof(float); /* of lines */
 }
 
 static uint32_t loopserve_past_rows(const struct method_shape *s, const double *param)
@@ -140,7 +141,7 @@ static bool choose_lines(const struct parts *p, const struct method_lane *l, uin
         n_row = pick_min(OBSERVE_ROWS, n - row);
         observe_scores(&o, l, row, n_row);
         for (uint32_t i = 0; i < n_row; i++) {
-            if (!l->ops->vote(&(struct op_vote){.score = o.score + i * group * o.stride,
+            if (!l->ops->vote(&(struct op_vote){.score = o.score + (size_t)i * group * o.stride,
                                                 .score_stride = o.stride,
                                                 .n = row + i + 1,
                                                 .group = group,

@@ -81,7 +81,7 @@ static size_t make_sketch(struct sketch *w, const struct method_shape *s, void *
     const size_t used = room_make(&w->r, s, true, scratch);
     struct arena a = {.base = scratch ? (uint8_t *)scratch + used : NULL, .capacity = SIZE_MAX};
     w->row = arena_take(&a, (PAGE_TOK + 1) * (size_t)s->geom->head_dim, sizeof *w->row);
-    w->dot = arena_take(&a, s->group * (PAGE_TOK + 1), sizeof *w->dot);
+    w->dot = arena_take(&a, (size_t)s->group * (PAGE_TOK + 1), sizeof *w->dot);
     return used + a.used;
 }
 
@@ -111,7 +111,7 @@ static void score_page(const struct sketch *w, const struct method_lane *l, uint
                                    .out = w->dot,
                                    .out_stride = PAGE_TOK + 1});
     for (uint32_t g = 0; g < group; g++) {
-        const float *dot = w->dot + g * (PAGE_TOK + 1);
+        const float *dot = w->dot + (size_t)g * (PAGE_TOK + 1);
         float *score = w->r.score + g * w->r.stride + (size_t)page * PAGE_TOK;
         for (uint32_t t = 0; t < PAGE_TOK; t++) {
             const float x = dot[PAGE_TOK] + f16_to_f32(factor[t]) * dot[t];

@@ -9,6 +9,8 @@
 #include "methods/room.h"
 #include "methods/spec.h"
 
+#include <assert.h>
+
 enum { BUDGET, RANK, RECENT };
 
 static const sac_method_param params[] = {
@@ -50,6 +52,7 @@ static void sparq_select(const struct method_lane *l, struct method_pick *out)
     const uint32_t rank = pick_min((uint32_t)l->param[RANK], d);
     struct method_lane narrow = *l;
     struct room r;
+    assert(d > 0);
     if (budget > l->pos) {
         pick_dense(out);
         return;
