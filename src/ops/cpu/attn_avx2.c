@@ -1,75 +1,578 @@
-/* attn_avx2.c: attention in f32 with vectors of 8 lanes; attn_f32.h holds the algorithms. */
+/* attn_avx2.c: attention in f32 with vectors of eight lanes.
+ *
+ * WIDE works on blocks of 16 queries, one to a lane: scores S^T [key, query] and outputs
+ * O^T [channel, query] are sums of broadcast key (value) elements times query (weight) vectors, so
+ * keys and values stay in their rows and the softmax has no horizontal step. NARROW takes the
+ * scores of eight tokens from dot products and keeps all scores of its chunk, so the maximum is
+ * known before the first weight.
+ *
+ * 2^x: degree 5 on the fraction, relative error 8.3e-8, exact at 0. Maxima are exact, accumulators
+ * are rescaled when one rises. Invalid numbers as attn_wide.h describes. */
 #include "ops/cpu/attn.h"
 #include "ops/cpu/attn_q8_avx2.h"
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx2.h"
 
+#include <assert.h>
 #include <immintrin.h>
 #include <math.h>
+#include <string.h>
 
-#define KEYS    4u
-#define CHANS   4u
-#define TILE_Q  256u
-#define v_floor _mm256_floor_ps
+#define INLINE      static inline __attribute__((always_inline))
+#define QUERY_BLOCK (2 * VEC)
+#define SIDE        4u   /* keys (channels) whose scores (outputs) stay in registers */
+#define TILE_Q      256u /* query rows */
 
-#define f32_from_q8_k attn_q8_by_eights
-
-static inline vec v_load_i8(const void *p)
+/* 2^y for y <= 0; what has no normal number, -inf too, gives 0, NaN stays. */
+INLINE vec exp2_vec(vec y)
 {
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p)));
+    y = v_max(v_set1(-200.0f), y); /* gives its second operand for a NaN */
+    const vec n = _mm256_floor_ps(y), r = v_sub(y, n);
+    vec p = v_set1(0.00186713019f);
+    p = v_fma(p, r, v_set1(0.00901703006f));
+    p = v_fma(p, r, v_set1(0.0557999133f));
+    p = v_fma(p, r, v_set1(0.24016445f));
+    p = v_fma(p, r, v_set1(0.693151312f));
+    p = v_fma(p, r, v_set1(1.0f)); /* exactly 1 at 0: a maximum that stays rescales nothing */
+    const vec power = v_bits(i_sll(i_add(i_of_v(n), i_set1(127)), 23));
+    /* below -126 there is none */
+    return v_mul(p, m_less(power, m_lt(n, v_set1(-126.0f))));
 }
 
-/* n is at least -200: exponents below -126 are cut to 0 by the comparison. */
-static inline vec v_scale2(vec p, vec n)
+/* cap * tanh(x / cap), tanh z = 1 - 2 / (1 + e^2z); saturates without overflow. */
+INLINE vec softcap_vec(vec x, float cap)
 {
-    const __m256i bits =
-        _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-    const __m256 normal = _mm256_cmp_ps(n, _mm256_set1_ps(-126.0f), _CMP_NLT_UQ);
-    return _mm256_mul_ps(p, _mm256_and_ps(normal, _mm256_castsi256_ps(bits)));
-}
-
-static inline bool v_any_gt(vec a, vec b)
-{
-    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0;
-}
-
-static inline vec v_unless_lt(vec a, vec b, vec y)
-{
-    return _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_NLT_UQ), y);
-}
-
-static inline vec v_seen(vec y, int32_t at, const int32_t *lo, const int32_t *hi)
-{
-    const __m256i x = _mm256_set1_epi32(at);
-    const __m256i below = _mm256_cmpgt_epi32(_mm256_loadu_si256((const void *)lo), x);
-    const __m256i inside = _mm256_cmpgt_epi32(_mm256_loadu_si256((const void *)hi), x);
-    return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), y,
-                            _mm256_castsi256_ps(_mm256_andnot_si256(below, inside)));
-}
-
-/* Adds neighbours until each lane holds one row's sum. */
-static inline vec v_row_sums(const vec r[8])
-{
-    __m256 a[4];
-    for (int i = 0; i < 4; i++) a[i] = _mm256_hadd_ps(r[2 * i], r[2 * i + 1]);
-    const __m256 b = _mm256_hadd_ps(a[0], a[1]), c = _mm256_hadd_ps(a[2], a[3]);
-    return _mm256_add_ps(_mm256_permute2f128_ps(b, c, 0x20), _mm256_permute2f128_ps(b, c, 0x31));
+    const vec y = v_mul(x, v_set1(2.0f * (float)M_LOG2E / cap));
+    const vec e = exp2_vec(v_max(v_set1(-64.0f), v_min(v_set1(64.0f), y)));
+    const vec q = v_div(v_set1(2.0f), v_add(e, v_set1(1.0f)));
+    return v_mul(v_set1(cap), v_sub(v_set1(1.0f), q));
 }
 
 static void f32_from_half(float *dst, const uint8_t *src, size_t n, bool bf16)
 {
-    for (size_t i = 0; i < n; i += 8) {
-        const __m128i x = _mm_loadu_si128((const void *)(src + 2 * i));
-        const __m256 wide = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
-        _mm256_storeu_ps(dst + i, bf16 ? wide : _mm256_cvtph_ps(x));
+    for (size_t i = 0; i < n; i += VEC)
+        v_store(dst + i, bf16 ? v_load_bf16(src + 2 * i) : v_load_f16(src + 2 * i));
+}
+
+INLINE vec load_i8(const uint8_t *p)
+{
+    return v_of_i(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)));
+}
+
+static void f32_from_q8_v(float *dst, const struct page_geom *g, const uint8_t *page,
+                          struct attn_tokens tok)
+{
+    const size_t n = (size_t)tok.n * g->head_dim, first = (size_t)tok.first * g->head_dim;
+    const uint16_t *scale =
+        (const uint16_t *)(const void *)(page + g->v_scale) + first / PAGE_VBLOCK;
+    for (size_t i = 0; i < n; i += VEC)
+        v_store(dst + i,
+                v_mul(load_i8(page + g->v + first + i), v_set1(_cvtsh_ss(scale[i / PAGE_VBLOCK]))));
+}
+
+/* Keys or values of tokens t0 .. t0 + n - 1 of a page as f32 [n, d]. */
+static void tokens_to_f32(float *dst, const struct page_geom *g, const struct attn_page *page,
+                          const uint8_t *bytes, struct attn_tokens tok, bool values)
+{
+    if (page->form == PAGE_SEALED && g->type_k == SAC_KV_Q8) {
+        if (values)
+            f32_from_q8_v(dst, g, bytes, tok);
+        else
+            attn_q8_by_eights(dst, g, bytes, tok);
+        return;
+    }
+    const bool tail = page->form == PAGE_TAIL;
+    const size_t at = values ? (tail ? g->tail_v : g->v) : (tail ? 0 : g->k);
+    f32_from_half(dst, bytes + at + tok.first * (size_t)g->head_dim * 2,
+                  tok.n * (size_t)g->head_dim, (values ? g->type_v : g->type_k) == SAC_KV_BF16);
+}
+
+/* Keys or values of a page as f32 [PAGE_TOK, d]; slots of a gathered page that are not to be seen
+ * get zeros. */
+static void page_to_f32(float *dst, const struct page_geom *g, const struct attn_page *page,
+                        bool values)
+{
+    const size_t d = g->head_dim;
+    if (!page->tok) {
+        tokens_to_f32(dst, g, page, page->bytes, (struct attn_tokens){0, PAGE_TOK}, values);
+        return;
+    }
+    memset(dst, 0, page->begin * d * sizeof *dst);
+    for (uint32_t i = page->begin, n; i < page->end; i += n) {
+        n = attn_neighbours(page, i);
+        for (uint32_t j = i; j < i + n && !values; j++) attn_fetch_key(g, page, j + PAGE_TOK);
+        for (uint32_t j = i; j < i + n && values; j++) attn_fetch_value(g, page, j + PAGE_TOK);
+        tokens_to_f32(dst + i * d, g, page, attn_page_of(g, page, i),
+                      (struct attn_tokens){page->tok[i] % PAGE_TOK, n}, values);
+    }
+    memset(dst + page->end * d, 0, (PAGE_TOK - page->end) * d * sizeof *dst);
+}
+
+static uint8_t *take(uint8_t *base, size_t *at, size_t bytes)
+{
+    uint8_t *p = base + *at;
+    *at += (bytes + 63) & ~(size_t)63;
+    return p;
+}
+
+static float *take_floats(uint8_t *base, size_t *at, size_t n)
+{
+    return (float *)(void *)take(base, at, n * sizeof(float));
+}
+
+/* ---- WIDE ---- */
+
+static uint32_t wide_panel_tok(uint32_t head_dim)
+{
+    return head_dim <= 128 ? 128 : 64;
+}
+
+struct wide_mem {
+    uint32_t d, panel_tok;
+    float *q;     /* [n_q/QUERY_BLOCK, d, QUERY_BLOCK] in units of log 2 (of the cap's scores) */
+    float *k, *v; /* [panel_tok, d] */
+    float *s;     /* [panel_tok, QUERY_BLOCK] scores, then weights */
+    float *o;     /* [n_q/QUERY_BLOCK, d, QUERY_BLOCK] */
+    float *m, *l; /* [n_q] */
+    int32_t *lo, *hi; /* [QUERY_BLOCK] tokens of the panel that a query sees */
+    float *logw;      /* [panel_tok] of a gathered panel: to be added, in log 2; padding has -inf */
+    size_t bytes;
+};
+
+static struct wide_mem wide_layout(uint8_t *base, uint32_t d, uint32_t n_q)
+{
+    struct wide_mem w = {.d = d, .panel_tok = wide_panel_tok(d)};
+    size_t at = 0;
+    w.q = take_floats(base, &at, (size_t)n_q * d);
+    w.k = take_floats(base, &at, (size_t)w.panel_tok * d);
+    w.v = take_floats(base, &at, (size_t)w.panel_tok * d);
+    w.s = take_floats(base, &at, (size_t)w.panel_tok * QUERY_BLOCK);
+    w.o = take_floats(base, &at, (size_t)n_q * d);
+    w.m = take_floats(base, &at, n_q);
+    w.l = take_floats(base, &at, n_q);
+    w.lo = (int32_t *)(void *)take(base, &at, QUERY_BLOCK * sizeof(int32_t));
+    w.hi = (int32_t *)(void *)take(base, &at, QUERY_BLOCK * sizeof(int32_t));
+    w.logw = take_floats(base, &at, w.panel_tok);
+    w.bytes = at;
+    return w;
+}
+
+static size_t wide_bytes(const struct page_geom *g, uint32_t n_q)
+{
+    return wide_layout(NULL, g->head_dim, n_q).bytes;
+}
+
+static struct wide_mem wide_mem_of(const struct attn_tile *t)
+{
+    return wide_layout(t->mem, t->op->geom->head_dim, t->n_sub * PAGE_TOK * t->group);
+}
+
+static void wide_begin(struct attn_tile *t)
+{
+    const struct wide_mem w = wide_mem_of(t);
+    const struct op_attn *op = t->op;
+    const uint32_t d = w.d, sub_q = PAGE_TOK * t->group, n_q = t->n_sub * sub_q;
+    const float unit = op->softcap > 0 ? op->scale : op->scale * (float)M_LOG2E;
+    memset(w.q, 0, (size_t)n_q * d * sizeof(float));
+    memset(w.o, 0, (size_t)n_q * d * sizeof(float));
+    for (uint32_t i = 0; i < n_q; i++) {
+        w.m[i] = -INFINITY;
+        w.l[i] = 0;
+    }
+    for (uint32_t s = 0; s < t->n_sub; s++)
+        for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
+            const uint32_t q = s * sub_q + i, head = t->head0 + i % t->group;
+            const float *src =
+                op->q + (t->sub[s].row + i / t->group) * op->q_stride + (size_t)head * d;
+            float *dst = w.q + (size_t)(q / QUERY_BLOCK) * d * QUERY_BLOCK + q % QUERY_BLOCK;
+            for (uint32_t c = 0; c < d; c++) dst[c * QUERY_BLOCK] = src[c] * unit;
+        }
+}
+
+/* Replaces value rows that are not finite by zeros and their keys by NaN, and zeros the values of
+ * tokens that no row sees: a weight of 0 times anything invalid would be NaN. */
+static void quarantine(float *k, float *v, const struct attn_page *page, uint32_t d)
+{
+    for (uint32_t t = 0; t < PAGE_TOK; t++, k += d, v += d) {
+        bool bad = false;
+        for (uint32_t c = 0; c < d; c++) bad |= !(fabsf(v[c]) < INFINITY);
+        if (t >= page->end || bad) memset(v, 0, d * sizeof *v);
+        for (uint32_t c = 0; c < d && bad && t < page->end; c++) k[c] = NAN;
     }
 }
 
-#include "ops/cpu/attn_f32.h"
+static void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page *page)
+{
+    const struct wide_mem w = wide_mem_of(t);
+    const size_t at = (size_t)slot * PAGE_TOK * w.d;
+    page_to_f32(w.k + at, t->op->geom, page, false);
+    page_to_f32(w.v + at, t->op->geom, page, true);
+    if (page->form == PAGE_TAIL || t->op->window > 0) quarantine(w.k + at, w.v + at, page, w.d);
+    if (page->tok) attn_logw(w.logw + (size_t)slot * PAGE_TOK, page);
+}
+
+/* s [key, QUERY_BLOCK] = keys [begin, end) times a query block. */
+INLINE void block_scores(float *s, const float *q, const float *k, uint32_t begin, uint32_t end,
+                         uint32_t d)
+{
+    for (uint32_t key = begin; key < end; key += SIDE) {
+        const float *row = k + (size_t)key * d;
+        vec acc[SIDE][2];
+        for (uint32_t i = 0; i < SIDE; i++) acc[i][0] = acc[i][1] = v_zero();
+        for (uint32_t c = 0; c < d; c++) {
+            const vec q0 = v_load(q + c * QUERY_BLOCK), q1 = v_load(q + c * QUERY_BLOCK + VEC);
+#pragma GCC unroll 8
+            for (uint32_t i = 0; i < SIDE; i++) {
+                const vec x = v_set1(row[i * (size_t)d + c]);
+                acc[i][0] = v_fma(x, q0, acc[i][0]);
+                acc[i][1] = v_fma(x, q1, acc[i][1]);
+            }
+        }
+        for (uint32_t i = 0; i < SIDE; i++) {
+            v_store(s + (key + i) * (size_t)QUERY_BLOCK, acc[i][0]);
+            v_store(s + (key + i) * (size_t)QUERY_BLOCK + VEC, acc[i][1]);
+        }
+    }
+}
+
+/* o [channel, QUERY_BLOCK] += values of [begin, end) times weights. */
+INLINE void block_values(float *o, const float *p, const float *v, uint32_t begin, uint32_t end,
+                         uint32_t d)
+{
+    for (uint32_t c = 0; c < d; c += SIDE) {
+        vec acc[SIDE][2];
+        for (uint32_t i = 0; i < SIDE; i++) {
+            acc[i][0] = v_load(o + (c + i) * (size_t)QUERY_BLOCK);
+            acc[i][1] = v_load(o + (c + i) * (size_t)QUERY_BLOCK + VEC);
+        }
+        for (uint32_t key = begin; key < end; key++) {
+            const vec p0 = v_load(p + key * (size_t)QUERY_BLOCK);
+            const vec p1 = v_load(p + key * (size_t)QUERY_BLOCK + VEC);
+            const float *row = v + (size_t)key * d + c;
+#pragma GCC unroll 8
+            for (uint32_t i = 0; i < SIDE; i++) {
+                const vec x = v_set1(row[i]);
+                acc[i][0] = v_fma(x, p0, acc[i][0]);
+                acc[i][1] = v_fma(x, p1, acc[i][1]);
+            }
+        }
+        for (uint32_t i = 0; i < SIDE; i++) {
+            v_store(o + (c + i) * (size_t)QUERY_BLOCK, acc[i][0]);
+            v_store(o + (c + i) * (size_t)QUERY_BLOCK + VEC, acc[i][1]);
+        }
+    }
+}
+
+/* Queries of a vector: from q on in the tile, from j on in their block; lanes behind n hold none.
+ */
+struct query_vec {
+    uint32_t q, j, n;
+};
+
+/* Takes the panel's weights, whose sums are `sum`, back from the queries to which they add little.
+ * Returns how many those are. */
+static uint32_t leave_out(const struct wide_mem *w, const struct attn_panel *p, struct query_vec x,
+                          vec *sum)
+{
+    const vec least = v_mul(v_load(w->l + x.q), v_set1(p->skip));
+    const vec keep = m_less(v_set1(1), m_lt(*sum, least));
+    float lane[VEC];
+    uint32_t n = 0;
+    memcpy(lane, &keep, sizeof lane);
+    for (uint32_t i = 0; i < x.n; i++) n += lane[i] < 1;
+    if (n == 0) return 0;
+    for (uint32_t key = p->begin; key < p->end; key++) {
+        float *at = w->s + key * (size_t)QUERY_BLOCK + x.j;
+        v_store(at, v_mul(v_load(at), keep));
+    }
+    *sum = v_mul(*sum, keep);
+    return n;
+}
+
+/* y where lo <= at < hi, else -inf. */
+INLINE vec seen(vec y, int32_t at, const int32_t *lo, const int32_t *hi)
+{
+    const vec_i x = i_set1(at);
+    const vec_m below = i_lt(x, i_load(lo)), inside = i_lt(x, i_load(hi));
+    return v_choose(m_less(inside, below), y, v_set1(-INFINITY));
+}
+
+/* Softmax of one vector of queries. Returns how many of them leave the panel out. */
+INLINE uint32_t vector_softmax(const struct wide_mem *w, const struct attn_panel *p,
+                               struct query_vec x, float softcap)
+{
+    const uint32_t q = x.q, j = x.j;
+    float *s = w->s + j, *o = w->o + (size_t)(q - j) * w->d + j; /* both at stride QUERY_BLOCK */
+    const int32_t *lo = w->lo + j, *hi = w->hi + j;
+    const vec m_old = v_load(w->m + q);
+    vec m = m_old, sum = v_zero();
+    for (uint32_t key = p->begin; key < p->end; key++) {
+        float *at = s + key * (size_t)QUERY_BLOCK;
+        vec y = v_load(at);
+        if (softcap > 0) y = v_mul(softcap_vec(y, softcap), v_set1((float)M_LOG2E));
+        if (p->masked) y = seen(y, (int32_t)key, lo, hi);
+        if (p->gathered) y = v_add(y, v_set1(w->logw[key]));
+        if (softcap > 0 || p->masked || p->gathered) v_store(at, y);
+        m = v_max(y, m); /* the second operand if y is NaN */
+    }
+    /* A query that has seen nothing yet: subtract any finite number. */
+    const vec base = v_max(m, v_set1(-3e38f));
+    for (uint32_t key = p->begin; key < p->end; key++) {
+        float *at = s + key * (size_t)QUERY_BLOCK;
+        const vec weight = exp2_vec(v_sub(v_load(at), base));
+        sum = v_add(sum, weight);
+        v_store(at, weight);
+    }
+    if (m_word(m_lt(m_old, m))) {
+        const vec factor = exp2_vec(v_sub(m_old, base));
+        v_store(w->l + q, v_mul(v_load(w->l + q), factor));
+        for (uint32_t c = 0; c < w->d; c++) {
+            float *at = o + c * (size_t)QUERY_BLOCK;
+            v_store(at, v_mul(v_load(at), factor));
+        }
+        v_store(w->m + q, m);
+    }
+    const uint32_t n_out = p->skip > 0 ? leave_out(w, p, x, &sum) : 0;
+    v_store(w->l + q, v_add(v_load(w->l + q), sum));
+    return n_out;
+}
+
+INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32_t d)
+{
+    const struct wide_mem w = wide_mem_of(t);
+    const struct op_attn *op = t->op;
+    const uint32_t n_line = t->ahead.n_page * t->ahead.page_lines;
+    const uint32_t fetch = n_line / (t->n_sub * PAGE_TOK * t->group / QUERY_BLOCK) + 1;
+    for (uint32_t s = p->sub0; s < p->sub1; s++) {
+        const struct attn_sub *sub = &t->sub[s];
+        const uint32_t q0 = s * PAGE_TOK * t->group, n_q = sub->n_row * t->group;
+        for (uint32_t i = 0; i < n_q; i += QUERY_BLOCK) {
+            float *o = w.o + (size_t)(q0 + i) * d;
+            const uint32_t n = n_q - i < QUERY_BLOCK ? n_q - i : QUERY_BLOCK;
+            uint32_t n_out = 0;
+            attn_fetch(&t->ahead, fetch);
+            for (uint32_t j = 0; j < QUERY_BLOCK && p->masked; j++) {
+                const uint32_t row = i + j < n_q ? (i + j) / t->group : sub->n_row - 1;
+                uint32_t lo, hi;
+                attn_visible(op, p, sub->pos + row, &lo, &hi);
+                w.lo[j] = (int32_t)lo;
+                w.hi[j] = (int32_t)hi;
+            }
+            block_scores(w.s, w.q + (size_t)(q0 + i) * d, w.k, p->begin, p->end, d);
+            for (uint32_t j = 0; j < n; j += VEC) {
+                const struct query_vec x = {q0 + i + j, j, n - j < VEC ? n - j : VEC};
+                n_out += vector_softmax(&w, p, x, op->softcap);
+            }
+            t->n_skip += (uint64_t)n_out * (p->end - p->begin);
+            if (n_out < n) block_values(o, w.s, w.v, p->begin, p->end, d);
+        }
+    }
+}
+
+static void wide_panel(struct attn_tile *t, const struct attn_panel *p)
+{
+    /* constant sizes become displacements of the loads */
+    switch (t->op->geom->head_dim) {
+    case 64: wide_panel_d(t, p, 64); break;
+    case 128: wide_panel_d(t, p, 128); break;
+    case 256: wide_panel_d(t, p, 256); break;
+    default: wide_panel_d(t, p, t->op->geom->head_dim);
+    }
+}
+
+static void wide_end(struct attn_tile *t)
+{
+    const struct wide_mem w = wide_mem_of(t);
+    const struct op_attn *op = t->op;
+    for (uint32_t s = 0; s < t->n_sub; s++)
+        for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
+            const uint32_t q = s * PAGE_TOK * t->group + i, row = t->sub[s].row + i / t->group;
+            const uint32_t head = t->head0 + i % t->group;
+            float *out = op->out + row * op->out_stride + (size_t)head * w.d;
+            const float *o = w.o + (size_t)(q / QUERY_BLOCK) * w.d * QUERY_BLOCK + q % QUERY_BLOCK;
+            const float inv = 1.0f / w.l[q];
+            for (uint32_t c = 0; c < w.d; c++) out[c] = o[c * QUERY_BLOCK] * inv;
+            if (op->lse)
+                op->lse[(size_t)row * op->n_head + head] = (w.m[q] + log2f(w.l[q])) * (float)M_LN2;
+        }
+}
+
+/* ---- NARROW ---- */
+
+struct narrow_mem {
+    float *q;    /* [group, d] scaled */
+    float *page; /* [PAGE_TOK, d] keys or values of the page at hand */
+    float *s;    /* [group, ATTN_CHUNK_MAX, PAGE_TOK] scores, then weights */
+    size_t bytes;
+};
+
+static struct narrow_mem narrow_layout(uint8_t *base, uint32_t d, uint32_t group)
+{
+    struct narrow_mem w = {0};
+    size_t at = 0;
+    w.q = take_floats(base, &at, (size_t)group * d);
+    w.page = take_floats(base, &at, (size_t)PAGE_TOK * d);
+    w.s = take_floats(base, &at, (size_t)group * ATTN_CHUNK_MAX * PAGE_TOK);
+    w.bytes = at;
+    return w;
+}
+
+static size_t narrow_bytes(const struct page_geom *g, uint32_t group)
+{
+    return narrow_layout(NULL, g->head_dim, group).bytes;
+}
+
+/* Fetches bytes at .. at + n - 1 of the page two behind page j; gathered pages fetch their own. */
+ATTN_FETCH fetch_ahead(const struct attn_chunk *c, uint32_t j, size_t at, size_t n)
+{
+    if (j + 2 < c->n_page && !c->page[j + 2].tok) attn_fetch_bytes(c->page[j + 2].bytes + at, n);
+}
+
+/* Lane i: the sum of the lanes of r[i]. Adds neighbours until each lane holds one row's sum. */
+INLINE vec row_sums(const vec r[VEC])
+{
+    vec a[4];
+    for (int i = 0; i < 4; i++) a[i] = _mm256_hadd_ps(r[2 * i], r[2 * i + 1]);
+    const vec b = _mm256_hadd_ps(a[0], a[1]), c = _mm256_hadd_ps(a[2], a[3]);
+    return v_add(_mm256_permute2f128_ps(b, c, 0x20), _mm256_permute2f128_ps(b, c, 0x31));
+}
+
+/* Scores of all tokens of a page for one head. */
+INLINE void narrow_scores(float *s, const float *q, const float *k, uint32_t d)
+{
+    for (uint32_t t = 0; t < PAGE_TOK; t += VEC) {
+        vec acc[VEC];
+        for (uint32_t i = 0; i < VEC; i++) acc[i] = v_zero();
+        for (uint32_t c = 0; c < d; c += VEC) {
+            const vec x = v_load(q + c);
+#pragma GCC unroll 8
+            for (uint32_t i = 0; i < VEC; i++)
+                acc[i] = v_fma(x, v_load(k + (t + i) * (size_t)d + c), acc[i]);
+        }
+        v_store(s + t, row_sums(acc));
+    }
+}
+
+/* Scores of one head to weights relative to their maximum; hidden tokens get 0. */
+static void narrow_softmax(const struct attn_chunk *c, float *s, float *out_m, float *out_l)
+{
+    const float softcap = c->op->softcap;
+    vec max = v_set1(-INFINITY), sum = v_zero();
+    for (uint32_t j = 0; j < c->n_page; j++)
+        for (uint32_t t = 0; t < PAGE_TOK; t += VEC) {
+            float *at = s + j * PAGE_TOK + t;
+            vec y = v_load(at);
+            if (softcap > 0) y = v_mul(softcap_vec(y, softcap), v_set1((float)M_LOG2E));
+            v_store(at, y);
+            const struct attn_page *page = &c->page[j];
+            for (uint32_t i = t; i < t + VEC && (page->begin > t || page->end < t + VEC); i++)
+                if (i < page->begin || i >= page->end) at[i - t] = -INFINITY;
+            for (uint32_t i = t; i < t + VEC && page->logw; i++)
+                if (i >= page->begin && i < page->end) at[i - t] += page->logw[i] * (float)M_LOG2E;
+            max = v_max(v_load(at), max);
+        }
+    float lane[VEC], m = -INFINITY, l = 0;
+    memcpy(lane, &max, sizeof lane);
+    for (uint32_t i = 0; i < VEC; i++) m = lane[i] > m ? lane[i] : m;
+    const vec base = v_set1(m == -INFINITY ? 0 : m);
+    for (uint32_t i = 0; i < c->n_page * PAGE_TOK; i += VEC) {
+        const vec weight = exp2_vec(v_sub(v_load(s + i), base));
+        sum = v_add(sum, weight);
+        v_store(s + i, weight);
+    }
+    memcpy(lane, &sum, sizeof lane);
+    for (uint32_t i = 0; i < VEC; i++) l += lane[i];
+    *out_m = m;
+    *out_l = l;
+}
+
+/* acc [d] += weights of tokens times values. Tokens of a whole page go by pairs, in two sums, to
+ * have enough of them in flight. */
+INLINE void narrow_values(float *acc, const float *p, const float *v, uint32_t begin, uint32_t end,
+                          uint32_t d)
+{
+    enum { STEP = 4 };
+    for (uint32_t c = 0; c < d; c += STEP * VEC) {
+        vec even[STEP], odd[STEP];
+        for (uint32_t i = 0; i < STEP; i++) {
+            even[i] = v_load(acc + c + i * VEC);
+            odd[i] = v_zero();
+        }
+        uint32_t t = begin;
+        for (; t + 2 <= end; t += 2) {
+            const vec x = v_set1(p[t]), y = v_set1(p[t + 1]);
+            const float *row = v + t * (size_t)d + c;
+            for (uint32_t i = 0; i < STEP; i++) {
+                even[i] = v_fma(x, v_load(row + i * VEC), even[i]);
+                odd[i] = v_fma(y, v_load(row + d + i * VEC), odd[i]);
+            }
+        }
+        for (uint32_t i = 0; i < STEP && t < end; i++)
+            even[i] = v_fma(v_set1(p[t]), v_load(v + t * (size_t)d + c + i * VEC), even[i]);
+        for (uint32_t i = 0; i < STEP; i++) v_store(acc + c + i * VEC, v_add(even[i], odd[i]));
+    }
+}
+
+INLINE void narrow_d(const struct attn_chunk *c, uint32_t d)
+{
+    const struct narrow_mem w = narrow_layout(c->mem, d, c->group);
+    const struct page_geom *g = c->op->geom;
+    const size_t stride = (size_t)ATTN_CHUNK_MAX * PAGE_TOK;
+    const float unit = c->op->softcap > 0 ? c->op->scale : c->op->scale * (float)M_LOG2E;
+    const size_t v_at = g->type_k == SAC_KV_Q8 ? g->v_scale : g->v;
+    for (size_t i = 0; i < (size_t)c->group * d; i++) w.q[i] = c->q[i] * unit;
+    for (uint32_t j = 0; j < c->n_page; j++) {
+        fetch_ahead(c, j, 0, v_at);
+        page_to_f32(w.page, g, &c->page[j], false);
+        for (uint32_t h = 0; h < c->group; h++)
+            narrow_scores(w.s + h * stride + j * PAGE_TOK, w.q + (size_t)h * d, w.page, d);
+    }
+    for (uint32_t h = 0; h < c->group; h++) narrow_softmax(c, w.s + h * stride, &c->m[h], &c->l[h]);
+    memset(c->acc, 0, (size_t)c->group * d * sizeof(float));
+    for (uint32_t j = 0; j < c->n_page; j++) {
+        fetch_ahead(c, j, v_at, g->bytes - v_at);
+        page_to_f32(w.page, g, &c->page[j], true);
+        for (uint32_t h = 0; h < c->group; h++)
+            narrow_values(c->acc + (size_t)h * d, w.s + h * stride + j * PAGE_TOK, w.page,
+                          c->page[j].begin, c->page[j].end, d);
+    }
+}
+
+static void narrow(const struct attn_chunk *c)
+{
+    switch (c->op->geom->head_dim) {
+    case 64: narrow_d(c, 64); break;
+    case 128: narrow_d(c, 128); break;
+    default: narrow_d(c, c->op->geom->head_dim);
+    }
+}
+
+static const struct attn_kernel kernel = {
+    .tile_q = TILE_Q,
+    .panel_tok = wide_panel_tok,
+    .wide_bytes = wide_bytes,
+    .wide_begin = wide_begin,
+    .wide_page = wide_page,
+    .wide_panel = wide_panel,
+    .wide_end = wide_end,
+    .narrow_bytes = narrow_bytes,
+    .narrow = narrow,
+};
+
+static void attn(struct workers *pool, const struct op_attn *op)
+{
+    attn_execute(pool, op, &kernel);
+}
+
+static size_t attn_scratch(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
+                           uint32_t n_row, uint32_t n_tok_max)
+{
+    return attn_execute_scratch(&kernel, n_worker, geom, n_head, n_row, n_tok_max);
+}
 
 void ops_fill_avx2_attn(struct ops *o)
 {
-    o->attn = f32_attn;
-    o->attn_scratch = f32_attn_scratch;
+    o->attn = attn;
+    o->attn_scratch = attn_scratch;
     attn_fill_avx2_seal(o);
 }
