@@ -83,6 +83,17 @@ static const int8_t layout_iq4_level[16] = {-127, -104, -83, -65, -49, -35, -22,
 /* Offset that kernels subtract when they look levels up as unsigned bytes level + 128. */
 #define LAYOUT_IQ4_OFFSET 128
 
+/* A scale for each 16 inputs, in place of 32. */
+static inline bool layout_halves(struct weight_layout l)
+{
+    return l.scale == SCALE_K16 || l.scale == SCALE_K16_M;
+}
+
+static inline bool layout_has_min(struct weight_layout l)
+{
+    return l.scale == SCALE_DM || l.scale == SCALE_K32_M || l.scale == SCALE_K16_M;
+}
+
 static inline uint32_t layout_low_bytes(struct weight_layout l)
 {
     return LAYOUT_LINE * l.low_bits;

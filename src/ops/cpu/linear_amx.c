@@ -357,11 +357,11 @@ INLINE void fill_quant(struct filling *f, const int q, const enum quant_type typ
     const struct weight_layout l = weight_layout_of(type);
     const struct place at = f->from;
     const uint8_t *p = at.chunk + layout_scale_bytes(l, at.nb) + at.b * layout_block_bytes(l);
-    if (q == 0 || (q == 2 && decode_halves(l))) {
+    if (q == 0 || (q == 2 && layout_halves(l))) {
         const struct decoded_scales scales = decode_scales(at.chunk, l, at.b);
         const __m512 scale = _mm512_mul_ps(scales.scale[q / 2], f->shrink);
         const __m512 plus =
-            decode_has_plus(l) ? _mm512_mul_ps(scales.plus[q / 2], f->shrink) : _mm512_setzero_ps();
+            layout_has_min(l) ? _mm512_mul_ps(scales.plus[q / 2], f->shrink) : _mm512_setzero_ps();
         f->affine = affine_of(f16, scale, plus, code_offset(l, f16));
     }
 #pragma GCC unroll 2

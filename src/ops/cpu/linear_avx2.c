@@ -32,7 +32,6 @@
 
 #define ROWS     4 /* rows met at a time */
 #define FEW_ROWS 4 /* up to here a panel costs more than it saves */
-#define AHEAD    256u
 #define STEP_MAX 32767.0f
 
 /* 256 inputs of one row. */
@@ -255,26 +254,10 @@ INLINE void unpack_scales(struct scales *p, const uint8_t *head, uint32_t nb,
  * a core can wait for, and everything else then waits for them. */
 INLINE void fetch_ahead(const uint8_t *src, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i += LAYOUT_LINE) __builtin_prefetch(src + AHEAD + i);
+    for (uint32_t i = 0; i < n; i += LAYOUT_LINE) __builtin_prefetch(src + LINEAR_TILE_AHEAD + i);
 }
 
 /* ---- Rows times weights ---- */
-
-/* What the type and the CPU fix; folded at compile time. */
-struct kernel {
-    struct weight_layout l;
-    bool vnni;
-};
-
-INLINE bool per_16(const struct kernel k)
-{
-    return k.l.scale == SCALE_K16 || k.l.scale == SCALE_K16_M;
-}
-
-INLINE bool has_min(const struct kernel k)
-{
-    return k.l.scale == SCALE_DM || k.l.scale == SCALE_K32_M || k.l.scale == SCALE_K16_M;
-}
 
 INLINE __m256i broadcast_pair(const int16_t *q)
 {
@@ -286,9 +269,9 @@ INLINE __m256i broadcast_pair(const int16_t *q)
 /* acc + products of word pairs. VPDPWSSD in its VEX form is written in assembly, since the file is
  * compiled for plain AVX2. The empty assembly keeps GCC from regrouping the integer sums into a
  * tree, which spills every product. */
-INLINE __m256i dot_add(const struct kernel k, __m256i acc, __m256i w, __m256i x)
+INLINE __m256i dot_add(const struct linear_kernel k, __m256i acc, __m256i w, __m256i x)
 {
-    if (k.vnni) {
+    if (k.fused) {
         __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(acc) : "x"(w), "x"(x));
     } else {
         acc = _mm256_add_epi32(acc, _mm256_madd_epi16(w, x));
@@ -305,12 +288,12 @@ INLINE __m256 add_scaled(__m256 f, __m256i dot, const float *w_scale, float d)
 }
 
 /* The minima's share of block b, after its dots. */
-INLINE void add_min(__m256 f[2], const struct kernel k, const struct scales *s,
+INLINE void add_min(__m256 f[2], const struct linear_kernel k, const struct scales *s,
                     const struct x_chunk *x, uint32_t b)
 {
-    if (!has_min(k)) return;
-    for (int part = 0; part < (per_16(k) ? 2 : 1); part++) {
-        const float d_sum = per_16(k) ? x->d[b] * (float)x->sum[b][part] : x->d_sum[b];
+    if (!layout_has_min(k.l)) return;
+    for (int part = 0; part < (layout_halves(k.l) ? 2 : 1); part++) {
+        const float d_sum = layout_halves(k.l) ? x->d[b] * (float)x->sum[b][part] : x->d_sum[b];
         for (int o = 0; o < 2; o++)
             f[o] = _mm256_fmadd_ps(_mm256_load_ps(&s->min[b][part][8 * o]), _mm256_set1_ps(d_sum),
                                    f[o]);
@@ -318,10 +301,10 @@ INLINE void add_min(__m256 f[2], const struct kernel k, const struct scales *s,
 }
 
 /* One block of n_row rows from the panel. */
-INLINE void mul_block(__m256 f[ROWS][2], const struct kernel k, const struct panel *p,
+INLINE void mul_block(__m256 f[ROWS][2], const struct linear_kernel k, const struct panel *p,
                       const struct x_chunk *const x[ROWS], uint32_t b, int n_row)
 {
-    const int n_part = per_16(k) ? 2 : 1, n_line = PAIR_LINES / n_part;
+    const int n_part = layout_halves(k.l) ? 2 : 1, n_line = PAIR_LINES / n_part;
 #pragma GCC unroll 2
     for (int part = 0; part < n_part; part++) {
         __m256i dot[ROWS][2];
@@ -347,8 +330,9 @@ INLINE void mul_block(__m256 f[ROWS][2], const struct kernel k, const struct pan
     for (int r = 0; r < n_row; r++) add_min(f[r], k, &p->s, x[r], b);
 }
 
-INLINE void mul_rows(const struct kernel k, const struct panel *p, const struct linear_tile *t,
-                     uint32_t c, uint32_t r0, const uint8_t *next, int n_row)
+INLINE void mul_rows(const struct linear_kernel k, const struct panel *p,
+                     const struct linear_tile *t, uint32_t c, uint32_t r0, const uint8_t *next,
+                     int n_row)
 {
     const uint32_t nb = layout_chunk_blocks(t->n_block, c);
     const uint32_t share = layout_full_chunk_bytes(k.l) / LAYOUT_BLOCKS;
@@ -371,7 +355,7 @@ INLINE void mul_rows(const struct kernel k, const struct panel *p, const struct 
     }
 }
 
-INLINE void many_rows(const struct kernel k, const struct linear_tile *t)
+INLINE void many_rows(const struct linear_kernel k, const struct linear_tile *t)
 {
     const uint8_t *src = t->group + LAYOUT_HEAD;
     struct panel p;
@@ -391,18 +375,18 @@ INLINE void many_rows(const struct kernel k, const struct linear_tile *t)
 }
 
 /* What unsigned codes have too much of, offset * sum of q. */
-INLINE __m256i offset_sum(const struct kernel k, const int32_t sum[2], int part)
+INLINE __m256i offset_sum(const struct linear_kernel k, const int32_t sum[2], int part)
 {
     const __m256i one = _mm256_set1_epi32(sum[part]);
-    const __m256i all = per_16(k) ? one : _mm256_add_epi32(one, _mm256_set1_epi32(sum[1]));
+    const __m256i all = layout_halves(k.l) ? one : _mm256_add_epi32(one, _mm256_set1_epi32(sum[1]));
     return _mm256_slli_epi32(all, __builtin_ctz((unsigned)value_offset(k.l)));
 }
 
 /* One block of n_row rows from the packed weights. */
-INLINE void few_block(__m256 f[FEW_ROWS][2], const struct kernel k, const struct scales *s,
+INLINE void few_block(__m256 f[FEW_ROWS][2], const struct linear_kernel k, const struct scales *s,
                       const struct x_chunk *x, uint32_t b, const uint8_t *block, int n_row)
 {
-    const int n_part = per_16(k) ? 2 : 1, n_quad = 8 / n_part;
+    const int n_part = layout_halves(k.l) ? 2 : 1, n_quad = 8 / n_part;
     const int n_chain = n_row == 1 ? 2 : 1; /* sums side by side, to hide their latency */
 #pragma GCC unroll 2
     for (int part = 0; part < n_part; part++) {
@@ -435,7 +419,7 @@ INLINE void few_block(__m256 f[FEW_ROWS][2], const struct kernel k, const struct
     for (int r = 0; r < n_row; r++) add_min(f[r], k, s, &x[r], b);
 }
 
-INLINE void few_rows(const struct kernel k, const struct linear_tile *t, int n_row)
+INLINE void few_rows(const struct linear_kernel k, const struct linear_tile *t, int n_row)
 {
     const uint32_t share = layout_full_chunk_bytes(k.l) / LAYOUT_BLOCKS;
     const uint8_t *src = t->group + LAYOUT_HEAD;
@@ -460,7 +444,7 @@ INLINE void few_rows(const struct kernel k, const struct linear_tile *t, int n_r
     }
 }
 
-INLINE void quant_tile(const struct kernel k, const struct linear_tile *t)
+INLINE void quant_tile(const struct linear_kernel k, const struct linear_tile *t)
 {
     switch (t->n_row) {
     case 1: few_rows(k, t, 1); break;
@@ -493,17 +477,10 @@ INLINE void unpack_words(float *low, float *high, const uint8_t *line, enum quan
     _mm256_store_ps(high, _mm256_cvtph_ps(_mm256_extracti128_si256(sorted, 1)));
 }
 
-INLINE const float *dense_panel(float *panel, const uint8_t *src, uint32_t nb, enum quant_type type)
+INLINE void unpack_line(float *low, float *high, const uint8_t *line, enum quant_type type)
 {
-    const uint32_t bytes = nb * layout_block_bytes(weight_layout_of(type));
-    if (type == QUANT_F32) return (const float *)(const void *)src;
-    for (uint32_t i = 0; i < bytes / LAYOUT_LINE; i++) {
-        fetch_ahead(src + LAYOUT_LINE * i, LAYOUT_LINE);
-        float *low = panel + (i / 2 * 4 + i % 2) * WEIGHT_GROUP, *high = low + 2 * WEIGHT_GROUP;
-        unpack_words(low, high, src + LAYOUT_LINE * i, type);
-        unpack_words(low + 8, high + 8, src + LAYOUT_LINE * i + 32, type);
-    }
-    return panel;
+    unpack_words(low, high, line, type);
+    unpack_words(low + 8, high + 8, line + 32, type);
 }
 
 INLINE void dense_rows(const float *panel, const struct linear_tile *t, uint32_t c, uint32_t r0,
@@ -534,46 +511,7 @@ INLINE void dense_rows(const float *panel, const struct linear_tile *t, uint32_t
     }
 }
 
-INLINE void dense_tile(enum quant_type type, const struct linear_tile *t)
-{
-    const uint8_t *src = t->group + LAYOUT_HEAD;
-    _Alignas(64) float buffer[LAYOUT_CHUNK * WEIGHT_GROUP];
-    memset(t->acc, 0, t->n_row * sizeof *t->acc);
-    for (uint32_t c = 0; c < t->n_chunk; c++) {
-        const uint32_t nb = layout_chunk_blocks(t->n_block, c);
-        const float *panel = dense_panel(buffer, src, nb, type);
-        uint32_t r = 0;
-        for (; r + DENSE_ROWS <= t->n_row; r += DENSE_ROWS) dense_rows(panel, t, c, r, DENSE_ROWS);
-        for (; r < t->n_row; r++) dense_rows(panel, t, c, r, 1);
-        src += layout_full_chunk_bytes(weight_layout_of(type));
-    }
-}
-
-/* ---- One kernel per type ---- */
-
-#define DEFINE_PLAIN(prefix, type)                                                                 \
-    static void prefix##type(const struct linear_tile *t)                                          \
-    {                                                                                              \
-        quant_tile((struct kernel){weight_layout_of(QUANT_##type), false}, t);                     \
-    }
-#define DEFINE_VNNI(prefix, type)                                                                  \
-    static void prefix##type(const struct linear_tile *t)                                          \
-    {                                                                                              \
-        quant_tile((struct kernel){weight_layout_of(QUANT_##type), true}, t);                      \
-    }
-#define DEFINE_DENSE(prefix, type)                                                                 \
-    static void prefix##type(const struct linear_tile *t)                                          \
-    {                                                                                              \
-        dense_tile(QUANT_##type, t);                                                               \
-    }
-LINEAR_QUANT_TYPES(DEFINE_PLAIN, tile_plain_)
-LINEAR_QUANT_TYPES(DEFINE_VNNI, tile_vnni_)
-LINEAR_DENSE_TYPES(DEFINE_DENSE, tile_)
-
-LINEAR_TILE_KERNELS(kernel_plain, tile_plain_, tile_)
-LINEAR_TILE_KERNELS(kernel_vnni, tile_vnni_, tile_)
-
-/* ---- The table ---- */
+/* ---- Results ---- */
 
 static void finish(const struct linear_tile_finish *f, float *y, const float *acc, const float *up)
 {
@@ -590,41 +528,11 @@ static void finish(const struct linear_tile_finish *f, float *y, const float *ac
     }
 }
 
-static const struct linear_tile_isa plain = {
-    .chunk_bytes = sizeof(struct x_chunk),
-    .rms_scale = math_rms_scale,
-    .pack_block = pack_block,
-    .kernel = kernel_plain,
-    .finish = finish,
-};
-
-static const struct linear_tile_isa vnni = {
-    .chunk_bytes = sizeof(struct x_chunk),
-    .rms_scale = math_rms_scale,
-    .pack_block = pack_block,
-    .kernel = kernel_vnni,
-    .finish = finish,
-};
-
-static void linear_plain(struct workers *pool, const struct op_linear *op)
-{
-    linear_tile_run(pool, op, &plain);
-}
-
-static void linear_vnni(struct workers *pool, const struct op_linear *op)
-{
-    linear_tile_run(pool, op, &vnni);
-}
-
-static size_t scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
-{
-    (void)n_worker;
-    (void)n_out_sum;
-    return linear_tile_scratch(sizeof(struct x_chunk), n_row, n_in);
-}
+#define FUSED
+#include "ops/cpu/linear_tile_set.h"
 
 void ops_fill_avx2_linear(struct ops *o)
 {
-    o->linear = detect_features() & DETECT_AVX_VNNI ? linear_vnni : linear_plain;
-    o->linear_scratch = scratch;
+    o->linear = detect_features() & DETECT_AVX_VNNI ? linear_fused : linear_plain;
+    o->linear_scratch = linear_scratch;
 }

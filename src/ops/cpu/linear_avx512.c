@@ -213,10 +213,10 @@ INLINE void dot_part(struct dots *d, const struct narrow_chunk *c, const uint8_t
 {
     const struct weight_layout l = s.l;
     const int log_offset = log_offset_of(l);
-    const int n_line = decode_halves(l) ? 4 : 8;
+    const int n_line = layout_halves(l) ? 4 : 8;
 #pragma GCC unroll 8
     for (uint32_t m = 0; m < s.mr; m++, a += c->stride) {
-        const int32_t isum = decode_halves(l) ? a->half_isum[h] : a->isum;
+        const int32_t isum = layout_halves(l) ? a->half_isum[h] : a->isum;
         const __m512i zero = _mm512_setzero_si512();
         const __m512i shift = _mm512_slli_epi32(_mm512_set1_epi32(isum), (unsigned)log_offset);
 #pragma GCC unroll 4
@@ -229,7 +229,7 @@ INLINE void dot_part(struct dots *d, const struct narrow_chunk *c, const uint8_t
 #pragma GCC unroll 8
     for (int i = 0; i < n_line; i++) {
         /* Lines j and j + 4 share their bytes in the 4-bit types. */
-        const int j = decode_halves(l) ? (int)(4 * h) + i : i % 2 * 4 + i / 2;
+        const int j = layout_halves(l) ? (int)(4 * h) + i : i % 2 * 4 + i / 2;
         __m512i q[4];
 #pragma GCC unroll 4
         for (uint32_t g = 0; g < s.ng; g++) q[g] = decode_quad(p + g * c->group_bytes, l, j);
@@ -262,8 +262,8 @@ INLINE void add_part(__m512 acc[4][8], const struct narrow_chunk *c, const uint8
             const __m512 scale = _mm512_mul_ps(w.scale[h], _mm512_set1_ps(a->scale));
             const __m512i v = _mm512_add_epi32(_mm512_slli_epi32(d.hi[g][m], 8), d.lo[g][m]);
             acc[g][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(v), scale, acc[g][m]);
-            if (!decode_has_plus(l)) continue;
-            const float sum = decode_halves(l) ? a->half_sum[h] : a->sum;
+            if (!layout_has_min(l)) continue;
+            const float sum = layout_halves(l) ? a->half_sum[h] : a->sum;
             acc[g][m] = _mm512_fmadd_ps(w.plus[h], _mm512_set1_ps(sum), acc[g][m]);
         }
     }
@@ -281,7 +281,7 @@ INLINE void quant_chunk(const struct narrow_chunk *c, const enum quant_type type
     for (uint32_t b = 0; b < c->nb; b++, p += layout_block_bytes(l)) {
         narrow_prefetch(c, b * share, share, ng);
         add_part(acc, c, p, b, 0, shape);
-        if (decode_halves(l)) add_part(acc, c, p, b, 1, shape);
+        if (layout_halves(l)) add_part(acc, c, p, b, 1, shape);
     }
     store_acc(c, acc, ng, mr);
 }

@@ -99,16 +99,6 @@ struct decoded_scales {
     __m512 scale[2], plus[2];
 };
 
-INLINE bool decode_halves(const struct weight_layout l)
-{
-    return l.scale == SCALE_K16 || l.scale == SCALE_K16_M;
-}
-
-INLINE bool decode_has_plus(const struct weight_layout l)
-{
-    return l.scale == SCALE_DM || l.scale == SCALE_K32_M || l.scale == SCALE_K16_M;
-}
-
 INLINE struct decoded_scales decode_scales(const uint8_t *head, const struct weight_layout l,
                                            uint32_t b)
 {

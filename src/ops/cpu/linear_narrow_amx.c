@@ -123,7 +123,7 @@ INLINE void unpack(struct codes *out, const uint8_t *p, const struct weight_layo
     if (is_plain(l)) return;
 #pragma GCC unroll 8
     for (int j = 0; j < 8; j++)
-        _mm512_store_si512(out->line[j < 4 || !decode_halves(l) ? j : j + 4],
+        _mm512_store_si512(out->line[j < 4 || !layout_halves(l) ? j : j + 4],
                            decode_signed(p, l, j));
 }
 
@@ -146,13 +146,13 @@ INLINE void multiply(const struct codes *codes, const struct narrow_tile *x, con
             MULTIPLY(TILE_DOTU, 0, 6, p);
         else
             MULTIPLY(TILE_DOT, 0, 6, codes->line[0]);
-        if (decode_halves(l)) MULTIPLY(TILE_DOT, 2, 7, codes->line[4]);
+        if (layout_halves(l)) MULTIPLY(TILE_DOT, 2, 7, codes->line[4]);
     } else {
         if (is_plain(l))
             MULTIPLY(TILE_DOTU, 1, 6, p);
         else
             MULTIPLY(TILE_DOT, 1, 6, codes->line[0]);
-        if (decode_halves(l)) MULTIPLY(TILE_DOT, 3, 7, codes->line[4]);
+        if (layout_halves(l)) MULTIPLY(TILE_DOT, 3, 7, codes->line[4]);
     }
 }
 
@@ -160,10 +160,10 @@ INLINE void store(struct sums sums[2], const uint32_t g, const struct weight_lay
 {
     if (g == 0) {
         TILE_STORE(0, &sums[0]);
-        if (decode_halves(l)) TILE_STORE(2, &sums[1]);
+        if (layout_halves(l)) TILE_STORE(2, &sums[1]);
     } else {
         TILE_STORE(1, &sums[0]);
-        if (decode_halves(l)) TILE_STORE(3, &sums[1]);
+        if (layout_halves(l)) TILE_STORE(3, &sums[1]);
     }
 }
 
@@ -181,8 +181,8 @@ INLINE void add(__m512 acc[ROWS], const struct sums *sums, const struct narrow_t
             v = _mm512_sub_epi32(v, _mm512_set1_epi32(x->isum_128[m]));
         const __m512 scale = _mm512_mul_ps(w->scale[h], _mm512_set1_ps(x->scale[m]));
         acc[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(v), scale, acc[m]);
-        if (!decode_has_plus(l)) continue;
-        const float sum = decode_halves(l) ? x->half_sum[h][m] : x->sum[m];
+        if (!layout_has_min(l)) continue;
+        const float sum = layout_halves(l) ? x->half_sum[h][m] : x->sum[m];
         acc[m] = _mm512_fmadd_ps(w->plus[h], _mm512_set1_ps(sum), acc[m]);
     }
 }
@@ -208,7 +208,7 @@ INLINE void tile_groups(const struct narrow_tiled *k, const enum quant_type type
     for (uint32_t g = 0; g < ng; g++) {
 #pragma GCC unroll 8
         for (uint32_t m = 0; m < ROWS; m++) acc[g][m] = _mm512_setzero_ps();
-        for (uint32_t b = 0; b < RING && decode_halves(l); b++)
+        for (uint32_t b = 0; b < RING && layout_halves(l); b++)
             memset(work[g].codes[b].line[4], 0, sizeof work[g].codes[b].line[4] * 4);
     }
     for (uint32_t i = 0; i < n + LAG; i++) {
@@ -224,7 +224,7 @@ INLINE void tile_groups(const struct narrow_tiled *k, const enum quant_type type
                 const struct decoded_scales w = decode_scales(last.chunk + group, l, last.b);
                 prefetch(k, (size_t)(i - LAG) * share, group, share);
                 add(acc[g], &sums[0], x - LAG, &w, 0, l);
-                if (decode_halves(l)) add(acc[g], &sums[1], x - LAG, &w, 1, l);
+                if (layout_halves(l)) add(acc[g], &sums[1], x - LAG, &w, 1, l);
             }
             if (i >= 1 && i < n + 1)
                 multiply(&at->codes[(i - 1) % RING], x - 1, codes_at(&second, l) + group, g, l);

@@ -193,22 +193,6 @@ INLINE void unpack_scales(struct panel *p, const uint8_t *head, uint32_t b, uint
 
 /* ---- Rows times a panel ---- */
 
-/* What the type and the CPU fix; folded at compile time. */
-struct kernel {
-    struct weight_layout l;
-    bool sdot;
-};
-
-INLINE bool per_16(const struct kernel k)
-{
-    return k.l.scale == SCALE_K16 || k.l.scale == SCALE_K16_M;
-}
-
-INLINE bool has_min(const struct kernel k)
-{
-    return k.l.scale == SCALE_DM || k.l.scale == SCALE_K32_M || k.l.scale == SCALE_K16_M;
-}
-
 INLINE int8x16_t broadcast_quad(const int8_t *q)
 {
     int32_t quad;
@@ -218,9 +202,9 @@ INLINE int8x16_t broadcast_quad(const int8_t *q)
 
 /* acc [4 outputs] + the products of their 4 bytes. SDOT is written in assembly, since only its
  * callers are compiled for it. */
-INLINE int32x4_t dot_add(const struct kernel k, int32x4_t acc, int8x16_t w, int8x16_t x)
+INLINE int32x4_t dot_add(const struct linear_kernel k, int32x4_t acc, int8x16_t w, int8x16_t x)
 {
-    if (k.sdot) {
+    if (k.fused) {
         __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(acc) : "w"(w), "w"(x));
         return acc;
     }
@@ -230,10 +214,11 @@ INLINE int32x4_t dot_add(const struct kernel k, int32x4_t acc, int8x16_t w, int8
     return vaddq_s32(acc, vpaddq_s32(a, b));
 }
 
-INLINE void mul_block(float32x4_t f[ROWS][VECS], const struct kernel k, const struct panel *p,
-                      const struct x_chunk *const x[ROWS], uint32_t b, int n_row)
+INLINE void mul_block(float32x4_t f[ROWS][VECS], const struct linear_kernel k,
+                      const struct panel *p, const struct x_chunk *const x[ROWS], uint32_t b,
+                      int n_row)
 {
-    const int n_part = per_16(k) ? 2 : 1, n_quad = 8 / n_part;
+    const int n_part = layout_halves(k.l) ? 2 : 1, n_quad = 8 / n_part;
 #pragma GCC unroll 2
     for (int part = 0; part < n_part; part++) {
         int32x4_t high[ROWS][VECS], low[ROWS][VECS];
@@ -260,18 +245,18 @@ INLINE void mul_block(float32x4_t f[ROWS][VECS], const struct kernel k, const st
                 f[r][v] = vfmaq_f32(f[r][v], vcvtq_f32_s32(dot), s);
             }
     }
-    if (!has_min(k)) return;
+    if (!layout_has_min(k.l)) return;
     for (int r = 0; r < n_row; r++)
         for (int part = 0; part < n_part; part++) {
             const float *d_sum = x[r]->d_sum[b];
-            const float s = per_16(k) ? d_sum[part] : d_sum[0] + d_sum[1];
+            const float s = layout_halves(k.l) ? d_sum[part] : d_sum[0] + d_sum[1];
             for (int v = 0; v < VECS; v++)
                 f[r][v] = vfmaq_n_f32(f[r][v], vld1q_f32(&p->min[b][part][4 * v]), s);
         }
 }
 
-INLINE void mul_rows(const struct kernel k, const struct panel *p, const struct linear_tile *t,
-                     uint32_t c, uint32_t r0, int n_row)
+INLINE void mul_rows(const struct linear_kernel k, const struct panel *p,
+                     const struct linear_tile *t, uint32_t c, uint32_t r0, int n_row)
 {
     const uint32_t nb = layout_chunk_blocks(t->n_block, c);
     const struct x_chunk *x[ROWS];
@@ -285,7 +270,7 @@ INLINE void mul_rows(const struct kernel k, const struct panel *p, const struct 
         for (int v = 0; v < VECS; v++) vst1q_f32(t->acc[r0 + (uint32_t)r] + 4 * v, f[r][v]);
 }
 
-INLINE void quant_tile(const struct kernel k, const struct linear_tile *t)
+INLINE void quant_tile(const struct linear_kernel k, const struct linear_tile *t)
 {
     const uint8_t *src = t->group + LAYOUT_HEAD;
     struct panel p;
@@ -320,18 +305,10 @@ INLINE void unpack_words(float *low, float *high, const uint8_t *line, enum quan
     vst1q_f32(high, vcvt_f32_f16(vreinterpret_f16_u16(vshrn_n_u32(v, 16))));
 }
 
-INLINE void dense_panel(float *panel, const uint8_t *src, uint32_t nb, enum quant_type type)
+INLINE void unpack_line(float *low, float *high, const uint8_t *line, enum quant_type type)
 {
-    const uint32_t bytes = nb * layout_block_bytes(weight_layout_of(type));
-    if (type == QUANT_F32) {
-        memcpy(panel, src, bytes);
-        return;
-    }
-    for (uint32_t i = 0; i < bytes / LAYOUT_LINE; i++) {
-        float *low = panel + (i / 2 * 4 + i % 2) * WEIGHT_GROUP, *high = low + 2 * WEIGHT_GROUP;
-        for (uint32_t v = 0; v < VECS; v++)
-            unpack_words(low + 4 * v, high + 4 * v, src + LAYOUT_LINE * i + 16 * v, type);
-    }
+    for (uint32_t v = 0; v < VECS; v++)
+        unpack_words(low + 4 * v, high + 4 * v, line + 16 * v, type);
 }
 
 INLINE void dense_rows(const float *panel, const struct linear_tile *t, uint32_t c, uint32_t r0,
@@ -353,46 +330,7 @@ INLINE void dense_rows(const float *panel, const struct linear_tile *t, uint32_t
         for (int v = 0; v < VECS; v++) vst1q_f32(t->acc[r0 + (uint32_t)r] + 4 * v, f[r][v]);
 }
 
-INLINE void dense_tile(enum quant_type type, const struct linear_tile *t)
-{
-    const uint8_t *src = t->group + LAYOUT_HEAD;
-    _Alignas(64) float panel[LAYOUT_CHUNK * WEIGHT_GROUP];
-    memset(t->acc, 0, t->n_row * sizeof *t->acc);
-    for (uint32_t c = 0; c < t->n_chunk; c++) {
-        dense_panel(panel, src, layout_chunk_blocks(t->n_block, c), type);
-        uint32_t r = 0;
-        for (; r + DENSE_ROWS <= t->n_row; r += DENSE_ROWS) dense_rows(panel, t, c, r, DENSE_ROWS);
-        for (; r < t->n_row; r++) dense_rows(panel, t, c, r, 1);
-        src += layout_full_chunk_bytes(weight_layout_of(type));
-    }
-}
-
-/* ---- One kernel per type ---- */
-
-#define DEFINE_PLAIN(prefix, type)                                                                 \
-    static void prefix##type(const struct linear_tile *t)                                          \
-    {                                                                                              \
-        quant_tile((struct kernel){weight_layout_of(QUANT_##type), false}, t);                     \
-    }
-#define DEFINE_SDOT(prefix, type)                                                                  \
-    __attribute__((target("arch=armv8.2-a+dotprod"))) static void prefix##type(                    \
-        const struct linear_tile *t)                                                               \
-    {                                                                                              \
-        quant_tile((struct kernel){weight_layout_of(QUANT_##type), true}, t);                      \
-    }
-#define DEFINE_DENSE(prefix, type)                                                                 \
-    static void prefix##type(const struct linear_tile *t)                                          \
-    {                                                                                              \
-        dense_tile(QUANT_##type, t);                                                               \
-    }
-LINEAR_QUANT_TYPES(DEFINE_PLAIN, tile_plain_)
-LINEAR_QUANT_TYPES(DEFINE_SDOT, tile_sdot_)
-LINEAR_DENSE_TYPES(DEFINE_DENSE, tile_)
-
-LINEAR_TILE_KERNELS(kernel_plain, tile_plain_, tile_)
-LINEAR_TILE_KERNELS(kernel_sdot, tile_sdot_, tile_)
-
-/* ---- The table ---- */
+/* ---- Results ---- */
 
 static void finish(const struct linear_tile_finish *f, float *y, const float *acc, const float *up)
 {
@@ -408,41 +346,11 @@ static void finish(const struct linear_tile_finish *f, float *y, const float *ac
     }
 }
 
-static const struct linear_tile_isa plain = {
-    .chunk_bytes = sizeof(struct x_chunk),
-    .rms_scale = math_rms_scale,
-    .pack_block = pack_block,
-    .kernel = kernel_plain,
-    .finish = finish,
-};
-
-static const struct linear_tile_isa sdot = {
-    .chunk_bytes = sizeof(struct x_chunk),
-    .rms_scale = math_rms_scale,
-    .pack_block = pack_block,
-    .kernel = kernel_sdot,
-    .finish = finish,
-};
-
-static void linear_plain(struct workers *pool, const struct op_linear *op)
-{
-    linear_tile_run(pool, op, &plain);
-}
-
-static void linear_sdot(struct workers *pool, const struct op_linear *op)
-{
-    linear_tile_run(pool, op, &sdot);
-}
-
-static size_t scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
-{
-    (void)n_worker;
-    (void)n_out_sum;
-    return linear_tile_scratch(sizeof(struct x_chunk), n_row, n_in);
-}
+#define FUSED __attribute__((target("arch=armv8.2-a+dotprod")))
+#include "ops/cpu/linear_tile_set.h"
 
 void ops_fill_neon_linear(struct ops *o)
 {
-    o->linear = detect_features() & DETECT_NEON_DOTPROD ? linear_sdot : linear_plain;
-    o->linear_scratch = scratch;
+    o->linear = detect_features() & DETECT_NEON_DOTPROD ? linear_fused : linear_plain;
+    o->linear_scratch = linear_scratch;
 }

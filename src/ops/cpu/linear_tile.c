@@ -75,7 +75,7 @@ static void run_kernel(const struct job *job, uint32_t part_i, uint32_t group_i,
         .xf = job->xf ? job->xf + x : NULL,
         .acc = acc,
     };
-    job->isa->kernel(w->type)(&t);
+    job->isa->kernels[w->type](&t);
 }
 
 static void copy_bias(float dst[WEIGHT_GROUP], const struct linear_part *part, uint32_t o0,

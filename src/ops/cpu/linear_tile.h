@@ -1,5 +1,5 @@
 /* linear_tile.h: the frame of a linear layer around the kernels of one instruction set, shared by
- * AVX2 and NEON.
+ * AVX2 and NEON; linear_tile_set.h ends their files.
  *
  * Rows are packed once, in tiles of LINEAR_TILE_ROWS; inside a tile they lie chunk by chunk (256
  * inputs) behind each other, so that a kernel unpacks a chunk of a weight group once and streams
@@ -10,7 +10,8 @@
 
 #include "ops/cpu/linear.h"
 
-#define LINEAR_TILE_ROWS 128u
+#define LINEAR_TILE_ROWS  128u
+#define LINEAR_TILE_AHEAD 256u /* bytes that weights are fetched ahead */
 
 /* 256 inputs of one row for dense weights. */
 struct linear_tile_dense {
@@ -26,6 +27,13 @@ struct linear_tile {
     float (*acc)[WEIGHT_GROUP];         /* [n_row] result; 64-byte aligned */
 };
 typedef void (*linear_tile_fn)(const struct linear_tile *t);
+
+/* What a kernel is compiled for: a type, and whether the CPU has an instruction that multiplies and
+ * adds (VPDPWSSD, SDOT). */
+struct linear_kernel {
+    struct weight_layout l;
+    bool fused;
+};
 
 /* Where 32 inputs of a row go; NULL for a form that no part of the op needs. */
 struct linear_tile_slot {
@@ -47,30 +55,9 @@ struct linear_tile_isa {
     /* x [n], n <= 32, times scale times norm unless that is NULL; the rest of the block is zero. */
     void (*pack_block)(const struct linear_tile_slot *slot, const float *x, uint32_t n, float scale,
                        const float *norm);
-    linear_tile_fn (*kernel)(enum quant_type type);
+    const linear_tile_fn *kernels; /* [type] */
     void (*finish)(const struct linear_tile_finish *f, float *y, const float *acc, const float *up);
 };
-
-/* use(prefix, TYPE) for each quantised type, and for each dense one. */
-#define LINEAR_QUANT_TYPES(use, prefix)                                                            \
-    use(prefix, Q4_0) use(prefix, Q4_1) use(prefix, Q5_0) use(prefix, Q5_1) use(prefix, Q8_0)      \
-        use(prefix, Q2_K) use(prefix, Q3_K) use(prefix, Q4_K) use(prefix, Q5_K) use(prefix, Q6_K)  \
-            use(prefix, IQ4_NL) use(prefix, IQ4_XS)
-#define LINEAR_DENSE_TYPES(use, prefix) use(prefix, F32) use(prefix, F16) use(prefix, BF16)
-
-#define LINEAR_TILE_CASE(prefix, type)                                                             \
-    case QUANT_##type: return prefix##type;
-
-/* Defines `name`, the kernel of each type: functions of two prefixes and the type. */
-#define LINEAR_TILE_KERNELS(name, quant_prefix, dense_prefix)                                      \
-    static linear_tile_fn name(enum quant_type type)                                               \
-    {                                                                                              \
-        switch (type) {                                                                            \
-            LINEAR_QUANT_TYPES(LINEAR_TILE_CASE, quant_prefix)                                     \
-            LINEAR_DENSE_TYPES(LINEAR_TILE_CASE, dense_prefix)                                     \
-        }                                                                                          \
-        __builtin_unreachable();                                                                   \
-    }
 
 void linear_tile_run(struct workers *pool, const struct op_linear *op,
                      const struct linear_tile_isa *isa);

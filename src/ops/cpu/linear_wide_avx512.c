@@ -92,7 +92,7 @@ INLINE void fill_quant_block(uint8_t *dst, const uint8_t *chunk, uint32_t nb, ui
                             _mm512_fmadd_ps(s.scale[1], offset, s.plus[1])};
 #pragma GCC unroll 8
     for (int j = 0; j < 8; j++) {
-        const int h = decode_halves(l) ? j / 4 : 0;
+        const int h = layout_halves(l) ? j / 4 : 0;
         bf16_quad(dst + 128 * j, p, l, j, s.scale[h], plus[h]);
     }
 }
