@@ -1,17 +1,19 @@
 /* linear_avx2.c: linear layers with AVX2, and with AVX-VNNI where CPUID has it.
  *
  * Quantised weights meet activations rounded to int16 in blocks of 32 (x = d * q, d = max |x| /
- * 32767): 8 bits would be twice as fast with many rows, and cost a mean KL divergence of 3e-3 on
+ * 32512): 8 bits would be twice as fast with many rows, and cost a mean KL divergence of 3e-3 on
  * smollm2-135m, against less than 1e-6. F32, F16 and BF16 weights meet f32 activations.
  *
- * Up to FEW_ROWS rows meet the packed weights as they are unpacked into registers. More share a
- * panel: one group of 16 outputs is unpacked to int16, a chunk of 256 inputs at a time (8 KiB,
- * stays in L1), and met by up to LINEAR_TILE_ROWS rows, ROWS at a time; the tile's rows lie chunk
- * by chunk behind each other for that. NARROW and WIDE differ in nothing.
+ * An op's only row meets the packed weights as they are unpacked into registers, as bytes where
+ * that is less work: q = 256 * hi + lo, so that codes are multiplied without being widened. Up to
+ * FEW_ROWS rows do so as words. More share a panel: one group of 16 outputs is unpacked to int16, a
+ * chunk of 256 inputs at a time (8 KiB, stays in L1), and met by up to LINEAR_TILE_ROWS rows, ROWS
+ * at a time; the tile's rows lie chunk by chunk behind each other for that. NARROW and WIDE differ
+ * in nothing.
  *
  * Order of arithmetic, the same for every row, number of rows and worker:
  *  - products and sums within 32 inputs (16 for types with scales per 16) are exact integers, so
- *    their order is free and VPMADDWD + VPADDD gives the same bits as VPDPWSSD;
+ *    their order is free: bytes, words, and the fused instructions of AVX-VNNI give the same bits;
  *  - per output one f32 sum from 0 in rising order of blocks, acc = fma(dot, w_scale * d, acc),
  *    with scales per 16 inputs first half, second half; then, for types with a minimum, acc =
  * fma(w_min, d * sum of q, acc), halves likewise;
@@ -30,9 +32,9 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-#define ROWS     4 /* rows met at a time */
-#define FEW_ROWS 4 /* up to here a panel costs more than it saves */
-#define STEP_MAX 32767.0f
+#define ROWS     4        /* rows met at a time */
+#define FEW_ROWS 4        /* up to here a panel costs more than it saves */
+#define STEP_MAX 32512.0f /* 127 * 256 */
 
 /* 256 inputs of one row. */
 struct x_chunk {
@@ -41,6 +43,13 @@ struct x_chunk {
     float d_sum[LAYOUT_BLOCKS];    /* d * sum of q, rounded once */
     int32_t sum[LAYOUT_BLOCKS][2]; /* of the first and the second 16 q */
 };
+
+/* The same of an only row, and once more as q = 256 * hi + lo. */
+struct x_alone {
+    struct x_chunk x;
+    int8_t hi[LAYOUT_CHUNK], lo[LAYOUT_CHUNK]; /* in their order */
+};
+_Static_assert(sizeof(struct x_alone) <= 2 * sizeof(struct x_chunk), "scratch of two rows");
 
 /* Scales of 256 inputs of a group in f32; [.][1] for types with scales per 16 only. */
 struct scales {
@@ -111,6 +120,20 @@ static void pack_block(const struct linear_tile_slot *slot, const float *x, uint
         if (slot->xf) _mm256_storeu_ps(slot->xf->x + slot->block_i * LAYOUT_BLOCK + 8 * k, v[k]);
     }
     if (slot->xq) quantise_block(slot->xq, slot->block_i, v);
+}
+
+static void pack_alone(const struct linear_tile_slot *slot, const float *x, uint32_t n, float scale,
+                       const float *norm)
+{
+    pack_block(slot, x, n, scale, norm);
+    if (!slot->xq) return;
+    struct x_alone *out = slot->xq;
+    const uint32_t i0 = slot->block_i * LAYOUT_BLOCK;
+    for (uint32_t i = i0; i < i0 + LAYOUT_BLOCK; i++) {
+        const int16_t q = out->x.q[i - i % 4 + (i % 4 * 2 + i % 4 / 2) % 4];
+        out->hi[i] = (int8_t)((q + 128) >> 8);
+        out->lo[i] = (int8_t)q;
+    }
 }
 
 /* ---- Weights: a chunk to a panel ---- */
@@ -382,38 +405,39 @@ INLINE __m256i offset_sum(const struct linear_kernel k, const int32_t sum[2], in
     return _mm256_slli_epi32(all, __builtin_ctz((unsigned)value_offset(k.l)));
 }
 
+/* f + a part of block b, whose codes are unsigned in `dot`. */
+INLINE __m256 add_part(__m256 f, const struct linear_kernel k, const struct scales *s,
+                       const struct x_chunk *x, uint32_t b, int part, int h, __m256i dot)
+{
+    if (value_offset(k.l)) dot = _mm256_sub_epi32(dot, offset_sum(k, x->sum[b], part));
+    return add_scaled(f, dot, &s->scale[b][part][8 * h], x->d[b]);
+}
+
 /* One block of n_row rows from the packed weights. */
-INLINE void few_block(__m256 f[FEW_ROWS][2], const struct linear_kernel k, const struct scales *s,
+INLINE void few_block(__m256 (*f)[2], const struct linear_kernel k, const struct scales *s,
                       const struct x_chunk *x, uint32_t b, const uint8_t *block, int n_row)
 {
     const int n_part = layout_halves(k.l) ? 2 : 1, n_quad = 8 / n_part;
-    const int n_chain = n_row == 1 ? 2 : 1; /* sums side by side, to hide their latency */
 #pragma GCC unroll 2
     for (int part = 0; part < n_part; part++) {
-        __m256i dot[FEW_ROWS][2][2];
+        __m256i dot[FEW_ROWS][2];
 #pragma GCC unroll 4
-        for (int r = 0; r < n_row; r++)
-            for (int h = 0; h < 2; h++) dot[r][h][0] = dot[r][h][1] = _mm256_setzero_si256();
+        for (int r = 0; r < n_row; r++) dot[r][0] = dot[r][1] = _mm256_setzero_si256();
 #pragma GCC unroll 8
         for (int j = n_quad * part; j < n_quad * (part + 1); j++) {
             __m256i w[2][2];
             for (int h = 0; h < 2; h++) split_codes(w[h], quad_codes(block, k.l, j, h));
 #pragma GCC unroll 8
             for (int i = 0; i < 2 * n_row; i++) {
-                const int r = i / 2, odd = i % 2, chain = odd % n_chain;
+                const int r = i / 2, odd = i % 2;
                 const __m256i q = broadcast_pair(x[r].q + LAYOUT_BLOCK * b + 4 * j + 2 * odd);
-                for (int h = 0; h < 2; h++)
-                    dot[r][h][chain] = dot_add(k, dot[r][h][chain], w[h][odd], q);
+                for (int h = 0; h < 2; h++) dot[r][h] = dot_add(k, dot[r][h], w[h][odd], q);
             }
         }
-#pragma GCC unroll 8
-        for (int i = 0; i < 2 * n_row; i++) {
-            const int r = i / 2, h = i % 2;
-            __m256i sum = dot[r][h][0];
-            if (n_chain == 2) sum = _mm256_add_epi32(sum, dot[r][h][1]);
-            if (value_offset(k.l)) sum = _mm256_sub_epi32(sum, offset_sum(k, x[r].sum[b], part));
-            f[r][h] = add_scaled(f[r][h], sum, &s->scale[b][part][8 * h], x[r].d[b]);
-        }
+#pragma GCC unroll 4
+        for (int r = 0; r < n_row; r++)
+            for (int h = 0; h < 2; h++)
+                f[r][h] = add_part(f[r][h], k, s, &x[r], b, part, h, dot[r][h]);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < n_row; r++) add_min(f[r], k, s, &x[r], b);
@@ -444,15 +468,113 @@ INLINE void few_rows(const struct linear_kernel k, const struct linear_tile *t, 
     }
 }
 
+/* ---- An only row, by bytes where they are less work ---- */
+
+/* Quad lines whose products with a plane 16 bits can sum up: 8, 4, or 0 for none worth it. With
+ * VPDPBUSD sums have 32 bits. */
+INLINE int byte_lines(const struct linear_kernel k)
+{
+    const int bits = k.l.iq4 ? 8 : k.l.low_bits + k.l.high_bits;
+    return k.fused || bits <= 4 ? 8 : bits == 5 ? 4 : 0; /* 8 * 2 * 15 * 128 = 30720 */
+}
+
+INLINE __m256i broadcast_quad(const int8_t *q)
+{
+    int32_t quad;
+    memcpy(&quad, q, sizeof quad);
+    return _mm256_set1_epi32(quad);
+}
+
+/* acc + products of unsigned codes with a plane: sums of four in 32 bits, or of two in 16. */
+INLINE __m256i byte_dot_add(const struct linear_kernel k, __m256i acc, __m256i w, __m256i x)
+{
+    if (k.fused) {
+        __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(w), "x"(x));
+    } else {
+        acc = _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x));
+        __asm__("" : "+x"(acc));
+    }
+    return acc;
+}
+
+INLINE __m256i join_planes(const struct linear_kernel k, __m256i hi, __m256i lo)
+{
+    if (k.fused) return _mm256_add_epi32(_mm256_slli_epi32(hi, 8), lo);
+    return _mm256_add_epi32(_mm256_madd_epi16(hi, _mm256_set1_epi16(256)),
+                            _mm256_madd_epi16(lo, _mm256_set1_epi16(1)));
+}
+
+/* Sums of quad lines j0 .. j0 + n - 1 of block b. */
+INLINE void byte_dots(__m256i dot[2], const struct linear_kernel k, const struct x_alone *x,
+                      uint32_t b, const uint8_t *block, int j0, int n)
+{
+    const int step = byte_lines(k) < n ? byte_lines(k) : n;
+#pragma GCC unroll 2
+    for (int i = 0; i < n; i += step) {
+        __m256i hi[2], lo[2];
+        for (int h = 0; h < 2; h++) hi[h] = lo[h] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+        for (int j = j0 + i; j < j0 + i + step; j++) {
+            const __m256i x_hi = broadcast_quad(x->hi + LAYOUT_BLOCK * b + 4 * j);
+            const __m256i x_lo = broadcast_quad(x->lo + LAYOUT_BLOCK * b + 4 * j);
+            for (int h = 0; h < 2; h++) {
+                const __m256i w = quad_codes(block, k.l, j, h);
+                hi[h] = byte_dot_add(k, hi[h], w, x_hi);
+                lo[h] = byte_dot_add(k, lo[h], w, x_lo);
+            }
+        }
+        for (int h = 0; h < 2; h++) dot[h] = _mm256_add_epi32(dot[h], join_planes(k, hi[h], lo[h]));
+    }
+}
+
+INLINE void alone_block(__m256 f[2], const struct linear_kernel k, const struct scales *s,
+                        const struct x_alone *x, uint32_t b, const uint8_t *block)
+{
+    const int n_part = layout_halves(k.l) ? 2 : 1, n_quad = 8 / n_part;
+#pragma GCC unroll 2
+    for (int part = 0; part < n_part; part++) {
+        __m256i dot[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+        byte_dots(dot, k, x, b, block, n_quad * part, n_quad);
+        for (int h = 0; h < 2; h++) f[h] = add_part(f[h], k, s, &x->x, b, part, h, dot[h]);
+    }
+    add_min(f, k, s, &x->x, b);
+}
+
+INLINE void alone_row(const struct linear_kernel k, const struct linear_tile *t)
+{
+    const uint32_t share = layout_full_chunk_bytes(k.l) / LAYOUT_BLOCKS;
+    const uint8_t *src = t->group + LAYOUT_HEAD;
+    const struct x_alone *x = t->xq;
+    __m256 f[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    struct scales s;
+    for (uint32_t c = 0; c < t->n_chunk; c++, x++) {
+        const uint32_t nb = layout_chunk_blocks(t->n_block, c);
+        const uint8_t *block = src + layout_scale_bytes(k.l, nb);
+        unpack_scales(&s, src, nb, k.l.scale);
+        for (uint32_t b = 0; b < nb; b++, block += layout_block_bytes(k.l), src += share) {
+            fetch_ahead(src, share);
+            if (byte_lines(k))
+                alone_block(f, k, &s, x, b, block);
+            else
+                few_block(&f, k, &s, &x->x, b, block, 1);
+        }
+    }
+    _mm256_store_ps(t->acc[0], f[0]);
+    _mm256_store_ps(t->acc[0] + 8, f[1]);
+}
+
 INLINE void quant_tile(const struct linear_kernel k, const struct linear_tile *t)
 {
-    switch (t->n_row) {
-    case 1: few_rows(k, t, 1); break;
-    case 2: few_rows(k, t, 2); break;
-    case 3: few_rows(k, t, 3); break;
-    case FEW_ROWS: few_rows(k, t, FEW_ROWS); break;
-    default: many_rows(k, t);
-    }
+    if (t->alone)
+        alone_row(k, t);
+    else if (t->n_row == 2)
+        few_rows(k, t, 2);
+    else if (t->n_row == 3)
+        few_rows(k, t, 3);
+    else if (t->n_row == FEW_ROWS)
+        few_rows(k, t, FEW_ROWS);
+    else
+        many_rows(k, t);
 }
 
 /* ---- Dense weights ---- */
@@ -526,6 +648,16 @@ static void finish(const struct linear_tile_finish *f, float *y, const float *ac
         }
         _mm256_storeu_ps(y + o, v);
     }
+}
+
+static struct linear_tile_isa isa_of(bool alone)
+{
+    return (struct linear_tile_isa){
+        .chunk_bytes = alone ? sizeof(struct x_alone) : sizeof(struct x_chunk),
+        .rms_scale = math_rms_scale,
+        .pack_block = alone ? pack_alone : pack_block,
+        .finish = finish,
+    };
 }
 
 #define FUSED

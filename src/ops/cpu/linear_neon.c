@@ -346,6 +346,17 @@ static void finish(const struct linear_tile_finish *f, float *y, const float *ac
     }
 }
 
+static struct linear_tile_isa isa_of(bool alone)
+{
+    (void)alone;
+    return (struct linear_tile_isa){
+        .chunk_bytes = sizeof(struct x_chunk),
+        .rms_scale = math_rms_scale,
+        .pack_block = pack_block,
+        .finish = finish,
+    };
+}
+
 #define FUSED __attribute__((target("arch=armv8.2-a+dotprod")))
 #include "ops/cpu/linear_tile_set.h"
 

@@ -22,6 +22,7 @@ struct linear_tile_dense {
 struct linear_tile {
     const uint8_t *group; /* packed */
     uint32_t n_chunk, n_block, n_row;
+    bool alone;                         /* the op has no other row */
     const void *xq;                     /* [n_chunk, n_row] chunks of the set's own kind */
     const struct linear_tile_dense *xf; /* [n_chunk, n_row] */
     float (*acc)[WEIGHT_GROUP];         /* [n_row] result; 64-byte aligned */

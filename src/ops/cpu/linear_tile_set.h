@@ -2,12 +2,11 @@
  * for each type, and the entries of the table of operations.
  *
  * Included once by a file that has defined
- *     struct x_chunk                                256 inputs of one row, quantised
  *     FUSED                                         attributes of functions with k.fused
  *     quant_tile (k, t)                             the result of a tile
  *     unpack_line (low, high, line, type)           16 bits: inputs k and k + 2 as f32 [16] each
  *     dense_rows (panel, t, c, r0, n_row)           adds chunk c; DENSE_ROWS or 1 of them
- *     pack_block, finish, math_rms_scale            of struct linear_tile_isa
+ *     isa_of (alone)                                all but `kernels`; `alone`: of an only row
  * It defines linear_plain, linear_fused, linear_scratch. */
 #ifndef SAC_OPS_CPU_LINEAR_TILE_SET_H
 #define SAC_OPS_CPU_LINEAR_TILE_SET_H
@@ -83,13 +82,8 @@ static const linear_tile_fn fused_kernels[] = {EACH_QUANT(FUSED_ENTRY) EACH_DENS
 
 static void run(struct workers *pool, const struct op_linear *op, const linear_tile_fn *kernels)
 {
-    const struct linear_tile_isa isa = {
-        .chunk_bytes = sizeof(struct x_chunk),
-        .rms_scale = math_rms_scale,
-        .pack_block = pack_block,
-        .kernels = kernels,
-        .finish = finish,
-    };
+    struct linear_tile_isa isa = isa_of(op->n_row == 1);
+    isa.kernels = kernels;
     linear_tile_run(pool, op, &isa);
 }
 
@@ -107,7 +101,7 @@ static size_t linear_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, u
 {
     (void)n_worker;
     (void)n_out_sum;
-    return linear_tile_scratch(sizeof(struct x_chunk), n_row, n_in);
+    return linear_tile_scratch(isa_of(n_row == 1).chunk_bytes, n_row, n_in);
 }
 
 #endif
