@@ -60,6 +60,7 @@ struct scales {
 #define PAIR_LINES 16 /* of a block: 2 inputs of 16 outputs, 64 bytes */
 
 struct panel {
+    const uint8_t *next; /* packed weights to be fetched meanwhile */
     struct scales s;
     _Alignas(64) int16_t w[LAYOUT_BLOCKS][PAIR_LINES][2 * WEIGHT_GROUP];
 };
@@ -354,8 +355,7 @@ INLINE void mul_block(__m256 f[ROWS][2], const struct linear_kernel k, const str
 }
 
 INLINE void mul_rows(const struct linear_kernel k, const struct panel *p,
-                     const struct linear_tile *t, uint32_t c, uint32_t r0, const uint8_t *next,
-                     int n_row)
+                     const struct linear_tile *t, uint32_t c, uint32_t r0, int n_row)
 {
     const uint32_t nb = layout_chunk_blocks(t->n_block, c);
     const uint32_t share = layout_full_chunk_bytes(k.l) / LAYOUT_BLOCKS;
@@ -368,7 +368,7 @@ INLINE void mul_rows(const struct linear_kernel k, const struct panel *p,
         f[r][1] = _mm256_load_ps(t->acc[r0 + (uint32_t)r] + 8);
     }
     for (uint32_t b = 0; b < nb; b++) {
-        if (r0 == 0) fetch_ahead(next + b * share, share);
+        if (r0 == 0) fetch_ahead(p->next + b * share, share);
         mul_block(f, k, p, x, b, n_row);
     }
 #pragma GCC unroll 4
@@ -389,11 +389,11 @@ INLINE void many_rows(const struct linear_kernel k, const struct linear_tile *t)
         unpack_scales(&p.s, src, nb, k.l.scale);
         for (uint32_t b = 0; b < nb; b++, block += layout_block_bytes(k.l))
             unpack_block(p.w[b], block, k.l);
-        const uint8_t *next = src + layout_full_chunk_bytes(k.l);
+        p.next = src + layout_full_chunk_bytes(k.l);
         uint32_t r = 0;
-        for (; r + ROWS <= t->n_row; r += ROWS) mul_rows(k, &p, t, c, r, next, ROWS);
-        for (; r + 2 <= t->n_row; r += 2) mul_rows(k, &p, t, c, r, next, 2);
-        if (r < t->n_row) mul_rows(k, &p, t, c, r, next, 1);
+        for (; r + ROWS <= t->n_row; r += ROWS) mul_rows(k, &p, t, c, r, ROWS);
+        for (; r + 2 <= t->n_row; r += 2) mul_rows(k, &p, t, c, r, 2);
+        if (r < t->n_row) mul_rows(k, &p, t, c, r, 1);
     }
 }
 
@@ -405,17 +405,27 @@ INLINE __m256i offset_sum(const struct linear_kernel k, const int32_t sum[2], in
     return _mm256_slli_epi32(all, __builtin_ctz((unsigned)value_offset(k.l)));
 }
 
-/* f + a part of block b, whose codes are unsigned in `dot`. */
-INLINE __m256 add_part(__m256 f, const struct linear_kernel k, const struct scales *s,
-                       const struct x_chunk *x, uint32_t b, int part, int h, __m256i dot)
+/* Packed weights of block b in a chunk, as few rows meet them. */
+struct packed {
+    const struct scales *s; /* of the chunk */
+    const uint8_t *codes;
+    uint32_t b;
+};
+
+/* f + a part of a block, whose codes are unsigned in `dot`. */
+INLINE void add_part(__m256 f[2], const struct linear_kernel k, const struct packed w,
+                     const struct x_chunk *x, int part, const __m256i dot[2])
 {
-    if (value_offset(k.l)) dot = _mm256_sub_epi32(dot, offset_sum(k, x->sum[b], part));
-    return add_scaled(f, dot, &s->scale[b][part][8 * h], x->d[b]);
+    for (int h = 0; h < 2; h++) {
+        __m256i sum = dot[h];
+        if (value_offset(k.l)) sum = _mm256_sub_epi32(sum, offset_sum(k, x->sum[w.b], part));
+        f[h] = add_scaled(f[h], sum, &w.s->scale[w.b][part][8 * h], x->d[w.b]);
+    }
 }
 
 /* One block of n_row rows from the packed weights. */
-INLINE void few_block(__m256 (*f)[2], const struct linear_kernel k, const struct scales *s,
-                      const struct x_chunk *x, uint32_t b, const uint8_t *block, int n_row)
+INLINE void few_block(__m256 (*f)[2], const struct linear_kernel k, const struct packed p,
+                      const struct x_chunk *x, int n_row)
 {
     const int n_part = layout_halves(k.l) ? 2 : 1, n_quad = 8 / n_part;
 #pragma GCC unroll 2
@@ -426,21 +436,19 @@ INLINE void few_block(__m256 (*f)[2], const struct linear_kernel k, const struct
 #pragma GCC unroll 8
         for (int j = n_quad * part; j < n_quad * (part + 1); j++) {
             __m256i w[2][2];
-            for (int h = 0; h < 2; h++) split_codes(w[h], quad_codes(block, k.l, j, h));
+            for (int h = 0; h < 2; h++) split_codes(w[h], quad_codes(p.codes, k.l, j, h));
 #pragma GCC unroll 8
             for (int i = 0; i < 2 * n_row; i++) {
                 const int r = i / 2, odd = i % 2;
-                const __m256i q = broadcast_pair(x[r].q + LAYOUT_BLOCK * b + 4 * j + 2 * odd);
+                const __m256i q = broadcast_pair(x[r].q + LAYOUT_BLOCK * p.b + 4 * j + 2 * odd);
                 for (int h = 0; h < 2; h++) dot[r][h] = dot_add(k, dot[r][h], w[h][odd], q);
             }
         }
 #pragma GCC unroll 4
-        for (int r = 0; r < n_row; r++)
-            for (int h = 0; h < 2; h++)
-                f[r][h] = add_part(f[r][h], k, s, &x[r], b, part, h, dot[r][h]);
+        for (int r = 0; r < n_row; r++) add_part(f[r], k, p, &x[r], part, dot[r]);
     }
 #pragma GCC unroll 4
-    for (int r = 0; r < n_row; r++) add_min(f[r], k, s, &x[r], b);
+    for (int r = 0; r < n_row; r++) add_min(f[r], k, p.s, &x[r], p.b);
 }
 
 INLINE void few_rows(const struct linear_kernel k, const struct linear_tile *t, int n_row)
@@ -458,7 +466,7 @@ INLINE void few_rows(const struct linear_kernel k, const struct linear_tile *t, 
         unpack_scales(&s, src, nb, k.l.scale);
         for (uint32_t b = 0; b < nb; b++, block += layout_block_bytes(k.l), src += share) {
             fetch_ahead(src, share);
-            few_block(f, k, &s, x, b, block, n_row);
+            few_block(f, k, (struct packed){&s, block, b}, x, n_row);
         }
     }
 #pragma GCC unroll 4
@@ -504,21 +512,22 @@ INLINE __m256i join_planes(const struct linear_kernel k, __m256i hi, __m256i lo)
                             _mm256_madd_epi16(lo, _mm256_set1_epi16(1)));
 }
 
-/* Sums of quad lines j0 .. j0 + n - 1 of block b. */
-INLINE void byte_dots(__m256i dot[2], const struct linear_kernel k, const struct x_alone *x,
-                      uint32_t b, const uint8_t *block, int j0, int n)
+/* Sums of a part of a block. */
+INLINE void byte_dots(__m256i dot[2], const struct linear_kernel k, const struct packed p,
+                      const struct x_alone *x, int part)
 {
-    const int step = byte_lines(k) < n ? byte_lines(k) : n;
+    const int n = layout_halves(k.l) ? 4 : 8, step = byte_lines(k) < n ? byte_lines(k) : n;
+    dot[0] = dot[1] = _mm256_setzero_si256();
 #pragma GCC unroll 2
-    for (int i = 0; i < n; i += step) {
+    for (int j0 = n * part; j0 < n * (part + 1); j0 += step) {
         __m256i hi[2], lo[2];
         for (int h = 0; h < 2; h++) hi[h] = lo[h] = _mm256_setzero_si256();
 #pragma GCC unroll 8
-        for (int j = j0 + i; j < j0 + i + step; j++) {
-            const __m256i x_hi = broadcast_quad(x->hi + LAYOUT_BLOCK * b + 4 * j);
-            const __m256i x_lo = broadcast_quad(x->lo + LAYOUT_BLOCK * b + 4 * j);
+        for (int j = j0; j < j0 + step; j++) {
+            const __m256i x_hi = broadcast_quad(x->hi + LAYOUT_BLOCK * p.b + 4 * j);
+            const __m256i x_lo = broadcast_quad(x->lo + LAYOUT_BLOCK * p.b + 4 * j);
             for (int h = 0; h < 2; h++) {
-                const __m256i w = quad_codes(block, k.l, j, h);
+                const __m256i w = quad_codes(p.codes, k.l, j, h);
                 hi[h] = byte_dot_add(k, hi[h], w, x_hi);
                 lo[h] = byte_dot_add(k, lo[h], w, x_lo);
             }
@@ -527,17 +536,17 @@ INLINE void byte_dots(__m256i dot[2], const struct linear_kernel k, const struct
     }
 }
 
-INLINE void alone_block(__m256 f[2], const struct linear_kernel k, const struct scales *s,
-                        const struct x_alone *x, uint32_t b, const uint8_t *block)
+INLINE void alone_block(__m256 f[2], const struct linear_kernel k, const struct packed p,
+                        const struct x_alone *x)
 {
-    const int n_part = layout_halves(k.l) ? 2 : 1, n_quad = 8 / n_part;
+    const int n_part = layout_halves(k.l) ? 2 : 1;
 #pragma GCC unroll 2
     for (int part = 0; part < n_part; part++) {
-        __m256i dot[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-        byte_dots(dot, k, x, b, block, n_quad * part, n_quad);
-        for (int h = 0; h < 2; h++) f[h] = add_part(f[h], k, s, &x->x, b, part, h, dot[h]);
+        __m256i dot[2];
+        byte_dots(dot, k, p, x, part);
+        add_part(f, k, p, &x->x, part, dot);
     }
-    add_min(f, k, s, &x->x, b);
+    add_min(f, k, p.s, &x->x, p.b);
 }
 
 INLINE void alone_row(const struct linear_kernel k, const struct linear_tile *t)
@@ -553,10 +562,11 @@ INLINE void alone_row(const struct linear_kernel k, const struct linear_tile *t)
         unpack_scales(&s, src, nb, k.l.scale);
         for (uint32_t b = 0; b < nb; b++, block += layout_block_bytes(k.l), src += share) {
             fetch_ahead(src, share);
+            const struct packed p = {&s, block, b};
             if (byte_lines(k))
-                alone_block(f, k, &s, x, b, block);
+                alone_block(f, k, p, x);
             else
-                few_block(&f, k, &s, &x->x, b, block, 1);
+                few_block(&f, k, p, &x->x, 1);
         }
     }
     _mm256_store_ps(t->acc[0], f[0]);
