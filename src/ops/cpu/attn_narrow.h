@@ -3,7 +3,7 @@
  * which depend on the instruction set (private).
  *
  * Included once by attn_narrow_amx.c and by attn_narrow_avx512.c, which define FETCH_TO first: 2 to
- * fetch pages into L2, 3 into L1.
+ * fetch pages into L2, 3 into L1; and gather_q8_keys, of single tokens as halves.
  *
  * A step takes one or two pages of a chunk, for blocks of 8 query heads of the KV head:
  *  - Scores. Everything between scores and values happens in lanes of tokens.
@@ -355,6 +355,21 @@ INLINE void gather_halves(uint16_t *dst, const struct page_geom *g, const struct
             _mm512_storeu_si512(to + i * row + x, _mm512_loadu_si512(from + x));
     }
     memset(to + page->end * row, 0, (PAGE_TOK - page->end) * row);
+}
+
+/* Keys of a step of halves, where they are or gathered. */
+INLINE const uint8_t *half_rows(const struct narrow_mem *w, const struct attn_page *page,
+                                const struct page_geom *g, uint32_t d)
+{
+    const uint8_t *src = page->bytes + (page->form == PAGE_TAIL ? 0 : g->k);
+    if (page->tok) {
+        if (g->type_k == SAC_KV_Q8)
+            gather_q8_keys(w->gathered, g, page);
+        else
+            gather_halves(w->gathered, g, page, d, true);
+        src = (const uint8_t *)w->gathered;
+    }
+    return src;
 }
 
 /* ---- Scores to weights ---- */

@@ -11,6 +11,8 @@
 #define FETCH_TO 2 /* L2: what DRAM has to bring is more than L1 can wait for */
 
 #include "ops/cpu/attn_amx.h"
+
+#define gather_q8_keys attn_amx_gather_keys
 #include "ops/cpu/attn_narrow.h"
 
 size_t attn_narrow_amx_bytes(const struct page_geom *g, uint32_t group)
@@ -140,15 +142,8 @@ INLINE void half_keys(const struct narrow_mem *w, struct narrow_step *st, const 
                       uint32_t d)
 {
     const struct attn_page *page = st->page[0];
-    const uint8_t *src = page->bytes + (page->form == PAGE_TAIL ? 0 : g->k);
+    const uint8_t *src = half_rows(w, page, g, d);
     uint16_t *dst = (uint16_t *)(void *)w->keys;
-    if (page->tok) {
-        if (g->type_k == SAC_KV_Q8)
-            attn_amx_gather_keys(w->gathered, g, page);
-        else
-            gather_halves(w->gathered, g, page, d, true);
-        src = (const uint8_t *)w->gathered;
-    }
     if (g->type_k != SAC_KV_BF16) {
         find_centre(w, src + 2 * (size_t)d * (page->begin < page->end ? page->begin : 0), d);
         if (centred_keys(w, &st->fetch, src, d)) restore_nan_keys(dst, src, d);

@@ -12,6 +12,8 @@
 #define FETCH_TO 3 /* into L2 alone it takes up to a sixth longer on Zen 4 */
 
 #include "ops/cpu/attn_avx512.h"
+
+#define gather_q8_keys attn_avx512_gather_keys
 #include "ops/cpu/attn_narrow.h"
 
 size_t attn_narrow_avx512_bytes(const struct page_geom *g, uint32_t group)
@@ -153,50 +155,45 @@ INLINE void centred_keys(const struct narrow_mem *w, struct fetch *fetch, const 
     }
 }
 
-/* Keys of the step as tiles [2, d/32]: a line has two channels of 16 tokens. They have the place of
- * the values, which are not copied. */
+/* Keys of the step as rows of bf16. */
 INLINE void half_keys(const struct narrow_mem *w, struct narrow_step *st, const struct page_geom *g,
                       uint32_t d)
 {
     const struct attn_page *page = st->page[0];
-    const uint8_t *src = page->bytes + (page->form == PAGE_TAIL ? 0 : g->k);
-    if (page->tok) {
-        if (g->type_k == SAC_KV_Q8)
-            attn_avx512_gather_keys(w->gathered, g, page);
-        else
-            gather_halves(w->gathered, g, page, d, true);
-        src = (const uint8_t *)w->gathered;
-    }
+    const uint8_t *src = half_rows(w, page, g, d);
+    st->keys = (const uint16_t *)(const void *)w->keys;
     if (g->type_k != SAC_KV_BF16) {
         find_centre(w, src + 2 * (size_t)d * (page->begin < page->end ? page->begin : 0), d);
         centred_keys(w, &st->fetch, src, d);
-        src = w->keys;
+    } else if (page->tok) {
+        memcpy(w->keys, src, PAGE_TOK * 2 * (size_t)d); /* values will be gathered in their place */
+    } else {
+        st->keys = (const uint16_t *)(const void *)src;
     }
-    uint8_t *tile = w->v;
-    for (uint32_t t = 0; t < PAGE_TOK; t += LANES)
-        for (uint32_t c = 0; c < d; c += 32, tile += TILE_BYTES) {
-            fetch_lines(&st->fetch);
-            attn_transpose(tile, src + 2 * ((size_t)t * d + c), 2 * (size_t)d);
-        }
 }
 
-/* Scores of n_head heads: their queries times the keys, times `unit`, plus `base`. */
-INLINE void half_scores_of(const struct narrow_mem *w, const uint8_t *q, const float *unit,
-                           const float *base, struct fetch *fetch, uint32_t n_head)
+/* Scores of n_head heads: their queries times the keys, times `unit`, plus `base`. Keys are turned
+ * on their way, so that lanes are tokens. */
+INLINE void half_scores_of(const struct narrow_mem *w, struct narrow_step *st, const uint8_t *q,
+                           const float *unit, const float *base, uint32_t n_head)
 {
-    const size_t row = 2 * (size_t)w->d, half = w->d / 32 * (size_t)TILE_BYTES;
-    const uint8_t *k = w->v;
+    const size_t row = 2 * (size_t)w->d;
+    const uint8_t *k = (const uint8_t *)st->keys;
     __m512 sum[HEADS][2];
     UNROLL for (uint32_t h = 0; h < n_head; h++) sum[h][0] = sum[h][1] = _mm512_setzero_ps();
-    for (uint32_t pair = 0; pair < w->d / 2; pair++, k += 64, q += 4) {
-        const __m512bh k0 = (__m512bh)_mm512_load_si512(k);
-        const __m512bh k1 = (__m512bh)_mm512_load_si512(k + half);
-        fetch_lines(fetch);
-        UNROLL for (uint32_t h = 0; h < n_head; h++)
+    for (uint32_t c = 0; c < w->d; c += 8, k += 16) {
+        __m512i k0[4], k1[4];
+        attn_dword_lanes(k0, k, row);
+        attn_dword_lanes(k1, k + LANES * row, row);
+        UNROLL for (uint32_t i = 0; i < 4; i++, q += 4)
         {
-            const __m512bh x = (__m512bh)all_lanes(q + h * row);
-            sum[h][0] = _mm512_dpbf16_ps(sum[h][0], x, k0);
-            sum[h][1] = _mm512_dpbf16_ps(sum[h][1], x, k1);
+            fetch_lines(&st->fetch);
+            UNROLL for (uint32_t h = 0; h < n_head; h++)
+            {
+                const __m512bh x = (__m512bh)all_lanes(q + h * row);
+                sum[h][0] = _mm512_dpbf16_ps(sum[h][0], x, (__m512bh)k0[i]);
+                sum[h][1] = _mm512_dpbf16_ps(sum[h][1], x, (__m512bh)k1[i]);
+            }
         }
     }
     UNROLL for (uint32_t h = 0; h < n_head; h++)
@@ -207,8 +204,8 @@ INLINE void half_scores_of(const struct narrow_mem *w, const uint8_t *q, const f
     }
 }
 
-static void half_scores(const struct narrow_mem *w, uint32_t block, const struct page_geom *g,
-                        struct fetch *fetch)
+static void half_scores(const struct narrow_mem *w, struct narrow_step *st, uint32_t block,
+                        const struct page_geom *g)
 {
     const uint32_t n_head = block_heads(w, block), d = w->d;
     const float *q = w->q + (size_t)block * HEADS * d, *unit = w->unit + block * HEADS;
@@ -220,7 +217,7 @@ static void half_scores(const struct narrow_mem *w, uint32_t block, const struct
             sum[h] = centre_product((const uint8_t *)w->centre, q + (size_t)h * d, d);
         _mm512_store_ps(base, _mm512_mul_ps(attn_sums(sum), _mm512_loadu_ps(unit)));
     }
-    WITH_HEADS(n_head, half_scores_of, w, query_rows(w, block), unit, base, fetch)
+    WITH_HEADS(n_head, half_scores_of, w, st, query_rows(w, block), unit, base)
 }
 
 /* ---- Values of halves ---- */
@@ -325,7 +322,7 @@ static uint32_t step_calls(const struct attn_chunk *c)
     const struct page_geom *g = c->op->geom;
     const uint32_t rows = g->head_dim / 4, n_block = (c->group + HEADS - 1) / HEADS;
     if (g->type_k == SAC_KV_Q8) return 2 * rows + 2 * c->group;
-    return (g->type_k == SAC_KV_BF16 ? 0 : rows) + rows / 4 + c->group + 4 * rows * n_block;
+    return (g->type_k == SAC_KV_BF16 ? 0 : rows) + c->group + 4 * rows * n_block;
 }
 
 INLINE void half_step(const struct attn_chunk *c, const struct narrow_mem *w,
@@ -339,13 +336,13 @@ INLINE void half_step(const struct attn_chunk *c, const struct narrow_mem *w,
         .v = half_values(w, st, g, d), .fetch = &st->fetch, .f16 = g->type_v != SAC_KV_BF16};
     for (uint32_t b = 0; b < w->n_block; b++) {
         const uint32_t n_head = block_heads(w, b);
-        half_scores(w, b, g, &st->fetch);
+        half_scores(w, st, b, g);
         narrow_amend(c, w, st, n_head, false);
         narrow_weights(w, st, b, d, false, &merge);
         if (page->begin == 0 && page->end == PAGE_TOK) half_value_sums(w, &src, n_head);
         if (src.odd || page->begin > 0 || page->end < PAGE_TOK) {
-            mend_values(w->keys, src.v, d, page, g->type_v != SAC_KV_BF16);
-            struct half_source mended = {.v = w->keys, .fetch = &st->fetch};
+            mend_values(w->v, src.v, d, page, g->type_v != SAC_KV_BF16);
+            struct half_source mended = {.v = w->v, .fetch = &st->fetch};
             half_value_sums(w, &mended, n_head);
         }
         merge_values(c, w, &merge, d);
