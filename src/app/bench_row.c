@@ -82,7 +82,7 @@ static int order_double(const void *a, const void *b)
 
 static struct stats stats_of(const double *value, uint32_t n)
 {
-    double sorted[BENCH_REPS_MAX], sum = 0, squares = 0;
+    double sorted[BENCH_REPS_MAX] = {0}, sum = 0, squares = 0;
     for (uint32_t i = 0; i < n; i++) {
         sorted[i] = value[i];
         sum += value[i];

@@ -123,7 +123,7 @@ static void note_held(struct chat *c, const int32_t *tok, size_t n, const int32_
                       size_t n_said)
 {
     const uint32_t length = sac_seq_length(c->engine, c->seq, NULL);
-    assert(length <= n + n_said && length <= c->n_ctx && (said || length <= n));
+    assert(length <= n + n_said && length <= c->n_ctx);
     (void)n_said;
     for (uint32_t i = c->n_held; i < length; i++) c->held[i] = i < n ? tok[i] : said[i - n];
     c->n_held = length;
@@ -154,7 +154,7 @@ static sac_status read_ahead(struct chat *c, sac_error *err)
     interrupt_clear();
     if (status == SAC_OK && pending) /* what was queued behind the interrupt */
         status = sac_seq_truncate(c->engine, c->seq, sac_seq_length(c->engine, c->seq, NULL), err);
-    if (status == SAC_OK) note_held(c, tok, n, NULL, 0);
+    if (status == SAC_OK) note_held(c, tok, n, tok, 0);
     sac_free(tok);
     return status;
 }

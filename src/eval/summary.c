@@ -100,9 +100,10 @@ static sac_status fill_scores(struct summary_row *g, const struct samples *sampl
     const size_t n = samples_count(samples);
     const uint64_t stream =
         seed ^ rng_hash(g->task, strlen(g->task)) ^ rng_hash(g->method, strlen(g->method)) ^ g->ctx;
-    double *value = mem_alloc(2 * n * sizeof *value), *diff = value + n;
+    double *value = mem_alloc(2 * n * sizeof *value);
     size_t n_value = 0, n_diff = 0;
     if (!value) return error_set(err, SAC_ERR_MEMORY, "out of memory for a summary");
+    double *diff = value + n;
     for (size_t i = 0; i < n; i++) {
         const struct sample_row *r = samples_row(samples, i);
         if (!in_row(g, r)) continue;

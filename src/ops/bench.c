@@ -201,7 +201,7 @@ static sac_status load_matrices(struct sac_op_bench *b, const struct bench_case 
         part[i].data = b->cold + bytes;
         bytes += weight_bytes(&part[i]);
     }
-    assert(bytes <= COLD_BYTES && bytes % 64 == 0);
+    assert(bytes > 0 && bytes <= COLD_BYTES && bytes % 64 == 0);
     const size_t row_bytes = quant_row_bytes(l.type, l.n_in), src_bytes = row_bytes * l.n_out[0];
     uint8_t *src = mem_map(src_bytes); /* the first part is the largest */
     b->n_copy = (uint32_t)(COLD_BYTES / bytes);

@@ -522,7 +522,7 @@ static void lfps_select(const struct method_lane *l, struct method_pick *out)
     const uint32_t sink = (uint32_t)l->param[SINK], every = (uint32_t)l->param[REFRESH];
     struct parts p;
     struct step w;
-    struct sparsity s;
+    struct sparsity s = {0};
     cut_state(&p, l->shape, l->param, l->state);
     make_step(&w, l->shape, p.n_table, l->scratch);
     if (l->pos <= sink + N_LOCAL ||

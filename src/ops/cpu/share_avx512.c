@@ -554,14 +554,14 @@ RAISE(8)
 
 static void raise_vnni(const struct pass *pass, struct attn_range pages, struct channels c)
 {
-    static void (*const raise_n[HEADS])(const struct pass *pass, struct attn_range pages,
-                                        struct channels c, const struct vnni_heads *h) = {
-        raise_1, raise_2, raise_3, raise_4, raise_5, raise_6, raise_7, raise_8};
+    static void (*const raise_n[HEADS + 1])(const struct pass *pass, struct attn_range pages,
+                                            struct channels c, const struct vnni_heads *h) = {
+        NULL, raise_1, raise_2, raise_3, raise_4, raise_5, raise_6, raise_7, raise_8};
     for (uint32_t g = 0; g < pass->op->group; g += HEADS) {
         const uint32_t left = pass->op->group - g, n = left < HEADS ? left : HEADS;
         struct vnni_heads h;
         take_heads(&h, pass->frame, c, g, n);
-        raise_n[n - 1](pass, pages, c, &h);
+        raise_n[n](pass, pages, c, &h);
     }
 }
 
