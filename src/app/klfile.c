@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define N_FIELD   6u
-#define HEAD      (sizeof magic + 4 * N_FIELD)
+#define HEAD      (sizeof magic + sizeof(uint32_t) * N_FIELD)
 #define COUNT_MAX (1u << 28)
 
 static const uint8_t magic[8] = "SACKLDIV";

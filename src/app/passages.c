@@ -116,7 +116,7 @@ sac_status passages_make(struct passages *p, const struct passages_prompt *promp
     for (size_t i = 0; status == SAC_OK && i < p->n_page; i++)
         if (take_page(p, &pieces, (size_t)(found - pieces.text.data), i))
             total += p->item[p->n - 1].share;
-    for (size_t i = 0; i < p->n && total > 0; i++) p->item[i].share /= total;
+    for (size_t i = 0; p->item && i < p->n && total > 0; i++) p->item[i].share /= total;
     strbuf_deinit(&pieces.text);
     mem_free(pieces.page);
     return status;

@@ -70,7 +70,7 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
             mem_larger(f->worker_bytes, method_hook_bytes(hooks->scratch_bytes, &f->shape, param));
         /* A run of r rows lies in at most r / tile_tok + 2 tiles. */
         const size_t lane = (size_t)(f->chunk_tok / m->tile_tok + 2) * m->n_part;
-        const size_t all = (size_t)(n_batch / m->tile_tok + 2 * e->params.n_seq_max) * m->n_part;
+        const size_t all = (n_batch / m->tile_tok + 2 * (size_t)e->params.n_seq_max) * m->n_part;
         f->lane_list_max = mem_larger(f->lane_list_max, lane);
         list_max = mem_larger(list_max, all * n_kv_head);
     }
