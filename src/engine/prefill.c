@@ -350,7 +350,8 @@ void prefill_select(sac_engine *e, uint32_t layer, uint32_t window)
     uint32_t used = 0, n = 0;
     for (uint32_t i = e->batch.n_decode; i < e->batch.n_run; i++) {
         struct attn_run *run = &e->batch.run[i];
-        if (!e->seqs[e->batch.seq_i[run->row0]].has_gaps) run->plan = NULL; /* of another layer */
+        /* What another layer read. Where this one has gaps, decode_select has set it anew. */
+        if (window > 0 || !e->seqs[e->batch.seq_i[run->row0]].has_gaps) run->plan = NULL;
         /* A layer with a window of its own reads little already. */
         if (window > 0) continue;
         if (f->specs.is_dense || !is_planned(e, run)) {

@@ -1,6 +1,7 @@
 /* tiny_model.h: a model of a few thousand random weights, made in a moment and loaded through the
  * public API from a file that is gone at once. What it says is noise; that every number of it can
- * be set makes states possible that no trained model gets into. */
+ * be set makes states possible that no trained model gets into. With a window it has the shape of
+ * Gemma 3: windows in five of six layers, norms of queries and keys and behind each block. */
 #ifndef SAC_TESTS_TINY_MODEL_H
 #define SAC_TESTS_TINY_MODEL_H
 
@@ -11,7 +12,7 @@
 #include <unistd.h>
 
 enum {
-    TINY_LAYERS = 2,
+    TINY_LAYERS = 2, /* unless a model says otherwise; so are the heads */
     TINY_EMBD = 64,
     TINY_HEADS = 4,
     TINY_KV_HEADS = 2,
@@ -19,6 +20,7 @@ enum {
     TINY_FF = 64,
     TINY_CTX = 4096,
     TINY_VOCAB = 256, /* token b is byte b */
+    TINY_LAYERS_MAX = 8,
 };
 
 /* Changes the weights x [n_out, n_in] (n_in fastest) of a tensor before they are written. */
@@ -28,6 +30,8 @@ struct tiny {
     uint64_t seed;
     tiny_edit_fn edit; /* or NULL */
     void *user;
+    uint32_t n_layer, n_head, n_kv_head; /* 0: as above */
+    uint32_t window;                     /* 0: none, a model of the llama family; else Gemma 3 */
 };
 
 struct tiny_tensor {
@@ -36,7 +40,20 @@ struct tiny_tensor {
     float mean, size;
 };
 
-enum { TINY_TENSORS_MAX = 3 + 11 * TINY_LAYERS };
+enum { TINY_TENSORS_MAX = 3 + 13 * TINY_LAYERS_MAX };
+
+/* Which models have a tensor. */
+enum tiny_family { TINY_ALL, TINY_LLAMA, TINY_GEMMA };
+
+static inline struct tiny tiny_filled(const struct tiny *make)
+{
+    struct tiny t = *make;
+    if (!t.n_layer) t.n_layer = TINY_LAYERS;
+    if (!t.n_head) t.n_head = TINY_HEADS;
+    if (!t.n_kv_head) t.n_kv_head = TINY_KV_HEADS;
+    assert(t.n_layer <= TINY_LAYERS_MAX);
+    return t;
+}
 
 static inline void tiny_add(struct tiny_tensor *t, size_t *n, const struct tiny_tensor *one)
 {
@@ -44,33 +61,41 @@ static inline void tiny_add(struct tiny_tensor *t, size_t *n, const struct tiny_
     t[(*n)++] = *one;
 }
 
-static inline size_t tiny_list(struct tiny_tensor *t)
+static inline size_t tiny_list(struct tiny_tensor *t, const struct tiny *make)
 {
-    static const struct {
+    const uint32_t n_q = make->n_head * TINY_DIM, n_kv = make->n_kv_head * TINY_DIM;
+    const struct {
         const char *name;
         uint32_t n_out, n_in;
         float mean, size;
+        enum tiny_family family;
     } layer[] = {
-        {"attn_norm.weight", 0, TINY_EMBD, 1, 0.1f},
-        {"attn_q.weight", TINY_HEADS * TINY_DIM, TINY_EMBD, 0, 0.5f},
-        {"attn_k.weight", TINY_KV_HEADS * TINY_DIM, TINY_EMBD, 0, 0.5f},
-        {"attn_v.weight", TINY_KV_HEADS * TINY_DIM, TINY_EMBD, 0, 0.2f},
-        {"attn_q.bias", 0, TINY_HEADS * TINY_DIM, 0, 0.1f},
-        {"attn_k.bias", 0, TINY_KV_HEADS * TINY_DIM, 0, 0.1f},
-        {"attn_output.weight", TINY_EMBD, TINY_HEADS * TINY_DIM, 0, 0.1f},
-        {"ffn_norm.weight", 0, TINY_EMBD, 1, 0.1f},
-        {"ffn_gate.weight", TINY_FF, TINY_EMBD, 0, 0.2f},
-        {"ffn_up.weight", TINY_FF, TINY_EMBD, 0, 0.2f},
-        {"ffn_down.weight", TINY_EMBD, TINY_FF, 0, 0.2f},
+        {"attn_norm.weight", 0, TINY_EMBD, 1, 0.1f, TINY_ALL},
+        {"attn_q.weight", n_q, TINY_EMBD, 0, 0.5f, TINY_ALL},
+        {"attn_k.weight", n_kv, TINY_EMBD, 0, 0.5f, TINY_ALL},
+        {"attn_v.weight", n_kv, TINY_EMBD, 0, 0.2f, TINY_ALL},
+        {"attn_q.bias", 0, n_q, 0, 0.1f, TINY_LLAMA},
+        {"attn_k.bias", 0, n_kv, 0, 0.1f, TINY_LLAMA},
+        {"attn_q_norm.weight", 0, TINY_DIM, 1.5f, 0.5f, TINY_GEMMA},
+        {"attn_k_norm.weight", 0, TINY_DIM, 1.5f, 0.5f, TINY_GEMMA},
+        {"attn_output.weight", TINY_EMBD, n_q, 0, 0.1f, TINY_ALL},
+        {"post_attention_norm.weight", 0, TINY_EMBD, 1, 0.1f, TINY_GEMMA},
+        {"ffn_norm.weight", 0, TINY_EMBD, 1, 0.1f, TINY_ALL},
+        {"ffn_gate.weight", TINY_FF, TINY_EMBD, 0, 0.2f, TINY_ALL},
+        {"ffn_up.weight", TINY_FF, TINY_EMBD, 0, 0.2f, TINY_ALL},
+        {"ffn_down.weight", TINY_EMBD, TINY_FF, 0, 0.2f, TINY_ALL},
+        {"post_ffw_norm.weight", 0, TINY_EMBD, 1, 0.1f, TINY_GEMMA},
     };
+    const enum tiny_family other = make->window ? TINY_LLAMA : TINY_GEMMA;
     size_t n = 0;
     tiny_add(t, &n, &(struct tiny_tensor){"token_embd.weight", TINY_VOCAB, TINY_EMBD, 0, 1});
-    for (uint32_t l = 0; l < TINY_LAYERS; l++)
+    for (uint32_t l = 0; l < make->n_layer; l++)
         for (size_t i = 0; i < sizeof layer / sizeof layer[0]; i++) {
             struct tiny_tensor one = {.n_out = layer[i].n_out,
                                       .n_in = layer[i].n_in,
                                       .mean = layer[i].mean,
                                       .size = layer[i].size};
+            if (layer[i].family == other) continue;
             snprintf(one.name, sizeof one.name, "blk.%u.%s", l, layer[i].name);
             tiny_add(t, &n, &one);
         }
@@ -79,23 +104,34 @@ static inline size_t tiny_list(struct tiny_tensor *t)
     return n;
 }
 
-static inline void tiny_put_u32(struct make_out *o, const char *name, uint32_t value, uint64_t *n)
+/* "<arch>.<name>" */
+static inline const char *tiny_key(char key[80], const struct tiny *make, const char *name)
 {
-    vocab_put_id(o, name, value, n);
+    snprintf(key, 80, "%s.%s", make->window ? "gemma3" : "llama", name);
+    return key;
 }
 
-static inline void tiny_put_keys(struct make_out *o, uint64_t *n_key)
+static inline void tiny_put_keys(struct make_out *o, const struct tiny *make, uint64_t *n_key)
 {
     const float eps = 1e-5f;
-    tiny_put_u32(o, "llama.context_length", TINY_CTX, n_key);
-    tiny_put_u32(o, "llama.embedding_length", TINY_EMBD, n_key);
-    tiny_put_u32(o, "llama.block_count", TINY_LAYERS, n_key);
-    tiny_put_u32(o, "llama.feed_forward_length", TINY_FF, n_key);
-    tiny_put_u32(o, "llama.attention.head_count", TINY_HEADS, n_key);
-    tiny_put_u32(o, "llama.attention.head_count_kv", TINY_KV_HEADS, n_key);
-    tiny_put_u32(o, "llama.attention.key_length", TINY_DIM, n_key);
-    tiny_put_u32(o, "llama.attention.value_length", TINY_DIM, n_key);
-    vocab_put_str(o, "llama.attention.layer_norm_rms_epsilon");
+    const struct {
+        const char *name;
+        uint32_t value;
+    } keys[] = {
+        {"context_length", TINY_CTX},
+        {"embedding_length", TINY_EMBD},
+        {"block_count", make->n_layer},
+        {"feed_forward_length", TINY_FF},
+        {"attention.head_count", make->n_head},
+        {"attention.head_count_kv", make->n_kv_head},
+        {"attention.key_length", TINY_DIM},
+        {"attention.value_length", TINY_DIM},
+        {"attention.sliding_window", make->window ? make->window : VOCAB_ID_ABSENT},
+    };
+    char key[80];
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        vocab_put_id(o, tiny_key(key, make, keys[i].name), keys[i].value, n_key);
+    vocab_put_str(o, tiny_key(key, make, "attention.layer_norm_rms_epsilon"));
     make_put_u32(o, 6);
     make_put(o, &eps, sizeof eps);
     ++*n_key;
@@ -123,12 +159,13 @@ static inline void tiny_put_data(struct make_out *o, const struct tiny *make,
     free(x);
 }
 
-static inline struct make_out tiny_bytes(const struct tiny *make)
+static inline struct make_out tiny_bytes(const struct tiny *wish)
 {
+    const struct tiny filled = tiny_filled(wish), *make = &filled;
     struct make_out o = {0};
     struct tiny_tensor t[TINY_TENSORS_MAX];
     struct vocab_make v;
-    const uint64_t n_tensor = tiny_list(t);
+    const uint64_t n_tensor = tiny_list(t, make);
     uint64_t n_key = 0, at = 0;
     make_put(&o, "GGUF", 4);
     make_put_u32(&o, 3);
@@ -136,8 +173,9 @@ static inline struct make_out tiny_bytes(const struct tiny *make)
     const size_t n_key_at = o.n;
     make_put_u64(&o, 0);
     vocab_start_bpe(&v, NULL, 0);
+    if (make->window) v.arch = "gemma3";
     n_key = vocab_put_keys(&o, &v);
-    tiny_put_keys(&o, &n_key);
+    tiny_put_keys(&o, make, &n_key);
     memcpy(o.bytes + n_key_at, &n_key, sizeof n_key);
     for (uint64_t i = 0; i < n_tensor; i++) {
         vocab_put_str(&o, t[i].name);

@@ -21,6 +21,7 @@ struct vocab_token {
 };
 
 struct vocab_make {
+    const char *arch;        /* NULL: llama */
     const char *model, *pre; /* NULL: no key */
     struct vocab_token token[VOCAB_TOKENS_MAX];
     size_t n_token;
@@ -134,7 +135,7 @@ static inline void vocab_put_text(struct make_out *o, const char *name, const ch
 static inline uint64_t vocab_put_keys(struct make_out *o, const struct vocab_make *v)
 {
     uint64_t n_key = 0;
-    vocab_put_text(o, "general.architecture", "llama", &n_key);
+    vocab_put_text(o, "general.architecture", v->arch ? v->arch : "llama", &n_key);
     vocab_put_text(o, "tokenizer.ggml.model", v->model, &n_key);
     vocab_put_text(o, "tokenizer.ggml.pre", v->pre, &n_key);
     vocab_put_array(o, "tokenizer.ggml.tokens", 8, v->n_token);
