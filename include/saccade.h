@@ -225,7 +225,9 @@ typedef struct sac_engine_stats {
     double out_bound, out_bound_max;
     uint64_t n_page_dropped; /* given back by methods that evict */
     uint64_t n_tok_seen,
-        n_tok_read; /* tokens before the own page, and those read, by decode rows */
+        n_tok_read;        /* tokens before the own page, and those read, by decode rows */
+    uint64_t n_tok_chosen; /* of these: chosen by their scores, not read in any case; where
+                              everything was read nothing was chosen */
     /* Prompt rows in layers without a window: pairs of a row and a key that it may see, over all
      * query heads, and those of them that were computed. */
     uint64_t n_cell, n_cell_read;
@@ -533,6 +535,7 @@ typedef struct sac_method_info {
     const char *about;             /* a paragraph: what it does, what it can and cannot find */
     const sac_method_param *param; /* [n_param] */
     size_t n_param;
+    bool chooses; /* a decode method: by scores, some of what it reads (n_tok_chosen) */
 } sac_method_info;
 
 /* The i-th method that is built in; false behind the last. */

@@ -54,6 +54,14 @@ README = """# Attention methods
 [index.md](index.md) lists all, with a page for each; `tools/make_methods.py` makes them from the
 program's own list. [measured.md](measured.md): decode methods held against each other. How to write
 one: [adding_a_method.md](../adding_a_method.md).
+
+**What a budget counts** is the same for all decode methods: the tokens that are chosen by score. What a
+method reads in any case comes first and in addition: the page that the new token is in, the first
+tokens, the newest ones. Methods that choose pages or blocks take as many as the budget holds, and at
+least one. Some papers count otherwise, and their methods keep their paper's way: the budget of
+`streaming`, `h2o` and `raas` is all that lives, that of `snapkv`, `pyramidkv` and `adakv` holds the window
+of newest prompt tokens. A budget of the whole context or more reads everything: the answer is then, bit
+for bit, the dense one. How many tokens were chosen by score stands in every table and every output.
 """
 
 

@@ -23,7 +23,7 @@
 
 struct decode_lane {
     uint64_t side_bytes;
-    uint32_t n_bypass;
+    uint32_t n_bypass, n_chosen;
     float mass_proved, rest_norm;
     bool asked, dense, not_finite;
     uint32_t n_page, n_tok; /* in its lists */
@@ -329,10 +329,12 @@ static void ask(const sac_engine *e, const struct method_lane *lane, uint32_t it
     struct method_pick pick = make_pick(e, lane, item_i, method);
     hooks->select(lane, &pick);
     assert(pick.dense || !pick.not_finite);
+    assert(method->chooses || pick.n_chosen == 0);
     answer->dense = pick.dense;
     answer->not_finite = pick.not_finite;
     answer->side_bytes = pick.side_bytes;
     answer->n_bypass = pick.n_bypass;
+    answer->n_chosen = pick.dense ? 0 : pick.n_chosen;
     answer->mass_proved = pick.mass_proved;
     answer->rest_norm = pick.rest_norm;
     answer->n_tok = pick.dense ? 0 : pick.n_tok;
@@ -510,6 +512,7 @@ static void count_choices(sac_engine *e)
         d->layer_side_bytes += d->lane[i].side_bytes;
         e->stats.n_select += d->lane[i].asked;
         e->stats.n_bypass += d->lane[i].n_bypass;
+        e->stats.n_tok_chosen += d->lane[i].n_chosen;
         e->stats.n_select_dense += d->lane[i].asked && d->lane[i].dense;
         e->stats.n_select_proved += d->lane[i].mass_proved > 0;
         e->stats.mass_proved += (double)d->lane[i].mass_proved;

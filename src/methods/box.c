@@ -118,10 +118,10 @@ void box_choose(const struct method_lane *l, struct method_pick *out, const stru
         r.vote[p] = 0;
         for (uint32_t g = 0; g < l->shape->group; g++) r.vote[p] += r.score[g * r.stride + p];
     }
-    pick_end_pages(out, l, want->sink, want->recent, want->budget);
+    pick_end_pages(out, l, want->sink, want->recent);
     for (uint32_t p = 0; p < n; p++)
         if (out->mask[p]) r.vote[p] = -INFINITY;
-    struct pick_cut cut = pick_best(r.vote, n, pick_left(out, l, want->budget) / PAGE_TOK);
+    struct pick_cut cut = pick_best(r.vote, n, pick_units(want->budget, PAGE_TOK));
     for (uint32_t p = 0; p < n; p++)
         if (pick_takes(&cut, r.vote[p])) pick_page(out, p);
 }

@@ -25,8 +25,8 @@ size_t box_score(const struct room *r, const struct method_lane *l, enum box kin
  * when a score is not finite. */
 bool box_vote(const struct room *r, const struct method_lane *l);
 
-/* What quest and arkvale have in common: of the layers from `dense` on, the ends and as many of the
- * best pages as `budget` tokens allow. By shares of a softmax, or (raw) by the mean score of the
+/* What quest and arkvale have in common: of the layers from `dense` on, the ends, and `budget`
+ * tokens in the best of the other pages. By shares of a softmax, or (raw) by the mean score of the
  * query heads. Takes the scratch of room_page_bytes. */
 struct box_choice {
     enum box kind;

@@ -167,9 +167,8 @@ void compress_select(const struct method_lane *l, struct method_pick *out,
         pick_dense(out);
         return;
     }
-    for (uint32_t i = 0; i < pick_min(pick_page_count(l), (s->n_known + PAGE_TOK - 1) / PAGE_TOK);
-         i++)
-        out->mask[i] = p.mask[i];
+    pick_kept(out, p.mask, pick_min(pick_page_count(l), (s->n_known + PAGE_TOK - 1) / PAGE_TOK), 0,
+              pick_min(s->n_known, s->n_vote - s->n_window));
     pick_range(out, l, s->n_known, l->pos + 1);
 }
 

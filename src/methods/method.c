@@ -58,6 +58,7 @@ bool sac_method_at(size_t i, sac_method_info *out)
                              .paper = m->paper,
                              .about = m->about,
                              .param = m->param,
-                             .n_param = m->n_param};
+                             .n_param = m->n_param,
+                             .chooses = m->chooses};
     return true;
 }

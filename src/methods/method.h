@@ -94,6 +94,7 @@ struct method_pick {
     float *rest_log, *rest_value;
     bool dense;          /* everything; the mask does not count */
     bool not_finite;     /* set with `dense` when NaN or infinity forced it */
+    uint32_t n_chosen;   /* tokens chosen by score, not those that are read in any case: pick.h */
     uint64_t side_bytes; /* that the choice itself has read */
     uint32_t n_bypass;   /* query heads that read little on purpose, what they miss being guessed */
     float mass_proved; /* share of every head's softmax mass that is read for certain; 0: unknown */
@@ -176,6 +177,7 @@ struct method {
     const char *about;             /* a paragraph */
     const sac_method_param *param; /* [n_param] */
     uint32_t n_param;
+    bool chooses;     /* by scores, some of what it reads: one that never does has n_chosen 0 */
     bool has_rest;    /* sets the entry for what is not read */
     bool weighs;      /* sets weights of tokens, struct method_pick's or struct plan's */
     bool token_grain; /* marks single tokens, not whole pages */

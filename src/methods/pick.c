@@ -31,23 +31,28 @@ void pick_ends(struct method_pick *out, const struct method_lane *l, uint32_t n_
         pick_range(out, l, l->pos + 1 > n_recent ? l->pos + 1 - n_recent : 0, l->pos + 1);
 }
 
-uint32_t pick_left(const struct method_pick *out, const struct method_lane *l, uint32_t budget)
+void pick_end_pages(struct method_pick *out, const struct method_lane *l, uint32_t n_sink,
+                    uint32_t n_recent)
 {
-    uint32_t n = l->pos % PAGE_TOK + 1;
-    for (uint32_t p = 0; p < pick_page_count(l); p++)
-        n += (uint32_t)__builtin_popcount(out->mask[p]);
-    return budget > n ? budget - n : 0;
+    const uint32_t n_page = pick_page_count(l);
+    pick_range(out, l, 0, pick_min(n_sink, n_page) * PAGE_TOK);
+    pick_range(out, l, (n_page - pick_min(n_recent, n_page)) * PAGE_TOK, n_page * PAGE_TOK);
 }
 
-void pick_end_pages(struct method_pick *out, const struct method_lane *l, uint32_t n_sink,
-                    uint32_t n_recent, uint32_t budget)
+/* Bits of a page's tokens [begin, end), positions of the sequence. */
+static uint32_t page_bits(uint32_t page, uint32_t begin, uint32_t end)
 {
-    const uint32_t n_page = pick_page_count(l), own = l->pos % PAGE_TOK + 1;
-    uint32_t n = pick_min(budget > own ? (budget - own) / PAGE_TOK : 0, n_page);
-    for (uint32_t i = 0; i < n_recent && n > 0; i++, n--) pick_page(out, n_page - 1 - i);
-    for (uint32_t i = 0; i < n_sink && n > 0; i++) {
-        n -= !out->mask[i];
-        pick_page(out, i);
+    const uint32_t first = page * PAGE_TOK, lo = pick_max(begin, first) - first;
+    const uint32_t hi = pick_min(end > first ? end - first : 0, PAGE_TOK);
+    return lo < hi ? UINT32_MAX >> (PAGE_TOK - hi) & ~0u << lo : 0;
+}
+
+void pick_kept(struct method_pick *out, const uint32_t *mask, uint32_t n_page, uint32_t begin,
+               uint32_t end)
+{
+    for (uint32_t i = 0; i < n_page; i++) {
+        pick_bits(out, i, mask[i] & page_bits(i, begin, end));
+        out->mask[i] |= mask[i];
     }
 }
 
@@ -118,18 +123,20 @@ struct pick_cut pick_share(const float *value, uint32_t n, double share)
 }
 
 void pick_tokens(struct method_pick *out, const struct method_lane *l, float *value,
-                 uint32_t *spare, uint32_t budget)
+                 uint32_t *spare, uint32_t n)
 {
     const uint32_t n_page = pick_page_count(l);
+    uint32_t n_marked = 0;
     for (uint32_t p = 0; p < n_page; p++)
-        for (uint32_t left = out->mask[p]; left; left &= left - 1)
+        for (uint32_t left = out->mask[p]; left; left &= left - 1, n_marked++)
             value[p * PAGE_TOK + (uint32_t)__builtin_ctz(left)] = -1;
-    const struct op_cut cut = l->ops->best(&(struct op_best){.value = value,
-                                                             .n = n_page * PAGE_TOK,
-                                                             .target = pick_left(out, l, budget),
-                                                             .spare = spare});
+    n = pick_min(n, n_page * PAGE_TOK - n_marked);
+    if (n == 0) return;
+    const struct op_cut cut = l->ops->best(
+        &(struct op_best){.value = value, .n = n_page * PAGE_TOK, .target = n, .spare = spare});
     l->ops->mark(
         &(struct op_mark){.value = value, .cut = cut, .n_page = n_page, .mask = out->mask});
+    out->n_chosen += n;
 }
 
 /* ---- Keys ---- */

@@ -1,6 +1,12 @@
 /* pick.h: what methods share: marking tokens, choosing the best of many scores, reading keys of a
  * lane, and the exact scores that definitions and tests are made of.
  *
+ * What a budget counts, the same for all methods: tokens that are chosen by score. The row's own
+ * page, first tokens and newest ones that a method reads in any case come first and in addition, as
+ * they do in most papers. Methods whose paper says otherwise keep their paper's way and say so:
+ * budgets of streaming, h2o and raas are all that lives, those of snapkv and its relatives hold the
+ * window. A budget of the whole context or more reads everything.
+ *
  * Orders are deterministic: higher score first, then lower index; NaN counts as -infinity. */
 #ifndef SAC_METHODS_PICK_H
 #define SAC_METHODS_PICK_H
@@ -28,34 +34,67 @@ static inline uint32_t pick_page_count(const struct method_lane *l)
     return l->pos / PAGE_TOK;
 }
 
+/* ---- Tokens that are read whatever their scores are: no budget counts them ---- */
+
 /* Marks tokens [begin, end), cut to what the mask holds. */
 void pick_range(struct method_pick *out, const struct method_lane *l, uint32_t begin, uint32_t end);
 /* Marks the first `n_sink` tokens and the `n_recent` behind them that end at the row, itself
  * counted. */
 void pick_ends(struct method_pick *out, const struct method_lane *l, uint32_t n_sink,
                uint32_t n_recent);
+/* Marks the first n_sink and the last n_recent pages. */
+void pick_end_pages(struct method_pick *out, const struct method_lane *l, uint32_t n_sink,
+                    uint32_t n_recent);
+/* For methods that weigh: lists a token with its own weight. */
+static inline void pick_certain(struct method_pick *out, uint32_t tok)
+{
+    assert(out->n_tok == 0 || out->tok[out->n_tok - 1] < tok);
+    out->logw[out->n_tok] = 0;
+    out->tok[out->n_tok++] = tok;
+}
+
+/* ---- Tokens that are chosen: counted in n_chosen, as far as they are not marked yet ---- */
 
 static inline bool pick_has(const struct method_pick *out, uint32_t tok)
 {
     return out->mask[tok / PAGE_TOK] >> tok % PAGE_TOK & 1u;
 }
 
-static inline void pick_token(struct method_pick *out, uint32_t tok)
+/* Some tokens of a page. */
+static inline void pick_bits(struct method_pick *out, uint32_t page, uint32_t bits)
 {
-    out->mask[tok / PAGE_TOK] |= 1u << tok % PAGE_TOK;
+    out->n_chosen += (uint32_t)__builtin_popcount(bits & ~out->mask[page]);
+    out->mask[page] |= bits;
 }
 
-/* For methods that weigh. */
-static inline void pick_weighed(struct method_pick *out, uint32_t tok, float logw)
+static inline void pick_token(struct method_pick *out, uint32_t tok)
 {
-    assert(out->n_tok == 0 || out->tok[out->n_tok - 1] < tok);
-    out->logw[out->n_tok] = logw;
-    out->tok[out->n_tok++] = tok;
+    pick_bits(out, tok / PAGE_TOK, 1u << tok % PAGE_TOK);
 }
 
 static inline void pick_page(struct method_pick *out, uint32_t page)
 {
-    out->mask[page] = UINT32_MAX;
+    pick_bits(out, page, UINT32_MAX);
+}
+
+/* Tokens [begin, end) of those that `mask` has, which the method keeps from an earlier choice; the
+ * others that it has are marked and not counted. Up to page n_page of the mask. */
+void pick_kept(struct method_pick *out, const uint32_t *mask, uint32_t n_page, uint32_t begin,
+               uint32_t end);
+
+/* For methods that weigh. */
+static inline void pick_weighed(struct method_pick *out, uint32_t tok, float logw)
+{
+    pick_certain(out, tok);
+    out->logw[out->n_tok - 1] = logw;
+    out->n_chosen++;
+}
+
+/* The same of n tokens that are listed already. */
+static inline void pick_listed(struct method_pick *out, uint32_t n)
+{
+    out->n_tok += n;
+    out->n_chosen += n;
 }
 
 /* Everything is read: the choice of a method that does not know better. */
@@ -70,13 +109,11 @@ static inline void pick_not_finite(struct method_pick *out)
     out->dense = out->not_finite = true;
 }
 
-/* Tokens that may still be marked when the row is to read `budget` in all: its own page and what is
- * marked already are counted. */
-uint32_t pick_left(const struct method_pick *out, const struct method_lane *l, uint32_t budget);
-/* Marks the first n_sink and the last n_recent pages, as far as `budget` tokens go: recent ones
- * first, the newest before the others. */
-void pick_end_pages(struct method_pick *out, const struct method_lane *l, uint32_t n_sink,
-                    uint32_t n_recent, uint32_t budget);
+/* Units of `n_tok` tokens that a budget is good for: whole ones, and at least one. */
+static inline uint32_t pick_units(uint32_t budget, uint32_t n_tok)
+{
+    return pick_max(budget / n_tok, 1);
+}
 
 /* ---- The best of many ---- */
 
@@ -106,10 +143,10 @@ static inline bool pick_takes(struct pick_cut *cut, float value)
     return true;
 }
 
-/* Marks the best tokens before the own page that are not marked yet, until the row reads `budget`
- * in all. `value` [tokens], none negative, loses what is marked; `spare` [tokens] is scratch. */
+/* Chooses the n best tokens before the own page that are not marked yet. `value` [tokens], none
+ * negative, loses what is marked; `spare` [tokens] is scratch. */
 void pick_tokens(struct method_pick *out, const struct method_lane *l, float *value,
-                 uint32_t *spare, uint32_t budget);
+                 uint32_t *spare, uint32_t n);
 
 /* ---- Keys ---- */
 

@@ -196,7 +196,7 @@ static inline void lb_row(struct lane_bench *b, uint32_t pos, bool is_prompt)
                                           .rest_value = b->rest_value[h]};
         hooks->select(&b->lane[h], &b->pick[h]);
         for (uint32_t i = 0; i < b->pick[h].n_tok; i++) {
-            pick_token(&b->pick[h], b->tok[h][i]);
+            b->mask[h][b->tok[h][i] / PAGE_TOK] |= 1u << b->tok[h][i] % PAGE_TOK;
             b->logw[h][b->tok[h][i]] = b->tok_logw[h][i];
         }
     }

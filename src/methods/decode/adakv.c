@@ -83,6 +83,7 @@ const struct method adakv_method = {
         "each layer. It shares snapkv's limits: one choice, for the question at the prompt's end.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .token_grain = true,
     .evicts = true,
     .decode = &hooks,

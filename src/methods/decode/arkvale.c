@@ -10,7 +10,8 @@
 enum { BUDGET, REDUCE, DENSE, SINK, RECENT };
 
 static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL, "tokens that are read in all"},
+    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
+     "tokens that are chosen, beside those always read"},
     {"reduce", SAC_PARAM_CHOICE, "vote", 0, 0, "vote|raw",
      "how query heads agree: shares or raw means"},
     {"dense", SAC_PARAM_INT, "2", 0, 1024, NULL, "first layers that read everything"},
@@ -60,5 +61,6 @@ const struct method arkvale_method = {
              "no bound any more and orders pages better. It finds late what it is asked for late.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .decode = &hooks,
 };

@@ -145,18 +145,17 @@ static void auto_select(const struct method_lane *l, struct method_pick *out)
         pick_not_finite(out);
         return;
     }
-    out->n_tok = l->ops->draw(&(struct op_draw){.value = r.vote + PAGE_TOK,
-                                                .n = n_far,
-                                                .first = PAGE_TOK,
-                                                .variance = error * error,
-                                                .item = out->tok,
-                                                .logw = out->logw});
+    pick_listed(out, l->ops->draw(&(struct op_draw){.value = r.vote + PAGE_TOK,
+                                                    .n = n_far,
+                                                    .first = PAGE_TOK,
+                                                    .variance = error * error,
+                                                    .item = out->tok,
+                                                    .logw = out->logw}));
     if (out->n_tok + (1 + n_recent) * PAGE_TOK > l->param[MOST] * n_page * PAGE_TOK) {
         pick_dense(out);
         return;
     }
-    pick_page(out, 0);
-    for (uint32_t i = n_page - n_recent; i < n_page; i++) pick_page(out, i);
+    pick_end_pages(out, l, 1, n_recent);
 }
 
 static const struct method_decode hooks = {
@@ -181,6 +180,7 @@ const struct method auto_method = {
         "part of the key and cost no memory.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .weighs = true,
     .token_grain = true,
     .decode = &hooks,

@@ -101,12 +101,18 @@ static float worth(const struct parts *p, const struct method_lane *l, uint32_t 
     return l->param[NORM] > 0 ? p->sum[tok] / (float)pick_max(n_seen, 1) : p->sum[tok];
 }
 
+/* Newest tokens that stay, the row's own among them. */
+static uint32_t count_new(const struct method_lane *l, uint32_t budget)
+{
+    const uint32_t n_heavy = (uint32_t)(l->param[HEAVY] * budget);
+    return pick_min(pick_max(budget - n_heavy, 1), l->pos + 1);
+}
+
 /* Brings the living down to `budget`: the row's own token and the newest stay. `value` has room for
  * all tokens. */
 static void drop(const struct parts *p, const struct method_lane *l, uint32_t budget, float *value)
 {
-    const uint32_t n = l->pos + 1, n_heavy = (uint32_t)(l->param[HEAVY] * budget);
-    const uint32_t n_new = pick_max(budget - n_heavy, 1), n_old = n > n_new ? n - n_new : 0;
+    const uint32_t n = l->pos + 1, n_new = count_new(l, budget), n_old = n - n_new;
     for (uint32_t t = 0; t < n_old; t++) value[t] = lives(p, t) ? worth(p, l, t) : -1;
     struct pick_cut cut = pick_best(value, n_old, budget - n_new);
     for (uint32_t t = 0; t < n; t++) {
@@ -159,10 +165,9 @@ static void h2o_select(const struct method_lane *l, struct method_pick *out)
         pick_not_finite(out);
         return;
     }
-    for (uint32_t i = 0; i < pick_page_count(l); i++) {
-        out->mask[i] = p.mask[i];
+    pick_kept(out, p.mask, pick_page_count(l), 0, l->pos + 1 - count_new(l, budget));
+    for (uint32_t i = 0; i < pick_page_count(l); i++)
         out->side_bytes += (uint64_t)__builtin_popcount(p.mask[i]) * (pick_key_bytes(l) / PAGE_TOK);
-    }
 }
 
 /* What was dropped stays so; the sums hold rows that are gone, and are made anew. */
@@ -207,6 +212,7 @@ const struct method h2o_method = {
         "to gather attention and stay, new ones go. What was dropped cannot be found any more.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .token_grain = true,
     .evicts = true,
     .decode = &hooks,

@@ -21,7 +21,7 @@
 enum { BUDGET, ALPHA, RANK, DENSE, WINDOW };
 
 static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "20%", 1, 1 << 24, NULL, "tokens that are read in all, at most"},
+    {"budget", SAC_PARAM_BUDGET, "20%", 1, 1 << 24, NULL, "tokens that are chosen, at most"},
     {"alpha", SAC_PARAM_FLOAT, "5", 0, 100, NULL,
      "a token is wanted when its score is so near the best"},
     {"rank", SAC_PARAM_FLOAT, "0.2", 0, 1, NULL, "share of the coordinates that scores"},
@@ -105,7 +105,7 @@ static void infinigen_select(const struct method_lane *l, struct method_pick *ou
         pick_not_finite(out);
         return;
     }
-    const uint32_t n_wanted = pick_min(count_wanted(&w.r, l, n), pick_left(out, l, budget));
+    const uint32_t n_wanted = pick_min(count_wanted(&w.r, l, n), budget);
     struct pick_cut cut = pick_best(w.r.vote, n, n_wanted);
     for (uint32_t t = 0; t < n; t++)
         if (pick_takes(&cut, w.r.vote[t])) pick_token(out, t);
@@ -142,6 +142,7 @@ const struct method infinigen_method = {
         "only the choice is left of it.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .token_grain = true,
     .decode = &hooks,
 };

@@ -20,7 +20,8 @@
 enum { BUDGET, INIT, LOCAL, BLOCK, REPR, WINDOW };
 
 static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "2048", 1, 1 << 24, NULL, "tokens that are read in all"},
+    {"budget", SAC_PARAM_BUDGET, "2048", 1, 1 << 24, NULL,
+     "tokens that are chosen, beside those always read"},
     {"init", SAC_PARAM_INT, "128", 0, 4096, NULL, "first tokens that are always read"},
     {"local", SAC_PARAM_INT, "512", 0, 65536, NULL, "newest tokens that are always read"},
     {"block", SAC_PARAM_INT, "128", 32, 4096, NULL, "tokens of a block, rounded up to whole pages"},
@@ -116,11 +117,8 @@ static void infllm_select(const struct method_lane *l, struct method_pick *out)
         pick_not_finite(out);
         return;
     }
-    /* From the newest tokens backwards: what no block holds yet, then the first ones. */
-    const uint32_t n_rest = l->pos + 1 - s->n_block * n_page * PAGE_TOK;
-    const uint32_t recent = pick_min(n_rest, budget);
-    pick_ends(out, l, 0, recent);
-    pick_range(out, l, 0, pick_min((uint32_t)l->param[INIT], pick_left(out, l, budget)));
+    /* The newest are those that no block holds yet. */
+    pick_ends(out, l, (uint32_t)l->param[INIT], l->pos + 1 - s->n_block * n_page * PAGE_TOK);
     l->ops->dots(&(struct op_dots){.a = l->q,
                                    .b = representatives(s),
                                    .a_stride = d,
@@ -134,12 +132,13 @@ static void infllm_select(const struct method_lane *l, struct method_pick *out)
     for (uint32_t b = 0; b < s->n_block; b++) {
         o.sum[b] = 0;
         for (uint32_t g = 0; g < group; g++) o.sum[b] += o.score[g * o.stride + b];
+        if ((b + 1) * n_page * PAGE_TOK <= (uint32_t)l->param[INIT]) o.sum[b] = -INFINITY;
     }
-    struct pick_cut cut =
-        pick_best(o.sum, s->n_block, pick_left(out, l, budget) / (n_page * PAGE_TOK));
-    for (uint32_t b = 0; b < s->n_block; b++)
-        if (pick_takes(&cut, o.sum[b]))
-            pick_range(out, l, b * n_page * PAGE_TOK, (b + 1) * n_page * PAGE_TOK);
+    struct pick_cut cut = pick_best(o.sum, s->n_block, pick_units(budget, n_page * PAGE_TOK));
+    for (uint32_t b = 0; b < s->n_block; b++) {
+        if (!pick_takes(&cut, o.sum[b])) continue;
+        for (uint32_t p = b * n_page; p < (b + 1) * n_page; p++) pick_page(out, p);
+    }
 }
 
 static void infllm_cut(void *state, const struct method_shape *s, const double *param,
@@ -179,6 +178,7 @@ const struct method infllm_method = {
              "one of its block's most wanted tokens; blocks of 128 spend the budget on neighbours.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .token_grain = true,
     .decode = &hooks,
 };

@@ -549,12 +549,11 @@ static void lfps_select(const struct method_lane *l, struct method_pick *out)
         read_best(&p, &w, l, &s);
     else if (l->param[REST] <= 0)
         add_rest(&p, l, &s, out);
-    mark_local(w.hot, l); /* bypassed heads read these alone */
     for (uint32_t g = 0; g < l->shape->group; g++) out->n_bypass += s.bypass[g];
     out->side_bytes += 2 * sizeof(float) * (size_t)p.n_table * (l->pos + 1 - sink) +
                        pick_key_bytes(l) / PAGE_TOK * w.n_tok;
-    memcpy(out->mask, w.hot, pick_page_count(l) * sizeof *out->mask);
-    pick_range(out, l, 0, sink);
+    pick_kept(out, w.hot, pick_page_count(l), sink, l->pos + 1);
+    pick_ends(out, l, sink, N_LOCAL + 1); /* bypassed heads read these alone */
 }
 
 static bool lfps_sound(const struct method_loaded *l)
@@ -587,6 +586,7 @@ const struct method lfps_method = {
     .param = params,
     .n_param = sizeof params / sizeof params[0],
     .has_rest = true,
+    .chooses = true,
     .token_grain = true,
     .decode = &hooks,
 };

@@ -16,7 +16,8 @@
 enum { BUDGET, RANK, RECENT };
 
 static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "25%", 1, 1 << 24, NULL, "tokens that are read in all"},
+    {"budget", SAC_PARAM_BUDGET, "25%", 1, 1 << 24, NULL,
+     "tokens that are chosen, beside those always read"},
     {"rank", SAC_PARAM_FLOAT, "0.25", 0, 1, NULL, "share of the axes that scores"},
     {"recent", SAC_PARAM_INT, "32", 0, 4096, NULL, "newest tokens that are always read"},
 };
@@ -73,7 +74,7 @@ static void loki_select(const struct method_lane *l, struct method_pick *out)
         pick_not_finite(out);
         return;
     }
-    pick_ends(out, l, 0, pick_min((uint32_t)l->param[RECENT], budget));
+    pick_ends(out, l, 0, (uint32_t)l->param[RECENT]);
     pick_tokens(out, l, w.r.vote, (uint32_t *)w.r.score, budget);
 }
 
@@ -104,6 +105,7 @@ const struct method loki_method = {
              "as it shows along those axes.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .token_grain = true,
     .decode = &hooks,
 };

@@ -170,14 +170,15 @@ static void mark_lines(const struct parts *p, const struct method_lane *l, struc
     const uint32_t n_line = p->state->n_line, by = l->pos + 1 - n_line,
                    every = (uint32_t)l->param[EVERY];
     const uint32_t n_word = (n_line + PAGE_TOK - 1) / PAGE_TOK;
+    pick_ends(out, l, (uint32_t)l->param[SINK], by + every);
     for (uint32_t i = 0; i < pick_page_count(l); i++) {
         const uint32_t at = i - by / PAGE_TOK; /* wraps where nothing moves in */
         const uint32_t here = at < n_word ? p->slash[at] : 0;
         const uint32_t below = at - 1 < n_word ? p->slash[at - 1] : 0;
-        out->mask[i] |= (i < n_word ? p->column[i] : 0) |
-                        (uint32_t)(((uint64_t)here << 32 | below) << by % PAGE_TOK >> 32);
+        pick_bits(out, i,
+                  (i < n_word ? p->column[i] : 0) |
+                      (uint32_t)(((uint64_t)here << 32 | below) << by % PAGE_TOK >> 32));
     }
-    pick_ends(out, l, (uint32_t)l->param[SINK], by + every);
 }
 
 static void loopserve_select(const struct method_lane *l, struct method_pick *out)
@@ -208,7 +209,9 @@ static void loopserve_select(const struct method_lane *l, struct method_pick *ou
         return;
     }
     const uint32_t n_page = pick_page_count(l);
-    for (uint32_t i = 0; i < n_page && i * PAGE_TOK < s->n_chosen; i++) out->mask[i] = p.mask[i];
+    const uint32_t n_kept = pick_min(n_page, (s->n_chosen + PAGE_TOK - 1) / PAGE_TOK);
+    const uint32_t sink = (uint32_t)l->param[SINK];
+    pick_kept(out, p.mask, n_kept, sink, s->n_chosen - pick_min(every, s->n_chosen));
     pick_range(out, l, s->n_chosen, l->pos + 1);
 }
 
@@ -258,6 +261,7 @@ const struct method loopserve_decode_method = {
              "steps.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .token_grain = true,
     .decode = &hooks,
 };

@@ -168,7 +168,7 @@ static void weigh(const struct parts *p, const struct method_lane *l, const stru
             const uint32_t t = (uint32_t)__builtin_ctz(left), tok = page * PAGE_TOK + t;
             double missed = 1;
             if (tok < (uint32_t)l->param[SINK] || tok >= p->state->n_tok) {
-                pick_weighed(out, tok, 0);
+                pick_certain(out, tok);
                 continue;
             }
             for (uint32_t g = 0; g < group; g++) {
@@ -243,6 +243,7 @@ const struct method magicpig_method = {
     .param = params,
     .n_param = sizeof params / sizeof params[0],
     .weighs = true,
+    .chooses = true,
     .token_grain = true,
     .decode = &hooks,
 };

@@ -79,7 +79,7 @@ static void visit_mandatory(struct progress *p, const struct method_lane *l, con
     }
     page_read(r->k, NULL, l->shape->geom, l->own, PAGE_TAIL, l->pos % PAGE_TOK + 1);
     visit(p, l, r->k, l->pos % PAGE_TOK + 1, r->lse);
-    pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT], UINT32_MAX);
+    pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT]);
     for (uint32_t i = 0; i < n; i++) {
         if (!out->mask[i]) continue;
         pick_keys(r->k, l, i);
@@ -186,5 +186,6 @@ const struct method psa_method = {
         "where the order is wrong. It finds late what it is asked for late.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .decode = &hooks,
 };

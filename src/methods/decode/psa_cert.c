@@ -325,7 +325,7 @@ static void visit_mandatory(struct proof *p, const struct method_lane *l, struct
     }
     page_read(p->r.k, NULL, l->shape->geom, l->own, PAGE_TAIL, l->pos % PAGE_TOK + 1);
     visit(p, l, l->pos % PAGE_TOK + 1, false);
-    pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT], UINT32_MAX);
+    pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT]);
     for (uint32_t i = 0; i < pick_page_count(l); i++) {
         if (!out->mask[i]) continue;
         pick_keys(p->r.k, l, i);
@@ -473,5 +473,6 @@ const struct method psa_cert_method = {
         "the output, too. mode=report keeps psa's choice and only tells what it is worth.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .decode = &hooks,
 };

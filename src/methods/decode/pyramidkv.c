@@ -70,6 +70,7 @@ const struct method pyramidkv_method = {
         "choice, for the question at the prompt's end.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .token_grain = true,
     .evicts = true,
     .decode = &hooks,

@@ -10,7 +10,8 @@
 enum { BUDGET, DENSE, SINK, RECENT };
 
 static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL, "tokens that are read in all"},
+    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
+     "tokens that are chosen, beside those always read"},
     {"dense", SAC_PARAM_INT, "2", 0, 1024, NULL, "first layers that read everything"},
     {"sink", SAC_PARAM_INT, "1", 0, 128, NULL, "first pages that are always read"},
     {"recent", SAC_PARAM_INT, "1", 0, 128, NULL, "newest full pages that are always read"},
@@ -60,5 +61,6 @@ const struct method quest_method = {
         "cache the box is part of the page and costs no memory.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .decode = &hooks,
 };

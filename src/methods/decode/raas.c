@@ -76,16 +76,21 @@ static bool estimate(const struct room *r, const struct method_lane *l, const ui
     return box_vote(r, &live);
 }
 
+/* Pages of the prompt, while the prompt stays whole. */
+static bool is_kept(const struct method_lane *l, uint32_t page)
+{
+    const struct raas_state *s = l->state;
+    return l->param[PROMPT] <= 0 && page * PAGE_TOK < s->n_prompt;
+}
+
 /* The page that goes next, as a place in r->list: oldest stamp, then least estimate. */
 static uint32_t oldest(const struct room *r, const struct method_lane *l, const uint32_t *stamp,
                        uint32_t n_live)
 {
-    const struct raas_state *s = l->state;
     uint32_t best = UINT32_MAX;
     for (uint32_t i = 0; i < n_live; i++) {
         const uint32_t page = r->list[i];
-        const bool is_kept = l->param[PROMPT] <= 0 && page * PAGE_TOK < s->n_prompt;
-        if (is_kept || stamp[page] == GONE) continue;
+        if (is_kept(l, page) || stamp[page] == GONE) continue;
         if (best == UINT32_MAX || stamp[page] < stamp[r->list[best]] ||
             (stamp[page] == stamp[r->list[best]] && r->vote[i] < r->vote[best]))
             best = i;
@@ -118,8 +123,17 @@ static void raas_select(const struct method_lane *l, struct method_pick *out)
         stamp[r.list[i]] = GONE;
         s->n_gone++;
     }
-    for (uint32_t i = 0; i < n_page; i++)
-        if (stamp[i] != GONE) pick_page(out, i);
+    if (s->n_gone == 0) {
+        pick_dense(out);
+        return;
+    }
+    for (uint32_t i = 0; i < n_page; i++) {
+        if (stamp[i] == GONE) continue;
+        if (is_kept(l, i))
+            pick_range(out, l, i * PAGE_TOK, (i + 1) * PAGE_TOK);
+        else
+            pick_page(out, i);
+    }
 }
 
 static void raas_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok)
@@ -174,6 +188,7 @@ const struct method raas_method = {
         "whole unless prompt=age. A page that is wanted again after its time is gone.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .evicts = true,
     .decode = &hooks,
 };

@@ -142,12 +142,14 @@ static void rabitq_select(const struct method_lane *l, struct method_pick *out)
         pick_not_finite(out);
         return;
     }
-    pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT], UINT32_MAX);
+    pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT]);
     struct pick_cut cut = pick_share(w.r.vote, n * PAGE_TOK, l->param[MASS]);
     uint32_t n_read = 0;
     for (uint32_t i = 0; i < n; i++) {
+        uint32_t bits = 0;
         for (uint32_t t = 0; t < PAGE_TOK; t++)
-            out->mask[i] |= (uint32_t)pick_takes(&cut, w.r.vote[i * PAGE_TOK + t]) << t;
+            bits |= (uint32_t)pick_takes(&cut, w.r.vote[i * PAGE_TOK + t]) << t;
+        pick_bits(out, i, bits);
         n_read += (uint32_t)__builtin_popcount(out->mask[i]);
     }
     if (n_read > l->param[MOST] * n * PAGE_TOK) pick_dense(out);
@@ -176,6 +178,7 @@ const struct method rabitq_method = {
              "more is read than two bits (auto) need for the same.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .token_grain = true,
     .decode = &hooks,
 };

@@ -54,6 +54,7 @@ const struct method snapkv_method = {
         "found.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .token_grain = true,
     .evicts = true,
     .decode = &hooks,

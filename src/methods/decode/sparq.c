@@ -14,7 +14,8 @@
 enum { BUDGET, RANK, RECENT };
 
 static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL, "tokens that are read in all"},
+    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
+     "tokens that are chosen, beside those always read"},
     {"rank", SAC_PARAM_INT, "16", 1, 512, NULL, "channels that score"},
     {"recent", SAC_PARAM_INT, "64", 0, 4096, NULL, "newest tokens that are always read"},
 };
@@ -71,7 +72,7 @@ static void sparq_select(const struct method_lane *l, struct method_pick *out)
         pick_not_finite(out);
         return;
     }
-    pick_ends(out, l, 0, pick_min((uint32_t)l->param[RECENT], budget));
+    pick_ends(out, l, 0, (uint32_t)l->param[RECENT]);
     pick_tokens(out, l, r.vote, (uint32_t *)r.score, budget);
 }
 
@@ -92,6 +93,7 @@ const struct method sparq_method = {
         "scan.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .token_grain = true,
     .decode = &hooks,
 };

@@ -20,7 +20,7 @@ static void streaming_select(const struct method_lane *l, struct method_pick *ou
         pick_dense(out);
         return;
     }
-    const uint32_t sink = pick_min((uint32_t)l->param[SINK], pick_left(out, l, budget));
+    const uint32_t sink = pick_min((uint32_t)l->param[SINK], budget - 1); /* one is the row's own */
     pick_ends(out, l, sink, budget - sink);
 }
 

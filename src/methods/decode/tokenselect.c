@@ -14,7 +14,8 @@
 enum { BUDGET, REUSE, SINK, RECENT };
 
 static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "2048", 1, 1 << 24, NULL, "tokens that are read in all"},
+    {"budget", SAC_PARAM_BUDGET, "2048", 1, 1 << 24, NULL,
+     "tokens that are chosen, beside those always read"},
     {"reuse", SAC_PARAM_FLOAT, "0.9", 0, 1, NULL,
      "least cosine of queries that share a choice; 1: none"},
     {"sink", SAC_PARAM_INT, "128", 0, 4096, NULL, "first tokens that are always read"},
@@ -77,13 +78,12 @@ static void tokenselect_select(const struct method_lane *l, struct method_pick *
         pick_dense(out);
         return;
     }
-    const uint32_t sink = pick_min((uint32_t)l->param[SINK], pick_left(out, l, budget));
-    const uint32_t recent = pick_min((uint32_t)l->param[RECENT], budget - sink);
+    const uint32_t sink = (uint32_t)l->param[SINK], recent = (uint32_t)l->param[RECENT];
     const bool holds = state->pos > 0 && l->param[REUSE] < 1 &&
                        l->pos / PAGE_TOK == state->pos / PAGE_TOK &&
                        cosine(l->q, query, query_floats(l->shape)) >= l->param[REUSE];
     if (holds) {
-        memcpy(out->mask, mask, n_page * sizeof *mask);
+        pick_kept(out, mask, n_page, sink, state->pos + 1 > recent ? state->pos + 1 - recent : 0);
         return;
     }
     pick_ends(out, l, sink, recent);
@@ -122,6 +122,7 @@ const struct method tokenselect_method = {
         "the end of a page. It finds late what it is asked for late. Choosing reads all keys.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .token_grain = true,
     .decode = &hooks,
 };

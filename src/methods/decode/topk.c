@@ -10,7 +10,8 @@
 enum { BUDGET, UNIT, SINK, RECENT };
 
 static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL, "tokens that are read in all"},
+    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
+     "tokens that are chosen, beside those always read"},
     {"unit", SAC_PARAM_CHOICE, "token", 0, 0, "token|page", "what is chosen"},
     {"sink", SAC_PARAM_INT, "4", 0, 4096, NULL, "first tokens that are always read (unit=token)"},
     {"recent", SAC_PARAM_INT, "32", 0, 4096, NULL,
@@ -26,7 +27,7 @@ static void choose_pages(const struct method_lane *l, const struct room *r, uint
         for (uint32_t t = 0; t < PAGE_TOK; t++) sum += r->vote[p * PAGE_TOK + t];
         r->score[p] = sum;
     }
-    struct pick_cut cut = pick_best(r->score, n_page, pick_left(out, l, budget) / PAGE_TOK);
+    struct pick_cut cut = pick_best(r->score, n_page, pick_units(budget, PAGE_TOK));
     for (uint32_t p = 0; p < n_page; p++)
         if (pick_takes(&cut, r->score[p])) pick_page(out, p);
 }
@@ -34,8 +35,7 @@ static void choose_pages(const struct method_lane *l, const struct room *r, uint
 static void choose_tokens(const struct method_lane *l, const struct room *r, uint32_t budget,
                           struct method_pick *out)
 {
-    const uint32_t sink = pick_min((uint32_t)l->param[SINK], pick_left(out, l, budget));
-    pick_ends(out, l, sink, pick_min((uint32_t)l->param[RECENT], budget - sink));
+    pick_ends(out, l, (uint32_t)l->param[SINK], (uint32_t)l->param[RECENT]);
     pick_tokens(out, l, r->vote, (uint32_t *)r->score, budget);
 }
 
@@ -80,6 +80,7 @@ const struct method topk_method = {
         "the budget's and how much the choice's. It reads all keys at every step.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .chooses = true,
     .token_grain = true,
     .decode = &hooks,
 };
