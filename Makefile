@@ -17,7 +17,7 @@ RUN_TESTS = rm -f $(1)/junit.xml; ctest --test-dir $(1) --parallel $(JOBS) --out
 C_TESTS = -L '^(unit|check|prop|fuzz)$$'
 
 .PHONY: all help deps deps-test deps-lint deps-fuzz model models text demo demo-long test check \
-	proofs asan ubsan tsan fuzz bench relations layers truth lint format install man clean
+	proofs mutate check-mutants asan ubsan tsan fuzz bench relations layers truth lint format install man clean
 
 all: deps ## build the program: build/saccade
 	@$(call CONFIGURE,default)
@@ -25,7 +25,7 @@ all: deps ## build the program: build/saccade
 
 help: ## list the targets
 	@grep -E '^[a-z -]+:.*##' Makefile | sed -E 's/^([a-z -]+):.*## /\1\t/' | expand -t 18
-	@echo "variables: JOBS PREFIX DESTDIR FUZZ_SECONDS CMAKE_ARGS SACCADE_MODELS SACCADE_VENV"
+	@echo "variables: JOBS PREFIX DESTDIR FUZZ_SECONDS ONLY TURN CMAKE_ARGS SACCADE_MODELS SACCADE_VENV"
 
 deps: ## install what the build needs, if it is missing
 	@tools/deps.sh build >/dev/null
@@ -68,6 +68,13 @@ proofs: deps-test ## 10^5 certificates of psa_cert, on random keys and on keys m
 	@$(call CONFIGURE,werror)
 	@$(call BUILD,build) --target test_proof
 	@SAC_PROOF_CASES=1400; export SAC_PROOF_CASES; $(call RUN_TESTS,build,-R unit/test_proof$$)
+
+mutate: deps-test ## faults that tests must notice: ONLY=name for one, TURN=K/N for a part
+	@$(PYTHON) tools/fetch.py model smollm2-135m
+	@$(PYTHON) tools/mutate.py --jobs $(JOBS) $(if $(ONLY),--only $(ONLY)) $(if $(TURN),--turn $(TURN))
+
+check-mutants: ## whether the mutants fit the sources
+	@python3 tools/check_mutants.py
 
 truth: deps-test ## comparisons with independent implementations, on all four models
 	@$(PYTHON) tools/fetch.py model --all
@@ -113,4 +120,4 @@ install: deps ## into $(DESTDIR)$(PREFIX)
 	@DESTDIR=$(DESTDIR) cmake --install build
 
 clean: ## remove the build folders
-	rm -rf build build-asan build-ubsan build-tsan build-fuzz
+	rm -rf build build-asan build-ubsan build-tsan build-fuzz build-mutate
