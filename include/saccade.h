@@ -376,7 +376,8 @@ typedef struct sac_read_record {
     float select_us, attend_us; /* this record's part of the layer's wall time, by bytes */
     const float *out; /* the method's output: row r at out + r * out_stride, [n_query, head_dim] */
     size_t out_stride;
-    uint32_t n_query; /* query heads of this KV head */
+    uint32_t n_query;      /* query heads of this KV head */
+    const float *tok_mass; /* [pos + 1] page_mass token by token; NULL unless n_row is 1 */
 } sac_read_record;
 /* Pointers are valid during the call only. It must not call the engine. */
 typedef void (*sac_read_fn)(void *user, const sac_read_record *record);

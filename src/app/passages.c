@@ -1,5 +1,5 @@
-/* passages.c: see the header. The way from pages to bytes goes through the pieces of the tokens:
- * joined, they are the text that the model read, and the document stands somewhere in it. */
+/* passages.c: see the header. The way from tokens to bytes goes through the pieces of the tokens:
+ * joined, they are the text that the model read, and the documents stand somewhere in it. */
 #include "app/passages.h"
 
 #include "base/mem.h"
@@ -8,36 +8,10 @@
 #include <cjson/cJSON.h>
 #include <string.h>
 
-#define PAGE_TOK 32u /* of a recorded page */
+#define PAGE_TOK 32u /* tokens of a passage, but at the ends of documents */
+#define SINK_TOK 4u  /* first tokens, at which heads look that look at nothing (StreamingLLM) */
 
-/* ---- Recording ---- */
-
-static void on_record(void *user, const sac_read_record *r)
-{
-    struct passages *p = user;
-    if (r->layer < p->first_layer) return;
-    const size_t n = r->n_page < p->n_page ? r->n_page : p->n_page;
-    for (size_t i = 0; i < n; i++) {
-        const double mass = (double)r->page_mass[i];
-        p->weight[i] += mass * mass;
-        p->mass[i] += mass;
-    }
-    p->n_record++;
-}
-
-sac_status passages_begin(struct passages *p, sac_engine *engine, uint32_t n_layer, size_t n_tok,
-                          sac_error *err)
-{
-    p->first_layer = n_layer / 2;
-    p->n_page = n_tok / PAGE_TOK + 1;
-    p->weight = mem_calloc(p->n_page, sizeof *p->weight);
-    p->mass = mem_calloc(p->n_page, sizeof *p->mass);
-    if (!p->weight || !p->mass)
-        return error_set(err, SAC_ERR_MEMORY, "out of memory for a map of %zu pages", p->n_page);
-    return sac_engine_set_recorder(engine, on_record, p, err);
-}
-
-/* ---- From pages to passages ---- */
+/* ---- Where the documents stand ---- */
 
 static bool is_space(char c)
 {
@@ -52,81 +26,137 @@ static size_t snap(const char *text, size_t n, size_t at)
     return at;
 }
 
-/* Where each page begins in the joined pieces, and these. */
+/* The prompt's text, and where each token begins in it. */
 struct pieces {
     struct strbuf text;
-    size_t *page; /* [n_page + 1] owned */
+    size_t *tok; /* [n_tok + 1] owned */
 };
 
-static sac_status join_pieces(struct pieces *out, const struct passages *p,
-                              const struct passages_prompt *prompt, sac_error *err)
+static sac_status no_memory(sac_error *err)
 {
-    out->page = mem_calloc(p->n_page + 1, sizeof *out->page);
-    if (!out->page) return error_set(err, SAC_ERR_MEMORY, "out of memory for a reading map");
+    return error_set(err, SAC_ERR_MEMORY, "out of memory for a reading map");
+}
+
+static sac_status join_pieces(struct pieces *out, const struct passages_prompt *prompt,
+                              sac_error *err)
+{
+    out->tok = mem_calloc(prompt->n_tok + 1, sizeof *out->tok);
+    if (!out->tok) return no_memory(err);
     for (size_t i = 0; i < prompt->n_tok; i++) {
         size_t n;
         const char *piece = sac_token_piece(prompt->model, prompt->tok[i], true, &n);
-        if (i % PAGE_TOK == 0) out->page[i / PAGE_TOK] = out->text.n;
+        out->tok[i] = out->text.n;
         strbuf_add(&out->text, piece, n);
     }
-    for (size_t i = (prompt->n_tok + PAGE_TOK - 1) / PAGE_TOK; i <= p->n_page; i++)
-        out->page[i] = out->text.n;
-    if (out->text.failed) return error_set(err, SAC_ERR_MEMORY, "out of memory for a reading map");
+    out->tok[prompt->n_tok] = out->text.n;
+    return out->text.failed ? no_memory(err) : SAC_OK;
+}
+
+static struct passages_document trimmed(struct passages_document d)
+{
+    while (d.n > 0 && is_space(d.text[d.n - 1])) d.n--;
+    while (d.n > 0 && is_space(d.text[0])) d.text++, d.n--;
+    return d;
+}
+
+/* The passages of a document whose text begins at byte `at` of the pieces and goes to p->document
+ * from `to` on. */
+static void cut(struct passages *p, const struct pieces *pieces, size_t n_tok, size_t at, size_t to)
+{
+    const char *text = p->text.data + to;
+    const size_t n = p->text.n - to;
+    uint32_t tok = SINK_TOK;
+    while (tok < n_tok && pieces->tok[tok + 1] <= at) tok++;
+    while (tok < n_tok && pieces->tok[tok] < at + n) {
+        struct passage *out = &p->item[p->n];
+        uint32_t end = tok;
+        do end++;
+        while (end < n_tok && end % PAGE_TOK && pieces->tok[end] < at + n);
+        const size_t from = pieces->tok[tok] > at ? pieces->tok[tok] - at : 0;
+        const size_t until = pieces->tok[end] < at + n ? pieces->tok[end] - at : n;
+        *out = (struct passage){.tok = tok, .tok_end = end};
+        out->begin = snap(text, n, from);
+        out->end = snap(text, n, until);
+        while (out->begin < out->end && is_space(text[out->begin])) out->begin++;
+        tok = end;
+        if (out->begin == out->end) continue; /* less than a word, or white space */
+        out->begin += to;
+        out->end += to;
+        p->n++;
+    }
+}
+
+static sac_status find(struct passages *p, const struct pieces *pieces,
+                       const struct passages_prompt *prompt, sac_error *err)
+{
+    size_t from = 0; /* of the pieces: behind the documents before */
+    for (size_t i = 0; i < prompt->n_document; i++) {
+        const struct passages_document d = trimmed(prompt->document[i]);
+        const char *found =
+            pieces->text.n ? memmem(pieces->text.data + from, pieces->text.n - from, d.text, d.n)
+                           : NULL;
+        if (!found)
+            return error_set(
+                err, SAC_ERR_UNSUPPORTED,
+                "no reading map: the model's template or tokenizer changes the document");
+        if (i > 0) strbuf_adds(&p->text, "\n\n");
+        const size_t to = p->text.n, at = (size_t)(found - pieces->text.data);
+        strbuf_add(&p->text, d.text, d.n);
+        if (p->text.failed) return no_memory(err);
+        cut(p, pieces, prompt->n_tok, at, to);
+        from = at + d.n;
+    }
+    p->document = p->text.data;
+    p->n_bytes = p->text.n;
     return SAC_OK;
 }
 
-/* The passage of a page whose bytes are all of the document, with its weight in `share`. */
-static bool take_page(struct passages *p, const struct pieces *pieces, size_t at, size_t page)
+/* ---- Recording ---- */
+
+/* `share` gathers squares and `mass` masses until passages_finish. */
+static void on_record(void *user, const sac_read_record *r)
 {
-    const size_t from = pieces->page[page], to = pieces->page[page + 1];
-    if (page == 0 || from < at || to > at + p->n_bytes || from == to) return false;
-    struct passage *out = &p->item[p->n];
-    out->begin = snap(p->document, p->n_bytes, from - at);
-    out->end = snap(p->document, p->n_bytes, to - at);
-    while (out->begin < out->end && is_space(p->document[out->begin])) out->begin++;
-    if (out->begin == out->end) return false;
-    out->share = p->weight[page];
-    out->mass = p->n_record ? p->mass[page] / (double)p->n_record : 0;
-    p->n++;
-    return true;
+    struct passages *p = user;
+    if (r->layer < p->first_layer || !r->tok_mass) return;
+    for (size_t i = 0; i < p->n; i++) {
+        double mass = 0;
+        for (uint32_t t = p->item[i].tok; t < p->item[i].tok_end && t <= r->pos; t++)
+            mass += (double)r->tok_mass[t];
+        p->item[i].share += mass * mass;
+        p->item[i].mass += mass;
+    }
+    p->n_record++;
 }
 
-sac_status passages_make(struct passages *p, const struct passages_prompt *prompt, sac_error *err)
+sac_status passages_begin(struct passages *p, sac_engine *engine,
+                          const struct passages_prompt *prompt, sac_error *err)
 {
     struct pieces pieces = {0};
-    const char *document = prompt->document;
-    size_t n = prompt->n_bytes;
-    /* Templates may trim what they are given. */
-    while (n > 0 && is_space(document[n - 1])) n--;
-    while (n > 0 && is_space(document[0])) document++, n--;
-    p->document = document;
-    p->n_bytes = n;
-    sac_status status = join_pieces(&pieces, p, prompt, err);
-    const char *found = status == SAC_OK && pieces.text.n > 0
-                            ? memmem(pieces.text.data, pieces.text.n, document, n)
-                            : NULL;
-    if (status == SAC_OK && !found)
-        status =
-            error_set(err, SAC_ERR_UNSUPPORTED,
-                      "no reading map: the model's template or tokenizer changes the document");
-    p->item = mem_calloc(p->n_page, sizeof *p->item);
-    if (status == SAC_OK && !p->item)
-        status = error_set(err, SAC_ERR_MEMORY, "out of memory for a reading map");
-    double total = 0;
-    for (size_t i = 0; status == SAC_OK && i < p->n_page; i++)
-        if (take_page(p, &pieces, (size_t)(found - pieces.text.data), i))
-            total += p->item[p->n - 1].share;
-    for (size_t i = 0; p->item && i < p->n && total > 0; i++) p->item[i].share /= total;
+    p->first_layer = sac_model_get_info(prompt->model).n_layer / 2;
+    /* A document's first and last passage may be parts of a page. */
+    p->item = mem_calloc(prompt->n_tok / PAGE_TOK + 2 * prompt->n_document + 1, sizeof *p->item);
+    sac_status status = p->item ? join_pieces(&pieces, prompt, err) : no_memory(err);
+    if (status == SAC_OK) status = find(p, &pieces, prompt, err);
     strbuf_deinit(&pieces.text);
-    mem_free(pieces.page);
-    return status;
+    mem_free(pieces.tok);
+    return status == SAC_OK ? sac_engine_set_recorder(engine, on_record, p, err) : status;
+}
+
+sac_status passages_finish(struct passages *p, sac_engine *engine, sac_error *err)
+{
+    double total = 0;
+    for (size_t i = 0; i < p->n; i++) total += p->item[i].share;
+    for (size_t i = 0; i < p->n; i++) {
+        p->item[i].share = total > 0 ? p->item[i].share / total : 0;
+        p->item[i].mass = p->n_record ? p->item[i].mass / (double)p->n_record : 0;
+    }
+    return sac_engine_set_recorder(engine, NULL, NULL, err);
 }
 
 void passages_deinit(struct passages *p)
 {
-    mem_free(p->weight);
-    mem_free(p->mass);
     mem_free(p->item);
+    strbuf_deinit(&p->text);
     *p = (struct passages){0};
 }
 

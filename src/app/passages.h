@@ -1,13 +1,14 @@
-/* passages.h: which passages of a document an answer read.
+/* passages.h: which passages of the documents in a prompt an answer read.
  *
- * While the answer is made, the softmax mass of every page is added up over its rows, the layers
- * and the KV heads. Afterwards each page becomes a passage of the document: bytes, ended at borders
- * of words. Left out are the first page, which attention uses as a sink, and pages with tokens of
- * the template or the question, which say nothing of the document.
+ * Where the documents stand in the prompt is found first. While the answer is made, softmax masses
+ * are added up over its rows, the layers and the KV heads, for each passage: the tokens that a page
+ * and a document share, so that what the end of a document shares its page with does not count.
+ * Left out are the first tokens of the prompt, which attention uses as a sink. Passages end at
+ * borders of words.
  *
  * A mass counts with its square: a page that one head looks at squarely is what was read, one at
  * which many heads glance is not. The lower layers look at punctuation and at sinks beyond the
- * first page whatever is asked. With both rules a hidden sentence holds nine tenths of the weight
+ * first tokens whatever is asked. With both rules a hidden sentence holds nine tenths of the weight
  * where the plain mean of masses gives it between two and four (4K tokens, qwen2.5-coder-0.5b; 487
  * tokens, smollm2-135m). */
 #ifndef SAC_APP_PASSAGES_H
@@ -22,43 +23,48 @@
 struct cJSON;
 
 struct passage {
-    size_t begin, end; /* bytes of the document */
-    double share;      /* of the weight of all passages; 0 to 1 */
-    double mass;       /* mean softmax mass over rows, upper layers and KV heads */
+    uint32_t tok, tok_end; /* of the prompt */
+    size_t begin, end;     /* bytes of the document */
+    double share;          /* of the weight of all passages; 0 to 1 */
+    double mass;           /* mean softmax mass over rows, upper layers and KV heads */
 };
 
 struct passages {
-    const char *document; /* [n_bytes], borrowed from passages_make on */
+    const char *document; /* [n_bytes] all documents, a blank line between them; in `text` */
     size_t n_bytes;
     struct passage *item; /* [n], in the order of the document; owned */
     size_t n;
-    double *weight, *mass; /* [n_page] sums while recording; owned */
-    size_t n_page;
+    struct strbuf text;
     uint64_t n_record;
     uint32_t first_layer; /* that counts */
 };
 
-/* What the pages are mapped to. */
+struct passages_document {
+    const char *text; /* [n] as it stands in the prompt; a template may trim white space */
+    size_t n;
+};
+
 struct passages_prompt {
     const sac_model *model;
     const int32_t *tok; /* [n_tok] the whole prompt */
     size_t n_tok;
-    const char *document; /* [n_bytes] as it stands in the prompt */
-    size_t n_bytes;
+    const struct passages_document *document; /* [n_document] in their order */
+    size_t n_document;
 };
 
-/* Records from the next step on; the engine was created with `record`. `n_tok`: of the prompt. */
-sac_status passages_begin(struct passages *p, sac_engine *engine, uint32_t n_layer, size_t n_tok,
-                          sac_error *err);
-/* SAC_ERR_UNSUPPORTED if the document does not stand in the prompt as it is. */
-sac_status passages_make(struct passages *p, const struct passages_prompt *prompt, sac_error *err);
+/* Finds the documents; SAC_ERR_UNSUPPORTED if one does not stand in the prompt as it is. Records
+ * from the next step on; the engine was created with `record`. `p` is zeroed. */
+sac_status passages_begin(struct passages *p, sac_engine *engine,
+                          const struct passages_prompt *prompt, sac_error *err);
+/* Ends the recording and makes shares of what it saw. */
+sac_status passages_finish(struct passages *p, sac_engine *engine, sac_error *err);
 void passages_deinit(struct passages *p);
 
 /* 0: hardly read, to PASSAGES_N_LEVEL - 1: most of what was read. */
 #define PASSAGES_N_LEVEL 5u
 unsigned passages_level(double share);
 
-/* Appends a list of objects with begin, end, share and mass. */
+/* A list of objects with begin, end, share and mass. */
 struct cJSON *passages_json(const struct passages *p);
 
 #endif

@@ -179,7 +179,7 @@ void passages_print_html(const struct passages *p, const struct passages_page *p
     strbuf_adds(out,
                 "</dd></dl>\n<p>Marked passages held the most softmax mass while the answer was "
                 "made, over its tokens, the upper layers and all heads, each mass squared. "
-                "The first 32 tokens and the question are left out.</p>\n");
+                "The first four tokens and the question are left out.</p>\n");
     strbuf_adds(out, strongest(p) < p->n
                          ? "<p><a href=\"#best\">To the passage that was read most</a></p>\n"
                          : "<p>No passage stands out.</p>\n");

@@ -271,20 +271,10 @@ static void count_ahead(struct run *r)
  * recording a prompt takes long and says what the prompt read, not what the answer did. */
 static sac_status read_and_record(struct run *r, sac_error *err)
 {
-    const uint32_t n_layer = sac_model_get_info(r->model).n_layer;
+    const struct passages_document document = {r->text.data, r->document_bytes};
+    const struct passages_prompt prompt = {r->model, r->tok, r->n_tok, &document, 1};
     TRY(read_to(r, r->n_tok - 1, err));
-    return passages_begin(&r->passages, r->engine, n_layer, r->n_tok, err);
-}
-
-static sac_status map_reading(struct run *r, sac_error *err)
-{
-    return passages_make(&r->passages,
-                         &(struct passages_prompt){.model = r->model,
-                                                   .tok = r->tok,
-                                                   .n_tok = r->n_tok,
-                                                   .document = r->text.data,
-                                                   .n_bytes = r->document_bytes},
-                         err);
+    return passages_begin(&r->passages, r->engine, &prompt, err);
 }
 
 /* Documents that are read for later need no question. */
@@ -320,7 +310,7 @@ static sac_status answer(struct run *r, sac_error *err)
     g->request.n_probs = g->want_probs ? r->opt.n_probs : 0;
     TRY(generation_run(g, err));
     count_ahead(r);
-    return r->opt.show_reading ? map_reading(r, err) : SAC_OK;
+    return r->opt.show_reading ? passages_finish(&r->passages, r->engine, err) : SAC_OK;
 }
 
 /* ---- Output ---- */
@@ -465,7 +455,7 @@ static int print_reading(struct run *r)
         passages_print_html(&r->passages, &page, &out);
     } else {
         strbuf_adds(&out, "\nWhat the answer read (share of the squared softmax mass, without the "
-                          "first 32 tokens and the question):\n\n");
+                          "first tokens and the question):\n\n");
         passages_print_text(&r->passages, passages_print_colours(), &out);
     }
     if (!out.failed)

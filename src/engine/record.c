@@ -34,6 +34,7 @@ struct record_job {
     bool by_head, weighed;
     uint32_t *page;   /* [max_page] */
     float *page_mass; /* [max_page] */
+    float *tok_mass;  /* [max_page * PAGE_TOK], of a single row */
 };
 _Static_assert(PAGE_TOK == 32, "a mask has one bit for each token of a page");
 #define MASK_ALL UINT32_MAX
@@ -49,6 +50,7 @@ struct record_work {
     double *acc;         /* [query, head_dim] */
     double *acc_read;    /* the same, of the tokens that were read, by their weights */
     double *page_log;    /* [query, max_page] log of a page's sum of exp(score) */
+    float *tok_score;    /* [group, max_page * PAGE_TOK] of a single row */
 };
 
 static uint32_t group_of(const sac_engine *e)
@@ -72,12 +74,14 @@ void record_plan(sac_engine *e, struct arena *a)
         float *logw = arena_take(a, group_of(e) * max_page * PAGE_TOK, sizeof *logw);
         uint32_t *page = arena_take(a, max_page, sizeof *page);
         float *page_mass = arena_take(a, max_page, sizeof *page_mass);
+        float *tok_mass = arena_take(a, max_page * PAGE_TOK, sizeof *tok_mass);
         if (a->base)
             r->job[i] = (struct record_job){.mask = mask,
                                             .head_mask = head_mask,
                                             .logw = logw,
                                             .page = page,
-                                            .page_mass = page_mass};
+                                            .page_mass = page_mass,
+                                            .tok_mass = tok_mass};
     }
     for (size_t i = 0; i < n_worker; i++) {
         const struct record_work w = {
@@ -91,6 +95,7 @@ void record_plan(sac_engine *e, struct arena *a)
             .acc = arena_take(a, n_query * d, sizeof(double)),
             .acc_read = arena_take(a, n_query * d, sizeof(double)),
             .page_log = arena_take(a, n_query * max_page, sizeof(double)),
+            .tok_score = arena_take(a, group_of(e) * max_page * PAGE_TOK, sizeof(float)),
         };
         if (a->base) r->work[i] = w;
     }
@@ -305,6 +310,15 @@ static double take_page(const struct config *c, const struct record_work *w, uin
     return most + log(sum);
 }
 
+/* A page's scores of one query; tokens that it does not see have no mass. */
+static void keep_scores(struct record_work *w, size_t page_i, const double score[PAGE_TOK],
+                        struct seen seen)
+{
+    float *to = w->tok_score + page_i * PAGE_TOK;
+    for (uint32_t t = 0; t < PAGE_TOK; t++)
+        to[t] = t >= seen.lo && t < seen.hi ? (float)score[t] : -INFINITY;
+}
+
 /* All queries of a job against one page. */
 static void shadow_page(const struct shadow *s, const struct record_job *j, struct record_work *w,
                         uint32_t page)
@@ -334,6 +348,7 @@ static void shadow_page(const struct shadow *s, const struct record_job *j, stru
                 continue; /* behind this row's window, but not behind that of the first */
             score_page(score, q, w->k_turned, d);
             *page_log = take_page(c, w, i, score, of_head);
+            if (j->n_row == 1) keep_scores(w, (size_t)g * max_page + page, score, seen);
         }
     }
 }
@@ -358,6 +373,21 @@ static void compare_left(struct record_job *j, const struct record_work *w, uint
     j->out_bound = (float)(j->proof.mass > 0 ? decode_relative(bound, norm) : 0);
 }
 
+/* The mass of each token from page `first` on, for a single row. */
+static void share_tokens(const sac_engine *e, struct record_job *j, const struct record_work *w,
+                         uint32_t first)
+{
+    const uint32_t group = group_of(e);
+    const size_t n_tok = (size_t)e->pool.max_page * PAGE_TOK;
+    memset(j->tok_mass, 0, (size_t)j->n_page * PAGE_TOK * sizeof *j->tok_mass);
+    for (uint32_t g = 0; g < group; g++) {
+        const float *score = w->tok_score + g * n_tok, most = (float)w->most[g];
+        const float part = (float)(1 / (w->sum[g] * group));
+        for (size_t t = (size_t)first * PAGE_TOK; t < (size_t)j->n_page * PAGE_TOK; t++)
+            j->tok_mass[t] += part * expf(score[t] - most);
+    }
+}
+
 /* Masses, and the output against the reference. */
 static void compare(const sac_engine *e, struct record_job *j, const struct record_work *w,
                     uint32_t first)
@@ -371,6 +401,7 @@ static void compare(const sac_engine *e, struct record_job *j, const struct reco
             mass += exp(w->page_log[(size_t)i * e->pool.max_page + p] - w->most[i]) / w->sum[i];
         j->page_mass[p] = (float)(mass / n_query);
     }
+    if (j->n_row == 1) share_tokens(e, j, w, first);
     for (uint32_t i = 0; i < n_query; i++) {
         const float *out = e->scratch.attn + (j->row + i / group) * (size_t)c->n_head * d +
                            (size_t)(j->kv_head * group + i % group) * d;
@@ -434,6 +465,7 @@ static void flush(struct shadow *s, uint32_t n_job, uint64_t bytes)
                          .n_page_read = j->n_page_read,
                          .page = j->page,
                          .page_mass = j->page_mass,
+                         .tok_mass = j->n_row == 1 ? j->tok_mass : NULL,
                          .mass = j->mass,
                          .mass_proved = j->proof.mass,
                          .out_left = j->out_left,

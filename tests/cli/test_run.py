@@ -190,6 +190,18 @@ class Reading(unittest.TestCase):
             self.assertFalse(piece[0].isspace())
             self.assertTrue(p["end"] == len(text) or text[p["end"]].isspace() or piece[-1].isspace())
 
+    def test_what_shares_a_page_with_the_question_is_marked(self):
+        """Signatures stand at the end, titles at the beginning."""
+        for document in (self.document.replace(self.FACT, "") + self.FACT,
+                         self.FACT + " " + self.document.replace(self.FACT, "")):
+            with open(self.file.name, "w", encoding="utf-8") as f:
+                f.write(document)
+            passages = run_json(*self.args, "--show-reading")["reading"]
+            at = document.index(self.FACT)
+            share = sum(p["share"] for p in passages
+                        if p["begin"] < at + len(self.FACT) and p["end"] > at)
+            self.assertGreater(share, 0.5, passages)
+
     def test_text_marks_it_in_brackets_or_colours(self):
         plain = self.show()
         self.assertNotIn("\x1b", plain)

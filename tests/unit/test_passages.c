@@ -10,6 +10,7 @@
 
 #define sac_token_piece         stub_piece
 #define sac_engine_set_recorder stub_recorder
+#define sac_model_get_info      stub_info
 #include "saccade.h"
 
 #include "app/passages.c"
@@ -29,6 +30,12 @@ sac_status sac_engine_set_recorder(sac_engine *engine, sac_read_fn fn, void *use
     return SAC_OK;
 }
 
+sac_model_info sac_model_get_info(const sac_model *model)
+{
+    (void)model;
+    return (sac_model_info){.n_layer = 4};
+}
+
 /* Tokens are "tNNN " (5 bytes); token 1000 is the template's head, 1001 its end. */
 const char *sac_token_piece(const sac_model *model, int32_t tok, bool special, size_t *out_bytes)
 {
@@ -43,10 +50,11 @@ const char *sac_token_piece(const sac_model *model, int32_t tok, bool special, s
     return piece[tok];
 }
 
-enum { N_DOC = 300, N_TOK = N_DOC + 2, N_PAGE = N_TOK / 32 + 1 };
+enum { N_DOC = 300, N_TOK = N_DOC + 2 };
 
 struct fixture {
     int32_t tok[N_TOK];
+    float mass[N_TOK]; /* of the next record */
     struct strbuf document;
     struct passages p;
 };
@@ -59,7 +67,6 @@ static void setup(struct fixture *f)
         strbuf_addf(&f->document, "t%03d ", i);
     }
     f->tok[N_TOK - 1] = 1001;
-    assert_int_equal(passages_begin(&f->p, NULL, 4, N_TOK, NULL), SAC_OK);
 }
 
 static void teardown(struct fixture *f)
@@ -68,17 +75,33 @@ static void teardown(struct fixture *f)
     strbuf_deinit(&f->document);
 }
 
-static void record(uint32_t layer, const float *mass)
+static sac_status begin(struct fixture *f, const struct passages_document *document, size_t n,
+                        sac_error *err)
+{
+    const struct passages_prompt prompt = {NULL, f->tok, N_TOK, document, n};
+    return passages_begin(&f->p, NULL, &prompt, err);
+}
+
+static void begin_whole(struct fixture *f)
+{
+    const struct passages_document whole = {f->document.data, f->document.n};
+    assert_int_equal(begin(f, &whole, 1, NULL), SAC_OK);
+}
+
+static void record(struct fixture *f, uint32_t layer)
 {
     const sac_read_record r = {
-        .kind = SAC_ROW_DECODE, .layer = layer, .n_page = N_PAGE, .page_mass = mass};
+        .kind = SAC_ROW_DECODE, .layer = layer, .pos = N_TOK - 1, .tok_mass = f->mass};
     recorder(recorder_user, &r);
 }
 
-static sac_status make(struct fixture *f, sac_error *err)
+/* The passage that holds a word of the document. */
+static const struct passage *passage_of(const struct passages *p, const char *word)
 {
-    const struct passages_prompt prompt = {NULL, f->tok, N_TOK, f->document.data, f->document.n};
-    return passages_make(&f->p, &prompt, err);
+    const size_t at = (size_t)(strstr(p->document, word) - p->document);
+    for (size_t i = 0; i < p->n; i++)
+        if (p->item[i].begin <= at && at < p->item[i].end) return &p->item[i];
+    return NULL;
 }
 
 static void test_passages(void **state)
@@ -86,16 +109,19 @@ static void test_passages(void **state)
     (void)state;
     struct fixture f;
     setup(&f);
-    float mass[N_PAGE] = {0};
-    mass[0] = 0.5f; /* a sink */
-    mass[4] = 0.4f;
-    mass[6] = 0.1f;
-    record(2, mass);
-    mass[4] = 0.2f;
-    record(3, mass);
-    mass[7] = 0.9f;
-    record(1, mass); /* of the lower half: not counted */
-    assert_int_equal(make(&f, NULL), SAC_OK);
+    begin_whole(&f);
+    f.mass[0] = 0.5f; /* a sink, as the three behind it are taken for */
+    f.mass[3] = 0.5f;
+    f.mass[130] = 0.3f;
+    f.mass[150] = 0.1f;
+    f.mass[200] = 0.1f;
+    record(&f, 2);
+    f.mass[130] = 0.1f;
+    record(&f, 3);
+    f.mass[230] = 0.9f;
+    record(&f, 1); /* of the lower half: not counted */
+    assert_int_equal(passages_finish(&f.p, NULL, NULL), SAC_OK);
+    assert_null(recorder);
     double total = 0;
     for (size_t i = 0; i < f.p.n; i++) {
         total += f.p.item[i].share;
@@ -103,15 +129,56 @@ static void test_passages(void **state)
         if (i > 0) assert_true(f.p.item[i].begin > f.p.item[i - 1].begin);
     }
     assert_true(fabs(total - 1) < 1e-12);
-    /* Page 0 and the last one, with the template's end, are left out. */
-    assert_int_equal(f.p.n, N_PAGE - 2);
-    assert_true(f.p.item[0].begin >= 31 * 5);
+    assert_int_equal(f.p.n, (N_TOK + 31) / 32);
+    assert_int_equal(f.p.item[0].begin, 3 * 5); /* behind the sinks */
     /* Page 4 holds the tokens 127 to 158 of the document: squares are 0.16 + 0.04 and 2 * 0.01. */
-    const struct passage *best = &f.p.item[3];
+    const struct passage *best = passage_of(&f.p, "t129");
     assert_true(fabs(best->share - 0.2 / 0.22) < 1e-6);
     assert_true(fabs(best->mass - 0.3) < 1e-6);
     assert_memory_equal(f.p.document + best->begin, "t127", 4);
     assert_memory_equal(f.p.document + best->end - 5, "t158", 4);
+    teardown(&f);
+}
+
+/* The page with the document's end counts for its part of the document, and for no more. */
+static void test_the_end(void **state)
+{
+    (void)state;
+    struct fixture f;
+    setup(&f);
+    begin_whole(&f);
+    f.mass[N_TOK - 2] = 0.2f;
+    f.mass[N_TOK - 1] = 0.7f; /* the template's end */
+    f.mass[100] = 0.1f;
+    record(&f, 3);
+    assert_int_equal(passages_finish(&f.p, NULL, NULL), SAC_OK);
+    const struct passage *last = passage_of(&f.p, "t299");
+    assert_non_null(last);
+    assert_true(fabs(last->share - 0.04 / 0.05) < 1e-6 && fabs(last->mass - 0.2) < 1e-6);
+    assert_int_equal(last->end, f.p.n_bytes);
+    assert_memory_equal(f.p.document + last->begin, "t287", 4);
+    teardown(&f);
+}
+
+/* Two documents with other text between them: passages are of one document each. */
+static void test_two_documents(void **state)
+{
+    (void)state;
+    struct fixture f;
+    setup(&f);
+    const struct passages_document two[] = {{f.document.data + 5 * 10, 5 * 60},
+                                            {f.document.data + 5 * 80, 5 * 20}};
+    assert_int_equal(begin(&f, two, 2, NULL), SAC_OK);
+    f.mass[1 + 69] = 0.3f; /* the last of the first */
+    f.mass[1 + 70] = 0.9f; /* between them */
+    f.mass[1 + 85] = 0.3f;
+    record(&f, 2);
+    assert_int_equal(passages_finish(&f.p, NULL, NULL), SAC_OK);
+    assert_int_equal(f.p.n_bytes, 5 * 60 - 1 + 2 + 5 * 20 - 1);
+    const struct passage *a = passage_of(&f.p, "t069"), *b = passage_of(&f.p, "t085");
+    assert_true(a && b && a != b && fabs(a->share - 0.5) < 1e-6 && fabs(b->share - 0.5) < 1e-6);
+    assert_memory_equal(f.p.document + a->end - 4, "t069", 4);
+    assert_memory_equal(f.p.document + passage_of(&f.p, "t080")->begin, "t080", 4);
     teardown(&f);
 }
 
@@ -122,7 +189,8 @@ static void test_changed_document(void **state)
     sac_error err;
     setup(&f);
     f.document.data[700] = 'X';
-    assert_int_equal(make(&f, &err), SAC_ERR_UNSUPPORTED);
+    const struct passages_document whole = {f.document.data, f.document.n};
+    assert_int_equal(begin(&f, &whole, 1, &err), SAC_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "changes the document"));
     teardown(&f);
 }
@@ -143,7 +211,7 @@ static void test_borders_of_words(void **state)
 
 static struct passages hostile(struct passage *one)
 {
-    *one = (struct passage){2, sizeof HOSTILE - 1, 0.5, 0.1};
+    *one = (struct passage){.begin = 2, .end = sizeof HOSTILE - 1, .share = 0.5, .mass = 0.1};
     return (struct passages){
         .document = HOSTILE, .n_bytes = sizeof HOSTILE - 1, .item = one, .n = 1};
 }
@@ -198,7 +266,7 @@ static void test_folding(void **state)
     (void)state;
     char text[4000];
     for (size_t i = 0; i + 2 <= sizeof text; i += 2) memcpy(text + i, "\xc3\xa9", 2);
-    struct passage one = {3000, 3100, 1, 1};
+    struct passage one = {.begin = 3000, .end = 3100, .share = 1, .mass = 1};
     const struct passages p = {.document = text, .n_bytes = sizeof text, .item = &one, .n = 1};
     struct strbuf b = {0};
     passages_print_text(&p, PASSAGES_PLAIN, &b);
@@ -238,7 +306,8 @@ static void test_colour_depth(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_passages),         cmocka_unit_test(test_changed_document),
+        cmocka_unit_test(test_passages),         cmocka_unit_test(test_the_end),
+        cmocka_unit_test(test_two_documents),    cmocka_unit_test(test_changed_document),
         cmocka_unit_test(test_borders_of_words), cmocka_unit_test(test_plain_text),
         cmocka_unit_test(test_coloured_text),    cmocka_unit_test(test_page),
         cmocka_unit_test(test_folding),          cmocka_unit_test(test_colour_depth),

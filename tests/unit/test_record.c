@@ -64,6 +64,8 @@ struct kept {
     sac_read_record r; /* without its pointers */
     uint32_t page[PAGES];
     float mass[PAGES];
+    float tok_sum[PAGES]; /* of tok_mass, if it is there */
+    bool has_tok;
 };
 
 struct kept_list {
@@ -79,6 +81,9 @@ static void keep(void *user, const sac_read_record *r)
     k->r = *r;
     memcpy(k->page, r->page, r->n_page_read * sizeof *k->page);
     memcpy(k->mass, r->page_mass, r->n_page * sizeof *k->mass);
+    memset(k->tok_sum, 0, sizeof k->tok_sum);
+    k->has_tok = r->tok_mass != NULL;
+    for (uint32_t t = 0; k->has_tok && t <= r->pos; t++) k->tok_sum[t / PAGE_TOK] += r->tok_mass[t];
 }
 
 static void keep_logits(void *user, const sac_row *row)
@@ -143,6 +148,9 @@ static void full_attention_reads_all_of_the_mass(void **state)
             assert_int_equal(k->r.n_page_read, k->r.n_page);
             for (uint32_t p = 0; p < k->r.n_page; p++) assert_int_equal(k->page[p], p);
             assert_int_equal(k->r.side_bytes, 0);
+            assert_int_equal(k->has_tok, k->r.n_row == 1);
+            for (uint32_t p = 0; p < k->r.n_page && k->has_tok; p++)
+                assert_true(fabs((double)(k->tok_sum[p] - k->mass[p])) < 1e-5);
             double *w = &worst[k->r.kind == SAC_ROW_DECODE];
             *w = (double)k->r.out_err > *w ? (double)k->r.out_err : *w;
         }
