@@ -14,6 +14,7 @@
 #include "base/input.h"
 #include "base/mem.h"
 #include "base/textfile.h"
+#include "eval/choices.h"
 #include "eval/fidelity.h"
 
 #include <assert.h>
@@ -33,7 +34,7 @@ enum format { FORMAT_TEXT, FORMAT_JSON };
 struct fidelity_options {
     const char *file, *ctx, *methods, *other, *out;
     uint32_t n_score;
-    bool prompt_form;
+    bool prompt_form, allow_idle;
     int format;
 };
 
@@ -55,6 +56,8 @@ static const struct option_spec specs[] = {
         .min = 1, .max = 65536),
     OPT("--prefill-form", OPTION_FLAG, prompt_form, NULL,
         "compute the scored tokens as prompt rows instead of one per step", .env = NULL),
+    OPT("--allow-idle", OPTION_FLAG, allow_idle, NULL,
+        "let methods stand in the table that chose nothing by score", .env = NULL),
     OPT("--model2", OPTION_TEXT, other, "FILE",
         "run the methods on this file and compare them with the model of -m", .env = NULL),
     OPT("--out", OPTION_TEXT, out, "DIR",
@@ -133,18 +136,21 @@ static void add_table(struct strbuf *out, const struct session *s, const sac_eng
                 s->opt.other ? s->opt.other : "", s->opt.n_score, s->opt.file,
                 s->opt.prompt_form ? "as prompt rows" : "one per step");
     strbuf_adds(out, "| method | ctx | KL mean | median | p90 | p99 | max | top-1 % | top-5 % | "
-                     "PPL | PPL dense | KV read % | mass % | output error | overlap % | drift |\n"
+                     "PPL | PPL dense | KV read % | chosen | mass % | output error | overlap % | "
+                     "drift |\n"
                      "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
-                     "---:|\n");
+                     "---:|---:|\n");
     for (uint32_t c = 0; c < s->n_ctx; c++)
         for (uint32_t i = 0; i < s->subjects.n; i++) {
             const struct fidelity_row *r = &s->row[c * s->subjects.n + i];
             strbuf_addf(out,
                         "| %s | %u | %.3g | %.3g | %.3g | %.3g | %.3g | %.1f | %.1f | %.4f | %.4f "
-                        "| %.1f | %.2f | %.3g | %.2f | %.3g |\n",
+                        "| %.1f | ",
                         s->subjects.item[i].name, s->ctx[c], r->kl_mean, r->kl_median, r->kl_p90,
                         r->kl_p99, r->kl_max, 100 * r->top1, 100 * r->top5, r->ppl, r->ppl_dense,
-                        100 * r->share_read, 100 * r->all.mass, r->all.out_err,
+                        100 * r->share_read);
+            choices_print(out, r->chosen);
+            strbuf_addf(out, " | %.2f | %.3g | %.2f | %.3g |\n", 100 * r->all.mass, r->all.out_err,
                         100 * r->all.overlap, r->all.drift);
         }
 }
@@ -186,6 +192,7 @@ static cJSON *row_json(const struct session *s, const sac_engine_params *p, uint
         {"ppl", r->ppl},
         {"ppl_dense", r->ppl_dense},
         {"share_read", r->share_read},
+        {"chosen", r->chosen},
         {"bypass", r->bypass},
         {"mass_mean", r->all.mass},
         {"out_err_mean", r->all.out_err},
@@ -239,6 +246,19 @@ static sac_status report(struct session *s, const sac_engine_params *p, sac_erro
                s->opt.format == FORMAT_JSON ? "\n" : "");
     cJSON_free(json);
     strbuf_deinit(&table);
+    return status;
+}
+
+/* Behind the table: rows that say nothing of their method are an error. */
+static sac_status refuse_idle(const struct session *s, sac_error *err)
+{
+    struct strbuf idle = {0};
+    for (uint32_t c = 0; c < s->n_ctx && !s->opt.allow_idle; c++)
+        for (uint32_t i = 0; i < s->subjects.n; i++)
+            choices_add_idle(&idle, s->row[c * s->subjects.n + i].chosen, s->subjects.item[i].name,
+                             s->ctx[c]);
+    const sac_status status = choices_refuse_idle(&idle, err);
+    strbuf_deinit(&idle);
     return status;
 }
 
@@ -314,6 +334,7 @@ static int run_all(struct session *s)
     const sac_status closed = reading_close(&s->recording, status == SAC_OK ? &err : NULL);
     if (status == SAC_OK) status = closed;
     if (status == SAC_OK) status = report(s, &engine, &err);
+    if (status == SAC_OK) status = refuse_idle(s, &err);
     return status == SAC_OK ? EXIT_OK : setup_failed(COMMAND, status, err.msg);
 }
 

@@ -14,6 +14,7 @@
 
 #include "base/mem.h"
 #include "base/textfile.h"
+#include "eval/choices.h"
 #include "eval/matrix.h"
 #include "eval/rng.h"
 #include "eval/runner.h"
@@ -68,6 +69,8 @@ const struct option_spec eval_run_specs[] = {
     OPT("--record", OPTION_FLAG, record, NULL,
         "measure the attention mass of what was read (mass_mean); times are of no use then",
         .env = NULL),
+    OPT("--allow-idle", OPTION_FLAG, allow_idle, NULL,
+        "let methods stand in the table that chose nothing by score", .env = NULL),
     OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "no progress and no times on stderr", .env = NULL),
     OPT("-o --output", OPTION_CHOICE, format, NULL,
         "json: a list with one object per method and group of samples", .env = NULL,
@@ -298,6 +301,18 @@ static int print_summary(const struct session *s)
     return EXIT_OK;
 }
 
+/* Behind the table: rows that say nothing of their method are an error. */
+static sac_status refuse_idle(const struct session *s, sac_error *err)
+{
+    struct strbuf idle = {0};
+    for (size_t i = 0; i < s->summary.n && !s->r->allow_idle; i++)
+        choices_add_idle(&idle, s->summary.row[i].chosen, s->summary.row[i].method,
+                         s->summary.row[i].ctx);
+    const sac_status status = choices_refuse_idle(&idle, err);
+    strbuf_deinit(&idle);
+    return status;
+}
+
 /* The longest cell decides the engine's memory. */
 static sac_status make_engine(struct session *s, bool single_turn, sac_error *err)
 {
@@ -374,6 +389,8 @@ static int run_session(struct session *s, const struct eval_maker *maker)
     if (status == SAC_OK && r->out) status = write_summary(s, &err);
     if (status != SAC_OK) return setup_failed(r->command, status, err.msg);
     const int printed = print_summary(s);
+    if (!stopped) status = refuse_idle(s, &err);
+    if (status != SAC_OK) return setup_failed(r->command, status, err.msg);
     return stopped ? EXIT_INTERRUPTED : printed;
 }
 

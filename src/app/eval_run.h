@@ -15,7 +15,7 @@ struct eval_run {
     const char *methods, *ctx, *out, *haystack_file, *chat_template;
     uint32_t n_sample;
     int64_t seed;
-    bool raw, gold_history, record, matrix, quiet;
+    bool raw, gold_history, record, matrix, quiet, allow_idle;
     int format;
     struct setup setup;
     /* Made while samples are planned. */

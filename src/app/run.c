@@ -15,6 +15,7 @@
 #include "app/setup.h"
 #include "base/input.h"
 #include "base/workers.h"
+#include "eval/choices.h"
 
 #include "saccade.h"
 
@@ -383,13 +384,16 @@ static cJSON *prefill_json(const struct run *r)
 static cJSON *decode_json(const struct run *r)
 {
     const sac_engine_stats s = sac_engine_get_stats(r->engine);
+    const char *method = sac_engine_get_params(r->engine).decode[0];
     const double n = (double)s.n_select_proved;
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "method", sac_engine_get_params(r->engine).decode[0]);
+    cJSON_AddStringToObject(o, "method", method);
     if (s.n_tok_seen)
         cJSON_AddNumberToObject(o, "share_read", (double)s.n_tok_read / (double)s.n_tok_seen);
     else
         cJSON_AddNullToObject(o, "share_read");
+    const double chosen = choices_mean(&(sac_engine_stats){0}, &s, choices_are_made(method));
+    cJSON_AddNumberToObject(o, "chosen", chosen);
     cJSON_AddNumberToObject(o, "choices", (double)s.n_select);
     cJSON_AddNumberToObject(o, "dense", (double)s.n_select_dense);
     cJSON_AddNumberToObject(o, "not_finite", (double)s.n_select_nan);

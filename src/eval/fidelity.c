@@ -11,6 +11,7 @@
 #include "eval/fidelity.h"
 
 #include "base/mem.h"
+#include "eval/choices.h"
 #include "eval/logprob.h"
 
 #include <assert.h>
@@ -293,14 +294,17 @@ static sac_status begin(struct work *w, const sac_model *model, const sac_engine
 static sac_status score_subject(struct work *w, sac_seq base, struct fidelity_row *out,
                                 sac_error *err)
 {
+    const struct subjects *subjects = w->p->subjects;
+    const char *decode = subjects->decode[subjects->item[w->subject_i].decode_i];
     const sac_engine_stats before = sac_engine_get_stats(w->engine);
     if (w->p->recording) w->p->recording->method_i = w->subject_i;
-    TRY(score(w, base, w->p->subjects->item[w->subject_i].decode_i, err));
+    TRY(score(w, base, subjects->item[w->subject_i].decode_i, err));
     const sac_engine_stats after = sac_engine_get_stats(w->engine);
     const uint64_t n_seen = after.n_tok_seen - before.n_tok_seen;
     const uint64_t n_select = after.n_select - before.n_select;
     const double n_head = (double)n_select * w->n_head / w->n_kv_head;
     out->bypass = n_select ? (double)(after.n_bypass - before.n_bypass) / n_head : 0;
+    out->chosen = choices_mean(&before, &after, choices_are_made(decode));
     out->share_read = n_seen ? (double)(after.n_tok_read - before.n_tok_read) / (double)n_seen : 1;
     return sum_up(w, out, err);
 }

@@ -47,6 +47,7 @@ struct fidelity_row {
     double ppl, ppl_dense;
     double bypass; /* share of the query heads that a method read little for, and guessed (lfps) */
     double share_read; /* of the tokens before the own page, in layers without a window */
+    double chosen;     /* choices_mean: tokens by score; NAN where nothing is chosen so */
     struct fidelity_attention all;
     struct fidelity_attention *layer; /* [n_layer], owned */
     uint32_t n_layer;

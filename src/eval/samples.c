@@ -78,6 +78,7 @@ static void row_of(struct sample_row *row, const cJSON *o)
         .prompt_per_s = number_of(o, "prompt_per_second"),
         .predicted_per_s = number_of(o, "predicted_per_second"),
         .share_read = number_of(o, "share_read"),
+        .chosen = number_of(o, "chosen"),
         .planned_share = number_of(o, "planned_share"),
         .mass_mean = number_of(o, "mass_mean"),
     };
@@ -258,6 +259,7 @@ static cJSON *json_of(const struct samples *s, const struct sample_row *row,
     add_number(o, "prompt_per_second", row->prompt_per_s);
     add_number(o, "predicted_per_second", row->predicted_per_s);
     add_number(o, "share_read", row->share_read);
+    add_number(o, "chosen", row->chosen);
     add_number(o, "planned_share", row->planned_share);
     add_number(o, "mass_mean", row->mass_mean);
     return o;

@@ -14,6 +14,7 @@ struct sample_row {
     uint32_t turn, prompt_n, predicted_n;
     double score;
     double ttft_ms, prompt_per_s, predicted_per_s;
+    double chosen;        /* choices_mean: tokens that one choice took by score */
     double share_read;    /* tokens read / tokens before the own page, over decode rows */
     double planned_share; /* pairs of a row and a key computed / those of dense attention, over
                              prompt rows */

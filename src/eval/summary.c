@@ -3,6 +3,7 @@
 #include "eval/summary.h"
 
 #include "base/mem.h"
+#include "eval/choices.h"
 #include "eval/rng.h"
 
 #include <assert.h>
@@ -72,12 +73,14 @@ static void fill_means(struct summary_row *g, const struct samples *samples)
     struct {
         double sum;
         uint32_t n;
-    } mass = {0}, share = {0}, planned = {0}, ttft = {0}, prompt = {0}, predicted = {0};
+    } mass = {0}, share = {0}, chosen = {0}, planned = {0}, ttft = {0}, prompt = {0},
+      predicted = {0};
     for (size_t i = 0; i < samples_count(samples); i++) {
         const struct sample_row *r = samples_row(samples, i);
         if (!in_row(g, r)) continue;
         add_mean(&mass.sum, &mass.n, r->mass_mean);
         add_mean(&share.sum, &share.n, r->share_read);
+        add_mean(&chosen.sum, &chosen.n, r->chosen);
         add_mean(&planned.sum, &planned.n, r->planned_share);
         add_mean(&ttft.sum, &ttft.n, r->ttft_ms);
         add_mean(&prompt.sum, &prompt.n, r->prompt_per_s);
@@ -86,6 +89,7 @@ static void fill_means(struct summary_row *g, const struct samples *samples)
 #define MEAN(m) ((m).n ? (m).sum / (m).n : (double)NAN)
     g->mass_mean = MEAN(mass);
     g->share_read = MEAN(share);
+    g->chosen = MEAN(chosen);
     g->planned_share = MEAN(planned);
     g->ttft_ms = MEAN(ttft);
     g->prompt_per_s = MEAN(prompt);
@@ -189,6 +193,7 @@ static cJSON *row_json(const struct summary_row *g)
     }
     add_number(o, "mass_mean", g->mass_mean);
     add_number(o, "share_read", g->share_read);
+    add_number(o, "chosen", g->chosen);
     add_number(o, "planned_share", g->planned_share);
     add_number(o, "ttft_ms", g->ttft_ms);
     add_number(o, "prompt_per_second", g->prompt_per_s);
@@ -223,9 +228,10 @@ static void add_interval(struct strbuf *out, bool is_signed, const struct summar
 void summary_markdown(const struct summary *s, struct strbuf *out)
 {
     strbuf_adds(
-        out, "| task | ctx | method | n | score | 95 % | difference | 95 % | cells | read | mass | "
-             "first token, s | tokens/s |\n"
-             "|---|--:|---|--:|--:|---|--:|---|--:|--:|--:|--:|--:|\n");
+        out,
+        "| task | ctx | method | n | score | 95 % | difference | 95 % | cells | read | chosen | "
+        "mass | first token, s | tokens/s |\n"
+        "|---|--:|---|--:|--:|---|--:|---|--:|--:|--:|--:|--:|--:|\n");
     for (size_t g = 0; g < s->n; g++) {
         const struct summary_row *r = &s->row[g];
         strbuf_addf(out, "| %s%s%s | %u | %s | %u |", r->task, r->place[0] ? " " : "", r->place,
@@ -239,6 +245,9 @@ void summary_markdown(const struct summary *s, struct strbuf *out)
         add_interval(out, true, &r->diff);
         add_cell(out, "3", r->planned_share);
         add_cell(out, "3", r->share_read);
+        strbuf_adds(out, " ");
+        choices_print(out, r->chosen);
+        strbuf_adds(out, " |");
         add_cell(out, "3", r->mass_mean);
         add_cell(out, "1", r->ttft_ms * 1e-3);
         add_cell(out, "1", r->predicted_per_s);

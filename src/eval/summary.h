@@ -26,7 +26,7 @@ struct summary_row {
     struct summary_mean diff;       /* to the first method, over the samples that both answered */
     char diff_to[SUBJECT_NAME_MAX]; /* "": this is the first method, or nothing is paired */
     /* Means, or NAN. */
-    double mass_mean, share_read, planned_share, ttft_ms, prompt_per_s, predicted_per_s;
+    double mass_mean, share_read, chosen, planned_share, ttft_ms, prompt_per_s, predicted_per_s;
 };
 
 struct summary {

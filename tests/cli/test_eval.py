@@ -76,6 +76,7 @@ class EvalTest(unittest.TestCase):
         self.assertAlmostEqual(streaming["diff"], streaming["score"] - full["score"])
         self.assertLess(streaming["share_read"], 0.6)
         self.assertEqual(full["share_read"], 1)
+        self.assertEqual((full["chosen"], streaming["chosen"]), (None, None))
         self.assertAlmostEqual(full["mass_mean"], 1, places=4)
         self.assertLess(streaming["mass_mean"], 1)
         self.assertEqual(len({s["prompt"] for s in self.samples()}), 1)

@@ -82,6 +82,23 @@ class Fidelity(unittest.TestCase):
         self.assertEqual(rows["raas:budget=64"][1], 1)  # its prompt stays
         self.assertLess(rows["raas:budget=64,prompt=age"][1], 0.5)
 
+    def test_a_row_that_chose_nothing_is_refused(self):
+        # A budget that its window fills: the paper's way of counting leaves nothing to choose.
+        args = ("eval", "fidelity", "-m", model_path(), *COMMON[:-2], "-k", "2", "--sparse-min-ctx", "1",
+                "--methods", "full,streaming:budget=64,quest:budget=2%,snapkv:budget=16")
+        done = saccade(*args)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("'snapkv:budget=16' at 256 tokens", done.stderr)
+        self.assertNotIn("quest", done.stderr)  # 2 % of 256 are less than a page: it chose one
+        self.assertNotIn("streaming", done.stderr)  # never chooses
+        cell = {line.split("|")[1].strip(): line.split("|")[13].strip() for line in done.stdout.splitlines()
+                if line.startswith("| ")}
+        self.assertEqual((cell["method"], cell["full"], cell["streaming:budget=64"], cell["quest:budget=2%"],
+                          cell["snapkv:budget=16"]), ("chosen", "-", "-", "32.0", "nothing"))
+        done = saccade(*args, "--allow-idle", "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([r["chosen"] for r in json.loads(done.stdout)], [None, None, 32, 0])
+
     def test_proofs_hold(self):
         for kv in ((), ("-ctk", "q8", "-ctv", "q8")):
             rows = fidelity("--methods", "psa_cert:mass=0.9,psa_cert:mass=0.5,mode=report,by=shadow4,full",

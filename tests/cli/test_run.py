@@ -50,6 +50,9 @@ class Answers(unittest.TestCase):
         self.assertTrue(0 < t["prefill"]["mass_estimate"] <= 1)
         self.assertEqual(t["prefill"]["dense"]["past"], 0)
         self.assertTrue(0 < t["decode"]["share_read"] < 1)
+        self.assertIsNone(t["decode"]["chosen"])  # a window does not choose
+        t = run_json(*text, *sparse[:-1], "quest:budget=64,dense=0")["timings"]
+        self.assertEqual(t["decode"]["chosen"], 64)
         told = saccade("run", "-m", model_path(), *text, *sparse).stderr
         self.assertIn("of the attention computed", told)
         dense = run_json(*text)["timings"]
