@@ -1,0 +1,94 @@
+/* test_compress.c: prompt compression by numbers worked out by hand: how votes are pooled, and how
+ * SnapKV, AdaKV and PyramidKV share a budget. test_past.c follows whole prompts. */
+#include "logit_bench.h"
+#include "methods/compress.c"
+
+/* Two methods in one file: what they name alike. */
+#define params adakv_params
+#define hooks  adakv_hooks
+#include "methods/decode/adakv.c"
+#undef params
+#undef hooks
+#define params pyramidkv_params
+#define hooks  pyramidkv_hooks
+#include "methods/decode/pyramidkv.c"
+#undef params
+#undef hooks
+
+static struct lane_bench b;
+
+/* Averages divide by the whole kernel at the borders too. */
+static void votes_are_pooled_as_worked_out(void **state)
+{
+    (void)state;
+    static const float score[] = {0.1f, 0, 0.5f, 0, 0, 0.2f};
+    static const float want[2][6] = {{.033333f, .2f, .166667f, .166667f, .066667f, .066667f},
+                                     {.1f, .5f, .5f, .5f, .2f, .2f}};
+    for (uint32_t i = 0; i < 2; i++) {
+        struct parts p;
+        float sum[6];
+        logit_open(&b, i ? "snapkv:kernel=3,pool=max" : "snapkv:kernel=3");
+        lb_point(&b, 100, false);
+        cut_state(&p, &b.shape, b.state);
+        for (uint32_t t = 0; t < 6; t++) sum[t] = LB_GROUP * score[t]; /* of all query heads */
+        pool_votes(&p, &b.lane[0], sum, 6);
+        for (uint32_t t = 0; t < 6; t++) assert_true(fabsf(p.vote[t] - want[i][t]) < 1e-6f);
+        lb_close(&b);
+    }
+}
+
+/* Three heads that win 2, 6 and 1 of nine keep 2.2, 5.4 and 1.4: rounded each for itself eight; of
+ * the two that are largest behind the point the first gets the ninth. */
+static void adakv_shares_out_all_of_nine(void **state)
+{
+    (void)state;
+    static const uint32_t win[3] = {2, 6, 1};
+    struct page_geom geom = {.n_kv_head = 3};
+    struct method_shape shape = {.geom = &geom, .group = 1};
+    double param[METHOD_PARAM_MAX] = {0};
+    float all[3 * 10];
+    for (uint32_t h = 0; h < 3; h++)
+        for (uint32_t t = 0; t < 10; t++) all[h * 10 + t] = t < win[h] ? 1 : 0.1f;
+    for (uint32_t i = 0; i < 3; i++)
+        for (uint32_t h = 0; h < 3; h++) {
+            static const double alpha[] = {0.2, 1, 0};
+            struct method_lane lane = {.shape = &shape, .param = param, .kv_head = h};
+            param[ALPHA] = alpha[i];
+            const uint32_t keep = by_votes(
+                &(struct compress_votes){.lane = &lane, .n_tok = 10, .n_keep = 3, .all = all});
+            assert_int_equal(keep, i == 1 ? 3 : win[h]);
+        }
+}
+
+/* 32 layers, 1024 tokens of which 32 are the window: 1935 in the first layer, 49 in the last; all
+ * together 32 times 992. */
+static void pyramidkv_follows_its_line(void **state)
+{
+    (void)state;
+    struct page_geom geom = {.n_layer = 32, .n_kv_head = 1};
+    struct method_shape shape = {.geom = &geom, .group = 1};
+    const double param[METHOD_PARAM_MAX] = {[BETA] = 20};
+    uint32_t sum = 0;
+    for (uint32_t l = 0; l < 32; l++) {
+        struct method_lane lane = {.shape = &shape, .param = param, .layer = l};
+        struct compress_votes v = {.lane = &lane, .n_tok = 32768 - 32, .n_keep = 992};
+        /* From 2 * 992 - 49 to 49, in steps of 1886 / 31. */
+        const double line = 1935 - l * 1886.0 / 31;
+        const uint32_t keep = along_a_line(&v);
+        assert_true(fabs(keep - line) <= 1);
+        sum += keep;
+        v.n_tok = 1500; /* a shorter prompt turns the line about its middle: 1500 to 484 */
+        assert_true(fabs(along_a_line(&v) - (1500 - l * 1016.0 / 31)) <= 1);
+    }
+    assert_int_equal(sum, 32 * 992);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(votes_are_pooled_as_worked_out),
+        cmocka_unit_test(adakv_shares_out_all_of_nine),
+        cmocka_unit_test(pyramidkv_follows_its_line),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
