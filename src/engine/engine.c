@@ -1,4 +1,4 @@
-/* engine.c: create, plan memory, step, count. Policy is in sched.c, tensors in forward.c, sequences
+/* engine.c: create, plan memory, step, count. Policy is in sched.c, tensors in layer.c, sequences
  * in seq.c.
  *
  * Memory: `plan_memory` is called twice, first to measure, then to lay out one block, so size and
@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 
 #include "base/mem.h"
-#include "engine/forward.h"
+#include "engine/layer.h"
 #include "engine/request.h"
 #include "engine/sched.h"
 
@@ -66,11 +66,6 @@ static void plan_batch(sac_engine *e, struct arena *a)
     b->seq_i = arena_take(a, n, sizeof *b->seq_i);
     b->want = arena_take(a, n, sizeof *b->want);
     b->run = arena_take(a, n, sizeof *b->run);
-    /* A run of r rows fills at most r / PAGE_TOK pages and one more that its tail had begun. */
-    b->n_new_page_max = e->params.n_batch / PAGE_TOK + e->params.n_seq_max;
-    const size_t n_page = (size_t)b->n_new_page_max * e->pool.geom.n_kv_head;
-    b->seal_from = arena_take(a, n_page, sizeof *b->seal_from);
-    b->seal_to = arena_take(a, n_page, sizeof *b->seal_to);
 }
 
 static void plan_scratch(sac_engine *e, struct arena *a)
@@ -88,8 +83,7 @@ static void plan_scratch(sac_engine *e, struct arena *a)
         s->cos[i] = arena_take(a, n * c->rope.n_rot / 2, sizeof(float));
         s->sin[i] = arena_take(a, n * c->rope.n_rot / 2, sizeof(float));
     }
-    s->own = arena_take(a, (size_t)e->batch.n_new_page_max * c->n_kv_head, e->pool.geom.tail_bytes);
-    forward_scratch_bytes(e, &s->linear_bytes, &s->attn_bytes);
+    layer_scratch_bytes(e, &s->linear_bytes, &s->attn_bytes);
     s->linear = arena_take(a, 1, s->linear_bytes);
     s->attn_ops = arena_take(a, 1, s->attn_bytes);
 }
@@ -126,6 +120,8 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     decode_plan(e, a);
     prefill_plan(e, a);
     side_plan(e, a);
+    evict_plan(e, a);
+    attend_plan(e, a);
     record_plan(e, a);
     e->stats.scratch_bytes = a->used - e->stats.kv_bytes;
 }
@@ -234,7 +230,7 @@ sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_
 {
     TRY(sched_pick(e, err));
     if (e->batch.n_row > 0) {
-        forward_run(e);
+        layer_run(e);
         /* Before the logits go out: a callback may append the token that it chose. */
         sched_commit(e);
         logits_run(e, on_row, user);

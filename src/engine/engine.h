@@ -1,14 +1,17 @@
 /* engine.h: the engine's state, seen by the files of this folder only.
  *
- * One step: sched_pick fills `batch` from the pending tokens (policy, no tensors); forward_run
+ * One step: sched_pick fills `batch` from the pending tokens (policy, no tensors); layer_run
  * computes it (tensors, no policy); the engine commits and hands out logits. All memory is one
  * block laid out by plan_memory in engine.c; a step allocates nothing (design D9). */
 #ifndef SAC_ENGINE_ENGINE_H
 #define SAC_ENGINE_ENGINE_H
 
+#include "engine/attend.h"
 #include "engine/decode.h"
+#include "engine/evict.h"
 #include "engine/logits.h"
 #include "engine/model.h"
+#include "engine/past.h"
 #include "engine/prefill.h"
 #include "engine/record.h"
 #include "engine/side.h"
@@ -33,28 +36,32 @@ struct seq {
     uint8_t *flags;     /* [n_ctx] ROW_* */
 };
 
+/* Rows of one sequence that stand behind each other: a decode row, or a prompt chunk. */
+struct batch_run {
+    uint32_t row0, n_row; /* rows of the batch */
+    uint32_t pos0;        /* position of the first */
+    uint32_t seq_i;
+    enum linear_mode mode;
+};
+
 /* Rows of one step: decode rows first, one run each, then the runs of prompt chunks. */
 struct batch {
     uint32_t n_row, n_decode, n_run;
-    int32_t *tok;              /* [n_batch] */
-    uint32_t *pos;             /* [n_batch] */
-    uint32_t *seq_i;           /* [n_batch] */
-    uint8_t *want;             /* [n_batch] logits asked for */
-    struct attn_run *run;      /* [n_batch]; page pointers are set for each layer */
-    uint32_t n_new_page_max;   /* bounds of the arrays below */
-    const uint8_t **seal_from; /* [n_new_page_max * n_kv_head] */
-    uint8_t **seal_to;
+    int32_t *tok;          /* [n_batch] */
+    uint32_t *pos;         /* [n_batch] */
+    uint32_t *seq_i;       /* [n_batch] */
+    uint8_t *want;         /* [n_batch] logits asked for */
+    struct batch_run *run; /* [n_batch] */
 };
 
 /* Activations of one step, f32. */
 struct scratch {
-    float *x;               /* [n_batch, n_embd] residual stream */
-    float *tmp;             /* [n_batch, n_embd] branch output where a norm stands behind it */
-    float *qkv;             /* [n_batch, (n_head + 2 n_kv_head) * head_dim] */
-    float *attn;            /* [n_batch, n_head * head_dim] */
-    float *ffn;             /* [n_batch, n_ff] */
-    float *cos[2], *sin[2]; /* [n_batch, n_rot/2] global and local layers */
-    uint8_t *own; /* 16-bit pages that a chunk begins: [n_new_page_max][n_kv_head][tail_bytes] */
+    float *x;                /* [n_batch, n_embd] residual stream */
+    float *tmp;              /* [n_batch, n_embd] branch output where a norm stands behind it */
+    float *qkv;              /* [n_batch, (n_head + 2 n_kv_head) * head_dim] */
+    float *attn;             /* [n_batch, n_head * head_dim] */
+    float *ffn;              /* [n_batch, n_ff] */
+    float *cos[2], *sin[2];  /* [n_batch, n_rot/2] global and local layers */
     void *linear, *attn_ops; /* scratch of the ops */
     size_t linear_bytes, attn_bytes;
 };
@@ -71,6 +78,9 @@ struct sac_engine {
     struct logits logits;
     struct decode decode;
     struct prefill prefill;
+    struct past past;
+    struct evict evict;
+    struct attend attend;
     struct side side;
     struct record record;
     struct rope_table rope[2]; /* global, local layers */

@@ -1,18 +1,19 @@
 /* lane.c: one layer and KV head of a run of rows, as methods of both kinds see it: decode.c and
  * prefill.c add what is the method's own. A view points into the engine's memory and owns nothing;
- * it holds from the layer's seal to the next layer, while the run names that layer's pages. */
+ * it holds from the layer's seal to the end of the layer's reading. */
 #include "engine/lane.h"
 
-struct method_lane lane_view(const sac_engine *e, const struct attn_run *run, uint32_t layer,
+struct method_lane lane_view(const sac_engine *e, const struct reading *r, uint32_t run_i,
                              uint32_t kv_head)
 {
+    const struct attn_run *run = &r->run[run_i];
     const struct config *c = &e->model->config;
     const uint32_t end = run->pos0 + run->n_row;
     const size_t group = c->n_head / c->n_kv_head, d = c->head_dim;
-    const size_t stride = (c->n_head + 2 * (size_t)c->n_kv_head) * d;
+    const size_t stride = config_qkv_width(c);
     return (struct method_lane){
         .ops = &e->ops,
-        .layer = layer,
+        .layer = r->layer,
         .kv_head = kv_head,
         .pos = run->pos0,
         .n_row = run->n_row,

@@ -4,10 +4,9 @@
 
 #include "engine/engine.h"
 
-/* Positions, queries and keys of a run in `layer`, whose pages the run names. What is a method's
- * own (shape, parameters, side data, past, state, scratch) is left zero, for the caller to fill in.
- */
-struct method_lane lane_view(const sac_engine *e, const struct attn_run *run, uint32_t layer,
+/* Positions, queries and keys of a run of the reading. What is a method's own (shape, parameters,
+ * side data, past, state, scratch) is left zero, for the caller to fill in. */
+struct method_lane lane_view(const sac_engine *e, const struct reading *r, uint32_t run_i,
                              uint32_t kv_head);
 
 #endif

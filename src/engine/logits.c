@@ -14,7 +14,7 @@
 #include "engine/logits.h"
 
 #include "engine/engine.h"
-#include "engine/forward.h"
+#include "engine/layer.h"
 
 #include <assert.h>
 #include <math.h>
@@ -65,7 +65,7 @@ static void project(sac_engine *e, const struct weight *w, const float *x, float
         .n_group = n_list,
     };
     const uint64_t start = clock_us();
-    forward_linear(e, &op);
+    layer_linear(e, &op);
     e->stats.linear_us += clock_us() - start;
     if (w != &e->model->weights.output) return;
     const uint64_t n_computed = n_list ? (uint64_t)n_list * WEIGHT_GROUP : w->n_out;

@@ -25,7 +25,7 @@ struct logits {
 void logits_plan(sac_engine *e, struct arena *a);
 
 /* Logits of the batch's rows that want them, in batch order; each row goes to `on_row` (which may
- * be NULL: then nothing is computed). Needs what forward_run left. */
+ * be NULL: then nothing is computed). Needs what layer_run left. */
 void logits_run(sac_engine *e, sac_row_fn on_row, void *user);
 
 #endif

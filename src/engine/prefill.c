@@ -211,17 +211,23 @@ uint32_t prefill_chunk(const sac_engine *e, const struct seq *s, uint32_t n)
 
 struct plan_call {
     sac_engine *e;
-    const struct attn_run *run;
-    uint32_t layer;
+    const struct reading *r;
+    uint32_t run_i;
 };
+
+static const struct prefill_method *run_method(const struct plan_call *c)
+{
+    const struct seq *s = &c->e->seqs[c->e->batch.run[c->run_i].seq_i];
+    return &c->e->prefill.method[s->prefill_i];
+}
 
 static struct method_lane make_lane(const struct plan_call *c, uint32_t kv_head, uint32_t worker_i)
 {
     const sac_engine *e = c->e;
     const struct prefill *f = &e->prefill;
-    const uint32_t seq_i = e->batch.seq_i[c->run->row0];
-    const struct prefill_method *m = &f->method[e->seqs[seq_i].prefill_i];
-    struct method_lane lane = lane_view(e, c->run, c->layer, kv_head);
+    const uint32_t seq_i = e->batch.run[c->run_i].seq_i;
+    const struct prefill_method *m = run_method(c);
+    struct method_lane lane = lane_view(e, c->r, c->run_i, kv_head);
     lane.shape = &f->shape;
     lane.param = m->spec->param;
     lane.side = side_base(&e->side, m->side);
@@ -238,12 +244,12 @@ static struct plan make_plan(const struct plan_call *c, const struct prefill_met
                              uint32_t kv_head)
 {
     const struct prefill *f = &c->e->prefill;
-    const uint32_t end = c->run->pos0 + c->run->n_row, tile0 = c->run->pos0 / m->tile_tok;
+    const struct batch_run *run = &c->e->batch.run[c->run_i];
+    const uint32_t end = run->pos0 + run->n_row, tile0 = run->pos0 / m->tile_tok;
     const uint32_t last = (end - 1) / m->tile_tok;
-    const struct seq *s = &c->e->seqs[c->e->batch.seq_i[c->run->row0]];
-    struct plan p = {.pos = c->run->pos0,
+    struct plan p = {.pos = run->pos0,
                      .end = end,
-                     .n_after = s->n_queued - c->run->n_row,
+                     .n_after = c->e->seqs[run->seq_i].n_queued - run->n_row,
                      .tile_tok = m->tile_tok,
                      .tile0 = tile0,
                      .n_tile = last - tile0 + 1,
@@ -271,8 +277,7 @@ static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
 {
     const struct plan_call *c = arg;
     const sac_engine *e = c->e;
-    const uint32_t seq_i = e->batch.seq_i[c->run->row0];
-    const struct prefill_method *m = &e->prefill.method[e->seqs[seq_i].prefill_i];
+    const struct prefill_method *m = run_method(c);
     const struct method_prefill *hooks = m->spec->method->prefill;
     struct plan *p = &e->prefill.plan[kv_head];
     const struct method_lane lane = make_lane(c, kv_head, worker_i);
@@ -309,21 +314,22 @@ static void count_plan(sac_engine *e, const struct plan_stats *s, uint32_t n_par
     }
 }
 
-static void count_dense(sac_engine *e, const struct attn_run *run)
+static void count_dense(sac_engine *e, const struct batch_run *run)
 {
     const uint64_t n = run->n_row, cells = (2 * (uint64_t)run->pos0 + n + 1) * n / 2;
     e->stats.n_cell += cells * e->model->config.n_head;
     e->stats.n_cell_read += cells * e->model->config.n_head;
 }
 
-static bool is_planned(const sac_engine *e, const struct attn_run *run)
+static bool is_planned(const sac_engine *e, const struct batch_run *run)
 {
-    const struct seq *s = &e->seqs[e->batch.seq_i[run->row0]];
+    const struct seq *s = &e->seqs[run->seq_i];
+    if (e->prefill.specs.is_dense) return false;
     return seq_hooks(e, s) && !s->has_gaps && run->pos0 + run->n_row > e->params.sparse_min_ctx;
 }
 
-/* `used` counts the lists that runs before this one have taken. */
-static void plan_run(struct plan_call *c, struct plan_lists *out, uint32_t *used, uint32_t run_i)
+/* `used` counts the lists and `n` the runs before this one that have any. */
+static void plan_run(struct plan_call *c, struct plan_lists *out, uint32_t *used, uint32_t n)
 {
     sac_engine *e = c->e;
     struct prefill *f = &e->prefill;
@@ -336,32 +342,24 @@ static void plan_run(struct plan_call *c, struct plan_lists *out, uint32_t *used
                             .range = f->range + (size_t)*used * f->range_max,
                             .tok = f->tok + (size_t)*used * f->tok_max,
                             .tok_logw = f->weighs ? f->tok_logw + (size_t)*used * f->tok_max : NULL,
-                            .range_ptr = f->range_ptr + *used + run_i,
-                            .tok_ptr = f->tok_ptr + *used + run_i};
+                            .range_ptr = f->range_ptr + *used + n,
+                            .tok_ptr = f->tok_ptr + *used + n};
     plan_compile(out, f->plan, n_head, &stats);
     *used += (uint32_t)stats.n_list;
     count_plan(e, &stats, f->plan[0].n_part);
 }
 
-void prefill_select(sac_engine *e, uint32_t layer, uint32_t window)
+void prefill_choose(sac_engine *e, struct reading *r)
 {
     struct prefill *f = &e->prefill;
-    const uint64_t start = clock_us();
     uint32_t used = 0, n = 0;
-    for (uint32_t i = e->batch.n_decode; i < e->batch.n_run; i++) {
-        struct attn_run *run = &e->batch.run[i];
-        /* What another layer read. Where this one has gaps, decode_select has set it anew. */
-        if (window > 0 || !e->seqs[e->batch.seq_i[run->row0]].has_gaps) run->plan = NULL;
-        /* A layer with a window of its own reads little already. */
-        if (window > 0) continue;
-        if (f->specs.is_dense || !is_planned(e, run)) {
-            count_dense(e, run);
+    for (uint32_t i = r->n_decode; i < r->n_run; i++) {
+        if (!is_planned(e, &e->batch.run[i])) {
+            count_dense(e, &e->batch.run[i]);
             continue;
         }
-        struct plan_call c = {.e = e, .run = run, .layer = layer};
+        struct plan_call c = {.e = e, .r = r, .run_i = i};
         plan_run(&c, &f->lists[n], &used, n);
-        run->plan = &f->lists[n++].plan;
+        r->run[i].plan = &f->lists[n++].plan;
     }
-    f->layer_us = clock_us() - start;
-    e->stats.plan_us += f->layer_us;
 }

@@ -5,7 +5,7 @@
 #ifndef SAC_ENGINE_PREFILL_H
 #define SAC_ENGINE_PREFILL_H
 
-#include "base/mem.h"
+#include "engine/attend.h"
 #include "engine/side.h"
 #include "methods/plan.h"
 #include "methods/spec.h"
@@ -42,7 +42,6 @@ struct prefill {
     float *tok_logw;               /* the same, if some method weighs */
     uint32_t *range_ptr, *tok_ptr; /* [list_max + n_seq_max] */
     uint64_t *n_skip;              /* [n_worker] of struct op_attn, since the beginning */
-    uint64_t layer_us;             /* of the last prefill_select */
 };
 
 /* Reads the specifications in e->params and makes them the engine's own. */
@@ -63,7 +62,7 @@ sac_status prefill_read_tables(sac_engine *e, sac_error *err);
  * that plan, chunks end at fixed positions. 0: as many as fit. */
 uint32_t prefill_chunk(const sac_engine *e, const struct seq *s, uint32_t n);
 
-/* Sets what this layer's prompt rows read; between seal and attention. */
-void prefill_select(sac_engine *e, uint32_t layer, uint32_t window);
+/* Says what the layer's prompt rows read; between seal and attention. */
+void prefill_choose(sac_engine *e, struct reading *r);
 
 #endif

@@ -14,6 +14,7 @@
 #include "engine/record.h"
 
 #include "engine/engine.h"
+#include "engine/proof.h"
 
 #include <assert.h>
 #include <math.h>
@@ -26,7 +27,7 @@ struct record_job {
     uint32_t row, n_row, pos, kv_head; /* row: of the batch; pos: of the first */
     uint32_t n_page, n_page_read;
     uint64_t k_bytes, v_bytes;
-    struct decode_proof proof;
+    struct reading_lane lane; /* what is proved; zero: nothing */
     float mass, out_err, out_left, out_bound;
     uint32_t *mask;      /* [max_page] tokens of each page that are read, token 0 in bit 0 */
     uint32_t *head_mask; /* [group, max_page] the same for each query head, if they differ */
@@ -206,17 +207,17 @@ static void list_pages(const sac_engine *e, struct record_job *j, uint32_t windo
 }
 
 /* Bytes of all jobs of the batch, to share the layer's time by. `j` is work space. */
-static uint64_t count_bytes(const sac_engine *e, struct record_job *j, uint32_t window)
+static uint64_t count_bytes(const sac_engine *e, struct record_job *j, const struct reading *r)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < e->batch.n_run; i++) {
-        j->run = &e->batch.run[i];
+    for (uint32_t i = 0; i < r->n_run; i++) {
+        j->run = &r->run[i];
         const uint32_t end = j->run->pos0 + j->run->n_row;
         for (j->pos = j->run->pos0; j->pos < end; j->pos += j->n_row) {
             const uint32_t to_border = PAGE_TOK - j->pos % PAGE_TOK;
             j->n_row = end - j->pos < to_border ? end - j->pos : to_border;
             for (j->kv_head = 0; j->kv_head < e->pool.geom.n_kv_head; j->kv_head++) {
-                list_pages(e, j, window);
+                list_pages(e, j, r->window);
                 bytes += j->k_bytes + j->v_bytes;
             }
         }
@@ -228,7 +229,8 @@ static uint64_t count_bytes(const sac_engine *e, struct record_job *j, uint32_t 
 
 struct shadow {
     sac_engine *e;
-    const struct record_layer *what;
+    const struct reading *r;
+    uint64_t attend_us, bytes; /* of the whole layer */
 };
 
 /* A page's first n_tok keys and values for a job's head; the keys also as [head_dim, PAGE_TOK]. */
@@ -330,7 +332,7 @@ static void shadow_page(const struct shadow *s, const struct record_job *j, stru
     const uint32_t page_pos = page * PAGE_TOK, n_seen = j->pos + j->n_row - page_pos;
     load_page(e, j, w, page, n_seen < PAGE_TOK ? n_seen : PAGE_TOK);
     for (uint32_t r = 0; r < j->n_row; r++) {
-        const uint32_t pos = j->pos + r, from = first_seen(pos, s->what->window);
+        const uint32_t pos = j->pos + r, from = first_seen(pos, s->r->window);
         const struct seen seen = {.lo = from > page_pos ? from - page_pos : 0,
                                   .hi = pos - page_pos < PAGE_TOK ? pos - page_pos + 1 : PAGE_TOK,
                                   .mask = j->mask[page]};
@@ -365,12 +367,11 @@ static void compare_left(struct record_job *j, const struct record_work *w, uint
             off += (is - want) * (is - want);
             own += is * is;
         }
-        const double part = (1 - (double)j->proof.mass) * ((double)j->proof.rest_norm + sqrt(own));
         norm += own;
-        bound += part * part;
+        bound += proof_part(&j->lane, own);
     }
-    j->out_left = (float)decode_relative(off, norm);
-    j->out_bound = (float)(j->proof.mass > 0 ? decode_relative(bound, norm) : 0);
+    j->out_left = (float)proof_relative(off, norm);
+    j->out_bound = (float)(j->lane.mass_proved > 0 ? proof_relative(bound, norm) : 0);
 }
 
 /* The mass of each token from page `first` on, for a single row. */
@@ -424,14 +425,14 @@ static void run_job(void *arg, uint32_t job_i, uint32_t worker_i)
     struct record_job *j = &s->e->record.job[job_i];
     struct record_work *w = &s->e->record.work[worker_i];
     const size_t d = s->e->model->config.head_dim, n_query = (size_t)j->n_row * group_of(s->e);
-    list_pages(s->e, j, s->what->window);
+    list_pages(s->e, j, s->r->window);
     for (size_t i = 0; i < n_query; i++) w->most[i] = -INFINITY;
     memset(w->sum, 0, n_query * sizeof *w->sum);
     memset(w->read, 0, n_query * sizeof *w->read);
     memset(w->stand, 0, n_query * sizeof *w->stand);
     memset(w->acc, 0, n_query * d * sizeof *w->acc);
     memset(w->acc_read, 0, n_query * d * sizeof *w->acc_read);
-    const uint32_t first = first_seen(j->pos, s->what->window) / PAGE_TOK;
+    const uint32_t first = first_seen(j->pos, s->r->window) / PAGE_TOK;
     memset(j->page_mass, 0, first * sizeof *j->page_mass);
     for (uint32_t p = first; p < j->n_page; p++) shadow_page(s, j, w, p);
     compare(s->e, j, w, first);
@@ -439,27 +440,26 @@ static void run_job(void *arg, uint32_t job_i, uint32_t worker_i)
 
 /* ---- Records ---- */
 
-/* Runs the jobs that are set up and hands out their records. `bytes` are those of the whole layer.
- */
-static void flush(struct shadow *s, uint32_t n_job, uint64_t bytes)
+/* Runs the jobs that are set up and hands out their records. */
+static void flush(struct shadow *s, uint32_t n_job)
 {
     sac_engine *e = s->e;
     const struct config *c = &e->model->config;
-    const struct record_layer *what = s->what;
+    const struct reading *r = s->r;
     const size_t out_stride = (size_t)c->n_head * c->head_dim;
-    const uint32_t n_select = e->batch.n_decode * c->n_kv_head;
+    const uint32_t n_select = r->n_decode * c->n_kv_head;
     workers_for(e->workers, n_job, run_job, s);
     for (uint32_t i = 0; i < n_job; i++) {
         const struct record_job *j = &e->record.job[i];
         const bool decode = j->run->mode == LINEAR_NARROW;
-        const double share = (double)(j->k_bytes + j->v_bytes) / (double)bytes;
+        const double share = (double)(j->k_bytes + j->v_bytes) / (double)s->bytes;
         e->record.fn(e->record.user,
                      &(sac_read_record){
                          .seq = e->batch.seq_i[j->row],
                          .kind = decode ? SAC_ROW_DECODE : SAC_ROW_PROMPT,
                          .pos = j->pos,
                          .n_row = j->n_row,
-                         .layer = what->layer,
+                         .layer = r->layer,
                          .kv_head = j->kv_head,
                          .n_page = j->n_page,
                          .n_page_read = j->n_page_read,
@@ -467,15 +467,15 @@ static void flush(struct shadow *s, uint32_t n_job, uint64_t bytes)
                          .page_mass = j->page_mass,
                          .tok_mass = j->n_row == 1 ? j->tok_mass : NULL,
                          .mass = j->mass,
-                         .mass_proved = j->proof.mass,
+                         .mass_proved = j->lane.mass_proved,
                          .out_left = j->out_left,
                          .out_bound = j->out_bound,
                          .out_err = j->out_err,
                          .k_bytes = j->k_bytes,
                          .v_bytes = j->v_bytes,
-                         .side_bytes = decode ? what->side_bytes / n_select : 0,
-                         .select_us = decode ? (float)what->select_us / (float)n_select : 0,
-                         .attend_us = (float)(share * (double)what->attend_us),
+                         .side_bytes = decode ? r->side_bytes / n_select : 0,
+                         .select_us = decode ? (float)r->choose_us / (float)n_select : 0,
+                         .attend_us = (float)(share * (double)s->attend_us),
                          .out = e->scratch.attn + j->row * out_stride +
                                 (size_t)j->kv_head * group_of(e) * c->head_dim,
                          .out_stride = out_stride,
@@ -484,37 +484,37 @@ static void flush(struct shadow *s, uint32_t n_job, uint64_t bytes)
     }
 }
 
-void record_run(sac_engine *e, const struct record_layer *what)
+void record_layer(sac_engine *e, const struct reading *r, uint64_t attend_us)
 {
     const uint64_t start = clock_us();
-    struct record *r = &e->record;
-    struct shadow s = {e, what};
-    assert(r->fn && r->job && r->work);
-    const uint64_t bytes = count_bytes(e, r->job, what->window);
+    struct record *rec = &e->record;
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head;
+    assert(rec->fn && rec->job && rec->work);
+    struct shadow s = {
+        .e = e, .r = r, .attend_us = attend_us, .bytes = count_bytes(e, rec->job, r)};
     uint32_t n = 0;
-    for (uint32_t i = 0; i < e->batch.n_run; i++) {
-        const struct attn_run *run = &e->batch.run[i];
+    for (uint32_t i = 0; i < r->n_run; i++) {
+        const struct attn_run *run = &r->run[i];
         for (uint32_t done = 0, n_row; done < run->n_row; done += n_row) {
             const uint32_t pos = run->pos0 + done, to_border = PAGE_TOK - pos % PAGE_TOK;
             n_row = run->n_row - done < to_border ? run->n_row - done : to_border;
-            for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++) {
-                struct record_job *j = &r->job[n++];
+            for (uint32_t h = 0; h < n_kv_head; h++) {
+                struct record_job *j = &rec->job[n++];
                 j->run = run;
                 j->row = run->row0 + done;
                 j->n_row = n_row;
                 j->pos = pos;
                 j->kv_head = h;
-                j->proof = run->mode == LINEAR_NARROW && what->window == 0
-                               ? decode_proof(e, i, h)
-                               : (struct decode_proof){0};
-                if (n < r->n_job_max) continue;
-                flush(&s, n, bytes);
+                j->lane = r->lane && i < r->n_decode ? r->lane[i * n_kv_head + h]
+                                                     : (struct reading_lane){0};
+                if (n < rec->n_job_max) continue;
+                flush(&s, n);
                 n = 0;
             }
         }
     }
-    if (n) flush(&s, n, bytes);
-    r->spent_us += clock_us() - start;
+    if (n) flush(&s, n);
+    rec->spent_us += clock_us() - start;
 }
 
 sac_status sac_engine_set_recorder(sac_engine *e, sac_read_fn fn, void *user, sac_error *err)

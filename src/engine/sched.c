@@ -17,11 +17,8 @@ static void add_run(sac_engine *e, uint32_t seq_i, uint32_t n, enum linear_mode 
 {
     struct batch *b = &e->batch;
     struct seq *s = &e->seqs[seq_i];
-    b->run[b->n_run++] = (struct attn_run){.row0 = b->n_row,
-                                           .n_row = n,
-                                           .pos0 = s->n_done,
-                                           .mode = mode,
-                                           .table_stride = e->pool.max_page};
+    b->run[b->n_run++] = (struct batch_run){
+        .row0 = b->n_row, .n_row = n, .pos0 = s->n_done, .seq_i = seq_i, .mode = mode};
     for (uint32_t i = 0; i < n; i++, b->n_row++) {
         b->tok[b->n_row] = s->tok[s->n_done + i];
         b->pos[b->n_row] = s->n_done + i;
@@ -115,7 +112,7 @@ void sched_commit(sac_engine *e)
 {
     const struct batch *b = &e->batch;
     for (uint32_t i = 0; i < b->n_run; i++) {
-        struct seq *s = &e->seqs[b->seq_i[b->run[i].row0]];
+        struct seq *s = &e->seqs[b->run[i].seq_i];
         s->n_done += b->run[i].n_row;
         assert(s->n_done <= s->n_all);
     }

@@ -153,14 +153,14 @@ static sac_status walk_tail(struct stream *s, const struct image *im)
 /* By position: rings of different sizes hold the rows at different places. */
 static sac_status walk_past(struct stream *s, const struct image *im)
 {
-    const struct decode *d = &im->e->decode;
+    const struct past *p = &im->e->past;
     const struct config *c = &im->e->model->config;
     const size_t floats = (size_t)im->head.group * im->head.head_dim;
     for (size_t lane = 0; lane < lane_count(im); lane++) {
-        float *ring = d->n_past ? decode_past(im->e, im->seq_i, lane) : NULL;
+        float *ring = p->n_slot ? past_ring(im->e, im->seq_i, lane) : NULL;
         if (config_layer_is_local(c, (uint32_t)(lane / im->head.n_kv_head))) continue;
         for (uint32_t pos = im->head.n_tok - im->head.n_past; pos < im->head.n_tok; pos++)
-            TRY(transfer(s, ring ? ring + pos % d->n_past * floats : NULL, floats * sizeof *ring));
+            TRY(transfer(s, ring ? ring + pos % p->n_slot * floats : NULL, floats * sizeof *ring));
     }
     return SAC_OK;
 }
@@ -220,7 +220,7 @@ static struct head make_head(const sac_engine *e, uint32_t seq_i)
         .type_v = g->type_v,
         .n_ctx = e->params.n_ctx,
         .n_tok = s->n_done,
-        .n_past = s->n_done - decode_past_begin(e, seq_i, s->n_done),
+        .n_past = s->n_done - past_begin(e, seq_i, s->n_done),
         .has_gaps = s->has_gaps,
         .decode_bytes = decode->state_bytes,
         .prefill_bytes = prefill->state_bytes};
@@ -445,8 +445,8 @@ static sac_status check_loaded(const struct stream *s, const struct image *im)
 /* Side data of all pages, as many at a time as a step would seal. */
 static void seal_loaded(sac_engine *e, const struct image *im)
 {
-    uint8_t **page = e->batch.seal_to;
-    const uint32_t n_max = e->batch.n_new_page_max * im->head.n_kv_head;
+    uint8_t **page = e->attend.seal_to;
+    const uint32_t n_max = e->attend.n_new_page_max * im->head.n_kv_head;
     uint32_t n = 0;
     for (size_t lane = 0; lane < lane_count(im); lane++) {
         const page_id *table = pool_table(&e->pool, im->seq_i, 0) + lane * e->pool.max_page;
@@ -470,7 +470,7 @@ static sac_status read_body(struct stream *s, struct image *im)
     memset(seq->flags, 0, n_tok);
     TRY(walk(s, im));
     TRY(check_loaded(s, im));
-    decode_set_past_begin(im->e, im->seq_i, n_tok - im->head.n_past);
+    past_set_begin(im->e, im->seq_i, n_tok - im->head.n_past);
     seal_loaded(im->e, im);
     return SAC_OK;
 }

@@ -65,6 +65,22 @@ static inline bool config_layer_is_local(const struct config *c, uint32_t layer)
     return c->window && c->swa_pattern && layer % c->swa_pattern != c->swa_pattern - 1;
 }
 
+/* Floats of a row: its queries, its keys (and its values), all three behind each other. */
+static inline size_t config_q_width(const struct config *c)
+{
+    return (size_t)c->n_head * c->head_dim;
+}
+
+static inline size_t config_kv_width(const struct config *c)
+{
+    return (size_t)c->n_kv_head * c->head_dim;
+}
+
+static inline size_t config_qkv_width(const struct config *c)
+{
+    return config_q_width(c) + 2 * config_kv_width(c);
+}
+
 /* ---- RoPE tables ---- */
 
 struct rope_table {

@@ -1,6 +1,6 @@
 /* test_past.c: decode methods that learn from rows of the past, against the definitions of their
  * papers written down here: observation, prompt compression, LFPS, LoopServe. */
-#include "engine/decode.h"
+#include "engine/attend.h"
 #include "lane_bench.h"
 #include "methods/decode/lfps.c"
 #include "methods/observe.h"
@@ -335,9 +335,9 @@ static void an_entry_is_as_good_as_its_tokens(void **state)
         out[c] = (float)(mean[0][c] / sum[0]);
         rest[c] = (float)(mean[1][c] / sum[1]);
     }
-    decode_merge(out, (float)log(sum[0]), rest, -INFINITY, D);
+    attend_merge(out, (float)log(sum[0]), rest, -INFINITY, D);
     for (uint32_t c = 0; c < D; c++) assert_true(out[c] == (float)(mean[0][c] / sum[0]));
-    decode_merge(out, (float)log(sum[0]), rest, (float)log(sum[1]), D);
+    attend_merge(out, (float)log(sum[0]), rest, (float)log(sum[1]), D);
     for (uint32_t c = 0; c < D; c++)
         assert_true(fabs((double)out[c] - (mean[0][c] + mean[1][c]) / (sum[0] + sum[1])) < 1e-6);
 }

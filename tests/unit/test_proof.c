@@ -1,6 +1,6 @@
 /* test_proof.c: what psa_cert proves is true, on random keys and on keys made to hurt: the share of
  * every head's softmax mass that is read, computed here in double, is never below the proof. */
-#include "engine/decode.h"
+#include "engine/proof.h"
 #include "lane_bench.h"
 #include "methods/box.h"
 
@@ -229,9 +229,9 @@ static void a_whole_wish_is_dense_and_a_bad_key_is_noticed(void **state)
 static void an_output_of_zeros_is_wholly_off(void **state)
 {
     (void)state;
-    assert_true(decode_relative(4, 16) == 0.5);
-    assert_true(decode_relative(4, 0) == 1);
-    assert_true(decode_relative(0, 0) == 0);
+    assert_true(proof_relative(4, 16) == 0.5);
+    assert_true(proof_relative(4, 0) == 1);
+    assert_true(proof_relative(0, 0) == 0);
 }
 
 int main(void)

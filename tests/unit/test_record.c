@@ -237,7 +237,7 @@ static void bytes_are_those_counted_by_hand(void **state)
 static void kernel_lse(sac_engine *e, const uint32_t *select, const uint32_t *select_ptr,
                        float lse[N_HEAD])
 {
-    struct attn_run run = e->batch.run[0];
+    struct attn_run run = e->attend.run[0];
     const struct config *c = &e->model->config;
     float out[N_HEAD * DIM];
     run.select = select;

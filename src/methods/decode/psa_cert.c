@@ -15,7 +15,7 @@
  *
  * The output's certificate: no value that is left out is longer than the longest of its pages,
  * which is kept with each page; with the mass that bounds how far the output is from dense
- * attention's (engine/decode.c, decode_certify).
+ * attention's (engine/proof.c).
  *
  * Not here: the two-stage form (4 bits first, 8 where they do not suffice). */
 #include "methods/box.h"

@@ -1,0 +1,84 @@
+/* attend.c: the attention stage of a layer, a fixed row of steps over one reading.
+ *
+ * Keys and values take this way: `write` puts them, 16 bit, into the tail of the sequence and into
+ * `own` for the pages that a chunk begins; `seal` codes full pages into the pool; `choose` says
+ * what is read; `read` attends to sealed pages and, for a row's own page, to the 16-bit form;
+ * `correct` adds what stands for the rest; `keep` makes the last unfilled page the tail.
+ *
+ * Invariants:
+ *  1. A reading is made here for each layer and gone with it. Its runs and lanes are set up before
+ *     any step looks at them, so nothing of another layer can be left in them.
+ *  2. Whoever asks what was read (attention, counters, proofs, recorder) asks the reading.
+ * Not here: which rows are computed (sched.c), and what a method wants (decode.c, prefill.c). */
+#include "engine/attend.h"
+
+#include "engine/engine.h"
+
+#include <string.h>
+
+void attend_plan(sac_engine *e, struct arena *a)
+{
+    struct attend *t = &e->attend;
+    const struct page_geom *g = &e->pool.geom;
+    const size_t n_batch = e->params.n_batch, n_seq = e->params.n_seq_max;
+    const size_t n_lane = e->decode.specs.is_dense ? 0 : n_seq * g->n_kv_head;
+    t->run = arena_take(a, n_batch, sizeof *t->run);
+    t->lane = n_lane ? arena_take(a, n_lane, sizeof *t->lane) : NULL;
+    t->rest = (struct reading_rest){0};
+    if (e->decode.has_rest)
+        t->rest = (struct reading_rest){
+            .log = arena_take(a, n_lane * e->decode.shape.group, sizeof(float)),
+            .value = arena_take(a, n_lane * g->head_dim, sizeof(float)),
+            .lse = arena_take(a, n_batch * e->model->config.n_head, sizeof(float))};
+    /* A run of r rows fills at most r / PAGE_TOK pages and one more that its tail had begun. */
+    t->n_new_page_max = (uint32_t)(n_batch / PAGE_TOK + n_seq);
+    const size_t n_page = (size_t)t->n_new_page_max * g->n_kv_head;
+    t->seal_from = arena_take(a, n_page, sizeof *t->seal_from);
+    t->seal_to = arena_take(a, n_page, sizeof *t->seal_to);
+    t->own = arena_take(a, n_page, g->tail_bytes);
+}
+
+/* All runs of the batch, their pages in this layer, and nothing said yet of what they read. */
+static struct reading begin(const sac_engine *e, uint32_t layer)
+{
+    const struct config *c = &e->model->config;
+    const struct page_geom *g = &e->pool.geom;
+    const struct batch *b = &e->batch;
+    const struct attend *t = &e->attend;
+    struct reading r = {.layer = layer,
+                        .window = config_layer_is_local(c, layer) ? c->window : 0,
+                        .n_run = b->n_run,
+                        .n_decode = b->n_decode,
+                        .run = t->run};
+    uint8_t *own = t->own;
+    for (uint32_t i = 0; i < b->n_run; i++) {
+        const struct batch_run *of = &b->run[i];
+        r.run[i] = (struct attn_run){.row0 = of->row0,
+                                     .n_row = of->n_row,
+                                     .pos0 = of->pos0,
+                                     .mode = of->mode,
+                                     .table = pool_table(&e->pool, of->seq_i, layer),
+                                     .table_stride = e->pool.max_page,
+                                     .own0 = pool_tail(&e->pool, of->seq_i, layer),
+                                     .own = own};
+        const uint32_t n_page = (of->pos0 + of->n_row - 1) / PAGE_TOK - of->pos0 / PAGE_TOK;
+        own += (size_t)n_page * g->n_kv_head * g->tail_bytes;
+    }
+    return r;
+}
+
+void attend_layer(sac_engine *e, uint32_t layer)
+{
+    const uint64_t start = clock_us();
+    struct reading r = begin(e, layer);
+    attend_write(e, &r);
+    attend_seal(e, &r);
+    attend_choose(e, &r);
+    attend_read(e, &r);
+    attend_correct(e, &r);
+    attend_count(e, &r);
+    const uint64_t us = clock_us() - start;
+    e->stats.attn_us += us;
+    if (e->record.fn) record_layer(e, &r, us - r.choose_us);
+    attend_keep(e, &r);
+}

@@ -1,0 +1,86 @@
+/* attend.h: the attention stage of a layer: from queries, keys and values to the output of
+ * attention. attend.c runs its steps in a fixed order; each is in a file of its own.
+ *
+ * What a layer's rows read is said once, in a `struct reading` that is made anew for each layer.
+ * Attention, counters, proofs and the recorder take it from there, so none of them can see what
+ * another layer has read. Its arrays are e->attend's memory and hold until the next layer. */
+#ifndef SAC_ENGINE_ATTEND_H
+#define SAC_ENGINE_ATTEND_H
+
+#include "base/mem.h"
+#include "ops/ops.h"
+
+#include "saccade.h"
+
+/* What one decode row reads of one KV head, and what is known of it. */
+struct reading_lane {
+    bool asked;             /* a method has chosen */
+    bool dense;             /* everything is read */
+    bool not_finite;        /* because of a NaN or infinity */
+    uint32_t n_page, n_tok; /* in its lists */
+    uint32_t n_bypass;      /* as in struct method_pick, like the rest */
+    uint32_t n_chosen;
+    uint64_t side_bytes;
+    float mass_proved, rest_norm;
+};
+
+/* One more entry for each decode row and query head, in place of what is not read. */
+struct reading_rest {
+    float *log;   /* [n_decode, n_kv_head, group] of its softmax weight; -INFINITY: none */
+    float *value; /* [n_decode, n_kv_head, head_dim] */
+    float *lse;   /* [n_row, n_head] logs of the sums that attention has made */
+};
+
+struct reading {
+    uint32_t layer, window; /* window > 0: keys at distance >= window are not seen */
+    uint32_t n_run, n_decode;
+    /* [n_run] of the batch: their pages in this layer, and what of these their rows read */
+    struct attn_run *run;
+    /* [n_decode, n_kv_head], or NULL: every decode row reads all that it sees */
+    struct reading_lane *lane;
+    struct reading_rest rest; /* NULLs: nothing stands for what is not read */
+    uint64_t side_bytes;      /* read to choose, by all decode rows together */
+    uint64_t choose_us;       /* time of the decode rows' choices */
+};
+
+/* Memory of the stage, in which readings lie. */
+struct attend {
+    struct attn_run *run;      /* [n_batch] */
+    struct reading_lane *lane; /* [n_seq_max, n_kv_head], or NULL: no decode method chooses */
+    struct reading_rest rest;  /* NULLs: no method has any */
+    uint8_t *own; /* 16-bit pages that a chunk begins: [n_new_page_max][n_kv_head][tail_bytes] */
+    uint32_t n_new_page_max;   /* pages of a KV head that a batch fills or begins, at most */
+    const uint8_t **seal_from; /* [n_new_page_max * n_kv_head] */
+    uint8_t **seal_to;
+};
+
+/* Part of the engine's plan_memory, behind the pool and the methods. */
+void attend_plan(sac_engine *e, struct arena *a);
+
+/* Computes e->scratch.attn from e->scratch.qkv and the pages of all rows' sequences. */
+void attend_layer(sac_engine *e, uint32_t layer);
+
+/* ---- The steps, in their order ---- */
+
+/* Writes the keys and values of the batch, 16 bit, into tails and into pages that a chunk begins.
+ */
+void attend_write(sac_engine *e, struct reading *r);
+/* Full pages go into the pool in sealed form. */
+void attend_seal(sac_engine *e, const struct reading *r);
+/* Asks the methods what is read. Rows that no method chooses for read everything. */
+void attend_choose(sac_engine *e, struct reading *r);
+/* Attention over what the reading names. */
+void attend_read(sac_engine *e, const struct reading *r);
+/* Adds to the output what stands for the rest. */
+void attend_correct(sac_engine *e, const struct reading *r);
+/* Keeps what later steps need: unfilled pages as tails, queries of the last rows. */
+void attend_keep(sac_engine *e, const struct reading *r);
+
+/* Adds to the engine's counters what a layer has read. */
+void attend_count(sac_engine *e, const struct reading *r);
+
+/* Softmax over more: out [d], the mean of values under weights whose sum has the log `lse`, becomes
+ * that with one more entry. */
+void attend_merge(float *out, float lse, const float *value, float value_log, uint32_t d);
+
+#endif

@@ -1,0 +1,31 @@
+/* attend_correct.c: what a decode row does not read may be guessed: one more entry of the softmax
+ * for each query head, with a weight and a value that the method has put in the reading. It is
+ * merged into the output that attention has made of what was read. */
+#include "engine/attend.h"
+
+#include "engine/engine.h"
+
+#include <math.h>
+
+void attend_merge(float *out, float lse, const float *value, float value_log, uint32_t d)
+{
+    if (value_log == -INFINITY) return;
+    const float share = 1 / (1 + expf(lse - value_log));
+    for (uint32_t c = 0; c < d; c++) out[c] += share * (value[c] - out[c]);
+}
+
+void attend_correct(sac_engine *e, const struct reading *r)
+{
+    const struct config *c = &e->model->config;
+    const uint32_t group = c->n_head / c->n_kv_head, d = c->head_dim;
+    if (!r->rest.log) return;
+    for (uint32_t i = 0; i < r->n_decode * c->n_kv_head; i++) {
+        const size_t row = r->run[i / c->n_kv_head].row0;
+        if (r->lane[i].dense) continue;
+        for (uint32_t g = 0; g < group; g++) {
+            const size_t head = (row * c->n_kv_head + i % c->n_kv_head) * group + g;
+            attend_merge(e->scratch.attn + head * d, r->rest.lse[head],
+                         r->rest.value + (size_t)i * d, r->rest.log[(size_t)i * group + g], d);
+        }
+    }
+}

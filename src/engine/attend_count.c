@@ -1,0 +1,80 @@
+/* attend_count.c: the counters of a layer: how much its reading makes attention read, and what came
+ * of the choices. */
+#include "engine/attend.h"
+
+#include "engine/engine.h"
+#include "engine/proof.h"
+
+/* Tokens whose K and V a run's attention reads, once for each 32-row tile. */
+static uint64_t tokens_seen(const struct attn_run *run, uint32_t window)
+{
+    uint64_t n = 0;
+    const uint32_t end = run->pos0 + run->n_row;
+    for (uint32_t p = run->pos0; p < end; p = (p / PAGE_TOK + 1) * PAGE_TOK) {
+        const uint32_t last =
+            (p / PAGE_TOK + 1) * PAGE_TOK < end ? (p / PAGE_TOK + 1) * PAGE_TOK : end;
+        const uint32_t first = window && p >= window ? p - window + 1 : 0;
+        n += last - first / PAGE_TOK * PAGE_TOK;
+    }
+    return n;
+}
+
+/* The same for a plan, once for each of its lists, in tokens of one KV head. */
+static uint64_t tokens_planned(const struct attn_run *run, uint32_t n_lane)
+{
+    const struct attn_plan *p = run->plan;
+    const uint32_t end = run->pos0 + run->n_row;
+    const uint32_t n_list = ((end - 1) / p->tile_tok - run->pos0 / p->tile_tok + 1) * n_lane;
+    uint64_t n = p->tok ? p->tok_ptr[n_list] : 0;
+    for (uint32_t i = 0; i < p->range_ptr[n_list]; i++)
+        n += (uint64_t)(p->range[i].end - p->range[i].begin) * PAGE_TOK;
+    return n;
+}
+
+/* Of all KV heads. */
+static uint64_t tokens_read(const sac_engine *e, const struct attn_run *run, uint32_t window)
+{
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head;
+    if (run->plan)
+        return tokens_planned(run, run->plan->by_head ? e->model->config.n_head : n_kv_head);
+    if (!run->select) return tokens_seen(run, window) * n_kv_head;
+    return (uint64_t)run->select_ptr[n_kv_head] * PAGE_TOK +
+           (run->select_tok ? run->select_tok_ptr[n_kv_head] : 0) +
+           (uint64_t)(run->pos0 % PAGE_TOK + 1) * n_kv_head;
+}
+
+static void count_reads(sac_engine *e, const struct reading *r)
+{
+    const struct page_geom *g = &e->pool.geom;
+    for (uint32_t i = 0; i < r->n_run; i++) {
+        const struct attn_run *run = &r->run[i];
+        const uint64_t n_read = tokens_read(e, run, r->window);
+        e->stats.kv_bytes_read += n_read * (g->bytes / PAGE_TOK);
+        if (run->mode != LINEAR_NARROW || r->window > 0) continue;
+        e->stats.n_tok_seen += (uint64_t)(run->pos0 / PAGE_TOK) * PAGE_TOK * g->n_kv_head;
+        e->stats.n_tok_read += n_read - (uint64_t)(run->pos0 % PAGE_TOK + 1) * g->n_kv_head;
+    }
+}
+
+static void count_choices(sac_engine *e, const struct reading *r)
+{
+    const uint32_t n_lane = r->lane ? r->n_decode * e->pool.geom.n_kv_head : 0;
+    for (uint32_t i = 0; i < n_lane; i++) {
+        const struct reading_lane *lane = &r->lane[i];
+        e->stats.n_select += lane->asked;
+        e->stats.n_bypass += lane->n_bypass;
+        e->stats.n_tok_chosen += lane->n_chosen;
+        e->stats.n_select_dense += lane->asked && lane->dense;
+        e->stats.n_select_proved += lane->mass_proved > 0;
+        e->stats.mass_proved += (double)lane->mass_proved;
+        e->stats.n_select_nan += lane->not_finite;
+    }
+    e->stats.side_bytes_read += r->side_bytes;
+}
+
+void attend_count(sac_engine *e, const struct reading *r)
+{
+    count_reads(e, r);
+    count_choices(e, r);
+    proof_count(e, r);
+}

@@ -1,0 +1,26 @@
+/* attend_read.c: attention itself: one call of the op for all rows of the batch, which reads what
+ * the reading names and, of each row's own page, the tokens up to the row. */
+#include "engine/attend.h"
+
+#include "engine/engine.h"
+
+void attend_read(sac_engine *e, const struct reading *r)
+{
+    const struct config *c = &e->model->config;
+    e->ops.attn(e->workers, &(struct op_attn){.geom = &e->pool.geom,
+                                              .pool = e->pool.pages,
+                                              .n_head = c->n_head,
+                                              .q = e->scratch.qkv,
+                                              .q_stride = config_qkv_width(c),
+                                              .out = e->scratch.attn,
+                                              .out_stride = config_q_width(c),
+                                              .lse = r->rest.lse,
+                                              .scale = c->attn_scale,
+                                              .softcap = c->attn_softcap,
+                                              .window = r->window,
+                                              .n_run = r->n_run,
+                                              .run = r->run,
+                                              .n_skip = e->prefill.n_skip,
+                                              .scratch = e->scratch.attn_ops,
+                                              .scratch_bytes = e->scratch.attn_bytes});
+}

@@ -1,0 +1,73 @@
+/* evict.c: see the header.
+ *
+ * Invariants:
+ *  1. Pages are given back behind all choices of a layer and before its attention, which reads none
+ *     of them: an evicting method marks what it will ever read again. From then on "everything" is
+ *     what is left, for prompt rows by the plans that are made here, for decode rows by decode.c.
+ *  2. While reads are recorded nothing is given back: the shadow reads it all. */
+#include "engine/evict.h"
+
+#include "engine/engine.h"
+
+void evict_plan(sac_engine *e, struct arena *a)
+{
+    struct evict *v = &e->evict;
+    const size_t n_kv_head = e->pool.geom.n_kv_head, n_range = e->pool.max_page / 2 + 1;
+    const size_t n_plan = e->decode.evicts ? e->params.n_seq_max : 0;
+    v->plan = arena_take(a, n_plan, sizeof *v->plan);
+    v->range = arena_take(a, n_plan * n_kv_head * n_range, sizeof *v->range);
+    v->range_ptr = arena_take(a, n_plan * (n_kv_head + 1), sizeof *v->range_ptr);
+}
+
+/* Gives back the pages of which a lane's method has marked nothing. */
+static void drop_pages(sac_engine *e, const struct reading *r, uint32_t lane_i)
+{
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head, h = lane_i % n_kv_head;
+    const struct attn_run *run = &r->run[lane_i / n_kv_head];
+    const uint32_t seq_i = e->batch.run[lane_i / n_kv_head].seq_i;
+    const uint32_t *mask = e->decode.mask + (size_t)lane_i * e->pool.max_page;
+    struct seq *s = &e->seqs[seq_i];
+    if (!e->decode.method[s->decode_i].spec->method->evicts || r->lane[lane_i].dense) return;
+    for (uint32_t p = 0; p < run->pos0 / PAGE_TOK; p++) {
+        if (mask[p] || run->table[h * run->table_stride + p] == PAGE_NONE) continue;
+        pool_drop(&e->pool, seq_i, r->layer, h, p);
+        e->stats.n_page_dropped++;
+        s->has_gaps = true;
+    }
+}
+
+/* Prompt rows of a sequence with gaps read all pages that are there: one tile, a list a head. */
+static void bridge_gaps(const sac_engine *e, struct attn_run *run, uint32_t plan_i)
+{
+    const struct evict *v = &e->evict;
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head, max_page = e->pool.max_page;
+    const uint32_t n_page = (run->pos0 + run->n_row) / PAGE_TOK;
+    struct attn_range *range = v->range + (size_t)plan_i * n_kv_head * (max_page / 2 + 1);
+    uint32_t *ptr = v->range_ptr + (size_t)plan_i * (n_kv_head + 1), n = 0;
+    for (uint32_t h = 0; h < n_kv_head; h++) {
+        const page_id *table = run->table + h * run->table_stride;
+        ptr[h] = n;
+        for (uint32_t p = 0; p < n_page; p++) {
+            if (table[p] == PAGE_NONE) continue;
+            if (n > ptr[h] && range[n - 1].end == p)
+                range[n - 1].end++;
+            else
+                range[n++] = (struct attn_range){p, p + 1};
+        }
+    }
+    ptr[n_kv_head] = n;
+    /* No border of a tile may lie in the context, and tiles are whole numbers of the kernels'. */
+    v->plan[plan_i] = (struct attn_plan){
+        .tile_tok = (max_page + 63) / 64 * 64 * PAGE_TOK, .range = range, .range_ptr = ptr};
+    run->plan = &v->plan[plan_i];
+}
+
+void evict_pages(sac_engine *e, struct reading *r)
+{
+    uint32_t n_plan = 0;
+    if (!e->decode.evicts) return;
+    for (uint32_t i = 0; i < r->n_decode * e->pool.geom.n_kv_head && !e->params.record; i++)
+        drop_pages(e, r, i);
+    for (uint32_t i = r->n_decode; i < r->n_run; i++)
+        if (e->seqs[e->batch.run[i].seq_i].has_gaps) bridge_gaps(e, &r->run[i], n_plan++);
+}

@@ -1,0 +1,23 @@
+/* evict.h: pages that evicting decode methods give back for good, and sequences that have lost
+ * some. */
+#ifndef SAC_ENGINE_EVICT_H
+#define SAC_ENGINE_EVICT_H
+
+#include "engine/attend.h"
+
+/* What prompt rows of sequences with gaps read: plans of one tile and n_kv_head lists. All NULL if
+ * no method evicts. */
+struct evict {
+    struct attn_plan *plan;   /* [n_seq_max] */
+    struct attn_range *range; /* [n_seq_max][n_kv_head * (max_page / 2 + 1)] */
+    uint32_t *range_ptr;      /* [n_seq_max][n_kv_head + 1] */
+};
+
+/* Part of plan_memory, behind that of the decode methods. */
+void evict_plan(sac_engine *e, struct arena *a);
+
+/* Gives back what no decode row of the batch will ever read again, and says what prompt rows read
+ * of sequences with gaps; between the choices of a layer and its attention. */
+void evict_pages(sac_engine *e, struct reading *r);
+
+#endif

@@ -1,0 +1,212 @@
+/* layer.c: the layers of a transformer for a flat batch of rows, in the order of the papers. What
+ * stands between queries, keys and values and the output of attention is attend.c's.
+ *
+ * Rows [0, n_decode) are decode rows and use narrow kernels, the rest are prompt rows and use wide
+ * ones: a row's arithmetic never depends on what else is in the batch (design D7). */
+#include "engine/layer.h"
+
+#include "engine/attend.h"
+
+static uint64_t bytes_read(const struct op_linear *op)
+{
+    uint64_t bytes = 0;
+    if (op->group) return op->n_group * op->part[0].w->group_bytes;
+    for (uint32_t i = 0; i < op->n_part; i++) bytes += weight_bytes(op->part[i].w);
+    return bytes;
+}
+
+void layer_linear(sac_engine *e, struct op_linear *op)
+{
+    op->scratch = e->scratch.linear;
+    op->scratch_bytes = e->scratch.linear_bytes;
+    e->stats.weight_bytes_read += bytes_read(op);
+    e->ops.linear(e->workers, op);
+}
+
+/* `op` as for the whole batch; runs its decode rows narrow and its prompt rows wide. */
+static void linear_batch(sac_engine *e, struct op_linear op)
+{
+    const uint32_t n_decode = e->batch.n_decode, n_prompt = e->batch.n_row - n_decode;
+    const uint64_t start = clock_us();
+    if (n_decode) {
+        op.mode = LINEAR_NARROW;
+        op.n_row = n_decode;
+        layer_linear(e, &op);
+    }
+    if (n_prompt) {
+        op.mode = LINEAR_WIDE;
+        op.n_row = n_prompt;
+        op.x += n_decode * op.x_stride;
+        for (uint32_t i = 0; i < op.n_part; i++)
+            if (op.part[i].y) op.part[i].y += n_decode * op.part[i].y_stride;
+        layer_linear(e, &op);
+    }
+    e->stats.linear_us += clock_us() - start;
+}
+
+static void rmsnorm_batch(sac_engine *e, struct op_rmsnorm op)
+{
+    op.n_row = e->batch.n_row;
+    op.eps = e->model->config.norm_eps;
+    e->ops.rmsnorm(e->workers, &op);
+}
+
+static void project_qkv(sac_engine *e, const struct layer_weights *w)
+{
+    const struct config *c = &e->model->config;
+    float *qkv = e->scratch.qkv;
+    const size_t stride = config_qkv_width(c);
+    linear_batch(
+        e, (struct op_linear){
+               .x = e->scratch.x,
+               .x_stride = c->n_embd,
+               .n_in = c->n_embd,
+               .norm = w->attn_norm,
+               .norm_eps = c->norm_eps,
+               .epilogue = LINEAR_STORE,
+               .n_part = 3,
+               .part = {{&w->wq, w->bq, qkv, stride},
+                        {&w->wk, w->bk, qkv + config_q_width(c), stride},
+                        {&w->wv, w->bv, qkv + config_q_width(c) + config_kv_width(c), stride}},
+           });
+}
+
+/* Norm of each head (where the model has it) and rotation of q and k. */
+static void rotate_heads(sac_engine *e, const struct layer_weights *w, uint32_t layer)
+{
+    const struct config *c = &e->model->config;
+    const uint32_t local = config_layer_is_local(c, layer);
+    const struct {
+        float *x;
+        const float *norm;
+        uint32_t n_head;
+    } side[2] = {{e->scratch.qkv, w->q_norm, c->n_head},
+                 {e->scratch.qkv + config_q_width(c), w->k_norm, c->n_kv_head}};
+    for (int i = 0; i < 2; i++) {
+        if (side[i].norm)
+            rmsnorm_batch(e, (struct op_rmsnorm){.x = side[i].x,
+                                                 .y = side[i].x,
+                                                 .x_stride = config_qkv_width(c),
+                                                 .y_stride = config_qkv_width(c),
+                                                 .n_group = side[i].n_head,
+                                                 .width = c->head_dim,
+                                                 .w = side[i].norm});
+        e->ops.rope(e->workers, &(struct op_rope){.x = side[i].x,
+                                                  .x_stride = config_qkv_width(c),
+                                                  .n_row = e->batch.n_row,
+                                                  .n_head = side[i].n_head,
+                                                  .head_dim = c->head_dim,
+                                                  .n_rot = c->rope.n_rot,
+                                                  .interleaved = c->arch->rope_interleaved,
+                                                  .cos = e->scratch.cos[local],
+                                                  .sin = e->scratch.sin[local]});
+    }
+}
+
+/* What a branch of a layer adds to the residual stream: W in + bias, or norm(W in + bias) for
+ * models that normalise a branch's output. */
+struct branch {
+    const struct weight *w;
+    const float *bias, *in;
+    bool kept; /* `in` is as feed_forward's GLU left it */
+    const float *post_norm;
+};
+
+static void add_branch(sac_engine *e, const struct branch *b)
+{
+    const struct config *c = &e->model->config;
+    struct scratch *s = &e->scratch;
+    linear_batch(e, (struct op_linear){
+                        .x = b->in,
+                        .x_stride = b->w->n_in,
+                        .n_in = b->w->n_in,
+                        .kept_x = b->kept,
+                        .epilogue = b->post_norm ? LINEAR_STORE : LINEAR_ADD,
+                        .n_part = 1,
+                        .part = {{b->w, b->bias, b->post_norm ? s->tmp : s->x, c->n_embd}},
+                    });
+    if (!b->post_norm) return;
+    rmsnorm_batch(e, (struct op_rmsnorm){.x = s->tmp,
+                                         .y = s->tmp,
+                                         .x_stride = c->n_embd,
+                                         .y_stride = c->n_embd,
+                                         .n_group = 1,
+                                         .width = c->n_embd,
+                                         .w = b->post_norm});
+    e->ops.add(e->workers,
+               &(struct op_add){.x = s->tmp, .y = s->x, .n = (size_t)e->batch.n_row * c->n_embd});
+}
+
+static void feed_forward(sac_engine *e, const struct layer_weights *w)
+{
+    const struct config *c = &e->model->config;
+    const bool gelu = c->arch->glu == CONFIG_GLU_GELU;
+    linear_batch(e,
+                 (struct op_linear){
+                     .x = e->scratch.x,
+                     .x_stride = c->n_embd,
+                     .n_in = c->n_embd,
+                     .norm = w->ffn_norm,
+                     .norm_eps = c->norm_eps,
+                     .epilogue = gelu ? LINEAR_GLU_GELU : LINEAR_GLU_SILU,
+                     .keep_y = true,
+                     .n_part = 2,
+                     .part = {{&w->gate, NULL, e->scratch.ffn, c->n_ff}, {&w->up, NULL, NULL, 0}},
+                 });
+    add_branch(
+        e, &(struct branch){
+               .w = &w->down, .in = e->scratch.ffn, .kept = true, .post_norm = w->post_ffn_norm});
+}
+
+/* Embedding and rotation angles of one row. */
+static void embed_row(void *arg, uint32_t r, uint32_t worker_i)
+{
+    sac_engine *e = arg;
+    const struct config *c = &e->model->config;
+    const size_t n_angle = c->rope.n_rot / 2;
+    (void)worker_i;
+    weights_embed(e->scratch.x + (size_t)r * c->n_embd, &e->model->weights, c, e->batch.tok[r]);
+    for (int i = 0; i < (c->window ? 2 : 1); i++)
+        rope_table_fill(&e->rope[i], e->scratch.cos[i] + r * n_angle,
+                        e->scratch.sin[i] + r * n_angle, &e->batch.pos[r], 1);
+}
+
+void layer_run(sac_engine *e)
+{
+    const uint64_t start = clock_us(), shadow = e->record.spent_us;
+    const uint64_t inside = e->stats.linear_us + e->stats.attn_us;
+    workers_for(e->workers, e->batch.n_row, embed_row, e);
+    for (uint32_t l = 0; l < e->model->config.n_layer; l++) {
+        const struct layer_weights *w = &e->model->weights.layer[l];
+        project_qkv(e, w);
+        rotate_heads(e, w, l);
+        attend_layer(e, l);
+        add_branch(e, &(struct branch){.w = &w->wo,
+                                       .bias = w->bo,
+                                       .in = e->scratch.attn,
+                                       .post_norm = w->post_attn_norm});
+        feed_forward(e, w);
+    }
+    const uint64_t counted = e->stats.linear_us + e->stats.attn_us - inside;
+    e->stats.other_us += clock_us() - start - counted - (e->record.spent_us - shadow);
+}
+
+void layer_scratch_bytes(const sac_engine *e, size_t *out_linear, size_t *out_attn)
+{
+    const struct config *c = &e->model->config;
+    const uint32_t n_row = e->params.n_batch, n_worker = workers_count(e->workers);
+    const uint32_t n_logit = n_row < LOGITS_ROWS ? n_row : LOGITS_ROWS;
+    const struct {
+        uint32_t n_row, n_in, n_out;
+    } shapes[] = {{n_row, c->n_embd, (uint32_t)config_qkv_width(c)},
+                  {n_row, (uint32_t)config_q_width(c), c->n_embd},
+                  {n_row, c->n_embd, 2 * c->n_ff},
+                  {n_row, c->n_ff, c->n_embd},
+                  {n_logit, c->n_embd, c->n_vocab}};
+    *out_linear = 0;
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        *out_linear =
+            mem_larger(*out_linear, e->ops.linear_scratch(n_worker, shapes[i].n_row, shapes[i].n_in,
+                                                          shapes[i].n_out));
+    *out_attn = e->ops.attn_scratch(n_worker, &e->pool.geom, c->n_head, n_row, e->params.n_ctx);
+}

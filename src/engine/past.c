@@ -1,0 +1,97 @@
+/* past.c: see the header.
+ *
+ * Invariant: the queries of a row become past when its layer is done. So methods see the rows
+ * before their own, and how a prompt was cut into chunks shows nowhere. Layers with a window keep
+ * nothing: no method is asked there. */
+#include "engine/past.h"
+
+#include "engine/engine.h"
+
+#include <string.h>
+
+static size_t lane_count(const sac_engine *e)
+{
+    return (size_t)e->pool.geom.n_layer * e->pool.geom.n_kv_head;
+}
+
+void past_plan(sac_engine *e, struct arena *a, uint32_t n_slot)
+{
+    struct past *p = &e->past;
+    const size_t n_seq = e->params.n_seq_max;
+    p->n_slot = n_slot;
+    p->floats = (size_t)(e->model->config.n_head / e->pool.geom.n_kv_head) * e->pool.geom.head_dim;
+    p->q = arena_take(a, n_seq * lane_count(e) * n_slot, p->floats * sizeof *p->q);
+    p->begin = arena_take(a, n_seq, sizeof *p->begin);
+}
+
+float *past_ring(const sac_engine *e, uint32_t seq_i, size_t lane_i)
+{
+    const struct past *p = &e->past;
+    return p->q + (seq_i * lane_count(e) + lane_i) * p->n_slot * p->floats;
+}
+
+uint32_t past_begin(const sac_engine *e, uint32_t seq_i, uint32_t n_tok)
+{
+    const struct past *p = &e->past;
+    if (p->n_slot == 0) return n_tok;
+    const uint32_t oldest = n_tok > p->n_slot ? n_tok - p->n_slot : 0;
+    return oldest > p->begin[seq_i] ? oldest : p->begin[seq_i];
+}
+
+void past_set_begin(sac_engine *e, uint32_t seq_i, uint32_t begin)
+{
+    if (e->past.n_slot) e->past.begin[seq_i] = begin;
+}
+
+void past_reset(sac_engine *e, uint32_t seq_i)
+{
+    past_set_begin(e, seq_i, 0);
+}
+
+void past_fork(sac_engine *e, uint32_t dst, uint32_t src)
+{
+    const struct past *p = &e->past;
+    if (p->n_slot == 0) return;
+    p->begin[dst] = p->begin[src];
+    memcpy(past_ring(e, dst, 0), past_ring(e, src, 0),
+           lane_count(e) * p->n_slot * p->floats * sizeof *p->q);
+}
+
+/* Rows behind the cut have overwritten the oldest ones. */
+void past_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
+{
+    const uint32_t begin = past_begin(e, seq_i, e->seqs[seq_i].n_done);
+    past_set_begin(e, seq_i, begin < n_tok ? begin : n_tok);
+}
+
+struct method_past past_view(const sac_engine *e, uint32_t seq_i, size_t lane_i, uint32_t end)
+{
+    const struct past *p = &e->past;
+    return (struct method_past){
+        .q = p->n_slot ? past_ring(e, seq_i, lane_i) : NULL,
+        .n_slot = p->n_slot,
+        .begin = past_begin(e, seq_i, end),
+        .end = end,
+    };
+}
+
+static void keep_lane(sac_engine *e, const struct reading *r, uint32_t run_i, uint32_t kv_head)
+{
+    const struct past *p = &e->past;
+    const struct attn_run *run = &r->run[run_i];
+    const size_t lane_i = (size_t)r->layer * e->pool.geom.n_kv_head + kv_head;
+    const size_t stride = config_qkv_width(&e->model->config);
+    const float *q = e->scratch.qkv + run->row0 * stride + kv_head * p->floats;
+    float *ring = past_ring(e, e->batch.run[run_i].seq_i, lane_i);
+    const uint32_t n = run->n_row < p->n_slot ? run->n_row : p->n_slot;
+    for (uint32_t i = run->n_row - n; i < run->n_row; i++)
+        memcpy(ring + (run->pos0 + i) % p->n_slot * p->floats, q + i * stride,
+               p->floats * sizeof *ring);
+}
+
+void past_keep(sac_engine *e, const struct reading *r)
+{
+    if (e->past.n_slot == 0 || r->window > 0) return;
+    for (uint32_t i = 0; i < r->n_run; i++)
+        for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++) keep_lane(e, r, i, h);
+}
