@@ -19,9 +19,10 @@ def model_path(name="smollm2-135m"):
 
 
 def clean_env(**more):
-    """The environment without settings of the user's, which would change results."""
+    """The environment without settings of the user's, which would change results; one thread, for
+    tests run side by side."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("SACCADE_ARG_")}
-    return {**env, **more}
+    return {**env, "SACCADE_ARG_THREADS": "1", **more}
 
 
 def saccade(*args, env=None, stdin="", timeout=300, **kwargs):

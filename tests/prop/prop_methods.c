@@ -1,26 +1,21 @@
-/* prop_methods.c: what every decode method promises, checked on a real small model (smollm2-135m)
- * for each method in the list, whatever it is: dense when its budget covers the context, the same
+/* prop_methods.c: what every decode method promises, checked on models of several shapes for each
+ * method in the list, whatever it is: dense when its budget covers the context, the same
  * answer alone, in a crowd, with two threads, after a fork and when it was saved and loaded, reads
  * counted, nothing allocated in a step. What a single choice looks like is in
  * tests/unit/test_choose.c. */
 #include "../unit/method_spec.h"
-#include "../unit/model_open.h"
 #include "../unit/must.h"
 #include "base/mem.h"
 #include "saccade.h"
+#include "shapes.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 /* A cut at the border of a page is possible whatever was given back. */
 enum { N_PROMPT = 300, N_CUT = 256, N_DECODE = 4, N_VOCAB_MAX = 65536 };
 
-static sac_model *model;
 static uint32_t n_vocab;
 static int32_t prompt[N_PROMPT];
 
@@ -32,8 +27,7 @@ static int load_model(void **state)
 {
     (void)state;
     sac_error err;
-    model = model_open();
-    if (!model) return -1;
+    if (open_shape() != 0) return -1;
     n_vocab = sac_model_get_info(model).n_vocab;
     int32_t *tok;
     size_t n;
@@ -41,15 +35,9 @@ static int load_model(void **state)
         sac_tokenize(model, text, strlen(text), 0, &tok, &n, &err) != SAC_OK)
         return -1;
     /* The text again and again, with numbers of its own between: near and far both matter. */
-    for (size_t i = 0; i < N_PROMPT; i++) prompt[i] = i % 37 == 5 ? (int32_t)(100 + i) : tok[i % n];
+    for (size_t i = 0; i < N_PROMPT; i++)
+        prompt[i] = i % 37 == 5 ? (int32_t)((100 + i) % n_vocab) : tok[i % n];
     sac_free(tok);
-    return 0;
-}
-
-static int free_model(void **state)
-{
-    (void)state;
-    sac_model_free(model);
     return 0;
 }
 
@@ -336,6 +324,13 @@ static void a_saved_sequence_goes_on(void **state)
     }
 }
 
+/* Layers that methods are asked about: those without a window. */
+static uint32_t layers_asked(void)
+{
+    uint32_t n = sac_model_get_info(model).n_layer;
+    return model_shape->tiny.window ? n / 6 : n;
+}
+
 static void reads_are_counted_and_fewer(void **state)
 {
     (void)state;
@@ -350,7 +345,7 @@ static void reads_are_counted_and_fewer(void **state)
         go_on(e, &a, 0, N_DECODE);
         const sac_engine_stats s = sac_engine_get_stats(e);
         const sac_model_info info = sac_model_get_info(model);
-        assert_int_equal(s.n_select, (uint64_t)N_DECODE * info.n_layer * info.n_kv_head);
+        assert_int_equal(s.n_select, (uint64_t)N_DECODE * layers_asked() * info.n_kv_head);
         assert_int_equal(s.n_select_nan, 0);
         const uint64_t n_seen = s.n_tok_seen - before.n_tok_seen,
                        n_read = s.n_tok_read - before.n_tok_read;
@@ -464,5 +459,5 @@ int main(void)
         cmocka_unit_test(evicting_methods_give_pages_back),
         cmocka_unit_test(a_method_is_chosen_by_sequence),
     };
-    return cmocka_run_group_tests(tests, load_model, free_model);
+    RUN_ON_SHAPES(tests, load_model);
 }

@@ -1,47 +1,34 @@
-/* prop_prefill.c: what every prefill method promises, checked on a real small model (smollm2-135m)
- * for each method in the list: the dense bits below sparse_min_ctx, with a budget for everything
+/* prop_prefill.c: what every prefill method promises, checked on models of several shapes for each
+ * method in the list: the dense bits below sparse_min_ctx, with a budget for everything
  * (in one turn or on top of past ones) and in a prompt of one tile; the same answer alone, in a
  * crowd, with two threads and, where it says so, in chunks of another size; what it left out and
  * why it gave up is counted; nothing is allocated in a step. Plans alone are in
  * tests/unit/test_plan.c, the diagonal and no cell twice with them. */
-#include "../unit/model_open.h"
 #include "../unit/must.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "methods/method.h"
 #include "saccade.h"
+#include "shapes.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 enum { N_PROMPT = 600, N_LONG = 2304, N_VOCAB_MAX = 65536 };
 
-static sac_model *model;
 static uint32_t n_vocab;
 static int32_t prompt[N_LONG];
 
 static int load_model(void **state)
 {
     (void)state;
-    model = model_open();
-    if (!model) return -1;
+    if (open_shape() != 0) return -1;
     n_vocab = sac_model_get_info(model).n_vocab;
     for (uint32_t i = 0; i < N_LONG; i++)
-        prompt[i] = (int32_t)(i % 41 == 7 ? 300 + i : 500 + 37 * (i % 29));
+        prompt[i] = (int32_t)((i % 41 == 7 ? 300 + i : 500 + 37 * (i % 29)) % n_vocab);
     return n_vocab > N_VOCAB_MAX ? -1 : 0;
-}
-
-static int free_model(void **state)
-{
-    (void)state;
-    sac_model_free(model);
-    return 0;
 }
 
 struct setting {
@@ -478,5 +465,5 @@ int main(void)
         cmocka_unit_test(an_answer_does_not_depend_on_anything_else),
         cmocka_unit_test(a_method_is_chosen_by_sequence),
     };
-    return cmocka_run_group_tests(tests, load_model, free_model);
+    RUN_ON_SHAPES(tests, load_model);
 }

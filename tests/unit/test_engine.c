@@ -1,9 +1,11 @@
-/* test_engine.c: what the engine promises about sequences, on a real small model (smollm2-135m).
- * Comparisons are bit for bit: a row's result depends on the row alone (design D7). */
+/* test_engine.c: what the engine promises about sequences, on a tiny model, and where kernels of
+ * weights have a part in it on a real one (smollm2-135m) too. Comparisons are bit for bit: a row's
+ * result depends on the row alone (design D7). */
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "model_open.h"
 #include "must.h"
+#include "tiny_model.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +21,7 @@
 #define N_DECODE 40  /* crosses a page border */
 
 static sac_model *model;
-static uint32_t n_vocab;
+static uint32_t n_vocab, n_prompt, n_decode;
 static int32_t prompt[512];
 
 static const char text[] =
@@ -32,11 +34,9 @@ static const char text[] =
     "time where it pays. Old scribes knew it when they set the first letter of a chapter in red. "
     "Numbers, names and the word `not` are looked at longest, and articles hardly at all.";
 
-static int load_model(void **state)
+static int read_prompt(void)
 {
-    (void)state;
     sac_error err;
-    model = model_open();
     if (!model) return -1;
     n_vocab = sac_model_get_info(model).n_vocab;
     int32_t *tok;
@@ -46,6 +46,24 @@ static int load_model(void **state)
     memcpy(prompt, tok, N_PROMPT * sizeof *tok);
     sac_free(tok);
     return 0;
+}
+
+static int load_tiny(void **state)
+{
+    (void)state;
+    model = tiny_open(&(struct tiny){.seed = 2});
+    n_prompt = N_PROMPT;
+    n_decode = N_DECODE;
+    return read_prompt();
+}
+
+static int load_real(void **state)
+{
+    (void)state;
+    model = model_open();
+    n_prompt = 40;
+    n_decode = 3;
+    return read_prompt();
 }
 
 static int free_model(void **state)
@@ -62,6 +80,7 @@ static sac_engine *new_engine(sac_engine_params p)
     if (p.n_ctx == 0) p.n_ctx = 256;
     if (p.n_seq_max == 0) p.n_seq_max = 1;
     if (p.n_batch == 0) p.n_batch = 512;
+    if (p.n_threads == 0) p.n_threads = 1; /* tests run side by side */
     if (sac_engine_create(&e, model, &p, &err) != SAC_OK) fail_msg("%s", err.msg);
     return e;
 }
@@ -105,17 +124,17 @@ static void run_all(sac_engine *e, struct catch *c)
 }
 
 /* Prompt and greedy answer of one sequence; `out` gets the tokens, `logits` those of the last. */
-static void answer(sac_engine *e, sac_seq s, size_t n_prompt, int32_t out[N_DECODE], float *logits)
+static void answer(sac_engine *e, sac_seq s, size_t n, int32_t out[N_DECODE], float *logits)
 {
     struct catch c = {.seq = s, .logits = logits};
-    append(e, s, prompt, n_prompt, SAC_ROW_PROMPT, SAC_WANT_LAST);
+    append(e, s, prompt, n, SAC_ROW_PROMPT, SAC_WANT_LAST);
     run_all(e, &c);
-    for (int i = 0; i < N_DECODE; i++) {
+    for (int i = 0; i < (int)n_decode; i++) {
         out[i] = argmax(logits);
         append(e, s, &out[i], 1, SAC_ROW_DECODE, SAC_WANT_LAST);
         run_all(e, &c);
     }
-    assert_int_equal(c.n_seen, 1 + N_DECODE);
+    assert_int_equal(c.n_seen, 1 + n_decode);
 }
 
 struct result {
@@ -130,7 +149,7 @@ static struct result answer_alone(sac_engine_params p)
     sac_seq s;
     sac_error err;
     must(sac_seq_create(e, &s, &err), &err);
-    answer(e, s, N_PROMPT, r.tok, r.logits);
+    answer(e, s, n_prompt, r.tok, r.logits);
     sac_engine_free(e);
     return r;
 }
@@ -145,8 +164,8 @@ static void chunk_and_threads(sac_kv_type type)
 {
     const struct {
         uint32_t n_batch, n_threads;
-    } cases[] = {{1, 2}, {7, 2}, {33, 1}, {512, 1}};
-    sac_engine_params p = {.n_threads = 2, .type_k = type, .type_v = type};
+    } cases[] = {{1, 1}, {7, 2}, {33, 1}, {512, 2}};
+    sac_engine_params p = {.type_k = type, .type_v = type};
     const struct result whole = answer_alone(p);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         p.n_batch = cases[i].n_batch;
@@ -168,7 +187,7 @@ static void chunks_and_threads_do_not_change_the_answer(void **state)
 static void feed_others(sac_engine *e, const sac_seq *others, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        const int32_t tok = prompt[(i * 13 + sac_seq_length(e, others[i], NULL)) % N_PROMPT];
+        const int32_t tok = prompt[(i * 13 + sac_seq_length(e, others[i], NULL)) % n_prompt];
         append(e, others[i], &tok, 1, i % 2 ? SAC_ROW_DECODE : SAC_ROW_PROMPT, SAC_WANT_LAST);
     }
 }
@@ -176,7 +195,7 @@ static void feed_others(sac_engine *e, const sac_seq *others, uint32_t n)
 static void other_sequences_do_not_change_the_answer(void **state)
 {
     (void)state;
-    const struct result alone = answer_alone((sac_engine_params){.n_threads = 2});
+    const struct result alone = answer_alone((sac_engine_params){0});
     sac_engine *e = new_engine((sac_engine_params){.n_threads = 2, .n_seq_max = 9, .n_batch = 64});
     struct result r = {.logits = malloc(n_vocab * sizeof(float))};
     sac_seq s, others[8];
@@ -187,9 +206,9 @@ static void other_sequences_do_not_change_the_answer(void **state)
     for (uint32_t i = 0; i < 8; i++)
         append(e, others[i], prompt + i, 20 + 3 * i, SAC_ROW_PROMPT, SAC_WANT_NONE);
     struct catch c = {.seq = s, .logits = r.logits};
-    append(e, s, prompt, N_PROMPT, SAC_ROW_PROMPT, SAC_WANT_LAST);
+    append(e, s, prompt, n_prompt, SAC_ROW_PROMPT, SAC_WANT_LAST);
     run_all(e, &c);
-    for (int i = 0; i < N_DECODE; i++) {
+    for (int i = 0; i < (int)n_decode; i++) {
         r.tok[i] = argmax(r.logits);
         feed_others(e, others, 8);
         append(e, s, &r.tok[i], 1, SAC_ROW_DECODE, SAC_WANT_LAST);
@@ -377,6 +396,10 @@ static void a_full_pool_stalls_and_loses_nothing(void **state)
 
 int main(void)
 {
+    const struct CMUnitTest real[] = {
+        cmocka_unit_test(chunks_and_threads_do_not_change_the_answer),
+        cmocka_unit_test(other_sequences_do_not_change_the_answer),
+    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_and_threads_do_not_change_the_answer),
         cmocka_unit_test(other_sequences_do_not_change_the_answer),
@@ -387,5 +410,6 @@ int main(void)
         cmocka_unit_test(too_many_tokens_are_refused_with_both_counts),
         cmocka_unit_test(a_full_pool_stalls_and_loses_nothing),
     };
-    return cmocka_run_group_tests(tests, load_model, free_model);
+    return cmocka_run_group_tests_name("tiny", tests, load_tiny, free_model) +
+           cmocka_run_group_tests_name(MODEL_NAME, real, load_real, free_model);
 }
