@@ -18,7 +18,7 @@ import tempfile
 import fetch
 
 ORDER = ["topk:budget=2%,sink=4", "lfps", "quest:budget=2%", "quest:budget=2%,dense=0", "magicpig",
-         "magicpig:dense=0", "tokenselect:budget=2%,sink=4,recent=32", "streaming:budget=2%",
+         "magicpig:dense_every=0", "tokenselect:budget=2%,sink=4,recent=32", "streaming:budget=2%",
          "h2o:budget=2%", "snapkv:budget=2%"]
 BYPASS = [0.95, 0.9, 0.85, 0.8, 0.75, 0.7]
 PSA = [0.7, 0.8, 0.9, 0.95]

@@ -15,7 +15,8 @@ static bool in_page(const struct method_shape *s, enum box kind)
 
 size_t box_bytes(const struct method_shape *s, enum box kind)
 {
-    return in_page(s, kind) ? 0 : (size_t)s->geom->head_dim * 4;
+    const size_t one = (size_t)s->geom->head_dim * 4;
+    return in_page(s, kind) ? 0 : kind == BOX_HALVES ? 2 * one : one;
 }
 
 uint16_t box_half(float x, bool up)
@@ -29,27 +30,35 @@ uint16_t box_half(float x, bool up)
     return (uint16_t)(grows ? h + 1 : h - 1);
 }
 
-void box_seal(uint8_t *side, const struct method_shape *s, enum box kind, const float *k)
+/* The box of some keys. */
+static void seal_box(uint16_t *a, uint32_t d, enum box kind, const float *k, uint32_t n_tok)
 {
-    const uint32_t d = s->geom->head_dim;
-    uint16_t *a = (uint16_t *)(void *)side, *b = a + d;
+    uint16_t *b = a + d;
     for (uint32_t c = 0; c < d; c++) {
         float lo = k[c], hi = k[c], off = 0;
-        for (uint32_t t = 1; t < PAGE_TOK; t++) {
+        for (uint32_t t = 1; t < n_tok; t++) {
             const float x = k[(size_t)t * d + c];
             lo = x < lo ? x : lo; /* a NaN behind the first stays out here: see box_vote */
             hi = x > hi ? x : hi;
         }
-        if (kind == BOX_BOUND) {
+        if (kind != BOX_MEAN) {
             a[c] = box_half(lo, false);
             b[c] = box_half(hi - f16_to_f32(a[c]), true);
             continue;
         }
         const float mid = (lo + hi) / 2;
-        for (uint32_t t = 0; t < PAGE_TOK; t++) off += fabsf(k[(size_t)t * d + c] - mid);
+        for (uint32_t t = 0; t < n_tok; t++) off += fabsf(k[(size_t)t * d + c] - mid);
         a[c] = f32_to_f16(mid);
-        b[c] = f32_to_f16(off / PAGE_TOK);
+        b[c] = f32_to_f16(off / (float)n_tok);
     }
+}
+
+void box_seal(uint8_t *side, const struct method_shape *s, enum box kind, const float *k)
+{
+    const uint32_t d = s->geom->head_dim, n_tok = kind == BOX_HALVES ? BOX_HALF_TOK : PAGE_TOK;
+    uint16_t *a = (uint16_t *)(void *)side;
+    for (uint32_t t = 0; t < PAGE_TOK; t += n_tok)
+        seal_box(a + (size_t)t / n_tok * 2 * d, d, kind, k + (size_t)t * d, n_tok);
     /* One bad key makes the page's scores bad, so that they are noticed. */
     for (uint32_t i = 0; i < PAGE_TOK * d; i++)
         if (!isfinite(k[i])) a[0] = 0x7e00u;
@@ -71,46 +80,75 @@ size_t box_score(const struct room *r, const struct method_lane *l, enum box kin
 {
     const struct page_geom *g = l->shape->geom;
     const uint32_t n = l->pos / PAGE_TOK;
+    const uint32_t n_box = kind == BOX_HALVES ? 2 : 1;
+    const size_t one = (size_t)g->head_dim * 4;
     const bool own = in_page(l->shape, kind);
     fill_queries(r, l, kind);
-    l->ops->score_pages(&(struct op_score_pages){
-        .base = own ? l->pool : l->side,
-        .stride = own ? g->bytes : l->side_stride,
-        .a_at = own ? g->k_min : 0,
-        .b_at = own ? g->k_step : (size_t)g->head_dim * 2,
-        .page = l->page,
-        .n_page = n,
-        .head_dim = g->head_dim,
-        .group = l->shape->group,
-        .qa = r->qa,
-        .qb = r->qb,
-        .out = r->score,
-        .out_stride = r->stride,
-    });
-    return (size_t)n * g->head_dim * 4;
+    for (uint32_t i = 0; i < n_box; i++)
+        l->ops->score_pages(&(struct op_score_pages){
+            .base = own ? l->pool : l->side,
+            .stride = own ? g->bytes : l->side_stride,
+            .a_at = own ? g->k_min : i * one,
+            .b_at = own ? g->k_step : i * one + one / 2,
+            .page = l->page,
+            .n_page = n,
+            .head_dim = g->head_dim,
+            .group = l->shape->group,
+            .qa = r->qa,
+            .qb = r->qb,
+            .out = r->score + (size_t)i * n,
+            .out_stride = r->stride,
+        });
+    return n * n_box * one;
 }
 
-bool box_vote(const struct room *r, const struct method_lane *l)
+static bool vote(const struct room *r, const struct method_lane *l, uint32_t n)
 {
     return l->ops->vote(&(struct op_vote){.score = r->score,
                                           .score_stride = r->stride,
-                                          .n = l->pos / PAGE_TOK,
+                                          .n = n,
                                           .group = l->shape->group,
                                           .vote = r->vote,
                                           .lse = r->lse});
 }
 
+bool box_vote(const struct room *r, const struct method_lane *l)
+{
+    return vote(r, l, l->pos / PAGE_TOK);
+}
+
+/* The best pages (or halves) by `value`, which loses those that are read in any case. */
+static void choose(const struct method_lane *l, struct method_pick *out,
+                   const struct box_choice *want, float *value)
+{
+    const uint32_t n_page = pick_page_count(l);
+    const bool halves = want->kind == BOX_HALVES;
+    const uint32_t n = halves ? 2 * n_page : n_page, low = UINT32_MAX >> BOX_HALF_TOK;
+    for (uint32_t p = 0; p < n_page; p++) {
+        if (p >= want->sink && p + want->recent < n_page) continue;
+        value[p] = -INFINITY;
+        if (halves) value[n_page + p] = -INFINITY;
+    }
+    struct pick_cut cut =
+        pick_best(value, n, pick_units(want->budget, halves ? BOX_HALF_TOK : PAGE_TOK));
+    for (uint32_t i = 0; i < n; i++) {
+        if (!pick_takes(&cut, value[i])) continue;
+        pick_bits(out, i % n_page, !halves ? UINT32_MAX : i < n_page ? low : ~low);
+    }
+}
+
 void box_choose(const struct method_lane *l, struct method_pick *out, const struct box_choice *want)
 {
-    const uint32_t n = pick_page_count(l);
+    const bool halves = want->kind == BOX_HALVES;
+    const uint32_t n = halves ? 2 * pick_page_count(l) : pick_page_count(l);
     struct room r;
     if (want->budget > l->pos || l->layer < want->dense) {
         pick_dense(out);
         return;
     }
-    room_make(&r, l->shape, false, l->scratch);
+    room_make(&r, l->shape, halves, l->scratch);
     out->side_bytes = box_score(&r, l, want->kind);
-    if (!box_vote(&r, l)) {
+    if (!vote(&r, l, n)) {
         pick_not_finite(out);
         return;
     }
@@ -119,9 +157,7 @@ void box_choose(const struct method_lane *l, struct method_pick *out, const stru
         for (uint32_t g = 0; g < l->shape->group; g++) r.vote[p] += r.score[g * r.stride + p];
     }
     pick_end_pages(out, l, want->sink, want->recent);
-    for (uint32_t p = 0; p < n; p++)
-        if (out->mask[p]) r.vote[p] = -INFINITY;
-    struct pick_cut cut = pick_best(r.vote, n, pick_units(want->budget, PAGE_TOK));
-    for (uint32_t p = 0; p < n; p++)
-        if (pick_takes(&cut, r.vote[p])) pick_page(out, p);
+    if (!want->by_head) choose(l, out, want, r.vote);
+    for (uint32_t g = 0; g < l->shape->group && want->by_head; g++)
+        choose(l, out, want, r.score + g * r.stride);
 }

@@ -3,13 +3,16 @@
  * BOX_BOUND: [min, max] of each channel. The score, sum of max(q min, q max), is never below the
  * best dot product of the page (Quest). A q8 page holds it already: its codes run from min to min +
  * 255 step. BOX_MEAN: the middle of that box and the mean distance of the keys from it (ArkVale's
- * cuboid-mean). The score is not a bound, and orders pages better. */
+ * cuboid-mean). The score is not a bound, and orders pages better. BOX_HALVES: a BOX_BOUND for each
+ * half of the page, for papers whose pages have 16 tokens; always beside the page, for a q8 page
+ * has one minimum and step for all its tokens. */
 #ifndef SAC_METHODS_BOX_H
 #define SAC_METHODS_BOX_H
 
 #include "methods/room.h"
 
-enum box { BOX_BOUND, BOX_MEAN };
+enum box { BOX_BOUND, BOX_MEAN, BOX_HALVES };
+#define BOX_HALF_TOK (PAGE_TOK / 2)
 
 /* Side data of a page. */
 size_t box_bytes(const struct method_shape *s, enum box kind);
@@ -19,19 +22,21 @@ void box_seal(uint8_t *side, const struct method_shape *s, enum box kind, const 
 uint16_t box_half(float x, bool up);
 
 /* Raw scores (times the lane's scale) of the pages before the own: r->score[g * r->stride + page].
- * Returns the bytes read. */
+ * Of halves: those of all first halves, then those of all second ones. Returns the bytes read. */
 size_t box_score(const struct room *r, const struct method_lane *l, enum box kind);
 /* The pages' shares of a softmax over these scores, mean over the query heads, in r->vote. False
  * when a score is not finite. */
 bool box_vote(const struct room *r, const struct method_lane *l);
 
 /* What quest and arkvale have in common: of the layers from `dense` on, the ends, and `budget`
- * tokens in the best of the other pages. By shares of a softmax, or (raw) by the mean score of the
- * query heads. Takes the scratch of room_page_bytes. */
+ * tokens in the best of the other pages or halves. By shares of a softmax, or (raw) by the mean
+ * score of the query heads, or (by_head) by the scores of each query head alone, and then all read
+ * what one of them has chosen. Takes the scratch of room_page_bytes, for halves room_token_bytes.
+ */
 struct box_choice {
     enum box kind;
     uint32_t budget, dense, sink, recent; /* tokens; layers; pages */
-    bool raw;
+    bool raw, by_head;
 };
 void box_choose(const struct method_lane *l, struct method_pick *out,
                 const struct box_choice *want);

@@ -33,14 +33,14 @@ static const float *row_query(const struct method_lane *l, uint32_t pos)
     return past->q + pos % past->n_slot * width;
 }
 
-/* Logits of one page for the n_q queries in o->q. */
+/* Logits of one page for the n_q queries in o->q, if they see it. */
 static void score_page(const struct observe *o, const struct method_lane *l, uint32_t page,
-                       uint32_t n_q)
+                       uint32_t n_q, bool is_seen)
 {
     const uint32_t d = l->shape->geom->head_dim, own = pick_page_count(l);
     const uint32_t n_tok = page == own ? l->pos % PAGE_TOK + 1 : PAGE_TOK;
     float *score = o->score + (size_t)page * PAGE_TOK;
-    if (page < own && l->page[page] == PAGE_NONE) {
+    if (!is_seen || (page < own && l->page[page] == PAGE_NONE)) {
         for (uint32_t i = 0; i < n_q; i++)
             for (uint32_t t = 0; t < n_tok; t++) score[i * o->stride + t] = OBSERVE_NEVER;
         return;
@@ -75,7 +75,8 @@ void observe_scores(const struct observe *o, const struct method_lane *l, uint32
         const float *q = row_query(l, begin + r);
         for (size_t i = 0; i < width; i++) o->q[r * width + i] = q[i] * l->scale;
     }
-    for (uint32_t p = 0; p <= pick_page_count(l); p++) score_page(o, l, p, n_q);
+    for (uint32_t p = 0; p <= pick_page_count(l); p++)
+        score_page(o, l, p, n_q, p * PAGE_TOK < begin + n_row);
     for (uint32_t i = 0; i < n_q; i++)
         for (uint32_t t = begin + i / group + 1; t <= l->pos; t++)
             o->score[i * o->stride + t] = OBSERVE_NEVER;
@@ -84,11 +85,10 @@ void observe_scores(const struct observe *o, const struct method_lane *l, uint32
 bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t begin,
                   uint32_t end)
 {
-    const uint32_t n_tok = l->pos + 1;
-    memset(o->sum, 0, n_tok * sizeof *o->sum);
+    memset(o->sum, 0, (l->pos + 1) * sizeof *o->sum);
     for (uint32_t r = begin, n_row; r < end; r += n_row) {
         n_row = pick_min(OBSERVE_ROWS, end - r);
-        const uint32_t n_q = n_row * l->shape->group;
+        const uint32_t n_q = n_row * l->shape->group, n_tok = r + n_row; /* that they see */
         observe_scores(o, l, r, n_row);
         if (!l->ops->vote(&(struct op_vote){.score = o->score,
                                             .score_stride = o->stride,
@@ -130,6 +130,8 @@ uint32_t observe_tokens(const struct observe *o, const struct method_lane *l, co
 
 size_t observe_read(const struct method_lane *l, uint32_t begin, uint32_t end)
 {
-    const uint32_t n_block = (end - begin + OBSERVE_ROWS - 1) / OBSERVE_ROWS;
-    return (size_t)n_block * (pick_page_count(l) + 1) * pick_key_bytes(l);
+    size_t n_page = 0;
+    for (uint32_t r = begin; r < end; r += OBSERVE_ROWS)
+        n_page += (pick_min(end, r + OBSERVE_ROWS) - 1) / PAGE_TOK + 1; /* that they see */
+    return n_page * pick_key_bytes(l);
 }

@@ -9,6 +9,11 @@
 
 #define SWEEPS 12 /* of Jacobi: convergence is quadratic, 6 to 8 are usual */
 
+uint32_t project_rank(double share, uint32_t width)
+{
+    return pick_max((uint32_t)(share * width + 1e-9), 1); /* 0.29 of 100 is 29 */
+}
+
 size_t project_make(struct project *p, const struct method_shape *s, void *state)
 {
     struct arena a = {.base = state, .capacity = SIZE_MAX};
@@ -137,24 +142,26 @@ static void keep_keys(const struct project *p, const struct method_lane *l, floa
     p->state->n_tok = pick_page_count(l) * PAGE_TOK;
 }
 
-/* Scores by n_axis coordinates, for the scaled queries q [group, head_dim] in the axes' basis. */
+/* Scores by n_axis coordinates, for the scaled queries q [group, head_dim] in the axes' basis. The
+ * kernel's widths are multiples of 16: zeros fill them up. */
 static void score_tokens(const struct project *p, const struct method_lane *l, const float *q,
                          float *y, float *score, size_t stride)
 {
     const uint32_t d = l->shape->geom->head_dim, n_axis = p->state->n_axis;
-    const uint32_t group = l->shape->group;
+    const uint32_t group = l->shape->group, width = (n_axis + 15) / 16 * 16;
+    memset(y, 0, PAGE_TOK * (size_t)width * sizeof *y);
     for (uint32_t page = 0; page < pick_page_count(l); page++) {
         float *out = score + (size_t)page * PAGE_TOK;
         for (uint32_t t = 0; t < PAGE_TOK; t++)
             for (uint32_t c = 0; c < n_axis; c++)
-                y[t * n_axis + c] = f16_to_f32(p->coord[((size_t)page * PAGE_TOK + t) * d + c]);
+                y[t * width + c] = f16_to_f32(p->coord[((size_t)page * PAGE_TOK + t) * d + c]);
         l->ops->dots(&(struct op_dots){.a = q,
                                        .b = y,
                                        .a_stride = d,
-                                       .b_stride = n_axis,
+                                       .b_stride = width,
                                        .n_a = group,
                                        .n_b = PAGE_TOK,
-                                       .width = n_axis,
+                                       .width = width,
                                        .out = out,
                                        .out_stride = stride});
         for (uint32_t g = 0; g < group && l->softcap > 0; g++)
@@ -192,6 +199,6 @@ void project_cut(void *state, const struct method_shape *s, uint32_t n_tok)
 bool project_sound(const struct method_loaded *l)
 {
     const struct project_state *x = l->state;
-    return x->n_axis <= l->shape->geom->head_dim && x->n_axis % 16 == 0 && x->n_tok <= l->n_tok &&
+    return x->n_axis <= l->shape->geom->head_dim && x->n_tok <= l->n_tok &&
            x->n_tok % PAGE_TOK == 0;
 }

@@ -10,12 +10,14 @@
 struct project {
     struct project_state {
         uint32_t n_tok;  /* whose coordinates are there; 0: there are no axes yet */
-        uint32_t n_axis; /* in use, a multiple of 16 */
+        uint32_t n_axis; /* in use */
     } * state;
     float *axis;     /* [head_dim, head_dim] rows, the strongest first */
     uint16_t *coord; /* [n_ctx rounded up to pages, head_dim] f16, the first n_axis of a row */
 };
 
+/* Axes that a share of all is good for: rounded down, one at least. */
+uint32_t project_rank(double share, uint32_t width);
 /* Measures with NULL, else names the parts of a state. */
 size_t project_make(struct project *p, const struct method_shape *s, void *state);
 

@@ -94,10 +94,10 @@ class Fidelity(unittest.TestCase):
         cell = {line.split("|")[1].strip(): line.split("|")[13].strip() for line in done.stdout.splitlines()
                 if line.startswith("| ")}
         self.assertEqual((cell["method"], cell["full"], cell["streaming:budget=64"], cell["quest:budget=2%"],
-                          cell["snapkv:budget=16"]), ("chosen", "-", "-", "32.0", "nothing"))
+                          cell["snapkv:budget=16"]), ("chosen", "-", "-", "16.0", "nothing"))
         done = saccade(*args, "--allow-idle", "-o", "json")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual([r["chosen"] for r in json.loads(done.stdout)], [None, None, 32, 0])
+        self.assertEqual([r["chosen"] for r in json.loads(done.stdout)], [None, None, 16, 0])
 
     def test_proofs_hold(self):
         for kv in ((), ("-ctk", "q8", "-ctv", "q8")):

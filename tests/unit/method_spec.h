@@ -25,9 +25,9 @@ static inline void method_spec_part(char spec[METHOD_SPEC_BYTES], const struct m
                                     uint32_t budget)
 {
     static const char *const wish[] = {
-        "mass=0.5",   "dense=0",    "sink=4",     "local=8",     "init=4",     "block=32",
-        "bits=8",     "tables=30",  "gate=1",     "warm=snapkv", "prompt=age", "most=1",
-        "segment=64", "columns=32", "slashes=48", "band=8",      "least=128"};
+        "mass=0.5", "dense=0",    "sink=4",        "local=8",    "init=4",      "block=32",
+        "bits=8",   "tables=30",  "dense_every=0", "gate=1",     "warm=snapkv", "prompt=age",
+        "most=1",   "segment=64", "columns=32",    "slashes=48", "band=8",      "least=128"};
     char text[32];
     snprintf(spec, METHOD_SPEC_BYTES, "%s", m->name);
     snprintf(text, sizeof text, "budget=%u", budget);

@@ -286,7 +286,7 @@ static void boxes_bound_every_key(void **state)
     seed = 4;
     for (int i = 0; i < 16; i++) {
         struct room r;
-        bench_open(&b, i % 2 ? SAC_KV_Q8 : SAC_KV_F16, "quest:dense=0");
+        bench_open(&b, i % 2 ? SAC_KV_Q8 : SAC_KV_F16, "quest:dense=0,page=32");
         room_make(&r, &b.shape, false, b.scratch);
         box_score(&r, &b.lane, BOX_BOUND);
         for (uint32_t g = 0; g < GROUP; g++)
@@ -322,7 +322,7 @@ static void the_bound_of_quests_example(void **state)
     static float k[PAGE_TOK * DIM];
     struct room r;
     seed = 5;
-    bench_open(&b, SAC_KV_F16, "quest:dense=0");
+    bench_open(&b, SAC_KV_F16, "quest:dense=0,page=32");
     for (uint32_t c = 0; c < 8; c++)
         for (uint32_t t = 0; t < PAGE_TOK; t++) k[t * DIM + c] = t % 2 ? mx[c] : mn[c];
     box_seal(b.side + b.page[6] * b.lane.side_stride, &b.shape, BOX_BOUND, k);
@@ -340,8 +340,8 @@ static void the_bound_of_quests_example(void **state)
 static void page_methods_keep_their_budget(void **state)
 {
     (void)state;
-    static const char *const specs[] = {"quest:budget=%d,dense=0", "arkvale:budget=%d,dense=0",
-                                        "topk:unit=page,budget=%d"};
+    static const char *const specs[] = {"quest:budget=%d,dense=0,page=32",
+                                        "arkvale:budget=%d,dense=0", "topk:unit=page,budget=%d"};
     static const uint32_t n_forced[] = {2, 3, 0}; /* pages */
     static struct bench b;
     seed = 6;

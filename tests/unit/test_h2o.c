@@ -45,8 +45,46 @@ static void sums_add_up_and_the_least_goes(void **state)
     lb_close(&b);
 }
 
+/* Without a window all rows of the prompt count: the causal column sums of their attention. */
+static void every_row_of_the_prompt_counts(void **state)
+{
+    (void)state;
+    enum { N = 61 };
+    static float query[N][LB_HEADS][LB_GROUP * LB_DIM];
+    static double share[LB_TOK], sum[2][N];
+    static const char *const spec[] = {"h2o:budget=20", "h2o:budget=20,window=10"};
+    for (uint32_t i = 0; i < 2; i++) {
+        struct parts p;
+        struct observe o;
+        lb_open(&b, SAC_KV_F16, spec[i], 51);
+        assert_int_equal(h2o_past_rows(&b.shape, b.spec.param), i ? 10 : LB_TOK);
+        lb_random_keys(&b, 2);
+        lb_seal(&b);
+        for (uint32_t pos = 0; pos < N; pos++) {
+            lb_random_query(&b, 3);
+            memcpy(query[pos], b.q, sizeof query[pos]);
+            lb_row(&b, pos, true);
+        }
+        lb_point(&b, N, false);
+        cut_state(&p, &b.shape, b.state);
+        observe_make(&o, &b.shape, b.scratch);
+        assert_true(learn(&p, &b.lane[0], &o));
+        assert_int_equal(p.state->n_row, i ? 10 : N);
+        memset(sum[i], 0, sizeof sum[i]);
+        for (uint32_t row = i ? N - 10 : 0; row < N; row++) {
+            lb_shares(&b, query[row][0], 0, row, share);
+            for (uint32_t t = 0; t < N; t++) sum[i][t] += LB_GROUP * share[t];
+        }
+        for (uint32_t t = 0; t < N; t++)
+            assert_true(fabs((double)p.sum[t] - sum[i][t]) < 1e-3 * (1 + sum[i][t]));
+        lb_close(&b);
+    }
+    assert_true(sum[0][0] > 1.5 * sum[1][0]); /* which is another thing than the last rows */
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sums_add_up_and_the_least_goes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sums_add_up_and_the_least_goes),
+                                       cmocka_unit_test(every_row_of_the_prompt_counts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

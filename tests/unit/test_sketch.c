@@ -79,6 +79,63 @@ static void all_axes_choose_as_whole_keys_do(void **state)
                 n_all / 4);
 }
 
+/* A share of the axes is rounded down to whole ones, whatever the kernels' widths are. */
+static void ranks_are_what_they_say(void **state)
+{
+    (void)state;
+    static const struct {
+        double share;
+        uint32_t width, rank;
+    } want[] = {{0.2, 64, 12},   {0.2, 128, 25}, {0.25, 64, 16}, {0.25, 80, 20},
+                {0.29, 100, 29}, {1, 96, 96},    {0, 64, 1},     {0.1, 256, 25}};
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++)
+        assert_int_equal(project_rank(want[i].share, want[i].width), want[i].rank);
+}
+
+/* Twelve of 64 coordinates choose, and nothing else does. */
+static void coordinates_behind_the_rank_have_no_say(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"infinigen:budget=50,rank=0.2,alpha=100,dense=0",
+                                        "loki:budget=50,rank=0.2,recent=0"};
+    enum { N = 20 * 32 };
+    for (size_t i = 0; i < 2; i++) {
+        struct project p;
+        double part[N] = {0}, least_in = 1, most_out = 0;
+        lb_open(&b, SAC_KV_F16, specs[i], 45);
+        lb_random_keys(&b, 1);
+        lb_seal(&b);
+        for (uint32_t pos = N - LB_PAST; pos <= N; pos++) {
+            lb_random_query(&b, 2);
+            lb_row(&b, pos, pos < N);
+        }
+        project_make(&p, &b.shape, b.state);
+        assert_int_equal(p.state->n_axis, 12);
+        for (uint32_t g = 0; g < LB_GROUP; g++) {
+            double e[N], sum = 0;
+            for (uint32_t t = 0; t < N; t++) {
+                double x = 0;
+                for (uint32_t a = 0; a < 12; a++) {
+                    double q = 0;
+                    for (uint32_t c = 0; c < LB_DIM; c++)
+                        q += (double)b.q[0][g * LB_DIM + c] * (double)p.axis[a * LB_DIM + c];
+                    x += q * (double)f16_to_f32(p.coord[(size_t)t * LB_DIM + a]);
+                }
+                sum += e[t] = exp(0.125 * x);
+            }
+            for (uint32_t t = 0; t < N; t++) part[t] += e[t] / sum;
+        }
+        for (uint32_t t = 0; t < N; t++)
+            if (lb_reads(&b, 0, t))
+                least_in = fmin(least_in, part[t]);
+            else
+                most_out = fmax(most_out, part[t]);
+        assert_int_equal(b.pick[0].n_chosen, 50);
+        assert_true(least_in >= most_out * (1 - 1e-4));
+        lb_close(&b);
+    }
+}
+
 /* ---- Bits ---- */
 
 static int falling(const void *a, const void *c)
@@ -192,11 +249,29 @@ static void weights_undo_the_draw(void **state)
     lb_close(&b);
 }
 
+/* Of sixteen layers the first reads everything, as in the paper's models. */
+static void some_layers_draw_nothing(void **state)
+{
+    (void)state;
+    lb_open(&b, SAC_KV_F16, "magicpig", 44);
+    lb_random_keys(&b, 1);
+    lb_seal(&b);
+    for (b.layer = 0; b.layer < 40; b.layer++) {
+        lb_random_query(&b, 2);
+        lb_row(&b, 1100, false);
+        assert_int_equal(b.pick[0].dense, b.layer % 16 == 0);
+    }
+    lb_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(axes_are_orthonormal_and_sorted),
         cmocka_unit_test(all_axes_choose_as_whole_keys_do),
+        cmocka_unit_test(ranks_are_what_they_say),
+        cmocka_unit_test(coordinates_behind_the_rank_have_no_say),
+        cmocka_unit_test(some_layers_draw_nothing),
         cmocka_unit_test(bits_find_most_of_the_mass),
         cmocka_unit_test(draws_come_as_often_as_they_say),
         cmocka_unit_test(weights_undo_the_draw),

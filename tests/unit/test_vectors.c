@@ -61,8 +61,8 @@ static void quests_pages_score_12_and_39(void **state)
     static const float q[] = {-1, 1, 3, 0, 1, 0, -3, 2};
     const struct worked twelve = {arkvale_key, 4, 4, arkvale_q, 12.0625f, 11.9375f};
     const struct worked paper = {corner, 2, 8, q, 39.125f, 38.875f};
-    expect_between("quest:dense=0", &twelve);
-    expect_between("quest:dense=0", &paper);
+    expect_between("quest:dense=0,page=32", &twelve);
+    expect_between("quest:dense=0,page=32", &paper);
 }
 
 /* The widths decide between pages of one centre, for arkvale by the mean distance from it. */
@@ -70,7 +70,7 @@ static void wide_boxes_come_first(void **state)
 {
     (void)state;
     static const char *const spec[] = {"arkvale:budget=33,dense=0,sink=0,recent=0",
-                                       "quest:budget=33,dense=0,sink=0,recent=0"};
+                                       "quest:budget=33,dense=0,sink=0,recent=0,page=32"};
     for (uint32_t i = 0; i < 2; i++) {
         logit_open(&b, spec[i]);
         logit_page(&b, 1, 16, 1, -1);

@@ -3,10 +3,12 @@
  *
  * As in the authors' dropping class: the newest tokens are kept, and the best of the others; each
  * step adds the softmax shares over what lives, then the least of the others makes room. Decided
- * here: one set for a KV head, by the sum over its query heads; the sums of a prompt are those of
- * its last `window` rows and not of all rows, whose queries are gone (attention does not hand out
- * its weights): the "tail" form of most ports. Weights of a step are computed here once more from
- * the keys that live, and counted. */
+ * here: one set for a KV head, by the sum over its query heads. Attention does not hand out its
+ * weights, so the sums of a prompt are made anew behind it, from the queries of all its rows:
+ * memory for the queries of a whole context, and as many products again as the prompt's attention
+ * had. With window=N only the last N rows count, the "tail" form of most ports. Weights of a step
+ * are computed here once more from the keys that live, and counted.
+ */
 #include "methods/observe.h"
 #include "methods/pick.h"
 #include "methods/spec.h"
@@ -21,8 +23,8 @@ static const sac_method_param params[] = {
     {"budget", SAC_PARAM_BUDGET, "20%", 1, 1 << 24, NULL, "tokens that live"},
     {"heavy", SAC_PARAM_FLOAT, "0.5", 0, 1, NULL,
      "share of them that is chosen, the rest is newest"},
-    {"window", SAC_PARAM_INT, "128", 1, 1024, NULL,
-     "last rows of the prompt whose attention counts"},
+    {"window", SAC_PARAM_INT, "0", 0, 1 << 20, NULL,
+     "last rows of the prompt whose attention counts; 0: all"},
     {"norm", SAC_PARAM_CHOICE, "sum", 0, 0, "sum|mean",
      "attention as a sum, or over the rows that could see the token"},
 };
@@ -66,8 +68,7 @@ static size_t h2o_scratch_bytes(const struct method_shape *s, const double *para
 
 static uint32_t h2o_past_rows(const struct method_shape *s, const double *param)
 {
-    (void)s;
-    return (uint32_t)param[WINDOW];
+    return param[WINDOW] > 0 ? pick_min((uint32_t)param[WINDOW], s->n_ctx) : s->n_ctx;
 }
 
 static void h2o_see(const struct method_lane *l)
@@ -82,10 +83,10 @@ static bool lives(const struct parts *p, uint32_t tok)
     return tok >= p->state->n_known || (p->mask[tok / PAGE_TOK] >> tok % PAGE_TOK & 1u);
 }
 
-/* The sums of the prompt's last rows. */
+/* The sums of the prompt's rows. */
 static bool learn(const struct parts *p, const struct method_lane *l, const struct observe *o)
 {
-    const uint32_t n = l->pos, window = (uint32_t)l->param[WINDOW];
+    const uint32_t n = l->pos, window = h2o_past_rows(l->shape, l->param);
     const uint32_t begin = pick_max(l->past.begin, n > window ? n - window : 0);
     if (begin < n && !observe_rows(o, l, begin, n)) return false;
     for (uint32_t t = 0; t < n; t++) p->sum[t] = begin < n ? o->sum[t] : 0;
@@ -209,7 +210,10 @@ const struct method h2o_method = {
         "the "
         "budget is reached; pages of which nothing lives are given back. Old tokens have had the "
         "time "
-        "to gather attention and stay, new ones go. What was dropped cannot be found any more.",
+        "to gather attention and stay, new ones go. What was dropped cannot be found any more. All "
+        "rows "
+        "of the prompt are summed up again behind it, which takes memory for their queries and the "
+        "time of another prompt; window=128 looks at the last ones alone, as most ports do.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
     .chooses = true,

@@ -24,7 +24,8 @@ static const sac_method_param params[] = {
     {"budget", SAC_PARAM_BUDGET, "20%", 1, 1 << 24, NULL, "tokens that are chosen, at most"},
     {"alpha", SAC_PARAM_FLOAT, "5", 0, 100, NULL,
      "a token is wanted when its score is so near the best"},
-    {"rank", SAC_PARAM_FLOAT, "0.2", 0, 1, NULL, "share of the coordinates that scores"},
+    {"rank", SAC_PARAM_FLOAT, "0.2", 0, 1, NULL,
+     "share of the coordinates that scores, rounded down to whole ones"},
     {"dense", SAC_PARAM_INT, "1", 0, 1024, NULL, "first layers that read everything"},
     {"window", SAC_PARAM_INT, "32", 1, 1024, NULL,
      "last rows whose queries the axes are found from"},
@@ -66,7 +67,7 @@ static bool learn(const struct project *p, const struct method_lane *l,
         memcpy(w->sample + n++ * width, l->past.q + row % l->past.n_slot * width,
                width * sizeof *w->sample);
     memcpy(w->sample + n++ * width, l->q, width * sizeof *w->sample);
-    p->state->n_axis = pick_max((uint32_t)(l->param[RANK] * d) / 16 * 16, 16);
+    p->state->n_axis = project_rank(l->param[RANK], d);
     return project_axes(p->axis, w->sample, n * group, d, false, w->square);
 }
 

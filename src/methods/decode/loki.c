@@ -18,7 +18,8 @@ enum { BUDGET, RANK, RECENT };
 static const sac_method_param params[] = {
     {"budget", SAC_PARAM_BUDGET, "25%", 1, 1 << 24, NULL,
      "tokens that are chosen, beside those always read"},
-    {"rank", SAC_PARAM_FLOAT, "0.25", 0, 1, NULL, "share of the axes that scores"},
+    {"rank", SAC_PARAM_FLOAT, "0.25", 0, 1, NULL,
+     "share of the axes that scores, rounded down to whole ones"},
     {"recent", SAC_PARAM_INT, "32", 0, 4096, NULL, "newest tokens that are always read"},
 };
 
@@ -50,7 +51,7 @@ static bool learn(const struct project *p, const struct method_lane *l,
             memcpy(w->sample + n_sample++ * (size_t)d, w->r.k + (size_t)t * d,
                    d * sizeof *w->sample);
     }
-    p->state->n_axis = pick_max((uint32_t)(l->param[RANK] * d) / 16 * 16, 16);
+    p->state->n_axis = project_rank(l->param[RANK], d);
     return project_axes(p->axis, w->sample, n_sample, d, true, w->square);
 }
 

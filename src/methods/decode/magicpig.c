@@ -6,7 +6,7 @@
  * between them that has the probability w = 1 - (1-c)^L - L c (1-c)^(L-1), c = (1 - a/pi)^K, and
  * -ln w is added to its score: sums over the tokens drawn are then estimates of sums over all.
  * Sinks, newest tokens and those that come later are read for certain, until they leave the window
- * and are hashed.
+ * and are hashed. As in the paper layers 0, 16, 32 and so on are dense.
  *
  * Decided here: queries of a group draw for themselves and all read what any has drawn, with the
  * probability 1 - prod(1 - w) of heads that draw independently, which two heads with like queries
@@ -19,14 +19,15 @@
 
 #include <string.h>
 
-enum { BITS, TABLES, SINK, LOCAL, DENSE };
+enum { BITS, TABLES, SINK, LOCAL, DENSE_EVERY };
 
 static const sac_method_param params[] = {
     {"bits", SAC_PARAM_INT, "10", 0, 16, NULL, "sign bits of a table's code; 0 reads everything"},
     {"tables", SAC_PARAM_INT, "150", 2, 1024, NULL, "tables"},
     {"sink", SAC_PARAM_INT, "4", 0, 4096, NULL, "first tokens that are always read"},
     {"local", SAC_PARAM_INT, "64", 0, 65536, NULL, "newest tokens that are always read"},
-    {"dense", SAC_PARAM_INT, "1", 0, 1024, NULL, "first layers that read everything"},
+    {"dense_every", SAC_PARAM_INT, "16", 0, 1024, NULL,
+     "of so many layers the first reads everything; 0: none"},
 };
 
 struct pig_state {
@@ -189,7 +190,9 @@ static void magicpig_select(const struct method_lane *l, struct method_pick *out
     const uint32_t end = pick_min(n_far, pick_page_count(l) * PAGE_TOK);
     struct parts p;
     struct room r;
-    if (l->param[BITS] <= 0 || l->layer < (uint32_t)l->param[DENSE] || end <= sink + 1) {
+    const uint32_t every = (uint32_t)l->param[DENSE_EVERY];
+    const bool is_dense = every > 0 && l->layer % every == 0;
+    if (l->param[BITS] <= 0 || is_dense || end <= sink + 1) {
         pick_dense(out);
         return;
     }

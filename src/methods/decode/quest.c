@@ -1,48 +1,64 @@
 /* quest.c: pages by an upper bound of their best score, Quest (Tang et al., ICML 2024).
  *
- * The bound of a page is the sum over channels of max(q min, q max). The paper chooses for each
- * query head and lets the budget count the newest page; here one set serves the heads of a KV head,
- * which read the same bytes: each head's softmax over the bounds, then the mean (box_vote). As
- * in the paper the first two layers are dense. Pages have 32 tokens, the paper's 16. */
+ * The bound of a page is the sum over channels of max(q min, q max). As in the paper pages have 16
+ * tokens, half of a page of the cache, and the first two layers are dense; page=32 takes whole
+ * pages, whose box a q8 page holds already. The paper's models have a KV head for each query head,
+ * which chooses for itself. Where query heads share keys they choose together, by the mean of their
+ * softmax shares over the bounds (box_vote), so that a budget is what is read. With heads=query
+ * each still chooses for itself, and all of them read what one has chosen: up to as many times the
+ * budget. */
 #include "methods/box.h"
 #include "methods/spec.h"
 
-enum { BUDGET, DENSE, SINK, RECENT };
+enum { BUDGET, PAGE, HEADS, DENSE, SINK, RECENT };
 
 static const sac_method_param params[] = {
     {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
      "tokens that are chosen, beside those always read"},
+    {"page", SAC_PARAM_CHOICE, "16", 0, 0, "16|32", "tokens that are chosen together"},
+    {"heads", SAC_PARAM_CHOICE, "group", 0, 0, "group|query",
+     "query heads that share keys choose together, or each of them the budget for itself"},
     {"dense", SAC_PARAM_INT, "2", 0, 1024, NULL, "first layers that read everything"},
     {"sink", SAC_PARAM_INT, "1", 0, 128, NULL, "first pages that are always read"},
     {"recent", SAC_PARAM_INT, "1", 0, 128, NULL, "newest full pages that are always read"},
 };
 
+static enum box kind_of(const double *param)
+{
+    return param[PAGE] > 0 ? BOX_BOUND : BOX_HALVES;
+}
+
 static size_t quest_side_bytes(const struct method_shape *s, const double *param)
 {
-    (void)param;
-    return box_bytes(s, BOX_BOUND);
+    return box_bytes(s, kind_of(param));
+}
+
+static size_t quest_scratch_bytes(const struct method_shape *s, const double *param)
+{
+    struct room r;
+    return room_make(&r, s, kind_of(param) == BOX_HALVES, NULL);
 }
 
 static void quest_seal(uint8_t *side, const struct method_shape *s, const double *param,
                        const float *k)
 {
-    (void)param;
-    box_seal(side, s, BOX_BOUND, k);
+    box_seal(side, s, kind_of(param), k);
 }
 
 static void quest_select(const struct method_lane *l, struct method_pick *out)
 {
     box_choose(l, out,
-               &(struct box_choice){.kind = BOX_BOUND,
+               &(struct box_choice){.kind = kind_of(l->param),
                                     .budget = spec_budget(l->param[BUDGET], l->pos + 1),
                                     .dense = (uint32_t)l->param[DENSE],
                                     .sink = (uint32_t)l->param[SINK],
-                                    .recent = (uint32_t)l->param[RECENT]});
+                                    .recent = (uint32_t)l->param[RECENT],
+                                    .by_head = l->param[HEADS] > 0});
 }
 
 static const struct method_decode hooks = {
     .side_bytes = quest_side_bytes,
-    .scratch_bytes = room_page_bytes,
+    .scratch_bytes = quest_scratch_bytes,
     .seal = quest_seal,
     .select = quest_select,
 };
@@ -57,10 +73,11 @@ const struct method quest_method = {
         "Keeps the minimum and maximum of each channel over a page's keys and reads the pages "
         "whose "
         "box holds the highest possible score. It finds what it is asked for at any step, however "
-        "late. The bound is loose, so it needs a larger budget than an exact choice. With a q8 "
-        "cache the box is part of the page and costs no memory.",
+        "late. The bound is loose, so it needs a larger budget than an exact choice. With "
+        "page=32 and a q8 cache the box is part of the page and costs no memory.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
     .chooses = true,
+    .token_grain = true, /* halves of pages */
     .decode = &hooks,
 };
