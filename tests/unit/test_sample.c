@@ -196,6 +196,38 @@ static void filters_keep_what_they_define(void **state)
     assert_true(n_compared > N_ROUND / 2);
 }
 
+/* Which tokens come up when a sampler is asked often: a bit for each of the first 32. */
+static uint32_t tokens_drawn(const sac_sampling *p, const double *share, uint32_t n)
+{
+    uint32_t seen = 0;
+    sac_sampler *s = make(p);
+    for (int round = 0; round < 400; round++) {
+        float logits[N_VOCAB];
+        for (uint32_t i = 0; i < N_VOCAB; i++) logits[i] = i < n ? (float)log(share[i]) : -INFINITY;
+        seen |= 1u << sac_sampler_sample(s, logits, NULL, 0);
+    }
+    sac_sampler_free(s);
+    return seen;
+}
+
+/* One filter works on what the one before it has left, and all before the temperature flattens. */
+static void filters_come_in_their_order(void **state)
+{
+    (void)state;
+    static const double share[] = {0.4, 0.3, 0.1, 0.1, 0.1};
+    sac_sampling p = plain(3);
+    assert_int_equal(tokens_drawn(&p, share, 5), 31);
+    p.top_p = 0.65f; /* 0.4 and 0.3 hold it; at a temperature of 3 it would take three */
+    assert_int_equal(tokens_drawn(&p, share, 5), 3);
+    p.top_p = 0.55f;
+    p.min_p = 0.5f; /* of 0.4 and 0.3 alone the first would hold 0.57 */
+    assert_int_equal(tokens_drawn(&p, share, 5), 3);
+    p = plain(3);
+    p.top_k = 2;
+    p.top_p = 0.5f; /* of all five it takes two, of the best two the first holds 0.57 */
+    assert_int_equal(tokens_drawn(&p, share, 5), 1);
+}
+
 static void top_k_takes_smaller_ids_on_ties(void **state)
 {
     (void)state;
@@ -559,6 +591,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(filters_keep_what_they_define),
+        cmocka_unit_test(filters_come_in_their_order),
         cmocka_unit_test(top_k_takes_smaller_ids_on_ties),
         cmocka_unit_test(top_k_of_rising_logits),
         cmocka_unit_test(draw_follows_the_distribution),
