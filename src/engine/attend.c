@@ -56,7 +56,7 @@ static struct reading begin(const sac_engine *e, uint32_t layer)
         r.run[i] = (struct attn_run){.row0 = of->row0,
                                      .n_row = of->n_row,
                                      .pos0 = of->pos0,
-                                     .mode = of->mode,
+                                     .kind = of->kind,
                                      .table = pool_table(&e->pool, of->seq_i, layer),
                                      .table_stride = e->pool.max_page,
                                      .own0 = pool_tail(&e->pool, of->seq_i, layer),

@@ -50,7 +50,7 @@ static void count_reads(sac_engine *e, const struct reading *r)
         const struct attn_run *run = &r->run[i];
         const uint64_t n_read = tokens_read(e, run, r->window);
         e->stats.kv_bytes_read += n_read * (g->bytes / PAGE_TOK);
-        if (run->mode != LINEAR_NARROW || r->window > 0) continue;
+        if (run->kind != ROW_DECODE || r->window > 0) continue;
         e->stats.n_tok_seen += (uint64_t)(run->pos0 / PAGE_TOK) * PAGE_TOK * g->n_kv_head;
         e->stats.n_tok_read += n_read - (uint64_t)(run->pos0 % PAGE_TOK + 1) * g->n_kv_head;
     }

@@ -18,7 +18,7 @@
 #include "kv/pool.h"
 #include "ops/ops.h"
 
-enum { ROW_DECODE = 1, ROW_WANT = 2 }; /* flags of a token */
+enum { TOK_DECODE = 1, TOK_WANT = 2 }; /* flags of a token: its row's kind, its logits */
 
 struct request_list;
 
@@ -33,7 +33,7 @@ struct seq {
     bool has_gaps;      /* that method has given pages back */
     uint64_t ticket;    /* order of queueing of the oldest pending token */
     int32_t *tok;       /* [n_ctx] */
-    uint8_t *flags;     /* [n_ctx] ROW_* */
+    uint8_t *flags;     /* [n_ctx] TOK_* */
 };
 
 /* Rows of one sequence that stand behind each other: a decode row, or a prompt chunk. */
@@ -41,7 +41,7 @@ struct batch_run {
     uint32_t row0, n_row; /* rows of the batch */
     uint32_t pos0;        /* position of the first */
     uint32_t seq_i;
-    enum linear_mode mode;
+    enum row_kind kind;
 };
 
 /* Rows of one step: decode rows first, one run each, then the runs of prompt chunks. */

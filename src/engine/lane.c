@@ -17,7 +17,7 @@ struct method_lane lane_view(const sac_engine *e, const struct reading *r, uint3
         .kv_head = kv_head,
         .pos = run->pos0,
         .n_row = run->n_row,
-        .is_prompt = run->mode == LINEAR_WIDE,
+        .is_prompt = run->kind == ROW_PROMPT,
         .q = e->scratch.qkv + run->row0 * stride + kv_head * group * d,
         .q_stride = stride,
         .scale = c->attn_scale,

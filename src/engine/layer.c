@@ -29,12 +29,12 @@ static void linear_batch(sac_engine *e, struct op_linear op)
     const uint32_t n_decode = e->batch.n_decode, n_prompt = e->batch.n_row - n_decode;
     const uint64_t start = clock_us();
     if (n_decode) {
-        op.mode = LINEAR_NARROW;
+        op.kind = ROW_DECODE;
         op.n_row = n_decode;
         layer_linear(e, &op);
     }
     if (n_prompt) {
-        op.mode = LINEAR_WIDE;
+        op.kind = ROW_PROMPT;
         op.n_row = n_prompt;
         op.x += n_decode * op.x_stride;
         for (uint32_t i = 0; i < op.n_part; i++)

@@ -57,7 +57,7 @@ static void project(sac_engine *e, const struct weight *w, const float *x, float
         .x_stride = n_embd,
         .n_row = n_row,
         .n_in = n_embd,
-        .mode = LINEAR_NARROW,
+        .kind = ROW_DECODE,
         .epilogue = LINEAR_STORE,
         .n_part = 1,
         .part = {{w, NULL, y, e->logits.stride}},

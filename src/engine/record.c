@@ -451,7 +451,7 @@ static void flush(struct shadow *s, uint32_t n_job)
     workers_for(e->workers, n_job, run_job, s);
     for (uint32_t i = 0; i < n_job; i++) {
         const struct record_job *j = &e->record.job[i];
-        const bool decode = j->run->mode == LINEAR_NARROW;
+        const bool decode = j->run->kind == ROW_DECODE;
         const double share = (double)(j->k_bytes + j->v_bytes) / (double)s->bytes;
         e->record.fn(e->record.user,
                      &(sac_read_record){

@@ -13,17 +13,17 @@
 
 #include <assert.h>
 
-static void add_run(sac_engine *e, uint32_t seq_i, uint32_t n, enum linear_mode mode)
+static void add_run(sac_engine *e, uint32_t seq_i, uint32_t n, enum row_kind kind)
 {
     struct batch *b = &e->batch;
     struct seq *s = &e->seqs[seq_i];
     b->run[b->n_run++] = (struct batch_run){
-        .row0 = b->n_row, .n_row = n, .pos0 = s->n_done, .seq_i = seq_i, .mode = mode};
+        .row0 = b->n_row, .n_row = n, .pos0 = s->n_done, .seq_i = seq_i, .kind = kind};
     for (uint32_t i = 0; i < n; i++, b->n_row++) {
         b->tok[b->n_row] = s->tok[s->n_done + i];
         b->pos[b->n_row] = s->n_done + i;
         b->seq_i[b->n_row] = seq_i;
-        b->want[b->n_row] = (s->flags[s->n_done + i] & ROW_WANT) != 0;
+        b->want[b->n_row] = (s->flags[s->n_done + i] & TOK_WANT) != 0;
     }
 }
 
@@ -50,13 +50,13 @@ static uint32_t reserve_rows(sac_engine *e, uint32_t seq_i, uint32_t n)
 
 static bool next_is_decode(const struct seq *s)
 {
-    return s->alive && s->n_done < s->n_all && (s->flags[s->n_done] & ROW_DECODE);
+    return s->alive && s->n_done < s->n_all && (s->flags[s->n_done] & TOK_DECODE);
 }
 
 static uint32_t prompt_rows(const struct seq *s)
 {
     uint32_t n = 0;
-    while (s->alive && s->n_done + n < s->n_all && !(s->flags[s->n_done + n] & ROW_DECODE)) n++;
+    while (s->alive && s->n_done + n < s->n_all && !(s->flags[s->n_done + n] & TOK_DECODE)) n++;
     return n;
 }
 
@@ -81,7 +81,7 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
     for (uint32_t i = 0; i < e->params.n_seq_max && b->n_row < n_batch; i++) {
         if (!next_is_decode(&e->seqs[i])) continue;
         if (reserve_rows(e, i, 1) == 1)
-            add_run(e, i, 1, LINEAR_NARROW);
+            add_run(e, i, 1, ROW_DECODE);
         else
             starved = true;
     }
@@ -96,7 +96,7 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
         if (chunk > room) continue; /* not cut short: it waits until it is older than others */
         n = reserve_rows(e, i, chunk ? (has_pages(e, i, chunk) ? chunk : 0) : n < room ? n : room);
         if (n)
-            add_run(e, i, n, LINEAR_WIDE);
+            add_run(e, i, n, ROW_PROMPT);
         else
             starved = true;
     }

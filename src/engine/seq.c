@@ -123,10 +123,10 @@ sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t 
     if (n == 0) return SAC_OK;
     if (s->n_done == s->n_all) s->ticket = e->next_ticket++;
     memcpy(s->tok + s->n_all, tok, n * sizeof *tok);
-    const uint8_t flags = (uint8_t)((kind == SAC_ROW_DECODE ? ROW_DECODE : 0) |
-                                    (want == SAC_WANT_ALL ? ROW_WANT : 0));
+    const uint8_t flags = (uint8_t)((kind == SAC_ROW_DECODE ? TOK_DECODE : 0) |
+                                    (want == SAC_WANT_ALL ? TOK_WANT : 0));
     memset(s->flags + s->n_all, flags, n);
     s->n_all += (uint32_t)n;
-    if (want == SAC_WANT_LAST) s->flags[s->n_all - 1] |= ROW_WANT;
+    if (want == SAC_WANT_LAST) s->flags[s->n_all - 1] |= TOK_WANT;
     return SAC_OK;
 }

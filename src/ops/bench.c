@@ -76,7 +76,7 @@ static void set_limit(const struct sac_op_bench *b, const struct bench_case *c, 
 {
     const char *name;
     const double peak = sac_machine_peak(&b->machine, b->ops.isa, c->op == BENCH_LINEAR,
-                                         c->mode == LINEAR_WIDE, &name);
+                                         c->rows == ROW_PROMPT, &name);
     const double read_s = out->bytes / (b->machine.read_gb_s * 1e9);
     const double compute_s = peak > 0 ? out->flop / (peak * 1e9) : 0;
     out->seconds_limit = fmax(read_s, compute_s);
@@ -259,7 +259,7 @@ static struct op_linear plan_linear(const struct sac_op_bench *b, const struct b
         .kept_x = l.kept_x,
         .norm = l.norm ? norm : NULL,
         .norm_eps = 1e-6f,
-        .mode = c->mode,
+        .kind = c->rows,
         .epilogue = l.epilogue,
         .n_part = l.n_part,
         .scratch_bytes = b->ops.linear_scratch(workers_count(b->pool), c->n_row, l.n_in, n_out),
@@ -298,7 +298,7 @@ static struct op_linear plan_glu(const struct sac_op_bench *b, const struct op_l
         .x_stride = n_in,
         .n_row = down->n_row,
         .n_in = n_in,
-        .mode = down->mode,
+        .kind = down->kind,
         .epilogue = LINEAR_GLU_SILU,
         .keep_y = true,
         .n_part = 2,
@@ -423,7 +423,7 @@ static void plan_attn(struct attn_call *call, const struct bench_case *c, uint32
     fill_bytes(own, own_bytes);
     call->run = (struct attn_run){.n_row = c->n_row,
                                   .pos0 = c->n_tok - c->n_row,
-                                  .mode = c->mode,
+                                  .kind = c->rows,
                                   .table_stride = n_index,
                                   .own0 = own,
                                   .own = own + g->n_kv_head * g->tail_bytes};

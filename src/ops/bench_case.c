@@ -75,20 +75,20 @@ static const struct bench_shape shapes[] = {
 
 #define NARROW(m, n)                                                                               \
     {                                                                                              \
-        .op = BENCH_LINEAR, .matrix = m, .mode = LINEAR_NARROW, .n_row = n                         \
+        .op = BENCH_LINEAR, .matrix = m, .rows = ROW_DECODE, .n_row = n                            \
     }
 #define WIDE(m)                                                                                    \
     {                                                                                              \
-        .op = BENCH_LINEAR, .matrix = m, .mode = LINEAR_WIDE, .n_row = BENCH_WIDE_ROWS             \
+        .op = BENCH_LINEAR, .matrix = m, .rows = ROW_PROMPT, .n_row = BENCH_WIDE_ROWS              \
     }
 #define MATRIX(m) NARROW(m, 1), NARROW(m, 4), NARROW(m, 8), WIDE(m)
 #define ATTN_WIDE(t, n)                                                                            \
     {                                                                                              \
-        .op = BENCH_ATTN, .mode = LINEAR_WIDE, .n_row = BENCH_WIDE_ROWS, .n_tok = n, .kv = t       \
+        .op = BENCH_ATTN, .rows = ROW_PROMPT, .n_row = BENCH_WIDE_ROWS, .n_tok = n, .kv = t        \
     }
 #define ATTN_NARROW(t, n)                                                                          \
     {                                                                                              \
-        .op = BENCH_ATTN, .mode = LINEAR_NARROW, .n_row = 1, .n_tok = n, .kv = t                   \
+        .op = BENCH_ATTN, .rows = ROW_DECODE, .n_row = 1, .n_tok = n, .kv = t                      \
     }
 #define ATTN(t)                                                                                    \
     ATTN_WIDE(t, 2048), ATTN_WIDE(t, 8192), ATTN_WIDE(t, 32768), ATTN_NARROW(t, 8192),             \
@@ -183,7 +183,7 @@ const char *bench_case_op(const struct bench_case *c)
 const char *bench_case_mode(const struct bench_case *c)
 {
     if (c->op != BENCH_LINEAR && c->op != BENCH_ATTN) return "";
-    return c->mode == LINEAR_WIDE ? "wide" : "narrow";
+    return c->rows == ROW_PROMPT ? "wide" : "narrow";
 }
 
 void bench_case_describe(const struct bench_case *c, char *out, size_t bytes)

@@ -24,7 +24,7 @@ struct bench_case {
     const struct bench_shape *shape;
     enum bench_op op;
     enum bench_matrix matrix; /* LINEAR */
-    enum linear_mode mode;    /* LINEAR, ATTN */
+    enum row_kind rows;       /* LINEAR, ATTN */
     uint32_t n_row;
     uint32_t n_tok; /* ATTN: tokens of context, the rows included */
     sac_kv_type kv; /* ATTN, SEAL */

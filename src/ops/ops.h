@@ -6,7 +6,7 @@
  *    aligned unless said; in and out may be the same array only where said.
  *  - A slot splits its work over `pool` itself and returns when all is done. Results do not depend
  *    on the number of workers, on n_row, or on which other rows are in the call (design D7): a
- *    row's arithmetic and its order are fixed by the row alone (and the `mode`, a property of the
+ *    row's arithmetic and its order are fixed by the row alone (and its `kind`, a property of the
  *    row).
  *  - No slot allocates. Scratch is the caller's, sized by ops_*_scratch with the largest shapes.
  *  - NaN and infinities flow through as in IEEE arithmetic; they never crash or hang. */
@@ -19,12 +19,16 @@
 
 #include <string.h>
 
-/* ---- Linear layers ---- */
-
-enum linear_mode {
-    LINEAR_NARROW, /* few rows: bound by weight bytes; int8 activations where the ISA has them */
-    LINEAR_WIDE,   /* many rows: bound by arithmetic; 16-bit floats where the ISA has them */
+/* A property of a row, not of the call that it is in: rows of different kinds are rounded
+ * differently, so a row has the same result whatever else is computed with it. */
+enum row_kind {
+    ROW_DECODE, /* one row of a sequence at a time: bound by the bytes that are read */
+    ROW_PROMPT, /* many rows behind each other: bound by arithmetic */
 };
+
+/* ---- Linear layers ----
+ * Decode rows take narrow kernels, with activations of 8 bits where the ISA has them; prompt rows
+ * take wide ones, with 16-bit floats where the ISA has them. */
 
 enum linear_epilogue {
     LINEAR_STORE,    /* y  = W x + bias */
@@ -43,11 +47,11 @@ struct op_linear {
     uint32_t n_row, n_in;
     const float *norm; /* [n_in] or NULL: x is first RMS-normalised and multiplied by it */
     float norm_eps;
-    enum linear_mode mode;
+    enum row_kind kind;
     enum linear_epilogue epilogue;
     bool keep_y; /* a GLU's y may be in any form that fits its place, as only the next call reads it
                   */
-    bool kept_x; /* x is such a y, of as many rows in the same mode, and there is no norm */
+    bool kept_x; /* x is such a y, of as many rows of the same kind, and there is no norm */
     uint32_t n_part;
     struct linear_part {
         const struct weight *w; /* n_in as above */
@@ -56,7 +60,7 @@ struct op_linear {
         size_t y_stride;
     } part[LINEAR_PARTS_MAX];
     /* NULL, or of one part the groups [n_group] of WEIGHT_GROUP outputs that are computed,
-     * ascending; not for a GLU, and NARROW only. */
+     * ascending; not for a GLU, and decode rows only. */
     const uint32_t *group;
     uint32_t n_group;
     void *scratch;
@@ -69,9 +73,9 @@ struct attn_range { /* pages begin .. end - 1 */
     uint32_t begin, end;
 };
 
-/* What the rows of a WIDE run read before their own page, in layers without a window. Rows come in
- * tiles of tile_tok positions, aligned to tile_tok in the sequence. List i = tile * n_kv_head + h,
- * tiles counted from that of pos0, or (by_head) tile * n_head + query head, holds
+/* What the rows of a prompt run read before their own page, in layers without a window. Rows come
+ * in tiles of tile_tok positions, aligned to tile_tok in the sequence. List i = tile * n_kv_head +
+ * h, tiles counted from that of pos0, or (by_head) tile * n_head + query head, holds
  *  - the page ranges range[range_ptr[i] .. range_ptr[i+1]-1], ascending and disjoint; a row skips
  *    those pages of them that are not before its own,
  *  - besides them (unless tok is NULL) the tokens tok[tok_ptr[i] .. tok_ptr[i+1]-1], ascending,
@@ -95,16 +99,16 @@ struct attn_plan {
  * its own page p/PAGE_TOK, tokens up to p, in 16-bit form from `own`. So the result does not depend
  * on how a prompt was cut into chunks. */
 struct attn_run {
-    uint32_t row0, n_row;  /* rows of the batch */
-    uint32_t pos0;         /* position of the first */
-    enum linear_mode mode; /* NARROW: decode kernel (n_row is 1), WIDE: prefill kernel */
-    const page_id *table;  /* [n_kv_head, table_stride] sealed pages by page index */
+    uint32_t row0, n_row; /* rows of the batch */
+    uint32_t pos0;        /* position of the first */
+    enum row_kind kind;   /* decode: n_row is 1 */
+    const page_id *table; /* [n_kv_head, table_stride] sealed pages by page index */
     size_t table_stride;
     /* 16-bit pages of this run, tail form: first the page of pos0, then those after it:
      * head h's page of index pos0/PAGE_TOK + j is at own0 + h * geom.tail_bytes for j = 0 and at
      * own + ((j-1) * n_kv_head + h) * geom.tail_bytes after. */
     uint8_t *own0, *own;
-    /* What the row of a NARROW run reads before its own page; NULL: all pages (dense). For KV head
+    /* What the row of a decode run reads before its own page; NULL: all pages (dense). For KV head
      * h the pages select[select_ptr[h] .. select_ptr[h+1]-1], ascending, each below pos0/PAGE_TOK,
      * and besides them (needs `select`, which may name no page) the single tokens
      * select_tok[select_tok_ptr[h] .. select_tok_ptr[h+1]-1], ascending, of such pages, outside the
@@ -112,7 +116,7 @@ struct attn_run {
     const uint32_t *select, *select_ptr;
     const uint32_t *select_tok, *select_tok_ptr;
     const float *select_logw;
-    const struct attn_plan *plan; /* the same for the rows of a WIDE run; NULL: dense */
+    const struct attn_plan *plan; /* the same for the rows of a prompt run; NULL: dense */
 };
 
 /* The 16-bit page of a run's position `pos` and KV head h. */

@@ -140,14 +140,14 @@ static inline void attend_chunked(const struct ops *ops, struct workers *pool,
     if (chunk == 0) {
         struct attn_run *run = mem_calloc(p->n_row, sizeof *run);
         for (uint32_t i = 0; i < p->n_row; i++)
-            run[i] = sequence_run(p->seq, i, p->row0 + i, 1, LINEAR_NARROW);
+            run[i] = sequence_run(p->seq, i, p->row0 + i, 1, ROW_DECODE);
         attend(ops, pool, p, run, p->n_row, r);
         mem_free(run);
         return;
     }
     for (uint32_t i = 0; i < p->n_row; i += chunk) {
         const uint32_t n = p->n_row - i < chunk ? p->n_row - i : chunk;
-        const struct attn_run run = sequence_run(p->seq, i, p->row0 + i, n, LINEAR_WIDE);
+        const struct attn_run run = sequence_run(p->seq, i, p->row0 + i, n, ROW_PROMPT);
         attend(ops, pool, p, &run, 1, r);
     }
 }

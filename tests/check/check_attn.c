@@ -150,7 +150,7 @@ static void test_mixed_batch(void **state)
                 uint32_t n = decode ? 1 : 5 + 11 * n_run % 60;
                 n = n < p.n_row - row ? n : p.n_row - row;
                 run[n_run] =
-                    sequence_run(&s, row, p.row0 + row, n, decode ? LINEAR_NARROW : LINEAR_WIDE);
+                    sequence_run(&s, row, p.row0 + row, n, decode ? ROW_DECODE : ROW_PROMPT);
                 attend(&isa->ops, f->pool[0], &p, &run[n_run], 1, &alone);
                 row += n;
                 n_run++;

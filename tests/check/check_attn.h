@@ -74,14 +74,14 @@ static inline void sequence_deinit(struct sequence *s)
 
 /* A run over rows pos0 .. pos0 + n_row - 1 whose own pages are the sequence's. */
 static inline struct attn_run sequence_run(const struct sequence *s, uint32_t row0, uint32_t pos0,
-                                           uint32_t n_row, enum linear_mode mode)
+                                           uint32_t n_row, enum row_kind kind)
 {
     const size_t lane = s->geom.n_kv_head * s->geom.tail_bytes;
     uint8_t *own0 = s->tail + pos0 / PAGE_TOK * lane;
     return (struct attn_run){.row0 = row0,
                              .n_row = n_row,
                              .pos0 = pos0,
-                             .mode = mode,
+                             .kind = kind,
                              .table = s->table,
                              .table_stride = s->n_page,
                              .own0 = own0,
@@ -92,7 +92,7 @@ static inline struct attn_run sequence_run(const struct sequence *s, uint32_t ro
 static inline void sequence_store(struct sequence *s, struct workers *pool, const struct ops *ops)
 {
     const struct page_geom *g = &s->geom;
-    const struct attn_run run = sequence_run(s, 0, 0, s->n_tok, LINEAR_WIDE);
+    const struct attn_run run = sequence_run(s, 0, 0, s->n_tok, ROW_PROMPT);
     const size_t stride = (size_t)g->n_kv_head * g->head_dim;
     ops->kv_write(pool, &(struct op_kv_write){
                             .geom = g, .run = &run, .k = s->k, .v = s->v, .kv_stride = stride});

@@ -189,15 +189,15 @@ static void expect_same_bits(const float *got, const float *want, size_t n, cons
             fail_msg("%s: value %zu is %a, not %a", what, i, (double)got[i], (double)want[i]);
 }
 
-static double tolerance(const struct isa *isa, enum linear_mode mode)
+static double tolerance(const struct isa *isa, enum row_kind kind)
 {
-    return mode == LINEAR_NARROW ? isa->narrow_tol : isa->wide_tol;
+    return kind == ROW_DECODE ? isa->narrow_tol : isa->wide_tol;
 }
 
-static const char *label(const struct isa *isa, enum linear_mode mode, enum quant_type type)
+static const char *label(const struct isa *isa, enum row_kind kind, enum quant_type type)
 {
     static char text[64];
-    snprintf(text, sizeof text, "%s %s %s", isa->name, mode == LINEAR_NARROW ? "narrow" : "wide",
+    snprintf(text, sizeof text, "%s %s %s", isa->name, kind == ROW_DECODE ? "narrow" : "wide",
              quant_name(type));
     return text;
 }
@@ -228,13 +228,13 @@ static void check_type(struct tables *t, enum quant_type type, uint32_t n_out, u
     op.part[0].y = want;
     call(&t->ref, t->pool[1], op);
     for (size_t i = 0; i < t->n_isa; i++) {
-        for (int mode = LINEAR_NARROW; mode <= LINEAR_WIDE; mode++) {
-            const char *what = label(&t->isa[i], (enum linear_mode)mode, type);
-            op.mode = (enum linear_mode)mode;
+        for (int kind = ROW_DECODE; kind <= ROW_PROMPT; kind++) {
+            const char *what = label(&t->isa[i], (enum row_kind)kind, type);
+            op.kind = (enum row_kind)kind;
             op.n_row = ROWS_MAX;
             op.part[0].y = all;
             call(&t->isa[i].ops, t->pool[0], op);
-            compare_rows(&op, want, &m, tolerance(&t->isa[i], op.mode), what);
+            compare_rows(&op, want, &m, tolerance(&t->isa[i], op.kind), what);
             op.part[0].y = some;
             for (size_t c = 0; c < sizeof row_counts / sizeof *row_counts; c++) {
                 op.n_row = row_counts[c];
@@ -264,12 +264,12 @@ static void check_listed(struct tables *t, enum quant_type type, uint32_t n_in)
     struct op_linear op = {.x = x,
                            .x_stride = n_in,
                            .n_in = n_in,
-                           .mode = LINEAR_NARROW,
+                           .kind = ROW_DECODE,
                            .n_part = 1,
                            .part = {{.w = &m.w, .bias = m.bias, .y_stride = OUT}}};
     for (size_t i = 0; i <= t->n_isa; i++) {
         const struct ops *ops = i < t->n_isa ? &t->isa[i].ops : &t->ref;
-        const char *what = i < t->n_isa ? label(&t->isa[i], LINEAR_NARROW, type) : "ref";
+        const char *what = i < t->n_isa ? label(&t->isa[i], ROW_DECODE, type) : "ref";
         for (uint32_t r = 1; r <= ROWS; r += ROWS - 1) {
             op.n_row = r;
             op.group = NULL;
@@ -338,11 +338,11 @@ static void model_shapes_match_ref(void **state)
         call(&t->ref, t->pool[1], op);
         op.part[0].y = got;
         for (size_t i = 0; i < t->n_isa; i++) {
-            for (int mode = LINEAR_NARROW; mode <= LINEAR_WIDE; mode++) {
-                op.mode = (enum linear_mode)mode;
+            for (int kind = ROW_DECODE; kind <= ROW_PROMPT; kind++) {
+                op.kind = (enum row_kind)kind;
                 call(&t->isa[i].ops, t->pool[1], op);
-                compare_rows(&op, want, &m, tolerance(&t->isa[i], op.mode),
-                             label(&t->isa[i], op.mode, cases[c].type));
+                compare_rows(&op, want, &m, tolerance(&t->isa[i], op.kind),
+                             label(&t->isa[i], op.kind, cases[c].type));
             }
         }
         matrix_deinit(&m);
@@ -395,8 +395,8 @@ static void trio_check(struct tables *t, struct trio *s, struct op_linear op, co
     }
     call(&t->ref, t->pool[0], op);
     for (size_t i = 0; i < t->n_isa; i++) {
-        for (int mode = LINEAR_NARROW; mode <= LINEAR_WIDE; mode++) {
-            op.mode = (enum linear_mode)mode;
+        for (int kind = ROW_DECODE; kind <= ROW_PROMPT; kind++) {
+            op.kind = (enum row_kind)kind;
             for (uint32_t p = 0; p < op.n_part; p++) {
                 op.part[p].y = s->got[p];
                 fill_gauss(s->got[p], N_ROW * 96, p);
@@ -407,7 +407,7 @@ static void trio_check(struct tables *t, struct trio *s, struct op_linear op, co
             for (uint32_t p = 0; p < n_y; p++)
                 for (uint32_t r = 0; r < N_ROW; r++)
                     compare(s->got[p] + r * s->m[p].w.n_out, s->want[p] + r * s->m[p].w.n_out,
-                            s->m[p].w.n_out, 0, factor * tolerance(&t->isa[i], op.mode), what);
+                            s->m[p].w.n_out, 0, factor * tolerance(&t->isa[i], op.kind), what);
             for (uint32_t p = n_y; p < op.n_part; p++) {
                 fill_gauss(s->want[p], N_ROW * 96, p); /* not written */
                 expect_same_bits(s->got[p], s->want[p], N_ROW * 96, what);
@@ -472,7 +472,7 @@ static void check_kept(struct tables *t, const struct isa *isa, const struct mat
                  .x_stride = n_in,
                  .n_row = n_row,
                  .n_in = n_in,
-                 .mode = LINEAR_WIDE,
+                 .kind = ROW_PROMPT,
                  .epilogue = LINEAR_GLU_SILU,
                  .keep_y = kept,
                  .n_part = 2,
@@ -482,7 +482,7 @@ static void check_kept(struct tables *t, const struct isa *isa, const struct mat
                                 .x_stride = n_mid,
                                 .n_row = n_row,
                                 .n_in = n_mid,
-                                .mode = LINEAR_WIDE,
+                                .kind = ROW_PROMPT,
                                 .kept_x = kept,
                                 .n_part = 1,
                                 .part = {{&m[2].w, m[2].bias, y[kept], n_out}}});
@@ -576,11 +576,11 @@ static void hostile_rows_stay_alone(void **state)
         call(&t->ref, t->pool[0], op);
         op.part[0].y = got;
         for (size_t i = 0; i < t->n_isa; i++) {
-            for (int mode = LINEAR_NARROW; mode <= LINEAR_WIDE; mode++) {
-                const char *what = label(&t->isa[i], (enum linear_mode)mode, types[k]);
-                op.mode = (enum linear_mode)mode;
+            for (int kind = ROW_DECODE; kind <= ROW_PROMPT; kind++) {
+                const char *what = label(&t->isa[i], (enum row_kind)kind, types[k]);
+                op.kind = (enum row_kind)kind;
                 call(&t->isa[i].ops, t->pool[1], op);
-                check_hostile_rows(got, want, n_out, NULL, tolerance(&t->isa[i], op.mode), what);
+                check_hostile_rows(got, want, n_out, NULL, tolerance(&t->isa[i], op.kind), what);
             }
         }
         matrix_deinit(&m);
@@ -620,12 +620,12 @@ static void hostile_weights_stay_alone(void **state)
                            .n_part = 1,
                            .part = {{.w = &m.w, .y = want, .y_stride = n_out}}};
     for (size_t i = 0; i < t->n_isa; i++) {
-        for (int mode = LINEAR_NARROW; mode <= LINEAR_WIDE; mode++) {
-            const double tol = tolerance(&t->isa[i], (enum linear_mode)mode);
+        for (int kind = ROW_DECODE; kind <= ROW_PROMPT; kind++) {
+            const double tol = tolerance(&t->isa[i], (enum row_kind)kind);
             uint64_t seed = 77;
             random_rows(m.src, QUANT_F32, (size_t)n_out * n_in, &seed);
             weight_pack(t->pool[1], &m.w, m.src);
-            op.mode = (enum linear_mode)mode;
+            op.kind = (enum row_kind)kind;
             op.part[0].y = before;
             call(&t->isa[i].ops, t->pool[0], op);
             poison_weights(&m, n_in);

@@ -45,7 +45,7 @@ static void check_tokens(const struct fixture *f, struct problem *p, const struc
     struct exact want = {.out = mem_calloc(p->width, sizeof *want.out),
                          .lse = mem_calloc(p->n_head, sizeof *want.lse)};
     for (uint32_t h = 0; h < 2; h++) exact_row(p, pos, h, sel->add[h], &want, 0);
-    struct attn_run run = sequence_run(p->seq, 0, pos, 1, LINEAR_NARROW);
+    struct attn_run run = sequence_run(p->seq, 0, pos, 1, ROW_DECODE);
     run.select = sel->page;
     run.select_ptr = sel->page_ptr;
     run.select_tok = sel->tok;
@@ -118,7 +118,7 @@ static void test_pages(void **state)
             const struct isa *isa = &f->isa[i];
             if (!isa->name) continue;
             struct result some = result_make(&p), dense = result_make(&p), full = result_make(&p);
-            struct attn_run run = sequence_run(&s, 0, pos, 1, LINEAR_NARROW);
+            struct attn_run run = sequence_run(&s, 0, pos, 1, ROW_DECODE);
             attend(&isa->ops, f->pool[1], &p, &run, 1, &dense);
             run.select = select;
             run.select_ptr = ptr;
@@ -209,7 +209,7 @@ static void attend_planned(const struct ops *ops, struct workers *pool, const st
         struct attn_plan plan = pl->plan;
         plan.range_ptr += pos / plan.tile_tok * pl->n_lane;
         plan.tok_ptr += pos / plan.tile_tok * pl->n_lane;
-        struct attn_run run = sequence_run(p->seq, i, pos, n, LINEAR_WIDE);
+        struct attn_run run = sequence_run(p->seq, i, pos, n, ROW_PROMPT);
         run.plan = &plan;
         attend(ops, pool, p, &run, 1, r);
     }
@@ -339,7 +339,7 @@ static void test_skip_leaves_out_groups(void **state)
         for (size_t i = 0; i < N_ISA; i++) {
             if (!f->isa[i].name) continue;
             struct result r = result_make(&p);
-            struct attn_run run = sequence_run(&s, 0, ROW0, N - ROW0, LINEAR_WIDE);
+            struct attn_run run = sequence_run(&s, 0, ROW0, N - ROW0, ROW_PROMPT);
             run.plan = &plan;
             attend(&f->isa[i].ops, f->pool[1], &p, &run, 1, &r);
             for (size_t j = 0; j < r.n_out; j++)

@@ -95,7 +95,7 @@ static void bench_prefill(struct bench *b, const struct shape *sh, sac_kv_type t
     sequence_store(&s, b->pool, &b->ops);
     bench_buffers(b, &s.geom, sh->n_head, n_row, n_tok);
     struct op_attn op = bench_op(b, &s, sh->n_head);
-    const struct attn_run run = sequence_run(&s, 0, n_tok - n_row, n_row, LINEAR_WIDE);
+    const struct attn_run run = sequence_run(&s, 0, n_tok - n_row, n_row, ROW_PROMPT);
     op.run = &run;
     double best = 1e30, spent = 0;
     for (int i = 0; i < 200 && spent < 0.5e6; i++) {
@@ -182,7 +182,7 @@ static void bench_decode(struct bench *b, const struct shape *sh, sac_kv_type ty
     const size_t seq_bytes = s.pool_bytes / n_seq;
     struct read_job job = {.part = seq_bytes / workers_count(b->pool) / 256 * 256};
     for (uint32_t i = 0; i < b->n_run; i++) {
-        struct attn_run run = sequence_run(&s, 0, n_tok - 1, 1, LINEAR_NARROW);
+        struct attn_run run = sequence_run(&s, 0, n_tok - 1, 1, ROW_DECODE);
         run.table += i % n_seq * (n_tok / PAGE_TOK);
         op.run = &run;
         double start = now_us(b);

@@ -62,7 +62,7 @@ static double best_seconds(const struct bench *b, const struct op_linear *op, st
 }
 
 static void bench_rows(const struct bench *b, struct weight *copies, uint32_t n_copy,
-                       enum linear_mode mode, uint32_t n_row)
+                       enum row_kind kind, uint32_t n_row)
 {
     const struct weight *w = &copies[0];
     const size_t n_x = (size_t)n_row * w->n_in, n_y = (size_t)n_row * w->n_out;
@@ -76,7 +76,7 @@ static void bench_rows(const struct bench *b, struct weight *copies, uint32_t n_
                            .x_stride = w->n_in,
                            .n_row = n_row,
                            .n_in = w->n_in,
-                           .mode = mode,
+                           .kind = kind,
                            .n_part = 1,
                            .part = {{.y = y, .y_stride = w->n_out}},
                            .scratch = work,
@@ -85,7 +85,7 @@ static void bench_rows(const struct bench *b, struct weight *copies, uint32_t n_
     const double gb = (double)weight_bytes(w) / s * 1e-9;
     const double gflop = 2.0 * (double)n_y * w->n_in / s * 1e-9;
     printf("| %s | %u,%u | %u | %s | %.1f | %.1f | %.0f | %.0f |\n", quant_name(w->type), w->n_in,
-           w->n_out, n_row, mode == LINEAR_NARROW ? "narrow" : "wide", s * 1e6, gb,
+           w->n_out, n_row, kind == ROW_DECODE ? "narrow" : "wide", s * 1e6, gb,
            100 * gb / b->limits.read_gb, gflop);
     fflush(stdout);
     mem_unmap(x, n_x * sizeof *x);
@@ -117,9 +117,9 @@ static void bench_shape(const struct bench *b, enum quant_type type, struct shap
            (double)file_bytes * n_copy / pack_s * 1e-9);
     static const uint32_t narrow[] = {1, 2, 4, 8, 12, 16}, wide[] = {16, 64, 128, 512};
     for (size_t i = 0; i < 6; i++)
-        if (strcmp(mode, "wide") != 0) bench_rows(b, copies, n_copy, LINEAR_NARROW, narrow[i]);
+        if (strcmp(mode, "wide") != 0) bench_rows(b, copies, n_copy, ROW_DECODE, narrow[i]);
     for (size_t i = 0; i < 4; i++)
-        if (strcmp(mode, "narrow") != 0) bench_rows(b, copies, n_copy, LINEAR_WIDE, wide[i]);
+        if (strcmp(mode, "narrow") != 0) bench_rows(b, copies, n_copy, ROW_PROMPT, wide[i]);
     mem_unmap(src, file_bytes);
     mem_unmap(data, n_copy * weight_bytes(&w));
 }

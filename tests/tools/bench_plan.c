@@ -110,7 +110,7 @@ static double time_call(struct bench *b, const struct kind *kind, double part)
                              .tok_ptr = b->tok_ptr};
     for (uint32_t i = 0; i < N_ROW / TILE * n_lane && kind; i++)
         draw_list(b, i, pos0 + i / n_lane * TILE, part, kind->by_token);
-    b->run = sequence_run(&b->seq, 0, pos0, N_ROW, LINEAR_WIDE);
+    b->run = sequence_run(&b->seq, 0, pos0, N_ROW, ROW_PROMPT);
     b->run.plan = kind ? &plan : NULL;
     const double start = now_us();
     b->ops.attn(b->pool, &b->op);

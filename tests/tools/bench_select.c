@@ -278,7 +278,7 @@ static struct attn_run run_at(const struct bench *b, uint32_t seq_i)
 {
     return (struct attn_run){.n_row = 1,
                              .pos0 = b->n_page * PAGE_TOK,
-                             .mode = LINEAR_NARROW,
+                             .kind = ROW_DECODE,
                              .table = b->table + (size_t)seq_i * b->shape.n_kv_head * b->n_page,
                              .table_stride = b->n_page,
                              .own0 = b->own};

@@ -84,7 +84,7 @@ static void project(const struct ops *ops, struct workers *pool, const struct we
                            .x_stride = N_IN,
                            .n_row = 1,
                            .n_in = N_IN,
-                           .mode = LINEAR_NARROW,
+                           .kind = ROW_DECODE,
                            .n_part = 1,
                            .part = {{.w = w, .y = y, .y_stride = N_OUT}}};
     op.scratch_bytes = ops->linear_scratch(workers_count(pool), 1, N_IN, N_OUT);

@@ -124,7 +124,7 @@ static uint32_t run_tile_count(const struct attn_run *run, uint32_t n_sub)
 
 static uint32_t run_item_count(const struct call *c, const struct attn_run *run)
 {
-    if (run->mode != LINEAR_WIDE) return 0;
+    if (run->kind != ROW_PROMPT) return 0;
     return run_tile_count(run, run_sub(c, run)) * run_lane_count(c->op, run);
 }
 
@@ -482,9 +482,8 @@ static void narrow_runs(struct workers *pool, struct call *c, uint32_t n_slot)
     c->lane_item[0] = 0;
     for (uint32_t i = 0; i < n_lane; i++) {
         const struct attn_run *run = &op->run[i / n_kv_head];
-        assert(run->mode != LINEAR_NARROW || run->n_row == 1);
-        const uint32_t n =
-            run->mode == LINEAR_NARROW ? lane_chunk_count(op, run, i % n_kv_head) : 0;
+        assert(run->kind != ROW_DECODE || run->n_row == 1);
+        const uint32_t n = run->kind == ROW_DECODE ? lane_chunk_count(op, run, i % n_kv_head) : 0;
         c->lane_item[i + 1] = c->lane_item[i] + n;
     }
     for (c->lane0 = 0; c->lane0 < n_lane; c->lane0 = c->lane1) {

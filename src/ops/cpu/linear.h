@@ -53,7 +53,7 @@ static inline void linear_check(const struct op_linear *op)
 {
     assert(op->n_part >= 1 && op->n_part <= LINEAR_PARTS_MAX && op->n_in > 0);
     for (uint32_t p = 0; p < op->n_part; p++) assert(op->part[p].w->n_in == op->n_in);
-    assert(!op->group || (op->n_part == 1 && op->mode == LINEAR_NARROW));
+    assert(!op->group || (op->n_part == 1 && op->kind == ROW_DECODE));
     if (linear_is_glu(op)) assert(op->n_part == 2 && op->part[0].w->n_out == op->part[1].w->n_out);
 }
 

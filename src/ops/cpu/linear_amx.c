@@ -938,7 +938,7 @@ static void run_wide(struct workers *pool, const struct op_linear *op, bool f16)
 
 void linear_amx_f16(struct workers *pool, const struct op_linear *op)
 {
-    if (op->mode == LINEAR_NARROW)
+    if (op->kind == ROW_DECODE)
         linear_narrow_amx(pool, op);
     else
         run_wide(pool, op, true);
@@ -946,7 +946,7 @@ void linear_amx_f16(struct workers *pool, const struct op_linear *op)
 
 void linear_amx_bf16(struct workers *pool, const struct op_linear *op)
 {
-    if (op->mode == LINEAR_NARROW)
+    if (op->kind == ROW_DECODE)
         linear_narrow_amx(pool, op);
     else
         run_wide(pool, op, false);

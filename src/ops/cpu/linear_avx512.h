@@ -113,7 +113,7 @@ static inline void linear_finish(const struct op_linear *op, struct linear_unit 
     _mm512_mask_storeu_ps(o.y, o.m, o.v);
 }
 
-/* Few rows, tiles of int8 included; linear_amx.c calls it for LINEAR_NARROW. */
+/* Few rows, tiles of int8 included; linear_amx.c calls it for ROW_DECODE. */
 void linear_narrow_amx(struct workers *pool, const struct op_linear *op);
 /* The same without tiles. */
 void linear_avx512_narrow(struct workers *pool, const struct op_linear *op);

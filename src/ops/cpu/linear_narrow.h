@@ -1,8 +1,8 @@
 /* linear_narrow.h: what the kernels of narrow linear layers are given: linear_avx512.c lays out the
  * activations and walks the weights, linear_narrow_amx.c brings kernels for several rows at once.
  * Included only by files compiled for AVX-512. */
-#ifndef SAC_OPS_CPU_LINEAR_NARROW_H
-#define SAC_OPS_CPU_LINEAR_NARROW_H
+#ifndef SAC_OPS_CPU_ROW_DECODE_H
+#define SAC_OPS_CPU_ROW_DECODE_H
 
 #include "ops/cpu/linear_avx512.h"
 #include "ops/cpu/linear_decode.h"

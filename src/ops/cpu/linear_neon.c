@@ -4,7 +4,7 @@
  * with d = max |x| / 16256, so that both parts are int8; F32, F16 and BF16 weights meet f32
  * activations. One group of 16 outputs is unpacked to signed bytes, a chunk of 256 inputs at a time
  * (4 KiB), and met by up to LINEAR_TILE_ROWS rows, ROWS at a time; the tile's rows lie chunk by
- * chunk behind each other for that. NARROW and WIDE differ in nothing.
+ * chunk behind each other for that. Rows of both kinds differ in nothing.
  *
  * Order of arithmetic, the same for every row, number of rows and worker:
  *  - products and sums within 32 inputs (16 for types with scales per 16) are exact integers, so

@@ -5,7 +5,7 @@
  * from the first to the last; (x * scale) * norm). Each output is one f32 accumulator from 0
  * through the inputs in rising order, acc = acc + x[k] * w[k], product and sum rounded apart,
  * weights unpacked to exact f32; then bias is added, then the epilogue applied with libm's expf and
- * tanhf. LINEAR_WIDE and LINEAR_NARROW are the same here.
+ * tanhf. ROW_PROMPT and ROW_DECODE are the same here.
  *
  * For speed without a change of order, eight rows are computed at a time, one per vector lane: the
  * rows lie transposed in scratch, eight next to each other, the last eight filled up with zeros. A

@@ -393,7 +393,7 @@ static void run_wide(struct workers *pool, const struct op_linear *op)
 
 void linear_avx512_bf16(struct workers *pool, const struct op_linear *op)
 {
-    if (op->mode == LINEAR_NARROW)
+    if (op->kind == ROW_DECODE)
         linear_avx512_narrow(pool, op);
     else
         run_wide(pool, op);
