@@ -441,7 +441,7 @@ SAC_API int32_t sac_sampler_sample(sac_sampler *sampler, float *logits, sac_prob
 /* ---- Requests: prompt in, events out ---- */
 
 typedef enum sac_event_kind {
-    SAC_EVENT_PROMPT, /* a prompt chunk was computed: n_prompt_done of n_prompt */
+    SAC_EVENT_PROMPT, /* a part of the prompt was computed: n_prompt_done of n_prompt */
     SAC_EVENT_TOKEN,  /* a token was chosen */
     SAC_EVENT_DONE,   /* the request has ended; the last event of a request */
 } sac_event_kind;
@@ -488,6 +488,9 @@ typedef struct sac_request {
                               behind the end); SAC_SEQ_NONE: a fresh one that is removed at the end */
     const int32_t *prompt; /* [n_prompt], appended to the sequence; copied */
     size_t n_prompt;
+    uint32_t n_decode_row; /* of the prompt's last tokens, so many are decode rows, which the decode
+                              method serves; at least 1 (the default): the row that chooses the
+                              first token. More than n_prompt: the whole prompt */
     sac_sampling sampling;
     uint32_t max_tokens;     /* 0: up to the context's end */
     const char *const *stop; /* [n_stop], copied */
@@ -537,6 +540,11 @@ typedef struct sac_method_info {
     const sac_method_param *param; /* [n_param] */
     size_t n_param;
     bool chooses; /* a decode method: by scores, some of what it reads (n_tok_chosen) */
+    /* Of decode methods: it learns from the prompt's last rows, or holds all of the prompt, so a
+     * question belongs among the prompt rows (sac_request.n_decode_row 1). */
+    bool needs_question;
+    bool any_chunk; /* of prefill methods: what is computed does not depend on where chunks of the
+                       prompt end */
 } sac_method_info;
 
 /* The i-th method that is built in; false behind the last. */

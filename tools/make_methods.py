@@ -37,6 +37,11 @@ def page_of(method):
              method["about"], ""]
     if method.get("paper"):
         lines += [f"Paper: {method['paper']}.", ""]
+    if method.get("needs_question"):
+        lines += ["It takes the prompt's end for the question: where the tokens of a question are decode rows "
+                  "(`--decode-rows question`), for this method the last one alone is.", ""]
+    if not method.get("any_chunk", True):
+        lines += ["It plans a chunk of the prompt as a whole, so what it reads depends on where chunks end (`-b`).", ""]
     if method["param"]:
         lines += ["| parameter | meaning | range | default |", "|---|---|---|---|"]
         lines += [f"| `{p['key']}` | {p['help']} | {range_of(p)} | {p['default'] or 'none'} |"

@@ -18,6 +18,7 @@
 #include "app/prompt.h"
 #include "app/setup.h"
 #include "base/input.h"
+#include "eval/question.h"
 
 #include "base/mem.h"
 #include "saccade.h"
@@ -29,7 +30,7 @@
 #define COMMAND "chat"
 
 struct chat_options {
-    const char *system, *template_name, *template_file;
+    const char *system, *template_name, *template_file, *rows;
     struct option_list files, stop;
     int32_t n_predict;
     bool ignore_eos;
@@ -53,6 +54,7 @@ static const struct option_spec specs[] = {
     OPT("-n --predict --n-predict", OPTION_I32, n_predict, "N",
         "most tokens of an answer; -1: up to the end of the context", .env = "N_PREDICT", .min = -1,
         .max = INT32_MAX),
+    OPT("--decode-rows", OPTION_TEXT, rows, "N|question", QUESTION_HELP, .env = NULL),
     OPT("--stop", OPTION_LIST, stop, "TEXT", "end an answer before this text; repeatable",
         .env = NULL),
     OPT("--ignore-eos", OPTION_FLAG, ignore_eos, NULL, "ban the tokens that end an answer",
@@ -65,7 +67,8 @@ struct chat {
     struct setup setup;
     struct setup_sampling sampling;
     sac_logit_bias bias[OPTION_LIST_MAX];
-    uint64_t n_asked; /* each answer draws with a seed of its own, so /regen differs */
+    struct question_rows rows; /* in force */
+    uint64_t n_asked;          /* each answer draws with a seed of its own, so /regen differs */
 
     sac_model *model;
     sac_engine *engine;
@@ -86,8 +89,10 @@ struct chat {
 
 /* ---- The conversation ---- */
 
-/* The tokens of the conversation up to where the assistant speaks. */
-static sac_status render(struct chat *c, int32_t **out_tok, size_t *out_n, sac_error *err)
+/* The tokens of the conversation up to where the assistant speaks; `last`, if not NULL, stands in
+ * the last turn's place. */
+static sac_status render(const struct chat *c, const char *last, int32_t **out_tok, size_t *out_n,
+                         sac_error *err)
 {
     const struct conversation *said = &c->said;
     sac_message *msgs = mem_calloc(said->n_turn + 1, sizeof *msgs);
@@ -96,6 +101,7 @@ static sac_status render(struct chat *c, int32_t **out_tok, size_t *out_n, sac_e
     if (said->system) msgs[n++] = (sac_message){.role = "system", .content = said->system};
     for (size_t i = 0; i < said->n_turn; i++)
         msgs[n++] = (sac_message){.role = said->turns[i].role, .content = said->turns[i].text};
+    if (last) msgs[n - 1].content = last;
     const sac_status status = prompt_chat(c->model, msgs, n, c->chat_template, out_tok, out_n, err);
     mem_free(msgs);
     return status;
@@ -136,7 +142,7 @@ static sac_status read_ahead(struct chat *c, sac_error *err)
     size_t n = 0;
     uint32_t common = 0, pending = 1;
     TRY(conversation_add(&c->said, "user", c->document.data, c->document.n, err));
-    sac_status status = render(c, &tok, &n, err);
+    sac_status status = render(c, NULL, &tok, &n, err);
     conversation_drop_last(&c->said);
     if (status != SAC_OK) return status;
     struct progress bar;
@@ -161,6 +167,33 @@ static sac_status read_ahead(struct chat *c, sac_error *err)
 
 /* ---- One answer ---- */
 
+static sac_status encode_other(const void *arg, const char *question, int32_t **out_tok,
+                               size_t *out_n, sac_error *err)
+{
+    const struct chat *c = arg;
+    const struct turn *turn = &c->said.turns[c->said.n_turn - 1];
+    struct strbuf text = {0};
+    strbuf_add(&text, turn->text, turn->n_document);
+    strbuf_adds(&text, question);
+    const sac_status status =
+        text.failed ? error_set(err, SAC_ERR_MEMORY, "out of memory for the conversation")
+                    : render(c, text.data, out_tok, out_n, err);
+    strbuf_deinit(&text);
+    return status;
+}
+
+/* Of the prompt's rows behind the `common` ones, how many the decode method serves. */
+static sac_status count_decode_rows(const struct chat *c, const int32_t *tok, size_t n,
+                                    uint32_t common, uint32_t *out, sac_error *err)
+{
+    const struct question_text text = {encode_other, c};
+    size_t question = 0;
+    if (c->rows.all) TRY(question_find(&question, tok, n, &text, err));
+    const size_t begin = question_rows_begin(&c->rows, n, question);
+    *out = (uint32_t)(n - (begin > common ? begin : common));
+    return SAC_OK;
+}
+
 static sac_status generate(struct chat *c, struct generation *g, sac_error *err)
 {
     int32_t *tok = NULL;
@@ -173,8 +206,10 @@ static sac_status generate(struct chat *c, struct generation *g, sac_error *err)
     TRY(setup_sampling_params(&c->sampling, &g->request.sampling, c->bias, err));
     if (c->sampling.seed >= 0) g->request.sampling.seed = (uint64_t)c->sampling.seed + c->n_asked;
     c->n_asked++;
-    TRY(render(c, &tok, &n, err));
+    TRY(render(c, NULL, &tok, &n, err));
     sac_status status = keep_common(c, tok, n, &common, err);
+    if (status == SAC_OK)
+        status = count_decode_rows(c, tok, n, common, &g->request.n_decode_row, err);
     if (status == SAC_OK) {
         g->request.seq = c->seq;
         g->request.prompt = tok + common;
@@ -227,10 +262,12 @@ static void ask(struct chat *c, const char *text)
         return;
     }
     bool answered = false;
-    if (conversation_add(&c->said, "user", c->document.data, c->document.n, &err) == SAC_OK)
+    if (conversation_add(&c->said, "user", c->document.data, c->document.n, &err) == SAC_OK) {
+        c->said.turns[c->said.n_turn - 1].n_document = n_document;
         answered = answer(c);
-    else
+    } else {
         fprintf(stderr, "saccade " COMMAND ": %s\n", err.msg);
+    }
     /* A document whose question was not answered waits for the next one. */
     c->document.data[c->document.n = answered ? 0 : n_document] = 0;
 }
@@ -427,8 +464,10 @@ static sac_status prepare(struct chat *c, sac_error *err)
     TRY(prompt_template(&c->chat_template, c->opt.template_name, c->opt.template_file,
                         &c->template_text, err));
     c->n_ctx = c->setup.n_ctx ? c->setup.n_ctx : sac_model_get_info(c->model).n_ctx_train;
-    const sac_engine_params params = setup_engine_params(&c->setup, c->n_ctx, 1);
+    sac_engine_params params = setup_engine_params(&c->setup, c->n_ctx, 1);
     TRY(sac_engine_create(&c->engine, c->model, &params, err));
+    params = sac_engine_get_params(c->engine);
+    c->rows = question_in_force(c->rows, params.prefill[0], params.decode[0]);
     setup_warn_of_context(COMMAND, c->model, c->n_ctx);
     TRY(sac_seq_create(c->engine, &c->seq, err));
     c->held = mem_calloc(c->n_ctx, sizeof *c->held);
@@ -444,6 +483,8 @@ static int chat_all(struct chat *c)
     sac_error err = {0};
     if (c->opt.n_predict == 0)
         return options_usage_error(COMMAND, "option '-n': 0 tokens are no answer");
+    if (question_parse(&c->rows, c->opt.rows, &err) != SAC_OK)
+        return options_usage_error(COMMAND, "option '--decode-rows': %s", err.msg);
     sac_status status = SAC_OK;
     for (size_t i = 0; status == SAC_OK && i < c->opt.files.n; i++)
         status = load_document(c, c->opt.files.item[i], &err);
@@ -461,7 +502,7 @@ static int chat_all(struct chat *c)
 int app_chat(int argc, char **argv)
 {
     struct chat c = {
-        .opt = {.n_predict = -1},
+        .opt = {.n_predict = -1, .rows = "1"},
         .setup = setup_default(COMMAND),
         .sampling = setup_sampling_default(),
     };

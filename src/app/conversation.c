@@ -44,7 +44,7 @@ sac_status conversation_add(struct conversation *c, const char *role, const char
     }
     char *copy = mem_strndup(n ? text : "", n);
     if (!copy) return error_set(err, SAC_ERR_MEMORY, "out of memory for the conversation");
-    c->turns[c->n_turn++] = (struct turn){role, copy};
+    c->turns[c->n_turn++] = (struct turn){.role = role, .text = copy};
     return SAC_OK;
 }
 
@@ -109,7 +109,10 @@ static sac_status take_message(struct conversation *c, const cJSON *message, siz
     if (strcmp(role, want) != 0)
         return error_set(err, SAC_ERR_FORMAT, "message %zu: role '%s', expected '%s'", i, role,
                          want);
-    return conversation_add(c, want, text, strlen(text), err);
+    TRY(conversation_add(c, want, text, strlen(text), err));
+    /* A file does not say where a document ends. */
+    c->turns[c->n_turn - 1].n_document = strlen(text);
+    return SAC_OK;
 }
 
 static sac_status take_messages(struct conversation *c, const cJSON *list, sac_error *err)

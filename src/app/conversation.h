@@ -9,8 +9,9 @@
 #include <stddef.h>
 
 struct turn {
-    const char *role; /* "user" or "assistant" */
-    char *text;       /* owned */
+    const char *role;  /* "user" or "assistant" */
+    char *text;        /* owned */
+    size_t n_document; /* bytes of documents that `text` begins with, as far as that is known */
 };
 
 /* Zeroed, it is empty. */
@@ -22,7 +23,8 @@ struct conversation {
 
 void conversation_deinit(struct conversation *c);
 
-/* Copies `n` bytes of `text`, without a zero byte. `role` is borrowed for good. */
+/* Copies `n` bytes of `text`, without a zero byte, none of them a document's. `role` is borrowed
+ * for good. */
 sac_status conversation_add(struct conversation *c, const char *role, const char *text, size_t n,
                             sac_error *err);
 void conversation_drop_last(struct conversation *c);

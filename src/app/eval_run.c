@@ -63,6 +63,7 @@ const struct option_spec eval_run_specs[] = {
     OPT("--raw", OPTION_FLAG, raw, NULL, "continue the text, without a chat template", .env = NULL),
     OPT("--chat-template", OPTION_TEXT, chat_template, "TEXT",
         "chat template, or the name of a built-in one, instead of the model's", .env = NULL),
+    OPT("--decode-rows", OPTION_TEXT, rows, "N|question", QUESTION_HELP, .env = NULL),
     OPT("--gold-history", OPTION_FLAG, gold_history, NULL,
         "later turns of a conversation see the expected answers instead of the given ones",
         .env = NULL),
@@ -91,6 +92,7 @@ struct eval_run eval_run_default(const char *command)
         .methods = default_methods,
         .n_sample = 1,
         .seed = 42,
+        .rows = "question",
         .setup = setup_default(command),
     };
 }
@@ -200,7 +202,8 @@ int eval_run_plan(struct eval_run *r, const struct task_cell *cell)
 
 struct session {
     struct eval_run *r;
-    struct matrix matrix; /* of --matrix */
+    struct question_rows rows; /* of --decode-rows */
+    struct matrix matrix;      /* of --matrix */
     struct subjects subjects;
     sac_model *model;
     sac_engine *engine;
@@ -225,13 +228,13 @@ static uint64_t run_hash(const struct session *s)
     const sac_model_info info = sac_model_get_info(s->model);
     const sac_engine_params e = sac_engine_get_params(s->engine);
     struct strbuf text = {0};
-    strbuf_addf(&text, "%s\n%s %s %llu %llu\n%d %d %d %g %g %u\n%d %s %d %lld %u\n", s->r->command,
-                info.name, info.file_type, (unsigned long long)info.file_bytes,
+    strbuf_addf(&text, "%s\n%s %s %llu %llu\n%d %d %d %g %g %u\n%d %s %d %lld %u\n%s\n",
+                s->r->command, info.name, info.file_type, (unsigned long long)info.file_bytes,
                 (unsigned long long)info.n_params, (int)e.type_k, (int)e.type_v, s->r->setup.rope,
                 (double)s->r->setup.rope_scale, (double)s->r->setup.rope_freq_base,
                 s->r->setup.yarn_orig_ctx, s->text.raw,
                 s->text.chat_template ? s->text.chat_template : "", s->r->gold_history,
-                (long long)s->r->seed, s->r->setup.sparse_min_ctx);
+                (long long)s->r->seed, s->r->setup.sparse_min_ctx, s->r->rows);
     strbuf_add(&text, s->r->identity.data ? s->r->identity.data : "", s->r->identity.n);
     const uint64_t hash = rng_hash(text.data ? text.data : "", text.n);
     strbuf_deinit(&text);
@@ -354,6 +357,7 @@ static sac_status ask_all(struct session *s, const struct eval_maker *maker, sac
         .subjects = &s->subjects,
         .samples = s->samples,
         .seed = (uint64_t)s->r->seed,
+        .rows = s->rows,
         .gold_history = s->r->gold_history,
         .record = s->r->record,
         .on_progress = on_progress,
@@ -385,7 +389,8 @@ static int run_session(struct session *s, const struct eval_maker *maker)
     if (stopped && !r->quiet && r->out)
         fprintf(stderr, "stopped; the same command goes on with what is in %s\n", r->out);
     if (status == SAC_OK || stopped)
-        status = summary_make(&s->summary, s->samples, (uint64_t)r->seed, &err);
+        status = summary_make(&s->summary, s->samples, s->subjects.item[0].name, (uint64_t)r->seed,
+                              &err);
     if (status == SAC_OK && r->out) status = write_summary(s, &err);
     if (status != SAC_OK) return setup_failed(r->command, status, err.msg);
     const int printed = print_summary(s);
@@ -425,6 +430,9 @@ int eval_run_all(struct eval_run *r, const struct eval_maker *maker)
     if (!s) return setup_failed(r->command, SAC_ERR_MEMORY, "out of memory");
     s->r = r;
     int code = name_methods(s);
+    sac_error err = {0};
+    if (code == OPTIONS_GO_ON && question_parse(&s->rows, r->rows, &err) != SAC_OK)
+        code = options_usage_error(r->command, "option '--decode-rows': %s", err.msg);
     if (code == OPTIONS_GO_ON && r->raw && r->chat_template)
         code = options_usage_error(r->command, "--raw goes without --chat-template");
     if (code == OPTIONS_GO_ON) {

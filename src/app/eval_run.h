@@ -12,7 +12,7 @@
 struct eval_run {
     const char *command; /* "eval needle" */
     /* Options; texts are borrowed. */
-    const char *methods, *ctx, *out, *haystack_file, *chat_template;
+    const char *methods, *ctx, *out, *haystack_file, *chat_template, *rows;
     uint32_t n_sample;
     int64_t seed;
     bool raw, gold_history, record, matrix, quiet, allow_idle;

@@ -20,7 +20,8 @@ struct methods_options {
 
 static const struct option_spec specs[] = {
     {"-o --output", OPTION_CHOICE, offsetof(struct methods_options, format), .choices = "text|json",
-     .help = "format; json is a list of objects with kind, name, summary, paper, about and param"},
+     .help = "format; json is a list of objects with kind, name, summary, paper, about, param and, "
+             "by kind, needs_question or any_chunk"},
     {0},
 };
 
@@ -58,6 +59,10 @@ static int print_json(const char *name)
         cJSON_AddStringToObject(row, "summary", m.summary);
         if (m.paper) cJSON_AddStringToObject(row, "paper", m.paper);
         cJSON_AddStringToObject(row, "about", m.about);
+        if (strcmp(m.kind, "decode") == 0)
+            cJSON_AddBoolToObject(row, "needs_question", m.needs_question);
+        else
+            cJSON_AddBoolToObject(row, "any_chunk", m.any_chunk);
         cJSON *params = cJSON_AddArrayToObject(row, "param");
         for (size_t j = 0; j < m.n_param; j++)
             cJSON_AddItemToArray(params, param_json(&m.param[j]));
@@ -88,6 +93,12 @@ static void print_method(const sac_method_info *m)
     if (m->paper) printf("%s\n", m->paper);
     putchar('\n');
     print_wrapped(m->about, 96);
+    if (m->needs_question) {
+        putchar('\n');
+        print_wrapped("It takes the prompt's end for the question: of a question's tokens the last "
+                      "alone is a decode row (--decode-rows).",
+                      96);
+    }
     if (m->n_param) printf("\nParameters (--%s %s:key=value,...)\n", m->kind, m->name);
     for (size_t i = 0; i < m->n_param; i++) {
         const sac_method_param *p = &m->param[i];

@@ -16,6 +16,7 @@
 #include "base/input.h"
 #include "base/workers.h"
 #include "eval/choices.h"
+#include "eval/question.h"
 
 #include "saccade.h"
 
@@ -35,7 +36,7 @@ enum format { FORMAT_TEXT, FORMAT_JSON, FORMAT_HTML };
 
 struct run_options {
     const char *prompt, *system, *template_name, *template_file;
-    const char *load_state, *save_state;
+    const char *load_state, *save_state, *rows;
     struct option_list files, stop;
     int32_t n_predict;
     uint32_t n_probs;
@@ -70,6 +71,7 @@ static const struct option_spec specs[] = {
     OPT("-n --predict --n-predict", OPTION_I32, n_predict, "N",
         "most tokens of the answer; -1: up to the end of the context", .env = "N_PREDICT",
         .min = -1, .max = INT32_MAX),
+    OPT("--decode-rows", OPTION_TEXT, rows, "N|question", QUESTION_HELP, .env = NULL),
     OPT("--stop", OPTION_LIST, stop, "TEXT", "end the answer before this text; repeatable",
         .env = NULL),
     OPT("--ignore-eos", OPTION_FLAG, ignore_eos, NULL, "ban the tokens that end an answer",
@@ -99,6 +101,8 @@ struct run {
     sac_engine *engine;
     int32_t *tok; /* [n_tok], sac_free */
     size_t n_tok;
+    struct question_rows rows; /* of --decode-rows; from `answer` on those in force */
+    size_t n_document;         /* tokens before those that the question has a part in */
     size_t n_shared; /* tokens that other questions to the same documents begin with, too */
     uint32_t n_ctx;
     uint32_t n_loaded;     /* tokens that came from a state */
@@ -108,11 +112,12 @@ struct run {
     struct generation gen;
 };
 
-static sac_status add_question(struct run *r, const char *question, sac_error *err)
+static sac_status add_question(struct strbuf *text, const struct run_options *opt,
+                               const char *question, sac_error *err)
 {
-    if (r->opt.files.n && !r->opt.raw) strbuf_adds(&r->text, "\n\n");
-    strbuf_adds(&r->text, question);
-    return r->text.failed ? error_set(err, SAC_ERR_MEMORY, "out of memory for the prompt") : SAC_OK;
+    if (opt->files.n && !opt->raw) strbuf_adds(text, "\n\n");
+    strbuf_adds(text, question);
+    return text->failed ? error_set(err, SAC_ERR_MEMORY, "out of memory for the prompt") : SAC_OK;
 }
 
 /* Documents, a blank line, the prompt. */
@@ -123,42 +128,53 @@ static sac_status read_text(struct run *r, sac_error *err)
         TRY(input_read(&r->text, r->opt.files.item[i], err));
     }
     r->document_bytes = r->text.n;
-    if (r->opt.prompt) TRY(add_question(r, r->opt.prompt, err));
+    if (r->opt.prompt) TRY(add_question(&r->text, &r->opt, r->opt.prompt, err));
     /* A template would make a message of nothing; behind a BOS a model may go on from nothing. */
     if (r->text.n == 0 && !r->opt.raw) return error_set(err, SAC_ERR_ARG, "the prompt is empty");
     return SAC_OK;
 }
 
-static sac_status encode_text(struct run *r, int32_t **out_tok, size_t *out_n, sac_error *err)
+static sac_status encode_text(const struct run *r, const struct strbuf *text, int32_t **out_tok,
+                              size_t *out_n, sac_error *err)
 {
-    if (r->opt.raw) return prompt_tokens(r->model, r->text.data, r->text.n, out_tok, out_n, err);
-    if (strlen(r->text.data) != r->text.n)
+    if (r->opt.raw) return prompt_tokens(r->model, text->data, text->n, out_tok, out_n, err);
+    if (strlen(text->data) != text->n)
         return error_set(err, SAC_ERR_FORMAT,
                          "the prompt holds a zero byte, which a chat message cannot; see --raw");
     sac_message msgs[2];
     size_t n = 0;
     if (r->opt.system) msgs[n++] = (sac_message){.role = "system", .content = r->opt.system};
-    msgs[n++] = (sac_message){.role = "user", .content = r->text.data};
+    msgs[n++] = (sac_message){.role = "user", .content = text->data};
     return prompt_chat(r->model, msgs, n, r->chat_template, out_tok, out_n, err);
 }
 
-/* How far the prompt goes as any other question to the same documents would: tokens may reach over
- * the documents' end, so two other questions are tried. Whole pages, so that nothing of a saved
- * sequence has ever to be cut off. */
+static sac_status encode_other(const void *arg, const char *question, int32_t **out_tok,
+                               size_t *out_n, sac_error *err)
+{
+    const struct run *r = arg;
+    struct strbuf text = {0};
+    strbuf_add(&text, r->text.data, r->document_bytes);
+    sac_status status = add_question(&text, &r->opt, question, err);
+    if (status == SAC_OK) status = encode_text(r, &text, out_tok, out_n, err);
+    strbuf_deinit(&text);
+    return status;
+}
+
+/* How far the prompt goes as any other question to the same documents would. */
+static sac_status find_question(struct run *r, sac_error *err)
+{
+    const struct question_text text = {encode_other, r};
+    return question_find(&r->n_document, r->tok, r->n_tok, &text, err);
+}
+
+/* What other questions, and one that begins with a digit, which may cut the tokens before it
+ * otherwise, have in common with this one; whole pages, so that nothing of a saved sequence has
+ * ever to be cut off. */
 static sac_status find_shared(struct run *r, sac_error *err)
 {
-    static const char *const others[] = {"A", "1"};
-    r->n_shared = r->n_tok - 1;
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        int32_t *tok = NULL;
-        size_t n = 0, n_same = 0;
-        r->text.n = r->document_bytes;
-        TRY(add_question(r, others[i], err));
-        TRY(encode_text(r, &tok, &n, err));
-        while (n_same < n && n_same < r->n_shared && tok[n_same] == r->tok[n_same]) n_same++;
-        r->n_shared = n_same;
-        sac_free(tok);
-    }
+    const struct question_text text = {encode_other, r};
+    r->n_shared = r->n_document < r->n_tok ? r->n_document : r->n_tok - 1;
+    TRY(question_alike(&r->n_shared, r->tok, &text, "1", err));
     r->n_shared -= r->n_shared % PAGE_TOK;
     if (r->n_shared == 0)
         return error_set(err, SAC_ERR_ARG,
@@ -268,13 +284,13 @@ static void count_ahead(struct run *r)
     r->gen.ttft_ms += r->ahead_ms;
 }
 
-/* With --show-reading all of the prompt but its last token is computed before the request:
+/* With --show-reading all of the prompt but its decode rows is computed before the request:
  * recording a prompt takes long and says what the prompt read, not what the answer did. */
-static sac_status read_and_record(struct run *r, sac_error *err)
+static sac_status read_and_record(struct run *r, size_t n, sac_error *err)
 {
     const struct passages_document document = {r->text.data, r->document_bytes};
     const struct passages_prompt prompt = {r->model, r->tok, r->n_tok, &document, 1};
-    TRY(read_to(r, r->n_tok - 1, err));
+    TRY(read_to(r, n, err));
     return passages_begin(&r->passages, r->engine, &prompt, err);
 }
 
@@ -293,15 +309,20 @@ static sac_status answer(struct run *r, sac_error *err)
     TRY(setup_sampling_params(&r->sampling, &g->request.sampling, r->bias, err));
     TRY(sac_engine_create(&r->engine, r->model, &params, err));
     setup_warn_of_context(COMMAND, r->model, r->n_ctx); /* not of one that is refused */
+    params = sac_engine_get_params(r->engine);
+    r->rows = question_in_force(r->rows, params.prefill[0], params.decode[0]);
     TRY(open_seq(r, err));
     if (r->opt.save_state) TRY(save_documents(r, err));
     if (!wants_answer(r)) return SAC_OK;
-    if (r->opt.show_reading) TRY(read_and_record(r, err));
+    const size_t n_wide = question_rows_begin(&r->rows, r->n_tok, r->n_document);
+    if (r->opt.show_reading) TRY(read_and_record(r, n_wide, err));
     const uint32_t n_held = sac_seq_length(r->engine, g->request.seq, NULL);
+    r->rows.n = (uint32_t)(r->n_tok - (n_wide > n_held ? n_wide : n_held));
     g->engine = r->engine;
     g->model = r->model;
     g->request.prompt = r->tok + n_held;
     g->request.n_prompt = r->n_tok - n_held;
+    g->request.n_decode_row = r->rows.n;
     g->request.max_tokens = r->opt.n_predict < 0 ? 0 : (uint32_t)r->opt.n_predict;
     g->request.stop = r->opt.stop.item;
     g->request.n_stop = r->opt.stop.n;
@@ -388,6 +409,8 @@ static cJSON *decode_json(const struct run *r)
     const double n = (double)s.n_select_proved;
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "method", method);
+    cJSON_AddStringToObject(o, "decode_rows", question_name(&r->rows));
+    cJSON_AddNumberToObject(o, "decode_rows_n", r->rows.n);
     if (s.n_tok_seen)
         cJSON_AddNumberToObject(o, "share_read", (double)s.n_tok_read / (double)s.n_tok_seen);
     else
@@ -505,6 +528,8 @@ static int run_all(struct run *r)
     if (!wants_answer(r) && (r->opt.format != FORMAT_TEXT || r->opt.show_reading))
         return options_usage_error(COMMAND, "without a question (-p) nothing is printed");
     /* Before the model: a wrong name is told at once. */
+    if (question_parse(&r->rows, r->opt.rows, &err) != SAC_OK)
+        return options_usage_error(COMMAND, "option '--decode-rows': %s", err.msg);
     sac_status status = r->opt.save_state ? check_place(r->opt.save_state, &err) : SAC_OK;
     if (status == SAC_OK) status = read_text(r, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
@@ -512,8 +537,9 @@ static int run_all(struct run *r)
     if (code != OPTIONS_GO_ON) return code;
     status = prompt_template(&r->chat_template, r->opt.template_name, r->opt.template_file,
                              &r->template_text, &err);
-    if (status == SAC_OK) status = encode_text(r, &r->tok, &r->n_tok, &err);
+    if (status == SAC_OK) status = encode_text(r, &r->text, &r->tok, &r->n_tok, &err);
     if (status == SAC_OK) status = plan_context(r, &err);
+    if (status == SAC_OK && (r->opt.save_state || r->rows.all)) status = find_question(r, &err);
     if (status == SAC_OK && r->opt.save_state) status = find_shared(r, &err);
     if (status == SAC_OK) status = answer(r, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
@@ -525,7 +551,7 @@ static int run_all(struct run *r)
 int app_run(int argc, char **argv)
 {
     struct run r = {
-        .opt = {.n_predict = 1024},
+        .opt = {.n_predict = 1024, .rows = "1"},
         .setup = setup_default(COMMAND),
         .sampling = setup_sampling_default(),
     };

@@ -1,18 +1,18 @@
 /* request.c: continuous batching over the public sequence calls: every request is a sequence, a
  * sampler and a text filter, and one sac_step serves all of them.
  *
- * A request waits until a sequence and pages are free, is computed (its prompt as wide rows, then
- * one narrow row a token), and ends. Logits exist only while a step runs, so tokens are chosen
- * there; all else (events, appending, freeing) happens at the step's border, where callbacks may
- * submit and cancel as they like.
+ * A request waits until a sequence and pages are free, is computed (its prompt as wide rows but for
+ * the last n_decode_row tokens, then one narrow row a token), and ends. Logits exist only while a
+ * step runs, so tokens are chosen there; all else (events, appending, freeing) happens at the
+ * step's border, where callbacks may submit and cancel as they like.
  *
  * Invariants:
  *  1. The list is in order of submission; a waiting request never overtakes an older one.
  *  2. A running request has pending rows whose last one wants logits, so every step that reaches
  *     that row moves it on.
  *  3. What a request yields depends on nothing but the request (design D7). When the pool runs out
- *     of pages, the youngest request gives its sequence back and is computed again later: its
- *     prompt as prompt rows, the tokens it had chosen as decode rows, which gives the same numbers.
+ *     of pages, the youngest request gives its sequence back and is computed again later, every
+ *     token as a row of the kind that it had, which gives the same numbers.
  *  4. Memory is taken at submit; sac_run allocates nothing.
  *
  * Not here: which rows a step computes (sched.c), and sharing of common prefixes. */
@@ -42,6 +42,7 @@ struct request {
     int32_t *tok; /* owned, [n_prompt + max_tokens]: prompt, then chosen tokens; for starting again.
                      NULL if the caller owns the sequence */
     uint32_t n_cached, n_prompt, n_prompt_done, n_predicted, max_tokens;
+    uint32_t n_decode_row;    /* of the prompt, at its end: 1 to n_prompt */
     uint32_t decode, prefill; /* or SAC_DECODE_KEEP, SAC_PREFILL_KEEP */
     bool has_choice;          /* the last step chose a token */
     int32_t choice;
@@ -115,6 +116,7 @@ void request_list_destroy(struct request_list *list)
 sac_request sac_request_default(void)
 {
     return (sac_request){.seq = SAC_SEQ_NONE,
+                         .n_decode_row = 1,
                          .sampling = sac_sampling_default(),
                          .decode = SAC_DECODE_KEEP,
                          .prefill = SAC_PREFILL_KEEP};
@@ -130,6 +132,9 @@ static sac_status check_request(struct request *r, const struct request_list *li
     const uint32_t n_vocab = sac_model_get_info(engine_model(list->engine)).n_vocab;
     if (!want->on_event) return error_set(err, SAC_ERR_ARG, "the request has no event callback");
     if (want->n_prompt == 0) return error_set(err, SAC_ERR_ARG, "the prompt has no tokens");
+    if (want->n_decode_row == 0)
+        return error_set(err, SAC_ERR_ARG,
+                         "n_decode_row is 0: the prompt's last token is a decode row in any case");
     for (const struct request *o = list->first; o; o = o->next)
         if (!r->owns_seq && o->seq == want->seq && o->state == REQUEST_RUNNING)
             return error_set(err, SAC_ERR_ARG, "sequence %u is in use by request %llu", want->seq,
@@ -156,6 +161,7 @@ static sac_status check_request(struct request *r, const struct request_list *li
             return error_set(err, SAC_ERR_ARG, "prompt token %zu is %d, the vocabulary has %u", i,
                              want->prompt[i], n_vocab);
     r->n_prompt = (uint32_t)want->n_prompt;
+    r->n_decode_row = want->n_decode_row < r->n_prompt ? want->n_decode_row : r->n_prompt;
     /* The last token needs no place: it is chosen from the row before it. */
     r->max_tokens = params.n_ctx - (uint32_t)n_tok + 1;
     if (want->max_tokens && want->max_tokens < r->max_tokens) r->max_tokens = want->max_tokens;
@@ -197,6 +203,16 @@ static sac_status set_up_seq(sac_engine *engine, const struct request *r, sac_er
     return sac_seq_use_top(engine, r->seq, r->n_probs ? 0 : sample_n_top(r->sampler), err);
 }
 
+/* Queues the prompt `tok` [n_prompt]; the last row's logits are wanted unless chosen tokens follow.
+ * check_request has seen to it that both parts fit. */
+static sac_status queue_prompt(sac_engine *engine, const struct request *r, const int32_t *tok,
+                               sac_want want, sac_error *err)
+{
+    const uint32_t n_wide = r->n_prompt - r->n_decode_row;
+    TRY(sac_seq_append(engine, r->seq, tok, n_wide, SAC_ROW_PROMPT, SAC_WANT_NONE, err));
+    return sac_seq_append(engine, r->seq, tok + n_wide, r->n_decode_row, SAC_ROW_DECODE, want, err);
+}
+
 static sac_status fill_request(struct request *r, struct request_list *list,
                                const sac_request *want, sac_error *err)
 {
@@ -223,8 +239,7 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     r->state = REQUEST_RUNNING;
     r->start_us = clock_us();
     TRY(set_up_seq(list->engine, r, err));
-    return sac_seq_append(list->engine, r->seq, want->prompt, r->n_prompt, SAC_ROW_PROMPT,
-                          SAC_WANT_LAST, err);
+    return queue_prompt(list->engine, r, want->prompt, SAC_WANT_LAST, err);
 }
 
 sac_status sac_submit(sac_engine *engine, const sac_request *request, uint64_t *out_id,
@@ -423,8 +438,7 @@ static sac_status start_request(struct request_list *list, struct request *r, sa
 {
     const uint32_t n_again = r->n_predicted;
     TRY(set_up_seq(list->engine, r, err));
-    TRY(sac_seq_append(list->engine, r->seq, r->tok, r->n_prompt, SAC_ROW_PROMPT,
-                       n_again ? SAC_WANT_NONE : SAC_WANT_LAST, err));
+    TRY(queue_prompt(list->engine, r, r->tok, n_again ? SAC_WANT_NONE : SAC_WANT_LAST, err));
     return sac_seq_append(list->engine, r->seq, r->tok + r->n_prompt, n_again, SAC_ROW_DECODE,
                           SAC_WANT_LAST, err);
 }

@@ -159,20 +159,23 @@ static const struct longbench_set *find_set(const char *name)
     return NULL;
 }
 
-/* Puts context and input into the places that a template names. */
-static void fill_template(struct strbuf *out, const char *template, const char *context,
-                          const char *input)
+/* Puts context and input into the places that a template names; returns where the context ends. */
+static size_t fill_template(struct strbuf *out, const char *template, const char *context,
+                            const char *input)
 {
+    size_t end = 0;
     for (const char *at = template; *at;) {
         const bool is_context = strncmp(at, "{context}", 9) == 0;
         const bool is_input = strncmp(at, "{input}", 7) == 0;
         if (is_context || is_input) {
             strbuf_adds(out, is_context ? context : input);
             at += is_context ? 9 : 7;
+            if (is_context) end = out->n;
         } else {
             strbuf_add(out, at++, 1);
         }
     }
+    return end;
 }
 
 static sac_status read_longbench(struct entry *e, const struct line *l)
@@ -197,14 +200,17 @@ static sac_status read_longbench(struct entry *e, const struct line *l)
     turn->first_line = set->first_line;
     const cJSON *template = field(l->templates, set->name);
     if (cJSON_IsString(template)) {
-        fill_template(&text, template->valuestring, context, input);
+        turn->question_at = fill_template(&text, template->valuestring, context, input);
     } else if (l->templates) {
         return error_set(l->err, SAC_ERR_NOT_FOUND, "%s:%zu: no template for '%s'", l->params->path,
                          l->number, set->name);
     } else if (set->metric == METRIC_CODE) {
         strbuf_addf(&text, "%s%s", context, input); /* the code itself is to be continued */
+        turn->question_at = text.n;
     } else {
-        strbuf_addf(&text, "%s\n\n%s", context, input);
+        strbuf_addf(&text, "%s\n\n", context);
+        turn->question_at = text.n;
+        strbuf_adds(&text, input);
         if (!*input) strbuf_adds(&text, "Write a summary of the text above.");
         strbuf_adds(&text, "\nAnswer:");
     }
@@ -223,6 +229,16 @@ static void task_of_path(char task[TASK_NAME_MAX], const char *path)
     if (ruler_has(task)) return;
     const char *file = end ? end + 1 : path;
     snprintf(task, TASK_NAME_MAX, "%.*s", (int)strcspn(file, "."), file);
+}
+
+/* Where the last line begins that is not blank: the suite's files do not mark the question, but all
+ * of its tasks put it there. */
+static size_t last_line(const char *text)
+{
+    size_t n = strlen(text);
+    while (n > 0 && strchr(" \n", text[n - 1])) n--;
+    while (n > 0 && text[n - 1] != '\n') n--;
+    return n;
 }
 
 static sac_status read_ruler(struct entry *e, const struct line *l)
@@ -248,6 +264,7 @@ static sac_status read_ruler(struct entry *e, const struct line *l)
         if (!turn->prefix) return no_memory(l);
     }
     strbuf_adds(&text, input);
+    turn->question_at = last_line(input);
     return set_user(turn, l, &text);
 }
 
@@ -286,9 +303,9 @@ static sac_status check_support(struct strlist *seen, const struct line *l, cons
 }
 
 /* begin: question, segments; end: segments, question; middle: `cut` segments, question, the rest.
- */
-static sac_status render_turn(struct strbuf *out, const struct line *l, const cJSON *turn,
-                              const char *qpos, const char *question)
+ * `*out_end` gets where the last segment ends. */
+static sac_status render_turn(struct strbuf *out, size_t *out_end, const struct line *l,
+                              const cJSON *turn, const char *qpos, const char *question)
 {
     const cJSON *segment;
     const uint32_t n = (uint32_t)cJSON_GetArraySize(field(turn, "segments"));
@@ -301,6 +318,7 @@ static sac_status render_turn(struct strbuf *out, const struct line *l, const cJ
         if (i++ == cut) strbuf_addf(out, "Question: %s\n\n", question);
         strbuf_addf(out, "%s\n\n", text);
     }
+    *out_end = out->n;
     if (cut == n) strbuf_addf(out, "Question: %s\n\n", question);
     strbuf_adds(out, "Answer the question.");
     return SAC_OK;
@@ -320,7 +338,7 @@ static sac_status read_turn(struct entry *e, const struct line *l, const cJSON *
     TRY(get_count(&turn->new_tok, l, item, "max_new", 4096));
     if (turn->new_tok == 0) return wrong(l, "max_new", "is out of range");
     TRY(check_support(seen, l, item));
-    const sac_status status = render_turn(&text, l, item, e->place, question);
+    const sac_status status = render_turn(&text, &turn->question_at, l, item, e->place, question);
     if (status == SAC_OK) return set_user(turn, l, &text);
     strbuf_deinit(&text);
     return status;
@@ -475,6 +493,7 @@ static sac_status copy_sample(struct task_sample *out, const struct task_sample 
         struct task_turn *to = task_add_turn(out);
         to->user = mem_strdup(from->user);
         to->prefix = from->prefix ? mem_strdup(from->prefix) : NULL;
+        to->question_at = from->question_at;
         to->new_tok = from->new_tok;
         to->first_line = from->first_line;
         for (size_t i = 0; i < from->expected.n; i++)
@@ -492,7 +511,7 @@ static sac_status cut_middle(const struct task_text *t, struct task_sample *s, u
 {
     struct task_turn *turn = &s->turn[0];
     int32_t *tok = NULL;
-    size_t n = 0, n_head = 0, n_tail = 0, n_bytes;
+    size_t n = 0, n_head = 0, n_tail = 0, n_bytes, n_behind;
     char *head = NULL, *tail = NULL;
     struct strbuf text = {0};
     sac_status status;
@@ -507,6 +526,8 @@ static sac_status cut_middle(const struct task_text *t, struct task_sample *s, u
     TRY_FAIL(sac_detokenize(t->model, tok, n_head, false, &head, &n_bytes, err));
     TRY_FAIL(sac_detokenize(t->model, tok + n - n_tail, n_tail, false, &tail, &n_bytes, err));
     strbuf_addf(&text, "%s%s", head, tail);
+    n_behind = strlen(turn->user) - turn->question_at;
+    turn->question_at = text.n - (n_behind < strlen(tail) ? n_behind : strlen(tail));
     mem_free(turn->user);
     turn->user = strbuf_detach(&text, NULL);
     if (!turn->user) status = error_set(err, SAC_ERR_MEMORY, "out of memory for a text");

@@ -128,12 +128,14 @@ static sac_status build(const void *arg, uint32_t size, struct task_sample *out,
         add_document(&user, &q, b, d, n < N_PART ? N_PART : n);
     }
     const char *of = b->hop ? "keeper of the " : "";
+    const size_t question_at = user.n;
     strbuf_addf(&user, "Question: What is the %s of the %s%s?", q.attribute, of, q.thing);
     strbuf_addf(&prefix, "The %s of the %s%s is", q.attribute, of, q.thing);
     struct task_turn *turn = task_add_turn(out);
     const bool failed = user.failed || prefix.failed;
     out->metric = METRIC_ALL_MATCH;
     turn->user = strbuf_detach(&user, NULL);
+    turn->question_at = question_at;
     turn->prefix = strbuf_detach(&prefix, NULL);
     turn->new_tok = 32;
     strlist_addf(&turn->expected, "%u", q.value);

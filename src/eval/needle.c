@@ -167,7 +167,9 @@ static sac_status build(const void *arg, uint32_t size, struct task_sample *out,
                             ? error_set(err, SAC_ERR_MEMORY, NEEDLE_ANY_ERR)
                             : hide(&user, b->model, &body, &b->hidden->needle, b->cell->depth, err);
     strbuf_deinit(&body);
-    strbuf_addf(&user, "\n\n%s", b->hidden->question.data);
+    strbuf_adds(&user, "\n\n");
+    const size_t question_at = user.n;
+    strbuf_adds(&user, b->hidden->question.data);
     if (status == SAC_OK && user.failed) status = error_set(err, SAC_ERR_MEMORY, NEEDLE_ANY_ERR);
     if (status != SAC_OK) {
         strbuf_deinit(&user);
@@ -176,6 +178,7 @@ static sac_status build(const void *arg, uint32_t size, struct task_sample *out,
     struct task_turn *turn = task_add_turn(out);
     out->metric = METRIC_ALL_MATCH;
     turn->user = strbuf_detach(&user, NULL);
+    turn->question_at = question_at;
     if (b->hidden->prefix.n) turn->prefix = mem_strdup(b->hidden->prefix.data);
     for (size_t i = 0; i < b->hidden->expected.n; i++)
         strlist_add(&turn->expected, b->hidden->expected.item[i]);

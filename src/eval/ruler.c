@@ -66,15 +66,23 @@ struct rng ruler_rng(const struct ruler_draw *d)
     return rng_stream(d->spec->name, d->cell->ctx, d->args->seed, d->cell->index);
 }
 
-sac_status ruler_finish(const struct ruler_draw *d, struct task_sample *out, struct strbuf *user,
-                        struct strbuf *prefix, struct strlist *expected, sac_error *err)
+void ruler_text_deinit(struct ruler_text *t)
 {
-    const bool failed = user->failed || prefix->failed || expected->failed;
+    strbuf_deinit(&t->user);
+    strbuf_deinit(&t->prefix);
+    strlist_deinit(&t->expected);
+}
+
+sac_status ruler_finish(const struct ruler_draw *d, struct task_sample *out, struct ruler_text *t,
+                        sac_error *err)
+{
+    const bool failed = t->user.failed || t->prefix.failed || t->expected.failed;
     struct task_turn *turn = task_add_turn(out);
-    turn->user = strbuf_detach(user, NULL);
-    turn->prefix = strbuf_detach(prefix, NULL);
-    turn->expected = *expected;
-    *expected = (struct strlist){0};
+    turn->user = strbuf_detach(&t->user, NULL);
+    turn->prefix = strbuf_detach(&t->prefix, NULL);
+    turn->question_at = t->question_at;
+    turn->expected = t->expected;
+    t->expected = (struct strlist){0};
     turn->new_tok = d->spec->new_tok;
     out->metric = d->spec->metric;
     if (failed || !turn->user || !turn->prefix)

@@ -156,31 +156,31 @@ static void add_query(struct strbuf *out, const struct niah *n, const uint32_t *
     }
 }
 
-static void ask(struct strbuf *user, struct strbuf *prefix, struct strlist *expected,
-                struct niah *n)
+static void ask(struct ruler_text *out, struct niah *n)
 {
     const struct ruler_spec *s = n->draw->spec;
     const bool many = s->n_query * s->n_value > 1;
     uint32_t asked[NEEDLE_MAX];
     rng_sample(&n->rng, asked, s->n_query, s->n_key);
-    strbuf_addf(user, "\nWhat %s special magic %s for ", many ? "are all the" : "is the",
+    strbuf_adds(&out->user, "\n");
+    out->question_at = out->user.n;
+    strbuf_addf(&out->user, "What %s special magic %s for ", many ? "are all the" : "is the",
                 kind_name(s->value, many));
-    add_query(user, n, asked);
-    strbuf_adds(user, " mentioned in the text?");
-    strbuf_addf(prefix, "The special magic %s for ", kind_name(s->value, many));
-    add_query(prefix, n, asked);
-    strbuf_addf(prefix, " mentioned in the text %s", many ? "are" : "is");
+    add_query(&out->user, n, asked);
+    strbuf_adds(&out->user, " mentioned in the text?");
+    strbuf_addf(&out->prefix, "The special magic %s for ", kind_name(s->value, many));
+    add_query(&out->prefix, n, asked);
+    strbuf_addf(&out->prefix, " mentioned in the text %s", many ? "are" : "is");
     for (uint32_t i = 0; i < s->n_query; i++)
         for (uint32_t v = 0; v < s->n_value; v++)
-            strlist_add(expected, n->value.item[asked[i] * s->n_value + v]);
+            strlist_add(&out->expected, n->value.item[asked[i] * s->n_value + v]);
 }
 
 sac_status ruler_niah_build(const void *arg, uint32_t size, struct task_sample *out, sac_error *err)
 {
     const struct ruler_draw *d = arg;
     struct niah n = {.draw = d, .rng = ruler_rng(d)};
-    struct strbuf user = {0}, prefix = {0};
-    struct strlist expected = {0};
+    struct ruler_text text = {0};
     sac_status status = SAC_OK;
     draw_needles(&n);
     if (n.key.failed || n.value.failed || n.line.failed) {
@@ -188,22 +188,20 @@ sac_status ruler_niah_build(const void *arg, uint32_t size, struct task_sample *
         goto fail;
     }
     const char *values = kind_name(d->spec->value, true);
-    strbuf_addf(&user,
+    strbuf_addf(&text.user,
                 "Some special magic %s are hidden in the following text. Memorise them, you will "
                 "be asked for them afterwards.\n\n",
                 values);
     if (d->spec->haystack == RULER_ESSAY)
-        TRY_FAIL(hide_in_essay(&user, &n, size, err));
+        TRY_FAIL(hide_in_essay(&text.user, &n, size, err));
     else
-        hide_in_lines(&user, &n, size);
-    ask(&user, &prefix, &expected, &n);
-    status = ruler_finish(d, out, &user, &prefix, &expected, err);
+        hide_in_lines(&text.user, &n, size);
+    ask(&text, &n);
+    status = ruler_finish(d, out, &text, err);
 fail:
     strlist_deinit(&n.key);
     strlist_deinit(&n.value);
     strlist_deinit(&n.line);
-    strlist_deinit(&expected);
-    strbuf_deinit(&user);
-    strbuf_deinit(&prefix);
+    ruler_text_deinit(&text);
     return status;
 }

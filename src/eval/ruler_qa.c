@@ -43,8 +43,7 @@ static sac_status build(const struct ruler_draw *d, bool two, uint32_t size,
                         struct task_sample *out, sac_error *err)
 {
     struct rng r = ruler_rng(d);
-    struct strbuf user = {0}, prefix = {0};
-    struct strlist expected = {0};
+    struct ruler_text text = {0};
     /* Samples go through the questions, so that few of them repeat. */
     const uint32_t n_question = (two ? 1 : 2) * facts_n_pair();
     const uint32_t first = (uint32_t)rng_hash(&d->args->seed, sizeof d->args->seed) % n_question;
@@ -55,19 +54,21 @@ static sac_status build(const struct ruler_draw *d, bool two, uint32_t size,
     uint32_t *order = mem_alloc(size * sizeof *order);
     if (!order) return error_set(err, SAC_ERR_MEMORY, "out of memory for documents");
     draw_order(order, size, gold, two ? 2 : 1, &r);
-    strbuf_adds(&user, "Answer the question with the help of the documents. Give the answer only, "
-                       "without any other words.\n\n");
+    strbuf_adds(&text.user,
+                "Answer the question with the help of the documents. Give the answer only, "
+                "without any other words.\n\n");
     for (uint32_t i = 0; i < size; i++) {
-        strbuf_addf(&user, "Document %u:\n", i + 1);
-        add_document(&user, &r, order[i]);
-        strbuf_adds(&user, "\n\n");
+        strbuf_addf(&text.user, "Document %u:\n", i + 1);
+        add_document(&text.user, &r, order[i]);
+        strbuf_adds(&text.user, "\n\n");
     }
-    strbuf_addf(&user, "Question: %s", two ? pair->question : fact->question);
-    strbuf_adds(&prefix, "Answer:");
-    strlist_add(&expected, two ? pair->answer : fact->answer);
+    text.question_at = text.user.n;
+    strbuf_addf(&text.user, "Question: %s", two ? pair->question : fact->question);
+    strbuf_adds(&text.prefix, "Answer:");
+    strlist_add(&text.expected, two ? pair->answer : fact->answer);
     mem_free(order);
-    const sac_status status = ruler_finish(d, out, &user, &prefix, &expected, err);
-    strlist_deinit(&expected);
+    const sac_status status = ruler_finish(d, out, &text, err);
+    ruler_text_deinit(&text);
     return status;
 }
 

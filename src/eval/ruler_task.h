@@ -30,10 +30,16 @@ struct ruler_draw {
 
 /* The sample's stream, from its begin: sizes differ in nothing but the size. */
 struct rng ruler_rng(const struct ruler_draw *d);
-/* Makes `user` and `prefix`, emptied by this, the sample's only turn. `expected` stays the
- * caller's until SAC_OK, then the sample's. */
-sac_status ruler_finish(const struct ruler_draw *d, struct task_sample *out, struct strbuf *user,
-                        struct strbuf *prefix, struct strlist *expected, sac_error *err);
+/* What a builder has made. */
+struct ruler_text {
+    struct strbuf user, prefix;
+    size_t question_at; /* as in struct task_turn */
+    struct strlist expected;
+};
+void ruler_text_deinit(struct ruler_text *t);
+/* Makes it, emptied by this, the sample's only turn. */
+sac_status ruler_finish(const struct ruler_draw *d, struct task_sample *out, struct ruler_text *t,
+                        sac_error *err);
 
 sac_status ruler_niah_build(const void *arg, uint32_t size, struct task_sample *out,
                             sac_error *err);

@@ -28,13 +28,14 @@ static void draw_chain(struct chain *c, struct rng *r, uint32_t n_letter)
     c->value = 10000u + (unsigned)rng_below(r, 89999);
 }
 
-/* `n_line` lines of noise, the statements in order between them; then the question. */
-static void add_text(struct strbuf *out, struct rng *r, const struct chain *c, uint32_t n_line)
+/* `n_line` lines of noise, the statements in order between them; then the question, whose place is
+ * returned. */
+static size_t add_text(struct strbuf *out, struct rng *r, const struct chain *c, uint32_t n_line)
 {
     uint32_t at[N_NAME], next = 0;
     if (c->name.failed) {
         out->failed = true;
-        return;
+        return 0;
     }
     rng_sample_sorted(r, at, N_NAME, n_line + N_NAME);
     for (uint32_t i = 0; i < n_line + N_NAME; i++) {
@@ -47,7 +48,10 @@ static void add_text(struct strbuf *out, struct rng *r, const struct chain *c, u
             next++;
         }
     }
-    strbuf_addf(out, "\nWhich variables hold the value %u in the text above?", c->value);
+    strbuf_adds(out, "\n");
+    const size_t question_at = out->n;
+    strbuf_addf(out, "Which variables hold the value %u in the text above?", c->value);
+    return question_at;
 }
 
 static void add_prefix(struct strbuf *out, const struct chain *c)
@@ -62,21 +66,25 @@ sac_status ruler_vt_build(const void *arg, uint32_t size, struct task_sample *ou
     const struct ruler_draw *d = arg;
     struct rng r = ruler_rng(d);
     struct chain example = {0}, chain = {0};
-    struct strbuf user = {0}, prefix = {0};
+    struct ruler_text text = {0};
     static const char head[] =
         "Follow the assignments of variables that are hidden in the text.\n\n";
     draw_chain(&example, &r, EXAMPLE_LETTER);
     draw_chain(&chain, &r, LETTER);
-    strbuf_adds(&user, head);
-    add_text(&user, &r, &example, EXAMPLE_LINES);
-    strbuf_adds(&user, "\nAnswer: ");
-    add_prefix(&user, &example);
+    strbuf_adds(&text.user, head);
+    add_text(&text.user, &r, &example, EXAMPLE_LINES);
+    strbuf_adds(&text.user, "\nAnswer: ");
+    add_prefix(&text.user, &example);
     for (size_t i = 0; i < example.name.n; i++)
-        strbuf_addf(&user, " %s%s", example.name.item[i], i + 1 < example.name.n ? "," : ".\n\n");
-    strbuf_adds(&user, head);
-    add_text(&user, &r, &chain, size);
-    add_prefix(&prefix, &chain);
-    const sac_status status = ruler_finish(d, out, &user, &prefix, &chain.name, err);
+        strbuf_addf(&text.user, " %s%s", example.name.item[i],
+                    i + 1 < example.name.n ? "," : ".\n\n");
+    strbuf_adds(&text.user, head);
+    text.question_at = add_text(&text.user, &r, &chain, size);
+    add_prefix(&text.prefix, &chain);
+    text.expected = chain.name;
+    chain.name = (struct strlist){0};
+    const sac_status status = ruler_finish(d, out, &text, err);
+    ruler_text_deinit(&text);
     strlist_deinit(&example.name);
     strlist_deinit(&chain.name);
     return status;

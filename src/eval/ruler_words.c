@@ -80,8 +80,7 @@ sac_status ruler_cwe_build(const void *arg, uint32_t size, struct task_sample *o
     const bool is_short = d->cell->ctx < SHORT_CTX;
     const uint32_t n_noun = words_n_noun();
     struct rng r = ruler_rng(d);
-    struct strbuf user = {0}, prefix = {0};
-    struct strlist expected = {0};
+    struct ruler_text text = {0};
     uint32_t *noun = mem_alloc(n_noun * sizeof *noun);
     if (!noun) return error_set(err, SAC_ERR_MEMORY, "out of memory for a list of words");
     for (uint32_t i = 0; i < n_noun; i++) noun[i] = i;
@@ -93,17 +92,18 @@ sac_status ruler_cwe_build(const void *arg, uint32_t size, struct task_sample *o
                                  noun + n_noun - n_example, 0};
     const struct list list = {size, is_short ? 6 : 30, is_short ? 1 : 3, noun,
                               (uint32_t)rng_below(&r, count_pairs())};
-    strbuf_adds(&user, head);
-    add_list(&user, &r, &example);
-    strbuf_addf(&user, "%s\nAnswer: %s", question, answer);
-    add_common(&user, example.noun);
-    strbuf_addf(&user, "\n\n%s", head);
-    add_list(&user, &r, &list);
-    strbuf_adds(&user, question);
-    strbuf_adds(&prefix, answer);
-    for (uint32_t i = 0; i < N_COMMON; i++) strlist_add(&expected, words_noun(noun[i], NULL));
-    const sac_status status = ruler_finish(d, out, &user, &prefix, &expected, err);
-    strlist_deinit(&expected);
+    strbuf_adds(&text.user, head);
+    add_list(&text.user, &r, &example);
+    strbuf_addf(&text.user, "%s\nAnswer: %s", question, answer);
+    add_common(&text.user, example.noun);
+    strbuf_addf(&text.user, "\n\n%s", head);
+    add_list(&text.user, &r, &list);
+    text.question_at = text.user.n;
+    strbuf_adds(&text.user, question);
+    strbuf_adds(&text.prefix, answer);
+    for (uint32_t i = 0; i < N_COMMON; i++) strlist_add(&text.expected, words_noun(noun[i], NULL));
+    const sac_status status = ruler_finish(d, out, &text, err);
+    ruler_text_deinit(&text);
     mem_free(noun);
     return status;
 }
@@ -149,21 +149,25 @@ sac_status ruler_fwe_build(const void *arg, uint32_t size, struct task_sample *o
 {
     const struct ruler_draw *d = arg;
     struct rng r = ruler_rng(d);
-    struct strlist word = {0}, expected = {0};
-    struct strbuf user = {0}, prefix = {0};
+    struct strlist word = {0};
+    struct ruler_text text = {0};
     const uint32_t n_word = d->cell->ctx / 50;
     draw_words(&word, &r, n_word > 2 * N_ASKED ? n_word : 2 * N_ASKED);
-    strbuf_adds(&user, "The following text is written in code words. Keep count of them. Dots are "
-                       "no code word.\n\n");
-    if (!word.failed) add_coded_text(&user, &r, &word, size);
-    strbuf_addf(&user,
-                "\n\nWhich are the three code words that occur most often in the text above? Dots "
-                "do not count.");
-    strbuf_adds(&prefix, "The three code words that occur most often are:");
-    for (uint32_t i = 1; i <= N_ASKED && !word.failed; i++) strlist_add(&expected, word.item[i]);
-    user.failed |= word.failed;
-    const sac_status status = ruler_finish(d, out, &user, &prefix, &expected, err);
+    strbuf_adds(&text.user,
+                "The following text is written in code words. Keep count of them. Dots are "
+                "no code word.\n\n");
+    if (!word.failed) add_coded_text(&text.user, &r, &word, size);
+    strbuf_adds(&text.user, "\n\n");
+    text.question_at = text.user.n;
+    strbuf_adds(&text.user,
+                "Which are the three code words that occur most often in the text above? Dots do "
+                "not count.");
+    strbuf_adds(&text.prefix, "The three code words that occur most often are:");
+    for (uint32_t i = 1; i <= N_ASKED && !word.failed; i++)
+        strlist_add(&text.expected, word.item[i]);
+    text.user.failed |= word.failed;
+    const sac_status status = ruler_finish(d, out, &text, err);
     strlist_deinit(&word);
-    strlist_deinit(&expected);
+    ruler_text_deinit(&text);
     return status;
 }

@@ -1,9 +1,11 @@
 /* runner.c: see the header.
  *
- * One prefill serves all methods: the first turn's prompt but its last token is computed once, each
- * method gets a fork of it and begins with the last token, so that a method is in force from the
- * first row on that chooses a token. Later turns go on in the method's own sequence, as far as its
- * tokens are those of the new prompt.
+ * One prefill serves all methods of a prefill method: the first turn's prompt is computed once up
+ * to the rows that decode methods serve (the question's, or the last), and each method goes on in a
+ * fork of it. What methods with other such rows need beyond it is computed behind it, or, if chunks
+ * of the prefill method must not be cut there, anew. Later turns go on in the method's own
+ * sequence, as far as its tokens are those of the new prompt; what is new before the question are
+ * prompt rows.
  *
  * Invariants:
  *  1. At most two sequences live: the shared one and one method's.
@@ -97,9 +99,10 @@ static void on_record(void *user, const sac_read_record *record)
     r->n_mass++;
 }
 
-/* Asks with `tok` behind what the sequence holds; the answer is in `r` then. */
+/* Asks with `tok` behind what the sequence holds, of which the last n_decode_row are decode rows;
+ * the answer is in `r` then. */
 static sac_status request(struct run *r, sac_seq seq, const int32_t *tok, size_t n,
-                          uint32_t new_tok, sac_error *err)
+                          uint32_t n_decode_row, uint32_t new_tok, sac_error *err)
 {
     sac_engine *engine = r->p->engine;
     sac_request q = sac_request_default();
@@ -108,6 +111,7 @@ static sac_status request(struct run *r, sac_seq seq, const int32_t *tok, size_t
     q.seq = seq;
     q.prompt = tok;
     q.n_prompt = n;
+    q.n_decode_row = n_decode_row;
     q.sampling.temp = 0;
     q.sampling.repeat_penalty = 1;
     q.max_tokens = new_tok;
@@ -142,6 +146,7 @@ struct asked {
     const struct task_sample *sample;
     const int32_t *tok; /* [n_tok] the first turn's prompt */
     size_t n_tok;
+    size_t question;   /* the first token of the question */
     double prefill_ms; /* of the shared part, as what follows */
     uint64_t n_cell, n_cell_read;
 };
@@ -182,17 +187,29 @@ static size_t count_kept(const struct run *r, sac_seq seq, const int32_t *tok, s
     return n;
 }
 
+/* Which of its prompts' rows a subject's decode method serves. */
+static struct question_rows rows_of(const struct run *r, const struct subject *subject)
+{
+    const struct subjects *subjects = r->p->subjects;
+    return question_in_force(r->p->rows, subjects->prefill[subject->prefill_i],
+                             subjects->decode[subject->decode_i]);
+}
+
 /* Asks with the prompt `tok` of turn `turn` and writes what came of it. */
 static sac_status ask(struct run *r, const struct asked *a, const struct subject *subject,
                       sac_seq seq, uint32_t turn, sac_error *err)
 {
     sac_engine *engine = r->p->engine;
     const size_t n_kept = count_kept(r, seq, a->tok, a->n_tok);
+    const struct question_rows rows = rows_of(r, subject);
+    const size_t begin = question_rows_begin(&rows, a->n_tok, a->question);
+    const uint32_t n_decode_row = (uint32_t)(a->n_tok - (begin > n_kept ? begin : n_kept));
     const double shared_ms = turn == 0 ? a->prefill_ms : 0;
     TRY(sac_seq_truncate(engine, seq, (uint32_t)n_kept, err));
     r->n_held = n_kept;
     const sac_engine_stats before = sac_engine_get_stats(engine);
-    TRY(request(r, seq, a->tok + n_kept, a->n_tok - n_kept, a->sample->turn[turn].new_tok, err));
+    TRY(request(r, seq, a->tok + n_kept, a->n_tok - n_kept, n_decode_row,
+                a->sample->turn[turn].new_tok, err));
     const sac_engine_stats after = sac_engine_get_stats(engine);
     const double n_seen = (double)(after.n_tok_seen - before.n_tok_seen);
     const double ttft_ms = shared_ms + (double)(r->first_us - r->submit_us) * 1e-3;
@@ -204,6 +221,7 @@ static sac_status ask(struct run *r, const struct asked *a, const struct subject
         .turn = turn,
         .prompt_n = (uint32_t)a->n_tok,
         .predicted_n = r->n_predicted,
+        .rows = {.all = rows.all, .n = n_decode_row},
         .ttft_ms = ttft_ms,
         .prompt_per_s = ttft_ms > 0 ? n_new / ttft_ms * 1e3 : (double)NAN,
         /* One token says nothing about the speed of decoding. */
@@ -228,22 +246,28 @@ static char *history_answer(const struct run *r, const struct task_turn *turn)
     return strbuf_detach(&text, NULL);
 }
 
-/* All turns of a sample in `seq`, which holds the shared part of the first. */
+/* Encodes a later turn's prompt into `a`, its tokens into `*out_tok` (sac_free). */
+static sac_status encode_turn(const struct run *r, struct asked *a, uint32_t turn,
+                              const char *const *answer, int32_t **out_tok, sac_error *err)
+{
+    TRY(task_encode(r->p->text, a->sample, turn, answer, out_tok, &a->n_tok, err));
+    a->tok = *out_tok;
+    const struct task_prompt prompt = {a->sample, turn, answer, a->tok, a->n_tok};
+    return task_find_question(r->p->text, &prompt, &a->question, err);
+}
+
+/* All turns of a sample in `seq`, which holds the shared part of the first, `n_shared` tokens. */
 static sac_status ask_turns(struct run *r, const struct asked *first, const struct subject *subject,
-                            sac_seq seq, sac_error *err)
+                            sac_seq seq, size_t n_shared, sac_error *err)
 {
     char *answer[TASK_TURN_MAX] = {0};
     sac_status status = SAC_OK;
     r->n_held = 0;
-    hold(r, first->tok, first->n_tok - 1);
+    hold(r, first->tok, n_shared);
     for (uint32_t t = 0; status == SAC_OK && t < first->sample->n_turn; t++) {
         struct asked a = *first;
         int32_t *tok = NULL;
-        if (t > 0) {
-            status = task_encode(r->p->text, first->sample, t, (const char *const *)answer, &tok,
-                                 &a.n_tok, err);
-            a.tok = tok;
-        }
+        if (t > 0) status = encode_turn(r, &a, t, (const char *const *)answer, &tok, err);
         if (status == SAC_OK) status = ask(r, &a, subject, seq, t, err);
         sac_free(tok);
         if (status != SAC_OK) break;
@@ -271,63 +295,98 @@ static void ignore_row(void *user, const sac_row *row)
     (void)row;
 }
 
-/* Computes all but the last token in a new sequence, by one of the prefill methods. */
-static sac_status prefill(struct run *r, struct asked *a, uint32_t prefill_i, sac_seq *out,
-                          sac_error *err)
+/* A prompt as one prefill method reads it, for all methods that go on from there. */
+struct shared {
+    uint32_t prefill_i;
+    sac_seq seq; /* SAC_SEQ_NONE: none yet */
+    size_t n;    /* tokens in it */
+};
+
+static void drop_shared(const struct run *r, struct shared *s)
 {
-    sac_engine *engine = r->p->engine;
-    const size_t n = a->n_tok - 1;
-    const uint64_t start = clock_us();
-    const sac_engine_stats before = sac_engine_get_stats(engine);
+    if (s->seq != SAC_SEQ_NONE) sac_seq_remove(r->p->engine, s->seq);
+    *s = (struct shared){.prefill_i = s->prefill_i, .seq = SAC_SEQ_NONE};
+}
+
+/* An empty sequence; the sums of what it takes begin anew. */
+static sac_status begin_shared(const struct run *r, struct asked *a, struct shared *s,
+                               sac_error *err)
+{
+    a->prefill_ms = 0;
+    a->n_cell = a->n_cell_read = 0;
+    TRY(sac_seq_create(r->p->engine, &s->seq, err));
+    return sac_seq_use_prefill(r->p->engine, s->seq, s->prefill_i, err);
+}
+
+/* Computes what pends in the shared sequence of `n` tokens. */
+static sac_status compute_shared(struct run *r, const struct shared *s, size_t n, sac_error *err)
+{
     uint32_t n_row = 1, n_pending = 1;
-    TRY(sac_seq_create(engine, out, err));
-    sac_status status = sac_seq_use_prefill(engine, *out, prefill_i, err);
-    if (status == SAC_OK)
-        status = sac_seq_append(engine, *out, a->tok, n, SAC_ROW_PROMPT, SAC_WANT_NONE, err);
-    while (status == SAC_OK && n_pending > 0 && n_row > 0 && !r->stopped) {
-        status = sac_step(engine, ignore_row, NULL, &n_row, err);
-        const uint32_t done = sac_seq_length(engine, *out, &n_pending);
+    while (n_pending > 0 && n_row > 0 && !r->stopped) {
+        TRY(sac_step(r->p->engine, ignore_row, NULL, &n_row, err));
+        const uint32_t done = sac_seq_length(r->p->engine, s->seq, &n_pending);
         tell(r, n ? (double)done / (double)n : 1);
     }
-    a->prefill_ms = (double)(clock_us() - start) * 1e-3;
-    r->model_us += a->prefill_ms * 1e3;
+    return r->stopped ? error_set(err, SAC_ERR_CANCELLED, "stopped") : SAC_OK;
+}
+
+/* Brings the shared prompt to its first `n` tokens: behind what it has, if the method reads the
+ * rest as it would have read it in one go. */
+static sac_status share_to(struct run *r, struct asked *a, struct shared *s, size_t n,
+                           sac_error *err)
+{
+    sac_engine *engine = r->p->engine;
+    sac_method_info method;
+    const uint64_t start = clock_us();
+    const sac_engine_stats before = sac_engine_get_stats(engine);
+    if (s->seq != SAC_SEQ_NONE && s->n == n) return SAC_OK;
+    if (!subjects_method(&method, "prefill", r->p->subjects->prefill[s->prefill_i]) ||
+        !method.any_chunk)
+        drop_shared(r, s);
+    if (s->seq == SAC_SEQ_NONE) TRY(begin_shared(r, a, s, err));
+    assert(s->n <= n);
+    TRY(sac_seq_append(engine, s->seq, a->tok + s->n, n - s->n, SAC_ROW_PROMPT, SAC_WANT_NONE,
+                       err));
+    s->n = n;
+    TRY(compute_shared(r, s, n, err));
     const sac_engine_stats after = sac_engine_get_stats(engine);
-    a->n_cell = after.n_cell - before.n_cell;
-    a->n_cell_read = after.n_cell_read - before.n_cell_read;
-    if (status == SAC_OK && r->stopped) status = error_set(err, SAC_ERR_CANCELLED, "stopped");
-    if (status != SAC_OK) {
-        sac_seq_remove(engine, *out);
-        *out = SAC_SEQ_NONE;
-    }
-    return status;
+    a->prefill_ms += (double)(clock_us() - start) * 1e-3;
+    r->model_us += (double)(clock_us() - start);
+    a->n_cell += after.n_cell - before.n_cell;
+    a->n_cell_read += after.n_cell_read - before.n_cell_read;
+    return SAC_OK;
 }
 
 static sac_status ask_subject(struct run *r, const struct asked *a, uint32_t subject_i,
-                              sac_seq shared, sac_error *err)
+                              const struct shared *shared, sac_error *err)
 {
     sac_engine *engine = r->p->engine;
     sac_seq seq;
-    TRY(sac_seq_fork(engine, shared, &seq, err));
+    TRY(sac_seq_fork(engine, shared->seq, &seq, err));
     const struct subject *subject = &r->p->subjects->item[subject_i];
     sac_status status = sac_seq_use_decode(engine, seq, subject->decode_i, err);
-    if (status == SAC_OK) status = ask_turns(r, a, subject, seq, err);
+    if (status == SAC_OK) status = ask_turns(r, a, subject, seq, shared->n, err);
     sac_seq_remove(engine, seq);
     return status;
 }
 
-/* Asks the subjects that share a prefill method, on forks of one prompt. */
+/* Asks the subjects that share a prefill method, on forks of one prompt: first those whose decode
+ * rows begin with the question, then those of the last rows. */
 static sac_status ask_prefilled(struct run *r, struct asked *a, uint32_t prefill_i, sac_error *err)
 {
     const struct subjects *subjects = r->p->subjects;
-    sac_seq shared = SAC_SEQ_NONE;
+    struct shared shared = {.prefill_i = prefill_i, .seq = SAC_SEQ_NONE};
     sac_status status = SAC_OK;
-    for (uint32_t i = 0; i < subjects->n && status == SAC_OK; i++) {
-        if (subjects->item[i].prefill_i != prefill_i) continue;
-        if (has_answers(r, a->cell, i, a->sample->n_turn)) continue;
-        if (shared == SAC_SEQ_NONE) status = prefill(r, a, prefill_i, &shared, err);
-        if (status == SAC_OK) status = ask_subject(r, a, i, shared, err);
+    for (uint32_t i = 0; i < 2 * subjects->n && status == SAC_OK; i++) {
+        const struct subject *subject = &subjects->item[i % subjects->n];
+        const struct question_rows rows = rows_of(r, subject);
+        if (subject->prefill_i != prefill_i || rows.all != (i < subjects->n)) continue;
+        if (has_answers(r, a->cell, i % subjects->n, a->sample->n_turn)) continue;
+        const size_t n = question_rows_begin(&rows, a->n_tok, a->question);
+        status = share_to(r, a, &shared, n, err);
+        if (status == SAC_OK) status = ask_subject(r, a, i % subjects->n, &shared, err);
     }
-    if (shared != SAC_SEQ_NONE) sac_seq_remove(r->p->engine, shared);
+    drop_shared(r, &shared);
     return status;
 }
 
@@ -343,6 +402,8 @@ static sac_status run_cell(struct run *r, const struct task_cell *cell, sac_erro
     TRY_FAIL(task_encode(r->p->text, &sample, 0, NULL, &tok, &a.n_tok, err));
     assert(a.n_tok > 0);
     a.tok = tok;
+    const struct task_prompt prompt = {.sample = &sample, .tok = tok, .n_tok = a.n_tok};
+    TRY_FAIL(task_find_question(r->p->text, &prompt, &a.question, err));
     for (uint32_t i = 0; i < r->p->subjects->n_prefill; i++) TRY_FAIL(ask_prefilled(r, &a, i, err));
 fail:
     task_sample_deinit(&sample);

@@ -22,6 +22,7 @@ struct runner_params {
     const struct subjects *subjects;
     struct samples *samples;
     uint64_t seed;
+    struct question_rows rows;      /* of each prompt that a decode method serves, where it may */
     bool gold_history;              /* later turns see the expected answers, not the given ones */
     bool record;                    /* the engine can record: fill mass_mean */
     runner_progress_fn on_progress; /* or NULL */

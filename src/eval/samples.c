@@ -73,6 +73,8 @@ static void row_of(struct sample_row *row, const cJSON *o)
         .turn = count_of(o, "turn"),
         .prompt_n = count_of(o, "prompt_n"),
         .predicted_n = count_of(o, "predicted_n"),
+        .rows = {.all = strcmp(text_of(o, "decode_rows"), "question") == 0,
+                 .n = count_of(o, "decode_rows_n")},
         .score = number_of(o, "score"),
         .ttft_ms = number_of(o, "ttft_ms"),
         .prompt_per_s = number_of(o, "prompt_per_second"),
@@ -248,6 +250,8 @@ static cJSON *json_of(const struct samples *s, const struct sample_row *row,
     cJSON_AddStringToObject(o, "run", s->run);
     cJSON_AddNumberToObject(o, "prompt_n", row->prompt_n);
     cJSON_AddNumberToObject(o, "predicted_n", row->predicted_n);
+    cJSON_AddStringToObject(o, "decode_rows", question_name(&row->rows));
+    cJSON_AddNumberToObject(o, "decode_rows_n", row->rows.n);
     add_prompt(o, turn);
     cJSON_AddItemToObject(
         o, "expected",

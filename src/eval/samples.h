@@ -4,6 +4,7 @@
 #ifndef SAC_EVAL_SAMPLES_H
 #define SAC_EVAL_SAMPLES_H
 
+#include "eval/question.h"
 #include "eval/subjects.h"
 #include "eval/task.h"
 
@@ -12,6 +13,8 @@ struct sample_row {
     struct task_cell cell;
     char method[SUBJECT_NAME_MAX];
     uint32_t turn, prompt_n, predicted_n;
+    struct question_rows rows; /* of the prompt that the decode method served: `n` in number, all of
+                                  the question or the last */
     double score;
     double ttft_ms, prompt_per_s, predicted_per_s;
     double chosen;        /* choices_mean: tokens that one choice took by score */

@@ -21,12 +21,12 @@ static size_t method_length(const char *text)
     return n;
 }
 
-static bool has_method(const char *kind, const char *name, size_t n_name)
+bool subjects_method(sac_method_info *out, const char *kind, const char *spec)
 {
-    sac_method_info m;
-    for (size_t i = 0; sac_method_at(i, &m); i++)
-        if (strcmp(m.kind, kind) == 0 && strlen(m.name) == n_name &&
-            memcmp(m.name, name, n_name) == 0)
+    const size_t n = strcspn(spec, ":");
+    for (size_t i = 0; sac_method_at(i, out); i++)
+        if (strcmp(out->kind, kind) == 0 && strlen(out->name) == n &&
+            memcmp(out->name, spec, n) == 0)
             return true;
     return false;
 }
@@ -84,14 +84,14 @@ static sac_status add_named(struct subjects *s, const char name[SUBJECT_NAME_MAX
 {
     char prefill[SUBJECT_NAME_MAX] = "dense", decode[SUBJECT_NAME_MAX] = "full";
     const char *plus = strchr(name, '+');
-    const size_t n_name = strcspn(name, ":");
+    sac_method_info m;
     if (plus) {
         snprintf(prefill, sizeof prefill, "%.*s", (int)(plus - name), name);
         snprintf(decode, sizeof decode, "%s", plus + 1);
         if (!decode[0] || decode[0] == ':')
             return error_set(err, SAC_ERR_ARG, "method '%s': a decode method is missing behind '+'",
                              name);
-    } else if (has_method("prefill", name, n_name) && !has_method("decode", name, n_name)) {
+    } else if (subjects_method(&m, "prefill", name) && !subjects_method(&m, "decode", name)) {
         snprintf(prefill, sizeof prefill, "%s", name);
     } else {
         snprintf(decode, sizeof decode, "%s", name);

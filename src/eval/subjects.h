@@ -38,4 +38,7 @@ sac_status subjects_add_pair(struct subjects *s, const char *prefill, const char
                              sac_error *err);
 void subjects_deinit(struct subjects *s);
 
+/* What is known of the method of a specification "NAME:key=value,..."; false: there is none. */
+bool subjects_method(sac_method_info *out, const char *kind, const char *spec);
+
 #endif

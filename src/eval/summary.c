@@ -73,7 +73,7 @@ static void fill_means(struct summary_row *g, const struct samples *samples)
     struct {
         double sum;
         uint32_t n;
-    } mass = {0}, share = {0}, chosen = {0}, planned = {0}, ttft = {0}, prompt = {0},
+    } mass = {0}, share = {0}, chosen = {0}, rows = {0}, planned = {0}, ttft = {0}, prompt = {0},
       predicted = {0};
     for (size_t i = 0; i < samples_count(samples); i++) {
         const struct sample_row *r = samples_row(samples, i);
@@ -81,6 +81,7 @@ static void fill_means(struct summary_row *g, const struct samples *samples)
         add_mean(&mass.sum, &mass.n, r->mass_mean);
         add_mean(&share.sum, &share.n, r->share_read);
         add_mean(&chosen.sum, &chosen.n, r->chosen);
+        add_mean(&rows.sum, &rows.n, r->rows.n);
         add_mean(&planned.sum, &planned.n, r->planned_share);
         add_mean(&ttft.sum, &ttft.n, r->ttft_ms);
         add_mean(&prompt.sum, &prompt.n, r->prompt_per_s);
@@ -90,6 +91,7 @@ static void fill_means(struct summary_row *g, const struct samples *samples)
     g->mass_mean = MEAN(mass);
     g->share_read = MEAN(share);
     g->chosen = MEAN(chosen);
+    g->n_decode_row = MEAN(rows);
     g->planned_share = MEAN(planned);
     g->ttft_ms = MEAN(ttft);
     g->prompt_per_s = MEAN(prompt);
@@ -127,8 +129,8 @@ static sac_status fill_scores(struct summary_row *g, const struct samples *sampl
     return status;
 }
 
-sac_status summary_make(struct summary *out, const struct samples *samples, uint64_t seed,
-                        sac_error *err)
+sac_status summary_make(struct summary *out, const struct samples *samples, const char *base,
+                        uint64_t seed, sac_error *err)
 {
     const size_t n_sample = samples_count(samples);
     struct summary s = {.row = mem_calloc(n_sample, sizeof *s.row)};
@@ -143,9 +145,9 @@ sac_status summary_make(struct summary *out, const struct samples *samples, uint
         snprintf(row->task, sizeof row->task, "%s", r->cell.task);
         snprintf(row->place, sizeof row->place, "%s", r->cell.place);
         snprintf(row->method, sizeof row->method, "%s", r->method);
+        row->question_rows = r->rows.all;
     }
     for (size_t g = 0; g < s.n; g++) {
-        const char *base = samples_row(samples, 0)->method;
         const bool is_base = strcmp(s.row[g].method, base) == 0;
         const sac_status status = fill_scores(&s.row[g], samples, is_base ? NULL : base, seed, err);
         if (status != SAC_OK) {
@@ -191,6 +193,9 @@ static cJSON *row_json(const struct summary_row *g)
         add_number(o, "diff_low", g->diff.low);
         add_number(o, "diff_high", g->diff.high);
     }
+    const struct question_rows rows = {.all = g->question_rows};
+    cJSON_AddStringToObject(o, "decode_rows", question_name(&rows));
+    add_number(o, "decode_rows_n", g->n_decode_row);
     add_number(o, "mass_mean", g->mass_mean);
     add_number(o, "share_read", g->share_read);
     add_number(o, "chosen", g->chosen);
@@ -227,11 +232,10 @@ static void add_interval(struct strbuf *out, bool is_signed, const struct summar
 
 void summary_markdown(const struct summary *s, struct strbuf *out)
 {
-    strbuf_adds(
-        out,
-        "| task | ctx | method | n | score | 95 % | difference | 95 % | cells | read | chosen | "
-        "mass | first token, s | tokens/s |\n"
-        "|---|--:|---|--:|--:|---|--:|---|--:|--:|--:|--:|--:|--:|\n");
+    strbuf_adds(out, "| task | ctx | method | n | score | 95 % | difference | 95 % | cells | rows "
+                     "| read | chosen | "
+                     "mass | first token, s | tokens/s |\n"
+                     "|---|--:|---|--:|--:|---|--:|---|--:|---|--:|--:|--:|--:|--:|\n");
     for (size_t g = 0; g < s->n; g++) {
         const struct summary_row *r = &s->row[g];
         strbuf_addf(out, "| %s%s%s | %u | %s | %u |", r->task, r->place[0] ? " " : "", r->place,
@@ -244,6 +248,9 @@ void summary_markdown(const struct summary *s, struct strbuf *out)
             strbuf_adds(out, " |");
         add_interval(out, true, &r->diff);
         add_cell(out, "3", r->planned_share);
+        const struct question_rows rows = {.all = r->question_rows};
+        strbuf_addf(out, " %s", question_name(&rows));
+        add_cell(out, "1", r->n_decode_row);
         add_cell(out, "3", r->share_read);
         strbuf_adds(out, " ");
         choices_print(out, r->chosen);

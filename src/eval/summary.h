@@ -1,5 +1,5 @@
 /* summary.h: from rows to what a paper prints: means with bootstrap confidence intervals for each
- * group of samples and method, and paired differences to the first method. */
+ * group of samples and method, and paired differences to one of the methods. */
 #ifndef SAC_EVAL_SUMMARY_H
 #define SAC_EVAL_SUMMARY_H
 
@@ -23,9 +23,11 @@ struct summary_row {
     char task[TASK_NAME_MAX], place[TASK_PLACE_MAX], method[SUBJECT_NAME_MAX];
     uint32_t ctx;
     struct summary_mean score;
-    struct summary_mean diff;       /* to the first method, over the samples that both answered */
-    char diff_to[SUBJECT_NAME_MAX]; /* "": this is the first method, or nothing is paired */
+    struct summary_mean diff;       /* to `base`, over the samples that both answered */
+    char diff_to[SUBJECT_NAME_MAX]; /* "": this is that method, or nothing is paired */
+    bool question_rows;             /* decode rows of prompts: of the question, else the last */
     /* Means, or NAN. */
+    double n_decode_row; /* of a prompt */
     double mass_mean, share_read, chosen, planned_share, ttft_ms, prompt_per_s, predicted_per_s;
 };
 
@@ -34,8 +36,9 @@ struct summary {
     size_t n;
 };
 
-sac_status summary_make(struct summary *out, const struct samples *samples, uint64_t seed,
-                        sac_error *err);
+/* `base`: the method that others are compared with. */
+sac_status summary_make(struct summary *out, const struct samples *samples, const char *base,
+                        uint64_t seed, sac_error *err);
 void summary_deinit(struct summary *s);
 
 /* The list of rows; the caller owns it. NULL without memory. */

@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "base/strbuf.h"
+#include "eval/question.h"
 
 #include <assert.h>
 #include <string.h>
@@ -138,6 +139,40 @@ sac_status task_encode(const struct task_text *t, const struct task_sample *s, u
     assert(turn < s->n_turn);
     return t->raw || s->raw ? encode_raw(t, s, turn, answer, out_tok, out_n, err)
                             : encode_chat(t, s, turn, answer, out_tok, out_n, err);
+}
+
+/* ---- Where the question begins ---- */
+
+struct other_question {
+    const struct task_text *text;
+    const struct task_prompt *prompt;
+};
+
+static sac_status encode_other(const void *arg, const char *question, int32_t **out_tok,
+                               size_t *out_n, sac_error *err)
+{
+    const struct other_question *o = arg;
+    const struct task_prompt *p = o->prompt;
+    struct task_sample s = *p->sample; /* borrows all but one text */
+    struct task_turn *turn = &s.turn[p->turn];
+    struct strbuf user = {0};
+    strbuf_add(&user, turn->user, turn->question_at);
+    strbuf_adds(&user, question);
+    turn->user = user.data;
+    const sac_status status =
+        user.failed ? error_set(err, SAC_ERR_MEMORY, "out of memory for a prompt")
+                    : task_encode(o->text, &s, p->turn, p->answer, out_tok, out_n, err);
+    strbuf_deinit(&user);
+    return status;
+}
+
+sac_status task_find_question(const struct task_text *t, const struct task_prompt *p, size_t *out,
+                              sac_error *err)
+{
+    const struct other_question other = {t, p};
+    const struct question_text text = {encode_other, &other};
+    assert(p->sample->turn[p->turn].question_at <= strlen(p->sample->turn[p->turn].user));
+    return question_find(out, p->tok, p->n_tok, &text, err);
 }
 
 sac_status task_length(const struct task_text *t, const struct task_sample *s, uint32_t *out_n,

@@ -26,8 +26,10 @@ struct task_cell {
 };
 
 struct task_turn {
-    char *user;   /* owned */
-    char *prefix; /* what the answer begins with; owned, or NULL */
+    char *user;         /* owned */
+    size_t question_at; /* byte of `user` behind all documents: the question, or what stands there
+                           in its place, is the rest */
+    char *prefix;       /* what the answer begins with; owned, or NULL */
     struct strlist expected;
     uint32_t new_tok;
     bool first_line; /* judge the first line of the answer only */
@@ -56,11 +58,24 @@ struct task_text {
 /* The model's own template if it has one, else raw. */
 struct task_text task_text_of(const sac_model *model);
 
+/* A turn's prompt. */
+struct task_prompt {
+    const struct task_sample *sample; /* borrowed */
+    uint32_t turn;
+    const char *const *answer; /* [turn] of the turns before, borrowed */
+    const int32_t *tok;        /* [n_tok] as task_encode gives them, borrowed */
+    size_t n_tok;
+};
+
 /* Tokens up to where the answer of turn `turn` goes on; `answer` [turn] holds those of earlier
  * turns (without their prefixes). A BOS that the model wants is there once. `*out_tok` is owned by
  * the caller (sac_free). */
 sac_status task_encode(const struct task_text *t, const struct task_sample *s, uint32_t turn,
                        const char *const *answer, int32_t **out_tok, size_t *out_n, sac_error *err);
+
+/* The first token that what stands behind the turn's documents has a part in; n_tok at most. */
+sac_status task_find_question(const struct task_text *t, const struct task_prompt *p, size_t *out,
+                              sac_error *err);
 
 /* Tokens that the whole sample takes when every answer is as long as it may be. */
 sac_status task_length(const struct task_text *t, const struct task_sample *s, uint32_t *out_n,

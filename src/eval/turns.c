@@ -316,8 +316,10 @@ static void add_sentences(struct strbuf *out, struct rng *r, const struct strlis
     }
 }
 
-static void add_user(struct strbuf *out, struct rng *r, const struct planned_turn *turn,
-                     const char *place, uint32_t n_prose)
+/* Returns where what stands behind the text begins: the question, or the call to answer it alone.
+ */
+static size_t add_user(struct strbuf *out, struct rng *r, const struct planned_turn *turn,
+                       const char *place, uint32_t n_prose)
 {
     struct sentence_order o = {.n = (uint32_t)turn->evidence.n};
     o.n_all = o.n + n_prose;
@@ -326,9 +328,14 @@ static void add_user(struct strbuf *out, struct rng *r, const struct planned_tur
     const bool begin = strcmp(place, "begin") == 0, end = strcmp(place, "end") == 0;
     const uint32_t cut = begin ? 0 : end ? o.n_all : o.n_all / 2;
     add_sentences(out, r, &turn->evidence, &o, 0, cut);
-    strbuf_addf(out, "%sQuestion: %s%s", begin ? "" : "\n\n", turn->question.data,
-                end ? "" : "\n\n");
+    if (!begin) strbuf_adds(out, "\n\n");
+    const size_t question_at = out->n;
+    strbuf_addf(out, "Question: %s\n\n", turn->question.data);
     add_sentences(out, r, &turn->evidence, &o, cut, o.n_all);
+    if (!end) strbuf_adds(out, "\n\n");
+    const size_t call_at = out->n;
+    strbuf_adds(out, "Answer the question with the help of all texts so far.");
+    return end ? question_at : call_at;
 }
 
 static sac_status build(const void *arg, uint32_t size, struct task_sample *out, sac_error *err)
@@ -344,8 +351,7 @@ static sac_status build(const void *arg, uint32_t size, struct task_sample *out,
     for (uint32_t t = 0; t < p->shape->n_turn; t++) {
         struct strbuf user = {0};
         struct task_turn *turn = task_add_turn(out);
-        add_user(&user, &r, &p->turn[t], b->cell->place, size);
-        strbuf_adds(&user, "\n\nAnswer the question with the help of all texts so far.");
+        turn->question_at = add_user(&user, &r, &p->turn[t], b->cell->place, size);
         turn->user = strbuf_detach(&user, NULL);
         struct strbuf prefix = {0};
         strbuf_adds(&prefix, p->turn[t].prefix.data);

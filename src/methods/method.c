@@ -52,6 +52,7 @@ bool sac_method_at(size_t i, sac_method_info *out)
 {
     const struct method *m = method_at(i);
     if (!m) return false;
+    const bool is_prefill = strcmp(m->kind, "prefill") == 0;
     *out = (sac_method_info){.kind = m->kind,
                              .name = m->name,
                              .summary = m->summary,
@@ -59,6 +60,9 @@ bool sac_method_at(size_t i, sac_method_info *out)
                              .about = m->about,
                              .param = m->param,
                              .n_param = m->n_param,
-                             .chooses = m->chooses};
+                             .chooses = m->chooses,
+                             .needs_question = m->needs_question,
+                             /* Without hooks it is dense attention. */
+                             .any_chunk = is_prefill && (!m->prefill || m->prefill->any_chunk)};
     return true;
 }

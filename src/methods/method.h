@@ -14,9 +14,10 @@
  *    engine leaves it out where a dense read is asked for. A method must live with that. In a layer
  *    `see` has returned for all lanes before any is asked, so `select` may read what `see` has left
  *    in the states of the layer's other heads; it must not touch that part of its own.
- *  - What a method learns from a prompt it learns at the first decode row, from the cached keys and
- *    from the queries of the last rows (`past`), which the engine keeps for all sequences. So it
- *    makes no difference which method a sequence used while its prompt was computed.
+ *  - What a method learns from a prompt it learns at the first decode row (the prompt's last token,
+ *    or the first of those that the caller wants served so), from the cached keys and from the
+ *    queries of the last rows (`past`), which the engine keeps for all sequences. So it makes no
+ *    difference which method a sequence used while its prompt was computed.
  *  - Side data of a page follows from its keys and values alone. It is written once, when the page
  *    is sealed or loaded, and shared by all its sequences.
  * The same holds for struct method_prefill, but for what is said there. */
@@ -182,6 +183,10 @@ struct method {
     bool weighs;      /* sets weights of tokens, struct method_pick's or struct plan's */
     bool token_grain; /* marks single tokens, not whole pages */
     bool evicts;      /* what it has not marked once it will not mark again: pages are given back */
+    /* Of a decode method that takes the prompt's end for the question: it learns from the queries
+     * of the prompt's last rows what it keeps or looks at, or holds all of the prompt. The question
+     * must be among the prompt rows then; its last token alone is a decode row. */
+    bool needs_question;
     const struct method_decode *decode;   /* NULL: dense attention */
     const struct method_prefill *prefill; /* the same for prompt rows */
 };

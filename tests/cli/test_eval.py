@@ -81,6 +81,51 @@ class EvalTest(unittest.TestCase):
         self.assertLess(streaming["mass_mean"], 1)
         self.assertEqual(len({s["prompt"] for s in self.samples()}), 1)
 
+    def count(self, text):
+        done = saccade("tokenize", "-m", model_path(), "--no-bos", text)
+        return len(json.loads(done.stdout))
+
+    def test_the_questions_rows_are_the_decode_methods(self):
+        blind = "streaming:sink=0,budget=1"
+        snapkv, shape = "snapkv:budget=128", "a-shape:sink=4,window=64"
+        # The first method, whose rows are others, stays what all are compared with.
+        rows = {r["method"]: r for r in self.rows(
+            "passkey", "--ctx", "512", "--depths", "50", "--methods",
+            f"{snapkv},full,{blind},{shape}+full,quest:budget=128,dense=0", "--sparse-min-ctx", "0")}
+        self.assertEqual({r.get("diff_to") for r in rows.values()}, {None, snapkv})
+        # It reads its own page alone, from the question on: dense attention gives it nothing.
+        self.assertLess(rows[blind]["share_read"], 0.1)
+        self.assertEqual((rows["full"]["score"], rows[blind]["score"]), (1, 0))
+        # Behind the question the template ends the turn and names the assistant: six tokens.
+        asked = self.count("What is the pass key?") + 6 + self.count("The pass key is")
+        for s in self.samples():
+            last = s["method"] in (snapkv, shape + "+full")
+            self.assertEqual((s["decode_rows"], s["decode_rows_n"]),
+                             ("last", 1) if last else ("question", asked), s["method"])
+        self.assertEqual(rows["full"]["decode_rows_n"], asked)
+        self.assertEqual(rows[snapkv]["decode_rows"], "last")
+        self.assertIn(f"| question {asked:.1f} |", (self.out / "summary.md").read_text())
+        self.out = self.folder / "three"
+        rows = self.rows("passkey", "--ctx", "512", "--depths", "50", "--methods", f"full,{snapkv}",
+                         "--decode-rows", "3", "--sparse-min-ctx", "0")
+        self.assertEqual([(r["decode_rows"], r["decode_rows_n"]) for r in rows], [("last", 3)] * 2)
+        self.assertIn("made with another model or other settings",
+                      self.run_eval("passkey", "--ctx", "512", "--depths", "50", code=2).stderr)
+
+    def test_a_prompt_in_two_parts_is_the_same_prompt(self):
+        # Behind a prompt for others, of a method whose chunks may be cut anywhere and of one that
+        # plans them as a whole, an answer is what it is alone.
+        for prefill in "dense", "sparge:top=0.5":
+            alone = f"{prefill}+snapkv:budget=96"
+            answers = []
+            for methods in (f"{prefill}+quest:budget=96,dense=0,{alone}", alone):
+                self.out = self.folder / f"out{len(methods)}{prefill[0]}"
+                self.rows("needle", "--ctx", "700", "--depths", "40", "--methods", methods,
+                          "--sparse-min-ctx", "0", "--allow-idle")
+                answers += [(s["answer"], s["planned_share"]) for s in self.samples()
+                            if s["method"] == alone]
+            self.assertEqual(answers[0], answers[1], prefill)
+
     def test_matrix_of_prefill_and_decode_methods(self):
         args = ("needle", "--matrix", "--prefill", "dense,a-shape:sink=4,window=64", "--decode",
                 "full,streaming:budget=128,h2o:budget=128", "--ctx", "512", "--depths", "50",
@@ -129,6 +174,15 @@ class EvalTest(unittest.TestCase):
         rows = self.rows("turns", "--ctx", "1000", "--tasks", "facts")
         self.assertEqual([(r["place"], r["n"]) for r in rows], [("begin", 3), ("middle", 3), ("end", 3)])
         self.assertEqual({s["turn"] for s in self.samples()}, {0, 1, 2})
+        # In later turns, too, the rows behind the turn's last text and no others.
+        for s in self.samples():
+            behind = "Answer the question with the help of all texts so far."
+            least = self.count(behind) + self.count(s["prefix"]) + 6
+            self.assertEqual(s["decode_rows"], "question")
+            if s["place"] != "end":
+                self.assertTrue(least <= s["decode_rows_n"] <= least + 1, s)
+            else:
+                self.assertTrue(least + 5 < s["decode_rows_n"] < least + 40, s)
         self.out = self.folder / "docs"
         rows = self.rows("docs", "--ctx", "500", "--docs", "2", "--tasks", "docs_facts")
         self.assertEqual([r["place"] for r in rows], ["first", "middle", "last"])
@@ -155,6 +209,7 @@ class EvalTest(unittest.TestCase):
             (("needle", "--depths", "101"), "--depths"),
             (("needle", "--ctx", "4x"), "'4x'"),
             (("needle", "--needle", "x"), "--question"),
+            (("needle", "--decode-rows", "0"), "--decode-rows"),
             (("needle", "--methods", "full,nothing"), "nothing"),
             (("needle", "--prefill", "a-shape"), "--prefill"),
             (("needle", "--matrix", "--prefill", "dense,nothing"), "nothing"),

@@ -58,6 +58,50 @@ class Answers(unittest.TestCase):
         dense = run_json(*text)["timings"]
         self.assertEqual((dense["prefill"]["planned_share"], dense["decode"]["share_read"]), (1, 1))
 
+    def test_the_prompts_last_rows_are_the_decode_methods(self):
+        heads = 30 * 3  # layers and KV heads of smollm2-135m
+        text = "The harbour lay still. " * 60
+        sparse = ("--sparse-min-ctx", "0", "--decode", "streaming:budget=64", *GREEDY)
+        one = run_json("-p", text + QUESTION, "-n", "1", *sparse)["timings"]
+        # Of one token, too, the row that chooses it.
+        self.assertEqual((one["decode"]["decode_rows"], one["decode"]["decode_rows_n"]), ("last", 1))
+        self.assertEqual(one["decode"]["choices"], heads)
+        self.assertTrue(0 < one["decode"]["share_read"] < 0.5)
+        five = run_json("-p", text + QUESTION, "-n", "3", "--decode-rows", "5", *sparse)["timings"]
+        self.assertEqual(five["decode"]["decode_rows_n"], 5)
+        self.assertEqual(five["decode"]["choices"], (5 + 2) * heads)  # and of three tokens two have rows
+        self.assertEqual(five["prompt_n"], one["prompt_n"])
+        every = run_json("-p", QUESTION, "-n", "1", "--decode-rows", "99999", *GREEDY)["timings"]
+        self.assertEqual(every["decode"]["decode_rows_n"], every["prompt_n"])
+
+    def test_the_rows_of_a_question(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("The harbour lay still. " * 60)
+            file.flush()
+            args = ("-f", file.name, "-p", QUESTION, "--sparse-min-ctx", "0", *GREEDY)
+            rows = ("--decode-rows", "question")
+            alone = saccade("tokenize", "-m", model_path(), "--no-bos", QUESTION).stdout
+            # Behind it the template ends the turn and names the assistant: six tokens.
+            expected = len(json.loads(alone)) + 6
+            for method in "full", "streaming:budget=64":
+                t = run_json(*args, *rows, "-n", "1", "--decode", method)["timings"]["decode"]
+                self.assertEqual((t["decode_rows"], t["decode_rows_n"]), ("question", expected))
+            self.assertEqual(t["choices"], expected * 30 * 3)
+            # A method that must see the question first.
+            t = run_json(*args, *rows, "-n", "1", "--decode", "snapkv:budget=64")["timings"]["decode"]
+            self.assertEqual((t["decode_rows"], t["decode_rows_n"], t["choices"]), ("last", 1, 30 * 3))
+            # What was computed ahead, for a map or from a file, are the same rows.
+            want = run_json(*args, *rows, "-n", "8", "--decode", "streaming:budget=64")
+            for more in (("--show-reading",), ("-t", "1"), ("-b", "7")):
+                told = run_json(*args, *rows, "-n", "8", "--decode", "streaming:budget=64", *more)
+                self.assertEqual(told["tokens"], want["tokens"], more)
+                self.assertEqual(told["timings"]["decode"]["decode_rows_n"], expected)
+                self.assertEqual(told["timings"]["decode"]["choices"], want["timings"]["decode"]["choices"])
+        for value in "0", "-3", "all":
+            done = saccade("run", "-m", model_path(), "-p", "x", "--decode-rows", value)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("option '--decode-rows'", done.stderr)
+
     def test_threads_and_batch_size_change_nothing(self):
         args = ("-p", QUESTION, "-n", "12", "--temp", "1", "-s", "7")
         want = run_json(*args)

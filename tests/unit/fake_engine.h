@@ -229,7 +229,8 @@ sac_status sac_step(sac_engine *e, sac_row_fn fn, void *user, uint32_t *out_n, s
     for (uint32_t i = 0; i < N_SEQ_MAX; i++) {
         struct fake_seq *s = &f->seqs[i];
         const bool decode = s->decode[s->n_done];
-        while (s->alive && s->n_done < s->n_all && n_row < f->base.params.n_batch) {
+        while (s->alive && s->n_done < s->n_all && s->decode[s->n_done] == decode &&
+               n_row < f->base.params.n_batch) {
             if (!compute_row(f, i, fn, user)) {
                 starved = true;
                 break;

@@ -163,6 +163,7 @@ static void penalties_see_the_whole_sequence(void **state)
     for (size_t i = 0; i < 3; i++) {
         r.prompt = i == 2 ? tok + n - 1 : tok;
         r.n_prompt = i == 0 ? n : i == 1 ? n - 1 : 1;
+        r.n_decode_row = i == 0 ? 2 : 1;   /* the last of each of the two requests */
         r.max_tokens = i == 1 ? 1 : N_TOK; /* a last token is chosen, and not computed */
         r.user = &answer[i];
         if (i == 1) assert_int_equal(sac_seq_create(e, &r.seq, NULL), SAC_OK);

@@ -20,6 +20,8 @@
 static sac_model *model;
 static struct haystack prose;
 
+enum { N_QUESTION_CELL = 24 };
+
 static int load_model(void **state)
 {
     (void)state;
@@ -335,6 +337,86 @@ static void documents_keep_the_evidence_in_its_part(void **state)
         }
 }
 
+/* The text of tokens begin .. end - 1. */
+static char *text_of(const int32_t *tok, size_t begin, size_t end)
+{
+    char *text;
+    size_t n;
+    assert_int_equal(sac_detokenize(model, tok + begin, end - begin, true, &text, &n, NULL),
+                     SAC_OK);
+    return text;
+}
+
+/* The tokens from the border on hold what stands behind the turn's documents, and those behind its
+ * first token no longer do; nothing of it is before. */
+static void check_question(const char *what, const struct task_sample *s, uint32_t turn, bool raw)
+{
+    static const char *const answer[TASK_TURN_MAX] = {"So.", "So.", "So.", "So."};
+    struct task_text text = task_text_of(model);
+    struct task_prompt p = {.sample = s, .turn = turn, .answer = answer};
+    int32_t *tok;
+    size_t begin = 0;
+    text.raw = raw;
+    assert_int_equal(task_encode(&text, s, turn, answer, &tok, &p.n_tok, NULL), SAC_OK);
+    p.tok = tok;
+    assert_int_equal(task_find_question(&text, &p, &begin, NULL), SAC_OK);
+    const char *question = s->turn[turn].user + s->turn[turn].question_at;
+    while (*question && strchr(" \n", *question)) question++;
+    char *before = text_of(tok, 0, begin), *behind = text_of(tok, begin, p.n_tok),
+         *less = text_of(tok, begin + 1, p.n_tok);
+    if (!*question || !strstr(behind, question) || strstr(less, question))
+        fail_msg("%s: '%s' is not where '%s' begins", what, behind, question);
+    /* A document's last words are still before. */
+    const size_t n = strlen(before);
+    assert_true(n > 40 && s->turn[turn].question_at > 40);
+    assert_null(strstr(before + n - 20, question));
+    sac_free(before);
+    sac_free(behind);
+    sac_free(less);
+    sac_free(tok);
+}
+
+static void questions_begin_behind_the_documents(void **state)
+{
+    (void)state;
+    const struct ruler_args ruler = {.haystack = &prose, .seed = 42};
+    const struct turns_args turns = {.seed = 42};
+    const struct multidoc_args docs = {.seed = 42, .n_document = 2};
+    const struct needle_args needle = {.haystack = &prose, .seed = 3, .n_needle = 2};
+    const uint64_t seed = 1;
+    const struct kind kinds[] = {{ruler_make, &ruler},
+                                 {turns_make, &turns},
+                                 {multidoc_make, &docs},
+                                 {needle_make, &needle},
+                                 {needle_make_passkey, &seed}};
+    struct task_cell cell[N_QUESTION_CELL];
+    size_t kind[N_QUESTION_CELL], n = 0;
+    for (uint32_t i = 0; ruler_name(i); i++) {
+        cell[n] = cell_of(ruler_name(i), "", 2048);
+        kind[n++] = 0;
+    }
+    for (uint32_t i = 0; turns_place(i); i++) {
+        cell[n] = cell_of("facts", turns_place(i), 2048);
+        kind[n++] = 1;
+    }
+    for (size_t k = 2; k < 5; k++) {
+        cell[n] = cell_of(k == 2 ? multidoc_name(1) : "needle", k == 2 ? "last" : "", 2048);
+        cell[n].depth = 100; /* what is hidden stands right before the question */
+        kind[n++] = k;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct task_sample s = made(&kinds[kind[i]], &cell[i]);
+        for (uint32_t t = 0; t < s.n_turn; t++)
+            for (int raw = 0; raw < 2; raw++) check_question(cell[i].task, &s, t, raw);
+        const char *question = s.turn[0].user + s.turn[0].question_at;
+        const bool asks_before =
+            strcmp(cell[i].place, "begin") == 0 || strcmp(cell[i].place, "middle") == 0;
+        assert_int_equal(strchr(question, '?') == NULL, asks_before);
+        if (asks_before) assert_non_null(strstr(question, "Answer the question with"));
+        task_sample_deinit(&s);
+    }
+}
+
 static void facts_hold_together(void **state)
 {
     (void)state;
@@ -377,6 +459,7 @@ int main(void)
         cmocka_unit_test(turns_only_rest_on_what_was_said),
         cmocka_unit_test(places_move_the_question_only),
         cmocka_unit_test(documents_keep_the_evidence_in_its_part),
+        cmocka_unit_test(questions_begin_behind_the_documents),
         cmocka_unit_test(facts_hold_together),
         cmocka_unit_test(a_length_that_is_too_short_is_told),
     };

@@ -11,10 +11,10 @@ struct log {
     char text[1024];
     size_t n_text;
     int32_t tok[N_CTX];
-    uint32_t n_tok, n_prompt_event, n_done;
+    uint32_t n_tok, n_prompt_event, n_prompt_done, n_done;
     uint64_t id;
     sac_finish finish;
-    char stop[32], error[128];
+    char stop[32], error[128], kinds[N_CTX + 1];
     sac_timings timings;
     uint32_t cancel_at; /* answers true at this token; 0: never */
     bool (*also)(struct log *log, const sac_event *event);
@@ -31,7 +31,11 @@ static bool collect(void *user, const sac_event *e)
     log->n_text += e->text_bytes;
     log->text[log->n_text] = 0;
     log->id = e->request_id;
-    if (e->kind == SAC_EVENT_PROMPT) log->n_prompt_event++;
+    if (e->kind == SAC_EVENT_PROMPT) {
+        log->n_prompt_event++;
+        assert_true(e->n_prompt_done > log->n_prompt_done);
+        log->n_prompt_done = e->n_prompt_done;
+    }
     if (e->kind == SAC_EVENT_TOKEN) {
         assert_int_equal(e->n_prompt_done, e->n_prompt);
         log->tok[log->n_tok++] = e->tok;
@@ -119,7 +123,7 @@ static void text_streams_in_whole_characters(void **state)
         assert_int_equal(log.finish, SAC_FINISH_STOP);
         assert_int_equal(log.n_tok, strlen(scripts[i]) + 1);
         assert_int_equal(log.tok[log.n_tok - 1], END);
-        assert_int_equal(log.n_prompt_event, 3); /* 20 rows by 8 */
+        assert_int_equal(log.n_prompt_event, 4); /* 19 rows by 8, and the last, a decode row */
         assert_int_equal(log.timings.n_prompt, 20);
         assert_int_equal(log.timings.n_predicted, log.n_tok);
         assert_true(log.timings.prompt_ms >= 0 && log.timings.predicted_ms >= 0);
@@ -231,7 +235,8 @@ static void cancel_from_the_event_from_outside_and_while_waiting(void **state)
     uint64_t id[3];
     uint32_t n_active;
     for (int i = 0; i < 3; i++) id[i] = submit(e, &logs[i], 0, 3, NULL);
-    for (int i = 0; i < 3; i++) assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
+    /* A step of prompt rows, and three that choose a token. */
+    for (int i = 0; i < 4; i++) assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
     assert_int_equal(n_active, 3);
     sac_cancel(e, id[1]);
     sac_cancel(e, id[2]);
@@ -291,6 +296,7 @@ static sac_request random_request(uint64_t seed)
     r.sampling.top_k = 0;
     r.sampling.repeat_penalty = 1.2f;
     r.sampling.seed = seed;
+    r.n_decode_row = 1 + 4 * (uint32_t)seed; /* the hash is another one where kinds are lost */
     r.max_tokens = 60;
     return r;
 }
@@ -342,8 +348,8 @@ static void the_youngest_gives_way(void **state)
     struct log old = {0}, young = {0};
     sac_request r = random_request(1);
     r.max_tokens = 100; /* three pages each, and there are three */
-    submit(e, &old, RANDOM, 4, &r);
-    submit(e, &young, RANDOM, 4, &r);
+    submit(e, &old, RANDOM, 8, &r);
+    submit(e, &young, RANDOM, 8, &r);
     uint32_t n_active = 1;
     bool gave_way = false;
     while (n_active) {
@@ -441,6 +447,76 @@ static void a_sequence_goes_on(void **state)
     engine_delete(e);
 }
 
+/* ---- Rows of the prompt that a decode method serves ---- */
+
+/* The kinds of the rows of a sequence's first `n`, "ppd". */
+static void kinds_of(char out[N_CTX + 1], const sac_engine *e, sac_seq seq, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) out[i] = fake_of(e)->seqs[seq].decode[i] ? 'd' : 'p';
+    out[n] = 0;
+}
+
+static bool note_kinds(struct log *log, const sac_event *e)
+{
+    if (e->kind == SAC_EVENT_TOKEN && log->n_tok == 1)
+        kinds_of(log->kinds, log->engine, e->seq, fake_of(log->engine)->seqs[e->seq].n_done);
+    return false;
+}
+
+static void the_prompts_last_rows_are_decode_rows(void **state)
+{
+    (void)state;
+    const struct {
+        uint32_t n_prompt, n_decode_row;
+        const char *kinds;
+        uint32_t n_event; /* by 4 */
+    } cases[] = {
+        {10, 1, "pppppppppd", 4},        {10, 3, "pppppppddd", 5}, {10, 10, "dddddddddd", 10},
+        {10, 999, "dddddddddd", 10},     {1, 1, "d", 1},           {1, 7, "d", 1},
+        {9, UINT32_MAX, "ddddddddd", 9},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        sac_engine *e = engine_new(1, N_CTX, 4);
+        struct log log = {.also = note_kinds, .engine = e};
+        sac_request r = greedy();
+        r.n_decode_row = cases[i].n_decode_row;
+        r.max_tokens = 3;
+        submit(e, &log, 0, cases[i].n_prompt, &r);
+        run_all(e);
+        assert_string_equal(log.kinds, cases[i].kinds);
+        assert_int_equal(log.n_prompt_event, cases[i].n_event);
+        assert_int_equal(log.n_prompt_done, cases[i].n_prompt);
+        assert_int_equal(log.timings.n_prompt, cases[i].n_prompt);
+        assert_string_equal(log.text, "The");
+        engine_delete(e);
+    }
+}
+
+/* Tokens that the sequence has already stay rows of the kind that they were. */
+static void a_cached_beginning_keeps_its_rows(void **state)
+{
+    (void)state;
+    sac_engine *e = engine_new(1, N_CTX, 64);
+    struct log first = {0}, log = {.also = note_kinds, .engine = e};
+    sac_request r = greedy();
+    assert_int_equal(sac_seq_create(e, &r.seq, NULL), SAC_OK);
+    r.max_tokens = 2; /* the second is chosen, and not computed */
+    submit(e, &first, RANDOM, 5, &r);
+    run_all(e);
+    r.n_decode_row = 2;
+    submit(e, &log, 'x', 4, &r);
+    run_all(e);
+    assert_string_equal(log.kinds, "ppppddppdd");
+    assert_int_equal(log.timings.n_cached, 6);
+    assert_int_equal(log.n_prompt_done, 4);
+    log = (struct log){.also = note_kinds, .engine = e};
+    r.n_decode_row = 9; /* more than the request brings */
+    submit(e, &log, 'x', 3, &r);
+    run_all(e);
+    assert_string_equal(log.kinds, "ppppddppdddddd");
+    engine_delete(e);
+}
+
 /* ---- Probabilities, errors ---- */
 
 static bool check_probs(struct log *log, const sac_event *event)
@@ -519,8 +595,8 @@ static void bad_requests_are_refused(void **state)
         sac_request r;
         sac_status status;
         const char *words[2];
-    } cases[7];
-    for (size_t i = 0; i < 7; i++) {
+    } cases[8];
+    for (size_t i = 0; i < 8; i++) {
         cases[i].r = good;
         cases[i].status = SAC_ERR_ARG;
         cases[i].words[0] = cases[i].words[1] = "";
@@ -533,7 +609,8 @@ static void bad_requests_are_refused(void **state)
     cases[4].r.on_event = NULL, cases[4].words[0] = "callback";
     cases[5].r.seq = 5, cases[5].status = SAC_ERR_NOT_FOUND, cases[5].words[0] = "sequence 5";
     cases[6].r.sampling.top_p = NAN, cases[6].words[0] = "top-p";
-    for (size_t i = 0; i < 7; i++) {
+    cases[7].r.n_decode_row = 0, cases[7].words[0] = "n_decode_row is 0";
+    for (size_t i = 0; i < 8; i++) {
         sac_error err = {0};
         uint64_t id = 0;
         assert_int_equal(sac_submit(e, &cases[i].r, &id, &err), cases[i].status);
@@ -605,6 +682,8 @@ int main(void)
         cmocka_unit_test(alone_with_a_full_pool_is_an_error),
         cmocka_unit_test(events_may_submit),
         cmocka_unit_test(a_sequence_goes_on),
+        cmocka_unit_test(the_prompts_last_rows_are_decode_rows),
+        cmocka_unit_test(a_cached_beginning_keeps_its_rows),
         cmocka_unit_test(few_logits_are_asked_for),
         cmocka_unit_test(probabilities_are_the_models),
         cmocka_unit_test(bad_requests_are_refused),

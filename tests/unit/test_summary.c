@@ -66,7 +66,7 @@ static void rows_hold_their_own_samples(void **state)
     add(s, &(struct one){"full", "needle", 8192, 0, 0.5, 1});
     add(s, &(struct one){"quest", "needle", 8192, 0, 0.75, (double)NAN});
     add(s, &(struct one){"full", "passkey", 4096, 0, 0.25, 1});
-    must(summary_make(&sum, s, 1, &err), &err);
+    must(summary_make(&sum, s, "full", 1, &err), &err);
     assert_int_equal(sum.n, 5);
     const struct summary_row *r = find(&sum, "quest", "needle", 4096);
     assert_true(fabs(r->score.mean - 1.0 / 3) < 1e-12 && r->score.n == 3);

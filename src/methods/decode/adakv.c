@@ -86,5 +86,6 @@ const struct method adakv_method = {
     .chooses = true,
     .token_grain = true,
     .evicts = true,
+    .needs_question = true,
     .decode = &hooks,
 };

@@ -123,5 +123,6 @@ const struct method duo_method = {
     .n_param = sizeof params / sizeof params[0],
     .token_grain = true,
     .evicts = true,
+    .needs_question = true,
     .decode = &hooks,
 };

@@ -219,5 +219,6 @@ const struct method h2o_method = {
     .chooses = true,
     .token_grain = true,
     .evicts = true,
+    .needs_question = true,
     .decode = &hooks,
 };

@@ -588,5 +588,6 @@ const struct method lfps_method = {
     .has_rest = true,
     .chooses = true,
     .token_grain = true,
+    .needs_question = true,
     .decode = &hooks,
 };

@@ -1,11 +1,11 @@
 /* loopserve.c: the tokens that the last generated tokens look at, chosen anew every few steps,
  * LoopServe's progressive decoding (Li et al., 2025), Algorithm 3.
  *
- * Decided where the paper is silent: the first choice comes when `first` tokens of the answer are
- * there, the row at hand counted; until then everything is read, or what the prompt's last rows
- * looked at, as SnapKV has it, or along columns and diagonals as the prompt is read; sinks and the
- * window are kept besides the budget; no pooling; one set for a KV head, by the sum over its query
- * heads.
+ * Decided where the paper is silent: the first choice comes at the `first`th row that the method
+ * serves, that of the prompt's last token counted; until then everything is read, or what the
+ * prompt's last rows looked at, as SnapKV has it, or along columns and diagonals as the prompt is
+ * read; sinks and the window are kept besides the budget; no pooling; one set for a KV head, by the
+ * sum over its query heads.
  *
  * Not in the paper: stagger spreads the choices of the layers over the steps between two, so that a
  * step costs the same as any other; each layer still chooses every `every` steps by its own last
@@ -263,5 +263,6 @@ const struct method loopserve_decode_method = {
     .n_param = sizeof params / sizeof params[0],
     .chooses = true,
     .token_grain = true,
+    .needs_question = true,
     .decode = &hooks,
 };

@@ -73,5 +73,6 @@ const struct method pyramidkv_method = {
     .chooses = true,
     .token_grain = true,
     .evicts = true,
+    .needs_question = true,
     .decode = &hooks,
 };

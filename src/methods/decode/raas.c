@@ -190,5 +190,6 @@ const struct method raas_method = {
     .n_param = sizeof params / sizeof params[0],
     .chooses = true,
     .evicts = true,
+    .needs_question = true,
     .decode = &hooks,
 };

@@ -57,5 +57,6 @@ const struct method snapkv_method = {
     .chooses = true,
     .token_grain = true,
     .evicts = true,
+    .needs_question = true,
     .decode = &hooks,
 };
