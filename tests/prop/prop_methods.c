@@ -14,7 +14,7 @@
 #include <string.h>
 
 /* A cut at the border of a page is possible whatever was given back. */
-enum { N_PROMPT = 300, N_CUT = 256, N_DECODE = 4, N_VOCAB_MAX = 65536 };
+enum { N_PROMPT = 420, N_CUT = 256, N_DECODE = 4, N_VOCAB_MAX = 65536 };
 
 static uint32_t n_vocab;
 static int32_t prompt[N_PROMPT];
@@ -358,7 +358,7 @@ static void reads_are_counted_and_fewer(void **state)
             m->name, 100.0 * (double)n_read / (double)n_seen, N_PROMPT,
             100.0 * (double)s.n_select_dense / (double)s.n_select,
             (double)s.side_bytes_read / (double)s.n_select);
-        assert_true(n_read < n_seen);
+        if (n_read >= n_seen) fail_msg("%s reads everything", spec);
         sac_engine_free(e);
     }
 }
@@ -378,7 +378,7 @@ static void evicting_methods_give_pages_back(void **state)
     {
         char spec[METHOD_SPEC_BYTES];
         if (!m->evicts) continue;
-        make_spec(spec, m, false);
+        method_spec_part(spec, m, 32); /* so little that whole pages go, wherever its tokens are */
         const char *const specs[] = {spec, "full"};
         sac_engine_params p = sac_engine_params_default();
         sac_engine *e;
@@ -398,7 +398,7 @@ static void evicting_methods_give_pages_back(void **state)
         go_on(e, &a, 0, 1);
         assert_int_equal(free_pages(e), before); /* the fork still holds them */
         const uint64_t n_dropped = sac_engine_get_stats(e).n_page_dropped;
-        assert_true(n_dropped > 0);
+        if (n_dropped == 0) fail_msg("%s gives no page back", spec);
         go_on(e, &fork, 0, 1);
         assert_true(free_pages(e) >= before + n_dropped);
         assert_int_equal(a.tok[0], fork.tok[0]);

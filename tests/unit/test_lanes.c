@@ -4,6 +4,7 @@
  * attention must give then. Plain kernels on a made-up model, so that little is lost to rounding.
  */
 #include "engine/engine.h"
+#include "engine/past.h"
 #include "must.h"
 #include "tiny_model.h"
 
