@@ -4,7 +4,7 @@ An entry:
 
     [name-of-the-mutant]
     file: src/methods/box.c
-    test: unit/test_box the_function_that_must_fail
+    test: unit/test_choose boxes_bound_every_key
     why: what would be wrong, in half a line
     - the old text, which stands in the file once
     + what is put in its place, maybe nothing

@@ -384,6 +384,33 @@ static void raas_drops_the_oldest(void **state)
     }
 }
 
+/* Four live: the two newest, and of the others the two that have had most. Rows 31 and 32 give
+ * tokens 5, 9 and 20 the shares 4/7, 2/7 and 1/7: 20 goes first. Row 33 looks at token 32 alone,
+ * which has had 1 of each head then, more than the 4/7 of token 9: that goes when 32 is no more
+ * among the newest. */
+static void h2o_drops_who_has_had_the_least(void **state)
+{
+    (void)state;
+    logit_open(&b, "h2o:budget=4,heavy=0.5,window=2");
+    logit_both(&b, 5, 1.386719f);
+    logit_both(&b, 9, 0.693359f);
+    logit_both(&b, 20, 0);
+    for (uint32_t h = 0; h < LB_HEADS; h++) b.k[h][32][2] = 20;
+    lb_seal(&b);
+    lb_row(&b, 31, true);
+    lb_row(&b, 32, true);
+    for (uint32_t h = 0; h < LB_HEADS; h++)
+        for (uint32_t g = 0; g < LB_GROUP; g++) {
+            b.q[h][g * LB_DIM + g] = 0;
+            b.q[h][g * LB_DIM + 2] = 8;
+        }
+    lb_row(&b, 33, false);
+    EXPECT_TOKENS(&b, 0, 5, 9);
+    lb_row(&b, 34, false);
+    EXPECT_TOKENS(&b, 0, 5);
+    lb_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -404,6 +431,7 @@ int main(void)
         cmocka_unit_test(infllms_blocks_score_by_their_representatives),
         cmocka_unit_test(duos_gate_is_a_share),
         cmocka_unit_test(raas_drops_the_oldest),
+        cmocka_unit_test(h2o_drops_who_has_had_the_least),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
