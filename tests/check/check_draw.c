@@ -47,7 +47,8 @@ static double cut_of(const struct data *d, uint32_t n_taken)
 {
     double cut = 0;
     for (uint32_t i = 0; i < n_taken; i++) {
-        if (d->logw[i] <= 0) continue;
+        assert_true(d->logw[i] >= 0); /* who is drawn stands for others, too */
+        if (d->logw[i] == 0) continue;
         const double own = (double)d->value[d->item[i] - FIRST] * exp((double)d->logw[i]);
         if (cut > 0) assert_true(fabs(own / cut - 1) < 1e-4);
         cut = own;
@@ -67,7 +68,10 @@ static void check(const struct ops *o, struct data *d, uint32_t n, double varian
     const double cut = cut_of(d, n_taken);
     uint32_t at = 0;
     double sum[OP_DRAW_LANES]; /* of chances, less what is drawn */
-    if (!(cut > 0)) return;
+    if (!(cut > 0)) {
+        assert_int_equal(n_taken, n);
+        return;
+    }
     for (uint32_t i = 0; i < OP_DRAW_LANES; i++) sum[i] = op_draw_begin(i) * 0x1p-32;
     for (uint32_t i = 0; i < n; i++) {
         const bool taken = at < n_taken && d->item[at] == FIRST + i;
