@@ -81,10 +81,10 @@ class Workshop:
         return done.stdout[-1500:] if done.returncode != 0 else ""
 
     def test(self, name):
-        """Functions of the test program that passed, that failed."""
-        done = self.run("ctest", "--test-dir", self.build, "-R", f"^{name}$", "-V", "--timeout", TEST_SECONDS)
-        return (set(re.findall(r"\[ +OK +\] (\w+)", done.stdout)),
-                set(re.findall(r"\[ +FAILED +\] (\w+)", done.stdout)))
+        """Functions of the test program that passed, that failed; one that ended the program failed."""
+        said = self.run("ctest", "--test-dir", self.build, "-R", f"^{name}$", "-V", "--timeout", TEST_SECONDS).stdout
+        begun, passed, failed = (re.findall(rf"\[ +{word} +\] ([a-z]\w*)", said) for word in ("RUN", "OK", "FAILED"))
+        return set(passed), set(failed) | (set(begun[-1:]) - set(passed))
 
 
 def verdict(shop, mutant):

@@ -33,12 +33,21 @@ static int adds(void) { return sum(2, 3) == 5; }
 static int is_zero(void) { return sum(0, 0) == 0; }
 static int run(const char *name, int good)
 {
-    printf("[ RUN      ] %s\\n%s %s\\n", name, good ? "[       OK ]" : "[  FAILED  ]", name);
+    printf("%s %s\\n", good ? "[       OK ]" : "[  FAILED  ]", name);
     return !good;
+}
+static const char *begin(const char *name)
+{
+    printf("[ RUN      ] %s\\n", name);
+    fflush(stdout);
+    return name;
 }
 int main(void)
 {
-    return run("adds", cmocka_unit_test(adds)()) + run("is_zero", cmocka_unit_test(is_zero)());
+    const char *name = begin("adds");
+    const int n = run(name, cmocka_unit_test(adds)());
+    name = begin("is_zero");
+    return n + run(name, cmocka_unit_test(is_zero)());
 }
 """
 DEAD = """[minus]
@@ -89,11 +98,13 @@ class MutateTest(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (0, "1 killed, 0 survived"), done.stderr)
         broken = DEAD.replace("[minus]", "[broken]").replace("a - b", "a b")
         wrong = DEAD.replace("[minus]", "[wrong]").replace("sum adds", "sum is_zero")
-        self.write("tests/mutants/b.txt", ALIVE + broken + wrong)
+        crash = DEAD.replace("[minus]", "[crash]").replace("a - b", "*(volatile int *)0")
+        self.write("tests/mutants/b.txt", ALIVE + broken + wrong + crash)
         done = self.mutate()
-        self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (1, "1 killed, 3 survived"))
+        self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (1, "2 killed, 3 survived"))
         said = {line.split()[0]: line for line in done.stdout.splitlines()[1:-1]}
         self.assertIn("killed", said["minus"])
+        self.assertIn("killed", said["crash"])
         self.assertIn("SURVIVED (unit/test_sum adds: nobody looks at it)", said["no-spare"])
         self.assertIn("does not build", said["broken"])
         self.assertIn("another test fails: adds", said["wrong"])

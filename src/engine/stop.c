@@ -32,7 +32,8 @@ sac_status stop_init(struct stop *s, const char *const *text, size_t n, size_t p
         s->n_text++;
         if (bytes > longest) longest = bytes;
     }
-    s->room = longest + REPLACEMENT_BYTES * (push_max + sizeof s->utf8.held);
+    /* A push and, before anything of it is consumed, the flush of the last token. */
+    s->room = longest + REPLACEMENT_BYTES * (push_max + 2 * sizeof s->utf8.held);
     s->held = mem_alloc(s->room);
     if (s->held) return SAC_OK;
 fail:

@@ -73,6 +73,25 @@ static void characters_come_whole(void **state)
     stop_deinit(&s);
 }
 
+/* The last token ends a beginning that was no character, and begins another: both come at once,
+ * however short the tokens are. */
+static void the_last_token_has_room(void **state)
+{
+    (void)state;
+    static const char *const list[] = {"stop"};
+    struct stop s;
+    const char *match;
+    for (size_t n_stop = 0; n_stop < 2; n_stop++) {
+        assert_int_equal(stop_init(&s, list, n_stop, 1, NULL), SAC_OK);
+        for (const char *at = n_stop ? "sto\xf0\x9f\x90" : "\xf0\x9f\x90"; *at; at++)
+            (void)stop_push(&s, at, 1, &match);
+        (void)stop_push(&s, "\xf0", 1, &match);
+        assert_true(stop_flush(&s) > 3 * n_stop);
+        assert_memory_equal(s.held, n_stop ? "sto" : "\xef\xbf\xbd", 3);
+        stop_deinit(&s);
+    }
+}
+
 static void empty_stop_strings_are_refused(void **state)
 {
     (void)state;
@@ -88,6 +107,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stop_filter_follows_its_definition),
         cmocka_unit_test(characters_come_whole),
+        cmocka_unit_test(the_last_token_has_room),
         cmocka_unit_test(empty_stop_strings_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
