@@ -20,18 +20,18 @@ void attend_plan(sac_engine *e, struct arena *a)
 {
     struct attend *t = &e->attend;
     const struct page_geom *g = &e->pool.geom;
-    const size_t n_batch = e->params.n_batch, n_seq = e->params.n_seq_max;
-    const size_t n_lane = e->decode.specs.is_dense ? 0 : n_seq * g->n_kv_head;
-    t->run = arena_take(a, n_batch, sizeof *t->run);
+    const size_t n_row = e->batch.n_row_max, n_seq = e->params.n_seq_max;
+    const size_t n_lane = e->chooser[CHOOSER_DECODE].specs.is_dense ? 0 : n_seq * g->n_kv_head;
+    t->run = arena_take(a, n_row, sizeof *t->run);
     t->lane = n_lane ? arena_take(a, n_lane, sizeof *t->lane) : NULL;
     t->rest = (struct reading_rest){0};
     if (e->decode.has_rest)
         t->rest = (struct reading_rest){
-            .log = arena_take(a, n_lane * e->decode.shape.group, sizeof(float)),
+            .log = arena_take(a, n_lane * e->shape.group, sizeof(float)),
             .value = arena_take(a, n_lane * g->head_dim, sizeof(float)),
-            .lse = arena_take(a, n_batch * e->model->config.n_head, sizeof(float))};
+            .lse = arena_take(a, n_row * e->model->config.n_head, sizeof(float))};
     /* A run of r rows fills at most r / PAGE_TOK pages and one more that its tail had begun. */
-    t->n_new_page_max = (uint32_t)(n_batch / PAGE_TOK + n_seq);
+    t->n_new_page_max = (uint32_t)(n_row / PAGE_TOK + n_seq);
     const size_t n_page = (size_t)t->n_new_page_max * g->n_kv_head;
     t->seal_from = arena_take(a, n_page, sizeof *t->seal_from);
     t->seal_to = arena_take(a, n_page, sizeof *t->seal_to);

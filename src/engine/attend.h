@@ -45,7 +45,7 @@ struct reading {
 
 /* Memory of the stage, in which readings lie. */
 struct attend {
-    struct attn_run *run;      /* [n_batch] */
+    struct attn_run *run;      /* [n_row_max] */
     struct reading_lane *lane; /* [n_seq_max, n_kv_head], or NULL: no decode method chooses */
     struct reading_rest rest;  /* NULLs: no method has any */
     uint8_t *own; /* 16-bit pages that a chunk begins: [n_new_page_max][n_kv_head][tail_bytes] */

@@ -1,5 +1,5 @@
 /* decode.c: asks the decode methods, lane by lane, and turns their masks into the lists that the
- * attention op reads. All memory of methods is planned here.
+ * attention op reads.
  *
  * Invariants:
  *  1. A lane's choice depends on the sequence alone: lanes write their own state, mask and answer,
@@ -25,130 +25,34 @@ struct decode_list { /* of one run, while it is made */
 
 /* ---- Memory ---- */
 
-sac_status decode_init(sac_engine *e, sac_error *err)
-{
-    static const char *const full = "full";
-    struct decode *d = &e->decode;
-    sac_engine_params *p = &e->params;
-    const char *const *text = p->n_decode ? p->decode : &full;
-    TRY(spec_list_parse(&d->specs, "decode", text, p->n_decode ? p->n_decode : 1, err));
-    for (uint32_t i = 0; i < d->specs.n; i++) d->method[i].spec = &d->specs.spec[i];
-    p->decode = d->specs.text;
-    p->n_decode = d->specs.n;
-    return SAC_OK;
-}
-
-static size_t lane_count(const sac_engine *e)
-{
-    return (size_t)e->pool.geom.n_layer * e->pool.geom.n_kv_head;
-}
-
 void decode_plan(sac_engine *e, struct arena *a)
 {
     struct decode *d = &e->decode;
-    const struct page_geom *g = &e->pool.geom;
-    const size_t n_seq = e->params.n_seq_max, n_lane = n_seq * g->n_kv_head, before = a->used;
-    if (d->specs.is_dense) return;
-    d->shape = (struct method_shape){.geom = g,
-                                     .group = e->model->config.n_head / g->n_kv_head,
-                                     .n_ctx = e->params.n_ctx,
-                                     .sparse_min_ctx = e->params.sparse_min_ctx};
-    assert(d->shape.group <= METHOD_GROUP_MAX);
+    const struct spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    const size_t n_kv_head = e->pool.geom.n_kv_head, n_seq = e->params.n_seq_max;
+    const size_t n_page = n_seq * n_kv_head * e->pool.max_page, before = a->used;
     uint32_t n_past = 0;
     bool token_grain = false, weighs = false;
-    d->lane_bytes = d->worker_bytes = 0;
-    for (uint32_t i = 0; i < d->specs.n; i++) {
-        struct decode_method *m = &d->method[i];
-        const struct method_decode *hooks = m->spec->method->decode;
-        if (!hooks) continue;
-        const double *param = m->spec->param;
-        const size_t scratch = method_hook_bytes(hooks->scratch_bytes, &d->shape, param);
-        m->state_bytes = method_hook_bytes(hooks->state_bytes, &d->shape, param);
-        m->side = side_add(e, &(struct side_user){
-                                  .seal = hooks->seal,
-                                  .seal_value = hooks->seal_value,
-                                  .shape = &d->shape,
-                                  .param = param,
-                                  .bytes = method_hook_bytes(hooks->side_bytes, &d->shape, param)});
-        assert(!m->state_bytes || hooks->sound);
-        d->has_see = d->has_see || hooks->see;
-        d->evicts = d->evicts || m->spec->method->evicts;
-        d->has_rest = d->has_rest || m->spec->method->has_rest;
-        token_grain = token_grain || m->spec->method->token_grain;
-        weighs = weighs || m->spec->method->weighs;
-        const uint32_t n_row = hooks->past_rows ? hooks->past_rows(&d->shape, param) : 0;
-        if (n_row > n_past) n_past = n_row;
-        if (m->state_bytes > d->lane_bytes) d->lane_bytes = m->state_bytes;
-        if (scratch > d->worker_bytes) d->worker_bytes = scratch;
+    for (uint32_t i = 0; i < specs->n; i++) {
+        const struct method *m = specs->spec[i].method;
+        if (!m->decode) continue;
+        const uint32_t n_row =
+            m->decode->past_rows ? m->decode->past_rows(&e->shape, specs->spec[i].param) : 0;
+        n_past = n_row > n_past ? n_row : n_past;
+        d->has_see = d->has_see || m->decode->see;
+        d->evicts = d->evicts || m->evicts;
+        d->has_rest = d->has_rest || m->has_rest;
+        token_grain = token_grain || m->token_grain;
+        weighs = weighs || m->weighs;
     }
-    d->state = arena_take(a, n_seq * lane_count(e), d->lane_bytes);
     past_plan(e, a, n_past);
     e->stats.side_bytes += a->used - before;
-    d->worker = arena_take(a, workers_count(e->workers), d->worker_bytes);
-    d->mask = arena_take(a, n_lane * e->pool.max_page, sizeof *d->mask);
-    d->page = arena_take(a, n_lane * e->pool.max_page, sizeof *d->page);
-    d->page_ptr = arena_take(a, n_seq * (g->n_kv_head + 1), sizeof *d->page_ptr);
-    const size_t n_tok = n_lane * e->pool.max_page * PAGE_TOK;
-    d->tok = token_grain ? arena_take(a, n_tok, sizeof *d->tok) : NULL;
-    d->tok_ptr = arena_take(a, n_seq * (g->n_kv_head + 1), sizeof *d->tok_ptr);
-    d->logw = weighs ? arena_take(a, n_tok, sizeof *d->logw) : NULL;
-}
-
-uint8_t *decode_state(const sac_engine *e, uint32_t seq_i, size_t lane_i)
-{
-    return e->decode.state + (seq_i * lane_count(e) + lane_i) * e->decode.lane_bytes;
-}
-
-static void forget_state(sac_engine *e, uint32_t seq_i)
-{
-    if (e->decode.lane_bytes)
-        memset(decode_state(e, seq_i, 0), 0, lane_count(e) * e->decode.lane_bytes);
-}
-
-void decode_reset(sac_engine *e, uint32_t seq_i)
-{
-    forget_state(e, seq_i);
-    past_reset(e, seq_i);
-}
-
-void decode_fork(sac_engine *e, uint32_t dst, uint32_t src)
-{
-    const struct decode *d = &e->decode;
-    if (d->lane_bytes)
-        memcpy(decode_state(e, dst, 0), decode_state(e, src, 0), lane_count(e) * d->lane_bytes);
-    past_fork(e, dst, src);
-}
-
-void decode_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
-{
-    const struct decode *d = &e->decode;
-    past_cut(e, seq_i, n_tok);
-    const struct decode_method *m = &d->method[e->seqs[seq_i].decode_i];
-    const struct method_decode *hooks = m->spec->method->decode;
-    if (m->state_bytes == 0) return;
-    if (!hooks->cut) {
-        forget_state(e, seq_i);
-        return;
-    }
-    for (size_t i = 0; i < lane_count(e); i++)
-        hooks->cut(decode_state(e, seq_i, i), &d->shape, m->spec->param, n_tok);
-}
-
-sac_status sac_seq_use_decode(sac_engine *e, sac_seq id, uint32_t decode_i, sac_error *err)
-{
-    struct seq *s = engine_seq(e, id, err);
-    if (!s) return SAC_ERR_NOT_FOUND;
-    if (decode_i >= e->decode.specs.n)
-        return error_set(err, SAC_ERR_ARG, "there is no decode method %u: the engine has %u",
-                         decode_i, e->decode.specs.n);
-    if (s->decode_i == decode_i) return SAC_OK;
-    if (s->has_gaps)
-        return error_set(err, SAC_ERR_ARG,
-                         "sequence %u cannot change to decode method %s: %s has dropped tokens", id,
-                         e->decode.specs.text[decode_i], e->decode.specs.text[s->decode_i]);
-    s->decode_i = decode_i;
-    forget_state(e, id);
-    return SAC_OK;
+    d->mask = arena_take(a, n_page, sizeof *d->mask);
+    d->page = arena_take(a, n_page, sizeof *d->page);
+    d->page_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->page_ptr);
+    d->tok = token_grain ? arena_take(a, n_page * PAGE_TOK, sizeof *d->tok) : NULL;
+    d->tok_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->tok_ptr);
+    d->logw = weighs ? arena_take(a, n_page * PAGE_TOK, sizeof *d->logw) : NULL;
 }
 
 /* ---- Choices ---- */
@@ -158,40 +62,19 @@ struct choose_call {
     struct reading *r;
 };
 
-static const struct decode_method *run_method(const sac_engine *e, uint32_t run_i)
+static const struct method *run_method(const sac_engine *e, uint32_t run_i)
 {
-    return &e->decode.method[e->seqs[e->batch.run[run_i].seq_i].decode_i];
-}
-
-static struct method_lane make_lane(const struct choose_call *c, uint32_t run_i, uint32_t kv_head,
-                                    uint32_t worker_i)
-{
-    const sac_engine *e = c->e;
-    const struct decode *d = &e->decode;
-    const uint32_t seq_i = e->batch.run[run_i].seq_i;
-    const struct decode_method *m = run_method(e, run_i);
-    const size_t lane_i = (size_t)c->r->layer * e->pool.geom.n_kv_head + kv_head;
-    uint8_t *layer_state = decode_state(e, seq_i, lane_i - kv_head);
-    struct method_lane lane = lane_view(e, c->r, run_i, kv_head);
-    lane.shape = &d->shape;
-    lane.param = m->spec->param;
-    lane.side = side_base(&e->side, m->side);
-    lane.side_stride = m->side.bytes;
-    lane.past = past_view(e, seq_i, lane_i, lane.pos);
-    lane.state = layer_state + kv_head * d->lane_bytes;
-    lane.layer_state = layer_state;
-    lane.state_stride = d->lane_bytes;
-    lane.scratch = d->worker + worker_i * d->worker_bytes;
-    return lane;
+    return chooser_method(e, CHOOSER_DECODE, e->batch.run[run_i].seq_i)->spec->method;
 }
 
 static void see_lane(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct choose_call *c = arg;
     const uint32_t n_kv_head = c->e->pool.geom.n_kv_head, run_i = item_i / n_kv_head;
-    const struct method_decode *hooks = run_method(c->e, run_i)->spec->method->decode;
+    const struct method_decode *hooks = run_method(c->e, run_i)->decode;
     if (!hooks || !hooks->see) return;
-    const struct method_lane lane = make_lane(c, run_i, item_i % n_kv_head, worker_i);
+    const struct method_lane lane = lane_make(
+        c->e, c->r, (struct lane_at){CHOOSER_DECODE, run_i, item_i % n_kv_head, worker_i});
     hooks->see(&lane);
 }
 
@@ -220,8 +103,8 @@ static struct method_pick make_pick(const struct choose_call *c, const struct me
         pick.logw = list.logw;
     }
     if (method->has_rest) {
-        pick.rest_log = c->r->rest.log + (size_t)item_i * d->shape.group;
-        pick.rest_value = c->r->rest.value + (size_t)item_i * d->shape.geom->head_dim;
+        pick.rest_log = c->r->rest.log + (size_t)item_i * c->e->shape.group;
+        pick.rest_value = c->r->rest.value + (size_t)item_i * c->e->shape.geom->head_dim;
     }
     return pick;
 }
@@ -230,12 +113,12 @@ static struct method_pick make_pick(const struct choose_call *c, const struct me
 static void ask(const struct choose_call *c, const struct method_lane *lane, uint32_t item_i,
                 const struct method *method)
 {
-    const struct decode *d = &c->e->decode;
     struct reading_lane *answer = &c->r->lane[item_i];
     *answer = (struct reading_lane){.dense = true};
-    for (uint32_t g = 0; g < d->shape.group && c->r->rest.log; g++)
-        c->r->rest.log[(size_t)item_i * d->shape.group + g] = -INFINITY;
-    if (!method->decode || lane->pos < PAGE_TOK || lane->pos + 1 < d->shape.sparse_min_ctx) return;
+    for (uint32_t g = 0; g < c->e->shape.group && c->r->rest.log; g++)
+        c->r->rest.log[(size_t)item_i * c->e->shape.group + g] = -INFINITY;
+    if (!method->decode || lane->pos < PAGE_TOK || lane->pos + 1 < c->e->shape.sparse_min_ctx)
+        return;
     answer->asked = true;
     answer->not_finite = !method_queries_finite(lane);
     if (answer->not_finite) return;
@@ -302,8 +185,9 @@ static void select_lane(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct choose_call *c = arg;
     const uint32_t n_kv_head = c->e->pool.geom.n_kv_head, run_i = item_i / n_kv_head;
-    const struct method *method = run_method(c->e, run_i)->spec->method;
-    const struct method_lane lane = make_lane(c, run_i, item_i % n_kv_head, worker_i);
+    const struct method *method = run_method(c->e, run_i);
+    const struct method_lane lane = lane_make(
+        c->e, c->r, (struct lane_at){CHOOSER_DECODE, run_i, item_i % n_kv_head, worker_i});
     ask(c, &lane, item_i, method);
     list_lane(c, &lane, item_i, method->weighs);
 }
@@ -328,7 +212,7 @@ static void list_run(const struct choose_call *c, uint32_t run_i)
     const size_t n_kv_head = e->pool.geom.n_kv_head, lane0 = run_i * n_kv_head;
     const size_t max_page = e->pool.max_page, ptr0 = run_i * (n_kv_head + 1);
     struct attn_run *run = &c->r->run[run_i];
-    const bool weighs = run_method(e, run_i)->spec->method->weighs;
+    const bool weighs = run_method(e, run_i)->weighs;
     struct decode_list list = lane_list(d, lane0, max_page, weighs);
     bool is_dense = !e->seqs[e->batch.run[run_i].seq_i].has_gaps;
     for (size_t h = 0; h < n_kv_head; h++) is_dense = is_dense && c->r->lane[lane0 + h].dense;

@@ -60,7 +60,7 @@ static sac_status count_pages(const sac_engine *e, uint32_t *out, sac_error *err
 static void plan_batch(sac_engine *e, struct arena *a)
 {
     struct batch *b = &e->batch;
-    const size_t n = e->params.n_batch;
+    const size_t n = e->batch.n_row_max;
     b->tok = arena_take(a, n, sizeof *b->tok);
     b->pos = arena_take(a, n, sizeof *b->pos);
     b->seq_i = arena_take(a, n, sizeof *b->seq_i);
@@ -72,7 +72,7 @@ static void plan_scratch(sac_engine *e, struct arena *a)
 {
     const struct config *c = &e->model->config;
     struct scratch *s = &e->scratch;
-    const size_t n = e->params.n_batch;
+    const size_t n = e->batch.n_row_max;
     const size_t n_q = (size_t)c->n_head * c->head_dim, n_kv = (size_t)c->n_kv_head * c->head_dim;
     s->x = arena_take(a, n * c->n_embd, sizeof(float));
     s->tmp = arena_take(a, c->arch->post_norm ? n * c->n_embd : 0, sizeof(float));
@@ -117,8 +117,7 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     logits_plan(e, a);
     e->stats.side_bytes = 0;
     side_begin(e);
-    decode_plan(e, a);
-    prefill_plan(e, a);
+    chooser_plan(e, a);
     side_plan(e, a);
     evict_plan(e, a);
     attend_plan(e, a);
@@ -145,8 +144,8 @@ static sac_status create(sac_engine *e, sac_error *err)
 {
     uint32_t n_page = 0;
     TRY(fill_params(e, err));
-    TRY(decode_init(e, err));
-    TRY(prefill_init(e, err));
+    TRY(chooser_init(e, err));
+    e->batch.n_row_max = prefill_init(e);
     TRY(ops_init(&e->ops, err));
     TRY(workers_create(&e->workers, e->params.n_threads, err));
     e->params.n_threads = workers_count(e->workers);
@@ -161,7 +160,7 @@ static sac_status create(sac_engine *e, sac_error *err)
             "no memory for %zu MiB: %llu MiB of KV pages for %llu tokens, the rest for "
             "steps of %u rows",
             e->block_bytes >> 20, (unsigned long long)e->stats.kv_bytes >> 20,
-            (unsigned long long)e->params.n_kv_tok, e->params.n_batch);
+            (unsigned long long)e->params.n_kv_tok, e->batch.n_row_max);
     a = (struct arena){.base = e->block, .capacity = e->block_bytes};
     plan_memory(e, n_page, &a);
     assert(a.used == e->block_bytes);

@@ -7,6 +7,7 @@
 #define SAC_ENGINE_ENGINE_H
 
 #include "engine/attend.h"
+#include "engine/chooser.h"
 #include "engine/decode.h"
 #include "engine/evict.h"
 #include "engine/logits.h"
@@ -26,14 +27,13 @@ struct request_list;
 struct seq {
     bool alive;
     uint32_t n_done, n_all;
-    uint32_t decode_i;  /* method of its decode rows */
-    uint32_t prefill_i; /* and of its prompt rows */
-    uint32_t n_top;     /* logits that its rows want, the largest; 0: all */
-    uint32_t n_queued;  /* prompt rows that the last sched_pick could choose from */
-    bool has_gaps;      /* that method has given pages back */
-    uint64_t ticket;    /* order of queueing of the oldest pending token */
-    int32_t *tok;       /* [n_ctx] */
-    uint8_t *flags;     /* [n_ctx] TOK_* */
+    uint32_t method_i[CHOOSER_KINDS]; /* methods of its decode rows and of its prompt rows */
+    uint32_t n_top;                   /* logits that its rows want, the largest; 0: all */
+    uint32_t n_queued;                /* prompt rows that the last sched_pick could choose from */
+    bool has_gaps;                    /* that method has given pages back */
+    uint64_t ticket;                  /* order of queueing of the oldest pending token */
+    int32_t *tok;                     /* [n_ctx] */
+    uint8_t *flags;                   /* [n_ctx] TOK_* */
 };
 
 /* Rows of one sequence that stand behind each other: a decode row, or a prompt chunk. */
@@ -46,22 +46,23 @@ struct batch_run {
 
 /* Rows of one step: decode rows first, one run each, then the runs of prompt chunks. */
 struct batch {
+    uint32_t n_row_max; /* of any step: params.n_batch, and what whole chunks may need besides */
     uint32_t n_row, n_decode, n_run;
-    int32_t *tok;          /* [n_batch] */
-    uint32_t *pos;         /* [n_batch] */
-    uint32_t *seq_i;       /* [n_batch] */
-    uint8_t *want;         /* [n_batch] logits asked for */
-    struct batch_run *run; /* [n_batch] */
+    int32_t *tok;          /* [n_row_max] */
+    uint32_t *pos;         /* [n_row_max] */
+    uint32_t *seq_i;       /* [n_row_max] */
+    uint8_t *want;         /* [n_row_max] logits asked for */
+    struct batch_run *run; /* [n_row_max] */
 };
 
 /* Activations of one step, f32. */
 struct scratch {
-    float *x;                /* [n_batch, n_embd] residual stream */
-    float *tmp;              /* [n_batch, n_embd] branch output where a norm stands behind it */
-    float *qkv;              /* [n_batch, (n_head + 2 n_kv_head) * head_dim] */
-    float *attn;             /* [n_batch, n_head * head_dim] */
-    float *ffn;              /* [n_batch, n_ff] */
-    float *cos[2], *sin[2];  /* [n_batch, n_rot/2] global and local layers */
+    float *x;                /* [n_row_max, n_embd] residual stream */
+    float *tmp;              /* [n_row_max, n_embd] branch output where a norm stands behind it */
+    float *qkv;              /* [n_row_max, (n_head + 2 n_kv_head) * head_dim] */
+    float *attn;             /* [n_row_max, n_head * head_dim] */
+    float *ffn;              /* [n_row_max, n_ff] */
+    float *cos[2], *sin[2];  /* [n_row_max, n_rot/2] global and local layers */
     void *linear, *attn_ops; /* scratch of the ops */
     size_t linear_bytes, attn_bytes;
 };
@@ -76,6 +77,8 @@ struct sac_engine {
     struct batch batch;
     struct scratch scratch;
     struct logits logits;
+    struct method_shape shape;             /* what methods may know of model and engine */
+    struct chooser chooser[CHOOSER_KINDS]; /* by enum chooser_kind */
     struct decode decode;
     struct prefill prefill;
     struct past past;

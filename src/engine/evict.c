@@ -27,7 +27,8 @@ static void drop_pages(sac_engine *e, const struct reading *r, uint32_t lane_i)
     const uint32_t seq_i = e->batch.run[lane_i / n_kv_head].seq_i;
     const uint32_t *mask = e->decode.mask + (size_t)lane_i * e->pool.max_page;
     struct seq *s = &e->seqs[seq_i];
-    if (!e->decode.method[s->decode_i].spec->method->evicts || r->lane[lane_i].dense) return;
+    const struct method *method = chooser_method(e, CHOOSER_DECODE, seq_i)->spec->method;
+    if (!method->evicts || r->lane[lane_i].dense) return;
     for (uint32_t p = 0; p < run->pos0 / PAGE_TOK; p++) {
         if (mask[p] || run->table[h * run->table_stride + p] == PAGE_NONE) continue;
         pool_drop(&e->pool, seq_i, r->layer, h, p);

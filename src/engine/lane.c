@@ -1,10 +1,11 @@
-/* lane.c: one layer and KV head of a run of rows, as methods of both kinds see it: decode.c and
- * prefill.c add what is the method's own. A view points into the engine's memory and owns nothing;
- * it holds from the layer's seal to the end of the layer's reading. */
+/* lane.c: one layer and KV head of a run of rows, as methods of both kinds see it. A lane points
+ * into the engine's memory and owns nothing; it holds from the layer's seal to the end of the
+ * layer's reading. */
 #include "engine/lane.h"
 
-struct method_lane lane_view(const sac_engine *e, const struct reading *r, uint32_t run_i,
-                             uint32_t kv_head)
+/* What any method sees. */
+static struct method_lane view(const sac_engine *e, const struct reading *r, uint32_t run_i,
+                               uint32_t kv_head)
 {
     const struct attn_run *run = &r->run[run_i];
     const struct config *c = &e->model->config;
@@ -12,6 +13,7 @@ struct method_lane lane_view(const sac_engine *e, const struct reading *r, uint3
     const size_t group = c->n_head / c->n_kv_head, d = c->head_dim;
     const size_t stride = config_qkv_width(c);
     return (struct method_lane){
+        .shape = &e->shape,
         .ops = &e->ops,
         .layer = r->layer,
         .kv_head = kv_head,
@@ -27,4 +29,26 @@ struct method_lane lane_view(const sac_engine *e, const struct reading *r, uint3
         .n_sealed = end / PAGE_TOK,
         .own = attn_own_page(run, &e->pool.geom, end - 1, kv_head),
     };
+}
+
+struct method_lane lane_make(const sac_engine *e, const struct reading *r, struct lane_at at)
+{
+    const struct chooser *c = &e->chooser[at.kind];
+    const uint32_t seq_i = e->batch.run[at.run_i].seq_i;
+    const struct chooser_method *m = chooser_method(e, at.kind, seq_i);
+    const bool decodes = at.kind == CHOOSER_DECODE;
+    const size_t lane0 = decodes ? (size_t)r->layer * e->pool.geom.n_kv_head : 0;
+    struct method_lane lane = view(e, r, at.run_i, at.kv_head);
+    lane.param = m->spec->param;
+    lane.side = side_base(&e->side, m->side);
+    lane.side_stride = m->side.bytes;
+    lane.layer_state = chooser_state(e, at.kind, seq_i, lane0);
+    lane.state = chooser_state(e, at.kind, seq_i, lane0 + at.kv_head);
+    lane.state_stride = c->state_stride;
+    lane.scratch = c->worker + at.worker_i * c->worker_bytes;
+    if (decodes)
+        lane.past = past_view(e, seq_i, lane0 + at.kv_head, lane.pos);
+    else
+        lane.table = prefill_table(e, seq_i);
+    return lane;
 }

@@ -4,9 +4,13 @@
 
 #include "engine/engine.h"
 
-/* Positions, queries and keys of a run of the reading. What is a method's own (shape, parameters,
- * side data, past, state, scratch) is left zero, for the caller to fill in. */
-struct method_lane lane_view(const sac_engine *e, const struct reading *r, uint32_t run_i,
-                             uint32_t kv_head);
+struct lane_at {
+    enum chooser_kind kind; /* of the method that looks */
+    uint32_t run_i, kv_head, worker_i;
+};
+
+/* Positions, queries and keys of a run of the reading, and what the method of its sequence has: its
+ * parameters, side data, state, scratch. */
+struct method_lane lane_make(const sac_engine *e, const struct reading *r, struct lane_at at);
 
 #endif

@@ -194,7 +194,7 @@ void layer_run(sac_engine *e)
 void layer_scratch_bytes(const sac_engine *e, size_t *out_linear, size_t *out_attn)
 {
     const struct config *c = &e->model->config;
-    const uint32_t n_row = e->params.n_batch, n_worker = workers_count(e->workers);
+    const uint32_t n_row = e->batch.n_row_max, n_worker = workers_count(e->workers);
     const uint32_t n_logit = n_row < LOGITS_ROWS ? n_row : LOGITS_ROWS;
     const struct {
         uint32_t n_row, n_in, n_out;

@@ -33,7 +33,7 @@ void logits_plan(sac_engine *e, struct arena *a)
 {
     const struct config *c = &e->model->config;
     struct logits *l = &e->logits;
-    const size_t n_row = e->params.n_batch < LOGITS_ROWS ? e->params.n_batch : LOGITS_ROWS;
+    const size_t n_row = e->batch.n_row_max < LOGITS_ROWS ? e->batch.n_row_max : LOGITS_ROWS;
     const size_t n_group = screen_of(e)->w.n_group;
     l->stride = (size_t)e->model->weights.output.n_group * WEIGHT_GROUP;
     l->x = arena_take(a, n_row * c->n_embd, sizeof *l->x);

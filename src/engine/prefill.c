@@ -1,5 +1,5 @@
 /* prefill.c: asks the prefill methods, run by run and KV head by KV head, and has their masks
- * turned into the lists that the attention op reads. All memory of these methods is planned here.
+ * turned into the lists that the attention op reads.
  *
  * Invariants:
  *  1. A plan depends on the sequence alone. Chunks of a planned prompt end at multiples of
@@ -22,55 +22,36 @@
 
 /* ---- Memory ---- */
 
-sac_status prefill_init(sac_engine *e, sac_error *err)
+uint32_t prefill_init(sac_engine *e)
 {
-    static const char *const dense = "dense";
-    struct prefill *f = &e->prefill;
-    sac_engine_params *p = &e->params;
-    const char *const *text = p->n_prefill ? p->prefill : &dense;
-    TRY(spec_list_parse(&f->specs, "prefill", text, p->n_prefill ? p->n_prefill : 1, err));
-    for (uint32_t i = 0; i < f->specs.n; i++) f->method[i].spec = &f->specs.spec[i];
-    p->prefill = f->specs.text;
-    p->n_prefill = f->specs.n;
-    if (f->specs.is_dense) return SAC_OK;
-    /* A whole chunk fits beside one decode row of every other sequence. */
-    f->chunk_tok = p->n_batch > TILE_TOK ? p->n_batch / TILE_TOK * TILE_TOK : p->n_batch;
-    p->n_batch += p->n_seq_max - 1;
-    return SAC_OK;
+    const uint32_t n = e->params.n_batch;
+    if (e->chooser[CHOOSER_PREFILL].specs.is_dense) return n;
+    e->prefill.chunk_tok = n > TILE_TOK ? n / TILE_TOK * TILE_TOK : n;
+    return n + e->params.n_seq_max - 1;
 }
 
 /* Sizes and tables of the methods; returns the most lists that the runs of a batch can have. */
 static size_t plan_methods(sac_engine *e, struct arena *a)
 {
     struct prefill *f = &e->prefill;
-    const size_t n_kv_head = e->pool.geom.n_kv_head, n_batch = e->params.n_batch;
+    const struct spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
+    const size_t n_kv_head = e->pool.geom.n_kv_head, n_row = e->batch.n_row_max;
     size_t list_max = 0;
-    f->worker_bytes = f->state_stride = f->lane_list_max = 0;
+    f->lane_list_max = 0;
     f->weighs = false;
-    for (uint32_t i = 0; i < f->specs.n; i++) {
+    for (uint32_t i = 0; i < specs->n; i++) {
         struct prefill_method *m = &f->method[i];
-        const struct method_prefill *hooks = m->spec->method->prefill;
+        const struct method_prefill *hooks = specs->spec[i].method->prefill;
         if (!hooks) continue;
-        f->weighs = f->weighs || m->spec->method->weighs;
+        f->weighs = f->weighs || specs->spec[i].method->weighs;
         m->tile_tok = hooks->tile_tok ? hooks->tile_tok : TILE_TOK;
-        m->n_part = hooks->by_head ? f->shape.group : 1;
+        m->n_part = hooks->by_head ? e->shape.group : 1;
         assert(m->tile_tok % PAGE_TOK == 0);
-        const double *param = m->spec->param;
-        const bool has_table = hooks->table && (m->spec->file[0] || e->params.learn);
-        m->table = has_table ? arena_take(a, 1, hooks->table->bytes(&f->shape)) : NULL;
-        m->state_bytes = method_hook_bytes(hooks->state_bytes, &f->shape, param);
-        m->side = side_add(e, &(struct side_user){
-                                  .seal = hooks->seal,
-                                  .shape = &f->shape,
-                                  .param = param,
-                                  .bytes = method_hook_bytes(hooks->side_bytes, &f->shape, param)});
-        assert(!m->state_bytes || hooks->sound);
-        f->state_stride = mem_larger(f->state_stride, m->state_bytes);
-        f->worker_bytes =
-            mem_larger(f->worker_bytes, method_hook_bytes(hooks->scratch_bytes, &f->shape, param));
+        const bool has_table = hooks->table && (specs->spec[i].file[0] || e->params.learn);
+        m->table = has_table ? arena_take(a, 1, hooks->table->bytes(&e->shape)) : NULL;
         /* A run of r rows lies in at most r / tile_tok + 2 tiles. */
         const size_t lane = (size_t)(f->chunk_tok / m->tile_tok + 2) * m->n_part;
-        const size_t all = (n_batch / m->tile_tok + 2 * (size_t)e->params.n_seq_max) * m->n_part;
+        const size_t all = (n_row / m->tile_tok + 2 * (size_t)e->params.n_seq_max) * m->n_part;
         f->lane_list_max = mem_larger(f->lane_list_max, lane);
         list_max = mem_larger(list_max, all * n_kv_head);
     }
@@ -82,17 +63,8 @@ void prefill_plan(sac_engine *e, struct arena *a)
     struct prefill *f = &e->prefill;
     const struct page_geom *g = &e->pool.geom;
     const size_t n_seq = e->params.n_seq_max, before = a->used;
-    if (f->specs.is_dense) return;
-    f->shape = (struct method_shape){.model = e->model->name,
-                                     .geom = g,
-                                     .group = e->model->config.n_head / g->n_kv_head,
-                                     .n_ctx = e->params.n_ctx,
-                                     .n_row_max = f->chunk_tok};
-    assert(f->shape.group <= METHOD_GROUP_MAX);
     const size_t list_max = plan_methods(e, a);
-    f->state = arena_take(a, n_seq * g->n_kv_head, f->state_stride);
     e->stats.side_bytes += a->used - before;
-    f->worker = arena_take(a, workers_count(e->workers), f->worker_bytes);
     f->mask_words = f->lane_list_max * e->pool.max_page;
     f->mask = arena_take(a, g->n_kv_head * f->mask_words, sizeof *f->mask);
     f->weight = arena_take(a, f->weighs ? g->n_kv_head * f->mask_words : 0, PAGE_TOK);
@@ -110,18 +82,24 @@ void prefill_plan(sac_engine *e, struct arena *a)
     f->n_skip = arena_take(a, workers_count(e->workers), sizeof *f->n_skip);
 }
 
+const void *prefill_table(const sac_engine *e, uint32_t seq_i)
+{
+    return e->prefill.method[e->seqs[seq_i].method_i[CHOOSER_PREFILL]].table;
+}
+
 sac_status prefill_read_tables(sac_engine *e, sac_error *err)
 {
-    const struct prefill *f = &e->prefill;
-    for (uint32_t i = 0; i < f->specs.n; i++) {
-        const struct prefill_method *m = &f->method[i];
+    const struct spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
+    for (uint32_t i = 0; i < specs->n; i++) {
+        const struct spec *spec = &specs->spec[i];
+        void *table = e->prefill.method[i].table;
         struct strbuf text = {0};
         sac_status status;
-        if (!m->table || !m->spec->file[0]) continue;
-        status = input_read(&text, m->spec->file, err);
+        if (!table || !spec->file[0]) continue;
+        status = input_read(&text, spec->file, err);
         if (status == SAC_OK) {
-            status = m->spec->method->prefill->table->read(m->table, &f->shape, text.data, err);
-            if (status != SAC_OK) status = error_prefix(err, status, "%s", m->spec->file);
+            status = spec->method->prefill->table->read(table, &e->shape, text.data, err);
+            if (status != SAC_OK) status = error_prefix(err, status, "%s", spec->file);
         }
         strbuf_deinit(&text);
         TRY(status);
@@ -132,18 +110,18 @@ sac_status prefill_read_tables(sac_engine *e, sac_error *err)
 sac_status sac_engine_get_table(const sac_engine *e, uint32_t prefill_i, char **out_text,
                                 sac_error *err)
 {
-    const struct prefill *f = &e->prefill;
+    const struct spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
     struct strbuf text = {0};
-    if (prefill_i >= f->specs.n)
+    if (prefill_i >= specs->n)
         return error_set(err, SAC_ERR_ARG, "there is no prefill method %u: the engine has %u",
-                         prefill_i, f->specs.n);
-    const struct prefill_method *m = &f->method[prefill_i];
+                         prefill_i, specs->n);
+    const struct spec *spec = &specs->spec[prefill_i];
+    const void *table = e->prefill.method[prefill_i].table;
     if (!e->params.learn)
         return error_set(err, SAC_ERR_ARG, "the engine was created without `learn`");
-    if (!m->table)
-        return error_set(err, SAC_ERR_ARG, "prefill method '%s' has no table of heads",
-                         m->spec->text);
-    sac_status status = m->spec->method->prefill->table->write(m->table, &f->shape, &text, err);
+    if (!table)
+        return error_set(err, SAC_ERR_ARG, "prefill method '%s' has no table of heads", spec->text);
+    sac_status status = spec->method->prefill->table->write(table, &e->shape, &text, err);
     if (status == SAC_OK && text.failed)
         status = error_set(err, SAC_ERR_MEMORY, "out of memory for a table of heads");
     if (status == SAC_OK) *out_text = strbuf_detach(&text, NULL);
@@ -151,59 +129,15 @@ sac_status sac_engine_get_table(const sac_engine *e, uint32_t prefill_i, char **
     return status;
 }
 
-uint8_t *prefill_state(const sac_engine *e, uint32_t seq_i, uint32_t kv_head)
+static const struct method *seq_method(const sac_engine *e, uint32_t seq_i)
 {
-    const struct prefill *f = &e->prefill;
-    return f->state + ((size_t)seq_i * e->pool.geom.n_kv_head + kv_head) * f->state_stride;
+    return chooser_method(e, CHOOSER_PREFILL, seq_i)->spec->method;
 }
 
-void prefill_reset(sac_engine *e, uint32_t seq_i)
+uint32_t prefill_chunk(const sac_engine *e, uint32_t seq_i, uint32_t n)
 {
-    const size_t bytes = e->pool.geom.n_kv_head * e->prefill.state_stride;
-    if (bytes) memset(prefill_state(e, seq_i, 0), 0, bytes);
-}
-
-void prefill_fork(sac_engine *e, uint32_t dst, uint32_t src)
-{
-    const size_t bytes = e->pool.geom.n_kv_head * e->prefill.state_stride;
-    if (bytes) memcpy(prefill_state(e, dst, 0), prefill_state(e, src, 0), bytes);
-}
-
-void prefill_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
-{
-    const struct prefill *f = &e->prefill;
-    const struct prefill_method *m = &f->method[e->seqs[seq_i].prefill_i];
-    if (m->state_bytes == 0) return;
-    if (!m->spec->method->prefill->cut) {
-        prefill_reset(e, seq_i);
-        return;
-    }
-    for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++)
-        m->spec->method->prefill->cut(prefill_state(e, seq_i, h), &f->shape, m->spec->param, n_tok);
-}
-
-sac_status sac_seq_use_prefill(sac_engine *e, sac_seq id, uint32_t prefill_i, sac_error *err)
-{
-    struct seq *s = engine_seq(e, id, err);
-    if (!s) return SAC_ERR_NOT_FOUND;
-    if (prefill_i >= e->prefill.specs.n)
-        return error_set(err, SAC_ERR_ARG, "there is no prefill method %u: the engine has %u",
-                         prefill_i, e->prefill.specs.n);
-    if (s->prefill_i == prefill_i) return SAC_OK;
-    s->prefill_i = prefill_i;
-    prefill_reset(e, id);
-    return SAC_OK;
-}
-
-static const struct method_prefill *seq_hooks(const sac_engine *e, const struct seq *s)
-{
-    return e->prefill.method[s->prefill_i].spec->method->prefill;
-}
-
-uint32_t prefill_chunk(const sac_engine *e, const struct seq *s, uint32_t n)
-{
-    if (!seq_hooks(e, s)) return 0;
-    const uint32_t size = e->prefill.chunk_tok, to_border = size - s->n_done % size;
+    if (!seq_method(e, seq_i)->prefill) return 0;
+    const uint32_t size = e->prefill.chunk_tok, to_border = size - e->seqs[seq_i].n_done % size;
     return n < to_border ? n : to_border;
 }
 
@@ -215,41 +149,17 @@ struct plan_call {
     uint32_t run_i;
 };
 
-static const struct prefill_method *run_method(const struct plan_call *c)
-{
-    const struct seq *s = &c->e->seqs[c->e->batch.run[c->run_i].seq_i];
-    return &c->e->prefill.method[s->prefill_i];
-}
-
-static struct method_lane make_lane(const struct plan_call *c, uint32_t kv_head, uint32_t worker_i)
-{
-    const sac_engine *e = c->e;
-    const struct prefill *f = &e->prefill;
-    const uint32_t seq_i = e->batch.run[c->run_i].seq_i;
-    const struct prefill_method *m = run_method(c);
-    struct method_lane lane = lane_view(e, c->r, c->run_i, kv_head);
-    lane.shape = &f->shape;
-    lane.param = m->spec->param;
-    lane.side = side_base(&e->side, m->side);
-    lane.side_stride = m->side.bytes;
-    lane.table = m->table;
-    lane.state = prefill_state(e, seq_i, kv_head);
-    lane.layer_state = prefill_state(e, seq_i, 0);
-    lane.state_stride = f->state_stride;
-    lane.scratch = f->worker + worker_i * f->worker_bytes;
-    return lane;
-}
-
-static struct plan make_plan(const struct plan_call *c, const struct prefill_method *m,
-                             uint32_t kv_head)
+static struct plan make_plan(const struct plan_call *c, uint32_t kv_head)
 {
     const struct prefill *f = &c->e->prefill;
+    const struct seq *s = &c->e->seqs[c->e->batch.run[c->run_i].seq_i];
+    const struct prefill_method *m = &f->method[s->method_i[CHOOSER_PREFILL]];
     const struct batch_run *run = &c->e->batch.run[c->run_i];
     const uint32_t end = run->pos0 + run->n_row, tile0 = run->pos0 / m->tile_tok;
     const uint32_t last = (end - 1) / m->tile_tok;
     struct plan p = {.pos = run->pos0,
                      .end = end,
-                     .n_after = c->e->seqs[run->seq_i].n_queued - run->n_row,
+                     .n_after = s->n_queued - run->n_row,
                      .tile_tok = m->tile_tok,
                      .tile0 = tile0,
                      .n_tile = last - tile0 + 1,
@@ -257,7 +167,8 @@ static struct plan make_plan(const struct plan_call *c, const struct prefill_met
                      .n_word = last * m->tile_tok / PAGE_TOK,
                      .mask = f->mask + kv_head * f->mask_words,
                      .list_dense = f->list_dense + kv_head * f->lane_list_max};
-    if (m->spec->method->weighs) p.weight = f->weight + kv_head * f->mask_words * PAGE_TOK;
+    if (seq_method(c->e, run->seq_i)->weighs)
+        p.weight = f->weight + kv_head * f->mask_words * PAGE_TOK;
     const size_t n_list = (size_t)p.n_tile * p.n_part;
     assert(n_list <= f->lane_list_max && n_list * p.n_word <= f->mask_words);
     memset(p.mask, 0, n_list * p.n_word * sizeof *p.mask);
@@ -277,17 +188,19 @@ static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
 {
     const struct plan_call *c = arg;
     const sac_engine *e = c->e;
-    const struct prefill_method *m = run_method(c);
-    const struct method_prefill *hooks = m->spec->method->prefill;
+    const uint32_t seq_i = e->batch.run[c->run_i].seq_i;
+    const struct method_prefill *hooks = seq_method(e, seq_i)->prefill;
     struct plan *p = &e->prefill.plan[kv_head];
-    const struct method_lane lane = make_lane(c, kv_head, worker_i);
-    *p = make_plan(c, m, kv_head);
+    const struct method_lane lane =
+        lane_make(e, c->r, (struct lane_at){CHOOSER_PREFILL, c->run_i, kv_head, worker_i});
+    *p = make_plan(c, kv_head);
     if (hooks->needs_past_zero && p->pos > 0)
         plan_dense(p, PLAN_PAST);
     else if (!method_queries_finite(&lane))
         plan_dense(p, PLAN_NAN);
     else if (e->params.learn)
-        learn_lane(&lane, hooks, m->table, p);
+        learn_lane(&lane, hooks, e->prefill.method[e->seqs[seq_i].method_i[CHOOSER_PREFILL]].table,
+                   p);
     else
         hooks->plan(&lane, p);
     for (uint32_t i = 0; i < p->n_tile; i++)
@@ -300,7 +213,7 @@ static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
 static void count_plan(sac_engine *e, const struct plan_stats *s, uint32_t n_part)
 {
     sac_engine_stats *t = &e->stats;
-    const uint32_t n_share = e->prefill.shape.group / n_part;
+    const uint32_t n_share = e->shape.group / n_part;
     t->n_cell += s->n_cell * n_share;
     t->n_cell_read += s->n_cell_read * n_share;
     t->n_plan += s->n_list;
@@ -323,9 +236,8 @@ static void count_dense(sac_engine *e, const struct batch_run *run)
 
 static bool is_planned(const sac_engine *e, const struct batch_run *run)
 {
-    const struct seq *s = &e->seqs[run->seq_i];
-    if (e->prefill.specs.is_dense) return false;
-    return seq_hooks(e, s) && !s->has_gaps && run->pos0 + run->n_row > e->params.sparse_min_ctx;
+    return seq_method(e, run->seq_i)->prefill && !e->seqs[run->seq_i].has_gaps &&
+           run->pos0 + run->n_row > e->params.sparse_min_ctx;
 }
 
 /* `used` counts the lists and `n` the runs before this one that have any. */

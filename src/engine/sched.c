@@ -75,10 +75,10 @@ static uint32_t oldest_prompt(const sac_engine *e, uint64_t from)
 sac_status sched_pick(sac_engine *e, sac_error *err)
 {
     struct batch *b = &e->batch;
-    const uint32_t n_batch = e->params.n_batch;
+    const uint32_t n_row_max = b->n_row_max;
     bool starved = false;
     b->n_row = b->n_decode = b->n_run = 0;
-    for (uint32_t i = 0; i < e->params.n_seq_max && b->n_row < n_batch; i++) {
+    for (uint32_t i = 0; i < e->params.n_seq_max && b->n_row < n_row_max; i++) {
         if (!next_is_decode(&e->seqs[i])) continue;
         if (reserve_rows(e, i, 1) == 1)
             add_run(e, i, 1, ROW_DECODE);
@@ -88,10 +88,10 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
     b->n_decode = b->n_row;
     uint64_t ticket = 0;
     uint32_t i;
-    while (b->n_row < n_batch && (i = oldest_prompt(e, ticket)) != SAC_SEQ_NONE) {
+    while (b->n_row < n_row_max && (i = oldest_prompt(e, ticket)) != SAC_SEQ_NONE) {
         uint32_t n = prompt_rows(&e->seqs[i]);
         e->seqs[i].n_queued = n;
-        const uint32_t chunk = prefill_chunk(e, &e->seqs[i], n), room = n_batch - b->n_row;
+        const uint32_t chunk = prefill_chunk(e, i, n), room = n_row_max - b->n_row;
         ticket = e->seqs[i].ticket + 1;
         if (chunk > room) continue; /* not cut short: it waits until it is older than others */
         n = reserve_rows(e, i, chunk ? (has_pages(e, i, chunk) ? chunk : 0) : n < room ? n : room);

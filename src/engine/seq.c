@@ -18,8 +18,7 @@ sac_status sac_seq_create(sac_engine *e, sac_seq *out, sac_error *err)
         struct seq *s = &e->seqs[i];
         if (s->alive) continue;
         *s = (struct seq){.alive = true, .tok = s->tok, .flags = s->flags};
-        decode_reset(e, i);
-        prefill_reset(e, i);
+        chooser_reset(e, i);
         *out = i;
         return SAC_OK;
     }
@@ -37,15 +36,12 @@ sac_status sac_seq_fork(sac_engine *e, sac_seq src, sac_seq *out, sac_error *err
     TRY(sac_seq_create(e, out, err));
     struct seq *to = &e->seqs[*out];
     to->n_done = to->n_all = from->n_done;
-    to->decode_i = from->decode_i;
-    to->prefill_i = from->prefill_i;
     to->n_top = from->n_top;
     to->has_gaps = from->has_gaps;
     memcpy(to->tok, from->tok, from->n_done * sizeof *to->tok);
     memcpy(to->flags, from->flags, from->n_done * sizeof *to->flags);
     pool_fork(&e->pool, *out, src, from->n_done / PAGE_TOK);
-    decode_fork(e, *out, src);
-    prefill_fork(e, *out, src);
+    chooser_fork(e, *out, src);
     return SAC_OK;
 }
 
@@ -64,8 +60,7 @@ sac_status sac_seq_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error
                          id, n_tok);
     if (n_tok < s->n_done) {
         pool_truncate(&e->pool, id, s->n_done, n_tok);
-        decode_cut(e, id, n_tok);
-        prefill_cut(e, id, n_tok);
+        chooser_cut(e, id, n_tok);
         s->n_done = n_tok;
     }
     s->n_all = n_tok;

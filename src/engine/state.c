@@ -37,14 +37,15 @@ struct head {
     uint32_t n_layer, n_kv_head, head_dim, group;
     uint32_t type_k, type_v;
     uint32_t n_ctx, n_tok;
-    uint32_t n_past;                      /* last rows whose queries follow */
-    uint32_t has_gaps;                    /* a byte before each page tells whether it is there */
-    uint64_t decode_bytes, prefill_bytes; /* of state: of a lane, of a KV head */
-    char decode[SPEC_BYTES], prefill[SPEC_BYTES];
+    uint32_t n_past;                     /* last rows whose queries follow */
+    uint32_t has_gaps;                   /* a byte before each page tells whether it is there */
+    uint64_t state_bytes[CHOOSER_KINDS]; /* of a lane */
+    char method[CHOOSER_KINDS][SPEC_BYTES];
     uint64_t check; /* of the above */
 };
 
-_Static_assert(sizeof(struct head) == 96 + 2 * SPEC_BYTES, "no padding, which would be written");
+_Static_assert(sizeof(struct head) == 96 + CHOOSER_KINDS * SPEC_BYTES,
+               "no padding, which would be written");
 
 enum direction { MEASURE, WRITE, READ };
 
@@ -64,7 +65,7 @@ struct image {
     sac_engine *e;
     uint32_t seq_i;
     struct head head;
-    bool keeps_decode, keeps_prefill; /* state of methods goes to, or comes from, the engine */
+    bool keeps[CHOOSER_KINDS]; /* state of methods goes to, or comes from, the engine */
 };
 
 static sac_status damaged(const struct stream *s, const char *what)
@@ -167,13 +168,13 @@ static sac_status walk_past(struct stream *s, const struct image *im)
 
 static sac_status walk_state(struct stream *s, const struct image *im)
 {
-    const struct head *h = &im->head;
-    for (size_t lane = 0; lane < lane_count(im) && h->decode_bytes; lane++)
-        TRY(transfer(s, im->keeps_decode ? decode_state(im->e, im->seq_i, lane) : NULL,
-                     h->decode_bytes));
-    for (uint32_t head = 0; head < h->n_kv_head && h->prefill_bytes; head++)
-        TRY(transfer(s, im->keeps_prefill ? prefill_state(im->e, im->seq_i, head) : NULL,
-                     h->prefill_bytes));
+    for (int i = 0; i < CHOOSER_KINDS; i++) {
+        const enum chooser_kind kind = (enum chooser_kind)i;
+        const size_t bytes = im->head.state_bytes[kind];
+        for (size_t lane = 0; lane < im->e->chooser[kind].n_lane && bytes; lane++)
+            TRY(transfer(s, im->keeps[kind] ? chooser_state(im->e, kind, im->seq_i, lane) : NULL,
+                         bytes));
+    }
     return SAC_OK;
 }
 
@@ -205,8 +206,6 @@ static struct head make_head(const sac_engine *e, uint32_t seq_i)
 {
     const struct seq *s = &e->seqs[seq_i];
     const struct page_geom *g = &e->pool.geom;
-    const struct decode_method *decode = &e->decode.method[s->decode_i];
-    const struct prefill_method *prefill = &e->prefill.method[s->prefill_i];
     struct head h = {
         .magic = {MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], MAGIC[7]},
         .version = VERSION,
@@ -221,11 +220,12 @@ static struct head make_head(const sac_engine *e, uint32_t seq_i)
         .n_ctx = e->params.n_ctx,
         .n_tok = s->n_done,
         .n_past = s->n_done - past_begin(e, seq_i, s->n_done),
-        .has_gaps = s->has_gaps,
-        .decode_bytes = decode->state_bytes,
-        .prefill_bytes = prefill->state_bytes};
-    memcpy(h.decode, decode->spec->text, sizeof h.decode);
-    memcpy(h.prefill, prefill->spec->text, sizeof h.prefill);
+        .has_gaps = s->has_gaps};
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++) {
+        const struct chooser_method *m = chooser_method(e, (enum chooser_kind)kind, seq_i);
+        h.state_bytes[kind] = m->state_bytes;
+        memcpy(h.method[kind], m->spec->text, SPEC_BYTES);
+    }
     return h;
 }
 
@@ -236,8 +236,7 @@ static sac_status measure(struct image *im, sac_engine *e, sac_seq id, sac_error
     if (seq->n_done != seq->n_all)
         return error_set(err, SAC_ERR_ARG, "sequence %u has %u pending tokens: step before saving",
                          id, seq->n_all - seq->n_done);
-    *im = (struct image){
-        .e = e, .seq_i = id, .head = make_head(e, id), .keeps_decode = true, .keeps_prefill = true};
+    *im = (struct image){.e = e, .seq_i = id, .head = make_head(e, id), .keeps = {true, true}};
     struct stream s = {.direction = MEASURE, .n = sizeof im->head, .err = err};
     XXH3_64bits_reset(&s.hash);
     TRY(walk(&s, im));
@@ -313,7 +312,8 @@ static sac_status read_head(struct stream *s, struct head *h)
         return error_set(s->err, SAC_ERR_FORMAT, "%s is %s: it has %llu bytes of %llu", s->name,
                          s->size < h->bytes ? "cut short" : "too long", (unsigned long long)s->size,
                          (unsigned long long)h->bytes);
-    const bool has_names = memchr(h->decode, 0, SPEC_BYTES) && memchr(h->prefill, 0, SPEC_BYTES);
+    const bool has_names =
+        memchr(h->method[0], 0, SPEC_BYTES) && memchr(h->method[1], 0, SPEC_BYTES);
     if (!has_names || h->type_k > SAC_KV_Q8 || h->type_v > SAC_KV_Q8 || h->n_past > h->n_tok ||
         h->has_gaps > 1)
         return damaged(s, "its head makes no sense");
@@ -370,20 +370,21 @@ static sac_status check_state(const struct stream *s, const struct image *im, co
 /* A method that is not the one of the state begins with what the sequence tells. */
 static sac_status check_start(const struct stream *s, const struct image *im)
 {
-    const struct decode *d = &im->e->decode;
-    const struct method_decode *hooks = d->method[0].spec->method->decode;
+    const struct spec *first = &im->e->chooser[CHOOSER_DECODE].specs.spec[0];
+    const struct method_decode *hooks = first->method->decode;
     if (im->head.has_gaps)
         return error_set(s->err, SAC_ERR_ARG,
                          "%s was saved with decode method %s, which has dropped tokens: no other "
                          "can go on with it",
-                         s->name, im->head.decode);
+                         s->name, im->head.method[CHOOSER_DECODE]);
     const uint32_t wanted =
-        hooks && hooks->past_rows ? hooks->past_rows(&d->shape, d->method[0].spec->param) : 0;
+        hooks && hooks->past_rows ? hooks->past_rows(&im->e->shape, first->param) : 0;
     if (im->head.n_past < im->head.n_tok && im->head.n_past < wanted)
         return error_set(s->err, SAC_ERR_ARG,
                          "%s was saved with decode method %s and holds the queries of %u rows: "
                          "%s learns from %u, save it with that method",
-                         s->name, im->head.decode, im->head.n_past, d->specs.text[0], wanted);
+                         s->name, im->head.method[CHOOSER_DECODE], im->head.n_past, first->text,
+                         wanted);
     return SAC_OK;
 }
 
@@ -391,19 +392,17 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
 {
     const sac_engine *e = im->e;
     struct seq *seq = &e->seqs[im->seq_i];
-    const uint32_t decode_i = find_spec(&e->decode.specs, im->head.decode);
-    const uint32_t prefill_i = find_spec(&e->prefill.specs, im->head.prefill);
-    im->keeps_decode = decode_i < e->decode.specs.n;
-    im->keeps_prefill = prefill_i < e->prefill.specs.n;
-    seq->decode_i = im->keeps_decode ? decode_i : 0;
-    seq->prefill_i = im->keeps_prefill ? prefill_i : 0;
-    if (!im->keeps_decode) TRY(check_start(s, im));
-    const struct decode_method *m = &e->decode.method[seq->decode_i];
-    if (im->keeps_decode)
-        TRY(check_state(s, im, im->head.decode, im->head.decode_bytes, m->state_bytes));
-    if (im->keeps_prefill)
-        TRY(check_state(s, im, im->head.prefill, im->head.prefill_bytes,
-                        e->prefill.method[prefill_i].state_bytes));
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++) {
+        const uint32_t i = find_spec(&e->chooser[kind].specs, im->head.method[kind]);
+        im->keeps[kind] = i < e->chooser[kind].specs.n;
+        seq->method_i[kind] = im->keeps[kind] ? i : 0;
+    }
+    if (!im->keeps[CHOOSER_DECODE]) TRY(check_start(s, im));
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++)
+        if (im->keeps[kind])
+            TRY(check_state(s, im, im->head.method[kind], im->head.state_bytes[kind],
+                            chooser_method(e, (enum chooser_kind)kind, im->seq_i)->state_bytes));
+    const struct chooser_method *m = chooser_method(e, CHOOSER_DECODE, im->seq_i);
     if (im->head.has_gaps && !m->spec->method->evicts) return damaged(s, "it lacks pages");
     if (im->head.has_gaps && e->params.record)
         return error_set(s->err, SAC_ERR_ARG,
@@ -412,33 +411,34 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
     return SAC_OK;
 }
 
+/* Whether what the method of this kind has learnt may be so. */
+static bool is_sound(const struct image *im, enum chooser_kind kind)
+{
+    const sac_engine *e = im->e;
+    const struct head *h = &im->head;
+    const struct chooser_method *m = chooser_method(e, kind, im->seq_i);
+    for (size_t i = 0; i < e->chooser[kind].n_lane && im->keeps[kind] && m->state_bytes; i++) {
+        const page_id *page = pool_table(&e->pool, im->seq_i, (uint32_t)(i / h->n_kv_head)) +
+                              i % h->n_kv_head * e->pool.max_page;
+        if (!m->hooks.sound(&(struct method_loaded){.shape = &e->shape,
+                                                    .param = m->spec->param,
+                                                    .state = chooser_state(e, kind, im->seq_i, i),
+                                                    .n_tok = h->n_tok,
+                                                    .page = kind == CHOOSER_DECODE ? page : NULL}))
+            return false;
+    }
+    return true;
+}
+
 static sac_status check_loaded(const struct stream *s, const struct image *im)
 {
-    sac_engine *e = im->e;
-    const struct head *h = &im->head;
-    const struct seq *seq = &e->seqs[im->seq_i];
-    const struct decode_method *d = &e->decode.method[seq->decode_i];
-    const struct prefill_method *f = &e->prefill.method[seq->prefill_i];
-    if (engine_check_tokens(e, seq->tok, h->n_tok, NULL) != SAC_OK)
+    const sac_engine *e = im->e;
+    if (engine_check_tokens(e, e->seqs[im->seq_i].tok, im->head.n_tok, NULL) != SAC_OK)
         return damaged(s, "it holds tokens that the model does not have");
-    for (size_t lane = 0; lane < lane_count(im) && im->keeps_decode && d->state_bytes; lane++) {
-        const page_id *page = pool_table(&e->pool, im->seq_i, (uint32_t)(lane / h->n_kv_head)) +
-                              lane % h->n_kv_head * e->pool.max_page;
-        if (!d->spec->method->decode->sound(
-                &(struct method_loaded){.shape = &e->decode.shape,
-                                        .param = d->spec->param,
-                                        .state = decode_state(e, im->seq_i, lane),
-                                        .n_tok = h->n_tok,
-                                        .page = page}))
-            return damaged(s, "what its decode method had learnt makes no sense");
-    }
-    for (uint32_t i = 0; i < h->n_kv_head && im->keeps_prefill && f->state_bytes; i++)
-        if (!f->spec->method->prefill->sound(
-                &(struct method_loaded){.shape = &e->prefill.shape,
-                                        .param = f->spec->param,
-                                        .state = prefill_state(e, im->seq_i, i),
-                                        .n_tok = h->n_tok}))
-            return damaged(s, "what its prefill method had learnt makes no sense");
+    if (!is_sound(im, CHOOSER_DECODE))
+        return damaged(s, "what its decode method had learnt makes no sense");
+    if (!is_sound(im, CHOOSER_PREFILL))
+        return damaged(s, "what its prefill method had learnt makes no sense");
     return SAC_OK;
 }
 
@@ -534,7 +534,7 @@ sac_status sac_state_get_info(sac_state_info *out, const char *path, sac_error *
                             .type_k = (sac_kv_type)h.type_k,
                             .type_v = (sac_kv_type)h.type_v,
                             .bytes = h.bytes};
-    memcpy(out->decode, h.decode, sizeof out->decode);
-    memcpy(out->prefill, h.prefill, sizeof out->prefill);
+    memcpy(out->decode, h.method[CHOOSER_DECODE], sizeof out->decode);
+    memcpy(out->prefill, h.method[CHOOSER_PREFILL], sizeof out->prefill);
     return SAC_OK;
 }

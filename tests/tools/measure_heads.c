@@ -364,12 +364,12 @@ int main(int argc, char **argv)
     all.n = n;
     all.d = e->pool.geom.head_dim;
     all.n_kv_head = e->pool.geom.n_kv_head;
-    all.group = e->prefill.shape.group;
+    all.group = e->shape.group;
     allocate(e->pool.geom.n_layer);
-    struct method method = *e->prefill.method[0].spec->method;
+    struct method method = *e->chooser[CHOOSER_PREFILL].specs.spec[0].method;
     const struct method_prefill hooks = {.plan = measure};
     method.prefill = &hooks;
-    e->prefill.specs.spec[0].method = &method;
+    e->chooser[CHOOSER_PREFILL].specs.spec[0].method = &method;
     if (n_tok < 2 * (size_t)n) {
         fprintf(stderr, "measure_heads: %s has %zu tokens, two pieces have %u\n", argv[2], n_tok,
                 2 * n);

@@ -209,7 +209,7 @@ static void open_engine(uint32_t n_batch, uint32_t min_ctx)
     p.sparse_min_ctx = min_ctx;
     p.record = true;
     must(sac_engine_create(&spy.engine, model, &p, &err), &err);
-    struct decode_method *m = &spy.engine->decode.method[0];
+    struct chooser_method *m = &spy.engine->chooser[CHOOSER_DECODE].method[0];
     spy_hooks = *m->spec->method->decode;
     spy_hooks.see = spy_see;
     spy_hooks.select = spy_select;
@@ -219,6 +219,7 @@ static void open_engine(uint32_t n_batch, uint32_t min_ctx)
     spy_spec = *m->spec;
     spy_spec.method = &spy_method;
     m->spec = &spy_spec;
+    m->hooks.cut = spy_cut;
     must(sac_engine_set_recorder(spy.engine, on_record, NULL, &err), &err);
     must(sac_seq_create(spy.engine, &spy.seq, &err), &err);
 }
@@ -340,7 +341,8 @@ static void cuts_reach_states_and_queries(void **state)
     feed(10, SAC_ROW_DECODE);
     must(sac_seq_truncate(spy.engine, spy.seq, 140, &err), &err);
     for (uint32_t i = 0; i < N_LANE; i++) {
-        const struct own_state *s = (const void *)decode_state(spy.engine, spy.seq, i);
+        const struct own_state *s =
+            (const void *)chooser_state(spy.engine, CHOOSER_DECODE, spy.seq, i);
         assert_true(s->n_cut == 1 && s->n_seen == 140);
         memset(&spy.shown[spy.seq][i][140], 0, N_MAX - 140);
     }

@@ -8,8 +8,8 @@
  * that is less work: q = 256 * hi + lo, so that codes are multiplied without being widened. Up to
  * FEW_ROWS rows do so as words. More share a panel: one group of 16 outputs is unpacked to int16, a
  * chunk of 256 inputs at a time (8 KiB, stays in L1), and met by up to LINEAR_TILE_ROWS rows, ROWS
- * at a time; the tile's rows lie chunk by chunk behind each other for that. Rows of both kinds differ
- * in nothing.
+ * at a time; the tile's rows lie chunk by chunk behind each other for that. Rows of both kinds
+ * differ in nothing.
  *
  * Order of arithmetic, the same for every row, number of rows and worker:
  *  - products and sums within 32 inputs (16 for types with scales per 16) are exact integers, so

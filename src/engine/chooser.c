@@ -1,0 +1,189 @@
+/* chooser.c: see the header.
+ *
+ * Invariants:
+ *  1. State is zero for a new sequence and after a change of methods, copied by a fork, and cut by
+ *     the method's own hook or, without one, zeroed.
+ *  2. A sequence that has lost pages stays with the decode method that has dropped them. */
+#include "engine/chooser.h"
+
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <string.h>
+
+static const char *const kind_name[CHOOSER_KINDS] = {"decode", "prefill"};
+static const char *const dense_name[CHOOSER_KINDS] = {"full", "dense"};
+
+static struct chooser_hooks hooks_of(const struct method *m)
+{
+    const struct method_decode *d = m->decode;
+    const struct method_prefill *p = m->prefill;
+    if (d)
+        return (struct chooser_hooks){d->state_bytes, d->side_bytes, d->scratch_bytes, d->seal,
+                                      d->seal_value,  d->cut,        d->sound};
+    if (p)
+        return (struct chooser_hooks){.state_bytes = p->state_bytes,
+                                      .side_bytes = p->side_bytes,
+                                      .scratch_bytes = p->scratch_bytes,
+                                      .seal = p->seal,
+                                      .cut = p->cut,
+                                      .sound = p->sound};
+    return (struct chooser_hooks){0};
+}
+
+/* `*text` [*n] of the engine's parameters becomes the engine's own. */
+static sac_status init_kind(struct chooser *c, enum chooser_kind kind, const char *const **text,
+                            uint32_t *n, sac_error *err)
+{
+    TRY(spec_list_parse(&c->specs, kind_name[kind], *n ? *text : &dense_name[kind], *n ? *n : 1,
+                        err));
+    for (uint32_t i = 0; i < c->specs.n; i++) {
+        c->method[i].spec = &c->specs.spec[i];
+        c->method[i].hooks = hooks_of(c->specs.spec[i].method);
+    }
+    *text = c->specs.text;
+    *n = c->specs.n;
+    return SAC_OK;
+}
+
+sac_status chooser_init(sac_engine *e, sac_error *err)
+{
+    sac_engine_params *p = &e->params;
+    struct chooser *c = e->chooser;
+    const uint32_t group = e->model->config.n_head / e->model->config.n_kv_head;
+    TRY(init_kind(&c[CHOOSER_DECODE], CHOOSER_DECODE, &p->decode, &p->n_decode, err));
+    TRY(init_kind(&c[CHOOSER_PREFILL], CHOOSER_PREFILL, &p->prefill, &p->n_prefill, err));
+    if (group <= METHOD_GROUP_MAX) return SAC_OK;
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++)
+        if (!c[kind].specs.is_dense)
+            return error_set(err, SAC_ERR_UNSUPPORTED,
+                             "the model has %u query heads for each KV head: %s methods but %s "
+                             "work with %u at most",
+                             group, kind_name[kind], dense_name[kind], METHOD_GROUP_MAX);
+    return SAC_OK;
+}
+
+static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
+{
+    const size_t before = a->used;
+    c->state_stride = c->worker_bytes = 0;
+    for (uint32_t i = 0; i < c->specs.n; i++) {
+        struct chooser_method *m = &c->method[i];
+        const struct chooser_hooks *h = &m->hooks;
+        const double *param = m->spec->param;
+        m->state_bytes = method_hook_bytes(h->state_bytes, &e->shape, param);
+        m->side = side_add(
+            e, &(struct side_user){.seal = h->seal,
+                                   .seal_value = h->seal_value,
+                                   .shape = &e->shape,
+                                   .param = param,
+                                   .bytes = method_hook_bytes(h->side_bytes, &e->shape, param)});
+        assert(!m->state_bytes || h->sound);
+        c->state_stride = mem_larger(c->state_stride, m->state_bytes);
+        c->worker_bytes =
+            mem_larger(c->worker_bytes, method_hook_bytes(h->scratch_bytes, &e->shape, param));
+    }
+    c->state = arena_take(a, e->params.n_seq_max * c->n_lane, c->state_stride);
+    e->stats.side_bytes += a->used - before;
+    c->worker = arena_take(a, workers_count(e->workers), c->worker_bytes);
+}
+
+void chooser_plan(sac_engine *e, struct arena *a)
+{
+    const struct page_geom *g = &e->pool.geom;
+    struct chooser *c = e->chooser;
+    e->shape = (struct method_shape){.model = e->model->name,
+                                     .geom = g,
+                                     .group = e->model->config.n_head / g->n_kv_head,
+                                     .n_ctx = e->params.n_ctx,
+                                     .n_row_max = e->prefill.chunk_tok,
+                                     .sparse_min_ctx = e->params.sparse_min_ctx};
+    c[CHOOSER_DECODE].n_lane = (size_t)g->n_layer * g->n_kv_head;
+    c[CHOOSER_PREFILL].n_lane = g->n_kv_head;
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++) plan_kind(e, a, &c[kind]);
+    if (!c[CHOOSER_DECODE].specs.is_dense) decode_plan(e, a);
+    if (!c[CHOOSER_PREFILL].specs.is_dense) prefill_plan(e, a);
+}
+
+const struct chooser_method *chooser_method(const sac_engine *e, enum chooser_kind kind,
+                                            uint32_t seq_i)
+{
+    return &e->chooser[kind].method[e->seqs[seq_i].method_i[kind]];
+}
+
+uint8_t *chooser_state(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i, size_t lane_i)
+{
+    const struct chooser *c = &e->chooser[kind];
+    return c->state + (seq_i * c->n_lane + lane_i) * c->state_stride;
+}
+
+static void forget(sac_engine *e, enum chooser_kind kind, uint32_t seq_i)
+{
+    const size_t bytes = e->chooser[kind].n_lane * e->chooser[kind].state_stride;
+    if (bytes) memset(chooser_state(e, kind, seq_i, 0), 0, bytes);
+}
+
+void chooser_reset(sac_engine *e, uint32_t seq_i)
+{
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++) forget(e, (enum chooser_kind)kind, seq_i);
+    past_reset(e, seq_i);
+}
+
+void chooser_fork(sac_engine *e, uint32_t dst, uint32_t src)
+{
+    for (int i = 0; i < CHOOSER_KINDS; i++) {
+        const enum chooser_kind kind = (enum chooser_kind)i;
+        const size_t bytes = e->chooser[kind].n_lane * e->chooser[kind].state_stride;
+        e->seqs[dst].method_i[kind] = e->seqs[src].method_i[kind];
+        if (bytes) memcpy(chooser_state(e, kind, dst, 0), chooser_state(e, kind, src, 0), bytes);
+    }
+    past_fork(e, dst, src);
+}
+
+static void cut_kind(sac_engine *e, enum chooser_kind kind, uint32_t seq_i, uint32_t n_tok)
+{
+    const struct chooser_method *m = chooser_method(e, kind, seq_i);
+    if (m->state_bytes == 0) return;
+    if (!m->hooks.cut) {
+        forget(e, kind, seq_i);
+        return;
+    }
+    for (size_t i = 0; i < e->chooser[kind].n_lane; i++)
+        m->hooks.cut(chooser_state(e, kind, seq_i, i), &e->shape, m->spec->param, n_tok);
+}
+
+void chooser_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
+{
+    past_cut(e, seq_i, n_tok);
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++)
+        cut_kind(e, (enum chooser_kind)kind, seq_i, n_tok);
+}
+
+static sac_status use(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_t method_i,
+                      sac_error *err)
+{
+    const struct spec_list *specs = &e->chooser[kind].specs;
+    struct seq *s = engine_seq(e, id, err);
+    if (!s) return SAC_ERR_NOT_FOUND;
+    if (method_i >= specs->n)
+        return error_set(err, SAC_ERR_ARG, "there is no %s method %u: the engine has %u",
+                         kind_name[kind], method_i, specs->n);
+    if (s->method_i[kind] == method_i) return SAC_OK;
+    if (kind == CHOOSER_DECODE && s->has_gaps)
+        return error_set(err, SAC_ERR_ARG,
+                         "sequence %u cannot change to decode method %s: %s has dropped tokens", id,
+                         specs->text[method_i], specs->text[s->method_i[kind]]);
+    s->method_i[kind] = method_i;
+    forget(e, kind, id);
+    return SAC_OK;
+}
+
+sac_status sac_seq_use_decode(sac_engine *e, sac_seq id, uint32_t decode_i, sac_error *err)
+{
+    return use(e, CHOOSER_DECODE, id, decode_i, err);
+}
+
+sac_status sac_seq_use_prefill(sac_engine *e, sac_seq id, uint32_t prefill_i, sac_error *err)
+{
+    return use(e, CHOOSER_PREFILL, id, prefill_i, err);
+}

@@ -1,0 +1,60 @@
+/* chooser.h: the methods that an engine may use, of both kinds: their settings, their memory, and
+ * what a sequence's life does to what they have learnt of it. What decode methods alone need is in
+ * decode.h, what prefill methods alone need in prefill.h.
+ *
+ * Memory is part of plan_memory. State belongs to a sequence and moves with it. Of decode methods
+ * each layer and KV head has a state of its own (lane_i = layer * n_kv_head + KV head), of prefill
+ * methods each KV head has one for all layers (lane_i = KV head). */
+#ifndef SAC_ENGINE_CHOOSER_H
+#define SAC_ENGINE_CHOOSER_H
+
+#include "engine/side.h"
+#include "methods/spec.h"
+
+enum chooser_kind { CHOOSER_DECODE, CHOOSER_PREFILL, CHOOSER_KINDS };
+
+/* The hooks that methods of both kinds have; NULLs where they have none, as in method.h. */
+struct chooser_hooks {
+    size_t (*state_bytes)(const struct method_shape *s, const double *param);
+    size_t (*side_bytes)(const struct method_shape *s, const double *param);
+    size_t (*scratch_bytes)(const struct method_shape *s, const double *param);
+    void (*seal)(uint8_t *side, const struct method_shape *s, const double *param, const float *k);
+    void (*seal_value)(uint8_t *side, const struct method_shape *s, const double *param,
+                       const float *v);
+    void (*cut)(void *state, const struct method_shape *s, const double *param, uint32_t n_tok);
+    bool (*sound)(const struct method_loaded *l);
+};
+
+struct chooser_method {
+    const struct spec *spec;
+    struct chooser_hooks hooks;
+    size_t state_bytes; /* of a lane */
+    struct side_place side;
+};
+
+struct chooser {
+    struct spec_list specs; /* all dense: nothing here costs a step anything */
+    struct chooser_method method[SAC_METHODS_MAX];
+    size_t n_lane; /* states of a sequence */
+    size_t state_stride, worker_bytes;
+    uint8_t *state;  /* [n_seq_max][n_lane][state_stride] */
+    uint8_t *worker; /* [n_worker][worker_bytes] scratch of methods */
+};
+
+/* Reads the specifications in e->params and makes them the engine's own. */
+sac_status chooser_init(sac_engine *e, sac_error *err);
+/* Plans the memory of methods of both kinds. */
+void chooser_plan(sac_engine *e, struct arena *a);
+
+/* A fresh sequence, a copy, a cut. */
+void chooser_reset(sac_engine *e, uint32_t seq_i);
+void chooser_fork(sac_engine *e, uint32_t dst, uint32_t src);
+void chooser_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok);
+
+/* The method of this kind that a sequence uses. */
+const struct chooser_method *chooser_method(const sac_engine *e, enum chooser_kind kind,
+                                            uint32_t seq_i);
+/* State of a lane of a sequence. */
+uint8_t *chooser_state(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i, size_t lane_i);
+
+#endif
