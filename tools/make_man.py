@@ -12,10 +12,17 @@ from typing import NamedTuple
 ENVIRONMENT = [
     ("SACCADE_MODELS", "folder of the fetched models; without it "
                        "${XDG_CACHE_HOME:-~/.cache}/saccade/models"),
-    ("SAC_CPU", "highest instruction set to use: ref, avx2, avx512 or amx; without it the best that "
-                "the CPU has"),
+    ("SAC_CPU", "highest instruction set to use: ref, neon, avx2, avx512 or amx; without it the best "
+                "that the CPU has"),
+    ("NO_COLOR", "if it is set and not empty, no colours"),
+    ("CLICOLOR_FORCE", "if it is set, colours also into a pipe"),
+    ("XDG_STATE_HOME", "folder of saccade/history, the lines typed in chat; without it ~/.local/state"),
     ("SACCADE_ARG_...", "defaults of options, by the names in brackets above; an argument beats "
                         "them"),
+]
+FILES = [
+    ("~/.cache/saccade/models", "models that were fetched, NAME.gguf, and texts/NAME.txt"),
+    ("~/.local/state/saccade/history", "lines typed in chat"),
 ]
 EXAMPLES = [
     ("Ask about a document:", "saccade run -m qwen2.5-coder-0.5b -f report.txt -p 'Who wrote this?'"),
@@ -132,6 +139,8 @@ def page(program):
     yield escape(joined(exit_codes.splitlines()))
     yield ".SH ENVIRONMENT"
     yield from format_options(ENVIRONMENT)
+    yield ".SH FILES"
+    yield from format_options(FILES)
     yield ".SH EXAMPLES"
     for text, example in EXAMPLES:
         yield from (".PP", escape(text), ".PP", ".nf", f".RS 4", escape(example), ".RE", ".fi")

@@ -13,56 +13,178 @@
 #include <stdio.h>
 #include <string.h>
 
+static void turn_deinit(struct turn *t)
+{
+    for (size_t i = 0; i < t->n_document; i++) mem_free(t->document[i].name);
+    mem_free(t->document);
+    mem_free(t->text);
+    *t = (struct turn){0};
+}
+
 void conversation_drop_last(struct conversation *c)
 {
     assert(c->n_turn > 0);
-    mem_free(c->turns[--c->n_turn].text);
+    turn_deinit(&c->turns[--c->n_turn]);
 }
 
-void conversation_drop_turns(struct conversation *c)
+void conversation_clear(struct conversation *c)
 {
     while (c->n_turn) conversation_drop_last(c);
+    turn_deinit(&c->next);
 }
 
 void conversation_deinit(struct conversation *c)
 {
-    conversation_drop_turns(c);
+    conversation_clear(c);
     mem_free(c->turns);
     mem_free(c->system);
     *c = (struct conversation){0};
 }
 
-sac_status conversation_add(struct conversation *c, const char *role, const char *text, size_t n,
-                            sac_error *err)
+static sac_status no_memory(sac_error *err)
 {
-    if (c->n_turn == c->turn_room) {
-        const size_t room = c->turn_room ? 2 * c->turn_room : 16;
-        struct turn *grown = mem_realloc(c->turns, room * sizeof *grown);
-        if (!grown) return error_set(err, SAC_ERR_MEMORY, "out of memory for the conversation");
-        c->turns = grown;
-        c->turn_room = room;
-    }
+    return error_set(err, SAC_ERR_MEMORY, "out of memory for the conversation");
+}
+
+/* ---- Documents ---- */
+
+size_t conversation_document_bytes(const struct turn *t)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_document; i++) n += t->document[i].n;
+    return n;
+}
+
+/* Names the next `n` bytes of the turn's text, which are there. */
+static sac_status name_document(struct turn *t, const char *name, size_t n, sac_error *err)
+{
+    struct conversation_document *grown =
+        mem_realloc(t->document, (t->n_document + 1) * sizeof *grown);
+    if (!grown) return no_memory(err);
+    t->document = grown;
+    char *copy = mem_strdup(name);
+    if (!copy) return no_memory(err);
+    t->document[t->n_document++] = (struct conversation_document){.name = copy, .n = n};
+    return SAC_OK;
+}
+
+sac_status conversation_add_document(struct conversation *c, const char *name, const char *text,
+                                     size_t n, sac_error *err)
+{
+    struct turn *t = &c->next;
+    const size_t before = t->text ? strlen(t->text) : 0;
+    char *grown = mem_realloc(t->text, before + n + 3);
+    if (!grown) return no_memory(err);
+    t->text = grown;
+    if (n) memcpy(grown + before, text, n);
+    memcpy(grown + before + n, "\n\n", 3);
+    const sac_status status = name_document(t, name, n + 2, err);
+    if (status != SAC_OK) grown[before] = 0;
+    return status;
+}
+
+static bool remove_from(struct turn *t, const char *name)
+{
+    size_t i = t->n_document, at = 0;
+    while (i > 0 && name && strcmp(t->document[i - 1].name, name) != 0) i--;
+    if (i == 0) return false;
+    const size_t n = t->document[--i].n;
+    for (size_t k = 0; k < i; k++) at += t->document[k].n;
+    memmove(t->text + at, t->text + at + n, strlen(t->text + at + n) + 1);
+    mem_free(t->document[i].name);
+    memmove(&t->document[i], &t->document[i + 1], (--t->n_document - i) * sizeof *t->document);
+    return true;
+}
+
+bool conversation_remove_document(struct conversation *c, const char *name)
+{
+    if (remove_from(&c->next, name)) return true;
+    for (size_t i = c->n_turn; i > 0; i--)
+        if (remove_from(&c->turns[i - 1], name)) return true;
+    return false;
+}
+
+/* ---- Turns ---- */
+
+/* Room for one more. */
+static sac_status reserve(struct conversation *c, sac_error *err)
+{
+    if (c->n_turn < c->turn_room) return SAC_OK;
+    const size_t room = c->turn_room ? 2 * c->turn_room : 16;
+    struct turn *grown = mem_realloc(c->turns, room * sizeof *grown);
+    if (!grown) return no_memory(err);
+    c->turns = grown;
+    c->turn_room = room;
+    return SAC_OK;
+}
+
+static sac_status add(struct conversation *c, const char *role, const char *text, size_t n,
+                      sac_error *err)
+{
+    TRY(reserve(c, err));
     char *copy = mem_strndup(n ? text : "", n);
-    if (!copy) return error_set(err, SAC_ERR_MEMORY, "out of memory for the conversation");
+    if (!copy) return no_memory(err);
     c->turns[c->n_turn++] = (struct turn){.role = role, .text = copy};
     return SAC_OK;
 }
 
+sac_status conversation_ask(struct conversation *c, const char *question, sac_error *err)
+{
+    struct turn *t = &c->next;
+    const size_t n = t->text ? strlen(t->text) : 0, n_question = strlen(question);
+    TRY(reserve(c, err));
+    char *grown = mem_realloc(t->text, n + n_question + 1);
+    if (!grown) return no_memory(err);
+    memcpy(grown + n, question, n_question + 1);
+    t->text = grown;
+    t->role = "user";
+    c->turns[c->n_turn++] = *t;
+    *t = (struct turn){0};
+    return SAC_OK;
+}
+
+void conversation_unask(struct conversation *c)
+{
+    assert(c->n_turn % 2 == 1 && !c->next.text);
+    c->next = c->turns[--c->n_turn];
+    c->next.text[conversation_document_bytes(&c->next)] = 0;
+}
+
+sac_status conversation_answer(struct conversation *c, const char *text, size_t n, sac_error *err)
+{
+    return add(c, "assistant", text, n, err);
+}
+
 /* ---- Saving ---- */
 
-static void add_message(cJSON *list, const char *role, const char *content)
+static cJSON *add_message(cJSON *list, const char *role, const char *content)
 {
     cJSON *message = cJSON_CreateObject();
     cJSON_AddStringToObject(message, "role", role);
     cJSON_AddStringToObject(message, "content", content);
     cJSON_AddItemToArray(list, message);
+    return message;
+}
+
+static void add_documents(cJSON *message, const struct turn *t)
+{
+    cJSON *list = cJSON_AddArrayToObject(message, "documents");
+    for (size_t i = 0; i < t->n_document; i++) {
+        cJSON *document = cJSON_CreateObject();
+        cJSON_AddStringToObject(document, "name", t->document[i].name);
+        cJSON_AddNumberToObject(document, "bytes", (double)t->document[i].n);
+        cJSON_AddItemToArray(list, document);
+    }
 }
 
 static void add_json(struct strbuf *out, const struct conversation *c)
 {
     cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "messages");
-    if (c->system) add_message(list, "system", c->system);
-    for (size_t i = 0; i < c->n_turn; i++) add_message(list, c->turns[i].role, c->turns[i].text);
+    if (c->system) (void)add_message(list, "system", c->system);
+    for (size_t i = 0; i < c->n_turn; i++) {
+        cJSON *message = add_message(list, c->turns[i].role, c->turns[i].text);
+        if (c->turns[i].n_document) add_documents(message, &c->turns[i]);
+    }
     char *text = cJSON_Print(root);
     cJSON_Delete(root);
     if (text)
@@ -93,6 +215,23 @@ sac_status conversation_save(const struct conversation *c, const char *path, sac
 
 /* ---- Loading ---- */
 
+/* What the file says of documents is believed as far as it fits the text. */
+static sac_status take_documents(struct turn *t, const cJSON *list, sac_error *err)
+{
+    const cJSON *item;
+    size_t left = strlen(t->text);
+    cJSON_ArrayForEach(item, list)
+    {
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name"));
+        const double bytes = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(item, "bytes"));
+        if (!name || !(bytes >= 2 && bytes <= (double)left))
+            return error_set(err, SAC_ERR_FORMAT, "documents do not fit the content");
+        left -= (size_t)bytes;
+        TRY(name_document(t, name, (size_t)bytes, err));
+    }
+    return SAC_OK;
+}
+
 /* Takes message `i`; what its role may be follows from those before. */
 static sac_status take_message(struct conversation *c, const cJSON *message, size_t i,
                                sac_error *err)
@@ -109,10 +248,10 @@ static sac_status take_message(struct conversation *c, const cJSON *message, siz
     if (strcmp(role, want) != 0)
         return error_set(err, SAC_ERR_FORMAT, "message %zu: role '%s', expected '%s'", i, role,
                          want);
-    TRY(conversation_add(c, want, text, strlen(text), err));
-    /* A file does not say where a document ends. */
-    c->turns[c->n_turn - 1].n_document = strlen(text);
-    return SAC_OK;
+    TRY(add(c, want, text, strlen(text), err));
+    const sac_status status = take_documents(
+        &c->turns[c->n_turn - 1], cJSON_GetObjectItemCaseSensitive(message, "documents"), err);
+    return status == SAC_OK ? SAC_OK : error_prefix(err, status, "message %zu", i);
 }
 
 static sac_status take_messages(struct conversation *c, const cJSON *list, sac_error *err)

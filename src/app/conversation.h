@@ -1,17 +1,30 @@
 /* conversation.h: what was said in a chat, and its file: {"messages": [{"role": ..., "content":
  * ...}]}, as chat APIs have it. The system message, if any, stands first; questions and answers
- * take turns behind it. */
+ * take turns behind it.
+ *
+ * A question's text begins with the documents that were put before it, each with a blank line
+ * behind it. Documents that wait for a question stand in `next`. In the file a message with
+ * documents has their names and bytes beside its content, in "documents". */
 #ifndef SAC_APP_CONVERSATION_H
 #define SAC_APP_CONVERSATION_H
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+
+struct conversation_document {
+    char *name;     /* owned, as the user wrote it */
+    size_t n;       /* bytes of the text, with the blank line */
+    uint32_t n_tok; /* 0: not counted */
+};
 
 struct turn {
-    const char *role;  /* "user" or "assistant" */
-    char *text;        /* owned */
-    size_t n_document; /* bytes of documents that `text` begins with, as far as that is known */
+    const char *role;                       /* "user" or "assistant" */
+    char *text;                             /* owned */
+    struct conversation_document *document; /* [n_document] owned, in the order of the text */
+    size_t n_document;
 };
 
 /* Zeroed, it is empty. */
@@ -19,16 +32,28 @@ struct conversation {
     char *system;       /* owned, or NULL */
     struct turn *turns; /* owned, [n_turn] */
     size_t n_turn, turn_room;
+    struct turn next; /* documents before the next question; its text is NULL without any */
 };
 
 void conversation_deinit(struct conversation *c);
 
-/* Copies `n` bytes of `text`, without a zero byte, none of them a document's. `role` is borrowed
- * for good. */
-sac_status conversation_add(struct conversation *c, const char *role, const char *text, size_t n,
-                            sac_error *err);
+/* Copies `n` bytes of `text`, without a zero byte, and `name`. */
+sac_status conversation_add_document(struct conversation *c, const char *name, const char *text,
+                                     size_t n, sac_error *err);
+/* The bytes of all documents of a turn. */
+size_t conversation_document_bytes(const struct turn *t);
+/* Takes a document out, the last one of that name; NULL: the last one of all. False: there is none.
+ */
+bool conversation_remove_document(struct conversation *c, const char *name);
+
+/* A question behind the documents that wait, as the last turn. */
+sac_status conversation_ask(struct conversation *c, const char *question, sac_error *err);
+/* Takes back a question that was not answered: its documents wait again. */
+void conversation_unask(struct conversation *c);
+sac_status conversation_answer(struct conversation *c, const char *text, size_t n, sac_error *err);
 void conversation_drop_last(struct conversation *c);
-void conversation_drop_turns(struct conversation *c);
+/* All but the system message. */
+void conversation_clear(struct conversation *c);
 
 /* The file is there whole or, after an error, as it was before. */
 sac_status conversation_save(const struct conversation *c, const char *path, sac_error *err);

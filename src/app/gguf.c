@@ -1,8 +1,10 @@
 /* gguf.c: `saccade gguf FILE` shows what a model file holds, `saccade gguf check FILE` says what is
  * wrong with it. The library does both; here are the arguments, the output and the exit code. */
 #include "app/app.h"
+#include "app/models.h"
 #include "app/options.h"
 #include "app/output.h"
+#include "app/setup.h"
 
 #include "saccade.h"
 
@@ -46,7 +48,7 @@ int app_gguf(int argc, char **argv)
     const char *operand[2];
     struct options o = {
         .command = "gguf",
-        .usage = "[check] FILE [options]",
+        .usage = "[check] MODEL [options]",
         .summary = "Shows keys and tensors of a GGUF file and all parts of a split one, or, with "
                    "'check', reads all of it and says what is wrong or 'ok' with counts.",
         .group = &group,
@@ -64,7 +66,9 @@ int app_gguf(int argc, char **argv)
 
     const bool json = opt.format == FORMAT_JSON;
     const unsigned flags = (json ? SAC_FILE_JSON : 0u) | (opt.full ? SAC_FILE_FULL : 0u);
-    const char *path = operand[o.n_operand - 1];
+    char buf[4096];
+    const char *name = operand[o.n_operand - 1], *path = models_find(name, buf, sizeof buf);
+    if (path != name && setup_check_model(o.command, name) != OPTIONS_GO_ON) return EXIT_RUNTIME;
     char *text = NULL;
     sac_error err = {0};
     const sac_status status = is_check ? sac_file_check(path, flags, &text, &err)

@@ -1,5 +1,5 @@
-/* interrupt.c: see the header. A signal handler has no argument of ours, so its flag is the one
- * mutable global of the program. */
+/* interrupt.c: see the header. A signal handler has no argument of ours, so the flags of the two
+ * are the mutable globals of the program. */
 #include "app/interrupt.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 #include <signal.h>
 #include <stddef.h>
 
-static volatile sig_atomic_t pending;
+static volatile sig_atomic_t pending, resized;
 
 static void on_sigint(int sig)
 {
@@ -32,6 +32,25 @@ void interrupt_clear(void)
     pending = 0;
 }
 
+static void on_sigwinch(int sig)
+{
+    (void)sig;
+    resized = 1;
+}
+
+void interrupt_watch_window(void)
+{
+    const struct sigaction action = {.sa_handler = on_sigwinch, .sa_flags = SA_RESTART};
+    sigaction(SIGWINCH, &action, NULL);
+}
+
+bool interrupt_take_resize(void)
+{
+    const bool was = resized != 0;
+    resized = 0;
+    return was;
+}
+
 bool interrupt_wait_input(int fd)
 {
     /* The signal is let in by ppoll alone: nothing is lost between the question and the wait. */
@@ -40,8 +59,9 @@ bool interrupt_wait_input(int fd)
     int n = 0;
     sigemptyset(&mask);
     sigaddset(&mask, SIGINT);
+    sigaddset(&mask, SIGWINCH);
     sigprocmask(SIG_BLOCK, &mask, &before);
-    while (!pending && n == 0) {
+    while (!pending && !resized && n == 0) {
         n = ppoll(&input, 1, NULL, &before);
         if (n < 0 && errno == EINTR) n = 0;
     }

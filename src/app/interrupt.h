@@ -8,8 +8,13 @@
 void interrupt_install(void);
 bool interrupt_pending(void);
 void interrupt_clear(void);
+/* From now on a change of the window's size wakes interrupt_wait_input's poll and is remembered
+ * until it is asked for. */
+void interrupt_watch_window(void);
+bool interrupt_take_resize(void);
 /* Waits until `fd` has something to read or has ended: true. False: Ctrl-C, also one that came just
- * before the wait. */
+ * before the wait. A changed window ends it, too: true, and
+ * interrupt_take_resize tells. */
 bool interrupt_wait_input(int fd);
 
 #endif

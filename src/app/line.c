@@ -2,14 +2,23 @@
  *
  * Characters are read by a function of ours and not by libedit's: that one retries a read that a
  * signal broke, so Ctrl-C would do nothing until the next key. libedit's own signal handling stays
- * off, since it would replace the program's handler for Ctrl-C. */
+ * off, since it would replace the program's handler for Ctrl-C.
+ *
+ * Terminals put ESC[200~ and ESC[201~ around a paste when they are asked to (bracketed paste): what
+ * stands between is text, newlines included, and not keys. A long one would fill the screen and be
+ * drawn anew with each key, so a name stands for it on the line: [paste 1: 120 lines]. Pastes are
+ * kept until the end, so that a line from the history means the same again.
+ *
+ * The prompt's bold ends before its last blank: libedit drops what follows the last character. */
 #include "app/line.h"
 
 #include "app/interrupt.h"
+#include "app/terminal.h"
 #include "base/mem.h"
 
 #include <errno.h>
 #include <histedit.h>
+#include <limits.h>
 #include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +29,9 @@
 
 #define HISTORY_LINES 1000
 #define BOLD(text)    "\1\033[1m\1" text "\1\033[0m\1" /* \1 encloses what takes no room */
+#define PASTE_LINES   10u                              /* more, or */
+#define PASTE_BYTES   1000u                            /* more: a name stands for it */
+#define PASTE_END     L"\033[201~"
 
 struct line {
     EditLine *edit; /* NULL: stdin is no terminal */
@@ -27,13 +39,21 @@ struct line {
     char history_path[1024]; /* "" if there is no place for it */
     bool more;               /* within a line that goes on */
     char prompt[2][32];      /* of a first line, and of one that goes on */
+    struct strlist pastes;   /* long ones, by number */
+    line_complete_fn complete;
+    void *complete_user;
 };
 
-static char *prompt_of(EditLine *edit)
+static struct line *line_of(EditLine *edit)
 {
     void *data = NULL;
     el_get(edit, EL_CLIENTDATA, &data);
-    struct line *l = data;
+    return data;
+}
+
+static char *prompt_of(EditLine *edit)
+{
+    struct line *l = line_of(edit);
     return l->prompt[l->more];
 }
 
@@ -41,13 +61,18 @@ static char *prompt_of(EditLine *edit)
 static int read_char(EditLine *edit, wchar_t *out)
 {
     mbstate_t state = {0};
-    (void)edit;
     for (;;) {
         char byte;
         if (!interrupt_wait_input(STDIN_FILENO)) return -1;
+        if (interrupt_take_resize()) {
+            el_resize(edit);
+            fputs("\r\033[J", stdout); /* what the terminal has wrapped anew */
+            el_set(edit, EL_REFRESH);
+            continue;
+        }
         const ssize_t n = read(STDIN_FILENO, &byte, 1);
         if (n == 0) return 0;
-        if (n < 0 && errno == EINTR && !interrupt_pending()) continue; /* the window's size */
+        if (n < 0 && errno == EINTR && !interrupt_pending()) continue;
         if (n < 0) return -1;
         const size_t used = mbrtowc(out, &byte, 1, &state);
         if (used == (size_t)-2) continue; /* the character has more bytes */
@@ -55,6 +80,151 @@ static int read_char(EditLine *edit, wchar_t *out)
         state = (mbstate_t){0}; /* an invalid byte: as if it was not typed */
     }
 }
+
+/* ---- Pastes ---- */
+
+static void add_wide(struct strbuf *out, wchar_t c)
+{
+    char bytes[MB_LEN_MAX];
+    mbstate_t state = {0};
+    const size_t n = wcrtomb(bytes, c, &state);
+    if (n != (size_t)-1) strbuf_add(out, bytes, n);
+}
+
+/* What stands before the mark of the end, with newlines as files have them
+ * (terminals send the key's carriage return). False: Ctrl-C, or the
+ * end of the input. */
+static bool read_paste(EditLine *edit, struct strbuf *out)
+{
+    const size_t n_end = wcslen(PASTE_END);
+    size_t n_same = 0; /* characters of the mark that were just read */
+    for (;;) {
+        wchar_t c;
+        if (read_char(edit, &c) != 1) return false;
+        n_same = c == PASTE_END[n_same] ? n_same + 1 : c == PASTE_END[0];
+        if (n_same == n_end) return true;
+        const bool is_text = c >= L' ' && c != 0x7f;
+        if (n_same > 0) continue; /* perhaps part of the mark */
+        if (is_text || c == L'\t') add_wide(out, c);
+        if (c == L'\r' || c == L'\n') strbuf_add(out, "\n", 1);
+    }
+}
+
+static unsigned char on_paste(EditLine *edit, int key)
+{
+    struct line *l = line_of(edit);
+    struct strbuf text = {0};
+    char name[64];
+    size_t n_line = 1;
+    (void)key;
+    if (!read_paste(edit, &text)) {
+        strbuf_deinit(&text);
+        return CC_REFRESH;
+    }
+    while (text.n > 0 && text.data[text.n - 1] == '\n') text.data[--text.n] = 0;
+    for (size_t i = 0; i < text.n; i++) n_line += text.data[i] == '\n';
+    const char *shown = text.data;
+    if (text.n > PASTE_BYTES || n_line > PASTE_LINES) {
+        strlist_addn(&l->pastes, text.data, text.n);
+        snprintf(name, sizeof name, "[paste %zu: %zu lines]", l->pastes.n, n_line);
+        shown = name;
+    }
+    const bool failed = text.failed || l->pastes.failed;
+    if (!failed && text.n > 0) el_insertstr(edit, shown);
+    strbuf_deinit(&text);
+    return failed ? CC_ERROR : CC_REFRESH;
+}
+
+/* Puts pastes in the places of their names. */
+static void expand_pastes(const struct line *l, struct strbuf *text)
+{
+    struct strbuf out = {0};
+    const char *at = text->data;
+    for (const char *name = strstr(at, "[paste "); name; name = strstr(name + 1, "[paste ")) {
+        const char *end = strchr(name, ']');
+        const unsigned long number = strtoul(name + strlen("[paste "), NULL, 10);
+        if (!end || number == 0 || number > l->pastes.n) continue;
+        strbuf_add(&out, at, (size_t)(name - at));
+        strbuf_adds(&out, l->pastes.item[number - 1]);
+        at = end + 1;
+    }
+    strbuf_adds(&out, at);
+    if (out.failed) text->failed = true;
+    strbuf_reset(text);
+    strbuf_add(text, out.data, out.n);
+    strbuf_deinit(&out);
+}
+
+/* ---- Completion ---- */
+
+/* Bytes that all words begin with. */
+static size_t common_bytes(const struct strlist *words)
+{
+    size_t n = strlen(words->item[0]);
+    for (size_t i = 1; i < words->n; i++) {
+        size_t same = 0;
+        while (same < n && words->item[i][same] == words->item[0][same]) same++;
+        n = same;
+    }
+    while (n > 0 && (words->item[0][n] & 0xc0) == 0x80) n--; /* no half character */
+    return n;
+}
+
+static void list_words(const struct strlist *words)
+{
+    const unsigned columns = terminal_columns(STDOUT_FILENO);
+    size_t widest = 0, column = 0;
+    for (size_t i = 0; i < words->n; i++)
+        if (strlen(words->item[i]) > widest) widest = strlen(words->item[i]);
+    putchar('\n');
+    for (size_t i = 0; i < words->n; i++) {
+        if (column > 0 && column + widest + 2 > columns) {
+            putchar('\n');
+            column = 0;
+        }
+        column += (size_t)printf("%-*s  ", (int)widest, words->item[i]);
+    }
+    putchar('\n');
+}
+
+static unsigned char on_complete(EditLine *edit, int key)
+{
+    const struct line *l = line_of(edit);
+    const LineInfo *info = el_line(edit);
+    struct strlist words = {0};
+    size_t n_word = 0;
+    unsigned char result = CC_ERROR;
+    (void)key;
+    char *before = mem_strndup(info->buffer, (size_t)(info->cursor - info->buffer));
+    if (before && l->complete) l->complete(l->complete_user, before, &words, &n_word);
+    if (words.n > 0 && !words.failed) {
+        const char *word = words.item[0];
+        const size_t n = common_bytes(&words);
+        const bool is_whole = words.n == 1 && n > 0 && !strchr("/=:", word[n - 1]);
+        struct strbuf add = {0};
+        if (n > n_word) strbuf_add(&add, word + n_word, n - n_word);
+        if (is_whole) strbuf_add(&add, " ", 1);
+        /* A word may differ from what was typed in case, or in a ~ that stands for a folder. */
+        if (n >= n_word && memcmp(before + strlen(before) - n_word, word, n_word) != 0) {
+            el_deletestr(edit, (int)n_word);
+            strbuf_reset(&add);
+            strbuf_add(&add, word, n);
+            if (is_whole) strbuf_add(&add, " ", 1);
+        }
+        if (add.n && !add.failed) el_insertstr(edit, add.data);
+        result = add.n ? CC_REFRESH : CC_ERROR;
+        if (words.n > 1 && n <= n_word) {
+            list_words(&words);
+            result = CC_REDISPLAY;
+        }
+        strbuf_deinit(&add);
+    }
+    strlist_deinit(&words);
+    mem_free(before);
+    return result;
+}
+
+/* ---- Opening and closing ---- */
 
 /* Makes the folders of `path`, private to the user. */
 static bool make_folders(char *path)
@@ -81,6 +251,28 @@ static void find_history(struct line *l)
     if (n < 0 || (size_t)n >= room || !make_folders(l->history_path)) l->history_path[0] = 0;
 }
 
+/* Keys that terminals send and libedit does not know: by words with Ctrl or Alt, home, end, delete.
+ */
+static void bind_keys(EditLine *edit)
+{
+    static const char *const keys[][2] = {
+        {"\\e[1;5D", "ed-prev-word"},      {"\\e[1;5C", "em-next-word"},
+        {"\\e[1;3D", "ed-prev-word"},      {"\\e[1;3C", "em-next-word"},
+        {"\\e[5D", "ed-prev-word"},        {"\\e[5C", "em-next-word"},
+        {"\\eOd", "ed-prev-word"},         {"\\eOc", "em-next-word"},
+        {"\\e[H", "ed-move-to-beg"},       {"\\e[F", "ed-move-to-end"},
+        {"\\e[1~", "ed-move-to-beg"},      {"\\e[4~", "ed-move-to-end"},
+        {"\\e[7~", "ed-move-to-beg"},      {"\\e[8~", "ed-move-to-end"},
+        {"\\e[3~", "ed-delete-next-char"}, {"\\e[3;5~", "em-delete-next-word"},
+        {"\\e[200~", "saccade-paste"},     {"^I", "saccade-complete"},
+        {"^R", "em-inc-search-prev"},
+    };
+    el_set(edit, EL_ADDFN, "saccade-paste", "takes a paste as text", on_paste);
+    el_set(edit, EL_ADDFN, "saccade-complete", "completes a word", on_complete);
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        el_set(edit, EL_BIND, keys[i][0], keys[i][1], NULL);
+}
+
 static sac_status open_terminal(struct line *l, sac_error *err)
 {
     HistEvent event;
@@ -91,10 +283,9 @@ static sac_status open_terminal(struct line *l, sac_error *err)
     l->edit = el_init("saccade", stdin, stdout, stderr);
     l->history = history_init();
     if (!l->edit || !l->history) return error_set(err, SAC_ERR_MEMORY, "no line editor");
-    const char *no_colour = getenv("NO_COLOR");
-    const bool bold = isatty(STDOUT_FILENO) && !(no_colour && *no_colour);
-    snprintf(l->prompt[0], sizeof l->prompt[0], "%s", bold ? BOLD("> ") : "> ");
-    snprintf(l->prompt[1], sizeof l->prompt[1], "%s", bold ? BOLD(". ") : ". ");
+    const bool bold = isatty(STDOUT_FILENO) && !terminal_no_colour();
+    snprintf(l->prompt[0], sizeof l->prompt[0], "%s", bold ? BOLD(">") " " : "> ");
+    snprintf(l->prompt[1], sizeof l->prompt[1], "%s", bold ? BOLD(".") " " : ". ");
     history(l->history, &event, H_SETSIZE, HISTORY_LINES);
     history(l->history, &event, H_SETUNIQUE, 1);
     find_history(l);
@@ -104,14 +295,17 @@ static sac_status open_terminal(struct line *l, sac_error *err)
     el_set(l->edit, EL_EDITOR, "emacs");
     el_set(l->edit, EL_HIST, history, l->history);
     el_set(l->edit, EL_GETCFN, read_char);
-    el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    bind_keys(l->edit);
+    interrupt_watch_window();
     return SAC_OK;
 }
 
-sac_status line_open(struct line **out, sac_error *err)
+sac_status line_open(struct line **out, line_complete_fn complete, void *user, sac_error *err)
 {
     struct line *l = mem_calloc(1, sizeof *l);
     if (!l) return error_set(err, SAC_ERR_MEMORY, "out of memory for the line editor");
+    l->complete = complete;
+    l->complete_user = user;
     const sac_status status = isatty(STDIN_FILENO) ? open_terminal(l, err) : SAC_OK;
     if (status != SAC_OK) {
         line_close(l);
@@ -123,11 +317,10 @@ sac_status line_open(struct line **out, sac_error *err)
 
 void line_close(struct line *l)
 {
-    HistEvent event;
     if (!l) return;
-    if (l->history && l->history_path[0]) history(l->history, &event, H_SAVE, l->history_path);
     if (l->history) history_end(l->history);
     if (l->edit) el_end(l->edit);
+    strlist_deinit(&l->pastes);
     mem_free(l);
 }
 
@@ -136,18 +329,35 @@ bool line_is_terminal(const struct line *l)
     return l->edit != NULL;
 }
 
-/* Appends one physical line with its newline. */
-static enum line_result read_part(struct line *l, struct strbuf *out)
+/* ---- Reading ---- */
+
+/* Asks for marked pastes only while the editor reads: the shell behind us may not know them. */
+static void mark_pastes(bool on)
 {
-    if (l->edit) {
-        int n = 0;
-        el_resize(l->edit);
-        const char *part = el_gets(l->edit, &n);
-        if (interrupt_pending()) return LINE_INTERRUPTED;
-        if (!part || n <= 0) return LINE_END;
-        strbuf_add(out, part, (size_t)n);
-        return LINE_READ;
+    if (!isatty(STDOUT_FILENO)) return;
+    fputs(on ? "\033[?2004h" : "\033[?2004l", stdout);
+    fflush(stdout);
+}
+
+static enum line_result read_edited(struct line *l, struct strbuf *out)
+{
+    int n = 0;
+    const bool was_empty = out->n == 0;
+    el_resize(l->edit);
+    mark_pastes(true);
+    const char *part = el_gets(l->edit, &n);
+    mark_pastes(false);
+    if (interrupt_pending()) {
+        const LineInfo *info = el_line(l->edit);
+        return was_empty && info->lastchar == info->buffer ? LINE_INTERRUPTED : LINE_DROPPED;
     }
+    if (!part || n <= 0) return LINE_END;
+    strbuf_add(out, part, (size_t)n);
+    return LINE_READ;
+}
+
+static enum line_result read_piped(struct strbuf *out)
+{
     int c;
     errno = 0;
     while ((c = getchar()) != EOF) {
@@ -159,22 +369,30 @@ static enum line_result read_part(struct line *l, struct strbuf *out)
     return out->n ? LINE_READ : LINE_END; /* the last line may lack its newline */
 }
 
-enum line_result line_read(struct line *l, struct strbuf *out)
+/* Kept at once: a terminal that is closed ends the program without a word. */
+static void remember(struct line *l, const char *text)
 {
     HistEvent event;
+    history(l->history, &event, H_ENTER, text);
+    if (l->history_path[0]) history(l->history, &event, H_SAVE, l->history_path);
+}
+
+enum line_result line_read(struct line *l, struct strbuf *out)
+{
     enum line_result result;
     strbuf_reset(out);
     l->more = false;
     for (;;) {
         const size_t before = out->n;
-        result = read_part(l, out);
+        result = l->edit ? read_edited(l, out) : read_piped(out);
         if (result != LINE_READ) break;
         if (out->n > before && out->data[out->n - 1] == '\n') out->data[--out->n] = 0;
         l->more = out->n > before && out->data[out->n - 1] == '\\';
         if (!l->more) break;
         out->data[out->n - 1] = '\n';
     }
-    if (result == LINE_READ && l->history && out->n)
-        history(l->history, &event, H_ENTER, out->data);
+    if (result != LINE_READ || !l->edit || out->n == 0) return result;
+    remember(l, out->data);
+    expand_pastes(l, out);
     return result;
 }

@@ -4,6 +4,7 @@
  * write and not a silent death, and stdout is checked at the end, so that a full disk is told. */
 #include "app/app.h"
 #include "app/output.h"
+#include "base/suggest.h"
 
 #include "saccade.h"
 
@@ -36,11 +37,41 @@ static void print_help(void)
            "Long-context inference of GGUF models.\n\nCommands:\n");
     for (size_t i = 0; i < N_COMMAND; i++)
         printf("  %-12s%s\n", commands[i].name, commands[i].summary);
-    printf(
-        "\n'saccade COMMAND --help' shows a command's options; 'saccade --version' the version.\n"
-        "Exit codes: %d done, %d a file, memory, the context or the output failed, "
-        "%d wrong usage,\n%d interrupted.\n",
-        EXIT_OK, EXIT_RUNTIME, EXIT_USAGE, EXIT_INTERRUPTED);
+    printf("\n'saccade help COMMAND' shows a command's options; 'saccade version' the version.\n"
+           "Exit codes: %d done, %d a file, memory, the context or the output failed, "
+           "%d wrong usage,\n%d interrupted.\n",
+           EXIT_OK, EXIT_RUNTIME, EXIT_USAGE, EXIT_INTERRUPTED);
+}
+
+static bool is_one_of(const char *s, const char *a, const char *b)
+{
+    return strcmp(s, a) == 0 || strcmp(s, b) == 0;
+}
+
+static const struct command *find_command(const char *name)
+{
+    for (size_t i = 0; i < N_COMMAND; i++)
+        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+    return NULL;
+}
+
+static int unknown_command(const char *name)
+{
+    struct suggest near = suggest_begin(name, strlen(name));
+    char hint[SUGGEST_HINT_BYTES];
+    for (size_t i = 0; i < N_COMMAND; i++)
+        suggest_try(&near, commands[i].name, strlen(commands[i].name));
+    fprintf(stderr, "saccade: unknown %s '%s'%s; see 'saccade --help'\n",
+            name[0] == '-' ? "option" : "command", name, suggest_hint(&near, hint));
+    return EXIT_USAGE;
+}
+
+/* "help run", "help eval needle": the same as "run --help". */
+static int run_command_help(int argc, char **argv)
+{
+    char flag[] = "--help", *args[] = {argv[2], argc > 3 ? argv[3] : flag, flag, NULL};
+    const struct command *c = find_command(argv[2]);
+    return c ? c->run(argc > 3 ? 3 : 2, args) : unknown_command(argv[2]);
 }
 
 static int run_command(int argc, char **argv)
@@ -50,19 +81,18 @@ static int run_command(int argc, char **argv)
         return EXIT_USAGE;
     }
     const char *name = argv[1];
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+    const bool is_help = is_one_of(name, "-h", "help") || strcmp(name, "--help") == 0;
+    if (is_help && argc > 2) return run_command_help(argc, argv);
+    if (is_help) {
         print_help();
         return EXIT_OK;
     }
-    if (strcmp(name, "--version") == 0) {
+    if (is_one_of(name, "--version", "version") || strcmp(name, "-V") == 0) {
         printf("saccade %s\n", sac_version());
         return EXIT_OK;
     }
-    for (size_t i = 0; i < N_COMMAND; i++)
-        if (strcmp(commands[i].name, name) == 0) return commands[i].run(argc - 1, argv + 1);
-    fprintf(stderr, "saccade: unknown %s '%s'; see 'saccade --help'\n",
-            name[0] == '-' ? "option" : "command", name);
-    return EXIT_USAGE;
+    const struct command *c = find_command(name);
+    return c ? c->run(argc - 1, argv + 1) : unknown_command(name);
 }
 
 int main(int argc, char **argv)

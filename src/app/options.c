@@ -8,6 +8,7 @@
 #include "app/options.h"
 
 #include "app/app.h"
+#include "base/suggest.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -305,13 +306,28 @@ static bool wants_help(const struct options *o, int argc, char **argv)
     return false;
 }
 
+static void find_near(const struct options *o, const char *name, size_t n_name,
+                      char hint[SUGGEST_HINT_BYTES])
+{
+    struct suggest near = suggest_begin(name, n_name);
+    size_t n;
+    for (size_t g = 0; g < o->n_group; g++)
+        for (const struct option_spec *s = o->group[g].spec; s->names; s++)
+            for (const char *w = next_word(s->names, " ", &n); w; w = next_word(w + n, " ", &n))
+                suggest_try(&near, w, n);
+    suggest_hint(&near, hint);
+}
+
 bool options_set(const struct options *o, const char *name, size_t n_name, const char *value,
                  char why[256])
 {
     const struct found f = find_option(o, name, n_name);
     char bad[128];
     if (!f.spec) {
-        snprintf(why, 256, "unknown option '%.*s'", (int)(n_name < 100 ? n_name : 100), name);
+        char hint[SUGGEST_HINT_BYTES];
+        find_near(o, name, n_name, hint);
+        snprintf(why, 256, "unknown option '%.*s'%s", (int)(n_name < 100 ? n_name : 100), name,
+                 hint);
         return false;
     }
     if (!value) {

@@ -40,7 +40,9 @@ int output_finish(int code)
     /* A write inside printf has kept its reason to itself: ask for it once more. */
     clearerr(stdout);
     if (!first_errno) output_write("\n", 1);
+    const int failed = code == EXIT_OK ? EXIT_RUNTIME : code;
+    if (first_errno == EPIPE) return failed; /* `| head` has what it wanted */
     fprintf(stderr, "saccade: cannot write to the standard output%s%s\n", first_errno ? ": " : "",
             first_errno ? strerror(first_errno) : "");
-    return code == EXIT_OK ? EXIT_RUNTIME : code;
+    return failed;
 }

@@ -1,7 +1,9 @@
 /* progress.c: see the header. Work that is over quickly shows no bar at all: a flash only disturbs.
- */
+ * A line that is wider than the terminal would stay there each time it is drawn anew: first the
+ * note gives way, then the time left, then cells of the bar. */
 #include "app/progress.h"
 
+#include "app/terminal.h"
 #include "base/workers.h"
 
 #include <stdio.h>
@@ -12,6 +14,7 @@
 #define QUIET_US  300000 /* work shorter than this shows nothing */
 #define REDRAW_US 100000
 #define BAR_CELLS 30
+#define BAR_LINE  256
 
 void progress_begin(struct progress *p, const char *label)
 {
@@ -20,10 +23,31 @@ void progress_begin(struct progress *p, const char *label)
     p->on = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
 }
 
-void progress_update(struct progress *p, double share)
+/* Text of one column a byte, at most `columns` of it. */
+static void draw(const struct progress *p, double share, double left_s, char out[BAR_LINE],
+                 size_t columns)
 {
     static const char full[] = "##############################";
     _Static_assert(sizeof full - 1 == BAR_CELLS, "one character a cell");
+    char left[32] = "";
+    size_t cells = BAR_CELLS;
+    const size_t bare = (size_t)snprintf(out, BAR_LINE, "%-8.24s [] 100 %%", p->label);
+    if (left_s >= 0) snprintf(left, sizeof left, "  %.0f s left", left_s);
+    if (columns > BAR_LINE - 1) columns = BAR_LINE - 1;
+    const size_t n_note = p->note[0] ? strlen(p->note) + 2 : 0;
+    const bool with_note = bare + cells + n_note + strlen(left) <= columns;
+    if (!with_note && bare + cells + strlen(left) > columns && bare + strlen(left) + 4 > columns)
+        left[0] = 0;
+    if (!with_note && bare + cells + strlen(left) > columns)
+        cells = columns > bare + strlen(left) ? columns - bare - strlen(left) : 0;
+    const int n = snprintf(out, BAR_LINE, "%-8.24s [%-*.*s] %3.0f %%%s%s%s", p->label, (int)cells,
+                           (int)(share * (double)cells), full, share * 100,
+                           with_note && n_note ? "  " : "", with_note ? p->note : "", left);
+    if (n >= 0 && (size_t)n > columns) out[columns] = 0;
+}
+
+void progress_update(struct progress *p, double share)
+{
     const uint64_t now = clock_us();
     if (!p->on || now - p->start_us < QUIET_US || now - p->last_us < REDRAW_US) return;
     if (share < 0) share = 0;
@@ -31,12 +55,11 @@ void progress_update(struct progress *p, double share)
     p->last_us = now;
     p->drawn = true;
     const double past = (double)(now - p->start_us) * 1e-6;
-    fprintf(stderr, "\r%-8s [%-*.*s] %3.0f %%", p->label, BAR_CELLS, (int)(share * BAR_CELLS), full,
-            share * 100);
-    if (p->note[0]) fprintf(stderr, "  %s", p->note);
+    char line[BAR_LINE];
     /* Before some of the work is done, the guess would jump about. */
-    if (share > 0.05) fprintf(stderr, "  %.0f s left ", past / share - past);
-    fputs("\033[K", stderr);
+    draw(p, share, share > 0.05 ? past / share - past : -1, line,
+         terminal_columns(STDERR_FILENO) - 1);
+    fprintf(stderr, "\r%s\033[K", line);
     fflush(stderr);
 }
 

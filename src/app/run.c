@@ -308,6 +308,7 @@ static sac_status answer(struct run *r, sac_error *err)
     g->request = sac_request_default();
     TRY(setup_sampling_params(&r->sampling, &g->request.sampling, r->bias, err));
     TRY(sac_engine_create(&r->engine, r->model, &params, err));
+    TRY(setup_check_memory(COMMAND, r->engine, err));
     setup_warn_of_context(COMMAND, r->model, r->n_ctx); /* not of one that is refused */
     params = sac_engine_get_params(r->engine);
     r->rows = question_in_force(r->rows, params.prefill[0], params.decode[0]);
@@ -523,6 +524,11 @@ static int run_all(struct run *r)
         return options_usage_error(COMMAND, "--show-reading needs a document (-f FILE)");
     if (r->opt.format == FORMAT_HTML && !r->opt.show_reading)
         return options_usage_error(COMMAND, "-o html goes with --show-reading");
+    if (r->opt.n_probs > 0 && r->opt.format != FORMAT_JSON)
+        return options_usage_error(COMMAND, "--n-probs needs -o json, which has a place for them");
+    if (r->opt.load_state && r->opt.files.n == 0)
+        return options_usage_error(COMMAND, "--load-state needs the documents that the file was "
+                                            "saved with (-f FILE)");
     if (r->opt.save_state && r->opt.files.n == 0)
         return options_usage_error(COMMAND, "--save-state needs a document (-f FILE)");
     if (!wants_answer(r) && (r->opt.format != FORMAT_TEXT || r->opt.show_reading))

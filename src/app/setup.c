@@ -4,6 +4,7 @@
 
 #include "app/app.h"
 #include "app/interrupt.h"
+#include "app/models.h"
 #include "app/progress.h"
 
 #include <errno.h>
@@ -207,40 +208,12 @@ static int make_specs(struct setup *s)
 
 /* ---- Model ---- */
 
-/* Where fetched models lie; false if the environment does not say. */
-static bool models_folder(char *buf, size_t bytes)
-{
-    const char *own = getenv("SACCADE_MODELS"), *cache = getenv("XDG_CACHE_HOME"),
-               *home = getenv("HOME");
-    int n = -1;
-    if (own && *own)
-        n = snprintf(buf, bytes, "%s", own);
-    else if (cache && *cache)
-        n = snprintf(buf, bytes, "%s/saccade/models", cache);
-    else if (home && *home)
-        n = snprintf(buf, bytes, "%s/.cache/saccade/models", home);
-    return n >= 0 && (size_t)n < bytes;
-}
-
-/* A name without '/' that is no file here is a fetched model's, so that an error names the place
- * where it was looked for; "x.gguf" is always a file's. */
-static const char *find_model(const char *model, char *buf, size_t bytes)
-{
-    char folder[3072];
-    const size_t len = strlen(model);
-    const bool is_file = len > 5 && strcmp(model + len - 5, ".gguf") == 0;
-    if (is_file || strchr(model, '/') || access(model, F_OK) == 0) return model;
-    if (!models_folder(folder, sizeof folder)) return model;
-    const int n = snprintf(buf, bytes, "%s/%s.gguf", folder, model);
-    return n > 0 && (size_t)n < bytes ? buf : model;
-}
-
 int setup_check_model(const char *command, const char *model)
 {
     char buf[4096], message[4352];
-    const char *path = find_model(model, buf, sizeof buf);
+    const char *path = models_find(model, buf, sizeof buf);
     if (access(path, R_OK) == 0) return OPTIONS_GO_ON;
-    snprintf(message, sizeof message, "%s: %s", path, strerror(errno));
+    models_explain(model, path, message, sizeof message);
     return setup_failed(command, SAC_ERR_NOT_FOUND, message);
 }
 
@@ -254,10 +227,11 @@ int setup_load(struct setup *s, sac_model **out)
 {
     if (!s->model || !*s->model)
         return options_usage_error(s->command, "a model is missing (-m FILE)");
-    const int code = make_specs(s);
+    int code = make_specs(s);
+    if (code == OPTIONS_GO_ON) code = setup_check_model(s->command, s->model);
     if (code != OPTIONS_GO_ON) return code;
     char buf[4096];
-    const char *path = find_model(s->model, buf, sizeof buf);
+    const char *path = models_find(s->model, buf, sizeof buf);
     struct progress bar;
     sac_model_params params = sac_model_params_default();
     params.n_threads = s->n_threads;
@@ -310,6 +284,39 @@ void setup_warn_of_context(const char *command, const sac_model *model, uint32_t
                 "saccade %s: the context of %u is beyond the %u tokens that the model was trained "
                 "with\n",
                 command, n_ctx, trained);
+}
+
+/* Kilobytes of a line of /proc/meminfo; 0 where the system has none. */
+static uint64_t meminfo_kb(const char *key)
+{
+    char line[128];
+    uint64_t kb = 0;
+    FILE *f = fopen("/proc/meminfo", "r");
+    if (!f) return 0;
+    while (!kb && fgets(line, sizeof line, f))
+        if (strncmp(line, key, strlen(key)) == 0) kb = strtoull(line + strlen(key) + 1, NULL, 10);
+    fclose(f);
+    return kb;
+}
+
+sac_status setup_check_memory(const char *command, const sac_engine *engine, sac_error *err)
+{
+    const sac_engine_stats s = sac_engine_get_stats(engine);
+    const uint32_t n_ctx = sac_engine_get_params(engine).n_ctx;
+    const double gib = 0x1p30, want = (double)(s.kv_bytes + s.side_bytes + s.scratch_bytes) / gib;
+    const double all = (double)meminfo_kb("MemTotal") * 1024 / gib;
+    const double left = (double)meminfo_kb("MemAvailable") * 1024 / gib;
+    if (all > 0 && want > all)
+        return error_set(err, SAC_ERR_MEMORY,
+                         "a context of %u tokens needs %.1f GiB of memory, this machine has %.1f: "
+                         "a smaller -c, or -ctk q8 -ctv q8",
+                         n_ctx, want, all);
+    if (all > 0 && want > left)
+        fprintf(stderr,
+                "saccade %s: when it is full, the context of %u tokens takes %.1f GiB of memory; "
+                "%.1f are free: think of a smaller -c, or of -ctk q8 -ctv q8\n",
+                command, n_ctx, want, left);
+    return SAC_OK;
 }
 
 /* ---- Sampling ---- */

@@ -56,6 +56,10 @@ sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uin
 /* Tells on stderr that a context is longer than those the model was trained with. */
 void setup_warn_of_context(const char *command, const sac_model *model, uint32_t n_ctx);
 
+/* What the engine has planned, against the memory of the machine: more than there is is an error,
+ * more than is free is told on stderr. */
+sac_status setup_check_memory(const char *command, const sac_engine *engine, sac_error *err);
+
 /* `bias` [OPTION_LIST_MAX] receives the parsed biases and must live as long as `out`. The seed in
  * `out` is the one in force. */
 sac_status setup_sampling_params(const struct setup_sampling *s, sac_sampling *out,

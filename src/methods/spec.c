@@ -3,6 +3,7 @@
 #include "methods/spec.h"
 
 #include "base/strbuf.h"
+#include "base/suggest.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -24,12 +25,18 @@ static bool word_is(struct word w, const char *s)
 static sac_status unknown_method(const char *kind, struct word name, sac_error *err)
 {
     struct strbuf list = {0};
+    struct suggest near = suggest_begin(name.s, name.n);
+    char hint[SUGGEST_HINT_BYTES];
     const struct method *m;
-    for (size_t i = 0; (m = method_at(i)); i++)
-        if (strcmp(m->kind, kind) == 0) strbuf_addf(&list, "%s%s", list.n ? ", " : "", m->name);
+    for (size_t i = 0; (m = method_at(i)); i++) {
+        if (strcmp(m->kind, kind) != 0) continue;
+        strbuf_addf(&list, "%s%s", list.n ? ", " : "", m->name);
+        suggest_try(&near, m->name, strlen(m->name));
+    }
+    suggest_hint(&near, hint);
     const sac_status status =
-        error_set(err, SAC_ERR_ARG, "unknown %s method '%.*s': there are %s", kind,
-                  (int)(name.n < 40 ? name.n : 40), name.s, list.data ? list.data : "none");
+        error_set(err, SAC_ERR_ARG, "unknown %s method '%.*s'%s: there are %s", kind,
+                  (int)(name.n < 40 ? name.n : 40), name.s, hint, list.data ? list.data : "none");
     strbuf_deinit(&list);
     return status;
 }
@@ -37,11 +44,16 @@ static sac_status unknown_method(const char *kind, struct word name, sac_error *
 static sac_status unknown_key(const struct method *m, struct word key, sac_error *err)
 {
     struct strbuf list = {0};
-    for (uint32_t i = 0; i < m->n_param; i++)
+    struct suggest near = suggest_begin(key.s, key.n);
+    char hint[SUGGEST_HINT_BYTES];
+    for (uint32_t i = 0; i < m->n_param; i++) {
         strbuf_addf(&list, "%s%s", i ? ", " : "", m->param[i].key);
-    const sac_status status =
-        error_set(err, SAC_ERR_ARG, "%s method '%s' has no parameter '%.*s': it has %s", m->kind,
-                  m->name, (int)(key.n < 40 ? key.n : 40), key.s, list.data ? list.data : "none");
+        suggest_try(&near, m->param[i].key, strlen(m->param[i].key));
+    }
+    suggest_hint(&near, hint);
+    const sac_status status = error_set(
+        err, SAC_ERR_ARG, "%s method '%s' has no parameter '%.*s'%s: it has %s", m->kind, m->name,
+        (int)(key.n < 40 ? key.n : 40), key.s, hint, list.data ? list.data : "none");
     strbuf_deinit(&list);
     return status;
 }

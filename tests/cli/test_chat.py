@@ -1,16 +1,26 @@
 #!/usr/bin/env python3
 """`saccade chat`: through a pipe, and as a person uses it on a terminal."""
+import fcntl
 import json
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import tempfile
+import termios
+import sys
 import time
 import unittest
 
-from cli import BIN, clean_env, model_path, saccade
+from cli import BIN, ROOT, clean_env, model_path, saccade
+
+
+sys.path.insert(0, str(ROOT / "tools"))
+import make_tiny  # noqa: E402
+
+PROMPT = r">(\x1b\[0m)? "  # with its bold taken back, or without any
 
 
 def chat(lines, *args, **kwargs):
@@ -70,15 +80,16 @@ class Piped(unittest.TestCase):
                 messages = json.load(f)["messages"]
             self.assertEqual([m["role"] for m in messages], ["system", "user", "assistant"])
             self.assertEqual(messages[0]["content"], 'Be "brief".')
-            self.assertEqual(os.listdir(folder), [os.path.basename(path)])
+            self.assertEqual(sorted(os.listdir(folder)), [os.path.basename(path) + s for s in ("", ".state")])
             again = chat(["never said", "/load " + path, "/system", "What is my name?", "/stats",
                           "/save " + path, "/load " + path], *args)
         self.assertIn('Be "brief".', again.stdout.splitlines())
         self.assertIn("2 questions and answers of " + path, again.stdout)
-        # The same tokens in all; which of them are there already differs.
+        # The same tokens in all, and no prompt is computed a second time.
         prompts = [sum(map(int, re.search(r"last prompt +(\d+) .* (\d+) reused", d.stdout).groups()))
                    for d in (told, again)]
         self.assertEqual(prompts[0], prompts[1])
+        self.assertEqual(*(re.search(r"(\d+) reused", d.stdout)[1] for d in (told, again)))
 
     def test_files_that_are_no_conversations_change_nothing(self):
         bad = {"{": "no list", '{"messages": 3}': "no list", '{"messages": [7]}': "message 0",
@@ -115,7 +126,67 @@ class Piped(unittest.TestCase):
         self.assertEqual(done.returncode, 0)
         self.assertIn("the context holds 128", done.stderr)
         self.assertIn("/clear", done.stderr)
+        self.assertIn("/ctx", done.stderr)
         self.assertRegex(done.stdout, r"last answer  4 tokens")
+
+    def test_a_document_that_is_too_long_is_refused_and_offered_in_parts(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
+            f.write("The sea was calm that day.\n" * 40 + "The spare key lies under the flowerpot.\n")
+            f.flush()
+            args = ("-c", "256", "-n", "12", "--temp", "0")
+            done = chat([f"/file {f.name}", "Hi", "/docs", f"/file {f.name} 4/4", "Where is the key?",
+                         "/docs", f"/unfile {f.name} 4/4", "/docs", "/ctx 600", f"/file {f.name}",
+                         "Where is the key?"], *args)
+            ahead = chat(["Where is the key?"], "-f", f.name, *args)
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, r"has \d+ tokens; with it the conversation has \d+, and the context holds 256")
+        for word in ("goes on without it", f"/file {f.name} 1/4", "/ctx "):
+            self.assertIn(word, done.stderr)
+        self.assertEqual(done.stdout.count("there is no document"), 2, done.stdout)
+        self.assertRegex(done.stdout, r"tokens  \S+ 4/4  \(before question 2\)")
+        self.assertEqual(done.stdout.count("The key is in the spare key"), 2, done.stdout)
+        # Nobody is there who could choose: questions about a document that is absent are not answered.
+        self.assertEqual((ahead.returncode, ahead.stdout), (1, ""))
+
+    def test_home_case_quotes_and_names_of_settings(self):
+        with tempfile.TemporaryDirectory() as home:
+            with open(os.path.join(home, "my notes.txt"), "w", encoding="utf-8") as f:
+                f.write("The spare key lies under the blue flowerpot.")
+            done = chat(["/FILE ~/my notes.txt", "/Docs", "/UnFile", '/file "~/my notes.txt" ', "/docs",
+                         "/set predict 3", "Hi", "/set Max_Tokens=2", "/set temperature 0", "/set n 0",
+                         "/set tempp 1", "/stats", "/hlp", "/quit"], "--temp", "0", env={"HOME": home})
+        self.assertEqual(len(re.findall(r" 10 tokens  ", done.stdout)), 2, done.stdout)
+        self.assertIn("[cut off after 3 tokens]", done.stderr)
+        for word in ("0 tokens are no answer", "did you mean '--temp'?", "did you mean '/help'?"):
+            self.assertIn(word, done.stderr)
+        self.assertEqual(done.stderr.count("unknown"), 2, done.stderr)
+
+    def test_what_an_answer_read_is_shown_and_changes_nothing(self):
+        fact = "The password of the harbour office is 48213."
+        filler = "The sea was calm that day and nobody had much to do but to mend the nets. "
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
+            f.write(filler * 8 + fact + " " + filler * 3 + "Signed by the harbour master.")
+            f.flush()
+            ask = ["What is the password of the harbour office?", "And who signed?", "/stats"]
+            args = ("-f", f.name, "--temp", "0", "-n", "12", "-c", "1024")
+            plain = chat(ask, *args)
+            shown = chat([ask[0], "/reading", *ask[1:], "/reading"], *args, env={"NO_COLOR": "1"})
+        self.assertRegex(shown.stdout, r"\[\d+ %: [^\]]*48213")
+        self.assertEqual(shown.stdout.count("What the last answer read"), 2)
+        self.assertIn(plain.stdout.splitlines()[0], shown.stdout)
+        self.assertIn("\n" + plain.stdout.splitlines()[1] + "\n", shown.stdout)
+        self.assertEqual(*(re.search(r"(\d+) reused", d.stdout)[1] for d in (plain, shown)))
+
+    def test_methods_change_in_mid_conversation(self):
+        done = chat(["/method", "Hi", "/method quest:budget=64", "/method auto", "/method qest",
+                     "/method decode quest:budge=3", "/method prefill auto", "/method", "Hm?", "/stats"],
+                    "--temp", "0", "-n", "4", "-c", "512")
+        self.assertIn("prefill  dense\ndecode   full\n", done.stdout)
+        self.assertIn("prefill  auto\ndecode   quest:budget=64\n", done.stdout)
+        for word in ("there are two: /method prefill auto", "did you mean 'quest'?", "did you mean 'budget'?"):
+            self.assertIn(word, done.stderr)
+        self.assertNotIn("read again", done.stderr)
+        self.assertGreater(int(re.search(r"(\d+) reused", done.stdout)[1]), 30) # the sequence went over
 
     def test_lines_go_on_behind_a_backslash(self):
         one = chat(["What is\\", "the capital of France?", "/stats"], "--temp", "0", "-n", "4")
@@ -130,17 +201,26 @@ class Piped(unittest.TestCase):
 
 
 class Terminal:
-    """The program on a pseudo-terminal."""
+    """The program on a pseudo-terminal, with a model that loads in a moment and talks noise."""
+    model = ""
 
     def __init__(self, *args, **env):
-        self.seen = ""
+        self.seen = self.all = ""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execve(BIN, [BIN, "chat", "-m", model_path(), *args],
+            os.execve(BIN, [BIN, "chat", "-m", self.model, *args],
                       clean_env(TERM="xterm", LANG="", LC_ALL="", **env))
 
     def type(self, text):
         os.write(self.fd, text.encode())
+
+    def read(self):
+        text = os.read(self.fd, 4096).decode(errors="replace")
+        self.seen += text
+        self.all += text
+
+    def resize(self, columns):
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
     def expect(self, pattern, timeout=120):
         """Reads on until the pattern is on the screen behind what was expected before."""
@@ -150,7 +230,7 @@ class Terminal:
             if not ready:
                 raise AssertionError(f"no {pattern!r} in {self.seen!r}")
             try:
-                self.seen += os.read(self.fd, 4096).decode(errors="replace")
+                self.read()
             except OSError as gone: # how Linux says that the other side has ended
                 raise AssertionError(f"ended without {pattern!r}: {self.seen!r}") from gone
         self.seen = self.seen[found.end():]
@@ -164,7 +244,7 @@ class Terminal:
         while time.monotonic() < deadline:
             try:
                 if select.select([self.fd], [], [], 0.1)[0]:
-                    self.seen += os.read(self.fd, 4096).decode(errors="replace")
+                    self.read()
             except OSError:
                 break
         else:
@@ -175,6 +255,14 @@ class Terminal:
 
 
 class OnATerminal(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        # pylint: disable=consider-using-with
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        Terminal.model = os.path.join(cls.folder.name, "tiny.gguf")
+        make_tiny.write(Terminal.model, make_tiny.Spec(context=1 << 16))
+
     def setUp(self):
         # pylint: disable=consider-using-with
         self.state = tempfile.TemporaryDirectory()
@@ -185,35 +273,42 @@ class OnATerminal(unittest.TestCase):
 
     def test_interrupt_stops_the_answer_and_not_the_program(self):
         t = self.open("--temp", "0", "--ignore-eos")
-        t.expect("> ")
+        t.expect(PROMPT)
         t.type("Tell me a long story.\r")
-        # It speaks; what is typed before the editor stands is shown twice.
-        t.expect(r"story\.\r\n(?!Tell me)\S+ \S+ \S+ ")
+        t.expect(r"story\.\r\n(?s:.{300})")
         t.type("\x03")
         t.expect(r"\[interrupted\]")
-        t.expect("> ")
-        t.type("half a line\x03")
-        t.expect("Ctrl-C again leaves")
-        t.type("/stats\r") # anything between forgives the first one
-        t.expect("context +[0-9]+ of 8192")
+        t.expect(PROMPT)
         t.type("\x03")
         t.expect("Ctrl-C again leaves")
+        t.expect(PROMPT)
+        t.type("half a line") # anything typed between forgives the first one
+        t.expect("half a line")
+        t.type("\x03")
+        t.expect(PROMPT)
+        t.type("/stats\r")
+        t.expect("context +[1-9][0-9]+ of 65536")
+        t.expect(PROMPT)
+        t.type("\x03")
+        t.expect("Ctrl-C again leaves")
+        t.expect(PROMPT)
         t.type("\x03")
         self.assertEqual(t.end(), 130)
+        self.assertNotIn("half a line", t.all.rsplit("context", 1)[1])
 
     def test_interrupt_while_a_prompt_is_read(self):
         t = self.open("--temp", "0", "-n", "4")
-        t.expect("> ")
+        t.expect(PROMPT)
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
-            f.write("All work and no play. " * 1200)
+            f.write("All work and no play. " * 2000)
             f.flush()
             t.type(f"/file {f.name}\r")
-            t.expect("stands before")
+            t.expect("tokens, before your next question")
             t.type("What is this?\r")
             t.expect("reading.*%")
             t.type("\x03")
             t.expect(r"\[interrupted\]")
-        t.expect("> ")
+        t.expect(PROMPT)
         t.type("/stats\r") # what was read is kept for the next try
         self.assertGreater(int(t.expect(r"context +([0-9]+) of")[1]), 0)
         t.type("/quit\r")
@@ -221,9 +316,9 @@ class OnATerminal(unittest.TestCase):
 
     def test_history_is_kept_and_private(self):
         t = self.open("-n", "4")
-        t.expect("> ")
+        t.expect(PROMPT)
         t.type("/set top-k 17\r")
-        t.expect("> ")
+        t.expect(PROMPT)
         t.type("/quit\r")
         self.assertEqual(t.end(), 0)
         folder = os.path.join(self.state.name, "saccade")
@@ -231,7 +326,7 @@ class OnATerminal(unittest.TestCase):
         with open(os.path.join(folder, "history"), encoding="utf-8") as f:
             self.assertIn("/set\\040top-k\\04017", f.read())
         t = self.open("-n", "4")
-        t.expect("> ")
+        t.expect(PROMPT)
         t.type("\x10\x10") # two lines up
         t.expect("/set top-k 17")
         t.type("\x15\x04")
@@ -239,18 +334,98 @@ class OnATerminal(unittest.TestCase):
 
     def test_characters_beyond_ascii_and_colours(self):
         t = self.open("-n", "4", "--temp", "0", NO_COLOR="1")
-        t.expect("> ")
+        t.expect(PROMPT)
         t.type("/system Où est le 猫?\r")
-        t.expect("> ")
+        t.expect(PROMPT)
         t.type("/system\r")
-        t.expect("Où est le 猫\\?.*\n.*Où est le 猫\\?|\nOù est le 猫\\?")
+        t.expect("Où est le 猫\\?\r\n")
         self.assertNotIn("\x1b[1m", t.seen)
+        t.type("/quit\r")
+        self.assertEqual(t.end(), 0)
+
+    def test_a_paste_of_several_lines_is_one_text(self):
+        t = self.open("-n", "4", "--temp", "0")
+        t.expect(r"\x1b\[\?2004h")
+        t.expect(PROMPT)
+        t.type("\x1b[200~/system one\rtwo\r\x1b[31mthree\x1b[201~\r")
+        t.expect("three\r\n")
+        t.expect(PROMPT)
+        t.type("/system\r")
+        t.expect("one\r\ntwo\r\n31mthree\r\n")
+        t.expect(PROMPT)
+        # A long one does not fill the screen; its name stands for it, from the history, too.
+        t.type("\x1b[200~/system " + "\n".join(f"line {i}" for i in range(300)) + "\x1b[201~ end\r")
+        t.expect(r"\[paste 1: 300 lines\] end")
+        self.assertNotIn("line 7", t.all)
+        t.expect(PROMPT)
+        t.type("/system \x1b[200~" + "\n".join(f"row {i}" for i in range(12)) + "\x1b[201~\r")
+        t.expect(r"\[paste 2: 12 lines\]")
+        t.expect(PROMPT)
+        t.type("/system\r")
+        t.expect("row 0\r\nrow 1\r\n")
+        t.expect(PROMPT)
+        t.type("\x1b[200~// a comment\nint x;\x1b[201~\r") # code is no command
+        t.expect(r"\[cut off after 4 tokens\]")
+        t.expect(PROMPT)
+        t.type("/quit\r")
+        self.assertEqual(t.end(), 0)
+        self.assertNotIn("unknown command", t.all)
+        # Every question of the editor for marked pastes is taken back, and so is the prompt's bold.
+        self.assertEqual(t.all.count("\x1b[?2004h"), t.all.count("\x1b[?2004l"))
+        self.assertRegex(t.all.rsplit("\x1b[1m", 1)[1], r"^>\x1b\[0m ")
+
+    def test_keys_move_by_words_and_complete(self):
+        t = self.open("-n", "4")
+        t.expect(PROMPT)
+        t.type("/system two words\x1b[1;5D\x1b[1;5DX\x1b[1;5CY\r")
+        t.expect(PROMPT)
+        t.type("/system\r")
+        t.expect("XtwoY words\r\n")
+        t.expect(PROMPT)
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "the only file.txt"), "w", encoding="utf-8") as f:
+                f.write("x " * 10)
+            t.type(f"/fi\t{folder}/the\t\r")
+            t.expect("the only file.txt: [0-9]+ tokens")
+        t.expect(PROMPT)
+        t.type("/meth\tdec\tques\t:bud\t64\r")
+        t.expect("decode quest:budget=64 from now on")
+        t.expect(PROMPT)
+        t.type("/s\t")
+        t.expect("/save .*/set .*/stats .*/system")
+        t.type("\x15/quit\r")
+        self.assertEqual(t.end(), 0)
+
+    def test_windows_that_are_narrow_or_change(self):
+        t = self.open("-n", "4")
+        t.resize(24)
+        t.expect(PROMPT)
+        t.type("/system ééé 猫猫猫猫 words that take two lines")
+        t.expect("two")
+        t.resize(60)
+        t.expect("/system ééé 猫猫猫猫 words that take two lines")
+        t.type("\r/system\r")
+        t.expect("[^ ]ééé 猫猫猫猫 words that take two lines\r\n")
+        t.expect(PROMPT)
+        t.type("/quit\r")
+        self.assertEqual(t.end(), 0)
+
+    def test_bars_fit_the_window(self):
+        t = self.open("-n", "1", "--temp", "0", "-b", "32")
+        t.resize(50)
+        t.expect(PROMPT)
+        t.type("word " * 900 + "\r")
+        t.expect("reading.*%")
+        t.expect(PROMPT)
+        bars = re.findall(r"\r(reading[^\r\x1b]*)", t.all)
+        self.assertTrue(bars)
+        self.assertLess(max(map(len, bars)), 50, bars)
         t.type("/quit\r")
         self.assertEqual(t.end(), 0)
 
     def test_terminal_is_left_as_it_was(self):
         t = self.open()
-        t.expect("> ")
+        t.expect(PROMPT)
         os.kill(t.pid, signal.SIGINT)
         t.expect("Ctrl-C again leaves")
         os.kill(t.pid, signal.SIGINT)

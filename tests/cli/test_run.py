@@ -339,8 +339,9 @@ class SavedStates(unittest.TestCase):
         self.refuse(2, "goes on from", args=("-sys", "Be brief.", *load))
         self.refuse(2, "keys in f16", args=("-ctk", "q8", "-ctv", "q8", *load))
         self.refuse(2, "queries of 0 rows", args=("--decode", "snapkv", *load))
-        self.refuse(1, "no-such.state", args=("--load-state", "no-such.state", "-p", "x"))
-        self.refuse(1, "no saved sequence", args=("--load-state", self.text, "-p", "x"))
+        self.refuse(1, "no-such.state", args=("-f", self.text, "--load-state", "no-such.state", "-p", "x"))
+        self.refuse(1, "no saved sequence", args=("-f", self.text, "--load-state", self.text, "-p", "x"))
+        self.refuse(2, "needs the documents", "-f", args=("--load-state", self.state, "-p", "x"))
         self.refuse(2, "document", args=("--save-state", self.state, "-p", "x"))
         self.refuse(2, "(-p)", args=("--save-state", self.state, "-f", self.text, "-o", "json"))
         self.refuse(1, "/no/such", args=("--save-state", "/no/such", "-f", self.text, "-q"))
@@ -389,6 +390,10 @@ class Refusals(unittest.TestCase):
         for empty in (("--raw", "-p", ""), ("-p", ""), ("-f", os.devnull)):
             self.assert_fails(empty, 2, "the prompt is empty")
         self.assert_fails(("-p", "x", "-c", "99999999"), 2, "at most 16777216")
+        self.assert_fails(("-p", "x", "--n-probs", "3"), 2, "-o json")
+
+    def test_a_context_beyond_the_memory_is_refused_with_its_size(self):
+        self.assert_fails(("-p", "x", "-c", "16777216"), 1, "context of 16777216 tokens", "GiB", "-ctk q8")
 
     def test_unknown_names_are_named(self):
         self.assert_fails(("-p", "x", "--override-pre", "no-such-pre"), 1, "no-such-pre")

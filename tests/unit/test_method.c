@@ -89,7 +89,7 @@ static void wrong_specs_are_refused_with_a_reason(void **state)
         {"streaming:", "''"},
         {"streaming:budget", "'budget' is not of the form key=value"},
         {"streaming:budget=8,", "'' is not of the form key=value"},
-        {"streaming:budge=8", "it has budget, sink"},
+        {"streaming:budge=8", "(did you mean 'budget'?): it has budget, sink"},
         {"streaming:budget=0", "budget=0 must be 1 to"},
         {"streaming:budget=1.5", "budget=1.5 must be"},
         {"streaming:budget=101%", "up to 100%"},

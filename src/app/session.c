@@ -1,0 +1,324 @@
+/* session.c: see the header. The tokens that the sequence holds are asked of the engine each time:
+ * nothing here keeps a copy that could differ. */
+#include "app/session.h"
+
+#include "app/interrupt.h"
+#include "app/progress.h"
+#include "app/prompt.h"
+#include "base/mem.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Engine ---- */
+
+static sac_status open_engine(struct session *s, const struct session_plan *plan, sac_error *err)
+{
+    const char *const prefill = plan->prefill, *const decode = plan->decode;
+    sac_engine_params p = setup_engine_params(&s->setup, plan->n_ctx, 1);
+    p.prefill = &prefill;
+    p.n_prefill = *prefill ? 1 : 0;
+    p.decode = &decode;
+    p.n_decode = *decode ? 1 : 0;
+    p.record = plan->record;
+    TRY(sac_engine_create(&s->engine, s->model, &p, err));
+    sac_status status = setup_check_memory(s->setup.command, s->engine, err);
+    if (status == SAC_OK) {
+        p = sac_engine_get_params(s->engine);
+        s->plan = *plan;
+        s->rows = question_in_force(s->rows_wanted, p.prefill[0], p.decode[0]);
+        return SAC_OK;
+    }
+    sac_engine_free(s->engine);
+    s->engine = NULL;
+    return status;
+}
+
+sac_status session_open(struct session *s, sac_error *err)
+{
+    struct session_plan plan = {.n_ctx = s->setup.n_ctx};
+    if (plan.n_ctx == 0) plan.n_ctx = sac_model_get_info(s->model).n_ctx_train;
+    if (s->setup.prefill) snprintf(plan.prefill, sizeof plan.prefill, "%s", s->setup.prefill_spec);
+    if (s->setup.decode) snprintf(plan.decode, sizeof plan.decode, "%s", s->setup.decode_spec);
+    TRY(open_engine(s, &plan, err));
+    setup_warn_of_context(s->setup.command, s->model, plan.n_ctx);
+    return sac_seq_create(s->engine, &s->seq, err);
+}
+
+void session_close(struct session *s)
+{
+    conversation_deinit(&s->said);
+    sac_engine_free(s->engine);
+    sac_model_free(s->model);
+}
+
+sac_status session_rebuild(struct session *s, const struct session_plan *plan, bool *out_kept,
+                           sac_error *err)
+{
+    const struct session_plan before = s->plan;
+    uint8_t *bytes = NULL;
+    size_t n = 0;
+    sac_error again;
+    TRY(sac_seq_truncate(s->engine, s->seq, sac_seq_length(s->engine, s->seq, NULL), err));
+    TRY(sac_seq_to_bytes(s->engine, s->seq, &bytes, &n, err));
+    sac_engine_free(s->engine); /* before the new one: both may be more than there is memory */
+    s->engine = NULL;
+    sac_status status = open_engine(s, plan, err);
+    if (status != SAC_OK && open_engine(s, &before, &again) != SAC_OK)
+        status = error_set(err, SAC_ERR_MEMORY, "%s; and the engine is lost", again.msg);
+    sac_error *why = status == SAC_OK ? err : &again;
+    *out_kept = s->engine && sac_seq_from_bytes(s->engine, bytes, n, &s->seq, why) == SAC_OK;
+    sac_free(bytes);
+    if (!s->engine || *out_kept) return status;
+    s->answer_at = 0;
+    TRY(sac_seq_create(s->engine, &s->seq, why));
+    return status;
+}
+
+/* ---- What the sequence holds ---- */
+
+/* The tokens of the conversation up to where the assistant speaks; `last`, if not NULL, stands in
+ * the last turn's place. */
+static sac_status render(const struct session *s, const char *last, int32_t **out_tok,
+                         size_t *out_n, sac_error *err)
+{
+    const struct conversation *said = &s->said;
+    sac_message *msgs = mem_calloc(said->n_turn + 1, sizeof *msgs);
+    size_t n = 0;
+    if (!msgs) return error_set(err, SAC_ERR_MEMORY, "out of memory for the conversation");
+    if (said->system) msgs[n++] = (sac_message){.role = "system", .content = said->system};
+    for (size_t i = 0; i < said->n_turn; i++)
+        msgs[n++] = (sac_message){.role = said->turns[i].role, .content = said->turns[i].text};
+    if (last) msgs[n - 1].content = last;
+    const sac_status status = prompt_chat(s->model, msgs, n, s->chat_template, out_tok, out_n, err);
+    mem_free(msgs);
+    return status;
+}
+
+/* The same with the documents that wait, as an empty question would have them. */
+static sac_status render_waiting(struct session *s, int32_t **out_tok, size_t *out_n,
+                                 sac_error *err)
+{
+    TRY(conversation_ask(&s->said, "", err));
+    const sac_status status = render(s, NULL, out_tok, out_n, err);
+    conversation_unask(&s->said);
+    return status;
+}
+
+sac_status session_count(struct session *s, size_t *out, sac_error *err)
+{
+    int32_t *tok = NULL;
+    const sac_status status = render_waiting(s, &tok, out, err);
+    sac_free(tok);
+    return status;
+}
+
+/* Cuts the sequence to what it shares with `tok` and returns how much that is; always less than n,
+ * so that there is a row to take logits from. */
+static sac_status keep_common(struct session *s, const int32_t *tok, size_t n, uint32_t *out,
+                              sac_error *err)
+{
+    const uint32_t n_held = sac_seq_length(s->engine, s->seq, NULL);
+    const int32_t *held = sac_seq_tokens(s->engine, s->seq);
+    uint32_t common = 0;
+    assert(n > 0);
+    if (n > s->plan.n_ctx)
+        return error_set(err, SAC_ERR_CONTEXT,
+                         "the conversation has %zu tokens, the context holds %u", n, s->plan.n_ctx);
+    while (common < n_held && common + 1 < n && held[common] == tok[common]) common++;
+    TRY(sac_seq_truncate(s->engine, s->seq, common, err));
+    s->answer_at = 0;
+    *out = common;
+    return SAC_OK;
+}
+
+/* Computes what is queued, up to `n` tokens in all, and forgets the rest after Ctrl-C. */
+static sac_status compute(struct session *s, const char *label, size_t n, sac_error *err)
+{
+    struct progress bar;
+    uint32_t pending = 1;
+    sac_status status = SAC_OK;
+    const uint32_t begin = sac_seq_length(s->engine, s->seq, NULL);
+    progress_begin(&bar, label);
+    while (status == SAC_OK && pending && !interrupt_pending()) {
+        status = sac_step(s->engine, NULL, NULL, NULL, err);
+        const uint32_t done = sac_seq_length(s->engine, s->seq, &pending);
+        snprintf(bar.note, sizeof bar.note, "%u of %zu tokens", done, n);
+        progress_update(&bar, (double)(done - begin) / (double)(n - begin));
+    }
+    progress_end(&bar);
+    const uint32_t length = sac_seq_length(s->engine, s->seq, &pending);
+    if (status == SAC_OK && pending) status = sac_seq_truncate(s->engine, s->seq, length, err);
+    return status;
+}
+
+sac_status session_read_ahead(struct session *s, sac_error *err)
+{
+    int32_t *tok = NULL;
+    size_t n = 0;
+    uint32_t common = 0;
+    TRY(render_waiting(s, &tok, &n, err));
+    sac_status status = keep_common(s, tok, n, &common, err);
+    if (status == SAC_OK)
+        status = sac_seq_append(s->engine, s->seq, tok + common, n - common, SAC_ROW_PROMPT,
+                                SAC_WANT_NONE, err);
+    if (status == SAC_OK) status = compute(s, "reading", n, err);
+    interrupt_clear();
+    sac_free(tok);
+    return status;
+}
+
+/* ---- One answer ---- */
+
+static sac_status encode_other(const void *arg, const char *question, int32_t **out_tok,
+                               size_t *out_n, sac_error *err)
+{
+    const struct session *s = arg;
+    const struct turn *turn = &s->said.turns[s->said.n_turn - 1];
+    struct strbuf text = {0};
+    strbuf_add(&text, turn->text, conversation_document_bytes(turn));
+    strbuf_adds(&text, question);
+    const sac_status status =
+        text.failed ? error_set(err, SAC_ERR_MEMORY, "out of memory for the conversation")
+                    : render(s, text.data, out_tok, out_n, err);
+    strbuf_deinit(&text);
+    return status;
+}
+
+/* Of the prompt's rows behind the `common` ones, how many the decode method serves. */
+static sac_status count_decode_rows(struct session *s, const int32_t *tok, size_t n,
+                                    uint32_t common, sac_error *err)
+{
+    const struct question_text text = {encode_other, s};
+    size_t question = 0;
+    if (s->rows.all) TRY(question_find(&question, tok, n, &text, err));
+    const size_t begin = question_rows_begin(&s->rows, n, question);
+    s->n_decode_row = (uint32_t)(n - (begin > common ? begin : common));
+    return SAC_OK;
+}
+
+sac_status session_answer(struct session *s, struct generation *g, sac_error *err)
+{
+    int32_t *tok = NULL;
+    size_t n = 0;
+    uint32_t common = 0;
+    g->engine = s->engine;
+    g->model = s->model;
+    g->stream = true;
+    g->request = sac_request_default();
+    TRY(setup_sampling_params(&s->sampling, &g->request.sampling, s->bias, err));
+    if (s->sampling.seed >= 0) g->request.sampling.seed = (uint64_t)s->sampling.seed + s->n_asked;
+    s->n_asked++;
+    TRY(render(s, NULL, &tok, &n, err));
+    sac_status status = keep_common(s, tok, n, &common, err);
+    if (status == SAC_OK) status = count_decode_rows(s, tok, n, common, err);
+    if (status == SAC_OK) {
+        g->request.n_decode_row = s->n_decode_row;
+        g->request.seq = s->seq;
+        g->request.prompt = tok + common;
+        g->request.n_prompt = n - common;
+        g->request.max_tokens = s->n_predict < 0 ? 0 : (uint32_t)s->n_predict;
+        g->request.stop = s->stop.item;
+        g->request.n_stop = s->stop.n;
+        g->request.ignore_eos = s->ignore_eos;
+        status = generation_run(g, err);
+        if (status == SAC_OK && g->n_tok > 0) s->answer_at = (uint32_t)n;
+    }
+    s->timings = g->timings;
+    sac_free(tok);
+    return status;
+}
+
+/* ---- What it read ---- */
+
+/* The documents of all questions. Without any, what was pasted: earlier questions, and the last one
+ * up to its last line. */
+static size_t gather(const struct session *s, struct passages_document *out)
+{
+    const struct conversation *c = &s->said;
+    size_t n = 0;
+    for (size_t i = 0; i < c->n_turn; i += 2)
+        if (c->turns[i].n_document)
+            out[n++] = (struct passages_document){c->turns[i].text,
+                                                  conversation_document_bytes(&c->turns[i])};
+    for (size_t i = 0; n == 0 && i < c->n_turn; i += 2) {
+        const char *text = c->turns[i].text, *line = strrchr(text, '\n');
+        const bool is_last = i + 2 >= c->n_turn;
+        if (is_last && line) out[n++] = (struct passages_document){text, (size_t)(line - text)};
+    }
+    return n;
+}
+
+/* Says the answer again, with the rows of the prompt that the decode method served. `tok` [n] is
+ * what the sequence held. */
+static sac_status replay(struct session *s, const int32_t *tok, uint32_t n, sac_error *err)
+{
+    const uint32_t begin = s->answer_at - s->n_decode_row;
+    TRY(sac_seq_truncate(s->engine, s->seq, begin, err));
+    TRY(sac_seq_append(s->engine, s->seq, tok + begin, n - begin, SAC_ROW_DECODE, SAC_WANT_NONE,
+                       err));
+    TRY(compute(s, "rereading", n, err));
+    return interrupt_pending() ? error_set(err, SAC_ERR_CANCELLED, "interrupted") : SAC_OK;
+}
+
+static sac_status record(struct session *s, struct passages *out,
+                         const struct passages_document *document, size_t n_document,
+                         sac_error *err)
+{
+    sac_error ignored;
+    const uint32_t n = sac_seq_length(s->engine, s->seq, NULL), at = s->answer_at;
+    int32_t *tok = mem_calloc(n + 1, sizeof *tok);
+    if (!tok) return error_set(err, SAC_ERR_MEMORY, "out of memory for a reading map");
+    memcpy(tok, sac_seq_tokens(s->engine, s->seq), n * sizeof *tok);
+    const struct passages_prompt prompt = {s->model, tok, at, document, n_document};
+    sac_status status = passages_begin(out, s->engine, &prompt, err);
+    if (status == SAC_OK) status = replay(s, tok, n, err);
+    if (status == SAC_OK)
+        status = passages_finish(out, s->engine, err);
+    else
+        (void)!sac_engine_set_recorder(s->engine, NULL, NULL, &ignored);
+    if (sac_seq_length(s->engine, s->seq, NULL) < n) s->answer_at = 0; /* it was not said whole */
+    mem_free(tok);
+    return status;
+}
+
+sac_status session_reading(struct session *s, struct passages *out, sac_error *err)
+{
+    bool kept = true;
+    if (s->answer_at == 0)
+        return error_set(err, SAC_ERR_NOT_FOUND, "there is no answer whose reading could be shown");
+    struct passages_document *document = mem_calloc(s->said.n_turn + 1, sizeof *document);
+    if (!document) return error_set(err, SAC_ERR_MEMORY, "out of memory for a reading map");
+    const size_t n = gather(s, document);
+    sac_status status = n > 0 ? SAC_OK
+                              : error_set(err, SAC_ERR_NOT_FOUND,
+                                          "the conversation has no document: /file puts one in");
+    if (status == SAC_OK && !s->plan.record) {
+        struct session_plan plan = s->plan;
+        plan.record = true;
+        status = session_rebuild(s, &plan, &kept, err);
+    }
+    if (status == SAC_OK && !kept) status = SAC_ERR_UNSUPPORTED; /* `err` tells why */
+    if (status == SAC_OK) status = record(s, out, document, n, err);
+    interrupt_clear();
+    mem_free(document);
+    return status;
+}
+
+/* ---- Files ---- */
+
+sac_status session_save_state(struct session *s, const char *path, sac_error *err)
+{
+    TRY(sac_seq_truncate(s->engine, s->seq, sac_seq_length(s->engine, s->seq, NULL), err));
+    return sac_seq_save(s->engine, s->seq, path, err);
+}
+
+sac_status session_load_state(struct session *s, const char *path, sac_error *err)
+{
+    s->answer_at = 0;
+    sac_seq_remove(s->engine, s->seq);
+    const sac_status status = sac_seq_load(s->engine, path, &s->seq, err);
+    if (status != SAC_OK) TRY(sac_seq_create(s->engine, &s->seq, NULL));
+    return status;
+}

@@ -1,0 +1,72 @@
+/* session.h: a conversation and the engine's sequence that has read it.
+ *
+ * Every turn renders the whole conversation, compares its tokens with those that the sequence
+ * holds, and computes only what is new: the KV of a long document is computed once. An interrupted
+ * answer, another system message, a document that is taken out: all are the same case, a shorter
+ * common beginning.
+ *
+ * The engine may be made anew with another context, other methods or a recorder: the sequence goes
+ * over as it is, where the new engine can go on with it. */
+#ifndef SAC_APP_SESSION_H
+#define SAC_APP_SESSION_H
+
+#include "app/conversation.h"
+#include "app/generate.h"
+#include "app/passages.h"
+#include "app/setup.h"
+#include "eval/question.h"
+
+/* What an engine is made of, beside the options. */
+struct session_plan {
+    uint32_t n_ctx;
+    char prefill[256], decode[256]; /* "": the library's choice */
+    bool record;                    /* can tell what an answer read: more memory */
+};
+
+struct session {
+    struct setup setup;
+    struct setup_sampling sampling;
+    sac_logit_bias bias[OPTION_LIST_MAX];
+    struct option_list stop;
+    int32_t n_predict;
+    bool ignore_eos;
+    const char *chat_template;              /* NULL: the model's own */
+    struct question_rows rows_wanted, rows; /* of the prompt, for the decode method; in force */
+    uint64_t n_asked; /* each answer draws with a seed of its own, so /regen differs */
+
+    sac_model *model;
+    sac_engine *engine;
+    sac_seq seq;
+    struct session_plan plan;
+    struct conversation said;
+
+    sac_timings timings;   /* of the last answer */
+    uint32_t n_decode_row; /* of its prompt, computed as the answer's are */
+    uint32_t answer_at;    /* tokens of the sequence before it; 0: it is not there any more */
+};
+
+/* With the model loaded and `plan.n_ctx` set (0: what the model was trained with). */
+sac_status session_open(struct session *s, sac_error *err);
+void session_close(struct session *s);
+
+/* Tokens of the conversation with the documents that wait. */
+sac_status session_count(struct session *s, size_t *out, sac_error *err);
+/* Computes them ahead of the next question; Ctrl-C leaves the rest for later. */
+sac_status session_read_ahead(struct session *s, sac_error *err);
+/* Answers the last turn, which is the user's; the caller adds the answer. */
+sac_status session_answer(struct session *s, struct generation *g, sac_error *err);
+
+/* Makes the engine anew. On SAC_OK the plan is `plan`; if `*out_kept` is false the sequence could
+ * not go over, `err` tells why, and the conversation is read again with the next question. On an
+ * error everything is as it was. */
+sac_status session_rebuild(struct session *s, const struct session_plan *plan, bool *out_kept,
+                           sac_error *err);
+
+/* What the last answer read of the documents: it is said again, token by token, with a recorder. */
+sac_status session_reading(struct session *s, struct passages *out, sac_error *err);
+
+/* The sequence from and to a file. After a load that fails it is empty. */
+sac_status session_save_state(struct session *s, const char *path, sac_error *err);
+sac_status session_load_state(struct session *s, const char *path, sac_error *err);
+
+#endif

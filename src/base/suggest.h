@@ -1,0 +1,21 @@
+/* suggest.h: "did you mean": the name that is nearest to a word that is none. */
+#ifndef SAC_BASE_SUGGEST_H
+#define SAC_BASE_SUGGEST_H
+
+#include <stddef.h>
+
+#define SUGGEST_MAX 48u /* bytes of a word or name; longer ones are not compared */
+
+struct suggest {
+    char word[SUGGEST_MAX], best[SUGGEST_MAX];
+    size_t far; /* edits between the two; more than is near: `best` is empty */
+};
+
+struct suggest suggest_begin(const char *word, size_t n);
+/* Takes a name into account; the first of those that are equally near wins. */
+void suggest_try(struct suggest *s, const char *name, size_t n);
+/* " (did you mean 'NAME'?)" or "". `buf` belongs to the caller. */
+#define SUGGEST_HINT_BYTES (SUGGEST_MAX + 24u)
+const char *suggest_hint(const struct suggest *s, char buf[SUGGEST_HINT_BYTES]);
+
+#endif
