@@ -2,8 +2,9 @@
  *
  * Keys and values take this way: `write` puts them, 16 bit, into the tail of the sequence and into
  * `own` for the pages that a chunk begins; `seal` codes full pages into the pool; `choose` says
- * what is read; `read` attends to sealed pages and, for a row's own page, to the 16-bit form;
- * `correct` adds what stands for the rest; `keep` makes the last unfilled page the tail.
+ * what is read; `resolve` where that lies; `read` attends to sealed pages and, for a row's own
+ * page, to the 16-bit form; `correct` adds what stands for the rest; `keep` makes the last unfilled
+ * page the tail.
  *
  * Invariants:
  *  1. A reading is made here for each layer and gone with it. Its runs and lanes are set up before
@@ -74,6 +75,7 @@ void attend_layer(sac_engine *e, uint32_t layer)
     attend_write(e, &r);
     attend_seal(e, &r);
     attend_choose(e, &r);
+    attend_resolve(e, &r);
     attend_read(e, &r);
     attend_correct(e, &r);
     attend_count(e, &r);

@@ -38,6 +38,7 @@ struct reading {
     struct attn_run *run;
     /* [n_decode, n_kv_head], or NULL: every decode row reads all that it sees */
     struct reading_lane *lane;
+    const uint8_t *frames;    /* where page_frame finds the pages that are named */
     struct reading_rest rest; /* NULLs: nothing stands for what is not read */
     uint64_t side_bytes;      /* read to choose, by all decode rows together */
     uint64_t choose_us;       /* time of the decode rows' choices */
@@ -69,6 +70,8 @@ void attend_write(sac_engine *e, struct reading *r);
 void attend_seal(sac_engine *e, const struct reading *r);
 /* Asks the methods what is read. Rows that no method chooses for read everything. */
 void attend_choose(sac_engine *e, struct reading *r);
+/* Says where the pages that are named lie. */
+void attend_resolve(sac_engine *e, struct reading *r);
 /* Attention over what the reading names. */
 void attend_read(sac_engine *e, const struct reading *r);
 /* Adds to the output what stands for the rest. */

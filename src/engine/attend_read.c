@@ -8,7 +8,7 @@ void attend_read(sac_engine *e, const struct reading *r)
 {
     const struct config *c = &e->model->config;
     e->ops.attn(e->workers, &(struct op_attn){.geom = &e->pool.geom,
-                                              .pool = e->pool.pages,
+                                              .pool = r->frames,
                                               .n_head = c->n_head,
                                               .q = e->scratch.qkv,
                                               .q_stride = config_qkv_width(c),

@@ -234,15 +234,16 @@ struct shadow {
 };
 
 /* A page's first n_tok keys and values for a job's head; the keys also as [head_dim, PAGE_TOK]. */
-static void load_page(const sac_engine *e, const struct record_job *j, struct record_work *w,
+static void load_page(const struct shadow *s, const struct record_job *j, struct record_work *w,
                       uint32_t page, uint32_t n_tok)
 {
-    const struct page_geom *g = &e->pool.geom;
+    const struct page_geom *g = &s->e->pool.geom;
     const struct attn_run *run = j->run;
     const uint32_t h = j->kv_head, d = g->head_dim;
     const bool is_own = page == j->pos / PAGE_TOK;
-    const uint8_t *bytes = is_own ? attn_own_page(run, g, j->pos, h)
-                                  : pool_page(&e->pool, run->table[h * run->table_stride + page]);
+    const uint8_t *bytes =
+        is_own ? attn_own_page(run, g, j->pos, h)
+               : page_frame(g, s->r->frames, run->table[h * run->table_stride + page]);
     page_read(w->k, w->v, g, bytes, is_own ? PAGE_TAIL : PAGE_SEALED, n_tok);
     for (size_t c = 0; c < d; c++)
         for (size_t t = 0; t < PAGE_TOK; t++)
@@ -330,7 +331,7 @@ static void shadow_page(const struct shadow *s, const struct record_job *j, stru
     const uint32_t group = group_of(e), d = c->head_dim, max_page = e->pool.max_page;
     const size_t stride = (size_t)(c->n_head + 2 * c->n_kv_head) * d;
     const uint32_t page_pos = page * PAGE_TOK, n_seen = j->pos + j->n_row - page_pos;
-    load_page(e, j, w, page, n_seen < PAGE_TOK ? n_seen : PAGE_TOK);
+    load_page(s, j, w, page, n_seen < PAGE_TOK ? n_seen : PAGE_TOK);
     for (uint32_t r = 0; r < j->n_row; r++) {
         const uint32_t pos = j->pos + r, from = first_seen(pos, s->r->window);
         const struct seen seen = {.lo = from > page_pos ? from - page_pos : 0,

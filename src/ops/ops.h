@@ -130,7 +130,7 @@ static inline uint8_t *attn_own_page(const struct attn_run *run, const struct pa
 
 struct op_attn {
     const struct page_geom *geom;
-    const uint8_t *pool; /* page id -> pool + id * geom->bytes */
+    const uint8_t *pool; /* where page_frame finds pages */
     uint32_t n_head;     /* query heads, a multiple of geom->n_kv_head */
     const float *q;      /* [n_row, n_head, head_dim] after RoPE, stride q_stride */
     size_t q_stride;

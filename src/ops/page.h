@@ -48,6 +48,14 @@ enum page_form { PAGE_TAIL, PAGE_SEALED };
 /* Fills sizes and offsets from the first three fields and the types. */
 void page_geom_init(struct page_geom *g);
 
+/* The bytes of a sealed page, of frames that lie behind each other in the order of ids. Whoever has
+ * an id and wants bytes asks here. */
+static inline const uint8_t *page_frame(const struct page_geom *g, const uint8_t *frames,
+                                        page_id id)
+{
+    return frames + (size_t)id * g->bytes;
+}
+
 /* The meaning of a page: its first n_tok keys and values in f32, exact; k and v [n_tok, head_dim],
  * either may be NULL. Every kernel is tested against it. */
 void page_read(float *k, float *v, const struct page_geom *g, const uint8_t *page,

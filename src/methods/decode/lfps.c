@@ -201,7 +201,7 @@ static void add_means(const struct parts *p, const struct method_lane *l, const 
         if (page == pick_page_count(l))
             page_read(w->o.k, w->v, geom, l->own, PAGE_TAIL, end - first);
         else
-            page_read(w->o.k, w->v, geom, l->pool + l->page[page] * geom->bytes, PAGE_SEALED,
+            page_read(w->o.k, w->v, geom, page_frame(geom, l->pool, l->page[page]), PAGE_SEALED,
                       PAGE_TOK);
         for (uint32_t t = pick_max(s->n_mean, sink) - first; t < end - first; t++)
             for (uint32_t c = 0; c < d; c++) {

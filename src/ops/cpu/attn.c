@@ -71,7 +71,7 @@ static struct attn_page sealed_page(const struct op_attn *op, const struct attn_
 {
     const page_id id = run->table[h * run->table_stride + page];
     return (struct attn_page){
-        .bytes = op->pool + (size_t)id * op->geom->bytes, .form = PAGE_SEALED, .end = PAGE_TOK};
+        .bytes = page_frame(op->geom, op->pool, id), .form = PAGE_SEALED, .end = PAGE_TOK};
 }
 
 /* The first PAGE_TOK of n tokens. */

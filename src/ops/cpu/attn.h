@@ -155,7 +155,7 @@ static inline uint32_t attn_neighbours(const struct attn_page *p, uint32_t i)
 static inline const uint8_t *attn_page_of(const struct page_geom *g, const struct attn_page *p,
                                           uint32_t i)
 {
-    return p->bytes + (size_t)p->table[p->tok[i] / PAGE_TOK] * g->bytes;
+    return page_frame(g, p->bytes, p->table[p->tok[i] / PAGE_TOK]);
 }
 
 /* Seals the pages of an op: 16-bit forms are copied, q8 is coded by `seal_q8`. */
