@@ -123,6 +123,7 @@ static sac_status need_name(const cJSON *o, const char *key, struct strlist *l, 
 static sac_status read_sample(struct report_data *d, const cJSON *o, sac_error *err)
 {
     struct report_sample *s = &d->sample[d->n_sample];
+    const char *rows = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "decode_rows"));
     *s = (struct report_sample){
         .depth = number_of(o, "depth"),
         .score = (double)NAN,
@@ -131,6 +132,8 @@ static sac_status read_sample(struct report_data *d, const cJSON *o, sac_error *
         .predicted_per_s = positive_of(o, "predicted_per_second"),
         .share_read = number_of(o, "share_read"),
         .mass_mean = number_of(o, "mass_mean"),
+        .n_decode_row = number_of(o, "decode_rows_n"),
+        .question_rows = rows ? strcmp(rows, "question") == 0 : (double)NAN,
     };
     TRY(need_name(o, "task", &d->tasks, &s->task_i, err));
     TRY(need_name(o, "method", &d->methods, &s->method_i, err));

@@ -20,6 +20,8 @@ struct report_sample {
     size_t task_i, method_i; /* into `tasks` and `methods` */
     double ctx, depth, score;
     double ttft_ms, prompt_per_s, predicted_per_s, share_read, mass_mean;
+    double n_decode_row;  /* of the prompt */
+    double question_rows; /* 1: those of the question; 0: the last */
 };
 
 /* One row of fidelity.json. */

@@ -4,6 +4,7 @@
 #include "eval/report_tasks.h"
 
 #include "base/mem.h"
+#include "eval/question.h"
 #include "eval/summary.h"
 
 #include <assert.h>
@@ -16,6 +17,8 @@
 #define ANY            SIZE_MAX
 #define SCORE          offsetof(struct report_sample, score)
 #define SHARE_READ     offsetof(struct report_sample, share_read)
+#define N_DECODE_ROW   offsetof(struct report_sample, n_decode_row)
+#define QUESTION_ROWS  offsetof(struct report_sample, question_rows)
 
 struct tasks {
     struct report_page *page;
@@ -169,9 +172,14 @@ static sac_status plot_needle(struct tasks *t, sac_error *err)
 /* ---- Score against share of KV read ---- */
 
 static const struct table_column share_columns[] = {
-    {"ctx", "context", TABLE_COUNT},   {"method", "method", TABLE_TEXT},
-    {"n", "samples", TABLE_COUNT},     {"share_read", "KV read", TABLE_SHARE},
-    {"score", "score", TABLE_SHARE},   {"score_low", "95 % from", TABLE_SHARE},
+    {"ctx", "context", TABLE_COUNT},
+    {"method", "method", TABLE_TEXT},
+    {"n", "samples", TABLE_COUNT},
+    {"decode_rows", "decode rows", TABLE_TEXT},
+    {"decode_rows_n", "of a prompt", TABLE_COUNT},
+    {"share_read", "KV read", TABLE_SHARE},
+    {"score", "score", TABLE_SHARE},
+    {"score_low", "95 % from", TABLE_SHARE},
     {"score_high", "to", TABLE_SHARE},
 };
 
@@ -182,6 +190,18 @@ struct share_point {
     struct summary_mean score;
 };
 
+static double pick_mean(struct tasks *t, struct pick which, size_t offset)
+{
+    return report_data_mean(t->value, pick(t, which, offset));
+}
+
+/* Whose rows of a prompt the decode method served. */
+static const char *rows_name(double question_rows)
+{
+    if (isnan(question_rows)) return "";
+    return question_name(&(struct question_rows){.all = question_rows > 0});
+}
+
 /* The methods that have both values at a context, to `out` [methods.n]. */
 static sac_status share_points(struct tasks *t, struct table *table, double ctx,
                                struct share_point *out, size_t *out_n, sac_error *err)
@@ -191,7 +211,9 @@ static sac_status share_points(struct tasks *t, struct table *table, double ctx,
         const struct pick which = {ANY, m, ctx, (double)NAN};
         struct share_point *p = &out[*out_n];
         p->method_i = m;
-        p->share = report_data_mean(t->value, pick(t, which, SHARE_READ));
+        const char *rows = rows_name(pick_mean(t, which, QUESTION_ROWS));
+        const double n_row = pick_mean(t, which, N_DECODE_ROW);
+        p->share = pick_mean(t, which, SHARE_READ);
         const size_t count = pick(t, which, SCORE);
         if (!isfinite(p->share) || count == 0) continue;
         TRY(summary_bootstrap(&p->score, t->value, count, BOOTSTRAP_SEED, err));
@@ -199,6 +221,8 @@ static sac_status share_points(struct tasks *t, struct table *table, double ctx,
         table_add(table, (struct table_cell[]){{.number = ctx},
                                                {.text = method_name(t, m)},
                                                {.number = (double)count},
+                                               {.text = rows},
+                                               {.number = n_row},
                                                {.number = p->share},
                                                {.number = p->score.mean},
                                                {.number = p->score.low},

@@ -23,7 +23,8 @@ def samples(contexts=(2048, 4096, 8192), methods=METHODS, task="needle"):
                 share = share_of(method, ctx)
                 found = depth == 100 if method.startswith("streaming") else share > 0.1 or depth != 50
                 yield {"task": task, "ctx": ctx, "depth": depth, "index": 0, "turn": 0,
-                       "method": method, "seed": 1, "prompt_n": ctx - 40, "prompt": "?",
+                       "method": method, "seed": 1, "prompt_n": ctx - 40, "decode_rows": "question",
+                       "decode_rows_n": 20, "prompt": "?",
                        "expected": ["42"], "answer": "42", "score": float(found),
                        "metric": "all_match", "ttft_ms": ctx * 0.9, "prompt_per_second": 1000 / 0.9,
                        "predicted_per_second": 40 / (1 + ctx * share / 20000), "share_read": share,

@@ -112,6 +112,7 @@ class Reports(unittest.TestCase):
             self.assertEqual((float(row["score"]), row["n"]), (s["score"], "1"))
         share = {(r["method"], r["ctx"]): r for r in rows(self.dir, "score-share")}
         quest = share["quest:budget=256", "8192"]
+        self.assertEqual((quest["decode_rows"], quest["decode_rows_n"]), ("question", "20"))
         self.assertEqual(float(quest["share_read"]), 256 / 8192)
         self.assertEqual(float(quest["score"]), 0.8)  # not found in the middle, 1 of 5 depths
         self.assertTrue(float(quest["score_low"]) <= 0.8 <= float(quest["score_high"]))

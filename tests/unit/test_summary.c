@@ -60,6 +60,8 @@ static void rows_hold_their_own_samples(void **state)
     sac_error err;
     must(samples_open(&s, NULL, 1, &err), &err);
     static const double full[4] = {1, 1, 0, 1}, sparse[3] = {1, 0, 0};
+    add(s,
+        &(struct one){"other", "needle", 2048, 0, 1, 1}); /* the first, not what is compared with */
     for (uint32_t i = 0; i < 4; i++) add(s, &(struct one){"full", "needle", 4096, i, full[i], 1});
     for (uint32_t i = 0; i < 3; i++)
         add(s, &(struct one){"quest", "needle", 4096, i, sparse[i], 0.1 * (i + 1)});
@@ -67,7 +69,7 @@ static void rows_hold_their_own_samples(void **state)
     add(s, &(struct one){"quest", "needle", 8192, 0, 0.75, (double)NAN});
     add(s, &(struct one){"full", "passkey", 4096, 0, 0.25, 1});
     must(summary_make(&sum, s, "full", 1, &err), &err);
-    assert_int_equal(sum.n, 5);
+    assert_int_equal(sum.n, 6);
     const struct summary_row *r = find(&sum, "quest", "needle", 4096);
     assert_true(fabs(r->score.mean - 1.0 / 3) < 1e-12 && r->score.n == 3);
     assert_true(fabs(r->diff.mean + 1.0 / 3) < 1e-12 && r->diff.n == 3); /* 1 0 0 less 1 1 0 */
