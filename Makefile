@@ -16,8 +16,9 @@ RUN_TESTS = rm -f $(1)/junit.xml; ctest --test-dir $(1) --parallel $(JOBS) --out
 # What sanitizers look at: C tests and fuzzing inputs. Scripts start the plain program.
 C_TESTS = -L '^(unit|check|prop|fuzz)$$'
 
-.PHONY: all help deps deps-test deps-lint deps-fuzz model models text demo demo-long test check \
-	proofs mutate check-mutants asan ubsan tsan fuzz bench relations layers truth lint format install man clean
+.PHONY: all help deps deps-test deps-lint deps-fuzz model models text demo demo-long test \
+	test-long check proofs mutate check-mutants asan ubsan tsan fuzz bench relations layers \
+	truth lint format install man clean
 
 all: deps ## build the program: build/saccade
 	@$(call CONFIGURE,default)
@@ -58,6 +59,13 @@ test: deps-test ## everything that CI runs; ends with `N passed, N failed`
 	@$(call CONFIGURE,werror)
 	@$(call BUILD,build)
 	@$(call RUN_TESTS,build,)
+
+test-long: deps-test ## what is longer than CI can wait: properties of methods on a real model too, more proofs
+	@$(PYTHON) tools/fetch.py model smollm2-135m
+	@$(call CONFIGURE,werror)
+	@$(call BUILD,build)
+	@SAC_TEST_LONG=1 SAC_PROOF_CASES=1400; export SAC_TEST_LONG SAC_PROOF_CASES; \
+		$(call RUN_TESTS,build,-R '^prop/|^unit/test_proof$$')
 
 check: deps-test ## kernels against the reference only
 	@$(call CONFIGURE,werror)

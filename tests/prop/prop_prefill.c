@@ -181,6 +181,53 @@ static void full_plans_give_the_dense_bits(void **state)
     }
 }
 
+/* ---- Counts by hand ---- */
+
+/* Cells of a query head that reads, beside its tile of 64 rows, the first page and the two pages
+ * before the tile; all of them in tiles with one of the last n_last rows. */
+static uint64_t cells_of_ends(uint32_t n, uint32_t n_last)
+{
+    uint64_t sum = 0;
+    for (uint32_t row = 0; row < n; row++) {
+        const uint32_t tile = row / 64 * 64, end = tile + 64 < n ? tile + 64 : n;
+        const bool whole = end + n_last > n || tile <= 96;
+        sum += row - tile + 1 + (whole ? tile : 96);
+    }
+    return sum;
+}
+
+static void cells_are_those_counted_by_hand(void **state)
+{
+    (void)state;
+    static struct answer a;
+    static const struct {
+        const char *spec;
+        uint32_t n_last; /* in the layers that are not dense */
+        bool mixed;
+    } cases[] = {
+        {"dense", N_PROMPT, false},
+        {"a-shape:sink=32,window=65", 0, false},
+        {"tri-shape:sink=32,window=65,last=70", 70, false},
+        {"trianglemix:sink=32,window=65,last=70,layer=0.5", 70, true},
+    };
+    const sac_model_info info = sac_model_get_info(model);
+    const uint64_t whole = cells_of_ends(N_PROMPT, N_PROMPT);
+    assert_int_equal(whole, (uint64_t)N_PROMPT * (N_PROMPT + 1) / 2);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint64_t n_layer = 0, read = 0;
+        for (uint32_t layer = 0; layer < info.n_layer; layer++) {
+            if (model_shape->tiny.window && layer % 6 != 5) continue;
+            const bool is_dense = cases[i].mixed && 2 * layer < info.n_layer;
+            n_layer++;
+            read += is_dense ? whole : cells_of_ends(N_PROMPT, cases[i].n_last);
+        }
+        const sac_engine_stats s =
+            answer_alone(&a, &(struct setting){.spec = cases[i].spec}, N_PROMPT);
+        assert_int_equal(s.n_cell, whole * n_layer * info.n_head);
+        assert_int_equal(s.n_cell_read, read * info.n_head);
+    }
+}
+
 /* A prompt of one tile or less is all diagonal; one row more begins another tile. */
 static void short_prompts_are_planned(void **state)
 {
@@ -457,6 +504,7 @@ int main(void)
         cmocka_unit_test(short_prompts_give_the_dense_bits),
         cmocka_unit_test(every_method_is_here),
         cmocka_unit_test(full_plans_give_the_dense_bits),
+        cmocka_unit_test(cells_are_those_counted_by_hand),
         cmocka_unit_test(short_prompts_are_planned),
         cmocka_unit_test(chunks_may_have_any_size),
         cmocka_unit_test(a_past_turn_is_keys_like_others),
