@@ -8,15 +8,17 @@
  * mean square) is taken with probability min(1, m / least) and counts max(1, least / m) times. So
  * the output is the right one in the mean, and the variance of a softmax sum is at most least times
  * the m that are not read for certain. `mass` sets least = (1 - mass)^2: a standard deviation of
- * 1 - mass where these add up to 1. A key that one row of 16 looks at counts by a quarter of its
- * share; by means, a sixteenth, such keys were lost. No head reads more than about 4 / least keys,
- * however flat its attention and however long the context; one that looks at ten keys reads those.
+ * 1 - mass where these add up to 1. A key that one row of 64 looks at counts by an eighth of its
+ * share; by means, a sixty-fourth, such keys were lost. No head reads more than about 4 / least
+ * keys, however flat its attention and however long the context; one that looks at ten keys reads
+ * those.
  *
- * Rows that were not sampled look at other keys of the pages that the sampled ones look at, so
- * `spread` of a page's mass counts as if all its keys had it alike. The first page and the `recent`
- * ones before the tile are read whole. A head that would read more than `most` of the keys reads
- * all: it costs less. So do the last `last` rows of the prompt, most often its question, and the
- * first `dense` layers.
+ * What is lost is lost by rows that were not sampled, each of which misses keys that only it looks
+ * for: most of the error is theirs, so `rows` and `mass` decide together what a cell is worth.
+ * They look at other keys of the pages that the sampled ones look at, so `spread` of a page's mass
+ * counts as if all its keys had it alike. The first page and the `recent` ones before the tile are
+ * read whole. A head that would read more than `most` of the keys reads all: it costs less. So do
+ * the last `last` rows of the prompt, most often its question, and the first `dense` layers.
  *
  * The mass that is told is an audit: the exact softmax of a row that had no part in the choice,
  * one of every AUDIT chunks in a layer. */
@@ -32,9 +34,9 @@
 enum { MASS, ROWS, RECENT, MOST, LAST, DENSE, SPREAD };
 
 static const sac_method_param params[] = {
-    {"mass", SAC_PARAM_FLOAT, "0.95", 0, 1, NULL,
+    {"mass", SAC_PARAM_FLOAT, "0.97", 0, 1, NULL,
      "softmax sums are known to this share, by a standard deviation"},
-    {"rows", SAC_PARAM_INT, "16", 16, 256, NULL, "rows of each 256 that are scored, by sixteens"},
+    {"rows", SAC_PARAM_INT, "64", 16, 256, NULL, "rows of each 256 that are scored, by sixteens"},
     {"recent", SAC_PARAM_INT, "2", 0, 128, NULL,
      "pages before a tile of rows that are always read"},
     {"most", SAC_PARAM_FLOAT, "0.5", 0, 1, NULL, "a larger share than this is read whole"},
@@ -242,7 +244,8 @@ const struct method auto_prefill_method = {
         "the more they hold, and weighed so that sums are right in the mean. How many follows from "
         "the text, the layer and the head, and has a bound that does not grow with the context. "
         "What no sampled row looks at may be missed: the mass that is told comes from exact rows "
-        "outside the sample.",
+        "outside the sample. Fewer rows (16) and a lower mass (0.95) are faster, and lose "
+        "several times as much.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
     .weighs = true,
