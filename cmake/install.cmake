@@ -1,4 +1,5 @@
-# What `make install` puts where: header, static and shared library, saccade.pc, program, manual.
+# What `make install` puts where: header, static and shared library, saccade.pc, program, manual,
+# completions of shells, the fetch script with its list, licences.
 add_library(saccade_shared SHARED $<TARGET_OBJECTS:saccade_objects>)
 set_target_properties(saccade_shared PROPERTIES OUTPUT_NAME saccade VERSION ${PROJECT_VERSION}
                       SOVERSION ${PROJECT_VERSION_MAJOR})
@@ -26,4 +27,19 @@ install(FILES ${CMAKE_BINARY_DIR}/saccade.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}
 if(TARGET saccade)
   install(TARGETS saccade RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   install(FILES docs/man/saccade.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  # The program finds them from where it lies: bin/../share/saccade.
+  install(FILES tools/fetch.py tools/models.tsv DESTINATION ${CMAKE_INSTALL_DATADIR}/saccade)
+  set(shells bash zsh fish)
+  set(folders bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+  set(names saccade _saccade saccade.fish)
+  foreach(shell folder name IN ZIP_LISTS shells folders names)
+    set(script ${CMAKE_BINARY_DIR}/completion/${shell}/${name})
+    add_custom_command(OUTPUT ${script} DEPENDS saccade VERBATIM
+                       COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/completion/${shell}
+                       COMMAND saccade completion ${shell} > ${script})
+    list(APPEND scripts ${script})
+    install(FILES ${script} DESTINATION ${CMAKE_INSTALL_DATADIR}/${folder})
+  endforeach()
+  add_custom_target(saccade_completion ALL DEPENDS ${scripts})
 endif()
+install(FILES LICENSE THIRD_PARTY DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/saccade)

@@ -121,8 +121,8 @@ def page(program):
     for command in commands:
         yield from (".nf", f".B {escape(command.usage)}", ".fi")
     yield ".SH DESCRIPTION"
-    yield ("Saccade loads a model in the GGUF format and runs it. It reads what it is given and never "
-           "downloads anything.")
+    yield ("Saccade loads a model in the GGUF format and runs it. It opens no connection; its command "
+           "fetch starts a script that does.")
     yield ".SH COMMANDS"
     for command in commands:
         yield from (f".SS {escape(command.name)} \\(em {escape(summaries[command.name])}",

@@ -28,6 +28,8 @@ struct bench_options {
     const char *prompts, *gens, *depths, *threads;
     uint32_t n_rep, n_batch, n_seq, n_top, sparse_min_ctx;
     int type_k, type_v, format;
+    const char *budget;
+    float mass;
 };
 
 #define OPT(names, type, field, arg, help, ...)                                                    \
@@ -71,6 +73,10 @@ static const struct option_spec specs[] = {
         "decode method, NAME:key=value,... of 'saccade methods'; repeatable, tests of generated "
         "tokens are run with each (default: full)",
         .env = NULL),
+    OPT("--budget", OPTION_TEXT, budget, "N",
+        "the methods' budget: tokens, or a share of the context (5%)", .env = NULL),
+    OPT("--mass", OPTION_F32, mass, "F",
+        "share of the attention that the methods are to keep; 0: their own", .env = NULL, .max = 1),
     OPT("--sparse-min-ctx", OPTION_U32, sparse_min_ctx, "N",
         "contexts shorter than N tokens are read whole", .env = NULL),
     OPT("-o --output", OPTION_CHOICE, format, NULL, "format of the table", .env = NULL,
@@ -87,7 +93,8 @@ struct bench {
     struct bench_options opt;
     struct list prompts, gens, depths, threads;
     struct list pairs[OPTION_LIST_MAX]; /* of two items */
-    sac_machine machine[LIST_MAX];      /* for each thread count */
+    char prefill_spec[SAC_METHODS_MAX][256], decode_spec[SAC_METHODS_MAX][256];
+    sac_machine machine[LIST_MAX]; /* for each thread count */
     struct sheet sheet;
     /* Of the model at hand. */
     sac_model *model;
@@ -137,22 +144,34 @@ static int parse_pairs(struct bench *b)
     return OPTIONS_GO_ON;
 }
 
-static int check_kind(const char *kind, const struct option_list *list)
+/* Makes specifications of methods with --budget and --mass in `spec` [SAC_METHODS_MAX], and lets
+ * the list point at them. */
+static int make_specs(const struct bench_options *opt, const char *kind, struct option_list *list,
+                      char (*spec)[256], bool *has_dial)
 {
-    sac_error err = {0};
+    const struct setup dials = {.command = COMMAND, .budget = opt->budget, .mass = opt->mass};
     if (list->n > SAC_METHODS_MAX)
         return options_usage_error(COMMAND, "option '--%s': at most %u methods", kind,
                                    SAC_METHODS_MAX);
-    for (size_t i = 0; i < list->n; i++)
-        if (sac_method_check(kind, list->item[i], &err) != SAC_OK)
-            return options_usage_error(COMMAND, "option '--%s': %s", kind, err.msg);
+    for (size_t i = 0; i < list->n; i++) {
+        const int code = setup_method_spec(&dials, kind, list->item[i], spec[i]);
+        if (code != OPTIONS_GO_ON) return code;
+        if (strcmp(spec[i], list->item[i]) != 0) *has_dial = true;
+        list->item[i] = spec[i];
+    }
     return OPTIONS_GO_ON;
 }
 
-static int check_methods(const struct bench *b)
+static int check_methods(struct bench *b)
 {
-    const int code = check_kind("prefill", &b->opt.prefills);
-    return code == OPTIONS_GO_ON ? check_kind("decode", &b->opt.methods) : code;
+    bool has_dial = false;
+    int code = make_specs(&b->opt, "prefill", &b->opt.prefills, b->prefill_spec, &has_dial);
+    if (code == OPTIONS_GO_ON)
+        code = make_specs(&b->opt, "decode", &b->opt.methods, b->decode_spec, &has_dial);
+    if (code == OPTIONS_GO_ON && (b->opt.budget || b->opt.mass > 0) && !has_dial)
+        return options_usage_error(COMMAND, "--%s: no method of --prefill or --decode has it",
+                                   b->opt.budget ? "budget" : "mass");
+    return code;
 }
 
 static uint32_t max_of(const struct list *l)

@@ -6,6 +6,7 @@
 #include "app/eval.h"
 
 #include "app/app.h"
+#include "app/complete.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -47,6 +48,11 @@ int app_eval(int argc, char **argv)
         return EXIT_USAGE;
     }
     const char *name = argv[1];
+    if (strcmp(name, COMPLETE_WORDS) == 0) {
+        for (const struct eval_command *c = commands; c->name; c++)
+            complete_print(c->name, c->summary, argc > 2 ? argv[2] : "");
+        return EXIT_OK;
+    }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
         print_help();
         return EXIT_OK;

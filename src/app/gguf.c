@@ -55,6 +55,7 @@ int app_gguf(int argc, char **argv)
         .n_group = 1,
         .operand = operand,
         .operand_max = 2,
+        .operands = "@model",
     };
     const int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;

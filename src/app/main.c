@@ -3,6 +3,7 @@
  * What happens here for all commands: SIGPIPE is ignored, so that a closed pipe is an error of a
  * write and not a silent death, and stdout is checked at the end, so that a full disk is told. */
 #include "app/app.h"
+#include "app/complete.h"
 #include "app/output.h"
 #include "base/suggest.h"
 
@@ -27,6 +28,8 @@ static const struct command commands[] = {
     {"bench", app_bench, "measure speed, and its share of what the machine can do"},
     {"gguf", app_gguf, "show what a model file holds, or check it"},
     {"methods", app_methods, "list the attention methods that are built in"},
+    {"fetch", app_fetch, "fetch a model or a text by name, or list them"},
+    {"completion", complete_script, "print a script that makes a shell complete all this"},
 };
 
 #define N_COMMAND (sizeof commands / sizeof commands[0])
@@ -74,6 +77,28 @@ static int run_command_help(int argc, char **argv)
     return c ? c->run(argc > 3 ? 3 : 2, args) : unknown_command(argv[2]);
 }
 
+/* "complete WORD...": what the last word may become, asked by the scripts of `completion`. */
+static int complete_command(int argc, char **argv)
+{
+    char sentinel[] = COMPLETE_WORDS, *args[64];
+    const char *name = argc > 2 ? argv[2] : "";
+    const struct command *c = argc > 3 ? find_command(name) : NULL;
+    int n = 0;
+    if (argc <= 3 || strcmp(name, "help") == 0) {
+        for (size_t i = 0; i < N_COMMAND; i++)
+            complete_print(commands[i].name, commands[i].summary, argc > 2 ? argv[argc - 1] : "");
+        return EXIT_OK;
+    }
+    if (!c || argc > 60) return EXIT_OK;
+    args[n++] = argv[2];
+    int i = 3;
+    if (c->run == app_eval && argc > 4) args[n++] = argv[i++];
+    args[n++] = sentinel;
+    while (i < argc) args[n++] = argv[i++];
+    args[n] = NULL;
+    return c->run(n, args);
+}
+
 static int run_command(int argc, char **argv)
 {
     if (argc < 2) {
@@ -91,6 +116,7 @@ static int run_command(int argc, char **argv)
         printf("saccade %s\n", sac_version());
         return EXIT_OK;
     }
+    if (strcmp(name, "complete") == 0) return complete_command(argc, argv);
     const struct command *c = find_command(name);
     return c ? c->run(argc - 1, argv + 1) : unknown_command(name);
 }

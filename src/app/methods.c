@@ -146,6 +146,7 @@ int app_methods(int argc, char **argv)
         .n_group = 1,
         .operand = &name,
         .operand_max = 1,
+        .operands = "@method",
     };
     const int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;

@@ -8,6 +8,8 @@
 #include "app/options.h"
 
 #include "app/app.h"
+#include "app/complete.h"
+#include "app/habits.h"
 #include "base/suggest.h"
 
 #include <assert.h>
@@ -339,6 +341,24 @@ bool options_set(const struct options *o, const char *name, size_t n_name, const
     return false;
 }
 
+/* An option of other programs; false if it is none, or one that is wrong here (`why` is set). */
+static bool pass_habit(const struct options *o, int argc, char **argv, int *i, char why[256])
+{
+    const char *arg = argv[*i];
+    const size_t n = strcspn(arg, "=");
+    const struct habit *h = find_option(o, arg, n).spec ? NULL : habits_find(arg, n);
+    why[0] = 0;
+    if (!h) return false;
+    if (h->kind == HABIT_WRONG) {
+        snprintf(why, 256, "option '%.*s': %s", (int)n, arg, h->why);
+        return false;
+    }
+    if (h->kind == HABIT_PASSED)
+        fprintf(stderr, "saccade %s: %.*s is passed over: %s\n", o->command, (int)n, arg, h->why);
+    if (h->takes_value && !arg[n] && *i + 1 < argc) ++*i;
+    return true;
+}
+
 /* Reads the option at argv[*i] and moves *i to its last word. */
 static bool read_option(const struct options *o, int argc, char **argv, int *i, char why[256])
 {
@@ -360,6 +380,10 @@ int options_parse(struct options *o, int argc, char **argv)
     char why[256];
     bool only_operands = false;
     o->n_operand = 0;
+    if (argc > 1 && strcmp(argv[1], COMPLETE_WORDS) == 0) {
+        complete_options(o, argc - 2, argv + 2);
+        return EXIT_OK;
+    }
     if (wants_help(o, argc, argv)) {
         print_help(o);
         return EXIT_OK;
@@ -372,7 +396,8 @@ int options_parse(struct options *o, int argc, char **argv)
             if (o->n_operand == o->operand_max)
                 return options_usage_error(o->command, "unexpected argument '%s'", argv[i]);
             o->operand[o->n_operand++] = argv[i];
-        } else if (!read_option(o, argc, argv, &i, why)) {
+        } else if (!pass_habit(o, argc, argv, &i, why) &&
+                   (why[0] || !read_option(o, argc, argv, &i, why))) {
             return options_usage_error(o->command, "%s", why);
         }
     }

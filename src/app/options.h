@@ -56,7 +56,8 @@ struct options {
     size_t n_group;
     const char **operand; /* [operand_max] gets the arguments that are no options */
     size_t operand_max;
-    size_t n_operand; /* out */
+    const char *operands; /* for shells: "a|b", "@model", "@method", "@fetch"; NULL: files */
+    size_t n_operand;     /* out */
 };
 
 /* Returns OPTIONS_GO_ON, or the exit code of the process: 0 after --help, EXIT_USAGE after an error

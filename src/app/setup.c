@@ -30,7 +30,7 @@ const struct option_spec setup_specs[] = {
         "tokens of context; 0: what the model was trained with", .env = "CTX_SIZE"),
     OPT("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per CPU that may be used",
         .env = "THREADS", .max = 4096),
-    OPT("-b --batch-size --max-num-batched-tokens", OPTION_U32, n_batch, "N",
+    OPT("-b --batch-size -ub --ubatch-size --max-num-batched-tokens", OPTION_U32, n_batch, "N",
         "most tokens that are computed at once", .env = "BATCH", .min = 1, .max = 65536),
     OPT("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
         .env = "CACHE_TYPE_K", .choices = KV_CHOICES),
@@ -159,8 +159,7 @@ static bool has_param(const char *kind, const char *spec, const char *key)
     return false;
 }
 
-/* A method with --budget and --mass as two of its parameters, if it has them. */
-static int make_spec(const struct setup *s, const char *kind, const char *method, char out[256])
+int setup_method_spec(const struct setup *s, const char *kind, const char *method, char out[256])
 {
     char budget[64] = "", mass[64] = "";
     bool with_param = strchr(method, ':') != NULL;
@@ -198,9 +197,9 @@ static int make_specs(struct setup *s)
     if (s->budget) code = check_dial(s, "budget");
     if (code == OPTIONS_GO_ON && s->mass > 0) code = check_dial(s, "mass");
     if (code == OPTIONS_GO_ON && s->prefill)
-        code = make_spec(s, "prefill", s->prefill, s->prefill_spec);
+        code = setup_method_spec(s, "prefill", s->prefill, s->prefill_spec);
     if (code == OPTIONS_GO_ON && s->decode)
-        code = make_spec(s, "decode", s->decode, s->decode_spec);
+        code = setup_method_spec(s, "decode", s->decode, s->decode_spec);
     s->prefill_list[0] = s->prefill_spec;
     s->decode_list[0] = s->decode_spec;
     return code;

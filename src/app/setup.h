@@ -50,6 +50,9 @@ int setup_check_model(const char *command, const char *model);
  * once. */
 int setup_load(struct setup *s, sac_model **out);
 
+/* A method with --budget and --mass of `s` as two of its parameters, if it has them, checked. */
+int setup_method_spec(const struct setup *s, const char *kind, const char *method, char out[256]);
+
 /* The engine's parameters for `n_seq` sequences of `n_ctx` tokens each; they borrow from `s`. */
 sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uint32_t n_seq);
 

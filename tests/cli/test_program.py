@@ -44,6 +44,54 @@ class Usage(unittest.TestCase):
         for name in ("version", "-V"):
             self.assertEqual(saccade(name).stdout, saccade("--version").stdout)
 
+    def test_habits_from_other_programs(self):
+        for args in (("-ngl", "99"), ("--gpu-layers=99",), ("-tb", "4"), ("--keep", "-1")):
+            done = saccade("run", *args, "-p", "x", "-m", "/no/such.gguf")
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, rf"{args[0].split('=')[0]} is passed over: .+\n.*/no/such.gguf")
+        done = saccade("run", "--no-mmap", "--color", "--enable-prefix-caching", "-ub", "64", "--max-tokens", "3",
+                       "-r", "x", "-no-cnv", "-p", "x", "-m", "/no/such.gguf")
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+        self.assert_usage_error(saccade("run", "-hf", "a/b", "-p", "x"), "saccade fetch")
+        self.assert_usage_error(saccade("run", "-cnv", "-m", "x", "-p", "x"), "saccade chat")
+        self.assert_usage_error(saccade("bench", "-m", "x", "--mass", "0.9", "--decode", "full"), "--mass")
+
+    def complete(self, *words):
+        return [line.split("\t")[0] for line in saccade("complete", *words).stdout.splitlines()]
+
+    def test_shells_complete_from_the_tables(self):
+        self.assertEqual(self.complete("")[:len(commands())], commands())
+        self.assertEqual(self.complete("ch"), ["chat"])
+        self.assertEqual(self.complete("eval", "nee"), ["needle"])
+        self.assertEqual(self.complete("run", "--top-"), ["--top-k", "--top-p"])
+        self.assertEqual(self.complete("run", "-ctk", ""), ["f16", "bf16", "q8"])
+        self.assertEqual(self.complete("run", "--decode", "ques"), ["quest"])
+        self.assertIn("quest:budget=", self.complete("eval", "fidelity", "-m", "x", "--decode", "quest:")
+                      + self.complete("run", "--decode", "quest:"))
+        self.assertIn("smollm2-135m", self.complete("run", "-m", "smol"))
+        self.assertEqual(self.complete("run", "-f", "")[-1], ":files")
+        self.assertEqual(self.complete("fetch", "ess"), ["essays"])
+        with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
+            script.write(saccade("completion", "bash").stdout)
+            script.flush()
+            shell = (f"PATH={os.path.dirname(BIN)}:$PATH; . {script.name}; COMP_WORDS=(saccade run --decode quest : bu);"
+                     "COMP_CWORD=5; COMP_LINE='saccade run --decode quest:bu'; COMP_POINT=${#COMP_LINE};"
+                     "_saccade; printf '%s\\n' \"${COMPREPLY[@]}\"")
+            done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=clean_env(), check=False)
+        self.assertEqual(done.stdout, "budget=\n", done.stderr)
+        for shell in ("zsh", "fish"):
+            self.assertIn("saccade complete", saccade("completion", shell).stdout)
+        self.assert_usage_error(saccade("completion", "tcsh"), "tcsh")
+        self.assert_usage_error(saccade("completion"), "missing")
+
+    def test_fetch_lists_and_refuses_unknown_names(self):
+        done = saccade("fetch")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(done.stdout, r"(?m)^model +smollm2-135m +98 MB +Apache-2.0")
+        done = saccade("fetch", "smolm2-135m")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("did you mean 'smollm2-135m'?", done.stderr)
+
     def test_version_is_the_headers(self):
         header = (ROOT / "include" / "saccade.h").read_text()
         parts = [re.search(rf"SAC_VERSION_{p} (\d+)", header)[1] for p in ("MAJOR", "MINOR", "PATCH")]

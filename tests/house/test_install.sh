@@ -15,9 +15,13 @@ lib=$destination${lib#"$destination"}
 prefix=$destination$(PKG_CONFIG_SYSROOT_DIR="" pkg-config --variable=prefix saccade)
 
 for file in "$prefix/include/saccade.h" "$lib/libsaccade.a" "$lib/libsaccade.so" \
-    "$prefix/bin/saccade" "$prefix/share/man/man1/saccade.1"; do
+    "$prefix/bin/saccade" "$prefix/share/man/man1/saccade.1" "$prefix/share/saccade/models.tsv" \
+    "$prefix/share/bash-completion/completions/saccade" "$prefix/share/zsh/site-functions/_saccade" \
+    "$prefix/share/fish/vendor_completions.d/saccade.fish" "$prefix/share/doc/saccade/LICENSE" \
+    "$prefix/share/doc/saccade/THIRD_PARTY"; do
     [ -s "$file" ] || fail "$file was not installed"
 done
+"$prefix/bin/saccade" fetch | grep -q smollm2-135m || fail "saccade fetch lists no models"
 version=$(pkg-config --modversion saccade)
 soname=$(readelf -d "$lib/libsaccade.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 [ "$soname" = "libsaccade.so.${version%%.*}" ] || fail "soname is $soname, version is $version"

@@ -1,0 +1,40 @@
+/* habits.c: see the header. Names that do mean something here stand in the tables of the commands,
+ * as further spellings of their options. */
+#include "app/habits.h"
+
+#include <string.h>
+
+#define NO_GPU "there is no GPU yet, all layers run on the CPU"
+
+static const struct habit habits[] = {
+    {"-ngl --gpu-layers --n-gpu-layers -dev --device -sm --split-mode -ts --tensor-split -mg "
+     "--main-gpu -tp --tensor-parallel-size --gpu-memory-utilization",
+     HABIT_PASSED, true, NO_GPU},
+    {"-nkvo --no-kv-offload", HABIT_SO, false, NULL},
+    {"-tb --threads-batch", HABIT_PASSED, true, "prompt and answer share the threads of -t"},
+    {"-np --parallel --max-num-seqs", HABIT_PASSED, true, "one sequence is computed here"},
+    {"--keep", HABIT_PASSED, true, "nothing is dropped when a context is full"},
+    {"--numa", HABIT_PASSED, true, "threads are not bound to nodes; numactl does it"},
+    {"--mlock", HABIT_PASSED, false,
+     "weights are in memory of the program's own and are not locked; see 'ulimit -l' and systemd's "
+     "MemorySwapMax"},
+    {"--dtype", HABIT_PASSED, true, "weights keep the types of the file"},
+    {"--mmap --no-mmap --no-warmup --jinja --no-display-prompt --no-context-shift --simple-io "
+     "--enable-prefix-caching --enable-chunked-prefill --no-escape --color -co -fa --flash-attn",
+     HABIT_SO, false, NULL},
+    {"-hf -hfr --hf-repo -mu --model-url -hff --hf-file", HABIT_WRONG, true,
+     "the program downloads nothing: 'saccade fetch' lists what it can get, -m takes a file"},
+    {"-cnv --conversation -i --interactive", HABIT_WRONG, false,
+     "'saccade chat' is the conversation, 'saccade run' one answer"},
+};
+
+const struct habit *habits_find(const char *name, size_t n)
+{
+    for (size_t i = 0; i < sizeof habits / sizeof habits[0]; i++)
+        for (const char *at = habits[i].names; *at;) {
+            const size_t len = strcspn(at, " ");
+            if (len == n && memcmp(at, name, n) == 0) return &habits[i];
+            at += len + strspn(at + len, " ");
+        }
+    return NULL;
+}

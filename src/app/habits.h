@@ -1,0 +1,24 @@
+/* habits.h: options of llama.cpp and vLLM that users type from habit and that name nothing here. */
+#ifndef SAC_APP_HABITS_H
+#define SAC_APP_HABITS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum habit_kind {
+    HABIT_SO,     /* it is always so: nothing is said */
+    HABIT_PASSED, /* it can mean nothing yet: one line says why, and the work goes on */
+    HABIT_WRONG,  /* what is asked for cannot be had so: wrong usage */
+};
+
+struct habit {
+    const char *names; /* separated by blanks */
+    enum habit_kind kind;
+    bool takes_value;
+    const char *why; /* NULL where it is always so */
+};
+
+/* NULL: no such habit. */
+const struct habit *habits_find(const char *name, size_t n);
+
+#endif
