@@ -73,8 +73,8 @@ static void characters_come_whole(void **state)
     stop_deinit(&s);
 }
 
-/* The last token ends a beginning that was no character, and begins another: both come at once,
- * however short the tokens are. */
+/* The last token does not go on with the character that the ones before it began: what stands for
+ * that and the token itself come at once, however short tokens are. */
 static void the_last_token_has_room(void **state)
 {
     (void)state;
@@ -85,8 +85,8 @@ static void the_last_token_has_room(void **state)
         assert_int_equal(stop_init(&s, list, n_stop, 1, NULL), SAC_OK);
         for (const char *at = n_stop ? "sto\xf0\x9f\x90" : "\xf0\x9f\x90"; *at; at++)
             (void)stop_push(&s, at, 1, &match);
-        (void)stop_push(&s, "\xf0", 1, &match);
-        assert_true(stop_flush(&s) > 3 * n_stop);
+        (void)stop_push(&s, "a", 1, &match);
+        assert_true(stop_flush(&s) >= 3 * n_stop + 3 + 1);
         assert_memory_equal(s.held, n_stop ? "sto" : "\xef\xbf\xbd", 3);
         stop_deinit(&s);
     }
