@@ -211,8 +211,16 @@ typedef struct sac_engine_stats {
     uint64_t kv_bytes;                           /* the pool and the tails, as planned */
     uint64_t kv_bytes_used;                      /* in pages that some sequence holds, and tails */
     uint64_t scratch_bytes;                      /* planned for steps */
-    uint64_t kv_bytes_read;                      /* K and V read by attention so far */
-    uint64_t side_bytes_read; /* read by methods to choose: side data of pages, keys, tables */
+    uint64_t kv_bytes_read; /* K and V read by attention so far; for prompt rows once a tile */
+    /* Of decode rows: what was read, in bytes of the cache lines of 64 that were touched. Each walk
+     * over data counts its lines once, and two walks over the same data count twice, whatever a
+     * cache holds. Not counted: weights, queries, what a step has made itself (scores), and words
+     * that stand for a page (tables, masks). docs/fairness.md has the whole rule.
+     *  attend: keys and values that attention read, in all layers; part of kv_bytes_read;
+     *  choose: what methods read to choose for the row at hand: side data, keys, tables;
+     *  build:  what they read for more rows than one: tables, votes, coordinates, means;
+     *  dense:  what attention would have read had everything been read. */
+    uint64_t attend_bytes_read, choose_bytes_read, build_bytes_read, dense_bytes;
     uint64_t side_bytes;      /* planned for side data and state of methods */
     uint64_t select_us;       /* wall time of choosing, part of attn_us */
     uint64_t n_select;        /* choices made: one per decode row, layer and KV head that asked */
@@ -373,7 +381,9 @@ typedef struct sac_read_record {
      * it, and how far at most by what was proved. Kernels' rounding is not in them. */
     float out_left, out_bound;
     float out_err; /* |output - reference| / |reference|, of all rows and query heads */
-    uint64_t k_bytes, v_bytes, side_bytes; /* read, a page once for all rows and query heads */
+    /* Read, a page once for all rows and query heads, in whole cache lines; side: by the method of
+     * a decode row, to choose and to build (sac_engine_stats). */
+    uint64_t k_bytes, v_bytes, side_bytes;
     float select_us, attend_us; /* this record's part of the layer's wall time, by bytes */
     const float *out; /* the method's output: row r at out + r * out_stride, [n_query, head_dim] */
     size_t out_stride;

@@ -115,29 +115,26 @@ def print_boxes(rows, ctx):
 
 
 def candidates(opt, heads):
-    """Share of the tokens that are scored exactly, {(a, ctx): share}, from what was read to choose."""
+    """What choosing reads, tables and whole pages of candidates, over the bytes of all keys, {(a, ctx): share}."""
     methods = [f"lfps:a={a},heads={heads}" for a in A]
     with tempfile.TemporaryDirectory() as folder:
         rows = fidelity(opt, methods, "-c", opt.contexts, "-k", str(opt.k), "--out", folder)
         text = run(opt.program, "eval", "read", os.path.join(folder, "reading.sacr"))
-    n_table = 1 if heads == "group" else opt.group
     sums = {key: [0.0, 0.0] for key in rows}
     for r in csv.DictReader(io.StringIO(text)):
         ctx, pos = int(r["sample"]), int(r["pos"])
         if r["method"] not in methods or pos == ctx - opt.k:
             continue  # the first row reads the prompt's last rows besides
-        n = pos + 1 - 4
-        read = float(r["side_bytes"]) - 8 * n_table * n
         total = sums[r["method"], ctx]
-        total[0] += read / (2 * opt.head_dim)
-        total[1] += n
+        total[0] += float(r["side_bytes"])
+        total[1] += 2 * opt.head_dim * (pos + 1)
     return {key: a / b for key, (a, b) in sums.items()}
 
 
 def print_candidates(opt):
     for heads, what in (("group", "one pair of tables for a KV head"),
                         ("query", f"tables for each query head, union over the {opt.group} of a KV head")):
-        print(f"## LFPS: exact products, % of the tokens; {what}\n")
+        print(f"## LFPS: what choosing reads, % of the bytes of all keys; {what}\n")
         shares = candidates(opt, heads)
         contexts = sorted({ctx for _, ctx in shares})
         table(["a", *(f"{c}" for c in contexts)],
@@ -158,7 +155,7 @@ def main():
     p.add_argument("-m", "--model", default="qwen2.5-coder-0.5b")
     p.add_argument("-f", "--text", help="a file; without it the essays of `make text`")
     p.add_argument("-c", "--ctx", type=int, default=4096)
-    p.add_argument("--contexts", default="2k,4k,8k", help="of LFPS's exact products")
+    p.add_argument("--contexts", default="2k,4k,8k", help="of what LFPS reads to choose")
     p.add_argument("-k", type=int, default=32, help="rows that are scored")
     p.add_argument("-n", type=int, default=2, help="conversations of each task and place; 0: none")
     p.add_argument("--tasks", default="facts,collect")

@@ -8,7 +8,8 @@
 #define SAC_ENGINE_ATTEND_H
 
 #include "base/mem.h"
-#include "ops/ops.h"
+#include "methods/method.h"
+#include "ops/page_lines.h"
 
 #include "saccade.h"
 
@@ -20,8 +21,9 @@ struct reading_lane {
     uint32_t n_page, n_tok; /* in its lists */
     uint32_t n_bypass;      /* as in struct method_pick, like the rest */
     uint32_t n_chosen;
-    uint64_t side_bytes;
     float mass_proved, rest_norm;
+    uint64_t kv_bytes;  /* that its lists make attention read */
+    struct meter meter; /* what its choice has read */
 };
 
 /* One more entry for each decode row and query head, in place of what is not read. */
@@ -40,12 +42,12 @@ struct reading {
     struct reading_lane *lane;
     const uint8_t *frames;    /* where page_frame finds the pages that are named */
     struct reading_rest rest; /* NULLs: nothing stands for what is not read */
-    uint64_t side_bytes;      /* read to choose, by all decode rows together */
     uint64_t choose_us;       /* time of the decode rows' choices */
 };
 
 /* Memory of the stage, in which readings lie. */
 struct attend {
+    struct page_lines lines;   /* of the pool's pages */
     struct attn_run *run;      /* [n_row_max] */
     struct reading_lane *lane; /* [n_seq_max, n_kv_head], or NULL: no decode method chooses */
     struct reading_rest rest;  /* NULLs: no method has any */

@@ -43,13 +43,38 @@ static uint64_t tokens_read(const sac_engine *e, const struct attn_run *run, uin
            (uint64_t)(run->pos0 % PAGE_TOK + 1) * n_kv_head;
 }
 
+/* What dense attention reads of a KV head for a decode row: whole pages, and its own up to the row.
+ */
+static uint64_t bytes_seen(const struct page_geom *g, const struct attn_run *run, uint32_t window)
+{
+    const uint32_t first = window && run->pos0 >= window ? run->pos0 - window + 1 : 0;
+    const uint64_t n_page = run->pos0 / PAGE_TOK - first / PAGE_TOK;
+    return n_page * g->bytes + (run->pos0 % PAGE_TOK + 1) * (uint64_t)g->head_dim * 4;
+}
+
+static void count_bytes(sac_engine *e, const struct reading *r)
+{
+    const struct page_geom *g = &e->pool.geom;
+    for (uint32_t i = 0; i < r->n_decode; i++) {
+        const struct attn_run *run = &r->run[i];
+        const uint64_t seen = bytes_seen(g, run, r->window);
+        const uint64_t own = (run->pos0 % PAGE_TOK + 1) * (uint64_t)g->head_dim * 4;
+        for (uint32_t h = 0; h < g->n_kv_head; h++) {
+            const uint64_t read = run->select ? r->lane[i * g->n_kv_head + h].kv_bytes + own : seen;
+            e->stats.dense_bytes += seen;
+            e->stats.attend_bytes_read += read;
+            e->stats.kv_bytes_read += read;
+        }
+    }
+}
+
 static void count_reads(sac_engine *e, const struct reading *r)
 {
     const struct page_geom *g = &e->pool.geom;
     for (uint32_t i = 0; i < r->n_run; i++) {
         const struct attn_run *run = &r->run[i];
         const uint64_t n_read = tokens_read(e, run, r->window);
-        e->stats.kv_bytes_read += n_read * (g->bytes / PAGE_TOK);
+        if (run->kind != ROW_DECODE) e->stats.kv_bytes_read += n_read * (g->bytes / PAGE_TOK);
         if (run->kind != ROW_DECODE || r->window > 0) continue;
         e->stats.n_tok_seen += (uint64_t)(run->pos0 / PAGE_TOK) * PAGE_TOK * g->n_kv_head;
         e->stats.n_tok_read += n_read - (uint64_t)(run->pos0 % PAGE_TOK + 1) * g->n_kv_head;
@@ -68,13 +93,15 @@ static void count_choices(sac_engine *e, const struct reading *r)
         e->stats.n_select_proved += lane->mass_proved > 0;
         e->stats.mass_proved += (double)lane->mass_proved;
         e->stats.n_select_nan += lane->not_finite;
+        e->stats.choose_bytes_read += lane->meter.bytes[METER_CHOOSE];
+        e->stats.build_bytes_read += lane->meter.bytes[METER_BUILD];
     }
-    e->stats.side_bytes_read += r->side_bytes;
 }
 
 void attend_count(sac_engine *e, const struct reading *r)
 {
     count_reads(e, r);
+    count_bytes(e, r);
     count_choices(e, r);
     proof_count(e, r);
 }

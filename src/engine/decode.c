@@ -114,7 +114,7 @@ static void ask(const struct choose_call *c, const struct method_lane *lane, uin
                 const struct method *method)
 {
     struct reading_lane *answer = &c->r->lane[item_i];
-    *answer = (struct reading_lane){.dense = true};
+    answer->dense = true;
     for (uint32_t g = 0; g < c->e->shape.group && c->r->rest.log; g++)
         c->r->rest.log[(size_t)item_i * c->e->shape.group + g] = -INFINITY;
     if (!method->decode || lane->pos < PAGE_TOK || lane->pos + 1 < c->e->shape.sparse_min_ctx)
@@ -128,7 +128,6 @@ static void ask(const struct choose_call *c, const struct method_lane *lane, uin
     assert(method->chooses || pick.n_chosen == 0);
     answer->dense = pick.dense;
     answer->not_finite = pick.not_finite;
-    answer->side_bytes = pick.side_bytes;
     answer->n_bypass = pick.n_bypass;
     answer->n_chosen = pick.dense ? 0 : pick.n_chosen;
     answer->mass_proved = pick.mass_proved;
@@ -142,12 +141,27 @@ static inline __attribute__((always_inline)) void fetch_token(const struct page_
 {
     const size_t d = g->head_dim;
     const bool q8 = g->type_k == SAC_KV_Q8;
-    const uint8_t *k = page + (q8 ? g->k_low + t * d * 3 / 4 : g->k + t * d * 2);
-    const uint8_t *v = page + g->v + t * d * (q8 ? 1 : 2);
-    for (size_t i = 0; i < d * (q8 ? 1 : 2); i += 64) {
-        __builtin_prefetch(k + i, 0, 2);
-        __builtin_prefetch(v + i, 0, 2);
+    const size_t n_k = q8 ? d * 3 / 4 : d * 2, n_v = q8 ? d : d * 2;
+    const uint8_t *k = page + (q8 ? g->k_low : g->k) + t * n_k, *v = page + g->v + t * n_v;
+    for (size_t i = 0; i < n_k; i += 64) __builtin_prefetch(k + i, 0, 2);
+    for (size_t i = 0; i < n_v; i += 64) __builtin_prefetch(v + i, 0, 2);
+}
+
+/* What attention reads of some tokens of a page. */
+static size_t page_token_bytes(const struct page_lines *l, uint32_t mask)
+{
+    return page_lines_keys(l, mask) + page_lines_values(l, mask);
+}
+
+/* The same of ascending tokens of a lane. */
+static uint64_t token_bytes(const struct page_lines *l, const uint32_t *tok, uint32_t n_tok)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0, mask; i < n_tok; bytes += page_token_bytes(l, mask)) {
+        const uint32_t page = tok[i] / PAGE_TOK;
+        for (mask = 0; i < n_tok && tok[i] / PAGE_TOK == page; i++) mask |= 1u << tok[i] % PAGE_TOK;
     }
+    return bytes;
 }
 
 /* A lane's marks as whole pages and, behind tokens that are listed already, single tokens. */
@@ -161,9 +175,11 @@ static void list_lane(const struct choose_call *c, const struct method_lane *lan
     const uint32_t *mask = d->mask + item_i * max_page;
     struct decode_list list = lane_list(d, item_i, max_page, weighs);
     list.n_tok = answer->n_tok;
+    answer->kv_bytes = token_bytes(&e->attend.lines, list.tok, list.n_tok);
     for (uint32_t p = 0; p < lane->pos / PAGE_TOK; p++) {
         const uint32_t word = answer->dense ? UINT32_MAX : mask[p];
         if (word == 0 || lane->page[p] == PAGE_NONE) continue;
+        answer->kv_bytes += page_token_bytes(&e->attend.lines, word);
         if (word == UINT32_MAX) {
             list.page[list.n_page++] = p;
             continue;
@@ -239,8 +255,8 @@ void decode_choose(sac_engine *e, struct reading *r)
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
     r->lane = e->attend.lane;
     r->rest = e->attend.rest;
+    memset(r->lane, 0, r->n_decode * (size_t)n_kv_head * sizeof *r->lane);
     if (e->decode.has_see) workers_for(e->workers, r->n_run * n_kv_head, see_lane, &c);
     workers_for(e->workers, r->n_decode * n_kv_head, select_lane, &c);
     for (uint32_t i = 0; i < r->n_decode; i++) list_run(&c, i);
-    for (uint32_t i = 0; i < r->n_decode * n_kv_head; i++) r->side_bytes += r->lane[i].side_bytes;
 }

@@ -179,27 +179,22 @@ static void mark(const sac_engine *e, struct record_job *j, uint32_t own, uint32
     }
 }
 
-/* Lists the pages that a job's rows read and counts their bytes; padding is not read. */
+/* Lists the pages that a job's rows read and counts the bytes of their cache lines. */
 static void list_pages(const sac_engine *e, struct record_job *j, uint32_t window)
 {
     const struct page_geom *g = &e->pool.geom;
     const uint32_t own = j->pos / PAGE_TOK, d = g->head_dim;
     const uint32_t n_own_tok = j->pos % PAGE_TOK + j->n_row;
-    const bool q8 = g->type_k == SAC_KV_Q8;
-    const uint64_t k_page = q8 ? 2 * d * 2 : 0; /* min and step */
-    const uint64_t k_tok = q8 ? d : 2 * d, v_tok = q8 ? d + d / PAGE_VBLOCK * 2 : 2 * d;
-    uint64_t n_tok = 0;
     uint32_t n = 0;
     mark(e, j, own, first_seen(j->pos, window) / PAGE_TOK);
     j->mask[own] = MASK_ALL;
+    j->k_bytes = j->v_bytes = (uint64_t)n_own_tok * d * 2; /* 16 bit */
     for (uint32_t p = 0; p < own; p++) {
         if (!j->mask[p]) continue;
         j->page[n++] = p;
-        n_tok += (uint64_t)__builtin_popcount(j->mask[p]);
+        j->k_bytes += page_lines_keys(&e->attend.lines, j->mask[p]);
+        j->v_bytes += page_lines_values(&e->attend.lines, j->mask[p]);
     }
-    const uint64_t own_bytes = (uint64_t)n_own_tok * d * 2; /* 16 bit */
-    j->k_bytes = n * k_page + n_tok * k_tok + own_bytes;
-    j->v_bytes = n_tok * v_tok + own_bytes;
     j->page[n++] = own;
     j->n_page_read = n;
     j->n_page = own + 1;
@@ -454,34 +449,35 @@ static void flush(struct shadow *s, uint32_t n_job)
         const struct record_job *j = &e->record.job[i];
         const bool decode = j->run->kind == ROW_DECODE;
         const double share = (double)(j->k_bytes + j->v_bytes) / (double)s->bytes;
-        e->record.fn(e->record.user,
-                     &(sac_read_record){
-                         .seq = e->batch.seq_i[j->row],
-                         .kind = decode ? SAC_ROW_DECODE : SAC_ROW_PROMPT,
-                         .pos = j->pos,
-                         .n_row = j->n_row,
-                         .layer = r->layer,
-                         .kv_head = j->kv_head,
-                         .n_page = j->n_page,
-                         .n_page_read = j->n_page_read,
-                         .page = j->page,
-                         .page_mass = j->page_mass,
-                         .tok_mass = j->n_row == 1 ? j->tok_mass : NULL,
-                         .mass = j->mass,
-                         .mass_proved = j->lane.mass_proved,
-                         .out_left = j->out_left,
-                         .out_bound = j->out_bound,
-                         .out_err = j->out_err,
-                         .k_bytes = j->k_bytes,
-                         .v_bytes = j->v_bytes,
-                         .side_bytes = decode ? r->side_bytes / n_select : 0,
-                         .select_us = decode ? (float)r->choose_us / (float)n_select : 0,
-                         .attend_us = (float)(share * (double)s->attend_us),
-                         .out = e->scratch.attn + j->row * out_stride +
-                                (size_t)j->kv_head * group_of(e) * c->head_dim,
-                         .out_stride = out_stride,
-                         .n_query = group_of(e),
-                     });
+        e->record.fn(
+            e->record.user,
+            &(sac_read_record){
+                .seq = e->batch.seq_i[j->row],
+                .kind = decode ? SAC_ROW_DECODE : SAC_ROW_PROMPT,
+                .pos = j->pos,
+                .n_row = j->n_row,
+                .layer = r->layer,
+                .kv_head = j->kv_head,
+                .n_page = j->n_page,
+                .n_page_read = j->n_page_read,
+                .page = j->page,
+                .page_mass = j->page_mass,
+                .tok_mass = j->n_row == 1 ? j->tok_mass : NULL,
+                .mass = j->mass,
+                .mass_proved = j->lane.mass_proved,
+                .out_left = j->out_left,
+                .out_bound = j->out_bound,
+                .out_err = j->out_err,
+                .k_bytes = j->k_bytes,
+                .v_bytes = j->v_bytes,
+                .side_bytes = j->lane.meter.bytes[METER_CHOOSE] + j->lane.meter.bytes[METER_BUILD],
+                .select_us = decode ? (float)r->choose_us / (float)n_select : 0,
+                .attend_us = (float)(share * (double)s->attend_us),
+                .out = e->scratch.attn + j->row * out_stride +
+                       (size_t)j->kv_head * group_of(e) * c->head_dim,
+                .out_stride = out_stride,
+                .n_query = group_of(e),
+            });
     }
 }
 

@@ -3,6 +3,7 @@
 #include "methods/box.h"
 
 #include "base/half.h"
+#include "methods/meter.h"
 #include "methods/pick.h"
 
 #include <math.h>
@@ -76,13 +77,14 @@ static void fill_queries(const struct room *r, const struct method_lane *l, enum
     }
 }
 
-size_t box_score(const struct room *r, const struct method_lane *l, enum box kind)
+void box_score(const struct room *r, const struct method_lane *l, enum box kind)
 {
     const struct page_geom *g = l->shape->geom;
     const uint32_t n = l->pos / PAGE_TOK;
     const uint32_t n_box = kind == BOX_HALVES ? 2 : 1;
     const size_t one = (size_t)g->head_dim * 4;
     const bool own = in_page(l->shape, kind);
+    meter_bytes(l, (uint64_t)n * n_box * meter_lines(0, one));
     fill_queries(r, l, kind);
     for (uint32_t i = 0; i < n_box; i++)
         l->ops->score_pages(&(struct op_score_pages){
@@ -99,7 +101,6 @@ size_t box_score(const struct room *r, const struct method_lane *l, enum box kin
             .out = r->score + (size_t)i * n,
             .out_stride = r->stride,
         });
-    return n * n_box * one;
 }
 
 static bool vote(const struct room *r, const struct method_lane *l, uint32_t n)
@@ -147,7 +148,7 @@ void box_choose(const struct method_lane *l, struct method_pick *out, const stru
         return;
     }
     room_make(&r, l->shape, halves, l->scratch);
-    out->side_bytes = box_score(&r, l, want->kind);
+    box_score(&r, l, want->kind);
     if (!vote(&r, l, n)) {
         pick_not_finite(out);
         return;

@@ -22,8 +22,8 @@ void box_seal(uint8_t *side, const struct method_shape *s, enum box kind, const 
 uint16_t box_half(float x, bool up);
 
 /* Raw scores (times the lane's scale) of the pages before the own: r->score[g * r->stride + page].
- * Of halves: those of all first halves, then those of all second ones. Returns the bytes read. */
-size_t box_score(const struct room *r, const struct method_lane *l, enum box kind);
+ * Of halves: those of all first halves, then those of all second ones. */
+void box_score(const struct room *r, const struct method_lane *l, enum box kind);
 /* The pages' shares of a softmax over these scores, mean over the query heads, in r->vote. False
  * when a score is not finite. */
 bool box_vote(const struct room *r, const struct method_lane *l);

@@ -7,6 +7,7 @@
 #include "methods/compress.h"
 
 #include "base/mem.h"
+#include "methods/meter.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
 #include "methods/spec.h"
@@ -110,7 +111,9 @@ void compress_see(const struct method_lane *l)
     if (begin == n) return; /* no row is known: nothing is dropped */
     observe_make(&o, l->shape, l->scratch);
     s->n_window = n - begin;
+    meter_build(l);
     s->not_finite = !observe_rows(&o, l, begin, n);
+    meter_choose(l);
     pool_votes(&p, l, o.sum, begin);
 }
 
@@ -121,6 +124,7 @@ static void gather_votes(const struct compress_votes *v)
     for (uint32_t h = 0; h < l->shape->geom->n_kv_head; h++) {
         struct parts p;
         cut_state(&p, l->shape, (void *)(uintptr_t)(l->layer_state + h * l->state_stride));
+        meter_read(l, p.vote, v->n_tok * sizeof *v->all);
         memcpy(v->all + (size_t)h * v->n_tok, p.vote, v->n_tok * sizeof *v->all);
     }
 }
@@ -137,6 +141,8 @@ static void choose(const struct parts *p, const struct method_lane *l,
     if (policy->every_head) gather_votes(&v);
     struct pick_cut cut = pick_best(p->vote, v.n_tok, pick_min(policy->keep(&v), v.n_tok));
     s->n_dropped = 0;
+    for (int walk = 0; walk < 2; walk++) /* to find the cut and to keep what lies above it */
+        meter_read(l, p->vote, v.n_tok * sizeof *p->vote);
     for (uint32_t t = 0; t < v.n_tok; t++) {
         const bool keep = pick_takes(&cut, p->vote[t]) && p->vote[t] >= 0;
         const uint32_t bit = 1u << t % PAGE_TOK;
@@ -159,8 +165,9 @@ void compress_select(const struct method_lane *l, struct method_pick *out,
         return;
     }
     if (s->phase == VOTED && s->n_window > 0) {
+        meter_build(l);
         choose(&p, l, policy);
-        out->side_bytes = observe_read(l, s->n_vote - s->n_window, s->n_vote);
+        meter_choose(l);
     }
     s->phase = CHOSEN;
     if (s->n_dropped == 0) {

@@ -53,6 +53,14 @@ struct method_past {
     uint32_t n_slot, begin, end;
 };
 
+/* What a decode row's hooks have read (meter.h): for its own choice, and for what serves more rows
+ * than one, such as tables, votes and coordinates. */
+enum meter_kind { METER_CHOOSE, METER_BUILD, METER_KINDS };
+struct meter {
+    _Alignas(64) uint64_t bytes[METER_KINDS]; /* lanes of other threads stand beside it */
+    enum meter_kind kind;                     /* of what is read next */
+};
+
 /* One layer and KV head for one run of rows; a decode run has one. */
 struct method_lane {
     const struct method_shape *shape;
@@ -79,6 +87,8 @@ struct method_lane {
     const uint8_t *layer_state; /* head h's state of this layer at layer_state + h * state_stride */
     size_t state_stride;
     void *scratch; /* [scratch_bytes], of this thread, holds anything */
+    struct meter
+        *meter; /* of a decode row's lane; NULL: of prompt rows, whose reads nobody counts */
 };
 
 /* What to read besides the own page. */
@@ -93,11 +103,10 @@ struct method_pick {
      * the log of its softmax weight [group] (before: -INFINITY, none) and the value of all
      * [head_dim]. */
     float *rest_log, *rest_value;
-    bool dense;          /* everything; the mask does not count */
-    bool not_finite;     /* set with `dense` when NaN or infinity forced it */
-    uint32_t n_chosen;   /* tokens chosen by score, not those that are read in any case: pick.h */
-    uint64_t side_bytes; /* that the choice itself has read */
-    uint32_t n_bypass;   /* query heads that read little on purpose, what they miss being guessed */
+    bool dense;        /* everything; the mask does not count */
+    bool not_finite;   /* set with `dense` when NaN or infinity forced it */
+    uint32_t n_chosen; /* tokens chosen by score, not those that are read in any case: pick.h */
+    uint32_t n_bypass; /* query heads that read little on purpose, what they miss being guessed */
     float mass_proved; /* share of every head's softmax mass that is read for certain; 0: unknown */
     float rest_norm;   /* with it: no value that is not read is longer */
 };

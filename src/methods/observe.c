@@ -46,7 +46,7 @@ static void score_page(const struct observe *o, const struct method_lane *l, uin
         return;
     }
     if (page == own)
-        page_read(o->k, NULL, l->shape->geom, l->own, PAGE_TAIL, n_tok);
+        pick_own(o->k, NULL, l);
     else
         pick_keys(o->k, l, page);
     l->ops->dots(&(struct op_dots){.a = o->q,
@@ -110,9 +110,9 @@ uint32_t observe_tokens(const struct observe *o, const struct method_lane *l, co
     for (uint32_t p = 0; p <= own; p++) {
         float score[METHOD_GROUP_MAX * PAGE_TOK];
         if (!mask[p] || (p < own && l->page[p] == PAGE_NONE)) continue;
-        const uint32_t n_tok = p == own ? l->pos % PAGE_TOK + 1 : PAGE_TOK;
+        uint32_t n_tok = PAGE_TOK;
         if (p == own)
-            page_read(o->k, NULL, l->shape->geom, l->own, PAGE_TAIL, n_tok);
+            n_tok = pick_own(o->k, NULL, l);
         else
             pick_keys(o->k, l, p);
         pick_group_logits(score, PAGE_TOK, l, o->k, n_tok);
@@ -126,12 +126,4 @@ uint32_t observe_tokens(const struct observe *o, const struct method_lane *l, co
         }
     }
     return n;
-}
-
-size_t observe_read(const struct method_lane *l, uint32_t begin, uint32_t end)
-{
-    size_t n_page = 0;
-    for (uint32_t r = begin; r < end; r += OBSERVE_ROWS)
-        n_page += (pick_min(end, r + OBSERVE_ROWS) - 1) / PAGE_TOK + 1; /* that they see */
-    return n_page * pick_key_bytes(l);
 }

@@ -41,7 +41,5 @@ void observe_scores(const struct observe *o, const struct method_lane *l, uint32
  * number. */
 uint32_t observe_tokens(const struct observe *o, const struct method_lane *l, const uint32_t *mask,
                         uint32_t *tok);
-/* Bytes that observe_rows reads for these rows. */
-size_t observe_read(const struct method_lane *l, uint32_t begin, uint32_t end);
 
 #endif

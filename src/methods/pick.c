@@ -5,6 +5,9 @@
  * on. */
 #include "methods/pick.h"
 
+#include "methods/meter.h"
+#include "ops/page_lines.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -145,8 +148,35 @@ void pick_keys(float *k, const struct method_lane *l, uint32_t page)
 {
     const struct page_geom *g = l->shape->geom;
     assert(page < l->n_sealed);
+    meter_bytes(l, page_all_keys(g));
     l->ops->keys(&(struct op_keys){
         .geom = g, .pool = l->pool, .page = l->page + page, .n_page = 1, .out = k});
+}
+
+void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t page)
+{
+    const struct page_geom *g = l->shape->geom;
+    assert(page < l->n_sealed);
+    meter_bytes(l, page_all_keys(g) + page_all_values(g));
+    page_read(k, v, g, page_frame(g, l->pool, l->page[page]), PAGE_SEALED, PAGE_TOK);
+}
+
+uint32_t pick_own(float *k, float *v, const struct method_lane *l)
+{
+    const struct page_geom *g = l->shape->geom;
+    const uint32_t n_tok = l->pos % PAGE_TOK + 1;
+    const size_t n_byte = (size_t)n_tok * g->head_dim * 2;
+    meter_read(l, l->own, n_byte);
+    if (v) meter_read(l, l->own + g->tail_v, n_byte);
+    page_read(k, v, g, l->own, PAGE_TAIL, n_tok);
+    return n_tok;
+}
+
+const uint8_t *pick_side(const struct method_lane *l, uint32_t page, size_t n)
+{
+    const uint8_t *side = l->side + l->page[page] * l->side_stride;
+    meter_read(l, side, n);
+    return side;
 }
 
 void pick_span(float *k, const struct method_lane *l, uint32_t first, uint32_t end)
@@ -156,13 +186,16 @@ void pick_span(float *k, const struct method_lane *l, uint32_t first, uint32_t e
     const uint32_t left = end - first - n_full * PAGE_TOK;
     float *rest = k + (size_t)n_full * PAGE_TOK * g->head_dim;
     assert(first % PAGE_TOK == 0 && end <= l->pos + l->n_row);
+    meter_bytes(l, n_full * page_all_keys(g));
     if (n_full > 0)
         l->ops->keys(&(struct op_keys){
             .geom = g, .pool = l->pool, .page = l->page + page0, .n_page = n_full, .out = k});
-    if (left > 0 && page0 + n_full < l->n_sealed)
+    if (left > 0 && page0 + n_full < l->n_sealed) {
         pick_keys(rest, l, page0 + n_full);
-    else if (left > 0)
+    } else if (left > 0) {
+        meter_read(l, l->own, left * (size_t)g->head_dim * 2);
         page_read(rest, NULL, g, l->own, PAGE_TAIL, left);
+    }
 }
 
 bool pick_centre(float *centre, float *k, const struct method_lane *l)
@@ -172,12 +205,6 @@ bool pick_centre(float *centre, float *k, const struct method_lane *l)
     pick_keys(k, l, 0);
     memcpy(centre, k + (PAGE_TOK - 1) * (size_t)d, d * sizeof *centre);
     return true;
-}
-
-size_t pick_key_bytes(const struct method_lane *l)
-{
-    const struct page_geom *g = l->shape->geom;
-    return (size_t)PAGE_TOK * g->head_dim * (g->type_k == SAC_KV_Q8 ? 1 : 2);
 }
 
 void pick_group_logits(float *out, size_t stride, const struct method_lane *l, const float *k,

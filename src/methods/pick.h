@@ -150,17 +150,21 @@ void pick_tokens(struct method_pick *out, const struct method_lane *l, float *va
 
 /* ---- Keys ---- */
 
-/* Keys of a sealed page of the lane [PAGE_TOK, head_dim], as attention reads them. */
+/* Keys of a sealed page of the lane [PAGE_TOK, head_dim], as attention reads them. All
+ * of these count what they read. */
 void pick_keys(float *k, const struct method_lane *l, uint32_t page);
-/* The same of tokens first .. end - 1, first being a page's and end at most the chunk's, whose last
- * ones may be in no sealed page; `k` has room for whole pages. */
+void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t page);
+/* The same of the row's own page, up to the row, and their number; `v` may be NULL. */
+uint32_t pick_own(float *k, float *v, const struct method_lane *l);
+/* The first n bytes of side data of a page. */
+const uint8_t *pick_side(const struct method_lane *l, uint32_t page, size_t n);
+/* Keys as by pick_keys of tokens first .. end - 1, first being a page's and end at most the
+ * chunk's, whose last ones may be in no sealed page; `k` has room for whole pages. */
 void pick_span(float *k, const struct method_lane *l, uint32_t first, uint32_t end);
 /* A key of the lane's first page: what is constant in all keys, which changes no softmax, would
  * drown their differences in the 8 bits of bf16. Uses k [PAGE_TOK, head_dim]. False: no page is
  * sealed yet. */
 bool pick_centre(float *centre, float *k, const struct method_lane *l);
-/* Bytes of one sealed page's keys. */
-size_t pick_key_bytes(const struct method_lane *l);
 /* Logits of `n_tok` keys [n_tok, head_dim] for all query heads, softcap included:
  * out[g * stride + t]. */
 void pick_group_logits(float *out, size_t stride, const struct method_lane *l, const float *k,

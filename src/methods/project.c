@@ -3,6 +3,7 @@
 #include "methods/project.h"
 
 #include "base/mem.h"
+#include "methods/meter.h"
 #include "methods/pick.h"
 
 #include <string.h>
@@ -155,6 +156,8 @@ static void score_tokens(const struct project *p, const struct method_lane *l, c
         for (uint32_t t = 0; t < PAGE_TOK; t++)
             for (uint32_t c = 0; c < n_axis; c++)
                 y[t * width + c] = f16_to_f32(p->coord[((size_t)page * PAGE_TOK + t) * d + c]);
+        /* A token's row begins a line. */
+        meter_bytes(l, PAGE_TOK * meter_lines(0, n_axis * sizeof *p->coord));
         l->ops->dots(&(struct op_dots){.a = q,
                                        .b = y,
                                        .a_stride = d,
@@ -171,16 +174,18 @@ static void score_tokens(const struct project *p, const struct method_lane *l, c
 }
 
 bool project_vote(const struct project *p, const struct method_lane *l,
-                  const struct project_work *w, uint64_t *bytes)
+                  const struct project_work *w)
 {
     const struct room *r = &w->r;
     const uint32_t n = pick_page_count(l) * PAGE_TOK, group = l->shape->group;
+    const uint32_t d = l->shape->geom->head_dim;
+    meter_build(l);
     keep_keys(p, l, r->k, w->y);
-    for (size_t i = 0; i < (size_t)group * l->shape->geom->head_dim; i++)
-        r->qb[i] = l->q[i] * l->scale;
+    meter_choose(l);
+    meter_read(l, p->axis, (size_t)d * d * sizeof *p->axis);
+    for (size_t i = 0; i < (size_t)group * d; i++) r->qb[i] = l->q[i] * l->scale;
     turn_all(r->qa, p, l, r->qb, group);
     score_tokens(p, l, r->qa, w->y, r->score, r->stride);
-    *bytes += (uint64_t)n * p->state->n_axis * sizeof *p->coord;
     return l->ops->vote(&(struct op_vote){.score = r->score,
                                           .score_stride = r->stride,
                                           .n = n,

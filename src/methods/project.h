@@ -38,10 +38,10 @@ size_t project_work_make(struct project_work *w, const struct method_shape *s, s
                          void *scratch);
 
 /* Scores of all tokens before the own page by their coordinates, which are made where there are
- * none yet: w->r.score, and their softmax shares, mean over the query heads, in w->r.vote. Adds the
- * bytes read. False: not finite. */
+ * none yet: w->r.score, and their softmax shares, mean over the query heads, in w->r.vote. False:
+ * not finite. */
 bool project_vote(const struct project *p, const struct method_lane *l,
-                  const struct project_work *w, uint64_t *bytes);
+                  const struct project_work *w);
 
 /* Tokens from n_tok on are gone. */
 void project_cut(void *state, const struct method_shape *s, uint32_t n_tok);

@@ -317,8 +317,10 @@ static void a_saved_sequence_goes_on(void **state)
         same_answer(spec, &a, &other);
         same_answer(spec, &a, &beside);
         assert_int_equal(f2.n_tok_read - f1.n_tok_read, e1.n_tok_read - e0.n_tok_read);
-        assert_int_equal(f2.side_bytes_read - f1.side_bytes_read,
-                         e1.side_bytes_read - e0.side_bytes_read);
+        assert_int_equal(f2.choose_bytes_read - f1.choose_bytes_read,
+                         e1.choose_bytes_read - e0.choose_bytes_read);
+        assert_int_equal(f2.build_bytes_read - f1.build_bytes_read,
+                         e1.build_bytes_read - e0.build_bytes_read);
         assert_int_equal(f2.n_select_dense - f1.n_select_dense,
                          e1.n_select_dense - e0.n_select_dense);
         sac_free(bytes);
@@ -357,7 +359,7 @@ static void reads_are_counted_and_fewer(void **state)
             "bytes a choice\n",
             m->name, 100.0 * (double)n_read / (double)n_seen, N_PROMPT,
             100.0 * (double)s.n_select_dense / (double)s.n_select,
-            (double)s.side_bytes_read / (double)s.n_select);
+            (double)(s.choose_bytes_read + s.build_bytes_read) / (double)s.n_select);
         if (n_read >= n_seen) fail_msg("%s reads everything", spec);
         sac_engine_free(e);
     }

@@ -116,7 +116,8 @@ static void step(sac_engine *e, struct judge *j, const int32_t *tok, int i)
     t->n_seen += (double)(b.n_tok_seen - a.n_tok_seen);
     t->n_read += (double)(b.n_tok_read - a.n_tok_read);
     t->kv_bytes += (double)(b.kv_bytes_read - a.kv_bytes_read);
-    t->side_bytes += (double)(b.side_bytes_read - a.side_bytes_read);
+    t->side_bytes += (double)(b.choose_bytes_read - a.choose_bytes_read + b.build_bytes_read -
+                              a.build_bytes_read);
 }
 
 static int rising(const void *a, const void *b)

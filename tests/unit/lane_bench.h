@@ -48,6 +48,7 @@ struct lane_bench {
     float rest_log[LB_HEADS][LB_GROUP], rest_value[LB_HEADS][LB_DIM];
     struct method_pick pick[LB_HEADS];
     struct method_lane lane[LB_HEADS];
+    struct meter meter[LB_HEADS]; /* of the last row */
     uint64_t seed;
 };
 
@@ -149,6 +150,7 @@ static inline void lb_restart(struct lane_bench *b)
 
 static inline void lb_point(struct lane_bench *b, uint32_t pos, bool is_prompt)
 {
+    memset(b->meter, 0, sizeof b->meter);
     for (uint32_t h = 0; h < LB_HEADS; h++)
         b->lane[h] = (struct method_lane){
             .shape = &b->shape,
@@ -175,7 +177,8 @@ static inline void lb_point(struct lane_bench *b, uint32_t pos, bool is_prompt)
             .state = b->state + h * b->state_stride,
             .layer_state = b->state,
             .state_stride = b->state_stride,
-            .scratch = b->scratch};
+            .scratch = b->scratch,
+            .meter = &b->meter[h]};
 }
 
 /* One row with the queries in b->q; choices of a decode row are in b->pick and b->mask. */

@@ -355,7 +355,7 @@ static void choices_come_when_they_are_due(void **state)
         lb_random_query(&b, 3);
         lb_row(&b, 600 + n - 1, false);
         assert_int_equal(b.pick[0].dense, n < 16);
-        assert_int_equal(b.pick[0].side_bytes > 0, n >= 16 && n % 16 == 0);
+        assert_int_equal(b.meter[0].bytes[METER_BUILD] > 0, n >= 16 && n % 16 == 0);
     }
     lb_restart(&b);
     b.layer = 3;
@@ -364,7 +364,7 @@ static void choices_come_when_they_are_due(void **state)
     for (uint32_t n = 1; n < 100; n++) {
         lb_random_query(&b, 3);
         lb_row(&b, 600 + n - 1, false);
-        assert_int_equal(b.pick[0].side_bytes > 0, n >= 28 && (n - 28) % 16 == 0);
+        assert_int_equal(b.meter[0].bytes[METER_BUILD] > 0, n >= 28 && (n - 28) % 16 == 0);
     }
     lb_close(&b);
 }
@@ -426,7 +426,7 @@ static void lines_follow_the_row(void **state)
         lb_row(&b, pos, pos < N);
         if (pos < N || pos >= N + 15) continue;
         for (uint32_t h = 0; h < LB_HEADS; h++) {
-            assert_true(!b.pick[h].dense && (b.pick[h].side_bytes > 0) == (pos == N));
+            assert_true(!b.pick[h].dense && (b.meter[h].bytes[METER_BUILD] > 0) == (pos == N));
             assert_true(lb_reads(&b, h, PLACE) && lb_reads(&b, h, pos - DISTANCE));
             uint32_t n_far = 0; /* beside window and own page */
             for (uint32_t t = 0; t < N - 2 * PAGE_TOK; t++) n_far += lb_reads(&b, h, t);

@@ -21,6 +21,7 @@
  * step draws anew (docs/performance/ has what older choices cost, and levels of pages above).
  * In a q8 page the plane is a part of the key, so nothing is kept beside it. For 16-bit pages the
  * same bytes (min, step, plane) are side data. */
+#include "methods/meter.h"
 #include "methods/pick.h"
 #include "methods/room.h"
 
@@ -112,6 +113,9 @@ static void auto_seal(uint8_t *side, const struct method_shape *s, const double 
 static bool share_tokens(const struct room *r, const struct method_lane *l)
 {
     const struct plane p = plane_of(l);
+    const size_t d = l->shape->geom->head_dim;
+    /* min, step and plane lie behind each other, in a page too. */
+    meter_bytes(l, pick_page_count(l) * meter_lines(0, 4 * d + PAGE_TOK * d / 4));
     return l->ops->share_planes(&(struct op_share_planes){.base = p.base,
                                                           .stride = p.stride,
                                                           .min_at = p.min_at,
@@ -132,7 +136,6 @@ static void auto_select(const struct method_lane *l, struct method_pick *out)
     const uint32_t n_page = pick_page_count(l);
     const uint32_t n_recent = pick_min((uint32_t)l->param[RECENT], n_page - 1);
     const uint32_t n_far = (n_page - 1 - n_recent) * PAGE_TOK; /* behind the first page */
-    const size_t d = l->shape->geom->head_dim;
     const double error = NOISE * (1 - l->param[MASS]);
     struct room r;
     if (error <= 0 || l->layer < (uint32_t)l->param[DENSE]) {
@@ -140,7 +143,6 @@ static void auto_select(const struct method_lane *l, struct method_pick *out)
         return;
     }
     room_make(&r, l->shape, true, l->scratch);
-    out->side_bytes = n_page * (PAGE_TOK * d / 4 + 4 * d);
     if (!share_tokens(&r, l)) {
         pick_not_finite(out);
         return;

@@ -7,6 +7,7 @@
  * everything, the others drop what streaming drops. That is a different thing to know about a head:
  * what it does with this prompt, not what it could do; so a head that would only later look back is
  * a streaming head here. The sparsity follows from `gate` and is not set. */
+#include "methods/meter.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
 
@@ -73,11 +74,13 @@ static void duo_select(const struct method_lane *l, struct method_pick *out)
         return;
     }
     if (s->role == UNKNOWN) {
-        if (!find_role(l, s, begin)) {
+        meter_build(l);
+        const bool finite = find_role(l, s, begin);
+        meter_choose(l);
+        if (!finite) {
             pick_not_finite(out);
             return;
         }
-        out->side_bytes = observe_read(l, begin, l->pos);
     }
     if (s->role == RETRIEVAL)
         pick_dense(out);

@@ -7,8 +7,9 @@
  * weights, so the sums of a prompt are made anew behind it, from the queries of all its rows:
  * memory for the queries of a whole context, and as many products again as the prompt's attention
  * had. With window=N only the last N rows count, the "tail" form of most ports. Weights of a step
- * are computed here once more from the keys that live, and counted.
- */
+ * are computed here once more from the keys that live, whose pages are read whole for it, and
+ * counted. */
+#include "methods/meter.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
 #include "methods/spec.h"
@@ -114,7 +115,12 @@ static uint32_t count_new(const struct method_lane *l, uint32_t budget)
 static void drop(const struct parts *p, const struct method_lane *l, uint32_t budget, float *value)
 {
     const uint32_t n = l->pos + 1, n_new = count_new(l, budget), n_old = n - n_new;
-    for (uint32_t t = 0; t < n_old; t++) value[t] = lives(p, t) ? worth(p, l, t) : -1;
+    uintptr_t line = 0;
+    for (uint32_t t = 0; t < n_old; t++) {
+        const bool is_there = lives(p, t);
+        if (is_there) line = meter_entry(l, &p->sum[t], line);
+        value[t] = is_there ? worth(p, l, t) : -1;
+    }
     struct pick_cut cut = pick_best(value, n_old, budget - n_new);
     for (uint32_t t = 0; t < n; t++) {
         const uint32_t bit = 1u << t % PAGE_TOK;
@@ -129,6 +135,7 @@ static void drop(const struct parts *p, const struct method_lane *l, uint32_t bu
 static bool add_row(const struct parts *p, const struct method_lane *l, const struct observe *o)
 {
     uint32_t *tok = o->rest;
+    uintptr_t line = 0;
     const uint32_t n = observe_tokens(o, l, p->mask, tok);
     if (!l->ops->vote(&(struct op_vote){.score = o->score,
                                         .score_stride = o->stride,
@@ -137,7 +144,10 @@ static bool add_row(const struct parts *p, const struct method_lane *l, const st
                                         .vote = o->vote,
                                         .lse = o->lse}))
         return false;
-    for (uint32_t i = 0; i < n; i++) p->sum[tok[i]] += (float)l->shape->group * o->vote[i];
+    for (uint32_t i = 0; i < n; i++) {
+        line = meter_entry(l, &p->sum[tok[i]], line);
+        p->sum[tok[i]] += (float)l->shape->group * o->vote[i];
+    }
     p->state->n_row++;
     return true;
 }
@@ -154,11 +164,13 @@ static void h2o_select(const struct method_lane *l, struct method_pick *out)
     }
     observe_make(&o, l->shape, l->scratch);
     if (!p.state->learnt) {
-        if (!learn(&p, l, &o)) {
+        meter_build(l);
+        const bool finite = learn(&p, l, &o);
+        meter_choose(l);
+        if (!finite) {
             pick_not_finite(out);
             return;
         }
-        out->side_bytes += observe_read(l, l->pos - p.state->n_row, l->pos);
     }
     p.sum[l->pos] = 0;
     drop(&p, l, budget, o.sum);
@@ -167,8 +179,6 @@ static void h2o_select(const struct method_lane *l, struct method_pick *out)
         return;
     }
     pick_kept(out, p.mask, pick_page_count(l), 0, l->pos + 1 - count_new(l, budget));
-    for (uint32_t i = 0; i < pick_page_count(l); i++)
-        out->side_bytes += (uint64_t)__builtin_popcount(p.mask[i]) * (pick_key_bytes(l) / PAGE_TOK);
 }
 
 /* What was dropped stays so; the sums hold rows that are gone, and are made anew. */

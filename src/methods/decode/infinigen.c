@@ -10,6 +10,7 @@
  * paper guesses the query from the input of the layer before, so that keys can be fetched in time;
  * with all keys in one memory there is nothing to fetch, and the query is the true one: its results
  * are upper bounds of the paper's. */
+#include "methods/meter.h"
 #include "methods/pick.h"
 #include "methods/project.h"
 #include "methods/room.h"
@@ -97,12 +98,15 @@ static void infinigen_select(const struct method_lane *l, struct method_pick *ou
     }
     project_make(&p, l->shape, l->state);
     project_work_make(&w, l->shape, sample_floats(l->shape, l->param), l->scratch);
-    if (p.state->n_axis == 0 && !learn(&p, l, &w)) {
+    meter_build(l);
+    const bool has_axes = p.state->n_axis > 0 || learn(&p, l, &w);
+    meter_choose(l);
+    if (!has_axes) {
         p.state->n_axis = 0;
         pick_not_finite(out);
         return;
     }
-    if (!project_vote(&p, l, &w, &out->side_bytes)) {
+    if (!project_vote(&p, l, &w)) {
         pick_not_finite(out);
         return;
     }

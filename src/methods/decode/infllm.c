@@ -9,6 +9,7 @@
  * whose queries are gone. Not here: the paper's second half, positions that do not grow (far keys
  * without rotation, all at one distance), by which it reads beyond the trained length: keys here
  * are kept as they were turned. */
+#include "methods/meter.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
 #include "methods/spec.h"
@@ -86,7 +87,7 @@ static void represent(float *out, const struct method_lane *l, const struct obse
 }
 
 /* Blocks that have left the local window get their representatives. False: not finite. */
-static bool take_blocks(const struct method_lane *l, const struct observe *o, uint64_t *bytes)
+static bool take_blocks(const struct method_lane *l, const struct observe *o)
 {
     struct infllm_state *s = l->state;
     const uint32_t n = l->pos + 1, local = (uint32_t)l->param[LOCAL], d = l->shape->geom->head_dim;
@@ -95,11 +96,12 @@ static bool take_blocks(const struct method_lane *l, const struct observe *o, ui
     const uint32_t window = (uint32_t)l->param[WINDOW];
     if (s->n_block >= n_block) return true;
     const uint32_t begin = pick_max(l->past.begin, n > window ? n - window : 0);
-    if (!observe_rows(o, l, begin, n)) return false;
-    *bytes += observe_read(l, begin, n);
-    for (; s->n_block < n_block; s->n_block++)
+    meter_build(l);
+    const bool finite = observe_rows(o, l, begin, n);
+    for (; finite && s->n_block < n_block; s->n_block++)
         represent(representatives(s) + (size_t)s->n_block * d, l, o, s->n_block);
-    return true;
+    meter_choose(l);
+    return finite;
 }
 
 static void infllm_select(const struct method_lane *l, struct method_pick *out)
@@ -113,7 +115,7 @@ static void infllm_select(const struct method_lane *l, struct method_pick *out)
         return;
     }
     observe_make(&o, l->shape, l->scratch);
-    if (!take_blocks(l, &o, &out->side_bytes)) {
+    if (!take_blocks(l, &o)) {
         pick_not_finite(out);
         return;
     }
@@ -128,7 +130,7 @@ static void infllm_select(const struct method_lane *l, struct method_pick *out)
                                    .width = d,
                                    .out = o.score,
                                    .out_stride = o.stride});
-    out->side_bytes += s->n_block * (size_t)d * sizeof(float);
+    meter_read(l, representatives(s), s->n_block * (size_t)d * sizeof(float));
     for (uint32_t b = 0; b < s->n_block; b++) {
         o.sum[b] = 0;
         for (uint32_t g = 0; g < group; g++) o.sum[b] += o.score[g * o.stride + b];

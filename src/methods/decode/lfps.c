@@ -16,6 +16,7 @@
  *
  * Tables are stored divided by the decay so far (`unit`), so a step changes only what it has read,
  * and thresholds come from power sums that follow those changes. */
+#include "methods/meter.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
 #include "methods/spec.h"
@@ -151,10 +152,12 @@ static void change(float *entry, struct moments *m, double by)
 }
 
 /* Entries of tokens 0 .. pos in units of 1 again, power sums anew. */
-static void make_plain(const struct parts *p, uint32_t pos)
+static void make_plain(const struct parts *p, const struct method_lane *l)
 {
+    const uint32_t pos = l->pos;
     for (uint32_t i = 0; i < 2 * p->n_table; i++) {
         float *x = row_of(p, i / 2, i % 2, pos);
+        meter_read(l, x, (pos + 1) * sizeof *x);
         double s1 = 0, s2 = 0, s3 = 0, s4 = 0;
         for (uint32_t t = 0; t <= pos; t++) {
             x[t] *= p->state->unit;
@@ -193,16 +196,14 @@ static struct threshold find_threshold(const struct moments *m, uint32_t n, doub
 static void add_means(const struct parts *p, const struct method_lane *l, const struct step *w)
 {
     const uint32_t d = l->shape->geom->head_dim, sink = (uint32_t)l->param[SINK];
-    const struct page_geom *geom = l->shape->geom;
     struct lfps_state *s = p->state;
     while (s->n_mean <= l->pos) {
         const uint32_t page = s->n_mean / PAGE_TOK, first = page * PAGE_TOK;
         const uint32_t end = pick_min(first + PAGE_TOK, l->pos + 1);
         if (page == pick_page_count(l))
-            page_read(w->o.k, w->v, geom, l->own, PAGE_TAIL, end - first);
+            pick_own(w->o.k, w->v, l);
         else
-            page_read(w->o.k, w->v, geom, page_frame(geom, l->pool, l->page[page]), PAGE_SEALED,
-                      PAGE_TOK);
+            pick_keys_values(w->o.k, w->v, l, page);
         for (uint32_t t = pick_max(s->n_mean, sink) - first; t < end - first; t++)
             for (uint32_t c = 0; c < d; c++) {
                 p->key_sum[c] += (double)w->o.k[(size_t)t * d + c];
@@ -255,6 +256,8 @@ static bool add_row(const struct parts *p, const struct method_lane *l, const st
                                             .lse = w->o.lse}))
             return false;
         float *ver = row_of(p, i, false, row), *sla = row_of(p, i, true, row);
+        meter_read(l, ver + sink, (row + 1 - sink) * sizeof *ver);
+        meter_read(l, sla + sink, (row + 1 - sink) * sizeof *sla);
         for (uint32_t t = sink; t <= row; t++) {
             ver[t] += (float)c * w->o.vote[t];
             sla[t] += (float)c * w->o.vote[t];
@@ -288,7 +291,7 @@ static bool learn(const struct parts *p, const struct method_lane *l, const stru
             if (!add_row(p, l, w, score, row + i, c)) return false;
         }
     }
-    make_plain(p, l->pos);
+    make_plain(p, l);
     return true;
 }
 
@@ -303,6 +306,7 @@ static float log_add(float a, float b)
 /* Sets the bits of the entries above `least`; what lies behind the query's token is 0 and below. */
 static void mark_above(uint32_t *out, const struct method_lane *l, const float *row, float least)
 {
+    meter_read(l, row, (l->pos / PAGE_TOK + 1) * PAGE_TOK * sizeof *row);
     l->ops->mark(&(struct op_mark){.value = row,
                                    .cut = {.key = pick_key(least)},
                                    .n_page = l->pos / PAGE_TOK + 1,
@@ -426,10 +430,13 @@ static void remember(const struct parts *p, const struct step *w, const struct m
 {
     float *ver = row_of(p, table, false, l->pos), *sla = row_of(p, table, true, l->pos);
     const double unit = (double)p->state->unit, even = 1 / (2.0 * n_read);
+    uintptr_t ver_line = 0, sla_line = 0;
     for (uint32_t i = 0; i < w->n_tok; i++) {
         const uint32_t t = w->tok[i];
         if (!(mask[t / 32] >> t % 32 & 1)) continue;
         const double by = ((double)w->o.vote[i] - even) / unit;
+        ver_line = meter_entry(l, &ver[t], ver_line);
+        sla_line = meter_entry(l, &sla[t], sla_line);
         change(&ver[t], &p->moment[2 * (size_t)table], by);
         change(&sla[t], &p->moment[2 * (size_t)table + 1], by);
     }
@@ -497,7 +504,9 @@ static void read_best(const struct parts *p, struct step *w, const struct method
         remember(p, w, l, mask, i, n_read);
         for (uint32_t x = 0; x < n_word; x++) w->hot[x] |= mask[x];
     }
-    if (++p->state->n_step == RENEW) make_plain(p, l->pos);
+    meter_build(l);
+    if (++p->state->n_step == RENEW) make_plain(p, l);
+    meter_choose(l);
 }
 
 /* The mean value stands for what the heads do not read. */
@@ -530,15 +539,15 @@ static void lfps_select(const struct method_lane *l, struct method_pick *out)
         pick_dense(out);
         return;
     }
-    if (p.state->n_learnt == 0) {
-        if (!learn(&p, l, &w)) {
-            pick_not_finite(out);
-            return;
-        }
-        out->side_bytes += observe_read(l, 0, pick_min((uint32_t)l->param[PAST], l->pos));
+    meter_build(l);
+    const bool finite = p.state->n_learnt > 0 || learn(&p, l, &w);
+    if (finite) add_means(&p, l, &w);
+    meter_choose(l);
+    if (!finite) {
+        pick_not_finite(out);
+        return;
     }
     p.state->n_learnt = l->pos + 1;
-    add_means(&p, l, &w);
     find_sparsity(&s, &p, &w, l);
     if (!s.finite) {
         pick_not_finite(out);
@@ -550,8 +559,6 @@ static void lfps_select(const struct method_lane *l, struct method_pick *out)
     else if (l->param[REST] <= 0)
         add_rest(&p, l, &s, out);
     for (uint32_t g = 0; g < l->shape->group; g++) out->n_bypass += s.bypass[g];
-    out->side_bytes += 2 * sizeof(float) * (size_t)p.n_table * (l->pos + 1 - sink) +
-                       pick_key_bytes(l) / PAGE_TOK * w.n_tok;
     pick_kept(out, w.hot, pick_page_count(l), sink, l->pos + 1);
     pick_ends(out, l, sink, N_LOCAL + 1); /* bypassed heads read these alone */
 }
@@ -580,9 +587,9 @@ const struct method lfps_method = {
     .about =
         "Remembers which positions and which distances earlier tokens looked at, scores only those "
         "and their neighbours exactly, and reads the best. Nothing scans all keys, so a step costs "
-        "what the tables cost: eight bytes a token. What has never been looked at is not a "
-        "candidate: "
-        "a late needle stays unseen unless refresh=N scores everything every N steps.",
+        "what its tables and the keys of its candidates' pages cost. What has never been looked at "
+        "is not a candidate: a late needle stays unseen unless refresh=N scores everything every N "
+        "steps.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
     .has_rest = true,

@@ -6,6 +6,7 @@
  * prompt's own keys, after rotation by position, found at the first decode row. Keys stay as they
  * are, the coordinates are kept beside them (the paper stores turned keys and reads a part of
  * them). */
+#include "methods/meter.h"
 #include "methods/pick.h"
 #include "methods/project.h"
 #include "methods/room.h"
@@ -66,12 +67,15 @@ static void loki_select(const struct method_lane *l, struct method_pick *out)
     }
     project_make(&p, l->shape, l->state);
     project_work_make(&w, l->shape, SAMPLE_MAX * (size_t)d, l->scratch);
-    if (p.state->n_axis == 0 && !learn(&p, l, &w)) {
+    meter_build(l);
+    const bool has_axes = p.state->n_axis > 0 || learn(&p, l, &w);
+    meter_choose(l);
+    if (!has_axes) {
         p.state->n_axis = 0;
         pick_not_finite(out);
         return;
     }
-    if (!project_vote(&p, l, &w, &out->side_bytes)) {
+    if (!project_vote(&p, l, &w)) {
         pick_not_finite(out);
         return;
     }

@@ -11,6 +11,7 @@
  * step costs the same as any other; each layer still chooses every `every` steps by its own last
  * queries. */
 #include "methods/lines.h"
+#include "methods/meter.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
 #include "methods/spec.h"
@@ -194,11 +195,13 @@ static void loopserve_select(const struct method_lane *l, struct method_pick *ou
         return;
     }
     if (by_lines ? s->n_line == 0 : is_due(l, s)) {
-        if (!(by_lines ? choose_lines(&p, l, budget) : choose(&p, l, budget))) {
+        meter_build(l); /* for as many rows as the choice will serve */
+        const bool finite = by_lines ? choose_lines(&p, l, budget) : choose(&p, l, budget);
+        meter_choose(l);
+        if (!finite) {
             pick_not_finite(out);
             return;
         }
-        out->side_bytes = observe_read(l, l->pos + 1 - pick_min(every, l->pos + 1), l->pos + 1);
     }
     if (by_lines) {
         mark_lines(&p, l, out);

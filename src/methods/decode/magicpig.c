@@ -13,6 +13,7 @@
  * do not: such tokens weigh somewhat too little. Sign bits come from random rotations (turn.h) and
  * not from Gaussian vectors. Tokens are found by comparing codes, not by walking buckets: the same
  * set, and a fraction of the memory; this file is for fidelity and not for speed. */
+#include "methods/meter.h"
 #include "methods/pick.h"
 #include "methods/room.h"
 #include "methods/turn.h"
@@ -125,6 +126,8 @@ static void draw(const struct parts *p, const struct method_lane *l, const struc
     const uint32_t d = l->shape->geom->head_dim, n_table = (uint32_t)l->param[TABLES];
     uint16_t code[1024];
     hash(code, l->q + (size_t)g * d, r->qb, d, l->param);
+    meter_read(l, p->code + (size_t)l->param[SINK] * n_table,
+               (p->state->n_tok - (size_t)l->param[SINK]) * n_table * sizeof *p->code);
     for (uint32_t t = (uint32_t)l->param[SINK]; t < p->state->n_tok; t++) {
         const uint16_t *own = p->code + (size_t)t * n_table;
         uint32_t n = 0;
@@ -140,6 +143,7 @@ static void weigh(const struct parts *p, const struct method_lane *l, const stru
 {
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
     double q_norm[METHOD_GROUP_MAX], q_middle[METHOD_GROUP_MAX];
+    uintptr_t line = 0;
     for (uint32_t g = 0; g < group; g++) {
         double square = 0, middle = 0;
         for (uint32_t c = 0; c < d; c++) {
@@ -172,6 +176,7 @@ static void weigh(const struct parts *p, const struct method_lane *l, const stru
                 pick_certain(out, tok);
                 continue;
             }
+            line = meter_entry(l, &p->norm[tok], line);
             for (uint32_t g = 0; g < group; g++) {
                 const double length = q_norm[g] * (double)p->norm[tok];
                 const double off = (double)dot[g * PAGE_TOK + t] - q_middle[g];
@@ -198,7 +203,10 @@ static void magicpig_select(const struct method_lane *l, struct method_pick *out
     }
     cut_state(&p, l->shape, l->param, l->state);
     room_make(&r, l->shape, false, l->scratch);
-    if (end > p.state->n_tok && !hash_keys(&p, l, &r, end)) {
+    meter_build(l);
+    const bool finite = end <= p.state->n_tok || hash_keys(&p, l, &r, end);
+    meter_choose(l);
+    if (!finite) {
         pick_not_finite(out);
         return;
     }
@@ -206,7 +214,6 @@ static void magicpig_select(const struct method_lane *l, struct method_pick *out
     pick_range(out, l, 0, sink);
     pick_range(out, l, p.state->n_tok, n);
     weigh(&p, l, &r, out);
-    out->side_bytes = (uint64_t)p.state->n_tok * (uint32_t)l->param[TABLES] * sizeof *p.code;
 }
 
 static void magicpig_cut(void *state, const struct method_shape *s, const double *param,

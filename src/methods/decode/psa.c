@@ -7,7 +7,7 @@
  * and the row's own, which count for A but not for lmin; the order is that of arkvale's digest,
  * shared by the heads of a KV head (box_vote); the heads stop together, when the last has enough.
  * Visiting is exact: the keys of the pages taken are read once here and once more by attention, and
- * counted as side bytes. */
+ * counted twice. */
 #include "methods/box.h"
 #include "methods/pick.h"
 
@@ -77,8 +77,8 @@ static void visit_mandatory(struct progress *p, const struct method_lane *l, con
         p->seen[g] = -INFINITY;
         p->rest[g] = INFINITY;
     }
-    page_read(r->k, NULL, l->shape->geom, l->own, PAGE_TAIL, l->pos % PAGE_TOK + 1);
-    visit(p, l, r->k, l->pos % PAGE_TOK + 1, r->lse);
+    const uint32_t n_own = pick_own(r->k, NULL, l);
+    visit(p, l, r->k, n_own, r->lse);
     pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT]);
     for (uint32_t i = 0; i < n; i++) {
         if (!out->mask[i]) continue;
@@ -156,12 +156,10 @@ static void psa_select(const struct method_lane *l, struct method_pick *out)
         return;
     }
     room_make(&r, l->shape, false, l->scratch);
-    out->side_bytes = box_score(&r, l, BOX_MEAN);
+    box_score(&r, l, BOX_MEAN);
     p.finite = box_vote(&r, l);
     visit_mandatory(&p, l, &r, out);
     progress_to_mass(&p, l, &r, out);
-    for (uint32_t i = 0; i < pick_page_count(l); i++)
-        out->side_bytes += out->mask[i] ? pick_key_bytes(l) : 0;
     if (!p.finite) pick_not_finite(out);
 }
 

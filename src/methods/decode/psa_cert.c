@@ -289,7 +289,8 @@ static void bound_pages(struct proof *p, const struct method_lane *l)
         p->q_norm[g] = sqrt(norm) * (1 + 1e-6); /* scaling q has rounded it */
     }
     for (uint32_t i = 0; i < pick_page_count(l); i++) {
-        const struct side s = cut_side(l->side + l->page[i] * l->side_stride, d, by);
+        const struct side s =
+            cut_side(pick_side(l, i, psa_cert_side_bytes(l->shape, l->param)), d, by);
         if (by == BY_SHADOW8 || by == BY_SHADOW4)
             bound_shadow(p, l, &s, i);
         else
@@ -323,8 +324,8 @@ static void visit_mandatory(struct proof *p, const struct method_lane *l, struct
         p->seen[g] = -INFINITY;
         p->least[g] = INFINITY;
     }
-    page_read(p->r.k, NULL, l->shape->geom, l->own, PAGE_TAIL, l->pos % PAGE_TOK + 1);
-    visit(p, l, l->pos % PAGE_TOK + 1, false);
+    const uint32_t n_own = pick_own(p->r.k, NULL, l);
+    visit(p, l, n_own, false);
     pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT]);
     for (uint32_t i = 0; i < pick_page_count(l); i++) {
         if (!out->mask[i]) continue;
@@ -415,9 +416,9 @@ static float longest_left(const struct method_lane *l, const struct method_pick 
     const uint32_t d = l->shape->geom->head_dim;
     float most = 0;
     for (uint32_t i = 0; i < pick_page_count(l); i++) {
-        const uint8_t *side = l->side + l->page[i] * l->side_stride;
-        if (!out->mask[i])
-            most = fmaxf(most, f16_to_f32(*cut_side(side, d, (enum by)l->param[BY]).value));
+        if (out->mask[i]) continue;
+        const struct side s = cut_side(pick_side(l, i, sizeof *s.value), d, (enum by)l->param[BY]);
+        most = fmaxf(most, f16_to_f32(*s.value));
     }
     return most;
 }
@@ -443,9 +444,6 @@ static void psa_cert_select(const struct method_lane *l, struct method_pick *out
     out->mass_proved = (float)share;
     if ((double)out->mass_proved > share) out->mass_proved = nextafterf(out->mass_proved, 0);
     out->rest_norm = longest_left(l, out);
-    out->side_bytes = pick_page_count(l) * psa_cert_side_bytes(l->shape, l->param);
-    for (uint32_t i = 0; i < pick_page_count(l); i++)
-        out->side_bytes += out->mask[i] ? pick_key_bytes(l) : 0;
 }
 
 static const struct method_decode hooks = {

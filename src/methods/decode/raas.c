@@ -60,7 +60,7 @@ static void raas_see(const struct method_lane *l)
 
 /* Estimated shares of the pages that live, in r->vote, their numbers in r->list. */
 static bool estimate(const struct room *r, const struct method_lane *l, const uint32_t *stamp,
-                     uint32_t *n_live, size_t *bytes)
+                     uint32_t *n_live)
 {
     struct method_lane live = *l;
     uint32_t n = 0;
@@ -72,7 +72,7 @@ static bool estimate(const struct room *r, const struct method_lane *l, const ui
     live.page = r->id;
     live.pos = n * PAGE_TOK;
     *n_live = n;
-    *bytes += box_score(r, &live, BOX_BOUND);
+    box_score(r, &live, BOX_BOUND);
     return box_vote(r, &live);
 }
 
@@ -110,7 +110,7 @@ static void raas_select(const struct method_lane *l, struct method_pick *out)
     }
     for (; s->n_page < n_page; s->n_page++) stamp[s->n_page] = s->n_page * PAGE_TOK;
     room_make(&r, l->shape, false, l->scratch);
-    if (!estimate(&r, l, stamp, &n_live, &out->side_bytes)) {
+    if (!estimate(&r, l, stamp, &n_live)) {
         pick_not_finite(out);
         return;
     }

@@ -95,7 +95,7 @@ static size_t rabitq_scratch_bytes(const struct method_shape *s, const double *p
 static void score_page(const struct sketch *w, const struct method_lane *l, uint32_t page)
 {
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
-    const uint8_t *side = l->side + l->page[page] * l->side_stride;
+    const uint8_t *side = pick_side(l, page, rabitq_side_bytes(l->shape, l->param));
     const uint16_t *middle = (const uint16_t *)(const void *)side, *factor = middle + d;
     const uint8_t *sign = (const uint8_t *)(factor + PAGE_TOK);
     for (uint32_t i = 0; i < PAGE_TOK * d; i++)
@@ -132,7 +132,6 @@ static void rabitq_select(const struct method_lane *l, struct method_pick *out)
     for (size_t i = 0; i < (size_t)group * d; i++) w.r.qa[i] = l->q[i] * l->scale;
     for (uint32_t g = 0; g < group; g++) turn(w.r.qa + (size_t)g * d, d, SEED);
     for (uint32_t i = 0; i < n; i++) score_page(&w, l, i);
-    out->side_bytes = n * rabitq_side_bytes(l->shape, l->param);
     if (!l->ops->vote(&(struct op_vote){.score = w.r.score,
                                         .score_stride = w.r.stride,
                                         .n = n * PAGE_TOK,

@@ -4,7 +4,7 @@
  * temperature sqrt(d * |q_r| / |q|) instead of sqrt(d), so that it is as sharp as the whole one is
  * on average. Tokens are taken by the mean of the heads' shares, after the newest ones. Not here:
  * the paper's mean value for the tokens left out, which the executor has no entry for; and its
- * second copy of the keys by channel: keys are read as they lie, r / d of their bytes counted. */
+ * second copy of the keys by channel: keys are read as they lie, whole, and so they are counted. */
 #include "methods/pick.h"
 #include "methods/room.h"
 #include "methods/spec.h"
@@ -62,7 +62,6 @@ static void sparq_select(const struct method_lane *l, struct method_pick *out)
     choose_channels(&r, l, rank);
     narrow.q = r.qa;
     pick_all_logits(r.score, r.stride, &narrow, r.k);
-    out->side_bytes = n_page * pick_key_bytes(l) * rank / d;
     if (!l->ops->vote(&(struct op_vote){.score = r.score,
                                         .score_stride = r.stride,
                                         .n = n,

@@ -56,7 +56,6 @@ static bool choose(const struct method_lane *l, struct method_pick *out, uint32_
     struct room r;
     room_make(&r, l->shape, true, l->scratch);
     pick_all_logits(r.score, r.stride, l, r.k);
-    out->side_bytes = pick_page_count(l) * pick_key_bytes(l);
     if (!l->ops->vote(&(struct op_vote){.score = r.score,
                                         .score_stride = r.stride,
                                         .n = n,

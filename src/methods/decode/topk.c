@@ -49,7 +49,6 @@ static void topk_select(const struct method_lane *l, struct method_pick *out)
     }
     room_make(&r, l->shape, true, l->scratch);
     pick_all_logits(r.score, r.stride, l, r.k);
-    out->side_bytes = pick_page_count(l) * pick_key_bytes(l);
     if (!l->ops->vote(&(struct op_vote){.score = r.score,
                                         .score_stride = r.stride,
                                         .n = pick_page_count(l) * PAGE_TOK,
