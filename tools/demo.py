@@ -47,7 +47,8 @@ def print_reading(timings):
               + (f" and keeps {100 * mass:.1f} % of its mass by its own estimate" if mass else "")
               + f"; choosing took {prompt['estimate_ms'] / 1000:.1f} s of {prompt['attention_ms'] / 1000:.1f} s")
     if answer["share_read"] is not None and answer["share_read"] < 1:
-        print(f"answer:   {answer['method']} read {100 * answer['share_read']:.1f} % of the tokens before it")
+        print(f"answer:   {answer['method']} read {100 * answer['share_read']:.1f} % of the tokens before it, with"
+              f" its choosing {100 * answer['bytes_share']:.1f} % of the bytes that dense attention reads")
 
 
 def main():

@@ -37,6 +37,7 @@ struct bench_phase {
     double seconds, linear_us, attn_us, other_us;
     double weight_bytes, kv_bytes; /* read; kv: side data of methods included */
     double n_tok_seen, n_tok_read; /* by decode rows */
+    double dense_bytes;            /* that dense attention would have read for decode rows */
     double n_cell, n_cell_read;    /* of attention, by prompt rows */
     double plan_us;
 };

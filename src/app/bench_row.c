@@ -111,6 +111,7 @@ static struct bench_phase sum_phases(const struct bench_phase *p, uint32_t n)
         sum.weight_bytes += p[i].weight_bytes;
         sum.kv_bytes += p[i].kv_bytes;
         sum.n_tok_seen += p[i].n_tok_seen;
+        sum.dense_bytes += p[i].dense_bytes;
         sum.n_tok_read += p[i].n_tok_read;
         sum.n_cell += p[i].n_cell;
         sum.n_cell_read += p[i].n_cell_read;
@@ -189,6 +190,9 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
     const double stage_us = f.seconds * 1e6, median_s = f.time_ns.median * 1e-9;
     const double rss = row->peak_rss ? (double)row->peak_rss : (double)NAN;
     const double seen = f.decode.n_tok_seen, n_cell = f.prompt.n_cell;
+    const double dense = f.decode.dense_bytes;
+    const double moved = dense > 0 ? f.decode.kv_bytes / dense : (double)NAN;
+    const double n_row = (double)t->n_gen * t->n_seq * row->result->n_rep;
     const struct sheet_cell cells[] = {
         {"model_filename", NULL, .text = row->model},
         {"model_name", "model", .text = row->info.name},
@@ -227,6 +231,9 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"share", .number = f.limit_s / median_s},
         {NULL, "KV read %", 1, .number = seen > 0 ? f.decode.n_tok_read / seen * 100 : (double)NAN},
         {"share_read", .number = seen > 0 ? f.decode.n_tok_read / seen : (double)NAN},
+        {NULL, "bytes %", 1, .number = moved * 100},
+        {"bytes_share", .number = moved},
+        {"bytes_per_token", .number = t->n_gen ? f.decode.kv_bytes / n_row : (double)NAN},
         {"share_planned", .number = n_cell > 0 ? f.prompt.n_cell_read / n_cell : (double)NAN},
         {"plan_share", .number = f.prompt.plan_us / stage_us},
         {NULL, "KV MiB", 1, .number = (double)row->result->kv_bytes_used / 0x1p20},

@@ -108,6 +108,7 @@ static struct bench_phase phase_between(const sac_engine_stats *a, const sac_eng
         .weight_bytes = (double)(b->weight_bytes_read - a->weight_bytes_read),
         .kv_bytes = (double)(b->kv_bytes_read - a->kv_bytes_read + b->choose_bytes_read -
                              a->choose_bytes_read + b->build_bytes_read - a->build_bytes_read),
+        .dense_bytes = (double)(b->dense_bytes - a->dense_bytes),
         .n_tok_seen = (double)(b->n_tok_seen - a->n_tok_seen),
         .n_tok_read = (double)(b->n_tok_read - a->n_tok_read),
         .n_cell = (double)(b->n_cell - a->n_cell),

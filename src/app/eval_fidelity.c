@@ -125,6 +125,15 @@ static const char *kv_name(const sac_engine_params *p, char buf[16])
     return p->type_k == p->type_v ? name[p->type_k] : buf;
 }
 
+/* Prompt rows are not counted. */
+static void add_traffic(struct strbuf *out, const struct traffic *t)
+{
+    if (isfinite(t->share))
+        strbuf_addf(out, " %.1f | %.0f | ", 100 * t->share, t->per_token * 1e-3);
+    else
+        strbuf_adds(out, " - | - | ");
+}
+
 static void add_table(struct strbuf *out, const struct session *s, const sac_engine_params *p)
 {
     char kv[16];
@@ -136,19 +145,20 @@ static void add_table(struct strbuf *out, const struct session *s, const sac_eng
                 s->opt.other ? s->opt.other : "", s->opt.n_score, s->opt.file,
                 s->opt.prompt_form ? "as prompt rows" : "one per step");
     strbuf_adds(out, "| method | ctx | KL mean | median | p90 | p99 | max | top-1 % | top-5 % | "
-                     "PPL | PPL dense | KV read % | chosen | mass % | output error | overlap % | "
-                     "drift |\n"
+                     "PPL | PPL dense | KV read % | bytes % | kB/token | chosen | mass % | "
+                     "output error | overlap % | drift |\n"
                      "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
-                     "---:|---:|\n");
+                     "---:|---:|---:|---:|\n");
     for (uint32_t c = 0; c < s->n_ctx; c++)
         for (uint32_t i = 0; i < s->subjects.n; i++) {
             const struct fidelity_row *r = &s->row[c * s->subjects.n + i];
             strbuf_addf(out,
                         "| %s | %u | %.3g | %.3g | %.3g | %.3g | %.3g | %.1f | %.1f | %.4f | %.4f "
-                        "| %.1f | ",
+                        "| %.1f |",
                         s->subjects.item[i].name, s->ctx[c], r->kl_mean, r->kl_median, r->kl_p90,
                         r->kl_p99, r->kl_max, 100 * r->top1, 100 * r->top5, r->ppl, r->ppl_dense,
                         100 * r->share_read);
+            add_traffic(out, &r->traffic);
             choices_print(out, r->chosen);
             strbuf_addf(out, " | %.2f | %.3g | %.2f | %.3g |\n", 100 * r->all.mass, r->all.out_err,
                         100 * r->all.overlap, r->all.drift);
@@ -212,6 +222,7 @@ static cJSON *row_json(const struct session *s, const sac_engine_params *p, uint
     if (s->opt.other) cJSON_AddStringToObject(o, "model2", s->opt.other);
     for (size_t i = 0; i < sizeof number / sizeof number[0]; i++)
         cJSON_AddNumberToObject(o, number[i].name, number[i].value);
+    traffic_json(o, &r->traffic);
     cJSON *layers = cJSON_AddArrayToObject(o, "per_layer");
     for (uint32_t l = 0; l < r->n_layer; l++)
         cJSON_AddItemToArray(layers, layer_json(&r->layer[l]));

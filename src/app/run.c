@@ -17,6 +17,7 @@
 #include "base/workers.h"
 #include "eval/choices.h"
 #include "eval/question.h"
+#include "eval/traffic.h"
 
 #include "saccade.h"
 
@@ -416,6 +417,8 @@ static cJSON *decode_json(const struct run *r)
         cJSON_AddNumberToObject(o, "share_read", (double)s.n_tok_read / (double)s.n_tok_seen);
     else
         cJSON_AddNullToObject(o, "share_read");
+    const struct traffic traffic = traffic_between(&(sac_engine_stats){0}, &s);
+    traffic_json(o, &traffic);
     const double chosen = choices_mean(&(sac_engine_stats){0}, &s, choices_are_made(method));
     cJSON_AddNumberToObject(o, "chosen", chosen);
     cJSON_AddNumberToObject(o, "choices", (double)s.n_select);

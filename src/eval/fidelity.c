@@ -305,6 +305,7 @@ static sac_status score_subject(struct work *w, sac_seq base, struct fidelity_ro
     const double n_head = (double)n_select * w->n_head / w->n_kv_head;
     out->bypass = n_select ? (double)(after.n_bypass - before.n_bypass) / n_head : 0;
     out->chosen = choices_mean(&before, &after, choices_are_made(decode));
+    out->traffic = traffic_between(&before, &after);
     out->share_read = n_seen ? (double)(after.n_tok_read - before.n_tok_read) / (double)n_seen : 1;
     return sum_up(w, out, err);
 }

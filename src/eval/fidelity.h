@@ -9,6 +9,7 @@
 
 #include "eval/reading.h"
 #include "eval/subjects.h"
+#include "eval/traffic.h"
 
 /* Asked between steps, with the share of all work done; true stops: SAC_ERR_CANCELLED. */
 typedef bool (*fidelity_stop_fn)(void *user, double share);
@@ -33,7 +34,7 @@ struct fidelity_attention {
     double out_left; /* the part of it that tokens left out make, without rounding */
     double overlap;  /* of the softmax masses with the reference's: sum over pages of the smaller */
     double drift;    /* relative L2 distance of the output from the reference's output */
-    double byte_ratio; /* K, V and side data read, over what the reference read */
+    double byte_ratio; /* bytes read, as traffic has them, over what the f16 reference read */
     double page_share; /* of the pages of the context, those read in whole or in part */
     /* Of methods that prove what they read, else 0: the mass that is proved, and the bound of
      * out_left that follows. */
@@ -46,8 +47,9 @@ struct fidelity_row {
         top5; /* share of tokens with the same likeliest; of the five likeliest in common */
     double ppl, ppl_dense;
     double bypass; /* share of the query heads that a method read little for, and guessed (lfps) */
-    double share_read; /* of the tokens before the own page, in layers without a window */
-    double chosen;     /* choices_mean: tokens by score; NAN where nothing is chosen so */
+    double share_read;      /* of the tokens before the own page, in layers without a window */
+    struct traffic traffic; /* of the scored rows; NAN for prompt rows */
+    double chosen;          /* choices_mean: tokens by score; NAN where nothing is chosen so */
     struct fidelity_attention all;
     struct fidelity_attention *layer; /* [n_layer], owned */
     uint32_t n_layer;

@@ -70,18 +70,23 @@ static const struct summary_row *find_row(const struct summary *s, const struct 
     return NULL;
 }
 
+enum share { SHARE_COMPUTED, SHARE_READ, SHARE_BYTES };
+
 /* Mean over the pairs of one prefill method of the share computed, or of one decode method of the
- * share read. */
+ * share of tokens or of bytes that was read. */
 static double mean_share(const struct matrix *m, const struct summary *s,
-                         const struct summary_row *of, bool by_prefill, uint32_t method_i)
+                         const struct summary_row *of, enum share what, uint32_t method_i)
 {
+    const bool by_prefill = what == SHARE_COMPUTED;
     double sum = 0;
     uint32_t n = 0;
     for (uint32_t i = 0; i < m->pairs.n; i++) {
         const struct subject *pair = &m->pairs.item[i];
         const struct summary_row *row = find_row(s, of, pair->name);
         if ((by_prefill ? pair->prefill_i : pair->decode_i) != method_i || !row) continue;
-        const double share = by_prefill ? row->planned_share : row->share_read;
+        const double share = by_prefill           ? row->planned_share
+                             : what == SHARE_READ ? row->share_read
+                                                  : row->traffic.share;
         if (!isfinite(share)) continue;
         sum += share;
         n++;
@@ -118,17 +123,19 @@ static void add_table(const struct matrix *m, const struct summary *s, const str
                       struct strbuf *out)
 {
     const struct subjects *pairs = &m->pairs;
-    strbuf_addf(out, "\n%s%s%s, %u tokens, scores in %% of %u samples:\n\n| decode | read |",
+    strbuf_addf(out,
+                "\n%s%s%s, %u tokens, scores in %% of %u samples:\n\n| decode | read | bytes |",
                 of->task, of->place[0] ? " " : "", of->place, of->ctx, of->score.n);
     for (uint32_t p = 0; p < pairs->n_prefill; p++) strbuf_addf(out, " %s |", pairs->prefill[p]);
-    strbuf_adds(out, "\n|---|--:|");
+    strbuf_adds(out, "\n|---|--:|--:|");
     for (uint32_t p = 0; p < pairs->n_prefill; p++) strbuf_adds(out, "--:|");
-    strbuf_adds(out, "\n| cells computed | |");
+    strbuf_adds(out, "\n| cells computed | | |");
     for (uint32_t p = 0; p < pairs->n_prefill; p++)
-        add_percent(out, mean_share(m, s, of, true, p), 1);
+        add_percent(out, mean_share(m, s, of, SHARE_COMPUTED, p), 1);
     for (uint32_t d = 0; d < pairs->n_decode; d++) {
         strbuf_addf(out, "\n| %s |", pairs->decode[d]);
-        add_percent(out, mean_share(m, s, of, false, d), 1);
+        add_percent(out, mean_share(m, s, of, SHARE_READ, d), 1);
+        add_percent(out, mean_share(m, s, of, SHARE_BYTES, d), 1);
         for (uint32_t p = 0; p < pairs->n_prefill; p++) add_pair(m, s, of, pair_of(m, p, d), out);
     }
     strbuf_adds(out, "\n");

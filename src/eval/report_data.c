@@ -131,6 +131,8 @@ static sac_status read_sample(struct report_data *d, const cJSON *o, sac_error *
         .prompt_per_s = positive_of(o, "prompt_per_second"),
         .predicted_per_s = positive_of(o, "predicted_per_second"),
         .share_read = number_of(o, "share_read"),
+        .bytes_share = number_of(o, "bytes_share"),
+        .bytes_per_token = number_of(o, "bytes_per_token"),
         .mass_mean = number_of(o, "mass_mean"),
         .n_decode_row = number_of(o, "decode_rows_n"),
         .question_rows = rows ? strcmp(rows, "question") == 0 : (double)NAN,
@@ -198,6 +200,8 @@ static sac_status read_fidelity_row(struct report_data *d, const cJSON *o, sac_e
     struct report_fidelity *f = &d->fidelity[d->n_fidelity++];
     *f = (struct report_fidelity){
         .share_read = number_of(o, "share_read"),
+        .bytes_share = number_of(o, "bytes_share"),
+        .bytes_per_token = number_of(o, "bytes_per_token"),
         .mass_mean = number_of(o, "mass_mean"),
         .kl_median = number_of(o, "kl_median"),
         .kl_p90 = number_of(o, "kl_p90"),

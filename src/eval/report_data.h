@@ -19,7 +19,8 @@ struct cJSON;
 struct report_sample {
     size_t task_i, method_i; /* into `tasks` and `methods` */
     double ctx, depth, score;
-    double ttft_ms, prompt_per_s, predicted_per_s, share_read, mass_mean;
+    double ttft_ms, prompt_per_s, predicted_per_s, share_read, bytes_share, bytes_per_token;
+    double mass_mean;
     double n_decode_row;  /* of the prompt */
     double question_rows; /* 1: those of the question; 0: the last */
 };
@@ -27,7 +28,7 @@ struct report_sample {
 /* One row of fidelity.json. */
 struct report_fidelity {
     size_t method_i;
-    double ctx, share_read, mass_mean;
+    double ctx, share_read, bytes_share, bytes_per_token, mass_mean;
     double kl_mean, kl_median, kl_p90, kl_p99, top1, top5, ppl, ppl_dense, out_err_mean;
     double *layer_err; /* [n_layer] relative error of the attention output; owned */
     size_t n_layer;

@@ -11,12 +11,14 @@
 
 #define MAX_SERIES 64u
 
-static const char kl_title[] = "KL divergence against share of KV read";
+static const char kl_title[] = "KL divergence against share of bytes read";
 static const char layer_title[] = "Output error by layer";
 
 static const struct table_column kl_columns[] = {
     {"ctx", "context", TABLE_COUNT},
     {"method", "method", TABLE_TEXT},
+    {"bytes_share", "bytes read", TABLE_SHARE},
+    {"bytes_per_token", "bytes a token", TABLE_NUMBER},
     {"share_read", "KV read", TABLE_SHARE},
     {"kl_mean", "KL mean", TABLE_NUMBER},
     {"kl_median", "median", TABLE_NUMBER},
@@ -56,6 +58,8 @@ static void kl_rows(const struct report_data *d, const struct rows *r, struct ta
         const struct report_fidelity *f = r->row[i];
         table_add(table, (struct table_cell[]){{.number = f->ctx},
                                                {.text = d->methods.item[f->method_i]},
+                                               {.number = f->bytes_share},
+                                               {.number = f->bytes_per_token},
                                                {.number = f->share_read},
                                                {.number = f->kl_mean},
                                                {.number = f->kl_median},
@@ -73,18 +77,19 @@ static void kl_rows(const struct report_data *d, const struct rows *r, struct ta
 /* The axes that hold all rows: shares from the least on, positive divergences, zeros apart. */
 static void kl_scales(const struct rows *r, struct plot_axes *axes)
 {
-    double lo = INFINITY, hi = 0, share = 1;
+    double lo = INFINITY, hi = 0, share = 1, most = 1; /* choosing may read more than dense does */
     for (size_t i = 0; i < r->n; i++) {
         const struct report_fidelity *f = r->row[i];
-        if (f->share_read > 0) share = fmin(share, f->share_read);
+        if (f->bytes_share > 0) share = fmin(share, f->bytes_share);
+        most = fmax(most, f->bytes_share);
         if (!(f->kl_mean > 0)) axes->y_zero = "0";
         if (!(f->kl_mean > 0)) continue;
         lo = fmin(lo, f->kl_mean);
         hi = fmax(hi, f->kl_p99 > 0 ? fmax(f->kl_mean, f->kl_p99) : f->kl_mean);
     }
     if (!(lo <= hi)) lo = hi = 1e-3; /* all are zero */
-    axes->x = (struct scale){.form = SCALE_LINEAR, .unit = SCALE_PERCENT, .lo = 0, .hi = 1};
-    if (share < 0.1) axes->x = (struct scale){SCALE_LOG10, SCALE_PERCENT, share * 0.9, 1, 0, 0};
+    axes->x = (struct scale){.form = SCALE_LINEAR, .unit = SCALE_PERCENT, .lo = 0, .hi = most};
+    if (share < 0.1) axes->x = (struct scale){SCALE_LOG10, SCALE_PERCENT, share * 0.9, most, 0, 0};
     axes->y = (struct scale){.form = SCALE_LOG10, .lo = lo, .hi = hi};
     scale_round(&axes->y, 6);
 }
@@ -100,8 +105,9 @@ static void kl_panel(struct report_figure *f, const struct rows *r)
     struct plot_axes axes = {
         .words = {id, heading,
                   "Mean KL divergence of the next-token distribution to dense, against "
-                  "the share of keys and values read.",
-                  "share of KV read", "KL divergence to dense"},
+                  "the bytes read, choosing and building included, as a share of what dense "
+                  "attention reads.",
+                  "share of bytes read", "KL divergence to dense"},
         .series = r->series,
         .n_series = r->n,
     };
@@ -109,7 +115,7 @@ static void kl_panel(struct report_figure *f, const struct rows *r)
     struct plot plot = plot_begin(&f->panels, &axes);
     double x[MAX_SERIES], y[MAX_SERIES];
     for (size_t i = 0; i < r->n; i++) {
-        x[i] = r->row[i]->share_read;
+        x[i] = r->row[i]->bytes_share;
         y[i] = r->row[i]->kl_mean;
     }
     plot_families(&plot, x, y);
@@ -117,11 +123,11 @@ static void kl_panel(struct report_figure *f, const struct rows *r)
         const struct report_fidelity *row = r->row[i];
         char tip[200], kl[32], share[32];
         table_number(kl, TABLE_NUMBER, row->kl_mean);
-        table_number(share, TABLE_SHARE, row->share_read);
+        table_number(share, TABLE_SHARE, row->bytes_share);
         snprintf(tip, sizeof tip, "%.100s: KL %s, read %s", r->series[i].name, kl, share);
         if (row->kl_mean > 0 && row->kl_p99 > row->kl_mean)
-            plot_interval(&plot, i, row->share_read, row->kl_mean, row->kl_p99);
-        plot_point(&plot, i, row->share_read, row->kl_mean, tip);
+            plot_interval(&plot, i, row->bytes_share, row->kl_mean, row->kl_p99);
+        plot_point(&plot, i, row->bytes_share, row->kl_mean, tip);
     }
     plot_end(&plot);
     report_page_panel_end(f);

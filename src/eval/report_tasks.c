@@ -17,6 +17,8 @@
 #define ANY            SIZE_MAX
 #define SCORE          offsetof(struct report_sample, score)
 #define SHARE_READ     offsetof(struct report_sample, share_read)
+#define BYTES_SHARE    offsetof(struct report_sample, bytes_share)
+#define BYTES          offsetof(struct report_sample, bytes_per_token)
 #define N_DECODE_ROW   offsetof(struct report_sample, n_decode_row)
 #define QUESTION_ROWS  offsetof(struct report_sample, question_rows)
 
@@ -169,7 +171,7 @@ static sac_status plot_needle(struct tasks *t, sac_error *err)
     return status;
 }
 
-/* ---- Score against share of KV read ---- */
+/* ---- Score against share of bytes read ---- */
 
 static const struct table_column share_columns[] = {
     {"ctx", "context", TABLE_COUNT},
@@ -177,6 +179,8 @@ static const struct table_column share_columns[] = {
     {"n", "samples", TABLE_COUNT},
     {"decode_rows", "decode rows", TABLE_TEXT},
     {"decode_rows_n", "of a prompt", TABLE_COUNT},
+    {"bytes_share", "bytes read", TABLE_SHARE},
+    {"bytes_per_token", "bytes a token", TABLE_NUMBER},
     {"share_read", "KV read", TABLE_SHARE},
     {"score", "score", TABLE_SHARE},
     {"score_low", "95 % from", TABLE_SHARE},
@@ -186,7 +190,7 @@ static const struct table_column share_columns[] = {
 /* One method at one context. */
 struct share_point {
     size_t method_i;
-    double share;
+    double share; /* of the bytes that dense attention reads */
     struct summary_mean score;
 };
 
@@ -213,7 +217,8 @@ static sac_status share_points(struct tasks *t, struct table *table, double ctx,
         p->method_i = m;
         const char *rows = rows_name(pick_mean(t, which, QUESTION_ROWS));
         const double n_row = pick_mean(t, which, N_DECODE_ROW);
-        p->share = pick_mean(t, which, SHARE_READ);
+        p->share = pick_mean(t, which, BYTES_SHARE);
+        const double bytes = pick_mean(t, which, BYTES), read = pick_mean(t, which, SHARE_READ);
         const size_t count = pick(t, which, SCORE);
         if (!isfinite(p->share) || count == 0) continue;
         TRY(summary_bootstrap(&p->score, t->value, count, BOOTSTRAP_SEED, err));
@@ -224,6 +229,8 @@ static sac_status share_points(struct tasks *t, struct table *table, double ctx,
                                                {.text = rows},
                                                {.number = n_row},
                                                {.number = p->share},
+                                               {.number = bytes},
+                                               {.number = read},
                                                {.number = p->score.mean},
                                                {.number = p->score.low},
                                                {.number = p->score.high}});
@@ -235,7 +242,7 @@ static void share_panel(const struct tasks *t, struct report_figure *f, double c
                         const struct share_point *p, size_t n)
 {
     struct plot_series series[64];
-    double share[64], score[64], least = 1;
+    double share[64], score[64], least = 1, most = 1; /* choosing may read more than dense does */
     char id[64], heading[64], label[32];
     const struct scale tokens = {.unit = SCALE_TOKENS};
     if (n > 64) n = 64; /* more could not be told apart */
@@ -244,21 +251,22 @@ static void share_panel(const struct tasks *t, struct report_figure *f, double c
         share[i] = p[i].share;
         score[i] = p[i].score.mean;
         if (share[i] > 0) least = fmin(least, share[i]);
+        most = fmax(most, share[i]);
     }
     scale_label(&tokens, ctx, label);
     snprintf(heading, sizeof heading, "Context of %s", label);
     report_page_panel(f, heading, id);
     struct plot_axes axes = {
         .words = {id, heading,
-                  "Mean score of each method against the share of keys and values that "
-                  "it read.",
-                  "share of KV read", "mean score"},
-        .x = {.form = SCALE_LINEAR, .unit = SCALE_PERCENT, .lo = 0, .hi = 1},
+                  "Mean score of each method against the bytes that it read, choosing and building "
+                  "included, as a share of what dense attention reads.",
+                  "share of bytes read", "mean score"},
+        .x = {.form = SCALE_LINEAR, .unit = SCALE_PERCENT, .lo = 0, .hi = most},
         .y = {.form = SCALE_LINEAR, .unit = SCALE_PERCENT, .lo = 0, .hi = 1},
         .series = series,
         .n_series = n,
     };
-    if (least < 0.1) axes.x = (struct scale){SCALE_LOG10, SCALE_PERCENT, least * 0.9, 1, 0, 0};
+    if (least < 0.1) axes.x = (struct scale){SCALE_LOG10, SCALE_PERCENT, least * 0.9, most, 0, 0};
     struct plot plot = plot_begin(&f->panels, &axes);
     plot_families(&plot, share, score);
     for (size_t i = 0; i < n; i++) {
@@ -275,7 +283,7 @@ static void share_panel(const struct tasks *t, struct report_figure *f, double c
 
 static sac_status plot_share(struct tasks *t, sac_error *err)
 {
-    static const char title[] = "Score against share of KV read";
+    static const char title[] = "Score against share of bytes read";
     struct report_figure f = {
         .name = "score-share",
         .title = title,
@@ -294,7 +302,7 @@ static sac_status plot_share(struct tasks *t, sac_error *err)
     if (status == SAC_OK && f.n_panel > 0)
         status = report_page_figure(t->page, &f, err);
     else if (status == SAC_OK)
-        report_page_missing(t->page, title, "no sample of samples.jsonl has share_read");
+        report_page_missing(t->page, title, "no sample of samples.jsonl has bytes_share");
     mem_free(p);
     table_deinit(&f.table);
     strbuf_deinit(&f.panels);
@@ -413,7 +421,7 @@ static sac_status missing_file(struct report_page *page, const struct report_dat
 {
     const char *why = data->has_samples ? "samples.jsonl is empty" : "samples.jsonl is missing";
     report_page_missing(page, "Needle in a haystack", why);
-    report_page_missing(page, "Score against share of KV read", why);
+    report_page_missing(page, "Score against share of bytes read", why);
     for (size_t i = 0; i < sizeof speeds / sizeof speeds[0]; i++)
         report_page_missing(page, speeds[i].title, why);
     return SAC_OK;

@@ -228,6 +228,7 @@ static sac_status ask(struct run *r, const struct asked *a, const struct subject
         .predicted_per_s = r->n_predicted > 1 ? r->timings.predicted_per_s : (double)NAN,
         .share_read =
             n_seen > 0 ? (double)(after.n_tok_read - before.n_tok_read) / n_seen : (double)NAN,
+        .traffic = traffic_between(&before, &after),
         .chosen = choices_mean(&before, &after,
                                choices_are_made(r->p->subjects->decode[subject->decode_i])),
         .planned_share = n_cell > 0 ? (double)n_cell_read / (double)n_cell : (double)NAN,

@@ -84,6 +84,8 @@ static void row_of(struct sample_row *row, const cJSON *o)
         .planned_share = number_of(o, "planned_share"),
         .mass_mean = number_of(o, "mass_mean"),
     };
+    for (unsigned i = 0; i < TRAFFIC_FIELDS; i++)
+        *traffic_field(&row->traffic, i) = number_of(o, traffic_name[i]);
     snprintf(row->cell.task, sizeof row->cell.task, "%s", text_of(o, "task"));
     snprintf(row->cell.place, sizeof row->cell.place, "%s", text_of(o, "place"));
     snprintf(row->method, sizeof row->method, "%s", text_of(o, "method"));
@@ -263,6 +265,9 @@ static cJSON *json_of(const struct samples *s, const struct sample_row *row,
     add_number(o, "prompt_per_second", row->prompt_per_s);
     add_number(o, "predicted_per_second", row->predicted_per_s);
     add_number(o, "share_read", row->share_read);
+    struct traffic traffic = row->traffic;
+    for (unsigned i = 0; i < TRAFFIC_FIELDS; i++)
+        add_number(o, traffic_name[i], *traffic_field(&traffic, i));
     add_number(o, "chosen", row->chosen);
     add_number(o, "planned_share", row->planned_share);
     add_number(o, "mass_mean", row->mass_mean);

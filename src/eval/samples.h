@@ -7,6 +7,7 @@
 #include "eval/question.h"
 #include "eval/subjects.h"
 #include "eval/task.h"
+#include "eval/traffic.h"
 
 /* What a summary needs; NAN where nothing was measured. */
 struct sample_row {
@@ -17,11 +18,12 @@ struct sample_row {
                                   the question or the last */
     double score;
     double ttft_ms, prompt_per_s, predicted_per_s;
-    double chosen;        /* choices_mean: tokens that one choice took by score */
-    double share_read;    /* tokens read / tokens before the own page, over decode rows */
-    double planned_share; /* pairs of a row and a key computed / those of dense attention, over
-                             prompt rows */
-    double mass_mean;     /* softmax mass of what was read, over decode rows, layers and KV heads */
+    double chosen;          /* choices_mean: tokens that one choice took by score */
+    struct traffic traffic; /* of decode rows */
+    double share_read;      /* tokens read / tokens before the own page, over decode rows */
+    double planned_share;   /* pairs of a row and a key computed / those of dense attention, over
+                               prompt rows */
+    double mass_mean; /* softmax mass of what was read, over decode rows, layers and KV heads */
 };
 
 /* What only the file keeps. */

@@ -73,13 +73,16 @@ static void fill_means(struct summary_row *g, const struct samples *samples)
     struct {
         double sum;
         uint32_t n;
-    } mass = {0}, share = {0}, chosen = {0}, rows = {0}, planned = {0}, ttft = {0}, prompt = {0},
-      predicted = {0};
+    } traffic[TRAFFIC_FIELDS] = {0}, mass = {0}, share = {0}, chosen = {0}, rows = {0},
+      planned = {0}, ttft = {0}, prompt = {0}, predicted = {0};
     for (size_t i = 0; i < samples_count(samples); i++) {
         const struct sample_row *r = samples_row(samples, i);
         if (!in_row(g, r)) continue;
         add_mean(&mass.sum, &mass.n, r->mass_mean);
         add_mean(&share.sum, &share.n, r->share_read);
+        struct traffic t = r->traffic;
+        for (unsigned k = 0; k < TRAFFIC_FIELDS; k++)
+            add_mean(&traffic[k].sum, &traffic[k].n, *traffic_field(&t, k));
         add_mean(&chosen.sum, &chosen.n, r->chosen);
         add_mean(&rows.sum, &rows.n, r->rows.n);
         add_mean(&planned.sum, &planned.n, r->planned_share);
@@ -90,6 +93,7 @@ static void fill_means(struct summary_row *g, const struct samples *samples)
 #define MEAN(m) ((m).n ? (m).sum / (m).n : (double)NAN)
     g->mass_mean = MEAN(mass);
     g->share_read = MEAN(share);
+    for (unsigned k = 0; k < TRAFFIC_FIELDS; k++) *traffic_field(&g->traffic, k) = MEAN(traffic[k]);
     g->chosen = MEAN(chosen);
     g->n_decode_row = MEAN(rows);
     g->planned_share = MEAN(planned);
@@ -198,6 +202,7 @@ static cJSON *row_json(const struct summary_row *g)
     add_number(o, "decode_rows_n", g->n_decode_row);
     add_number(o, "mass_mean", g->mass_mean);
     add_number(o, "share_read", g->share_read);
+    traffic_json(o, &g->traffic);
     add_number(o, "chosen", g->chosen);
     add_number(o, "planned_share", g->planned_share);
     add_number(o, "ttft_ms", g->ttft_ms);
@@ -233,9 +238,8 @@ static void add_interval(struct strbuf *out, bool is_signed, const struct summar
 void summary_markdown(const struct summary *s, struct strbuf *out)
 {
     strbuf_adds(out, "| task | ctx | method | n | score | 95 % | difference | 95 % | cells | rows "
-                     "| read | chosen | "
-                     "mass | first token, s | tokens/s |\n"
-                     "|---|--:|---|--:|--:|---|--:|---|--:|---|--:|--:|--:|--:|--:|\n");
+                     "| read | bytes | kB/token | chosen | mass | first token, s | tokens/s |\n"
+                     "|---|--:|---|--:|--:|---|--:|---|--:|---|--:|--:|--:|--:|--:|--:|--:|\n");
     for (size_t g = 0; g < s->n; g++) {
         const struct summary_row *r = &s->row[g];
         strbuf_addf(out, "| %s%s%s | %u | %s | %u |", r->task, r->place[0] ? " " : "", r->place,
@@ -252,6 +256,8 @@ void summary_markdown(const struct summary *s, struct strbuf *out)
         strbuf_addf(out, " %s", question_name(&rows));
         add_cell(out, "1", r->n_decode_row);
         add_cell(out, "3", r->share_read);
+        add_cell(out, "3", r->traffic.share);
+        add_cell(out, "1", r->traffic.per_token * 1e-3);
         strbuf_adds(out, " ");
         choices_print(out, r->chosen);
         strbuf_adds(out, " |");

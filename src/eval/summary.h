@@ -28,6 +28,7 @@ struct summary_row {
     bool question_rows;             /* decode rows of prompts: of the question, else the last */
     /* Means, or NAN. */
     double n_decode_row; /* of a prompt */
+    struct traffic traffic;
     double mass_mean, share_read, chosen, planned_share, ttft_ms, prompt_per_s, predicted_per_s;
 };
 

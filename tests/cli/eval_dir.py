@@ -15,6 +15,11 @@ def share_of(method, ctx):
     return min(1.0, int(budget[1]) / ctx) if budget else 1.0
 
 
+def bytes_of(share):
+    """Choosing reads a tenth of what dense attention does."""
+    return share if share == 1 else share + 0.1
+
+
 def samples(contexts=(2048, 4096, 8192), methods=METHODS, task="needle"):
     """One JSON object for each context, depth and method; streaming finds only what is near."""
     for ctx in contexts:
@@ -28,6 +33,7 @@ def samples(contexts=(2048, 4096, 8192), methods=METHODS, task="needle"):
                        "expected": ["42"], "answer": "42", "score": float(found),
                        "metric": "all_match", "ttft_ms": ctx * 0.9, "prompt_per_second": 1000 / 0.9,
                        "predicted_per_second": 40 / (1 + ctx * share / 20000), "share_read": share,
+                       "bytes_share": bytes_of(share), "bytes_per_token": 1e6 * bytes_of(share),
                        "mass_mean": 1 - 0.2 * (1 - share)}
 
 
@@ -40,7 +46,8 @@ def fidelity(contexts=(2048, 8192), methods=METHODS, n_layer=6):
             rows.append({"method": method, "ctx": ctx, "kl_mean": kl, "kl_median": kl / 3,
                          "kl_p90": 2 * kl, "kl_p99": 6 * kl, "kl_max": 20 * kl, "top1": 1 - share / 9,
                          "top5": 1, "ppl": 9 + kl, "ppl_dense": 9, "mass_mean": 0.9, "out_err_mean":
-                         kl / 2, "share_read": share, "per_layer": [kl * (1 + i) for i in range(n_layer)]})
+                         kl / 2, "share_read": share, "bytes_share": bytes_of(share),
+                         "bytes_per_token": 1e6 * bytes_of(share), "per_layer": [kl * (1 + i) for i in range(n_layer)]})
     return rows
 
 

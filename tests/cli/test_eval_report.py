@@ -114,6 +114,12 @@ class Reports(unittest.TestCase):
         quest = share["quest:budget=256", "8192"]
         self.assertEqual((quest["decode_rows"], quest["decode_rows_n"]), ("question", "20"))
         self.assertEqual(float(quest["share_read"]), 256 / 8192)
+        self.assertEqual(float(quest["bytes_share"]), 256 / 8192 + 0.1)
+        self.assertEqual(float(quest["bytes_per_token"]), 1e6 * (256 / 8192 + 0.1))
+        kl = {(r["method"], r["ctx"]): r for r in rows(self.dir, "kl-share")}
+        for key, row in kl.items():  # plotted by bytes, with both shares in the table
+            self.assertEqual(float(row["bytes_share"]) > float(row["share_read"]), key[0] != "full" and
+                             float(row["share_read"]) < 1)
         self.assertEqual(float(quest["score"]), 0.8)  # not found in the middle, 1 of 5 depths
         self.assertTrue(float(quest["score_low"]) <= 0.8 <= float(quest["score_high"]))
         ttft = {(r["method"], r["ctx"]): float(r["median"]) for r in rows(self.dir, "ttft")}

@@ -1,0 +1,27 @@
+/* traffic.h: bytes that decode rows moved between two looks at an engine, as docs/fairness.md
+ * counts them: the same numbers under the same names in every output. */
+#ifndef SAC_EVAL_TRAFFIC_H
+#define SAC_EVAL_TRAFFIC_H
+
+#include "saccade.h"
+
+struct cJSON;
+
+/* NAN: there was no decode row. */
+struct traffic {
+    double share; /* attention, choosing and building, of what dense attention would have read */
+    double per_token;     /* the same in bytes, over `rows` */
+    double choose, build; /* the parts of per_token that choosing and building have */
+    double rows; /* decode rows: of a question and of the answer's tokens behind the first */
+};
+
+/* Names of the fields in JSON, and places in the struct. */
+#define TRAFFIC_FIELDS 5u
+extern const char *const traffic_name[TRAFFIC_FIELDS];
+double *traffic_field(struct traffic *t, unsigned i);
+
+struct traffic traffic_between(const sac_engine_stats *before, const sac_engine_stats *after);
+/* Adds all fields; NAN becomes null. */
+void traffic_json(struct cJSON *o, const struct traffic *t);
+
+#endif
