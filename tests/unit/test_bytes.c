@@ -120,8 +120,11 @@ static void summaries_are_read_whole(void **state)
     EACH_TYPE(i)
     {
         const size_t vectors = 2 * LB_DIM * 2; /* of f16: a box, or the middle and the spread */
-        open_at(types[i], "quest:budget=160,dense=0");
+        open_at(types[i], "quest:budget=160,dense=0,page=32");
         expect(PAGES * vectors, 0);
+        lb_close(&b);
+        open_at(types[i], "quest:budget=160,dense=0,page=16"); /* a box for each half of a page */
+        expect(2 * PAGES * vectors, 0);
         lb_close(&b);
         open_at(types[i], "arkvale:budget=160,dense=0");
         expect(PAGES * vectors, 0);
