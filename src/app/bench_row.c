@@ -177,22 +177,30 @@ static void figures_init(struct figures *f, const struct bench_row *row)
     f->limit = named->read_s >= named->compute_s ? "read" : named->peak;
 }
 
+struct names {
+    char test[64], kv[16], range[64];
+};
+
+static void names_init(struct names *n, const struct bench_row *row, const struct figures *f)
+{
+    const sac_kv_type k = row->params.type_k, v = row->params.type_v;
+    name_test(n->test, sizeof n->test, &row->test);
+    snprintf(n->kv, sizeof n->kv, k == v ? "%s" : "%s/%s", kv_name(k), kv_name(v));
+    snprintf(n->range, sizeof n->range, "%.2f..%.2f", f->tok_s.min, f->tok_s.max);
+}
+
 void bench_row_print(struct sheet *sheet, const struct bench_row *row)
 {
     const struct bench_test *t = &row->test;
     struct figures f;
     figures_init(&f, row);
-    char test[64], kv[16], range[64];
-    name_test(test, sizeof test, t);
-    snprintf(kv, sizeof kv, row->params.type_k == row->params.type_v ? "%s" : "%s/%s",
-             kv_name(row->params.type_k), kv_name(row->params.type_v));
-    snprintf(range, sizeof range, "%.2f..%.2f", f.tok_s.min, f.tok_s.max);
+    struct names name;
+    names_init(&name, row, &f);
     const double stage_us = f.seconds * 1e6, median_s = f.time_ns.median * 1e-9;
     const double rss = row->peak_rss ? (double)row->peak_rss : (double)NAN;
     const double seen = f.decode.n_tok_seen, n_cell = f.prompt.n_cell;
-    const double dense = f.decode.dense_bytes;
+    const double dense = f.decode.dense_bytes, n_step = (double)t->n_gen * row->result->n_rep;
     const double moved = dense > 0 ? f.decode.kv_bytes / dense : (double)NAN;
-    const double n_row = (double)t->n_gen * t->n_seq * row->result->n_rep;
     const struct sheet_cell cells[] = {
         {"model_filename", NULL, .text = row->model},
         {"model_name", "model", .text = row->info.name},
@@ -202,10 +210,10 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"n_threads", "threads", .number = row->params.n_threads},
         {"type_k", NULL, .text = kv_name(row->params.type_k)},
         {"type_v", NULL, .text = kv_name(row->params.type_v)},
-        {NULL, "KV", .text = kv},
+        {NULL, "KV", .text = name.kv},
         {"prefill", "prefill", .text = row->prefill},
         {"decode", "decode", .text = row->method},
-        {"test", "test", .text = test},
+        {"test", "test", .text = name.test},
         {"n_prompt", .number = t->n_prompt},
         {"n_gen", .number = t->n_gen},
         {"n_depth", .number = t->depth},
@@ -213,7 +221,7 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"n_top", .number = t->n_top},
         {"n_batch", .number = row->params.n_batch},
         {"median_ts", "tok/s", 2, .number = f.tok_s.median},
-        {NULL, "min..max", .text = range},
+        {NULL, "min..max", .text = name.range},
         {"stddev_ts", "stddev", 2, .number = f.tok_s.stddev},
         {"avg_ts", .number = f.tok_s.mean},
         {"min_ts", .number = f.tok_s.min},
@@ -233,7 +241,7 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"share_read", .number = seen > 0 ? f.decode.n_tok_read / seen : (double)NAN},
         {NULL, "bytes %", 1, .number = moved * 100},
         {"bytes_share", .number = moved},
-        {"bytes_per_token", .number = t->n_gen ? f.decode.kv_bytes / n_row : (double)NAN},
+        {"bytes_per_token", .number = f.decode.kv_bytes / (n_step * t->n_seq)},
         {"share_planned", .number = n_cell > 0 ? f.prompt.n_cell_read / n_cell : (double)NAN},
         {"plan_share", .number = f.prompt.plan_us / stage_us},
         {NULL, "KV MiB", 1, .number = (double)row->result->kv_bytes_used / 0x1p20},
