@@ -181,12 +181,14 @@ struct names {
     char test[64], kv[16], range[64];
 };
 
-static void names_init(struct names *n, const struct bench_row *row, const struct figures *f)
+static struct names names_of(const struct bench_row *row, const struct figures *f)
 {
     const sac_kv_type k = row->params.type_k, v = row->params.type_v;
-    name_test(n->test, sizeof n->test, &row->test);
-    snprintf(n->kv, sizeof n->kv, k == v ? "%s" : "%s/%s", kv_name(k), kv_name(v));
-    snprintf(n->range, sizeof n->range, "%.2f..%.2f", f->tok_s.min, f->tok_s.max);
+    struct names n;
+    name_test(n.test, sizeof n.test, &row->test);
+    snprintf(n.kv, sizeof n.kv, k == v ? "%s" : "%s/%s", kv_name(k), kv_name(v));
+    snprintf(n.range, sizeof n.range, "%.2f..%.2f", f->tok_s.min, f->tok_s.max);
+    return n;
 }
 
 void bench_row_print(struct sheet *sheet, const struct bench_row *row)
@@ -194,13 +196,11 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
     const struct bench_test *t = &row->test;
     struct figures f;
     figures_init(&f, row);
-    struct names name;
-    names_init(&name, row, &f);
+    const struct names name = names_of(row, &f);
     const double stage_us = f.seconds * 1e6, median_s = f.time_ns.median * 1e-9;
     const double rss = row->peak_rss ? (double)row->peak_rss : (double)NAN;
     const double seen = f.decode.n_tok_seen, n_cell = f.prompt.n_cell;
-    const double dense = f.decode.dense_bytes, n_step = (double)t->n_gen * row->result->n_rep;
-    const double moved = dense > 0 ? f.decode.kv_bytes / dense : (double)NAN;
+    const double n_step = (double)t->n_gen * row->result->n_rep;
     const struct sheet_cell cells[] = {
         {"model_filename", NULL, .text = row->model},
         {"model_name", "model", .text = row->info.name},
@@ -239,8 +239,8 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"share", .number = f.limit_s / median_s},
         {NULL, "KV read %", 1, .number = seen > 0 ? f.decode.n_tok_read / seen * 100 : (double)NAN},
         {"share_read", .number = seen > 0 ? f.decode.n_tok_read / seen : (double)NAN},
-        {NULL, "bytes %", 1, .number = moved * 100},
-        {"bytes_share", .number = moved},
+        {NULL, "bytes %", 1, .number = 100 * f.decode.kv_bytes / f.decode.dense_bytes},
+        {"bytes_share", .number = f.decode.kv_bytes / f.decode.dense_bytes},
         {"bytes_per_token", .number = f.decode.kv_bytes / (n_step * t->n_seq)},
         {"share_planned", .number = n_cell > 0 ? f.prompt.n_cell_read / n_cell : (double)NAN},
         {"plan_share", .number = f.prompt.plan_us / stage_us},
