@@ -90,9 +90,15 @@ static void a_matrix_shows_scores_and_refusals(void **state)
     assert_int_equal(matrix_make(&m, "dense,a-shape", "full,streaming", NULL), SAC_OK);
     snprintf(m.refusal[3].msg, sizeof m.refusal[3].msg, "it is too wide");
     struct summary_row row[3] = {
-        {.score = {.mean = 1, .n = 2}, .planned_share = 1, .share_read = 1},
-        {.score = {.mean = 0.5, .n = 2}, .planned_share = 0.25, .share_read = 1},
-        {.score = {.mean = 0, .n = 2}, .planned_share = 1, .share_read = 0.125},
+        {.score = {.mean = 1, .n = 2}, .planned_share = 1, .share_read = 1, .traffic.share = 1},
+        {.score = {.mean = 0.5, .n = 2},
+         .planned_share = 0.25,
+         .share_read = 1,
+         .traffic.share = 1},
+        {.score = {.mean = 0, .n = 2},
+         .planned_share = 1,
+         .share_read = 0.125,
+         .traffic.share = 0.25},
     };
     for (int i = 0; i < 3; i++) {
         row[i].ctx = 4096;
@@ -102,11 +108,11 @@ static void a_matrix_shows_scores_and_refusals(void **state)
     const struct summary s = {row, 3};
     matrix_markdown(&m, &s, &text);
     assert_string_equal(text.data, "\nneedle, 4096 tokens, scores in % of 2 samples:\n\n"
-                                   "| decode | read | dense | a-shape |\n"
-                                   "|---|--:|--:|--:|\n"
-                                   "| cells computed | | 100.0 | 25.0 |\n"
-                                   "| full | 100.0 | 100 | 50 |\n"
-                                   "| streaming | 12.5 | 0 | refused |\n"
+                                   "| decode | read | bytes | dense | a-shape |\n"
+                                   "|---|--:|--:|--:|--:|\n"
+                                   "| cells computed | | | 100.0 | 25.0 |\n"
+                                   "| full | 100.0 | 100.0 | 100 | 50 |\n"
+                                   "| streaming | 12.5 | 25.0 | 0 | refused |\n"
                                    "\nrefused: a-shape+streaming: it is too wide\n");
     cJSON *list = cJSON_CreateArray();
     matrix_add_refusals(&m, list);

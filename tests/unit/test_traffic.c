@@ -125,6 +125,7 @@ static sac_engine_stats rows_of(const sac_model *model, sac_kv_type type, const 
     p.n_ctx = 512;
     p.n_batch = 128;
     p.n_threads = 1;
+    p.sparse_min_ctx = 1;
     p.type_k = p.type_v = type;
     p.decode = &decode;
     p.n_decode = 1;
