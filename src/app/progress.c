@@ -66,5 +66,5 @@ void progress_update(struct progress *p, double share)
 void progress_end(struct progress *p)
 {
     if (p->drawn) fputs("\r\033[K", stderr);
-    p->on = false;
+    p->on = p->drawn = false; /* once: what is written there next is not the bar */
 }

@@ -411,7 +411,7 @@ class OnATerminal(unittest.TestCase):
         self.assertEqual(t.end(), 0)
 
     def test_bars_fit_the_window(self):
-        t = self.open("-n", "1", "--temp", "0", "-b", "32")
+        t = self.open("-n", "9", "--temp", "0", "-b", "32")
         t.resize(50)
         t.expect(PROMPT)
         t.type("word " * 900 + "\r")
@@ -420,6 +420,8 @@ class OnATerminal(unittest.TestCase):
         bars = re.findall(r"\r(reading[^\r\x1b]*)", t.all)
         self.assertTrue(bars)
         self.assertLess(max(map(len, bars)), 50, bars)
+        # Taken away once, and not again with each token: the answer stays.
+        self.assertNotIn("\x1b[K", t.all.split(bars[-1], 1)[1].split("\x1b[K\r\x1b[K", 1)[1])
         t.type("/quit\r")
         self.assertEqual(t.end(), 0)
 
