@@ -542,6 +542,12 @@ typedef struct sac_method_param {
     const char *help;    /* a sentence without a full stop */
 } sac_method_param;
 
+/* Where a method is not what its paper describes. Texts have neither a full stop nor a '|'. */
+typedef struct sac_method_deviation {
+    const char *paper, *here, *why;
+    const char *effect; /* as far as it is known; NULL: not measured */
+} sac_method_deviation;
+
 typedef struct sac_method_info {
     const char *kind;              /* "prefill" or "decode" */
     const char *name;              /* as the command line spells it */
@@ -550,6 +556,8 @@ typedef struct sac_method_info {
     const char *about;             /* a paragraph: what it does, what it can and cannot find */
     const sac_method_param *param; /* [n_param] */
     size_t n_param;
+    const sac_method_deviation *deviation; /* [n_deviation] */
+    size_t n_deviation;
     bool chooses; /* a decode method: by scores, some of what it reads (n_tok_chosen) */
     /* Of decode methods: it learns from the prompt's last rows, or holds all of the prompt, so a
      * question belongs among the prompt rows (sac_request.n_decode_row 1). */

@@ -48,17 +48,24 @@ def page_of(method):
                   for p in method["param"]]
         lines += ["", f"    saccade run -m MODEL -f FILE -p QUESTION --{method['kind']} "
                   f"{method['name']}:{method['param'][0]['key']}={method['param'][0]['default']}", ""]
+    if method["deviation"]:
+        lines += ["## Where it is not the paper's", "", "| paper | here | why | effect measured |",
+                  "|---|---|---|---|"]
+        lines += [f"| {d['paper']} | {d['here']} | {d['why']} | {d['effect'] or 'not measured'} |"
+                  for d in method["deviation"]]
+        lines += [""]
     source = source_of(method)
-    lines += [f"Source: [{source}](../../{source}), whose head says what was decided where the paper "
-              "is silent.", ""]
+    lines += [f"Source: [{source}](../../{source}), whose head says more of how it "
+              "works.", ""]
     return "\n".join(lines)
 
 
 README = """# Attention methods
 
 [index.md](index.md) lists all, with a page for each; `tools/make_methods.py` makes them from the
-program's own list. [measured.md](measured.md): decode methods held against each other. How to write
-one: [adding_a_method.md](../adding_a_method.md).
+program's own list; a method's page has a table of where it is not its paper's.
+[measured.md](measured.md): decode methods held against each other. How to write one:
+[adding_a_method.md](../adding_a_method.md).
 
 **What a budget counts** is the same for all decode methods: the tokens that are chosen by score. What a
 method reads in any case comes first and in addition: the page that the new token is in, the first

@@ -20,8 +20,8 @@ struct methods_options {
 
 static const struct option_spec specs[] = {
     {"-o --output", OPTION_CHOICE, offsetof(struct methods_options, format), .choices = "text|json",
-     .help = "format; json is a list of objects with kind, name, summary, paper, about, param and, "
-             "by kind, needs_question or any_chunk"},
+     .help = "format; json is a list of objects with kind, name, summary, paper, about, param, "
+             "deviation and, by kind, needs_question or any_chunk"},
     {0},
 };
 
@@ -47,6 +47,19 @@ static cJSON *param_json(const sac_method_param *p)
     return o;
 }
 
+static cJSON *deviation_json(const sac_method_deviation *d)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "paper", d->paper);
+    cJSON_AddStringToObject(o, "here", d->here);
+    cJSON_AddStringToObject(o, "why", d->why);
+    if (d->effect)
+        cJSON_AddStringToObject(o, "effect", d->effect);
+    else
+        cJSON_AddNullToObject(o, "effect");
+    return o;
+}
+
 static int print_json(const char *name)
 {
     cJSON *list = cJSON_CreateArray();
@@ -66,6 +79,9 @@ static int print_json(const char *name)
         cJSON *params = cJSON_AddArrayToObject(row, "param");
         for (size_t j = 0; j < m.n_param; j++)
             cJSON_AddItemToArray(params, param_json(&m.param[j]));
+        cJSON *deviations = cJSON_AddArrayToObject(row, "deviation");
+        for (size_t j = 0; j < m.n_deviation; j++)
+            cJSON_AddItemToArray(deviations, deviation_json(&m.deviation[j]));
         cJSON_AddItemToArray(list, row);
     }
     return output_json(list);
@@ -85,6 +101,16 @@ static void print_wrapped(const char *text, size_t width)
         text += n + strspn(text + n, " ");
     }
     putchar('\n');
+}
+
+static void print_deviations(const sac_method_info *m)
+{
+    if (m->n_deviation) printf("\nWhere it is not the paper's\n");
+    for (size_t i = 0; i < m->n_deviation; i++) {
+        const sac_method_deviation *d = &m->deviation[i];
+        printf("  paper   %s\n  here    %s\n  why     %s\n  effect  %s\n%s", d->paper, d->here,
+               d->why, d->effect ? d->effect : "not measured", i + 1 < m->n_deviation ? "\n" : "");
+    }
 }
 
 static void print_method(const sac_method_info *m)
@@ -111,6 +137,7 @@ static void print_method(const sac_method_info *m)
             printf(" (%s, %.15g to %.15g%s; default %s)\n", type_name(p->type), p->min, p->max,
                    p->type == SAC_PARAM_BUDGET ? " tokens or N%" : "", p->value);
     }
+    print_deviations(m);
 }
 
 static int print_text(const char *name)

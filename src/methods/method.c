@@ -60,6 +60,8 @@ bool sac_method_at(size_t i, sac_method_info *out)
                              .about = m->about,
                              .param = m->param,
                              .n_param = m->n_param,
+                             .deviation = m->deviation,
+                             .n_deviation = m->n_deviation,
                              .chooses = m->chooses,
                              .needs_question = m->needs_question,
                              /* Without hooks it is dense attention. */

@@ -187,6 +187,8 @@ struct method {
     const char *about;             /* a paragraph */
     const sac_method_param *param; /* [n_param] */
     uint32_t n_param;
+    const sac_method_deviation *deviation; /* [n_deviation] from its paper; none without a paper */
+    uint32_t n_deviation;
     bool chooses;     /* by scores, some of what it reads: one that never does has n_chosen 0 */
     bool has_rest;    /* sets the entry for what is not read */
     bool weighs;      /* sets weights of tokens, struct method_pick's or struct plan's */

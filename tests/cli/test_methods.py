@@ -35,6 +35,10 @@ class Methods(unittest.TestCase):
         self.assertIn(row["summary"], text)
         for param in row["param"]:
             self.assertIn(param["help"], text)
+        self.assertGreater(len(row["deviation"]), 0)
+        for deviation in row["deviation"]:
+            for key in "paper", "here", "why":
+                self.assertIn(deviation[key], text)
         wrong = saccade("methods", "no-such")
         self.assertEqual(wrong.returncode, 2)
         self.assertIn("no-such", wrong.stderr)

@@ -37,6 +37,34 @@ static void public_view_equals_the_list(void **state)
     assert_null(method_at(i));
 }
 
+/* A line of a table: some words, not the end of a sentence, and nothing that ends a cell. */
+static void is_cell(const struct method *m, const char *text)
+{
+    const size_t n = strlen(text);
+    if (n < 4 || n > 240 || text[n - 1] == '.' || strpbrk(text, "|\n"))
+        fail_msg("%s: '%s' is no cell of a table", m->name, text);
+}
+
+/* Who has a paper says where it is not the paper's, and shows it. */
+static void deviations_are_told(void **state)
+{
+    (void)state;
+    const struct method *m;
+    for (size_t i = 0; (m = method_at(i)); i++) {
+        sac_method_info info;
+        assert_true(sac_method_at(i, &info));
+        assert_ptr_equal(info.deviation, m->deviation);
+        assert_int_equal(info.n_deviation, m->n_deviation);
+        if (!m->paper != !m->n_deviation) fail_msg("%s: %u deviations", m->name, m->n_deviation);
+        for (uint32_t k = 0; k < m->n_deviation; k++) {
+            is_cell(m, m->deviation[k].paper);
+            is_cell(m, m->deviation[k].here);
+            is_cell(m, m->deviation[k].why);
+            if (m->deviation[k].effect) is_cell(m, m->deviation[k].effect);
+        }
+    }
+}
+
 static void dense_attention_is_always_there(void **state)
 {
     (void)state;
@@ -137,6 +165,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_are_unique_and_found),
         cmocka_unit_test(public_view_equals_the_list),
+        cmocka_unit_test(deviations_are_told),
         cmocka_unit_test(dense_attention_is_always_there),
         cmocka_unit_test(defaults_obey_their_own_tables),
         cmocka_unit_test(values_are_read),

@@ -71,6 +71,12 @@ static const struct method_decode hooks = {
     .sound = compress_sound,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"each head's share is rounded for itself", "the largest remainders are rounded up",
+     "a layer keeps exactly its budget", "one of nine tokens in a small example"},
+    COMPRESS_DEVIATIONS,
+};
+
 const struct method adakv_method = {
     .kind = "decode",
     .name = "adakv",
@@ -83,6 +89,8 @@ const struct method adakv_method = {
         "each layer. It shares snapkv's limits: one choice, for the question at the prompt's end.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
     .evicts = true,

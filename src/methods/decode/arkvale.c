@@ -50,6 +50,18 @@ static const struct method_decode hooks = {
     .select = arkvale_select,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"one set of pages for all heads of a layer, by the mean of raw scores",
+     "a set for each KV head, by softmax shares; reduce=raw takes raw scores",
+     "raw scores of different heads cannot be compared", NULL},
+    {"pages that are not in the accelerator's memory are fetched from the host, and all pages that "
+     "are there are read",
+     "every page is in memory, and only the chosen ones are read",
+     "choosing and keeping pages are apart here", NULL},
+    {"the first page and the newest ones are taken from the number of chosen ones",
+     "they are read beside the budget", "one rule for all methods", NULL},
+};
+
 const struct method arkvale_method = {
     .kind = "decode",
     .name = "arkvale",
@@ -61,6 +73,8 @@ const struct method arkvale_method = {
              "no bound any more and orders pages better. It finds late what it is asked for late.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .decode = &hooks,
 };

@@ -111,6 +111,15 @@ static const struct method_decode hooks = {
     .sound = duo_sound,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"a gate for each KV head is learnt on made-up passkeys",
+     "it is measured for each prompt: the share of its last rows' attention between sinks and "
+     "newest tokens",
+     "no training, any model", NULL},
+    {"the share of heads that read everything is set", "the gate is set, and the share follows",
+     "it depends on the prompt", NULL},
+};
+
 const struct method duo_method = {
     .kind = "decode",
     .name = "duo",
@@ -124,6 +133,8 @@ const struct method duo_method = {
              "are asked for late, the others have dropped it and given its pages back.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .token_grain = true,
     .evicts = true,
     .needs_question = true,

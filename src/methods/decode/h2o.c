@@ -209,6 +209,18 @@ static const struct method_decode hooks = {
     .sound = h2o_sound,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"attention of all rows is summed up while the prompt is computed",
+     "it is computed once more behind the prompt, from the kept queries of all rows; window=N "
+     "looks at the last N alone",
+     "the attention kernel does not hand out its weights",
+     "memory for the queries of a whole context and the time of another prompt"},
+    {"a set of tokens for each query head", "one for a KV head, by the sum over its query heads",
+     "keys are stored once for them", NULL},
+    {"one prompt", "behind a further prompt all sums are made anew, over what still lives",
+     "conversations have several", NULL},
+};
+
 const struct method h2o_method = {
     .kind = "decode",
     .name = "h2o",
@@ -226,6 +238,8 @@ const struct method h2o_method = {
         "time of another prompt; window=128 looks at the last ones alone, as most ports do.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
     .evicts = true,

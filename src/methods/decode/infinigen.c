@@ -132,6 +132,20 @@ static const struct method_decode hooks = {
     .sound = project_sound,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"the query is guessed from the layer before, so that keys can be fetched in time",
+     "the true query scores", "all keys are in one memory",
+     "results are upper bounds of the paper's"},
+    {"axes are found beforehand from the queries of a sample text",
+     "from the queries of the prompt's last 32 rows, after rotation",
+     "models with rotated positions cannot fold the axes into their weights", NULL},
+    {"every head of a layer fetches the same number of tokens",
+     "each KV head takes as many as its query heads want in the mean", "nothing has to be equal",
+     NULL},
+    {"tokens that are rarely used leave the host's memory", "nothing leaves",
+     "there is no second tier of memory", "none while the cache fits"},
+};
+
 const struct method infinigen_method = {
     .kind = "decode",
     .name = "infinigen",
@@ -147,6 +161,8 @@ const struct method infinigen_method = {
         "only the choice is left of it.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
     .decode = &hooks,

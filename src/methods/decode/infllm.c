@@ -166,6 +166,20 @@ static const struct method_decode hooks = {
     .sound = infllm_sound,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"far keys are not rotated and all lie at one distance, which reads beyond the trained length",
+     "keys stay as they were rotated", "the cache holds rotated keys",
+     "no use beyond the trained length"},
+    {"a block is represented by the tokens that had the most attention of all rows while it was in "
+     "the local window",
+     "of the last 32 rows, at the time when it leaves the window",
+     "queries of earlier rows are gone", NULL},
+    {"one set of blocks for all heads of a layer, with a representative for each query head",
+     "one for each KV head, with one representative", "keys lie by KV heads", NULL},
+    {"a window of 4,096 tokens", "512 unless local= says otherwise",
+     "contexts here are often shorter than the paper's window", NULL},
+};
+
 const struct method infllm_method = {
     .kind = "decode",
     .name = "infllm",
@@ -180,6 +194,8 @@ const struct method infllm_method = {
              "one of its block's most wanted tokens; blocks of 128 spend the budget on neighbours.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
     .decode = &hooks,

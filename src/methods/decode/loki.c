@@ -97,6 +97,16 @@ static const struct method_decode hooks = {
     .sound = project_sound,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"principal axes are found beforehand on a text, for each layer and head",
+     "they are those of the prompt's own keys, found at the first new token",
+     "no table for each model is needed", NULL},
+    {"keys are stored in the turned basis", "coordinates are kept beside the keys",
+     "other methods and dense rows read keys as they are", "memory for another copy of the keys"},
+    {"no tokens are read in any case", "the newest 32 are; recent=0 leaves them to their scores",
+     "they were computed last and have no sealed page yet", NULL},
+};
+
 const struct method loki_method = {
     .kind = "decode",
     .name = "loki",
@@ -110,6 +120,8 @@ const struct method loki_method = {
              "as it shows along those axes.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
     .decode = &hooks,

@@ -239,6 +239,21 @@ static const struct method_decode hooks = {
     .sound = magicpig_sound,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"random directions are Gaussian",
+     "they come from random rotations, each bit of a code from another one",
+     "they are made anew at each use and need no memory", NULL},
+    {"each query head draws for itself",
+     "all heads that share keys read what one has drawn, weighed as if heads drew independently",
+     "the same bytes serve all heads",
+     "heads with like queries weigh such tokens somewhat too little"},
+    {"hash tables with buckets, walked on CPU cores", "all codes are compared",
+     "the same tokens with less memory; this method is here for its answers, not its speed",
+     "none on answers"},
+    {"tokens generated beyond a buffer of 256 are never hashed",
+     "they are hashed when they leave the newest 64", "long answers stay sparse", NULL},
+};
+
 const struct method magicpig_method = {
     .kind = "decode",
     .name = "magicpig",
@@ -252,6 +267,8 @@ const struct method magicpig_method = {
         "tables or fewer bits draw more.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .weighs = true,
     .chooses = true,
     .token_grain = true,

@@ -170,6 +170,24 @@ static const struct method_decode hooks = {
     .select = psa_select,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"pages are loaded from the host while earlier ones are visited, with a kernel that stops the "
+     "loading",
+     "every page is in memory: no loading", "there is no second tier of memory",
+     "none on answers; the paper's throughput cannot be compared"},
+    {"one pool of pages for all layers and requests, those used longest ago leave it", "absent",
+     "the same", "none on answers"},
+    {"silent on heads that share keys",
+     "pages are ordered by softmax shares, mean over the heads, and visited until the last head "
+     "has enough",
+     "a page that is read for one head costs nothing more for the others",
+     "more pages at equal KL than a fixed number of them needs: measured.md, What the papers say "
+     "of each other's methods"},
+    {"silent on pages that are always read",
+     "the first page, the newest ones and the row's own count as seen, and not for the least page",
+     "a page that is not full would stop the visit at once", NULL},
+};
+
 const struct method psa_method = {
     .kind = "decode",
     .name = "psa",
@@ -184,6 +202,8 @@ const struct method psa_method = {
         "where the order is wrong. It finds late what it is asked for late.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .decode = &hooks,
 };

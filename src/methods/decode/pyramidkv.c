@@ -57,6 +57,15 @@ static const struct method_decode hooks = {
     .sound = compress_sound,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"budgets along the paper's formula",
+     "along the authors' code: a line between twice the mean less the last and the last",
+     "paper and code differ", NULL},
+    {"the line's step is rounded to whole tokens", "its sums are",
+     "all layers together keep exactly the budget", "13 of 992 tokens at 32 layers"},
+    COMPRESS_DEVIATIONS,
+};
+
 const struct method pyramidkv_method = {
     .kind = "decode",
     .name = "pyramidkv",
@@ -70,6 +79,8 @@ const struct method pyramidkv_method = {
         "choice, for the question at the prompt's end.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
     .evicts = true,

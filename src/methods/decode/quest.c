@@ -63,6 +63,18 @@ static const struct method_decode hooks = {
     .select = quest_select,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"models have a KV head for each query head, which chooses for itself",
+     "query heads that share keys choose together, by the mean of their softmax shares; "
+     "heads=query lets each choose",
+     "a budget is then what is read", NULL},
+    {"the budget counts the newest page", "the budget counts chosen pages alone",
+     "one rule for all methods", NULL},
+    {"the newest page, which is not full, is read in any case",
+     "so are the first page and the newest full one; sink=0,recent=0 leaves them to their scores",
+     "methods of other papers have them", NULL},
+};
+
 const struct method quest_method = {
     .kind = "decode",
     .name = "quest",
@@ -77,6 +89,8 @@ const struct method quest_method = {
         "page=32 and a q8 cache the box is part of the page and costs no memory.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true, /* halves of pages */
     .decode = &hooks,

@@ -174,6 +174,16 @@ static const struct method_decode hooks = {
     .sound = raas_sound,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"pages of 16 tokens", "of 32", "pages of the cache are given back whole", NULL},
+    {"the better half of the pages, or those above a threshold, get the new time",
+     "those above the threshold", "the paper has both", NULL},
+    {"silent on pages of one time", "the one with the smallest estimate goes", "an order is needed",
+     NULL},
+    {"pages of the prompt are never dropped", "the same; prompt=age drops them too",
+     "prompts here are often longer than the budget", NULL},
+};
+
 const struct method raas_method = {
     .kind = "decode",
     .name = "raas",
@@ -188,6 +198,8 @@ const struct method raas_method = {
         "whole unless prompt=age. A page that is wanted again after its time is gone.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .evicts = true,
     .needs_question = true,

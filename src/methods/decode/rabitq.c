@@ -161,6 +161,13 @@ static const struct method_decode hooks = {
     .select = rabitq_select,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"the query is rounded to four bits", "the query is not rounded",
+     "its rounding saves nothing on this path", NULL},
+    {"a random orthogonal matrix turns keys", "rounds of random signs and Hadamard transforms do",
+     "a matrix costs a product for each pair of channels", NULL},
+};
+
 const struct method rabitq_method = {
     .kind = "decode",
     .name = "rabitq",
@@ -177,6 +184,8 @@ const struct method rabitq_method = {
              "more is read than two bits (auto) need for the same.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
     .decode = &hooks,

@@ -39,6 +39,10 @@ static const struct method_decode hooks = {
     .sound = compress_sound,
 };
 
+static const sac_method_deviation deviations[] = {
+    COMPRESS_DEVIATIONS,
+};
+
 const struct method snapkv_method = {
     .kind = "decode",
     .name = "snapkv",
@@ -54,6 +58,8 @@ const struct method snapkv_method = {
         "found.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
     .evicts = true,

@@ -80,6 +80,14 @@ static const struct method_decode hooks = {
     .select = sparq_select,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"tokens that are not read count as their mean value, with the mass that the scores guess",
+     "they do not count", "left out so far", NULL},
+    {"a second copy of the keys, channel by channel, so that only the chosen channels are read",
+     "keys are read whole to be scored", "memory of another half of the cache",
+     "no faster than exact scores"},
+};
+
 const struct method sparq_method = {
     .kind = "decode",
     .name = "sparq",
@@ -92,6 +100,8 @@ const struct method sparq_method = {
         "scan.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
     .decode = &hooks,

@@ -26,6 +26,18 @@ static void streaming_select(const struct method_lane *l, struct method_pick *ou
 
 static const struct method_decode hooks = {.select = streaming_select};
 
+static const sac_method_deviation deviations[] = {
+    {"kept tokens are numbered anew, as if they stood side by side",
+     "every key keeps the position at which it was seen",
+     "the answer is the same while the text fits the trained context, and other methods keep "
+     "positions too",
+     NULL},
+    {"the tokens between sinks and window are dropped", "they stay in the cache and are not read",
+     "a sequence can change its method", "none on answers, and memory is not given back"},
+    {"four sinks and a window of 512 to 2,000", "the window is what the budget leaves",
+     "budgets are compared across methods", NULL},
+};
+
 const struct method streaming_method = {
     .kind = "decode",
     .name = "streaming",
@@ -38,6 +50,8 @@ const struct method streaming_method = {
         "window cannot be found: a baseline, and right for heads that look near only.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .token_grain = true,
     .decode = &hooks,
 };

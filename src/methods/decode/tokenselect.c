@@ -108,6 +108,15 @@ static const struct method_decode hooks = {
     .sound = tokenselect_sound,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"one set of tokens for all heads of a layer", "one for each KV head", "keys lie by KV heads",
+     NULL},
+    {"a choice serves as long as queries are alike", "and to the end of its page at most",
+     "what came since is then in the row's own page, which is read", NULL},
+    {"prompts are read sparsely, too, by the mean query of a chunk", "answers only",
+     "prompts have methods of their own", NULL},
+};
+
 const struct method tokenselect_method = {
     .kind = "decode",
     .name = "tokenselect",
@@ -121,6 +130,8 @@ const struct method tokenselect_method = {
         "the end of a page. It finds late what it is asked for late. Choosing reads all keys.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
     .decode = &hooks,

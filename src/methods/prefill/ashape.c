@@ -70,6 +70,11 @@ static const struct method_prefill ashape_hooks = {.any_chunk = true, .plan = as
 static const struct method_prefill trishape_hooks = {.any_chunk = true, .plan = trishape_plan};
 static const struct method_prefill mix_hooks = {.any_chunk = true, .plan = mix_plan};
 
+static const sac_method_deviation ashape_deviations[] = {
+    {"exact for each row", "a tile of rows reads the union of its rows' bands",
+     "kernels read whole tiles", "up to 63 columns more a row"},
+};
+
 const struct method ashape_method = {
     .kind = "prefill",
     .name = "a-shape",
@@ -82,7 +87,16 @@ const struct method ashape_method = {
         "still read them all. What a row should have combined from afar is lost, so a baseline.",
     .param = ashape_params,
     .n_param = sizeof ashape_params / sizeof ashape_params[0],
+    .deviation = ashape_deviations,
+    .n_deviation = sizeof ashape_deviations / sizeof ashape_deviations[0],
     .prefill = &ashape_hooks,
+};
+
+static const sac_method_deviation trishape_deviations[] = {
+    {"exact for each row",
+     "a tile of rows reads the union of its rows' bands, and is dense as a whole if one of its "
+     "rows is",
+     "kernels read whole tiles", NULL},
 };
 
 const struct method trishape_method = {
@@ -96,7 +110,18 @@ const struct method trishape_method = {
         "about the text usually stands. A question in front of the text gains nothing.",
     .param = trishape_params,
     .n_param = sizeof trishape_params / sizeof trishape_params[0],
+    .deviation = trishape_deviations,
+    .n_deviation = sizeof trishape_deviations / sizeof trishape_deviations[0],
     .prefill = &trishape_hooks,
+};
+
+static const sac_method_deviation mix_deviations[] = {
+    {"the layer from which on it is sparse is found for each model by gradients",
+     "layer=, half of the layers unless it says otherwise", "nothing is measured beforehand", NULL},
+    {"exact for each row",
+     "a tile of rows reads the union of its rows' bands, and is dense as a whole if one of its "
+     "rows is",
+     "kernels read whole tiles", NULL},
 };
 
 const struct method trianglemix_method = {
@@ -110,5 +135,7 @@ const struct method trianglemix_method = {
         "get tri-shape, the layers before are dense. The share of dense layers bounds the gain.",
     .param = mix_params,
     .n_param = sizeof mix_params / sizeof mix_params[0],
+    .deviation = mix_deviations,
+    .n_deviation = sizeof mix_deviations / sizeof mix_deviations[0],
     .prefill = &mix_hooks,
 };

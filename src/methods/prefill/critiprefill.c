@@ -334,6 +334,18 @@ static const struct method_prefill hooks = {
     .sound = criti_sound,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"four softmaxes over the products of extremes, each for itself",
+     "the authors' code: one over the larger of two means; scores=paper takes the four",
+     "paper and code differ", NULL},
+    {"three quarters of a score come from the layer before",
+     "a quarter does, as in the code; fuse=0.75 is the paper's", "paper and code differ", NULL},
+    {"silent on the last segment and the first layer", "both are dense, as in the code",
+     "scores of the layer before are missing in the first", NULL},
+    {"scores are spread over all blocks, later ones too", "only blocks before the segment",
+     "later ones do not exist yet when a prompt comes in chunks", NULL},
+};
+
 const struct method critiprefill_method = {
     .kind = "prefill",
     .name = "critiprefill",
@@ -349,5 +361,7 @@ const struct method critiprefill_method = {
         "question usually stands.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .prefill = &hooks,
 };

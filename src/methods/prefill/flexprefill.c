@@ -292,6 +292,15 @@ static const struct method_prefill hooks = {
     .plan = flex_plan,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"the last 128 rows of the prompt are observed", "the last 128 of each chunk of -b tokens",
+     "a chunk does not know whether the prompt goes on", NULL},
+    {"query-aware heads read their blocks",
+     "and lines with the least budgets, as in the authors' code", "paper and code differ", NULL},
+    {"in the code a block without mass makes the divergence NaN, and the head takes lines",
+     "it counts as 0", "the formula's limit", NULL},
+};
+
 const struct method flexprefill_method = {
     .kind = "prefill",
     .name = "flexprefill",
@@ -306,5 +315,7 @@ const struct method flexprefill_method = {
         "read for single keys.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .prefill = &hooks,
 };

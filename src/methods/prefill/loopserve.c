@@ -488,6 +488,21 @@ static const struct method_prefill hooks = {
     .sound = loop_sound,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"the bound of a crossing is a line's largest entry", "crossings are counted exactly",
+     "as printed gains become negative and every line is taken",
+     "as printed everything is read, whatever the mass"},
+    {"one line at a time", "in rounds, all lines within beta of the best",
+     "sorting once a round is faster", NULL},
+    {"lines for the rows of a turn", "for those of a chunk of -b tokens",
+     "chunks are computed one after the other", NULL},
+    {"lines of all turns are handed to the decode stage",
+     "decode chooses among all keys; keep=on reads them again in later rows",
+     "its formula ranges over all tokens", NULL},
+    {"the answer's rows are computed again and sampled", "they are not",
+     "their keys are in the cache", NULL},
+};
+
 const struct method loopserve_method = {
     .kind = "prefill",
     .name = "loopserve",
@@ -503,6 +518,8 @@ const struct method loopserve_method = {
         "should be large (-b 2048 and more).",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .token_grain = true,
     .prefill = &hooks,
 };

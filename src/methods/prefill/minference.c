@@ -366,6 +366,17 @@ static const struct method_prefill hooks = {
     .plan = mi_plan,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"the last 64 rows of the prompt choose", "the last 64 of each chunk of -b tokens do",
+     "a chunk does not know whether the prompt goes on; engines that took the method over do so, "
+     "too",
+     NULL},
+    {"blocks of 64 around columns and diagonals", "runs of a tile's rows", "it is tighter", NULL},
+    {"a table of patterns for each model",
+     "one size for all heads, the authors' newest; a table can be learnt (eval patterns)",
+     "there are tables for a few models only", NULL},
+};
+
 const struct method minference_method = {
     .kind = "prefill",
     .name = "minference",
@@ -382,6 +393,8 @@ const struct method minference_method = {
         "so chunks should be large (-b 2048 and more).",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .token_grain = true,
     .prefill = &hooks,
 };

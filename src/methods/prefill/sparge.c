@@ -231,6 +231,16 @@ static const struct method_prefill hooks = {
     .plan = sparge_plan,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"queries and keys are rounded to eight bits for the scores", "they are not",
+     "it is no part of the choice", NULL},
+    {"the second stage compares maxima, for a tile of rows at once",
+     "shares of the softmax so far, row by row; off unless skip= is set",
+     "sums bound what is lost, and a row does not depend on its neighbours", NULL},
+    {"thresholds are tuned for each layer and head", "one for all",
+     "nothing is measured beforehand", NULL},
+};
+
 const struct method sparge_method = {
     .kind = "prefill",
     .name = "sparge",
@@ -244,5 +254,7 @@ const struct method sparge_method = {
         "mean, so needles are found by the half that is read, not by the score.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .prefill = &hooks,
 };

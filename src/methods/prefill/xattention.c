@@ -227,6 +227,13 @@ static const struct method_prefill hooks = {
     .plan = xa_plan,
 };
 
+static const sac_method_deviation deviations[] = {
+    {"thresholds for each head, found beforehand", "one for all heads",
+     "their table is for one model", NULL},
+    {"blocks are cut from the prompt's begin", "groups and blocks are aligned in the sequence",
+     "chunks and earlier turns then change nothing", NULL},
+};
+
 const struct method xattention_method = {
     .kind = "prefill",
     .name = "xattention",
@@ -241,5 +248,7 @@ const struct method xattention_method = {
         "costs a sixteenth of dense scores: it grows with the square of the length.",
     .param = params,
     .n_param = sizeof params / sizeof params[0],
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
     .prefill = &hooks,
 };
