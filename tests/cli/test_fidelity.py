@@ -91,7 +91,7 @@ class Fidelity(unittest.TestCase):
         self.assertIn("'snapkv:budget=16' at 256 tokens", done.stderr)
         self.assertNotIn("quest", done.stderr)  # 2 % of 256 are less than a page: it chose one
         self.assertNotIn("streaming", done.stderr)  # never chooses
-        cell = {line.split("|")[1].strip(): line.split("|")[13].strip() for line in done.stdout.splitlines()
+        cell = {line.split("|")[1].strip(): line.split("|")[15].strip() for line in done.stdout.splitlines()
                 if line.startswith("| ")}
         self.assertEqual((cell["method"], cell["full"], cell["streaming:budget=64"], cell["quest:budget=2%"],
                           cell["snapkv:budget=16"]), ("chosen", "-", "-", "16.0", "nothing"))
