@@ -79,7 +79,7 @@ def print_table(rows_by_task, methods, yardstick):
         cells.append(f"{mean_of_tasks(rows_by_task, loss):+.1f} ({low:+.1f} to {high:+.1f})")
     line(f"less `{yardstick}`, 95 % interval", cells)
     for key, name in (("share_read", "keys and values that attention reads, %"),
-                      ("share_bytes", "bytes moved, choosing included, %"),
+                      ("bytes_share", "bytes moved, choosing included, %"),
                       ("planned_share", "cells of the prompt computed, %")):
         if all(row[m].get(key) is not None for rows in rows_by_task.values() for row in rows for m in methods):
             line(name, [f"{mean_of_tasks(rows_by_task, lambda row, m=m, key=key: 100 * row[m][key]):.1f}"
