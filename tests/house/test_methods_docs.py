@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """docs/methods is what the program says of its methods today, and the example of
-docs/adding_a_method.md is a method: it compiles under the warnings of the sources."""
+docs/adding_a_method.md is a method: it compiles under the warnings of the sources. Pages that list
+the methods with a property list those that have it."""
+import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,6 +24,21 @@ class MethodsDocsTest(unittest.TestCase):
         for name, text in make_methods.pages(os.environ["SACCADE_BIN"]).items():
             self.assertEqual((ROOT / "docs" / "methods" / name).read_text(), text,
                              f"{name}: run tools/make_methods.py")
+
+    def assert_lists(self, page, first, last, kind, key, value):
+        """The names in backquotes between two phrases of a page are the methods with key = value."""
+        text = (ROOT / page).read_text()
+        part = text[text.index(first) + len(first):]
+        told = subprocess.run([os.environ["SACCADE_BIN"], "methods", "-o", "json"], check=True,
+                              capture_output=True, text=True)
+        want = sorted(m["name"] for m in json.loads(told.stdout)
+                      if m["kind"] == kind and m[key] == value)
+        self.assertEqual(sorted(re.findall(r"`([\w-]+)`", part[:part.index(last)])), want, page)
+
+    def test_lists_of_methods_are_whole(self):
+        self.assert_lists("README.md", "plan a chunk as a whole:", ".", "prefill", "any_chunk", False)
+        self.assert_lists("docs/eval.md", "or hold all of the prompt:", "(`needs_question`", "decode",
+                          "needs_question", True)
 
     def compile(self, source):
         with tempfile.TemporaryDirectory() as folder:
