@@ -4,16 +4,20 @@
 #include "methods/compress.c"
 
 /* Two methods in one file: what they name alike. */
-#define params adakv_params
-#define hooks  adakv_hooks
+#define params     adakv_params
+#define hooks      adakv_hooks
+#define deviations adakv_deviations
 #include "methods/decode/adakv.c"
 #undef params
 #undef hooks
-#define params pyramidkv_params
-#define hooks  pyramidkv_hooks
+#undef deviations
+#define params     pyramidkv_params
+#define hooks      pyramidkv_hooks
+#define deviations pyramidkv_deviations
 #include "methods/decode/pyramidkv.c"
 #undef params
 #undef hooks
+#undef deviations
 
 static struct lane_bench b;
 

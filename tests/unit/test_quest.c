@@ -107,7 +107,9 @@ static void both_boxes_bound_their_keys(void **state)
     for (uint32_t h = 0; h < LB_HEADS; h++) {
         double slack = INFINITY;
         room_make(&r, &b.shape, true, b.scratch);
-        assert_int_equal(box_score(&r, &b.lane[h], BOX_HALVES), N_HALF * LB_DIM * 4);
+        b.meter[h] = (struct meter){0};
+        box_score(&r, &b.lane[h], BOX_HALVES);
+        assert_int_equal(b.meter[h].bytes[METER_CHOOSE], N_HALF * LB_DIM * 4);
         for (uint32_t g = 0; g < LB_GROUP; g++)
             for (uint32_t i = 0; i < N_HALF; i++) {
                 const double is = (double)r.score[g * r.stride + i % 2 * N_PAGE_BEFORE + i / 2];
