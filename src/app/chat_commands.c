@@ -66,16 +66,19 @@ static void command_reading(struct chat *c, const char *arg)
 
 /* ---- The engine ---- */
 
-static bool rebuild(struct chat *c, const struct session_plan *plan)
+/* Tells what could not go over; `*out_kept` is false then. */
+static bool rebuild(struct chat *c, const struct session_plan *plan, bool *out_kept)
 {
     sac_error err = {0};
     bool kept = true;
+    *out_kept = false;
     if (session_rebuild(&c->s, plan, &kept, &err) != SAC_OK) {
         fprintf(stderr, "%s\n", err.msg);
         if (!c->s.engine) c->quit = true;
         return false;
     }
     if (!kept) fprintf(stderr, "%s; the conversation is read again\n", err.msg);
+    *out_kept = kept;
     return true;
 }
 
@@ -139,8 +142,10 @@ static void command_method(struct chat *c, const char *arg)
     if (!kind) return tell_kinds(spec);
     if (sac_method_check(kind, spec, &err) != SAC_OK) return (void)fprintf(stderr, "%s\n", err.msg);
     snprintf(strcmp(kind, "prefill") == 0 ? plan.prefill : plan.decode, sizeof spec, "%s", spec);
-    if (rebuild(c, &plan))
-        printf("%s %s from now on; what was read before stays as it is\n", kind, spec);
+    bool kept;
+    if (rebuild(c, &plan, &kept))
+        printf("%s %s from now on%s\n", kind, spec,
+               kept ? "; what was read before stays as it is" : "");
 }
 
 static void command_ctx(struct chat *c, const char *arg)
@@ -155,8 +160,9 @@ static void command_ctx(struct chat *c, const char *arg)
     const uint32_t held = sac_seq_length(c->s.engine, c->s.seq, NULL);
     if (n < held)
         return (void)fprintf(stderr, "/ctx: %u tokens are held already; /clear first\n", held);
+    bool kept;
     plan.n_ctx = (uint32_t)n;
-    if (!rebuild(c, &plan)) return;
+    if (!rebuild(c, &plan, &kept)) return;
     printf("the context holds %u tokens\n", plan.n_ctx);
     setup_warn_of_context(CHAT_COMMAND, c->s.model, plan.n_ctx);
 }

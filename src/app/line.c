@@ -344,6 +344,9 @@ static enum line_result read_edited(struct line *l, struct strbuf *out)
     int n = 0;
     const bool was_empty = out->n == 0;
     el_resize(l->edit);
+    /* Before the prompt, which the editor draws in the terminal's own mode: what is typed between
+     * the two would be shown twice. */
+    el_set(l->edit, EL_PREP_TERM, 1);
     mark_pastes(true);
     const char *part = el_gets(l->edit, &n);
     mark_pastes(false);

@@ -370,6 +370,7 @@ class OnATerminal(unittest.TestCase):
         t.type("/quit\r")
         self.assertEqual(t.end(), 0)
         self.assertNotIn("unknown command", t.all)
+        self.assertNotIn("^[[", t.all) # nothing was echoed before the editor had the terminal
         # Every question of the editor for marked pastes is taken back, and so is the prompt's bold.
         self.assertEqual(t.all.count("\x1b[?2004h"), t.all.count("\x1b[?2004l"))
         self.assertRegex(t.all.rsplit("\x1b[1m", 1)[1], r"^>\x1b\[0m ")
