@@ -137,8 +137,8 @@ class EvalTest(unittest.TestCase):
         self.assertLess(shape["planned_share"], 0.7)
         self.assertLess(shape["share_read"], 0.6)
         table = self.run_eval(*args).stdout  # all answers are there: nothing is asked again
-        self.assertIn("| decode | read | dense | a-shape:sink=4,window=64 |\n", table)
-        self.assertIn(f"\n| full | 100.0 | {dense['score'] * 100:.0f} |", table)
+        self.assertIn("| decode | read | bytes | dense | a-shape:sink=4,window=64 |\n", table)
+        self.assertIn(f"\n| full | 100.0 | 100.0 | {dense['score'] * 100:.0f} |", table)
         self.assertIn(table, (self.out / "summary.md").read_text())
 
     def test_patterns_of_heads(self):
