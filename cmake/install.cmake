@@ -1,4 +1,4 @@
-# What `make install` puts where: header, static and shared library, saccade.pc, program, manual,
+# What `make install` puts where: headers, static and shared library, saccade.pc, program, manual,
 # completions of shells, the fetch script with its list, licences.
 add_library(saccade_shared SHARED $<TARGET_OBJECTS:saccade_objects>)
 set_target_properties(saccade_shared PROPERTIES OUTPUT_NAME saccade VERSION ${PROJECT_VERSION}
@@ -22,7 +22,7 @@ configure_file(cmake/saccade.pc.in saccade.pc @ONLY)
 
 install(TARGETS saccade_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES include/saccade.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES include/saccade.h include/saccade_machine.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${CMAKE_BINARY_DIR}/saccade.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 if(TARGET saccade)
   install(TARGETS saccade RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

@@ -5,6 +5,7 @@
 #include "app/sheet.h"
 
 #include "saccade.h"
+#include "saccade_machine.h"
 
 /* ---- bench_ops.c ---- */
 

@@ -9,8 +9,6 @@
 #include "app/setup.h"
 #include "app/sheet.h"
 
-#include "saccade.h"
-
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -3,6 +3,8 @@
 #include "base/workers.h"
 #include "ops/machine.h"
 
+#include "saccade_machine.h"
+
 sac_status sac_measure_machine(sac_machine *out, uint32_t n_threads, sac_error *err)
 {
     struct workers *pool = NULL;

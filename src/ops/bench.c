@@ -13,6 +13,8 @@
 
 #include "base/mem.h"
 
+#include "saccade_machine.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>

@@ -14,7 +14,7 @@ lib=$(pkg-config --variable=libdir saccade)
 lib=$destination${lib#"$destination"}
 prefix=$destination$(PKG_CONFIG_SYSROOT_DIR="" pkg-config --variable=prefix saccade)
 
-for file in "$prefix/include/saccade.h" "$lib/libsaccade.a" "$lib/libsaccade.so" \
+for file in "$prefix/include/saccade.h" "$prefix/include/saccade_machine.h" "$lib/libsaccade.a" "$lib/libsaccade.so" \
     "$prefix/bin/saccade" "$prefix/share/man/man1/saccade.1" "$prefix/share/saccade/models.tsv" \
     "$prefix/share/bash-completion/completions/saccade" "$prefix/share/zsh/site-functions/_saccade" \
     "$prefix/share/fish/vendor_completions.d/saccade.fish" "$prefix/share/doc/saccade/LICENSE" \
@@ -27,9 +27,9 @@ soname=$(readelf -d "$lib/libsaccade.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 [ "$soname" = "libsaccade.so.${version%%.*}" ] || fail "soname is $soname, version is $version"
 [ -s "$lib/libsaccade.so.$version" ] || fail "no libsaccade.so.$version"
 
-# Exported are the functions of the header, all of them and nothing else.
-declared=$(sed -n 's/^SAC_API.*[ *]\(sac_[a-z_]*\)(.*/\1/p' "$prefix/include/saccade.h" | sort)
-[ "$(echo "$declared" | wc -l)" -gt 20 ] || fail "the header's functions were not found"
+# Exported are the functions of the headers, all of them and nothing else.
+declared=$(sed -n 's/^SAC_API.*[ *]\(sac_[a-z_]*\)(.*/\1/p' "$prefix"/include/*.h | sort)
+[ "$(echo "$declared" | wc -l)" -gt 20 ] || fail "the headers' functions were not found"
 shared=$(nm -D --defined-only "$lib/libsaccade.so" | awk '{print $3}' | sort)
 [ "$declared" = "$shared" ] || fail "libsaccade.so exports: $(echo "$declared
 $shared" | sort | uniq -u | tr '\n' ' ')"

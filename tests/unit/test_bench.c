@@ -3,7 +3,7 @@
 #include "base/mem.h"
 #include "ops/bench_case.h"
 
-#include "saccade.h"
+#include "saccade_machine.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

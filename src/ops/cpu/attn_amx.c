@@ -1,5 +1,5 @@
-/* attn_amx.c: attention of many rows in AMX tiles; attn_wide.h holds the algorithm. That of one row
- * is in attn_narrow_amx.c.
+/* attn_amx.c: attention of many rows in AMX tiles; attn_wide_tmpl.h holds the algorithm. That of
+ * one row is in attn_narrow_amx.c.
  *
  * The tile registers are the calling thread's: each entry loads its configuration and ends with a
  * release (tiles.h). */
@@ -34,7 +34,7 @@ static uint32_t wide_panel_tok(uint32_t head_dim)
             TILE_DOT(c, a, b);                                                                     \
     } while (0)
 
-/* What attn_wide.h wants. */
+/* What attn_wide_tmpl.h wants. */
 ATTN_HALF void half_block(const struct attn_half_block *x, uint32_t n_col, bool add, bool f16)
 {
     const bool two = n_col == 32;
@@ -193,7 +193,7 @@ ATTN_HALF __m512i half_from_q8_v(const uint8_t *code, uint16_t scale, bool f16)
     return f16 ? (__m512i)v : attn_bf16_from_f16((__m512i)v);
 }
 
-#include "ops/cpu/attn_wide.h"
+#include "ops/cpu/attn_wide_tmpl.h"
 
 void attn_amx_gather_keys(uint16_t *dst, const struct page_geom *g, const struct attn_page *page)
 {

@@ -7,7 +7,7 @@
  * known before the first weight.
  *
  * 2^x: degree 5 on the fraction, relative error 8.3e-8, exact at 0. Maxima are exact, accumulators
- * are rescaled when one rises. Invalid numbers as attn_wide.h describes. */
+ * are rescaled when one rises. Invalid numbers as attn_wide_tmpl.h describes. */
 #include "ops/cpu/attn.h"
 #include "ops/cpu/attn_q8_avx2.h"
 #include "ops/cpu/fill.h"

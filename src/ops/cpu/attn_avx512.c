@@ -1,5 +1,5 @@
-/* attn_avx512.c: attention of many rows in vectors of bf16; attn_wide.h holds the algorithm. That
- * of one row is in attn_narrow_avx512.c. */
+/* attn_avx512.c: attention of many rows in vectors of bf16; attn_wide_tmpl.h holds the algorithm.
+ * That of one row is in attn_narrow_avx512.c. */
 #include "ops/cpu/attn_avx512.h"
 #include "ops/cpu/attn.h"
 #include "ops/cpu/attn_half.h"
@@ -27,7 +27,7 @@ static uint32_t wide_panel_tok(uint32_t head_dim)
 /* Of A at a time: with two vectors of columns their sums take half of the registers. */
 #define ROWS 8u
 
-/* ROWS rows of what attn_wide.h wants: from row `first` of A on. */
+/* ROWS rows of what attn_wide_tmpl.h wants: from row `first` of A on. */
 ATTN_HALF void half_rows(const struct attn_half_block *x, uint32_t first, uint32_t n_vec, bool add)
 {
     const uint8_t *a = x->a + first / TILE_ROWS * x->a_row + first % TILE_ROWS * 64, *b = x->b;
@@ -130,7 +130,7 @@ ATTN_HALF __m512i half_from_q8_v(const uint8_t *code, uint16_t scale, bool f16)
                               _mm512_mul_ps(by, _mm512_cvtepi32_ps(y)), f16);
 }
 
-#include "ops/cpu/attn_wide.h"
+#include "ops/cpu/attn_wide_tmpl.h"
 
 void attn_avx512_gather_keys(uint16_t *dst, const struct page_geom *g, const struct attn_page *page)
 {

@@ -1,5 +1,5 @@
 /* attn_narrow_amx.c: decode attention in AMX tiles: one row of a sequence against its pages.
- * attn_narrow.h has what the tiles do not need to know.
+ * attn_narrow_tmpl.h has what the tiles do not need to know.
  *
  * Queries have one row, or column, for the high and one for the low part of each head, so they are
  * not rounded. HALVES are multiplied keys first, so that they need not be turned: their sums are,
@@ -13,7 +13,7 @@
 #include "ops/cpu/attn_amx.h"
 
 #define gather_q8_keys attn_amx_gather_keys
-#include "ops/cpu/attn_narrow.h"
+#include "ops/cpu/attn_narrow_tmpl.h"
 
 size_t attn_narrow_amx_bytes(const struct page_geom *g, uint32_t group)
 {

@@ -1,5 +1,5 @@
 /* attn_narrow_avx512.c: decode attention in vectors of bf16 and of bytes: one row of a sequence
- * against its pages. attn_narrow.h has what the products do not need to know.
+ * against its pages. attn_narrow_tmpl.h has what the products do not need to know.
  *
  * All products have an element of the head's row (a query, a weight) in all lanes, times a vector
  * that the heads of a block share: of keys, turned so that lanes are tokens, or of values, so that
@@ -14,7 +14,7 @@
 #include "ops/cpu/attn_avx512.h"
 
 #define gather_q8_keys attn_avx512_gather_keys
-#include "ops/cpu/attn_narrow.h"
+#include "ops/cpu/attn_narrow_tmpl.h"
 
 size_t attn_narrow_avx512_bytes(const struct page_geom *g, uint32_t group)
 {

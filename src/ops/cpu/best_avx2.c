@@ -1,8 +1,8 @@
-/* best_avx2.c: the best of many values with vectors of 8 lanes; best_vec.h has the text. */
+/* best_avx2.c: the best of many values with vectors of 8 lanes; best_tmpl.h has the text. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx2.h"
 
-#include "ops/cpu/best_vec.h"
+#include "ops/cpu/best_tmpl.h"
 
 void ops_fill_avx2_best(struct ops *o)
 {

@@ -1,12 +1,12 @@
 /* dots_avx2.c: keys of pages in f32, and dot products of rows with rows in vectors of 8 lanes;
- * dots_vec.h has the algorithm of these. */
+ * dots_tmpl.h has the algorithm of these. */
 #include "ops/cpu/attn_q8_avx2.h"
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx2.h"
 
 #define ROWS 4u
 
-#include "ops/cpu/dots_vec.h"
+#include "ops/cpu/dots_tmpl.h"
 
 static void keys_avx2(const struct op_keys *op)
 {

@@ -1,5 +1,5 @@
 /* dots_avx512.c: keys of pages in f32, and dot products of rows with rows in vectors of 16 lanes;
- * dots_vec.h has the algorithm of those in f32.
+ * dots_tmpl.h has the algorithm of those in f32.
  *
  * Rows of `b` in bf16 are packed as AMX wants its second matrix: of 16 rows a pair of channels in
  * 64 bytes, 16 pairs behind each other, then the other 16 rows of a block. So `pack` is the slot of
@@ -9,7 +9,7 @@
 
 #define ROWS 8u
 
-#include "ops/cpu/dots_vec.h"
+#include "ops/cpu/dots_tmpl.h"
 
 static __m512i load_bytes(__mmask16 k, const uint8_t *p)
 {

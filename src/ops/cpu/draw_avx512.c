@@ -1,8 +1,8 @@
-/* draw_avx512.c: `draw` with vectors of 16 lanes; draw_vec.h has the algorithm. */
+/* draw_avx512.c: `draw` with vectors of 16 lanes; draw_tmpl.h has the algorithm. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx512.h"
 
-#include "ops/cpu/draw_vec.h"
+#include "ops/cpu/draw_tmpl.h"
 
 void ops_fill_avx512_draw(struct ops *o)
 {

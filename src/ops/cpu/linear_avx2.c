@@ -671,7 +671,7 @@ static struct linear_tile_isa isa_of(bool alone)
 }
 
 #define FUSED
-#include "ops/cpu/linear_tile_set.h"
+#include "ops/cpu/linear_tile_tmpl.h"
 
 void ops_fill_avx2_linear(struct ops *o)
 {

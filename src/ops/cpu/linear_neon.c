@@ -358,7 +358,7 @@ static struct linear_tile_isa isa_of(bool alone)
 }
 
 #define FUSED __attribute__((target("arch=armv8.2-a+dotprod")))
-#include "ops/cpu/linear_tile_set.h"
+#include "ops/cpu/linear_tile_tmpl.h"
 
 void ops_fill_neon_linear(struct ops *o)
 {

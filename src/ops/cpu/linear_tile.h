@@ -1,5 +1,5 @@
 /* linear_tile.h: the frame of a linear layer around the kernels of one instruction set, shared by
- * AVX2 and NEON; linear_tile_set.h ends their files.
+ * AVX2 and NEON; linear_tile_tmpl.h ends their files.
  *
  * Rows are packed once, in tiles of LINEAR_TILE_ROWS; inside a tile they lie chunk by chunk (256
  * inputs) behind each other, so that a kernel unpacks a chunk of a weight group once and streams

@@ -1,9 +1,9 @@
-/* score_avx2.c: scores of pages and softmax votes with vectors of 8 lanes; score_vec.h has the
+/* score_avx2.c: scores of pages and softmax votes with vectors of 8 lanes; score_tmpl.h has the
  * text. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx2.h"
 
-#include "ops/cpu/score_vec.h"
+#include "ops/cpu/score_tmpl.h"
 
 void ops_fill_avx2_score(struct ops *o)
 {

@@ -1,6 +1,6 @@
 /* survey_amx.c: the survey slot in AMX tiles of bf16: 16 queries are the rows of A tiles, 16 keys
  * the columns of B tiles (pairs of channels in a row), and the sums begin with the queries' biases.
- * What scores become is in survey_vec.h. */
+ * What scores become is in survey_tmpl.h. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/survey_bf16.h"
 
@@ -54,7 +54,7 @@ static inline void score(float *out, const struct survey_step *s, uint32_t d)
         score_of(out, s, d);
 }
 
-#include "ops/cpu/survey_vec.h"
+#include "ops/cpu/survey_tmpl.h"
 
 static bool survey_amx(const struct op_survey *op)
 {

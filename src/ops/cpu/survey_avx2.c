@@ -1,9 +1,9 @@
 /* survey_avx2.c: the survey slot in vectors of f32: a lane is a key, a panel of eight of them has a
- * row for each channel. What scores become is in survey_vec.h. */
+ * row for each channel. What scores become is in survey_tmpl.h. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx2.h"
 
-#include "ops/cpu/survey_share.h"
+#include "ops/cpu/survey_share_tmpl.h"
 
 #include <string.h>
 
@@ -64,7 +64,7 @@ static inline void score(float *out, const struct survey_step *s, uint32_t d)
     }
 }
 
-#include "ops/cpu/survey_vec.h"
+#include "ops/cpu/survey_tmpl.h"
 
 void ops_fill_avx2_survey(struct ops *o)
 {

@@ -1,5 +1,5 @@
 /* survey_avx512.c: the survey slot in vectors of bf16: a lane is a key, and a product takes two
- * channels of it. What scores become is in survey_vec.h. */
+ * channels of it. What scores become is in survey_tmpl.h. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/survey_bf16.h"
 
@@ -52,7 +52,7 @@ static inline void score(float *out, const struct survey_step *s, uint32_t d)
         score_of(out, s, d);
 }
 
-#include "ops/cpu/survey_vec.h"
+#include "ops/cpu/survey_tmpl.h"
 
 void ops_fill_avx512_survey(struct ops *o)
 {

@@ -7,7 +7,7 @@
 #include "ops/cpu/tiles.h"
 #include "ops/cpu/vec_avx512.h"
 
-#include "ops/cpu/survey_share.h"
+#include "ops/cpu/survey_share_tmpl.h"
 
 #define QUERY_BYTES 2u
 

@@ -1,11 +1,11 @@
 /* weigh_avx2.c: softmax weights of a panel and their sums along lines, 8 keys at a time;
- * weigh_vec.h has the text. */
+ * weigh_tmpl.h has the text. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx2.h"
 
 #define SUMS 8u
 
-#include "ops/cpu/weigh_vec.h"
+#include "ops/cpu/weigh_tmpl.h"
 
 void ops_fill_avx2_weigh(struct ops *o)
 {

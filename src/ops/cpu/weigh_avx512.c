@@ -1,11 +1,11 @@
 /* weigh_avx512.c: softmax weights of a panel and their sums along lines, 16 keys at a time;
- * weigh_vec.h has the text. */
+ * weigh_tmpl.h has the text. */
 #include "ops/cpu/fill.h"
 #include "ops/cpu/vec_avx512.h"
 
 #define SUMS 16u
 
-#include "ops/cpu/weigh_vec.h"
+#include "ops/cpu/weigh_tmpl.h"
 
 void ops_fill_avx512_weigh(struct ops *o)
 {

@@ -1,9 +1,9 @@
-/* draw_vec.h: `draw` in vectors, the same text for AVX2 and AVX-512 (private).
+/* draw_tmpl.h: `draw` in vectors, the same text for AVX2 and AVX-512 (private).
  *
  * Included once by a file of one instruction set after its vec_*.h. Sums are f32 by lane: a cut
  * that rounding moves by a step is as good as its neighbour. */
-#ifndef SAC_OPS_CPU_DRAW_VEC_H
-#define SAC_OPS_CPU_DRAW_VEC_H
+#ifndef SAC_OPS_CPU_DRAW_TMPL_H
+#define SAC_OPS_CPU_DRAW_TMPL_H
 
 #include "base/half.h"
 #include "ops/ops.h"

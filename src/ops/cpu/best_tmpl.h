@@ -1,4 +1,4 @@
-/* best_vec.h: the best of many values, by halving an interval of keys that holds the cut, in
+/* best_tmpl.h: the best of many values, by halving an interval of keys that holds the cut, in
  * vectors: the same text for AVX2 and AVX-512 (private).
  *
  * Included once by a file of one instruction set after its vec_*.h.
@@ -8,8 +8,8 @@
  * the list of keys as soon as half of it has. When a sum decides, values too small to reach the cut
  * are left out from the start: all of them together hold less than what may be missed. Sums are
  * f64, in the order of the items, whatever the machine does beside. */
-#ifndef SAC_OPS_CPU_BEST_VEC_H
-#define SAC_OPS_CPU_BEST_VEC_H
+#ifndef SAC_OPS_CPU_BEST_TMPL_H
+#define SAC_OPS_CPU_BEST_TMPL_H
 
 #include "base/half.h"
 #include "ops/ops.h"

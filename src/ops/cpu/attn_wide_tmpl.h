@@ -1,5 +1,5 @@
-/* attn_wide.h: attention of many rows in products of 16-bit floats with f32 sums, the same text for
- * AMX and AVX-512 (private).
+/* attn_wide_tmpl.h: attention of many rows in products of 16-bit floats with f32 sums, the same
+ * text for AMX and AVX-512 (private).
  *
  * Included once by a file of one instruction set after it has defined:
  *     TILE_Q (query rows of a tile), wide_panel_tok (head_dim)
@@ -39,8 +39,8 @@
  * see it must not notice, but its weight 0 times infinity is NaN; so where a panel holds tokens
  * that some row does not see (own pages, windows), a value row that is not finite is replaced by
  * zeros and its key by NaN: masks then decide who sees it. */
-#ifndef SAC_OPS_CPU_ATTN_WIDE_H
-#define SAC_OPS_CPU_ATTN_WIDE_H
+#ifndef SAC_OPS_CPU_ATTN_WIDE_TMPL_H
+#define SAC_OPS_CPU_ATTN_WIDE_TMPL_H
 
 #include "ops/cpu/attn.h"
 #include "ops/cpu/attn_half.h"

@@ -1,10 +1,10 @@
-/* survey_share.h: how keys of the survey slot come into vectors, and what their scores become
- * (private). These are the bits of their own exponential (survey_vec.h): those below 0 are too
+/* survey_share_tmpl.h: how keys of the survey slot come into vectors, and what their scores become
+ * (private). These are the bits of their own exponential (survey_tmpl.h): those below 0 are too
  * small to count.
  *
  * Included once by a file of one instruction set after its vec_*.h. */
-#ifndef SAC_OPS_CPU_SURVEY_SHARE_H
-#define SAC_OPS_CPU_SURVEY_SHARE_H
+#ifndef SAC_OPS_CPU_SURVEY_SHARE_TMPL_H
+#define SAC_OPS_CPU_SURVEY_SHARE_TMPL_H
 
 #include "ops/page.h"
 

@@ -1,6 +1,6 @@
-/* attn_narrow.h: decode attention in products of 16-bit floats and of integers: what one row of a
- * sequence does with its pages, but for the products themselves and the keys and values of 16 bits,
- * which depend on the instruction set (private).
+/* attn_narrow_tmpl.h: decode attention in products of 16-bit floats and of integers: what one row
+ * of a sequence does with its pages, but for the products themselves and the keys and values of 16
+ * bits, which depend on the instruction set (private).
  *
  * Included once by attn_narrow_amx.c and by attn_narrow_avx512.c, which define FETCH_TO first: 2 to
  * fetch pages into L2, 3 into L1; and gather_q8_keys, of single tokens as halves.
@@ -19,16 +19,17 @@
  *    values. All sums are exact integers. Tiles take 16 bits as two bytes each, whose sums are
  *    joined behind.
  *  - HALVES, 16-bit pages and gathered tokens, in products of bf16. An f16 key is rounded less the
- *    page's first visible one, whose product with the query is added in f32: attn_wide.h says why.
- *    f16 values become bf16 by shifts of 32 at a time (HALF_BITS). bf16 are multiplied as they are.
+ *    page's first visible one, whose product with the query is added in f32: attn_wide_tmpl.h says
+ * why. f16 values become bf16 by shifts of 32 at a time (HALF_BITS). bf16 are multiplied as they
+ * are.
  *
  * While pages are computed the next FETCH_PAGES are fetched, side by side, a few lines at each row
  * that is converted (struct fetch says why).
  *
  * Tokens that are not to be seen hold anything: their scores are overwritten and their values, or
  * scales of values, taken for zeros. A NaN that is seen gives NaN. */
-#ifndef SAC_OPS_CPU_ATTN_NARROW_H
-#define SAC_OPS_CPU_ATTN_NARROW_H
+#ifndef SAC_OPS_CPU_ATTN_NARROW_TMPL_H
+#define SAC_OPS_CPU_ATTN_NARROW_TMPL_H
 
 #include "base/half.h"
 #include "ops/cpu/attn.h"

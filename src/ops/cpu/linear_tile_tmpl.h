@@ -1,4 +1,4 @@
-/* linear_tile_set.h: the end of linear_avx2.c and linear_neon.c: weights of plain floats, a kernel
+/* linear_tile_tmpl.h: the end of linear_avx2.c and linear_neon.c: weights of plain floats, a kernel
  * for each type, and the entries of the table of operations.
  *
  * Included once by a file that has defined
@@ -8,8 +8,8 @@
  *     dense_rows (panel, t, c, r0, n_row)           adds chunk c; DENSE_ROWS or 1 of them
  *     isa_of (alone)                                all but `kernels`; `alone`: of an only row
  * It defines linear_plain, linear_fused, linear_scratch. */
-#ifndef SAC_OPS_CPU_LINEAR_TILE_SET_H
-#define SAC_OPS_CPU_LINEAR_TILE_SET_H
+#ifndef SAC_OPS_CPU_LINEAR_TILE_TMPL_H
+#define SAC_OPS_CPU_LINEAR_TILE_TMPL_H
 
 #include "ops/cpu/linear_tile.h"
 

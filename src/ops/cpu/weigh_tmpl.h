@@ -1,5 +1,5 @@
-/* weigh_vec.h: softmax weights of a panel, their sums along lines, and what lines hold, in vectors:
- * the same text for AVX2 and AVX-512 (private).
+/* weigh_tmpl.h: softmax weights of a panel, their sums along lines, and what lines hold, in
+ * vectors: the same text for AVX2 and AVX-512 (private).
  *
  * Included once by a file of one instruction set after its vec_*.h and after it has defined SUMS:
  * vectors of sums that stay in registers.
@@ -7,8 +7,8 @@
  * What is done once a row (its running sum, the scale of its shares) is done for VEC rows together.
  * A row's columns are summed in registers, BLOCK keys of all rows before the next ones; its slashes
  * in memory, for they lie elsewhere for every row. */
-#ifndef SAC_OPS_CPU_WEIGH_VEC_H
-#define SAC_OPS_CPU_WEIGH_VEC_H
+#ifndef SAC_OPS_CPU_WEIGH_TMPL_H
+#define SAC_OPS_CPU_WEIGH_TMPL_H
 
 #include "ops/ops.h"
 

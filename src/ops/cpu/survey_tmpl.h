@@ -1,4 +1,4 @@
-/* survey_vec.h: the survey slot in vectors, the same text for AMX, AVX-512 and AVX2 (private).
+/* survey_tmpl.h: the survey slot in vectors, the same text for AMX, AVX-512 and AVX2 (private).
  *
  * Included once by a file of one instruction set after its vec_*.h and after it has defined
  * QUERY_BYTES (of a channel of a packed query) and
@@ -17,12 +17,12 @@
  *
  * Keys are taken relative to one key of the first page, which changes no softmax: what is constant
  * in all keys would drown their differences in 8-bit mantissas. */
-#ifndef SAC_OPS_CPU_SURVEY_VEC_H
-#define SAC_OPS_CPU_SURVEY_VEC_H
+#ifndef SAC_OPS_CPU_SURVEY_TMPL_H
+#define SAC_OPS_CPU_SURVEY_TMPL_H
 
 #include "ops/cpu/attn.h"
 #include "ops/cpu/survey.h"
-#include "ops/cpu/survey_share.h"
+#include "ops/cpu/survey_share_tmpl.h"
 
 #include <assert.h>
 #include <string.h>

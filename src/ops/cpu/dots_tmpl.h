@@ -1,4 +1,4 @@
-/* dots_vec.h: keys of 16 bits in f32, and dot products of rows with rows, the same text for AVX2
+/* dots_tmpl.h: keys of 16 bits in f32, and dot products of rows with rows, the same text for AVX2
  * and AVX-512 (private).
  *
  * Included once by a file of one instruction set after its vec_*.h and after it has defined ROWS:
@@ -8,8 +8,8 @@
  * one number of them for a vector at a time: so no sum is taken across lanes. Wide rows are taken
  * in steps, sums waiting in `out` meanwhile. An element's sum is in the order of the channels
  * wherever it stands; blocks at the edge are whole ones of which the rest is not stored. */
-#ifndef SAC_OPS_CPU_DOTS_VEC_H
-#define SAC_OPS_CPU_DOTS_VEC_H
+#ifndef SAC_OPS_CPU_DOTS_TMPL_H
+#define SAC_OPS_CPU_DOTS_TMPL_H
 
 #include "ops/ops.h"
 

@@ -1,10 +1,10 @@
-/* score_vec.h: scores of pages and softmax votes in vectors, the same text for AVX2 and AVX-512
+/* score_tmpl.h: scores of pages and softmax votes in vectors, the same text for AVX2 and AVX-512
  * (private).
  *
  * Included once by a file of one instruction set after its vec_*.h. Every page is computed alone,
  * in the same order whatever else is asked. */
-#ifndef SAC_OPS_CPU_SCORE_VEC_H
-#define SAC_OPS_CPU_SCORE_VEC_H
+#ifndef SAC_OPS_CPU_SCORE_TMPL_H
+#define SAC_OPS_CPU_SCORE_TMPL_H
 
 #include "ops/ops.h"
 

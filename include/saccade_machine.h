@@ -1,0 +1,71 @@
+/* saccade_machine.h: what this machine can do at most, and how near to it each operation comes.
+ *
+ * For programs that measure; one that answers questions needs saccade.h alone, whose contract holds
+ * here too. Nothing in it needs a model or an engine. */
+#ifndef SACCADE_MACHINE_H
+#define SACCADE_MACHINE_H
+
+#include "saccade.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- The machine ---- */
+
+/* Limits of this machine as measured now, all threads together, in 1e9 per second; a multiply-add
+ * is two operations. 0 for an instruction set that the CPU or its system lacks. */
+typedef struct sac_machine {
+    uint32_t n_threads;
+    double read_gb_s; /* memory, from a buffer larger than the caches */
+    double avx2_f32_gflop_s, avx2_int8_gop_s;
+    double avx512_f32_gflop_s, avx512_int8_gop_s, avx512_bf16_gflop_s;
+    double amx_bf16_gflop_s, amx_int8_gop_s;
+    double neon_f32_gflop_s, neon_int8_gop_s;
+} sac_machine;
+
+/* Takes about half a second and needs an idle machine; n_threads 0: one per CPU of the affinity
+ * mask. */
+SAC_API SAC_NODISCARD sac_status sac_measure_machine(sac_machine *out, uint32_t n_threads,
+                                                     sac_error *err);
+
+/* The peak, in 1e9 operations per second, of the fastest arithmetic that the kernels of a set (the
+ * engine's or bench's `isa`) may use: for linear layers or for the rest, for prompt rows (wide) or
+ * decode rows. `*out_name` gets what it is, "amx bf16" say. */
+SAC_API double sac_machine_peak(const sac_machine *machine, const char *isa, bool linear, bool wide,
+                                const char **out_name);
+
+/* ---- Operations alone: how near to the machine's limits each kernel comes ---- */
+
+/* One operation in one shape, in a fixed list: the layers of a few models, on random weights and
+ * pages that lie in memory and not in the caches. Set by sac_op_at but for the last group. */
+typedef struct sac_op {
+    const char *op;    /* "linear", "attn", "rmsnorm", "rope", "kv_write" or "seal" */
+    const char *mode;  /* "wide" (prompt rows), "narrow" (decode rows), "" where both are one */
+    const char *shape; /* the model whose shape it is */
+    char what[80];     /* matrix or context, and rows */
+    double flop;       /* of one call; a multiply-add is two */
+    double bytes;      /* that must be read: weights, K and V, or what a small operation works on */
+    /* Set by sac_op_measure: seconds of one call, the median and the best, and the least that the
+     * machine's limits allow, with the name of the limit that binds: "read", "amx bf16", ... */
+    double seconds, seconds_best, seconds_limit;
+    const char *limit;
+} sac_op;
+
+/* The i-th operation of the list; false behind the last. */
+SAC_API bool sac_op_at(size_t i, sac_op *out);
+
+typedef struct sac_op_bench sac_op_bench;
+/* Kernels as an engine would choose them, on machine->n_threads threads; takes 512 MiB. */
+SAC_API SAC_NODISCARD sac_status sac_op_bench_create(sac_op_bench **out, const sac_machine *machine,
+                                                     sac_error *err);
+SAC_API void sac_op_bench_free(sac_op_bench *bench);
+SAC_API const char *sac_op_bench_isa(const sac_op_bench *bench);
+/* Measures the i-th operation for `seconds` or a little longer. */
+SAC_API SAC_NODISCARD sac_status sac_op_measure(sac_op_bench *bench, size_t i, double seconds,
+                                                sac_op *out, sac_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
