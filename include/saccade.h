@@ -206,11 +206,10 @@ SAC_API void sac_engine_free(sac_engine *engine);
 /* The parameters in force, defaults filled in. */
 SAC_API sac_engine_params sac_engine_get_params(const sac_engine *engine);
 
-typedef struct sac_engine_stats {
-    uint64_t n_step, n_prompt_tok, n_decode_tok; /* rows computed so far, by kind */
-    uint64_t kv_bytes;                           /* the pool and the tails, as planned */
-    uint64_t kv_bytes_used;                      /* in pages that some sequence holds, and tails */
-    uint64_t scratch_bytes;                      /* planned for steps */
+/* What rows have read, and what came of their methods' choices: of all rows of an engine, or of a
+ * request. Those of an engine's requests and of its other sequences add up to the engine's. */
+typedef struct sac_reads {
+    uint64_t n_prompt_tok, n_decode_tok; /* rows computed so far, by kind */
     uint64_t kv_bytes_read; /* K and V read by attention so far; for prompt rows once a tile */
     /* Of decode rows: what was read, in bytes of the cache lines of 64 that were touched. Each walk
      * over data counts its lines once, and two walks over the same data count twice, whatever a
@@ -221,8 +220,6 @@ typedef struct sac_engine_stats {
      *  build:  what they read for more rows than one: tables, votes, coordinates, means;
      *  dense:  what attention would have read had everything been read. */
     uint64_t attend_bytes_read, choose_bytes_read, build_bytes_read, dense_bytes;
-    uint64_t side_bytes;      /* planned for side data and state of methods */
-    uint64_t select_us;       /* wall time of choosing, part of attn_us */
     uint64_t n_select;        /* choices made: one per decode row, layer and KV head that asked */
     uint64_t n_select_dense;  /* of these: everything was read */
     uint64_t n_select_nan;    /* of these: because of a NaN or infinity in a query or key */
@@ -240,8 +237,6 @@ typedef struct sac_engine_stats {
     /* Prompt rows in layers without a window: pairs of a row and a key that it may see, over all
      * query heads, and those of them that were computed. */
     uint64_t n_cell, n_cell_read;
-    uint64_t n_cell_skipped; /* of the computed ones: too small to add their values (sparge:skip) */
-    uint64_t plan_us;        /* wall time of prefill methods, part of attn_us */
     uint64_t n_plan;       /* lists made: one per tile of rows, layer and KV head (or query head) */
     uint64_t n_plan_dense; /* of these: everything is read */
     uint64_t n_plan_past;  /* of these: because the method cannot go on from earlier tokens */
@@ -249,10 +244,21 @@ typedef struct sac_engine_stats {
     uint64_t n_plan_overflow; /* of these: because of too many single tokens */
     double plan_mass;         /* sum of estimates of the softmax mass kept, by methods that know */
     uint64_t n_plan_mass;     /* estimates in it */
+} sac_reads;
+
+typedef struct sac_engine_stats {
+    uint64_t n_step;
+    sac_reads reads;         /* of all rows */
+    uint64_t kv_bytes;       /* the pool and the tails, as planned */
+    uint64_t kv_bytes_used;  /* in pages that some sequence holds, and tails */
+    uint64_t scratch_bytes;  /* planned for steps */
+    uint64_t side_bytes;     /* planned for side data and state of methods */
+    uint64_t n_cell_skipped; /* of reads.n_cell_read: too small to add their values (sparge:skip) */
     uint64_t weight_bytes_read;
     uint64_t n_logit, n_logit_computed;    /* logits that rows wanted, all or the largest of a
                                               vocabulary; those computed in full */
     uint64_t linear_us, attn_us, other_us; /* wall time of steps, by stage */
+    uint64_t select_us, plan_us; /* of attn_us: decode methods choosing, prefill methods planning */
     uint64_t n_page, n_page_free, page_bytes;
     const char *isa; /* the op table in use: "ref", "avx2", "avx512", "amx" */
 } sac_engine_stats;
@@ -467,7 +473,9 @@ typedef enum sac_finish {
 
 typedef struct sac_timings {
     uint32_t n_cached, n_prompt, n_predicted; /* tokens */
-    double prompt_ms, predicted_ms;           /* prompt: to the first token */
+    uint32_t n_preempted;                     /* times that the request gave its pages to others */
+    double queue_ms;                          /* from sac_submit to the begin of computing */
+    double prompt_ms, predicted_ms;           /* prompt: from there to the first token */
     double prompt_per_s, predicted_per_s;     /* tokens per second */
 } sac_timings;
 
@@ -486,6 +494,7 @@ typedef struct sac_event {
     sac_finish finish;
     const char *stop;    /* the stop string that matched, or NULL */
     sac_timings timings; /* SAC_EVENT_DONE */
+    sac_reads reads;     /* SAC_EVENT_DONE: of the request's rows, again computed ones included */
     const char *error;
 } sac_event;
 /* True cancels the request. */

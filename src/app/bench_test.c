@@ -106,13 +106,14 @@ static struct bench_phase phase_between(const sac_engine_stats *a, const sac_eng
         .attn_us = (double)(b->attn_us - a->attn_us),
         .other_us = (double)(b->other_us - a->other_us),
         .weight_bytes = (double)(b->weight_bytes_read - a->weight_bytes_read),
-        .kv_bytes = (double)(b->kv_bytes_read - a->kv_bytes_read + b->choose_bytes_read -
-                             a->choose_bytes_read + b->build_bytes_read - a->build_bytes_read),
-        .dense_bytes = (double)(b->dense_bytes - a->dense_bytes),
-        .n_tok_seen = (double)(b->n_tok_seen - a->n_tok_seen),
-        .n_tok_read = (double)(b->n_tok_read - a->n_tok_read),
-        .n_cell = (double)(b->n_cell - a->n_cell),
-        .n_cell_read = (double)(b->n_cell_read - a->n_cell_read),
+        .kv_bytes = (double)(b->reads.kv_bytes_read - a->reads.kv_bytes_read +
+                             b->reads.choose_bytes_read - a->reads.choose_bytes_read +
+                             b->reads.build_bytes_read - a->reads.build_bytes_read),
+        .dense_bytes = (double)(b->reads.dense_bytes - a->reads.dense_bytes),
+        .n_tok_seen = (double)(b->reads.n_tok_seen - a->reads.n_tok_seen),
+        .n_tok_read = (double)(b->reads.n_tok_read - a->reads.n_tok_read),
+        .n_cell = (double)(b->reads.n_cell - a->reads.n_cell),
+        .n_cell_read = (double)(b->reads.n_cell_read - a->reads.n_cell_read),
         .plan_us = (double)(b->plan_us - a->plan_us),
     };
 }

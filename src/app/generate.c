@@ -86,11 +86,11 @@ static void tell_prompt(struct run *run, const sac_event *e)
 {
     const sac_engine_stats s = sac_engine_get_stats(run->g->engine);
     char part[64] = "", mass[32] = "";
-    if (s.n_plan_mass)
-        snprintf(mass, sizeof mass, ", mass %.3f", s.plan_mass / (double)s.n_plan_mass);
-    if (s.n_plan)
+    if (s.reads.n_plan_mass)
+        snprintf(mass, sizeof mass, ", mass %.3f", s.reads.plan_mass / (double)s.reads.n_plan_mass);
+    if (s.reads.n_plan)
         snprintf(part, sizeof part, ", %.0f %% of the attention%s",
-                 100 * (double)s.n_cell_read / (double)s.n_cell, mass);
+                 100 * (double)s.reads.n_cell_read / (double)s.reads.n_cell, mass);
     snprintf(run->bar.note, sizeof run->bar.note, "%u of %u tokens%s", e->n_prompt_done,
              e->n_prompt, part);
     progress_update(&run->bar, (double)e->n_prompt_done / e->n_prompt);

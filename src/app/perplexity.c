@@ -252,7 +252,7 @@ static sac_status run_chunks(struct perplexity *p, sac_error *err)
         if (p->status != SAC_OK) return error_set(err, p->status, "%s", p->err.msg);
         if (interrupt_pending()) return error_set(err, SAC_ERR_CANCELLED, "interrupted");
         const sac_engine_stats stats = sac_engine_get_stats(p->engine);
-        progress_update(&p->bar, (double)(stats.n_prompt_tok + stats.n_decode_tok) /
+        progress_update(&p->bar, (double)(stats.reads.n_prompt_tok + stats.reads.n_decode_tok) /
                                      ((double)p->n_chunk * (p->n_ctx - 1)));
     }
     p->seconds = (double)(clock_us() - start) * 1e-6;

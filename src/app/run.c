@@ -341,7 +341,7 @@ static sac_status answer(struct run *r, sac_error *err)
 
 static double planned_share(const sac_engine_stats *s)
 {
-    return s->n_cell ? (double)s->n_cell_read / (double)s->n_cell : 1;
+    return s->reads.n_cell ? (double)s->reads.n_cell_read / (double)s->reads.n_cell : 1;
 }
 
 /* Why lists of a prefill method read everything although it would have chosen. */
@@ -350,9 +350,9 @@ static void print_fallbacks(const sac_engine_stats *s)
     const struct {
         uint64_t n;
         const char *why;
-    } reason[] = {{s->n_plan_past, "the method cannot go on from earlier tokens"},
-                  {s->n_plan_nan, "a number is not finite"},
-                  {s->n_plan_overflow, "too many single tokens"}};
+    } reason[] = {{s->reads.n_plan_past, "the method cannot go on from earlier tokens"},
+                  {s->reads.n_plan_nan, "a number is not finite"},
+                  {s->reads.n_plan_overflow, "too many single tokens"}};
     for (size_t i = 0; i < sizeof reason / sizeof reason[0]; i++)
         if (reason[i].n)
             fprintf(stderr, "         %llu of them: %s\n", (unsigned long long)reason[i].n,
@@ -369,13 +369,13 @@ static void print_timings(const struct run *r)
             t->prompt_per_s);
     fprintf(stderr, "answer   %6u tokens %10.1f ms %9.1f tokens/s  (%s)\n", t->n_predicted,
             t->predicted_ms, t->predicted_per_s, generation_finish_name(r->gen.finish));
-    if (stats.n_plan)
+    if (stats.reads.n_plan)
         fprintf(
             stderr,
             "prefill  %5.1f %% of the attention computed, %.1f ms to choose, %llu of %llu lists "
             "read everything\n",
             100 * planned_share(&stats), (double)stats.plan_us * 1e-3,
-            (unsigned long long)stats.n_plan_dense, (unsigned long long)stats.n_plan);
+            (unsigned long long)stats.reads.n_plan_dense, (unsigned long long)stats.reads.n_plan);
     print_fallbacks(&stats);
     fprintf(stderr, "first token after %.1f ms; KV %llu bytes used, %llu planned\n", r->gen.ttft_ms,
             (unsigned long long)stats.kv_bytes_used, (unsigned long long)stats.kv_bytes);
@@ -388,18 +388,19 @@ static cJSON *prefill_json(const struct run *r)
     cJSON *o = cJSON_CreateObject(), *fallbacks;
     cJSON_AddStringToObject(o, "method", sac_engine_get_params(r->engine).prefill[0]);
     cJSON_AddNumberToObject(o, "planned_share", planned_share(&s));
-    if (s.n_plan_mass)
-        cJSON_AddNumberToObject(o, "mass_estimate", s.plan_mass / (double)s.n_plan_mass);
+    if (s.reads.n_plan_mass)
+        cJSON_AddNumberToObject(o, "mass_estimate",
+                                s.reads.plan_mass / (double)s.reads.n_plan_mass);
     cJSON_AddNumberToObject(o, "skipped_share",
-                            s.n_cell ? (double)s.n_cell_skipped / (double)s.n_cell : 0);
+                            s.reads.n_cell ? (double)s.n_cell_skipped / (double)s.reads.n_cell : 0);
     cJSON_AddNumberToObject(o, "estimate_ms", (double)s.plan_us * 1e-3);
     cJSON_AddNumberToObject(o, "attention_ms", (double)s.attn_us * 1e-3);
-    cJSON_AddNumberToObject(o, "lists", (double)s.n_plan);
+    cJSON_AddNumberToObject(o, "lists", (double)s.reads.n_plan);
     fallbacks = cJSON_AddObjectToObject(o, "dense");
-    cJSON_AddNumberToObject(fallbacks, "all", (double)s.n_plan_dense);
-    cJSON_AddNumberToObject(fallbacks, "past", (double)s.n_plan_past);
-    cJSON_AddNumberToObject(fallbacks, "not_finite", (double)s.n_plan_nan);
-    cJSON_AddNumberToObject(fallbacks, "overflow", (double)s.n_plan_overflow);
+    cJSON_AddNumberToObject(fallbacks, "all", (double)s.reads.n_plan_dense);
+    cJSON_AddNumberToObject(fallbacks, "past", (double)s.reads.n_plan_past);
+    cJSON_AddNumberToObject(fallbacks, "not_finite", (double)s.reads.n_plan_nan);
+    cJSON_AddNumberToObject(fallbacks, "overflow", (double)s.reads.n_plan_overflow);
     return o;
 }
 
@@ -408,28 +409,29 @@ static cJSON *decode_json(const struct run *r)
 {
     const sac_engine_stats s = sac_engine_get_stats(r->engine);
     const char *method = sac_engine_get_params(r->engine).decode[0];
-    const double n = (double)s.n_select_proved;
+    const double n = (double)s.reads.n_select_proved;
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "method", method);
     cJSON_AddStringToObject(o, "decode_rows", question_name(&r->rows));
     cJSON_AddNumberToObject(o, "decode_rows_n", r->rows.n);
-    if (s.n_tok_seen)
-        cJSON_AddNumberToObject(o, "share_read", (double)s.n_tok_read / (double)s.n_tok_seen);
+    if (s.reads.n_tok_seen)
+        cJSON_AddNumberToObject(o, "share_read",
+                                (double)s.reads.n_tok_read / (double)s.reads.n_tok_seen);
     else
         cJSON_AddNullToObject(o, "share_read");
-    const struct traffic traffic = traffic_between(&(sac_engine_stats){0}, &s);
+    const struct traffic traffic = traffic_between(&(sac_reads){0}, &s.reads);
     traffic_json(o, &traffic);
-    const double chosen = choices_mean(&(sac_engine_stats){0}, &s, choices_are_made(method));
+    const double chosen = choices_mean(&(sac_reads){0}, &s.reads, choices_are_made(method));
     cJSON_AddNumberToObject(o, "chosen", chosen);
-    cJSON_AddNumberToObject(o, "choices", (double)s.n_select);
-    cJSON_AddNumberToObject(o, "dense", (double)s.n_select_dense);
-    cJSON_AddNumberToObject(o, "not_finite", (double)s.n_select_nan);
-    cJSON_AddNumberToObject(o, "bypassed_heads", (double)s.n_bypass);
+    cJSON_AddNumberToObject(o, "choices", (double)s.reads.n_select);
+    cJSON_AddNumberToObject(o, "dense", (double)s.reads.n_select_dense);
+    cJSON_AddNumberToObject(o, "not_finite", (double)s.reads.n_select_nan);
+    cJSON_AddNumberToObject(o, "bypassed_heads", (double)s.reads.n_bypass);
     cJSON_AddNumberToObject(o, "proved", n);
     if (n > 0) {
-        cJSON_AddNumberToObject(o, "mass_proved", s.mass_proved / n);
-        cJSON_AddNumberToObject(o, "out_bound", s.out_bound / n);
-        cJSON_AddNumberToObject(o, "out_bound_max", s.out_bound_max);
+        cJSON_AddNumberToObject(o, "mass_proved", s.reads.mass_proved / n);
+        cJSON_AddNumberToObject(o, "out_bound", s.reads.out_bound / n);
+        cJSON_AddNumberToObject(o, "out_bound_max", s.reads.out_bound_max);
     }
     return o;
 }

@@ -81,7 +81,7 @@ void attend_correct(sac_engine *e, const struct reading *r);
 /* Keeps what later steps need: unfilled pages as tails, queries of the last rows. */
 void attend_keep(sac_engine *e, const struct reading *r);
 
-/* Adds to the engine's counters what a layer has read. */
+/* Adds to the counters of each run what a layer has read. */
 void attend_count(sac_engine *e, const struct reading *r);
 
 /* Softmax over more: out [d], the mean of values under weights whose sum has the log `lse`, becomes

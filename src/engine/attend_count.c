@@ -1,4 +1,4 @@
-/* attend_count.c: the counters of a layer: how much its reading makes attention read, and what came
+/* attend_count.c: the counters of a layer: how much its reading makes each run read, and what came
  * of the choices. */
 #include "engine/attend.h"
 
@@ -57,13 +57,14 @@ static void count_bytes(sac_engine *e, const struct reading *r)
     const struct page_geom *g = &e->pool.geom;
     for (uint32_t i = 0; i < r->n_decode; i++) {
         const struct attn_run *run = &r->run[i];
+        sac_reads *t = &e->batch.run[i].reads;
         const uint64_t seen = bytes_seen(g, run, r->window);
         const uint64_t own = (run->pos0 % PAGE_TOK + 1) * (uint64_t)g->head_dim * 4;
         for (uint32_t h = 0; h < g->n_kv_head; h++) {
             const uint64_t read = run->select ? r->lane[i * g->n_kv_head + h].kv_bytes + own : seen;
-            e->stats.dense_bytes += seen;
-            e->stats.attend_bytes_read += read;
-            e->stats.kv_bytes_read += read;
+            t->dense_bytes += seen;
+            t->attend_bytes_read += read;
+            t->kv_bytes_read += read;
         }
     }
 }
@@ -74,10 +75,11 @@ static void count_reads(sac_engine *e, const struct reading *r)
     for (uint32_t i = 0; i < r->n_run; i++) {
         const struct attn_run *run = &r->run[i];
         const uint64_t n_read = tokens_read(e, run, r->window);
-        if (run->kind != ROW_DECODE) e->stats.kv_bytes_read += n_read * (g->bytes / PAGE_TOK);
+        sac_reads *t = &e->batch.run[i].reads;
+        if (run->kind != ROW_DECODE) t->kv_bytes_read += n_read * (g->bytes / PAGE_TOK);
         if (run->kind != ROW_DECODE || r->window > 0) continue;
-        e->stats.n_tok_seen += (uint64_t)(run->pos0 / PAGE_TOK) * PAGE_TOK * g->n_kv_head;
-        e->stats.n_tok_read += n_read - (uint64_t)(run->pos0 % PAGE_TOK + 1) * g->n_kv_head;
+        t->n_tok_seen += (uint64_t)(run->pos0 / PAGE_TOK) * PAGE_TOK * g->n_kv_head;
+        t->n_tok_read += n_read - (uint64_t)(run->pos0 % PAGE_TOK + 1) * g->n_kv_head;
     }
 }
 
@@ -86,15 +88,16 @@ static void count_choices(sac_engine *e, const struct reading *r)
     const uint32_t n_lane = r->lane ? r->n_decode * e->pool.geom.n_kv_head : 0;
     for (uint32_t i = 0; i < n_lane; i++) {
         const struct reading_lane *lane = &r->lane[i];
-        e->stats.n_select += lane->asked;
-        e->stats.n_bypass += lane->n_bypass;
-        e->stats.n_tok_chosen += lane->n_chosen;
-        e->stats.n_select_dense += lane->asked && lane->dense;
-        e->stats.n_select_proved += lane->mass_proved > 0;
-        e->stats.mass_proved += (double)lane->mass_proved;
-        e->stats.n_select_nan += lane->not_finite;
-        e->stats.choose_bytes_read += lane->meter.bytes[METER_CHOOSE];
-        e->stats.build_bytes_read += lane->meter.bytes[METER_BUILD];
+        sac_reads *t = &e->batch.run[i / e->pool.geom.n_kv_head].reads;
+        t->n_select += lane->asked;
+        t->n_bypass += lane->n_bypass;
+        t->n_tok_chosen += lane->n_chosen;
+        t->n_select_dense += lane->asked && lane->dense;
+        t->n_select_proved += lane->mass_proved > 0;
+        t->mass_proved += (double)lane->mass_proved;
+        t->n_select_nan += lane->not_finite;
+        t->choose_bytes_read += lane->meter.bytes[METER_CHOOSE];
+        t->build_bytes_read += lane->meter.bytes[METER_BUILD];
     }
 }
 

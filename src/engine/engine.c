@@ -225,6 +225,15 @@ const sac_model *engine_model(const sac_engine *e)
     return e->model;
 }
 
+sac_reads engine_take_reads(sac_engine *e, sac_seq id)
+{
+    struct seq *s = engine_seq(e, id, NULL);
+    if (!s) return (sac_reads){0};
+    const sac_reads reads = s->reads;
+    s->reads = (sac_reads){0};
+    return reads;
+}
+
 sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n, sac_error *err)
 {
     TRY(sched_pick(e, err));

@@ -14,6 +14,7 @@
 #include "engine/model.h"
 #include "engine/past.h"
 #include "engine/prefill.h"
+#include "engine/reads.h"
 #include "engine/record.h"
 #include "engine/side.h"
 #include "kv/pool.h"
@@ -32,6 +33,7 @@ struct seq {
     uint32_t n_queued;                /* prompt rows that the last sched_pick could choose from */
     bool has_gaps;                    /* that method has given pages back */
     uint64_t ticket;                  /* order of queueing of the oldest pending token */
+    sac_reads reads;                  /* of its rows since engine_take_reads */
     int32_t *tok;                     /* [n_ctx] */
     uint8_t *flags;                   /* [n_ctx] TOK_* */
 };
@@ -42,6 +44,7 @@ struct batch_run {
     uint32_t pos0;        /* position of the first */
     uint32_t seq_i;
     enum row_kind kind;
+    sac_reads reads; /* in the layers that are done */
 };
 
 /* Rows of one step: decode rows first, one run each, then the runs of prompt chunks. */
@@ -97,6 +100,8 @@ struct sac_engine {
 /* For request.c. */
 struct request_list *engine_requests(sac_engine *e);
 const sac_model *engine_model(const sac_engine *e);
+/* What rows of the sequence have read since the last call; zeros if there is no such sequence. */
+sac_reads engine_take_reads(sac_engine *e, sac_seq id);
 
 /* The sequence, or NULL with a message. */
 struct seq *engine_seq(const sac_engine *e, sac_seq id, sac_error *err);

@@ -32,7 +32,7 @@ static void drop_pages(sac_engine *e, const struct reading *r, uint32_t lane_i)
     for (uint32_t p = 0; p < run->pos0 / PAGE_TOK; p++) {
         if (mask[p] || run->table[h * run->table_stride + p] == PAGE_NONE) continue;
         pool_drop(&e->pool, seq_i, r->layer, h, p);
-        e->stats.n_page_dropped++;
+        e->batch.run[lane_i / n_kv_head].reads.n_page_dropped++;
         s->has_gaps = true;
     }
 }

@@ -210,9 +210,9 @@ static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
 }
 
 /* Cells are those of all query heads of the layer, whatever shares a list. */
-static void count_plan(sac_engine *e, const struct plan_stats *s, uint32_t n_part)
+static void count_plan(sac_engine *e, uint32_t run_i, const struct plan_stats *s, uint32_t n_part)
 {
-    sac_engine_stats *t = &e->stats;
+    sac_reads *t = &e->batch.run[run_i].reads;
     const uint32_t n_share = e->shape.group / n_part;
     t->n_cell += s->n_cell * n_share;
     t->n_cell_read += s->n_cell_read * n_share;
@@ -227,11 +227,11 @@ static void count_plan(sac_engine *e, const struct plan_stats *s, uint32_t n_par
     }
 }
 
-static void count_dense(sac_engine *e, const struct batch_run *run)
+static void count_dense(const sac_engine *e, struct batch_run *run)
 {
     const uint64_t n = run->n_row, cells = (2 * (uint64_t)run->pos0 + n + 1) * n / 2;
-    e->stats.n_cell += cells * e->model->config.n_head;
-    e->stats.n_cell_read += cells * e->model->config.n_head;
+    run->reads.n_cell += cells * e->model->config.n_head;
+    run->reads.n_cell_read += cells * e->model->config.n_head;
 }
 
 static bool is_planned(const sac_engine *e, const struct batch_run *run)
@@ -258,7 +258,7 @@ static void plan_run(struct plan_call *c, struct plan_lists *out, uint32_t *used
                             .tok_ptr = f->tok_ptr + *used + n};
     plan_compile(out, f->plan, n_head, &stats);
     *used += (uint32_t)stats.n_list;
-    count_plan(e, &stats, f->plan[0].n_part);
+    count_plan(e, c->run_i, &stats, f->plan[0].n_part);
 }
 
 void prefill_choose(sac_engine *e, struct reading *r)

@@ -40,11 +40,12 @@ void proof_count(sac_engine *e, const struct reading *r)
     const uint32_t n_lane = r->lane ? r->n_decode * n_kv_head : 0;
     for (uint32_t i = 0; i < n_lane; i++) {
         const size_t row = r->run[i / n_kv_head].row0;
+        sac_reads *t = &e->batch.run[i / n_kv_head].reads;
         const float *out =
             e->scratch.attn + (row * n_kv_head + i % n_kv_head) * group * c->head_dim;
         if (!(r->lane[i].mass_proved > 0)) continue;
         const double bound = bound_of(&r->lane[i], out, group, c->head_dim);
-        e->stats.out_bound += bound;
-        if (bound > e->stats.out_bound_max) e->stats.out_bound_max = bound;
+        t->out_bound += bound;
+        if (bound > t->out_bound_max) t->out_bound_max = bound;
     }
 }

@@ -13,7 +13,7 @@ double proof_relative(double off, double norm);
  * attention's. */
 double proof_part(const struct reading_lane *lane, double norm);
 
-/* Adds the bounds of a layer to the engine's counters; behind attention. */
+/* Adds the bounds of a layer to the counters of each run; behind attention. */
 void proof_count(sac_engine *e, const struct reading *r);
 
 #endif

@@ -49,7 +49,9 @@ struct request {
     float choice_logprob;
     sac_prob *probs; /* owned, [n_probs] */
     uint32_t n_probs;
-    uint64_t start_us, first_us, last_us; /* begin of computing, first token, last token */
+    uint32_t n_preempted;                            /* times that its pages went to others */
+    sac_reads reads;                                 /* of sequences that it has given back */
+    uint64_t submit_us, start_us, first_us, last_us; /* start: of computing; first, last token */
     sac_event_fn on_event;
     void *user;
 };
@@ -216,6 +218,7 @@ static sac_status queue_prompt(sac_engine *engine, const struct request *r, cons
 static sac_status fill_request(struct request *r, struct request_list *list,
                                const sac_request *want, sac_error *err)
 {
+    r->submit_us = clock_us();
     r->owns_seq = want->seq == SAC_SEQ_NONE;
     r->seq = want->seq;
     r->ignore_eos = want->ignore_eos;
@@ -237,7 +240,8 @@ static sac_status fill_request(struct request *r, struct request_list *list,
         return SAC_OK;
     }
     r->state = REQUEST_RUNNING;
-    r->start_us = clock_us();
+    r->start_us = r->submit_us;
+    (void)engine_take_reads(list->engine, r->seq); /* what it read before is not this request's */
     TRY(set_up_seq(list->engine, r, err));
     return queue_prompt(list->engine, r, want->prompt, SAC_WANT_LAST, err);
 }
@@ -288,8 +292,12 @@ static double per_second(uint32_t n, double ms)
  * others share the time behind it. */
 static sac_timings timings_of(const struct request *r)
 {
-    sac_timings t = {
-        .n_cached = r->n_cached, .n_prompt = r->n_prompt, .n_predicted = r->n_predicted};
+    sac_timings t = {.n_cached = r->n_cached,
+                     .n_prompt = r->n_prompt,
+                     .n_predicted = r->n_predicted,
+                     .n_preempted = r->n_preempted,
+                     .queue_ms =
+                         (double)((r->start_us ? r->start_us : clock_us()) - r->submit_us) * 1e-3};
     if (r->n_predicted == 0) return t;
     t.prompt_ms = (double)(r->first_us - r->start_us) * 1e-3;
     t.predicted_ms = (double)(r->last_us - r->first_us) * 1e-3;
@@ -301,6 +309,8 @@ static sac_timings timings_of(const struct request *r)
 static void give_back_seq(struct request_list *list, struct request *r)
 {
     if (r->seq == SAC_SEQ_NONE) return;
+    const sac_reads reads = engine_take_reads(list->engine, r->seq);
+    reads_add(&r->reads, &reads);
     if (r->owns_seq) {
         sac_seq_remove(list->engine, r->seq);
         r->seq = SAC_SEQ_NONE;
@@ -325,6 +335,7 @@ static void end_request(struct request_list *list, struct request *r, sac_event 
     done.text_bytes = stop_flush(&r->stop);
     done.text = r->stop.held;
     done.timings = timings_of(r);
+    done.reads = r->reads;
     r->seq = seq;
     emit(r, &done);
     r->seq = SAC_SEQ_NONE;
@@ -475,6 +486,7 @@ static void make_room(struct request_list *list, const sac_error *why)
     }
     give_back_seq(list, youngest);
     youngest->state = REQUEST_WAITING;
+    youngest->n_preempted++;
 }
 
 static void sweep(struct request_list *list)

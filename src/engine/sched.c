@@ -108,15 +108,22 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
+/* A run's counters go to its sequence and to the engine. */
+static void count_run(sac_engine *e, struct batch_run *run)
+{
+    *(run->kind == ROW_DECODE ? &run->reads.n_decode_tok : &run->reads.n_prompt_tok) = run->n_row;
+    reads_add(&e->seqs[run->seq_i].reads, &run->reads);
+    reads_add(&e->stats.reads, &run->reads);
+}
+
 void sched_commit(sac_engine *e)
 {
-    const struct batch *b = &e->batch;
+    struct batch *b = &e->batch;
     for (uint32_t i = 0; i < b->n_run; i++) {
         struct seq *s = &e->seqs[b->run[i].seq_i];
         s->n_done += b->run[i].n_row;
         assert(s->n_done <= s->n_all);
+        count_run(e, &b->run[i]);
     }
     e->stats.n_step++;
-    e->stats.n_decode_tok += b->n_decode;
-    e->stats.n_prompt_tok += b->n_row - b->n_decode;
 }

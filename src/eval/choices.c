@@ -14,7 +14,7 @@ bool choices_are_made(const char *decode)
     return false;
 }
 
-double choices_mean(const sac_engine_stats *before, const sac_engine_stats *after, bool chooses)
+double choices_mean(const sac_reads *before, const sac_reads *after, bool chooses)
 {
     const uint64_t n_dense = after->n_select_dense - before->n_select_dense;
     const uint64_t n = after->n_select - before->n_select - n_dense;

@@ -11,9 +11,9 @@
 
 /* Whether a decode method, "NAME:key=value", ever chooses by score. */
 bool choices_are_made(const char *decode);
-/* Tokens that one choice took by score, the mean over the choices made between two looks at an
- * engine that did not read everything. NAN: there was none, or the method does not choose. */
-double choices_mean(const sac_engine_stats *before, const sac_engine_stats *after, bool chooses);
+/* Tokens that one choice took by score, the mean over the choices made between two looks at the
+ * counters that did not read everything. NAN: there was none, or the method does not choose. */
+double choices_mean(const sac_reads *before, const sac_reads *after, bool chooses);
 /* That number for a table: "-" where there is none, "nothing" where there was nothing to be
  * counted. */
 void choices_print(struct strbuf *out, double mean);

@@ -296,10 +296,10 @@ static sac_status score_subject(struct work *w, sac_seq base, struct fidelity_ro
 {
     const struct subjects *subjects = w->p->subjects;
     const char *decode = subjects->decode[subjects->item[w->subject_i].decode_i];
-    const sac_engine_stats before = sac_engine_get_stats(w->engine);
+    const sac_reads before = sac_engine_get_stats(w->engine).reads;
     if (w->p->recording) w->p->recording->method_i = w->subject_i;
     TRY(score(w, base, subjects->item[w->subject_i].decode_i, err));
-    const sac_engine_stats after = sac_engine_get_stats(w->engine);
+    const sac_reads after = sac_engine_get_stats(w->engine).reads;
     const uint64_t n_seen = after.n_tok_seen - before.n_tok_seen;
     const uint64_t n_select = after.n_select - before.n_select;
     const double n_head = (double)n_select * w->n_head / w->n_kv_head;

@@ -207,10 +207,10 @@ static sac_status ask(struct run *r, const struct asked *a, const struct subject
     const double shared_ms = turn == 0 ? a->prefill_ms : 0;
     TRY(sac_seq_truncate(engine, seq, (uint32_t)n_kept, err));
     r->n_held = n_kept;
-    const sac_engine_stats before = sac_engine_get_stats(engine);
+    const sac_reads before = sac_engine_get_stats(engine).reads;
     TRY(request(r, seq, a->tok + n_kept, a->n_tok - n_kept, n_decode_row,
                 a->sample->turn[turn].new_tok, err));
-    const sac_engine_stats after = sac_engine_get_stats(engine);
+    const sac_reads after = sac_engine_get_stats(engine).reads;
     const double n_seen = (double)(after.n_tok_seen - before.n_tok_seen);
     const double ttft_ms = shared_ms + (double)(r->first_us - r->submit_us) * 1e-3;
     const double n_new = (double)(turn == 0 ? a->n_tok : a->n_tok - n_kept);
@@ -339,7 +339,7 @@ static sac_status share_to(struct run *r, struct asked *a, struct shared *s, siz
     sac_engine *engine = r->p->engine;
     sac_method_info method;
     const uint64_t start = clock_us();
-    const sac_engine_stats before = sac_engine_get_stats(engine);
+    const sac_reads before = sac_engine_get_stats(engine).reads;
     if (s->seq != SAC_SEQ_NONE && s->n == n) return SAC_OK;
     if (!subjects_method(&method, "prefill", r->p->subjects->prefill[s->prefill_i]) ||
         !method.any_chunk)
@@ -350,7 +350,7 @@ static sac_status share_to(struct run *r, struct asked *a, struct shared *s, siz
                        err));
     s->n = n;
     TRY(compute_shared(r, s, n, err));
-    const sac_engine_stats after = sac_engine_get_stats(engine);
+    const sac_reads after = sac_engine_get_stats(engine).reads;
     a->prefill_ms += (double)(clock_us() - start) * 1e-3;
     r->model_us += (double)(clock_us() - start);
     a->n_cell += after.n_cell - before.n_cell;

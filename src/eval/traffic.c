@@ -17,7 +17,7 @@ double *traffic_field(struct traffic *t, unsigned i)
     return field[i];
 }
 
-struct traffic traffic_between(const sac_engine_stats *before, const sac_engine_stats *after)
+struct traffic traffic_between(const sac_reads *before, const sac_reads *after)
 {
     const double rows = (double)(after->n_decode_tok - before->n_decode_tok);
     const double dense = (double)(after->dense_bytes - before->dense_bytes);

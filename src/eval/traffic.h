@@ -1,4 +1,4 @@
-/* traffic.h: bytes that decode rows moved between two looks at an engine, as docs/fairness.md
+/* traffic.h: bytes that decode rows moved between two looks at the counters, as docs/fairness.md
  * counts them: the same numbers under the same names in every output. */
 #ifndef SAC_EVAL_TRAFFIC_H
 #define SAC_EVAL_TRAFFIC_H
@@ -20,7 +20,7 @@ struct traffic {
 extern const char *const traffic_name[TRAFFIC_FIELDS];
 double *traffic_field(struct traffic *t, unsigned i);
 
-struct traffic traffic_between(const sac_engine_stats *before, const sac_engine_stats *after);
+struct traffic traffic_between(const sac_reads *before, const sac_reads *after);
 /* Adds all fields; NAN becomes null. */
 void traffic_json(struct cJSON *o, const struct traffic *t);
 

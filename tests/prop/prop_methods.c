@@ -201,7 +201,7 @@ static void short_contexts_give_the_dense_bits(void **state)
         must(sac_engine_create(&e, model, &p, &err), &err);
         start(e, &sparse, N_PROMPT);
         go_on(e, &sparse, 0, N_DECODE);
-        assert_int_equal(sac_engine_get_stats(e).n_select, 0);
+        assert_int_equal(sac_engine_get_stats(e).reads.n_select, 0);
         sac_engine_free(e);
         same_answer(spec, &sparse, &dense);
     }
@@ -316,13 +316,14 @@ static void a_saved_sequence_goes_on(void **state)
         finish(e, &beside);
         same_answer(spec, &a, &other);
         same_answer(spec, &a, &beside);
-        assert_int_equal(f2.n_tok_read - f1.n_tok_read, e1.n_tok_read - e0.n_tok_read);
-        assert_int_equal(f2.choose_bytes_read - f1.choose_bytes_read,
-                         e1.choose_bytes_read - e0.choose_bytes_read);
-        assert_int_equal(f2.build_bytes_read - f1.build_bytes_read,
-                         e1.build_bytes_read - e0.build_bytes_read);
-        assert_int_equal(f2.n_select_dense - f1.n_select_dense,
-                         e1.n_select_dense - e0.n_select_dense);
+        assert_int_equal(f2.reads.n_tok_read - f1.reads.n_tok_read,
+                         e1.reads.n_tok_read - e0.reads.n_tok_read);
+        assert_int_equal(f2.reads.choose_bytes_read - f1.reads.choose_bytes_read,
+                         e1.reads.choose_bytes_read - e0.reads.choose_bytes_read);
+        assert_int_equal(f2.reads.build_bytes_read - f1.reads.build_bytes_read,
+                         e1.reads.build_bytes_read - e0.reads.build_bytes_read);
+        assert_int_equal(f2.reads.n_select_dense - f1.reads.n_select_dense,
+                         e1.reads.n_select_dense - e0.reads.n_select_dense);
         sac_free(bytes);
         sac_engine_free(e);
         sac_engine_free(f);
@@ -350,16 +351,17 @@ static void reads_are_counted_and_fewer(void **state)
         go_on(e, &a, 0, N_DECODE);
         const sac_engine_stats s = sac_engine_get_stats(e);
         const sac_model_info info = sac_model_get_info(model);
-        assert_int_equal(s.n_select, (uint64_t)N_DECODE * layers_asked() * info.n_kv_head);
-        assert_int_equal(s.n_select_nan, 0);
-        const uint64_t n_seen = s.n_tok_seen - before.n_tok_seen,
-                       n_read = s.n_tok_read - before.n_tok_read;
+        assert_int_equal(s.reads.n_select, (uint64_t)N_DECODE * layers_asked() * info.n_kv_head);
+        assert_int_equal(s.reads.n_select_nan, 0);
+        const uint64_t n_seen = s.reads.n_tok_seen - before.reads.n_tok_seen,
+                       n_read = s.reads.n_tok_read - before.reads.n_tok_read;
         print_message(
             "%-12s reads %4.1f %% of %d tokens, dense in %4.1f %% of its choices, %.0f side "
             "bytes a choice\n",
             m->name, 100.0 * (double)n_read / (double)n_seen, N_PROMPT,
-            100.0 * (double)s.n_select_dense / (double)s.n_select,
-            (double)(s.choose_bytes_read + s.build_bytes_read) / (double)s.n_select);
+            100.0 * (double)s.reads.n_select_dense / (double)s.reads.n_select,
+            (double)(s.reads.choose_bytes_read + s.reads.build_bytes_read) /
+                (double)s.reads.n_select);
         if (n_read >= n_seen) fail_msg("%s reads everything", spec);
         sac_engine_free(e);
     }
@@ -399,7 +401,7 @@ static void evicting_methods_give_pages_back(void **state)
         memcpy(fork.logits, a.logits, sizeof fork.logits);
         go_on(e, &a, 0, 1);
         assert_int_equal(free_pages(e), before); /* the fork still holds them */
-        const uint64_t n_dropped = sac_engine_get_stats(e).n_page_dropped;
+        const uint64_t n_dropped = sac_engine_get_stats(e).reads.n_page_dropped;
         if (n_dropped == 0) fail_msg("%s gives no page back", spec);
         go_on(e, &fork, 0, 1);
         assert_true(free_pages(e) >= before + n_dropped);

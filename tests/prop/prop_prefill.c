@@ -114,8 +114,8 @@ static void short_prompts_give_the_dense_bits(void **state)
         {
             const struct setting s = {.spec = m->name, .min_ctx = 300};
             const sac_engine_stats stats = answer_alone(&sparse, &s, lengths[l]);
-            assert_int_equal(stats.n_plan, 0);
-            assert_int_equal(stats.n_cell_read, stats.n_cell);
+            assert_int_equal(stats.reads.n_plan, 0);
+            assert_int_equal(stats.reads.n_cell_read, stats.reads.n_cell);
             same("though the prompt is short", m->name, &sparse, &dense);
         }
     }
@@ -175,8 +175,8 @@ static void full_plans_give_the_dense_bits(void **state)
     for (size_t i = 0; i < N_FULL; i++) {
         const sac_engine_stats stats =
             answer_alone(&sparse, &(struct setting){.spec = full_specs[i]}, N_PROMPT);
-        assert_true(stats.n_plan > 0);
-        assert_int_equal(stats.n_cell_read, stats.n_cell);
+        assert_true(stats.reads.n_plan > 0);
+        assert_int_equal(stats.reads.n_cell_read, stats.reads.n_cell);
         same("though everything is read", full_specs[i], &sparse, &dense);
     }
 }
@@ -223,8 +223,8 @@ static void cells_are_those_counted_by_hand(void **state)
         }
         const sac_engine_stats s =
             answer_alone(&a, &(struct setting){.spec = cases[i].spec}, N_PROMPT);
-        assert_int_equal(s.n_cell, whole * n_layer * info.n_head);
-        assert_int_equal(s.n_cell_read, read * info.n_head);
+        assert_int_equal(s.reads.n_cell, whole * n_layer * info.n_head);
+        assert_int_equal(s.reads.n_cell_read, read * info.n_head);
     }
 }
 
@@ -240,13 +240,13 @@ static void short_prompts_are_planned(void **state)
             const char *spec = sparse_specs[k];
             const sac_engine_stats stats =
                 answer_alone(&sparse, &(struct setting){.spec = spec}, lengths[l]);
-            assert_true(stats.n_plan > 0 && stats.n_cell_read <= stats.n_cell);
+            assert_true(stats.reads.n_plan > 0 && stats.reads.n_cell_read <= stats.reads.n_cell);
             for (uint32_t i = 0; i < n_vocab; i++)
                 if (!isfinite(sparse.logits[i]))
                     fail_msg("%s: %zu tokens give no numbers", spec, lengths[l]);
-            if (stats.n_cell_read == stats.n_cell)
+            if (stats.reads.n_cell_read == stats.reads.n_cell)
                 same("though nothing is left out", spec, &sparse, &dense);
-            assert_true(lengths[l] > 64 || stats.n_cell_read == stats.n_cell);
+            assert_true(lengths[l] > 64 || stats.reads.n_cell_read == stats.reads.n_cell);
         }
     }
 }
@@ -283,11 +283,11 @@ static sac_engine_stats answer_second_turn(struct answer *out, const struct sett
     run_all(e, out);
     sac_engine_stats stats = sac_engine_get_stats(e);
     sac_engine_free(e);
-    stats.n_plan -= before.n_plan;
-    stats.n_plan_dense -= before.n_plan_dense;
-    stats.n_plan_past -= before.n_plan_past;
-    stats.n_cell -= before.n_cell;
-    stats.n_cell_read -= before.n_cell_read;
+    stats.reads.n_plan -= before.reads.n_plan;
+    stats.reads.n_plan_dense -= before.reads.n_plan_dense;
+    stats.reads.n_plan_past -= before.reads.n_plan_past;
+    stats.reads.n_cell -= before.reads.n_cell;
+    stats.reads.n_cell_read -= before.reads.n_cell_read;
     return stats;
 }
 
@@ -306,12 +306,12 @@ static void a_past_turn_is_keys_like_others(void **state)
         const struct setting s = {.spec = spec};
         const sac_engine_stats stats = answer_second_turn(&a, &s, N_TURN);
         for (uint32_t i = 0; i < n_vocab; i++) assert_true(isfinite(a.logits[i]));
-        assert_true(stats.n_plan > 0);
+        assert_true(stats.reads.n_plan > 0);
         if (method_of(spec)->prefill->needs_past_zero) {
-            assert_int_equal(stats.n_plan_past, stats.n_plan);
+            assert_int_equal(stats.reads.n_plan_past, stats.reads.n_plan);
             same("in a second turn that it cannot plan", spec, &a, &dense);
         } else {
-            assert_int_equal(stats.n_plan_past, 0);
+            assert_int_equal(stats.reads.n_plan_past, 0);
         }
     }
 }
@@ -327,8 +327,8 @@ static void lines_are_kept_over_turns(void **state)
     const struct setting kept = {.spec = "loopserve:mass=0.6,slashes=8,columns=4,keep=on"};
     const sac_engine_stats a = answer_second_turn(&first, &alone, N_TURN);
     const sac_engine_stats b = answer_second_turn(&first, &kept, N_TURN);
-    assert_int_equal(a.n_cell, b.n_cell);
-    assert_true(b.n_cell_read > a.n_cell_read && b.n_cell_read < b.n_cell);
+    assert_int_equal(a.reads.n_cell, b.reads.n_cell);
+    assert_true(b.reads.n_cell_read > a.reads.n_cell_read && b.reads.n_cell_read < b.reads.n_cell);
     sac_error err;
     sac_engine *e = new_engine(&(struct setting){.spec = kept.spec, .n_seq = 2});
     must(sac_seq_create(e, &again.seq, &err), &err);
@@ -365,9 +365,11 @@ static void what_needs_an_empty_past_says_so(void **state)
     append(e, a.seq, 256, SAC_ROW_PROMPT);
     run_all(e, &a);
     const sac_engine_stats stats = sac_engine_get_stats(e);
-    assert_true(first.n_plan > 0 && first.n_plan_past == 0 && first.n_cell_read < first.n_cell);
-    assert_int_equal(stats.n_plan_past, stats.n_plan - first.n_plan);
-    assert_int_equal(stats.n_cell_read - first.n_cell_read, stats.n_cell - first.n_cell);
+    assert_true(first.reads.n_plan > 0 && first.reads.n_plan_past == 0 &&
+                first.reads.n_cell_read < first.reads.n_cell);
+    assert_int_equal(stats.reads.n_plan_past, stats.reads.n_plan - first.reads.n_plan);
+    assert_int_equal(stats.reads.n_cell_read - first.reads.n_cell_read,
+                     stats.reads.n_cell - first.reads.n_cell);
     sac_engine_free(e);
 }
 
@@ -393,14 +395,15 @@ static void a_nan_makes_its_chunk_dense_and_is_counted(void **state)
         append(e, a.seq, 256, SAC_ROW_PROMPT);
         run_all(e, &a);
         const sac_engine_stats before = sac_engine_get_stats(e);
-        assert_int_equal(before.n_plan_nan, 0);
+        assert_int_equal(before.reads.n_plan_nan, 0);
         true_rope = e->ops.rope;
         e->ops.rope = break_last_row;
         append(e, a.seq, 256, SAC_ROW_PROMPT);
         run_all(e, &a);
         const sac_engine_stats after = sac_engine_get_stats(e);
-        assert_int_equal(after.n_plan_nan, after.n_plan - before.n_plan);
-        assert_int_equal(after.n_cell_read - before.n_cell_read, after.n_cell - before.n_cell);
+        assert_int_equal(after.reads.n_plan_nan, after.reads.n_plan - before.reads.n_plan);
+        assert_int_equal(after.reads.n_cell_read - before.reads.n_cell_read,
+                         after.reads.n_cell - before.reads.n_cell);
         sac_engine_free(e);
     }
 }
@@ -423,10 +426,10 @@ static void lists_without_room_are_dense_and_counted(void **state)
         append(e, a.seq, N_PROMPT, SAC_ROW_PROMPT);
         run_all(e, &a);
         const sac_engine_stats tight = sac_engine_get_stats(e);
-        assert_int_equal(roomy.n_plan_overflow, 0);
-        assert_true(tight.n_cell_read >= roomy.n_cell_read);
-        assert_true(tight.n_plan_dense >= tight.n_plan_overflow);
-        n_overflow += tight.n_plan_overflow > 0;
+        assert_int_equal(roomy.reads.n_plan_overflow, 0);
+        assert_true(tight.reads.n_cell_read >= roomy.reads.n_cell_read);
+        assert_true(tight.reads.n_plan_dense >= tight.reads.n_plan_overflow);
+        n_overflow += tight.reads.n_plan_overflow > 0;
         sac_engine_free(e);
     }
     assert_true(n_overflow > 0);
@@ -460,10 +463,11 @@ static void an_answer_does_not_depend_on_anything_else(void **state)
         sac_engine_free(e);
         same("among others", spec, &crowd, &alone);
         print_message("%-48s computes %5.1f %% of the cells, dense in %llu of %llu lists\n", spec,
-                      100.0 * (double)stats.n_cell_read / (double)stats.n_cell,
-                      (unsigned long long)stats.n_plan_dense, (unsigned long long)stats.n_plan);
-        assert_true(stats.n_plan > 0 && stats.n_cell_read < stats.n_cell);
-        assert_int_equal(stats.n_plan_nan, 0);
+                      100.0 * (double)stats.reads.n_cell_read / (double)stats.reads.n_cell,
+                      (unsigned long long)stats.reads.n_plan_dense,
+                      (unsigned long long)stats.reads.n_plan);
+        assert_true(stats.reads.n_plan > 0 && stats.reads.n_cell_read < stats.reads.n_cell);
+        assert_int_equal(stats.reads.n_plan_nan, 0);
     }
 }
 

@@ -113,11 +113,11 @@ static void step(sac_engine *e, struct judge *j, const int32_t *tok, int i)
     const sac_engine_stats b = sac_engine_get_stats(e);
     t->attn_us[i] = (double)(b.attn_us - a.attn_us);
     t->select_us[i] = (double)(b.select_us - a.select_us);
-    t->n_seen += (double)(b.n_tok_seen - a.n_tok_seen);
-    t->n_read += (double)(b.n_tok_read - a.n_tok_read);
-    t->kv_bytes += (double)(b.kv_bytes_read - a.kv_bytes_read);
-    t->side_bytes += (double)(b.choose_bytes_read - a.choose_bytes_read + b.build_bytes_read -
-                              a.build_bytes_read);
+    t->n_seen += (double)(b.reads.n_tok_seen - a.reads.n_tok_seen);
+    t->n_read += (double)(b.reads.n_tok_read - a.reads.n_tok_read);
+    t->kv_bytes += (double)(b.reads.kv_bytes_read - a.reads.kv_bytes_read);
+    t->side_bytes += (double)(b.reads.choose_bytes_read - a.reads.choose_bytes_read +
+                              b.reads.build_bytes_read - a.reads.build_bytes_read);
 }
 
 static int rising(const void *a, const void *b)

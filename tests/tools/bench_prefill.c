@@ -166,10 +166,12 @@ static void print_row(const char *method, const struct score *s, const sac_engin
     const struct bench *b = s->b;
     const double total = (double)(t->linear_us + t->attn_us + t->other_us) * 1e-6;
     const double plan = (double)t->plan_us * 1e-6, attn = (double)t->attn_us * 1e-6 - plan;
-    const double cells = 100 * (double)t->n_cell_read / (double)t->n_cell;
-    const double skipped = 100 * (double)t->n_cell_skipped / (double)t->n_cell;
-    const double mass = t->n_plan_mass ? t->plan_mass / (double)t->n_plan_mass : NAN;
-    const double dense = t->n_plan ? 100 * (double)t->n_plan_dense / (double)t->n_plan : 100;
+    const double cells = 100 * (double)t->reads.n_cell_read / (double)t->reads.n_cell;
+    const double skipped = 100 * (double)t->n_cell_skipped / (double)t->reads.n_cell;
+    const double mass =
+        t->reads.n_plan_mass ? t->reads.plan_mass / (double)t->reads.n_plan_mass : NAN;
+    const double dense =
+        t->reads.n_plan ? 100 * (double)t->reads.n_plan_dense / (double)t->reads.n_plan : 100;
     printf(b->csv ? "\"%s\",%u,%u,%.3f" : "| `%s` | %u | %u | %.1f %%", method, b->n_ctx, b->n_tail,
            cells);
     for (int i = 0; i < PLACES; i++) {

@@ -43,6 +43,7 @@ struct fake_seq {
     int32_t tok[N_CTX];
     bool decode[N_CTX], want[N_CTX];
     uint32_t n_top;
+    sac_reads reads;
 };
 
 struct fake {
@@ -69,6 +70,13 @@ const sac_model *engine_model(const sac_engine *e)
 {
     (void)e;
     return &model;
+}
+
+sac_reads engine_take_reads(sac_engine *e, sac_seq seq)
+{
+    const sac_reads reads = fake_of(e)->seqs[seq].reads;
+    fake_of(e)->seqs[seq].reads = (sac_reads){0};
+    return reads;
 }
 
 sac_status sac_seq_use_top(sac_engine *e, sac_seq seq, uint32_t n_top, sac_error *err)
@@ -211,6 +219,7 @@ static bool compute_row(struct fake *f, uint32_t seq_i, sac_row_fn fn, void *use
     const uint32_t n_page = (uint32_t)(f->base.params.n_kv_tok / PAGE_TOK), pos = s->n_done;
     if ((pos + 1) % PAGE_TOK == 0 && pages_used(f) == n_page) return false;
     s->n_done++;
+    *(s->decode[pos] ? &s->reads.n_decode_tok : &s->reads.n_prompt_tok) += 1;
     if (!s->want[pos]) return true;
     float logits[N_VOCAB];
     fake_logits(s, pos, logits);

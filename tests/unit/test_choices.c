@@ -11,12 +11,12 @@
 static void means_are_over_choices_that_left_something_out(void **state)
 {
     (void)state;
-    const sac_engine_stats before = {.n_select = 10, .n_select_dense = 4, .n_tok_chosen = 100};
-    const sac_engine_stats after = {.n_select = 40, .n_select_dense = 14, .n_tok_chosen = 740};
+    const sac_reads before = {.n_select = 10, .n_select_dense = 4, .n_tok_chosen = 100};
+    const sac_reads after = {.n_select = 40, .n_select_dense = 14, .n_tok_chosen = 740};
     assert_true(choices_mean(&before, &after, true) == 32); /* 640 tokens of 20 choices */
     assert_true(isnan(choices_mean(&before, &after, false)));
     assert_true(isnan(choices_mean(&after, &after, true)));
-    const sac_engine_stats dense = {.n_select = 50, .n_select_dense = 24, .n_tok_chosen = 740};
+    const sac_reads dense = {.n_select = 50, .n_select_dense = 24, .n_tok_chosen = 740};
     assert_true(isnan(choices_mean(&after, &dense, true)));
 }
 

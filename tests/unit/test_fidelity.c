@@ -105,8 +105,8 @@ static void run(struct seen *s, const char *decode)
     must(sac_seq_append(e, seq, tok + FIRST, N_SCORE, SAC_ROW_DECODE, SAC_WANT_ALL, &err), &err);
     for (n = 1; n;) must(sac_step(e, on_row, s, &n, &err), &err);
     const sac_engine_stats after = sac_engine_get_stats(e);
-    s->share_read = (double)(after.n_tok_read - before.n_tok_read) /
-                    (double)(after.n_tok_seen - before.n_tok_seen);
+    s->share_read = (double)(after.reads.n_tok_read - before.reads.n_tok_read) /
+                    (double)(after.reads.n_tok_seen - before.reads.n_tok_seen);
     sac_engine_free(e);
 }
 

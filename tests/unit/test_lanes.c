@@ -270,11 +270,12 @@ static void answers_are_read_as_they_are_marked(void **state)
         feed(30, SAC_ROW_DECODE);
         const sac_engine_stats after = sac_engine_get_stats(spy.engine);
         assert_int_equal(spy.n_record, 30 * N_LANE);
-        assert_int_equal(after.n_select - before.n_select, 30 * N_LANE);
-        assert_int_equal(after.n_select_dense - before.n_select_dense, 0);
-        assert_int_equal(after.n_tok_read - before.n_tok_read, spy.n_mark);
+        assert_int_equal(after.reads.n_select - before.reads.n_select, 30 * N_LANE);
+        assert_int_equal(after.reads.n_select_dense - before.reads.n_select_dense, 0);
+        assert_int_equal(after.reads.n_tok_read - before.reads.n_tok_read, spy.n_mark);
         /* 200 to 229: 24 rows with six full pages before them, six with seven. */
-        assert_int_equal(after.n_tok_seen - before.n_tok_seen, N_LANE * 32 * (24 * 6 + 6 * 7));
+        assert_int_equal(after.reads.n_tok_seen - before.reads.n_tok_seen,
+                         N_LANE * 32 * (24 * 6 + 6 * 7));
         sac_engine_free(spy.engine);
     }
 }
@@ -290,8 +291,8 @@ static void a_dense_layer_reads_everything(void **state)
     feed(10, SAC_ROW_DECODE);
     const sac_engine_stats after = sac_engine_get_stats(spy.engine);
     assert_int_equal(spy.n_record, 10 * N_LANE);
-    assert_int_equal(after.n_select_dense - before.n_select_dense, 10 * TINY_KV_HEADS);
-    assert_int_equal(after.n_tok_read - before.n_tok_read, spy.n_mark);
+    assert_int_equal(after.reads.n_select_dense - before.reads.n_select_dense, 10 * TINY_KV_HEADS);
+    assert_int_equal(after.reads.n_tok_read - before.reads.n_tok_read, spy.n_mark);
     sac_engine_free(spy.engine);
 }
 

@@ -168,14 +168,14 @@ static void an_infinite_key_makes_its_head_dense(void **state)
         if (!all_finite(&seen)) fail_msg("%s: logits are not finite", m->name);
         assert_int_equal(seen.n[0], N_DECODE);
         if (is_one_of(m->name, blind)) {
-            assert_int_equal(s.n_select_nan, 0);
+            assert_int_equal(s.reads.n_select_nan, 0);
             continue;
         }
-        if (s.n_select_nan != N_DECODE || seen.n_whole[0] != N_DECODE)
+        if (s.reads.n_select_nan != N_DECODE || seen.n_whole[0] != N_DECODE)
             fail_msg("%s: %llu of %d rows are counted, %u are whole", m->name,
-                     (unsigned long long)s.n_select_nan, N_DECODE, seen.n_whole[0]);
+                     (unsigned long long)s.reads.n_select_nan, N_DECODE, seen.n_whole[0]);
         if (seen.n_whole[1] == N_DECODE) fail_msg("%s: the other head is dense, too", m->name);
-        assert_int_equal(s.n_select, N_DECODE * N_LANE);
+        assert_int_equal(s.reads.n_select, N_DECODE * N_LANE);
     }
 }
 
@@ -188,9 +188,9 @@ static void a_query_that_is_nan_makes_its_head_dense(void **state)
         if (!m->decode) continue;
         const sac_engine_stats s = run(bad_query, m, &seen);
         assert_int_equal(seen.n[1], N_DECODE);
-        if (s.n_select_nan != N_DECODE || seen.n_whole[1] != N_DECODE)
+        if (s.reads.n_select_nan != N_DECODE || seen.n_whole[1] != N_DECODE)
             fail_msg("%s: %llu of %d rows are counted, %u are whole", m->name,
-                     (unsigned long long)s.n_select_nan, N_DECODE, seen.n_whole[1]);
+                     (unsigned long long)s.reads.n_select_nan, N_DECODE, seen.n_whole[1]);
         if (seen.n_whole[0] == N_DECODE) fail_msg("%s: the other head is dense, too", m->name);
     }
 }
@@ -205,17 +205,17 @@ static void prompts_are_guarded_too(void **state)
         struct seen seen;
         if (!m->prefill) continue;
         sac_engine_stats s = run(bad_query, m, &seen);
-        if (s.n_plan == 0 || s.n_plan != N_LANE * s.n_plan_nan)
+        if (s.reads.n_plan == 0 || s.reads.n_plan != N_LANE * s.reads.n_plan_nan)
             fail_msg("%s: %llu of %llu lists are counted for a NaN", m->name,
-                     (unsigned long long)s.n_plan_nan, (unsigned long long)s.n_plan);
+                     (unsigned long long)s.reads.n_plan_nan, (unsigned long long)s.reads.n_plan);
         assert_true(seen.n[1] > 0 && seen.n_whole[1] == seen.n[1]);
         s = run(bad_key, m, &seen);
         if (!all_finite(&seen)) fail_msg("%s: logits are not finite", m->name);
         if (is_one_of(m->name, blind)) {
-            assert_int_equal(s.n_plan_nan, 0);
+            assert_int_equal(s.reads.n_plan_nan, 0);
             continue;
         }
-        if (s.n_plan_nan == 0) fail_msg("%s: an infinite key goes by unseen", m->name);
+        if (s.reads.n_plan_nan == 0) fail_msg("%s: an infinite key goes by unseen", m->name);
         print_message("%-12s %3u of %3u tiles of the bad head are whole, %3u of the other\n",
                       m->name, seen.n_whole[0], seen.n[0], seen.n_whole[1]);
         assert_true(seen.n_whole[0] > 0);

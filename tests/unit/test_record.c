@@ -363,8 +363,8 @@ static void recording_does_not_change_the_logits(void **state)
         feed(b, t, 9, SAC_ROW_DECODE, seen);
         assert_memory_equal(plain, seen, n_vocab * sizeof(float));
         assert_true(list->n > 0);
-        assert_int_equal(sac_engine_get_stats(a).kv_bytes_read,
-                         sac_engine_get_stats(b).kv_bytes_read);
+        assert_int_equal(sac_engine_get_stats(a).reads.kv_bytes_read,
+                         sac_engine_get_stats(b).reads.kv_bytes_read);
         sac_engine_free(a);
         sac_engine_free(b);
     }

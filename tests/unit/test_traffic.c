@@ -115,8 +115,8 @@ static void feed(sac_engine *e, sac_seq s, uint32_t n, sac_row_kind kind)
 }
 
 /* Counters of N_ROW decode rows behind a prompt. */
-static sac_engine_stats rows_of(const sac_model *model, sac_kv_type type, const char *decode,
-                                struct traffic *out)
+static sac_reads rows_of(const sac_model *model, sac_kv_type type, const char *decode,
+                         struct traffic *out)
 {
     sac_engine_params p = sac_engine_params_default();
     sac_engine *e;
@@ -132,12 +132,12 @@ static sac_engine_stats rows_of(const sac_model *model, sac_kv_type type, const 
     must(sac_engine_create(&e, model, &p, &err), &err);
     must(sac_seq_create(e, &s, &err), &err);
     feed(e, s, N_PROMPT, SAC_ROW_PROMPT);
-    const sac_engine_stats before = sac_engine_get_stats(e);
+    const sac_reads before = sac_engine_get_stats(e).reads;
     assert_int_equal(before.attend_bytes_read + before.choose_bytes_read + before.build_bytes_read +
                          before.dense_bytes,
                      0);
     feed(e, s, N_ROW, SAC_ROW_DECODE);
-    const sac_engine_stats after = sac_engine_get_stats(e);
+    const sac_reads after = sac_engine_get_stats(e).reads;
     *out = traffic_between(&before, &after);
     assert_int_equal(after.kv_bytes_read - before.kv_bytes_read, after.attend_bytes_read);
     sac_engine_free(e);
@@ -172,7 +172,7 @@ static void rows_count_what_they_read(void **state)
             window += LANES * read_from(pos, pos + 1 - (BUDGET - SINK), SINK, q8);
             keys += LANES * (pos / 32) * LINE * key_lines(TINY_DIM, q8, UINT32_MAX);
         }
-        sac_engine_stats s = rows_of(model, type, "full", &t);
+        sac_reads s = rows_of(model, type, "full", &t);
         assert_int_equal(s.dense_bytes, dense);
         assert_int_equal(s.attend_bytes_read, dense);
         assert_int_equal(s.choose_bytes_read + s.build_bytes_read, 0);
@@ -213,7 +213,7 @@ static void windows_are_read_by_every_method(void **state)
         global += TINY_KV_HEADS * read_from(pos, 0, 0, false);
         keys += TINY_KV_HEADS * (pos / 32) * LINE * key_lines(TINY_DIM, false, UINT32_MAX);
     }
-    const sac_engine_stats s = rows_of(model, SAC_KV_F16, "topk:budget=50", &t);
+    const sac_reads s = rows_of(model, SAC_KV_F16, "topk:budget=50", &t);
     assert_int_equal(s.choose_bytes_read % keys, 0);
     const size_t n_global = s.choose_bytes_read / keys;
     assert_true(n_global > 0 && n_global < LAYERS);
@@ -226,7 +226,7 @@ static void windows_are_read_by_every_method(void **state)
 static void nothing_is_told_of_no_rows(void **state)
 {
     (void)state;
-    const sac_engine_stats none = {0};
+    const sac_reads none = {0};
     struct traffic t = traffic_between(&none, &none);
     for (unsigned i = 0; i < TRAFFIC_FIELDS; i++) assert_true(isnan(*traffic_field(&t, i)));
 }

@@ -71,7 +71,7 @@ static uint64_t two_turns(const char *spec, float logits[TINY_VOCAB])
     must(sac_seq_create(e, &s, &err), &err);
     compute(e, s, N_PROMPT, SAC_ROW_PROMPT, logits);
     compute(e, s, N_ANSWER, SAC_ROW_DECODE, logits);
-    const uint64_t n_dropped = sac_engine_get_stats(e).n_page_dropped;
+    const uint64_t n_dropped = sac_engine_get_stats(e).reads.n_page_dropped;
     compute(e, s, N_PROMPT, SAC_ROW_PROMPT, logits);
     compute(e, s, N_ANSWER, SAC_ROW_DECODE, logits);
     sac_engine_free(e);

@@ -1,0 +1,240 @@
+/* test_request_own.c: what belongs to a request and to nobody else, on a small engine: its
+ * counters, which add up to the engine's whatever else is in the batch, and its tokens. */
+#include "must.h"
+#include "tiny_model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N_REQUEST = 6, N_PROMPT = 330, N_TOK = 12, N_TOK_MAX = 100, N_CTX = 512 };
+
+static const char *const decode_methods[] = {"full", "quest:budget=64", "psa_cert",
+                                             "h2o:budget=96"};
+static const char *const prefill_methods[] = {"dense", "auto", "xattention"};
+
+struct answer {
+    int32_t tok[N_TOK_MAX];
+    uint32_t n_tok;
+    sac_finish finish;
+    sac_timings timings;
+    sac_reads reads;
+};
+
+static bool collect(void *user, const sac_event *e)
+{
+    struct answer *a = user;
+    if (e->kind == SAC_EVENT_TOKEN) a->tok[a->n_tok++] = e->tok;
+    if (e->kind == SAC_EVENT_DONE) {
+        a->finish = e->finish;
+        a->timings = e->timings;
+        a->reads = e->reads;
+    }
+    return false;
+}
+
+static sac_engine *make_engine(const sac_model *model, uint32_t n_seq, uint64_t n_kv_tok)
+{
+    sac_engine *e = NULL;
+    sac_error err = {0};
+    sac_engine_params p = sac_engine_params_default();
+    p.n_ctx = N_CTX;
+    p.n_seq_max = n_seq;
+    p.n_batch = 128;
+    p.n_kv_tok = n_kv_tok;
+    p.n_threads = 1;
+    p.sparse_min_ctx = 64;
+    p.decode = decode_methods;
+    p.n_decode = sizeof decode_methods / sizeof decode_methods[0];
+    p.prefill = prefill_methods;
+    p.n_prefill = sizeof prefill_methods / sizeof prefill_methods[0];
+    must(sac_engine_create(&e, model, &p, &err), &err);
+    return e;
+}
+
+/* The i-th of some requests that have nothing in common. */
+static sac_request request_of(uint32_t i)
+{
+    static int32_t prompt[N_REQUEST][N_PROMPT];
+    sac_request r = sac_request_default();
+    for (uint32_t t = 0; t < N_PROMPT; t++)
+        prompt[i][t] = (int32_t)((t * t * 7 + i * 31 + t) % 256);
+    r.prompt = prompt[i];
+    r.n_prompt = N_PROMPT - 41 * i;
+    r.n_decode_row = 1 + i;
+    r.sampling.temp = i % 2 ? 0.9f : 0;
+    r.sampling.seed = i;
+    r.max_tokens = N_TOK;
+    r.ignore_eos = true;
+    r.decode = i % (sizeof decode_methods / sizeof decode_methods[0]);
+    r.prefill = i % (sizeof prefill_methods / sizeof prefill_methods[0]);
+    r.on_event = collect;
+    return r;
+}
+
+static void submit(sac_engine *e, sac_request r, struct answer *out)
+{
+    uint64_t id;
+    sac_error err = {0};
+    *out = (struct answer){0};
+    r.user = out;
+    must(sac_submit(e, &r, &id, &err), &err);
+}
+
+static void run_all(sac_engine *e)
+{
+    sac_error err = {0};
+    for (uint32_t n_active = 1; n_active;) must(sac_run(e, &n_active, &err), &err);
+}
+
+static void alone(const sac_model *model, struct answer out[N_REQUEST])
+{
+    for (uint32_t i = 0; i < N_REQUEST; i++) {
+        sac_engine *e = make_engine(model, 1, 0);
+        submit(e, request_of(i), &out[i]);
+        run_all(e);
+        assert_int_equal(out[i].n_tok, N_TOK);
+        sac_engine_free(e);
+    }
+}
+
+/* ---- Counters ---- */
+
+static void add(sac_reads *to, const sac_reads *one)
+{
+    to->n_prompt_tok += one->n_prompt_tok;
+    to->n_decode_tok += one->n_decode_tok;
+    to->kv_bytes_read += one->kv_bytes_read;
+    to->attend_bytes_read += one->attend_bytes_read;
+    to->choose_bytes_read += one->choose_bytes_read;
+    to->build_bytes_read += one->build_bytes_read;
+    to->dense_bytes += one->dense_bytes;
+    to->n_select += one->n_select;
+    to->n_select_dense += one->n_select_dense;
+    to->n_select_proved += one->n_select_proved;
+    to->n_page_dropped += one->n_page_dropped;
+    to->n_tok_seen += one->n_tok_seen;
+    to->n_tok_read += one->n_tok_read;
+    to->n_tok_chosen += one->n_tok_chosen;
+    to->n_cell += one->n_cell;
+    to->n_cell_read += one->n_cell_read;
+    to->n_plan += one->n_plan;
+    to->n_plan_dense += one->n_plan_dense;
+    to->n_plan_mass += one->n_plan_mass;
+}
+
+static void same_counts(sac_reads a, sac_reads b)
+{
+    /* Sums of fractions depend on the order. */
+    assert_true(a.mass_proved - b.mass_proved < 1e-6 && b.mass_proved - a.mass_proved < 1e-6);
+    assert_true(a.plan_mass - b.plan_mass < 1e-6 && b.plan_mass - a.plan_mass < 1e-6);
+    assert_true(a.out_bound - b.out_bound < 1e-6 * (1 + a.out_bound));
+    assert_true(b.out_bound - a.out_bound < 1e-6 * (1 + a.out_bound));
+    a.mass_proved = a.plan_mass = a.out_bound = 0;
+    b.mass_proved = b.plan_mass = b.out_bound = 0;
+    assert_memory_equal(&a, &b, sizeof a);
+}
+
+/* A request reads the same alone and among others; those of all add up to the engine's. */
+static void reads_are_the_requests_own(void **state)
+{
+    const sac_model *model = *state;
+    struct answer lone[N_REQUEST], crowd[N_REQUEST];
+    sac_engine *e = make_engine(model, N_REQUEST, 0);
+    sac_reads sum = {0};
+    alone(model, lone);
+    for (uint32_t i = 0; i < N_REQUEST; i++) submit(e, request_of(i), &crowd[i]);
+    run_all(e);
+    for (uint32_t i = 0; i < N_REQUEST; i++) {
+        assert_memory_equal(crowd[i].tok, lone[i].tok, sizeof lone[i].tok);
+        /* Where a chunk of a prompt ends within a page, that page is read once more. */
+        lone[i].reads.kv_bytes_read = crowd[i].reads.kv_bytes_read;
+        same_counts(crowd[i].reads, lone[i].reads);
+        add(&sum, &crowd[i].reads);
+        sum.mass_proved += crowd[i].reads.mass_proved;
+        sum.plan_mass += crowd[i].reads.plan_mass;
+        sum.out_bound += crowd[i].reads.out_bound;
+        if (crowd[i].reads.out_bound_max > sum.out_bound_max)
+            sum.out_bound_max = crowd[i].reads.out_bound_max;
+    }
+    assert_true(sum.n_select > 0 && sum.n_plan > 0 && sum.n_select_proved > 0);
+    assert_true(sum.choose_bytes_read > 0 && sum.n_page_dropped > 0);
+    same_counts(sum, sac_engine_get_stats(e).reads);
+    sac_engine_free(e);
+}
+
+/* Rows that are computed again count again, and the last event tells how often that was. */
+static void a_request_that_gives_way_counts_all_its_rows(void **state)
+{
+    const sac_model *model = *state;
+    struct answer answer[2];
+    sac_engine *e = make_engine(model, 2, N_CTX - 32);
+    sac_reads sum = {0};
+    for (uint32_t i = 0; i < 2; i++) {
+        sac_request r = request_of(0);
+        r.n_prompt = 200; /* room for both prompts, not for both answers */
+        r.max_tokens = N_TOK_MAX;
+        submit(e, r, &answer[i]);
+    }
+    run_all(e);
+    assert_memory_equal(answer[0].tok, answer[1].tok, sizeof answer[0].tok);
+    assert_int_equal(answer[0].timings.n_preempted, 0);
+    assert_int_equal(answer[1].timings.n_preempted, 1);
+    assert_int_equal(answer[1].reads.n_prompt_tok, 2 * 199);
+    for (uint32_t i = 0; i < 2; i++) add(&sum, &answer[i].reads);
+    const sac_reads all = sac_engine_get_stats(e).reads;
+    assert_int_equal(sum.n_decode_tok, all.n_decode_tok);
+    assert_int_equal(sum.n_prompt_tok, all.n_prompt_tok);
+    assert_int_equal(sum.kv_bytes_read, all.kv_bytes_read);
+    sac_engine_free(e);
+}
+
+/* On a sequence of the caller a request counts its own rows, not those before. */
+static void a_second_turn_counts_from_zero(void **state)
+{
+    const sac_model *model = *state;
+    struct answer turn[2];
+    sac_error err = {0};
+    sac_engine *e = make_engine(model, 1, 0);
+    sac_request r = request_of(0);
+    must(sac_seq_create(e, &r.seq, &err), &err);
+    for (int i = 0; i < 2; i++) {
+        submit(e, r, &turn[i]);
+        run_all(e);
+        r.n_prompt = 40;
+    }
+    assert_int_equal(turn[0].reads.n_prompt_tok, N_PROMPT - 1);
+    assert_int_equal(turn[1].reads.n_prompt_tok, 39);
+    assert_int_equal(turn[1].reads.n_decode_tok, N_TOK);
+    assert_int_equal(turn[1].timings.n_cached, N_PROMPT + N_TOK - 1);
+    assert_true(turn[1].timings.queue_ms >= 0);
+    sac_engine_free(e);
+}
+
+static int open_model(void **state)
+{
+    sac_model *model = tiny_open(&(struct tiny){.seed = 5});
+    *state = model;
+    return model ? 0 : -1;
+}
+
+static int free_model(void **state)
+{
+    sac_model_free(*state);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_are_the_requests_own),
+        cmocka_unit_test(a_request_that_gives_way_counts_all_its_rows),
+        cmocka_unit_test(a_second_turn_counts_from_zero),
+    };
+    return cmocka_run_group_tests(tests, open_model, free_model);
+}
