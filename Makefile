@@ -18,7 +18,7 @@ C_TESTS = -L '^(unit|check|prop|fuzz)$$'
 
 .PHONY: all help deps deps-test deps-lint deps-fuzz model models text demo demo-long test \
 	test-long check proofs mutate check-mutants asan ubsan tsan fuzz bench relations layers \
-	truth lint format install man clean
+	truth lint format install man plots clean
 
 all: deps ## build the program: build/saccade
 	@$(call CONFIGURE,default)
@@ -121,6 +121,9 @@ format: deps-lint ## rewrite the C sources with clang-format
 
 man: all ## docs/man/saccade.1 anew from --help
 	@$(PYTHON) tools/make_man.py build/saccade >docs/man/saccade.1
+
+plots: all ## the drawings of the pages anew from their tables
+	@$(PYTHON) tools/make_plots.py build/saccade
 
 install: deps ## into $(DESTDIR)$(PREFIX)
 	@$(call CONFIGURE,default) -DCMAKE_INSTALL_PREFIX=$(PREFIX)

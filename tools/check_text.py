@@ -13,7 +13,7 @@ import csource
 
 # Papers and specifications; package indexes and mirrors are the business of pip and apt.
 HOSTS = {"arxiv.org", "doi.org", "github.com", "json.schemastore.org", "www.rfc-editor.org",
-         "unicode.org", "www.unicode.org"}
+         "unicode.org", "www.unicode.org", "www.w3.org"}
 URL = re.compile(r"\b(?:https?|ftp|git)://([\w.-]+)")
 MACHINE_PATH = re.compile(r"(?<![\w./$}~])/(?:home|root|work|mnt|Users|tmp)/[\w.]+")
 CREDIT = re.compile(r"co-authored-by|\b(?:AI|LLM|machine)[- ](?:generated|written|authored)", re.I)

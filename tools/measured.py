@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of docs/methods/measured.md: decode methods on one text, as `saccade eval fidelity` measures them.
+"""The tables of docs/methods/measured.csv: decode methods on one text, as `saccade eval fidelity` measures them.
 
 usage: tools/measured.py PROGRAM -m MODEL -f TEXT [-c 4k] [-k 48] [--budgets 2%,5%,10%] METHOD...
 

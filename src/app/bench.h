@@ -12,6 +12,11 @@
 /* `saccade bench ops`; argv[0] is its name. Returns the exit code. */
 int bench_ops(int argc, char **argv);
 
+/* ---- bench_plot.c ---- */
+
+/* `saccade bench plot`; argv[0] is its name. Returns the exit code. */
+int bench_plot(int argc, char **argv);
+
 /* ---- bench_machine.c ---- */
 
 /* Measures the limits again and tells on stderr if they are no longer what they were: something

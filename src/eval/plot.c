@@ -22,6 +22,37 @@
 #define ZERO_H        26.0 /* strip of zeros below a logarithmic axis */
 #define NAME_MAX_CHAR 54u
 
+/* ---- Style ---- */
+
+static const char style[] =
+    "svg{font:12px system-ui,-apple-system,\"Segoe UI\",\"DejaVu Sans\",sans-serif}\n"
+    "text{fill:var(--ink)}\n.tk{fill:var(--soft)}\n.m{text-anchor:middle}\n.e{text-anchor:end}\n"
+    ".gr{stroke:var(--line)}\n.ax{stroke:var(--soft)}\n"
+    ".cells rect{stroke:var(--page)}\n.cells path{shape-rendering:crispEdges}\n"
+    ".none{fill:none;stroke:var(--line)!important}\n"
+    ".ln{fill:none;stroke:var(--c);stroke-width:2;stroke-linejoin:round}\n"
+    ".mk{fill:var(--c);stroke:var(--page);stroke-width:.8}\n"
+    ".mk.hollow{fill:var(--page);stroke:var(--c);stroke-width:1.6}\n"
+    ".iv{fill:none;stroke:var(--c);stroke-width:1.2;opacity:.75}\n"
+    ".ln.d1{stroke-dasharray:7 3}\n.ln.d2{stroke-dasharray:2 3}\n.ln.d3{stroke-dasharray:9 3 2 3}\n"
+    ".ln.d4{stroke-dasharray:4 2}\n.ln.d5{stroke-dasharray:1 4}\n";
+
+void plot_css(struct strbuf *out)
+{
+    strbuf_adds(out, style);
+    for (unsigned i = 0; i < COLOUR_N_LEVEL; i++)
+        strbuf_addf(out, ".q%u{fill:var(--q%u)}.i%u{fill:var(--i%u)}", i, i, i, i);
+    for (unsigned i = 0; i < COLOUR_N_SERIES; i++) strbuf_addf(out, ".c%u{--c:var(--s%u)}", i, i);
+    strbuf_adds(out, "\n");
+}
+
+void plot_theme_css(struct strbuf *out, bool dark)
+{
+    strbuf_adds(out, dark ? "--ink:#e8ebf0;--soft:#a3acba;--line:#343b47;"
+                          : "--ink:#1b1f27;--soft:#555d6b;--line:#d9dde4;");
+    colour_css(out, dark);
+}
+
 static double text_width(const char *s)
 {
     double n = 0;

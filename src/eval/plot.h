@@ -18,6 +18,13 @@ struct plot_words {
     const char *x_label, *y_label;
 };
 
+/* ---- Style ---- */
+
+/* Rules for the classes of all plots; their colours are custom properties of the theme. */
+void plot_css(struct strbuf *out);
+/* The properties of a light or dark theme: those of colour.h, --ink, --soft and --line. */
+void plot_theme_css(struct strbuf *out, bool dark);
+
 /* ---- Lines and marks ---- */
 
 #define PLOT_NO_MARK 1000u

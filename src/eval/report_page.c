@@ -47,8 +47,7 @@ static const char style_figures[] =
     ".fig{display:flex;flex-wrap:wrap;gap:1rem 1.6rem;align-items:flex-start}\n"
     "figure{flex:1 1 400px;max-width:560px;min-width:0;margin:0}\n"
     "figcaption{font-weight:600;font-size:.95rem;overflow-wrap:anywhere}\n"
-    "svg{display:block;width:100%;height:auto;"
-    "font:12px system-ui,-apple-system,\"Segoe UI\",\"DejaVu Sans\",sans-serif}\n"
+    "svg{display:block;width:100%;height:auto}\n"
     ".data{flex:1 1 320px;min-width:0;max-height:330px;overflow:auto;"
     "border:1px solid var(--line);border-radius:6px}\n"
     "table{border-collapse:collapse;width:100%;font-size:.8rem;font-variant-numeric:tabular-nums}"
@@ -60,40 +59,26 @@ static const char style_figures[] =
     "var(--soft);margin-top:.5rem}\n"
     "dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;font-size:.9rem}\n"
     "dt{color:var(--soft)}\ndd{margin:0;overflow-wrap:anywhere}\n"
-    "text{fill:var(--ink)}\n.tk{fill:var(--soft)}\n.m{text-anchor:middle}\n.e{text-anchor:end}\n"
-    ".gr{stroke:var(--line)}\n.ax{stroke:var(--soft)}\n"
-    ".cells rect{stroke:var(--page)}\n.cells path{shape-rendering:crispEdges}\n"
-    ".none{fill:none;stroke:var(--line)!important}\n"
-    ".ln{fill:none;stroke:var(--c);stroke-width:2;stroke-linejoin:round}\n"
-    ".mk{fill:var(--c);stroke:var(--page);stroke-width:.8}\n"
-    ".mk.hollow{fill:var(--page);stroke:var(--c);stroke-width:1.6}\n"
-    ".iv{fill:none;stroke:var(--c);stroke-width:1.2;opacity:.75}\n"
-    ".ln.d1{stroke-dasharray:7 3}\n.ln.d2{stroke-dasharray:2 3}\n.ln.d3{stroke-dasharray:9 3 2 3}\n"
-    ".ln.d4{stroke-dasharray:4 2}\n.ln.d5{stroke-dasharray:1 4}\n"
     "@media print{body{max-width:none}.theme,nav{display:none}.data{max-height:none}"
     "section{break-inside:avoid}}\n";
 
-static const char light_words[] = "--ink:#1b1f27;--soft:#555d6b;--line:#d9dde4;--link:#0b57a4;";
-static const char dark_words[] =
-    "--ink:#e8ebf0;--soft:#a3acba;--line:#343b47;--link:#7fbcff;color-scheme:dark;";
+static const char light_words[] = "--link:#0b57a4;";
+static const char dark_words[] = "--link:#7fbcff;color-scheme:dark;";
 
 void report_page_style(struct strbuf *out)
 {
     strbuf_adds(out, style_base);
     strbuf_adds(out, style_figures);
+    plot_css(out);
     strbuf_addf(out, ":root{%s", light_words);
-    colour_css(out, false);
+    plot_theme_css(out, false);
     strbuf_addf(out, "}\n@media screen{:root:has(#t-dark:checked){%s", dark_words);
-    colour_css(out, true);
+    plot_theme_css(out, true);
     strbuf_addf(out,
                 "}}\n@media screen and (prefers-color-scheme:dark){:root:has(#t-auto:checked){%s",
                 dark_words);
-    colour_css(out, true);
+    plot_theme_css(out, true);
     strbuf_adds(out, "}}\n");
-    for (unsigned i = 0; i < COLOUR_N_LEVEL; i++)
-        strbuf_addf(out, ".q%u{fill:var(--q%u)}.i%u{fill:var(--i%u)}", i, i, i, i);
-    for (unsigned i = 0; i < COLOUR_N_SERIES; i++) strbuf_addf(out, ".c%u{--c:var(--s%u)}", i, i);
-    strbuf_adds(out, "\n");
 }
 
 void report_page_theme_choice(struct strbuf *out)

@@ -49,7 +49,7 @@ struct svg svg_begin(struct strbuf *out, double w, double h, const char *id, con
                      const char *desc)
 {
     struct svg s = {out};
-    strbuf_adds(out, "<svg viewBox=\"0 0 ");
+    strbuf_adds(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ");
     svg_number(out, w);
     strbuf_adds(out, " ");
     svg_number(out, h);

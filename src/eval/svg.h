@@ -1,4 +1,4 @@
-/* svg.h: a writer of SVG inside HTML, of the few elements that plots are made of.
+/* svg.h: a writer of SVG, inside HTML or as a file, of the few elements that plots are made of.
  *
  * Looks come from the page's style sheet through classes, so that one drawing serves both themes.
  * Contract: texts are escaped here; classes are literals of the caller. Coordinates are pixels of

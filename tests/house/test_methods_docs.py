@@ -36,7 +36,7 @@ class MethodsDocsTest(unittest.TestCase):
         self.assertEqual(sorted(re.findall(r"`([\w-]+)`", part[:part.index(last)])), want, page)
 
     def test_lists_of_methods_are_whole(self):
-        self.assert_lists("README.md", "plan a chunk as a whole:", ".", "prefill", "any_chunk", False)
+        self.assert_lists("docs/what_runs.md", "plan a chunk as a whole:", ".", "prefill", "any_chunk", False)
         self.assert_lists("docs/eval.md", "or hold all of the prompt:", "(`needs_question`", "decode",
                           "needs_question", True)
 

@@ -386,7 +386,7 @@ static void test_svg_elements(void **state)
     svg_end(&s);
     assert_well_formed(b.data);
     assert_non_null(
-        strstr(b.data, "viewBox=\"0 0 100 50.5\" role=\"img\" aria-labelledby=\"id-t id-d\""));
+        strstr(b.data, " viewBox=\"0 0 100 50.5\" role=\"img\" aria-labelledby=\"id-t id-d\""));
     assert_non_null(
         strstr(b.data, "<title id=\"id-t\">&lt;title&gt;</title><desc id=\"id-d\">a &amp; b"));
     assert_non_null(strstr(b.data, "<line class=\"ln\" x1=\"0\" y1=\"1\" x2=\"2.5\" y2=\"3\"/>"));

@@ -252,7 +252,7 @@ static const struct method_decode hooks = {
 static const sac_method_deviation deviations[] = {
     {"silent on what is read before 16 tokens of an answer are there",
      "everything; warm=snapkv and warm=lines read less", "short answers are right then",
-     "of 32 tokens behind 4K, 70.4 % of the context is read in the mean (measured.md)"},
+     "of 32 tokens behind 4K, 70.4 % of the context is read in the mean (measured_before.md)"},
     {"all layers choose anew in the same step",
      "layers take turns between two choices; stagger=off chooses together",
      "every step costs the same", NULL},

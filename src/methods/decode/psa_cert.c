@@ -459,7 +459,7 @@ static const sac_method_deviation deviations[] = {
      "a proof does, from keys rounded to eight bits and the length of the rounding; mode=report "
      "keeps the estimate",
      "an estimate can be wrong where the order is",
-     "95 % are proved where 98.5 % are read, qwen2.5-coder-0.5b at 4K (measured.md)"},
+     "95 % are proved where 98.5 % are read, qwen2.5-coder-0.5b at 4K (measured_before.md)"},
     {"loading between tiers and one pool for all", "absent, as in psa",
      "there is no second tier of memory", "none on answers"},
 };

@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""Draws the plots of the pages from the tables beside them, with `saccade bench plot`; a test
+compares the drawings with fresh ones. usage: make_plots.py PROGRAM
+"""
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parent.parent
+# Each drawing: its table and what `saccade bench plot` is told.
+PLOTS = {
+    "docs/performance/prompts.svg": ["docs/performance/speed.csv", "-x", "n_prompt", "-y", "tok_s", "--by", "what",
+                                     "--tokens", "--only", "model=qwen2.5-coder-0.5b", "--only", "n_gen=0",
+                                     "--x-label", "tokens of the prompt", "--y-label", "tokens read per second",
+                                     "--title", "How fast a prompt is read"],
+}
+
+
+def plot(program, name):
+    """The text of a drawing."""
+    table, *options = PLOTS[name]
+    drawn = subprocess.run([program, "bench", "plot", ROOT / table, *options], check=True,
+                           capture_output=True, text=True)
+    return drawn.stdout
+
+
+def main(program):
+    for name in PLOTS:
+        (ROOT / name).write_text(plot(program, name))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(sys.argv[1])
