@@ -60,12 +60,12 @@ test: deps-test ## everything that CI runs; ends with `N passed, N failed`
 	@$(call BUILD,build)
 	@$(call RUN_TESTS,build,)
 
-test-long: deps-test ## what is longer than CI can wait: properties of methods on a real model too, more proofs
+test-long: deps-test ## what is longer than CI can wait: methods on a real model, those of the docs in all tests, more proofs
 	@$(PYTHON) tools/fetch.py model smollm2-135m
 	@$(call CONFIGURE,werror)
 	@$(call BUILD,build)
 	@SAC_TEST_LONG=1 SAC_PROOF_CASES=1400; export SAC_TEST_LONG SAC_PROOF_CASES; \
-		$(call RUN_TESTS,build,-R '^prop/|^unit/test_proof$$')
+		$(call RUN_TESTS,build,-R '^prop/|^unit/test_proof$$|^house/test_added_methods$$')
 
 check: deps-test ## kernels against the reference only
 	@$(call CONFIGURE,werror)

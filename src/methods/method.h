@@ -179,6 +179,32 @@ struct method_prefill {
     bool (*sound)(const struct method_loaded *l);
 };
 
+/* What the tokens are that a parameter `budget` counts (pick.h). */
+enum method_budget {
+    METHOD_BUDGET_CHOSEN, /* chosen by score, of each KV head */
+    METHOD_BUDGET_QUERY,  /* chosen by score, of each query head */
+    METHOD_BUDGET_LIVES,  /* all that a KV head keeps of the prompt, or of all */
+    METHOD_BUDGET_LAYER,  /* the same, in the mean over a layer's heads */
+    METHOD_BUDGET_MODEL,  /* the same, in the mean over the layers */
+};
+#define METHOD_NEVER UINT32_MAX
+
+/* What tests must know of a method and cannot find out. Zeroes are right for a method that has a
+ * budget, scores all tokens at every step and reads nothing else. */
+struct method_facts {
+    const char *part;  /* parameters beside a budget with which a part of some hundred tokens is
+                          read, "key=value,..."; NULL: the defaults */
+    const char *whole; /* those with which everything is read; NULL: budget=100% */
+    enum method_budget budget;
+    uint32_t n_forced; /* decode, with `part`: tokens before the own page that are read in any case,
+                          at most; where the budget counts them it says so */
+    uint32_t n_late;   /* decode: a token for which no query has asked is read so many steps after
+                          one does, at most, or METHOD_NEVER */
+    bool blind;        /* looks at no key, so a bad one goes by unseen */
+    bool keeps_found;  /* what it has found of tokens that stay (axes, representatives) a cut leaves
+                        */
+};
+
 struct method {
     const char *kind;              /* "prefill" or "decode" */
     const char *name;              /* unique within its kind */
@@ -198,6 +224,7 @@ struct method {
      * of the prompt's last rows what it keeps or looks at, or holds all of the prompt. The question
      * must be among the prompt rows then; its last token alone is a decode row. */
     bool needs_question;
+    struct method_facts facts;
     const struct method_decode *decode;   /* NULL: dense attention */
     const struct method_prefill *prefill; /* the same for prompt rows */
 };

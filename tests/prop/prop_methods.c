@@ -41,29 +41,8 @@ static int load_model(void **state)
     return 0;
 }
 
-static bool has_param(const struct method *m, const char *key)
-{
-    for (uint32_t i = 0; i < m->n_param; i++)
-        if (strcmp(m->param[i].key, key) == 0) return true;
-    return false;
-}
-
-/* A setting that reads a part of a context of some hundred tokens, or all of it. */
-static void make_spec(char spec[METHOD_SPEC_BYTES], const struct method *m, bool whole)
-{
-    static const char *const all[][2] = {
-        {"mass", "1"}, {"budget", "100%"}, {"bits", "0"}, {"gate", "0"}};
-    if (!whole) {
-        method_spec_part(spec, m, 96);
-        return;
-    }
-    snprintf(spec, METHOD_SPEC_BYTES, "%s", m->name);
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (has_param(m, all[i][0])) {
-            snprintf(spec, METHOD_SPEC_BYTES, "%s:%s=%s", m->name, all[i][0], all[i][1]);
-            return;
-        }
-}
+/* A part of a context of some hundred tokens. */
+enum { BUDGET = 96 };
 
 struct setting {
     const char *spec;
@@ -157,7 +136,7 @@ static void answer_alone(struct answer *out, const struct setting *s, size_t n_p
 #define EACH_METHOD(m)                                                                             \
     const struct method *m;                                                                        \
     for (size_t i_ = 0; (m = method_at(i_)); i_++)                                                 \
-        if (m->decode)
+        if (m->decode && method_tested(m))
 
 static const sac_kv_type types[] = {SAC_KV_F16, SAC_KV_Q8};
 
@@ -172,7 +151,7 @@ static void a_budget_for_all_gives_the_dense_bits(void **state)
             EACH_METHOD(m)
             {
                 char spec[METHOD_SPEC_BYTES];
-                make_spec(spec, m, true);
+                method_spec_whole(spec, m);
                 answer_alone(&sparse, &(struct setting){.spec = spec, .type = types[t]},
                              lengths[l]);
                 same_answer(spec, &sparse, &dense);
@@ -188,7 +167,7 @@ static void short_contexts_give_the_dense_bits(void **state)
     EACH_METHOD(m)
     {
         char spec[METHOD_SPEC_BYTES];
-        make_spec(spec, m, false);
+        method_spec_part(spec, m, BUDGET);
         const char *const list[] = {spec};
         sac_engine_params p = sac_engine_params_default();
         sac_engine *e;
@@ -217,7 +196,7 @@ static void an_answer_does_not_depend_on_anything_else(void **state)
         EACH_METHOD(m)
         {
             char spec[METHOD_SPEC_BYTES];
-            make_spec(spec, m, false);
+            method_spec_part(spec, m, BUDGET);
             answer_alone(&alone, &(struct setting){.spec = spec, .type = types[t]}, N_PROMPT);
             sac_engine *e =
                 new_engine(&(struct setting){.spec = spec,
@@ -258,7 +237,7 @@ static void a_cut_sequence_goes_on(void **state)
     EACH_METHOD(m)
     {
         char spec[METHOD_SPEC_BYTES];
-        make_spec(spec, m, false);
+        method_spec_part(spec, m, BUDGET);
         sac_error err;
         sac_engine *e = new_engine(&(struct setting){.spec = spec});
         start(e, &cut, N_PROMPT);
@@ -294,7 +273,7 @@ static void a_saved_sequence_goes_on(void **state)
     EACH_METHOD(m)
     {
         char spec[METHOD_SPEC_BYTES];
-        make_spec(spec, m, false);
+        method_spec_part(spec, m, BUDGET);
         const struct setting setting = {.spec = spec, .type = types[n_method++ % 2], .n_seq = 2};
         sac_engine *e = new_engine(&setting), *f = new_engine(&setting);
         sac_error err;
@@ -344,7 +323,7 @@ static void reads_are_counted_and_fewer(void **state)
     EACH_METHOD(m)
     {
         char spec[METHOD_SPEC_BYTES];
-        make_spec(spec, m, false);
+        method_spec_part(spec, m, BUDGET);
         sac_engine *e = new_engine(&(struct setting){.spec = spec});
         start(e, &a, N_PROMPT);
         const sac_engine_stats before = sac_engine_get_stats(e);

@@ -1,4 +1,5 @@
-/* method_spec.h: settings of methods, whatever they are, for contexts of a few hundred tokens. */
+/* method_spec.h: settings of methods, whatever they are, for contexts of a few hundred tokens: made
+ * of what each says of itself (struct method_facts). */
 #ifndef SAC_TESTS_METHOD_SPEC_H
 #define SAC_TESTS_METHOD_SPEC_H
 
@@ -6,37 +7,47 @@
 #include "saccade.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define METHOD_SPEC_BYTES 160
 
-/* Adds "wish" where the method knows it. */
-static inline void method_spec_add(char spec[METHOD_SPEC_BYTES], const struct method *m,
-                                   const char *wish)
+static inline bool method_has_budget(const struct method *m)
 {
-    char longer[METHOD_SPEC_BYTES];
-    const char sep = strchr(spec, ':') ? ',' : ':';
-    snprintf(longer, sizeof longer, "%.*s%c%.32s", METHOD_SPEC_BYTES / 2, spec, sep, wish);
-    if (sac_method_check(m->kind, longer, NULL) == SAC_OK) memcpy(spec, longer, METHOD_SPEC_BYTES);
+    for (uint32_t i = 0; i < m->n_param; i++)
+        if (m->param[i].type == SAC_PARAM_BUDGET) return true;
+    return false;
 }
 
-/* One that reads a part: `budget` tokens, or half of the mass. */
+/* One that reads a part: `budget` tokens, or as the method says. */
 static inline void method_spec_part(char spec[METHOD_SPEC_BYTES], const struct method *m,
                                     uint32_t budget)
 {
-    static const char *const wish[] = {
-        "mass=0.5", "dense=0",    "sink=4",        "local=8",    "init=4",      "block=32",
-        "bits=8",   "tables=30",  "dense_every=0", "gate=1",     "warm=snapkv", "prompt=age",
-        "most=1",   "segment=64", "columns=32",    "slashes=48", "band=8",      "least=128"};
-    char text[32];
-    snprintf(spec, METHOD_SPEC_BYTES, "%s", m->name);
-    snprintf(text, sizeof text, "budget=%u", budget);
-    method_spec_add(spec, m, text);
-    for (size_t i = 0; i < sizeof wish / sizeof wish[0]; i++) method_spec_add(spec, m, wish[i]);
-    snprintf(text, sizeof text, "recent=%u", budget / 2);
-    for (uint32_t i = 0; i < m->n_param; i++) /* tokens; others count pages, 128 at most */
-        if (strcmp(m->param[i].key, "recent") == 0 && m->param[i].max > 128)
-            method_spec_add(spec, m, text);
+    const char *part = m->facts.part;
+    int n = snprintf(spec, METHOD_SPEC_BYTES, "%s%s%s", m->name, part ? ":" : "", part ? part : "");
+    if (method_has_budget(m))
+        snprintf(spec + n, METHOD_SPEC_BYTES - (size_t)n, "%cbudget=%u", part ? ',' : ':', budget);
+}
+
+/* One that reads everything. */
+static inline void method_spec_whole(char spec[METHOD_SPEC_BYTES], const struct method *m)
+{
+    const char *whole = m->facts.whole ? m->facts.whole : "budget=100%";
+    const bool is_dense = !m->decode && !m->prefill;
+    snprintf(spec, METHOD_SPEC_BYTES, "%s%s%s", m->name, is_dense ? "" : ":",
+             is_dense ? "" : whole);
+}
+
+/* Whether a test of all methods looks at this one: SAC_TEST_METHODS="a,b" leaves out others. */
+static inline bool method_tested(const struct method *m)
+{
+    const char *list = getenv("SAC_TEST_METHODS");
+    const size_t n = strlen(m->name);
+    for (const char *at = list; at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, m->name, n) == 0 && (at[n] == ',' || at[n] == 0)) return true;
+    }
+    return !list;
 }
 
 #endif

@@ -99,22 +99,6 @@ static void budgets_count_what_is_chosen(void **state)
     }
 }
 
-/* Whoever has a method that chooses by score is in the list above, and nobody else. */
-static void every_method_is_in_the_list(void **state)
-{
-    (void)state;
-    const struct method *m;
-    for (size_t i = 0; (m = method_at(i)); i++) {
-        bool found = false;
-        if (!m->decode) continue;
-        for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++)
-            found = found || (strncmp(cases[k].spec, m->name, strlen(m->name)) == 0 &&
-                              cases[k].spec[strlen(m->name)] == ':');
-        /* adakv's heads share a budget: below. */
-        if (!found && strcmp(m->name, "adakv") != 0) fail_msg("%s is not held to a rule", m->name);
-    }
-}
-
 /* The heads of a layer together keep what snapkv keeps. */
 static void adakvs_heads_share(void **state)
 {
@@ -167,7 +151,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(budgets_count_what_is_chosen),
-        cmocka_unit_test(every_method_is_in_the_list),
         cmocka_unit_test(adakvs_heads_share),
         cmocka_unit_test(a_kept_choice_counts_again),
         cmocka_unit_test(kept_tokens_are_told_apart),

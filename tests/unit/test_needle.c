@@ -1,34 +1,15 @@
 /* test_needle.c: who finds a late needle. For a hundred steps nobody asks for one token; then a
- * query does, and goes on to. The table says after how many steps each method reads the token, with
- * a budget of a twelfth of the context, and must be what the methods' papers make of it. Beside it:
- * what holds for every choice of every method in the list. */
+ * query does, and goes on to. Each method says after how many steps it reads the token
+ * (struct method_facts), which must be what its paper makes of it. Beside it: what holds for every
+ * choice of every method in the list. */
 #include "lane_bench.h"
+#include "method_spec.h"
 
 static struct lane_bench b;
 
-enum { N_PROMPT = 1000, N_QUIET = 100, N_ASK = 64, NEEDLE = 300, LATE = N_ASK + 1 };
-
-static bool has_param(const struct method *m, const char *key)
-{
-    for (uint32_t i = 0; i < m->n_param; i++)
-        if (strcmp(m->param[i].key, key) == 0) return true;
-    return false;
-}
-
-/* A setting that reads about a seventh of the context, if it can be told so. */
-static void small_spec(char spec[160], const struct method *m)
-{
-    snprintf(spec, 160, "%s:", m->name);
-    if (has_param(m, "mass")) strcat(spec, "mass=0.5,");
-    if (has_param(m, "budget")) strcat(spec, "budget=160,");
-    if (has_param(m, "dense")) strcat(spec, "dense=0,");
-    if (has_param(m, "prompt")) strcat(spec, "prompt=age,");
-    if (has_param(m, "gate")) strcat(spec, "gate=1,sink=4,recent=40,");
-    if (has_param(m, "bits")) strcat(spec, "bits=8,tables=30,");
-    if (strcmp(m->name, "infllm") == 0) strcat(spec, "block=32,local=16,init=16,");
-    if (strcmp(m->name, "tokenselect") == 0) strcat(spec, "sink=4,recent=16,");
-    spec[strlen(spec) - 1] = 0;
-}
+/* A budget of a seventh of the context. */
+enum { N_PROMPT = 1000, N_QUIET = 100, N_ASK = 64, NEEDLE = 300, BUDGET = 160, N_ANSWER = 40 };
+enum { LATE = N_ASK + 1 };
 
 static void add_code(float *x, uint64_t code, float size)
 {
@@ -68,84 +49,65 @@ static uint32_t steps_to_find(const char *spec)
     return found;
 }
 
-/* What decode.md's table says, and what it does not. */
-static uint32_t expected(const char *name)
-{
-    static const char *const never[] = {"streaming", "h2o",  "snapkv", "pyramidkv",
-                                        "adakv",     "raas", "duo",    "lfps"};
-    for (size_t i = 0; i < sizeof never / sizeof never[0]; i++)
-        if (strcmp(name, never[i]) == 0) return LATE;
-    return strcmp(name, "loopserve") == 0 ? 16 : 1;
-}
+#define EACH_METHOD(m)                                                                             \
+    const struct method *m;                                                                        \
+    for (size_t i_ = 0; (m = method_at(i_)); i_++)                                                 \
+        if (m->decode && method_tested(m))
 
 static void late_needles(void **state)
 {
     (void)state;
-    const struct method *m;
-    for (size_t i = 0; (m = method_at(i)); i++) {
-        char spec[160];
-        if (!m->decode) continue;
-        small_spec(spec, m);
-        const uint32_t n = steps_to_find(spec), most = expected(m->name);
-        if (n == LATE)
-            print_message("%-12s never finds a late needle\n", m->name);
-        else
-            print_message("%-12s finds a late needle at step %u\n", m->name, n);
-        if (most == LATE)
-            assert_int_equal(n, LATE);
-        else
-            assert_true(n <= most);
+    EACH_METHOD(m)
+    {
+        char spec[METHOD_SPEC_BYTES];
+        method_spec_part(spec, m, BUDGET);
+        const uint32_t n = steps_to_find(spec);
+        if (m->facts.n_late == METHOD_NEVER ? n != LATE : n > m->facts.n_late + 1)
+            fail_msg("%s reads a late needle at step %u of %u", spec, n, N_ASK);
     }
+}
+
+static void lfps_finds_one_if_told_to(void **state)
+{
+    (void)state;
     const uint32_t refresh = steps_to_find("lfps:budget=160,refresh=32");
-    print_message("lfps, refresh=32: at step %u\n", refresh);
     assert_true(refresh <= 32);
     assert_int_equal(steps_to_find("lfps:budget=160,guard=on"), 1);
 }
 
-/* Most tokens before the own page that a choice with small_spec's budget of 160 may hold: chosen by
- * score, and read in any case. test_forced.c has the exact numbers of one row. */
-struct rule {
-    const char *name;
-    uint32_t chosen, forced;
-};
-
-static const struct rule rules[] = {
-    {"streaming", 0, 159},
-    {"topk", 160, 4 + 31}, /* the newest 32 hold the row's own */
-    {"loki", 160, 31},
-    {"sparq", 160, 63},
-    {"infinigen", 160, 0},
-    {"tokenselect", 160, 4 + 15},
-    {"quest", 160, 2 * 32},
-    {"arkvale", 160, 3 * 32},
-    {"infllm", 160, 16 + 32}, /* what left the window fills no block yet */
-    {"loopserve", 160, 4 + 16 + 15},
-    {"lfps", LB_GROUP * 160 + 7, 4}, /* a choice for each query head, the newest with each */
-    {"h2o", 80, 79},                 /* half of all that lives, the row's own in the other half */
-    {"raas", 128, 0},                /* whole pages beside the own one */
-    {"snapkv", 160 - 32, 32 + 39},   /* the window is part of the budget, the answer is not */
-    {"adakv", 2 * (160 - 32), 32 + 39},
-    {"pyramidkv", 2 * (160 - 32) - 6, 32 + 39}, /* of the first layer */
-};
-
-static const struct rule *rule_of(const struct method *m)
+static uint32_t count_read(uint32_t h)
 {
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
-        if (strcmp(rules[i].name, m->name) == 0) return &rules[i];
-    if (has_param(m, "budget")) fail_msg("%s has a budget and no rule", m->name);
-    return NULL;
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < pick_page_count(&b.lane[h]); p++)
+        n += (uint32_t)__builtin_popcount(b.mask[h][p]);
+    return n;
 }
 
-static void keeps_rule(const struct rule *rule, uint32_t h)
+/* What a budget counts is within it, and what is read beside it is no more than the method says.
+ * Budgets of what lives do not count the answer, of n_answer tokens. */
+static void keeps_budget(const struct method *m, uint32_t n_answer)
 {
-    uint32_t n_read = 0;
-    if (!rule || b.pick[h].dense) return;
-    for (uint32_t p = 0; p < pick_page_count(&b.lane[h]); p++)
-        n_read += (uint32_t)__builtin_popcount(b.mask[h][p]);
-    const uint32_t n_chosen = b.pick[h].n_chosen;
-    if (n_chosen > rule->chosen || n_read - n_chosen > rule->forced)
-        fail_msg("%s: %u tokens chosen and %u read in any case, at most %u and %u", rule->name,
-                 n_chosen, n_read - n_chosen, rule->chosen, rule->forced);
+    const uint32_t most[] = {
+        [METHOD_BUDGET_CHOSEN] = BUDGET,
+        [METHOD_BUDGET_QUERY] = LB_GROUP * BUDGET,
+        [METHOD_BUDGET_LIVES] = BUDGET + n_answer,
+        [METHOD_BUDGET_LAYER] = LB_HEADS * (BUDGET + n_answer), /* a head may have all */
+        [METHOD_BUDGET_MODEL] = 2 * BUDGET + n_answer,          /* the first layer's share */
+    };
+    uint32_t n_layer = 0;
+    for (uint32_t h = 0; h < LB_HEADS; h++) {
+        if (b.pick[h].dense) return;
+        const uint32_t n_read = count_read(h), n_chosen = b.pick[h].n_chosen;
+        const uint32_t n_forced = m->facts.n_forced;
+        n_layer += n_read;
+        if (method_has_budget(m) && n_read > most[m->facts.budget] + n_forced)
+            fail_msg("%s: %u tokens read, at most %u and %u", m->name, n_read,
+                     most[m->facts.budget], n_forced);
+        if (m->facts.budget == METHOD_BUDGET_CHOSEN && n_read - n_chosen > n_forced)
+            fail_msg("%s: %u tokens read in any case, at most %u", m->name, n_read - n_chosen,
+                     n_forced);
+    }
+    if (m->facts.budget == METHOD_BUDGET_LAYER) assert_true(n_layer <= most[METHOD_BUDGET_LAYER]);
 }
 
 /* Budgets hold, the heads of a layer that share one keep their sum, marks lie before the own page,
@@ -153,33 +115,34 @@ static void keeps_rule(const struct rule *rule, uint32_t h)
 static void every_choice_keeps_the_rules(void **state)
 {
     (void)state;
-    static uint32_t first[40][LB_HEADS][LB_PAGES];
-    const struct method *m;
-    for (size_t i = 0; (m = method_at(i)); i++) {
-        char spec[160];
-        if (!m->decode) continue;
-        small_spec(spec, m);
+    static uint32_t first[N_ANSWER][LB_HEADS][LB_PAGES];
+    EACH_METHOD(m)
+    {
+        char spec[METHOD_SPEC_BYTES];
+        bool has_chosen = false;
+        method_spec_part(spec, m, BUDGET);
         for (int again = 0; again < 2; again++) {
-            lb_open(&b, i % 2 ? SAC_KV_Q8 : SAC_KV_F16, spec, 31);
+            lb_open(&b, i_ % 2 ? SAC_KV_Q8 : SAC_KV_F16, spec, 31);
             lb_random_keys(&b, 1);
             lb_seal(&b);
-            for (uint32_t pos = N_PROMPT - LB_PAST; pos < N_PROMPT + 40; pos++) {
+            for (uint32_t pos = N_PROMPT - LB_PAST; pos < N_PROMPT + N_ANSWER; pos++) {
                 lb_random_query(&b, 3);
                 lb_row(&b, pos, pos < N_PROMPT);
                 if (pos < N_PROMPT) continue;
                 for (uint32_t h = 0; h < LB_HEADS; h++) {
                     assert_false(b.pick[h].not_finite);
+                    has_chosen = has_chosen || b.pick[h].n_chosen > 0;
                     for (uint32_t p = pick_page_count(&b.lane[h]); p < LB_PAGES; p++)
                         assert_int_equal(b.mask[h][p], 0);
-                    keeps_rule(rule_of(m), h);
                 }
-                if (strcmp(m->name, "adakv") == 0)
-                    assert_int_equal(b.pick[0].n_chosen + b.pick[1].n_chosen, LB_HEADS * 128);
+                keeps_budget(m, pos - N_PROMPT);
                 if (again) assert_memory_equal(first[pos - N_PROMPT], b.mask, sizeof b.mask);
                 memcpy(first[pos - N_PROMPT], b.mask, sizeof b.mask);
             }
             lb_close(&b);
         }
+        if (has_chosen != m->chooses)
+            fail_msg("%s %s by score", spec, has_chosen ? "chooses" : "never chooses");
     }
 }
 
@@ -204,29 +167,18 @@ static void cut_all(const struct method *m, uint32_t n_tok)
     }
 }
 
-/* What a cut leaves on purpose: dropped tokens stay dropped, and what was found once of the tokens
- * that stay (axes, the middle of the keys, representatives) is not found again. */
-static bool keeps_more(const struct method *m)
-{
-    static const char *const names[] = {"infinigen", "magicpig", "infllm"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(names[i], m->name) == 0) return true;
-    return m->evicts;
-}
-
-/* A sequence that was cut, and went on otherwise, chooses as one that never had what was cut off.
- */
+/* A sequence that was cut, and went on otherwise, chooses as one that never had what was cut off,
+ * but for what a cut leaves on purpose: dropped tokens stay dropped, what was found stays so. */
 static void a_cut_leaves_nothing_behind(void **state)
 {
     (void)state;
     enum { CUT = N_PROMPT - 40, ANSWER = CUT + 50, END = ANSWER + 30 };
     static uint32_t mask[END][LB_HEADS][LB_PAGES];
     static float logw[END][LB_HEADS][LB_TOK];
-    const struct method *m;
-    for (size_t i = 0; (m = method_at(i)); i++) {
-        char spec[160];
-        if (!m->decode) continue;
-        small_spec(spec, m);
+    EACH_METHOD(m)
+    {
+        char spec[METHOD_SPEC_BYTES];
+        method_spec_part(spec, m, BUDGET);
         for (int fresh = 0; fresh < 2; fresh++) {
             lb_open(&b, SAC_KV_F16, spec, 32);
             lb_random_keys(&b, 1);
@@ -240,7 +192,7 @@ static void a_cut_leaves_nothing_behind(void **state)
                 for (uint32_t h = 0; h < LB_HEADS && pos >= ANSWER; h++) {
                     const size_t n = sizeof mask[0][0];
                     assert_false(b.pick[h].not_finite);
-                    if (fresh && !keeps_more(m) &&
+                    if (fresh && !m->evicts && !m->facts.keeps_found &&
                         (memcmp(mask[pos][h], b.mask[h], n) != 0 ||
                          memcmp(logw[pos][h], b.logw[h], sizeof b.logw[h]) != 0))
                         fail_msg("%s: row %u remembers what was cut off", spec, pos);
@@ -257,6 +209,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(late_needles),
+        cmocka_unit_test(lfps_finds_one_if_told_to),
         cmocka_unit_test(every_choice_keeps_the_rules),
         cmocka_unit_test(a_cut_leaves_nothing_behind),
     };

@@ -149,25 +149,21 @@ static bool all_finite(const struct seen *s)
     return true;
 }
 
-static bool is_one_of(const char *name, const char *const *list)
-{
-    for (; *list; list++)
-        if (strcmp(*list, name) == 0) return true;
-    return false;
-}
+#define EACH_METHOD(m, kind)                                                                       \
+    const struct method *m;                                                                        \
+    for (size_t i_ = 0; (m = method_at(i_)); i_++)                                                 \
+        if (m->kind && method_tested(m))
 
 static void an_infinite_key_makes_its_head_dense(void **state)
 {
     (void)state;
-    static const char *const blind[] = {"streaming", NULL}; /* looks at no key */
-    const struct method *m;
-    for (size_t i = 0; (m = method_at(i)); i++) {
+    EACH_METHOD(m, decode)
+    {
         struct seen seen;
-        if (!m->decode) continue;
         const sac_engine_stats s = run(bad_key, m, &seen);
         if (!all_finite(&seen)) fail_msg("%s: logits are not finite", m->name);
         assert_int_equal(seen.n[0], N_DECODE);
-        if (is_one_of(m->name, blind)) {
+        if (m->facts.blind) {
             assert_int_equal(s.reads.n_select_nan, 0);
             continue;
         }
@@ -182,10 +178,9 @@ static void an_infinite_key_makes_its_head_dense(void **state)
 static void a_query_that_is_nan_makes_its_head_dense(void **state)
 {
     (void)state;
-    const struct method *m;
-    for (size_t i = 0; (m = method_at(i)); i++) {
+    EACH_METHOD(m, decode)
+    {
         struct seen seen;
-        if (!m->decode) continue;
         const sac_engine_stats s = run(bad_query, m, &seen);
         assert_int_equal(seen.n[1], N_DECODE);
         if (s.reads.n_select_nan != N_DECODE || seen.n_whole[1] != N_DECODE)
@@ -199,11 +194,9 @@ static void a_query_that_is_nan_makes_its_head_dense(void **state)
 static void prompts_are_guarded_too(void **state)
 {
     (void)state;
-    static const char *const blind[] = {"a-shape", "tri-shape", "trianglemix", NULL};
-    const struct method *m;
-    for (size_t i = 0; (m = method_at(i)); i++) {
+    EACH_METHOD(m, prefill)
+    {
         struct seen seen;
-        if (!m->prefill) continue;
         sac_engine_stats s = run(bad_query, m, &seen);
         if (s.reads.n_plan == 0 || s.reads.n_plan != N_LANE * s.reads.n_plan_nan)
             fail_msg("%s: %llu of %llu lists are counted for a NaN", m->name,
@@ -211,7 +204,7 @@ static void prompts_are_guarded_too(void **state)
         assert_true(seen.n[1] > 0 && seen.n_whole[1] == seen.n[1]);
         s = run(bad_key, m, &seen);
         if (!all_finite(&seen)) fail_msg("%s: logits are not finite", m->name);
-        if (is_one_of(m->name, blind)) {
+        if (m->facts.blind) {
             assert_int_equal(s.reads.n_plan_nan, 0);
             continue;
         }

@@ -95,5 +95,6 @@ const struct method adakv_method = {
     .token_grain = true,
     .evicts = true,
     .needs_question = true,
+    .facts = {.budget = METHOD_BUDGET_LAYER, .n_late = METHOD_NEVER},
     .decode = &hooks,
 };

@@ -76,5 +76,6 @@ const struct method arkvale_method = {
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
+    .facts = {.part = "dense=0", .n_forced = 3 * PAGE_TOK},
     .decode = &hooks,
 };

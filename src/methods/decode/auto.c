@@ -185,5 +185,6 @@ const struct method auto_method = {
     .chooses = true,
     .weighs = true,
     .token_grain = true,
+    .facts = {.part = "mass=0.5,most=1", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},
     .decode = &hooks,
 };

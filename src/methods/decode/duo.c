@@ -138,5 +138,9 @@ const struct method duo_method = {
     .token_grain = true,
     .evicts = true,
     .needs_question = true,
+    .facts = {.part = "gate=1,sink=4,recent=40",
+              .whole = "gate=0",
+              .n_forced = 4 + 39,
+              .n_late = METHOD_NEVER},
     .decode = &hooks,
 };

@@ -165,5 +165,6 @@ const struct method infinigen_method = {
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
+    .facts = {.part = "dense=0", .keeps_found = true},
     .decode = &hooks,
 };

@@ -198,5 +198,6 @@ const struct method infllm_method = {
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
+    .facts = {.part = "init=16,local=16,block=32", .n_forced = 16 + 32, .keeps_found = true},
     .decode = &hooks,
 };

@@ -613,5 +613,6 @@ const struct method lfps_method = {
     .chooses = true,
     .token_grain = true,
     .needs_question = true,
+    .facts = {.budget = METHOD_BUDGET_QUERY, .n_forced = 4 + N_LOCAL + 1, .n_late = METHOD_NEVER},
     .decode = &hooks,
 };

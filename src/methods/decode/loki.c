@@ -124,5 +124,6 @@ const struct method loki_method = {
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
+    .facts = {.n_forced = 31},
     .decode = &hooks,
 };

@@ -282,5 +282,6 @@ const struct method loopserve_decode_method = {
     .chooses = true,
     .token_grain = true,
     .needs_question = true,
+    .facts = {.part = "warm=snapkv", .n_forced = 4 + 16 + 15, .n_late = 15},
     .decode = &hooks,
 };

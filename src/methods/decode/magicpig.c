@@ -272,5 +272,9 @@ const struct method magicpig_method = {
     .weighs = true,
     .chooses = true,
     .token_grain = true,
+    .facts = {.part = "bits=8,tables=30,dense_every=0",
+              .whole = "bits=0",
+              .n_forced = 4 + 63,
+              .keeps_found = true},
     .decode = &hooks,
 };

@@ -484,5 +484,6 @@ const struct method psa_cert_method = {
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
+    .facts = {.part = "mass=0.5", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},
     .decode = &hooks,
 };

@@ -85,5 +85,6 @@ const struct method pyramidkv_method = {
     .token_grain = true,
     .evicts = true,
     .needs_question = true,
+    .facts = {.budget = METHOD_BUDGET_MODEL, .n_late = METHOD_NEVER},
     .decode = &hooks,
 };

@@ -93,5 +93,6 @@ const struct method quest_method = {
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true, /* halves of pages */
+    .facts = {.part = "dense=0", .n_forced = 2 * PAGE_TOK},
     .decode = &hooks,
 };

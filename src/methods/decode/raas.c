@@ -203,5 +203,6 @@ const struct method raas_method = {
     .chooses = true,
     .evicts = true,
     .needs_question = true,
+    .facts = {.part = "prompt=age", .budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},
     .decode = &hooks,
 };

@@ -64,5 +64,6 @@ const struct method snapkv_method = {
     .token_grain = true,
     .evicts = true,
     .needs_question = true,
+    .facts = {.budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},
     .decode = &hooks,
 };

@@ -104,5 +104,6 @@ const struct method sparq_method = {
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
+    .facts = {.part = "recent=16", .n_forced = 15},
     .decode = &hooks,
 };

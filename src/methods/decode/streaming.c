@@ -53,5 +53,6 @@ const struct method streaming_method = {
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .token_grain = true,
+    .facts = {.budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER, .blind = true},
     .decode = &hooks,
 };

@@ -134,5 +134,6 @@ const struct method tokenselect_method = {
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
+    .facts = {.part = "sink=4,recent=16", .n_forced = 4 + 15},
     .decode = &hooks,
 };

@@ -81,5 +81,6 @@ const struct method topk_method = {
     .n_param = sizeof params / sizeof params[0],
     .chooses = true,
     .token_grain = true,
+    .facts = {.n_forced = 4 + 31},
     .decode = &hooks,
 };

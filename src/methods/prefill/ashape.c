@@ -89,6 +89,7 @@ const struct method ashape_method = {
     .n_param = sizeof ashape_params / sizeof ashape_params[0],
     .deviation = ashape_deviations,
     .n_deviation = sizeof ashape_deviations / sizeof ashape_deviations[0],
+    .facts = {.part = "sink=4,window=64", .whole = "window=4096", .blind = true},
     .prefill = &ashape_hooks,
 };
 
@@ -112,6 +113,7 @@ const struct method trishape_method = {
     .n_param = sizeof trishape_params / sizeof trishape_params[0],
     .deviation = trishape_deviations,
     .n_deviation = sizeof trishape_deviations / sizeof trishape_deviations[0],
+    .facts = {.part = "sink=4,window=64,last=32", .whole = "last=4096", .blind = true},
     .prefill = &trishape_hooks,
 };
 
@@ -137,5 +139,6 @@ const struct method trianglemix_method = {
     .n_param = sizeof mix_params / sizeof mix_params[0],
     .deviation = mix_deviations,
     .n_deviation = sizeof mix_deviations / sizeof mix_deviations[0],
+    .facts = {.part = "sink=4,window=64,last=32,layer=0.2", .whole = "layer=1", .blind = true},
     .prefill = &mix_hooks,
 };

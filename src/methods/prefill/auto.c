@@ -250,5 +250,6 @@ const struct method auto_prefill_method = {
     .n_param = sizeof params / sizeof params[0],
     .weighs = true,
     .token_grain = true,
+    .facts = {.part = "mass=0.6,last=0,most=1", .whole = "mass=1"},
     .prefill = &hooks,
 };

@@ -363,5 +363,6 @@ const struct method critiprefill_method = {
     .n_param = sizeof params / sizeof params[0],
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
+    .facts = {.part = "segment=64,dense=64"},
     .prefill = &hooks,
 };

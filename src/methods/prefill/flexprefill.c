@@ -317,5 +317,6 @@ const struct method flexprefill_method = {
     .n_param = sizeof params / sizeof params[0],
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
+    .facts = {.part = "mass=0.1,least=128", .whole = "mass=1"},
     .prefill = &hooks,
 };

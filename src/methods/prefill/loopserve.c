@@ -521,5 +521,6 @@ const struct method loopserve_method = {
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .token_grain = true,
+    .facts = {.part = "mass=0.6,slashes=8,columns=4", .whole = "mass=1"},
     .prefill = &hooks,
 };

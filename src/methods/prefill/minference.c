@@ -396,5 +396,6 @@ const struct method minference_method = {
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .token_grain = true,
+    .facts = {.part = "columns=40,slashes=40,band=20,sink=4", .whole = "columns=4096"},
     .prefill = &hooks,
 };

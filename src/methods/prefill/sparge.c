@@ -256,5 +256,6 @@ const struct method sparge_method = {
     .n_param = sizeof params / sizeof params[0],
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
+    .facts = {.part = "top=0.3,like=-2", .whole = "top=1"},
     .prefill = &hooks,
 };

@@ -250,5 +250,6 @@ const struct method xattention_method = {
     .n_param = sizeof params / sizeof params[0],
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
+    .facts = {.part = "mass=0.5", .whole = "mass=1"},
     .prefill = &hooks,
 };
