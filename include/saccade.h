@@ -500,6 +500,21 @@ typedef struct sac_event {
 /* True cancels the request. */
 typedef bool (*sac_event_fn)(void *user, const sac_event *event);
 
+/* What steers a request's choices beside its sampling, a grammar say. All of it is called from
+ * within sac_run and must not call the engine; NULL: not asked. */
+typedef struct sac_guide {
+    /* The tokens that may be chosen next: bit t % 64 of word t / 64 is that of token t, for the
+     * whole vocabulary; NULL: any. Asked for once before each token, and read until it is chosen.
+     * Where no token that is left has a finite logit, the request ends with an error. */
+    const uint64_t *(*mask)(void *user);
+    /* May change logits [n_vocab] before anything else does; probabilities that are reported are
+     * those of the changed ones. With it all logits are computed, which takes longer. */
+    void (*logits)(void *user, float *logits, uint32_t n_vocab);
+    /* Hears each token that was chosen, before its event. */
+    void (*chosen)(void *user, int32_t tok);
+    void *user;
+} sac_guide;
+
 #define SAC_DECODE_KEEP  UINT32_MAX
 #define SAC_PREFILL_KEEP UINT32_MAX
 
@@ -520,6 +535,7 @@ typedef struct sac_request {
                          sequence uses, 0 for a fresh one */
     uint32_t prefill; /* the same, as in sac_seq_use_prefill; SAC_PREFILL_KEEP */
     uint32_t n_probs;
+    sac_guide guide; /* copied; NULLs: none */
     sac_event_fn on_event;
     void *user;
 } sac_request;

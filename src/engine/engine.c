@@ -234,6 +234,12 @@ sac_reads engine_take_reads(sac_engine *e, sac_seq id)
     return reads;
 }
 
+void engine_use_mask(sac_engine *e, sac_seq id, const uint64_t *mask)
+{
+    struct seq *s = engine_seq(e, id, NULL);
+    if (s) s->mask = mask;
+}
+
 sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n, sac_error *err)
 {
     TRY(sched_pick(e, err));

@@ -8,6 +8,7 @@
  *     maxima is a bar that k tokens reach,
  *  2. so are all groups in which some token may reach the bar,
  *  3. the rest becomes -INFINITY.
+ * Tokens that a mask rules out count for nothing in this.
  * A logit that is given is the one that the whole projection gives, bit for bit, so screening may
  * come and go: where many groups are left in step 2, as with few parameters and a flat
  * distribution, the next rows are computed whole. */
@@ -78,9 +79,20 @@ struct screening {
     sac_engine *e;
     const float *x;
     float *y;
+    const uint64_t *mask; /* tokens that count; NULL: all */
     struct screen_norms norms;
     float bar;
 };
+
+/* WEIGHT_GROUP divides 64, so a group's bits lie in one word. */
+static void mask_group(const struct screening *s, uint32_t g)
+{
+    const uint32_t first = g * WEIGHT_GROUP;
+    if (!s->mask) return;
+    const uint64_t bits = s->mask[first / 64] >> first % 64;
+    for (uint32_t i = 0; i < WEIGHT_GROUP; i++)
+        if (!(bits >> i & 1)) s->y[first + i] = -INFINITY;
+}
 
 static float most_of(const float *y)
 {
@@ -94,7 +106,10 @@ static void find_most(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i
     const struct screening *s = arg;
     struct logits *l = &s->e->logits;
     (void)worker_i;
-    for (uint32_t g = begin; g < end; g++) l->most[g] = most_of(s->y + (size_t)g * WEIGHT_GROUP);
+    for (uint32_t g = begin; g < end; g++) {
+        mask_group(s, g);
+        l->most[g] = most_of(s->y + (size_t)g * WEIGHT_GROUP);
+    }
     memset(l->is_exact + begin, 0, end - begin);
 }
 
@@ -107,7 +122,7 @@ static void find_open(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i
     (void)worker_i;
     for (uint32_t g = begin; g < end; g++) {
         l->spare[g] = 0;
-        if (l->is_exact[g]) continue;
+        if (l->is_exact[g] || l->most[g] == -INFINITY) continue;
         if (l->most[g] + screen->left_max[g] * s->norms.all < s->bar) continue;
         l->spare[g] =
             screen_may_reach(screen, g, &s->norms, s->y + (size_t)g * WEIGHT_GROUP, s->bar);
@@ -134,10 +149,14 @@ static void compute_list(const struct screening *s, uint32_t n)
 {
     struct logits *l = &s->e->logits;
     if (n) project(s->e, &s->e->model->weights.output, s->x, s->y, 1, n);
-    for (uint32_t i = 0; i < n; i++) l->is_exact[l->list[i]] = true;
+    for (uint32_t i = 0; i < n; i++) {
+        mask_group(s, l->list[i]);
+        l->is_exact[l->list[i]] = true;
+    }
 }
 
-/* The k groups of the largest sketches and those as large as the last; the bar that they set. */
+/* The k groups of the largest sketches and those as large as the last; the bar that they set: none
+ * where a mask leaves fewer groups. */
 static void compute_best(struct screening *s, uint32_t k)
 {
     struct logits *l = &s->e->logits;
@@ -145,23 +164,23 @@ static void compute_best(struct screening *s, uint32_t k)
     const uint32_t key = best_of(s->e, l->most, n_group, k).key;
     uint32_t n = 0;
     for (uint32_t g = 0; g < n_group; g++)
-        if (op_best_key(l->most[g]) >= key) l->list[n++] = g;
+        if (op_best_key(l->most[g]) >= key && l->most[g] > -INFINITY) l->list[n++] = g;
     compute_list(s, n);
     for (uint32_t i = 0; i < n; i++)
         l->value[i] = most_of(s->y + (size_t)l->list[i] * WEIGHT_GROUP);
-    s->bar = op_best_value(best_of(s->e, l->value, n, k).key);
+    s->bar = n < k ? -INFINITY : op_best_value(best_of(s->e, l->value, n, k).key);
 }
 
 /* `y` holds sketches and gets logits; false: that would be no less work than to compute all. */
-static bool screen_row(sac_engine *e, const float *x, float *y, uint32_t k)
+static bool screen_row(sac_engine *e, const float *x, float *y, const struct seq *seq)
 {
     struct logits *l = &e->logits;
-    struct screening s = {.e = e, .x = x, .y = y};
+    struct screening s = {.e = e, .x = x, .y = y, .mask = seq->mask};
     const uint32_t n_group = screen_of(e)->w.n_group;
     if (!screen_find_norms(&s.norms, screen_of(e), x)) return false;
     for (size_t i = e->model->config.n_vocab; i < l->stride; i++) y[i] = -INFINITY;
     workers_for_span(e->workers, n_group, SPAN, find_most, &s);
-    compute_best(&s, k);
+    compute_best(&s, seq->n_top);
     workers_for_span(e->workers, n_group, SPAN, find_open, &s);
     uint32_t n = 0;
     for (uint32_t g = 0; g < n_group; g++)
@@ -205,7 +224,7 @@ static void compute_rows(sac_engine *e, const uint32_t *rows, uint32_t r0, uint3
     }
     project(e, &w->screen.w, x, y, n, 0);
     for (uint32_t i = 0; i < n; i++, x += n_embd, y += l->stride) {
-        const bool pays = screen_row(e, x, y, e->seqs[e->batch.seq_i[rows[r0 + i]]].n_top);
+        const bool pays = screen_row(e, x, y, &e->seqs[e->batch.seq_i[rows[r0 + i]]]);
         set_pause(l, pays);
         if (!pays) project(e, &w->output, x, y, 1, 0);
     }

@@ -44,7 +44,10 @@ struct request {
     uint32_t n_cached, n_prompt, n_prompt_done, n_predicted, max_tokens;
     uint32_t n_decode_row;    /* of the prompt, at its end: 1 to n_prompt */
     uint32_t decode, prefill; /* or SAC_DECODE_KEEP, SAC_PREFILL_KEEP */
-    bool has_choice;          /* the last step chose a token */
+    sac_guide guide;
+    const uint64_t *mask; /* of the token that is chosen next, if has_mask; the guide's */
+    bool has_mask;
+    bool has_choice; /* the last step chose a token */
     int32_t choice;
     float choice_logprob;
     sac_prob *probs; /* owned, [n_probs] */
@@ -61,6 +64,7 @@ struct request_list {
     struct request *first;
     uint64_t next_id;
     bool in_run;
+    uint32_t n_vocab;
     size_t piece_max;    /* bytes of the longest token */
     sac_logit_bias *ban; /* owned, [n_ban]: the tokens that end a generation, for ignore_eos */
     size_t n_ban;
@@ -85,6 +89,7 @@ sac_status request_list_create(struct request_list **out, sac_engine *engine, sa
     if (!list) return error_set(err, SAC_ERR_MEMORY, "out of memory for the requests");
     list->engine = engine;
     list->next_id = 1;
+    list->n_vocab = (uint32_t)n_vocab;
     for (int32_t tok = 0; tok < n_vocab; tok++) {
         size_t bytes;
         sac_token_piece(model, tok, false, &bytes);
@@ -131,7 +136,6 @@ static sac_status check_request(struct request *r, const struct request_list *li
                                 const sac_request *want, sac_error *err)
 {
     const sac_engine_params params = sac_engine_get_params(list->engine);
-    const uint32_t n_vocab = sac_model_get_info(engine_model(list->engine)).n_vocab;
     if (!want->on_event) return error_set(err, SAC_ERR_ARG, "the request has no event callback");
     if (want->n_prompt == 0) return error_set(err, SAC_ERR_ARG, "the prompt has no tokens");
     if (want->n_decode_row == 0)
@@ -159,9 +163,9 @@ static sac_status check_request(struct request *r, const struct request_list *li
                          "the prompt has %zu tokens behind %u, the context holds %llu",
                          want->n_prompt, r->n_cached, (unsigned long long)n_max);
     for (size_t i = 0; i < want->n_prompt; i++)
-        if (want->prompt[i] < 0 || (uint32_t)want->prompt[i] >= n_vocab)
+        if (want->prompt[i] < 0 || (uint32_t)want->prompt[i] >= list->n_vocab)
             return error_set(err, SAC_ERR_ARG, "prompt token %zu is %d, the vocabulary has %u", i,
-                             want->prompt[i], n_vocab);
+                             want->prompt[i], list->n_vocab);
     r->n_prompt = (uint32_t)want->n_prompt;
     r->n_decode_row = want->n_decode_row < r->n_prompt ? want->n_decode_row : r->n_prompt;
     /* The last token needs no place: it is chosen from the row before it. */
@@ -202,7 +206,8 @@ static sac_status set_up_seq(sac_engine *engine, const struct request *r, sac_er
 {
     if (r->decode != SAC_DECODE_KEEP) TRY(sac_seq_use_decode(engine, r->seq, r->decode, err));
     if (r->prefill != SAC_PREFILL_KEEP) TRY(sac_seq_use_prefill(engine, r->seq, r->prefill, err));
-    return sac_seq_use_top(engine, r->seq, r->n_probs ? 0 : sample_n_top(r->sampler), err);
+    const bool wants_all = r->n_probs || r->guide.logits;
+    return sac_seq_use_top(engine, r->seq, wants_all ? 0 : sample_n_top(r->sampler), err);
 }
 
 /* Queues the prompt `tok` [n_prompt]; the last row's logits are wanted unless chosen tokens follow.
@@ -225,6 +230,7 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     r->n_probs = want->n_probs;
     r->decode = want->decode;
     r->prefill = want->prefill;
+    r->guide = want->guide;
     r->on_event = want->on_event;
     r->user = want->user;
     TRY(check_request(r, list, want, err));
@@ -322,6 +328,7 @@ static void give_back_seq(struct request_list *list, struct request *r)
     sac_status status = sac_seq_truncate(list->engine, r->seq, n_done, NULL);
     if (status == SAC_OK) status = sac_seq_use_top(list->engine, r->seq, 0, NULL);
     (void)status;
+    engine_use_mask(list->engine, r->seq, NULL);
 }
 
 /* The last event of a request; what was held back is certain now. */
@@ -348,9 +355,22 @@ static void on_row(void *user, const sac_row *row)
     const struct request_list *list = user;
     for (struct request *r = list->first; r; r = r->next) {
         if (r->state != REQUEST_RUNNING || r->seq != row->seq || r->cancelled) continue;
-        r->choice = sac_sampler_sample(r->sampler, row->logits, r->probs, r->n_probs);
+        if (r->guide.logits) r->guide.logits(r->guide.user, row->logits, list->n_vocab);
+        r->choice = sample_masked(r->sampler, row->logits, r->mask, r->probs, r->n_probs);
         r->choice_logprob = sample_last_logprob(r->sampler);
         r->has_choice = true;
+    }
+}
+
+/* Asks the guides for the masks of the tokens that come next. They are known before the step, so
+ * that it may leave out logits of tokens that are masked. */
+static void ask_masks(struct request_list *list)
+{
+    for (struct request *r = list->first; r; r = r->next) {
+        if (r->state != REQUEST_RUNNING || !r->guide.mask) continue;
+        if (!r->has_mask) r->mask = r->guide.mask(r->guide.user);
+        r->has_mask = true;
+        engine_use_mask(list->engine, r->seq, r->mask);
     }
 }
 
@@ -379,11 +399,13 @@ static void take_choice(struct request_list *list, struct request *r)
     const sac_model *model = engine_model(list->engine);
     r->has_choice = false;
     if (r->choice < 0) {
-        end_request(list, r,
-                    (sac_event){.finish = SAC_FINISH_ERROR,
-                                .error = "no token can be chosen: every logit is banned or NaN"});
+        const char *why = r->mask ? "no token can be chosen: the mask leaves none that is possible"
+                                  : "no token can be chosen: every logit is banned or NaN";
+        end_request(list, r, (sac_event){.finish = SAC_FINISH_ERROR, .error = why});
         return;
     }
+    r->has_mask = false;
+    if (r->guide.chosen) r->guide.chosen(r->guide.user, r->choice);
     r->last_us = clock_us();
     if (r->n_predicted++ == 0) r->first_us = r->last_us;
     const bool is_end = !r->ignore_eos && sac_token_is_eog(model, r->choice);
@@ -508,6 +530,7 @@ static sac_status run_step(struct request_list *list, sac_error *err)
     end_cancelled(list);
     admit_waiting(list);
     if (count_state(list, REQUEST_RUNNING) == 0) return SAC_OK;
+    ask_masks(list);
     const sac_status status = sac_step(list->engine, on_row, list, NULL, &why);
     if (status == SAC_ERR_CONTEXT) {
         make_room(list, &why);

@@ -1,9 +1,9 @@
 /* sample.c: from logits to a token.
  *
- * Order: logit bias, penalties, then, for a positive temperature, top-k, typical, top-p, min-p,
- * temperature, draw. Each filter renormalises what the one before it left. Greedy choice (temp <=
- * 0) takes the largest logit behind the penalties, the smaller id on ties. Probabilities that are
- * reported come from the logits as the model gave them.
+ * Order: logit bias, penalties, mask, then, for a positive temperature, top-k, typical, top-p,
+ * min-p, temperature, draw. Each filter renormalises what the one before it left. Greedy choice
+ * (temp <= 0) takes the largest logit behind the penalties, the smaller id on ties. Probabilities
+ * that are reported come from the logits as the model gave them.
  *
  * Invariants:
  *  1. The outcome depends on the logits, the accepted tokens, the parameters and the number of
@@ -330,6 +330,14 @@ static size_t edit_logits(struct sac_sampler *s, float *logits)
     return n;
 }
 
+/* Words of 64 tokens that are all allowed, as most are in free text, cost one comparison. */
+static void mask_logits(float *logits, const uint64_t *mask, uint32_t n_vocab)
+{
+    for (uint32_t i = 0; i < n_vocab; i += 64)
+        for (uint32_t t = i; mask[i / 64] != UINT64_MAX && t < i + 64 && t < n_vocab; t++)
+            if (!(mask[i / 64] >> t % 64 & 1)) logits[t] = -INFINITY;
+}
+
 static float logit_before(const struct sac_sampler *s, const float *logits, size_t n_edit,
                           int32_t tok)
 {
@@ -514,7 +522,8 @@ void sac_sampler_accept(sac_sampler *s, int32_t tok)
     assert(h->n_seen <= s->n_vocab);
 }
 
-int32_t sac_sampler_sample(sac_sampler *s, float *logits, sac_prob *out_probs, uint32_t n_probs)
+int32_t sample_masked(sac_sampler *s, float *logits, const uint64_t *mask, sac_prob *out_probs,
+                      uint32_t n_probs)
 {
     double log_sum = 0;
     if (n_probs) {
@@ -522,9 +531,15 @@ int32_t sac_sampler_sample(sac_sampler *s, float *logits, sac_prob *out_probs, u
         report_probs(s, logits, log_sum, out_probs, n_probs);
     }
     const size_t n_edit = edit_logits(s, logits);
+    if (mask) mask_logits(logits, mask, s->n_vocab);
     const int32_t tok = s->params.temp > 0 ? choose(s, logits) : find_largest(logits, s->n_vocab);
     s->last_logprob = -INFINITY;
     if (n_probs && tok >= 0)
         s->last_logprob = logprob(logit_before(s, logits, n_edit, tok), log_sum);
     return tok;
+}
+
+int32_t sac_sampler_sample(sac_sampler *s, float *logits, sac_prob *out_probs, uint32_t n_probs)
+{
+    return sample_masked(s, logits, NULL, out_probs, n_probs);
 }

@@ -44,6 +44,7 @@ struct fake_seq {
     bool decode[N_CTX], want[N_CTX];
     uint32_t n_top;
     sac_reads reads;
+    const uint64_t *mask;
 };
 
 struct fake {
@@ -77,6 +78,11 @@ sac_reads engine_take_reads(sac_engine *e, sac_seq seq)
     const sac_reads reads = fake_of(e)->seqs[seq].reads;
     fake_of(e)->seqs[seq].reads = (sac_reads){0};
     return reads;
+}
+
+void engine_use_mask(sac_engine *e, sac_seq seq, const uint64_t *mask)
+{
+    fake_of(e)->seqs[seq].mask = mask;
 }
 
 sac_status sac_seq_use_top(sac_engine *e, sac_seq seq, uint32_t n_top, sac_error *err)

@@ -138,8 +138,25 @@ static bool collect(void *user, const sac_event *e)
     return false;
 }
 
-static void ask(struct answer *a, const sac_model *m, float temp)
+/* A guide that allows one token in `step`, beginning elsewhere each time. */
+struct every {
+    uint64_t mask[N_VOCAB / 64];
+    uint32_t step, n;
+};
+
+static const uint64_t *every_mask(void *user)
 {
+    struct every *g = user;
+    memset(g->mask, 0, sizeof g->mask);
+    for (uint32_t t = g->n++ % g->step; t < N_VOCAB; t += g->step)
+        g->mask[t / 64] |= 1ull << t % 64;
+    return g->mask;
+}
+
+/* `step` as of struct every; 0: no guide. Returns the share of logits that were computed. */
+static double ask(struct answer *a, const sac_model *m, float temp, uint32_t step)
+{
+    struct every every = {.step = step};
     sac_engine_params params = sac_engine_params_default();
     sac_engine *e;
     sac_request r = sac_request_default();
@@ -156,6 +173,7 @@ static void ask(struct answer *a, const sac_model *m, float temp)
     r.sampling.seed = 5;
     r.max_tokens = N_STEP;
     r.ignore_eos = true;
+    if (step) r.guide = (sac_guide){.mask = every_mask, .user = &every};
     r.on_event = collect;
     r.user = a;
     uint64_t id;
@@ -165,6 +183,26 @@ static void ask(struct answer *a, const sac_model *m, float temp)
     if (m == plain_model) assert_int_equal(stats.n_logit_computed, stats.n_logit);
     sac_engine_free(e);
     sac_free(tok);
+    return (double)stats.n_logit_computed / (double)stats.n_logit;
+}
+
+/* With a mask, too, rows give what the sampler needs: the largest logits of the tokens that are
+ * left, whether they are half of the vocabulary or a handful. */
+static void masked_requests_answer_alike(void **state)
+{
+    static const uint32_t steps[] = {2, N_VOCAB / 5};
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof steps / sizeof steps[0]; i++) {
+        struct answer with, without;
+        const float temp = i % 2 ? 0.8f : 0;
+        const double share = ask(&with, model, temp, steps[i / 2]);
+        ask(&without, plain_model, temp, steps[i / 2]);
+        assert_int_equal(with.n_tok, N_STEP);
+        assert_memory_equal(with.tok, without.tok, sizeof with.tok);
+        for (uint32_t n = 0; n < N_STEP; n++)
+            assert_int_equal((uint32_t)with.tok[n] % steps[i / 2], n % steps[i / 2]);
+        if (steps[i / 2] > 2) assert_true(share <= 6.0 * 16 / N_VOCAB); /* a group each */
+    }
 }
 
 static void requests_answer_alike(void **state)
@@ -174,8 +212,8 @@ static void requests_answer_alike(void **state)
                 sac_model_get_info(plain_model).weight_bytes);
     for (float temp = 0; temp < 2; temp += 0.8f) {
         struct answer with, without;
-        ask(&with, model, temp);
-        ask(&without, plain_model, temp);
+        ask(&with, model, temp, 0);
+        ask(&without, plain_model, temp, 0);
         assert_int_equal(with.n_tok, N_STEP);
         assert_memory_equal(with.tok, without.tok, sizeof with.tok);
     }
@@ -186,6 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_those_of_the_whole_projection),
         cmocka_unit_test(requests_answer_alike),
+        cmocka_unit_test(masked_requests_answer_alike),
     };
     return cmocka_run_group_tests(tests, load_models, free_models);
 }

@@ -285,9 +285,7 @@ static void broken_logits_end_one_request_only(void **state)
     engine_delete(e);
 }
 
-/* ---- Many at once ---- */
-
-enum { N_REQUEST = 10 };
+/* ---- Guides ---- */
 
 static sac_request random_request(uint64_t seed)
 {
@@ -300,6 +298,98 @@ static sac_request random_request(uint64_t seed)
     r.max_tokens = 60;
     return r;
 }
+
+/* Lets the text go on in "ab" and c's only, and counts what it is asked and told. */
+struct guide {
+    uint64_t mask[(N_VOCAB + 63) / 64];
+    uint32_t n_mask, n_logits, n_chosen;
+    int32_t chosen[N_CTX];
+    bool is_empty;   /* the mask from the third token on */
+    bool wants_mask; /* else NULL: any token */
+};
+
+static const uint64_t *guide_mask(void *user)
+{
+    struct guide *g = user;
+    assert_int_equal(g->n_mask++, g->n_chosen); /* once a token, knowing all before */
+    memset(g->mask, 0, sizeof g->mask);
+    for (int32_t t = 'a'; t <= 'c' && !(g->is_empty && g->n_chosen == 2); t++)
+        g->mask[t / 64] |= 1ull << t % 64;
+    return g->wants_mask ? g->mask : NULL;
+}
+
+static void guide_logits(void *user, float *logits, uint32_t n_vocab)
+{
+    struct guide *g = user;
+    assert_int_equal(n_vocab, N_VOCAB);
+    logits['c'] = 40; /* more than any has */
+    g->n_logits++;
+}
+
+static void guide_chosen(void *user, int32_t tok)
+{
+    struct guide *g = user;
+    g->chosen[g->n_chosen++] = tok;
+}
+
+/* A guide hears what was chosen before it is asked for more, gives way with its request and is not
+ * asked again for what was chosen before. */
+static void a_guide_rules_its_request_only(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 3; way++) {
+        struct guide guide = {.wants_mask = way < 2};
+        struct log guided = {0}, other = {0}, want = {0};
+        const sac_guide hooks = {way == 2 ? NULL : guide_mask, way ? guide_logits : NULL,
+                                 guide_chosen, &guide};
+        sac_request r = random_request(1);
+        sac_engine *e = engine_new(2, 96, 512);
+        r.max_tokens = 100; /* three pages each, and there are three */
+        submit(e, &other, RANDOM, 8, &r);
+        r.guide = hooks;
+        submit(e, &guided, RANDOM, 8, &r);
+        run_all(e);
+        assert_int_equal(guided.timings.n_preempted, 1);
+        assert_int_equal(guided.n_tok, 100);
+        assert_int_equal(guide.n_chosen, 100);
+        assert_int_equal(guide.n_mask, way == 2 ? 0 : 100);
+        assert_int_equal(guide.n_logits, way ? 100 : 0);
+        assert_memory_equal(guide.chosen, guided.tok, sizeof guided.tok[0] * 100);
+        assert_int_equal(strspn(guided.text, way ? "c" : "abc"), way == 2 ? 100 : guided.n_text);
+        engine_delete(e);
+        e = engine_new(1, N_CTX, 512);
+        r.guide = (sac_guide){0};
+        submit(e, &want, RANDOM, 8, &r);
+        run_all(e);
+        assert_string_equal(other.text, want.text);
+        engine_delete(e);
+    }
+}
+
+static void an_empty_mask_ends_one_request_only(void **state)
+{
+    (void)state;
+    struct guide guide = {.wants_mask = true, .is_empty = true}, any = {0};
+    struct log guided = {0}, free_one = {0};
+    sac_engine *e = engine_new(2, 2 * N_CTX, 64);
+    sac_request r = greedy();
+    r.guide = (sac_guide){.mask = guide_mask, .chosen = guide_chosen, .user = &guide};
+    submit(e, &guided, 0, 3, &r);
+    r.guide.user = &any; /* says every time that any token will do */
+    submit(e, &free_one, 0, 3, &r);
+    run_all(e);
+    assert_int_equal(guided.finish, SAC_FINISH_ERROR);
+    assert_non_null(strstr(guided.error, "the mask leaves none"));
+    assert_int_equal(guided.n_tok, 2);
+    assert_string_equal(free_one.text, scripts[0]);
+    assert_int_equal(any.n_mask, free_one.n_tok);
+    assert_nothing_held(e);
+    engine_delete(e);
+}
+
+/* ---- Many at once ---- */
+
+enum { N_REQUEST = 10 };
 
 static void results_do_not_depend_on_others(void **state)
 {
@@ -545,14 +635,16 @@ static bool note_n_top(struct log *log, const sac_event *e)
 static void few_logits_are_asked_for(void **state)
 {
     (void)state;
-    uint32_t want[3] = {1, 40, 0};
-    for (int i = 0; i < 3; i++) {
+    uint32_t want[4] = {1, 40, 0, 0};
+    struct guide guide = {0};
+    for (int i = 0; i < 4; i++) {
         sac_engine *e = engine_new(1, N_CTX, 8);
         struct log log = {.engine = e, .also = note_n_top, .n_top = &want[i]};
         sac_request r = greedy();
         assert_int_equal(sac_seq_create(e, &r.seq, NULL), SAC_OK);
         if (i == 1) r.sampling.temp = 0.1f;
         if (i == 2) r.n_probs = 1;
+        if (i == 3) r.guide = (sac_guide){.logits = guide_logits, .user = &guide};
         r.max_tokens = 5;
         submit(e, &log, 0, 4, &r);
         run_all(e);
@@ -677,6 +769,8 @@ int main(void)
         cmocka_unit_test(cancel_from_the_event_from_outside_and_while_waiting),
         cmocka_unit_test(cancel_within_a_long_prompt),
         cmocka_unit_test(broken_logits_end_one_request_only),
+        cmocka_unit_test(a_guide_rules_its_request_only),
+        cmocka_unit_test(an_empty_mask_ends_one_request_only),
         cmocka_unit_test(results_do_not_depend_on_others),
         cmocka_unit_test(the_youngest_gives_way),
         cmocka_unit_test(alone_with_a_full_pool_is_an_error),

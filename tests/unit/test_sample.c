@@ -499,6 +499,52 @@ static void some_samplers_want_all(void **state)
 
 /* ---- Hostile input ---- */
 
+/* A mask does what the same ban of each token would: it chooses the same tokens, greedily and by
+ * chance, behind every filter, and probabilities stay the model's. */
+static void a_mask_bans_what_it_leaves_out(void **state)
+{
+    static float logits[N_VOCAB], copy[N_VOCAB];
+    static sac_logit_bias ban[N_VOCAB];
+    uint64_t rng[4], mask[(N_VOCAB + 63) / 64];
+    (void)state;
+    rng_seed(rng, 9);
+    for (int i = 0; i < 200; i++) {
+        sac_sampling p = plain(i % 4 ? 0.9f : 0);
+        p.top_k = i % 3 ? 20 : 0;
+        p.min_p = i % 5 ? 0 : 0.1f;
+        p.repeat_penalty = i % 2 ? 1.3f : 1;
+        p.seed = (uint64_t)i;
+        size_t n_ban = 0;
+        memset(mask, 0, sizeof mask);
+        for (uint32_t t = 0; t < N_VOCAB; t++)
+            if (rng_next(rng) < (i % 7 ? 0.5 : 0.01))
+                mask[t / 64] |= 1ull << t % 64;
+            else
+                ban[n_ban++] = (sac_logit_bias){(int32_t)t, -INFINITY};
+        sac_sampler *masked = make(&p);
+        p.logit_bias = ban;
+        p.n_logit_bias = n_ban;
+        sac_sampler *banned = make(&p);
+        for (int round = 0; round < 3; round++) {
+            sac_prob probs[2], want[2];
+            random_logits(rng, logits, N_VOCAB);
+            memcpy(copy, logits, sizeof copy);
+            const int32_t tok = sample_masked(masked, logits, mask, probs, 2);
+            assert_int_equal(tok, sac_sampler_sample(banned, copy, want, 2));
+            assert_memory_equal(probs, want, sizeof probs);
+            assert_true(tok >= 0 && (mask[tok / 64] >> tok % 64 & 1));
+            assert_true(sample_last_logprob(masked) == sample_last_logprob(banned));
+            sac_sampler_accept(masked, tok);
+            sac_sampler_accept(banned, tok);
+        }
+        memset(mask, 0, sizeof mask);
+        random_logits(rng, logits, N_VOCAB);
+        assert_int_equal(sample_masked(masked, logits, mask, NULL, 0), -1);
+        sac_sampler_free(masked);
+        sac_sampler_free(banned);
+    }
+}
+
 static void odd_logits_have_a_defined_outcome(void **state)
 {
     (void)state;
@@ -602,6 +648,7 @@ int main(void)
         cmocka_unit_test(penalties_follow_their_definition),
         cmocka_unit_test(the_top_decides),
         cmocka_unit_test(some_samplers_want_all),
+        cmocka_unit_test(a_mask_bans_what_it_leaves_out),
         cmocka_unit_test(odd_logits_have_a_defined_outcome),
         cmocka_unit_test(bad_parameters_are_named),
         cmocka_unit_test(memory_is_taken_at_create_only),
