@@ -1,0 +1,11 @@
+/* mask.h: which tokens may follow a place. */
+#ifndef SAC_GRAMMAR_MASK_H
+#define SAC_GRAMMAR_MASK_H
+
+#include "grammar/machine.h"
+
+/* The mask of a config, [mask_words], worked out where it is not remembered; NULL with `full` or
+ * `wide` set when that was not possible. Valid until the next call. */
+const uint64_t *mask_of(struct machine *m, uint32_t config);
+
+#endif
