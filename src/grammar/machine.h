@@ -74,12 +74,12 @@ struct machine {
     const struct trie *trie;  /* borrowed */
     struct matcher *matchers; /* all of this machine, a list */
 
-    struct machine_node *node;         /* [node_room] */
+    struct machine_node *node;         /* [n_node] in use, as all below */
     struct machine_config *config;     /* [config_room] */
     uint32_t *node_hash, *config_hash; /* indices, MACHINE_UNKNOWN where free */
     uint32_t *list;                    /* nodes of configs */
     uint32_t *trans;                   /* [config_room, n_class] */
-    uint32_t *moved;                   /* [node_room + config_room] for forgetting */
+    uint32_t *moved;                   /* where nodes and configs go when others are forgotten */
     uint32_t n_node, n_config, n_list, config_room;
     uint8_t byte_of[256]; /* some byte of a class */
 
@@ -90,7 +90,7 @@ struct machine {
     uint32_t n_work, n_found, epoch;
 
     /* Masks, one bit per token. */
-    uint64_t *mask; /* [mask_room, mask_words] */
+    uint64_t *mask; /* [n_mask, mask_words] */
     uint32_t mask_words, n_mask;
     struct machine_local *local;
     int32_t *tok;
