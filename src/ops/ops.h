@@ -15,6 +15,7 @@
 
 #include "base/workers.h"
 #include "ops/page.h"
+#include "ops/segment.h"
 #include "ops/weight.h"
 
 #include <string.h>
@@ -117,6 +118,10 @@ struct attn_run {
     const uint32_t *select_tok, *select_tok_ptr;
     const float *select_logw;
     const struct attn_plan *plan; /* the same for the rows of a prompt run; NULL: dense */
+    /* [n_segment] of pages before that of pos0, all whose keys wait for a turned query; NULL: none
+     * do. */
+    const struct segment_view *segment;
+    uint32_t n_segment;
 };
 
 /* The 16-bit page of a run's position `pos` and KV head h. */
@@ -136,10 +141,11 @@ struct op_attn {
     size_t q_stride;
     float *out; /* [n_row, n_head, head_dim], stride out_stride; not q */
     size_t out_stride;
-    float *lse;      /* [n_row, n_head] natural log of the sum of exp(score), or NULL */
-    float scale;     /* of q.k */
-    float softcap;   /* > 0: score = cap * tanh(score / cap) */
-    uint32_t window; /* > 0: keys at distance >= window are not seen */
+    float *lse;               /* [n_row, n_head] natural log of the sum of exp(score), or NULL */
+    struct segment_rope rope; /* how segments turn queries */
+    float scale;              /* of q.k */
+    float softcap;            /* > 0: score = cap * tanh(score / cap) */
+    uint32_t window;          /* > 0: keys at distance >= window are not seen */
     uint32_t n_run;
     const struct attn_run *run;
     uint64_t *n_skip; /* [n_worker] pairs of a query and a key that were left out are added, or NULL

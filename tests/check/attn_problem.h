@@ -120,6 +120,7 @@ static inline void attend(const struct ops *ops, struct workers *pool, const str
                                       .out = r->out,
                                       .out_stride = p->width,
                                       .lse = r->lse,
+                                      .rope = p->seq->rope,
                                       .scale = p->scale,
                                       .softcap = p->softcap,
                                       .window = p->window,
@@ -172,6 +173,22 @@ struct exact {
     double abs, vmax;  /* largest sum |q k| scale, largest |v| */
 };
 
+/* A query as it meets a page. */
+static inline void exact_query(double *out, const float *q, const struct sequence *s, uint32_t page)
+{
+    const uint32_t d = s->geom.head_dim, half = s->rope.n_rot / 2;
+    const uint32_t step = s->rope.interleaved ? 2 : 1, other = s->rope.interleaved ? 1 : half;
+    uint32_t i = 0;
+    for (uint32_t c = 0; c < d; c++) out[c] = (double)q[c];
+    while (i < s->n_segment && page >= s->segment[i].end) i++;
+    if (i == s->n_segment || !s->segment[i].cos) return;
+    for (uint32_t c = 0; c < half; c++) {
+        const double cosine = (double)s->segment[i].cos[c], sine = (double)s->segment[i].sin[c];
+        out[c * step] = (double)q[c * step] * cosine - (double)q[c * step + other] * sine;
+        out[c * step + other] = (double)q[c * step] * sine + (double)q[c * step + other] * cosine;
+    }
+}
+
 /* Brute force in double for row `pos` and KV head h, into row `at` of e; `add` [pos + 1], unless
  * NULL, is added to the scores: -inf hides a key. */
 static inline void exact_row(const struct problem *p, uint32_t pos, uint32_t h, const double *add,
@@ -187,12 +204,13 @@ static inline void exact_row(const struct problem *p, uint32_t pos, uint32_t h, 
     read_context(s, h, pos, k, v);
     for (uint32_t g = 0; g < group; g++) {
         const float *q = p->q + (pos - p->row0) * p->width + (size_t)(h * group + g) * d;
-        double max = -INFINITY, sum = 0;
+        double max = -INFINITY, sum = 0, x[512];
         for (uint32_t t = 0; t <= pos; t++) {
             double dot = 0, abs = 0;
+            if (t % PAGE_TOK == 0) exact_query(x, q, s, t / PAGE_TOK);
             for (uint32_t c = 0; c < d; c++) {
-                dot += (double)q[c] * (double)k[t * d + c];
-                abs += fabs((double)q[c] * (double)k[t * d + c]);
+                dot += x[c] * (double)k[t * d + c];
+                abs += fabs(x[c] * (double)k[t * d + c]);
                 e->vmax = fmax(e->vmax, fabs((double)v[t * d + c]));
             }
             e->abs = fmax(e->abs, abs * p->scale);

@@ -16,7 +16,10 @@ struct sequence {
     uint8_t *tail;          /* [n_page, n_kv_head] tail-form pages */
     uint8_t *pool;          /* [n_page * n_kv_head] sealed pages, mapped */
     size_t pool_bytes;
-    page_id *table; /* [n_kv_head, n_page] */
+    page_id *table;                     /* [n_kv_head, n_page] */
+    const struct segment_view *segment; /* [n_segment] of runs behind them */
+    uint32_t n_segment;
+    struct segment_rope rope;
 };
 
 static inline uint64_t rng_next(uint64_t *state)
@@ -85,7 +88,9 @@ static inline struct attn_run sequence_run(const struct sequence *s, uint32_t ro
                              .table = s->table,
                              .table_stride = s->n_page,
                              .own0 = own0,
-                             .own = own0 + lane};
+                             .own = own0 + lane,
+                             .segment = s->segment,
+                             .n_segment = s->n_segment};
 }
 
 /* Writes k and v into the tail pages and seals the full ones. */

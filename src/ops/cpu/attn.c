@@ -8,6 +8,7 @@
  *     pages of all subs lie in one panel, the tile's last. It is free otherwise: results do not
  *     depend on it, and it is lowered until there are items enough for the workers.
  *  3. An item writes only its own outputs (WIDE) or its own partial results (NARROW).
+ *  4. Segments cut no item: a run without any takes the way it would if there were none at all.
  * It holds no arithmetic on keys or values but the final merge. */
 #include "ops/cpu/attn.h"
 
@@ -25,7 +26,7 @@ struct call {
     const struct op_attn *op;
     const struct attn_kernel *k;
     uint8_t *worker_mem;
-    size_t worker_bytes;
+    size_t worker_bytes, turn_at; /* of each, where its turned queries lie */
     uint32_t group;
     /* WIDE */
     uint32_t n_sub;      /* of a full tile */
@@ -87,6 +88,31 @@ static struct attn_page gathered_page(const struct op_attn *op, const struct att
 }
 
 /* ---- WIDE ---- */
+
+/* Gives the tile the queries that meet segment `i` of its run. */
+static void tile_meet(const struct call *c, struct attn_tile *t, const struct attn_run *run,
+                      uint32_t i)
+{
+    if (t->segment == i) return;
+    t->segment = i;
+    const struct op_attn *op = t->op;
+    const size_t d = op->geom->head_dim, width = t->group * d;
+    const struct attn_sub *last = &t->sub[t->n_sub - 1];
+    const uint32_t row0 = t->sub[0].row, n_row = last->row + last->n_row - row0;
+    const float *q = op->q + row0 * op->q_stride + t->head0 * d;
+    t->q = q;
+    t->q_stride = op->q_stride;
+    if (i < run->n_segment && run->segment[i].cos) {
+        float *turned = (float *)(void *)((uint8_t *)t->mem + c->turn_at);
+        for (uint32_t r = 0; r < n_row; r++)
+            for (uint32_t h = 0; h < t->group; h++)
+                segment_turn(turned + r * width + h * d, q + r * op->q_stride + h * d, (uint32_t)d,
+                             &run->segment[i], op->rope, 1);
+        t->q = turned;
+        t->q_stride = width;
+    }
+    c->k->wide_query(t);
+}
 
 static uint32_t tile_sub_max(const struct attn_kernel *k, uint32_t head_dim, uint32_t group)
 {
@@ -206,12 +232,17 @@ static void tile_tokens(const struct call *c, struct attn_tile *t, const struct 
     const uint32_t n = run->plan->tok_ptr[list + 1] - run->plan->tok_ptr[list];
     const float *logw = run->plan->tok_logw ? run->plan->tok_logw + run->plan->tok_ptr[list] : NULL;
     assert(n == 0 || tok[n - 1] / PAGE_TOK < t->sub[0].pos / PAGE_TOK);
-    for (uint32_t i = 0; i < n; i += panel_tok) {
-        struct attn_panel p = {
-            .sub1 = t->n_sub, .n_tok = min_u32(panel_tok, n - i), .gathered = true};
+    uint32_t segment = 0;
+    for (uint32_t i = 0, end; i < n; i = end) {
+        segment = segment_of(run->segment, run->n_segment, tok[i] / PAGE_TOK, segment);
+        tile_meet(c, t, run, segment);
+        end = min_u32(n, i + panel_tok);
+        while (segment < run->n_segment && tok[end - 1] / PAGE_TOK >= run->segment[segment].end)
+            end--;
+        struct attn_panel p = {.sub1 = t->n_sub, .n_tok = end - i, .gathered = true};
         for (; p.end < p.n_tok; p.end += PAGE_TOK) {
             struct attn_page page =
-                gathered_page(op, run, t->kv_head, tok + i + p.end, n - i - p.end);
+                gathered_page(op, run, t->kv_head, tok + i + p.end, end - i - p.end);
             if (logw) page.logw = logw + i + p.end;
             c->k->wide_page(t, p.end / PAGE_TOK, &page);
         }
@@ -220,9 +251,10 @@ static void tile_tokens(const struct call *c, struct attn_tile *t, const struct 
     }
 }
 
-/* Panels are cut at multiples of their length in the walk. One that is full before the page of the
- * first sub left is seen by all of those whole; else that sub ends in it, with its own page, and is
- * computed alone, and the next sub sees that page sealed, if it reads it. */
+/* Panels are cut at multiples of their length in the walk, and where a segment ends. One that is
+ * full before the page of the first sub left is seen by all of those whole; else that sub ends in
+ * it, with its own page, and is computed alone, and the next sub sees that page sealed, if it reads
+ * it. */
 static void wide_tile(const struct call *c, struct attn_tile *t, const struct attn_run *run)
 {
     const struct op_attn *op = t->op;
@@ -231,26 +263,31 @@ static void wide_tile(const struct call *c, struct attn_tile *t, const struct at
     const uint32_t unmasked_from = first_visible(op, last_sub->pos + last_sub->n_row - 1);
     struct page_walk walk = walk_begin(t, run);
     uint32_t base = walk.index / panel_pages * panel_pages, begin = walk.index - base;
+    uint32_t segment = segment_of(run->segment, run->n_segment, walk.now.begin, 0);
     c->k->wide_begin(t);
     tile_tokens(c, t, run);
+    tile_meet(c, t, run, segment);
     for (uint32_t s = 0; s < t->n_sub;) {
         const struct attn_sub *sub = &t->sub[s];
         const uint32_t own = sub->pos / PAGE_TOK;
-        for (; walk.now.begin < own && walk.index < base + panel_pages; walk_step(&walk)) {
+        const uint32_t border =
+            segment < run->n_segment ? min_u32(own, run->segment[segment].end) : own;
+        for (; walk.now.begin < border && walk.index < base + panel_pages; walk_step(&walk)) {
             const struct attn_page page = sealed_page(op, run, t->kv_head, walk.now.begin);
             c->k->wide_page(t, walk.index - base, &page);
         }
         const uint32_t slot = walk.index - base;
+        const bool crosses = slot < panel_pages && segment < run->n_segment;
         struct attn_panel p = {.sub0 = s, .begin = begin * PAGE_TOK};
-        if (slot == panel_pages) {
+        if (slot == panel_pages || crosses) {
             look_ahead(t, run, walk, own);
             p.sub1 = t->n_sub;
             p.pos = base * PAGE_TOK;
-            p.end = p.n_tok = panel_pages * PAGE_TOK;
+            p.end = p.n_tok = slot * PAGE_TOK;
             p.masked = unmasked_from > (base + begin) * PAGE_TOK;
             p.skip = run->plan ? run->plan->skip : 0;
-            base += panel_pages;
-            begin = 0;
+            begin = slot % panel_pages;
+            base += slot - begin;
         } else {
             const struct attn_page page = own_page(op, run, t->kv_head, sub->pos + sub->n_row - 1);
             c->k->wide_page(t, slot, &page);
@@ -260,7 +297,10 @@ static void wide_tile(const struct call *c, struct attn_tile *t, const struct at
             p.end = p.n_tok = (slot + 1) * PAGE_TOK;
             p.masked = true;
         }
-        c->k->wide_panel(t, &p);
+        if (p.begin < p.end) c->k->wide_panel(t, &p);
+        if (!crosses) continue;
+        segment = segment_of(run->segment, run->n_segment, walk.now.begin, segment);
+        tile_meet(c, t, run, segment);
     }
     c->k->wide_end(t);
 }
@@ -280,6 +320,7 @@ static void wide_item(void *arg, uint32_t item_i, uint32_t worker_i)
                           .kv_head = head0 / c->group,
                           .head0 = head0,
                           .group = group,
+                          .segment = UINT32_MAX,
                           .mem = c->worker_mem + worker_i * c->worker_bytes};
     tile_set_subs(&t, run, last - left / n_lane, n_sub);
     wide_tile(c, &t, run);
@@ -385,8 +426,9 @@ static struct attn_page lane_tokens(const struct op_attn *op, const struct attn_
     return p;
 }
 
+/* `at` [ATTN_CHUNK_MAX]: the pages, but for those that are gathered. */
 static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run, uint32_t h,
-                            uint32_t chunk_i)
+                            uint32_t chunk_i, uint32_t *at)
 {
     const struct op_attn *op = chunk->op;
     const uint32_t per_chunk = chunk_pages(op->geom->head_dim);
@@ -395,17 +437,80 @@ static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run
     const uint32_t begin = (first / per_chunk + chunk_i) * per_chunk, end = begin + per_chunk;
     const uint32_t visible = first_visible(op, run->pos0);
     uint32_t i = max_u32(begin, first);
-    for (; i < min_u32(end, n_page); i++)
+    for (; i < min_u32(end, n_page); i++) {
+        at[chunk->n_page] = lane_list_page(run, h, i);
         chunk->page[chunk->n_page++] = lane_page(op, run, h, i, visible);
+    }
     for (; i < min_u32(end, n_list); i++)
         chunk->page[chunk->n_page++] = lane_tokens(op, run, h, (i - n_page) * PAGE_TOK, visible);
     for (i = end; i < min_u32(end + ATTN_AHEAD, n_page); i++)
         chunk->ahead[i - end] = lane_page(op, run, h, i, visible).bytes;
     if (end <= n_list) return;
     struct attn_page own = own_page(op, run, h, run->pos0);
-    const uint32_t at = run->pos0 / PAGE_TOK * PAGE_TOK;
-    own.begin = visible > at ? visible - at : 0;
+    const uint32_t page = run->pos0 / PAGE_TOK, tok = page * PAGE_TOK;
+    own.begin = visible > tok ? visible - tok : 0;
+    at[chunk->n_page] = page;
     chunk->page[chunk->n_page++] = own;
+}
+
+/* Adds the partial result of other keys. */
+static void merge_part(struct attn_chunk *sum, const struct attn_chunk *part, uint32_t d)
+{
+    for (uint32_t g = 0; g < sum->group; g++) {
+        const float m = fmaxf(sum->m[g], part->m[g]);
+        if (m == -INFINITY && part->l[g] == 0) continue; /* nothing seen in either */
+        const float old = exp2f(sum->m[g] - m), new = exp2f(part->m[g] - m);
+        float *acc = sum->acc + (size_t)g * d;
+        const float *add = part->acc + (size_t)g * d;
+        for (uint32_t x = 0; x < d; x++) acc[x] = old * acc[x] + new *add[x];
+        sum->l[g] = old * sum->l[g] + new * part->l[g];
+        sum->m[g] = m;
+    }
+}
+
+/* The part of a page of a chunk that lies in pages [first, end); false: nothing. `at` is the page,
+ * unless the page is gathered. */
+static bool clip_page(struct attn_page *p, uint32_t at, uint32_t first, uint32_t end)
+{
+    if (!p->tok) return at >= first && at < end;
+    while (p->begin < p->end && p->tok[p->begin] / PAGE_TOK < first) p->begin++;
+    while (p->begin < p->end && p->tok[p->end - 1] / PAGE_TOK >= end) p->end--;
+    return p->begin < p->end;
+}
+
+/* Reduces a chunk of a run with segments, each with the queries that meet it. `at` are the pages
+ * of the chunk; the worker's memory for turned queries holds a partial result, too. */
+static void narrow_segments(const struct call *c, const struct attn_run *run,
+                            const struct attn_chunk *chunk, const uint32_t *at)
+{
+    const uint32_t d = chunk->op->geom->head_dim, group = chunk->group;
+    float *turned = (float *)(void *)((uint8_t *)chunk->mem + c->turn_at);
+    float *partial = turned + align64(group * (size_t)d * sizeof(float)) / sizeof(float);
+    struct attn_chunk sum = *chunk;
+    memset(sum.acc, 0, group * (size_t)d * sizeof *sum.acc);
+    for (uint32_t g = 0; g < group; g++) sum.m[g] = -INFINITY, sum.l[g] = 0;
+    for (uint32_t i = 0, first = 0, end; i <= run->n_segment; i++, first = end) {
+        struct attn_chunk part = {.op = chunk->op,
+                                  .q = turned,
+                                  .group = group,
+                                  .m = partial + group * (size_t)d,
+                                  .l = partial + group * ((size_t)d + 1),
+                                  .acc = partial,
+                                  .mem = chunk->mem};
+        end = i < run->n_segment ? run->segment[i].end : PAGE_NONE;
+        for (uint32_t j = 0; j < chunk->n_page; j++) {
+            part.page[part.n_page] = chunk->page[j];
+            part.n_page += clip_page(&part.page[part.n_page], at[j], first, end);
+        }
+        if (part.n_page == 0) continue;
+        const bool turns = i < run->n_segment && run->segment[i].cos;
+        for (uint32_t g = 0; g < group && turns; g++)
+            segment_turn(turned + (size_t)g * d, chunk->q + (size_t)g * d, d, &run->segment[i],
+                         chunk->op->rope, 1);
+        if (!turns) part.q = chunk->q;
+        c->k->narrow(&part);
+        merge_part(&sum, &part, d);
+    }
 }
 
 static void narrow_item(const struct call *c, uint32_t item_i, uint32_t worker_i)
@@ -432,8 +537,12 @@ static void narrow_item(const struct call *c, uint32_t item_i, uint32_t worker_i
                                .l = partial + c->group * ((size_t)op->geom->head_dim + 1),
                                .acc = partial,
                                .mem = c->worker_mem + worker_i * c->worker_bytes};
-    chunk_set_pages(&chunk, run, h, item - c->lane_item[lo]);
-    c->k->narrow(&chunk);
+    uint32_t at[ATTN_CHUNK_MAX];
+    chunk_set_pages(&chunk, run, h, item - c->lane_item[lo], at);
+    if (run->n_segment)
+        narrow_segments(c, run, &chunk, at);
+    else
+        c->k->narrow(&chunk);
 }
 
 /* Chunks behind each other go to one worker, which fetches the next one's pages. */
@@ -498,11 +607,14 @@ static void narrow_runs(struct workers *pool, struct call *c, uint32_t n_slot)
 
 /* ---- The slots ---- */
 
-static size_t worker_bytes(const struct attn_kernel *k, const struct page_geom *g, uint32_t group)
+/* Of the whole, and where turned queries begin: a tile's, or a row's with a partial result. */
+static size_t worker_bytes(const struct attn_kernel *k, const struct page_geom *g, uint32_t group,
+                           size_t *out_turn_at)
 {
     const uint32_t n_q = tile_sub_max(k, g->head_dim, group) * PAGE_TOK * group;
     const size_t wide = k->wide_bytes(g, n_q), narrow = k->narrow_bytes(g, group);
-    return align64(wide > narrow ? wide : narrow);
+    *out_turn_at = align64(wide > narrow ? wide : narrow);
+    return *out_turn_at + align64((size_t)n_q * g->head_dim * sizeof(float));
 }
 
 /* Scratch: first item of each lane, partial results, then one block for each worker. */
@@ -514,7 +626,8 @@ size_t attn_execute_scratch(const struct attn_kernel *k, uint32_t n_worker,
     const size_t lanes = ((size_t)n_row * geom->n_kv_head + 1) * sizeof(uint32_t);
     const size_t partial =
         partial_floats(d, group) * sizeof(float) * slot_count(d, geom->n_kv_head, n_tok_max);
-    return align64(lanes) + partial + n_worker * worker_bytes(k, geom, group);
+    size_t turn_at;
+    return align64(lanes) + partial + n_worker * worker_bytes(k, geom, group, &turn_at);
 }
 
 void attn_execute(struct workers *pool, const struct op_attn *op, const struct attn_kernel *k)
@@ -523,7 +636,7 @@ void attn_execute(struct workers *pool, const struct op_attn *op, const struct a
     assert(op->n_head % g->n_kv_head == 0 && (uintptr_t)op->scratch % 64 == 0);
     uint8_t *mem = op->scratch;
     struct call c = {.op = op, .k = k, .group = op->n_head / g->n_kv_head};
-    c.worker_bytes = worker_bytes(k, g, c.group);
+    c.worker_bytes = worker_bytes(k, g, c.group, &c.turn_at);
     c.partial_floats = partial_floats(g->head_dim, c.group);
     c.lane_item = (uint32_t *)(void *)mem;
     const size_t lanes = align64(((size_t)op->n_run * g->n_kv_head + 1) * sizeof(uint32_t));

@@ -6,13 +6,15 @@
  * WIDE, many rows. A tile is up to ATTN_SUB_MAX blocks ("subs") of PAGE_TOK rows of one run,
  * aligned to PAGE_TOK, times the query heads of one KV head: all of them share each panel of keys.
  * A panel is panel_tok tokens, aligned to panel_tok in the sequence, packed by the kernel into
- * whatever form its arithmetic wants. Per tile: wide_begin, then for each panel wide_page for its
- * pages and wide_panel, then wide_end. The last panel of a sub ends with its own page in 16-bit
- * form, so it is computed sub by sub. A run with a plan has the pages of its lists instead of all
- * of them, and in front of them panels gathered from single tokens.
+ * whatever form its arithmetic wants. Per tile: wide_begin, wide_query, then for each panel
+ * wide_page for its pages and wide_panel, then wide_end. The last panel of a sub ends with its own
+ * page in 16-bit form, so it is computed sub by sub. A run with a plan has the pages of its lists
+ * instead of all of them, and in front of them panels gathered from single tokens. Where a segment
+ * of the run ends, a panel ends, and wide_query gives the tile the queries for the next one.
  *
  * NARROW, one row. Its pages are cut into chunks; `narrow` reduces one chunk for all query heads of
- * one KV head to a partial result, and attn.c merges the partial results in ascending order.
+ * one KV head to a partial result, and attn.c merges the partial results in ascending order. A
+ * chunk that lies in several segments is reduced in as many parts.
  *
  * What makes a row's result independent of everything else (design D7): panel and chunk borders are
  * positions in the sequence (in the list of pages), keys that a row does not see add exactly +0,
@@ -57,6 +59,9 @@ struct attn_tile {
     const struct op_attn *op;
     uint32_t kv_head;
     uint32_t head0, group; /* query heads head0 .. head0 + group - 1, all of the KV head or one */
+    const float *q;        /* [rows from the first sub's on, group, head_dim], stride q_stride */
+    size_t q_stride;
+    uint32_t segment; /* that q meets */
     uint32_t n_sub;
     struct attn_sub { /* query row i of a sub: row + i / group, head i % group of the group */
         uint32_t row, pos, n_row;
@@ -94,7 +99,8 @@ struct attn_kernel {
     uint32_t (*panel_tok)(
         uint32_t head_dim); /* PAGE_TOK .. PAGE_TOK * ATTN_PANEL_MAX, power of 2 */
     size_t (*wide_bytes)(const struct page_geom *g, uint32_t n_q); /* n_q: of a whole tile */
-    void (*wide_begin)(struct attn_tile *t);
+    void (*wide_begin)(struct attn_tile *t);                       /* sums are empty */
+    void (*wide_query)(struct attn_tile *t); /* t->q is what the next panels meet; sums stay */
     void (*wide_page)(struct attn_tile *t, uint32_t slot, const struct attn_page *page);
     void (*wide_panel)(struct attn_tile *t, const struct attn_panel *p);
     void (*wide_end)(struct attn_tile *t);

@@ -170,20 +170,25 @@ static struct wide_mem wide_mem_of(const struct attn_tile *t)
 static void wide_begin(struct attn_tile *t)
 {
     const struct wide_mem w = wide_mem_of(t);
-    const struct op_attn *op = t->op;
-    const uint32_t d = w.d, sub_q = PAGE_TOK * t->group, n_q = t->n_sub * sub_q;
-    const float unit = op->softcap > 0 ? op->scale : op->scale * (float)M_LOG2E;
-    memset(w.q, 0, (size_t)n_q * d * sizeof(float));
-    memset(w.o, 0, (size_t)n_q * d * sizeof(float));
+    const uint32_t n_q = t->n_sub * PAGE_TOK * t->group;
+    memset(w.q, 0, (size_t)n_q * w.d * sizeof(float));
+    memset(w.o, 0, (size_t)n_q * w.d * sizeof(float));
     for (uint32_t i = 0; i < n_q; i++) {
         w.m[i] = -INFINITY;
         w.l[i] = 0;
     }
+}
+
+static void wide_query(struct attn_tile *t)
+{
+    const struct wide_mem w = wide_mem_of(t);
+    const struct op_attn *op = t->op;
+    const uint32_t d = w.d, sub_q = PAGE_TOK * t->group, row0 = t->sub[0].row;
+    const float unit = op->softcap > 0 ? op->scale : op->scale * (float)M_LOG2E;
     for (uint32_t s = 0; s < t->n_sub; s++)
         for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
-            const uint32_t q = s * sub_q + i, head = t->head0 + i % t->group;
-            const float *src =
-                op->q + (t->sub[s].row + i / t->group) * op->q_stride + (size_t)head * d;
+            const uint32_t q = s * sub_q + i, row = t->sub[s].row + i / t->group - row0;
+            const float *src = t->q + row * t->q_stride + (size_t)(i % t->group) * d;
             float *dst = w.q + (size_t)(q / QUERY_BLOCK) * d * QUERY_BLOCK + q % QUERY_BLOCK;
             for (uint32_t c = 0; c < d; c++) dst[c * QUERY_BLOCK] = src[c] * unit;
         }
@@ -552,6 +557,7 @@ static const struct attn_kernel kernel = {
     .panel_tok = wide_panel_tok,
     .wide_bytes = wide_bytes,
     .wide_begin = wide_begin,
+    .wide_query = wide_query,
     .wide_page = wide_page,
     .wide_panel = wide_panel,
     .wide_end = wide_end,

@@ -26,6 +26,7 @@
 
 struct ref_worker { /* one worker's piece of the scratch */
     float *kv;      /* [PAGE_TOK, head_dim] */
+    float *q;       /* [group, head_dim] as they meet a segment */
     float *score;   /* [group, n_tok]: scores, then exponentials */
 };
 
@@ -149,21 +150,34 @@ static float attn_score(const struct op_attn *op, float dot_qk)
     return op->softcap > 0 ? op->softcap * tanhf(score / op->softcap) : score;
 }
 
+/* The queries as they meet a page. */
+static const float *meet_page(const struct ref_row *r, const struct ref_worker *w, uint32_t page)
+{
+    const uint32_t d = r->op->geom->head_dim;
+    const uint32_t i = segment_of(r->run->segment, r->run->n_segment, page, 0);
+    if (i == r->run->n_segment) return r->q;
+    for (uint32_t g = 0; g < r->group; g++)
+        segment_turn(w->q + (size_t)g * d, r->q + (size_t)g * d, d, &r->run->segment[i],
+                     r->op->rope, 1);
+    return w->q;
+}
+
 /* Neighbouring tokens of a page share its reading. */
 static uint32_t row_scores(const struct ref_row *r, const struct ref_worker *w, size_t stride)
 {
     const uint32_t d = r->op->geom->head_dim, group = r->group;
     uint32_t n = 0, have = UINT32_MAX;
+    const float *q = r->q;
     struct ref_walk walk = walk_begin(r);
     for (struct ref_span span; walk_next(r, &walk, &span);) {
         if (span.begin == span.end) continue;
         if (have != span.page) read_page(r, span.page, w->kv, NULL);
+        if (have != span.page) q = meet_page(r, w, span.page);
         have = span.page;
         for (uint32_t t = span.begin; t < span.end; t++, n++)
             for (uint32_t g = 0; g < group; g++)
                 w->score[g * stride + n] =
-                    attn_score(r->op, dot(r->q + (size_t)g * d, w->kv + (size_t)t * d, d)) +
-                    span.logw;
+                    attn_score(r->op, dot(q + (size_t)g * d, w->kv + (size_t)t * d, d)) + span.logw;
     }
     return n;
 }
@@ -249,9 +263,8 @@ static uint32_t attend_row(const struct ref_row *r, const struct ref_worker *w)
 
 static size_t worker_floats(const struct page_geom *g, uint32_t n_head, size_t n_tok)
 {
-    const size_t page = (size_t)PAGE_TOK * g->head_dim;
-    const size_t scores = (size_t)(n_head / g->n_kv_head) * n_tok;
-    return (page + scores + 15) & ~(size_t)15;
+    const size_t page = (size_t)PAGE_TOK * g->head_dim, group = n_head / g->n_kv_head;
+    return (page + group * g->head_dim + group * n_tok + 15) & ~(size_t)15;
 }
 
 static size_t ref_attn_scratch(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
@@ -283,7 +296,9 @@ static void ref_attn_item(void *arg, uint32_t item_i, uint32_t worker_i)
     const uint32_t row = call->run->row0 + row_i;
     const size_t at = (size_t)lane * group * g->head_dim;
     float *base = (float *)op->scratch + worker_i * call->worker_floats;
-    const struct ref_worker w = {.kv = base, .score = base + (size_t)PAGE_TOK * g->head_dim};
+    float *q = base + (size_t)PAGE_TOK * g->head_dim;
+    const struct ref_worker w = {
+        .kv = base, .q = q, .score = q + op->n_head / g->n_kv_head * (size_t)g->head_dim};
     const struct ref_row r = {
         .op = op,
         .run = call->run,

@@ -315,31 +315,37 @@ static uint32_t row_end(const struct attn_tile *t)
     return last->row + last->n_row;
 }
 
-INLINE void wide_begin(struct attn_tile *t, struct kinds kinds)
+static void wide_begin(struct attn_tile *t)
+{
+    const struct wide_mem w = wide_mem_of(t);
+    const uint32_t sub_q = PAGE_TOK * t->group, n_q = t->n_sub * sub_q;
+    memset(w.q, 0, (size_t)n_q * w.d * 2);
+    memset(w.o, 0, (size_t)n_q * w.d * 4);
+    memset(w.l, 0, (size_t)n_q * 64);
+    for (uint32_t s = 0; s < t->n_sub; s++)
+        for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) w.m[s * sub_q + i] = -INFINITY;
+    half_begin();
+}
+
+INLINE void wide_query(struct attn_tile *t, struct kinds kinds)
 {
     const struct wide_mem w = wide_mem_of(t);
     const struct op_attn *op = t->op;
-    const uint32_t d = w.d, sub_q = PAGE_TOK * t->group, n_q = t->n_sub * sub_q;
-    const uint32_t end = row_end(t);
-    memset(w.q, 0, (size_t)n_q * d * 2);
-    memset(w.o, 0, (size_t)n_q * d * 4);
-    memset(w.l, 0, (size_t)n_q * 64);
-    uint16_t row[512];
+    const uint32_t d = w.d, sub_q = PAGE_TOK * t->group, row0 = t->sub[0].row;
+    const uint32_t n_row = row_end(t) - row0;
+    uint16_t half[512];
     for (uint32_t s = 0; s < t->n_sub; s++)
         for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
-            const uint32_t q = s * sub_q + i, head = t->head0 + i % t->group;
-            const uint32_t at = t->sub[s].row + i / t->group;
-            const float *src = op->q + at * op->q_stride + (size_t)head * d;
-            if (at + ROWS_AHEAD < end)
-                attn_fetch_bytes((const uint8_t *)(src + ROWS_AHEAD * op->q_stride), 4 * (size_t)d);
-            w.unit[q] = query_to_half(row, src, d, kinds.k_f16) * op->scale;
+            const uint32_t q = s * sub_q + i, row = t->sub[s].row + i / t->group - row0;
+            const float *src = t->q + row * t->q_stride + (size_t)(i % t->group) * d;
+            if (row + ROWS_AHEAD < n_row)
+                attn_fetch_bytes((const uint8_t *)(src + ROWS_AHEAD * t->q_stride), 4 * (size_t)d);
+            w.unit[q] = query_to_half(half, src, d, kinds.k_f16) * op->scale;
             if (op->softcap <= 0) w.unit[q] *= (float)M_LOG2E;
-            w.m[q] = -INFINITY;
             uint8_t *tile = w.q + (size_t)(q / 16) * (d / 32) * TILE_BYTES + q % 16 * 64;
             for (uint32_t c = 0; c < d / 32; c++)
-                memcpy(tile + c * (size_t)TILE_BYTES, row + c * 32, 64);
+                memcpy(tile + c * (size_t)TILE_BYTES, half + c * 32, 64);
         }
-    half_begin();
 }
 
 /* Replaces value rows that are not finite by zeros and their keys by NaN (top of the file). Returns
@@ -713,9 +719,9 @@ static struct kinds kinds_of(const struct page_geom *g, bool fp16)
     } while (0)
 
 #define DEFINE_KERNEL(name, fp16, narrow_kernel)                                                   \
-    static void name##_wide_begin(struct attn_tile *t)                                             \
+    static void name##_wide_query(struct attn_tile *t)                                             \
     {                                                                                              \
-        wide_begin(t, kinds_of(t->op->geom, fp16));                                                \
+        wide_query(t, kinds_of(t->op->geom, fp16));                                                \
     }                                                                                              \
     static void name##_wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page *page) \
     {                                                                                              \
@@ -729,7 +735,8 @@ static struct kinds kinds_of(const struct page_geom *g, bool fp16)
         .tile_q = TILE_Q,                                                                          \
         .panel_tok = wide_panel_tok,                                                               \
         .wide_bytes = wide_bytes,                                                                  \
-        .wide_begin = name##_wide_begin,                                                           \
+        .wide_begin = wide_begin,                                                                  \
+        .wide_query = name##_wide_query,                                                           \
         .wide_page = name##_wide_page,                                                             \
         .wide_panel = name##_wide_panel,                                                           \
         .wide_end = wide_end,                                                                      \

@@ -1,0 +1,50 @@
+/* segment.h: pages whose keys were rotated at positions of their own (docs/design.md, D11).
+ *
+ * A sequence's pages may come from elsewhere: a document's keys were rotated at positions counted
+ * from the document's begin, wherever a sequence holds it. Rotations compose, so instead of all the
+ * keys the query turns: rotated at its own position p, it is turned back by the segment's offset
+ * and then is what it would be at position p - offset. One turn serves all rows and heads of a
+ * layer. */
+#ifndef SAC_OPS_SEGMENT_H
+#define SAC_OPS_SEGMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+struct segment_view {
+    uint32_t end;           /* page behind the last; the first follows the segment before */
+    const float *cos, *sin; /* [n_rot/2] of the turn, of magnitude 1; NULL: there is none */
+};
+
+/* How a model's heads turn, as in struct op_rope. */
+struct segment_rope {
+    uint32_t n_rot;
+    bool interleaved;
+};
+
+/* The segment that holds a page, counted from number i on; n: the page lies behind all, where
+ * nothing is turned. */
+static inline uint32_t segment_of(const struct segment_view *s, uint32_t n, uint32_t page,
+                                  uint32_t i)
+{
+    while (i < n && s[i].end <= page) i++;
+    return i;
+}
+
+/* One head's query turned to meet the segment's keys; or, with `sign` -1, one of its keys turned to
+ * meet queries as they are. out may be x. */
+static inline void segment_turn(float *out, const float *x, uint32_t head_dim,
+                                const struct segment_view *s, struct segment_rope rope, float sign)
+{
+    const uint32_t half = rope.n_rot / 2, step = rope.interleaved ? 2 : 1;
+    const uint32_t other = rope.interleaved ? 1 : half;
+    if (out != x) memcpy(out, x, head_dim * sizeof *out);
+    for (uint32_t i = 0; s->cos && i < half; i++) {
+        const float a = x[i * step], b = x[i * step + other], sine = sign * s->sin[i];
+        out[i * step] = a * s->cos[i] - b * sine;
+        out[i * step + other] = a * sine + b * s->cos[i];
+    }
+}
+
+#endif
