@@ -63,6 +63,9 @@ static struct reading begin(const sac_engine *e, uint32_t layer)
                                      .table_stride = e->pool.max_page,
                                      .own0 = pool_tail(&e->pool, of->seq_i, layer),
                                      .own = own};
+        r.run[i].n_segment = e->segments.n[of->seq_i];
+        if (r.run[i].n_segment)
+            r.run[i].segment = segment_view_of(e, of->seq_i, config_layer_is_local(c, layer));
         const uint32_t n_page = (of->pos0 + of->n_row - 1) / PAGE_TOK - of->pos0 / PAGE_TOK;
         own += (size_t)n_page * g->n_kv_head * g->tail_bytes;
     }

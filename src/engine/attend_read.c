@@ -15,6 +15,7 @@ void attend_read(sac_engine *e, const struct reading *r)
                                               .out = e->scratch.attn,
                                               .out_stride = config_q_width(c),
                                               .lse = r->rest.lse,
+                                              .rope = e->shape.rope,
                                               .scale = c->attn_scale,
                                               .softcap = c->attn_softcap,
                                               .window = r->window,

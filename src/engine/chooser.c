@@ -92,12 +92,15 @@ void chooser_plan(sac_engine *e, struct arena *a)
 {
     const struct page_geom *g = &e->pool.geom;
     struct chooser *c = e->chooser;
-    e->shape = (struct method_shape){.model = e->model->name,
-                                     .geom = g,
-                                     .group = e->model->config.n_head / g->n_kv_head,
-                                     .n_ctx = e->params.n_ctx,
-                                     .n_row_max = e->prefill.chunk_tok,
-                                     .sparse_min_ctx = e->params.sparse_min_ctx};
+    e->shape =
+        (struct method_shape){.model = e->model->name,
+                              .geom = g,
+                              .group = e->model->config.n_head / g->n_kv_head,
+                              .rope = {.n_rot = e->model->config.rope.n_rot,
+                                       .interleaved = e->model->config.arch->rope_interleaved},
+                              .n_ctx = e->params.n_ctx,
+                              .n_row_max = e->prefill.chunk_tok,
+                              .sparse_min_ctx = e->params.sparse_min_ctx};
     c[CHOOSER_DECODE].n_lane = (size_t)g->n_layer * g->n_kv_head;
     c[CHOOSER_PREFILL].n_lane = g->n_kv_head;
     for (int kind = 0; kind < CHOOSER_KINDS; kind++) plan_kind(e, a, &c[kind]);
@@ -159,6 +162,20 @@ void chooser_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
         cut_kind(e, (enum chooser_kind)kind, seq_i, n_tok);
 }
 
+void chooser_jump(sac_engine *e, uint32_t seq_i)
+{
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++) forget(e, (enum chooser_kind)kind, seq_i);
+    past_set_begin(e, seq_i, e->seqs[seq_i].n_done);
+}
+
+sac_status chooser_meets_segments(const struct method *m, sac_error *err)
+{
+    if (!m->decode || m->meets_segments) return SAC_OK;
+    return error_set(err, SAC_ERR_UNSUPPORTED,
+                     "decode method %s cannot choose in a sequence that texts were attached to",
+                     m->name);
+}
+
 static sac_status use(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_t method_i,
                       sac_error *err)
 {
@@ -173,6 +190,8 @@ static sac_status use(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_
         return error_set(err, SAC_ERR_ARG,
                          "sequence %u cannot change to decode method %s: %s has dropped tokens", id,
                          specs->text[method_i], specs->text[s->method_i[kind]]);
+    if (kind == CHOOSER_DECODE && e->segments.n[id] > 0)
+        TRY(chooser_meets_segments(specs->spec[method_i].method, err));
     s->method_i[kind] = method_i;
     forget(e, kind, id);
     return SAC_OK;

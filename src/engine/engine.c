@@ -112,6 +112,7 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     pool_init(&e->pool, &geom, n_page, e->params.n_seq_max, max_page, a);
     e->stats.kv_bytes = a->used;
     plan_seqs(e, a);
+    segment_plan(e, a);
     plan_batch(e, a);
     plan_scratch(e, a);
     logits_plan(e, a);

@@ -16,6 +16,7 @@
 #include "engine/prefill.h"
 #include "engine/reads.h"
 #include "engine/record.h"
+#include "engine/segment.h"
 #include "engine/side.h"
 #include "kv/pool.h"
 #include "ops/ops.h"
@@ -87,6 +88,7 @@ struct sac_engine {
     struct prefill prefill;
     struct past past;
     struct evict evict;
+    struct segments segments;
     struct attend attend;
     struct side side;
     struct record record;

@@ -25,6 +25,8 @@ static struct method_lane view(const sac_engine *e, const struct reading *r, uin
         .scale = c->attn_scale,
         .softcap = c->attn_softcap,
         .pool = e->pool.pages,
+        .segment = run->segment,
+        .n_segment = run->n_segment,
         .page = run->table + kv_head * run->table_stride,
         .n_sealed = end / PAGE_TOK,
         .own = attn_own_page(run, &e->pool.geom, end - 1, kv_head),

@@ -234,10 +234,11 @@ static void count_dense(const sac_engine *e, struct batch_run *run)
     run->reads.n_cell_read += cells * e->model->config.n_head;
 }
 
+/* Behind pages of other texts, or where some have been dropped, prompt rows read all there is. */
 static bool is_planned(const sac_engine *e, const struct batch_run *run)
 {
     return seq_method(e, run->seq_i)->prefill && !e->seqs[run->seq_i].has_gaps &&
-           run->pos0 + run->n_row > e->params.sparse_min_ctx;
+           e->segments.n[run->seq_i] == 0 && run->pos0 + run->n_row > e->params.sparse_min_ctx;
 }
 
 /* `used` counts the lists and `n` the runs before this one that have any. */

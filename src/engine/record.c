@@ -317,6 +317,17 @@ static void keep_scores(struct record_work *w, size_t page_i, const double score
         to[t] = t >= seen.lo && t < seen.hi ? (float)score[t] : -INFINITY;
 }
 
+/* A query as it meets the keys of a page. */
+static const float *meet_page(const struct shadow *s, const struct record_job *j, uint32_t page,
+                              float *turned, const float *q)
+{
+    const struct attn_run *run = j->run;
+    const uint32_t i = segment_of(run->segment, run->n_segment, page, 0);
+    if (i == run->n_segment) return q;
+    segment_turn(turned, q, s->e->model->config.head_dim, &run->segment[i], s->e->shape.rope, 1);
+    return turned;
+}
+
 /* All queries of a job against one page. */
 static void shadow_page(const struct shadow *s, const struct record_job *j, struct record_work *w,
                         uint32_t page)
@@ -334,8 +345,10 @@ static void shadow_page(const struct shadow *s, const struct record_job *j, stru
                                   .mask = j->mask[page]};
         for (uint32_t g = 0; g < group; g++) {
             const uint32_t i = r * group + g;
-            const float *q =
-                e->scratch.qkv + (j->row + r) * stride + (size_t)(j->kv_head * group + g) * d;
+            float turned[512];
+            const float *q = meet_page(s, j, page, turned,
+                                       e->scratch.qkv + (j->row + r) * stride +
+                                           (size_t)(j->kv_head * group + g) * d);
             const size_t at = (j->by_head ? g : 0) * (size_t)max_page + page;
             struct seen of_head = seen;
             if (j->by_head) of_head.mask = j->head_mask[at];

@@ -18,6 +18,7 @@ sac_status sac_seq_create(sac_engine *e, sac_seq *out, sac_error *err)
         struct seq *s = &e->seqs[i];
         if (s->alive) continue;
         *s = (struct seq){.alive = true, .tok = s->tok, .flags = s->flags};
+        segment_reset(e, i);
         chooser_reset(e, i);
         *out = i;
         return SAC_OK;
@@ -41,6 +42,7 @@ sac_status sac_seq_fork(sac_engine *e, sac_seq src, sac_seq *out, sac_error *err
     memcpy(to->tok, from->tok, from->n_done * sizeof *to->tok);
     memcpy(to->flags, from->flags, from->n_done * sizeof *to->flags);
     pool_fork(&e->pool, *out, src, from->n_done / PAGE_TOK);
+    segment_fork(e, *out, src);
     chooser_fork(e, *out, src);
     return SAC_OK;
 }
@@ -58,8 +60,14 @@ sac_status sac_seq_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error
                          "sequence %u cannot be cut to %u tokens: its decode method has dropped "
                          "those before",
                          id, n_tok);
+    if (n_tok < s->n_done && n_tok % PAGE_TOK && segment_offset(e, id, n_tok / PAGE_TOK) != 0)
+        return error_set(err, SAC_ERR_ARG,
+                         "sequence %u cannot be cut to %u tokens: they are part of another text, "
+                         "which can be cut at multiples of %u",
+                         id, n_tok, PAGE_TOK);
     if (n_tok < s->n_done) {
         pool_truncate(&e->pool, id, s->n_done, n_tok);
+        segment_cut(e, id, n_tok / PAGE_TOK);
         chooser_cut(e, id, n_tok);
         s->n_done = n_tok;
     }

@@ -1,9 +1,10 @@
 /* state.c: a sequence as bytes and back, in a file or in memory.
  *
- * Format: struct head; tokens; pages in order of page index, layer, KV head; the tail's tokens; the
- * queries of the last rows; the methods' state; a checksum of all that. One walk describes it for
- * measuring, writing and reading, so the three cannot disagree. Side data of pages is not stored:
- * it follows from their keys and is made anew, so it always fits the keys and the engine's methods.
+ * Format: struct head; tokens; segments; pages in order of page index, layer, KV head; the tail's
+ * tokens; the queries of the last rows; the methods' state; a checksum of all that. One walk
+ * describes it for measuring, writing and reading, so the three cannot disagree. Side data of pages
+ * is not stored: it follows from their keys and is made anew, so it always fits the keys and the
+ * engine's methods.
  *
  * Invariants:
  *  1. The bytes depend on the sequence alone: what other sequences left behind its tokens in tails
@@ -25,7 +26,7 @@
 #include <xxhash.h>
 
 #define MAGIC   "SACSTATE"
-#define VERSION 1u
+#define VERSION 2u
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
 
@@ -41,10 +42,12 @@ struct head {
     uint32_t has_gaps;                   /* a byte before each page tells whether it is there */
     uint64_t state_bytes[CHOOSER_KINDS]; /* of a lane */
     char method[CHOOSER_KINDS][SPEC_BYTES];
+    uint64_t n_segment;
     uint64_t check; /* of the above */
 };
 
-_Static_assert(sizeof(struct head) == 96 + CHOOSER_KINDS * SPEC_BYTES,
+_Static_assert(sizeof(struct segment) == 8, "none here either");
+_Static_assert(sizeof(struct head) == 104 + CHOOSER_KINDS * SPEC_BYTES,
                "no padding, which would be written");
 
 enum direction { MEASURE, WRITE, READ };
@@ -151,6 +154,19 @@ static sac_status walk_tail(struct stream *s, const struct image *im)
     return SAC_OK;
 }
 
+static sac_status walk_segments(struct stream *s, const struct image *im)
+{
+    struct segment list[SEGMENT_MAX];
+    const uint32_t n = (uint32_t)im->head.n_segment;
+    memcpy(list, segment_list(im->e, im->seq_i), n * sizeof *list);
+    TRY(transfer(s, list, n * sizeof *list));
+    if (s->direction != READ) return SAC_OK;
+    if (!segment_sound(list, n, im->head.n_tok / PAGE_TOK))
+        return damaged(s, "its segments make no sense");
+    segment_restore(im->e, im->seq_i, list, n);
+    return SAC_OK;
+}
+
 /* By position: rings of different sizes hold the rows at different places. */
 static sac_status walk_past(struct stream *s, const struct image *im)
 {
@@ -182,6 +198,7 @@ static sac_status walk_state(struct stream *s, const struct image *im)
 static sac_status walk(struct stream *s, const struct image *im)
 {
     TRY(transfer(s, im->e->seqs[im->seq_i].tok, im->head.n_tok * sizeof(int32_t)));
+    TRY(walk_segments(s, im));
     TRY(walk_pages(s, im));
     TRY(walk_tail(s, im));
     TRY(walk_past(s, im));
@@ -220,7 +237,8 @@ static struct head make_head(const sac_engine *e, uint32_t seq_i)
         .n_ctx = e->params.n_ctx,
         .n_tok = s->n_done,
         .n_past = s->n_done - past_begin(e, seq_i, s->n_done),
-        .has_gaps = s->has_gaps};
+        .has_gaps = s->has_gaps,
+        .n_segment = e->segments.n[seq_i]};
     for (int kind = 0; kind < CHOOSER_KINDS; kind++) {
         const struct chooser_method *m = chooser_method(e, (enum chooser_kind)kind, seq_i);
         h.state_bytes[kind] = m->state_bytes;
@@ -315,7 +333,7 @@ static sac_status read_head(struct stream *s, struct head *h)
     const bool has_names =
         memchr(h->method[0], 0, SPEC_BYTES) && memchr(h->method[1], 0, SPEC_BYTES);
     if (!has_names || h->type_k > SAC_KV_Q8 || h->type_v > SAC_KV_Q8 || h->n_past > h->n_tok ||
-        h->has_gaps > 1)
+        h->has_gaps > 1 || h->n_segment > SEGMENT_MAX)
         return damaged(s, "its head makes no sense");
     return SAC_OK;
 }
@@ -403,6 +421,7 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
             TRY(check_state(s, im, im->head.method[kind], im->head.state_bytes[kind],
                             chooser_method(e, (enum chooser_kind)kind, im->seq_i)->state_bytes));
     const struct chooser_method *m = chooser_method(e, CHOOSER_DECODE, im->seq_i);
+    if (im->head.n_segment > 0) TRY(chooser_meets_segments(m->spec->method, s->err));
     if (im->head.has_gaps && !m->spec->method->evicts) return damaged(s, "it lacks pages");
     if (im->head.has_gaps && e->params.record)
         return error_set(s->err, SAC_ERR_ARG,

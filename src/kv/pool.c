@@ -104,11 +104,12 @@ bool pool_has(const struct pool *p, uint32_t seq_i, uint32_t page_i)
     return true;
 }
 
-void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page)
+void pool_share(struct pool *p, struct pool_place dst, struct pool_place src, uint32_t n_page)
 {
-    assert(dst != src && n_page <= p->max_page);
-    page_id *to = pool_table(p, dst, 0);
-    const page_id *from = pool_table(p, src, 0);
+    assert(dst.seq_i != src.seq_i && (size_t)dst.page_i + n_page <= p->max_page &&
+           (size_t)src.page_i + n_page <= p->max_page);
+    page_id *to = pool_table(p, dst.seq_i, 0) + dst.page_i;
+    const page_id *from = pool_table(p, src.seq_i, 0) + src.page_i;
     for (size_t lane = 0; lane < n_lane(p); lane++)
         for (uint32_t i = 0; i < n_page; i++) {
             const page_id id = from[lane * p->max_page + i];
@@ -118,6 +119,11 @@ void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page)
             to[lane * p->max_page + i] = id;
             p->refs[id]++;
         }
+}
+
+void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page)
+{
+    pool_share(p, (struct pool_place){dst, 0}, (struct pool_place){src, 0}, n_page);
     memcpy(pool_tail(p, dst, 0), pool_tail(p, src, 0), n_lane(p) * p->geom.tail_bytes);
 }
 

@@ -48,6 +48,13 @@ void pool_drop(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head,
 /* No (layer, KV head) has dropped page `page_i` of the sequence. */
 bool pool_has(const struct pool *p, uint32_t seq_i, uint32_t page_i);
 
+struct pool_place {
+    uint32_t seq_i, page_i;
+};
+
+/* n_page entries of one sequence, as far as they are there, become another's, too. */
+void pool_share(struct pool *p, struct pool_place dst, struct pool_place src, uint32_t n_page);
+
 /* dst gets src's first n_page entries (shared) and its tail. dst is empty. */
 void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page);
 

@@ -65,13 +65,14 @@ void box_seal(uint8_t *side, const struct method_shape *s, enum box kind, const 
         if (!isfinite(k[i])) a[0] = 0x7e00u;
 }
 
-/* Score = qa . a + qb . b for every kind of box. */
-static void fill_queries(const struct room *r, const struct method_lane *l, enum box kind)
+/* Score = qa . a + qb . b for every kind of box, for queries that may be r->qa. */
+static void fill_queries(const struct room *r, const struct method_lane *l, enum box kind,
+                         const float *from)
 {
     const size_t n = (size_t)l->shape->group * l->shape->geom->head_dim;
     const float unit = in_page(l->shape, kind) ? 255.0f : 1.0f;
     for (size_t i = 0; i < n; i++) {
-        const float q = l->q[i] * l->scale;
+        const float q = from[i] * l->scale;
         r->qa[i] = q;
         r->qb[i] = kind == BOX_MEAN ? fabsf(q) : fmaxf(q, 0) * unit;
     }
@@ -85,22 +86,25 @@ void box_score(const struct room *r, const struct method_lane *l, enum box kind)
     const size_t one = (size_t)g->head_dim * 4;
     const bool own = in_page(l->shape, kind);
     meter_bytes(l, (uint64_t)n * n_box * meter_lines(0, one));
-    fill_queries(r, l, kind);
-    for (uint32_t i = 0; i < n_box; i++)
-        l->ops->score_pages(&(struct op_score_pages){
-            .base = own ? l->pool : l->side,
-            .stride = own ? g->bytes : l->side_stride,
-            .a_at = own ? g->k_min : i * one,
-            .b_at = own ? g->k_step : i * one + one / 2,
-            .page = l->page,
-            .n_page = n,
-            .head_dim = g->head_dim,
-            .group = l->shape->group,
-            .qa = r->qa,
-            .qb = r->qb,
-            .out = r->score + (size_t)i * n,
-            .out_stride = r->stride,
-        });
+    for (uint32_t p = 0, end; p < n; p = end) {
+        fill_queries(r, l, kind, pick_query(r->qa, l, p, &end));
+        end = pick_min(end, n);
+        for (uint32_t i = 0; i < n_box; i++)
+            l->ops->score_pages(&(struct op_score_pages){
+                .base = own ? l->pool : l->side,
+                .stride = own ? g->bytes : l->side_stride,
+                .a_at = own ? g->k_min : i * one,
+                .b_at = own ? g->k_step : i * one + one / 2,
+                .page = l->page + p,
+                .n_page = end - p,
+                .head_dim = g->head_dim,
+                .group = l->shape->group,
+                .qa = r->qa,
+                .qb = r->qb,
+                .out = r->score + (size_t)i * n + p,
+                .out_stride = r->stride,
+            });
+    }
 }
 
 static bool vote(const struct room *r, const struct method_lane *l, uint32_t n)

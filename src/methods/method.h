@@ -41,6 +41,7 @@ struct method_shape {
     const char *model; /* its name, for messages and tables of heads */
     const struct page_geom *geom;
     uint32_t group; /* query heads of a KV head */
+    struct segment_rope rope;
     uint32_t n_ctx;
     uint32_t n_row_max;      /* rows of a prompt chunk, at most */
     uint32_t sparse_min_ctx; /* decode rows of shorter contexts are not asked about */
@@ -74,6 +75,10 @@ struct method_lane {
     size_t q_stride;
     struct method_past past;
     float scale, softcap; /* of scores, as in struct op_attn */
+    /* Keys of some pages wait for a turned query (ops/segment.h); those that pick.h hands out have
+     * been turned to meet queries as they are, and pick_query turns queries for all else. */
+    const struct segment_view *segment; /* [n_segment] of pages before the own one; NULL: none */
+    uint32_t n_segment;
     /* Token i is in page i / PAGE_TOK: sealed ones by id (those that this run fills included), then
      * the unsealed one in tail form. A decode row sees tokens 0 .. pos. */
     const uint8_t *pool;
@@ -225,6 +230,8 @@ struct method {
      * must be among the prompt rows then; its last token alone is a decode row. */
     bool needs_question;
     struct method_facts facts;
+    /* Of a decode method: it scores pages of other texts with the queries that meet them. */
+    bool meets_segments;
     const struct method_decode *decode;   /* NULL: dense attention */
     const struct method_prefill *prefill; /* the same for prompt rows */
 };

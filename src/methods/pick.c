@@ -144,6 +144,19 @@ void pick_tokens(struct method_pick *out, const struct method_lane *l, float *va
 
 /* ---- Keys ---- */
 
+/* Keys of n_page pages from `page` on are turned to meet queries as they are. */
+static void turn_keys(float *k, const struct method_lane *l, uint32_t page, uint32_t n_page)
+{
+    const uint32_t d = l->shape->geom->head_dim;
+    if (l->n_segment == 0) return;
+    for (uint32_t p = page, i = 0; p < page + n_page; p++) {
+        i = segment_of(l->segment, l->n_segment, p, i);
+        if (i == l->n_segment) return;
+        for (uint32_t t = 0; t < PAGE_TOK; t++, k += d)
+            segment_turn(k, k, d, &l->segment[i], l->shape->rope, -1);
+    }
+}
+
 void pick_keys(float *k, const struct method_lane *l, uint32_t page)
 {
     const struct page_geom *g = l->shape->geom;
@@ -151,6 +164,18 @@ void pick_keys(float *k, const struct method_lane *l, uint32_t page)
     meter_bytes(l, page_all_keys(g));
     l->ops->keys(&(struct op_keys){
         .geom = g, .pool = l->pool, .page = l->page + page, .n_page = 1, .out = k});
+    turn_keys(k, l, page, 1);
+}
+
+const float *pick_query(float *room, const struct method_lane *l, uint32_t page, uint32_t *end)
+{
+    const uint32_t i = segment_of(l->segment, l->n_segment, page, 0), d = l->shape->geom->head_dim;
+    *end = i < l->n_segment ? l->segment[i].end : PAGE_NONE;
+    if (i == l->n_segment || !l->segment[i].cos) return l->q;
+    for (uint32_t g = 0; g < l->shape->group; g++)
+        segment_turn(room + (size_t)g * d, l->q + (size_t)g * d, d, &l->segment[i], l->shape->rope,
+                     1);
+    return room;
 }
 
 void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t page)
@@ -159,6 +184,7 @@ void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t 
     assert(page < l->n_sealed);
     meter_bytes(l, page_all_keys(g) + page_all_values(g));
     page_read(k, v, g, page_frame(g, l->pool, l->page[page]), PAGE_SEALED, PAGE_TOK);
+    turn_keys(k, l, page, 1);
 }
 
 uint32_t pick_own(float *k, float *v, const struct method_lane *l)
@@ -190,6 +216,7 @@ void pick_span(float *k, const struct method_lane *l, uint32_t first, uint32_t e
     if (n_full > 0)
         l->ops->keys(&(struct op_keys){
             .geom = g, .pool = l->pool, .page = l->page + page0, .n_page = n_full, .out = k});
+    turn_keys(k, l, page0, n_full);
     if (left > 0 && page0 + n_full < l->n_sealed) {
         pick_keys(rest, l, page0 + n_full);
     } else if (left > 0) {

@@ -34,6 +34,11 @@ static inline uint32_t pick_page_count(const struct method_lane *l)
     return l->pos / PAGE_TOK;
 }
 
+/* The queries [group, head_dim] that meet the keys of a page, and of all pages before *end: the
+ * lane's own, or turned ones in `room`. What walks over pages by anything but keys from here asks
+ * for them. */
+const float *pick_query(float *room, const struct method_lane *l, uint32_t page, uint32_t *end);
+
 /* ---- Tokens that are read whatever their scores are: no budget counts them ---- */
 
 /* Marks tokens [begin, end), cut to what the mask holds. */

@@ -1,4 +1,4 @@
-/* segment.h: pages whose keys were rotated at positions of their own (docs/design.md, D11).
+/* segment.h: pages whose keys were rotated at positions of their own (docs/design.md, D12).
  *
  * A sequence's pages may come from elsewhere: a document's keys were rotated at positions counted
  * from the document's begin, wherever a sequence holds it. Rotations compose, so instead of all the

@@ -6,11 +6,12 @@
  * again: what a checksum keeps out is not worth a fuzzer's time. */
 #include "../unit/method_spec.h"
 #include "../unit/tiny_model.h"
+#include "engine/segment.h"
 
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 
-enum { N_TOK = 100, N_CTX = 160, METHODS_MAX = 64, HEAD_CHECK = 88 + 2 * 256 };
+enum { N_TOK = 100, N_CTX = 160, METHODS_MAX = 64, HEAD_CHECK = 96 + 2 * 256 };
 
 struct subject {
     char spec[METHOD_SPEC_BYTES];
@@ -35,6 +36,17 @@ static void compute(sac_engine *e, sac_seq s, size_t n, sac_row_kind kind)
     while (n_row) must(sac_step(e, NULL, NULL, &n_row, NULL) == SAC_OK);
 }
 
+/* A page of another sequence, for states that hold segments. */
+static void attach_page(sac_engine *e, sac_seq to)
+{
+    sac_seq from;
+    must(sac_seq_create(e, &from, NULL) == SAC_OK);
+    compute(e, from, PAGE_TOK, SAC_ROW_PROMPT);
+    const struct segment_source page = {.seq = from, .n_tok = PAGE_TOK, .offset = 9};
+    must(segment_attach(e, to, &page, NULL) == SAC_OK);
+    sac_seq_remove(e, from);
+}
+
 static void open_subject(struct subject *s, const sac_model *model, const struct method *m,
                          sac_kv_type type)
 {
@@ -44,6 +56,7 @@ static void open_subject(struct subject *s, const sac_model *model, const struct
     sac_seq seq;
     method_spec_part(s->spec, m, 40);
     p.n_ctx = N_CTX;
+    p.n_seq_max = 2;
     p.n_threads = 1;
     p.n_batch = 64;
     p.type_k = p.type_v = type;
@@ -53,7 +66,8 @@ static void open_subject(struct subject *s, const sac_model *model, const struct
     p.n_prefill = is_prefill;
     must(sac_engine_create(&s->engine, model, &p, NULL) == SAC_OK);
     must(sac_seq_create(s->engine, &seq, NULL) == SAC_OK);
-    compute(s->engine, seq, N_TOK - 3, SAC_ROW_PROMPT);
+    if (m->meets_segments) attach_page(s->engine, seq);
+    compute(s->engine, seq, N_TOK - 3 - sac_seq_length(s->engine, seq, NULL), SAC_ROW_PROMPT);
     compute(s->engine, seq, 3, SAC_ROW_DECODE);
     must(sac_seq_to_bytes(s->engine, seq, &s->good, &s->n, NULL) == SAC_OK);
     sac_seq_remove(s->engine, seq);

@@ -96,5 +96,6 @@ const struct method adakv_method = {
     .evicts = true,
     .needs_question = true,
     .facts = {.budget = METHOD_BUDGET_LAYER, .n_late = METHOD_NEVER},
+    .meets_segments = true,
     .decode = &hooks,
 };

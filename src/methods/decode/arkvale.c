@@ -77,5 +77,6 @@ const struct method arkvale_method = {
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .facts = {.part = "dense=0", .n_forced = 3 * PAGE_TOK},
+    .meets_segments = true,
     .decode = &hooks,
 };

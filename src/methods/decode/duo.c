@@ -142,5 +142,6 @@ const struct method duo_method = {
               .whole = "gate=0",
               .n_forced = 4 + 39,
               .n_late = METHOD_NEVER},
+    .meets_segments = true,
     .decode = &hooks,
 };

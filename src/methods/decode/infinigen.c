@@ -166,5 +166,6 @@ const struct method infinigen_method = {
     .chooses = true,
     .token_grain = true,
     .facts = {.part = "dense=0", .keeps_found = true},
+    .meets_segments = true,
     .decode = &hooks,
 };

@@ -199,5 +199,6 @@ const struct method infllm_method = {
     .chooses = true,
     .token_grain = true,
     .facts = {.part = "init=16,local=16,block=32", .n_forced = 16 + 32, .keeps_found = true},
+    .meets_segments = true,
     .decode = &hooks,
 };

@@ -614,5 +614,6 @@ const struct method lfps_method = {
     .token_grain = true,
     .needs_question = true,
     .facts = {.budget = METHOD_BUDGET_QUERY, .n_forced = 4 + N_LOCAL + 1, .n_late = METHOD_NEVER},
+    .meets_segments = true,
     .decode = &hooks,
 };

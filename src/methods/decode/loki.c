@@ -125,5 +125,6 @@ const struct method loki_method = {
     .chooses = true,
     .token_grain = true,
     .facts = {.n_forced = 31},
+    .meets_segments = true,
     .decode = &hooks,
 };

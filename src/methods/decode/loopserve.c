@@ -283,5 +283,6 @@ const struct method loopserve_decode_method = {
     .token_grain = true,
     .needs_question = true,
     .facts = {.part = "warm=snapkv", .n_forced = 4 + 16 + 15, .n_late = 15},
+    .meets_segments = true,
     .decode = &hooks,
 };

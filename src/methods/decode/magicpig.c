@@ -276,5 +276,6 @@ const struct method magicpig_method = {
               .whole = "bits=0",
               .n_forced = 4 + 63,
               .keeps_found = true},
+    .meets_segments = true,
     .decode = &hooks,
 };

@@ -206,5 +206,6 @@ const struct method psa_method = {
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .facts = {.part = "mass=0.5", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},
+    .meets_segments = true,
     .decode = &hooks,
 };

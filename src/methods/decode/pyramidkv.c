@@ -86,5 +86,6 @@ const struct method pyramidkv_method = {
     .evicts = true,
     .needs_question = true,
     .facts = {.budget = METHOD_BUDGET_MODEL, .n_late = METHOD_NEVER},
+    .meets_segments = true,
     .decode = &hooks,
 };

@@ -94,5 +94,6 @@ const struct method quest_method = {
     .chooses = true,
     .token_grain = true, /* halves of pages */
     .facts = {.part = "dense=0", .n_forced = 2 * PAGE_TOK},
+    .meets_segments = true,
     .decode = &hooks,
 };

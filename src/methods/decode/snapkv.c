@@ -65,5 +65,6 @@ const struct method snapkv_method = {
     .evicts = true,
     .needs_question = true,
     .facts = {.budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},
+    .meets_segments = true,
     .decode = &hooks,
 };

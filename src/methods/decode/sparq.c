@@ -105,5 +105,6 @@ const struct method sparq_method = {
     .chooses = true,
     .token_grain = true,
     .facts = {.part = "recent=16", .n_forced = 15},
+    .meets_segments = true,
     .decode = &hooks,
 };

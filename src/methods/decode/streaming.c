@@ -54,5 +54,6 @@ const struct method streaming_method = {
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .token_grain = true,
     .facts = {.budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER, .blind = true},
+    .meets_segments = true,
     .decode = &hooks,
 };

@@ -135,5 +135,6 @@ const struct method tokenselect_method = {
     .chooses = true,
     .token_grain = true,
     .facts = {.part = "sink=4,recent=16", .n_forced = 4 + 15},
+    .meets_segments = true,
     .decode = &hooks,
 };

@@ -82,5 +82,6 @@ const struct method topk_method = {
     .chooses = true,
     .token_grain = true,
     .facts = {.n_forced = 4 + 31},
+    .meets_segments = true,
     .decode = &hooks,
 };
