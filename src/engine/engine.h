@@ -31,13 +31,13 @@ struct seq {
     uint32_t n_done, n_all;
     uint32_t method_i[CHOOSER_KINDS]; /* methods of its decode rows and of its prompt rows */
     uint32_t n_top;                   /* logits that its rows want, the largest; 0: all */
-    const uint64_t *mask;             /* of these, of tokens whose bit is set; NULL: any. Borrowed */
-    uint32_t n_queued;                /* prompt rows that the last sched_pick could choose from */
-    bool has_gaps;                    /* that method has given pages back */
-    uint64_t ticket;                  /* order of queueing of the oldest pending token */
-    sac_reads reads;                  /* of its rows since engine_take_reads */
-    int32_t *tok;                     /* [n_ctx] */
-    uint8_t *flags;                   /* [n_ctx] TOK_* */
+    const uint64_t *mask; /* of these, of tokens whose bit is set; NULL: any. Borrowed */
+    uint32_t n_queued;    /* prompt rows that the last sched_pick could choose from */
+    bool has_gaps;        /* that method has given pages back */
+    uint64_t ticket;      /* order of queueing of the oldest pending token */
+    sac_reads reads;      /* of its rows since engine_take_reads */
+    int32_t *tok;         /* [n_ctx] */
+    uint8_t *flags;       /* [n_ctx] TOK_* */
 };
 
 /* Rows of one sequence that stand behind each other: a decode row, or a prompt chunk. */
@@ -106,8 +106,8 @@ const sac_model *engine_model(const sac_engine *e);
 /* What rows of the sequence have read since the last call; zeros if there is no such sequence. */
 sac_reads engine_take_reads(sac_engine *e, sac_seq id);
 
-/* Until the next call, of the largest logits that sac_seq_use_top asks for only those of tokens whose
- * bit is set are wanted; NULL: any. Others may be given or not. */
+/* Until the next call, of the largest logits that sac_seq_use_top asks for only those of tokens
+ * whose bit is set are wanted; NULL: any. Others may be given or not. */
 void engine_use_mask(sac_engine *e, sac_seq id, const uint64_t *mask);
 
 /* The sequence, or NULL with a message. */

@@ -181,7 +181,8 @@ static const sac_method_deviation deviations[] = {
      "pages are ordered by softmax shares, mean over the heads, and visited until the last head "
      "has enough",
      "a page that is read for one head costs nothing more for the others",
-     "more pages at equal KL than a fixed number of them needs: measured_before.md, What the papers say "
+     "more pages at equal KL than a fixed number of them needs: measured_before.md, What the "
+     "papers say "
      "of each other's methods"},
     {"silent on pages that are always read",
      "the first page, the newest ones and the row's own count as seen, and not for the least page",
