@@ -1,0 +1,269 @@
+"""Engines: sequences (tokens in, logits out) and requests (prompt in, tokens out as they come).
+
+One thread at a time uses an engine and what came of it.
+"""
+import collections
+import contextlib
+import dataclasses
+import weakref
+
+import numpy
+
+from ._library import NONE, Callback, Error, call, ffi, fields, lib, owned, strings, text, tokens, view
+from ._reading import Reading
+
+KV_TYPES = ("f16", "bf16", "q8")
+FINISH = ("none", "stop", "length", "cancelled", "error")
+
+
+class Engine:
+    """Memory for sequences of a model, and the attention methods that they may use. `decode` and
+    `prefill` list methods as the command line spells them; the first is what a new sequence uses."""
+
+    def __init__(self, model, n_ctx=4096, n_seq=4, decode=("full",), prefill=("dense",), threads=0,
+                 batch=None, kv="f16", sparse_min_ctx=None, record=False):
+        self.model, self.decode, self.prefill = model, list(decode), list(prefill)
+        params = ffi.new("sac_engine_params *", lib.sac_engine_params_default())
+        params.n_ctx, params.n_seq_max, params.n_threads, params.record = n_ctx, n_seq, threads, record
+        if kv not in KV_TYPES:
+            raise Error("bad argument", f"kv is one of {', '.join(KV_TYPES)}, not '{kv}'")
+        params.type_k = params.type_v = KV_TYPES.index(kv)
+        if batch is not None:
+            params.n_batch = batch
+        if sparse_min_ctx is not None:
+            params.sparse_min_ctx = sparse_min_ctx
+        (params.decode, keep_d), (params.prefill, keep_p) = strings(self.decode), strings(self.prefill)
+        params.n_decode, params.n_prefill = len(self.decode), len(self.prefill)
+        out = ffi.new("sac_engine **")
+        call(lib.sac_engine_create, out, model._c, params)
+        del keep_d, keep_p
+        # The destructor holds the model, which must outlive the engine.
+        self._c = ffi.gc(out[0], lambda engine, keep=model: lib.sac_engine_free(engine))
+        self.n_ctx = lib.sac_engine_get_params(self._c).n_ctx
+        self._requests = {}
+        # Weak, or the engine and its memory would wait for the collector of cycles.
+        me = weakref.ref(self)
+        self._on_event = Callback("sac_event_fn", lambda _, event: me()._event(event))
+
+    # ---- Sequences ----
+
+    def sequence(self):
+        """An empty sequence."""
+        out = ffi.new("sac_seq *")
+        call(lib.sac_seq_create, self._c, out)
+        return Sequence(self, out[0])
+
+    def load(self, path):
+        """A sequence that was saved, as it was."""
+        out = ffi.new("sac_seq *")
+        call(lib.sac_seq_load, self._c, str(path).encode(), out)
+        return Sequence(self, out[0])
+
+    def step(self, on_row=None):
+        """Computes one batch of what pends; returns its rows, 0 when nothing does. `on_row(seq, pos,
+        logits)` gets each row that wants logits: a view, valid during the call."""
+        n_vocab = self.model.info["n_vocab"]
+        row = Callback("sac_row_fn", lambda _, r: on_row(r.seq, r.pos, view(r.logits, n_vocab, "float32")))
+        out = ffi.new("uint32_t *")
+        call(lib.sac_step, self._c, row.pointer if on_row else ffi.NULL, ffi.NULL, out)
+        row.raise_pending()
+        return out[0]
+
+    @property
+    def stats(self):
+        """Counters so far, as saccade.h explains them; `reads` has what rows have read."""
+        return fields(lib.sac_engine_get_stats(self._c))
+
+    @contextlib.contextmanager
+    def reading(self):
+        """Records what attention reads while the block runs; the engine is created with record=True."""
+        reading = Reading()
+        record = Callback("sac_read_fn", lambda _, r: reading.add(r))
+        call(lib.sac_engine_set_recorder, self._c, record.pointer, ffi.NULL)
+        try:
+            yield reading
+        finally:
+            call(lib.sac_engine_set_recorder, self._c, ffi.NULL, ffi.NULL)
+        record.raise_pending()
+
+    # ---- Requests ----
+
+    def ask(self, question, **options):
+        """A request with a question, or messages, in the model's chat template."""
+        return self.submit(self.model.chat(question), **options)
+
+    def submit(self, prompt, max_tokens=0, temperature=0.0, top_k=40, top_p=0.95, min_p=0.05, seed=0,
+               stop=(), decode=None, prefill=None, sequence=None, n_probs=0, ignore_end=False):
+        """Queues a prompt (token ids, or text as it stands) and returns its Request. `sequence`: goes on
+        with that one and keeps it. Several requests advance together, whichever is waited for."""
+        ids = self.model.tokenize(prompt) if isinstance(prompt, str) else prompt
+        array, pointer = tokens(ids)
+        request = ffi.new("sac_request *", lib.sac_request_default())
+        request.prompt, request.n_prompt, request.max_tokens = pointer, array.size, max_tokens
+        sampling = request.sampling
+        sampling.temp, sampling.top_k, sampling.top_p = temperature, top_k, top_p
+        sampling.min_p, sampling.seed = min_p, seed
+        request.stop, keep = strings(stop)
+        request.n_stop, request.ignore_eos, request.n_probs = len(stop), ignore_end, n_probs
+        request.seq = sequence.id if sequence is not None else NONE
+        request.decode = NONE if decode is None else self._method(self.decode, decode)
+        request.prefill = NONE if prefill is None else self._method(self.prefill, prefill)
+        request.on_event = self._on_event.pointer
+        out = ffi.new("uint64_t *")
+        call(lib.sac_submit, self._c, request, out)
+        del keep
+        self._requests[out[0]] = Request(self, out[0])
+        return self._requests[out[0]]
+
+    @staticmethod
+    def _method(known, name):
+        if name not in known:
+            raise Error("bad argument", f"the engine was created with {', '.join(known)}, not '{name}'")
+        return known.index(name)
+
+    def _event(self, event):
+        request = self._requests.get(event.request_id)
+        if request:
+            request._take(event)
+            if event.kind == lib.SAC_EVENT_DONE:
+                del self._requests[event.request_id]
+        return False
+
+    def _run(self):
+        """One step for all requests."""
+        active = ffi.new("uint32_t *")
+        call(lib.sac_run, self._c, active)
+        self._on_event.raise_pending()
+
+
+class Sequence:
+    """Tokens with their keys and values. It lives until `remove`, or as long as the engine."""
+
+    def __init__(self, engine, id):
+        self.engine, self.id = engine, id
+
+    def __len__(self):
+        """Tokens that are computed."""
+        return lib.sac_seq_length(self.engine._c, self.id, ffi.NULL)
+
+    @property
+    def tokens(self):
+        """Its ids, pending ones too."""
+        pending = ffi.new("uint32_t *")
+        n = lib.sac_seq_length(self.engine._c, self.id, pending) + pending[0]
+        return view(lib.sac_seq_tokens(self.engine._c, self.id), n, "int32").copy()
+
+    def append(self, ids, decode=False, logits="none"):
+        """Queues tokens as rows of a prompt, or as an answer's (`decode`). `logits`: "none", "last",
+        "all" of them are handed to `Engine.step`."""
+        array, pointer = tokens(ids)
+        kind = lib.SAC_ROW_DECODE if decode else lib.SAC_ROW_PROMPT
+        wants = ("none", "last", "all")
+        if logits not in wants:
+            raise Error("bad argument", f"logits is one of {', '.join(wants)}, not '{logits}'")
+        call(lib.sac_seq_append, self.engine._c, self.id, pointer, array.size, kind, wants.index(logits))
+
+    def forward(self, ids, decode=False, all=False):
+        """Computes tokens and returns their logits [n, n_vocab], or those of the last one [n_vocab]."""
+        n_vocab = self.engine.model.info["n_vocab"]
+        first, n = len(self), len(ids)
+        out = numpy.empty((n, n_vocab) if all else n_vocab, numpy.float32)
+
+        def on_row(seq, pos, logits):
+            if seq == self.id:
+                out[pos - first if all else ...] = logits
+
+        self.append(ids, decode, "all" if all else "last")
+        while self.engine.step(on_row):
+            pass
+        return out
+
+    def use(self, decode=None, prefill=None):
+        """From now on its rows use other methods of the engine's lists."""
+        e = self.engine
+        if decode is not None:
+            call(lib.sac_seq_use_decode, e._c, self.id, e._method(e.decode, decode))
+        if prefill is not None:
+            call(lib.sac_seq_use_prefill, e._c, self.id, e._method(e.prefill, prefill))
+
+    def fork(self):
+        """A new sequence with the same tokens, which shares their pages."""
+        out = ffi.new("sac_seq *")
+        call(lib.sac_seq_fork, self.engine._c, self.id, out)
+        return Sequence(self.engine, out[0])
+
+    def truncate(self, n):
+        """Keeps the first n tokens."""
+        call(lib.sac_seq_truncate, self.engine._c, self.id, n)
+
+    def save(self, path):
+        """Writes all that the engine knows of it; `Engine.load` goes on from there."""
+        call(lib.sac_seq_save, self.engine._c, self.id, str(path).encode())
+
+    def to_bytes(self):
+        """The same in memory, as an array over what the library made."""
+        out, n = ffi.new("uint8_t **"), ffi.new("size_t *")
+        call(lib.sac_seq_to_bytes, self.engine._c, self.id, out, n)
+        return view(owned(out[0]), n[0], "uint8")
+
+    def remove(self):
+        """Gives its memory back."""
+        lib.sac_seq_remove(self.engine._c, self.id)
+
+
+@dataclasses.dataclass
+class Token:
+    """One token of an answer: `text` holds the whole characters that became certain, maybe none."""
+
+    id: int
+    text: str
+    logprob: float
+    probs: list
+
+
+class Request:
+    """A prompt that is being answered: iterate over its tokens. `text`, `finish`, `timings` and `reads`
+    are complete behind the last one."""
+
+    def __init__(self, engine, id):
+        self.engine, self.id = engine, id
+        self.text, self.finish, self.timings, self.reads = "", None, None, None
+        self.prompt_share = 0.0  # of the prompt, so much is computed
+        self._new, self._failure = collections.deque(), None
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        while not self._new and self.finish is None:
+            self.engine._run()
+        if self._new:
+            return self._new.popleft()
+        if self._failure:
+            failure, self._failure = self._failure, None
+            raise failure
+        raise StopIteration
+
+    def wait(self):
+        """Runs to the end; returns the text."""
+        for _ in self:
+            pass
+        return self.text
+
+    def cancel(self):
+        """Ends it; tokens that are there already can still be read."""
+        lib.sac_cancel(self.engine._c, self.id)
+
+    def _take(self, event):
+        piece = ffi.buffer(event.text, event.text_bytes)[:].decode("utf-8", "replace") if event.text_bytes else ""
+        self.text += piece
+        if event.kind == lib.SAC_EVENT_PROMPT and event.n_prompt:
+            self.prompt_share = event.n_prompt_done / event.n_prompt
+        if event.kind == lib.SAC_EVENT_TOKEN:
+            probs = [(p.tok, p.logprob) for p in event.probs[0:event.n_probs]] if event.n_probs else []
+            self._new.append(Token(event.tok, piece, event.logprob, probs))
+        if event.kind == lib.SAC_EVENT_DONE:
+            self.finish = FINISH[event.finish]
+            self.timings, self.reads = fields(event.timings), fields(event.reads)
+            if event.error != ffi.NULL:
+                self._failure = Error("error", text(event.error))

@@ -1,0 +1,58 @@
+"""Evaluation as a call: what `saccade eval fidelity` measures of decode methods, on any text."""
+import numpy
+
+from ._engine import Engine
+
+
+def _log_softmax(logits):
+    x = logits.astype(numpy.float64)
+    x -= x.max(axis=-1, keepdims=True)
+    return x - numpy.log(numpy.exp(x).sum(axis=-1, keepdims=True))
+
+
+def _kl(p, q):
+    """Of two rows of logs each; what is impossible in p adds nothing."""
+    with numpy.errstate(invalid="ignore"):
+        return numpy.maximum(0, numpy.where(p > -700, numpy.exp(p) * (p - q), 0).sum(axis=-1))
+
+
+def _score(base, method, ids):
+    """Logs of the rows' distributions, and what the rows have read."""
+    engine, fork = base.engine, base.fork()
+    fork.use(decode=method)
+    before = engine.stats["reads"]
+    logp = _log_softmax(fork.forward(ids, decode=True, all=True))
+    after = engine.stats["reads"]
+    fork.remove()
+    return logp, {name: after[name] - before[name] for name in after}
+
+
+def fidelity(model, text, methods, ctx=4096, n=32, threads=0, kv="f16", **engine_options):
+    """Holds decode methods against dense attention on the last n tokens of the first ctx tokens of a text,
+    one by one behind the same dense prompt. Returns a dict for each method: `kl` (nats, mean) and `kl_rows`,
+    `top1`, `ppl` and `ppl_dense`, `read` (share of the tokens), `bytes` (share of dense attention's, choosing
+    and building included) and `chosen` (tokens that a choice took by score, where not all were
+    read)."""
+    ids = model.tokenize(text, special=False) if isinstance(text, str) else numpy.asarray(text)
+    if len(ids) <= ctx or not 0 < n < ctx:
+        raise ValueError(f"needs more than ctx={ctx} tokens, the text has {len(ids)}, and n from 1 to ctx - 1")
+    engine = Engine(model, n_ctx=ctx, n_seq=2, decode=["full", *methods], threads=threads, kv=kv,
+                    **engine_options)
+    base = engine.sequence()
+    base.forward(ids[:ctx - n])
+    rows, following = ids[ctx - n:ctx], ids[ctx - n + 1:ctx + 1]
+    dense, _ = _score(base, "full", rows)
+    nll = lambda logp: float(numpy.exp(-logp[numpy.arange(n), following].mean()))  # noqa: E731
+    table = []
+    for method in methods:
+        logp, reads = _score(base, method, rows)
+        kl = _kl(dense, logp)
+        moved = reads["attend_bytes_read"] + reads["choose_bytes_read"] + reads["build_bytes_read"]
+        table.append({
+            "method": method, "kl": float(kl.mean()), "kl_rows": kl,
+            "top1": float((dense.argmax(-1) == logp.argmax(-1)).mean()),
+            "ppl": nll(logp), "ppl_dense": nll(dense),
+            "read": reads["n_tok_read"] / reads["n_tok_seen"] if reads["n_tok_seen"] else 1.0,
+            "bytes": moved / reads["dense_bytes"] if reads["dense_bytes"] else 1.0,
+            "chosen": reads["n_tok_chosen"] / max(reads["n_select"] - reads["n_select_dense"], 1)})
+    return table

@@ -1,0 +1,121 @@
+"""The C library: its declarations, read from its own header, and errors as exceptions.
+
+Installed, header and library lie beside this file, put there from one build. In the source tree they
+are include/saccade.h and build/libsaccade.so, or what $SACCADE_LIBRARY names.
+"""
+import os
+import pathlib
+import re
+
+import cffi
+import numpy
+
+HERE = pathlib.Path(__file__).resolve().parent
+TREE = HERE.parent.parent
+
+
+def declarations(header):
+    """What cffi can read of the public header: types, constants and functions."""
+    text = re.sub(r"/\*.*?\*/", " ", header, flags=re.S)
+    text = re.sub(r'extern "C" \{|#ifdef __cplusplus\s*\}\s*#endif', " ", text)
+    constants = dict(re.findall(r"^#define (SAC_\w+) +(\d+)u?$", text, re.M))
+    text = re.sub(r"^#.*(?:\\\n.*)*$", "", text, flags=re.M)
+    text = re.sub(r"\bSAC_(?:API|NODISCARD)\b", " ", text)
+    text = re.sub(r"__attribute__\s*\(\(.*?\)\)", " ", text)
+    return re.sub(r"\bSAC_[A-Z0-9_]+\b(?=\s*\])", lambda m: constants.get(m[0], m[0]), text)
+
+
+def find():
+    """The header and the library."""
+    if (HERE / "libsaccade.so").is_file():
+        return HERE / "saccade.h", HERE / "libsaccade.so"
+    library = pathlib.Path(os.environ.get("SACCADE_LIBRARY", TREE / "build" / "libsaccade.so"))
+    if not library.is_file():
+        raise ImportError(f"{library} is missing: run `make`, or set SACCADE_LIBRARY")
+    return TREE / "include" / "saccade.h", library
+
+
+ffi = cffi.FFI()
+_header, _library = find()
+ffi.cdef(declarations(_header.read_text()))
+lib = ffi.dlopen(str(_library))
+
+VERSION = ffi.string(lib.sac_version()).decode()
+NONE = 0xFFFFFFFF  # SAC_SEQ_NONE, SAC_DECODE_KEEP, SAC_PREFILL_KEEP
+
+
+class Error(Exception):
+    """What the library refused: `status` ("bad argument", say) and one line that names the reason."""
+
+    def __init__(self, status, message):
+        super().__init__(message)
+        self.status = status
+
+
+def call(function, *args):
+    """Calls a function whose last argument is the error; raises what it returns."""
+    err = ffi.new("sac_error *")
+    status = function(*args, err)
+    if status != lib.SAC_OK:
+        raise Error(text(lib.sac_status_name(status)), text(err.msg))
+
+
+def text(pointer):
+    """A C string, or None."""
+    return None if pointer == ffi.NULL else ffi.string(pointer).decode("utf-8", "replace")
+
+
+def owned(pointer):
+    """Memory that the library gave away: freed with the last reference."""
+    return ffi.gc(pointer, lib.sac_free)
+
+
+def view(pointer, n, kind):
+    """An array over n items of C memory, no copy. It keeps `pointer` alive, not what that borrows from."""
+    if n == 0:
+        return numpy.empty(0, kind)
+    return numpy.frombuffer(ffi.buffer(pointer, n * numpy.dtype(kind).itemsize), kind)
+
+
+def tokens(ids):
+    """Token ids as an array that C can read, and a pointer to it."""
+    array = numpy.ascontiguousarray(ids, dtype=numpy.int32)
+    if array.ndim != 1:
+        raise ValueError("token ids are one row of numbers")
+    return array, ffi.from_buffer("int32_t[]", array) if array.size else ffi.NULL
+
+
+def fields(struct):
+    """A C struct of numbers and texts as a dict; structs inside it, too."""
+    out = {}
+    for name, field in ffi.typeof(struct).fields:
+        value = getattr(struct, name)
+        if field.type.kind == "struct":
+            value = fields(value)
+        elif field.type.kind == "pointer":
+            value = text(value) if field.type.item.cname == "char" else None
+        out[name] = value
+    return out
+
+
+def strings(items):
+    """A list of texts as `const char *const *`, and what must be kept as long as C reads them."""
+    each = [ffi.new("char[]", item.encode()) for item in items]
+    array = ffi.new("const char *[]", each) if each else ffi.NULL
+    return array, (array, each)
+
+
+class Callback:
+    """A Python function that C calls. What it raises stops nothing in C; `raise_pending` throws it."""
+
+    def __init__(self, signature, function):
+        self.failure = None
+        self.pointer = ffi.callback(signature, function, onerror=self._keep)
+
+    def _keep(self, exception, value, trace):
+        self.failure = self.failure or value
+
+    def raise_pending(self):
+        failure, self.failure = self.failure, None
+        if failure:
+            raise failure

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""The Python package against the program: the same answers, the same figures; misuse is an exception that
+says why; what C hands out is not used when it is gone; the package installs and runs outside of the tree."""
+import gc
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import weakref
+
+import numpy
+
+ROOT = pathlib.Path(os.environ["SACCADE_ROOT"])
+LIBRARY = pathlib.Path(os.environ["SACCADE_BUILD"], "libsaccade.so")
+CACHE = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+MODELS = pathlib.Path(os.environ.get("SACCADE_MODELS") or pathlib.Path(CACHE, "saccade", "models"))
+ESSAYS = MODELS / "texts" / "essays.txt"
+if not (MODELS / "smollm2-135m.gguf").exists() or not ESSAYS.exists() or not LIBRARY.exists():
+    print("no smollm2-135m, no essays or no shared library")
+    sys.exit(77)
+os.environ["SACCADE_LIBRARY"] = str(LIBRARY)
+sys.path.insert(0, str(ROOT / "python"))
+import saccade  # noqa: E402
+
+MODEL = saccade.Model("smollm2-135m", threads=1)
+TEXT = ESSAYS.read_text()[:4000]
+QUESTION = "What is the capital of France?"
+
+
+def program(*args):
+    done = subprocess.run([os.environ["SACCADE_BIN"], *args], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+class ModelTest(unittest.TestCase):
+    def test_tokens_are_the_programs(self):
+        told = program("tokenize", "-m", "smollm2-135m", "Ein Satz, größer\n")
+        ids = MODEL.tokenize("Ein Satz, größer\n")
+        gc.collect()
+        self.assertEqual(ids.tolist(), told)
+        self.assertEqual(MODEL.detokenize(ids), "Ein Satz, größer\n")
+        self.assertEqual(MODEL.tokenize("", bos=False).tolist(), [])
+        self.assertEqual(MODEL.detokenize([]), "")
+
+    def test_no_message_becomes_a_control_token(self):
+        evil = MODEL.chat("<|im_end|>")
+        self.assertEqual(MODEL.detokenize(evil, special=True), MODEL.chat_text("<|im_end|>"))
+        end = MODEL.tokenize("<|im_end|>", bos=False)[0]
+        self.assertEqual((evil == end).sum(), (MODEL.chat("hello") == end).sum())
+
+    def test_errors_say_why(self):
+        with self.assertRaisesRegex(saccade.Error, "nowhere.gguf"):
+            saccade.Model("nowhere.gguf")
+        with self.assertRaisesRegex(saccade.Error, "no role"):
+            MODEL.chat([{"content": "x"}])
+        with self.assertRaisesRegex(saccade.Error, "'sparkle'"):
+            saccade.Engine(MODEL, decode=["sparkle"])
+        with self.assertRaisesRegex(saccade.Error, "f16, bf16, q8"):
+            saccade.Engine(MODEL, kv="f8")
+
+    def test_methods_are_the_programs(self):
+        told = program("methods", "-o", "json")
+        self.assertEqual([(m["kind"], m["name"]) for m in saccade.methods()],
+                         [(m["kind"], m["name"]) for m in told])
+
+
+class EngineTest(unittest.TestCase):
+    def engine(self, **options):
+        return saccade.Engine(MODEL, **{"n_ctx": 1024, "threads": 1, "sparse_min_ctx": 128, **options})
+
+    def test_the_answer_is_the_programs(self):
+        told = program("run", "-m", "smollm2-135m", "-p", QUESTION, "--temp", "0", "-n", "10", "-t", "1", "-o", "json")
+        request = self.engine().ask(QUESTION, max_tokens=10)
+        pieces = [token.text for token in request]
+        self.assertEqual("".join(pieces).strip(), request.text.strip())
+        self.assertEqual(request.text, told["text"])
+        self.assertEqual((request.finish, request.prompt_share), ("stop", 1.0))
+        self.assertEqual(request.reads["n_prompt_tok"] + request.reads["n_decode_tok"],
+                         request.timings["n_prompt"] + request.timings["n_predicted"] - 1)
+
+    def test_requests_advance_together(self):
+        engine = self.engine()
+        alone = engine.ask(QUESTION, max_tokens=8).wait()
+        first, second, third = (engine.ask(QUESTION, max_tokens=8) for _ in range(3))
+        second.cancel()
+        self.assertEqual(third.wait(), alone)
+        self.assertEqual("".join(token.text for token in first), alone)
+        self.assertEqual((second.wait(), second.finish), ("", "cancelled"))
+
+    def test_probabilities_and_stop(self):
+        request = self.engine().ask(QUESTION, max_tokens=12, n_probs=3, stop=[" of"])
+        token = next(request)
+        self.assertEqual(len(token.probs), 3)
+        self.assertAlmostEqual(token.logprob, token.probs[0][1], places=5)
+        self.assertNotIn(" of", request.wait())
+
+    def test_sequences(self):
+        engine = self.engine(decode=["full", "quest:budget=64"])
+        ids = MODEL.tokenize(TEXT)[:96]
+        whole = engine.sequence()
+        logits = whole.forward(ids, all=True)
+        part = engine.sequence()
+        part.forward(ids[:64])
+        fork = part.fork()
+        self.assertTrue((fork.forward(ids[64:]) == logits[-1]).all())
+        self.assertEqual(fork.tokens.tolist(), ids.tolist())
+        fork.truncate(64)
+        self.assertTrue((fork.forward(ids[64:]) == logits[-1]).all())
+        self.assertEqual((len(fork), len(part)), (96, 64))
+        with tempfile.TemporaryDirectory() as folder:
+            part.save(f"{folder}/s")
+            self.assertEqual(pathlib.Path(folder, "s").read_bytes(), part.to_bytes().tobytes())
+            loaded = engine.load(f"{folder}/s")
+            self.assertTrue((loaded.forward(ids[64:]) == logits[-1]).all())
+        for sequence in (fork, part, whole, loaded):
+            sequence.remove()
+        with self.assertRaisesRegex(saccade.Error, "no sequence"):
+            whole.append([1])
+
+    def test_misuse(self):
+        engine = self.engine()
+        sequence = engine.sequence()
+        for wrong, why in ((lambda: sequence.append([-1]), "token 0 is -1"),
+                           (lambda: sequence.append([1] * 2000), "do not fit"),
+                           (lambda: sequence.append([1], logits="some"), "none, last, all"),
+                           (lambda: sequence.use(decode="auto"), "created with full, not 'auto'"),
+                           (lambda: engine.submit("x", decode="auto"), "created with full"),
+                           (lambda: engine.load("/nowhere"), "/nowhere")):
+            with self.assertRaisesRegex(saccade.Error, why):
+                wrong()
+        with self.assertRaises(saccade.Error):
+            with engine.reading():
+                pass
+
+    def test_what_a_callback_raises_arrives(self):
+        engine = self.engine()
+        sequence = engine.sequence()
+        sequence.append([1, 2, 3], logits="last")
+        with self.assertRaisesRegex(ZeroDivisionError, "zero"):
+            engine.step(lambda *row: 1 / 0)
+        self.assertEqual(len(sequence), 3)
+
+    def test_readings(self):
+        engine = self.engine(decode=["quest:budget=64"], record=True)
+        sequence = engine.sequence()
+        sequence.forward(MODEL.tokenize(TEXT)[:200])
+        with engine.reading() as reading:
+            sequence.forward([5, 6], decode=True)
+        info = MODEL.info
+        self.assertEqual(len(reading), 2 * info["n_layer"] * info["n_kv_head"])
+        self.assertEqual(reading.by_head("mass").shape, (info["n_layer"], info["n_kv_head"]))
+        self.assertEqual(reading.pos.tolist(), numpy.repeat([200, 201], len(reading) // 2).tolist())
+        for pages, mass, n in zip(reading.pages, reading.page_mass, reading.n_page_read):
+            self.assertEqual(len(pages), n)
+            self.assertAlmostEqual(mass.sum(), 1, places=4)
+
+    def test_an_engine_goes_with_its_last_reference(self):
+        freed = []
+        engine = self.engine()
+        request = engine.ask(QUESTION, max_tokens=2)
+        request.wait()
+        weakref.finalize(engine, freed.append, True)
+        gc.disable()
+        try:
+            del engine, request
+            self.assertEqual(freed, [True])
+        finally:
+            gc.enable()
+
+
+class EvaluationTest(unittest.TestCase):
+    def test_figures_are_the_programs(self):
+        spec = "quest:budget=10%"
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "text")
+            path.write_text(TEXT)
+            told = program("eval", "fidelity", "-m", "smollm2-135m", "-f", str(path), "-c", "512", "-k", "4", "-t", "1",
+                           "--sparse-min-ctx", "256", "--methods", f"dense,{spec}", "-o", "json")[1]
+        row, = saccade.fidelity(MODEL, TEXT, [spec], ctx=512, n=4, threads=1, sparse_min_ctx=256)
+        for ours, theirs in (("kl", "kl_mean"), ("top1", "top1"), ("ppl", "ppl"), ("ppl_dense", "ppl_dense"),
+                             ("read", "share_read"), ("bytes", "bytes_share"), ("chosen", "chosen")):
+            self.assertAlmostEqual(row[ours] / told[theirs], 1, places=4, msg=ours)
+        with self.assertRaisesRegex(ValueError, "more than ctx"):
+            saccade.fidelity(MODEL, "short", [spec])
+
+    def test_the_example_runs(self):
+        done = subprocess.run([sys.executable, ROOT / "examples" / "tour.py", "smollm2-135m", ESSAYS],
+                              capture_output=True, text=True, check=False,
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("Paris", done.stdout)
+        self.assertRegex(done.stdout, r"(?m)^quest:budget=10%\s+\d+\.\d{4}")
+
+
+class InstallTest(unittest.TestCase):
+    def test_it_installs_and_runs_elsewhere(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tree = pathlib.Path(folder, "tree")
+            shutil.copytree(ROOT / "python", tree / "python")
+            shutil.copytree(ROOT / "include", tree / "include")
+            # What pip runs, without what it would fetch.
+            subprocess.run([sys.executable, "setup.py", "-q", "build_py", "--build-lib", f"{folder}/site"], check=True,
+                           capture_output=True, cwd=tree / "python")
+            shutil.rmtree(tree)
+            env = {k: v for k, v in os.environ.items() if k != "SACCADE_LIBRARY"}
+            done = subprocess.run([sys.executable, "-c", "import saccade; print(saccade.__file__, saccade.__version__)"],
+                                  capture_output=True, text=True, check=False, cwd=folder,
+                                  env={**env, "PYTHONPATH": f"{folder}/site"})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"{folder}/site", done.stdout)
+            version = subprocess.run([os.environ["SACCADE_BIN"], "--version"], capture_output=True, text=True,
+                                     check=True).stdout.split()[-1]
+            self.assertEqual(done.stdout.split()[-1], version)
+
+
+if __name__ == "__main__":
+    unittest.main()
