@@ -367,6 +367,78 @@ typedef struct sac_state_info {
 SAC_API SAC_NODISCARD sac_status sac_state_get_info(sac_state_info *out, const char *path,
                                                     sac_error *err);
 
+/* ---- Documents: texts that are computed once and named in many prompts ---- */
+
+/* A store is a folder of documents, each with its tokens, keys and values, computed alone behind
+ * the tokens that a prompt begins with (its `head`: BOS, a chat's first lines). Head and text are
+ * each filled up with newlines to whole pages of 32 tokens, for pages are what prompts share.
+ * Programs may share a store; a process opens a folder once at a time. A document belongs to one
+ * model, with one kind of position scaling, and to one KV type; its name is unique among those. It
+ * is on the disk whole or not at all, whenever the process ends. */
+typedef struct sac_docs sac_docs;
+
+typedef struct sac_docs_params {
+    const char *salt; /* documents of another salt are not seen, nor shared; NULL: none */
+    bool only_read;   /* change nothing; a folder that may not be written is only read anyway */
+} sac_docs_params;
+
+typedef struct sac_doc {
+    char name[256], model[64], tags[128];
+    char id[65];       /* SHA-256 of model, KV type, prefill method, salt and tokens, in hex */
+    uint64_t model_id; /* equal for models that give a token the same keys and values */
+    sac_kv_type type_k, type_v;
+    uint32_t n_tok, n_head;         /* tokens, and those of them that are its head; filled up */
+    uint64_t bytes;                 /* of its file */
+    int64_t created, used, expires; /* seconds since 1970; expires 0: never */
+    bool pinned;                    /* sac_docs_collect makes no room by removing it */
+} sac_doc;
+
+typedef struct sac_doc_source {
+    const char *name;    /* without commas and control characters, 200 bytes at most */
+    const char *tags;    /* for people and scripts, or NULL; 127 bytes at most */
+    const int32_t *head; /* [n_head] what the prompt begins with; there may be none */
+    size_t n_head;
+    const int32_t *tok; /* [n_tok] the text, at least a token */
+    size_t n_tok;
+    int64_t seconds; /* to live; 0: for ever */
+    bool pin;
+    sac_progress_fn progress; /* or NULL; true gives up, and nothing is stored */
+    void *user;
+} sac_doc_source;
+
+SAC_API SAC_NODISCARD sac_status sac_docs_open(sac_docs **out, const char *dir,
+                                               const sac_docs_params *params, sac_error *err);
+SAC_API void sac_docs_close(sac_docs *docs);
+/* Computes a document in a sequence of its own, with prefill method 0, and stores it. A document
+ * of the same name is replaced. What is there already, token by token, is not computed again:
+ * `*out_was_there`. The engine needs a free sequence and has no pending tokens. */
+SAC_API SAC_NODISCARD sac_status sac_doc_add(sac_docs *docs, sac_engine *engine,
+                                             const sac_doc_source *source, sac_doc *out,
+                                             bool *out_was_there, sac_error *err);
+/* All documents; `*out` [*out_n] is owned by the caller (sac_free). */
+SAC_API SAC_NODISCARD sac_status sac_doc_list(sac_docs *docs, sac_doc **out, size_t *out_n,
+                                              sac_error *err);
+/* The document of this name that the engine can use. */
+SAC_API SAC_NODISCARD sac_status sac_doc_find(sac_docs *docs, const sac_engine *engine,
+                                              const char *name, sac_doc *out, sac_error *err);
+/* A new sequence that has read the document, its head included. The file is hostile input. */
+SAC_API SAC_NODISCARD sac_status sac_doc_load(sac_docs *docs, sac_engine *engine, const char *name,
+                                              sac_seq *out, sac_doc *out_doc, sac_error *err);
+/* Reads the file and says what is wrong with it. */
+SAC_API SAC_NODISCARD sac_status sac_doc_verify(sac_docs *docs, const sac_doc *doc, sac_error *err);
+SAC_API SAC_NODISCARD sac_status sac_doc_remove(sac_docs *docs, const sac_doc *doc, sac_error *err);
+
+typedef struct sac_docs_freed {
+    uint32_t n_expired,
+        n_evicted;            /* documents: their time was over; they were the longest unused */
+    uint32_t n_lost, n_stray; /* names without a file; files without a name */
+    uint64_t bytes;
+} sac_docs_freed;
+/* Removes what has expired and what killed processes left; then, while the files have more than
+ * `bytes_max` bytes (0: any number), the documents that were not used for the longest time. */
+SAC_API SAC_NODISCARD sac_status sac_docs_collect(sac_docs *docs, uint64_t bytes_max,
+                                                  sac_docs_freed *out, sac_error *err);
+
 /* ---- Recording: what attention read, and what it should have read ---- */
 
 /* Attention of one layer and KV head, for one decode row or for a tile of prompt rows: those of a

@@ -7,7 +7,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libcjson-dev
-          libxxhash-dev libedit-dev python3 python3-venv python3-pip ca-certificates"
+          libxxhash-dev liblmdb-dev libssl-dev libedit-dev python3 python3-venv python3-pip ca-certificates"
 for purpose in "${@:-build}"; do
     case $purpose in
     build) ;;

@@ -12,6 +12,8 @@ from typing import NamedTuple
 ENVIRONMENT = [
     ("SACCADE_MODELS", "folder of the fetched models; without it "
                        "${XDG_CACHE_HOME:-~/.cache}/saccade/models"),
+    ("SACCADE_DOCS", "folder of the documents of docs; without it "
+                     "${XDG_CACHE_HOME:-~/.cache}/saccade/docs"),
     ("SAC_CPU", "highest instruction set to use: ref, neon, avx2, avx512 or amx; without it the best "
                 "that the CPU has"),
     ("NO_COLOR", "if it is set and not empty, no colours"),
@@ -22,6 +24,7 @@ ENVIRONMENT = [
 ]
 FILES = [
     ("~/.cache/saccade/models", "models that were fetched, NAME.gguf, and texts/NAME.txt"),
+    ("~/.cache/saccade/docs", "documents that were computed: index.mdb and a file for each"),
     ("~/.local/state/saccade/history", "lines typed in chat"),
 ]
 EXAMPLES = [

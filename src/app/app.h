@@ -21,5 +21,6 @@ int app_bench(int argc, char **argv);
 int app_eval(int argc, char **argv);
 int app_methods(int argc, char **argv);
 int app_fetch(int argc, char **argv);
+int app_docs(int argc, char **argv);
 
 #endif

@@ -22,6 +22,7 @@ struct command {
 static const struct command commands[] = {
     {"chat", app_chat, "talk with a model in the terminal"},
     {"run", app_run, "answer one prompt, for pipes and scripts"},
+    {"docs", app_docs, "compute documents once, for any number of prompts"},
     {"tokenize", app_tokenize, "print the token ids of a text"},
     {"perplexity", app_perplexity, "score a text, or compare two settings token by token"},
     {"eval", app_eval, "measure what methods read and whether their answers are right"},

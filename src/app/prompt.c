@@ -49,6 +49,52 @@ sac_status prompt_chat(const sac_model *model, const sac_message *msgs, size_t n
     return sac_chat_tokens(model, msgs, n_msg, &params, out_tok, out_n, err);
 }
 
+sac_status prompt_form_tokens(const sac_model *model, const struct prompt_form *form,
+                              const struct strbuf *text, int32_t **out_tok, size_t *out_n,
+                              sac_error *err)
+{
+    if (form->raw) return prompt_tokens(model, text->data, text->n, out_tok, out_n, err);
+    if (strlen(text->data) != text->n)
+        return error_set(err, SAC_ERR_FORMAT,
+                         "the prompt holds a zero byte, which a chat message cannot; see --raw");
+    sac_message msgs[2];
+    size_t n = 0;
+    if (form->system) msgs[n++] = (sac_message){.role = "system", .content = form->system};
+    msgs[n++] = (sac_message){.role = "user", .content = text->data};
+    return prompt_chat(model, msgs, n, form->chat_template, out_tok, out_n, err);
+}
+
+static sac_status form_letter(const sac_model *model, const struct prompt_form *form,
+                              const char *letter, int32_t **out_tok, size_t *out_n, sac_error *err)
+{
+    struct strbuf text = {0};
+    strbuf_adds(&text, letter);
+    const sac_status status = text.failed
+                                  ? error_set(err, SAC_ERR_MEMORY, "out of memory for a prompt")
+                                  : prompt_form_tokens(model, form, &text, out_tok, out_n, err);
+    strbuf_deinit(&text);
+    return status;
+}
+
+/* What prompts with different texts begin with. */
+sac_status prompt_head(const sac_model *model, const struct prompt_form *form, int32_t **out_tok,
+                       size_t *out_n, sac_error *err)
+{
+    int32_t *a = NULL, *b = NULL;
+    size_t n_a = 0, n_b = 0, n = 0;
+    TRY(form_letter(model, form, "A", &a, &n_a, err));
+    const sac_status status = form_letter(model, form, "1", &b, &n_b, err);
+    while (n < n_a && n < n_b && a[n] == b[n]) n++;
+    sac_free(b);
+    if (status != SAC_OK) {
+        sac_free(a);
+        return status;
+    }
+    *out_tok = a;
+    *out_n = n;
+    return SAC_OK;
+}
+
 sac_status prompt_template(const char **out, const char *name_or_text, const char *file,
                            struct strbuf *buf, sac_error *err)
 {

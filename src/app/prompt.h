@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "base/strbuf.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +18,23 @@ sac_status prompt_tokens(const sac_model *model, const char *text, size_t n_byte
  * begins to speak, and encodes that; control tokens that messages spell out stay text. */
 sac_status prompt_chat(const sac_model *model, const sac_message *msgs, size_t n_msg,
                        const char *chat_template, int32_t **out_tok, size_t *out_n, sac_error *err);
+
+/* What stands around a user's text. */
+struct prompt_form {
+    const char *system;        /* message before it, or NULL */
+    const char *chat_template; /* NULL: the model's own */
+    bool raw;                  /* nothing but a BOS that the model wants */
+};
+
+/* Renders one user message, or takes the text as it is. `text` has no zero byte, unless it is raw.
+ */
+sac_status prompt_form_tokens(const sac_model *model, const struct prompt_form *form,
+                              const struct strbuf *text, int32_t **out_tok, size_t *out_n,
+                              sac_error *err);
+
+/* The tokens that all prompts of a form begin with; there may be none. */
+sac_status prompt_head(const sac_model *model, const struct prompt_form *form, int32_t **out_tok,
+                       size_t *out_n, sac_error *err);
 
 /* The text behind --chat-template (returned as it is) or in the file of --chat-template-file (held
  * in `buf`); NULL in `*out` if neither is given. */

@@ -138,15 +138,8 @@ static sac_status read_text(struct run *r, sac_error *err)
 static sac_status encode_text(const struct run *r, const struct strbuf *text, int32_t **out_tok,
                               size_t *out_n, sac_error *err)
 {
-    if (r->opt.raw) return prompt_tokens(r->model, text->data, text->n, out_tok, out_n, err);
-    if (strlen(text->data) != text->n)
-        return error_set(err, SAC_ERR_FORMAT,
-                         "the prompt holds a zero byte, which a chat message cannot; see --raw");
-    sac_message msgs[2];
-    size_t n = 0;
-    if (r->opt.system) msgs[n++] = (sac_message){.role = "system", .content = r->opt.system};
-    msgs[n++] = (sac_message){.role = "user", .content = text->data};
-    return prompt_chat(r->model, msgs, n, r->chat_template, out_tok, out_n, err);
+    const struct prompt_form form = {r->opt.system, r->chat_template, r->opt.raw};
+    return prompt_form_tokens(r->model, &form, text, out_tok, out_n, err);
 }
 
 static sac_status encode_other(const void *arg, const char *question, int32_t **out_tok,

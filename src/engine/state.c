@@ -14,6 +14,7 @@
  *     removed with its pages. The checksum finds damage, it does not vouch for the sender.
  *
  * Not here: samplers and requests, which have no part in what attention reads. */
+#include "engine/state.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 
@@ -69,6 +70,7 @@ struct image {
     uint32_t seq_i;
     struct head head;
     bool keeps[CHOOSER_KINDS]; /* state of methods goes to, or comes from, the engine */
+    bool only_pages;           /* nothing is appended, so methods have nothing to go on with */
 };
 
 static sac_status damaged(const struct stream *s, const char *what)
@@ -247,13 +249,18 @@ static struct head make_head(const sac_engine *e, uint32_t seq_i)
     return h;
 }
 
-static sac_status measure(struct image *im, sac_engine *e, sac_seq id, sac_error *err)
+static sac_status check_saveable(const sac_engine *e, sac_seq id, sac_error *err)
 {
     const struct seq *seq = engine_seq(e, id, err);
     if (!seq) return SAC_ERR_NOT_FOUND;
-    if (seq->n_done != seq->n_all)
-        return error_set(err, SAC_ERR_ARG, "sequence %u has %u pending tokens: step before saving",
-                         id, seq->n_all - seq->n_done);
+    if (seq->n_done == seq->n_all) return SAC_OK;
+    return error_set(err, SAC_ERR_ARG, "sequence %u has %u pending tokens: step before saving", id,
+                     seq->n_all - seq->n_done);
+}
+
+static sac_status measure(struct image *im, sac_engine *e, sac_seq id, sac_error *err)
+{
+    TRY(check_saveable(e, id, err));
     *im = (struct image){.e = e, .seq_i = id, .head = make_head(e, id), .keeps = {true, true}};
     struct stream s = {.direction = MEASURE, .n = sizeof im->head, .err = err};
     XXH3_64bits_reset(&s.hash);
@@ -290,19 +297,26 @@ sac_status sac_seq_to_bytes(sac_engine *e, sac_seq id, uint8_t **out, size_t *ou
     return SAC_OK;
 }
 
+sac_status state_write(sac_engine *e, sac_seq id, FILE *file, const char *name, sac_error *err)
+{
+    struct image im;
+    TRY(measure(&im, e, id, err));
+    struct stream s = {.name = name, .file = file, .err = err};
+    return save(&s, &im);
+}
+
 /* Writes beside the file and puts the whole in its place. */
 sac_status sac_seq_save(sac_engine *e, sac_seq id, const char *path, sac_error *err)
 {
-    struct image im;
     char part[4096];
-    TRY(measure(&im, e, id, err));
     if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
         return error_set(err, SAC_ERR_ARG, "a path of %zu bytes is too long", strlen(path));
-    struct stream s = {.name = path, .file = fopen(part, "wb"), .err = err};
-    if (!s.file) return error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    sac_status status = save(&s, &im);
+    TRY(check_saveable(e, id, err));
+    FILE *file = fopen(part, "wb");
+    if (!file) return error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    sac_status status = state_write(e, id, file, path, err);
     /* Only closing tells of a full disk for certain. */
-    if ((fclose(s.file) != 0 || (status == SAC_OK && rename(part, path) != 0)) && status == SAC_OK)
+    if ((fclose(file) != 0 || (status == SAC_OK && rename(part, path) != 0)) && status == SAC_OK)
         status = error_set(err, SAC_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     if (status != SAC_OK) remove(part);
     return status;
@@ -338,9 +352,15 @@ static sac_status read_head(struct stream *s, struct head *h)
     return SAC_OK;
 }
 
+const char *state_type_name(uint32_t type)
+{
+    static const char *const names[] = {"f16", "bf16", "q8"};
+    assert(type < sizeof names / sizeof names[0]);
+    return names[type];
+}
+
 static sac_status check_engine(const struct stream *s, const struct image *im)
 {
-    static const char *const types[] = {"f16", "bf16", "q8"};
     const struct head *h = &im->head;
     const struct page_geom *g = &im->e->pool.geom;
     if (h->model != im->e->model->fingerprint || h->n_layer != g->n_layer ||
@@ -352,7 +372,8 @@ static sac_status check_engine(const struct stream *s, const struct image *im)
     if (h->type_k != (uint32_t)g->type_k || h->type_v != (uint32_t)g->type_v)
         return error_set(s->err, SAC_ERR_ARG,
                          "%s holds keys in %s and values in %s, this engine %s and %s", s->name,
-                         types[h->type_k], types[h->type_v], types[g->type_k], types[g->type_v]);
+                         state_type_name(h->type_k), state_type_name(h->type_v),
+                         state_type_name(g->type_k), state_type_name(g->type_v));
     if (h->n_tok > im->e->params.n_ctx)
         return error_set(s->err, SAC_ERR_CONTEXT, "%s holds %u tokens, the context %u", s->name,
                          h->n_tok, im->e->params.n_ctx);
@@ -410,6 +431,7 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
 {
     const sac_engine *e = im->e;
     struct seq *seq = &e->seqs[im->seq_i];
+    if (im->only_pages) return im->head.has_gaps ? damaged(s, "it lacks pages") : SAC_OK;
     for (int kind = 0; kind < CHOOSER_KINDS; kind++) {
         const uint32_t i = find_spec(&e->chooser[kind].specs, im->head.method[kind]);
         im->keeps[kind] = i < e->chooser[kind].specs.n;
@@ -494,9 +516,9 @@ static sac_status read_body(struct stream *s, struct image *im)
     return SAC_OK;
 }
 
-static sac_status load(struct stream *s, sac_engine *e, sac_seq *out)
+static sac_status load(struct stream *s, sac_engine *e, bool only_pages, sac_seq *out)
 {
-    struct image im = {.e = e};
+    struct image im = {.e = e, .only_pages = only_pages};
     TRY(read_head(s, &im.head));
     TRY(check_engine(s, &im));
     TRY(sac_seq_create(e, &im.seq_i, s->err));
@@ -528,7 +550,16 @@ sac_status sac_seq_load(sac_engine *e, const char *path, sac_seq *out, sac_error
 {
     struct stream s;
     TRY(open_file(&s, path, err));
-    const sac_status status = load(&s, e, out);
+    const sac_status status = load(&s, e, false, out);
+    fclose(s.file);
+    return status;
+}
+
+sac_status state_load_pages(sac_engine *e, const char *path, sac_seq *out, sac_error *err)
+{
+    struct stream s;
+    TRY(open_file(&s, path, err));
+    const sac_status status = load(&s, e, true, out);
     fclose(s.file);
     return status;
 }
@@ -537,7 +568,7 @@ sac_status sac_seq_from_bytes(sac_engine *e, const uint8_t *bytes, size_t n, sac
                               sac_error *err)
 {
     struct stream s = {.name = "the state", .from = bytes, .size = n, .err = err};
-    return load(&s, e, out);
+    return load(&s, e, false, out);
 }
 
 sac_status sac_state_get_info(sac_state_info *out, const char *path, sac_error *err)
@@ -556,4 +587,47 @@ sac_status sac_state_get_info(sac_state_info *out, const char *path, sac_error *
     memcpy(out->decode, h.method[CHOOSER_DECODE], sizeof out->decode);
     memcpy(out->prefill, h.method[CHOOSER_PREFILL], sizeof out->prefill);
     return SAC_OK;
+}
+
+sac_status state_holds(const char *path, const int32_t *tok, size_t n, bool *out, sac_error *err)
+{
+    struct stream s;
+    struct head h = {0};
+    int32_t piece[1024];
+    TRY(open_file(&s, path, err));
+    sac_status status = read_head(&s, &h);
+    bool same = status == SAC_OK && h.n_tok == n;
+    for (size_t i = 0, part; same && i < n; i += part) {
+        part = n - i < 1024 ? n - i : 1024;
+        status = transfer(&s, piece, part * sizeof *piece);
+        same = status == SAC_OK && memcmp(piece, tok + i, part * sizeof *piece) == 0;
+    }
+    fclose(s.file);
+    *out = same;
+    return status;
+}
+
+static sac_status check_sum(struct stream *s)
+{
+    struct head h;
+    uint64_t stored = 0;
+    TRY(read_head(s, &h));
+    if (s->size < s->n + sizeof stored) return damaged(s, "its parts are longer than the whole");
+    for (uint64_t left = s->size - s->n - sizeof stored; left;) {
+        const size_t part = left < (1u << 20) ? (size_t)left : 1u << 20;
+        TRY(transfer(s, NULL, part));
+        left -= part;
+    }
+    const uint64_t sum = XXH3_64bits_digest(&s->hash);
+    TRY(transfer(s, &stored, sizeof stored));
+    return stored == sum ? SAC_OK : damaged(s, "its checksum is another one");
+}
+
+sac_status state_verify(const char *path, sac_error *err)
+{
+    struct stream s;
+    TRY(open_file(&s, path, err));
+    const sac_status status = check_sum(&s);
+    fclose(s.file);
+    return status;
 }

@@ -1,0 +1,19 @@
+/* digest.h: SHA-256 of pieces that come one after another, from libcrypto. For names that must not
+ * clash even where somebody tries; against accidents alone xxHash is enough. */
+#ifndef SAC_BASE_DIGEST_H
+#define SAC_BASE_DIGEST_H
+
+#include "base/status.h"
+
+#define DIGEST_BYTES 32u
+
+struct digest_piece {
+    const void *data;
+    size_t n;
+};
+
+/* Each piece counts with its length: no two lists of pieces are alike because their bytes are. */
+sac_status digest_pieces(uint8_t out[DIGEST_BYTES], const struct digest_piece *piece,
+                         size_t n_piece, sac_error *err);
+
+#endif

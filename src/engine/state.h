@@ -1,0 +1,26 @@
+/* state.h: saved sequences, for those who keep the files themselves. The public calls, and what a
+ * state is, are in saccade.h. `name` is what messages call the file. */
+#ifndef SAC_ENGINE_STATE_H
+#define SAC_ENGINE_STATE_H
+
+#include "base/status.h"
+
+#include <stdio.h>
+
+/* Writes a state where `file` stands; neither flushes nor closes it. */
+sac_status state_write(sac_engine *e, sac_seq id, FILE *file, const char *name, sac_error *err);
+
+/* As sac_seq_load, but of a sequence that nothing will be appended to: its pages are for others,
+ * and what methods had learnt of it is not needed. */
+sac_status state_load_pages(sac_engine *e, const char *path, sac_seq *out, sac_error *err);
+
+/* "f16", "bf16" or "q8". */
+const char *state_type_name(uint32_t type);
+
+/* Whether the state in a file is one of these tokens. Its keys and values are not looked at. */
+sac_status state_holds(const char *path, const int32_t *tok, size_t n, bool *out, sac_error *err);
+
+/* Whether the file is whole, by its checksums: SAC_OK, or what is wrong. */
+sac_status state_verify(const char *path, sac_error *err);
+
+#endif

@@ -1,0 +1,101 @@
+/* docstore.h: documents that were computed once, on disk: which there are, what they are called,
+ * how much room they take. The bytes of a document are somebody else's (engine/docs.c); here they
+ * are a file that is there whole or not at all.
+ *
+ * A folder holds `index.mdb`, an LMDB with one record a name, and one file a document, called by
+ * the document's id. A name belongs to a scope: a model, a KV type and a tenant, so that the same
+ * name stands for the same text read by different models. Several names may stand for one document.
+ *
+ * Any number of processes may use a folder, one store each. A reader that has a file open keeps it
+ * when the document is removed. One thread at a time per store. */
+#ifndef SAC_KV_DOCSTORE_H
+#define SAC_KV_DOCSTORE_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#define DOCSTORE_ID_BYTES     32u /* SHA-256 */
+#define DOCSTORE_TENANT_BYTES 8u
+#define DOCSTORE_NAME_MAX     200u /* bytes of a name, without the NUL */
+#define DOCSTORE_PATH_MAX     4096u
+
+struct docstore_scope {
+    uint64_t model; /* its fingerprint */
+    uint8_t type_k, type_v;
+    uint8_t tenant[DOCSTORE_TENANT_BYTES]; /* zeros: nobody's in particular */
+};
+
+/* Of one name. Times are seconds since 1970. */
+struct docstore_record {
+    struct docstore_scope scope;
+    char name[DOCSTORE_NAME_MAX + 1];
+    uint8_t id[DOCSTORE_ID_BYTES];
+    uint32_t n_tok, n_head; /* tokens; those before the text: the beginning of a chat */
+    uint64_t bytes;         /* of the file */
+    int64_t created, used;
+    int64_t expires; /* 0: never */
+    bool is_pinned;  /* room is never made by removing it */
+    char model[64], tags[128];
+};
+
+struct docstore;
+
+/* Makes the folder if it is not there, unless the store is only read. A folder that may be read and
+ * not written gives a store that only reads. */
+sac_status docstore_open(struct docstore **out, const char *dir, bool only_reads, sac_error *err);
+void docstore_close(struct docstore *s);
+
+/* Names that may be given: 1 to DOCSTORE_NAME_MAX bytes of UTF-8 without control characters and
+ * commas, which part names on a command line. */
+sac_status docstore_check_name(const char *name, sac_error *err);
+
+bool docstore_writable(const struct docstore *s);
+
+/* SAC_ERR_NOT_FOUND with the name if there is none. */
+sac_status docstore_get(struct docstore *s, const struct docstore_scope *scope, const char *name,
+                        struct docstore_record *out, sac_error *err);
+/* The same if it has expired. */
+sac_status docstore_find(struct docstore *s, const struct docstore_scope *scope, const char *name,
+                         struct docstore_record *out, sac_error *err);
+/* All records, in the order of scopes and names; `*out` [*out_n] is the caller's (mem_free). */
+sac_status docstore_list(struct docstore *s, struct docstore_record **out, size_t *out_n,
+                         sac_error *err);
+
+/* The file of a document, and its size; 0: there is none. */
+void docstore_path(const struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES],
+                   char out[DOCSTORE_PATH_MAX]);
+uint64_t docstore_file_bytes(const struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES]);
+
+/* A file that is being written. Nobody sees it before docstore_commit. */
+struct docstore_draft {
+    FILE *file;
+    char path[DOCSTORE_PATH_MAX];
+};
+sac_status docstore_begin(struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES],
+                          struct docstore_draft *out, sac_error *err);
+/* Makes the draft the document's file and enters the record, which replaces one of the same scope
+ * and name. The draft is gone afterwards, whatever the result. */
+sac_status docstore_commit(struct docstore *s, struct docstore_draft *draft,
+                           struct docstore_record *record, sac_error *err);
+void docstore_abort(struct docstore_draft *draft);
+/* Enters a record of a document whose file is there; also for changes of pin, tags and times. */
+sac_status docstore_put(struct docstore *s, const struct docstore_record *record, sac_error *err);
+
+/* Removes the name, and the file if no other name stands for it. */
+sac_status docstore_remove(struct docstore *s, const struct docstore_record *record,
+                           sac_error *err);
+
+struct docstore_freed {
+    uint32_t n_expired, n_evicted, n_lost; /* names; n_lost: their files were gone */
+    uint32_t n_stray;                      /* files that no name stands for */
+    uint64_t bytes;
+};
+/* Removes what has expired, then, where the files are larger than `bytes_max` (0: any size), the
+ * names that were not used for the longest time, pinned ones never; and what was left by processes
+ * that were killed. */
+sac_status docstore_collect(struct docstore *s, uint64_t bytes_max, struct docstore_freed *out,
+                            sac_error *err);
+
+#endif

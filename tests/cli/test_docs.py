@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""`saccade docs`: what is added is listed, checked and removed; what is wrong is told in one line."""
+import json
+import pathlib
+import tempfile
+import unittest
+
+from cli import model_path, saccade
+
+TEXT = "The keeper of the archive in Velmora is Ottoline Brask. " * 8
+
+
+class Docs(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.root = pathlib.Path(self.folder.name)
+        self.env = {"SACCADE_DOCS": str(self.root / "store")}
+        self.file = self.root / "archive.txt"
+        self.file.write_text(TEXT)
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def docs(self, *args, code=0):
+        done = saccade("docs", *map(str, args), env=self.env)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def add(self, *args):
+        return json.loads(self.docs("add", "-m", model_path(), "-o", "json", *args).stdout)
+
+    def test_a_document_lives_from_add_to_remove(self):
+        self.assertEqual(json.loads(self.docs("list", "-o", "json").stdout), [])
+        added = self.add(self.file, "--tag", "towns")[0]
+        self.assertEqual(added["name"], "archive.txt")
+        self.assertFalse(added["was_there"])
+        self.assertEqual(added["n_tok"] % 32, 0)
+        self.assertTrue(self.add(self.file, "--name", "again")[0]["was_there"])
+        listed = json.loads(self.docs("list", "-o", "json").stdout)
+        self.assertEqual([d["name"] for d in listed], ["again", "archive.txt"])
+        self.assertEqual(listed[1]["tags"], "towns")
+        self.assertEqual({d["id"] for d in listed}, {added["id"]})
+        file = self.root / "store" / f"{added['id']}.doc"
+        self.assertEqual(file.stat().st_size, added["bytes"])
+        self.docs("verify")
+        with file.open("r+b") as f:
+            f.seek(3000)
+            f.write(b"damage")
+        self.assertIn("checksum", self.docs("verify", "again", code=1).stdout)
+        self.docs("remove", "again", "archive.txt")
+        self.assertFalse(file.exists())
+        self.assertIn("no documents", self.docs("list").stdout)
+
+    def test_wrong_use_is_told_in_one_line(self):
+        empty = self.root / "empty.txt"
+        empty.write_text("")
+        add = ["add", "-m", model_path()]
+        for args, code, words in [
+                (["verify"], 1, "there is no document store"), ([], 2, "an action is missing"), (["ad"], 2, "unknown action 'ad'"), (["add"], 2, "needs a FILE"),
+                (["show"], 2, "needs a document's NAME"), (["list", "x"], 2, "unexpected argument 'x'"),
+                (["gc", "--max-bytes", "10X"], 2, "'10X' is no number of bytes"),
+                ([*add, empty], 2, "is empty"), ([*add, self.root / "none.txt"], 1, "none.txt"),
+                ([*add, self.file, empty, "--name", "x"], 2, "--name is for one FILE"),
+                ([*add, self.file, "--ttl", "soon"], 2, "'soon' is no time"),
+                ([*add, self.file, "-c", "64"], 1, "the context holds 64"),
+                ([*add, self.file, "--store", self.file], 1, "archive.txt"),
+                (["remove", "x"], 1, "there is no document 'x'")]:
+            with self.subTest(args=args):
+                told = self.docs(*args, code=code).stderr
+                self.assertIn(words, told)
+                self.assertEqual(len(told.splitlines()), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

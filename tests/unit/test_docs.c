@@ -1,0 +1,438 @@
+/* test_docs.c: stores of documents: what is kept under which name, what a hit is, what is refused,
+ * what is removed when, and what a killed process leaves. The store is in a folder of its own; the
+ * model is a tiny one of random weights. */
+#include "base/mem.h"
+#include "kv/docstore.h"
+#include "must.h"
+#include "tiny_model.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { N_TEXT = 100, N_HEAD = 10 };
+
+static sac_model *model, *stranger;
+static char dir[64];
+static int32_t text[3][N_TEXT], head[N_HEAD];
+
+static int open_models(void **state)
+{
+    (void)state;
+    model = tiny_open(&(struct tiny){.seed = 1});
+    stranger = tiny_open(&(struct tiny){.seed = 2});
+    for (int t = 0; t < 3; t++)
+        for (int i = 0; i < N_TEXT; i++) text[t][i] = (i * 37 + t * 5 + i / 9) % TINY_VOCAB;
+    for (int i = 0; i < N_HEAD; i++) head[i] = i;
+    return model && stranger ? 0 : -1;
+}
+
+static int free_models(void **state)
+{
+    (void)state;
+    sac_model_free(model);
+    sac_model_free(stranger);
+    return 0;
+}
+
+static void make_dir(void)
+{
+    snprintf(dir, sizeof dir, P_tmpdir "/saccade_docs_XXXXXX");
+    assert_non_null(mkdtemp(dir));
+}
+
+static void remove_dir(void)
+{
+    char path[512];
+    DIR *d = opendir(dir);
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        unlink(path);
+    }
+    if (d) closedir(d);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+static unsigned count_files(const char *suffix)
+{
+    unsigned n = 0;
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d));) {
+        const size_t len = strlen(e->d_name), n_suffix = strlen(suffix);
+        n += len > n_suffix && strcmp(e->d_name + len - n_suffix, suffix) == 0;
+    }
+    closedir(d);
+    return n;
+}
+
+static sac_engine *new_engine(const sac_model *of, sac_kv_type type)
+{
+    sac_engine *e;
+    sac_error err;
+    sac_engine_params p = sac_engine_params_default();
+    p.n_ctx = 256;
+    p.n_seq_max = 2;
+    p.n_threads = 1;
+    p.type_k = p.type_v = type;
+    must(sac_engine_create(&e, of, &p, &err), &err);
+    return e;
+}
+
+static sac_docs *open_docs(const char *salt)
+{
+    sac_docs *docs;
+    sac_error err;
+    must(sac_docs_open(&docs, dir, &(sac_docs_params){.salt = salt}, &err), &err);
+    return docs;
+}
+
+static sac_doc_source source_of(const char *name, int t)
+{
+    return (sac_doc_source){
+        .name = name, .head = head, .n_head = N_HEAD, .tok = text[t], .n_tok = N_TEXT};
+}
+
+static sac_doc add(sac_docs *docs, sac_engine *e, const char *name, int t, bool was_there)
+{
+    sac_doc doc;
+    sac_error err;
+    bool found;
+    const sac_doc_source source = source_of(name, t);
+    must(sac_doc_add(docs, e, &source, &doc, &found, &err), &err);
+    assert_int_equal(found, was_there);
+    return doc;
+}
+
+static void expect(sac_status got, const sac_error *err, sac_status status, const char *words)
+{
+    if (got != status || !strstr(err->msg, words))
+        fail_msg("%s: %s; expected: %s", sac_status_name(got), err->msg, words);
+}
+
+static void catch_row(void *user, const sac_row *row)
+{
+    memcpy(user, row->logits, TINY_VOCAB * sizeof(float));
+}
+
+static void ask(sac_engine *e, sac_seq s, const int32_t *tok, size_t n, float *logits)
+{
+    sac_error err;
+    uint32_t n_row = 1;
+    must(sac_seq_append(e, s, tok, n, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
+    while (n_row) must(sac_step(e, catch_row, logits, &n_row, &err), &err);
+}
+
+/* The logits behind a document that was loaded are those behind the same tokens, computed. */
+static void a_document_goes_on_as_if_it_had_just_been_read(void **state)
+{
+    (void)state;
+    make_dir();
+    sac_docs *docs = open_docs(NULL);
+    sac_engine *e = new_engine(model, SAC_KV_Q8);
+    sac_error err;
+    sac_seq seq;
+    float logits[TINY_VOCAB], wanted[TINY_VOCAB];
+    int32_t copy[32 + 128];
+    sac_doc doc = add(docs, e, "one", 0, false), loaded;
+    assert_int_equal(doc.n_head, 32);
+    assert_int_equal(doc.n_tok, 32 + 128);
+    must(sac_doc_load(docs, e, "one", &seq, &loaded, &err), &err);
+    assert_string_equal(loaded.id, doc.id);
+    const int32_t *tok = sac_seq_tokens(e, seq);
+    assert_memory_equal(tok, head, sizeof head);
+    assert_memory_equal(tok + 32, text[0], sizeof text[0]);
+    assert_int_equal(tok[N_HEAD], '\n');
+    assert_int_equal(tok[32 + N_TEXT], '\n');
+    memcpy(copy, tok, sizeof copy);
+    ask(e, seq, text[1], 3, logits);
+    sac_seq_remove(e, seq);
+    must(sac_seq_create(e, &seq, &err), &err);
+    ask(e, seq, copy, 32 + 128, wanted);
+    ask(e, seq, text[1], 3, wanted);
+    assert_memory_equal(logits, wanted, sizeof logits);
+    sac_engine_free(e);
+    sac_docs_close(docs);
+    remove_dir();
+}
+
+static void a_hit_is_not_computed_again_and_names_may_share(void **state)
+{
+    (void)state;
+    make_dir();
+    sac_docs *docs = open_docs(NULL);
+    sac_engine *e = new_engine(model, SAC_KV_F16);
+    sac_error err;
+    const sac_doc one = add(docs, e, "one", 0, false), same = add(docs, e, "same", 0, true);
+    const uint64_t n_step = sac_engine_get_stats(e).n_step;
+    add(docs, e, "one", 0, true);
+    assert_int_equal(sac_engine_get_stats(e).n_step, n_step);
+    assert_string_equal(one.id, same.id);
+    assert_int_equal(count_files(".doc"), 1);
+    must(sac_doc_remove(docs, &one, &err), &err);
+    assert_int_equal(count_files(".doc"), 1); /* the other name's */
+    add(docs, e, "same", 1, false);           /* the name is another text's now */
+    assert_int_equal(count_files(".doc"), 1);
+    sac_engine_free(e);
+    sac_docs_close(docs);
+    remove_dir();
+}
+
+static void models_types_and_salts_keep_to_themselves(void **state)
+{
+    (void)state;
+    make_dir();
+    sac_docs *docs = open_docs(NULL);
+    sac_engine *e = new_engine(model, SAC_KV_F16), *q8 = new_engine(model, SAC_KV_Q8),
+               *other = new_engine(stranger, SAC_KV_F16);
+    sac_error err;
+    sac_doc doc, *all;
+    size_t n;
+    add(docs, e, "one", 0, false);
+    expect(sac_doc_find(docs, q8, "one", &doc, &err), &err, SAC_ERR_NOT_FOUND, "keys in q8");
+    expect(sac_doc_find(docs, other, "one", &doc, &err), &err, SAC_ERR_NOT_FOUND, "'one'");
+    add(docs, q8, "one", 0, false);
+    add(docs, other, "one", 0, false);
+    assert_int_equal(count_files(".doc"), 3);
+    must(sac_doc_list(docs, &all, &n, &err), &err);
+    assert_int_equal(n, 3);
+    sac_free(all);
+    sac_docs_close(docs);
+    docs = open_docs("tenant");
+    must(sac_doc_list(docs, &all, &n, &err), &err);
+    assert_int_equal(n, 0);
+    sac_free(all);
+    add(docs, e, "one", 0, false); /* not even the file is shared */
+    assert_int_equal(count_files(".doc"), 4);
+    sac_engine_free(e);
+    sac_engine_free(q8);
+    sac_engine_free(other);
+    sac_docs_close(docs);
+    remove_dir();
+}
+
+static void damage(off_t at, bool cut)
+{
+    char path[512];
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d));) {
+        if (!strstr(e->d_name, ".doc")) continue;
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        if (cut) {
+            assert_int_equal(truncate(path, at), 0);
+            continue;
+        }
+        FILE *f = fopen(path, "r+b");
+        assert_non_null(f);
+        fseek(f, at, SEEK_SET);
+        const int c = fgetc(f);
+        fseek(f, at, SEEK_SET);
+        fputc(c ^ 1, f);
+        fclose(f);
+    }
+    closedir(d);
+}
+
+static void what_is_damaged_is_told_and_computed_anew(void **state)
+{
+    (void)state;
+    make_dir();
+    sac_docs *docs = open_docs(NULL);
+    sac_engine *e = new_engine(model, SAC_KV_F16);
+    sac_error err;
+    sac_seq seq;
+    sac_doc doc = add(docs, e, "one", 0, false);
+    must(sac_doc_verify(docs, &doc, &err), &err);
+    damage(5000, false);
+    expect(sac_doc_verify(docs, &doc, &err), &err, SAC_ERR_FORMAT, "checksum");
+    expect(sac_doc_load(docs, e, "one", &seq, &doc, &err), &err, SAC_ERR_FORMAT, "document 'one'");
+    assert_int_equal(sac_engine_get_stats(e).kv_bytes_used, 0);
+    add(docs, e, "one", 0, false);
+    must(sac_doc_load(docs, e, "one", &seq, &doc, &err), &err);
+    sac_seq_remove(e, seq);
+    damage(400, true);
+    expect(sac_doc_load(docs, e, "one", &seq, &doc, &err), &err, SAC_ERR_FORMAT, "no saved");
+    sac_engine_free(e);
+    sac_docs_close(docs);
+    remove_dir();
+}
+
+static void room_is_made_by_age_and_time_never_of_pins(void **state)
+{
+    (void)state;
+    make_dir();
+    sac_docs *docs = open_docs(NULL);
+    sac_engine *e = new_engine(model, SAC_KV_F16);
+    sac_docs_freed freed;
+    sac_error err;
+    sac_doc doc;
+    bool found;
+    sac_doc_source source = source_of("pinned", 0);
+    source.pin = true;
+    must(sac_doc_add(docs, e, &source, &doc, &found, &err), &err);
+    source = source_of("old", 1);
+    source.seconds = 1;
+    must(sac_doc_add(docs, e, &source, &doc, &found, &err), &err);
+    add(docs, e, "young", 2, false);
+    sleep(1);
+    expect(sac_doc_find(docs, e, "old", &doc, &err), &err, SAC_ERR_NOT_FOUND, "time is over");
+    must(sac_docs_collect(docs, 0, &freed, &err), &err);
+    assert_int_equal(freed.n_expired, 1);
+    assert_int_equal(freed.bytes, doc.bytes);
+    must(sac_docs_collect(docs, 1, &freed, &err), &err);
+    assert_int_equal(freed.n_evicted, 1);
+    must(sac_doc_find(docs, e, "pinned", &doc, &err), &err);
+    assert_int_equal(count_files(".doc"), 1);
+    sac_engine_free(e);
+    sac_docs_close(docs);
+    remove_dir();
+}
+
+static void the_longest_unused_goes_first(void **state)
+{
+    (void)state;
+    make_dir();
+    struct docstore *s;
+    struct docstore_record r = {.used = 200}, *all;
+    struct docstore_draft draft;
+    struct docstore_freed freed;
+    sac_error err;
+    size_t n;
+    must(docstore_open(&s, dir, false, &err), &err);
+    for (int i = 0; i < 3; i++) {
+        snprintf(r.name, sizeof r.name, "doc %d", i);
+        r.id[0] = (uint8_t)i;
+        r.used = i == 1 ? 100 : 200 + i;
+        must(docstore_begin(s, r.id, &draft, &err), &err);
+        fputs("0123456789", draft.file);
+        must(docstore_commit(s, &draft, &r, &err), &err);
+        assert_int_equal(r.bytes, 10);
+    }
+    must(docstore_collect(s, 20, &freed, &err), &err);
+    assert_int_equal(freed.n_evicted, 1);
+    must(docstore_list(s, &all, &n, &err), &err);
+    assert_int_equal(n, 2);
+    assert_string_equal(all[0].name, "doc 0");
+    assert_string_equal(all[1].name, "doc 2");
+    mem_free(all);
+    docstore_close(s);
+    remove_dir();
+}
+
+/* A process that is killed while it writes leaves a draft, which is its own while it lives. */
+static void a_killed_process_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    make_dir();
+    int ready[2];
+    char byte;
+    assert_int_equal(pipe(ready), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        struct docstore *s;
+        struct docstore_draft draft;
+        const uint8_t id[DOCSTORE_ID_BYTES] = {7};
+        if (docstore_open(&s, dir, false, NULL) == SAC_OK &&
+            docstore_begin(s, id, &draft, NULL) == SAC_OK) {
+            fputs("half", draft.file);
+            fflush(draft.file);
+            if (write(ready[1], "x", 1) == 1) pause();
+        }
+        _exit(1);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    sac_docs *docs = open_docs(NULL);
+    sac_engine *e = new_engine(model, SAC_KV_F16);
+    sac_docs_freed freed;
+    sac_error err;
+    must(sac_docs_collect(docs, 0, &freed, &err), &err);
+    assert_int_equal(freed.n_stray, 0);
+    assert_int_equal(count_files(".part"), 1);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    add(docs, e, "one", 0, false); /* others go on meanwhile */
+    must(sac_docs_collect(docs, 0, &freed, &err), &err);
+    assert_int_equal(freed.n_stray, 1);
+    assert_int_equal(freed.bytes, 4);
+    assert_int_equal(count_files(".part"), 0);
+    assert_int_equal(count_files(".doc"), 1);
+    sac_engine_free(e);
+    sac_docs_close(docs);
+    close(ready[0]);
+    close(ready[1]);
+    remove_dir();
+}
+
+static bool stop_at_once(void *user, double share)
+{
+    (void)user;
+    (void)share;
+    return true;
+}
+
+static void bad_input_is_told(void **state)
+{
+    (void)state;
+    make_dir();
+    sac_docs *docs = open_docs(NULL);
+    sac_engine *e = new_engine(model, SAC_KV_F16);
+    sac_error err;
+    sac_doc doc;
+    bool found;
+    const struct {
+        sac_doc_source source;
+        sac_status status;
+        const char *words;
+    } cases[] = {
+        {{.name = "a,b", .tok = text[0], .n_tok = 5}, SAC_ERR_ARG, "comma"},
+        {{.name = "", .tok = text[0], .n_tok = 5}, SAC_ERR_ARG, "empty"},
+        {{.name = "x", .tok = text[0]}, SAC_ERR_ARG, "'x' is empty"},
+        {{.name = "x", .tok = text[0], .n_tok = 300}, SAC_ERR_CONTEXT, "300 tokens"},
+        {{.name = "x", .tok = text[0], .n_tok = 100, .head = text[1], .n_head = 99}, SAC_OK, ""},
+        {{.name = "x", .tok = text[0], .n_tok = 100, .head = text[0], .n_head = 100, .tags = "t"},
+         SAC_OK,
+         ""},
+        {{.name = "x", .tok = &(int32_t){999}, .n_tok = 1}, SAC_ERR_ARG, "999"},
+        {{.name = "y", .tok = text[0], .n_tok = 9, .progress = stop_at_once},
+         SAC_ERR_CANCELLED,
+         "not stored"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        err.msg[0] = 0;
+        const sac_status status = sac_doc_add(docs, e, &cases[i].source, &doc, &found, &err);
+        expect(status, &err, cases[i].status, cases[i].words);
+    }
+    assert_int_equal(count_files(".part"), 0);
+    assert_int_equal(sac_engine_get_stats(e).kv_bytes_used, 0);
+    sac_docs_close(docs);
+    must(sac_docs_open(&docs, dir, &(sac_docs_params){.only_read = true}, &err), &err);
+    const sac_doc_source source = source_of("z", 2);
+    expect(sac_doc_add(docs, e, &source, &doc, &found, &err), &err, SAC_ERR_IO,
+           "cannot be written");
+    sac_docs_close(docs);
+    expect(sac_docs_open(&docs, "/nowhere/at/all", &(sac_docs_params){.only_read = true}, &err),
+           &err, SAC_ERR_NOT_FOUND, "/nowhere/at/all");
+    sac_engine_free(e);
+    remove_dir();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_document_goes_on_as_if_it_had_just_been_read),
+        cmocka_unit_test(a_hit_is_not_computed_again_and_names_may_share),
+        cmocka_unit_test(models_types_and_salts_keep_to_themselves),
+        cmocka_unit_test(what_is_damaged_is_told_and_computed_anew),
+        cmocka_unit_test(room_is_made_by_age_and_time_never_of_pins),
+        cmocka_unit_test(the_longest_unused_goes_first),
+        cmocka_unit_test(a_killed_process_leaves_nothing_behind),
+        cmocka_unit_test(bad_input_is_told),
+    };
+    return cmocka_run_group_tests(tests, open_models, free_models);
+}
