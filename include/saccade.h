@@ -48,6 +48,7 @@ typedef enum sac_status {
     SAC_ERR_MEMORY,      /* memory could not be had; only at load and create */
     SAC_ERR_CONTEXT,     /* more tokens than the context or the KV pool holds */
     SAC_ERR_CANCELLED,   /* a callback asked to stop */
+    SAC_ERR_BUSY,        /* all places are taken; later there will be one */
 } sac_status;
 
 typedef struct sac_error {
@@ -193,7 +194,13 @@ typedef struct sac_engine_params {
     const char *const *prefill; /* [n_prefill] the same for prompt rows; none: "dense". Copied */
     uint32_t n_prefill;         /* at most SAC_METHODS_MAX */
     uint32_t sparse_min_ctx;    /* rows at positions below it read everything */
-    bool record;                /* plan the memory of sac_engine_set_recorder */
+    uint32_t n_request_max;     /* requests that wait or run; sac_submit refuses more with
+                                   SAC_ERR_BUSY; 0: any number */
+    float tbt_target_ms; /* time between tokens: a step with decode rows takes no more prompt rows
+                            than this leaves time for, by the time of the steps before; 0: as many
+                            as n_batch. At least a few rows, and one whole chunk of a prefill method
+                            that plans, whose chunks n_batch bounds. No result depends on it */
+    bool record;         /* plan the memory of sac_engine_set_recorder */
     bool learn; /* prefill methods that have a table of the model's heads learn it from prompts,
                    which are read densely: sac_engine_get_table */
 } sac_engine_params;
@@ -259,6 +266,8 @@ typedef struct sac_engine_stats {
                                               vocabulary; those computed in full */
     uint64_t linear_us, attn_us, other_us; /* wall time of steps, by stage */
     uint64_t select_us, plan_us; /* of attn_us: decode methods choosing, prefill methods planning */
+    uint32_t n_request_waiting, n_request_running;
+    uint64_t n_preempted; /* times that a request gave its pages to others */
     uint64_t n_page, n_page_free, page_bytes;
     const char *isa; /* the op table in use: "ref", "avx2", "avx512", "amx" */
 } sac_engine_stats;
@@ -599,6 +608,8 @@ typedef struct sac_request {
                               method serves; at least 1 (the default): the row that chooses the
                               first token. More than n_prompt: the whole prompt */
     sac_sampling sampling;
+    int32_t priority; /* higher ones begin first, even in the place of running lower ones, and give
+                         way last; among equals the older ones */
     uint32_t max_tokens;     /* 0: up to the context's end */
     const char *const *stop; /* [n_stop], copied */
     size_t n_stop;

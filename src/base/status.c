@@ -50,6 +50,7 @@ const char *sac_status_name(sac_status status)
     case SAC_ERR_MEMORY: return "out of memory";
     case SAC_ERR_CONTEXT: return "context full";
     case SAC_ERR_CANCELLED: return "cancelled";
+    case SAC_ERR_BUSY: return "busy";
     }
     return "unknown status";
 }

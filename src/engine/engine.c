@@ -35,6 +35,9 @@ static sac_status fill_params(sac_engine *e, sac_error *err)
         return error_set(err, SAC_ERR_ARG, "batch of %u rows: must be 1 to 65536", p->n_batch);
     if (p->n_batch < p->n_seq_max) p->n_batch = p->n_seq_max;
     if (p->n_kv_tok == 0) p->n_kv_tok = (uint64_t)p->n_ctx * p->n_seq_max;
+    if (!(p->tbt_target_ms >= 0))
+        return error_set(err, SAC_ERR_ARG, "a time between tokens of %g ms: must be 0 or more",
+                         (double)p->tbt_target_ms);
     if (p->type_k > SAC_KV_Q8 || p->type_v > SAC_KV_Q8)
         return error_set(err, SAC_ERR_ARG, "unknown KV type %d or %d", (int)p->type_k,
                          (int)p->type_v);
@@ -207,6 +210,7 @@ sac_engine_stats sac_engine_get_stats(const sac_engine *e)
     s.n_page = e->pool.n_page;
     s.n_page_free = e->pool.n_free;
     s.page_bytes = e->pool.geom.bytes;
+    request_list_count(e->requests, &s);
     s.kv_bytes_used = (uint64_t)(e->pool.n_page - e->pool.n_free) * e->pool.geom.bytes;
     for (uint32_t i = 0; e->prefill.n_skip && i < workers_count(e->workers); i++)
         s.n_cell_skipped += e->prefill.n_skip[i];
@@ -241,14 +245,22 @@ void engine_use_mask(sac_engine *e, sac_seq id, const uint64_t *mask)
     if (s) s->mask = mask;
 }
 
+void engine_use_priority(sac_engine *e, sac_seq id, int32_t priority)
+{
+    struct seq *s = engine_seq(e, id, NULL);
+    if (s) s->priority = priority;
+}
+
 sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n, sac_error *err)
 {
     TRY(sched_pick(e, err));
     if (e->batch.n_row > 0) {
+        const uint64_t start = clock_us();
         layer_run(e);
         /* Before the logits go out: a callback may append the token that it chose. */
         sched_commit(e);
         logits_run(e, on_row, user);
+        sched_note(e, (double)(clock_us() - start));
     }
     if (out_n) *out_n = e->batch.n_row;
     return SAC_OK;

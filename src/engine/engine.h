@@ -35,6 +35,7 @@ struct seq {
     uint32_t n_queued;    /* prompt rows that the last sched_pick could choose from */
     bool has_gaps;        /* that method has given pages back */
     uint64_t ticket;      /* order of queueing of the oldest pending token */
+    int32_t priority;     /* of its prompt rows: higher ones come first */
     sac_reads reads;      /* of its rows since engine_take_reads */
     int32_t *tok;         /* [n_ctx] */
     uint8_t *flags;       /* [n_ctx] TOK_* */
@@ -72,6 +73,12 @@ struct scratch {
     size_t linear_bytes, attn_bytes;
 };
 
+/* What steps have taken of late, in microseconds; 0: not known yet. */
+struct pace {
+    double decode_us; /* a step's decode rows */
+    double row_us;    /* each prompt row more */
+};
+
 struct sac_engine {
     const sac_model *model; /* borrowed */
     sac_engine_params params;
@@ -94,6 +101,7 @@ struct sac_engine {
     struct record record;
     struct rope_table rope[2]; /* global, local layers */
     uint64_t next_ticket;
+    struct pace pace;
     sac_engine_stats stats;
     struct request_list *requests; /* owned */
     uint8_t *block;                /* owned, [block_bytes]: all of the above arrays */
@@ -109,6 +117,9 @@ sac_reads engine_take_reads(sac_engine *e, sac_seq id);
 /* Until the next call, of the largest logits that sac_seq_use_top asks for only those of tokens
  * whose bit is set are wanted; NULL: any. Others may be given or not. */
 void engine_use_mask(sac_engine *e, sac_seq id, const uint64_t *mask);
+
+/* Prompt rows of sequences with a higher priority come first. A new sequence has 0. */
+void engine_use_priority(sac_engine *e, sac_seq id, int32_t priority);
 
 /* The sequence, or NULL with a message. */
 struct seq *engine_seq(const sac_engine *e, sac_seq id, sac_error *err);

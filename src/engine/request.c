@@ -7,12 +7,13 @@
  * step's border, where callbacks may submit and cancel as they like.
  *
  * Invariants:
- *  1. The list is in order of submission; a waiting request never overtakes an older one.
+ *  1. The list is in order of priority, then of submission; a waiting request never overtakes one
+ *     that stands before it, and one of higher priority takes the place of a running one.
  *  2. A running request has pending rows whose last one wants logits, so every step that reaches
  *     that row moves it on.
  *  3. What a request yields depends on nothing but the request (design D7). When the pool runs out
- *     of pages, the youngest request gives its sequence back and is computed again later, every
- *     token as a row of the kind that it had, which gives the same numbers.
+ *     of pages, the last request of the list gives its sequence back and is computed again later,
+ *     every token as a row of the kind that it had, which gives the same numbers.
  *  4. Memory is taken at submit; sac_run allocates nothing.
  *
  * Not here: which rows a step computes (sched.c), and sharing of common prefixes. */
@@ -33,6 +34,7 @@ enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_ENDED };
 struct request {
     struct request *next;
     uint64_t id;
+    int32_t priority;
     enum request_state state;
     bool cancelled; /* takes effect at the next border */
     bool ignore_eos, owns_seq;
@@ -63,12 +65,27 @@ struct request_list {
     sac_engine *engine; /* borrowed */
     struct request *first;
     uint64_t next_id;
+    uint64_t n_preempted;
     bool in_run;
     uint32_t n_vocab;
     size_t piece_max;    /* bytes of the longest token */
     sac_logit_bias *ban; /* owned, [n_ban]: the tokens that end a generation, for ignore_eos */
     size_t n_ban;
 };
+
+static uint32_t count_state(const struct request_list *list, enum request_state state)
+{
+    uint32_t n = 0;
+    for (const struct request *r = list->first; r; r = r->next) n += r->state == state;
+    return n;
+}
+
+void request_list_count(const struct request_list *list, sac_engine_stats *out)
+{
+    out->n_request_waiting = count_state(list, REQUEST_WAITING);
+    out->n_request_running = count_state(list, REQUEST_RUNNING);
+    out->n_preempted = list->n_preempted;
+}
 
 /* ---- Creating and freeing ---- */
 
@@ -206,6 +223,7 @@ static sac_status set_up_seq(sac_engine *engine, const struct request *r, sac_er
 {
     if (r->decode != SAC_DECODE_KEEP) TRY(sac_seq_use_decode(engine, r->seq, r->decode, err));
     if (r->prefill != SAC_PREFILL_KEEP) TRY(sac_seq_use_prefill(engine, r->seq, r->prefill, err));
+    engine_use_priority(engine, r->seq, r->priority);
     const bool wants_all = r->n_probs || r->guide.logits;
     return sac_seq_use_top(engine, r->seq, wants_all ? 0 : sample_n_top(r->sampler), err);
 }
@@ -230,6 +248,7 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     r->n_probs = want->n_probs;
     r->decode = want->decode;
     r->prefill = want->prefill;
+    r->priority = want->priority;
     r->guide = want->guide;
     r->on_event = want->on_event;
     r->user = want->user;
@@ -256,6 +275,10 @@ sac_status sac_submit(sac_engine *engine, const sac_request *request, uint64_t *
                       sac_error *err)
 {
     struct request_list *list = engine_requests(engine);
+    const uint32_t n_max = sac_engine_get_params(engine).n_request_max;
+    if (n_max && count_state(list, REQUEST_WAITING) + count_state(list, REQUEST_RUNNING) >= n_max)
+        return error_set(err, SAC_ERR_BUSY, "%u requests are waiting or running, no more may",
+                         n_max);
     struct request *r = mem_calloc(1, sizeof *r);
     if (!r) return error_set(err, SAC_ERR_MEMORY, "out of memory for a request");
     const sac_status status = fill_request(r, list, request, err);
@@ -264,9 +287,10 @@ sac_status sac_submit(sac_engine *engine, const sac_request *request, uint64_t *
         return status;
     }
     r->id = list->next_id++;
-    struct request **end = &list->first;
-    while (*end) end = &(*end)->next;
-    *end = r;
+    struct request **at = &list->first;
+    while (*at && (*at)->priority >= r->priority) at = &(*at)->next;
+    r->next = *at;
+    *at = r;
     *out_id = r->id;
     return SAC_OK;
 }
@@ -440,13 +464,6 @@ static void end_cancelled(struct request_list *list)
             end_request(list, r, (sac_event){.finish = SAC_FINISH_CANCELLED});
 }
 
-static uint32_t count_state(const struct request_list *list, enum request_state state)
-{
-    uint32_t n = 0;
-    for (const struct request *r = list->first; r; r = r->next) n += r->state == state;
-    return n;
-}
-
 /* Will the pool probably hold this request beside the running ones? Starting one too early costs
  * its computation when it must give way again; starting one too late only costs waiting. */
 static bool has_room(const struct request_list *list, const struct request *r)
@@ -476,14 +493,44 @@ static sac_status start_request(struct request_list *list, struct request *r, sa
                           SAC_WANT_LAST, err);
 }
 
+/* The request gives its pages to others and waits for its turn to be computed again. */
+static void give_way(struct request_list *list, struct request *r)
+{
+    give_back_seq(list, r);
+    r->state = REQUEST_WAITING;
+    r->n_preempted++;
+    list->n_preempted++;
+}
+
+/* The last running request of lower priority that can give way. */
+static struct request *last_below(const struct request_list *list, int32_t priority)
+{
+    struct request *last = NULL;
+    for (struct request *r = list->first; r; r = r->next)
+        if (r->state == REQUEST_RUNNING && r->owns_seq && r->priority < priority) last = r;
+    return last;
+}
+
+/* A sequence for a waiting request; SAC_ERR_BUSY: it has to wait until another ends. */
+static sac_status find_place(struct request_list *list, struct request *r, sac_error *err)
+{
+    while (true) {
+        const sac_status status =
+            has_room(list, r) ? sac_seq_create(list->engine, &r->seq, err) : SAC_ERR_BUSY;
+        struct request *lower = status == SAC_OK ? NULL : last_below(list, r->priority);
+        if (!lower)
+            return status != SAC_OK && count_state(list, REQUEST_RUNNING) ? SAC_ERR_BUSY : status;
+        give_way(list, lower);
+    }
+}
+
 static void admit_waiting(struct request_list *list)
 {
     for (struct request *r = list->first; r; r = r->next) {
         sac_error err = {0};
         if (r->state != REQUEST_WAITING) continue;
-        if (!has_room(list, r)) return;
-        sac_status status = sac_seq_create(list->engine, &r->seq, &err);
-        if (status != SAC_OK && count_state(list, REQUEST_RUNNING)) return; /* one will end */
+        sac_status status = find_place(list, r, &err);
+        if (status == SAC_ERR_BUSY) return;
         if (status == SAC_OK) {
             r->state = REQUEST_RUNNING;
             if (r->start_us == 0) r->start_us = clock_us();
@@ -494,21 +541,18 @@ static void admit_waiting(struct request_list *list)
     }
 }
 
-/* The pool has no page for any row: the youngest request gives its pages to the others. A request
- * that is alone, or whose sequence is the caller's, cannot wait for others and ends. */
+/* The pool has no page for any row: the last request gives its pages to the others. A request that
+ * is alone, or whose sequence is the caller's, cannot wait for others and ends. */
 static void make_room(struct request_list *list, const sac_error *why)
 {
-    struct request *youngest = NULL;
+    struct request *last = NULL;
     for (struct request *r = list->first; r; r = r->next)
-        if (r->state == REQUEST_RUNNING) youngest = r;
-    assert(youngest);
-    if (!youngest->owns_seq || count_state(list, REQUEST_RUNNING) == 1) {
-        end_request(list, youngest, (sac_event){.finish = SAC_FINISH_ERROR, .error = why->msg});
-        return;
-    }
-    give_back_seq(list, youngest);
-    youngest->state = REQUEST_WAITING;
-    youngest->n_preempted++;
+        if (r->state == REQUEST_RUNNING) last = r;
+    assert(last);
+    if (last->owns_seq && count_state(list, REQUEST_RUNNING) > 1)
+        give_way(list, last);
+    else
+        end_request(list, last, (sac_event){.finish = SAC_FINISH_ERROR, .error = why->msg});
 }
 
 static void sweep(struct request_list *list)

@@ -12,4 +12,7 @@ sac_status request_list_create(struct request_list **out, sac_engine *engine, sa
 /* Drops all requests without events. NULL is accepted. */
 void request_list_destroy(struct request_list *list);
 
+/* Sets the counters of requests in `out`. */
+void request_list_count(const struct request_list *list, sac_engine_stats *out);
+
 #endif

@@ -2,7 +2,8 @@
  *
  * Decode rows go first, one for each sequence whose next pending token is of that kind: they cost
  * one pass of the weights together and keep the time between tokens short. The rest of the batch is
- * filled with prompt chunks, oldest first; those of a method that plans are never cut (prefill.c),
+ * filled with prompt chunks, those of higher priority and then older ones first, as far as the
+ * target of the time between tokens allows; those of a method that plans are never cut (prefill.c),
  * so it plans the same whatever else is in the batch. A row that completes a page needs a page for
  * every layer and KV head; what does not fit waits, so running out of pages stalls sequences and
  * loses nothing.
@@ -12,6 +13,9 @@
 #include "engine/sched.h"
 
 #include <assert.h>
+
+#define MIN_ROWS    32u  /* of prompts in a step: a page, and enough for wide kernels */
+#define PACE_WEIGHT 0.25 /* of a step in the means of those before it */
 
 static void add_run(sac_engine *e, uint32_t seq_i, uint32_t n, enum row_kind kind)
 {
@@ -60,16 +64,49 @@ static uint32_t prompt_rows(const struct seq *s)
     return n;
 }
 
-/* The sequence with pending prompt rows and the lowest ticket at or above `from`. */
-static uint32_t oldest_prompt(const sac_engine *e, uint64_t from)
+/* Whose prompt comes first; no two tickets are the same. */
+static bool is_before(const struct seq *a, const struct seq *b)
+{
+    return a->priority > b->priority || (a->priority == b->priority && a->ticket < b->ticket);
+}
+
+/* The first sequence with pending prompt rows behind `last`, or of all. */
+static uint32_t next_prompt(const sac_engine *e, uint32_t last)
 {
     uint32_t best = SAC_SEQ_NONE;
     for (uint32_t i = 0; i < e->params.n_seq_max; i++) {
         const struct seq *s = &e->seqs[i];
-        if (s->ticket < from || prompt_rows(s) == 0) continue;
-        if (best == SAC_SEQ_NONE || s->ticket < e->seqs[best].ticket) best = i;
+        if (prompt_rows(s) == 0 || (last != SAC_SEQ_NONE && !is_before(&e->seqs[last], s)))
+            continue;
+        if (best == SAC_SEQ_NONE || is_before(s, &e->seqs[best])) best = i;
     }
     return best;
+}
+
+/* Prompt rows for which a step with the batch's decode rows has time. A few in any case: prompts
+ * must not wait until all others have ended. */
+static uint32_t prompt_room(const sac_engine *e)
+{
+    const uint32_t room = e->batch.n_row_max - e->batch.n_row;
+    const double target_us = 1e3 * (double)e->params.tbt_target_ms;
+    if (target_us <= 0 || e->batch.n_decode == 0) return room;
+    const double n = e->pace.row_us > 0 ? (target_us - e->pace.decode_us) / e->pace.row_us : 0;
+    return n >= room ? room : n > MIN_ROWS ? (uint32_t)n : room < MIN_ROWS ? room : MIN_ROWS;
+}
+
+static void move_to(double *mean, double us)
+{
+    *mean = *mean > 0 ? *mean + (us - *mean) * PACE_WEIGHT : us;
+}
+
+void sched_note(sac_engine *e, double us)
+{
+    const uint32_t n_decode = e->batch.n_decode, n_prompt = e->batch.n_row - n_decode;
+    const double rest = n_decode ? us - e->pace.decode_us : us;
+    if (n_prompt == 0)
+        move_to(&e->pace.decode_us, us);
+    else if (rest > 0)
+        move_to(&e->pace.row_us, rest / n_prompt);
 }
 
 sac_status sched_pick(sac_engine *e, sac_error *err)
@@ -86,19 +123,20 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
             starved = true;
     }
     b->n_decode = b->n_row;
-    uint64_t ticket = 0;
-    uint32_t i;
-    while (b->n_row < n_row_max && (i = oldest_prompt(e, ticket)) != SAC_SEQ_NONE) {
+    uint32_t room = prompt_room(e), i = SAC_SEQ_NONE;
+    while (room && (i = next_prompt(e, i)) != SAC_SEQ_NONE) {
         uint32_t n = prompt_rows(&e->seqs[i]);
         e->seqs[i].n_queued = n;
-        const uint32_t chunk = prefill_chunk(e, i, n), room = n_row_max - b->n_row;
-        ticket = e->seqs[i].ticket + 1;
-        if (chunk > room) continue; /* not cut short: it waits until it is older than others */
+        const uint32_t chunk = prefill_chunk(e, i, n);
+        const bool is_first = b->n_row == b->n_decode;
+        /* Not cut short: it waits until it comes first. */
+        if (chunk > (is_first ? n_row_max - b->n_row : room)) continue;
         n = reserve_rows(e, i, chunk ? (has_pages(e, i, chunk) ? chunk : 0) : n < room ? n : room);
         if (n)
             add_run(e, i, n, ROW_PROMPT);
         else
             starved = true;
+        room -= n < room ? n : room;
     }
     if (b->n_row == 0 && starved)
         return error_set(err, SAC_ERR_CONTEXT,

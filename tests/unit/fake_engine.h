@@ -44,6 +44,7 @@ struct fake_seq {
     bool decode[N_CTX], want[N_CTX];
     uint32_t n_top;
     sac_reads reads;
+    int32_t priority;
     const uint64_t *mask;
 };
 
@@ -78,6 +79,11 @@ sac_reads engine_take_reads(sac_engine *e, sac_seq seq)
     const sac_reads reads = fake_of(e)->seqs[seq].reads;
     fake_of(e)->seqs[seq].reads = (sac_reads){0};
     return reads;
+}
+
+void engine_use_priority(sac_engine *e, sac_seq seq, int32_t priority)
+{
+    fake_of(e)->seqs[seq].priority = priority;
 }
 
 void engine_use_mask(sac_engine *e, sac_seq seq, const uint64_t *mask)

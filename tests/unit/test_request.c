@@ -1,111 +1,5 @@
 /* test_request.c: requests over a fake engine. */
-#include "engine/request.c"
-#include "fake_engine.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-
-/* ---- What a request yields ---- */
-
-struct log {
-    char text[1024];
-    size_t n_text;
-    int32_t tok[N_CTX];
-    uint32_t n_tok, n_prompt_event, n_prompt_done, n_done;
-    uint64_t id;
-    sac_finish finish;
-    char stop[32], error[128], kinds[N_CTX + 1];
-    sac_timings timings;
-    uint32_t cancel_at; /* answers true at this token; 0: never */
-    bool (*also)(struct log *log, const sac_event *event);
-    const uint32_t *n_top; /* for note_n_top */
-    sac_engine *engine;
-};
-
-static bool collect(void *user, const sac_event *e)
-{
-    struct log *log = user;
-    assert_true(log->n_done == 0); /* nothing comes behind the last event */
-    assert_true(log->n_text + e->text_bytes < sizeof log->text);
-    memcpy(log->text + log->n_text, e->text, e->text_bytes);
-    log->n_text += e->text_bytes;
-    log->text[log->n_text] = 0;
-    log->id = e->request_id;
-    if (e->kind == SAC_EVENT_PROMPT) {
-        log->n_prompt_event++;
-        assert_true(e->n_prompt_done > log->n_prompt_done);
-        log->n_prompt_done = e->n_prompt_done;
-    }
-    if (e->kind == SAC_EVENT_TOKEN) {
-        assert_int_equal(e->n_prompt_done, e->n_prompt);
-        log->tok[log->n_tok++] = e->tok;
-    }
-    if (e->kind == SAC_EVENT_DONE) {
-        log->n_done++;
-        log->finish = e->finish;
-        log->timings = e->timings;
-        snprintf(log->stop, sizeof log->stop, "%s", e->stop ? e->stop : "");
-        snprintf(log->error, sizeof log->error, "%s", e->error ? e->error : "");
-    }
-    if (log->also && log->also(log, e)) return true;
-    return log->cancel_at && log->n_tok == log->cancel_at && e->kind == SAC_EVENT_TOKEN;
-}
-
-static sac_engine *engine_new(uint32_t n_seq_max, uint64_t n_kv_tok, uint32_t n_batch)
-{
-    struct fake *f = calloc(1, sizeof *f);
-    assert_non_null(f);
-    f->base.params = (sac_engine_params){
-        .n_ctx = N_CTX, .n_seq_max = n_seq_max, .n_kv_tok = n_kv_tok, .n_batch = n_batch};
-    sac_engine *e = &f->base;
-    assert_int_equal(request_list_create(&f->base.requests, e, NULL), SAC_OK);
-    return e;
-}
-
-static void engine_delete(sac_engine *e)
-{
-    request_list_destroy(fake_of(e)->base.requests);
-    free(fake_of(e));
-}
-
-static void assert_nothing_held(const sac_engine *e)
-{
-    for (uint32_t i = 0; i < N_SEQ_MAX; i++) assert_false(fake_of(e)->seqs[i].alive);
-    assert_null(fake_of(e)->base.requests->first);
-}
-
-static uint64_t submit(sac_engine *e, struct log *log, int32_t kind, size_t n_prompt,
-                       const sac_request *with)
-{
-    int32_t prompt[N_CTX];
-    uint64_t id = 0;
-    sac_error err = {0};
-    for (size_t i = 0; i < n_prompt; i++) prompt[i] = i ? FILL : kind;
-    sac_request r = with ? *with : sac_request_default();
-    if (!with) r.sampling.temp = 0;
-    r.prompt = prompt;
-    r.n_prompt = n_prompt;
-    r.on_event = collect;
-    r.user = log;
-    if (sac_submit(e, &r, &id, &err) != SAC_OK) fail_msg("%s", err.msg);
-    return id;
-}
-
-static void run_all(sac_engine *e)
-{
-    uint32_t n_active = 1;
-    for (int i = 0; n_active; i++) {
-        assert_true(i < 100000);
-        assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
-    }
-}
-
-static sac_request greedy(void)
-{
-    sac_request r = sac_request_default();
-    r.sampling.temp = 0;
-    return r;
-}
+#include "request_log.h"
 
 /* ---- Text ---- */
 
@@ -282,108 +176,6 @@ static void broken_logits_end_one_request_only(void **state)
     assert_int_equal(bad.finish, SAC_FINISH_ERROR);
     assert_non_null(strstr(bad.error, "NaN"));
     assert_string_equal(good.text, scripts[0]);
-    engine_delete(e);
-}
-
-/* ---- Guides ---- */
-
-static sac_request random_request(uint64_t seed)
-{
-    sac_request r = sac_request_default();
-    r.sampling.temp = 1;
-    r.sampling.top_k = 0;
-    r.sampling.repeat_penalty = 1.2f;
-    r.sampling.seed = seed;
-    r.n_decode_row = 1 + 4 * (uint32_t)seed; /* the hash is another one where kinds are lost */
-    r.max_tokens = 60;
-    return r;
-}
-
-/* Lets the text go on in "ab" and c's only, and counts what it is asked and told. */
-struct guide {
-    uint64_t mask[(N_VOCAB + 63) / 64];
-    uint32_t n_mask, n_logits, n_chosen;
-    int32_t chosen[N_CTX];
-    bool is_empty;   /* the mask from the third token on */
-    bool wants_mask; /* else NULL: any token */
-};
-
-static const uint64_t *guide_mask(void *user)
-{
-    struct guide *g = user;
-    assert_int_equal(g->n_mask++, g->n_chosen); /* once a token, knowing all before */
-    memset(g->mask, 0, sizeof g->mask);
-    for (int32_t t = 'a'; t <= 'c' && !(g->is_empty && g->n_chosen == 2); t++)
-        g->mask[t / 64] |= 1ull << t % 64;
-    return g->wants_mask ? g->mask : NULL;
-}
-
-static void guide_logits(void *user, float *logits, uint32_t n_vocab)
-{
-    struct guide *g = user;
-    assert_int_equal(n_vocab, N_VOCAB);
-    logits['c'] = 40; /* more than any has */
-    g->n_logits++;
-}
-
-static void guide_chosen(void *user, int32_t tok)
-{
-    struct guide *g = user;
-    g->chosen[g->n_chosen++] = tok;
-}
-
-/* A guide hears what was chosen before it is asked for more, gives way with its request and is not
- * asked again for what was chosen before. */
-static void a_guide_rules_its_request_only(void **state)
-{
-    (void)state;
-    for (int way = 0; way < 3; way++) {
-        struct guide guide = {.wants_mask = way < 2};
-        struct log guided = {0}, other = {0}, want = {0};
-        const sac_guide hooks = {way == 2 ? NULL : guide_mask, way ? guide_logits : NULL,
-                                 guide_chosen, &guide};
-        sac_request r = random_request(1);
-        sac_engine *e = engine_new(2, 96, 512);
-        r.max_tokens = 100; /* three pages each, and there are three */
-        submit(e, &other, RANDOM, 8, &r);
-        r.guide = hooks;
-        submit(e, &guided, RANDOM, 8, &r);
-        run_all(e);
-        assert_int_equal(guided.timings.n_preempted, 1);
-        assert_int_equal(guided.n_tok, 100);
-        assert_int_equal(guide.n_chosen, 100);
-        assert_int_equal(guide.n_mask, way == 2 ? 0 : 100);
-        assert_int_equal(guide.n_logits, way ? 100 : 0);
-        assert_memory_equal(guide.chosen, guided.tok, sizeof guided.tok[0] * 100);
-        assert_int_equal(strspn(guided.text, way ? "c" : "abc"), way == 2 ? 100 : guided.n_text);
-        engine_delete(e);
-        e = engine_new(1, N_CTX, 512);
-        r.guide = (sac_guide){0};
-        submit(e, &want, RANDOM, 8, &r);
-        run_all(e);
-        assert_string_equal(other.text, want.text);
-        engine_delete(e);
-    }
-}
-
-static void an_empty_mask_ends_one_request_only(void **state)
-{
-    (void)state;
-    struct guide guide = {.wants_mask = true, .is_empty = true}, any = {0};
-    struct log guided = {0}, free_one = {0};
-    sac_engine *e = engine_new(2, 2 * N_CTX, 64);
-    sac_request r = greedy();
-    r.guide = (sac_guide){.mask = guide_mask, .chosen = guide_chosen, .user = &guide};
-    submit(e, &guided, 0, 3, &r);
-    r.guide.user = &any; /* says every time that any token will do */
-    submit(e, &free_one, 0, 3, &r);
-    run_all(e);
-    assert_int_equal(guided.finish, SAC_FINISH_ERROR);
-    assert_non_null(strstr(guided.error, "the mask leaves none"));
-    assert_int_equal(guided.n_tok, 2);
-    assert_string_equal(free_one.text, scripts[0]);
-    assert_int_equal(any.n_mask, free_one.n_tok);
-    assert_nothing_held(e);
     engine_delete(e);
 }
 
@@ -630,13 +422,19 @@ static bool note_n_top(struct log *log, const sac_event *e)
     return false;
 }
 
+static void leave_logits(void *user, float *logits, uint32_t n_vocab)
+{
+    (void)user;
+    (void)logits;
+    assert_int_equal(n_vocab, N_VOCAB);
+}
+
 /* A sequence gives the logits that the sampler wants, and all of them again when it is given back.
  */
 static void few_logits_are_asked_for(void **state)
 {
     (void)state;
     uint32_t want[4] = {1, 40, 0, 0};
-    struct guide guide = {0};
     for (int i = 0; i < 4; i++) {
         sac_engine *e = engine_new(1, N_CTX, 8);
         struct log log = {.engine = e, .also = note_n_top, .n_top = &want[i]};
@@ -644,7 +442,7 @@ static void few_logits_are_asked_for(void **state)
         assert_int_equal(sac_seq_create(e, &r.seq, NULL), SAC_OK);
         if (i == 1) r.sampling.temp = 0.1f;
         if (i == 2) r.n_probs = 1;
-        if (i == 3) r.guide = (sac_guide){.logits = guide_logits, .user = &guide};
+        if (i == 3) r.guide.logits = leave_logits;
         r.max_tokens = 5;
         submit(e, &log, 0, 4, &r);
         run_all(e);
@@ -769,8 +567,6 @@ int main(void)
         cmocka_unit_test(cancel_from_the_event_from_outside_and_while_waiting),
         cmocka_unit_test(cancel_within_a_long_prompt),
         cmocka_unit_test(broken_logits_end_one_request_only),
-        cmocka_unit_test(a_guide_rules_its_request_only),
-        cmocka_unit_test(an_empty_mask_ends_one_request_only),
         cmocka_unit_test(results_do_not_depend_on_others),
         cmocka_unit_test(the_youngest_gives_way),
         cmocka_unit_test(alone_with_a_full_pool_is_an_error),
