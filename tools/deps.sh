@@ -7,11 +7,12 @@ set -eu
 cd "$(dirname "$0")/.."
 
 packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libcjson-dev
-          libxxhash-dev liblmdb-dev libssl-dev libedit-dev python3 python3-venv python3-pip ca-certificates"
+          libxxhash-dev liblmdb-dev libssl-dev libedit-dev libarchive-dev libxml2-dev libuchardet-dev
+          python3 python3-venv python3-pip ca-certificates"
 for purpose in "${@:-build}"; do
     case $purpose in
     build) ;;
-    test) packages="$packages git libcmocka-dev binutils" ;;
+    test) packages="$packages git libcmocka-dev binutils poppler-utils" ;;
     lint) packages="$packages clang-format clang-tidy cppcheck" ;;
     fuzz) packages="$packages clang libclang-rt-14-dev" ;;
     *) echo "deps: no purpose '$purpose'; there are: build test lint fuzz" >&2; exit 1 ;;

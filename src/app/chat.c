@@ -9,6 +9,7 @@
 #include "app/options.h"
 #include "app/output.h"
 #include "app/prompt.h"
+#include "app/source.h"
 #include "base/mem.h"
 
 #include <errno.h>
@@ -20,7 +21,7 @@ struct chat_options {
     const char *system, *template_name, *template_file, *rows;
     struct option_list files, stop;
     int32_t n_predict;
-    bool ignore_eos, single_turn;
+    bool as_is, ignore_eos, single_turn;
 };
 
 #define OPT(names, type, field, arg, help, ...)                                                    \
@@ -32,6 +33,7 @@ static const struct option_spec specs[] = {
     OPT("-f --file", OPTION_LIST, files, "FILE",
         "a document that is read first and stands before the first question; repeatable",
         .env = NULL),
+    OPT("--as-is", OPTION_FLAG, as_is, NULL, SOURCE_AS_IS_HELP, .env = NULL),
     OPT("-sys --system-prompt", OPTION_TEXT, system, "TEXT", "system message", .env = NULL),
     OPT("--chat-template", OPTION_TEXT, template_name, "NAME|TEXT",
         "a built-in template's name, or template text, instead of the model's own",
@@ -203,6 +205,7 @@ int app_chat(int argc, char **argv)
     };
     int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;
+    p.chat.as_is = p.opt.as_is;
     p.chat.s.n_predict = p.opt.n_predict;
     p.chat.s.ignore_eos = p.opt.ignore_eos;
     p.chat.s.stop = p.opt.stop;

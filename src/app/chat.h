@@ -15,6 +15,7 @@ struct chat {
     struct session s;
     struct line *line;
     bool quit;
+    bool as_is; /* documents byte for byte */
 };
 
 /* Answers the last turn. If nothing was said, the question is dropped and its documents wait for

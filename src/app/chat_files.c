@@ -7,7 +7,7 @@
  * computed of them. The state is a saving of time alone: a conversation goes on without it. */
 #include "app/chat.h"
 
-#include "base/input.h"
+#include "app/source.h"
 
 #include <ctype.h>
 #include <limits.h>
@@ -113,9 +113,10 @@ static size_t cut_at(const char *text, size_t n_bytes, unsigned i, unsigned n)
     return at;
 }
 
-static sac_status read_text(struct strbuf *out, const struct wanted *w, sac_error *err)
+static sac_status read_text(const struct chat *c, struct strbuf *out, const struct wanted *w,
+                            sac_error *err)
 {
-    TRY(input_read(out, w->path.data, err));
+    TRY(source_read(out, w->path.data, c->as_is, err));
     if (memchr(out->data, 0, out->n))
         return error_set(err, SAC_ERR_FORMAT, "%s holds a zero byte: not a text", w->path.data);
     const size_t from = cut_at(out->data, out->n, w->part - 1, w->n_part);
@@ -170,7 +171,7 @@ static sac_status take(struct chat *c, const struct wanted *w, FILE *told, sac_e
     struct turn *next = &c->s.said.next;
     uint32_t n_doc = 0;
     size_t n_all = 0;
-    sac_status status = read_text(&text, w, err);
+    sac_status status = read_text(c, &text, w, err);
     if (status == SAC_OK) status = count_text(c, &text, &n_doc, err);
     if (status == SAC_OK)
         status = conversation_add_document(&c->s.said, name, text.data, text.n, err);

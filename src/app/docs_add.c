@@ -7,7 +7,7 @@
 #include "app/output.h"
 #include "app/progress.h"
 #include "app/prompt.h"
-#include "base/input.h"
+#include "app/source.h"
 #include "base/mem.h"
 #include "base/workers.h"
 
@@ -60,7 +60,7 @@ static sac_status read_file(const struct adding *a, struct doc_file *f, const ch
 {
     struct strbuf text = {0};
     f->name = a->opt->name ? a->opt->name : base_name(path);
-    sac_status status = input_read(&text, path, err);
+    sac_status status = source_read(&text, path, a->opt->raw, err);
     if (status == SAC_OK && text.n == 0) status = error_set(err, SAC_ERR_ARG, "%s is empty", path);
     strbuf_adds(&text, "\n\n");
     if (status == SAC_OK && text.failed)

@@ -11,7 +11,7 @@
 #include "app/output.h"
 #include "app/progress.h"
 #include "app/setup.h"
-#include "base/input.h"
+#include "app/source.h"
 #include "base/mem.h"
 #include "base/textfile.h"
 #include "eval/choices.h"
@@ -34,7 +34,7 @@ enum format { FORMAT_TEXT, FORMAT_JSON };
 struct fidelity_options {
     const char *file, *ctx, *methods, *other, *out;
     uint32_t n_score;
-    bool prompt_form, allow_idle;
+    bool raw, prompt_form, allow_idle;
     int format;
 };
 
@@ -45,6 +45,7 @@ struct fidelity_options {
 
 static const struct option_spec specs[] = {
     OPT("-f --file", OPTION_TEXT, file, "FILE", "the text; - is stdin", .env = NULL),
+    OPT("--raw --as-is", OPTION_FLAG, raw, NULL, SOURCE_AS_IS_HELP, .env = NULL),
     OPT("-c --ctx --ctx-size", OPTION_TEXT, ctx, "LIST",
         "contexts in tokens, parted by commas (default: 4k, which is 4096). Each is the beginning "
         "of the text",
@@ -333,7 +334,7 @@ static int run_all(struct session *s)
                                        s->opt.n_score, s->ctx[i]);
     sac_status status = subjects_parse(&s->subjects, s->opt.methods, &err);
     /* Before the model: a wrong name is told at once. */
-    if (status == SAC_OK) status = input_read(&s->text, s->opt.file, &err);
+    if (status == SAC_OK) status = source_read(&s->text, s->opt.file, s->opt.raw, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
     code = setup_load(&s->setup, &s->model);
     if (code == OPTIONS_GO_ON) code = load_other(s);

@@ -9,7 +9,7 @@
 #include "app/output.h"
 #include "app/progress.h"
 #include "app/setup.h"
-#include "base/input.h"
+#include "app/source.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
 #include "base/textfile.h"
@@ -135,7 +135,7 @@ int eval_cmd_patterns(int argc, char **argv)
     if (!p.file) return options_usage_error(COMMAND, "a text is missing (-f FILE)");
     sac_error err = {0};
     /* Before the model: a wrong name is told at once. */
-    sac_status status = input_read(&p.text, p.file, &err);
+    sac_status status = source_read(&p.text, p.file, false, &err);
     if (status == SAC_OK) code = setup_load(&p.setup, &p.model);
     if (status == SAC_OK && code == OPTIONS_GO_ON) {
         status = run(&p, &err);

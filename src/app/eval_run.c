@@ -10,7 +10,7 @@
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/progress.h"
-#include "base/input.h"
+#include "app/source.h"
 
 #include "base/mem.h"
 #include "base/textfile.h"
@@ -165,7 +165,7 @@ int eval_run_haystack(struct eval_run *r)
     if (!r->haystack_file) {
         status = haystack_init_prose(&r->haystack, (uint64_t)r->seed, &err);
     } else {
-        status = input_read(&text, r->haystack_file, &err);
+        status = source_read(&text, r->haystack_file, false, &err);
         if (status == SAC_OK) {
             status = haystack_init(&r->haystack, text.data, text.n, &err);
             if (status != SAC_OK) status = error_prefix(&err, status, "%s", r->haystack_file);

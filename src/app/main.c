@@ -23,6 +23,7 @@ static const struct command commands[] = {
     {"chat", app_chat, "talk with a model in the terminal"},
     {"run", app_run, "answer one prompt, for pipes and scripts"},
     {"docs", app_docs, "compute documents once, for any number of prompts"},
+    {"text", app_text, "print the text of a document (PDF, HTML, DOCX, ...) as a model gets it"},
     {"tokenize", app_tokenize, "print the token ids of a text"},
     {"perplexity", app_perplexity, "score a text, or compare two settings token by token"},
     {"eval", app_eval, "measure what methods read and whether their answers are right"},

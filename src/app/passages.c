@@ -15,7 +15,7 @@
 
 static bool is_space(char c)
 {
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\f';
 }
 
 /* The end of the word that the place is inside of, so that neighbours meet between words. */
@@ -86,6 +86,23 @@ static void cut(struct passages *p, const struct pieces *pieces, size_t n_tok, s
     }
 }
 
+/* Says of the passages from `first` on, which lie in the document `i`, on which page they begin. A
+ * form feed stands between pages; page breaks that were trimmed off count, too. */
+static void name_pages(struct passages *p, size_t first, size_t to, size_t i,
+                       const struct passages_document *whole)
+{
+    const struct passages_document d = trimmed(*whole);
+    const bool has_pages = memchr(whole->text, '\f', whole->n);
+    const char *at = whole->text;
+    uint32_t page = has_pages;
+    for (size_t k = first; k < p->n; k++) {
+        const char *begin = d.text + (p->item[k].begin - to);
+        for (; has_pages && at < begin; at++) page += *at == '\f';
+        p->item[k].document = (uint32_t)i;
+        p->item[k].page = page;
+    }
+}
+
 static sac_status find(struct passages *p, const struct pieces *pieces,
                        const struct passages_prompt *prompt, sac_error *err)
 {
@@ -103,7 +120,9 @@ static sac_status find(struct passages *p, const struct pieces *pieces,
         const size_t to = p->text.n, at = (size_t)(found - pieces->text.data);
         strbuf_add(&p->text, d.text, d.n);
         if (p->text.failed) return no_memory(err);
+        const size_t first = p->n;
         cut(p, pieces, prompt->n_tok, at, to);
+        name_pages(p, first, to, i, &prompt->document[i]);
         from = at + d.n;
     }
     p->document = p->text.data;
@@ -175,6 +194,8 @@ cJSON *passages_json(const struct passages *p)
         cJSON *o = cJSON_CreateObject();
         cJSON_AddNumberToObject(o, "begin", (double)p->item[i].begin);
         cJSON_AddNumberToObject(o, "end", (double)p->item[i].end);
+        cJSON_AddNumberToObject(o, "document", p->item[i].document + 1.0);
+        if (p->item[i].page) cJSON_AddNumberToObject(o, "page", p->item[i].page);
         cJSON_AddNumberToObject(o, "share", p->item[i].share);
         cJSON_AddNumberToObject(o, "mass", p->item[i].mass);
         cJSON_AddItemToArray(list, o);

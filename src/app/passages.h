@@ -26,6 +26,8 @@ struct passage {
     uint32_t tok, tok_end; /* of the prompt */
     size_t begin, end;     /* bytes of the document */
     double share;          /* of the weight of all passages; 0 to 1 */
+    uint32_t document;     /* index of its document */
+    uint32_t page;         /* of its document, where it begins; 0: that has no pages */
     double mass;           /* mean softmax mass over rows, upper layers and KV heads */
 };
 
@@ -64,7 +66,8 @@ void passages_deinit(struct passages *p);
 #define PASSAGES_N_LEVEL 5u
 unsigned passages_level(double share);
 
-/* A list of objects with begin, end, share and mass. */
+/* A list of objects with begin, end, document (1 is the first), share, mass, and page where there
+ * are pages. */
 struct cJSON *passages_json(const struct passages *p);
 
 #endif

@@ -35,23 +35,32 @@ static void add_clean(struct strbuf *out, const char *s, size_t n)
         const unsigned char c = (unsigned char)s[i];
         const bool c1 = len == 2 && c == 0xc2 && (unsigned char)s[i + 1] < 0xa0;
         if (len == 0 || c1 || c == 0x7f || (c < 0x20 && c != '\n' && c != '\t'))
-            strbuf_adds(out, c == '\r' ? "" : "?");
+            strbuf_adds(out, c == '\r' || c == '\f' ? "" : "?");
         else
             strbuf_add(out, s + i, len);
         i += len ? len : 1;
     }
 }
 
+/* "12 %", or "12 %, page 3". */
+static void add_label(struct strbuf *out, const struct passage *m, const char *gap)
+{
+    strbuf_addf(out, "%.0f%s%%", 100 * m->share, gap);
+    if (m->page) strbuf_addf(out, ", page%s%u", gap, m->page);
+}
+
 static void begin_mark(struct strbuf *out, enum passages_colours colours, unsigned level,
-                       double share)
+                       const struct passage *m)
 {
     static const unsigned rgb[PASSAGES_N_LEVEL] = {0, 0xffe9b0, 0xffc966, 0xf58a2c, 0xc2330f};
     static const unsigned indexed[PASSAGES_N_LEVEL] = {0, 223, 221, 208, 160};
     static const unsigned basic[PASSAGES_N_LEVEL] = {0, 47, 46, 43, 41};
     const bool white = level + 1 == PASSAGES_N_LEVEL;
-    if (colours == PASSAGES_PLAIN)
-        strbuf_addf(out, "[%.0f %%: ", 100 * share);
-    else if (colours == PASSAGES_RGB)
+    if (colours == PASSAGES_PLAIN) {
+        strbuf_adds(out, "[");
+        add_label(out, m, " ");
+        strbuf_adds(out, ": ");
+    } else if (colours == PASSAGES_RGB)
         strbuf_addf(out, "\x1b[%s;48;2;%u;%u;%um", white ? "38;2;255;255;255" : "38;2;0;0;0",
                     rgb[level] >> 16, rgb[level] >> 8 & 255, rgb[level] & 255);
     else if (colours == PASSAGES_256)
@@ -62,11 +71,12 @@ static void begin_mark(struct strbuf *out, enum passages_colours colours, unsign
 
 /* A background that runs over the end of a line would colour the rest of the window: it is put out
  * before each newline and on again behind it. */
-static void add_marked(struct strbuf *out, enum passages_colours colours, const char *s, size_t n,
-                       double share)
+static void add_marked(struct strbuf *out, enum passages_colours colours, const char *s,
+                       const struct passage *m)
 {
-    const unsigned level = passages_level(share);
-    begin_mark(out, colours, level, share);
+    const size_t n = m->end - m->begin;
+    const unsigned level = passages_level(m->share);
+    begin_mark(out, colours, level, m);
     for (size_t i = 0; i < n;) {
         const char *end = memchr(s + i, '\n', n - i);
         const size_t len = end ? (size_t)(end - s) - i : n - i;
@@ -75,9 +85,10 @@ static void add_marked(struct strbuf *out, enum passages_colours colours, const 
         if (!end) break;
         strbuf_adds(out, colours == PASSAGES_PLAIN ? "\n" : "\x1b[0m\n");
         i++;
-        if (i < n && colours != PASSAGES_PLAIN) begin_mark(out, colours, level, share);
+        if (i < n && colours != PASSAGES_PLAIN) begin_mark(out, colours, level, m);
     }
     strbuf_adds(out, colours == PASSAGES_PLAIN ? "]" : "\x1b[0m");
+    if (colours != PASSAGES_PLAIN && m->page) strbuf_addf(out, " (page %u)", m->page);
 }
 
 /* The next border of a character at or behind `at`. */
@@ -108,7 +119,7 @@ void passages_print_text(const struct passages *p, enum passages_colours colours
         const struct passage *m = &p->item[i];
         if (passages_level(m->share) == 0) continue;
         add_unmarked(out, p->document + at, m->begin - at);
-        add_marked(out, colours, p->document + m->begin, m->end - m->begin, m->share);
+        add_marked(out, colours, p->document + m->begin, m);
         at = m->end;
     }
     add_unmarked(out, p->document + at, p->n_bytes - at);
@@ -145,7 +156,9 @@ static void add_document(const struct passages *p, struct strbuf *out)
         strbuf_addf(out, "<mark class=\"r%u\"%s title=\"%.1f %% of the reading\">", level,
                     i == best ? " id=\"best\"" : "", 100 * m->share);
         markup_html(out, p->document + m->begin, m->end - m->begin);
-        strbuf_addf(out, "<sup>%.0f&nbsp;%%</sup></mark>", 100 * m->share);
+        strbuf_adds(out, "<sup>");
+        add_label(out, m, "&nbsp;");
+        strbuf_adds(out, "</sup></mark>");
         at = m->end;
     }
     markup_html(out, p->document + at, p->n_bytes - at);

@@ -15,7 +15,7 @@
 #include "app/output.h"
 #include "app/progress.h"
 #include "app/setup.h"
-#include "base/input.h"
+#include "app/source.h"
 
 #include "base/mem.h"
 #include "base/workers.h"
@@ -37,7 +37,7 @@ enum format { FORMAT_TEXT, FORMAT_JSON };
 struct perplexity_options {
     const char *file, *base;
     uint32_t n_chunk, n_parallel;
-    bool compare;
+    bool raw, compare;
     int format, base_type;
 };
 
@@ -48,6 +48,7 @@ struct perplexity_options {
 
 static const struct option_spec specs[] = {
     OPT("-f --file", OPTION_TEXT, file, "FILE", "the text; - is stdin", .env = NULL),
+    OPT("--raw --as-is", OPTION_FLAG, raw, NULL, SOURCE_AS_IS_HELP, .env = NULL),
     OPT("--chunks", OPTION_U32, n_chunk, "N", "score the first N chunks; 0: all", .env = NULL),
     OPT("--kl-divergence-base", OPTION_TEXT, base, "FILE",
         "write the log-probabilities of all scored tokens to FILE; with --kl-divergence: read it",
@@ -451,7 +452,8 @@ static int run_all(struct perplexity *p)
                                                            : "a text is missing (-f FILE)");
     if (p->setup.n_ctx < 4) return options_usage_error(COMMAND, "option '-c': at least 4");
     /* Before the model: a wrong name is told at once. */
-    sac_status status = p->opt.file ? input_read(&p->text, p->opt.file, &err) : SAC_OK;
+    sac_status status = SAC_OK;
+    if (p->opt.file) status = source_read(&p->text, p->opt.file, p->opt.raw, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
     const int code = setup_load(&p->setup, &p->model);
     if (code != OPTIONS_GO_ON) return code;

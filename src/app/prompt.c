@@ -56,7 +56,8 @@ sac_status prompt_form_tokens(const sac_model *model, const struct prompt_form *
     if (form->raw) return prompt_tokens(model, text->data, text->n, out_tok, out_n, err);
     if (strlen(text->data) != text->n)
         return error_set(err, SAC_ERR_FORMAT,
-                         "the prompt holds a zero byte, which a chat message cannot; see --raw");
+                         "the prompt holds a zero byte, which a chat message cannot: --raw "
+                         "takes it");
     sac_message msgs[2];
     size_t n = 0;
     if (form->system) msgs[n++] = (sac_message){.role = "system", .content = form->system};

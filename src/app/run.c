@@ -13,7 +13,7 @@
 #include "app/progress.h"
 #include "app/prompt.h"
 #include "app/setup.h"
-#include "base/input.h"
+#include "app/source.h"
 #include "base/workers.h"
 #include "eval/choices.h"
 #include "eval/question.h"
@@ -31,7 +31,8 @@
 
 #define COMMAND "run"
 
-#define PAGE_TOK 32u /* a sequence is kept in pages of so many tokens */
+#define BETWEEN_FILES "\n\n"
+#define PAGE_TOK      32u /* a sequence is kept in pages of so many tokens */
 
 enum format { FORMAT_TEXT, FORMAT_JSON, FORMAT_HTML };
 
@@ -41,7 +42,7 @@ struct run_options {
     struct option_list files, stop;
     int32_t n_predict;
     uint32_t n_probs;
-    bool raw, ignore_eos, quiet, show_reading;
+    bool raw, as_is, ignore_eos, quiet, show_reading;
     int format;
 };
 
@@ -63,7 +64,9 @@ static const struct option_spec specs[] = {
         .env = NULL),
     OPT("-sys --system-prompt", OPTION_TEXT, system, "TEXT", "system message", .env = NULL),
     OPT("--raw --no-chat -no-cnv --no-conversation", OPTION_FLAG, raw, NULL,
-        "complete the text as it is, without a chat template", .env = NULL),
+        "complete the text as it is, without a chat template; documents byte for byte",
+        .env = NULL),
+    OPT("--as-is", OPTION_FLAG, as_is, NULL, SOURCE_AS_IS_HELP, .env = NULL),
     OPT("--chat-template", OPTION_TEXT, template_name, "NAME|TEXT",
         "a built-in template's name, or template text, instead of the model's own",
         .env = "CHAT_TEMPLATE"),
@@ -106,9 +109,10 @@ struct run {
     size_t n_document;         /* tokens before those that the question has a part in */
     size_t n_shared; /* tokens that other questions to the same documents begin with, too */
     uint32_t n_ctx;
-    uint32_t n_loaded;     /* tokens that came from a state */
-    double ahead_ms;       /* taken by read_to */
-    size_t document_bytes; /* of `text` in front of the question */
+    uint32_t n_loaded;                  /* tokens that came from a state */
+    double ahead_ms;                    /* taken by read_to */
+    size_t document_bytes;              /* of `text` in front of the question */
+    size_t file_bytes[OPTION_LIST_MAX]; /* [files.n] of each document */
     struct passages passages;
     struct generation gen;
 };
@@ -125,8 +129,10 @@ static sac_status add_question(struct strbuf *text, const struct run_options *op
 static sac_status read_text(struct run *r, sac_error *err)
 {
     for (size_t i = 0; i < r->opt.files.n; i++) {
-        if (i > 0) strbuf_adds(&r->text, "\n\n");
-        TRY(input_read(&r->text, r->opt.files.item[i], err));
+        if (i > 0) strbuf_adds(&r->text, BETWEEN_FILES);
+        const size_t begin = r->text.n;
+        TRY(source_read(&r->text, r->opt.files.item[i], r->opt.raw || r->opt.as_is, err));
+        r->file_bytes[i] = r->text.n - begin;
     }
     r->document_bytes = r->text.n;
     if (r->opt.prompt) TRY(add_question(&r->text, &r->opt, r->opt.prompt, err));
@@ -282,8 +288,13 @@ static void count_ahead(struct run *r)
  * recording a prompt takes long and says what the prompt read, not what the answer did. */
 static sac_status read_and_record(struct run *r, size_t n, sac_error *err)
 {
-    const struct passages_document document = {r->text.data, r->document_bytes};
-    const struct passages_prompt prompt = {r->model, r->tok, r->n_tok, &document, 1};
+    struct passages_document document[OPTION_LIST_MAX];
+    const char *at = r->text.data;
+    for (size_t i = 0; i < r->opt.files.n; i++) {
+        document[i] = (struct passages_document){at, r->file_bytes[i]};
+        at += r->file_bytes[i] + strlen(BETWEEN_FILES);
+    }
+    const struct passages_prompt prompt = {r->model, r->tok, r->n_tok, document, r->opt.files.n};
     TRY(read_to(r, n, err));
     return passages_begin(&r->passages, r->engine, &prompt, err);
 }

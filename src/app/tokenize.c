@@ -1,11 +1,12 @@
 /* tokenize.c: `saccade tokenize` prints the ids of a text, as one JSON list or one token a line.
  *
  * Defaults are those of a prompt: BOS where the model wants it, control tokens written in the text
- * become their ids. The text is taken byte for byte: no escapes, no newline is cut off. */
+ * become their ids. TEXT is taken byte for byte: no escapes, no newline is cut off. A file is read
+ * as other commands read documents, with --raw byte for byte. */
 #include "app/app.h"
 #include "app/output.h"
 #include "app/setup.h"
-#include "base/input.h"
+#include "app/source.h"
 
 #include "saccade.h"
 
@@ -17,14 +18,16 @@ enum format { FORMAT_JSON, FORMAT_TEXT };
 struct tokenize_options {
     const char *model, *pre, *file;
     int format;
-    bool no_bos, no_parse_special, special;
+    bool raw, no_bos, no_parse_special, special;
 };
 
 static const struct option_spec specs[] = {
     {"-m --model", OPTION_TEXT, offsetof(struct tokenize_options, model), .arg = "FILE",
      .help = "GGUF file, or the name of a fetched model (folder: $SACCADE_MODELS)", .env = "MODEL"},
     {"-f --file", OPTION_TEXT, offsetof(struct tokenize_options, file), .arg = "FILE",
-     .help = "read the text from this file; - is stdin"},
+     .help = "read the text from this document; - is stdin"},
+    {"--raw --as-is", OPTION_FLAG, offsetof(struct tokenize_options, raw),
+     .help = SOURCE_AS_IS_HELP},
     {"--no-bos", OPTION_FLAG, offsetof(struct tokenize_options, no_bos),
      .help = "do not add BOS and EOS, even if the model wants them"},
     {"--no-parse-special", OPTION_FLAG, offsetof(struct tokenize_options, no_parse_special),
@@ -105,8 +108,8 @@ int app_tokenize(int argc, char **argv)
     struct options o = {
         .command = "tokenize",
         .usage = "-m MODEL [-f FILE | TEXT | -] [options]",
-        .summary = "Prints the token ids of a text. The text is taken byte for byte, valid UTF-8 "
-                   "or not.",
+        .summary = "Prints the token ids of a text. TEXT is taken byte for byte, valid UTF-8 or "
+                   "not; so is a file with --raw.",
         .group = &group,
         .n_group = 1,
         .operand = operand,
@@ -121,7 +124,7 @@ int app_tokenize(int argc, char **argv)
     struct strbuf text = {0};
     sac_error err = {0};
     if (path) {
-        const sac_status status = input_read(&text, path, &err);
+        const sac_status status = source_read(&text, path, opt.raw, &err);
         if (status != SAC_OK) code = setup_failed(o.command, status, err.msg);
     } else {
         strbuf_adds(&text, operand[0]);

@@ -59,6 +59,7 @@ static const char *html_form(const char *c, size_t len, char buf[8])
     case '>': return "&gt;";
     case '"': return "&quot;";
     case '\'': return "&#39;";
+    case '\f': return "\n"; /* between pages */
     default: return is_control(*c) ? REPLACEMENT : NULL;
     }
 }

@@ -387,8 +387,9 @@ class Refusals(unittest.TestCase):
         self.assert_fails(("-p", "x", "-ctk", "q8"), 2, "q8")
         self.assert_fails(("-p", "x", "--logit-bias", "5"), 2, "'5'")
         self.assert_fails(("-p", "x", "--logit-bias", "999999+1"), 2, "999999")
-        for empty in (("--raw", "-p", ""), ("-p", ""), ("-f", os.devnull)):
+        for empty in (("--raw", "-p", ""), ("-p", ""), ("--as-is", "-f", os.devnull)):
             self.assert_fails(empty, 2, "the prompt is empty")
+        self.assert_fails(("-f", os.devnull), 1, "/dev/null is empty")
         self.assert_fails(("-p", "x", "-c", "99999999"), 2, "at most 16777216")
         self.assert_fails(("-p", "x", "--n-probs", "3"), 2, "-o json")
 

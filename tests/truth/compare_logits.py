@@ -71,7 +71,7 @@ def essay_tokens(model_path, n):
     with tempfile.NamedTemporaryFile() as text:
         text.write(ESSAYS.read_bytes()[:16 * n])
         text.flush()
-        done = subprocess.run([BUILD / "saccade", "tokenize", "-m", model_path, "-f", text.name],
+        done = subprocess.run([BUILD / "saccade", "tokenize", "--raw", "-m", model_path, "-f", text.name],
                               check=True, capture_output=True, text=True)
     return json.loads(done.stdout)[:n]
 

@@ -42,7 +42,7 @@ def run(*command):
 
 
 def ours(model, text, *more):
-    return run(SACCADE, "tokenize", "-m", model, "-f", text, *more)
+    return run(SACCADE, "tokenize", "--raw", "-m", model, "-f", text, *more)
 
 
 def peers(model, text, *more):

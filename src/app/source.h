@@ -1,0 +1,15 @@
+/* source.h: how commands read a text that the user names: as the layer `text` makes it, or byte for
+ * byte. What may be wrong about it (an encoding that was guessed, bytes that were replaced) is told
+ * on stderr. */
+#ifndef SAC_APP_SOURCE_H
+#define SAC_APP_SOURCE_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#define SOURCE_AS_IS_HELP "take files byte for byte: HTML as its source, no encoding is changed"
+
+/* Appends the text of `path`; `as_is`: its bytes. */
+sac_status source_read(struct strbuf *out, const char *path, bool as_is, sac_error *err);
+
+#endif

@@ -1,0 +1,29 @@
+/* charset.h: plain texts in any encoding, as UTF-8. A byte order mark decides; then what is UTF-8
+ * is UTF-8; then zero bytes tell UTF-16; then it is guessed by uchardet. */
+#ifndef SAC_TEXT_CHARSET_H
+#define SAC_TEXT_CHARSET_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#include <stdbool.h>
+
+struct charset_found {
+    char name[40];    /* as iconv calls it */
+    size_t skip;      /* bytes of the mark at the begin */
+    bool guessed;     /* by statistics: it may be wrong */
+    size_t n_replace; /* bytes of an almost UTF-8 text that are none, each to become U+FFFD */
+};
+
+/* Is it all UTF-8, without zero bytes? */
+bool charset_is_utf8(const char *s, size_t n);
+
+/* Which encoding the bytes have; `declared` is what the document says of itself, or NULL.
+ * SAC_ERR_FORMAT if they are no text in any. */
+sac_status charset_find(struct charset_found *out, const char *s, size_t n, const char *declared,
+                        sac_error *err);
+/* Appends the text as UTF-8. */
+sac_status charset_convert(struct strbuf *out, const char *s, size_t n,
+                           const struct charset_found *from, sac_error *err);
+
+#endif

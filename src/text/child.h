@@ -1,0 +1,26 @@
+/* child.h: another program run on bytes: no shell, no files, limits on its time, memory and output.
+ */
+#ifndef SAC_TEXT_CHILD_H
+#define SAC_TEXT_CHILD_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+struct child_limits {
+    unsigned seconds;
+    size_t memory_bytes, output_bytes;
+};
+
+struct child {
+    struct strbuf out, told; /* of its stdout; the first 4 KiB of its stderr */
+    int code;                /* exit status */
+};
+
+/* Runs argv[0], found in $PATH, with `in` as its stdin, to its end. SAC_ERR_NOT_FOUND: there is no
+ * such program. SAC_ERR_FORMAT: it was stopped by a limit or died of a signal. Whatever its exit
+ * status, the rest is SAC_OK. `c` is zeroed; the caller deinits it after errors, too. */
+sac_status child_run(struct child *c, const char *const argv[], const char *in, size_t n,
+                     const struct child_limits *limits, sac_error *err);
+void child_deinit(struct child *c);
+
+#endif

@@ -1,0 +1,13 @@
+/* epub.h: the text of an EPUB: its chapters in the order of the book. */
+#ifndef SAC_TEXT_EPUB_H
+#define SAC_TEXT_EPUB_H
+
+#include "text/flow.h"
+#include "text/unpack.h"
+
+/* The members that this reads. */
+bool epub_wants(const char *name);
+
+sac_status epub_text(struct flow *f, const struct unpack_zip *zip, sac_error *err);
+
+#endif

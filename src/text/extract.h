@@ -1,0 +1,33 @@
+/* extract.h: the text of any document: what all commands that read one call.
+ *
+ * A form feed stands between pages: those of a PDF, and those that a DOCX or ODT remembers. A plain
+ * text in UTF-8 is taken byte for byte, its own form feeds included. */
+#ifndef SAC_TEXT_EXTRACT_H
+#define SAC_TEXT_EXTRACT_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#include <stdbool.h>
+
+/* What was made of a document. */
+struct extract_info {
+    const char *format; /* "PDF", "HTML", "text", ... */
+    char encoding[40];  /* of a plain text; "" for others */
+    bool guessed;       /* the encoding, by statistics */
+    size_t n_replace;   /* bytes that were no UTF-8 and became U+FFFD */
+};
+
+/* Appends the text of a file ("-": stdin), valid UTF-8 without a zero byte; `out_info` may be NULL.
+ * SAC_ERR_NOT_FOUND, SAC_ERR_IO: it can not be read. SAC_ERR_FORMAT: it is no text, and the message
+ * names its kind; SAC_ERR_UNSUPPORTED: a program that would read it is not installed. */
+sac_status extract_file(struct strbuf *out, const char *path, struct extract_info *out_info,
+                        sac_error *err);
+/* The same for bytes; `name` is what errors call them. */
+sac_status extract_bytes(struct strbuf *out, const char *name, const struct strbuf *bytes,
+                         struct extract_info *out_info, sac_error *err);
+
+/* Which page of `text` the byte at `at` stands on, from 1 on; 0 if the text has no pages. */
+size_t extract_page(const char *text, size_t n, size_t at);
+
+#endif

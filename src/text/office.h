@@ -1,0 +1,16 @@
+/* office.h: the text of DOCX and ODT: paragraphs, headings, list items, tables, notes, and the
+ * pages as the program that saved the file had them. */
+#ifndef SAC_TEXT_OFFICE_H
+#define SAC_TEXT_OFFICE_H
+
+#include "text/flow.h"
+#include "text/unpack.h"
+
+/* The members that these read. */
+bool office_wants(const char *name);
+
+/* Writes a document to `f`; what was deleted under change tracking is left out. */
+sac_status office_docx(struct flow *f, const struct unpack_zip *zip, sac_error *err);
+sac_status office_odt(struct flow *f, const struct unpack_zip *zip, sac_error *err);
+
+#endif
