@@ -15,6 +15,7 @@ enum app_exit {
 int app_chat(int argc, char **argv);
 int app_run(int argc, char **argv);
 int app_text(int argc, char **argv);
+int app_serve(int argc, char **argv);
 int app_tokenize(int argc, char **argv);
 int app_gguf(int argc, char **argv);
 int app_perplexity(int argc, char **argv);

@@ -8,9 +8,9 @@
 #include "app/interrupt.h"
 #include "app/options.h"
 #include "app/output.h"
-#include "app/prompt.h"
 #include "app/source.h"
 #include "base/mem.h"
+#include "eval/prompt.h"
 
 #include <errno.h>
 #include <stdio.h>

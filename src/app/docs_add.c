@@ -6,7 +6,7 @@
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/progress.h"
-#include "app/prompt.h"
+#include "eval/prompt.h"
 #include "app/source.h"
 #include "base/mem.h"
 #include "base/workers.h"

@@ -22,6 +22,7 @@ struct command {
 static const struct command commands[] = {
     {"chat", app_chat, "talk with a model in the terminal"},
     {"run", app_run, "answer one prompt, for pipes and scripts"},
+    {"serve", app_serve, "answer OpenAI clients over HTTP, with a page to chat on"},
     {"docs", app_docs, "compute documents once, for any number of prompts"},
     {"text", app_text, "print the text of a document (PDF, HTML, DOCX, ...) as a model gets it"},
     {"tokenize", app_tokenize, "print the token ids of a text"},

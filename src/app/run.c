@@ -11,11 +11,11 @@
 #include "app/passages.h"
 #include "app/passages_print.h"
 #include "app/progress.h"
-#include "app/prompt.h"
 #include "app/setup.h"
 #include "app/source.h"
 #include "base/workers.h"
 #include "eval/choices.h"
+#include "eval/prompt.h"
 #include "eval/question.h"
 #include "eval/traffic.h"
 

@@ -4,8 +4,8 @@
 
 #include "app/interrupt.h"
 #include "app/progress.h"
-#include "app/prompt.h"
 #include "base/mem.h"
+#include "eval/prompt.h"
 
 #include <assert.h>
 #include <stdio.h>

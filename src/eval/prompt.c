@@ -1,6 +1,6 @@
 /* prompt.c: see the header. A raw prompt is its writer's own template: it may spell control tokens,
  * the BOS that files ask for included, and so a second one is not put before it. */
-#include "app/prompt.h"
+#include "eval/prompt.h"
 
 #include "base/input.h"
 #include "base/mem.h"

@@ -1,6 +1,6 @@
 /* prompt.h: from messages or raw text to the tokens that a model is asked with. */
-#ifndef SAC_APP_PROMPT_H
-#define SAC_APP_PROMPT_H
+#ifndef SAC_EVAL_PROMPT_H
+#define SAC_EVAL_PROMPT_H
 
 #include "base/status.h"
 #include "base/strbuf.h"

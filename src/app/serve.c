@@ -1,0 +1,291 @@
+/* serve.c: `saccade serve`: the options of the server, the model, the engine; the rest is
+ * src/serve. Names of options are llama.cpp's, with vLLM's as second spellings. */
+#include "app/app.h"
+#include "app/interrupt.h"
+#include "app/setup.h"
+#include "eval/prompt.h"
+#include "serve/server.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define COMMAND "serve"
+
+struct serve_options {
+    const char *host, *api_key_file, *cors_origins, *tls_key_file, *tls_cert_file, *alias;
+    const char *template_name, *template_file;
+    uint32_t port, n_seq, n_http_thread, ping_s, drain_s;
+    int64_t n_kv_tok;
+    struct option_list api_key, also_decode, also_prefill;
+    struct server_limits limits;
+    int log_format;
+    bool log_prompts, no_page, quiet;
+};
+
+enum { LOG_TEXT, LOG_JSON };
+
+struct serve {
+    struct serve_options opt;
+    struct setup setup;
+    struct setup_sampling sampling;
+    sac_logit_bias bias[OPTION_LIST_MAX];
+    struct server_config config;
+    struct server *server;
+    sac_model *model;
+    sac_engine *engine;
+    struct strbuf template_text;
+    char alias[256];
+    const char *decode[SAC_METHODS_MAX], *prefill[SAC_METHODS_MAX]; /* the first is the default */
+    uint32_t n_decode, n_prefill;
+};
+
+#define OPT(names, type, field, arg, help, ...)                                                    \
+    {                                                                                              \
+        names, type, offsetof(struct serve_options, field), arg, help, __VA_ARGS__                 \
+    }
+
+static const struct option_spec specs[] = {
+    OPT("--host", OPTION_TEXT, host, "NAME", "address to listen on; 0.0.0.0: all of this machine's",
+        .env = "HOST"),
+    OPT("--port", OPTION_U32, port, "N", "port; 0: one that is free, which is printed",
+        .env = "PORT", .max = 65535),
+    OPT("-np --parallel --max-num-seqs", OPTION_U32, n_seq, "N",
+        "answers that are computed at once", .env = "PARALLEL", .min = 1, .max = 1024),
+    OPT("--kv-tokens", OPTION_I64, n_kv_tok, "N",
+        "tokens that all answers hold together; 0: a whole context for each", .env = "KV_TOKENS",
+        .min = 0, .max = 0x1p40),
+    OPT("-a --alias --served-model-name", OPTION_TEXT, alias, "NAME",
+        "what the model is called in answers; default: as its file", .env = "ALIAS"),
+    OPT("--also-decode", OPTION_LIST, also_decode, "SPEC",
+        "a further decode method that requests may choose; repeatable", .env = NULL),
+    OPT("--also-prefill", OPTION_LIST, also_prefill, "SPEC",
+        "a further prefill method that requests may choose; repeatable", .env = NULL),
+    OPT("--chat-template", OPTION_TEXT, template_name, "TEXT",
+        "chat template, or the name of one that is built in, instead of the model's",
+        .env = "CHAT_TEMPLATE"),
+    OPT("--chat-template-file", OPTION_TEXT, template_file, "FILE", "the same from a file",
+        .env = "CHAT_TEMPLATE_FILE"),
+    {0},
+};
+
+static const struct option_spec access_specs[] = {
+    OPT("--api-key", OPTION_LIST, api_key, "KEY",
+        "clients must send this key, or another one given; repeatable", .env = NULL),
+    OPT("--api-key-file", OPTION_TEXT, api_key_file, "FILE",
+        "keys, one a line; read again on SIGHUP", .env = "API_KEY_FILE"),
+    OPT("--cors-origins", OPTION_TEXT, cors_origins, "LIST",
+        "pages of these origins may use the server, separated by commas; *: all",
+        .env = "CORS_ORIGINS"),
+    OPT("--ssl-key-file", OPTION_TEXT, tls_key_file, "FILE", "private key (PEM): speak TLS",
+        .env = "SSL_KEY_FILE"),
+    OPT("--ssl-cert-file", OPTION_TEXT, tls_cert_file, "FILE", "certificate (PEM)",
+        .env = "SSL_CERT_FILE"),
+    OPT("--no-page --no-webui", OPTION_FLAG, no_page, NULL, "do not serve the page at /",
+        .env = "NO_PAGE"),
+    OPT("--log-format", OPTION_CHOICE, log_format, NULL, "how a request's line on stderr looks",
+        .env = "LOG_FORMAT", .choices = "text|json"),
+    OPT("--log-prompts", OPTION_FLAG, log_prompts, NULL, "put prompts into the log",
+        .env = "LOG_PROMPTS"),
+    OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "do not log requests", .env = NULL),
+    {0},
+};
+
+static const struct option_spec limit_specs[] = {
+    OPT("-n --n-predict --max-predict", OPTION_U32, limits.n_predict, "N",
+        "most tokens of an answer; 0: up to the context's end", .env = "N_PREDICT"),
+    OPT("--max-prompt", OPTION_U32, limits.n_prompt, "N",
+        "most tokens of a prompt; 0: the context's", .env = "MAX_PROMPT"),
+    OPT("--queue", OPTION_U32, limits.n_queue, "N", "answers that may wait; more get 429",
+        .env = "QUEUE", .max = 65536),
+    OPT("--max-connections", OPTION_U32, limits.n_connection, "N", "connections at once",
+        .env = "MAX_CONNECTIONS", .min = 1, .max = 65536),
+    OPT("--max-connections-per-address", OPTION_U32, limits.n_per_address, "N",
+        "of these from one address; 0: no limit", .env = "MAX_CONNECTIONS_PER_ADDRESS",
+        .max = 65536),
+    OPT("--max-body", OPTION_U32, limits.body_bytes, "BYTES", "bytes of a request's body",
+        .env = "MAX_BODY", .min = 1024, .max = 1u << 30),
+    OPT("--max-bodies", OPTION_U32, limits.bodies_mib, "MIB", "MiB of all bodies at once",
+        .env = "MAX_BODIES", .min = 1, .max = 1u << 20),
+    OPT("--max-header", OPTION_U32, limits.header_bytes, "BYTES", "bytes of a request's headers",
+        .env = "MAX_HEADER", .min = 1024, .max = 1u << 20),
+    OPT("--max-header-lines", OPTION_U32, limits.n_header, "N", "headers of a request",
+        .env = "MAX_HEADER_LINES", .min = 8, .max = 1024),
+    OPT("--header-timeout", OPTION_U32, limits.header_s, "S", "seconds to send the headers",
+        .env = "HEADER_TIMEOUT", .min = 1, .max = 86400),
+    OPT("--body-timeout", OPTION_U32, limits.body_s, "S", "seconds to send the body",
+        .env = "BODY_TIMEOUT", .min = 1, .max = 86400),
+    OPT("--timeout", OPTION_U32, limits.idle_s, "S",
+        "seconds that a connection may be idle, or not read its answer", .env = "TIMEOUT", .min = 1,
+        .max = 86400),
+    OPT("--max-unread", OPTION_U32, limits.unread_kib, "KIB",
+        "of a stream that its client does not read; more ends it", .env = "MAX_UNREAD", .min = 16,
+        .max = 1u << 20),
+    OPT("--threads-http", OPTION_U32, n_http_thread, "N", "threads that speak HTTP",
+        .env = "THREADS_HTTP", .min = 1, .max = 64),
+    OPT("--sse-ping-interval", OPTION_U32, ping_s, "S",
+        "a comment into streams that are silent for S seconds; 0: none", .env = "SSE_PING_INTERVAL",
+        .max = 86400),
+    OPT("--drain-timeout", OPTION_U32, drain_s, "S", "on SIGTERM, answers may run on for S seconds",
+        .env = "DRAIN_TIMEOUT", .max = 864000),
+    {0},
+};
+
+/* ---- Methods ---- */
+
+static bool is_there(const char *const *list, uint32_t n, const char *spec)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(list[i], spec) == 0) return true;
+    return false;
+}
+
+/* The default, what else was named, and reading everything: the yardstick is always at hand. */
+static int collect_methods(const char *kind, const char *first, const struct option_list *also,
+                           const char **list, uint32_t *n)
+{
+    const char *dense = strcmp(kind, "decode") == 0 ? "full" : "dense";
+    sac_error err = {0};
+    list[(*n)++] = first && *first ? first : dense;
+    for (size_t i = 0; i < also->n; i++) {
+        if (sac_method_check(kind, also->item[i], &err) != SAC_OK)
+            return options_usage_error(COMMAND, "option '--also-%s': %s", kind, err.msg);
+        if (*n + 1 == SAC_METHODS_MAX)
+            return options_usage_error(COMMAND, "option '--also-%s': more than %u methods", kind,
+                                       SAC_METHODS_MAX - 2);
+        if (!is_there(list, *n, also->item[i])) list[(*n)++] = also->item[i];
+    }
+    if (!is_there(list, *n, dense)) list[(*n)++] = dense;
+    return OPTIONS_GO_ON;
+}
+
+static sac_status create_engine(struct serve *s, sac_error *err)
+{
+    uint32_t n_ctx = s->setup.n_ctx;
+    if (n_ctx == 0) n_ctx = sac_model_get_info(s->model).n_ctx_train;
+    sac_engine_params params = setup_engine_params(&s->setup, n_ctx, s->opt.n_seq);
+    params.n_kv_tok = (uint64_t)s->opt.n_kv_tok;
+    params.decode = s->decode;
+    params.n_decode = s->n_decode;
+    params.prefill = s->prefill;
+    params.n_prefill = s->n_prefill;
+    TRY(sac_engine_create(&s->engine, s->model, &params, err));
+    setup_warn_of_context(COMMAND, s->model, n_ctx);
+    return setup_check_memory(COMMAND, s->engine, err);
+}
+
+/* ---- Running ---- */
+
+/* --alias, or the file's name without folder and ending: what clients type is what -m got. */
+static void make_alias(struct serve *s)
+{
+    const char *model = s->setup.model, *slash = strrchr(model, '/');
+    const char *name = s->opt.alias ? s->opt.alias : slash ? slash + 1 : model;
+    snprintf(s->alias, sizeof s->alias, "%s", name);
+    char *end = strstr(s->alias, ".gguf");
+    if (!s->opt.alias && end && end[5] == 0) *end = 0;
+}
+
+static sac_status make_config(struct serve *s, sac_error *err)
+{
+    const struct serve_options *o = &s->opt;
+    struct server_config *c = &s->config;
+    c->host = o->host;
+    c->port = o->port;
+    c->api_key = o->api_key.item;
+    c->n_api_key = o->api_key.n;
+    c->api_key_file = o->api_key_file;
+    c->cors_origins = o->cors_origins;
+    c->tls_key_file = o->tls_key_file;
+    c->tls_cert_file = o->tls_cert_file;
+    c->model_name = s->alias;
+    c->limits = o->limits;
+    c->n_http_thread = o->n_http_thread;
+    c->ping_s = o->ping_s;
+    c->drain_s = o->drain_s;
+    c->log_json = o->log_format == LOG_JSON;
+    c->log_prompts = o->log_prompts;
+    c->no_page = o->no_page;
+    c->quiet = o->quiet;
+    make_alias(s);
+    TRY(setup_sampling_params(&s->sampling, &c->sampling, s->bias, err));
+    return prompt_template(&c->chat_template, o->template_name, o->template_file, &s->template_text,
+                           err);
+}
+
+static sac_status serve(struct serve *s, sac_error *err)
+{
+    TRY(create_engine(s, err));
+    const sac_engine_params e = sac_engine_get_params(s->engine);
+    fprintf(stderr, "saccade serve: %s at %s, %u answers of up to %u tokens at once\n", s->alias,
+            server_url(s->server), e.n_seq_max, e.n_ctx);
+    return server_run(s->server, s->model, s->engine, err);
+}
+
+static int serve_all(struct serve *s)
+{
+    sac_error err = {0};
+    if (!s->setup.model) return options_usage_error(COMMAND, "a model is missing (-m FILE)");
+    int code = setup_check_model(COMMAND, s->setup.model);
+    if (code != OPTIONS_GO_ON) return code;
+    sac_status status = make_config(s, &err);
+    if (status == SAC_OK) status = server_start(&s->server, &s->config, &err);
+    if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
+    fprintf(stderr, "saccade serve: listening on %s, loading\n", server_url(s->server));
+    code = setup_load(&s->setup, &s->model);
+    if (code == OPTIONS_GO_ON)
+        code = collect_methods("decode", s->setup.decode ? s->setup.decode_spec : NULL,
+                               &s->opt.also_decode, s->decode, &s->n_decode);
+    if (code == OPTIONS_GO_ON)
+        code = collect_methods("prefill", s->setup.prefill ? s->setup.prefill_spec : NULL,
+                               &s->opt.also_prefill, s->prefill, &s->n_prefill);
+    if (code != OPTIONS_GO_ON) return code;
+    status = serve(s, &err);
+    return status == SAC_OK ? EXIT_OK : setup_failed(COMMAND, status, err.msg);
+}
+
+static struct serve_options default_options(const struct server_config *c)
+{
+    return (struct serve_options){
+        .host = c->host,
+        .port = c->port,
+        .n_seq = 4,
+        .n_http_thread = c->n_http_thread,
+        .ping_s = c->ping_s,
+        .drain_s = c->drain_s,
+        .limits = c->limits,
+    };
+}
+
+int app_serve(int argc, char **argv)
+{
+    struct serve s = {
+        .config = server_config_default(),
+        .setup = setup_default(COMMAND),
+        .sampling = setup_sampling_default(),
+    };
+    s.opt = default_options(&s.config);
+    const struct option_group groups[] = {
+        {"Server", specs, &s.opt},
+        {"Access and log", access_specs, &s.opt},
+        {"Limits", limit_specs, &s.opt},
+        {"Model", setup_specs, &s.setup},
+        {"Sampling", setup_sampling_specs, &s.sampling},
+    };
+    struct options o = {
+        .command = COMMAND,
+        .usage = "-m MODEL [options]",
+        .summary = "Serves a model to OpenAI clients, and a page to chat on. SIGTERM lets the "
+                   "answers that run end first; sampling options are the defaults of requests.",
+        .group = groups,
+        .n_group = sizeof groups / sizeof groups[0],
+    };
+    int code = options_parse(&o, argc, argv);
+    if (code != OPTIONS_GO_ON) return code;
+    interrupt_install();
+    code = serve_all(&s);
+    server_stop(s.server);
+    sac_engine_free(s.engine);
+    sac_model_free(s.model);
+    strbuf_deinit(&s.template_text);
+    return code;
+}

@@ -1,0 +1,84 @@
+/* answer.h: one HTTP request's answers on their way from the engine's thread to an HTTP thread.
+ *
+ * The engine's thread puts pieces in (a token, progress, the end), the HTTP side takes them out
+ * and makes text of them. Both hold one reference; the last to let go frees it.
+ *
+ * Who may touch what: `ask`, `n_choice` and the callbacks do not change after loop_submit. Fields
+ * under "lock" belong to loop.h's lock, those under "engine" to the engine's thread alone. */
+#ifndef SAC_SERVE_ANSWER_H
+#define SAC_SERVE_ANSWER_H
+
+#include "serve/ask.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum answer_piece_kind {
+    ANSWER_PROMPT, /* n_prompt_done of n_prompt were computed */
+    ANSWER_TOKEN,
+    ANSWER_DONE, /* of one choice */
+    ANSWER_PING, /* nothing came for a while */
+};
+
+struct answer_piece {
+    struct answer_piece *next;
+    enum answer_piece_kind kind;
+    uint32_t choice_i;
+    uint32_t n_prompt, n_prompt_done;
+    int32_t tok;
+    float logprob;
+    const sac_prob *prob; /* [n_prob], in the piece's own block, as is `text` */
+    uint32_t n_prob;
+    const char *text; /* [n_text] */
+    size_t n_text;
+    sac_finish finish;
+    int stop_i;        /* of ask.stop; -1: none */
+    sac_status status; /* SAC_FINISH_ERROR: why, in `text` */
+    sac_timings timings;
+    uint64_t us; /* when it came */
+};
+
+struct answer_choice {
+    struct answer *answer;
+    uint32_t i;
+    struct loop *loop;   /* engine; borrowed */
+    uint64_t request_id; /* engine; 0: not submitted */
+    bool started, ended; /* engine */
+    uint64_t token_us;   /* engine; when the last token came, 0: none yet */
+};
+
+struct answer {
+    struct ask ask;               /* owned */
+    struct answer_choice *choice; /* owned, [n_choice]; answer i is to prompt i / ask.n */
+    uint32_t n_choice;
+    int fd; /* lock: the client's socket, watched until the client is gone; -1: none */
+    /* Called under the lock: the HTTP side sleeps until wake. */
+    void (*sleep)(void *user);
+    void (*wake)(void *user);
+    void *user;
+    bool eager; /* wake for every piece, not at the end alone */
+
+    /* Lock. */
+    struct answer *next;
+    struct answer_piece *first, **end;
+    size_t piece_bytes;
+    uint32_t n_left; /* choices that have not ended */
+    bool asleep;
+    bool gone;                    /* nobody will read: to be cancelled */
+    bool slow;                    /* gone because it read too slowly */
+    bool lost;                    /* a piece found no memory */
+    uint64_t submit_us, piece_us; /* when it was queued; when the last piece came */
+    uint32_t n_ref;
+};
+
+/* Takes over `ask`, which is empty then. NULL: out of memory, `ask` is as it was. */
+struct answer *answer_create(struct ask *ask);
+void answer_free(struct answer *a);
+
+/* A copy of an event as a piece; NULL: out of memory. */
+struct answer_piece *answer_piece_of(const struct answer *a, uint32_t choice_i, const sac_event *e);
+/* The end of a choice that the engine did not take. */
+struct answer_piece *answer_piece_failed(uint32_t choice_i, sac_status status, const char *message);
+void answer_pieces_free(struct answer_piece *first);
+
+#endif

@@ -1,0 +1,345 @@
+/* ask.c: see the header. Numbers that sampling takes as they are stand in one table. */
+#include "serve/ask.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define SEED_MAX 9007199254740992.0 /* 2^53: beyond it JSON's numbers are not exact */
+
+void ask_deinit(struct ask *a)
+{
+    for (uint32_t i = 0; i < a->n_prompt; i++) {
+        sac_free(a->prompt[i].tok);
+        mem_free(a->prompt[i].text);
+    }
+    for (uint32_t i = 0; i < a->n_stop; i++) mem_free(a->stop[i]);
+    mem_free(a->bias);
+    *a = (struct ask){0};
+}
+
+/* ---- Single fields ---- */
+
+sac_status ask_bool(const cJSON *o, const char *name, bool *out, struct refusal *ref)
+{
+    const cJSON *item = json_get(o, name);
+    if (!item) return SAC_OK;
+    if (!cJSON_IsBool(item))
+        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not true or false", name);
+    *out = cJSON_IsTrue(item);
+    return SAC_OK;
+}
+
+static sac_status read_number(const cJSON *o, const char *name, double min, double max, double *out,
+                              struct refusal *ref)
+{
+    const cJSON *item = json_get(o, name);
+    if (!item) return SAC_OK;
+    if (!cJSON_IsNumber(item))
+        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a number", name);
+    const double v = item->valuedouble;
+    if (!(v >= min && v <= max))
+        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is %g: allowed is %g to %g", name, v,
+                           min, max);
+    *out = v;
+    return SAC_OK;
+}
+
+static sac_status read_whole(const cJSON *o, const char *name, double min, double max, double *out,
+                             struct refusal *ref)
+{
+    double v = *out;
+    TRY(read_number(o, name, min, max, &v, ref));
+    if (v != floor(v))
+        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is %g: not a whole number", name, v);
+    *out = v;
+    return SAC_OK;
+}
+
+sac_status ask_u32(const cJSON *o, const char *name, uint32_t min, uint32_t max, uint32_t *out,
+                   struct refusal *ref)
+{
+    double v = *out;
+    if (!json_get(o, name)) return SAC_OK;
+    TRY(read_whole(o, name, min, max, &v, ref));
+    *out = (uint32_t)v;
+    return SAC_OK;
+}
+
+sac_status ask_text(const cJSON *o, const char *name, const char **out, struct refusal *ref)
+{
+    const cJSON *item = json_get(o, name);
+    if (!item) return SAC_OK;
+    if (!cJSON_IsString(item))
+        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a text", name);
+    *out = item->valuestring;
+    return SAC_OK;
+}
+
+static sac_status add_stop(struct ask *a, const cJSON *item, const char *name, struct refusal *ref)
+{
+    if (!cJSON_IsString(item) || !*item->valuestring || strlen(item->valuestring) > ASK_STOP_BYTES)
+        return refusal_set(ref, REFUSAL_REQUEST, name,
+                           "'%s' holds something that is not a text of 1 to %u bytes", name,
+                           ASK_STOP_BYTES);
+    if (a->n_stop == ASK_STOP_MAX)
+        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' holds more than %u texts", name,
+                           ASK_STOP_MAX);
+    char *copy = mem_strdup(item->valuestring);
+    if (!copy) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    a->stop[a->n_stop++] = copy;
+    return SAC_OK;
+}
+
+sac_status ask_stop(struct ask *a, const cJSON *o, const char *name, struct refusal *ref)
+{
+    const cJSON *item = json_get(o, name), *one;
+    if (!item) return SAC_OK;
+    if (cJSON_IsString(item)) return *item->valuestring ? add_stop(a, item, name, ref) : SAC_OK;
+    if (!cJSON_IsArray(item))
+        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is neither a text nor a list", name);
+    cJSON_ArrayForEach(one, item) TRY(add_stop(a, one, name, ref));
+    return SAC_OK;
+}
+
+/* ---- Sampling ---- */
+
+struct number {
+    const char *name;
+    size_t offset; /* in sac_sampling */
+    double min, max;
+    bool whole; /* int32_t, else float */
+};
+
+static const struct number numbers[] = {
+    {"temperature", offsetof(sac_sampling, temp), 0, 100, false},
+    {"top_p", offsetof(sac_sampling, top_p), 0, 1, false},
+    {"min_p", offsetof(sac_sampling, min_p), 0, 1, false},
+    {"typical_p", offsetof(sac_sampling, typical_p), 0, 1, false},
+    {"top_k", offsetof(sac_sampling, top_k), -1, INT32_MAX, true},
+    {"repeat_penalty", offsetof(sac_sampling, repeat_penalty), 0.01, 100, false},
+    {"repetition_penalty", offsetof(sac_sampling, repeat_penalty), 0.01, 100, false},
+    {"frequency_penalty", offsetof(sac_sampling, frequency_penalty), -100, 100, false},
+    {"presence_penalty", offsetof(sac_sampling, presence_penalty), -100, 100, false},
+    {"repeat_last_n", offsetof(sac_sampling, repeat_last_n), -1, 4194304, true},
+};
+
+static sac_status read_numbers(sac_sampling *s, const cJSON *o, struct refusal *ref)
+{
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        const struct number *n = &numbers[i];
+        void *at = (char *)s + n->offset;
+        double v = n->whole ? (double)*(int32_t *)at : (double)*(float *)at;
+        if (!json_get(o, n->name)) continue;
+        if (n->whole) {
+            TRY(read_whole(o, n->name, n->min, n->max, &v, ref));
+            *(int32_t *)at = (int32_t)v;
+        } else {
+            TRY(read_number(o, n->name, n->min, n->max, &v, ref));
+            *(float *)at = (float)v;
+        }
+    }
+    return SAC_OK;
+}
+
+static sac_status read_seed(sac_sampling *s, const cJSON *o, struct refusal *ref)
+{
+    double v = -1;
+    TRY(read_whole(o, "seed", -SEED_MAX, SEED_MAX, &v, ref));
+    if (v >= 0) {
+        s->seed = (uint64_t)v;
+    } else if (getrandom(&s->seed, sizeof s->seed, 0) != (ssize_t)sizeof s->seed) {
+        return refusal_set(ref, REFUSAL_SERVER, NULL, "the system gives no random seed");
+    }
+    return SAC_OK;
+}
+
+static sac_status add_bias(struct ask *a, double id, const cJSON *value, uint32_t n_vocab,
+                           struct refusal *ref)
+{
+    const bool ban = cJSON_IsFalse(value); /* as llama.cpp writes it */
+    if (!(id >= 0 && id < n_vocab && id == floor(id)))
+        return refusal_set(ref, REFUSAL_REQUEST, "logit_bias",
+                           "'logit_bias' names token %g: allowed is 0 to %u", id, n_vocab - 1);
+    if (!ban && !(cJSON_IsNumber(value) && fabs(value->valuedouble) <= 1e6))
+        return refusal_set(ref, REFUSAL_REQUEST, "logit_bias",
+                           "'logit_bias' of token %.0f is not a number up to 1e6, nor false", id);
+    a->bias[a->sampling.n_logit_bias++] =
+        (sac_logit_bias){(int32_t)id, ban ? -INFINITY : (float)value->valuedouble};
+    return SAC_OK;
+}
+
+/* {"1234": -100} as OpenAI has it, or [[1234, -100]] as llama.cpp. */
+static sac_status read_bias(struct ask *a, const cJSON *o, const struct ask_rules *rules,
+                            struct refusal *ref)
+{
+    const cJSON *item = json_get(o, "logit_bias"), *one;
+    const uint32_t n_vocab = sac_model_get_info(rules->model).n_vocab;
+    if (!item) return SAC_OK;
+    const int n = cJSON_GetArraySize(item);
+    if (!(cJSON_IsObject(item) || cJSON_IsArray(item)) || n > (int)ASK_BIAS_MAX)
+        return refusal_set(ref, REFUSAL_REQUEST, "logit_bias",
+                           "'logit_bias' is not an object or list of at most %u entries",
+                           ASK_BIAS_MAX);
+    a->bias = mem_calloc((size_t)n, sizeof *a->bias);
+    if (!a->bias) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    a->sampling.logit_bias = a->bias;
+    a->sampling.n_logit_bias = 0;
+    cJSON_ArrayForEach(one, item)
+    {
+        const cJSON *id = cJSON_GetArrayItem(one, 0), *value = cJSON_GetArrayItem(one, 1);
+        char *end = NULL;
+        double tok = NAN;
+        if (cJSON_IsObject(item)) {
+            tok = strtod(one->string, &end);
+            if (end == one->string || *end) tok = NAN;
+            value = one;
+        } else if (cJSON_IsArray(one) && cJSON_IsNumber(id)) {
+            tok = id->valuedouble;
+        }
+        TRY(add_bias(a, tok, value, n_vocab, ref));
+    }
+    return SAC_OK;
+}
+
+/* ---- Methods ---- */
+
+/* The engine's method that a request names: as the server's option spells it, or by its name
+ * alone. */
+static sac_status find_method(const char *const *spec, uint32_t n, const char *want,
+                              const char *param, uint32_t *out, struct refusal *ref)
+{
+    struct strbuf names = {0};
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(spec[i], want) == 0 ||
+            (strlen(want) == strcspn(spec[i], ":") && strncmp(spec[i], want, strlen(want)) == 0)) {
+            *out = i;
+            return SAC_OK;
+        }
+    for (uint32_t i = 0; i < n; i++) strbuf_addf(&names, "%s%s", i ? ", " : "", spec[i]);
+    const sac_status status =
+        refusal_set(ref, REFUSAL_REQUEST, param, "'%s' is '%.80s': this server has %.300s", param,
+                    want, names.data ? names.data : "");
+    strbuf_deinit(&names);
+    return status;
+}
+
+static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_rules *rules,
+                              struct refusal *ref)
+{
+    const cJSON *sparse = json_get(o, "sparse");
+    const sac_engine_params *e = &rules->engine;
+    const char *decode = NULL, *prefill = NULL;
+    if (!sparse) return SAC_OK;
+    if (!cJSON_IsObject(sparse))
+        return refusal_set(ref, REFUSAL_REQUEST, "sparse", "'sparse' is not an object");
+    TRY(ask_text(sparse, "decode", &decode, ref));
+    TRY(ask_text(sparse, "prefill", &prefill, ref));
+    if (decode) TRY(find_method(e->decode, e->n_decode, decode, "sparse.decode", &a->decode, ref));
+    if (prefill)
+        TRY(find_method(e->prefill, e->n_prefill, prefill, "sparse.prefill", &a->prefill, ref));
+    static const char *const fixed[] = {"mass", "budget", "min_ctx", "context", "audit"};
+    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
+        if (json_get(sparse, fixed[i]))
+            return refusal_set(ref, REFUSAL_UNSUPPORTED, "sparse",
+                               "'sparse.%s' is the same for all requests of this server: its "
+                               "options set it",
+                               fixed[i]);
+    return SAC_OK;
+}
+
+/* ---- All of it ---- */
+
+/* Fields that change what is said, of which this server has nothing: silence would be a lie. */
+static sac_status refuse_unsupported(const cJSON *o, struct refusal *ref)
+{
+    static const char *const names[] = {"suffix",  "grammar",      "json_schema",   "functions",
+                                        "best_of", "audio",        "prompt_embeds", "documents",
+                                        "lora",    "function_call"};
+    const cJSON *type = json_get(json_get(o, "response_format"), "type");
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (json_get(o, names[i]))
+            return refusal_set(ref, REFUSAL_UNSUPPORTED, names[i],
+                               "'%s' is not supported by this server", names[i]);
+    if (type && !(cJSON_IsString(type) && strcmp(type->valuestring, "text") == 0))
+        return refusal_set(ref, REFUSAL_UNSUPPORTED, "response_format",
+                           "'response_format' can only be {\"type\": \"text\"}");
+    return SAC_OK;
+}
+
+static sac_status read_stream(struct ask *a, const cJSON *o, struct refusal *ref)
+{
+    const cJSON *options = json_get(o, "stream_options");
+    TRY(ask_bool(o, "stream", &a->stream, ref));
+    TRY(ask_bool(o, "return_progress", &a->progress, ref));
+    TRY(ask_bool(o, "return_token_ids", &a->token_ids, ref));
+    TRY(ask_bool(o, "timings_per_token", &a->timings, ref));
+    TRY(ask_bool(o, "ignore_eos", &a->ignore_eos, ref));
+    if (options && !cJSON_IsObject(options))
+        return refusal_set(ref, REFUSAL_REQUEST, "stream_options",
+                           "'stream_options' is not an object");
+    return ask_bool(options, "include_usage", &a->include_usage, ref);
+}
+
+sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules,
+                    struct refusal *ref)
+{
+    a->n = 1;
+    a->sampling = rules->sampling;
+    a->max_tokens = rules->n_predict_max;
+    const uint32_t n_max = rules->n_predict_max ? rules->n_predict_max : INT32_MAX;
+    TRY(refuse_unsupported(o, ref));
+    TRY(read_numbers(&a->sampling, o, ref));
+    TRY(read_seed(&a->sampling, o, ref));
+    TRY(read_bias(a, o, rules, ref));
+    TRY(ask_u32(o, "n", 1, ASK_N_MAX, &a->n, ref));
+    /* OpenAI's newer name beats the older one. */
+    TRY(ask_u32(o, "max_tokens", 1, n_max, &a->max_tokens, ref));
+    TRY(ask_u32(o, "max_completion_tokens", 1, n_max, &a->max_tokens, ref));
+    TRY(ask_stop(a, o, "stop", ref));
+    TRY(read_sparse(a, o, rules, ref));
+    return read_stream(a, o, ref);
+}
+
+static sac_status check_prompt(const int32_t *tok, size_t n, const struct ask_rules *rules,
+                               struct refusal *ref)
+{
+    const sac_engine_params *e = &rules->engine;
+    const uint32_t n_vocab = sac_model_get_info(rules->model).n_vocab;
+    uint64_t n_max = e->n_ctx < e->n_kv_tok ? e->n_ctx : e->n_kv_tok;
+    if (rules->n_prompt_max && rules->n_prompt_max < n_max) n_max = rules->n_prompt_max;
+    if (n == 0) return refusal_set(ref, REFUSAL_REQUEST, "prompt", "the prompt has no tokens");
+    if (n > n_max) {
+        /* Client libraries look for the first words. */
+        (void)refusal_set(ref, REFUSAL_CONTEXT, NULL,
+                          "This model's maximum context length is %llu tokens, the prompt has %zu",
+                          (unsigned long long)n_max, n);
+        ref->n_prompt_tokens = n;
+        ref->n_ctx = n_max;
+        return SAC_ERR_CONTEXT;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (tok[i] < 0 || (uint32_t)tok[i] >= n_vocab)
+            return refusal_set(ref, REFUSAL_REQUEST, "prompt",
+                               "token %zu of the prompt is %d: allowed is 0 to %u", i, tok[i],
+                               n_vocab - 1);
+    return SAC_OK;
+}
+
+sac_status ask_add_prompt(struct ask *a, int32_t *tok, size_t n, const struct ask_rules *rules,
+                          struct refusal *ref)
+{
+    sac_status status = check_prompt(tok, n, rules, ref);
+    if (status == SAC_OK && a->n_prompt == ASK_PROMPT_MAX)
+        status =
+            refusal_set(ref, REFUSAL_REQUEST, "prompt", "more than %u prompts", ASK_PROMPT_MAX);
+    if (status != SAC_OK) {
+        sac_free(tok);
+        return status;
+    }
+    a->prompt[a->n_prompt++] = (struct ask_prompt){.tok = tok, .n = n};
+    return SAC_OK;
+}

@@ -1,0 +1,73 @@
+/* ask.h: what a client asks for, in one form for all routes: prompts as tokens, sampling, limits,
+ * what the answer is to show. Every number has a range, every list a length; what is beyond is
+ * refused with the field's name. Fields that no route knows are ignored, as OpenAI's server does.
+ *
+ * A zeroed `struct ask` is empty; ask_deinit frees whatever is there. Texts are copies. */
+#ifndef SAC_SERVE_ASK_H
+#define SAC_SERVE_ASK_H
+
+#include "serve/json.h"
+#include "serve/refusal.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define ASK_STOP_MAX   16u
+#define ASK_STOP_BYTES 256u
+#define ASK_N_MAX      8u
+#define ASK_PROMPT_MAX 32u
+#define ASK_BIAS_MAX   1024u
+#define ASK_TOP_MAX    20u
+
+/* What requests are read against; set once before the first of them, read by all threads. */
+struct ask_rules {
+    const sac_model *model;
+    sac_engine_params engine;  /* in force */
+    sac_sampling sampling;     /* where a request says nothing */
+    const char *chat_template; /* NULL: the model's own */
+    uint32_t n_prompt_max;     /* tokens of a prompt; 0: the context's */
+    uint32_t n_predict_max;    /* tokens of an answer; 0: up to the context's end */
+};
+
+struct ask_prompt {
+    int32_t *tok; /* owned (sac_free), [n] */
+    size_t n;
+    char *text; /* owned; of a completion that echoes it, else NULL */
+};
+
+struct ask {
+    struct ask_prompt prompt[ASK_PROMPT_MAX];
+    uint32_t n_prompt;
+    uint32_t n; /* answers to each prompt */
+    sac_sampling sampling;
+    sac_logit_bias *bias; /* owned; sampling points at it */
+    uint32_t max_tokens;  /* 0: up to the context's end */
+    char *stop[ASK_STOP_MAX];
+    uint32_t n_stop;
+    uint32_t decode, prefill; /* indices of the engine's methods */
+    bool logprobs;
+    uint32_t n_top; /* likeliest tokens shown beside each */
+    bool stream, include_usage, progress, token_ids, echo, ignore_eos, timings;
+};
+
+void ask_deinit(struct ask *a);
+
+/* All fields that routes share, from the body `o`, which is an object. */
+sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules,
+                    struct refusal *ref);
+/* Adds a prompt whose tokens now belong to `a` (freed if it is refused): its ids and its length
+ * are checked. */
+sac_status ask_add_prompt(struct ask *a, int32_t *tok, size_t n, const struct ask_rules *rules,
+                          struct refusal *ref);
+
+/* ---- Single fields: SAC_OK and `*out` unchanged where the field is missing or null ---- */
+
+sac_status ask_bool(const cJSON *o, const char *name, bool *out, struct refusal *ref);
+sac_status ask_u32(const cJSON *o, const char *name, uint32_t min, uint32_t max, uint32_t *out,
+                   struct refusal *ref);
+/* NULL or the text, which the JSON owns. */
+sac_status ask_text(const cJSON *o, const char *name, const char **out, struct refusal *ref);
+/* "stop": a text or a list of texts. `name` is the field's. */
+sac_status ask_stop(struct ask *a, const cJSON *o, const char *name, struct refusal *ref);
+
+#endif

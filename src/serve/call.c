@@ -1,0 +1,421 @@
+/* call.c: see the header.
+ *
+ * The way of a call: its head is checked (guard.c), its body collected within limits, then the
+ * route answers at once, or an answer is queued for the engine. While that has nothing for us the
+ * connection is suspended, and the engine's thread wakes it. A stream is written as MHD asks for
+ * bytes, out of what has come by then; a whole answer is written when all has come. */
+#include "serve/call.h"
+
+#include "base/mem.h"
+#include "base/workers.h"
+#include "serve/guard.h"
+#include "serve/respond.h"
+
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A body this short is read before a refusal: a client that still sends may miss the answer. */
+#define DRAIN_BYTES (1u << 20)
+
+struct call {
+    struct call_head head;
+    const struct route *route; /* NULL: none, or a file of the page */
+    char id[48];
+    char *path; /* owned copy: MHD's goes before the end */
+    const char *method;
+    uint64_t key, start_us, first_us;
+    struct refusal refusal;
+    struct strbuf body;
+    uint64_t body_held;    /* counted in the totals */
+    struct answer *answer; /* a reference; or NULL */
+    struct reply reply;
+    bool streaming, closed; /* a stream: begun, its last bytes are in `out` */
+    struct strbuf out;      /* of a stream: what MHD has not asked for yet */
+    size_t out_at;
+    unsigned status; /* 0: nothing was sent */
+};
+
+static struct respond_to answer_to(const struct call *call)
+{
+    return (struct respond_to){call->head.context, call->head.connection, call->id};
+}
+
+static enum MHD_Result refuse(struct call *call)
+{
+    const struct respond_to to = answer_to(call);
+    const bool anthropic = call->route && call->route->dialect && call->route->dialect->anthropic;
+    call->status = refusal_status(&call->refusal);
+    return respond_refusal(&to, &call->refusal, anthropic);
+}
+
+/* ---- Head and body ---- */
+
+static sac_status check_state(const struct call *call, struct refusal *ref)
+{
+    const int state = atomic_load(&call->head.context->state);
+    if (call->route->flags & ROUTE_ALWAYS || state == CONTEXT_READY) return SAC_OK;
+    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL,
+                       state == CONTEXT_LOADING ? "Loading model" : "the server is shutting down");
+}
+
+static sac_status check_head(struct call *call)
+{
+    bool known = false;
+    struct refusal *ref = &call->refusal;
+    call->route = route_find(call->method, call->path, &known);
+    TRY(guard_check(call->head.context, call->head.connection, call->route, &call->key, ref));
+    if (call->route) return check_state(call, ref);
+    if (known)
+        return refusal_set(ref, REFUSAL_METHOD, NULL, "%.10s is not for %.100s", call->method,
+                           call->path);
+    return refusal_set(ref, REFUSAL_NOT_FOUND, NULL, "there is nothing at %.200s", call->path);
+}
+
+/* The page is open to all: who has no key must be able to type one. */
+static bool send_page(struct call *call, enum MHD_Result *out_result)
+{
+    const struct respond_to to = answer_to(call);
+    bool found = false;
+    if (call->head.context->config->no_page || strcmp(call->method, "GET") != 0) return false;
+    *out_result = respond_page(&to, call->path, &found);
+    if (found) call->status = 200;
+    return found;
+}
+
+/* Would the client still be sending when the refusal is there? */
+static bool has_long_body(const struct call *call)
+{
+    const char *length = MHD_lookup_connection_value(call->head.connection, MHD_HEADER_KIND,
+                                                     MHD_HTTP_HEADER_CONTENT_LENGTH);
+    return length && (strlen(length) > 9 || strtoul(length, NULL, 10) > DRAIN_BYTES);
+}
+
+struct call *call_begin(const struct call_head *head, enum MHD_Result *out_result)
+{
+    struct call *call = mem_calloc(1, sizeof *call);
+    char *path = mem_strndup(head->path, strcspn(head->path, "?"));
+    *out_result = MHD_NO;
+    if (!call || !path) {
+        mem_free(call);
+        mem_free(path);
+        return NULL;
+    }
+    call->head = *head;
+    call->path = path;
+    call->method = strcmp(head->method, "HEAD") == 0 ? "GET" : head->method;
+    call->start_us = clock_us();
+    reply_random_id(call->id, "req-");
+    atomic_fetch_add(&head->totals->n_call, 1);
+    *out_result = MHD_YES;
+    if (check_head(call) != SAC_OK && has_long_body(call)) *out_result = refuse(call);
+    return call;
+}
+
+enum MHD_Result call_body(struct call *call, const char *data, size_t n)
+{
+    const struct server_limits *limits = &call->head.context->config->limits;
+    struct call_totals *totals = call->head.totals;
+    if (call->refusal.kind != REFUSAL_NONE || !call->route) return MHD_YES; /* is not wanted */
+    if (call->body.n + n > limits->body_bytes) {
+        (void)refusal_set(&call->refusal, REFUSAL_LARGE, NULL,
+                          "the body has more than %u bytes, which is what the server takes",
+                          limits->body_bytes);
+    } else if (atomic_load(&totals->body_bytes) + n > (uint64_t)limits->bodies_mib << 20) {
+        (void)refusal_set(&call->refusal, REFUSAL_UNAVAILABLE, NULL,
+                          "the server reads too many requests at once");
+    } else {
+        atomic_fetch_add(&totals->body_bytes, n);
+        call->body_held += n;
+        strbuf_add(&call->body, data, n);
+    }
+    if (call->body.failed)
+        (void)refusal_set(&call->refusal, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (call->refusal.kind != REFUSAL_NONE) strbuf_deinit(&call->body);
+    return MHD_YES;
+}
+
+static void drop_body(struct call *call)
+{
+    strbuf_deinit(&call->body);
+    atomic_fetch_sub(&call->head.totals->body_bytes, call->body_held);
+    call->body_held = 0;
+}
+
+/* ---- Answers that the engine gives ---- */
+
+static void suspend(void *user)
+{
+    struct call *call = user;
+    MHD_suspend_connection(call->head.connection);
+}
+
+static void resume(void *user)
+{
+    struct call *call = user;
+    MHD_resume_connection(call->head.connection);
+}
+
+static void take_piece(struct call *call, const struct answer_piece *p)
+{
+    struct reply *r = &call->reply;
+    if (p->kind == ANSWER_PING) return;
+    reply_take(r, p);
+    if (p->kind == ANSWER_TOKEN && !call->first_us) call->first_us = p->us;
+}
+
+static void write_piece(struct call *call, const struct answer_piece *p)
+{
+    if (p->kind == ANSWER_PING)
+        strbuf_adds(&call->out, ": ping\n\n");
+    else
+        call->reply.dialect->piece(&call->reply, p, &call->out);
+}
+
+static void close_stream(struct call *call)
+{
+    struct reply *r = &call->reply;
+    call->closed = true;
+    if (r->failed.kind == REFUSAL_NONE && call->answer->lost)
+        (void)refusal_set(&r->failed, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (r->failed.kind != REFUSAL_NONE) {
+        if (r->dialect->anthropic) strbuf_adds(&call->out, "event: error\n");
+        strbuf_adds(&call->out, "data: ");
+        refusal_print(&r->failed, r->dialect->anthropic, &call->out);
+        strbuf_adds(&call->out, "\n\n");
+        return;
+    }
+    r->dialect->close(r, &call->out);
+}
+
+/* Makes bytes for the stream out of what has come; false: nothing, and the connection sleeps. */
+static bool fill_stream(struct call *call)
+{
+    while (call->out.n == 0 && !call->closed) {
+        bool done = false;
+        struct answer_piece *first = loop_take(call->head.context->loop, call->answer, &done);
+        if (!first && !done) return false;
+        for (const struct answer_piece *p = first; p; p = p->next) {
+            take_piece(call, p);
+            write_piece(call, p);
+        }
+        answer_pieces_free(first);
+        if (done) close_stream(call);
+    }
+    return true;
+}
+
+static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max)
+{
+    struct call *call = user;
+    (void)pos;
+    if (call->out_at == call->out.n) {
+        strbuf_reset(&call->out);
+        call->out_at = 0;
+        if (call->closed) return MHD_CONTENT_READER_END_OF_STREAM;
+        if (!fill_stream(call)) return 0;
+    }
+    if (call->out.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
+    const size_t left = call->out.n - call->out_at, n = left < max ? left : max;
+    memcpy(buf, call->out.data + call->out_at, n);
+    call->out_at += n;
+    return (ssize_t)n;
+}
+
+static enum MHD_Result begin_stream(struct call *call)
+{
+    const struct respond_to to = answer_to(call);
+    call->streaming = true;
+    call->status = 200;
+    call->reply.dialect->open(&call->reply, &call->out);
+    return respond_stream(&to, read_stream, call);
+}
+
+/* Called when the answer was queued, and each time that the connection was woken. */
+static enum MHD_Result wait_for_all(struct call *call)
+{
+    const struct respond_to to = answer_to(call);
+    struct reply *r = &call->reply;
+    bool done = false;
+    struct answer_piece *first;
+    while ((first = loop_take(call->head.context->loop, call->answer, &done))) {
+        for (const struct answer_piece *p = first; p; p = p->next) {
+            take_piece(call, p);
+            if (p->kind != ANSWER_PING) r->dialect->keep(r, p);
+        }
+        answer_pieces_free(first);
+    }
+    if (!done) return MHD_YES;
+    if (r->failed.kind == REFUSAL_NONE && call->answer->lost)
+        (void)refusal_set(&r->failed, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (r->failed.kind != REFUSAL_NONE) {
+        call->refusal = r->failed;
+        return refuse(call);
+    }
+    r->dialect->whole(r, &call->out);
+    call->status = 200;
+    return respond_text(&to, 200, NULL, &call->out);
+}
+
+/* ---- The route's work ---- */
+
+static sac_status parse_body(struct call *call, cJSON **out)
+{
+    const struct json_limits limits = json_limits_default();
+    sac_error err = {0};
+    const char *text = call->body.data ? call->body.data : "";
+    if (json_parse(out, text, call->body.n, &limits, &err) != SAC_OK)
+        return refusal_set(&call->refusal, REFUSAL_REQUEST, NULL, "%s", err.msg);
+    if (cJSON_IsObject(*out)) return SAC_OK;
+    cJSON_Delete(*out);
+    *out = NULL;
+    return refusal_set(&call->refusal, REFUSAL_REQUEST, NULL, "the body is not a JSON object");
+}
+
+static int client_fd(const struct call *call)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(call->head.connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return info ? info->connect_fd : -1;
+}
+
+static sac_status queue_answer(struct call *call, const cJSON *body)
+{
+    struct context *c = call->head.context;
+    struct ask ask = {0};
+    sac_status status = call->route->dialect->read(&ask, body, &c->rules, &call->refusal);
+    struct answer *a = status == SAC_OK ? answer_create(&ask) : NULL;
+    ask_deinit(&ask);
+    if (status != SAC_OK) return status;
+    if (!a ||
+        reply_init(&call->reply, call->route->dialect, a, &c->rules, c->model_name) != SAC_OK) {
+        answer_free(a);
+        return refusal_set(&call->refusal, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    }
+    a->fd = client_fd(call);
+    a->eager = a->ask.stream;
+    a->sleep = suspend;
+    a->wake = resume;
+    a->user = call;
+    call->answer = a;
+    return loop_submit(c->loop, a, &call->refusal);
+}
+
+static enum MHD_Result work(struct call *call)
+{
+    struct context *c = call->head.context;
+    const struct respond_to to = answer_to(call);
+    struct strbuf text = {0};
+    cJSON *body = NULL;
+    sac_status status = SAC_OK;
+    if (call->route->flags & ROUTE_BODY) status = parse_body(call, &body);
+    if (status == SAC_OK && call->route->dialect)
+        status = queue_answer(call, body);
+    else if (status == SAC_OK)
+        status = call->route->reply(c, body, &text, &call->refusal);
+    cJSON_Delete(body);
+    drop_body(call);
+    if (status != SAC_OK) {
+        strbuf_deinit(&text);
+        return refuse(call);
+    }
+    if (!call->route->dialect) {
+        call->status = 200;
+        return respond_text(&to, 200, call->route->type, &text);
+    }
+    return call->answer->ask.stream ? begin_stream(call) : wait_for_all(call);
+}
+
+enum MHD_Result call_go_on(struct call *call)
+{
+    enum MHD_Result result;
+    const struct respond_to to = answer_to(call);
+    if (call->status) return MHD_YES;
+    if (call->answer) return wait_for_all(call);
+    if (strcmp(call->method, "OPTIONS") == 0) {
+        call->status = 204;
+        return respond_preflight(&to);
+    }
+    if (!call->route && call->refusal.kind != REFUSAL_HEADER && send_page(call, &result))
+        return result;
+    return call->refusal.kind != REFUSAL_NONE ? refuse(call) : work(call);
+}
+
+/* ---- The end ---- */
+
+static const char *client_text(const struct call *call, char buf[64])
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(call->head.connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *a = info ? info->client_addr : NULL;
+    const void *address = NULL;
+    if (a && a->sa_family == AF_INET)
+        address = &((const struct sockaddr_in *)(const void *)a)->sin_addr;
+    if (a && a->sa_family == AF_INET6)
+        address = &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr;
+    return address && inet_ntop(a->sa_family, address, buf, 64) ? buf : "-";
+}
+
+static const char *finish_text(const struct call *call, bool sent)
+{
+    const struct reply *r = &call->reply;
+    if (!call->answer || !r->choice || call->status >= 400) return sent ? NULL : "client left";
+    if (call->answer->slow) return "client read too slowly";
+    if (r->n_done < r->n_choice || !sent) return "client left";
+    if (r->failed.kind != REFUSAL_NONE) return "error";
+    return reply_finish(&r->choice[0]);
+}
+
+/* The prompt as text, NULL unless the log is to have it. */
+static char *prompt_text(const struct call *call)
+{
+    char *text = NULL;
+    size_t n;
+    if (!call->head.context->config->log_prompts || !call->answer) return NULL;
+    const struct ask_prompt *p = &call->answer->ask.prompt[0];
+    if (sac_detokenize(call->head.context->rules.model, p->tok, p->n, true, &text, &n, NULL) !=
+        SAC_OK)
+        return NULL;
+    return text;
+}
+
+static void log_call(const struct call *call, bool sent)
+{
+    const struct context *c = call->head.context;
+    char client[64], *prompt = prompt_text(call);
+    const bool failed = call->refusal.kind != REFUSAL_NONE && call->status >= 400;
+    struct journal_entry e = {
+        .id = call->id,
+        .method = call->method,
+        .path = call->path,
+        .client = client_text(call, client),
+        .status = call->status ? call->status : 499, /* as other servers log a client that left */
+        .key = call->key,
+        .ms = (double)(clock_us() - call->start_us) * 1e-3,
+        .first_ms = call->first_us ? (double)(call->first_us - call->start_us) * 1e-3 : 0,
+        .finish = finish_text(call, sent),
+        .error = failed ? call->refusal.message : NULL,
+        .prompt = prompt,
+    };
+    if (call->answer && call->reply.choice) {
+        e.n_choice = call->reply.n_choice;
+        reply_counts(&call->reply, &e.n_prompt, &e.n_cached, &e.n_predicted);
+    }
+    metrics_status(c->metrics, e.status);
+    /* Probes come every second and say nothing. */
+    if (!call->route || !(call->route->flags & ROUTE_ALWAYS)) journal_request(c->journal, &e);
+    sac_free(prompt);
+}
+
+void call_end(struct call *call, bool sent)
+{
+    struct context *c = call->head.context;
+    log_call(call, sent);
+    reply_deinit(&call->reply);
+    if (call->answer) loop_leave(c->loop, call->answer);
+    drop_body(call);
+    strbuf_deinit(&call->out);
+    atomic_fetch_sub(&call->head.totals->n_call, 1);
+    mem_free(call->path);
+    mem_free(call);
+}

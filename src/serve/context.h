@@ -1,0 +1,29 @@
+/* context.h: what the parts of the server share. Set up by server.c; all but `state` is constant
+ * once `state` says ready, and the pointers lead to objects with locks of their own. */
+#ifndef SAC_SERVE_CONTEXT_H
+#define SAC_SERVE_CONTEXT_H
+
+#include "serve/ask.h"
+#include "serve/journal.h"
+#include "serve/keys.h"
+#include "serve/loop.h"
+#include "serve/metrics.h"
+#include "serve/server.h"
+
+#include <stdatomic.h>
+
+enum context_state { CONTEXT_LOADING, CONTEXT_READY, CONTEXT_DRAINING };
+
+struct context {
+    const struct server_config *config; /* borrowed */
+    _Atomic int state;                  /* enum context_state */
+    struct ask_rules rules;             /* set before `state` is ready */
+    const char *model_name;             /* the same */
+    struct loop *loop;                  /* owned, as are the others */
+    struct metrics *metrics;
+    struct keys *keys;
+    struct journal *journal;
+    int64_t start_s; /* seconds since 1970 */
+};
+
+#endif

@@ -1,0 +1,10 @@
+/* dialects.h: the APIs that are spoken; each stands in a file of its own. */
+#ifndef SAC_SERVE_DIALECTS_H
+#define SAC_SERVE_DIALECTS_H
+
+#include "serve/reply.h"
+
+extern const struct dialect openai_chat_dialect;
+extern const struct dialect openai_completion_dialect;
+
+#endif

@@ -1,0 +1,227 @@
+/* dialogue.c: see the header. What a message holds beside role and content goes to the template as
+ * it came, but for the arguments of tool calls: the API has them as a text of JSON, templates want
+ * the object. */
+#include "serve/dialogue.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+#define MESSAGES_MAX 4096u
+
+static void message_deinit(sac_message *m)
+{
+    mem_free((char *)(uintptr_t)m->role);
+    mem_free((char *)(uintptr_t)m->content);
+    mem_free((char *)(uintptr_t)m->extra_json);
+}
+
+void dialogue_deinit(struct dialogue *d)
+{
+    for (size_t i = 0; i < d->n; i++) message_deinit(&d->msg[i]);
+    mem_free(d->msg);
+    mem_free(d->tools);
+    mem_free(d->vars);
+    *d = (struct dialogue){0};
+}
+
+static sac_status no_memory(struct refusal *ref)
+{
+    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+}
+
+sac_status dialogue_add(struct dialogue *d, const char *role, const char *content,
+                        const char *extra_json, struct refusal *ref)
+{
+    if (d->n == MESSAGES_MAX)
+        return refusal_set(ref, REFUSAL_REQUEST, "messages", "more than %u messages", MESSAGES_MAX);
+    if (d->n == d->room) {
+        const size_t room = d->room ? 2 * d->room : 16;
+        sac_message *grown = mem_realloc(d->msg, room * sizeof *grown);
+        if (!grown) return no_memory(ref);
+        d->msg = grown;
+        d->room = room;
+    }
+    sac_message *m = &d->msg[d->n++];
+    *m = (sac_message){.role = mem_strdup(role)};
+    if (content) m->content = mem_strdup(content);
+    if (extra_json) m->extra_json = mem_strdup(extra_json);
+    if (!m->role || (content && !m->content) || (extra_json && !m->extra_json))
+        return no_memory(ref);
+    return SAC_OK;
+}
+
+/* A part that has no text. */
+static sac_status add_other(const cJSON *type, struct refusal *ref)
+{
+    const char *name = cJSON_IsString(type) ? type->valuestring : "text";
+    if (strcmp(name, "text") == 0)
+        return refusal_set(ref, REFUSAL_REQUEST, "messages", "a part of a message has no 'text'");
+    return refusal_set(ref, REFUSAL_UNSUPPORTED, "messages",
+                       "a part of a message is '%.40s': this server reads text", name);
+}
+
+static sac_status add_part(struct strbuf *out, const cJSON *part, struct refusal *ref)
+{
+    const cJSON *type = json_get(part, "type"), *text = json_get(part, "text");
+    if (cJSON_IsString(part)) text = part;
+    if (!cJSON_IsString(text)) return add_other(type, ref);
+    if (out->n) strbuf_add(out, "\n", 1);
+    strbuf_adds(out, text->valuestring);
+    return SAC_OK;
+}
+
+sac_status dialogue_content(struct strbuf *out, const cJSON *content, struct refusal *ref)
+{
+    const cJSON *part;
+    if (cJSON_IsString(content)) {
+        strbuf_adds(out, content->valuestring);
+    } else if (cJSON_IsArray(content)) {
+        cJSON_ArrayForEach(part, content) TRY(add_part(out, part, ref));
+    } else if (content) {
+        return refusal_set(ref, REFUSAL_REQUEST, "messages",
+                           "the content of a message is neither a text nor a list of parts");
+    }
+    strbuf_add(out, "", 0);
+    return out->failed ? no_memory(ref) : SAC_OK;
+}
+
+/* Arguments as the object that templates want; what is no JSON object stays a text. */
+static void open_arguments(cJSON *calls)
+{
+    cJSON *call;
+    cJSON_ArrayForEach(call, calls)
+    {
+        cJSON *function = cJSON_GetObjectItemCaseSensitive(call, "function");
+        const cJSON *text = json_get(function, "arguments");
+        const struct json_limits limits = json_limits_default();
+        cJSON *value = NULL;
+        if (!cJSON_IsString(text) || json_parse(&value, text->valuestring,
+                                                strlen(text->valuestring), &limits, NULL) != SAC_OK)
+            continue;
+        if (cJSON_IsObject(value))
+            cJSON_ReplaceItemInObjectCaseSensitive(function, "arguments", value);
+        else
+            cJSON_Delete(value);
+    }
+}
+
+/* The message's further fields as one text, NULL in `*out` if there are none. */
+static sac_status extra_fields(char **out, const cJSON *message, struct refusal *ref)
+{
+    struct strbuf text = {0};
+    cJSON *extra = cJSON_Duplicate(message, true);
+    *out = NULL;
+    if (!extra) return no_memory(ref);
+    cJSON_DeleteItemFromObjectCaseSensitive(extra, "role");
+    cJSON_DeleteItemFromObjectCaseSensitive(extra, "content");
+    for (cJSON *field = extra->child; field;) {
+        cJSON *next = field->next;
+        if (cJSON_IsNull(field)) cJSON_Delete(cJSON_DetachItemViaPointer(extra, field));
+        field = next;
+    }
+    open_arguments(cJSON_GetObjectItemCaseSensitive(extra, "tool_calls"));
+    if (!extra->child) {
+        cJSON_Delete(extra);
+        return SAC_OK;
+    }
+    json_print(&text, extra);
+    *out = strbuf_detach(&text, NULL);
+    return *out ? SAC_OK : no_memory(ref);
+}
+
+static sac_status check_role(const char *role, struct refusal *ref)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
+    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++)
+        if (strcmp(role, roles[i]) == 0) return SAC_OK;
+    return refusal_set(ref, REFUSAL_REQUEST, "messages",
+                       "the role of a message is '%.40s': allowed are system, developer, user, "
+                       "assistant and tool",
+                       role);
+}
+
+static sac_status read_message(struct dialogue *d, const cJSON *message, struct refusal *ref)
+{
+    struct strbuf content = {0};
+    char *extra = NULL;
+    const char *role = NULL;
+    if (!cJSON_IsObject(message))
+        return refusal_set(ref, REFUSAL_REQUEST, "messages", "a message is not an object");
+    TRY(ask_text(message, "role", &role, ref));
+    if (!role) return refusal_set(ref, REFUSAL_REQUEST, "messages", "a message has no 'role'");
+    TRY(check_role(role, ref));
+    /* OpenAI's newer name of the same thing; templates know the older one. */
+    if (strcmp(role, "developer") == 0) role = "system";
+    const cJSON *said = json_get(message, "content");
+    if (!said && strcmp(role, "assistant") != 0)
+        return refusal_set(ref, REFUSAL_REQUEST, "messages",
+                           "a message of the role '%s' has no "
+                           "'content'",
+                           role);
+    sac_status status = dialogue_content(&content, said, ref);
+    if (status == SAC_OK) status = extra_fields(&extra, message, ref);
+    if (status == SAC_OK) status = dialogue_add(d, role, said ? content.data : NULL, extra, ref);
+    strbuf_deinit(&content);
+    mem_free(extra);
+    return status;
+}
+
+/* Variables of the template: what the request gives, and what newer fields come to. */
+static sac_status read_vars(struct dialogue *d, const cJSON *body, struct refusal *ref)
+{
+    static const char *const also[] = {"reasoning_effort", "parallel_tool_calls"};
+    const cJSON *given = json_get(body, "chat_template_kwargs");
+    struct strbuf text = {0};
+    if (given && !cJSON_IsObject(given))
+        return refusal_set(ref, REFUSAL_REQUEST, "chat_template_kwargs",
+                           "'chat_template_kwargs' is not an object");
+    cJSON *vars = given ? cJSON_Duplicate(given, true) : cJSON_CreateObject();
+    for (size_t i = 0; i < sizeof also / sizeof also[0]; i++) {
+        const cJSON *item = json_get(body, also[i]);
+        if (item && !json_get(vars, also[i]))
+            cJSON_AddItemToObject(vars, also[i], cJSON_Duplicate(item, true));
+    }
+    json_print(&text, vars);
+    d->vars = strbuf_detach(&text, NULL);
+    return d->vars ? SAC_OK : no_memory(ref);
+}
+
+sac_status dialogue_read(struct dialogue *d, const cJSON *body, struct refusal *ref)
+{
+    const cJSON *messages = json_get(body, "messages"), *message;
+    if (!cJSON_IsArray(messages) || !messages->child)
+        return refusal_set(ref, REFUSAL_REQUEST, "messages",
+                           "'messages' is missing, or not a list of messages");
+    cJSON_ArrayForEach(message, messages) TRY(read_message(d, message, ref));
+    return read_vars(d, body, ref);
+}
+
+static sac_chat_params params_of(const struct dialogue *d, const struct ask_rules *rules)
+{
+    return (sac_chat_params){.chat_template = rules->chat_template,
+                             .tools_json = d->tools,
+                             .vars_json = d->vars,
+                             .add_generation_prompt = !d->open_end};
+}
+
+sac_status dialogue_to_prompt(const struct dialogue *d, struct ask *a,
+                              const struct ask_rules *rules, struct refusal *ref)
+{
+    const sac_chat_params params = params_of(d, rules);
+    sac_error err = {0};
+    int32_t *tok;
+    size_t n;
+    const sac_status status = sac_chat_tokens(rules->model, d->msg, d->n, &params, &tok, &n, &err);
+    if (status != SAC_OK) return refusal_of(ref, status, "messages", err.msg);
+    return ask_add_prompt(a, tok, n, rules, ref);
+}
+
+sac_status dialogue_render(const struct dialogue *d, const struct ask_rules *rules, char **out_text,
+                           struct refusal *ref)
+{
+    const sac_chat_params params = params_of(d, rules);
+    sac_error err = {0};
+    const sac_status status = sac_chat_apply(rules->model, d->msg, d->n, &params, out_text, &err);
+    return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "messages", err.msg);
+}

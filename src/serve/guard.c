@@ -1,0 +1,144 @@
+/* guard.c: see the header.
+ *
+ * A server without keys on this machine alone is still open to every page that a browser here
+ * shows: so a page of another origin may not post, and where no key protects, the Host header must
+ * name this machine, or a hostile name that resolves to 127.0.0.1 would pass for it. */
+#include "serve/guard.h"
+
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static const char *header(struct MHD_Connection *connection, const char *name)
+{
+    return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
+}
+
+/* ---- Sizes ---- */
+
+struct header_sum {
+    size_t bytes, n;
+};
+
+static enum MHD_Result add_header(void *user, enum MHD_ValueKind kind, const char *key,
+                                  const char *value)
+{
+    struct header_sum *sum = user;
+    (void)kind;
+    sum->n++;
+    sum->bytes += strlen(key) + (value ? strlen(value) : 0) + 4;
+    return MHD_YES;
+}
+
+static sac_status check_size(const struct context *c, struct MHD_Connection *connection,
+                             struct refusal *ref)
+{
+    const struct server_limits *limits = &c->config->limits;
+    struct header_sum sum = {0};
+    MHD_get_connection_values(connection, MHD_HEADER_KIND, add_header, &sum);
+    if (sum.n > limits->n_header || sum.bytes > limits->header_bytes)
+        return refusal_set(ref, REFUSAL_HEADER, NULL,
+                           "%zu header lines of %zu bytes: the server takes %u of %u", sum.n,
+                           sum.bytes, limits->n_header, limits->header_bytes);
+    const char *length = header(connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    if (length && strtoull(length, NULL, 10) > limits->body_bytes)
+        return refusal_set(ref, REFUSAL_LARGE, NULL,
+                           "the body has %.20s bytes, the server takes %u", length,
+                           limits->body_bytes);
+    return SAC_OK;
+}
+
+/* ---- Origins and hosts ---- */
+
+static bool in_list(const char *list, const char *item)
+{
+    const size_t n = strlen(item);
+    while (list && *list) {
+        const size_t len = strcspn(list, ",");
+        if ((len == 1 && *list == '*') || (len == n && strncmp(list, item, n) == 0)) return true;
+        list += len + (list[len] == ',');
+    }
+    return false;
+}
+
+const char *guard_cors_origin(const struct context *c, struct MHD_Connection *connection)
+{
+    const char *origin = header(connection, MHD_HTTP_HEADER_ORIGIN);
+    return origin && in_list(c->config->cors_origins, origin) ? origin : NULL;
+}
+
+static sac_status check_origin(const struct context *c, struct MHD_Connection *connection,
+                               struct refusal *ref)
+{
+    const char *origin = header(connection, MHD_HTTP_HEADER_ORIGIN);
+    const char *host = header(connection, MHD_HTTP_HEADER_HOST);
+    if (!origin || in_list(c->config->cors_origins, origin)) return SAC_OK;
+    const char *name = strstr(origin, "://");
+    if (host && name && strcasecmp(name + 3, host) == 0) return SAC_OK;
+    return refusal_set(ref, REFUSAL_FORBIDDEN, NULL,
+                       "pages of '%.100s' may not use this server: --cors-origins allows it",
+                       origin);
+}
+
+static bool is_loopback(const char *host)
+{
+    return strcmp(host, "127.0.0.1") == 0 || strcmp(host, "::1") == 0 ||
+           strcmp(host, "localhost") == 0;
+}
+
+static bool is_own_name(const struct context *c, const char *host)
+{
+    char name[256];
+    struct in6_addr address;
+    const bool bracket = *host == '[';
+    const size_t n = bracket ? strcspn(host + 1, "]") : strcspn(host, ":");
+    if (n >= sizeof name) return false;
+    memcpy(name, host + bracket, n);
+    name[n] = 0;
+    return strcasecmp(name, "localhost") == 0 || strcasecmp(name, c->config->host) == 0 ||
+           inet_pton(AF_INET, name, &address) == 1 || inet_pton(AF_INET6, name, &address) == 1;
+}
+
+static sac_status check_host(const struct context *c, struct MHD_Connection *connection,
+                             struct refusal *ref)
+{
+    const char *host = header(connection, MHD_HTTP_HEADER_HOST);
+    if (!host || !is_loopback(c->config->host) || is_own_name(c, host)) return SAC_OK;
+    return refusal_set(ref, REFUSAL_FORBIDDEN, NULL,
+                       "the host '%.100s' is not this server: it listens on %.100s without a key",
+                       host, c->config->host);
+}
+
+/* ---- Keys ---- */
+
+static const char *key_of(struct MHD_Connection *connection)
+{
+    const char *bearer = header(connection, MHD_HTTP_HEADER_AUTHORIZATION);
+    if (bearer && strncasecmp(bearer, "Bearer ", 7) == 0) return bearer + 7;
+    return header(connection, "x-api-key");
+}
+
+static sac_status check_key(const struct context *c, struct MHD_Connection *connection,
+                            const struct route *route, uint64_t *out_key, struct refusal *ref)
+{
+    const char *key = key_of(connection);
+    const bool wanted = keys_wanted(c->keys);
+    *out_key = wanted && key ? keys_find(c->keys, key) : 0;
+    if (!wanted) return check_host(c, connection, ref);
+    if (*out_key || (route && (route->flags & ROUTE_PUBLIC))) return SAC_OK;
+    return refusal_set(ref, REFUSAL_KEY, NULL,
+                       key ? "the API key is not known"
+                           : "an API key is missing: send 'Authorization: Bearer KEY'");
+}
+
+sac_status guard_check(const struct context *c, struct MHD_Connection *connection,
+                       const struct route *route, uint64_t *out_key, struct refusal *ref)
+{
+    *out_key = 0;
+    TRY(check_size(c, connection, ref));
+    TRY(check_key(c, connection, route, out_key, ref));
+    /* What only shows is shown; the browser keeps it from other pages. */
+    if (route && strcmp(route->method, "GET") == 0) return SAC_OK;
+    return check_origin(c, connection, ref);
+}

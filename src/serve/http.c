@@ -1,0 +1,290 @@
+/* http.c: see the header. libmicrohttpd parses HTTP on a few threads of its own and waits on all
+ * connections with epoll; what it does not limit is limited here: the time that a client may take
+ * to send a request, however it drips, and (call.c) the sizes.
+ *
+ * A connection past its deadline is shut down, not closed: its socket is MHD's, which then sees the
+ * end and tidies up. */
+#include "serve/http.h"
+
+#include "base/input.h"
+#include "base/mem.h"
+#include "base/workers.h"
+#include "serve/call.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define MEMORY_MIN_BYTES 16384u /* MHD's buffers of a connection: headers and a part of the body   \
+                                 */
+#define SYSTEMD_FD 3            /* the first socket that systemd hands over */
+
+struct peer {
+    struct peer *next, **link; /* `link` points at what points here */
+    int fd;
+    uint64_t deadline_us; /* 0: none */
+};
+
+struct http {
+    struct context *context; /* borrowed */
+    struct MHD_Daemon *daemon;
+    struct call_totals totals;
+    pthread_mutex_t lock;
+    struct peer *peer; /* lock */
+    int fd;            /* listening; MHD's once it runs */
+    struct strbuf tls_key, tls_cert;
+    char url[320];
+};
+
+/* ---- Deadlines ---- */
+
+static void set_deadline(struct http *h, struct MHD_Connection *connection, uint32_t seconds)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct peer *p = info ? info->socket_context : NULL;
+    if (!p) return;
+    pthread_mutex_lock(&h->lock);
+    p->deadline_us = seconds ? clock_us() + seconds * (uint64_t)1000000 : 0;
+    pthread_mutex_unlock(&h->lock);
+}
+
+static void open_peer(struct http *h, struct MHD_Connection *connection, void **out)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct peer *p = mem_calloc(1, sizeof *p);
+    *out = p;
+    if (!p || !info) return; /* goes without a deadline of ours; MHD's own still holds */
+    p->fd = info->connect_fd;
+    p->deadline_us = clock_us() + h->context->config->limits.header_s * (uint64_t)1000000;
+    pthread_mutex_lock(&h->lock);
+    p->next = h->peer;
+    p->link = &h->peer;
+    if (p->next) p->next->link = &p->next;
+    h->peer = p;
+    pthread_mutex_unlock(&h->lock);
+}
+
+static void close_peer(struct http *h, struct peer *p)
+{
+    if (!p) return;
+    pthread_mutex_lock(&h->lock);
+    if (p->link) {
+        *p->link = p->next;
+        if (p->next) p->next->link = p->link;
+    }
+    pthread_mutex_unlock(&h->lock);
+    mem_free(p);
+}
+
+static void on_connection(void *user, struct MHD_Connection *connection, void **socket_context,
+                          enum MHD_ConnectionNotificationCode code)
+{
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        open_peer(user, connection, socket_context);
+    else
+        close_peer(user, *socket_context);
+}
+
+void http_tick(struct http *h)
+{
+    const uint64_t now_us = clock_us();
+    pthread_mutex_lock(&h->lock);
+    for (struct peer *p = h->peer; p; p = p->next) {
+        if (p->deadline_us == 0 || p->deadline_us > now_us) continue;
+        shutdown(p->fd, SHUT_RDWR);
+        p->deadline_us = 0;
+    }
+    pthread_mutex_unlock(&h->lock);
+}
+
+uint32_t http_n_call(struct http *h)
+{
+    return atomic_load(&h->totals.n_call);
+}
+
+/* ---- Calls ---- */
+
+static enum MHD_Result on_request(void *user, struct MHD_Connection *connection, const char *path,
+                                  const char *method, const char *version, const char *data,
+                                  size_t *n_data, void **call)
+{
+    struct http *h = user;
+    enum MHD_Result result;
+    (void)version;
+    if (!*call) {
+        const struct call_head head = {h->context, &h->totals, connection, method, path};
+        set_deadline(h, connection, h->context->config->limits.body_s);
+        *call = call_begin(&head, &result);
+        return result;
+    }
+    if (*n_data) {
+        result = call_body(*call, data, *n_data);
+        *n_data = 0;
+        return result;
+    }
+    set_deadline(h, connection, 0);
+    return call_go_on(*call);
+}
+
+static void on_completed(void *user, struct MHD_Connection *connection, void **call,
+                         enum MHD_RequestTerminationCode why)
+{
+    struct http *h = user;
+    set_deadline(h, connection, h->context->config->limits.idle_s);
+    if (*call) call_end(*call, why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    *call = NULL;
+}
+
+/* Paths are compared as they came: none of ours has an escaped character. */
+static size_t leave_escaped(void *user, struct MHD_Connection *connection, char *text)
+{
+    (void)user;
+    (void)connection;
+    return strlen(text);
+}
+
+/* ---- Starting and stopping ---- */
+
+static void describe(struct http *h)
+{
+    struct sockaddr_storage a;
+    socklen_t n = sizeof a;
+    char host[256] = "?", port[16] = "?";
+    if (getsockname(h->fd, (struct sockaddr *)&a, &n) == 0)
+        getnameinfo((struct sockaddr *)&a, n, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV);
+    const bool v6 = strchr(host, ':') != NULL;
+    snprintf(h->url, sizeof h->url, "%s://%s%s%s:%s",
+             h->context->config->tls_cert_file ? "https" : "http", v6 ? "[" : "", host,
+             v6 ? "]" : "", port);
+}
+
+static sac_status try_listen(struct http *h, const struct addrinfo *a)
+{
+    const int on = 1;
+    h->fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (h->fd < 0) return SAC_ERR_IO;
+    setsockopt(h->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(h->fd, a->ai_addr, a->ai_addrlen) == 0 && listen(h->fd, SOMAXCONN) == 0) return SAC_OK;
+    const int why = errno;
+    close(h->fd);
+    h->fd = -1;
+    errno = why;
+    return SAC_ERR_IO;
+}
+
+/* A socket from systemd, if it gave one to this process. */
+static bool inherit(struct http *h)
+{
+    const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
+    if (!pid || !n || strtol(pid, NULL, 10) != getpid() || strtol(n, NULL, 10) < 1) return false;
+    h->fd = SYSTEMD_FD;
+    return true;
+}
+
+static sac_status open_port(struct http *h, sac_error *err)
+{
+    const struct server_config *c = h->context->config;
+    const struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *found = NULL;
+    char port[16];
+    if (inherit(h)) return SAC_OK;
+    snprintf(port, sizeof port, "%u", c->port);
+    const int why = getaddrinfo(c->host, port, &want, &found);
+    if (why) return error_set(err, SAC_ERR_NOT_FOUND, "--host %s: %s", c->host, gai_strerror(why));
+    sac_status status = SAC_ERR_IO;
+    for (const struct addrinfo *a = found; a && status != SAC_OK; a = a->ai_next)
+        status = try_listen(h, a);
+    if (status != SAC_OK)
+        status = error_set(err, SAC_ERR_IO, "%s port %u: %s", c->host, c->port, strerror(errno));
+    freeaddrinfo(found);
+    return status;
+}
+
+static sac_status read_tls(struct http *h, sac_error *err)
+{
+    const struct server_config *c = h->context->config;
+    if (!c->tls_cert_file) return SAC_OK;
+    TRY(input_read(&h->tls_key, c->tls_key_file, err));
+    TRY(input_read(&h->tls_cert, c->tls_cert_file, err));
+    if (h->tls_key.n && h->tls_cert.n) return SAC_OK;
+    return error_set(err, SAC_ERR_FORMAT, "the key or certificate of TLS is empty");
+}
+
+static sac_status start_daemon(struct http *h, sac_error *err)
+{
+    const struct server_config *c = h->context->config;
+    const struct server_limits *l = &c->limits;
+    const size_t memory = 2 * (size_t)l->header_bytes;
+    struct MHD_OptionItem options[] = {
+        {MHD_OPTION_LISTEN_SOCKET, h->fd, NULL},
+        {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)l->n_connection, NULL},
+        {MHD_OPTION_PER_IP_CONNECTION_LIMIT, (intptr_t)l->n_per_address, NULL},
+        {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)l->idle_s, NULL},
+        {MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+         (intptr_t)(memory > MEMORY_MIN_BYTES ? memory : MEMORY_MIN_BYTES), NULL},
+        {MHD_OPTION_THREAD_POOL_SIZE, (intptr_t)c->n_http_thread, NULL},
+        {MHD_OPTION_STRICT_FOR_CLIENT, 1, NULL},
+        {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)on_connection, h},
+        {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)on_completed, h},
+        {MHD_OPTION_UNESCAPE_CALLBACK, (intptr_t)leave_escaped, NULL},
+        {MHD_OPTION_END, 0, NULL}, /* TLS: two options, or none */
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, h->tls_cert.data},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
+    if (c->tls_cert_file) {
+        flags |= MHD_USE_TLS;
+        options[10] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_KEY, 0, h->tls_key.data};
+    }
+    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_ARRAY, options,
+                                 MHD_OPTION_END);
+    if (!h->daemon)
+        return error_set(err, SAC_ERR_IO, "the HTTP server does not start%s",
+                         c->tls_cert_file ? ": are key and certificate of TLS right?" : "");
+    h->fd = -1;
+    return SAC_OK;
+}
+
+sac_status http_start(struct http **out, struct context *context, sac_error *err)
+{
+    struct http *h = mem_calloc(1, sizeof *h);
+    sac_status status;
+    if (!h) return error_set(err, SAC_ERR_MEMORY, "out of memory for the server");
+    h->context = context;
+    h->fd = -1;
+    pthread_mutex_init(&h->lock, NULL);
+    TRY_FAIL(read_tls(h, err));
+    TRY_FAIL(open_port(h, err));
+    describe(h);
+    TRY_FAIL(start_daemon(h, err));
+    *out = h;
+    return SAC_OK;
+fail:
+    http_stop(h);
+    return status;
+}
+
+const char *http_url(const struct http *h)
+{
+    return h->url;
+}
+
+void http_stop(struct http *h)
+{
+    if (!h) return;
+    if (h->daemon) MHD_stop_daemon(h->daemon);
+    if (h->fd >= 0) close(h->fd);
+    pthread_mutex_destroy(&h->lock);
+    strbuf_deinit(&h->tls_key);
+    strbuf_deinit(&h->tls_cert);
+    mem_free(h);
+}

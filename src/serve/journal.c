@@ -1,0 +1,149 @@
+/* journal.c: see the header. A line is written with one call, so that lines of several threads do
+ * not mix. Paths and errors quote what a stranger sent: control characters are taken out. */
+#include "serve/journal.h"
+
+#include "base/mem.h"
+#include "serve/json.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+struct journal {
+    struct journal_options options;
+};
+
+sac_status journal_create(struct journal **out, const struct journal_options *options,
+                          sac_error *err)
+{
+    struct journal *j = mem_calloc(1, sizeof *j);
+    if (!j) return error_set(err, SAC_ERR_MEMORY, "out of memory for the log");
+    j->options = *options;
+    *out = j;
+    return SAC_OK;
+}
+
+void journal_destroy(struct journal *j)
+{
+    mem_free(j);
+}
+
+static void add_time(struct strbuf *out)
+{
+    struct timespec now;
+    struct tm utc;
+    char text[32];
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
+    strbuf_addf(out, "%s.%03ldZ", text, now.tv_nsec / 1000000);
+}
+
+static void add_clean(struct strbuf *out, const char *text, size_t n_max)
+{
+    for (size_t i = 0; text[i] && i < n_max; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c < 0x20 || c == 0x7f)
+            strbuf_addf(out, "\\x%02x", c);
+        else
+            strbuf_add(out, text + i, 1);
+    }
+}
+
+static void write_line(struct strbuf *line)
+{
+    strbuf_add(line, "\n", 1);
+    if (!line->failed) fwrite(line->data, 1, line->n, stderr);
+    strbuf_deinit(line);
+}
+
+static void add_string(cJSON *o, const char *name, const char *text)
+{
+    if (text) json_add_text(o, name, text, strlen(text));
+}
+
+static void request_json(struct strbuf *line, const struct journal_entry *e)
+{
+    struct strbuf now = {0};
+    cJSON *o = cJSON_CreateObject();
+    add_time(&now);
+    add_string(o, "time", now.data);
+    add_string(o, "id", e->id);
+    add_string(o, "client", e->client);
+    add_string(o, "method", e->method);
+    add_string(o, "path", e->path);
+    cJSON_AddNumberToObject(o, "status", e->status);
+    cJSON_AddNumberToObject(o, "ms", e->ms);
+    if (e->key) {
+        char key[8];
+        snprintf(key, sizeof key, "%06llx", (unsigned long long)(e->key >> 40));
+        add_string(o, "key", key);
+    }
+    if (e->n_choice) {
+        cJSON_AddNumberToObject(o, "answers", e->n_choice);
+        cJSON_AddNumberToObject(o, "prompt_tokens", e->n_prompt);
+        cJSON_AddNumberToObject(o, "cached_tokens", e->n_cached);
+        cJSON_AddNumberToObject(o, "completion_tokens", e->n_predicted);
+        cJSON_AddNumberToObject(o, "first_token_ms", e->first_ms);
+    }
+    add_string(o, "finish", e->finish);
+    add_string(o, "error", e->error);
+    add_string(o, "prompt", e->prompt);
+    json_print(line, o);
+    strbuf_deinit(&now);
+}
+
+static void request_text(struct strbuf *line, const struct journal_entry *e)
+{
+    add_time(line);
+    strbuf_addf(line, " %s %s %s ", e->id, e->client, e->method);
+    add_clean(line, e->path, 200);
+    strbuf_addf(line, " %u %.1f ms", e->status, e->ms);
+    if (e->key) strbuf_addf(line, ", key %06llx", (unsigned long long)(e->key >> 40));
+    if (e->n_choice)
+        strbuf_addf(line, ", %u + %u tokens (%u cached), first after %.1f ms", e->n_prompt,
+                    e->n_predicted, e->n_cached, e->first_ms);
+    if (e->finish) strbuf_addf(line, ", %s", e->finish);
+    if (e->error) {
+        strbuf_adds(line, ": ");
+        add_clean(line, e->error, 300);
+    }
+    if (e->prompt) {
+        strbuf_adds(line, ", prompt: ");
+        add_clean(line, e->prompt, SIZE_MAX);
+    }
+}
+
+void journal_request(struct journal *j, const struct journal_entry *e)
+{
+    struct strbuf line = {0};
+    if (j->options.quiet) return;
+    if (j->options.json)
+        request_json(&line, e);
+    else
+        request_text(&line, e);
+    write_line(&line);
+}
+
+void journal_say(struct journal *j, const char *fmt, ...)
+{
+    struct strbuf line = {0};
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (j->options.json) {
+        struct strbuf now = {0};
+        cJSON *o = cJSON_CreateObject();
+        add_time(&now);
+        add_string(o, "time", now.data);
+        add_string(o, "message", text);
+        json_print(&line, o);
+        strbuf_deinit(&now);
+    } else {
+        strbuf_adds(&line, "saccade serve: ");
+        add_clean(&line, text, sizeof text);
+    }
+    write_line(&line);
+}

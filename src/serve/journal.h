@@ -1,0 +1,38 @@
+/* journal.h: what the server tells on stderr: a line for each request, with its id and without a
+ * word of its text unless that was asked for. Any thread may call any function. */
+#ifndef SAC_SERVE_JOURNAL_H
+#define SAC_SERVE_JOURNAL_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct journal;
+
+struct journal_options {
+    bool json;  /* one object a line */
+    bool quiet; /* requests are not told of, trouble is */
+};
+
+/* A request that was answered, or whose client left before. */
+struct journal_entry {
+    const char *id, *method, *path, *client;
+    unsigned status;
+    uint64_t key; /* 0: none */
+    double ms;
+    /* Of generating routes; n_choice 0: none. */
+    uint32_t n_choice, n_prompt, n_cached, n_predicted;
+    double first_ms;    /* to the first token; 0: there was none */
+    const char *finish; /* "stop", "length", "cancelled", "slow", "error", ... */
+    const char *error;  /* or NULL */
+    const char *prompt; /* or NULL: not asked for */
+};
+
+sac_status journal_create(struct journal **out, const struct journal_options *options,
+                          sac_error *err);
+void journal_destroy(struct journal *j);
+void journal_request(struct journal *j, const struct journal_entry *e);
+__attribute__((format(printf, 2, 3))) void journal_say(struct journal *j, const char *fmt, ...);
+
+#endif

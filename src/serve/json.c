@@ -1,0 +1,165 @@
+/* json.c: see the header. The walk knows only what it must to count: strings, brackets and commas.
+ * Whether the text is JSON at all is for cJSON to say. */
+#include "serve/json.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+#define DEPTH_MAX 256u /* of any limits: the walk keeps a count for each level */
+
+struct walk {
+    const char *s;
+    size_t n, at;
+    struct json_limits limits;
+    uint32_t depth, n_value;
+    uint32_t n_member[DEPTH_MAX]; /* commas seen, by level */
+    sac_error *err;
+};
+
+struct json_limits json_limits_default(void)
+{
+    /* A prompt of a million token ids passes, at 64 MB; a schema of 1,024 properties does too. */
+    return (struct json_limits){.depth = 64, .values = 1u << 20, .members = 2048};
+}
+
+static bool is_continuation(unsigned char c)
+{
+    return (c & 0xc0u) == 0x80u;
+}
+
+size_t json_utf8_bytes(const char *s, size_t n)
+{
+    const unsigned char *u = (const unsigned char *)s;
+    if (n == 0) return 0;
+    if (u[0] < 0x80) return 1;
+    if (n >= 2 && u[0] >= 0xc2 && u[0] <= 0xdf && is_continuation(u[1])) return 2;
+    if (n >= 3 && (u[0] & 0xf0u) == 0xe0u && is_continuation(u[1]) && is_continuation(u[2])) {
+        /* Neither overlong nor a surrogate. */
+        if ((u[0] == 0xe0 && u[1] < 0xa0) || (u[0] == 0xed && u[1] > 0x9f)) return 0;
+        return 3;
+    }
+    if (n >= 4 && u[0] >= 0xf0 && u[0] <= 0xf4 && is_continuation(u[1]) && is_continuation(u[2]) &&
+        is_continuation(u[3])) {
+        if ((u[0] == 0xf0 && u[1] < 0x90) || (u[0] == 0xf4 && u[1] > 0x8f)) return 0;
+        return 4;
+    }
+    return 0;
+}
+
+/* From behind the opening quote to behind the closing one. */
+static sac_status walk_string(struct walk *w)
+{
+    while (w->at < w->n && w->s[w->at] != '"') {
+        const char *s = w->s + w->at;
+        const size_t left = w->n - w->at, bytes = json_utf8_bytes(s, left);
+        if (bytes == 0 || *s == 0)
+            return error_set(w->err, SAC_ERR_FORMAT, "byte %zu of the body is no UTF-8 text",
+                             w->at);
+        if (*s == '\\' && left >= 6 && memcmp(s, "\\u0000", 6) == 0)
+            return error_set(w->err, SAC_ERR_FORMAT, "byte %zu of the body: a text holds U+0000",
+                             w->at);
+        w->at += *s == '\\' && left > 1 ? 2 : bytes;
+    }
+    w->at++;
+    return SAC_OK;
+}
+
+static sac_status walk_open(struct walk *w)
+{
+    if (++w->depth > w->limits.depth || w->depth >= DEPTH_MAX)
+        return error_set(w->err, SAC_ERR_ARG, "the JSON is nested deeper than %u levels",
+                         w->limits.depth);
+    w->n_member[w->depth] = 0;
+    w->n_value++;
+    return SAC_OK;
+}
+
+static sac_status walk_mark(struct walk *w, char c)
+{
+    if (c == '[' || c == '{') return walk_open(w);
+    if (c == ']' || c == '}') {
+        if (w->depth == 0)
+            return error_set(w->err, SAC_ERR_FORMAT, "the body is no JSON at byte %zu", w->at);
+        w->depth--;
+    }
+    if (c == ',') w->n_value++;
+    /* Colons count members, so that arrays may be long. */
+    if (c == ':' && ++w->n_member[w->depth] > w->limits.members)
+        return error_set(w->err, SAC_ERR_ARG, "a JSON object has more than %u members",
+                         w->limits.members);
+    if (w->n_value > w->limits.values)
+        return error_set(w->err, SAC_ERR_ARG, "the JSON has more than %u values", w->limits.values);
+    return SAC_OK;
+}
+
+static sac_status walk_all(struct walk *w)
+{
+    while (w->at < w->n) {
+        const char c = w->s[w->at++];
+        if ((unsigned char)c < 0x20 && !(c == '\n' || c == '\r' || c == '\t'))
+            return error_set(w->err, SAC_ERR_FORMAT, "the body is no JSON at byte %zu", w->at - 1);
+        if (c == '"') {
+            TRY(walk_string(w));
+        } else if (strchr("[]{},:", c)) {
+            TRY(walk_mark(w, c));
+        }
+    }
+    return SAC_OK;
+}
+
+sac_status json_parse(cJSON **out, const char *text, size_t n, const struct json_limits *limits,
+                      sac_error *err)
+{
+    struct walk w = {.s = text, .n = n, .limits = *limits, .err = err};
+    const char *end = NULL;
+    TRY(walk_all(&w));
+    cJSON *value = cJSON_ParseWithLengthOpts(text, n, &end, false);
+    if (!value)
+        return error_set(err, SAC_ERR_FORMAT, "the body is no JSON at byte %zu",
+                         end ? (size_t)(end - text) : 0);
+    while (end < text + n && strchr(" \t\r\n", *end) && *end) end++;
+    if (end != text + n) {
+        cJSON_Delete(value);
+        return error_set(err, SAC_ERR_FORMAT, "the body goes on behind its JSON, at byte %zu",
+                         (size_t)(end - text));
+    }
+    *out = value;
+    return SAC_OK;
+}
+
+const cJSON *json_get(const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNull(item) ? NULL : item;
+}
+
+cJSON *json_text(const char *text, size_t n)
+{
+    struct strbuf clean = {0};
+    for (size_t i = 0; i < n;) {
+        const size_t bytes = text[i] ? json_utf8_bytes(text + i, n - i) : 0;
+        strbuf_add(&clean, bytes ? text + i : "\xef\xbf\xbd", bytes ? bytes : 3);
+        i += bytes ? bytes : 1;
+    }
+    strbuf_add(&clean, "", 0);
+    cJSON *item = clean.failed ? NULL : cJSON_CreateString(clean.data);
+    strbuf_deinit(&clean);
+    return item;
+}
+
+void json_add_text(cJSON *object, const char *name, const char *text, size_t n)
+{
+    cJSON_AddItemToObject(object, name, json_text(text, n));
+}
+
+void json_print(struct strbuf *out, cJSON *value)
+{
+    char *text = value ? cJSON_PrintUnformatted(value) : NULL;
+    if (text)
+        strbuf_adds(out, text);
+    else
+        out->failed = true;
+    cJSON_free(text);
+    cJSON_Delete(value);
+}

@@ -1,0 +1,381 @@
+/* loop.c: see the header.
+ *
+ * Invariants:
+ *  1. An answer is in the inbox, among the live ones, or in neither when all its choices have
+ *     ended; the loop holds a reference while it is in one of them.
+ *  2. `n_left` choices of an answer are still to send their ANSWER_DONE, each exactly one.
+ *  3. The engine's requests point at choices of live answers alone: an answer leaves the live list
+ *     when its last choice has ended.
+ *  4. An HTTP side that sleeps is woken by the next piece it waits for, and by the end always. */
+#include "serve/loop.h"
+
+#include "base/mem.h"
+#include "base/workers.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+
+#define WATCH_MAX 64u /* sockets that are looked at in one call */
+
+struct loop {
+    pthread_mutex_t lock;
+    pthread_cond_t more; /* the engine's thread has something to do */
+    struct loop_limits limits;
+    struct metrics *metrics;      /* borrowed */
+    struct answer *inbox, **end;  /* lock; queued, in order */
+    struct answer *live;          /* list: lock; members' order: engine's thread */
+    uint32_t n_choice, n_started; /* lock; choices that have not ended; of these computed */
+    bool draining, stop_now;      /* lock */
+    bool has_stats;               /* lock */
+    sac_engine_stats stats;       /* lock */
+    sac_engine *engine;           /* engine's thread; borrowed */
+};
+
+sac_status loop_create(struct loop **out, const struct loop_limits *limits, struct metrics *metrics,
+                       sac_error *err)
+{
+    struct loop *loop = mem_calloc(1, sizeof *loop);
+    if (!loop) return error_set(err, SAC_ERR_MEMORY, "out of memory for the server");
+    pthread_mutex_init(&loop->lock, NULL);
+    pthread_cond_init(&loop->more, NULL);
+    loop->limits = *limits;
+    loop->metrics = metrics;
+    loop->end = &loop->inbox;
+    *out = loop;
+    return SAC_OK;
+}
+
+static void release(struct answer *a)
+{
+    assert(a->n_ref > 0);
+    if (--a->n_ref == 0) answer_free(a);
+}
+
+static void release_all(struct answer *first)
+{
+    while (first) {
+        struct answer *next = first->next;
+        release(first);
+        first = next;
+    }
+}
+
+void loop_destroy(struct loop *loop)
+{
+    if (!loop) return;
+    release_all(loop->inbox);
+    release_all(loop->live);
+    pthread_cond_destroy(&loop->more);
+    pthread_mutex_destroy(&loop->lock);
+    mem_free(loop);
+}
+
+/* ---- The HTTP side ---- */
+
+static sac_status check_room(const struct loop *loop, const struct answer *a, struct refusal *ref)
+{
+    const uint32_t n_max = loop->limits.n_running + loop->limits.n_queue;
+    if (loop->draining)
+        return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "the server is shutting down");
+    if (loop->n_choice + a->n_choice > n_max)
+        return refusal_set(ref, REFUSAL_BUSY, NULL,
+                           "%u answers are being computed or wait, the server takes %u: try again "
+                           "later",
+                           loop->n_choice, n_max);
+    return SAC_OK;
+}
+
+sac_status loop_submit(struct loop *loop, struct answer *a, struct refusal *ref)
+{
+    pthread_mutex_lock(&loop->lock);
+    const sac_status status = check_room(loop, a, ref);
+    if (status == SAC_OK) {
+        a->submit_us = a->piece_us = clock_us();
+        a->n_ref++;
+        *loop->end = a;
+        loop->end = &a->next;
+        loop->n_choice += a->n_choice;
+        pthread_cond_signal(&loop->more);
+    }
+    pthread_mutex_unlock(&loop->lock);
+    return status;
+}
+
+struct answer_piece *loop_take(struct loop *loop, struct answer *a, bool *out_done)
+{
+    pthread_mutex_lock(&loop->lock);
+    struct answer_piece *first = NULL;
+    *out_done = false;
+    if (a->eager || a->n_left == 0) {
+        first = a->first;
+        a->first = NULL;
+        a->end = &a->first;
+        a->piece_bytes = 0;
+        *out_done = !first && a->n_left == 0;
+    }
+    if (!first && !*out_done) {
+        a->asleep = true;
+        a->sleep(a->user);
+    }
+    pthread_mutex_unlock(&loop->lock);
+    return first;
+}
+
+void loop_leave(struct loop *loop, struct answer *a)
+{
+    pthread_mutex_lock(&loop->lock);
+    a->gone = true;
+    a->fd = -1;
+    a->asleep = false;
+    pthread_cond_signal(&loop->more);
+    release(a);
+    pthread_mutex_unlock(&loop->lock);
+}
+
+/* ---- Pieces ---- */
+
+static void wake(struct answer *a)
+{
+    if (!a->asleep) return;
+    a->asleep = false;
+    a->wake(a->user);
+}
+
+/* Appends a piece, which may be NULL for want of memory. Under the lock. */
+static void put_piece(struct loop *loop, struct answer *a, struct answer_piece *p)
+{
+    const size_t bytes = p ? sizeof *p + p->n_text + p->n_prob * sizeof *p->prob : 0;
+    a->piece_us = clock_us();
+    if (!p) a->lost = a->gone = true;
+    if (p && p->kind != ANSWER_DONE && a->eager &&
+        a->piece_bytes + bytes > loop->limits.unread_bytes_max)
+        a->slow = a->gone = true;
+    if (p) {
+        p->us = a->piece_us;
+        *a->end = p;
+        a->end = &p->next;
+        a->piece_bytes += bytes;
+    }
+    if (a->eager || a->n_left == 0) wake(a);
+}
+
+static void end_choice(struct loop *loop, struct answer_choice *c, struct answer_piece *p)
+{
+    struct answer *a = c->answer;
+    assert(!c->ended && a->n_left > 0);
+    c->ended = true;
+    if (c->started) loop->n_started--;
+    loop->n_choice--;
+    a->n_left--;
+    put_piece(loop, a, p);
+}
+
+static bool on_event(void *user, const sac_event *e)
+{
+    struct answer_choice *c = user;
+    struct answer *a = c->answer;
+    struct loop *loop = c->loop;
+    struct answer_piece *p = answer_piece_of(a, c->i, e);
+    const uint64_t now_us = clock_us();
+    pthread_mutex_lock(&loop->lock);
+    if (!c->started) {
+        c->started = true;
+        loop->n_started++;
+        metrics_started(loop->metrics, now_us - a->submit_us);
+    }
+    if (e->kind == SAC_EVENT_TOKEN) {
+        metrics_token(loop->metrics, now_us - (c->token_us ? c->token_us : a->submit_us),
+                      c->token_us == 0);
+        c->token_us = now_us;
+    }
+    if (e->kind == SAC_EVENT_DONE) {
+        metrics_ended(loop->metrics, e, now_us - a->submit_us);
+        end_choice(loop, c, p);
+    } else {
+        put_piece(loop, a, p);
+    }
+    const bool cancel = a->gone;
+    pthread_mutex_unlock(&loop->lock);
+    return cancel;
+}
+
+/* ---- The engine's thread ---- */
+
+static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_error *err)
+{
+    const struct ask *ask = &c->answer->ask;
+    const struct ask_prompt *prompt = &ask->prompt[c->i / ask->n];
+    sac_request r = sac_request_default();
+    r.prompt = prompt->tok;
+    r.n_prompt = prompt->n;
+    r.sampling = ask->sampling;
+    r.sampling.seed += c->i % ask->n; /* or all answers to a prompt were the same */
+    r.max_tokens = ask->max_tokens;
+    r.stop = (const char *const *)ask->stop;
+    r.n_stop = ask->n_stop;
+    r.ignore_eos = ask->ignore_eos;
+    r.decode = ask->decode;
+    r.prefill = ask->prefill;
+    /* The chosen token's own probability comes only with a list. */
+    r.n_probs = ask->logprobs && ask->n_top == 0 ? 1 : ask->n_top;
+    r.on_event = on_event;
+    r.user = c;
+    return sac_submit(loop->engine, &r, &c->request_id, err);
+}
+
+static void start_answer(struct loop *loop, struct answer *a)
+{
+    for (uint32_t i = 0; i < a->n_choice; i++) {
+        struct answer_choice *c = &a->choice[i];
+        sac_error err = {0};
+        c->loop = loop;
+        const sac_status status = submit_choice(loop, c, &err);
+        if (status == SAC_OK) continue;
+        c->request_id = 0;
+        pthread_mutex_lock(&loop->lock);
+        end_choice(loop, c, answer_piece_failed(i, status, err.msg));
+        pthread_mutex_unlock(&loop->lock);
+    }
+}
+
+/* Waits until there is something to do and moves what is queued to the live ones, behind them.
+ * False: nothing is left and nothing will come. */
+static bool wait_for_work(struct loop *loop, struct answer **out_new)
+{
+    pthread_mutex_lock(&loop->lock);
+    while (!loop->inbox && !loop->live && !loop->draining)
+        pthread_cond_wait(&loop->more, &loop->lock);
+    struct answer **last = &loop->live;
+    while (*last) last = &(*last)->next;
+    *last = *out_new = loop->inbox;
+    loop->inbox = NULL;
+    loop->end = &loop->inbox;
+    const bool go_on = loop->live != NULL;
+    pthread_mutex_unlock(&loop->lock);
+    return go_on;
+}
+
+/* Marks answers whose client has closed its side: HTTP clients that do so do not wait for more. */
+static void watch(struct answer *const *watched, struct pollfd *fds, nfds_t n)
+{
+    if (n == 0 || poll(fds, n, 0) <= 0) return;
+    for (nfds_t i = 0; i < n; i++)
+        if (fds[i].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) watched[i]->gone = true;
+}
+
+/* Under the lock, so that no socket that is looked at is closed meanwhile: the HTTP side takes it
+ * out (loop_leave) before it does that. */
+static void watch_clients(struct loop *loop)
+{
+    struct answer *watched[WATCH_MAX];
+    struct pollfd fds[WATCH_MAX];
+    nfds_t n = 0;
+    for (struct answer *a = loop->live; a; a = a->next) {
+        if (a->gone || a->fd < 0) continue;
+        if (n == WATCH_MAX) {
+            watch(watched, fds, n);
+            n = 0;
+        }
+        watched[n] = a;
+        fds[n++] = (struct pollfd){.fd = a->fd, .events = POLLRDHUP};
+    }
+    watch(watched, fds, n);
+}
+
+/* What the lock protects of a step: who left, what is over, the numbers of the last step. Returns
+ * with the requests to cancel marked in the engine. */
+static void tidy(struct loop *loop)
+{
+    const sac_engine_stats stats = sac_engine_get_stats(loop->engine);
+    pthread_mutex_lock(&loop->lock);
+    loop->stats = stats;
+    loop->has_stats = true;
+    watch_clients(loop);
+    for (struct answer **at = &loop->live; *at;) {
+        struct answer *a = *at;
+        if (a->n_left == 0) {
+            *at = a->next;
+            a->next = NULL;
+            release(a);
+            continue;
+        }
+        for (uint32_t i = 0; i < a->n_choice && (a->gone || loop->stop_now); i++)
+            if (!a->choice[i].ended) sac_cancel(loop->engine, a->choice[i].request_id);
+        at = &a->next;
+    }
+    pthread_mutex_unlock(&loop->lock);
+}
+
+/* The engine cannot go on: all answers end with its reason. */
+static void fail_all(struct loop *loop, sac_status status, const char *why)
+{
+    pthread_mutex_lock(&loop->lock);
+    loop->draining = true;
+    struct answer **last = &loop->live;
+    while (*last) last = &(*last)->next;
+    *last = loop->inbox;
+    loop->inbox = NULL;
+    loop->end = &loop->inbox;
+    for (struct answer *a = loop->live; a; a = a->next)
+        for (uint32_t i = 0; i < a->n_choice; i++)
+            if (!a->choice[i].ended)
+                end_choice(loop, &a->choice[i], answer_piece_failed(i, status, why));
+    pthread_mutex_unlock(&loop->lock);
+}
+
+sac_status loop_run(struct loop *loop, sac_engine *engine, sac_error *err)
+{
+    struct answer *fresh;
+    sac_error why = {0};
+    sac_status status = SAC_OK;
+    loop->engine = engine;
+    tidy(loop);
+    while (status == SAC_OK && wait_for_work(loop, &fresh)) {
+        for (struct answer *a = fresh; a; a = a->next) start_answer(loop, a);
+        uint32_t n_active;
+        status = sac_run(engine, &n_active, &why);
+        if (status != SAC_OK) fail_all(loop, status, why.msg);
+        tidy(loop);
+    }
+    return status == SAC_OK ? SAC_OK : error_set(err, status, "%s", why.msg);
+}
+
+void loop_drain(struct loop *loop, bool now)
+{
+    pthread_mutex_lock(&loop->lock);
+    loop->draining = true;
+    loop->stop_now = loop->stop_now || now;
+    pthread_cond_signal(&loop->more);
+    pthread_mutex_unlock(&loop->lock);
+}
+
+static void ping(struct loop *loop, struct answer *a, uint64_t ping_us)
+{
+    if (!a->eager || !a->asleep || clock_us() - a->piece_us < ping_us) return;
+    struct answer_piece *p = mem_calloc(1, sizeof *p);
+    if (!p) return; /* the next tick tries again */
+    p->kind = ANSWER_PING;
+    put_piece(loop, a, p);
+}
+
+void loop_tick(struct loop *loop, uint64_t ping_us)
+{
+    pthread_mutex_lock(&loop->lock);
+    for (struct answer *a = loop->live; a; a = a->next) ping(loop, a, ping_us);
+    for (struct answer *a = loop->inbox; a; a = a->next) ping(loop, a, ping_us);
+    pthread_mutex_unlock(&loop->lock);
+}
+
+struct loop_view loop_view(struct loop *loop)
+{
+    pthread_mutex_lock(&loop->lock);
+    const struct loop_view view = {.n_running = loop->n_started,
+                                   .n_waiting = loop->n_choice - loop->n_started,
+                                   .has_stats = loop->has_stats,
+                                   .stats = loop->stats};
+    pthread_mutex_unlock(&loop->lock);
+    return view;
+}

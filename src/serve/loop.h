@@ -1,0 +1,50 @@
+/* loop.h: the thread that owns the engine, and the only door to it.
+ *
+ * HTTP threads queue answers (loop_submit) and take out what has become of them (loop_take); the
+ * engine's thread (loop_run) starts them, steps, and cancels those whose clients left. One lock
+ * covers the queue and the pieces of all answers; it is held for moments, never during a step.
+ * All functions but loop_run may be called from any thread. */
+#ifndef SAC_SERVE_LOOP_H
+#define SAC_SERVE_LOOP_H
+
+#include "serve/answer.h"
+#include "serve/metrics.h"
+
+struct loop_limits {
+    uint32_t n_running;      /* sequences that the engine computes at once */
+    uint32_t n_queue;        /* answers that may wait beside those */
+    size_t unread_bytes_max; /* of one answer that its client does not read */
+};
+
+struct loop;
+
+/* `metrics` is borrowed and is told of tokens and ends. */
+sac_status loop_create(struct loop **out, const struct loop_limits *limits, struct metrics *metrics,
+                       sac_error *err);
+void loop_destroy(struct loop *loop);
+
+/* Queues the answer, or says why not: a full queue, a server that is going down. Takes a reference
+ * of its own on SAC_OK. */
+sac_status loop_submit(struct loop *loop, struct answer *a, struct refusal *ref);
+/* The pieces that came since the last call; the caller frees them. NULL with `*out_done` when the
+ * answer has ended and all was taken. NULL without it: a->sleep was called, and a->wake will be. */
+struct answer_piece *loop_take(struct loop *loop, struct answer *a, bool *out_done);
+/* The HTTP side lets go of its reference; an answer that has not ended is cancelled. */
+void loop_leave(struct loop *loop, struct answer *a);
+
+/* Serves until loop_drain; the calling thread becomes the engine's. An error is the engine's own
+ * and ends all answers. */
+sac_status loop_run(struct loop *loop, sac_engine *engine, sac_error *err);
+/* No more answers are taken; those there are end first or, with `now`, are cancelled. */
+void loop_drain(struct loop *loop, bool now);
+/* Sends a ping to streams to which nothing has gone for `ping_us`. */
+void loop_tick(struct loop *loop, uint64_t ping_us);
+
+struct loop_view {
+    uint32_t n_running, n_waiting; /* answers; a request for n counts n times */
+    bool has_stats;
+    sac_engine_stats stats; /* as of the last step */
+};
+struct loop_view loop_view(struct loop *loop);
+
+#endif

@@ -1,0 +1,222 @@
+/* metrics.c: see the header. Histograms have one list of bounds in seconds, from a token of a tiny
+ * model to the prompt of a book. */
+#include "serve/metrics.h"
+
+#include "base/mem.h"
+#include "serve/loop.h"
+
+#include <pthread.h>
+
+static const double bounds_s[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
+                                  2.5,   5,      10,    25,   50,    100,  250, 500,  1000};
+#define N_BOUND (sizeof bounds_s / sizeof bounds_s[0])
+
+struct histogram {
+    uint64_t n[N_BOUND + 1]; /* the last one: above all bounds */
+    double sum_s;
+};
+
+enum { QUEUE, FIRST_TOKEN, NEXT_TOKEN, PER_TOKEN, PREFILL, DECODE, WHOLE, N_HISTOGRAM };
+
+static const struct {
+    const char *name, *help;
+} histograms[N_HISTOGRAM] = {
+    [QUEUE] = {"request_queue_time_seconds", "From the request to its first step."},
+    [FIRST_TOKEN] = {"time_to_first_token_seconds", "From the request to its first token."},
+    [NEXT_TOKEN] = {"inter_token_latency_seconds", "Between two tokens of an answer."},
+    [PER_TOKEN] = {"request_time_per_output_token_seconds", "Mean of an answer behind its first "
+                                                            "token."},
+    [PREFILL] = {"request_prefill_time_seconds", "Computing the prompt, to the first token."},
+    [DECODE] = {"request_decode_time_seconds", "From the first token to the last."},
+    [WHOLE] = {"e2e_request_latency_seconds", "From the request to the end of its answer."},
+};
+
+static const char *const finish_names[] = {
+    [SAC_FINISH_NONE] = "none",       [SAC_FINISH_STOP] = "stop",   [SAC_FINISH_LENGTH] = "length",
+    [SAC_FINISH_CANCELLED] = "abort", [SAC_FINISH_ERROR] = "error",
+};
+#define N_FINISH (sizeof finish_names / sizeof finish_names[0])
+
+#define STATUS_MAX 600u
+
+struct metrics {
+    pthread_mutex_t lock;
+    struct histogram histogram[N_HISTOGRAM];
+    uint64_t finished[N_FINISH];
+    uint64_t n_prompt, n_cached, n_predicted; /* tokens */
+    uint64_t status[STATUS_MAX];
+};
+
+sac_status metrics_create(struct metrics **out, sac_error *err)
+{
+    struct metrics *m = mem_calloc(1, sizeof *m);
+    if (!m) return error_set(err, SAC_ERR_MEMORY, "out of memory for the metrics");
+    pthread_mutex_init(&m->lock, NULL);
+    *out = m;
+    return SAC_OK;
+}
+
+void metrics_destroy(struct metrics *m)
+{
+    if (!m) return;
+    pthread_mutex_destroy(&m->lock);
+    mem_free(m);
+}
+
+static void observe(struct metrics *m, int which, double s)
+{
+    struct histogram *h = &m->histogram[which];
+    size_t i = 0;
+    while (i < N_BOUND && s > bounds_s[i]) i++;
+    h->n[i]++;
+    h->sum_s += s;
+}
+
+void metrics_started(struct metrics *m, uint64_t queue_us)
+{
+    pthread_mutex_lock(&m->lock);
+    observe(m, QUEUE, (double)queue_us * 1e-6);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void metrics_token(struct metrics *m, uint64_t us, bool first)
+{
+    pthread_mutex_lock(&m->lock);
+    observe(m, first ? FIRST_TOKEN : NEXT_TOKEN, (double)us * 1e-6);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void metrics_ended(struct metrics *m, const sac_event *e, uint64_t us)
+{
+    const sac_timings *t = &e->timings;
+    pthread_mutex_lock(&m->lock);
+    m->finished[e->finish]++;
+    m->n_prompt += t->n_prompt;
+    m->n_cached += t->n_cached;
+    m->n_predicted += t->n_predicted;
+    observe(m, WHOLE, (double)us * 1e-6);
+    if (t->n_predicted) {
+        observe(m, PREFILL, t->prompt_ms * 1e-3);
+        observe(m, DECODE, t->predicted_ms * 1e-3);
+    }
+    if (t->n_predicted > 1) observe(m, PER_TOKEN, t->predicted_ms * 1e-3 / (t->n_predicted - 1));
+    pthread_mutex_unlock(&m->lock);
+}
+
+void metrics_status(struct metrics *m, unsigned status)
+{
+    pthread_mutex_lock(&m->lock);
+    if (status < STATUS_MAX) m->status[status]++;
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* ---- Text ---- */
+
+static const char *const prefixes[] = {"saccade_", "vllm:"};
+
+/* One number under both names. */
+static void print_number(struct strbuf *out, const char *type, const char *name, const char *labels,
+                         double value)
+{
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
+        strbuf_addf(out, "# TYPE %s%s %s\n", prefixes[i], name, type);
+        strbuf_addf(out, "%s%s{%s} %.15g\n", prefixes[i], name, labels, value);
+    }
+}
+
+static void print_histogram(struct strbuf *out, const struct histogram *h, int which,
+                            const char *labels)
+{
+    const char *name = histograms[which].name;
+    for (size_t p = 0; p < sizeof prefixes / sizeof prefixes[0]; p++) {
+        uint64_t n = 0;
+        strbuf_addf(out, "# HELP %s%s %s\n# TYPE %s%s histogram\n", prefixes[p], name,
+                    histograms[which].help, prefixes[p], name);
+        for (size_t i = 0; i <= N_BOUND; i++) {
+            n += h->n[i];
+            strbuf_addf(out, "%s%s_bucket{%s,le=\"", prefixes[p], name, labels);
+            if (i < N_BOUND)
+                strbuf_addf(out, "%g\"} %llu\n", bounds_s[i], (unsigned long long)n);
+            else
+                strbuf_addf(out, "+Inf\"} %llu\n", (unsigned long long)n);
+        }
+        strbuf_addf(out, "%s%s_sum{%s} %.9g\n%s%s_count{%s} %llu\n", prefixes[p], name, labels,
+                    h->sum_s, prefixes[p], name, labels, (unsigned long long)n);
+    }
+}
+
+static void print_finished(struct strbuf *out, const struct metrics *m, const char *labels)
+{
+    for (size_t p = 0; p < sizeof prefixes / sizeof prefixes[0]; p++) {
+        strbuf_addf(out, "# TYPE %srequest_success_total counter\n", prefixes[p]);
+        for (size_t i = SAC_FINISH_STOP; i < N_FINISH; i++)
+            strbuf_addf(out, "%srequest_success_total{%s,finished_reason=\"%s\"} %llu\n",
+                        prefixes[p], labels, finish_names[i], (unsigned long long)m->finished[i]);
+    }
+    strbuf_adds(out, "# TYPE saccade_http_responses_total counter\n");
+    for (unsigned i = 0; i < STATUS_MAX; i++)
+        if (m->status[i])
+            strbuf_addf(out, "saccade_http_responses_total{%s,status=\"%u\"} %llu\n", labels, i,
+                        (unsigned long long)m->status[i]);
+}
+
+static void print_engine(struct strbuf *out, const sac_engine_stats *s, const char *labels)
+{
+    const double used = s->n_page ? 1 - (double)s->n_page_free / (double)s->n_page : 0;
+    print_number(out, "gauge", "kv_cache_usage_perc", labels, used);
+    const struct {
+        const char *type, *name;
+        double value;
+    } own[] = {
+        {"counter", "steps_total", (double)s->n_step},
+        {"counter", "prompt_rows_total", (double)s->n_prompt_tok},
+        {"counter", "decode_rows_total", (double)s->n_decode_tok},
+        {"counter", "attention_bytes_read_total", (double)s->attend_bytes_read},
+        {"counter", "attention_bytes_dense_total", (double)s->dense_bytes},
+        {"counter", "attention_tokens_seen_total", (double)s->n_tok_seen},
+        {"counter", "attention_tokens_read_total", (double)s->n_tok_read},
+        {"counter", "prompt_cells_total", (double)s->n_cell},
+        {"counter", "prompt_cells_computed_total", (double)s->n_cell_read},
+        {"gauge", "kept_share", s->n_tok_seen ? (double)s->n_tok_read / (double)s->n_tok_seen : 1},
+        {"gauge", "kv_bytes", (double)s->kv_bytes},
+        {"gauge", "kv_bytes_used", (double)s->kv_bytes_used},
+    };
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        strbuf_addf(out, "# TYPE saccade_%s %s\nsaccade_%s{%s} %.15g\n", own[i].name, own[i].type,
+                    own[i].name, labels, own[i].value);
+}
+
+/* A label's value: quotes, backslashes and newlines are escaped. */
+static void add_label(struct strbuf *out, const char *name, const char *value)
+{
+    strbuf_addf(out, "%s=\"", name);
+    for (const char *c = value; *c; c++) {
+        if (*c == '"' || *c == '\\') strbuf_add(out, "\\", 1);
+        if (*c == '\n')
+            strbuf_adds(out, "\\n");
+        else
+            strbuf_add(out, c, 1);
+    }
+    strbuf_add(out, "\"", 1);
+}
+
+void metrics_print(struct metrics *m, const struct loop_view *view, const char *model_name,
+                   struct strbuf *out)
+{
+    struct strbuf label = {0};
+    add_label(&label, "model_name", model_name);
+    const char *labels = label.failed ? "" : label.data;
+    pthread_mutex_lock(&m->lock);
+    print_number(out, "gauge", "num_requests_running", labels, view->n_running);
+    print_number(out, "gauge", "num_requests_waiting", labels, view->n_waiting);
+    print_number(out, "counter", "prompt_tokens_total", labels, (double)m->n_prompt);
+    print_number(out, "counter", "generation_tokens_total", labels, (double)m->n_predicted);
+    print_number(out, "counter", "prefix_cache_queries_total", labels,
+                 (double)(m->n_prompt + m->n_cached));
+    print_number(out, "counter", "prefix_cache_hits_total", labels, (double)m->n_cached);
+    print_finished(out, m, labels);
+    for (int i = 0; i < N_HISTOGRAM; i++) print_histogram(out, &m->histogram[i], i, labels);
+    if (view->has_stats) print_engine(out, &view->stats, labels);
+    pthread_mutex_unlock(&m->lock);
+    strbuf_deinit(&label);
+}

@@ -1,0 +1,30 @@
+/* metrics.h: what the server counts, in Prometheus' text form.
+ *
+ * Every number has two names: `saccade_...` and vLLM's `vllm:...`, by which gateways and
+ * dashboards look. Any thread may call any function. */
+#ifndef SAC_SERVE_METRICS_H
+#define SAC_SERVE_METRICS_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#include <stdint.h>
+
+struct metrics;
+struct loop_view;
+
+sac_status metrics_create(struct metrics **out, sac_error *err);
+void metrics_destroy(struct metrics *m);
+
+void metrics_started(struct metrics *m, uint64_t queue_us);
+/* A token: `us` since the one before, or since the request came when it is the `first`. */
+void metrics_token(struct metrics *m, uint64_t us, bool first);
+/* `e`: the last event of an answer. */
+void metrics_ended(struct metrics *m, const sac_event *e, uint64_t us);
+/* A request was answered with this HTTP status. */
+void metrics_status(struct metrics *m, unsigned status);
+
+void metrics_print(struct metrics *m, const struct loop_view *view, const char *model_name,
+                   struct strbuf *out);
+
+#endif

@@ -1,0 +1,179 @@
+/* openai_chat.c: POST /v1/chat/completions, whole and streamed. */
+#include "serve/dialects.h"
+#include "serve/dialogue.h"
+
+#include <string.h>
+
+/* "logprobs": true, "top_logprobs": n. */
+static sac_status read_logprobs(struct ask *a, const cJSON *body, struct refusal *ref)
+{
+    TRY(ask_bool(body, "logprobs", &a->logprobs, ref));
+    TRY(ask_u32(body, "top_logprobs", 0, ASK_TOP_MAX, &a->n_top, ref));
+    if (a->n_top && !a->logprobs)
+        return refusal_set(ref, REFUSAL_REQUEST, "top_logprobs",
+                           "'top_logprobs' needs \"logprobs\": true");
+    return SAC_OK;
+}
+
+static sac_status read_chat(struct ask *a, const cJSON *body, const struct ask_rules *rules,
+                            struct refusal *ref)
+{
+    struct dialogue d = {0};
+    TRY(ask_read(a, body, rules, ref));
+    TRY(read_logprobs(a, body, ref));
+    sac_status status = dialogue_read(&d, body, ref);
+    if (status == SAC_OK) status = dialogue_to_prompt(&d, a, rules, ref);
+    dialogue_deinit(&d);
+    return status;
+}
+
+/* ---- Writing ---- */
+
+static cJSON *token_json(const struct reply *r, int32_t tok, float logprob)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddItemToObject(o, "token", reply_token_text(r, tok));
+    cJSON_AddNumberToObject(o, "logprob", (double)logprob);
+    cJSON_AddItemToObject(o, "bytes", reply_token_bytes(r, tok));
+    return o;
+}
+
+static cJSON *logprob_json(const struct reply *r, const struct answer_piece *p)
+{
+    cJSON *o = token_json(r, p->tok, p->logprob);
+    cJSON *top = cJSON_AddArrayToObject(o, "top_logprobs");
+    for (uint32_t i = 0; i < p->n_prob && i < r->ask->n_top && p->prob[i].tok >= 0; i++)
+        cJSON_AddItemToArray(top, token_json(r, p->prob[i].tok, p->prob[i].logprob));
+    return o;
+}
+
+/* A chunk with one choice; takes over `delta`. */
+static cJSON *chunk_json(const struct reply *r, uint32_t choice_i, cJSON *delta, const char *finish)
+{
+    cJSON *o = reply_object(r, "chat.completion.chunk");
+    cJSON *choices = cJSON_AddArrayToObject(o, "choices"), *choice = cJSON_CreateObject();
+    cJSON_AddItemToArray(choices, choice);
+    cJSON_AddNumberToObject(choice, "index", choice_i);
+    cJSON_AddItemToObject(choice, "delta", delta);
+    cJSON_AddNullToObject(choice, "logprobs");
+    if (finish)
+        cJSON_AddStringToObject(choice, "finish_reason", finish);
+    else
+        cJSON_AddNullToObject(choice, "finish_reason");
+    if (r->ask->include_usage) cJSON_AddNullToObject(o, "usage");
+    return o;
+}
+
+static cJSON *choice_of(cJSON *chunk)
+{
+    return cJSON_GetObjectItemCaseSensitive(chunk, "choices")->child;
+}
+
+static void open_stream(struct reply *r, struct strbuf *out)
+{
+    for (uint32_t i = 0; i < r->n_choice; i++) {
+        cJSON *delta = cJSON_CreateObject();
+        cJSON_AddStringToObject(delta, "role", "assistant");
+        cJSON_AddStringToObject(delta, "content", "");
+        reply_event(out, NULL, chunk_json(r, i, delta, NULL));
+    }
+}
+
+static void write_token(struct reply *r, const struct answer_piece *p, struct strbuf *out)
+{
+    /* Tokens that complete no character yet are shown where something is said of tokens. */
+    if (p->n_text == 0 && !r->ask->logprobs && !r->ask->token_ids) return;
+    cJSON *delta = cJSON_CreateObject();
+    cJSON_AddItemToObject(delta, "content", reply_text(p));
+    cJSON *chunk = chunk_json(r, p->choice_i, delta, NULL), *choice = choice_of(chunk);
+    if (r->ask->logprobs) {
+        cJSON *logprobs = cJSON_CreateObject();
+        cJSON_AddItemToArray(cJSON_AddArrayToObject(logprobs, "content"), logprob_json(r, p));
+        cJSON_ReplaceItemInObjectCaseSensitive(choice, "logprobs", logprobs);
+    }
+    if (r->ask->token_ids)
+        cJSON_AddItemToArray(cJSON_AddArrayToObject(choice, "token_ids"),
+                             cJSON_CreateNumber(p->tok));
+    reply_event(out, NULL, chunk);
+}
+
+static void write_end(struct reply *r, const struct answer_piece *p, struct strbuf *out)
+{
+    const struct reply_choice *c = &r->choice[p->choice_i];
+    cJSON *delta = cJSON_CreateObject();
+    if (p->n_text) cJSON_AddItemToObject(delta, "content", reply_text(p));
+    cJSON *chunk = chunk_json(r, p->choice_i, delta, reply_finish(c));
+    if (p->stop_i >= 0)
+        cJSON_AddStringToObject(choice_of(chunk), "stop_reason", r->ask->stop[p->stop_i]);
+    cJSON_AddItemToObject(chunk, "timings", reply_timings(c));
+    reply_event(out, NULL, chunk);
+}
+
+static void write_piece(struct reply *r, const struct answer_piece *p, struct strbuf *out)
+{
+    if (p->kind == ANSWER_TOKEN) write_token(r, p, out);
+    if (p->kind == ANSWER_DONE && r->failed.kind == REFUSAL_NONE) write_end(r, p, out);
+    if (p->kind == ANSWER_PROMPT && r->ask->progress) {
+        cJSON *chunk = chunk_json(r, p->choice_i, cJSON_CreateObject(), NULL);
+        cJSON_AddItemToObject(chunk, "prompt_progress", reply_progress(p));
+        reply_event(out, NULL, chunk);
+    }
+}
+
+static void close_stream(struct reply *r, struct strbuf *out)
+{
+    if (r->ask->include_usage) {
+        cJSON *o = reply_object(r, "chat.completion.chunk");
+        cJSON_AddArrayToObject(o, "choices");
+        cJSON_AddItemToObject(o, "usage", reply_usage(r));
+        reply_event(out, NULL, o);
+    }
+    strbuf_adds(out, "data: [DONE]\n\n");
+}
+
+static cJSON *whole_choice(const struct reply *r, uint32_t i)
+{
+    struct reply_choice *c = &r->choice[i];
+    cJSON *o = cJSON_CreateObject(), *message = cJSON_AddObjectToObject(o, "message");
+    cJSON_AddNumberToObject(o, "index", i);
+    cJSON_AddStringToObject(message, "role", "assistant");
+    json_add_text(message, "content", c->text.data, c->text.n);
+    cJSON_AddNullToObject(message, "refusal");
+    if (c->logprobs) {
+        cJSON_AddItemToObject(cJSON_AddObjectToObject(o, "logprobs"), "content", c->logprobs);
+        c->logprobs = NULL;
+    } else {
+        cJSON_AddNullToObject(o, "logprobs");
+    }
+    if (c->token_ids) cJSON_AddItemToObject(o, "token_ids", cJSON_Duplicate(c->token_ids, true));
+    cJSON_AddStringToObject(o, "finish_reason", reply_finish(c));
+    if (c->stop_i >= 0) cJSON_AddStringToObject(o, "stop_reason", r->ask->stop[c->stop_i]);
+    return o;
+}
+
+static void write_whole(struct reply *r, struct strbuf *out)
+{
+    cJSON *o = reply_object(r, "chat.completion"), *choices = cJSON_AddArrayToObject(o, "choices");
+    for (uint32_t i = 0; i < r->n_choice; i++) cJSON_AddItemToArray(choices, whole_choice(r, i));
+    cJSON_AddItemToObject(o, "usage", reply_usage(r));
+    cJSON_AddItemToObject(o, "timings", reply_timings(&r->choice[0]));
+    json_print(out, o);
+}
+
+static void keep_piece(struct reply *r, const struct answer_piece *p)
+{
+    struct reply_choice *c = &r->choice[p->choice_i];
+    if (p->kind != ANSWER_TOKEN || !r->ask->logprobs) return;
+    if (!c->logprobs) c->logprobs = cJSON_CreateArray();
+    cJSON_AddItemToArray(c->logprobs, logprob_json(r, p));
+}
+
+const struct dialect openai_chat_dialect = {
+    .id_prefix = "chatcmpl-",
+    .read = read_chat,
+    .keep = keep_piece,
+    .open = open_stream,
+    .piece = write_piece,
+    .close = close_stream,
+    .whole = write_whole,
+};

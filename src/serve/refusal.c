@@ -1,0 +1,104 @@
+/* refusal.c: see the header. One table gives each kind its status, type and code. */
+#include "serve/refusal.h"
+
+#include "serve/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#undef refusal_set
+
+struct kind {
+    unsigned status;
+    const char *type, *code; /* code: NULL where the type says all */
+    const char *anthropic;   /* the type's name in that API */
+};
+
+static const struct kind kinds[REFUSAL_KINDS] = {
+    [REFUSAL_NONE] = {500, "server_error", NULL, "api_error"},
+    [REFUSAL_REQUEST] = {400, "invalid_request_error", NULL, "invalid_request_error"},
+    [REFUSAL_CONTEXT] = {400, "exceed_context_size_error", "context_length_exceeded",
+                         "invalid_request_error"},
+    [REFUSAL_KEY] = {401, "authentication_error", "invalid_api_key", "authentication_error"},
+    [REFUSAL_FORBIDDEN] = {403, "permission_error", NULL, "permission_error"},
+    [REFUSAL_NOT_FOUND] = {404, "not_found_error", NULL, "not_found_error"},
+    [REFUSAL_METHOD] = {405, "invalid_request_error", "method_not_allowed",
+                        "invalid_request_error"},
+    [REFUSAL_SLOW] = {408, "invalid_request_error", "timeout", "invalid_request_error"},
+    [REFUSAL_LARGE] = {413, "invalid_request_error", "request_too_large", "request_too_large"},
+    [REFUSAL_HEADER] = {431, "invalid_request_error", "header_too_large", "invalid_request_error"},
+    [REFUSAL_BUSY] = {429, "rate_limit_error", NULL, "rate_limit_error"},
+    [REFUSAL_SERVER] = {500, "server_error", NULL, "api_error"},
+    [REFUSAL_UNSUPPORTED] = {501, "not_supported_error", NULL, "invalid_request_error"},
+    [REFUSAL_UNAVAILABLE] = {503, "unavailable_error", NULL, "overloaded_error"},
+};
+
+sac_status refusal_set(struct refusal *out, enum refusal_kind kind, const char *param,
+                       const char *fmt, ...)
+{
+    va_list ap;
+    *out = (struct refusal){.kind = kind};
+    snprintf(out->param, sizeof out->param, "%s", param ? param : "");
+    va_start(ap, fmt);
+    vsnprintf(out->message, sizeof out->message, fmt, ap);
+    va_end(ap);
+    return SAC_ERR_ARG;
+}
+
+sac_status refusal_of(struct refusal *out, sac_status status, const char *param,
+                      const char *message)
+{
+    enum refusal_kind kind = REFUSAL_SERVER;
+    if (status == SAC_ERR_ARG || status == SAC_ERR_FORMAT || status == SAC_ERR_UNSUPPORTED ||
+        status == SAC_ERR_NOT_FOUND)
+        kind = REFUSAL_REQUEST;
+    if (status == SAC_ERR_CONTEXT) kind = REFUSAL_CONTEXT;
+    if (status == SAC_ERR_MEMORY) kind = REFUSAL_UNAVAILABLE;
+    return refusal_set(out, kind, param, "%s", message);
+}
+
+unsigned refusal_status(const struct refusal *r)
+{
+    return kinds[r->kind].status;
+}
+
+const char *refusal_type(const struct refusal *r)
+{
+    return kinds[r->kind].type;
+}
+
+static cJSON *openai_error(const struct refusal *r)
+{
+    const struct kind *k = &kinds[r->kind];
+    cJSON *e = cJSON_CreateObject();
+    json_add_text(e, "message", r->message, strnlen(r->message, sizeof r->message));
+    cJSON_AddStringToObject(e, "type", k->type);
+    if (r->param[0])
+        json_add_text(e, "param", r->param, strnlen(r->param, sizeof r->param));
+    else
+        cJSON_AddNullToObject(e, "param");
+    if (k->code)
+        cJSON_AddStringToObject(e, "code", k->code);
+    else
+        cJSON_AddNullToObject(e, "code");
+    if (r->kind == REFUSAL_CONTEXT) {
+        cJSON_AddNumberToObject(e, "n_prompt_tokens", (double)r->n_prompt_tokens);
+        cJSON_AddNumberToObject(e, "n_ctx", (double)r->n_ctx);
+    }
+    return e;
+}
+
+void refusal_print(const struct refusal *r, bool anthropic, struct strbuf *out)
+{
+    cJSON *body = cJSON_CreateObject();
+    if (anthropic) {
+        cJSON *e = cJSON_CreateObject();
+        cJSON_AddStringToObject(body, "type", "error");
+        cJSON_AddStringToObject(e, "type", kinds[r->kind].anthropic);
+        json_add_text(e, "message", r->message, strnlen(r->message, sizeof r->message));
+        cJSON_AddItemToObject(body, "error", e);
+    } else {
+        cJSON_AddItemToObject(body, "error", openai_error(r));
+    }
+    json_print(out, body);
+}

@@ -1,0 +1,55 @@
+/* refusal.h: why a request is not served, in the words of OpenAI's errors: a real HTTP status and
+ * {"error": {"message", "type", "param", "code"}}. */
+#ifndef SAC_SERVE_REFUSAL_H
+#define SAC_SERVE_REFUSAL_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#include <stdint.h>
+
+enum refusal_kind {
+    REFUSAL_NONE = 0,
+    REFUSAL_REQUEST,     /* 400: a field is wrong */
+    REFUSAL_CONTEXT,     /* 400: more tokens than the context holds; counts are given */
+    REFUSAL_KEY,         /* 401 */
+    REFUSAL_FORBIDDEN,   /* 403: another site's page, or another host's name */
+    REFUSAL_NOT_FOUND,   /* 404 */
+    REFUSAL_METHOD,      /* 405 */
+    REFUSAL_SLOW,        /* 408 */
+    REFUSAL_LARGE,       /* 413 */
+    REFUSAL_HEADER,      /* 431 */
+    REFUSAL_BUSY,        /* 429, with Retry-After */
+    REFUSAL_SERVER,      /* 500 */
+    REFUSAL_UNSUPPORTED, /* 501: known, and not built in */
+    REFUSAL_UNAVAILABLE, /* 503: loading, draining, out of memory */
+    REFUSAL_KINDS,
+};
+
+struct refusal {
+    enum refusal_kind kind;
+    char param[64]; /* the field, "" if none is to blame */
+    char message[640];
+    uint64_t n_prompt_tokens, n_ctx; /* REFUSAL_CONTEXT */
+};
+
+/* Fills the refusal and returns SAC_ERR_ARG, so that callers can pass it on with TRY. `param` may
+ * be NULL. */
+__attribute__((format(printf, 4, 5))) sac_status
+refusal_set(struct refusal *out, enum refusal_kind kind, const char *param, const char *fmt, ...);
+/* What the engine's library said: bad arguments are the client's, the rest is the server's. */
+sac_status refusal_of(struct refusal *out, sac_status status, const char *param,
+                      const char *message);
+
+#define refusal_set(out, kind, param, ...)                                                         \
+    __extension__({                                                                                \
+        (void)refusal_set((out), (kind), (param), __VA_ARGS__);                                    \
+        SAC_ERR_ARG;                                                                               \
+    })
+
+unsigned refusal_status(const struct refusal *r);
+const char *refusal_type(const struct refusal *r); /* "invalid_request_error" */
+/* Appends the body. `anthropic`: in the shape of that API. */
+void refusal_print(const struct refusal *r, bool anthropic, struct strbuf *out);
+
+#endif

@@ -1,0 +1,180 @@
+/* reply.c: see the header. */
+#include "serve/reply.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+void reply_random_id(char out[48], const char *prefix)
+{
+    unsigned char raw[12] = {0};
+    int n = snprintf(out, 48, "%.16s", prefix);
+    /* An id that is not random is still an id: it opens nothing. */
+    if (getrandom(raw, sizeof raw, 0) != (ssize_t)sizeof raw) raw[0] = 1;
+    for (size_t i = 0; i < sizeof raw; i++)
+        n += snprintf(out + n, 48 - (size_t)n, "%02x", (unsigned)raw[i]);
+}
+
+sac_status reply_init(struct reply *r, const struct dialect *dialect, const struct answer *a,
+                      const struct ask_rules *rules, const char *model_name)
+{
+    *r = (struct reply){.dialect = dialect,
+                        .ask = &a->ask,
+                        .rules = rules,
+                        .model_name = model_name,
+                        .created = (int64_t)time(NULL),
+                        .n_choice = a->n_choice};
+    reply_random_id(r->id, dialect->id_prefix);
+    r->choice = mem_calloc(r->n_choice, sizeof *r->choice);
+    if (!r->choice) return SAC_ERR_MEMORY;
+    for (uint32_t i = 0; i < r->n_choice; i++) {
+        struct reply_choice *c = &r->choice[i];
+        c->stop_i = -1;
+        c->n_prompt = (uint32_t)a->ask.prompt[i / a->ask.n].n;
+        if (a->ask.token_ids) c->token_ids = cJSON_CreateArray();
+    }
+    return SAC_OK;
+}
+
+void reply_deinit(struct reply *r)
+{
+    for (uint32_t i = 0; r->choice && i < r->n_choice; i++) {
+        strbuf_deinit(&r->choice[i].text);
+        cJSON_Delete(r->choice[i].logprobs);
+        cJSON_Delete(r->choice[i].token_ids);
+    }
+    mem_free(r->choice);
+    *r = (struct reply){0};
+}
+
+static void take_end(struct reply *r, struct reply_choice *c, const struct answer_piece *p)
+{
+    char why[512];
+    c->done = true;
+    c->finish = p->finish;
+    c->stop_i = p->stop_i;
+    c->timings = p->timings;
+    r->n_done++;
+    if (p->finish == SAC_FINISH_CANCELLED)
+        (void)refusal_set(&r->failed, REFUSAL_UNAVAILABLE, NULL, "the server is shutting down");
+    if (p->finish == SAC_FINISH_ERROR) {
+        snprintf(why, sizeof why, "%.*s", (int)p->n_text, p->text);
+        (void)refusal_of(&r->failed, p->status, NULL, why);
+        if (r->failed.kind == REFUSAL_CONTEXT) {
+            r->failed.n_prompt_tokens = c->n_prompt;
+            r->failed.n_ctx = r->rules->engine.n_ctx;
+        }
+    }
+}
+
+void reply_take(struct reply *r, const struct answer_piece *p)
+{
+    struct reply_choice *c = &r->choice[p->choice_i];
+    if (p->kind == ANSWER_TOKEN) {
+        c->n_tok++;
+        if (c->token_ids) cJSON_AddItemToArray(c->token_ids, cJSON_CreateNumber(p->tok));
+    }
+    if (p->kind == ANSWER_TOKEN || (p->kind == ANSWER_DONE && p->finish != SAC_FINISH_ERROR))
+        strbuf_add(&c->text, p->text, p->n_text);
+    if (p->kind == ANSWER_DONE) take_end(r, c, p);
+}
+
+void reply_event(struct strbuf *out, const char *event, cJSON *value)
+{
+    if (event) strbuf_addf(out, "event: %s\n", event);
+    strbuf_adds(out, "data: ");
+    json_print(out, value);
+    strbuf_adds(out, "\n\n");
+}
+
+cJSON *reply_text(const struct answer_piece *p)
+{
+    return json_text(p->text, p->n_text);
+}
+
+void reply_counts(const struct reply *r, uint32_t *out_prompt, uint32_t *out_cached,
+                  uint32_t *out_predicted)
+{
+    *out_prompt = *out_cached = *out_predicted = 0;
+    for (uint32_t i = 0; i < r->n_choice; i++) {
+        *out_predicted += r->choice[i].n_tok;
+        /* A prompt counts once, however many answers it has. */
+        if (i % r->ask->n) continue;
+        *out_prompt += r->choice[i].n_prompt;
+        *out_cached += r->choice[i].timings.n_cached;
+    }
+}
+
+cJSON *reply_usage(const struct reply *r)
+{
+    uint32_t prompt, cached, predicted;
+    cJSON *o = cJSON_CreateObject();
+    reply_counts(r, &prompt, &cached, &predicted);
+    cJSON_AddNumberToObject(o, "prompt_tokens", prompt);
+    cJSON_AddNumberToObject(o, "completion_tokens", predicted);
+    cJSON_AddNumberToObject(o, "total_tokens", (double)prompt + predicted);
+    cJSON_AddNumberToObject(cJSON_AddObjectToObject(o, "prompt_tokens_details"), "cached_tokens",
+                            cached);
+    return o;
+}
+
+cJSON *reply_timings(const struct reply_choice *c)
+{
+    const sac_timings *t = &c->timings;
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddNumberToObject(o, "cache_n", t->n_cached);
+    cJSON_AddNumberToObject(o, "prompt_n", t->n_prompt);
+    cJSON_AddNumberToObject(o, "prompt_ms", t->prompt_ms);
+    cJSON_AddNumberToObject(o, "prompt_per_second", t->prompt_per_s);
+    cJSON_AddNumberToObject(o, "predicted_n", t->n_predicted);
+    cJSON_AddNumberToObject(o, "predicted_ms", t->predicted_ms);
+    cJSON_AddNumberToObject(o, "predicted_per_second", t->predicted_per_s);
+    return o;
+}
+
+cJSON *reply_progress(const struct answer_piece *p)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddNumberToObject(o, "total", p->n_prompt);
+    cJSON_AddNumberToObject(o, "cache", p->timings.n_cached);
+    cJSON_AddNumberToObject(o, "processed", p->n_prompt_done);
+    return o;
+}
+
+const char *reply_finish(const struct reply_choice *c)
+{
+    return c->finish == SAC_FINISH_LENGTH ? "length" : "stop";
+}
+
+cJSON *reply_token_text(const struct reply *r, int32_t tok)
+{
+    size_t n;
+    const char *piece = sac_token_piece(r->rules->model, tok, true, &n);
+    return json_text(piece, n);
+}
+
+cJSON *reply_token_bytes(const struct reply *r, int32_t tok)
+{
+    size_t n;
+    const char *piece = sac_token_piece(r->rules->model, tok, true, &n);
+    cJSON *bytes = cJSON_CreateArray();
+    for (size_t i = 0; i < n; i++)
+        cJSON_AddItemToArray(bytes, cJSON_CreateNumber((unsigned char)piece[i]));
+    return bytes;
+}
+
+cJSON *reply_object(const struct reply *r, const char *object)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "id", r->id);
+    cJSON_AddStringToObject(o, "object", object);
+    cJSON_AddNumberToObject(o, "created", (double)r->created);
+    cJSON_AddStringToObject(o, "model", r->model_name);
+    char fingerprint[32];
+    snprintf(fingerprint, sizeof fingerprint, "saccade-%.16s", sac_version());
+    cJSON_AddStringToObject(o, "system_fingerprint", fingerprint);
+    return o;
+}

@@ -1,0 +1,79 @@
+/* reply.h: an answer on its way to text: what has come so far, and what all APIs say of it in the
+ * same way (usage, timings, probabilities). An API is a `struct dialect`: how it reads a request,
+ * and how it writes a stream or a whole answer. HTTP threads only, one at a time. */
+#ifndef SAC_SERVE_REPLY_H
+#define SAC_SERVE_REPLY_H
+
+#include "serve/answer.h"
+
+struct reply;
+
+struct dialect {
+    const char *id_prefix; /* "chatcmpl-" */
+    bool anthropic;        /* errors in that API's shape */
+    sac_status (*read)(struct ask *a, const cJSON *body, const struct ask_rules *rules,
+                       struct refusal *ref);
+    /* What a whole answer needs of a piece beside its text. */
+    void (*keep)(struct reply *r, const struct answer_piece *p);
+    /* A stream: what opens it, what a piece comes to (already taken by reply_take), what ends it.
+     */
+    void (*open)(struct reply *r, struct strbuf *out);
+    void (*piece)(struct reply *r, const struct answer_piece *p, struct strbuf *out);
+    void (*close)(struct reply *r, struct strbuf *out);
+    /* All of it at once. */
+    void (*whole)(struct reply *r, struct strbuf *out);
+};
+
+struct reply_choice {
+    struct strbuf text;
+    cJSON *logprobs;  /* owned; a list in the dialect's own form, or NULL */
+    cJSON *token_ids; /* owned; or NULL */
+    uint32_t n_tok, n_prompt;
+    size_t n_shown; /* bytes of `text` that the dialect has sent, where it counts */
+    bool begun, done;
+    sac_finish finish;
+    int stop_i;
+    sac_timings timings;
+};
+
+struct reply {
+    const struct dialect *dialect;
+    const struct ask *ask;         /* borrowed from the answer */
+    const struct ask_rules *rules; /* borrowed */
+    const char *model_name;        /* borrowed */
+    char id[48];
+    int64_t created;             /* seconds since 1970 */
+    struct reply_choice *choice; /* owned, [n_choice] */
+    uint32_t n_choice, n_done;
+    struct refusal failed; /* kind NONE: nothing has */
+    uint32_t n_event;      /* for dialects that number them */
+};
+
+sac_status reply_init(struct reply *r, const struct dialect *dialect, const struct answer *a,
+                      const struct ask_rules *rules, const char *model_name);
+void reply_deinit(struct reply *r);
+
+/* Takes note of a piece. A choice that failed, or was cancelled by the server, sets `failed`. */
+void reply_take(struct reply *r, const struct answer_piece *p);
+
+/* "data: {...}\n\n"; takes over the value. `event` (or NULL) names it: "event: NAME\n" before. */
+void reply_event(struct strbuf *out, const char *event, cJSON *value);
+
+/* The text of a piece as JSON text. */
+cJSON *reply_text(const struct answer_piece *p);
+cJSON *reply_usage(const struct reply *r);
+cJSON *reply_timings(const struct reply_choice *c);
+/* {"total", "cache", "processed"} as llama.cpp has it. */
+cJSON *reply_progress(const struct answer_piece *p);
+const char *reply_finish(const struct reply_choice *c); /* "stop" or "length" */
+/* The text of a token, and its bytes as a list, since it may be a part of a character. */
+cJSON *reply_token_text(const struct reply *r, int32_t tok);
+cJSON *reply_token_bytes(const struct reply *r, int32_t tok);
+/* The first member of all objects. */
+cJSON *reply_object(const struct reply *r, const char *object);
+/* Tokens read and made, over all choices. */
+void reply_counts(const struct reply *r, uint32_t *out_prompt, uint32_t *out_cached,
+                  uint32_t *out_predicted);
+void reply_random_id(char out[48], const char *prefix);
+
+#endif

@@ -1,0 +1,98 @@
+/* respond.c: see the header. */
+#include "serve/respond.h"
+
+#include "base/mem.h"
+#include "serve/guard.h"
+#include "serve/page.h"
+
+#include <string.h>
+
+#define STREAM_BLOCK_BYTES 16384u
+
+static void add(struct MHD_Response *response, const char *name, const char *value)
+{
+    /* Fails for want of memory or a value with control characters: the answer goes without. */
+    (void)!MHD_add_response_header(response, name, value);
+}
+
+static enum MHD_Result send_response(const struct respond_to *to, unsigned status, const char *type,
+                                     struct MHD_Response *response)
+{
+    if (!response) return MHD_NO;
+    const char *origin = guard_cors_origin(to->context, to->connection);
+    if (type) add(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    add(response, "X-Request-Id", to->id);
+    add(response, "X-Content-Type-Options", "nosniff");
+    if (origin) {
+        add(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        add(response, MHD_HTTP_HEADER_VARY, "Origin");
+    }
+    if (status == 401) add(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    if (status == 429) add(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (status == 503) add(response, MHD_HTTP_HEADER_RETRY_AFTER, "5");
+    const enum MHD_Result result = MHD_queue_response(to->connection, status, response);
+    MHD_destroy_response(response);
+    return result;
+}
+
+enum MHD_Result respond_text(const struct respond_to *to, unsigned status, const char *type,
+                             struct strbuf *text)
+{
+    size_t n = 0;
+    char *data = strbuf_detach(text, &n);
+    if (!data) return MHD_NO;
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer_with_free_callback(n, data, mem_free);
+    if (!response) mem_free(data);
+    if (response) add(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    return send_response(to, status, type ? type : "application/json", response);
+}
+
+enum MHD_Result respond_refusal(const struct respond_to *to, const struct refusal *r,
+                                bool anthropic)
+{
+    struct strbuf text = {0};
+    refusal_print(r, anthropic, &text);
+    return respond_text(to, refusal_status(r), NULL, &text);
+}
+
+enum MHD_Result respond_stream(const struct respond_to *to, MHD_ContentReaderCallback read,
+                               void *user)
+{
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read, user, NULL);
+    if (!response) return MHD_NO;
+    add(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+    add(response, "X-Accel-Buffering", "no"); /* proxies pass events on as they come */
+    return send_response(to, 200, "text/event-stream; charset=utf-8", response);
+}
+
+enum MHD_Result respond_page(const struct respond_to *to, const char *path, bool *out_found)
+{
+    const struct page_file *file = page_find(path);
+    *out_found = file != NULL;
+    if (!file) return MHD_NO;
+    struct MHD_Response *response = MHD_create_response_from_buffer(
+        file->n, (void *)(uintptr_t)file->data, MHD_RESPMEM_PERSISTENT);
+    if (!response) return MHD_NO;
+    add(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+    add(response, "Content-Security-Policy",
+        "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'none'");
+    add(response, "Referrer-Policy", "no-referrer");
+    return send_response(to, 200, file->type, response);
+}
+
+enum MHD_Result respond_preflight(const struct respond_to *to)
+{
+    struct MHD_Response *response = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
+    if (!response) return MHD_NO;
+    const char *headers = MHD_lookup_connection_value(to->connection, MHD_HEADER_KIND,
+                                                      "Access-Control-Request-Headers");
+    if (guard_cors_origin(to->context, to->connection)) {
+        add(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE");
+        if (headers) add(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_HEADERS, headers);
+        add(response, MHD_HTTP_HEADER_ACCESS_CONTROL_MAX_AGE, "600");
+    }
+    return send_response(to, 204, NULL, response);
+}

@@ -1,0 +1,286 @@
+/* route.c: the table of routes, and those that answer at once: what the server is, what it does
+ * now, text to tokens and back. Bodies are those of OpenAI's and llama.cpp's servers. */
+#include "serve/route.h"
+#include "serve/dialects.h"
+#include "serve/dialogue.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- Health ---- */
+
+static sac_status live(struct context *c, const cJSON *body, struct strbuf *out,
+                       struct refusal *ref)
+{
+    (void)c;
+    (void)body;
+    (void)ref;
+    strbuf_adds(out, "{\"status\":\"ok\"}");
+    return SAC_OK;
+}
+
+static sac_status health(struct context *c, const cJSON *body, struct strbuf *out,
+                         struct refusal *ref)
+{
+    const int state = atomic_load(&c->state);
+    if (state == CONTEXT_READY) return live(c, body, out, ref);
+    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL,
+                       state == CONTEXT_LOADING ? "Loading model" : "the server is shutting down");
+}
+
+/* ---- What the server is ---- */
+
+static cJSON *model_json(const struct context *c)
+{
+    const sac_model_info i = sac_model_get_info(c->rules.model);
+    cJSON *o = cJSON_CreateObject(), *meta;
+    cJSON_AddStringToObject(o, "id", c->model_name);
+    cJSON_AddStringToObject(o, "object", "model");
+    cJSON_AddNumberToObject(o, "created", (double)c->start_s);
+    cJSON_AddStringToObject(o, "owned_by", "saccade");
+    cJSON_AddNumberToObject(o, "max_model_len", c->rules.engine.n_ctx);
+    meta = cJSON_AddObjectToObject(o, "meta");
+    cJSON_AddNumberToObject(meta, "n_ctx_train", i.n_ctx_train);
+    cJSON_AddNumberToObject(meta, "n_vocab", i.n_vocab);
+    cJSON_AddNumberToObject(meta, "n_embd", i.n_embd);
+    cJSON_AddNumberToObject(meta, "n_params", (double)i.n_params);
+    cJSON_AddNumberToObject(meta, "size", (double)i.file_bytes);
+    return o;
+}
+
+static sac_status models(struct context *c, const cJSON *body, struct strbuf *out,
+                         struct refusal *ref)
+{
+    cJSON *o = cJSON_CreateObject();
+    (void)body;
+    (void)ref;
+    cJSON_AddStringToObject(o, "object", "list");
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(o, "data"), model_json(c));
+    json_print(out, o);
+    return SAC_OK;
+}
+
+static cJSON *methods_json(const char *const *spec, uint32_t n)
+{
+    cJSON *list = cJSON_CreateArray();
+    for (uint32_t i = 0; i < n; i++) cJSON_AddItemToArray(list, cJSON_CreateString(spec[i]));
+    return list;
+}
+
+static cJSON *defaults_json(const struct ask_rules *r)
+{
+    const sac_sampling *s = &r->sampling;
+    cJSON *o = cJSON_CreateObject(), *p = cJSON_AddObjectToObject(o, "params");
+    cJSON_AddNumberToObject(o, "n_ctx", r->engine.n_ctx);
+    cJSON_AddNumberToObject(p, "temperature", (double)s->temp);
+    cJSON_AddNumberToObject(p, "top_k", s->top_k);
+    cJSON_AddNumberToObject(p, "top_p", (double)s->top_p);
+    cJSON_AddNumberToObject(p, "min_p", (double)s->min_p);
+    cJSON_AddNumberToObject(p, "repeat_penalty", (double)s->repeat_penalty);
+    cJSON_AddNumberToObject(p, "max_tokens", r->n_predict_max);
+    return o;
+}
+
+static sac_status props(struct context *c, const cJSON *body, struct strbuf *out,
+                        struct refusal *ref)
+{
+    const sac_engine_params *e = &c->rules.engine;
+    cJSON *o = cJSON_CreateObject(), *sparse;
+    (void)body;
+    (void)ref;
+    cJSON_AddItemToObject(o, "default_generation_settings", defaults_json(&c->rules));
+    cJSON_AddNumberToObject(o, "total_slots", e->n_seq_max);
+    cJSON_AddNumberToObject(o, "kv_tokens", (double)e->n_kv_tok);
+    cJSON_AddStringToObject(o, "model_alias", c->model_name);
+    cJSON_AddStringToObject(o, "build_info", sac_version());
+    /* What `sparse` of a request may name; the first of each is the default. */
+    sparse = cJSON_AddObjectToObject(o, "sparse");
+    cJSON_AddItemToObject(sparse, "prefill", methods_json(e->prefill, e->n_prefill));
+    cJSON_AddItemToObject(sparse, "decode", methods_json(e->decode, e->n_decode));
+    cJSON_AddNumberToObject(sparse, "min_ctx", e->sparse_min_ctx);
+    json_print(out, o);
+    return SAC_OK;
+}
+
+static sac_status slots(struct context *c, const cJSON *body, struct strbuf *out,
+                        struct refusal *ref)
+{
+    const struct loop_view view = loop_view(c->loop);
+    cJSON *list = cJSON_CreateArray();
+    (void)body;
+    (void)ref;
+    for (uint32_t i = 0; i < c->rules.engine.n_seq_max; i++) {
+        cJSON *slot = cJSON_CreateObject();
+        cJSON_AddNumberToObject(slot, "id", i);
+        cJSON_AddNumberToObject(slot, "n_ctx", c->rules.engine.n_ctx);
+        cJSON_AddBoolToObject(slot, "is_processing", i < view.n_running);
+        cJSON_AddItemToArray(list, slot);
+    }
+    json_print(out, list);
+    return SAC_OK;
+}
+
+static sac_status metrics(struct context *c, const cJSON *body, struct strbuf *out,
+                          struct refusal *ref)
+{
+    const struct loop_view view = loop_view(c->loop);
+    (void)body;
+    (void)ref;
+    metrics_print(c->metrics, &view, c->model_name, out);
+    return SAC_OK;
+}
+
+static sac_status embeddings(struct context *c, const cJSON *body, struct strbuf *out,
+                             struct refusal *ref)
+{
+    (void)body;
+    (void)out;
+    return refusal_set(ref, REFUSAL_UNSUPPORTED, NULL,
+                       "'%.80s' is a model that writes text: this server makes no embeddings",
+                       c->model_name);
+}
+
+/* ---- Text and tokens ---- */
+
+/* llama.cpp's "content" or vLLM's "prompt". */
+static sac_status read_content(const cJSON *body, const char **out, struct refusal *ref)
+{
+    *out = NULL;
+    TRY(ask_text(body, "content", out, ref));
+    if (!*out) TRY(ask_text(body, "prompt", out, ref));
+    if (*out) return SAC_OK;
+    return refusal_set(ref, REFUSAL_REQUEST, "content", "'content' is missing");
+}
+
+static cJSON *piece_json(const sac_model *model, int32_t tok)
+{
+    size_t n;
+    const char *piece = sac_token_piece(model, tok, true, &n);
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddNumberToObject(o, "id", tok);
+    cJSON_AddItemToObject(o, "piece", json_text(piece, n));
+    return o;
+}
+
+static sac_status tokenize(struct context *c, const cJSON *body, struct strbuf *out,
+                           struct refusal *ref)
+{
+    const char *text;
+    bool bos = false, special = true, pieces = false;
+    int32_t *tok;
+    size_t n;
+    sac_error err = {0};
+    TRY(read_content(body, &text, ref));
+    TRY(ask_bool(body, "add_special", &bos, ref));
+    TRY(ask_bool(body, "add_special_tokens", &bos, ref));
+    TRY(ask_bool(body, "parse_special", &special, ref));
+    TRY(ask_bool(body, "with_pieces", &pieces, ref));
+    const unsigned flags =
+        (bos ? SAC_TOK_ADD_SPECIAL : 0u) | (special ? SAC_TOK_PARSE_SPECIAL : 0u);
+    const sac_status status =
+        sac_tokenize(c->rules.model, text, strlen(text), flags, &tok, &n, &err);
+    if (status != SAC_OK) return refusal_of(ref, status, "content", err.msg);
+    cJSON *o = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(o, "tokens");
+    for (size_t i = 0; i < n; i++)
+        cJSON_AddItemToArray(list, pieces ? piece_json(c->rules.model, tok[i])
+                                          : cJSON_CreateNumber(tok[i]));
+    cJSON_AddNumberToObject(o, "count", (double)n);
+    cJSON_AddNumberToObject(o, "max_model_len", c->rules.engine.n_ctx);
+    json_print(out, o);
+    sac_free(tok);
+    return SAC_OK;
+}
+
+static sac_status read_tokens(const cJSON *list, int32_t *tok, struct refusal *ref)
+{
+    const cJSON *item;
+    size_t n = 0;
+    cJSON_ArrayForEach(item, list)
+    {
+        const double v = cJSON_IsNumber(item) ? item->valuedouble : -1;
+        if (!(v >= 0 && v <= INT32_MAX && v == floor(v)))
+            return refusal_set(ref, REFUSAL_REQUEST, "tokens",
+                               "'tokens' holds something that is no token id");
+        tok[n++] = (int32_t)v;
+    }
+    return SAC_OK;
+}
+
+static sac_status detokenize(struct context *c, const cJSON *body, struct strbuf *out,
+                             struct refusal *ref)
+{
+    const cJSON *list = json_get(body, "tokens");
+    sac_error err = {0};
+    char *text = NULL;
+    size_t bytes = 0;
+    if (!cJSON_IsArray(list))
+        return refusal_set(ref, REFUSAL_REQUEST, "tokens", "'tokens' is missing, or not a list");
+    const size_t n = (size_t)cJSON_GetArraySize(list);
+    int32_t *tok = mem_calloc(n, sizeof *tok);
+    if (!tok) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    sac_status status = read_tokens(list, tok, ref);
+    if (status == SAC_OK) {
+        status = sac_detokenize(c->rules.model, tok, n, true, &text, &bytes, &err);
+        if (status != SAC_OK) status = refusal_of(ref, status, "tokens", err.msg);
+    }
+    mem_free(tok);
+    if (status != SAC_OK) return status;
+    cJSON *o = cJSON_CreateObject();
+    json_add_text(o, "content", text, bytes);
+    json_add_text(o, "prompt", text, bytes);
+    json_print(out, o);
+    sac_free(text);
+    return SAC_OK;
+}
+
+static sac_status apply_template(struct context *c, const cJSON *body, struct strbuf *out,
+                                 struct refusal *ref)
+{
+    struct dialogue d = {0};
+    char *text = NULL;
+    sac_status status = dialogue_read(&d, body, ref);
+    if (status == SAC_OK) status = dialogue_render(&d, &c->rules, &text, ref);
+    dialogue_deinit(&d);
+    if (status != SAC_OK) return status;
+    cJSON *o = cJSON_CreateObject();
+    json_add_text(o, "prompt", text, strlen(text));
+    json_print(out, o);
+    sac_free(text);
+    return SAC_OK;
+}
+
+/* ---- The table ---- */
+
+static const struct route routes[] = {
+    {"GET", "/livez", ROUTE_PUBLIC | ROUTE_ALWAYS, NULL, live, NULL},
+    {"GET", "/health", ROUTE_PUBLIC | ROUTE_ALWAYS, NULL, health, NULL},
+    {"GET", "/v1/health", ROUTE_PUBLIC | ROUTE_ALWAYS, NULL, health, NULL},
+    {"GET", "/readyz", ROUTE_PUBLIC | ROUTE_ALWAYS, NULL, health, NULL},
+    {"GET", "/v1/models", 0, NULL, models, NULL},
+    {"GET", "/models", 0, NULL, models, NULL},
+    {"GET", "/props", 0, NULL, props, NULL},
+    {"GET", "/slots", 0, NULL, slots, NULL},
+    {"GET", "/metrics", 0, "text/plain; version=0.0.4", metrics, NULL},
+    {"POST", "/v1/chat/completions", ROUTE_BODY, NULL, NULL, &openai_chat_dialect},
+    {"POST", "/chat/completions", ROUTE_BODY, NULL, NULL, &openai_chat_dialect},
+    {"POST", "/v1/completions", ROUTE_BODY, NULL, NULL, &openai_completion_dialect},
+    {"POST", "/completions", ROUTE_BODY, NULL, NULL, &openai_completion_dialect},
+    {"POST", "/v1/embeddings", ROUTE_BODY, NULL, embeddings, NULL},
+    {"POST", "/embeddings", ROUTE_BODY, NULL, embeddings, NULL},
+    {"POST", "/tokenize", ROUTE_BODY, NULL, tokenize, NULL},
+    {"POST", "/detokenize", ROUTE_BODY, NULL, detokenize, NULL},
+    {"POST", "/apply-template", ROUTE_BODY, NULL, apply_template, NULL},
+};
+
+const struct route *route_find(const char *method, const char *path, bool *out_path_known)
+{
+    *out_path_known = false;
+    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+        if (strcmp(routes[i].path, path) != 0) continue;
+        *out_path_known = true;
+        if (strcmp(routes[i].method, method) == 0) return &routes[i];
+    }
+    return NULL;
+}

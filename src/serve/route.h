@@ -1,0 +1,27 @@
+/* route.h: which path does what. */
+#ifndef SAC_SERVE_ROUTE_H
+#define SAC_SERVE_ROUTE_H
+
+#include "serve/context.h"
+#include "serve/reply.h"
+
+enum {
+    ROUTE_PUBLIC = 1, /* no key is asked for */
+    ROUTE_ALWAYS = 2, /* answers while the model is loaded, too */
+    ROUTE_BODY = 4,   /* takes a JSON object */
+};
+
+struct route {
+    const char *method, *path;
+    unsigned flags;
+    const char *type; /* of what `reply` writes; NULL: JSON */
+    /* One of the two: an answer at once, or generated tokens in an API's words. */
+    sac_status (*reply)(struct context *c, const cJSON *body, struct strbuf *out,
+                        struct refusal *ref);
+    const struct dialect *dialect;
+};
+
+/* NULL: no such path, or (`*out_path_known`) not with this method. HEAD is GET without a body. */
+const struct route *route_find(const char *method, const char *path, bool *out_path_known);
+
+#endif

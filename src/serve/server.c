@@ -1,0 +1,240 @@
+/* server.c: see the header. Starts the parts, waits for signals, ends them in turn.
+ *
+ * SIGTERM or SIGINT: no new requests (503), those there are end. A second one, or --drain-timeout:
+ * what still runs is cut off. SIGHUP: the keys' file is read again. */
+#include "serve/server.h"
+
+#include "base/mem.h"
+#include "base/workers.h"
+#include "serve/context.h"
+#include "serve/http.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TICK_NS        250000000L
+#define LINGER_US      5000000u /* the last bytes of answers may take so long to be sent */
+#define LINGER_STEP_NS 10000000L
+
+struct server {
+    struct context context;
+    struct http *http;
+    pthread_t ticker;
+    bool has_ticker;
+    _Atomic bool stop_ticker;
+    uint64_t drain_us; /* the ticker's: when draining began, 0: it has not */
+};
+
+struct server_config server_config_default(void)
+{
+    return (struct server_config){
+        .host = "127.0.0.1",
+        .port = 8080,
+        .sampling = sac_sampling_default(),
+        .n_http_thread = 2,
+        .ping_s = 15,
+        .drain_s = 600,
+        .limits =
+            {
+                .n_connection = 1024,
+                .n_per_address = 256,
+                .header_bytes = 16384,
+                .n_header = 64,
+                .body_bytes = 32u << 20,
+                .bodies_mib = 256,
+                .header_s = 10,
+                .body_s = 60,
+                .idle_s = 60,
+                .n_queue = 64,
+                .unread_kib = 1024,
+            },
+    };
+}
+
+/* ---- systemd ---- */
+
+/* Tells the service manager, if there is one that wants to know. */
+static void notify(const char *state)
+{
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    if (!path || strlen(path) >= sizeof a.sun_path) return;
+    memcpy(a.sun_path, path, strlen(path));
+    if (*path == '@') a.sun_path[0] = 0;
+    const socklen_t n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
+    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return;
+    (void)!sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&a, n);
+    close(fd);
+}
+
+/* ---- Signals and deadlines ---- */
+
+static void begin_drain(struct server *s)
+{
+    struct context *c = &s->context;
+    const struct loop_view view = loop_view(c->loop);
+    const bool again = s->drain_us != 0;
+    atomic_store(&c->state, CONTEXT_DRAINING);
+    if (!again) s->drain_us = clock_us();
+    journal_say(c->journal, again ? "ends %u answers now" : "shuts down when %u answers are given",
+                view.n_running + view.n_waiting);
+    if (!again) notify("STOPPING=1");
+    loop_drain(c->loop, again);
+}
+
+static void reload_keys(struct server *s)
+{
+    sac_error err = {0};
+    if (keys_reload(s->context.keys, &err) == SAC_OK)
+        journal_say(s->context.journal, "API keys read again");
+    else
+        journal_say(s->context.journal, "the API keys stay as they were: %s", err.msg);
+}
+
+static void tick(struct server *s)
+{
+    const struct server_config *c = s->context.config;
+    http_tick(s->http);
+    if (c->ping_s) loop_tick(s->context.loop, c->ping_s * (uint64_t)1000000);
+    if (s->drain_us && clock_us() - s->drain_us > c->drain_s * (uint64_t)1000000)
+        loop_drain(s->context.loop, true);
+}
+
+static void signal_set(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGHUP);
+}
+
+static void *ticker_main(void *user)
+{
+    struct server *s = user;
+    const struct timespec pause = {.tv_nsec = TICK_NS};
+    sigset_t set;
+    signal_set(&set);
+    while (!atomic_load(&s->stop_ticker)) {
+        const int sig = sigtimedwait(&set, NULL, &pause);
+        if (sig == SIGHUP) reload_keys(s);
+        if (sig == SIGTERM || sig == SIGINT) begin_drain(s);
+        tick(s);
+    }
+    return NULL;
+}
+
+/* ---- Life ---- */
+
+static sac_status create_parts(struct context *c, sac_error *err)
+{
+    const struct server_config *config = c->config;
+    const struct journal_options journal = {config->log_json, config->quiet};
+    TRY(journal_create(&c->journal, &journal, err));
+    TRY(metrics_create(&c->metrics, err));
+    return keys_create(&c->keys, config->api_key, config->n_api_key, config->api_key_file, err);
+}
+
+static sac_status check_config(const struct server_config *c, sac_error *err)
+{
+    if (!c->tls_key_file != !c->tls_cert_file)
+        return error_set(err, SAC_ERR_ARG, "TLS needs both: --ssl-key-file and --ssl-cert-file");
+    if (c->limits.n_connection < c->n_http_thread)
+        return error_set(err, SAC_ERR_ARG, "fewer connections (%u) than threads for them (%u)",
+                         c->limits.n_connection, c->n_http_thread);
+    return SAC_OK;
+}
+
+sac_status server_start(struct server **out, const struct server_config *config, sac_error *err)
+{
+    struct server *s = mem_calloc(1, sizeof *s);
+    sigset_t set, before;
+    if (!s) return error_set(err, SAC_ERR_MEMORY, "out of memory for the server");
+    s->context.config = config;
+    s->context.start_s = (int64_t)time(NULL);
+    sac_status status = check_config(config, err);
+    if (status == SAC_OK) status = create_parts(&s->context, err);
+    /* HTTP threads inherit the mask: signals are for the ticker. Until that runs, SIGTERM and
+     * SIGINT end the loading as they end any program. */
+    signal_set(&set);
+    pthread_sigmask(SIG_BLOCK, &set, &before);
+    if (status == SAC_OK) status = http_start(&s->http, &s->context, err);
+    sigaddset(&before, SIGHUP);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (status == SAC_OK)
+        *out = s;
+    else
+        server_stop(s);
+    return status;
+}
+
+const char *server_url(const struct server *s)
+{
+    return http_url(s->http);
+}
+
+static sac_status begin(struct server *s, const sac_model *model, sac_engine *engine,
+                        sac_error *err)
+{
+    struct context *c = &s->context;
+    const struct server_config *config = c->config;
+    const sac_engine_params params = sac_engine_get_params(engine);
+    const struct loop_limits limits = {.n_running = params.n_seq_max,
+                                       .n_queue = config->limits.n_queue,
+                                       .unread_bytes_max = (size_t)config->limits.unread_kib << 10};
+    TRY(loop_create(&c->loop, &limits, c->metrics, err));
+    c->rules = (struct ask_rules){.model = model,
+                                  .engine = params,
+                                  .sampling = config->sampling,
+                                  .chat_template = config->chat_template,
+                                  .n_prompt_max = config->limits.n_prompt,
+                                  .n_predict_max = config->limits.n_predict};
+    c->model_name = config->model_name;
+    sigset_t set;
+    signal_set(&set);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    if (pthread_create(&s->ticker, NULL, ticker_main, s) != 0)
+        return error_set(err, SAC_ERR_MEMORY, "the system gives no thread");
+    s->has_ticker = true;
+    return SAC_OK;
+}
+
+/* The engine is done; the last bytes may still be on their way. */
+static void linger(struct server *s)
+{
+    const uint64_t start_us = clock_us();
+    const struct timespec step = {.tv_nsec = LINGER_STEP_NS};
+    while (http_n_call(s->http) > 0 && clock_us() - start_us < LINGER_US) nanosleep(&step, NULL);
+}
+
+sac_status server_run(struct server *s, const sac_model *model, sac_engine *engine, sac_error *err)
+{
+    TRY(begin(s, model, engine, err));
+    atomic_store(&s->context.state, CONTEXT_READY);
+    notify("READY=1");
+    const sac_status status = loop_run(s->context.loop, engine, err);
+    atomic_store(&s->context.state, CONTEXT_DRAINING);
+    linger(s);
+    return status;
+}
+
+void server_stop(struct server *s)
+{
+    if (!s) return;
+    atomic_store(&s->stop_ticker, true);
+    if (s->has_ticker) pthread_join(s->ticker, NULL);
+    http_stop(s->http);
+    loop_destroy(s->context.loop);
+    keys_destroy(s->context.keys);
+    metrics_destroy(s->context.metrics);
+    journal_destroy(s->context.journal);
+    mem_free(s);
+}

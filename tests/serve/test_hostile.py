@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Requests that want the server to fail: bombs, floods, drips, clients that leave. Each is refused or
+ended in time, and the server answers the next one."""
+import json
+import socket
+import threading
+import time
+import unittest
+
+from server import Server, chat
+
+server = None
+LIMITS = ("--max-body", "300000", "--max-bodies", "1", "--header-timeout", "1", "--body-timeout", "1",
+          "--timeout", "2", "--queue", "3", "-np", "2", "--max-connections-per-address", "40",
+          "--max-unread", "16", "--sse-ping-interval", "1", "-b", "64")
+
+
+def setUpModule():
+    global server
+    server = Server(*LIMITS)
+
+
+def tearDownModule():
+    server.stop()
+
+
+def read_all(s):
+    data = b""
+    try:
+        while part := s.recv(65536):
+            data += part
+    except ConnectionError:
+        pass
+    return data
+
+
+class Hostile(unittest.TestCase):
+    def tearDown(self):
+        server.until(lambda: server.metric("num_requests_running") == 0, seconds=20)
+        server.until(lambda: server.metric("num_requests_waiting") == 0)
+        server.answer("/v1/completions", {"prompt": "a", "max_tokens": 1})
+
+    def raw(self, data):
+        with server.connect() as s:
+            s.sendall(data)
+            return read_all(s)
+
+    def test_json_bombs(self):
+        bodies = {
+            b"[" * 100000: "nested", b'{"a":' * 60000: "nested",
+            b'{"x":' + b"[" * 63 + b"]" * 63 + b"}": None,
+            b"{" + b",".join(b'"%d":1' % i for i in range(3000)) + b"}": "members",
+            b'{"messages": "\xff"}': "UTF-8", b'{"a": "\\u0000"}': "U+0000", b'{"a": 1': "JSON",
+            b'{"a": "\\ud800"}': "JSON", b"{} {}": "behind", b"": "JSON", b"[]": "object", b"{\x00}": "JSON",
+            b'{"prompt": 1e999}': None, b'{"prompt": [1e999]}': None,
+        }
+        for body, word in bodies.items():
+            begin = time.monotonic()
+            error = server.refusal(400, "/v1/completions", body)
+            self.assertLess(time.monotonic() - begin, 2)
+            if word:
+                self.assertIn(word, error["message"], body[:40])
+
+    def test_sizes(self):
+        big = json.dumps({"prompt": "x" * 400000}).encode()
+        self.assertEqual(server.refusal(413, "/v1/completions", big)["code"], "request_too_large")
+        chunked = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n" \
+                  b"Connection: close\r\n\r\n"
+        part = b"10000\r\n" + b" " * 65536 + b"\r\n"
+        self.assertIn(b" 413 ", self.raw(chunked + part * 6 + b"0\r\n\r\n").splitlines()[0])
+        self.assertEqual(server.get("/health", headers={f"x-{i}": "y" for i in range(80)})[0], 431)
+        self.assertIn(server.get("/health", headers={"x": "y" * 20000})[0], (413, 431))
+        long = b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        self.assertRegex(self.raw(long).splitlines()[0], rb" 4(14|31) ")
+
+    def test_no_http(self):
+        for data in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 50, b"\r\n" * 1000,
+                     b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"\x00" * 5000,
+                     b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n{}",
+                     b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999999\r\n\r\n{}"):
+            answer = self.raw(data)
+            self.assertNotIn(b" 200 ", answer[:20])
+
+    def test_slow_heads_and_bodies_are_cut_off(self):
+        drips = []
+        for head in (b"GET /health HT", b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n"):
+            s = server.connect()
+            s.sendall(head)
+            drips.append(s)
+        begin = time.monotonic()
+        while drips and time.monotonic() - begin < 8:
+            for s in list(drips):
+                try:  # a byte now and then does not help
+                    s.send(b" ")
+                except ConnectionError:
+                    s.close()
+                    drips.remove(s)
+            time.sleep(0.2)
+        self.assertEqual(drips, [])
+        self.assertGreater(time.monotonic() - begin, 0.9)
+
+    def test_bodies_of_all_are_limited_together(self):
+        head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 299000\r\n\r\n"
+        held = [server.connect() for _ in range(4)]
+        for s in held:
+            s.sendall(head + b" " * 290000)
+        time.sleep(0.2)
+        held[3].sendall(b" " * 9000)
+        self.assertIn(b" 503 ", held[3].recv(4096).splitlines()[0])
+        for s in held:
+            s.close()
+
+    def test_a_full_queue_says_so(self):
+        body = {"prompt": "a", "max_tokens": 200, "ignore_eos": True, "n": 5}
+        done = []
+        t = threading.Thread(target=lambda: done.append(server.post("/v1/completions", body)))
+        t.start()
+        server.until(lambda: server.metric("num_requests_running") == 2)
+        status, headers, reply = server.post("/v1/completions", {"prompt": "b"})
+        self.assertEqual((status, reply["error"]["type"]), (429, "rate_limit_error"))
+        self.assertEqual(headers["Retry-After"], "1")
+        t.join()
+        self.assertEqual(done[0][0], 200)
+
+    def leave(self, body, after=0.0):
+        data = json.dumps(body).encode()
+        s = server.connect()
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data)
+                  + data)
+        server.until(lambda: server.metric("num_requests_running") > 0)
+        time.sleep(after)
+        return s
+
+    def test_leaving_frees_the_place(self):
+        body = {"prompt": "a", "max_tokens": 1000, "ignore_eos": True}
+        for stream in (False, True):
+            for half in (False, True):
+                s = self.leave({**body, "stream": stream})
+                made = server.metric("generation_tokens_total")
+                s.shutdown(socket.SHUT_WR) if half else s.close()
+                server.until(lambda: server.metric("num_requests_running") == 0, seconds=10)
+                self.assertLess(server.metric("generation_tokens_total") - made, 800)
+                s.close()
+
+    def test_leaving_while_the_prompt_is_read(self):
+        s = self.leave({"prompt": "word " * 1000})
+        s.close()
+        rows = server.metric("prompt_rows_total")
+        server.until(lambda: server.metric("num_requests_running") == 0)
+        # Chunks have 64 tokens here: two may be on their way.
+        self.assertLessEqual(server.metric("prompt_rows_total") - rows, 192)
+
+    def test_a_reader_that_does_not_read(self):
+        body = {"prompt": "a", "max_tokens": 1000, "ignore_eos": True, "stream": True, "logprobs": 20}
+        data = json.dumps(body).encode()
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", server.port))
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data)
+                  + data)
+        server.until(lambda: server.metric("num_requests_running") == 1)
+        server.until(lambda: "read too slowly" in server.text(), seconds=60)
+        s.close()
+
+    def test_too_many_connections(self):
+        held = [server.connect() for _ in range(60)]
+        time.sleep(0.2)
+        for s in held:
+            s.close()
+        server.until(lambda: self.is_up())
+
+    def is_up(self):
+        try:
+            return server.get("/health")[0] == 200
+        except OSError:
+            return False
+
+    def test_many_at_once(self):
+        before = server.rss_kb()
+        def one(i):
+            try:
+                if i % 4 == 0:
+                    server.post("/v1/chat/completions", b"{" * i)
+                elif i % 4 == 1:
+                    server.post("/v1/completions", {"prompt": "a", "max_tokens": 2})
+                else:
+                    with server.connect() as s:
+                        data = json.dumps({"prompt": "b", "stream": i % 8 == 2}).encode()
+                        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                                  b"Content-Length: %d\r\n\r\n" % len(data) + data)
+                        if i % 8 == 3:
+                            s.recv(10)
+            except OSError:
+                pass  # more connections than one address may have
+        for _ in range(3):
+            threads = [threading.Thread(target=one, args=(i,)) for i in range(40)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+        self.assertLess(server.rss_kb() - before, 60000)
+
+    def test_ping_while_waiting(self):
+        held = self.leave({"prompt": "a", "max_tokens": 1000, "ignore_eos": True, "n": 2})
+        data = json.dumps(chat("b", stream=True, max_tokens=1)).encode()
+        with server.connect() as s:
+            s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+                      % len(data) + data)
+            text = b""
+            while b": ping" not in text:
+                part = s.recv(4096)
+                self.assertTrue(part, text)
+                text += part
+        held.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

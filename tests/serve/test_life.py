@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Starting, keys, signals, going down."""
+import json
+import pathlib
+import signal
+import tempfile
+import threading
+import unittest
+
+from server import Server, cli, events
+
+
+class Life(unittest.TestCase):
+    def test_keys_reload_and_cors(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "keys")
+            path.write_text("# ours\nfirst-key\n\nsecond-key \n")
+            with Server("--api-key-file", str(path), "--cors-origins", "https://a.example") as s:
+                def status(key, **more):
+                    return s.get("/v1/models", headers={"Authorization": f"Bearer {key}", **more})[0]
+                self.assertEqual([status(k) for k in ("first-key", "second-key", "first-ke", "first-key2",
+                                                      "# ours", "")], [200, 200, 401, 401, 401, 401])
+                self.assertEqual(s.get("/v1/models", headers={"x-api-key": "first-key"})[0], 200)
+                for public in ("/health", "/", "/livez"):
+                    self.assertEqual(s.get(public)[0], 200)
+                for closed in ("/metrics", "/slots", "/props", "/nothing"):
+                    self.assertEqual(s.get(closed)[0], 401)
+                head = {"Origin": "https://a.example", "Access-Control-Request-Headers": "authorization"}
+                got, headers, _ = s.request("OPTIONS", "/v1/chat/completions", headers=head)
+                self.assertEqual((got, headers["Access-Control-Allow-Headers"]), (204, "authorization"))
+                path.write_text("third-key\n")
+                s.process.send_signal(signal.SIGHUP)
+                s.until(lambda: status("third-key") == 200)
+                self.assertEqual(status("first-key"), 401)
+                path.unlink()
+                s.process.send_signal(signal.SIGHUP)
+                s.until(lambda: "stay as they were" in s.text())
+                self.assertEqual(status("third-key"), 200)
+                self.assertNotIn("third-key", s.text())
+
+    def test_running_answers_end_first(self):
+        log = {"SACCADE_ARG_LOG_FORMAT": "json"}
+        with Server("-np", "1", env=log) as s:
+            answers = []
+            body = {"prompt": "secret words", "max_tokens": 300, "ignore_eos": True, "stream": True}
+            threads = [threading.Thread(target=lambda: answers.append(s.post("/v1/completions", body)))
+                       for _ in range(2)]  # one runs, one waits
+            for t in threads:
+                t.start()
+            s.until(lambda: s.metric("num_requests_running") == 1
+                    and s.metric("num_requests_waiting") == 1)
+            s.process.send_signal(signal.SIGTERM)
+            s.until(lambda: s.get("/health")[0] == 503)
+            self.assertEqual(s.post("/v1/completions", body)[0], 503)
+            for t in threads:
+                t.join()
+            for status, _, text in answers:
+                self.assertEqual(status, 200)
+                self.assertEqual(events(text)[-1]["choices"][0]["finish_reason"], "length")
+            self.assertEqual(s.process.wait(20), 0)
+            lines = [json.loads(line) for line in s.text().splitlines() if line.startswith("{")]
+            told = [line for line in lines if line.get("path") == "/v1/completions"]
+            self.assertEqual(sorted(line["status"] for line in told), [200, 200, 503])
+            self.assertNotIn("secret", s.text())
+
+    def test_a_second_signal_cuts_off(self):
+        with Server() as s:
+            body = {"prompt": "a", "max_tokens": 900, "ignore_eos": True, "stream": True}
+            got = []
+            t = threading.Thread(target=lambda: got.append(s.post("/v1/completions", body)))
+            t.start()
+            s.until(lambda: s.metric("num_requests_running") == 1)
+            s.process.send_signal(signal.SIGINT)
+            s.until(lambda: s.get("/health")[0] == 503)
+            s.process.send_signal(signal.SIGINT)
+            t.join()
+            self.assertIn('"unavailable_error"', got[0][2])
+
+    def test_wrong_options(self):
+        for args, code in ((["--api-key-file", "/nonexistent"], 1), (["--ssl-key-file", "x"], 2),
+                           (["--host", "no.such.host.invalid"], 1), (["--also-decode", "nix"], 2),
+                           (["-np", "0"], 2)):
+            done = cli.saccade("serve", "-m", cli.model_path(), "--port", "0", *args)
+            self.assertEqual(done.returncode, code, (args, done.stderr))
+            self.assertTrue(done.stderr, args)
+
+
+if __name__ == "__main__":
+    unittest.main()

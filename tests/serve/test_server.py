@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""What the server answers, by plain HTTP: tokens, fields, routes, streams."""
+import threading
+import unittest
+
+from server import Server, chat, cli, events
+
+server = None
+
+
+def setUpModule():
+    global server
+    server = Server("-np", "9", "--also-decode", "quest:budget=64", "--sparse-min-ctx", "64")
+
+
+def tearDownModule():
+    server.stop()
+
+
+class Tokens(unittest.TestCase):
+    PROMPT = "Once upon a time"
+
+    def run_tokens(self, **more):
+        flags = {"temp": "0", "n": "24", **more}
+        args = [a for k, v in flags.items() for a in ("--" + k if len(k) > 1 else "-" + k, v)]
+        return cli.run_json("--raw", "-p", self.PROMPT, "--ignore-eos", "-c", "1024", *args)
+
+    def body(self, **more):
+        return {"prompt": self.PROMPT, "max_tokens": 24, "temperature": 0, "ignore_eos": True,
+                "return_token_ids": True, **more}
+
+    def test_equal_to_run_alone_and_among_others(self):
+        want = self.run_tokens()
+        alone = server.answer("/v1/completions", self.body())["choices"][0]
+        self.assertEqual(alone["token_ids"], want["tokens"])
+        self.assertEqual(alone["text"], want["text"])
+        others = [threading.Thread(target=server.answer, args=(
+            "/v1/completions", self.body(prompt=f"{i} things to say:", temperature=1, seed=i)))
+            for i in range(8)]
+        for t in others:
+            t.start()
+        among = server.answer("/v1/completions", self.body())["choices"][0]
+        for t in others:
+            t.join()
+        self.assertEqual(among["token_ids"], want["tokens"])
+
+    def test_equal_with_a_seed_and_a_method(self):
+        want = self.run_tokens(temp="0.9", s="7")
+        got = server.answer("/v1/completions", self.body(temperature=0.9, seed=7))["choices"][0]
+        self.assertEqual(got["token_ids"], want["tokens"])
+        long = " ".join(str(i) for i in range(150))
+        dense, sparse = ({"prompt": long, "sparse": {"decode": m}} for m in ("full", "quest"))
+        want = cli.run_json("--raw", "-p", long, "--temp", "0", "-n", "24", "--ignore-eos", "-c", "1024",
+                            "--decode", "quest:budget=64", "--sparse-min-ctx", "64")
+        got = server.answer("/v1/completions", self.body(**sparse))["choices"][0]
+        self.assertEqual(got["token_ids"], want["tokens"])
+        self.assertEqual(server.answer("/v1/completions", self.body(**dense))["choices"][0]["token_ids"],
+                         server.answer("/v1/completions", self.body(prompt=long))["choices"][0]["token_ids"])
+
+    def test_token_ids_as_prompt(self):
+        ids = server.answer("/tokenize", {"content": self.PROMPT, "add_special": True})["tokens"]
+        by_text = server.answer("/v1/completions", self.body())["choices"][0]["text"]
+        by_ids = server.answer("/v1/completions", self.body(prompt=ids))["choices"][0]["text"]
+        self.assertEqual(by_ids, by_text)
+
+
+class Fields(unittest.TestCase):
+    def test_ranges(self):
+        for field, value in {
+            "temperature": -1, "top_p": 1.5, "top_k": 2.5, "min_p": "a", "n": 9, "seed": 1e300,
+            "max_tokens": 0, "max_completion_tokens": -5, "stop": [""], "logit_bias": {"99999999": 1},
+            "top_logprobs": 21, "stream": "yes", "messages": [], "sparse": {"decode": "nothing"},
+            "repeat_penalty": 0, "stop ": None, "stream_options": 3, "logprobs": 3,
+            "chat_template_kwargs": [],
+        }.items():
+            if value is None:
+                continue
+            error = server.refusal(400, "/v1/chat/completions", chat("Hi", **{field: value}))
+            self.assertEqual(error["type"], "invalid_request_error", field)
+            self.assertEqual((error["param"] or "").split(".")[0], field, error)
+
+    def test_messages(self):
+        for message in ({}, {"role": "king", "content": "x"}, {"role": "user"}, "text",
+                        {"role": "user", "content": 3}, {"role": "user", "content": [{"type": "text"}]}):
+            error = server.refusal(400, "/v1/chat/completions", {"messages": [message]})
+            self.assertIn(error["param"], ("messages", "role"))
+        picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+        server.refusal(501, "/v1/chat/completions", {"messages": [picture]})
+
+    def test_what_is_not_built_in_is_said(self):
+        for field in ({"response_format": {"type": "json_object"}}, {"grammar": "root ::= x"},
+                      {"suffix": "x"}):
+            error = server.refusal(501, "/v1/chat/completions", chat("Hi", **field))
+            self.assertEqual(error["type"], "not_supported_error")
+        server.refusal(501, "/v1/chat/completions", chat("Hi", sparse={"mass": 0.9}))
+
+    def test_unknown_fields_pass(self):
+        server.answer("/v1/chat/completions", chat("Hi", max_tokens=1, user="me", store=False, zzz=1))
+
+    def test_bias_and_stop(self):
+        whole = server.answer("/v1/completions", {"prompt": "One, two, three,", "max_tokens": 4,
+                                                  "temperature": 0, "return_token_ids": True})
+        first = whole["choices"][0]["token_ids"][0]
+        for bias in ({str(first): -1e6}, [[first, False]]):
+            other = server.answer("/v1/completions", {"prompt": "One, two, three,", "max_tokens": 4,
+                                                      "temperature": 0, "logit_bias": bias,
+                                                      "return_token_ids": True})
+            self.assertNotIn(first, other["choices"][0]["token_ids"])
+
+    def test_length_of_the_context_ends_an_answer(self):
+        ids = server.answer("/tokenize", {"content": "word " * 1200})["tokens"][:1020]
+        answer = server.answer("/v1/completions", {"prompt": ids, "ignore_eos": True, "max_tokens": 50})
+        self.assertEqual(answer["choices"][0]["finish_reason"], "length")
+        self.assertEqual(answer["usage"]["completion_tokens"], 5)
+        error = server.refusal(400, "/v1/completions", {"prompt": ids + ids[:5]})
+        self.assertEqual((error["n_prompt_tokens"], error["n_ctx"]), (1025, 1024))
+
+
+class Streams(unittest.TestCase):
+    def test_events(self):
+        status, headers, text = server.post("/v1/chat/completions", chat(
+            "Count to ten.", stream=True, max_tokens=8, return_progress=True))
+        self.assertEqual(status, 200)
+        self.assertIn("text/event-stream", headers["Content-Type"])
+        told = events(text)
+        progress = [e["prompt_progress"] for e in told if "prompt_progress" in e]
+        self.assertEqual(progress[-1]["processed"], progress[-1]["total"])
+        self.assertIn("timings", told[-1])
+        whole = server.answer("/v1/chat/completions", chat("Count to ten.", max_tokens=8))
+        said = "".join(e["choices"][0]["delta"].get("content", "") for e in told)
+        self.assertEqual(said, whole["choices"][0]["message"]["content"])
+
+    def test_characters_stay_whole(self):
+        text = server.post("/v1/completions", {"prompt": "Emojis: 😀 😁 😂 🤣 😃", "stream": True,
+                                               "max_tokens": 24, "temperature": 0})[2]
+        said = "".join(e["choices"][0]["text"] for e in events(text))
+        self.assertNotIn("\ufffd", said)
+
+
+class Routes(unittest.TestCase):
+    def test_tokens_and_back(self):
+        text = "Grüße, 世界 <|im_start|>"
+        ids = server.answer("/tokenize", {"content": text})["tokens"]
+        self.assertEqual(server.answer("/detokenize", {"tokens": ids})["content"], text)
+        pieces = server.answer("/tokenize", {"content": "a b", "with_pieces": True})["tokens"]
+        self.assertEqual("".join(p["piece"] for p in pieces), "a b")
+        plain = server.answer("/tokenize", {"content": text, "parse_special": False})["tokens"]
+        self.assertGreater(len(plain), len(ids))
+
+    def test_template(self):
+        prompt = server.answer("/apply-template", chat("Hi"))["prompt"]
+        self.assertIn("<|im_start|>user\nHi<|im_end|>", prompt)
+        self.assertTrue(prompt.endswith("<|im_start|>assistant\n"))
+
+    def test_what_the_server_is(self):
+        self.assertEqual(server.get("/health")[2], {"status": "ok"})
+        self.assertEqual(server.get("/v1/models")[2]["data"][0]["max_model_len"], 1024)
+        props = server.get("/props")[2]
+        self.assertEqual(props["sparse"]["decode"], ["full", "quest:budget=64"])
+        self.assertEqual(len(server.get("/slots")[2]), 9)
+
+    def test_paths_and_methods(self):
+        self.assertEqual(server.get("/nothing")[0], 404)
+        self.assertEqual(server.get("/v1/chat/completions")[0], 405)
+        self.assertEqual(server.request("DELETE", "/v1/models")[0], 405)
+        for path in ("/../etc/passwd", "/%2e%2e/etc/passwd", "/index.html/../page.js"):
+            self.assertEqual(server.get(path)[0], 404)
+
+    def test_page(self):
+        status, headers, text = server.get("/")
+        self.assertEqual(status, 200)
+        self.assertIn("default-src 'self'", headers["Content-Security-Policy"])
+        for name in ("page.js", "page.css"):
+            self.assertIn(name, text)
+            self.assertEqual(server.get("/" + name)[0], 200)
+            self.assertNotIn("//", server.get("/" + name)[2].replace("// ", ""))  # no other host
+
+    def test_metrics(self):
+        before = server.metric("generation_tokens_total")
+        server.answer("/v1/completions", {"prompt": "a", "max_tokens": 3, "ignore_eos": True})
+        self.assertEqual(server.metric("generation_tokens_total"), before + 3)
+        text = server.get("/metrics")[2]
+        for name in ("vllm:num_requests_running", "vllm:num_requests_waiting",
+                     "vllm:kv_cache_usage_perc", "vllm:time_to_first_token_seconds_bucket",
+                     "vllm:request_success_total"):
+            self.assertIn("\n" + name + "{", text)
+        self.assertEqual(server.metric("num_requests_running"), 0)
+
+
+class Origins(unittest.TestCase):
+    def test_pages_of_others_may_not(self):
+        evil = {"Origin": "http://evil.example"}
+        self.assertEqual(server.post("/tokenize", {"content": "a"}, headers=evil)[0], 403)
+        status, headers, _ = server.get("/v1/models", headers=evil)
+        self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (200, None))
+        own = {"Origin": server.url, "Host": f"127.0.0.1:{server.port}"}
+        self.assertEqual(server.post("/tokenize", {"content": "a"}, headers=own)[0], 200)
+        for host, want in (("evil.example", 403), ("localhost:1", 200), ("127.0.0.1", 200)):
+            self.assertEqual(server.get("/v1/models", headers={"Host": host})[0], want, host)
+
+
+if __name__ == "__main__":
+    unittest.main()
