@@ -13,6 +13,7 @@ import csource
 FUNCTION_LINES, KERNEL_LINES = 70, 150
 FILE_LINES, KERNEL_FILE_LINES = 800, 1500
 PARAMS = 6
+DICTATED = {"src/serve/http.c": {"on_request"}}  # callbacks whose form a library dictates
 
 
 def main(root):
@@ -33,7 +34,7 @@ def main(root):
                 problems.append(f"{where}:{f.first_line}: {f.name} has {length} lines, "
                                 f"at most {function_limit}")
             params = [p for p in f.params if not p.endswith("sac_error *err")]
-            if len(params) > PARAMS:
+            if len(params) > PARAMS and f.name not in DICTATED.get(place, ()):
                 problems.append(f"{where}:{f.first_line}: {f.name} has {len(params)} parameters, "
                                 f"at most {PARAMS}; then an argument struct")
     return csource.report(problems, f"size: {n} functions within their limits")

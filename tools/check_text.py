@@ -14,6 +14,8 @@ import csource
 # Papers and specifications; package indexes and mirrors are the business of pip and apt.
 HOSTS = {"arxiv.org", "doi.org", "github.com", "json.schemastore.org", "www.rfc-editor.org",
          "unicode.org", "www.unicode.org", "www.w3.org"}
+# This machine, and names that are reserved for examples (RFC 2606).
+NOWHERE = re.compile(r"localhost|127\.0\.0\.1|[\w.-]+\.(?:example|invalid)")
 URL = re.compile(r"\b(?:https?|ftp|git)://([\w.-]+)")
 MACHINE_PATH = re.compile(r"(?<![\w./$}~])/(?:home|root|work|mnt|Users|tmp)/[\w.]+")
 CREDIT = re.compile(r"co-authored-by|\b(?:AI|LLM|machine)[- ](?:generated|written|authored)", re.I)
@@ -28,7 +30,7 @@ def tracked(root):
 def problems_of(where, text):
     for number, line in enumerate(text.splitlines(), 1):
         for match in URL.finditer(line):
-            if match.group(1) not in HOSTS:
+            if match.group(1) not in HOSTS and not NOWHERE.fullmatch(match.group(1)):
                 yield f"{where}:{number}: link to {match.group(1)}, not a host of tools/check_text.py"
         for what, pattern in ("path of one machine", MACHINE_PATH), ("credit to a tool", CREDIT):
             if match := pattern.search(line):

@@ -6,10 +6,10 @@
 #include "app/interrupt.h"
 #include "app/output.h"
 #include "app/progress.h"
-#include "eval/prompt.h"
 #include "app/source.h"
 #include "base/mem.h"
 #include "base/workers.h"
+#include "eval/prompt.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

@@ -45,6 +45,7 @@ struct answer_choice {
     uint64_t request_id; /* engine; 0: not submitted */
     bool started, ended; /* engine */
     uint64_t token_us;   /* engine; when the last token came, 0: none yet */
+    sac_reads reads;     /* engine; the HTTP side's when ANSWER_DONE was taken */
 };
 
 struct answer {

@@ -21,9 +21,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MEMORY_MIN_BYTES 16384u /* MHD's buffers of a connection: headers and a part of the body   \
-                                 */
-#define SYSTEMD_FD 3            /* the first socket that systemd hands over */
+#define MEMORY_MIN_BYTES                                                                           \
+    16384u           /* MHD's buffers of a connection: headers and a part of the body              \
+                      */
+#define SYSTEMD_FD 3 /* the first socket that systemd hands over */
 
 struct peer {
     struct peer *next, **link; /* `link` points at what points here */

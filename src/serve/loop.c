@@ -192,6 +192,7 @@ static bool on_event(void *user, const sac_event *e)
         c->token_us = now_us;
     }
     if (e->kind == SAC_EVENT_DONE) {
+        c->reads = e->reads;
         metrics_ended(loop->metrics, e, now_us - a->submit_us);
         end_choice(loop, c, p);
     } else {

@@ -22,6 +22,7 @@ sac_status reply_init(struct reply *r, const struct dialect *dialect, const stru
                       const struct ask_rules *rules, const char *model_name)
 {
     *r = (struct reply){.dialect = dialect,
+                        .answer = a,
                         .ask = &a->ask,
                         .rules = rules,
                         .model_name = model_name,
@@ -108,6 +109,38 @@ void reply_counts(const struct reply *r, uint32_t *out_prompt, uint32_t *out_cac
     }
 }
 
+static double share(uint64_t part, uint64_t whole)
+{
+    return whole ? (double)part / (double)whole : 1;
+}
+
+/* What attention read of what it could have read, over all answers. */
+static cJSON *sparse_json(const struct reply *r)
+{
+    sac_reads sum = {0};
+    cJSON *o = cJSON_CreateObject();
+    for (uint32_t i = 0; i < r->n_choice; i++) {
+        const sac_reads *c = &r->answer->choice[i].reads;
+        sum.n_tok_seen += c->n_tok_seen;
+        sum.n_tok_read += c->n_tok_read;
+        sum.n_cell += c->n_cell;
+        sum.n_cell_read += c->n_cell_read;
+        sum.attend_bytes_read += c->attend_bytes_read;
+        sum.dense_bytes += c->dense_bytes;
+        sum.n_select_proved += c->n_select_proved;
+        sum.mass_proved += c->mass_proved;
+    }
+    cJSON_AddStringToObject(o, "decode", r->rules->engine.decode[r->ask->decode]);
+    cJSON_AddStringToObject(o, "prefill", r->rules->engine.prefill[r->ask->prefill]);
+    cJSON_AddNumberToObject(o, "kept_share", share(sum.n_tok_read, sum.n_tok_seen));
+    cJSON_AddNumberToObject(o, "prompt_share", share(sum.n_cell_read, sum.n_cell));
+    cJSON_AddNumberToObject(o, "bytes_read", (double)sum.attend_bytes_read);
+    cJSON_AddNumberToObject(o, "bytes_dense", (double)sum.dense_bytes);
+    if (sum.n_select_proved)
+        cJSON_AddNumberToObject(o, "mass_proved", sum.mass_proved / (double)sum.n_select_proved);
+    return o;
+}
+
 cJSON *reply_usage(const struct reply *r)
 {
     uint32_t prompt, cached, predicted;
@@ -118,6 +151,7 @@ cJSON *reply_usage(const struct reply *r)
     cJSON_AddNumberToObject(o, "total_tokens", (double)prompt + predicted);
     cJSON_AddNumberToObject(cJSON_AddObjectToObject(o, "prompt_tokens_details"), "cached_tokens",
                             cached);
+    cJSON_AddItemToObject(o, "sparse", sparse_json(r));
     return o;
 }
 

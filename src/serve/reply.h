@@ -38,7 +38,8 @@ struct reply_choice {
 
 struct reply {
     const struct dialect *dialect;
-    const struct ask *ask;         /* borrowed from the answer */
+    const struct answer *answer;   /* borrowed */
+    const struct ask *ask;         /* the answer's */
     const struct ask_rules *rules; /* borrowed */
     const char *model_name;        /* borrowed */
     char id[48];

@@ -52,9 +52,15 @@ class Tokens(unittest.TestCase):
         dense, sparse = ({"prompt": long, "sparse": {"decode": m}} for m in ("full", "quest"))
         want = cli.run_json("--raw", "-p", long, "--temp", "0", "-n", "24", "--ignore-eos", "-c", "1024",
                             "--decode", "quest:budget=64", "--sparse-min-ctx", "64")
-        got = server.answer("/v1/completions", self.body(**sparse))["choices"][0]
-        self.assertEqual(got["token_ids"], want["tokens"])
-        self.assertEqual(server.answer("/v1/completions", self.body(**dense))["choices"][0]["token_ids"],
+        answer = server.answer("/v1/completions", self.body(**sparse))
+        self.assertEqual(answer["choices"][0]["token_ids"], want["tokens"])
+        told = answer["usage"]["sparse"]
+        self.assertEqual(told["decode"], "quest:budget=64")
+        self.assertAlmostEqual(told["kept_share"], want["timings"]["decode"]["share_read"])
+        self.assertLess(told["kept_share"], 0.9)
+        answer = server.answer("/v1/completions", self.body(**dense))
+        self.assertEqual(answer["usage"]["sparse"]["kept_share"], 1)
+        self.assertEqual(answer["choices"][0]["token_ids"],
                          server.answer("/v1/completions", self.body(prompt=long))["choices"][0]["token_ids"])
 
     def test_token_ids_as_prompt(self):
