@@ -203,6 +203,11 @@ typedef struct sac_engine_params {
     bool record;         /* plan the memory of sac_engine_set_recorder */
     bool learn; /* prefill methods that have a table of the model's heads learn it from prompts,
                    which are read densely: sac_engine_get_table */
+    /* Pages of dense prompts are kept in an index by their content, as long as there is room, and
+     * used again by any sequence whose prompt begins alike: the same bits, and less to compute.
+     * Not with `record` or `learn`, which want to see all rows. Default: off, so that who measures
+     * computes what it asks for. */
+    bool prefix_cache;
 } sac_engine_params;
 
 SAC_API sac_engine_params sac_engine_params_default(void);
@@ -217,6 +222,7 @@ SAC_API sac_engine_params sac_engine_get_params(const sac_engine *engine);
  * request. Those of an engine's requests and of its other sequences add up to the engine's. */
 typedef struct sac_reads {
     uint64_t n_prompt_tok, n_decode_tok; /* rows computed so far, by kind */
+    uint64_t n_reused_tok;  /* prompt tokens that were not: their pages were in the index */
     uint64_t kv_bytes_read; /* K and V read by attention so far; for prompt rows once a tile */
     /* Of decode rows: what was read, in bytes of the cache lines of 64 that were touched. Each walk
      * over data counts its lines once, and two walks over the same data count twice, whatever a
@@ -253,11 +259,30 @@ typedef struct sac_reads {
     uint64_t n_plan_mass;     /* estimates in it */
 } sac_reads;
 
+/* Why no more pages of a prompt were taken from the index (sac_engine_params.prefix_cache). */
+typedef enum sac_reuse_end {
+    SAC_REUSE_OFF = 0, /* there is no index */
+    SAC_REUSE_ALL,     /* everything that may be taken was there; a last part is always computed */
+    SAC_REUSE_SHORT,   /* the prompt has no more than a page */
+    SAC_REUSE_NEW,     /* no text with this beginning, of this salt, is there (any more) */
+    SAC_REUSE_DIFFERS, /* one is, but goes on otherwise */
+    SAC_REUSE_METHOD,  /* a prefill method plans: what is computed depends on the whole prompt */
+    SAC_REUSE_QUERIES, /* a decode method of the engine wants the queries of as many last rows */
+    SAC_REUSE_LOGITS,  /* logits are wanted of prompt rows, which are computed for that */
+    SAC_REUSE_PAST,    /* the prompt begins inside a page, or behind rows of an answer, or what was
+                          loaded or dropped */
+    SAC_REUSE_ENDS,
+} sac_reuse_end;
+
+/* The same in words. */
+SAC_API const char *sac_reuse_end_text(sac_reuse_end end);
+
 typedef struct sac_engine_stats {
     uint64_t n_step;
     sac_reads reads;         /* of all rows */
     uint64_t kv_bytes;       /* the pool and the tails, as planned */
     uint64_t kv_bytes_used;  /* in pages that some sequence holds, and tails */
+    uint64_t kv_bytes_kept;  /* in pages that the index alone holds: free when room is needed */
     uint64_t scratch_bytes;  /* planned for steps */
     uint64_t side_bytes;     /* planned for side data and state of methods */
     uint64_t n_cell_skipped; /* of reads.n_cell_read: too small to add their values (sparge:skip) */
@@ -268,8 +293,11 @@ typedef struct sac_engine_stats {
     uint64_t select_us, plan_us; /* of attn_us: decode methods choosing, prefill methods planning */
     uint32_t n_request_waiting, n_request_running;
     uint64_t n_preempted; /* times that a request gave its pages to others */
-    uint64_t n_page, n_page_free, page_bytes;
-    const char *isa; /* the op table in use: "ref", "avx2", "avx512", "amx" */
+    uint64_t n_page, n_page_free, page_bytes; /* free: those that the index alone holds, too */
+    uint64_t n_reuse_end[SAC_REUSE_ENDS]; /* prompts that asked the index, by what ended it; tokens
+                                             are in reads.n_reused_tok */
+    uint64_t n_reuse_evicted;             /* page indices that left the index for want of room */
+    const char *isa;                      /* the op table in use: "ref", "avx2", "avx512", "amx" */
 } sac_engine_stats;
 
 SAC_API sac_engine_stats sac_engine_get_stats(const sac_engine *engine);
@@ -306,6 +334,11 @@ SAC_API SAC_NODISCARD sac_status sac_seq_use_decode(sac_engine *engine, sac_seq 
 /* The same for its prompt rows, an index of `params.prefill`. */
 SAC_API SAC_NODISCARD sac_status sac_seq_use_prefill(sac_engine *engine, sac_seq seq,
                                                      uint32_t prefill_i, sac_error *err);
+/* Pages of an empty sequence are found by others of the same salt only, and it finds theirs: one
+ * salt for each tenant, and no tenant learns from timings what another has asked. NULL, as for a
+ * new sequence: "". */
+SAC_API SAC_NODISCARD sac_status sac_seq_use_salt(sac_engine *engine, sac_seq seq, const char *salt,
+                                                  sac_error *err);
 /* Rows of the sequence give the exact logits of at least the `n_top` largest, all ties with the
  * last of them included, and -INFINITY for the rest; 0, as for a new sequence: all. A fork uses
  * what its source uses. This spares generation most of the output matrix: what a short form of it
@@ -553,11 +586,14 @@ typedef enum sac_finish {
 } sac_finish;
 
 typedef struct sac_timings {
-    uint32_t n_cached, n_prompt, n_predicted; /* tokens */
-    uint32_t n_preempted;                     /* times that the request gave its pages to others */
-    double queue_ms;                          /* from sac_submit to the begin of computing */
-    double prompt_ms, predicted_ms;           /* prompt: from there to the first token */
-    double prompt_per_s, predicted_per_s;     /* tokens per second */
+    /* Tokens. Cached: those of a continued sequence, and those of the prompt that were taken from
+     * the index and not computed, n_reused. */
+    uint32_t n_cached, n_reused, n_prompt, n_predicted;
+    sac_reuse_end reuse_end;              /* why no more were taken */
+    uint32_t n_preempted;                 /* times that the request gave its pages to others */
+    double queue_ms;                      /* from sac_submit to the begin of computing */
+    double prompt_ms, predicted_ms;       /* prompt: from there to the first token */
+    double prompt_per_s, predicted_per_s; /* tokens per second, of those computed */
 } sac_timings;
 
 typedef struct sac_event {
@@ -617,6 +653,8 @@ typedef struct sac_request {
     uint32_t decode;  /* as in sac_seq_use_decode; SAC_DECODE_KEEP (the default): what a continued
                          sequence uses, 0 for a fresh one */
     uint32_t prefill; /* the same, as in sac_seq_use_prefill; SAC_PREFILL_KEEP */
+    const char *cache_salt; /* as in sac_seq_use_salt, for a fresh sequence; copied. A continued one
+                               keeps its own: NULL */
     uint32_t n_probs;
     sac_guide guide; /* copied; NULLs: none */
     sac_event_fn on_event;

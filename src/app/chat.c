@@ -21,7 +21,7 @@ struct chat_options {
     const char *system, *template_name, *template_file, *rows;
     struct option_list files, stop;
     int32_t n_predict;
-    bool as_is, ignore_eos, single_turn;
+    bool as_is, ignore_eos, single_turn, no_prefix_cache;
 };
 
 #define OPT(names, type, field, arg, help, ...)                                                    \
@@ -50,6 +50,8 @@ static const struct option_spec specs[] = {
         .env = NULL),
     OPT("--ignore-eos", OPTION_FLAG, ignore_eos, NULL, "ban the tokens that end an answer",
         .env = NULL),
+    OPT("--no-enable-prefix-caching", OPTION_FLAG, no_prefix_cache, NULL,
+        "do not keep what is taken out of the conversation for when it comes back", .env = NULL),
     {0},
 };
 
@@ -208,6 +210,7 @@ int app_chat(int argc, char **argv)
     p.chat.as_is = p.opt.as_is;
     p.chat.s.n_predict = p.opt.n_predict;
     p.chat.s.ignore_eos = p.opt.ignore_eos;
+    p.chat.s.no_prefix_cache = p.opt.no_prefix_cache;
     p.chat.s.stop = p.opt.stop;
     interrupt_install();
     code = chat_all(&p);

@@ -172,8 +172,9 @@ static void command_stats(struct chat *c, const char *arg)
     (void)arg;
     const sac_timings *t = &c->s.timings;
     const sac_engine_stats s = sac_engine_get_stats(c->s.engine);
-    printf("last prompt  %u tokens in %.1f ms (%.1f tokens/s), %u reused\n", t->n_prompt,
-           t->prompt_ms, t->prompt_per_s, t->n_cached);
+    printf("last prompt  %u tokens in %.1f ms (%.1f tokens/s), %u reused\n",
+           t->n_prompt - t->n_reused, t->prompt_ms, t->prompt_per_s, t->n_cached);
+    if (t->n_reused) printf("             %u of them were found by their content\n", t->n_reused);
     printf("last answer  %u tokens in %.1f ms (%.1f tokens/s)\n", t->n_predicted, t->predicted_ms,
            t->predicted_per_s);
     printf("context      %u of %u tokens\n", sac_seq_length(c->s.engine, c->s.seq, NULL),

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define PAGE 32u /* tokens that the engine shares together, at least */
+
 /* ---- Engine ---- */
 
 static sac_status open_engine(struct session *s, const struct session_plan *plan, sac_error *err)
@@ -22,6 +24,7 @@ static sac_status open_engine(struct session *s, const struct session_plan *plan
     p.decode = &decode;
     p.n_decode = *decode ? 1 : 0;
     p.record = plan->record;
+    p.prefix_cache = !s->no_prefix_cache;
     TRY(sac_engine_create(&s->engine, s->model, &p, err));
     sac_status status = setup_check_memory(s->setup.command, s->engine, err);
     if (status == SAC_OK) {
@@ -115,7 +118,8 @@ sac_status session_count(struct session *s, size_t *out, sac_error *err)
 }
 
 /* Cuts the sequence to what it shares with `tok` and returns how much that is; always less than n,
- * so that there is a row to take logits from. */
+ * so that there is a row to take logits from. The engine finds pages by their content where a page
+ * begins: where more than a page is to come, the rest of the last common one is a small price. */
 static sac_status keep_common(struct session *s, const int32_t *tok, size_t n, uint32_t *out,
                               sac_error *err)
 {
@@ -127,6 +131,7 @@ static sac_status keep_common(struct session *s, const int32_t *tok, size_t n, u
         return error_set(err, SAC_ERR_CONTEXT,
                          "the conversation has %zu tokens, the context holds %u", n, s->plan.n_ctx);
     while (common < n_held && common + 1 < n && held[common] == tok[common]) common++;
+    if (!s->no_prefix_cache && common < n_held && n - common > PAGE) common -= common % PAGE;
     TRY(sac_seq_truncate(s->engine, s->seq, common, err));
     s->answer_at = 0;
     *out = common;

@@ -3,7 +3,7 @@
  * Every turn renders the whole conversation, compares its tokens with those that the sequence
  * holds, and computes only what is new: the KV of a long document is computed once. An interrupted
  * answer, another system message, a document that is taken out: all are the same case, a shorter
- * common beginning.
+ * common beginning. What is taken out and comes back is found in the engine's index of pages.
  *
  * The engine may be made anew with another context, other methods or a recorder: the sequence goes
  * over as it is, where the new engine can go on with it. */
@@ -29,7 +29,7 @@ struct session {
     sac_logit_bias bias[OPTION_LIST_MAX];
     struct option_list stop;
     int32_t n_predict;
-    bool ignore_eos;
+    bool ignore_eos, no_prefix_cache;
     const char *chat_template;              /* NULL: the model's own */
     struct question_rows rows_wanted, rows; /* of the prompt, for the decode method; in force */
     uint64_t n_asked; /* each answer draws with a seed of its own, so /regen differs */

@@ -114,6 +114,7 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     const uint32_t max_page = (e->params.n_ctx + PAGE_TOK - 1) / PAGE_TOK;
     pool_init(&e->pool, &geom, n_page, e->params.n_seq_max, max_page, a);
     e->stats.kv_bytes = a->used;
+    reuse_plan(e, a);
     plan_seqs(e, a);
     segment_plan(e, a);
     plan_batch(e, a);
@@ -150,6 +151,7 @@ static sac_status create(sac_engine *e, sac_error *err)
     TRY(fill_params(e, err));
     TRY(chooser_init(e, err));
     e->batch.n_row_max = prefill_init(e);
+    TRY(reuse_init(e, err));
     TRY(ops_init(&e->ops, err));
     TRY(workers_create(&e->workers, e->params.n_threads, err));
     e->params.n_threads = workers_count(e->workers);
@@ -193,6 +195,7 @@ void sac_engine_free(sac_engine *e)
 {
     if (!e) return;
     request_list_destroy(e->requests);
+    reuse_deinit(e);
     workers_destroy(e->workers);
     mem_unmap(e->block, e->block_bytes);
     mem_free(e);
@@ -208,10 +211,13 @@ sac_engine_stats sac_engine_get_stats(const sac_engine *e)
     sac_engine_stats s = e->stats;
     s.isa = e->ops.isa;
     s.n_page = e->pool.n_page;
-    s.n_page_free = e->pool.n_free;
+    const uint64_t n_kept = prefix_idle_pages(&e->reuse.index);
+    s.n_page_free = e->pool.n_free + n_kept;
+    s.n_reuse_evicted = e->reuse.index.n_evicted;
+    s.kv_bytes_kept = n_kept * e->pool.geom.bytes;
     s.page_bytes = e->pool.geom.bytes;
     request_list_count(e->requests, &s);
-    s.kv_bytes_used = (uint64_t)(e->pool.n_page - e->pool.n_free) * e->pool.geom.bytes;
+    s.kv_bytes_used = (s.n_page - s.n_page_free) * e->pool.geom.bytes;
     for (uint32_t i = 0; e->prefill.n_skip && i < workers_count(e->workers); i++)
         s.n_cell_skipped += e->prefill.n_skip[i];
     for (uint32_t i = 0; i < e->params.n_seq_max; i++)
@@ -259,6 +265,7 @@ sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_
         layer_run(e);
         /* Before the logits go out: a callback may append the token that it chose. */
         sched_commit(e);
+        reuse_keep(e);
         logits_run(e, on_row, user);
         sched_note(e, (double)(clock_us() - start));
     }

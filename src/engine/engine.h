@@ -16,6 +16,7 @@
 #include "engine/prefill.h"
 #include "engine/reads.h"
 #include "engine/record.h"
+#include "engine/reuse.h"
 #include "engine/segment.h"
 #include "engine/side.h"
 #include "kv/pool.h"
@@ -37,8 +38,9 @@ struct seq {
     uint64_t ticket;      /* order of queueing of the oldest pending token */
     int32_t priority;     /* of its prompt rows: higher ones come first */
     sac_reads reads;      /* of its rows since engine_take_reads */
-    int32_t *tok;         /* [n_ctx] */
-    uint8_t *flags;       /* [n_ctx] TOK_* */
+    struct reuse_seq reuse;
+    int32_t *tok;   /* [n_ctx] */
+    uint8_t *flags; /* [n_ctx] TOK_* */
 };
 
 /* Rows of one sequence that stand behind each other: a decode row, or a prompt chunk. */
@@ -96,6 +98,7 @@ struct sac_engine {
     struct past past;
     struct evict evict;
     struct segments segments;
+    struct reuse reuse;
     struct attend attend;
     struct side side;
     struct record record;

@@ -16,7 +16,7 @@
  *     every token as a row of the kind that it had, which gives the same numbers.
  *  4. Memory is taken at submit; sac_run allocates nothing.
  *
- * Not here: which rows a step computes (sched.c), and sharing of common prefixes. */
+ * Not here: which rows a step computes (sched.c), and which prompts share pages (reuse.c). */
 #include "engine/request.h"
 
 #include "base/mem.h"
@@ -54,6 +54,9 @@ struct request {
     float choice_logprob;
     sac_prob *probs; /* owned, [n_probs] */
     uint32_t n_probs;
+    uint8_t salt[SHA256_BYTES];                      /* the digest of the tenant's */
+    uint32_t n_reused;                               /* of the prompt, when it was first computed */
+    sac_reuse_end reuse_end;                         /* of that */
     uint32_t n_preempted;                            /* times that its pages went to others */
     sac_reads reads;                                 /* of sequences that it has given back */
     uint64_t submit_us, start_us, first_us, last_us; /* start: of computing; first, last token */
@@ -155,6 +158,10 @@ static sac_status check_request(struct request *r, const struct request_list *li
     const sac_engine_params params = sac_engine_get_params(list->engine);
     if (!want->on_event) return error_set(err, SAC_ERR_ARG, "the request has no event callback");
     if (want->n_prompt == 0) return error_set(err, SAC_ERR_ARG, "the prompt has no tokens");
+    if (want->cache_salt && !r->owns_seq)
+        return error_set(err, SAC_ERR_ARG,
+                         "sequence %u has a salt of its own: cache_salt is for a fresh one",
+                         want->seq);
     if (want->n_decode_row == 0)
         return error_set(err, SAC_ERR_ARG,
                          "n_decode_row is 0: the prompt's last token is a decode row in any case");
@@ -253,6 +260,7 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     r->on_event = want->on_event;
     r->user = want->user;
     TRY(check_request(r, list, want, err));
+    reuse_salt_digest(list->engine, want->cache_salt, r->salt);
     TRY(create_sampler(r, list, want, err));
     TRY(stop_init(&r->stop, want->stop, want->n_stop, list->piece_max, err));
     r->probs = mem_calloc(r->n_probs, sizeof *r->probs);
@@ -322,7 +330,9 @@ static double per_second(uint32_t n, double ms)
  * others share the time behind it. */
 static sac_timings timings_of(const struct request *r)
 {
-    sac_timings t = {.n_cached = r->n_cached,
+    sac_timings t = {.n_cached = r->n_cached + r->n_reused,
+                     .n_reused = r->n_reused,
+                     .reuse_end = r->reuse_end,
                      .n_prompt = r->n_prompt,
                      .n_predicted = r->n_predicted,
                      .n_preempted = r->n_preempted,
@@ -331,7 +341,7 @@ static sac_timings timings_of(const struct request *r)
     if (r->n_predicted == 0) return t;
     t.prompt_ms = (double)(r->first_us - r->start_us) * 1e-3;
     t.predicted_ms = (double)(r->last_us - r->first_us) * 1e-3;
-    t.prompt_per_s = per_second(r->n_prompt, t.prompt_ms);
+    t.prompt_per_s = per_second(r->n_prompt - r->n_reused, t.prompt_ms);
     t.predicted_per_s = per_second(r->n_predicted - 1, t.predicted_ms);
     return t;
 }
@@ -341,6 +351,10 @@ static void give_back_seq(struct request_list *list, struct request *r)
     if (r->seq == SAC_SEQ_NONE) return;
     const sac_reads reads = engine_take_reads(list->engine, r->seq);
     reads_add(&r->reads, &reads);
+    if (r->n_preempted == 0) {
+        r->n_reused = (uint32_t)reads.n_reused_tok;
+        r->reuse_end = reuse_end_of(list->engine, r->seq);
+    }
     if (r->owns_seq) {
         sac_seq_remove(list->engine, r->seq);
         r->seq = SAC_SEQ_NONE;
@@ -532,6 +546,7 @@ static void admit_waiting(struct request_list *list)
         sac_status status = find_place(list, r, &err);
         if (status == SAC_ERR_BUSY) return;
         if (status == SAC_OK) {
+            reuse_use_salt(list->engine, r->seq, r->salt);
             r->state = REQUEST_RUNNING;
             if (r->start_us == 0) r->start_us = clock_us();
             status = start_request(list, r, &err);

@@ -32,10 +32,11 @@ static void add_run(sac_engine *e, uint32_t seq_i, uint32_t n, enum row_kind kin
 }
 
 /* Whether pages are free for all of the rows [n_done, n_done + n). */
-static bool has_pages(const sac_engine *e, uint32_t seq_i, uint32_t n)
+static bool has_pages(sac_engine *e, uint32_t seq_i, uint32_t n)
 {
-    const uint32_t pos = e->seqs[seq_i].n_done;
-    return (pos + n) / PAGE_TOK - pos / PAGE_TOK <= e->pool.n_free / pool_pages_per_index(&e->pool);
+    const uint32_t pos = e->seqs[seq_i].n_done, n_page = (pos + n) / PAGE_TOK - pos / PAGE_TOK;
+    reuse_make_room(e, n_page);
+    return n_page <= e->pool.n_free / pool_pages_per_index(&e->pool);
 }
 
 /* Takes the pages that rows [n_done, n_done + n) complete; fewer rows if the pool is short. */
@@ -43,6 +44,7 @@ static uint32_t reserve_rows(sac_engine *e, uint32_t seq_i, uint32_t n)
 {
     const uint32_t pos = e->seqs[seq_i].n_done, first = pos / PAGE_TOK;
     uint32_t n_page = (pos + n) / PAGE_TOK - first;
+    reuse_make_room(e, n_page);
     const uint32_t n_can = e->pool.n_free / pool_pages_per_index(&e->pool);
     if (n_page > n_can) {
         n_page = n_can;
@@ -125,6 +127,7 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
     b->n_decode = b->n_row;
     uint32_t room = prompt_room(e), i = SAC_SEQ_NONE;
     while (room && (i = next_prompt(e, i)) != SAC_SEQ_NONE) {
+        reuse_take(e, i);
         uint32_t n = prompt_rows(&e->seqs[i]);
         e->seqs[i].n_queued = n;
         const uint32_t chunk = prefill_chunk(e, i, n);

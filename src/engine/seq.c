@@ -19,6 +19,7 @@ sac_status sac_seq_create(sac_engine *e, sac_seq *out, sac_error *err)
         if (s->alive) continue;
         *s = (struct seq){.alive = true, .tok = s->tok, .flags = s->flags};
         segment_reset(e, i);
+        reuse_reset(e, i);
         chooser_reset(e, i);
         *out = i;
         return SAC_OK;
@@ -43,6 +44,7 @@ sac_status sac_seq_fork(sac_engine *e, sac_seq src, sac_seq *out, sac_error *err
     memcpy(to->flags, from->flags, from->n_done * sizeof *to->flags);
     pool_fork(&e->pool, *out, src, from->n_done / PAGE_TOK);
     segment_fork(e, *out, src);
+    reuse_fork(e, *out, src);
     chooser_fork(e, *out, src);
     return SAC_OK;
 }
@@ -69,7 +71,9 @@ sac_status sac_seq_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error
         pool_truncate(&e->pool, id, s->n_done, n_tok);
         segment_cut(e, id, n_tok / PAGE_TOK);
         chooser_cut(e, id, n_tok);
+        const uint32_t n_old = s->n_done;
         s->n_done = n_tok;
+        reuse_cut(e, id, n_old);
     }
     s->n_all = n_tok;
     return SAC_OK;
@@ -129,6 +133,7 @@ sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t 
     const uint8_t flags = (uint8_t)((kind == SAC_ROW_DECODE ? TOK_DECODE : 0) |
                                     (want == SAC_WANT_ALL ? TOK_WANT : 0));
     memset(s->flags + s->n_all, flags, n);
+    if (kind == SAC_ROW_PROMPT) s->reuse.asks = true;
     s->n_all += (uint32_t)n;
     if (want == SAC_WANT_LAST) s->flags[s->n_all - 1] |= TOK_WANT;
     return SAC_OK;

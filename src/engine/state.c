@@ -111,6 +111,7 @@ static size_t lane_count(const struct image *im)
 static sac_status reserve(struct stream *s, const struct image *im, uint32_t first, uint32_t n)
 {
     struct pool *p = &im->e->pool;
+    if (s->direction == READ) reuse_make_room(im->e, n);
     if (s->direction != READ || n == 0 || pool_reserve(p, im->seq_i, first, n)) return SAC_OK;
     return error_set(s->err, SAC_ERR_CONTEXT,
                      "%s: no room for %u tokens: %u of the KV pool's %u pages are free", s->name,

@@ -1,7 +1,7 @@
 /* pool.c: page ownership. Touches no tensor but in a fork (copy of the tail) and a truncation.
  *
  * Invariants, checked by pool_check in tests after each operation:
- *  1. refs[id] = number of live table entries that hold id.
+ *  1. refs[id] = number of live table entries that name id, and of its holds.
  *  2. id is on the free stack if and only if refs[id] = 0; n_free is the stack's height.
  *  3. Table entries at or beyond n_tok / PAGE_TOK hold PAGE_NONE, and so do dropped ones below.
  *  4. A page with refs > 1 is sealed: only pool_reserve hands out writable pages, with refs 1. */
@@ -25,10 +25,12 @@ void pool_init(struct pool *p, const struct page_geom *geom, uint32_t n_page, ui
     p->tables = arena_take(a, n_seq * n_lane(p) * max_page, sizeof *p->tables);
     p->free_ids = arena_take(a, n_page, sizeof *p->free_ids);
     p->refs = arena_take(a, n_page, sizeof *p->refs);
+    p->holds = arena_take(a, n_page, sizeof *p->holds);
     if (!a->base) return;
     /* The stack gives rising ids, so pages reserved together lie together. */
     for (uint32_t i = 0; i < n_page; i++) p->free_ids[i] = n_page - 1 - i;
     memset(p->refs, 0, n_page * sizeof *p->refs);
+    memset(p->holds, 0, n_page * sizeof *p->holds);
     for (size_t i = 0; i < n_seq * n_lane(p) * max_page; i++) p->tables[i] = PAGE_NONE;
 }
 
@@ -104,6 +106,45 @@ bool pool_has(const struct pool *p, uint32_t seq_i, uint32_t page_i)
     return true;
 }
 
+static page_id *entry_at(const struct pool *p, struct pool_place at, uint32_t lane)
+{
+    assert(at.page_i < p->max_page && lane < n_lane(p));
+    return pool_table(p, at.seq_i, 0) + (size_t)lane * p->max_page + at.page_i;
+}
+
+page_id pool_entry(const struct pool *p, struct pool_place at, uint32_t lane)
+{
+    return *entry_at(p, at, lane);
+}
+
+void pool_put(struct pool *p, struct pool_place at, uint32_t lane, page_id id)
+{
+    page_id *entry = entry_at(p, at, lane);
+    assert(p->refs[id] > 0);
+    p->refs[id]++;
+    if (*entry != PAGE_NONE) unref(p, *entry);
+    *entry = id;
+}
+
+void pool_hold(struct pool *p, page_id id)
+{
+    assert(id < p->n_page && p->refs[id] > 0);
+    p->refs[id]++;
+    p->holds[id]++;
+}
+
+void pool_let(struct pool *p, page_id id)
+{
+    assert(id < p->n_page && p->holds[id] > 0);
+    p->holds[id]--;
+    unref(p, id);
+}
+
+bool pool_is_only_held(const struct pool *p, page_id id)
+{
+    return p->refs[id] == p->holds[id];
+}
+
 void pool_share(struct pool *p, struct pool_place dst, struct pool_place src, uint32_t n_page)
 {
     assert(dst.seq_i != src.seq_i && (size_t)dst.page_i + n_page <= p->max_page &&
@@ -163,7 +204,7 @@ bool pool_check(const struct pool *p, const uint32_t *n_tok)
                 return false;
     uint32_t n_unused = 0;
     for (page_id id = 0; id < p->n_page; id++) {
-        if (count_entries(p, id) != p->refs[id]) return false;
+        if (count_entries(p, id) + p->holds[id] != p->refs[id]) return false;
         n_unused += p->refs[id] == 0;
     }
     if (n_unused != p->n_free) return false;

@@ -20,6 +20,7 @@ struct pool {
     page_id *tables;          /* [n_seq][n_layer][n_kv_head][max_page] */
     page_id *free_ids;        /* [n_page], a stack */
     uint32_t *refs;           /* [n_page] */
+    uint32_t *holds;          /* [n_page] of refs: those of no table (prefix.h) */
 };
 
 /* Takes all memory from `a`: measures when a->base is NULL, then lays out. `geom` is complete. */
@@ -52,6 +53,15 @@ struct pool_place {
     uint32_t seq_i, page_i;
 };
 
+page_id pool_entry(const struct pool *p, struct pool_place at, uint32_t lane);
+/* The entry names this page from now on, and what it has named before is let go. */
+void pool_put(struct pool *p, struct pool_place at, uint32_t lane, page_id id);
+/* A page stays, whatever tables name it, until it is let go. */
+void pool_hold(struct pool *p, page_id id);
+void pool_let(struct pool *p, page_id id);
+/* No table names it. */
+bool pool_is_only_held(const struct pool *p, page_id id);
+
 /* n_page entries of one sequence, as far as they are there, become another's, too. */
 void pool_share(struct pool *p, struct pool_place dst, struct pool_place src, uint32_t n_page);
 
@@ -62,8 +72,8 @@ void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page);
  * must be there). */
 void pool_truncate(struct pool *p, uint32_t seq_i, uint32_t n_old, uint32_t n_new);
 
-/* Tests: every page's reference count equals the table entries that name it, given the tokens of
- * each sequence, and free pages have none. */
+/* Tests: every page's reference count equals the table entries that name it and its holds, given
+ * the tokens of each sequence, and free pages have none. */
 bool pool_check(const struct pool *p, const uint32_t *n_tok);
 
 #endif

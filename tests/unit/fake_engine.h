@@ -86,6 +86,28 @@ void engine_use_priority(sac_engine *e, sac_seq seq, int32_t priority)
     fake_of(e)->seqs[seq].priority = priority;
 }
 
+/* Nothing is found, and nothing kept. */
+void reuse_salt_digest(const sac_engine *e, const char *salt, uint8_t out[SHA256_BYTES])
+{
+    (void)e;
+    (void)salt;
+    memset(out, 0, SHA256_BYTES);
+}
+
+void reuse_use_salt(sac_engine *e, uint32_t seq_i, const uint8_t digest[SHA256_BYTES])
+{
+    (void)e;
+    (void)seq_i;
+    (void)digest;
+}
+
+sac_reuse_end reuse_end_of(const sac_engine *e, sac_seq seq)
+{
+    (void)e;
+    (void)seq;
+    return SAC_REUSE_OFF;
+}
+
 void engine_use_mask(sac_engine *e, sac_seq seq, const uint64_t *mask)
 {
     fake_of(e)->seqs[seq].mask = mask;

@@ -1,0 +1,230 @@
+/* reuse.c: see the header.
+ *
+ * Invariants:
+ *  1. n_page <= n_pure / PAGE_TOK, and n_pure <= n_done. The sequence's table names the pages of
+ *     its nodes, so none of these leaves the index while the sequence is there; one that has
+ *     dropped pages is left alone.
+ *  2. Where two sequences have computed the same page side by side, the second takes the first's at
+ *     the step's end: their bits are the same (design D7), and no text is held twice. */
+#include "engine/reuse.h"
+
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <string.h>
+
+sac_status reuse_init(sac_engine *e, sac_error *err)
+{
+    /* Recorders see each row, and what is learnt is learnt from all rows. */
+    e->reuse.on = e->params.prefix_cache && !e->params.record && !e->params.learn;
+    return e->reuse.on ? sha256_open(&e->reuse.sha, err) : SAC_OK;
+}
+
+void reuse_plan(sac_engine *e, struct arena *a)
+{
+    prefix_init(&e->reuse.index, &e->pool, e->reuse.on, a);
+}
+
+void reuse_deinit(sac_engine *e)
+{
+    if (e->reuse.on) sha256_close(&e->reuse.sha);
+}
+
+/* ---- What a sequence is known by ---- */
+
+static void begin_at_root(struct reuse_seq *r)
+{
+    memcpy(r->key, r->root, SHA256_BYTES);
+    r->n_page = 0;
+    r->node = PREFIX_NONE;
+}
+
+void reuse_salt_digest(const sac_engine *e, const char *salt, uint8_t out[SHA256_BYTES])
+{
+    if (e->reuse.on)
+        sha256_digest(&e->reuse.sha, out, NULL, salt ? salt : "", salt ? strlen(salt) : 0);
+}
+
+void reuse_use_salt(sac_engine *e, uint32_t seq_i, const uint8_t digest[SHA256_BYTES])
+{
+    struct reuse_seq *r = &e->seqs[seq_i].reuse;
+    if (!e->reuse.on) return;
+    sha256_digest(&e->reuse.sha, r->root, digest, &e->model->fingerprint,
+                  sizeof e->model->fingerprint);
+    begin_at_root(r);
+}
+
+void reuse_reset(sac_engine *e, uint32_t seq_i)
+{
+    uint8_t none[SHA256_BYTES];
+    e->seqs[seq_i].reuse = (struct reuse_seq){.node = PREFIX_NONE};
+    reuse_salt_digest(e, NULL, none);
+    reuse_use_salt(e, seq_i, none);
+}
+
+void reuse_fork(sac_engine *e, uint32_t dst, uint32_t src)
+{
+    e->seqs[dst].reuse = e->seqs[src].reuse;
+}
+
+/* The key of the page behind those that are known, and its node if there is one. */
+static uint32_t find_next(const sac_engine *e, uint32_t seq_i, uint8_t key[SHA256_BYTES])
+{
+    const struct seq *s = &e->seqs[seq_i];
+    const int32_t *tok = s->tok + (size_t)s->reuse.n_page * PAGE_TOK;
+    sha256_digest(&e->reuse.sha, key, s->reuse.key, tok, PAGE_TOK * sizeof *tok);
+    return prefix_find(&e->reuse.index, s->reuse.node, key, tok);
+}
+
+static void step_to(struct reuse_seq *r, const uint8_t key[SHA256_BYTES], uint32_t node)
+{
+    memcpy(r->key, key, SHA256_BYTES);
+    r->node = node;
+    r->n_page++;
+}
+
+void reuse_cut(sac_engine *e, uint32_t seq_i, uint32_t n_old)
+{
+    struct seq *s = &e->seqs[seq_i];
+    struct reuse_seq *r = &s->reuse;
+    /* A sealed page that becomes a tail again keeps its keys as they were rounded. */
+    const bool rounds = s->n_done / PAGE_TOK < n_old / PAGE_TOK;
+    const uint32_t n_exact = rounds ? s->n_done / PAGE_TOK * PAGE_TOK : s->n_done;
+    uint8_t key[SHA256_BYTES];
+    uint32_t node;
+    if (r->n_pure > n_exact) r->n_pure = n_exact;
+    if (r->n_page <= r->n_pure / PAGE_TOK) return;
+    begin_at_root(r);
+    while (r->n_page < r->n_pure / PAGE_TOK && (node = find_next(e, seq_i, key)) != PREFIX_NONE)
+        step_to(r, key, node);
+}
+
+/* ---- Taking ---- */
+
+/* Rows of the pending prompt whose pages may be taken. */
+static uint32_t count_takeable(const sac_engine *e, const struct seq *s, sac_reuse_end *why)
+{
+    const uint32_t n_left = e->past.n_slot > 1 ? e->past.n_slot : 1;
+    uint32_t n = 0, n_silent = 0;
+    for (; s->n_done + n < s->n_all && !(s->flags[s->n_done + n] & TOK_DECODE); n++)
+        if (n_silent == n && !(s->flags[s->n_done + n] & TOK_WANT)) n_silent++;
+    *why = SAC_REUSE_SHORT;
+    if (n <= PAGE_TOK) return 0;
+    *why = n_silent < n - 1 ? SAC_REUSE_LOGITS : SAC_REUSE_QUERIES;
+    if (n <= n_left) return 0;
+    return n_silent < n - n_left ? n_silent : n - n_left;
+}
+
+/* Takes pages up to the end of what there is; says why it ended. */
+static sac_reuse_end take(sac_engine *e, uint32_t seq_i)
+{
+    struct seq *s = &e->seqs[seq_i];
+    struct reuse_seq *r = &s->reuse;
+    sac_reuse_end why;
+    if (!e->reuse.on) return SAC_REUSE_OFF;
+    if (chooser_method(e, CHOOSER_PREFILL, seq_i)->spec->method->prefill) return SAC_REUSE_METHOD;
+    if (s->has_gaps || r->n_pure != s->n_done || r->n_page * PAGE_TOK != s->n_done)
+        return SAC_REUSE_PAST;
+    const uint32_t end = s->n_done + count_takeable(e, s, &why);
+    if (end < s->n_done + PAGE_TOK) return why;
+    while (s->n_done + PAGE_TOK <= end) {
+        uint8_t key[SHA256_BYTES];
+        const uint32_t node = find_next(e, seq_i, key);
+        if (node == PREFIX_NONE) return r->n_page ? SAC_REUSE_DIFFERS : SAC_REUSE_NEW;
+        prefix_take(&e->reuse.index, node, (struct pool_place){seq_i, r->n_page});
+        step_to(r, key, node);
+        s->n_done += PAGE_TOK;
+        r->n_pure = s->n_done;
+        s->reads.n_reused_tok += PAGE_TOK;
+        e->stats.reads.n_reused_tok += PAGE_TOK;
+    }
+    return SAC_REUSE_ALL;
+}
+
+void reuse_take(sac_engine *e, uint32_t seq_i)
+{
+    struct seq *s = &e->seqs[seq_i];
+    const uint32_t before = s->n_done;
+    const sac_reuse_end end = take(e, seq_i);
+    if (s->n_done > before) past_set_begin(e, seq_i, s->n_done);
+    if (s->n_done > before || s->reuse.asks) s->reuse.end = end;
+    if (s->reuse.asks) e->stats.n_reuse_end[end]++;
+    s->reuse.asks = false;
+}
+
+sac_reuse_end reuse_end_of(const sac_engine *e, sac_seq id)
+{
+    const struct seq *s = engine_seq(e, id, NULL);
+    return s ? s->reuse.end : SAC_REUSE_OFF;
+}
+
+/* ---- Keeping ---- */
+
+/* The sequence's next page comes into the index, or is the one that is there. False: no room. */
+static bool keep_page(sac_engine *e, uint32_t seq_i)
+{
+    struct reuse_seq *r = &e->seqs[seq_i].reuse;
+    const struct pool_place place = {seq_i, r->n_page};
+    const int32_t *tok = e->seqs[seq_i].tok + (size_t)r->n_page * PAGE_TOK;
+    uint8_t key[SHA256_BYTES];
+    uint32_t node = find_next(e, seq_i, key);
+    if (node != PREFIX_NONE)
+        prefix_take(&e->reuse.index, node, place);
+    else
+        node = prefix_add(&e->reuse.index, r->node, key, tok, place);
+    if (node == PREFIX_NONE) return false;
+    step_to(r, key, node);
+    return true;
+}
+
+void reuse_keep(sac_engine *e)
+{
+    const struct batch *b = &e->batch;
+    for (uint32_t i = b->n_decode; i < b->n_run && e->reuse.on; i++) {
+        const struct batch_run *run = &b->run[i];
+        struct seq *s = &e->seqs[run->seq_i];
+        const bool is_dense =
+            !chooser_method(e, CHOOSER_PREFILL, run->seq_i)->spec->method->prefill;
+        if (is_dense && !s->has_gaps && s->reuse.n_pure == run->pos0) s->reuse.n_pure += run->n_row;
+        while (!s->has_gaps && (s->reuse.n_page + 1) * PAGE_TOK <= s->reuse.n_pure &&
+               keep_page(e, run->seq_i))
+            continue;
+    }
+}
+
+void reuse_make_room(sac_engine *e, uint32_t n_index)
+{
+    const uint64_t want = (uint64_t)n_index * pool_pages_per_index(&e->pool);
+    while (e->pool.n_free < want && prefix_shrink(&e->reuse.index)) continue;
+}
+
+/* ---- Public calls ---- */
+
+sac_status sac_seq_use_salt(sac_engine *e, sac_seq id, const char *salt, sac_error *err)
+{
+    const struct seq *s = engine_seq(e, id, err);
+    uint8_t digest[SHA256_BYTES];
+    if (!s) return SAC_ERR_NOT_FOUND;
+    if (s->n_all > 0)
+        return error_set(err, SAC_ERR_ARG, "sequence %u has %u tokens: a salt is for an empty one",
+                         id, s->n_all);
+    reuse_salt_digest(e, salt, digest);
+    reuse_use_salt(e, id, digest);
+    return SAC_OK;
+}
+
+const char *sac_reuse_end_text(sac_reuse_end end)
+{
+    static const char *const text[SAC_REUSE_ENDS] = {
+        [SAC_REUSE_OFF] = "no pages are kept for others to use",
+        [SAC_REUSE_ALL] = "all that could be taken was there",
+        [SAC_REUSE_SHORT] = "the prompt is no longer than a page",
+        [SAC_REUSE_NEW] = "no text that began so is kept",
+        [SAC_REUSE_DIFFERS] = "no text that went on so is kept",
+        [SAC_REUSE_METHOD] = "what a sparse prompt computes depends on all of it",
+        [SAC_REUSE_QUERIES] = "a decode method wants the queries of more rows than there are",
+        [SAC_REUSE_LOGITS] = "the logits of prompt rows are wanted",
+        [SAC_REUSE_PAST] = "the sequence goes on inside a page, or behind other than prompt rows",
+    };
+    return (unsigned)end < SAC_REUSE_ENDS ? text[end] : "unknown";
+}

@@ -1,0 +1,56 @@
+/* prefix.h: the index of sealed pages by content (docs/design.md, D13).
+ *
+ * A node is one page index of a text: the pages of all layers and KV heads that hold its PAGE_TOK
+ * tokens, behind the tokens of its parent. Its key is a digest of those tokens and of all before
+ * them; whoever computes keys decides what else they depend on (a model, a tenant). A node holds
+ * references of its own, so its pages outlive the sequences that made them, until room is needed:
+ * then leaves go, those used longest ago first. Keys only find: a hit is a node with the same
+ * parent and the same tokens. One thread at a time; memory is planned, nothing is allocated. */
+#ifndef SAC_KV_PREFIX_H
+#define SAC_KV_PREFIX_H
+
+#include "base/mem.h"
+#include "base/sha256.h"
+#include "kv/pool.h"
+
+#define PREFIX_NONE UINT32_MAX /* no node; as a parent: a text's begin */
+
+struct prefix_node {
+    uint8_t key[SHA256_BYTES];
+    uint32_t parent, n_child;
+    uint32_t next; /* of the same bucket, or of the free ones */
+    uint64_t used; /* by the clock of `tick`; 0: the node is free */
+};
+
+struct prefix {
+    struct pool *pool; /* borrowed */
+    uint32_t n_node, n_bucket, n_lane;
+    uint32_t n_used;
+    struct prefix_node *node; /* [n_node] */
+    int32_t *tok;             /* [n_node][PAGE_TOK] */
+    page_id *page;            /* [n_node][n_lane] */
+    uint32_t *bucket;         /* [n_bucket], a power of two */
+    uint32_t free;            /* the first */
+    uint64_t tick, n_evicted;
+};
+
+/* Takes all memory from `a`, behind that of the pool; with `on` false there is no room for any
+ * node. */
+void prefix_init(struct prefix *x, struct pool *pool, bool on, struct arena *a);
+
+/* The node of these PAGE_TOK tokens behind `parent`, or PREFIX_NONE. */
+uint32_t prefix_find(const struct prefix *x, uint32_t parent, const uint8_t *key,
+                     const int32_t *tok);
+/* A new node of a sequence's page, which is there in all lanes. PREFIX_NONE: no room. */
+uint32_t prefix_add(struct prefix *x, uint32_t parent, const uint8_t *key, const int32_t *tok,
+                    struct pool_place from);
+/* The sequence's page becomes that of the node: an entry that is empty, or names a page with the
+ * same bits, which is let go. */
+void prefix_take(struct prefix *x, uint32_t node, struct pool_place to);
+/* Lets the leaf go that was used longest ago, of those with a page that nobody else holds. False:
+ * there is none. */
+bool prefix_shrink(struct prefix *x);
+/* Pages that the index alone holds. */
+uint32_t prefix_idle_pages(const struct prefix *x);
+
+#endif
