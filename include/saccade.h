@@ -292,7 +292,7 @@ typedef struct sac_engine_stats {
     uint64_t linear_us, attn_us, other_us; /* wall time of steps, by stage */
     uint64_t select_us, plan_us; /* of attn_us: decode methods choosing, prefill methods planning */
     uint32_t n_request_waiting, n_request_running;
-    uint64_t n_preempted; /* times that a request gave its pages to others */
+    uint64_t n_preempted;                     /* times that a request gave its pages to others */
     uint64_t n_page, n_page_free, page_bytes; /* free: those that the index alone holds, too */
     uint64_t n_reuse_end[SAC_REUSE_ENDS]; /* prompts that asked the index, by what ended it; tokens
                                              are in reads.n_reused_tok */
