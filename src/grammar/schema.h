@@ -1,8 +1,8 @@
 /* schema.h: a JSON schema to GBNF, so that what follows the grammar validates against the schema.
  *
  * The grammar may allow less than the schema (object members come in the schema's order, numbers
- * have 16 digits at most, ...: docs/structured_output.md), never more: a keyword that cannot be
- * expressed is refused by name and place, SAC_ERR_UNSUPPORTED. Schemas are hostile input. */
+ * have 16 digits at most, additional names are without escapes), never more: a keyword that cannot
+ * be expressed is refused by name and place, SAC_ERR_UNSUPPORTED. Schemas are hostile input. */
 #ifndef SAC_GRAMMAR_SCHEMA_H
 #define SAC_GRAMMAR_SCHEMA_H
 
@@ -12,7 +12,7 @@
 #define SCHEMA_BYTES_MAX (256u << 10) /* of a schema's text */
 #define SCHEMA_DEPTH_MAX 64u          /* JSON within JSON, and schemas within each other */
 
-/* Any JSON object: what json_object asks for. `{}` alone as a schema means the same. */
+/* Any JSON object; `{}` alone as a schema means the same. */
 #define SCHEMA_ANY_OBJECT "{\"type\":\"object\"}"
 
 /* Appends the rule `root` and those that it needs, whose names begin with `root`. */

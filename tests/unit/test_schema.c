@@ -47,68 +47,69 @@ struct schema_case {
     const char *schema, *yes[8], *no[8];
 };
 
+static const struct schema_case schema_cases[] = {
+    {"{}", {"{}", "{\"a\": [1, -2.5e3, null, \"\\u00e4\"]}"}, {"1", "[]", "{\"a\"}", "{} "}},
+    {"true", {"1", "[]", "{}", "\"a\"", "null"}, {"", "nul", "01", "\"\\ud800\""}},
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":"
+     "\"null\"},\"c\":true},\"required\":[\"b\"]}",
+     {"{\"a\":1,\"b\":null}", "{\"b\":null}", "{\n  \"b\": null,\n  \"c\": {}\n}",
+      "{\"a\":-7,\"b\":null,\"c\":[]}"},
+     {"{\"a\":1}", "{}", "{\"b\":null,\"a\":1}", "{\"b\":null,}", "{,\"b\":null}",
+      "{\"b\":null,\"d\":1}"}},
+    {"{\"properties\":{\"ab\":{},\"abc\":{}},\"additionalProperties\":{\"type\":\"integer\"}}",
+     {"{}", "{\"a\":1}", "{\"ab\":\"x\",\"abd\":2,\"\":3}", "{\"abcd\":1}"},
+     {"{\"a\":\"x\"}", "{\"abd\":1,\"ab\":\"x\"}", "{\"\\u0061b\":1}"}},
+    {"{\"type\":\"array\",\"items\":{\"type\":\"boolean\"},\"minItems\":1,\"maxItems\":2}",
+     {"[true]", "[true, false]"},
+     {"[]", "[1]", "[true,true,true]"}},
+    {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"const\":2}],\"items\":{\"const\":"
+     "3},\"minItems\":1,\"maxItems\":4}",
+     {"[1]", "[1,2]", "[1,2,3]", "[1,2,3,3]"},
+     {"[]", "[2]", "[1,3]", "[1,2,3,3,3]"}},
+    {"{\"type\":\"string\",\"minLength\":1,\"maxLength\":2}",
+     {"\"a\"", "\"\xe2\x82\xac\\n\"", "\"\\u00e4x\""},
+     {"\"\"", "\"abc\"", "\"a", "\"\n\""}},
+    {"{\"type\":\"string\",\"pattern\":\"^a+(b|\\\\d{2})$\"}",
+     {"\"ab\"", "\"aa12\""},
+     {"\"b\"", "\"a1\"", "\"ab \""}},
+    {"{\"type\":\"string\",\"pattern\":\"b\"}", {"\"b\"", "\"abc\""}, {"\"ac\"", "\"\""}},
+    {"{\"type\":\"string\",\"format\":\"date\"}",
+     {"\"2024-02-29\"", "\"2000-02-29\"", "\"1999-12-31\"", "\"0400-02-29\""},
+     {"\"2023-02-29\"", "\"1900-02-29\"", "\"0000-02-29\"", "\"2023-04-31\"", "\"2023-13-01\"",
+      "\"2023-00-10\""}},
+    {"{\"type\":\"integer\",\"minimum\":-12,\"exclusiveMaximum\":105}",
+     {"-12", "-9", "0", "9", "10", "99", "104"},
+     {"-13", "105", "-0", "007", "1.0", "1e1"}},
+    {"{\"type\":\"number\",\"exclusiveMinimum\":0.5,\"maximum\":12.25}",
+     {"0.51", "0.6", "1", "12", "12.25", "12.2", "3.75"},
+     {"0.5", "0.50", "0.49", "12.26", "12.250001", "13", "-1"}},
+    {"{\"type\":\"number\",\"minimum\":-1.5}",
+     {"-1.5", "-1.49", "-0.1", "0", "1000000", "2.5"},
+     {"-1.51", "-2"}},
+    {"{\"enum\":[1,\"a\\\"\",null,[1,{\"b\":2}]]}",
+     {"1", "\"a\\\"\"", "null", "[1,{\"b\":2}]"},
+     {"2", "\"a\""}},
+    {"{\"type\":[\"string\",\"null\"],\"enum\":[1,\"a\",null]}", {"\"a\"", "null"}, {"1"}},
+    {"{\"$ref\":\"#/$defs/n\",\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"next\":{"
+     "\"anyOf\":[{\"$ref\":\"#/$defs/n\"},{\"type\":\"null\"}]}},\"required\":[\"next\"]}}}",
+     {"{\"next\":null}", "{\"next\":{\"next\":{\"next\":null}}}"},
+     {"{\"next\":{}}"}},
+    {"{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":3}},\"required\":["
+     "\"a\"]},{\"properties\":{\"a\":{\"maximum\":5},\"b\":{}},\"additionalProperties\":false}"
+     "],\"type\":\"object\"}",
+     {"{\"a\":3}", "{\"a\":5,\"b\":1}"},
+     {"{}", "{\"a\":6}", "{\"a\":2}", "{\"a\":4,\"c\":1}"}},
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1},\"b\":{\"const\":2}},\"anyOf\":["
+     "{\"required\":[\"a\"]},{\"required\":[\"b\"]}]}",
+     {"{\"a\":1}", "{\"b\":2}", "{\"a\":1,\"b\":2}"},
+     {"{}"}},
+};
+
 static void texts_are_those_of_the_schema(void **state)
 {
     (void)state;
-    static const struct schema_case cases[] = {
-        {"{}", {"{}", "{\"a\": [1, -2.5e3, null, \"\\u00e4\"]}"}, {"1", "[]", "{\"a\"}", "{} "}},
-        {"true", {"1", "[]", "{}", "\"a\"", "null"}, {"", "nul", "01", "\"\\ud800\""}},
-        {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":"
-         "\"null\"},\"c\":true},\"required\":[\"b\"]}",
-         {"{\"a\":1,\"b\":null}", "{\"b\":null}", "{\n  \"b\": null,\n  \"c\": {}\n}",
-          "{\"a\":-7,\"b\":null,\"c\":[]}"},
-         {"{\"a\":1}", "{}", "{\"b\":null,\"a\":1}", "{\"b\":null,}", "{,\"b\":null}",
-          "{\"b\":null,\"d\":1}"}},
-        {"{\"properties\":{\"ab\":{},\"abc\":{}},\"additionalProperties\":{\"type\":\"integer\"}}",
-         {"{}", "{\"a\":1}", "{\"ab\":\"x\",\"abd\":2,\"\":3}", "{\"abcd\":1}"},
-         {"{\"a\":\"x\"}", "{\"abd\":1,\"ab\":\"x\"}", "{\"\\u0061b\":1}"}},
-        {"{\"type\":\"array\",\"items\":{\"type\":\"boolean\"},\"minItems\":1,\"maxItems\":2}",
-         {"[true]", "[true, false]"},
-         {"[]", "[1]", "[true,true,true]"}},
-        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"const\":2}],\"items\":{\"const\":"
-         "3},\"minItems\":1,\"maxItems\":4}",
-         {"[1]", "[1,2]", "[1,2,3]", "[1,2,3,3]"},
-         {"[]", "[2]", "[1,3]", "[1,2,3,3,3]"}},
-        {"{\"type\":\"string\",\"minLength\":1,\"maxLength\":2}",
-         {"\"a\"", "\"\xe2\x82\xac\\n\"", "\"\\u00e4x\""},
-         {"\"\"", "\"abc\"", "\"a", "\"\n\""}},
-        {"{\"type\":\"string\",\"pattern\":\"^a+(b|\\\\d{2})$\"}",
-         {"\"ab\"", "\"aa12\""},
-         {"\"b\"", "\"a1\"", "\"ab \""}},
-        {"{\"type\":\"string\",\"pattern\":\"b\"}", {"\"b\"", "\"abc\""}, {"\"ac\"", "\"\""}},
-        {"{\"type\":\"string\",\"format\":\"date\"}",
-         {"\"2024-02-29\"", "\"2000-02-29\"", "\"1999-12-31\"", "\"0400-02-29\""},
-         {"\"2023-02-29\"", "\"1900-02-29\"", "\"0000-02-29\"", "\"2023-04-31\"", "\"2023-13-01\"",
-          "\"2023-00-10\""}},
-        {"{\"type\":\"integer\",\"minimum\":-12,\"exclusiveMaximum\":105}",
-         {"-12", "-9", "0", "9", "10", "99", "104"},
-         {"-13", "105", "-0", "007", "1.0", "1e1"}},
-        {"{\"type\":\"number\",\"exclusiveMinimum\":0.5,\"maximum\":12.25}",
-         {"0.51", "0.6", "1", "12", "12.25", "12.2", "3.75"},
-         {"0.5", "0.50", "0.49", "12.26", "12.250001", "13", "-1"}},
-        {"{\"type\":\"number\",\"minimum\":-1.5}",
-         {"-1.5", "-1.49", "-0.1", "0", "1000000", "2.5"},
-         {"-1.51", "-2"}},
-        {"{\"enum\":[1,\"a\\\"\",null,[1,{\"b\":2}]]}",
-         {"1", "\"a\\\"\"", "null", "[1,{\"b\":2}]"},
-         {"2", "\"a\""}},
-        {"{\"type\":[\"string\",\"null\"],\"enum\":[1,\"a\",null]}", {"\"a\"", "null"}, {"1"}},
-        {"{\"$ref\":\"#/$defs/n\",\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"next\":{"
-         "\"anyOf\":[{\"$ref\":\"#/$defs/n\"},{\"type\":\"null\"}]}},\"required\":[\"next\"]}}}",
-         {"{\"next\":null}", "{\"next\":{\"next\":{\"next\":null}}}"},
-         {"{\"next\":{}}"}},
-        {"{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":3}},\"required\":["
-         "\"a\"]},{\"properties\":{\"a\":{\"maximum\":5},\"b\":{}},\"additionalProperties\":false}"
-         "],\"type\":\"object\"}",
-         {"{\"a\":3}", "{\"a\":5,\"b\":1}"},
-         {"{}", "{\"a\":6}", "{\"a\":2}", "{\"a\":4,\"c\":1}"}},
-        {"{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1},\"b\":{\"const\":2}},\"anyOf\":["
-         "{\"required\":[\"a\"]},{\"required\":[\"b\"]}]}",
-         {"{\"a\":1}", "{\"b\":2}", "{\"a\":1,\"b\":2}"},
-         {"{}"}},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const struct schema_case *const c = &cases[i];
+    for (size_t i = 0; i < sizeof schema_cases / sizeof schema_cases[0]; i++) {
+        const struct schema_case *const c = &schema_cases[i];
         struct machine *const m = open_schema(c->schema);
         for (size_t k = 0; k < 8 && c->yes[k]; k++)
             if (!grammar_matches(m, c->yes[k], strlen(c->yes[k])))
