@@ -19,7 +19,7 @@ struct serve_options {
     struct option_list api_key, also_decode, also_prefill;
     struct server_limits limits;
     int log_format;
-    bool log_prompts, no_page, quiet;
+    bool log_prompts, no_page, no_prefix_cache, quiet;
 };
 
 enum { LOG_TEXT, LOG_JSON };
@@ -54,6 +54,8 @@ static const struct option_spec specs[] = {
     OPT("--kv-tokens", OPTION_I64, n_kv_tok, "N",
         "tokens that all answers hold together; 0: a whole context for each", .env = "KV_TOKENS",
         .min = 0, .max = 0x1p40),
+    OPT("--no-enable-prefix-caching", OPTION_FLAG, no_prefix_cache, NULL,
+        "compute each prompt whole, also where it begins as one before", .env = "NO_PREFIX_CACHE"),
     OPT("-a --alias --served-model-name", OPTION_TEXT, alias, "NAME",
         "what the model is called in answers; default: as its file", .env = "ALIAS"),
     OPT("--also-decode", OPTION_LIST, also_decode, "SPEC",
@@ -166,6 +168,7 @@ static sac_status create_engine(struct serve *s, sac_error *err)
     params.n_kv_tok = (uint64_t)s->opt.n_kv_tok;
     params.decode = s->decode;
     params.n_decode = s->n_decode;
+    params.prefix_cache = !s->opt.no_prefix_cache;
     params.prefill = s->prefill;
     params.n_prefill = s->n_prefill;
     TRY(sac_engine_create(&s->engine, s->model, &params, err));

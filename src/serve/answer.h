@@ -3,8 +3,9 @@
  * The engine's thread puts pieces in (a token, progress, the end), the HTTP side takes them out
  * and makes text of them. Both hold one reference; the last to let go frees it.
  *
- * Who may touch what: `ask`, `n_choice` and the callbacks do not change after loop_submit. Fields
- * under "lock" belong to loop.h's lock, those under "engine" to the engine's thread alone. */
+ * Who may touch what: `ask`, `n_choice`, `key` and the callbacks do not change after loop_submit.
+ * Fields under "lock" belong to loop.h's lock, those under "engine" to the engine's thread alone.
+ */
 #ifndef SAC_SERVE_ANSWER_H
 #define SAC_SERVE_ANSWER_H
 
@@ -52,7 +53,8 @@ struct answer {
     struct ask ask;               /* owned */
     struct answer_choice *choice; /* owned, [n_choice]; answer i is to prompt i / ask.n */
     uint32_t n_choice;
-    int fd; /* lock: the client's socket, watched until the client is gone; -1: none */
+    uint64_t key; /* of the client, keys.h; 0: none was asked for */
+    int fd;       /* lock: the client's socket, watched until the client is gone; -1: none */
     /* Called under the lock: the HTTP side sleeps until wake. */
     void (*sleep)(void *user);
     void (*wake)(void *user);

@@ -17,6 +17,7 @@ void ask_deinit(struct ask *a)
         mem_free(a->prompt[i].text);
     }
     for (uint32_t i = 0; i < a->n_stop; i++) mem_free(a->stop[i]);
+    mem_free(a->cache_salt);
     mem_free(a->bias);
     *a = (struct ask){0};
 }
@@ -284,6 +285,18 @@ static sac_status read_stream(struct ask *a, const cJSON *o, struct refusal *ref
     return ask_bool(options, "include_usage", &a->include_usage, ref);
 }
 
+static sac_status read_salt(struct ask *a, const cJSON *o, struct refusal *ref)
+{
+    const char *salt = NULL;
+    TRY(ask_text(o, "cache_salt", &salt, ref));
+    if (!salt) return SAC_OK;
+    if (strlen(salt) > ASK_SALT_BYTES)
+        return refusal_set(ref, REFUSAL_REQUEST, "cache_salt",
+                           "'cache_salt' has more than %u bytes", ASK_SALT_BYTES);
+    a->cache_salt = mem_strdup(salt);
+    return a->cache_salt ? SAC_OK : refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+}
+
 sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules,
                     struct refusal *ref)
 {
@@ -300,6 +313,7 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
     TRY(ask_u32(o, "max_tokens", 1, n_max, &a->max_tokens, ref));
     TRY(ask_u32(o, "max_completion_tokens", 1, n_max, &a->max_tokens, ref));
     TRY(ask_stop(a, o, "stop", ref));
+    TRY(read_salt(a, o, ref));
     TRY(read_sparse(a, o, rules, ref));
     return read_stream(a, o, ref);
 }

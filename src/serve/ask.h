@@ -14,6 +14,7 @@
 
 #define ASK_STOP_MAX   16u
 #define ASK_STOP_BYTES 256u
+#define ASK_SALT_BYTES 256u
 #define ASK_N_MAX      8u
 #define ASK_PROMPT_MAX 32u
 #define ASK_BIAS_MAX   1024u
@@ -45,6 +46,7 @@ struct ask {
     char *stop[ASK_STOP_MAX];
     uint32_t n_stop;
     uint32_t decode, prefill; /* indices of the engine's methods */
+    char *cache_salt;         /* owned; only prompts of the same share pages. NULL: "" */
     bool logprobs;
     uint32_t n_top; /* likeliest tokens shown beside each */
     bool stream, include_usage, progress, token_ids, echo, ignore_eos, timings;

@@ -292,6 +292,7 @@ static sac_status queue_answer(struct call *call, const cJSON *body)
         answer_free(a);
         return refusal_set(&call->refusal, REFUSAL_UNAVAILABLE, NULL, "out of memory");
     }
+    a->key = call->key;
     a->fd = client_fd(call);
     a->eager = a->ask.stream;
     a->sleep = suspend;

@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #define WATCH_MAX 64u /* sockets that are looked at in one call */
@@ -210,6 +211,11 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
     const struct ask *ask = &c->answer->ask;
     const struct ask_prompt *prompt = &ask->prompt[c->i / ask->n];
     sac_request r = sac_request_default();
+    /* Who has another key must not learn from times what was asked here. */
+    char salt[32 + ASK_SALT_BYTES];
+    snprintf(salt, sizeof salt, "%016llx/%s", (unsigned long long)c->answer->key,
+             ask->cache_salt ? ask->cache_salt : "");
+    r.cache_salt = salt;
     r.prompt = prompt->tok;
     r.n_prompt = prompt->n;
     r.sampling = ask->sampling;

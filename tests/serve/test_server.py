@@ -63,6 +63,22 @@ class Tokens(unittest.TestCase):
         self.assertEqual(answer["choices"][0]["token_ids"],
                          server.answer("/v1/completions", self.body(prompt=long))["choices"][0]["token_ids"])
 
+    def test_prompts_that_begin_alike_are_computed_once(self):
+        words = " ".join(f"{i} apples," for i in range(60))
+
+        def ask(begin, **more):
+            answer = server.answer("/v1/completions", self.body(prompt=begin + words, **more))
+            usage = answer["usage"]["prompt_tokens_details"]
+            return usage["cached_tokens"], answer["choices"][0]["token_ids"]
+        first, again, other, salted, of_salt = (
+            ask("One"), ask("One"), ask("Two"), ask("One", cache_salt="a"), ask("One", cache_salt="a"))
+        self.assertEqual([n for n, _ in (first, other, salted)], [0, 0, 0])
+        self.assertGreater(again[0], 200)
+        self.assertEqual(again[0] % 32, 0)
+        self.assertEqual(again, of_salt)
+        self.assertEqual(first[1], again[1])
+        self.assertEqual(first[1], salted[1])
+
     def test_token_ids_as_prompt(self):
         ids = server.answer("/tokenize", {"content": self.PROMPT, "add_special": True})["tokens"]
         by_text = server.answer("/v1/completions", self.body())["choices"][0]["text"]
@@ -76,7 +92,7 @@ class Fields(unittest.TestCase):
             "temperature": -1, "top_p": 1.5, "top_k": 2.5, "min_p": "a", "n": 9, "seed": 1e300,
             "max_tokens": 0, "max_completion_tokens": -5, "stop": [""], "logit_bias": {"99999999": 1},
             "top_logprobs": 21, "stream": "yes", "messages": [], "sparse": {"decode": "nothing"},
-            "repeat_penalty": 0, "stop ": None, "stream_options": 3, "logprobs": 3,
+            "cache_salt": "x" * 257, "repeat_penalty": 0, "stop ": None, "stream_options": 3, "logprobs": 3,
             "chat_template_kwargs": [],
         }.items():
             if value is None:
