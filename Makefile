@@ -8,6 +8,7 @@ JOBS ?= $(shell nproc)
 VENV := $(shell tools/venv.sh)
 PYTHON := $(VENV)/bin/python
 CMAKE_ARGS ?=
+CONTAINER ?= docker
 CONFIGURE = cmake --preset $(1) -DSAC_PYTHON=$(PYTHON) $(CMAKE_ARGS) >/dev/null
 BUILD = cmake --build $(1) --parallel $(JOBS)
 # CTest's own report goes to the terminal, its JUnit file to the summary, which decides the status.
@@ -18,7 +19,7 @@ C_TESTS = -L '^(unit|check|prop|fuzz)$$'
 
 .PHONY: all help deps deps-test deps-lint deps-fuzz model models text demo demo-long test \
 	test-long check proofs mutate check-mutants asan ubsan tsan fuzz bench relations layers \
-	truth lint format install man plots clean
+	truth lint format install man plots deb sbom container clean
 
 all: deps ## build the program: build/saccade
 	@$(call CONFIGURE,default)
@@ -121,6 +122,15 @@ format: deps-lint ## rewrite the C sources with clang-format
 
 man: all ## docs/man/saccade.1 anew from --help
 	@$(PYTHON) tools/make_man.py build/saccade >docs/man/saccade.1
+
+deb: ## Debian packages of program, library and headers: build/deb
+	@tools/deps.sh build deb >/dev/null
+	@tools/make_deb.sh
+	@lintian --fail-on error,warning build/deb/*.changes
+sbom: all ## what the build is linked with: build/sbom.json
+	@python3 tools/make_sbom.py build/saccade build/libsaccade.so >build/sbom.json
+container: ## an image with the program: docker, or CONTAINER=podman
+	@$(CONTAINER) build -t saccade -f packaging/Containerfile .
 
 plots: all ## the drawings of the pages anew from their tables
 	@$(PYTHON) tools/make_plots.py build/saccade

@@ -13,7 +13,7 @@ import csource
 
 # Papers and specifications; package indexes and mirrors are the business of pip and apt.
 HOSTS = {"arxiv.org", "doi.org", "github.com", "json.schemastore.org", "www.rfc-editor.org",
-         "unicode.org", "www.unicode.org", "www.w3.org"}
+         "unicode.org", "www.unicode.org", "www.w3.org", "www.debian.org"}
 # This machine, and names that are reserved for examples (RFC 2606).
 NOWHERE = re.compile(r"localhost|127\.0\.0\.1|[\w.-]+\.(?:example|invalid)")
 URL = re.compile(r"\b(?:https?|ftp|git)://([\w.-]+)")

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what is missing of the packages that a target needs, and nothing when all are there.
-# usage: tools/deps.sh [build|test|lint|fuzz]...   (default: build)
+# usage: tools/deps.sh [--list] [build|test|lint|fuzz|deb]...   (default: build)
+# With --list it prints the names of the Debian packages and installs nothing.
 # Debian packages come through apt-get (as root or with sudo), Python packages through pip into a
 # virtual environment in the cache; its path is the last line printed.
 set -eu
@@ -10,15 +11,26 @@ packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libcjson-dev
           libxxhash-dev liblmdb-dev libssl-dev libedit-dev libmicrohttpd-dev
           libarchive-dev libxml2-dev libuchardet-dev
           python3 python3-venv python3-pip ca-certificates"
+list=""
+if [ "${1:-}" = --list ]; then
+    list=yes
+    shift
+fi
 for purpose in "${@:-build}"; do
     case $purpose in
     build) ;;
     test) packages="$packages git libcmocka-dev binutils poppler-utils" ;;
     lint) packages="$packages clang-format clang-tidy cppcheck" ;;
     fuzz) packages="$packages clang libclang-rt-14-dev" ;;
-    *) echo "deps: no purpose '$purpose'; there are: build test lint fuzz" >&2; exit 1 ;;
+    deb) packages="$packages git debhelper dpkg-dev fakeroot lintian" ;;
+    *) echo "deps: no purpose '$purpose'; there are: build test lint fuzz deb" >&2; exit 1 ;;
     esac
 done
+if [ "$list" ]; then
+    # shellcheck disable=SC2086 # one line
+    echo $packages
+    exit 0
+fi
 
 missing=""
 if command -v dpkg-query >/dev/null; then

@@ -1,0 +1,46 @@
+#!/bin/sh
+# The Debian packages, in build/deb, from the files that git tracks: packaging/debian with the version
+# of CMakeLists.txt, the last commit's date and the packages of tools/deps.sh.
+# DEBFULLNAME and DEBEMAIL say who maintains them.
+set -eu
+cd "$(dirname "$0")/.."
+version=$(sed -n 's/^project(saccade VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+maintainer="${DEBFULLNAME:-Saccade authors} <${DEBEMAIL:-saccade@example.org}>"
+# Of what a build needs, the compiler and make are always there; Python fetches models, no more.
+needs=$(tools/deps.sh --list build | tr ' ' '\n' | grep -E '^(cmake|ninja-build|pkg-config|lib.*-dev)$' | grep -v '^libc6-dev$')
+# Headers of the libraries that saccade.pc names.
+dev=$(sed -n 's/^Requires.private: //p' cmake/saccade.pc.in | tr ' ' '\n' | sed 's/-8$//; s/$/-dev/')
+list() { echo "$1" | tr '\n' ' ' | sed 's/ *$//; s/ /, /g'; }
+
+top=build/deb
+tree=$top/saccade-$version
+rm -rf "$top"
+mkdir -p "$tree"
+git ls-files -z | xargs -0 tar -c | tar -x -C "$tree"
+cp -r packaging/debian "$tree/debian"
+sed -e "s/@MAINTAINER@/$maintainer/" -e "s/@BUILD_DEPENDS@/$(list "$needs")/" \
+    -e "s/@DEV_DEPENDS@/$(list "$dev")/" "$tree/debian/control.in" >"$tree/debian/control"
+rm "$tree/debian/control.in"
+cat >"$tree/debian/changelog" <<END
+saccade ($version) unstable; urgency=medium
+
+  * Version $version.
+
+ -- $maintainer  $(git log -1 --format=%cD)
+END
+{
+    cat <<END
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: saccade
+Comment: Notices of the libraries that it is linked with are in their packages.
+
+Files: *
+Copyright: $(sed -n 's/^Copyright (c) //p' LICENSE)
+License: Expat
+END
+    sed -n '/^Permission is/,$p' LICENSE | sed 's/^$/./; s/^/ /'
+} >"$tree/debian/copyright"
+cd "$tree"
+dpkg-buildpackage -us -uc -b -j"${JOBS:-$(nproc)}" >../build.log 2>&1 || { tail -30 ../build.log >&2; exit 1; }
+cd ..
+ls ./*.deb
