@@ -8,8 +8,10 @@ version=$(sed -n 's/^project(saccade VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 maintainer="${DEBFULLNAME:-Saccade authors} <${DEBEMAIL:-saccade@example.org}>"
 # Of what a build needs, the compiler and make are always there; Python fetches models, no more.
 needs=$(tools/deps.sh --list build | tr ' ' '\n' | grep -E '^(cmake|ninja-build|pkg-config|lib.*-dev)$' | grep -v '^libc6-dev$')
-# Headers of the libraries that saccade.pc names.
-dev=$(sed -n 's/^Requires.private: //p' cmake/saccade.pc.in | tr ' ' '\n' | sed 's/-8$//; s/$/-dev/')
+# Packages of what saccade.pc names for those who link statically.
+dev=$(for module in $(sed -n 's/^Requires.private: //p' cmake/saccade.pc.in); do
+    dpkg-query -S "*/pkgconfig/$module.pc" | cut -d: -f1
+done | sort -u)
 list() { echo "$1" | tr '\n' ' ' | sed 's/ *$//; s/ /, /g'; }
 
 top=build/deb
