@@ -15,6 +15,7 @@
 
 #include "engine/engine.h"
 
+#include <assert.h>
 #include <string.h>
 
 void attend_plan(sac_engine *e, struct arena *a)
@@ -55,6 +56,7 @@ static struct reading begin(const sac_engine *e, uint32_t layer)
     uint8_t *own = t->own;
     for (uint32_t i = 0; i < b->n_run; i++) {
         const struct batch_run *of = &b->run[i];
+        assert(of->n_row > 0 && (of->kind != ROW_DECODE || of->n_row == 1));
         r.run[i] = (struct attn_run){.row0 = of->row0,
                                      .n_row = of->n_row,
                                      .pos0 = of->pos0,
@@ -69,6 +71,7 @@ static struct reading begin(const sac_engine *e, uint32_t layer)
         const uint32_t n_page = (of->pos0 + of->n_row - 1) / PAGE_TOK - of->pos0 / PAGE_TOK;
         own += (size_t)n_page * g->n_kv_head * g->tail_bytes;
     }
+    assert((size_t)(own - t->own) <= (size_t)t->n_new_page_max * g->n_kv_head * g->tail_bytes);
     return r;
 }
 

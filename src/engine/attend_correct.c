@@ -5,6 +5,7 @@
 
 #include "engine/engine.h"
 
+#include <assert.h>
 #include <math.h>
 
 void attend_merge(float *out, float lse, const float *value, float value_log, uint32_t d)
@@ -19,6 +20,7 @@ void attend_correct(sac_engine *e, const struct reading *r)
     const struct config *c = &e->model->config;
     const uint32_t group = c->n_head / c->n_kv_head, d = c->head_dim;
     if (!r->rest.log) return;
+    assert(r->lane && r->rest.value && r->rest.lse);
     for (uint32_t i = 0; i < r->n_decode * c->n_kv_head; i++) {
         const size_t row = r->run[i / c->n_kv_head].row0;
         if (r->lane[i].dense) continue;

@@ -5,6 +5,8 @@
 #include "engine/engine.h"
 #include "engine/proof.h"
 
+#include <assert.h>
+
 /* Tokens whose K and V a run's attention reads, once for each 32-row tile. */
 static uint64_t tokens_seen(const struct attn_run *run, uint32_t window)
 {
@@ -34,6 +36,7 @@ static uint64_t tokens_planned(const struct attn_run *run, uint32_t n_lane)
 /* Of all KV heads. */
 static uint64_t tokens_read(const sac_engine *e, const struct attn_run *run, uint32_t window)
 {
+    assert(!run->plan || !run->select); /* a run is of one kind */
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
     if (run->plan)
         return tokens_planned(run, run->plan->by_head ? e->model->config.n_head : n_kv_head);
@@ -58,6 +61,7 @@ static void count_bytes(sac_engine *e, const struct reading *r)
     for (uint32_t i = 0; i < r->n_decode; i++) {
         const struct attn_run *run = &r->run[i];
         sac_reads *t = &e->batch.run[i].reads;
+        assert(!run->select || r->lane);
         const uint64_t seen = bytes_seen(g, run, r->window);
         const uint64_t own = (run->pos0 % PAGE_TOK + 1) * (uint64_t)g->head_dim * 4;
         for (uint32_t h = 0; h < g->n_kv_head; h++) {
@@ -78,6 +82,7 @@ static void count_reads(sac_engine *e, const struct reading *r)
         sac_reads *t = &e->batch.run[i].reads;
         if (run->kind != ROW_DECODE) t->kv_bytes_read += n_read * (g->bytes / PAGE_TOK);
         if (run->kind != ROW_DECODE || r->window > 0) continue;
+        assert(n_read >= (uint64_t)(run->pos0 % PAGE_TOK + 1) * g->n_kv_head);
         t->n_tok_seen += (uint64_t)(run->pos0 / PAGE_TOK) * PAGE_TOK * g->n_kv_head;
         t->n_tok_read += n_read - (uint64_t)(run->pos0 % PAGE_TOK + 1) * g->n_kv_head;
     }
@@ -89,6 +94,7 @@ static void count_choices(sac_engine *e, const struct reading *r)
     for (uint32_t i = 0; i < n_lane; i++) {
         const struct reading_lane *lane = &r->lane[i];
         sac_reads *t = &e->batch.run[i / e->pool.geom.n_kv_head].reads;
+        assert(lane->asked || (lane->dense && lane->n_chosen == 0)); /* nobody chose for it */
         t->n_select += lane->asked;
         t->n_bypass += lane->n_bypass;
         t->n_tok_chosen += lane->n_chosen;

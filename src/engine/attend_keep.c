@@ -5,6 +5,7 @@
 
 #include "engine/engine.h"
 
+#include <assert.h>
 #include <string.h>
 
 static void keep_tails(const sac_engine *e, const struct reading *r)
@@ -13,6 +14,7 @@ static void keep_tails(const sac_engine *e, const struct reading *r)
     for (uint32_t i = 0; i < r->n_run; i++) {
         const struct attn_run *run = &r->run[i];
         const uint32_t end = run->pos0 + run->n_row;
+        assert(end > run->pos0);
         if (end / PAGE_TOK == run->pos0 / PAGE_TOK || end % PAGE_TOK == 0) continue;
         for (uint32_t h = 0; h < g->n_kv_head; h++)
             memcpy(attn_own_page(run, g, run->pos0, h), attn_own_page(run, g, end, h),

@@ -4,9 +4,12 @@
 
 #include "engine/engine.h"
 
+#include <assert.h>
+
 void attend_read(sac_engine *e, const struct reading *r)
 {
     const struct config *c = &e->model->config;
+    assert(r->frames && r->n_decode <= r->n_run);
     e->ops.attn(e->workers, &(struct op_attn){.geom = &e->pool.geom,
                                               .pool = r->frames,
                                               .n_head = c->n_head,

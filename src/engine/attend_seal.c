@@ -18,6 +18,7 @@ void attend_seal(sac_engine *e, const struct reading *r)
         for (uint32_t j = 0; j < n_full; j++)
             for (uint32_t h = 0; h < g->n_kv_head; h++, n++) {
                 const page_id id = run->table[h * run->table_stride + first + j];
+                assert(id != PAGE_NONE);
                 t->seal_from[n] = attn_own_page(run, g, (first + j) * PAGE_TOK, h);
                 t->seal_to[n] = pool_page(&e->pool, id);
             }

@@ -111,12 +111,14 @@ void chooser_plan(sac_engine *e, struct arena *a)
 const struct chooser_method *chooser_method(const sac_engine *e, enum chooser_kind kind,
                                             uint32_t seq_i)
 {
+    assert(e->seqs[seq_i].method_i[kind] < e->chooser[kind].specs.n);
     return &e->chooser[kind].method[e->seqs[seq_i].method_i[kind]];
 }
 
 uint8_t *chooser_state(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i, size_t lane_i)
 {
     const struct chooser *c = &e->chooser[kind];
+    assert(seq_i < e->params.n_seq_max && lane_i < c->n_lane);
     return c->state + (seq_i * c->n_lane + lane_i) * c->state_stride;
 }
 

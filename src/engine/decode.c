@@ -126,6 +126,8 @@ static void ask(const struct choose_call *c, const struct method_lane *lane, uin
     method->decode->select(lane, &pick);
     assert(pick.dense || !pick.not_finite);
     assert(method->chooses || pick.n_chosen == 0);
+    assert(method->weighs || pick.n_tok == 0);
+    assert(pick.n_bypass <= c->e->shape.group);
     answer->dense = pick.dense;
     answer->not_finite = pick.not_finite;
     answer->n_bypass = pick.n_bypass;
@@ -240,6 +242,7 @@ static void list_run(const struct choose_call *c, uint32_t run_i)
         append_list(&list, &one, &c->r->lane[lane0 + h]);
     }
     d->page_ptr[ptr0 + n_kv_head] = list.n_page;
+    assert(list.n_page <= n_kv_head * max_page);
     d->tok_ptr[ptr0 + n_kv_head] = list.n_tok;
     run->select = list.page;
     run->select_ptr = d->page_ptr + ptr0;

@@ -9,6 +9,8 @@
 
 #include "engine/engine.h"
 
+#include <assert.h>
+
 void evict_plan(sac_engine *e, struct arena *a)
 {
     struct evict *v = &e->evict;
@@ -26,6 +28,7 @@ static void drop_pages(sac_engine *e, const struct reading *r, uint32_t lane_i)
     const struct attn_run *run = &r->run[lane_i / n_kv_head];
     const uint32_t seq_i = e->batch.run[lane_i / n_kv_head].seq_i;
     const uint32_t *mask = e->decode.mask + (size_t)lane_i * e->pool.max_page;
+    assert(r->window == 0); /* who sees a window only cannot say what is needed */
     struct seq *s = &e->seqs[seq_i];
     const struct method *method = chooser_method(e, CHOOSER_DECODE, seq_i)->spec->method;
     if (!method->evicts || r->lane[lane_i].dense) return;
@@ -56,6 +59,7 @@ static void bridge_gaps(const sac_engine *e, struct attn_run *run, uint32_t plan
                 range[n++] = (struct attn_range){p, p + 1};
         }
     }
+    assert(plan_i < e->params.n_seq_max && n <= n_kv_head * (max_page / 2 + 1));
     ptr[n_kv_head] = n;
     /* No border of a tile may lie in the context, and tiles are whole numbers of the kernels'. */
     v->plan[plan_i] = (struct attn_plan){

@@ -3,6 +3,8 @@
  * layer's reading. */
 #include "engine/lane.h"
 
+#include <assert.h>
+
 /* What any method sees. */
 static struct method_lane view(const sac_engine *e, const struct reading *r, uint32_t run_i,
                                uint32_t kv_head)
@@ -39,6 +41,7 @@ struct method_lane lane_make(const sac_engine *e, const struct reading *r, struc
     const uint32_t seq_i = e->batch.run[at.run_i].seq_i;
     const struct chooser_method *m = chooser_method(e, at.kind, seq_i);
     const bool decodes = at.kind == CHOOSER_DECODE;
+    assert(at.run_i < r->n_run && at.kv_head < e->pool.geom.n_kv_head);
     const size_t lane0 = decodes ? (size_t)r->layer * e->pool.geom.n_kv_head : 0;
     struct method_lane lane = view(e, r, at.run_i, at.kv_head);
     lane.param = m->spec->param;

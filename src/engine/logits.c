@@ -148,6 +148,7 @@ static struct op_cut best_of(const sac_engine *e, const float *value, uint32_t n
 static void compute_list(const struct screening *s, uint32_t n)
 {
     struct logits *l = &s->e->logits;
+    assert(n <= screen_of(s->e)->w.n_group);
     if (n) project(s->e, &s->e->model->weights.output, s->x, s->y, 1, n);
     for (uint32_t i = 0; i < n; i++) {
         mask_group(s, l->list[i]);
@@ -176,6 +177,7 @@ static bool screen_row(sac_engine *e, const float *x, float *y, const struct seq
 {
     struct logits *l = &e->logits;
     struct screening s = {.e = e, .x = x, .y = y, .mask = seq->mask};
+    assert(seq->n_top > 0);
     const uint32_t n_group = screen_of(e)->w.n_group;
     if (!screen_find_norms(&s.norms, screen_of(e), x)) return false;
     for (size_t i = e->model->config.n_vocab; i < l->stride; i++) y[i] = -INFINITY;
@@ -258,6 +260,7 @@ static void run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_f
 {
     const struct config *c = &e->model->config;
     const struct batch *b = &e->batch;
+    assert(n > 0 && n <= LOGITS_ROWS);
     struct logits *l = &e->logits;
     normalise(e, rows, n);
     for (uint32_t r0 = 0, end; r0 < n; r0 = end) {

@@ -7,6 +7,7 @@
 
 #include "engine/engine.h"
 
+#include <assert.h>
 #include <string.h>
 
 static size_t lane_count(const sac_engine *e)
@@ -27,6 +28,7 @@ void past_plan(sac_engine *e, struct arena *a, uint32_t n_slot)
 float *past_ring(const sac_engine *e, uint32_t seq_i, size_t lane_i)
 {
     const struct past *p = &e->past;
+    assert(p->n_slot > 0 && lane_i < lane_count(e));
     return p->q + (seq_i * lane_count(e) + lane_i) * p->n_slot * p->floats;
 }
 
@@ -79,6 +81,7 @@ static void keep_lane(sac_engine *e, const struct reading *r, uint32_t run_i, ui
 {
     const struct past *p = &e->past;
     const struct attn_run *run = &r->run[run_i];
+    assert(r->window == 0 && run->n_row > 0);
     const size_t lane_i = (size_t)r->layer * e->pool.geom.n_kv_head + kv_head;
     const size_t stride = config_qkv_width(&e->model->config);
     const float *q = e->scratch.qkv + run->row0 * stride + kv_head * p->floats;

@@ -213,6 +213,7 @@ static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
 static void count_plan(sac_engine *e, uint32_t run_i, const struct plan_stats *s, uint32_t n_part)
 {
     sac_reads *t = &e->batch.run[run_i].reads;
+    assert(n_part > 0 && e->shape.group % n_part == 0 && s->n_cell_read <= s->n_cell);
     const uint32_t n_share = e->shape.group / n_part;
     t->n_cell += s->n_cell * n_share;
     t->n_cell_read += s->n_cell_read * n_share;
@@ -248,6 +249,7 @@ static void plan_run(struct plan_call *c, struct plan_lists *out, uint32_t *used
     struct prefill *f = &e->prefill;
     const uint32_t n_head = e->pool.geom.n_kv_head;
     struct plan_stats stats = {0};
+    assert(n < e->params.n_seq_max && e->segments.n[e->batch.run[c->run_i].seq_i] == 0);
     workers_for(e->workers, n_head, plan_lane, c);
     *out =
         (struct plan_lists){.tok_max = f->tok_max,

@@ -5,6 +5,7 @@
 
 #include "engine/engine.h"
 
+#include <assert.h>
 #include <math.h>
 
 double proof_relative(double off, double norm)
@@ -15,6 +16,7 @@ double proof_relative(double off, double norm)
 
 double proof_part(const struct reading_lane *lane, double norm)
 {
+    assert(lane->mass_proved <= 1);
     const double part = (1 - (double)lane->mass_proved) * ((double)lane->rest_norm + sqrt(norm));
     return part * part;
 }

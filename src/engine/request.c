@@ -393,6 +393,7 @@ static void on_row(void *user, const sac_row *row)
     const struct request_list *list = user;
     for (struct request *r = list->first; r; r = r->next) {
         if (r->state != REQUEST_RUNNING || r->seq != row->seq || r->cancelled) continue;
+        assert(!r->has_choice); /* one row a step wants its logits */
         if (r->guide.logits) r->guide.logits(r->guide.user, row->logits, list->n_vocab);
         r->choice = sample_masked(r->sampler, row->logits, r->mask, r->probs, r->n_probs);
         r->choice_logprob = sample_last_logprob(r->sampler);
@@ -444,6 +445,7 @@ static void take_choice(struct request_list *list, struct request *r)
     }
     r->has_mask = false;
     if (r->guide.chosen) r->guide.chosen(r->guide.user, r->choice);
+    assert(r->n_predicted < r->max_tokens);
     r->last_us = clock_us();
     if (r->n_predicted++ == 0) r->first_us = r->last_us;
     const bool is_end = !r->ignore_eos && sac_token_is_eog(model, r->choice);
@@ -500,6 +502,7 @@ static bool has_room(const struct request_list *list, const struct request *r)
 /* Queues the prompt, and behind it the tokens that were chosen before the request gave way. */
 static sac_status start_request(struct request_list *list, struct request *r, sac_error *err)
 {
+    assert(r->owns_seq && r->tok && r->seq != SAC_SEQ_NONE);
     const uint32_t n_again = r->n_predicted;
     TRY(set_up_seq(list->engine, r, err));
     TRY(queue_prompt(list->engine, r, r->tok, n_again ? SAC_WANT_NONE : SAC_WANT_LAST, err));
@@ -510,6 +513,7 @@ static sac_status start_request(struct request_list *list, struct request *r, sa
 /* The request gives its pages to others and waits for its turn to be computed again. */
 static void give_way(struct request_list *list, struct request *r)
 {
+    assert(r->owns_seq && r->state == REQUEST_RUNNING);
     give_back_seq(list, r);
     r->state = REQUEST_WAITING;
     r->n_preempted++;

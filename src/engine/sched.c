@@ -21,6 +21,8 @@ static void add_run(sac_engine *e, uint32_t seq_i, uint32_t n, enum row_kind kin
 {
     struct batch *b = &e->batch;
     struct seq *s = &e->seqs[seq_i];
+    assert(n > 0 && n <= b->n_row_max - b->n_row && n <= s->n_all - s->n_done);
+    assert(kind != ROW_DECODE || n == 1);
     b->run[b->n_run++] = (struct batch_run){
         .row0 = b->n_row, .n_row = n, .pos0 = s->n_done, .seq_i = seq_i, .kind = kind};
     for (uint32_t i = 0; i < n; i++, b->n_row++) {

@@ -75,6 +75,7 @@ sac_status sac_seq_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error
         s->n_done = n_tok;
         reuse_cut(e, id, n_old);
     }
+    assert(s->n_done <= n_tok);
     s->n_all = n_tok;
     return SAC_OK;
 }
@@ -135,6 +136,7 @@ sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t 
     memset(s->flags + s->n_all, flags, n);
     if (kind == SAC_ROW_PROMPT) s->reuse.asks = true;
     s->n_all += (uint32_t)n;
+    assert(s->n_done < s->n_all && s->n_all <= e->params.n_ctx);
     if (want == SAC_WANT_LAST) s->flags[s->n_all - 1] |= TOK_WANT;
     return SAC_OK;
 }

@@ -89,6 +89,7 @@ void box_score(const struct room *r, const struct method_lane *l, enum box kind)
     for (uint32_t p = 0, end; p < n; p = end) {
         fill_queries(r, l, kind, pick_query(r->qa, l, p, &end));
         end = pick_min(end, n);
+        assert(end > p);
         for (uint32_t i = 0; i < n_box; i++)
             l->ops->score_pages(&(struct op_score_pages){
                 .base = own ? l->pool : l->side,
@@ -129,6 +130,7 @@ static void choose(const struct method_lane *l, struct method_pick *out,
     const uint32_t n_page = pick_page_count(l);
     const bool halves = want->kind == BOX_HALVES;
     const uint32_t n = halves ? 2 * n_page : n_page, low = UINT32_MAX >> BOX_HALF_TOK;
+    assert(!out->dense && want->budget <= l->pos);
     for (uint32_t p = 0; p < n_page; p++) {
         if (p >= want->sink && p + want->recent < n_page) continue;
         value[p] = -INFINITY;
@@ -152,6 +154,7 @@ void box_choose(const struct method_lane *l, struct method_pick *out, const stru
         return;
     }
     room_make(&r, l->shape, halves, l->scratch);
+    assert(n <= r.stride);
     box_score(&r, l, want->kind);
     if (!vote(&r, l, n)) {
         pick_not_finite(out);

@@ -111,6 +111,7 @@ void compress_see(const struct method_lane *l)
     if (begin == n) return; /* no row is known: nothing is dropped */
     observe_make(&o, l->shape, l->scratch);
     s->n_window = n - begin;
+    assert(s->n_window <= window);
     meter_build(l);
     s->not_finite = !observe_rows(&o, l, begin, n);
     meter_choose(l);
@@ -136,6 +137,7 @@ static void choose(const struct parts *p, const struct method_lane *l,
 {
     struct compress_state *s = p->state;
     const uint32_t n = s->n_vote, budget = spec_budget(l->param[COMPRESS_BUDGET], n);
+    assert(s->n_window <= budget && s->n_window <= n);
     struct compress_votes v = {
         .lane = l, .n_tok = n - s->n_window, .n_keep = budget - s->n_window, .all = l->scratch};
     if (policy->every_head) gather_votes(&v);
@@ -151,6 +153,7 @@ static void choose(const struct parts *p, const struct method_lane *l,
         s->n_dropped += !keep;
     }
     for (uint32_t t = v.n_tok; t < n; t++) p->mask[t / PAGE_TOK] |= 1u << t % PAGE_TOK;
+    assert(s->n_dropped <= v.n_tok);
     s->n_known = n;
 }
 
@@ -174,6 +177,7 @@ void compress_select(const struct method_lane *l, struct method_pick *out,
         pick_dense(out);
         return;
     }
+    assert(s->n_known <= l->pos + 1);
     pick_kept(out, p.mask, pick_min(pick_page_count(l), (s->n_known + PAGE_TOK - 1) / PAGE_TOK), 0,
               pick_min(s->n_known, s->n_vote - s->n_window));
     pick_range(out, l, s->n_known, l->pos + 1);

@@ -31,6 +31,7 @@ void lines_make(struct lines *l, uint32_t n, uint32_t tile_tok, struct arena *a)
 
 void lines_clear(struct lines *l)
 {
+    assert(l->col && l->band);
     memset(l->col, 0, l->n_word * sizeof *l->col);
     memset(l->band, 0, band_words(l) * sizeof *l->band);
 }

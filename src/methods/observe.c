@@ -39,6 +39,7 @@ static void score_page(const struct observe *o, const struct method_lane *l, uin
 {
     const uint32_t d = l->shape->geom->head_dim, own = pick_page_count(l);
     const uint32_t n_tok = page == own ? l->pos % PAGE_TOK + 1 : PAGE_TOK;
+    assert(page <= own && n_q <= OBSERVE_ROWS * l->shape->group);
     float *score = o->score + (size_t)page * PAGE_TOK;
     if (!is_seen || (page < own && l->page[page] == PAGE_NONE)) {
         for (uint32_t i = 0; i < n_q; i++)
@@ -85,6 +86,7 @@ void observe_scores(const struct observe *o, const struct method_lane *l, uint32
 bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t begin,
                   uint32_t end)
 {
+    assert(begin <= end && end <= l->pos + 1 && l->pos < o->stride);
     memset(o->sum, 0, (l->pos + 1) * sizeof *o->sum);
     for (uint32_t r = begin, n_row; r < end; r += n_row) {
         n_row = pick_min(OBSERVE_ROWS, end - r);
@@ -121,6 +123,7 @@ uint32_t observe_tokens(const struct observe *o, const struct method_lane *l, co
              left &= left - 1, n++) {
             const uint32_t t = (uint32_t)__builtin_ctz(left);
             tok[n] = p * PAGE_TOK + t;
+            assert(n <= tok[n] && tok[n] <= l->pos);
             for (uint32_t g = 0; g < l->shape->group; g++)
                 o->score[g * o->stride + n] = score[g * PAGE_TOK + t];
         }

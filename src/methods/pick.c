@@ -133,6 +133,7 @@ void pick_tokens(struct method_pick *out, const struct method_lane *l, float *va
     for (uint32_t p = 0; p < n_page; p++)
         for (uint32_t left = out->mask[p]; left; left &= left - 1, n_marked++)
             value[p * PAGE_TOK + (uint32_t)__builtin_ctz(left)] = -1;
+    assert(n_marked <= n_page * PAGE_TOK);
     n = pick_min(n, n_page * PAGE_TOK - n_marked);
     if (n == 0) return;
     const struct op_cut cut = l->ops->best(
@@ -171,6 +172,7 @@ const float *pick_query(float *room, const struct method_lane *l, uint32_t page,
 {
     const uint32_t i = segment_of(l->segment, l->n_segment, page, 0), d = l->shape->geom->head_dim;
     *end = i < l->n_segment ? l->segment[i].end : PAGE_NONE;
+    assert(*end > page); /* whoever goes on from it gets on */
     if (i == l->n_segment || !l->segment[i].cos) return l->q;
     for (uint32_t g = 0; g < l->shape->group; g++)
         segment_turn(room + (size_t)g * d, l->q + (size_t)g * d, d, &l->segment[i], l->shape->rope,
@@ -200,6 +202,7 @@ uint32_t pick_own(float *k, float *v, const struct method_lane *l)
 
 const uint8_t *pick_side(const struct method_lane *l, uint32_t page, size_t n)
 {
+    assert(page < l->n_sealed && l->page[page] != PAGE_NONE && n <= l->side_stride);
     const uint8_t *side = l->side + l->page[page] * l->side_stride;
     meter_read(l, side, n);
     return side;

@@ -5,6 +5,7 @@
  * outside the ranges, of pages before the tile; the tile's own pages in a range. */
 #include "methods/plan.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -23,6 +24,7 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 
 static void mark_range(uint32_t *mask, uint32_t begin, uint32_t end)
 {
+    assert(begin < end);
     const uint32_t first = begin / PAGE_TOK, last = (end - 1) / PAGE_TOK;
     const uint32_t head = UINT32_MAX << begin % PAGE_TOK;
     const uint32_t tail = UINT32_MAX >> (PAGE_TOK - 1 - (end - 1) % PAGE_TOK);
@@ -69,6 +71,7 @@ struct list { /* while it is made */
 
 static void add_page(struct list *l, uint32_t page)
 {
+    assert(l->n_range == 0 || l->range[l->n_range - 1].end <= page);
     if (l->n_range && l->range[l->n_range - 1].end == page) {
         l->range[l->n_range - 1].end++;
         return;
@@ -87,6 +90,8 @@ static void add_tokens(struct list *l, uint32_t page, uint32_t bits, const uint8
         l->full = true;
         return;
     }
+    assert(l->n_tok == 0 || l->tok[l->n_tok - 1] < page * PAGE_TOK); /* ascending */
+    assert(!weight || l->logw);
     for (; bits; bits &= bits - 1) {
         const uint32_t t = (uint32_t)__builtin_ctz(bits);
         if (weight) l->logw[l->n_tok] = (float)weight[t] * LOG_STEP;
@@ -122,6 +127,7 @@ static enum plan_reason make_list(struct list *l, const struct plan *p, uint32_t
         l->range_max++; /* for the tile's own pages */
         add_page(l, n_page);
     }
+    assert(l->n_range > 0 && l->range[l->n_range - 1].end >= n_page);
     l->range[l->n_range - 1].end = n_page + p->tile_tok / PAGE_TOK;
     return why;
 }
@@ -132,6 +138,7 @@ static void count_list(struct plan_stats *s, const struct plan *p, uint32_t tile
     const uint64_t first = plan_tile_tok(p, tile);
     const uint64_t row0 = plan_row0(p, tile) + p->pos, row1 = plan_row_end(p, tile) + p->pos;
     const uint64_t n_row = row1 - row0;
+    assert(row0 >= first && row1 > row0 && row1 - first <= p->tile_tok && n_before <= first);
     const uint64_t n_own = (row0 - first + 1 + row1 - first) * n_row / 2;
     s->n_cell += first * n_row + n_own;
     s->n_cell_read += n_before * n_row + n_own;

@@ -39,6 +39,7 @@ size_t project_work_make(struct project_work *w, const struct method_shape *s, s
 /* One rotation that makes m[i][j] zero, rows of `axis` turn along. */
 static void rotate(double *m, float *axis, uint32_t d, uint32_t i, uint32_t j)
 {
+    assert(i < j && j < d);
     const double off = m[i * d + j];
     if (off == 0) return;
     const double theta = (m[j * d + j] - m[i * d + i]) / (2 * off);
@@ -84,6 +85,7 @@ bool project_axes(float *axis, const float *x, uint32_t n, uint32_t width, bool 
 {
     const uint32_t d = width;
     double mean[512] = {0}, bad = 0;
+    assert(d <= sizeof mean / sizeof mean[0]);
     memset(square, 0, (size_t)d * d * sizeof *square);
     for (uint32_t r = 0; r < n; r++)
         for (uint32_t c = 0; c < d; c++) {
@@ -133,6 +135,7 @@ static void turn_all(float *out, const struct project *p, const struct method_la
 static void keep_keys(const struct project *p, const struct method_lane *l, float *k, float *y)
 {
     const uint32_t d = l->shape->geom->head_dim, n_axis = p->state->n_axis;
+    assert(p->state->n_tok % PAGE_TOK == 0 && n_axis <= d);
     for (uint32_t page = p->state->n_tok / PAGE_TOK; page < pick_page_count(l); page++) {
         pick_keys(k, l, page);
         turn_all(y, p, l, k, PAGE_TOK);
@@ -150,6 +153,7 @@ static void score_tokens(const struct project *p, const struct method_lane *l, c
 {
     const uint32_t d = l->shape->geom->head_dim, n_axis = p->state->n_axis;
     const uint32_t group = l->shape->group, width = (n_axis + 15) / 16 * 16;
+    assert(width <= d && p->state->n_tok == pick_page_count(l) * PAGE_TOK);
     memset(y, 0, PAGE_TOK * (size_t)width * sizeof *y);
     for (uint32_t page = 0; page < pick_page_count(l); page++) {
         float *out = score + (size_t)page * PAGE_TOK;

@@ -72,6 +72,7 @@ static void score_rows(const struct rows *r, const struct method_lane *l, uint32
 {
     const uint32_t d = l->shape->geom->head_dim;
     const uint32_t n_tok = pick_min(ROWS_PANEL, l->pos + l->n_row - tok);
+    assert(tok % ROWS_PANEL == 0 && n <= OP_DOTS_ROWS && i + n <= r->n);
     l->ops->dots_bf16(&(struct op_dots_bf16){.a = r->q + (size_t)i * d,
                                              .a_stride = d,
                                              .b = r->key + (size_t)tok * d,
@@ -130,6 +131,7 @@ void rows_sum(const struct rows *r, const struct method_lane *l, float *column, 
 {
     const uint32_t end = l->pos + l->n_row;
     for (uint32_t tok = 0; tok < end; tok += ROWS_PANEL) {
+        assert(tok + ROWS_PANEL <= r->stride); /* slashes reach a panel further */
         for (uint32_t k = 0; k < r->n; k++) r->first[k] = end - 1 - r->at[k] + tok;
         l->ops->lines(&(struct op_lines){
             .weight = panel_weights(r, tok),
@@ -154,6 +156,7 @@ double rows_cross(const struct rows *r, const uint32_t *column, uint32_t n, cons
         const uint16_t *weight = panel_weights(r, tok);
         const float *top = panel_tops(r, tok);
         for (end = begin; end < n && column[end] - tok < ROWS_PANEL;) end++;
+        assert(end > begin); /* columns ascend, so every panel takes one at least */
         for (uint32_t k = 0; k < r->n; k++, weight += ROWS_PANEL) {
             const uint32_t at = r->at[k];
             float part = 0;

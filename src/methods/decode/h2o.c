@@ -91,6 +91,7 @@ static bool learn(const struct parts *p, const struct method_lane *l, const stru
     const uint32_t begin = pick_max(l->past.begin, n > window ? n - window : 0);
     if (begin < n && !observe_rows(o, l, begin, n)) return false;
     for (uint32_t t = 0; t < n; t++) p->sum[t] = begin < n ? o->sum[t] : 0;
+    assert(begin <= n);
     p->state->n_row = n - begin;
     p->state->learnt = true;
     return true;

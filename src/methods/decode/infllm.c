@@ -75,6 +75,7 @@ static void represent(float *out, const struct method_lane *l, const struct obse
     const uint32_t d = l->shape->geom->head_dim, n_page = block_pages(l->param);
     const uint32_t first = block * n_page, n_tok = n_page * PAGE_TOK;
     const uint32_t repr = pick_min((uint32_t)l->param[REPR], n_tok);
+    assert(first + n_page <= pick_page_count(l));
     struct pick_cut cut = pick_best(o->sum + (size_t)first * PAGE_TOK, n_tok, repr);
     memset(out, 0, d * sizeof *out);
     for (uint32_t p = first; p < first + n_page; p++) {
@@ -95,6 +96,7 @@ static bool take_blocks(const struct method_lane *l, const struct observe *o)
     const uint32_t n_block = n_far / (block_pages(l->param) * PAGE_TOK);
     const uint32_t window = (uint32_t)l->param[WINDOW];
     if (s->n_block >= n_block) return true;
+    assert(n_block <= block_max(l->shape, l->param));
     const uint32_t begin = pick_max(l->past.begin, n > window ? n - window : 0);
     meter_build(l);
     const bool finite = observe_rows(o, l, begin, n);
@@ -121,6 +123,7 @@ static void infllm_select(const struct method_lane *l, struct method_pick *out)
     }
     /* The newest are those that no block holds yet. */
     pick_ends(out, l, (uint32_t)l->param[INIT], l->pos + 1 - s->n_block * n_page * PAGE_TOK);
+    assert(s->n_block * n_page <= pick_page_count(l));
     l->ops->dots(&(struct op_dots){.a = l->q,
                                    .b = representatives(s),
                                    .a_stride = d,

@@ -138,6 +138,7 @@ static uint32_t lfps_past_rows(const struct method_shape *s, const double *param
 /* Entries of tokens 0, 1, .. in a table, for the query at `pos`. */
 static float *row_of(const struct parts *p, uint32_t table, bool sla, uint32_t pos)
 {
+    assert(table < p->n_table && pos < p->n_tok);
     if (!sla) return p->ver + table * p->n_tok;
     return p->sla + table * (p->n_tok + PAGE_TOK) + p->n_tok - 1 - pos;
 }
@@ -200,6 +201,7 @@ static void add_means(const struct parts *p, const struct method_lane *l, const 
     while (s->n_mean <= l->pos) {
         const uint32_t page = s->n_mean / PAGE_TOK, first = page * PAGE_TOK;
         const uint32_t end = pick_min(first + PAGE_TOK, l->pos + 1);
+        assert(end > s->n_mean);
         if (page == pick_page_count(l))
             pick_own(w->o.k, w->v, l);
         else
@@ -281,6 +283,7 @@ static bool learn(const struct parts *p, const struct method_lane *l, const stru
     memset(p->value_sum, 0, l->shape->geom->head_dim * sizeof *p->value_sum);
     memset(p->ver, 0, p->n_table * p->n_tok * sizeof *p->ver);
     memset(p->sla, 0, p->n_table * (p->n_tok + PAGE_TOK) * sizeof *p->sla);
+    assert(begin < end && end <= l->pos + 1);
     const double c = 1 / (2 * (end - begin) * (1 - l->param[DECAY]));
     for (uint32_t row = begin, n_row; row < end; row += n_row) {
         n_row = pick_min(OBSERVE_ROWS, end - row);
@@ -359,6 +362,7 @@ static void find_sparsity(struct sparsity *out, const struct parts *p, struct st
                           const struct method_lane *l)
 {
     const uint32_t d = l->shape->geom->head_dim, sink = (uint32_t)l->param[SINK];
+    assert(l->pos > sink && p->state->n_learnt == l->pos + 1);
     const uint32_t n = l->pos + 1 - sink, group = l->shape->group;
     memset(w->hot, 0, w->n_word * sizeof *w->hot);
     for (uint32_t t = 0; t < sink; t++) w->hot[t / 32] |= 1u << t % 32;
@@ -429,6 +433,7 @@ static void remember(const struct parts *p, const struct step *w, const struct m
                      const uint32_t *mask, uint32_t table, uint32_t n_read)
 {
     float *ver = row_of(p, table, false, l->pos), *sla = row_of(p, table, true, l->pos);
+    assert(n_read > 0);
     const double unit = (double)p->state->unit, even = 1 / (2.0 * n_read);
     uintptr_t ver_line = 0, sla_line = 0;
     for (uint32_t i = 0; i < w->n_tok; i++) {
@@ -506,6 +511,7 @@ static void read_best(const struct parts *p, struct step *w, const struct method
     }
     meter_build(l);
     if (++p->state->n_step == RENEW) make_plain(p, l);
+    assert(p->state->n_step < RENEW);
     meter_choose(l);
 }
 

@@ -115,6 +115,7 @@ static bool choose(const struct parts *p, const struct method_lane *l, uint32_t 
     const uint32_t n = l->pos + 1, every = (uint32_t)l->param[EVERY];
     const uint32_t begin = pick_max(l->past.begin, n > every ? n - every : 0);
     const uint32_t sink = pick_min((uint32_t)l->param[SINK], begin);
+    assert(begin < n); /* the row at hand votes */
     struct observe o;
     observe_make(&o, l->shape, l->scratch);
     if (!observe_rows(&o, l, begin, n)) return false;
@@ -137,6 +138,7 @@ static bool choose_lines(const struct parts *p, const struct method_lane *l, uin
     struct observe o;
     observe_make(&o, l->shape, l->scratch);
     float *column = o.rest, *slash = column + n; /* that of distance d at n - 1 - d */
+    assert(begin < n && n <= o.stride);
     memset(column, 0, 2 * (size_t)n * sizeof *column);
     for (uint32_t row = begin, n_row; row < n; row += n_row) {
         n_row = pick_min(OBSERVE_ROWS, n - row);
@@ -171,6 +173,7 @@ static void mark_lines(const struct parts *p, const struct method_lane *l, struc
     const uint32_t n_line = p->state->n_line, by = l->pos + 1 - n_line,
                    every = (uint32_t)l->param[EVERY];
     const uint32_t n_word = (n_line + PAGE_TOK - 1) / PAGE_TOK;
+    assert(n_line > 0 && n_line <= l->pos + 1);
     pick_ends(out, l, (uint32_t)l->param[SINK], by + every);
     for (uint32_t i = 0; i < pick_page_count(l); i++) {
         const uint32_t at = i - by / PAGE_TOK; /* wraps where nothing moves in */
@@ -211,6 +214,7 @@ static void loopserve_select(const struct method_lane *l, struct method_pick *ou
         pick_dense(out);
         return;
     }
+    assert(s->n_chosen <= l->pos + 1);
     const uint32_t n_page = pick_page_count(l);
     const uint32_t n_kept = pick_min(n_page, (s->n_chosen + PAGE_TOK - 1) / PAGE_TOK);
     const uint32_t sink = (uint32_t)l->param[SINK];

@@ -66,6 +66,7 @@ static void hash(uint16_t *code, const float *x, float *turned, uint32_t d, cons
 {
     const uint32_t n_bit = (uint32_t)param[BITS], n_table = (uint32_t)param[TABLES];
     uint32_t round = 0;
+    assert(n_bit <= 16); /* of a code */
     memset(code, 0, n_table * sizeof *code);
     for (uint32_t b = 0; b < n_bit; b++)
         for (uint32_t t0 = 0; t0 < n_table; t0 += d) {
@@ -84,6 +85,7 @@ static bool hash_keys(const struct parts *p, const struct method_lane *l, const 
     const uint32_t n_table = (uint32_t)l->param[TABLES];
     const bool first = p->state->n_tok == 0;
     double sum[512] = {0}, bad = 0;
+    assert(d <= sizeof sum / sizeof sum[0] && end > sink && end <= l->n_sealed * PAGE_TOK);
     for (uint32_t page = 0; first && page * PAGE_TOK < end; page++) {
         pick_keys(r->k, l, page);
         for (uint32_t t = page * PAGE_TOK; t < pick_min(end, (page + 1) * PAGE_TOK); t++)
@@ -109,6 +111,7 @@ static bool hash_keys(const struct parts *p, const struct method_lane *l, const 
             hash(p->code + (size_t)t * n_table, x, r->qb, d, l->param);
         }
     }
+    assert(end >= p->state->n_tok);
     p->state->n_tok = end;
     return true;
 }
@@ -125,6 +128,7 @@ static void draw(const struct parts *p, const struct method_lane *l, const struc
 {
     const uint32_t d = l->shape->geom->head_dim, n_table = (uint32_t)l->param[TABLES];
     uint16_t code[1024];
+    assert(n_table <= sizeof code / sizeof code[0]);
     hash(code, l->q + (size_t)g * d, r->qb, d, l->param);
     meter_read(l, p->code + (size_t)l->param[SINK] * n_table,
                (p->state->n_tok - (size_t)l->param[SINK]) * n_table * sizeof *p->code);

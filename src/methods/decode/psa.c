@@ -103,11 +103,13 @@ static bool has_enough(const struct progress *p, const struct method_lane *l, ui
 static uint32_t next_page(struct progress *p, const struct room *r, uint32_t n, uint32_t n_left)
 {
     if (p->at < p->n_order) return p->order[p->at++];
+    assert(n_left > 0 && n_left <= n);
     struct pick_cut cut = pick_best(r->vote, n, pick_min(BATCH, n_left));
     float vote[BATCH];
     p->n_order = 0;
     for (uint32_t page = 0; page < n; page++) {
         if (!pick_takes(&cut, r->vote[page])) continue;
+        assert(p->n_order < BATCH);
         uint32_t i = p->n_order++;
         for (; i > 0 && vote[i - 1] < r->vote[page]; i--) {
             vote[i] = vote[i - 1];
@@ -116,6 +118,7 @@ static uint32_t next_page(struct progress *p, const struct room *r, uint32_t n, 
         vote[i] = r->vote[page];
         p->order[i] = page;
     }
+    assert(p->n_order > 0);
     for (uint32_t i = 0; i < p->n_order; i++) r->vote[p->order[i]] = -1;
     p->at = 1;
     return p->order[0];
@@ -143,6 +146,7 @@ static void progress_to_mass(struct progress *p, const struct method_lane *l, co
         }
         for (uint32_t g = 0; g < group && l->param[REST] > 0; g++)
             p->rest[g] = last[g] - logf((float)n_step);
+        assert(n_step > 0 && n_step <= n_left);
         n_left -= n_step;
     }
 }

@@ -200,6 +200,7 @@ static void read_shadow(const struct proof *p, const struct side *s, uint32_t d,
 {
     const uint32_t half = d / 2;
     float from[512], step[512];
+    assert(d <= sizeof from / sizeof from[0] && d % 2 == 0);
     for (uint32_t c = 0; c < d; c++) {
         from[c] = f16_to_f32(s->a[c]);
         step[c] = f16_to_f32(s->b[c]);
@@ -222,6 +223,7 @@ static void read_shadow(const struct proof *p, const struct side *s, uint32_t d,
 static float dot(const float *a, const float *b, uint32_t d)
 {
     float part[8] = {0}, sum = 0;
+    assert(d % 8 == 0);
     for (uint32_t c = 0; c < d; c += 8)
         for (uint32_t i = 0; i < 8; i++) part[i] += a[c + i] * b[c + i];
     for (uint32_t i = 0; i < 8; i++) sum += part[i];
@@ -262,6 +264,7 @@ static void bound_whole(const struct proof *p, const struct method_lane *l, cons
     const uint32_t d = l->shape->geom->head_dim;
     const bool box = (enum by)l->param[BY] == BY_BOX;
     float a[512], b[512];
+    assert(d <= sizeof a / sizeof a[0]);
     for (uint32_t c = 0; c < d; c++) {
         a[c] = f16_to_f32(s->a[c]);
         b[c] = box ? f16_to_f32(s->b[c]) : 0;
@@ -356,6 +359,7 @@ static uint32_t order_pages(const struct proof *p, const struct method_lane *l,
     uint32_t *list = p->r.list, n = 0;
     for (uint32_t i = 0; i < pick_page_count(l); i++)
         if (!out->mask[i]) list[n++] = i;
+    assert(n <= p->r.stride);
     for (uint32_t i = n / 2; i-- > 0;) sift(list, n, i, p->r.vote);
     for (uint32_t end = n; end-- > 1;) {
         const uint32_t least = list[0];
@@ -443,6 +447,7 @@ static void psa_cert_select(const struct method_lane *l, struct method_pick *out
     const double share = proved(&p, l, at);
     out->mass_proved = (float)share;
     if ((double)out->mass_proved > share) out->mass_proved = nextafterf(out->mass_proved, 0);
+    assert((double)out->mass_proved <= share || isnan(share)); /* never more than is proved */
     out->rest_norm = longest_left(l, out);
 }
 

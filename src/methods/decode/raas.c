@@ -69,6 +69,7 @@ static bool estimate(const struct room *r, const struct method_lane *l, const ui
         r->list[n] = i;
         r->id[n++] = l->page[i];
     }
+    assert(n <= pick_page_count(l));
     live.page = r->id;
     live.pos = n * PAGE_TOK;
     *n_live = n;
@@ -120,9 +121,11 @@ static void raas_select(const struct method_lane *l, struct method_pick *out)
                    n_can = budget > own ? (budget - own) / PAGE_TOK : 0;
     for (uint32_t n = n_live, i; n > n_can; n--) {
         if ((i = oldest(&r, l, stamp, n_live)) == UINT32_MAX) break;
+        assert(!is_kept(l, r.list[i]));
         stamp[r.list[i]] = GONE;
         s->n_gone++;
     }
+    assert(s->n_page >= n_page);
     if (s->n_gone == 0) {
         pick_dense(out);
         return;

@@ -40,6 +40,7 @@ static void rabitq_seal(uint8_t *side, const struct method_shape *s, const doubl
     uint16_t *middle = (uint16_t *)(void *)side, *factor = middle + d;
     uint8_t *sign = (uint8_t *)(factor + PAGE_TOK);
     float mean[DIM_MAX], x[DIM_MAX];
+    assert(d <= DIM_MAX && d % 8 == 0);
     (void)param;
     for (uint32_t c = 0; c < d; c++) {
         float sum = 0;

@@ -119,6 +119,7 @@ static void criti_seal(uint8_t *side, const struct method_shape *s, const double
 static void pool_queries(const struct work *w, const struct method_lane *l, uint32_t row0,
                          uint32_t row1)
 {
+    assert(row0 < row1 && row1 <= l->n_row);
     const uint32_t n = l->shape->group * l->shape->geom->head_dim;
     memcpy(w->hi, l->q + row0 * l->q_stride, n * sizeof(float));
     memcpy(w->lo, w->hi, n * sizeof(float));
@@ -215,6 +216,7 @@ static bool score_segment(const struct work *w, const struct method_lane *l, uin
 {
     const uint32_t block = block_pages(l->param), n_page = n_block * block;
     const bool by_paper = l->param[SCORES] > 0;
+    assert(n_page <= w->stride && n_page <= l->n_sealed);
     if (by_paper && !page_shares(w, l, n_page)) return false;
     if (!by_paper) page_scores(w, l, n_page);
     for (uint32_t p = 0; p < n_page; p++)
@@ -230,6 +232,7 @@ static bool score_segment(const struct work *w, const struct method_lane *l, uin
 /* Marks the best k blocks by fused, then raw, then place, in by_fused with 1, others with 0. */
 static void choose(const struct work *w, const float *fused, uint32_t n, uint32_t k)
 {
+    assert(k > 0);
     struct pick_cut cut = pick_best(fused, n, k);
     for (uint32_t i = 0; i < n; i++) w->by_fused[i] = pick_key(fused[i]) > cut.key;
     if (cut.n_tie == 0) return;
@@ -296,6 +299,7 @@ static void criti_plan(const struct method_lane *l, struct plan *p)
                                   .end = pick_min(chunk_end, (i + 1) * n_tok),
                                   .n_block = i * n_tok / block_tok};
         const enum plan_reason why = segment_reason(l, p, &s);
+        assert(i - first < l->shape->n_row_max / n_tok + 2 && s.n_block < row_stride);
         float *fused = state->score + (i - first) * row_stride;
         if (why) {
             dense_segment(p, &s, why);

@@ -118,6 +118,7 @@ static void pool_rows(float *out, const struct method_lane *l, uint32_t head, ui
                       uint32_t row1)
 {
     const uint32_t d = l->shape->geom->head_dim;
+    assert(row0 < row1 && row1 <= l->n_row);
     memset(out, 0, d * sizeof(float));
     for (uint32_t r = row0; r < row1; r++)
         for (uint32_t c = 0; c < d; c++) out[c] += l->q[r * l->q_stride + (size_t)head * d + c];
@@ -170,6 +171,7 @@ static uint32_t budget_blocks(const struct work *w, const struct method_lane *l,
                               const float *by_block)
 {
     const uint32_t n = l->pos + l->n_row, n_page = (n + PAGE_TOK - 1) / PAGE_TOK;
+    assert(n <= w->rows.stride);
     double sum = 0;
     uint32_t count = 0;
     for (uint32_t b = 0; b * BLOCK < n; b++) sum += (double)by_block[b];
@@ -211,6 +213,7 @@ static void mark_lines(const struct work *w, struct plan *p, uint32_t head, uint
                        uint32_t n_slash)
 {
     const uint32_t n_block = p->tile0 + p->n_tile;
+    assert(n_block <= w->n_block && n_column > 0 && n_slash > 0);
     struct pick_cut column = pick_best(w->by_column, n_block, n_column);
     struct pick_cut slash = pick_best(w->by_slash, n_block, n_slash);
     for (uint32_t b = 0; b < n_block; b++) {
@@ -228,6 +231,7 @@ static bool mark_pooled(const struct work *w, const struct method_lane *l, struc
                         uint32_t head)
 {
     const uint32_t n_block = p->tile0 + p->n_tile, d = l->shape->geom->head_dim;
+    assert(n_block <= w->n_block && p->n_tile <= l->shape->n_row_max / BLOCK + 2);
     for (uint32_t i = 0; i < p->n_tile; i++)
         pool_rows(w->query + (size_t)i * d, l, head, plan_row0(p, i), plan_row_end(p, i));
     score_blocks(w, l, w->query, p->n_tile, n_block);

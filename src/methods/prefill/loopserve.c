@@ -115,11 +115,13 @@ static double greedy_begin(struct greedy *g)
 static uint32_t crossings(const struct greedy *g, uint32_t line)
 {
     const uint32_t last = line < g->pos0 ? g->n - g->pos0 + line : g->n;
+    assert(line < g->n && g->before[line] >= g->before[last]);
     return g->before[line] - g->before[last];
 }
 
 static uint32_t cells(const struct greedy *g, uint32_t line)
 {
+    assert(line < g->n && g->pos0 < g->n);
     return g->n - pick_max(g->pos0, line);
 }
 
@@ -178,6 +180,7 @@ static float make_keys(const struct greedy *g, enum kind k)
 /* Takes a line. What crosses it is to be lowered. */
 static void take(struct greedy *g, enum kind k, uint32_t line)
 {
+    assert(line < g->n && !g->taken[k][line]); /* nothing counts twice */
     g->covered += (double)g->left[k][line];
     g->left[k][line] = g->key[k][line] = 0;
     g->taken[k][line] = true;
@@ -189,6 +192,7 @@ static void lower(struct greedy *g, enum kind k, const uint32_t *line, uint32_t 
 {
     float *left = g->left[!k];
     uint32_t n_met = 0;
+    assert(n == 0 || line[n - 1] < g->n);
     for (uint32_t i = 0; i < g->n_row; i++) {
         const uint32_t at = g->at[i];
         while (n_met < n && line[n_met] <= at) n_met++;
@@ -377,11 +381,13 @@ static void sample_rows(struct rows *r, const struct method_lane *l, uint32_t n)
     for (uint32_t i = 0; i < r->n; i++) {
         const uint32_t from = (uint32_t)((uint64_t)span * i / r->n);
         const uint32_t to = (uint32_t)((uint64_t)span * (i + 1) / r->n);
+        assert(to > from);
         uint64_t z = seed += 0x9e3779b97f4a7c15u;
         z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
         z = (z ^ z >> 27) * 0x94d049bb133111ebu;
         r->at[i] = l->pos + skip + from + (uint32_t)((z ^ z >> 31) % (to - from));
     }
+    assert(r->n > 0);
     r->at[r->n - 1] = l->pos + l->n_row - 1;
 }
 

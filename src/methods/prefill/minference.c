@@ -94,6 +94,7 @@ static void take_best(const struct work *w, const struct method_lane *l, uint32_
 {
     const uint32_t n = l->pos + l->n_row, n_page = (n + PAGE_TOK - 1) / PAGE_TOK;
     const uint32_t n_first = pick_min(k[0], n);
+    assert(n <= w->rows.stride);
     memcpy(w->first, sum, n_first * sizeof *sum);
     for (uint32_t i = 0; i < n_first; i++) sum[i] = INFINITY;
     const struct op_cut cut = l->ops->best(
@@ -128,6 +129,7 @@ static double covered(const struct work *w, const struct method_lane *l, const s
                       bool kept)
 {
     const uint32_t n_word = (l->pos + l->n_row + 31) / 32;
+    assert(w->rows.n > 0);
     double sum = 0;
     uint32_t n = list_bits(w->spare, w->slash, n_word);
     for (uint32_t j = 0; j < n; j++) sum += (double)along->slash[w->spare[j]];
@@ -166,6 +168,7 @@ static void sample_last_rows(struct work *w, const struct method_lane *l)
 static void sample_all_rows(struct work *w, const struct method_lane *l, uint32_t from)
 {
     const uint32_t first = pick_max(l->pos, from), span = l->pos + l->n_row - first;
+    assert(span > 0 && span <= l->n_row);
     w->rows.n = pick_min((uint32_t)l->param[SAMPLE], span);
     for (uint32_t i = 0; i < w->rows.n; i++)
         w->rows.at[i] = first + (uint32_t)((uint64_t)span * (i + 1) / w->rows.n) - 1;
