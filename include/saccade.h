@@ -339,6 +339,21 @@ SAC_API SAC_NODISCARD sac_status sac_seq_use_prefill(sac_engine *engine, sac_seq
  * new sequence: "". */
 SAC_API SAC_NODISCARD sac_status sac_seq_use_salt(sac_engine *engine, sac_seq seq, const char *salt,
                                                   sac_error *err);
+/* How sparse attention is, where that is not as the engine was created. Zeros: as there. */
+typedef struct sac_sparse {
+    float mass;         /* the methods' parameter `mass`: share of the attention to keep */
+    const char *budget; /* the methods' parameter `budget`: "1024" tokens, or "5%" of the context */
+    uint32_t min_ctx;   /* rows at positions below it read everything; 1: no row for that reason */
+    bool dense;         /* all rows read everything, with the bits of dense attention */
+} sac_sparse;
+
+/* From the next step on, rows of the sequence read so; a fork's as its source's. Mass and budget go
+ * to those of its two methods that have such a parameter. SAC_ERR_ARG, with the method's name, if
+ * none has it, or if the engine has not planned as much memory as the value needs. What a method
+ * had learnt with other values is forgotten; one that has dropped tokens for good keeps its values.
+ * A change of methods takes mass and budget back. */
+SAC_API SAC_NODISCARD sac_status sac_seq_use_sparse(sac_engine *engine, sac_seq seq,
+                                                    const sac_sparse *sparse, sac_error *err);
 /* Rows of the sequence give the exact logits of at least the `n_top` largest, all ties with the
  * last of them included, and -INFINITY for the rest; 0, as for a new sequence: all. A fork uses
  * what its source uses. This spares generation most of the output matrix: what a short form of it
@@ -655,6 +670,7 @@ typedef struct sac_request {
     uint32_t prefill; /* the same, as in sac_seq_use_prefill; SAC_PREFILL_KEEP */
     const char *cache_salt; /* as in sac_seq_use_salt, for a fresh sequence; copied. A continued one
                                keeps its own: NULL */
+    sac_sparse sparse;      /* of this request, as in sac_seq_use_sparse; copied */
     uint32_t n_probs;
     sac_guide guide; /* copied; NULLs: none */
     sac_event_fn on_event;

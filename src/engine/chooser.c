@@ -99,8 +99,7 @@ void chooser_plan(sac_engine *e, struct arena *a)
                               .rope = {.n_rot = e->model->config.rope.n_rot,
                                        .interleaved = e->model->config.arch->rope_interleaved},
                               .n_ctx = e->params.n_ctx,
-                              .n_row_max = e->prefill.chunk_tok,
-                              .sparse_min_ctx = e->params.sparse_min_ctx};
+                              .n_row_max = e->prefill.chunk_tok};
     c[CHOOSER_DECODE].n_lane = (size_t)g->n_layer * g->n_kv_head;
     c[CHOOSER_PREFILL].n_lane = g->n_kv_head;
     for (int kind = 0; kind < CHOOSER_KINDS; kind++) plan_kind(e, a, &c[kind]);
@@ -122,7 +121,7 @@ uint8_t *chooser_state(const sac_engine *e, enum chooser_kind kind, uint32_t seq
     return c->state + (seq_i * c->n_lane + lane_i) * c->state_stride;
 }
 
-static void forget(sac_engine *e, enum chooser_kind kind, uint32_t seq_i)
+void chooser_forget(sac_engine *e, enum chooser_kind kind, uint32_t seq_i)
 {
     const size_t bytes = e->chooser[kind].n_lane * e->chooser[kind].state_stride;
     if (bytes) memset(chooser_state(e, kind, seq_i, 0), 0, bytes);
@@ -130,7 +129,8 @@ static void forget(sac_engine *e, enum chooser_kind kind, uint32_t seq_i)
 
 void chooser_reset(sac_engine *e, uint32_t seq_i)
 {
-    for (int kind = 0; kind < CHOOSER_KINDS; kind++) forget(e, (enum chooser_kind)kind, seq_i);
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++)
+        chooser_forget(e, (enum chooser_kind)kind, seq_i);
     past_reset(e, seq_i);
 }
 
@@ -142,6 +142,7 @@ void chooser_fork(sac_engine *e, uint32_t dst, uint32_t src)
         e->seqs[dst].method_i[kind] = e->seqs[src].method_i[kind];
         if (bytes) memcpy(chooser_state(e, kind, dst, 0), chooser_state(e, kind, src, 0), bytes);
     }
+    e->seqs[dst].dial = e->seqs[src].dial;
     past_fork(e, dst, src);
 }
 
@@ -150,11 +151,12 @@ static void cut_kind(sac_engine *e, enum chooser_kind kind, uint32_t seq_i, uint
     const struct chooser_method *m = chooser_method(e, kind, seq_i);
     if (m->state_bytes == 0) return;
     if (!m->hooks.cut) {
-        forget(e, kind, seq_i);
+        chooser_forget(e, kind, seq_i);
         return;
     }
     for (size_t i = 0; i < e->chooser[kind].n_lane; i++)
-        m->hooks.cut(chooser_state(e, kind, seq_i, i), &e->shape, m->spec->param, n_tok);
+        m->hooks.cut(chooser_state(e, kind, seq_i, i), &e->shape, dial_spec(e, kind, seq_i)->param,
+                     n_tok);
 }
 
 void chooser_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
@@ -166,7 +168,8 @@ void chooser_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
 
 void chooser_jump(sac_engine *e, uint32_t seq_i)
 {
-    for (int kind = 0; kind < CHOOSER_KINDS; kind++) forget(e, (enum chooser_kind)kind, seq_i);
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++)
+        chooser_forget(e, (enum chooser_kind)kind, seq_i);
     past_set_begin(e, seq_i, e->seqs[seq_i].n_done);
 }
 
@@ -195,7 +198,8 @@ static sac_status use(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_
     if (kind == CHOOSER_DECODE && e->segments.n[id] > 0)
         TRY(chooser_meets_segments(specs->spec[method_i].method, err));
     s->method_i[kind] = method_i;
-    forget(e, kind, id);
+    s->dial.has_own[kind] = false;
+    chooser_forget(e, kind, id);
     return SAC_OK;
 }
 

@@ -58,6 +58,8 @@ sac_status chooser_meets_segments(const struct method *m, sac_error *err);
 /* The method of this kind that a sequence uses. */
 const struct chooser_method *chooser_method(const sac_engine *e, enum chooser_kind kind,
                                             uint32_t seq_i);
+/* What the sequence's method of this kind has learnt of it is gone. */
+void chooser_forget(sac_engine *e, enum chooser_kind kind, uint32_t seq_i);
 /* State of a lane of a sequence. */
 uint8_t *chooser_state(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i, size_t lane_i);
 

@@ -117,8 +117,7 @@ static void ask(const struct choose_call *c, const struct method_lane *lane, uin
     answer->dense = true;
     for (uint32_t g = 0; g < c->e->shape.group && c->r->rest.log; g++)
         c->r->rest.log[(size_t)item_i * c->e->shape.group + g] = -INFINITY;
-    if (!method->decode || lane->pos < PAGE_TOK || lane->pos + 1 < c->e->shape.sparse_min_ctx)
-        return;
+    if (!method->decode || lane->pos < PAGE_TOK || lane->pos + 1 < lane->sparse_min_ctx) return;
     answer->asked = true;
     answer->not_finite = !method_queries_finite(lane);
     if (answer->not_finite) return;

@@ -251,6 +251,14 @@ void engine_use_mask(sac_engine *e, sac_seq id, const uint64_t *mask)
     if (s) s->mask = mask;
 }
 
+sac_status engine_check_sparse(const sac_engine *e, uint32_t decode_i, uint32_t prefill_i,
+                               const sac_sparse *sparse, sac_error *err)
+{
+    const uint32_t method_i[CHOOSER_KINDS] = {
+        [CHOOSER_DECODE] = decode_i, [CHOOSER_PREFILL] = prefill_i};
+    return dial_check(e, method_i, sparse, err);
+}
+
 void engine_use_priority(sac_engine *e, sac_seq id, int32_t priority)
 {
     struct seq *s = engine_seq(e, id, NULL);

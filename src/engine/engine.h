@@ -9,6 +9,7 @@
 #include "engine/attend.h"
 #include "engine/chooser.h"
 #include "engine/decode.h"
+#include "engine/dial.h"
 #include "engine/evict.h"
 #include "engine/logits.h"
 #include "engine/model.h"
@@ -31,6 +32,7 @@ struct seq {
     bool alive;
     uint32_t n_done, n_all;
     uint32_t method_i[CHOOSER_KINDS]; /* methods of its decode rows and of its prompt rows */
+    struct dial dial;                 /* how these are set */
     uint32_t n_top;                   /* logits that its rows want, the largest; 0: all */
     const uint64_t *mask; /* of these, of tokens whose bit is set; NULL: any. Borrowed */
     uint32_t n_queued;    /* prompt rows that the last sched_pick could choose from */
@@ -123,6 +125,10 @@ void engine_use_mask(sac_engine *e, sac_seq id, const uint64_t *mask);
 
 /* Prompt rows of sequences with a higher priority come first. A new sequence has 0. */
 void engine_use_priority(sac_engine *e, sac_seq id, int32_t priority);
+
+/* Whether a sequence that uses these methods can be set so. */
+sac_status engine_check_sparse(const sac_engine *e, uint32_t decode_i, uint32_t prefill_i,
+                               const sac_sparse *sparse, sac_error *err);
 
 /* The sequence, or NULL with a message. */
 struct seq *engine_seq(const sac_engine *e, sac_seq id, sac_error *err);

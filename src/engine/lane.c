@@ -44,7 +44,8 @@ struct method_lane lane_make(const sac_engine *e, const struct reading *r, struc
     assert(at.run_i < r->n_run && at.kv_head < e->pool.geom.n_kv_head);
     const size_t lane0 = decodes ? (size_t)r->layer * e->pool.geom.n_kv_head : 0;
     struct method_lane lane = view(e, r, at.run_i, at.kv_head);
-    lane.param = m->spec->param;
+    lane.param = dial_spec(e, at.kind, seq_i)->param;
+    lane.sparse_min_ctx = dial_min_ctx(e, seq_i);
     lane.side = side_base(&e->side, m->side);
     lane.side_stride = m->side.bytes;
     lane.layer_state = chooser_state(e, at.kind, seq_i, lane0);

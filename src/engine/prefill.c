@@ -205,7 +205,7 @@ static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
         hooks->plan(&lane, p);
     for (uint32_t i = 0; i < p->n_tile; i++)
         for (uint32_t part = 0; part < p->n_part; part++)
-            if (plan_tile_tok(p, i + 1) <= e->params.sparse_min_ctx)
+            if (plan_tile_tok(p, i + 1) <= lane.sparse_min_ctx)
                 plan_tile_dense(p, i, part, PLAN_SHORT);
 }
 
@@ -239,7 +239,7 @@ static void count_dense(const sac_engine *e, struct batch_run *run)
 static bool is_planned(const sac_engine *e, const struct batch_run *run)
 {
     return seq_method(e, run->seq_i)->prefill && !e->seqs[run->seq_i].has_gaps &&
-           e->segments.n[run->seq_i] == 0 && run->pos0 + run->n_row > e->params.sparse_min_ctx;
+           e->segments.n[run->seq_i] == 0 && run->pos0 + run->n_row > dial_min_ctx(e, run->seq_i);
 }
 
 /* `used` counts the lists and `n` the runs before this one that have any. */

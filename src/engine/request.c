@@ -29,6 +29,8 @@
 #include <math.h>
 #include <string.h>
 
+#define BUDGET_BYTES 32u
+
 enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_ENDED };
 
 struct request {
@@ -46,6 +48,8 @@ struct request {
     uint32_t n_cached, n_prompt, n_prompt_done, n_predicted, max_tokens;
     uint32_t n_decode_row;    /* of the prompt, at its end: 1 to n_prompt */
     uint32_t decode, prefill; /* or SAC_DECODE_KEEP, SAC_PREFILL_KEEP */
+    sac_sparse sparse;        /* its budget is in `budget` */
+    char budget[BUDGET_BYTES];
     sac_guide guide;
     const uint64_t *mask; /* of the token that is chosen next, if has_mask; the guide's */
     bool has_mask;
@@ -175,6 +179,9 @@ static sac_status check_request(struct request *r, const struct request_list *li
     if (r->prefill != SAC_PREFILL_KEEP && r->prefill >= params.n_prefill)
         return error_set(err, SAC_ERR_ARG, "there is no prefill method %u: the engine has %u",
                          r->prefill, params.n_prefill);
+    if (r->owns_seq) /* a fresh sequence begins with methods 0 */
+        TRY(engine_check_sparse(list->engine, r->decode == SAC_DECODE_KEEP ? 0 : r->decode,
+                                r->prefill == SAC_PREFILL_KEEP ? 0 : r->prefill, &r->sparse, err));
     uint32_t pending = 0;
     if (!r->owns_seq) r->n_cached = sac_seq_length(list->engine, want->seq, &pending);
     if (pending)
@@ -230,6 +237,7 @@ static sac_status set_up_seq(sac_engine *engine, const struct request *r, sac_er
 {
     if (r->decode != SAC_DECODE_KEEP) TRY(sac_seq_use_decode(engine, r->seq, r->decode, err));
     if (r->prefill != SAC_PREFILL_KEEP) TRY(sac_seq_use_prefill(engine, r->seq, r->prefill, err));
+    TRY(sac_seq_use_sparse(engine, r->seq, &r->sparse, err));
     engine_use_priority(engine, r->seq, r->priority);
     const bool wants_all = r->n_probs || r->guide.logits;
     return sac_seq_use_top(engine, r->seq, wants_all ? 0 : sample_n_top(r->sampler), err);
@@ -245,6 +253,18 @@ static sac_status queue_prompt(sac_engine *engine, const struct request *r, cons
     return sac_seq_append(engine, r->seq, tok + n_wide, r->n_decode_row, SAC_ROW_DECODE, want, err);
 }
 
+static sac_status copy_sparse(struct request *r, const sac_sparse *sparse, sac_error *err)
+{
+    r->sparse = *sparse;
+    if (!sparse->budget) return SAC_OK;
+    if (strlen(sparse->budget) >= sizeof r->budget)
+        return error_set(err, SAC_ERR_ARG, "a budget of %zu bytes: must be shorter than %zu",
+                         strlen(sparse->budget), sizeof r->budget);
+    memcpy(r->budget, sparse->budget, strlen(sparse->budget) + 1);
+    r->sparse.budget = r->budget;
+    return SAC_OK;
+}
+
 static sac_status fill_request(struct request *r, struct request_list *list,
                                const sac_request *want, sac_error *err)
 {
@@ -256,6 +276,7 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     r->decode = want->decode;
     r->prefill = want->prefill;
     r->priority = want->priority;
+    TRY(copy_sparse(r, &want->sparse, err));
     r->guide = want->guide;
     r->on_event = want->on_event;
     r->user = want->user;

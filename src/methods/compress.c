@@ -99,7 +99,7 @@ void compress_see(const struct method_lane *l)
         return;
     }
     /* A vote costs a scan of all keys, and is of no use while everything is read. */
-    if (s->phase != FRESH || l->pos + 1 < l->shape->sparse_min_ctx) return;
+    if (s->phase != FRESH || l->pos + 1 < l->sparse_min_ctx) return;
     const uint32_t n = l->pos, budget = spec_budget(l->param[COMPRESS_BUDGET], n);
     s->phase = VOTED;
     s->n_vote = n;

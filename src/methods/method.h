@@ -43,8 +43,7 @@ struct method_shape {
     uint32_t group; /* query heads of a KV head */
     struct segment_rope rope;
     uint32_t n_ctx;
-    uint32_t n_row_max;      /* rows of a prompt chunk, at most */
-    uint32_t sparse_min_ctx; /* decode rows of shorter contexts are not asked about */
+    uint32_t n_row_max; /* rows of a prompt chunk, at most */
 };
 
 /* Queries of the rows before a run, as far as they are kept: that of position p, for begin <= p <
@@ -71,7 +70,8 @@ struct method_lane {
     uint32_t layer, kv_head;
     uint32_t pos, n_row; /* position of the first row; rows */
     bool is_prompt;
-    const float *q; /* row r: [group, head_dim] at q + r * q_stride, after RoPE */
+    uint32_t sparse_min_ctx; /* decode rows of shorter contexts are not asked about */
+    const float *q;          /* row r: [group, head_dim] at q + r * q_stride, after RoPE */
     size_t q_stride;
     struct method_past past;
     float scale, softcap; /* of scores, as in struct op_attn */

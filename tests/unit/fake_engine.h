@@ -81,6 +81,17 @@ sac_reads engine_take_reads(sac_engine *e, sac_seq seq)
     return reads;
 }
 
+sac_status engine_check_sparse(const sac_engine *e, uint32_t decode_i, uint32_t prefill_i,
+                               const sac_sparse *sparse, sac_error *err)
+{
+    return (void)e, (void)decode_i, (void)prefill_i, (void)sparse, (void)err, SAC_OK;
+}
+
+sac_status sac_seq_use_sparse(sac_engine *e, sac_seq seq, const sac_sparse *sparse, sac_error *err)
+{
+    return (void)e, (void)seq, (void)sparse, (void)err, SAC_OK;
+}
+
 void engine_use_priority(sac_engine *e, sac_seq seq, int32_t priority)
 {
     fake_of(e)->seqs[seq].priority = priority;

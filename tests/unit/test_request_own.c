@@ -1,5 +1,6 @@
 /* test_request_own.c: what belongs to a request and to nobody else, on a small engine: its
- * counters, which add up to the engine's whatever else is in the batch, and its tokens. */
+ * counters, which add up to the engine's whatever else is in the batch, its tokens, and how sparse
+ * its attention is. */
 #include "must.h"
 #include "tiny_model.h"
 
@@ -216,6 +217,196 @@ static void a_second_turn_counts_from_zero(void **state)
     sac_engine_free(e);
 }
 
+/* ---- Parameters ---- */
+
+/* The answer of request 0 on an engine with one method of each kind. */
+static struct answer ask(const sac_model *model, const char *decode, const char *prefill,
+                         uint32_t min_ctx, const sac_sparse *sparse)
+{
+    struct answer answer;
+    sac_engine *e = NULL;
+    sac_error err = {0};
+    sac_engine_params p = sac_engine_params_default();
+    p.n_ctx = N_CTX;
+    p.n_batch = 128;
+    p.n_threads = 1;
+    p.sparse_min_ctx = min_ctx;
+    p.decode = &decode;
+    p.prefill = &prefill;
+    p.n_decode = p.n_prefill = 1;
+    must(sac_engine_create(&e, model, &p, &err), &err);
+    sac_request r = request_of(0);
+    r.n_decode_row = 40;
+    if (sparse) r.sparse = *sparse;
+    submit(e, r, &answer);
+    run_all(e);
+    assert_int_equal(answer.n_tok, N_TOK);
+    sac_engine_free(e);
+    return answer;
+}
+
+static void same_answer(const struct answer *a, const struct answer *b)
+{
+    assert_memory_equal(a->tok, b->tok, sizeof a->tok);
+    same_counts(a->reads, b->reads);
+}
+
+static bool has_param(const sac_method_info *m, const char *key)
+{
+    for (size_t i = 0; i < m->n_param; i++)
+        if (strcmp(m->param[i].key, key) == 0) return true;
+    return false;
+}
+
+/* A request that sets mass or budget reads what it would on an engine that was created so, whatever
+ * the method: what pages know of themselves does not hang on either. */
+static void a_request_sets_mass_and_budget(void **state)
+{
+    static const struct {
+        const char *key, *value;
+        sac_sparse sparse;
+    } dials[] = {{"mass", "mass=0.5", {.mass = 0.5f}}, {"budget", "budget=70", {.budget = "70"}}};
+    uint32_t n_tried = 0, n_differs = 0;
+    sac_method_info m;
+    for (size_t i = 0; sac_method_at(i, &m); i++)
+        for (size_t k = 0; k < 2; k++) {
+            char set[64];
+            const bool decodes = strcmp(m.kind, "decode") == 0;
+            if (!has_param(&m, dials[k].key)) continue;
+            snprintf(set, sizeof set, "%s:%s", m.name, dials[k].value);
+            const char *decode = decodes ? m.name : "full", *prefill = decodes ? "dense" : m.name;
+            const struct answer want =
+                ask(*state, decodes ? set : decode, decodes ? prefill : set, 64, NULL);
+            const struct answer plain = ask(*state, decode, prefill, 64, NULL);
+            const struct answer own = ask(*state, decode, prefill, 64, &dials[k].sparse);
+            same_answer(&own, &want);
+            n_tried++;
+            n_differs += memcmp(&want.reads, &plain.reads, sizeof want.reads) != 0;
+        }
+    assert_true(n_tried > 15 && n_differs > n_tried / 2);
+}
+
+static void a_request_sets_how_short_is_short(void **state)
+{
+    for (uint32_t min_ctx = 1; min_ctx < 1000; min_ctx += 250) {
+        const sac_sparse sparse = {.min_ctx = min_ctx};
+        const struct answer want = ask(*state, "snapkv:budget=40", "xattention", min_ctx, NULL);
+        const struct answer own = ask(*state, "snapkv:budget=40", "xattention", 300, &sparse);
+        same_answer(&own, &want);
+    }
+}
+
+static void a_request_may_read_everything(void **state)
+{
+    static const char *const methods[][2] = {
+        {"quest:budget=32", "xattention:mass=0.3"}, {"h2o:budget=40", "dense"}, {"lfps", "auto"}};
+    const struct answer want = ask(*state, "full", "dense", 1, NULL);
+    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
+        const struct answer own =
+            ask(*state, methods[i][0], methods[i][1], 1, &(sac_sparse){.dense = true});
+        assert_memory_equal(own.tok, want.tok, sizeof own.tok);
+        assert_int_equal(own.reads.attend_bytes_read, own.reads.dense_bytes);
+        assert_int_equal(own.reads.n_cell_read, own.reads.n_cell);
+        assert_int_equal(own.reads.n_page_dropped, 0);
+    }
+}
+
+/* Beside others with other settings, and behind them in the same place. */
+static void settings_do_not_leak(void **state)
+{
+    static const sac_sparse settings[N_REQUEST] = {
+        {.dense = true},   {.budget = "40"}, {.mass = 0.4f},
+        {.budget = "50%"}, {.min_ctx = 250}, {.budget = "33", .min_ctx = 1}};
+    struct answer lone[N_REQUEST], crowd[N_REQUEST];
+    for (uint32_t n_seq = 1; n_seq <= N_REQUEST; n_seq += N_REQUEST - 1) {
+        sac_engine *e = make_engine(*state, n_seq, 0);
+        for (uint32_t i = 0; i < N_REQUEST; i++) {
+            sac_request r = request_of(i);
+            r.sparse = settings[i];
+            submit(e, r, &crowd[i]);
+            if (n_seq > 1) continue;
+            sac_engine *own = make_engine(*state, 1, 0);
+            submit(own, r, &lone[i]);
+            run_all(own);
+            sac_engine_free(own);
+        }
+        run_all(e);
+        for (uint32_t i = 0; i < N_REQUEST; i++) {
+            lone[i].reads.kv_bytes_read = crowd[i].reads.kv_bytes_read;
+            same_answer(&crowd[i], &lone[i]);
+        }
+        sac_engine_free(e);
+    }
+}
+
+static void bad_settings_are_named(void **state)
+{
+    static const struct {
+        sac_sparse sparse;
+        uint32_t decode;
+        const char *words[2];
+    } cases[] = {
+        {{.mass = 0.5f}, 0, {"mass", "'full'"}},
+        {{.budget = "10"}, 2, {"budget", "'psa_cert'"}},
+        {{.mass = 1.5f}, 2, {"psa_cert", "mass=1.5"}},
+        {{.mass = -1}, 2, {"psa_cert", "mass=-1"}},
+        {{.budget = "-3"}, 1, {"quest", "budget=-3"}},
+        {{.budget = ""}, 1, {"quest", "budget="}},
+        {{.budget = "many"}, 1, {"quest", "budget=many"}},
+        {{.budget = "9,by=key"}, 1, {"9,by=key", "no number"}},
+        {{.budget = "11111111111111111111111111111111111111111111111"}, 1, {"47 bytes", "32"}},
+    };
+    sac_engine *e = make_engine(*state, 2, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        sac_error err = {0};
+        sac_request r = request_of(0);
+        uint64_t id;
+        r.sparse = cases[i].sparse;
+        r.decode = cases[i].decode;
+        for (int own = 0; own < 2; own++) {
+            if (own == 1) must(sac_seq_create(e, &r.seq, &err), &err);
+            assert_int_equal(sac_submit(e, &r, &id, &err), SAC_ERR_ARG);
+            assert_non_null(strstr(err.msg, cases[i].words[0]));
+            assert_non_null(strstr(err.msg, cases[i].words[1]));
+        }
+        sac_seq_remove(e, r.seq);
+    }
+    sac_engine_free(e);
+}
+
+/* What has dropped tokens under one budget cannot go on under another; the same one again is no
+ * change, and a saved state names the one in force. */
+static void a_setting_stays_with_dropped_tokens(void **state)
+{
+    struct answer turn;
+    sac_error err = {0};
+    uint64_t id;
+    uint8_t *bytes;
+    size_t n;
+    sac_engine *e = make_engine(*state, 2, 0);
+    sac_request r = request_of(0);
+    sac_seq copy;
+    r.decode = 3;
+    r.n_decode_row = 100;
+    r.sparse.budget = "70";
+    must(sac_seq_create(e, &r.seq, &err), &err);
+    submit(e, r, &turn);
+    run_all(e);
+    assert_true(turn.reads.n_page_dropped > 0);
+    r.n_prompt = 20;
+    r.n_decode_row = 1;
+    submit(e, r, &turn);
+    run_all(e);
+    must(sac_seq_to_bytes(e, r.seq, &bytes, &n, &err), &err);
+    assert_int_equal(sac_seq_from_bytes(e, bytes, n, &copy, &err), SAC_ERR_ARG);
+    assert_non_null(strstr(err.msg, "h2o:budget=96,budget=70"));
+    sac_free(bytes);
+    r.sparse.budget = NULL;
+    assert_int_equal(sac_submit(e, &r, &id, &err), SAC_ERR_ARG);
+    assert_non_null(strstr(err.msg, "has dropped tokens"));
+    sac_engine_free(e);
+}
+
 static int open_model(void **state)
 {
     sac_model *model = tiny_open(&(struct tiny){.seed = 5});
@@ -235,6 +426,12 @@ int main(void)
         cmocka_unit_test(reads_are_the_requests_own),
         cmocka_unit_test(a_request_that_gives_way_counts_all_its_rows),
         cmocka_unit_test(a_second_turn_counts_from_zero),
+        cmocka_unit_test(a_request_sets_mass_and_budget),
+        cmocka_unit_test(a_request_sets_how_short_is_short),
+        cmocka_unit_test(a_request_may_read_everything),
+        cmocka_unit_test(settings_do_not_leak),
+        cmocka_unit_test(bad_settings_are_named),
+        cmocka_unit_test(a_setting_stays_with_dropped_tokens),
     };
     return cmocka_run_group_tests(tests, open_model, free_model);
 }

@@ -1,0 +1,138 @@
+/* dial.c: see the header.
+ *
+ * A method's memory, and what it notes about pages that sequences share, were planned by the
+ * engine's specification. So only `mass` and `budget` may be set, which say how much is read and
+ * not what is known of a page, and only to values for which that memory is enough.
+ *
+ * Invariant: another setting is another method: what was learnt under the one before is forgotten,
+ * and a sequence that has lost pages stays with its own. */
+#include "engine/dial.h"
+
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool has_param(const struct method *m, const char *key)
+{
+    for (uint32_t i = 0; i < m->n_param; i++)
+        if (strcmp(m->param[i].key, key) == 0) return true;
+    return false;
+}
+
+/* "key=value" behind the pairs that are there: of two the last counts. */
+static sac_status append(char text[SPEC_BYTES], const char *key, const char *value, sac_error *err)
+{
+    const size_t n = strlen(text);
+    const char sign = strchr(text, ':') ? ',' : ':';
+    const int n_new = snprintf(text + n, SPEC_BYTES - n, "%c%s=%s", sign, key, value);
+    if (n_new > 0 && n + (size_t)n_new < SPEC_BYTES) return SAC_OK;
+    return error_set(err, SAC_ERR_ARG, "%s=%.40s: no room behind the specification of the method",
+                     key, value);
+}
+
+/* Whether memory that was planned for `m` is enough for its method set as in `own`. */
+static sac_status check_memory(const sac_engine *e, enum chooser_kind kind,
+                               const struct chooser_method *m, const struct spec *own,
+                               sac_error *err)
+{
+    const struct chooser_hooks *h = &m->hooks;
+    const struct method_decode *d = own->method->decode;
+    const uint32_t n_past = d && d->past_rows ? d->past_rows(&e->shape, own->param) : 0;
+    if (method_hook_bytes(h->state_bytes, &e->shape, own->param) <= m->state_bytes &&
+        method_hook_bytes(h->side_bytes, &e->shape, own->param) == m->side.bytes &&
+        method_hook_bytes(h->scratch_bytes, &e->shape, own->param) <=
+            e->chooser[kind].worker_bytes &&
+        n_past <= e->past.n_slot)
+        return SAC_OK;
+    return error_set(err, SAC_ERR_ARG,
+                     "%s method '%s' needs more memory than the engine planned for '%s'",
+                     own->method->kind, own->text, m->spec->text);
+}
+
+/* The setting of one kind's method. */
+static sac_status make(const sac_engine *e, enum chooser_kind kind, uint32_t method_i,
+                       const sac_sparse *sparse, struct dial *out, sac_error *err)
+{
+    const struct chooser_method *m = &e->chooser[kind].method[method_i];
+    const struct method *method = m->spec->method;
+    char text[SPEC_BYTES], mass[32];
+    memcpy(text, m->spec->text, sizeof text);
+    snprintf(mass, sizeof mass, "%.9g", (double)sparse->mass);
+    if (sparse->mass != 0 && has_param(method, "mass")) TRY(append(text, "mass", mass, err));
+    if (sparse->budget && has_param(method, "budget"))
+        TRY(append(text, "budget", sparse->budget, err));
+    out->has_own[kind] = strcmp(text, m->spec->text) != 0;
+    if (!out->has_own[kind]) return SAC_OK;
+    TRY(spec_parse(&out->own[kind], method->kind, text, err));
+    return check_memory(e, kind, m, &out->own[kind], err);
+}
+
+static sac_status check_key(const sac_engine *e, const uint32_t method_i[CHOOSER_KINDS],
+                            const char *key, sac_error *err)
+{
+    const struct method *m[CHOOSER_KINDS];
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++)
+        m[kind] = e->chooser[kind].method[method_i[kind]].spec->method;
+    if (has_param(m[CHOOSER_DECODE], key) || has_param(m[CHOOSER_PREFILL], key)) return SAC_OK;
+    return error_set(err, SAC_ERR_ARG,
+                     "%s: neither decode method '%s' nor prefill method '%s' has such a parameter",
+                     key, m[CHOOSER_DECODE]->name, m[CHOOSER_PREFILL]->name);
+}
+
+static sac_status make_dial(const sac_engine *e, const uint32_t method_i[CHOOSER_KINDS],
+                            const sac_sparse *sparse, struct dial *out, sac_error *err)
+{
+    *out = (struct dial){.min_ctx = sparse->dense ? UINT32_MAX : sparse->min_ctx};
+    if (sparse->budget && strcspn(sparse->budget, ",:") != strlen(sparse->budget))
+        return error_set(err, SAC_ERR_ARG, "budget '%.40s' is no number of tokens and no share",
+                         sparse->budget);
+    if (sparse->mass != 0) TRY(check_key(e, method_i, "mass", err));
+    if (sparse->budget) TRY(check_key(e, method_i, "budget", err));
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++)
+        TRY(make(e, (enum chooser_kind)kind, method_i[kind], sparse, out, err));
+    return SAC_OK;
+}
+
+sac_status dial_check(const sac_engine *e, const uint32_t method_i[CHOOSER_KINDS],
+                      const sac_sparse *sparse, sac_error *err)
+{
+    struct dial dial;
+    return make_dial(e, method_i, sparse, &dial, err);
+}
+
+const struct spec *dial_spec(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i)
+{
+    const struct dial *d = &e->seqs[seq_i].dial;
+    return d->has_own[kind] ? &d->own[kind] : chooser_method(e, kind, seq_i)->spec;
+}
+
+uint32_t dial_min_ctx(const sac_engine *e, uint32_t seq_i)
+{
+    const uint32_t own = e->seqs[seq_i].dial.min_ctx;
+    return own ? own : e->params.sparse_min_ctx;
+}
+
+sac_status sac_seq_use_sparse(sac_engine *e, sac_seq id, const sac_sparse *sparse, sac_error *err)
+{
+    struct seq *s = engine_seq(e, id, err);
+    struct dial dial;
+    bool differs[CHOOSER_KINDS];
+    if (!s) return SAC_ERR_NOT_FOUND;
+    TRY(make_dial(e, s->method_i, sparse, &dial, err));
+    for (int i = 0; i < CHOOSER_KINDS; i++) {
+        const enum chooser_kind kind = (enum chooser_kind)i;
+        const struct spec *now = dial_spec(e, kind, id);
+        const struct spec *next =
+            dial.has_own[i] ? &dial.own[i] : chooser_method(e, kind, id)->spec;
+        differs[i] = strcmp(now->text, next->text) != 0;
+        if (differs[i] && kind == CHOOSER_DECODE && s->has_gaps)
+            return error_set(err, SAC_ERR_ARG,
+                             "sequence %u cannot change to decode method %s: %s has dropped tokens",
+                             id, next->text, now->text);
+    }
+    s->dial = dial;
+    for (int i = 0; i < CHOOSER_KINDS; i++)
+        if (differs[i]) chooser_forget(e, (enum chooser_kind)i, id);
+    return SAC_OK;
+}
