@@ -222,6 +222,7 @@ struct op_share_planes {
     float scale;
     float *share; /* [n_page * PAGE_TOK] out */
     float *e;     /* [group * n_page * PAGE_TOK] scratch */
+    float *lse;   /* [group] out: ln of the sum of exp(logit), as rough; or NULL */
 };
 
 struct op_vote { /* vote[i] = mean over g of softmax(score[g])[i], lse[g] = ln sum exp(score[g]) */

@@ -180,12 +180,17 @@ static void compare(const struct ops *o, const struct ops *ref, const struct dat
             assert_true(fabs((double)a[g * N_PAGE + i] - (double)b[g * N_PAGE + i]) <=
                         pages_tolerance(d, g, d->list[i]));
     struct op_share_planes planes = planes_op(d, group, a);
+    float lse[2][GROUP_MAX];
     planes.n_page = 1 + group * 5 % N_PAGE;
+    planes.lse = lse[0];
     assert_true(o->share_planes(&planes));
     planes.share = b;
+    planes.lse = lse[1];
     assert_true(ref->share_planes(&planes));
     double sigma = 0, sum = 0;
     for (uint32_t g = 0; g < group; g++) sigma = fmax(sigma, planes_sigma(d, g, o->isa));
+    for (uint32_t g = 0; g < group; g++)
+        assert_true(fabs((double)lse[0][g] - (double)lse[1][g]) <= 6 * sigma + 0.09);
     for (uint32_t i = 0; i < planes.n_page * PAGE_TOK; i++) {
         sum += (double)a[i];
         assert_true(fabs(log((double)a[i] / (double)b[i])) <= 6 * sigma + 0.09);

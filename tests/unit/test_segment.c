@@ -317,6 +317,46 @@ static void boxes_are_scored_by_the_queries_that_meet_them(void **state)
     }
 }
 
+struct kept {
+    double mass, n;
+};
+
+static void add_mass(void *user, const sac_read_record *r)
+{
+    struct kept *k = user;
+    if (r->kind != SAC_ROW_DECODE) return;
+    k->mass += (double)r->mass;
+    k->n++;
+}
+
+/* Methods that choose tokens by what is noted of pages: the share of the attention that they keep.
+ * With queries that are not turned it is half of that. */
+static void little_is_lost_of_other_texts(void **state)
+{
+    (void)state;
+    const struct {
+        const char *spec;
+        sac_kv_type type;
+        double least;
+    } cases[] = {
+        {"auto:mass=0.9,most=1,recent=1", SAC_KV_F16, 0.9},
+        {"auto:mass=0.9,most=1,recent=1", SAC_KV_Q8, 0.9},
+        {"rabitq:mass=0.9,most=1,recent=1", SAC_KV_F16, 0.4},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct kept kept = {0};
+        sac_error err;
+        sac_engine *e = new_engine(
+            &(struct setting){.decode = cases[i].spec, .type = cases[i].type, .record = true});
+        const sac_seq s = join(e, false);
+        must(sac_engine_set_recorder(e, add_mass, &kept, &err), &err);
+        ask(e, s);
+        if (!(kept.mass / kept.n > cases[i].least))
+            fail_msg("%s, type %d keeps %g", cases[i].spec, (int)cases[i].type, kept.mass / kept.n);
+        sac_engine_free(e);
+    }
+}
+
 static void attached_at_its_own_place_it_is_a_fork(void **state)
 {
     (void)state;
@@ -464,7 +504,7 @@ static void what_cannot_be_is_refused(void **state)
 static void methods_that_cannot_are_named(void **state)
 {
     (void)state;
-    const char *const specs[] = {"full", "rabitq"};
+    const char *const specs[] = {"full", "raas"};
     sac_engine *e, *narrow;
     sac_error err;
     sac_seq loaded;
@@ -479,13 +519,13 @@ static void methods_that_cannot_are_named(void **state)
     must(sac_engine_create(&e, model, &p, &err), &err);
     const sac_seq s = join(e, false);
     assert_int_equal(sac_seq_use_decode(e, s, 1, &err), SAC_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.msg, "rabitq cannot choose"));
+    assert_non_null(strstr(err.msg, "raas cannot choose"));
     must(sac_seq_to_bytes(e, s, &bytes, &n, &err), &err);
     p.decode = specs + 1;
     p.n_decode = 1;
     must(sac_engine_create(&narrow, model, &p, &err), &err);
     assert_int_equal(sac_seq_from_bytes(narrow, bytes, n, &loaded, &err), SAC_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.msg, "rabitq cannot choose"));
+    assert_non_null(strstr(err.msg, "raas cannot choose"));
     sac_free(bytes);
     sac_engine_free(e);
     sac_engine_free(narrow);
@@ -510,6 +550,7 @@ int main(void)
         cmocka_unit_test(dense_answers_are_those_of_rotated_keys),
         cmocka_unit_test(methods_choose_what_they_would_among_rotated_keys),
         cmocka_unit_test(boxes_are_scored_by_the_queries_that_meet_them),
+        cmocka_unit_test(little_is_lost_of_other_texts),
         cmocka_unit_test(attached_at_its_own_place_it_is_a_fork),
         cmocka_unit_test(rows_do_not_depend_on_chunks_and_threads),
         cmocka_unit_test(it_is_forked_saved_and_cut),

@@ -29,6 +29,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 #define DIM_MAX 512u
 #define NOISE   0.2 /* standard error of the estimate, of the mass that a list would leave out */
@@ -109,26 +110,82 @@ static void auto_seal(uint8_t *side, const struct method_shape *s, const double 
 
 /* ---- Choices ---- */
 
+/* What asks for the shares of all pages, for all query heads. */
+static struct op_share_planes make_op(const struct room *r, const struct method_lane *l)
+{
+    const struct plane p = plane_of(l);
+    return (struct op_share_planes){.base = p.base,
+                                    .stride = p.stride,
+                                    .min_at = p.min_at,
+                                    .step_at = p.step_at,
+                                    .hi2_at = p.hi2_at,
+                                    .page = l->page,
+                                    .n_page = pick_page_count(l),
+                                    .head_dim = l->shape->geom->head_dim,
+                                    .group = l->shape->group,
+                                    .q = l->q,
+                                    .scale = l->scale,
+                                    .share = r->vote,
+                                    .e = r->score};
+}
+
+static void scale_by(float *x, float by, size_t n)
+{
+    for (size_t i = 0; i < n; i++) x[i] *= by;
+}
+
+/* Shares of one query head over pages [page, end), which meet `q`, beside those of the pages before
+ * them; `*sum` is the log of the sum over all of these. */
+static bool share_part(const struct room *r, const struct method_lane *l, struct attn_range pages,
+                       const float *q, float *share, float *sum)
+{
+    struct op_share_planes op = make_op(r, l);
+    const size_t before = (size_t)pages.begin * PAGE_TOK;
+    float part;
+    op.page += pages.begin;
+    op.n_page = pages.end - pages.begin;
+    op.group = 1;
+    op.q = q;
+    op.share = share + before;
+    op.e = r->vote; /* is summed up later */
+    op.lse = &part;
+    if (!l->ops->share_planes(&op)) return false;
+    const float top = fmaxf(*sum, part), all = top + logf(expf(*sum - top) + expf(part - top));
+    scale_by(share, expf(*sum - all), before);
+    scale_by(op.share, expf(part - all), (size_t)op.n_page * PAGE_TOK);
+    *sum = all;
+    return true;
+}
+
+/* The same where pages of other texts are met by other queries: segment by segment and head by
+ * head. */
+static bool share_segments(const struct room *r, const struct method_lane *l)
+{
+    const uint32_t n_page = pick_page_count(l), group = l->shape->group;
+    const size_t n = (size_t)n_page * PAGE_TOK, d = l->shape->geom->head_dim;
+    for (uint32_t g = 0; g < group; g++) r->lse[g] = -INFINITY;
+    for (uint32_t page = 0, end; page < n_page; page = end) {
+        const float *q = pick_query(r->qa, l, page, &end);
+        end = pick_min(end, n_page);
+        for (uint32_t g = 0; g < group; g++)
+            if (!share_part(r, l, (struct attn_range){page, end}, q + g * d,
+                            r->score + g * r->stride, &r->lse[g]))
+                return false;
+    }
+    memset(r->vote, 0, n * sizeof *r->vote);
+    for (uint32_t g = 0; g < group; g++)
+        for (size_t i = 0; i < n; i++) r->vote[i] += r->score[g * r->stride + i] / (float)group;
+    return true;
+}
+
 /* Shares of all tokens. False: a score is not finite. */
 static bool share_tokens(const struct room *r, const struct method_lane *l)
 {
-    const struct plane p = plane_of(l);
-    const size_t d = l->shape->geom->head_dim;
+    const struct op_share_planes op = make_op(r, l);
+    const size_t d = op.head_dim;
     /* min, step and plane lie behind each other, in a page too. */
-    meter_bytes(l, pick_page_count(l) * meter_lines(0, 4 * d + PAGE_TOK * d / 4));
-    return l->ops->share_planes(&(struct op_share_planes){.base = p.base,
-                                                          .stride = p.stride,
-                                                          .min_at = p.min_at,
-                                                          .step_at = p.step_at,
-                                                          .hi2_at = p.hi2_at,
-                                                          .page = l->page,
-                                                          .n_page = pick_page_count(l),
-                                                          .head_dim = l->shape->geom->head_dim,
-                                                          .group = l->shape->group,
-                                                          .q = l->q,
-                                                          .scale = l->scale,
-                                                          .share = r->vote,
-                                                          .e = r->score});
+    meter_bytes(l, op.n_page * meter_lines(0, 4 * d + PAGE_TOK * d / 4));
+    return l->n_segment ? share_segments(r, l) : l->ops->share_planes(&op);
 }
 
 static void auto_select(const struct method_lane *l, struct method_pick *out)
@@ -186,5 +243,6 @@ const struct method auto_method = {
     .weighs = true,
     .token_grain = true,
     .facts = {.part = "mass=0.5,most=1", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},
+    .meets_segments = true,
     .decode = &hooks,
 };

@@ -130,9 +130,12 @@ static void rabitq_select(const struct method_lane *l, struct method_pick *out)
         return;
     }
     make_sketch(&w, l->shape, l->scratch);
-    for (size_t i = 0; i < (size_t)group * d; i++) w.r.qa[i] = l->q[i] * l->scale;
-    for (uint32_t g = 0; g < group; g++) turn(w.r.qa + (size_t)g * d, d, SEED);
-    for (uint32_t i = 0; i < n; i++) score_page(&w, l, i);
+    for (uint32_t i = 0, end; i < n;) {
+        const float *q = pick_query(w.r.qa, l, i, &end);
+        for (size_t x = 0; x < (size_t)group * d; x++) w.r.qa[x] = q[x] * l->scale;
+        for (uint32_t g = 0; g < group; g++) turn(w.r.qa + (size_t)g * d, d, SEED);
+        for (; i < end && i < n; i++) score_page(&w, l, i);
+    }
     if (!l->ops->vote(&(struct op_vote){.score = w.r.score,
                                         .score_stride = w.r.stride,
                                         .n = n * PAGE_TOK,
@@ -190,5 +193,6 @@ const struct method rabitq_method = {
     .chooses = true,
     .token_grain = true,
     .facts = {.part = "mass=0.5,most=1", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},
+    .meets_segments = true,
     .decode = &hooks,
 };

@@ -75,7 +75,7 @@ static bool share_planes_ref(const struct op_share_planes *op)
                                       .n = op->n_page * PAGE_TOK,
                                       .group = op->group,
                                       .vote = op->share,
-                                      .lse = lse});
+                                      .lse = op->lse ? op->lse : lse});
 }
 
 void ops_fill_ref_score(struct ops *o)

@@ -337,7 +337,9 @@ static bool share_planes_avx2(const struct op_share_planes *op)
     }
     for (uint32_t g = 0; g < op->group; g++) {
         off += f.middle[g] - f.middle[g];
-        by[g] = 1 / (sum_lanes(total[g]) * (float)op->group);
+        const float sum = sum_lanes(total[g]);
+        by[g] = 1 / (sum * (float)op->group);
+        if (op->lse) op->lse[g] = reference[g] + logf(sum);
     }
     share_pages(op, by);
     return sum_lanes(wrong) + off == 0;

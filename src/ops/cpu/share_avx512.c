@@ -575,17 +575,17 @@ INLINE void raise_range(const struct pass *pass, struct attn_range pages, struct
         raise_vnni(pass, pages, c);
 }
 
-/* False: a score is not finite. */
-INLINE bool raise_all(const struct op_share_planes *op, float total[][LANES],
+/* Sums are relative to the scores `reference`. False: a score is not finite. */
+INLINE bool raise_all(const struct op_share_planes *op, float total[][LANES], float *reference,
                       void (*multiply)(const struct share_product *p), struct channels c)
 {
     struct frame f;
-    float reference[SHARE_GROUP_MAX], off = 0;
+    float off = 0;
     __m512 wrong = _mm512_setzero_ps();
     const struct pass pass = {
         .op = op, .multiply = multiply, .frame = &f, .total = total, .wrong = &wrong};
     make_frame(&f, op, c, (struct attn_range){0, 1}, NULL);
-    memcpy(reference, f.middle, sizeof reference);
+    memcpy(reference, f.middle, sizeof f.middle);
     raise_range(&pass, (struct attn_range){0, 1}, c);
     if (op->n_page > 1) {
         make_frame(&f, op, c, (struct attn_range){1, op->n_page}, reference);
@@ -595,15 +595,15 @@ INLINE bool raise_all(const struct op_share_planes *op, float total[][LANES],
     return _mm512_reduce_add_ps(wrong) + off == 0;
 }
 
-static bool raise_some(const struct op_share_planes *op, float total[][LANES],
+static bool raise_some(const struct op_share_planes *op, float total[][LANES], float *reference,
                        void (*multiply)(const struct share_product *p))
 {
     switch (op->head_dim) {
-    case 64: return raise_all(op, total, multiply, (struct channels){16, 1});
-    case 128: return raise_all(op, total, multiply, (struct channels){32, 2});
+    case 64: return raise_all(op, total, reference, multiply, (struct channels){16, 1});
+    case 128: return raise_all(op, total, reference, multiply, (struct channels){32, 2});
     default:
         return raise_all(
-            op, total, multiply,
+            op, total, reference, multiply,
             (struct channels){op->head_dim / 4, (op->head_dim / 4 + LANES - 1) / LANES});
     }
 }
@@ -642,7 +642,10 @@ bool share_planes_run(const struct op_share_planes *op,
     const uint16_t *e = (const uint16_t *)(const void *)op->e;
     assert(op->head_dim <= SHARE_DIM_MAX && op->head_dim % 32 == 0);
     assert(op->group <= SHARE_GROUP_MAX && op->n_page > 0);
-    const bool finite = raise_some(op, total, multiply);
+    float reference[SHARE_GROUP_MAX];
+    const bool finite = raise_some(op, total, reference, multiply);
+    for (uint32_t g = 0; op->lse && g < op->group; g++)
+        op->lse[g] = reference[g] + logf(_mm512_reduce_add_ps(_mm512_load_ps(total[g])));
     find_factors(by, total, op->group);
     for (size_t i = 0; i < op->n_page; i++)
         share_page(op->share + i * PAGE_TOK, e + i * op->group * PAGE_TOK, by, op->group);
