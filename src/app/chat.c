@@ -56,7 +56,7 @@ static const struct option_spec specs[] = {
 };
 
 /* Everything that must be freed, in one place. */
-struct program {
+struct chat_program {
     struct chat_options opt;
     struct chat chat;
     struct strbuf template_text;
@@ -138,7 +138,7 @@ static int converse(struct chat *c, bool single_turn)
 
 /* Documents of -f. One that does not fit ends what nobody watches: its questions would be answered
  * without it. */
-static sac_status take_documents(struct program *p, sac_error *err)
+static sac_status take_documents(struct chat_program *p, sac_error *err)
 {
     for (size_t i = 0; i < p->opt.files.n; i++) {
         const sac_status status = chat_files_take(&p->chat, p->opt.files.item[i], stderr, err);
@@ -148,7 +148,7 @@ static sac_status take_documents(struct program *p, sac_error *err)
     return p->chat.s.said.next.n_document ? session_read_ahead(&p->chat.s, err) : SAC_OK;
 }
 
-static sac_status prepare(struct program *p, sac_error *err)
+static sac_status prepare(struct chat_program *p, sac_error *err)
 {
     struct session *s = &p->chat.s;
     TRY(prompt_template(&s->chat_template, p->opt.template_name, p->opt.template_file,
@@ -160,7 +160,7 @@ static sac_status prepare(struct program *p, sac_error *err)
     return line_open(&p->chat.line, chat_complete, &p->chat, err);
 }
 
-static int chat_all(struct program *p)
+static int chat_all(struct chat_program *p)
 {
     struct chat *c = &p->chat;
     sac_error err = {0};
@@ -174,7 +174,8 @@ static int chat_all(struct program *p)
         fprintf(stderr, "saccade " CHAT_COMMAND ": cannot open %s: %s\n", name, strerror(errno));
         return EXIT_RUNTIME;
     }
-    const int code = setup_load(&c->s.setup, &c->s.model);
+    int code = structure_check(&c->s.structure, CHAT_COMMAND, p->opt.ignore_eos);
+    if (code == OPTIONS_GO_ON) code = setup_load(&c->s.setup, &c->s.model);
     if (code != OPTIONS_GO_ON) return code;
     const sac_status status = prepare(p, &err);
     if (status != SAC_OK) return setup_failed(CHAT_COMMAND, status, err.msg);
@@ -187,7 +188,7 @@ static int chat_all(struct program *p)
 
 int app_chat(int argc, char **argv)
 {
-    struct program p = {
+    struct chat_program p = {
         .opt = {.n_predict = -1, .rows = "1"},
         .chat = {.s = {.setup = setup_default(CHAT_COMMAND), .sampling = setup_sampling_default()}},
     };
@@ -195,6 +196,7 @@ int app_chat(int argc, char **argv)
         {"Conversation", specs, &p.opt},
         {"Model", setup_specs, &p.chat.s.setup},
         {"Sampling", setup_sampling_specs, &p.chat.s.sampling},
+        {"Structured output", structure_specs, &p.chat.s.structure},
     };
     struct options o = {
         .command = CHAT_COMMAND,

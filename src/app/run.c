@@ -13,6 +13,7 @@
 #include "app/progress.h"
 #include "app/setup.h"
 #include "app/source.h"
+#include "app/structure.h"
 #include "base/workers.h"
 #include "eval/choices.h"
 #include "eval/prompt.h"
@@ -98,6 +99,7 @@ struct run {
     struct run_options opt;
     struct setup setup;
     struct setup_sampling sampling;
+    struct structure structure;
     sac_logit_bias bias[OPTION_LIST_MAX];
     struct strbuf text, template_text;
     const char *chat_template; /* NULL: the model's own */
@@ -336,7 +338,11 @@ static sac_status answer(struct run *r, sac_error *err)
     g->stream = r->opt.format == FORMAT_TEXT;
     g->want_probs = r->opt.format == FORMAT_JSON && r->opt.n_probs > 0;
     g->request.n_probs = g->want_probs ? r->opt.n_probs : 0;
-    TRY(generation_run(g, err));
+    TRY(structure_open(&r->structure, r->model, err));
+    TRY(structure_begin(&r->structure, &g->request, err));
+    const sac_status status = generation_run(g, err);
+    if (status != SAC_OK) structure_explain(&r->structure, err);
+    TRY(status);
     count_ahead(r);
     return r->opt.show_reading ? passages_finish(&r->passages, r->engine, err) : SAC_OK;
 }
@@ -548,7 +554,8 @@ static int run_all(struct run *r)
     sac_status status = r->opt.save_state ? check_place(r->opt.save_state, &err) : SAC_OK;
     if (status == SAC_OK) status = read_text(r, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
-    const int code = setup_load(&r->setup, &r->model);
+    int code = structure_check(&r->structure, COMMAND, r->opt.ignore_eos);
+    if (code == OPTIONS_GO_ON) code = setup_load(&r->setup, &r->model);
     if (code != OPTIONS_GO_ON) return code;
     status = prompt_template(&r->chat_template, r->opt.template_name, r->opt.template_file,
                              &r->template_text, &err);
@@ -574,6 +581,7 @@ int app_run(int argc, char **argv)
         {"Prompt and answer", specs, &r.opt},
         {"Model", setup_specs, &r.setup},
         {"Sampling", setup_sampling_specs, &r.sampling},
+        {"Structured output", structure_specs, &r.structure},
     };
     struct options o = {
         .command = COMMAND,
@@ -590,6 +598,7 @@ int app_run(int argc, char **argv)
     code = run_all(&r);
     passages_deinit(&r.passages);
     generation_deinit(&r.gen);
+    structure_close(&r.structure);
     sac_engine_free(r.engine);
     sac_model_free(r.model);
     sac_free(r.tok);

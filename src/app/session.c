@@ -44,6 +44,7 @@ sac_status session_open(struct session *s, sac_error *err)
     if (plan.n_ctx == 0) plan.n_ctx = sac_model_get_info(s->model).n_ctx_train;
     if (s->setup.prefill) snprintf(plan.prefill, sizeof plan.prefill, "%s", s->setup.prefill_spec);
     if (s->setup.decode) snprintf(plan.decode, sizeof plan.decode, "%s", s->setup.decode_spec);
+    TRY(structure_open(&s->structure, s->model, err));
     TRY(open_engine(s, &plan, err));
     setup_warn_of_context(s->setup.command, s->model, plan.n_ctx);
     return sac_seq_create(s->engine, &s->seq, err);
@@ -52,6 +53,7 @@ sac_status session_open(struct session *s, sac_error *err)
 void session_close(struct session *s)
 {
     conversation_deinit(&s->said);
+    structure_close(&s->structure);
     sac_engine_free(s->engine);
     sac_model_free(s->model);
 }
@@ -227,7 +229,9 @@ sac_status session_answer(struct session *s, struct generation *g, sac_error *er
         g->request.stop = s->stop.item;
         g->request.n_stop = s->stop.n;
         g->request.ignore_eos = s->ignore_eos;
-        status = generation_run(g, err);
+        status = structure_begin(&s->structure, &g->request, err);
+        if (status == SAC_OK) status = generation_run(g, err);
+        if (status != SAC_OK) structure_explain(&s->structure, err);
         if (status == SAC_OK && g->n_tok > 0) s->answer_at = (uint32_t)n;
     }
     s->timings = g->timings;

@@ -14,6 +14,7 @@
 #include "app/generate.h"
 #include "app/passages.h"
 #include "app/setup.h"
+#include "app/structure.h"
 #include "eval/question.h"
 
 /* What an engine is made of, beside the options. */
@@ -26,6 +27,7 @@ struct session_plan {
 struct session {
     struct setup setup;
     struct setup_sampling sampling;
+    struct structure structure;
     sac_logit_bias bias[OPTION_LIST_MAX];
     struct option_list stop;
     int32_t n_predict;

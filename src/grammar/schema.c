@@ -240,7 +240,8 @@ sac_status schema_writer_write(struct schema_writer *w, const cJSON *schema, uin
 
 /* Names of shared rules stand between two '@'; those that one needs come behind it. */
 static const char *const shared_rule[SCHEMA_SHARED_N] = {
-    [SCHEMA_WS] = "\"\\n\"? [ \\t]{0,40}",
+    /* A blank, or a new line with its indentation: a model that may go on with blanks does. */
+    [SCHEMA_WS] = "\" \"? | \"\\n\" (\" \"{0,40} | \"\\t\"{1,20})",
     [SCHEMA_CHAR] = CHARACTER,
     [SCHEMA_STRING] = "\"\\\"\" @char@* \"\\\"\"",
     [SCHEMA_INTEGER] = INTEGER,
@@ -248,9 +249,9 @@ static const char *const shared_rule[SCHEMA_SHARED_N] = {
     [SCHEMA_BOOLEAN] = "\"true\" | \"false\"",
     [SCHEMA_NULL] = "\"null\"",
     [SCHEMA_OBJECT] =
-        "\"{\" @ws@ (@string@ \":\" @ws@ @value@ @ws@ (\",\" @ws@ @string@ \":\" @ws@ "
-        "@value@ @ws@)*)? \"}\"",
-    [SCHEMA_ARRAY] = "\"[\" @ws@ (@value@ @ws@ (\",\" @ws@ @value@ @ws@)*)? \"]\"",
+        "\"{\" @ws@ (@string@ \":\" @ws@ @value@ (\",\" @ws@ @string@ \":\" @ws@ @value@)* "
+        "@ws@)? \"}\"",
+    [SCHEMA_ARRAY] = "\"[\" @ws@ (@value@ (\",\" @ws@ @value@)* @ws@)? \"]\"",
     [SCHEMA_VALUE] = "@object@ | @array@ | @string@ | @number@ | @boolean@ | @null@",
 };
 

@@ -154,7 +154,6 @@ static sac_status write_member(struct schema_writer *w, struct property *p)
     strbuf_adds(&body, "\":\" ");
     schema_writer_shared(w, &body, SCHEMA_WS);
     if (status == SAC_OK) status = write_value(w, p->schema, &body);
-    schema_writer_shared(w, &body, SCHEMA_WS);
     schema_writer_leave(w, was);
     if (status == SAC_OK) return write_rule(w, &body, &p->rule);
     strbuf_deinit(&body);
@@ -173,7 +172,6 @@ static sac_status write_rest(struct schema_writer *w, struct object *o)
     const size_t was = schema_writer_enter(w, "additionalProperties", NULL);
     const sac_status status = write_value(w, o->rest_schema, &body);
     schema_writer_leave(w, was);
-    schema_writer_shared(w, &body, SCHEMA_WS);
     if (status == SAC_OK) return write_rule(w, &body, &o->rest);
     strbuf_deinit(&body);
     return status;
@@ -327,6 +325,7 @@ static sac_status write_members(struct schema_writer *w, struct object *o, struc
     strbuf_adds(body, "\"{\" ");
     schema_writer_shared(w, body, SCHEMA_WS);
     schema_writer_name(w, body, rule);
+    schema_writer_shared(w, body, SCHEMA_WS);
     strbuf_adds(body, "\"}\" ");
     return SAC_OK;
 }
@@ -393,12 +392,11 @@ static double less(double n, double by)
     return n > by ? n - by : 0;
 }
 
-/* One item with the blanks behind it. */
+/* One item. */
 static sac_status write_item(struct schema_writer *w, const cJSON *schema, uint32_t *out_rule)
 {
     struct strbuf body = {0};
     const sac_status status = write_value(w, schema, &body);
-    schema_writer_shared(w, &body, SCHEMA_WS);
     if (status == SAC_OK) return write_rule(w, &body, out_rule);
     strbuf_deinit(&body);
     return status;
@@ -461,6 +459,7 @@ sac_status schema_object_write_array(struct schema_writer *w, const cJSON *schem
         TRY(write_prefix(w, &a, body));
     else if (a.max != 0)
         TRY(write_alike(w, &a, body));
+    schema_writer_shared(w, body, SCHEMA_WS);
     strbuf_adds(body, "\"]\" ");
     return SAC_OK;
 }

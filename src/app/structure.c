@@ -1,0 +1,118 @@
+/* structure.c: see the header. One grammar for all answers of a command; the machine keeps what it
+ * has learnt of it from one to the next. */
+#include "app/structure.h"
+
+#include "app/setup.h"
+#include "base/input.h"
+#include "base/strbuf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define OPT(names, field, arg, help, ...)                                                          \
+    {                                                                                              \
+        names, OPTION_TEXT, offsetof(struct structure, field), arg, help, __VA_ARGS__              \
+    }
+
+const struct option_spec structure_specs[] = {
+    OPT("--grammar", grammar, "FILE|TEXT",
+        "the answer follows this grammar in GBNF; what holds '::=' is its text", .env = "GRAMMAR"),
+    OPT("--grammar-file", grammar_file, "FILE", "the same, always a file", .env = "GRAMMAR_FILE"),
+    OPT("-j --json-schema", schema, "FILE|TEXT",
+        "the answer is JSON that validates against this schema; what begins with '{' is its text, "
+        "'{}' is any object",
+        .env = "JSON_SCHEMA"),
+    OPT("-jf --json-schema-file", schema_file, "FILE", "the same, always a file",
+        .env = "JSON_SCHEMA_FILE"),
+    {0},
+};
+
+static bool is_schema_text(const char *s)
+{
+    return s[strspn(s, " \t\r\n")] == '{';
+}
+
+/* The one that was given, its kind and whether it is a file; the option's name for messages. */
+struct source {
+    const char *option, *value;
+    enum constraint_kind kind;
+    bool is_file;
+};
+
+static unsigned find_source(const struct structure *s, struct source *out)
+{
+    const struct source all[] = {
+        {"--grammar", s->grammar, CONSTRAINT_GBNF, s->grammar && !strstr(s->grammar, "::=")},
+        {"--grammar-file", s->grammar_file, CONSTRAINT_GBNF, true},
+        {"--json-schema", s->schema, CONSTRAINT_SCHEMA, s->schema && !is_schema_text(s->schema)},
+        {"--json-schema-file", s->schema_file, CONSTRAINT_SCHEMA, true},
+    };
+    unsigned n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (!all[i].value) continue;
+        *out = all[i];
+        n++;
+    }
+    return n;
+}
+
+int structure_check(struct structure *s, const char *command, bool ignore_eos)
+{
+    struct source from;
+    struct strbuf text = {0};
+    sac_error err = {0};
+    const unsigned n = find_source(s, &from);
+    if (n == 0) return OPTIONS_GO_ON;
+    if (n > 1)
+        return options_usage_error(command, "--grammar, --grammar-file, --json-schema and "
+                                            "--json-schema-file exclude each other");
+    if (ignore_eos)
+        return options_usage_error(command, "--ignore-eos: an answer with a grammar ends with it");
+    sac_status status = SAC_OK;
+    if (from.is_file)
+        status = input_read(&text, from.value, &err);
+    else
+        strbuf_adds(&text, from.value);
+    strbuf_add(&text, "", 0);
+    if (status == SAC_OK && text.failed)
+        status = error_set(&err, SAC_ERR_MEMORY, "out of memory for a grammar");
+    if (status == SAC_OK)
+        status = constraint_compile(&s->program, from.kind, text.data, text.n, &err);
+    strbuf_deinit(&text);
+    if (status == SAC_OK) return OPTIONS_GO_ON;
+    error_prefix(&err, status, "option '%s'", from.option);
+    return setup_failed(command, status, err.msg);
+}
+
+sac_status structure_open(struct structure *s, const sac_model *model, sac_error *err)
+{
+    struct program *const program = s->program;
+    if (!program) return SAC_OK;
+    TRY(trie_of_model(&s->trie, model, err));
+    s->program = NULL;
+    return machine_create(&s->machine, program, s->trie, err);
+}
+
+sac_status structure_begin(struct structure *s, sac_request *request, sac_error *err)
+{
+    if (!s->machine) return SAC_OK;
+    constraint_free(s->constraint);
+    s->constraint = NULL;
+    TRY(constraint_create(&s->constraint, s->machine, err));
+    request->guide = constraint_guide(s->constraint);
+    return SAC_OK;
+}
+
+void structure_explain(const struct structure *s, sac_error *err)
+{
+    const char *const why = s->constraint ? constraint_failure(s->constraint) : NULL;
+    if (why) (void)error_set(err, SAC_ERR_CONTEXT, "%s", why);
+}
+
+void structure_close(struct structure *s)
+{
+    constraint_free(s->constraint);
+    machine_free(s->machine);
+    trie_free(s->trie);
+    program_free(s->program);
+}

@@ -1,0 +1,32 @@
+/* structure.h: answers that follow a grammar or a JSON schema: the options, and the constraint of
+ * each answer. Without any of the options all calls do nothing. */
+#ifndef SAC_APP_STRUCTURE_H
+#define SAC_APP_STRUCTURE_H
+
+#include "app/options.h"
+
+#include "base/status.h"
+#include "grammar/constraint.h"
+
+struct structure {
+    const char *grammar, *grammar_file, *schema, *schema_file;
+    struct program *program; /* owned until structure_open */
+    struct trie *trie;       /* owned, as all below */
+    struct machine *machine;
+    struct constraint *constraint; /* of the answer at hand */
+};
+
+/* A table for struct structure. */
+extern const struct option_spec structure_specs[];
+
+/* Reads and compiles what was asked for, before a model is loaded. Returns OPTIONS_GO_ON, or an
+ * exit code after it told what is wrong. */
+int structure_check(struct structure *s, const char *command, bool ignore_eos);
+sac_status structure_open(struct structure *s, const sac_model *model, sac_error *err);
+/* Makes a request follow the grammar from its beginning. */
+sac_status structure_begin(struct structure *s, sac_request *request, sac_error *err);
+/* Puts the reason in place of the message when the grammar ended the request. */
+void structure_explain(const struct structure *s, sac_error *err);
+void structure_close(struct structure *s);
+
+#endif

@@ -1,0 +1,39 @@
+/* constraint.h: an answer that follows a grammar: what a request of the engine needs.
+ *
+ *     trie_of_model(&trie, model, &err);                      once per model
+ *     constraint_compile(&program, CONSTRAINT_SCHEMA, text, n, &err);
+ *     machine_create(&machine, program, trie, &err);          once per grammar and thread
+ *     constraint_create(&constraint, machine, &err);          once per answer
+ *     request.guide = constraint_guide(constraint);           before sac_submit
+ *     ...                                                     after SAC_EVENT_DONE:
+ *     constraint_free(constraint);
+ *
+ * Requests of one engine may share a machine; all run on the engine's thread. An answer that ended
+ * with SAC_FINISH_LENGTH is a beginning of a text of the grammar, not a whole one. */
+#ifndef SAC_GRAMMAR_CONSTRAINT_H
+#define SAC_GRAMMAR_CONSTRAINT_H
+
+#include "grammar/matcher.h"
+
+enum constraint_kind {
+    CONSTRAINT_GBNF,   /* gbnf.h */
+    CONSTRAINT_SCHEMA, /* schema.h */
+};
+
+struct constraint;
+
+/* Checks and compiles a text that a user gave; `*out` is for machine_create. */
+sac_status constraint_compile(struct program **out, enum constraint_kind kind, const char *text,
+                              size_t n, sac_error *err);
+
+sac_status constraint_create(struct constraint **out, struct machine *machine, sac_error *err);
+void constraint_free(struct constraint *c);
+/* Valid as long as the constraint. A copy of each mask is kept, so other answers may use the
+ * machine while the engine reads it. */
+sac_guide constraint_guide(struct constraint *c);
+/* Why the grammar could not go on, when that ended the request; NULL: it did not. */
+const char *constraint_failure(const struct constraint *c);
+/* Whether the text so far is one of the grammar. */
+bool constraint_is_whole(const struct constraint *c);
+
+#endif
