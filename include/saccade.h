@@ -693,6 +693,9 @@ typedef enum sac_param_type {
     SAC_PARAM_BUDGET, /* tokens to read ("1024"), or a share of the context ("5%") */
     SAC_PARAM_CHOICE, /* one of `choices` */
     SAC_PARAM_FILE,   /* a path without commas */
+    SAC_PARAM_TOKENS, /* a whole number of tokens */
+    SAC_PARAM_SHARE,  /* a number from 0 to 1 */
+    SAC_PARAM_FLAG,   /* "off" or "on", as `choices` says */
 } sac_param_type;
 
 typedef struct sac_method_param {

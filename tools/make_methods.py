@@ -14,7 +14,8 @@ def range_of(param):
     if param["type"] == "file":
         return "a path without commas"
     text = f"{param['min']:.15g} to {param['max']:.15g}"
-    return text + " tokens, or a share of the context (5%)" if param["type"] == "budget" else text
+    unit = {"tokens": " tokens", "budget": " tokens, or a share of the context (5%)"}
+    return text + unit.get(param["type"], "")
 
 
 def file_of(method, methods):

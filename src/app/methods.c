@@ -27,7 +27,8 @@ static const struct option_spec specs[] = {
 
 static const char *type_name(sac_param_type type)
 {
-    static const char *const names[] = {"int", "float", "budget", "choice", "file"};
+    static const char *const names[] = {"int",  "float",  "budget", "choice",
+                                        "file", "tokens", "share",  "flag"};
     return names[type];
 }
 

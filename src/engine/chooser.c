@@ -70,7 +70,7 @@ static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
     for (uint32_t i = 0; i < c->specs.n; i++) {
         struct chooser_method *m = &c->method[i];
         const struct chooser_hooks *h = &m->hooks;
-        const double *param = m->spec->param;
+        const void *param = m->spec->param;
         m->state_bytes = method_hook_bytes(h->state_bytes, &e->shape, param);
         m->side = side_add(
             e, &(struct side_user){.seal = h->seal,

@@ -15,13 +15,13 @@ enum chooser_kind { CHOOSER_DECODE, CHOOSER_PREFILL, CHOOSER_KINDS };
 
 /* The hooks that methods of both kinds have; NULLs where they have none, as in method.h. */
 struct chooser_hooks {
-    size_t (*state_bytes)(const struct method_shape *s, const double *param);
-    size_t (*side_bytes)(const struct method_shape *s, const double *param);
-    size_t (*scratch_bytes)(const struct method_shape *s, const double *param);
-    void (*seal)(uint8_t *side, const struct method_shape *s, const double *param, const float *k);
-    void (*seal_value)(uint8_t *side, const struct method_shape *s, const double *param,
+    size_t (*state_bytes)(const struct method_shape *s, const void *param);
+    size_t (*side_bytes)(const struct method_shape *s, const void *param);
+    size_t (*scratch_bytes)(const struct method_shape *s, const void *param);
+    void (*seal)(uint8_t *side, const struct method_shape *s, const void *param, const float *k);
+    void (*seal_value)(uint8_t *side, const struct method_shape *s, const void *param,
                        const float *v);
-    void (*cut)(void *state, const struct method_shape *s, const double *param, uint32_t n_tok);
+    void (*cut)(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
     bool (*sound)(const struct method_loaded *l);
 };
 

@@ -15,8 +15,8 @@
 
 static bool has_param(const struct method *m, const char *key)
 {
-    for (uint32_t i = 0; i < m->n_param; i++)
-        if (strcmp(m->param[i].key, key) == 0) return true;
+    for (uint32_t i = 0; m->params && i < m->params->n; i++)
+        if (strcmp(m->params->row[i].key, key) == 0) return true;
     return false;
 }
 

@@ -11,11 +11,11 @@
 #include "methods/spec.h"
 
 struct side_user {
-    void (*seal)(uint8_t *side, const struct method_shape *s, const double *param, const float *k);
-    void (*seal_value)(uint8_t *side, const struct method_shape *s, const double *param,
+    void (*seal)(uint8_t *side, const struct method_shape *s, const void *param, const float *k);
+    void (*seal_value)(uint8_t *side, const struct method_shape *s, const void *param,
                        const float *v); /* or NULL */
     const struct method_shape *shape;   /* borrowed, as `param` */
-    const double *param;
+    const void *param;
     size_t bytes; /* of a page */
 };
 

@@ -128,11 +128,12 @@ static void choose(const struct method_lane *l, struct method_pick *out,
                    const struct box_choice *want, float *value)
 {
     const uint32_t n_page = pick_page_count(l);
+    const uint32_t sink = pick_whole_pages(want->sink), recent = pick_whole_pages(want->recent);
     const bool halves = want->kind == BOX_HALVES;
     const uint32_t n = halves ? 2 * n_page : n_page, low = UINT32_MAX >> BOX_HALF_TOK;
     assert(!out->dense && want->budget <= l->pos);
     for (uint32_t p = 0; p < n_page; p++) {
-        if (p >= want->sink && p + want->recent < n_page) continue;
+        if (p >= sink && p + recent < n_page) continue;
         value[p] = -INFINITY;
         if (halves) value[n_page + p] = -INFINITY;
     }

@@ -35,7 +35,7 @@ bool box_vote(const struct room *r, const struct method_lane *l);
  */
 struct box_choice {
     enum box kind;
-    uint32_t budget, dense, sink, recent; /* tokens; layers; pages */
+    uint32_t budget, dense, sink, recent; /* dense: layers, else tokens */
     bool raw, by_head;
 };
 void box_choose(const struct method_lane *l, struct method_pick *out,

@@ -41,14 +41,14 @@ static size_t cut_state(struct parts *p, const struct method_shape *s, void *sta
     return a.used;
 }
 
-size_t compress_state_bytes(const struct method_shape *s, const double *param)
+size_t compress_state_bytes(const struct method_shape *s, const void *param)
 {
     struct parts p;
     (void)param;
     return cut_state(&p, s, NULL);
 }
 
-size_t compress_scratch_bytes(const struct method_shape *s, const double *param)
+size_t compress_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct observe o;
     const size_t n_tok = s->n_ctx + PAGE_TOK, own = observe_make(&o, s, NULL);
@@ -57,10 +57,11 @@ size_t compress_scratch_bytes(const struct method_shape *s, const double *param)
     return own > every_head ? own : every_head;
 }
 
-uint32_t compress_past_rows(const struct method_shape *s, const double *param)
+uint32_t compress_past_rows(const struct method_shape *s, const void *param)
 {
+    const struct compress_param *set = param;
     (void)s;
-    return (uint32_t)param[COMPRESS_WINDOW];
+    return set->window;
 }
 
 static bool lives(const struct parts *p, uint32_t tok)
@@ -72,8 +73,9 @@ static bool lives(const struct parts *p, uint32_t tok)
 static void pool_votes(const struct parts *p, const struct method_lane *l, const float *sum,
                        uint32_t n)
 {
-    const int32_t half = (int32_t)l->param[COMPRESS_KERNEL] / 2;
-    const bool by_max = l->param[COMPRESS_POOL] > 0;
+    const struct compress_param *set = l->param;
+    const int32_t half = (int32_t)set->kernel / 2;
+    const bool by_max = set->pool > 0;
     const float share = 1.0f / (float)l->shape->group;
     for (uint32_t t = 0; t < n; t++) {
         float best = 0, all = 0;
@@ -90,6 +92,7 @@ static void pool_votes(const struct parts *p, const struct method_lane *l, const
 
 void compress_see(const struct method_lane *l)
 {
+    const struct compress_param *set = l->param;
     struct parts p;
     struct observe o;
     cut_state(&p, l->shape, l->state);
@@ -100,13 +103,13 @@ void compress_see(const struct method_lane *l)
     }
     /* A vote costs a scan of all keys, and is of no use while everything is read. */
     if (s->phase != FRESH || l->pos + 1 < l->sparse_min_ctx) return;
-    const uint32_t n = l->pos, budget = spec_budget(l->param[COMPRESS_BUDGET], n);
+    const uint32_t n = l->pos, budget = spec_budget(set->budget, n);
     s->phase = VOTED;
     s->n_vote = n;
     s->n_window = 0;
     s->not_finite = false;
     if (budget >= n) return;
-    const uint32_t window = pick_min((uint32_t)l->param[COMPRESS_WINDOW], budget);
+    const uint32_t window = pick_min(set->window, budget);
     const uint32_t begin = pick_max(l->past.begin, n > window ? n - window : 0);
     if (begin == n) return; /* no row is known: nothing is dropped */
     observe_make(&o, l->shape, l->scratch);
@@ -135,8 +138,9 @@ static void gather_votes(const struct compress_votes *v)
 static void choose(const struct parts *p, const struct method_lane *l,
                    const struct compress_policy *policy)
 {
+    const struct compress_param *set = l->param;
     struct compress_state *s = p->state;
-    const uint32_t n = s->n_vote, budget = spec_budget(l->param[COMPRESS_BUDGET], n);
+    const uint32_t n = s->n_vote, budget = spec_budget(set->budget, n);
     assert(s->n_window <= budget && s->n_window <= n);
     struct compress_votes v = {
         .lane = l, .n_tok = n - s->n_window, .n_keep = budget - s->n_window, .all = l->scratch};
@@ -183,7 +187,7 @@ void compress_select(const struct method_lane *l, struct method_pick *out,
     pick_range(out, l, s->n_known, l->pos + 1);
 }
 
-void compress_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok)
+void compress_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
 {
     struct parts p;
     (void)param;
@@ -194,12 +198,12 @@ void compress_cut(void *state, const struct method_shape *s, const double *param
 
 bool compress_sound(const struct method_loaded *l)
 {
+    const struct compress_param *set = l->param;
     const struct compress_state *x = l->state;
     uint8_t flag;
     memcpy(&flag, &x->not_finite, 1);
     if (flag > 1 || x->n_known > l->n_tok) return false;
     if (x->phase == FRESH || x->n_window == 0) return true;
-    return x->n_vote <= l->n_tok && x->n_window <= x->n_vote &&
-           x->n_window <= l->param[COMPRESS_WINDOW] &&
-           x->n_window <= spec_budget(l->param[COMPRESS_BUDGET], x->n_vote);
+    return x->n_vote <= l->n_tok && x->n_window <= x->n_vote && x->n_window <= set->window &&
+           x->n_window <= spec_budget(set->budget, x->n_vote);
 }

@@ -11,8 +11,14 @@
 
 #include "methods/method.h"
 
-/* First parameters of such a method's table; its own ones follow. */
-enum { COMPRESS_BUDGET, COMPRESS_WINDOW, COMPRESS_KERNEL, COMPRESS_POOL, COMPRESS_OWN };
+/* Parameters of such methods: all have the first four, one each of the others. */
+struct compress_param {
+    struct param_budget budget;
+    uint32_t window, kernel;
+    uint32_t pool; /* mean, max */
+    double alpha;  /* adakv */
+    uint32_t beta; /* pyramidkv */
+};
 
 /* What the heads of a layer voted, and how many tokens there are to keep. */
 struct compress_votes {
@@ -42,13 +48,13 @@ struct compress_policy {
             "conversations have several", NULL                                                     \
     }
 
-size_t compress_state_bytes(const struct method_shape *s, const double *param);
-size_t compress_scratch_bytes(const struct method_shape *s, const double *param);
-uint32_t compress_past_rows(const struct method_shape *s, const double *param);
+size_t compress_state_bytes(const struct method_shape *s, const void *param);
+size_t compress_scratch_bytes(const struct method_shape *s, const void *param);
+uint32_t compress_past_rows(const struct method_shape *s, const void *param);
 void compress_see(const struct method_lane *l);
 void compress_select(const struct method_lane *l, struct method_pick *out,
                      const struct compress_policy *policy);
-void compress_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok);
+void compress_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
 bool compress_sound(const struct method_loaded *l);
 
 #endif

@@ -28,8 +28,8 @@ const struct method *method_find(const char *kind, const char *name)
     return NULL;
 }
 
-size_t method_hook_bytes(size_t (*hook)(const struct method_shape *, const double *),
-                         const struct method_shape *shape, const double *param)
+size_t method_hook_bytes(size_t (*hook)(const struct method_shape *, const void *),
+                         const struct method_shape *shape, const void *param)
 {
     return hook ? (hook(shape, param) + 63) & ~(size_t)63 : 0;
 }
@@ -58,8 +58,8 @@ bool sac_method_at(size_t i, sac_method_info *out)
                              .summary = m->summary,
                              .paper = m->paper,
                              .about = m->about,
-                             .param = m->param,
-                             .n_param = m->n_param,
+                             .param = m->params ? m->params->row : NULL,
+                             .n_param = m->params ? m->params->n : 0,
                              .deviation = m->deviation,
                              .n_deviation = m->n_deviation,
                              .chooses = m->chooses,

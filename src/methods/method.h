@@ -25,13 +25,13 @@
 #define SAC_METHODS_METHOD_H
 
 #include "base/strbuf.h"
+#include "methods/param.h"
 #include "ops/ops.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define METHOD_PARAM_MAX 12u
 #define METHOD_GROUP_MAX 64u /* query heads of a KV head */
 
 _Static_assert(PAGE_TOK == 32, "a mask word holds the tokens of one page");
@@ -64,8 +64,7 @@ struct meter {
 /* One layer and KV head for one run of rows; a decode run has one. */
 struct method_lane {
     const struct method_shape *shape;
-    const double *param; /* in the order of the method's table; choices are indices, shares of the
-                            context are negative */
+    const void *param; /* the method's struct of parameters (param.h) */
     const struct ops *ops;
     uint32_t layer, kv_head;
     uint32_t pos, n_row; /* position of the first row; rows */
@@ -119,26 +118,26 @@ struct method_pick {
 /* A lane's state as a file has it. */
 struct method_loaded {
     const struct method_shape *shape;
-    const double *param;
+    const void *param;
     const void *state;
     uint32_t n_tok;      /* of the sequence */
     const page_id *page; /* [n_tok / PAGE_TOK] PAGE_NONE: given back; NULL for prefill methods */
 };
 
 struct method_decode {
-    size_t (*state_bytes)(const struct method_shape *s, const double *param);   /* NULL: 0 */
-    size_t (*side_bytes)(const struct method_shape *s, const double *param);    /* NULL: 0 */
-    size_t (*scratch_bytes)(const struct method_shape *s, const double *param); /* NULL: 0 */
-    uint32_t (*past_rows)(const struct method_shape *s, const double *param);   /* NULL: 0 */
+    size_t (*state_bytes)(const struct method_shape *s, const void *param);   /* NULL: 0 */
+    size_t (*side_bytes)(const struct method_shape *s, const void *param);    /* NULL: 0 */
+    size_t (*scratch_bytes)(const struct method_shape *s, const void *param); /* NULL: 0 */
+    uint32_t (*past_rows)(const struct method_shape *s, const void *param);   /* NULL: 0 */
     /* Side data of a page from its keys [PAGE_TOK, head_dim] as attention will read them; behind
      * that, where there is such a hook, from its values. */
-    void (*seal)(uint8_t *side, const struct method_shape *s, const double *param, const float *k);
-    void (*seal_value)(uint8_t *side, const struct method_shape *s, const double *param,
+    void (*seal)(uint8_t *side, const struct method_shape *s, const void *param, const float *k);
+    void (*seal_value)(uint8_t *side, const struct method_shape *s, const void *param,
                        const float *v);
     void (*see)(const struct method_lane *lane); /* or NULL */
     void (*select)(const struct method_lane *lane, struct method_pick *out);
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
-    void (*cut)(void *state, const struct method_shape *s, const double *param, uint32_t n_tok);
+    void (*cut)(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
     /* Whether a state that comes from a file may be one: what the other hooks use as a count, a
      * place or a truth value must be in range; numbers that they calculate with may be anything.
      * There must be one where there is state. */
@@ -171,15 +170,15 @@ struct method_prefill {
     const struct method_table *table; /* or NULL; with it goes one SAC_PARAM_FILE parameter */
     /* Of one sequence and KV head, for all layers together (lane->layer tells which is asked): what
      * passes from layer to layer, or from chunk to chunk. */
-    size_t (*state_bytes)(const struct method_shape *s, const double *param);   /* NULL: 0 */
-    size_t (*side_bytes)(const struct method_shape *s, const double *param);    /* NULL: 0 */
-    size_t (*scratch_bytes)(const struct method_shape *s, const double *param); /* NULL: 0 */
-    void (*seal)(uint8_t *side, const struct method_shape *s, const double *param, const float *k);
+    size_t (*state_bytes)(const struct method_shape *s, const void *param);   /* NULL: 0 */
+    size_t (*side_bytes)(const struct method_shape *s, const void *param);    /* NULL: 0 */
+    size_t (*scratch_bytes)(const struct method_shape *s, const void *param); /* NULL: 0 */
+    void (*seal)(uint8_t *side, const struct method_shape *s, const void *param, const float *k);
     /* Marks what each tile reads. Queries are finite, that has been checked; keys and scores may
      * not be: then plan_dense(out, PLAN_NAN). lane->is_prompt is true. */
     void (*plan)(const struct method_lane *lane, struct plan *out);
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
-    void (*cut)(void *state, const struct method_shape *s, const double *param, uint32_t n_tok);
+    void (*cut)(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
     /* As for decode methods. */
     bool (*sound)(const struct method_loaded *l);
 };
@@ -211,13 +210,12 @@ struct method_facts {
 };
 
 struct method {
-    const char *kind;              /* "prefill" or "decode" */
-    const char *name;              /* unique within its kind */
-    const char *summary;           /* one line, no full stop */
-    const char *paper;             /* or NULL */
-    const char *about;             /* a paragraph */
-    const sac_method_param *param; /* [n_param] */
-    uint32_t n_param;
+    const char *kind;                      /* "prefill" or "decode" */
+    const char *name;                      /* unique within its kind */
+    const char *summary;                   /* one line, no full stop */
+    const char *paper;                     /* or NULL */
+    const char *about;                     /* a paragraph */
+    const struct method_params *params;    /* NULL: none */
     const sac_method_deviation *deviation; /* [n_deviation] from its paper; none without a paper */
     uint32_t n_deviation;
     bool chooses;     /* by scores, some of what it reads: one that never does has n_chosen 0 */
@@ -246,8 +244,8 @@ const struct method *method_at(size_t i);
 const struct method *method_find(const char *kind, const char *name);
 
 /* What a hook that measures says, in whole cache lines; 0 without a hook. */
-size_t method_hook_bytes(size_t (*hook)(const struct method_shape *, const double *),
-                         const struct method_shape *shape, const double *param);
+size_t method_hook_bytes(size_t (*hook)(const struct method_shape *, const void *),
+                         const struct method_shape *shape, const void *param);
 /* Fetches the queries of a row that is wanted soon, if there is such a row: those of a chunk have
  * left the caches. Part of its caller, for gcc drops calls of a function that does nothing but
  * fetch. */

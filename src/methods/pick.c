@@ -38,8 +38,10 @@ void pick_end_pages(struct method_pick *out, const struct method_lane *l, uint32
                     uint32_t n_recent)
 {
     const uint32_t n_page = pick_page_count(l);
-    pick_range(out, l, 0, pick_min(n_sink, n_page) * PAGE_TOK);
-    pick_range(out, l, (n_page - pick_min(n_recent, n_page)) * PAGE_TOK, n_page * PAGE_TOK);
+    const uint32_t sink = pick_min(pick_whole_pages(n_sink), n_page);
+    const uint32_t recent = pick_min(pick_whole_pages(n_recent), n_page);
+    pick_range(out, l, 0, sink * PAGE_TOK);
+    pick_range(out, l, (n_page - recent) * PAGE_TOK, n_page * PAGE_TOK);
 }
 
 /* Bits of a page's tokens [begin, end), positions of the sequence. */

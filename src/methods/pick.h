@@ -47,7 +47,13 @@ void pick_range(struct method_pick *out, const struct method_lane *l, uint32_t b
  * counted. */
 void pick_ends(struct method_pick *out, const struct method_lane *l, uint32_t n_sink,
                uint32_t n_recent);
-/* Marks the first n_sink and the last n_recent pages. */
+/* Pages that so many tokens need. */
+static inline uint32_t pick_whole_pages(uint32_t n_tok)
+{
+    return (n_tok + PAGE_TOK - 1) / PAGE_TOK;
+}
+/* For methods that read whole pages: marks the pages that hold the first n_sink tokens, and as many
+ * of the newest ones before the row's own page as n_recent tokens need. */
 void pick_end_pages(struct method_pick *out, const struct method_lane *l, uint32_t n_sink,
                     uint32_t n_recent);
 /* For methods that weigh: lists a token with its own weight. */

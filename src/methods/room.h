@@ -35,14 +35,14 @@ static inline size_t room_make(struct room *r, const struct method_shape *s, boo
     return a.used;
 }
 
-static inline size_t room_page_bytes(const struct method_shape *s, const double *param)
+static inline size_t room_page_bytes(const struct method_shape *s, const void *param)
 {
     struct room r;
     (void)param;
     return room_make(&r, s, false, NULL);
 }
 
-static inline size_t room_token_bytes(const struct method_shape *s, const double *param)
+static inline size_t room_token_bytes(const struct method_shape *s, const void *param)
 {
     struct room r;
     (void)param;

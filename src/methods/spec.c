@@ -46,9 +46,10 @@ static sac_status unknown_key(const struct method *m, struct word key, sac_error
     struct strbuf list = {0};
     struct suggest near = suggest_begin(key.s, key.n);
     char hint[SUGGEST_HINT_BYTES];
-    for (uint32_t i = 0; i < m->n_param; i++) {
-        strbuf_addf(&list, "%s%s", i ? ", " : "", m->param[i].key);
-        suggest_try(&near, m->param[i].key, strlen(m->param[i].key));
+    for (uint32_t i = 0; m->params && i < m->params->n; i++) {
+        const char *known = m->params->row[i].key;
+        strbuf_addf(&list, "%s%s", i ? ", " : "", known);
+        suggest_try(&near, known, strlen(known));
     }
     suggest_hint(&near, hint);
     const sac_status status = error_set(
@@ -86,11 +87,13 @@ static bool parse_number(double *out, bool *out_percent, struct word value)
     return end != text && end[*out_percent] == 0 && errno == 0 && isfinite(*out);
 }
 
+/* A value as it is parsed: a number, the place of a choice, whether there is a file; of a budget's
+ * share, a negative number. */
 static bool parse_value(double *out, const sac_method_param *p, struct word value)
 {
     bool percent;
     double x;
-    if (p->type == SAC_PARAM_CHOICE) return parse_choice(out, p->choices, value);
+    if (p->choices) return parse_choice(out, p->choices, value);
     if (p->type == SAC_PARAM_FILE) { /* the path itself is struct spec.file */
         *out = value.n > 0;
         return true;
@@ -101,9 +104,30 @@ static bool parse_value(double *out, const sac_method_param *p, struct word valu
         *out = -x / 100;
         return true;
     }
-    if (p->type != SAC_PARAM_FLOAT && x != floor(x)) return false;
+    const bool is_real = p->type == SAC_PARAM_FLOAT || p->type == SAC_PARAM_SHARE;
+    if (!is_real && x != floor(x)) return false;
     *out = x;
     return x >= p->min && x <= p->max;
+}
+
+/* Puts a value that was parsed into its member of the method's struct. */
+static void store_value(struct spec *out, uint32_t i, double x)
+{
+    const struct method_params *params = out->method->params;
+    const struct param_budget budget = {x < 0 ? 0 : (uint32_t)x, x < 0 ? -x : 0};
+    const uint32_t n = x < 0 ? 0 : (uint32_t)x;
+    const bool flag = x > 0;
+    uint8_t *at = out->param + params->at[i];
+    switch (params->row[i].type) {
+    case SAC_PARAM_INT:
+    case SAC_PARAM_TOKENS:
+    case SAC_PARAM_CHOICE: memcpy(at, &n, sizeof n); break;
+    case SAC_PARAM_FLAG:
+    case SAC_PARAM_FILE: memcpy(at, &flag, sizeof flag); break;
+    case SAC_PARAM_BUDGET: memcpy(at, &budget, sizeof budget); break;
+    case SAC_PARAM_FLOAT:
+    case SAC_PARAM_SHARE: memcpy(at, &x, sizeof x); break;
+    }
 }
 
 static sac_status bad_value(const struct method *m, const sac_method_param *p, struct word value,
@@ -112,6 +136,7 @@ static sac_status bad_value(const struct method *m, const sac_method_param *p, s
     const int n = (int)(value.n < 40 ? value.n : 40);
     switch (p->type) {
     case SAC_PARAM_CHOICE:
+    case SAC_PARAM_FLAG:
         return error_set(err, SAC_ERR_ARG, "%s method '%s': %s=%.*s is not one of %s", m->kind,
                          m->name, p->key, n, value.s, p->choices);
     case SAC_PARAM_BUDGET:
@@ -119,12 +144,15 @@ static sac_status bad_value(const struct method *m, const sac_method_param *p, s
                          "%s method '%s': %s=%.*s must be %.15g to %.15g tokens, or up to 100%%",
                          m->kind, m->name, p->key, n, value.s, p->min, p->max);
     case SAC_PARAM_INT:
+    case SAC_PARAM_TOKENS:
     case SAC_PARAM_FLOAT:
+    case SAC_PARAM_SHARE:
     case SAC_PARAM_FILE: break; /* any path will do */
     }
+    const bool is_real = p->type == SAC_PARAM_FLOAT || p->type == SAC_PARAM_SHARE;
     return error_set(err, SAC_ERR_ARG, "%s method '%s': %s=%.*s must be %s from %.15g to %.15g",
-                     m->kind, m->name, p->key, n, value.s,
-                     p->type == SAC_PARAM_INT ? "a whole number" : "a number", p->min, p->max);
+                     m->kind, m->name, p->key, n, value.s, is_real ? "a number" : "a whole number",
+                     p->min, p->max);
 }
 
 static sac_status set_param(struct spec *out, struct word pair, sac_error *err)
@@ -136,11 +164,13 @@ static sac_status set_param(struct spec *out, struct word pair, sac_error *err)
         return error_set(err, SAC_ERR_ARG, "%s method '%s': '%.*s' is not of the form key=value",
                          m->kind, m->name, (int)(pair.n < 40 ? pair.n : 40), pair.s);
     const struct word value = {eq + 1, pair.n - key.n - 1};
-    for (uint32_t i = 0; i < m->n_param; i++) {
-        if (!word_is(key, m->param[i].key)) continue;
-        if (!parse_value(&out->param[i], &m->param[i], value))
-            return bad_value(m, &m->param[i], value, err);
-        if (m->param[i].type == SAC_PARAM_FILE) {
+    for (uint32_t i = 0; m->params && i < m->params->n; i++) {
+        const sac_method_param *row = &m->params->row[i];
+        double x;
+        if (!word_is(key, row->key)) continue;
+        if (!parse_value(&x, row, value)) return bad_value(m, row, value, err);
+        store_value(out, i, x);
+        if (row->type == SAC_PARAM_FILE) {
             memcpy(out->file, value.s, value.n);
             out->file[value.n] = 0;
         }
@@ -163,12 +193,13 @@ sac_status spec_parse(struct spec *out, const char *kind, const char *text, sac_
         if (strcmp(m->kind, kind) == 0 && word_is(name, m->name)) s.method = m;
     if (!s.method) return unknown_method(kind, name, err);
     m = s.method;
-    assert(m->n_param <= METHOD_PARAM_MAX);
-    for (uint32_t i = 0; i < m->n_param; i++) {
-        const struct word value = {m->param[i].value, strlen(m->param[i].value)};
-        const bool is_good = parse_value(&s.param[i], &m->param[i], value);
+    for (uint32_t i = 0; m->params && i < m->params->n; i++) {
+        const sac_method_param *row = &m->params->row[i];
+        double x = 0;
+        const bool is_good = parse_value(&x, row, (struct word){row->value, strlen(row->value)});
         assert(is_good); /* a default obeys its own table: tests/unit/test_method.c */
         (void)is_good;
+        store_value(&s, i, x);
     }
     const char *p = text + name.n;
     while (*p) { /* behind ':' or ',' stands one pair */
@@ -198,9 +229,9 @@ sac_status spec_list_parse(struct spec_list *out, const char *kind, const char *
     return SAC_OK;
 }
 
-uint32_t spec_budget(double param, uint32_t n)
+uint32_t spec_budget(struct param_budget budget, uint32_t n)
 {
-    const double tok = param < 0 ? ceil(-param * n) : param;
+    const double tok = budget.n_tok ? budget.n_tok : ceil(budget.share * n);
     return tok < 1 ? 1 : tok < UINT32_MAX ? (uint32_t)tok : UINT32_MAX;
 }
 

@@ -10,9 +10,9 @@
 
 struct spec {
     const struct method *method;
-    double param[METHOD_PARAM_MAX]; /* in the order of the method's table */
-    char text[SPEC_BYTES];          /* as it was given */
-    char file[SPEC_BYTES];          /* of its SAC_PARAM_FILE parameter; "": none */
+    _Alignas(double) uint8_t param[PARAM_BYTES]; /* the method's struct of parameters (param.h) */
+    char text[SPEC_BYTES];                       /* as it was given */
+    char file[SPEC_BYTES];                       /* of its SAC_PARAM_FILE parameter; "": none */
 };
 
 /* The methods of one kind that an engine may use. Never moved: `text` points into `spec`. */
@@ -28,7 +28,7 @@ sac_status spec_parse(struct spec *out, const char *kind, const char *text, sac_
 sac_status spec_list_parse(struct spec_list *out, const char *kind, const char *const *text,
                            uint32_t n, sac_error *err);
 
-/* Tokens that a budget parameter means for a context of n tokens: at least 1. */
-uint32_t spec_budget(double param, uint32_t n);
+/* Tokens that a budget means for a context of n tokens: at least 1. */
+uint32_t spec_budget(struct param_budget budget, uint32_t n);
 
 #endif

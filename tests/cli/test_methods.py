@@ -15,7 +15,8 @@ def wrong_values(param):
         return []
     low, high = param["min"], param["max"]
     values = ["x", "", "nan", "inf", "1e999", f"{low - 1:.15g}", f"{2 * high + 1:.15g}"]
-    values += {"int": [f"{low}.5", "5%"], "float": ["5%", "0.5x"],
+    whole, real = [f"{low}.5", "5%"], ["5%", "0.5x"]
+    values += {"int": whole, "tokens": whole, "float": real, "share": real,
                "budget": [f"{low}.5", "0%", "-5%", "101%"]}[param["type"]]
     limits = f"{low:.15g} to {high:.15g}"
     return [(key, v, f"{key}={v} must be") for v in values] + [(key, "x", limits)]

@@ -166,7 +166,7 @@ static void bench_open(struct bench *b, const struct options *opt)
     fill_table(b);
 }
 
-static size_t hook_bytes(size_t (*hook)(const struct method_shape *, const double *),
+static size_t hook_bytes(size_t (*hook)(const struct method_shape *, const void *),
                          const struct method_bench *m)
 {
     return hook ? (hook(&m->b->method_shape, m->spec.param) + 63) & ~(size_t)63 : 0;

@@ -14,8 +14,8 @@
 
 static inline bool method_has_budget(const struct method *m)
 {
-    for (uint32_t i = 0; i < m->n_param; i++)
-        if (m->param[i].type == SAC_PARAM_BUDGET) return true;
+    for (uint32_t i = 0; m->params && i < m->params->n; i++)
+        if (m->params->row[i].type == SAC_PARAM_BUDGET) return true;
     return false;
 }
 

@@ -99,7 +99,7 @@ static inline void make_method(struct make *m, const char *spec, uint32_t n_row_
     const uint32_t n_word = (m->n_tok + PAGE_TOK - 1) / PAGE_TOK + 1;
     if (spec_parse(&m->spec, "prefill", spec, &err) != SAC_OK) fail_msg("%s", err.msg);
     const struct method_prefill *hooks = m->spec.method->prefill;
-    const double *param = m->spec.param;
+    const void *param = m->spec.param;
     m->shape = (struct method_shape){.model = "made up",
                                      .geom = &m->geom,
                                      .group = MAKE_GROUP,

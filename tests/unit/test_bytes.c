@@ -199,7 +199,7 @@ static void every_head_looks_at_all_hashes(void **state)
     enum { TABLES = 75, SINK_TOK = 4, HASHED = N + 1 - 64 };
     EACH_TYPE(i)
     {
-        open_at(types[i], "magicpig:bits=8,tables=75,dense_every=0,sink=4,local=64");
+        open_at(types[i], "magicpig:bits=8,tables=75,dense_every=0,sink=4,recent=64");
         for (uint32_t h = 0; h < LB_HEADS; h++) {
             const size_t codes = lines(HASHED * TABLES * 2) - SINK_TOK * TABLES * 2 / LINE * LINE;
             uint32_t n_page = 0;
@@ -244,7 +244,7 @@ static void votes_are_built_by_walks_over_all_keys(void **state)
         lb_row(&b, N + 1, false);
         expect(0, 0);
         lb_close(&b);
-        open_at(types[i], "infllm:budget=300,init=32,local=128,block=128,window=32");
+        open_at(types[i], "infllm:budget=300,sink=32,recent=128,block=128,window=32");
         const uint32_t n_block = (N + 1 - 128) / 128;
         expect(n_block * LB_DIM * sizeof(float),
                observed(N + 1 - 32, N + 1) + n_block * 4 * page_keys());

@@ -4,18 +4,16 @@
 #include "methods/compress.c"
 
 /* Two methods in one file: what they name alike. */
-#define params     adakv_params
 #define hooks      adakv_hooks
 #define deviations adakv_deviations
 #include "methods/decode/adakv.c"
-#undef params
+#undef PARAMS
 #undef hooks
 #undef deviations
-#define params     pyramidkv_params
 #define hooks      pyramidkv_hooks
 #define deviations pyramidkv_deviations
 #include "methods/decode/pyramidkv.c"
-#undef params
+#undef PARAMS
 #undef hooks
 #undef deviations
 
@@ -49,15 +47,15 @@ static void adakv_shares_out_all_of_nine(void **state)
     static const uint32_t win[3] = {2, 6, 1};
     struct page_geom geom = {.n_kv_head = 3};
     struct method_shape shape = {.geom = &geom, .group = 1};
-    double param[METHOD_PARAM_MAX] = {0};
+    struct compress_param param = {.alpha = 0};
     float all[3 * 10];
     for (uint32_t h = 0; h < 3; h++)
         for (uint32_t t = 0; t < 10; t++) all[h * 10 + t] = t < win[h] ? 1 : 0.1f;
     for (uint32_t i = 0; i < 3; i++)
         for (uint32_t h = 0; h < 3; h++) {
             static const double alpha[] = {0.2, 1, 0};
-            struct method_lane lane = {.shape = &shape, .param = param, .kv_head = h};
-            param[ALPHA] = alpha[i];
+            struct method_lane lane = {.shape = &shape, .param = &param, .kv_head = h};
+            param.alpha = alpha[i];
             const uint32_t keep = by_votes(
                 &(struct compress_votes){.lane = &lane, .n_tok = 10, .n_keep = 3, .all = all});
             assert_int_equal(keep, i == 1 ? 3 : win[h]);
@@ -71,10 +69,10 @@ static void pyramidkv_follows_its_line(void **state)
     (void)state;
     struct page_geom geom = {.n_layer = 32, .n_kv_head = 1};
     struct method_shape shape = {.geom = &geom, .group = 1};
-    const double param[METHOD_PARAM_MAX] = {[BETA] = 20};
+    const struct compress_param param = {.beta = 20};
     uint32_t sum = 0;
     for (uint32_t l = 0; l < 32; l++) {
-        struct method_lane lane = {.shape = &shape, .param = param, .layer = l};
+        struct method_lane lane = {.shape = &shape, .param = &param, .layer = l};
         struct compress_votes v = {.lane = &lane, .n_tok = 32768 - 32, .n_keep = 992};
         /* From 2 * 992 - 49 to 49, in steps of 1886 / 31. */
         const double line = 1935 - l * 1886.0 / 31;

@@ -16,12 +16,14 @@ struct worked {
 
 static const struct worked cases[] = {
     /* Two pages of 32 for 64 tokens, beside the first page and the newest full one. */
-    {"quest:budget=64,dense=0,sink=1,recent=1,page=32", 64, 64, 32, OWN + 32},
+    {"quest:budget=64,dense=0,sink=32,recent=32,page=32", 64, 64, 32, OWN + 32},
     /* Less than a page is still one. */
     {"quest:budget=2%,dense=0,page=32", 64, 32, 32, OWN + 32},
+    /* Ends of whole pages, rounded up: 40 tokens are two. */
+    {"quest:budget=64,dense=0,sink=1,recent=40,page=32", 96, 64, 32, OWN + 64},
     {"quest:budget=1,dense=0,sink=0,recent=0,page=32", 0, 32, 0, OWN},
     /* The same in pages of 16, as the paper has them: 2 % of the row's 1258 tokens are 26. */
-    {"quest:budget=64,dense=0,sink=1,recent=1", 64, 64, 32, OWN + 32},
+    {"quest:budget=64,dense=0,sink=32,recent=32", 64, 64, 32, OWN + 32},
     {"quest:budget=2%,dense=0", 64, 16, 32, OWN + 32},
     {"quest:budget=1,dense=0,sink=0,recent=0", 0, 16, 0, OWN},
     /* Each head for itself, and all read what one has chosen. */

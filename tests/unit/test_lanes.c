@@ -146,7 +146,7 @@ static void spy_select(const struct method_lane *l, struct method_pick *out)
     work_out(l, rest ? out->rest_log : NULL, out->rest_value);
 }
 
-static void spy_cut(void *state, const struct method_shape *shape, const double *param,
+static void spy_cut(void *state, const struct method_shape *shape, const void *param,
                     uint32_t n_tok)
 {
     struct own_state *s = state;

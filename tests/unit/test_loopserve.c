@@ -284,18 +284,18 @@ static void lines_are_kept_by_layer_and_head(void **state)
     (void)state;
     const struct page_geom geom = {.n_layer = 3, .n_kv_head = 1, .head_dim = 64};
     const struct method_shape shape = {.geom = &geom, .group = 2, .n_ctx = 200};
-    double param[METHOD_PARAM_MAX] = {0};
-    assert_int_equal(loop_state_bytes(&shape, param), 0);
-    param[KEEP] = 1;
-    const size_t bytes = loop_state_bytes(&shape, param), n = 7;
+    struct loop_param set = {.mass = 0};
+    assert_int_equal(loop_state_bytes(&shape, &set), 0);
+    set.keep = true;
+    const size_t bytes = loop_state_bytes(&shape, &set), n = 7;
     assert_int_equal(bytes, 3 * 2 * 2 * n * 4);
     uint32_t *bits = calloc(1, bytes);
-    const struct method_lane lane = {.shape = &shape, .param = param, .layer = 1, .state = bits};
+    const struct method_lane lane = {.shape = &shape, .param = &set, .layer = 1, .state = bits};
     const struct kept kept = kept_of(&lane, 1);
     assert_ptr_equal(kept.line[SLASH], bits + (1 * 2 + 1) * 2 * n);
     assert_ptr_equal(kept.line[COLUMN], kept.line[SLASH] + n);
     memset(bits, 0xff, bytes);
-    loop_cut(bits, &shape, param, 70);
+    loop_cut(bits, &shape, &set, 70);
     for (uint32_t i = 0; i < 200; i++) {
         assert_int_equal(is_kept(&kept, COLUMN, i), i < 70);
         assert_true(is_kept(&kept, SLASH, i));

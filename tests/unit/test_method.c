@@ -79,30 +79,84 @@ static void defaults_obey_their_own_tables(void **state)
     for (size_t i = 0; (m = method_at(i)); i++) {
         struct spec s;
         sac_error err;
-        assert_true(m->n_param <= METHOD_PARAM_MAX && m->about && m->about[0]);
+        assert_true(m->about && m->about[0]);
         if (spec_parse(&s, m->kind, m->name, &err) != SAC_OK) fail_msg("%s", err.msg);
         assert_ptr_equal(s.method, m);
-        for (uint32_t p = 0; p < m->n_param; p++) {
+        for (uint32_t p = 0; m->params && p < m->params->n; p++) {
+            const sac_method_param *row = &m->params->row[p];
             char text[128];
-            assert_true(m->param[p].help[0]);
-            snprintf(text, sizeof text, "%s:%s=%s", m->name, m->param[p].key, m->param[p].value);
+            assert_true(row->help[0]);
+            snprintf(text, sizeof text, "%s:%s=%s", m->name, row->key, row->value);
             if (spec_parse(&s, m->kind, text, &err) != SAC_OK) fail_msg("%s", err.msg);
         }
     }
 }
 
+/* Copies a value of a specification, by its key. */
+static void value_of(void *out, size_t n, const char *kind, const char *text, const char *key)
+{
+    struct spec s;
+    sac_error err;
+    if (spec_parse(&s, kind, text, &err) != SAC_OK) fail_msg("%s", err.msg);
+    const struct method_params *p = s.method->params;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (strcmp(p->row[i].key, key) == 0) {
+            memcpy(out, s.param + p->at[i], n);
+            return;
+        }
+    fail_msg("%s has no %s", text, key);
+}
+
+static uint32_t budget_of(const char *text, uint32_t n_tok)
+{
+    struct param_budget budget;
+    value_of(&budget, sizeof budget, "decode", text, "budget");
+    return spec_budget(budget, n_tok);
+}
+
 static void values_are_read(void **state)
 {
     (void)state;
-    struct spec s;
-    assert_int_equal(spec_parse(&s, "decode", "streaming:budget=77,sink=2", NULL), SAC_OK);
-    assert_true(s.param[0] == 77 && s.param[1] == 2);
-    assert_int_equal(spec_budget(s.param[0], 10), 77);
-    assert_int_equal(spec_parse(&s, "decode", "streaming:budget=2.5%", NULL), SAC_OK);
-    assert_true(s.param[0] == -0.025 && s.param[1] == 4);
-    assert_int_equal(spec_budget(s.param[0], 1000), 25);
-    assert_int_equal(spec_budget(s.param[0], 1001), 26);
-    assert_int_equal(spec_budget(s.param[0], 1), 1);
+    uint32_t n;
+    double x;
+    bool flag;
+    assert_int_equal(budget_of("streaming:budget=77,sink=2", 10), 77);
+    assert_int_equal(budget_of("streaming:budget=2.5%", 1000), 25);
+    assert_int_equal(budget_of("streaming:budget=2.5%", 1001), 26);
+    assert_int_equal(budget_of("streaming:budget=2.5%", 1), 1);
+    value_of(&n, sizeof n, "decode", "streaming:budget=77,sink=2", "sink");
+    assert_int_equal(n, 2);
+    value_of(&n, sizeof n, "decode", "streaming:budget=77", "sink");
+    assert_int_equal(n, 4);
+    value_of(&n, sizeof n, "decode", "loopserve:warm=lines,every=7", "warm");
+    assert_int_equal(n, 2);
+    value_of(&n, sizeof n, "decode", "loopserve:warm=lines,every=7", "every");
+    assert_int_equal(n, 7);
+    value_of(&x, sizeof x, "decode", "psa:recent=0,mass=0.25", "mass");
+    assert_true(x == 0.25);
+    value_of(&x, sizeof x, "prefill", "sparge:like=-1.5", "like");
+    assert_true(x == -1.5);
+    value_of(&flag, sizeof flag, "decode", "loopserve", "stagger");
+    assert_true(flag);
+    value_of(&flag, sizeof flag, "decode", "loopserve:stagger=off", "stagger");
+    assert_false(flag);
+    value_of(&flag, sizeof flag, "prefill", "minference:table=a.txt", "table");
+    assert_true(flag);
+    value_of(&flag, sizeof flag, "prefill", "minference", "table");
+    assert_false(flag);
+}
+
+/* One vocabulary: what is read in any case is counted in tokens, whatever the method. */
+static void ends_are_counted_in_tokens(void **state)
+{
+    (void)state;
+    const struct method *m;
+    for (size_t i = 0; (m = method_at(i)); i++)
+        for (uint32_t p = 0; m->params && p < m->params->n; p++) {
+            const sac_method_param *row = &m->params->row[p];
+            const bool is_end = strcmp(row->key, "sink") == 0 || strcmp(row->key, "recent") == 0;
+            if (is_end && row->type != SAC_PARAM_TOKENS) fail_msg("%s: %s", m->name, row->key);
+        }
 }
 
 static void wrong_specs_are_refused_with_a_reason(void **state)
@@ -151,7 +205,9 @@ static void a_list_of_specs_has_a_bound_and_says_whether_all_are_dense(void **st
     assert_true(list.n == 2 && !list.is_dense);
     assert_ptr_equal(list.text[1], list.spec[1].text);
     assert_string_equal(list.text[1], text[1]);
-    assert_true(list.spec[1].param[1] == 2);
+    uint32_t sink;
+    memcpy(&sink, list.spec[1].param + list.spec[1].method->params->at[1], sizeof sink);
+    assert_int_equal(sink, 2);
     for (uint32_t i = 0; i <= SAC_METHODS_MAX; i++) text[i] = "full";
     assert_int_equal(spec_list_parse(&list, "decode", text, SAC_METHODS_MAX, NULL), SAC_OK);
     assert_int_equal(spec_list_parse(&list, "decode", text, SAC_METHODS_MAX + 1, &err),
@@ -169,6 +225,7 @@ int main(void)
         cmocka_unit_test(dense_attention_is_always_there),
         cmocka_unit_test(defaults_obey_their_own_tables),
         cmocka_unit_test(values_are_read),
+        cmocka_unit_test(ends_are_counted_in_tokens),
         cmocka_unit_test(wrong_specs_are_refused_with_a_reason),
         cmocka_unit_test(a_list_of_specs_has_a_bound_and_says_whether_all_are_dense),
     };

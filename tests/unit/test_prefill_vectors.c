@@ -451,7 +451,7 @@ static void autos_sums_are_right_in_the_mean(void **state)
     for (size_t i = 0; i < 2; i++) {
         char spec[96];
         double sum = 0, square = 0, n = 0;
-        snprintf(spec, sizeof spec, "auto:mass=%g,most=1,last=100,recent=1,spread=0", mass[i]);
+        snprintf(spec, sizeof spec, "auto:mass=%g,most=1,last=100,recent=32,spread=0", mass[i]);
         plant(spec, 3, 3);
         make_plan(&m, 1, POS, N);
         for (uint32_t tile = 0; tile < m.plan.n_tile; tile++)

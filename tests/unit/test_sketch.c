@@ -178,7 +178,7 @@ static void draws_come_as_often_as_they_say(void **state)
     static const double table[][2] = {{-0.2, 0.00067}, {0, 0.00968},  {0.1, 0.0307}, {0.2, 0.0867},
                                       {0.3, 0.2137},   {0.4, 0.4433}, {0.6, 0.9434}, {0.8, 1}};
     enum { N_TRY = 300 };
-    const double param[] = {10, 150};
+    const struct magicpig_param set = {.bits = 10, .tables = 150};
     b.seed = 42;
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         const double cosine = table[i][0], want = drawn_share(cosine, 10, 150);
@@ -201,8 +201,8 @@ static void draws_come_as_often_as_they_say(void **state)
             for (uint32_t c = 0; c < LB_DIM; c++)
                 z[c] = (float)(cosine / sqrt(xx)) * x[c] +
                        (float)(sqrt(1 - cosine * cosine) / sqrt(yy)) * y[c];
-            hash(cx, x, room, LB_DIM, param);
-            hash(cz, z, room, LB_DIM, param);
+            hash(cx, x, room, LB_DIM, &set);
+            hash(cz, z, room, LB_DIM, &set);
             uint32_t n_same = 0;
             for (uint32_t t = 0; t < 150; t++) n_same += cx[t] == cz[t];
             n_drawn += n_same >= 2;

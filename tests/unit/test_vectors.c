@@ -201,7 +201,7 @@ static void psa_guesses_the_rest(void **state)
 static void psas_own_pages_do_not_end_it(void **state)
 {
     (void)state;
-    open_psa("psa:mass=0.9,recent=1");
+    open_psa("psa:mass=0.9,recent=32");
     for (uint32_t t = 0; t < PAGE_TOK; t++) logit_both(&b, 5 * PAGE_TOK + t, LOGIT_NONE);
     logit_both(&b, 6 * PAGE_TOK, 1);
     lb_seal(&b);
@@ -336,7 +336,7 @@ static void infllms_blocks_score_by_their_representatives(void **state)
 {
     (void)state;
     static const float pair[3][2] = {{10, 6}, {9, 9}, {11, 2}};
-    logit_open(&b, "infllm:budget=32,init=0,local=32,block=32,repr=2,window=4");
+    logit_open(&b, "infllm:budget=32,sink=0,recent=32,block=32,repr=2,window=4");
     for (uint32_t i = 0; i < 3; i++)
         for (uint32_t t = 0; t < 2; t++) logit_both(&b, (1 + i) * PAGE_TOK + 5 + t, pair[i][t]);
     lb_seal(&b);

@@ -9,19 +9,16 @@
 
 #include <assert.h>
 
-enum { ALPHA = COMPRESS_OWN };
-
 #define HEAD_MAX 256u
 
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
-     "tokens of the prompt that a head keeps in the mean, window included"},
-    {"window", SAC_PARAM_INT, "32", 1, 1024, NULL,
-     "last rows of the prompt, which vote and are kept"},
-    {"kernel", SAC_PARAM_INT, "5", 1, 63, NULL, "neighbouring tokens that share their votes"},
-    {"pool", SAC_PARAM_CHOICE, "mean", 0, 0, "mean|max", "how neighbours share"},
-    {"alpha", SAC_PARAM_FLOAT, "0.2", 0, 1, NULL, "part of the budget that is shared out evenly"},
-};
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "1024", 1,                                                                   \
+      "tokens of the prompt that a head keeps in the mean, window included")                       \
+    P(COUNT, window, "32", 1, 1024, "last rows of the prompt, which vote and are kept")            \
+    P(COUNT, kernel, "5", 1, 63, "neighbouring tokens that share their votes")                     \
+    P(CHOICE, pool, "mean", "mean|max", "how neighbours share")                                    \
+    P(SHARE, alpha, "0.2", "part of the budget that is shared out evenly")
+PARAM_TABLE(adakv, struct compress_param, PARAMS)
 
 /* How many of the layer's best votes are head h's. */
 static void count_wins(uint32_t *win, const struct compress_votes *v, uint32_t n_head)
@@ -37,14 +34,14 @@ static void count_wins(uint32_t *win, const struct compress_votes *v, uint32_t n
 static uint32_t by_votes(const struct compress_votes *v)
 {
     const struct method_lane *l = v->lane;
+    const struct compress_param *set = l->param;
     const uint32_t n_head = l->shape->geom->n_kv_head, me = l->kv_head;
-    const double alpha = l->param[ALPHA];
     uint32_t win[HEAD_MAX], left = n_head * v->n_keep, n_before = 0;
     double share[HEAD_MAX] = {0};
     assert(n_head <= HEAD_MAX && me < n_head);
     count_wins(win, v, n_head);
     for (uint32_t h = 0; h < n_head; h++) {
-        share[h] = (1 - alpha) * win[h] + alpha * v->n_keep;
+        share[h] = (1 - set->alpha) * win[h] + set->alpha * v->n_keep;
         left -= (uint32_t)share[h];
     }
     const double rest = share[me] - floor(share[me]);
@@ -87,8 +84,7 @@ const struct method adakv_method = {
         "A head that looks at few tokens gives part of its budget to one that looks at many, "
         "inside "
         "each layer. It shares snapkv's limits: one choice, for the question at the prompt's end.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &adakv_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

@@ -7,25 +7,22 @@
 #include "methods/box.h"
 #include "methods/spec.h"
 
-enum { BUDGET, REDUCE, DENSE, SINK, RECENT };
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "1024", 1, "tokens that are chosen, beside those always read")               \
+    P(CHOICE, reduce, "vote", "vote|raw", "how query heads agree: shares or raw means")            \
+    P(COUNT, dense, "2", 0, 1024, "first layers that read everything")                             \
+    P(TOKENS, sink, "32", 0, 4096, "first tokens that are always read, up to whole pages")         \
+    P(TOKENS, recent, "64", 0, 4096,                                                               \
+      "newest tokens before the row's own page that are always read, up to whole pages")
+METHOD_PARAMS(arkvale, PARAMS)
 
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
-     "tokens that are chosen, beside those always read"},
-    {"reduce", SAC_PARAM_CHOICE, "vote", 0, 0, "vote|raw",
-     "how query heads agree: shares or raw means"},
-    {"dense", SAC_PARAM_INT, "2", 0, 1024, NULL, "first layers that read everything"},
-    {"sink", SAC_PARAM_INT, "1", 0, 128, NULL, "first pages that are always read"},
-    {"recent", SAC_PARAM_INT, "2", 0, 128, NULL, "newest full pages that are always read"},
-};
-
-static size_t arkvale_side_bytes(const struct method_shape *s, const double *param)
+static size_t arkvale_side_bytes(const struct method_shape *s, const void *param)
 {
     (void)param;
     return box_bytes(s, BOX_MEAN);
 }
 
-static void arkvale_seal(uint8_t *side, const struct method_shape *s, const double *param,
+static void arkvale_seal(uint8_t *side, const struct method_shape *s, const void *param,
                          const float *k)
 {
     (void)param;
@@ -34,13 +31,14 @@ static void arkvale_seal(uint8_t *side, const struct method_shape *s, const doub
 
 static void arkvale_select(const struct method_lane *l, struct method_pick *out)
 {
+    const struct arkvale_param *set = l->param;
     box_choose(l, out,
                &(struct box_choice){.kind = BOX_MEAN,
-                                    .budget = spec_budget(l->param[BUDGET], l->pos + 1),
-                                    .dense = (uint32_t)l->param[DENSE],
-                                    .sink = (uint32_t)l->param[SINK],
-                                    .recent = (uint32_t)l->param[RECENT],
-                                    .raw = l->param[REDUCE] > 0});
+                                    .budget = spec_budget(set->budget, l->pos + 1),
+                                    .dense = set->dense,
+                                    .sink = set->sink,
+                                    .recent = set->recent,
+                                    .raw = set->reduce > 0});
 }
 
 static const struct method_decode hooks = {
@@ -71,8 +69,7 @@ const struct method arkvale_method = {
     .about = "As quest, but the box is as wide as keys are on average away from its middle. The "
              "score is "
              "no bound any more and orders pages better. It finds late what it is asked for late.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &arkvale_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

@@ -34,15 +34,14 @@
 #define DIM_MAX 512u
 #define NOISE   0.2 /* standard error of the estimate, of the mass that a list would leave out */
 
-enum { MASS, MOST, DENSE, RECENT };
-
-static const sac_method_param params[] = {
-    {"mass", SAC_PARAM_FLOAT, "0.95", 0, 1, NULL,
-     "as exact as a list that holds this share of the attention; 1 reads everything"},
-    {"most", SAC_PARAM_FLOAT, "0.5", 0, 1, NULL, "a larger share than this is read whole"},
-    {"dense", SAC_PARAM_INT, "0", 0, 1024, NULL, "first layers that read everything"},
-    {"recent", SAC_PARAM_INT, "2", 0, 128, NULL, "newest full pages that are always read"},
-};
+#define PARAMS(P)                                                                                  \
+    P(SHARE, mass, "0.95",                                                                         \
+      "as exact as a list that holds this share of the attention; 1 reads everything")             \
+    P(SHARE, most, "0.5", "a larger share than this is read whole")                                \
+    P(COUNT, dense, "0", 0, 1024, "first layers that read everything")                             \
+    P(TOKENS, recent, "64", 0, 4096,                                                               \
+      "newest tokens before the row's own page that are always read, up to whole pages")
+METHOD_PARAMS(auto, PARAMS)
 
 /* Where min, step and plane of a page lie. */
 struct plane {
@@ -59,7 +58,7 @@ static struct plane plane_of(const struct method_lane *l)
     return (struct plane){l->side, l->side_stride, 0, 2 * d, 4 * d};
 }
 
-static size_t auto_side_bytes(const struct method_shape *s, const double *param)
+static size_t auto_side_bytes(const struct method_shape *s, const void *param)
 {
     const size_t d = s->geom->head_dim;
     (void)param;
@@ -74,7 +73,7 @@ static inline int32_t two_bits(float x, float cut)
 
 /* Row by row, so that the loops become vectors. A byte of the plane has the two bits of one channel
  * of each quarter. */
-static void auto_seal(uint8_t *side, const struct method_shape *s, const double *param,
+static void auto_seal(uint8_t *side, const struct method_shape *s, const void *param,
                       const float *k)
 {
     const uint32_t d = s->geom->head_dim, n = d / 4;
@@ -190,12 +189,13 @@ static bool share_tokens(const struct room *r, const struct method_lane *l)
 
 static void auto_select(const struct method_lane *l, struct method_pick *out)
 {
+    const struct auto_param *set = l->param;
     const uint32_t n_page = pick_page_count(l);
-    const uint32_t n_recent = pick_min((uint32_t)l->param[RECENT], n_page - 1);
+    const uint32_t n_recent = pick_min(pick_whole_pages(set->recent), n_page - 1);
     const uint32_t n_far = (n_page - 1 - n_recent) * PAGE_TOK; /* behind the first page */
-    const double error = NOISE * (1 - l->param[MASS]);
+    const double error = NOISE * (1 - set->mass);
     struct room r;
-    if (error <= 0 || l->layer < (uint32_t)l->param[DENSE]) {
+    if (error <= 0 || l->layer < set->dense) {
         pick_dense(out);
         return;
     }
@@ -210,11 +210,11 @@ static void auto_select(const struct method_lane *l, struct method_pick *out)
                                                     .variance = error * error,
                                                     .item = out->tok,
                                                     .logw = out->logw}));
-    if (out->n_tok + (1 + n_recent) * PAGE_TOK > l->param[MOST] * n_page * PAGE_TOK) {
+    if (out->n_tok + (1 + n_recent) * PAGE_TOK > set->most * n_page * PAGE_TOK) {
         pick_dense(out);
         return;
     }
-    pick_end_pages(out, l, 1, n_recent);
+    pick_end_pages(out, l, PAGE_TOK, n_recent * PAGE_TOK);
 }
 
 static const struct method_decode hooks = {
@@ -237,8 +237,7 @@ const struct method auto_method = {
         "reads everything. Flat heads read more, sharp ones less; what is read hardly grows with "
         "the context. It finds late what it is asked for late. With a q8 cache the two bits are a "
         "part of the key and cost no memory.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &auto_params,
     .chooses = true,
     .weighs = true,
     .token_grain = true,

@@ -11,46 +11,48 @@
 #include "methods/observe.h"
 #include "methods/pick.h"
 
-enum { GATE, SINK, RECENT, WINDOW };
 enum role { UNKNOWN, RETRIEVAL, STREAMING };
 
-static const sac_method_param params[] = {
-    {"gate", SAC_PARAM_FLOAT, "0.2", 0, 1, NULL,
-     "share of the attention outside sinks and recent tokens that makes a head read everything"},
-    {"sink", SAC_PARAM_INT, "128", 0, 4096, NULL, "first tokens that the other heads read"},
-    {"recent", SAC_PARAM_INT, "256", 1, 65536, NULL, "newest tokens that the other heads read"},
-    {"window", SAC_PARAM_INT, "32", 1, 1024, NULL, "last rows of the prompt that are looked at"},
-};
+#define PARAMS(P)                                                                                  \
+    P(SHARE, gate, "0.2",                                                                          \
+      "share of the attention outside sinks and recent tokens that makes a head read "             \
+      "everything")                                                                                \
+    P(TOKENS, sink, "128", 0, 4096, "first tokens that the other heads read")                      \
+    P(TOKENS, recent, "256", 1, 65536, "newest tokens that the other heads read")                  \
+    P(COUNT, window, "32", 1, 1024, "last rows of the prompt that are looked at")
+METHOD_PARAMS(duo, PARAMS)
 
 struct duo_state {
     uint32_t role;
 };
 
-static size_t duo_state_bytes(const struct method_shape *s, const double *param)
+static size_t duo_state_bytes(const struct method_shape *s, const void *param)
 {
     (void)s;
     (void)param;
     return sizeof(struct duo_state);
 }
 
-static size_t duo_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t duo_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct observe o;
     (void)param;
     return observe_make(&o, s, NULL);
 }
 
-static uint32_t duo_past_rows(const struct method_shape *s, const double *param)
+static uint32_t duo_past_rows(const struct method_shape *s, const void *param)
 {
+    const struct duo_param *set = param;
     (void)s;
-    return (uint32_t)param[WINDOW];
+    return set->window;
 }
 
 /* The gate of the lane's head; tokens that move out of the recent ones inside the window are
  * counted as recent. False: not finite. */
 static bool find_role(const struct method_lane *l, struct duo_state *s, uint32_t begin)
 {
-    const uint32_t sink = (uint32_t)l->param[SINK], recent = (uint32_t)l->param[RECENT];
+    const struct duo_param *set = l->param;
+    const uint32_t sink = set->sink, recent = set->recent;
     struct observe o;
     double far = 0, all = 0;
     observe_make(&o, l->shape, l->scratch);
@@ -59,17 +61,18 @@ static bool find_role(const struct method_lane *l, struct duo_state *s, uint32_t
         all += (double)o.sum[t];
         if (t >= sink && t + recent < begin) far += (double)o.sum[t];
     }
-    s->role = far > l->param[GATE] * all ? RETRIEVAL : STREAMING;
+    s->role = far > set->gate * all ? RETRIEVAL : STREAMING;
     return true;
 }
 
 static void duo_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t sink = (uint32_t)l->param[SINK], recent = (uint32_t)l->param[RECENT];
-    const uint32_t window = (uint32_t)l->param[WINDOW];
+    const struct duo_param *set = l->param;
+    const uint32_t sink = set->sink, recent = set->recent;
+    const uint32_t window = set->window;
     struct duo_state *s = l->state;
     const uint32_t begin = pick_max(l->past.begin, l->pos > window ? l->pos - window : 0);
-    if (sink + recent > l->pos || l->param[GATE] <= 0 || begin == l->pos) {
+    if (sink + recent > l->pos || set->gate <= 0 || begin == l->pos) {
         pick_dense(out);
         return;
     }
@@ -89,7 +92,7 @@ static void duo_select(const struct method_lane *l, struct method_pick *out)
 }
 
 /* A head that has dropped its tokens cannot become another: roles stay. */
-static void duo_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok)
+static void duo_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
 {
     (void)state;
     (void)s;
@@ -131,8 +134,7 @@ const struct method duo_method = {
              "recent tokens; the paper trains its gates, these are measured. Retrieval heads find "
              "what they "
              "are asked for late, the others have dropped it and given its pages back.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &duo_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .token_grain = true,

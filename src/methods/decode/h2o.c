@@ -18,17 +18,13 @@
 
 #include <string.h>
 
-enum { BUDGET, HEAVY, WINDOW, NORM };
-
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "20%", 1, 1 << 24, NULL, "tokens that live"},
-    {"heavy", SAC_PARAM_FLOAT, "0.5", 0, 1, NULL,
-     "share of them that is chosen, the rest is newest"},
-    {"window", SAC_PARAM_INT, "0", 0, 1 << 20, NULL,
-     "last rows of the prompt whose attention counts; 0: all"},
-    {"norm", SAC_PARAM_CHOICE, "sum", 0, 0, "sum|mean",
-     "attention as a sum, or over the rows that could see the token"},
-};
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "20%", 1, "tokens that live")                                                \
+    P(SHARE, heavy, "0.5", "share of them that is chosen, the rest is newest")                     \
+    P(COUNT, window, "0", 0, 1 << 20, "last rows of the prompt whose attention counts; 0: all")    \
+    P(CHOICE, norm, "sum", "sum|mean",                                                             \
+      "attention as a sum, or over the rows that could see the token")
+METHOD_PARAMS(h2o, PARAMS)
 
 struct h2o_state {
     uint32_t n_known; /* tokens that the mask governs; 0: nothing was dropped yet */
@@ -52,7 +48,7 @@ static size_t cut_state(struct parts *p, const struct method_shape *s, void *sta
     return a.used;
 }
 
-static size_t h2o_state_bytes(const struct method_shape *s, const double *param)
+static size_t h2o_state_bytes(const struct method_shape *s, const void *param)
 {
     struct parts p;
     (void)param;
@@ -60,16 +56,17 @@ static size_t h2o_state_bytes(const struct method_shape *s, const double *param)
 }
 
 /* The observation's scratch, and behind it the list of the tokens that live. */
-static size_t h2o_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t h2o_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct observe o;
     (void)param;
     return observe_make(&o, s, NULL) + (s->n_ctx + PAGE_TOK) * sizeof(uint32_t);
 }
 
-static uint32_t h2o_past_rows(const struct method_shape *s, const double *param)
+static uint32_t h2o_past_rows(const struct method_shape *s, const void *param)
 {
-    return param[WINDOW] > 0 ? pick_min((uint32_t)param[WINDOW], s->n_ctx) : s->n_ctx;
+    const struct h2o_param *set = param;
+    return set->window > 0 ? pick_min(set->window, s->n_ctx) : s->n_ctx;
 }
 
 static void h2o_see(const struct method_lane *l)
@@ -100,14 +97,16 @@ static bool learn(const struct parts *p, const struct method_lane *l, const stru
 /* What decides between old tokens. */
 static float worth(const struct parts *p, const struct method_lane *l, uint32_t tok)
 {
+    const struct h2o_param *set = l->param;
     const uint32_t n_seen = pick_min(p->state->n_row, l->pos - tok);
-    return l->param[NORM] > 0 ? p->sum[tok] / (float)pick_max(n_seen, 1) : p->sum[tok];
+    return set->norm > 0 ? p->sum[tok] / (float)pick_max(n_seen, 1) : p->sum[tok];
 }
 
 /* Newest tokens that stay, the row's own among them. */
 static uint32_t count_new(const struct method_lane *l, uint32_t budget)
 {
-    const uint32_t n_heavy = (uint32_t)(l->param[HEAVY] * budget);
+    const struct h2o_param *set = l->param;
+    const uint32_t n_heavy = (uint32_t)(set->heavy * budget);
     return pick_min(pick_max(budget - n_heavy, 1), l->pos + 1);
 }
 
@@ -155,7 +154,8 @@ static bool add_row(const struct parts *p, const struct method_lane *l, const st
 
 static void h2o_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1);
+    const struct h2o_param *set = l->param;
+    const uint32_t budget = spec_budget(set->budget, l->pos + 1);
     struct parts p;
     struct observe o;
     cut_state(&p, l->shape, l->state);
@@ -183,7 +183,7 @@ static void h2o_select(const struct method_lane *l, struct method_pick *out)
 }
 
 /* What was dropped stays so; the sums hold rows that are gone, and are made anew. */
-static void h2o_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok)
+static void h2o_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
 {
     struct parts p;
     (void)param;
@@ -237,8 +237,7 @@ const struct method h2o_method = {
         "rows "
         "of the prompt are summed up again behind it, which takes memory for their queries and the "
         "time of another prompt; window=128 looks at the last ones alone, as most ports do.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &h2o_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

@@ -19,48 +19,46 @@
 #include <assert.h>
 #include <string.h>
 
-enum { BUDGET, ALPHA, RANK, DENSE, WINDOW };
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "20%", 1, "tokens that are chosen, at most")                                 \
+    P(NUMBER, alpha, "5", 0, 100, "a token is wanted when its score is so near the best")          \
+    P(SHARE, rank, "0.2", "share of the coordinates that scores, rounded down to whole ones")      \
+    P(COUNT, dense, "1", 0, 1024, "first layers that read everything")                             \
+    P(COUNT, window, "32", 1, 1024, "last rows whose queries the axes are found from")
+METHOD_PARAMS(infinigen, PARAMS)
 
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "20%", 1, 1 << 24, NULL, "tokens that are chosen, at most"},
-    {"alpha", SAC_PARAM_FLOAT, "5", 0, 100, NULL,
-     "a token is wanted when its score is so near the best"},
-    {"rank", SAC_PARAM_FLOAT, "0.2", 0, 1, NULL,
-     "share of the coordinates that scores, rounded down to whole ones"},
-    {"dense", SAC_PARAM_INT, "1", 0, 1024, NULL, "first layers that read everything"},
-    {"window", SAC_PARAM_INT, "32", 1, 1024, NULL,
-     "last rows whose queries the axes are found from"},
-};
-
-static size_t infinigen_state_bytes(const struct method_shape *s, const double *param)
+static size_t infinigen_state_bytes(const struct method_shape *s, const void *param)
 {
     struct project p;
     (void)param;
     return project_make(&p, s, NULL);
 }
 
-static size_t sample_floats(const struct method_shape *s, const double *param)
+static size_t sample_floats(const struct method_shape *s, const void *param)
 {
-    return ((size_t)param[WINDOW] + 1) * s->group * s->geom->head_dim;
+    const struct infinigen_param *set = param;
+    return ((size_t)set->window + 1) * s->group * s->geom->head_dim;
 }
 
-static size_t infinigen_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t infinigen_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct project_work w;
     return project_work_make(&w, s, sample_floats(s, param), NULL);
 }
 
-static uint32_t infinigen_past_rows(const struct method_shape *s, const double *param)
+static uint32_t infinigen_past_rows(const struct method_shape *s, const void *param)
 {
+    const struct infinigen_param *set = param;
     (void)s;
-    return (uint32_t)param[WINDOW];
+    return set->window;
 }
 
 static bool learn(const struct project *p, const struct method_lane *l,
                   const struct project_work *w)
 {
+    const struct infinigen_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
-    const uint32_t window = (uint32_t)l->param[WINDOW];
+    const uint32_t window = set->window;
     const size_t width = (size_t)group * d;
     uint32_t n = 0;
     for (uint32_t row = pick_max(l->past.begin, l->pos > window ? l->pos - window : 0);
@@ -68,31 +66,33 @@ static bool learn(const struct project *p, const struct method_lane *l,
         memcpy(w->sample + n++ * width, l->past.q + row % l->past.n_slot * width,
                width * sizeof *w->sample);
     memcpy(w->sample + n++ * width, l->q, width * sizeof *w->sample);
-    p->state->n_axis = project_rank(l->param[RANK], d);
+    p->state->n_axis = project_rank(set->rank, d);
     return project_axes(p->axis, w->sample, n * group, d, false, w->square);
 }
 
 /* Tokens within alpha of their head's best score, mean over the heads. */
 static uint32_t count_wanted(const struct room *r, const struct method_lane *l, uint32_t n)
 {
+    const struct infinigen_param *set = l->param;
     uint64_t n_wanted = 0;
     assert(l->shape->group > 0);
     for (uint32_t g = 0; g < l->shape->group; g++) {
         const float *score = r->score + g * r->stride;
         float best = -INFINITY;
         for (uint32_t t = 0; t < n; t++) best = fmaxf(best, score[t]);
-        for (uint32_t t = 0; t < n; t++) n_wanted += score[t] > best - (float)l->param[ALPHA];
+        for (uint32_t t = 0; t < n; t++) n_wanted += score[t] > best - (float)set->alpha;
     }
     return (uint32_t)(n_wanted / l->shape->group);
 }
 
 static void infinigen_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1);
+    const struct infinigen_param *set = l->param;
+    const uint32_t budget = spec_budget(set->budget, l->pos + 1);
     const uint32_t n = pick_page_count(l) * PAGE_TOK;
     struct project p;
     struct project_work w;
-    if (budget > l->pos || l->layer < (uint32_t)l->param[DENSE]) {
+    if (budget > l->pos || l->layer < set->dense) {
         pick_dense(out);
         return;
     }
@@ -116,7 +116,7 @@ static void infinigen_select(const struct method_lane *l, struct method_pick *ou
         if (pick_takes(&cut, w.r.vote[t])) pick_token(out, t);
 }
 
-static void infinigen_cut(void *state, const struct method_shape *s, const double *param,
+static void infinigen_cut(void *state, const struct method_shape *s, const void *param,
                           uint32_t n_tok)
 {
     (void)param;
@@ -159,8 +159,7 @@ const struct method infinigen_method = {
         "late what it is asked for late. It was made to fetch keys from a slower memory in time; "
         "here "
         "only the choice is left of it.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &infinigen_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

@@ -18,34 +18,32 @@
 
 #include <string.h>
 
-enum { BUDGET, INIT, LOCAL, BLOCK, REPR, WINDOW };
-
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "2048", 1, 1 << 24, NULL,
-     "tokens that are chosen, beside those always read"},
-    {"init", SAC_PARAM_INT, "128", 0, 4096, NULL, "first tokens that are always read"},
-    {"local", SAC_PARAM_INT, "512", 0, 65536, NULL, "newest tokens that are always read"},
-    {"block", SAC_PARAM_INT, "128", 32, 4096, NULL, "tokens of a block, rounded up to whole pages"},
-    {"repr", SAC_PARAM_INT, "4", 1, 32, NULL, "tokens that represent a block"},
-    {"window", SAC_PARAM_INT, "32", 1, 1024, NULL, "rows whose attention is counted"},
-};
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "2048", 1, "tokens that are chosen, beside those always read")               \
+    P(TOKENS, sink, "128", 0, 4096, "first tokens that are always read")                           \
+    P(TOKENS, recent, "512", 0, 65536, "newest tokens that are always read")                       \
+    P(TOKENS, block, "128", 32, 4096, "tokens of a block, rounded up to whole pages")              \
+    P(COUNT, repr, "4", 1, 32, "tokens that represent a block")                                    \
+    P(COUNT, window, "32", 1, 1024, "rows whose attention is counted")
+METHOD_PARAMS(infllm, PARAMS)
 
 /* Followed by the representatives [blocks of a context, head_dim]. */
 struct infllm_state {
     uint32_t n_block; /* that have one */
 };
 
-static uint32_t block_pages(const double *param)
+static uint32_t block_pages(const void *param)
 {
-    return ((uint32_t)param[BLOCK] + PAGE_TOK - 1) / PAGE_TOK;
+    const struct infllm_param *set = param;
+    return (set->block + PAGE_TOK - 1) / PAGE_TOK;
 }
 
-static uint32_t block_max(const struct method_shape *s, const double *param)
+static uint32_t block_max(const struct method_shape *s, const void *param)
 {
     return (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK / block_pages(param) + 1;
 }
 
-static size_t infllm_state_bytes(const struct method_shape *s, const double *param)
+static size_t infllm_state_bytes(const struct method_shape *s, const void *param)
 {
     return 64 + block_max(s, param) * (size_t)s->geom->head_dim * sizeof(float);
 }
@@ -55,26 +53,28 @@ static float *representatives(void *state)
     return (float *)(void *)((uint8_t *)state + 64);
 }
 
-static size_t infllm_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t infllm_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct observe o;
     (void)param;
     return observe_make(&o, s, NULL);
 }
 
-static uint32_t infllm_past_rows(const struct method_shape *s, const double *param)
+static uint32_t infllm_past_rows(const struct method_shape *s, const void *param)
 {
+    const struct infllm_param *set = param;
     (void)s;
-    return (uint32_t)param[WINDOW];
+    return set->window;
 }
 
 /* The mean key of the block's tokens with the largest sums. */
 static void represent(float *out, const struct method_lane *l, const struct observe *o,
                       uint32_t block)
 {
+    const struct infllm_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, n_page = block_pages(l->param);
     const uint32_t first = block * n_page, n_tok = n_page * PAGE_TOK;
-    const uint32_t repr = pick_min((uint32_t)l->param[REPR], n_tok);
+    const uint32_t repr = pick_min(set->repr, n_tok);
     assert(first + n_page <= pick_page_count(l));
     struct pick_cut cut = pick_best(o->sum + (size_t)first * PAGE_TOK, n_tok, repr);
     memset(out, 0, d * sizeof *out);
@@ -90,11 +90,12 @@ static void represent(float *out, const struct method_lane *l, const struct obse
 /* Blocks that have left the local window get their representatives. False: not finite. */
 static bool take_blocks(const struct method_lane *l, const struct observe *o)
 {
+    const struct infllm_param *set = l->param;
     struct infllm_state *s = l->state;
-    const uint32_t n = l->pos + 1, local = (uint32_t)l->param[LOCAL], d = l->shape->geom->head_dim;
+    const uint32_t n = l->pos + 1, local = set->recent, d = l->shape->geom->head_dim;
     const uint32_t n_far = pick_min(n > local ? n - local : 0, pick_page_count(l) * PAGE_TOK);
     const uint32_t n_block = n_far / (block_pages(l->param) * PAGE_TOK);
-    const uint32_t window = (uint32_t)l->param[WINDOW];
+    const uint32_t window = set->window;
     if (s->n_block >= n_block) return true;
     assert(n_block <= block_max(l->shape, l->param));
     const uint32_t begin = pick_max(l->past.begin, n > window ? n - window : 0);
@@ -108,7 +109,8 @@ static bool take_blocks(const struct method_lane *l, const struct observe *o)
 
 static void infllm_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), d = l->shape->geom->head_dim;
+    const struct infllm_param *set = l->param;
+    const uint32_t budget = spec_budget(set->budget, l->pos + 1), d = l->shape->geom->head_dim;
     const uint32_t n_page = block_pages(l->param), group = l->shape->group;
     struct infllm_state *s = l->state;
     struct observe o;
@@ -122,7 +124,7 @@ static void infllm_select(const struct method_lane *l, struct method_pick *out)
         return;
     }
     /* The newest are those that no block holds yet. */
-    pick_ends(out, l, (uint32_t)l->param[INIT], l->pos + 1 - s->n_block * n_page * PAGE_TOK);
+    pick_ends(out, l, set->sink, l->pos + 1 - s->n_block * n_page * PAGE_TOK);
     assert(s->n_block * n_page <= pick_page_count(l));
     l->ops->dots(&(struct op_dots){.a = l->q,
                                    .b = representatives(s),
@@ -137,7 +139,7 @@ static void infllm_select(const struct method_lane *l, struct method_pick *out)
     for (uint32_t b = 0; b < s->n_block; b++) {
         o.sum[b] = 0;
         for (uint32_t g = 0; g < group; g++) o.sum[b] += o.score[g * o.stride + b];
-        if ((b + 1) * n_page * PAGE_TOK <= (uint32_t)l->param[INIT]) o.sum[b] = -INFINITY;
+        if ((b + 1) * n_page * PAGE_TOK <= set->sink) o.sum[b] = -INFINITY;
     }
     struct pick_cut cut = pick_best(o.sum, s->n_block, pick_units(budget, n_page * PAGE_TOK));
     for (uint32_t b = 0; b < s->n_block; b++) {
@@ -146,8 +148,7 @@ static void infllm_select(const struct method_lane *l, struct method_pick *out)
     }
 }
 
-static void infllm_cut(void *state, const struct method_shape *s, const double *param,
-                       uint32_t n_tok)
+static void infllm_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
 {
     struct infllm_state *x = state;
     (void)s;
@@ -179,7 +180,7 @@ static const sac_method_deviation deviations[] = {
      "queries of earlier rows are gone", NULL},
     {"one set of blocks for all heads of a layer, with a representative for each query head",
      "one for each KV head, with one representative", "keys lie by KV heads", NULL},
-    {"a window of 4,096 tokens", "512 unless local= says otherwise",
+    {"a window of 4,096 tokens", "512 unless recent= says otherwise",
      "contexts here are often shorter than the paper's window", NULL},
 };
 
@@ -195,13 +196,12 @@ const struct method infllm_method = {
              "and reads the blocks that fit the query. Choosing is cheap. A needle is found late "
              "if it is "
              "one of its block's most wanted tokens; blocks of 128 spend the budget on neighbours.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &infllm_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
     .token_grain = true,
-    .facts = {.part = "init=16,local=16,block=32", .n_forced = 16 + 32, .keeps_found = true},
+    .facts = {.part = "sink=16,recent=16,block=32", .n_forced = 16 + 32, .keeps_found = true},
     .meets_segments = true,
     .decode = &hooks,
 };

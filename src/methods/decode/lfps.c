@@ -25,29 +25,23 @@
 
 #include <string.h>
 
-enum { BUDGET, A, DECAY, BYPASS, PAST, SINK, HEADS, REST, REFRESH, GUARD };
-
 #define N_LOCAL 6u  /* newest tokens before the own, always scored */
 #define RENEW   64u /* steps after which tables are made plain again */
 
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "2%", 1, 1 << 24, NULL, "tokens that are read, sinks not counted"},
-    {"a", SAC_PARAM_FLOAT, "0.2", 0, 10, NULL,
-     "factor of the thresholds: larger, fewer candidates"},
-    {"decay", SAC_PARAM_FLOAT, "0.95", 0.5, 0.999, NULL, "what a step leaves of a table"},
-    {"bypass", SAC_PARAM_FLOAT, "0.85", 0, 1, NULL,
-     "share of the sinks above which a head reads little else; 1: never"},
-    {"past", SAC_PARAM_INT, "32", 1, 1024, NULL, "last rows of the prompt that fill the tables"},
-    {"sink", SAC_PARAM_INT, "4", 1, 1024, NULL, "first tokens, always read and in no table"},
-    {"heads", SAC_PARAM_CHOICE, "query", 0, 0, "query|group",
-     "tables for each query head, or one pair for those that share keys"},
-    {"rest", SAC_PARAM_CHOICE, "mean", 0, 0, "mean|none",
-     "what stands for the tokens of a bypassed head: their mean value, or nothing"},
-    {"refresh", SAC_PARAM_INT, "0", 0, 1 << 20, NULL,
-     "every so many steps all tokens are candidates; 0: never"},
-    {"guard", SAC_PARAM_CHOICE, "off", 0, 0, "off|on",
-     "all tokens are candidates when those read hold too little"},
-};
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "2%", 1, "tokens that are read, sinks not counted")                          \
+    P(NUMBER, a, "0.2", 0, 10, "factor of the thresholds: larger, fewer candidates")               \
+    P(NUMBER, decay, "0.95", 0.5, 0.999, "what a step leaves of a table")                          \
+    P(SHARE, bypass, "0.85", "share of the sinks above which a head reads little else; 1: never")  \
+    P(COUNT, past, "32", 1, 1024, "last rows of the prompt that fill the tables")                  \
+    P(TOKENS, sink, "4", 1, 1024, "first tokens, always read and in no table")                     \
+    P(CHOICE, heads, "query", "query|group",                                                       \
+      "tables for each query head, or one pair for those that share keys")                         \
+    P(CHOICE, rest, "mean", "mean|none",                                                           \
+      "what stands for the tokens of a bypassed head: their mean value, or nothing")               \
+    P(COUNT, refresh, "0", 0, 1 << 20, "every so many steps all tokens are candidates; 0: never")  \
+    P(FLAG, guard, "off", "all tokens are candidates when those read hold too little")
+METHOD_PARAMS(lfps, PARAMS)
 
 struct moments { /* sums of the first four powers of a table's entries */
     double s[4];
@@ -74,11 +68,12 @@ struct parts {
     uint32_t n_table;
 };
 
-static size_t cut_state(struct parts *p, const struct method_shape *s, const double *param,
+static size_t cut_state(struct parts *p, const struct method_shape *s, const void *param,
                         void *state)
 {
+    const struct lfps_param *set = param;
     struct arena a = {.base = state, .capacity = SIZE_MAX};
-    p->n_table = param[HEADS] > 0 ? 1 : s->group;
+    p->n_table = set->heads > 0 ? 1 : s->group;
     p->n_tok = ((size_t)s->n_ctx + PAGE_TOK - 1) / PAGE_TOK * PAGE_TOK;
     p->state = arena_take(&a, 1, sizeof *p->state);
     p->moment = arena_take(&a, 2 * (size_t)p->n_table, sizeof *p->moment);
@@ -90,7 +85,7 @@ static size_t cut_state(struct parts *p, const struct method_shape *s, const dou
     return a.used;
 }
 
-static size_t lfps_state_bytes(const struct method_shape *s, const double *param)
+static size_t lfps_state_bytes(const struct method_shape *s, const void *param)
 {
     struct parts p;
     return cut_state(&p, s, param, NULL);
@@ -121,16 +116,18 @@ static size_t make_step(struct step *w, const struct method_shape *s, uint32_t n
     return used + a.used;
 }
 
-static size_t lfps_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t lfps_scratch_bytes(const struct method_shape *s, const void *param)
 {
+    const struct lfps_param *set = param;
     struct step w;
-    return make_step(&w, s, param[HEADS] > 0 ? 1 : s->group, NULL);
+    return make_step(&w, s, set->heads > 0 ? 1 : s->group, NULL);
 }
 
-static uint32_t lfps_past_rows(const struct method_shape *s, const double *param)
+static uint32_t lfps_past_rows(const struct method_shape *s, const void *param)
 {
+    const struct lfps_param *set = param;
     (void)s;
-    return (uint32_t)param[PAST];
+    return set->past;
 }
 
 /* ---- Tables ---- */
@@ -196,7 +193,8 @@ static struct threshold find_threshold(const struct moments *m, uint32_t n, doub
 /* The means of keys and values over all tokens but the sinks. */
 static void add_means(const struct parts *p, const struct method_lane *l, const struct step *w)
 {
-    const uint32_t d = l->shape->geom->head_dim, sink = (uint32_t)l->param[SINK];
+    const struct lfps_param *set = l->param;
+    const uint32_t d = l->shape->geom->head_dim, sink = set->sink;
     struct lfps_state *s = p->state;
     while (s->n_mean <= l->pos) {
         const uint32_t page = s->n_mean / PAGE_TOK, first = page * PAGE_TOK;
@@ -226,7 +224,8 @@ static double norm2(const float *x, uint32_t n)
 static void find_spread(const struct parts *p, const struct method_lane *l, const float *score,
                         size_t stride, uint32_t row)
 {
-    const uint32_t d = l->shape->geom->head_dim, sink = (uint32_t)l->param[SINK];
+    const struct lfps_param *set = l->param;
+    const uint32_t d = l->shape->geom->head_dim, sink = set->sink;
     const float *q =
         row == l->pos ? l->q : l->past.q + row % l->past.n_slot * (size_t)l->shape->group * d;
     for (uint32_t g = 0; g < l->shape->group; g++) {
@@ -246,7 +245,8 @@ static void find_spread(const struct parts *p, const struct method_lane *l, cons
 static bool add_row(const struct parts *p, const struct method_lane *l, const struct step *w,
                     float *score, uint32_t row, double c)
 {
-    const uint32_t sink = (uint32_t)l->param[SINK], group = l->shape->group / p->n_table;
+    const struct lfps_param *set = l->param;
+    const uint32_t sink = set->sink, group = l->shape->group / p->n_table;
     for (uint32_t g = 0; g < l->shape->group; g++)
         for (uint32_t t = 0; t < sink; t++) score[g * w->o.stride + t] = OBSERVE_NEVER;
     for (uint32_t i = 0; i < p->n_table; i++) {
@@ -270,8 +270,9 @@ static bool add_row(const struct parts *p, const struct method_lane *l, const st
 
 static bool learn(const struct parts *p, const struct method_lane *l, const struct step *w)
 {
+    const struct lfps_param *set = l->param;
     struct lfps_state *s = p->state;
-    const uint32_t sink = (uint32_t)l->param[SINK], past = (uint32_t)l->param[PAST];
+    const uint32_t sink = set->sink, past = set->past;
     uint32_t begin = pick_max(l->past.begin, l->pos > past ? l->pos - past : 0), end = l->pos;
     begin = pick_max(begin, sink);
     if (begin >= end) { /* nothing is kept: the row itself is all there is */
@@ -283,8 +284,8 @@ static bool learn(const struct parts *p, const struct method_lane *l, const stru
     memset(p->value_sum, 0, l->shape->geom->head_dim * sizeof *p->value_sum);
     memset(p->ver, 0, p->n_table * p->n_tok * sizeof *p->ver);
     memset(p->sla, 0, p->n_table * (p->n_tok + PAGE_TOK) * sizeof *p->sla);
+    const double c = 1 / (2 * (end - begin) * (1 - set->decay));
     assert(begin < end && end <= l->pos + 1);
-    const double c = 1 / (2 * (end - begin) * (1 - l->param[DECAY]));
     for (uint32_t row = begin, n_row; row < end; row += n_row) {
         n_row = pick_min(OBSERVE_ROWS, end - row);
         observe_scores(&w->o, l, row, n_row);
@@ -320,11 +321,11 @@ static void mark_above(uint32_t *out, const struct method_lane *l, const float *
 static void find_candidates(uint32_t *cand, const struct parts *p, const struct step *w,
                             const struct method_lane *l, uint32_t table, bool *flat)
 {
-    const uint32_t sink = (uint32_t)l->param[SINK], n = l->pos + 1, n_word = (n + 31) / 32;
-    const struct threshold ver =
-        find_threshold(&p->moment[2 * (size_t)table], n - sink, l->param[A]);
+    const struct lfps_param *set = l->param;
+    const uint32_t sink = set->sink, n = l->pos + 1, n_word = (n + 31) / 32;
+    const struct threshold ver = find_threshold(&p->moment[2 * (size_t)table], n - sink, set->a);
     const struct threshold sla =
-        find_threshold(&p->moment[2 * (size_t)table + 1], n - sink, l->param[A]);
+        find_threshold(&p->moment[2 * (size_t)table + 1], n - sink, set->a);
     const float *v = row_of(p, table, false, l->pos), *s = row_of(p, table, true, l->pos);
     memset(w->hot, 0, n_word * sizeof *w->hot);
     memset(w->above, 0, n_word * sizeof *w->above);
@@ -343,7 +344,8 @@ static void find_candidates(uint32_t *cand, const struct parts *p, const struct 
 
 static void mark_local(uint32_t *cand, const struct method_lane *l)
 {
-    const uint32_t sink = (uint32_t)l->param[SINK];
+    const struct lfps_param *set = l->param;
+    const uint32_t sink = set->sink;
     for (uint32_t t = pick_max(l->pos > N_LOCAL ? l->pos - N_LOCAL : 0, sink); t <= l->pos; t++)
         cand[t / 32] |= 1u << t % 32;
 }
@@ -361,7 +363,8 @@ struct sparsity {
 static void find_sparsity(struct sparsity *out, const struct parts *p, struct step *w,
                           const struct method_lane *l)
 {
-    const uint32_t d = l->shape->geom->head_dim, sink = (uint32_t)l->param[SINK];
+    const struct lfps_param *set = l->param;
+    const uint32_t d = l->shape->geom->head_dim, sink = set->sink;
     assert(l->pos > sink && p->state->n_learnt == l->pos + 1);
     const uint32_t n = l->pos + 1 - sink, group = l->shape->group;
     memset(w->hot, 0, w->n_word * sizeof *w->hot);
@@ -383,7 +386,7 @@ static void find_sparsity(struct sparsity *out, const struct parts *p, struct st
         }
         const float all = log_add(log_add(out->sink[g], out->rest[g]), local);
         out->finite = out->finite && isfinite(all);
-        out->bypass[g] = expf(out->sink[g] - all) > (float)l->param[BYPASS];
+        out->bypass[g] = expf(out->sink[g] - all) > (float)set->bypass;
     }
 }
 
@@ -464,6 +467,7 @@ static bool holds_enough(const struct step *w, const struct method_lane *l,
 static bool gather(const struct parts *p, const struct step *w, const struct method_lane *l,
                    const struct sparsity *s, bool all)
 {
+    const struct lfps_param *set = l->param;
     const uint32_t n_word = l->pos / 32 + 1, n_head = l->shape->group / p->n_table;
     bool flat = false, any = false;
     for (uint32_t i = 0; i < p->n_table; i++) {
@@ -474,7 +478,7 @@ static bool gather(const struct parts *p, const struct step *w, const struct met
         if (!voter) continue;
         any = true;
         if (!all) find_candidates(cand, p, w, l, i, &flat);
-        for (uint32_t t = (uint32_t)l->param[SINK]; (all || flat) && t <= l->pos; t++)
+        for (uint32_t t = set->sink; (all || flat) && t <= l->pos; t++)
             cand[t / 32] |= 1u << t % 32;
         mark_local(cand, l);
     }
@@ -488,15 +492,16 @@ static bool gather(const struct parts *p, const struct step *w, const struct met
 static void read_best(const struct parts *p, struct step *w, const struct method_lane *l,
                       const struct sparsity *s)
 {
-    const uint32_t sink = (uint32_t)l->param[SINK], n_word = l->pos / 32 + 1;
+    const struct lfps_param *set = l->param;
+    const uint32_t sink = set->sink, n_word = l->pos / 32 + 1;
     const uint32_t n_head = l->shape->group / p->n_table;
-    const uint32_t k = spec_budget(l->param[BUDGET], l->pos + 1 - sink);
+    const uint32_t k = spec_budget(set->budget, l->pos + 1 - sink);
     w->n_tok = observe_tokens(&w->o, l, w->hot, w->tok);
-    if (l->param[GUARD] > 0 && !holds_enough(w, l, s, w->hot)) {
+    if (set->guard && !holds_enough(w, l, s, w->hot)) {
         gather(p, w, l, s, true);
         w->n_tok = observe_tokens(&w->o, l, w->hot, w->tok);
     }
-    p->state->unit *= (float)l->param[DECAY];
+    p->state->unit *= (float)set->decay;
     memset(w->hot, 0, n_word * sizeof *w->hot);
     for (uint32_t i = 0; i < p->n_table; i++) {
         uint32_t *mask = w->cand + (size_t)i * w->n_word;
@@ -519,7 +524,8 @@ static void read_best(const struct parts *p, struct step *w, const struct method
 static void add_rest(const struct parts *p, const struct method_lane *l, const struct sparsity *s,
                      struct method_pick *out)
 {
-    const uint32_t n = l->pos + 1 - (uint32_t)l->param[SINK];
+    const struct lfps_param *set = l->param;
+    const uint32_t n = l->pos + 1 - set->sink;
     for (uint32_t c = 0; c < l->shape->geom->head_dim; c++)
         out->rest_value[c] = (float)(p->value_sum[c] / n);
     for (uint32_t g = 0; g < l->shape->group; g++) out->rest_log[g] = s->rest[g];
@@ -534,14 +540,14 @@ static void lfps_see(const struct method_lane *l)
 
 static void lfps_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t sink = (uint32_t)l->param[SINK], every = (uint32_t)l->param[REFRESH];
+    const struct lfps_param *set = l->param;
+    const uint32_t sink = set->sink, every = set->refresh;
     struct parts p;
     struct step w;
     struct sparsity s = {0};
     cut_state(&p, l->shape, l->param, l->state);
     make_step(&w, l->shape, p.n_table, l->scratch);
-    if (l->pos <= sink + N_LOCAL ||
-        spec_budget(l->param[BUDGET], l->pos + 1 - sink) > l->pos - sink) {
+    if (l->pos <= sink + N_LOCAL || spec_budget(set->budget, l->pos + 1 - sink) > l->pos - sink) {
         pick_dense(out);
         return;
     }
@@ -562,7 +568,7 @@ static void lfps_select(const struct method_lane *l, struct method_pick *out)
     const bool all = every > 0 && (l->pos + l->layer + l->kv_head) % every == 0;
     if (gather(&p, &w, l, &s, all))
         read_best(&p, &w, l, &s);
-    else if (l->param[REST] <= 0)
+    else if (set->rest == 0)
         add_rest(&p, l, &s, out);
     for (uint32_t g = 0; g < l->shape->group; g++) out->n_bypass += s.bypass[g];
     pick_kept(out, w.hot, pick_page_count(l), sink, l->pos + 1);
@@ -611,8 +617,7 @@ const struct method lfps_method = {
         "what its tables and the keys of its candidates' pages cost. What has never been looked at "
         "is not a candidate: a late needle stays unseen unless refresh=N scores everything every N "
         "steps.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &lfps_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .has_rest = true,

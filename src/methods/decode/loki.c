@@ -14,26 +14,22 @@
 
 #include <string.h>
 
-enum { BUDGET, RANK, RECENT };
-
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "25%", 1, 1 << 24, NULL,
-     "tokens that are chosen, beside those always read"},
-    {"rank", SAC_PARAM_FLOAT, "0.25", 0, 1, NULL,
-     "share of the axes that scores, rounded down to whole ones"},
-    {"recent", SAC_PARAM_INT, "32", 0, 4096, NULL, "newest tokens that are always read"},
-};
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "25%", 1, "tokens that are chosen, beside those always read")                \
+    P(SHARE, rank, "0.25", "share of the axes that scores, rounded down to whole ones")            \
+    P(TOKENS, recent, "32", 0, 4096, "newest tokens that are always read")
+METHOD_PARAMS(loki, PARAMS)
 
 #define SAMPLE_MAX 1024u /* keys that the axes are found from: every so many-th of the prompt */
 
-static size_t loki_state_bytes(const struct method_shape *s, const double *param)
+static size_t loki_state_bytes(const struct method_shape *s, const void *param)
 {
     struct project p;
     (void)param;
     return project_make(&p, s, NULL);
 }
 
-static size_t loki_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t loki_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct project_work w;
     (void)param;
@@ -43,6 +39,7 @@ static size_t loki_scratch_bytes(const struct method_shape *s, const double *par
 static bool learn(const struct project *p, const struct method_lane *l,
                   const struct project_work *w)
 {
+    const struct loki_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, n = pick_page_count(l) * PAGE_TOK;
     const uint32_t step = (n + SAMPLE_MAX - 1) / SAMPLE_MAX;
     uint32_t n_sample = 0;
@@ -52,13 +49,14 @@ static bool learn(const struct project *p, const struct method_lane *l,
             memcpy(w->sample + n_sample++ * (size_t)d, w->r.k + (size_t)t * d,
                    d * sizeof *w->sample);
     }
-    p->state->n_axis = project_rank(l->param[RANK], d);
+    p->state->n_axis = project_rank(set->rank, d);
     return project_axes(p->axis, w->sample, n_sample, d, true, w->square);
 }
 
 static void loki_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), d = l->shape->geom->head_dim;
+    const struct loki_param *set = l->param;
+    const uint32_t budget = spec_budget(set->budget, l->pos + 1), d = l->shape->geom->head_dim;
     struct project p;
     struct project_work w;
     if (budget > l->pos) {
@@ -79,11 +77,11 @@ static void loki_select(const struct method_lane *l, struct method_pick *out)
         pick_not_finite(out);
         return;
     }
-    pick_ends(out, l, 0, (uint32_t)l->param[RECENT]);
+    pick_ends(out, l, 0, set->recent);
     pick_tokens(out, l, w.r.vote, (uint32_t *)w.r.score, budget);
 }
 
-static void loki_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok)
+static void loki_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
 {
     (void)param;
     project_cut(state, s, n_tok);
@@ -118,8 +116,7 @@ const struct method loki_method = {
              "differ most, then reads the best tokens whole. It finds late what it is asked for "
              "late, as far "
              "as it shows along those axes.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &loki_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

@@ -18,20 +18,18 @@
 
 #include <string.h>
 
-enum { BUDGET, EVERY, FIRST, WARM, SINK, STAGGER };
 enum { WARM_DENSE, WARM_SNAPKV, WARM_LINES };
 
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
-     "tokens that a choice takes, besides sinks and newest ones"},
-    {"every", SAC_PARAM_INT, "16", 1, 1024, NULL, "steps between choices, and rows that vote"},
-    {"first", SAC_PARAM_INT, "16", 1, 1 << 20, NULL, "tokens of an answer before the first choice"},
-    {"warm", SAC_PARAM_CHOICE, "dense", 0, 0, "dense|snapkv|lines",
-     "until then: everything, the tokens that the prompt's last rows vote for, or the columns and "
-     "diagonals"},
-    {"sink", SAC_PARAM_INT, "4", 0, 4096, NULL, "first tokens that are always read"},
-    {"stagger", SAC_PARAM_CHOICE, "on", 0, 0, "on|off", "layers choose at different steps"},
-};
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "1024", 1, "tokens that a choice takes, besides sinks and newest ones")      \
+    P(COUNT, every, "16", 1, 1024, "steps between choices, and rows that vote")                    \
+    P(COUNT, first, "16", 1, 1 << 20, "tokens of an answer before the first choice")               \
+    P(CHOICE, warm, "dense", "dense|snapkv|lines",                                                 \
+      "until then: everything, the tokens that the prompt's last rows vote for, or the "           \
+      "columns and diagonals")                                                                     \
+    P(TOKENS, sink, "4", 0, 4096, "first tokens that are always read")                             \
+    P(FLAG, stagger, "on", "layers choose at different steps")
+METHOD_PARAMS(loopserve_decode, PARAMS)
 
 struct loop_state {
     uint32_t n_seen;   /* tokens so far */
@@ -47,12 +45,13 @@ struct parts {
     uint32_t *column, *slash;
 };
 
-static size_t cut_state(struct parts *p, const struct method_shape *s, const double *param,
+static size_t cut_state(struct parts *p, const struct method_shape *s, const void *param,
                         void *state)
 {
+    const struct loopserve_decode_param *set = param;
     struct arena a = {.base = state, .capacity = SIZE_MAX};
     const size_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK;
-    const size_t n_line = param[WARM] == WARM_LINES ? n_page : 0;
+    const size_t n_line = set->warm == WARM_LINES ? n_page : 0;
     p->state = arena_take(&a, 1, sizeof *p->state);
     p->mask = arena_take(&a, n_page, sizeof *p->mask);
     p->column = arena_take(&a, n_line, sizeof *p->column);
@@ -60,13 +59,13 @@ static size_t cut_state(struct parts *p, const struct method_shape *s, const dou
     return a.used;
 }
 
-static size_t loopserve_state_bytes(const struct method_shape *s, const double *param)
+static size_t loopserve_state_bytes(const struct method_shape *s, const void *param)
 {
     struct parts p;
     return cut_state(&p, s, param, NULL);
 }
 
-static size_t loopserve_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t loopserve_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct observe o;
     (void)param;
@@ -74,10 +73,11 @@ static size_t loopserve_scratch_bytes(const struct method_shape *s, const double
            2 * ((size_t)s->n_ctx + PAGE_TOK) * sizeof(float); /* of lines */
 }
 
-static uint32_t loopserve_past_rows(const struct method_shape *s, const double *param)
+static uint32_t loopserve_past_rows(const struct method_shape *s, const void *param)
 {
+    const struct loopserve_decode_param *set = param;
     (void)s;
-    return (uint32_t)param[EVERY];
+    return set->every;
 }
 
 static void loopserve_see(const struct method_lane *l)
@@ -92,29 +92,33 @@ static void loopserve_see(const struct method_lane *l)
 /* Steps that a layer is behind the first one. */
 static uint32_t phase(const struct method_lane *l)
 {
-    if (l->param[STAGGER] > 0) return 0;
-    return l->layer * (uint32_t)l->param[EVERY] / l->shape->geom->n_layer;
+    const struct loopserve_decode_param *set = l->param;
+    if (!set->stagger) return 0;
+    return l->layer * set->every / l->shape->geom->n_layer;
 }
 
 /* The answer is too short for a choice of its own. */
 static bool is_warming(const struct method_lane *l, const struct loop_state *s)
 {
-    return s->n_out < (uint32_t)l->param[FIRST] + phase(l);
+    const struct loopserve_decode_param *set = l->param;
+    return s->n_out < set->first + phase(l);
 }
 
 static bool is_due(const struct method_lane *l, const struct loop_state *s)
 {
-    const uint32_t first = (uint32_t)l->param[FIRST] + phase(l), every = (uint32_t)l->param[EVERY];
-    if (is_warming(l, s)) return l->param[WARM] == WARM_SNAPKV && s->n_chosen == 0;
+    const struct loopserve_decode_param *set = l->param;
+    const uint32_t first = set->first + phase(l), every = set->every;
+    if (is_warming(l, s)) return set->warm == WARM_SNAPKV && s->n_chosen == 0;
     return s->n_chosen == 0 || (s->n_out - first) % every == 0;
 }
 
 /* The best tokens by the votes of the last rows, the row at hand among them. */
 static bool choose(const struct parts *p, const struct method_lane *l, uint32_t budget)
 {
-    const uint32_t n = l->pos + 1, every = (uint32_t)l->param[EVERY];
+    const struct loopserve_decode_param *set = l->param;
+    const uint32_t n = l->pos + 1, every = set->every;
     const uint32_t begin = pick_max(l->past.begin, n > every ? n - every : 0);
-    const uint32_t sink = pick_min((uint32_t)l->param[SINK], begin);
+    const uint32_t sink = pick_min(set->sink, begin);
     assert(begin < n); /* the row at hand votes */
     struct observe o;
     observe_make(&o, l->shape, l->scratch);
@@ -133,7 +137,8 @@ static bool choose(const struct parts *p, const struct method_lane *l, uint32_t 
  * kind costs a token a row. False: not finite. */
 static bool choose_lines(const struct parts *p, const struct method_lane *l, uint32_t budget)
 {
-    const uint32_t n = l->pos + 1, every = (uint32_t)l->param[EVERY], group = l->shape->group;
+    const struct loopserve_decode_param *set = l->param;
+    const uint32_t n = l->pos + 1, every = set->every, group = l->shape->group;
     const uint32_t begin = pick_max(l->past.begin, n > every ? n - every : 0);
     struct observe o;
     observe_make(&o, l->shape, l->scratch);
@@ -154,7 +159,7 @@ static bool choose_lines(const struct parts *p, const struct method_lane *l, uin
             lines_add(column, slash, n, o.vote, row + i);
         }
     }
-    for (uint32_t t = 0; t < pick_min((uint32_t)l->param[SINK], n); t++) column[t] = -1;
+    for (uint32_t t = 0; t < pick_min(set->sink, n); t++) column[t] = -1;
     for (uint32_t t = begin; t < n; t++) column[t] = slash[t] = -1; /* read in any case */
     struct pick_cut cut = pick_best(column, 2 * n, pick_min(budget, 2 * begin));
     memset(p->column, 0, (n + PAGE_TOK - 1) / PAGE_TOK * sizeof *p->column);
@@ -170,11 +175,11 @@ static bool choose_lines(const struct parts *p, const struct method_lane *l, uin
 /* What the lines are for the row: diagonals have moved with it. */
 static void mark_lines(const struct parts *p, const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t n_line = p->state->n_line, by = l->pos + 1 - n_line,
-                   every = (uint32_t)l->param[EVERY];
+    const struct loopserve_decode_param *set = l->param;
+    const uint32_t n_line = p->state->n_line, by = l->pos + 1 - n_line, every = set->every;
     const uint32_t n_word = (n_line + PAGE_TOK - 1) / PAGE_TOK;
+    pick_ends(out, l, set->sink, by + every);
     assert(n_line > 0 && n_line <= l->pos + 1);
-    pick_ends(out, l, (uint32_t)l->param[SINK], by + every);
     for (uint32_t i = 0; i < pick_page_count(l); i++) {
         const uint32_t at = i - by / PAGE_TOK; /* wraps where nothing moves in */
         const uint32_t here = at < n_word ? p->slash[at] : 0;
@@ -187,12 +192,12 @@ static void mark_lines(const struct parts *p, const struct method_lane *l, struc
 
 static void loopserve_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1),
-                   every = (uint32_t)l->param[EVERY];
+    const struct loopserve_decode_param *set = l->param;
+    const uint32_t budget = spec_budget(set->budget, l->pos + 1), every = set->every;
     struct parts p;
     cut_state(&p, l->shape, l->param, l->state);
     const struct loop_state *s = p.state;
-    const bool by_lines = l->param[WARM] == WARM_LINES && is_warming(l, s);
+    const bool by_lines = set->warm == WARM_LINES && is_warming(l, s);
     if (budget > l->pos) {
         pick_dense(out);
         return;
@@ -217,13 +222,13 @@ static void loopserve_select(const struct method_lane *l, struct method_pick *ou
     assert(s->n_chosen <= l->pos + 1);
     const uint32_t n_page = pick_page_count(l);
     const uint32_t n_kept = pick_min(n_page, (s->n_chosen + PAGE_TOK - 1) / PAGE_TOK);
-    const uint32_t sink = (uint32_t)l->param[SINK];
+    const uint32_t sink = set->sink;
     pick_kept(out, p.mask, n_kept, sink, s->n_chosen - pick_min(every, s->n_chosen));
     pick_range(out, l, s->n_chosen, l->pos + 1);
 }
 
 /* What was chosen with tokens that are gone is forgotten. */
-static void loopserve_cut(void *state, const struct method_shape *s, const double *param,
+static void loopserve_cut(void *state, const struct method_shape *s, const void *param,
                           uint32_t n_tok)
 {
     struct loop_state *x = state;
@@ -279,8 +284,7 @@ const struct method loopserve_decode_method = {
              "keys stay; a late needle is found at the next choice. Choosing reads all keys, once "
              "for many "
              "steps.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &loopserve_decode_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

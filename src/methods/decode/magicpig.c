@@ -20,16 +20,13 @@
 
 #include <string.h>
 
-enum { BITS, TABLES, SINK, LOCAL, DENSE_EVERY };
-
-static const sac_method_param params[] = {
-    {"bits", SAC_PARAM_INT, "10", 0, 16, NULL, "sign bits of a table's code; 0 reads everything"},
-    {"tables", SAC_PARAM_INT, "150", 2, 1024, NULL, "tables"},
-    {"sink", SAC_PARAM_INT, "4", 0, 4096, NULL, "first tokens that are always read"},
-    {"local", SAC_PARAM_INT, "64", 0, 65536, NULL, "newest tokens that are always read"},
-    {"dense_every", SAC_PARAM_INT, "16", 0, 1024, NULL,
-     "of so many layers the first reads everything; 0: none"},
-};
+#define PARAMS(P)                                                                                  \
+    P(COUNT, bits, "10", 0, 16, "sign bits of a table's code; 0 reads everything")                 \
+    P(COUNT, tables, "150", 2, 1024, "tables")                                                     \
+    P(TOKENS, sink, "4", 0, 4096, "first tokens that are always read")                             \
+    P(TOKENS, recent, "64", 0, 65536, "newest tokens that are always read")                        \
+    P(COUNT, dense_every, "16", 0, 1024, "of so many layers the first reads everything; 0: none")
+METHOD_PARAMS(magicpig, PARAMS)
 
 struct pig_state {
     uint32_t n_tok; /* hashed, the sinks counted; 0: nothing is */
@@ -42,18 +39,19 @@ struct parts {
     uint16_t *code; /* [n_ctx, tables] */
 };
 
-static size_t cut_state(struct parts *p, const struct method_shape *s, const double *param,
+static size_t cut_state(struct parts *p, const struct method_shape *s, const void *param,
                         void *state)
 {
+    const struct magicpig_param *set = param;
     struct arena a = {.base = state, .capacity = SIZE_MAX};
     p->state = arena_take(&a, 1, sizeof *p->state);
     p->middle = arena_take(&a, s->geom->head_dim, sizeof *p->middle);
     p->norm = arena_take(&a, s->n_ctx, sizeof *p->norm);
-    p->code = arena_take(&a, s->n_ctx * (size_t)param[TABLES], sizeof *p->code);
+    p->code = arena_take(&a, s->n_ctx * (size_t)set->tables, sizeof *p->code);
     return a.used;
 }
 
-static size_t magicpig_state_bytes(const struct method_shape *s, const double *param)
+static size_t magicpig_state_bytes(const struct method_shape *s, const void *param)
 {
     struct parts p;
     return cut_state(&p, s, param, NULL);
@@ -62,9 +60,10 @@ static size_t magicpig_state_bytes(const struct method_shape *s, const double *p
 /* Codes of x [d] in all tables; `turned` has room for d. Directions of one rotation are orthogonal,
  * which makes their signs agree less often together than independent ones do; so the bits of a code
  * come from different rotations, and a rotation serves one bit of many tables. */
-static void hash(uint16_t *code, const float *x, float *turned, uint32_t d, const double *param)
+static void hash(uint16_t *code, const float *x, float *turned, uint32_t d, const void *param)
 {
-    const uint32_t n_bit = (uint32_t)param[BITS], n_table = (uint32_t)param[TABLES];
+    const struct magicpig_param *set = param;
+    const uint32_t n_bit = set->bits, n_table = set->tables;
     uint32_t round = 0;
     assert(n_bit <= 16); /* of a code */
     memset(code, 0, n_table * sizeof *code);
@@ -81,8 +80,9 @@ static void hash(uint16_t *code, const float *x, float *turned, uint32_t d, cons
 static bool hash_keys(const struct parts *p, const struct method_lane *l, const struct room *r,
                       uint32_t end)
 {
-    const uint32_t d = l->shape->geom->head_dim, sink = (uint32_t)l->param[SINK];
-    const uint32_t n_table = (uint32_t)l->param[TABLES];
+    const struct magicpig_param *set = l->param;
+    const uint32_t d = l->shape->geom->head_dim, sink = set->sink;
+    const uint32_t n_table = set->tables;
     const bool first = p->state->n_tok == 0;
     double sum[512] = {0}, bad = 0;
     assert(d <= sizeof sum / sizeof sum[0] && end > sink && end <= l->n_sealed * PAGE_TOK);
@@ -126,13 +126,14 @@ static double drawn_share(double cosine, double bits, double tables)
 static void draw(const struct parts *p, const struct method_lane *l, const struct room *r,
                  uint32_t g, uint32_t *mask)
 {
-    const uint32_t d = l->shape->geom->head_dim, n_table = (uint32_t)l->param[TABLES];
+    const struct magicpig_param *set = l->param;
+    const uint32_t d = l->shape->geom->head_dim, n_table = set->tables;
     uint16_t code[1024];
     assert(n_table <= sizeof code / sizeof code[0]);
     hash(code, l->q + (size_t)g * d, r->qb, d, l->param);
-    meter_read(l, p->code + (size_t)l->param[SINK] * n_table,
-               (p->state->n_tok - (size_t)l->param[SINK]) * n_table * sizeof *p->code);
-    for (uint32_t t = (uint32_t)l->param[SINK]; t < p->state->n_tok; t++) {
+    meter_read(l, p->code + (size_t)set->sink * n_table,
+               (p->state->n_tok - (size_t)set->sink) * n_table * sizeof *p->code);
+    for (uint32_t t = set->sink; t < p->state->n_tok; t++) {
         const uint16_t *own = p->code + (size_t)t * n_table;
         uint32_t n = 0;
         for (uint32_t i = 0; i < n_table; i++) n += own[i] == code[i];
@@ -145,6 +146,7 @@ static void draw(const struct parts *p, const struct method_lane *l, const struc
 static void weigh(const struct parts *p, const struct method_lane *l, const struct room *r,
                   struct method_pick *out)
 {
+    const struct magicpig_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
     double q_norm[METHOD_GROUP_MAX], q_middle[METHOD_GROUP_MAX];
     uintptr_t line = 0;
@@ -176,7 +178,7 @@ static void weigh(const struct parts *p, const struct method_lane *l, const stru
         for (uint32_t left = word; left; left &= left - 1) {
             const uint32_t t = (uint32_t)__builtin_ctz(left), tok = page * PAGE_TOK + t;
             double missed = 1;
-            if (tok < (uint32_t)l->param[SINK] || tok >= p->state->n_tok) {
+            if (tok < set->sink || tok >= p->state->n_tok) {
                 pick_certain(out, tok);
                 continue;
             }
@@ -184,8 +186,7 @@ static void weigh(const struct parts *p, const struct method_lane *l, const stru
             for (uint32_t g = 0; g < group; g++) {
                 const double length = q_norm[g] * (double)p->norm[tok];
                 const double off = (double)dot[g * PAGE_TOK + t] - q_middle[g];
-                missed *= 1 - drawn_share(length > 0 ? off / length : 0, l->param[BITS],
-                                          l->param[TABLES]);
+                missed *= 1 - drawn_share(length > 0 ? off / length : 0, set->bits, set->tables);
             }
             pick_weighed(out, tok, (float)-log(1 - missed + 1e-4));
         }
@@ -194,14 +195,15 @@ static void weigh(const struct parts *p, const struct method_lane *l, const stru
 
 static void magicpig_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t sink = (uint32_t)l->param[SINK], local = (uint32_t)l->param[LOCAL];
+    const struct magicpig_param *set = l->param;
+    const uint32_t sink = set->sink, local = set->recent;
     const uint32_t n = l->pos + 1, n_far = n > local ? n - local : 0;
     const uint32_t end = pick_min(n_far, pick_page_count(l) * PAGE_TOK);
     struct parts p;
     struct room r;
-    const uint32_t every = (uint32_t)l->param[DENSE_EVERY];
+    const uint32_t every = set->dense_every;
     const bool is_dense = every > 0 && l->layer % every == 0;
-    if (l->param[BITS] <= 0 || is_dense || end <= sink + 1) {
+    if (set->bits == 0 || is_dense || end <= sink + 1) {
         pick_dense(out);
         return;
     }
@@ -220,7 +222,7 @@ static void magicpig_select(const struct method_lane *l, struct method_pick *out
     weigh(&p, l, &r, out);
 }
 
-static void magicpig_cut(void *state, const struct method_shape *s, const double *param,
+static void magicpig_cut(void *state, const struct method_shape *s, const void *param,
                          uint32_t n_tok)
 {
     struct pig_state *x = state;
@@ -269,8 +271,7 @@ const struct method magicpig_method = {
         "not "
         "cut off. It finds late what it is asked for late, with the probability of the draw. More "
         "tables or fewer bits draw more.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &magicpig_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .weighs = true,

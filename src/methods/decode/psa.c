@@ -11,25 +11,23 @@
 #include "methods/box.h"
 #include "methods/pick.h"
 
-enum { MASS, REST, STEP, DENSE, RECENT };
+#define PARAMS(P)                                                                                  \
+    P(SHARE, mass, "0.95", "share of the attention that is to be seen")                            \
+    P(CHOICE, rest, "min", "min|last",                                                             \
+      "mass of a page not seen: the least of those seen, or the mean of the last step's")          \
+    P(COUNT, step, "1", 1, 64, "pages between two looks at the estimate")                          \
+    P(COUNT, dense, "0", 0, 1024, "first layers that read everything")                             \
+    P(TOKENS, recent, "64", 0, 4096,                                                               \
+      "newest tokens before the row's own page that are always read, up to whole pages")
+METHOD_PARAMS(psa, PARAMS)
 
-static const sac_method_param params[] = {
-    {"mass", SAC_PARAM_FLOAT, "0.95", 0, 1, NULL, "share of the attention that is to be seen"},
-    {"rest", SAC_PARAM_CHOICE, "min", 0, 0, "min|last",
-     "mass of a page not seen: the least of those seen, or the mean of the last step's"},
-    {"step", SAC_PARAM_INT, "1", 1, 64, NULL, "pages between two looks at the estimate"},
-    {"dense", SAC_PARAM_INT, "0", 0, 1024, NULL, "first layers that read everything"},
-    {"recent", SAC_PARAM_INT, "2", 0, 128, NULL, "newest full pages that are always read"},
-};
-
-static size_t psa_side_bytes(const struct method_shape *s, const double *param)
+static size_t psa_side_bytes(const struct method_shape *s, const void *param)
 {
     (void)param;
     return box_bytes(s, BOX_MEAN);
 }
 
-static void psa_seal(uint8_t *side, const struct method_shape *s, const double *param,
-                     const float *k)
+static void psa_seal(uint8_t *side, const struct method_shape *s, const void *param, const float *k)
 {
     (void)param;
     box_seal(side, s, BOX_MEAN, k);
@@ -72,6 +70,7 @@ static void visit(struct progress *p, const struct method_lane *l, const float *
 static void visit_mandatory(struct progress *p, const struct method_lane *l, const struct room *r,
                             struct method_pick *out)
 {
+    const struct psa_param *set = l->param;
     const uint32_t n = pick_page_count(l);
     for (uint32_t g = 0; g < l->shape->group; g++) {
         p->seen[g] = -INFINITY;
@@ -79,7 +78,7 @@ static void visit_mandatory(struct progress *p, const struct method_lane *l, con
     }
     const uint32_t n_own = pick_own(r->k, NULL, l);
     visit(p, l, r->k, n_own, r->lse);
-    pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT]);
+    pick_end_pages(out, l, PAGE_TOK, set->recent);
     for (uint32_t i = 0; i < n; i++) {
         if (!out->mask[i]) continue;
         pick_keys(r->k, l, i);
@@ -90,10 +89,11 @@ static void visit_mandatory(struct progress *p, const struct method_lane *l, con
 
 static bool has_enough(const struct progress *p, const struct method_lane *l, uint32_t n_left)
 {
+    const struct psa_param *set = l->param;
     if (n_left == 0) return true;
     for (uint32_t g = 0; g < l->shape->group; g++) {
         const double others = n_left * exp((double)(p->rest[g] - p->seen[g]));
-        if (!(1 / (1 + others) > l->param[MASS])) return false;
+        if (!(1 / (1 + others) > set->mass)) return false;
     }
     return true;
 }
@@ -127,12 +127,13 @@ static uint32_t next_page(struct progress *p, const struct room *r, uint32_t n, 
 static void progress_to_mass(struct progress *p, const struct method_lane *l, const struct room *r,
                              struct method_pick *out)
 {
+    const struct psa_param *set = l->param;
     const uint32_t n = pick_page_count(l), group = l->shape->group;
     uint32_t n_left = 0;
     for (uint32_t i = 0; i < n; i++) n_left += !out->mask[i];
     while (p->finite && !has_enough(p, l, n_left)) {
         float last[METHOD_GROUP_MAX];
-        const uint32_t n_step = pick_min((uint32_t)l->param[STEP], n_left);
+        const uint32_t n_step = pick_min(set->step, n_left);
         for (uint32_t g = 0; g < group; g++) last[g] = -INFINITY;
         for (uint32_t i = 0; i < n_step; i++) {
             const uint32_t page = next_page(p, r, n, n_left - i);
@@ -144,7 +145,7 @@ static void progress_to_mass(struct progress *p, const struct method_lane *l, co
                 p->rest[g] = fminf(p->rest[g], r->lse[g]);
             }
         }
-        for (uint32_t g = 0; g < group && l->param[REST] > 0; g++)
+        for (uint32_t g = 0; g < group && set->rest > 0; g++)
             p->rest[g] = last[g] - logf((float)n_step);
         assert(n_step > 0 && n_step <= n_left);
         n_left -= n_step;
@@ -153,9 +154,10 @@ static void progress_to_mass(struct progress *p, const struct method_lane *l, co
 
 static void psa_select(const struct method_lane *l, struct method_pick *out)
 {
+    const struct psa_param *set = l->param;
     struct room r;
     struct progress p = {.finite = true};
-    if (l->param[MASS] >= 1 || l->layer < (uint32_t)l->param[DENSE]) {
+    if (set->mass >= 1 || l->layer < set->dense) {
         pick_dense(out);
         return;
     }
@@ -205,8 +207,7 @@ const struct method psa_method = {
         "the wanted share of an estimate of all, so that flat heads read more and sharp ones less. "
         "The estimate takes every page not seen for the least of those seen. That is optimistic "
         "where the order is wrong. It finds late what it is asked for late.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &psa_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

@@ -23,18 +23,17 @@
 
 #include <float.h>
 
-enum { MASS, BY, MODE, STEP, DENSE, RECENT };
 enum by { BY_SHADOW8, BY_SHADOW4, BY_BOX, BY_SPHERE };
 
-static const sac_method_param params[] = {
-    {"mass", SAC_PARAM_FLOAT, "0.95", 0, 1, NULL, "share of the attention that is to be proved"},
-    {"by", SAC_PARAM_CHOICE, "shadow8", 0, 0, "shadow8|shadow4|box|sphere", "what bounds a score"},
-    {"mode", SAC_PARAM_CHOICE, "stop", 0, 0, "stop|report",
-     "stop when the share is proved, or as psa does"},
-    {"step", SAC_PARAM_INT, "1", 1, 64, NULL, "pages between two looks at the proof"},
-    {"dense", SAC_PARAM_INT, "0", 0, 1024, NULL, "first layers that read everything"},
-    {"recent", SAC_PARAM_INT, "2", 0, 128, NULL, "newest full pages that are always read"},
-};
+#define PARAMS(P)                                                                                  \
+    P(SHARE, mass, "0.95", "share of the attention that is to be proved")                          \
+    P(CHOICE, by, "shadow8", "shadow8|shadow4|box|sphere", "what bounds a score")                  \
+    P(CHOICE, mode, "stop", "stop|report", "stop when the share is proved, or as psa does")        \
+    P(COUNT, step, "1", 1, 64, "pages between two looks at the proof")                             \
+    P(COUNT, dense, "0", 0, 1024, "first layers that read everything")                             \
+    P(TOKENS, recent, "64", 0, 4096,                                                               \
+      "newest tokens before the row's own page that are always read, up to whole pages")
+METHOD_PARAMS(psa_cert, PARAMS)
 
 /* Side data of a page: f16 length of its longest value, two f16 vectors [d] (box: lowest value and
  * width; sphere: middle; shadow: lowest value and step), f16 [PAGE_TOK] lengths (sphere: one
@@ -55,10 +54,11 @@ static struct side cut_side(const uint8_t *base, uint32_t d, enum by by)
     return s;
 }
 
-static size_t psa_cert_side_bytes(const struct method_shape *s, const double *param)
+static size_t psa_cert_side_bytes(const struct method_shape *s, const void *param)
 {
+    const struct psa_cert_param *set = param;
     const size_t d = s->geom->head_dim;
-    switch ((enum by)param[BY]) {
+    switch (set->by) {
     case BY_BOX: return 2 + 4 * d;
     case BY_SPHERE: return 2 + 2 * d + 2;
     case BY_SHADOW4: return 2 + 4 * d + PAGE_TOK * (2 + d / 2);
@@ -125,10 +125,11 @@ static void seal_sphere(const struct side *s, uint32_t d, const float *k)
     s->length[0] = box_half((float)sqrt(most + bad), true);
 }
 
-static void psa_cert_seal(uint8_t *side, const struct method_shape *s, const double *param,
+static void psa_cert_seal(uint8_t *side, const struct method_shape *s, const void *param,
                           const float *k)
 {
-    const enum by by = (enum by)param[BY];
+    const struct psa_cert_param *set = param;
+    const enum by by = set->by;
     const struct side parts = cut_side(side, s->geom->head_dim, by);
     if (by == BY_BOX)
         box_seal((uint8_t *)parts.a, s, BOX_BOUND, k);
@@ -138,9 +139,10 @@ static void psa_cert_seal(uint8_t *side, const struct method_shape *s, const dou
         seal_shadow(&parts, s->geom->head_dim, by, k);
 }
 
-static void psa_cert_seal_value(uint8_t *side, const struct method_shape *s, const double *param,
+static void psa_cert_seal_value(uint8_t *side, const struct method_shape *s, const void *param,
                                 const float *v)
 {
+    const struct psa_cert_param *set = param;
     const uint32_t d = s->geom->head_dim;
     double most = 0, bad = 0;
     for (uint32_t t = 0; t < PAGE_TOK; t++) {
@@ -151,8 +153,7 @@ static void psa_cert_seal_value(uint8_t *side, const struct method_shape *s, con
         bad += sum - sum; /* NaN once a value is not finite */
     }
     const double length = sqrt(most) * (1 + 1e-6); /* the root and the cast have rounded it */
-    *cut_side(side, d, (enum by)param[BY]).value =
-        box_half(isnan(bad) ? INFINITY : (float)length, true);
+    *cut_side(side, d, set->by).value = box_half(isnan(bad) ? INFINITY : (float)length, true);
 }
 
 /* ---- Bounds ---- */
@@ -176,7 +177,7 @@ static size_t make_proof(struct proof *p, const struct method_shape *s, void *sc
     return used + a.used;
 }
 
-static size_t psa_cert_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t psa_cert_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct proof p;
     (void)param;
@@ -235,9 +236,10 @@ static float dot(const float *a, const float *b, uint32_t d)
 static void bound_shadow(const struct proof *p, const struct method_lane *l, const struct side *s,
                          uint32_t page)
 {
+    const struct psa_cert_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
     double reach[PAGE_TOK], slack[PAGE_TOK];
-    read_shadow(p, s, d, (enum by)l->param[BY]);
+    read_shadow(p, s, d, set->by);
     for (uint32_t t = 0; t < PAGE_TOK; t++) {
         double norm = 0;
         for (uint32_t c = 0; c < d; c++) {
@@ -261,8 +263,9 @@ static void bound_shadow(const struct proof *p, const struct method_lane *l, con
 static void bound_whole(const struct proof *p, const struct method_lane *l, const struct side *s,
                         uint32_t page)
 {
+    const struct psa_cert_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim;
-    const bool box = (enum by)l->param[BY] == BY_BOX;
+    const bool box = set->by == BY_BOX;
     float a[512], b[512];
     assert(d <= sizeof a / sizeof a[0]);
     for (uint32_t c = 0; c < d; c++) {
@@ -280,8 +283,9 @@ static void bound_whole(const struct proof *p, const struct method_lane *l, cons
 
 static void bound_pages(struct proof *p, const struct method_lane *l)
 {
+    const struct psa_cert_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim;
-    const enum by by = (enum by)l->param[BY];
+    const enum by by = set->by;
     for (uint32_t g = 0; g < l->shape->group; g++) {
         double norm = 0;
         for (uint32_t c = 0; c < d; c++) {
@@ -323,13 +327,14 @@ static void visit(struct proof *p, const struct method_lane *l, uint32_t n_tok, 
  */
 static void visit_mandatory(struct proof *p, const struct method_lane *l, struct method_pick *out)
 {
+    const struct psa_cert_param *set = l->param;
     for (uint32_t g = 0; g < l->shape->group; g++) {
         p->seen[g] = -INFINITY;
         p->least[g] = INFINITY;
     }
     const uint32_t n_own = pick_own(p->r.k, NULL, l);
     visit(p, l, n_own, false);
-    pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT]);
+    pick_end_pages(out, l, PAGE_TOK, set->recent);
     for (uint32_t i = 0; i < pick_page_count(l); i++) {
         if (!out->mask[i]) continue;
         pick_keys(p->r.k, l, i);
@@ -396,8 +401,9 @@ static double estimated(const struct proof *p, const struct method_lane *l, uint
 static uint32_t visit_in_order(struct proof *p, const struct method_lane *l, uint32_t n,
                                struct method_pick *out)
 {
-    const uint32_t step = (uint32_t)l->param[STEP];
-    const bool report = l->param[MODE] > 0;
+    const struct psa_cert_param *set = l->param;
+    const uint32_t step = set->step;
+    const bool report = set->mode > 0;
     uint32_t at = 0;
     for (uint32_t g = 0; g < l->shape->group; g++) {
         double *left = p->left + g * p->n_slot;
@@ -405,7 +411,7 @@ static uint32_t visit_in_order(struct proof *p, const struct method_lane *l, uin
         for (uint32_t i = n; i-- > 0;)
             left[i] = log_add(left[i + 1], (double)p->r.score[g * p->r.stride + p->r.list[i]]);
     }
-    while (at < n && !((report ? estimated(p, l, n - at) : proved(p, l, at)) > l->param[MASS]))
+    while (at < n && !((report ? estimated(p, l, n - at) : proved(p, l, at)) > set->mass))
         for (uint32_t i = 0; i < step && at < n; i++, at++) {
             pick_page(out, p->r.list[at]);
             pick_keys(p->r.k, l, p->r.list[at]);
@@ -417,11 +423,12 @@ static uint32_t visit_in_order(struct proof *p, const struct method_lane *l, uin
 /* The longest value of the pages that are not read. */
 static float longest_left(const struct method_lane *l, const struct method_pick *out)
 {
+    const struct psa_cert_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim;
     float most = 0;
     for (uint32_t i = 0; i < pick_page_count(l); i++) {
         if (out->mask[i]) continue;
-        const struct side s = cut_side(pick_side(l, i, sizeof *s.value), d, (enum by)l->param[BY]);
+        const struct side s = cut_side(pick_side(l, i, sizeof *s.value), d, set->by);
         most = fmaxf(most, f16_to_f32(*s.value));
     }
     return most;
@@ -429,8 +436,9 @@ static float longest_left(const struct method_lane *l, const struct method_pick 
 
 static void psa_cert_select(const struct method_lane *l, struct method_pick *out)
 {
+    const struct psa_cert_param *set = l->param;
     struct proof p;
-    if (l->param[MASS] >= 1 || l->layer < (uint32_t)l->param[DENSE]) {
+    if (set->mass >= 1 || l->layer < set->dense) {
         pick_dense(out);
         return;
     }
@@ -484,8 +492,7 @@ const struct method psa_cert_method = {
         "tokens are "
         "read at every step. With the longest value of each page the proof bounds the error of "
         "the output, too. mode=report keeps psa's choice and only tells what it is worth.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &psa_cert_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

@@ -8,17 +8,14 @@
 #include "methods/compress.h"
 #include "methods/pick.h"
 
-enum { BETA = COMPRESS_OWN };
-
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
-     "tokens of the prompt that a head keeps in the mean layer, window included"},
-    {"window", SAC_PARAM_INT, "32", 1, 1024, NULL,
-     "last rows of the prompt, which vote and are kept"},
-    {"kernel", SAC_PARAM_INT, "5", 1, 63, NULL, "neighbouring tokens that share their votes"},
-    {"pool", SAC_PARAM_CHOICE, "mean", 0, 0, "mean|max", "how neighbours share"},
-    {"beta", SAC_PARAM_INT, "20", 1, 1000, NULL, "the last layer keeps the mean budget over this"},
-};
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "1024", 1,                                                                   \
+      "tokens of the prompt that a head keeps in the mean layer, window included")                 \
+    P(COUNT, window, "32", 1, 1024, "last rows of the prompt, which vote and are kept")            \
+    P(COUNT, kernel, "5", 1, 63, "neighbouring tokens that share their votes")                     \
+    P(CHOICE, pool, "mean", "mean|max", "how neighbours share")                                    \
+    P(COUNT, beta, "20", 1, 1000, "the last layer keeps the mean budget over this")
+PARAM_TABLE(pyramidkv, struct compress_param, PARAMS)
 
 /* Tokens that layers 0 .. n - 1 keep together, on a line from hi to lo over n_layer layers. */
 static double line_sum(double hi, double lo, uint32_t n, uint32_t n_layer)
@@ -30,8 +27,9 @@ static double line_sum(double hi, double lo, uint32_t n, uint32_t n_layer)
 static uint32_t along_a_line(const struct compress_votes *v)
 {
     const struct method_lane *l = v->lane;
+    const struct compress_param *set = l->param;
     const uint32_t n_layer = l->shape->geom->n_layer;
-    double lo = floor(v->n_keep / l->param[BETA]), hi = 2.0 * v->n_keep - lo;
+    double lo = floor((double)v->n_keep / set->beta), hi = 2.0 * v->n_keep - lo;
     if (n_layer == 1) return v->n_keep;
     if (hi > v->n_tok) {
         hi = v->n_tok;
@@ -77,8 +75,7 @@ const struct method pyramidkv_method = {
         "tokens "
         "and keep few; all together keep as many as with snapkv. It shares snapkv's limits: one "
         "choice, for the question at the prompt's end.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &pyramidkv_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

@@ -10,36 +10,35 @@
 #include "methods/box.h"
 #include "methods/spec.h"
 
-enum { BUDGET, PAGE, HEADS, DENSE, SINK, RECENT };
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "1024", 1, "tokens that are chosen, beside those always read")               \
+    P(CHOICE, page, "16", "16|32", "tokens that are chosen together")                              \
+    P(CHOICE, heads, "group", "group|query",                                                       \
+      "query heads that share keys choose together, or each of them the budget for itself")        \
+    P(COUNT, dense, "2", 0, 1024, "first layers that read everything")                             \
+    P(TOKENS, sink, "32", 0, 4096, "first tokens that are always read, up to whole pages")         \
+    P(TOKENS, recent, "32", 0, 4096,                                                               \
+      "newest tokens before the row's own page that are always read, up to whole pages")
+METHOD_PARAMS(quest, PARAMS)
 
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
-     "tokens that are chosen, beside those always read"},
-    {"page", SAC_PARAM_CHOICE, "16", 0, 0, "16|32", "tokens that are chosen together"},
-    {"heads", SAC_PARAM_CHOICE, "group", 0, 0, "group|query",
-     "query heads that share keys choose together, or each of them the budget for itself"},
-    {"dense", SAC_PARAM_INT, "2", 0, 1024, NULL, "first layers that read everything"},
-    {"sink", SAC_PARAM_INT, "1", 0, 128, NULL, "first pages that are always read"},
-    {"recent", SAC_PARAM_INT, "1", 0, 128, NULL, "newest full pages that are always read"},
-};
-
-static enum box kind_of(const double *param)
+static enum box kind_of(const void *param)
 {
-    return param[PAGE] > 0 ? BOX_BOUND : BOX_HALVES;
+    const struct quest_param *set = param;
+    return set->page > 0 ? BOX_BOUND : BOX_HALVES;
 }
 
-static size_t quest_side_bytes(const struct method_shape *s, const double *param)
+static size_t quest_side_bytes(const struct method_shape *s, const void *param)
 {
     return box_bytes(s, kind_of(param));
 }
 
-static size_t quest_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t quest_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct room r;
     return room_make(&r, s, kind_of(param) == BOX_HALVES, NULL);
 }
 
-static void quest_seal(uint8_t *side, const struct method_shape *s, const double *param,
+static void quest_seal(uint8_t *side, const struct method_shape *s, const void *param,
                        const float *k)
 {
     box_seal(side, s, kind_of(param), k);
@@ -47,13 +46,14 @@ static void quest_seal(uint8_t *side, const struct method_shape *s, const double
 
 static void quest_select(const struct method_lane *l, struct method_pick *out)
 {
+    const struct quest_param *set = l->param;
     box_choose(l, out,
                &(struct box_choice){.kind = kind_of(l->param),
-                                    .budget = spec_budget(l->param[BUDGET], l->pos + 1),
-                                    .dense = (uint32_t)l->param[DENSE],
-                                    .sink = (uint32_t)l->param[SINK],
-                                    .recent = (uint32_t)l->param[RECENT],
-                                    .by_head = l->param[HEADS] > 0});
+                                    .budget = spec_budget(set->budget, l->pos + 1),
+                                    .dense = set->dense,
+                                    .sink = set->sink,
+                                    .recent = set->recent,
+                                    .by_head = set->heads > 0});
 }
 
 static const struct method_decode hooks = {
@@ -87,8 +87,7 @@ const struct method quest_method = {
         "box holds the highest possible score. It finds what it is asked for at any step, however "
         "late. The bound is loose, so it needs a larger budget than an exact choice. With "
         "page=32 and a q8 cache the box is part of the page and costs no memory.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &quest_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

@@ -11,14 +11,11 @@
 #include "methods/pick.h"
 #include "methods/spec.h"
 
-enum { BUDGET, STAMP, PROMPT };
-
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL, "tokens that live"},
-    {"stamp", SAC_PARAM_FLOAT, "0.0001", 0, 1, NULL,
-     "estimated share of the attention that keeps a page young"},
-    {"prompt", SAC_PARAM_CHOICE, "keep", 0, 0, "keep|age", "pages of the prompt stay, or age too"},
-};
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "1024", 1, "tokens that live")                                               \
+    P(SHARE, stamp, "0.0001", "estimated share of the attention that keeps a page young")          \
+    P(CHOICE, prompt, "keep", "keep|age", "pages of the prompt stay, or age too")
+METHOD_PARAMS(raas, PARAMS)
 
 /* Followed by a stamp for each page of a context: the position of the row that gave it, GONE for a
  * page that was dropped. */
@@ -29,20 +26,20 @@ struct raas_state {
 };
 #define GONE UINT32_MAX
 
-static size_t raas_state_bytes(const struct method_shape *s, const double *param)
+static size_t raas_state_bytes(const struct method_shape *s, const void *param)
 {
     (void)param;
     return sizeof(struct raas_state) + (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK * sizeof(uint32_t);
 }
 
 /* The shape's side data and what quest keeps in it. */
-static size_t raas_side_bytes(const struct method_shape *s, const double *param)
+static size_t raas_side_bytes(const struct method_shape *s, const void *param)
 {
     (void)param;
     return box_bytes(s, BOX_BOUND);
 }
 
-static void raas_seal(uint8_t *side, const struct method_shape *s, const double *param,
+static void raas_seal(uint8_t *side, const struct method_shape *s, const void *param,
                       const float *k)
 {
     (void)param;
@@ -80,8 +77,9 @@ static bool estimate(const struct room *r, const struct method_lane *l, const ui
 /* Pages of the prompt, while the prompt stays whole. */
 static bool is_kept(const struct method_lane *l, uint32_t page)
 {
+    const struct raas_param *set = l->param;
     const struct raas_state *s = l->state;
-    return l->param[PROMPT] <= 0 && page * PAGE_TOK < s->n_prompt;
+    return set->prompt == 0 && page * PAGE_TOK < s->n_prompt;
 }
 
 /* The page that goes next, as a place in r->list: oldest stamp, then least estimate. */
@@ -101,7 +99,8 @@ static uint32_t oldest(const struct room *r, const struct method_lane *l, const 
 
 static void raas_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), n_page = pick_page_count(l);
+    const struct raas_param *set = l->param;
+    const uint32_t budget = spec_budget(set->budget, l->pos + 1), n_page = pick_page_count(l);
     struct raas_state *s = l->state;
     uint32_t *stamp = (uint32_t *)(void *)(s + 1), n_live = 0;
     struct room r;
@@ -116,7 +115,7 @@ static void raas_select(const struct method_lane *l, struct method_pick *out)
         return;
     }
     for (uint32_t i = 0; i < n_live; i++)
-        if (r.vote[i] > (float)l->param[STAMP]) stamp[r.list[i]] = l->pos;
+        if (r.vote[i] > (float)set->stamp) stamp[r.list[i]] = l->pos;
     const uint32_t own = l->pos % PAGE_TOK + 1,
                    n_can = budget > own ? (budget - own) / PAGE_TOK : 0;
     for (uint32_t n = n_live, i; n > n_can; n--) {
@@ -139,7 +138,7 @@ static void raas_select(const struct method_lane *l, struct method_pick *out)
     }
 }
 
-static void raas_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok)
+static void raas_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
 {
     struct raas_state *x = state;
     uint32_t *stamp = (uint32_t *)(void *)(x + 1);
@@ -199,8 +198,7 @@ const struct method raas_method = {
         "good when the budget is full, so memory and time are bounded by the budget. The prompt "
         "stays "
         "whole unless prompt=age. A page that is wanted again after its time is gone.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &raas_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

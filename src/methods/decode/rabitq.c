@@ -13,27 +13,26 @@
 
 #include <string.h>
 
-enum { MASS, MOST, DENSE, RECENT };
-
-static const sac_method_param params[] = {
-    {"mass", SAC_PARAM_FLOAT, "0.95", 0, 1, NULL, "estimated share of the attention that is kept"},
-    {"most", SAC_PARAM_FLOAT, "0.5", 0, 1, NULL, "a larger share than this is read whole"},
-    {"dense", SAC_PARAM_INT, "0", 0, 1024, NULL, "first layers that read everything"},
-    {"recent", SAC_PARAM_INT, "2", 0, 128, NULL, "newest full pages that are always read"},
-};
+#define PARAMS(P)                                                                                  \
+    P(SHARE, mass, "0.95", "estimated share of the attention that is kept")                        \
+    P(SHARE, most, "0.5", "a larger share than this is read whole")                                \
+    P(COUNT, dense, "0", 0, 1024, "first layers that read everything")                             \
+    P(TOKENS, recent, "64", 0, 4096,                                                               \
+      "newest tokens before the row's own page that are always read, up to whole pages")
+METHOD_PARAMS(rabitq, PARAMS)
 
 #define DIM_MAX 512u
 #define SEED    1u /* of the rotation */
 
 /* Side data of a page: f16 [d] the turned mean, f16 [PAGE_TOK] factors, signs [PAGE_TOK, d / 8]. */
-static size_t rabitq_side_bytes(const struct method_shape *s, const double *param)
+static size_t rabitq_side_bytes(const struct method_shape *s, const void *param)
 {
     const size_t d = s->geom->head_dim;
     (void)param;
     return 2 * d + PAGE_TOK * (2 + d / 8);
 }
 
-static void rabitq_seal(uint8_t *side, const struct method_shape *s, const double *param,
+static void rabitq_seal(uint8_t *side, const struct method_shape *s, const void *param,
                         const float *k)
 {
     const uint32_t d = s->geom->head_dim;
@@ -86,7 +85,7 @@ static size_t make_sketch(struct sketch *w, const struct method_shape *s, void *
     return used + a.used;
 }
 
-static size_t rabitq_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t rabitq_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct sketch w;
     (void)param;
@@ -123,9 +122,10 @@ static void score_page(const struct sketch *w, const struct method_lane *l, uint
 
 static void rabitq_select(const struct method_lane *l, struct method_pick *out)
 {
+    const struct rabitq_param *set = l->param;
     const uint32_t n = pick_page_count(l), d = l->shape->geom->head_dim, group = l->shape->group;
     struct sketch w;
-    if (l->param[MASS] >= 1 || l->layer < (uint32_t)l->param[DENSE]) {
+    if (set->mass >= 1 || l->layer < set->dense) {
         pick_dense(out);
         return;
     }
@@ -145,8 +145,8 @@ static void rabitq_select(const struct method_lane *l, struct method_pick *out)
         pick_not_finite(out);
         return;
     }
-    pick_end_pages(out, l, 1, (uint32_t)l->param[RECENT]);
-    struct pick_cut cut = pick_share(w.r.vote, n * PAGE_TOK, l->param[MASS]);
+    pick_end_pages(out, l, PAGE_TOK, set->recent);
+    struct pick_cut cut = pick_share(w.r.vote, n * PAGE_TOK, set->mass);
     uint32_t n_read = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t bits = 0;
@@ -155,7 +155,7 @@ static void rabitq_select(const struct method_lane *l, struct method_pick *out)
         pick_bits(out, i, bits);
         n_read += (uint32_t)__builtin_popcount(out->mask[i]);
     }
-    if (n_read > l->param[MOST] * n * PAGE_TOK) pick_dense(out);
+    if (n_read > set->most * n * PAGE_TOK) pick_dense(out);
 }
 
 static const struct method_decode hooks = {
@@ -186,8 +186,7 @@ const struct method rabitq_method = {
              "what it is asked for late. One bit is noisy: the share is an estimate of an "
              "exponential, and "
              "more is read than two bits (auto) need for the same.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &rabitq_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

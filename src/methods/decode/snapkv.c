@@ -10,14 +10,12 @@
 #include "methods/compress.h"
 #include "methods/pick.h"
 
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
-     "tokens of the prompt that each head keeps, window included"},
-    {"window", SAC_PARAM_INT, "32", 1, 1024, NULL,
-     "last rows of the prompt, which vote and are kept"},
-    {"kernel", SAC_PARAM_INT, "5", 1, 63, NULL, "neighbouring tokens that share their votes"},
-    {"pool", SAC_PARAM_CHOICE, "mean", 0, 0, "mean|max", "how neighbours share"},
-};
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "1024", 1, "tokens of the prompt that each head keeps, window included")     \
+    P(COUNT, window, "32", 1, 1024, "last rows of the prompt, which vote and are kept")            \
+    P(COUNT, kernel, "5", 1, 63, "neighbouring tokens that share their votes")                     \
+    P(CHOICE, pool, "mean", "mean|max", "how neighbours share")
+PARAM_TABLE(snapkv, struct compress_param, PARAMS)
 
 static uint32_t same_for_all(const struct compress_votes *v)
 {
@@ -56,8 +54,7 @@ const struct method snapkv_method = {
         "question asks for, or a question that stood first, may be gone, and a late needle is "
         "never "
         "found.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &snapkv_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

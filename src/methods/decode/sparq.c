@@ -11,14 +11,11 @@
 
 #include <assert.h>
 
-enum { BUDGET, RANK, RECENT };
-
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
-     "tokens that are chosen, beside those always read"},
-    {"rank", SAC_PARAM_INT, "16", 1, 512, NULL, "channels that score"},
-    {"recent", SAC_PARAM_INT, "64", 0, 4096, NULL, "newest tokens that are always read"},
-};
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "1024", 1, "tokens that are chosen, beside those always read")               \
+    P(COUNT, rank, "16", 1, 512, "channels that score")                                            \
+    P(TOKENS, recent, "64", 0, 4096, "newest tokens that are always read")
+METHOD_PARAMS(sparq, PARAMS)
 
 /* Keeps the `rank` channels of q that weigh most in r->qa, 0 in the others; scaled for the softmax.
  */
@@ -48,9 +45,10 @@ static void choose_channels(const struct room *r, const struct method_lane *l, u
 
 static void sparq_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), d = l->shape->geom->head_dim;
+    const struct sparq_param *set = l->param;
+    const uint32_t budget = spec_budget(set->budget, l->pos + 1), d = l->shape->geom->head_dim;
     const uint32_t n_page = pick_page_count(l), n = n_page * PAGE_TOK;
-    const uint32_t rank = pick_min((uint32_t)l->param[RANK], d);
+    const uint32_t rank = pick_min(set->rank, d);
     struct method_lane narrow = *l;
     struct room r;
     assert(d > 0);
@@ -71,7 +69,7 @@ static void sparq_select(const struct method_lane *l, struct method_pick *out)
         pick_not_finite(out);
         return;
     }
-    pick_ends(out, l, 0, (uint32_t)l->param[RECENT]);
+    pick_ends(out, l, 0, set->recent);
     pick_tokens(out, l, r.vote, (uint32_t *)r.score, budget);
 }
 
@@ -98,8 +96,7 @@ const struct method sparq_method = {
         "tokens whole. It finds late what it is asked for late. The scan reads a part of every "
         "key at every step; here keys are read whole for it, so it is no faster than an exact "
         "scan.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &sparq_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

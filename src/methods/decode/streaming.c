@@ -6,21 +6,20 @@
 #include "methods/pick.h"
 #include "methods/spec.h"
 
-enum { BUDGET, SINK };
-
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL, "tokens that are read, sinks included"},
-    {"sink", SAC_PARAM_INT, "4", 0, 4096, NULL, "first tokens that are always read"},
-};
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "1024", 1, "tokens that are read, sinks included")                           \
+    P(TOKENS, sink, "4", 0, 4096, "first tokens that are always read")
+METHOD_PARAMS(streaming, PARAMS)
 
 static void streaming_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t n = l->pos + 1, budget = spec_budget(l->param[BUDGET], n);
+    const struct streaming_param *set = l->param;
+    const uint32_t n = l->pos + 1, budget = spec_budget(set->budget, n);
     if (budget >= n) {
         pick_dense(out);
         return;
     }
-    const uint32_t sink = pick_min((uint32_t)l->param[SINK], budget - 1); /* one is the row's own */
+    const uint32_t sink = pick_min(set->sink, budget - 1); /* one is the row's own */
     pick_ends(out, l, sink, budget - sink);
 }
 
@@ -48,8 +47,7 @@ const struct method streaming_method = {
         "Reads the attention sinks, on which heads put the mass that they have no use for, and "
         "the newest tokens. The cost of a step is constant. Whatever stands between sinks and "
         "window cannot be found: a baseline, and right for heads that look near only.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &streaming_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .token_grain = true,

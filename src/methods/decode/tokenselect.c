@@ -11,16 +11,12 @@
 
 #include <string.h>
 
-enum { BUDGET, REUSE, SINK, RECENT };
-
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "2048", 1, 1 << 24, NULL,
-     "tokens that are chosen, beside those always read"},
-    {"reuse", SAC_PARAM_FLOAT, "0.9", 0, 1, NULL,
-     "least cosine of queries that share a choice; 1: none"},
-    {"sink", SAC_PARAM_INT, "128", 0, 4096, NULL, "first tokens that are always read"},
-    {"recent", SAC_PARAM_INT, "512", 0, 4096, NULL, "newest tokens that are always read"},
-};
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "2048", 1, "tokens that are chosen, beside those always read")               \
+    P(NUMBER, reuse, "0.9", 0, 1, "least cosine of queries that share a choice; 1: none")          \
+    P(TOKENS, sink, "128", 0, 4096, "first tokens that are always read")                           \
+    P(TOKENS, recent, "512", 0, 4096, "newest tokens that are always read")
+METHOD_PARAMS(tokenselect, PARAMS)
 
 /* Followed by the query [group, head_dim] and the mask [pages of a context]. */
 struct tokenselect_state {
@@ -32,7 +28,7 @@ static size_t query_floats(const struct method_shape *s)
     return (size_t)s->group * s->geom->head_dim;
 }
 
-static size_t tokenselect_state_bytes(const struct method_shape *s, const double *param)
+static size_t tokenselect_state_bytes(const struct method_shape *s, const void *param)
 {
     (void)param;
     return sizeof(struct tokenselect_state) + query_floats(s) * sizeof(float) +
@@ -69,7 +65,8 @@ static bool choose(const struct method_lane *l, struct method_pick *out, uint32_
 
 static void tokenselect_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1), n_page = pick_page_count(l);
+    const struct tokenselect_param *set = l->param;
+    const uint32_t budget = spec_budget(set->budget, l->pos + 1), n_page = pick_page_count(l);
     struct tokenselect_state *state = l->state;
     float *query = (float *)(void *)(state + 1);
     uint32_t *mask = (uint32_t *)(void *)(query + query_floats(l->shape));
@@ -77,10 +74,10 @@ static void tokenselect_select(const struct method_lane *l, struct method_pick *
         pick_dense(out);
         return;
     }
-    const uint32_t sink = (uint32_t)l->param[SINK], recent = (uint32_t)l->param[RECENT];
-    const bool holds = state->pos > 0 && l->param[REUSE] < 1 &&
+    const uint32_t sink = set->sink, recent = set->recent;
+    const bool holds = state->pos > 0 && set->reuse < 1 &&
                        l->pos / PAGE_TOK == state->pos / PAGE_TOK &&
-                       cosine(l->q, query, query_floats(l->shape)) >= l->param[REUSE];
+                       cosine(l->q, query, query_floats(l->shape)) >= set->reuse;
     if (holds) {
         pick_kept(out, mask, n_page, sink, state->pos + 1 > recent ? state->pos + 1 - recent : 0);
         return;
@@ -128,8 +125,7 @@ const struct method tokenselect_method = {
         "Scores every key exactly, adds the softmax shares of the heads and reads the best tokens; "
         "the choice serves the next tokens too while their query points the same way, at most to "
         "the end of a page. It finds late what it is asked for late. Choosing reads all keys.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &tokenselect_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,

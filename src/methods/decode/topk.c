@@ -7,16 +7,12 @@
 #include "methods/room.h"
 #include "methods/spec.h"
 
-enum { BUDGET, UNIT, SINK, RECENT };
-
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 1, 1 << 24, NULL,
-     "tokens that are chosen, beside those always read"},
-    {"unit", SAC_PARAM_CHOICE, "token", 0, 0, "token|page", "what is chosen"},
-    {"sink", SAC_PARAM_INT, "4", 0, 4096, NULL, "first tokens that are always read (unit=token)"},
-    {"recent", SAC_PARAM_INT, "32", 0, 4096, NULL,
-     "newest tokens that are always read (unit=token)"},
-};
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "1024", 1, "tokens that are chosen, beside those always read")               \
+    P(CHOICE, unit, "token", "token|page", "what is chosen")                                       \
+    P(TOKENS, sink, "4", 0, 4096, "first tokens that are always read (unit=token)")                \
+    P(TOKENS, recent, "32", 0, 4096, "newest tokens that are always read (unit=token)")
+METHOD_PARAMS(topk, PARAMS)
 
 static void choose_pages(const struct method_lane *l, const struct room *r, uint32_t budget,
                          struct method_pick *out)
@@ -35,13 +31,15 @@ static void choose_pages(const struct method_lane *l, const struct room *r, uint
 static void choose_tokens(const struct method_lane *l, const struct room *r, uint32_t budget,
                           struct method_pick *out)
 {
-    pick_ends(out, l, (uint32_t)l->param[SINK], (uint32_t)l->param[RECENT]);
+    const struct topk_param *set = l->param;
+    pick_ends(out, l, set->sink, set->recent);
     pick_tokens(out, l, r->vote, (uint32_t *)r->score, budget);
 }
 
 static void topk_select(const struct method_lane *l, struct method_pick *out)
 {
-    const uint32_t budget = spec_budget(l->param[BUDGET], l->pos + 1);
+    const struct topk_param *set = l->param;
+    const uint32_t budget = spec_budget(set->budget, l->pos + 1);
     struct room r;
     if (budget > l->pos) {
         pick_dense(out);
@@ -58,7 +56,7 @@ static void topk_select(const struct method_lane *l, struct method_pick *out)
         pick_not_finite(out);
         return;
     }
-    if (l->param[UNIT] > 0)
+    if (set->unit > 0)
         choose_pages(l, &r, budget, out);
     else
         choose_tokens(l, &r, budget, out);
@@ -77,8 +75,7 @@ const struct method topk_method = {
         "Scores every key exactly and reads the best tokens (or pages, unit=page). No method that "
         "selects as many can keep more of the attention's mass, so it tells how much of a loss is "
         "the budget's and how much the choice's. It reads all keys at every step.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &topk_params,
     .chooses = true,
     .token_grain = true,
     .facts = {.n_forced = 4 + 31},

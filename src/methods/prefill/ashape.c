@@ -8,17 +8,34 @@
 
 #include <math.h>
 
-enum { SINK, WINDOW, LAST, LAYER };
+/* With the defaults of sinks and window. */
+#define BAND(P, sinks, tokens)                                                                     \
+    P(TOKENS, sink, sinks, 1, 1 << 24, "first tokens that every row reads")                        \
+    P(TOKENS, window, tokens, 1, 1 << 24, "tokens that a row reads up to itself")
+#define TRIANGLE(P)                                                                                \
+    P(COUNT, last, "128", 1, 1 << 24, "last rows of the prompt, which read everything")
+#define ASHAPE_PARAMS(P)   BAND(P, "128", "3968")
+#define TRISHAPE_PARAMS(P) BAND(P, "128", "3968") TRIANGLE(P)
+#define MIX_PARAMS(P)                                                                              \
+    BAND(P, "8", "512")                                                                            \
+    TRIANGLE(P)                                                                                    \
+    P(SHARE, layer, "0.5", "share of the layers, the first ones, left dense")
+
+PARAM_STRUCT(shape, MIX_PARAMS)
+PARAM_TABLE(ashape, struct shape_param, ASHAPE_PARAMS)
+PARAM_TABLE(trishape, struct shape_param, TRISHAPE_PARAMS)
+PARAM_TABLE(mix, struct shape_param, MIX_PARAMS)
 
 /* The last n_last rows of the prompt read everything. */
 static void plan_shape(const struct method_lane *l, struct plan *p, uint32_t n_last)
 {
+    const struct shape_param *set = l->param;
     const uint32_t n_left = p->n_after < n_last ? n_last - p->n_after : 0; /* of them, here */
     for (uint32_t i = 0; i < p->n_tile; i++) {
         if (plan_row_end(p, i) + n_left > l->n_row)
             plan_tile_dense(p, i, 0, PLAN_LAYER);
         else
-            plan_ends(p, i, 0, (uint32_t)l->param[SINK], (uint32_t)l->param[WINDOW]);
+            plan_ends(p, i, 0, set->sink, set->window);
     }
 }
 
@@ -29,42 +46,19 @@ static void ashape_plan(const struct method_lane *l, struct plan *p)
 
 static void trishape_plan(const struct method_lane *l, struct plan *p)
 {
-    plan_shape(l, p, (uint32_t)l->param[LAST]);
+    const struct shape_param *set = l->param;
+    plan_shape(l, p, set->last);
 }
 
 static void mix_plan(const struct method_lane *l, struct plan *p)
 {
-    const double first = l->param[LAYER] * l->shape->geom->n_layer;
+    const struct shape_param *set = l->param;
+    const double first = set->layer * l->shape->geom->n_layer;
     if (l->layer < (uint32_t)ceil(first))
         plan_dense(p, PLAN_LAYER);
     else
-        plan_shape(l, p, (uint32_t)l->param[LAST]);
+        plan_shape(l, p, set->last);
 }
-
-#define SINK_PARAM(value)                                                                          \
-    {                                                                                              \
-        "sink", SAC_PARAM_INT, value, 1, 1 << 24, NULL, "first tokens that every row reads"        \
-    }
-#define WINDOW_PARAM(value)                                                                        \
-    {                                                                                              \
-        "window", SAC_PARAM_INT, value, 1, 1 << 24, NULL, "tokens that a row reads up to itself"   \
-    }
-#define LAST_PARAM(value)                                                                          \
-    {                                                                                              \
-        "last", SAC_PARAM_INT, value, 1, 1 << 24, NULL,                                            \
-            "last rows of the prompt, which read everything"                                       \
-    }
-
-static const sac_method_param ashape_params[] = {SINK_PARAM("128"), WINDOW_PARAM("3968")};
-static const sac_method_param trishape_params[] = {SINK_PARAM("128"), WINDOW_PARAM("3968"),
-                                                   LAST_PARAM("128")};
-static const sac_method_param mix_params[] = {
-    SINK_PARAM("8"),
-    WINDOW_PARAM("512"),
-    LAST_PARAM("128"),
-    {"layer", SAC_PARAM_FLOAT, "0.5", 0, 1, NULL,
-     "share of the layers, the first ones, left dense"},
-};
 
 static const struct method_prefill ashape_hooks = {.any_chunk = true, .plan = ashape_plan};
 static const struct method_prefill trishape_hooks = {.any_chunk = true, .plan = trishape_plan};
@@ -85,8 +79,7 @@ const struct method ashape_method = {
         "Every row reads the attention sinks and the tokens just before it, so the cost of a "
         "prompt grows with its length and not with the square. Keys are kept: a decode method may "
         "still read them all. What a row should have combined from afar is lost, so a baseline.",
-    .param = ashape_params,
-    .n_param = sizeof ashape_params / sizeof ashape_params[0],
+    .params = &ashape_params,
     .deviation = ashape_deviations,
     .n_deviation = sizeof ashape_deviations / sizeof ashape_deviations[0],
     .facts = {.part = "sink=4,window=64", .whole = "window=4096", .blind = true},
@@ -109,8 +102,7 @@ const struct method trishape_method = {
     .about =
         "Sinks and a recent window for most rows, everything for the last ones, where a question "
         "about the text usually stands. A question in front of the text gains nothing.",
-    .param = trishape_params,
-    .n_param = sizeof trishape_params / sizeof trishape_params[0],
+    .params = &trishape_params,
     .deviation = trishape_deviations,
     .n_deviation = sizeof trishape_deviations / sizeof trishape_deviations[0],
     .facts = {.part = "sink=4,window=64,last=32", .whole = "last=4096", .blind = true},
@@ -135,8 +127,7 @@ const struct method trianglemix_method = {
     .about =
         "Deep layers hardly use the middle of the text for rows that are not the last ones: they "
         "get tri-shape, the layers before are dense. The share of dense layers bounds the gain.",
-    .param = mix_params,
-    .n_param = sizeof mix_params / sizeof mix_params[0],
+    .params = &mix_params,
     .deviation = mix_deviations,
     .n_deviation = sizeof mix_deviations / sizeof mix_deviations[0],
     .facts = {.part = "sink=4,window=64,last=32,layer=0.2", .whole = "layer=1", .blind = true},

@@ -31,19 +31,16 @@
 #define AUDIT       16u /* every so many chunks a layer has one row audited */
 #define AUDIT_PAGES 8u  /* keys at a time */
 
-enum { MASS, ROWS, RECENT, MOST, LAST, DENSE, SPREAD };
-
-static const sac_method_param params[] = {
-    {"mass", SAC_PARAM_FLOAT, "0.97", 0, 1, NULL,
-     "softmax sums are known to this share, by a standard deviation"},
-    {"rows", SAC_PARAM_INT, "64", 16, 256, NULL, "rows of each 256 that are scored, by sixteens"},
-    {"recent", SAC_PARAM_INT, "2", 0, 128, NULL,
-     "pages before a tile of rows that are always read"},
-    {"most", SAC_PARAM_FLOAT, "0.5", 0, 1, NULL, "a larger share than this is read whole"},
-    {"last", SAC_PARAM_INT, "128", 0, 65536, NULL, "last rows of a prompt that read everything"},
-    {"dense", SAC_PARAM_INT, "0", 0, 1024, NULL, "first layers that read everything"},
-    {"spread", SAC_PARAM_FLOAT, "0.5", 0, 1, NULL, "share of a page's mass that all its keys have"},
-};
+#define PARAMS(P)                                                                                  \
+    P(SHARE, mass, "0.97", "softmax sums are known to this share, by a standard deviation")        \
+    P(COUNT, rows, "64", 16, 256, "rows of each 256 that are scored, by sixteens")                 \
+    P(TOKENS, recent, "64", 0, 4096,                                                               \
+      "tokens before a tile of rows that are always read, up to whole pages")                      \
+    P(SHARE, most, "0.5", "a larger share than this is read whole")                                \
+    P(COUNT, last, "128", 0, 65536, "last rows of a prompt that read everything")                  \
+    P(COUNT, dense, "0", 0, 1024, "first layers that read everything")                             \
+    P(SHARE, spread, "0.5", "share of a page's mass that all its keys have")
+METHOD_PARAMS(auto_prefill, PARAMS)
 
 struct work {
     uint32_t n_row, n_query; /* sampled rows of a tile; times the query heads */
@@ -62,12 +59,13 @@ struct work {
 _Static_assert(AUDIT_PAGES *PAGE_TOK >= TILE, "a tile's keys have room");
 
 /* Measures with NULL, else hands out `scratch`; the result is its bytes. */
-static size_t lay_out(struct work *w, const struct method_shape *s, const double *param,
+static size_t lay_out(struct work *w, const struct method_shape *s, const void *param,
                       void *scratch)
 {
+    const struct auto_prefill_param *set = param;
     struct arena a = {.base = scratch, .capacity = SIZE_MAX};
     const uint32_t d = s->geom->head_dim, n_tile = s->n_row_max / TILE + 2;
-    w->n_row = ((uint32_t)param[ROWS] + OP_SURVEY_ROWS - 1) / OP_SURVEY_ROWS * OP_SURVEY_ROWS;
+    w->n_row = (set->rows + OP_SURVEY_ROWS - 1) / OP_SURVEY_ROWS * OP_SURVEY_ROWS;
     w->n_query = w->n_row * s->group;
     w->stride = ((size_t)s->n_ctx + TILE - 1) / TILE * TILE;
     w->n_page = arena_take(&a, n_tile, sizeof *w->n_page);
@@ -82,7 +80,7 @@ static size_t lay_out(struct work *w, const struct method_shape *s, const double
     return a.used;
 }
 
-static size_t auto_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t auto_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct work w;
     return lay_out(&w, s, param, NULL);
@@ -140,7 +138,8 @@ static bool score_own(const struct work *w, const struct method_lane *l, const s
 
 static bool survey(const struct work *w, const struct method_lane *l, struct plan *p)
 {
-    const double gap = 1 - l->param[MASS];
+    const struct auto_prefill_param *set = l->param;
+    const double gap = 1 - set->mass;
     return l->ops->survey(&(struct op_survey){.ops = l->ops,
                                               .geom = l->shape->geom,
                                               .pool = l->pool,
@@ -152,7 +151,7 @@ static bool survey(const struct work *w, const struct method_lane *l, struct pla
                                               .q = w->q,
                                               .lse = w->lse,
                                               .least = (float)(gap * gap),
-                                              .spread = (float)l->param[SPREAD],
+                                              .spread = (float)set->spread,
                                               .seed = l->layer * 64 + l->kv_head,
                                               .mask = p->mask,
                                               .n_word = p->n_word,
@@ -164,14 +163,15 @@ static bool survey(const struct work *w, const struct method_lane *l, struct pla
 static void end_tile(const struct work *w, const struct method_lane *l, struct plan *p,
                      uint32_t tile)
 {
+    const struct auto_prefill_param *set = l->param;
     const uint32_t n = w->n_page[tile] * PAGE_TOK, total = p->end + p->n_after;
-    const uint32_t last = (uint32_t)l->param[LAST], recent = (uint32_t)l->param[RECENT] * PAGE_TOK;
+    const uint32_t last = set->last, recent = pick_whole_pages(set->recent) * PAGE_TOK;
     for (uint32_t part = 0; part < p->n_part; part++) {
         plan_range(p, tile, part, 0, PAGE_TOK);
         plan_range(p, tile, part, n > recent ? n - recent : 0, n);
         if (p->pos + plan_row_end(p, tile) + last > total)
             plan_tile_dense(p, tile, part, PLAN_LAYER);
-        else if (w->n_taken[tile * p->n_part + part] + recent + PAGE_TOK > l->param[MOST] * n)
+        else if (w->n_taken[tile * p->n_part + part] + recent + PAGE_TOK > set->most * n)
             plan_tile_dense(p, tile, part, PLAN_NO_GAIN);
     }
 }
@@ -210,11 +210,12 @@ static bool audit(const struct work *w, const struct method_lane *l, struct plan
 
 static void auto_plan(const struct method_lane *l, struct plan *p)
 {
+    const struct auto_prefill_param *set = l->param;
     struct work w;
     bool finite = true;
     lay_out(&w, l->shape, l->param, l->scratch);
     /* With a softcap a score is no product: the slot does not know it. */
-    if (l->layer < (uint32_t)l->param[DENSE] || l->softcap > 0 || l->param[MASS] >= 1) {
+    if (l->layer < set->dense || l->softcap > 0 || set->mass >= 1) {
         plan_dense(p, PLAN_LAYER);
         return;
     }
@@ -246,8 +247,7 @@ const struct method auto_prefill_method = {
         "What no sampled row looks at may be missed: the mass that is told comes from exact rows "
         "outside the sample. Fewer rows (16) and a lower mass (0.95) are faster, and lose "
         "several times as much.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &auto_prefill_params,
     .weighs = true,
     .token_grain = true,
     .facts = {.part = "mass=0.6,last=0,most=1", .whole = "mass=1"},

@@ -30,20 +30,16 @@
 
 #include <string.h>
 
-enum { BUDGET, SEGMENT, BLOCK, FUSE, DENSE, SCORES };
-
-static const sac_method_param params[] = {
-    {"budget", SAC_PARAM_BUDGET, "1024", 32, 1 << 24, NULL,
-     "tokens before its segment that a row reads"},
-    {"segment", SAC_PARAM_INT, "512", 64, 1 << 16, NULL,
-     "queries that share a choice, a multiple of 64 (else rounded up)"},
-    {"block", SAC_PARAM_CHOICE, "32", 0, 0, "32|64|128", "keys that are chosen together"},
-    {"fuse", SAC_PARAM_FLOAT, "0.25", 0, 1, NULL, "weight of the scores of the layer before"},
-    {"dense", SAC_PARAM_INT, "1024", 0, 1 << 24, NULL,
-     "segments that begin before this token, or before the budget, read everything"},
-    {"scores", SAC_PARAM_CHOICE, "code", 0, 0, "code|paper",
-     "one softmax of the mean over heads, or four a head"},
-};
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "1024", 32, "tokens before its segment that a row reads")                    \
+    P(COUNT, segment, "512", 64, 1 << 16,                                                          \
+      "queries that share a choice, a multiple of 64 (else rounded up)")                           \
+    P(CHOICE, block, "32", "32|64|128", "keys that are chosen together")                           \
+    P(SHARE, fuse, "0.25", "weight of the scores of the layer before")                             \
+    P(COUNT, dense, "1024", 0, 1 << 24,                                                            \
+      "segments that begin before this token, or before the budget, read everything")              \
+    P(CHOICE, scores, "code", "code|paper", "one softmax of the mean over heads, or four a head")
+METHOD_PARAMS(critiprefill, PARAMS)
 
 /* What a chunk's layers hand on. */
 struct fused {
@@ -76,37 +72,39 @@ static size_t work_make(struct work *w, const struct method_shape *s, void *scra
     return a.used;
 }
 
-static size_t criti_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t criti_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct work w;
     (void)param;
     return work_make(&w, s, NULL);
 }
 
-static uint32_t segment_tok(const double *param)
+static uint32_t segment_tok(const void *param)
 {
-    return ((uint32_t)param[SEGMENT] + 63) & ~63u;
+    const struct critiprefill_param *set = param;
+    return (set->segment + 63) & ~63u;
 }
 
-static uint32_t block_pages(const double *param)
+static uint32_t block_pages(const void *param)
 {
-    return 1u << (uint32_t)param[BLOCK];
+    const struct critiprefill_param *set = param;
+    return 1u << set->block;
 }
 
-static size_t criti_state_bytes(const struct method_shape *s, const double *param)
+static size_t criti_state_bytes(const struct method_shape *s, const void *param)
 {
     const size_t n_segment = s->n_row_max / segment_tok(param) + 2;
     const size_t n_block = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK / block_pages(param) + 1;
     return sizeof(struct fused) + n_segment * n_block * sizeof(float);
 }
 
-static size_t criti_side_bytes(const struct method_shape *s, const double *param)
+static size_t criti_side_bytes(const struct method_shape *s, const void *param)
 {
     (void)param;
     return box_bytes(s, BOX_BOUND);
 }
 
-static void criti_seal(uint8_t *side, const struct method_shape *s, const double *param,
+static void criti_seal(uint8_t *side, const struct method_shape *s, const void *param,
                        const float *k)
 {
     (void)param;
@@ -214,8 +212,9 @@ static void pages_to_blocks(float *raw, uint32_t n_page, uint32_t block)
 /* Criticality of the n_block blocks before a segment: w->raw, w->soft. False: not finite. */
 static bool score_segment(const struct work *w, const struct method_lane *l, uint32_t n_block)
 {
+    const struct critiprefill_param *set = l->param;
     const uint32_t block = block_pages(l->param), n_page = n_block * block;
-    const bool by_paper = l->param[SCORES] > 0;
+    const bool by_paper = set->scores > 0;
     assert(n_page <= w->stride && n_page <= l->n_sealed);
     if (by_paper && !page_shares(w, l, n_page)) return false;
     if (!by_paper) page_scores(w, l, n_page);
@@ -273,13 +272,14 @@ static void dense_segment(struct plan *p, const struct segment *s, enum plan_rea
 static enum plan_reason segment_reason(const struct method_lane *l, const struct plan *p,
                                        const struct segment *s)
 {
-    if (s->at < (uint32_t)l->param[DENSE] || s->at <= spec_budget(l->param[BUDGET], s->at))
-        return PLAN_SHORT;
+    const struct critiprefill_param *set = l->param;
+    if (s->at < set->dense || s->at <= spec_budget(set->budget, s->at)) return PLAN_SHORT;
     return s->end == p->end && p->n_after == 0 ? PLAN_LAYER : PLAN_SPARSE;
 }
 
 static void criti_plan(const struct method_lane *l, struct plan *p)
 {
+    const struct critiprefill_param *set = l->param;
     struct fused *state = l->state;
     struct work w;
     const uint32_t n_tok = segment_tok(l->param), block_tok = block_pages(l->param) * PAGE_TOK;
@@ -311,10 +311,10 @@ static void criti_plan(const struct method_lane *l, struct plan *p)
             state->is_set = false;
             return;
         }
-        const float old = go_on ? (float)l->param[FUSE] : 0;
+        const float old = go_on ? (float)set->fuse : 0;
         for (uint32_t j = 0; j < s.n_block; j++)
             fused[j] = old > 0 ? old * fused[j] + (1 - old) * w.soft[j] : w.soft[j];
-        choose(&w, fused, s.n_block, pick_max(1, spec_budget(l->param[BUDGET], s.at) / block_tok));
+        choose(&w, fused, s.n_block, pick_max(1, spec_budget(set->budget, s.at) / block_tok));
         mark_segment(l, p, &w, &s);
     }
     state->pos = l->pos;
@@ -363,8 +363,7 @@ const struct method critiprefill_method = {
         "are loose: what only one row of a segment looks for may be missed, and heads that look "
         "everywhere lose what the budget does not hold. The end of the prompt is dense, where a "
         "question usually stands.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &critiprefill_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .facts = {.part = "segment=64,dense=64"},

@@ -20,18 +20,14 @@
 
 #include <string.h>
 
-enum { MASS, TAU, LEAST };
-
 #define BLOCK       128u
 #define BLOCK_PAGES (BLOCK / PAGE_TOK)
 
-static const sac_method_param params[] = {
-    {"mass", SAC_PARAM_FLOAT, "0.9", 0, 1, NULL,
-     "share of the observed attention that the lines or blocks hold"},
-    {"tau", SAC_PARAM_FLOAT, "0.1", 0, 2, NULL,
-     "largest distance at which a head is judged by pooled blocks"},
-    {"least", SAC_PARAM_INT, "512", 128, 1 << 20, NULL, "least budget, in tokens"},
-};
+#define PARAMS(P)                                                                                  \
+    P(SHARE, mass, "0.9", "share of the observed attention that the lines or blocks hold")         \
+    P(NUMBER, tau, "0.1", 0, 2, "largest distance at which a head is judged by pooled blocks")     \
+    P(TOKENS, least, "512", 128, 1 << 20, "least budget, in tokens")
+METHOD_PARAMS(flexprefill, PARAMS)
 
 struct work {
     struct rows rows;
@@ -64,7 +60,7 @@ static size_t work_make(struct work *w, const struct method_shape *s, void *scra
     return a.used;
 }
 
-static size_t flex_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t flex_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct work w;
     (void)param;
@@ -72,13 +68,13 @@ static size_t flex_scratch_bytes(const struct method_shape *s, const double *par
 }
 
 /* Side data of a page: the sum of its keys. */
-static size_t flex_side_bytes(const struct method_shape *s, const double *param)
+static size_t flex_side_bytes(const struct method_shape *s, const void *param)
 {
     (void)param;
     return s->geom->head_dim * sizeof(float);
 }
 
-static void flex_seal(uint8_t *side, const struct method_shape *s, const double *param,
+static void flex_seal(uint8_t *side, const struct method_shape *s, const void *param,
                       const float *k)
 {
     const uint32_t d = s->geom->head_dim;
@@ -163,20 +159,22 @@ static double distance(const float *a, const float *b, uint32_t n)
 
 static uint32_t least_blocks(const struct method_lane *l)
 {
-    return ((uint32_t)l->param[LEAST] + BLOCK - 1) / BLOCK;
+    const struct flexprefill_param *set = l->param;
+    return (set->least + BLOCK - 1) / BLOCK;
 }
 
 /* Blocks for the fewest best entries of those along lines that hold the wanted share. */
 static uint32_t budget_blocks(const struct work *w, const struct method_lane *l, const float *value,
                               const float *by_block)
 {
+    const struct flexprefill_param *set = l->param;
     const uint32_t n = l->pos + l->n_row, n_page = (n + PAGE_TOK - 1) / PAGE_TOK;
     assert(n <= w->rows.stride);
     double sum = 0;
     uint32_t count = 0;
     for (uint32_t b = 0; b * BLOCK < n; b++) sum += (double)by_block[b];
     const struct op_cut cut = l->ops->best(&(struct op_best){
-        .value = value, .n = n, .by_sum = true, .target = l->param[MASS] * sum, .spare = w->spare});
+        .value = value, .n = n, .by_sum = true, .target = set->mass * sum, .spare = w->spare});
     memset(w->bits, 0, n_page * sizeof *w->bits);
     l->ops->mark(&(struct op_mark){.value = value, .cut = cut, .n_page = n_page, .mask = w->bits});
     for (uint32_t i = 0; i < n_page; i++) count += (uint32_t)__builtin_popcount(w->bits[i]);
@@ -230,6 +228,7 @@ static void mark_lines(const struct work *w, struct plan *p, uint32_t head, uint
 static bool mark_pooled(const struct work *w, const struct method_lane *l, struct plan *p,
                         uint32_t head)
 {
+    const struct flexprefill_param *set = l->param;
     const uint32_t n_block = p->tile0 + p->n_tile, d = l->shape->geom->head_dim;
     assert(n_block <= w->n_block && p->n_tile <= l->shape->n_row_max / BLOCK + 2);
     for (uint32_t i = 0; i < p->n_tile; i++)
@@ -240,7 +239,7 @@ static bool mark_pooled(const struct work *w, const struct method_lane *l, struc
         if (!softmax(l, w->score + i * w->n_block, p->tile0 + i + 1,
                      w->share + (size_t)i * n_block))
             return false;
-    struct pick_cut cut = pick_share(w->share, p->n_tile * n_block, l->param[MASS]);
+    struct pick_cut cut = pick_share(w->share, p->n_tile * n_block, set->mass);
     for (uint32_t i = 0; i < p->n_tile; i++)
         for (uint32_t b = 0; b < n_block; b++)
             if (pick_takes(&cut, w->share[(size_t)i * n_block + b])) mark_block(p, i, head, b);
@@ -251,13 +250,14 @@ static bool mark_pooled(const struct work *w, const struct method_lane *l, struc
 static bool plan_head(const struct work *w, const struct method_lane *l, struct plan *p,
                       uint32_t head)
 {
+    const struct flexprefill_param *set = l->param;
     const uint32_t n_block = p->tile0 + p->n_tile, least = least_blocks(l);
     if (!rows_attend(&w->rows, l, head)) return false;
     sum_lines(w, l);
     pool_rows(w->query, l, head, l->n_row - w->rows.n, l->n_row);
     score_blocks(w, l, w->query, 1, n_block);
     if (!softmax(l, w->score, n_block, w->guess)) return false;
-    if (distance(w->guess, w->by_column, n_block) < l->param[TAU]) {
+    if (distance(w->guess, w->by_column, n_block) < set->tau) {
         mark_lines(w, p, head, least, least);
         return mark_pooled(w, l, p, head);
     }
@@ -268,13 +268,14 @@ static bool plan_head(const struct work *w, const struct method_lane *l, struct 
 
 static void flex_plan(const struct method_lane *l, struct plan *p)
 {
+    const struct flexprefill_param *set = l->param;
     struct work w;
     const uint32_t n = l->pos + l->n_row;
-    if (l->param[MASS] >= 1) { /* rounding would stop short of all */
+    if (set->mass >= 1) { /* rounding would stop short of all */
         plan_dense(p, PLAN_LAYER);
         return;
     }
-    if (n <= fmax(2 * BLOCK, l->param[LEAST])) {
+    if (n <= fmax(2 * BLOCK, set->least)) {
         plan_dense(p, PLAN_SHORT);
         return;
     }
@@ -317,8 +318,7 @@ const struct method flexprefill_method = {
         "keys explain are judged by those for every block of rows. Budgets follow the input. The "
         "share is that of the observed rows: what others look for is a guess, and whole blocks are "
         "read for single keys.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &flexprefill_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .facts = {.part = "mass=0.1,least=128", .whole = "mass=1"},

@@ -31,22 +31,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MASS, SAMPLE, BETA, SLASHES, COLUMNS, MOST, HEADS, KEEP };
-
-static const sac_method_param params[] = {
-    {"mass", SAC_PARAM_FLOAT, "0.955", 0, 1, NULL,
-     "share of the sampled rows' attention that lines must hold"},
-    {"sample", SAC_PARAM_INT, "64", 1, 1024, NULL, "rows of a chunk that are sampled"},
-    {"beta", SAC_PARAM_FLOAT, "0.7", 0.01, 1, NULL,
-     "lines at least so good as the best times this are taken together"},
-    {"slashes", SAC_PARAM_INT, "64", 0, 4096, NULL, "first slashes, always taken"},
-    {"columns", SAC_PARAM_INT, "16", 0, 4096, NULL, "first columns, always taken"},
-    {"most", SAC_PARAM_FLOAT, "0.6", 0, 1, NULL, "a head that needs more of its cells is dense"},
-    {"heads", SAC_PARAM_CHOICE, "query", 0, 0, "query|group",
-     "lines for each query head, or for all of a KV head"},
-    {"keep", SAC_PARAM_CHOICE, "off", 0, 0, "off|on",
-     "lines that earlier chunks and turns chose are taken first"},
-};
+#define PARAMS(P)                                                                                  \
+    P(SHARE, mass, "0.955", "share of the sampled rows' attention that lines must hold")           \
+    P(COUNT, sample, "64", 1, 1024, "rows of a chunk that are sampled")                            \
+    P(NUMBER, beta, "0.7", 0.01, 1,                                                                \
+      "lines at least so good as the best times this are taken together")                          \
+    P(COUNT, slashes, "64", 0, 4096, "first slashes, always taken")                                \
+    P(COUNT, columns, "16", 0, 4096, "first columns, always taken")                                \
+    P(SHARE, most, "0.6", "a head that needs more of its cells is dense")                          \
+    P(CHOICE, heads, "query", "query|group", "lines for each query head, or for all of a KV head") \
+    P(FLAG, keep, "off", "lines that earlier chunks and turns chose are taken first")
+METHOD_PARAMS(loop, PARAMS)
 
 /* ---- The greedy choice ---- */
 
@@ -314,17 +309,18 @@ struct work {
     float *sum;       /* with heads=group: attention of all heads, as rows_sum leaves one's */
 };
 
-static size_t work_make(struct work *w, const struct method_shape *s, const double *param,
+static size_t work_make(struct work *w, const struct method_shape *s, const void *param,
                         struct arena *a)
 {
-    const uint32_t n_sample = pick_min((uint32_t)param[SAMPLE], s->n_row_max);
+    const struct loop_param *set = param;
+    const uint32_t n_sample = pick_min(set->sample, s->n_row_max);
     rows_make(&w->rows, s, n_sample, a);
     greedy_make(&w->greedy, w->rows.stride, a);
-    w->sum = arena_take(a, param[HEADS] > 0 ? n_sample * w->rows.stride : 0, sizeof(float));
+    w->sum = arena_take(a, set->heads > 0 ? n_sample * w->rows.stride : 0, sizeof(float));
     return a->used;
 }
 
-static size_t loop_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t loop_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct work w;
     struct arena a = {0};
@@ -339,23 +335,24 @@ static size_t line_words(const struct method_shape *s)
 }
 
 /* Bits of kept lines: [n_layer][lists of a tile][KINDS][line_words]. */
-static size_t loop_state_bytes(const struct method_shape *s, const double *param)
+static size_t loop_state_bytes(const struct method_shape *s, const void *param)
 {
-    const size_t n_part = param[HEADS] > 0 ? 1 : s->group;
-    return param[KEEP] > 0 ? s->geom->n_layer * n_part * KINDS * line_words(s) * sizeof(uint32_t)
-                           : 0;
+    const struct loop_param *set = param;
+    const size_t n_part = set->heads > 0 ? 1 : s->group;
+    return set->keep ? s->geom->n_layer * n_part * KINDS * line_words(s) * sizeof(uint32_t) : 0;
 }
 
 static struct kept kept_of(const struct method_lane *l, uint32_t part)
 {
-    const size_t n_part = l->param[HEADS] > 0 ? 1 : l->shape->group, n = line_words(l->shape);
-    if (!(l->param[KEEP] > 0)) return (struct kept){0};
+    const struct loop_param *set = l->param;
+    const size_t n_part = set->heads > 0 ? 1 : l->shape->group, n = line_words(l->shape);
+    if (!set->keep) return (struct kept){0};
     uint32_t *first = (uint32_t *)l->state + (l->layer * n_part + part) * KINDS * n;
     return (struct kept){{first, first + n}, (uint32_t)n};
 }
 
 /* Columns that are gone are forgotten; a distance means the same in what is left. */
-static void loop_cut(void *state, const struct method_shape *s, const double *param, uint32_t n_tok)
+static void loop_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
 {
     const size_t n = line_words(s), n_list = loop_state_bytes(s, param) / (KINDS * n * 4);
     for (size_t i = 0; i < n_list; i++) {
@@ -415,15 +412,16 @@ static void use_sum(struct work *w)
 static void plan_parts(struct work *w, const struct method_lane *l, struct plan *p, uint32_t part,
                        uint32_t n_part)
 {
+    const struct loop_param *set = l->param;
     struct greedy *g = &w->greedy;
     const uint32_t n_list = p->n_tile * n_part;
     const double total = greedy_begin(g);
-    g->goal = l->param[MASS] * total;
+    g->goal = set->mass * total;
     w->kept = kept_of(l, n_part > 1 ? 0 : part);
-    take_first(g, SLASH, (uint32_t)l->param[SLASHES], &w->kept);
-    take_first(g, COLUMN, (uint32_t)l->param[COLUMNS], &w->kept);
-    if (!greedy_run(g, (float)l->param[BETA]) ||
-        (double)g->n_cell > l->param[MOST] * (double)chunk_cells(l)) {
+    take_first(g, SLASH, set->slashes, &w->kept);
+    take_first(g, COLUMN, set->columns, &w->kept);
+    if (!greedy_run(g, (float)set->beta) ||
+        (double)g->n_cell > set->most * (double)chunk_cells(l)) {
         for (uint32_t i = 0; i < n_list; i++)
             plan_tile_dense(p, i / n_part, part + i % n_part, PLAN_NO_GAIN);
         plan_estimate(p, n_part, n_part);
@@ -444,17 +442,18 @@ static void plan_parts(struct work *w, const struct method_lane *l, struct plan 
 
 static void loop_plan(const struct method_lane *l, struct plan *p)
 {
+    const struct loop_param *set = l->param;
     struct arena a = {.base = l->scratch, .capacity = SIZE_MAX};
     struct work w;
     const uint32_t group = l->shape->group;
-    const bool as_group = l->param[HEADS] > 0;
-    if (l->param[MASS] >= 1) {
+    const bool as_group = set->heads > 0;
+    if (set->mass >= 1) {
         plan_dense(p, PLAN_LAYER);
         return;
     }
     work_make(&w, l->shape, l->param, &a);
     lines_make(&w.lines, l->pos + l->n_row, p->tile_tok, &a);
-    sample_rows(&w.rows, l, (uint32_t)l->param[SAMPLE]);
+    sample_rows(&w.rows, l, set->sample);
     if (!rows_read_keys(&w.rows, l)) {
         plan_dense(p, PLAN_NAN);
         return;
@@ -522,8 +521,7 @@ const struct method loopserve_method = {
         "past turns included. A key that only rows outside the sample look for is missed: a larger "
         "sample helps, a higher share does not. The sample's cost is that of its rows, so chunks "
         "should be large (-b 2048 and more).",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &loop_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .token_grain = true,

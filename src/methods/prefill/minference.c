@@ -26,23 +26,20 @@
 
 #include <string.h>
 
-enum { COLUMNS, SLASHES, SAMPLE, SINK, BAND, SIZES, TABLE };
-
 #define LEARN_FROM  2500u /* rows before it attend to little else than what they must */
 #define BLOCK       64u
 #define BLOCK_PAGES (BLOCK / PAGE_TOK)
 
-static const sac_method_param params[] = {
-    {"columns", SAC_PARAM_INT, "512", 1, 1 << 20, NULL, "columns that every row reads"},
-    {"slashes", SAC_PARAM_INT, "2048", 1, 1 << 20, NULL, "diagonals that every row reads"},
-    {"sample", SAC_PARAM_INT, "64", 1, 1024, NULL, "last rows of a chunk that choose them"},
-    {"sink", SAC_PARAM_INT, "30", 0, 1 << 20, NULL, "first columns, always among them"},
-    {"band", SAC_PARAM_INT, "100", 0, 1 << 20, NULL, "first diagonals, always among them"},
-    {"sizes", SAC_PARAM_CHOICE, "fixed", 0, 0, "fixed|search",
-     "columns and slashes as given, or for each head and chunk the best of five sizes"},
-    {"table", SAC_PARAM_FILE, "", 0, 0, NULL,
-     "patterns of the model's heads, made by 'saccade eval patterns'"},
-};
+#define PARAMS(P)                                                                                  \
+    P(COUNT, columns, "512", 1, 1 << 20, "columns that every row reads")                           \
+    P(COUNT, slashes, "2048", 1, 1 << 20, "diagonals that every row reads")                        \
+    P(COUNT, sample, "64", 1, 1024, "last rows of a chunk that choose them")                       \
+    P(TOKENS, sink, "30", 0, 1 << 20, "first columns, always among them")                          \
+    P(COUNT, band, "100", 0, 1 << 20, "first diagonals, always among them")                        \
+    P(CHOICE, sizes, "fixed", "fixed|search",                                                      \
+      "columns and slashes as given, or for each head and chunk the best of five sizes")           \
+    P(PATH, table, "patterns of the model's heads, made by 'saccade eval patterns'")
+METHOD_PARAMS(minference, PARAMS)
 
 /* Attention of a head's rows along lines. */
 struct sums {
@@ -61,10 +58,11 @@ struct work {
     float *key, *query, *score; /* [n_block, head_dim], [head_dim], [n_block] */
 };
 
-static void work_make(struct work *w, const struct method_shape *s, const double *param,
+static void work_make(struct work *w, const struct method_shape *s, const void *param,
                       struct arena *a)
 {
-    const uint32_t n_sample = pick_min((uint32_t)param[SAMPLE], s->n_row_max);
+    const struct minference_param *set = param;
+    const uint32_t n_sample = pick_min(set->sample, s->n_row_max);
     rows_make(&w->rows, s, n_sample, a);
     float **const by_token[] = {&w->by.column,   &w->by.slash, &w->judge.column,
                                 &w->judge.slash, &w->down,     &w->first};
@@ -78,7 +76,7 @@ static void work_make(struct work *w, const struct method_shape *s, const double
     w->score = arena_take(a, n_block, sizeof(float));
 }
 
-static size_t mi_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t mi_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct work w;
     struct arena a = {0};
@@ -107,7 +105,8 @@ static void take_best(const struct work *w, const struct method_lane *l, uint32_
 static void take_lines(const struct work *w, const struct method_lane *l,
                        const struct pattern *size)
 {
-    const uint32_t sink = (uint32_t)l->param[SINK], band = (uint32_t)l->param[BAND];
+    const struct minference_param *set = l->param;
+    const uint32_t sink = set->sink, band = set->band;
     take_best(w, l, w->column, w->by.column, (const uint32_t[]){sink, size->a});
     take_best(w, l, w->slash, w->by.slash, (const uint32_t[]){band, size->b});
 }
@@ -160,16 +159,18 @@ static double covered_ends(const struct work *w, uint32_t sink, uint32_t window)
 /* Rows of the sample: the last of the chunk. */
 static void sample_last_rows(struct work *w, const struct method_lane *l)
 {
-    w->rows.n = pick_min((uint32_t)l->param[SAMPLE], l->n_row);
+    const struct minference_param *set = l->param;
+    w->rows.n = pick_min(set->sample, l->n_row);
     for (uint32_t i = 0; i < w->rows.n; i++) w->rows.at[i] = l->pos + l->n_row - w->rows.n + i;
 }
 
 /* Or one at the end of each of as many equal parts of what lies from position `from` on. */
 static void sample_all_rows(struct work *w, const struct method_lane *l, uint32_t from)
 {
+    const struct minference_param *set = l->param;
     const uint32_t first = pick_max(l->pos, from), span = l->pos + l->n_row - first;
+    w->rows.n = pick_min(set->sample, span);
     assert(span > 0 && span <= l->n_row);
-    w->rows.n = pick_min((uint32_t)l->param[SAMPLE], span);
     for (uint32_t i = 0; i < w->rows.n; i++)
         w->rows.at[i] = first + (uint32_t)((uint64_t)span * (i + 1) / w->rows.n) - 1;
 }
@@ -305,16 +306,17 @@ static const struct method_table table = {pattern_table_bytes, pattern_table_rea
 /* Which pattern a head has if nothing is searched for. */
 static struct pattern pattern_of(const struct method_lane *l, uint32_t head)
 {
+    const struct minference_param *set = l->param;
     const struct pattern_head *heads = l->table;
-    if (l->param[TABLE] > 0) return heads[pattern_entry(l, head)].pattern;
-    return (struct pattern){PATTERN_LINES, (uint32_t)l->param[COLUMNS],
-                            (uint32_t)l->param[SLASHES]};
+    if (set->table) return heads[pattern_entry(l, head)].pattern;
+    return (struct pattern){PATTERN_LINES, set->columns, set->slashes};
 }
 
 /* False: a score is not finite. */
 static bool plan_head(struct work *w, const struct method_lane *l, struct plan *p, uint32_t head)
 {
-    const bool searches = l->param[SIZES] > 0;
+    const struct minference_param *set = l->param;
+    const bool searches = set->sizes > 0;
     struct pattern pattern = pattern_of(l, head);
     if (pattern.family == PATTERN_ENDS) {
         for (uint32_t i = 0; i < p->n_tile; i++) plan_ends(p, i, head, pattern.a, pattern.b);
@@ -336,12 +338,13 @@ static bool plan_head(struct work *w, const struct method_lane *l, struct plan *
 /* Positions up to which the largest pattern of the lane's heads would read everything. */
 static uint32_t short_tok(const struct method_lane *l)
 {
+    const struct minference_param *set = l->param;
     uint32_t most = 0;
-    for (uint32_t h = 0; h < l->shape->group && !(l->param[SIZES] > 0); h++) {
+    for (uint32_t h = 0; h < l->shape->group && !(set->sizes > 0); h++) {
         const struct pattern p = pattern_of(l, h);
         most = pick_max(most, pick_max(p.a, p.b));
     }
-    for (size_t i = 0; i < PATTERN_CANDIDATES && l->param[SIZES] > 0; i++)
+    for (size_t i = 0; i < PATTERN_CANDIDATES && set->sizes > 0; i++)
         most = pick_max(most, pick_max(pattern_candidates[i].a, pattern_candidates[i].b));
     return most;
 }
@@ -394,8 +397,7 @@ const struct method minference_method = {
         "a size of its own. The last rows speak for all: what only rows before them look for, a "
         "question in front of the text for one, is missed. The sample's cost is that of its rows, "
         "so chunks should be large (-b 2048 and more).",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &minference_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .token_grain = true,

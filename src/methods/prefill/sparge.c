@@ -21,22 +21,18 @@
 
 #include <string.h>
 
-enum { TOP, CDF, LIKE, SKIP };
-
 #define ROWS        128u
 #define BLOCK       64u
 #define BLOCK_PAGES (BLOCK / PAGE_TOK)
 #define UNLIKE      (-1e30f) /* a score whose softmax is 0, and finite */
 
-static const sac_method_param params[] = {
-    {"top", SAC_PARAM_FLOAT, "0.5", 0, 1, NULL, "share of the blocks that is read"},
-    {"cdf", SAC_PARAM_FLOAT, "0", 0, 1, NULL,
-     "if above 0: share of the estimated attention that is read instead"},
-    {"like", SAC_PARAM_FLOAT, "-0.1", -2, 2, NULL,
-     "least likeness of a block that means stand for"},
-    {"skip", SAC_PARAM_FLOAT, "0", 0, 1, NULL,
-     "keys whose share of a row's attention so far is below this add no values; 0: all do"},
-};
+#define PARAMS(P)                                                                                  \
+    P(SHARE, top, "0.5", "share of the blocks that is read")                                       \
+    P(SHARE, cdf, "0", "if above 0: share of the estimated attention that is read instead")        \
+    P(NUMBER, like, "-0.1", -2, 2, "least likeness of a block that means stand for")               \
+    P(SHARE, skip, "0",                                                                            \
+      "keys whose share of a row's attention so far is below this add no values; 0: all do")
+METHOD_PARAMS(sparge, PARAMS)
 
 struct work {
     size_t n_block;       /* of a context, rounded up to 16 */
@@ -63,7 +59,7 @@ static size_t work_make(struct work *w, const struct method_shape *s, void *scra
     return a.used;
 }
 
-static size_t sparge_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t sparge_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct work w;
     (void)param;
@@ -92,13 +88,13 @@ static float square_of_mean(const float *sum, uint32_t n, uint32_t d)
 }
 
 /* Side data of a page: the two sums of its keys. */
-static size_t sparge_side_bytes(const struct method_shape *s, const double *param)
+static size_t sparge_side_bytes(const struct method_shape *s, const void *param)
 {
     (void)param;
     return 2 * s->geom->head_dim * sizeof(float);
 }
 
-static void sparge_seal(uint8_t *side, const struct method_shape *s, const double *param,
+static void sparge_seal(uint8_t *side, const struct method_shape *s, const void *param,
                         const float *k)
 {
     const uint32_t d = s->geom->head_dim;
@@ -111,6 +107,7 @@ static void sparge_seal(uint8_t *side, const struct method_shape *s, const doubl
 /* Mean and likeness of all blocks of keys, the last one as far as it goes. */
 static void pool_keys(const struct work *w, const struct method_lane *l)
 {
+    const struct sparge_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, end = l->pos + l->n_row;
     for (uint32_t b = 0; b * BLOCK < end; b++) {
         const uint32_t n = pick_min(BLOCK, end - b * BLOCK);
@@ -133,7 +130,7 @@ static void pool_keys(const struct work *w, const struct method_lane *l)
             }
         }
         for (uint32_t c = 0; c < d; c++) mean[c] /= (float)n;
-        w->is_unlike[b] = !((double)square_of_mean(w->norms, n, d) > l->param[LIKE]);
+        w->is_unlike[b] = !((double)square_of_mean(w->norms, n, d) > set->like);
     }
 }
 
@@ -159,6 +156,7 @@ static float pool_rows(const struct work *w, const struct method_lane *l, const 
 static double mark_tile(const struct work *w, const struct method_lane *l, struct plan *p,
                         uint32_t tile, uint32_t head)
 {
+    const struct sparge_param *set = l->param;
     const uint32_t before = plan_tile_tok(p, tile) / BLOCK, end = l->pos + plan_row_end(p, tile);
     const uint32_t n = (end + BLOCK - 1) / BLOCK;
     float *score = w->score + tile * w->n_block, lse;
@@ -168,9 +166,9 @@ static double mark_tile(const struct work *w, const struct method_lane *l, struc
     if (!l->ops->vote(
             &(struct op_vote){.score = score, .n = n, .group = 1, .vote = w->share, .lse = &lse}))
         return -1;
-    const uint32_t top = pick_max(1, (uint32_t)ceil(l->param[TOP] * n));
+    const uint32_t top = pick_max(1, (uint32_t)ceil(set->top * n));
     struct pick_cut cut =
-        l->param[CDF] > 0 ? pick_share(w->share, n, l->param[CDF]) : pick_best(w->share, n, top);
+        set->cdf > 0 ? pick_share(w->share, n, set->cdf) : pick_best(w->share, n, top);
     for (uint32_t b = 0; b < n; b++) {
         const bool is_best = pick_takes(&cut, w->share[b]);
         if (!is_best && !w->is_unlike[b] && b > 0 && b < before) continue;
@@ -184,9 +182,10 @@ static double mark_tile(const struct work *w, const struct method_lane *l, struc
 static bool plan_head(const struct work *w, const struct method_lane *l, struct plan *p,
                       uint32_t head)
 {
+    const struct sparge_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, end = l->pos + l->n_row;
     for (uint32_t i = 0; i < p->n_tile; i++)
-        if (!((double)pool_rows(w, l, p, i, head) > l->param[LIKE]))
+        if (!((double)pool_rows(w, l, p, i, head) > set->like))
             plan_tile_dense(p, i, head, PLAN_NO_GAIN);
     l->ops->dots(&(struct op_dots){.a = w->query,
                                    .b = w->key,
@@ -207,13 +206,14 @@ static bool plan_head(const struct work *w, const struct method_lane *l, struct 
 
 static void sparge_plan(const struct method_lane *l, struct plan *p)
 {
+    const struct sparge_param *set = l->param;
     struct work w;
-    if (l->param[CDF] > 0 ? l->param[CDF] >= 1 : l->param[TOP] >= 1) {
+    if (set->cdf > 0 ? set->cdf >= 1 : set->top >= 1) {
         plan_dense(p, PLAN_LAYER);
         return;
     }
     work_make(&w, l->shape, l->scratch);
-    p->skip = (float)l->param[SKIP];
+    p->skip = (float)set->skip;
     pool_keys(&w, l);
     for (uint32_t h = 0; h < l->shape->group; h++)
         if (!plan_head(&w, l, p, h)) {
@@ -252,8 +252,7 @@ const struct method sparge_method = {
         "half of them. Where vectors of a block point in different directions means say nothing: "
         "such blocks are read whole. The choice costs little. A single hot key does not move a "
         "mean, so needles are found by the half that is read, not by the score.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &sparge_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .facts = {.part = "top=0.3,like=-2", .whole = "top=1"},

@@ -19,19 +19,15 @@
 
 #include <string.h>
 
-enum { MASS, STRIDE };
-
 #define BLOCK       128u
 #define PANEL_PAGES 128u /* keys that are scored together: 512 KiB for 64 channels */
 #define PANEL_TOK   (PANEL_PAGES * PAGE_TOK)
 #define STRIDE_MAX  16u
 
-static const sac_method_param params[] = {
-    {"mass", SAC_PARAM_FLOAT, "0.9", 0, 1, NULL,
-     "estimated share of the attention that a block of rows reads"},
-    {"stride", SAC_PARAM_CHOICE, "16", 0, 0, "4|8|16",
-     "rows and keys of a group: larger is cheaper and blunter"},
-};
+#define PARAMS(P)                                                                                  \
+    P(SHARE, mass, "0.9", "estimated share of the attention that a block of rows reads")           \
+    P(CHOICE, stride, "16", "4|8|16", "rows and keys of a group: larger is cheaper and blunter")
+METHOD_PARAMS(xattention, PARAMS)
 
 struct work {
     uint32_t stride;
@@ -48,12 +44,13 @@ struct work {
     size_t n_group; /* of keys in a context, padded */
 };
 
-static size_t work_make(struct work *w, const struct method_shape *s, const double *param,
+static size_t work_make(struct work *w, const struct method_shape *s, const void *param,
                         void *scratch)
 {
+    const struct xattention_param *set = param;
     struct arena a = {.base = scratch, .capacity = SIZE_MAX};
     const size_t d = s->geom->head_dim, n_panel = (s->n_ctx + PANEL_TOK - 1) / PANEL_TOK;
-    w->stride = 4u << (uint32_t)param[STRIDE];
+    w->stride = 4u << set->stride;
     const size_t n_row = s->group * ((size_t)s->n_row_max / w->stride + 2);
     w->n_group = n_panel * (PANEL_TOK / w->stride) + 16; /* not a power of two either */
     w->width = w->stride * d + 32;
@@ -68,7 +65,7 @@ static size_t work_make(struct work *w, const struct method_shape *s, const doub
     return a.used;
 }
 
-static size_t xa_scratch_bytes(const struct method_shape *s, const double *param)
+static size_t xa_scratch_bytes(const struct method_shape *s, const void *param)
 {
     struct work w;
     return work_make(&w, s, param, NULL);
@@ -201,8 +198,9 @@ static double mark_blocks(const struct work *w, struct plan *p, uint32_t tile, u
 
 static void xa_plan(const struct method_lane *l, struct plan *p)
 {
+    const struct xattention_param *set = l->param;
     struct work w;
-    if (l->param[MASS] >= 1) {
+    if (set->mass >= 1) {
         plan_dense(p, PLAN_LAYER);
         return;
     }
@@ -216,7 +214,7 @@ static void xa_plan(const struct method_lane *l, struct plan *p)
                 plan_dense(p, PLAN_NAN);
                 return;
             }
-            plan_estimate(p, mark_blocks(&w, p, i, h, n, l->param[MASS]), 1);
+            plan_estimate(p, mark_blocks(&w, p, i, h, n, set->mass), 1);
         }
 }
 
@@ -246,8 +244,7 @@ const struct method xattention_method = {
         "what heads and rows need. Every row takes part in the estimate, wherever a question "
         "stands. One hot key in a block is diluted, and a block is read for it whole. The estimate "
         "costs a sixteenth of dense scores: it grows with the square of the length.",
-    .param = params,
-    .n_param = sizeof params / sizeof params[0],
+    .params = &xattention_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .facts = {.part = "mass=0.5", .whole = "mass=1"},
