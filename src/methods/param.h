@@ -1,13 +1,14 @@
 /* param.h: the parameters of a method, declared once, with types, and what hooks read of them.
  *
  *     #define PARAMS(P)                                                                      \
- *         P(BUDGET, budget, "1024", 1, "tokens that are chosen, beside those always read")   \
+ *         P(BUDGET, budget, "1024", 1, "tokens that are read, sinks included")               \
  *         P(TOKENS, sink, "4", 0, 4096, "first tokens that are always read")
- *     METHOD_PARAMS(mine, PARAMS)
+ *     METHOD_PARAMS(streaming, PARAMS)
  *
- * makes `struct mine_param` with a member for each, in which hooks find the values (lane->param
- * points to one), and `mine_params`, the table that parsing, help, docs and tests read. A row is a
- * type, a key, the default as one would type it, what the type needs, and a help text:
+ * makes `struct streaming_param` with a member for each, in which hooks find the values
+ * (lane->param points to one), and `streaming_params`, the table that parsing, help, docs and tests
+ * read. A row is a type, a key, the default as one would type it, what the type needs, and a help
+ * text:
  *
  *     COUNT    uint32_t              least, most      a whole number of layers, rows, steps ...
  *     TOKENS   uint32_t              least, most      a whole number of tokens
