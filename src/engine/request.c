@@ -14,7 +14,9 @@
  *  3. What a request yields depends on nothing but the request (design D7). When the pool runs out
  *     of pages, the last request of the list gives its sequence back and is computed again later,
  *     every token as a row of the kind that it had, which gives the same numbers.
- *  4. Memory is taken at submit; sac_run allocates nothing.
+ *     A sequence of the caller may have a past that cannot be computed again: it is put aside as a
+ *     saved one is, and goes on from there.
+ *  4. Memory is taken at submit; sac_run allocates nothing but what is put aside.
  *
  * Not here: which rows a step computes (sched.c), and which prompts share pages (reuse.c). */
 #include "engine/request.h"
@@ -23,6 +25,7 @@
 #include "base/workers.h"
 #include "engine/engine.h"
 #include "engine/sample.h"
+#include "engine/state.h"
 #include "engine/stop.h"
 
 #include <assert.h>
@@ -43,8 +46,10 @@ struct request {
     sac_seq seq;          /* SAC_SEQ_NONE while waiting */
     sac_sampler *sampler; /* owned */
     struct stop stop;
-    int32_t *tok; /* owned, [n_prompt + max_tokens]: prompt, then chosen tokens; for starting again.
-                     NULL if the caller owns the sequence */
+    int32_t
+        *tok; /* owned, [n_prompt + max_tokens]: prompt, then chosen tokens; for starting again */
+    uint8_t *parked; /* owned, [n_parked] the caller's sequence while it has no pages, or NULL */
+    size_t n_parked;
     uint32_t n_cached, n_prompt, n_prompt_done, n_predicted, max_tokens;
     uint32_t n_decode_row;    /* of the prompt, at its end: 1 to n_prompt */
     uint32_t decode, prefill; /* or SAC_DECODE_KEEP, SAC_PREFILL_KEEP */
@@ -101,6 +106,7 @@ static void request_free(struct request *r)
     sac_sampler_free(r->sampler);
     stop_deinit(&r->stop);
     mem_free(r->tok);
+    mem_free(r->parked);
     mem_free(r->probs);
     mem_free(r);
 }
@@ -170,7 +176,7 @@ static sac_status check_request(struct request *r, const struct request_list *li
         return error_set(err, SAC_ERR_ARG,
                          "n_decode_row is 0: the prompt's last token is a decode row in any case");
     for (const struct request *o = list->first; o; o = o->next)
-        if (!r->owns_seq && o->seq == want->seq && o->state == REQUEST_RUNNING)
+        if (!r->owns_seq && o->seq == want->seq && o->state != REQUEST_ENDED)
             return error_set(err, SAC_ERR_ARG, "sequence %u is in use by request %llu", want->seq,
                              (unsigned long long)o->id);
     if (r->decode != SAC_DECODE_KEEP && r->decode >= params.n_decode)
@@ -243,14 +249,20 @@ static sac_status set_up_seq(sac_engine *engine, const struct request *r, sac_er
     return sac_seq_use_top(engine, r->seq, wants_all ? 0 : sample_n_top(r->sampler), err);
 }
 
-/* Queues the prompt `tok` [n_prompt]; the last row's logits are wanted unless chosen tokens follow.
- * check_request has seen to it that both parts fit. */
-static sac_status queue_prompt(sac_engine *engine, const struct request *r, const int32_t *tok,
-                               sac_want want, sac_error *err)
+/* Queues what its sequence does not have yet: of the prompt, and behind it of the tokens that were
+ * chosen before the request gave way. check_request has seen to it that all of it fits. */
+static sac_status queue_rest(sac_engine *engine, const struct request *r, sac_error *err)
 {
-    const uint32_t n_wide = r->n_prompt - r->n_decode_row;
-    TRY(sac_seq_append(engine, r->seq, tok, n_wide, SAC_ROW_PROMPT, SAC_WANT_NONE, err));
-    return sac_seq_append(engine, r->seq, tok + n_wide, r->n_decode_row, SAC_ROW_DECODE, want, err);
+    const uint32_t n_wide = r->n_prompt - r->n_decode_row, n_all = r->n_prompt + r->n_predicted;
+    uint32_t n = sac_seq_length(engine, r->seq, NULL) - r->n_cached;
+    assert(n < n_all);
+    if (n < n_wide) {
+        TRY(sac_seq_append(engine, r->seq, r->tok + n, n_wide - n, SAC_ROW_PROMPT, SAC_WANT_NONE,
+                           err));
+        n = n_wide;
+    }
+    return sac_seq_append(engine, r->seq, r->tok + n, n_all - n, SAC_ROW_DECODE, SAC_WANT_LAST,
+                          err);
 }
 
 static sac_status copy_sparse(struct request *r, const sac_sparse *sparse, sac_error *err)
@@ -285,19 +297,17 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     TRY(create_sampler(r, list, want, err));
     TRY(stop_init(&r->stop, want->stop, want->n_stop, list->piece_max, err));
     r->probs = mem_calloc(r->n_probs, sizeof *r->probs);
-    if (r->owns_seq) r->tok = mem_calloc((size_t)r->n_prompt + r->max_tokens, sizeof *r->tok);
-    if (!r->probs || (r->owns_seq && !r->tok))
+    r->tok = mem_calloc((size_t)r->n_prompt + r->max_tokens, sizeof *r->tok);
+    if (!r->probs || !r->tok)
         return error_set(err, SAC_ERR_MEMORY, "out of memory for a request of %u tokens",
                          r->n_prompt);
-    if (r->owns_seq) {
-        memcpy(r->tok, want->prompt, r->n_prompt * sizeof *r->tok);
-        return SAC_OK;
-    }
+    memcpy(r->tok, want->prompt, r->n_prompt * sizeof *r->tok);
+    if (r->owns_seq) return SAC_OK;
     r->state = REQUEST_RUNNING;
     r->start_us = r->submit_us;
     (void)engine_take_reads(list->engine, r->seq); /* what it read before is not this request's */
     TRY(set_up_seq(list->engine, r, err));
-    return queue_prompt(list->engine, r, want->prompt, SAC_WANT_LAST, err);
+    return queue_rest(list->engine, r, err);
 }
 
 sac_status sac_submit(sac_engine *engine, const sac_request *request, uint64_t *out_id,
@@ -372,7 +382,7 @@ static void give_back_seq(struct request_list *list, struct request *r)
     if (r->seq == SAC_SEQ_NONE) return;
     const sac_reads reads = engine_take_reads(list->engine, r->seq);
     reads_add(&r->reads, &reads);
-    if (r->n_preempted == 0) {
+    if (r->n_preempted == 0 || !r->owns_seq) {
         r->n_reused = (uint32_t)reads.n_reused_tok;
         r->reuse_end = reuse_end_of(list->engine, r->seq);
     }
@@ -447,7 +457,7 @@ static void report_prompt(struct request_list *list, struct request *r)
 static void continue_request(struct request_list *list, struct request *r)
 {
     sac_error err = {0};
-    if (r->tok) r->tok[r->n_prompt + r->n_predicted - 1] = r->choice;
+    r->tok[r->n_prompt + r->n_predicted - 1] = r->choice;
     sac_sampler_accept(r->sampler, r->choice);
     if (sac_seq_append(list->engine, r->seq, &r->choice, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err) !=
         SAC_OK)
@@ -494,10 +504,11 @@ static void take_choice(struct request_list *list, struct request *r)
     }
 }
 
+/* A caller's sequence that was put aside comes back first: it keeps what was computed. */
 static void end_cancelled(struct request_list *list)
 {
     for (struct request *r = list->first; r; r = r->next)
-        if (r->cancelled && r->state != REQUEST_ENDED)
+        if (r->cancelled && r->state != REQUEST_ENDED && !r->parked)
             end_request(list, r, (sac_event){.finish = SAC_FINISH_CANCELLED});
 }
 
@@ -505,7 +516,7 @@ static void end_cancelled(struct request_list *list)
  * its computation when it must give way again; starting one too late only costs waiting. */
 static bool has_room(const struct request_list *list, const struct request *r)
 {
-    uint64_t want = r->n_prompt + r->n_predicted + PAGE_TOK;
+    uint64_t want = r->n_cached + r->n_prompt + r->n_predicted + PAGE_TOK;
     uint32_t n_running = 0;
     for (const struct request *o = list->first; o; o = o->next) {
         if (o->state != REQUEST_RUNNING) continue;
@@ -520,22 +531,25 @@ static bool has_room(const struct request_list *list, const struct request *r)
     return (double)want <= free_share * (double)sac_engine_get_params(list->engine).n_kv_tok;
 }
 
-/* Queues the prompt, and behind it the tokens that were chosen before the request gave way. */
 static sac_status start_request(struct request_list *list, struct request *r, sac_error *err)
 {
-    assert(r->owns_seq && r->tok && r->seq != SAC_SEQ_NONE);
-    const uint32_t n_again = r->n_predicted;
+    assert(r->tok && r->seq != SAC_SEQ_NONE);
     TRY(set_up_seq(list->engine, r, err));
-    TRY(queue_prompt(list->engine, r, r->tok, n_again ? SAC_WANT_NONE : SAC_WANT_LAST, err));
-    return sac_seq_append(list->engine, r->seq, r->tok + r->n_prompt, n_again, SAC_ROW_DECODE,
-                          SAC_WANT_LAST, err);
+    return queue_rest(list->engine, r, err);
 }
 
-/* The request gives its pages to others and waits for its turn to be computed again. */
+/* The request gives its pages to others and waits for its turn to be computed again, or, in a
+ * sequence of the caller, to go on from what was put aside. */
 static void give_way(struct request_list *list, struct request *r)
 {
-    assert(r->owns_seq && r->state == REQUEST_RUNNING);
-    give_back_seq(list, r);
+    sac_error err = {0};
+    assert(r->state == REQUEST_RUNNING && !r->parked);
+    if (r->owns_seq) {
+        give_back_seq(list, r);
+    } else if (state_park(list->engine, r->seq, &r->parked, &r->n_parked, &err) != SAC_OK) {
+        end_request(list, r, (sac_event){.finish = SAC_FINISH_ERROR, .error = err.msg});
+        return;
+    }
     r->state = REQUEST_WAITING;
     r->n_preempted++;
     list->n_preempted++;
@@ -550,12 +564,25 @@ static struct request *last_below(const struct request_list *list, int32_t prior
     return last;
 }
 
+/* Its sequence, fresh or as it was when it gave way. */
+static sac_status take_seq(struct request_list *list, struct request *r, sac_error *err)
+{
+    if (r->owns_seq) {
+        TRY(sac_seq_create(list->engine, &r->seq, err));
+        reuse_use_salt(list->engine, r->seq, r->salt);
+        return SAC_OK;
+    }
+    TRY(state_unpark(list->engine, r->seq, r->parked, r->n_parked, err));
+    mem_free(r->parked);
+    r->parked = NULL;
+    return SAC_OK;
+}
+
 /* A sequence for a waiting request; SAC_ERR_BUSY: it has to wait until another ends. */
 static sac_status find_place(struct request_list *list, struct request *r, sac_error *err)
 {
     while (true) {
-        const sac_status status =
-            has_room(list, r) ? sac_seq_create(list->engine, &r->seq, err) : SAC_ERR_BUSY;
+        const sac_status status = has_room(list, r) ? take_seq(list, r, err) : SAC_ERR_BUSY;
         struct request *lower = status == SAC_OK ? NULL : last_below(list, r->priority);
         if (!lower)
             return status != SAC_OK && count_state(list, REQUEST_RUNNING) ? SAC_ERR_BUSY : status;
@@ -571,7 +598,6 @@ static void admit_waiting(struct request_list *list)
         sac_status status = find_place(list, r, &err);
         if (status == SAC_ERR_BUSY) return;
         if (status == SAC_OK) {
-            reuse_use_salt(list->engine, r->seq, r->salt);
             r->state = REQUEST_RUNNING;
             if (r->start_us == 0) r->start_us = clock_us();
             status = start_request(list, r, &err);
@@ -582,14 +608,14 @@ static void admit_waiting(struct request_list *list)
 }
 
 /* The pool has no page for any row: the last request gives its pages to the others. A request that
- * is alone, or whose sequence is the caller's, cannot wait for others and ends. */
+ * is alone cannot wait for others and ends. */
 static void make_room(struct request_list *list, const sac_error *why)
 {
     struct request *last = NULL;
     for (struct request *r = list->first; r; r = r->next)
         if (r->state == REQUEST_RUNNING) last = r;
     assert(last);
-    if (last->owns_seq && count_state(list, REQUEST_RUNNING) > 1)
+    if (count_state(list, REQUEST_RUNNING) > 1)
         give_way(list, last);
     else
         end_request(list, last, (sac_event){.finish = SAC_FINISH_ERROR, .error = why->msg});

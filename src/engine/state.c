@@ -71,6 +71,7 @@ struct image {
     struct head head;
     bool keeps[CHOOSER_KINDS]; /* state of methods goes to, or comes from, the engine */
     bool only_pages;           /* nothing is appended, so methods have nothing to go on with */
+    bool is_parked;            /* the sequence has kept its methods and how they are set */
 };
 
 static sac_status damaged(const struct stream *s, const char *what)
@@ -432,6 +433,10 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
 {
     const sac_engine *e = im->e;
     struct seq *seq = &e->seqs[im->seq_i];
+    if (im->is_parked) {
+        im->keeps[CHOOSER_DECODE] = im->keeps[CHOOSER_PREFILL] = true;
+        return SAC_OK;
+    }
     if (im->only_pages) return im->head.has_gaps ? damaged(s, "it lacks pages") : SAC_OK;
     for (int kind = 0; kind < CHOOSER_KINDS; kind++) {
         const uint32_t i = find_spec(&e->chooser[kind].specs, im->head.method[kind]);
@@ -530,6 +535,24 @@ static sac_status load(struct stream *s, sac_engine *e, bool only_pages, sac_seq
     }
     *out = im.seq_i;
     return SAC_OK;
+}
+
+sac_status state_park(sac_engine *e, sac_seq id, uint8_t **out, size_t *out_n, sac_error *err)
+{
+    TRY(sac_seq_truncate(e, id, sac_seq_length(e, id, NULL), err));
+    TRY(sac_seq_to_bytes(e, id, out, out_n, err));
+    return sac_seq_truncate(e, id, 0, err);
+}
+
+sac_status state_unpark(sac_engine *e, sac_seq id, const uint8_t *bytes, size_t n, sac_error *err)
+{
+    struct stream s = {.name = "the sequence", .from = bytes, .size = n, .err = err};
+    struct image im = {.e = e, .seq_i = id, .is_parked = true};
+    TRY(read_head(&s, &im.head));
+    const sac_status status = read_body(&s, &im);
+    /* No page of what came before the failure is missing: it ends where a page could not be had. */
+    if (status != SAC_OK) TRY(sac_seq_truncate(e, id, 0, NULL));
+    return status;
 }
 
 static sac_status open_file(struct stream *s, const char *path, sac_error *err)

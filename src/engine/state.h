@@ -14,6 +14,12 @@ sac_status state_write(sac_engine *e, sac_seq id, FILE *file, const char *name, 
  * and what methods had learnt of it is not needed. */
 sac_status state_load_pages(sac_engine *e, const char *path, sac_seq *out, sac_error *err);
 
+/* The sequence gives its pages back and keeps its place and its settings: `*out` [*out_n], owned by
+ * the caller (mem_free), is what it was. Pending tokens are dropped. */
+sac_status state_park(sac_engine *e, sac_seq id, uint8_t **out, size_t *out_n, sac_error *err);
+/* It is that again, as if nothing had been; on failure it is empty. */
+sac_status state_unpark(sac_engine *e, sac_seq id, const uint8_t *bytes, size_t n, sac_error *err);
+
 /* "f16", "bf16" or "q8". */
 const char *state_type_name(uint32_t type);
 

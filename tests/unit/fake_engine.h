@@ -9,6 +9,7 @@
 #define SAC_TESTS_UNIT_FAKE_ENGINE_H
 
 #include "engine/engine.h"
+#include "engine/state.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -79,6 +80,40 @@ sac_reads engine_take_reads(sac_engine *e, sac_seq seq)
     const sac_reads reads = fake_of(e)->seqs[seq].reads;
     fake_of(e)->seqs[seq].reads = (sac_reads){0};
     return reads;
+}
+
+static uint32_t pages_used(const struct fake *f)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < N_SEQ_MAX; i++) n += f->seqs[i].n_done / PAGE_TOK;
+    return n;
+}
+
+/* What a sequence is, but for its pages, its reads and how it is set. */
+sac_status state_park(sac_engine *e, sac_seq seq, uint8_t **out, size_t *out_n, sac_error *err)
+{
+    struct fake_seq *s = &fake_of(e)->seqs[seq];
+    *out_n = sizeof *s;
+    *out = mem_alloc(sizeof *s);
+    if (!*out) return error_set(err, SAC_ERR_MEMORY, "no memory to put the sequence aside");
+    s->n_all = s->n_done;
+    memcpy(*out, s, sizeof *s);
+    s->n_done = s->n_all = 0;
+    return SAC_OK;
+}
+
+sac_status state_unpark(sac_engine *e, sac_seq seq, const uint8_t *bytes, size_t n, sac_error *err)
+{
+    struct fake_seq *s = &fake_of(e)->seqs[seq], was;
+    assert_int_equal(n, sizeof was);
+    memcpy(&was, bytes, n);
+    assert_int_equal(s->n_all, 0);
+    if (pages_used(fake_of(e)) + was.n_done / PAGE_TOK >
+        fake_of(e)->base.params.n_kv_tok / PAGE_TOK)
+        return error_set(err, SAC_ERR_CONTEXT, "no room for the sequence");
+    was.reads = s->reads;
+    *s = was;
+    return SAC_OK;
 }
 
 sac_status engine_check_sparse(const sac_engine *e, uint32_t decode_i, uint32_t prefill_i,
@@ -162,13 +197,6 @@ bool sac_token_is_eog(const sac_model *m, int32_t tok)
 sac_engine_params sac_engine_get_params(const sac_engine *e)
 {
     return fake_of(e)->base.params;
-}
-
-static uint32_t pages_used(const struct fake *f)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < N_SEQ_MAX; i++) n += f->seqs[i].n_done / PAGE_TOK;
-    return n;
 }
 
 sac_engine_stats sac_engine_get_stats(const sac_engine *e)

@@ -245,6 +245,69 @@ static void the_youngest_gives_way(void **state)
     engine_delete(e);
 }
 
+/* A sequence of the caller is put aside with all that it was and goes on from there; cancelled
+ * meanwhile, it comes back before its request ends. */
+static void a_callers_sequence_gives_way_and_comes_back(void **state)
+{
+    (void)state;
+    for (int cancels = 0; cancels < 2; cancels++) {
+        struct log old = {0}, first = {0}, young = {0}, want[2] = {0};
+        sac_request r = random_request(1);
+        sac_seq seq[2];
+        uint32_t n_active = 1, n_aside = 0, length = 0;
+        uint64_t id = 0;
+        for (int way = 0; way < 2; way++) { /* alone, and with another that takes its pages */
+            sac_engine *e = engine_new(2, way ? 96 : N_CTX, 512);
+            assert_int_equal(sac_seq_create(e, &seq[way], NULL), SAC_OK);
+            r.seq = seq[way];
+            r.max_tokens = 10;
+            submit(e, way ? &first : &want[0], RANDOM, 4, &r);
+            run_all(e);
+            r.max_tokens = 100;
+            sac_request other = r;
+            other.seq = SAC_SEQ_NONE;
+            if (way) submit(e, &old, RANDOM, 8, &other);
+            id = submit(e, way ? &young : &want[1], 'x', 6, &r);
+            for (n_active = 1; n_active;) {
+                assert_int_equal(sac_run(e, &n_active, NULL), SAC_OK);
+                if (way == 0 || sac_seq_length(e, r.seq, NULL) > 0) continue;
+                if (n_aside++ > 0) continue;
+                uint64_t none;
+                assert_int_equal(sac_submit(e, &r, &none, NULL), SAC_ERR_ARG); /* in use */
+                if (cancels) sac_cancel(e, id);
+                n_active = 1;
+            }
+            if (way == 1) length = sac_seq_length(e, r.seq, NULL);
+            engine_delete(e);
+        }
+        assert_true(n_aside > 0);
+        assert_int_equal(young.timings.n_preempted, 1);
+        assert_int_equal(young.finish, cancels ? SAC_FINISH_CANCELLED : SAC_FINISH_LENGTH);
+        assert_int_equal(length, 13 + 6 + young.n_tok - (cancels ? 0 : 1));
+        assert_memory_equal(young.tok, want[1].tok, young.n_tok * sizeof young.tok[0]);
+        if (!cancels) assert_string_equal(young.text, want[1].text);
+    }
+}
+
+static void no_memory_to_put_aside_ends_that_request(void **state)
+{
+    (void)state;
+    struct log old = {0}, young = {0};
+    sac_request r = random_request(1);
+    sac_engine *e = engine_new(2, 96, 512);
+    r.max_tokens = 100;
+    submit(e, &old, RANDOM, 8, &r);
+    assert_int_equal(sac_seq_create(e, &r.seq, NULL), SAC_OK);
+    submit(e, &young, RANDOM, 8, &r);
+    mem_fail_after(1);
+    run_all(e);
+    mem_fail_after(0);
+    assert_int_equal(young.finish, SAC_FINISH_ERROR);
+    assert_non_null(strstr(young.error, "put the sequence aside"));
+    assert_true(sac_seq_length(e, r.seq, NULL) > 8);
+    engine_delete(e);
+}
+
 static void alone_with_a_full_pool_is_an_error(void **state)
 {
     (void)state;
@@ -569,6 +632,8 @@ int main(void)
         cmocka_unit_test(broken_logits_end_one_request_only),
         cmocka_unit_test(results_do_not_depend_on_others),
         cmocka_unit_test(the_youngest_gives_way),
+        cmocka_unit_test(a_callers_sequence_gives_way_and_comes_back),
+        cmocka_unit_test(no_memory_to_put_aside_ends_that_request),
         cmocka_unit_test(alone_with_a_full_pool_is_an_error),
         cmocka_unit_test(events_may_submit),
         cmocka_unit_test(a_sequence_goes_on),

@@ -195,6 +195,49 @@ static void a_request_that_gives_way_counts_all_its_rows(void **state)
     sac_engine_free(e);
 }
 
+/* A sequence of the caller whose past no one could compute again: pages given back, tokens read
+ * under another budget, a second turn. It gives way and goes on with the same bits. */
+static void a_callers_sequence_goes_on_from_where_it_was(void **state)
+{
+    const sac_model *model = *state;
+    struct answer want[4], got[4], other;
+    for (int way = 0; way < 2; way++) {
+        sac_engine *e = make_engine(model, 2, way ? N_CTX - 32 : 0);
+        for (uint32_t method = 0; method < 4; method++) {
+            sac_request r = request_of(method);
+            struct answer *out = way ? &got[method] : &want[method];
+            sac_error err = {0};
+            r.decode = method;
+            r.n_prompt = 120;
+            r.max_tokens = 10;
+            r.n_decode_row = 60;
+            must(sac_seq_create(e, &r.seq, &err), &err);
+            submit(e, r, out);
+            run_all(e);
+            if (method == 1) r.sparse.budget = "48";
+            r.n_prompt = 60;
+            r.n_decode_row = 5;
+            r.max_tokens = N_TOK_MAX;
+            sac_request rival = request_of(0);
+            rival.n_prompt = 200;
+            rival.max_tokens = N_TOK_MAX;
+            if (way) submit(e, rival, &other);
+            submit(e, r, out);
+            run_all(e);
+            if (way) assert_int_equal(out->timings.n_preempted, 1);
+            assert_int_equal(out->n_tok, N_TOK_MAX);
+            sac_seq_remove(e, r.seq);
+        }
+        sac_engine_free(e);
+    }
+    for (uint32_t method = 0; method < 4; method++) {
+        assert_memory_equal(got[method].tok, want[method].tok, sizeof got[method].tok);
+        got[method].reads.kv_bytes_read = want[method].reads.kv_bytes_read;
+        same_counts(got[method].reads, want[method].reads);
+    }
+    assert_true(want[3].reads.n_page_dropped > 0);
+}
+
 /* On a sequence of the caller a request counts its own rows, not those before. */
 static void a_second_turn_counts_from_zero(void **state)
 {
@@ -425,6 +468,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_are_the_requests_own),
         cmocka_unit_test(a_request_that_gives_way_counts_all_its_rows),
+        cmocka_unit_test(a_callers_sequence_goes_on_from_where_it_was),
         cmocka_unit_test(a_second_turn_counts_from_zero),
         cmocka_unit_test(a_request_sets_mass_and_budget),
         cmocka_unit_test(a_request_sets_how_short_is_short),
