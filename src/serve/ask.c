@@ -18,6 +18,8 @@ void ask_deinit(struct ask *a)
     }
     for (uint32_t i = 0; i < a->n_stop; i++) mem_free(a->stop[i]);
     mem_free(a->cache_salt);
+    for (uint32_t i = 0; i < a->n_tool; i++) mem_free(a->tool[i]);
+    mem_free(a->tool);
     mem_free(a->bias);
     *a = (struct ask){0};
 }
@@ -260,12 +262,12 @@ static sac_status refuse_unsupported(const cJSON *o, struct refusal *ref)
     static const char *const names[] = {"suffix",  "grammar",      "json_schema",   "functions",
                                         "best_of", "audio",        "prompt_embeds", "documents",
                                         "lora",    "function_call"};
-    const cJSON *type = json_get(json_get(o, "response_format"), "type");
+    const cJSON *format = json_get(o, "response_format");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (json_get(o, names[i]))
             return refusal_set(ref, REFUSAL_UNSUPPORTED, names[i],
                                "'%s' is not supported by this server", names[i]);
-    if (type && !(cJSON_IsString(type) && strcmp(type->valuestring, "text") == 0))
+    if (format && !json_says(format, "type", "text"))
         return refusal_set(ref, REFUSAL_UNSUPPORTED, "response_format",
                            "'response_format' can only be {\"type\": \"text\"}");
     return SAC_OK;

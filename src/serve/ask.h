@@ -45,6 +45,8 @@ struct ask {
     uint32_t max_tokens;  /* 0: up to the context's end */
     char *stop[ASK_STOP_MAX];
     uint32_t n_stop;
+    char **tool; /* owned, [n_tool]: names of tools that the answer may call */
+    uint32_t n_tool;
     uint32_t decode, prefill; /* indices of the engine's methods */
     char *cache_salt;         /* owned; only prompts of the same share pages. NULL: "" */
     bool logprobs;

@@ -241,7 +241,7 @@ static enum MHD_Result wait_for_all(struct call *call)
     while ((first = loop_take(call->head.context->loop, call->answer, &done))) {
         for (const struct answer_piece *p = first; p; p = p->next) {
             take_piece(call, p);
-            if (p->kind != ANSWER_PING) r->dialect->keep(r, p);
+            if (p->kind != ANSWER_PING && r->dialect->keep) r->dialect->keep(r, p);
         }
         answer_pieces_free(first);
     }

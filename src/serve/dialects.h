@@ -6,5 +6,7 @@
 
 extern const struct dialect openai_chat_dialect;
 extern const struct dialect openai_completion_dialect;
+extern const struct dialect openai_responses_dialect;
+extern const struct dialect anthropic_messages_dialect;
 
 #endif

@@ -18,6 +18,10 @@ sac_status dialogue_add(struct dialogue *d, const char *role, const char *conten
                         const char *extra_json, struct refusal *ref);
 /* "messages", "tools", "chat_template_kwargs" and so on of a chat completion. */
 sac_status dialogue_read(struct dialogue *d, const cJSON *body, struct refusal *ref);
+/* "tools" and "tool_choice" of a chat completion. Templates that say nothing of tools are helped:
+ * the tools are told in the system's message, calls and results in the words of Hermes. */
+sac_status dialogue_tools(struct dialogue *d, struct ask *a, const cJSON *body,
+                          const struct ask_rules *rules, struct refusal *ref);
 /* The text of a message's content: a text, or a list of text parts, which lines join. `*out` is
  * appended to. */
 sac_status dialogue_content(struct strbuf *out, const cJSON *content, struct refusal *ref);

@@ -134,6 +134,18 @@ const cJSON *json_get(const cJSON *object, const char *name)
     return cJSON_IsNull(item) ? NULL : item;
 }
 
+bool json_says(const cJSON *object, const char *name, const char *want)
+{
+    const cJSON *item = json_get(object, name);
+    return cJSON_IsString(item) && strcmp(item->valuestring, want) == 0;
+}
+
+void json_copy(cJSON *to, const char *as, const cJSON *from, const char *name)
+{
+    const cJSON *item = json_get(from, name);
+    if (item) cJSON_AddItemToObject(to, as, cJSON_Duplicate(item, true));
+}
+
 cJSON *json_text(const char *text, size_t n)
 {
     struct strbuf clean = {0};

@@ -30,6 +30,11 @@ sac_status json_parse(cJSON **out, const char *text, size_t n, const struct json
 /* The member, NULL if it is missing or null: both mean that nothing was said. */
 const cJSON *json_get(const cJSON *object, const char *name);
 
+/* Is the member the text `want`? */
+bool json_says(const cJSON *object, const char *name, const char *want);
+/* Adds a copy of from's member `name` to another object, under the name `as`; if it is there. */
+void json_copy(cJSON *to, const char *as, const cJSON *from, const char *name);
+
 /* Adds a text of any bytes as a string: what is no UTF-8, and NUL, becomes U+FFFD. */
 void json_add_text(cJSON *object, const char *name, const char *text, size_t n);
 cJSON *json_text(const char *text, size_t n);

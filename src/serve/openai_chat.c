@@ -22,6 +22,7 @@ static sac_status read_chat(struct ask *a, const cJSON *body, const struct ask_r
     TRY(ask_read(a, body, rules, ref));
     TRY(read_logprobs(a, body, ref));
     sac_status status = dialogue_read(&d, body, ref);
+    if (status == SAC_OK) status = dialogue_tools(&d, a, body, rules, ref);
     if (status == SAC_OK) status = dialogue_to_prompt(&d, a, rules, ref);
     dialogue_deinit(&d);
     return status;
@@ -81,10 +82,13 @@ static void open_stream(struct reply *r, struct strbuf *out)
 
 static void write_token(struct reply *r, const struct answer_piece *p, struct strbuf *out)
 {
+    const char *text;
+    size_t n;
+    reply_next(r, p->choice_i, &text, &n);
     /* Tokens that complete no character yet are shown where something is said of tokens. */
-    if (p->n_text == 0 && !r->ask->logprobs && !r->ask->token_ids) return;
+    if (n == 0 && !r->ask->logprobs && !r->ask->token_ids) return;
     cJSON *delta = cJSON_CreateObject();
-    cJSON_AddItemToObject(delta, "content", reply_text(p));
+    json_add_text(delta, "content", text, n);
     cJSON *chunk = chunk_json(r, p->choice_i, delta, NULL), *choice = choice_of(chunk);
     if (r->ask->logprobs) {
         cJSON *logprobs = cJSON_CreateObject();
@@ -100,8 +104,12 @@ static void write_token(struct reply *r, const struct answer_piece *p, struct st
 static void write_end(struct reply *r, const struct answer_piece *p, struct strbuf *out)
 {
     const struct reply_choice *c = &r->choice[p->choice_i];
+    const char *text;
+    size_t n;
     cJSON *delta = cJSON_CreateObject();
-    if (p->n_text) cJSON_AddItemToObject(delta, "content", reply_text(p));
+    reply_next(r, p->choice_i, &text, &n);
+    if (n) json_add_text(delta, "content", text, n);
+    if (c->calls.n) cJSON_AddItemToObject(delta, "tool_calls", reply_calls(c, true));
     cJSON *chunk = chunk_json(r, p->choice_i, delta, reply_finish(c));
     if (p->stop_i >= 0)
         cJSON_AddStringToObject(choice_of(chunk), "stop_reason", r->ask->stop[p->stop_i]);
@@ -137,7 +145,11 @@ static cJSON *whole_choice(const struct reply *r, uint32_t i)
     cJSON *o = cJSON_CreateObject(), *message = cJSON_AddObjectToObject(o, "message");
     cJSON_AddNumberToObject(o, "index", i);
     cJSON_AddStringToObject(message, "role", "assistant");
-    json_add_text(message, "content", c->text.data, c->text.n);
+    if (c->calls.n && c->calls.n_content == 0)
+        cJSON_AddNullToObject(message, "content");
+    else
+        json_add_text(message, "content", c->text.data, c->calls.n_content);
+    if (c->calls.n) cJSON_AddItemToObject(message, "tool_calls", reply_calls(c, false));
     cJSON_AddNullToObject(message, "refusal");
     if (c->logprobs) {
         cJSON_AddItemToObject(cJSON_AddObjectToObject(o, "logprobs"), "content", c->logprobs);

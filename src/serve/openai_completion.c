@@ -158,7 +158,7 @@ static void open_stream(struct reply *r, struct strbuf *out)
 static void write_token(struct reply *r, const struct answer_piece *p, struct strbuf *out)
 {
     if (p->n_text == 0 && !r->ask->logprobs && !r->ask->token_ids) return;
-    cJSON *choice = choice_json(p->choice_i, reply_text(p), NULL);
+    cJSON *choice = choice_json(p->choice_i, json_text(p->text, p->n_text), NULL);
     if (r->ask->logprobs) {
         const size_t offset = r->choice[p->choice_i].text.n - p->n_text;
         cJSON *list = cJSON_CreateArray();
@@ -177,7 +177,7 @@ static void write_piece(struct reply *r, const struct answer_piece *p, struct st
     const struct reply_choice *c = &r->choice[p->choice_i];
     if (p->kind == ANSWER_TOKEN) write_token(r, p, out);
     if (p->kind == ANSWER_DONE && r->failed.kind == REFUSAL_NONE) {
-        cJSON *choice = choice_json(p->choice_i, reply_text(p), reply_finish(c));
+        cJSON *choice = choice_json(p->choice_i, json_text(p->text, p->n_text), reply_finish(c));
         if (p->stop_i >= 0) cJSON_AddStringToObject(choice, "stop_reason", r->ask->stop[p->stop_i]);
         write_chunk(r, choice, reply_timings(c), out);
     }

@@ -44,6 +44,7 @@ void reply_deinit(struct reply *r)
 {
     for (uint32_t i = 0; r->choice && i < r->n_choice; i++) {
         strbuf_deinit(&r->choice[i].text);
+        toolcall_deinit(&r->choice[i].calls);
         cJSON_Delete(r->choice[i].logprobs);
         cJSON_Delete(r->choice[i].token_ids);
     }
@@ -80,7 +81,26 @@ void reply_take(struct reply *r, const struct answer_piece *p)
     }
     if (p->kind == ANSWER_TOKEN || (p->kind == ANSWER_DONE && p->finish != SAC_FINISH_ERROR))
         strbuf_add(&c->text, p->text, p->n_text);
-    if (p->kind == ANSWER_DONE) take_end(r, c, p);
+    if (p->kind != ANSWER_DONE) return;
+    take_end(r, c, p);
+    c->calls.n_content = c->text.n;
+    if (r->ask->n_tool && c->text.data)
+        toolcall_parse(&c->calls, c->text.data, c->text.n, r->ask->tool, r->ask->n_tool);
+}
+
+void reply_next(struct reply *r, uint32_t choice_i, const char **out_text, size_t *out_n)
+{
+    struct reply_choice *c = &r->choice[choice_i];
+    const char *text = c->text.data ? c->text.data : "";
+    size_t n = c->text.n;
+    if (c->done)
+        n = c->calls.n_content;
+    else if (r->ask->n_tool)
+        n = toolcall_certain(text, n);
+    if (n < c->n_shown) n = c->n_shown;
+    *out_text = text + c->n_shown;
+    *out_n = n - c->n_shown;
+    c->n_shown = n;
 }
 
 void reply_event(struct strbuf *out, const char *event, cJSON *value)
@@ -91,9 +111,21 @@ void reply_event(struct strbuf *out, const char *event, cJSON *value)
     strbuf_adds(out, "\n\n");
 }
 
-cJSON *reply_text(const struct answer_piece *p)
+cJSON *reply_calls(const struct reply_choice *c, bool numbered)
 {
-    return json_text(p->text, p->n_text);
+    cJSON *list = cJSON_CreateArray();
+    for (size_t i = 0; i < c->calls.n; i++) {
+        const struct toolcall *call = &c->calls.call[i];
+        cJSON *o = cJSON_CreateObject(), *function;
+        if (numbered) cJSON_AddNumberToObject(o, "index", (double)i);
+        cJSON_AddStringToObject(o, "id", call->id);
+        cJSON_AddStringToObject(o, "type", "function");
+        function = cJSON_AddObjectToObject(o, "function");
+        cJSON_AddStringToObject(function, "name", call->name);
+        cJSON_AddStringToObject(function, "arguments", call->arguments);
+        cJSON_AddItemToArray(list, o);
+    }
+    return list;
 }
 
 void reply_counts(const struct reply *r, uint32_t *out_prompt, uint32_t *out_cached,
@@ -114,8 +146,7 @@ static double share(uint64_t part, uint64_t whole)
     return whole ? (double)part / (double)whole : 1;
 }
 
-/* What attention read of what it could have read, over all answers. */
-static cJSON *sparse_json(const struct reply *r)
+cJSON *reply_sparse(const struct reply *r)
 {
     sac_reads sum = {0};
     cJSON *o = cJSON_CreateObject();
@@ -151,7 +182,7 @@ cJSON *reply_usage(const struct reply *r)
     cJSON_AddNumberToObject(o, "total_tokens", (double)prompt + predicted);
     cJSON_AddNumberToObject(cJSON_AddObjectToObject(o, "prompt_tokens_details"), "cached_tokens",
                             cached);
-    cJSON_AddItemToObject(o, "sparse", sparse_json(r));
+    cJSON_AddItemToObject(o, "sparse", reply_sparse(r));
     return o;
 }
 
@@ -180,6 +211,7 @@ cJSON *reply_progress(const struct answer_piece *p)
 
 const char *reply_finish(const struct reply_choice *c)
 {
+    if (c->calls.n) return "tool_calls";
     return c->finish == SAC_FINISH_LENGTH ? "length" : "stop";
 }
 

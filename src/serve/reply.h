@@ -5,6 +5,7 @@
 #define SAC_SERVE_REPLY_H
 
 #include "serve/answer.h"
+#include "serve/toolcall.h"
 
 struct reply;
 
@@ -13,7 +14,7 @@ struct dialect {
     bool anthropic;        /* errors in that API's shape */
     sac_status (*read)(struct ask *a, const cJSON *body, const struct ask_rules *rules,
                        struct refusal *ref);
-    /* What a whole answer needs of a piece beside its text. */
+    /* What a whole answer needs of a piece beside its text; may be NULL. */
     void (*keep)(struct reply *r, const struct answer_piece *p);
     /* A stream: what opens it, what a piece comes to (already taken by reply_take), what ends it.
      */
@@ -29,8 +30,9 @@ struct reply_choice {
     cJSON *logprobs;  /* owned; a list in the dialect's own form, or NULL */
     cJSON *token_ids; /* owned; or NULL */
     uint32_t n_tok, n_prompt;
-    size_t n_shown; /* bytes of `text` that the dialect has sent, where it counts */
-    bool begun, done;
+    struct toolcall_list calls; /* when it is done */
+    size_t n_shown;             /* bytes of `text` that reply_next has given */
+    bool done;
     sac_finish finish;
     int stop_i;
     sac_timings timings;
@@ -57,16 +59,22 @@ void reply_deinit(struct reply *r);
 /* Takes note of a piece. A choice that failed, or was cancelled by the server, sets `failed`. */
 void reply_take(struct reply *r, const struct answer_piece *p);
 
+/* Of a choice's text, what can be shown now and was not: all that came, but for what is, or may
+ * become, a call of a tool. */
+void reply_next(struct reply *r, uint32_t choice_i, const char **out_text, size_t *out_n);
+
 /* "data: {...}\n\n"; takes over the value. `event` (or NULL) names it: "event: NAME\n" before. */
 void reply_event(struct strbuf *out, const char *event, cJSON *value);
 
-/* The text of a piece as JSON text. */
-cJSON *reply_text(const struct answer_piece *p);
+/* The calls as OpenAI's list; `numbered`: with "index", as in streams. */
+cJSON *reply_calls(const struct reply_choice *c, bool numbered);
 cJSON *reply_usage(const struct reply *r);
+/* What attention read of what it could have read, over all answers. */
+cJSON *reply_sparse(const struct reply *r);
 cJSON *reply_timings(const struct reply_choice *c);
 /* {"total", "cache", "processed"} as llama.cpp has it. */
 cJSON *reply_progress(const struct answer_piece *p);
-const char *reply_finish(const struct reply_choice *c); /* "stop" or "length" */
+const char *reply_finish(const struct reply_choice *c); /* "stop", "length", "tool_calls" */
 /* The text of a token, and its bytes as a list, since it may be a part of a character. */
 cJSON *reply_token_text(const struct reply *r, int32_t tok);
 cJSON *reply_token_bytes(const struct reply *r, int32_t tok);

@@ -239,15 +239,31 @@ static sac_status apply_template(struct context *c, const cJSON *body, struct st
                                  struct refusal *ref)
 {
     struct dialogue d = {0};
+    struct ask a = {0};
     char *text = NULL;
     sac_status status = dialogue_read(&d, body, ref);
+    if (status == SAC_OK) status = dialogue_tools(&d, &a, body, &c->rules, ref);
     if (status == SAC_OK) status = dialogue_render(&d, &c->rules, &text, ref);
     dialogue_deinit(&d);
+    ask_deinit(&a);
     if (status != SAC_OK) return status;
     cJSON *o = cJSON_CreateObject();
     json_add_text(o, "prompt", text, strlen(text));
     json_print(out, o);
     sac_free(text);
+    return SAC_OK;
+}
+
+/* What a request of /v1/messages would be charged for, without computing it. */
+static sac_status count_tokens(struct context *c, const cJSON *body, struct strbuf *out,
+                               struct refusal *ref)
+{
+    struct ask a = {0};
+    const sac_status status = anthropic_messages_dialect.read(&a, body, &c->rules, ref);
+    const size_t n = status == SAC_OK ? a.prompt[0].n : 0;
+    ask_deinit(&a);
+    if (status != SAC_OK) return status;
+    strbuf_addf(out, "{\"input_tokens\":%zu}", n);
     return SAC_OK;
 }
 
@@ -267,6 +283,9 @@ static const struct route routes[] = {
     {"POST", "/chat/completions", ROUTE_BODY, NULL, NULL, &openai_chat_dialect},
     {"POST", "/v1/completions", ROUTE_BODY, NULL, NULL, &openai_completion_dialect},
     {"POST", "/completions", ROUTE_BODY, NULL, NULL, &openai_completion_dialect},
+    {"POST", "/v1/responses", ROUTE_BODY, NULL, NULL, &openai_responses_dialect},
+    {"POST", "/v1/messages", ROUTE_BODY, NULL, NULL, &anthropic_messages_dialect},
+    {"POST", "/v1/messages/count_tokens", ROUTE_BODY, NULL, count_tokens, NULL},
     {"POST", "/v1/embeddings", ROUTE_BODY, NULL, embeddings, NULL},
     {"POST", "/embeddings", ROUTE_BODY, NULL, embeddings, NULL},
     {"POST", "/tokenize", ROUTE_BODY, NULL, tokenize, NULL},

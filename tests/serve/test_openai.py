@@ -107,6 +107,30 @@ class Completions(unittest.TestCase):
         self.assertEqual("".join(c.choices[0].text for c in chunks), whole.choices[0].text)
 
 
+class Responses(unittest.TestCase):
+    INPUT = [{"role": "user", "content": [{"type": "input_text", "text": "What is the capital of France?"}]}]
+
+    def test_answer_and_stream(self):
+        whole = client.responses.create(model="x", input=self.INPUT, temperature=0, max_output_tokens=12)
+        self.assertEqual(whole.output_text, ask(max_tokens=12).choices[0].message.content)
+        self.assertEqual(whole.status, "completed")
+        self.assertEqual(whole.usage.total_tokens, whole.usage.input_tokens + whole.usage.output_tokens)
+        with client.responses.stream(model="x", input=self.INPUT, temperature=0,
+                                     max_output_tokens=12) as stream:
+            told = list(stream)
+            self.assertEqual(stream.get_final_response().output_text, whole.output_text)
+        self.assertEqual([e.sequence_number for e in told if hasattr(e, "sequence_number")],
+                         list(range(len(told))))
+        self.assertEqual(told[-1].type, "response.completed")
+
+    def test_cut_short_and_not_stored(self):
+        cut = client.responses.create(model="x", input="Tell me a story.", temperature=0, max_output_tokens=2)
+        self.assertEqual((cut.status, cut.incomplete_details.reason), ("incomplete", "max_output_tokens"))
+        with self.assertRaises(openai.APIStatusError) as e:
+            client.responses.create(model="x", input="a", previous_response_id="resp_1")
+        self.assertEqual(e.exception.param, "previous_response_id")
+
+
 class Rest(unittest.TestCase):
     def test_models(self):
         self.assertEqual([m.id for m in client.models.list()], ["smollm2-135m"])

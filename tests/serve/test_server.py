@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What the server answers, by plain HTTP: tokens, fields, routes, streams."""
+import json
 import threading
 import unittest
 
@@ -157,6 +158,65 @@ class Streams(unittest.TestCase):
                                                "max_tokens": 24, "temperature": 0})[2]
         said = "".join(e["choices"][0]["text"] for e in events(text))
         self.assertNotIn("\ufffd", said)
+
+
+class Messages(unittest.TestCase):
+    BODY = {"model": "x", "max_tokens": 12, "temperature": 0, "system": "Be short.",
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "What is the capital of France?"}]}]}
+
+    def test_whole(self):
+        answer = server.answer("/v1/messages", self.BODY)
+        messages = [{"role": "system", "content": "Be short."},
+                    {"role": "user", "content": "What is the capital of France?"}]
+        same = server.answer("/v1/chat/completions", {"messages": messages, "temperature": 0, "max_tokens": 12})
+        self.assertEqual(answer["content"], [{"type": "text", "text": same["choices"][0]["message"]["content"]}])
+        self.assertEqual((answer["stop_reason"], answer["usage"]["input_tokens"]),
+                         ("end_turn", same["usage"]["prompt_tokens"]))
+        self.assertEqual(server.answer("/v1/messages/count_tokens", self.BODY)["input_tokens"],
+                         same["usage"]["prompt_tokens"])
+        cut = server.answer("/v1/messages", {**self.BODY, "stop_sequences": [" France"]})
+        self.assertEqual((cut["stop_reason"], cut["stop_sequence"]), ("stop_sequence", " France"))
+
+    def test_stream(self):
+        whole = server.answer("/v1/messages", self.BODY)
+        blocks = server.post("/v1/messages", {**self.BODY, "stream": True})[2].strip().split("\n\n")
+        told = [json.loads(b.split("\ndata: ")[1]) for b in blocks]
+        self.assertEqual([b.split("\n")[0] for b in blocks], ["event: " + e["type"] for e in told])
+        self.assertEqual([e["type"] for e in told if e["type"] != "content_block_delta"],
+                         ["message_start", "content_block_start", "content_block_stop", "message_delta",
+                          "message_stop"])
+        said = "".join(e["delta"]["text"] for e in told if e["type"] == "content_block_delta")
+        self.assertEqual(said, whole["content"][0]["text"])
+        self.assertEqual(told[-2]["delta"]["stop_reason"], "end_turn")
+
+    def test_errors_in_its_own_shape(self):
+        status, _, reply = server.post("/v1/messages", {**self.BODY, "max_tokens": -1})
+        self.assertEqual((status, reply["type"], reply["error"]["type"]), (400, "error", "invalid_request_error"))
+        picture = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
+        self.assertEqual(server.post("/v1/messages", {**self.BODY, "messages": picture})[0], 501)
+
+
+class Tools(unittest.TestCase):
+    TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+
+    def test_into_the_prompt(self):
+        call = {"id": "call_1", "type": "function",
+                "function": {"name": "get_weather", "arguments": "{\"city\": \"Oslo\"}"}}
+        body = {"tools": [self.TOOL], "messages": [
+            {"role": "user", "content": "Weather?"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "Snow."}]}
+        prompt = server.answer("/apply-template", body)["prompt"]
+        for part in ('"name":"get_weather"', "<tool_call>\n{", '"city":"Oslo"',
+                     "<tool_response>\nSnow.\n</tool_response>"):
+            self.assertIn(part, prompt)
+        self.assertNotIn("get_weather", server.answer(
+            "/apply-template", {**body, "tool_choice": "none", "messages": body["messages"][:1]})["prompt"])
+
+    def test_refused(self):
+        for tools in (3, [{}], [{"type": "function"}], [{**self.TOOL, "function": {"name": ""}}],
+                      [self.TOOL] * 65):
+            self.assertEqual(server.refusal(400, "/v1/chat/completions", chat("a", tools=tools))["param"], "tools")
 
 
 class Routes(unittest.TestCase):

@@ -1,0 +1,177 @@
+/* dialogue_tools.c: tools that an answer may call: read from a request, and brought into its
+ * prompt.
+ *
+ * Most templates write tools themselves. Whether this one does is seen by rendering with and
+ * without them: if that makes no difference the tools go into the system's message instead, calls
+ * of earlier turns into the assistant's text and results into the user's, in the form that Hermes
+ * was trained on and that others follow when told to. */
+#include "serve/dialogue.h"
+#include "serve/toolcall.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+static const char lesson_begin[] =
+    "You may call functions. Their signatures, one JSON object each:\n<tools>\n";
+static const char lesson_end[] =
+    "\n</tools>\nTo call one, answer with nothing but a JSON object in these tags, and repeat them "
+    "for each further call:\n<tool_call>\n{\"name\": \"NAME\", \"arguments\": {...}}\n</tool_call>";
+
+static sac_status no_memory(struct refusal *ref)
+{
+    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+}
+
+/* ---- Reading ---- */
+
+static sac_status add_tool(struct ask *a, const cJSON *tool, struct refusal *ref)
+{
+    const cJSON *type = json_get(tool, "type");
+    const cJSON *name = json_get(json_get(tool, "function"), "name");
+    if (type && !(cJSON_IsString(type) && strcmp(type->valuestring, "function") == 0))
+        return refusal_set(ref, REFUSAL_UNSUPPORTED, "tools", "a tool is not of type 'function'");
+    if (!cJSON_IsString(name) || !*name->valuestring || strlen(name->valuestring) > 128)
+        return refusal_set(ref, REFUSAL_REQUEST, "tools",
+                           "a tool has no function with a name of 1 to 128 bytes");
+    if (!(a->tool[a->n_tool] = mem_strdup(name->valuestring))) return no_memory(ref);
+    a->n_tool++;
+    return SAC_OK;
+}
+
+static sac_status read_list(struct dialogue *d, struct ask *a, const cJSON *tools,
+                            struct refusal *ref)
+{
+    const cJSON *tool;
+    struct strbuf text = {0};
+    const int n = cJSON_GetArraySize(tools);
+    if (!cJSON_IsArray(tools) || n > (int)TOOLCALL_MAX)
+        return refusal_set(ref, REFUSAL_REQUEST, "tools",
+                           "'tools' is not a list of at most %u tools", TOOLCALL_MAX);
+    if (n == 0) return SAC_OK;
+    a->tool = mem_calloc((size_t)n, sizeof *a->tool);
+    if (!a->tool) return no_memory(ref);
+    cJSON_ArrayForEach(tool, tools) TRY(add_tool(a, tool, ref));
+    json_print(&text, cJSON_Duplicate(tools, true));
+    d->tools = strbuf_detach(&text, NULL);
+    return d->tools ? SAC_OK : no_memory(ref);
+}
+
+/* "auto" and "none"; a call that must come cannot be promised. */
+static sac_status read_choice(const cJSON *body, bool *out_none, struct refusal *ref)
+{
+    const cJSON *choice = json_get(body, "tool_choice");
+    const char *said = cJSON_IsString(choice) ? choice->valuestring : "";
+    *out_none = strcmp(said, "none") == 0;
+    if (!choice || *out_none || strcmp(said, "auto") == 0) return SAC_OK;
+    return refusal_set(ref, REFUSAL_UNSUPPORTED, "tool_choice",
+                       "'tool_choice' can be \"auto\" or \"none\"");
+}
+
+/* ---- Templates that know nothing of tools ---- */
+
+/* One that refuses the conversation, its tool messages say, knows none either. */
+static bool knows_tools(struct dialogue *d, const struct ask_rules *rules)
+{
+    char *with = NULL, *without = NULL, *tools = d->tools;
+    struct refusal ref;
+    bool known = dialogue_render(d, rules, &with, &ref) == SAC_OK;
+    d->tools = NULL;
+    if (known && dialogue_render(d, rules, &without, &ref) == SAC_OK)
+        known = strcmp(with, without) != 0;
+    d->tools = tools;
+    sac_free(with);
+    sac_free(without);
+    return known;
+}
+
+/* Replaces a message's texts; takes over `content`. */
+static void rewrite(sac_message *m, const char *role, char *content)
+{
+    mem_free((char *)(uintptr_t)m->content);
+    mem_free((char *)(uintptr_t)m->extra_json);
+    m->extra_json = NULL;
+    m->content = content;
+    if (strcmp(m->role, role) == 0) return;
+    char *copy = mem_strdup(role);
+    if (!copy) return; /* the template says what it thinks of the old one */
+    mem_free((char *)(uintptr_t)m->role);
+    m->role = copy;
+}
+
+/* The calls of an assistant's message as text behind what it says. */
+static sac_status tell_calls(sac_message *m, struct refusal *ref)
+{
+    struct strbuf text = {0};
+    cJSON *extra = cJSON_Parse(m->extra_json);
+    const cJSON *calls = json_get(extra, "tool_calls"), *call;
+    strbuf_adds(&text, m->content ? m->content : "");
+    cJSON_ArrayForEach(call, calls)
+    {
+        const cJSON *function = json_get(call, "function");
+        strbuf_adds(&text, text.n ? "\n<tool_call>\n" : "<tool_call>\n");
+        json_print(&text, cJSON_Duplicate(function, true));
+        strbuf_adds(&text, "\n</tool_call>");
+    }
+    cJSON_Delete(extra);
+    char *content = strbuf_detach(&text, NULL);
+    if (!content) return no_memory(ref);
+    rewrite(m, "assistant", content);
+    return SAC_OK;
+}
+
+static sac_status tell_result(sac_message *m, struct refusal *ref)
+{
+    struct strbuf text = {0};
+    strbuf_addf(&text, "<tool_response>\n%s\n</tool_response>", m->content ? m->content : "");
+    char *content = strbuf_detach(&text, NULL);
+    if (!content) return no_memory(ref);
+    rewrite(m, "user", content);
+    return SAC_OK;
+}
+
+/* Puts the lesson into the system's message, which becomes the first if there is none. */
+static sac_status teach(struct dialogue *d, struct refusal *ref)
+{
+    struct strbuf text = {0};
+    const bool has_system = d->n > 0 && strcmp(d->msg[0].role, "system") == 0;
+    if (has_system && d->msg[0].content) strbuf_addf(&text, "%s\n\n", d->msg[0].content);
+    strbuf_adds(&text, lesson_begin);
+    cJSON *tools = cJSON_Parse(d->tools);
+    const cJSON *tool;
+    cJSON_ArrayForEach(tool, tools)
+    {
+        if (tool != tools->child) strbuf_add(&text, "\n", 1);
+        json_print(&text, cJSON_Duplicate(tool, true));
+    }
+    cJSON_Delete(tools);
+    strbuf_adds(&text, lesson_end);
+    if (!has_system) {
+        TRY(dialogue_add(d, "system", "", NULL, ref));
+        const sac_message last = d->msg[d->n - 1];
+        memmove(d->msg + 1, d->msg, (d->n - 1) * sizeof *d->msg);
+        d->msg[0] = last;
+    }
+    char *content = strbuf_detach(&text, NULL);
+    if (!content) return no_memory(ref);
+    rewrite(&d->msg[0], "system", content);
+    for (size_t i = 0; i < d->n; i++) {
+        if (d->msg[i].extra_json && strstr(d->msg[i].extra_json, "\"tool_calls\""))
+            TRY(tell_calls(&d->msg[i], ref));
+        if (strcmp(d->msg[i].role, "tool") == 0) TRY(tell_result(&d->msg[i], ref));
+    }
+    mem_free(d->tools);
+    d->tools = NULL;
+    return SAC_OK;
+}
+
+sac_status dialogue_tools(struct dialogue *d, struct ask *a, const cJSON *body,
+                          const struct ask_rules *rules, struct refusal *ref)
+{
+    const cJSON *tools = json_get(body, "tools");
+    bool none;
+    TRY(read_choice(body, &none, ref));
+    if (!tools || none) return SAC_OK;
+    TRY(read_list(d, a, tools, ref));
+    return !d->tools || knows_tools(d, rules) ? SAC_OK : teach(d, ref);
+}

@@ -1,0 +1,347 @@
+/* openai_responses.c: POST /v1/responses, whole and streamed. A request is put into the words of a
+ * chat completion and read as one. Nothing is stored: `previous_response_id` is refused. */
+#include "serve/dialects.h"
+#include "serve/dialogue.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Reading ---- */
+
+static cJSON *add_message(cJSON *out, const char *role)
+{
+    cJSON *m = cJSON_CreateObject();
+    cJSON_AddStringToObject(m, "role", role);
+    cJSON_AddItemToArray(out, m);
+    return m;
+}
+
+/* A call of an earlier turn; several in a row are one message. */
+static void add_call(cJSON *out, const cJSON *item)
+{
+    const int n = cJSON_GetArraySize(out);
+    cJSON *last = n ? cJSON_GetArrayItem(out, n - 1) : NULL;
+    cJSON *calls = cJSON_GetObjectItemCaseSensitive(last, "tool_calls");
+    cJSON *call = cJSON_CreateObject(), *function;
+    if (!calls) calls = cJSON_AddArrayToObject(add_message(out, "assistant"), "tool_calls");
+    json_copy(call, "id", item, "call_id");
+    cJSON_AddStringToObject(call, "type", "function");
+    function = cJSON_AddObjectToObject(call, "function");
+    json_copy(function, "name", item, "name");
+    json_copy(function, "arguments", item, "arguments");
+    cJSON_AddItemToArray(calls, call);
+}
+
+static sac_status read_item(cJSON *out, const cJSON *item, struct refusal *ref)
+{
+    const cJSON *type = json_get(item, "type"), *role = json_get(item, "role");
+    if (json_says(item, "type", "function_call")) {
+        add_call(out, item);
+    } else if (json_says(item, "type", "function_call_output")) {
+        cJSON *m = add_message(out, "tool");
+        json_copy(m, "tool_call_id", item, "call_id");
+        json_copy(m, "content", item, "output");
+    } else if ((!type || json_says(item, "type", "message")) && cJSON_IsString(role)) {
+        json_copy(add_message(out, role->valuestring), "content", item, "content");
+    } else if (!json_says(item, "type", "reasoning")) {
+        return refusal_set(ref, REFUSAL_UNSUPPORTED, "input", "an item of 'input' is '%.40s'",
+                           cJSON_IsString(type) ? type->valuestring : "?");
+    }
+    return SAC_OK;
+}
+
+static sac_status read_input(cJSON *out, const cJSON *body, struct refusal *ref)
+{
+    const cJSON *input = json_get(body, "input"), *item;
+    if (json_get(body, "instructions"))
+        json_copy(add_message(out, "system"), "content", body, "instructions");
+    if (cJSON_IsString(input)) {
+        json_copy(add_message(out, "user"), "content", body, "input");
+    } else if (cJSON_IsArray(input)) {
+        cJSON_ArrayForEach(item, input) TRY(read_item(out, item, ref));
+    } else {
+        return refusal_set(ref, REFUSAL_REQUEST, "input",
+                           "'input' is missing, or neither a text nor a list");
+    }
+    return SAC_OK;
+}
+
+static sac_status read_tools(cJSON *out, const cJSON *body, struct refusal *ref)
+{
+    const cJSON *tools = json_get(body, "tools"), *tool, *choice = json_get(body, "tool_choice");
+    if (cJSON_IsArray(tools)) {
+        cJSON *list = cJSON_AddArrayToObject(out, "tools");
+        cJSON_ArrayForEach(tool, tools)
+        {
+            if (!json_says(tool, "type", "function"))
+                return refusal_set(ref, REFUSAL_UNSUPPORTED, "tools",
+                                   "a tool is not of type 'function'");
+            cJSON *o = cJSON_CreateObject();
+            cJSON_AddStringToObject(o, "type", "function");
+            cJSON_AddItemToObject(o, "function", cJSON_Duplicate(tool, true));
+            cJSON_AddItemToArray(list, o);
+        }
+    }
+    if (cJSON_IsObject(choice)) {
+        cJSON *o = cJSON_AddObjectToObject(out, "tool_choice");
+        cJSON_AddStringToObject(o, "type", "function");
+        json_copy(cJSON_AddObjectToObject(o, "function"), "name", choice, "name");
+    } else {
+        json_copy(out, "tool_choice", body, "tool_choice");
+    }
+    return SAC_OK;
+}
+
+/* text.format is chat's response_format, one level flatter. */
+static void read_format(cJSON *out, const cJSON *body)
+{
+    const cJSON *format = json_get(json_get(body, "text"), "format");
+    if (!format) return;
+    cJSON *o = cJSON_AddObjectToObject(out, "response_format");
+    json_copy(o, "type", format, "type");
+    if (json_says(format, "type", "json_schema"))
+        cJSON_AddItemToObject(o, "json_schema", cJSON_Duplicate(format, true));
+}
+
+static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
+                               struct refusal *ref)
+{
+    static const char *const same[] = {"stream", "temperature", "top_p", "top_k",
+                                       "seed",   "min_p",       "sparse"};
+    static const char *const stored[] = {"previous_response_id", "conversation", "prompt",
+                                         "background"};
+    for (size_t i = 0; i < sizeof stored / sizeof stored[0]; i++)
+        if (json_get(body, stored[i]) && !cJSON_IsFalse(json_get(body, stored[i])))
+            return refusal_set(ref, REFUSAL_UNSUPPORTED, stored[i],
+                               "'%s': this server stores no responses, send the conversation in "
+                               "'input'",
+                               stored[i]);
+    cJSON *chat = cJSON_CreateObject(), *messages = cJSON_AddArrayToObject(chat, "messages");
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
+        json_copy(chat, same[i], body, same[i]);
+    json_copy(chat, "max_tokens", body, "max_output_tokens");
+    read_format(chat, body);
+    sac_status status = read_input(messages, body, ref);
+    if (status == SAC_OK) status = read_tools(chat, body, ref);
+    if (status == SAC_OK) status = openai_chat_dialect.read(a, chat, rules, ref);
+    cJSON_Delete(chat);
+    return status;
+}
+
+/* ---- Writing ---- */
+
+static cJSON *usage_json(const struct reply *r)
+{
+    uint32_t prompt, cached, predicted;
+    cJSON *o = cJSON_CreateObject();
+    reply_counts(r, &prompt, &cached, &predicted);
+    cJSON_AddNumberToObject(o, "input_tokens", prompt);
+    cJSON_AddNumberToObject(cJSON_AddObjectToObject(o, "input_tokens_details"), "cached_tokens",
+                            cached);
+    cJSON_AddNumberToObject(o, "output_tokens", predicted);
+    cJSON_AddNumberToObject(cJSON_AddObjectToObject(o, "output_tokens_details"), "reasoning_tokens",
+                            0);
+    cJSON_AddNumberToObject(o, "total_tokens", (double)prompt + predicted);
+    cJSON_AddItemToObject(o, "sparse", reply_sparse(r));
+    return o;
+}
+
+/* Ids of items are the response's with another begin. */
+static void item_id(const struct reply *r, const char *prefix, size_t i, char out[64])
+{
+    snprintf(out, 64, "%s%s_%zu", prefix, r->id + strlen("resp_"), i);
+}
+
+static cJSON *part_json(const char *text, size_t n)
+{
+    cJSON *part = cJSON_CreateObject();
+    cJSON_AddStringToObject(part, "type", "output_text");
+    json_add_text(part, "text", text, n);
+    cJSON_AddArrayToObject(part, "annotations");
+    cJSON_AddArrayToObject(part, "logprobs");
+    return part;
+}
+
+/* `n` bytes of the answer as an item; of an open one, none. */
+static cJSON *message_item(const struct reply *r, size_t n, bool done)
+{
+    const struct reply_choice *c = &r->choice[0];
+    cJSON *o = cJSON_CreateObject(), *content;
+    char id[64];
+    item_id(r, "msg_", 0, id);
+    cJSON_AddStringToObject(o, "type", "message");
+    cJSON_AddStringToObject(o, "id", id);
+    cJSON_AddStringToObject(o, "status", done ? "completed" : "in_progress");
+    cJSON_AddStringToObject(o, "role", "assistant");
+    content = cJSON_AddArrayToObject(o, "content");
+    if (done) cJSON_AddItemToArray(content, part_json(c->text.data ? c->text.data : "", n));
+    return o;
+}
+
+static cJSON *call_item(const struct reply *r, size_t i, bool done)
+{
+    const struct toolcall *call = &r->choice[0].calls.call[i];
+    cJSON *o = cJSON_CreateObject();
+    char id[64];
+    item_id(r, "fc_", i, id);
+    cJSON_AddStringToObject(o, "type", "function_call");
+    cJSON_AddStringToObject(o, "id", id);
+    cJSON_AddStringToObject(o, "call_id", call->id);
+    cJSON_AddStringToObject(o, "name", call->name);
+    cJSON_AddStringToObject(o, "arguments", done ? call->arguments : "");
+    cJSON_AddStringToObject(o, "status", done ? "completed" : "in_progress");
+    return o;
+}
+
+static bool has_message(const struct reply_choice *c)
+{
+    return c->calls.n_content || !c->calls.n;
+}
+
+static cJSON *response_json(const struct reply *r, bool done)
+{
+    const struct reply_choice *c = &r->choice[0];
+    const bool cut = done && c->finish == SAC_FINISH_LENGTH && !c->calls.n;
+    cJSON *o = cJSON_CreateObject(), *output;
+    cJSON_AddStringToObject(o, "id", r->id);
+    cJSON_AddStringToObject(o, "object", "response");
+    cJSON_AddNumberToObject(o, "created_at", (double)r->created);
+    cJSON_AddStringToObject(o, "status", !done ? "in_progress" : cut ? "incomplete" : "completed");
+    cJSON_AddNullToObject(o, "error");
+    if (cut)
+        cJSON_AddStringToObject(cJSON_AddObjectToObject(o, "incomplete_details"), "reason",
+                                "max_output_tokens");
+    else
+        cJSON_AddNullToObject(o, "incomplete_details");
+    cJSON_AddStringToObject(o, "model", r->model_name);
+    output = cJSON_AddArrayToObject(o, "output");
+    if (done && has_message(c))
+        cJSON_AddItemToArray(output, message_item(r, c->calls.n_content, true));
+    for (size_t i = 0; done && i < c->calls.n; i++)
+        cJSON_AddItemToArray(output, call_item(r, i, true));
+    cJSON_AddBoolToObject(o, "parallel_tool_calls", true);
+    cJSON_AddStringToObject(o, "tool_choice", "auto");
+    cJSON_AddArrayToObject(o, "tools");
+    cJSON_AddNumberToObject(o, "temperature", (double)r->ask->sampling.temp);
+    cJSON_AddNumberToObject(o, "top_p", (double)r->ask->sampling.top_p);
+    if (done)
+        cJSON_AddItemToObject(o, "usage", usage_json(r));
+    else
+        cJSON_AddNullToObject(o, "usage");
+    return o;
+}
+
+static void write_whole(struct reply *r, struct strbuf *out)
+{
+    json_print(out, response_json(r, true));
+}
+
+static void write_event(struct reply *r, const char *type, cJSON *event, struct strbuf *out)
+{
+    cJSON_AddStringToObject(event, "type", type);
+    cJSON_AddNumberToObject(event, "sequence_number", r->n_event++);
+    reply_event(out, type, event);
+}
+
+static void write_response(struct reply *r, const char *type, bool done, struct strbuf *out)
+{
+    cJSON *event = cJSON_CreateObject();
+    cJSON_AddItemToObject(event, "response", response_json(r, done));
+    write_event(r, type, event, out);
+}
+
+/* Takes over `item`. */
+static void write_item(struct reply *r, const char *type, size_t index, cJSON *item,
+                       struct strbuf *out)
+{
+    cJSON *event = cJSON_CreateObject();
+    cJSON_AddNumberToObject(event, "output_index", (double)index);
+    cJSON_AddItemToObject(event, "item", item);
+    write_event(r, type, event, out);
+}
+
+/* Of the message's one part; takes over `value`. */
+static void write_part(struct reply *r, const char *type, const char *field, cJSON *value,
+                       struct strbuf *out)
+{
+    cJSON *event = cJSON_CreateObject();
+    char id[64];
+    item_id(r, "msg_", 0, id);
+    cJSON_AddStringToObject(event, "item_id", id);
+    cJSON_AddNumberToObject(event, "output_index", 0);
+    cJSON_AddNumberToObject(event, "content_index", 0);
+    cJSON_AddItemToObject(event, field, value);
+    if (strstr(type, "output_text")) cJSON_AddArrayToObject(event, "logprobs");
+    write_event(r, type, event, out);
+}
+
+static void open_stream(struct reply *r, struct strbuf *out)
+{
+    write_response(r, "response.created", false, out);
+    write_response(r, "response.in_progress", false, out);
+}
+
+static void open_message(struct reply *r, struct strbuf *out)
+{
+    write_item(r, "response.output_item.added", 0, message_item(r, 0, false), out);
+    write_part(r, "response.content_part.added", "part", part_json("", 0), out);
+}
+
+static void end_message(struct reply *r, struct strbuf *out)
+{
+    const struct reply_choice *c = &r->choice[0];
+    const char *text = c->text.data ? c->text.data : "";
+    const size_t n = c->n_shown;
+    write_part(r, "response.output_text.done", "text", json_text(text, n), out);
+    write_part(r, "response.content_part.done", "part", part_json(text, n), out);
+    write_item(r, "response.output_item.done", 0, message_item(r, n, true), out);
+}
+
+static void write_call(struct reply *r, size_t index, size_t i, struct strbuf *out)
+{
+    static const char *const types[] = {"response.function_call_arguments.delta",
+                                        "response.function_call_arguments.done"};
+    static const char *const fields[] = {"delta", "arguments"};
+    char id[64];
+    item_id(r, "fc_", i, id);
+    write_item(r, "response.output_item.added", index, call_item(r, i, false), out);
+    for (int k = 0; k < 2; k++) {
+        cJSON *event = cJSON_CreateObject();
+        cJSON_AddStringToObject(event, "item_id", id);
+        cJSON_AddNumberToObject(event, "output_index", (double)index);
+        cJSON_AddStringToObject(event, fields[k], r->choice[0].calls.call[i].arguments);
+        write_event(r, types[k], event, out);
+    }
+    write_item(r, "response.output_item.done", index, call_item(r, i, true), out);
+}
+
+static void write_piece(struct reply *r, const struct answer_piece *p, struct strbuf *out)
+{
+    const struct reply_choice *c = &r->choice[0];
+    const char *text;
+    size_t n;
+    if (p->kind == ANSWER_PROMPT || r->failed.kind != REFUSAL_NONE) return;
+    reply_next(r, 0, &text, &n);
+    if (c->n_shown == n && (n || (c->done && !c->calls.n))) open_message(r, out);
+    if (n) write_part(r, "response.output_text.delta", "delta", json_text(text, n), out);
+    if (!c->done) return;
+    const bool message = c->n_shown || !c->calls.n;
+    if (message) end_message(r, out);
+    for (size_t i = 0; i < c->calls.n; i++) write_call(r, i + message, i, out);
+}
+
+static void close_stream(struct reply *r, struct strbuf *out)
+{
+    const struct reply_choice *c = &r->choice[0];
+    const bool cut = c->finish == SAC_FINISH_LENGTH && !c->calls.n;
+    write_response(r, cut ? "response.incomplete" : "response.completed", true, out);
+}
+
+const struct dialect openai_responses_dialect = {
+    .id_prefix = "resp_",
+    .read = read_request,
+    .open = open_stream,
+    .piece = write_piece,
+    .close = close_stream,
+    .whole = write_whole,
+};
