@@ -54,7 +54,7 @@ static const struct option_spec specs[] = {
     OPT("--kv-tokens", OPTION_I64, n_kv_tok, "N",
         "tokens that all answers hold together; 0: a whole context for each", .env = "KV_TOKENS",
         .min = 0, .max = 0x1p40),
-    OPT("--no-enable-prefix-caching", OPTION_FLAG, no_prefix_cache, NULL,
+    OPT("--no-enable-prefix-caching --no-prefix-cache", OPTION_FLAG, no_prefix_cache, NULL,
         "compute each prompt whole, also where it begins as one before", .env = "NO_PREFIX_CACHE"),
     OPT("-a --alias --served-model-name", OPTION_TEXT, alias, "NAME",
         "what the model is called in answers; default: as its file", .env = "ALIAS"),

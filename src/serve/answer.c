@@ -2,6 +2,7 @@
 #include "serve/answer.h"
 
 #include "base/mem.h"
+#include "serve/shape.h"
 
 #include <string.h>
 
@@ -39,6 +40,7 @@ void answer_free(struct answer *a)
 {
     if (!a) return;
     answer_pieces_free(a->first);
+    for (uint32_t i = 0; i < a->n_choice; i++) shape_text_free(a->choice[i].shape);
     ask_deinit(&a->ask);
     mem_free(a->choice);
     mem_free(a);

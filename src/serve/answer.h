@@ -42,11 +42,12 @@ struct answer_piece {
 struct answer_choice {
     struct answer *answer;
     uint32_t i;
-    struct loop *loop;   /* engine; borrowed */
-    uint64_t request_id; /* engine; 0: not submitted */
-    bool started, ended; /* engine */
-    uint64_t token_us;   /* engine; when the last token came, 0: none yet */
-    sac_reads reads;     /* engine; the HTTP side's when ANSWER_DONE was taken */
+    struct loop *loop;        /* engine; borrowed */
+    uint64_t request_id;      /* engine; 0: not submitted */
+    struct shape_text *shape; /* owned; engine's until it has ended; or NULL */
+    bool started, ended;      /* engine */
+    uint64_t token_us;        /* engine; when the last token came, 0: none yet */
+    sac_reads reads;          /* engine; the HTTP side's when ANSWER_DONE was taken */
 };
 
 struct answer {

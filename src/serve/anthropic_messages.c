@@ -134,7 +134,7 @@ static sac_status read_request(struct ask *a, const cJSON *body, const struct as
                                struct refusal *ref)
 {
     static const char *const same[] = {"stream", "temperature", "top_p",  "top_k", "max_tokens",
-                                       "seed",   "min_p",       "sparse", "n"};
+                                       "seed",   "min_p",       "sparse", "n",     "cache_salt"};
     cJSON *chat = cJSON_CreateObject(), *messages = cJSON_AddArrayToObject(chat, "messages");
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         json_copy(chat, same[i], body, same[i]);

@@ -20,6 +20,7 @@ void ask_deinit(struct ask *a)
     mem_free(a->cache_salt);
     for (uint32_t i = 0; i < a->n_tool; i++) mem_free(a->tool[i]);
     mem_free(a->tool);
+    if (a->machine) machine_free(a->machine);
     mem_free(a->bias);
     *a = (struct ask){0};
 }
@@ -259,17 +260,12 @@ static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_ru
 /* Fields that change what is said, of which this server has nothing: silence would be a lie. */
 static sac_status refuse_unsupported(const cJSON *o, struct refusal *ref)
 {
-    static const char *const names[] = {"suffix",  "grammar",      "json_schema",   "functions",
-                                        "best_of", "audio",        "prompt_embeds", "documents",
-                                        "lora",    "function_call"};
-    const cJSON *format = json_get(o, "response_format");
+    static const char *const names[] = {"suffix",        "functions", "function_call", "best_of",
+                                        "prompt_embeds", "documents", "audio",         "lora"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (json_get(o, names[i]))
             return refusal_set(ref, REFUSAL_UNSUPPORTED, names[i],
                                "'%s' is not supported by this server", names[i]);
-    if (format && !json_says(format, "type", "text"))
-        return refusal_set(ref, REFUSAL_UNSUPPORTED, "response_format",
-                           "'response_format' can only be {\"type\": \"text\"}");
     return SAC_OK;
 }
 
@@ -317,6 +313,9 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
     TRY(ask_stop(a, o, "stop", ref));
     TRY(read_salt(a, o, ref));
     TRY(read_sparse(a, o, rules, ref));
+    double priority = 0;
+    TRY(read_whole(o, "priority", -1000, 1000, &priority, ref));
+    a->priority = (int32_t)priority;
     return read_stream(a, o, ref);
 }
 

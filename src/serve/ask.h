@@ -6,6 +6,7 @@
 #ifndef SAC_SERVE_ASK_H
 #define SAC_SERVE_ASK_H
 
+#include "grammar/machine.h"
 #include "serve/json.h"
 #include "serve/refusal.h"
 
@@ -19,6 +20,7 @@
 #define ASK_PROMPT_MAX 32u
 #define ASK_BIAS_MAX   1024u
 #define ASK_TOP_MAX    20u
+#define ASK_SALT_BYTES 256u
 
 /* What requests are read against; set once before the first of them, read by all threads. */
 struct ask_rules {
@@ -26,6 +28,7 @@ struct ask_rules {
     sac_engine_params engine;  /* in force */
     sac_sampling sampling;     /* where a request says nothing */
     const char *chat_template; /* NULL: the model's own */
+    const struct trie *trie;   /* of the model's vocabulary, for grammars */
     uint32_t n_prompt_max;     /* tokens of a prompt; 0: the context's */
     uint32_t n_predict_max;    /* tokens of an answer; 0: up to the context's end */
 };
@@ -47,6 +50,8 @@ struct ask {
     uint32_t n_stop;
     char **tool; /* owned, [n_tool]: names of tools that the answer may call */
     uint32_t n_tool;
+    struct machine *machine; /* owned: the form that answers must have, or NULL */
+    int32_t priority;
     uint32_t decode, prefill; /* indices of the engine's methods */
     char *cache_salt;         /* owned; only prompts of the same share pages. NULL: "" */
     bool logprobs;

@@ -400,6 +400,8 @@ static void log_call(const struct call *call, bool sent)
     };
     if (call->answer && call->reply.choice) {
         e.n_choice = call->reply.n_choice;
+        if (call->reply.choice[0].done)
+            e.reuse = sac_reuse_end_text(call->reply.choice[0].timings.reuse_end);
         reply_counts(&call->reply, &e.n_prompt, &e.n_cached, &e.n_predicted);
     }
     metrics_status(c->metrics, e.status);

@@ -3,6 +3,7 @@
 #ifndef SAC_SERVE_CONTEXT_H
 #define SAC_SERVE_CONTEXT_H
 
+#include "grammar/trie.h"
 #include "serve/ask.h"
 #include "serve/journal.h"
 #include "serve/keys.h"
@@ -19,7 +20,8 @@ struct context {
     _Atomic int state;                  /* enum context_state */
     struct ask_rules rules;             /* set before `state` is ready */
     const char *model_name;             /* the same */
-    struct loop *loop;                  /* owned, as are the others */
+    struct trie *trie;                  /* owned, as are those below */
+    struct loop *loop;
     struct metrics *metrics;
     struct keys *keys;
     struct journal *journal;

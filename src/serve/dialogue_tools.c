@@ -6,6 +6,7 @@
  * of earlier turns into the assistant's text and results into the user's, in the form that Hermes
  * was trained on and that others follow when told to. */
 #include "serve/dialogue.h"
+#include "serve/shape.h"
 #include "serve/toolcall.h"
 
 #include "base/mem.h"
@@ -57,15 +58,25 @@ static sac_status read_list(struct dialogue *d, struct ask *a, const cJSON *tool
     return d->tools ? SAC_OK : no_memory(ref);
 }
 
-/* "auto" and "none"; a call that must come cannot be promised. */
-static sac_status read_choice(const cJSON *body, bool *out_none, struct refusal *ref)
+/* "none", "auto", "required", or {"type": "function", "function": {"name": ...}}. */
+struct choice {
+    bool none, must;
+    const char *name; /* of the tool that must be called; NULL: any */
+};
+
+static sac_status read_choice(const cJSON *body, struct choice *out, struct refusal *ref)
 {
     const cJSON *choice = json_get(body, "tool_choice");
-    const char *said = cJSON_IsString(choice) ? choice->valuestring : "";
-    *out_none = strcmp(said, "none") == 0;
-    if (!choice || *out_none || strcmp(said, "auto") == 0) return SAC_OK;
-    return refusal_set(ref, REFUSAL_UNSUPPORTED, "tool_choice",
-                       "'tool_choice' can be \"auto\" or \"none\"");
+    const cJSON *name = json_get(json_get(choice, "function"), "name");
+    *out = (struct choice){.none = json_says(body, "tool_choice", "none"),
+                           .must = json_says(body, "tool_choice", "required")};
+    if (cJSON_IsObject(choice) && cJSON_IsString(name)) {
+        out->must = true;
+        out->name = name->valuestring;
+    }
+    if (!choice || out->none || out->must || json_says(body, "tool_choice", "auto")) return SAC_OK;
+    return refusal_set(ref, REFUSAL_REQUEST, "tool_choice",
+                       "'tool_choice' is not none, auto, required or a function");
 }
 
 /* ---- Templates that know nothing of tools ---- */
@@ -169,9 +180,12 @@ sac_status dialogue_tools(struct dialogue *d, struct ask *a, const cJSON *body,
                           const struct ask_rules *rules, struct refusal *ref)
 {
     const cJSON *tools = json_get(body, "tools");
-    bool none;
-    TRY(read_choice(body, &none, ref));
-    if (!tools || none) return SAC_OK;
+    struct choice choice;
+    TRY(read_choice(body, &choice, ref));
+    if (choice.must && !tools)
+        return refusal_set(ref, REFUSAL_REQUEST, "tool_choice", "'tool_choice' needs 'tools'");
+    if (!tools || choice.none) return SAC_OK;
     TRY(read_list(d, a, tools, ref));
+    if (choice.must) TRY(shape_call(a, tools, choice.name, rules, ref));
     return !d->tools || knows_tools(d, rules) ? SAC_OK : teach(d, ref);
 }

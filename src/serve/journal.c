@@ -84,6 +84,7 @@ static void request_json(struct strbuf *line, const struct journal_entry *e)
         cJSON_AddNumberToObject(o, "prompt_tokens", e->n_prompt);
         cJSON_AddNumberToObject(o, "cached_tokens", e->n_cached);
         cJSON_AddNumberToObject(o, "completion_tokens", e->n_predicted);
+        add_string(o, "cache_end", e->reuse);
         cJSON_AddNumberToObject(o, "first_token_ms", e->first_ms);
     }
     add_string(o, "finish", e->finish);
@@ -103,6 +104,7 @@ static void request_text(struct strbuf *line, const struct journal_entry *e)
     if (e->n_choice)
         strbuf_addf(line, ", %u + %u tokens (%u cached), first after %.1f ms", e->n_prompt,
                     e->n_predicted, e->n_cached, e->first_ms);
+    if (e->reuse) strbuf_addf(line, ", cache: %s", e->reuse);
     if (e->finish) strbuf_addf(line, ", %s", e->finish);
     if (e->error) {
         strbuf_adds(line, ": ");

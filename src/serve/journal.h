@@ -24,6 +24,7 @@ struct journal_entry {
     /* Of generating routes; n_choice 0: none. */
     uint32_t n_choice, n_prompt, n_cached, n_predicted;
     double first_ms;    /* to the first token; 0: there was none */
+    const char *reuse;  /* why no more of the prompt was taken from an earlier one; or NULL */
     const char *finish; /* "stop", "length", "cancelled", "slow", "error", ... */
     const char *error;  /* or NULL */
     const char *prompt; /* or NULL: not asked for */

@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "base/workers.h"
+#include "serve/shape.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -228,6 +229,11 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
     r.prefill = ask->prefill;
     /* The chosen token's own probability comes only with a list. */
     r.n_probs = ask->logprobs && ask->n_top == 0 ? 1 : ask->n_top;
+    r.priority = ask->priority;
+    if (ask->machine) {
+        TRY(shape_text_create(&c->shape, ask->machine, err));
+        r.guide = shape_text_guide(c->shape);
+    }
     r.on_event = on_event;
     r.user = c;
     return sac_submit(loop->engine, &r, &c->request_id, err);

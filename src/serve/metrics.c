@@ -44,6 +44,7 @@ struct metrics {
     struct histogram histogram[N_HISTOGRAM];
     uint64_t finished[N_FINISH];
     uint64_t n_prompt, n_cached, n_predicted; /* tokens */
+    uint64_t n_preempted;
     uint64_t status[STATUS_MAX];
 };
 
@@ -93,6 +94,7 @@ void metrics_ended(struct metrics *m, const sac_event *e, uint64_t us)
     m->finished[e->finish]++;
     m->n_prompt += t->n_prompt;
     m->n_cached += t->n_cached;
+    m->n_preempted += t->n_preempted;
     m->n_predicted += t->n_predicted;
     observe(m, WHOLE, (double)us * 1e-6);
     if (t->n_predicted) {
@@ -179,6 +181,7 @@ static void print_engine(struct strbuf *out, const sac_engine_stats *s, const ch
         {"counter", "prompt_cells_computed_total", (double)s->reads.n_cell_read},
         {"gauge", "kept_share",
          s->reads.n_tok_seen ? (double)s->reads.n_tok_read / (double)s->reads.n_tok_seen : 1},
+        {"gauge", "kv_bytes_kept", (double)s->kv_bytes_kept},
         {"gauge", "kv_bytes", (double)s->kv_bytes},
         {"gauge", "kv_bytes_used", (double)s->kv_bytes_used},
     };
@@ -212,9 +215,9 @@ void metrics_print(struct metrics *m, const struct loop_view *view, const char *
     print_number(out, "gauge", "num_requests_waiting", labels, view->n_waiting);
     print_number(out, "counter", "prompt_tokens_total", labels, (double)m->n_prompt);
     print_number(out, "counter", "generation_tokens_total", labels, (double)m->n_predicted);
-    print_number(out, "counter", "prefix_cache_queries_total", labels,
-                 (double)(m->n_prompt + m->n_cached));
+    print_number(out, "counter", "prefix_cache_queries_total", labels, (double)m->n_prompt);
     print_number(out, "counter", "prefix_cache_hits_total", labels, (double)m->n_cached);
+    print_number(out, "counter", "num_preemptions_total", labels, (double)m->n_preempted);
     print_finished(out, m, labels);
     for (int i = 0; i < N_HISTOGRAM; i++) print_histogram(out, &m->histogram[i], i, labels);
     if (view->has_stats) print_engine(out, &view->stats, labels);

@@ -180,8 +180,11 @@ cJSON *reply_usage(const struct reply *r)
     cJSON_AddNumberToObject(o, "prompt_tokens", prompt);
     cJSON_AddNumberToObject(o, "completion_tokens", predicted);
     cJSON_AddNumberToObject(o, "total_tokens", (double)prompt + predicted);
-    cJSON_AddNumberToObject(cJSON_AddObjectToObject(o, "prompt_tokens_details"), "cached_tokens",
-                            cached);
+    cJSON *details = cJSON_AddObjectToObject(o, "prompt_tokens_details");
+    cJSON_AddNumberToObject(details, "cached_tokens", cached);
+    if (r->choice[0].done)
+        cJSON_AddStringToObject(details, "cache_end",
+                                sac_reuse_end_text(r->choice[0].timings.reuse_end));
     cJSON_AddItemToObject(o, "sparse", reply_sparse(r));
     return o;
 }
@@ -191,7 +194,7 @@ cJSON *reply_timings(const struct reply_choice *c)
     const sac_timings *t = &c->timings;
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "cache_n", t->n_cached);
-    cJSON_AddNumberToObject(o, "prompt_n", t->n_prompt);
+    cJSON_AddNumberToObject(o, "prompt_n", t->n_prompt - t->n_reused); /* those computed */
     cJSON_AddNumberToObject(o, "prompt_ms", t->prompt_ms);
     cJSON_AddNumberToObject(o, "prompt_per_second", t->prompt_per_s);
     cJSON_AddNumberToObject(o, "predicted_n", t->n_predicted);

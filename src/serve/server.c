@@ -191,7 +191,9 @@ static sac_status begin(struct server *s, const sac_model *model, sac_engine *en
                                        .n_queue = config->limits.n_queue,
                                        .unread_bytes_max = (size_t)config->limits.unread_kib << 10};
     TRY(loop_create(&c->loop, &limits, c->metrics, err));
+    TRY(trie_of_model(&c->trie, model, err));
     c->rules = (struct ask_rules){.model = model,
+                                  .trie = c->trie,
                                   .engine = params,
                                   .sampling = config->sampling,
                                   .chat_template = config->chat_template,
@@ -233,6 +235,7 @@ void server_stop(struct server *s)
     if (s->has_ticker) pthread_join(s->ticker, NULL);
     http_stop(s->http);
     loop_destroy(s->context.loop);
+    trie_free(s->context.trie);
     keys_destroy(s->context.keys);
     metrics_destroy(s->context.metrics);
     journal_destroy(s->context.journal);

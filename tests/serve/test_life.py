@@ -25,6 +25,13 @@ class Life(unittest.TestCase):
                     self.assertEqual(s.get(public)[0], 200)
                 for closed in ("/metrics", "/slots", "/props", "/nothing"):
                     self.assertEqual(s.get(closed)[0], 401)
+                def cached(key):  # pages of one key's prompts are not found by another's
+                    body = {"prompt": " ".join(map(str, range(40))), "max_tokens": 1}
+                    answer = s.answer("/v1/completions", body, headers={"x-api-key": key})
+                    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+                self.assertEqual(cached("first-key"), 0)
+                self.assertEqual(cached("second-key"), 0)
+                self.assertGreater(cached("first-key"), 32)
                 head = {"Origin": "https://a.example", "Access-Control-Request-Headers": "authorization"}
                 got, headers, _ = s.request("OPTIONS", "/v1/chat/completions", headers=head)
                 self.assertEqual((got, headers["Access-Control-Allow-Headers"]), (204, "authorization"))

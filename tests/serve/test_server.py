@@ -111,8 +111,7 @@ class Fields(unittest.TestCase):
         server.refusal(501, "/v1/chat/completions", {"messages": [picture]})
 
     def test_what_is_not_built_in_is_said(self):
-        for field in ({"response_format": {"type": "json_object"}}, {"grammar": "root ::= x"},
-                      {"suffix": "x"}):
+        for field in ({"suffix": "x"}, {"functions": []}, {"documents": ["a"]}):
             error = server.refusal(501, "/v1/chat/completions", chat("Hi", **field))
             self.assertEqual(error["type"], "not_supported_error")
         server.refusal(501, "/v1/chat/completions", chat("Hi", sparse={"mass": 0.9}))
@@ -137,6 +136,68 @@ class Fields(unittest.TestCase):
         self.assertEqual(answer["usage"]["completion_tokens"], 5)
         error = server.refusal(400, "/v1/completions", {"prompt": ids + ids[:5]})
         self.assertEqual((error["n_prompt_tokens"], error["n_ctx"]), (1025, 1024))
+
+
+class Shapes(unittest.TestCase):
+    SCHEMA = {"type": "object", "required": ["name", "age"], "additionalProperties": False,
+              "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 99}}}
+
+    def content(self, **more):
+        answer = server.answer("/v1/chat/completions", chat("Tell me of Ann.", max_tokens=100, **more))
+        return answer["choices"][0]["message"]["content"]
+
+    def test_schemas_and_grammars(self):
+        for form in ({"json_schema": self.SCHEMA}, {"response_format": {
+                "type": "json_schema", "json_schema": {"name": "p", "strict": True, "schema": self.SCHEMA}}}):
+            person = json.loads(self.content(**form))
+            self.assertEqual(sorted(person), ["age", "name"])
+            self.assertIsInstance(person["age"], int)
+        said = server.answer("/v1/chat/completions", chat(
+            "Is it?", grammar='root ::= "yes, " ("a" | "b"){3}', n=4, temperature=1.5))
+        for choice in said["choices"]:
+            self.assertRegex(choice["message"]["content"], "^yes, [ab]{3}$")
+        self.assertTrue(self.content(response_format={"type": "json_object"}).lstrip().startswith("{"))
+
+    def test_a_call_that_must_come(self):
+        tools = [{"type": "function", "function": {"name": n, "parameters": self.SCHEMA}} for n in ("one", "two")]
+        for choice, names in (("required", ("one", "two")),
+                              ({"type": "function", "function": {"name": "two"}}, ("two",))):
+            body = chat("Hello!", tools=tools, tool_choice=choice, max_tokens=100)
+            whole = server.answer("/v1/chat/completions", body)["choices"][0]
+            self.assertEqual(whole["finish_reason"], "tool_calls")
+            call = whole["message"]["tool_calls"][0]
+            self.assertIn(call["function"]["name"], names)
+            self.assertEqual(sorted(json.loads(call["function"]["arguments"])), ["age", "name"])
+            told = events(server.post("/v1/chat/completions", {**body, "stream": True})[2])
+            self.assertEqual([e["choices"][0]["delta"].get("content", "") for e in told], [""] * len(told))
+            again = told[-1]["choices"][0]["delta"]["tool_calls"][0]["function"]
+            self.assertEqual(again, call["function"])
+
+    def test_refused(self):
+        for form in ({"grammar": "root ::= ("}, {"grammar": "(" * 70000}, {"json_schema": {"type": "nix"}},
+                     {"response_format": {"type": "xml"}}, {"response_format": {"type": "json_schema"}},
+                     {"json_schema": self.SCHEMA, "grammar": 'root ::= "a"'}, {"tool_choice": "required"},
+                     {"json_schema": {"$ref": "#/nowhere"}}, {"grammar": "root ::= root"}):
+            server.refusal(400, "/v1/chat/completions", chat("a", **form))
+
+
+class Cache(unittest.TestCase):
+    def turn(self, messages, **more):
+        answer = server.answer("/v1/chat/completions",
+                               {"messages": messages, "temperature": 0, "max_tokens": 3, **more})
+        return answer, answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def test_a_second_turn_reads_what_is_new(self):
+        messages = [{"role": "user", "content": "Remember: " + " ".join(map(str, range(40)))}]
+        first, cached = self.turn(messages)
+        self.assertEqual(cached, 0)
+        messages += [first["choices"][0]["message"], {"role": "user", "content": "And now?"}]
+        second, cached = self.turn(messages)
+        self.assertGreaterEqual(cached, 96)
+        self.assertEqual(second["timings"]["prompt_n"], second["usage"]["prompt_tokens"] - cached)
+        again, cached = self.turn(messages, cache_salt="somebody else")
+        self.assertEqual(cached, 0)
+        self.assertEqual(again["choices"][0]["message"], second["choices"][0]["message"])
 
 
 class Streams(unittest.TestCase):

@@ -1,0 +1,23 @@
+/* shape.h: the form that an answer must have: a grammar, a JSON schema, a call of a tool. Read from
+ * a request on an HTTP thread, followed token by token on the engine's. */
+#ifndef SAC_SERVE_SHAPE_H
+#define SAC_SERVE_SHAPE_H
+
+#include "serve/ask.h"
+
+/* "response_format", "json_schema" and "grammar". A form that `a` has already (a call that must
+ * come) goes with none of them. */
+sac_status shape_read(struct ask *a, const cJSON *body, const struct ask_rules *rules,
+                      struct refusal *ref);
+/* A call of one of `tools`, OpenAI's list, or of the one named `only` (NULL: any). */
+sac_status shape_call(struct ask *a, const cJSON *tools, const char *only,
+                      const struct ask_rules *rules, struct refusal *ref);
+
+/* One text that follows the form. */
+struct shape_text;
+sac_status shape_text_create(struct shape_text **out, struct machine *machine, sac_error *err);
+void shape_text_free(struct shape_text *t); /* before the machine */
+/* What keeps a request to the form; borrows `t`. */
+sac_guide shape_text_guide(struct shape_text *t);
+
+#endif
