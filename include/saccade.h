@@ -200,6 +200,7 @@ typedef struct sac_engine_params {
                             than this leaves time for, by the time of the steps before; 0: as many
                             as n_batch. At least a few rows, and one whole chunk of a prefill method
                             that plans, whose chunks n_batch bounds. No result depends on it */
+    bool compose;        /* plan the memory of sac_compose */
     bool record;         /* plan the memory of sac_engine_set_recorder */
     bool learn; /* prefill methods that have a table of the model's heads learn it from prompts,
                    which are read densely: sac_engine_get_table */
@@ -475,15 +476,44 @@ SAC_API SAC_NODISCARD sac_status sac_doc_add(sac_docs *docs, sac_engine *engine,
 /* All documents; `*out` [*out_n] is owned by the caller (sac_free). */
 SAC_API SAC_NODISCARD sac_status sac_doc_list(sac_docs *docs, sac_doc **out, size_t *out_n,
                                               sac_error *err);
-/* The document of this name that the engine can use. */
-SAC_API SAC_NODISCARD sac_status sac_doc_find(sac_docs *docs, const sac_engine *engine,
-                                              const char *name, sac_doc *out, sac_error *err);
+/* The document of this name that an engine of the model with these parameters could use. */
+SAC_API SAC_NODISCARD sac_status sac_doc_find(sac_docs *docs, const sac_model *model,
+                                              const sac_engine_params *params, const char *name,
+                                              sac_doc *out, sac_error *err);
 /* A new sequence that has read the document, its head included. The file is hostile input. */
 SAC_API SAC_NODISCARD sac_status sac_doc_load(sac_docs *docs, sac_engine *engine, const char *name,
                                               sac_seq *out, sac_doc *out_doc, sac_error *err);
 /* Reads the file and says what is wrong with it. */
 SAC_API SAC_NODISCARD sac_status sac_doc_verify(sac_docs *docs, const sac_doc *doc, sac_error *err);
 SAC_API SAC_NODISCARD sac_status sac_doc_remove(sac_docs *docs, const sac_doc *doc, sac_error *err);
+
+typedef struct sac_compose_params {
+    const char *method; /* of kind "context", "NAME:key=value,..." */
+    const sac_seq *doc; /* [n_doc] from sac_doc_load, in the order in which they will stand */
+    size_t n_doc;
+    uint32_t n_head;          /* of every document */
+    sac_progress_fn progress; /* or NULL */
+    void *user;
+} sac_compose_params;
+
+typedef struct sac_compose_report {
+    uint32_t n_tok; /* of the documents, without the head */
+    uint64_t n_row; /* pairs of a token and a layer that were computed again */
+    /* Of all pairs of a document's token and a layer: those that are there to be read, and those
+     * that were computed again. */
+    double resident_share, recomputed_share;
+    uint64_t bytes;             /* of pages that are the new sequence's own */
+    double join_ms, refresh_ms; /* sharing pages; computing again */
+} sac_compose_report;
+
+/* A new sequence: the head, then the documents behind each other. Their pages are shared, not
+ * copied; queries turn to meet keys that were computed at other positions. What the method computes
+ * again goes to pages of the sequence's own, and the documents stay as they are. A question is
+ * appended to it as to any sequence. The engine must have been created with `compose`. `report` may
+ * be NULL. */
+SAC_API SAC_NODISCARD sac_status sac_compose(sac_engine *engine, const sac_compose_params *params,
+                                             sac_seq *out, sac_compose_report *report,
+                                             sac_error *err);
 
 typedef struct sac_docs_freed {
     uint32_t n_expired,
@@ -714,7 +744,7 @@ typedef struct sac_method_deviation {
 } sac_method_deviation;
 
 typedef struct sac_method_info {
-    const char *kind;              /* "prefill" or "decode" */
+    const char *kind;              /* "prefill", "decode" or "context" */
     const char *name;              /* as the command line spells it */
     const char *summary;           /* one line */
     const char *paper;             /* where it is described, or NULL */

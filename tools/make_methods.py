@@ -47,7 +47,8 @@ def page_of(method):
         lines += ["| parameter | meaning | range | default |", "|---|---|---|---|"]
         lines += [f"| `{p['key']}` | {p['help']} | {range_of(p)} | {p['default'] or 'none'} |"
                   for p in method["param"]]
-        lines += ["", f"    saccade run -m MODEL -f FILE -p QUESTION --{method['kind']} "
+        what = "--docs NAME,NAME" if method["kind"] == "context" else "-f FILE"
+        lines += ["", f"    saccade run -m MODEL {what} -p QUESTION --{method['kind']} "
                   f"{method['name']}:{method['param'][0]['key']}={method['param'][0]['default']}", ""]
     if method["deviation"]:
         lines += ["## Where it is not the paper's", "", "| paper | here | why | effect measured |",

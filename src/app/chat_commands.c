@@ -90,6 +90,7 @@ static const char *kind_of(const char *spec)
     sac_method_info m;
     for (size_t i = 0; sac_method_at(i, &m); i++) {
         if (strlen(m.name) != n || memcmp(m.name, spec, n) != 0) continue;
+        if (strcmp(m.kind, "context") == 0) continue; /* a chat has no stored documents */
         if (kind) return NULL;
         kind = m.kind;
     }

@@ -81,8 +81,12 @@ static void print_value(const struct option_spec *s, const char *begun)
 {
     if (s->type == OPTION_CHOICE) {
         print_choices(s->choices, begun);
-    } else if (has_name(s, "--prefill", 9) || has_name(s, "--decode", 8)) {
-        print_methods(has_name(s, "--decode", 8) ? "decode" : "prefill", begun);
+    } else if (has_name(s, "--prefill", 9) || has_name(s, "--decode", 8) ||
+               has_name(s, "--context", 9)) {
+        print_methods(has_name(s, "--decode", 8)    ? "decode"
+                      : has_name(s, "--prefill", 9) ? "prefill"
+                                                    : "context",
+                      begun);
     } else if (s->arg && (strstr(s->arg, "FILE") || strstr(s->arg, "DIR"))) {
         if (has_name(s, "--model", 7)) print_models(begun);
         printf(":files\n");

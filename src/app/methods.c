@@ -75,7 +75,7 @@ static int print_json(const char *name)
         cJSON_AddStringToObject(row, "about", m.about);
         if (strcmp(m.kind, "decode") == 0)
             cJSON_AddBoolToObject(row, "needs_question", m.needs_question);
-        else
+        else if (strcmp(m.kind, "prefill") == 0)
             cJSON_AddBoolToObject(row, "any_chunk", m.any_chunk);
         cJSON *params = cJSON_AddArrayToObject(row, "param");
         for (size_t j = 0; j < m.n_param; j++)

@@ -6,6 +6,7 @@
 #include "app/app.h"
 #include "app/generate.h"
 #include "app/interrupt.h"
+#include "app/joined.h"
 #include "app/options.h"
 #include "app/output.h"
 #include "app/passages.h"
@@ -14,6 +15,7 @@
 #include "app/setup.h"
 #include "app/source.h"
 #include "app/structure.h"
+#include "base/mem.h"
 #include "base/workers.h"
 #include "eval/choices.h"
 #include "eval/prompt.h"
@@ -41,6 +43,7 @@ struct run_options {
     const char *prompt, *system, *template_name, *template_file;
     const char *load_state, *save_state, *rows;
     struct option_list files, stop;
+    const char *docs, *context, *store;
     int32_t n_predict;
     uint32_t n_probs;
     bool raw, as_is, ignore_eos, quiet, show_reading;
@@ -56,6 +59,16 @@ static const struct option_spec specs[] = {
     OPT("-p --prompt", OPTION_TEXT, prompt, "TEXT", "the question or instruction", .env = NULL),
     OPT("-f --file", OPTION_LIST, files, "FILE",
         "a document, put before the prompt; - is stdin; repeatable", .env = NULL),
+    OPT("--docs", OPTION_TEXT, docs, "NAME,NAME",
+        "documents of 'saccade docs add', put before all that; they are not computed again",
+        .env = NULL),
+    OPT("--context", OPTION_TEXT, context, "SPEC",
+        "how several documents become one context: a context method of 'saccade methods', "
+        "NAME:key=value,...",
+        .env = "CONTEXT"),
+    OPT("--store", OPTION_TEXT, store, "DIR",
+        "folder of the documents; without it $SACCADE_DOCS, or saccade/docs in the user's cache",
+        .env = NULL),
     OPT("--save-state", OPTION_TEXT, save_state, "FILE",
         "write what was computed of the documents to FILE, for other questions; without -p that is "
         "all",
@@ -117,6 +130,9 @@ struct run {
     size_t file_bytes[OPTION_LIST_MAX]; /* [files.n] of each document */
     struct passages passages;
     struct generation gen;
+    struct joined joined; /* of --docs */
+    int32_t *head;        /* [n_head] what the prompt begins with; sac_free */
+    size_t n_head;
 };
 
 static sac_status add_question(struct strbuf *text, const struct run_options *opt,
@@ -186,6 +202,30 @@ static sac_status find_shared(struct run *r, sac_error *err)
     return SAC_OK;
 }
 
+/* Documents of a store stand between the prompt's head and the user's text: room is made for their
+ * tokens, which are known when they are joined. */
+static sac_status make_room(struct run *r, sac_error *err)
+{
+    const struct prompt_form form = {r->opt.system, r->chat_template, r->opt.raw};
+    const sac_engine_params params = setup_engine_params(&r->setup, 0, 1);
+    TRY(joined_find(&r->joined, r->opt.docs, r->model, &params, err));
+    TRY(prompt_head(r->model, &form, &r->head, &r->n_head, err));
+    if (r->n_head > r->n_tok ||
+        (r->n_head > 0 && memcmp(r->tok, r->head, r->n_head * sizeof *r->head) != 0))
+        return error_set(err, SAC_ERR_UNSUPPORTED,
+                         "the chat template puts something before the user's text that depends on "
+                         "it: documents cannot stand there");
+    const size_t n_text = r->n_tok - r->n_head, n_joined = r->joined.n_tok;
+    int32_t *tok = mem_calloc(n_joined + n_text, sizeof *tok);
+    if (!tok) return error_set(err, SAC_ERR_MEMORY, "out of memory for %zu tokens", n_joined);
+    memcpy(tok + n_joined, r->tok + r->n_head, n_text * sizeof *tok);
+    sac_free(r->tok);
+    r->tok = tok;
+    r->n_tok = n_joined + n_text;
+    r->n_document = n_joined + (r->n_document > r->n_head ? r->n_document - r->n_head : 0);
+    return SAC_OK;
+}
+
 /* Without -c the context is what this prompt and answer need, so that a model made for a million
  * tokens does not plan a million. What is saved serves longer prompts, too, and what was saved
  * belongs to its context. */
@@ -232,12 +272,25 @@ static sac_status read_to(struct run *r, size_t n, sac_error *err)
     return status;
 }
 
+static sac_status join_documents(struct run *r, sac_error *err)
+{
+    const uint64_t start_us = clock_us();
+    sac_seq *seq = &r->gen.request.seq;
+    TRY(joined_make(&r->joined, r->engine, r->head, r->n_head, seq, err));
+    r->n_loaded = sac_seq_length(r->engine, *seq, NULL);
+    assert(r->n_loaded == r->joined.n_tok);
+    memcpy(r->tok, sac_seq_tokens(r->engine, *seq), r->n_loaded * sizeof *r->tok);
+    r->ahead_ms += (double)(clock_us() - start_us) * 1e-3;
+    return SAC_OK;
+}
+
 /* The sequence of the answer: a new one, or the saved one if this prompt goes on from it. It
  * outlives the request, so that its pages can be counted. */
 static sac_status open_seq(struct run *r, sac_error *err)
 {
     sac_seq *seq = &r->gen.request.seq;
     uint32_t n_same = 0;
+    if (r->opt.docs) return join_documents(r, err);
     if (!r->opt.load_state) return sac_seq_create(r->engine, seq, err);
     TRY(sac_seq_load(r->engine, r->opt.load_state, seq, err));
     r->n_loaded = sac_seq_length(r->engine, *seq, NULL);
@@ -312,6 +365,7 @@ static sac_status answer(struct run *r, sac_error *err)
     struct generation *g = &r->gen;
     sac_engine_params params = setup_engine_params(&r->setup, r->n_ctx, 1);
     params.record = r->opt.show_reading;
+    if (r->opt.docs) joined_plan(&r->joined, &params, r->n_ctx);
     g->request = sac_request_default();
     TRY(setup_sampling_params(&r->sampling, &g->request.sampling, r->bias, err));
     TRY(sac_engine_create(&r->engine, r->model, &params, err));
@@ -374,7 +428,12 @@ static void print_timings(const struct run *r)
     const sac_timings *t = &r->gen.timings;
     const sac_engine_stats stats = sac_engine_get_stats(r->engine);
     if (t->n_cached)
-        fprintf(stderr, "loaded   %6u tokens from %s\n", t->n_cached, r->opt.load_state);
+        fprintf(stderr, "loaded   %6u tokens from %s\n", t->n_cached,
+                r->opt.docs ? r->opt.docs : r->opt.load_state);
+    if (r->opt.docs)
+        fprintf(stderr, "joined   by %s: %.1f %% of it computed again, %.1f %% kept\n",
+                r->joined.method, 100 * r->joined.report.recomputed_share,
+                100 * r->joined.report.resident_share);
     fprintf(stderr, "prompt   %6u tokens %10.1f ms %9.1f tokens/s\n", t->n_prompt, t->prompt_ms,
             t->prompt_per_s);
     fprintf(stderr, "answer   %6u tokens %10.1f ms %9.1f tokens/s  (%s)\n", t->n_predicted,
@@ -484,6 +543,7 @@ static int print_json(struct run *r)
     cJSON_AddItemToObject(o, "timings", timings_json(r));
     cJSON_AddNumberToObject(o, "kv_bytes", (double)stats.kv_bytes);
     cJSON_AddNumberToObject(o, "kv_bytes_used", (double)stats.kv_bytes_used);
+    if (r->opt.docs) cJSON_AddItemToObject(o, "context", joined_json(&r->joined));
     if (r->opt.show_reading) cJSON_AddItemToObject(o, "reading", passages_json(&r->passages));
     return output_json(o);
 }
@@ -548,11 +608,19 @@ static int run_all(struct run *r)
         return options_usage_error(COMMAND, "--save-state needs a document (-f FILE)");
     if (!wants_answer(r) && (r->opt.format != FORMAT_TEXT || r->opt.show_reading))
         return options_usage_error(COMMAND, "without a question (-p) nothing is printed");
+    if (r->opt.docs && (r->opt.load_state || r->opt.save_state || r->opt.show_reading))
+        return options_usage_error(COMMAND, "--docs goes without states and --show-reading");
+    if (r->opt.context && !r->opt.docs)
+        return options_usage_error(COMMAND, "--context needs documents (--docs NAME,NAME)");
+    if (r->opt.docs && joined_check(r->opt.docs, r->opt.context, &err) != SAC_OK)
+        return options_usage_error(COMMAND, "%s", err.msg);
     /* Before the model: a wrong name is told at once. */
     if (question_parse(&r->rows, r->opt.rows, &err) != SAC_OK)
         return options_usage_error(COMMAND, "option '--decode-rows': %s", err.msg);
     sac_status status = r->opt.save_state ? check_place(r->opt.save_state, &err) : SAC_OK;
     if (status == SAC_OK) status = read_text(r, &err);
+    if (status == SAC_OK && r->opt.docs)
+        status = joined_open(&r->joined, r->opt.store, r->opt.docs, r->opt.context, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
     int code = structure_check(&r->structure, COMMAND, r->opt.ignore_eos);
     if (code == OPTIONS_GO_ON) code = setup_load(&r->setup, &r->model);
@@ -560,8 +628,9 @@ static int run_all(struct run *r)
     status = prompt_template(&r->chat_template, r->opt.template_name, r->opt.template_file,
                              &r->template_text, &err);
     if (status == SAC_OK) status = encode_text(r, &r->text, &r->tok, &r->n_tok, &err);
-    if (status == SAC_OK) status = plan_context(r, &err);
     if (status == SAC_OK && (r->opt.save_state || r->rows.all)) status = find_question(r, &err);
+    if (status == SAC_OK && r->opt.docs) status = make_room(r, &err);
+    if (status == SAC_OK) status = plan_context(r, &err);
     if (status == SAC_OK && r->opt.save_state) status = find_shared(r, &err);
     if (status == SAC_OK) status = answer(r, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
@@ -602,6 +671,8 @@ int app_run(int argc, char **argv)
     sac_engine_free(r.engine);
     sac_model_free(r.model);
     sac_free(r.tok);
+    sac_free(r.head);
+    joined_close(&r.joined);
     strbuf_deinit(&r.text);
     strbuf_deinit(&r.template_text);
     return code;

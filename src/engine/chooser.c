@@ -53,6 +53,9 @@ sac_status chooser_init(sac_engine *e, sac_error *err)
     const uint32_t group = e->model->config.n_head / e->model->config.n_kv_head;
     TRY(init_kind(&c[CHOOSER_DECODE], CHOOSER_DECODE, &p->decode, &p->n_decode, err));
     TRY(init_kind(&c[CHOOSER_PREFILL], CHOOSER_PREFILL, &p->prefill, &p->n_prefill, err));
+    /* Of joined documents pages may be missing: what is read is listed, even if it is everything.
+     */
+    if (p->compose && group <= METHOD_GROUP_MAX) c[CHOOSER_DECODE].specs.is_dense = false;
     if (group <= METHOD_GROUP_MAX) return SAC_OK;
     for (int kind = 0; kind < CHOOSER_KINDS; kind++)
         if (!c[kind].specs.is_dense)

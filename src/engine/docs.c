@@ -183,11 +183,7 @@ static sac_status check_source(const sac_engine *e, const sac_doc_source *source
         return error_set(err, SAC_ERR_CONTEXT,
                          "document '%s' has %zu tokens behind a head of %zu, the context holds %u",
                          source->name, source->n_tok, source->n_head, e->params.n_ctx);
-    for (uint32_t i = 0; i < e->params.n_seq_max; i++)
-        if (e->seqs[i].alive && e->seqs[i].n_done != e->seqs[i].n_all)
-            return error_set(err, SAC_ERR_ARG,
-                             "sequence %u has %u pending tokens: step before adding a document", i,
-                             e->seqs[i].n_all - e->seqs[i].n_done);
+    TRY(engine_check_idle(e, err));
     if (e->model->config.rope.kind == ROPE_LONG)
         return error_set(err, SAC_ERR_UNSUPPORTED,
                          "documents of %s cannot be stored: its positions are scaled by the length "
@@ -303,21 +299,26 @@ sac_status sac_doc_add(sac_docs *docs, sac_engine *e, const sac_doc_source *sour
 
 /* ---- Using ---- */
 
-static sac_status find_record(sac_docs *docs, const sac_engine *e, const char *name,
+static sac_status find_record(sac_docs *docs, const sac_model *model,
+                              const sac_engine_params *params, const char *name,
                               struct docstore_record *out, sac_error *err)
 {
-    const struct docstore_scope scope = engine_scope(docs, e);
+    const struct docstore_scope scope =
+        scope_of(docs, model->fingerprint, params->type_k, params->type_v);
     const sac_status status = docstore_find(docs->store, &scope, name, out, err);
     if (status == SAC_OK) return SAC_OK;
-    return error_prefix(err, status, "for %s with keys in %s", e->model->name,
+    return error_prefix(err, status, "for %s with keys in %s", model->name,
                         state_type_name(scope.type_k));
 }
 
-sac_status sac_doc_find(sac_docs *docs, const sac_engine *e, const char *name, sac_doc *out,
-                        sac_error *err)
+sac_status sac_doc_find(sac_docs *docs, const sac_model *model, const sac_engine_params *params,
+                        const char *name, sac_doc *out, sac_error *err)
 {
     struct docstore_record record;
-    TRY(find_record(docs, e, name, &record, err));
+    if (params->type_k > SAC_KV_Q8 || params->type_v > SAC_KV_Q8)
+        return error_set(err, SAC_ERR_ARG, "unknown KV type %d or %d", (int)params->type_k,
+                         (int)params->type_v);
+    TRY(find_record(docs, model, params, name, &record, err));
     *out = public_view(&record);
     return SAC_OK;
 }
@@ -342,7 +343,7 @@ sac_status sac_doc_load(sac_docs *docs, sac_engine *e, const char *name, sac_seq
 {
     struct docstore_record record;
     sac_seq seq;
-    TRY(find_record(docs, e, name, &record, err));
+    TRY(find_record(docs, e->model, &e->params, name, &record, err));
     TRY(load_pages(docs, e, &record, &seq, err));
     record.used = time(NULL);
     if (docstore_writable(docs->store)) {

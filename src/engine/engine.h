@@ -132,6 +132,8 @@ sac_status engine_check_sparse(const sac_engine *e, uint32_t decode_i, uint32_t 
 
 /* The sequence, or NULL with a message. */
 struct seq *engine_seq(const sac_engine *e, sac_seq id, sac_error *err);
+/* No sequence has pending tokens. */
+sac_status engine_check_idle(const sac_engine *e, sac_error *err);
 /* Every token is in the vocabulary. */
 sac_status engine_check_tokens(const sac_engine *e, const int32_t *tok, size_t n, sac_error *err);
 #endif

@@ -15,7 +15,7 @@ void evict_plan(sac_engine *e, struct arena *a)
 {
     struct evict *v = &e->evict;
     const size_t n_kv_head = e->pool.geom.n_kv_head, n_range = e->pool.max_page / 2 + 1;
-    const size_t n_plan = e->decode.evicts ? e->params.n_seq_max : 0;
+    const size_t n_plan = e->decode.evicts || e->params.compose ? e->params.n_seq_max : 0;
     v->plan = arena_take(a, n_plan, sizeof *v->plan);
     v->range = arena_take(a, n_plan * n_kv_head * n_range, sizeof *v->range);
     v->range_ptr = arena_take(a, n_plan * (n_kv_head + 1), sizeof *v->range_ptr);
@@ -40,14 +40,12 @@ static void drop_pages(sac_engine *e, const struct reading *r, uint32_t lane_i)
     }
 }
 
-/* Prompt rows of a sequence with gaps read all pages that are there: one tile, a list a head. */
-static void bridge_gaps(const sac_engine *e, struct attn_run *run, uint32_t plan_i)
+struct attn_plan evict_bridge(const sac_engine *e, const struct attn_run *run,
+                              struct attn_range *range, uint32_t *ptr)
 {
-    const struct evict *v = &e->evict;
     const uint32_t n_kv_head = e->pool.geom.n_kv_head, max_page = e->pool.max_page;
     const uint32_t n_page = (run->pos0 + run->n_row) / PAGE_TOK;
-    struct attn_range *range = v->range + (size_t)plan_i * n_kv_head * (max_page / 2 + 1);
-    uint32_t *ptr = v->range_ptr + (size_t)plan_i * (n_kv_head + 1), n = 0;
+    uint32_t n = 0;
     for (uint32_t h = 0; h < n_kv_head; h++) {
         const page_id *table = run->table + h * run->table_stride;
         ptr[h] = n;
@@ -62,15 +60,24 @@ static void bridge_gaps(const sac_engine *e, struct attn_run *run, uint32_t plan
     assert(plan_i < e->params.n_seq_max && n <= n_kv_head * (max_page / 2 + 1));
     ptr[n_kv_head] = n;
     /* No border of a tile may lie in the context, and tiles are whole numbers of the kernels'. */
-    v->plan[plan_i] = (struct attn_plan){
+    return (struct attn_plan){
         .tile_tok = (max_page + 63) / 64 * 64 * PAGE_TOK, .range = range, .range_ptr = ptr};
+}
+
+static void bridge_gaps(const sac_engine *e, struct attn_run *run, uint32_t plan_i)
+{
+    const struct evict *v = &e->evict;
+    const size_t n_kv_head = e->pool.geom.n_kv_head;
+    v->plan[plan_i] =
+        evict_bridge(e, run, v->range + plan_i * n_kv_head * (e->pool.max_page / 2 + 1),
+                     v->range_ptr + plan_i * (n_kv_head + 1));
     run->plan = &v->plan[plan_i];
 }
 
 void evict_pages(sac_engine *e, struct reading *r)
 {
     uint32_t n_plan = 0;
-    if (!e->decode.evicts) return;
+    if (!e->decode.evicts && !e->params.compose) return;
     for (uint32_t i = 0; i < r->n_decode * e->pool.geom.n_kv_head && !e->params.record; i++)
         drop_pages(e, r, i);
     for (uint32_t i = r->n_decode; i < r->n_run; i++)

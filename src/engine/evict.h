@@ -20,4 +20,9 @@ void evict_plan(sac_engine *e, struct arena *a);
  * of sequences with gaps; between the choices of a layer and its attention. */
 void evict_pages(sac_engine *e, struct reading *r);
 
+/* What prompt rows of a run with gaps in its table read: all pages that are there, one tile, a list
+ * a head. `range` [n_kv_head * (max_page / 2 + 1)], `ptr` [n_kv_head + 1]. */
+struct attn_plan evict_bridge(const sac_engine *e, const struct attn_run *run,
+                              struct attn_range *range, uint32_t *ptr);
+
 #endif

@@ -158,34 +158,62 @@ static void feed_forward(sac_engine *e, const struct layer_weights *w)
                .w = &w->down, .in = e->scratch.ffn, .kept = true, .post_norm = w->post_ffn_norm});
 }
 
-/* Embedding and rotation angles of one row. */
 static void embed_row(void *arg, uint32_t r, uint32_t worker_i)
+{
+    sac_engine *e = arg;
+    const struct config *c = &e->model->config;
+    (void)worker_i;
+    weights_embed(e->scratch.x + (size_t)r * c->n_embd, &e->model->weights, c, e->batch.tok[r]);
+}
+
+void layer_embed(sac_engine *e)
+{
+    workers_for(e->workers, e->batch.n_row, embed_row, e);
+}
+
+/* Rotation angles of one row. */
+static void turn_row(void *arg, uint32_t r, uint32_t worker_i)
 {
     sac_engine *e = arg;
     const struct config *c = &e->model->config;
     const size_t n_angle = c->rope.n_rot / 2;
     (void)worker_i;
-    weights_embed(e->scratch.x + (size_t)r * c->n_embd, &e->model->weights, c, e->batch.tok[r]);
     for (int i = 0; i < (c->window ? 2 : 1); i++)
         rope_table_fill(&e->rope[i], e->scratch.cos[i] + r * n_angle,
                         e->scratch.sin[i] + r * n_angle, &e->batch.pos[r], 1);
+}
+
+void layer_angles(sac_engine *e)
+{
+    workers_for(e->workers, e->batch.n_row, turn_row, e);
+}
+
+void layer_qkv(sac_engine *e, uint32_t layer)
+{
+    const struct layer_weights *w = &e->model->weights.layer[layer];
+    project_qkv(e, w);
+    rotate_heads(e, w, layer);
+}
+
+void layer_out(sac_engine *e, uint32_t layer)
+{
+    const struct layer_weights *w = &e->model->weights.layer[layer];
+    add_branch(
+        e, &(struct branch){
+               .w = &w->wo, .bias = w->bo, .in = e->scratch.attn, .post_norm = w->post_attn_norm});
+    feed_forward(e, w);
 }
 
 void layer_run(sac_engine *e)
 {
     const uint64_t start = clock_us(), shadow = e->record.spent_us;
     const uint64_t inside = e->stats.linear_us + e->stats.attn_us;
-    workers_for(e->workers, e->batch.n_row, embed_row, e);
+    layer_embed(e);
+    layer_angles(e);
     for (uint32_t l = 0; l < e->model->config.n_layer; l++) {
-        const struct layer_weights *w = &e->model->weights.layer[l];
-        project_qkv(e, w);
-        rotate_heads(e, w, l);
+        layer_qkv(e, l);
         attend_layer(e, l);
-        add_branch(e, &(struct branch){.w = &w->wo,
-                                       .bias = w->bo,
-                                       .in = e->scratch.attn,
-                                       .post_norm = w->post_attn_norm});
-        feed_forward(e, w);
+        layer_out(e, l);
     }
     const uint64_t counted = e->stats.linear_us + e->stats.attn_us - inside;
     e->stats.other_us += clock_us() - start - counted - (e->record.spent_us - shadow);

@@ -9,6 +9,15 @@
  */
 void layer_run(sac_engine *e);
 
+/* The pieces of that, for rows that are not computed layer behind layer. They work on the rows of
+ * e->batch: the tokens' embeddings into e->scratch.x; angles of their positions; queries, keys and
+ * values into e->scratch.qkv, rotated; e->scratch.attn into the residual stream, and the
+ * feed-forward network. */
+void layer_embed(sac_engine *e);
+void layer_angles(sac_engine *e);
+void layer_qkv(sac_engine *e, uint32_t layer);
+void layer_out(sac_engine *e, uint32_t layer);
+
 /* One linear op in the engine's scratch; counts the bytes that it reads. */
 void layer_linear(sac_engine *e, struct op_linear *op);
 

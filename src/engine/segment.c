@@ -39,25 +39,42 @@ const struct segment_view *segment_view_of(const sac_engine *e, uint32_t seq_i, 
     return e->segments.view + ((size_t)seq_i * 2 + local) * SEGMENT_MAX;
 }
 
-/* The turn of segment i. Sizes of cosines and sines are 1: what scaling adds to them is in the
- * query already. */
+/* A view that turns queries back by `offset`, with its cosines and sines in `turn` [n_rot]. Their
+ * sizes are 1: what scaling adds to them is in the query already. */
+static struct segment_view make_view(const struct rope_table *t, uint32_t end, int32_t offset,
+                                     float *turn)
+{
+    const size_t half = t->n_rot / 2;
+    if (offset == 0) return (struct segment_view){.end = end};
+    for (size_t c = 0; c < half; c++) {
+        const double angle = -(double)offset * t->inv_freq[c];
+        turn[c] = (float)cos(angle);
+        turn[half + c] = (float)sin(angle);
+    }
+    return (struct segment_view){.end = end, .cos = turn, .sin = turn + half};
+}
+
+/* Of segment i. */
 static void make_views(sac_engine *e, uint32_t seq_i, uint32_t i)
 {
     const struct segment *s = &list_of(e, seq_i)[i];
     for (size_t local = 0; local < 2; local++) {
         const struct rope_table *t = &e->rope[local];
-        const size_t at = ((size_t)seq_i * 2 + local) * SEGMENT_MAX + i, half = t->n_rot / 2;
-        float *cosine = e->segments.turn + at * t->n_rot, *sine = cosine + half;
-        for (size_t c = 0; c < half; c++) {
-            const double angle = -(double)s->offset * t->inv_freq[c];
-            cosine[c] = (float)cos(angle);
-            sine[c] = (float)sin(angle);
-        }
-        e->segments.view[at] = (struct segment_view){.end = s->end};
-        if (s->offset == 0) continue;
-        e->segments.view[at].cos = cosine;
-        e->segments.view[at].sin = sine;
+        const size_t at = ((size_t)seq_i * 2 + local) * SEGMENT_MAX + i;
+        e->segments.view[at] = make_view(t, s->end, s->offset, e->segments.turn + at * t->n_rot);
     }
+}
+
+uint32_t segment_views_from(const sac_engine *e, uint32_t seq_i, uint32_t page, bool local,
+                            struct segment_view *out, float *turn)
+{
+    const struct segment *list = list_of(e, seq_i);
+    const struct rope_table *t = &e->rope[local];
+    const int32_t own = segment_offset(e, seq_i, page);
+    uint32_t n = 0;
+    for (; n < e->segments.n[seq_i] && list[n].end <= page; n++)
+        out[n] = make_view(t, list[n].end, list[n].offset - own, turn + (size_t)n * t->n_rot);
+    return n;
 }
 
 /* Pages up to `end` have this offset. */

@@ -67,6 +67,12 @@ void segment_reset(sac_engine *e, uint32_t seq_i);
 void segment_fork(sac_engine *e, uint32_t dst, uint32_t src);
 void segment_cut(sac_engine *e, uint32_t seq_i, uint32_t n_page);
 
+/* The segments before that of a page, as a query sees them that was rotated at its position within
+ * the page's own segment: `out` [SEGMENT_MAX], `turn` [SEGMENT_MAX][n_rot]. Returns their number.
+ */
+uint32_t segment_views_from(const sac_engine *e, uint32_t seq_i, uint32_t page, bool local,
+                            struct segment_view *out, float *turn);
+
 /* The offset of a page. */
 int32_t segment_offset(const sac_engine *e, uint32_t seq_i, uint32_t page);
 /* What attention sees of a sequence's segments; `local` layers have frequencies of their own. */

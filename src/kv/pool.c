@@ -98,6 +98,19 @@ void pool_drop(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head,
     *id = PAGE_NONE;
 }
 
+bool pool_renew(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head, uint32_t page_i)
+{
+    page_id *id = pool_table(p, seq_i, layer) + (size_t)kv_head * p->max_page + page_i;
+    assert(*id != PAGE_NONE);
+    if (p->refs[*id] == 1) return true;
+    if (p->n_free == 0) return false;
+    unref(p, *id);
+    *id = p->free_ids[--p->n_free];
+    assert(p->refs[*id] == 0);
+    p->refs[*id] = 1;
+    return true;
+}
+
 bool pool_has(const struct pool *p, uint32_t seq_i, uint32_t page_i)
 {
     const page_id *table = pool_table(p, seq_i, 0);

@@ -65,6 +65,10 @@ bool pool_is_only_held(const struct pool *p, page_id id);
 /* n_page entries of one sequence, as far as they are there, become another's, too. */
 void pool_share(struct pool *p, struct pool_place dst, struct pool_place src, uint32_t n_page);
 
+/* Makes the page of one (layer, KV head) the sequence's own, with any content: a fresh one takes
+ * the place of one that others hold, too. False, with nothing changed, if there is none. */
+bool pool_renew(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head, uint32_t page_i);
+
 /* dst gets src's first n_page entries (shared) and its tail. dst is empty. */
 void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page);
 

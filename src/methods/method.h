@@ -145,6 +145,7 @@ struct method_decode {
 };
 
 struct plan;
+struct method_context;
 
 /* What a prefill method knows beforehand of each head of a model: read from a file, or learnt from
  * prompts and written as such a file. One for an engine, zeroed before. */
@@ -210,7 +211,7 @@ struct method_facts {
 };
 
 struct method {
-    const char *kind;                      /* "prefill" or "decode" */
+    const char *kind;                      /* "prefill", "decode" or "context" */
     const char *name;                      /* unique within its kind */
     const char *summary;                   /* one line, no full stop */
     const char *paper;                     /* or NULL */
@@ -232,6 +233,7 @@ struct method {
     bool meets_segments;
     const struct method_decode *decode;   /* NULL: dense attention */
     const struct method_prefill *prefill; /* the same for prompt rows */
+    const struct method_context *context; /* of kind "context" (context.h) */
 };
 
 #define METHOD(symbol) extern const struct method symbol;

@@ -2,6 +2,7 @@
  * what is removed when, and what a killed process leaves. The store is in a folder of its own; the
  * model is a tiny one of random weights. */
 #include "base/mem.h"
+#include "engine/engine.h"
 #include "kv/docstore.h"
 #include "must.h"
 #include "tiny_model.h"
@@ -109,6 +110,13 @@ static sac_doc add(sac_docs *docs, sac_engine *e, const char *name, int t, bool 
     return doc;
 }
 
+static sac_status find(sac_docs *docs, const sac_engine *e, const char *name, sac_doc *out,
+                       sac_error *err)
+{
+    const sac_engine_params p = sac_engine_get_params(e);
+    return sac_doc_find(docs, engine_model(e), &p, name, out, err);
+}
+
 static void expect(sac_status got, const sac_error *err, sac_status status, const char *words)
 {
     if (got != status || !strstr(err->msg, words))
@@ -194,8 +202,8 @@ static void models_types_and_salts_keep_to_themselves(void **state)
     sac_doc doc, *all;
     size_t n;
     add(docs, e, "one", 0, false);
-    expect(sac_doc_find(docs, q8, "one", &doc, &err), &err, SAC_ERR_NOT_FOUND, "keys in q8");
-    expect(sac_doc_find(docs, other, "one", &doc, &err), &err, SAC_ERR_NOT_FOUND, "'one'");
+    expect(find(docs, q8, "one", &doc, &err), &err, SAC_ERR_NOT_FOUND, "keys in q8");
+    expect(find(docs, other, "one", &doc, &err), &err, SAC_ERR_NOT_FOUND, "'one'");
     add(docs, q8, "one", 0, false);
     add(docs, other, "one", 0, false);
     assert_int_equal(count_files(".doc"), 3);
@@ -281,13 +289,13 @@ static void room_is_made_by_age_and_time_never_of_pins(void **state)
     must(sac_doc_add(docs, e, &source, &doc, &found, &err), &err);
     add(docs, e, "young", 2, false);
     sleep(1);
-    expect(sac_doc_find(docs, e, "old", &doc, &err), &err, SAC_ERR_NOT_FOUND, "time is over");
+    expect(find(docs, e, "old", &doc, &err), &err, SAC_ERR_NOT_FOUND, "time is over");
     must(sac_docs_collect(docs, 0, &freed, &err), &err);
     assert_int_equal(freed.n_expired, 1);
     assert_int_equal(freed.bytes, doc.bytes);
     must(sac_docs_collect(docs, 1, &freed, &err), &err);
     assert_int_equal(freed.n_evicted, 1);
-    must(sac_doc_find(docs, e, "pinned", &doc, &err), &err);
+    must(find(docs, e, "pinned", &doc, &err), &err);
     assert_int_equal(count_files(".doc"), 1);
     sac_engine_free(e);
     sac_docs_close(docs);

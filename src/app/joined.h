@@ -1,0 +1,45 @@
+/* joined.h: documents of a store, named in a prompt: found before there is an engine, so that it
+ * can be made as large as they need, then loaded and joined. */
+#ifndef SAC_APP_JOINED_H
+#define SAC_APP_JOINED_H
+
+#include "app/options.h"
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define JOINED_MAX 64u
+
+struct joined {
+    sac_docs *store; /* owned */
+    sac_doc doc[JOINED_MAX];
+    size_t n;
+    char method[256];
+    uint32_t n_tok; /* of all, with the head once */
+    sac_compose_report report;
+    double load_ms;
+};
+
+/* Whether a composer is named rightly for so many documents; told before a model is loaded. */
+sac_status joined_check(const char *names, const char *method, sac_error *err);
+
+/* Finds "NAME,NAME,..." among what the model has read with keys of these types. `method` NULL: one
+ * document, which needs none. */
+sac_status joined_open(struct joined *j, const char *store, const char *names, const char *method,
+                       sac_error *err);
+sac_status joined_find(struct joined *j, const char *names, const sac_model *model,
+                       const sac_engine_params *params, sac_error *err);
+void joined_close(struct joined *j);
+
+/* What an engine needs for them, beside n_ctx. */
+void joined_plan(const struct joined *j, sac_engine_params *params, uint32_t n_ctx);
+
+/* A new sequence that holds them, behind a head that begins with `head` [n_head]. */
+sac_status joined_make(struct joined *j, sac_engine *engine, const int32_t *head, size_t n_head,
+                       sac_seq *out, sac_error *err);
+
+struct cJSON;
+struct cJSON *joined_json(const struct joined *j);
+
+#endif

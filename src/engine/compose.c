@@ -1,0 +1,244 @@
+/* compose.c: documents that were computed alone become one sequence: the public call. A composer
+ * (methods/context.h) says what stays and what is computed again; here documents are checked and
+ * joined, the composer is asked, pages that do not stay are given back, and it is counted what came
+ * of it. What is computed again is refresh.c's.
+ *
+ * Invariants:
+ *  1. Documents are sequences like others and are not changed: the new one shares their pages, and
+ *     what is computed again goes to pages of its own.
+ *  2. A sequence that could not be made is removed. */
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "engine/refresh.h"
+#include "methods/context.h"
+
+#include <string.h>
+
+struct compose {
+    sac_engine *e;
+    const sac_compose_params *params;
+    struct spec spec;
+    const struct method_context *hooks;
+    sac_seq seq;
+    struct context_doc *doc; /* [n_doc] */
+    struct context_view view;
+    struct context_plan plan;
+    sac_compose_report report;
+};
+
+/* ---- Documents ---- */
+
+static sac_status check_doc(const struct compose *c, size_t i, sac_error *err)
+{
+    const sac_compose_params *p = c->params;
+    const struct seq *s = engine_seq(c->e, p->doc[i], err),
+                     *first = engine_seq(c->e, p->doc[0], err);
+    if (!s || !first) return SAC_ERR_NOT_FOUND;
+    if (s->n_done != s->n_all || s->n_done % PAGE_TOK || s->n_done <= p->n_head || s->has_gaps ||
+        c->e->segments.n[p->doc[i]] > 0)
+        return error_set(
+            err, SAC_ERR_ARG,
+            "sequence %u is no document: it must be computed, alone, in whole pages of "
+            "%u tokens behind a head of %u",
+            p->doc[i], PAGE_TOK, p->n_head);
+    if (memcmp(s->tok, first->tok, p->n_head * sizeof *s->tok) != 0)
+        return error_set(err, SAC_ERR_ARG,
+                         "documents 1 and %zu were computed behind different heads: another system "
+                         "message or chat template",
+                         i + 1);
+    return SAC_OK;
+}
+
+static sac_status check(const struct compose *c, sac_error *err)
+{
+    const sac_compose_params *p = c->params;
+    uint64_t n_tok = p->n_head;
+    if (p->n_doc == 0) return error_set(err, SAC_ERR_ARG, "there are no documents to join");
+    if (p->n_doc > SEGMENT_MAX)
+        return error_set(err, SAC_ERR_ARG, "%zu documents: at most %u can be joined", p->n_doc,
+                         SEGMENT_MAX);
+    if (p->n_head % PAGE_TOK)
+        return error_set(err, SAC_ERR_ARG, "a head of %u tokens: it must fill pages of %u",
+                         p->n_head, PAGE_TOK);
+    if (c->e->batch.n_row_max < PAGE_TOK)
+        return error_set(err, SAC_ERR_ARG, "a batch of %u rows: joining documents needs %u",
+                         c->e->batch.n_row_max, PAGE_TOK);
+    TRY(engine_check_idle(c->e, err));
+    for (size_t i = 0; i < p->n_doc; i++) {
+        TRY(check_doc(c, i, err));
+        n_tok += c->e->seqs[p->doc[i]].n_done - p->n_head;
+    }
+    if (n_tok > c->e->params.n_ctx)
+        return error_set(err, SAC_ERR_CONTEXT,
+                         "the %zu documents have %llu tokens together, the context holds %u",
+                         p->n_doc, (unsigned long long)n_tok, c->e->params.n_ctx);
+    return SAC_OK;
+}
+
+/* Without the head, but of the first. */
+static struct segment_source source_of(const struct compose *c, size_t i, bool aligned)
+{
+    const uint32_t first = i == 0 ? 0 : c->params->n_head, n_done = c->e->seqs[c->seq].n_done;
+    return (struct segment_source){.seq = c->params->doc[i],
+                                   .first = first,
+                                   .n_tok = c->e->seqs[c->params->doc[i]].n_done - first,
+                                   .offset = aligned ? (int32_t)(n_done - first) : 0};
+}
+
+static sac_status attach(struct compose *c, sac_error *err)
+{
+    const bool aligned = !c->hooks->aligns || c->hooks->aligns(c->spec.param);
+    for (size_t i = 0; i < c->params->n_doc; i++) {
+        const struct segment_source from = source_of(c, i, aligned);
+        const uint32_t begin = c->e->seqs[c->seq].n_done / PAGE_TOK;
+        TRY(segment_attach(c->e, c->seq, &from, err));
+        c->doc[i] = (struct context_doc){i == 0 ? c->params->n_head / PAGE_TOK : begin,
+                                         c->e->seqs[c->seq].n_done / PAGE_TOK};
+    }
+    return SAC_OK;
+}
+
+/* ---- Without the store ---- */
+
+static sac_status compute_all(struct compose *c, sac_error *err)
+{
+    sac_engine *e = c->e;
+    uint32_t pending = 1, n_all = 0;
+    for (size_t i = 0; i < c->params->n_doc; i++) {
+        const struct segment_source from = source_of(c, i, false);
+        const int32_t *tok = e->seqs[from.seq].tok + from.first;
+        const uint32_t begin = n_all / PAGE_TOK;
+        TRY(sac_seq_append(e, c->seq, tok, from.n_tok, SAC_ROW_PROMPT, SAC_WANT_NONE, err));
+        /* Pending tokens are not counted by source_of, which begins behind the head but once. */
+        n_all += from.n_tok;
+        c->doc[i] =
+            (struct context_doc){i == 0 ? c->params->n_head / PAGE_TOK : begin, n_all / PAGE_TOK};
+    }
+    while (pending) {
+        TRY(sac_step(e, NULL, NULL, NULL, err));
+        const uint32_t done = sac_seq_length(e, c->seq, &pending);
+        if (c->params->progress &&
+            c->params->progress(c->params->user, (double)done / (double)(done + pending)))
+            return error_set(err, SAC_ERR_CANCELLED, "interrupted");
+    }
+    c->report.n_row = (uint64_t)context_tokens(&c->view) * c->view.n_layer;
+    return SAC_OK;
+}
+
+/* ---- With it ---- */
+
+static bool stays(const struct compose *c, uint32_t layer, uint32_t page)
+{
+    return page < c->params->n_head / PAGE_TOK ||
+           config_layer_is_local(&c->e->model->config, layer) ||
+           c->plan.resident[(size_t)layer * c->view.n_page + page];
+}
+
+/* Gives back the pages that do not stay in a layer; of those that hold tokens which are computed in
+ * deeper layers, if `all`. */
+static void drop_pages(struct compose *c, bool all)
+{
+    struct seq *s = &c->e->seqs[c->seq];
+    const uint32_t n_page = c->view.n_page, n_layer = c->view.n_layer;
+    for (uint32_t page = 0; page < n_page; page++) {
+        bool is_needed = false; /* by a deeper layer */
+        for (uint32_t layer = n_layer; layer-- > 0;) {
+            const bool is_row = c->plan.refresh[(size_t)layer * n_page + page] != 0;
+            if (!stays(c, layer, page) && (all || !(is_needed || is_row))) {
+                for (uint32_t h = 0; h < c->e->pool.geom.n_kv_head; h++)
+                    pool_drop(&c->e->pool, c->seq, layer, h, page);
+                s->has_gaps = true;
+            }
+            is_needed = is_needed || is_row;
+        }
+    }
+}
+
+static sac_status plan_masks(struct compose *c, sac_error *err)
+{
+    const size_t n = (size_t)c->view.n_layer * c->view.n_page;
+    c->plan.refresh = mem_calloc(n, sizeof *c->plan.refresh);
+    c->plan.resident = mem_alloc(n * sizeof *c->plan.resident);
+    c->plan.spare = mem_alloc((size_t)c->view.n_page * PAGE_TOK * sizeof *c->plan.spare);
+    if (!c->plan.refresh || !c->plan.resident || !c->plan.spare)
+        return error_set(err, SAC_ERR_MEMORY, "out of memory for the plan of %u documents",
+                         c->view.n_doc);
+    memset(c->plan.resident, 1, n);
+    if (c->hooks->plan) c->hooks->plan(&c->view, &c->plan);
+    return SAC_OK;
+}
+
+static sac_status join(struct compose *c, sac_error *err)
+{
+    const struct refresh_job job = {
+        .seq_i = c->seq, .view = &c->view, .plan = &c->plan, .hooks = c->hooks};
+    struct refresh_done done;
+    uint64_t start = clock_us();
+    TRY(attach(c, err));
+    c->report.join_ms = (double)(clock_us() - start) * 1e-3;
+    start = clock_us();
+    TRY(plan_masks(c, err));
+    drop_pages(c, false);
+    TRY(refresh_run(c->e, &job, &done, err));
+    drop_pages(c, true);
+    c->report.refresh_ms = (double)(clock_us() - start) * 1e-3;
+    c->report.n_row = done.n_row;
+    c->report.bytes = done.n_page_own * c->e->pool.geom.bytes;
+    return SAC_OK;
+}
+
+/* Tokens that are there, of all layers. */
+static uint64_t count_resident(const struct compose *c)
+{
+    uint64_t n = 0;
+    for (uint32_t layer = 0; layer < c->view.n_layer; layer++) {
+        const page_id *table = pool_table(&c->e->pool, c->seq, layer);
+        for (uint32_t p = c->params->n_head / PAGE_TOK; p < c->view.n_page; p++)
+            n += table[p] != PAGE_NONE ? PAGE_TOK : 0;
+    }
+    return n;
+}
+
+static sac_status run(struct compose *c, sac_error *err)
+{
+    const sac_engine *e = c->e;
+    c->hooks = c->spec.method->context;
+    c->doc = mem_calloc(c->params->n_doc, sizeof *c->doc);
+    if (!c->doc) return error_set(err, SAC_ERR_MEMORY, "out of memory to join documents");
+    uint32_t n_tok = c->params->n_head;
+    for (size_t i = 0; i < c->params->n_doc; i++)
+        n_tok += e->seqs[c->params->doc[i]].n_done - c->params->n_head;
+    c->view = (struct context_view){.shape = &e->shape,
+                                    .param = c->spec.param,
+                                    .n_layer = e->pool.geom.n_layer,
+                                    .n_page = n_tok / PAGE_TOK,
+                                    .n_doc = (uint32_t)c->params->n_doc,
+                                    .doc = c->doc};
+    TRY(c->hooks->computes_all ? compute_all(c, err) : join(c, err));
+    const double all = (double)context_tokens(&c->view) * c->view.n_layer;
+    c->report.n_tok = context_tokens(&c->view);
+    c->report.resident_share = (double)count_resident(c) / all;
+    c->report.recomputed_share = (double)c->report.n_row / all;
+    return SAC_OK;
+}
+
+sac_status sac_compose(sac_engine *e, const sac_compose_params *params, sac_seq *out,
+                       sac_compose_report *report, sac_error *err)
+{
+    struct compose c = {.e = e, .params = params};
+    TRY(spec_parse(&c.spec, "context", params->method, err));
+    TRY(check(&c, err));
+    TRY(sac_seq_create(e, &c.seq, err));
+    const sac_status status = run(&c, err);
+    mem_free(c.doc);
+    mem_free(c.plan.refresh);
+    mem_free(c.plan.resident);
+    mem_free(c.plan.spare);
+    if (status != SAC_OK) {
+        sac_seq_remove(e, c.seq);
+        return status;
+    }
+    *out = c.seq;
+    if (report) *report = c.report;
+    return SAC_OK;
+}

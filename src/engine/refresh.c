@@ -1,0 +1,411 @@
+/* refresh.c: tokens of joined documents are computed again, each up to the last layer that a
+ * composer's masks name for it.
+ *
+ * In layer l the tokens that go on to deeper layers are computed as rows of a prompt are: queries,
+ * keys and values, attention, output. For those whose last layer it is, keys and values are enough.
+ * New keys and values take the place of old ones where the layer's mask says so; a row sees what
+ * stands there, new or old, up to itself.
+ *
+ * Positions. Keys of a document were rotated at positions counted from its begin, and so are those
+ * that are computed again: a page stays of one kind. A row's query is rotated the same way, and
+ * meets documents before its own after a turn by the difference of the two (segment.h).
+ *
+ * Invariants:
+ *  1. Rows are computed in the order of their positions, chunks end at borders of pages, and a
+ *     chunk's new pages are sealed before its attention: a row never sees an old page where a new
+ *     one belongs, nor anything behind itself.
+ *  2. What is computed for a row does not depend on the chunk that it is in.
+ *  3. Keys and values of layer 0 follow from the tokens alone: they are what they were, and their
+ *     pages stay those of the documents. */
+#include "engine/refresh.h"
+
+#include "base/mem.h"
+#include "engine/evict.h"
+#include "engine/layer.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* What a sweep over a layer's rows does. */
+enum sweep { SWEEP_WRITE = 1, SWEEP_ATTEND = 2 };
+
+struct refresh {
+    sac_engine *e;
+    const struct refresh_job *job;
+    uint32_t n_tok, n_slot;
+    uint32_t layer;
+    uint16_t *depth; /* [n_tok] layers that the token is computed in */
+    uint32_t *slot;  /* [n_tok] of its hidden state */
+    uint32_t *row;   /* [n_tok] tokens of a sweep, ascending */
+    float *x;        /* [n_slot, n_embd] */
+    float *change_k, *change_v;
+    /* Of one chunk: runs, pages in 16-bit form and where they lie. */
+    struct attn_run *run; /* [n_row_max] */
+    uint32_t n_run;
+    uint32_t *page; /* [n_page] */
+    uint32_t n_page;
+    uint8_t *own;              /* [n_row_max][n_kv_head][tail_bytes] */
+    const uint8_t **seal_from; /* [n_row_max * n_kv_head] */
+    uint8_t **seal_to;         /* the same */
+    struct segment_view *view;
+    float *turn; /* [n_doc + 1][SEGMENT_MAX] */
+    struct attn_range *range;
+    uint32_t *range_ptr; /* of a layer with gaps */
+    struct attn_plan gaps;
+    bool has_gaps, watched;
+    struct refresh_done done;
+};
+
+static bool has_bit(const struct refresh *r, uint32_t layer, uint32_t tok)
+{
+    return context_refresh(r->job->view, r->job->plan, layer)[tok / PAGE_TOK] >> tok % PAGE_TOK & 1;
+}
+
+/* ---- Memory ---- */
+
+/* Pieces of one block, measured first. */
+static void plan_refresh(struct refresh *r, struct arena *a)
+{
+    const sac_engine *e = r->e;
+    const struct page_geom *g = &e->pool.geom;
+    const size_t n_row = e->batch.n_row_max, n_doc = r->job->view->n_doc + 1;
+    r->depth = arena_take(a, r->n_tok, sizeof *r->depth);
+    r->slot = arena_take(a, r->n_tok, sizeof *r->slot);
+    r->row = arena_take(a, r->n_tok, sizeof *r->row);
+    r->x = arena_take(a, (size_t)r->n_slot * e->model->config.n_embd, sizeof *r->x);
+    r->change_k = arena_take(a, r->n_tok, sizeof *r->change_k);
+    r->change_v = arena_take(a, r->n_tok, sizeof *r->change_v);
+    r->run = arena_take(a, n_row, sizeof *r->run);
+    r->page = arena_take(a, n_row, sizeof *r->page);
+    r->own = arena_take(a, n_row * g->n_kv_head, g->tail_bytes);
+    r->seal_from = arena_take(a, n_row * g->n_kv_head, sizeof *r->seal_from);
+    r->seal_to = arena_take(a, n_row * g->n_kv_head, sizeof *r->seal_to);
+    r->view = arena_take(a, n_doc * SEGMENT_MAX, sizeof *r->view);
+    r->turn = arena_take(a, n_doc * SEGMENT_MAX * e->model->config.rope.n_rot, sizeof *r->turn);
+    r->range = arena_take(a, g->n_kv_head * (e->pool.max_page / 2 + 1), sizeof *r->range);
+    r->range_ptr = arena_take(a, g->n_kv_head + 1, sizeof *r->range_ptr);
+}
+
+static uint16_t depth_of(const struct refresh *r, uint32_t tok)
+{
+    uint32_t layer = r->job->view->n_layer;
+    while (layer > 0 && !has_bit(r, layer - 1, tok)) layer--;
+    return (uint16_t)layer;
+}
+
+static uint32_t count_tokens(const struct refresh *r)
+{
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < r->n_tok; t++) n += depth_of(r, t) > 0;
+    return n;
+}
+
+/* ---- One chunk of rows ---- */
+
+static bool is_local(const struct refresh *r)
+{
+    return config_layer_is_local(&r->e->model->config, r->layer);
+}
+
+/* The document that holds a page, counted from 1; 0: the head. */
+static uint32_t doc_of(const struct refresh *r, uint32_t page)
+{
+    const struct context_view *v = r->job->view;
+    uint32_t i = 0;
+    while (i < v->n_doc && v->doc[i].begin <= page) i++;
+    return i;
+}
+
+/* Rows [n] become the batch; neighbours in a page, that are written or not alike, become a run. */
+static void begin_chunk(struct refresh *r, const uint32_t *row, uint32_t n)
+{
+    sac_engine *e = r->e;
+    const struct page_geom *g = &e->pool.geom;
+    struct batch *b = &e->batch;
+    b->n_row = n;
+    b->n_decode = b->n_run = r->n_run = r->n_page = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t tok = row[i], page = tok / PAGE_TOK;
+        b->tok[i] = e->seqs[r->job->seq_i].tok[tok];
+        b->pos[i] = (uint32_t)((int32_t)tok - segment_offset(e, r->job->seq_i, page));
+        b->seq_i[i] = r->job->seq_i;
+        if (r->n_page == 0 || r->page[r->n_page - 1] != page) r->page[r->n_page++] = page;
+        struct attn_run *last = r->n_run ? &r->run[r->n_run - 1] : NULL;
+        if (last && last->pos0 + last->n_row == tok && last->pos0 / PAGE_TOK == page &&
+            has_bit(r, r->layer, tok) == has_bit(r, r->layer, tok - 1)) {
+            last->n_row++;
+            continue;
+        }
+        const size_t doc = doc_of(r, page);
+        const struct segment_view *view = r->view + doc * SEGMENT_MAX;
+        uint32_t n_segment = 0;
+        while (n_segment < e->segments.n[r->job->seq_i] && view[n_segment].end &&
+               view[n_segment].end <= page)
+            n_segment++;
+        r->run[r->n_run++] = (struct attn_run){
+            .row0 = i,
+            .n_row = 1,
+            .pos0 = tok,
+            .kind = ROW_PROMPT,
+            .table = pool_table(&e->pool, r->job->seq_i, r->layer),
+            .table_stride = e->pool.max_page,
+            .own0 = r->own + (size_t)(r->n_page - 1) * g->n_kv_head * g->tail_bytes,
+            .plan = r->has_gaps ? &r->gaps : NULL,
+            .segment = n_segment ? view : NULL,
+            .n_segment = n_segment};
+    }
+}
+
+static void load_hidden(struct refresh *r, const uint32_t *row, uint32_t n)
+{
+    sac_engine *e = r->e;
+    const size_t width = e->model->config.n_embd;
+    layer_angles(e);
+    if (r->layer == 0) {
+        layer_embed(e);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(e->scratch.x + i * width, r->x + r->slot[row[i]] * width, width * sizeof(float));
+}
+
+static void keep_hidden(struct refresh *r, const uint32_t *row, uint32_t n)
+{
+    const size_t width = r->e->model->config.n_embd;
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(r->x + r->slot[row[i]] * width, r->e->scratch.x + i * width, width * sizeof(float));
+}
+
+/* The chunk's pages as they are, in 16-bit form. */
+static void open_page(void *arg, uint32_t item_i, uint32_t worker_i)
+{
+    const struct refresh *r = arg;
+    const struct pool *p = &r->e->pool;
+    const uint32_t n_kv_head = p->geom.n_kv_head, h = item_i % n_kv_head;
+    const page_id *table = pool_table(p, r->job->seq_i, r->layer) + (size_t)h * p->max_page;
+    (void)worker_i;
+    page_unseal(&p->geom, r->own + item_i * p->geom.tail_bytes,
+                pool_page(p, table[r->page[item_i / n_kv_head]]), PAGE_TOK);
+}
+
+static float distance(const float *a, const float *b, uint32_t n)
+{
+    float sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += (a[i] - b[i]) * (a[i] - b[i]);
+    return sum;
+}
+
+/* How far the rows of a run have moved. */
+static void measure_run(void *arg, uint32_t run_i, uint32_t worker_i)
+{
+    const struct refresh *r = arg;
+    const sac_engine *e = r->e;
+    const struct page_geom *g = &e->pool.geom;
+    const struct config *c = &e->model->config;
+    const struct attn_run *run = &r->run[run_i];
+    float k[PAGE_TOK * 512], v[PAGE_TOK * 512];
+    (void)worker_i;
+    for (uint32_t i = 0; i < run->n_row; i++)
+        r->change_k[run->pos0 + i] = r->change_v[run->pos0 + i] = 0;
+    for (uint32_t h = 0; h < g->n_kv_head; h++) {
+        page_read(k, v, g, run->own0 + h * g->tail_bytes, PAGE_TAIL, PAGE_TOK);
+        for (uint32_t i = 0; i < run->n_row; i++) {
+            const uint32_t tok = run->pos0 + i;
+            const size_t at = (size_t)(tok % PAGE_TOK) * g->head_dim;
+            const float *new_k = e->scratch.qkv + (run->row0 + i) * config_qkv_width(c) +
+                                 config_q_width(c) + h * g->head_dim;
+            r->change_k[tok] += distance(new_k, k + at, g->head_dim);
+            r->change_v[tok] += distance(new_k + config_kv_width(c), v + at, g->head_dim);
+        }
+    }
+}
+
+/* Puts the new keys and values of rows that the layer's mask names into the chunk's pages: what
+ * rows see of their own page is not rounded, as in a prompt. */
+static void write_runs(struct refresh *r)
+{
+    sac_engine *e = r->e;
+    const struct config *c = &e->model->config;
+    const float *k = e->scratch.qkv + config_q_width(c);
+    for (uint32_t i = 0; i < r->n_run; i++)
+        if (has_bit(r, r->layer, r->run[i].pos0))
+            e->ops.kv_write(e->workers, &(struct op_kv_write){.geom = &e->pool.geom,
+                                                              .run = &r->run[i],
+                                                              .k = k,
+                                                              .v = k + config_kv_width(c),
+                                                              .kv_stride = config_qkv_width(c)});
+}
+
+/* Pages into which something was written take, as the sequence's own, the place of what was there.
+ */
+static sac_status seal_pages(struct refresh *r, sac_error *err)
+{
+    sac_engine *e = r->e;
+    struct pool *p = &e->pool;
+    const struct page_geom *g = &p->geom;
+    uint32_t n = 0, last = UINT32_MAX;
+    for (uint32_t i = 0; i < r->n_run; i++) {
+        const struct attn_run *run = &r->run[i];
+        const uint32_t page = run->pos0 / PAGE_TOK;
+        if (page == last || !has_bit(r, r->layer, run->pos0)) continue;
+        last = page;
+        for (uint32_t h = 0; h < g->n_kv_head; h++, n++) {
+            const page_id *id =
+                pool_table(p, r->job->seq_i, r->layer) + (size_t)h * p->max_page + page;
+            const page_id before = *id;
+            if (!pool_renew(p, r->job->seq_i, r->layer, h, page))
+                return error_set(err, SAC_ERR_CONTEXT,
+                                 "the KV pool is full: none of its %u pages is free for what is "
+                                 "computed again",
+                                 p->n_page);
+            r->done.n_page_own += *id != before;
+            r->seal_from[n] = run->own0 + h * g->tail_bytes;
+            r->seal_to[n] = pool_page(p, *id);
+        }
+    }
+    if (n == 0) return SAC_OK;
+    e->ops.seal(
+        e->workers,
+        &(struct op_seal){.geom = g, .n_page = n, .tail = r->seal_from, .sealed = r->seal_to});
+    side_seal(e, r->seal_to, n);
+    return SAC_OK;
+}
+
+static void attend(struct refresh *r)
+{
+    sac_engine *e = r->e;
+    const struct config *c = &e->model->config;
+    e->ops.attn(e->workers, &(struct op_attn){.geom = &e->pool.geom,
+                                              .pool = e->pool.pages,
+                                              .n_head = c->n_head,
+                                              .q = e->scratch.qkv,
+                                              .q_stride = config_qkv_width(c),
+                                              .out = e->scratch.attn,
+                                              .out_stride = config_q_width(c),
+                                              .rope = e->shape.rope,
+                                              .scale = c->attn_scale,
+                                              .softcap = c->attn_softcap,
+                                              .window = is_local(r) ? c->window : 0,
+                                              .n_run = r->n_run,
+                                              .run = r->run,
+                                              .scratch = e->scratch.attn_ops,
+                                              .scratch_bytes = e->scratch.attn_bytes});
+}
+
+static sac_status run_chunk(struct refresh *r, const uint32_t *row, uint32_t n, unsigned what,
+                            sac_error *err)
+{
+    sac_engine *e = r->e;
+    begin_chunk(r, row, n);
+    load_hidden(r, row, n);
+    layer_qkv(e, r->layer);
+    workers_for(e->workers, r->n_page * e->pool.geom.n_kv_head, open_page, r);
+    if (r->watched && what & SWEEP_WRITE) workers_for(e->workers, r->n_run, measure_run, r);
+    write_runs(r);
+    if (what & SWEEP_WRITE && r->layer > 0) TRY(seal_pages(r, err));
+    if (!(what & SWEEP_ATTEND)) return SAC_OK;
+    attend(r);
+    layer_out(e, r->layer);
+    keep_hidden(r, row, n);
+    return SAC_OK;
+}
+
+/* ---- Layers ---- */
+
+/* Tokens that are computed in at least `least` and at most `most` layers, in chunks of whole
+ * pages. */
+static sac_status sweep(struct refresh *r, uint32_t least, uint32_t most, unsigned what,
+                        sac_error *err)
+{
+    const uint32_t n_max = r->e->batch.n_row_max;
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < r->n_tok; t++) {
+        if (t % PAGE_TOK == 0 && n + PAGE_TOK > n_max) {
+            TRY(run_chunk(r, r->row, n, what, err));
+            n = 0;
+        }
+        if (r->depth[t] >= least && r->depth[t] <= most) r->row[n++] = t;
+    }
+    return n > 0 ? run_chunk(r, r->row, n, what, err) : SAC_OK;
+}
+
+static void begin_layer(struct refresh *r, uint32_t layer)
+{
+    const sac_engine *e = r->e;
+    const struct context_view *v = r->job->view;
+    const size_t n_rot = e->model->config.rope.n_rot;
+    r->layer = layer;
+    for (size_t i = 0; i <= v->n_doc; i++) {
+        struct segment_view *view = r->view + i * SEGMENT_MAX;
+        memset(view, 0, SEGMENT_MAX * sizeof *view);
+        segment_views_from(e, r->job->seq_i, i ? v->doc[i - 1].begin : 0, is_local(r), view,
+                           r->turn + i * SEGMENT_MAX * n_rot);
+    }
+    const struct attn_run all = {.table = pool_table(&e->pool, r->job->seq_i, layer),
+                                 .table_stride = e->pool.max_page,
+                                 .n_row = r->n_tok};
+    r->gaps = evict_bridge(e, &all, r->range, r->range_ptr);
+    r->has_gaps = false;
+    for (uint32_t p = 0; p < v->n_page; p++) r->has_gaps = r->has_gaps || all.table[p] == PAGE_NONE;
+}
+
+static sac_status run_layer(struct refresh *r, uint32_t layer, sac_error *err)
+{
+    const struct refresh_job *job = r->job;
+    const uint32_t n_layer = job->view->n_layer;
+    begin_layer(r, layer);
+    r->watched = job->hooks->watches && job->hooks->watches(job->view, layer);
+    if (r->watched) {
+        memset(r->change_k, 0, r->n_tok * sizeof *r->change_k);
+        memset(r->change_v, 0, r->n_tok * sizeof *r->change_v);
+        TRY(sweep(r, layer + 1, n_layer, SWEEP_WRITE, err));
+        job->hooks->observe(job->view, job->plan, layer,
+                            &(struct context_change){r->change_k, r->change_v});
+        for (uint32_t t = 0; t < r->n_tok; t++)
+            if (r->depth[t] > layer) r->depth[t] = depth_of(r, t);
+        return sweep(r, layer + 2, n_layer, SWEEP_ATTEND, err);
+    }
+    TRY(sweep(r, layer + 1, layer + 1, SWEEP_WRITE, err));
+    return sweep(r, layer + 2, n_layer, SWEEP_WRITE | SWEEP_ATTEND, err);
+}
+
+static void count_rows(struct refresh *r)
+{
+    const size_t n = (size_t)r->job->view->n_layer * r->job->view->n_page;
+    for (size_t i = 0; i < n; i++)
+        r->done.n_row += (uint64_t)__builtin_popcount(r->job->plan->refresh[i]);
+}
+
+static sac_status run_layers(struct refresh *r, sac_error *err)
+{
+    for (uint32_t t = 0, n = 0; t < r->n_tok; t++) {
+        r->depth[t] = depth_of(r, t);
+        r->slot[t] = n;
+        n += r->depth[t] > 0;
+    }
+    for (uint32_t layer = 0; layer < r->job->view->n_layer; layer++) TRY(run_layer(r, layer, err));
+    count_rows(r);
+    return SAC_OK;
+}
+
+sac_status refresh_run(sac_engine *e, const struct refresh_job *job, struct refresh_done *out,
+                       sac_error *err)
+{
+    struct refresh r = {.e = e, .job = job, .n_tok = job->view->n_page * PAGE_TOK};
+    struct arena a = {0};
+    r.n_slot = count_tokens(&r);
+    *out = (struct refresh_done){0};
+    if (r.n_slot == 0) return SAC_OK;
+    plan_refresh(&r, &a);
+    const size_t bytes = a.used;
+    uint8_t *block = mem_map(bytes);
+    if (!block)
+        return error_set(err, SAC_ERR_MEMORY, "no memory for %zu MiB to compute %u tokens again",
+                         bytes >> 20, r.n_slot);
+    a = (struct arena){.base = block, .capacity = bytes};
+    plan_refresh(&r, &a);
+    const sac_status status = run_layers(&r, err);
+    *out = r.done;
+    mem_unmap(block, bytes);
+    return status;
+}

@@ -1,0 +1,78 @@
+/* cacheblend.c: the tokens whose keys change most are computed again, CacheBlend (Yao et al.,
+ * EuroSys 2025).
+ *
+ * Layers 0 and 1 are computed for all tokens. How far a token's keys (or values) of layer 1 are
+ * then from the document's own says how much it depends on the other documents; the share of tokens
+ * with the largest distances is computed in all layers above. With `ratio_end` the share shrinks
+ * from layer to layer, each looking anew at the tokens that are left. Behind which token a row
+ * stands decides what it sees, never its place among the rows that are computed. */
+#include "methods/context.h"
+
+enum { BY_K, BY_V };
+
+#define PARAMS(P)                                                                                  \
+    P(SHARE, ratio, "0.15", 0, 1,                                                                  \
+      "share of the documents' tokens that is computed in the layers above the second")            \
+    P(SHARE, ratio_end, "1", 0, 1,                                                                 \
+      "the share at the last layer, between them in equal steps; not below ratio: the same in all") \
+    P(CHOICE, by, "k", "k|v", "what is looked at: keys or values")
+METHOD_PARAMS(cacheblend, PARAMS)
+
+static bool shrinks(const struct context_view *v)
+{
+    const struct cacheblend_param *set = v->param;
+    return set->ratio_end < set->ratio;
+}
+
+static void cacheblend_plan(const struct context_view *v, struct context_plan *p)
+{
+    for (uint32_t layer = 0; layer < v->n_layer; layer++)
+        for (uint32_t i = 0; i < v->n_doc; i++)
+            context_mark(v, p, layer, v->doc[i].begin * PAGE_TOK, v->doc[i].end * PAGE_TOK);
+}
+
+static bool cacheblend_watches(const struct context_view *v, uint32_t layer)
+{
+    if (layer == 0 || layer + 1 >= v->n_layer) return false;
+    return layer == 1 || shrinks(v);
+}
+
+static void cacheblend_observe(const struct context_view *v, struct context_plan *p, uint32_t layer,
+                               const struct context_change *change)
+{
+    const struct cacheblend_param *set = v->param;
+    const double first = set->ratio, last = shrinks(v) ? set->ratio_end : first;
+    const double way = v->n_layer > 2 ? (layer - 1.0) / (v->n_layer - 2.0) : 0;
+    const double share = first + (last - first) * way;
+    uint32_t *word = context_refresh(v, p, layer + 1);
+    context_keep_best(v, word, set->by == BY_V ? change->v : change->k,
+                      (uint32_t)(share * context_tokens(v)), p->spare);
+    for (uint32_t l = layer + 2; l < v->n_layer; l++)
+        memcpy(context_refresh(v, p, l), word, v->n_page * sizeof *word);
+}
+
+static const struct method_context hooks = {
+    .plan = cacheblend_plan, .watches = cacheblend_watches, .observe = cacheblend_observe};
+
+static const sac_method_deviation deviations[] = {
+    {"the question's tokens take part in the ranking in the authors' code",
+     "documents' tokens are ranked, the question is computed in any case",
+     "what a document's share is should not depend on the question's length", NULL},
+    {"keys and values of a layer are loaded while the one before is computed",
+     "documents lie in memory", "it is the store that reads files", NULL},
+};
+
+const struct method cacheblend_method = {
+    .kind = "context",
+    .name = "cacheblend",
+    .summary = "the tokens that the other documents change most are computed again",
+    .paper = "Yao et al., CacheBlend: Fast Large Language Model Serving for RAG with Cached "
+             "Knowledge Fusion, arXiv 2405.16444",
+    .about = "Computes two layers of all tokens, looks which tokens' keys have changed most, and "
+             "computes those alone in the other layers. It restores what documents say of each "
+             "other where that is strongest, whether the question asks for it or not.",
+    .params = &cacheblend_params,
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
+    .context = &hooks,
+};

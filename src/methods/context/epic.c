@@ -1,0 +1,56 @@
+/* epic.c: the first tokens of each document are computed again, EPIC's LegoLink (Hu et al., ICML
+ * 2025).
+ *
+ * Tokens at the begin of a text that was computed alone take the attention that has nowhere to go;
+ * behind other texts they must not. The first document is one that has all before it, so it is left
+ * as it is. The paper's prompt has a BOS for every document; here documents are computed behind the
+ * head of the prompt, which is there once. */
+#include "methods/context.h"
+
+#define PARAMS(P)                                                                                  \
+    P(TOKENS, k, "16", 0, 1 << 24,                                                                 \
+      "first tokens of each document but the first that are computed again")                       \
+    P(TOKENS, k_tail, "0", 0, 1 << 24, "last tokens of them, besides")
+METHOD_PARAMS(epic, PARAMS)
+
+static uint32_t at_most(uint32_t n, uint32_t most)
+{
+    return n < most ? n : most;
+}
+
+static void epic_plan(const struct context_view *v, struct context_plan *p)
+{
+    const struct epic_param *set = v->param;
+    for (uint32_t layer = 0; layer < v->n_layer; layer++)
+        for (uint32_t i = 1; i < v->n_doc; i++) {
+            const uint32_t begin = v->doc[i].begin * PAGE_TOK, end = v->doc[i].end * PAGE_TOK;
+            context_mark(v, p, layer, begin, begin + at_most(set->k, end - begin));
+            context_mark(v, p, layer, end - at_most(set->k_tail, end - begin), end);
+        }
+}
+
+static const struct method_context hooks = {.plan = epic_plan};
+
+static const sac_method_deviation deviations[] = {
+    {"every document keeps a BOS of its own in the prompt",
+     "documents are computed behind the prompt's head, which stands in the prompt once",
+     "a prompt reads the same whatever computed it", NULL},
+    {"long texts are cut into chunks of 512 tokens at ends of sentences", "a document is one chunk",
+     "what belongs together is the user's to say", NULL},
+};
+
+const struct method epic_method = {
+    .kind = "context",
+    .name = "epic",
+    .summary = "the first tokens of each document are computed again",
+    .paper = "Hu et al., EPIC: Efficient Position-Independent Caching for Serving Large Language "
+             "Models, arXiv 2410.15332",
+    .about = "Computes a fixed number of tokens at each document's begin again, which see all that "
+             "stands before them; the rest of a document stays as it was computed. Its cost does "
+             "not depend on how long documents are. Facts that are spread over documents are found "
+             "only as far as the question's own rows can join them.",
+    .params = &epic_params,
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
+    .context = &hooks,
+};

@@ -1,0 +1,14 @@
+/* recompute.c: the documents' tokens are computed together, as any prompt is: what all other
+ * composers are measured against. */
+#include "methods/context.h"
+
+static const struct method_context hooks = {.computes_all = true};
+
+const struct method recompute_method = {
+    .kind = "context",
+    .name = "recompute",
+    .summary = "everything is computed again: the yardstick",
+    .about = "Takes the documents' tokens and nothing else from the store, and computes them "
+             "together as one prompt. Exact, and as slow as if there were no store.",
+    .context = &hooks,
+};

@@ -1,0 +1,375 @@
+/* test_compose.c: documents that were computed alone, joined: what composers leave equal to an
+ * ordinary prompt and to each other, what they compute again, and that nothing of a document
+ * changes. On a tiny model of random weights, in f16 unless it says otherwise. */
+#include "engine/engine.h"
+#include "must.h"
+#include "tiny_model.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+enum { N_HEAD = 32, N_DOC = 3, N_QUESTION = 11, N_LAYER = 4, N_CTX = 512 };
+
+static const uint32_t n_text[N_DOC] = {96, 128, 64};
+static sac_model *model, *windows;
+
+static int open_models(void **state)
+{
+    (void)state;
+    model = tiny_open(&(struct tiny){.seed = 1, .n_layer = N_LAYER});
+    windows = tiny_open(&(struct tiny){.seed = 4, .n_layer = 6, .window = 48});
+    return model && windows ? 0 : -1;
+}
+
+static int free_models(void **state)
+{
+    (void)state;
+    sac_model_free(model);
+    sac_model_free(windows);
+    return 0;
+}
+
+struct setting {
+    const sac_model *model; /* NULL: the model */
+    sac_kv_type type;
+    uint32_t n_threads, n_batch;
+    const char *decode;
+};
+
+/* An engine with documents in sequences of their own. */
+struct bench {
+    sac_engine *e;
+    sac_seq doc[N_DOC];
+};
+
+static int32_t token_of(uint32_t doc, uint32_t i)
+{
+    return (int32_t)((i * 37 + doc * 101 + i / 9) % TINY_VOCAB);
+}
+
+static void compute(sac_engine *e, sac_seq s, const int32_t *tok, size_t n, sac_row_fn fn,
+                    float *logits)
+{
+    sac_error err;
+    uint32_t n_row = 1;
+    must(sac_seq_append(e, s, tok, n, SAC_ROW_PROMPT, fn ? SAC_WANT_LAST : SAC_WANT_NONE, &err),
+         &err);
+    while (n_row) must(sac_step(e, fn, logits, &n_row, &err), &err);
+}
+
+/* `changed`: the last document has another last token. */
+static struct bench open_bench(const struct setting *s, bool changed)
+{
+    struct bench b;
+    sac_error err;
+    sac_engine_params p = sac_engine_params_default();
+    p.n_ctx = N_CTX;
+    p.n_seq_max = N_DOC + 2;
+    p.n_threads = s->n_threads ? s->n_threads : 1;
+    if (s->n_batch) p.n_batch = s->n_batch;
+    p.type_k = p.type_v = s->type;
+    p.compose = true;
+    p.sparse_min_ctx = 0;
+    p.decode = &s->decode;
+    p.n_decode = s->decode != NULL;
+    must(sac_engine_create(&b.e, s->model ? s->model : model, &p, &err), &err);
+    for (uint32_t d = 0; d < N_DOC; d++) {
+        int32_t tok[N_HEAD + 128];
+        for (uint32_t i = 0; i < N_HEAD; i++) tok[i] = token_of(9, i);
+        for (uint32_t i = 0; i < n_text[d]; i++) tok[N_HEAD + i] = token_of(d, i);
+        if (changed && d == N_DOC - 1) tok[N_HEAD + n_text[d] - 1] ^= 1;
+        must(sac_seq_create(b.e, &b.doc[d], &err), &err);
+        compute(b.e, b.doc[d], tok, N_HEAD + n_text[d], NULL, NULL);
+    }
+    return b;
+}
+
+static sac_seq compose(const struct bench *b, const char *method, size_t n_doc,
+                       sac_compose_report *report)
+{
+    sac_seq seq;
+    sac_error err;
+    const sac_compose_params p = {
+        .method = method, .doc = b->doc, .n_doc = n_doc, .n_head = N_HEAD};
+    must(sac_compose(b->e, &p, &seq, report, &err), &err);
+    return seq;
+}
+
+static void catch_row(void *user, const sac_row *row)
+{
+    memcpy(user, row->logits, TINY_VOCAB * sizeof(float));
+}
+
+/* The logits behind a question, and one decode row behind that. */
+static void ask(const struct bench *b, sac_seq seq, float logits[2][TINY_VOCAB])
+{
+    int32_t question[N_QUESTION];
+    sac_error err;
+    uint32_t n_row = 1;
+    for (uint32_t i = 0; i < N_QUESTION; i++) question[i] = token_of(7, i);
+    compute(b->e, seq, question, N_QUESTION, catch_row, logits[0]);
+    must(sac_seq_append(b->e, seq, question, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err), &err);
+    while (n_row) must(sac_step(b->e, catch_row, logits[1], &n_row, &err), &err);
+}
+
+static void answer(const struct bench *b, const char *method, size_t n_doc,
+                   float logits[2][TINY_VOCAB])
+{
+    const sac_seq seq = compose(b, method, n_doc, NULL);
+    ask(b, seq, logits);
+    sac_seq_remove(b->e, seq);
+}
+
+/* Root of the mean square of differences, relative to the values. */
+static double distance(float a[2][TINY_VOCAB], float b[2][TINY_VOCAB])
+{
+    double sum = 0, all = 0;
+    for (int i = 0; i < 2; i++)
+        for (int t = 0; t < TINY_VOCAB; t++) {
+            sum += ((double)a[i][t] - b[i][t]) * ((double)a[i][t] - b[i][t]);
+            all += (double)b[i][t] * b[i][t];
+        }
+    return sqrt(sum / all);
+}
+
+static const char *const methods[] = {"recompute",
+                                      "reuse",
+                                      "epic",
+                                      "cacheblend",
+                                      "cacheblend:ratio=1",
+                                      "cacheblend:ratio=0.4,ratio_end=0.1"};
+#define N_METHOD (sizeof methods / sizeof methods[0])
+
+static void one_document_is_an_ordinary_prompt(void **state)
+{
+    (void)state;
+    const struct setting settings[] = {
+        {.type = SAC_KV_F16}, {.type = SAC_KV_Q8}, {.model = windows}};
+    for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++) {
+        const struct bench b = open_bench(&settings[s], false);
+        float wanted[2][TINY_VOCAB], got[2][TINY_VOCAB];
+        sac_seq seq;
+        sac_error err;
+        must(sac_seq_fork(b.e, b.doc[0], &seq, &err), &err);
+        ask(&b, seq, wanted);
+        sac_seq_remove(b.e, seq);
+        for (size_t i = 0; i < N_METHOD; i++) {
+            answer(&b, methods[i], 1, got);
+            /* A q8 page of which a part is computed again is rounded again. */
+            const bool same = settings[s].type == SAC_KV_F16 ? !memcmp(got, wanted, sizeof got)
+                                                             : distance(got, wanted) < 0.03;
+            if (!same)
+                fail_msg("%s in setting %zu: off by %g", methods[i], s, distance(got, wanted));
+        }
+        sac_engine_free(b.e);
+    }
+}
+
+/* Keys are rounded at other positions, so not to the last bit. */
+static void all_computed_again_is_the_whole_prompt(void **state)
+{
+    (void)state;
+    const struct setting settings[] = {
+        {.type = SAC_KV_F16}, {.type = SAC_KV_Q8}, {.model = windows}};
+    const char *const all[] = {"epic:k=1000", "epic:k=0,k_tail=1000", "cacheblend:ratio=1",
+                               "cacheblend:ratio=1,by=v"};
+    for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++) {
+        const struct bench b = open_bench(&settings[s], false);
+        float wanted[2][TINY_VOCAB], got[2][TINY_VOCAB];
+        answer(&b, "recompute", N_DOC, wanted);
+        answer(&b, "reuse", N_DOC, got);
+        const double reuse = distance(got, wanted), most = s == 1 ? 0.02 : 0.004;
+        if (reuse < 5 * most) fail_msg("setting %zu: reuse is off by %g only", s, reuse);
+        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+            answer(&b, all[i], N_DOC, got);
+            if (distance(got, wanted) > most)
+                fail_msg("%s in setting %zu: off by %g, reuse by %g", all[i], s,
+                         distance(got, wanted), reuse);
+        }
+        sac_engine_free(b.e);
+    }
+}
+
+static void nothing_computed_again_is_reuse(void **state)
+{
+    (void)state;
+    const struct bench b = open_bench(&(struct setting){.type = SAC_KV_Q8}, false);
+    float wanted[2][TINY_VOCAB], got[2][TINY_VOCAB];
+    sac_compose_report report;
+    answer(&b, "reuse", N_DOC, wanted);
+    const sac_seq seq = compose(&b, "epic:k=0", N_DOC, &report);
+    ask(&b, seq, got);
+    assert_memory_equal(got, wanted, sizeof got);
+    assert_int_equal(report.n_row, 0);
+    assert_int_equal(report.bytes, 0);
+    answer(&b, "reuse:align=off", N_DOC, got);
+    assert_true(distance(got, wanted) > 0.01);
+    sac_engine_free(b.e);
+}
+
+static void shares_are_the_methods_own(void **state)
+{
+    (void)state;
+    const struct bench b = open_bench(&(struct setting){.type = SAC_KV_F16}, false);
+    const double n = 96 + 128 + 64;
+    const struct {
+        const char *method;
+        double rows; /* of all layers */
+    } cases[] = {
+        {"recompute", N_LAYER * n},
+        {"reuse", 0},
+        {"epic:k=16", N_LAYER * 2 * 16.0},
+        {"epic:k=100", N_LAYER * (100.0 + 64)},
+        {"epic:k=3,k_tail=5", N_LAYER * 2 * 8.0},
+        {"cacheblend:ratio=0.25", 2 * n + (N_LAYER - 2) * floor(0.25 * n)},
+        {"cacheblend:ratio=0", 2 * n},
+        {"cacheblend:ratio=0.5,ratio_end=0.25", 2 * n + floor(0.5 * n) + floor(0.375 * n)},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        sac_compose_report report;
+        const sac_seq seq = compose(&b, cases[i].method, N_DOC, &report);
+        assert_int_equal(report.n_tok, n);
+        if ((double)report.n_row != cases[i].rows)
+            fail_msg("%s: %llu rows, not %g", cases[i].method, (unsigned long long)report.n_row,
+                     cases[i].rows);
+        assert_true(fabs(report.recomputed_share - cases[i].rows / (n * N_LAYER)) < 1e-12);
+        assert_true(report.resident_share == 1);
+        sac_seq_remove(b.e, seq);
+    }
+    sac_engine_free(b.e);
+}
+
+/* Page of a sequence, all heads, in the form in which it lies in the pool. */
+static const uint8_t *page_of(const struct bench *b, sac_seq seq, uint32_t layer, uint32_t page)
+{
+    return pool_page(&b->e->pool, pool_table(&b->e->pool, seq, layer)[page]);
+}
+
+/* No row sees what stands behind it: the last token of all changes nothing before its page. */
+static void rows_see_what_stands_before_them(void **state)
+{
+    (void)state;
+    const char *const frozen[] = {"epic:k=20", "epic:k=1000", "epic:k=3,k_tail=7",
+                                  "cacheblend:ratio=1"};
+    const struct setting s = {.type = SAC_KV_F16};
+    const struct bench one = open_bench(&s, false), other = open_bench(&s, true);
+    const uint32_t n_page = (N_HEAD + 96 + 128 + 64) / PAGE_TOK;
+    for (size_t i = 0; i < sizeof frozen / sizeof frozen[0]; i++) {
+        const sac_seq a = compose(&one, frozen[i], N_DOC, NULL),
+                      b = compose(&other, frozen[i], N_DOC, NULL);
+        for (uint32_t layer = 0; layer < N_LAYER; layer++)
+            for (uint32_t p = 0; p + 1 < n_page; p++)
+                if (memcmp(page_of(&one, a, layer, p), page_of(&other, b, layer, p),
+                           one.e->pool.geom.bytes) != 0)
+                    fail_msg("%s: page %u of layer %u differs", frozen[i], p, layer);
+        assert_memory_not_equal(page_of(&one, a, 1, n_page - 1), page_of(&other, b, 1, n_page - 1),
+                                one.e->pool.geom.bytes);
+        sac_seq_remove(one.e, a);
+        sac_seq_remove(other.e, b);
+    }
+    sac_engine_free(one.e);
+    sac_engine_free(other.e);
+}
+
+static void documents_stay_as_they_are(void **state)
+{
+    (void)state;
+    const struct bench b = open_bench(&(struct setting){.type = SAC_KV_Q8}, false);
+    uint8_t *before[N_DOC], *after;
+    size_t n, m;
+    sac_error err;
+    float logits[2][TINY_VOCAB];
+    const uint64_t n_free = sac_engine_get_stats(b.e).n_page_free;
+    for (int d = 0; d < N_DOC; d++)
+        must(sac_seq_to_bytes(b.e, b.doc[d], &before[d], &n, &err), &err);
+    for (size_t i = 0; i < 5 * N_METHOD; i++) answer(&b, methods[i % N_METHOD], N_DOC, logits);
+    assert_int_equal(sac_engine_get_stats(b.e).n_page_free, n_free);
+    for (int d = 0; d < N_DOC; d++) {
+        must(sac_seq_to_bytes(b.e, b.doc[d], &after, &m, &err), &err);
+        assert_memory_equal(after, before[d], m);
+        sac_free(after);
+        sac_free(before[d]);
+    }
+    const sac_seq seq = compose(&b, "reuse", N_DOC, NULL);
+    assert_int_equal(sac_engine_get_stats(b.e).n_page_free, n_free); /* not a page is copied */
+    sac_seq_remove(b.e, seq);
+    sac_engine_free(b.e);
+}
+
+static void results_do_not_depend_on_threads_and_batches(void **state)
+{
+    (void)state;
+    const struct setting settings[] = {
+        {.n_threads = 1}, {.n_threads = 2}, {.n_batch = 64}, {.n_batch = 100, .n_threads = 2}};
+    float wanted[N_METHOD][2][TINY_VOCAB], got[2][TINY_VOCAB];
+    for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++) {
+        const struct bench b = open_bench(&settings[s], false);
+        for (size_t i = 0; i < N_METHOD; i++) {
+            answer(&b, methods[i], N_DOC, s == 0 ? wanted[i] : got);
+            if (s > 0 && memcmp(got, wanted[i], sizeof got) != 0)
+                fail_msg("%s in setting %zu: off by %g", methods[i], s, distance(got, wanted[i]));
+        }
+        sac_engine_free(b.e);
+    }
+}
+
+static void expect(sac_status got, const sac_error *err, sac_status status, const char *words)
+{
+    if (got != status || !strstr(err->msg, words))
+        fail_msg("%s: %s; expected: %s", sac_status_name(got), err->msg, words);
+}
+
+static void what_is_no_document_is_refused(void **state)
+{
+    (void)state;
+    const struct bench b = open_bench(&(struct setting){.type = SAC_KV_F16}, false);
+    sac_error err;
+    sac_seq seq, odd;
+    sac_compose_params p = {.method = "reuse", .doc = b.doc, .n_doc = N_DOC, .n_head = N_HEAD};
+    const uint64_t used = sac_engine_get_stats(b.e).kv_bytes_used;
+    p.method = "blend";
+    expect(sac_compose(b.e, &p, &seq, NULL, &err), &err, SAC_ERR_ARG, "blend");
+    p.method = "epic:k=-1";
+    expect(sac_compose(b.e, &p, &seq, NULL, &err), &err, SAC_ERR_ARG, "k=-1");
+    p.method = "reuse";
+    p.n_doc = 0;
+    expect(sac_compose(b.e, &p, &seq, NULL, &err), &err, SAC_ERR_ARG, "no documents");
+    p.n_doc = N_DOC;
+    p.n_head = 64;
+    expect(sac_compose(b.e, &p, &seq, NULL, &err), &err, SAC_ERR_ARG, "different heads");
+    p.n_head = 20;
+    expect(sac_compose(b.e, &p, &seq, NULL, &err), &err, SAC_ERR_ARG, "20 tokens");
+    p.n_head = N_HEAD;
+    p.doc = &(sac_seq){77};
+    p.n_doc = 1;
+    expect(sac_compose(b.e, &p, &seq, NULL, &err), &err, SAC_ERR_NOT_FOUND, "77");
+    p.doc = (sac_seq[]){0, 0, 0, 0, 0, 0};
+    p.n_doc = 6;
+    expect(sac_compose(b.e, &p, &seq, NULL, &err), &err, SAC_ERR_CONTEXT, "608 tokens");
+    must(sac_seq_create(b.e, &odd, &err), &err);
+    compute(b.e, odd, (int32_t[]){1, 2, 3}, 3, NULL, NULL);
+    p.doc = &odd;
+    p.n_doc = 1;
+    expect(sac_compose(b.e, &p, &seq, NULL, &err), &err, SAC_ERR_ARG, "no document");
+    sac_seq_remove(b.e, odd);
+    assert_int_equal(sac_engine_get_stats(b.e).kv_bytes_used, used);
+    sac_engine_free(b.e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_document_is_an_ordinary_prompt),
+        cmocka_unit_test(all_computed_again_is_the_whole_prompt),
+        cmocka_unit_test(nothing_computed_again_is_reuse),
+        cmocka_unit_test(shares_are_the_methods_own),
+        cmocka_unit_test(rows_see_what_stands_before_them),
+        cmocka_unit_test(documents_stay_as_they_are),
+        cmocka_unit_test(results_do_not_depend_on_threads_and_batches),
+        cmocka_unit_test(what_is_no_document_is_refused),
+    };
+    return cmocka_run_group_tests(tests, open_models, free_models);
+}
