@@ -57,7 +57,7 @@ struct attn_plan evict_bridge(const sac_engine *e, const struct attn_run *run,
                 range[n++] = (struct attn_range){p, p + 1};
         }
     }
-    assert(plan_i < e->params.n_seq_max && n <= n_kv_head * (max_page / 2 + 1));
+    assert(n <= n_kv_head * (max_page / 2 + 1));
     ptr[n_kv_head] = n;
     /* No border of a tile may lie in the context, and tiles are whole numbers of the kernels'. */
     return (struct attn_plan){
@@ -68,6 +68,7 @@ static void bridge_gaps(const sac_engine *e, struct attn_run *run, uint32_t plan
 {
     const struct evict *v = &e->evict;
     const size_t n_kv_head = e->pool.geom.n_kv_head;
+    assert(plan_i < e->params.n_seq_max);
     v->plan[plan_i] =
         evict_bridge(e, run, v->range + plan_i * n_kv_head * (e->pool.max_page / 2 + 1),
                      v->range_ptr + plan_i * (n_kv_head + 1));
