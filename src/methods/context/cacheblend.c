@@ -11,10 +11,11 @@
 enum { BY_K, BY_V };
 
 #define PARAMS(P)                                                                                  \
-    P(SHARE, ratio, "0.15", 0, 1,                                                                  \
+    P(SHARE, ratio, "0.15",                                                                        \
       "share of the documents' tokens that is computed in the layers above the second")            \
-    P(SHARE, ratio_end, "1", 0, 1,                                                                 \
-      "the share at the last layer, between them in equal steps; not below ratio: the same in all") \
+    P(SHARE, ratio_end, "1",                                                                       \
+      "the share at the last layer, between them in equal steps; not below ratio: the same in "    \
+      "all")                                                                                       \
     P(CHOICE, by, "k", "k|v", "what is looked at: keys or values")
 METHOD_PARAMS(cacheblend, PARAMS)
 
