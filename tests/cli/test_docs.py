@@ -51,6 +51,39 @@ class Docs(unittest.TestCase):
         self.assertFalse(file.exists())
         self.assertIn("no documents", self.docs("list").stdout)
 
+    def test_documents_are_joined_and_asked(self):
+        other = self.root / "towns.txt"
+        other.write_text("Velmora lies by the sea, and Quern in the hills. " * 9)
+        self.add(self.file, other)
+        ask = ["run", "-m", model_path(), "-p", "Who?", "-n", "2", "--temp", "0", "-o", "json", "--docs"]
+        texts = {}
+        for names, more, share in [
+                ("archive.txt", [], 0), ("archive.txt", ["--context", "recompute"], 1),
+                ("archive.txt,towns.txt", ["--context", "recompute"], 1),
+                ("towns.txt,archive.txt", ["--context", "reuse"], 0),
+                ("archive.txt,towns.txt", ["--context", "epic:k=1024"], None)]:
+            done = saccade(*ask, names, *more, env=self.env)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            told = json.loads(done.stdout)
+            self.assertEqual(told["context"]["documents"], names.split(","))
+            if share is not None:
+                self.assertEqual(told["context"]["recomputed_share"], share)
+            texts[names, *more] = told["tokens"]
+        # One document has lost nothing, and all that is computed again is all.
+        self.assertEqual(texts["archive.txt",], texts["archive.txt", "--context", "recompute"])
+        both = "archive.txt,towns.txt"
+        self.assertEqual(texts[both, "--context", "epic:k=1024"], texts[both, "--context", "recompute"])
+        for args, code, words in [
+                (["archive.txt,towns.txt"], 2, "need --context"), (["archive.txt,"], 2, "without a name"),
+                (["none.txt"], 1, "no document 'none.txt'"),
+                (["archive.txt", "--context", "blend"], 2, "blend"),
+                (["archive.txt", "-sys", "Be brief."], 2, "another system message"),
+                (["archive.txt", "-ctk", "q8", "-ctv", "q8"], 1, "keys in q8")]:
+            with self.subTest(args=args):
+                done = saccade(*ask, *args, env=self.env)
+                self.assertEqual(done.returncode, code, done.stderr)
+                self.assertIn(words, done.stderr)
+
     def test_wrong_use_is_told_in_one_line(self):
         empty = self.root / "empty.txt"
         empty.write_text("")
@@ -59,7 +92,7 @@ class Docs(unittest.TestCase):
                 (["verify"], 1, "there is no document store"), ([], 2, "an action is missing"), (["ad"], 2, "unknown action 'ad'"), (["add"], 2, "needs a FILE"),
                 (["show"], 2, "needs a document's NAME"), (["list", "x"], 2, "unexpected argument 'x'"),
                 (["gc", "--max-bytes", "10X"], 2, "'10X' is no number of bytes"),
-                ([*add, empty], 2, "is empty"), ([*add, self.root / "none.txt"], 1, "none.txt"),
+                ([*add, empty], 1, "is empty"), ([*add, self.root / "none.txt"], 1, "none.txt"),
                 ([*add, self.file, empty, "--name", "x"], 2, "--name is for one FILE"),
                 ([*add, self.file, "--ttl", "soon"], 2, "'soon' is no time"),
                 ([*add, self.file, "-c", "64"], 1, "the context holds 64"),
