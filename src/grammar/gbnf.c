@@ -257,18 +257,36 @@ static void emit_any(struct parser *s)
     s->at++;
 }
 
-/* <name>: the control token with these very characters as its name. */
+/* Bytes up to the '>' that ends <name>, or the last two that end <<name>>; 0 when they are missing.
+ */
+static size_t control_bytes(const char *text, size_t n, bool bare)
+{
+    for (size_t i = 1; i < n && text[i] != '\n'; i++) {
+        if (text[i] != '>') continue;
+        if (!bare) return i + 1;
+        const bool last = i + 1 == n || text[i + 1] != '>';
+        if (last && i > 2 && text[i - 1] == '>') return i + 1;
+    }
+    return 0;
+}
+
+/* <name>: the control token with these very characters as its name; <<name>>: the one whose name is
+ * what stands within. */
 static sac_status parse_control(struct parser *s)
 {
-    const size_t begin = s->at;
+    const char *name = s->text + s->at;
     const char mark = (char)PROGRAM_MARK;
-    while (!at_end(s) && peek(s) != '>' && peek(s) != '\n') s->at++;
-    if (!take(s, '>')) return fail_at(s, begin, SAC_ERR_FORMAT, "a control token without its '>'");
-    const char *const name = s->text + begin;
-    const size_t n = s->at - begin;
-    if (n > 2 && name[1] == '[')
-        return fail_at(s, begin, SAC_ERR_UNSUPPORTED,
+    const bool bare = s->n - s->at > 1 && name[1] == '<';
+    size_t n = control_bytes(name, s->n - s->at, bare);
+    if (n == 0) return fail_at(s, s->at, SAC_ERR_FORMAT, "a control token without its '>'");
+    if (!bare && name[1] == '[')
+        return fail_at(s, s->at, SAC_ERR_UNSUPPORTED,
                        "tokens by number are not supported; control tokens go by name, <|end|>");
+    s->at += n;
+    if (bare) {
+        name += 2;
+        n -= 4;
+    }
     program_add_control(s->p, name, n);
     program_emit_bytes(s->p, &mark, 1);
     program_emit_bytes(s->p, name, n);

@@ -5,7 +5,8 @@
  *
  * Literals and classes take the escapes \n \r \t \\ \" \[ \] \- \^ \xHH \uHHHH \UHHHHHHHH, `.` is
  * any character, repetitions are ? * + {m} {m,} {m,n}. A rule ends with its line; behind `::=` and
- * `|` and within parentheses it may go on. <name> is the control token of that name. The text is
+ * `|` and within parentheses it may go on. <name> is the control token of that name, brackets
+ * included, <<NAME>> the one that is called NAME. The text is
  * hostile input: messages name line and column. */
 #ifndef SAC_GRAMMAR_GBNF_H
 #define SAC_GRAMMAR_GBNF_H

@@ -177,6 +177,8 @@ static void refusals_name_place_and_rule(void **state)
         {"root ::= \"\xff\"", "column 11: the text is not valid UTF-8"},
         {"root ::= <[12]>", "tokens by number"},
         {"root ::= <x", "without its '>'"},
+        {"root ::= <<x>", "without its '>'"},
+        {"root ::= <<>", "without its '>'"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct program *p = NULL;
@@ -399,6 +401,9 @@ static void control_tokens_go_by_name(void **state)
     must(matcher_mask(g.matcher, &mask, &err), &err);
     for (uint32_t w = 0; w < g.machine->mask_words; w++) assert_int_equal(mask[w], 0);
     assert_int_equal(matcher_accept(g.matcher, 2, &err), SAC_ERR_ARG);
+    grammar_close(&g);
+    g = grammar_open("root ::= <<<|tool|>>>", vocab.trie);
+    must(matcher_accept(g.matcher, 1, &err), &err);
     grammar_close(&g);
     must(gbnf_parse(&p, lacking, strlen(lacking), &gbnf_limits_given, &err), &err);
     assert_int_equal(machine_create(&m, p, vocab.trie, &err), SAC_ERR_NOT_FOUND);

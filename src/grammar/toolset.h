@@ -1,0 +1,34 @@
+/* toolset.h: the grammar of an answer that may, or must, call tools.
+ *
+ *     toolset_compile(&program, &toolset, &err);   then as in constraint.h
+ *
+ * TOOLSET_REQUIRED and TOOLSET_NAMED: the answer is calls, with names and arguments that their
+ * schemas allow, written as the family of the model writes them (toolstream.h), so that
+ * toolstream_feed finds them. TOOLSET_AUTO: any text; once it begins a call, the call is held to
+ * the same. "none" needs no grammar. */
+#ifndef SAC_GRAMMAR_TOOLSET_H
+#define SAC_GRAMMAR_TOOLSET_H
+
+#include "base/strbuf.h"
+#include "grammar/program.h"
+#include "grammar/toolstream.h"
+
+#define TOOLSET_TOOLS_MAX 256u
+
+enum toolset_choice { TOOLSET_AUTO, TOOLSET_REQUIRED, TOOLSET_NAMED };
+
+struct toolset {
+    enum toolstream_family family;
+    enum toolset_choice choice;
+    const char *tools_json;  /* OpenAI's list: [{"type": "function", "function": {"name": ...,
+                                "parameters": SCHEMA}}], or the inner objects alone */
+    const char *name;        /* TOOLSET_NAMED: the tool that is to be called */
+    bool parallel;           /* more than one call; Llama 3 writes one */
+    const struct trie *trie; /* tells whether the family's marker is a control token */
+};
+
+/* The grammar as GBNF, for gbnf_parse with gbnf_limits_made. Messages name the tool. */
+sac_status toolset_gbnf(struct strbuf *out, const struct toolset *set, sac_error *err);
+sac_status toolset_compile(struct program **out, const struct toolset *set, sac_error *err);
+
+#endif

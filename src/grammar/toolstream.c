@@ -1,0 +1,489 @@
+/* toolstream.c: see the header.
+ *
+ * `held` has what is not decided yet, from the marker of a call on. In TEXT, everything goes out
+ * but an end that may become a marker. Behind a marker, each state looks at `held` and says: wait
+ * for more, go on, or this is no call; then the marker's first byte goes out as text and the search
+ * begins behind it. */
+#include "grammar/toolstream.h"
+
+#include "base/mem.h"
+#include "base/strbuf.h"
+#include "grammar/toolstream_scan.h"
+
+#include <assert.h>
+#include <cjson/cJSON.h>
+#include <string.h>
+
+#define MARKERS_MAX 3u
+
+enum state {
+    TEXT,
+    OPENED, /* behind a marker */
+    OBJECT, /* in the JSON of a call */
+    ARGS,   /* in the JSON of a call whose name stood before it */
+    CLOSED, /* behind the JSON */
+    FENCE,  /* in lines between fences, or in a list of calls */
+    CODE,   /* in what runs to the answer's end */
+};
+
+/* What a state says of `held`. */
+enum verdict { WAIT, GO_ON, NO_CALL };
+
+struct toolstream {
+    enum toolstream_family family;
+    toolstream_fn fn;
+    void *user;
+    struct strbuf held; /* owned */
+    enum state state;
+    size_t body;      /* in `held`: where the call's own text begins */
+    bool marked;      /* `held` begins with a marker */
+    bool in_list;     /* Mistral: between [ and ] */
+    bool started;     /* text that is not blank, or a call, has gone out */
+    bool finished;    /* no more text comes */
+    bool behind_call; /* nothing but blanks came behind a call */
+    bool began;       /* TOOLSTREAM_BEGIN of the call at hand has gone out */
+    size_t sent;      /* of the arguments, from their beginning */
+    struct toolstream_scan scan;
+    char name[TOOLSTREAM_NAME_MAX];
+    uint32_t n_call;
+};
+
+static const char *const markers[][MARKERS_MAX] = {
+    [TOOLSTREAM_HERMES] = {"<tool_call>"},
+    [TOOLSTREAM_LLAMA3] = {"<|python_tag|>"},
+    [TOOLSTREAM_MISTRAL] = {"[TOOL_CALLS]"},
+    [TOOLSTREAM_GEMMA] = {"```tool_code", "```tool_call", "```json"},
+};
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+static size_t blanks(const char *s, size_t n)
+{
+    size_t i = 0;
+    while (i < n && is_blank(s[i])) i++;
+    return i;
+}
+
+/* ---- Events ---- */
+
+static void send(struct toolstream *t, enum toolstream_kind kind, const char *text, size_t n)
+{
+    const struct toolstream_event event = {
+        .kind = kind, .index = t->n_call, .name = t->name, .text = text, .n = n};
+    t->fn(t->user, &event);
+}
+
+static void drop(struct toolstream *t, size_t n)
+{
+    assert(n <= t->held.n);
+    memmove(t->held.data, t->held.data + n, t->held.n - n + 1);
+    t->held.n -= n;
+}
+
+/* The first n bytes are text. */
+static void send_text(struct toolstream *t, size_t n)
+{
+    if (n == 0) return;
+    send(t, TOOLSTREAM_TEXT, t->held.data, n);
+    t->started |= blanks(t->held.data, n) < n;
+    t->behind_call = false;
+    drop(t, n);
+}
+
+static void begin_call(struct toolstream *t)
+{
+    t->began = t->started = true;
+    t->sent = 0;
+    send(t, TOOLSTREAM_BEGIN, "", 0);
+}
+
+static void end_call(struct toolstream *t)
+{
+    send(t, TOOLSTREAM_END, "", 0);
+    t->n_call++;
+    t->began = false;
+    t->behind_call = true;
+}
+
+static void send_call(struct toolstream *t, const char *args)
+{
+    begin_call(t);
+    send(t, TOOLSTREAM_ARGS, args, strlen(args));
+    end_call(t);
+}
+
+/* ---- Calls that are complete ---- */
+
+/* The arguments of a call as the text of an object, cJSON_free; NULL if they are none. Some models
+ * write them as a string of JSON. */
+static char *print_args(const cJSON *call)
+{
+    const cJSON *args = cJSON_GetObjectItemCaseSensitive(call, "arguments");
+    if (!args) args = cJSON_GetObjectItemCaseSensitive(call, "parameters");
+    cJSON *const inner = cJSON_IsString(args) ? cJSON_Parse(args->valuestring) : NULL;
+    char *text = NULL;
+    if (cJSON_IsObject(inner ? inner : args)) text = cJSON_PrintUnformatted(inner ? inner : args);
+    cJSON_Delete(inner);
+    return text;
+}
+
+static bool send_object(struct toolstream *t, const cJSON *call)
+{
+    const char *const name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(call, "name"));
+    if (!name || !name[0] || strlen(name) >= sizeof t->name) return false;
+    char *const args = print_args(call);
+    if (!args) return false;
+    memcpy(t->name, name, strlen(name) + 1);
+    send_call(t, args);
+    cJSON_free(args);
+    return true;
+}
+
+/* An object, or a list of them, that is a text of its own. */
+static bool send_json(struct toolstream *t, const char *text, size_t n)
+{
+    cJSON *const value = cJSON_ParseWithLength(text, n);
+    bool any = send_object(t, value);
+    if (cJSON_IsArray(value))
+        for (const cJSON *item = value->child; item; item = item->next) any |= send_object(t, item);
+    cJSON_Delete(value);
+    return any;
+}
+
+/* Calls as in Python, one behind the other, maybe in a list or printed. */
+static bool send_python(struct toolstream *t, const char *text, size_t n)
+{
+    struct strbuf args = {0};
+    bool any = false;
+    for (size_t at = 0, used = 0; at < n; at += used) {
+        at += blanks(text + at, n - at);
+        if (at < n && strchr("[],);", text[at])) {
+            used = 1;
+            continue;
+        }
+        if (n - at > 6 && memcmp(text + at, "print(", 6) == 0) {
+            used = 6;
+            continue;
+        }
+        /* A byte that ends words stands behind the text. */
+        if (at == n || toolstream_scan_python(text + at, n - at, t->name, sizeof t->name, &args,
+                                              &used) != TOOLSTREAM_SCAN_DONE)
+            break;
+        send_call(t, args.data);
+        any = true;
+    }
+    strbuf_deinit(&args);
+    return any;
+}
+
+/* ---- States ---- */
+
+static enum verdict in_state(struct toolstream *t, enum state state, size_t body)
+{
+    t->state = state;
+    t->body = body;
+    t->scan = (struct toolstream_scan){0};
+    return GO_ON;
+}
+
+/* Behind a marker: what kind of call begins here. */
+static enum verdict look_opened(struct toolstream *t)
+{
+    const size_t at = t->body + blanks(t->held.data + t->body, t->held.n - t->body);
+    if (t->family == TOOLSTREAM_GEMMA) return in_state(t, FENCE, t->body);
+    if (at == t->held.n) return t->finished ? NO_CALL : WAIT;
+    const char c = t->held.data[at];
+    if (t->family == TOOLSTREAM_MISTRAL && c == '[') {
+        t->in_list = true;
+        t->body = at + 1;
+        return GO_ON;
+    }
+    if (c == '{') return in_state(t, OBJECT, at);
+    if (t->family == TOOLSTREAM_LLAMA3) return in_state(t, CODE, at);
+    if (t->family != TOOLSTREAM_MISTRAL || t->in_list) return NO_CALL;
+    /* NAME[ARGS]{...}, or NAME{...} */
+    const char *const name = t->held.data + at, *const brace = memchr(name, '{', t->held.n - at);
+    const size_t n = brace ? (size_t)(brace - name) : t->held.n - at;
+    const char *const mark = memchr(name, '[', n);
+    const size_t n_name = mark ? (size_t)(mark - name) : n;
+    if (n_name >= sizeof t->name || n_name == 0) return NO_CALL;
+    if (!brace) return t->finished ? NO_CALL : WAIT;
+    memcpy(t->name, name, n_name);
+    t->name[n_name] = '\0';
+    return in_state(t, ARGS, at + n);
+}
+
+static void send_args(struct toolstream *t, size_t begin, size_t end)
+{
+    if (begin + t->sent >= end) return;
+    send(t, TOOLSTREAM_ARGS, t->held.data + begin + t->sent, end - begin - t->sent);
+    t->sent = end - begin;
+}
+
+/* What is known of the object goes out as soon as its name and the beginning of its arguments are
+ * there. */
+static void stream_object(struct toolstream *t)
+{
+    const struct toolstream_scan *const s = &t->scan;
+    const char *const text = t->held.data + t->body;
+    if (!t->began && s->name_end && s->args && text[s->args] == '{' &&
+        toolstream_scan_name(t->name, sizeof t->name, text + s->name, s->name_end - s->name))
+        begin_call(t);
+    if (t->began) send_args(t, t->body + s->args, t->body + (s->args_end ? s->args_end : s->at));
+}
+
+/* The end of a call that has begun. */
+static enum verdict close_call(struct toolstream *t)
+{
+    end_call(t);
+    drop(t, t->body + t->scan.at);
+    return in_state(t, CLOSED, 0);
+}
+
+static enum verdict look_object(struct toolstream *t)
+{
+    toolstream_scan_json(&t->scan, t->held.data + t->body, t->held.n - t->body);
+    if (t->scan.state != TOOLSTREAM_SCAN_BAD) stream_object(t);
+    if (t->scan.state == TOOLSTREAM_SCAN_MORE && !t->finished) return WAIT;
+    if (t->began) return close_call(t);
+    if (t->scan.state != TOOLSTREAM_SCAN_DONE || !send_json(t, t->held.data + t->body, t->scan.at))
+        return NO_CALL;
+    drop(t, t->body + t->scan.at);
+    return in_state(t, CLOSED, 0);
+}
+
+static enum verdict look_args(struct toolstream *t)
+{
+    toolstream_scan_json(&t->scan, t->held.data + t->body, t->held.n - t->body);
+    if (t->scan.state == TOOLSTREAM_SCAN_BAD && !t->began) return NO_CALL;
+    if (!t->began) begin_call(t);
+    send_args(t, t->body, t->body + t->scan.at);
+    if (t->scan.state == TOOLSTREAM_SCAN_MORE && !t->finished) return WAIT;
+    return close_call(t);
+}
+
+static enum verdict to_text(struct toolstream *t, size_t n)
+{
+    drop(t, n);
+    t->in_list = t->marked = false;
+    return in_state(t, TEXT, 0);
+}
+
+/* Behind a call: the end of its frame, or another call of the same frame. */
+static enum verdict look_closed(struct toolstream *t)
+{
+    static const char hermes_end[] = "</tool_call>";
+    const size_t at = blanks(t->held.data, t->held.n), left = t->held.n - at;
+    const char *const text = t->held.data + at;
+    if (left == 0) return t->finished ? to_text(t, at) : WAIT;
+    if (t->family == TOOLSTREAM_HERMES) {
+        const size_t n = sizeof hermes_end - 1;
+        if (left < n && memcmp(text, hermes_end, left) == 0 && !t->finished) return WAIT;
+        return to_text(t, left >= n && memcmp(text, hermes_end, n) == 0 ? at + n : 0);
+    }
+    const bool between = t->in_list
+                             ? text[0] == ','
+                             : t->family == TOOLSTREAM_LLAMA3 && (text[0] == ';' || text[0] == ',');
+    if (between) {
+        drop(t, at + 1);
+        t->marked = false;
+        return in_state(t, OPENED, 0);
+    }
+    if (t->in_list) return to_text(t, text[0] == ']' ? at + 1 : 0);
+    return to_text(t, 0);
+}
+
+/* Lines up to the closing fence, or a list up to its ']'. */
+static enum verdict look_fence(struct toolstream *t)
+{
+    const char *const text = t->held.data + t->body, *end = strstr(text, t->marked ? "```" : "]");
+    if (!end && !t->finished) return WAIT;
+    const size_t n = end ? (size_t)(end - text) + !t->marked : t->held.n - t->body;
+    const size_t skip = blanks(text, n);
+    if (!send_json(t, text + skip, n - skip) && !send_python(t, text + skip, n - skip))
+        return NO_CALL;
+    return to_text(t, t->body + n + (end && t->marked ? 3 : 0));
+}
+
+/* Llama's python tag without JSON: a call, or code for a tool of that name. */
+static enum verdict look_code(struct toolstream *t)
+{
+    const char *const code = t->held.data + t->body;
+    if (!t->finished) return WAIT;
+    if (!send_python(t, code, t->held.n - t->body)) {
+        cJSON *const args = cJSON_CreateObject();
+        cJSON_AddStringToObject(args, "code", code);
+        char *const text = cJSON_PrintUnformatted(args);
+        cJSON_Delete(args);
+        if (!text) return NO_CALL;
+        memcpy(t->name, "python", sizeof "python");
+        send_call(t, text);
+        cJSON_free(text);
+    }
+    return to_text(t, t->held.n);
+}
+
+/* The first marker, or the beginning of one at the end; its bytes, 0 when there is none. */
+static size_t find_marker(const struct toolstream *t, size_t *out_at)
+{
+    for (size_t at = 0; at < t->held.n; at++)
+        for (size_t i = 0; i < MARKERS_MAX && markers[t->family][i]; i++) {
+            const char *const marker = markers[t->family][i];
+            const size_t n = strlen(marker), left = t->held.n - at;
+            if (memcmp(t->held.data + at, marker, left < n ? left : n) != 0) continue;
+            *out_at = at;
+            return left < n ? left : n;
+        }
+    *out_at = t->held.n;
+    return 0;
+}
+
+static bool is_marker(const struct toolstream *t, size_t at, size_t n)
+{
+    for (size_t i = 0; i < MARKERS_MAX && markers[t->family][i]; i++)
+        if (strlen(markers[t->family][i]) == n &&
+            memcmp(t->held.data + at, markers[t->family][i], n) == 0)
+            return true;
+    return false;
+}
+
+/* Llama and Gemma may begin an answer with a call without any marker. */
+static bool begins_bare(struct toolstream *t, enum verdict *out)
+{
+    const bool may = t->family == TOOLSTREAM_LLAMA3 || t->family == TOOLSTREAM_GEMMA;
+    const size_t at = blanks(t->held.data, t->held.n);
+    if (!may || t->started) return false;
+    if (at == t->held.n) {
+        *out = WAIT;
+        return !t->finished;
+    }
+    const char c = t->held.data[at];
+    if (c != '{' && !(c == '[' && t->family == TOOLSTREAM_GEMMA)) return false;
+    t->marked = false;
+    *out = in_state(t, c == '{' ? OBJECT : FENCE, at);
+    return true;
+}
+
+static enum verdict look_text(struct toolstream *t)
+{
+    enum verdict bare;
+    size_t at;
+    if (begins_bare(t, &bare)) return bare;
+    const size_t n = find_marker(t, &at);
+    const bool is_whole = n > 0 && is_marker(t, at, n);
+    if (t->behind_call && blanks(t->held.data, at) == at) {
+        /* Blanks between calls, and behind the last one, are not text. */
+        if (!is_whole && !t->finished) return WAIT;
+        if (is_whole || n == 0) {
+            drop(t, at);
+            at = 0;
+        }
+    }
+    send_text(t, at);
+    if (n == 0) return WAIT;
+    if (!is_whole) {
+        if (t->finished) send_text(t, n);
+        return WAIT;
+    }
+    t->marked = true;
+    return in_state(t, OPENED, n);
+}
+
+static enum verdict look(struct toolstream *t)
+{
+    switch (t->state) {
+    case TEXT: return look_text(t);
+    case OPENED: return look_opened(t);
+    case OBJECT: return look_object(t);
+    case ARGS: return look_args(t);
+    case CLOSED: return look_closed(t);
+    case FENCE: return look_fence(t);
+    case CODE: break;
+    }
+    return look_code(t);
+}
+
+static void run(struct toolstream *t)
+{
+    while (t->held.n > 0 || t->state == CODE) {
+        enum verdict verdict = look(t);
+        if (verdict == WAIT && t->held.n > TOOLSTREAM_BYTES_MAX && t->state != TEXT)
+            verdict = t->began ? close_call(t) : NO_CALL;
+        if (verdict == WAIT) return;
+        if (verdict == GO_ON) continue;
+        t->started = true;
+        send_text(t, t->held.n > 0);
+        (void)to_text(t, 0);
+    }
+}
+
+/* ---- The public calls ---- */
+
+const char *toolstream_family_name(enum toolstream_family family)
+{
+    static const char *const names[] = {"hermes", "llama3", "mistral", "gemma"};
+    return names[family];
+}
+
+static bool has_token(const struct trie *trie, const char *name)
+{
+    const size_t n = strlen(name);
+    if (trie_has_control(trie, name)) return true;
+    for (uint32_t i = 0; i < trie->n_tok; i++) {
+        uint32_t bytes;
+        const char *const at = trie_bytes(trie, (int32_t)i, &bytes);
+        if (bytes == n && memcmp(at, name, n) == 0) return true;
+    }
+    return false;
+}
+
+enum toolstream_family toolstream_of_vocabulary(const struct trie *trie)
+{
+    if (has_token(trie, "[TOOL_CALLS]")) return TOOLSTREAM_MISTRAL;
+    if (has_token(trie, "<|python_tag|>")) return TOOLSTREAM_LLAMA3;
+    if (has_token(trie, "<start_of_turn>")) return TOOLSTREAM_GEMMA;
+    return TOOLSTREAM_HERMES;
+}
+
+sac_status toolstream_create(struct toolstream **out, enum toolstream_family family,
+                             toolstream_fn fn, void *user, sac_error *err)
+{
+    struct toolstream *const t = mem_calloc(1, sizeof *t);
+    if (!t) return error_set(err, SAC_ERR_MEMORY, "out of memory for calls of tools");
+    t->family = family;
+    t->fn = fn;
+    t->user = user;
+    *out = t;
+    return SAC_OK;
+}
+
+void toolstream_free(struct toolstream *t)
+{
+    if (!t) return;
+    strbuf_deinit(&t->held);
+    mem_free(t);
+}
+
+sac_status toolstream_feed(struct toolstream *t, const char *text, size_t n, sac_error *err)
+{
+    strbuf_add(&t->held, text, n);
+    if (t->held.failed) return error_set(err, SAC_ERR_MEMORY, "out of memory for calls of tools");
+    run(t);
+    return SAC_OK;
+}
+
+sac_status toolstream_finish(struct toolstream *t, sac_error *err)
+{
+    t->finished = true;
+    TRY(toolstream_feed(t, "", 0, err));
+    assert(t->held.n == 0);
+    return SAC_OK;
+}
+
+uint32_t toolstream_count(const struct toolstream *t)
+{
+    return t->n_call;
+}

@@ -1,0 +1,57 @@
+/* toolstream.h: calls of tools, found in the text of an answer while it comes.
+ *
+ * Each family of models writes calls in a way of its own; a parser is told which
+ * (toolstream_of_vocabulary) and gets the text in pieces of any size, those of control tokens
+ * included (sac_token_piece with `special`). What is no call is passed on as text; only what may
+ * become the beginning of a call is held back. A call that turns out not to be one (broken JSON, no
+ * name) is given back as text, so nothing is lost. Texts of a call are limited to
+ * TOOLSTREAM_BYTES_MAX, then they are text.
+ *
+ * Arguments are always the text of a JSON object. One thread at a time. */
+#ifndef SAC_GRAMMAR_TOOLSTREAM_H
+#define SAC_GRAMMAR_TOOLSTREAM_H
+
+#include "base/status.h"
+#include "grammar/trie.h"
+
+#define TOOLSTREAM_BYTES_MAX (1u << 20)
+#define TOOLSTREAM_NAME_MAX  128u
+
+enum toolstream_family {
+    TOOLSTREAM_HERMES,  /* <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Hermes, Qwen */
+    TOOLSTREAM_LLAMA3,  /* {"name": ..., "parameters": {...}}, <|python_tag|>code or the same */
+    TOOLSTREAM_MISTRAL, /* [TOOL_CALLS][{"name": ..., "arguments": {...}}] or NAME[ARGS]{...} */
+    TOOLSTREAM_GEMMA,   /* ```tool_code with the JSON of Llama, or a call as in Python */
+};
+
+enum toolstream_kind {
+    TOOLSTREAM_TEXT,  /* `text` is no part of a call */
+    TOOLSTREAM_BEGIN, /* a call of `name`, the `index`-th of this answer */
+    TOOLSTREAM_ARGS,  /* `text` goes on with the arguments of that call */
+    TOOLSTREAM_END,   /* the call is complete */
+};
+
+struct toolstream_event {
+    enum toolstream_kind kind;
+    uint32_t index;
+    const char *name; /* TOOLSTREAM_BEGIN */
+    const char *text; /* [n], not NUL terminated; valid during the call */
+    size_t n;
+};
+typedef void (*toolstream_fn)(void *user, const struct toolstream_event *event);
+
+struct toolstream;
+
+enum toolstream_family toolstream_of_vocabulary(const struct trie *trie);
+const char *toolstream_family_name(enum toolstream_family family);
+
+sac_status toolstream_create(struct toolstream **out, enum toolstream_family family,
+                             toolstream_fn fn, void *user, sac_error *err);
+void toolstream_free(struct toolstream *t);
+sac_status toolstream_feed(struct toolstream *t, const char *text, size_t n, sac_error *err);
+/* The answer has ended: what was held back is a call or text. */
+sac_status toolstream_finish(struct toolstream *t, sac_error *err);
+/* Calls so far; an answer with one or more ends as "tool_calls" in OpenAI's terms. */
+uint32_t toolstream_count(const struct toolstream *t);
+
+#endif
