@@ -1,10 +1,18 @@
 /* workers.c: the thread pool. A fork-join costs a few tenths of a microsecond while the threads
  * spin, which matters: a decode step of a small model has some 150 of them.
  *
- * Protocol. `generation` is raised by the caller with release order after `fn` and `arg` are set;
- * a worker that sees a new value (acquire) runs and then lowers `n_busy` with release order, which
- * the caller acquires before it reads results. After SPIN_LOOPS without work a worker sleeps on a
- * futex of `generation`; `n_sleep` tells the caller whether a wake call is needed. */
+ * Protocol. The caller sets `fn` and `arg`, opens the gate for the next generation and raises
+ * `generation` with release order. A worker that sees the new value (acquire) says in its own slot
+ * that it is inside, looks whether the gate is still open for what it saw, runs `fn` if so, and
+ * says that it is outside again (release). The caller closes the gate when nothing is left to be
+ * taken and waits for those who are inside (acquire). "I am inside, is it open?" and "It is closed,
+ * is anyone inside?" are sequentially consistent, so one of the two sees the other. So a thread
+ * that has no CPU, because there are more threads than free ones, is not waited for: work is taken
+ * by those who come. Only workers_run, whose work is one piece for each, waits for all.
+ *
+ * After SPIN_LOOPS without work a worker sleeps on a futex of `generation`; `n_sleep` tells the
+ * caller whether a wake call is needed. Whoever comes too late spins for a shorter time: CPUs are
+ * scarce then, and the one that it spins on may be the caller's. */
 #include "base/workers.h"
 
 #include "base/mem.h"
@@ -19,7 +27,10 @@
 #include <unistd.h>
 
 #define SPIN_LOOPS  20000 /* about 0.3 ms: longer than the gap between two ops of a step */
+#define SPIN_LEAST  300   /* of who came too late again and again */
 #define MAX_WORKERS 256
+
+#define GATE_OPEN (1ull << 32)
 
 #define LINE_PAD (64 - sizeof(_Atomic uint32_t)) /* two words never share a cache line */
 
@@ -29,21 +40,29 @@ struct share {
     char pad[64 - sizeof(_Atomic uint64_t)];
 };
 
+/* A worker's own: nobody else writes it. */
+struct slot {
+    _Atomic uint32_t inside; /* 1: it may be running fn */
+    _Atomic uint32_t done;   /* the last generation that it has run */
+    char pad[64 - 2 * sizeof(_Atomic uint32_t)];
+};
+
 struct workers {
     _Atomic uint32_t generation;
     char pad0[LINE_PAD];
-    _Atomic uint32_t n_busy;
-    char pad1[LINE_PAD];
+    _Atomic uint64_t gate; /* GATE_OPEN | generation, or closed */
+    char pad1[64 - sizeof(_Atomic uint64_t)];
     _Atomic uint32_t n_sleep;
     char pad2[LINE_PAD];
     _Atomic uint32_t next_item;
     char pad3[LINE_PAD];
     workers_fn fn;
     void *arg;
-    bool quit;
+    _Atomic bool quit;
     uint32_t n, n_thread; /* workers with the caller; threads started */
     pthread_t thread[MAX_WORKERS];
     struct share share[MAX_WORKERS];
+    struct slot slot[MAX_WORKERS];
 };
 
 struct worker_start {
@@ -70,9 +89,9 @@ static void futex_wake_all(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-static uint32_t wait_for_work(struct workers *w, uint32_t seen)
+static uint32_t wait_for_work(struct workers *w, uint32_t seen, uint32_t n_spin)
 {
-    for (uint32_t i = 0; i < SPIN_LOOPS; i++) {
+    for (uint32_t i = 0; i < n_spin; i++) {
         const uint32_t now = atomic_load_explicit(&w->generation, memory_order_acquire);
         if (now != seen) return now;
         cpu_relax();
@@ -86,17 +105,35 @@ static uint32_t wait_for_work(struct workers *w, uint32_t seen)
     return now;
 }
 
+/* Runs what the generation brings, unless it is over. */
+static bool take_part(struct workers *w, uint32_t generation, uint32_t worker_i)
+{
+    struct slot *slot = &w->slot[worker_i];
+    atomic_store(&slot->inside, 1);
+    const bool is_open = atomic_load(&w->gate) == (GATE_OPEN | generation);
+    if (is_open) {
+        w->fn(w->arg, worker_i);
+        atomic_store_explicit(&slot->done, generation, memory_order_release);
+    }
+    atomic_store_explicit(&slot->inside, 0, memory_order_release);
+    return is_open;
+}
+
 static void *worker_main(void *p)
 {
     struct worker_start start = *(struct worker_start *)p;
     mem_free(p);
     struct workers *w = start.w;
-    uint32_t seen = 0;
+    uint32_t seen = 0, n_spin = SPIN_LOOPS;
     for (;;) {
-        seen = wait_for_work(w, seen);
-        if (w->quit) return NULL;
-        w->fn(w->arg, start.worker_i);
-        atomic_fetch_sub_explicit(&w->n_busy, 1, memory_order_release);
+        const uint32_t now = wait_for_work(w, seen, n_spin);
+        const bool is_late = now - seen > 1; /* whole pieces of work have passed it by */
+        seen = now;
+        if (atomic_load_explicit(&w->quit, memory_order_relaxed)) return NULL;
+        if (take_part(w, seen, start.worker_i))
+            n_spin = SPIN_LOOPS;
+        else if (is_late && n_spin > SPIN_LEAST)
+            n_spin /= 2;
     }
 }
 
@@ -110,7 +147,9 @@ uint32_t workers_default_count(void)
 
 static void publish(struct workers *w)
 {
-    atomic_fetch_add(&w->generation, 1);
+    const uint32_t next = atomic_load_explicit(&w->generation, memory_order_relaxed) + 1;
+    atomic_store(&w->gate, GATE_OPEN | next);
+    atomic_store(&w->generation, next);
     if (atomic_load(&w->n_sleep) > 0) futex_wake_all(&w->generation);
 }
 
@@ -140,7 +179,7 @@ sac_status workers_create(struct workers **out, uint32_t n, sac_error *err)
 void workers_destroy(struct workers *w)
 {
     if (!w) return;
-    w->quit = true;
+    atomic_store_explicit(&w->quit, true, memory_order_relaxed);
     publish(w);
     for (uint32_t i = 1; i <= w->n_thread; i++) pthread_join(w->thread[i], NULL);
     mem_free(w);
@@ -151,24 +190,37 @@ uint32_t workers_count(const struct workers *w)
     return w->n;
 }
 
-void workers_run(struct workers *w, workers_fn fn, void *arg)
+/* More threads than free CPUs: who is waited for gets a chance now and then. */
+static void wait_a_little(uint32_t *spins)
 {
-    if (w->n == 1) {
-        fn(arg, 0);
-        return;
-    }
-    assert(atomic_load(&w->n_busy) == 0);
+    cpu_relax();
+    if (++*spins % 4096 == 0) sched_yield();
+}
+
+/* Runs fn on the caller and on the workers that come before it has returned, or on all. */
+static void fork_join(struct workers *w, workers_fn fn, void *arg, bool needs_all)
+{
+    uint32_t spins = 0;
+    assert(atomic_load(&w->gate) == 0);
     w->fn = fn;
     w->arg = arg;
-    atomic_store_explicit(&w->n_busy, w->n - 1, memory_order_relaxed);
     publish(w);
+    const uint32_t generation = atomic_load_explicit(&w->generation, memory_order_relaxed);
     fn(arg, 0);
-    uint32_t spins = 0;
-    while (atomic_load_explicit(&w->n_busy, memory_order_acquire) > 0) {
-        cpu_relax();
-        /* More threads than free CPUs: give the last one a chance to finish. */
-        if (++spins % 4096 == 0) sched_yield();
-    }
+    for (uint32_t i = 1; needs_all && i < w->n; i++)
+        while (atomic_load_explicit(&w->slot[i].done, memory_order_acquire) != generation)
+            wait_a_little(&spins);
+    atomic_store(&w->gate, 0);
+    for (uint32_t i = 1; i < w->n; i++)
+        while (atomic_load(&w->slot[i].inside)) wait_a_little(&spins);
+}
+
+void workers_run(struct workers *w, workers_fn fn, void *arg)
+{
+    if (w->n == 1)
+        fn(arg, 0);
+    else
+        fork_join(w, fn, arg, true);
 }
 
 struct item_loop {
@@ -197,7 +249,7 @@ void workers_for(struct workers *w, uint32_t n_item, workers_item_fn fn, void *a
     }
     struct item_loop loop = {.w = w, .fn = fn, .arg = arg, .n_item = n_item};
     atomic_store_explicit(&w->next_item, 0, memory_order_relaxed);
-    workers_run(w, item_loop_worker, &loop);
+    fork_join(w, item_loop_worker, &loop, false);
 }
 
 struct span_loop {
@@ -259,10 +311,10 @@ void workers_for_span(struct workers *w, uint32_t n_item, uint32_t step, workers
                                (uint32_t)((uint64_t)n_item * (i + 1) / w->n)};
         atomic_store_explicit(&w->share[i].span, span_pack(s), memory_order_relaxed);
     }
-    if (n_item <= 1)
+    if (w->n == 1 || n_item <= 1)
         span_loop_worker(&loop, 0);
     else
-        workers_run(w, span_loop_worker, &loop);
+        fork_join(w, span_loop_worker, &loop, false);
 }
 
 uint64_t clock_us(void)

@@ -1,5 +1,6 @@
 /* test_base.c: the base layer. Messages, allocation that fails on demand, the arena, string
  * buffers, every 16-bit float, and the thread pool (run it under TSan too). */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -392,6 +393,32 @@ static void test_workers_run(void **state)
     }
 }
 
+/* Threads that have no CPU are not waited for, and what they come too late for is not done twice:
+ * all on one CPU, of which each takes what it gets. */
+static void test_workers_without_cpus(void **state)
+{
+    (void)state;
+    static struct tally t;
+    cpu_set_t before, one;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    CPU_ZERO(&one);
+    for (size_t cpu = 0; CPU_COUNT(&one) == 0; cpu++)
+        if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    struct workers *w;
+    assert_int_equal(workers_create(&w, 8, NULL), SAC_OK);
+    t = (struct tally){.n_worker = 8};
+    for (int again = 0; again < 100; again++) {
+        workers_for(w, 200, count_item, &t);
+        workers_for_span(w, 200, 4, count_span, &t);
+        if (again % 20 == 0) workers_run(w, count_worker, &t);
+    }
+    for (uint32_t i = 0; i < 200; i++) assert_int_equal(t.hits[i], 200);
+    for (uint32_t i = 0; i < 8; i++) assert_int_equal(t.seen[i], 5);
+    workers_destroy(w);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
 static void test_workers_limits(void **state)
 {
     (void)state;
@@ -472,6 +499,7 @@ int main(void)
         cmocka_unit_test(test_workers_items),
         cmocka_unit_test(test_workers_spans),
         cmocka_unit_test(test_workers_run),
+        cmocka_unit_test(test_workers_without_cpus),
         cmocka_unit_test(test_workers_limits),
         cmocka_unit_test(test_clock),
     };
