@@ -581,15 +581,26 @@ typedef struct sac_logit_bias {
 } sac_logit_bias;
 
 typedef struct sac_sampling {
-    float temp;              /* <= 0: greedy */
-    int32_t top_k;           /* <= 0: off */
-    float top_p;             /* >= 1: off */
-    float min_p;             /* <= 0: off */
-    float typical_p;         /* >= 1: off */
-    float repeat_penalty;    /* 1: off */
-    float frequency_penalty; /* 0: off */
-    float presence_penalty;  /* 0: off */
-    int32_t repeat_last_n;   /* tokens that penalties look back at; 0: off, -1: all */
+    float temp;                 /* <= 0: greedy */
+    int32_t top_k;              /* <= 0: off */
+    float top_p;                /* >= 1: off */
+    float min_p;                /* <= 0: off */
+    float typical_p;            /* >= 1: off */
+    float repeat_penalty;       /* 1: off */
+    float frequency_penalty;    /* 0: off */
+    float presence_penalty;     /* 0: off */
+    int32_t repeat_last_n;      /* tokens that penalties look back at; 0: off, -1: all */
+    float dry_multiplier;       /* 0: off. A token that goes on with what was said before loses */
+    float dry_base;             /*   multiplier * base^(n - dry_allowed_length), n the tokens */
+    int32_t dry_allowed_length; /* that are alike, if they are so many */
+    int32_t dry_last_n;         /* tokens that it looks back at, 1 to 4194304 */
+    const char *const *dry_breaker; /* [n_dry_breaker], copied: texts that end what is alike */
+    size_t n_dry_breaker;
+    float xtc_probability; /* 0: off; how often all but the least likely of the tokens with */
+    float xtc_threshold;   /*   this probability or more are left out */
+    int32_t mirostat;      /* 0: off; 1 or 2, in the place of top_k to xtc */
+    float mirostat_tau;    /* the surprise that it steers to, in bits */
+    float mirostat_eta;    /* how fast */
     uint64_t seed;
     const sac_logit_bias *logit_bias; /* [n_logit_bias], copied */
     size_t n_logit_bias;

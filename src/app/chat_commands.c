@@ -219,8 +219,9 @@ static void command_set(struct chat *c, const char *arg)
     const char *value = split_setting(arg, name);
     if (!*arg)
         fprintf(stderr, "/set needs a name and a value, as in: /set temp 0.7\n");
-    else if (strcmp(name, "--logit-bias") == 0) /* its text would have to outlive this line */
-        fprintf(stderr, "--logit-bias is possible on the command line only\n");
+    else if (strcmp(name, "--logit-bias") == 0 || strcmp(name, "--dry-sequence-breaker") == 0)
+        /* their texts would have to outlive this line */
+        fprintf(stderr, "%s is possible on the command line only\n", name);
     else if (!options_set(&o, name, strlen(name), value, why))
         fprintf(stderr, "%s\n", why);
     if (c->s.n_predict != 0) return;

@@ -15,12 +15,9 @@ static const struct habit habits[] = {
     {"-np --parallel --max-num-seqs", HABIT_PASSED, true, "one sequence is computed here"},
     {"--keep", HABIT_PASSED, true, "nothing is dropped when a context is full"},
     {"--numa", HABIT_PASSED, true, "threads are not bound to nodes; numactl does it"},
-    {"--mlock", HABIT_PASSED, false,
-     "weights are in memory of the program's own and are not locked; see 'ulimit -l' and systemd's "
-     "MemorySwapMax"},
     {"--dtype", HABIT_PASSED, true, "weights keep the types of the file"},
     {"--mmap --no-mmap --no-warmup --jinja --no-display-prompt --no-context-shift --simple-io "
-     "--enable-prefix-caching --enable-chunked-prefill --no-escape --color -co -fa --flash-attn",
+     "--enable-prefix-caching --enable-chunked-prefill --no-escape -co -fa --flash-attn",
      HABIT_SO, false, NULL},
     {"-hf -hfr --hf-repo -mu --model-url -hff --hf-file", HABIT_WRONG, true,
      "the program downloads nothing: 'saccade fetch' lists what it can get, -m takes a file"},

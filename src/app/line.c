@@ -283,7 +283,7 @@ static sac_status open_terminal(struct line *l, sac_error *err)
     l->edit = el_init("saccade", stdin, stdout, stderr);
     l->history = history_init();
     if (!l->edit || !l->history) return error_set(err, SAC_ERR_MEMORY, "no line editor");
-    const bool bold = isatty(STDOUT_FILENO) && !terminal_no_colour();
+    const bool bold = isatty(STDOUT_FILENO) && terminal_wants_colour(STDOUT_FILENO);
     snprintf(l->prompt[0], sizeof l->prompt[0], "%s", bold ? BOLD(">") " " : "> ");
     snprintf(l->prompt[1], sizeof l->prompt[1], "%s", bold ? BOLD(".") " " : ". ");
     history(l->history, &event, H_SETSIZE, HISTORY_LINES);

@@ -3,6 +3,7 @@
  * say the same without colours. */
 #include "app/passages_print.h"
 
+#include "app/terminal.h"
 #include "eval/markup.h"
 #include "eval/report_page.h"
 
@@ -16,14 +17,11 @@
 
 enum passages_colours passages_print_colours(void)
 {
-    const char *no = getenv("NO_COLOR"), *force = getenv("CLICOLOR_FORCE");
     const char *depth = getenv("COLORTERM"), *term = getenv("TERM");
-    const bool forced = force && *force && strcmp(force, "0") != 0;
-    if ((no && *no) || (!forced && !isatty(STDOUT_FILENO))) return PASSAGES_PLAIN;
-    if (!term || !*term || strcmp(term, "dumb") == 0) return PASSAGES_PLAIN;
+    if (!terminal_wants_colour(STDOUT_FILENO)) return PASSAGES_PLAIN;
     if (depth && (strcmp(depth, "truecolor") == 0 || strcmp(depth, "24bit") == 0))
         return PASSAGES_RGB;
-    return strstr(term, "256color") ? PASSAGES_256 : PASSAGES_16;
+    return term && strstr(term, "256color") ? PASSAGES_256 : PASSAGES_16;
 }
 
 /* Text for a terminal: what is no printable UTF-8 becomes '?'. C1 controls are two bytes of valid

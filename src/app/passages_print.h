@@ -11,7 +11,7 @@ enum passages_colours {
     PASSAGES_RGB,
 };
 
-/* What stdout shows, by NO_COLOR, CLICOLOR_FORCE, COLORTERM and TERM. */
+/* What stdout shows, by --color, NO_COLOR, CLICOLOR_FORCE, COLORTERM and TERM. */
 enum passages_colours passages_print_colours(void);
 
 /* The document with its passages marked; long stretches between them are folded. Control characters

@@ -4,6 +4,7 @@
  * What is computed before the request, documents that are saved or the prompt under --show-reading,
  * is computed by read_to and counted as a part of the answer's times. */
 #include "app/app.h"
+#include "app/escape.h"
 #include "app/generate.h"
 #include "app/interrupt.h"
 #include "app/joined.h"
@@ -46,7 +47,7 @@ struct run_options {
     const char *docs, *context, *store;
     int32_t n_predict;
     uint32_t n_probs;
-    bool raw, as_is, ignore_eos, quiet, show_reading;
+    bool raw, as_is, escape, ignore_eos, quiet, show_reading;
     int format;
 };
 
@@ -86,6 +87,9 @@ static const struct option_spec specs[] = {
         .env = "CHAT_TEMPLATE"),
     OPT("--chat-template-file", OPTION_TEXT, template_file, "FILE", "a file with a chat template",
         .env = "CHAT_TEMPLATE_FILE"),
+    OPT("-e --escape", OPTION_FLAG, escape, NULL,
+        "in -p, -sys and --stop, \\n \\r \\t \\\" \\' \\\\ and \\xNN are what they stand for",
+        .env = NULL),
     OPT("-n --predict --n-predict --max-tokens", OPTION_I32, n_predict, "N",
         "most tokens of the answer; -1: up to the end of the context", .env = "N_PREDICT",
         .min = -1, .max = INT32_MAX),
@@ -583,9 +587,18 @@ static int report(struct run *r)
     return interrupt_pending() ? EXIT_INTERRUPTED : code;
 }
 
+/* The texts are those of the command line, which may be written to. */
+static void undo_escapes(const struct run_options *opt)
+{
+    if (opt->prompt) escape_undo((char *)(uintptr_t)opt->prompt);
+    if (opt->system) escape_undo((char *)(uintptr_t)opt->system);
+    for (size_t i = 0; i < opt->stop.n; i++) escape_undo((char *)(uintptr_t)opt->stop.item[i]);
+}
+
 static int run_all(struct run *r)
 {
     sac_error err = {0};
+    if (r->opt.escape) undo_escapes(&r->opt);
     if (!r->opt.prompt && r->opt.files.n == 0)
         return options_usage_error(COMMAND, "a prompt is missing (-p TEXT or -f FILE)");
     if (r->opt.n_predict == 0)

@@ -4,15 +4,19 @@
 
 #include "app/app.h"
 #include "app/interrupt.h"
+#include "app/logfile.h"
 #include "app/models.h"
 #include "app/progress.h"
+#include "app/terminal.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define OPT(names, type, field, arg, help, ...)                                                    \
@@ -64,6 +68,13 @@ const struct option_spec setup_specs[] = {
     OPT("--no-screen", OPTION_FLAG, no_screen, NULL,
         "keep no short form of the output matrix: less memory, slower generation",
         .env = "NO_SCREEN"),
+    OPT("--mlock", OPTION_FLAG, mlock, NULL, "keep the weights in memory, whatever else wants it",
+        .env = "MLOCK"),
+    OPT("--color", OPTION_CHOICE, colour, NULL,
+        "colours; auto: on a terminal, unless NO_COLOR is set", .env = NULL,
+        .choices = "auto|always=on|never=off"),
+    OPT("--log-file", OPTION_TEXT, log_file, "FILE",
+        "what stderr tells from loading the model on, in FILE as well", .env = "LOG_FILE"),
     OPT("-v --verbose", OPTION_FLAG, verbose, NULL, "tell on stderr what was loaded and planned",
         .env = NULL),
     {0},
@@ -94,6 +105,35 @@ const struct option_spec setup_sampling_specs[] = {
     OPT("--repeat-last-n", OPTION_I32, repeat_last_n, "N",
         "tokens that penalties look back at; 0: none, -1: all", .env = "REPEAT_LAST_N", .min = -1,
         .max = 4194304),
+    OPT("--dry-multiplier", OPTION_F32, dry_multiplier, "F",
+        "DRY: what a token loses that goes on with what was said before; 0: off, 0.8 is usual",
+        .env = "DRY_MULTIPLIER", .max = 100),
+    OPT("--dry-base", OPTION_F32, dry_base, "F",
+        "DRY: the loss grows by this factor with each token that is alike", .env = "DRY_BASE",
+        .min = 1, .max = 100),
+    OPT("--dry-allowed-length", OPTION_I32, dry_allowed_length, "N",
+        "DRY: tokens that must be alike before anything is lost", .env = "DRY_ALLOWED_LENGTH",
+        .min = 1, .max = INT32_MAX),
+    OPT("--dry-penalty-last-n", OPTION_I32, dry_last_n, "N", "DRY: tokens that it looks back at",
+        .env = "DRY_PENALTY_LAST_N", .min = 1, .max = 4194304),
+    OPT("--dry-sequence-breaker", OPTION_LIST, dry_breaker, "TEXT",
+        "DRY: a text that ends what is alike; repeatable; none: no such text (default: newline, "
+        "colon, "
+        "quote, star)",
+        .env = NULL),
+    OPT("--xtc-probability", OPTION_F32, xtc_probability, "F",
+        "XTC: how often the likeliest tokens are left out; 0: never", .env = "XTC_PROBABILITY",
+        .max = 1),
+    OPT("--xtc-threshold", OPTION_F32, xtc_threshold, "F",
+        "XTC: tokens this likely are left out, but for the least likely of them; above 0.5: none",
+        .env = "XTC_THRESHOLD", .max = 1),
+    OPT("--mirostat", OPTION_I32, mirostat, "N",
+        "steer the surprise of tokens, by version 1 or 2, in the place of top-k to XTC; 0: off",
+        .env = "MIROSTAT", .max = 2),
+    OPT("--mirostat-ent --mirostat-tau", OPTION_F32, mirostat_tau, "F",
+        "Mirostat: the surprise to steer to, in bits", .env = "MIROSTAT_ENT", .max = 100),
+    OPT("--mirostat-lr --mirostat-eta", OPTION_F32, mirostat_eta, "F",
+        "Mirostat: how fast it is steered", .env = "MIROSTAT_LR", .max = 100),
     OPT("--logit-bias", OPTION_LIST, logit_bias, "ID+X",
         "add X to the logit of token ID, or subtract (ID-X); ID-inf bans it; repeatable",
         .env = NULL),
@@ -132,6 +172,15 @@ struct setup_sampling setup_sampling_default(void)
         .presence_penalty = d.presence_penalty,
         .top_k = d.top_k,
         .repeat_last_n = d.repeat_last_n,
+        .dry_multiplier = d.dry_multiplier,
+        .dry_base = d.dry_base,
+        .dry_allowed_length = d.dry_allowed_length,
+        .dry_last_n = d.dry_last_n,
+        .xtc_probability = d.xtc_probability,
+        .xtc_threshold = d.xtc_threshold,
+        .mirostat = d.mirostat,
+        .mirostat_tau = d.mirostat_tau,
+        .mirostat_eta = d.mirostat_eta,
         .seed = -1,
     };
 }
@@ -216,10 +265,35 @@ int setup_check_model(const char *command, const char *model)
     return setup_failed(command, SAC_ERR_NOT_FOUND, message);
 }
 
+/* Locks what is there now, the weights; pages that come later, of the KV cache, are not. */
+static void lock_memory(const char *command)
+{
+    struct rlimit limit;
+    if (mlockall(MCL_CURRENT | MCL_ONFAULT) == 0) return;
+    const int why = errno;
+    char most[48] = "no limit";
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        snprintf(most, sizeof most, "at most %llu KiB", (unsigned long long)limit.rlim_cur / 1024);
+    fprintf(stderr,
+            "saccade %s: the weights are not locked: %s; this user may lock %s ('ulimit -l'). "
+            "'ulimit -l unlimited' raises it in a shell that may, a line 'USER - memlock "
+            "unlimited' in /etc/security/limits.conf for a user, LimitMEMLOCK=infinity for a "
+            "service\n",
+            command, strerror(why), most);
+}
+
 static bool on_load(void *user, double share)
 {
     progress_update(user, share);
     return interrupt_pending();
+}
+
+static int begin_talking(const struct setup *s)
+{
+    sac_error err = {0};
+    terminal_set_colour((enum terminal_colour)s->colour);
+    const sac_status status = s->log_file ? logfile_open(s->log_file, &err) : SAC_OK;
+    return status == SAC_OK ? OPTIONS_GO_ON : setup_failed(s->command, status, err.msg);
 }
 
 int setup_load(struct setup *s, sac_model **out)
@@ -227,6 +301,7 @@ int setup_load(struct setup *s, sac_model **out)
     if (!s->model || !*s->model)
         return options_usage_error(s->command, "a model is missing (-m FILE)");
     int code = make_specs(s);
+    if (code == OPTIONS_GO_ON) code = begin_talking(s);
     if (code == OPTIONS_GO_ON) code = setup_check_model(s->command, s->model);
     if (code != OPTIONS_GO_ON) return code;
     char buf[4096];
@@ -247,6 +322,7 @@ int setup_load(struct setup *s, sac_model **out)
     const sac_status status = sac_model_load(out, path, &params, &err);
     progress_end(&bar);
     if (status != SAC_OK) return setup_failed(s->command, status, err.msg);
+    if (s->mlock) lock_memory(s->command);
     if (s->verbose) {
         const sac_model_info i = sac_model_get_info(*out);
         fprintf(stderr,
@@ -336,6 +412,7 @@ static bool parse_bias(const char *text, sac_logit_bias *out)
 sac_status setup_sampling_params(const struct setup_sampling *s, sac_sampling *out,
                                  sac_logit_bias *bias, sac_error *err)
 {
+    const sac_sampling defaults = sac_sampling_default();
     uint64_t seed = (uint64_t)s->seed;
     if (s->seed < 0 && getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
         return error_set(err, SAC_ERR_IO, "the system gives no random seed: %s", strerror(errno));
@@ -346,6 +423,7 @@ sac_status setup_sampling_params(const struct setup_sampling *s, sac_sampling *o
             return error_set(err, SAC_ERR_ARG,
                              "option '--logit-bias': '%.60s' is not of the form ID+X or ID-X",
                              s->logit_bias.item[i]);
+    const bool no_breaker = s->dry_breaker.n == 1 && strcmp(s->dry_breaker.item[0], "none") == 0;
     *out = (sac_sampling){
         .temp = s->temp,
         .top_k = s->top_k,
@@ -356,6 +434,19 @@ sac_status setup_sampling_params(const struct setup_sampling *s, sac_sampling *o
         .frequency_penalty = s->frequency_penalty,
         .presence_penalty = s->presence_penalty,
         .repeat_last_n = s->repeat_last_n,
+        .dry_multiplier = s->dry_multiplier,
+        .dry_base = s->dry_base,
+        .dry_allowed_length = s->dry_allowed_length,
+        .dry_last_n = s->dry_last_n,
+        .dry_breaker = s->dry_breaker.n ? s->dry_breaker.item : defaults.dry_breaker,
+        .n_dry_breaker = no_breaker         ? 0
+                         : s->dry_breaker.n ? s->dry_breaker.n
+                                            : defaults.n_dry_breaker,
+        .xtc_probability = s->xtc_probability,
+        .xtc_threshold = s->xtc_threshold,
+        .mirostat = s->mirostat,
+        .mirostat_tau = s->mirostat_tau,
+        .mirostat_eta = s->mirostat_eta,
         .seed = seed,
         .logit_bias = bias,
         .n_logit_bias = s->logit_bias.n,

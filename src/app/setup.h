@@ -22,7 +22,9 @@ struct setup {
     const char *prefill, *decode, *budget; /* NULL: dense, dense, the methods' own */
     float mass;                            /* 0: the methods' own */
     uint32_t sparse_min_ctx;
-    bool no_screen, verbose;
+    const char *log_file;
+    int colour; /* enum terminal_colour */
+    bool no_screen, mlock, verbose;
     char prefill_spec[256], decode_spec[256];     /* what these come to */
     const char *prefill_list[1], *decode_list[1]; /* for sac_engine_params: point at them */
 };
@@ -30,9 +32,10 @@ struct setup {
 struct setup_sampling {
     float temp, top_p, min_p, typical_p;
     float repeat_penalty, frequency_penalty, presence_penalty;
-    int32_t top_k, repeat_last_n;
-    int64_t seed; /* negative: a random one */
-    struct option_list logit_bias;
+    float dry_multiplier, dry_base, xtc_probability, xtc_threshold, mirostat_tau, mirostat_eta;
+    int32_t top_k, repeat_last_n, dry_allowed_length, dry_last_n, mirostat;
+    int64_t seed;                               /* negative: a random one */
+    struct option_list logit_bias, dry_breaker; /* no breaker: the library's */
 };
 
 /* Tables for struct setup and struct setup_sampling. */

@@ -7,7 +7,12 @@
 /* Columns of the terminal behind `fd` now; 80 where there is none or it does not say. */
 unsigned terminal_columns(int fd);
 
-/* NO_COLOR is set and not empty. */
-bool terminal_no_colour(void);
+/* What --color says; in the order of its choices. It beats NO_COLOR and CLICOLOR_FORCE. */
+enum terminal_colour { TERMINAL_AUTO, TERMINAL_ALWAYS, TERMINAL_NEVER };
+void terminal_set_colour(enum terminal_colour colour);
+
+/* Are colours wanted on `fd`? By --color, else NO_COLOR (not if it is empty), CLICOLOR_FORCE, and
+ * whether it is a terminal that is not dumb. */
+bool terminal_wants_colour(int fd);
 
 #endif

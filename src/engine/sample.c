@@ -1,23 +1,28 @@
 /* sample.c: from logits to a token.
  *
- * Order: logit bias, penalties, mask, then, for a positive temperature, top-k, typical, top-p,
- * min-p, temperature, draw. Each filter renormalises what the one before it left. Greedy choice
- * (temp <= 0) takes the largest logit behind the penalties, the smaller id on ties. Probabilities
- * that are reported come from the logits as the model gave them.
+ * Order: logit bias, penalties, DRY, mask, then, for a positive temperature, top-k, typical, top-p,
+ * min-p, XTC, temperature, draw. Mirostat takes the place of top-k to XTC, behind the temperature.
+ * Each filter renormalises what the one before it left. Greedy choice (temp <= 0) takes the largest
+ * logit behind the penalties, the smaller id on ties. Probabilities that are reported come from the
+ * logits as the model gave them.
  *
  * Invariants:
- *  1. The outcome depends on the logits, the accepted tokens, the parameters and the number of
- *     draws before, and on nothing else: orders are total (ties by id), sums run in list order.
+ *  1. The outcome depends on the logits, the accepted tokens, the parameters, the number of draws
+ *     before and, for Mirostat, what they chose, and on nothing else: orders are total (ties by
+ * id), sums run in list order.
  *  2. All memory is taken at create. Candidates are ordered by a heap that yields the best first,
  *     so a filter that keeps 20 of 150,000 tokens never sorts the rest.
  *  3. NaN never passes `usable`, so no comparison below meets one.
  *
  * The generator is xoshiro256** by Blackman and Vigna (2018), its state filled from the seed by
- * SplitMix64 as its authors advise; every draw takes one number, whatever it chooses from. */
+ * SplitMix64 as its authors advise; every draw takes one number, with XTC two, whatever it chooses
+ * from. */
 #include "engine/sample.h"
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "engine/sample_dry.h"
+#include "engine/sample_mirostat.h"
 
 #include <assert.h>
 #include <float.h>
@@ -59,6 +64,8 @@ struct sac_sampler {
     struct candidate *list; /* owned, [n_vocab] */
     struct edit *edits;     /* owned, [n_logit_bias + n_vocab if there are penalties] */
     struct history history; /* owned arrays */
+    struct sample_dry dry;
+    double mu; /* of Mirostat */
 };
 
 /* ---- Random numbers ---- */
@@ -267,6 +274,21 @@ static size_t filter_min_p(struct candidate *list, size_t n, float share)
     return k;
 }
 
+/* "Exclude top choices", p-e-w's proposal to text-generation-webui (pull request 6335, 2024): of
+ * the tokens with `threshold` or more, all but the least likely go. */
+static size_t filter_xtc(struct candidate *list, size_t n, float threshold)
+{
+    const double bar = (double)threshold * set_weights(list, n, list_max(list, n));
+    size_t k = 0, last = n; /* the least likely of them */
+    for (size_t i = 0; i < n; i++)
+        if ((double)list[i].key >= bar && (last == n || is_better(&list[last], &list[i]))) last = i;
+    if (last == n) return n;
+    const struct candidate kept = list[last];
+    for (size_t i = 0; i < n; i++)
+        if ((double)list[i].key < bar || list[i].tok == kept.tok) list[k++] = list[i];
+    return k;
+}
+
 static int32_t draw(struct candidate *list, size_t n, float temp, double u)
 {
     const float max = list_max(list, n);
@@ -286,10 +308,55 @@ static int32_t draw(struct candidate *list, size_t n, float temp, double u)
     return list[last].tok;
 }
 
+/* Keeps what Mirostat allows. `key` is exp((logit - max) / temp) and `sum` the sum of all keys. */
+static size_t mirostat_keep(const struct sac_sampler *s, struct candidate *list, size_t n,
+                            double sum)
+{
+    size_t k = 0;
+    if (s->params.mirostat == 1) {
+        double p[SAMPLE_MIROSTAT_M];
+        const size_t m = keep_best(list, n, SAMPLE_MIROSTAT_M);
+        for (size_t i = 0; i < m; i++) p[i] = (double)list[i].key / sum;
+        const double most = sample_mirostat_k(p, m, s->n_vocab, s->mu);
+        return keep_best(list, n, most < (double)n ? (size_t)most : n);
+    }
+    const double bar = exp2(-s->mu) * sum;
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (is_better(&list[i], &list[best])) best = i;
+    const struct candidate top = list[best];
+    for (size_t i = 0; i < n; i++)
+        if ((double)list[i].key >= bar) list[k++] = list[i];
+    if (k == 0) list[k++] = top;
+    return k;
+}
+
+/* The surprise of version 1 is by the model's distribution, that of version 2 by what was kept. */
+static int32_t choose_mirostat(struct sac_sampler *s, const float *logits, double u)
+{
+    const float temp = s->params.temp;
+    size_t n = gather_all(s->list, logits, s->n_vocab);
+    if (n == 0) return -1;
+    const float max = list_max(s->list, n);
+    for (size_t i = 0; i < n; i++) s->list[i].logit = (s->list[i].logit - max) / temp;
+    const double all = set_weights(s->list, n, 0);
+    n = mirostat_keep(s, s->list, n, all);
+    double sum = 0, p = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)expf(s->list[i].logit);
+    const int32_t tok = draw(s->list, n, 1, u);
+    for (size_t i = 0; i < n; i++)
+        if (s->list[i].tok == tok) p = (double)s->list[i].key;
+    const double surprise = -log2(p / (s->params.mirostat == 1 ? all : sum));
+    s->mu -= (double)s->params.mirostat_eta * (surprise - (double)s->params.mirostat_tau);
+    return tok;
+}
+
 static int32_t choose(struct sac_sampler *s, const float *logits)
 {
     const sac_sampling *p = &s->params;
     const double u = rng_next(s->rng);
+    if (p->mirostat) return choose_mirostat(s, logits, u);
+    const bool excludes = p->xtc_probability > 0 && rng_next(s->rng) < (double)p->xtc_probability;
     const bool cut = p->top_k > 0 && (uint32_t)p->top_k < s->n_vocab;
     size_t n = cut ? gather_top(s->list, logits, s->n_vocab, (size_t)p->top_k)
                    : gather_all(s->list, logits, s->n_vocab);
@@ -297,6 +364,7 @@ static int32_t choose(struct sac_sampler *s, const float *logits)
     if (p->typical_p < 1) n = filter_typical(s->list, n, p->typical_p);
     if (p->top_p < 1) n = filter_top_p(s->list, n, p->top_p);
     if (p->min_p > 0) n = filter_min_p(s->list, n, p->min_p);
+    if (excludes) n = filter_xtc(s->list, n, p->xtc_threshold);
     assert(n > 0);
     return draw(s->list, n, p->temp, u);
 }
@@ -326,6 +394,11 @@ static size_t edit_logits(struct sac_sampler *s, float *logits)
         /* Dividing a negative logit would make the token likelier. */
         const float x = was > 0 ? was / p->repeat_penalty : was * p->repeat_penalty;
         logits[tok] = x - count * p->frequency_penalty - p->presence_penalty;
+    }
+    const uint32_t n_dry = sample_dry_losses(&s->dry);
+    for (uint32_t i = 0; i < n_dry; i++) {
+        s->edits[n++] = (struct edit){s->dry.tok[i], logits[s->dry.tok[i]]};
+        logits[s->dry.tok[i]] -= s->dry.loss[i];
     }
     return n;
 }
@@ -398,6 +471,7 @@ float sample_last_logprob(const sac_sampler *s)
 
 sac_sampling sac_sampling_default(void)
 {
+    static const char *const breaker[] = {"\n", ":", "\"", "*"};
     return (sac_sampling){
         .temp = 0.8f,
         .top_k = 40,
@@ -406,6 +480,14 @@ sac_sampling sac_sampling_default(void)
         .typical_p = 1.0f,
         .repeat_penalty = 1.0f,
         .repeat_last_n = 64,
+        .dry_base = 1.75f,
+        .dry_allowed_length = 2,
+        .dry_last_n = 4096,
+        .dry_breaker = breaker,
+        .n_dry_breaker = sizeof breaker / sizeof breaker[0],
+        .xtc_threshold = 0.1f,
+        .mirostat_tau = 5,
+        .mirostat_eta = 0.1f,
     };
 }
 
@@ -422,6 +504,10 @@ static sac_status check_params(const sac_sampling *p, uint32_t n_vocab, sac_erro
         {"repeat penalty", p->repeat_penalty},
         {"frequency penalty", p->frequency_penalty},
         {"presence penalty", p->presence_penalty},
+        {"XTC probability", p->xtc_probability},
+        {"XTC threshold", p->xtc_threshold},
+        {"Mirostat's target", p->mirostat_tau},
+        {"Mirostat's rate", p->mirostat_eta},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         if (!isfinite(numbers[i].value))
@@ -432,6 +518,8 @@ static sac_status check_params(const sac_sampling *p, uint32_t n_vocab, sac_erro
     if (p->repeat_last_n < -1 || p->repeat_last_n > LAST_N_MAX)
         return error_set(err, SAC_ERR_ARG, "repeat_last_n %d is out of range -1 to %d",
                          p->repeat_last_n, LAST_N_MAX);
+    if (p->mirostat < 0 || p->mirostat > 2)
+        return error_set(err, SAC_ERR_ARG, "Mirostat has versions 1 and 2, not %d", p->mirostat);
     for (size_t i = 0; i < p->n_logit_bias; i++) {
         const sac_logit_bias *b = &p->logit_bias[i];
         if (b->tok < 0 || (uint32_t)b->tok >= n_vocab)
@@ -461,7 +549,8 @@ static bool history_create(struct history *h, const sac_sampling *p, uint32_t n_
 uint32_t sample_n_top(const sac_sampler *s)
 {
     const sac_sampling *p = &s->params;
-    if (has_penalties(p) || (p->temp > 0 && p->top_k <= 0)) return 0;
+    if (has_penalties(p) || p->dry_multiplier > 0) return 0;
+    if (p->temp > 0 && (p->top_k <= 0 || p->mirostat)) return 0;
     for (size_t i = 0; i < p->n_logit_bias; i++)
         if (p->logit_bias[i].bias > 0) return 0;
     return (p->temp > 0 ? (uint32_t)p->top_k : 1) + (uint32_t)p->n_logit_bias;
@@ -475,21 +564,30 @@ sac_status sac_sampler_create(sac_sampler **out, const sac_model *model, const s
     sac_sampler *s = mem_calloc(1, sizeof *s);
     if (!s) return error_set(err, SAC_ERR_MEMORY, "out of memory for a sampler");
     const size_t n_bias = params->n_logit_bias;
+    sac_status status;
     s->params = *params;
+    s->params.dry_breaker = NULL; /* `dry` knows the tokens */
     s->n_vocab = n_vocab;
     s->last_logprob = -INFINITY;
+    s->mu = 2 * (double)params->mirostat_tau; /* as the paper begins */
+    TRY_FAIL(sample_dry_init(&s->dry, params, model, n_vocab, err));
     s->bias = mem_calloc(n_bias, sizeof *s->bias);
     s->list = mem_calloc(n_vocab, sizeof *s->list);
-    s->edits = mem_calloc(n_bias + (has_penalties(params) ? n_vocab : 0), sizeof *s->edits);
+    s->edits = mem_calloc(n_bias + (has_penalties(params) ? n_vocab : 0) + s->dry.n_ring,
+                          sizeof *s->edits);
     if (!s->bias || !s->list || !s->edits || !history_create(&s->history, params, n_vocab)) {
-        sac_sampler_free(s);
-        return error_set(err, SAC_ERR_MEMORY, "out of memory for a sampler of %u tokens", n_vocab);
+        status =
+            error_set(err, SAC_ERR_MEMORY, "out of memory for a sampler of %u tokens", n_vocab);
+        goto fail;
     }
     if (n_bias) memcpy(s->bias, params->logit_bias, n_bias * sizeof *s->bias);
     s->params.logit_bias = s->bias;
     rng_seed(s->rng, params->seed);
     *out = s;
     return SAC_OK;
+fail:
+    sac_sampler_free(s);
+    return status;
 }
 
 void sac_sampler_free(sac_sampler *s)
@@ -498,6 +596,7 @@ void sac_sampler_free(sac_sampler *s)
     mem_free(s->bias);
     mem_free(s->list);
     mem_free(s->edits);
+    sample_dry_deinit(&s->dry);
     mem_free(s->history.ring);
     mem_free(s->history.count);
     mem_free(s->history.seen);
@@ -508,6 +607,7 @@ void sac_sampler_free(sac_sampler *s)
 void sac_sampler_accept(sac_sampler *s, int32_t tok)
 {
     struct history *h = &s->history;
+    sample_dry_accept(&s->dry, tok);
     if (!h->count) return;
     assert(tok >= 0 && (uint32_t)tok < s->n_vocab);
     if (h->ring) {

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """The program as such: help, version, wrong usage, exit codes, a standard output that is gone."""
+import ctypes
 import os
 import pathlib
 import re
+import resource
 import subprocess
 import tempfile
 import unittest
 
 import eval_dir
-from cli import BIN, ROOT, clean_env, commands, model_path, saccade
+from cli import BIN, ROOT, clean_env, commands, model_path, run_json, saccade
 
 
 class Usage(unittest.TestCase):
@@ -49,7 +51,7 @@ class Usage(unittest.TestCase):
             done = saccade("run", *args, "-p", "x", "-m", "/no/such.gguf")
             self.assertEqual(done.returncode, 1)
             self.assertRegex(done.stderr, rf"{args[0].split('=')[0]} is passed over: .+\n.*/no/such.gguf")
-        done = saccade("run", "--no-mmap", "--color", "--enable-prefix-caching", "-ub", "64", "--max-tokens", "3",
+        done = saccade("run", "--no-mmap", "-co", "--enable-prefix-caching", "-ub", "64", "--max-tokens", "3",
                        "-r", "x", "-no-cnv", "-p", "x", "-m", "/no/such.gguf")
         self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
         self.assert_usage_error(saccade("run", "-hf", "a/b", "-p", "x"), "saccade fetch")
@@ -192,6 +194,47 @@ class Files(unittest.TestCase):
 
 
 class Output(unittest.TestCase):
+    def test_escapes_are_undone_where_asked(self):
+        told = [run_json("--raw", "-n", "1", "--temp", "0", "-p", text, *more)["timings"]["prompt_n"]
+                for text, more in (("a\\n\\x41\\q", ("-e",)), ("a\nA\\q", ()), ("a\\n\\x41\\q", ()))]
+        self.assertEqual(told[0], told[1])
+        self.assertNotEqual(told[0], told[2])
+
+    def test_a_log_file_gets_what_stderr_tells(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "log")
+            ask = ("run", "-m", model_path(), "-p", "Hi", "-n", "1", "--log-file")
+            done = saccade(*ask, path)
+            with open(path, encoding="utf-8") as log:
+                self.assertEqual(log.read(), done.stderr)
+            self.assertIn("first token", done.stderr)
+            done = saccade(*ask, os.path.join(folder, "no", "log"))
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("no/log: No such file", done.stderr)
+
+    def test_colours_as_they_are_asked_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "a.txt")
+            with open(path, "w", encoding="utf-8") as document:
+                document.write("The key is under the mat. " * 8)
+            ask = ("run", "-m", model_path(), "-f", path, "-p", "Where is the key?", "-n", "2", "--show-reading")
+            env = {"NO_COLOR": "", "CLICOLOR_FORCE": "", "COLORTERM": "", "TERM": "xterm"}
+            for colour, no_color, wanted in (("auto", "", False), ("always", "1", True), ("never", "", False)):
+                done = saccade(*ask, "--color", colour, env={**env, "NO_COLOR": no_color})
+                self.assertEqual("\x1b[" in done.stdout, wanted, colour)
+            done = saccade(*ask, "--color", "never", env={**env, "CLICOLOR_FORCE": "1"})
+            self.assertNotIn("\x1b[", done.stdout)
+
+    def test_mlock_says_what_forbids_it(self):
+        def forbid():
+            ctypes.CDLL(None).prctl(24, 14, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_IPC_LOCK
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
+        ask = ("run", "-m", model_path(), "-p", "Hi", "-n", "1", "--mlock")
+        done = saccade(*ask, preexec_fn=forbid)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for word in ("not locked", "at most 64 KiB", "ulimit -l unlimited", "LimitMEMLOCK"):
+            self.assertIn(word, done.stderr)
+
     def test_full_disk_is_told_once(self):
         with tempfile.TemporaryDirectory() as folder:
             recording = pathlib.Path(folder, "reading.sacr")

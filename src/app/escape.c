@@ -1,0 +1,33 @@
+/* escape.c: see the header. What stands for a character is never shorter than it, so the text is
+ * written over itself. */
+#include "app/escape.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The character that `text`, behind a backslash, stands for, 0 if for none; its length to `*n`. */
+static char character_of(const char *text, size_t *n)
+{
+    static const char names[] = "nrt\"'\\", characters[] = "\n\r\t\"'\\";
+    const char *at = text[0] ? strchr(names, text[0]) : NULL;
+    *n = 1;
+    if (at) return characters[at - names];
+    if (text[0] != 'x' || !isxdigit((unsigned char)text[1]) || !isxdigit((unsigned char)text[2]))
+        return 0;
+    const char digits[3] = {text[1], text[2], 0};
+    *n = 3;
+    return (char)strtoul(digits, NULL, 16);
+}
+
+void escape_undo(char *text)
+{
+    char *to = text;
+    while (*text) {
+        size_t n = 0;
+        const char c = *text == '\\' ? character_of(text + 1, &n) : 0;
+        *to++ = c ? c : *text;
+        text += c ? n + 1 : 1;
+    }
+    *to = 0;
+}

@@ -1,0 +1,9 @@
+/* escape.h: what users write for characters that are hard to type. */
+#ifndef SAC_APP_ESCAPE_H
+#define SAC_APP_ESCAPE_H
+
+/* Replaces \n \r \t \" \' \\ and \xNN (not \x00) in `text` by what they stand for, in place. Other
+ * backslashes stay. */
+void escape_undo(char *text);
+
+#endif
