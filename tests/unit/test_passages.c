@@ -15,6 +15,7 @@
 
 #include "app/passages.c"
 #include "app/passages_print.c"
+#include "app/terminal.c"
 
 #include <math.h>
 
