@@ -94,6 +94,15 @@ struct answer_piece *answer_piece_of(const struct answer *a, uint32_t choice_i, 
     return p;
 }
 
+struct answer_piece *answer_piece_bare(enum answer_piece_kind kind, uint32_t choice_i)
+{
+    struct answer_piece *p = piece_create(NULL, 0, NULL, 0);
+    if (!p) return NULL;
+    p->kind = kind;
+    p->choice_i = choice_i;
+    return p;
+}
+
 struct answer_piece *answer_piece_failed(uint32_t choice_i, sac_status status, const char *message)
 {
     struct answer_piece *p = piece_create(NULL, 0, message, strlen(message));

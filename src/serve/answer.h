@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 enum answer_piece_kind {
+    ANSWER_TAKEN,  /* the engine accepts the request: what can be refused was not */
     ANSWER_PROMPT, /* n_prompt_done of n_prompt were computed */
     ANSWER_TOKEN,
     ANSWER_DONE, /* of one choice */
@@ -81,6 +82,8 @@ void answer_free(struct answer *a);
 
 /* A copy of an event as a piece; NULL: out of memory. */
 struct answer_piece *answer_piece_of(const struct answer *a, uint32_t choice_i, const sac_event *e);
+/* One that says nothing but its kind; NULL: out of memory. */
+struct answer_piece *answer_piece_bare(enum answer_piece_kind kind, uint32_t choice_i);
 /* The end of a choice that the engine did not take. */
 struct answer_piece *answer_piece_failed(uint32_t choice_i, sac_status status, const char *message);
 void answer_pieces_free(struct answer_piece *first);

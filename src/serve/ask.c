@@ -4,6 +4,7 @@
 #include "base/mem.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -18,6 +19,7 @@ void ask_deinit(struct ask *a)
     }
     for (uint32_t i = 0; i < a->n_stop; i++) mem_free(a->stop[i]);
     mem_free(a->cache_salt);
+    mem_free((char *)(uintptr_t)a->sparse.budget);
     for (uint32_t i = 0; i < a->n_tool; i++) mem_free(a->tool[i]);
     mem_free(a->tool);
     if (a->machine) machine_free(a->machine);
@@ -231,6 +233,27 @@ static sac_status find_method(const char *const *spec, uint32_t n, const char *w
     return status;
 }
 
+/* The methods' dials. Whether these methods have them is the engine's to say. */
+static sac_status read_dials(struct ask *a, const cJSON *sparse, struct refusal *ref)
+{
+    const cJSON *budget = json_get(sparse, "budget");
+    double mass = 0;
+    TRY(read_number(sparse, "mass", 0, 1, &mass, ref));
+    a->sparse.mass = (float)mass;
+    TRY(ask_u32(sparse, "min_ctx", 1, INT32_MAX, &a->sparse.min_ctx, ref));
+    if (!budget) return SAC_OK;
+    char text[32] = "";
+    if (cJSON_IsNumber(budget) && budget->valuedouble >= 1 && budget->valuedouble <= INT32_MAX)
+        snprintf(text, sizeof text, "%.0f", budget->valuedouble);
+    if (cJSON_IsString(budget) && strlen(budget->valuestring) < sizeof text)
+        snprintf(text, sizeof text, "%s", budget->valuestring);
+    if (!text[0])
+        return refusal_set(ref, REFUSAL_REQUEST, "sparse.budget",
+                           "'sparse.budget' is neither a number of tokens nor a share, \"5%%\"");
+    a->sparse.budget = mem_strdup(text);
+    return a->sparse.budget ? SAC_OK : refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+}
+
 static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_rules *rules,
                               struct refusal *ref)
 {
@@ -245,14 +268,13 @@ static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_ru
     if (decode) TRY(find_method(e->decode, e->n_decode, decode, "sparse.decode", &a->decode, ref));
     if (prefill)
         TRY(find_method(e->prefill, e->n_prefill, prefill, "sparse.prefill", &a->prefill, ref));
-    static const char *const fixed[] = {"mass", "budget", "min_ctx", "context", "audit"};
-    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
-        if (json_get(sparse, fixed[i]))
+    static const char *const lacking[] = {"context", "audit"};
+    for (size_t i = 0; i < sizeof lacking / sizeof lacking[0]; i++)
+        if (json_get(sparse, lacking[i]))
             return refusal_set(ref, REFUSAL_UNSUPPORTED, "sparse",
-                               "'sparse.%s' is the same for all requests of this server: its "
-                               "options set it",
-                               fixed[i]);
-    return SAC_OK;
+                               "'sparse.%s' is not supported by this server", lacking[i]);
+    TRY(ask_bool(sparse, "dense", &a->sparse.dense, ref));
+    return read_dials(a, sparse, ref);
 }
 
 /* ---- All of it ---- */

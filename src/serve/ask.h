@@ -53,6 +53,7 @@ struct ask {
     struct machine *machine; /* owned: the form that answers must have, or NULL */
     int32_t priority;
     uint32_t decode, prefill; /* indices of the engine's methods */
+    sac_sparse sparse;        /* zeros: as the engine was created; its budget is owned here */
     char *cache_salt;         /* owned; only prompts of the same share pages. NULL: "" */
     bool logprobs;
     uint32_t n_top; /* likeliest tokens shown beside each */

@@ -30,8 +30,8 @@ struct call {
     uint64_t body_held;    /* counted in the totals */
     struct answer *answer; /* a reference; or NULL */
     struct reply reply;
-    bool streaming, closed; /* a stream: begun, its last bytes are in `out` */
-    struct strbuf out;      /* of a stream: what MHD has not asked for yet */
+    bool closed;       /* a stream: its last bytes are in `out` */
+    struct strbuf out; /* of a stream: what MHD has not asked for yet */
     size_t out_at;
     unsigned status; /* 0: nothing was sent */
 };
@@ -159,7 +159,7 @@ static void resume(void *user)
 static void take_piece(struct call *call, const struct answer_piece *p)
 {
     struct reply *r = &call->reply;
-    if (p->kind == ANSWER_PING) return;
+    if (p->kind == ANSWER_PING || p->kind == ANSWER_TAKEN) return;
     reply_take(r, p);
     if (p->kind == ANSWER_TOKEN && !call->first_us) call->first_us = p->us;
 }
@@ -168,7 +168,7 @@ static void write_piece(struct call *call, const struct answer_piece *p)
 {
     if (p->kind == ANSWER_PING)
         strbuf_adds(&call->out, ": ping\n\n");
-    else
+    else if (p->kind != ANSWER_TAKEN)
         call->reply.dialect->piece(&call->reply, p, &call->out);
 }
 
@@ -222,12 +222,26 @@ static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max)
     return (ssize_t)n;
 }
 
+/* A stream's status is not sent before the engine has taken the request: a refusal has its own.
+ * What comes with that is the stream's begin. */
 static enum MHD_Result begin_stream(struct call *call)
 {
     const struct respond_to to = answer_to(call);
-    call->streaming = true;
+    struct reply *r = &call->reply;
+    bool done = false;
+    struct answer_piece *first = loop_take(call->head.context->loop, call->answer, &done);
+    if (!first && !done) return MHD_YES;
+    r->dialect->open(r, &call->out);
+    for (const struct answer_piece *p = first; p; p = p->next) {
+        take_piece(call, p);
+        write_piece(call, p);
+    }
+    answer_pieces_free(first);
+    if (r->failed.kind != REFUSAL_NONE) {
+        call->refusal = r->failed;
+        return refuse(call);
+    }
     call->status = 200;
-    call->reply.dialect->open(&call->reply, &call->out);
     return respond_stream(&to, read_stream, call);
 }
 
@@ -241,7 +255,7 @@ static enum MHD_Result wait_for_all(struct call *call)
     while ((first = loop_take(call->head.context->loop, call->answer, &done))) {
         for (const struct answer_piece *p = first; p; p = p->next) {
             take_piece(call, p);
-            if (p->kind != ANSWER_PING && r->dialect->keep) r->dialect->keep(r, p);
+            if (p->kind == ANSWER_TOKEN && r->dialect->keep) r->dialect->keep(r, p);
         }
         answer_pieces_free(first);
     }
@@ -332,7 +346,7 @@ enum MHD_Result call_go_on(struct call *call)
     enum MHD_Result result;
     const struct respond_to to = answer_to(call);
     if (call->status) return MHD_YES;
-    if (call->answer) return wait_for_all(call);
+    if (call->answer) return call->answer->ask.stream ? begin_stream(call) : wait_for_all(call);
     if (strcmp(call->method, "OPTIONS") == 0) {
         call->status = 204;
         return respond_preflight(&to);

@@ -227,6 +227,7 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
     r.ignore_eos = ask->ignore_eos;
     r.decode = ask->decode;
     r.prefill = ask->prefill;
+    r.sparse = ask->sparse;
     /* The chosen token's own probability comes only with a list. */
     r.n_probs = ask->logprobs && ask->n_top == 0 ? 1 : ask->n_top;
     r.priority = ask->priority;
@@ -246,10 +247,12 @@ static void start_answer(struct loop *loop, struct answer *a)
         sac_error err = {0};
         c->loop = loop;
         const sac_status status = submit_choice(loop, c, &err);
-        if (status == SAC_OK) continue;
-        c->request_id = 0;
+        if (status != SAC_OK) c->request_id = 0;
         pthread_mutex_lock(&loop->lock);
-        end_choice(loop, c, answer_piece_failed(i, status, err.msg));
+        if (status != SAC_OK)
+            end_choice(loop, c, answer_piece_failed(i, status, err.msg));
+        else
+            put_piece(loop, a, answer_piece_bare(ANSWER_TAKEN, i));
         pthread_mutex_unlock(&loop->lock);
     }
 }
@@ -368,10 +371,8 @@ void loop_drain(struct loop *loop, bool now)
 static void ping(struct loop *loop, struct answer *a, uint64_t ping_us)
 {
     if (!a->eager || !a->asleep || clock_us() - a->piece_us < ping_us) return;
-    struct answer_piece *p = mem_calloc(1, sizeof *p);
-    if (!p) return; /* the next tick tries again */
-    p->kind = ANSWER_PING;
-    put_piece(loop, a, p);
+    struct answer_piece *p = answer_piece_bare(ANSWER_PING, 0);
+    if (p) put_piece(loop, a, p); /* else the next tick tries again */
 }
 
 void loop_tick(struct loop *loop, uint64_t ping_us)

@@ -114,7 +114,22 @@ class Fields(unittest.TestCase):
         for field in ({"suffix": "x"}, {"functions": []}, {"documents": ["a"]}):
             error = server.refusal(501, "/v1/chat/completions", chat("Hi", **field))
             self.assertEqual(error["type"], "not_supported_error")
-        server.refusal(501, "/v1/chat/completions", chat("Hi", sparse={"mass": 0.9}))
+        server.refusal(501, "/v1/chat/completions", chat("Hi", sparse={"audit": True}))
+
+    def test_dials_of_methods(self):
+        body = {"prompt": " ".join(map(str, range(150))), "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+
+        def kept(**sparse):
+            answer = server.answer("/v1/completions", {**body, "sparse": {"decode": "quest", **sparse}})
+            return answer["usage"]["sparse"]["kept_share"]
+        self.assertLess(kept(budget=64), kept(budget="128"))
+        self.assertEqual(kept(dense=True), 1)
+        self.assertEqual(kept(min_ctx=1000), 1)
+        for stream in (False, True):  # a stream's status, too, waits for the engine's word
+            error = server.refusal(400, "/v1/completions", {**body, "stream": stream, "sparse": {"mass": 0.5}})
+            self.assertIn("full", error["message"])
+        for wrong in ({"mass": 2}, {"budget": []}, {"budget": "5x"}, {"min_ctx": 0}, {"dense": 1}):
+            server.refusal(400, "/v1/completions", {**body, "sparse": {"decode": "quest", **wrong}})
 
     def test_unknown_fields_pass(self):
         server.answer("/v1/chat/completions", chat("Hi", max_tokens=1, user="me", store=False, zzz=1))
