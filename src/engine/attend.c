@@ -38,6 +38,7 @@ void attend_plan(sac_engine *e, struct arena *a)
     const size_t n_page = (size_t)t->n_new_page_max * g->n_kv_head;
     t->seal_from = arena_take(a, n_page, sizeof *t->seal_from);
     t->seal_to = arena_take(a, n_page, sizeof *t->seal_to);
+    t->seal_id = arena_take(a, n_page, sizeof *t->seal_id);
     t->own = arena_take(a, n_page, g->tail_bytes);
 }
 

@@ -40,9 +40,9 @@ struct reading {
     struct attn_run *run;
     /* [n_decode, n_kv_head], or NULL: every decode row reads all that it sees */
     struct reading_lane *lane;
-    const uint8_t *frames;    /* where page_frame finds the pages that are named */
-    struct reading_rest rest; /* NULLs: nothing stands for what is not read */
-    uint64_t choose_us;       /* time of the decode rows' choices */
+    struct page_frames frames; /* where the pages lie that are named */
+    struct reading_rest rest;  /* NULLs: nothing stands for what is not read */
+    uint64_t choose_us;        /* time of the decode rows' choices */
 };
 
 /* Memory of the stage, in which readings lie. */
@@ -55,6 +55,7 @@ struct attend {
     uint32_t n_new_page_max;   /* pages of a KV head that a batch fills or begins, at most */
     const uint8_t **seal_from; /* [n_new_page_max * n_kv_head] */
     uint8_t **seal_to;
+    page_id *seal_id; /* of the same pages */
 };
 
 /* Part of the engine's plan_memory, behind the pool and the methods. */

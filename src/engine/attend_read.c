@@ -9,9 +9,9 @@
 void attend_read(sac_engine *e, const struct reading *r)
 {
     const struct config *c = &e->model->config;
-    assert(r->frames && r->n_decode <= r->n_run);
+    assert(r->frames.base && r->n_decode <= r->n_run);
     e->ops.attn(e->workers, &(struct op_attn){.geom = &e->pool.geom,
-                                              .pool = r->frames,
+                                              .frames = r->frames,
                                               .n_head = c->n_head,
                                               .q = e->scratch.qkv,
                                               .q_stride = config_qkv_width(c),

@@ -20,6 +20,7 @@ void attend_seal(sac_engine *e, const struct reading *r)
                 const page_id id = run->table[h * run->table_stride + first + j];
                 assert(id != PAGE_NONE);
                 t->seal_from[n] = attn_own_page(run, g, (first + j) * PAGE_TOK, h);
+                t->seal_id[n] = id;
                 t->seal_to[n] = pool_page(&e->pool, id);
             }
     }
@@ -28,5 +29,5 @@ void attend_seal(sac_engine *e, const struct reading *r)
     e->ops.seal(
         e->workers,
         &(struct op_seal){.geom = g, .n_page = n, .tail = t->seal_from, .sealed = t->seal_to});
-    side_seal(e, t->seal_to, n);
+    side_seal(e, t->seal_id, n);
 }

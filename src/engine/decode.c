@@ -192,7 +192,7 @@ static void list_lane(const struct choose_call *c, const struct method_lane *lan
     assert(list.tok || list.n_tok == 0);
     for (uint32_t i = 0; i < list.n_tok; i++)
         fetch_token(&e->pool.geom,
-                    page_frame(&e->pool.geom, lane->pool, lane->page[list.tok[i] / PAGE_TOK]),
+                    page_frame(&e->pool.geom, lane->frames, lane->page[list.tok[i] / PAGE_TOK]),
                     list.tok[i] % PAGE_TOK);
     answer->n_page = list.n_page;
     answer->n_tok = list.n_tok;

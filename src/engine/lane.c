@@ -26,7 +26,7 @@ static struct method_lane view(const sac_engine *e, const struct reading *r, uin
         .q_stride = stride,
         .scale = c->attn_scale,
         .softcap = c->attn_softcap,
-        .pool = e->pool.pages,
+        .frames = pool_frames(&e->pool),
         .segment = run->segment,
         .n_segment = run->n_segment,
         .page = run->table + kv_head * run->table_stride,

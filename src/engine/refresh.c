@@ -47,6 +47,7 @@ struct refresh {
     uint8_t *own;              /* [n_row_max][n_kv_head][tail_bytes] */
     const uint8_t **seal_from; /* [n_row_max * n_kv_head] */
     uint8_t **seal_to;         /* the same */
+    page_id *seal_id;          /* the same */
     struct segment_view *view;
     float *turn; /* [n_doc + 1][SEGMENT_MAX] */
     struct attn_range *range;
@@ -80,6 +81,7 @@ static void plan_refresh(struct refresh *r, struct arena *a)
     r->own = arena_take(a, n_row * g->n_kv_head, g->tail_bytes);
     r->seal_from = arena_take(a, n_row * g->n_kv_head, sizeof *r->seal_from);
     r->seal_to = arena_take(a, n_row * g->n_kv_head, sizeof *r->seal_to);
+    r->seal_id = arena_take(a, n_row * g->n_kv_head, sizeof *r->seal_id);
     r->view = arena_take(a, n_doc * SEGMENT_MAX, sizeof *r->view);
     r->turn = arena_take(a, n_doc * SEGMENT_MAX * e->model->config.rope.n_rot, sizeof *r->turn);
     r->range = arena_take(a, g->n_kv_head * (e->pool.max_page / 2 + 1), sizeof *r->range);
@@ -253,6 +255,7 @@ static sac_status seal_pages(struct refresh *r, sac_error *err)
             const page_id *id =
                 pool_table(p, r->job->seq_i, r->layer) + (size_t)h * p->max_page + page;
             const page_id before = *id;
+            if (p->n_free == 0) reuse_make_room(e, 1);
             if (!pool_renew(p, r->job->seq_i, r->layer, h, page))
                 return error_set(err, SAC_ERR_CONTEXT,
                                  "the KV pool is full: none of its %u pages is free for what is "
@@ -261,13 +264,14 @@ static sac_status seal_pages(struct refresh *r, sac_error *err)
             r->done.n_page_own += *id != before;
             r->seal_from[n] = run->own0 + h * g->tail_bytes;
             r->seal_to[n] = pool_page(p, *id);
+            r->seal_id[n] = *id;
         }
     }
     if (n == 0) return SAC_OK;
     e->ops.seal(
         e->workers,
         &(struct op_seal){.geom = g, .n_page = n, .tail = r->seal_from, .sealed = r->seal_to});
-    side_seal(e, r->seal_to, n);
+    side_seal(e, r->seal_id, n);
     return SAC_OK;
 }
 
@@ -276,7 +280,7 @@ static void attend(struct refresh *r)
     sac_engine *e = r->e;
     const struct config *c = &e->model->config;
     e->ops.attn(e->workers, &(struct op_attn){.geom = &e->pool.geom,
-                                              .pool = e->pool.pages,
+                                              .frames = pool_frames(&e->pool),
                                               .n_head = c->n_head,
                                               .q = e->scratch.qkv,
                                               .q_stride = config_qkv_width(c),

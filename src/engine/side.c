@@ -40,7 +40,7 @@ void side_plan(sac_engine *e, struct arena *a)
 
 struct seal_call {
     sac_engine *e;
-    uint8_t *const *sealed;
+    const page_id *page;
 };
 
 static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
@@ -50,8 +50,8 @@ static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
     const struct pool *p = &c->e->pool;
     const size_t n = (size_t)PAGE_TOK * p->geom.head_dim;
     float *k = s->page + 2 * n * worker_i, *v = s->has_seal_value ? k + n : NULL;
-    const size_t id = (size_t)(c->sealed[i] - p->pages) / p->geom.bytes;
-    page_read(k, v, &p->geom, c->sealed[i], PAGE_SEALED, PAGE_TOK);
+    const size_t id = c->page[i];
+    page_read(k, v, &p->geom, pool_page(p, c->page[i]), PAGE_SEALED, PAGE_TOK);
     uint8_t *array = s->data;
     for (uint32_t j = 0; j < s->n_item; array += s->n_page * s->item[j++].bytes) {
         const struct side_user *user = &s->item[j];
@@ -61,9 +61,9 @@ static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
     }
 }
 
-void side_seal(sac_engine *e, uint8_t *const *sealed, uint32_t n)
+void side_seal(sac_engine *e, const page_id *page, uint32_t n)
 {
-    struct seal_call c = {.e = e, .sealed = sealed};
+    struct seal_call c = {.e = e, .page = page};
     if (e->side.page_bytes) workers_for(e->workers, n, seal_page, &c);
 }
 

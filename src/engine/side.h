@@ -40,7 +40,7 @@ struct side_place side_add(sac_engine *e, const struct side_user *user);
 void side_plan(sac_engine *e, struct arena *a);
 
 /* Side data of n pages that were sealed or loaded. */
-void side_seal(sac_engine *e, uint8_t *const *sealed, uint32_t n);
+void side_seal(sac_engine *e, const page_id *page, uint32_t n);
 /* A method's data of page 0, that of page i being place.bytes * i behind it. */
 const uint8_t *side_base(const struct side *s, struct side_place place);
 

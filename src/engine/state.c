@@ -492,13 +492,13 @@ static sac_status check_loaded(const struct stream *s, const struct image *im)
 /* Side data of all pages, as many at a time as a step would seal. */
 static void seal_loaded(sac_engine *e, const struct image *im)
 {
-    uint8_t **page = e->attend.seal_to;
+    page_id *page = e->attend.seal_id;
     const uint32_t n_max = e->attend.n_new_page_max * im->head.n_kv_head;
     uint32_t n = 0;
     for (size_t lane = 0; lane < lane_count(im); lane++) {
         const page_id *table = pool_table(&e->pool, im->seq_i, 0) + lane * e->pool.max_page;
         for (uint32_t i = 0; i < im->head.n_tok / PAGE_TOK; i++) {
-            if (table[i] != PAGE_NONE) page[n++] = pool_page(&e->pool, table[i]);
+            if (table[i] != PAGE_NONE) page[n++] = table[i];
             const bool is_last = lane + 1 == lane_count(im) && i + 1 == im->head.n_tok / PAGE_TOK;
             if (n < n_max && !is_last) continue;
             side_seal(e, page, n);

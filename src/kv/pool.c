@@ -4,7 +4,9 @@
  *  1. refs[id] = number of live table entries that name id, and of its holds.
  *  2. id is on the free stack if and only if refs[id] = 0; n_free is the stack's height.
  *  3. Table entries at or beyond n_tok / PAGE_TOK hold PAGE_NONE, and so do dropped ones below.
- *  4. A page with refs > 1 is sealed: only pool_reserve hands out writable pages, with refs 1. */
+ *  4. A page has a frame while refs > 0, no two have the same, and the other frames are on their
+ *     stack. Nobody but pool_page, page_frame and whoever moves a page knows which.
+ *  5. A page with refs > 1 is sealed: only pool_reserve hands out writable pages, with refs 1. */
 #include "kv/pool.h"
 
 #include <assert.h>
@@ -20,7 +22,9 @@ void pool_init(struct pool *p, const struct page_geom *geom, uint32_t n_page, ui
 {
     *p = (struct pool){
         .geom = *geom, .n_page = n_page, .n_free = n_page, .n_seq = n_seq, .max_page = max_page};
-    p->pages = arena_take(a, n_page, geom->bytes);
+    p->frames = arena_take(a, n_page, geom->bytes);
+    p->frame_of = arena_take(a, n_page, sizeof *p->frame_of);
+    p->free_frames = arena_take(a, n_page, sizeof *p->free_frames);
     p->tails = arena_take(a, n_seq * n_lane(p), geom->tail_bytes);
     p->tables = arena_take(a, n_seq * n_lane(p) * max_page, sizeof *p->tables);
     p->free_ids = arena_take(a, n_page, sizeof *p->free_ids);
@@ -28,7 +32,10 @@ void pool_init(struct pool *p, const struct page_geom *geom, uint32_t n_page, ui
     p->holds = arena_take(a, n_page, sizeof *p->holds);
     if (!a->base) return;
     /* The stack gives rising ids, so pages reserved together lie together. */
-    for (uint32_t i = 0; i < n_page; i++) p->free_ids[i] = n_page - 1 - i;
+    for (uint32_t i = 0; i < n_page; i++) {
+        p->free_ids[i] = p->free_frames[i] = n_page - 1 - i;
+        p->frame_of[i] = PAGE_NONE;
+    }
     memset(p->refs, 0, n_page * sizeof *p->refs);
     memset(p->holds, 0, n_page * sizeof *p->holds);
     for (size_t i = 0; i < n_seq * n_lane(p) * max_page; i++) p->tables[i] = PAGE_NONE;
@@ -53,14 +60,32 @@ uint8_t *pool_tail(const struct pool *p, uint32_t seq_i, uint32_t layer)
 
 uint8_t *pool_page(const struct pool *p, page_id id)
 {
-    assert(id < p->n_page);
-    return p->pages + (size_t)id * p->geom.bytes;
+    assert(id < p->n_page && p->frame_of[id] != PAGE_NONE);
+    return p->frames + (size_t)p->frame_of[id] * p->geom.bytes;
+}
+
+struct page_frames pool_frames(const struct pool *p)
+{
+    return (struct page_frames){p->frames, p->frame_of};
 }
 
 static void unref(struct pool *p, page_id id)
 {
     assert(id < p->n_page && p->refs[id] > 0);
-    if (--p->refs[id] == 0) p->free_ids[p->n_free++] = id;
+    if (--p->refs[id] > 0) return;
+    p->free_frames[p->n_free] = p->frame_of[id];
+    p->free_ids[p->n_free++] = id;
+    p->frame_of[id] = PAGE_NONE;
+}
+
+/* A free page and a frame for it. */
+static page_id take_page(struct pool *p)
+{
+    const page_id id = p->free_ids[--p->n_free];
+    assert(p->refs[id] == 0);
+    p->refs[id] = 1;
+    p->frame_of[id] = p->free_frames[p->n_free];
+    return id;
 }
 
 bool pool_reserve(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n)
@@ -70,10 +95,8 @@ bool pool_reserve(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n)
     page_id *table = pool_table(p, seq_i, 0);
     for (size_t lane = 0; lane < n_lane(p); lane++)
         for (uint32_t i = first; i < first + n; i++) {
-            const page_id id = p->free_ids[--p->n_free];
-            assert(table[lane * p->max_page + i] == PAGE_NONE && p->refs[id] == 0);
-            table[lane * p->max_page + i] = id;
-            p->refs[id] = 1;
+            assert(table[lane * p->max_page + i] == PAGE_NONE);
+            table[lane * p->max_page + i] = take_page(p);
         }
     return true;
 }
@@ -105,9 +128,7 @@ bool pool_renew(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head
     if (p->refs[*id] == 1) return true;
     if (p->n_free == 0) return false;
     unref(p, *id);
-    *id = p->free_ids[--p->n_free];
-    assert(p->refs[*id] == 0);
-    p->refs[*id] = 1;
+    *id = take_page(p);
     return true;
 }
 
@@ -209,6 +230,23 @@ static uint64_t count_entries(const struct pool *p, page_id id)
     return n;
 }
 
+/* Every frame is free or holds one page. */
+static bool frames_are_apart(const struct pool *p)
+{
+    uint64_t sum = 0, all = 0, squares = 0, all_squares = 0;
+    for (uint64_t i = 0; i < p->n_page; i++) {
+        const bool is_used = p->refs[i] > 0;
+        const uint64_t free = i < p->n_free ? p->free_frames[i] : 0;
+        if (is_used && p->frame_of[i] >= p->n_page) return false;
+        const uint64_t used = is_used ? p->frame_of[i] : 0;
+        sum += free + used;
+        squares += free * free + used * used;
+        all += i;
+        all_squares += i * i;
+    }
+    return sum == all && squares == all_squares;
+}
+
 bool pool_check(const struct pool *p, const uint32_t *n_tok)
 {
     for (uint32_t s = 0; s < p->n_seq; s++)
@@ -222,6 +260,6 @@ bool pool_check(const struct pool *p, const uint32_t *n_tok)
     }
     if (n_unused != p->n_free) return false;
     for (uint32_t i = 0; i < p->n_free; i++)
-        if (p->refs[p->free_ids[i]] != 0) return false;
-    return true;
+        if (p->refs[p->free_ids[i]] != 0 || p->frame_of[p->free_ids[i]] != PAGE_NONE) return false;
+    return frames_are_apart(p);
 }

@@ -15,7 +15,9 @@ struct pool {
     struct page_geom geom;
     uint32_t n_page, n_free;
     uint32_t n_seq, max_page; /* sequences; table entries for each (layer, KV head) of one */
-    uint8_t *pages;           /* [n_page][geom.bytes] */
+    uint8_t *frames;          /* [n_page][geom.bytes] the bytes of pages */
+    uint32_t *frame_of;       /* [n_page] where a page's are; PAGE_NONE: nowhere, it is free */
+    uint32_t *free_frames;    /* [n_page], a stack as high as that of ids */
     uint8_t *tails;           /* [n_seq][n_layer][n_kv_head][geom.tail_bytes] */
     page_id *tables;          /* [n_seq][n_layer][n_kv_head][max_page] */
     page_id *free_ids;        /* [n_page], a stack */
@@ -34,6 +36,8 @@ page_id *pool_table(const struct pool *p, uint32_t seq_i, uint32_t layer);
 /* The tail pages of a layer: [n_kv_head][geom.tail_bytes]. */
 uint8_t *pool_tail(const struct pool *p, uint32_t seq_i, uint32_t layer);
 uint8_t *pool_page(const struct pool *p, page_id id);
+/* Where all pages lie. Ids are for life, frames until a page moves, between steps. */
+struct page_frames pool_frames(const struct pool *p);
 
 /* Fills the table entries [first, first + n) of a sequence with fresh pages, those of one (layer,
  * head) behind each other while the pool is unfragmented. False, with nothing taken, if the pool

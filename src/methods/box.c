@@ -92,7 +92,8 @@ void box_score(const struct room *r, const struct method_lane *l, enum box kind)
         assert(end > p);
         for (uint32_t i = 0; i < n_box; i++)
             l->ops->score_pages(&(struct op_score_pages){
-                .base = own ? l->pool : l->side,
+                .base = own ? l->frames.base : l->side,
+                .frame_of = own ? l->frames.of : NULL,
                 .stride = own ? g->bytes : l->side_stride,
                 .a_at = own ? g->k_min : i * one,
                 .b_at = own ? g->k_step : i * one + one / 2,

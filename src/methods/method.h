@@ -80,7 +80,7 @@ struct method_lane {
     uint32_t n_segment;
     /* Token i is in page i / PAGE_TOK: sealed ones by id (those that this run fills included), then
      * the unsealed one in tail form. A decode row sees tokens 0 .. pos. */
-    const uint8_t *pool;
+    struct page_frames frames;
     const page_id *page; /* [n_sealed] */
     uint32_t n_sealed;
     const uint8_t *own;  /* the page of the last row in tail form */

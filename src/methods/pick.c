@@ -166,7 +166,7 @@ void pick_keys(float *k, const struct method_lane *l, uint32_t page)
     assert(page < l->n_sealed);
     meter_bytes(l, page_all_keys(g));
     l->ops->keys(&(struct op_keys){
-        .geom = g, .pool = l->pool, .page = l->page + page, .n_page = 1, .out = k});
+        .geom = g, .frames = l->frames, .page = l->page + page, .n_page = 1, .out = k});
     turn_keys(k, l, page, 1);
 }
 
@@ -187,7 +187,7 @@ void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t 
     const struct page_geom *g = l->shape->geom;
     assert(page < l->n_sealed);
     meter_bytes(l, page_all_keys(g) + page_all_values(g));
-    page_read(k, v, g, page_frame(g, l->pool, l->page[page]), PAGE_SEALED, PAGE_TOK);
+    page_read(k, v, g, page_frame(g, l->frames, l->page[page]), PAGE_SEALED, PAGE_TOK);
     turn_keys(k, l, page, 1);
 }
 
@@ -220,7 +220,7 @@ void pick_span(float *k, const struct method_lane *l, uint32_t first, uint32_t e
     meter_bytes(l, n_full * page_all_keys(g));
     if (n_full > 0)
         l->ops->keys(&(struct op_keys){
-            .geom = g, .pool = l->pool, .page = l->page + page0, .n_page = n_full, .out = k});
+            .geom = g, .frames = l->frames, .page = l->page + page0, .n_page = n_full, .out = k});
     turn_keys(k, l, page0, n_full);
     if (left > 0 && page0 + n_full < l->n_sealed) {
         pick_keys(rest, l, page0 + n_full);

@@ -430,7 +430,7 @@ static void plan_attn(struct attn_call *call, const struct bench_case *c, uint32
                                   .own0 = own,
                                   .own = own + g->n_kv_head * g->tail_bytes};
     call->op = (struct op_attn){.geom = g,
-                                .pool = b->cold,
+                                .frames = {.base = b->cold},
                                 .n_head = s->n_head,
                                 .q = q,
                                 .q_stride = width,

@@ -135,9 +135,9 @@ static inline uint8_t *attn_own_page(const struct attn_run *run, const struct pa
 
 struct op_attn {
     const struct page_geom *geom;
-    const uint8_t *pool; /* where page_frame finds pages */
-    uint32_t n_head;     /* query heads, a multiple of geom->n_kv_head */
-    const float *q;      /* [n_row, n_head, head_dim] after RoPE, stride q_stride */
+    struct page_frames frames;
+    uint32_t n_head; /* query heads, a multiple of geom->n_kv_head */
+    const float *q;  /* [n_row, n_head, head_dim] after RoPE, stride q_stride */
     size_t q_stride;
     float *out; /* [n_row, n_head, head_dim], stride out_stride; not q */
     size_t out_stride;
@@ -198,10 +198,12 @@ struct op_add { /* y = x + y, element-wise */
 
 /* ---- Scores for choosing what to read ----
  * Called by one worker for one KV head of one row: these slots split nothing, and write only where
- * a pointer is not const. Pages are named by id: page id's data is at base + id * stride. */
+ * a pointer is not const. Pages are named by id: page id's data is at base + id * stride; or, where
+ * it is a part of the page's bytes and lies in its frame, at base + frame_of[id] * stride. */
 
 struct op_score_pages { /* out[g][i] = qa[g] . a(page[i]) + qb[g] . b(page[i]) */
     const uint8_t *base;
+    const uint32_t *frame_of;  /* or NULL */
     size_t stride, a_at, b_at; /* byte offsets of two f16 vectors [head_dim] */
     const page_id *page;       /* [n_page] */
     uint32_t n_page, head_dim, group;
@@ -215,6 +217,7 @@ struct op_score_pages { /* out[g][i] = qa[g] . a(page[i]) + qb[g] . b(page[i]) *
  * hi2(t) + 31.5)). Shares are rough: 2^x may be 6 % too large. */
 struct op_share_planes {
     const uint8_t *base;
+    const uint32_t *frame_of;               /* or NULL */
     size_t stride, min_at, step_at, hi2_at; /* byte offsets, as in page.h */
     const page_id *page;                    /* [n_page] */
     uint32_t n_page, head_dim, group;
@@ -307,7 +310,7 @@ static inline bool op_draw_may_rise(const struct op_draw *op, float cut, double 
 
 struct op_keys { /* keys of sealed pages in f32, the same bits as page_read's; one worker's */
     const struct page_geom *geom;
-    const uint8_t *pool;
+    struct page_frames frames;
     const page_id *page; /* [n_page] */
     uint32_t n_page;
     float *out; /* [n_page * PAGE_TOK, head_dim] */
@@ -405,7 +408,7 @@ struct ops;
 struct op_survey {
     const struct ops *ops; /* the table that holds this slot */
     const struct page_geom *geom;
-    const uint8_t *pool;
+    struct page_frames frames;
     const page_id *page;
     const uint32_t *n_page; /* [n_set] ascending */
     uint32_t n_set, n_part, n_query;

@@ -48,12 +48,23 @@ enum page_form { PAGE_TAIL, PAGE_SEALED };
 /* Fills sizes and offsets from the first three fields and the types. */
 void page_geom_init(struct page_geom *g);
 
-/* The bytes of a sealed page, of frames that lie behind each other in the order of ids. Whoever has
- * an id and wants bytes asks here. */
-static inline const uint8_t *page_frame(const struct page_geom *g, const uint8_t *frames,
-                                        page_id id)
+/* Where sealed pages lie. A page has its id for life; the frame that holds its bytes may change
+ * between two calls, and frames lie behind each other. */
+struct page_frames {
+    const uint8_t *base;
+    const uint32_t *of; /* [pages] the frame of a page; NULL: pages lie in the order of their ids */
+};
+
+/* The number of a page's frame. */
+static inline size_t page_frame_of(const uint32_t *of, page_id id)
 {
-    return frames + (size_t)id * g->bytes;
+    return of ? of[id] : id;
+}
+
+/* The bytes of a sealed page. Whoever has an id and wants bytes asks here. */
+static inline const uint8_t *page_frame(const struct page_geom *g, struct page_frames f, page_id id)
+{
+    return f.base + page_frame_of(f.of, id) * g->bytes;
 }
 
 /* The meaning of a page: its first n_tok keys and values in f32, exact; k and v [n_tok, head_dim],

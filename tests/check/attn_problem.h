@@ -113,7 +113,7 @@ static inline void attend(const struct ops *ops, struct workers *pool, const str
     assert_true(workers_count(pool) <= 8);
     memset(scratch, 0xff, bytes); /* NaN: nothing may be read before it is written */
     ops->attn(pool, &(struct op_attn){.geom = g,
-                                      .pool = p->seq->pool,
+                                      .frames = {.base = p->seq->pool},
                                       .n_head = p->n_head,
                                       .q = p->q,
                                       .q_stride = p->width,

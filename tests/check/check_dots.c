@@ -225,7 +225,7 @@ static void keys_are_those_of_page_read(void **state)
         page_geom_init(&g);
         if (ops_init_isa(&o, isa_names[k / 12], NULL) != SAC_OK) continue;
         o.keys(&(struct op_keys){
-            .geom = &g, .pool = pool, .page = list, .n_page = N_PAGE, .out = got});
+            .geom = &g, .frames = {.base = pool}, .page = list, .n_page = N_PAGE, .out = got});
         for (uint32_t i = 0; i < N_PAGE; i++) {
             page_read(want, NULL, &g, pool + list[i] * g.bytes, PAGE_SEALED, PAGE_TOK);
             for (uint32_t j = 0; j < PAGE_TOK * g.head_dim; j++) {

@@ -118,7 +118,7 @@ static struct op_survey op_of(const struct ops *ops, const struct problem *p, st
     memset(r, 0xff, sizeof *r);
     return (struct op_survey){.ops = ops,
                               .geom = &p->s.geom,
-                              .pool = p->s.pool,
+                              .frames = {.base = p->s.pool},
                               .page = p->s.table,
                               .n_page = p->n_page,
                               .n_set = N_SET,

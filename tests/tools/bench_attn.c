@@ -68,7 +68,7 @@ static struct op_attn bench_op(const struct bench *b, const struct sequence *s, 
 {
     const size_t width = (size_t)n_head * s->geom.head_dim;
     return (struct op_attn){.geom = &s->geom,
-                            .pool = s->pool,
+                            .frames = {.base = s->pool},
                             .n_head = n_head,
                             .q = b->q,
                             .q_stride = width,

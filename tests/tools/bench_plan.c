@@ -60,7 +60,7 @@ static void open_bench(struct bench *b, sac_kv_type type, uint32_t n_tok)
     float *q = mem_map(n_q * sizeof *q);
     for (size_t i = 0; i < n_q; i++) q[i] = rng_normal(&seed);
     b->op = (struct op_attn){.geom = &b->seq.geom,
-                             .pool = b->seq.pool,
+                             .frames = {.base = b->seq.pool},
                              .n_head = N_HEAD,
                              .q = q,
                              .q_stride = N_HEAD * DIM,

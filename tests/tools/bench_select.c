@@ -197,7 +197,7 @@ static void select_one(void *arg, uint32_t h, uint32_t worker_i)
                                   .q = b->q + h * b->group * d,
                                   .q_stride = b->shape.n_head * d,
                                   .scale = 1.0f / sqrtf((float)d),
-                                  .pool = b->pool,
+                                  .frames = {.base = b->pool},
                                   .page = b->table + lane * b->n_page,
                                   .n_sealed = b->n_page,
                                   .own = b->own + h * b->geom.tail_bytes,
@@ -248,7 +248,7 @@ static double attend(const struct bench *b, const struct attn_run *run)
     const double start = now_us();
     b->ops.attn(b->workers,
                 &(struct op_attn){.geom = &b->geom,
-                                  .pool = b->pool,
+                                  .frames = {.base = b->pool},
                                   .n_head = b->shape.n_head,
                                   .q = b->q,
                                   .q_stride = (size_t)b->shape.n_head * b->geom.head_dim,

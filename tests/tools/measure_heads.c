@@ -243,7 +243,7 @@ static void measure(const struct method_lane *l, struct plan *p)
 {
     struct work *w = &all.work[l->kv_head];
     l->ops->keys(&(struct op_keys){.geom = l->shape->geom,
-                                   .pool = l->pool,
+                                   .frames = l->frames,
                                    .page = l->page,
                                    .n_page = all.n / PAGE_TOK,
                                    .out = w->k});

@@ -168,7 +168,7 @@ static inline void lb_point(struct lane_bench *b, uint32_t pos, bool is_prompt)
                      .begin = pick_max(b->past_begin, pos > LB_PAST ? pos - LB_PAST : 0),
                      .end = pos},
             .scale = 0.125f,
-            .pool = b->pool,
+            .frames = {.base = b->pool},
             .page = b->page[h],
             .n_sealed = (pos + 1) / PAGE_TOK,
             .own = b->tail + (h * LB_PAGES + pos / PAGE_TOK) * b->geom.tail_bytes,

@@ -86,7 +86,7 @@ static void bench_open(struct bench *b, sac_kv_type type, const char *spec)
                                    .q = b->q,
                                    .q_stride = GROUP * DIM,
                                    .scale = 0.125f,
-                                   .pool = b->pool,
+                                   .frames = {.base = b->pool},
                                    .page = b->page,
                                    .n_sealed = N_PAGE,
                                    .own = b->own,

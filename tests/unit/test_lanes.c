@@ -92,7 +92,7 @@ static void work_out(const struct method_lane *l, const float *rest_log, const f
     const struct page_geom *geom = l->shape->geom;
     const uint32_t n_page = l->pos / PAGE_TOK;
     for (uint32_t p = 0; p <= n_page; p++) {
-        const uint8_t *bytes = p < n_page ? l->pool + l->page[p] * geom->bytes : l->own;
+        const uint8_t *bytes = p < n_page ? page_frame(geom, l->frames, l->page[p]) : l->own;
         const size_t at = (size_t)p * PAGE_TOK * TINY_DIM;
         page_read(k + at, v + at, geom, bytes, p < n_page ? PAGE_SEALED : PAGE_TAIL,
                   p < n_page ? PAGE_TOK : l->pos % PAGE_TOK + 1);

@@ -191,8 +191,8 @@ static void rotate_pages(sac_engine *e, sac_seq s, uint32_t first, uint32_t n, u
     for (uint32_t l = 0; l < g->n_layer; l++)
         for (uint32_t h = 0; h < g->n_kv_head; h++)
             for (uint32_t p = first / PAGE_TOK; p < (first + n) / PAGE_TOK; p++) {
-                uint8_t *page =
-                    pool_page(&e->pool, pool_table(&e->pool, s, l)[h * e->pool.max_page + p]);
+                const page_id id = pool_table(&e->pool, s, l)[h * e->pool.max_page + p];
+                uint8_t *page = pool_page(&e->pool, id);
                 page_read(k, v, g, page, PAGE_SEALED, PAGE_TOK);
                 for (uint32_t t = 0; t < PAGE_TOK; t++)
                     rotate(k + t * TINY_DIM, &e->rope[config_layer_is_local(c, l)], offset,
@@ -204,7 +204,7 @@ static void rotate_pages(sac_engine *e, sac_seq s, uint32_t first, uint32_t n, u
                 const uint8_t *from = tail;
                 e->ops.seal(e->workers,
                             &(struct op_seal){.geom = g, .n_page = 1, .tail = &from, &page});
-                side_seal(e, &page, 1);
+                side_seal(e, &id, 1);
             }
     free(tail);
 }
@@ -287,7 +287,7 @@ static void boxes_are_scored_by_the_queries_that_meet_them(void **state)
                                    .pos = n_page * PAGE_TOK,
                                    .q = q,
                                    .scale = 0.5f,
-                                   .pool = e->pool.pages,
+                                   .frames = pool_frames(&e->pool),
                                    .page = pool_table(&e->pool, s, 1),
                                    .side = side_base(&e->side, m->side),
                                    .side_stride = m->side.bytes,

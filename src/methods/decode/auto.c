@@ -46,6 +46,7 @@ METHOD_PARAMS(auto, PARAMS)
 /* Where min, step and plane of a page lie. */
 struct plane {
     const uint8_t *base;
+    const uint32_t *frame_of; /* NULL: it lies beside the page */
     size_t stride, min_at, step_at, hi2_at;
 };
 
@@ -54,8 +55,9 @@ static struct plane plane_of(const struct method_lane *l)
     const struct page_geom *g = l->shape->geom;
     const size_t d = g->head_dim;
     if (g->type_k == SAC_KV_Q8)
-        return (struct plane){l->pool, g->bytes, g->k_min, g->k_step, g->k_hi2};
-    return (struct plane){l->side, l->side_stride, 0, 2 * d, 4 * d};
+        return (struct plane){l->frames.base, l->frames.of, g->bytes,
+                              g->k_min,       g->k_step,    g->k_hi2};
+    return (struct plane){l->side, NULL, l->side_stride, 0, 2 * d, 4 * d};
 }
 
 static size_t auto_side_bytes(const struct method_shape *s, const void *param)
@@ -114,6 +116,7 @@ static struct op_share_planes make_op(const struct room *r, const struct method_
 {
     const struct plane p = plane_of(l);
     return (struct op_share_planes){.base = p.base,
+                                    .frame_of = p.frame_of,
                                     .stride = p.stride,
                                     .min_at = p.min_at,
                                     .step_at = p.step_at,

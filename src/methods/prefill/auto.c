@@ -142,7 +142,7 @@ static bool survey(const struct work *w, const struct method_lane *l, struct pla
     const double gap = 1 - set->mass;
     return l->ops->survey(&(struct op_survey){.ops = l->ops,
                                               .geom = l->shape->geom,
-                                              .pool = l->pool,
+                                              .frames = l->frames,
                                               .page = l->page,
                                               .n_page = w->n_page,
                                               .n_set = p->n_tile,

@@ -72,14 +72,15 @@ static struct attn_page sealed_page(const struct op_attn *op, const struct attn_
 {
     const page_id id = run->table[h * run->table_stride + page];
     return (struct attn_page){
-        .bytes = page_frame(op->geom, op->pool, id), .form = PAGE_SEALED, .end = PAGE_TOK};
+        .bytes = page_frame(op->geom, op->frames, id), .form = PAGE_SEALED, .end = PAGE_TOK};
 }
 
 /* The first PAGE_TOK of n tokens. */
 static struct attn_page gathered_page(const struct op_attn *op, const struct attn_run *run,
                                       uint32_t h, const uint32_t *tok, uint32_t n)
 {
-    return (struct attn_page){.bytes = op->pool,
+    return (struct attn_page){.bytes = op->frames.base,
+                              .frames = &op->frames,
                               .form = PAGE_SEALED,
                               .end = min_u32(PAGE_TOK, n),
                               .tok = tok,

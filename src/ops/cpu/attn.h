@@ -34,7 +34,8 @@
 /* Tokens [begin, end) of a page are to be seen; others hold anything. Or, where `tok` is set, a
  * page to be gathered: slot i holds token tok[i] of the sequence, begin <= i < end. */
 struct attn_page {
-    const uint8_t *bytes; /* gathered: the pool */
+    const uint8_t *bytes;             /* gathered: any frame, which costs nothing to fetch */
+    const struct page_frames *frames; /* of a page to be gathered */
     enum page_form form;
     uint32_t begin, end;
     const uint32_t *tok;
@@ -161,7 +162,7 @@ static inline uint32_t attn_neighbours(const struct attn_page *p, uint32_t i)
 static inline const uint8_t *attn_page_of(const struct page_geom *g, const struct attn_page *p,
                                           uint32_t i)
 {
-    return page_frame(g, p->bytes, p->table[p->tok[i] / PAGE_TOK]);
+    return page_frame(g, *p->frames, p->table[p->tok[i] / PAGE_TOK]);
 }
 
 /* Seals the pages of an op: 16-bit forms are copied, q8 is coded by `seal_q8`. */

@@ -141,7 +141,7 @@ static void read_page(const struct ref_row *r, uint32_t page, float *k, float *v
         return;
     }
     const page_id id = r->run->table[r->kv_head * r->run->table_stride + page];
-    page_read(k, v, g, page_frame(g, r->op->pool, id), PAGE_SEALED, PAGE_TOK);
+    page_read(k, v, g, page_frame(g, r->op->frames, id), PAGE_SEALED, PAGE_TOK);
 }
 
 static float attn_score(const struct op_attn *op, float dot_qk)

@@ -12,7 +12,7 @@ static void keys_avx2(const struct op_keys *op)
 {
     const struct page_geom *g = op->geom;
     for (uint32_t i = 0; i < op->n_page; i++) {
-        const uint8_t *page = page_frame(g, op->pool, op->page[i]);
+        const uint8_t *page = page_frame(g, op->frames, op->page[i]);
         float *out = op->out + (size_t)i * PAGE_TOK * g->head_dim;
         if (g->type_k == SAC_KV_Q8)
             attn_q8_by_eights(out, g, page, (struct attn_tokens){0, PAGE_TOK});

@@ -51,7 +51,7 @@ static void keys_avx512(const struct op_keys *op)
     const struct page_geom *g = op->geom;
     const uint32_t quarter = g->head_dim / 4;
     for (uint32_t i = 0; i < op->n_page; i++) {
-        const uint8_t *page = page_frame(g, op->pool, op->page[i]);
+        const uint8_t *page = page_frame(g, op->frames, op->page[i]);
         float *out = op->out + (size_t)i * PAGE_TOK * g->head_dim;
         if (g->type_k != SAC_KV_Q8) {
             keys_half(out, g, page);

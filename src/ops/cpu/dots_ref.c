@@ -8,7 +8,7 @@ static void keys_ref(const struct op_keys *op)
     const struct page_geom *g = op->geom;
     for (uint32_t i = 0; i < op->n_page; i++)
         page_read(op->out + (size_t)i * PAGE_TOK * g->head_dim, NULL, g,
-                  page_frame(g, op->pool, op->page[i]), PAGE_SEALED, PAGE_TOK);
+                  page_frame(g, op->frames, op->page[i]), PAGE_SEALED, PAGE_TOK);
 }
 
 static float dot(const struct op_dots *op, uint32_t i, uint32_t j)

@@ -13,7 +13,7 @@ static void score_pages_ref(const struct op_score_pages *op)
 {
     const uint32_t d = op->head_dim;
     for (uint32_t i = 0; i < op->n_page; i++) {
-        const uint8_t *page = op->base + op->page[i] * op->stride;
+        const uint8_t *page = op->base + page_frame_of(op->frame_of, op->page[i]) * op->stride;
         const uint16_t *a = half_at(page, op->a_at), *b = half_at(page, op->b_at);
         for (uint32_t g = 0; g < op->group; g++) {
             const float *qa = op->qa + (size_t)g * d, *qb = op->qb + (size_t)g * d;
@@ -49,7 +49,7 @@ static void plane_logits(const struct op_share_planes *op, const float *q, float
 {
     const uint32_t d = op->head_dim, quarter = d / 4;
     for (uint32_t i = 0; i < op->n_page; i++) {
-        const uint8_t *page = op->base + op->page[i] * op->stride;
+        const uint8_t *page = op->base + page_frame_of(op->frame_of, op->page[i]) * op->stride;
         const uint16_t *min = half_at(page, op->min_at), *step = half_at(page, op->step_at);
         for (uint32_t t = 0; t < PAGE_TOK; t++) {
             const uint8_t *hi2 = page + op->hi2_at + (size_t)t * quarter;

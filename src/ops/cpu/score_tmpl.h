@@ -30,11 +30,17 @@ static __m128 dot_block(const float *q, const float *x, uint32_t d)
     return v_sums(sum);
 }
 
-/* The pages of a block; behind the last one it is repeated, and not stored. */
-static uint32_t block_pages(const uint8_t *page[BLOCK], const uint8_t *base, size_t stride,
-                            const page_id *id, uint32_t n)
+static inline const uint8_t *page_at(const struct op_score_pages *op, uint32_t i)
 {
-    for (uint32_t p = 0; p < BLOCK; p++) page[p] = base + id[p < n ? p : n - 1] * stride;
+    return op->base + page_frame_of(op->frame_of, op->page[i]) * op->stride;
+}
+
+/* The pages of a block; behind the last one it is repeated, and not stored. */
+static uint32_t block_pages(const uint8_t *page[BLOCK], const struct op_score_pages *op,
+                            uint32_t first)
+{
+    const uint32_t n = op->n_page - first;
+    for (uint32_t p = 0; p < BLOCK; p++) page[p] = page_at(op, first + (p < n ? p : n - 1));
     return n < BLOCK ? n : BLOCK;
 }
 
@@ -45,9 +51,9 @@ static void score_pages_vec(const struct op_score_pages *op)
     assert(d % VEC == 0 && d <= HEAD_DIM_MAX);
     for (uint32_t i = 0; i < op->n_page; i += BLOCK) {
         const uint8_t *page[BLOCK];
-        const uint32_t n = block_pages(page, op->base, op->stride, op->page + i, op->n_page - i);
+        const uint32_t n = block_pages(page, op, i);
         for (uint32_t j = i + AHEAD; j < i + AHEAD + n && j < op->n_page; j++) {
-            const char *next = (const char *)op->base + op->page[j] * op->stride;
+            const char *next = (const char *)page_at(op, j);
             for (size_t c = 0; c < 2 * (size_t)d; c += 64) {
                 _mm_prefetch(next + op->a_at + c, _MM_HINT_T0);
                 _mm_prefetch(next + op->b_at + c, _MM_HINT_T0);

@@ -43,7 +43,7 @@ INLINE __m256i load(const void *p)
 
 INLINE const uint8_t *page_at(const struct op_share_planes *op, uint32_t i)
 {
-    return op->base + op->page[i] * op->stride;
+    return op->base + page_frame_of(op->frame_of, op->page[i]) * op->stride;
 }
 
 /* Part of its callers: gcc drops calls of a function that does nothing but fetch. */

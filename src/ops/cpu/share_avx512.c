@@ -83,7 +83,7 @@ INLINE void fetch_page(const struct op_share_planes *op, const uint8_t *page, st
 
 INLINE const uint8_t *page_at(const struct op_share_planes *op, uint32_t i)
 {
-    return op->base + op->page[i] * op->stride;
+    return op->base + page_frame_of(op->frame_of, op->page[i]) * op->stride;
 }
 
 /* ---- Scales ---- */

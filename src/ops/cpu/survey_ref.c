@@ -17,7 +17,7 @@ static void read_page(struct page *p, uint32_t i)
 {
     const struct op_survey *op = p->op;
     op->ops->keys(&(struct op_keys){
-        .geom = op->geom, .pool = op->pool, .page = op->page + i, .n_page = 1, .out = p->k});
+        .geom = op->geom, .frames = op->frames, .page = op->page + i, .n_page = 1, .out = p->k});
     for (size_t x = 0; x < PAGE_TOK * (size_t)op->geom->head_dim; x++)
         p->finite = p->finite && isfinite(p->k[x]);
 }

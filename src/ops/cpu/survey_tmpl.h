@@ -94,7 +94,7 @@ static struct work lay_out(const struct op_survey *op)
 static void read_keys(const struct work *w, uint32_t i)
 {
     w->op->ops->keys(&(struct op_keys){.geom = w->op->geom,
-                                       .pool = w->op->pool,
+                                       .frames = w->op->frames,
                                        .page = w->op->page + i,
                                        .n_page = 1,
                                        .out = w->k});
@@ -139,14 +139,14 @@ static struct attn_ahead keys_ahead(const struct op_survey *op, uint32_t i, uint
     const size_t at = q8 ? g->k_min : g->k, bytes = PAGE_TOK * (size_t)g->head_dim * (q8 ? 1 : 2);
     struct attn_ahead a = {.page_lines = (uint32_t)(bytes + 63) / 64};
     for (; a.n_page < GROUP && i < n_page; i++)
-        a.page[a.n_page++] = page_frame(g, op->pool, op->page[i]) + at;
+        a.page[a.n_page++] = page_frame(g, op->frames, op->page[i]) + at;
     return a;
 }
 
 static void pack_keys(const struct work *w, uint32_t page, uint8_t *dst, vec rest[2])
 {
     const struct page_geom *g = w->op->geom;
-    const uint8_t *k = page_frame(g, w->op->pool, w->op->page[page]) + g->k;
+    const uint8_t *k = page_frame(g, w->op->frames, w->op->page[page]) + g->k;
     switch (g->type_k) {
     case SAC_KV_F16:
         pack_page(dst, (struct survey_keys){k, SAC_KV_F16}, w->centre, w->d, rest);
