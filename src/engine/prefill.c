@@ -5,7 +5,9 @@
  *  1. A plan depends on the sequence alone. Chunks of a planned prompt end at multiples of
  *     chunk_tok, or where the prompt ends: sched.c lets a run wait rather than cut it shorter.
  *  2. Lanes of a run write their own plan; lists are made from them in lane order afterwards. The
- *     room of a list is its own, so an overflow does not depend on other runs.
+ *     room of a list is its own, so an overflow does not depend on other runs. Where there are more
+ *     threads than lanes, tiles are planned apart by methods whose plan of a tile depends on
+ * nothing else of the chunk (any_chunk): the same plan, put together in the tiles' order.
  *  3. A run that reads everything has no plan, and one whose lists name all pages gives the same
  *     bits (attn.c).
  *  4. Lists of all runs of a batch live until the next layer's: attention runs once for all. */
@@ -38,6 +40,7 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
     const size_t n_kv_head = e->pool.geom.n_kv_head, n_row = e->batch.n_row_max;
     size_t list_max = 0;
     f->lane_list_max = 0;
+    f->tile_max = 0;
     f->weighs = false;
     for (uint32_t i = 0; i < specs->n; i++) {
         struct prefill_method *m = &f->method[i];
@@ -53,6 +56,7 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
         const size_t lane = (size_t)(f->chunk_tok / m->tile_tok + 2) * m->n_part;
         const size_t all = (n_row / m->tile_tok + 2 * (size_t)e->params.n_seq_max) * m->n_part;
         f->lane_list_max = mem_larger(f->lane_list_max, lane);
+        f->tile_max = (uint32_t)mem_larger(f->tile_max, f->chunk_tok / m->tile_tok + 2);
         list_max = mem_larger(list_max, all * n_kv_head);
     }
     return list_max;
@@ -70,6 +74,7 @@ void prefill_plan(sac_engine *e, struct arena *a)
     f->weight = arena_take(a, f->weighs ? g->n_kv_head * f->mask_words : 0, PAGE_TOK);
     f->list_dense = arena_take(a, g->n_kv_head, f->lane_list_max);
     f->plan = arena_take(a, g->n_kv_head, sizeof *f->plan);
+    f->part = arena_take(a, (size_t)g->n_kv_head * f->tile_max, sizeof *f->part);
     f->lists = arena_take(a, n_seq, sizeof *f->lists);
     /* A quarter of the context in single tokens costs more than to read all of it in pages. */
     f->tok_max = e->params.n_ctx / 4 + 1024;
@@ -147,6 +152,7 @@ struct plan_call {
     sac_engine *e;
     const struct reading *r;
     uint32_t run_i;
+    uint32_t n_cut; /* tiles of a lane that are planned apart; 1: all together */
 };
 
 static struct plan make_plan(const struct plan_call *c, uint32_t kv_head)
@@ -171,9 +177,32 @@ static struct plan make_plan(const struct plan_call *c, uint32_t kv_head)
         p.weight = f->weight + kv_head * f->mask_words * PAGE_TOK;
     const size_t n_list = (size_t)p.n_tile * p.n_part;
     assert(n_list <= f->lane_list_max && n_list * p.n_word <= f->mask_words);
-    memset(p.mask, 0, n_list * p.n_word * sizeof *p.mask);
-    memset(p.list_dense, PLAN_SPARSE, n_list);
     return p;
+}
+
+/* The same of one tile, as if the chunk were no longer; masks keep the length of the chunk's. */
+static struct plan cut_plan(const struct plan *all, uint32_t tile)
+{
+    struct plan p = *all;
+    const size_t list0 = (size_t)tile * p.n_part;
+    p.pos = all->pos + plan_row0(all, tile);
+    p.end = all->pos + plan_row_end(all, tile);
+    p.n_after = all->n_after + all->end - p.end;
+    p.tile0 = all->tile0 + tile;
+    p.n_tile = 1;
+    p.mask += list0 * p.n_word;
+    if (p.weight) p.weight += list0 * p.n_word * PAGE_TOK;
+    p.list_dense += list0;
+    return p;
+}
+
+static void cut_lane(const struct plan_call *c, struct method_lane *lane, const struct plan *p)
+{
+    lane->q += (p->pos - lane->pos) * lane->q_stride;
+    lane->pos = p->pos;
+    lane->n_row = p->end - p->pos;
+    lane->n_sealed = p->end / PAGE_TOK;
+    lane->own = attn_own_page(&c->r->run[c->run_i], &c->e->pool.geom, p->end - 1, lane->kv_head);
 }
 
 /* Engines that learn read densely: the heads of later layers see what they would without. */
@@ -184,16 +213,25 @@ static void learn_lane(const struct method_lane *lane, const struct method_prefi
     plan_dense(p, PLAN_LAYER);
 }
 
-static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
+/* Plans a lane, or one tile of it. */
+static void plan_part(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct plan_call *c = arg;
+    const uint32_t kv_head = item_i / c->n_cut;
     const sac_engine *e = c->e;
     const uint32_t seq_i = e->batch.run[c->run_i].seq_i;
     const struct method_prefill *hooks = seq_method(e, seq_i)->prefill;
-    struct plan *p = &e->prefill.plan[kv_head];
-    const struct method_lane lane =
+    struct plan *p = &e->prefill.part[item_i];
+    struct method_lane lane =
         lane_make(e, c->r, (struct lane_at){CHOOSER_PREFILL, c->run_i, kv_head, worker_i});
     *p = make_plan(c, kv_head);
+    if (c->n_cut > 1) {
+        *p = cut_plan(p, item_i % c->n_cut);
+        cut_lane(c, &lane, p);
+    }
+    const size_t n_list = (size_t)p->n_tile * p->n_part;
+    memset(p->mask, 0, n_list * p->n_word * sizeof *p->mask);
+    memset(p->list_dense, PLAN_SPARSE, n_list);
     if (hooks->needs_past_zero && p->pos > 0)
         plan_dense(p, PLAN_PAST);
     else if (!method_queries_finite(&lane))
@@ -207,6 +245,38 @@ static void plan_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
         for (uint32_t part = 0; part < p->n_part; part++)
             if (plan_tile_tok(p, i + 1) <= lane.sparse_min_ctx)
                 plan_tile_dense(p, i, part, PLAN_SHORT);
+}
+
+/* A lane that is dense for one of its tiles is dense for all, and then there is nothing to
+ * estimate. */
+static struct plan join_parts(const struct plan_call *c, uint32_t kv_head)
+{
+    const struct plan *part = &c->e->prefill.part[kv_head * c->n_cut];
+    struct plan p = make_plan(c, kv_head);
+    p.skip = part->skip;
+    for (uint32_t i = 0; i < c->n_cut; i++) {
+        if (p.dense == PLAN_SPARSE) p.dense = part[i].dense;
+        p.mass += part[i].mass;
+        p.n_mass += part[i].n_mass;
+    }
+    if (p.dense == PLAN_SPARSE) return p;
+    p.mass = 0;
+    p.n_mass = 0;
+    return p;
+}
+
+/* Into how many parts a lane's plan is cut. */
+static uint32_t count_cuts(const struct plan_call *c)
+{
+    const sac_engine *e = c->e;
+    const uint32_t seq_i = e->batch.run[c->run_i].seq_i;
+    const struct method_prefill *hooks = seq_method(e, seq_i)->prefill;
+    const struct plan p = make_plan(c, 0);
+    const bool apart = hooks->any_chunk && !hooks->needs_past_zero && !e->params.learn &&
+                       chooser_method(e, CHOOSER_PREFILL, seq_i)->state_bytes == 0 &&
+                       workers_count(e->workers) > e->pool.geom.n_kv_head;
+    assert(p.n_tile <= e->prefill.tile_max);
+    return apart ? p.n_tile : 1;
 }
 
 /* Cells are those of all query heads of the layer, whatever shares a list. */
@@ -250,7 +320,9 @@ static void plan_run(struct plan_call *c, struct plan_lists *out, uint32_t *used
     const uint32_t n_head = e->pool.geom.n_kv_head;
     struct plan_stats stats = {0};
     assert(n < e->params.n_seq_max && e->segments.n[e->batch.run[c->run_i].seq_i] == 0);
-    workers_for(e->workers, n_head, plan_lane, c);
+    c->n_cut = count_cuts(c);
+    workers_for(e->workers, n_head * c->n_cut, plan_part, c);
+    for (uint32_t h = 0; h < n_head; h++) f->plan[h] = join_parts(c, h);
     *out =
         (struct plan_lists){.tok_max = f->tok_max,
                             .range_max = f->range_max,

@@ -167,7 +167,8 @@ struct method_prefill {
     uint32_t tile_tok;    /* rows that share a list, a multiple of PAGE_TOK; 0: 64 */
     bool by_head;         /* a list for each query head, not one for all heads of a KV head */
     bool needs_past_zero; /* first chunk of a sequence only, else dense: PLAN_PAST */
-    bool any_chunk;       /* plans do not depend on where chunks end: tests hold it to that */
+    bool any_chunk;       /* plans do not depend on where chunks end, so tiles may be planned apart,
+                             on any thread: tests hold it to that */
     const struct method_table *table; /* or NULL; with it goes one SAC_PARAM_FILE parameter */
     /* Of one sequence and KV head, for all layers together (lane->layer tells which is asked): what
      * passes from layer to layer, or from chunk to chunk. */

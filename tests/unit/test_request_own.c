@@ -315,6 +315,7 @@ static void a_request_sets_mass_and_budget(void **state)
         for (size_t k = 0; k < 2; k++) {
             char set[64];
             const bool decodes = strcmp(m.kind, "decode") == 0;
+            if (!decodes && strcmp(m.kind, "prefill") != 0) continue;
             if (!has_param(&m, dials[k].key)) continue;
             snprintf(set, sizeof set, "%s:%s", m.name, dials[k].value);
             const char *decode = decodes ? m.name : "full", *prefill = decodes ? "dense" : m.name;

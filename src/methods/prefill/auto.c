@@ -21,14 +21,14 @@
  * the last `last` rows of the prompt, most often its question, and the first `dense` layers.
  *
  * The mass that is told is an audit: the exact softmax of a row that had no part in the choice,
- * one of every AUDIT chunks in a layer. */
+ * one of every AUDIT tiles in a layer. */
 #include "methods/pick.h"
 #include "methods/plan.h"
 
 #include "base/mem.h"
 
 #define TILE        256u
-#define AUDIT       16u /* every so many chunks a layer has one row audited */
+#define AUDIT       32u /* one row of every so many tiles of a layer is audited */
 #define AUDIT_PAGES 8u  /* keys at a time */
 
 #define PARAMS(P)                                                                                  \
@@ -176,12 +176,13 @@ static void end_tile(const struct work *w, const struct method_lane *l, struct p
     }
 }
 
-/* Exact masses that the lists of one row of the chunk keep, the row being none of the sample. */
-static bool audit(const struct work *w, const struct method_lane *l, struct plan *p)
+/* Exact masses that the lists of one row of the tile keep, the row being none of the sample. */
+static bool audit(const struct work *w, const struct method_lane *l, struct plan *p, uint32_t tile)
 {
-    const uint32_t d = l->shape->geom->head_dim, tile = (l->layer + p->tile0) % p->n_tile;
+    const uint32_t d = l->shape->geom->head_dim;
     const uint32_t row0 = plan_row0(p, tile), n_row = plan_row_end(p, tile) - row0;
     const uint32_t row = row0 + l->layer * 37 % n_row, end = p->pos + row + 1;
+    double all = 0;
     bool finite = true;
     for (uint32_t h = 0; h < p->n_part; h++) scale_query(w->q + (size_t)h * d, l, row, h);
     for (uint32_t at = 0, n; at < end; at += n) {
@@ -203,8 +204,9 @@ static bool audit(const struct work *w, const struct method_lane *l, struct plan
         finite = softmax(w->vote, &lse, l, w->row + h * w->stride, end);
         for (uint32_t t = 0; t < end; t++)
             if (plan_has(p, tile, h, t)) kept += (double)w->vote[t];
-        plan_estimate(p, kept, 1);
+        all += kept;
     }
+    plan_estimate(p, all, p->n_part);
     return finite;
 }
 
@@ -225,7 +227,8 @@ static void auto_plan(const struct method_lane *l, struct plan *p)
     }
     finite = finite && survey(&w, l, p);
     for (uint32_t t = 0; t < p->n_tile && finite; t++) end_tile(&w, l, p, t);
-    if (finite && (l->layer + p->pos / l->shape->n_row_max) % AUDIT == 0) finite = audit(&w, l, p);
+    for (uint32_t t = 0; t < p->n_tile && finite; t++)
+        if ((l->layer + p->tile0 + t) % AUDIT == 0) finite = audit(&w, l, p, t);
     if (!finite) plan_dense(p, PLAN_NAN);
 }
 
