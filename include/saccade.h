@@ -538,10 +538,13 @@ typedef struct sac_read_record {
     uint32_t pos, n_row; /* the first row's position; rows of the tile, 1 for decode */
     uint32_t layer, kv_head;
     uint32_t n_page, n_page_read; /* pages up to the rows' own; pages read, in whole or in part */
-    const uint32_t *page;         /* [n_page_read] ascending; the own page is always among them */
-    const float *page_mass;       /* [n_page] dense softmax mass, mean over rows and query heads */
-    float mass;                   /* dense softmax mass of the tokens read */
-    float mass_proved;            /* what the method has proved of it for every head; 0: nothing */
+    /* Tokens of pages before the own one: those that dense attention would have read for the rows,
+     * and those that were read, for any of the query heads. */
+    uint32_t n_tok_seen, n_tok_read;
+    const uint32_t *page;   /* [n_page_read] ascending; the own page is always among them */
+    const float *page_mass; /* [n_page] dense softmax mass, mean over rows and query heads */
+    float mass;             /* dense softmax mass of the tokens read */
+    float mass_proved;      /* what the method has proved of it for every head; 0: nothing */
     /* Relative to the exact output over the tokens that were read: how far the reference is from
      * it, and how far at most by what was proved. Kernels' rounding is not in them. */
     float out_left, out_bound;

@@ -4,8 +4,8 @@ import numpy
 
 from ._library import ffi, view
 
-NUMBERS = ("seq", "kind", "pos", "n_row", "layer", "kv_head", "n_page", "n_page_read", "mass", "mass_proved",
-           "out_left", "out_bound", "out_err", "k_bytes", "v_bytes", "side_bytes")
+NUMBERS = ("seq", "kind", "pos", "n_row", "layer", "kv_head", "n_page", "n_page_read", "n_tok_seen", "n_tok_read",
+           "mass", "mass_proved", "out_left", "out_bound", "out_err", "k_bytes", "v_bytes", "side_bytes")
 
 
 class Reading:

@@ -52,7 +52,8 @@ static void csv_head(struct strbuf *out, bool pages)
 {
     strbuf_adds(out, "method,sample,seq,kind,pos,n_row,layer,kv_head,");
     strbuf_adds(out, pages ? "page,read,mass\r\n"
-                           : "n_page,n_page_read,mass,out_err,k_bytes,v_bytes,side_bytes,select_us,"
+                           : "n_page,n_page_read,n_tok_seen,n_tok_read,mass,out_err,k_bytes,"
+                             "v_bytes,side_bytes,select_us,"
                              "attend_us\r\n");
 }
 
@@ -68,7 +69,7 @@ static void csv_place(struct strbuf *out, const struct reading *in, const struct
 static void csv_record(struct strbuf *out, const struct reading *in, const struct reading_record *r)
 {
     csv_place(out, in, r);
-    strbuf_addf(out, "%u,%u,", r->n_page, r->n_page_read);
+    strbuf_addf(out, "%u,%u,%u,%u,", r->n_page, r->n_page_read, r->n_tok_seen, r->n_tok_read);
     add_number(out, (double)r->mass, "");
     strbuf_adds(out, ",");
     add_number(out, (double)r->out_err, "");
@@ -139,9 +140,10 @@ static void json_record(struct strbuf *out, const struct reading *in,
     markup_json(out, method, strlen(method));
     strbuf_addf(out,
                 ",\"sample\":%u,\"seq\":%u,\"kind\":\"%s\",\"pos\":%u,\"n_row\":%u,\"layer\":%u,"
-                "\"kv_head\":%u,\"n_page\":%u,\"n_page_read\":%u",
+                "\"kv_head\":%u,\"n_page\":%u,\"n_page_read\":%u,"
+                "\"n_tok_seen\":%u,\"n_tok_read\":%u",
                 r->sample_i, r->seq, kind_name(r), r->pos, r->n_row, r->layer, r->kv_head,
-                r->n_page, r->n_page_read);
+                r->n_page, r->n_page_read, r->n_tok_seen, r->n_tok_read);
     json_number(out, "mass", r->mass);
     json_number(out, "out_err", r->out_err);
     strbuf_addf(out, ",\"k_bytes\":%" PRIu64 ",\"v_bytes\":%" PRIu64 ",\"side_bytes\":%" PRIu64,

@@ -235,6 +235,8 @@ static uint64_t run_hash(const struct session *s)
                 s->r->setup.yarn_orig_ctx, s->text.raw,
                 s->text.chat_template ? s->text.chat_template : "", s->r->gold_history,
                 (long long)s->r->seed, s->r->setup.sparse_min_ctx, s->r->rows);
+    /* Records make times mean nothing: samples with and without them do not mix. */
+    if (s->r->record) strbuf_adds(&text, "record\n");
     strbuf_add(&text, s->r->identity.data ? s->r->identity.data : "", s->r->identity.n);
     const uint64_t hash = rng_hash(text.data ? text.data : "", text.n);
     strbuf_deinit(&text);

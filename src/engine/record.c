@@ -25,7 +25,7 @@
 struct record_job {
     const struct attn_run *run;
     uint32_t row, n_row, pos, kv_head; /* row: of the batch; pos: of the first */
-    uint32_t n_page, n_page_read;
+    uint32_t n_page, n_page_read, n_tok_seen, n_tok_read;
     uint64_t k_bytes, v_bytes;
     struct reading_lane lane; /* what is proved; zero: nothing */
     float mass, out_err, out_left, out_bound;
@@ -185,13 +185,17 @@ static void list_pages(const sac_engine *e, struct record_job *j, uint32_t windo
     const struct page_geom *g = &e->pool.geom;
     const uint32_t own = j->pos / PAGE_TOK, d = g->head_dim;
     const uint32_t n_own_tok = j->pos % PAGE_TOK + j->n_row;
+    const uint32_t first = first_seen(j->pos, window) / PAGE_TOK;
     uint32_t n = 0;
-    mark(e, j, own, first_seen(j->pos, window) / PAGE_TOK);
+    mark(e, j, own, first);
+    j->n_tok_seen = (own - first) * PAGE_TOK;
+    j->n_tok_read = 0;
     j->mask[own] = MASK_ALL;
     j->k_bytes = j->v_bytes = (uint64_t)n_own_tok * d * 2; /* 16 bit */
     for (uint32_t p = 0; p < own; p++) {
         if (!j->mask[p]) continue;
         j->page[n++] = p;
+        j->n_tok_read += (uint32_t)__builtin_popcount(j->mask[p]);
         j->k_bytes += page_lines_keys(&e->attend.lines, j->mask[p]);
         j->v_bytes += page_lines_values(&e->attend.lines, j->mask[p]);
     }
@@ -473,6 +477,8 @@ static void flush(struct shadow *s, uint32_t n_job)
                 .kv_head = j->kv_head,
                 .n_page = j->n_page,
                 .n_page_read = j->n_page_read,
+                .n_tok_seen = j->n_tok_seen,
+                .n_tok_read = j->n_tok_read,
                 .page = j->page,
                 .page_mass = j->page_mass,
                 .tok_mass = j->n_row == 1 ? j->tok_mass : NULL,

@@ -26,6 +26,7 @@ struct totals {
     struct fidelity_attention sum;
     uint64_t n, bytes, bytes_reference;
     uint64_t n_proof, n_broken;
+    uint64_t n_tok_seen, n_tok_read;
 };
 
 struct work {
@@ -148,6 +149,8 @@ static void on_record(void *user, const sac_read_record *r)
     t->bytes += r->k_bytes + r->v_bytes + r->side_bytes;
     t->bytes_reference += w->bytes[place];
     t->sum.page_share += (double)r->n_page_read / r->n_page;
+    t->n_tok_seen += r->n_tok_seen;
+    t->n_tok_read += r->n_tok_read;
     if (r->mass_proved > 0) count_proof(t, r);
     if (w->p->recording) reading_put(w->p->recording, r);
 }
@@ -206,6 +209,8 @@ static void add_totals(struct totals *to, const struct totals *from)
     to->sum.out_bound += from->sum.out_bound;
     to->n_proof += from->n_proof;
     to->n_broken += from->n_broken;
+    to->n_tok_seen += from->n_tok_seen;
+    to->n_tok_read += from->n_tok_read;
 }
 
 static sac_status sum_up(struct work *w, struct fidelity_row *out, sac_error *err)
@@ -222,6 +227,7 @@ static sac_status sum_up(struct work *w, struct fidelity_row *out, sac_error *er
     out->all = attention_means(&all);
     out->n_proof = all.n_proof;
     out->n_broken = all.n_broken;
+    out->share_read = all.n_tok_seen ? (double)all.n_tok_read / (double)all.n_tok_seen : 1;
     out->kl_mean = mean(w->kl, n);
     qsort(w->kl, n, sizeof *w->kl, rising);
     out->kl_median = quantile(w->kl, n, 0.5);
@@ -306,8 +312,10 @@ static sac_status score_subject(struct work *w, sac_seq base, struct fidelity_ro
     out->bypass = n_select ? (double)(after.n_bypass - before.n_bypass) / n_head : 0;
     out->chosen = choices_mean(&before, &after, choices_are_made(decode));
     out->traffic = traffic_between(&before, &after);
-    out->share_read = n_seen ? (double)(after.n_tok_read - before.n_tok_read) / (double)n_seen : 1;
-    return sum_up(w, out, err);
+    TRY(sum_up(w, out, err));
+    /* The counters are of decode rows; prompt rows are counted by their records. */
+    if (n_seen) out->share_read = (double)(after.n_tok_read - before.n_tok_read) / (double)n_seen;
+    return SAC_OK;
 }
 
 /* A list of methods and `name`, which is put behind the others if it is not there. */

@@ -18,10 +18,10 @@
 #include <string.h>
 
 #define MAGIC        "SACREAD\n"
-#define VERSION      1u
+#define VERSION      2u
 #define ORDER        0x01020304u /* reads as another number when the bytes were swapped */
 #define HEADER_BYTES 40u         /* without the names */
-#define RECORD_BYTES 72u         /* without the pages */
+#define RECORD_BYTES 80u         /* without the pages */
 #define SHAPE_MAX    65536u      /* layers, heads, channels */
 #define PAGE_MAX     (1u << 24)  /* keeps sizes of records far from 32 bits */
 
@@ -156,6 +156,8 @@ static void encode_head(uint8_t h[RECORD_BYTES], const struct reading_writer *w,
     put_u(h + 56, r->side_bytes, 8);
     put_u(h + 64, float_bits(r->select_us), 4);
     put_u(h + 68, float_bits(r->attend_us), 4);
+    put_u(h + 72, r->n_tok_seen, 4);
+    put_u(h + 76, r->n_tok_read, 4);
 }
 
 void reading_put(void *writer, const sac_read_record *r)
@@ -334,6 +336,8 @@ static void decode_head(struct reading_record *out, const uint8_t *h)
         .side_bytes = get_u(h + 56, 8),
         .select_us = bits_float(get_u32(h + 64)),
         .attend_us = bits_float(get_u32(h + 68)),
+        .n_tok_seen = get_u32(h + 72),
+        .n_tok_read = get_u32(h + 76),
         .read = h + RECORD_BYTES,
         .page_mass = h + RECORD_BYTES + bitmap_bytes(get_u32(h + 24)),
     };
@@ -362,6 +366,9 @@ static sac_status check_record(const struct reading *r, const struct reading_rec
         return bad(r, err, "n_row", rec->n_row);
     if (rec->n_page != last / r->shape.page_tok + 1) return bad(r, err, "n_page", rec->n_page);
     if (!bitmap_agrees(rec)) return bad(r, err, "n_page_read", rec->n_page_read);
+    const uint32_t n_before = (rec->n_page - 1) * r->shape.page_tok;
+    if (rec->n_tok_seen > n_before) return bad(r, err, "n_tok_seen", rec->n_tok_seen);
+    if (rec->n_tok_read > n_before) return bad(r, err, "n_tok_read", rec->n_tok_read);
     return SAC_OK;
 }
 

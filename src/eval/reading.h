@@ -44,7 +44,7 @@ struct reading_writer {
     struct reading_ring ring;
 };
 
-/* The file is created, or emptied. `ring_bytes` bounds the memory: a record is 72 bytes and 2.125
+/* The file is created, or emptied. `ring_bytes` bounds the memory: a record is 80 bytes and 2.125
  * for each page. */
 sac_status reading_open(struct reading_writer *w, const char *path,
                         const struct reading_shape *shape, const struct reading_names *names,
@@ -72,7 +72,7 @@ struct reading {
 struct reading_record {
     uint32_t method_i, sample_i, seq;
     sac_row_kind kind;
-    uint32_t pos, n_row, layer, kv_head, n_page, n_page_read;
+    uint32_t pos, n_row, layer, kv_head, n_page, n_page_read, n_tok_seen, n_tok_read;
     float mass, out_err;
     uint64_t k_bytes, v_bytes, side_bytes;
     float select_us, attend_us;

@@ -24,16 +24,20 @@
 #define N_BIN     40u /* of the share of blocks needed */
 #define MAP_SIDE  96u /* cells of a block map along one side, at most */
 #define MAP_LAYER 4u
+#define CTX_MAX   64u
 #define ENOUGH    0.95 /* of the mass */
 
 static const char heads_title[] = "Layers and heads: density and mass kept";
 static const char need_title[] = "Share of blocks that hold 95 % of the mass";
 static const char map_title[] = "Block map of a prompt";
 
-/* Sums over the records of one method, layer and KV head. */
+/* Sums over the records of one context, method, layer and KV head. */
 struct head_sum {
-    double n, mass, pages, pages_read, need, n_need;
+    double n, mass, tok_seen, tok_read, need, n_need;
 };
+
+/* What is drawn of them. */
+enum { DENSITY, MASS, NEED, N_QUANTITY };
 
 struct map {
     uint32_t sample, layer[MAP_LAYER], n_layer;
@@ -48,18 +52,45 @@ struct view {
     struct report_page *page;
     const struct report_map *want;
     struct reading in;
-    sac_row_kind kind;    /* of the records that density and mass are made of */
-    struct head_sum *sum; /* [n_method, n_layer, n_kv_head] */
-    double *need;         /* [n_layer, N_BIN] records by the share of blocks they need */
-    float *sorted;        /* [n_page_max] */
+    sac_row_kind kind;     /* of the records that density and mass are made of */
+    uint32_t ctx[CTX_MAX]; /* [n_ctx] the numbers of samples, as they come */
+    uint32_t n_ctx;
+    struct head_sum *sum;           /* [n_ctx, n_method, n_layer, n_kv_head] */
+    struct scale scale[N_QUANTITY]; /* shared by all panels of a quantity */
+    double *need;                   /* [n_layer, N_BIN] records by the share of blocks they need */
+    float *sorted;                  /* [n_page_max] */
     uint32_t n_page_max;
     struct map map;
 };
 
-static struct head_sum *sum_of(const struct view *v, uint32_t method, uint32_t layer, uint32_t head)
+/* A recording of `eval fidelity` has the context as the number of its samples. */
+struct group {
+    uint32_t ctx_i, method;
+};
+
+static struct head_sum *sum_of(const struct view *v, struct group g, uint32_t layer, uint32_t head)
 {
     const struct reading_shape *s = &v->in.shape;
-    return &v->sum[((size_t)method * s->n_layer + layer) * s->n_kv_head + head];
+    const size_t row = ((size_t)g.ctx_i * v->in.n_method + g.method) * s->n_layer + layer;
+    return &v->sum[row * s->n_kv_head + head];
+}
+
+static uint32_t ctx_index(const struct view *v, uint32_t ctx)
+{
+    uint32_t i = 0;
+    while (i < v->n_ctx && v->ctx[i] != ctx) i++;
+    return i;
+}
+
+/* Notes the context of a record. */
+static sac_status take_ctx(struct view *v, uint32_t ctx, sac_error *err)
+{
+    if (v->n_ctx > 0 && v->ctx[v->n_ctx - 1] == ctx) return SAC_OK; /* as the one before it */
+    if (ctx_index(v, ctx) < v->n_ctx) return SAC_OK;
+    if (v->n_ctx == CTX_MAX)
+        return error_set(err, SAC_ERR_FORMAT, FILE_NAME " has more than %u contexts", CTX_MAX);
+    v->ctx[v->n_ctx++] = ctx;
+    return SAC_OK;
 }
 
 /* ---- First walk: what is there ---- */
@@ -72,6 +103,7 @@ static sac_status survey(struct view *v, bool *out_any, sac_error *err)
     for (;;) {
         TRY(reading_next(&v->in, &r, &more, err));
         if (!more) break;
+        TRY(take_ctx(v, r.sample_i, err));
         if (r.n_page > v->n_page_max) v->n_page_max = r.n_page;
         decode |= r.kind == SAC_ROW_DECODE;
         if (r.kind == SAC_ROW_DECODE) continue;
@@ -141,12 +173,13 @@ static double share_needed(struct view *v, const struct reading_record *r)
 
 static void add_to_heads(struct view *v, const struct reading_record *r)
 {
-    struct head_sum *s = sum_of(v, r->method_i, r->layer, r->kv_head);
+    const struct group g = {ctx_index(v, r->sample_i), r->method_i};
+    struct head_sum *s = sum_of(v, g, r->layer, r->kv_head);
     const double need = share_needed(v, r);
     s->n++;
     s->mass += (double)r->mass;
-    s->pages += r->n_page;
-    s->pages_read += r->n_page_read;
+    s->tok_seen += r->n_tok_seen;
+    s->tok_read += r->n_tok_read;
     if (isnan(need)) return;
     s->need += need;
     s->n_need++;
@@ -185,49 +218,59 @@ static sac_status add_up(struct view *v, sac_error *err)
 /* ---- Layers and heads ---- */
 
 static const struct table_column head_columns[] = {
-    {"method", "method", TABLE_TEXT},
-    {"layer", "layer", TABLE_COUNT},
-    {"kv_head", "KV head", TABLE_COUNT},
-    {"n", "records", TABLE_COUNT},
-    {"density", "density", TABLE_SHARE},
-    {"mass", "mass kept", TABLE_SHARE},
-    {"blocks_95", "blocks for 95 %", TABLE_SHARE},
+    {"method", "method", TABLE_TEXT},   {"ctx", "context", TABLE_COUNT},
+    {"layer", "layer", TABLE_COUNT},    {"kv_head", "KV head", TABLE_COUNT},
+    {"n", "records", TABLE_COUNT},      {"density", "density", TABLE_SHARE},
+    {"mass", "mass kept", TABLE_SHARE}, {"blocks_95", "blocks for 95 %", TABLE_SHARE},
 };
 
-/* One of the three figures of a head. */
 static double head_value(const struct head_sum *s, int which)
 {
     if (s->n == 0) return (double)NAN;
-    if (which == 0) return s->pages_read / s->pages;
-    if (which == 1) return s->mass / s->n;
+    if (which == DENSITY) return s->tok_seen > 0 ? s->tok_read / s->tok_seen : 1;
+    if (which == MASS) return s->mass / s->n;
     return s->n_need > 0 ? s->need / s->n_need : (double)NAN;
 }
 
-static void head_panel(const struct view *v, struct report_figure *f, uint32_t method, int which,
+/* One scale for all panels of a quantity, so that a colour means the same in all of them. */
+static void share_scales(struct view *v)
+{
+    const struct reading_shape *shape = &v->in.shape;
+    const size_t n = (size_t)v->n_ctx * v->in.n_method * shape->n_layer * shape->n_kv_head;
+    for (int which = 0; which < N_QUANTITY; which++) {
+        struct scale *s = &v->scale[which];
+        *s = (struct scale){.unit = SCALE_PERCENT, .lo = which == MASS, .hi = which == MASS};
+        for (size_t i = 0; i < n; i++) {
+            const double x = head_value(&v->sum[i], which);
+            if (isnan(x)) continue;
+            s->lo = fmin(s->lo, x);
+            s->hi = fmax(s->hi, x);
+        }
+        if (which == MASS && s->lo > 0.999) s->lo = 0; /* all of it was kept */
+        scale_round(s, 4);
+    }
+}
+
+static void head_panel(const struct view *v, struct report_figure *f, struct group g, int which,
                        double *value)
 {
-    static const char *const what[] = {"density: share of pages read", "mass kept",
+    static const char *const what[] = {"density: share of tokens read", "mass kept",
                                        "share of blocks that hold 95 %"};
     const struct reading_shape *s = &v->in.shape;
     char id[64], heading[256];
     plot_name layer[512], head[128];
     const uint32_t n_layer = s->n_layer < 512 ? s->n_layer : 512;
     const uint32_t n_head = s->n_kv_head < 128 ? s->n_kv_head : 128;
-    struct scale colour = {
-        .unit = SCALE_PERCENT, .lo = which == 1 ? 1 : 0, .hi = which == 1 ? 1 : 0};
     for (uint32_t l = 0; l < n_layer; l++) snprintf(layer[l], sizeof layer[l], "%u", l);
     for (uint32_t h = 0; h < n_head; h++) snprintf(head[h], sizeof head[h], "%u", h);
     for (uint32_t h = 0; h < n_head; h++)
-        for (uint32_t l = 0; l < n_layer; l++) {
-            const double x = head_value(sum_of(v, method, l, h), which);
-            value[(size_t)h * n_layer + l] = x;
-            if (isnan(x)) continue;
-            colour.lo = fmin(colour.lo, x);
-            colour.hi = fmax(colour.hi, x);
-        }
-    if (which == 1 && colour.lo > 0.999) colour.lo = 0; /* all of it was kept */
-    scale_round(&colour, 4);
-    snprintf(heading, sizeof heading, "%.120s: %s", v->in.method[method], what[which]);
+        for (uint32_t l = 0; l < n_layer; l++)
+            value[(size_t)h * n_layer + l] = head_value(sum_of(v, g, l, h), which);
+    if (v->n_ctx > 1)
+        snprintf(heading, sizeof heading, "%.120s, context %u: %s", v->in.method[g.method],
+                 v->ctx[g.ctx_i], what[which]);
+    else
+        snprintf(heading, sizeof heading, "%.120s: %s", v->in.method[g.method], what[which]);
     report_page_panel(f, heading, id);
     plot_grid(&f->panels, &(struct plot_grid){
                               .words = {id, heading, "One cell for each layer and KV head.",
@@ -237,29 +280,30 @@ static void head_panel(const struct view *v, struct report_figure *f, uint32_t m
                               .value = value,
                               .x_name = (const plot_name *)layer,
                               .y_name = (const plot_name *)head,
-                              .colour = colour,
-                              .colour_label = which == 1 ? "mass" : "share",
+                              .colour = v->scale[which],
+                              .colour_label = which == MASS ? "mass" : "share",
                               .cell_h = n_head > 16 ? 12 : 24,
                           });
     report_page_panel_end(f);
 }
 
-static bool head_rows(const struct view *v, struct table *table, uint32_t method)
+static bool head_rows(const struct view *v, struct table *table, struct group g)
 {
     const struct reading_shape *s = &v->in.shape;
     bool any = false;
     for (size_t k = 0; k < (size_t)s->n_layer * s->n_kv_head; k++) {
         const uint32_t l = (uint32_t)(k / s->n_kv_head), h = (uint32_t)(k % s->n_kv_head);
-        const struct head_sum *sum = sum_of(v, method, l, h);
+        const struct head_sum *sum = sum_of(v, g, l, h);
         if (sum->n == 0) continue;
         any = true;
-        table_add(table, (struct table_cell[]){{.text = v->in.method[method]},
+        table_add(table, (struct table_cell[]){{.text = v->in.method[g.method]},
+                                               {.number = v->ctx[g.ctx_i]},
                                                {.number = l},
                                                {.number = h},
                                                {.number = sum->n},
-                                               {.number = head_value(sum, 0)},
-                                               {.number = head_value(sum, 1)},
-                                               {.number = head_value(sum, 2)}});
+                                               {.number = head_value(sum, DENSITY)},
+                                               {.number = head_value(sum, MASS)},
+                                               {.number = head_value(sum, NEED)}});
     }
     return any;
 }
@@ -269,20 +313,24 @@ static sac_status plot_heads(struct view *v, sac_error *err)
     struct report_figure f = {
         .name = "heads",
         .title = heads_title,
-        .text =
-            v->kind == SAC_ROW_DECODE
-                ? "What each layer and KV head read of its pages in the answers, how much of the "
-                  "dense softmax mass that was, and how little would have held 95 % of it."
-                : "What each layer and KV head read of its pages in the prompts, how much of the "
-                  "dense softmax mass that was, and how little would have held 95 % of it.",
+        .text = v->kind == SAC_ROW_DECODE
+                    ? "Which share of the earlier tokens each layer and KV head read in the "
+                      "answers, how much of the "
+                      "dense softmax mass that was, and how little would have held 95 % of it."
+                    : "Which share of the earlier tokens each layer and KV head read in the "
+                      "prompts, how much of the "
+                      "dense softmax mass that was, and how little would have held 95 % of it.",
     };
     const struct reading_shape *s = &v->in.shape;
     double *value = mem_calloc((size_t)s->n_layer * s->n_kv_head, sizeof *value);
     if (!value) return error_set(err, SAC_ERR_MEMORY, "out of memory for a plot");
     table_init(&f.table, head_columns, sizeof head_columns / sizeof head_columns[0]);
-    for (uint32_t m = 0; m < v->in.n_method; m++)
-        if (head_rows(v, &f.table, m))
-            for (int which = 0; which < 3; which++) head_panel(v, &f, m, which, value);
+    share_scales(v);
+    for (uint32_t c = 0; c < v->n_ctx; c++)
+        for (uint32_t m = 0; m < v->in.n_method; m++)
+            if (head_rows(v, &f.table, (struct group){c, m}))
+                for (int which = 0; which < N_QUANTITY; which++)
+                    head_panel(v, &f, (struct group){c, m}, which, value);
     const sac_status status = report_page_figure(v->page, &f, err);
     mem_free(value);
     table_deinit(&f.table);
@@ -453,7 +501,8 @@ static sac_status view_all(struct view *v, sac_error *err)
         report_page_missing(v->page, need_title, FILE_NAME " holds no record");
         return plot_map(v, err);
     }
-    v->sum = mem_calloc((size_t)v->in.n_method * s->n_layer * s->n_kv_head, sizeof *v->sum);
+    v->sum =
+        mem_calloc((size_t)v->n_ctx * v->in.n_method * s->n_layer * s->n_kv_head, sizeof *v->sum);
     v->need = mem_calloc((size_t)s->n_layer * N_BIN, sizeof *v->need);
     v->sorted = mem_calloc(v->n_page_max, sizeof *v->sorted);
     if (!v->sum || !v->need || !v->sorted)

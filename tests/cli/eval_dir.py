@@ -56,16 +56,19 @@ def name_bytes(text):
     return struct.pack("<I", len(data)) + data
 
 
-def record(method, kind, sample, pos, layer, head, mass, read):
-    """One record of docs/reading_format.md. `mass` has an entry for each page, `read` is a set."""
+def record(method, kind, sample, pos, layer, head, mass, read, n_tok=None):
+    """One record of docs/reading_format.md. `mass` has an entry for each page, `read` is a set; of its
+    pages before the own one all tokens were read, or n_tok."""
     n_page = len(mass)
     bits = bytearray((n_page + 7) // 8)
     for page in read:
         bits[page // 8] |= 1 << page % 8
     kept = sum(m for i, m in enumerate(mass) if i in read)
     n_row = 1 if kind == 1 else PAGE_TOK
-    head_bytes = struct.pack("<HBBIIIHHIIffQQQff", method, kind, n_row, sample, 0, pos, layer, head,
-                             n_page, len(read), kept, 1 - kept, 64 * len(read), 64 * len(read), 0, 0, 1)
+    head_bytes = struct.pack("<HBBIIIHHIIffQQQffII", method, kind, n_row, sample, 0, pos, layer, head,
+                             n_page, len(read), kept, 1 - kept, 64 * len(read), 64 * len(read), 0, 0, 1,
+                             (n_page - 1) * PAGE_TOK,
+                             (len(read) - 1) * PAGE_TOK if n_tok is None else n_tok)
     body = bytes(bits) + struct.pack(f"<{n_page}e", *mass)
     return struct.pack("<I", 4 + len(head_bytes) + len(body)) + head_bytes + body
 
@@ -82,7 +85,7 @@ def masses(n_page, layer, rng):
 def reading(n_layer=6, n_head=2, n_page=24, n_answer=4, methods=METHODS[:2], prompt=True):
     """A recording of one prompt and its answer."""
     rng = random.Random(5)
-    data = b"SACREAD\n" + struct.pack("<IIIIIIII", 1, 0x01020304, n_layer, 2 * n_head, n_head, 64,
+    data = b"SACREAD\n" + struct.pack("<IIIIIIII", 2, 0x01020304, n_layer, 2 * n_head, n_head, 64,
                                       PAGE_TOK, len(methods)) + name_bytes("tiny")
     data += b"".join(name_bytes(m) for m in methods)
     for tile in range(n_page if prompt else 0):
@@ -97,7 +100,8 @@ def reading(n_layer=6, n_head=2, n_page=24, n_answer=4, methods=METHODS[:2], pro
                     mass = masses(n_page + 1, layer, rng)
                     best = sorted(range(n_page), key=lambda i: -mass[i])[:n_page // 4]
                     read = set(range(n_page + 1)) if method == 0 else {*best, n_page}
-                    data += record(method, 1, 3, n_page * PAGE_TOK + row, layer, head, mass, read)
+                    n_tok = None if method == 0 else 100
+                    data += record(method, 1, 3, n_page * PAGE_TOK + row, layer, head, mass, read, n_tok)
     return data
 
 

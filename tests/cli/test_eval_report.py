@@ -125,6 +125,18 @@ class Reports(unittest.TestCase):
         ttft = {(r["method"], r["ctx"]): float(r["median"]) for r in rows(self.dir, "ttft")}
         self.assertAlmostEqual(ttft["full", "4096"], 4096 * 0.9, places=3)
 
+    def test_contexts_of_a_recording_stay_apart_and_share_a_scale(self):
+        head = eval_dir.reading(n_layer=1, n_head=1, n_page=4, n_answer=0, methods=("m",), prompt=False)
+        lines = [eval_dir.record(0, 1, ctx, 4 * 32, 0, 0, [0.2] * 5, {1, 4}, n_tok) for ctx, n_tok in
+                 ((4096, 32), (8192, 16), (4096, 8))]
+        eval_dir.write(self.dir, recording=head + b"".join(lines))
+        report(self.dir)
+        heads = {r["ctx"]: r for r in rows(self.dir, "heads")}
+        self.assertEqual({ctx: (float(r["density"]), r["n"]) for ctx, r in heads.items()},
+                         {"4096": (20 / 128, "2"), "8192": (16 / 128, "1")})
+        page = pathlib.Path(self.dir, "report.html").read_text(encoding="utf-8")
+        self.assertIn("m, context 8192: density", page)
+
     def test_numbers_are_those_of_the_recording(self):
         self.write_all()
         report(self.dir)
@@ -133,7 +145,7 @@ class Reports(unittest.TestCase):
         self.assertEqual(float(heads["full", "0", "0"]["density"]), 1)
         self.assertAlmostEqual(float(heads["full", "0", "0"]["mass"]), 1, places=2)
         quest = heads["quest:budget=256", "5", "1"]
-        self.assertAlmostEqual(float(quest["density"]), 7 / 25, places=6)
+        self.assertAlmostEqual(float(quest["density"]), 100 / (24 * 32), places=6)  # tokens, not pages
         self.assertEqual(quest["n"], "4")
         # Later layers of the synthetic recording look at fewer pages.
         self.assertLess(float(heads["full", "5", "0"]["blocks_95"]),

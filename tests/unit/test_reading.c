@@ -42,6 +42,8 @@ static void make(struct example *x, uint32_t i)
                                   .kv_head = i / 2 % 2,
                                   .n_page = n_page,
                                   .n_page_read = n_read,
+                                  .n_tok_seen = (n_page - 1) * 31,
+                                  .n_tok_read = (n_page - 1) * (i % 30),
                                   .page = x->page,
                                   .page_mass = x->mass,
                                   .mass = 0.25f + (float)i,
@@ -63,6 +65,8 @@ static void same(const struct reading_record *r, const sac_read_record *want)
     assert_int_equal(r->kv_head, want->kv_head);
     assert_int_equal(r->n_page, want->n_page);
     assert_int_equal(r->n_page_read, want->n_page_read);
+    assert_int_equal(r->n_tok_seen, want->n_tok_seen);
+    assert_int_equal(r->n_tok_read, want->n_tok_read);
     assert_true(r->mass == want->mass && r->out_err == want->out_err);
     assert_int_equal(r->k_bytes, want->k_bytes);
     assert_int_equal(r->v_bytes, want->v_bytes);
@@ -152,7 +156,7 @@ static void a_full_ring_keeps_the_last(void **state)
     must(reading_next(&r, &rec, &more, &err), &err);
     assert_false(more);
     reading_deinit(&r);
-    assert_int_equal(write_file(PAGES_MAX, 1000, 75), PAGES_MAX - 1); /* room for one page only */
+    assert_int_equal(write_file(PAGES_MAX, 1000, 83), PAGES_MAX - 1); /* room for one page only */
 }
 
 /* All bytes of the file of `n` records. */
@@ -217,7 +221,7 @@ static void bad_fields_are_named(void **state)
         const char *word;
     } cases[] = {
         {0, 'X', "SACREAD"},
-        {8, 2, "version"},
+        {8, 1, "version"},
         {12, 1, "byte order"},
         {18, 2, "n_layer"},
         {20, 0, "n_head"},
@@ -238,8 +242,10 @@ static void bad_fields_are_named(void **state)
         {body + 24, 2, "length"},
         {body + 27, 0xff, "n_page"},
         {body + 28, 9, "n_page_read"},
-        {body + 72, 0xff, "n_page_read"},
-        {body + 72, 2, "n_page_read"},
+        {body + 73, 1, "n_tok_seen"},
+        {body + 79, 1, "n_tok_read"},
+        {body + 80, 0xff, "n_page_read"},
+        {body + 80, 2, "n_page_read"},
     };
     size_t n;
     uint32_t n_good;

@@ -426,6 +426,33 @@ static void memory_is_planned(void **state)
     free(list);
 }
 
+/* Records and the engine's counters see the same rows from two sides. */
+static void tokens_are_counted_in_lists_of_tokens(void **state)
+{
+    (void)state;
+    struct kept_list *list = malloc(sizeof *list);
+    const char *const methods[] = {"full", "quest:budget=64", "h2o:budget=40"};
+    for (size_t m = 0; m < sizeof methods / sizeof methods[0]; m++) {
+        sac_engine *e =
+            new_engine((sac_engine_params){.record = true, .decode = &methods[m], .n_decode = 1});
+        const sac_seq s = start(e, 300);
+        const sac_reads before = sac_engine_get_stats(e).reads;
+        uint64_t n_seen = 0, n_read = 0;
+        record_into(e, list);
+        feed(e, s, 3, SAC_ROW_DECODE, NULL);
+        const sac_reads after = sac_engine_get_stats(e).reads;
+        for (size_t i = 0; i < list->n; i++) {
+            n_seen += list->item[i].r.n_tok_seen;
+            n_read += list->item[i].r.n_tok_read;
+        }
+        assert_int_equal(n_seen, after.n_tok_seen - before.n_tok_seen);
+        assert_int_equal(n_read, after.n_tok_read - before.n_tok_read);
+        assert_true(m == 0 ? n_read == n_seen : n_read < n_seen);
+        sac_engine_free(e);
+    }
+    free(list);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -435,6 +462,7 @@ int main(void)
         cmocka_unit_test(masses_are_those_of_the_kernel),
         cmocka_unit_test(recording_does_not_change_the_logits),
         cmocka_unit_test(weights_are_part_of_what_was_read),
+        cmocka_unit_test(tokens_are_counted_in_lists_of_tokens),
         cmocka_unit_test(memory_is_planned),
     };
     return cmocka_run_group_tests(tests, load_model, free_model);
