@@ -31,7 +31,7 @@ void attend_plan(sac_engine *e, struct arena *a)
     if (e->decode.has_rest)
         t->rest = (struct reading_rest){
             .log = arena_take(a, n_lane * e->shape.group, sizeof(float)),
-            .value = arena_take(a, n_lane * g->head_dim, sizeof(float)),
+            .value = arena_take(a, n_lane * e->shape.group * g->head_dim, sizeof(float)),
             .lse = arena_take(a, n_row * e->model->config.n_head, sizeof(float))};
     /* A run of r rows fills at most r / PAGE_TOK pages and one more that its tail had begun. */
     t->n_new_page_max = (uint32_t)(n_row / PAGE_TOK + n_seq);

@@ -18,6 +18,7 @@ struct reading_lane {
     bool asked;             /* a method has chosen */
     bool dense;             /* everything is read */
     bool not_finite;        /* because of a NaN or infinity */
+    bool attended;          /* the method has attended to its lists, and attention need not */
     uint32_t n_page, n_tok; /* in its lists */
     uint32_t n_bypass;      /* as in struct method_pick, like the rest */
     uint32_t n_chosen;
@@ -26,10 +27,10 @@ struct reading_lane {
     struct meter meter; /* what its choice has read */
 };
 
-/* One more entry for each decode row and query head, in place of what is not read. */
+/* One more entry for each decode row and query head, in place of what attention does not read. */
 struct reading_rest {
     float *log;   /* [n_decode, n_kv_head, group] of its softmax weight; -INFINITY: none */
-    float *value; /* [n_decode, n_kv_head, head_dim] */
+    float *value; /* [n_decode, n_kv_head, group, head_dim] */
     float *lse;   /* [n_row, n_head] logs of the sums that attention has made */
 };
 

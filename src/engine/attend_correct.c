@@ -26,8 +26,9 @@ void attend_correct(sac_engine *e, const struct reading *r)
         if (r->lane[i].dense) continue;
         for (uint32_t g = 0; g < group; g++) {
             const size_t head = (row * c->n_kv_head + i % c->n_kv_head) * group + g;
-            attend_merge(e->scratch.attn + head * d, r->rest.lse[head],
-                         r->rest.value + (size_t)i * d, r->rest.log[(size_t)i * group + g], d);
+            const size_t at = (size_t)i * group + g;
+            attend_merge(e->scratch.attn + head * d, r->rest.lse[head], r->rest.value + at * d,
+                         r->rest.log[at], d);
         }
     }
 }

@@ -53,6 +53,7 @@ void decode_plan(sac_engine *e, struct arena *a)
     d->tok = token_grain ? arena_take(a, n_page * PAGE_TOK, sizeof *d->tok) : NULL;
     d->tok_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->tok_ptr);
     d->logw = weighs ? arena_take(a, n_page * PAGE_TOK, sizeof *d->logw) : NULL;
+    d->attended = d->has_rest ? arena_take(a, n_seq * n_kv_head, sizeof *d->attended) : NULL;
 }
 
 /* ---- Choices ---- */
@@ -104,7 +105,8 @@ static struct method_pick make_pick(const struct choose_call *c, const struct me
     }
     if (method->has_rest) {
         pick.rest_log = c->r->rest.log + (size_t)item_i * c->e->shape.group;
-        pick.rest_value = c->r->rest.value + (size_t)item_i * c->e->shape.geom->head_dim;
+        pick.rest_value =
+            c->r->rest.value + (size_t)item_i * c->e->shape.group * c->e->shape.geom->head_dim;
     }
     return pick;
 }
@@ -126,9 +128,11 @@ static void ask(const struct choose_call *c, const struct method_lane *lane, uin
     assert(pick.dense || !pick.not_finite);
     assert(method->chooses || pick.n_chosen == 0);
     assert(method->weighs || pick.n_tok == 0);
+    assert(method->has_rest || !pick.attended);
     assert(pick.n_bypass <= c->e->shape.group);
     answer->dense = pick.dense;
     answer->not_finite = pick.not_finite;
+    answer->attended = pick.attended && !pick.dense;
     answer->n_bypass = pick.n_bypass;
     answer->n_chosen = pick.dense ? 0 : pick.n_chosen;
     answer->mass_proved = pick.mass_proved;
@@ -245,6 +249,9 @@ static void list_run(const struct choose_call *c, uint32_t run_i)
     d->tok_ptr[ptr0 + n_kv_head] = list.n_tok;
     run->select = list.page;
     run->select_ptr = d->page_ptr + ptr0;
+    bool *attended = d->attended ? d->attended + lane0 : NULL;
+    for (size_t h = 0; h < n_kv_head && attended; h++) attended[h] = c->r->lane[lane0 + h].attended;
+    run->attended = attended;
     if (list.n_tok == 0) return;
     run->select_tok = list.tok;
     run->select_tok_ptr = d->tok_ptr + ptr0;

@@ -11,6 +11,7 @@ struct decode {
     uint32_t *page_ptr;      /* [n_seq_max][n_kv_head + 1] */
     uint32_t *tok, *tok_ptr; /* the same for single tokens, [n_seq_max][n_kv_head * n_ctx] */
     float *logw;             /* of single tokens, as tok; NULL: none has any */
+    bool *attended; /* [n_seq_max][n_kv_head], or NULL: attention reads all that is listed */
 };
 
 /* Part of chooser_plan, if some method is not dense: lists, and the rows of the past. */

@@ -103,10 +103,12 @@ struct method_pick {
     uint32_t *tok; /* [pos / PAGE_TOK * PAGE_TOK] */
     float *logw;   /* the same */
     uint32_t n_tok;
-    /* Of methods that guess what they do not read, else NULL: one more entry for each query head,
-     * the log of its softmax weight [group] (before: -INFINITY, none) and the value of all
-     * [head_dim]. */
+    /* Of methods that add to what attention reads, else NULL: one more entry for each query head,
+     * the log of its softmax weight [group] (before: -INFINITY, none) and its value [group,
+     * head_dim]. It stands for tokens that are not read, as a guess, or (attended) for all marked
+     * ones, which the method has attended to itself: then attention reads the own page alone. */
     float *rest_log, *rest_value;
+    bool attended;
     bool dense;        /* everything; the mask does not count */
     bool not_finite;   /* set with `dense` when NaN or infinity forced it */
     uint32_t n_chosen; /* tokens chosen by score, not those that are read in any case: pick.h */
@@ -221,7 +223,7 @@ struct method {
     const sac_method_deviation *deviation; /* [n_deviation] from its paper; none without a paper */
     uint32_t n_deviation;
     bool chooses;     /* by scores, some of what it reads: one that never does has n_chosen 0 */
-    bool has_rest;    /* sets the entry for what is not read */
+    bool has_rest;    /* sets the entry beside what attention reads */
     bool weighs;      /* sets weights of tokens, struct method_pick's or struct plan's */
     bool token_grain; /* marks single tokens, not whole pages */
     bool evicts;      /* what it has not marked once it will not mark again: pages are given back */

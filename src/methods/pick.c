@@ -191,6 +191,16 @@ void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t 
     turn_keys(k, l, page, 1);
 }
 
+void pick_visit(float *k, float *v, const struct method_lane *l, uint32_t page)
+{
+    const struct page_geom *g = l->shape->geom;
+    assert(page < l->n_sealed);
+    l->ops->keys(&(struct op_keys){
+        .geom = g, .frames = l->frames, .page = l->page + page, .n_page = 1, .out = k});
+    page_read(NULL, v, g, page_frame(g, l->frames, l->page[page]), PAGE_SEALED, PAGE_TOK);
+    turn_keys(k, l, page, 1);
+}
+
 uint32_t pick_own(float *k, float *v, const struct method_lane *l)
 {
     const struct page_geom *g = l->shape->geom;

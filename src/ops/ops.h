@@ -117,6 +117,9 @@ struct attn_run {
     const uint32_t *select, *select_ptr;
     const uint32_t *select_tok, *select_tok_ptr;
     const float *select_logw;
+    /* [n_kv_head] heads whose selection has been attended to elsewhere: they read their own page
+     * alone. NULL: none. */
+    const bool *attended;
     const struct attn_plan *plan; /* the same for the rows of a prompt run; NULL: dense */
     /* [n_segment] of pages before that of pos0, all whose keys wait for a turned query; NULL: none
      * do. */

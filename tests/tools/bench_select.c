@@ -53,6 +53,8 @@ struct bench {
     float *tok_logw;
     uint32_t *lane_tok; /* [n_kv_head, n_page * PAGE_TOK] as methods that weigh list them */
     float *lane_logw;
+    float *rest_log, *rest_value; /* [n_head], [n_head, head_dim] */
+    bool attended[64];            /* [n_kv_head] */
 };
 
 struct method_bench {
@@ -158,6 +160,8 @@ static void bench_open(struct bench *b, const struct options *opt)
     b->tok = mem_calloc(n_lane_page * PAGE_TOK, sizeof *b->tok);
     b->lane_tok = mem_calloc(n_lane_page * PAGE_TOK, sizeof *b->lane_tok);
     b->lane_logw = mem_calloc(n_lane_page * PAGE_TOK, sizeof *b->lane_logw);
+    b->rest_log = mem_calloc(s->n_head, sizeof *b->rest_log);
+    b->rest_value = mem_calloc((size_t)s->n_head * s->head_dim, sizeof *b->rest_value);
     b->tok_logw = mem_calloc(n_lane_page * PAGE_TOK, sizeof *b->tok_logw);
     b->page_ptr = mem_calloc(s->n_kv_head + 1, sizeof *b->page_ptr);
     b->tok_ptr = mem_calloc(s->n_kv_head + 1, sizeof *b->tok_ptr);
@@ -207,7 +211,9 @@ static void select_one(void *arg, uint32_t h, uint32_t worker_i)
                                   .scratch = m->scratch + worker_i * m->scratch_stride};
     m->pick[h] = (struct method_pick){.mask = b->mask + (size_t)h * b->n_page,
                                       .tok = b->lane_tok + (size_t)h * b->n_page * PAGE_TOK,
-                                      .logw = b->lane_logw + (size_t)h * b->n_page * PAGE_TOK};
+                                      .logw = b->lane_logw + (size_t)h * b->n_page * PAGE_TOK,
+                                      .rest_log = b->rest_log + h * b->group,
+                                      .rest_value = b->rest_value + h * b->group * d};
     memset(m->pick[h].mask, 0, b->n_page * sizeof *b->mask);
     m->spec.method->decode->select(&l, &m->pick[h]);
 }
@@ -237,6 +243,9 @@ static void make_lists(const struct method_bench *m, struct attn_run *run)
     b->tok_ptr[b->shape.n_kv_head] = n_tok;
     run->select = b->page;
     run->select_ptr = b->page_ptr;
+    for (uint32_t h = 0; h < b->shape.n_kv_head; h++)
+        b->attended[h] = m->pick[h].attended && !m->pick[h].dense;
+    run->attended = b->attended;
     if (n_tok == 0) return;
     run->select_tok = b->tok;
     run->select_tok_ptr = b->tok_ptr;

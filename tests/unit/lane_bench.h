@@ -45,7 +45,7 @@ struct lane_bench {
     uint32_t layer, n_layer;
     uint32_t tok[LB_HEADS][LB_TOK]; /* that a method which weighs has listed */
     float tok_logw[LB_HEADS][LB_TOK], logw[LB_HEADS][LB_TOK];
-    float rest_log[LB_HEADS][LB_GROUP], rest_value[LB_HEADS][LB_DIM];
+    float rest_log[LB_HEADS][LB_GROUP], rest_value[LB_HEADS][LB_GROUP * LB_DIM];
     struct method_pick pick[LB_HEADS];
     struct method_lane lane[LB_HEADS];
     struct meter meter[LB_HEADS]; /* of the last row */

@@ -35,6 +35,7 @@ struct bench {
     uint32_t mask[N_PAGE];
     uint32_t tok[N_TOK]; /* that a method which weighs has listed */
     float tok_logw[N_TOK], logw[N_TOK];
+    float rest_log[GROUP], rest_value[GROUP * DIM];
     float q[GROUP * DIM];
     float k[N_TOK * DIM]; /* as attention reads them */
     struct workers *workers;
@@ -99,7 +100,11 @@ static void bench_open(struct bench *b, sac_kv_type type, const char *spec)
 
 static struct method_pick bench_select(struct bench *b)
 {
-    struct method_pick out = {.mask = b->mask, .tok = b->tok, .logw = b->tok_logw};
+    struct method_pick out = {.mask = b->mask,
+                              .tok = b->tok,
+                              .logw = b->tok_logw,
+                              .rest_log = b->rest_log,
+                              .rest_value = b->rest_value};
     b->meter = (struct meter){0};
     memset(b->mask, 0, sizeof b->mask);
     memset(b->logw, 0, sizeof b->logw);

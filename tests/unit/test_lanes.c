@@ -37,6 +37,7 @@ static struct {
     sac_seq seq;                      /* whose rows are computed */
     bool dense_layer;                 /* the last layer reads everything */
     bool rest;                        /* gives entries for what is not read */
+    bool attends;                     /* attends to what it marks itself */
     uint32_t n_see, n_select, n_mark; /* n_mark: tokens marked before the own page */
     uint32_t n_record;
     bool shown[N_SEQ][N_LANE][N_MAX];
@@ -85,6 +86,35 @@ static bool wants(const struct method_lane *l, uint32_t tok)
     return page % 3 == (i + 1) % 3 && tok % (5 + i) == 0;
 }
 
+/* What attention would make of the wanted tokens before the own page, as an entry. */
+static void attend_itself(const struct method_lane *l, struct method_pick *out)
+{
+    static float k[PAGE_TOK * TINY_DIM], v[PAGE_TOK * TINY_DIM];
+    const struct page_geom *geom = l->shape->geom;
+    double sum[GROUP] = {0}, value[GROUP][TINY_DIM] = {{0}};
+    for (uint32_t t = 0; t < l->pos / PAGE_TOK * PAGE_TOK; t++) {
+        const uint32_t i = t % PAGE_TOK;
+        if (i == 0)
+            page_read(k, v, geom, page_frame(geom, l->frames, l->page[t / PAGE_TOK]), PAGE_SEALED,
+                      PAGE_TOK);
+        for (uint32_t g = 0; g < GROUP && wants(l, t); g++) {
+            double logit = 0;
+            for (uint32_t c = 0; c < TINY_DIM; c++)
+                logit += (double)l->q[g * TINY_DIM + c] * (double)k[i * TINY_DIM + c];
+            const double weight = exp(logit * (double)l->scale);
+            sum[g] += weight;
+            for (uint32_t c = 0; c < TINY_DIM; c++)
+                value[g][c] += weight * (double)v[i * TINY_DIM + c];
+        }
+    }
+    for (uint32_t g = 0; g < GROUP; g++) {
+        out->rest_log[g] = (float)log(sum[g]);
+        for (uint32_t c = 0; c < TINY_DIM; c++)
+            out->rest_value[g * TINY_DIM + c] = (float)(value[g][c] / sum[g]);
+    }
+    out->attended = true;
+}
+
 /* Attention over what is wanted and the own page, with the entries for the rest. */
 static void work_out(const struct method_lane *l, const float *rest_log, const float *rest_value)
 {
@@ -110,7 +140,8 @@ static void work_out(const struct method_lane *l, const float *rest_log, const f
             for (uint32_t c = 0; c < TINY_DIM; c++) out[c] += weight * (double)v[t * TINY_DIM + c];
         }
         const double rest = rest_log ? exp((double)rest_log[g]) : 0;
-        for (uint32_t c = 0; c < TINY_DIM && rest_log; c++) out[c] += rest * (double)rest_value[c];
+        for (uint32_t c = 0; c < TINY_DIM && rest_log; c++)
+            out[c] += rest * (double)rest_value[g * TINY_DIM + c];
         for (uint32_t c = 0; c < TINY_DIM; c++) out[c] /= sum + rest;
     }
 }
@@ -141,8 +172,9 @@ static void spy_select(const struct method_lane *l, struct method_pick *out)
         assert_true(out->rest_log[g] == -INFINITY);
         out->rest_log[g] = 2.0f + 0.5f * (float)(i * GROUP + g);
     }
-    for (uint32_t c = 0; c < TINY_DIM && rest; c++)
+    for (uint32_t c = 0; c < GROUP * TINY_DIM && rest; c++)
         out->rest_value[c] = (float)(i + 1) * 0.1f * (float)c;
+    if (spy.attends && !out->dense) attend_itself(l, out);
     work_out(l, rest ? out->rest_log : NULL, out->rest_value);
 }
 
@@ -262,9 +294,10 @@ static void rows_are_shown_once_and_queries_kept(void **state)
 static void answers_are_read_as_they_are_marked(void **state)
 {
     (void)state;
-    for (int rest = 0; rest < 2; rest++) {
+    for (int i = 0; i < 3; i++) {
         open_engine(64, 0);
-        spy.rest = rest;
+        spy.rest = i == 1;
+        spy.attends = i == 2;
         feed(200, SAC_ROW_PROMPT);
         const sac_engine_stats before = sac_engine_get_stats(spy.engine);
         feed(30, SAC_ROW_DECODE);

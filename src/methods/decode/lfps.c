@@ -525,9 +525,10 @@ static void add_rest(const struct parts *p, const struct method_lane *l, const s
                      struct method_pick *out)
 {
     const struct lfps_param *set = l->param;
-    const uint32_t n = l->pos + 1 - set->sink;
-    for (uint32_t c = 0; c < l->shape->geom->head_dim; c++)
-        out->rest_value[c] = (float)(p->value_sum[c] / n);
+    const uint32_t n = l->pos + 1 - set->sink, d = l->shape->geom->head_dim;
+    for (uint32_t c = 0; c < d; c++) out->rest_value[c] = (float)(p->value_sum[c] / n);
+    for (uint32_t g = 1; g < l->shape->group; g++)
+        memcpy(out->rest_value + (size_t)g * d, out->rest_value, d * sizeof *out->rest_value);
     for (uint32_t g = 0; g < l->shape->group; g++) out->rest_log[g] = s->rest[g];
 }
 

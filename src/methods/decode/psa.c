@@ -6,10 +6,14 @@
  * + n exp(lmin)). Decided here (the paper is silent): first come the sink page, the newest pages
  * and the row's own, which count for A but not for lmin; the order is that of arkvale's digest,
  * shared by the heads of a KV head (box_vote); the heads stop together, when the last has enough.
- * Visiting is exact: the keys of the pages taken are read once here and once more by attention, and
- * counted twice. */
+ * Visiting is exact, and a page is visited once: its keys and values are read together, and what
+ * attention would make of them is kept (partial.h). So a page costs what attention pays for it, and
+ * is counted so. Only the keys of the row's own page are read twice. */
 #include "methods/box.h"
+#include "methods/meter.h"
+#include "methods/partial.h"
 #include "methods/pick.h"
+#include "ops/page_lines.h"
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "0.95", "share of the attention that is to be seen")                            \
@@ -43,17 +47,20 @@ static float log_add(float a, float b)
 enum { BATCH = 64 }; /* pages that are put in order at a time */
 
 struct progress {
+    struct partial part;          /* of the pages visited */
+    float *v;                     /* [PAGE_TOK, head_dim] */
     float seen[METHOD_GROUP_MAX]; /* ln A */
     float rest[METHOD_GROUP_MAX]; /* ln of the mass expected of a page not seen */
     bool finite;
     uint32_t order[BATCH], n_order, at; /* best pages not visited yet, the next at `at` */
 };
 
-/* Reads one page (or the own one) for all query heads; page_lse [group] gets its log-sum-exps. */
-static void visit(struct progress *p, const struct method_lane *l, const float *k, uint32_t n_tok,
-                  float *page_lse)
+/* Sees some keys for all query heads: their logits [group, PAGE_TOK], and in page_lse [group] the
+ * logs of the sums. */
+static void see_keys(struct progress *p, const struct method_lane *l, const float *k,
+                     uint32_t n_tok, float *logit, float *page_lse)
 {
-    float logit[METHOD_GROUP_MAX * PAGE_TOK], share[PAGE_TOK];
+    float share[PAGE_TOK];
     pick_group_logits(logit, PAGE_TOK, l, k, n_tok);
     l->ops->vote(&(struct op_vote){.score = logit,
                                    .score_stride = PAGE_TOK,
@@ -67,6 +74,16 @@ static void visit(struct progress *p, const struct method_lane *l, const float *
     }
 }
 
+/* Reads a page that is marked. */
+static void visit(struct progress *p, const struct method_lane *l, const struct room *r,
+                  uint32_t page)
+{
+    float logit[METHOD_GROUP_MAX * PAGE_TOK];
+    pick_visit(r->k, p->v, l, page);
+    see_keys(p, l, r->k, PAGE_TOK, logit, r->lse);
+    partial_add(&p->part, l, logit, p->v);
+}
+
 static void visit_mandatory(struct progress *p, const struct method_lane *l, const struct room *r,
                             struct method_pick *out)
 {
@@ -76,13 +93,13 @@ static void visit_mandatory(struct progress *p, const struct method_lane *l, con
         p->seen[g] = -INFINITY;
         p->rest[g] = INFINITY;
     }
+    float logit[METHOD_GROUP_MAX * PAGE_TOK];
     const uint32_t n_own = pick_own(r->k, NULL, l);
-    visit(p, l, r->k, n_own, r->lse);
+    see_keys(p, l, r->k, n_own, logit, r->lse);
     pick_end_pages(out, l, PAGE_TOK, set->recent);
     for (uint32_t i = 0; i < n; i++) {
         if (!out->mask[i]) continue;
-        pick_keys(r->k, l, i);
-        visit(p, l, r->k, PAGE_TOK, r->lse);
+        visit(p, l, r, i);
         r->vote[i] = -1;
     }
 }
@@ -138,8 +155,7 @@ static void progress_to_mass(struct progress *p, const struct method_lane *l, co
         for (uint32_t i = 0; i < n_step; i++) {
             const uint32_t page = next_page(p, r, n, n_left - i);
             pick_page(out, page);
-            pick_keys(r->k, l, page);
-            visit(p, l, r->k, PAGE_TOK, r->lse);
+            visit(p, l, r, page);
             for (uint32_t g = 0; g < group; g++) {
                 last[g] = log_add(last[g], r->lse[g]);
                 p->rest[g] = fminf(p->rest[g], r->lse[g]);
@@ -152,6 +168,20 @@ static void progress_to_mass(struct progress *p, const struct method_lane *l, co
     }
 }
 
+/* Everything is read after all, and what was visited once more. */
+static void give_up(const struct method_lane *l, struct method_pick *out)
+{
+    const struct page_geom *g = l->shape->geom;
+    for (uint32_t i = 0; i < pick_page_count(l); i++)
+        if (out->mask[i]) meter_bytes(l, page_all_keys(g) + page_all_values(g));
+    pick_not_finite(out);
+}
+
+static size_t psa_scratch_bytes(const struct method_shape *s, const void *param)
+{
+    return room_page_bytes(s, param) + PAGE_TOK * (size_t)s->geom->head_dim * sizeof(float);
+}
+
 static void psa_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct psa_param *set = l->param;
@@ -161,17 +191,21 @@ static void psa_select(const struct method_lane *l, struct method_pick *out)
         pick_dense(out);
         return;
     }
-    room_make(&r, l->shape, false, l->scratch);
+    p.v = (float *)(void *)((uint8_t *)l->scratch + room_make(&r, l->shape, false, l->scratch));
+    partial_begin(&p.part, l, out);
     box_score(&r, l, BOX_MEAN);
     p.finite = box_vote(&r, l);
     visit_mandatory(&p, l, &r, out);
     progress_to_mass(&p, l, &r, out);
-    if (!p.finite) pick_not_finite(out);
+    if (p.finite)
+        partial_end(&p.part, l, out);
+    else
+        give_up(l, out);
 }
 
 static const struct method_decode hooks = {
     .side_bytes = psa_side_bytes,
-    .scratch_bytes = room_page_bytes,
+    .scratch_bytes = psa_scratch_bytes,
     .seal = psa_seal,
     .select = psa_select,
 };
@@ -211,6 +245,7 @@ const struct method psa_method = {
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
     .chooses = true,
+    .has_rest = true,
     .facts = {.part = "mass=0.5", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},
     .meets_segments = true,
     .decode = &hooks,

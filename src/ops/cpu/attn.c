@@ -350,12 +350,14 @@ static uint32_t chunk_pages(uint32_t head_dim)
 
 static uint32_t lane_page_count(const struct attn_run *run, uint32_t h)
 {
+    if (run->attended && run->attended[h]) return 0;
     return run->select ? run->select_ptr[h + 1] - run->select_ptr[h] : run->pos0 / PAGE_TOK;
 }
 
 static uint32_t lane_tok_count(const struct attn_run *run, uint32_t h)
 {
     assert(!run->select_tok || run->select);
+    if (run->attended && run->attended[h]) return 0;
     return run->select_tok ? run->select_tok_ptr[h + 1] - run->select_tok_ptr[h] : 0;
 }
 

@@ -90,6 +90,7 @@ static struct ref_walk walk_begin(const struct ref_row *r)
         return w;
     }
     struct ref_walk w = {.select = run->select, .select_tok = run->select_tok};
+    if (run->attended && run->attended[h]) return w; /* nothing, then the own page */
     if (!run->select) {
         w.end = r->pos / PAGE_TOK;
         return w;
