@@ -223,6 +223,14 @@ void workers_run(struct workers *w, workers_fn fn, void *arg)
         fork_join(w, fn, arg, true);
 }
 
+void workers_share(struct workers *w, workers_fn fn, void *arg)
+{
+    if (w->n == 1)
+        fn(arg, 0);
+    else
+        fork_join(w, fn, arg, false);
+}
+
 struct item_loop {
     struct workers *w;
     workers_item_fn fn;
@@ -249,7 +257,7 @@ void workers_for(struct workers *w, uint32_t n_item, workers_item_fn fn, void *a
     }
     struct item_loop loop = {.w = w, .fn = fn, .arg = arg, .n_item = n_item};
     atomic_store_explicit(&w->next_item, 0, memory_order_relaxed);
-    fork_join(w, item_loop_worker, &loop, false);
+    workers_share(w, item_loop_worker, &loop);
 }
 
 struct span_loop {
@@ -311,10 +319,10 @@ void workers_for_span(struct workers *w, uint32_t n_item, uint32_t step, workers
                                (uint32_t)((uint64_t)n_item * (i + 1) / w->n)};
         atomic_store_explicit(&w->share[i].span, span_pack(s), memory_order_relaxed);
     }
-    if (w->n == 1 || n_item <= 1)
+    if (n_item <= 1)
         span_loop_worker(&loop, 0);
     else
-        fork_join(w, span_loop_worker, &loop, false);
+        workers_share(w, span_loop_worker, &loop);
 }
 
 uint64_t clock_us(void)

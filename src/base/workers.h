@@ -25,6 +25,11 @@ uint32_t workers_count(const struct workers *w);
 typedef void (*workers_fn)(void *arg, uint32_t worker_i);
 void workers_run(struct workers *w, workers_fn fn, void *arg);
 
+/* Calls `fn(arg, worker_i)` on the caller, and once on every worker that comes before it has
+ * returned there: for work that all take from a common list, until nothing is left. Who has no CPU
+ * is not waited for. */
+void workers_share(struct workers *w, workers_fn fn, void *arg);
+
 /* Calls `fn(arg, item_i, worker_i)` for each item in 0..n_item-1, handed out in rising order, one
  * at a time. With one worker or one item it runs in the caller. Put the longest items first. */
 typedef void (*workers_item_fn)(void *arg, uint32_t item_i, uint32_t worker_i);

@@ -855,6 +855,7 @@ static size_t worker_bytes(const struct shape *in)
     return 2 * panel_tiles(in) * sizeof(struct tile) + n_sums * sizeof(struct sums);
 }
 
+/* Strips are taken from the queues of the job by whoever comes. */
 static void run_worker(void *arg, uint32_t worker_i)
 {
     const struct job *job = arg;
@@ -933,7 +934,7 @@ static void run_wide(struct workers *pool, const struct op_linear *op, bool f16)
         job.x = (const struct tile *)op->x;
     else
         workers_for_span(pool, 2 * job.in.n_row2, 1, round_tiles, &job);
-    workers_run(pool, run_worker, &job);
+    workers_share(pool, run_worker, &job);
 }
 
 void linear_amx_f16(struct workers *pool, const struct op_linear *op)
