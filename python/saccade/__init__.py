@@ -9,9 +9,9 @@ from ._engine import Engine, Request, Sequence, Token
 from ._evaluate import fidelity
 from ._library import VERSION as __version__
 from ._library import Error
-from ._methods import methods
+from ._methods import method, methods
 from ._model import Model
 from ._reading import Reading
 
 __all__ = ["Engine", "Error", "Model", "Reading", "Request", "Sequence", "Token", "__version__", "fidelity",
-           "methods"]
+           "method", "methods"]

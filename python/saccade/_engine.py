@@ -10,6 +10,7 @@ import weakref
 import numpy
 
 from ._library import NONE, Callback, Error, call, ffi, fields, lib, owned, strings, text, tokens, view
+from ._methods import raise_pending
 from ._reading import Reading
 
 KV_TYPES = ("f16", "bf16", "q8")
@@ -67,6 +68,7 @@ class Engine:
         out = ffi.new("uint32_t *")
         call(lib.sac_step, self._c, row.pointer if on_row else ffi.NULL, ffi.NULL, out)
         row.raise_pending()
+        raise_pending()
         return out[0]
 
     @property
@@ -134,6 +136,7 @@ class Engine:
         active = ffi.new("uint32_t *")
         call(lib.sac_run, self._c, active)
         self._on_event.raise_pending()
+        raise_pending()
 
 
 class Sequence:

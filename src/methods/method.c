@@ -5,6 +5,7 @@
 #include "methods/method.h"
 
 #include "base/half.h"
+#include "methods/registered.h"
 #include "saccade.h"
 
 #include <string.h>
@@ -17,14 +18,15 @@ static const struct method *const methods[] = {
 
 const struct method *method_at(size_t i)
 {
-    return i < sizeof methods / sizeof methods[0] ? methods[i] : NULL;
+    const size_t n = sizeof methods / sizeof methods[0];
+    return i < n ? methods[i] : registered_at(i - n);
 }
 
 const struct method *method_find(const char *kind, const char *name)
 {
-    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++)
-        if (strcmp(methods[i]->kind, kind) == 0 && strcmp(methods[i]->name, name) == 0)
-            return methods[i];
+    const struct method *m;
+    for (size_t i = 0; (m = method_at(i)); i++)
+        if (strcmp(m->kind, kind) == 0 && strcmp(m->name, name) == 0) return m;
     return NULL;
 }
 
