@@ -1,7 +1,7 @@
-"""Puts the library and its header, which come from one build, into the package, so that the two fit.
+"""Puts the library and its headers, which come from one build, into the package, so that the two fit.
 
 They are taken from the tree (`make` first), or from an installed library that pkg-config knows.
-$SACCADE_LIBRARY names another libsaccade.so; the header is then that of the tree.
+$SACCADE_LIBRARY names another libsaccade.so; the headers are then those of the tree.
 """
 import os
 import pathlib
@@ -21,24 +21,25 @@ def installed(variable):
 
 
 def sources():
-    """The header and the shared library."""
-    header = ROOT / "include" / "saccade.h"
+    """The folder of the headers and the shared library."""
+    headers = ROOT / "include"
     library = pathlib.Path(os.environ.get("SACCADE_LIBRARY", ROOT / "build" / "libsaccade.so"))
-    if header.is_file() and library.is_file():
-        return header, library
+    if headers.is_dir() and library.is_file():
+        return headers, library
     include, lib = installed("includedir"), installed("libdir")
     if include and lib:
-        return include / "saccade.h", lib / "libsaccade.so"
+        return include, lib / "libsaccade.so"
     raise SystemExit(f"{library} is missing: run `make` first, or install the library")
 
 
 class Build(build_py):
     def run(self):
         super().run()
-        header, library = sources()
+        headers, library = sources()
         folder = pathlib.Path(self.build_lib, "saccade")
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(header, folder / "saccade.h")
+        for name in "saccade.h", "saccade_method.h":
+            shutil.copyfile(headers / name, folder / name)
         shutil.copyfile(library, folder / "libsaccade.so")
 
 

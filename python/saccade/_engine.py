@@ -38,8 +38,9 @@ class Engine:
         out = ffi.new("sac_engine **")
         call(lib.sac_engine_create, out, model._c, params)
         del keep_d, keep_p
-        # The destructor holds the model, which must outlive the engine.
-        self._c = ffi.gc(out[0], lambda engine, keep=model: lib.sac_engine_free(engine))
+        # The destructor holds the model, which must outlive the engine. It looks nothing up: the collector
+        # may call it while cffi holds the lock of its names, which is not one to be taken twice.
+        self._c = ffi.gc(out[0], lambda engine, keep=model, free=lib.sac_engine_free: free(engine))
         self.n_ctx = lib.sac_engine_get_params(self._c).n_ctx
         self._requests = {}
         # Weak, or the engine and its memory would wait for the collector of cycles.

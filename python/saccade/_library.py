@@ -1,7 +1,7 @@
 """The C library: its declarations, read from its own header, and errors as exceptions.
 
-Installed, header and library lie beside this file, put there from one build. In the source tree they
-are include/saccade.h and build/libsaccade.so, or what $SACCADE_LIBRARY names.
+Installed, headers and library lie beside this file, put there from one build. In the source tree they
+are in include/ and build/libsaccade.so, or what $SACCADE_LIBRARY names.
 """
 import os
 import pathlib
@@ -15,7 +15,7 @@ TREE = HERE.parent.parent
 
 
 def declarations(header):
-    """What cffi can read of the public header: types, constants and functions."""
+    """What cffi can read of a public header: types, constants and functions."""
     text = re.sub(r"/\*.*?\*/", " ", header, flags=re.S)
     text = re.sub(r'extern "C" \{|#ifdef __cplusplus\s*\}\s*#endif', " ", text)
     constants = dict(re.findall(r"^#define (SAC_\w+) +(\d+)u?$", text, re.M))
@@ -26,18 +26,19 @@ def declarations(header):
 
 
 def find():
-    """The header and the library."""
+    """The folder of the headers, and the library."""
     if (HERE / "libsaccade.so").is_file():
-        return HERE / "saccade.h", HERE / "libsaccade.so"
+        return HERE, HERE / "libsaccade.so"
     library = pathlib.Path(os.environ.get("SACCADE_LIBRARY", TREE / "build" / "libsaccade.so"))
     if not library.is_file():
         raise ImportError(f"{library} is missing: run `make`, or set SACCADE_LIBRARY")
-    return TREE / "include" / "saccade.h", library
+    return TREE / "include", library
 
 
 ffi = cffi.FFI()
-_header, _library = find()
-ffi.cdef(declarations(_header.read_text()))
+_headers, _library = find()
+for _name in ("saccade.h", "saccade_method.h"):
+    ffi.cdef(declarations((_headers / _name).read_text()))
 lib = ffi.dlopen(str(_library))
 
 VERSION = ffi.string(lib.sac_version()).decode()

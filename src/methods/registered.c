@@ -15,6 +15,8 @@
 #include "methods/pick.h"
 #include "methods/spec.h"
 
+#include "saccade_method.h"
+
 #include <ctype.h>
 #include <string.h>
 

@@ -14,7 +14,8 @@ lib=$(pkg-config --variable=libdir saccade)
 lib=$destination${lib#"$destination"}
 prefix=$destination$(PKG_CONFIG_SYSROOT_DIR="" pkg-config --variable=prefix saccade)
 
-for file in "$prefix/include/saccade.h" "$prefix/include/saccade_machine.h" "$lib/libsaccade.a" "$lib/libsaccade.so" \
+for file in "$prefix/include/saccade.h" "$prefix/include/saccade_machine.h" \
+    "$prefix/include/saccade_method.h" "$lib/libsaccade.a" "$lib/libsaccade.so" \
     "$prefix/bin/saccade" "$prefix/share/man/man1/saccade.1" "$prefix/share/saccade/models.tsv" \
     "$prefix/share/bash-completion/completions/saccade" "$prefix/share/zsh/site-functions/_saccade" \
     "$prefix/share/fish/vendor_completions.d/saccade.fish" "$prefix/share/doc/saccade/LICENSE" \
