@@ -94,7 +94,8 @@ static const struct schema_case schema_cases[] = {
      "\"anyOf\":[{\"$ref\":\"#/$defs/n\"},{\"type\":\"null\"}]}},\"required\":[\"next\"]}}}",
      {"{\"next\":null}", "{\"next\":{\"next\":{\"next\":null}}}"},
      {"{\"next\":{}}"}},
-    {"{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":3}},\"required\":["
+    {"{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":3},\"c\":{}},"
+     "\"required\":["
      "\"a\"]},{\"properties\":{\"a\":{\"maximum\":5},\"b\":{}},\"additionalProperties\":false}"
      "],\"type\":\"object\"}",
      {"{\"a\":3}", "{\"a\":5,\"b\":1}"},
