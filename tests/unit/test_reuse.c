@@ -399,6 +399,31 @@ static void leaves_go_when_room_is_needed(void **state)
     sac_engine_free(e);
 }
 
+/* What a method drops of a sequence the index gives back when it is needed, though other heads of
+ * the sequence still hold pages of the same tokens. */
+static void dropped_pages_make_room(void **state)
+{
+    (void)state;
+    static struct lasts got, want;
+    const struct setting on = {.decode = "raas:budget=96,prompt=age", .n_kv_tok = 12 * PAGE_TOK};
+    struct setting off = on;
+    off.off = true;
+    sac_engine *e[2] = {new_engine(&on), new_engine(&off)};
+    for (int i = 1; i >= 0; i--) {
+        append(e[i], create(e[i]), text, 11 * PAGE_TOK + 1, SAC_ROW_PROMPT);
+        for (int t = 0; t < 6 * (int)PAGE_TOK; t++) {
+            run(e[i], i ? &want : &got);
+            append(e[i], 0, text + t, 1, SAC_ROW_DECODE);
+        }
+        run(e[i], i ? &want : &got);
+        assert_true(sac_engine_get_stats(e[i]).reads.n_page_dropped > 0);
+        assert_true(is_whole(e[i]));
+    }
+    assert_true(sac_engine_get_stats(e[0]).n_reuse_evicted > 0);
+    assert_memory_equal(got.of[0], want.of[0], sizeof got.of[0]);
+    for (int i = 0; i < 2; i++) sac_engine_free(e[i]);
+}
+
 /* ---- Requests ---- */
 
 struct log {
@@ -484,6 +509,7 @@ int main(void)
         cmocka_unit_test(every_miss_has_a_reason),
         cmocka_unit_test(what_was_cut_or_answered_is_not_found),
         cmocka_unit_test(leaves_go_when_room_is_needed),
+        cmocka_unit_test(dropped_pages_make_room),
         cmocka_unit_test(requests_tell_what_was_found),
     };
     return cmocka_run_group_tests(tests, open_model, free_model);
