@@ -491,7 +491,9 @@ typedef struct sac_compose_params {
     const char *method; /* of kind "context", "NAME:key=value,..." */
     const sac_seq *doc; /* [n_doc] from sac_doc_load, in the order in which they will stand */
     size_t n_doc;
-    uint32_t n_head;          /* of every document */
+    uint32_t n_head;         /* of every document */
+    const int32_t *question; /* [n_question] what will be appended, for methods that choose by it */
+    size_t n_question;
     sac_progress_fn progress; /* or NULL */
     void *user;
 } sac_compose_params;
@@ -502,8 +504,10 @@ typedef struct sac_compose_report {
     /* Of all pairs of a document's token and a layer: those that are there to be read, and those
      * that were computed again. */
     double resident_share, recomputed_share;
-    uint64_t bytes;             /* of pages that are the new sequence's own */
-    double join_ms, refresh_ms; /* sharing pages; computing again */
+    uint64_t bytes; /* of pages that are the new sequence's own */
+    double join_ms, probe_ms,
+        refresh_ms; /* sharing pages; asking with the question; computing again
+                     */
 } sac_compose_report;
 
 /* A new sequence: the head, then the documents behind each other. Their pages are shared, not

@@ -104,7 +104,7 @@ static sac_status load_all(struct joined *j, sac_engine *e, sac_seq *seq, size_t
     return SAC_OK;
 }
 
-sac_status joined_make(struct joined *j, sac_engine *e, const int32_t *head, size_t n_head,
+sac_status joined_make(struct joined *j, sac_engine *e, const struct joined_prompt *prompt,
                        sac_seq *out, sac_error *err)
 {
     sac_seq seq[JOINED_MAX];
@@ -112,10 +112,14 @@ sac_status joined_make(struct joined *j, sac_engine *e, const int32_t *head, siz
     const uint64_t start_us = clock_us();
     sac_status status = load_all(j, e, seq, &n_loaded, err);
     j->load_ms = (double)(clock_us() - start_us) * 1e-3;
-    if (status == SAC_OK) status = check_head(j, e, seq[0], head, n_head, err);
+    if (status == SAC_OK) status = check_head(j, e, seq[0], prompt->head, prompt->n_head, err);
     if (status == SAC_OK) {
-        const sac_compose_params params = {
-            .method = j->method, .doc = seq, .n_doc = j->n, .n_head = j->doc[0].n_head};
+        const sac_compose_params params = {.method = j->method,
+                                           .doc = seq,
+                                           .n_doc = j->n,
+                                           .n_head = j->doc[0].n_head,
+                                           .question = prompt->question,
+                                           .n_question = prompt->n_question};
         status = sac_compose(e, &params, out, &j->report, err);
     }
     for (size_t i = 0; i < n_loaded; i++) sac_seq_remove(e, seq[i]);
@@ -136,6 +140,7 @@ cJSON *joined_json(const struct joined *j)
     cJSON_AddNumberToObject(o, "bytes", (double)r->bytes);
     cJSON_AddNumberToObject(o, "load_ms", j->load_ms);
     cJSON_AddNumberToObject(o, "join_ms", r->join_ms);
+    cJSON_AddNumberToObject(o, "probe_ms", r->probe_ms);
     cJSON_AddNumberToObject(o, "refresh_ms", r->refresh_ms);
     return o;
 }

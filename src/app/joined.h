@@ -35,8 +35,14 @@ void joined_close(struct joined *j);
 /* What an engine needs for them, beside n_ctx. */
 void joined_plan(const struct joined *j, sac_engine_params *params, uint32_t n_ctx);
 
-/* A new sequence that holds them, behind a head that begins with `head` [n_head]. */
-sac_status joined_make(struct joined *j, sac_engine *engine, const int32_t *head, size_t n_head,
+/* What stands around them. */
+struct joined_prompt {
+    const int32_t *head, *question; /* [n_head] the beginning of theirs; [n_question] behind them */
+    size_t n_head, n_question;
+};
+
+/* A new sequence that holds them. */
+sac_status joined_make(struct joined *j, sac_engine *engine, const struct joined_prompt *prompt,
                        sac_seq *out, sac_error *err);
 
 struct cJSON;

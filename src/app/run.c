@@ -280,7 +280,11 @@ static sac_status join_documents(struct run *r, sac_error *err)
 {
     const uint64_t start_us = clock_us();
     sac_seq *seq = &r->gen.request.seq;
-    TRY(joined_make(&r->joined, r->engine, r->head, r->n_head, seq, err));
+    const struct joined_prompt prompt = {.head = r->head,
+                                         .n_head = r->n_head,
+                                         .question = r->tok + r->joined.n_tok,
+                                         .n_question = r->n_tok - r->joined.n_tok};
+    TRY(joined_make(&r->joined, r->engine, &prompt, seq, err));
     r->n_loaded = sac_seq_length(r->engine, *seq, NULL);
     assert(r->n_loaded == r->joined.n_tok);
     memcpy(r->tok, sac_seq_tokens(r->engine, *seq), r->n_loaded * sizeof *r->tok);

@@ -9,6 +9,7 @@
  *  2. A sequence that could not be made is removed. */
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "engine/notes.h"
 #include "engine/refresh.h"
 #include "methods/context.h"
 
@@ -21,6 +22,8 @@ struct compose {
     const struct method_context *hooks;
     sac_seq seq;
     struct context_doc *doc; /* [n_doc] */
+    struct context_note *note;
+    float *query;
     struct context_view view;
     struct context_plan plan;
     sac_compose_report report;
@@ -159,25 +162,100 @@ static sac_status plan_masks(struct compose *c, sac_error *err)
     const size_t n = (size_t)c->view.n_layer * c->view.n_page;
     c->plan.refresh = mem_calloc(n, sizeof *c->plan.refresh);
     c->plan.resident = mem_alloc(n * sizeof *c->plan.resident);
-    c->plan.spare = mem_alloc((size_t)c->view.n_page * PAGE_TOK * sizeof *c->plan.spare);
+    c->plan.spare =
+        mem_alloc(((size_t)c->view.n_page * PAGE_TOK + config_q_width(&c->e->model->config)) *
+                  sizeof *c->plan.spare);
     if (!c->plan.refresh || !c->plan.resident || !c->plan.spare)
         return error_set(err, SAC_ERR_MEMORY, "out of memory for the plan of %u documents",
                          c->view.n_doc);
     memset(c->plan.resident, 1, n);
-    if (c->hooks->plan) c->hooks->plan(&c->view, &c->plan);
+    return SAC_OK;
+}
+
+/* ---- What the question asks for ---- */
+
+static sac_status collect_notes(struct compose *c, sac_error *err)
+{
+    const uint32_t n_layer = c->view.n_layer;
+    struct context_note *note = mem_calloc((size_t)c->view.n_doc * n_layer, sizeof *note);
+    if (!note) return error_set(err, SAC_ERR_MEMORY, "out of memory for notes");
+    c->view.note = c->note = note;
+    for (uint32_t d = 0; d < c->view.n_doc; d++) {
+        const struct notes *n = c->e->seqs[c->params->doc[d]].notes;
+        if (!n || n->n_tok != (c->doc[d].end - c->doc[d].begin) * PAGE_TOK)
+            return error_set(err, SAC_ERR_ARG,
+                             "context method %s needs what was noted of document %u when it was "
+                             "computed: it is not there",
+                             c->spec.method->name, d + 1);
+        for (uint32_t l = 0; l < n_layer; l++)
+            note[(size_t)d * n_layer + l] = notes_layer(c->e, n, l);
+    }
+    return SAC_OK;
+}
+
+/* The question's rows behind what the composer's probe leaves of the documents; their keys and
+ * values are given back. */
+static sac_status run_probe(struct compose *c, struct notes_watch *w, sac_error *err)
+{
+    sac_engine *e = c->e;
+    const uint32_t n_done = e->seqs[c->seq].n_done;
+    uint32_t pending = 1;
+    w->seq_i = c->seq;
+    w->begin = n_done;
+    w->end = n_done + (uint32_t)c->params->n_question;
+    e->watch = w;
+    TRY(sac_seq_append(e, c->seq, c->params->question, c->params->n_question, SAC_ROW_PROMPT,
+                       SAC_WANT_NONE, err));
+    while (pending) {
+        TRY(sac_step(e, NULL, NULL, NULL, err));
+        sac_seq_length(e, c->seq, &pending);
+    }
+    const size_t n = (size_t)c->view.n_layer * config_q_width(&e->model->config);
+    for (size_t i = 0; i < n; i++) w->query[i] /= (float)c->params->n_question;
+    return SAC_OK;
+}
+
+/* Queries before rotation, means over the question. The sequence is made anew afterwards. */
+static sac_status probe(struct compose *c, sac_error *err)
+{
+    const size_t n = (size_t)c->view.n_layer * config_q_width(&c->e->model->config);
+    struct notes_watch w = {.query = mem_calloc(n, sizeof(float))};
+    c->query = w.query;
+    c->view.query = w.query;
+    if (!w.query) return error_set(err, SAC_ERR_MEMORY, "out of memory for a question's queries");
+    if (c->params->n_question == 0)
+        return error_set(err, SAC_ERR_ARG, "context method %s needs a question",
+                         c->spec.method->name);
+    TRY(collect_notes(c, err));
+    c->hooks->probe(&c->view, &c->plan);
+    drop_pages(c, true);
+    const sac_status status = run_probe(c, &w, err);
+    c->e->watch = NULL;
+    TRY(status);
+    sac_seq_remove(c->e, c->seq);
+    TRY(sac_seq_create(c->e, &c->seq, err));
+    TRY(attach(c, err));
+    memset(c->plan.resident, 1, (size_t)c->view.n_layer * c->view.n_page);
     return SAC_OK;
 }
 
 static sac_status join(struct compose *c, sac_error *err)
 {
-    const struct refresh_job job = {
-        .seq_i = c->seq, .view = &c->view, .plan = &c->plan, .hooks = c->hooks};
     struct refresh_done done;
     uint64_t start = clock_us();
     TRY(attach(c, err));
     c->report.join_ms = (double)(clock_us() - start) * 1e-3;
     start = clock_us();
     TRY(plan_masks(c, err));
+    if (c->hooks->probe) TRY(probe(c, err));
+    c->report.probe_ms = (double)(clock_us() - start) * 1e-3;
+    start = clock_us();
+    if (c->hooks->plan) c->hooks->plan(&c->view, &c->plan);
+    const struct refresh_job job = {.seq_i = c->seq,
+                                    .view = &c->view,
+                                    .plan = &c->plan,
+                                    .hooks = c->hooks,
+                                    .fuses = c->hooks->fuses && c->hooks->fuses(c->spec.param)};
     drop_pages(c, false);
     TRY(refresh_run(c->e, &job, &done, err));
     drop_pages(c, true);
@@ -213,7 +291,8 @@ static sac_status run(struct compose *c, sac_error *err)
                                     .n_layer = e->pool.geom.n_layer,
                                     .n_page = n_tok / PAGE_TOK,
                                     .n_doc = (uint32_t)c->params->n_doc,
-                                    .doc = c->doc};
+                                    .doc = c->doc,
+                                    .n_head = e->model->config.n_head};
     TRY(c->hooks->computes_all ? compute_all(c, err) : join(c, err));
     const double all = (double)context_tokens(&c->view) * c->view.n_layer;
     c->report.n_tok = context_tokens(&c->view);
@@ -231,6 +310,8 @@ sac_status sac_compose(sac_engine *e, const sac_compose_params *params, sac_seq 
     TRY(sac_seq_create(e, &c.seq, err));
     const sac_status status = run(&c, err);
     mem_free(c.doc);
+    mem_free(c.note);
+    mem_free(c.query);
     mem_free(c.plan.refresh);
     mem_free(c.plan.resident);
     mem_free(c.plan.spare);

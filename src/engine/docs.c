@@ -8,7 +8,9 @@
  *  2. A document that could not be computed or stored leaves neither a sequence nor a file. */
 #include "base/digest.h"
 #include "base/mem.h"
+#include "engine/docfile.h"
 #include "engine/engine.h"
+#include "engine/notes.h"
 #include "engine/state.h"
 #include "kv/docstore.h"
 
@@ -248,7 +250,7 @@ static sac_status store(sac_docs *docs, sac_engine *e, sac_seq seq, struct docst
 {
     struct docstore_draft draft;
     TRY(docstore_begin(docs->store, record->id, &draft, err));
-    const sac_status status = state_write(e, seq, draft.file, draft.path, err);
+    const sac_status status = docfile_write(e, seq, draft.file, draft.path, err);
     if (status == SAC_OK) return docstore_commit(docs->store, &draft, record, err);
     docstore_abort(&draft);
     return status;
@@ -258,10 +260,8 @@ static sac_status store(sac_docs *docs, sac_engine *e, sac_seq seq, struct docst
 static bool is_stored(const sac_docs *docs, const struct filled *f, struct docstore_record *record)
 {
     char path[DOCSTORE_PATH_MAX];
-    bool same = false;
     docstore_path(docs->store, record->id, path);
-    if (state_holds(path, f->tok, f->n_tok, &same, NULL) != SAC_OK || !same) return false;
-    if (state_verify(path, NULL) != SAC_OK) return false;
+    if (!docfile_holds(path, f->tok, f->n_tok)) return false;
     record->bytes = docstore_file_bytes(docs->store, record->id);
     return true;
 }
@@ -270,9 +270,14 @@ static sac_status compute_and_store(sac_docs *docs, sac_engine *e, const sac_doc
                                     const struct filled *f, struct docstore_record *record,
                                     sac_error *err)
 {
+    struct notes_watch watch;
     sac_seq seq;
     TRY(sac_seq_create(e, &seq, err));
-    sac_status status = compute(e, seq, source, f, err);
+    sac_status status =
+        notes_begin(&watch, e, seq, (uint32_t)f->n_head, (uint32_t)(f->n_tok - f->n_head), err);
+    if (status == SAC_OK) status = compute(e, seq, source, f, err);
+    if (status == SAC_OK) status = notes_make(&watch, e, err);
+    notes_end(&watch, e);
     if (status == SAC_OK) status = store(docs, e, seq, record, err);
     sac_seq_remove(e, seq);
     return status;
@@ -328,7 +333,7 @@ static sac_status load_pages(sac_docs *docs, sac_engine *e, const struct docstor
 {
     char path[DOCSTORE_PATH_MAX];
     docstore_path(docs->store, record->id, path);
-    const sac_status status = state_load_pages(e, path, out, err);
+    const sac_status status = docfile_load(e, path, record->n_tok - record->n_head, out, err);
     if (status != SAC_OK) return error_prefix(err, status, "document '%s'", record->name);
     if (sac_seq_length(e, *out, NULL) == record->n_tok && record->n_head < record->n_tok)
         return SAC_OK;
@@ -369,7 +374,7 @@ sac_status sac_doc_verify(sac_docs *docs, const sac_doc *doc, sac_error *err)
     char path[DOCSTORE_PATH_MAX];
     TRY(find_exact(docs, doc, &record, err));
     docstore_path(docs->store, record.id, path);
-    return state_verify(path, err);
+    return docfile_verify(path, err);
 }
 
 sac_status sac_doc_remove(sac_docs *docs, const sac_doc *doc, sac_error *err)

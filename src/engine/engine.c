@@ -195,6 +195,8 @@ void sac_engine_free(sac_engine *e)
 {
     if (!e) return;
     request_list_destroy(e->requests);
+    for (uint32_t i = 0; e->seqs && i < e->params.n_seq_max && e->block; i++)
+        mem_free(e->seqs[i].notes);
     reuse_deinit(e);
     workers_destroy(e->workers);
     mem_unmap(e->block, e->block_bytes);

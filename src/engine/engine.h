@@ -25,6 +25,8 @@
 
 enum { TOK_DECODE = 1, TOK_WANT = 2 }; /* flags of a token: its row's kind, its logits */
 
+struct notes;
+struct notes_watch;
 struct request_list;
 
 /* One sequence: tokens [0, n_done) are in the KV pages, [n_done, n_all) are pending. */
@@ -36,6 +38,7 @@ struct seq {
     uint32_t n_top;                   /* logits that its rows want, the largest; 0: all */
     const uint64_t *mask; /* of these, of tokens whose bit is set; NULL: any. Borrowed */
     uint32_t n_queued;    /* prompt rows that the last sched_pick could choose from */
+    struct notes *notes;  /* owned; of a document, or NULL (notes.h) */
     bool has_gaps;        /* that method has given pages back */
     uint64_t ticket;      /* order of queueing of the oldest pending token */
     int32_t priority;     /* of its prompt rows: higher ones come first */
@@ -105,6 +108,7 @@ struct sac_engine {
     struct side side;
     struct record record;
     struct rope_table rope[2]; /* global, local layers */
+    struct notes_watch *watch; /* borrowed; who sees the queries of a sequence, or NULL */
     uint64_t next_ticket;
     struct pace pace;
     sac_engine_stats stats;

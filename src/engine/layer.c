@@ -6,6 +6,7 @@
 #include "engine/layer.h"
 
 #include "engine/attend.h"
+#include "engine/notes.h"
 
 static uint64_t bytes_read(const struct op_linear *op)
 {
@@ -212,6 +213,7 @@ void layer_run(sac_engine *e)
     layer_angles(e);
     for (uint32_t l = 0; l < e->model->config.n_layer; l++) {
         layer_qkv(e, l);
+        if (e->watch) notes_see(e, l);
         attend_layer(e, l);
         layer_out(e, l);
     }

@@ -24,6 +24,7 @@
 #include "engine/layer.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 /* What a sweep over a layer's rows does. */
@@ -39,6 +40,7 @@ struct refresh {
     uint32_t *row;   /* [n_tok] tokens of a sweep, ascending */
     float *x;        /* [n_slot, n_embd] */
     float *change_k, *change_v;
+    float *old, *line; /* of each worker: a page's keys and values, those of a token */
     /* Of one chunk: runs, pages in 16-bit form and where they lie. */
     struct attn_run *run; /* [n_row_max] */
     uint32_t n_run;
@@ -76,6 +78,9 @@ static void plan_refresh(struct refresh *r, struct arena *a)
     r->x = arena_take(a, (size_t)r->n_slot * e->model->config.n_embd, sizeof *r->x);
     r->change_k = arena_take(a, r->n_tok, sizeof *r->change_k);
     r->change_v = arena_take(a, r->n_tok, sizeof *r->change_v);
+    const size_t n_worker = workers_count(e->workers), n_kv = config_kv_width(&e->model->config);
+    r->old = arena_take(a, n_worker * 2 * PAGE_TOK * n_kv, sizeof *r->old);
+    r->line = arena_take(a, n_worker * n_kv, sizeof *r->line);
     r->run = arena_take(a, n_row, sizeof *r->run);
     r->page = arena_take(a, n_row, sizeof *r->page);
     r->own = arena_take(a, n_row * g->n_kv_head, g->tail_bytes);
@@ -222,6 +227,48 @@ static void measure_run(void *arg, uint32_t run_i, uint32_t worker_i)
     }
 }
 
+/* x [n_head] of d each becomes theta x + (1 - theta) old, theta their cosine, 0 at least. */
+static void mix(float *x, const float *old, size_t n)
+{
+    double xy = 0, xx = 0, yy = 0;
+    for (size_t i = 0; i < n; i++) {
+        xy += (double)x[i] * (double)old[i];
+        xx += (double)x[i] * (double)x[i];
+        yy += (double)old[i] * (double)old[i];
+    }
+    const double cosine = xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 1;
+    const float theta = cosine < 0 ? 0 : cosine > 1 ? 1 : (float)cosine;
+    for (size_t i = 0; i < n; i++) x[i] = theta * x[i] + (1 - theta) * old[i];
+}
+
+/* Keys and values of a run's rows mixed with those of the document. */
+static void fuse_run(void *arg, uint32_t run_i, uint32_t worker_i)
+{
+    const struct refresh *r = arg;
+    const sac_engine *e = r->e;
+    const struct page_geom *g = &e->pool.geom;
+    const struct config *c = &e->model->config;
+    const struct attn_run *run = &r->run[run_i];
+    const size_t n = config_kv_width(c);
+    float *old = r->old + (size_t)worker_i * 2 * PAGE_TOK * n, *k = old, *v = old + PAGE_TOK * n;
+    if (!has_bit(r, r->layer, run->pos0)) return;
+    for (uint32_t h = 0; h < g->n_kv_head; h++)
+        page_read(k + (size_t)h * PAGE_TOK * g->head_dim, v + (size_t)h * PAGE_TOK * g->head_dim, g,
+                  run->own0 + h * g->tail_bytes, PAGE_TAIL, PAGE_TOK);
+    for (uint32_t i = 0; i < run->n_row; i++) {
+        float *row = e->scratch.qkv + (run->row0 + i) * config_qkv_width(c) + config_q_width(c);
+        const size_t at = (size_t)((run->pos0 + i) % PAGE_TOK) * g->head_dim;
+        float *line = r->line + (size_t)worker_i * n;
+        for (int part = 0; part < 2; part++, row += n) {
+            for (uint32_t h = 0; h < g->n_kv_head; h++)
+                memcpy(line + h * g->head_dim,
+                       (part ? v : k) + (size_t)h * PAGE_TOK * g->head_dim + at,
+                       g->head_dim * sizeof *line);
+            mix(row, line, n);
+        }
+    }
+}
+
 /* Puts the new keys and values of rows that the layer's mask names into the chunk's pages: what
  * rows see of their own page is not rounded, as in a prompt. */
 static void write_runs(struct refresh *r)
@@ -305,6 +352,7 @@ static sac_status run_chunk(struct refresh *r, const uint32_t *row, uint32_t n, 
     layer_qkv(e, r->layer);
     workers_for(e->workers, r->n_page * e->pool.geom.n_kv_head, open_page, r);
     if (r->watched && what & SWEEP_WRITE) workers_for(e->workers, r->n_run, measure_run, r);
+    if (r->job->fuses) workers_for(e->workers, r->n_run, fuse_run, r);
     write_runs(r);
     if (what & SWEEP_WRITE && r->layer > 0) TRY(seal_pages(r, err));
     if (!(what & SWEEP_ATTEND)) return SAC_OK;

@@ -579,10 +579,12 @@ sac_status sac_seq_load(sac_engine *e, const char *path, sac_seq *out, sac_error
     return status;
 }
 
-sac_status state_load_pages(sac_engine *e, const char *path, sac_seq *out, sac_error *err)
+sac_status state_load_pages(sac_engine *e, const char *path, uint64_t bytes, sac_seq *out,
+                            sac_error *err)
 {
     struct stream s;
     TRY(open_file(&s, path, err));
+    if (bytes < s.size) s.size = bytes;
     const sac_status status = load(&s, e, true, out);
     fclose(s.file);
     return status;
@@ -613,12 +615,14 @@ sac_status sac_state_get_info(sac_state_info *out, const char *path, sac_error *
     return SAC_OK;
 }
 
-sac_status state_holds(const char *path, const int32_t *tok, size_t n, bool *out, sac_error *err)
+sac_status state_holds(const char *path, uint64_t bytes, const int32_t *tok, size_t n, bool *out,
+                       sac_error *err)
 {
     struct stream s;
     struct head h = {0};
     int32_t piece[1024];
     TRY(open_file(&s, path, err));
+    if (bytes < s.size) s.size = bytes;
     sac_status status = read_head(&s, &h);
     bool same = status == SAC_OK && h.n_tok == n;
     for (size_t i = 0, part; same && i < n; i += part) {
@@ -647,10 +651,11 @@ static sac_status check_sum(struct stream *s)
     return stored == sum ? SAC_OK : damaged(s, "its checksum is another one");
 }
 
-sac_status state_verify(const char *path, sac_error *err)
+sac_status state_verify(const char *path, uint64_t bytes, sac_error *err)
 {
     struct stream s;
     TRY(open_file(&s, path, err));
+    if (bytes < s.size) s.size = bytes;
     const sac_status status = check_sum(&s);
     fclose(s.file);
     return status;

@@ -10,15 +10,33 @@
 
 #include "methods/method.h"
 
+#define CONTEXT_DOC_MAX 128u
+
 struct context_doc {
     uint32_t begin, end; /* pages */
+};
+
+/* What is noted of a document when it is computed (engine/notes.c), for one layer. Its text is cut
+ * into blocks of CONTEXT_BLOCK tokens; the last may be shorter. Vectors are those before rotation.
+ */
+#define CONTEXT_BLOCK 64u
+struct context_note {
+    const float *query;  /* [n_head, head_dim] mean over the last two blocks */
+    const float *key;    /* [n_block, n_kv_head, head_dim] means */
+    const float *anchor; /* [n_kv_head, head_dim] mean over the first and the last two blocks */
+    /* Of the token of each block that the rows behind the block look at most: their mean attention,
+     * the exponent of its decay with distance, and which it is, counted from the text's begin. */
+    const float *mass, *slope, *token; /* [n_block] */
 };
 
 struct context_view {
     const struct method_shape *shape;
     const void *param; /* as in struct method_lane */
     uint32_t n_layer, n_page, n_doc;
-    const struct context_doc *doc; /* [n_doc] */
+    const struct context_doc *doc;   /* [n_doc] */
+    const struct context_note *note; /* [n_doc, n_layer], or NULL: the composer wants none */
+    const float *query; /* [n_layer, n_head, head_dim] mean of the question's, or NULL: likewise */
+    uint32_t n_head;
 };
 
 struct context_plan {
@@ -28,7 +46,7 @@ struct context_plan {
     /* [n_layer, n_page] whether the page is read by those behind it. All true before; a page of the
      * head, and any in a layer with a window of its own, stays in any case. */
     bool *resident;
-    float *spare; /* [n_page * PAGE_TOK] holds anything */
+    float *spare; /* [n_page * PAGE_TOK + n_head * head_dim] holds anything */
 };
 
 /* How far keys and values that were computed again are from those of the document: sums of squares
@@ -42,7 +60,12 @@ struct method_context {
     /* False: keys keep the positions at which they were computed. NULL: they get those at which
      * they stand. */
     bool (*aligns)(const void *param);
+    /* Whether `plan` wants notes and the question's queries; those are made by rows that see what
+     * `probe` leaves resident. NULL: it wants neither. */
+    void (*probe)(const struct context_view *v, struct context_plan *out);
     void (*plan)(const struct context_view *v, struct context_plan *out); /* NULL: as it is */
+    /* A new key or value becomes theta new + (1 - theta) old, theta their cosine. NULL: new. */
+    bool (*fuses)(const void *param);
     /* Whether `observe` wants to see this layer's changes before its attention; it may take bits of
      * this layer's successors away, and add none. */
     bool (*watches)(const struct context_view *v, uint32_t layer);

@@ -1,7 +1,7 @@
 /* test_compose.c: documents that were computed alone, joined: what composers leave equal to an
  * ordinary prompt and to each other, what they compute again, and that nothing of a document
  * changes. On a tiny model of random weights, in f16 unless it says otherwise. */
-#include "engine/engine.h"
+#include "engine/notes.h"
 #include "must.h"
 #include "tiny_model.h"
 
@@ -37,6 +37,7 @@ struct setting {
     sac_kv_type type;
     uint32_t n_threads, n_batch;
     const char *decode;
+    bool is_long; /* documents of four times the length */
 };
 
 /* An engine with documents in sequences of their own. */
@@ -66,7 +67,7 @@ static struct bench open_bench(const struct setting *s, bool changed)
     struct bench b;
     sac_error err;
     sac_engine_params p = sac_engine_params_default();
-    p.n_ctx = N_CTX;
+    p.n_ctx = s->is_long ? 4 * N_CTX : N_CTX;
     p.n_seq_max = N_DOC + 2;
     p.n_threads = s->n_threads ? s->n_threads : 1;
     if (s->n_batch) p.n_batch = s->n_batch;
@@ -77,12 +78,17 @@ static struct bench open_bench(const struct setting *s, bool changed)
     p.n_decode = s->decode != NULL;
     must(sac_engine_create(&b.e, s->model ? s->model : model, &p, &err), &err);
     for (uint32_t d = 0; d < N_DOC; d++) {
-        int32_t tok[N_HEAD + 128];
+        int32_t tok[N_HEAD + 4 * 128];
+        struct notes_watch watch;
+        const uint32_t n = n_text[d] * (s->is_long ? 4 : 1);
         for (uint32_t i = 0; i < N_HEAD; i++) tok[i] = token_of(9, i);
-        for (uint32_t i = 0; i < n_text[d]; i++) tok[N_HEAD + i] = token_of(d, i);
-        if (changed && d == N_DOC - 1) tok[N_HEAD + n_text[d] - 1] ^= 1;
+        for (uint32_t i = 0; i < n; i++) tok[N_HEAD + i] = token_of(d, i);
+        if (changed && d == N_DOC - 1) tok[N_HEAD + n - 1] ^= 1;
         must(sac_seq_create(b.e, &b.doc[d], &err), &err);
-        compute(b.e, b.doc[d], tok, N_HEAD + n_text[d], NULL, NULL);
+        must(notes_begin(&watch, b.e, b.doc[d], N_HEAD, n, &err), &err);
+        compute(b.e, b.doc[d], tok, N_HEAD + n, NULL, NULL);
+        must(notes_make(&watch, b.e, &err), &err);
+        notes_end(&watch, b.e);
     }
     return b;
 }
@@ -92,8 +98,14 @@ static sac_seq compose(const struct bench *b, const char *method, size_t n_doc,
 {
     sac_seq seq;
     sac_error err;
-    const sac_compose_params p = {
-        .method = method, .doc = b->doc, .n_doc = n_doc, .n_head = N_HEAD};
+    int32_t question[N_QUESTION];
+    for (uint32_t i = 0; i < N_QUESTION; i++) question[i] = token_of(7, i);
+    const sac_compose_params p = {.method = method,
+                                  .doc = b->doc,
+                                  .n_doc = n_doc,
+                                  .n_head = N_HEAD,
+                                  .question = question,
+                                  .n_question = N_QUESTION};
     must(sac_compose(b->e, &p, &seq, report, &err), &err);
     return seq;
 }
@@ -140,7 +152,8 @@ static const char *const methods[] = {"recompute",
                                       "epic",
                                       "cacheblend",
                                       "cacheblend:ratio=1",
-                                      "cacheblend:ratio=0.4,ratio_end=0.1"};
+                                      "cacheblend:ratio=0.4,ratio_end=0.1",
+                                      "samkv:update=overwrite"};
 #define N_METHOD (sizeof methods / sizeof methods[0])
 
 static void one_document_is_an_ordinary_prompt(void **state)
@@ -175,7 +188,7 @@ static void all_computed_again_is_the_whole_prompt(void **state)
     const struct setting settings[] = {
         {.type = SAC_KV_F16}, {.type = SAC_KV_Q8}, {.model = windows}};
     const char *const all[] = {"epic:k=1000", "epic:k=0,k_tail=1000", "cacheblend:ratio=1",
-                               "cacheblend:ratio=1,by=v"};
+                               "cacheblend:ratio=1,by=v", "samkv:update=overwrite"};
     for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++) {
         const struct bench b = open_bench(&settings[s], false);
         float wanted[2][TINY_VOCAB], got[2][TINY_VOCAB];
@@ -316,6 +329,78 @@ static void results_do_not_depend_on_threads_and_batches(void **state)
     }
 }
 
+/* Ends of documents stay, and as many blocks between in each layer; ends are computed again. */
+static void samkv_keeps_ends_and_what_is_asked_for(void **state)
+{
+    (void)state;
+    const char *const specs[] = {"samkv", "samkv:all_above=on", "samkv:select=off",
+                                 "samkv:bias=off,all_above=on", "samkv:recompute=off"};
+    const struct setting settings[] = {{.is_long = true},
+                                       {.is_long = true, .n_threads = 2, .n_batch = 64}};
+    static float wanted[5][2][TINY_VOCAB], got[2][TINY_VOCAB];
+    const double n = 4 * (96 + 128 + 64), n_end = 3 * 3 * 64;
+    for (size_t s = 0; s < 2; s++) {
+        const struct bench b = open_bench(&settings[s], false);
+        const uint64_t n_free = sac_engine_get_stats(b.e).n_page_free;
+        for (size_t i = 0; i < 5; i++) {
+            sac_compose_report r;
+            const sac_seq seq = compose(&b, specs[i], N_DOC, &r);
+            const double kept = r.resident_share * n - n_end;
+            assert_true(i == 2 ? kept == 0 : kept >= 0 && fmod(kept, 64) == 0);
+            if (i == 1 || i == 3) assert_true(kept > 0);
+            assert_int_equal(r.n_row, i == 4 ? 0 : N_LAYER * n_end);
+            for (uint32_t layer = 0; layer < N_LAYER; layer++) {
+                const page_id *table = pool_table(&b.e->pool, seq, layer);
+                double there = 0;
+                for (uint32_t p = 1; p < 1 + n / PAGE_TOK; p++) there += table[p] != PAGE_NONE;
+                assert_true(there * PAGE_TOK == kept + n_end);
+            }
+            ask(&b, seq, s == 0 ? wanted[i] : got);
+            if (s > 0) assert_memory_equal(got, wanted[i], sizeof got);
+            sac_seq_remove(b.e, seq);
+            assert_int_equal(sac_engine_get_stats(b.e).n_page_free, n_free);
+        }
+        sac_engine_free(b.e);
+    }
+}
+
+/* The mean query and the mean key are those before rotation: as of a row at position 0. */
+static void notes_are_what_they_say(void **state)
+{
+    (void)state;
+    const struct bench b = open_bench(&(struct setting){.is_long = true}, false);
+    const struct notes *n = b.e->seqs[b.doc[0]].notes;
+    assert_int_equal(n->n_tok, 4 * 96);
+    assert_int_equal(n->n_block, 6);
+    for (uint32_t layer = 0; layer < N_LAYER; layer++) {
+        const struct context_note note = notes_layer(b.e, n, layer);
+        for (uint32_t block = 0; block < n->n_block; block++) {
+            assert_true(note.token[block] >= 64 * block && note.token[block] < 64 * block + 64);
+            assert_true(note.mass[block] >= 0 && note.mass[block] <= 1);
+            assert_true(isfinite(note.slope[block]));
+        }
+    }
+    /* In layer 0 neither depends on where a token stands: the same text behind a longer head. */
+    int32_t tok[2 * N_HEAD + 4 * 96];
+    struct notes_watch watch;
+    sac_error err;
+    sac_seq seq;
+    for (uint32_t i = 0; i < 2 * N_HEAD; i++) tok[i] = token_of(9, i);
+    for (uint32_t i = 0; i < 4 * 96; i++) tok[2 * N_HEAD + i] = token_of(0, i);
+    must(sac_seq_create(b.e, &seq, &err), &err);
+    must(notes_begin(&watch, b.e, seq, 2 * N_HEAD, 4 * 96, &err), &err);
+    compute(b.e, seq, tok, 2 * N_HEAD + 4 * 96, NULL, NULL);
+    must(notes_make(&watch, b.e, &err), &err);
+    notes_end(&watch, b.e);
+    const struct context_note x = notes_layer(b.e, n, 0),
+                              y = notes_layer(b.e, b.e->seqs[seq].notes, 0);
+    for (size_t i = 0; i < TINY_HEADS * TINY_DIM; i++)
+        assert_true(fabsf(x.query[i] - y.query[i]) < 1e-4f);
+    for (size_t i = 0; i < (n->n_block + 1) * TINY_KV_HEADS * TINY_DIM; i++)
+        assert_true(fabsf(x.key[i] - y.key[i]) < 2e-3f);
+    sac_engine_free(b.e);
+}
+
 static void expect(sac_status got, const sac_error *err, sac_status status, const char *words)
 {
     if (got != status || !strstr(err->msg, words))
@@ -369,6 +454,8 @@ int main(void)
         cmocka_unit_test(rows_see_what_stands_before_them),
         cmocka_unit_test(documents_stay_as_they_are),
         cmocka_unit_test(results_do_not_depend_on_threads_and_batches),
+        cmocka_unit_test(samkv_keeps_ends_and_what_is_asked_for),
+        cmocka_unit_test(notes_are_what_they_say),
         cmocka_unit_test(what_is_no_document_is_refused),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);

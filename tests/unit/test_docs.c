@@ -265,7 +265,7 @@ static void what_is_damaged_is_told_and_computed_anew(void **state)
     must(sac_doc_load(docs, e, "one", &seq, &doc, &err), &err);
     sac_seq_remove(e, seq);
     damage(400, true);
-    expect(sac_doc_load(docs, e, "one", &seq, &doc, &err), &err, SAC_ERR_FORMAT, "no saved");
+    expect(sac_doc_load(docs, e, "one", &seq, &doc, &err), &err, SAC_ERR_FORMAT, "cut short");
     sac_engine_free(e);
     sac_docs_close(docs);
     remove_dir();

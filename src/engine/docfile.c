@@ -1,0 +1,159 @@
+/* docfile.c: see the header.
+ *
+ * Format: a state; the notes' floats; struct end, little-endian. The end says how long the two are,
+ * and its checksum covers the notes and itself; the state has its own. */
+#include "engine/docfile.h"
+
+#include "base/mem.h"
+#include "engine/notes.h"
+#include "engine/state.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#define XXH_STATIC_LINKING_ONLY /* a hash that needs no allocation */
+#include <xxhash.h>
+
+#define MAGIC "SACDOC01"
+
+struct end {
+    char magic[8];
+    uint64_t state_bytes, n_float;
+    uint64_t check; /* of the notes and of the above */
+};
+
+static uint64_t check_of(const float *notes, const struct end *end)
+{
+    XXH3_state_t hash;
+    XXH3_64bits_reset(&hash);
+    XXH3_64bits_update(&hash, notes, end->n_float * sizeof *notes);
+    XXH3_64bits_update(&hash, end, offsetof(struct end, check));
+    return XXH3_64bits_digest(&hash);
+}
+
+sac_status docfile_write(sac_engine *e, sac_seq seq, FILE *file, const char *name, sac_error *err)
+{
+    const struct notes *notes = e->seqs[seq].notes;
+    struct end end = {.n_float = notes->n_float};
+    memcpy(end.magic, MAGIC, sizeof end.magic);
+    TRY(state_write(e, seq, file, name, err));
+    const long at = ftell(file);
+    if (at < 0) return error_set(err, SAC_ERR_IO, "cannot write %s: %s", name, strerror(errno));
+    end.state_bytes = (uint64_t)at;
+    end.check = check_of(notes->value, &end);
+    if (fwrite(notes->value, sizeof *notes->value, notes->n_float, file) != notes->n_float ||
+        fwrite(&end, sizeof end, 1, file) != 1)
+        return error_set(err, SAC_ERR_IO, "cannot write %s: %s", name, strerror(errno));
+    return SAC_OK;
+}
+
+/* ---- Reading ---- */
+
+static sac_status damaged(const char *path, const char *what, sac_error *err)
+{
+    return error_set(err, SAC_ERR_FORMAT, "%s is damaged: %s", path, what);
+}
+
+/* The end of an open file, as long as its parts. */
+static sac_status read_end(struct end *out, FILE *f, const char *path, sac_error *err)
+{
+    const bool there =
+        fseek(f, -(long)sizeof *out, SEEK_END) == 0 && fread(out, sizeof *out, 1, f) == 1;
+    const long size = ftell(f);
+    if (!there || size < 0 || memcmp(out->magic, MAGIC, sizeof out->magic) != 0)
+        return damaged(path, "it is cut short, or no document", err);
+    const uint64_t body = (uint64_t)size - sizeof *out;
+    if (out->state_bytes > body || (body - out->state_bytes) / sizeof(float) != out->n_float ||
+        (body - out->state_bytes) % sizeof(float))
+        return damaged(path, "its parts are not as long as the whole", err);
+    return SAC_OK;
+}
+
+/* The notes' floats, checked; `*out` is the caller's. */
+static sac_status read_floats(struct notes **out, const struct end *end, FILE *f, const char *path,
+                              sac_error *err)
+{
+    struct notes *n = mem_alloc(sizeof *n + end->n_float * sizeof(float));
+    sac_status status = SAC_OK;
+    if (!n) return error_set(err, SAC_ERR_MEMORY, "out of memory for the notes of %s", path);
+    if (fseek(f, (long)end->state_bytes, SEEK_SET) != 0 ||
+        fread(n->value, sizeof(float), end->n_float, f) != end->n_float)
+        status = error_set(err, SAC_ERR_IO, "cannot read %s: %s", path,
+                           ferror(f) ? strerror(errno) : "it has become shorter");
+    else if (check_of(n->value, end) != end->check)
+        status = damaged(path, "the checksum of its notes is another one", err);
+    for (size_t i = 0; status == SAC_OK && i < end->n_float; i++)
+        if (!isfinite(n->value[i])) status = damaged(path, "a note is no number", err);
+    if (status != SAC_OK) {
+        mem_free(n);
+        return status;
+    }
+    *out = n;
+    return SAC_OK;
+}
+
+static sac_status read_notes(struct notes **out, struct end *end, const char *path, sac_error *err)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return error_set(err, errno == ENOENT ? SAC_ERR_NOT_FOUND : SAC_ERR_IO,
+                         "cannot read %s: %s", path, strerror(errno));
+    sac_status status = read_end(end, f, path, err);
+    if (status == SAC_OK) status = read_floats(out, end, f, path, err);
+    fclose(f);
+    return status;
+}
+
+/* Places that notes name lie within the text. */
+static bool is_sound(const sac_engine *e, const struct notes *n)
+{
+    for (uint32_t l = 0; l < e->pool.geom.n_layer; l++) {
+        const struct context_note note = notes_layer(e, n, l);
+        for (uint32_t b = 0; b < n->n_block; b++)
+            if (!(note.token[b] >= 0 && note.token[b] < (float)n->n_tok)) return false;
+    }
+    return true;
+}
+
+sac_status docfile_load(sac_engine *e, const char *path, uint32_t n_text, sac_seq *out,
+                        sac_error *err)
+{
+    struct notes *notes;
+    struct end end;
+    sac_seq seq;
+    TRY(read_notes(&notes, &end, path, err));
+    notes->n_tok = n_text;
+    notes->n_block = (n_text + CONTEXT_BLOCK - 1) / CONTEXT_BLOCK;
+    notes->n_float = end.n_float;
+    sac_status status = SAC_OK;
+    if (end.n_float != notes_floats(e, n_text) || !is_sound(e, notes))
+        status = damaged(path, "its notes make no sense", err);
+    if (status == SAC_OK) status = state_load_pages(e, path, end.state_bytes, &seq, err);
+    if (status != SAC_OK) {
+        mem_free(notes);
+        return status;
+    }
+    e->seqs[seq].notes = notes;
+    *out = seq;
+    return SAC_OK;
+}
+
+sac_status docfile_verify(const char *path, sac_error *err)
+{
+    struct notes *notes;
+    struct end end;
+    TRY(read_notes(&notes, &end, path, err));
+    mem_free(notes);
+    return state_verify(path, end.state_bytes, err);
+}
+
+bool docfile_holds(const char *path, const int32_t *tok, size_t n)
+{
+    struct notes *notes;
+    struct end end;
+    bool same = false;
+    if (read_notes(&notes, &end, path, NULL) != SAC_OK) return false;
+    mem_free(notes);
+    return state_holds(path, end.state_bytes, tok, n, &same, NULL) == SAC_OK && same &&
+           state_verify(path, end.state_bytes, NULL) == SAC_OK;
+}

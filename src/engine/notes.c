@@ -1,0 +1,296 @@
+/* notes.c: see the header.
+ *
+ * While a document is computed, its rows' queries pass by: those of its last two blocks are summed
+ * up, and at most N_SAMPLE rows of the text, evenly spaced, are kept. Keys are read from its pages
+ * afterwards; the attention of the kept rows over them tells which tokens later rows look at.
+ *
+ * Invariant: notes follow from the document alone, not from chunks or threads. */
+#include "engine/notes.h"
+
+#include "base/mem.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#define N_SAMPLE 256u
+enum { N_ENDS = 3 }; /* the first block and the last two */
+
+static size_t query_width(const sac_engine *e)
+{
+    return config_q_width(&e->model->config);
+}
+
+static size_t key_width(const sac_engine *e)
+{
+    return config_kv_width(&e->model->config);
+}
+
+static uint32_t block_count(uint32_t n_tok)
+{
+    return (n_tok + CONTEXT_BLOCK - 1) / CONTEXT_BLOCK;
+}
+
+static size_t layer_floats(const sac_engine *e, uint32_t n_tok)
+{
+    const size_t n_block = block_count(n_tok);
+    return query_width(e) + (n_block + 1) * key_width(e) + 3 * n_block;
+}
+
+size_t notes_floats(const sac_engine *e, uint32_t n_tok)
+{
+    return layer_floats(e, n_tok) * e->pool.geom.n_layer;
+}
+
+struct context_note notes_layer(const sac_engine *e, const struct notes *n, uint32_t layer)
+{
+    const float *at = n->value + layer_floats(e, n->n_tok) * layer;
+    const float *key = at + query_width(e), *anchor = key + n->n_block * key_width(e);
+    const float *mass = anchor + key_width(e);
+    return (struct context_note){.query = at,
+                                 .key = key,
+                                 .anchor = anchor,
+                                 .mass = mass,
+                                 .slope = mass + n->n_block,
+                                 .token = mass + 2 * n->n_block};
+}
+
+/* ---- Watching ---- */
+
+/* Turns the heads of x [n_head, d] back to what they were before rotation; the size that scaling
+ * has given to cosines and sines is taken off, too. */
+static void unturn(const sac_engine *e, float *x, uint32_t n_head, const float *cosine,
+                   const float *sine)
+{
+    const uint32_t d = e->pool.geom.head_dim, half = e->shape.rope.n_rot / 2;
+    const uint32_t step = e->shape.rope.interleaved ? 2 : 1;
+    const uint32_t other = e->shape.rope.interleaved ? 1 : half;
+    for (uint32_t h = 0; h < n_head; h++, x += d)
+        for (uint32_t i = 0; i < half; i++) {
+            const float a = x[i * step], b = x[i * step + other];
+            const float size = cosine[i] * cosine[i] + sine[i] * sine[i];
+            x[i * step] = (a * cosine[i] + b * sine[i]) / size;
+            x[i * step + other] = (b * cosine[i] - a * sine[i]) / size;
+        }
+}
+
+static void add_query(const sac_engine *e, uint32_t row, uint32_t layer)
+{
+    const size_t n = query_width(e), n_angle = e->shape.rope.n_rot / 2;
+    const bool local = config_layer_is_local(&e->model->config, layer);
+    float *sum = e->watch->query + layer * n, query[512];
+    const float *q = e->scratch.qkv + row * config_qkv_width(&e->model->config);
+    const uint32_t d = e->pool.geom.head_dim;
+    for (uint32_t h = 0; h < n / d; h++) {
+        memcpy(query, q + h * d, d * sizeof *query);
+        unturn(e, query, 1, e->scratch.cos[local] + row * n_angle,
+               e->scratch.sin[local] + row * n_angle);
+        for (uint32_t i = 0; i < d; i++) sum[h * d + i] += query[i];
+    }
+}
+
+void notes_see(sac_engine *e, uint32_t layer)
+{
+    const struct notes_watch *w = e->watch;
+    const size_t n = query_width(e), stride = config_qkv_width(&e->model->config);
+    for (uint32_t r = 0; r < e->batch.n_row; r++) {
+        const uint32_t pos = e->batch.pos[r];
+        if (e->batch.seq_i[r] != w->seq_i) continue;
+        if (pos >= w->begin && pos < w->end) add_query(e, r, layer);
+        if (!w->every || pos < w->first || (pos - w->first) % w->every) continue;
+        const size_t i = (pos - w->first) / w->every;
+        if (i < w->n_sample)
+            memcpy(w->sample + ((size_t)layer * w->n_sample + i) * n, e->scratch.qkv + r * stride,
+                   n * sizeof(float));
+    }
+}
+
+sac_status notes_begin(struct notes_watch *w, sac_engine *e, uint32_t seq_i, uint32_t n_head,
+                       uint32_t n_tok, sac_error *err)
+{
+    const size_t n_layer = e->pool.geom.n_layer, n = query_width(e);
+    const uint32_t n_last = 2 * CONTEXT_BLOCK - block_count(n_tok) * CONTEXT_BLOCK + n_tok;
+    *w = (struct notes_watch){.seq_i = seq_i,
+                              .begin = n_head + (n_tok > n_last ? n_tok - n_last : 0),
+                              .end = n_head + n_tok,
+                              .first = n_head,
+                              .every = (n_tok + N_SAMPLE - 1) / N_SAMPLE};
+    w->n_sample = (n_tok + w->every - 1) / w->every;
+    w->query = mem_calloc(n_layer * n, sizeof *w->query);
+    w->sample = mem_calloc(n_layer * w->n_sample * n, sizeof *w->sample);
+    if (!w->query || !w->sample)
+        return error_set(err, SAC_ERR_MEMORY, "out of memory for the notes of %u tokens", n_tok);
+    e->watch = w;
+    return SAC_OK;
+}
+
+void notes_end(struct notes_watch *w, sac_engine *e)
+{
+    e->watch = NULL;
+    mem_free(w->query);
+    mem_free(w->sample);
+}
+
+/* ---- Making ---- */
+
+/* What is needed for one layer's notes. */
+struct making {
+    sac_engine *e;
+    const struct notes_watch *w;
+    uint32_t layer, n_tok, n_block;
+    struct context_note note;
+    float *key;  /* [n_pos, d] of one KV head, all positions of the sequence */
+    float *look; /* [n_sample, n_tok] attention, mean over heads */
+    float *row;  /* [n_pos] */
+};
+
+static void read_keys(const struct making *m, uint32_t kv_head)
+{
+    const struct pool *p = &m->e->pool;
+    const page_id *table = pool_table(p, m->w->seq_i, m->layer) + (size_t)kv_head * p->max_page;
+    for (uint32_t i = 0; i < m->w->end / PAGE_TOK; i++)
+        page_read(m->key + (size_t)i * PAGE_TOK * p->geom.head_dim, NULL, &p->geom,
+                  pool_page(p, table[i]), PAGE_SEALED, PAGE_TOK);
+}
+
+/* Attention of the kept rows' query heads over the keys of theirs, added to `look`. */
+static void look(const struct making *m, uint32_t kv_head)
+{
+    const sac_engine *e = m->e;
+    const struct config *c = &e->model->config;
+    const uint32_t d = c->head_dim, group = c->n_head / c->n_kv_head, first = m->w->first;
+    for (uint32_t s = 0; s < m->w->n_sample; s++) {
+        const uint32_t n = first + s * m->w->every + 1;
+        for (uint32_t g = 0; g < group; g++) {
+            const float *q = m->w->sample +
+                             ((size_t)m->layer * m->w->n_sample + s) * query_width(e) +
+                             (kv_head * group + g) * d;
+            double sum = 0;
+            float most = -INFINITY;
+            e->ops.dots(&(struct op_dots){.a = q,
+                                          .b = m->key,
+                                          .a_stride = d,
+                                          .b_stride = d,
+                                          .n_a = 1,
+                                          .n_b = n,
+                                          .width = d,
+                                          .out = m->row,
+                                          .out_stride = n});
+            for (uint32_t j = 0; j < n; j++) most = fmaxf(most, m->row[j]);
+            for (uint32_t j = 0; j < n; j++)
+                sum += (double)(m->row[j] = expf((m->row[j] - most) * c->attn_scale));
+            for (uint32_t j = first; j < n; j++)
+                m->look[(size_t)s * m->n_tok + j - first] +=
+                    (float)((double)m->row[j] / sum / c->n_head);
+        }
+    }
+}
+
+/* Means of keys before rotation. */
+static void note_keys(const struct making *m, uint32_t kv_head)
+{
+    const sac_engine *e = m->e;
+    const uint32_t d = e->pool.geom.head_dim, half = e->shape.rope.n_rot / 2;
+    const bool local = config_layer_is_local(&e->model->config, m->layer);
+    float *block = (float *)m->note.key + kv_head * d,
+          *anchor = (float *)m->note.anchor + kv_head * d;
+    float cosine[256], sine[256];
+    uint32_t n_anchor = 0;
+    for (uint32_t t = 0; t < m->n_tok; t++) {
+        const uint32_t pos = m->w->first + t, b = t / CONTEXT_BLOCK;
+        const bool is_end = b == 0 || b + 2 >= m->n_block;
+        float *k = m->key + (size_t)pos * d;
+        assert(half <= 256);
+        rope_table_fill(&e->rope[local], cosine, sine, &pos, 1);
+        unturn(e, k, 1, cosine, sine);
+        n_anchor += is_end;
+        for (uint32_t i = 0; i < d; i++) block[b * key_width(e) + i] += k[i];
+        for (uint32_t i = 0; i < d && is_end; i++) anchor[i] += k[i];
+    }
+    for (uint32_t b = 0; b < m->n_block; b++) {
+        const uint32_t left = m->n_tok - b * CONTEXT_BLOCK;
+        for (uint32_t i = 0; i < d; i++)
+            block[b * key_width(e) + i] /= (float)(left < CONTEXT_BLOCK ? left : CONTEXT_BLOCK);
+    }
+    for (uint32_t i = 0; i < d; i++) anchor[i] /= (float)n_anchor;
+}
+
+/* Least squares of log y = c - a log x over the kept rows from `from` on. */
+static double slope_of(const struct making *m, uint32_t from, uint32_t tok)
+{
+    double n = 0, x = 0, y = 0, xx = 0, xy = 0;
+    for (uint32_t s = from; s < m->w->n_sample; s++) {
+        const double log_x = log((double)(s * m->w->every - tok));
+        const double log_y = log(fmax((double)m->look[(size_t)s * m->n_tok + tok], 1e-12));
+        n++;
+        x += log_x;
+        y += log_y;
+        xx += log_x * log_x;
+        xy += log_x * log_y;
+    }
+    const double spread = n * xx - x * x;
+    return spread > 0 ? -(n * xy - x * y) / spread : 0;
+}
+
+/* The token of a block that rows behind it look at most. */
+static void note_block(const struct making *m, uint32_t block)
+{
+    const uint32_t begin = block * CONTEXT_BLOCK;
+    const uint32_t end = begin + CONTEXT_BLOCK < m->n_tok ? begin + CONTEXT_BLOCK : m->n_tok;
+    const uint32_t from = (end + m->w->every - 1) / m->w->every;
+    double best = -1;
+    uint32_t token = begin;
+    for (uint32_t t = begin; t < end && from < m->w->n_sample; t++) {
+        double sum = 0;
+        for (uint32_t s = from; s < m->w->n_sample; s++)
+            sum += (double)m->look[(size_t)s * m->n_tok + t];
+        if (sum > best) {
+            best = sum;
+            token = t;
+        }
+    }
+    ((float *)m->note.mass)[block] = best > 0 ? (float)(best / (m->w->n_sample - from)) : 0;
+    ((float *)m->note.slope)[block] = (float)slope_of(m, from, token);
+    ((float *)m->note.token)[block] = (float)token;
+}
+
+static void note_layer(struct making *m, struct notes *notes, uint32_t layer)
+{
+    const sac_engine *e = m->e;
+    const size_t n = query_width(e);
+    m->layer = layer;
+    m->note = notes_layer(e, notes, layer);
+    memset(m->look, 0, (size_t)m->w->n_sample * m->n_tok * sizeof *m->look);
+    for (size_t i = 0; i < n; i++)
+        ((float *)m->note.query)[i] = m->w->query[layer * n + i] / (float)(m->w->end - m->w->begin);
+    for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++) {
+        read_keys(m, h);
+        look(m, h);
+        note_keys(m, h);
+    }
+    for (uint32_t b = 0; b < m->n_block; b++) note_block(m, b);
+}
+
+sac_status notes_make(struct notes_watch *w, sac_engine *e, sac_error *err)
+{
+    struct making m = {.e = e, .w = w, .n_tok = w->end - w->first};
+    const size_t n_float = notes_floats(e, m.n_tok);
+    struct notes *notes = mem_calloc(1, sizeof *notes + n_float * sizeof(float));
+    m.n_block = block_count(m.n_tok);
+    m.key = mem_alloc((size_t)w->end * e->pool.geom.head_dim * sizeof *m.key);
+    m.look = mem_alloc((size_t)w->n_sample * m.n_tok * sizeof *m.look);
+    m.row = mem_alloc(w->end * sizeof *m.row);
+    const bool ok = notes && m.key && m.look && m.row;
+    if (ok) {
+        *notes = (struct notes){.n_tok = m.n_tok, .n_block = m.n_block, .n_float = n_float};
+        for (uint32_t l = 0; l < e->pool.geom.n_layer; l++) note_layer(&m, notes, l);
+        e->seqs[w->seq_i].notes = notes;
+    } else {
+        mem_free(notes);
+    }
+    mem_free(m.key);
+    mem_free(m.look);
+    mem_free(m.row);
+    return ok ? SAC_OK
+              : error_set(err, SAC_ERR_MEMORY, "out of memory for the notes of %u tokens", m.n_tok);
+}

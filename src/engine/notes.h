@@ -1,0 +1,43 @@
+/* notes.h: what composers want to know of a document besides its keys and values, noted while it is
+ * computed: means of queries and keys before rotation, and which tokens later rows look at. */
+#ifndef SAC_ENGINE_NOTES_H
+#define SAC_ENGINE_NOTES_H
+
+#include "engine/engine.h"
+#include "methods/context.h"
+
+/* All layers of one document, one block of floats. */
+struct notes {
+    uint32_t n_tok, n_block; /* of the text */
+    size_t n_float;
+    float value[];
+};
+
+/* Rows of one sequence whose queries are seen. */
+struct notes_watch {
+    uint32_t seq_i;
+    uint32_t begin, end;   /* positions whose mean query is wanted */
+    float *query;          /* [n_layer, n_head, head_dim] their sums */
+    uint32_t first, every; /* rows first, first + every, .. are kept, n_sample of them; 0: none */
+    uint32_t n_sample;
+    float *sample; /* [n_layer, n_sample, n_head, head_dim] rotated */
+};
+
+/* Of a layer that has projected and rotated. */
+void notes_see(sac_engine *e, uint32_t layer);
+
+/* Floats of all notes of a text. */
+size_t notes_floats(const sac_engine *e, uint32_t n_tok);
+/* Begins to watch a document of n_tok tokens behind a head, which will be computed in a sequence;
+ * both in whole pages. */
+sac_status notes_begin(struct notes_watch *w, sac_engine *e, uint32_t seq_i, uint32_t n_head,
+                       uint32_t n_tok, sac_error *err);
+/* Notes of what was watched become the sequence's. */
+sac_status notes_make(struct notes_watch *w, sac_engine *e, sac_error *err);
+/* Ends watching; also if notes_begin has failed. */
+void notes_end(struct notes_watch *w, sac_engine *e);
+
+/* Those of one layer. */
+struct context_note notes_layer(const sac_engine *e, const struct notes *n, uint32_t layer);
+
+#endif
