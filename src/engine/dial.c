@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,6 +25,7 @@ static bool has_param(const struct method *m, const char *key)
 static sac_status append(char text[SPEC_BYTES], const char *key, const char *value, sac_error *err)
 {
     const size_t n = strlen(text);
+    assert(n < SPEC_BYTES);
     const char sign = strchr(text, ':') ? ',' : ':';
     const int n_new = snprintf(text + n, SPEC_BYTES - n, "%c%s=%s", sign, key, value);
     if (n_new > 0 && n + (size_t)n_new < SPEC_BYTES) return SAC_OK;
@@ -103,6 +105,7 @@ sac_status dial_check(const sac_engine *e, const uint32_t method_i[CHOOSER_KINDS
 
 const struct spec *dial_spec(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i)
 {
+    assert(seq_i < e->params.n_seq_max);
     const struct dial *d = &e->seqs[seq_i].dial;
     return d->has_own[kind] ? &d->own[kind] : chooser_method(e, kind, seq_i)->spec;
 }

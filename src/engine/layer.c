@@ -8,6 +8,8 @@
 #include "engine/attend.h"
 #include "engine/notes.h"
 
+#include <assert.h>
+
 static uint64_t bytes_read(const struct op_linear *op)
 {
     uint64_t bytes = 0;
@@ -18,6 +20,7 @@ static uint64_t bytes_read(const struct op_linear *op)
 
 void layer_linear(sac_engine *e, struct op_linear *op)
 {
+    assert(op->n_row > 0 && op->n_part > 0);
     op->scratch = e->scratch.linear;
     op->scratch_bytes = e->scratch.linear_bytes;
     e->stats.weight_bytes_read += bytes_read(op);
@@ -28,6 +31,7 @@ void layer_linear(sac_engine *e, struct op_linear *op)
 static void linear_batch(sac_engine *e, struct op_linear op)
 {
     const uint32_t n_decode = e->batch.n_decode, n_prompt = e->batch.n_row - n_decode;
+    assert(n_decode <= e->batch.n_row && e->batch.n_row <= e->batch.n_row_max);
     const uint64_t start = clock_us();
     if (n_decode) {
         op.kind = ROW_DECODE;

@@ -129,6 +129,7 @@ static void begin_chunk(struct refresh *r, const uint32_t *row, uint32_t n)
     sac_engine *e = r->e;
     const struct page_geom *g = &e->pool.geom;
     struct batch *b = &e->batch;
+    assert(n <= b->n_row_max);
     b->n_row = n;
     b->n_decode = b->n_run = r->n_run = r->n_page = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -211,6 +212,7 @@ static void measure_run(void *arg, uint32_t run_i, uint32_t worker_i)
     const struct config *c = &e->model->config;
     const struct attn_run *run = &r->run[run_i];
     float k[PAGE_TOK * 512], v[PAGE_TOK * 512];
+    assert(g->head_dim <= 512 && run->n_row <= PAGE_TOK);
     (void)worker_i;
     for (uint32_t i = 0; i < run->n_row; i++)
         r->change_k[run->pos0 + i] = r->change_v[run->pos0 + i] = 0;

@@ -72,12 +72,14 @@ static uint32_t find_next(const sac_engine *e, uint32_t seq_i, uint8_t key[SHA25
 {
     const struct seq *s = &e->seqs[seq_i];
     const int32_t *tok = s->tok + (size_t)s->reuse.n_page * PAGE_TOK;
+    assert((s->reuse.n_page + 1) * PAGE_TOK <= s->n_all);
     sha256_digest(&e->reuse.sha, key, s->reuse.key, tok, PAGE_TOK * sizeof *tok);
     return prefix_find(&e->reuse.index, s->reuse.node, key, tok);
 }
 
 static void step_to(struct reuse_seq *r, const uint8_t key[SHA256_BYTES], uint32_t node)
 {
+    assert(node != PREFIX_NONE);
     memcpy(r->key, key, SHA256_BYTES);
     r->node = node;
     r->n_page++;
@@ -134,6 +136,7 @@ static sac_reuse_end take(sac_engine *e, uint32_t seq_i)
         prefix_take(&e->reuse.index, node, (struct pool_place){seq_i, r->n_page});
         step_to(r, key, node);
         s->n_done += PAGE_TOK;
+        assert(r->n_page * PAGE_TOK == s->n_done && s->n_done < s->n_all);
         r->n_pure = s->n_done;
         s->reads.n_reused_tok += PAGE_TOK;
         e->stats.reads.n_reused_tok += PAGE_TOK;

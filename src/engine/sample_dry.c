@@ -86,6 +86,7 @@ void sample_dry_deinit(struct sample_dry *d)
 void sample_dry_accept(struct sample_dry *d, int32_t tok)
 {
     if (!d->ring) return;
+    assert(d->next < d->n_ring && d->n_held <= d->n_ring);
     d->ring[d->next] = tok;
     d->next = d->next + 1 == d->n_ring ? 0 : d->next + 1;
     if (d->n_held < d->n_ring) d->n_held++;

@@ -57,6 +57,7 @@ static struct segment_view make_view(const struct rope_table *t, uint32_t end, i
 /* Of segment i. */
 static void make_views(sac_engine *e, uint32_t seq_i, uint32_t i)
 {
+    assert(i < e->segments.n[seq_i]);
     const struct segment *s = &list_of(e, seq_i)[i];
     for (size_t local = 0; local < 2; local++) {
         const struct rope_table *t = &e->rope[local];
@@ -225,6 +226,7 @@ sac_status segment_attach(sac_engine *e, sac_seq to, const struct segment_source
     memcpy(dst->tok + dst->n_done, src->tok + from->first, from->n_tok * sizeof *dst->tok);
     memset(dst->flags + dst->n_done, 0, from->n_tok);
     dst->n_done = dst->n_all = dst->n_done + from->n_tok;
+    assert(dst->n_all <= e->params.n_ctx);
     segment_cut(e, to, dst->n_done / PAGE_TOK); /* an offset of 0 at the end is none */
     chooser_jump(e, to);
     return SAC_OK;

@@ -45,6 +45,7 @@ static uint32_t n_place;
 
 static size_t card_bytes(const struct place *m, const struct method_shape *s)
 {
+    assert(m->def.n_card > 0 && m->def.n_card <= CARDS_MAX);
     return (size_t)m->def.n_card * s->geom->head_dim * sizeof(float);
 }
 

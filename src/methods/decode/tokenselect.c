@@ -51,6 +51,7 @@ static bool choose(const struct method_lane *l, struct method_pick *out, uint32_
     const uint32_t n = pick_page_count(l) * PAGE_TOK;
     struct room r;
     room_make(&r, l->shape, true, l->scratch);
+    assert(n <= r.stride && budget <= l->pos);
     pick_all_logits(r.score, r.stride, l, r.k);
     if (!l->ops->vote(&(struct op_vote){.score = r.score,
                                         .score_stride = r.stride,
@@ -78,6 +79,7 @@ static void tokenselect_select(const struct method_lane *l, struct method_pick *
     const bool holds = state->pos > 0 && set->reuse < 1 &&
                        l->pos / PAGE_TOK == state->pos / PAGE_TOK &&
                        cosine(l->q, query, query_floats(l->shape)) >= set->reuse;
+    assert(state->pos <= l->pos); /* it chose for an earlier row */
     if (holds) {
         pick_kept(out, mask, n_page, sink, state->pos + 1 > recent ? state->pos + 1 - recent : 0);
         return;

@@ -105,6 +105,7 @@ static bool softmax(float *vote, float *lse, const struct method_lane *l, const 
 static uint32_t sampled_row(const struct work *w, const struct plan *p, uint32_t tile, uint32_t i)
 {
     const uint32_t row0 = plan_row0(p, tile), n_row = plan_row_end(p, tile) - row0;
+    assert(i < w->n_row && n_row > 0);
     const uint32_t end = n_row * (i + 1) / w->n_row;
     return row0 + (end ? end - 1 : 0);
 }
@@ -115,6 +116,7 @@ static bool score_own(const struct work *w, const struct method_lane *l, const s
 {
     const uint32_t d = l->shape->geom->head_dim, first = plan_tile_tok(p, tile);
     const uint32_t n_own = p->pos + plan_row_end(p, tile) - first;
+    assert(n_own > 0 && n_own <= TILE);
     float *q = w->q + (size_t)tile * w->n_query * d, *lse = w->lse + (size_t)tile * w->n_query;
     bool finite = true;
     for (uint32_t i = 0; i < w->n_query; i++)
@@ -182,6 +184,7 @@ static bool audit(const struct work *w, const struct method_lane *l, struct plan
     const uint32_t d = l->shape->geom->head_dim;
     const uint32_t row0 = plan_row0(p, tile), n_row = plan_row_end(p, tile) - row0;
     const uint32_t row = row0 + l->layer * 37 % n_row, end = p->pos + row + 1;
+    assert(end <= w->stride);
     double all = 0;
     bool finite = true;
     for (uint32_t h = 0; h < p->n_part; h++) scale_query(w->q + (size_t)h * d, l, row, h);

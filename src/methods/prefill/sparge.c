@@ -140,6 +140,7 @@ static float pool_rows(const struct work *w, const struct method_lane *l, const 
 {
     const uint32_t d = l->shape->geom->head_dim, row0 = plan_row0(p, tile);
     const uint32_t n = plan_row_end(p, tile) - row0;
+    assert(n > 0 && tile < p->n_tile);
     float *mean = w->query + (size_t)tile * d;
     memset(mean, 0, d * sizeof(float));
     memset(w->norms, 0, d * sizeof(float));
@@ -159,6 +160,7 @@ static double mark_tile(const struct work *w, const struct method_lane *l, struc
     const struct sparge_param *set = l->param;
     const uint32_t before = plan_tile_tok(p, tile) / BLOCK, end = l->pos + plan_row_end(p, tile);
     const uint32_t n = (end + BLOCK - 1) / BLOCK;
+    assert(before < n && n <= w->n_block);
     float *score = w->score + tile * w->n_block, lse;
     double kept = 0;
     for (uint32_t b = 0; b < n; b++)
