@@ -15,8 +15,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What summary.json says of the whole run: its plain members, as they are called there. */
-static void add_summary(struct strbuf *out, const cJSON *summary)
+/* What run.json, or without it summary.json, says of the whole run: its plain members, as they are
+ * called there. */
+static void add_particulars(struct strbuf *out, const cJSON *summary)
 {
     const cJSON *item;
     bool any = false;
@@ -51,7 +52,7 @@ static void add_intro(struct strbuf *out, const struct report_data *d, const cha
     if (d->cut)
         strbuf_adds(out,
                     "<p>The last line of samples.jsonl is not complete and was left out.</p>\n");
-    if (d->summary) add_summary(out, d->summary);
+    if (d->run || d->summary) add_particulars(out, d->run ? d->run : d->summary);
 }
 
 static sac_status write_page(struct report_page *page, const struct report_data *d,
@@ -60,7 +61,8 @@ static sac_status write_page(struct report_page *page, const struct report_data 
     struct plot_series *series = NULL;
     TRY(report_series_make(&series, &d->methods, err));
     add_intro(&page->intro, d, page->dir);
-    if (!d->summary) report_page_missing(page, "Particulars of the run", "summary.json is missing");
+    if (!d->summary && !d->run)
+        report_page_missing(page, "Particulars of the run", "run.json is missing");
     sac_status status = report_tasks_plots(page, d, series, err);
     if (status == SAC_OK) status = report_fidelity_plots(page, d, series, err);
     mem_free(series);

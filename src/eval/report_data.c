@@ -14,6 +14,7 @@
 #define SAMPLES  "samples.jsonl"
 #define FIDELITY "fidelity.json"
 #define SUMMARY  "summary.json"
+#define RUN      "run.json"
 
 /* Reads all of `dir`/`name`; `*out_found` is false if there is no such file. */
 static sac_status read_file_of(struct strbuf *out, bool *out_found, const char *dir,
@@ -266,6 +267,7 @@ sac_status report_data_load(struct report_data *data, const char *dir, sac_error
     if (status == SAC_OK && fidelity) status = read_fidelity(data, fidelity, dir, err);
     cJSON_Delete(fidelity);
     if (status == SAC_OK) status = load_json(&data->summary, dir, SUMMARY, err);
+    if (status == SAC_OK) status = load_json(&data->run, dir, RUN, err);
     return status;
 }
 
@@ -277,5 +279,6 @@ void report_data_deinit(struct report_data *data)
     for (size_t i = 0; i < data->n_fidelity; i++) mem_free(data->fidelity[i].layer_err);
     mem_free(data->fidelity);
     cJSON_Delete(data->summary);
+    cJSON_Delete(data->run);
     *data = (struct report_data){0};
 }

@@ -41,6 +41,7 @@ struct report_data {
     struct report_fidelity *fidelity; /* [n_fidelity] */
     size_t n_fidelity;
     struct cJSON *summary; /* summary.json, or NULL */
+    struct cJSON *run;     /* run.json, or NULL */
     bool has_samples, has_fidelity;
     bool cut; /* the last line of samples.jsonl was written in part and is left out */
 };

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """`saccade eval`: tiny grids on a real small model: output, files, resuming, wrong usage, bad data."""
+import hashlib
 import json
 import pathlib
 import tempfile
@@ -46,6 +47,10 @@ class EvalTest(unittest.TestCase):
             self.assertIn(s["expected"][0], s["prompt"])
             self.assertGreater(s["ttft_ms"], 0)
         self.assertEqual(json.loads((self.out / "summary.json").read_text())["rows"], rows)
+        told = json.loads((self.out / "run.json").read_text())
+        self.assertEqual((told["command"], told["kv"]), ("eval needle", "f16"))
+        with open(model_path(), "rb") as model:
+            self.assertEqual(told["file_sha256"], hashlib.file_digest(model, "sha256").hexdigest())
         self.assertIn("| needle_number | 512 | full | 2 |", (self.out / "summary.md").read_text())
         # Without a folder the same is asked, and printed alone.
         done = saccade("eval", *args, "-m", model_path(), "-q", "-o", "json", cwd=self.folder)

@@ -134,8 +134,11 @@ class Reports(unittest.TestCase):
         heads = {r["ctx"]: r for r in rows(self.dir, "heads")}
         self.assertEqual({ctx: (float(r["density"]), r["n"]) for ctx, r in heads.items()},
                          {"4096": (20 / 128, "2"), "8192": (16 / 128, "1")})
+        pathlib.Path(self.dir, "run.json").write_text('{"model": "tiny <b>", "commit": "abc"}')
+        report(self.dir)
         page = pathlib.Path(self.dir, "report.html").read_text(encoding="utf-8")
         self.assertIn("m, context 8192: density", page)
+        self.assertIn("<dt>model</dt><dd>tiny &lt;b&gt;</dd>", page)
 
     def test_numbers_are_those_of_the_recording(self):
         self.write_all()
@@ -168,7 +171,7 @@ class Reports(unittest.TestCase):
     def test_what_is_missing_is_said(self):
         self.write(lines=list(eval_dir.samples()))
         done, page = report(self.dir)
-        for name in ("fidelity.json is missing", "reading.sacr is missing", "summary.json is missing"):
+        for name in ("fidelity.json is missing", "reading.sacr is missing", "run.json is missing"):
             self.assertIn(name, page.text)
             self.assertIn(name, done.stderr)
         self.assertNotIn("samples.jsonl is missing", page.text)

@@ -42,6 +42,9 @@ class Fidelity(unittest.TestCase):
                                     "--sparse-min-ctx", "1", "--out", folder)
             self.assertEqual(json.loads(pathlib.Path(folder, "fidelity.json").read_text()),
                              [full, window])
+            told = json.loads(pathlib.Path(folder, "run.json").read_text())
+            self.assertTrue({"model", "file", "file_sha256", "kv", "cpu", "commit", "date"} <= set(told))
+            self.assertEqual(told["command"], "eval fidelity")
             self.assertIn("| full | 256 |", pathlib.Path(folder, "fidelity.md").read_text())
             done = saccade("eval", "read", os.path.join(folder, "reading.sacr"))
             self.assertEqual(done.returncode, 0, done.stderr)

@@ -1,0 +1,16 @@
+/* particulars.h: run.json, which says how the results beside it came to be: the command, the model
+ * and the hash of its file, the type of the KV cache, the processor, the program's version and
+ * commit, the day. A report shows it. */
+#ifndef SAC_APP_PARTICULARS_H
+#define SAC_APP_PARTICULARS_H
+
+#include "app/setup.h"
+
+/* Writes DIR/run.json. Reads the whole model file for its SHA-256. */
+sac_status particulars_write(const char *dir, const struct setup *setup, const sac_model *model,
+                             const sac_engine_params *engine, sac_error *err);
+
+/* "q8", or "f16/q8" of keys and values; in `buf` where they differ. */
+const char *particulars_kv(const sac_engine_params *p, char buf[16]);
+
+#endif
