@@ -68,23 +68,23 @@ static sac_status copy(struct schema_writer *w, cJSON *to, const char *key, cons
     return add(w, to, key, cJSON_Duplicate(item, true)) ? SAC_OK : schema_writer_no_memory(w);
 }
 
-/* A schema that wants both. */
+/* A schema that wants both takes the place of the one that was there. */
 static sac_status both(struct schema_writer *w, cJSON *to, const char *key, const cJSON *item)
 {
-    cJSON *const list = cJSON_CreateArray(), *const schema = cJSON_CreateObject();
-    cJSON *const had = cJSON_DetachItemFromObjectCaseSensitive(to, key);
+    cJSON *const schema = cJSON_CreateObject(), *const list =
+                                                    cJSON_AddArrayToObject(schema, "allOf");
+    cJSON *const had = cJSON_Duplicate(schema_writer_get(to, key), true);
     cJSON *const one = cJSON_Duplicate(item, true);
-    if (list && schema && had && one) {
-        cJSON_AddItemToArray(list, had);
-        cJSON_AddItemToArray(list, one);
-        cJSON_AddItemToObject(schema, "allOf", list);
-        if (add(w, to, key, schema)) return SAC_OK;
+    if (!list || !had || !one) {
+        cJSON_Delete(schema);
+        cJSON_Delete(had);
+        cJSON_Delete(one);
         return schema_writer_no_memory(w);
     }
-    cJSON_Delete(list);
+    cJSON_AddItemToArray(list, had);
+    cJSON_AddItemToArray(list, one);
+    if (cJSON_ReplaceItemInObjectCaseSensitive(to, key, schema)) return SAC_OK;
     cJSON_Delete(schema);
-    cJSON_Delete(had);
-    cJSON_Delete(one);
     return schema_writer_no_memory(w);
 }
 
@@ -219,10 +219,8 @@ static sac_status restrict_others(struct schema_writer *w, cJSON *to, const cJSO
     const cJSON *const own = schema_writer_get(schema, "properties");
     cJSON *const all = cJSON_GetObjectItemCaseSensitive(to, "properties");
     if (!rest || cJSON_IsTrue(rest) || !all) return SAC_OK;
-    /* What is joined moves to the end of the list. */
-    cJSON *p = all->child, *next;
-    for (int left = cJSON_GetArraySize(all); left > 0; left--, p = next) {
-        next = p->next;
+    for (cJSON *p = all->child, *next; p; p = next) {
+        next = p->next; /* p itself may be replaced or go */
         if (schema_writer_get(own, p->string)) continue;
         if (!cJSON_IsFalse(rest)) {
             TRY(both(w, all, p->string, rest));
