@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """What the server answers, by plain HTTP: tokens, fields, routes, streams."""
-import json
 import threading
 import unittest
 
@@ -153,68 +152,6 @@ class Fields(unittest.TestCase):
         self.assertEqual((error["n_prompt_tokens"], error["n_ctx"]), (1025, 1024))
 
 
-class Shapes(unittest.TestCase):
-    SCHEMA = {"type": "object", "required": ["name", "age"], "additionalProperties": False,
-              "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 99}}}
-
-    def content(self, **more):
-        answer = server.answer("/v1/chat/completions", chat("Tell me of Ann.", max_tokens=100, **more))
-        return answer["choices"][0]["message"]["content"]
-
-    def test_schemas_and_grammars(self):
-        for form in ({"json_schema": self.SCHEMA}, {"response_format": {
-                "type": "json_schema", "json_schema": {"name": "p", "strict": True, "schema": self.SCHEMA}}}):
-            person = json.loads(self.content(**form))
-            self.assertEqual(sorted(person), ["age", "name"])
-            self.assertIsInstance(person["age"], int)
-        said = server.answer("/v1/chat/completions", chat(
-            "Is it?", grammar='root ::= "yes, " ("a" | "b"){3}', n=4, temperature=1.5))
-        for choice in said["choices"]:
-            self.assertRegex(choice["message"]["content"], "^yes, [ab]{3}$")
-        self.assertTrue(self.content(response_format={"type": "json_object"}).lstrip().startswith("{"))
-
-    def test_a_call_that_must_come(self):
-        tools = [{"type": "function", "function": {"name": n, "parameters": self.SCHEMA}} for n in ("one", "two")]
-        for choice, names in (("required", ("one", "two")),
-                              ({"type": "function", "function": {"name": "two"}}, ("two",))):
-            body = chat("Hello!", tools=tools, tool_choice=choice, max_tokens=100)
-            whole = server.answer("/v1/chat/completions", body)["choices"][0]
-            self.assertEqual(whole["finish_reason"], "tool_calls")
-            call = whole["message"]["tool_calls"][0]
-            self.assertIn(call["function"]["name"], names)
-            self.assertEqual(sorted(json.loads(call["function"]["arguments"])), ["age", "name"])
-            told = events(server.post("/v1/chat/completions", {**body, "stream": True})[2])
-            self.assertEqual([e["choices"][0]["delta"].get("content", "") for e in told], [""] * len(told))
-            again = told[-1]["choices"][0]["delta"]["tool_calls"][0]["function"]
-            self.assertEqual(again, call["function"])
-
-    def test_refused(self):
-        for form in ({"grammar": "root ::= ("}, {"grammar": "(" * 70000}, {"json_schema": {"type": "nix"}},
-                     {"response_format": {"type": "xml"}}, {"response_format": {"type": "json_schema"}},
-                     {"json_schema": self.SCHEMA, "grammar": 'root ::= "a"'}, {"tool_choice": "required"},
-                     {"json_schema": {"$ref": "#/nowhere"}}, {"grammar": "root ::= root"}):
-            server.refusal(400, "/v1/chat/completions", chat("a", **form))
-
-
-class Cache(unittest.TestCase):
-    def turn(self, messages, **more):
-        answer = server.answer("/v1/chat/completions",
-                               {"messages": messages, "temperature": 0, "max_tokens": 3, **more})
-        return answer, answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-    def test_a_second_turn_reads_what_is_new(self):
-        messages = [{"role": "user", "content": "Remember: " + " ".join(map(str, range(40)))}]
-        first, cached = self.turn(messages)
-        self.assertEqual(cached, 0)
-        messages += [first["choices"][0]["message"], {"role": "user", "content": "And now?"}]
-        second, cached = self.turn(messages)
-        self.assertGreaterEqual(cached, 96)
-        self.assertEqual(second["timings"]["prompt_n"], second["usage"]["prompt_tokens"] - cached)
-        again, cached = self.turn(messages, cache_salt="somebody else")
-        self.assertEqual(cached, 0)
-        self.assertEqual(again["choices"][0]["message"], second["choices"][0]["message"])
-
-
 class Streams(unittest.TestCase):
     def test_events(self):
         status, headers, text = server.post("/v1/chat/completions", chat(
@@ -234,65 +171,6 @@ class Streams(unittest.TestCase):
                                                "max_tokens": 24, "temperature": 0})[2]
         said = "".join(e["choices"][0]["text"] for e in events(text))
         self.assertNotIn("\ufffd", said)
-
-
-class Messages(unittest.TestCase):
-    BODY = {"model": "x", "max_tokens": 12, "temperature": 0, "system": "Be short.",
-            "messages": [{"role": "user", "content": [{"type": "text", "text": "What is the capital of France?"}]}]}
-
-    def test_whole(self):
-        answer = server.answer("/v1/messages", self.BODY)
-        messages = [{"role": "system", "content": "Be short."},
-                    {"role": "user", "content": "What is the capital of France?"}]
-        same = server.answer("/v1/chat/completions", {"messages": messages, "temperature": 0, "max_tokens": 12})
-        self.assertEqual(answer["content"], [{"type": "text", "text": same["choices"][0]["message"]["content"]}])
-        self.assertEqual((answer["stop_reason"], answer["usage"]["input_tokens"]),
-                         ("end_turn", same["usage"]["prompt_tokens"]))
-        self.assertEqual(server.answer("/v1/messages/count_tokens", self.BODY)["input_tokens"],
-                         same["usage"]["prompt_tokens"])
-        cut = server.answer("/v1/messages", {**self.BODY, "stop_sequences": [" France"]})
-        self.assertEqual((cut["stop_reason"], cut["stop_sequence"]), ("stop_sequence", " France"))
-
-    def test_stream(self):
-        whole = server.answer("/v1/messages", self.BODY)
-        blocks = server.post("/v1/messages", {**self.BODY, "stream": True})[2].strip().split("\n\n")
-        told = [json.loads(b.split("\ndata: ")[1]) for b in blocks]
-        self.assertEqual([b.split("\n")[0] for b in blocks], ["event: " + e["type"] for e in told])
-        self.assertEqual([e["type"] for e in told if e["type"] != "content_block_delta"],
-                         ["message_start", "content_block_start", "content_block_stop", "message_delta",
-                          "message_stop"])
-        said = "".join(e["delta"]["text"] for e in told if e["type"] == "content_block_delta")
-        self.assertEqual(said, whole["content"][0]["text"])
-        self.assertEqual(told[-2]["delta"]["stop_reason"], "end_turn")
-
-    def test_errors_in_its_own_shape(self):
-        status, _, reply = server.post("/v1/messages", {**self.BODY, "max_tokens": -1})
-        self.assertEqual((status, reply["type"], reply["error"]["type"]), (400, "error", "invalid_request_error"))
-        picture = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
-        self.assertEqual(server.post("/v1/messages", {**self.BODY, "messages": picture})[0], 501)
-
-
-class Tools(unittest.TestCase):
-    TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
-
-    def test_into_the_prompt(self):
-        call = {"id": "call_1", "type": "function",
-                "function": {"name": "get_weather", "arguments": "{\"city\": \"Oslo\"}"}}
-        body = {"tools": [self.TOOL], "messages": [
-            {"role": "user", "content": "Weather?"},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "call_1", "content": "Snow."}]}
-        prompt = server.answer("/apply-template", body)["prompt"]
-        for part in ('"name":"get_weather"', "<tool_call>\n{", '"city":"Oslo"',
-                     "<tool_response>\nSnow.\n</tool_response>"):
-            self.assertIn(part, prompt)
-        self.assertNotIn("get_weather", server.answer(
-            "/apply-template", {**body, "tool_choice": "none", "messages": body["messages"][:1]})["prompt"])
-
-    def test_refused(self):
-        for tools in (3, [{}], [{"type": "function"}], [{**self.TOOL, "function": {"name": ""}}],
-                      [self.TOOL] * 65):
-            self.assertEqual(server.refusal(400, "/v1/chat/completions", chat("a", tools=tools))["param"], "tools")
 
 
 class Routes(unittest.TestCase):
