@@ -23,6 +23,8 @@ static const struct eval_command commands[] = {
     {"passkey", eval_cmd_passkey, "find a number between lines of noise"},
     {"turns", eval_cmd_turns, "conversations over long texts, after LoopServe's benchmark"},
     {"docs", eval_cmd_docs, "questions over several documents, by the place of the evidence"},
+    {"contexts", eval_cmd_contexts,
+     "questions over documents computed apart, by how they are joined"},
     {"jsonl", eval_cmd_jsonl, "the data files of LongBench, RULER, LoopServe, needle sets"},
     {"report", eval_cmd_report, "one page with plots from what an evaluation left in a directory"},
     {"fidelity", eval_cmd_fidelity, "distance to dense f16 attention on a text, token by token"},

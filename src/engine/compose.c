@@ -106,6 +106,7 @@ static sac_status attach(struct compose *c, sac_error *err)
 static sac_status compute_all(struct compose *c, sac_error *err)
 {
     sac_engine *e = c->e;
+    const uint64_t start = clock_us();
     uint32_t pending = 1, n_all = 0;
     for (size_t i = 0; i < c->params->n_doc; i++) {
         const struct segment_source from = source_of(c, i, false);
@@ -124,6 +125,7 @@ static sac_status compute_all(struct compose *c, sac_error *err)
             c->params->progress(c->params->user, (double)done / (double)(done + pending)))
             return error_set(err, SAC_ERR_CANCELLED, "interrupted");
     }
+    c->report.refresh_ms = (double)(clock_us() - start) * 1e-3;
     c->report.n_row = (uint64_t)context_tokens(&c->view) * c->view.n_layer;
     return SAC_OK;
 }

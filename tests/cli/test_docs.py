@@ -84,6 +84,22 @@ class Docs(unittest.TestCase):
                 self.assertEqual(done.returncode, code, done.stderr)
                 self.assertIn(words, done.stderr)
 
+    def test_methods_are_asked_about_the_same_documents(self):
+        ask = ["eval", "contexts", "-m", model_path(), "--documents", "2", "--document-tokens", "192", "-n", "1"]
+        done = saccade(*ask, "--methods", "recompute,cacheblend:ratio=0.5,by=v,samkv", "-o", "json", env=self.env)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = json.loads(done.stdout)
+        self.assertEqual([r["place"] for r in rows], ["first"] * 3 + ["middle"] * 3 + ["last"] * 3)
+        self.assertEqual([r["method"] for r in rows[:3]], ["recompute", "cacheblend:ratio=0.5,by=v", "samkv"])
+        for row in rows:
+            self.assertIn(row["score"], (0, 100))
+            self.assertGreater(row["ttft_ms"], row["query_ms"])
+        self.assertEqual([r["recomputed_share"] for r in rows[::3]], [1, 1, 1])
+        self.assertEqual(len({r["n_tok"] for r in rows[:3]}), 1)
+        done = saccade(*ask, "--methods", "reuse,blend", env=self.env)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("blend", done.stderr)
+
     def test_wrong_use_is_told_in_one_line(self):
         empty = self.root / "empty.txt"
         empty.write_text("")
