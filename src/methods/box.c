@@ -5,6 +5,7 @@
 #include "base/half.h"
 #include "methods/meter.h"
 #include "methods/pick.h"
+#include "methods/rule.h"
 
 #include <math.h>
 
@@ -109,37 +110,26 @@ void box_score(const struct room *r, const struct method_lane *l, enum box kind)
     }
 }
 
-static bool vote(const struct room *r, const struct method_lane *l, uint32_t n)
-{
-    return l->ops->vote(&(struct op_vote){.score = r->score,
-                                          .score_stride = r->stride,
-                                          .n = n,
-                                          .group = l->shape->group,
-                                          .vote = r->vote,
-                                          .lse = r->lse});
-}
-
 bool box_vote(const struct room *r, const struct method_lane *l)
 {
-    return vote(r, l, l->pos / PAGE_TOK);
+    return room_vote(r, l, l->pos / PAGE_TOK);
 }
 
 /* The best pages (or halves) by `value`, which loses those that are read in any case. */
 static void choose(const struct method_lane *l, struct method_pick *out,
-                   const struct box_choice *want, float *value)
+                   const struct box_choice *want, uint32_t budget, float *value)
 {
     const uint32_t n_page = pick_page_count(l);
     const uint32_t sink = pick_whole_pages(want->sink), recent = pick_whole_pages(want->recent);
     const bool halves = want->kind == BOX_HALVES;
     const uint32_t n = halves ? 2 * n_page : n_page, low = UINT32_MAX >> BOX_HALF_TOK;
-    assert(!out->dense && want->budget <= l->pos);
+    assert(!out->dense && budget <= l->pos);
     for (uint32_t p = 0; p < n_page; p++) {
         if (p >= sink && p + recent < n_page) continue;
         value[p] = -INFINITY;
         if (halves) value[n_page + p] = -INFINITY;
     }
-    struct pick_cut cut =
-        pick_best(value, n, pick_units(want->budget, halves ? BOX_HALF_TOK : PAGE_TOK));
+    struct pick_cut cut = pick_best(value, n, pick_units(budget, halves ? BOX_HALF_TOK : PAGE_TOK));
     for (uint32_t i = 0; i < n; i++) {
         if (!pick_takes(&cut, value[i])) continue;
         pick_bits(out, i % n_page, !halves ? UINT32_MAX : i < n_page ? low : ~low);
@@ -150,24 +140,19 @@ void box_choose(const struct method_lane *l, struct method_pick *out, const stru
 {
     const bool halves = want->kind == BOX_HALVES;
     const uint32_t n = halves ? 2 * pick_page_count(l) : pick_page_count(l);
+    const uint32_t budget = rule_budget(out, l, want->budget, want->dense);
     struct room r;
-    if (want->budget > l->pos || l->layer < want->dense) {
-        pick_dense(out);
-        return;
-    }
+    if (budget == 0) return;
     room_make(&r, l->shape, halves, l->scratch);
     assert(n <= r.stride);
     box_score(&r, l, want->kind);
-    if (!vote(&r, l, n)) {
-        pick_not_finite(out);
-        return;
-    }
+    if (!rule_shares(out, l, &r, n)) return;
     for (uint32_t p = 0; p < n && want->raw; p++) {
         r.vote[p] = 0;
         for (uint32_t g = 0; g < l->shape->group; g++) r.vote[p] += r.score[g * r.stride + p];
     }
     pick_end_pages(out, l, want->sink, want->recent);
-    if (!want->by_head) choose(l, out, want, r.vote);
+    if (!want->by_head) choose(l, out, want, budget, r.vote);
     for (uint32_t g = 0; g < l->shape->group && want->by_head; g++)
-        choose(l, out, want, r.score + g * r.stride);
+        choose(l, out, want, budget, r.score + g * r.stride);
 }

@@ -35,7 +35,8 @@ bool box_vote(const struct room *r, const struct method_lane *l);
  */
 struct box_choice {
     enum box kind;
-    uint32_t budget, dense, sink, recent; /* dense: layers, else tokens */
+    struct param_budget budget;
+    uint32_t dense, sink, recent; /* layers; tokens */
     bool raw, by_head;
 };
 void box_choose(const struct method_lane *l, struct method_pick *out,

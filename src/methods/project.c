@@ -181,8 +181,7 @@ bool project_vote(const struct project *p, const struct method_lane *l,
                   const struct project_work *w)
 {
     const struct room *r = &w->r;
-    const uint32_t n = pick_page_count(l) * PAGE_TOK, group = l->shape->group;
-    const uint32_t d = l->shape->geom->head_dim;
+    const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
     meter_build(l);
     keep_keys(p, l, r->k, w->y);
     meter_choose(l);
@@ -190,12 +189,7 @@ bool project_vote(const struct project *p, const struct method_lane *l,
     for (size_t i = 0; i < (size_t)group * d; i++) r->qb[i] = l->q[i] * l->scale;
     turn_all(r->qa, p, l, r->qb, group);
     score_tokens(p, l, r->qa, w->y, r->score, r->stride);
-    return l->ops->vote(&(struct op_vote){.score = r->score,
-                                          .score_stride = r->stride,
-                                          .n = n,
-                                          .group = group,
-                                          .vote = r->vote,
-                                          .lse = r->lse});
+    return room_vote(r, l, pick_page_count(l) * PAGE_TOK);
 }
 
 void project_cut(void *state, const struct method_shape *s, uint32_t n_tok)

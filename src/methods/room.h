@@ -35,6 +35,18 @@ static inline size_t room_make(struct room *r, const struct method_shape *s, boo
     return a.used;
 }
 
+/* The first n scores of each query head become shares, mean over the heads: vote, lse. False: a
+ * score is not finite. */
+static inline bool room_vote(const struct room *r, const struct method_lane *l, uint32_t n)
+{
+    return l->ops->vote(&(struct op_vote){.score = r->score,
+                                          .score_stride = r->stride,
+                                          .n = n,
+                                          .group = l->shape->group,
+                                          .vote = r->vote,
+                                          .lse = r->lse});
+}
+
 static inline size_t room_page_bytes(const struct method_shape *s, const void *param)
 {
     struct room r;

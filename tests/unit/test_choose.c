@@ -442,6 +442,20 @@ static void autos_dial_is_monotone(void **state)
     }
 }
 
+static void first_layers_read_everything(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"quest:budget=64,dense=2", "arkvale:budget=64,dense=2"};
+    static struct bench b;
+    seed = 10;
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        bench_open(&b, SAC_KV_F16, specs[i]);
+        for (b.lane.layer = 0; b.lane.layer < 4; b.lane.layer++)
+            assert_int_equal(bench_select(&b).dense, b.lane.layer < 2);
+        bench_close(&b);
+    }
+}
+
 static void a_bad_key_makes_the_choice_dense(void **state)
 {
     (void)state;
@@ -478,6 +492,7 @@ int main(void)
         cmocka_unit_test(psa_reaches_its_mass),
         cmocka_unit_test(auto_reads_for_all),
         cmocka_unit_test(autos_dial_is_monotone),
+        cmocka_unit_test(first_layers_read_everything),
         cmocka_unit_test(a_bad_key_makes_the_choice_dense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,6 @@
  * layer, by the mean of raw scores: `reduce=raw` for a KV head); the tier of evicted pages that the
  * paper is about belongs to the page pool and not to the choice. */
 #include "methods/box.h"
-#include "methods/spec.h"
 
 #define PARAMS(P)                                                                                  \
     P(BUDGET, budget, "1024", 1, "tokens that are chosen, beside those always read")               \
@@ -34,7 +33,7 @@ static void arkvale_select(const struct method_lane *l, struct method_pick *out)
     const struct arkvale_param *set = l->param;
     box_choose(l, out,
                &(struct box_choice){.kind = BOX_MEAN,
-                                    .budget = spec_budget(set->budget, l->pos + 1),
+                                    .budget = set->budget,
                                     .dense = set->dense,
                                     .sink = set->sink,
                                     .recent = set->recent,

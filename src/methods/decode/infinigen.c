@@ -13,8 +13,7 @@
 #include "methods/meter.h"
 #include "methods/pick.h"
 #include "methods/project.h"
-#include "methods/room.h"
-#include "methods/spec.h"
+#include "methods/rule.h"
 
 #include <assert.h>
 #include <string.h>
@@ -88,14 +87,11 @@ static uint32_t count_wanted(const struct room *r, const struct method_lane *l, 
 static void infinigen_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct infinigen_param *set = l->param;
-    const uint32_t budget = spec_budget(set->budget, l->pos + 1);
+    const uint32_t budget = rule_budget(out, l, set->budget, set->dense);
     const uint32_t n = pick_page_count(l) * PAGE_TOK;
     struct project p;
     struct project_work w;
-    if (budget > l->pos || l->layer < set->dense) {
-        pick_dense(out);
-        return;
-    }
+    if (budget == 0) return;
     project_make(&p, l->shape, l->state);
     project_work_make(&w, l->shape, sample_floats(l->shape, l->param), l->scratch);
     meter_build(l);

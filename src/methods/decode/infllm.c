@@ -12,7 +12,7 @@
 #include "methods/meter.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
-#include "methods/spec.h"
+#include "methods/rule.h"
 
 #include "base/mem.h"
 
@@ -110,14 +110,11 @@ static bool take_blocks(const struct method_lane *l, const struct observe *o)
 static void infllm_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct infllm_param *set = l->param;
-    const uint32_t budget = spec_budget(set->budget, l->pos + 1), d = l->shape->geom->head_dim;
+    const uint32_t budget = rule_budget(out, l, set->budget, 0), d = l->shape->geom->head_dim;
     const uint32_t n_page = block_pages(l->param), group = l->shape->group;
     struct infllm_state *s = l->state;
     struct observe o;
-    if (budget > l->pos) {
-        pick_dense(out);
-        return;
-    }
+    if (budget == 0) return;
     observe_make(&o, l->shape, l->scratch);
     if (!take_blocks(l, &o)) {
         pick_not_finite(out);

@@ -9,8 +9,7 @@
 #include "methods/meter.h"
 #include "methods/pick.h"
 #include "methods/project.h"
-#include "methods/room.h"
-#include "methods/spec.h"
+#include "methods/rule.h"
 
 #include <string.h>
 
@@ -56,13 +55,10 @@ static bool learn(const struct project *p, const struct method_lane *l,
 static void loki_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct loki_param *set = l->param;
-    const uint32_t budget = spec_budget(set->budget, l->pos + 1), d = l->shape->geom->head_dim;
+    const uint32_t budget = rule_budget(out, l, set->budget, 0), d = l->shape->geom->head_dim;
     struct project p;
     struct project_work w;
-    if (budget > l->pos) {
-        pick_dense(out);
-        return;
-    }
+    if (budget == 0) return;
     project_make(&p, l->shape, l->state);
     project_work_make(&w, l->shape, SAMPLE_MAX * (size_t)d, l->scratch);
     meter_build(l);
@@ -77,8 +73,7 @@ static void loki_select(const struct method_lane *l, struct method_pick *out)
         pick_not_finite(out);
         return;
     }
-    pick_ends(out, l, 0, set->recent);
-    pick_tokens(out, l, w.r.vote, (uint32_t *)w.r.score, budget);
+    rule_tokens(out, l, &w.r, budget, 0, set->recent);
 }
 
 static void loki_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)

@@ -8,7 +8,6 @@
  * each still chooses for itself, and all of them read what one has chosen: up to as many times the
  * budget. */
 #include "methods/box.h"
-#include "methods/spec.h"
 
 #define PARAMS(P)                                                                                  \
     P(BUDGET, budget, "1024", 1, "tokens that are chosen, beside those always read")               \
@@ -49,7 +48,7 @@ static void quest_select(const struct method_lane *l, struct method_pick *out)
     const struct quest_param *set = l->param;
     box_choose(l, out,
                &(struct box_choice){.kind = kind_of(l->param),
-                                    .budget = spec_budget(set->budget, l->pos + 1),
+                                    .budget = set->budget,
                                     .dense = set->dense,
                                     .sink = set->sink,
                                     .recent = set->recent,

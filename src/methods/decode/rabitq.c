@@ -9,6 +9,7 @@
  * rotation is that of turn.h; the query is not rounded to four bits. */
 #include "methods/pick.h"
 #include "methods/room.h"
+#include "methods/rule.h"
 #include "methods/turn.h"
 
 #include <string.h>
@@ -136,15 +137,7 @@ static void rabitq_select(const struct method_lane *l, struct method_pick *out)
         for (uint32_t g = 0; g < group; g++) turn(w.r.qa + (size_t)g * d, d, SEED);
         for (; i < end && i < n; i++) score_page(&w, l, i);
     }
-    if (!l->ops->vote(&(struct op_vote){.score = w.r.score,
-                                        .score_stride = w.r.stride,
-                                        .n = n * PAGE_TOK,
-                                        .group = group,
-                                        .vote = w.r.vote,
-                                        .lse = w.r.lse})) {
-        pick_not_finite(out);
-        return;
-    }
+    if (!rule_shares(out, l, &w.r, n * PAGE_TOK)) return;
     pick_end_pages(out, l, PAGE_TOK, set->recent);
     struct pick_cut cut = pick_share(w.r.vote, n * PAGE_TOK, set->mass);
     uint32_t n_read = 0;

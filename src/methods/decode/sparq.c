@@ -6,8 +6,7 @@
  * the paper's mean value for the tokens left out, which the executor has no entry for; and its
  * second copy of the keys by channel: keys are read as they lie, whole, and so they are counted. */
 #include "methods/pick.h"
-#include "methods/room.h"
-#include "methods/spec.h"
+#include "methods/rule.h"
 
 #include <assert.h>
 
@@ -46,31 +45,18 @@ static void choose_channels(const struct room *r, const struct method_lane *l, u
 static void sparq_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct sparq_param *set = l->param;
-    const uint32_t budget = spec_budget(set->budget, l->pos + 1), d = l->shape->geom->head_dim;
-    const uint32_t n_page = pick_page_count(l), n = n_page * PAGE_TOK;
+    const uint32_t budget = rule_budget(out, l, set->budget, 0), d = l->shape->geom->head_dim;
     const uint32_t rank = pick_min(set->rank, d);
     struct method_lane narrow = *l;
     struct room r;
     assert(d > 0);
-    if (budget > l->pos) {
-        pick_dense(out);
-        return;
-    }
+    if (budget == 0) return;
     room_make(&r, l->shape, true, l->scratch);
     choose_channels(&r, l, rank);
     narrow.q = r.qa;
     pick_all_logits(r.score, r.stride, &narrow, r.k);
-    if (!l->ops->vote(&(struct op_vote){.score = r.score,
-                                        .score_stride = r.stride,
-                                        .n = n,
-                                        .group = l->shape->group,
-                                        .vote = r.vote,
-                                        .lse = r.lse})) {
-        pick_not_finite(out);
-        return;
-    }
-    pick_ends(out, l, 0, set->recent);
-    pick_tokens(out, l, r.vote, (uint32_t *)r.score, budget);
+    if (!rule_shares(out, l, &r, pick_page_count(l) * PAGE_TOK)) return;
+    rule_tokens(out, l, &r, budget, 0, set->recent);
 }
 
 static const struct method_decode hooks = {

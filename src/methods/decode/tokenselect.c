@@ -6,8 +6,7 @@
  * new query with that one is at least `reuse`, and to the end of its page at most: what came since
  * is in the row's own page and read. A cut sequence chooses anew. */
 #include "methods/pick.h"
-#include "methods/room.h"
-#include "methods/spec.h"
+#include "methods/rule.h"
 
 #include <string.h>
 
@@ -46,35 +45,15 @@ static double cosine(const float *a, const float *b, size_t n)
     return aa > 0 && bb > 0 ? ab / sqrt(aa * bb) : 0;
 }
 
-static bool choose(const struct method_lane *l, struct method_pick *out, uint32_t budget)
-{
-    const uint32_t n = pick_page_count(l) * PAGE_TOK;
-    struct room r;
-    room_make(&r, l->shape, true, l->scratch);
-    assert(n <= r.stride && budget <= l->pos);
-    pick_all_logits(r.score, r.stride, l, r.k);
-    if (!l->ops->vote(&(struct op_vote){.score = r.score,
-                                        .score_stride = r.stride,
-                                        .n = n,
-                                        .group = l->shape->group,
-                                        .vote = r.vote,
-                                        .lse = r.lse}))
-        return false;
-    pick_tokens(out, l, r.vote, (uint32_t *)r.score, budget);
-    return true;
-}
-
 static void tokenselect_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct tokenselect_param *set = l->param;
-    const uint32_t budget = spec_budget(set->budget, l->pos + 1), n_page = pick_page_count(l);
+    const uint32_t budget = rule_budget(out, l, set->budget, 0), n_page = pick_page_count(l);
     struct tokenselect_state *state = l->state;
+    struct room r;
     float *query = (float *)(void *)(state + 1);
     uint32_t *mask = (uint32_t *)(void *)(query + query_floats(l->shape));
-    if (budget > l->pos) {
-        pick_dense(out);
-        return;
-    }
+    if (budget == 0) return;
     const uint32_t sink = set->sink, recent = set->recent;
     const bool holds = state->pos > 0 && set->reuse < 1 &&
                        l->pos / PAGE_TOK == state->pos / PAGE_TOK &&
@@ -84,11 +63,10 @@ static void tokenselect_select(const struct method_lane *l, struct method_pick *
         pick_kept(out, mask, n_page, sink, state->pos + 1 > recent ? state->pos + 1 - recent : 0);
         return;
     }
-    pick_ends(out, l, sink, recent);
-    if (!choose(l, out, budget)) {
-        pick_not_finite(out);
-        return;
-    }
+    room_make(&r, l->shape, true, l->scratch);
+    pick_all_logits(r.score, r.stride, l, r.k);
+    if (!rule_shares(out, l, &r, n_page * PAGE_TOK)) return;
+    rule_tokens(out, l, &r, budget, sink, recent);
     state->pos = l->pos;
     memcpy(query, l->q, query_floats(l->shape) * sizeof *query);
     memcpy(mask, out->mask, n_page * sizeof *mask);

@@ -4,8 +4,7 @@
  * One set for a KV head: a token's value is its softmax share, each query head with its own sum
  * over all tokens, mean over the heads of the group. A page's value is that of its tokens. */
 #include "methods/pick.h"
-#include "methods/room.h"
-#include "methods/spec.h"
+#include "methods/rule.h"
 
 #define PARAMS(P)                                                                                  \
     P(BUDGET, budget, "1024", 1, "tokens that are chosen, beside those always read")               \
@@ -23,43 +22,22 @@ static void choose_pages(const struct method_lane *l, const struct room *r, uint
         for (uint32_t t = 0; t < PAGE_TOK; t++) sum += r->vote[p * PAGE_TOK + t];
         r->score[p] = sum;
     }
-    struct pick_cut cut = pick_best(r->score, n_page, pick_units(budget, PAGE_TOK));
-    for (uint32_t p = 0; p < n_page; p++)
-        if (pick_takes(&cut, r->score[p])) pick_page(out, p);
-}
-
-static void choose_tokens(const struct method_lane *l, const struct room *r, uint32_t budget,
-                          struct method_pick *out)
-{
-    const struct topk_param *set = l->param;
-    pick_ends(out, l, set->sink, set->recent);
-    pick_tokens(out, l, r->vote, (uint32_t *)r->score, budget);
+    rule_pages(out, l, r->score, budget);
 }
 
 static void topk_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct topk_param *set = l->param;
-    const uint32_t budget = spec_budget(set->budget, l->pos + 1);
+    const uint32_t budget = rule_budget(out, l, set->budget, 0);
     struct room r;
-    if (budget > l->pos) {
-        pick_dense(out);
-        return;
-    }
+    if (budget == 0) return;
     room_make(&r, l->shape, true, l->scratch);
     pick_all_logits(r.score, r.stride, l, r.k);
-    if (!l->ops->vote(&(struct op_vote){.score = r.score,
-                                        .score_stride = r.stride,
-                                        .n = pick_page_count(l) * PAGE_TOK,
-                                        .group = l->shape->group,
-                                        .vote = r.vote,
-                                        .lse = r.lse})) {
-        pick_not_finite(out);
-        return;
-    }
+    if (!rule_shares(out, l, &r, pick_page_count(l) * PAGE_TOK)) return;
     if (set->unit > 0)
         choose_pages(l, &r, budget, out);
     else
-        choose_tokens(l, &r, budget, out);
+        rule_tokens(out, l, &r, budget, set->sink, set->recent);
 }
 
 static const struct method_decode hooks = {

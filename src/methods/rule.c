@@ -1,0 +1,42 @@
+/* rule.c: see the header. */
+#include "methods/rule.h"
+
+#include "methods/pick.h"
+#include "methods/spec.h"
+
+#include <assert.h>
+
+uint32_t rule_budget(struct method_pick *out, const struct method_lane *l,
+                     struct param_budget budget, uint32_t n_dense)
+{
+    const uint32_t n = spec_budget(budget, l->pos + 1);
+    assert(n > 0);
+    if (n <= l->pos && l->layer >= n_dense) return n;
+    pick_dense(out);
+    return 0;
+}
+
+bool rule_shares(struct method_pick *out, const struct method_lane *l, const struct room *r,
+                 uint32_t n)
+{
+    assert(n <= r->stride);
+    if (room_vote(r, l, n)) return true;
+    pick_not_finite(out);
+    return false;
+}
+
+void rule_tokens(struct method_pick *out, const struct method_lane *l, const struct room *r,
+                 uint32_t budget, uint32_t sink, uint32_t recent)
+{
+    pick_ends(out, l, sink, recent);
+    pick_tokens(out, l, r->vote, (uint32_t *)r->score, budget);
+}
+
+void rule_pages(struct method_pick *out, const struct method_lane *l, const float *value,
+                uint32_t budget)
+{
+    const uint32_t n = pick_page_count(l);
+    struct pick_cut cut = pick_best(value, n, pick_units(budget, PAGE_TOK));
+    for (uint32_t p = 0; p < n; p++)
+        if (pick_takes(&cut, value[p])) pick_page(out, p);
+}

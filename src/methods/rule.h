@@ -1,0 +1,26 @@
+/* rule.h: a method is a score and a rule. What the rules of methods with a budget have in common
+ * stands here once: a budget that holds the whole context reads everything, as the first layers do
+ * where a method wants it; scores become shares of a softmax; a score that is NaN or infinite makes
+ * its head dense; ends come first and are not counted; and the best of what is left are taken, the
+ * earlier of two equal ones first (pick.h). */
+#ifndef SAC_METHODS_RULE_H
+#define SAC_METHODS_RULE_H
+
+#include "methods/room.h"
+
+/* Tokens that the budget is good for; 0: everything is read, for it holds the whole context, or the
+ * layer is one of the first n_dense. */
+uint32_t rule_budget(struct method_pick *out, const struct method_lane *l,
+                     struct param_budget budget, uint32_t n_dense);
+/* The first n scores of each query head, r->score, as shares of a softmax, mean over the heads, in
+ * r->vote. False: one is not finite, and everything is read. */
+bool rule_shares(struct method_pick *out, const struct method_lane *l, const struct room *r,
+                 uint32_t n);
+/* By the tokens' shares in r->vote: the ends, and the best of the others. Uses r->score. */
+void rule_tokens(struct method_pick *out, const struct method_lane *l, const struct room *r,
+                 uint32_t budget, uint32_t sink, uint32_t recent);
+/* The best pages by `value`, one for each page before the own one. */
+void rule_pages(struct method_pick *out, const struct method_lane *l, const float *value,
+                uint32_t budget);
+
+#endif
