@@ -7,6 +7,7 @@
 #include "eval/report_data.h"
 #include "eval/report_fidelity.h"
 #include "eval/report_page.h"
+#include "eval/report_scores.h"
 #include "eval/report_series.h"
 #include "eval/report_tasks.h"
 
@@ -63,7 +64,8 @@ static sac_status write_page(struct report_page *page, const struct report_data 
     add_intro(&page->intro, d, page->dir);
     if (!d->summary && !d->run)
         report_page_missing(page, "Particulars of the run", "run.json is missing");
-    sac_status status = report_tasks_plots(page, d, series, err);
+    sac_status status = report_scores_plot(page, d, err);
+    if (status == SAC_OK) status = report_tasks_plots(page, d, series, err);
     if (status == SAC_OK) status = report_fidelity_plots(page, d, series, err);
     mem_free(series);
     bool has_reading = false;

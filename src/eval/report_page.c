@@ -55,6 +55,7 @@ static const char style_figures[] =
     "th,td{padding:.2rem .5rem;text-align:right;white-space:nowrap;"
     "border-bottom:1px solid var(--line)}\n"
     "th{position:sticky;top:0;background:var(--page);border-bottom:2px solid var(--line)}\n"
+    ".map td{text-align:center}.map th.t{min-width:5rem;overflow-wrap:anywhere}\n"
     ".t{text-align:left;white-space:normal;min-width:8rem}\n.note{font-size:.85rem;color:"
     "var(--soft);margin-top:.5rem}\n"
     "dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;font-size:.9rem}\n"

@@ -110,6 +110,13 @@ class Reports(unittest.TestCase):
         for s in eval_dir.samples():
             row = needle[s["method"], str(s["ctx"]), str(s["depth"])]
             self.assertEqual((float(row["score"]), row["n"]), (s["score"], "1"))
+        scores = {(r["task"], r["method"], r["ctx"]): r for r in rows(self.dir, "scores")}
+        own = [s["score"] for s in eval_dir.samples()
+               if (s["method"], s["ctx"]) == ("quest:budget=256", 8192)]
+        row = scores[eval_dir.samples()[0]["task"], "quest:budget=256", "8192"]
+        self.assertAlmostEqual(float(row["score"]), sum(own) / len(own), places=6)
+        self.assertEqual(row["n"], str(len(own)))
+        self.assertTrue(float(row["score_low"]) < float(row["score"]) < float(row["score_high"]))
         share = {(r["method"], r["ctx"]): r for r in rows(self.dir, "score-share")}
         quest = share["quest:budget=256", "8192"]
         self.assertEqual((quest["decode_rows"], quest["decode_rows_n"]), ("question", "20"))
