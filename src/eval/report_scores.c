@@ -43,10 +43,16 @@ static size_t pick(const struct scores *s, double ctx, size_t task_i, size_t met
     return n;
 }
 
+/* A name may be broken behind a colon or a comma. */
 static void add_name(struct strbuf *out, const char *element, const char *name)
 {
     strbuf_addf(out, "<th scope=\"%s\" class=\"t\">", element);
-    markup_html(out, name, strlen(name));
+    while (*name) {
+        const size_t n = strcspn(name, ":,"), len = n + (name[n] != 0);
+        markup_html(out, name, len);
+        strbuf_adds(out, "<wbr>");
+        name += len;
+    }
     strbuf_adds(out, "</th>");
 }
 
@@ -93,7 +99,8 @@ static sac_status add_panel(struct scores *s, double ctx, sac_error *err)
     scale_label(&tokens, ctx, label);
     snprintf(heading, sizeof heading, "Context of %s", label);
     report_page_panel(&s->figure, heading, id);
-    strbuf_adds(out, "<div class=\"data\"><table class=\"map\"><thead><tr><td></td>");
+    strbuf_adds(out,
+                "<div class=\"data\" tabindex=\"0\"><table class=\"map\"><thead><tr><td></td>");
     for (size_t m = 0; m < d->methods.n; m++) add_name(out, "col", d->methods.item[m]);
     strbuf_adds(out, "</tr></thead><tbody>\n");
     for (size_t t = 0; t < d->tasks.n; t++) {

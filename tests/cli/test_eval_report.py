@@ -12,7 +12,7 @@ import eval_dir
 from cli import saccade
 
 HOSTILE = "x</script><script>alert(1)</script><img src=//evil/p onerror=alert(2)>\"'"
-VOID = {"meta", "input", "br"}
+VOID = {"meta", "wbr", "input", "br"}
 
 
 class Page(html.parser.HTMLParser):
@@ -82,7 +82,7 @@ class Reports(unittest.TestCase):
     def test_every_plot_is_there_with_its_data(self):
         self.write_all()
         done, page = report(self.dir)
-        names = ["needle", "score-share", "ttft", "decode-speed", "prompt-speed", "kl-share",
+        names = ["scores", "needle", "score-share", "ttft", "decode-speed", "prompt-speed", "kl-share",
                  "layer-error", "heads", "blocks-95", "block-map"]
         self.assertIn(f"{len(names)} plots", done.stdout)
         self.assertEqual(done.stderr, "")
@@ -113,7 +113,7 @@ class Reports(unittest.TestCase):
         scores = {(r["task"], r["method"], r["ctx"]): r for r in rows(self.dir, "scores")}
         own = [s["score"] for s in eval_dir.samples()
                if (s["method"], s["ctx"]) == ("quest:budget=256", 8192)]
-        row = scores[eval_dir.samples()[0]["task"], "quest:budget=256", "8192"]
+        row = scores[next(iter(eval_dir.samples()))["task"], "quest:budget=256", "8192"]
         self.assertAlmostEqual(float(row["score"]), sum(own) / len(own), places=6)
         self.assertEqual(row["n"], str(len(own)))
         self.assertTrue(float(row["score_low"]) < float(row["score"]) < float(row["score_high"]))
