@@ -17,7 +17,7 @@ RUN_TESTS = rm -f $(1)/junit.xml; ctest --test-dir $(1) --parallel $(JOBS) --out
 # What sanitizers look at: C tests and fuzzing inputs. Scripts start the plain program.
 C_TESTS = -L '^(unit|check|prop|fuzz)$$'
 
-.PHONY: all help deps deps-test deps-lint deps-fuzz model models text demo demo-long test \
+.PHONY: all help clients deps deps-test deps-lint deps-fuzz model models text demo demo-long test \
 	test-long check proofs mutate check-mutants asan ubsan tsan fuzz bench relations layers \
 	truth lint format install man plots deb sbom container clean
 
@@ -60,6 +60,11 @@ test: deps-test ## everything that CI runs; ends with `N passed, N failed`
 	@$(call CONFIGURE,werror)
 	@$(call BUILD,build)
 	@$(call RUN_TESTS,build,)
+
+clients: all ## client packages against the server: installs them first
+	@$(PYTHON) tools/fetch.py model smollm2-135m
+	@$(PYTHON) -m pip install --quiet -r tests/clients/requirements.txt
+	@$(PYTHON) tests/clients/test_anthropic.py
 
 test-long: deps-test ## what is longer than CI can wait: methods on a real model, those of the docs in all tests, more proofs
 	@$(PYTHON) tools/fetch.py model smollm2-135m
