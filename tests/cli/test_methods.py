@@ -60,7 +60,8 @@ class Methods(unittest.TestCase):
                 wrong += wrong_values(param)
             for key, value, words in wrong:
                 spec = f"{name}:{key}={value}"
-                done = saccade("run", "-m", "no-such-model", "-p", "x", f"--{kind}", spec)
+                docs = ["--docs", "no-such-document"] if kind == "context" else []
+                done = saccade("run", "-m", "no-such-model", "-p", "x", f"--{kind}", spec, *docs)
                 self.assertEqual((done.returncode, done.stdout), (2, ""), spec)
                 self.assertEqual(done.stderr.count("\n"), 1, spec)
                 for word in (f"{kind} method '{name}'", words):
