@@ -70,6 +70,9 @@ class EvalTest(unittest.TestCase):
                          [(s["answer"], s["depth"]) for s in samples])
         done = self.run_eval(*args, "-s", "7", code=2)
         self.assertIn("samples.jsonl:1: made with another model or other settings", done.stderr)
+        # With --record times mean nothing: such samples do not mix with others.
+        done = self.run_eval(*args, "--record", code=2)
+        self.assertIn("samples.jsonl:1: made with another model or other settings", done.stderr)
 
     def test_methods_share_the_prompt_and_are_paired(self):
         rows = self.rows("passkey", "--ctx", "512", "--depths", "10", "--methods",
