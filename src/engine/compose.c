@@ -52,10 +52,30 @@ static sac_status check_doc(const struct compose *c, size_t i, sac_error *err)
     return SAC_OK;
 }
 
+/* Whether the engine can do without pages that a method gives back. */
+static sac_status check_gaps(const struct compose *c, sac_error *err)
+{
+    const struct method *decode = c->e->chooser[CHOOSER_DECODE].specs.spec[0].method;
+    if (!c->spec.method->context->probe) return SAC_OK;
+    if (c->e->params.record)
+        return error_set(err, SAC_ERR_UNSUPPORTED,
+                         "context method %s gives pages back, which an engine that records reads "
+                         "needs",
+                         c->spec.method->name);
+    if (decode->decode)
+        return error_set(err, SAC_ERR_UNSUPPORTED,
+                         "context method %s gives pages back: decode method %s cannot choose among "
+                         "what is left, full can",
+                         c->spec.method->name, decode->name);
+    return SAC_OK;
+}
+
 static sac_status check(const struct compose *c, sac_error *err)
 {
     const sac_compose_params *p = c->params;
     uint64_t n_tok = p->n_head;
+    if (!c->e->params.compose)
+        return error_set(err, SAC_ERR_ARG, "the engine was created without 'compose'");
     if (p->n_doc == 0) return error_set(err, SAC_ERR_ARG, "there are no documents to join");
     if (p->n_doc > SEGMENT_MAX)
         return error_set(err, SAC_ERR_ARG, "%zu documents: at most %u can be joined", p->n_doc,
@@ -66,6 +86,7 @@ static sac_status check(const struct compose *c, sac_error *err)
     if (c->e->batch.n_row_max < PAGE_TOK)
         return error_set(err, SAC_ERR_ARG, "a batch of %u rows: joining documents needs %u",
                          c->e->batch.n_row_max, PAGE_TOK);
+    TRY(check_gaps(c, err));
     TRY(engine_check_idle(c->e, err));
     for (size_t i = 0; i < p->n_doc; i++) {
         TRY(check_doc(c, i, err));

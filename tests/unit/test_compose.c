@@ -434,6 +434,14 @@ static void what_is_no_document_is_refused(void **state)
     p.doc = (sac_seq[]){0, 0, 0, 0, 0, 0};
     p.n_doc = 6;
     expect(sac_compose(b.e, &p, &seq, NULL, &err), &err, SAC_ERR_CONTEXT, "608 tokens");
+    p.doc = b.doc;
+    p.n_doc = N_DOC;
+    p.method = "samkv";
+    expect(sac_compose(b.e, &p, &seq, NULL, &err), &err, SAC_ERR_ARG, "needs a question");
+    const struct bench sparse = open_bench(&(struct setting){.decode = "topk"}, false);
+    expect(sac_compose(sparse.e, &p, &seq, NULL, &err), &err, SAC_ERR_UNSUPPORTED, "topk");
+    sac_engine_free(sparse.e);
+    p.method = "reuse";
     must(sac_seq_create(b.e, &odd, &err), &err);
     compute(b.e, odd, (int32_t[]){1, 2, 3}, 3, NULL, NULL);
     p.doc = &odd;
