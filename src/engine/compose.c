@@ -9,11 +9,14 @@
  *  2. A sequence that could not be made is removed. */
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "engine/mass.h"
 #include "engine/notes.h"
 #include "engine/refresh.h"
 #include "methods/context.h"
 
 #include <string.h>
+
+#define MASS_ROWS 64u /* of a question, evenly spaced, at most */
 
 struct compose {
     sac_engine *e;
@@ -23,7 +26,7 @@ struct compose {
     sac_seq seq;
     struct context_doc *doc; /* [n_doc] */
     struct context_note *note;
-    float *query;
+    float *query, *mass;
     struct context_view view;
     struct context_plan plan;
     sac_compose_report report;
@@ -262,6 +265,31 @@ static sac_status probe(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
+/* What the question reads of all documents as they are. */
+static sac_status read_mass(struct compose *c, sac_error *err)
+{
+    const size_t n = (size_t)c->view.n_layer * config_q_width(&c->e->model->config);
+    const uint32_t n_question = (uint32_t)c->params->n_question;
+    struct notes_watch w = {.first = c->e->seqs[c->seq].n_done,
+                            .every = (n_question + MASS_ROWS - 1) / MASS_ROWS};
+    if (n_question == 0)
+        return error_set(err, SAC_ERR_ARG, "context method %s needs a question",
+                         c->spec.method->name);
+    w.n_sample = (n_question + w.every - 1) / w.every;
+    c->view.mass = c->mass = mem_alloc((size_t)c->view.n_page * PAGE_TOK * sizeof *c->mass);
+    w.query = mem_calloc(n, sizeof *w.query);
+    w.sample = mem_calloc(n * w.n_sample, sizeof *w.sample);
+    sac_status status = c->mass && w.query && w.sample
+                            ? run_probe(c, &w, err)
+                            : error_set(err, SAC_ERR_MEMORY, "out of memory for a question");
+    c->e->watch = NULL;
+    if (status == SAC_OK) status = mass_read(c->e, &w, c->view.n_page, c->mass, err);
+    if (status == SAC_OK) status = sac_seq_truncate(c->e, c->seq, c->view.n_page * PAGE_TOK, err);
+    mem_free(w.query);
+    mem_free(w.sample);
+    return status;
+}
+
 static sac_status join(struct compose *c, sac_error *err)
 {
     struct refresh_done done;
@@ -271,6 +299,7 @@ static sac_status join(struct compose *c, sac_error *err)
     start = clock_us();
     TRY(plan_masks(c, err));
     if (c->hooks->probe) TRY(probe(c, err));
+    if (c->hooks->wants_mass) TRY(read_mass(c, err));
     c->report.probe_ms = (double)(clock_us() - start) * 1e-3;
     start = clock_us();
     if (c->hooks->plan) c->hooks->plan(&c->view, &c->plan);
@@ -335,6 +364,7 @@ sac_status sac_compose(sac_engine *e, const sac_compose_params *params, sac_seq 
     mem_free(c.doc);
     mem_free(c.note);
     mem_free(c.query);
+    mem_free(c.mass);
     mem_free(c.plan.refresh);
     mem_free(c.plan.resident);
     mem_free(c.plan.spare);

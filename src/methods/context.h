@@ -35,6 +35,7 @@ struct context_view {
     uint32_t n_layer, n_page, n_doc;
     const struct context_doc *doc;   /* [n_doc] */
     const struct context_note *note; /* [n_doc, n_layer], or NULL: the composer wants none */
+    const float *mass;  /* [n_page * PAGE_TOK] what the question reads of each token, or NULL */
     const float *query; /* [n_layer, n_head, head_dim] mean of the question's, or NULL: likewise */
     uint32_t n_head;
 };
@@ -66,6 +67,7 @@ struct method_context {
     void (*plan)(const struct context_view *v, struct context_plan *out); /* NULL: as it is */
     /* A new key or value becomes theta new + (1 - theta) old, theta their cosine. NULL: new. */
     bool (*fuses)(const void *param);
+    bool wants_mass; /* `plan` wants to know what the question reads of documents as they are */
     /* Whether `observe` wants to see this layer's changes before its attention; it may take bits of
      * this layer's successors away, and add none. */
     bool (*watches)(const struct context_view *v, uint32_t layer);

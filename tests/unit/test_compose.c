@@ -1,7 +1,7 @@
 /* test_compose.c: documents that were computed alone, joined: what composers leave equal to an
  * ordinary prompt and to each other, what they compute again, and that nothing of a document
  * changes. On a tiny model of random weights, in f16 unless it says otherwise. */
-#include "engine/notes.h"
+#include "engine/mass.h"
 #include "must.h"
 #include "tiny_model.h"
 
@@ -14,14 +14,15 @@
 enum { N_HEAD = 32, N_DOC = 3, N_QUESTION = 11, N_LAYER = 4, N_CTX = 512 };
 
 static const uint32_t n_text[N_DOC] = {96, 128, 64};
-static sac_model *model, *windows;
+static sac_model *model, *windows, *flat;
 
 static int open_models(void **state)
 {
     (void)state;
     model = tiny_open(&(struct tiny){.seed = 1, .n_layer = N_LAYER});
     windows = tiny_open(&(struct tiny){.seed = 4, .n_layer = 6, .window = 48});
-    return model && windows ? 0 : -1;
+    flat = tiny_open(&(struct tiny){.seed = 5, .n_layer = 1});
+    return model && windows && flat ? 0 : -1;
 }
 
 static int free_models(void **state)
@@ -29,6 +30,7 @@ static int free_models(void **state)
     (void)state;
     sac_model_free(model);
     sac_model_free(windows);
+    sac_model_free(flat);
     return 0;
 }
 
@@ -153,7 +155,8 @@ static const char *const methods[] = {"recompute",
                                       "cacheblend",
                                       "cacheblend:ratio=1",
                                       "cacheblend:ratio=0.4,ratio_end=0.1",
-                                      "samkv:update=overwrite"};
+                                      "samkv:update=overwrite",
+                                      "auto"};
 #define N_METHOD (sizeof methods / sizeof methods[0])
 
 static void one_document_is_an_ordinary_prompt(void **state)
@@ -187,8 +190,12 @@ static void all_computed_again_is_the_whole_prompt(void **state)
     (void)state;
     const struct setting settings[] = {
         {.type = SAC_KV_F16}, {.type = SAC_KV_Q8}, {.model = windows}};
-    const char *const all[] = {"epic:k=1000", "epic:k=0,k_tail=1000", "cacheblend:ratio=1",
-                               "cacheblend:ratio=1,by=v", "samkv:update=overwrite"};
+    const char *const all[] = {"epic:k=1000",
+                               "epic:k=0,k_tail=1000",
+                               "cacheblend:ratio=1",
+                               "cacheblend:ratio=1,by=v",
+                               "samkv:update=overwrite",
+                               "auto:share=1"};
     for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++) {
         const struct bench b = open_bench(&settings[s], false);
         float wanted[2][TINY_VOCAB], got[2][TINY_VOCAB];
@@ -239,6 +246,7 @@ static void shares_are_the_methods_own(void **state)
         {"epic:k=3,k_tail=5", N_LAYER * 2 * 8.0},
         {"cacheblend:ratio=0.25", 2 * n + (N_LAYER - 2) * floor(0.25 * n)},
         {"cacheblend:ratio=0", 2 * n},
+        {"auto:share=0.1", N_LAYER * floor(0.1 * n)},
         {"cacheblend:ratio=0.5,ratio_end=0.25", 2 * n + floor(0.5 * n) + floor(0.375 * n)},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -401,6 +409,51 @@ static void notes_are_what_they_say(void **state)
     sac_engine_free(b.e);
 }
 
+/* A question's masses over a sequence, of a model with one layer. */
+static void read_of(const struct bench *b, const char *method, float *mass)
+{
+    const uint32_t n_page = (N_HEAD + 96 + 128 + 64) / PAGE_TOK;
+    static float query[TINY_HEADS * TINY_DIM], sample[N_QUESTION * TINY_HEADS * TINY_DIM];
+    const sac_seq seq = compose(b, method, N_DOC, NULL);
+    struct notes_watch w = {.seq_i = seq,
+                            .query = query,
+                            .first = n_page * PAGE_TOK,
+                            .every = 1,
+                            .n_sample = N_QUESTION,
+                            .sample = sample};
+    int32_t question[N_QUESTION];
+    sac_error err;
+    for (uint32_t i = 0; i < N_QUESTION; i++) question[i] = token_of(7, i);
+    b->e->watch = &w;
+    compute(b->e, seq, question, N_QUESTION, NULL, NULL);
+    b->e->watch = NULL;
+    must(mass_read(b->e, &w, n_page, mass, &err), &err);
+    sac_seq_remove(b->e, seq);
+}
+
+/* Keys of a first layer follow from their tokens: a question reads joined documents as it reads one
+ * prompt, if it meets their keys where they stand. */
+static void what_a_question_reads_is_seen_through_turns(void **state)
+{
+    (void)state;
+    const struct bench b = open_bench(&(struct setting){.model = flat}, false);
+    static float joined[N_CTX], whole[N_CTX];
+    const uint32_t n = N_HEAD + 96 + 128 + 64;
+    double sum = 0, apart = 0;
+    read_of(&b, "reuse", joined);
+    read_of(&b, "recompute", whole);
+    for (uint32_t t = 0; t < n; t++) {
+        sum += (double)whole[t];
+        if (fabsf(joined[t] - whole[t]) > 2e-3f + 0.01f * whole[t])
+            fail_msg("token %u: %g, not %g", t, (double)joined[t], (double)whole[t]);
+    }
+    assert_true(fabs(sum - N_QUESTION * TINY_HEADS) < 1e-3);
+    read_of(&b, "reuse:align=off", joined);
+    for (uint32_t t = 0; t < n; t++) apart += fabs((double)joined[t] - (double)whole[t]);
+    assert_true(apart > 0.1);
+    sac_engine_free(b.e);
+}
+
 static void expect(sac_status got, const sac_error *err, sac_status status, const char *words)
 {
     if (got != status || !strstr(err->msg, words))
@@ -464,6 +517,7 @@ int main(void)
         cmocka_unit_test(results_do_not_depend_on_threads_and_batches),
         cmocka_unit_test(samkv_keeps_ends_and_what_is_asked_for),
         cmocka_unit_test(notes_are_what_they_say),
+        cmocka_unit_test(what_a_question_reads_is_seen_through_turns),
         cmocka_unit_test(what_is_no_document_is_refused),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);
