@@ -1,6 +1,7 @@
 /* test_logits.c: screened logits on a real small model (smollm2-135m). What a row gives are the
  * bits of the whole projection, at least of as many as were asked for, under every instruction set;
  * and requests answer the same with a screen and without. */
+#include "engine/engine.h"
 #include "model_open.h"
 #include "must.h"
 #include "saccade.h"
@@ -126,6 +127,73 @@ static void logits_are_those_of_the_whole_projection(void **state)
     unsetenv("SAC_CPU");
 }
 
+struct one {
+    float logits[N_VOCAB];
+};
+
+static void keep_one(void *user, const sac_row *row)
+{
+    memcpy(((struct one *)user)->logits, row->logits, sizeof(struct one));
+}
+
+/* Allows the tokens that stand in a group with one of the 500 likeliest, and none of these. */
+static void mask_neighbours(uint64_t mask[N_VOCAB / 64], const float *logits)
+{
+    static float sorted[N_VOCAB];
+    memcpy(sorted, logits, sizeof sorted);
+    qsort(sorted, N_VOCAB, sizeof *sorted, falling);
+    memset(mask, 0, N_VOCAB / 8);
+    for (uint32_t i = 0; i < N_VOCAB; i++)
+        if (logits[i] >= sorted[500]) mask[i / 64] |= UINT64_C(0xffff) << i % 64 / 16 * 16;
+    for (uint32_t i = 0; i < N_VOCAB; i++)
+        if (logits[i] >= sorted[500]) mask[i / 64] &= ~(UINT64_C(1) << i % 64);
+}
+
+/* The best of the tokens that a mask leaves, though each shares a group with one that is likelier
+ * and ruled out. */
+static void ruled_out_tokens_hide_none(void **state)
+{
+    static struct one whole, few;
+    static uint64_t mask[N_VOCAB / 64];
+    static float sorted[N_VOCAB];
+    sac_engine_params params = sac_engine_params_default();
+    sac_engine *e;
+    sac_seq begin, all, top;
+    int32_t *tok;
+    size_t n_tok;
+    sac_error err;
+    (void)state;
+    params.n_ctx = 256;
+    params.n_seq_max = 3;
+    params.n_threads = 1;
+    must(sac_tokenize(model, text, sizeof text - 1, 0, &tok, &n_tok, &err), &err);
+    must(sac_engine_create(&e, model, &params, &err), &err);
+    must(sac_seq_create(e, &begin, &err), &err);
+    must(sac_seq_append(e, begin, tok, n_tok - 1, SAC_ROW_PROMPT, SAC_WANT_NONE, &err), &err);
+    must(sac_step(e, NULL, NULL, NULL, &err), &err);
+    for (uint32_t n_top = 1; n_top < 150; n_top += 7) {
+        must(sac_seq_fork(e, begin, &all, &err), &err);
+        must(sac_seq_append(e, all, tok + n_tok - 1, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err), &err);
+        must(sac_step(e, keep_one, &whole, NULL, &err), &err);
+        mask_neighbours(mask, whole.logits);
+        must(sac_seq_fork(e, begin, &top, &err), &err);
+        must(sac_seq_use_top(e, top, n_top, &err), &err);
+        engine_use_mask(e, top, mask);
+        must(sac_seq_append(e, top, tok + n_tok - 1, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err), &err);
+        must(sac_step(e, keep_one, &few, NULL, &err), &err);
+        for (uint32_t i = 0; i < N_VOCAB; i++)
+            sorted[i] = mask[i / 64] >> i % 64 & 1 ? whole.logits[i] : -INFINITY;
+        qsort(sorted, N_VOCAB, sizeof *sorted, falling);
+        for (uint32_t i = 0; i < N_VOCAB; i++)
+            if ((mask[i / 64] >> i % 64 & 1) && whole.logits[i] >= sorted[n_top - 1])
+                assert_memory_equal(&few.logits[i], &whole.logits[i], sizeof(float));
+        sac_seq_remove(e, all);
+        sac_seq_remove(e, top);
+    }
+    sac_engine_free(e);
+    sac_free(tok);
+}
+
 struct answer {
     int32_t tok[N_STEP];
     uint32_t n_tok;
@@ -223,6 +291,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_those_of_the_whole_projection),
+        cmocka_unit_test(ruled_out_tokens_hide_none),
         cmocka_unit_test(requests_answer_alike),
         cmocka_unit_test(masked_requests_answer_alike),
     };
