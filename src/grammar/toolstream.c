@@ -33,6 +33,8 @@ struct toolstream {
     enum toolstream_family family;
     toolstream_fn fn;
     void *user;
+    char *const *offered; /* borrowed, [n_offered]; NULL: all names */
+    uint32_t n_offered;
     struct strbuf held; /* owned */
     enum state state;
     size_t body;      /* in `held`: where the call's own text begins */
@@ -49,7 +51,7 @@ struct toolstream {
 };
 
 static const char *const markers[][MARKERS_MAX] = {
-    [TOOLSTREAM_HERMES] = {"<tool_call>"},
+    [TOOLSTREAM_HERMES] = {"<tool_call>", "```json"},
     [TOOLSTREAM_LLAMA3] = {"<|python_tag|>"},
     [TOOLSTREAM_MISTRAL] = {"[TOOL_CALLS]"},
     [TOOLSTREAM_GEMMA] = {"```tool_code", "```tool_call", "```json"},
@@ -65,6 +67,13 @@ static size_t blanks(const char *s, size_t n)
     size_t i = 0;
     while (i < n && is_blank(s[i])) i++;
     return i;
+}
+
+static bool is_offered(const struct toolstream *t, const char *name)
+{
+    for (uint32_t i = 0; i < t->n_offered; i++)
+        if (strcmp(t->offered[i], name) == 0) return true;
+    return !t->offered;
 }
 
 /* ---- Events ---- */
@@ -118,12 +127,14 @@ static void send_call(struct toolstream *t, const char *args)
 /* ---- Calls that are complete ---- */
 
 /* The arguments of a call as the text of an object, cJSON_free; NULL if they are none. Some models
- * write them as a string of JSON. */
+ * write them as a string of JSON, or leave them out where there are none. */
 static char *print_args(const cJSON *call)
 {
     const cJSON *args = cJSON_GetObjectItemCaseSensitive(call, "arguments");
     if (!args) args = cJSON_GetObjectItemCaseSensitive(call, "parameters");
-    cJSON *const inner = cJSON_IsString(args) ? cJSON_Parse(args->valuestring) : NULL;
+    cJSON *const inner = !args                  ? cJSON_CreateObject()
+                         : cJSON_IsString(args) ? cJSON_Parse(args->valuestring)
+                                                : NULL;
     char *text = NULL;
     if (cJSON_IsObject(inner ? inner : args)) text = cJSON_PrintUnformatted(inner ? inner : args);
     cJSON_Delete(inner);
@@ -132,8 +143,10 @@ static char *print_args(const cJSON *call)
 
 static bool send_object(struct toolstream *t, const cJSON *call)
 {
+    const cJSON *const inner = cJSON_GetObjectItemCaseSensitive(call, "function");
+    if (cJSON_IsObject(inner)) call = inner; /* as in OpenAI's list */
     const char *const name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(call, "name"));
-    if (!name || !name[0] || strlen(name) >= sizeof t->name) return false;
+    if (!name || !name[0] || strlen(name) >= sizeof t->name || !is_offered(t, name)) return false;
     char *const args = print_args(call);
     if (!args) return false;
     memcpy(t->name, name, strlen(name) + 1);
@@ -169,8 +182,10 @@ static bool send_python(struct toolstream *t, const char *text, size_t n)
             continue;
         }
         /* A byte that ends words stands behind the text. */
-        if (at == n || toolstream_scan_python(text + at, n - at, t->name, sizeof t->name, &args,
-                                              &used) != TOOLSTREAM_SCAN_DONE)
+        if (at == n ||
+            toolstream_scan_python(text + at, n - at, t->name, sizeof t->name, &args, &used) !=
+                TOOLSTREAM_SCAN_DONE ||
+            !is_offered(t, t->name))
             break;
         send_call(t, args.data);
         any = true;
@@ -193,10 +208,10 @@ static enum verdict in_state(struct toolstream *t, enum state state, size_t body
 static enum verdict look_opened(struct toolstream *t)
 {
     const size_t at = t->body + blanks(t->held.data + t->body, t->held.n - t->body);
-    if (t->family == TOOLSTREAM_GEMMA) return in_state(t, FENCE, t->body);
+    if (t->marked && t->held.data[0] == '`') return in_state(t, FENCE, t->body);
     if (at == t->held.n) return t->finished ? NO_CALL : WAIT;
     const char c = t->held.data[at];
-    if (t->family == TOOLSTREAM_MISTRAL && c == '[') {
+    if (t->family == TOOLSTREAM_MISTRAL && c == '[' && !t->in_list) {
         t->in_list = true;
         t->body = at + 1;
         return GO_ON;
@@ -213,7 +228,7 @@ static enum verdict look_opened(struct toolstream *t)
     if (!brace) return t->finished ? NO_CALL : WAIT;
     memcpy(t->name, name, n_name);
     t->name[n_name] = '\0';
-    return in_state(t, ARGS, at + n);
+    return is_offered(t, t->name) ? in_state(t, ARGS, at + n) : NO_CALL;
 }
 
 static void send_args(struct toolstream *t, size_t begin, size_t end)
@@ -230,7 +245,8 @@ static void stream_object(struct toolstream *t)
     const struct toolstream_scan *const s = &t->scan;
     const char *const text = t->held.data + t->body;
     if (!t->began && s->name_end && s->args && text[s->args] == '{' &&
-        toolstream_scan_name(t->name, sizeof t->name, text + s->name, s->name_end - s->name))
+        toolstream_scan_name(t->name, sizeof t->name, text + s->name, s->name_end - s->name) &&
+        is_offered(t, t->name))
         begin_call(t);
     if (t->began) send_args(t, t->body + s->args, t->body + (s->args_end ? s->args_end : s->at));
 }
@@ -314,6 +330,7 @@ static enum verdict look_code(struct toolstream *t)
     const char *const code = t->held.data + t->body;
     if (!t->finished) return WAIT;
     if (!send_python(t, code, t->held.n - t->body)) {
+        if (!is_offered(t, "python")) return NO_CALL;
         cJSON *const args = cJSON_CreateObject();
         cJSON_AddStringToObject(args, "code", code);
         char *const text = cJSON_PrintUnformatted(args);
@@ -350,20 +367,31 @@ static bool is_marker(const struct toolstream *t, size_t at, size_t n)
     return false;
 }
 
-/* Llama and Gemma may begin an answer with a call without any marker. */
+/* Is what stands at `at` a marker, or the beginning of one? */
+static bool is_beginning(const struct toolstream *t, size_t at)
+{
+    for (size_t i = 0; i < MARKERS_MAX && markers[t->family][i]; i++) {
+        const size_t n = strlen(markers[t->family][i]), left = t->held.n - at;
+        if (memcmp(t->held.data + at, markers[t->family][i], left < n ? left : n) == 0) return true;
+    }
+    return false;
+}
+
+/* An answer may begin with a call without any marker; Gemma's and Mistral's with a list of them. */
 static bool begins_bare(struct toolstream *t, enum verdict *out)
 {
-    const bool may = t->family == TOOLSTREAM_LLAMA3 || t->family == TOOLSTREAM_GEMMA;
+    const bool lists = t->family == TOOLSTREAM_MISTRAL || t->family == TOOLSTREAM_GEMMA;
     const size_t at = blanks(t->held.data, t->held.n);
-    if (!may || t->started) return false;
+    if (t->started) return false;
     if (at == t->held.n) {
         *out = WAIT;
         return !t->finished;
     }
     const char c = t->held.data[at];
-    if (c != '{' && !(c == '[' && t->family == TOOLSTREAM_GEMMA)) return false;
+    if (c != '{' && !(c == '[' && lists)) return false;
+    if (c == '[' && t->family == TOOLSTREAM_MISTRAL && is_beginning(t, at)) return false;
     t->marked = false;
-    *out = in_state(t, c == '{' ? OBJECT : FENCE, at);
+    *out = in_state(t, c == '{' ? OBJECT : t->family == TOOLSTREAM_GEMMA ? FENCE : OPENED, at);
     return true;
 }
 
@@ -458,6 +486,12 @@ sac_status toolstream_create(struct toolstream **out, enum toolstream_family fam
     t->user = user;
     *out = t;
     return SAC_OK;
+}
+
+void toolstream_offer(struct toolstream *t, char *const *name, uint32_t n)
+{
+    t->offered = name;
+    t->n_offered = n;
 }
 
 void toolstream_free(struct toolstream *t)

@@ -4,10 +4,13 @@
  * (toolstream_of_vocabulary) and gets the text in pieces of any size, those of control tokens
  * included (sac_token_piece with `special`). What is no call is passed on as text; only what may
  * become the beginning of a call is held back. A call that turns out not to be one (broken JSON, no
- * name) is given back as text, so nothing is lost. Texts of a call are limited to
- * TOOLSTREAM_BYTES_MAX, then they are text.
+ * name, a name that toolstream_offer does not list) is given back as text, so nothing is lost.
+ * Texts of a call are limited to TOOLSTREAM_BYTES_MAX, then they are text. An answer may begin with
+ * the JSON of a call without its marker: models forget it, and where it is a control token the text
+ * of an answer lacks it.
  *
- * Arguments are always the text of a JSON object. One thread at a time. */
+ * Arguments are the text of a JSON object, which breaks off where the answer does. One thread at a
+ * time. */
 #ifndef SAC_GRAMMAR_TOOLSTREAM_H
 #define SAC_GRAMMAR_TOOLSTREAM_H
 
@@ -48,6 +51,8 @@ const char *toolstream_family_name(enum toolstream_family family);
 sac_status toolstream_create(struct toolstream **out, enum toolstream_family family,
                              toolstream_fn fn, void *user, sac_error *err);
 void toolstream_free(struct toolstream *t);
+/* Calls of other names than `name` [n], borrowed, are text. Without this, all names are right. */
+void toolstream_offer(struct toolstream *t, char *const *name, uint32_t n);
 sac_status toolstream_feed(struct toolstream *t, const char *text, size_t n, sac_error *err);
 /* The answer has ended: what was held back is a call or text. */
 sac_status toolstream_finish(struct toolstream *t, sac_error *err);

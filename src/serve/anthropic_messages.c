@@ -153,9 +153,9 @@ static sac_status read_request(struct ask *a, const cJSON *body, const struct as
 
 static const char *stop_reason(const struct reply_choice *c)
 {
-    if (c->calls.n) return "tool_use";
-    if (c->stop_i >= 0) return "stop_sequence";
-    return c->finish == SAC_FINISH_LENGTH ? "max_tokens" : "end_turn";
+    if (c->finish == SAC_FINISH_LENGTH) return "max_tokens";
+    if (c->n_call) return "tool_use";
+    return c->stop_i >= 0 ? "stop_sequence" : "end_turn";
 }
 
 static cJSON *usage_json(const struct reply *r)
@@ -207,7 +207,7 @@ static cJSON *text_block(const char *text, size_t n)
 }
 
 /* `input`: NULL for the empty object that a stream begins with. */
-static cJSON *call_block(const struct toolcall *call, const char *input)
+static cJSON *call_block(const struct reply_call *call, const char *input)
 {
     cJSON *o = cJSON_CreateObject(), *parsed = input ? cJSON_Parse(input) : NULL;
     cJSON_AddStringToObject(o, "type", "tool_use");
@@ -221,11 +221,10 @@ static void write_whole(struct reply *r, struct strbuf *out)
 {
     const struct reply_choice *c = &r->choice[0];
     cJSON *content = cJSON_CreateArray();
-    if (c->calls.n_content || !c->calls.n)
-        cJSON_AddItemToArray(content,
-                             text_block(c->text.data ? c->text.data : "", c->calls.n_content));
-    for (size_t i = 0; i < c->calls.n; i++)
-        cJSON_AddItemToArray(content, call_block(&c->calls.call[i], c->calls.call[i].arguments));
+    if (c->text.n || !c->n_call)
+        cJSON_AddItemToArray(content, text_block(c->text.data ? c->text.data : "", c->text.n));
+    for (size_t i = 0; i < c->n_call; i++)
+        cJSON_AddItemToArray(content, call_block(&c->call[i], c->call[i].args.data));
     json_print(out, message_json(r, content, true));
 }
 
@@ -277,14 +276,14 @@ static void write_piece(struct reply *r, const struct answer_piece *p, struct st
     if (p->kind == ANSWER_PROMPT || r->failed.kind != REFUSAL_NONE) return;
     reply_next(r, 0, &text, &n);
     /* The text's block begins with its first words: an answer may be calls alone. */
-    if (c->n_shown == n && (n || (c->done && !c->calls.n))) start_block(r, text_block("", 0), out);
+    if (c->n_shown == n && (n || (c->done && !c->n_call))) start_block(r, text_block("", 0), out);
     if (n) write_delta(r, "text_delta", "text", json_text(text, n), out);
     if (!c->done) return;
-    if (c->n_shown || !c->calls.n) stop_block(r, out);
-    for (size_t i = 0; i < c->calls.n; i++) {
-        start_block(r, call_block(&c->calls.call[i], NULL), out);
-        write_delta(r, "input_json_delta", "partial_json",
-                    cJSON_CreateString(c->calls.call[i].arguments), out);
+    if (c->n_shown || !c->n_call) stop_block(r, out);
+    for (size_t i = 0; i < c->n_call; i++) {
+        start_block(r, call_block(&c->call[i], NULL), out);
+        write_delta(r, "input_json_delta", "partial_json", cJSON_CreateString(c->call[i].args.data),
+                    out);
         stop_block(r, out);
     }
 }

@@ -7,6 +7,7 @@
 #define SAC_SERVE_ASK_H
 
 #include "grammar/machine.h"
+#include "grammar/toolstream.h"
 #include "serve/json.h"
 #include "serve/refusal.h"
 
@@ -50,7 +51,8 @@ struct ask {
     uint32_t n_stop;
     char **tool; /* owned, [n_tool]: names of tools that the answer may call */
     uint32_t n_tool;
-    struct machine *machine; /* owned: the form that answers must have, or NULL */
+    enum toolstream_family tool_family; /* how the model writes calls of them */
+    struct machine *machine;            /* owned: the form that answers must have, or NULL */
     int32_t priority;
     uint32_t decode, prefill; /* indices of the engine's methods */
     sac_sparse sparse;        /* zeros: as the engine was created; its budget is owned here */

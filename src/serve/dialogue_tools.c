@@ -7,9 +7,9 @@
  * was trained on and that others follow when told to. */
 #include "serve/dialogue.h"
 #include "serve/shape.h"
-#include "serve/toolcall.h"
 
 #include "base/mem.h"
+#include "grammar/toolset.h"
 
 #include <string.h>
 
@@ -46,9 +46,9 @@ static sac_status read_list(struct dialogue *d, struct ask *a, const cJSON *tool
     const cJSON *tool;
     struct strbuf text = {0};
     const int n = cJSON_GetArraySize(tools);
-    if (!cJSON_IsArray(tools) || n > (int)TOOLCALL_MAX)
+    if (!cJSON_IsArray(tools) || n > (int)TOOLSET_TOOLS_MAX)
         return refusal_set(ref, REFUSAL_REQUEST, "tools",
-                           "'tools' is not a list of at most %u tools", TOOLCALL_MAX);
+                           "'tools' is not a list of at most %u tools", TOOLSET_TOOLS_MAX);
     if (n == 0) return SAC_OK;
     a->tool = mem_calloc((size_t)n, sizeof *a->tool);
     if (!a->tool) return no_memory(ref);
@@ -186,6 +186,13 @@ sac_status dialogue_tools(struct dialogue *d, struct ask *a, const cJSON *body,
         return refusal_set(ref, REFUSAL_REQUEST, "tool_choice", "'tool_choice' needs 'tools'");
     if (!tools || choice.none) return SAC_OK;
     TRY(read_list(d, a, tools, ref));
-    if (choice.must) TRY(shape_call(a, tools, choice.name, rules, ref));
-    return !d->tools || knows_tools(d, rules) ? SAC_OK : teach(d, ref);
+    if (choice.must && !d->tools)
+        return refusal_set(ref, REFUSAL_REQUEST, "tool_choice",
+                           "'tool_choice' names no tool of 'tools'");
+    if (!d->tools) return SAC_OK;
+    const bool known = knows_tools(d, rules);
+    /* The lesson teaches Hermes' form to all. */
+    a->tool_family = known ? toolstream_of_vocabulary(rules->trie) : TOOLSTREAM_HERMES;
+    if (choice.must) TRY(shape_call(a, d->tools, choice.name, rules, ref));
+    return known ? SAC_OK : teach(d, ref);
 }

@@ -88,9 +88,11 @@ static void write_token(struct reply *r, const struct answer_piece *p, struct st
     size_t n;
     reply_next(r, p->choice_i, &text, &n);
     /* Tokens that complete no character yet are shown where something is said of tokens. */
-    if (n == 0 && !r->ask->logprobs && !r->ask->token_ids) return;
+    cJSON *calls = reply_next_calls(r, p->choice_i);
+    if (n == 0 && !calls && !r->ask->logprobs && !r->ask->token_ids) return;
     cJSON *delta = cJSON_CreateObject();
-    json_add_text(delta, "content", text, n);
+    if (n || !calls) json_add_text(delta, "content", text, n);
+    if (calls) cJSON_AddItemToObject(delta, "tool_calls", calls);
     cJSON *chunk = chunk_json(r, p->choice_i, delta, NULL), *choice = choice_of(chunk);
     if (r->ask->logprobs) {
         cJSON *logprobs = cJSON_CreateObject();
@@ -108,10 +110,10 @@ static void write_end(struct reply *r, const struct answer_piece *p, struct strb
     const struct reply_choice *c = &r->choice[p->choice_i];
     const char *text;
     size_t n;
-    cJSON *delta = cJSON_CreateObject();
+    cJSON *delta = cJSON_CreateObject(), *calls = reply_next_calls(r, p->choice_i);
     reply_next(r, p->choice_i, &text, &n);
     if (n) json_add_text(delta, "content", text, n);
-    if (c->calls.n) cJSON_AddItemToObject(delta, "tool_calls", reply_calls(c, true));
+    if (calls) cJSON_AddItemToObject(delta, "tool_calls", calls);
     cJSON *chunk = chunk_json(r, p->choice_i, delta, reply_finish(c));
     if (p->stop_i >= 0)
         cJSON_AddStringToObject(choice_of(chunk), "stop_reason", r->ask->stop[p->stop_i]);
@@ -147,11 +149,11 @@ static cJSON *whole_choice(const struct reply *r, uint32_t i)
     cJSON *o = cJSON_CreateObject(), *message = cJSON_AddObjectToObject(o, "message");
     cJSON_AddNumberToObject(o, "index", i);
     cJSON_AddStringToObject(message, "role", "assistant");
-    if (c->calls.n && c->calls.n_content == 0)
+    if (c->n_call && c->text.n == 0)
         cJSON_AddNullToObject(message, "content");
     else
-        json_add_text(message, "content", c->text.data, c->calls.n_content);
-    if (c->calls.n) cJSON_AddItemToObject(message, "tool_calls", reply_calls(c, false));
+        json_add_text(message, "content", c->text.data, c->text.n);
+    if (c->n_call) cJSON_AddItemToObject(message, "tool_calls", reply_calls(c));
     cJSON_AddNullToObject(message, "refusal");
     if (c->logprobs) {
         cJSON_AddItemToObject(cJSON_AddObjectToObject(o, "logprobs"), "content", c->logprobs);

@@ -180,7 +180,7 @@ static cJSON *message_item(const struct reply *r, size_t n, bool done)
 
 static cJSON *call_item(const struct reply *r, size_t i, bool done)
 {
-    const struct toolcall *call = &r->choice[0].calls.call[i];
+    const struct reply_call *call = &r->choice[0].call[i];
     cJSON *o = cJSON_CreateObject();
     char id[64];
     item_id(r, "fc_", i, id);
@@ -188,20 +188,20 @@ static cJSON *call_item(const struct reply *r, size_t i, bool done)
     cJSON_AddStringToObject(o, "id", id);
     cJSON_AddStringToObject(o, "call_id", call->id);
     cJSON_AddStringToObject(o, "name", call->name);
-    cJSON_AddStringToObject(o, "arguments", done ? call->arguments : "");
+    cJSON_AddStringToObject(o, "arguments", done ? call->args.data : "");
     cJSON_AddStringToObject(o, "status", done ? "completed" : "in_progress");
     return o;
 }
 
 static bool has_message(const struct reply_choice *c)
 {
-    return c->calls.n_content || !c->calls.n;
+    return c->text.n || !c->n_call;
 }
 
 static cJSON *response_json(const struct reply *r, bool done)
 {
     const struct reply_choice *c = &r->choice[0];
-    const bool cut = done && c->finish == SAC_FINISH_LENGTH && !c->calls.n;
+    const bool cut = done && c->finish == SAC_FINISH_LENGTH;
     cJSON *o = cJSON_CreateObject(), *output;
     cJSON_AddStringToObject(o, "id", r->id);
     cJSON_AddStringToObject(o, "object", "response");
@@ -215,9 +215,8 @@ static cJSON *response_json(const struct reply *r, bool done)
         cJSON_AddNullToObject(o, "incomplete_details");
     cJSON_AddStringToObject(o, "model", r->model_name);
     output = cJSON_AddArrayToObject(o, "output");
-    if (done && has_message(c))
-        cJSON_AddItemToArray(output, message_item(r, c->calls.n_content, true));
-    for (size_t i = 0; done && i < c->calls.n; i++)
+    if (done && has_message(c)) cJSON_AddItemToArray(output, message_item(r, c->text.n, true));
+    for (size_t i = 0; done && i < c->n_call; i++)
         cJSON_AddItemToArray(output, call_item(r, i, true));
     cJSON_AddBoolToObject(o, "parallel_tool_calls", true);
     cJSON_AddStringToObject(o, "tool_choice", "auto");
@@ -309,7 +308,7 @@ static void write_call(struct reply *r, size_t index, size_t i, struct strbuf *o
         cJSON *event = cJSON_CreateObject();
         cJSON_AddStringToObject(event, "item_id", id);
         cJSON_AddNumberToObject(event, "output_index", (double)index);
-        cJSON_AddStringToObject(event, fields[k], r->choice[0].calls.call[i].arguments);
+        cJSON_AddStringToObject(event, fields[k], r->choice[0].call[i].args.data);
         write_event(r, types[k], event, out);
     }
     write_item(r, "response.output_item.done", index, call_item(r, i, true), out);
@@ -322,18 +321,18 @@ static void write_piece(struct reply *r, const struct answer_piece *p, struct st
     size_t n;
     if (p->kind == ANSWER_PROMPT || r->failed.kind != REFUSAL_NONE) return;
     reply_next(r, 0, &text, &n);
-    if (c->n_shown == n && (n || (c->done && !c->calls.n))) open_message(r, out);
+    if (c->n_shown == n && (n || (c->done && !c->n_call))) open_message(r, out);
     if (n) write_part(r, "response.output_text.delta", "delta", json_text(text, n), out);
     if (!c->done) return;
-    const bool message = c->n_shown || !c->calls.n;
+    const bool message = c->n_shown || !c->n_call;
     if (message) end_message(r, out);
-    for (size_t i = 0; i < c->calls.n; i++) write_call(r, i + message, i, out);
+    for (size_t i = 0; i < c->n_call; i++) write_call(r, i + message, i, out);
 }
 
 static void close_stream(struct reply *r, struct strbuf *out)
 {
     const struct reply_choice *c = &r->choice[0];
-    const bool cut = c->finish == SAC_FINISH_LENGTH && !c->calls.n;
+    const bool cut = c->finish == SAC_FINISH_LENGTH;
     write_response(r, cut ? "response.incomplete" : "response.completed", true, out);
 }
 

@@ -18,6 +18,60 @@ void reply_random_id(char out[48], const char *prefix)
         n += snprintf(out + n, 48 - (size_t)n, "%02x", (unsigned)raw[i]);
 }
 
+/* ---- Calls of tools ---- */
+
+static void begin_call(struct reply_choice *c, const char *name)
+{
+    struct reply_call *call = mem_realloc(c->call, (c->n_call + 1) * sizeof *call);
+    c->no_memory |= !call;
+    if (!call) return;
+    c->call = call;
+    call += c->n_call++;
+    *call = (struct reply_call){0};
+    reply_random_id(call->id, "call_");
+    snprintf(call->name, sizeof call->name, "%s", name);
+}
+
+static void on_tool_event(void *user, const struct toolstream_event *e)
+{
+    struct reply_choice *c = user;
+    if (e->kind == TOOLSTREAM_TEXT) strbuf_add(&c->text, e->text, e->n);
+    if (e->kind == TOOLSTREAM_BEGIN) begin_call(c, e->name);
+    if (e->kind == TOOLSTREAM_ARGS && !c->no_memory)
+        strbuf_add(&c->call[c->n_call - 1].args, e->text, e->n);
+}
+
+static sac_status offer_tools(struct reply_choice *c, const struct ask *a)
+{
+    if (a->n_tool == 0) return SAC_OK;
+    TRY(toolstream_create(&c->tools, a->tool_family, on_tool_event, c, NULL));
+    toolstream_offer(c->tools, a->tool, a->n_tool);
+    return SAC_OK;
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+static void take_text(struct reply *r, struct reply_choice *c, const struct answer_piece *p)
+{
+    sac_status status = SAC_OK;
+    if (!c->tools)
+        strbuf_add(&c->text, p->text, p->n_text);
+    else
+        status = toolstream_feed(c->tools, p->text, p->n_text, NULL);
+    if (c->tools && p->kind == ANSWER_DONE && status == SAC_OK)
+        status = toolstream_finish(c->tools, NULL);
+    if (status != SAC_OK || c->no_memory)
+        (void)refusal_set(&r->failed, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    /* Blanks between a sentence and the calls belong to neither. */
+    if (p->kind == ANSWER_DONE && c->n_call)
+        while (c->text.n && is_blank(c->text.data[c->text.n - 1])) c->text.n--;
+}
+
+/* ---- An answer ---- */
+
 sac_status reply_init(struct reply *r, const struct dialect *dialect, const struct answer *a,
                       const struct ask_rules *rules, const char *model_name)
 {
@@ -36,6 +90,7 @@ sac_status reply_init(struct reply *r, const struct dialect *dialect, const stru
         c->stop_i = -1;
         c->n_prompt = (uint32_t)a->ask.prompt[i / a->ask.n].n;
         if (a->ask.token_ids) c->token_ids = cJSON_CreateArray();
+        TRY(offer_tools(c, &a->ask));
     }
     return SAC_OK;
 }
@@ -44,7 +99,10 @@ void reply_deinit(struct reply *r)
 {
     for (uint32_t i = 0; r->choice && i < r->n_choice; i++) {
         strbuf_deinit(&r->choice[i].text);
-        toolcall_deinit(&r->choice[i].calls);
+        toolstream_free(r->choice[i].tools);
+        for (uint32_t k = 0; k < r->choice[i].n_call; k++)
+            strbuf_deinit(&r->choice[i].call[k].args);
+        mem_free(r->choice[i].call);
         cJSON_Delete(r->choice[i].logprobs);
         cJSON_Delete(r->choice[i].token_ids);
     }
@@ -80,12 +138,8 @@ void reply_take(struct reply *r, const struct answer_piece *p)
         if (c->token_ids) cJSON_AddItemToArray(c->token_ids, cJSON_CreateNumber(p->tok));
     }
     if (p->kind == ANSWER_TOKEN || (p->kind == ANSWER_DONE && p->finish != SAC_FINISH_ERROR))
-        strbuf_add(&c->text, p->text, p->n_text);
-    if (p->kind != ANSWER_DONE) return;
-    take_end(r, c, p);
-    c->calls.n_content = c->text.n;
-    if (r->ask->n_tool && c->text.data)
-        toolcall_parse(&c->calls, c->text.data, c->text.n, r->ask->tool, r->ask->n_tool);
+        take_text(r, c, p);
+    if (p->kind == ANSWER_DONE) take_end(r, c, p);
 }
 
 void reply_next(struct reply *r, uint32_t choice_i, const char **out_text, size_t *out_n)
@@ -93,11 +147,8 @@ void reply_next(struct reply *r, uint32_t choice_i, const char **out_text, size_
     struct reply_choice *c = &r->choice[choice_i];
     const char *text = c->text.data ? c->text.data : "";
     size_t n = c->text.n;
-    if (c->done)
-        n = c->calls.n_content;
-    else if (r->ask->n_tool)
-        n = toolcall_certain(text, n);
-    if (n < c->n_shown) n = c->n_shown;
+    /* Blanks may stand before a call. */
+    while (c->tools && !c->done && n > c->n_shown && is_blank(text[n - 1])) n--;
     *out_text = text + c->n_shown;
     *out_n = n - c->n_shown;
     c->n_shown = n;
@@ -111,19 +162,48 @@ void reply_event(struct strbuf *out, const char *event, cJSON *value)
     strbuf_adds(out, "\n\n");
 }
 
-cJSON *reply_calls(const struct reply_choice *c, bool numbered)
+cJSON *reply_calls(const struct reply_choice *c)
 {
     cJSON *list = cJSON_CreateArray();
-    for (size_t i = 0; i < c->calls.n; i++) {
-        const struct toolcall *call = &c->calls.call[i];
+    for (uint32_t i = 0; i < c->n_call; i++) {
+        const struct reply_call *call = &c->call[i];
         cJSON *o = cJSON_CreateObject(), *function;
-        if (numbered) cJSON_AddNumberToObject(o, "index", (double)i);
         cJSON_AddStringToObject(o, "id", call->id);
         cJSON_AddStringToObject(o, "type", "function");
         function = cJSON_AddObjectToObject(o, "function");
         cJSON_AddStringToObject(function, "name", call->name);
-        cJSON_AddStringToObject(function, "arguments", call->arguments);
+        json_add_text(function, "arguments", call->args.data, call->args.n);
         cJSON_AddItemToArray(list, o);
+    }
+    return list;
+}
+
+/* The first one of a call has its id and name. */
+static cJSON *call_delta(struct reply_call *call, uint32_t i)
+{
+    cJSON *o = cJSON_CreateObject(), *function;
+    cJSON_AddNumberToObject(o, "index", i);
+    if (!call->shown) {
+        cJSON_AddStringToObject(o, "id", call->id);
+        cJSON_AddStringToObject(o, "type", "function");
+    }
+    function = cJSON_AddObjectToObject(o, "function");
+    if (!call->shown) cJSON_AddStringToObject(function, "name", call->name);
+    json_add_text(function, "arguments", call->args.data + call->n_shown,
+                  call->args.n - call->n_shown);
+    call->shown = true;
+    call->n_shown = call->args.n;
+    return o;
+}
+
+cJSON *reply_next_calls(struct reply *r, uint32_t choice_i)
+{
+    struct reply_choice *c = &r->choice[choice_i];
+    cJSON *list = NULL;
+    for (uint32_t i = 0; i < c->n_call; i++) {
+        if (c->call[i].n_shown == c->call[i].args.n) continue;
+        if (!list) list = cJSON_CreateArray();
+        cJSON_AddItemToArray(list, call_delta(&c->call[i], i));
     }
     return list;
 }
@@ -214,8 +294,8 @@ cJSON *reply_progress(const struct answer_piece *p)
 
 const char *reply_finish(const struct reply_choice *c)
 {
-    if (c->calls.n) return "tool_calls";
-    return c->finish == SAC_FINISH_LENGTH ? "length" : "stop";
+    if (c->finish == SAC_FINISH_LENGTH) return "length";
+    return c->n_call ? "tool_calls" : "stop";
 }
 
 cJSON *reply_token_text(const struct reply *r, int32_t tok)

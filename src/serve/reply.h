@@ -5,7 +5,6 @@
 #define SAC_SERVE_REPLY_H
 
 #include "serve/answer.h"
-#include "serve/toolcall.h"
 
 struct reply;
 
@@ -25,13 +24,24 @@ struct dialect {
     void (*whole)(struct reply *r, struct strbuf *out);
 };
 
+struct reply_call {
+    char id[48];
+    char name[TOOLSTREAM_NAME_MAX];
+    struct strbuf args; /* the text of a JSON object, as far as it has come */
+    bool shown;         /* reply_next_calls has told of it, */
+    size_t n_shown;     /* and given these bytes of `args` */
+};
+
 struct reply_choice {
-    struct strbuf text;
-    cJSON *logprobs;  /* owned; a list in the dialect's own form, or NULL */
-    cJSON *token_ids; /* owned; or NULL */
+    struct strbuf text; /* without the calls */
+    cJSON *logprobs;    /* owned; a list in the dialect's own form, or NULL */
+    cJSON *token_ids;   /* owned; or NULL */
     uint32_t n_tok, n_prompt;
-    struct toolcall_list calls; /* when it is done */
-    size_t n_shown;             /* bytes of `text` that reply_next has given */
+    struct toolstream *tools; /* owned; NULL: no tools are offered */
+    struct reply_call *call;  /* owned, [n_call] */
+    uint32_t n_call;
+    bool no_memory; /* for a call */
+    size_t n_shown; /* bytes of `text` that reply_next has given */
     bool done;
     sac_finish finish;
     int stop_i;
@@ -66,15 +76,18 @@ void reply_next(struct reply *r, uint32_t choice_i, const char **out_text, size_
 /* "data: {...}\n\n"; takes over the value. `event` (or NULL) names it: "event: NAME\n" before. */
 void reply_event(struct strbuf *out, const char *event, cJSON *value);
 
-/* The calls as OpenAI's list; `numbered`: with "index", as in streams. */
-cJSON *reply_calls(const struct reply_choice *c, bool numbered);
+/* The calls as OpenAI's list. */
+cJSON *reply_calls(const struct reply_choice *c);
+/* What came of calls since the last time, as a list of OpenAI's deltas; NULL: nothing. */
+cJSON *reply_next_calls(struct reply *r, uint32_t choice_i);
 cJSON *reply_usage(const struct reply *r);
 /* What attention read of what it could have read, over all answers. */
 cJSON *reply_sparse(const struct reply *r);
 cJSON *reply_timings(const struct reply_choice *c);
 /* {"total", "cache", "processed"} as llama.cpp has it. */
 cJSON *reply_progress(const struct answer_piece *p);
-const char *reply_finish(const struct reply_choice *c); /* "stop", "length", "tool_calls" */
+/* "stop", "length" (a last call may be cut), "tool_calls". */
+const char *reply_finish(const struct reply_choice *c);
 /* The text of a token, and its bytes as a list, since it may be a part of a character. */
 cJSON *reply_token_text(const struct reply *r, int32_t tok);
 cJSON *reply_token_bytes(const struct reply *r, int32_t tok);

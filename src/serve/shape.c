@@ -6,10 +6,19 @@
 #include "grammar/gbnf.h"
 #include "grammar/matcher.h"
 #include "grammar/schema.h"
+#include "grammar/toolset.h"
 
 #include <string.h>
 
 /* ---- Reading ---- */
+
+/* What a compiler of grammars says, as a refusal: too large a grammar is the client's fault. */
+static sac_status refuse(struct refusal *ref, sac_status status, const char *param,
+                         const sac_error *err)
+{
+    if (status == SAC_OK) return SAC_OK;
+    return refusal_of(ref, status == SAC_ERR_CONTEXT ? SAC_ERR_ARG : status, param, err->msg);
+}
 
 static sac_status set_grammar(struct ask *a, const struct strbuf *gbnf,
                               const struct gbnf_limits *limits, const struct ask_rules *rules,
@@ -20,13 +29,10 @@ static sac_status set_grammar(struct ask *a, const struct strbuf *gbnf,
     if (gbnf->failed) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
     sac_status status = gbnf_parse(&program, gbnf->data, gbnf->n, limits, &err);
     if (status == SAC_OK) status = machine_create(&a->machine, program, rules->trie, &err);
-    if (status == SAC_ERR_CONTEXT) status = SAC_ERR_ARG; /* too large a grammar is the client's */
-    return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "grammar", err.msg);
+    return refuse(ref, status, "grammar", &err);
 }
 
-/* Appends rules for a schema under the name `root`. */
-static sac_status add_schema(struct strbuf *gbnf, const char *root, const cJSON *schema,
-                             struct refusal *ref)
+static sac_status add_schema(struct strbuf *gbnf, const cJSON *schema, struct refusal *ref)
 {
     struct strbuf text = {0};
     sac_error err = {0};
@@ -37,7 +43,7 @@ static sac_status add_schema(struct strbuf *gbnf, const char *root, const cJSON 
         strbuf_adds(&text, SCHEMA_ANY_OBJECT);
     if (text.failed)
         status = refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
-    else if ((status = schema_gbnf(gbnf, root, text.data, text.n, &err)) != SAC_OK)
+    else if ((status = schema_gbnf(gbnf, "root", text.data, text.n, &err)) != SAC_OK)
         status = refusal_of(ref, status, "json_schema", err.msg);
     strbuf_deinit(&text);
     return status;
@@ -47,7 +53,7 @@ static sac_status set_schema(struct ask *a, const cJSON *schema, const struct as
                              struct refusal *ref)
 {
     struct strbuf gbnf = {0};
-    sac_status status = add_schema(&gbnf, "root", schema, ref);
+    sac_status status = add_schema(&gbnf, schema, ref);
     if (status == SAC_OK) status = set_grammar(a, &gbnf, &gbnf_limits_made, rules, ref);
     strbuf_deinit(&gbnf);
     return status;
@@ -91,69 +97,22 @@ sac_status shape_read(struct ask *a, const cJSON *body, const struct ask_rules *
     return set_grammar(a, &text, &gbnf_limits_given, rules, ref);
 }
 
-/* A text as a literal of GBNF. */
-static void add_literal(struct strbuf *gbnf, const char *text)
-{
-    strbuf_add(gbnf, "\"", 1);
-    for (const char *c = text; *c; c++) {
-        if (*c == '"' || *c == '\\') strbuf_add(gbnf, "\\", 1);
-        if (*c == '\n')
-            strbuf_adds(gbnf, "\\n");
-        else
-            strbuf_add(gbnf, c, 1);
-    }
-    strbuf_add(gbnf, "\"", 1);
-}
-
-/* A rule `callI` for a tool, in the form of Hermes, which toolcall.c reads from any model. */
-static sac_status add_call(struct strbuf *gbnf, const cJSON *tool, uint32_t i, struct refusal *ref)
-{
-    const cJSON *function = json_get(tool, "function"), *name = json_get(function, "name");
-    struct strbuf head = {0}, args = {0};
-    cJSON *quoted = json_text(name->valuestring, strlen(name->valuestring));
-    strbuf_adds(&head, "<tool_call>\n{\"name\": ");
-    json_print(&head, quoted);
-    strbuf_adds(&head, ", \"arguments\": ");
-    strbuf_addf(&args, "args%u", i);
-    if (head.failed || args.failed) gbnf->failed = true;
-    strbuf_addf(gbnf, "call%u ::= ", i);
-    if (!gbnf->failed) add_literal(gbnf, head.data);
-    strbuf_addf(gbnf, " args%u \"}\\n</tool_call>\"\n", i);
-    sac_status status = SAC_OK;
-    if (gbnf->failed)
-        status = refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
-    else
-        status = add_schema(gbnf, args.data, json_get(function, "parameters"), ref);
-    strbuf_deinit(&head);
-    strbuf_deinit(&args);
-    return status;
-}
-
-sac_status shape_call(struct ask *a, const cJSON *tools, const char *only,
+sac_status shape_call(struct ask *a, const char *tools, const char *only,
                       const struct ask_rules *rules, struct refusal *ref)
 {
-    struct strbuf gbnf = {0};
-    const cJSON *tool;
-    uint32_t i = 0, n = 0;
-    sac_status status = SAC_OK;
-    strbuf_adds(&gbnf, "root ::= ");
-    for (i = 0; i < a->n_tool; i++)
-        if (!only || strcmp(a->tool[i], only) == 0)
-            strbuf_addf(&gbnf, n++ ? " | call%u" : "call%u", i);
-    strbuf_add(&gbnf, "\n", 1);
-    i = 0;
-    cJSON_ArrayForEach(tool, tools)
-    {
-        if (status == SAC_OK && (!only || strcmp(a->tool[i], only) == 0))
-            status = add_call(&gbnf, tool, i, ref);
-        i++;
-    }
-    if (status == SAC_OK && n == 0)
-        status = refusal_set(ref, REFUSAL_REQUEST, "tool_choice",
-                             "'tool_choice' names no tool of 'tools'");
-    if (status == SAC_OK) status = set_grammar(a, &gbnf, &gbnf_limits_made, rules, ref);
-    strbuf_deinit(&gbnf);
-    return status;
+    const struct toolset set = {.family = a->tool_family,
+                                .choice = only ? TOOLSET_NAMED : TOOLSET_REQUIRED,
+                                .tools_json = tools,
+                                .name = only,
+                                .trie = rules->trie};
+    sac_error err = {0};
+    struct program *program = NULL;
+    sac_status status = toolset_compile(&program, &set, &err);
+    if (status == SAC_ERR_NOT_FOUND)
+        return refusal_set(ref, REFUSAL_REQUEST, "tool_choice",
+                           "'tool_choice' names no tool of 'tools'");
+    if (status == SAC_OK) status = machine_create(&a->machine, program, rules->trie, &err);
+    return refuse(ref, status, "tools", &err);
 }
 
 /* ---- Following ---- */

@@ -9,8 +9,8 @@
  * come) goes with none of them. */
 sac_status shape_read(struct ask *a, const cJSON *body, const struct ask_rules *rules,
                       struct refusal *ref);
-/* A call of one of `tools`, OpenAI's list, or of the one named `only` (NULL: any). */
-sac_status shape_call(struct ask *a, const cJSON *tools, const char *only,
+/* A call of one of `tools`, OpenAI's list as text, or of the one named `only` (NULL: any). */
+sac_status shape_call(struct ask *a, const char *tools, const char *only,
                       const struct ask_rules *rules, struct refusal *ref);
 
 /* One text that follows the form. */

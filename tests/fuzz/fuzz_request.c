@@ -1,10 +1,8 @@
-/* fuzz_request.c: bodies of requests to the server, in each API, down to the prompt's tokens; and
- * what a model may write where tools are offered.
+/* fuzz_request.c: bodies of requests to the server, in each API, down to the prompt's tokens.
  *
- * The first byte chooses the API, or the text of an answer. */
+ * The first byte chooses the API. */
 #include "../unit/tiny_model.h"
 #include "serve/dialects.h"
-#include "serve/toolcall.h"
 
 #include <string.h>
 
@@ -22,11 +20,14 @@ static const struct ask_rules *rules(void)
 {
     static const char *const decode[] = {"full", "quest:budget=64"}, *const prefill[] = {"dense"};
     static struct ask_rules r;
+    static struct trie *trie;
     if (r.model) return &r;
     r = (struct ask_rules){.model = tiny_open(&(struct tiny){.seed = 1}),
                            .engine = sac_engine_params_default(),
                            .sampling = sac_sampling_default(),
                            .chat_template = "chatml"};
+    if (trie_of_model(&trie, r.model, NULL) != SAC_OK) __builtin_trap();
+    r.trie = trie;
     r.engine.n_ctx = 1024;
     r.engine.n_kv_tok = 2048;
     r.engine.decode = decode;
@@ -54,16 +55,6 @@ static void read_request(const struct dialect *dialect, const cJSON *body)
     ask_deinit(&a);
 }
 
-static void read_answer(const char *text, size_t n)
-{
-    static char name[] = "f";
-    static char *const tools[] = {name};
-    struct toolcall_list list;
-    toolcall_parse(&list, text, n, tools, 1);
-    if (list.n_content > n || toolcall_certain(text, n) > n) __builtin_trap();
-    toolcall_deinit(&list);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     const struct json_limits limits = json_limits_default();
@@ -71,10 +62,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     sac_error err = {0};
     if (n == 0) return 0;
     const char *text = (const char *)data + 1;
-    const size_t which = data[0] % (N_DIALECT + 1);
-    if (which == N_DIALECT) {
-        read_answer(text, n - 1);
-    } else if (json_parse(&body, text, n - 1, &limits, &err) != SAC_OK) {
+    const size_t which = data[0] % N_DIALECT;
+    if (json_parse(&body, text, n - 1, &limits, &err) != SAC_OK) {
         if (!err.msg[0]) __builtin_trap();
     } else if (cJSON_IsObject(body)) {
         read_request(dialects[which], body);

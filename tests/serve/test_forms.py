@@ -72,7 +72,7 @@ class Tools(unittest.TestCase):
 
     def test_refused(self):
         for tools in (3, [{}], [{"type": "function"}], [{**self.TOOL, "function": {"name": ""}}],
-                      [self.TOOL] * 65):
+                      [self.TOOL] * 257):
             self.assertEqual(server.refusal(400, "/v1/chat/completions", chat("a", tools=tools))["param"], "tools")
 
 
@@ -108,8 +108,14 @@ class Shapes(unittest.TestCase):
             self.assertEqual(sorted(json.loads(call["function"]["arguments"])), ["age", "name"])
             told = events(server.post("/v1/chat/completions", {**body, "stream": True})[2])
             self.assertEqual([e["choices"][0]["delta"].get("content", "") for e in told], [""] * len(told))
-            again = told[-1]["choices"][0]["delta"]["tool_calls"][0]["function"]
-            self.assertEqual(again, call["function"])
+            deltas = [c for e in told for c in e["choices"][0]["delta"].get("tool_calls", ())]
+            self.assertGreater(len(deltas), 3)
+            self.assertEqual({d["index"] for d in deltas}, {0})
+            self.assertEqual([d["function"]["name"] for d in deltas if "id" in d], [call["function"]["name"]])
+            self.assertEqual("".join(d["function"]["arguments"] for d in deltas), call["function"]["arguments"])
+            self.assertEqual(told[-1]["choices"][0]["finish_reason"], "tool_calls")
+            cut = server.answer("/v1/chat/completions", {**body, "max_tokens": 25})["choices"][0]
+            self.assertEqual(cut["finish_reason"], "length")
 
     def test_refused(self):
         for form in ({"grammar": "root ::= ("}, {"grammar": "(" * 70000}, {"json_schema": {"type": "nix"}},

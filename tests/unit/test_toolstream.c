@@ -22,7 +22,9 @@ static void on_event(void *user, const struct toolstream_event *e)
     if (e->kind == TOOLSTREAM_END) strbuf_adds(out, "}");
 }
 
-static void parse(struct strbuf *out, enum toolstream_family family, const char *text, size_t step)
+/* `offered`: NULL for all. */
+static void parse_offered(struct strbuf *out, enum toolstream_family family, char *offered,
+                          const char *text, size_t step)
 {
     struct toolstream *t;
     sac_error err;
@@ -30,6 +32,7 @@ static void parse(struct strbuf *out, enum toolstream_family family, const char 
     strbuf_reset(out);
     strbuf_add(out, "", 0);
     must(toolstream_create(&t, family, on_event, out, &err), &err);
+    if (offered) toolstream_offer(t, &offered, 1);
     for (size_t i = 0; i < n; i += step) {
         char piece[4096];
         const size_t bytes = n - i < step ? n - i : step;
@@ -38,6 +41,11 @@ static void parse(struct strbuf *out, enum toolstream_family family, const char 
     }
     must(toolstream_finish(t, &err), &err);
     toolstream_free(t);
+}
+
+static void parse(struct strbuf *out, enum toolstream_family family, const char *text, size_t step)
+{
+    parse_offered(out, family, NULL, text, step);
 }
 
 static const struct {
@@ -92,6 +100,33 @@ static const struct {
     {TOOLSTREAM_GEMMA, "```json\n[1, 2]\n``` is a list", "```json\n[1, 2]\n``` is a list"},
     {TOOLSTREAM_GEMMA, "[a link] is text", "[a link] is text"},
     {TOOLSTREAM_GEMMA, "```tool_code\nf(a=", "```tool_code\nf(a="},
+    {TOOLSTREAM_HERMES, "{\"name\": \"f\", \"arguments\": {\"a\": 1}}", "{0 f:{\"a\": 1}}"},
+    {TOOLSTREAM_HERMES, "```json\n{\"name\": \"f\", \"arguments\": {}}\n```", "{0 f:{}}"},
+    {TOOLSTREAM_HERMES, "<tool_call>{\"name\": \"f\"}</tool_call>", "{0 f:{}}"},
+    {TOOLSTREAM_HERMES,
+     "{\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}", "{0 f:{}}"},
+    {TOOLSTREAM_HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": 3}</tool_call>",
+     "<tool_call>{\"name\": \"f\", \"arguments\": 3}</tool_call>"},
+    {TOOLSTREAM_HERMES, "<tool_call>", "<tool_call>"},
+    {TOOLSTREAM_MISTRAL,
+     "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
+     "{0 f:{\"a\": 1}}{1 g:{}}"},
+    {TOOLSTREAM_MISTRAL, "[1, {\"name\": 2}]", "[1, {\"name\": 2}]"},
+    {TOOLSTREAM_MISTRAL, "[", "["},
+    {TOOLSTREAM_MISTRAL, "[[[{\"name\": \"f\"}]]]", "[[[{\"name\": \"f\"}]]]"},
+};
+
+/* Calls of "x", which is not offered, are text in every form. */
+static const struct {
+    enum toolstream_family family;
+    const char *text;
+} strangers[] = {
+    {TOOLSTREAM_HERMES, "<tool_call>{\"name\": \"x\", \"arguments\": {}}</tool_call>"},
+    {TOOLSTREAM_HERMES, "{\"arguments\": {}, \"name\": \"x\"}"},
+    {TOOLSTREAM_LLAMA3, "{\"name\": \"x\", \"parameters\": {}}"},
+    {TOOLSTREAM_LLAMA3, "<|python_tag|>import os"},
+    {TOOLSTREAM_MISTRAL, "[TOOL_CALLS]x[ARGS]{}"},
+    {TOOLSTREAM_GEMMA, "```tool_code\nx(a=1)\n```"},
 };
 
 static void calls_are_found_in_any_pieces(void **state)
@@ -105,6 +140,21 @@ static void calls_are_found_in_any_pieces(void **state)
                 fail_msg("'%s' in pieces of %zu: '%s', not '%s'", cases[i].text, step, out.data,
                          cases[i].events);
         }
+    strbuf_deinit(&out);
+}
+
+static void calls_of_strangers_are_text(void **state)
+{
+    (void)state;
+    struct strbuf out = {0};
+    char own[] = "f", stranger[] = "x";
+    for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++)
+        for (size_t step = 1; step < 40; step++) {
+            parse_offered(&out, strangers[i].family, own, strangers[i].text, step);
+            assert_string_equal(out.data, strangers[i].text);
+        }
+    parse_offered(&out, strangers[0].family, stranger, strangers[0].text, 1);
+    assert_string_equal(out.data, "{0 x:{}}");
     strbuf_deinit(&out);
 }
 
@@ -157,6 +207,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_are_found_in_any_pieces),
+        cmocka_unit_test(calls_of_strangers_are_text),
         cmocka_unit_test(nothing_is_held_back_without_need),
         cmocka_unit_test(bombs_end),
     };
