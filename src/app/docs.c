@@ -374,8 +374,7 @@ int app_docs(int argc, char **argv)
     const char *operand[OPERAND_MAX];
     struct options o = {
         .command = COMMAND,
-        .usage = "add -m MODEL FILE... | list | show NAME... | verify [NAME]... | remove NAME... | "
-                 "gc",
+        .usage = "add FILE... | list | show NAME... | verify [NAME]... | remove NAME... | gc",
         .summary = "Keeps documents that a model has read: each is computed once, alone, and any "
                    "prompt that names it goes on from there. 'add' computes, 'verify' reads all "
                    "bytes, 'gc' removes what has expired or what nothing refers to.",
