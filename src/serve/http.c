@@ -168,12 +168,18 @@ static void describe(struct http *h)
              v6 ? "]" : "", port);
 }
 
+/* What an unread stream may fill of the kernel's memory, beside `unread_kib` of the server's: left
+ * to itself it takes megabytes, and a client that reads nothing would hold a whole long answer
+ * there. Connections inherit it from the socket that listens. */
+#define SEND_BUFFER (128 * 1024)
+
 static sac_status try_listen(struct http *h, const struct addrinfo *a)
 {
-    const int on = 1;
+    const int on = 1, send_buffer = SEND_BUFFER;
     h->fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (h->fd < 0) return SAC_ERR_IO;
     setsockopt(h->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(h->fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
     if (bind(h->fd, a->ai_addr, a->ai_addrlen) == 0 && listen(h->fd, SOMAXCONN) == 0) return SAC_OK;
     const int why = errno;
     close(h->fd);
