@@ -342,9 +342,11 @@ static const struct method_prefill hooks = {
 static const sac_method_deviation deviations[] = {
     {"four softmaxes over the products of extremes, each for itself",
      "the authors' code: one over the larger of two means; scores=paper takes the four",
-     "paper and code differ", NULL},
+     "paper and code differ",
+     "KL of middle rows 0.163 for 0.169 at 16K of essays on a 0.5B model, the same cells"},
     {"three quarters of a score come from the layer before",
-     "a quarter does, as in the code; fuse=0.75 is the paper's", "paper and code differ", NULL},
+     "a quarter does, as in the code; fuse=0.75 is the paper's", "paper and code differ",
+     "none: KL of middle rows 0.168 for 0.169 at 16K of essays on a 0.5B model"},
     {"silent on the last segment and the first layer", "both are dense, as in the code",
      "scores of the layer before are missing in the first", NULL},
     {"scores are spread over all blocks, later ones too", "only blocks before the segment",
