@@ -1,5 +1,6 @@
 /* test_threads.c: answers and counters of every method are the same, bit for bit, for any number of
  * threads: fewer than lanes (a layer has two), as many, and so many that lanes are cut in parts. */
+#include "method_spec.h"
 #include "must.h"
 #include "tiny_model.h"
 
@@ -31,13 +32,15 @@ static bool collect(void *user, const sac_event *e)
     return false;
 }
 
-static void ask(struct answer *out, const sac_model *model, const sac_method_info *m,
+static void ask(struct answer *out, const sac_model *model, const struct method *m,
                 uint32_t n_threads)
 {
     static int32_t prompt[N_PROMPT];
     sac_engine *e = NULL;
     sac_error err = {0};
     uint64_t id;
+    char part[METHOD_SPEC_BYTES]; /* what reads everything has nothing to choose wrongly */
+    const char *spec = part;
     sac_engine_params p = sac_engine_params_default();
     sac_request r = sac_request_default();
     for (uint32_t t = 0; t < N_PROMPT; t++) prompt[t] = (int32_t)((t * t * 7 + t) % 256);
@@ -45,7 +48,8 @@ static void ask(struct answer *out, const sac_model *model, const sac_method_inf
     p.n_batch = 640; /* tiles of several lengths, and a chunk that ends within one */
     p.n_threads = n_threads;
     p.sparse_min_ctx = 64;
-    *(strcmp(m->kind, "decode") == 0 ? &p.decode : &p.prefill) = &m->name;
+    method_spec_part(part, m, 96);
+    *(strcmp(m->kind, "decode") == 0 ? &p.decode : &p.prefill) = &spec;
     *(strcmp(m->kind, "decode") == 0 ? &p.n_decode : &p.n_prefill) = 1;
     must(sac_engine_create(&e, model, &p, &err), &err);
     memset(out, 0, sizeof *out);
@@ -66,21 +70,21 @@ static void ask(struct answer *out, const sac_model *model, const sac_method_inf
 static void threads_change_nothing(void **state)
 {
     sac_model *model = tiny_open(&(struct tiny){.seed = 5});
-    sac_method_info m;
+    const struct method *m;
     uint32_t n_planned = 0;
     (void)state;
     assert_non_null(model);
-    for (size_t i = 0; sac_method_at(i, &m); i++) {
+    for (size_t i = 0; (m = method_at(i)) != NULL; i++) {
         struct answer one, many;
-        if (strcmp(m.kind, "decode") != 0 && strcmp(m.kind, "prefill") != 0) continue;
-        ask(&one, model, &m, 1);
+        if (strcmp(m->kind, "decode") != 0 && strcmp(m->kind, "prefill") != 0) continue;
+        ask(&one, model, m, 1);
         for (uint32_t n = 2; n <= 5; n += 3) {
-            ask(&many, model, &m, n);
+            ask(&many, model, m, n);
             if (memcmp(&many, &one, sizeof one) != 0)
-                print_error("%s %s, %u threads\n", m.kind, m.name, n);
+                print_error("%s %s, %u threads\n", m->kind, m->name, n);
             assert_memory_equal(&many, &one, sizeof one);
         }
-        n_planned += m.any_chunk && one.reads.n_plan_mass > 0;
+        n_planned += m->prefill && m->prefill->any_chunk && one.reads.n_plan_mass > 0;
     }
     assert_true(n_planned > 0); /* estimates were summed up in parts */
     sac_model_free(model);
