@@ -11,6 +11,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -343,6 +344,7 @@ static void a_killed_process_leaves_nothing_behind(void **state)
     assert_int_equal(pipe(ready), 0);
     const pid_t child = fork();
     if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody waiting either */
         struct docstore *s;
         struct docstore_draft draft;
         const uint8_t id[DOCSTORE_ID_BYTES] = {7};
