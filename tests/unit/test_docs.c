@@ -73,7 +73,7 @@ static unsigned count_files(const char *suffix)
     return n;
 }
 
-static sac_engine *new_engine(const sac_model *of, sac_kv_type type)
+static sac_engine *engine_of_types(const sac_model *of, sac_kv_type type_k, sac_kv_type type_v)
 {
     sac_engine *e;
     sac_error err;
@@ -81,9 +81,15 @@ static sac_engine *new_engine(const sac_model *of, sac_kv_type type)
     p.n_ctx = 256;
     p.n_seq_max = 2;
     p.n_threads = 1;
-    p.type_k = p.type_v = type;
+    p.type_k = type_k;
+    p.type_v = type_v;
     must(sac_engine_create(&e, of, &p, &err), &err);
     return e;
+}
+
+static sac_engine *new_engine(const sac_model *of, sac_kv_type type)
+{
+    return engine_of_types(of, type, type);
 }
 
 static sac_docs *open_docs(const char *salt)
@@ -198,7 +204,8 @@ static void models_types_and_salts_keep_to_themselves(void **state)
     make_dir();
     sac_docs *docs = open_docs(NULL);
     sac_engine *e = new_engine(model, SAC_KV_F16), *q8 = new_engine(model, SAC_KV_Q8),
-               *other = new_engine(stranger, SAC_KV_F16);
+               *other = new_engine(stranger, SAC_KV_F16),
+               *mixed = engine_of_types(model, SAC_KV_BF16, SAC_KV_F16);
     sac_error err;
     sac_doc doc, *all;
     size_t n;
@@ -207,9 +214,10 @@ static void models_types_and_salts_keep_to_themselves(void **state)
     expect(find(docs, other, "one", &doc, &err), &err, SAC_ERR_NOT_FOUND, "'one'");
     add(docs, q8, "one", 0, false);
     add(docs, other, "one", 0, false);
-    assert_int_equal(count_files(".doc"), 3);
+    add(docs, mixed, "one", 0, false); /* values as in the first, keys not */
+    assert_int_equal(count_files(".doc"), 4);
     must(sac_doc_list(docs, &all, &n, &err), &err);
-    assert_int_equal(n, 3);
+    assert_int_equal(n, 4);
     sac_free(all);
     sac_docs_close(docs);
     docs = open_docs("tenant");
@@ -217,10 +225,11 @@ static void models_types_and_salts_keep_to_themselves(void **state)
     assert_int_equal(n, 0);
     sac_free(all);
     add(docs, e, "one", 0, false); /* not even the file is shared */
-    assert_int_equal(count_files(".doc"), 4);
+    assert_int_equal(count_files(".doc"), 5);
     sac_engine_free(e);
     sac_engine_free(q8);
     sac_engine_free(other);
+    sac_engine_free(mixed);
     sac_docs_close(docs);
     remove_dir();
 }
