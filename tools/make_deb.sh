@@ -32,15 +32,13 @@ saccade ($version) unstable; urgency=medium
 END
 {
     cat <<END
-Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
-Upstream-Name: saccade
-Comment: Notices of the libraries that it is linked with are in their packages.
-
-Files: *
+saccade
 Copyright: $(sed -n 's/^Copyright (c) //p' LICENSE)
-License: Expat
+
+It is under the Expat licence. Notices of the libraries that it is linked with are in their packages.
+
 END
-    sed -n '/^Permission is/,$p' LICENSE | sed 's/^$/./; s/^/ /'
+    sed -n '/^Permission is/,$p' LICENSE
 } >"$tree/debian/copyright"
 cd "$tree"
 dpkg-buildpackage -us -uc -b -j"${JOBS:-$(nproc)}" >../build.log 2>&1 || { tail -30 ../build.log >&2; exit 1; }

@@ -20,6 +20,7 @@
 #include "engine/refresh.h"
 
 #include "base/mem.h"
+#include "engine/attend.h"
 #include "engine/evict.h"
 #include "engine/layer.h"
 
@@ -324,25 +325,13 @@ static sac_status seal_pages(struct refresh *r, sac_error *err)
     return SAC_OK;
 }
 
-static void attend(struct refresh *r)
+static void attend(const struct refresh *r)
 {
-    sac_engine *e = r->e;
-    const struct config *c = &e->model->config;
-    e->ops.attn(e->workers, &(struct op_attn){.geom = &e->pool.geom,
-                                              .frames = pool_frames(&e->pool),
-                                              .n_head = c->n_head,
-                                              .q = e->scratch.qkv,
-                                              .q_stride = config_qkv_width(c),
-                                              .out = e->scratch.attn,
-                                              .out_stride = config_q_width(c),
-                                              .rope = e->shape.rope,
-                                              .scale = c->attn_scale,
-                                              .softcap = c->attn_softcap,
-                                              .window = is_local(r) ? c->window : 0,
-                                              .n_run = r->n_run,
-                                              .run = r->run,
-                                              .scratch = e->scratch.attn_ops,
-                                              .scratch_bytes = e->scratch.attn_bytes});
+    attend_read(r->e, &(struct reading){.layer = r->layer,
+                                        .window = is_local(r) ? r->e->model->config.window : 0,
+                                        .n_run = r->n_run,
+                                        .run = r->run,
+                                        .frames = pool_frames(&r->e->pool)});
 }
 
 static sac_status run_chunk(struct refresh *r, const uint32_t *row, uint32_t n, unsigned what,

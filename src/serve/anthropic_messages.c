@@ -15,18 +15,10 @@ static sac_status wrong_block(struct refusal *ref, const cJSON *type)
                        cJSON_IsString(type) ? type->valuestring : "?");
 }
 
-static cJSON *add_message(cJSON *out, const char *role)
-{
-    cJSON *m = cJSON_CreateObject();
-    cJSON_AddStringToObject(m, "role", role);
-    cJSON_AddItemToArray(out, m);
-    return m;
-}
-
 /* A result is a message of its own before the text beside it. */
 static void add_result(cJSON *out, const cJSON *block)
 {
-    cJSON *m = add_message(out, "tool");
+    cJSON *m = dialogue_add_message(out, "tool");
     json_copy(m, "tool_call_id", block, "tool_use_id");
     json_copy(m, "content", block, "content");
     if (!json_get(m, "content")) cJSON_AddStringToObject(m, "content", "");
@@ -65,7 +57,7 @@ static sac_status read_blocks(cJSON *out, const char *role, const cJSON *blocks,
             status = wrong_block(ref, json_get(block, "type"));
     }
     const bool empty = !parts->child && !calls->child;
-    cJSON *m = empty ? NULL : add_message(out, role);
+    cJSON *m = empty ? NULL : dialogue_add_message(out, role);
     if (m && parts->child)
         cJSON_AddItemToObject(m, "content", parts);
     else
@@ -80,7 +72,8 @@ static sac_status read_blocks(cJSON *out, const char *role, const cJSON *blocks,
 static sac_status read_messages(cJSON *out, const cJSON *body, struct refusal *ref)
 {
     const cJSON *messages = json_get(body, "messages"), *m;
-    if (json_get(body, "system")) json_copy(add_message(out, "system"), "content", body, "system");
+    if (json_get(body, "system"))
+        json_copy(dialogue_add_message(out, "system"), "content", body, "system");
     cJSON_ArrayForEach(m, messages)
     {
         const cJSON *role = json_get(m, "role"), *content = json_get(m, "content");
@@ -92,7 +85,7 @@ static sac_status read_messages(cJSON *out, const cJSON *body, struct refusal *r
         if (cJSON_IsArray(content))
             TRY(read_blocks(out, name, content, ref));
         else
-            json_copy(add_message(out, name), "content", m, "content");
+            json_copy(dialogue_add_message(out, name), "content", m, "content");
     }
     return SAC_OK;
 }

@@ -187,6 +187,14 @@ static sac_status read_vars(struct dialogue *d, const cJSON *body, struct refusa
     return d->vars ? SAC_OK : no_memory(ref);
 }
 
+cJSON *dialogue_add_message(cJSON *list, const char *role)
+{
+    cJSON *m = cJSON_CreateObject();
+    cJSON_AddStringToObject(m, "role", role);
+    cJSON_AddItemToArray(list, m);
+    return m;
+}
+
 sac_status dialogue_read(struct dialogue *d, const cJSON *body, struct refusal *ref)
 {
     const cJSON *messages = json_get(body, "messages"), *message;

@@ -16,6 +16,8 @@ void dialogue_deinit(struct dialogue *d);
 /* Adds a message; content and extra_json may be NULL. */
 sac_status dialogue_add(struct dialogue *d, const char *role, const char *content,
                         const char *extra_json, struct refusal *ref);
+/* Appends a message in the words of a chat completion; the list's, for its content to be added. */
+cJSON *dialogue_add_message(cJSON *list, const char *role);
 /* "messages", "tools", "chat_template_kwargs" and so on of a chat completion. */
 sac_status dialogue_read(struct dialogue *d, const cJSON *body, struct refusal *ref);
 /* "tools" and "tool_choice" of a chat completion. Templates that say nothing of tools are helped:

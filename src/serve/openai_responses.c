@@ -8,14 +8,6 @@
 
 /* ---- Reading ---- */
 
-static cJSON *add_message(cJSON *out, const char *role)
-{
-    cJSON *m = cJSON_CreateObject();
-    cJSON_AddStringToObject(m, "role", role);
-    cJSON_AddItemToArray(out, m);
-    return m;
-}
-
 /* A call of an earlier turn; several in a row are one message. */
 static void add_call(cJSON *out, const cJSON *item)
 {
@@ -23,7 +15,8 @@ static void add_call(cJSON *out, const cJSON *item)
     cJSON *last = n ? cJSON_GetArrayItem(out, n - 1) : NULL;
     cJSON *calls = cJSON_GetObjectItemCaseSensitive(last, "tool_calls");
     cJSON *call = cJSON_CreateObject(), *function;
-    if (!calls) calls = cJSON_AddArrayToObject(add_message(out, "assistant"), "tool_calls");
+    if (!calls)
+        calls = cJSON_AddArrayToObject(dialogue_add_message(out, "assistant"), "tool_calls");
     json_copy(call, "id", item, "call_id");
     cJSON_AddStringToObject(call, "type", "function");
     function = cJSON_AddObjectToObject(call, "function");
@@ -38,11 +31,11 @@ static sac_status read_item(cJSON *out, const cJSON *item, struct refusal *ref)
     if (json_says(item, "type", "function_call")) {
         add_call(out, item);
     } else if (json_says(item, "type", "function_call_output")) {
-        cJSON *m = add_message(out, "tool");
+        cJSON *m = dialogue_add_message(out, "tool");
         json_copy(m, "tool_call_id", item, "call_id");
         json_copy(m, "content", item, "output");
     } else if ((!type || json_says(item, "type", "message")) && cJSON_IsString(role)) {
-        json_copy(add_message(out, role->valuestring), "content", item, "content");
+        json_copy(dialogue_add_message(out, role->valuestring), "content", item, "content");
     } else if (!json_says(item, "type", "reasoning")) {
         return refusal_set(ref, REFUSAL_UNSUPPORTED, "input", "an item of 'input' is '%.40s'",
                            cJSON_IsString(type) ? type->valuestring : "?");
@@ -54,9 +47,9 @@ static sac_status read_input(cJSON *out, const cJSON *body, struct refusal *ref)
 {
     const cJSON *input = json_get(body, "input"), *item;
     if (json_get(body, "instructions"))
-        json_copy(add_message(out, "system"), "content", body, "instructions");
+        json_copy(dialogue_add_message(out, "system"), "content", body, "instructions");
     if (cJSON_IsString(input)) {
-        json_copy(add_message(out, "user"), "content", body, "input");
+        json_copy(dialogue_add_message(out, "user"), "content", body, "input");
     } else if (cJSON_IsArray(input)) {
         cJSON_ArrayForEach(item, input) TRY(read_item(out, item, ref));
     } else {
