@@ -69,14 +69,20 @@ static bool lives(const struct parts *p, uint32_t tok)
     return tok >= p->state->n_known || (p->mask[tok / PAGE_TOK] >> tok % PAGE_TOK & 1u);
 }
 
-/* Votes of the tokens before the window, each with its neighbours'. */
-static void pool_votes(const struct parts *p, const struct method_lane *l, const float *sum,
-                       uint32_t n)
+bool compress_shares(const struct method_lane *l, float *vote, uint32_t n)
 {
-    const struct compress_param *set = l->param;
+    const float share = 1.0f / (float)l->shape->group;
+    struct observe o;
+    observe_make(&o, l->shape, l->scratch);
+    if (!observe_rows(&o, l, n, l->pos)) return false;
+    for (uint32_t t = 0; t < n; t++) vote[t] = o.sum[t] * share;
+    return true;
+}
+
+static void pool_votes(float *vote, const struct compress_param *set, const float *sum, uint32_t n)
+{
     const int32_t half = (int32_t)set->kernel / 2;
     const bool by_max = set->pool > 0;
-    const float share = 1.0f / (float)l->shape->group;
     for (uint32_t t = 0; t < n; t++) {
         float best = 0, all = 0;
         const uint32_t begin = t > (uint32_t)half ? t - (uint32_t)half : 0;
@@ -85,16 +91,41 @@ static void pool_votes(const struct parts *p, const struct method_lane *l, const
             all += sum[i];
             best = fmaxf(best, sum[i]);
         }
-        const float pooled = by_max ? best : all / (float)(2 * half + 1);
-        p->vote[t] = lives(p, t) ? pooled * share : -1;
+        vote[t] = by_max ? best : all / (float)(2 * half + 1);
     }
 }
 
-void compress_see(const struct method_lane *l)
+bool compress_pooled(const struct method_lane *l, float *vote, uint32_t n)
+{
+    struct observe o;
+    observe_make(&o, l->shape, l->scratch);
+    if (!compress_shares(l, o.vote, n)) return false;
+    pool_votes(vote, l->param, o.vote, n);
+    return true;
+}
+
+uint32_t compress_keys(float *k, const struct method_lane *l, uint32_t page)
+{
+    assert(page <= pick_page_count(l));
+    if (page == pick_page_count(l)) return pick_own(k, NULL, l);
+    if (l->page[page] == PAGE_NONE) return 0;
+    pick_keys(k, l, page);
+    return PAGE_TOK;
+}
+
+/* The first token of the window of n tokens; n: nobody can vote. */
+static uint32_t window_begin(const struct method_lane *l, const struct compress_policy *policy,
+                             uint32_t n, uint32_t budget)
+{
+    const struct compress_param *set = l->param;
+    const uint32_t begin = n - pick_min(n, pick_min(set->window, budget));
+    return policy->by_key ? begin : pick_min(n, pick_max(l->past.begin, begin));
+}
+
+void compress_see(const struct method_lane *l, const struct compress_policy *policy)
 {
     const struct compress_param *set = l->param;
     struct parts p;
-    struct observe o;
     cut_state(&p, l->shape, l->state);
     struct compress_state *s = p.state;
     if (l->is_prompt) {
@@ -104,21 +135,20 @@ void compress_see(const struct method_lane *l)
     /* A vote costs a scan of all keys, and is of no use while everything is read. */
     if (s->phase != FRESH || l->pos + 1 < l->sparse_min_ctx) return;
     const uint32_t n = l->pos, budget = spec_budget(set->budget, n);
-    s->phase = VOTED;
+    s->phase = CHOSEN;
     s->n_vote = n;
     s->n_window = 0;
     s->not_finite = false;
     if (budget >= n) return;
-    const uint32_t window = pick_min(set->window, budget);
-    const uint32_t begin = pick_max(l->past.begin, n > window ? n - window : 0);
-    if (begin == n) return; /* no row is known: nothing is dropped */
-    observe_make(&o, l->shape, l->scratch);
+    const uint32_t begin = window_begin(l, policy, n, budget);
+    if (begin == n && !policy->by_key) return; /* no row is known: nothing is dropped */
+    s->phase = VOTED;
     s->n_window = n - begin;
-    assert(s->n_window <= window);
     meter_build(l);
-    s->not_finite = !observe_rows(&o, l, begin, n);
+    s->not_finite = !policy->vote(l, p.vote, begin);
     meter_choose(l);
-    pool_votes(&p, l, o.sum, begin);
+    for (uint32_t t = 0; t < begin; t++)
+        if (!lives(&p, t)) p.vote[t] = -1;
 }
 
 /* The votes of all heads of the layer, behind each other. */
@@ -171,7 +201,7 @@ void compress_select(const struct method_lane *l, struct method_pick *out,
         pick_not_finite(out);
         return;
     }
-    if (s->phase == VOTED && s->n_window > 0) {
+    if (s->phase == VOTED) {
         meter_build(l);
         choose(&p, l, policy);
         meter_choose(l);
@@ -203,7 +233,7 @@ bool compress_sound(const struct method_loaded *l)
     uint8_t flag;
     memcpy(&flag, &x->not_finite, 1);
     if (flag > 1 || x->n_known > l->n_tok) return false;
-    if (x->phase == FRESH || x->n_window == 0) return true;
+    if (x->phase == FRESH) return true;
     return x->n_vote <= l->n_tok && x->n_window <= x->n_vote && x->n_window <= set->window &&
            x->n_window <= spec_budget(set->budget, x->n_vote);
 }

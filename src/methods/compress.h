@@ -1,23 +1,25 @@
-/* compress.h: prompt compression as SnapKV has it: the last rows of the prompt vote once for the
- * tokens that are kept, all that came later is read, and nothing is chosen again. What methods of
- * this kind differ in is how many tokens each head keeps.
+/* compress.h: prompt compression as SnapKV has it: tokens of the prompt get votes once, the best
+ * are kept with a window of the newest, all that came later is read, and nothing is chosen again.
+ * What methods of this kind differ in is who votes and how many tokens each head keeps.
  *
- * The vote of a token is its softmax share, summed over the window's rows, mean over the query
- * heads, then pooled along the positions. The first decode row behind a prompt makes the choice;
- * while the context is too short for methods to be asked none is made, and the window moves on with
- * it. */
+ * With most of them the window's rows vote: the vote of a token is its softmax share, summed over
+ * these rows, mean over the query heads. With others the keys tell by themselves. The first decode
+ * row behind a prompt makes the choice; while the context is too short for methods to be asked none
+ * is made, and the window moves on with it. */
 #ifndef SAC_METHODS_COMPRESS_H
 #define SAC_METHODS_COMPRESS_H
 
 #include "methods/method.h"
 
-/* Parameters of such methods: all have the first four, one each of the others. */
+/* Parameters of such methods: all have the first two, some of the others. */
 struct compress_param {
     struct param_budget budget;
-    uint32_t window, kernel;
-    uint32_t pool; /* mean, max */
-    double alpha;  /* adakv */
-    uint32_t beta; /* pyramidkv */
+    uint32_t window;
+    uint32_t kernel, pool; /* neighbours; mean, max: of votes that are pooled */
+    double alpha;          /* adakv */
+    uint32_t beta;         /* pyramidkv */
+    uint32_t chunk;        /* chunkkv */
+    uint32_t dense;        /* knorm */
 };
 
 /* What the heads of a layer voted, and how many tokens there are to keep. */
@@ -29,7 +31,11 @@ struct compress_votes {
 };
 
 struct compress_policy {
+    bool by_key;     /* votes follow from the keys: the window's rows are not asked */
     bool every_head; /* wants the votes of the layer's other heads */
+    /* Votes of tokens 0 .. n - 1, the window being n .. pos - 1: none negative, tokens with the
+     * highest are kept. Uses the lane's scratch. False: something is not finite. */
+    bool (*vote)(const struct method_lane *l, float *vote, uint32_t n);
     /* Tokens that the lane's head keeps, at most n_tok. */
     uint32_t (*keep)(const struct compress_votes *v);
 };
@@ -51,10 +57,20 @@ struct compress_policy {
 size_t compress_state_bytes(const struct method_shape *s, const void *param);
 size_t compress_scratch_bytes(const struct method_shape *s, const void *param);
 uint32_t compress_past_rows(const struct method_shape *s, const void *param);
-void compress_see(const struct method_lane *l);
+void compress_see(const struct method_lane *l, const struct compress_policy *policy);
 void compress_select(const struct method_lane *l, struct method_pick *out,
                      const struct compress_policy *policy);
 void compress_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
 bool compress_sound(const struct method_loaded *l);
+
+/* ---- Votes ---- */
+
+/* Softmax shares of the tokens, summed over the window's rows, mean over the query heads. */
+bool compress_shares(const struct method_lane *l, float *vote, uint32_t n);
+/* The same, each token's with its neighbours': parameters `kernel` and `pool`. */
+bool compress_pooled(const struct method_lane *l, float *vote, uint32_t n);
+/* Keys [PAGE_TOK, head_dim] of a page of the lane, its own included, and their number: 0 of a page
+ * that was given back. */
+uint32_t compress_keys(float *k, const struct method_lane *l, uint32_t page);
 
 #endif

@@ -3,18 +3,32 @@
 #include "logit_bench.h"
 #include "methods/compress.c"
 
-/* Two methods in one file: what they name alike. */
+/* Three methods in one file: what they name alike. */
 #define hooks      adakv_hooks
+#define policy     adakv_policy
 #define deviations adakv_deviations
 #include "methods/decode/adakv.c"
 #undef PARAMS
 #undef hooks
+#undef policy
 #undef deviations
 #define hooks      pyramidkv_hooks
+#define policy     pyramidkv_policy
 #define deviations pyramidkv_deviations
 #include "methods/decode/pyramidkv.c"
 #undef PARAMS
 #undef hooks
+#undef policy
+#undef deviations
+
+#define hooks        chunkkv_hooks
+#define policy       chunkkv_policy
+#define deviations   chunkkv_deviations
+#define same_for_all chunkkv_same
+#include "methods/decode/chunkkv.c"
+#undef PARAMS
+#undef hooks
+#undef policy
 #undef deviations
 
 static struct lane_bench b;
@@ -28,12 +42,10 @@ static void votes_are_pooled_as_worked_out(void **state)
                                      {.1f, .5f, .5f, .5f, .2f, .2f}};
     for (uint32_t i = 0; i < 2; i++) {
         struct parts p;
-        float sum[6];
         logit_open(&b, i ? "snapkv:kernel=3,pool=max" : "snapkv:kernel=3");
         lb_point(&b, 100, false);
         cut_state(&p, &b.shape, b.state);
-        for (uint32_t t = 0; t < 6; t++) sum[t] = LB_GROUP * score[t]; /* of all query heads */
-        pool_votes(&p, &b.lane[0], sum, 6);
+        pool_votes(p.vote, b.lane[0].param, score, 6);
         for (uint32_t t = 0; t < 6; t++) assert_true(fabsf(p.vote[t] - want[i][t]) < 1e-6f);
         lb_close(&b);
     }
@@ -85,12 +97,23 @@ static void pyramidkv_follows_its_line(void **state)
     assert_int_equal(sum, 32 * 992);
 }
 
+/* Five tokens in chunks of two: the last is alone, and neighbours have the votes of both. */
+static void chunkkv_votes_by_the_chunk(void **state)
+{
+    (void)state;
+    static const float want[] = {.3f, .3f, .5f, .5f, .4f};
+    float vote[] = {.1f, .2f, .5f, 0, .4f};
+    sum_chunks(vote, 5, 2);
+    for (uint32_t t = 0; t < 5; t++) assert_true(fabsf(vote[t] - want[t]) < 1e-6f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(votes_are_pooled_as_worked_out),
         cmocka_unit_test(adakv_shares_out_all_of_nine),
         cmocka_unit_test(pyramidkv_follows_its_line),
+        cmocka_unit_test(chunkkv_votes_by_the_chunk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,16 +53,24 @@ static uint32_t by_votes(const struct compress_votes *v)
     return keep > 0 ? keep : 1;
 }
 
+static const struct compress_policy policy = {
+    .every_head = true, .vote = compress_pooled, .keep = by_votes};
+
+static void adakv_see(const struct method_lane *l)
+{
+    compress_see(l, &policy);
+}
+
 static void adakv_select(const struct method_lane *l, struct method_pick *out)
 {
-    compress_select(l, out, &(struct compress_policy){.every_head = true, .keep = by_votes});
+    compress_select(l, out, &policy);
 }
 
 static const struct method_decode hooks = {
     .state_bytes = compress_state_bytes,
     .scratch_bytes = compress_scratch_bytes,
     .past_rows = compress_past_rows,
-    .see = compress_see,
+    .see = adakv_see,
     .select = adakv_select,
     .cut = compress_cut,
     .sound = compress_sound,

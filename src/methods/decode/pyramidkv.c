@@ -40,16 +40,23 @@ static uint32_t along_a_line(const struct compress_votes *v)
     return keep > 1 ? (uint32_t)keep : 1;
 }
 
+static const struct compress_policy policy = {.vote = compress_pooled, .keep = along_a_line};
+
+static void pyramidkv_see(const struct method_lane *l)
+{
+    compress_see(l, &policy);
+}
+
 static void pyramidkv_select(const struct method_lane *l, struct method_pick *out)
 {
-    compress_select(l, out, &(struct compress_policy){.keep = along_a_line});
+    compress_select(l, out, &policy);
 }
 
 static const struct method_decode hooks = {
     .state_bytes = compress_state_bytes,
     .scratch_bytes = compress_scratch_bytes,
     .past_rows = compress_past_rows,
-    .see = compress_see,
+    .see = pyramidkv_see,
     .select = pyramidkv_select,
     .cut = compress_cut,
     .sound = compress_sound,

@@ -22,16 +22,23 @@ static uint32_t same_for_all(const struct compress_votes *v)
     return v->n_keep;
 }
 
+static const struct compress_policy policy = {.vote = compress_pooled, .keep = same_for_all};
+
+static void snapkv_see(const struct method_lane *l)
+{
+    compress_see(l, &policy);
+}
+
 static void snapkv_select(const struct method_lane *l, struct method_pick *out)
 {
-    compress_select(l, out, &(struct compress_policy){.keep = same_for_all});
+    compress_select(l, out, &policy);
 }
 
 static const struct method_decode hooks = {
     .state_bytes = compress_state_bytes,
     .scratch_bytes = compress_scratch_bytes,
     .past_rows = compress_past_rows,
-    .see = compress_see,
+    .see = snapkv_see,
     .select = snapkv_select,
     .cut = compress_cut,
     .sound = compress_sound,

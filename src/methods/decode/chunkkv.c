@@ -1,0 +1,85 @@
+/* chunkkv.c: SnapKV that keeps whole chunks of neighbouring tokens, ChunkKV (Liu et al., 2025).
+ *
+ * A chunk's vote is the sum of its tokens' softmax shares by the window's rows, and each of its
+ * tokens has that vote. The last chunk before the window may be short, and one chunk on the cut may
+ * be kept in part, its first tokens, so that a head keeps exactly its budget. */
+#include "methods/compress.h"
+#include "methods/pick.h"
+
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "1024", 1, "tokens of the prompt that each head keeps, window included")     \
+    P(COUNT, window, "32", 1, 1024, "last rows of the prompt, which vote and are kept")            \
+    P(COUNT, chunk, "10", 1, 1024, "tokens that are kept or dropped together")
+PARAM_TABLE(chunkkv, struct compress_param, PARAMS)
+
+static void sum_chunks(float *vote, uint32_t n, uint32_t chunk)
+{
+    for (uint32_t begin = 0; begin < n; begin += chunk) {
+        const uint32_t end = pick_min(begin + chunk, n);
+        float sum = 0;
+        for (uint32_t t = begin; t < end; t++) sum += vote[t];
+        for (uint32_t t = begin; t < end; t++) vote[t] = sum;
+    }
+}
+
+static bool by_chunk(const struct method_lane *l, float *vote, uint32_t n)
+{
+    const struct compress_param *set = l->param;
+    if (!compress_shares(l, vote, n)) return false;
+    sum_chunks(vote, n, set->chunk);
+    return true;
+}
+
+static uint32_t same_for_all(const struct compress_votes *v)
+{
+    return v->n_keep;
+}
+
+static const struct compress_policy policy = {.vote = by_chunk, .keep = same_for_all};
+
+static void chunkkv_see(const struct method_lane *l)
+{
+    compress_see(l, &policy);
+}
+
+static void chunkkv_select(const struct method_lane *l, struct method_pick *out)
+{
+    compress_select(l, out, &policy);
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = compress_state_bytes,
+    .scratch_bytes = compress_scratch_bytes,
+    .past_rows = compress_past_rows,
+    .see = chunkkv_see,
+    .select = chunkkv_select,
+    .cut = compress_cut,
+    .sound = compress_sound,
+};
+
+static const sac_method_deviation deviations[] = {
+    {"neighbouring layers may share one choice", "each layer chooses for itself",
+     "lanes of a layer see that layer alone", "the paper shares for speed"},
+    COMPRESS_DEVIATIONS,
+};
+
+const struct method chunkkv_method = {
+    .kind = "decode",
+    .name = "chunkkv",
+    .summary = "as snapkv, in chunks of neighbouring tokens",
+    .paper = "Liu et al., ChunkKV: Semantic-Preserving KV Cache Compression for Efficient "
+             "Long-Context LLM Inference, arXiv 2502.00299",
+    .about = "Keeps phrases where snapkv keeps words: a token of little weight stays if its "
+             "neighbours are looked at. It shares snapkv's limits: one choice, for the question at "
+             "the prompt's end.",
+    .params = &chunkkv_params,
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
+    .chooses = true,
+    .token_grain = true,
+    .evicts = true,
+    .needs_question = true,
+    .facts = {.budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},
+    .meets_segments = true,
+    .decode = &hooks,
+};

@@ -1,0 +1,118 @@
+/* keydiff.c: the prompt is cut down once, to the tokens whose keys are least like the others,
+ * KeyDiff (Park et al., NeurIPS 2025).
+ *
+ * The anchor is the mean of the keys' directions; the tokens with the smallest cosine to it stay.
+ * No query is asked. Keys are taken as the cache has them, behind RoPE, as in the authors' text. */
+#include "methods/compress.h"
+#include "methods/pick.h"
+
+#include <string.h>
+
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "1024", 1, "tokens of the prompt that each head keeps, window included")     \
+    P(COUNT, window, "0", 0, 1024, "newest tokens of the prompt, which are kept")
+PARAM_TABLE(keydiff, struct compress_param, PARAMS)
+
+static float dot(const float *a, const float *b, uint32_t n)
+{
+    float sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+/* 1 / length, 0 of a key that has none. */
+static float one_over_length(const float *k, uint32_t d)
+{
+    const float square = dot(k, k, d);
+    return square > 0 ? 1 / sqrtf(square) : 0;
+}
+
+/* The sum of the directions of keys 0 .. n - 1; its length does not matter. */
+static void find_anchor(float *anchor, float *k, const struct method_lane *l, uint32_t n)
+{
+    const uint32_t d = l->shape->geom->head_dim;
+    memset(anchor, 0, d * sizeof *anchor);
+    for (uint32_t p = 0; p * PAGE_TOK < n; p++) {
+        const uint32_t n_tok = pick_min(compress_keys(k, l, p), n - p * PAGE_TOK);
+        for (uint32_t t = 0; t < n_tok; t++) {
+            const float scale = one_over_length(k + t * d, d);
+            for (uint32_t c = 0; c < d; c++) anchor[c] += k[t * d + c] * scale;
+        }
+    }
+}
+
+/* Unlike is good: 1 - cosine. */
+static bool by_difference(const struct method_lane *l, float *vote, uint32_t n)
+{
+    const uint32_t d = l->shape->geom->head_dim;
+    float *k = l->scratch, *anchor = k + PAGE_TOK * d;
+    find_anchor(anchor, k, l, n);
+    const float unit = one_over_length(anchor, d);
+    for (uint32_t p = 0; p * PAGE_TOK < n; p++) {
+        const uint32_t n_tok = pick_min(compress_keys(k, l, p), n - p * PAGE_TOK);
+        for (uint32_t t = 0; t < n_tok; t++) {
+            const float *key = k + t * d;
+            const float cosine = dot(key, anchor, d) * unit * one_over_length(key, d);
+            if (!isfinite(cosine)) return false;
+            vote[p * PAGE_TOK + t] = fmaxf(1 - cosine, 0);
+        }
+    }
+    return true;
+}
+
+static uint32_t same_for_all(const struct compress_votes *v)
+{
+    return v->n_keep;
+}
+
+static const struct compress_policy policy = {
+    .by_key = true, .vote = by_difference, .keep = same_for_all};
+
+static void keydiff_see(const struct method_lane *l)
+{
+    compress_see(l, &policy);
+}
+
+static void keydiff_select(const struct method_lane *l, struct method_pick *out)
+{
+    compress_select(l, out, &policy);
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = compress_state_bytes,
+    .scratch_bytes = compress_scratch_bytes,
+    .see = keydiff_see,
+    .select = keydiff_select,
+    .cut = compress_cut,
+    .sound = compress_sound,
+};
+
+static const sac_method_deviation deviations[] = {
+    {"the cache is brought down to the budget after every block of the prompt",
+     "once, behind the whole prompt", "the prompt is computed before decode methods are asked",
+     "memory for the whole prompt until its end"},
+    {"and while the answer grows", "the answer's tokens all stay",
+     "as the other methods of this kind", NULL},
+    {"one prompt", "behind a further prompt it is chosen anew among what still lives",
+     "conversations have several", NULL},
+};
+
+const struct method keydiff_method = {
+    .kind = "decode",
+    .name = "keydiff",
+    .summary = "the tokens of the prompt whose keys are least like the others, for good",
+    .paper = "Park et al., KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM "
+             "Inference in Resource-Constrained Environments, arXiv 2504.15364",
+    .about = "Keys alone decide, so every question is served equally and no query is needed: a key "
+             "that points where few others point is kept. Costs two readings of the keys behind "
+             "the prompt.",
+    .params = &keydiff_params,
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
+    .chooses = true,
+    .token_grain = true,
+    .evicts = true,
+    .facts = {.part = "window=32", .budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},
+    .meets_segments = true,
+    .decode = &hooks,
+};

@@ -1,0 +1,86 @@
+/* knorm.c: the prompt is cut down once, to the tokens whose keys are shortest, KNorm (Devoto et
+ * al., EMNLP 2024).
+ *
+ * Their finding: short keys draw much attention. No query is asked, so the choice is the same
+ * whatever the question, and costs one reading of the keys. */
+#include "methods/compress.h"
+#include "methods/pick.h"
+
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "1024", 1, "tokens of the prompt that each head keeps, window included")     \
+    P(COUNT, window, "0", 0, 1024, "newest tokens of the prompt, which are kept")                  \
+    P(COUNT, dense, "2", 0, 1024, "first layers that read everything")
+PARAM_TABLE(knorm, struct compress_param, PARAMS)
+
+/* Short is good: 1 / (1 + length). */
+static bool by_length(const struct method_lane *l, float *vote, uint32_t n)
+{
+    const uint32_t d = l->shape->geom->head_dim;
+    float *k = l->scratch;
+    for (uint32_t p = 0; p * PAGE_TOK < n; p++) {
+        const uint32_t n_tok = pick_min(compress_keys(k, l, p), n - p * PAGE_TOK);
+        for (uint32_t t = 0; t < n_tok; t++) {
+            float square = 0;
+            for (uint32_t c = 0; c < d; c++) square += k[t * d + c] * k[t * d + c];
+            if (!isfinite(square)) return false;
+            vote[p * PAGE_TOK + t] = 1 / (1 + sqrtf(square));
+        }
+    }
+    return true;
+}
+
+static uint32_t same_for_all(const struct compress_votes *v)
+{
+    return v->n_keep;
+}
+
+static const struct compress_policy policy = {
+    .by_key = true, .vote = by_length, .keep = same_for_all};
+
+static void knorm_see(const struct method_lane *l)
+{
+    const struct compress_param *set = l->param;
+    if (l->layer >= set->dense) compress_see(l, &policy);
+}
+
+static void knorm_select(const struct method_lane *l, struct method_pick *out)
+{
+    compress_select(l, out, &policy);
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = compress_state_bytes,
+    .scratch_bytes = compress_scratch_bytes,
+    .see = knorm_see,
+    .select = knorm_select,
+    .cut = compress_cut,
+    .sound = compress_sound,
+};
+
+static const sac_method_deviation deviations[] = {
+    {"the cache is brought down to the budget again while the answer grows",
+     "once, behind the prompt: the answer's tokens all stay", "as the other methods of this kind",
+     NULL},
+    {"one prompt", "behind a further prompt it is chosen anew among what still lives",
+     "conversations have several", NULL},
+};
+
+const struct method knorm_method = {
+    .kind = "decode",
+    .name = "knorm",
+    .summary = "the tokens of the prompt with the shortest keys, for good",
+    .paper = "Devoto et al., A Simple and Effective L2 Norm-Based Strategy for KV Cache "
+             "Compression, arXiv 2406.11430",
+    .about = "The cheapest way to drop most of a prompt: keys alone decide, so it needs no queries "
+             "and serves every question equally. A needle is found if its keys happen to be short. "
+             "The first layers, where the finding does not hold, drop nothing.",
+    .params = &knorm_params,
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
+    .chooses = true,
+    .token_grain = true,
+    .evicts = true,
+    .facts = {.part = "dense=0,window=32", .budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},
+    .meets_segments = true,
+    .decode = &hooks,
+};

@@ -1,0 +1,206 @@
+/* tova.c: at every step the token that the last row looked at least goes, TOVA (Oren et al., EMNLP
+ * 2024).
+ *
+ * One set of tokens for all heads of a layer, by the mean of their softmax shares. Behind a prompt
+ * its last row cuts it down to the budget; from then on each row of the answer drops as many as
+ * there are too many, one as a rule. So row p reads what rows up to p - 1 have left, and itself.
+ * The shares of row p - 1 are computed when row p comes, from the keys of all pages that hold
+ * something alive, and counted. */
+#include "methods/observe.h"
+#include "methods/pick.h"
+#include "methods/spec.h"
+
+#include "base/mem.h"
+#include "methods/meter.h"
+
+#include <string.h>
+
+#define PARAMS(P) P(BUDGET, budget, "1024", 1, "tokens that live")
+METHOD_PARAMS(tova, PARAMS)
+
+struct tova_state {
+    uint32_t n_known; /* tokens that the mask governs; 0: nothing was dropped yet */
+    uint32_t n_vote;  /* tokens that the last row has voted on; 0: none */
+    bool not_finite;
+};
+
+struct parts {
+    struct tova_state *state;
+    uint32_t *mask; /* [pages of a context] */
+    float *vote;    /* [tokens of a context] */
+};
+
+static size_t cut_state(struct parts *p, const struct method_shape *s, void *state)
+{
+    struct arena a = {.base = state, .capacity = SIZE_MAX};
+    const size_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK;
+    p->state = arena_take(&a, 1, sizeof *p->state);
+    p->mask = arena_take(&a, n_page, sizeof *p->mask);
+    p->vote = arena_take(&a, n_page * PAGE_TOK, sizeof *p->vote);
+    return a.used;
+}
+
+static size_t tova_state_bytes(const struct method_shape *s, const void *param)
+{
+    struct parts p;
+    (void)param;
+    return cut_state(&p, s, NULL);
+}
+
+static size_t tova_scratch_bytes(const struct method_shape *s, const void *param)
+{
+    struct observe o;
+    (void)param;
+    return observe_make(&o, s, NULL);
+}
+
+static uint32_t tova_past_rows(const struct method_shape *s, const void *param)
+{
+    (void)s;
+    (void)param;
+    return 1;
+}
+
+static bool lives(const struct parts *p, uint32_t tok)
+{
+    return tok >= p->state->n_known || (p->mask[tok / PAGE_TOK] >> tok % PAGE_TOK & 1u);
+}
+
+/* Shares of the row before, over what lives; -1 of what does not. */
+static bool vote(const struct parts *p, const struct method_lane *l, const struct observe *o)
+{
+    const uint32_t n = l->pos;
+    observe_scores(o, l, n - 1, 1);
+    for (uint32_t g = 0; g < l->shape->group; g++)
+        for (uint32_t t = 0; t < p->state->n_known; t++)
+            if (!lives(p, t)) o->score[g * o->stride + t] = OBSERVE_NEVER;
+    if (!l->ops->vote(&(struct op_vote){.score = o->score,
+                                        .score_stride = o->stride,
+                                        .n = n,
+                                        .group = l->shape->group,
+                                        .vote = o->vote,
+                                        .lse = o->lse}))
+        return false;
+    for (uint32_t t = 0; t < n; t++) p->vote[t] = lives(p, t) ? o->vote[t] : -1;
+    return true;
+}
+
+static void tova_see(const struct method_lane *l)
+{
+    const struct tova_param *set = l->param;
+    struct parts p;
+    struct observe o;
+    cut_state(&p, l->shape, l->state);
+    p.state->n_vote = 0;
+    p.state->not_finite = false;
+    if (l->is_prompt || l->pos + 1 < l->sparse_min_ctx) return;
+    const bool knows_row = l->past.begin < l->pos && l->past.end >= l->pos;
+    if (!knows_row || spec_budget(set->budget, l->pos + 1) >= l->pos) return;
+    observe_make(&o, l->shape, l->scratch);
+    p.state->not_finite = !vote(&p, l, &o);
+    p.state->n_vote = l->pos;
+}
+
+/* The layer's votes, in value [n]: sums over its heads, which agree on what lives. A head whose
+ * votes are not finite reads everything and has no say. */
+static void gather(float *value, const struct method_lane *l, uint32_t n)
+{
+    memset(value, 0, n * sizeof *value);
+    for (uint32_t h = 0; h < l->shape->geom->n_kv_head; h++) {
+        struct parts p;
+        cut_state(&p, l->shape, (void *)(uintptr_t)(l->layer_state + h * l->state_stride));
+        if (p.state->not_finite) continue;
+        meter_read(l, p.vote, n * sizeof *value);
+        for (uint32_t t = 0; t < n; t++) value[t] += p.vote[t];
+    }
+}
+
+/* Of the tokens before the row as many live on as the budget holds. */
+static void drop(const struct parts *p, const float *value, uint32_t n, uint32_t budget)
+{
+    struct pick_cut cut = pick_best(value, n, budget);
+    for (uint32_t t = 0; t < n; t++) {
+        const bool stays = pick_takes(&cut, value[t]) && value[t] >= 0;
+        const uint32_t bit = 1u << t % PAGE_TOK;
+        uint32_t *word = &p->mask[t / PAGE_TOK];
+        *word = stays ? *word | bit : *word & ~bit;
+    }
+    p->state->n_known = n;
+}
+
+static void tova_select(const struct method_lane *l, struct method_pick *out)
+{
+    const struct tova_param *set = l->param;
+    struct parts p;
+    struct observe o;
+    cut_state(&p, l->shape, l->state);
+    observe_make(&o, l->shape, l->scratch);
+    if (p.state->not_finite) {
+        pick_not_finite(out);
+        return;
+    }
+    if (p.state->n_vote > 0) {
+        gather(o.sum, l, l->pos);
+        drop(&p, o.sum, l->pos, spec_budget(set->budget, l->pos + 1));
+    }
+    if (p.state->n_known == 0) {
+        pick_dense(out);
+        return;
+    }
+    pick_kept(out, p.mask, pick_min(pick_page_count(l), pick_whole_pages(p.state->n_known)), 0,
+              p.state->n_known);
+    pick_range(out, l, p.state->n_known, l->pos + 1);
+}
+
+static void tova_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
+{
+    struct parts p;
+    (void)param;
+    cut_state(&p, s, state);
+    p.state->n_vote = 0;
+    p.state->n_known = pick_min(p.state->n_known, n_tok);
+}
+
+static bool tova_sound(const struct method_loaded *l)
+{
+    const struct tova_state *x = l->state;
+    uint8_t flag;
+    memcpy(&flag, &x->not_finite, 1);
+    return flag <= 1 && x->n_known <= l->n_tok && x->n_vote <= l->n_tok;
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = tova_state_bytes,
+    .scratch_bytes = tova_scratch_bytes,
+    .past_rows = tova_past_rows,
+    .see = tova_see,
+    .select = tova_select,
+    .cut = tova_cut,
+    .sound = tova_sound,
+};
+
+static const sac_method_deviation deviations[] = {
+    {"rows of the prompt drop tokens too, once the budget is full",
+     "the whole prompt is computed, then its last row cuts it down",
+     "the prompt is computed before decode methods are asked",
+     "others who compare the method do the same"},
+};
+
+const struct method tova_method = {
+    .kind = "decode",
+    .name = "tova",
+    .summary = "all but the tokens that the last row looked at least; one goes with each step",
+    .paper = "Oren et al., Transformers are Multi-State RNNs, arXiv 2401.06104",
+    .about = "Memory is bounded by the budget from the prompt's end on: the heads of a layer agree "
+             "on one set of tokens, and the least looked at makes room for the newest. What was "
+             "dropped cannot be found any more.",
+    .params = &tova_params,
+    .deviation = deviations,
+    .n_deviation = sizeof deviations / sizeof deviations[0],
+    .chooses = true,
+    .token_grain = true,
+    .evicts = true,
+    .needs_question = true,
+    .facts = {.budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},
+    .decode = &hooks,
+};
