@@ -8,7 +8,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libcjson-dev
-          libxxhash-dev liblmdb-dev libssl-dev libedit-dev libmicrohttpd-dev
+          libxxhash-dev liblmdb-dev libssl-dev libedit-dev libmicrohttpd-dev libcurl4-openssl-dev
           libarchive-dev libxml2-dev libuchardet-dev
           python3 python3-venv python3-pip ca-certificates"
 list=""

@@ -360,6 +360,7 @@ int app_bench(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "ops") == 0) return bench_ops(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "plot") == 0) return bench_plot(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "serve") == 0) return bench_serve(argc - 1, argv + 1);
     const sac_engine_params defaults = sac_engine_params_default();
     struct bench b = {.opt = {.prompts = "512",
                               .gens = "128",
@@ -377,7 +378,8 @@ int app_bench(int argc, char **argv)
         .summary = "Measures how fast a model reads prompts and generates tokens, and the share of "
                    "this machine's limits that it reaches, measured in the same run.",
         .commands = "  ops         single operations in the shapes of a few models\n"
-                    "  plot        a table of measurements as a drawing\n",
+                    "  plot        a table of measurements as a drawing\n"
+                    "  serve       a load on an OpenAI server: how long clients wait\n",
         .group = &group,
         .n_group = 1,
     };

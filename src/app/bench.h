@@ -17,6 +17,11 @@ int bench_ops(int argc, char **argv);
 /* `saccade bench plot`; argv[0] is its name. Returns the exit code. */
 int bench_plot(int argc, char **argv);
 
+/* ---- bench_serve.c ---- */
+
+/* `saccade bench serve`; argv[0] is its name. Returns the exit code. */
+int bench_serve(int argc, char **argv);
+
 /* ---- bench_machine.c ---- */
 
 /* Measures the limits again and tells on stderr if they are no longer what they were: something
