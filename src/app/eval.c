@@ -27,6 +27,8 @@ static const struct eval_command commands[] = {
      "questions over documents computed apart, by how they are joined"},
     {"jsonl", eval_cmd_jsonl, "the data files of LongBench, RULER, LoopServe, needle sets"},
     {"report", eval_cmd_report, "one page with plots from what an evaluation left in a directory"},
+    {"sweep", eval_cmd_sweep,
+     "fidelity at several budgets and masses, with curves over bytes and time"},
     {"fidelity", eval_cmd_fidelity, "distance to dense f16 attention on a text, token by token"},
     {"read", eval_cmd_read, "turn a recording of attention into CSV"},
     {"patterns", eval_cmd_patterns, "find the pattern of each head, for a prefill method"},

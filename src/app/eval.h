@@ -14,6 +14,7 @@ int eval_cmd_contexts(int argc, char **argv);
 int eval_cmd_jsonl(int argc, char **argv);
 
 int eval_cmd_fidelity(int argc, char **argv);
+int eval_cmd_sweep(int argc, char **argv);
 int eval_cmd_read(int argc, char **argv);
 int eval_cmd_patterns(int argc, char **argv);
 

@@ -4,6 +4,7 @@
  *
  * With --out the rows go to DIR/fidelity.json, the table to DIR/fidelity.md, and every record of
  * what was read to DIR/reading.sacr, with the context as its sample number. */
+#include "app/eval_fidelity.h"
 #include "app/app.h"
 #include "app/eval.h"
 #include "app/eval_run.h"
@@ -26,7 +27,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define COMMAND    "eval fidelity"
 #define RING_BYTES ((size_t)64 << 20)
 #define SPECS_MAX  32u
 
@@ -70,6 +70,8 @@ static const struct option_spec specs[] = {
 };
 
 struct session {
+    const struct eval_sweep *sweep; /* of `eval sweep`, or NULL */
+    const char *command;
     struct fidelity_options opt;
     struct setup setup;
     struct subjects subjects;
@@ -210,6 +212,7 @@ static cJSON *row_json(const struct session *s, const sac_engine_params *p, uint
         {"out_bound", r->all.out_bound},
         {"n_proof", (double)r->n_proof},
         {"n_broken", (double)r->n_broken},
+        {"us_per_token", r->us_per_token},
     };
     cJSON_AddStringToObject(o, "method", s->subjects.item[subject_i].name);
     cJSON_AddStringToObject(o, "form", s->opt.prompt_form ? "prefill" : "decode");
@@ -290,12 +293,13 @@ static sac_status measure(struct session *s, const sac_engine_params *engine, sa
             .ctx = s->ctx[c],
             .n_score = s->opt.n_score,
             .prompt_form = s->opt.prompt_form,
+            .timed = s->sweep != NULL,
             .recording = s->opt.out ? &s->recording : NULL,
             .stop = on_progress,
             .user = &s->bar,
         };
         s->recording.sample_i = s->ctx[c];
-        setup_warn_of_context(COMMAND, s->model, s->ctx[c]);
+        setup_warn_of_context(s->command, s->model, s->ctx[c]);
         snprintf(s->label, sizeof s->label, "context %u (%u of %u)", s->ctx[c], c + 1, s->n_ctx);
         progress_begin(&s->bar, s->label);
         const sac_status status = fidelity_run(&s->row[(size_t)c * s->subjects.n], &p, err);
@@ -315,21 +319,32 @@ static int load_other(struct session *s)
     return setup_load(&other, &s->other);
 }
 
+/* Every method of the list at every value of its dial. */
+static sac_status read_methods(struct session *s, sac_error *err)
+{
+    if (!s->sweep) return subjects_parse(&s->subjects, s->opt.methods, err);
+    struct strbuf list = {0};
+    sac_status status = eval_sweep_list(&list, s->opt.methods, s->sweep, err);
+    if (status == SAC_OK) status = subjects_parse(&s->subjects, list.data, err);
+    strbuf_deinit(&list);
+    return status;
+}
+
 static int run_all(struct session *s)
 {
     sac_error err = {0};
-    const struct eval_run lists = {.command = COMMAND, .ctx = s->opt.ctx};
-    if (!s->opt.file) return options_usage_error(COMMAND, "a text is missing (-f FILE)");
+    const struct eval_run lists = {.command = s->command, .ctx = s->opt.ctx};
+    if (!s->opt.file) return options_usage_error(s->command, "a text is missing (-f FILE)");
     int code = eval_run_contexts(&lists, "4k", s->ctx, &s->n_ctx);
     if (code != OPTIONS_GO_ON) return code;
     for (uint32_t i = 0; i < s->n_ctx; i++)
         if (s->opt.n_score >= s->ctx[i])
-            return options_usage_error(COMMAND, "option '-k': %u tokens of a context of %u",
+            return options_usage_error(s->command, "option '-k': %u tokens of a context of %u",
                                        s->opt.n_score, s->ctx[i]);
-    sac_status status = subjects_parse(&s->subjects, s->opt.methods, &err);
+    sac_status status = read_methods(s, &err);
     /* Before the model: a wrong name is told at once. */
     if (status == SAC_OK) status = source_read(&s->text, s->opt.file, s->opt.raw, &err);
-    if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
+    if (status != SAC_OK) return setup_failed(s->command, status, err.msg);
     code = setup_load(&s->setup, &s->model);
     if (code == OPTIONS_GO_ON) code = load_other(s);
     if (code != OPTIONS_GO_ON) return code;
@@ -343,14 +358,16 @@ static int run_all(struct session *s)
     if (status == SAC_OK && s->opt.out)
         status = particulars_write(s->opt.out, &s->setup, s->model, &engine, &err);
     if (status == SAC_OK) status = refuse_idle(s, &err);
-    return status == SAC_OK ? EXIT_OK : setup_failed(COMMAND, status, err.msg);
+    return status == SAC_OK ? EXIT_OK : setup_failed(s->command, status, err.msg);
 }
 
-int eval_cmd_fidelity(int argc, char **argv)
+int eval_fidelity_main(struct eval_fidelity *f, int argc, char **argv)
 {
     struct session s = {
-        .opt = {.methods = "full", .n_score = 64},
-        .setup = setup_default(COMMAND),
+        .sweep = f->sweep,
+        .command = f->command,
+        .opt = {.methods = f->methods, .n_score = 64, .allow_idle = f->sweep != NULL},
+        .setup = setup_default(f->command),
     };
     struct option_spec model_specs[SPECS_MAX] = {0};
     size_t n = 0;
@@ -363,21 +380,22 @@ int eval_cmd_fidelity(int argc, char **argv)
     const struct option_group groups[] = {
         {"Text and comparison", specs, &s.opt},
         {"Model", model_specs, &s.setup},
+        {"Sweep", eval_sweep_specs, f->sweep},
     };
     struct options o = {
-        .command = COMMAND,
+        .command = f->command,
         .usage = "-m MODEL -f FILE [options]",
-        .summary =
-            "Compares decode methods, KV types (-ctk, -ctv) or another model file (--model2) "
-            "with dense f16 attention on the same text, token by token: the distributions "
-            "of the next token and the attention of every layer.",
+        .summary = f->summary,
         .group = groups,
-        .n_group = sizeof groups / sizeof groups[0],
+        .n_group = f->sweep ? 3 : 2,
     };
     int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;
     interrupt_install();
-    code = run_all(&s);
+    code = f->sweep && !s.opt.out
+               ? options_usage_error(f->command, "a folder is missing (--out DIR)")
+               : run_all(&s);
+    f->out = s.opt.out;
     for (size_t i = 0; s.row && i < (size_t)s.n_ctx * s.subjects.n; i++) fidelity_deinit(&s.row[i]);
     mem_free(s.row);
     strbuf_deinit(&s.text);
@@ -386,4 +404,17 @@ int eval_cmd_fidelity(int argc, char **argv)
     if (s.other != s.model) sac_model_free(s.other);
     sac_model_free(s.model);
     return code;
+}
+
+int eval_cmd_fidelity(int argc, char **argv)
+{
+    struct eval_fidelity f = {
+        .command = "eval fidelity",
+        .summary =
+            "Compares decode methods, KV types (-ctk, -ctv) or another model file (--model2) "
+            "with dense f16 attention on the same text, token by token: the distributions "
+            "of the next token and the attention of every layer.",
+        .methods = "full",
+    };
+    return eval_fidelity_main(&f, argc, argv);
 }

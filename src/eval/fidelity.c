@@ -11,6 +11,7 @@
 #include "eval/fidelity.h"
 
 #include "base/mem.h"
+#include "base/workers.h"
 #include "eval/choices.h"
 #include "eval/logprob.h"
 
@@ -43,9 +44,9 @@ struct work {
     uint64_t *bytes;   /* [n_score, n_layer, n_kv_head] */
     double *nll_dense; /* [n_score] */
     /* Of the run at hand. */
-    double *kl, *nll, *top1, *top5; /* [n_score] */
-    struct totals *totals;          /* [n_layer] */
-    uint64_t n_step, n_step_all;    /* rows computed and to compute, for the share */
+    double *kl, *nll, *top1, *top5, *time_us; /* [n_score] */
+    struct totals *totals;                    /* [n_layer] */
+    uint64_t n_step, n_step_all;              /* rows computed and to compute, for the share */
 };
 
 /* ---- Distributions ---- */
@@ -243,6 +244,15 @@ static sac_status sum_up(struct work *w, struct fidelity_row *out, sac_error *er
 
 /* ---- Runs ---- */
 
+/* n rows more are done. */
+static sac_status advance(struct work *w, uint32_t n, sac_error *err)
+{
+    w->n_step += n;
+    if (w->p->stop && w->p->stop(w->p->user, (double)w->n_step / (double)w->n_step_all))
+        return error_set(err, SAC_ERR_CANCELLED, "stopped");
+    return SAC_OK;
+}
+
 /* Computes what pends. */
 static sac_status drain(struct work *w, sac_error *err)
 {
@@ -250,11 +260,15 @@ static sac_status drain(struct work *w, sac_error *err)
         uint32_t n = 0;
         TRY(sac_step(w->engine, on_row, w, &n, err));
         if (n == 0) return SAC_OK;
-        w->n_step += n;
         if (w->p->recording) TRY(reading_flush(w->p->recording, err));
-        if (w->p->stop && w->p->stop(w->p->user, (double)w->n_step / (double)w->n_step_all))
-            return error_set(err, SAC_ERR_CANCELLED, "stopped");
+        TRY(advance(w, n, err));
     }
+}
+
+static void ignore_row(void *user, const sac_row *row)
+{
+    (void)user;
+    (void)row;
 }
 
 /* The scored tokens, on a fork of the prompt. */
@@ -273,6 +287,33 @@ static sac_status score(struct work *w, sac_seq base, uint32_t decode_i, sac_err
 fail:
     if (sac_engine_set_recorder(w->engine, NULL, NULL, NULL) != SAC_OK)
         assert(!"switching off cannot fail");
+    sac_seq_remove(w->engine, s);
+    return status;
+}
+
+/* The median time of a step with nothing recorded. The scored tokens one by one, on a fork of the
+ * prompt; the first step makes what serves all and is not counted, unless it is alone. */
+static sac_status time_steps(struct work *w, sac_seq base, uint32_t decode_i, double *out_us,
+                             sac_error *err)
+{
+    const uint32_t n = w->p->n_score;
+    uint32_t n_done;
+    sac_seq s;
+    TRY(sac_seq_fork(w->engine, base, &s, err));
+    sac_status status;
+    TRY_FAIL(sac_seq_use_decode(w->engine, s, decode_i, err));
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t begin = clock_us();
+        TRY_FAIL(sac_seq_append(w->engine, s, w->p->tok + w->first + i, 1, SAC_ROW_DECODE,
+                                SAC_WANT_LAST, err));
+        TRY_FAIL(sac_step(w->engine, ignore_row, NULL, &n_done, err));
+        w->time_us[i] = (double)(clock_us() - begin);
+        TRY_FAIL(advance(w, n_done, err));
+    }
+    const uint32_t n_warm = n > 1;
+    qsort(w->time_us + n_warm, n - n_warm, sizeof *w->time_us, rising);
+    *out_us = quantile(w->time_us + n_warm, n - n_warm, 0.5);
+fail:
     sac_seq_remove(w->engine, s);
     return status;
 }
@@ -313,6 +354,9 @@ static sac_status score_subject(struct work *w, sac_seq base, struct fidelity_ro
     out->chosen = choices_mean(&before, &after, choices_are_made(decode));
     out->traffic = traffic_between(&before, &after);
     TRY(sum_up(w, out, err));
+    out->us_per_token = NAN;
+    if (w->p->timed)
+        TRY(time_steps(w, base, subjects->item[w->subject_i].decode_i, &out->us_per_token, err));
     /* The counters are of decode rows; prompt rows are counted by their records. */
     if (n_seen) out->share_read = (double)(after.n_tok_read - before.n_tok_read) / (double)n_seen;
     return SAC_OK;
@@ -367,7 +411,7 @@ static sac_status run(struct work *w, struct fidelity_row *out, sac_error *err)
                      same ? "full" : NULL, &full_i, err));
     TRY(list_methods(prefill, &params.n_prefill, subjects->prefill, subjects->n_prefill,
                      same ? "dense" : NULL, &dense_i, err));
-    w->n_step_all = (uint64_t)(subjects->n + 1) * p->n_score +
+    w->n_step_all = (uint64_t)(subjects->n * (p->timed ? 2 : 1) + 1) * p->n_score +
                     (uint64_t)(subjects->n_prefill + (same ? 0 : 1)) * w->first;
     sac_engine_params reference = params;
     reference.type_k = reference.type_v = SAC_KV_F16;
@@ -393,7 +437,7 @@ static sac_status allocate(struct work *w, sac_error *err)
     w->mass = mem_calloc(n_record * w->n_page, sizeof *w->mass);
     w->out = mem_calloc(n * w->n_layer * w->n_head * w->head_dim, sizeof *w->out);
     w->bytes = mem_calloc(n_record, sizeof *w->bytes);
-    w->nll_dense = mem_calloc(5 * n, sizeof *w->nll_dense);
+    w->nll_dense = mem_calloc(6 * n, sizeof *w->nll_dense);
     w->totals = mem_calloc(w->n_layer, sizeof *w->totals);
     if (!w->logp || !w->mass || !w->out || !w->bytes || !w->nll_dense || !w->totals)
         return error_set(err, SAC_ERR_MEMORY, "no memory to keep the reference of %zu tokens", n);
@@ -401,6 +445,7 @@ static sac_status allocate(struct work *w, sac_error *err)
     w->nll = w->nll_dense + 2 * n;
     w->top1 = w->nll_dense + 3 * n;
     w->top5 = w->nll_dense + 4 * n;
+    w->time_us = w->nll_dense + 5 * n;
     return SAC_OK;
 }
 

@@ -22,6 +22,7 @@ struct fidelity_params {
     const int32_t *tok;               /* [ctx + 1] */
     uint32_t ctx, n_score;            /* 0 < n_score < ctx */
     bool prompt_form;                 /* the scored tokens are prompt rows */
+    bool timed;                       /* compute them once more, with nothing recorded */
     struct reading_writer *recording; /* gets what the subjects read; or NULL */
     fidelity_stop_fn stop;            /* or NULL */
     void *user;
@@ -49,6 +50,7 @@ struct fidelity_row {
     double bypass; /* share of the query heads that a method read little for, and guessed (lfps) */
     double share_read;      /* of the tokens before the own page, in layers without a window */
     struct traffic traffic; /* of the scored rows; NAN for prompt rows */
+    double us_per_token;    /* of a step that computes one of them, median; NAN unless timed */
     double chosen;          /* choices_mean: tokens by score; NAN where nothing is chosen so */
     struct fidelity_attention all;
     struct fidelity_attention *layer; /* [n_layer], owned */

@@ -212,6 +212,7 @@ static sac_status read_fidelity_row(struct report_data *d, const cJSON *o, sac_e
         .ppl = number_of(o, "ppl"),
         .ppl_dense = number_of(o, "ppl_dense"),
         .out_err_mean = number_of(o, "out_err_mean"),
+        .us_per_token = number_of(o, "us_per_token"),
     };
     TRY(need_name(o, "method", &d->methods, &f->method_i, err));
     TRY(need_number(o, "ctx", &f->ctx, err));

@@ -30,6 +30,7 @@ struct report_fidelity {
     size_t method_i;
     double ctx, share_read, bytes_share, bytes_per_token, mass_mean;
     double kl_mean, kl_median, kl_p90, kl_p99, top1, top5, ppl, ppl_dense, out_err_mean;
+    double us_per_token; /* of a timed step */
     double *layer_err; /* [n_layer] relative error of the attention output; owned */
     size_t n_layer;
 };

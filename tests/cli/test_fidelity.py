@@ -73,6 +73,28 @@ class Fidelity(unittest.TestCase):
             self.assertAlmostEqual(sum(record["page_mass"]), 1, places=2)
             self.assertEqual(len(record["page"]), record["n_page_read"])
 
+    def test_a_sweep_sets_each_method_to_all_values_of_its_dial(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = saccade("eval", "sweep", "-m", model_path(), *COMMON[:-4], "-k", "4", "-o", "json",
+                           "--sparse-min-ctx", "1", "--budgets", "16,64", "--masses", "0.5,0.9", "--methods",
+                           "full,auto,quest:dense=0,topk:budget=5,dense+snapkv", "--out", folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            rows = json.loads(done.stdout)
+            self.assertEqual([r["method"] for r in rows],
+                             ["full", "auto:mass=0.5", "auto:mass=0.9", "quest:dense=0,budget=16",
+                              "quest:dense=0,budget=64", "topk:budget=5", "dense+snapkv:budget=16",
+                              "dense+snapkv:budget=64"])
+            for row in rows:  # a step of this model is no wonder and no pause
+                self.assertTrue(100 < row["us_per_token"] < 10_000_000, row["us_per_token"])
+            plots = {p.name for p in pathlib.Path(folder).glob("kl-*.csv")}
+            self.assertEqual(plots, {"kl-share.csv", "kl-time.csv"})
+        (plain,) = fidelity()
+        self.assertIsNone(plain["us_per_token"])
+        for args, word in ((("--out", "x", "--budgets", "0"), "budget"), ((), "--out")):
+            done = saccade("eval", "sweep", "-m", model_path(), *COMMON, "--methods", "quest", *args)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(word, done.stderr)
+
     def test_the_place_in_the_list_changes_nothing(self):
         # The prompt is read by the first method, the others go on behind it.
         methods = ["raas:budget=64", "raas:budget=64,prompt=age", "loopserve:budget=64", "h2o:budget=64",
