@@ -202,6 +202,7 @@ typedef struct sac_engine_params {
                             that plans, whose chunks n_batch bounds. No result depends on it */
     bool compose;        /* plan the memory of sac_compose */
     bool record;         /* plan the memory of sac_engine_set_recorder */
+    bool watch;          /* plan the memory of sac_request.on_read */
     bool learn; /* prefill methods that have a table of the model's heads learn it from prompts,
                    which are read densely: sac_engine_get_table */
     /* Pages of dense prompts are kept in an index by their content, as long as there is room, and
@@ -721,8 +722,13 @@ typedef struct sac_request {
     sac_sparse sparse;      /* of this request, as in sac_seq_use_sparse; copied */
     uint32_t n_probs;
     sac_guide guide; /* copied; NULLs: none */
+    /* Gets the records of this request's decode rows, as sac_engine_set_recorder describes them;
+     * NULL: none. Rows that are computed again, because the request gave way, are told of again.
+     * Where a method has dropped tokens there is nothing to compare with, and no record. The engine
+     * must have been created with `watch`. */
+    sac_read_fn on_read;
     sac_event_fn on_event;
-    void *user;
+    void *user; /* of both */
 } sac_request;
 
 SAC_API sac_request sac_request_default(void);

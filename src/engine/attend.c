@@ -89,6 +89,6 @@ void attend_layer(sac_engine *e, uint32_t layer)
     attend_count(e, &r);
     const uint64_t us = clock_us() - start;
     e->stats.attn_us += us;
-    if (e->record.fn) record_layer(e, &r, us - r.choose_us);
+    if (record_is_wanted(e, &r)) record_layer(e, &r, us - r.choose_us);
     attend_keep(e, &r);
 }

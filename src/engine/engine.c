@@ -267,6 +267,14 @@ void engine_use_priority(sac_engine *e, sac_seq id, int32_t priority)
     if (s) s->priority = priority;
 }
 
+void engine_use_reader(sac_engine *e, sac_seq id, sac_read_fn fn, void *user)
+{
+    struct seq *s = engine_seq(e, id, NULL);
+    if (!s) return;
+    s->on_read = fn;
+    s->read_user = user;
+}
+
 sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n, sac_error *err)
 {
     TRY(sched_pick(e, err));

@@ -43,6 +43,8 @@ struct seq {
     uint64_t ticket;      /* order of queueing of the oldest pending token */
     int32_t priority;     /* of its prompt rows: higher ones come first */
     sac_reads reads;      /* of its rows since engine_take_reads */
+    sac_read_fn on_read;  /* gets records of its decode rows, or NULL */
+    void *read_user;
     struct reuse_seq reuse;
     int32_t *tok;   /* [n_ctx] */
     uint8_t *flags; /* [n_ctx] TOK_* */
@@ -126,6 +128,9 @@ sac_reads engine_take_reads(sac_engine *e, sac_seq id);
 /* Until the next call, of the largest logits that sac_seq_use_top asks for only those of tokens
  * whose bit is set are wanted; NULL: any. Others may be given or not. */
 void engine_use_mask(sac_engine *e, sac_seq id, const uint64_t *mask);
+
+/* From the next step on `fn` gets records of the sequence's decode rows; NULL: nobody does. */
+void engine_use_reader(sac_engine *e, sac_seq id, sac_read_fn fn, void *user);
 
 /* Prompt rows of sequences with a higher priority come first. A new sequence has 0. */
 void engine_use_priority(sac_engine *e, sac_seq id, int32_t priority);

@@ -63,8 +63,10 @@ void record_plan(sac_engine *e, struct arena *a)
 {
     struct record *r = &e->record;
     const size_t d = e->model->config.head_dim, max_page = e->pool.max_page;
-    const size_t n_query = (size_t)PAGE_TOK * group_of(e), n_worker = e->params.n_threads;
-    if (!e->params.record) return;
+    /* Only a decode row at a time has a watcher. */
+    const size_t n_row = e->params.record ? PAGE_TOK : 1, n_query = n_row * group_of(e);
+    const size_t n_worker = e->params.n_threads;
+    if (!e->params.record && !e->params.watch) return;
     const uint32_t n_kv_head = e->model->config.n_kv_head;
     r->n_job_max = 2 * e->params.n_threads > n_kv_head ? 2 * e->params.n_threads : n_kv_head;
     r->job = arena_take(a, r->n_job_max, sizeof *r->job);
@@ -453,6 +455,30 @@ static void run_job(void *arg, uint32_t job_i, uint32_t worker_i)
 
 /* ---- Records ---- */
 
+/* Who wants records of run `i` alone; NULL: nobody. What was dropped cannot be read again. */
+static const struct seq *watched(const sac_engine *e, const struct reading *r, uint32_t i)
+{
+    const struct seq *s = &e->seqs[e->batch.seq_i[r->run[i].row0]];
+    return i < r->n_decode && s->on_read && !s->has_gaps ? s : NULL;
+}
+
+bool record_is_wanted(const sac_engine *e, const struct reading *r)
+{
+    if (!e->record.job) return false;
+    if (e->record.fn) return true;
+    for (uint32_t i = 0; i < r->n_decode; i++)
+        if (watched(e, r, i)) return true;
+    return false;
+}
+
+static void hand_out(const sac_engine *e, const sac_read_record *record)
+{
+    const struct seq *s = &e->seqs[record->seq];
+    if (e->record.fn) e->record.fn(e->record.user, record);
+    if (record->kind == SAC_ROW_DECODE && s->on_read && !s->has_gaps)
+        s->on_read(s->read_user, record);
+}
+
 /* Runs the jobs that are set up and hands out their records. */
 static void flush(struct shadow *s, uint32_t n_job)
 {
@@ -466,8 +492,8 @@ static void flush(struct shadow *s, uint32_t n_job)
         const struct record_job *j = &e->record.job[i];
         const bool decode = j->run->kind == ROW_DECODE;
         const double share = (double)(j->k_bytes + j->v_bytes) / (double)s->bytes;
-        e->record.fn(
-            e->record.user,
+        hand_out(
+            e,
             &(sac_read_record){
                 .seq = e->batch.seq_i[j->row],
                 .kind = decode ? SAC_ROW_DECODE : SAC_ROW_PROMPT,
@@ -505,12 +531,13 @@ void record_layer(sac_engine *e, const struct reading *r, uint64_t attend_us)
     const uint64_t start = clock_us();
     struct record *rec = &e->record;
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
-    assert(rec->fn && rec->job && rec->work);
+    assert(rec->job && rec->work);
     struct shadow s = {
         .e = e, .r = r, .attend_us = attend_us, .bytes = count_bytes(e, rec->job, r)};
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n_run; i++) {
         const struct attn_run *run = &r->run[i];
+        if (!rec->fn && !watched(e, r, i)) continue;
         for (uint32_t done = 0, n_row; done < run->n_row; done += n_row) {
             const uint32_t pos = run->pos0 + done, to_border = PAGE_TOK - pos % PAGE_TOK;
             n_row = run->n_row - done < to_border ? run->n_row - done : to_border;
@@ -535,7 +562,7 @@ void record_layer(sac_engine *e, const struct reading *r, uint64_t attend_us)
 
 sac_status sac_engine_set_recorder(sac_engine *e, sac_read_fn fn, void *user, sac_error *err)
 {
-    if (fn && !e->record.job)
+    if (fn && !e->params.record)
         return error_set(err, SAC_ERR_ARG, "the engine was created without `record`");
     e->record.fn = fn;
     e->record.user = user;

@@ -1,8 +1,8 @@
-/* record.h: the shadow computation behind sac_engine_set_recorder: what attention read, held
- * against exact dense attention of the same keys, values and queries.
+/* record.h: the shadow computation behind sac_engine_set_recorder and sac_request.on_read: what
+ * attention read, held against exact dense attention of the same keys, values and queries.
  *
- * Contract: memory is planned at engine create when `params.record` is set and never grows; with no
- * recorder set, a layer costs one branch in attend.c. */
+ * Contract: memory is planned at engine create when `params.record` or `params.watch` is set and
+ * never grows; where nobody wants records, a layer costs one look at its decode rows in attend.c. */
 #ifndef SAC_ENGINE_RECORD_H
 #define SAC_ENGINE_RECORD_H
 
@@ -12,7 +12,7 @@ struct record_job;
 struct record_work;
 
 struct record {
-    sac_read_fn fn; /* NULL: off */
+    sac_read_fn fn; /* of all rows; NULL: off. Those of single sequences are theirs */
     void *user;
     struct record_job *job; /* [n_job_max], NULL when not planned */
     uint32_t n_job_max;
@@ -22,6 +22,9 @@ struct record {
 
 /* Part of the engine's plan_memory, behind the pool and the batch. */
 void record_plan(sac_engine *e, struct arena *a);
+
+/* Whether anybody wants records of what the layer has read. */
+bool record_is_wanted(const sac_engine *e, const struct reading *r);
 
 /* Computes and hands out the records of what a layer has read; between attention and `keep`, which
  * overwrites tails. `attend_us`: time of the stage without that of choosing. */

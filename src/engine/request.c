@@ -69,6 +69,7 @@ struct request {
     uint32_t n_preempted;                            /* times that its pages went to others */
     sac_reads reads;                                 /* of sequences that it has given back */
     uint64_t submit_us, start_us, first_us, last_us; /* start: of computing; first, last token */
+    sac_read_fn on_read;
     sac_event_fn on_event;
     void *user;
 };
@@ -168,6 +169,8 @@ static sac_status check_request(struct request *r, const struct request_list *li
     const sac_engine_params params = sac_engine_get_params(list->engine);
     if (!want->on_event) return error_set(err, SAC_ERR_ARG, "the request has no event callback");
     if (want->n_prompt == 0) return error_set(err, SAC_ERR_ARG, "the prompt has no tokens");
+    if (want->on_read && !params.watch)
+        return error_set(err, SAC_ERR_ARG, "the engine was created without `watch`");
     if (want->cache_salt && !r->owns_seq)
         return error_set(err, SAC_ERR_ARG,
                          "sequence %u has a salt of its own: cache_salt is for a fresh one",
@@ -245,6 +248,7 @@ static sac_status set_up_seq(sac_engine *engine, const struct request *r, sac_er
     if (r->prefill != SAC_PREFILL_KEEP) TRY(sac_seq_use_prefill(engine, r->seq, r->prefill, err));
     TRY(sac_seq_use_sparse(engine, r->seq, &r->sparse, err));
     engine_use_priority(engine, r->seq, r->priority);
+    engine_use_reader(engine, r->seq, r->on_read, r->user);
     const bool wants_all = r->n_probs || r->guide.logits;
     return sac_seq_use_top(engine, r->seq, wants_all ? 0 : sample_n_top(r->sampler), err);
 }
@@ -290,6 +294,7 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     r->priority = want->priority;
     TRY(copy_sparse(r, &want->sparse, err));
     r->guide = want->guide;
+    r->on_read = want->on_read;
     r->on_event = want->on_event;
     r->user = want->user;
     TRY(check_request(r, list, want, err));
@@ -398,6 +403,7 @@ static void give_back_seq(struct request_list *list, struct request *r)
     if (status == SAC_OK) status = sac_seq_use_top(list->engine, r->seq, 0, NULL);
     (void)status;
     engine_use_mask(list->engine, r->seq, NULL);
+    engine_use_reader(list->engine, r->seq, NULL, NULL);
 }
 
 /* The last event of a request; what was held back is certain now. */

@@ -25,6 +25,8 @@ struct answer {
     sac_finish finish;
     sac_timings timings;
     sac_reads reads;
+    uint32_t n_record, n_record_row; /* of decode rows; of those that no later one repeats */
+    uint32_t pos, n_tok_seen, n_tok_read;
 };
 
 static bool collect(void *user, const sac_event *e)
@@ -37,6 +39,18 @@ static bool collect(void *user, const sac_event *e)
         a->reads = e->reads;
     }
     return false;
+}
+
+static void on_read(void *user, const sac_read_record *r)
+{
+    struct answer *a = user;
+    assert_int_equal(r->kind, SAC_ROW_DECODE);
+    assert_true(r->mass > 0 && r->mass < 1.0001f && r->tok_mass);
+    a->n_record++;
+    if (r->pos > a->pos) a->n_record_row++;
+    a->pos = r->pos;
+    a->n_tok_seen += r->n_tok_seen;
+    a->n_tok_read += r->n_tok_read;
 }
 
 static sac_engine *make_engine(const sac_model *model, uint32_t n_seq, uint64_t n_kv_tok)
@@ -54,6 +68,7 @@ static sac_engine *make_engine(const sac_model *model, uint32_t n_seq, uint64_t 
     p.n_decode = sizeof decode_methods / sizeof decode_methods[0];
     p.prefill = prefill_methods;
     p.n_prefill = sizeof prefill_methods / sizeof prefill_methods[0];
+    p.watch = true;
     must(sac_engine_create(&e, model, &p, &err), &err);
     return e;
 }
@@ -192,6 +207,67 @@ static void a_request_that_gives_way_counts_all_its_rows(void **state)
     assert_int_equal(sum.n_decode_tok, all.n_decode_tok);
     assert_int_equal(sum.n_prompt_tok, all.n_prompt_tok);
     assert_int_equal(sum.kv_bytes_read, all.kv_bytes_read);
+    sac_engine_free(e);
+}
+
+/* ---- Records ---- */
+
+/* Who watches sees each decode row of its own request once in each layer and KV head, what was read
+ * is what the request counts, and tokens are those that come without. */
+static void a_request_sees_what_it_reads(void **state)
+{
+    const sac_model *model = *state;
+    struct answer lone[N_REQUEST], crowd[N_REQUEST];
+    sac_engine *e = make_engine(model, N_REQUEST, 0);
+    const sac_model_info m = sac_model_get_info(model);
+    alone(model, lone);
+    for (uint32_t i = 0; i < N_REQUEST; i++) {
+        sac_request r = request_of(i);
+        if (i < 3) r.on_read = on_read;
+        submit(e, r, &crowd[i]);
+    }
+    run_all(e);
+    for (uint32_t i = 0; i < N_REQUEST; i++) {
+        const uint32_t n_row = i < 3 ? N_TOK - 1 + 1 + i : 0;
+        assert_memory_equal(crowd[i].tok, lone[i].tok, sizeof lone[i].tok);
+        assert_int_equal(crowd[i].n_record_row, n_row);
+        assert_int_equal(crowd[i].n_record, n_row * m.n_layer * m.n_kv_head);
+        if (i >= 3) continue;
+        assert_int_equal(crowd[i].n_tok_seen, crowd[i].reads.n_tok_seen);
+        assert_int_equal(crowd[i].n_tok_read, crowd[i].reads.n_tok_read);
+    }
+    sac_engine_free(e);
+}
+
+/* What was dropped cannot be compared with: the rows before that are told of, and no later one. */
+static void dropped_tokens_end_the_records(void **state)
+{
+    sac_engine *e = make_engine(*state, 1, 0);
+    struct answer a;
+    sac_request r = request_of(0);
+    r.decode = 3;
+    r.n_decode_row = 100;
+    r.on_read = on_read;
+    submit(e, r, &a);
+    run_all(e);
+    assert_true(a.reads.n_page_dropped > 0);
+    assert_true(a.n_record_row > 0 && a.n_record_row < 100);
+    sac_engine_free(e);
+}
+
+static void records_must_be_planned(void **state)
+{
+    sac_engine *e = NULL;
+    sac_error err = {0};
+    uint64_t id;
+    sac_engine_params p = sac_engine_params_default();
+    p.n_ctx = N_CTX;
+    p.n_seq_max = p.n_threads = 1;
+    must(sac_engine_create(&e, *state, &p, &err), &err);
+    sac_request r = request_of(0);
+    r.on_read = on_read;
+    assert_int_equal(sac_submit(e, &r, &id, &err), SAC_ERR_ARG);
+    assert_non_null(strstr(err.msg, "watch"));
     sac_engine_free(e);
 }
 
@@ -469,6 +545,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_are_the_requests_own),
         cmocka_unit_test(a_request_that_gives_way_counts_all_its_rows),
+        cmocka_unit_test(a_request_sees_what_it_reads),
+        cmocka_unit_test(dropped_tokens_end_the_records),
+        cmocka_unit_test(records_must_be_planned),
         cmocka_unit_test(a_callers_sequence_goes_on_from_where_it_was),
         cmocka_unit_test(a_second_turn_counts_from_zero),
         cmocka_unit_test(a_request_sets_mass_and_budget),
