@@ -2,7 +2,7 @@
 #ifndef SAC_APP_PASSAGES_PRINT_H
 #define SAC_APP_PASSAGES_PRINT_H
 
-#include "app/passages.h"
+#include "eval/passages.h"
 
 enum passages_colours {
     PASSAGES_PLAIN = 0, /* brackets and per cent */

@@ -10,7 +10,6 @@
 #include "app/joined.h"
 #include "app/options.h"
 #include "app/output.h"
-#include "app/passages.h"
 #include "app/passages_print.h"
 #include "app/progress.h"
 #include "app/setup.h"
@@ -19,6 +18,7 @@
 #include "base/mem.h"
 #include "base/workers.h"
 #include "eval/choices.h"
+#include "eval/passages.h"
 #include "eval/prompt.h"
 #include "eval/question.h"
 #include "eval/traffic.h"
@@ -357,7 +357,8 @@ static sac_status read_and_record(struct run *r, size_t n, sac_error *err)
         document[i] = (struct passages_document){at, r->file_bytes[i]};
         at += r->file_bytes[i] + strlen(BETWEEN_FILES);
     }
-    const struct passages_prompt prompt = {r->model, r->tok, r->n_tok, document, r->opt.files.n};
+    const struct passages_prompt prompt = {r->model, r->tok,         r->n_tok,
+                                           document, r->opt.files.n, false};
     TRY(read_to(r, n, err));
     return passages_begin(&r->passages, r->engine, &prompt, err);
 }

@@ -19,6 +19,7 @@ struct serve_options {
     struct option_list api_key, also_decode, also_prefill;
     struct server_limits limits;
     int log_format;
+    float audit_share;
     bool log_prompts, no_page, no_prefix_cache, quiet;
 };
 
@@ -62,6 +63,9 @@ static const struct option_spec specs[] = {
         "a further decode method that requests may choose; repeatable", .env = NULL),
     OPT("--also-prefill", OPTION_LIST, also_prefill, "SPEC",
         "a further prefill method that requests may choose; repeatable", .env = NULL),
+    OPT("--audit-rate", OPTION_F32, audit_share, "SHARE",
+        "share of answers that are held against dense attention, for the metrics",
+        .env = "AUDIT_RATE", .min = 0, .max = 1),
     OPT("--chat-template", OPTION_TEXT, template_name, "TEXT",
         "chat template, or the name of one that is built in, instead of the model's",
         .env = "CHAT_TEMPLATE"),
@@ -122,6 +126,9 @@ static const struct option_spec limit_specs[] = {
     OPT("--max-unread", OPTION_U32, limits.unread_kib, "KIB",
         "of a stream that its client does not read; more ends it", .env = "MAX_UNREAD", .min = 16,
         .max = 1u << 20),
+    OPT("--max-readings", OPTION_U32, limits.readings_mib, "MIB",
+        "of what answers read, for /v1/attention; the oldest go", .env = "MAX_READINGS",
+        .max = 1u << 20),
     OPT("--threads-http", OPTION_U32, n_http_thread, "N", "threads that speak HTTP",
         .env = "THREADS_HTTP", .min = 1, .max = 64),
     OPT("--sse-ping-interval", OPTION_U32, ping_s, "S",
@@ -169,6 +176,7 @@ static sac_status create_engine(struct serve *s, sac_error *err)
     params.decode = s->decode;
     params.n_decode = s->n_decode;
     params.prefix_cache = !s->opt.no_prefix_cache;
+    params.watch = true;
     params.prefill = s->prefill;
     params.n_prefill = s->n_prefill;
     TRY(sac_engine_create(&s->engine, s->model, &params, err));
@@ -204,6 +212,7 @@ static sac_status make_config(struct serve *s, sac_error *err)
     c->limits = o->limits;
     c->n_http_thread = o->n_http_thread;
     c->ping_s = o->ping_s;
+    c->audit_share = (double)o->audit_share;
     c->drain_s = o->drain_s;
     c->log_json = o->log_format == LOG_JSON;
     c->log_prompts = o->log_prompts;

@@ -280,7 +280,7 @@ static sac_status record(struct session *s, struct passages *out,
     int32_t *tok = mem_calloc(n + 1, sizeof *tok);
     if (!tok) return error_set(err, SAC_ERR_MEMORY, "out of memory for a reading map");
     memcpy(tok, sac_seq_tokens(s->engine, s->seq), n * sizeof *tok);
-    const struct passages_prompt prompt = {s->model, tok, at, document, n_document};
+    const struct passages_prompt prompt = {s->model, tok, at, document, n_document, false};
     sac_status status = passages_begin(out, s->engine, &prompt, err);
     if (status == SAC_OK) status = replay(s, tok, n, err);
     if (status == SAC_OK)

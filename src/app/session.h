@@ -12,9 +12,9 @@
 
 #include "app/conversation.h"
 #include "app/generate.h"
-#include "app/passages.h"
 #include "app/setup.h"
 #include "app/structure.h"
+#include "eval/passages.h"
 #include "eval/question.h"
 
 /* What an engine is made of, beside the options. */

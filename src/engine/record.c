@@ -492,37 +492,36 @@ static void flush(struct shadow *s, uint32_t n_job)
         const struct record_job *j = &e->record.job[i];
         const bool decode = j->run->kind == ROW_DECODE;
         const double share = (double)(j->k_bytes + j->v_bytes) / (double)s->bytes;
-        hand_out(
-            e,
-            &(sac_read_record){
-                .seq = e->batch.seq_i[j->row],
-                .kind = decode ? SAC_ROW_DECODE : SAC_ROW_PROMPT,
-                .pos = j->pos,
-                .n_row = j->n_row,
-                .layer = r->layer,
-                .kv_head = j->kv_head,
-                .n_page = j->n_page,
-                .n_page_read = j->n_page_read,
-                .n_tok_seen = j->n_tok_seen,
-                .n_tok_read = j->n_tok_read,
-                .page = j->page,
-                .page_mass = j->page_mass,
-                .tok_mass = j->n_row == 1 ? j->tok_mass : NULL,
-                .mass = j->mass,
-                .mass_proved = j->lane.mass_proved,
-                .out_left = j->out_left,
-                .out_bound = j->out_bound,
-                .out_err = j->out_err,
-                .k_bytes = j->k_bytes,
-                .v_bytes = j->v_bytes,
-                .side_bytes = j->lane.meter.bytes[METER_CHOOSE] + j->lane.meter.bytes[METER_BUILD],
-                .select_us = decode ? (float)r->choose_us / (float)n_select : 0,
-                .attend_us = (float)(share * (double)s->attend_us),
-                .out = e->scratch.attn + j->row * out_stride +
-                       (size_t)j->kv_head * group_of(e) * c->head_dim,
-                .out_stride = out_stride,
-                .n_query = group_of(e),
-            });
+        hand_out(e, &(sac_read_record){
+                        .seq = e->batch.seq_i[j->row],
+                        .kind = decode ? SAC_ROW_DECODE : SAC_ROW_PROMPT,
+                        .pos = j->pos,
+                        .n_row = j->n_row,
+                        .layer = r->layer,
+                        .kv_head = j->kv_head,
+                        .n_page = j->n_page,
+                        .n_page_read = j->n_page_read,
+                        .n_tok_seen = j->n_tok_seen,
+                        .n_tok_read = j->n_tok_read,
+                        .page = j->page,
+                        .page_mass = j->page_mass,
+                        .tok_mass = j->n_row == 1 ? j->tok_mass : NULL,
+                        .mass = j->mass,
+                        .mass_proved = j->lane.mass_proved,
+                        .out_left = j->out_left,
+                        .out_bound = j->out_bound,
+                        .out_err = j->out_err,
+                        .k_bytes = j->k_bytes,
+                        .v_bytes = j->v_bytes,
+                        .side_bytes =
+                            j->lane.meter.bytes[METER_CHOOSE] + j->lane.meter.bytes[METER_BUILD],
+                        .select_us = decode ? (float)r->choose_us / (float)n_select : 0,
+                        .attend_us = (float)(share * (double)s->attend_us),
+                        .out = e->scratch.attn + j->row * out_stride +
+                               (size_t)j->kv_head * group_of(e) * c->head_dim,
+                        .out_stride = out_stride,
+                        .n_query = group_of(e),
+                    });
     }
 }
 

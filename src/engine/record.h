@@ -2,7 +2,8 @@
  * attention read, held against exact dense attention of the same keys, values and queries.
  *
  * Contract: memory is planned at engine create when `params.record` or `params.watch` is set and
- * never grows; where nobody wants records, a layer costs one look at its decode rows in attend.c. */
+ * never grows; where nobody wants records, a layer costs one look at its decode rows in attend.c.
+ */
 #ifndef SAC_ENGINE_RECORD_H
 #define SAC_ENGINE_RECORD_H
 

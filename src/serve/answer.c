@@ -27,6 +27,11 @@ struct answer *answer_create(struct ask *ask)
     return a;
 }
 
+bool answer_is_read(const struct answer *a)
+{
+    return a->ask.attention || a->ask.audit || a->sampled;
+}
+
 void answer_pieces_free(struct answer_piece *first)
 {
     while (first) {
@@ -40,7 +45,10 @@ void answer_free(struct answer *a)
 {
     if (!a) return;
     answer_pieces_free(a->first);
-    for (uint32_t i = 0; i < a->n_choice; i++) shape_text_free(a->choice[i].shape);
+    for (uint32_t i = 0; i < a->n_choice; i++) {
+        shape_text_free(a->choice[i].shape);
+        reading_free(a->choice[i].reading);
+    }
     ask_deinit(&a->ask);
     mem_free(a->choice);
     mem_free(a);

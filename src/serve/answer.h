@@ -10,6 +10,7 @@
 #define SAC_SERVE_ANSWER_H
 
 #include "serve/ask.h"
+#include "serve/reading.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -46,6 +47,7 @@ struct answer_choice {
     struct loop *loop;        /* engine; borrowed */
     uint64_t request_id;      /* engine; 0: not submitted */
     struct shape_text *shape; /* owned; engine's until it has ended; or NULL */
+    struct reading *reading;  /* owned; as `reads`; or NULL */
     bool started, ended;      /* engine */
     uint64_t token_us;        /* engine; when the last token came, 0: none yet */
     sac_reads reads;          /* engine; the HTTP side's when ANSWER_DONE was taken */
@@ -63,6 +65,8 @@ struct answer {
     void *user;
     bool eager; /* wake for every piece, not at the end alone */
 
+    bool sampled; /* audited for the metrics alone */
+
     /* Lock. */
     struct answer *next;
     struct answer_piece *first, **end;
@@ -76,6 +80,8 @@ struct answer {
     uint32_t n_ref;
 };
 
+/* Whether what it reads is recorded. */
+bool answer_is_read(const struct answer *a);
 /* Takes over `ask`, which is empty then. NULL: out of memory, `ask` is as it was. */
 struct answer *answer_create(struct ask *ask);
 void answer_free(struct answer *a);

@@ -126,8 +126,9 @@ static void read_choice(cJSON *out, const cJSON *body)
 static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
                                struct refusal *ref)
 {
-    static const char *const same[] = {"stream", "temperature", "top_p",  "top_k", "max_tokens",
-                                       "seed",   "min_p",       "sparse", "n",     "cache_salt"};
+    static const char *const same[] = {
+        "stream", "temperature", "top_p", "top_k",      "max_tokens", "seed",
+        "min_p",  "sparse",      "n",     "cache_salt", "documents",  "return_attention"};
     cJSON *chat = cJSON_CreateObject(), *messages = cJSON_AddArrayToObject(chat, "messages");
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         json_copy(chat, same[i], body, same[i]);

@@ -16,7 +16,9 @@ void ask_deinit(struct ask *a)
     for (uint32_t i = 0; i < a->n_prompt; i++) {
         sac_free(a->prompt[i].tok);
         mem_free(a->prompt[i].text);
+        passages_deinit(&a->prompt[i].passages);
     }
+    mem_free(a->role);
     for (uint32_t i = 0; i < a->n_stop; i++) mem_free(a->stop[i]);
     mem_free(a->cache_salt);
     mem_free((char *)(uintptr_t)a->sparse.budget);
@@ -268,11 +270,10 @@ static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_ru
     if (decode) TRY(find_method(e->decode, e->n_decode, decode, "sparse.decode", &a->decode, ref));
     if (prefill)
         TRY(find_method(e->prefill, e->n_prefill, prefill, "sparse.prefill", &a->prefill, ref));
-    static const char *const lacking[] = {"context", "audit"};
-    for (size_t i = 0; i < sizeof lacking / sizeof lacking[0]; i++)
-        if (json_get(sparse, lacking[i]))
-            return refusal_set(ref, REFUSAL_UNSUPPORTED, "sparse",
-                               "'sparse.%s' is not supported by this server", lacking[i]);
+    if (json_get(sparse, "context"))
+        return refusal_set(ref, REFUSAL_UNSUPPORTED, "sparse.context",
+                           "'sparse.context' is not supported by this server");
+    TRY(ask_bool(sparse, "audit", &a->audit, ref));
     TRY(ask_bool(sparse, "dense", &a->sparse.dense, ref));
     return read_dials(a, sparse, ref);
 }
@@ -305,6 +306,19 @@ static sac_status read_stream(struct ask *a, const cJSON *o, struct refusal *ref
     return ask_bool(options, "include_usage", &a->include_usage, ref);
 }
 
+/* "return_attention": true, false or "tokens". */
+static sac_status read_attention(struct ask *a, const cJSON *o, struct refusal *ref)
+{
+    const cJSON *item = json_get(o, "return_attention");
+    if (!item || cJSON_IsFalse(item)) return SAC_OK;
+    const bool by_token = json_says(o, "return_attention", "tokens");
+    if (!by_token && !cJSON_IsTrue(item))
+        return refusal_set(ref, REFUSAL_REQUEST, "return_attention",
+                           "'return_attention' is neither true, false nor \"tokens\"");
+    a->attention = by_token ? ASK_ATTENTION_TOKENS : ASK_ATTENTION_ANSWER;
+    return SAC_OK;
+}
+
 static sac_status read_salt(struct ask *a, const cJSON *o, struct refusal *ref)
 {
     const char *salt = NULL;
@@ -335,6 +349,7 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
     TRY(ask_stop(a, o, "stop", ref));
     TRY(read_salt(a, o, ref));
     TRY(read_sparse(a, o, rules, ref));
+    TRY(read_attention(a, o, ref));
     double priority = 0;
     TRY(read_whole(o, "priority", -1000, 1000, &priority, ref));
     a->priority = (int32_t)priority;
@@ -379,4 +394,20 @@ sac_status ask_add_prompt(struct ask *a, int32_t *tok, size_t n, const struct as
     }
     a->prompt[a->n_prompt++] = (struct ask_prompt){.tok = tok, .n = n};
     return SAC_OK;
+}
+
+sac_status ask_find_passages(struct ask *a, const struct passages_document *text, size_t n_text,
+                             const struct ask_rules *rules, struct refusal *ref)
+{
+    struct ask_prompt *p = &a->prompt[a->n_prompt - 1];
+    const struct passages_prompt prompt = {.model = rules->model,
+                                           .tok = p->tok,
+                                           .n_tok = p->n,
+                                           .document = text,
+                                           .n_document = n_text,
+                                           .may_lack = true};
+    sac_error err = {0};
+    if (!a->attention) return SAC_OK;
+    const sac_status status = passages_find(&p->passages, &prompt, &err);
+    return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "return_attention", err.msg);
 }

@@ -6,6 +6,7 @@
 #ifndef SAC_SERVE_ASK_H
 #define SAC_SERVE_ASK_H
 
+#include "eval/passages.h"
 #include "grammar/machine.h"
 #include "grammar/toolstream.h"
 #include "serve/json.h"
@@ -37,8 +38,12 @@ struct ask_rules {
 struct ask_prompt {
     int32_t *tok; /* owned (sac_free), [n] */
     size_t n;
-    char *text; /* owned; of a completion that echoes it, else NULL */
+    char *text;               /* owned; of a completion that echoes it, else NULL */
+    struct passages passages; /* owned; of its messages, where the answer's reading is kept */
 };
+
+/* What is kept of what the answer read. */
+enum ask_attention { ASK_ATTENTION_NONE = 0, ASK_ATTENTION_ANSWER, ASK_ATTENTION_TOKENS };
 
 struct ask {
     struct ask_prompt prompt[ASK_PROMPT_MAX];
@@ -57,6 +62,10 @@ struct ask {
     uint32_t decode, prefill; /* indices of the engine's methods */
     sac_sparse sparse;        /* zeros: as the engine was created; its budget is owned here */
     char *cache_salt;         /* owned; only prompts of the same share pages. NULL: "" */
+    enum ask_attention attention;
+    const char **role; /* owned, [n_role] of the messages, for that */
+    uint32_t n_role;
+    bool audit; /* what it read is held against dense attention, and told of */
     bool logprobs;
     uint32_t n_top; /* likeliest tokens shown beside each */
     bool stream, include_usage, progress, token_ids, echo, ignore_eos, timings;
@@ -71,6 +80,9 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
  * are checked. */
 sac_status ask_add_prompt(struct ask *a, int32_t *tok, size_t n, const struct ask_rules *rules,
                           struct refusal *ref);
+/* Finds the texts [n_text] in the last prompt, if the answer's reading is kept. */
+sac_status ask_find_passages(struct ask *a, const struct passages_document *text, size_t n_text,
+                             const struct ask_rules *rules, struct refusal *ref);
 
 /* ---- Single fields: SAC_OK and `*out` unchanged where the field is missing or null ---- */
 

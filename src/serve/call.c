@@ -14,6 +14,7 @@
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 /* A body this short is read before a refusal: a client that still sends may miss the answer. */
 #define DRAIN_BYTES (1u << 20)
@@ -172,6 +173,15 @@ static void write_piece(struct call *call, const struct answer_piece *p)
         call->reply.dialect->piece(&call->reply, p, &call->out);
 }
 
+/* Before the client knows that the answer has ended: it may ask for the reading at once. */
+static void keep_reading(struct call *call)
+{
+    struct strbuf text = {0};
+    if (!call->answer->ask.attention) return;
+    json_print(&text, reply_attention(&call->reply));
+    readings_put(call->head.context->readings, call->reply.id, call->key, &text);
+}
+
 static void close_stream(struct call *call)
 {
     struct reply *r = &call->reply;
@@ -185,6 +195,7 @@ static void close_stream(struct call *call)
         strbuf_adds(&call->out, "\n\n");
         return;
     }
+    keep_reading(call);
     r->dialect->close(r, &call->out);
 }
 
@@ -266,6 +277,7 @@ static enum MHD_Result wait_for_all(struct call *call)
         call->refusal = r->failed;
         return refuse(call);
     }
+    keep_reading(call);
     r->dialect->whole(r, &call->out);
     call->status = 200;
     return respond_text(&to, 200, NULL, &call->out);
@@ -293,6 +305,15 @@ static int client_fd(const struct call *call)
     return info ? info->connect_fd : -1;
 }
 
+/* One of those answers of which a share is held against dense attention? */
+static bool is_sampled(double share)
+{
+    uint32_t random = UINT32_MAX;
+    if (share <= 0) return false;
+    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random) return false;
+    return (double)random < share * 0x1p32;
+}
+
 static sac_status queue_answer(struct call *call, const cJSON *body)
 {
     struct context *c = call->head.context;
@@ -307,6 +328,7 @@ static sac_status queue_answer(struct call *call, const cJSON *body)
         return refusal_set(&call->refusal, REFUSAL_UNAVAILABLE, NULL, "out of memory");
     }
     a->key = call->key;
+    a->sampled = is_sampled(c->config->audit_share);
     a->fd = client_fd(call);
     a->eager = a->ask.stream;
     a->sleep = suspend;
@@ -316,9 +338,17 @@ static sac_status queue_answer(struct call *call, const cJSON *body)
     return loop_submit(c->loop, a, &call->refusal);
 }
 
+static sac_status reply_at_once(struct call *call, const cJSON *body, struct strbuf *out)
+{
+    const struct route_call asked = {.context = call->head.context,
+                                     .key = call->key,
+                                     .rest = call->path + strlen(call->route->path),
+                                     .body = body};
+    return call->route->reply(&asked, out, &call->refusal);
+}
+
 static enum MHD_Result work(struct call *call)
 {
-    struct context *c = call->head.context;
     const struct respond_to to = answer_to(call);
     struct strbuf text = {0};
     cJSON *body = NULL;
@@ -327,7 +357,7 @@ static enum MHD_Result work(struct call *call)
     if (status == SAC_OK && call->route->dialect)
         status = queue_answer(call, body);
     else if (status == SAC_OK)
-        status = call->route->reply(c, body, &text, &call->refusal);
+        status = reply_at_once(call, body, &text);
     cJSON_Delete(body);
     drop_body(call);
     if (status != SAC_OK) {

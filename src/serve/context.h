@@ -9,6 +9,7 @@
 #include "serve/keys.h"
 #include "serve/loop.h"
 #include "serve/metrics.h"
+#include "serve/readings.h"
 #include "serve/server.h"
 
 #include <stdatomic.h>
@@ -25,6 +26,7 @@ struct context {
     struct metrics *metrics;
     struct keys *keys;
     struct journal *journal;
+    struct readings *readings;
     int64_t start_s; /* seconds since 1970 */
 };
 

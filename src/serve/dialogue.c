@@ -130,11 +130,18 @@ static sac_status extra_fields(char **out, const cJSON *message, struct refusal 
     return *out ? SAC_OK : no_memory(ref);
 }
 
-static sac_status check_role(const char *role, struct refusal *ref)
+/* The role as a constant; NULL: there is none such. */
+static const char *find_role(const char *role)
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
     for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++)
-        if (strcmp(role, roles[i]) == 0) return SAC_OK;
+        if (strcmp(role, roles[i]) == 0) return roles[i];
+    return NULL;
+}
+
+static sac_status check_role(const char *role, struct refusal *ref)
+{
+    if (find_role(role)) return SAC_OK;
     return refusal_set(ref, REFUSAL_REQUEST, "messages",
                        "the role of a message is '%.40s': allowed are system, developer, user, "
                        "assistant and tool",
@@ -213,6 +220,28 @@ static sac_chat_params params_of(const struct dialogue *d, const struct ask_rule
                              .add_generation_prompt = !d->open_end};
 }
 
+/* Where the request's messages stand in the prompt, for the answer's reading. */
+static sac_status find_messages(const struct dialogue *d, struct ask *a,
+                                const struct ask_rules *rules, struct refusal *ref)
+{
+    const size_t n = d->n - d->n_lead;
+    struct passages_document *text = mem_calloc(n, sizeof *text);
+    a->role = mem_calloc(n, sizeof *a->role);
+    if (!text || !a->role) {
+        mem_free(text);
+        return no_memory(ref);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const sac_message *m = &d->msg[d->n_lead + i];
+        text[i].text = m->content ? m->content : "";
+        text[i].n = strlen(text[i].text);
+        a->role[a->n_role++] = find_role(m->role);
+    }
+    const sac_status status = ask_find_passages(a, text, n, rules, ref);
+    mem_free(text);
+    return status;
+}
+
 sac_status dialogue_to_prompt(const struct dialogue *d, struct ask *a,
                               const struct ask_rules *rules, struct refusal *ref)
 {
@@ -222,7 +251,8 @@ sac_status dialogue_to_prompt(const struct dialogue *d, struct ask *a,
     size_t n;
     const sac_status status = sac_chat_tokens(rules->model, d->msg, d->n, &params, &tok, &n, &err);
     if (status != SAC_OK) return refusal_of(ref, status, "messages", err.msg);
-    return ask_add_prompt(a, tok, n, rules, ref);
+    TRY(ask_add_prompt(a, tok, n, rules, ref));
+    return a->attention ? find_messages(d, a, rules, ref) : SAC_OK;
 }
 
 sac_status dialogue_render(const struct dialogue *d, const struct ask_rules *rules, char **out_text,

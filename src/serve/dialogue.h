@@ -8,6 +8,7 @@
 struct dialogue {
     sac_message *msg; /* owned with its texts, [n] */
     size_t n, room;
+    size_t n_lead;      /* of them, before those of the request: 0 or 1 */
     char *tools, *vars; /* owned; for the template, or NULL */
     bool open_end;      /* the assistant's turn is not opened */
 };

@@ -162,6 +162,7 @@ static sac_status teach(struct dialogue *d, struct refusal *ref)
         const sac_message last = d->msg[d->n - 1];
         memmove(d->msg + 1, d->msg, (d->n - 1) * sizeof *d->msg);
         d->msg[0] = last;
+        d->n_lead = 1;
     }
     char *content = strbuf_detach(&text, NULL);
     if (!content) return no_memory(ref);

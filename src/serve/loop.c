@@ -181,6 +181,7 @@ static bool on_event(void *user, const sac_event *e)
     struct answer *a = c->answer;
     struct loop *loop = c->loop;
     struct answer_piece *p = answer_piece_of(a, c->i, e);
+    if (c->reading && e->kind == SAC_EVENT_TOKEN) reading_token(c->reading, e->tok);
     const uint64_t now_us = clock_us();
     pthread_mutex_lock(&loop->lock);
     if (!c->started) {
@@ -196,6 +197,7 @@ static bool on_event(void *user, const sac_event *e)
     if (e->kind == SAC_EVENT_DONE) {
         c->reads = e->reads;
         metrics_ended(loop->metrics, e, now_us - a->submit_us);
+        if (a->ask.audit || a->sampled) metrics_audited(loop->metrics, c->reading);
         end_choice(loop, c, p);
     } else {
         put_piece(loop, a, p);
@@ -206,6 +208,23 @@ static bool on_event(void *user, const sac_event *e)
 }
 
 /* ---- The engine's thread ---- */
+
+static void on_read(void *user, const sac_read_record *record)
+{
+    struct answer_choice *c = user;
+    reading_take(c->reading, record);
+}
+
+static sac_status watch_reading(struct answer_choice *c, sac_request *r, sac_error *err)
+{
+    const struct ask *ask = &c->answer->ask;
+    if (!answer_is_read(c->answer)) return SAC_OK;
+    c->reading = reading_create(&ask->prompt[c->i / ask->n].passages,
+                                ask->attention == ASK_ATTENTION_TOKENS);
+    if (!c->reading) return error_set(err, SAC_ERR_MEMORY, "out of memory for a reading");
+    r->on_read = on_read;
+    return SAC_OK;
+}
 
 static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_error *err)
 {
@@ -237,6 +256,7 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
     }
     r.on_event = on_event;
     r.user = c;
+    TRY(watch_reading(c, &r, err));
     return sac_submit(loop->engine, &r, &c->request_id, err);
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "serve/loop.h"
+#include "serve/reading.h"
 
 #include <pthread.h>
 
@@ -45,6 +46,8 @@ struct metrics {
     uint64_t finished[N_FINISH];
     uint64_t n_prompt, n_cached, n_predicted; /* tokens */
     uint64_t n_preempted;
+    uint64_t n_audit, n_audit_none; /* answers; those whose rows could not be compared */
+    struct reading_sums audit;
     uint64_t status[STATUS_MAX];
 };
 
@@ -105,6 +108,21 @@ void metrics_ended(struct metrics *m, const sac_event *e, uint64_t us)
     pthread_mutex_unlock(&m->lock);
 }
 
+void metrics_audited(struct metrics *m, const struct reading *r)
+{
+    const struct reading_sums s = r ? reading_sums(r) : (struct reading_sums){0};
+    pthread_mutex_lock(&m->lock);
+    struct reading_sums *to = &m->audit;
+    m->n_audit++;
+    m->n_audit_none += s.n_row == 0;
+    if (s.n_row && (to->n_row == 0 || s.mass_min < to->mass_min)) to->mass_min = s.mass_min;
+    if (s.error_max > to->error_max) to->error_max = s.error_max;
+    to->n_row += s.n_row;
+    to->mass_sum += s.mass_sum;
+    to->error_sum += s.error_sum;
+    pthread_mutex_unlock(&m->lock);
+}
+
 void metrics_status(struct metrics *m, unsigned status)
 {
     pthread_mutex_lock(&m->lock);
@@ -162,14 +180,38 @@ static void print_finished(struct strbuf *out, const struct metrics *m, const ch
                         (unsigned long long)m->status[i]);
 }
 
+struct own {
+    const char *type, *name;
+    double value;
+};
+
+static void print_own(struct strbuf *out, const struct own *own, size_t n, const char *labels)
+{
+    for (size_t i = 0; i < n; i++)
+        strbuf_addf(out, "# TYPE saccade_%s %s\nsaccade_%s{%s} %.15g\n", own[i].name, own[i].type,
+                    own[i].name, labels, own[i].value);
+}
+
+/* Totals over answers that were audited: divided by the rows they are means. */
+static void print_audit(struct strbuf *out, const struct metrics *m, const char *labels)
+{
+    const struct own own[] = {
+        {"counter", "audit_answers_total", (double)m->n_audit},
+        {"counter", "audit_answers_not_compared_total", (double)m->n_audit_none},
+        {"counter", "audit_rows_total", (double)m->audit.n_row},
+        {"counter", "audit_mass_kept_total", m->audit.mass_sum},
+        {"counter", "audit_output_error_total", m->audit.error_sum},
+        {"gauge", "audit_mass_kept_min", m->audit.n_row ? m->audit.mass_min : 1},
+        {"gauge", "audit_output_error_max", m->audit.error_max},
+    };
+    print_own(out, own, sizeof own / sizeof own[0], labels);
+}
+
 static void print_engine(struct strbuf *out, const sac_engine_stats *s, const char *labels)
 {
     const double used = s->n_page ? 1 - (double)s->n_page_free / (double)s->n_page : 0;
     print_number(out, "gauge", "kv_cache_usage_perc", labels, used);
-    const struct {
-        const char *type, *name;
-        double value;
-    } own[] = {
+    const struct own own[] = {
         {"counter", "steps_total", (double)s->n_step},
         {"counter", "prompt_rows_total", (double)s->reads.n_prompt_tok},
         {"counter", "decode_rows_total", (double)s->reads.n_decode_tok},
@@ -185,9 +227,7 @@ static void print_engine(struct strbuf *out, const sac_engine_stats *s, const ch
         {"gauge", "kv_bytes", (double)s->kv_bytes},
         {"gauge", "kv_bytes_used", (double)s->kv_bytes_used},
     };
-    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
-        strbuf_addf(out, "# TYPE saccade_%s %s\nsaccade_%s{%s} %.15g\n", own[i].name, own[i].type,
-                    own[i].name, labels, own[i].value);
+    print_own(out, own, sizeof own / sizeof own[0], labels);
 }
 
 /* A label's value: quotes, backslashes and newlines are escaped. */
@@ -220,6 +260,7 @@ void metrics_print(struct metrics *m, const struct loop_view *view, const char *
     print_number(out, "counter", "num_preemptions_total", labels, (double)m->n_preempted);
     print_finished(out, m, labels);
     for (int i = 0; i < N_HISTOGRAM; i++) print_histogram(out, &m->histogram[i], i, labels);
+    print_audit(out, m, labels);
     if (view->has_stats) print_engine(out, &view->stats, labels);
     pthread_mutex_unlock(&m->lock);
     strbuf_deinit(&label);

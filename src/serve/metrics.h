@@ -12,6 +12,7 @@
 
 struct metrics;
 struct loop_view;
+struct reading;
 
 sac_status metrics_create(struct metrics **out, sac_error *err);
 void metrics_destroy(struct metrics *m);
@@ -22,6 +23,8 @@ void metrics_token(struct metrics *m, uint64_t us, bool first);
 /* `e`: the last event of an answer. */
 void metrics_ended(struct metrics *m, const sac_event *e, uint64_t us);
 /* A request was answered with this HTTP status. */
+/* An answer that was held against dense attention; `r` may be NULL: nothing could be compared. */
+void metrics_audited(struct metrics *m, const struct reading *r);
 void metrics_status(struct metrics *m, unsigned status);
 
 void metrics_print(struct metrics *m, const struct loop_view *view, const char *model_name,

@@ -99,8 +99,9 @@ static void read_format(cJSON *out, const cJSON *body)
 static sac_status read_request(struct ask *a, const cJSON *body, const struct ask_rules *rules,
                                struct refusal *ref)
 {
-    static const char *const same[] = {"stream", "temperature", "top_p", "top_k",
-                                       "seed",   "min_p",       "sparse"};
+    static const char *const same[] = {"stream",    "temperature",     "top_p",  "top_k",
+                                       "seed",      "min_p",           "sparse", "cache_salt",
+                                       "documents", "return_attention"};
     static const char *const stored[] = {"previous_response_id", "conversation", "prompt",
                                          "background"};
     for (size_t i = 0; i < sizeof stored / sizeof stored[0]; i++)

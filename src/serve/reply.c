@@ -249,6 +249,11 @@ cJSON *reply_sparse(const struct reply *r)
     cJSON_AddNumberToObject(o, "bytes_dense", (double)sum.dense_bytes);
     if (sum.n_select_proved)
         cJSON_AddNumberToObject(o, "mass_proved", sum.mass_proved / (double)sum.n_select_proved);
+    /* With more answers than one: the first's. */
+    const struct reading *reading = r->answer->choice[0].reading;
+    cJSON *audit =
+        r->ask->audit && reading && r->choice[0].done ? reading_sums_json(reading) : NULL;
+    if (audit) cJSON_AddItemToObject(o, "audit", audit);
     return o;
 }
 
@@ -266,6 +271,33 @@ cJSON *reply_usage(const struct reply *r)
         cJSON_AddStringToObject(details, "cache_end",
                                 sac_reuse_end_text(r->choice[0].timings.reuse_end));
     cJSON_AddItemToObject(o, "sparse", reply_sparse(r));
+    return o;
+}
+
+static cJSON *attention_of(struct reply *r, uint32_t i)
+{
+    struct answer_choice *c = &r->answer->choice[i];
+    const sac_reads *reads = &c->reads;
+    cJSON *o = cJSON_CreateObject(), *sums;
+    cJSON_AddNumberToObject(o, "index", i);
+    cJSON_AddNumberToObject(o, "prompt_tokens", r->choice[i].n_prompt);
+    cJSON_AddNumberToObject(o, "completion_tokens", r->choice[i].n_tok);
+    cJSON_AddStringToObject(o, "decode", r->rules->engine.decode[r->ask->decode]);
+    cJSON_AddStringToObject(o, "prefill", r->rules->engine.prefill[r->ask->prefill]);
+    cJSON_AddNumberToObject(o, "kept_share", share(reads->n_tok_read, reads->n_tok_seen));
+    cJSON_AddNumberToObject(o, "bytes_read", (double)reads->attend_bytes_read);
+    cJSON_AddNumberToObject(o, "bytes_dense", (double)reads->dense_bytes);
+    if (!c->reading) return o;
+    sums = reading_sums_json(c->reading);
+    if (sums) cJSON_AddItemToObject(o, "dense", sums);
+    reading_json(c->reading, r->rules->model, r->ask->role, r->ask->n_role, o);
+    return o;
+}
+
+cJSON *reply_attention(struct reply *r)
+{
+    cJSON *o = reply_object(r, "attention"), *list = cJSON_AddArrayToObject(o, "answers");
+    for (uint32_t i = 0; i < r->n_choice; i++) cJSON_AddItemToArray(list, attention_of(r, i));
     return o;
 }
 

@@ -83,6 +83,8 @@ cJSON *reply_next_calls(struct reply *r, uint32_t choice_i);
 cJSON *reply_usage(const struct reply *r);
 /* What attention read of what it could have read, over all answers. */
 cJSON *reply_sparse(const struct reply *r);
+/* What GET /v1/attention/ID tells of the answers, which have ended; once. */
+cJSON *reply_attention(struct reply *r);
 cJSON *reply_timings(const struct reply_choice *c);
 /* {"total", "cache", "processed"} as llama.cpp has it. */
 cJSON *reply_progress(const struct answer_piece *p);

@@ -11,21 +11,18 @@
 
 /* ---- Health ---- */
 
-static sac_status live(struct context *c, const cJSON *body, struct strbuf *out,
-                       struct refusal *ref)
+static sac_status live(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
-    (void)c;
-    (void)body;
+    (void)call;
     (void)ref;
     strbuf_adds(out, "{\"status\":\"ok\"}");
     return SAC_OK;
 }
 
-static sac_status health(struct context *c, const cJSON *body, struct strbuf *out,
-                         struct refusal *ref)
+static sac_status health(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
-    const int state = atomic_load(&c->state);
-    if (state == CONTEXT_READY) return live(c, body, out, ref);
+    const int state = atomic_load(&call->context->state);
+    if (state == CONTEXT_READY) return live(call, out, ref);
     return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL,
                        state == CONTEXT_LOADING ? "Loading model" : "the server is shutting down");
 }
@@ -50,14 +47,12 @@ static cJSON *model_json(const struct context *c)
     return o;
 }
 
-static sac_status models(struct context *c, const cJSON *body, struct strbuf *out,
-                         struct refusal *ref)
+static sac_status models(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
     cJSON *o = cJSON_CreateObject();
-    (void)body;
     (void)ref;
     cJSON_AddStringToObject(o, "object", "list");
-    cJSON_AddItemToArray(cJSON_AddArrayToObject(o, "data"), model_json(c));
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(o, "data"), model_json(call->context));
     json_print(out, o);
     return SAC_OK;
 }
@@ -83,17 +78,15 @@ static cJSON *defaults_json(const struct ask_rules *r)
     return o;
 }
 
-static sac_status props(struct context *c, const cJSON *body, struct strbuf *out,
-                        struct refusal *ref)
+static sac_status props(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
-    const sac_engine_params *e = &c->rules.engine;
+    const sac_engine_params *e = &call->context->rules.engine;
     cJSON *o = cJSON_CreateObject(), *sparse;
-    (void)body;
     (void)ref;
-    cJSON_AddItemToObject(o, "default_generation_settings", defaults_json(&c->rules));
+    cJSON_AddItemToObject(o, "default_generation_settings", defaults_json(&call->context->rules));
     cJSON_AddNumberToObject(o, "total_slots", e->n_seq_max);
     cJSON_AddNumberToObject(o, "kv_tokens", (double)e->n_kv_tok);
-    cJSON_AddStringToObject(o, "model_alias", c->model_name);
+    cJSON_AddStringToObject(o, "model_alias", call->context->model_name);
     cJSON_AddStringToObject(o, "build_info", sac_version());
     /* What `sparse` of a request may name; the first of each is the default. */
     sparse = cJSON_AddObjectToObject(o, "sparse");
@@ -104,17 +97,15 @@ static sac_status props(struct context *c, const cJSON *body, struct strbuf *out
     return SAC_OK;
 }
 
-static sac_status slots(struct context *c, const cJSON *body, struct strbuf *out,
-                        struct refusal *ref)
+static sac_status slots(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
-    const struct loop_view view = loop_view(c->loop);
+    const struct loop_view view = loop_view(call->context->loop);
     cJSON *list = cJSON_CreateArray();
-    (void)body;
     (void)ref;
-    for (uint32_t i = 0; i < c->rules.engine.n_seq_max; i++) {
+    for (uint32_t i = 0; i < call->context->rules.engine.n_seq_max; i++) {
         cJSON *slot = cJSON_CreateObject();
         cJSON_AddNumberToObject(slot, "id", i);
-        cJSON_AddNumberToObject(slot, "n_ctx", c->rules.engine.n_ctx);
+        cJSON_AddNumberToObject(slot, "n_ctx", call->context->rules.engine.n_ctx);
         cJSON_AddBoolToObject(slot, "is_processing", i < view.n_running);
         cJSON_AddItemToArray(list, slot);
     }
@@ -122,24 +113,30 @@ static sac_status slots(struct context *c, const cJSON *body, struct strbuf *out
     return SAC_OK;
 }
 
-static sac_status metrics(struct context *c, const cJSON *body, struct strbuf *out,
-                          struct refusal *ref)
+static sac_status metrics(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
-    const struct loop_view view = loop_view(c->loop);
-    (void)body;
+    const struct loop_view view = loop_view(call->context->loop);
     (void)ref;
-    metrics_print(c->metrics, &view, c->model_name, out);
+    metrics_print(call->context->metrics, &view, call->context->model_name, out);
     return SAC_OK;
 }
 
-static sac_status embeddings(struct context *c, const cJSON *body, struct strbuf *out,
-                             struct refusal *ref)
+static sac_status embeddings(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
-    (void)body;
     (void)out;
     return refusal_set(ref, REFUSAL_UNSUPPORTED, NULL,
                        "'%.80s' is a model that writes text: this server makes no embeddings",
-                       c->model_name);
+                       call->context->model_name);
+}
+
+/* What an answer of this key read. */
+static sac_status attention(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+{
+    if (readings_get(call->context->readings, call->rest, call->key, out)) return SAC_OK;
+    return refusal_set(ref, REFUSAL_NOT_FOUND, "id",
+                       "no reading is kept of an answer '%.60s': ask for it with "
+                       "'return_attention', and soon after",
+                       call->rest);
 }
 
 /* ---- Text and tokens ---- */
@@ -164,30 +161,29 @@ static cJSON *piece_json(const sac_model *model, int32_t tok)
     return o;
 }
 
-static sac_status tokenize(struct context *c, const cJSON *body, struct strbuf *out,
-                           struct refusal *ref)
+static sac_status tokenize(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
     const char *text;
     bool bos = false, special = true, pieces = false;
     int32_t *tok;
     size_t n;
     sac_error err = {0};
-    TRY(read_content(body, &text, ref));
-    TRY(ask_bool(body, "add_special", &bos, ref));
-    TRY(ask_bool(body, "add_special_tokens", &bos, ref));
-    TRY(ask_bool(body, "parse_special", &special, ref));
-    TRY(ask_bool(body, "with_pieces", &pieces, ref));
+    TRY(read_content(call->body, &text, ref));
+    TRY(ask_bool(call->body, "add_special", &bos, ref));
+    TRY(ask_bool(call->body, "add_special_tokens", &bos, ref));
+    TRY(ask_bool(call->body, "parse_special", &special, ref));
+    TRY(ask_bool(call->body, "with_pieces", &pieces, ref));
     const unsigned flags =
         (bos ? SAC_TOK_ADD_SPECIAL : 0u) | (special ? SAC_TOK_PARSE_SPECIAL : 0u);
     const sac_status status =
-        sac_tokenize(c->rules.model, text, strlen(text), flags, &tok, &n, &err);
+        sac_tokenize(call->context->rules.model, text, strlen(text), flags, &tok, &n, &err);
     if (status != SAC_OK) return refusal_of(ref, status, "content", err.msg);
     cJSON *o = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(o, "tokens");
     for (size_t i = 0; i < n; i++)
-        cJSON_AddItemToArray(list, pieces ? piece_json(c->rules.model, tok[i])
+        cJSON_AddItemToArray(list, pieces ? piece_json(call->context->rules.model, tok[i])
                                           : cJSON_CreateNumber(tok[i]));
     cJSON_AddNumberToObject(o, "count", (double)n);
-    cJSON_AddNumberToObject(o, "max_model_len", c->rules.engine.n_ctx);
+    cJSON_AddNumberToObject(o, "max_model_len", call->context->rules.engine.n_ctx);
     json_print(out, o);
     sac_free(tok);
     return SAC_OK;
@@ -208,10 +204,9 @@ static sac_status read_tokens(const cJSON *list, int32_t *tok, struct refusal *r
     return SAC_OK;
 }
 
-static sac_status detokenize(struct context *c, const cJSON *body, struct strbuf *out,
-                             struct refusal *ref)
+static sac_status detokenize(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
-    const cJSON *list = json_get(body, "tokens");
+    const cJSON *list = json_get(call->body, "tokens");
     sac_error err = {0};
     char *text = NULL;
     size_t bytes = 0;
@@ -222,7 +217,7 @@ static sac_status detokenize(struct context *c, const cJSON *body, struct strbuf
     if (!tok) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
     sac_status status = read_tokens(list, tok, ref);
     if (status == SAC_OK) {
-        status = sac_detokenize(c->rules.model, tok, n, true, &text, &bytes, &err);
+        status = sac_detokenize(call->context->rules.model, tok, n, true, &text, &bytes, &err);
         if (status != SAC_OK) status = refusal_of(ref, status, "tokens", err.msg);
     }
     mem_free(tok);
@@ -235,15 +230,15 @@ static sac_status detokenize(struct context *c, const cJSON *body, struct strbuf
     return SAC_OK;
 }
 
-static sac_status apply_template(struct context *c, const cJSON *body, struct strbuf *out,
+static sac_status apply_template(const struct route_call *call, struct strbuf *out,
                                  struct refusal *ref)
 {
     struct dialogue d = {0};
     struct ask a = {0};
     char *text = NULL;
-    sac_status status = dialogue_read(&d, body, ref);
-    if (status == SAC_OK) status = dialogue_tools(&d, &a, body, &c->rules, ref);
-    if (status == SAC_OK) status = dialogue_render(&d, &c->rules, &text, ref);
+    sac_status status = dialogue_read(&d, call->body, ref);
+    if (status == SAC_OK) status = dialogue_tools(&d, &a, call->body, &call->context->rules, ref);
+    if (status == SAC_OK) status = dialogue_render(&d, &call->context->rules, &text, ref);
     dialogue_deinit(&d);
     ask_deinit(&a);
     if (status != SAC_OK) return status;
@@ -255,11 +250,12 @@ static sac_status apply_template(struct context *c, const cJSON *body, struct st
 }
 
 /* What a request of /v1/messages would be charged for, without computing it. */
-static sac_status count_tokens(struct context *c, const cJSON *body, struct strbuf *out,
+static sac_status count_tokens(const struct route_call *call, struct strbuf *out,
                                struct refusal *ref)
 {
     struct ask a = {0};
-    const sac_status status = anthropic_messages_dialect.read(&a, body, &c->rules, ref);
+    const sac_status status =
+        anthropic_messages_dialect.read(&a, call->body, &call->context->rules, ref);
     const size_t n = status == SAC_OK ? a.prompt[0].n : 0;
     ask_deinit(&a);
     if (status != SAC_OK) return status;
@@ -286,6 +282,7 @@ static const struct route routes[] = {
     {"POST", "/v1/responses", ROUTE_BODY, NULL, NULL, &openai_responses_dialect},
     {"POST", "/v1/messages", ROUTE_BODY, NULL, NULL, &anthropic_messages_dialect},
     {"POST", "/v1/messages/count_tokens", ROUTE_BODY, NULL, count_tokens, NULL},
+    {"GET", "/v1/attention/", ROUTE_REST, NULL, attention, NULL},
     {"POST", "/v1/embeddings", ROUTE_BODY, NULL, embeddings, NULL},
     {"POST", "/embeddings", ROUTE_BODY, NULL, embeddings, NULL},
     {"POST", "/tokenize", ROUTE_BODY, NULL, tokenize, NULL},
@@ -293,11 +290,18 @@ static const struct route routes[] = {
     {"POST", "/apply-template", ROUTE_BODY, NULL, apply_template, NULL},
 };
 
+static bool fits(const struct route *r, const char *path)
+{
+    const size_t n = strlen(r->path);
+    if (!(r->flags & ROUTE_REST)) return strcmp(r->path, path) == 0;
+    return strncmp(r->path, path, n) == 0 && path[n] && !strchr(path + n, '/');
+}
+
 const struct route *route_find(const char *method, const char *path, bool *out_path_known)
 {
     *out_path_known = false;
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
-        if (strcmp(routes[i].path, path) != 0) continue;
+        if (!fits(&routes[i], path)) continue;
         *out_path_known = true;
         if (strcmp(routes[i].method, method) == 0) return &routes[i];
     }

@@ -9,6 +9,15 @@ enum {
     ROUTE_PUBLIC = 1, /* no key is asked for */
     ROUTE_ALWAYS = 2, /* answers while the model is loaded, too */
     ROUTE_BODY = 4,   /* takes a JSON object */
+    ROUTE_REST = 8,   /* `path` is how paths begin; a name without a slash follows */
+};
+
+/* What a route that answers at once is asked; all borrowed. */
+struct route_call {
+    struct context *context;
+    uint64_t key;      /* of the client, keys.h */
+    const char *rest;  /* of the path, ROUTE_REST */
+    const cJSON *body; /* ROUTE_BODY */
 };
 
 struct route {
@@ -16,8 +25,7 @@ struct route {
     unsigned flags;
     const char *type; /* of what `reply` writes; NULL: JSON */
     /* One of the two: an answer at once, or generated tokens in an API's words. */
-    sac_status (*reply)(struct context *c, const cJSON *body, struct strbuf *out,
-                        struct refusal *ref);
+    sac_status (*reply)(const struct route_call *call, struct strbuf *out, struct refusal *ref);
     const struct dialect *dialect;
 };
 

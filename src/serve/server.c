@@ -55,6 +55,7 @@ struct server_config server_config_default(void)
                 .idle_s = 60,
                 .n_queue = 64,
                 .unread_kib = 1024,
+                .readings_mib = 64,
             },
     };
 }
@@ -140,6 +141,7 @@ static sac_status create_parts(struct context *c, sac_error *err)
     const struct journal_options journal = {config->log_json, config->quiet};
     TRY(journal_create(&c->journal, &journal, err));
     TRY(metrics_create(&c->metrics, err));
+    TRY(readings_create(&c->readings, (size_t)config->limits.readings_mib << 20, err));
     return keys_create(&c->keys, config->api_key, config->n_api_key, config->api_key_file, err);
 }
 
@@ -238,6 +240,7 @@ void server_stop(struct server *s)
     trie_free(s->context.trie);
     keys_destroy(s->context.keys);
     metrics_destroy(s->context.metrics);
+    readings_destroy(s->context.readings);
     journal_destroy(s->context.journal);
     mem_free(s);
 }

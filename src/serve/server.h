@@ -22,6 +22,7 @@ struct server_limits {
     uint32_t unread_kib;               /* of a stream that its client does not read */
     uint32_t n_prompt;                 /* tokens; 0: the context's */
     uint32_t n_predict;                /* tokens; 0: the context's */
+    uint32_t readings_mib;             /* of what answers read, for those who ask later */
 };
 
 struct server_config {
@@ -37,8 +38,9 @@ struct server_config {
     sac_sampling sampling;                    /* where a request says nothing */
     struct server_limits limits;
     uint32_t n_http_thread;
-    uint32_t ping_s;  /* a stream that is silent for longer gets a comment; 0: never */
-    uint32_t drain_s; /* answers that still run after this long are cut off */
+    double audit_share; /* of answers, whose reading is held against dense attention; 0 to 1 */
+    uint32_t ping_s;    /* a stream that is silent for longer gets a comment; 0: never */
+    uint32_t drain_s;   /* answers that still run after this long are cut off */
     bool log_json, log_prompts, no_page, quiet;
 };
 

@@ -113,7 +113,7 @@ class Fields(unittest.TestCase):
         for field in ({"suffix": "x"}, {"functions": []}, {"documents": ["a"]}):
             error = server.refusal(501, "/v1/chat/completions", chat("Hi", **field))
             self.assertEqual(error["type"], "not_supported_error")
-        server.refusal(501, "/v1/chat/completions", chat("Hi", sparse={"audit": True}))
+        server.refusal(501, "/v1/chat/completions", chat("Hi", sparse={"context": "reuse"}))
 
     def test_dials_of_methods(self):
         body = {"prompt": " ".join(map(str, range(150))), "max_tokens": 8, "temperature": 0, "ignore_eos": True}

@@ -13,9 +13,9 @@
 #define sac_model_get_info      stub_info
 #include "saccade.h"
 
-#include "app/passages.c"
 #include "app/passages_print.c"
 #include "app/terminal.c"
+#include "eval/passages.c"
 
 #include <math.h>
 
@@ -79,7 +79,7 @@ static void teardown(struct fixture *f)
 static sac_status begin(struct fixture *f, const struct passages_document *document, size_t n,
                         sac_error *err)
 {
-    const struct passages_prompt prompt = {NULL, f->tok, N_TOK, document, n};
+    const struct passages_prompt prompt = {NULL, f->tok, N_TOK, document, n, false};
     return passages_begin(&f->p, NULL, &prompt, err);
 }
 

@@ -11,24 +11,26 @@
  * first tokens whatever is asked. With both rules a hidden sentence holds nine tenths of the weight
  * where the plain mean of masses gives it between two and four (4K tokens, qwen2.5-coder-0.5b; 487
  * tokens, smollm2-135m). */
-#ifndef SAC_APP_PASSAGES_H
-#define SAC_APP_PASSAGES_H
+#ifndef SAC_EVAL_PASSAGES_H
+#define SAC_EVAL_PASSAGES_H
 
 #include "base/status.h"
 #include "base/strbuf.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct cJSON;
 
 struct passage {
-    uint32_t tok, tok_end; /* of the prompt */
-    size_t begin, end;     /* bytes of the document */
-    double share;          /* of the weight of all passages; 0 to 1 */
-    uint32_t document;     /* index of its document */
-    uint32_t page;         /* of its document, where it begins; 0: that has no pages */
-    double mass;           /* mean softmax mass over rows, upper layers and KV heads */
+    uint32_t tok, tok_end;       /* of the prompt */
+    size_t begin, end;           /* bytes of `document` of struct passages */
+    size_t char_begin, char_end; /* characters of the one document, as it was given */
+    double share;                /* of the weight of all passages; 0 to 1 */
+    uint32_t document;           /* index of its document */
+    uint32_t page;               /* of its document, where it begins; 0: that has no pages */
+    double mass;                 /* mean softmax mass over rows, upper layers and KV heads */
 };
 
 struct passages {
@@ -52,10 +54,18 @@ struct passages_prompt {
     size_t n_tok;
     const struct passages_document *document; /* [n_document] in their order */
     size_t n_document;
+    bool may_lack; /* a document that does not stand in the prompt as it is has no passages */
 };
 
-/* Finds the documents; SAC_ERR_UNSUPPORTED if one does not stand in the prompt as it is. Records
- * from the next step on; the engine was created with `record`. `p` is zeroed. */
+/* Finds the documents; SAC_ERR_UNSUPPORTED if one does not stand in the prompt as it is. `p` is
+ * zeroed. */
+sac_status passages_find(struct passages *p, const struct passages_prompt *prompt, sac_error *err);
+/* Adds a record; a sac_read_fn, `user` is the struct passages. Prompt rows do not count. */
+void passages_take(void *user, const sac_read_record *r);
+/* Makes shares of what was added. */
+void passages_share(struct passages *p);
+
+/* Finds the documents and records from the next step on; the engine was created with `record`. */
 sac_status passages_begin(struct passages *p, sac_engine *engine,
                           const struct passages_prompt *prompt, sac_error *err);
 /* Ends the recording and makes shares of what it saw. */

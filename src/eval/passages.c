@@ -1,6 +1,6 @@
 /* passages.c: see the header. The way from tokens to bytes goes through the pieces of the tokens:
  * joined, they are the text that the model read, and the documents stand somewhere in it. */
-#include "app/passages.h"
+#include "eval/passages.h"
 
 #include "base/mem.h"
 
@@ -86,6 +86,27 @@ static void cut(struct passages *p, const struct pieces *pieces, size_t n_tok, s
     }
 }
 
+static bool begins_char(char c)
+{
+    return ((unsigned char)c & 0xc0) != 0x80;
+}
+
+/* Where passages lie in characters of their document. */
+static void count_chars(struct passage *item, size_t n, size_t to, const char *whole,
+                        const char *trimmed)
+{
+    const char *at = whole;
+    size_t n_char = 0;
+    for (size_t k = 0; k < n; k++) {
+        for (const char *end = trimmed + (item[k].begin - to); at < end; at++)
+            n_char += begins_char(*at);
+        item[k].char_begin = n_char;
+        for (const char *end = trimmed + (item[k].end - to); at < end; at++)
+            n_char += begins_char(*at);
+        item[k].char_end = n_char;
+    }
+}
+
 /* Says of the passages from `first` on, which lie in the document `i`, on which page they begin. A
  * form feed stands between pages; page breaks that were trimmed off count, too. */
 static void name_pages(struct passages *p, size_t first, size_t to, size_t i,
@@ -95,6 +116,7 @@ static void name_pages(struct passages *p, size_t first, size_t to, size_t i,
     const bool has_pages = memchr(whole->text, '\f', whole->n);
     const char *at = whole->text;
     uint32_t page = has_pages;
+    count_chars(p->item + first, p->n - first, to, whole->text, d.text);
     for (size_t k = first; k < p->n; k++) {
         const char *begin = d.text + (p->item[k].begin - to);
         for (; has_pages && at < begin; at++) page += *at == '\f';
@@ -112,11 +134,12 @@ static sac_status find(struct passages *p, const struct pieces *pieces,
         const char *found =
             pieces->text.n ? memmem(pieces->text.data + from, pieces->text.n - from, d.text, d.n)
                            : NULL;
+        if (!found && prompt->may_lack) continue;
         if (!found)
             return error_set(
                 err, SAC_ERR_UNSUPPORTED,
                 "no reading map: the model's template or tokenizer changes the document");
-        if (i > 0) strbuf_adds(&p->text, "\n\n");
+        if (p->text.n) strbuf_adds(&p->text, "\n\n");
         const size_t to = p->text.n, at = (size_t)(found - pieces->text.data);
         strbuf_add(&p->text, d.text, d.n);
         if (p->text.failed) return no_memory(err);
@@ -132,8 +155,8 @@ static sac_status find(struct passages *p, const struct pieces *pieces,
 
 /* ---- Recording ---- */
 
-/* `share` gathers squares and `mass` masses until passages_finish. */
-static void on_record(void *user, const sac_read_record *r)
+/* `share` gathers squares and `mass` masses until passages_share. */
+void passages_take(void *user, const sac_read_record *r)
 {
     struct passages *p = user;
     if (r->layer < p->first_layer || !r->tok_mass) return;
@@ -147,8 +170,7 @@ static void on_record(void *user, const sac_read_record *r)
     p->n_record++;
 }
 
-sac_status passages_begin(struct passages *p, sac_engine *engine,
-                          const struct passages_prompt *prompt, sac_error *err)
+sac_status passages_find(struct passages *p, const struct passages_prompt *prompt, sac_error *err)
 {
     struct pieces pieces = {0};
     p->first_layer = sac_model_get_info(prompt->model).n_layer / 2;
@@ -158,10 +180,17 @@ sac_status passages_begin(struct passages *p, sac_engine *engine,
     if (status == SAC_OK) status = find(p, &pieces, prompt, err);
     strbuf_deinit(&pieces.text);
     mem_free(pieces.tok);
-    return status == SAC_OK ? sac_engine_set_recorder(engine, on_record, p, err) : status;
+    return status;
 }
 
-sac_status passages_finish(struct passages *p, sac_engine *engine, sac_error *err)
+sac_status passages_begin(struct passages *p, sac_engine *engine,
+                          const struct passages_prompt *prompt, sac_error *err)
+{
+    TRY(passages_find(p, prompt, err));
+    return sac_engine_set_recorder(engine, passages_take, p, err);
+}
+
+void passages_share(struct passages *p)
 {
     double total = 0;
     for (size_t i = 0; i < p->n; i++) total += p->item[i].share;
@@ -169,6 +198,11 @@ sac_status passages_finish(struct passages *p, sac_engine *engine, sac_error *er
         p->item[i].share = total > 0 ? p->item[i].share / total : 0;
         p->item[i].mass = p->n_record ? p->item[i].mass / (double)p->n_record : 0;
     }
+}
+
+sac_status passages_finish(struct passages *p, sac_engine *engine, sac_error *err)
+{
+    passages_share(p);
     return sac_engine_set_recorder(engine, NULL, NULL, err);
 }
 

@@ -1,0 +1,44 @@
+/* reading.h: what one answer read of its prompt: which passages of which message, for the answer
+ * and for each of its tokens, and how much of what dense attention reads was kept.
+ *
+ * Records come on the engine's thread while the answer is made; when it has ended, the rest is for
+ * the HTTP side. A row that is computed again, because its request gave way, counts once. */
+#ifndef SAC_SERVE_READING_H
+#define SAC_SERVE_READING_H
+
+#include "base/strbuf.h"
+#include "eval/passages.h"
+
+#include <stdbool.h>
+
+struct cJSON;
+struct reading;
+
+/* Means and extremes over the rows that chose a token. Masses are shares of dense attention's
+ * softmax mass that lie on tokens which were read, means over layers and KV heads. */
+struct reading_sums {
+    uint64_t n_row;
+    double mass_sum, mass_min;
+    double error_sum, error_max; /* |output - dense output| / |dense output| of a row */
+};
+
+/* `passages` are those of the prompt, found and not recorded to; borrowed, for they are the same
+ * for all answers to it. `by_token`: what each token read is kept, too. NULL: out of memory. */
+struct reading *reading_create(const struct passages *passages, bool by_token);
+void reading_free(struct reading *r);
+
+/* A sac_read_fn; `user` is the struct reading. */
+void reading_take(void *user, const sac_read_record *record);
+/* The row whose records came last has chosen `tok`. */
+void reading_token(struct reading *r, int32_t tok);
+
+struct reading_sums reading_sums(const struct reading *r);
+/* {"rows", "mass_mean", "mass_min", "output_error_mean", "output_error_max"}; no row: NULL. */
+struct cJSON *reading_sums_json(const struct reading *r);
+/* Adds "passages" and, if they were kept, "generated" to an object; once, and nothing is taken
+ * afterwards. `role` [n_role] are those of the documents, which are messages; none: the prompt is
+ * one text. */
+void reading_json(struct reading *r, const sac_model *model, const char *const *role, size_t n_role,
+                  struct cJSON *to);
+
+#endif
