@@ -1,5 +1,5 @@
-/* eval_report.c: `saccade eval report DIR`: one page from what an evaluation left in a directory.
- */
+/* eval_report.c: `saccade eval report DIR...`: one page from what an evaluation left in a
+ * directory, or from several of them side by side. */
 #include "app/eval.h"
 
 #include "app/app.h"
@@ -10,8 +10,10 @@
 #include <stdio.h>
 
 #define COMMAND "eval report"
+#define DIR_MAX 16u
 
 struct report_options {
+    const char *out;
     int32_t sample, layer, head; /* -1: any */
     bool quiet;
 };
@@ -22,6 +24,8 @@ struct report_options {
     }
 
 static const struct option_spec specs[] = {
+    OPT("--out", OPTION_TEXT, out, "DIR",
+        "folder for the page of several evaluations (default: compared)", .env = NULL),
     OPT("--map-sample", OPTION_I32, sample, "N",
         "block map of this sample of the recording; -1: of its first prompt", .min = -1,
         .max = INT32_MAX),
@@ -39,33 +43,41 @@ static uint32_t any_or(int32_t i)
     return i < 0 ? REPORT_READING_ANY : (uint32_t)i;
 }
 
+static sac_status write_page(const struct report_options *opt, const char *const *dir, size_t n_dir,
+                             struct report_result *result, sac_error *err)
+{
+    const struct report_map map = {any_or(opt->sample), any_or(opt->layer), any_or(opt->head)};
+    return n_dir == 1 ? report_write(dir[0], &map, result, err)
+                      : report_compare(opt->out, dir, n_dir, result, err);
+}
+
 int eval_cmd_report(int argc, char **argv)
 {
-    struct report_options opt = {.sample = -1, .layer = -1, .head = -1};
-    const char *dir = NULL;
+    struct report_options opt = {.out = "compared", .sample = -1, .layer = -1, .head = -1};
+    const char *dir[DIR_MAX] = {0};
     const struct option_group groups[] = {{"Report", specs, &opt}};
     struct options o = {
         .command = COMMAND,
-        .usage = "DIR [options]",
+        .usage = "DIR... [options]",
         .summary = "Reads samples.jsonl, run.json, summary.json, fidelity.json and reading.sacr of "
-                   "DIR, as far "
-                   "as they are there, and writes DIR/report.html, a page that needs nothing else, "
-                   "and a CSV file for each of its plots.",
+                   "DIR, as far as they are there, and writes DIR/report.html, a page that needs "
+                   "nothing else, and a CSV file for each of its plots. Several folders are "
+                   "compared on one page.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
-        .operand = &dir,
-        .operand_max = 1,
+        .operand = dir,
+        .operand_max = DIR_MAX,
     };
     const int code = options_parse(&o, argc, argv);
     if (code != OPTIONS_GO_ON) return code;
-    if (!dir) return options_usage_error(COMMAND, "the directory of an evaluation is missing");
-    const struct report_map map = {any_or(opt.sample), any_or(opt.layer), any_or(opt.head)};
+    if (o.n_operand == 0)
+        return options_usage_error(COMMAND, "the directory of an evaluation is missing");
     sac_error err = {0};
     struct report_result result = {0};
-    const sac_status status = report_write(dir, &map, &result, &err);
+    const sac_status status = write_page(&opt, dir, o.n_operand, &result, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
     if (!opt.quiet && result.missing.n) fprintf(stderr, "left out:\n%s", result.missing.data);
-    printf("%s/report.html: %zu plots\n", dir, result.n_plot);
+    printf("%s/report.html: %zu plots\n", o.n_operand == 1 ? dir[0] : opt.out, result.n_plot);
     strbuf_deinit(&result.missing);
     return EXIT_OK;
 }

@@ -3,6 +3,7 @@
 #include "app/particulars.h"
 
 #include "app/models.h"
+#include "base/strbuf.h"
 #include "base/textfile.h"
 
 #include <cjson/cJSON.h>
@@ -71,6 +72,23 @@ static void add_day(cJSON *o)
         cJSON_AddStringToObject(o, "date", day);
 }
 
+/* The whole command as it was given, a word with blanks in quotes; left out where it is longer than
+ * anyone would read. */
+static void add_command_line(cJSON *o)
+{
+    char words[8192];
+    struct strbuf line = {0};
+    FILE *f = fopen("/proc/self/cmdline", "r");
+    const size_t n = f ? fread(words, 1, sizeof words, f) : 0;
+    if (f) fclose(f);
+    for (size_t at = 0; at < n && n < sizeof words; at += strlen(words + at) + 1) {
+        const char *word = words + at, *quote = word[strcspn(word, " \t\n")] || !*word ? "'" : "";
+        strbuf_addf(&line, "%s%s%s%s", line.n ? " " : "", quote, word, quote);
+    }
+    if (line.n && !line.failed) cJSON_AddStringToObject(o, "command_line", line.data);
+    strbuf_deinit(&line);
+}
+
 sac_status particulars_write(const char *dir, const struct setup *setup, const sac_model *model,
                              const sac_engine_params *engine, sac_error *err)
 {
@@ -81,6 +99,7 @@ sac_status particulars_write(const char *dir, const struct setup *setup, const s
     TRY(hash_file(hash, path, err));
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "command", setup->command);
+    add_command_line(o);
     cJSON_AddStringToObject(o, "model", info.name);
     cJSON_AddStringToObject(o, "file", slash ? slash + 1 : path);
     cJSON_AddStringToObject(o, "file_type", info.file_type);

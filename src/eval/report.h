@@ -1,7 +1,8 @@
 /* report.h: one self-contained page of an evaluation, and a CSV for each of its plots.
  *
- * The page needs no script and no network, and its content policy forbids both: hostile texts of
- * prompts and answers could do nothing even if one got through unescaped. */
+ * The page needs no network, and its content policy forbids it and every script but the one that
+ * saves figures: hostile texts of prompts and answers could do nothing even if one got through
+ * unescaped. */
 #ifndef SAC_EVAL_REPORT_H
 #define SAC_EVAL_REPORT_H
 
@@ -21,5 +22,10 @@ struct report_result {
  * when it holds none of them. */
 sac_status report_write(const char *dir, const struct report_map *map, struct report_result *out,
                         sac_error *err);
+/* The same of several directories in one page, in `out_dir`, which is made: methods are told apart
+ * by their directory's name. What was read of each prompt is not there: that is in each one's own
+ * report. SAC_ERR_ARG: two have the same name. */
+sac_status report_compare(const char *out_dir, const char *const *dir, size_t n_dir,
+                          struct report_result *out, sac_error *err);
 
 #endif

@@ -272,6 +272,65 @@ sac_status report_data_load(struct report_data *data, const char *dir, sac_error
     return status;
 }
 
+/* Numbers of the names of `from` in `to`: "NAME" or "NAME [label]". Owned by the caller. */
+static sac_status map_names(size_t **out, struct strlist *to, const struct strlist *from,
+                            const char *label, sac_error *err)
+{
+    struct strbuf name = {0};
+    sac_status status = SAC_OK;
+    *out = mem_calloc(from->n ? from->n : 1, sizeof **out);
+    if (!*out) return error_set(err, SAC_ERR_MEMORY, "out of memory for %zu names", from->n);
+    for (size_t i = 0; status == SAC_OK && i < from->n; i++) {
+        strbuf_reset(&name);
+        strbuf_adds(&name, from->item[i]);
+        if (label) strbuf_addf(&name, " [%s]", label);
+        status = name.failed ? error_set(err, SAC_ERR_MEMORY, "out of memory for a name")
+                             : name_index(to, name.data, &(*out)[i], err);
+    }
+    strbuf_deinit(&name);
+    return status;
+}
+
+static sac_status move_records(struct report_data *d, struct report_data *from,
+                               const size_t *method, const size_t *task, sac_error *err)
+{
+    struct report_sample *sample =
+        mem_realloc(d->sample, (d->n_sample + from->n_sample + 1) * sizeof *sample);
+    if (sample) d->sample = sample;
+    struct report_fidelity *row =
+        mem_realloc(d->fidelity, (d->n_fidelity + from->n_fidelity + 1) * sizeof *row);
+    if (row) d->fidelity = row;
+    if (!sample || !row) return error_set(err, SAC_ERR_MEMORY, "out of memory for a directory");
+    for (size_t i = 0; i < from->n_sample; i++) {
+        struct report_sample s = from->sample[i];
+        s.method_i = method[s.method_i];
+        s.task_i = task[s.task_i];
+        d->sample[d->n_sample++] = s;
+    }
+    for (size_t i = 0; i < from->n_fidelity; i++) {
+        struct report_fidelity f = from->fidelity[i];
+        f.method_i = method[f.method_i];
+        d->fidelity[d->n_fidelity++] = f;
+    }
+    from->n_fidelity = 0; /* what rows own is d's now */
+    d->has_samples |= from->has_samples;
+    d->has_fidelity |= from->has_fidelity;
+    d->cut |= from->cut;
+    return SAC_OK;
+}
+
+sac_status report_data_append(struct report_data *d, struct report_data *from, const char *label,
+                              sac_error *err)
+{
+    size_t *method = NULL, *task = NULL;
+    sac_status status = map_names(&method, &d->methods, &from->methods, label, err);
+    if (status == SAC_OK) status = map_names(&task, &d->tasks, &from->tasks, NULL, err);
+    if (status == SAC_OK) status = move_records(d, from, method, task, err);
+    mem_free(method);
+    mem_free(task);
+    return status;
+}
+
 void report_data_deinit(struct report_data *data)
 {
     strlist_deinit(&data->methods);

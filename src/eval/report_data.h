@@ -31,7 +31,7 @@ struct report_fidelity {
     double ctx, share_read, bytes_share, bytes_per_token, mass_mean;
     double kl_mean, kl_median, kl_p90, kl_p99, top1, top5, ppl, ppl_dense, out_err_mean;
     double us_per_token; /* of a timed step */
-    double *layer_err; /* [n_layer] relative error of the attention output; owned */
+    double *layer_err;   /* [n_layer] relative error of the attention output; owned */
     size_t n_layer;
 };
 
@@ -49,6 +49,10 @@ struct report_data {
 
 /* `data` is zeroed by the caller, and freed by report_data_deinit in any case. */
 sac_status report_data_load(struct report_data *data, const char *dir, sac_error *err);
+/* Moves the samples and rows of another directory behind those of `data`; its methods become "NAME
+ * [label]". Particulars stay where they are. */
+sac_status report_data_append(struct report_data *data, struct report_data *from, const char *label,
+                              sac_error *err);
 void report_data_deinit(struct report_data *data);
 
 /* Rising order, for qsort. */

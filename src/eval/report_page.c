@@ -1,14 +1,18 @@
 /* report_page.c: see the header. The theme is chosen by radio buttons that the style sheet looks at
- * (`:has`), so the page holds no script at all; the buttons say "auto" until one is pressed. On
- * paper it is always light. */
+ * (`:has`); the buttons say "auto" until one is pressed. On paper it is always light. The page's
+ * one script, which saves figures, is allowed by its hash, so no other can run; without scripts
+ * all but its buttons is there. */
 #include "eval/report_page.h"
 
 #include "base/mem.h"
+#include "base/sha256.h"
 #include "base/textfile.h"
 #include "eval/colour.h"
 #include "eval/markup.h"
+#include "eval/report_save.h"
 
 #include <assert.h>
+#include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -60,7 +64,10 @@ static const char style_figures[] =
     "var(--soft);margin-top:.5rem}\n"
     "dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;font-size:.9rem}\n"
     "dt{color:var(--soft)}\ndd{margin:0;overflow-wrap:anywhere}\n"
-    "@media print{body{max-width:none}.theme,nav{display:none}.data{max-height:none}"
+    ".save{display:flex;gap:.5rem;margin:.2rem 0 0}\n"
+    ".save button{font:inherit;font-size:.75rem;padding:.05rem .5rem;color:var(--soft);"
+    "background:none;border:1px solid var(--line);border-radius:5px;cursor:pointer}\n"
+    "@media print{body{max-width:none}.theme,.save,nav{display:none}.data{max-height:none}"
     "section{break-inside:avoid}}\n";
 
 static const char light_words[] = "--link:#0b57a4;";
@@ -185,12 +192,31 @@ static void add_missing(const struct report_page *p, struct strbuf *out)
     strbuf_adds(out, "</ul></section>\n");
 }
 
+/* The script's name in the page's policy. */
+static void add_script_hash(struct strbuf *out)
+{
+    struct sha256 s;
+    sac_error err;
+    uint8_t hash[SHA256_BYTES];
+    unsigned char text[4 * ((SHA256_BYTES + 2) / 3) + 1];
+    if (sha256_open(&s, &err) != SAC_OK) {
+        out->failed = true;
+        return;
+    }
+    sha256_digest(&s, hash, NULL, report_save_js, strlen(report_save_js));
+    sha256_close(&s);
+    EVP_EncodeBlock(text, hash, SHA256_BYTES);
+    strbuf_addf(out, "'sha256-%s'", (const char *)text);
+}
+
 void report_page_html(const struct report_page *p, const char *title, struct strbuf *out)
 {
+    strbuf_adds(out, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+                     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+                     "style-src 'unsafe-inline'; img-src data:; script-src ");
+    add_script_hash(out);
     strbuf_adds(
-        out, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-             "style-src 'unsafe-inline'\">\n"
+        out, "\">\n"
              "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>");
     add_html(out, title);
     strbuf_adds(out, "</title>\n<style>\n");
@@ -208,7 +234,7 @@ void report_page_html(const struct report_page *p, const char *title, struct str
     }
     if (p->body.n) strbuf_add(out, p->body.data, p->body.n);
     add_missing(p, out);
-    strbuf_adds(out, "</main></body></html>\n");
+    strbuf_addf(out, "</main>\n<script>%s</script></body></html>\n", report_save_js);
     if (p->nav.failed || p->intro.failed || p->body.failed || p->missing.failed) out->failed = true;
 }
 

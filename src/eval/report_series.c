@@ -1,5 +1,6 @@
 /* report_series.c: see the header. "quest:budget=512" and "quest:budget=1024" are of the family
- * "quest"; "minference:x=1+quest:budget=512" is of "minference+quest". */
+ * "quest"; "minference:x=1+quest:budget=512" is of "minference+quest"; "quest:budget=512 [folder]"
+ * of several folders is of "quest". */
 #include "eval/report_series.h"
 
 #include "base/mem.h"
@@ -11,7 +12,7 @@
 static const char *skip_params(const char *s)
 {
     if (*s == ':')
-        while (*s && *s != '+') s++;
+        while (*s && *s != '+' && *s != ' ') s++;
     return s;
 }
 

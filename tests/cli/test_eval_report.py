@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """`saccade eval report` on a small synthetic evaluation: the page, its data, and what it refuses."""
+import base64
 import csv
+import hashlib
 import html.parser
 import json
 import pathlib
@@ -9,7 +11,7 @@ import tempfile
 import unittest
 
 import eval_dir
-from cli import saccade
+from cli import ROOT, saccade
 
 HOSTILE = "x</script><script>alert(1)</script><img src=//evil/p onerror=alert(2)>\"'"
 VOID = {"meta", "wbr", "input", "br"}
@@ -21,6 +23,7 @@ class Page(html.parser.HTMLParser):
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
         self.open, self.ids, self.data, self.problems, self.links, self.text = [], [], {}, [], [], ""
+        self.scripts = []
         self.feed(text)
         self.close()
 
@@ -35,8 +38,8 @@ class Page(html.parser.HTMLParser):
         for name, value in attrs.items():
             if name.startswith("on") or name == "src" or (name == "href" and "//" in value):
                 self.problems.append((tag, name, value))
-        if tag in ("img", "link", "iframe", "object") or (tag == "script" and
-                                                           attrs.get("type") != "application/json"):
+        if tag in ("img", "link", "iframe", "object") or (
+                tag == "script" and attrs.get("type") != "application/json" and attrs):
             self.problems.append((tag, attrs))
 
     def handle_startendtag(self, tag, attrs):
@@ -49,7 +52,9 @@ class Page(html.parser.HTMLParser):
             self.problems.append(("nesting", tag))
 
     def handle_data(self, data):
-        if self.open and self.open[-1][0] == "script":
+        if self.open and self.open[-1] == ("script", {}):
+            self.scripts.append(data)
+        elif self.open and self.open[-1][0] == "script":
             self.data[self.open[-1][1]["id"]] = json.loads(data)
         else:
             self.text += data
@@ -189,6 +194,29 @@ class Reports(unittest.TestCase):
             self.assertIn("samples.jsonl is missing", page.text)
             self.assertIn("no rows of a prompt", page.text)
 
+    def test_folders_are_compared_on_one_page(self):
+        self.write_all()
+        with tempfile.TemporaryDirectory() as other:
+            eval_dir.write(other, rows=eval_dir.fidelity(contexts=(2048,)))
+            out = pathlib.Path(other, "both")
+            done = saccade("eval", "report", self.dir, other, "--out", str(out))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            page = Page((out / "report.html").read_text())
+            a, b = pathlib.Path(self.dir).name, pathlib.Path(other).name
+            found = rows(out, "kl-share")
+            alone = rows(self.dir, "kl-share") if report(self.dir) else []
+            self.assertEqual([r for r in found if r["method"].endswith(f" [{a}]")],
+                             [{**r, "method": f"{r['method']} [{a}]"} for r in alone if r["ctx"] == "2048"] +
+                             [{**r, "method": f"{r['method']} [{a}]"} for r in alone if r["ctx"] != "2048"])
+            self.assertEqual({r["ctx"] for r in found if r["method"].endswith(f" [{b}]")}, {"2048"})
+            self.assertIn("It has no run.json", page.text)
+            self.assertEqual((page.problems, page.open), ([], []))
+            for args, word in (((self.dir, f"{self.dir}/../{a}"), "same last name"),
+                               ((self.dir, str(out)), "holds no samples.jsonl or fidelity.json")):
+                done = saccade("eval", "report", *args, "--out", str(out))
+                self.assertEqual(done.returncode, 1 if "holds" in word else 2, done.stderr)
+                self.assertIn(word, done.stderr)
+
     def test_hostile_texts_stay_text(self):
         lines = list(eval_dir.samples(methods=("full", HOSTILE), task=HOSTILE))
         self.write(lines=lines, rows=eval_dir.fidelity(methods=(HOSTILE, "full")),
@@ -200,8 +228,13 @@ class Reports(unittest.TestCase):
         self.assertIn(HOSTILE, page.text)
         self.assertEqual({r["task"] for r in rows(self.dir, "needle")}, {HOSTILE})
         text = (pathlib.Path(self.dir) / "report.html").read_text()
-        self.assertEqual(re.findall(r"<script(?! type=\"application/json\" id=\"data-)", text), [])
+        self.assertEqual(len(re.findall(r"<script(?! type=\"application/json\" id=\"data-)", text)), 1)
         self.assertIn("default-src 'none'", text)
+        # The one script that may run is the one that is there.
+        (script,) = page.scripts
+        self.assertEqual(script, (ROOT / "src" / "eval" / "report_save.js").read_text())
+        name = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        self.assertEqual(re.findall(r"script-src ([^;\"]*)", text), [f"'sha256-{name}'"])
 
     def test_the_last_line_may_be_cut(self):
         folder = self.write(lines=list(eval_dir.samples()))
