@@ -520,6 +520,14 @@ SAC_API SAC_NODISCARD sac_status sac_compose(sac_engine *engine, const sac_compo
                                              sac_seq *out, sac_compose_report *report,
                                              sac_error *err);
 
+/* How far the values of the first `n_tok` tokens, whole pages, are from those of another sequence
+ * of the same tokens that was computed without short cuts: in each layer |values - exact| /
+ * |exact|, over the pages that both hold; NAN where there is none. `out` has an entry for each
+ * layer. */
+SAC_API SAC_NODISCARD sac_status sac_seq_compare(const sac_engine *engine, sac_seq seq,
+                                                 sac_seq exact, uint32_t n_tok, double *out,
+                                                 sac_error *err);
+
 typedef struct sac_docs_freed {
     uint32_t n_expired,
         n_evicted;            /* documents: their time was over; they were the longest unused */

@@ -10,7 +10,6 @@ int eval_cmd_ruler(int argc, char **argv);
 int eval_cmd_passkey(int argc, char **argv);
 int eval_cmd_turns(int argc, char **argv);
 int eval_cmd_docs(int argc, char **argv);
-int eval_cmd_contexts(int argc, char **argv);
 int eval_cmd_jsonl(int argc, char **argv);
 
 int eval_cmd_fidelity(int argc, char **argv);

@@ -5,7 +5,6 @@
 #include "app/app.h"
 #include "app/eval_run.h"
 
-#include "eval/multidoc.h"
 #include "eval/needle.h"
 #include "eval/ruler.h"
 #include "eval/strlist.h"
@@ -293,50 +292,6 @@ int eval_cmd_turns(int argc, char **argv)
     const struct task_table table = {turns_name, turns_place, turns_ctx, 6, "4k"};
     const struct turns_args args = {.seed = (uint64_t)r.seed};
     const struct eval_maker maker = {turns_make, &args, .single_turn = false};
-    code = plan_tasks(&r, opt.tasks, &table);
-    if (code == OPTIONS_GO_ON) code = eval_run_all(&r, &maker);
-    eval_run_deinit(&r);
-    return code;
-}
-
-/* ---- Documents ---- */
-
-#define TOKENS_PER_DOCUMENT 1360u /* SamKV's mean */
-
-struct docs_options {
-    const char *tasks;
-    uint32_t n_document;
-};
-
-int eval_cmd_docs(int argc, char **argv)
-{
-    struct eval_run r = eval_run_default("eval docs");
-    struct docs_options opt = {.n_document = 4};
-    static const struct option_spec specs[] = {
-        {"--tasks", OPTION_TEXT, offsetof(struct docs_options, tasks), "LIST",
-         "docs_facts (one document answers), docs_hop (two are needed); without it both",
-         .env = NULL},
-        {"--docs", OPTION_U32, offsetof(struct docs_options, n_document), "N",
-         "documents; without --ctx the context is 1360 tokens each", .min = 1, .max = 64},
-        {0},
-    };
-    const struct option_group groups[] = {
-        {"Tasks", specs, &opt},
-        {"Evaluation", eval_run_specs, &r},
-        {"Model", setup_specs, &r.setup},
-    };
-    int code =
-        parse(&r, groups, N(groups),
-              "Questions over several documents; the evidence stands in the first, the middle "
-              "or the last part of its document, and each place is scored apart.",
-              argc, argv);
-    if (code != OPTIONS_GO_ON) return code;
-    char ctx[32];
-    snprintf(ctx, sizeof ctx, "%u", opt.n_document * TOKENS_PER_DOCUMENT);
-    const struct task_table table = {.name = multidoc_name, .place = multidoc_place, .ctx = ctx};
-    const struct multidoc_args args = {.seed = (uint64_t)r.seed, .n_document = opt.n_document};
-    const struct eval_maker maker = {multidoc_make, &args, .single_turn = true};
-    strbuf_addf(&r.identity, "documents %u\n", opt.n_document);
     code = plan_tasks(&r, opt.tasks, &table);
     if (code == OPTIONS_GO_ON) code = eval_run_all(&r, &maker);
     eval_run_deinit(&r);

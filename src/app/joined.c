@@ -110,7 +110,9 @@ sac_status joined_make(struct joined *j, sac_engine *e, const struct joined_prom
     sac_seq seq[JOINED_MAX];
     size_t n_loaded;
     const uint64_t start_us = clock_us();
+    const uint64_t bytes = sac_engine_get_stats(e).kv_bytes_used;
     sac_status status = load_all(j, e, seq, &n_loaded, err);
+    const sac_engine_stats loaded = sac_engine_get_stats(e);
     j->load_ms = (double)(clock_us() - start_us) * 1e-3;
     if (status == SAC_OK) status = check_head(j, e, seq[0], prompt->head, prompt->n_head, err);
     if (status == SAC_OK) {
@@ -122,6 +124,9 @@ sac_status joined_make(struct joined *j, sac_engine *e, const struct joined_prom
                                            .n_question = prompt->n_question};
         status = sac_compose(e, &params, out, &j->report, err);
     }
+    const sac_engine_stats both = sac_engine_get_stats(e); /* documents as they were, and joined */
+    j->own_bytes = (loaded.n_page_free - both.n_page_free) * both.page_bytes;
+    j->peak_bytes = both.kv_bytes_used - bytes;
     for (size_t i = 0; i < n_loaded; i++) sac_seq_remove(e, seq[i]);
     return status;
 }
@@ -137,7 +142,7 @@ cJSON *joined_json(const struct joined *j)
     cJSON_AddNumberToObject(o, "n_tok", r->n_tok);
     cJSON_AddNumberToObject(o, "resident_share", r->resident_share);
     cJSON_AddNumberToObject(o, "recomputed_share", r->recomputed_share);
-    cJSON_AddNumberToObject(o, "bytes", (double)r->bytes);
+    cJSON_AddNumberToObject(o, "bytes", (double)j->own_bytes);
     cJSON_AddNumberToObject(o, "load_ms", j->load_ms);
     cJSON_AddNumberToObject(o, "join_ms", r->join_ms);
     cJSON_AddNumberToObject(o, "probe_ms", r->probe_ms);

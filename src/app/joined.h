@@ -19,6 +19,8 @@ struct joined {
     uint32_t n_tok; /* of all, with the head once */
     sac_compose_report report;
     double load_ms;
+    uint64_t own_bytes;  /* of pages that no document has */
+    uint64_t peak_bytes; /* of keys and values, with the documents as they were loaded */
 };
 
 /* Whether a composer is named rightly for so many documents; told before a model is loaded. */

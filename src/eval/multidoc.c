@@ -2,10 +2,13 @@
  * two of them), with invented facts in prose that says nothing.
  *
  * Each document holds facts of its own things in all three parts, so that a part's place alone
- * gives nothing away; the one that is asked for stands in the part that the cell names. */
+ * gives nothing away; the one that is asked for stands in the part that the cell names. Every
+ * document draws from streams of its own, so that what one says changes no other. */
 #include "eval/multidoc.h"
 
+#include "base/mem.h"
 #include "base/strbuf.h"
+#include "eval/haystack.h"
 #include "eval/prose.h"
 #include "eval/rng.h"
 #include "eval/words.h"
@@ -15,8 +18,10 @@
 #include <string.h>
 
 #define N_PART       3u
-#define DOCUMENT_MAX 64u
 #define DECOY        400u /* things from here on are decoys */
+#define SENTENCES    40u  /* a document's length is guessed from so many */
+#define SENTENCE_MIN 100u /* of a filler: fewer would make documents alike */
+#define NOBODY       UINT32_MAX
 
 static const char *const names[] = {"docs_facts", "docs_hop"};
 static const char *const places[] = {"first", "middle", "last"};
@@ -34,125 +39,280 @@ const char *multidoc_place(uint32_t i)
     return i < N(places) ? places[i] : NULL;
 }
 
+/* ---- Fillers ---- */
+
+sac_status multidoc_filler_init(struct multidoc_filler *f, const char *text, size_t n,
+                                sac_error *err)
+{
+    *f = (struct multidoc_filler){.text = mem_strndup(text, n)};
+    if (!f->text) return error_set(err, SAC_ERR_MEMORY, "out of memory for a text");
+    const sac_status status = haystack_sentences(&f->sentence, &f->n_sentence, text, n, err);
+    if (status == SAC_OK && f->n_sentence >= SENTENCE_MIN) return SAC_OK;
+    const size_t n_sentence = f->n_sentence;
+    multidoc_filler_deinit(f);
+    if (status != SAC_OK) return status;
+    return error_set(err, SAC_ERR_ARG, "%zu sentences: documents need a text of at least %u",
+                     n_sentence, SENTENCE_MIN);
+}
+
+void multidoc_filler_deinit(struct multidoc_filler *f)
+{
+    mem_free(f->text);
+    mem_free(f->sentence);
+    *f = (struct multidoc_filler){0};
+}
+
+/* ---- What is asked, and what is said of it ---- */
+
+struct thing {
+    const char *adjective, *noun;
+};
+
+/* "brave otter": those of a sample differ, the index says which. */
+static struct thing thing_of(uint32_t first, uint32_t i)
+{
+    return (struct thing){words_adjective((first / 7 + i) % words_n_adjective()),
+                          words_noun((first + i) % words_n_noun(), NULL)};
+}
+
 struct build {
     const struct multidoc_args *args;
-    const struct task_cell *cell;
+    const struct multidoc_cell *cell;
+    const sac_model *model;
+    struct multidoc *out;
     bool hop;
     uint32_t part; /* of the evidence */
+    uint32_t n_tok[MULTIDOC_MAX];
+    uint32_t copy_of[MULTIDOC_MAX];                  /* NOBODY: a text of its own */
+    uint32_t distractor[MULTIDOC_MAX], n_distractor; /* documents */
+    struct thing thing, keeper, other;               /* `other` is nearly what is asked for */
+    uint32_t attribute;
+    unsigned value;
 };
 
-/* "brave otter": all of a sample differ, the index says which. */
-static void name_thing(char name[64], uint32_t first, uint32_t i)
+static bool has_evidence(const struct build *b, uint32_t d)
 {
-    snprintf(name, 64, "%s %s", words_adjective((first / 7 + i) % words_n_adjective()),
-             words_noun((first + i) % words_n_noun(), NULL));
+    return d == b->out->evidence[1] || (b->hop && d == b->out->evidence[0]);
 }
 
-struct asked {
-    struct rng decoys;
-    uint32_t length[DOCUMENT_MAX], length_sum; /* of the documents, in proportion */
-    char thing[64], keeper[64];
-    const char *attribute;
-    unsigned value;
-    uint32_t document[2]; /* of the keeper's name, and of the value */
-};
+static uint32_t distractor_of(const struct build *b, uint32_t d)
+{
+    uint32_t i = 0;
+    while (i < b->n_distractor && b->distractor[i] != d) i++;
+    return i < b->n_distractor ? i : NOBODY;
+}
+
+static unsigned draw_value(struct rng *r)
+{
+    return 10000u + (unsigned)rng_below(r, 90000);
+}
+
+/* The attribute of another thing of that kind, or another attribute of the thing. */
+static void add_distractor(struct strbuf *out, const struct build *b, uint32_t i)
+{
+    struct rng r = rng_stream("docs_distractor", i, b->args->seed, b->cell->index);
+    const struct thing asked = b->hop ? b->keeper : b->thing;
+    const struct thing t = i % 2 ? asked : b->other;
+    strbuf_addf(out, " The %s of the %s %s is %u.",
+                attributes[(b->attribute + i % 2) % N(attributes)], t.adjective, t.noun,
+                draw_value(&r));
+}
 
 /* What part `part` of document `d` says beside prose. */
-static void add_facts(struct strbuf *out, struct asked *q, const struct build *b, uint32_t d,
-                      uint32_t part)
+static void add_facts(struct strbuf *out, const struct build *b, uint32_t d, uint32_t part,
+                      struct rng *r)
 {
-    char name[64];
     /* A decoy first, drawn whether or not evidence follows: places differ in nothing else. */
-    name_thing(name, DECOY + N_PART * d + part, 0);
-    const char *attribute = attributes[rng_below(&q->decoys, N(attributes))];
-    strbuf_addf(out, " The %s of the %s is %u.", attribute, name,
-                10000u + (unsigned)rng_below(&q->decoys, 90000));
+    const struct thing decoy = thing_of(DECOY + N_PART * d + part, 0);
+    const char *attribute = attributes[rng_below(r, N(attributes))];
+    const uint32_t distractor = distractor_of(b, d);
+    strbuf_addf(out, " The %s of the %s %s is %u.", attribute, decoy.adjective, decoy.noun,
+                draw_value(r));
     if (part != b->part) return;
-    if (b->hop && d == q->document[0])
-        strbuf_addf(out, " The keeper of the %s is the %s.", q->thing, q->keeper);
-    if (d == q->document[1])
-        strbuf_addf(out, " The %s of the %s is %u.", q->attribute, b->hop ? q->keeper : q->thing,
-                    q->value);
+    if (distractor != NOBODY) add_distractor(out, b, distractor);
+    if (b->hop && d == b->out->evidence[0])
+        strbuf_addf(out, " The keeper of the %s %s is the %s %s.", b->thing.adjective,
+                    b->thing.noun, b->keeper.adjective, b->keeper.noun);
+    const struct thing asked = b->hop ? b->keeper : b->thing;
+    if (d == b->out->evidence[1])
+        strbuf_addf(out, " The %s of the %s %s is %u.", attributes[b->attribute], asked.adjective,
+                    asked.noun, b->value);
 }
 
-/* Its prose comes from a stream of its own, so that one sentence more changes none before it. */
-static void add_document(struct strbuf *out, struct asked *q, const struct build *b, uint32_t d,
-                         uint32_t n_sentence)
+/* ---- One document ---- */
+
+/* Its sentences, from the generator or from a passage of the filler. */
+struct voice {
+    struct rng r;
+    const struct multidoc_filler *filler;
+    size_t at;
+};
+
+static struct voice voice_of(const struct build *b, uint32_t d)
 {
-    struct rng r = rng_stream("docs_prose", d, b->args->seed, b->cell->index);
-    strbuf_addf(out, "Document %u:\n", d + 1);
+    struct voice v = {.r = rng_stream("docs_prose", d, b->args->seed, b->cell->index)};
+    if (d % 2 == 0 || !b->args->filler) return v;
+    v.filler = b->args->filler;
+    v.at = (size_t)rng_below(&v.r, v.filler->n_sentence);
+    return v;
+}
+
+static void speak(struct strbuf *out, struct voice *v, uint32_t n_sentence)
+{
+    if (!v->filler) {
+        prose_paragraph(out, &v->r, n_sentence);
+        return;
+    }
+    for (uint32_t i = 0; i < n_sentence; i++) {
+        const struct multidoc_filler *f = v->filler;
+        const size_t begin = f->sentence[v->at];
+        v->at = (v->at + 1) % f->n_sentence;
+        size_t end = v->at ? f->sentence[v->at] : strlen(f->text);
+        while (end > begin && strchr(" \t\r\n\f", f->text[end - 1])) end--;
+        if (i > 0) strbuf_adds(out, " ");
+        strbuf_add(out, f->text + begin, end - begin);
+    }
+}
+
+static void write_document(struct strbuf *out, const struct build *b, uint32_t d,
+                           uint32_t n_sentence)
+{
+    struct voice v = voice_of(b, d);
+    struct rng facts = rng_stream("docs_decoys", d, b->args->seed, b->cell->index);
+    strbuf_adds(out, "Document:\n");
     for (uint32_t part = 0; part < N_PART; part++) {
         /* Evidence of the first part stands early, of the last late, of the middle in its middle.
          */
         const uint32_t n = n_sentence / N_PART + (part < n_sentence % N_PART);
         const uint32_t before = part == 0 ? 1 : part == 1 ? n / 2 : n - 1;
-        prose_paragraph(out, &r, before < n ? before : n);
-        add_facts(out, q, b, d, part);
+        speak(out, &v, before < n ? before : n);
+        add_facts(out, b, d, part, &facts);
         if (before < n) {
             strbuf_adds(out, " ");
-            prose_paragraph(out, &r, n - before);
+            speak(out, &v, n - before);
         }
-        strbuf_adds(out, "\n\n");
+        strbuf_adds(out, part + 1 < N_PART ? "\n\n" : "");
     }
 }
 
-static void draw(struct asked *q, struct rng *r, const struct build *b)
+static sac_status try_document(struct strbuf *out, const struct build *b, uint32_t d, uint32_t n,
+                               size_t *out_n_tok, sac_error *err)
 {
-    const uint32_t n = b->args->n_document;
-    const uint32_t first = (uint32_t)rng_below(r, DECOY - 10); /* below the decoys */
-    uint32_t two[2] = {0, 0};
-    rng_sample(r, two, n > 1 ? 2 : 1, n);
-    q->document[1] = two[0];
-    q->document[0] = n > 1 ? two[1] : 0;
-    name_thing(q->thing, first, 0);
-    name_thing(q->keeper, first, 5);
-    q->attribute = attributes[rng_below(r, N(attributes))];
-    q->value = 10000u + (unsigned)rng_below(r, 90000);
-    for (uint32_t d = 0; d < n; d++) {
-        q->length[d] = 700 + (uint32_t)rng_below(r, 601); /* 70 to 130 percent of the mean */
-        q->length_sum += q->length[d];
-    }
-    q->decoys = *r;
-}
-
-static sac_status build(const void *arg, uint32_t size, struct task_sample *out, sac_error *err)
-{
-    const struct build *b = arg;
-    struct rng r = rng_stream(b->cell->task, b->cell->ctx, b->args->seed, b->cell->index);
-    struct asked q = {0};
-    struct strbuf user = {0}, prefix = {0};
-    draw(&q, &r, b);
-    strbuf_adds(&user, "Read the documents, then answer the question.\n\n");
-    for (uint32_t d = 0; d < b->args->n_document; d++) {
-        const uint32_t n = (uint32_t)((uint64_t)size * q.length[d] / q.length_sum);
-        add_document(&user, &q, b, d, n < N_PART ? N_PART : n);
-    }
-    const char *of = b->hop ? "keeper of the " : "";
-    const size_t question_at = user.n;
-    strbuf_addf(&user, "Question: What is the %s of the %s%s?", q.attribute, of, q.thing);
-    strbuf_addf(&prefix, "The %s of the %s%s is", q.attribute, of, q.thing);
-    struct task_turn *turn = task_add_turn(out);
-    const bool failed = user.failed || prefix.failed;
-    out->metric = METRIC_ALL_MATCH;
-    turn->user = strbuf_detach(&user, NULL);
-    turn->question_at = question_at;
-    turn->prefix = strbuf_detach(&prefix, NULL);
-    turn->new_tok = 32;
-    strlist_addf(&turn->expected, "%u", q.value);
-    if (failed || !turn->user || !turn->prefix || turn->expected.failed)
-        return error_set(err, SAC_ERR_MEMORY, "out of memory for documents");
+    int32_t *tok = NULL;
+    strbuf_deinit(out);
+    *out = (struct strbuf){0};
+    write_document(out, b, d, n);
+    if (out->failed) return error_set(err, SAC_ERR_MEMORY, "out of memory for documents");
+    TRY(sac_tokenize(b->model, out->data, out->n, 0, &tok, out_n_tok, err));
+    sac_free(tok);
     return SAC_OK;
 }
 
-sac_status multidoc_make(const void *arg, const struct task_text *t, const struct task_cell *cell,
-                         struct task_sample *out, sac_error *err)
+/* The number of sentences whose tokens come nearest: guessed, then mended by what the guess had.
+ * Places have the same number of tokens to within those of a fact, and get the same sentences. */
+static sac_status make_document(struct build *b, uint32_t d, sac_error *err)
 {
-    struct build b = {.args = arg, .cell = cell, .hop = strcmp(cell->task, "docs_hop") == 0};
+    struct strbuf text = {0};
+    size_t n_tok = 0;
+    uint32_t n = SENTENCES;
+    struct build plain = *b;
+    plain.part = NOBODY; /* without what places differ in */
+    sac_status status = SAC_OK;
+    for (int round = 0; status == SAC_OK && round < 3; round++) {
+        status = try_document(&text, &plain, d, n, &n_tok, err);
+        const uint64_t next = (uint64_t)n * b->n_tok[d] / (n_tok ? n_tok : 1);
+        n = next < N_PART ? N_PART : (uint32_t)next;
+    }
+    if (status == SAC_OK) status = try_document(&text, b, d, n, &n_tok, err);
+    b->out->document[d] = status == SAC_OK ? strbuf_detach(&text, NULL) : NULL;
+    strbuf_deinit(&text);
+    if (status == SAC_OK && !b->out->document[d])
+        status = error_set(err, SAC_ERR_MEMORY, "out of memory for documents");
+    return status;
+}
+
+/* ---- All of them ---- */
+
+/* Which documents hold evidence, which say almost as much, which are there twice. */
+static void draw_roles(struct build *b, struct rng *r)
+{
+    const uint32_t n = b->args->n_document;
+    uint32_t order[MULTIDOC_MAX], n_free = 0, role = 0;
+    for (uint32_t d = 0; d < n; d++) order[d] = d;
+    rng_shuffle(r, order, n);
+    b->out->evidence[1] = order[0];
+    b->out->evidence[0] = order[n > 1 ? 1 : 0];
+    for (uint32_t d = 0; d < n; d++) b->copy_of[d] = NOBODY;
+    for (uint32_t i = 0; i < n; i++)
+        if (!has_evidence(b, order[i])) order[n_free++] = order[i];
+    while (role < n_free && role < b->args->n_distractor) b->distractor[role] = order[role], role++;
+    b->n_distractor = role;
+    /* A copy and what it is a copy of. */
+    for (uint32_t i = 0; i < b->args->n_duplicate && role + 2 <= n_free; i++, role += 2)
+        b->copy_of[order[role]] = order[role + 1];
+}
+
+static void draw(struct build *b)
+{
+    const uint32_t n = b->args->n_document;
+    struct rng r = rng_stream(b->cell->task, n, b->args->seed, b->cell->index);
+    const uint32_t first = (uint32_t)rng_below(&r, DECOY - 10); /* below the decoys */
+    uint64_t sum = 0;
+    draw_roles(b, &r);
+    b->thing = thing_of(first, 0);
+    b->keeper = thing_of(first, 5);
+    b->other = (struct thing){thing_of(first, 9).adjective, (b->hop ? b->keeper : b->thing).noun};
+    b->attribute = (uint32_t)rng_below(&r, N(attributes));
+    b->value = draw_value(&r);
+    for (uint32_t d = 0; d < n; d++)
+        sum += b->n_tok[d] = 700 + (uint32_t)rng_below(&r, 601); /* 70 to 130 percent of the mean */
+    for (uint32_t d = 0; d < n; d++)
+        b->n_tok[d] = (uint32_t)((uint64_t)b->n_tok[d] * b->args->n_tok * n / sum);
+}
+
+static void ask(const struct build *b)
+{
+    const char *of = b->hop ? "keeper of the " : "", *attribute = attributes[b->attribute];
+    struct multidoc *m = b->out;
+    snprintf(m->question, sizeof m->question, "Question: What is the %s of the %s%s %s?", attribute,
+             of, b->thing.adjective, b->thing.noun);
+    snprintf(m->prefix, sizeof m->prefix, "The %s of the %s%s %s is", attribute, of,
+             b->thing.adjective, b->thing.noun);
+    snprintf(m->expected, sizeof m->expected, "%u", b->value);
+}
+
+sac_status multidoc_make(struct multidoc *out, const struct multidoc_args *args,
+                         const struct multidoc_cell *cell, const sac_model *model, sac_error *err)
+{
+    struct build b = {.args = args,
+                      .cell = cell,
+                      .model = model,
+                      .out = out,
+                      .hop = strcmp(cell->task, "docs_hop") == 0};
+    *out = (struct multidoc){.n = args->n_document};
     while (b.part < N_PART && strcmp(places[b.part], cell->place) != 0) b.part++;
     assert(b.part < N_PART);
-    if (b.args->n_document == 0 || b.args->n_document > DOCUMENT_MAX)
-        return error_set(err, SAC_ERR_ARG, "%u documents: 1 to %u are possible", b.args->n_document,
-                         DOCUMENT_MAX);
-    const struct task_builder builder = {.build = build, .arg = &b, .size_min = N_PART};
-    return task_fit(t, &builder, cell->ctx, out, err);
+    if (args->n_document == 0 || args->n_document > MULTIDOC_MAX)
+        return error_set(err, SAC_ERR_ARG, "%u documents: 1 to %u are possible", args->n_document,
+                         MULTIDOC_MAX);
+    draw(&b);
+    ask(&b);
+    sac_status status = SAC_OK;
+    for (uint32_t d = 0; status == SAC_OK && d < out->n; d++)
+        if (b.copy_of[d] == NOBODY) status = make_document(&b, d, err);
+    for (uint32_t d = 0; status == SAC_OK && d < out->n; d++) {
+        if (b.copy_of[d] == NOBODY) continue;
+        const char *from = out->document[b.copy_of[d]];
+        out->document[d] = mem_strndup(from, strlen(from));
+        if (!out->document[d])
+            status = error_set(err, SAC_ERR_MEMORY, "out of memory for documents");
+    }
+    if (status != SAC_OK) multidoc_deinit(out);
+    return status;
+}
+
+void multidoc_deinit(struct multidoc *m)
+{
+    for (uint32_t d = 0; d < MULTIDOC_MAX; d++) mem_free(m->document[d]);
+    *m = (struct multidoc){0};
 }

@@ -85,20 +85,54 @@ class Docs(unittest.TestCase):
                 self.assertIn(words, done.stderr)
 
     def test_methods_are_asked_about_the_same_documents(self):
-        ask = ["eval", "contexts", "-m", model_path(), "--documents", "2", "--document-tokens", "192", "-n", "1"]
-        done = saccade(*ask, "--methods", "recompute,cacheblend:ratio=0.5,by=v,samkv", "-o", "json", env=self.env)
+        ask = ["eval", "docs", "-m", model_path(), "--docs", "2", "--doc-tokens", "128", "-n", "1", "-s", "3",
+               "--tasks", "docs_facts", "-q"]
+        methods = ["recompute", "cacheblend:ratio=0.5,by=v", "reuse+quest"]
+        part = self.root / "part"
+        done = saccade(*ask, "--methods", ",".join(methods), "-o", "json", "--out", part, env=self.env)
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = json.loads(done.stdout)
-        self.assertEqual([r["place"] for r in rows], ["first"] * 3 + ["middle"] * 3 + ["last"] * 3)
-        self.assertEqual([r["method"] for r in rows[:3]], ["recompute", "cacheblend:ratio=0.5,by=v", "samkv"])
+        self.assertEqual([(r["method"], r["place"]) for r in rows],
+                         [(m, p) for m in methods for p in ("first", "middle", "last")])
         for row in rows:
-            self.assertIn(row["score"], (0, 100))
-            self.assertGreater(row["ttft_ms"], row["query_ms"])
-        self.assertEqual([r["recomputed_share"] for r in rows[::3]], [1, 1, 1])
-        self.assertEqual(len({r["n_tok"] for r in rows[:3]}), 1)
-        done = saccade(*ask, "--methods", "reuse,blend", env=self.env)
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("blend", done.stderr)
+            self.assertIn(row["score"], (0, 1))
+            parts = sum(row[f"{p}_ms"] for p in ("load", "join", "probe", "refresh", "query"))
+            self.assertAlmostEqual(row["ttft_ms"], parts, places=3)
+            self.assertGreaterEqual(row["peak_bytes"], row["kv_bytes"])
+            exact = row["method"] == "recompute"
+            self.assertEqual((row["kl"] == 0, row["kv_error"] == 0), (exact, exact))
+            self.assertEqual(row.get("diff_to"), None if exact else "recompute")
+        self.assertEqual([r["recomputed_share"] for r in rows[:3]], [1] * 3)
+        self.assertEqual([(r["recomputed_share"], r["bytes"]) for r in rows[6:]], [(0, 0)] * 3)
+        self.assertGreater(rows[0]["bytes"], rows[3]["bytes"])
+        self.assertEqual(list((self.root / "store").glob("*.doc")), [])  # nothing stays
+        # The lines of the folder are the same evaluation, and what they hold is not asked again.
+        lines = (part / "docs.jsonl").read_text().splitlines()
+        self.assertEqual([json.loads(line)["method"] for line in lines], methods * 3)
+        (part / "docs.jsonl").write_text("\n".join(lines) + '\n{"model": "cut')
+        again = saccade(*ask, "--methods", ",".join(methods), "-o", "json", "--out", part, env=self.env)
+        self.assertEqual((again.returncode, again.stdout), (0, done.stdout), again.stderr)
+        self.assertEqual((part / "docs.jsonl").read_text().splitlines(), lines)
+        read = saccade("eval", "docs", "--read", part / "docs.jsonl", "-o", "json")
+        self.assertEqual((read.returncode, read.stdout), (0, done.stdout), read.stderr)
+
+    def test_parts_of_an_evaluation_are_its_questions(self):
+        """Questions follow from seed and index: those of two calls are those of one."""
+        ask = ["eval", "docs", "-m", model_path(), "--docs", "2", "--doc-tokens", "128", "-s", "4", "-q",
+               "--tasks", "docs_hop", "--methods", "reuse", "-o", "jsonl", "--keep"]
+        whole = saccade(*ask, "-n", "2", env=self.env)
+        self.assertEqual(whole.returncode, 0, whole.stderr)
+        part = saccade(*ask, "-n", "1", "--first", "1", env=self.env)
+        keys = ("index", "place", "answer", "resident_share", "score")
+        rows = [[json.loads(line) for line in done.stdout.splitlines()] for done in (whole, part)]
+        self.assertEqual([r["index"] for r in rows[0]], [0, 0, 0, 1, 1, 1])
+        self.assertEqual(*[[{k: r[k] for k in keys} for r in part] for part in (rows[0][3:], rows[1])])
+        self.assertGreaterEqual(len(list((self.root / "store").glob("*.doc"))), 4)
+        for args, words in [(["--methods", "reuse,blend"], "blend"), (["--methods", "reuse+x"], "'x'"),
+                            (["--tasks", "facts"], "no task 'facts'"), (["--decode", "quest"], "CONTEXT+DECODE")]:
+            done = saccade(*ask, *args, env=self.env)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+            self.assertIn(words, done.stderr)
 
     def test_wrong_use_is_told_in_one_line(self):
         empty = self.root / "empty.txt"

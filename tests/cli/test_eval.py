@@ -191,9 +191,6 @@ class EvalTest(unittest.TestCase):
                 self.assertTrue(least <= s["decode_rows_n"] <= least + 1, s)
             else:
                 self.assertTrue(least + 5 < s["decode_rows_n"] < least + 40, s)
-        self.out = self.folder / "docs"
-        rows = self.rows("docs", "--ctx", "500", "--docs", "2", "--tasks", "docs_facts")
-        self.assertEqual([r["place"] for r in rows], ["first", "middle", "last"])
 
     def test_files_of_suites(self):
         path = self.folder / "needles.jsonl"

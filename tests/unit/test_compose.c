@@ -40,6 +40,7 @@ struct setting {
     uint32_t n_threads, n_batch;
     const char *decode;
     bool is_long; /* documents of four times the length */
+    uint32_t n_seq_more;
 };
 
 /* An engine with documents in sequences of their own. */
@@ -70,7 +71,7 @@ static struct bench open_bench(const struct setting *s, bool changed)
     sac_error err;
     sac_engine_params p = sac_engine_params_default();
     p.n_ctx = s->is_long ? 4 * N_CTX : N_CTX;
-    p.n_seq_max = N_DOC + 2;
+    p.n_seq_max = N_DOC + 2 + s->n_seq_more;
     p.n_threads = s->n_threads ? s->n_threads : 1;
     if (s->n_batch) p.n_batch = s->n_batch;
     p.type_k = p.type_v = s->type;
@@ -454,6 +455,63 @@ static void what_a_question_reads_is_seen_through_turns(void **state)
     sac_engine_free(b.e);
 }
 
+/* Values of what was computed again are the prompt's own, those of documents that have read nothing
+ * before them are not, the first layer's are in any case. */
+static void values_are_compared_layer_by_layer(void **state)
+{
+    (void)state;
+    double apart[N_LAYER], same[N_LAYER];
+    const struct bench b = open_bench(&(struct setting){0}, false);
+    sac_error err;
+    const uint32_t n_tok = N_HEAD + n_text[0] + n_text[1];
+    const sac_seq exact = compose(&b, "recompute", 2, NULL), reuse = compose(&b, "reuse", 2, NULL);
+    must(sac_seq_compare(b.e, exact, exact, n_tok, same, &err), &err);
+    must(sac_seq_compare(b.e, reuse, exact, n_tok, apart, &err), &err);
+    for (uint32_t l = 0; l < N_LAYER; l++) assert_true(same[l] == 0);
+    assert_true(apart[0] < 1e-3);
+    assert_true(apart[1] > 0.01 && apart[N_LAYER - 1] > 0.01 && apart[N_LAYER - 1] < 2);
+    /* The first document has lost nothing. */
+    must(sac_seq_compare(b.e, reuse, exact, N_HEAD + n_text[0], apart, &err), &err);
+    for (uint32_t l = 0; l < N_LAYER; l++) assert_true(apart[l] < 1e-3);
+    assert_int_equal(sac_seq_compare(b.e, reuse, exact, n_tok - 1, apart, &err), SAC_ERR_ARG);
+    assert_int_equal(sac_seq_compare(b.e, reuse, exact, n_tok + 32, apart, &err), SAC_ERR_ARG);
+    assert_int_equal(sac_seq_compare(b.e, b.doc[1], exact, n_tok, apart, &err), SAC_ERR_ARG);
+    sac_engine_free(b.e);
+}
+
+static uint64_t pages_used(const sac_engine *e)
+{
+    const sac_engine_stats s = sac_engine_get_stats(e);
+    return s.n_page - s.n_page_free;
+}
+
+/* However many prompts name the same documents, these are there once; each prompt has the pages
+ * that were computed again for it, and those of its question. */
+static void many_prompts_hold_the_documents_once(void **state)
+{
+    (void)state;
+    enum { N_PROMPT = 8 };
+    struct bench b = open_bench(&(struct setting){.n_seq_more = N_PROMPT}, false);
+    const uint64_t documents = pages_used(b.e);
+    sac_seq seq[N_PROMPT];
+    uint64_t own = 0;
+    float logits[2][TINY_VOCAB];
+    for (int i = 0; i < N_PROMPT; i++) {
+        sac_compose_report report;
+        seq[i] = compose(&b, i % 2 ? "epic:k=32" : "reuse", N_DOC, &report);
+        own += report.bytes / sac_engine_get_stats(b.e).page_bytes;
+        assert_int_equal(report.bytes > 0, i % 2);
+        assert_int_equal(pages_used(b.e), documents + own);
+    }
+    for (int d = 0; d < N_DOC; d++) sac_seq_remove(b.e, b.doc[d]); /* prompts hold them now */
+    assert_true(pages_used(b.e) <= documents + own);
+    for (int i = 0; i < N_PROMPT; i++) ask(&b, seq[i], logits); /* 12 rows: in the tail */
+    assert_true(pages_used(b.e) <= documents + own);
+    for (int i = 0; i < N_PROMPT; i++) sac_seq_remove(b.e, seq[i]);
+    assert_int_equal(pages_used(b.e), 0);
+    sac_engine_free(b.e);
+}
+
 static void expect(sac_status got, const sac_error *err, sac_status status, const char *words)
 {
     if (got != status || !strstr(err->msg, words))
@@ -518,6 +576,8 @@ int main(void)
         cmocka_unit_test(samkv_keeps_ends_and_what_is_asked_for),
         cmocka_unit_test(notes_are_what_they_say),
         cmocka_unit_test(what_a_question_reads_is_seen_through_turns),
+        cmocka_unit_test(values_are_compared_layer_by_layer),
+        cmocka_unit_test(many_prompts_hold_the_documents_once),
         cmocka_unit_test(what_is_no_document_is_refused),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);

@@ -2,7 +2,6 @@
  * they fill their length, depend on the seed alone, hold the answer where it should be, and the
  * expected answers score 1. */
 #include "eval/facts.h"
-#include "eval/multidoc.h"
 #include "eval/needle.h"
 #include "eval/ruler.h"
 #include "eval/turns.h"
@@ -127,17 +126,12 @@ static void lengths_fit_and_seeds_decide(void **state)
     (void)state;
     const struct ruler_args ruler = {.haystack = &prose, .seed = 42};
     const struct turns_args turns = {.seed = 42};
-    const struct multidoc_args docs = {.seed = 42, .n_document = 4};
-    const struct kind kinds[] = {
-        {ruler_make, &ruler}, {turns_make, &turns}, {multidoc_make, &docs}};
+    const struct kind kinds[] = {{ruler_make, &ruler}, {turns_make, &turns}};
     for (uint32_t i = 0; ruler_name(i); i++)
         check_sample(&kinds[0], cell_of(ruler_name(i), "", 4096), 0.02);
     for (uint32_t i = 0; turns_name(i); i++)
         for (uint32_t p = 0; turns_place(p); p++)
             check_sample(&kinds[1], cell_of(turns_name(i), turns_place(p), 4096), 0.02);
-    for (uint32_t i = 0; multidoc_name(i); i++)
-        for (uint32_t p = 0; multidoc_place(p); p++)
-            check_sample(&kinds[2], cell_of(multidoc_name(i), multidoc_place(p), 5440), 0.02);
 }
 
 static void another_seed_is_another_sample(void **state)
@@ -309,34 +303,6 @@ static void places_move_the_question_only(void **state)
     assert_true(at[0] == 0 && at[1] > 0.3 && at[1] < 0.7 && at[2] > 0.8);
 }
 
-static void documents_keep_the_evidence_in_its_part(void **state)
-{
-    (void)state;
-    const struct multidoc_args args = {.seed = 5, .n_document = 4};
-    const struct kind k = {multidoc_make, &args};
-    for (uint32_t p = 0; p < 3; p++)
-        for (uint32_t index = 0; index < 6; index++) {
-            struct task_cell cell = cell_of("docs_facts", multidoc_place(p), 4096);
-            cell.index = index;
-            struct task_sample s = made(&k, &cell);
-            const char *user = s.turn[0].user;
-            const char *value = strstr(user, s.turn[0].expected.item[0]);
-            assert_non_null(value);
-            assert_int_equal(count_text(user, s.turn[0].expected.item[0]), 1);
-            assert_int_equal(count_text(user, "Document "), 4);
-            /* The document around it. */
-            const char *begin = user, *end;
-            for (const char *d = user; (d = strstr(d, "Document ")) && d < value; d++) begin = d;
-            end = strstr(value, "Document ");
-            if (!end) end = strstr(value, "Question:");
-            const double share = (double)(value - begin) / (double)(end - begin);
-            assert_true(share >= p / 3.0 - 0.05 && share <= (p + 1) / 3.0 + 0.05);
-            if (p == 0) assert_true(share < 0.25);
-            if (p == 2) assert_true(share > 0.75);
-            task_sample_deinit(&s);
-        }
-}
-
 /* The text of tokens begin .. end - 1. */
 static char *text_of(const int32_t *tok, size_t begin, size_t end)
 {
@@ -381,12 +347,10 @@ static void questions_begin_behind_the_documents(void **state)
     (void)state;
     const struct ruler_args ruler = {.haystack = &prose, .seed = 42};
     const struct turns_args turns = {.seed = 42};
-    const struct multidoc_args docs = {.seed = 42, .n_document = 2};
     const struct needle_args needle = {.haystack = &prose, .seed = 3, .n_needle = 2};
     const uint64_t seed = 1;
     const struct kind kinds[] = {{ruler_make, &ruler},
                                  {turns_make, &turns},
-                                 {multidoc_make, &docs},
                                  {needle_make, &needle},
                                  {needle_make_passkey, &seed}};
     struct task_cell cell[N_QUESTION_CELL];
@@ -399,8 +363,8 @@ static void questions_begin_behind_the_documents(void **state)
         cell[n] = cell_of("facts", turns_place(i), 2048);
         kind[n++] = 1;
     }
-    for (size_t k = 2; k < 5; k++) {
-        cell[n] = cell_of(k == 2 ? multidoc_name(1) : "needle", k == 2 ? "last" : "", 2048);
+    for (size_t k = 2; k < 4; k++) {
+        cell[n] = cell_of("needle", "", 2048);
         cell[n].depth = 100; /* what is hidden stands right before the question */
         kind[n++] = k;
     }
@@ -458,7 +422,6 @@ int main(void)
         cmocka_unit_test(counted_words_are_the_most_frequent),
         cmocka_unit_test(turns_only_rest_on_what_was_said),
         cmocka_unit_test(places_move_the_question_only),
-        cmocka_unit_test(documents_keep_the_evidence_in_its_part),
         cmocka_unit_test(questions_begin_behind_the_documents),
         cmocka_unit_test(facts_hold_together),
         cmocka_unit_test(a_length_that_is_too_short_is_told),

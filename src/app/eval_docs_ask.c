@@ -1,0 +1,373 @@
+/* eval_docs_ask.c: see the header. The first method is the yardstick: its sequence and its
+ * distributions stay until the question is done. */
+#include "app/eval_docs_ask.h"
+
+#include "app/generate.h"
+#include "app/interrupt.h"
+#include "app/joined.h"
+#include "base/mem.h"
+#include "eval/logprob.h"
+#include "eval/prompt.h"
+#include "eval/rng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { NEW_TOK = 32, PAGE_TOK = 32, FORCED_MAX = 16 };
+
+/* One question, while it is asked. */
+struct asked {
+    struct eval_docs_asking *a;
+    const struct docrow *question;
+    struct multidoc text;
+    struct strbuf names;       /* of its documents, with commas */
+    sac_doc doc[MULTIDOC_MAX]; /* [n_new] that were computed for it */
+    size_t n_new;
+    int32_t *head, *tok; /* [n_head] of any prompt; [n_tok] question and the answer's beginning */
+    size_t n_head, n_tok;
+    int32_t forced[FORCED_MAX]; /* [n_forced] the expected answer */
+    size_t n_forced;
+    sac_engine *engine;
+    sac_seq exact; /* the first method's, without the question; or SAC_SEQ_NONE */
+    float *log_p;  /* [n_forced, n_vocab] the first method's, once `has_log_p` */
+    bool has_log_p;
+};
+
+/* ---- Methods ---- */
+
+static sac_status parse_one(struct eval_docs_methods *out, const char *text, size_t n,
+                            sac_error *err)
+{
+    struct eval_docs_method *m = &out->item[out->n];
+    if (out->n == EVAL_DOCS_METHODS || n == 0 || n >= sizeof m->name)
+        return error_set(err, SAC_ERR_ARG, "'%.60s' is no list of at most %u methods", text,
+                         EVAL_DOCS_METHODS);
+    snprintf(m->name, sizeof m->name, "%.*s", (int)n, text);
+    const size_t context = strcspn(m->name, "+");
+    memcpy(m->context, m->name, context);
+    m->context[context] = 0;
+    TRY(sac_method_check("context", m->context, err));
+    if (m->name[context]) {
+        memcpy(m->decode, m->name + context + 1, n - context);
+        TRY(sac_method_check("decode", m->decode, err));
+    } else {
+        snprintf(m->decode, sizeof m->decode, "full");
+    }
+    while (m->decode_i < out->n_decode && strcmp(out->decode[m->decode_i], m->decode) != 0)
+        m->decode_i++;
+    if (m->decode_i == out->n_decode) out->decode[out->n_decode++] = m->decode;
+    out->n++;
+    return SAC_OK;
+}
+
+sac_status eval_docs_parse(struct eval_docs_methods *out, const char *list, sac_error *err)
+{
+    *out = (struct eval_docs_methods){.decode = {"full"}, .n_decode = 1};
+    for (const char *at = list; *at;) {
+        size_t n = strcspn(at, ",");
+        while (at[n]) {
+            const size_t next = strcspn(at + n + 1, ",");
+            const char *equals = memchr(at + n + 1, '=', next);
+            if (!equals || memchr(at + n + 1, ':', (size_t)(equals - at) - n - 1)) break;
+            n += 1 + next;
+        }
+        TRY(parse_one(out, at, n, err));
+        at += n + (at[n] == ',');
+    }
+    return out->n ? SAC_OK : error_set(err, SAC_ERR_ARG, "no method is named");
+}
+
+/* ---- Tokens ---- */
+
+/* What stands behind the documents: the question, the template's lines, the answer's beginning. */
+static sac_status encode_question(struct asked *q, sac_error *err)
+{
+    const struct prompt_form form = {.raw = q->a->raw};
+    const sac_model *model = q->a->model;
+    struct strbuf text = {0};
+    int32_t *all = NULL, *prefix = NULL;
+    size_t n_all = 0, n_prefix = 0;
+    TRY(prompt_head(model, &form, &q->head, &q->n_head, err));
+    strbuf_adds(&text, q->text.question);
+    sac_status status = text.failed ? error_set(err, SAC_ERR_MEMORY, "out of memory") : SAC_OK;
+    if (status == SAC_OK) status = prompt_form_tokens(model, &form, &text, &all, &n_all, err);
+    if (status == SAC_OK)
+        status =
+            sac_tokenize(model, q->text.prefix, strlen(q->text.prefix), 0, &prefix, &n_prefix, err);
+    if (status == SAC_OK) {
+        q->n_tok = n_all - q->n_head + n_prefix;
+        q->tok = mem_alloc(q->n_tok * sizeof *q->tok);
+        if (!q->tok) status = error_set(err, SAC_ERR_MEMORY, "out of memory");
+    }
+    if (status == SAC_OK) {
+        memcpy(q->tok, all + q->n_head, (n_all - q->n_head) * sizeof *q->tok);
+        memcpy(q->tok + n_all - q->n_head, prefix, n_prefix * sizeof *q->tok);
+    }
+    sac_free(all);
+    sac_free(prefix);
+    strbuf_deinit(&text);
+    return status;
+}
+
+static sac_status encode_answer(struct asked *q, sac_error *err)
+{
+    char text[32];
+    int32_t *tok = NULL;
+    size_t n = 0;
+    snprintf(text, sizeof text, " %s", q->text.expected);
+    TRY(sac_tokenize(q->a->model, text, strlen(text), 0, &tok, &n, err));
+    q->n_forced = n < FORCED_MAX ? n : FORCED_MAX;
+    memcpy(q->forced, tok, q->n_forced * sizeof *tok);
+    sac_free(tok);
+    return SAC_OK;
+}
+
+/* ---- Documents ---- */
+
+/* As long as the longest of all questions, so that one engine serves them all. */
+static sac_status open_reader(struct eval_docs_asking *a, size_t n_head, sac_error *err)
+{
+    if (a->reader) return SAC_OK;
+    const uint32_t n_ctx = (uint32_t)n_head + 2 * a->args->n_tok + 1024;
+    const sac_engine_params params = setup_engine_params(a->setup, n_ctx, 1);
+    return sac_engine_create(&a->reader, a->model, &params, err);
+}
+
+/* A document is called by its text, so that the same text is one document. */
+static sac_status add_document(struct asked *q, const char *text, sac_error *err)
+{
+    char name[40];
+    bool was_there = true;
+    int32_t *tok = NULL;
+    size_t n_tok = 0;
+    struct strbuf whole = {0};
+    snprintf(name, sizeof name, "eval-%016llx", (unsigned long long)rng_hash(text, strlen(text)));
+    strbuf_addf(&q->names, "%s%s", q->names.n ? "," : "", name);
+    strbuf_addf(&whole, "%s\n\n", text); /* as `docs add` has it */
+    sac_status status = whole.failed || q->names.failed
+                            ? error_set(err, SAC_ERR_MEMORY, "out of memory for documents")
+                            : sac_tokenize(q->a->model, whole.data, whole.n, 0, &tok, &n_tok, err);
+    strbuf_deinit(&whole);
+    if (status == SAC_OK) {
+        const sac_doc_source source = {
+            .name = name, .head = q->head, .n_head = q->n_head, .tok = tok, .n_tok = n_tok};
+        status =
+            sac_doc_add(q->a->store, q->a->reader, &source, &q->doc[q->n_new], &was_there, err);
+    }
+    if (status == SAC_OK && !was_there) q->n_new++;
+    sac_free(tok);
+    return status;
+}
+
+static sac_status add_documents(struct asked *q, sac_error *err)
+{
+    TRY(open_reader(q->a, q->n_head, err));
+    for (uint32_t d = 0; d < q->text.n; d++) {
+        TRY(add_document(q, q->text.document[d], err));
+        if (interrupt_pending()) return error_set(err, SAC_ERR_CANCELLED, "interrupted");
+    }
+    return SAC_OK;
+}
+
+/* ---- What is measured ---- */
+
+struct distance {
+    struct asked *q;
+    uint32_t n_vocab, row; /* that comes next */
+    double kl;
+};
+
+static void on_logits(void *user, const sac_row *row)
+{
+    struct distance *d = user;
+    float *log_p = d->q->log_p + (size_t)d->row++ * d->n_vocab;
+    logprob_from_logits(row->logits, d->n_vocab);
+    if (d->q->has_log_p)
+        d->kl += logprob_kl(log_p, row->logits, d->n_vocab);
+    else
+        memcpy(log_p, row->logits, d->n_vocab * sizeof *log_p);
+}
+
+/* Mean divergence from the first method's over the places of the expected answer, which is forced:
+ * the distributions before each of its tokens. */
+static sac_status measure_kl(struct asked *q, sac_seq seq, double *out, sac_error *err)
+{
+    struct distance d = {.q = q, .n_vocab = sac_model_get_info(q->a->model).n_vocab};
+    uint32_t pending = 1;
+    if (!q->log_p) q->log_p = mem_alloc(q->n_forced * d.n_vocab * sizeof *q->log_p);
+    if (!q->log_p) return error_set(err, SAC_ERR_MEMORY, "out of memory for distributions");
+    TRY(sac_seq_append(q->engine, seq, q->tok, q->n_tok - 1, SAC_ROW_PROMPT, SAC_WANT_NONE, err));
+    TRY(sac_seq_append(q->engine, seq, q->tok + q->n_tok - 1, 1, SAC_ROW_DECODE, SAC_WANT_ALL,
+                       err));
+    TRY(sac_seq_append(q->engine, seq, q->forced, q->n_forced - 1, SAC_ROW_DECODE, SAC_WANT_ALL,
+                       err));
+    while (pending) {
+        TRY(sac_step(q->engine, on_logits, &d, NULL, err));
+        sac_seq_length(q->engine, seq, &pending);
+    }
+    *out = q->has_log_p ? d.kl / (double)q->n_forced : 0;
+    q->has_log_p = true;
+    return SAC_OK;
+}
+
+static sac_status measure_values(const struct asked *q, sac_seq seq, uint32_t n_tok,
+                                 struct docrow *row, sac_error *err)
+{
+    double sum = 0;
+    uint32_t n = 0;
+    row->n_layer = sac_model_get_info(q->a->model).n_layer;
+    if (row->n_layer > DOCROW_LAYER_MAX) row->n_layer = 0;
+    if (row->n_layer == 0) return SAC_OK;
+    TRY(sac_seq_compare(q->engine, seq, q->exact == SAC_SEQ_NONE ? seq : q->exact, n_tok,
+                        row->layer_error, err));
+    for (uint32_t l = 0; l < row->n_layer; l++) {
+        if (!isfinite(row->layer_error[l])) continue;
+        sum += row->layer_error[l];
+        n++;
+    }
+    if (n) row->value[DOCROW_KV_ERROR] = sum / n;
+    return SAC_OK;
+}
+
+static void fill_row(struct docrow *row, const struct joined *j, const struct generation *g,
+                     const char *expected)
+{
+    const sac_compose_report *r = &j->report;
+    const bool right = g->text.data && strstr(g->text.data, expected);
+    row->value[DOCROW_SCORE] = right ? 1 : 0;
+    row->value[DOCROW_RESIDENT] = r->resident_share;
+    row->value[DOCROW_RECOMPUTED] = r->recomputed_share;
+    row->value[DOCROW_BYTES] = (double)j->own_bytes;
+    row->value[DOCROW_PEAK] = (double)j->peak_bytes;
+    row->value[DOCROW_LOAD] = j->load_ms;
+    row->value[DOCROW_JOIN] = r->join_ms;
+    row->value[DOCROW_PROBE] = r->probe_ms;
+    row->value[DOCROW_REFRESH] = r->refresh_ms;
+    row->value[DOCROW_QUERY] = g->ttft_ms;
+    row->value[DOCROW_TTFT] = j->load_ms + r->join_ms + r->probe_ms + r->refresh_ms + g->ttft_ms;
+}
+
+/* ---- Asking ---- */
+
+static sac_status answer(struct asked *q, sac_seq seq, struct generation *g, sac_error *err)
+{
+    g->engine = q->engine;
+    g->model = q->a->model;
+    g->request = sac_request_default();
+    g->request.seq = seq;
+    g->request.sampling.temp = 0;
+    g->request.prompt = q->tok;
+    g->request.n_prompt = q->n_tok;
+    g->request.max_tokens = NEW_TOK;
+    TRY(generation_run(g, err));
+    return interrupt_pending() ? error_set(err, SAC_ERR_CANCELLED, "interrupted") : SAC_OK;
+}
+
+/* `seq` holds the documents as the method has joined them. Its fork answers nothing: it is what the
+ * distance is measured with, behind the times. */
+static sac_status measure(struct asked *q, sac_seq seq, const struct joined *j, struct docrow *row,
+                          sac_error *err)
+{
+    struct generation g = {0};
+    sac_seq fork;
+    const uint64_t others = sac_engine_get_stats(q->engine).kv_bytes_used;
+    const uint32_t n_doc = sac_seq_length(q->engine, seq, NULL);
+    TRY(sac_seq_fork(q->engine, seq, &fork, err));
+    sac_status status = answer(q, seq, &g, err);
+    if (status == SAC_OK) {
+        fill_row(row, j, &g, q->text.expected);
+        row->value[DOCROW_KV] += (double)(sac_engine_get_stats(q->engine).kv_bytes_used - others);
+        status = measure_kl(q, fork, &row->value[DOCROW_KL], err);
+    }
+    if (status == SAC_OK) status = measure_values(q, fork, n_doc, row, err);
+    sac_seq_remove(q->engine, fork);
+    if (status == SAC_OK)
+        status = q->a->on_row(q->a->user, row, g.text.data ? g.text.data : "", err);
+    generation_deinit(&g);
+    return status;
+}
+
+static sac_status ask(struct asked *q, const struct eval_docs_method *m, sac_error *err)
+{
+    struct joined j = {.store = q->a->store};
+    struct docrow row = *q->question;
+    const sac_engine_params params = sac_engine_get_params(q->engine);
+    const struct joined_prompt prompt = {q->head, q->tok, q->n_head, q->n_tok};
+    const uint64_t before = sac_engine_get_stats(q->engine).kv_bytes_used;
+    sac_seq seq;
+    for (unsigned f = 0; f < DOCROW_FIELDS; f++) row.value[f] = (double)NAN;
+    snprintf(row.method, sizeof row.method, "%s", m->name);
+    snprintf(j.method, sizeof j.method, "%s", m->context);
+    TRY(joined_find(&j, q->names.data, q->a->model, &params, err));
+    TRY(joined_make(&j, q->engine, &prompt, &seq, err));
+    row.value[DOCROW_KV] = (double)(sac_engine_get_stats(q->engine).kv_bytes_used - before);
+    const uint32_t n_doc = sac_seq_length(q->engine, seq, NULL);
+    sac_status status = sac_seq_use_decode(q->engine, seq, m->decode_i, err);
+    if (status == SAC_OK) status = measure(q, seq, &j, &row, err);
+    if (status == SAC_OK && q->exact == SAC_SEQ_NONE) {
+        q->exact = seq; /* as it was before the question */
+        return sac_seq_truncate(q->engine, seq, n_doc, err);
+    }
+    sac_seq_remove(q->engine, seq);
+    return status;
+}
+
+/* Room for the documents as they are stored, for two that were joined, and for a fork. */
+static sac_status open_engine(struct asked *q, sac_error *err)
+{
+    const struct eval_docs_methods *m = q->a->methods;
+    struct joined j = {.store = q->a->store};
+    sac_engine_params params = setup_engine_params(q->a->setup, 0, 1);
+    TRY(joined_find(&j, q->names.data, q->a->model, &params, err));
+    params.n_ctx = j.n_tok + (uint32_t)q->n_tok + NEW_TOK + FORCED_MAX;
+    joined_plan(&j, &params, params.n_ctx);
+    params.n_seq_max += 2;
+    params.n_kv_tok += (uint64_t)params.n_ctx + q->n_tok + NEW_TOK + 4 * PAGE_TOK;
+    params.decode = m->decode;
+    params.n_decode = m->n_decode;
+    return sac_engine_create(&q->engine, q->a->model, &params, err);
+}
+
+static bool is_known(const struct asked *q, const struct eval_docs_method *m)
+{
+    struct docrow row = *q->question;
+    snprintf(row.method, sizeof row.method, "%s", m->name);
+    return docrows_has(q->a->known, &row);
+}
+
+static sac_status ask_all(struct asked *q, sac_error *err)
+{
+    const struct eval_docs_methods *m = q->a->methods;
+    const struct multidoc_cell cell = {q->question->task, q->question->place, q->question->index};
+    TRY(multidoc_make(&q->text, q->a->args, &cell, q->a->model, err));
+    TRY(encode_question(q, err));
+    TRY(encode_answer(q, err));
+    TRY(add_documents(q, err));
+    TRY(open_engine(q, err));
+    for (size_t i = 0; i < m->n; i++)
+        if (i == 0 || !is_known(q, &m->item[i])) /* the first one measures the others */
+            TRY(ask(q, &m->item[i], err));
+    return SAC_OK;
+}
+
+sac_status eval_docs_ask(struct eval_docs_asking *a, const struct docrow *question, sac_error *err)
+{
+    struct asked q = {.a = a, .question = question, .exact = SAC_SEQ_NONE};
+    bool all = true;
+    for (size_t i = 0; i < a->methods->n; i++) all = all && is_known(&q, &a->methods->item[i]);
+    if (all) return SAC_OK;
+    sac_status status = ask_all(&q, err);
+    sac_engine_free(q.engine);
+    for (size_t i = 0; !a->keep && i < q.n_new; i++) {
+        const sac_status removed =
+            sac_doc_remove(a->store, &q.doc[i], status == SAC_OK ? err : NULL);
+        if (status == SAC_OK) status = removed;
+    }
+    multidoc_deinit(&q.text);
+    strbuf_deinit(&q.names);
+    sac_free(q.head);
+    mem_free(q.tok);
+    mem_free(q.log_p);
+    return status;
+}
