@@ -430,10 +430,9 @@ SAC_API SAC_NODISCARD sac_status sac_state_get_info(sac_state_info *out, const c
 
 /* A store is a folder of documents, each with its tokens, keys and values, computed alone behind
  * the tokens that a prompt begins with (its `head`: BOS, a chat's first lines). Head and text are
- * each filled up with newlines to whole pages of 32 tokens, for pages are what prompts share.
- * Programs may share a store; a process opens a folder once at a time. A document belongs to one
- * model, with one kind of position scaling, and to one KV type; its name is unique among those. It
- * is on the disk whole or not at all, whenever the process ends. */
+ * each filled up with newlines to whole pages of 32 tokens, which prompts share. Programs may share
+ * a store; a process opens a folder once at a time. A document belongs to one model, one kind of
+ * position scaling and one KV type, where its name is unique. It is on the disk whole or not. */
 typedef struct sac_docs sac_docs;
 
 typedef struct sac_docs_params {
@@ -506,32 +505,26 @@ typedef struct sac_compose_report {
      * that were computed again. */
     double resident_share, recomputed_share;
     uint64_t bytes; /* of pages that are the new sequence's own */
-    double join_ms, probe_ms,
-        refresh_ms; /* sharing pages; asking with the question; computing again
-                     */
+    /* Sharing pages; asking with the question; computing again. */
+    double join_ms, probe_ms, refresh_ms;
 } sac_compose_report;
 
 /* A new sequence: the head, then the documents behind each other. Their pages are shared, not
- * copied; queries turn to meet keys that were computed at other positions. What the method computes
- * again goes to pages of the sequence's own, and the documents stay as they are. A question is
- * appended to it as to any sequence. The engine must have been created with `compose`. `report` may
- * be NULL. */
+ * copied; queries turn to meet keys of other positions. What the method computes again goes to
+ * pages of the sequence's own, and the documents stay as they are. A question is appended to it as
+ * to any sequence. The engine must have been created with `compose`. `report` may be NULL. */
 SAC_API SAC_NODISCARD sac_status sac_compose(sac_engine *engine, const sac_compose_params *params,
                                              sac_seq *out, sac_compose_report *report,
                                              sac_error *err);
-
-/* How far the values of the first `n_tok` tokens, whole pages, are from those of another sequence
- * of the same tokens that was computed without short cuts: in each layer |values - exact| /
- * |exact|, over the pages that both hold; NAN where there is none. `out` has an entry for each
- * layer. */
+/* Of the first `n_tok` tokens, whole pages, of two sequences with the same tokens: for each layer
+ * (`out`) |values - exact| / |exact| over the pages that both hold, or NAN. */
 SAC_API SAC_NODISCARD sac_status sac_seq_compare(const sac_engine *engine, sac_seq seq,
                                                  sac_seq exact, uint32_t n_tok, double *out,
                                                  sac_error *err);
 
 typedef struct sac_docs_freed {
-    uint32_t n_expired,
-        n_evicted;            /* documents: their time was over; they were the longest unused */
-    uint32_t n_lost, n_stray; /* names without a file; files without a name */
+    uint32_t n_expired, n_evicted; /* documents: over their time; the longest unused */
+    uint32_t n_lost, n_stray;      /* names without a file; files without a name */
     uint64_t bytes;
 } sac_docs_freed;
 /* Removes what has expired and what killed processes left; then, while the files have more than
