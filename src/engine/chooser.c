@@ -3,7 +3,8 @@
  * Invariants:
  *  1. State is zero for a new sequence and after a change of methods, copied by a fork, and cut by
  *     the method's own hook or, without one, zeroed.
- *  2. A sequence that has lost pages stays with the decode method that has dropped them. */
+ *  2. A sequence that has lost pages stays with the decode method that has dropped them, or, where
+ * it has lost them by joining, with methods that drop none. */
 #include "engine/chooser.h"
 
 #include "engine/engine.h"
@@ -159,7 +160,9 @@ static void cut_kind(sac_engine *e, enum chooser_kind kind, uint32_t seq_i, uint
     }
     for (size_t i = 0; i < e->chooser[kind].n_lane; i++)
         m->hooks.cut(chooser_state(e, kind, seq_i, i), &e->shape, dial_spec(e, kind, seq_i)->param,
-                     n_tok);
+                     kind == CHOOSER_DECODE
+                         ? compact_tokens(e, seq_i, (uint32_t)(i / e->pool.geom.n_kv_head), n_tok)
+                         : n_tok);
 }
 
 void chooser_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok)
@@ -184,6 +187,19 @@ sac_status chooser_meets_segments(const struct method *m, sac_error *err)
                      m->name);
 }
 
+/* A sequence that has lost pages goes on with the method that has dropped them; one that has lost
+ * them when it was joined, with any that drops none. */
+static sac_status check_gaps(const sac_engine *e, uint32_t seq_i, const struct spec *next,
+                             sac_error *err)
+{
+    const bool by_joining = compact_has_gaps(e, seq_i);
+    if (!e->seqs[seq_i].has_gaps || (by_joining && !next->method->evicts)) return SAC_OK;
+    return error_set(err, SAC_ERR_ARG,
+                     "sequence %u cannot change to decode method %s: %s has dropped tokens", seq_i,
+                     next->text,
+                     by_joining ? "its context method" : dial_spec(e, CHOOSER_DECODE, seq_i)->text);
+}
+
 static sac_status use(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_t method_i,
                       sac_error *err)
 {
@@ -194,10 +210,7 @@ static sac_status use(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_
         return error_set(err, SAC_ERR_ARG, "there is no %s method %u: the engine has %u",
                          kind_name[kind], method_i, specs->n);
     if (s->method_i[kind] == method_i) return SAC_OK;
-    if (kind == CHOOSER_DECODE && s->has_gaps)
-        return error_set(err, SAC_ERR_ARG,
-                         "sequence %u cannot change to decode method %s: %s has dropped tokens", id,
-                         specs->text[method_i], specs->text[s->method_i[kind]]);
+    if (kind == CHOOSER_DECODE) TRY(check_gaps(e, id, &specs->spec[method_i], err));
     if (kind == CHOOSER_DECODE && e->segments.n[id] > 0)
         TRY(chooser_meets_segments(specs->spec[method_i].method, err));
     s->method_i[kind] = method_i;

@@ -65,10 +65,10 @@ static sac_status check_gaps(const struct compose *c, sac_error *err)
                          "context method %s gives pages back, which an engine that records reads "
                          "needs",
                          c->spec.method->name);
-    if (decode->decode)
+    if (decode->evicts)
         return error_set(err, SAC_ERR_UNSUPPORTED,
-                         "context method %s gives pages back: decode method %s cannot choose among "
-                         "what is left, full can",
+                         "context method %s gives pages back, and so does decode method %s: they "
+                         "cannot be used together",
                          c->spec.method->name, decode->name);
     return SAC_OK;
 }

@@ -6,7 +6,7 @@
  *     and what they have in common (lists, counters) is made from those in lane order afterwards.
  *  2. Where everything is to be read, the run has no list at all, or one of all pages: the bits of
  *     dense attention either way (attn.c).
- *  3. Where pages were given back (evict.c), "everything" is what is left: list_lane. */
+ *  3. Where pages were given back (evict.c, compact.c), "everything" is what is left: list_lane. */
 #include "engine/decode.h"
 
 #include "engine/engine.h"
@@ -178,6 +178,7 @@ static void list_lane(const struct choose_call *c, const struct method_lane *lan
     struct reading_lane *answer = &c->r->lane[item_i];
     const size_t max_page = e->pool.max_page;
     const uint32_t *mask = d->mask + item_i * max_page;
+    const uint32_t seq_i = e->batch.run[item_i / e->pool.geom.n_kv_head].seq_i;
     struct decode_list list = lane_list(d, item_i, max_page, weighs);
     list.n_tok = answer->n_tok;
     answer->kv_bytes = token_bytes(&e->attend.lines, list.tok, list.n_tok);
@@ -198,6 +199,7 @@ static void list_lane(const struct choose_call *c, const struct method_lane *lan
         fetch_token(&e->pool.geom,
                     page_frame(&e->pool.geom, lane->frames, lane->page[list.tok[i] / PAGE_TOK]),
                     list.tok[i] % PAGE_TOK);
+    compact_back(e, seq_i, list.page, list.n_page, list.tok, list.n_tok);
     answer->n_page = list.n_page;
     answer->n_tok = list.n_tok;
 }
@@ -265,6 +267,7 @@ void decode_choose(sac_engine *e, struct reading *r)
     r->lane = e->attend.lane;
     r->rest = e->attend.rest;
     memset(r->lane, 0, r->n_decode * (size_t)n_kv_head * sizeof *r->lane);
+    compact_layer(e, r);
     if (e->decode.has_see) workers_for(e->workers, r->n_run * n_kv_head, see_lane, &c);
     workers_for(e->workers, r->n_decode * n_kv_head, select_lane, &c);
     for (uint32_t i = 0; i < r->n_decode; i++) list_run(&c, i);

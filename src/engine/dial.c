@@ -129,7 +129,7 @@ sac_status sac_seq_use_sparse(sac_engine *e, sac_seq id, const sac_sparse *spars
         const struct spec *next =
             dial.has_own[i] ? &dial.own[i] : chooser_method(e, kind, id)->spec;
         differs[i] = strcmp(now->text, next->text) != 0;
-        if (differs[i] && kind == CHOOSER_DECODE && s->has_gaps)
+        if (differs[i] && kind == CHOOSER_DECODE && s->has_gaps && now->method->evicts)
             return error_set(err, SAC_ERR_ARG,
                              "sequence %u cannot change to decode method %s: %s has dropped tokens",
                              id, next->text, now->text);

@@ -125,6 +125,7 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     chooser_plan(e, a);
     side_plan(e, a);
     evict_plan(e, a);
+    compact_plan(e, a);
     attend_plan(e, a);
     record_plan(e, a);
     e->stats.scratch_bytes = a->used - e->stats.kv_bytes;

@@ -8,6 +8,7 @@
 
 #include "engine/attend.h"
 #include "engine/chooser.h"
+#include "engine/compact.h"
 #include "engine/decode.h"
 #include "engine/dial.h"
 #include "engine/evict.h"
@@ -39,7 +40,7 @@ struct seq {
     const uint64_t *mask; /* of these, of tokens whose bit is set; NULL: any. Borrowed */
     uint32_t n_queued;    /* prompt rows that the last sched_pick could choose from */
     struct notes *notes;  /* owned; of a document, or NULL (notes.h) */
-    bool has_gaps;        /* that method has given pages back */
+    bool has_gaps;        /* that method, or who joined it of documents, has given pages back */
     uint64_t ticket;      /* order of queueing of the oldest pending token */
     int32_t priority;     /* of its prompt rows: higher ones come first */
     sac_reads reads;      /* of its rows since engine_take_reads */
@@ -104,6 +105,7 @@ struct sac_engine {
     struct prefill prefill;
     struct past past;
     struct evict evict;
+    struct compact compact;
     struct segments segments;
     struct reuse reuse;
     struct attend attend;

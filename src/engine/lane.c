@@ -58,5 +58,6 @@ struct method_lane lane_make(const sac_engine *e, const struct reading *r, struc
         lane.table = prefill_table(e, seq_i);
     if (decodes && at.run_i < r->n_decode)
         lane.meter = &r->lane[at.run_i * (size_t)e->pool.geom.n_kv_head + at.kv_head].meter;
+    if (decodes) compact_lane(e, seq_i, &lane);
     return lane;
 }

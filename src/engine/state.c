@@ -450,7 +450,11 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
                             chooser_method(e, (enum chooser_kind)kind, im->seq_i)->state_bytes));
     const struct chooser_method *m = chooser_method(e, CHOOSER_DECODE, im->seq_i);
     if (im->head.n_segment > 0) TRY(chooser_meets_segments(m->spec->method, s->err));
-    if (im->head.has_gaps && !m->spec->method->evicts) return damaged(s, "it lacks pages");
+    if (im->head.has_gaps && !m->spec->method->evicts && !e->params.compose)
+        return error_set(s->err, SAC_ERR_ARG,
+                         "%s lacks pages that were not kept when it was joined from documents: it "
+                         "needs an engine with 'compose'",
+                         s->name);
     if (im->head.has_gaps && e->params.record)
         return error_set(s->err, SAC_ERR_ARG,
                          "%s lacks dropped tokens, which an engine that records reads needs",
@@ -467,19 +471,47 @@ static bool is_sound(const struct image *im, enum chooser_kind kind)
     for (size_t i = 0; i < e->chooser[kind].n_lane && im->keeps[kind] && m->state_bytes; i++) {
         const page_id *page = pool_table(&e->pool, im->seq_i, (uint32_t)(i / h->n_kv_head)) +
                               i % h->n_kv_head * e->pool.max_page;
-        if (!m->hooks.sound(&(struct method_loaded){.shape = &e->shape,
-                                                    .param = dial_spec(e, kind, im->seq_i)->param,
-                                                    .state = chooser_state(e, kind, im->seq_i, i),
-                                                    .n_tok = h->n_tok,
-                                                    .page = kind == CHOOSER_DECODE ? page : NULL}))
+        if (!m->hooks.sound(&(struct method_loaded){
+                .shape = &e->shape,
+                .param = dial_spec(e, kind, im->seq_i)->param,
+                .state = chooser_state(e, kind, im->seq_i, i),
+
+                .n_tok = kind == CHOOSER_DECODE
+                             ? compact_tokens(e, im->seq_i, (uint32_t)(i / h->n_kv_head), h->n_tok)
+                             : h->n_tok,
+                .page = kind == CHOOSER_DECODE ? page : NULL}))
             return false;
     }
+    return true;
+}
+
+/* Pages may lack in layers that see everything; where joining has dropped them, before all rows
+ * whose queries are kept, and for all heads of a layer. */
+static bool may_lack(const struct image *im, uint32_t layer, uint32_t page)
+{
+    const sac_engine *e = im->e;
+    const page_id *table = pool_table(&e->pool, im->seq_i, layer);
+    uint32_t n = 0;
+    for (size_t h = 0; h < im->head.n_kv_head; h++)
+        n += table[h * e->pool.max_page + page] == PAGE_NONE;
+    if (n == 0) return true;
+    if (config_layer_is_local(&e->model->config, layer)) return false;
+    return !compact_has_gaps(e, im->seq_i) ||
+           (n == im->head.n_kv_head && (page + 1) * PAGE_TOK <= im->head.n_tok - im->head.n_past);
+}
+
+static bool gaps_are_possible(const struct image *im)
+{
+    for (uint32_t layer = 0; layer < im->head.n_layer && im->head.has_gaps; layer++)
+        for (uint32_t page = 0; page < im->head.n_tok / PAGE_TOK; page++)
+            if (!may_lack(im, layer, page)) return false;
     return true;
 }
 
 static sac_status check_loaded(const struct stream *s, const struct image *im)
 {
     const sac_engine *e = im->e;
+    if (!gaps_are_possible(im)) return damaged(s, "pages are missing where none can be");
     if (engine_check_tokens(e, e->seqs[im->seq_i].tok, im->head.n_tok, NULL) != SAC_OK)
         return damaged(s, "it holds tokens that the model does not have");
     if (!is_sound(im, CHOOSER_DECODE))

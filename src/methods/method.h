@@ -46,12 +46,18 @@ struct method_shape {
     uint32_t n_row_max; /* rows of a prompt chunk, at most */
 };
 
-/* Queries of the rows before a run, as far as they are kept: that of position p, for begin <= p <
- * end, is [group, head_dim] at q + (p % n_slot) * group * head_dim, after RoPE. */
+/* Queries of the rows before a run, as far as they are kept: of positions begin <= p < end. */
 struct method_past {
-    const float *q;
+    const float *q; /* [n_slot][group * head_dim] after RoPE */
     uint32_t n_slot, begin, end;
+    uint32_t shift; /* position p is in slot (p + shift) % n_slot */
 };
+
+static inline const float *method_past_query(const struct method_past *past, uint32_t pos,
+                                             size_t width)
+{
+    return past->q + (pos + past->shift) % past->n_slot * width;
+}
 
 /* What a decode row's hooks have read (meter.h): for its own choice, and for what serves more rows
  * than one, such as tables, votes and coordinates. */

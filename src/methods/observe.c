@@ -30,7 +30,7 @@ static const float *row_query(const struct method_lane *l, uint32_t pos)
     const size_t width = (size_t)l->shape->group * l->shape->geom->head_dim;
     if (pos >= l->pos) return l->q;
     assert(pos >= past->begin && pos < past->end);
-    return past->q + pos % past->n_slot * width;
+    return method_past_query(past, pos, width);
 }
 
 /* Logits of one page for the n_q queries in o->q, if they see it. */

@@ -62,7 +62,7 @@ static bool learn(const struct project *p, const struct method_lane *l,
     uint32_t n = 0;
     for (uint32_t row = pick_max(l->past.begin, l->pos > window ? l->pos - window : 0);
          row < l->pos; row++)
-        memcpy(w->sample + n++ * width, l->past.q + row % l->past.n_slot * width,
+        memcpy(w->sample + n++ * width, method_past_query(&l->past, row, width),
                width * sizeof *w->sample);
     memcpy(w->sample + n++ * width, l->q, width * sizeof *w->sample);
     p->state->n_axis = project_rank(set->rank, d);

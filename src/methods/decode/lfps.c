@@ -227,7 +227,7 @@ static void find_spread(const struct parts *p, const struct method_lane *l, cons
     const struct lfps_param *set = l->param;
     const uint32_t d = l->shape->geom->head_dim, sink = set->sink;
     const float *q =
-        row == l->pos ? l->q : l->past.q + row % l->past.n_slot * (size_t)l->shape->group * d;
+        row == l->pos ? l->q : method_past_query(&l->past, row, (size_t)l->shape->group * d);
     for (uint32_t g = 0; g < l->shape->group; g++) {
         double sum = 0, square = 0;
         for (uint32_t t = sink; t <= row; t++) {

@@ -1,0 +1,137 @@
+/* compose_bench.h: three documents of a tiny model, each computed alone in a sequence of its own,
+ * that tests of composers join and ask. */
+#ifndef SAC_TESTS_COMPOSE_BENCH_H
+#define SAC_TESTS_COMPOSE_BENCH_H
+
+#include "engine/notes.h"
+#include "must.h"
+#include "tiny_model.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+enum { N_HEAD = 32, N_DOC = 3, N_QUESTION = 11, N_LAYER = 4, N_CTX = 512 };
+
+static const uint32_t n_text[N_DOC] = {96, 128, 64};
+static sac_model *model; /* of N_LAYER layers; the test opens and frees it */
+
+struct setting {
+    const sac_model *model; /* NULL: the model */
+    sac_kv_type type;
+    uint32_t n_threads, n_batch;
+    const char *decode;
+    bool is_long; /* documents of four times the length */
+    uint32_t n_seq_more;
+};
+
+/* An engine with documents in sequences of their own. */
+struct bench {
+    sac_engine *e;
+    sac_seq doc[N_DOC];
+};
+
+static inline int32_t token_of(uint32_t doc, uint32_t i)
+{
+    return (int32_t)((i * 37 + doc * 101 + i / 9) % TINY_VOCAB);
+}
+
+static inline void compute(sac_engine *e, sac_seq s, const int32_t *tok, size_t n, sac_row_fn fn,
+                           float *logits)
+{
+    sac_error err;
+    uint32_t n_row = 1;
+    must(sac_seq_append(e, s, tok, n, SAC_ROW_PROMPT, fn ? SAC_WANT_LAST : SAC_WANT_NONE, &err),
+         &err);
+    while (n_row) must(sac_step(e, fn, logits, &n_row, &err), &err);
+}
+
+/* `changed`: the last document has another last token. */
+static inline struct bench open_bench(const struct setting *s, bool changed)
+{
+    struct bench b;
+    sac_error err;
+    sac_engine_params p = sac_engine_params_default();
+    p.n_ctx = s->is_long ? 4 * N_CTX : N_CTX;
+    p.n_seq_max = N_DOC + 2 + s->n_seq_more;
+    p.n_threads = s->n_threads ? s->n_threads : 1;
+    if (s->n_batch) p.n_batch = s->n_batch;
+    p.type_k = p.type_v = s->type;
+    p.compose = true;
+    p.sparse_min_ctx = 0;
+    p.decode = &s->decode;
+    p.n_decode = s->decode != NULL;
+    must(sac_engine_create(&b.e, s->model ? s->model : model, &p, &err), &err);
+    for (uint32_t d = 0; d < N_DOC; d++) {
+        int32_t tok[N_HEAD + 4 * 128];
+        struct notes_watch watch;
+        const uint32_t n = n_text[d] * (s->is_long ? 4 : 1);
+        for (uint32_t i = 0; i < N_HEAD; i++) tok[i] = token_of(9, i);
+        for (uint32_t i = 0; i < n; i++) tok[N_HEAD + i] = token_of(d, i);
+        if (changed && d == N_DOC - 1) tok[N_HEAD + n - 1] ^= 1;
+        must(sac_seq_create(b.e, &b.doc[d], &err), &err);
+        must(notes_begin(&watch, b.e, b.doc[d], N_HEAD, n, &err), &err);
+        compute(b.e, b.doc[d], tok, N_HEAD + n, NULL, NULL);
+        must(notes_make(&watch, b.e, &err), &err);
+        notes_end(&watch, b.e);
+    }
+    return b;
+}
+
+static inline sac_seq compose(const struct bench *b, const char *method, size_t n_doc,
+                              sac_compose_report *report)
+{
+    sac_seq seq;
+    sac_error err;
+    int32_t question[N_QUESTION];
+    for (uint32_t i = 0; i < N_QUESTION; i++) question[i] = token_of(7, i);
+    const sac_compose_params p = {.method = method,
+                                  .doc = b->doc,
+                                  .n_doc = n_doc,
+                                  .n_head = N_HEAD,
+                                  .question = question,
+                                  .n_question = N_QUESTION};
+    must(sac_compose(b->e, &p, &seq, report, &err), &err);
+    return seq;
+}
+
+static inline void catch_row(void *user, const sac_row *row)
+{
+    memcpy(user, row->logits, TINY_VOCAB * sizeof(float));
+}
+
+/* The logits behind a question, and one decode row behind that. */
+static inline void ask(const struct bench *b, sac_seq seq, float logits[2][TINY_VOCAB])
+{
+    int32_t question[N_QUESTION];
+    sac_error err;
+    uint32_t n_row = 1;
+    for (uint32_t i = 0; i < N_QUESTION; i++) question[i] = token_of(7, i);
+    compute(b->e, seq, question, N_QUESTION, catch_row, logits[0]);
+    must(sac_seq_append(b->e, seq, question, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err), &err);
+    while (n_row) must(sac_step(b->e, catch_row, logits[1], &n_row, &err), &err);
+}
+
+static inline void answer(const struct bench *b, const char *method, size_t n_doc,
+                          float logits[2][TINY_VOCAB])
+{
+    const sac_seq seq = compose(b, method, n_doc, NULL);
+    ask(b, seq, logits);
+    sac_seq_remove(b->e, seq);
+}
+
+/* Root of the mean square of differences, relative to the values. */
+static inline double distance(float a[2][TINY_VOCAB], float b[2][TINY_VOCAB])
+{
+    double sum = 0, all = 0;
+    for (int i = 0; i < 2; i++)
+        for (int t = 0; t < TINY_VOCAB; t++) {
+            sum += ((double)a[i][t] - b[i][t]) * ((double)a[i][t] - b[i][t]);
+            all += (double)b[i][t] * b[i][t];
+        }
+    return sqrt(sum / all);
+}
+
+#endif
