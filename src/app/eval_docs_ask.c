@@ -28,6 +28,7 @@ struct asked {
     size_t n_head, n_tok;
     int32_t forced[FORCED_MAX]; /* [n_forced] the expected answer */
     size_t n_forced;
+    size_t n_asked; /* of `tok`, which the method has computed already */
     sac_engine *engine;
     sac_seq exact; /* the first method's, without the question; or SAC_SEQ_NONE */
     float *log_p;  /* [n_forced, n_vocab] the first method's, once `has_log_p` */
@@ -197,7 +198,8 @@ static sac_status measure_kl(struct asked *q, sac_seq seq, double *out, sac_erro
     uint32_t pending = 1;
     if (!q->log_p) q->log_p = mem_alloc(q->n_forced * d.n_vocab * sizeof *q->log_p);
     if (!q->log_p) return error_set(err, SAC_ERR_MEMORY, "out of memory for distributions");
-    TRY(sac_seq_append(q->engine, seq, q->tok, q->n_tok - 1, SAC_ROW_PROMPT, SAC_WANT_NONE, err));
+    TRY(sac_seq_append(q->engine, seq, q->tok + q->n_asked, q->n_tok - 1 - q->n_asked,
+                       SAC_ROW_PROMPT, SAC_WANT_NONE, err));
     TRY(sac_seq_append(q->engine, seq, q->tok + q->n_tok - 1, 1, SAC_ROW_DECODE, SAC_WANT_ALL,
                        err));
     TRY(sac_seq_append(q->engine, seq, q->forced, q->n_forced - 1, SAC_ROW_DECODE, SAC_WANT_ALL,
@@ -257,8 +259,8 @@ static sac_status answer(struct asked *q, sac_seq seq, struct generation *g, sac
     g->request = sac_request_default();
     g->request.seq = seq;
     g->request.sampling.temp = 0;
-    g->request.prompt = q->tok;
-    g->request.n_prompt = q->n_tok;
+    g->request.prompt = q->tok + q->n_asked;
+    g->request.n_prompt = q->n_tok - q->n_asked;
     g->request.max_tokens = NEW_TOK;
     TRY(generation_run(g, err));
     return interrupt_pending() ? error_set(err, SAC_ERR_CANCELLED, "interrupted") : SAC_OK;
@@ -272,7 +274,6 @@ static sac_status measure(struct asked *q, sac_seq seq, const struct joined *j, 
     struct generation g = {0};
     sac_seq fork;
     const uint64_t others = sac_engine_get_stats(q->engine).kv_bytes_used;
-    const uint32_t n_doc = sac_seq_length(q->engine, seq, NULL);
     TRY(sac_seq_fork(q->engine, seq, &fork, err));
     sac_status status = answer(q, seq, &g, err);
     if (status == SAC_OK) {
@@ -280,7 +281,7 @@ static sac_status measure(struct asked *q, sac_seq seq, const struct joined *j, 
         row->value[DOCROW_KV] += (double)(sac_engine_get_stats(q->engine).kv_bytes_used - others);
         status = measure_kl(q, fork, &row->value[DOCROW_KL], err);
     }
-    if (status == SAC_OK) status = measure_values(q, fork, n_doc, row, err);
+    if (status == SAC_OK) status = measure_values(q, fork, j->n_tok, row, err);
     sac_seq_remove(q->engine, fork);
     if (status == SAC_OK)
         status = q->a->on_row(q->a->user, row, g.text.data ? g.text.data : "", err);
@@ -302,12 +303,12 @@ static sac_status ask(struct asked *q, const struct eval_docs_method *m, sac_err
     TRY(joined_find(&j, q->names.data, q->a->model, &params, err));
     TRY(joined_make(&j, q->engine, &prompt, &seq, err));
     row.value[DOCROW_KV] = (double)(sac_engine_get_stats(q->engine).kv_bytes_used - before);
-    const uint32_t n_doc = sac_seq_length(q->engine, seq, NULL);
+    q->n_asked = sac_seq_length(q->engine, seq, NULL) - j.n_tok;
     sac_status status = sac_seq_use_decode(q->engine, seq, m->decode_i, err);
     if (status == SAC_OK) status = measure(q, seq, &j, &row, err);
     if (status == SAC_OK && q->exact == SAC_SEQ_NONE) {
         q->exact = seq; /* as it was before the question */
-        return sac_seq_truncate(q->engine, seq, n_doc, err);
+        return sac_seq_truncate(q->engine, seq, j.n_tok, err);
     }
     sac_seq_remove(q->engine, seq);
     return status;

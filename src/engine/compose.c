@@ -1,7 +1,7 @@
 /* compose.c: documents that were computed alone become one sequence: the public call. A composer
- * (methods/context.h) says what stays and what is computed again; here documents are checked and
- * joined, the composer is asked, pages that do not stay are given back, and it is counted what came
- * of it. What is computed again is refresh.c's.
+ * (methods/context.h) says where they stand, what stays and what is computed again; here documents
+ * are checked and joined, the composer is asked, pages that do not stay are given back, and it is
+ * counted what came of it. What is computed again is refresh.c's.
  *
  * Invariants:
  *  1. Documents are sequences like others and are not changed: the new one shares their pages, and
@@ -25,6 +25,8 @@ struct compose {
     const struct method_context *hooks;
     sac_seq seq;
     struct context_doc *doc; /* [n_doc] */
+    int32_t *begin;          /* [n_doc] positions at which they stand, less `shift` */
+    int32_t shift;
     struct context_note *note;
     float *query, *mass;
     struct context_view view;
@@ -55,11 +57,32 @@ static sac_status check_doc(const struct compose *c, size_t i, sac_error *err)
     return SAC_OK;
 }
 
-/* Whether the engine can do without pages that a method gives back. */
-static sac_status check_gaps(const struct compose *c, sac_error *err)
+static enum context_question question_of(const struct compose *c)
 {
+    const struct method_context *hooks = c->spec.method->context;
+    return hooks->question ? hooks->question(c->spec.param) : CONTEXT_QUESTION_NONE;
+}
+
+/* The engine's decode method that a composer needs; SAC_METHODS_MAX: it has none. */
+static uint32_t find_decode(const struct compose *c)
+{
+    const struct spec_list *specs = &c->e->chooser[CHOOSER_DECODE].specs;
+    for (uint32_t i = 0; i < specs->n; i++)
+        if (strcmp(specs->spec[i].method->name, c->spec.method->context->decode) == 0) return i;
+    return SAC_METHODS_MAX;
+}
+
+/* Whether the engine has the decode method that a composer needs, and can do without pages that it
+ * gives back, if only for the time of the question. */
+static sac_status check_method(const struct compose *c, sac_error *err)
+{
+    const struct method_context *hooks = c->spec.method->context;
     const struct method *decode = c->e->chooser[CHOOSER_DECODE].specs.spec[0].method;
-    if (!c->spec.method->context->probe) return SAC_OK;
+    if (hooks->decode && find_decode(c) == SAC_METHODS_MAX)
+        return error_set(err, SAC_ERR_UNSUPPORTED,
+                         "context method %s needs decode method %s, which the engine does not have",
+                         c->spec.method->name, hooks->decode);
+    if (!hooks->probe && question_of(c) == CONTEXT_QUESTION_NONE) return SAC_OK;
     if (c->e->params.record)
         return error_set(err, SAC_ERR_UNSUPPORTED,
                          "context method %s gives pages back, which an engine that records reads "
@@ -89,7 +112,7 @@ static sac_status check(const struct compose *c, sac_error *err)
     if (c->e->batch.n_row_max < PAGE_TOK)
         return error_set(err, SAC_ERR_ARG, "a batch of %u rows: joining documents needs %u",
                          c->e->batch.n_row_max, PAGE_TOK);
-    TRY(check_gaps(c, err));
+    TRY(check_method(c, err));
     TRY(engine_check_idle(c->e, err));
     for (size_t i = 0; i < p->n_doc; i++) {
         TRY(check_doc(c, i, err));
@@ -102,25 +125,66 @@ static sac_status check(const struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
-/* Without the head, but of the first. */
-static struct segment_source source_of(const struct compose *c, size_t i, bool aligned)
+/* Which pages of the new sequence are whose. */
+static void count_pages(struct compose *c)
 {
-    const uint32_t first = i == 0 ? 0 : c->params->n_head, n_done = c->e->seqs[c->seq].n_done;
-    return (struct segment_source){.seq = c->params->doc[i],
-                                   .first = first,
-                                   .n_tok = c->e->seqs[c->params->doc[i]].n_done - first,
-                                   .offset = aligned ? (int32_t)(n_done - first) : 0};
+    uint32_t n = c->params->n_head / PAGE_TOK;
+    for (size_t i = 0; i < c->params->n_doc; i++) {
+        const uint32_t n_tok = c->e->seqs[c->params->doc[i]].n_done - c->params->n_head;
+        c->doc[i] = (struct context_doc){n, n + n_tok / PAGE_TOK};
+        n = c->doc[i].end;
+    }
+    c->view.n_page = n;
+}
+
+/* A window is counted in tokens, so they must stand where they are counted. */
+static sac_status check_window(const struct compose *c, sac_error *err)
+{
+    bool is_moved = question_of(c) == CONTEXT_QUESTION_APART || c->shift != 0;
+    for (uint32_t i = 0; i < c->view.n_doc; i++)
+        is_moved = is_moved || c->begin[i] != (int32_t)(c->doc[i].begin * PAGE_TOK);
+    const struct config *config = &c->e->model->config;
+    if (!is_moved || config->window == 0 || config->swa_pattern == 0) return SAC_OK;
+    return error_set(
+        err, SAC_ERR_UNSUPPORTED,
+        "context method %s moves documents: %s has layers that see a window of tokens, "
+        "for which they must stand behind each other",
+        c->spec.method->name, c->e->model->name);
+}
+
+/* Where documents stand, counted so that what comes behind them stands where it is counted. Two of
+ * them may stand in one place or apart, but not half. */
+static sac_status place(struct compose *c, sac_error *err)
+{
+    int32_t end = (int32_t)(c->view.n_page * PAGE_TOK);
+    for (uint32_t i = 0; i < c->view.n_doc; i++)
+        c->begin[i] = (int32_t)(c->doc[i].begin * PAGE_TOK);
+    if (c->hooks->place) c->hooks->place(&c->view, c->begin, &end);
+    for (uint32_t i = 0; i < c->view.n_doc; i++) {
+        const int32_t n_tok = (int32_t)((c->doc[i].end - c->doc[i].begin) * PAGE_TOK);
+        const int32_t behind = i + 1 < c->view.n_doc ? c->begin[i + 1] : end;
+        const int32_t next = behind == c->begin[i] ? end : behind;
+        if (next - c->begin[i] < n_tok)
+            return error_set(err, SAC_ERR_ARG,
+                             "document %u has %d tokens: the place that context method %s gives it "
+                             "has %d",
+                             i + 1, n_tok, c->spec.method->name, next - c->begin[i]);
+    }
+    c->shift = (int32_t)(c->view.n_page * PAGE_TOK) - end;
+    return check_window(c, err);
 }
 
 static sac_status attach(struct compose *c, sac_error *err)
 {
-    const bool aligned = !c->hooks->aligns || c->hooks->aligns(c->spec.param);
+    const int32_t n_head = (int32_t)c->params->n_head;
+    const struct segment_source head = {c->params->doc[0], 0, c->params->n_head, c->shift};
+    TRY(segment_attach(c->e, c->seq, &head, err));
     for (size_t i = 0; i < c->params->n_doc; i++) {
-        const struct segment_source from = source_of(c, i, aligned);
-        const uint32_t begin = c->e->seqs[c->seq].n_done / PAGE_TOK;
+        const struct segment_source from = {.seq = c->params->doc[i],
+                                            .first = c->params->n_head,
+                                            .n_tok = (c->doc[i].end - c->doc[i].begin) * PAGE_TOK,
+                                            .offset = c->begin[i] - n_head + c->shift};
         TRY(segment_attach(c->e, c->seq, &from, err));
-        c->doc[i] = (struct context_doc){i == 0 ? c->params->n_head / PAGE_TOK : begin,
-                                         c->e->seqs[c->seq].n_done / PAGE_TOK};
     }
     return SAC_OK;
 }
@@ -131,16 +195,12 @@ static sac_status compute_all(struct compose *c, sac_error *err)
 {
     sac_engine *e = c->e;
     const uint64_t start = clock_us();
-    uint32_t pending = 1, n_all = 0;
+    uint32_t pending = 1;
     for (size_t i = 0; i < c->params->n_doc; i++) {
-        const struct segment_source from = source_of(c, i, false);
-        const int32_t *tok = e->seqs[from.seq].tok + from.first;
-        const uint32_t begin = n_all / PAGE_TOK;
-        TRY(sac_seq_append(e, c->seq, tok, from.n_tok, SAC_ROW_PROMPT, SAC_WANT_NONE, err));
-        /* Pending tokens are not counted by source_of, which begins behind the head but once. */
-        n_all += from.n_tok;
-        c->doc[i] =
-            (struct context_doc){i == 0 ? c->params->n_head / PAGE_TOK : begin, n_all / PAGE_TOK};
+        const uint32_t first = i == 0 ? 0 : c->params->n_head;
+        const struct seq *doc = &e->seqs[c->params->doc[i]];
+        TRY(sac_seq_append(e, c->seq, doc->tok + first, doc->n_done - first, SAC_ROW_PROMPT,
+                           SAC_WANT_NONE, err));
     }
     while (pending) {
         TRY(sac_step(e, NULL, NULL, NULL, err));
@@ -189,7 +249,7 @@ static sac_status plan_masks(struct compose *c, sac_error *err)
     c->plan.refresh = mem_calloc(n, sizeof *c->plan.refresh);
     c->plan.resident = mem_alloc(n * sizeof *c->plan.resident);
     c->plan.spare =
-        mem_alloc(((size_t)c->view.n_page * PAGE_TOK + config_q_width(&c->e->model->config)) *
+        mem_alloc(((size_t)c->view.n_page * PAGE_TOK + 2 * config_q_width(&c->e->model->config)) *
                   sizeof *c->plan.spare);
     if (!c->plan.refresh || !c->plan.resident || !c->plan.spare)
         return error_set(err, SAC_ERR_MEMORY, "out of memory for the plan of %u documents",
@@ -290,9 +350,91 @@ static sac_status read_mass(struct compose *c, sac_error *err)
     return status;
 }
 
-static sac_status join(struct compose *c, sac_error *err)
+/* ---- The question, where a composer says what it sees ---- */
+
+/* Pages of documents that the question does not see are taken out. */
+static void hide_pages(struct compose *c)
+{
+    const bool all = question_of(c) == CONTEXT_QUESTION_APART;
+    const uint32_t n_kv_head = c->e->pool.geom.n_kv_head;
+    for (uint32_t layer = 0; layer < c->view.n_layer; layer++)
+        for (uint32_t p = c->doc[0].begin; p < c->view.n_page; p++)
+            for (uint32_t h = 0; h < n_kv_head && (all || !stays(c, layer, p)); h++)
+                pool_drop(&c->e->pool, c->seq, layer, h, p);
+    c->e->seqs[c->seq].has_gaps = true;
+}
+
+static void show_pages(struct compose *c)
+{
+    struct pool *pool = &c->e->pool;
+    for (uint32_t d = 0; d < c->view.n_doc; d++)
+        for (uint32_t p = c->doc[d].begin; p < c->doc[d].end; p++) {
+            const struct pool_place to = {c->seq, p},
+                                    from = {c->params->doc[d],
+                                            c->params->n_head / PAGE_TOK + p - c->doc[d].begin};
+            for (uint32_t lane = 0; lane < pool_pages_per_index(pool); lane++)
+                if (pool_entry(pool, to, lane) == PAGE_NONE)
+                    pool_put(pool, to, lane, pool_entry(pool, from, lane));
+        }
+    c->e->seqs[c->seq].has_gaps = false;
+}
+
+static sac_status compute_question(struct compose *c, sac_error *err)
+{
+    uint32_t pending = (uint32_t)c->params->n_question - 1;
+    TRY(sac_seq_append(c->e, c->seq, c->params->question, pending, SAC_ROW_PROMPT, SAC_WANT_NONE,
+                       err));
+    while (pending) {
+        TRY(sac_step(c->e, NULL, NULL, NULL, err));
+        sac_seq_length(c->e, c->seq, &pending);
+    }
+    return SAC_OK;
+}
+
+/* Apart from all documents the head stands right before the question. */
+static sac_status ask(struct compose *c, sac_error *err)
+{
+    sac_engine *e = c->e;
+    struct segment list[SEGMENT_MAX];
+    const uint32_t n = e->segments.n[c->seq], n_head = c->params->n_head;
+    const struct segment head = {n_head / PAGE_TOK, (int32_t)(c->view.n_page * PAGE_TOK - n_head)};
+    if (c->params->n_question == 0)
+        return error_set(err, SAC_ERR_ARG, "context method %s needs a question",
+                         c->spec.method->name);
+    memcpy(list, segment_list(e, c->seq), n * sizeof *list);
+    hide_pages(c);
+    if (question_of(c) == CONTEXT_QUESTION_APART) {
+        segment_reset(e, c->seq);
+        segment_restore(e, c->seq, &head, n_head > 0);
+    }
+    TRY(compute_question(c, err));
+    segment_reset(e, c->seq);
+    segment_restore(e, c->seq, list, n);
+    show_pages(c);
+    chooser_jump(e, c->seq);
+    return SAC_OK;
+}
+
+/* Computes again what the plan says, and gives back what it does not keep. */
+static sac_status refresh(struct compose *c, sac_error *err)
 {
     struct refresh_done done;
+    const struct refresh_job job = {.seq_i = c->seq,
+                                    .view = &c->view,
+                                    .plan = &c->plan,
+                                    .hooks = c->hooks,
+                                    .fusion = c->hooks->fuses ? c->hooks->fuses(c->spec.param)
+                                                              : CONTEXT_FUSION_NONE};
+    drop_pages(c, false);
+    TRY(refresh_run(c->e, &job, &done, err));
+    drop_pages(c, true);
+    c->report.n_row = done.n_row;
+    c->report.bytes = done.n_page_own * c->e->pool.geom.bytes;
+    return SAC_OK;
+}
+
+static sac_status join(struct compose *c, sac_error *err)
+{
     uint64_t start = clock_us();
     TRY(attach(c, err));
     c->report.join_ms = (double)(clock_us() - start) * 1e-3;
@@ -303,17 +445,8 @@ static sac_status join(struct compose *c, sac_error *err)
     c->report.probe_ms = (double)(clock_us() - start) * 1e-3;
     start = clock_us();
     if (c->hooks->plan) c->hooks->plan(&c->view, &c->plan);
-    const struct refresh_job job = {.seq_i = c->seq,
-                                    .view = &c->view,
-                                    .plan = &c->plan,
-                                    .hooks = c->hooks,
-                                    .fuses = c->hooks->fuses && c->hooks->fuses(c->spec.param)};
-    drop_pages(c, false);
-    TRY(refresh_run(c->e, &job, &done, err));
-    drop_pages(c, true);
+    TRY(question_of(c) == CONTEXT_QUESTION_NONE ? refresh(c, err) : ask(c, err));
     c->report.refresh_ms = (double)(clock_us() - start) * 1e-3;
-    c->report.n_row = done.n_row;
-    c->report.bytes = done.n_page_own * c->e->pool.geom.bytes;
     return SAC_OK;
 }
 
@@ -334,18 +467,19 @@ static sac_status run(struct compose *c, sac_error *err)
     const sac_engine *e = c->e;
     c->hooks = c->spec.method->context;
     c->doc = mem_calloc(c->params->n_doc, sizeof *c->doc);
-    if (!c->doc) return error_set(err, SAC_ERR_MEMORY, "out of memory to join documents");
-    uint32_t n_tok = c->params->n_head;
-    for (size_t i = 0; i < c->params->n_doc; i++)
-        n_tok += e->seqs[c->params->doc[i]].n_done - c->params->n_head;
+    c->begin = mem_calloc(c->params->n_doc, sizeof *c->begin);
+    if (!c->doc || !c->begin)
+        return error_set(err, SAC_ERR_MEMORY, "out of memory to join documents");
     c->view = (struct context_view){.shape = &e->shape,
                                     .param = c->spec.param,
                                     .n_layer = e->pool.geom.n_layer,
-                                    .n_page = n_tok / PAGE_TOK,
                                     .n_doc = (uint32_t)c->params->n_doc,
                                     .doc = c->doc,
                                     .n_head = e->model->config.n_head};
+    count_pages(c);
+    TRY(place(c, err));
     TRY(c->hooks->computes_all ? compute_all(c, err) : join(c, err));
+    if (c->hooks->decode) TRY(sac_seq_use_decode(c->e, c->seq, find_decode(c), err));
     const double all = (double)context_tokens(&c->view) * c->view.n_layer;
     c->report.n_tok = context_tokens(&c->view);
     c->report.resident_share = (double)count_resident(c) / all;
@@ -362,6 +496,7 @@ sac_status sac_compose(sac_engine *e, const sac_compose_params *params, sac_seq 
     TRY(sac_seq_create(e, &c.seq, err));
     const sac_status status = run(&c, err);
     mem_free(c.doc);
+    mem_free(c.begin);
     mem_free(c.note);
     mem_free(c.query);
     mem_free(c.mass);

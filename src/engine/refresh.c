@@ -254,6 +254,7 @@ static void fuse_run(void *arg, uint32_t run_i, uint32_t worker_i)
     const struct attn_run *run = &r->run[run_i];
     const size_t n = config_kv_width(c);
     float *old = r->old + (size_t)worker_i * 2 * PAGE_TOK * n, *k = old, *v = old + PAGE_TOK * n;
+    const size_t part_n = r->job->fusion == CONTEXT_FUSION_HEAD ? g->head_dim : n;
     if (!has_bit(r, r->layer, run->pos0)) return;
     for (uint32_t h = 0; h < g->n_kv_head; h++)
         page_read(k + (size_t)h * PAGE_TOK * g->head_dim, v + (size_t)h * PAGE_TOK * g->head_dim, g,
@@ -267,7 +268,7 @@ static void fuse_run(void *arg, uint32_t run_i, uint32_t worker_i)
                 memcpy(line + h * g->head_dim,
                        (part ? v : k) + (size_t)h * PAGE_TOK * g->head_dim + at,
                        g->head_dim * sizeof *line);
-            mix(row, line, n);
+            for (size_t c0 = 0; c0 < n; c0 += part_n) mix(row + c0, line + c0, part_n);
         }
     }
 }
@@ -343,7 +344,7 @@ static sac_status run_chunk(struct refresh *r, const uint32_t *row, uint32_t n, 
     layer_qkv(e, r->layer);
     workers_for(e->workers, r->n_page * e->pool.geom.n_kv_head, open_page, r);
     if (r->watched && what & SWEEP_WRITE) workers_for(e->workers, r->n_run, measure_run, r);
-    if (r->job->fuses) workers_for(e->workers, r->n_run, fuse_run, r);
+    if (r->job->fusion != CONTEXT_FUSION_NONE) workers_for(e->workers, r->n_run, fuse_run, r);
     write_runs(r);
     if (what & SWEEP_WRITE && r->layer > 0) TRY(seal_pages(r, err));
     if (!(what & SWEEP_ATTEND)) return SAC_OK;

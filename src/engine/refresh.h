@@ -10,7 +10,7 @@ struct refresh_job {
     const struct context_view *view;
     struct context_plan *plan;
     const struct method_context *hooks;
-    bool fuses; /* what is computed again is mixed with what was */
+    enum context_fusion fusion; /* what is computed again is mixed with what was */
 };
 
 struct refresh_done {

@@ -47,7 +47,7 @@ struct context_plan {
     /* [n_layer, n_page] whether the page is read by those behind it. All true before; a page of the
      * head, and any in a layer with a window of its own, stays in any case. */
     bool *resident;
-    float *spare; /* [n_page * PAGE_TOK + n_head * head_dim] holds anything */
+    float *spare; /* [n_page * PAGE_TOK + 2 * n_head * head_dim] holds anything */
 };
 
 /* How far keys and values that were computed again are from those of the document: sums of squares
@@ -56,17 +56,29 @@ struct context_change {
     const float *k, *v; /* [n_page * PAGE_TOK] */
 };
 
+/* Who computes the question's tokens, all but the last, which is the caller's in any case. */
+enum context_question {
+    CONTEXT_QUESTION_NONE,  /* the caller, behind what the composer has left */
+    CONTEXT_QUESTION_APART, /* it was computed like a document, behind the head and nothing else */
+    CONTEXT_QUESTION_HERE,  /* the engine, over the pages that are resident; then all are again */
+};
+
+/* What becomes of new keys and values: theta new + (1 - theta) old, theta being their cosine over
+ * all KV heads of a token or over each. */
+enum context_fusion { CONTEXT_FUSION_NONE, CONTEXT_FUSION_TOKEN, CONTEXT_FUSION_HEAD };
+
 struct method_context {
     bool computes_all; /* no document is used: all tokens are computed as a prompt */
-    /* False: keys keep the positions at which they were computed. NULL: they get those at which
-     * they stand. */
-    bool (*aligns)(const void *param);
+    /* Where documents stand: the position of each one's first token, and of what comes behind all.
+     * They are handed out as of documents that stand behind each other. NULL: so they do. */
+    void (*place)(const struct context_view *v, int32_t *begin, int32_t *end);
+    enum context_question (*question)(const void *param); /* NULL: CONTEXT_QUESTION_NONE */
+    const char *decode; /* the decode method that it needs, or NULL: any */
     /* Whether `plan` wants notes and the question's queries; those are made by rows that see what
      * `probe` leaves resident. NULL: it wants neither. */
     void (*probe)(const struct context_view *v, struct context_plan *out);
     void (*plan)(const struct context_view *v, struct context_plan *out); /* NULL: as it is */
-    /* A new key or value becomes theta new + (1 - theta) old, theta their cosine. NULL: new. */
-    bool (*fuses)(const void *param);
+    enum context_fusion (*fuses)(const void *param); /* NULL: CONTEXT_FUSION_NONE */
     bool wants_mass; /* `plan` wants to know what the question reads of documents as they are */
     /* Whether `observe` wants to see this layer's changes before its attention; it may take bits of
      * this layer's successors away, and add none. */

@@ -2,19 +2,31 @@
  * The question's rows read all of them; no document has read another. */
 #include "methods/context.h"
 
+enum { QUERY_FULL, QUERY_LAST };
+
 #define PARAMS(P)                                                                                  \
     P(FLAG, align, "on",                                                                           \
       "keys get the positions at which their documents stand; off: they keep those at which they " \
-      "were computed, so all documents stand in one place")
+      "were computed, so all documents stand in one place")                                        \
+    P(CHOICE, query, "full", "full|last",                                                          \
+      "full: all of the question reads the documents; last: its last token alone does, the "       \
+      "others are computed as if they were a document")
 METHOD_PARAMS(reuse, PARAMS)
 
-static bool reuse_aligns(const void *param)
+static void reuse_place(const struct context_view *v, int32_t *begin, int32_t *end)
 {
-    const struct reuse_param *set = param;
-    return set->align;
+    const struct reuse_param *set = v->param;
+    (void)end;
+    for (uint32_t i = 1; i < v->n_doc && !set->align; i++) begin[i] = begin[0];
 }
 
-static const struct method_context hooks = {.aligns = reuse_aligns};
+static enum context_question reuse_question(const void *param)
+{
+    const struct reuse_param *set = param;
+    return set->query == QUERY_LAST ? CONTEXT_QUESTION_APART : CONTEXT_QUESTION_NONE;
+}
+
+static const struct method_context hooks = {.place = reuse_place, .question = reuse_question};
 
 const struct method reuse_method = {
     .kind = "context",

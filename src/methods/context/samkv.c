@@ -8,15 +8,19 @@
  * layer one in so many stays as there are documents. First and last blocks are computed again in
  * all layers, of the others tokens that stand out by three sigma.
  *
- * The paper leaves open, here: queries and keys are compared before rotation; the mean query is one
- * vector of all heads; the blocks' scores are divided by the query's length before documents are
- * compared; middle blocks without selection are not kept; the last seventh of the layers say how
- * many blocks. */
+ * The paper leaves much open. Parameters are the ways to read it, their defaults the readings that
+ * fit its figures best. Without parameters: queries and keys are compared before rotation, and
+ * middle blocks without selection are not kept. */
 #include "methods/context.h"
 
 #include <math.h>
 
 enum { UPDATE_FUSION, UPDATE_OVERWRITE };
+enum { FUSE_TOKEN, FUSE_HEAD };
+enum { BIAS_LAYER, BIAS_HEAD };
+enum { ANCHOR_TOKENS, ANCHOR_BLOCKS };
+enum { COMPARE_LENGTH, COMPARE_SPREAD, COMPARE_RANGE, COMPARE_SOFTMAX };
+enum { HOT_TOKEN, HOT_BLOCK };
 enum { N_INI = 1, N_LOC = 2, PAGES = CONTEXT_BLOCK / PAGE_TOK };
 
 #define PARAMS(P)                                                                                  \
@@ -25,9 +29,28 @@ enum { N_INI = 1, N_LOC = 2, PAGES = CONTEXT_BLOCK / PAGE_TOK };
     P(FLAG, select, "on", "middle blocks are chosen; off: none is kept")                           \
     P(FLAG, bias, "on", "the question's query is turned by the other documents' last queries")     \
     P(FLAG, recompute, "on", "what is kept is computed again")                                     \
+    P(CHOICE, fuse_by, "token", "token|head", "a cosine for all KV heads of a token, or for each") \
+    P(CHOICE, bias_by, "layer", "layer|head",                                                      \
+      "a cosine of queries for all heads of a layer, or for each")                                 \
+    P(FLAG, centre, "off", "the mean of all documents' last queries is taken off each first")      \
+    P(CHOICE, anchor, "tokens", "tokens|blocks",                                                   \
+      "the anchor is the mean key of the tokens that are kept, or of their blocks' means")         \
+    P(SHARE, layers, "0.14", "last layers that say how many blocks are candidates, one at least")  \
     P(FLAG, all_above, "off",                                                                      \
       "where every block beats the anchor, all are candidates; off: none, "                        \
-      "as the paper's formula says")
+      "as the paper's formula says")                                                               \
+    P(COUNT, least, "0", 0, 1 << 18, "candidates of a document at least")                          \
+    P(FLAG, guard, "off",                                                                          \
+      "blocks that get less attention than half of the others are neither the most important "     \
+      "one nor hot")                                                                               \
+    P(CHOICE, compare, "length", "length|spread|range|softmax",                                    \
+      "what makes scores of documents comparable: they are divided by the query's length, or by "  \
+      "their own spread or range, or are shares of a softmax")                                     \
+    P(FLAG, divide_all, "off",                                                                     \
+      "as many blocks stay as there are middle blocks, divided by the documents; off: as there "   \
+      "are candidates")                                                                            \
+    P(CHOICE, hot, "token", "token|block",                                                         \
+      "what is computed again of a middle block that stands out: its token, or all of it")
 METHOD_PARAMS(samkv, PARAMS)
 
 static uint32_t n_block(const struct context_view *v, uint32_t doc)
@@ -100,52 +123,95 @@ static const float *block_key(const struct context_view *v, uint32_t doc, uint32
     return note_of(v, doc, layer)->key + (size_t)block * g->n_kv_head * g->head_dim;
 }
 
-/* Equation 1: the question's query as one document is asked. */
-static void query_for(const struct context_view *v, float *out, uint32_t doc, uint32_t layer)
+/* The last queries of a document [n] in `out`, less their mean over documents. */
+static void last_query(const struct context_view *v, float *out, uint32_t doc, uint32_t layer)
 {
     const struct samkv_param *set = v->param;
     const size_t n = width(v);
+    memcpy(out, note_of(v, doc, layer)->query, n * sizeof *out);
+    for (uint32_t d = 0; d < v->n_doc && set->centre; d++)
+        for (size_t i = 0; i < n; i++) out[i] -= note_of(v, d, layer)->query[i] / (float)v->n_doc;
+}
+
+/* Equation 1: the question's query as one document is asked. `out` [2 * width], of which the second
+ * half holds anything. */
+static void query_for(const struct context_view *v, float *out, uint32_t doc, uint32_t layer)
+{
+    const struct samkv_param *set = v->param;
+    const size_t n = width(v), part = set->bias_by == BIAS_HEAD ? v->shape->geom->head_dim : n;
     const float *query = v->query + (size_t)layer * n;
-    const double length = sqrt(dot(query, query, n));
+    float *other = out + n;
     memcpy(out, query, n * sizeof *out);
     for (uint32_t j = 0; j < v->n_doc && set->bias; j++) {
-        const float *other = note_of(v, j, layer)->query;
-        const double far = length * sqrt(dot(other, other, n));
-        if (j == doc || !(far > 0)) continue;
-        const double weight = fabs(dot(query, other, n)) / far / (v->n_doc - 1);
-        for (size_t i = 0; i < n; i++) out[i] += (float)(weight * (double)other[i]);
+        if (j == doc) continue;
+        last_query(v, other, j, layer);
+        for (size_t at = 0; at < n; at += part) {
+            const double far =
+                sqrt(dot(query + at, query + at, part)) * sqrt(dot(other + at, other + at, part));
+            if (!(far > 0)) continue;
+            const double weight = fabs(dot(query + at, other + at, part)) / far / (v->n_doc - 1);
+            for (size_t i = at; i < at + part; i++) out[i] += (float)(weight * (double)other[i]);
+        }
     }
 }
 
 /* ---- How many blocks (equations 2 and 3) ---- */
+
+/* A block that gets at least as much attention as half of the others do. */
+static bool is_noticed(const struct context_view *v, uint32_t doc, uint32_t layer, uint32_t block)
+{
+    const struct samkv_param *set = v->param;
+    const float *mass = note_of(v, doc, layer)->mass;
+    uint32_t n_above = 0;
+    for (uint32_t b = N_INI; b < N_INI + n_middle(v, doc); b++) n_above += mass[b] > mass[block];
+    return !set->guard || 2 * n_above <= n_middle(v, doc);
+}
+
+static double anchor_score(const struct context_view *v, const float *query, uint32_t doc,
+                           uint32_t layer)
+{
+    const struct samkv_param *set = v->param;
+    const uint32_t n = n_block(v, doc);
+    double sum = 0;
+    if (set->anchor == ANCHOR_TOKENS) return score(v, query, note_of(v, doc, layer)->anchor);
+    for (uint32_t b = 0; b < n; b++)
+        sum += is_end(v, doc, b) ? score(v, query, block_key(v, doc, layer, b)) : 0;
+    return sum / (N_INI + N_LOC);
+}
 
 static double share_in_layer(const struct context_view *v, const float *query, uint32_t doc,
                              uint32_t layer)
 {
     const struct samkv_param *set = v->param;
     const struct context_note *note = note_of(v, doc, layer);
-    uint32_t most = N_INI, least = N_INI;
+    uint32_t most = UINT32_MAX, least = N_INI;
     for (uint32_t b = N_INI; b < N_INI + n_middle(v, doc); b++) {
-        if (note->slope[b] < note->slope[most]) most = b;
+        const bool is_better = most == UINT32_MAX || note->slope[b] < note->slope[most];
+        if (is_better && is_noticed(v, doc, layer, b)) most = b;
         if (note->mass[b] < note->mass[least]) least = b;
     }
     const double high = score(v, query, block_key(v, doc, layer, most));
     const double low = score(v, query, block_key(v, doc, layer, least));
-    const double anchor = score(v, query, note->anchor);
+    const double anchor = anchor_score(v, query, doc, layer);
     if (set->all_above && anchor <= low) return 1;
     return low < anchor && anchor <= high ? (high - anchor) / (high - low) : 0;
 }
 
 static uint32_t n_candidate(const struct context_view *v, float *query, uint32_t doc)
 {
-    const uint32_t n_last = v->n_layer < 7 ? 1 : (v->n_layer * 14 + 50) / 100;
+    const struct samkv_param *set = v->param;
+    const uint32_t n_middle_blocks = n_middle(v, doc);
+    const uint32_t n_most = (uint32_t)(v->n_layer * set->layers + 0.5);
+    const uint32_t n_last = n_most > 0 ? n_most : 1;
     double sum = 0;
-    if (n_middle(v, doc) == 0) return 0;
+    if (n_middle_blocks == 0) return 0;
     for (uint32_t layer = v->n_layer - n_last; layer < v->n_layer; layer++) {
         query_for(v, query, doc, layer);
         sum += share_in_layer(v, query, doc, layer);
     }
-    return (uint32_t)ceil(sum / n_last * n_middle(v, doc));
+    const uint32_t n = (uint32_t)ceil(sum / n_last * n_middle_blocks);
+    const uint32_t least = set->least < n_middle_blocks ? set->least : n_middle_blocks;
+    return n > least ? n : least;
 }
 
 /* ---- Which ---- */
@@ -183,7 +249,53 @@ static bool is_hot(const struct context_view *v, uint32_t doc, uint32_t layer, u
         squares += (double)note->slope[b] * (double)note->slope[b];
     }
     const double mean = sum / n, variance = squares / n - mean * mean;
-    return (double)note->slope[block] < mean - 3 * sqrt(variance > 0 ? variance : 0);
+    return (double)note->slope[block] < mean - 3 * sqrt(variance > 0 ? variance : 0) &&
+           is_noticed(v, doc, layer, block);
+}
+
+static void mark_hot(const struct context_view *v, struct context_plan *p, uint32_t layer,
+                     uint32_t doc, uint32_t block)
+{
+    const struct samkv_param *set = v->param;
+    const uint32_t begin = v->doc[doc].begin * PAGE_TOK, end = v->doc[doc].end * PAGE_TOK;
+    const uint32_t token = begin + (uint32_t)note_of(v, doc, layer)->token[block];
+    const uint32_t first = begin + block * CONTEXT_BLOCK, last = first + CONTEXT_BLOCK;
+    if (set->hot == HOT_BLOCK)
+        context_mark(v, p, layer, first, last < end ? last : end);
+    else
+        context_mark(v, p, layer, token, token + 1);
+}
+
+/* Of a document's blocks [n], as far as they are candidates, scores that others can be compared
+ * with. */
+static void make_comparable(const struct context_view *v, float *value, uint32_t n, double length)
+{
+    const struct samkv_param *set = v->param;
+    double low = INFINITY, high = -INFINITY, sum = 0, squares = 0, all = 0, n_there = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const double x = (double)value[i];
+        if (!(value[i] > -INFINITY)) continue;
+        low = fmin(low, x);
+        high = fmax(high, x);
+        sum += x;
+        squares += x * x;
+        n_there++;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        all +=
+            value[i] > -INFINITY ? exp(((double)value[i] - high) / (length > 0 ? length : 1)) : 0;
+    const double mean = sum / n_there, variance = squares / n_there - mean * mean;
+    const double spread = variance > 0 ? sqrt(variance) : 1, range = high > low ? high - low : 1;
+    for (uint32_t i = 0; i < n; i++) {
+        const double x = (double)value[i];
+        if (!(value[i] > -INFINITY)) continue;
+        switch (set->compare) {
+        case COMPARE_SPREAD: value[i] = (float)((x - mean) / spread); break;
+        case COMPARE_RANGE: value[i] = (float)((x - low) / range); break;
+        case COMPARE_SOFTMAX: value[i] = (float)(exp((x - high) / length) / all); break;
+        default: value[i] = (float)(x / (length > 0 ? length : 1)); break;
+        }
+    }
 }
 
 static void choose_in_layer(const struct context_view *v, struct context_plan *p, uint32_t layer,
@@ -193,27 +305,28 @@ static void choose_in_layer(const struct context_view *v, struct context_plan *p
     float *value = p->spare, *query = p->spare + (size_t)v->n_page * PAGE_TOK;
     bool *resident = p->resident + (size_t)layer * v->n_page;
     const uint32_t n_all = first_score(v, v->n_doc);
-    uint32_t n_kept = 0;
+    const bool of_candidates = set->compare == COMPARE_SOFTMAX;
+    uint32_t n_kept = 0, n_middle_blocks = 0;
     for (uint32_t d = 0; d < v->n_doc; d++) {
         const uint32_t first = first_score(v, d);
         query_for(v, query, d, layer);
         const double length = sqrt(dot(query, query, width(v)));
         for (uint32_t b = 0; b < n_block(v, d); b++)
-            value[first + b] = is_end(v, d, b)
-                                   ? -INFINITY
-                                   : (float)(score(v, query, block_key(v, d, layer, b)) /
-                                             (length > 0 ? length : 1));
+            value[first + b] =
+                is_end(v, d, b) ? -INFINITY : (float)score(v, query, block_key(v, d, layer, b));
+        /* A softmax is one over candidates, a spread or a range that of all middle blocks. */
+        if (!of_candidates) make_comparable(v, value + first, n_block(v, d), length);
         n_kept += keep_best(value, first, first + n_block(v, d), n_wanted[d]);
+        if (of_candidates) make_comparable(v, value + first, n_block(v, d), length);
+        n_middle_blocks += n_middle(v, d);
     }
-    keep_best(value, 0, n_all, (n_kept + v->n_doc - 1) / v->n_doc);
+    const uint32_t n_counted = set->divide_all ? n_middle_blocks : n_kept;
+    keep_best(value, 0, n_all, (n_counted + v->n_doc - 1) / v->n_doc);
     for (uint32_t d = 0; d < v->n_doc; d++)
         for (uint32_t b = 0; b < n_block(v, d); b++) {
             if (!(value[first_score(v, d) + b] > -INFINITY)) continue;
             set_block(v, resident, d, b);
-            const uint32_t token =
-                v->doc[d].begin * PAGE_TOK + (uint32_t)note_of(v, d, layer)->token[b];
-            if (set->recompute && is_hot(v, d, layer, b))
-                context_mark(v, p, layer, token, token + 1);
+            if (set->recompute && is_hot(v, d, layer, b)) mark_hot(v, p, layer, d, b);
         }
 }
 
@@ -232,10 +345,11 @@ static void samkv_plan(const struct context_view *v, struct context_plan *p)
     for (uint32_t layer = 0; layer < v->n_layer; layer++) choose_in_layer(v, p, layer, n_wanted);
 }
 
-static bool samkv_fuses(const void *param)
+static enum context_fusion samkv_fuses(const void *param)
 {
     const struct samkv_param *set = param;
-    return set->update == UPDATE_FUSION;
+    if (set->update == UPDATE_OVERWRITE) return CONTEXT_FUSION_NONE;
+    return set->fuse_by == FUSE_HEAD ? CONTEXT_FUSION_HEAD : CONTEXT_FUSION_TOKEN;
 }
 
 static const struct method_context hooks = {
@@ -250,7 +364,8 @@ static const sac_method_deviation deviations[] = {
     {"the question's queries are those of the question", "those of all tokens behind the documents",
      "the end of a chat's turn belongs to every question", NULL},
     {"layers that tell how many blocks are found by a procedure for each model",
-     "they are the last 14 percent", "that is what the paper's three models have", NULL},
+     "they are the last 14 percent unless layers= says otherwise",
+     "that is what the paper's three models have", NULL},
 };
 
 const struct method samkv_method = {
