@@ -1,5 +1,9 @@
-/* decode.c: asks the decode methods, lane by lane, and turns their masks into the lists that the
- * attention op reads.
+/* decode.c: asks the decode methods and turns their masks into the lists that the attention op
+ * reads.
+ *
+ * Where lanes are as many as workers or more, each worker takes lane after lane from the choice to
+ * the list. Where they are fewer, the lanes of a method are asked together, and the slots of the
+ * choice cut the context into pieces for all workers.
  *
  * Invariants:
  *  1. A lane's choice depends on the sequence alone: lanes write their own state, mask and answer,
@@ -12,6 +16,7 @@
 #include "engine/engine.h"
 #include "engine/lane.h"
 #include "engine/past.h"
+#include "methods/batch.h"
 
 #include <assert.h>
 #include <math.h>
@@ -24,6 +29,16 @@ struct decode_list { /* of one run, while it is made */
 };
 
 /* ---- Memory ---- */
+
+static void plan_rooms(struct decode *d, struct arena *a, size_t n)
+{
+    d->lane = arena_take(a, n, sizeof *d->lane);
+    d->pick = arena_take(a, n, sizeof *d->pick);
+    d->result = arena_take(a, n, sizeof *d->result);
+    d->target = arena_take(a, n, sizeof *d->target);
+    d->list = arena_take(a, n, sizeof *d->list);
+    d->item = arena_take(a, n, sizeof *d->item);
+}
 
 void decode_plan(sac_engine *e, struct arena *a)
 {
@@ -54,6 +69,7 @@ void decode_plan(sac_engine *e, struct arena *a)
     d->tok_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->tok_ptr);
     d->logw = weighs ? arena_take(a, n_page * PAGE_TOK, sizeof *d->logw) : NULL;
     d->attended = d->has_rest ? arena_take(a, n_seq * n_kv_head, sizeof *d->attended) : NULL;
+    plan_rooms(d, a, workers_count(e->workers));
 }
 
 /* ---- Choices ---- */
@@ -111,33 +127,59 @@ static struct method_pick make_pick(const struct choose_call *c, const struct me
     return pick;
 }
 
-/* A decode row's choice. */
-static void ask(const struct choose_call *c, const struct method_lane *lane, uint32_t item_i,
-                const struct method *method)
+/* Whether a decode row's method is asked for this lane; else everything is read. */
+static bool is_asked(const struct choose_call *c, const struct method_lane *lane, uint32_t item_i,
+                     const struct method *method)
 {
     struct reading_lane *answer = &c->r->lane[item_i];
     answer->dense = true;
     for (uint32_t g = 0; g < c->e->shape.group && c->r->rest.log; g++)
         c->r->rest.log[(size_t)item_i * c->e->shape.group + g] = -INFINITY;
-    if (!method->decode || lane->pos < PAGE_TOK || lane->pos + 1 < lane->sparse_min_ctx) return;
+    if (!method->decode || lane->pos < PAGE_TOK || lane->pos + 1 < lane->sparse_min_ctx)
+        return false;
     answer->asked = true;
     answer->not_finite = !method_queries_finite(lane);
-    if (answer->not_finite) return;
-    struct method_pick pick = make_pick(c, lane, item_i, method);
-    method->decode->select(lane, &pick);
-    assert(pick.dense || !pick.not_finite);
-    assert(method->chooses || pick.n_chosen == 0);
-    assert(method->weighs || pick.n_tok == 0);
-    assert(method->has_rest || !pick.attended);
-    assert(pick.n_bypass <= c->e->shape.group);
-    answer->dense = pick.dense;
-    answer->not_finite = pick.not_finite;
-    answer->attended = pick.attended && !pick.dense;
-    answer->n_bypass = pick.n_bypass;
-    answer->n_chosen = pick.dense ? 0 : pick.n_chosen;
-    answer->mass_proved = pick.mass_proved;
-    answer->rest_norm = pick.rest_norm;
-    answer->n_tok = pick.dense ? 0 : pick.n_tok;
+    return !answer->not_finite;
+}
+
+static void take_answer(const struct choose_call *c, uint32_t item_i, const struct method *method,
+                        const struct method_pick *pick)
+{
+    struct reading_lane *answer = &c->r->lane[item_i];
+    assert(pick->dense || !pick->not_finite);
+    assert(method->chooses || pick->n_chosen == 0);
+    assert(method->weighs || pick->n_tok == 0);
+    assert(method->has_rest || !pick->attended);
+    assert(pick->n_bypass <= c->e->shape.group);
+    answer->dense = pick->dense;
+    answer->not_finite = pick->not_finite;
+    answer->attended = pick->attended && !pick->dense;
+    answer->n_bypass = pick->n_bypass;
+    answer->n_chosen = pick->dense ? 0 : pick->n_chosen;
+    answer->mass_proved = pick->mass_proved;
+    answer->rest_norm = pick->rest_norm;
+    answer->n_tok = pick->dense ? 0 : pick->n_tok;
+}
+
+/* Asks a method for n lanes in the rooms from number room_i on. */
+static void ask(const struct choose_call *c, const struct method *method, uint32_t room_i,
+                uint32_t n, struct workers *workers)
+{
+    const struct decode *d = &c->e->decode;
+    const struct method_batch b = {.ops = &c->e->ops,
+                                   .workers = workers,
+                                   .n = n,
+                                   .lane = d->lane + room_i,
+                                   .pick = d->pick + room_i,
+                                   .result = d->result + room_i,
+                                   .target = d->target + room_i,
+                                   .list = d->list + room_i};
+    for (uint32_t i = 0; i < n; i++) {
+        b.pick[i] = make_pick(c, &b.lane[i], d->item[room_i + i], method);
+        b.result[i] = (struct op_lane_result){0};
+    }
+    batch_choose(method->decode, &b);
+    for (uint32_t i = 0; i < n; i++) take_answer(c, d->item[room_i + i], method, &b.pick[i]);
 }
 
 /* Fetches the key and the value of a token that will be read soon. */
@@ -204,15 +246,53 @@ static void list_lane(const struct choose_call *c, const struct method_lane *lan
     answer->n_tok = list.n_tok;
 }
 
-static void select_lane(void *arg, uint32_t item_i, uint32_t worker_i)
+static struct method_lane decode_lane(const struct choose_call *c, uint32_t item_i, uint32_t room_i)
+{
+    const uint32_t n_kv_head = c->e->pool.geom.n_kv_head;
+    return lane_make(
+        c->e, c->r,
+        (struct lane_at){CHOOSER_DECODE, item_i / n_kv_head, item_i % n_kv_head, room_i});
+}
+
+/* One worker's choice and list of one lane. */
+static void choose_lane(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct choose_call *c = arg;
-    const uint32_t n_kv_head = c->e->pool.geom.n_kv_head, run_i = item_i / n_kv_head;
-    const struct method *method = run_method(c->e, run_i);
-    const struct method_lane lane = lane_make(
-        c->e, c->r, (struct lane_at){CHOOSER_DECODE, run_i, item_i % n_kv_head, worker_i});
-    ask(c, &lane, item_i, method);
+    const struct decode *d = &c->e->decode;
+    const struct method *method = run_method(c->e, item_i / c->e->pool.geom.n_kv_head);
+    const struct method_lane lane = decode_lane(c, item_i, worker_i);
+    if (is_asked(c, &lane, item_i, method)) {
+        d->lane[worker_i] = lane;
+        d->item[worker_i] = item_i;
+        ask(c, method, worker_i, 1, NULL);
+    }
     list_lane(c, &lane, item_i, method->weighs);
+}
+
+static void list_item(void *arg, uint32_t item_i, uint32_t worker_i)
+{
+    const struct choose_call *c = arg;
+    const struct method *method = run_method(c->e, item_i / c->e->pool.geom.n_kv_head);
+    const struct method_lane lane = decode_lane(c, item_i, worker_i);
+    list_lane(c, &lane, item_i, method->weighs);
+}
+
+/* The lanes of sequences that use specification spec_i, together. */
+static void choose_spec(const struct choose_call *c, uint32_t spec_i, uint32_t n_lane)
+{
+    const struct decode *d = &c->e->decode;
+    const uint32_t n_kv_head = c->e->pool.geom.n_kv_head;
+    const struct method *method = NULL;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_lane; i++) {
+        const uint32_t run_i = i / n_kv_head, seq_i = c->e->batch.run[run_i].seq_i;
+        if (c->e->seqs[seq_i].method_i[CHOOSER_DECODE] != spec_i) continue;
+        method = run_method(c->e, run_i);
+        d->lane[n] = decode_lane(c, i, n);
+        d->item[n] = i;
+        n += is_asked(c, &d->lane[n], i, method);
+    }
+    if (n > 0) ask(c, method, 0, n, c->e->workers);
 }
 
 static void append_list(struct decode_list *all, const struct decode_list *one,
@@ -260,6 +340,17 @@ static void list_run(const struct choose_call *c, uint32_t run_i)
     run->select_logw = list.logw;
 }
 
+static void choose_lanes(struct choose_call *c, uint32_t n_lane)
+{
+    struct workers *workers = c->e->workers;
+    if (n_lane >= workers_count(workers)) {
+        workers_for(workers, n_lane, choose_lane, c);
+        return;
+    }
+    for (uint32_t i = 0; i < c->e->chooser[CHOOSER_DECODE].specs.n; i++) choose_spec(c, i, n_lane);
+    workers_for(workers, n_lane, list_item, c);
+}
+
 void decode_choose(sac_engine *e, struct reading *r)
 {
     struct choose_call c = {.e = e, .r = r};
@@ -269,6 +360,6 @@ void decode_choose(sac_engine *e, struct reading *r)
     memset(r->lane, 0, r->n_decode * (size_t)n_kv_head * sizeof *r->lane);
     compact_layer(e, r);
     if (e->decode.has_see) workers_for(e->workers, r->n_run * n_kv_head, see_lane, &c);
-    workers_for(e->workers, r->n_decode * n_kv_head, select_lane, &c);
+    choose_lanes(&c, r->n_decode * n_kv_head);
     for (uint32_t i = 0; i < r->n_decode; i++) list_run(&c, i);
 }

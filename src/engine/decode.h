@@ -3,6 +3,7 @@
 #define SAC_ENGINE_DECODE_H
 
 #include "engine/attend.h"
+#include "methods/method.h"
 
 struct decode {
     bool has_see, evicts, has_rest; /* some method wants to see rows, gives pages back, guesses */
@@ -12,6 +13,13 @@ struct decode {
     uint32_t *tok, *tok_ptr; /* the same for single tokens, [n_seq_max][n_kv_head * n_ctx] */
     float *logw;             /* of single tokens, as tok; NULL: none has any */
     bool *attended; /* [n_seq_max][n_kv_head], or NULL: attention reads all that is listed */
+    /* [n_worker] of lanes that are asked: struct method_batch, and their numbers in the batch */
+    struct method_lane *lane;
+    struct method_pick *pick;
+    struct op_lane_result *result;
+    uint32_t *target;
+    union op_lane *list;
+    uint32_t *item;
 };
 
 /* Part of chooser_plan, if some method is not dense: lists, and the rows of the past. */

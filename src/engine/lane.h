@@ -6,7 +6,8 @@
 
 struct lane_at {
     enum chooser_kind kind; /* of the method that looks */
-    uint32_t run_i, kv_head, worker_i;
+    uint32_t run_i, kv_head;
+    uint32_t room_i; /* scratch: the number of a worker, or of a lane where these are fewer */
 };
 
 /* Positions, queries and keys of a run of the reading, and what the method of its sequence has: its

@@ -3,10 +3,11 @@
 #include "methods/box.h"
 
 #include "base/half.h"
+#include "methods/batch.h"
 #include "methods/meter.h"
 #include "methods/pick.h"
-#include "methods/rule.h"
 
+#include <assert.h>
 #include <math.h>
 
 /* A q8 page is its own box: unless a page has no codes, nothing is kept beside it. */
@@ -66,47 +67,57 @@ void box_seal(uint8_t *side, const struct method_shape *s, enum box kind, const 
         if (!isfinite(k[i])) a[0] = 0x7e00u;
 }
 
-/* Score = qa . a + qb . b for every kind of box, for queries that may be r->qa. */
-static void fill_queries(const struct room *r, const struct method_lane *l, enum box kind,
-                         const float *from)
+/* ---- Scores ---- */
+
+/* What asks for the scores of pages between the ends of two segments, met by turned queries. */
+static struct op_lane_boxes lane_boxes(const struct room *r, const struct method_lane *l,
+                                       enum box kind, uint32_t segment_i)
 {
-    const size_t n = (size_t)l->shape->group * l->shape->geom->head_dim;
-    const float unit = in_page(l->shape, kind) ? 255.0f : 1.0f;
-    for (size_t i = 0; i < n; i++) {
-        const float q = from[i] * l->scale;
-        r->qa[i] = q;
-        r->qb[i] = kind == BOX_MEAN ? fabsf(q) : fmaxf(q, 0) * unit;
-    }
+    const struct page_geom *g = l->shape->geom;
+    const uint32_t n = pick_page_count(l), i = segment_i;
+    const size_t one = (size_t)g->head_dim * 4;
+    const bool own = in_page(l->shape, kind), turns = i < l->n_segment && l->segment[i].cos;
+    const uint32_t begin = i > 0 ? pick_min(l->segment[i - 1].end, n) : 0;
+    const uint32_t end = i < l->n_segment ? pick_min(l->segment[i].end, n) : n;
+    assert(begin <= end && i <= l->n_segment);
+    return (struct op_lane_boxes){.at = {.base = own ? l->frames.base : l->side,
+                                         .frame_of = own ? l->frames.of : NULL,
+                                         .stride = own ? g->bytes : l->side_stride,
+                                         .a_at = own ? g->k_min : 0,
+                                         .b_at = own ? g->k_step : one / 2,
+                                         .page = l->page + begin,
+                                         .n_page = end - begin,
+                                         .head_dim = g->head_dim,
+                                         .group = l->shape->group,
+                                         .qa = r->qa,
+                                         .qb = r->qb,
+                                         .out = r->score + begin,
+                                         .out_stride = r->stride},
+                                  .n_box = kind == BOX_HALVES ? 2 : 1,
+                                  .box_at = one,
+                                  .box_out = n,
+                                  .q = l->q,
+                                  .turn = turns ? &l->segment[i] : NULL,
+                                  .rope = l->shape->rope,
+                                  .scale = l->scale,
+                                  .mean = kind == BOX_MEAN,
+                                  .unit = own ? 255.0f : 1.0f};
+}
+
+/* Counts what the scores of all pages read. */
+static void count_boxes(const struct method_lane *l, enum box kind)
+{
+    const uint32_t n = pick_page_count(l), n_box = kind == BOX_HALVES ? 2 : 1;
+    const size_t one = (size_t)l->shape->geom->head_dim * 4;
+    meter_bytes(l, (uint64_t)n * n_box * meter_lines(0, one));
 }
 
 void box_score(const struct room *r, const struct method_lane *l, enum box kind)
 {
-    const struct page_geom *g = l->shape->geom;
-    const uint32_t n = l->pos / PAGE_TOK;
-    const uint32_t n_box = kind == BOX_HALVES ? 2 : 1;
-    const size_t one = (size_t)g->head_dim * 4;
-    const bool own = in_page(l->shape, kind);
-    meter_bytes(l, (uint64_t)n * n_box * meter_lines(0, one));
-    for (uint32_t p = 0, end; p < n; p = end) {
-        fill_queries(r, l, kind, pick_query(r->qa, l, p, &end));
-        end = pick_min(end, n);
-        assert(end > p);
-        for (uint32_t i = 0; i < n_box; i++)
-            l->ops->score_pages(&(struct op_score_pages){
-                .base = own ? l->frames.base : l->side,
-                .frame_of = own ? l->frames.of : NULL,
-                .stride = own ? g->bytes : l->side_stride,
-                .a_at = own ? g->k_min : i * one,
-                .b_at = own ? g->k_step : i * one + one / 2,
-                .page = l->page + p,
-                .n_page = end - p,
-                .head_dim = g->head_dim,
-                .group = l->shape->group,
-                .qa = r->qa,
-                .qb = r->qb,
-                .out = r->score + (size_t)i * n + p,
-                .out_stride = r->stride,
-            });
+    count_boxes(l, kind);
+    for (uint32_t i = 0; i <= l->n_segment; i++) {
+        const struct op_lane_boxes op = lane_boxes(r, l, kind, i);
+        l->ops->lanes.boxes(NULL, l->ops, &op, 1);
     }
 }
 
@@ -115,44 +126,34 @@ bool box_vote(const struct room *r, const struct method_lane *l)
     return room_vote(r, l, l->pos / PAGE_TOK);
 }
 
-/* The best pages (or halves) by `value`, which loses those that are read in any case. */
-static void choose(const struct method_lane *l, struct method_pick *out,
-                   const struct box_choice *want, uint32_t budget, float *value)
+/* ---- Choices of many lanes ---- */
+
+/* Segment by segment, as a lane has one turned query at a time. */
+static void score_lanes(const struct method_batch *b, enum box kind)
 {
-    const uint32_t n_page = pick_page_count(l);
-    const uint32_t sink = pick_whole_pages(want->sink), recent = pick_whole_pages(want->recent);
-    const bool halves = want->kind == BOX_HALVES;
-    const uint32_t n = halves ? 2 * n_page : n_page, low = UINT32_MAX >> BOX_HALF_TOK;
-    assert(!out->dense && budget <= l->pos);
-    for (uint32_t p = 0; p < n_page; p++) {
-        if (p >= sink && p + recent < n_page) continue;
-        value[p] = -INFINITY;
-        if (halves) value[n_page + p] = -INFINITY;
-    }
-    struct pick_cut cut = pick_best(value, n, pick_units(budget, halves ? BOX_HALF_TOK : PAGE_TOK));
-    for (uint32_t i = 0; i < n; i++) {
-        if (!pick_takes(&cut, value[i])) continue;
-        pick_bits(out, i % n_page, !halves ? UINT32_MAX : i < n_page ? low : ~low);
+    struct op_lane_boxes *list = b->list;
+    uint32_t n = 1;
+    for (uint32_t segment_i = 0; n > 0; segment_i++) {
+        n = 0;
+        for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
+            const struct method_lane *l = &b->lane[i];
+            struct room r;
+            if (segment_i > l->n_segment) continue;
+            if (segment_i == 0) count_boxes(l, kind);
+            room_make(&r, l->shape, kind == BOX_HALVES, l->scratch);
+            list[n++] = lane_boxes(&r, l, kind, segment_i);
+        }
+        if (n > 0) b->ops->lanes.boxes(b->workers, b->ops, list, n);
     }
 }
 
-void box_choose(const struct method_lane *l, struct method_pick *out, const struct box_choice *want)
+void box_choose(const struct method_batch *b, const struct box_choice *want)
 {
-    const bool halves = want->kind == BOX_HALVES;
-    const uint32_t n = halves ? 2 * pick_page_count(l) : pick_page_count(l);
-    const uint32_t budget = rule_budget(out, l, want->budget, want->dense);
-    struct room r;
-    if (budget == 0) return;
-    room_make(&r, l->shape, halves, l->scratch);
-    assert(n <= r.stride);
-    box_score(&r, l, want->kind);
-    if (!rule_shares(out, l, &r, n)) return;
-    for (uint32_t p = 0; p < n && want->raw; p++) {
-        r.vote[p] = 0;
-        for (uint32_t g = 0; g < l->shape->group; g++) r.vote[p] += r.score[g * r.stride + p];
-    }
-    pick_end_pages(out, l, want->sink, want->recent);
-    if (!want->by_head) choose(l, out, want, budget, r.vote);
-    for (uint32_t g = 0; g < l->shape->group && want->by_head; g++)
-        choose(l, out, want, budget, r.score + g * r.stride);
+    const enum batch_item item = want->kind == BOX_HALVES ? BATCH_HALF : BATCH_PAGE;
+    const struct batch_ends ends = {want->sink, want->recent, item};
+    batch_budgets(b, want->dense);
+    score_lanes(b, want->kind);
+    batch_vote(b, item);
+    if (want->raw) batch_sum_heads(b, item);
+    batch_take(b, &ends, want->by_head ? BATCH_BY_HEAD : BATCH_BY_VOTE);
 }

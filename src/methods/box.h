@@ -28,18 +28,16 @@ void box_score(const struct room *r, const struct method_lane *l, enum box kind)
  * when a score is not finite. */
 bool box_vote(const struct room *r, const struct method_lane *l);
 
-/* What quest and arkvale have in common: of the layers from `dense` on, the ends, and `budget`
- * tokens in the best of the other pages or halves. By shares of a softmax, or (raw) by the mean
- * score of the query heads, or (by_head) by the scores of each query head alone, and then all read
- * what one of them has chosen. Takes the scratch of room_page_bytes, for halves room_token_bytes.
- */
+/* What quest and arkvale have in common: of the layers from `dense` on, the ends, and the budget,
+ * with which their parameters begin, in the best of the other pages or halves. By shares of a
+ * softmax, or (raw) by the sum of the scores of the query heads, or (by_head) by the scores of each
+ * query head alone, and then all read what one of them has chosen. Takes the scratch of
+ * room_page_bytes, for halves room_token_bytes. */
 struct box_choice {
     enum box kind;
-    struct param_budget budget;
     uint32_t dense, sink, recent; /* layers; tokens */
     bool raw, by_head;
 };
-void box_choose(const struct method_lane *l, struct method_pick *out,
-                const struct box_choice *want);
+void box_choose(const struct method_batch *b, const struct box_choice *want);
 
 #endif

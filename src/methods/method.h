@@ -26,7 +26,7 @@
 
 #include "base/strbuf.h"
 #include "methods/param.h"
-#include "ops/ops.h"
+#include "ops/lanes.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -96,7 +96,7 @@ struct method_lane {
     void *state;                /* [state_bytes] */
     const uint8_t *layer_state; /* head h's state of this layer at layer_state + h * state_stride */
     size_t state_stride;
-    void *scratch; /* [scratch_bytes], of this thread, holds anything */
+    void *scratch; /* [scratch_bytes], of this lane while it is asked, holds anything */
     struct meter
         *meter; /* of a decode row's lane; NULL: of prompt rows, whose reads nobody counts */
 };
@@ -132,6 +132,19 @@ struct method_loaded {
     const page_id *page; /* [n_tok / PAGE_TOK] PAGE_NONE: given back; NULL for prefill methods */
 };
 
+/* Decode lanes of one layer whose sequences use one method with the same parameters but for those
+ * of the dial (mass, budget), each with scratch of its own: batch.h puts choices together. */
+struct method_batch {
+    const struct ops *ops;
+    struct workers *workers; /* NULL: the caller is one worker of many */
+    uint32_t n;
+    const struct method_lane *lane; /* [n] */
+    struct method_pick *pick;       /* [n] those that are set to be dense are left alone */
+    struct op_lane_result *result;  /* [n] zeroed */
+    uint32_t *target;               /* [n] what each takes: batch.h */
+    void *list;                     /* [n] union op_lane: room for descriptors */
+};
+
 struct method_decode {
     size_t (*state_bytes)(const struct method_shape *s, const void *param);   /* NULL: 0 */
     size_t (*side_bytes)(const struct method_shape *s, const void *param);    /* NULL: 0 */
@@ -143,6 +156,10 @@ struct method_decode {
     void (*seal_value)(uint8_t *side, const struct method_shape *s, const void *param,
                        const float *v);
     void (*see)(const struct method_lane *lane); /* or NULL */
+    /* One of these two. `choose` asks for all lanes of a batch by slots of ops/lanes.h, and reads
+     * no key, score or result itself: so any backend that has the slots can run it. `select` is
+     * code of the host, called for each lane; methods of other needs have it. */
+    void (*choose)(const struct method_batch *b);
     void (*select)(const struct method_lane *lane, struct method_pick *out);
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
     void (*cut)(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);

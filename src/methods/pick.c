@@ -269,10 +269,27 @@ void pick_group_logits(float *out, size_t stride, const struct method_lane *l, c
     }
 }
 
-void pick_all_logits(float *score, size_t stride, const struct method_lane *l, float *k)
+struct op_lane_logits pick_lane_logits(float *score, size_t stride, const struct method_lane *l)
 {
-    for (uint32_t p = 0; p < pick_page_count(l); p++) {
-        pick_keys(k, l, p);
-        pick_group_logits(score + (size_t)p * PAGE_TOK, stride, l, k, PAGE_TOK);
-    }
+    assert(pick_page_count(l) <= l->n_sealed);
+    meter_bytes(l, pick_page_count(l) * page_all_keys(l->shape->geom));
+    return (struct op_lane_logits){.keys = {.geom = l->shape->geom,
+                                            .frames = l->frames,
+                                            .page = l->page,
+                                            .n_page = pick_page_count(l)},
+                                   .group = l->shape->group,
+                                   .q = l->q,
+                                   .segment = l->segment,
+                                   .n_segment = l->n_segment,
+                                   .rope = l->shape->rope,
+                                   .scale = l->scale,
+                                   .softcap = l->softcap,
+                                   .out = score,
+                                   .out_stride = stride};
+}
+
+void pick_all_logits(float *score, size_t stride, const struct method_lane *l)
+{
+    const struct op_lane_logits op = pick_lane_logits(score, stride, l);
+    l->ops->lanes.logits(NULL, l->ops, &op, 1);
 }

@@ -183,8 +183,9 @@ bool pick_centre(float *centre, float *k, const struct method_lane *l);
  * out[g * stride + t]. */
 void pick_group_logits(float *out, size_t stride, const struct method_lane *l, const float *k,
                        uint32_t n_tok);
-/* Logits of all tokens before the own page: score[g * stride + token]. Uses k [PAGE_TOK, head_dim].
- */
-void pick_all_logits(float *score, size_t stride, const struct method_lane *l, float *k);
+/* What asks for the logits of all tokens before the own page, score[g * stride + token]; and the
+ * same, done. */
+struct op_lane_logits pick_lane_logits(float *score, size_t stride, const struct method_lane *l);
+void pick_all_logits(float *score, size_t stride, const struct method_lane *l);
 
 #endif

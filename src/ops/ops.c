@@ -35,6 +35,7 @@ static void fill_ref(struct ops *o)
     ops_fill_ref_dots(o);
     ops_fill_ref_weigh(o);
     ops_fill_ref_survey(o);
+    ops_fill_lanes(o);
 }
 
 #if defined(__x86_64__)

@@ -439,6 +439,35 @@ static inline size_t ops_survey_scratch(uint32_t n_set, uint32_t n_part, uint32_
 
 /* ---- The table ---- */
 
+struct op_lane_boxes;
+struct op_lane_logits;
+struct op_lane_shares;
+struct op_lane_vote;
+struct op_lane_fold;
+struct op_lane_ends;
+struct op_lane_take;
+struct op_lane_draw;
+
+/* Choosing for lists of lanes: lanes.h. */
+struct ops_lanes {
+    void (*boxes)(struct workers *pool, const struct ops *ops, const struct op_lane_boxes *op,
+                  uint32_t n);
+    void (*logits)(struct workers *pool, const struct ops *ops, const struct op_lane_logits *op,
+                   uint32_t n);
+    void (*shares)(struct workers *pool, const struct ops *ops, const struct op_lane_shares *op,
+                   uint32_t n);
+    void (*vote)(struct workers *pool, const struct ops *ops, const struct op_lane_vote *op,
+                 uint32_t n);
+    void (*fold)(struct workers *pool, const struct ops *ops, const struct op_lane_fold *op,
+                 uint32_t n);
+    void (*ends)(struct workers *pool, const struct ops *ops, const struct op_lane_ends *op,
+                 uint32_t n);
+    void (*take)(struct workers *pool, const struct ops *ops, const struct op_lane_take *op,
+                 uint32_t n);
+    void (*draw)(struct workers *pool, const struct ops *ops, const struct op_lane_draw *op,
+                 uint32_t n);
+};
+
 struct ops {
     const char *isa; /* highest set in use: "ref", "avx2", "avx512", "amx", "neon" */
     void (*linear)(struct workers *pool, const struct op_linear *op);
@@ -462,6 +491,7 @@ struct ops {
     void (*lines)(const struct op_lines *op);
     void (*rate)(const struct op_rate *op);
     bool (*survey)(const struct op_survey *op); /* false: a key or sum is not finite */
+    struct ops_lanes lanes;
     /* Bytes of scratch that one call may need, for at most n_row rows of these shapes. */
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
     size_t (*attn_scratch)(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
@@ -485,5 +515,6 @@ void ops_fill_ref_draw(struct ops *o);
 void ops_fill_ref_dots(struct ops *o);
 void ops_fill_ref_weigh(struct ops *o);
 void ops_fill_ref_survey(struct ops *o);
+void ops_fill_lanes(struct ops *o);
 
 #endif

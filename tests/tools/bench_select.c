@@ -9,6 +9,7 @@
  * each other, which real ones do less: gathers are slower here. Sequences take turns, so that pages
  * come from memory and not from a cache. Every step is one row of one layer behind the others. */
 #include "../check/check_attn.h"
+#include "../unit/choose_one.h"
 #include "methods/spec.h"
 
 #include <stdio.h>
@@ -215,7 +216,7 @@ static void select_one(void *arg, uint32_t h, uint32_t worker_i)
                                       .rest_log = b->rest_log + h * b->group,
                                       .rest_value = b->rest_value + h * b->group * d};
     memset(m->pick[h].mask, 0, b->n_page * sizeof *b->mask);
-    m->spec.method->decode->select(&l, &m->pick[h]);
+    choose_one(m->spec.method->decode, &l, &m->pick[h]);
 }
 
 static void make_lists(const struct method_bench *m, struct attn_run *run)

@@ -6,6 +6,7 @@
 
 #include "base/half.h"
 #include "base/mem.h"
+#include "choose_one.h"
 #include "methods/pick.h"
 #include "methods/spec.h"
 
@@ -197,7 +198,7 @@ static inline void lb_row(struct lane_bench *b, uint32_t pos, bool is_prompt)
                                           .logw = b->tok_logw[h],
                                           .rest_log = b->rest_log[h],
                                           .rest_value = b->rest_value[h]};
-        hooks->select(&b->lane[h], &b->pick[h]);
+        choose_one(hooks, &b->lane[h], &b->pick[h]);
         for (uint32_t i = 0; i < b->pick[h].n_tok; i++) {
             b->mask[h][b->tok[h][i] / PAGE_TOK] |= 1u << b->tok[h][i] % PAGE_TOK;
             b->logw[h][b->tok[h][i]] = b->tok_logw[h][i];

@@ -2,6 +2,7 @@
  * down here: sorted lists for cuts, every key for bounds and masses. prop_methods.c asks the
  * engine. */
 #include "base/half.h"
+#include "choose_one.h"
 #include "methods/box.h"
 #include "methods/pick.h"
 #include "methods/spec.h"
@@ -108,7 +109,7 @@ static struct method_pick bench_select(struct bench *b)
     b->meter = (struct meter){0};
     memset(b->mask, 0, sizeof b->mask);
     memset(b->logw, 0, sizeof b->logw);
-    b->spec.method->decode->select(&b->lane, &out);
+    choose_one(b->spec.method->decode, &b->lane, &out);
     for (uint32_t i = 0; i < out.n_tok; i++) {
         b->mask[b->tok[i] / PAGE_TOK] |= 1u << b->tok[i] % PAGE_TOK;
         b->logw[b->tok[i]] = b->tok_logw[i];

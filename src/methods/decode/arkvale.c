@@ -28,23 +28,21 @@ static void arkvale_seal(uint8_t *side, const struct method_shape *s, const void
     box_seal(side, s, BOX_MEAN, k);
 }
 
-static void arkvale_select(const struct method_lane *l, struct method_pick *out)
+static void arkvale_choose(const struct method_batch *b)
 {
-    const struct arkvale_param *set = l->param;
-    box_choose(l, out,
-               &(struct box_choice){.kind = BOX_MEAN,
-                                    .budget = set->budget,
-                                    .dense = set->dense,
-                                    .sink = set->sink,
-                                    .recent = set->recent,
-                                    .raw = set->reduce > 0});
+    const struct arkvale_param *set = b->lane[0].param;
+    box_choose(b, &(struct box_choice){.kind = BOX_MEAN,
+                                       .dense = set->dense,
+                                       .sink = set->sink,
+                                       .recent = set->recent,
+                                       .raw = set->reduce > 0});
 }
 
 static const struct method_decode hooks = {
     .side_bytes = arkvale_side_bytes,
     .scratch_bytes = room_page_bytes,
     .seal = arkvale_seal,
-    .select = arkvale_select,
+    .choose = arkvale_choose,
 };
 
 static const sac_method_deviation deviations[] = {

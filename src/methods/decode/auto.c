@@ -21,9 +21,8 @@
  * step draws anew (docs/performance/ has what older choices cost, and levels of pages above).
  * In a q8 page the plane is a part of the key, so nothing is kept beside it. For 16-bit pages the
  * same bytes (min, step, plane) are side data. */
-#include "methods/meter.h"
+#include "methods/batch.h"
 #include "methods/pick.h"
-#include "methods/room.h"
 
 #include "base/half.h"
 
@@ -43,21 +42,20 @@
       "newest tokens before the row's own page that are always read, up to whole pages")
 METHOD_PARAMS(auto, PARAMS)
 
-/* Where min, step and plane of a page lie. */
-struct plane {
-    const uint8_t *base;
-    const uint32_t *frame_of; /* NULL: it lies beside the page */
-    size_t stride, min_at, step_at, hi2_at;
-};
-
-static struct plane plane_of(const struct method_lane *l)
+/* Where min, step and plane of a page lie: in the page, or beside it. */
+static struct op_share_planes plane_of(const struct method_lane *l)
 {
     const struct page_geom *g = l->shape->geom;
     const size_t d = g->head_dim;
     if (g->type_k == SAC_KV_Q8)
-        return (struct plane){l->frames.base, l->frames.of, g->bytes,
-                              g->k_min,       g->k_step,    g->k_hi2};
-    return (struct plane){l->side, NULL, l->side_stride, 0, 2 * d, 4 * d};
+        return (struct op_share_planes){.base = l->frames.base,
+                                        .frame_of = l->frames.of,
+                                        .stride = g->bytes,
+                                        .min_at = g->k_min,
+                                        .step_at = g->k_step,
+                                        .hi2_at = g->k_hi2};
+    return (struct op_share_planes){
+        .base = l->side, .stride = l->side_stride, .min_at = 0, .step_at = 2 * d, .hi2_at = 4 * d};
 }
 
 static size_t auto_side_bytes(const struct method_shape *s, const void *param)
@@ -111,120 +109,32 @@ static void auto_seal(uint8_t *side, const struct method_shape *s, const void *p
 
 /* ---- Choices ---- */
 
-/* What asks for the shares of all pages, for all query heads. */
-static struct op_share_planes make_op(const struct room *r, const struct method_lane *l)
+static double error_of(const struct auto_param *set)
 {
-    const struct plane p = plane_of(l);
-    return (struct op_share_planes){.base = p.base,
-                                    .frame_of = p.frame_of,
-                                    .stride = p.stride,
-                                    .min_at = p.min_at,
-                                    .step_at = p.step_at,
-                                    .hi2_at = p.hi2_at,
-                                    .page = l->page,
-                                    .n_page = pick_page_count(l),
-                                    .head_dim = l->shape->geom->head_dim,
-                                    .group = l->shape->group,
-                                    .q = l->q,
-                                    .scale = l->scale,
-                                    .share = r->vote,
-                                    .e = r->score};
+    return NOISE * (1 - set->mass);
 }
 
-static void scale_by(float *x, float by, size_t n)
-{
-    for (size_t i = 0; i < n; i++) x[i] *= by;
-}
-
-/* Shares of one query head over pages [page, end), which meet `q`, beside those of the pages before
- * them; `*sum` is the log of the sum over all of these. */
-static bool share_part(const struct room *r, const struct method_lane *l, struct attn_range pages,
-                       const float *q, float *share, float *sum)
-{
-    struct op_share_planes op = make_op(r, l);
-    const size_t before = (size_t)pages.begin * PAGE_TOK;
-    float part;
-    op.page += pages.begin;
-    op.n_page = pages.end - pages.begin;
-    op.group = 1;
-    op.q = q;
-    op.share = share + before;
-    op.e = r->vote; /* is summed up later */
-    op.lse = &part;
-    if (!l->ops->share_planes(&op)) return false;
-    const float top = fmaxf(*sum, part), all = top + logf(expf(*sum - top) + expf(part - top));
-    scale_by(share, expf(*sum - all), before);
-    scale_by(op.share, expf(part - all), (size_t)op.n_page * PAGE_TOK);
-    *sum = all;
-    return true;
-}
-
-/* The same where pages of other texts are met by other queries: segment by segment and head by
- * head. */
-static bool share_segments(const struct room *r, const struct method_lane *l)
-{
-    const uint32_t n_page = pick_page_count(l), group = l->shape->group;
-    const size_t n = (size_t)n_page * PAGE_TOK, d = l->shape->geom->head_dim;
-    for (uint32_t g = 0; g < group; g++) r->lse[g] = -INFINITY;
-    for (uint32_t page = 0, end; page < n_page; page = end) {
-        const float *q = pick_query(r->qa, l, page, &end);
-        end = pick_min(end, n_page);
-        for (uint32_t g = 0; g < group; g++)
-            if (!share_part(r, l, (struct attn_range){page, end}, q + g * d,
-                            r->score + g * r->stride, &r->lse[g]))
-                return false;
-    }
-    memset(r->vote, 0, n * sizeof *r->vote);
-    for (uint32_t g = 0; g < group; g++)
-        for (size_t i = 0; i < n; i++) r->vote[i] += r->score[g * r->stride + i] / (float)group;
-    return true;
-}
-
-/* Shares of all tokens. False: a score is not finite. */
-static bool share_tokens(const struct room *r, const struct method_lane *l)
-{
-    const struct op_share_planes op = make_op(r, l);
-    const size_t d = op.head_dim;
-    /* min, step and plane lie behind each other, in a page too. */
-    meter_bytes(l, op.n_page * meter_lines(0, 4 * d + PAGE_TOK * d / 4));
-    return l->n_segment ? share_segments(r, l) : l->ops->share_planes(&op);
-}
-
-static void auto_select(const struct method_lane *l, struct method_pick *out)
+static struct batch_draw draw_of(const struct method_lane *l)
 {
     const struct auto_param *set = l->param;
-    const uint32_t n_page = pick_page_count(l);
-    const uint32_t n_recent = pick_min(pick_whole_pages(set->recent), n_page - 1);
-    const uint32_t n_far = (n_page - 1 - n_recent) * PAGE_TOK; /* behind the first page */
-    const double error = NOISE * (1 - set->mass);
-    struct room r;
-    if (error <= 0 || l->layer < set->dense) {
-        pick_dense(out);
-        return;
-    }
-    room_make(&r, l->shape, true, l->scratch);
-    if (!share_tokens(&r, l)) {
-        pick_not_finite(out);
-        return;
-    }
-    pick_listed(out, l->ops->draw(&(struct op_draw){.value = r.vote + PAGE_TOK,
-                                                    .n = n_far,
-                                                    .first = PAGE_TOK,
-                                                    .variance = error * error,
-                                                    .item = out->tok,
-                                                    .logw = out->logw}));
-    if (out->n_tok + (1 + n_recent) * PAGE_TOK > set->most * n_page * PAGE_TOK) {
-        pick_dense(out);
-        return;
-    }
-    pick_end_pages(out, l, PAGE_TOK, n_recent * PAGE_TOK);
+    return (struct batch_draw){.variance = error_of(set) * error_of(set), .most = set->most};
+}
+
+static void auto_choose(const struct method_batch *b)
+{
+    const struct auto_param *set = b->lane[0].param;
+    for (uint32_t i = 0; i < b->n; i++)
+        if (error_of(b->lane[i].param) <= 0 || b->lane[i].layer < set->dense)
+            pick_dense(&b->pick[i]);
+    batch_shares(b, plane_of);
+    batch_draw(b, &(struct batch_ends){PAGE_TOK, set->recent, BATCH_PAGE}, draw_of);
 }
 
 static const struct method_decode hooks = {
     .side_bytes = auto_side_bytes,
     .scratch_bytes = room_token_bytes,
     .seal = auto_seal,
-    .select = auto_select,
+    .choose = auto_choose,
 };
 
 const struct method auto_method = {

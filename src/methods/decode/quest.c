@@ -43,23 +43,21 @@ static void quest_seal(uint8_t *side, const struct method_shape *s, const void *
     box_seal(side, s, kind_of(param), k);
 }
 
-static void quest_select(const struct method_lane *l, struct method_pick *out)
+static void quest_choose(const struct method_batch *b)
 {
-    const struct quest_param *set = l->param;
-    box_choose(l, out,
-               &(struct box_choice){.kind = kind_of(l->param),
-                                    .budget = set->budget,
-                                    .dense = set->dense,
-                                    .sink = set->sink,
-                                    .recent = set->recent,
-                                    .by_head = set->heads > 0});
+    const struct quest_param *set = b->lane[0].param;
+    box_choose(b, &(struct box_choice){.kind = kind_of(set),
+                                       .dense = set->dense,
+                                       .sink = set->sink,
+                                       .recent = set->recent,
+                                       .by_head = set->heads > 0});
 }
 
 static const struct method_decode hooks = {
     .side_bytes = quest_side_bytes,
     .scratch_bytes = quest_scratch_bytes,
     .seal = quest_seal,
-    .select = quest_select,
+    .choose = quest_choose,
 };
 
 static const sac_method_deviation deviations[] = {

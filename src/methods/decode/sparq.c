@@ -54,7 +54,7 @@ static void sparq_select(const struct method_lane *l, struct method_pick *out)
     room_make(&r, l->shape, true, l->scratch);
     choose_channels(&r, l, rank);
     narrow.q = r.qa;
-    pick_all_logits(r.score, r.stride, &narrow, r.k);
+    pick_all_logits(r.score, r.stride, &narrow);
     if (!rule_shares(out, l, &r, pick_page_count(l) * PAGE_TOK)) return;
     rule_tokens(out, l, &r, budget, 0, set->recent);
 }

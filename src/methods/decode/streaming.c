@@ -3,27 +3,20 @@
  * The paper drops the other tokens and numbers the kept ones anew; here they are only not read, and
  * every key keeps the position at which it was seen, as most ports do: the answer is the same while
  * the text fits the trained context. */
-#include "methods/pick.h"
-#include "methods/spec.h"
+#include "methods/batch.h"
 
 #define PARAMS(P)                                                                                  \
     P(BUDGET, budget, "1024", 1, "tokens that are read, sinks included")                           \
     P(TOKENS, sink, "4", 0, 4096, "first tokens that are always read")
 METHOD_PARAMS(streaming, PARAMS)
 
-static void streaming_select(const struct method_lane *l, struct method_pick *out)
+static void streaming_choose(const struct method_batch *b)
 {
-    const struct streaming_param *set = l->param;
-    const uint32_t n = l->pos + 1, budget = spec_budget(set->budget, n);
-    if (budget >= n) {
-        pick_dense(out);
-        return;
-    }
-    const uint32_t sink = pick_min(set->sink, budget - 1); /* one is the row's own */
-    pick_ends(out, l, sink, budget - sink);
+    batch_budgets(b, 0);
+    batch_window(b, ((const struct streaming_param *)b->lane[0].param)->sink);
 }
 
-static const struct method_decode hooks = {.select = streaming_select};
+static const struct method_decode hooks = {.choose = streaming_choose};
 
 static const sac_method_deviation deviations[] = {
     {"kept tokens are numbered anew, as if they stood side by side",

@@ -64,7 +64,7 @@ static void tokenselect_select(const struct method_lane *l, struct method_pick *
         return;
     }
     room_make(&r, l->shape, true, l->scratch);
-    pick_all_logits(r.score, r.stride, l, r.k);
+    pick_all_logits(r.score, r.stride, l);
     if (!rule_shares(out, l, &r, n_page * PAGE_TOK)) return;
     rule_tokens(out, l, &r, budget, sink, recent);
     state->pos = l->pos;

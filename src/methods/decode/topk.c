@@ -3,8 +3,7 @@
  *
  * One set for a KV head: a token's value is its softmax share, each query head with its own sum
  * over all tokens, mean over the heads of the group. A page's value is that of its tokens. */
-#include "methods/pick.h"
-#include "methods/rule.h"
+#include "methods/batch.h"
 
 #define PARAMS(P)                                                                                  \
     P(BUDGET, budget, "1024", 1, "tokens that are chosen, beside those always read")               \
@@ -13,36 +12,23 @@
     P(TOKENS, recent, "32", 0, 4096, "newest tokens that are always read (unit=token)")
 METHOD_PARAMS(topk, PARAMS)
 
-static void choose_pages(const struct method_lane *l, const struct room *r, uint32_t budget,
-                         struct method_pick *out)
+static void topk_choose(const struct method_batch *b)
 {
-    const uint32_t n_page = pick_page_count(l);
-    for (uint32_t p = 0; p < n_page; p++) {
-        float sum = 0;
-        for (uint32_t t = 0; t < PAGE_TOK; t++) sum += r->vote[p * PAGE_TOK + t];
-        r->score[p] = sum;
+    const struct topk_param *set = b->lane[0].param;
+    batch_budgets(b, 0);
+    batch_logits(b);
+    batch_vote(b, BATCH_TOKEN);
+    if (set->unit > 0) {
+        batch_sum_pages(b);
+        batch_take(b, &(struct batch_ends){.item = BATCH_PAGE}, BATCH_BY_SCORE);
+    } else {
+        batch_take(b, &(struct batch_ends){set->sink, set->recent, BATCH_TOKEN}, BATCH_BY_VOTE);
     }
-    rule_pages(out, l, r->score, budget);
-}
-
-static void topk_select(const struct method_lane *l, struct method_pick *out)
-{
-    const struct topk_param *set = l->param;
-    const uint32_t budget = rule_budget(out, l, set->budget, 0);
-    struct room r;
-    if (budget == 0) return;
-    room_make(&r, l->shape, true, l->scratch);
-    pick_all_logits(r.score, r.stride, l, r.k);
-    if (!rule_shares(out, l, &r, pick_page_count(l) * PAGE_TOK)) return;
-    if (set->unit > 0)
-        choose_pages(l, &r, budget, out);
-    else
-        rule_tokens(out, l, &r, budget, set->sink, set->recent);
 }
 
 static const struct method_decode hooks = {
     .scratch_bytes = room_token_bytes,
-    .select = topk_select,
+    .choose = topk_choose,
 };
 
 const struct method topk_method = {

@@ -1,0 +1,77 @@
+/* batch.h: the parts that a choice for many lanes at once is put together from. A method's `choose`
+ * calls a few of them, one after another: scores, shares, marks. Each makes one call of a slot
+ * (ops/lanes.h) for all lanes that are not dense, and counts what that reads.
+ *
+ * Scratch of a lane is cut by room.h: by tokens, or by pages. Scores lie in its `score`, shares in
+ * its `vote`; marking spoils both. */
+#ifndef SAC_METHODS_BATCH_H
+#define SAC_METHODS_BATCH_H
+
+#include "methods/room.h"
+
+/* What is chosen: single tokens, halves of pages, pages. */
+enum batch_item { BATCH_TOKEN, BATCH_HALF, BATCH_PAGE };
+
+/* A choice of any method, for each lane: by its hook for batches, or (host code) for lanes. */
+void batch_choose(const struct method_decode *hooks, const struct method_batch *b);
+
+/* The next lane from i on that is not dense; b->n: there is none. */
+uint32_t batch_next(const struct method_batch *b, uint32_t i);
+
+/* What each lane may take is its budget, with which its parameters begin; a lane whose budget holds
+ * the whole context, or whose layer is one of the first n_dense, is dense. */
+void batch_budgets(const struct method_batch *b, uint32_t n_dense);
+
+/* ---- Scores: see box_scores, too ---- */
+
+/* Exact logits of all tokens. */
+void batch_logits(const struct method_batch *b);
+
+/* ---- Shares: a score that is not finite makes its lane dense ---- */
+
+/* Of a softmax over the scores, mean over the query heads. */
+void batch_vote(const struct method_batch *b, enum batch_item item);
+/* By the first planes of the keys, without scores; `plane` is where these lie in the side data or
+ * pages of a lane. */
+void batch_shares(const struct method_batch *b,
+                  struct op_share_planes (*plane)(const struct method_lane *l));
+/* Of pages: the sums over their tokens, in the scores of the first query head. */
+void batch_sum_pages(const struct method_batch *b);
+/* The plain sums of the query heads' scores in place of the shares. */
+void batch_sum_heads(const struct method_batch *b, enum batch_item item);
+
+/* ---- Marks ---- */
+
+/* First and newest tokens that are read in any case; whole pages unless items are tokens. */
+struct batch_ends {
+    uint32_t sink, recent; /* tokens, as param.h defines them */
+    enum batch_item item;
+};
+
+/* Tokens of a lane between its ends. */
+struct attn_range batch_between(const struct method_lane *l, const struct batch_ends *ends);
+void batch_mark_ends(const struct method_batch *b, const struct batch_ends *ends);
+
+/* Marks the first `sink` tokens, and of the newest as many as the target leaves, the row itself
+ * counted in. */
+void batch_window(const struct method_batch *b, uint32_t sink);
+
+/* The values by which items are taken. */
+enum batch_value {
+    BATCH_BY_VOTE,
+    BATCH_BY_SCORE, /* of the first query head */
+    BATCH_BY_HEAD,  /* each query head takes by its own scores, and all read what one has taken */
+};
+/* Marks the best items between the ends, for as many tokens as the target says. */
+void batch_take(const struct method_batch *b, const struct batch_ends *ends,
+                enum batch_value value);
+
+/* For methods that weigh: lists a draw of the tokens between the ends, by their shares, and marks
+ * the ends. A lane that would read more than the share `most` of its context is dense. */
+struct batch_draw {
+    double variance, most;
+};
+void batch_draw(const struct method_batch *b, const struct batch_ends *ends,
+                struct batch_draw (*want)(const struct method_lane *l));
+
+#endif

@@ -1,0 +1,374 @@
+/* lanes.c: choosing for lists of lanes on a CPU, the same for all instruction sets: each slot cuts
+ * its list into pieces of work and calls the slots of one worker for them.
+ *
+ * Invariants:
+ *  1. Pieces follow from the context alone, not from the number of workers, and what they have in
+ *     common is put together in their order. So a lane's result is the same bits whoever computes
+ *     it, alone or in a crowd.
+ *  2. What has the size of a query, or of one word a page, is done by the caller. */
+#include "ops/lanes.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#define PIECE   64u /* pages */
+#define DIM_MAX 512u
+
+struct call { /* of a slot */
+    const struct ops *ops;
+    const void *op;
+    uint32_t n_piece; /* of the longest operation */
+};
+
+static void run(struct workers *pool, uint32_t n, workers_item_fn fn, struct call *c)
+{
+    if (pool) {
+        workers_for(pool, n, fn, c);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) fn(c, i, 0);
+}
+
+static uint32_t piece_count(uint32_t n_page)
+{
+    return (n_page + PIECE - 1) / PIECE;
+}
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* A piece of n pages; it may be empty. */
+static struct attn_range piece_of(uint32_t n_page, uint32_t i)
+{
+    const uint32_t begin = i * PIECE < n_page ? i * PIECE : n_page;
+    return (struct attn_range){begin, n_page - begin < PIECE ? n_page : begin + PIECE};
+}
+
+/* ---- Scores ---- */
+
+static void fill_queries(const struct op_lane_boxes *op)
+{
+    const struct op_score_pages *at = &op->at;
+    float *qa = (float *)(uintptr_t)at->qa, *qb = (float *)(uintptr_t)at->qb;
+    const size_t n = (size_t)at->group * at->head_dim;
+    if (op->turn) {
+        for (size_t i = 0; i < n; i += at->head_dim)
+            segment_turn(qa + i, op->q + i, at->head_dim, op->turn, op->rope, 1);
+    } else {
+        memcpy(qa, op->q, n * sizeof *qa);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const float q = qa[i] * op->scale;
+        qa[i] = q;
+        qb[i] = op->mean ? fabsf(q) : fmaxf(q, 0) * op->unit;
+    }
+}
+
+static void score_piece(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    const struct op_lane_boxes *op = (const struct op_lane_boxes *)c->op + i / c->n_piece;
+    const struct attn_range pages = piece_of(op->at.n_page, i % c->n_piece);
+    struct op_score_pages one = op->at;
+    (void)worker_i;
+    if (pages.begin == pages.end) return;
+    one.page += pages.begin;
+    one.n_page = pages.end - pages.begin;
+    one.out += pages.begin;
+    for (uint32_t b = 0; b < op->n_box; b++) {
+        c->ops->score_pages(&one);
+        one.a_at += op->box_at;
+        one.b_at += op->box_at;
+        one.out += op->box_out;
+    }
+}
+
+static void boxes(struct workers *pool, const struct ops *ops, const struct op_lane_boxes *op,
+                  uint32_t n)
+{
+    struct call c = {.ops = ops, .op = op};
+    for (uint32_t i = 0; i < n; i++) {
+        fill_queries(&op[i]);
+        c.n_piece = larger(c.n_piece, piece_count(op[i].at.n_page));
+    }
+    run(pool, n * c.n_piece, score_piece, &c);
+}
+
+/* The logits of one page; k is room for its keys. */
+static void page_logits(const struct ops *ops, const struct op_lane_logits *op, uint32_t page,
+                        float *k)
+{
+    const uint32_t d = op->keys.geom->head_dim;
+    float *out = op->out + (size_t)page * PAGE_TOK;
+    struct op_keys keys = op->keys;
+    keys.page += page;
+    keys.n_page = 1;
+    keys.out = k;
+    ops->keys(&keys);
+    const uint32_t s = segment_of(op->segment, op->n_segment, page, 0);
+    for (uint32_t t = 0; t < PAGE_TOK && s < op->n_segment; t++)
+        segment_turn(k + t * d, k + t * d, d, &op->segment[s], op->rope, -1);
+    ops->dots(&(struct op_dots){.a = op->q,
+                                .b = k,
+                                .a_stride = d,
+                                .b_stride = d,
+                                .n_a = op->group,
+                                .n_b = PAGE_TOK,
+                                .width = d,
+                                .out = out,
+                                .out_stride = op->out_stride});
+    for (uint32_t g = 0; g < op->group; g++, out += op->out_stride) {
+        for (uint32_t i = 0; i < PAGE_TOK; i++) out[i] *= op->scale;
+        for (uint32_t i = 0; i < PAGE_TOK && op->softcap > 0; i++)
+            out[i] = op->softcap * tanhf(out[i] / op->softcap);
+    }
+}
+
+static void logits_piece(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    const struct op_lane_logits *op = (const struct op_lane_logits *)c->op + i / c->n_piece;
+    const struct attn_range pages = piece_of(op->keys.n_page, i % c->n_piece);
+    _Alignas(64) float k[PAGE_TOK * DIM_MAX];
+    (void)worker_i;
+    assert(op->keys.geom->head_dim <= DIM_MAX);
+    for (uint32_t p = pages.begin; p < pages.end; p++) page_logits(c->ops, op, p, k);
+}
+
+static void logits(struct workers *pool, const struct ops *ops, const struct op_lane_logits *op,
+                   uint32_t n)
+{
+    struct call c = {.ops = ops, .op = op};
+    for (uint32_t i = 0; i < n; i++) c.n_piece = larger(c.n_piece, piece_count(op[i].keys.n_page));
+    run(pool, n * c.n_piece, logits_piece, &c);
+}
+
+/* ---- Shares ---- */
+
+static void scale_by(float *x, float by, size_t n)
+{
+    for (size_t i = 0; i < n; i++) x[i] *= by;
+}
+
+/* Shares of one query head over pages [page, end), which meet `q`, beside those of the pages before
+ * them; `*sum` is the log of the sum over all of these. */
+static bool share_part(const struct ops *ops, const struct op_lane_shares *of,
+                       struct attn_range pages, const float *q, uint32_t head)
+{
+    struct op_share_planes op = of->at;
+    const size_t before = (size_t)pages.begin * PAGE_TOK;
+    float *share = of->at.e + (size_t)head * of->at.n_page * PAGE_TOK, *sum = &of->lse[head], part;
+    op.page += pages.begin;
+    op.n_page = pages.end - pages.begin;
+    op.group = 1;
+    op.q = q;
+    op.share = share + before;
+    op.e = of->at.share; /* is summed up later */
+    op.lse = &part;
+    if (!ops->share_planes(&op)) return false;
+    const float top = fmaxf(*sum, part), all = top + logf(expf(*sum - top) + expf(part - top));
+    scale_by(share, expf(*sum - all), before);
+    scale_by(op.share, expf(part - all), (size_t)op.n_page * PAGE_TOK);
+    *sum = all;
+    return true;
+}
+
+/* The same where pages of other texts are met by other queries: segment by segment and head by
+ * head. */
+static bool share_segments(const struct ops *ops, const struct op_lane_shares *op)
+{
+    const uint32_t n_page = op->at.n_page, group = op->at.group, d = op->at.head_dim;
+    const size_t n = (size_t)n_page * PAGE_TOK;
+    for (uint32_t g = 0; g < group; g++) op->lse[g] = -INFINITY;
+    for (uint32_t page = 0, end; page < n_page; page = end) {
+        const uint32_t s = segment_of(op->segment, op->n_segment, page, 0);
+        end = s < op->n_segment && op->segment[s].end < n_page ? op->segment[s].end : n_page;
+        for (uint32_t g = 0; g < group; g++) {
+            const float *q = op->at.q + (size_t)g * d;
+            if (s < op->n_segment) {
+                segment_turn(op->turned, q, d, &op->segment[s], op->rope, 1);
+                q = op->turned;
+            }
+            if (!share_part(ops, op, (struct attn_range){page, end}, q, g)) return false;
+        }
+    }
+    memset(op->at.share, 0, n * sizeof(float));
+    for (uint32_t g = 0; g < group; g++)
+        for (size_t i = 0; i < n; i++) op->at.share[i] += op->at.e[g * n + i] / (float)group;
+    return true;
+}
+
+static void share_lane(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    const struct op_lane_shares *op = (const struct op_lane_shares *)c->op + i;
+    (void)worker_i;
+    if (!(op->n_segment ? share_segments(c->ops, op) : c->ops->share_planes(&op->at)))
+        op->result->n_bad = 1;
+}
+
+static void shares(struct workers *pool, const struct ops *ops, const struct op_lane_shares *op,
+                   uint32_t n)
+{
+    struct call c = {.ops = ops, .op = op};
+    run(pool, n, share_lane, &c);
+}
+
+static void vote_lane(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    const struct op_lane_vote *op = (const struct op_lane_vote *)c->op + i;
+    (void)worker_i;
+    if (!c->ops->vote(&op->at)) op->result->n_bad = 1;
+}
+
+static void vote(struct workers *pool, const struct ops *ops, const struct op_lane_vote *op,
+                 uint32_t n)
+{
+    struct call c = {.ops = ops, .op = op};
+    run(pool, n, vote_lane, &c);
+}
+
+static void fold_lane(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct op_lane_fold *op = (const struct op_lane_fold *)((const struct call *)arg)->op + i;
+    (void)worker_i;
+    for (uint32_t k = 0; k < op->n; k++) {
+        float sum = 0;
+        for (uint32_t j = 0; j < op->n_part; j++) sum += op->in[k * op->step + j * op->part_step];
+        op->out[k] = sum;
+    }
+}
+
+static void fold(struct workers *pool, const struct ops *ops, const struct op_lane_fold *op,
+                 uint32_t n)
+{
+    struct call c = {.ops = ops, .op = op};
+    run(pool, n, fold_lane, &c);
+}
+
+/* ---- Marks ---- */
+
+/* Bits of a page's tokens [begin, end), positions of the sequence. */
+static uint32_t page_bits(uint32_t page, uint32_t begin, uint32_t end)
+{
+    const uint32_t first = page * PAGE_TOK;
+    const uint32_t lo = begin > first ? begin - first : 0;
+    const uint32_t hi = end > first ? (end - first < PAGE_TOK ? end - first : PAGE_TOK) : 0;
+    return lo < hi ? UINT32_MAX >> (PAGE_TOK - hi) & UINT32_MAX << lo : 0;
+}
+
+static void ends(struct workers *pool, const struct ops *ops, const struct op_lane_ends *op,
+                 uint32_t n)
+{
+    (void)pool;
+    (void)ops;
+    for (; n > 0; n--, op++)
+        for (uint32_t p = 0; p < op->n_page; p++)
+            op->mask[p] |= page_bits(p, 0, op->begin) | page_bits(p, op->end, UINT32_MAX);
+}
+
+static void mark_bits(const struct op_lane_take *op, uint32_t page, uint32_t bits)
+{
+    op->result->n_chosen += (uint32_t)__builtin_popcount(bits & ~op->mask[page]);
+    op->mask[page] |= bits;
+}
+
+static uint32_t item_count(const struct op_lane_take *op)
+{
+    return op->n_page * (PAGE_TOK / op->item_tok);
+}
+
+/* The first token of an item. */
+static uint32_t item_begin(const struct op_lane_take *op, uint32_t i)
+{
+    if (op->item_tok == 1) return i;
+    return i % op->n_page * PAGE_TOK + i / op->n_page * op->item_tok;
+}
+
+/* Takes the values of items outside; returns how many are left. */
+static uint32_t leave_out(const struct op_lane_take *op)
+{
+    const uint32_t n = item_count(op);
+    uint32_t n_left = n;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t tok = item_begin(op, i);
+        if (tok >= op->begin && tok + op->item_tok <= op->end) continue;
+        op->value[i] = -INFINITY;
+        n_left--;
+    }
+    return n_left;
+}
+
+/* Items of more than one token. */
+static void mark_items(const struct op_lane_take *op, struct op_cut cut)
+{
+    const uint32_t n = item_count(op);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t key = op_best_key(op->value[i]);
+        if (key < cut.key || (key == cut.key && cut.n_tie == 0)) continue;
+        cut.n_tie -= key == cut.key;
+        const uint32_t tok = item_begin(op, i);
+        mark_bits(op, tok / PAGE_TOK, page_bits(tok / PAGE_TOK, tok, tok + op->item_tok));
+    }
+}
+
+static void take_lane(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    const struct op_lane_take *op = (const struct op_lane_take *)c->op + i;
+    (void)worker_i;
+    if (op->result->n_bad) return; /* everything is read */
+    const uint32_t n_left = leave_out(op), n = op->target < n_left ? op->target : n_left;
+    if (n == 0) return;
+    const struct op_cut cut = c->ops->best(&(struct op_best){
+        .value = op->value, .n = item_count(op), .target = n, .spare = op->spare});
+    if (op->item_tok > 1) {
+        mark_items(op, cut);
+        return;
+    }
+    c->ops->mark(
+        &(struct op_mark){.value = op->value, .cut = cut, .n_page = op->n_page, .mask = op->mask});
+    op->result->n_chosen += n;
+}
+
+static void take(struct workers *pool, const struct ops *ops, const struct op_lane_take *op,
+                 uint32_t n)
+{
+    struct call c = {.ops = ops, .op = op};
+    run(pool, n, take_lane, &c);
+}
+
+static void draw_lane(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    const struct op_lane_draw *op = (const struct op_lane_draw *)c->op + i;
+    (void)worker_i;
+    if (op->result->n_bad) return; /* everything is read */
+    const uint32_t n = c->ops->draw(&op->at);
+    op->result->n_tok += n;
+    op->result->n_chosen += n;
+    op->result->n_over += n + op->n_more > op->most;
+}
+
+static void draw(struct workers *pool, const struct ops *ops, const struct op_lane_draw *op,
+                 uint32_t n)
+{
+    struct call c = {.ops = ops, .op = op};
+    run(pool, n, draw_lane, &c);
+}
+
+void ops_fill_lanes(struct ops *o)
+{
+    o->lanes = (struct ops_lanes){.boxes = boxes,
+                                  .logits = logits,
+                                  .shares = shares,
+                                  .vote = vote,
+                                  .fold = fold,
+                                  .ends = ends,
+                                  .take = take,
+                                  .draw = draw};
+}

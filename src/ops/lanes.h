@@ -1,0 +1,117 @@
+/* lanes.h: the slots that choose what decode rows read, for all lanes of a layer at once.
+ *
+ * A lane is one KV head of one decode row. A method's choice is a row of these slots, each called
+ * once for a list of lanes, so a backend needs one launch for it. Contract, beside that of ops.h:
+ *  - Descriptors are host memory and are read before a call returns; what they point to is memory
+ *    of the backend. A call may return before its work is done, and later calls come behind it.
+ *  - What a later slot or the caller needs of a result is in memory (struct op_lane_result), never
+ *    in the return value: a choice is put together without waiting for numbers. Slots take what
+ *    scores that are not finite have left behind, whatever it is.
+ *  - Operations of one list write apart from each other.
+ *  - `pool` NULL: the caller is one worker of many and does it all. Work is cut into fixed pieces
+ *    of the context, so results are the same bits either way.
+ *  - `ops` is the table that holds the slot. */
+#ifndef SAC_OPS_LANES_H
+#define SAC_OPS_LANES_H
+
+#include "ops/ops.h"
+
+/* What came of a lane's choice. Zero before its first slot; slots add to it. */
+struct op_lane_result {
+    uint32_t n_bad;    /* > 0: a score is NaN or infinite */
+    uint32_t n_over;   /* > 0: more is wanted than the method reads in part */
+    uint32_t n_chosen; /* tokens marked or listed by score */
+    uint32_t n_tok;    /* tokens listed */
+};
+
+/* Scores of pages by two f16 vectors of each, met by queries as rows have them. The score of box b
+ * of page i is out[g * out_stride + b * box_out + i]. */
+struct op_lane_boxes {
+    struct op_score_pages at;        /* of the first box; qa, qb: rooms that this slot fills */
+    uint32_t n_box;                  /* of a page: */
+    size_t box_at, box_out;          /* what lies between two of them */
+    const float *q;                  /* [group, head_dim] */
+    const struct segment_view *turn; /* of queries that meet these pages; NULL: none */
+    struct segment_rope rope;
+    float scale;
+    /* qa = scale q; qb = |scale q| of means, else unit * max(scale q, 0) */
+    bool mean;
+    float unit;
+};
+
+/* Exact logits of all tokens of pages: out[g * out_stride + token]. */
+struct op_lane_logits {
+    struct op_keys keys; /* `out` is not looked at */
+    uint32_t group;
+    const float *q;                     /* [group, head_dim] */
+    const struct segment_view *segment; /* [n_segment] of these pages, whose keys are turned */
+    uint32_t n_segment;
+    struct segment_rope rope;
+    float scale, softcap;
+    float *out;
+    size_t out_stride;
+};
+
+/* Shares of all tokens by the first planes of their keys. */
+struct op_lane_shares {
+    struct op_share_planes at;
+    const struct segment_view *segment; /* [n_segment] of these pages, for which queries turn */
+    uint32_t n_segment;
+    struct segment_rope rope;
+    float *turned, *lse; /* rooms: [group, head_dim], [group] */
+    struct op_lane_result *result;
+};
+
+struct op_lane_vote {
+    struct op_vote at;
+    struct op_lane_result *result;
+};
+
+/* out[i] = sum of in[i * step + j * part_step] over parts j, in their order. */
+struct op_lane_fold {
+    const float *in;
+    uint32_t n, n_part;
+    size_t step, part_step;
+    float *out;
+};
+
+/* Marks tokens [0, begin) and [end, n_page * PAGE_TOK): those that are read in any case. */
+struct op_lane_ends {
+    uint32_t *mask;
+    uint32_t n_page, begin, end;
+};
+
+/* Marks the best items among tokens [begin, end), the higher value first, then the lower index. An
+ * item is 1 token, or PAGE_TOK ones, or one of the halves of a page: then item i is half i / n_page
+ * of page i % n_page. */
+struct op_lane_take {
+    float *value; /* [items] of all pages; loses what lies outside */
+    uint32_t n_page, item_tok, begin, end;
+    uint32_t target; /* items, at most */
+    uint32_t *spare; /* [items] scratch */
+    uint32_t *mask;  /* [n_page] */
+    struct op_lane_result *result;
+};
+
+/* Lists a draw. n_over when, with n_more tokens that are read beside them, there are more than
+ * `most`. */
+struct op_lane_draw {
+    struct op_draw at;
+    uint32_t n_more;
+    double most;
+    struct op_lane_result *result;
+};
+
+/* Room for one descriptor of any slot. */
+union op_lane {
+    struct op_lane_boxes boxes;
+    struct op_lane_logits logits;
+    struct op_lane_shares shares;
+    struct op_lane_vote vote;
+    struct op_lane_fold fold;
+    struct op_lane_ends ends;
+    struct op_lane_take take;
+    struct op_lane_draw draw;
+};
+
+#endif
