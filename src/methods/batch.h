@@ -22,7 +22,7 @@ uint32_t batch_next(const struct method_batch *b, uint32_t i);
  * the whole context, or whose layer is one of the first n_dense, is dense. */
 void batch_budgets(const struct method_batch *b, uint32_t n_dense);
 
-/* ---- Scores: see box_scores, too ---- */
+/* ---- Scores; those of boxes are made by box_choose ---- */
 
 /* Exact logits of all tokens. */
 void batch_logits(const struct method_batch *b);
