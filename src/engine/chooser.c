@@ -102,6 +102,7 @@ void chooser_plan(sac_engine *e, struct arena *a)
                               .group = e->model->config.n_head / g->n_kv_head,
                               .rope = {.n_rot = e->model->config.rope.n_rot,
                                        .interleaved = e->model->config.arch->rope_interleaved},
+                              .inv_freq = e->rope[0].inv_freq,
                               .n_ctx = e->params.n_ctx,
                               .n_row_max = e->prefill.chunk_tok};
     c[CHOOSER_DECODE].n_lane = (size_t)g->n_layer * g->n_kv_head;

@@ -104,12 +104,15 @@ bool compress_pooled(const struct method_lane *l, float *vote, uint32_t n)
     return true;
 }
 
-uint32_t compress_keys(float *k, const struct method_lane *l, uint32_t page)
+uint32_t compress_page(float *k, float *v, const struct method_lane *l, uint32_t page)
 {
     assert(page <= pick_page_count(l));
-    if (page == pick_page_count(l)) return pick_own(k, NULL, l);
+    if (page == pick_page_count(l)) return pick_own(k, v, l);
     if (l->page[page] == PAGE_NONE) return 0;
-    pick_keys(k, l, page);
+    if (v)
+        pick_keys_values(k, v, l, page);
+    else
+        pick_keys(k, l, page);
     return PAGE_TOK;
 }
 
@@ -119,7 +122,7 @@ static uint32_t window_begin(const struct method_lane *l, const struct compress_
 {
     const struct compress_param *set = l->param;
     const uint32_t begin = n - pick_min(n, pick_min(set->window, budget));
-    return policy->by_key ? begin : pick_min(n, pick_max(l->past.begin, begin));
+    return policy->mute ? begin : pick_min(n, pick_max(l->past.begin, begin));
 }
 
 void compress_see(const struct method_lane *l, const struct compress_policy *policy)
@@ -141,7 +144,7 @@ void compress_see(const struct method_lane *l, const struct compress_policy *pol
     s->not_finite = false;
     if (budget >= n) return;
     const uint32_t begin = window_begin(l, policy, n, budget);
-    if (begin == n && !policy->by_key) return; /* no row is known: nothing is dropped */
+    if (begin == n && !policy->mute) return; /* no row is known: nothing is dropped */
     s->phase = VOTED;
     s->n_window = n - begin;
     meter_build(l);

@@ -20,6 +20,9 @@ struct compress_param {
     uint32_t beta;         /* pyramidkv */
     uint32_t chunk;        /* chunkkv */
     uint32_t dense;        /* knorm */
+    uint32_t rows, future; /* expected, and the next two */
+    uint32_t sink;
+    double floor;
 };
 
 /* What the heads of a layer voted, and how many tokens there are to keep. */
@@ -31,7 +34,7 @@ struct compress_votes {
 };
 
 struct compress_policy {
-    bool by_key;     /* votes follow from the keys: the window's rows are not asked */
+    bool mute;       /* the window's rows do not vote, so there may be none */
     bool every_head; /* wants the votes of the layer's other heads */
     /* Votes of tokens 0 .. n - 1, the window being n .. pos - 1: none negative, tokens with the
      * highest are kept. Uses the lane's scratch. False: something is not finite. */
@@ -69,8 +72,8 @@ bool compress_sound(const struct method_loaded *l);
 bool compress_shares(const struct method_lane *l, float *vote, uint32_t n);
 /* The same, each token's with its neighbours': parameters `kernel` and `pool`. */
 bool compress_pooled(const struct method_lane *l, float *vote, uint32_t n);
-/* Keys [PAGE_TOK, head_dim] of a page of the lane, its own included, and their number: 0 of a page
- * that was given back. */
-uint32_t compress_keys(float *k, const struct method_lane *l, uint32_t page);
+/* Keys [PAGE_TOK, head_dim] and, unless `v` is NULL, values of a page of the lane, its own
+ * included, and their number: 0 of a page that was given back. */
+uint32_t compress_page(float *k, float *v, const struct method_lane *l, uint32_t page);
 
 #endif

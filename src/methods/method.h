@@ -42,6 +42,7 @@ struct method_shape {
     const struct page_geom *geom;
     uint32_t group; /* query heads of a KV head */
     struct segment_rope rope;
+    const double *inv_freq; /* [rope.n_rot / 2] radians per position, of layers without a window */
     uint32_t n_ctx;
     uint32_t n_row_max; /* rows of a prompt chunk, at most */
 };

@@ -30,6 +30,7 @@ enum {
 struct lane_bench {
     struct page_geom geom;
     struct method_shape shape;
+    double inv_freq[LB_DIM / 2];
     struct ops ops;
     struct spec spec;
     struct workers *workers;
@@ -113,7 +114,12 @@ static inline void lb_open(struct lane_bench *b, sac_kv_type type, const char *s
                                  .type_k = type,
                                  .type_v = type};
     page_geom_init(&b->geom);
-    b->shape = (struct method_shape){.geom = &b->geom, .group = LB_GROUP, .n_ctx = LB_TOK};
+    for (uint32_t i = 0; i < LB_DIM / 2; i++) b->inv_freq[i] = pow(10000, -2.0 * i / LB_DIM);
+    b->shape = (struct method_shape){.geom = &b->geom,
+                                     .group = LB_GROUP,
+                                     .rope = {.n_rot = LB_DIM},
+                                     .inv_freq = b->inv_freq,
+                                     .n_ctx = LB_TOK};
     assert_int_equal(ops_init(&b->ops, &err), SAC_OK);
     assert_int_equal(workers_create(&b->workers, 1, &err), SAC_OK);
     if (spec_parse(&b->spec, "decode", spec, &err) != SAC_OK) fail_msg("%s", err.msg);

@@ -1,6 +1,6 @@
 /* test_dropped.c: what methods that drop tokens for good keep, against the definitions of their
- * papers written down here: KNorm, KeyDiff, ChunkKV, TOVA. SnapKV and its nearest are in
- * test_past.c. */
+ * papers written down here: KNorm, KeyDiff, ChunkKV, Expected Attention, TOVA. SnapKV and its
+ * nearest are in test_past.c. */
 #include "lane_bench.h"
 
 static struct lane_bench b;
@@ -147,6 +147,94 @@ static void chunkkv_keeps_whole_chunks(void **state)
     lb_close(&b);
 }
 
+/* ---- Expected Attention: with the matrices that the method does without ---- */
+
+enum { ROWS = 48, FUTURE = 20, HALF = LB_DIM / 2 };
+static double mean_q[LB_DIM], covariance[LB_DIM][LB_DIM];
+
+/* Row p's query before rotation, of the pairs (i, i + HALF). */
+static void turn_back(double *out, const float *q, uint32_t pos)
+{
+    for (uint32_t i = 0; i < HALF; i++) {
+        const double c = cos(pos * b.inv_freq[i]), s = sin(pos * b.inv_freq[i]);
+        out[i] = (double)q[i] * c + (double)q[i + HALF] * s;
+        out[i + HALF] = (double)q[i + HALF] * c - (double)q[i] * s;
+    }
+}
+
+/* The mean of the rotations of positions N .. N + FUTURE - 1 of a vector. */
+static void turn_on(double *x)
+{
+    for (uint32_t i = 0; i < HALF; i++) {
+        double c = 0, s = 0;
+        for (uint32_t p = N; p < N + FUTURE; p++) {
+            c += cos(p * b.inv_freq[i]) / FUTURE;
+            s += sin(p * b.inv_freq[i]) / FUTURE;
+        }
+        const double left = x[i], right = x[i + HALF];
+        x[i] = left * c - right * s;
+        x[i + HALF] = left * s + right * c;
+    }
+}
+
+/* Mean and covariance of the plain queries of head g, carried on: R mean, R covariance R'. */
+static void learn(uint32_t h, uint32_t g)
+{
+    double q[ROWS][LB_DIM];
+    memset(mean_q, 0, sizeof mean_q);
+    memset(covariance, 0, sizeof covariance);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        const uint32_t pos = N - ROWS + r;
+        turn_back(q[r], b.past[h][pos % LB_PAST] + g * LB_DIM, pos);
+        for (uint32_t c = 0; c < LB_DIM; c++) mean_q[c] += q[r][c] / ROWS;
+    }
+    for (uint32_t r = 0; r < ROWS; r++)
+        for (uint32_t i = 0; i < LB_DIM; i++)
+            for (uint32_t k = 0; k < LB_DIM; k++)
+                covariance[i][k] += (q[r][i] - mean_q[i]) * (q[r][k] - mean_q[k]) / ROWS;
+    turn_on(mean_q);
+    for (uint32_t i = 0; i < LB_DIM; i++) turn_on(covariance[i]);
+    for (uint32_t k = 0; k < LB_DIM; k++) {
+        double column[LB_DIM];
+        for (uint32_t i = 0; i < LB_DIM; i++) column[i] = covariance[i][k];
+        turn_on(column);
+        for (uint32_t i = 0; i < LB_DIM; i++) covariance[i][k] = column[i];
+    }
+}
+
+/* Adds head g's expected shares to `votes`. */
+static void expect(uint32_t h, uint32_t g)
+{
+    const double scale = 0.125;
+    double sum = 0;
+    learn(h, g);
+    for (uint32_t t = 0; t < N; t++) {
+        double m = 0, s = 0;
+        for (uint32_t i = 0; i < LB_DIM; i++) {
+            const double k = (double)b.k[h][t][i];
+            m += mean_q[i] * k * scale;
+            for (uint32_t j = 0; j < LB_DIM; j++)
+                s += k * covariance[i][j] * (double)b.k[h][t][j] * scale * scale;
+        }
+        sum += shares[t] = exp(m + s / 2);
+    }
+    for (uint32_t t = 0; t < N; t++) votes[t] += shares[t] / sum / LB_GROUP;
+}
+
+static void expected_keeps_what_later_queries_may_want(void **state)
+{
+    (void)state;
+    open_bench("expected:budget=200,rows=48,future=20,sink=3", 9);
+    lb_row(&b, N, false);
+    for (uint32_t h = 0; h < LB_HEADS; h++) {
+        memset(votes, 0, sizeof votes);
+        for (uint32_t g = 0; g < LB_GROUP; g++) expect(h, g);
+        for (uint32_t t = 0; t < N; t++) votes[t] *= t < 3 ? INFINITY : length(b.v[h][t]);
+        assert_int_equal(reads_the_best(h, FULL, 1e-5), N_KEEP - best_behind(FULL));
+    }
+    lb_close(&b);
+}
+
 /* ---- TOVA: played beside it, with sets of tokens ---- */
 
 static bool alive[LB_TOK];
@@ -209,6 +297,7 @@ int main(void)
         cmocka_unit_test(keydiff_keeps_the_keys_unlike_the_others),
         cmocka_unit_test(windows_are_kept),
         cmocka_unit_test(chunkkv_keeps_whole_chunks),
+        cmocka_unit_test(expected_keeps_what_later_queries_may_want),
         cmocka_unit_test(tova_drops_what_was_looked_at_least),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,7 +18,7 @@ static bool by_length(const struct method_lane *l, float *vote, uint32_t n)
     const uint32_t d = l->shape->geom->head_dim;
     float *k = l->scratch;
     for (uint32_t p = 0; p * PAGE_TOK < n; p++) {
-        const uint32_t n_tok = pick_min(compress_keys(k, l, p), n - p * PAGE_TOK);
+        const uint32_t n_tok = pick_min(compress_page(k, NULL, l, p), n - p * PAGE_TOK);
         for (uint32_t t = 0; t < n_tok; t++) {
             float square = 0;
             for (uint32_t c = 0; c < d; c++) square += k[t * d + c] * k[t * d + c];
@@ -35,7 +35,7 @@ static uint32_t same_for_all(const struct compress_votes *v)
 }
 
 static const struct compress_policy policy = {
-    .by_key = true, .vote = by_length, .keep = same_for_all};
+    .mute = true, .vote = by_length, .keep = same_for_all};
 
 static void knorm_see(const struct method_lane *l)
 {
