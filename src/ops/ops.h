@@ -105,6 +105,9 @@ struct attn_run {
     enum row_kind kind;   /* decode: n_row is 1 */
     const page_id *table; /* [n_kv_head, table_stride] sealed pages by page index */
     size_t table_stride;
+    /* [n_kv_head, table_stride] frames of the table's pages, in memory of a device that looks
+     * there and at neither `table` nor page_frames.of; NULL on a CPU. */
+    const uint32_t *frame;
     /* 16-bit pages of this run, tail form: first the page of pos0, then those after it:
      * head h's page of index pos0/PAGE_TOK + j is at own0 + h * geom.tail_bytes for j = 0 and at
      * own + ((j-1) * n_kv_head + h) * geom.tail_bytes after. */

@@ -1,0 +1,92 @@
+/* api.h: what the program and libsaccade_cuda.so say to each other. The library is loaded at run
+ * time, so that one program serves machines with and without a GPU. It exports `cuda_api_get` alone,
+ * which returns a table; program and library must be of one build, and `abi` says whether they are.
+ *
+ * Contract of every launcher (the functions on struct cuda_device and an op):
+ *  - The op struct is ops.h's. Activations, weights, frames, tails and scratch are memory of the
+ *    device; the struct itself and whatever describes the work (parts, runs, tables, lists, segment
+ *    views and their angles, geometry) are memory of the host, which may change as soon as the
+ *    launcher has returned. README.md has the list, field by field.
+ *  - Work is put on the device's one stream and not waited for. A launcher allocates nothing.
+ *  - SAC_OK, or the device remembers the first failure with its message, and `wait` tells it.
+ *  - Results depend on the row alone (design D7), as in ops.h.
+ * One thread at a time uses a device. */
+#ifndef SAC_OPS_CUDA_API_H
+#define SAC_OPS_CUDA_API_H
+
+#include "ops/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Changes with the shape of any struct that crosses the border. */
+#define CUDA_ABI                                                                                   \
+    (1000000u + (uint32_t)(sizeof(struct op_linear) + sizeof(struct op_attn) +                     \
+                           3 * sizeof(struct attn_run) + 5 * sizeof(struct attn_plan) +            \
+                           7 * sizeof(struct page_geom) + 11 * sizeof(struct weight) +             \
+                           13 * sizeof(struct cuda_api)))
+
+struct cuda_device; /* of the library; device.cuh */
+
+struct cuda_info {
+    char name[128];
+    uint32_t index, major, minor; /* compute capability */
+    uint32_t n_sm;
+    size_t bytes, bytes_free; /* of memory */
+    uint32_t driver, runtime; /* CUDA versions, 1000 * major + 10 * minor */
+};
+
+struct cuda_api {
+    uint32_t abi;
+
+    /* ---- Devices. `err` gets the message; the library fills it itself. ---- */
+
+    /* Number of GPUs; fails without a driver, or with one that is too old. */
+    sac_status (*count)(uint32_t *out, sac_error *err);
+    sac_status (*info)(struct cuda_info *out, uint32_t index, sac_error *err);
+    /* A stream and its rings on GPU `index`. */
+    sac_status (*open)(struct cuda_device **out, uint32_t index, sac_error *err);
+    void (*close)(struct cuda_device *d); /* NULL is nothing */
+
+    /* ---- Memory, aligned to 256 ---- */
+
+    void *(*take)(struct cuda_device *d, size_t bytes); /* zeroed; NULL: there is not as much */
+    void (*give)(struct cuda_device *d, void *p);       /* NULL is nothing */
+
+    /* ---- The queue. Copies are in order with the ops. ---- */
+
+    /* Host to device: `src` may change once the call has returned. */
+    void (*up)(struct cuda_device *d, void *dst, const void *src, size_t bytes);
+    /* Rows of `width` bytes: of the host, behind each other, to the device, `pitch` bytes apart. */
+    void (*up_rows)(struct cuda_device *d, void *dst, size_t pitch, const void *src, size_t width,
+                    size_t n_row);
+    /* Device to host: `dst` is written by the next `wait`, at the latest. */
+    void (*down)(struct cuda_device *d, void *dst, const void *src, size_t bytes);
+    /* Within the device; apart from each other. */
+    void (*copy)(struct cuda_device *d, void *dst, const void *src, size_t bytes);
+    /* Everything is done; or the first thing that went wrong since the last call. */
+    sac_status (*wait)(struct cuda_device *d, sac_error *err);
+
+    /* ---- Operations, as in struct ops ---- */
+
+    sac_status (*linear)(struct cuda_device *d, const struct op_linear *op);
+    sac_status (*attn)(struct cuda_device *d, const struct op_attn *op);
+    sac_status (*kv_write)(struct cuda_device *d, const struct op_kv_write *op);
+    sac_status (*seal)(struct cuda_device *d, const struct op_seal *op);
+    sac_status (*rmsnorm)(struct cuda_device *d, const struct op_rmsnorm *op);
+    sac_status (*rope)(struct cuda_device *d, const struct op_rope *op);
+    sac_status (*add)(struct cuda_device *d, const struct op_add *op);
+    size_t (*linear_scratch)(uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
+    size_t (*attn_scratch)(const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
+                           uint32_t n_tok_max);
+};
+
+/* The one symbol that is looked up. */
+#define CUDA_API_SYMBOL "cuda_api_get"
+typedef const struct cuda_api *(*cuda_api_fn)(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

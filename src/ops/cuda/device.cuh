@@ -1,0 +1,62 @@
+/* device.cuh: one GPU as the launchers see it. Included by the .cu files of this folder alone.
+ *
+ * Descriptors go up through a ring: stage_put copies a piece into pinned memory and says where on
+ * the device it will lie, stage_send puts one copy of all pieces since the last send on the stream.
+ * So a launcher is: put what the kernel needs, send, launch, `return device_launched(d, "name")`.
+ * The ring begins anew when the device has been waited for; when it is full, it waits itself. */
+#ifndef SAC_OPS_CUDA_DEVICE_CUH
+#define SAC_OPS_CUDA_DEVICE_CUH
+
+#include "ops/cuda/api.h"
+
+#include <cuda_runtime.h>
+
+#define STAGE_ALIGN 64u
+
+struct cuda_device {
+    uint32_t index, major, minor, n_sm;
+    size_t smem_max; /* of a block, after cudaFuncSetAttribute */
+    cudaStream_t stream;
+    uint8_t *ring_host, *ring; /* [ring_bytes] pinned, and its mirror on the device */
+    size_t ring_bytes, ring_used, ring_sent;
+    struct cuda_blas *blas; /* blas.cu's */
+    sac_status status;      /* of the first failure since the last wait, */
+    char message[256];      /* and what it was */
+};
+
+/* Remembers a failure; SAC_OK for cudaSuccess. */
+sac_status device_check(struct cuda_device *d, cudaError_t code, const char *what);
+/* The same for a failure that is not CUDA's. */
+sac_status device_fail(struct cuda_device *d, sac_status code, const char *what);
+/* Of the kernel launched last. */
+static inline sac_status device_launched(struct cuda_device *d, const char *kernel)
+{
+    return device_check(d, cudaGetLastError(), kernel);
+}
+
+/* Room for `bytes` in the ring: the host fills *out_host before the next send. NULL: they are more
+ * than the ring has, which is remembered as a failure. All pieces that one launch reads are put
+ * before its send; together they are at most a quarter of the ring. */
+void *stage_take(struct cuda_device *d, size_t bytes, void **out_host);
+/* The same with the content at hand. */
+void *stage_put(struct cuda_device *d, const void *src, size_t bytes);
+sac_status stage_send(struct cuda_device *d);
+/* Before the pieces of one launch: makes sure that `bytes` of them lie in the ring together. */
+sac_status stage_reserve(struct cuda_device *d, size_t bytes);
+
+/* ---- Launchers, one file each ---- */
+
+extern "C" {
+sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op);
+size_t cuda_linear_scratch(uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
+sac_status cuda_rmsnorm(struct cuda_device *d, const struct op_rmsnorm *op);
+sac_status cuda_rope(struct cuda_device *d, const struct op_rope *op);
+sac_status cuda_add(struct cuda_device *d, const struct op_add *op);
+sac_status cuda_attn(struct cuda_device *d, const struct op_attn *op);
+size_t cuda_attn_scratch(const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
+                         uint32_t n_tok_max);
+sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op);
+sac_status cuda_seal(struct cuda_device *d, const struct op_seal *op);
+}
+
+#endif
