@@ -17,12 +17,16 @@ RUN_TESTS = rm -f $(1)/junit.xml; ctest --test-dir $(1) --parallel $(JOBS) --out
 # What sanitizers look at: C tests and fuzzing inputs. Scripts start the plain program.
 C_TESTS = -L '^(unit|check|prop|fuzz)$$'
 
-.PHONY: all help clients deps deps-test deps-lint deps-fuzz model models text demo demo-long test \
+.PHONY: all help clients deps deps-test deps-lint deps-fuzz deps-cuda cuda model models text demo demo-long test \
 	test-long check proofs mutate check-mutants asan ubsan tsan fuzz bench relations layers \
 	truth lint format install man plots deb sbom container clean
 
 all: deps ## build the program: build/saccade
 	@$(call CONFIGURE,default)
+	@$(call BUILD,build)
+
+cuda: deps-cuda ## the program and libsaccade_cuda.so, for NVIDIA GPUs; none is needed to build
+	@$(call CONFIGURE,default) -DSAC_CUDA=ON -DSAC_NVCC=$$(echo $(VENV)-cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc)
 	@$(call BUILD,build)
 
 help: ## list the targets
@@ -37,6 +41,8 @@ deps-lint:
 	@tools/deps.sh build test lint >/dev/null
 deps-fuzz:
 	@tools/deps.sh build test fuzz >/dev/null
+deps-cuda:
+	@tools/deps.sh build cuda >/dev/null
 
 model: deps ## fetch a model: make model NAME=smollm2-135m (no NAME: list them)
 	@$(PYTHON) tools/fetch.py model $(NAME)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what is missing of the packages that a target needs, and nothing when all are there.
-# usage: tools/deps.sh [--list] [build|test|lint|fuzz|deb]...   (default: build)
+# usage: tools/deps.sh [--list] [build|test|lint|fuzz|deb|cuda]...   (default: build)
 # With --list it prints the names of the Debian packages and installs nothing.
 # Debian packages come through apt-get (as root or with sudo), Python packages through pip into a
 # virtual environment in the cache; its path is the last line printed.
@@ -11,7 +11,7 @@ packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libcjson-dev
           libxxhash-dev liblmdb-dev libssl-dev libedit-dev libmicrohttpd-dev libcurl4-openssl-dev
           libarchive-dev libxml2-dev libuchardet-dev
           python3 python3-venv python3-pip ca-certificates"
-list=""
+list="" cuda=""
 if [ "${1:-}" = --list ]; then
     list=yes
     shift
@@ -22,8 +22,9 @@ for purpose in "${@:-build}"; do
     test) packages="$packages git libcmocka-dev binutils poppler-utils" ;;
     lint) packages="$packages clang-format clang-tidy cppcheck" ;;
     fuzz) packages="$packages clang libclang-rt-14-dev" ;;
+    cuda) packages="$packages g++" cuda=yes ;;
     deb) packages="$packages git debhelper dpkg-dev fakeroot lintian" ;;
-    *) echo "deps: no purpose '$purpose'; there are: build test lint fuzz deb" >&2; exit 1 ;;
+    *) echo "deps: no purpose '$purpose'; there are: build test lint fuzz deb cuda" >&2; exit 1 ;;
     esac
 done
 if [ "$list" ]; then
@@ -66,12 +67,17 @@ if [ -n "$missing" ]; then
     } || { echo "deps: apt-get failed; please install:$missing" >&2; exit 1; }
 fi
 
+# In its own virtual environment what takes gigabytes and serves one target alone.
+install_python() { # folder, list
+    cmp -s "$2" "$1/requirements.txt" && return
+    python3 -m venv "$1" >&2
+    "$1/bin/python" -m pip install --quiet --disable-pip-version-check -r "$2" </dev/null >&2 ||
+        { echo "deps: pip cannot install $2; is the network there?" >&2; exit 1; }
+    cp "$2" "$1/requirements.txt"
+}
 venv=$(tools/venv.sh)
-if ! cmp -s tools/requirements.txt "$venv/requirements.txt"; then
-    python3 -m venv "$venv" >&2
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        -r tools/requirements.txt </dev/null >&2 ||
-        { echo "deps: pip cannot install tools/requirements.txt; is the network there?" >&2; exit 1; }
-    cp tools/requirements.txt "$venv/requirements.txt"
+install_python "$venv" tools/requirements.txt
+if [ "$cuda" ]; then
+    install_python "$venv-cuda" tools/requirements-cuda.txt
 fi
 echo "$venv"

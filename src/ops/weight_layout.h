@@ -36,6 +36,12 @@
 #define LAYOUT_HEAD   64u /* bytes of shrink[16] */
 #define LAYOUT_LINE   64u
 
+#ifdef __cplusplus /* CUDA C folds these when it compiles a kernel for one type */
+#define LAYOUT_INLINE static constexpr inline
+#else
+#define LAYOUT_INLINE static inline
+#endif
+
 enum layout_scale {
     SCALE_NONE,
     SCALE_D,
@@ -54,12 +60,12 @@ struct weight_layout {
 };
 
 /* A switch and not a table, so that kernels specialised by type fold it away. */
-static inline struct weight_layout weight_layout_of(enum quant_type type)
+LAYOUT_INLINE struct weight_layout weight_layout_of(enum quant_type type)
 {
     switch (type) {
-    case QUANT_F32: return (struct weight_layout){.low_bits = 32};
+    case QUANT_F32: return (struct weight_layout){32, 0, 0, false, SCALE_NONE};
     case QUANT_F16:
-    case QUANT_BF16: return (struct weight_layout){.low_bits = 16};
+    case QUANT_BF16: return (struct weight_layout){16, 0, 0, false, SCALE_NONE};
     case QUANT_Q4_0: return (struct weight_layout){4, 0, 8, false, SCALE_D};
     case QUANT_Q4_1: return (struct weight_layout){4, 0, 0, false, SCALE_DM};
     case QUANT_Q5_0: return (struct weight_layout){4, 1, 16, false, SCALE_D};
@@ -84,28 +90,28 @@ static const int8_t layout_iq4_level[16] = {-127, -104, -83, -65, -49, -35, -22,
 #define LAYOUT_IQ4_OFFSET 128
 
 /* A scale for each 16 inputs, in place of 32. */
-static inline bool layout_halves(struct weight_layout l)
+LAYOUT_INLINE bool layout_halves(struct weight_layout l)
 {
     return l.scale == SCALE_K16 || l.scale == SCALE_K16_M;
 }
 
-static inline bool layout_has_min(struct weight_layout l)
+LAYOUT_INLINE bool layout_has_min(struct weight_layout l)
 {
     return l.scale == SCALE_DM || l.scale == SCALE_K32_M || l.scale == SCALE_K16_M;
 }
 
-static inline uint32_t layout_low_bytes(struct weight_layout l)
+LAYOUT_INLINE uint32_t layout_low_bytes(struct weight_layout l)
 {
     return LAYOUT_LINE * l.low_bits;
 }
 
-static inline uint32_t layout_block_bytes(struct weight_layout l)
+LAYOUT_INLINE uint32_t layout_block_bytes(struct weight_layout l)
 {
     return LAYOUT_LINE * ((uint32_t)l.low_bits + l.high_bits);
 }
 
 /* Bytes of scales in front of a chunk of `nb` blocks. */
-static inline uint32_t layout_scale_bytes(struct weight_layout l, uint32_t nb)
+LAYOUT_INLINE uint32_t layout_scale_bytes(struct weight_layout l, uint32_t nb)
 {
     switch (l.scale) {
     case SCALE_NONE: return 0;
@@ -119,25 +125,25 @@ static inline uint32_t layout_scale_bytes(struct weight_layout l, uint32_t nb)
     __builtin_unreachable();
 }
 
-static inline uint32_t layout_chunk_bytes(struct weight_layout l, uint32_t nb)
+LAYOUT_INLINE uint32_t layout_chunk_bytes(struct weight_layout l, uint32_t nb)
 {
     return layout_scale_bytes(l, nb) + nb * layout_block_bytes(l);
 }
 
 /* Blocks of a row of n inputs, and how many of them lie in chunk c. */
-static inline uint32_t layout_n_block(uint32_t n_in)
+LAYOUT_INLINE uint32_t layout_n_block(uint32_t n_in)
 {
     return (n_in + LAYOUT_BLOCK - 1) / LAYOUT_BLOCK;
 }
 
-static inline uint32_t layout_chunk_blocks(uint32_t n_block, uint32_t c)
+LAYOUT_INLINE uint32_t layout_chunk_blocks(uint32_t n_block, uint32_t c)
 {
     const uint32_t left = n_block - c * LAYOUT_BLOCKS;
     return left < LAYOUT_BLOCKS ? left : LAYOUT_BLOCKS;
 }
 
 /* All chunks but the last have this size, so chunk c begins at LAYOUT_HEAD + c * of it. */
-static inline uint32_t layout_full_chunk_bytes(struct weight_layout l)
+LAYOUT_INLINE uint32_t layout_full_chunk_bytes(struct weight_layout l)
 {
     return layout_chunk_bytes(l, LAYOUT_BLOCKS);
 }

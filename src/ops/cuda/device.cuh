@@ -13,6 +13,8 @@
 
 #define STAGE_ALIGN 64u
 
+struct cuda_blas;
+
 struct cuda_device {
     uint32_t index, major, minor, n_sm;
     size_t smem_max; /* of a block, after cudaFuncSetAttribute */
@@ -34,6 +36,13 @@ static inline sac_status device_launched(struct cuda_device *d, const char *kern
     return device_check(d, cudaGetLastError(), kernel);
 }
 
+/* Leaves the function with the status of `expr` unless it is SAC_OK, as in base/status.h. */
+#define TRY(expr)                                                                                  \
+    do {                                                                                           \
+        const sac_status try_status_ = (expr);                                                     \
+        if (try_status_ != SAC_OK) return try_status_;                                             \
+    } while (0)
+
 /* Room for `bytes` in the ring: the host fills *out_host before the next send. NULL: they are more
  * than the ring has, which is remembered as a failure. All pieces that one launch reads are put
  * before its send; together they are at most a quarter of the ring. */
@@ -43,6 +52,11 @@ void *stage_put(struct cuda_device *d, const void *src, size_t bytes);
 sac_status stage_send(struct cuda_device *d);
 /* Before the pieces of one launch: makes sure that `bytes` of them lie in the ring together. */
 sac_status stage_reserve(struct cuda_device *d, size_t bytes);
+
+/* ---- cuBLASLt (blas.cu) ---- */
+
+sac_status blas_open(struct cuda_blas **out, sac_error *err);
+void blas_close(struct cuda_blas *b); /* NULL is nothing */
 
 /* ---- Launchers, one file each ---- */
 

@@ -1,0 +1,177 @@
+/* blas.cu: products of 16-bit matrices, by cuBLASLt, which is loaded when a GPU is opened.
+ *
+ * A row's sum must not depend on how many rows are in the call (design D7). So the algorithm is
+ * chosen once for each shape of weights, as if the call had ROWS rows, among those that do not split
+ * a sum, and is used for any number of them. */
+#include "ops/cuda/linear.cuh"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROWS       2048u
+#define SHAPES_MAX 64u
+#define SPACE      ((size_t)4 << 20)
+
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
+#define LIBRARY    "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)
+
+struct blas_shape {
+    uint32_t n_in, n_out;
+    cublasLtMatmulAlgo_t algo;
+};
+
+struct cuda_blas {
+    void *library;
+    cublasLtHandle_t handle;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t w, x, y;
+    cublasLtMatmulPreference_t preference;
+    void *space; /* [SPACE] */
+    struct blas_shape shape[SHAPES_MAX];
+    uint32_t n_shape;
+    decltype(&cublasLtCreate) create;
+    decltype(&cublasLtDestroy) destroy;
+    decltype(&cublasLtMatmulDescCreate) desc_create;
+    decltype(&cublasLtMatmulDescSetAttribute) desc_set;
+    decltype(&cublasLtMatrixLayoutCreate) layout_create;
+    decltype(&cublasLtMatrixLayoutSetAttribute) layout_set;
+    decltype(&cublasLtMatmulPreferenceCreate) preference_create;
+    decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+    decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+    decltype(&cublasLtMatmul) matmul;
+};
+
+/* ---- Opening ---- */
+
+static bool find_functions(struct cuda_blas *b)
+{
+    const struct {
+        const char *name;
+        void **to;
+    } wanted[] = {
+        {"cublasLtCreate", (void **)&b->create},
+        {"cublasLtDestroy", (void **)&b->destroy},
+        {"cublasLtMatmulDescCreate", (void **)&b->desc_create},
+        {"cublasLtMatmulDescSetAttribute", (void **)&b->desc_set},
+        {"cublasLtMatrixLayoutCreate", (void **)&b->layout_create},
+        {"cublasLtMatrixLayoutSetAttribute", (void **)&b->layout_set},
+        {"cublasLtMatmulPreferenceCreate", (void **)&b->preference_create},
+        {"cublasLtMatmulPreferenceSetAttribute", (void **)&b->preference_set},
+        {"cublasLtMatmulAlgoGetHeuristic", (void **)&b->heuristic},
+        {"cublasLtMatmul", (void **)&b->matmul},
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        if (!(*wanted[i].to = dlsym(b->library, wanted[i].name))) return false;
+    return true;
+}
+
+static bool make_parts(struct cuda_blas *b)
+{
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
+    const size_t space = SPACE;
+    return b->create(&b->handle) == CUBLAS_STATUS_SUCCESS &&
+           b->desc_create(&b->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+           b->desc_set(b->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed) ==
+               CUBLAS_STATUS_SUCCESS &&
+           b->layout_create(&b->w, CUDA_R_16F, 32, 32, 32) == CUBLAS_STATUS_SUCCESS &&
+           b->layout_create(&b->x, CUDA_R_16F, 32, 32, 32) == CUBLAS_STATUS_SUCCESS &&
+           b->layout_create(&b->y, CUDA_R_32F, 32, 32, 32) == CUBLAS_STATUS_SUCCESS &&
+           b->preference_create(&b->preference) == CUBLAS_STATUS_SUCCESS &&
+           b->preference_set(b->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &space,
+                             sizeof space) == CUBLAS_STATUS_SUCCESS &&
+           b->preference_set(b->preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
+                             sizeof schemes) == CUBLAS_STATUS_SUCCESS &&
+           cudaMalloc(&b->space, SPACE) == cudaSuccess;
+}
+
+void blas_close(struct cuda_blas *b)
+{
+    if (!b) return;
+    /* Descriptions are plain memory of the library; it stays loaded, as CUDA libraries must. */
+    if (b->space) cudaFree(b->space);
+    if (b->handle) b->destroy(b->handle);
+    free(b);
+}
+
+sac_status blas_open(struct cuda_blas **out, sac_error *err)
+{
+    char text[sizeof err->msg] = "";
+    struct cuda_blas *b = (struct cuda_blas *)calloc(1, sizeof *b);
+    sac_status status = SAC_ERR_MEMORY;
+    if (b) b->library = dlopen(LIBRARY, RTLD_NOW);
+    if (!b) {
+        snprintf(text, sizeof text, "out of memory for cuBLAS");
+    } else if (!b->library) {
+        snprintf(text, sizeof text,
+                 LIBRARY " of CUDA " TEXT(CUBLAS_VER_MAJOR) " is not found: install cuBLAS, or "
+                 "name its folder in LD_LIBRARY_PATH (%s)",
+                 dlerror());
+        status = SAC_ERR_NOT_FOUND;
+    } else if (!find_functions(b) || !make_parts(b)) {
+        snprintf(text, sizeof text, LIBRARY " does not start on this GPU");
+        status = SAC_ERR_UNSUPPORTED;
+    } else {
+        *out = b;
+        return SAC_OK;
+    }
+    if (err) memcpy(err->msg, text, sizeof text);
+    blas_close(b);
+    return status;
+}
+
+/* ---- Products ---- */
+
+static bool set_layout(const struct cuda_blas *b, cublasLtMatrixLayout_t l, uint64_t rows,
+                       uint64_t columns, int64_t stride)
+{
+    return b->layout_set(l, CUBLASLT_MATRIX_LAYOUT_ROWS, &rows, sizeof rows) ==
+               CUBLAS_STATUS_SUCCESS &&
+           b->layout_set(l, CUBLASLT_MATRIX_LAYOUT_COLS, &columns, sizeof columns) ==
+               CUBLAS_STATUS_SUCCESS &&
+           b->layout_set(l, CUBLASLT_MATRIX_LAYOUT_LD, &stride, sizeof stride) ==
+               CUBLAS_STATUS_SUCCESS;
+}
+
+/* As cuBLAS sees it, by columns: y [n_out, n_row] = (w [n_in, n_out])^T x [n_in, n_row]. */
+static bool set_layouts(const struct cuda_blas *b, uint32_t n_in, uint32_t n_out, uint32_t n_row)
+{
+    return set_layout(b, b->w, n_in, n_out, n_in) && set_layout(b, b->x, n_in, n_row, n_in) &&
+           set_layout(b, b->y, n_out, n_row, n_out);
+}
+
+/* The algorithm of a shape; NULL: there is none. */
+static const cublasLtMatmulAlgo_t *algorithm(struct cuda_blas *b, uint32_t n_in, uint32_t n_out)
+{
+    for (uint32_t i = 0; i < b->n_shape; i++)
+        if (b->shape[i].n_in == n_in && b->shape[i].n_out == n_out) return &b->shape[i].algo;
+    cublasLtMatmulHeuristicResult_t result;
+    int n = 0;
+    if (b->n_shape == SHAPES_MAX || !set_layouts(b, n_in, n_out, ROWS) ||
+        b->heuristic(b->handle, b->desc, b->w, b->x, b->y, b->y, b->preference, 1, &result, &n) !=
+            CUBLAS_STATUS_SUCCESS ||
+        n == 0)
+        return NULL;
+    struct blas_shape *s = &b->shape[b->n_shape++];
+    *s = (struct blas_shape){.n_in = n_in, .n_out = n_out, .algo = result.algo};
+    return &s->algo;
+}
+
+sac_status blas_multiply(struct cuda_device *d, float *out, const struct linear_rows *rows,
+                         const __half *w, uint32_t n_out)
+{
+    struct cuda_blas *b = d->blas;
+    const float one = 1, zero = 0;
+    const cublasLtMatmulAlgo_t *algo = algorithm(b, rows->width, n_out);
+    if (!algo || !set_layouts(b, rows->width, n_out, rows->n_row))
+        return device_fail(d, SAC_ERR_UNSUPPORTED, "cuBLASLt has no product of this shape");
+    const cublasStatus_t status =
+        b->matmul(b->handle, b->desc, &one, w, b->w, rows->x, b->x, &zero, out, b->y, out, b->y,
+                  algo, b->space, SPACE, d->stream);
+    if (status == CUBLAS_STATUS_SUCCESS) return SAC_OK;
+    return device_fail(d, SAC_ERR_IO, "cuBLASLt refuses a product");
+}

@@ -1,0 +1,322 @@
+/* device.cu: GPUs are found, opened and given memory here, copies are queued, and the table is
+ * filled that the program gets.
+ *
+ * Invariants:
+ *  1. ring_sent <= ring_used <= ring_bytes; pieces before ring_sent are on the stream. The ring
+ *     begins anew only when the stream has been waited for, so no piece is overwritten that a copy
+ *     still reads.
+ *  2. The first failure is kept until `wait` tells it; what comes after it is likely its echo.
+ * Not here: what a step does, and which memory holds what. */
+#include "ops/cuda/device.cuh"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RING_BYTES ((size_t)64 << 20)
+#define MAJOR_MIN  8u /* mma with 16-bit floats and cp.async */
+
+/* ---- Failures ---- */
+
+__attribute__((format(printf, 3, 4))) static sac_status fail(sac_error *err, sac_status code,
+                                                             const char *format, ...)
+{
+    va_list args;
+    if (!err) return code;
+    va_start(args, format);
+    vsnprintf(err->msg, sizeof err->msg, format, args);
+    va_end(args);
+    return code;
+}
+
+sac_status device_fail(struct cuda_device *d, sac_status code, const char *what)
+{
+    if (d->status != SAC_OK) return code;
+    d->status = code;
+    snprintf(d->message, sizeof d->message, "%s", what);
+    return code;
+}
+
+sac_status device_check(struct cuda_device *d, cudaError_t code, const char *what)
+{
+    char text[sizeof d->message];
+    if (code == cudaSuccess) return SAC_OK;
+    snprintf(text, sizeof text, "%s: %s", what, cudaGetErrorString(code));
+    return device_fail(d, code == cudaErrorMemoryAllocation ? SAC_ERR_MEMORY : SAC_ERR_IO, text);
+}
+
+/* ---- Finding ---- */
+
+static sac_status count(uint32_t *out, sac_error *err)
+{
+    int n = 0, driver = 0;
+    const cudaError_t code = cudaGetDeviceCount(&n);
+    *out = 0;
+    cudaDriverGetVersion(&driver);
+    if (code == cudaErrorInsufficientDriver && driver == 0)
+        return fail(err, SAC_ERR_NOT_FOUND,
+                    "no NVIDIA driver is loaded: install one (nvidia-smi must list the GPU), or "
+                    "use --device cpu");
+    if (code == cudaErrorInsufficientDriver)
+        return fail(err, SAC_ERR_UNSUPPORTED,
+                    "the NVIDIA driver serves CUDA %d.%d and %d.%d is needed: install a newer one, "
+                    "or use --device cpu",
+                    driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                    CUDART_VERSION % 1000 / 10);
+    if (code == cudaErrorNoDevice || (code == cudaSuccess && n == 0))
+        return fail(err, SAC_ERR_NOT_FOUND,
+                    "the NVIDIA driver sees no GPU (nvidia-smi must list one; CUDA_VISIBLE_DEVICES "
+                    "can hide it): use --device cpu");
+    if (code != cudaSuccess)
+        return fail(err, SAC_ERR_IO, "CUDA does not start: %s", cudaGetErrorString(code));
+    *out = (uint32_t)n;
+    return SAC_OK;
+}
+
+static sac_status info(struct cuda_info *out, uint32_t index, sac_error *err)
+{
+    uint32_t n = 0;
+    int driver = 0, runtime = 0;
+    struct cudaDeviceProp prop;
+    const sac_status status = count(&n, err);
+    if (status != SAC_OK) return status;
+    if (index >= n)
+        return fail(err, SAC_ERR_NOT_FOUND, "there is no GPU %u: CUDA sees %u, counted from 0",
+                    index, n);
+    memset(out, 0, sizeof *out);
+    cudaError_t code = cudaGetDeviceProperties(&prop, (int)index);
+    if (code == cudaSuccess) code = cudaSetDevice((int)index);
+    if (code == cudaSuccess) code = cudaMemGetInfo(&out->bytes_free, &out->bytes);
+    if (code != cudaSuccess)
+        return fail(err, SAC_ERR_IO, "GPU %u cannot be used: %s%s", index, cudaGetErrorString(code),
+                    code == cudaErrorMemoryAllocation ? " (other programs fill its memory)" : "");
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    snprintf(out->name, sizeof out->name, "%.127s", prop.name);
+    out->index = index;
+    out->major = (uint32_t)prop.major;
+    out->minor = (uint32_t)prop.minor;
+    out->n_sm = (uint32_t)prop.multiProcessorCount;
+    out->driver = (uint32_t)driver;
+    out->runtime = (uint32_t)runtime;
+    return SAC_OK;
+}
+
+/* ---- Opening ---- */
+
+static void close_device(struct cuda_device *d)
+{
+    if (!d) return;
+    cudaSetDevice((int)d->index);
+    if (d->stream) cudaStreamSynchronize(d->stream);
+    blas_close(d->blas);
+    if (d->ring) cudaFree(d->ring);
+    if (d->ring_host) cudaFreeHost(d->ring_host);
+    if (d->stream) cudaStreamDestroy(d->stream);
+    free(d);
+}
+
+static cudaError_t open_parts(struct cuda_device *d)
+{
+    int smem = 0;
+    cudaError_t code = cudaSetDevice((int)d->index);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                      (int)d->index);
+    d->smem_max = (size_t)smem;
+    if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
+    if (code == cudaSuccess)
+        code = cudaHostAlloc((void **)&d->ring_host, RING_BYTES, cudaHostAllocDefault);
+    if (code == cudaSuccess) code = cudaMalloc((void **)&d->ring, RING_BYTES);
+    d->ring_bytes = RING_BYTES;
+    return code;
+}
+
+static sac_status open_device(struct cuda_device **out, uint32_t index, sac_error *err)
+{
+    struct cuda_info i;
+    sac_status status = info(&i, index, err);
+    if (status != SAC_OK) return status;
+    if (i.major < MAJOR_MIN)
+        return fail(err, SAC_ERR_UNSUPPORTED,
+                    "GPU %u (%s) has compute capability %u.%u and %u.0 is needed: use a newer GPU, "
+                    "or --device cpu",
+                    index, i.name, i.major, i.minor, MAJOR_MIN);
+    struct cuda_device *d = (struct cuda_device *)calloc(1, sizeof *d);
+    if (!d) return fail(err, SAC_ERR_MEMORY, "out of memory for a GPU");
+    d->index = index;
+    d->major = i.major;
+    d->minor = i.minor;
+    d->n_sm = i.n_sm;
+    const cudaError_t code = open_parts(d);
+    if (code != cudaSuccess) {
+        status = fail(err, code == cudaErrorMemoryAllocation ? SAC_ERR_MEMORY : SAC_ERR_IO,
+                      "GPU %u (%s) cannot be used: %s; %zu of %zu MiB are free", index, i.name,
+                      cudaGetErrorString(code), i.bytes_free >> 20, i.bytes >> 20);
+    } else {
+        status = blas_open(&d->blas, err);
+    }
+    if (status != SAC_OK) {
+        close_device(d);
+        return status;
+    }
+    *out = d;
+    return SAC_OK;
+}
+
+/* ---- Memory ---- */
+
+static void *take(struct cuda_device *d, size_t bytes)
+{
+    void *p = NULL;
+    if (cudaMalloc(&p, bytes ? bytes : 1) != cudaSuccess) {
+        cudaGetLastError(); /* said by NULL */
+        return NULL;
+    }
+    device_check(d, cudaMemsetAsync(p, 0, bytes, d->stream), "memory set to zero");
+    return p;
+}
+
+static void give(struct cuda_device *d, void *p)
+{
+    if (!p) return;
+    cudaStreamSynchronize(d->stream);
+    cudaFree(p);
+}
+
+/* ---- The ring ---- */
+
+static sac_status drain(struct cuda_device *d)
+{
+    const sac_status status = device_check(d, cudaStreamSynchronize(d->stream), "the GPU's queue");
+    d->ring_used = d->ring_sent = 0;
+    return status;
+}
+
+sac_status stage_send(struct cuda_device *d)
+{
+    const size_t n = d->ring_used - d->ring_sent, at = d->ring_sent;
+    d->ring_sent = d->ring_used;
+    if (n == 0) return SAC_OK;
+    return device_check(d,
+                        cudaMemcpyAsync(d->ring + at, d->ring_host + at, n, cudaMemcpyHostToDevice,
+                                        d->stream),
+                        "copy of descriptors");
+}
+
+sac_status stage_reserve(struct cuda_device *d, size_t bytes)
+{
+    if (d->ring_bytes - d->ring_used >= bytes) return SAC_OK;
+    const sac_status status = stage_send(d);
+    return status != SAC_OK ? status : drain(d);
+}
+
+void *stage_take(struct cuda_device *d, size_t bytes, void **out_host)
+{
+    const size_t n = (bytes + STAGE_ALIGN - 1) / STAGE_ALIGN * STAGE_ALIGN;
+    if (n > d->ring_bytes || stage_reserve(d, n) != SAC_OK) {
+        device_fail(d, SAC_ERR_MEMORY, "descriptors of one launch are larger than their ring");
+        return NULL;
+    }
+    const size_t at = d->ring_used;
+    d->ring_used += n;
+    *out_host = d->ring_host + at;
+    return d->ring + at;
+}
+
+void *stage_put(struct cuda_device *d, const void *src, size_t bytes)
+{
+    void *host;
+    void *p = stage_take(d, bytes, &host);
+    if (p) memcpy(host, src, bytes);
+    return p;
+}
+
+/* ---- Copies ---- */
+
+static void up_rows(struct cuda_device *d, void *dst, size_t pitch, const void *src, size_t width,
+                    size_t n_row)
+{
+    if (width == 0) return;
+    const size_t limit = d->ring_bytes / 4 / width;
+    if (limit == 0) {
+        device_fail(d, SAC_ERR_MEMORY, "a row of a copy is larger than the ring");
+        return;
+    }
+    for (size_t r = 0, n; r < n_row; r += n) {
+        n = n_row - r < limit ? n_row - r : limit;
+        void *host;
+        if (!stage_take(d, n * width, &host)) return;
+        /* The pieces before must be sent on their own: this one goes elsewhere. */
+        const size_t mine = (size_t)((uint8_t *)host - d->ring_host), end = d->ring_used;
+        memcpy(host, (const uint8_t *)src + r * width, n * width);
+        d->ring_used = mine;
+        if (stage_send(d) != SAC_OK) return;
+        d->ring_used = d->ring_sent = end;
+        if (device_check(d,
+                         cudaMemcpy2DAsync((uint8_t *)dst + r * pitch, pitch, host, width, width, n,
+                                           cudaMemcpyHostToDevice, d->stream),
+                         "copy to the GPU") != SAC_OK)
+            return;
+    }
+}
+
+static void up(struct cuda_device *d, void *dst, const void *src, size_t bytes)
+{
+    const size_t piece = d->ring_bytes / 4;
+    for (size_t at = 0; at < bytes; at += piece) {
+        const size_t n = bytes - at < piece ? bytes - at : piece;
+        up_rows(d, (uint8_t *)dst + at, n, (const uint8_t *)src + at, n, 1);
+    }
+}
+
+static void down(struct cuda_device *d, void *dst, const void *src, size_t bytes)
+{
+    device_check(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->stream),
+                 "copy from the GPU");
+}
+
+static void copy(struct cuda_device *d, void *dst, const void *src, size_t bytes)
+{
+    device_check(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, d->stream),
+                 "copy within the GPU");
+}
+
+static sac_status wait(struct cuda_device *d, sac_error *err)
+{
+    drain(d);
+    const sac_status status = d->status;
+    d->status = SAC_OK;
+    return status == SAC_OK ? status : fail(err, status, "GPU %u: %s", d->index, d->message);
+}
+
+/* ---- The table ---- */
+
+extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_api_get(void)
+{
+    static const struct cuda_api api = {
+        .abi = CUDA_ABI,
+        .count = count,
+        .info = info,
+        .open = open_device,
+        .close = close_device,
+        .take = take,
+        .give = give,
+        .up = up,
+        .up_rows = up_rows,
+        .down = down,
+        .copy = copy,
+        .wait = wait,
+        .linear = cuda_linear,
+        .attn = cuda_attn,
+        .kv_write = cuda_kv_write,
+        .seal = cuda_seal,
+        .rmsnorm = cuda_rmsnorm,
+        .rope = cuda_rope,
+        .add = cuda_add,
+        .linear_scratch = cuda_linear_scratch,
+        .attn_scratch = cuda_attn_scratch,
+    };
+    return &api;
+}

@@ -1,0 +1,195 @@
+/* narrow.cu: packed weights times a few rows, bound by the bytes of the weights; and the unpacking
+ * of a matrix for many rows.
+ *
+ * A block of 8 warps computes one group of 16 outputs for up to 16 rows. Warp w takes the weight
+ * blocks w, w + 8, ... of the group, so that the warps together read a stretch of memory; sums are
+ * made by the matrix units (weights.cuh) and added up over the warps in their order. Nothing
+ * depends on which rows are together: a row is a column of the mma's second operand. */
+#include "ops/cuda/linear.cuh"
+#include "ops/cuda/weights.cuh"
+
+#define WARPS  8u
+#define ROWS_8 8u /* rows of one mma */
+
+struct narrow_args {
+    const uint8_t *w, *up; /* packed; `up` NULL but for a GLU */
+    size_t group_bytes;
+    uint32_t n_block;
+    const __half *x;
+    const float *x_scale;
+    uint32_t n_row, width;
+    struct linear_end end;
+};
+
+static __device__ inline void mma(float c[4], const __half2 a[2][2], uint2 b)
+{
+    const uint32_t *r0 = reinterpret_cast<const uint32_t *>(a[0]);
+    const uint32_t *r1 = reinterpret_cast<const uint32_t *>(a[1]);
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                 "{%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(r0[0]), "r"(r1[0]), "r"(r0[1]), "r"(r1[1]), "r"(b.x), "r"(b.y));
+}
+
+/* The lane's sums of one matrix: [n_tile][4] as an mma leaves them. */
+template <int type, uint32_t n_tile>
+static __device__ inline void add_block(float sum[n_tile][4], const struct narrow_args &a,
+                                        struct group_view v, const float shrink[2],
+                                        const uint2 x[n_tile][2], uint32_t block, uint32_t g,
+                                        uint32_t t)
+{
+    const block_w w = unpack_block<type>(v, block, g, t, shrink);
+#pragma unroll
+    for (uint32_t s = 0; s < 2; s++) {
+        const __half2 pair[2][2] = {{w.w[0][s][0], w.w[0][s][1]}, {w.w[1][s][0], w.w[1][s][1]}};
+#pragma unroll
+        for (uint32_t i = 0; i < n_tile; i++) mma(sum[i], pair, x[i][s]);
+    }
+}
+
+/* sum [n_mat][n_tile][4] over the lane's blocks. */
+template <int type, uint32_t n_tile, uint32_t n_mat>
+static __device__ inline void add_blocks(float sum[n_mat][n_tile][4], const struct narrow_args &a,
+                                         const float shrink[n_mat][2], uint32_t row0)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const size_t at = (size_t)blockIdx.x * a.group_bytes;
+#pragma unroll 4 /* loads under way */
+    for (uint32_t block = warp; block < a.n_block; block += WARPS) {
+        uint2 x[n_tile][2];
+#pragma unroll
+        for (uint32_t i = 0; i < n_tile; i++)
+#pragma unroll
+            for (uint32_t s = 0; s < 2; s++) {
+                const uint32_t row = row0 + i * ROWS_8 + g;
+                const __half *p = a.x + (size_t)row * a.width + block * LAYOUT_BLOCK + 16 * s + 4 * t;
+                x[i][s] = row < a.n_row ? __ldg(reinterpret_cast<const uint2 *>(p))
+                                        : make_uint2(0, 0);
+            }
+#pragma unroll
+        for (uint32_t m = 0; m < n_mat; m++)
+            add_block<type, n_tile>(sum[m], a, {(m ? a.up : a.w) + at, a.n_block}, shrink[m], x,
+                                    block, g, t);
+    }
+}
+
+template <int type, uint32_t n_tile, uint32_t n_mat>
+static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_args a)
+{
+    __shared__ float part[WARPS][n_mat][n_tile * ROWS_8][WEIGHT_GROUP + 1];
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const uint32_t row0 = blockIdx.y * n_tile * ROWS_8;
+    const size_t at = (size_t)blockIdx.x * a.group_bytes;
+    float sum[n_mat][n_tile][4] = {}, shrink[n_mat][2];
+    for (uint32_t m = 0; m < n_mat; m++) {
+        const float *head = reinterpret_cast<const float *>((m ? a.up : a.w) + at);
+        shrink[m][0] = head[2 * g];
+        shrink[m][1] = head[2 * g + 1];
+    }
+    add_blocks<type, n_tile, n_mat>(sum, a, shrink, row0);
+    for (uint32_t m = 0; m < n_mat; m++)
+        for (uint32_t i = 0; i < n_tile; i++)
+            for (uint32_t j = 0; j < 4; j++)
+                part[warp][m][i * ROWS_8 + 2 * t + j % 2][2 * g + j / 2] =
+                    sum[m][i][j] / shrink[m][j / 2];
+    __syncthreads();
+    if (threadIdx.x >= n_tile * ROWS_8 * WEIGHT_GROUP) return;
+    const uint32_t r = threadIdx.x / WEIGHT_GROUP, o = threadIdx.x % WEIGHT_GROUP;
+    const uint32_t out = blockIdx.x * WEIGHT_GROUP + o;
+    if (row0 + r >= a.n_row || out >= a.end.n_out) return;
+    float v[2] = {0, 0};
+    for (uint32_t m = 0; m < n_mat; m++) {
+        for (uint32_t w = 0; w < WARPS; w++) v[m] += part[w][m][r][o];
+        v[m] *= a.x_scale[row0 + r];
+    }
+    linear_finish(a.end, row0 + r, out, v[0], v[1]);
+}
+
+template <int type> static void launch(cudaStream_t stream, const struct narrow_args &a,
+                                       uint32_t n_group)
+{
+    if (a.up) {
+        const dim3 grid(n_group, (a.n_row + ROWS_8 - 1) / ROWS_8);
+        narrow<type, 1, 2><<<grid, WARPS * 32, 0, stream>>>(a);
+    } else if (a.n_row <= ROWS_8) {
+        narrow<type, 1, 1><<<dim3(n_group, 1), WARPS * 32, 0, stream>>>(a);
+    } else {
+        const dim3 grid(n_group, (a.n_row + 2 * ROWS_8 - 1) / (2 * ROWS_8));
+        narrow<type, 2, 1><<<grid, WARPS * 32, 0, stream>>>(a);
+    }
+}
+
+/* One warp for each block of 32 inputs of a group. */
+template <int type>
+static __global__ void unpack(__half *out, const uint8_t *w, size_t group_bytes, uint32_t n_block)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t block = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
+    if (block >= n_block) return;
+    const uint8_t *data = w + (size_t)blockIdx.x * group_bytes;
+    const float *head = reinterpret_cast<const float *>(data);
+    const float shrink[2] = {head[2 * g], head[2 * g + 1]};
+    const block_w v = unpack_block<type>({data, n_block}, block, g, t, shrink);
+    for (uint32_t r = 0; r < 2; r++)
+        for (uint32_t s = 0; s < 2; s++) {
+            const size_t row = (size_t)blockIdx.x * WEIGHT_GROUP + 2 * g + r;
+            __half *to = out + (row * n_block + block) * LAYOUT_BLOCK + 16 * s + 4 * t;
+            *reinterpret_cast<uint2 *>(to) = *reinterpret_cast<const uint2 *>(v.w[r][s]);
+        }
+}
+
+template <int type> static void launch_unpack(cudaStream_t stream, __half *out,
+                                              const struct weight *w, uint32_t begin, uint32_t n)
+{
+    const uint32_t n_block = layout_n_block(w->n_in);
+    unpack<type><<<dim3(n, (n_block + WARPS - 1) / WARPS), WARPS * 32, 0, stream>>>(
+        out, w->data + begin * w->group_bytes, w->group_bytes, n_block);
+}
+
+/* A row per type: TYPE(call) names the template's argument. */
+#define FOR_TYPE(type, CALL)                                                                       \
+    switch (type) {                                                                                \
+    case QUANT_F32: CALL(QUANT_F32); break;                                                        \
+    case QUANT_F16: CALL(QUANT_F16); break;                                                        \
+    case QUANT_BF16: CALL(QUANT_BF16); break;                                                      \
+    case QUANT_Q4_0: CALL(QUANT_Q4_0); break;                                                      \
+    case QUANT_Q4_1: CALL(QUANT_Q4_1); break;                                                      \
+    case QUANT_Q5_0: CALL(QUANT_Q5_0); break;                                                      \
+    case QUANT_Q5_1: CALL(QUANT_Q5_1); break;                                                      \
+    case QUANT_Q8_0: CALL(QUANT_Q8_0); break;                                                      \
+    case QUANT_Q2_K: CALL(QUANT_Q2_K); break;                                                      \
+    case QUANT_Q3_K: CALL(QUANT_Q3_K); break;                                                      \
+    case QUANT_Q4_K: CALL(QUANT_Q4_K); break;                                                      \
+    case QUANT_Q5_K: CALL(QUANT_Q5_K); break;                                                      \
+    case QUANT_Q6_K: CALL(QUANT_Q6_K); break;                                                      \
+    case QUANT_IQ4_NL: CALL(QUANT_IQ4_NL); break;                                                  \
+    case QUANT_IQ4_XS: CALL(QUANT_IQ4_XS); break;                                                  \
+    }
+
+sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
+                      const struct weight *w, const struct weight *up,
+                      const struct linear_end *end)
+{
+    const struct narrow_args a = {.w = w->data,
+                                  .up = up ? up->data : NULL,
+                                  .group_bytes = w->group_bytes,
+                                  .n_block = layout_n_block(w->n_in),
+                                  .x = rows->x,
+                                  .x_scale = rows->scale,
+                                  .n_row = rows->n_row,
+                                  .width = rows->width,
+                                  .end = *end};
+#define CALL(type) launch<type>(d->stream, a, w->n_group)
+    FOR_TYPE(w->type, CALL)
+#undef CALL
+    return device_launched(d, "narrow linear layer");
+}
+
+sac_status narrow_unpack(struct cuda_device *d, __half *out, const struct weight *w,
+                         uint32_t begin, uint32_t n)
+{
+#define CALL(type) launch_unpack<type>(d->stream, out, w, begin, n)
+    FOR_TYPE(w->type, CALL)
+#undef CALL
+    return device_launched(d, "unpacking of weights");
+}
