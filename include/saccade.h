@@ -210,6 +210,11 @@ typedef struct sac_engine_params {
      * Not with `record` or `learn`, which want to see all rows. Default: off, so that who measures
      * computes what it asks for. */
     bool prefix_cache;
+    /* Who computes: "cpu" or NULL; "cuda" or "cuda:N", a GPU of NVIDIA's, for which the library
+     * libsaccade_cuda.so must be there. Copied. On a GPU all rows read everything: methods,
+     * `compose`, `record` and `learn` are refused. */
+    const char *device;
+    float device_share; /* of a GPU's free memory that may be taken; 0: 0.9 */
 } sac_engine_params;
 
 SAC_API sac_engine_params sac_engine_params_default(void);

@@ -112,3 +112,13 @@ void *arena_take(struct arena *a, size_t n, size_t bytes)
     assert(!a->base || a->used <= a->capacity);
     return p;
 }
+
+void *arena_take_tensor(struct arena *a, size_t n, size_t bytes)
+{
+    return arena_take(a->device ? a->device : a, n, bytes);
+}
+
+size_t arena_used(const struct arena *a)
+{
+    return a->used + (a->device ? a->device->used : 0);
+}

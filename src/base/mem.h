@@ -40,10 +40,15 @@ struct arena {
     uint8_t *base;   /* borrowed; NULL while measuring */
     size_t used;     /* bytes handed out, multiple of 64 */
     size_t capacity; /* bytes of `base` */
+    struct arena *device; /* where pieces that a device computes on come from; NULL: from here */
 };
 
 /* `n * bytes` bytes aligned to 64; NULL while measuring. Beyond capacity is a programmer's error.
  */
 void *arena_take(struct arena *a, size_t n, size_t bytes);
+/* The same for tensors. */
+void *arena_take_tensor(struct arena *a, size_t n, size_t bytes);
+/* Bytes handed out in all. */
+size_t arena_used(const struct arena *a);
 
 #endif

@@ -58,6 +58,7 @@ struct workers {
     char pad3[LINE_PAD];
     workers_fn fn;
     void *arg;
+    const void *queue; /* borrowed */
     _Atomic bool quit;
     uint32_t n, n_thread; /* workers with the caller; threads started */
     pthread_t thread[MAX_WORKERS];
@@ -188,6 +189,16 @@ void workers_destroy(struct workers *w)
 uint32_t workers_count(const struct workers *w)
 {
     return w->n;
+}
+
+void workers_use_queue(struct workers *w, const void *queue)
+{
+    w->queue = queue;
+}
+
+const void *workers_queue(const struct workers *w)
+{
+    return w->queue;
 }
 
 /* More threads than free CPUs: who is waited for gets a chance now and then. */

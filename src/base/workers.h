@@ -21,6 +21,11 @@ sac_status workers_create(struct workers **out, uint32_t n, sac_error *err);
 void workers_destroy(struct workers *w);
 uint32_t workers_count(const struct workers *w);
 
+/* What operations find besides threads: the backend whose queue takes them; NULL at first. Borrowed.
+ */
+void workers_use_queue(struct workers *w, const void *queue);
+const void *workers_queue(const struct workers *w);
+
 /* Calls `fn(arg, worker_i)` once on every worker and returns when all are done. */
 typedef void (*workers_fn)(void *arg, uint32_t worker_i);
 void workers_run(struct workers *w, workers_fn fn, void *arg);

@@ -14,6 +14,7 @@
 #include "engine/attend.h"
 
 #include "engine/engine.h"
+#include "kv/mirror.h"
 
 #include <assert.h>
 #include <string.h>
@@ -39,7 +40,7 @@ void attend_plan(sac_engine *e, struct arena *a)
     t->seal_from = arena_take(a, n_page, sizeof *t->seal_from);
     t->seal_to = arena_take(a, n_page, sizeof *t->seal_to);
     t->seal_id = arena_take(a, n_page, sizeof *t->seal_id);
-    t->own = arena_take(a, n_page, g->tail_bytes);
+    t->own = arena_take_tensor(a, n_page, g->tail_bytes);
 }
 
 /* All runs of the batch, their pages in this layer, and nothing said yet of what they read. */
@@ -64,6 +65,7 @@ static struct reading begin(const sac_engine *e, uint32_t layer)
                                      .kind = of->kind,
                                      .table = pool_table(&e->pool, of->seq_i, layer),
                                      .table_stride = e->pool.max_page,
+                                     .frame = mirror_of(&e->pool, of->seq_i, layer),
                                      .own0 = pool_tail(&e->pool, of->seq_i, layer),
                                      .own = own};
         r.run[i].n_segment = e->segments.n[of->seq_i];

@@ -6,7 +6,6 @@
 #include "engine/engine.h"
 
 #include <assert.h>
-#include <string.h>
 
 static void keep_tails(const sac_engine *e, const struct reading *r)
 {
@@ -17,8 +16,8 @@ static void keep_tails(const sac_engine *e, const struct reading *r)
         assert(end > run->pos0);
         if (end / PAGE_TOK == run->pos0 / PAGE_TOK || end % PAGE_TOK == 0) continue;
         for (uint32_t h = 0; h < g->n_kv_head; h++)
-            memcpy(attn_own_page(run, g, run->pos0, h), attn_own_page(run, g, end, h),
-                   g->tail_bytes);
+            backend_copy(&e->backend, attn_own_page(run, g, run->pos0, h),
+                         attn_own_page(run, g, end, h), g->tail_bytes);
     }
 }
 

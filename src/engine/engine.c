@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 
 #include "base/mem.h"
+#include "engine/device.h"
 #include "engine/layer.h"
 #include "engine/request.h"
 #include "engine/sched.h"
@@ -77,18 +78,23 @@ static void plan_scratch(sac_engine *e, struct arena *a)
     struct scratch *s = &e->scratch;
     const size_t n = e->batch.n_row_max;
     const size_t n_q = (size_t)c->n_head * c->head_dim, n_kv = (size_t)c->n_kv_head * c->head_dim;
-    s->x = arena_take(a, n * c->n_embd, sizeof(float));
-    s->tmp = arena_take(a, c->arch->post_norm ? n * c->n_embd : 0, sizeof(float));
-    s->qkv = arena_take(a, n * (n_q + 2 * n_kv), sizeof(float));
-    s->attn = arena_take(a, n * n_q, sizeof(float));
-    s->ffn = arena_take(a, n * c->n_ff, sizeof(float));
+    const size_t n_angle = n * c->rope.n_rot / 2;
+    const bool is_host = e->backend.is_host;
+    s->x = arena_take_tensor(a, n * c->n_embd, sizeof(float));
+    s->tmp = arena_take_tensor(a, c->arch->post_norm ? n * c->n_embd : 0, sizeof(float));
+    s->qkv = arena_take_tensor(a, n * (n_q + 2 * n_kv), sizeof(float));
+    s->attn = arena_take_tensor(a, n * n_q, sizeof(float));
+    s->ffn = arena_take_tensor(a, n * c->n_ff, sizeof(float));
+    s->x_in = is_host ? s->x : arena_take(a, n * c->n_embd, sizeof(float));
     for (int i = 0; i < 2; i++) {
-        s->cos[i] = arena_take(a, n * c->rope.n_rot / 2, sizeof(float));
-        s->sin[i] = arena_take(a, n * c->rope.n_rot / 2, sizeof(float));
+        s->cos[i] = arena_take_tensor(a, n_angle, sizeof(float));
+        s->sin[i] = arena_take_tensor(a, n_angle, sizeof(float));
+        s->cos_in[i] = is_host ? s->cos[i] : arena_take(a, n_angle, sizeof(float));
+        s->sin_in[i] = is_host ? s->sin[i] : arena_take(a, n_angle, sizeof(float));
     }
     layer_scratch_bytes(e, &s->linear_bytes, &s->attn_bytes);
-    s->linear = arena_take(a, 1, s->linear_bytes);
-    s->attn_ops = arena_take(a, 1, s->attn_bytes);
+    s->linear = arena_take_tensor(a, 1, s->linear_bytes);
+    s->attn_ops = arena_take_tensor(a, 1, s->attn_bytes);
 }
 
 static void plan_seqs(sac_engine *e, struct arena *a)
@@ -113,7 +119,8 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     page_geom_init(&geom);
     const uint32_t max_page = (e->params.n_ctx + PAGE_TOK - 1) / PAGE_TOK;
     pool_init(&e->pool, &geom, n_page, e->params.n_seq_max, max_page, a);
-    e->stats.kv_bytes = a->used;
+    e->pool.backend = &e->backend;
+    e->stats.kv_bytes = arena_used(a);
     reuse_plan(e, a);
     plan_seqs(e, a);
     segment_plan(e, a);
@@ -128,7 +135,7 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     compact_plan(e, a);
     attend_plan(e, a);
     record_plan(e, a);
-    e->stats.scratch_bytes = a->used - e->stats.kv_bytes;
+    e->stats.scratch_bytes = arena_used(a) - e->stats.kv_bytes;
 }
 
 static void init_rope(sac_engine *e)
@@ -146,20 +153,13 @@ static void init_rope(sac_engine *e)
     rope_table_init(&e->rope[1], &local, NULL);
 }
 
-static sac_status create(sac_engine *e, sac_error *err)
+static sac_status take_memory(sac_engine *e, uint32_t n_page, sac_error *err)
 {
-    uint32_t n_page = 0;
-    TRY(fill_params(e, err));
-    TRY(chooser_init(e, err));
-    e->batch.n_row_max = prefill_init(e);
-    TRY(reuse_init(e, err));
-    TRY(ops_init(&e->ops, err));
-    TRY(workers_create(&e->workers, e->params.n_threads, err));
-    e->params.n_threads = workers_count(e->workers);
-    TRY(count_pages(e, &n_page, err));
-    struct arena a = {0};
-    plan_memory(e, n_page, &a);
-    e->block_bytes = a.used;
+    struct arena device = {0}, host = {.device = e->backend.is_host ? NULL : &device};
+    plan_memory(e, n_page, &host);
+    e->block_bytes = host.used;
+    TRY(device_check(e, err));
+    TRY(device_take_block(e, device.used, err));
     e->block = mem_map(e->block_bytes);
     if (!e->block)
         return error_set(
@@ -168,9 +168,27 @@ static sac_status create(sac_engine *e, sac_error *err)
             "steps of %u rows",
             e->block_bytes >> 20, (unsigned long long)e->stats.kv_bytes >> 20,
             (unsigned long long)e->params.n_kv_tok, e->batch.n_row_max);
-    a = (struct arena){.base = e->block, .capacity = e->block_bytes};
-    plan_memory(e, n_page, &a);
-    assert(a.used == e->block_bytes);
+    device = (struct arena){.base = e->device_block, .capacity = e->device_bytes};
+    host = (struct arena){.base = e->block, .capacity = e->block_bytes, .device = host.device};
+    plan_memory(e, n_page, &host);
+    assert(host.used == e->block_bytes && device.used == e->device_bytes);
+    return SAC_OK;
+}
+
+static sac_status create(sac_engine *e, sac_error *err)
+{
+    uint32_t n_page = 0;
+    TRY(fill_params(e, err));
+    TRY(chooser_init(e, err));
+    e->batch.n_row_max = prefill_init(e);
+    TRY(reuse_init(e, err));
+    TRY(device_open(e, err));
+    TRY(workers_create(&e->workers, e->params.n_threads, err));
+    workers_use_queue(e->workers, &e->backend);
+    e->params.n_threads = workers_count(e->workers);
+    TRY(device_load_weights(e, err));
+    TRY(count_pages(e, &n_page, err));
+    TRY(take_memory(e, n_page, err));
     init_rope(e);
     TRY(prefill_read_tables(e, err));
     return request_list_create(&e->requests, e, err);
@@ -200,6 +218,7 @@ void sac_engine_free(sac_engine *e)
         mem_free(e->seqs[i].notes);
     reuse_deinit(e);
     workers_destroy(e->workers);
+    device_deinit(e);
     mem_unmap(e->block, e->block_bytes);
     mem_free(e);
 }
@@ -285,7 +304,7 @@ sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_
         /* Before the logits go out: a callback may append the token that it chose. */
         sched_commit(e);
         reuse_keep(e);
-        logits_run(e, on_row, user);
+        TRY(logits_run(e, on_row, user, err));
         sched_note(e, (double)(clock_us() - start));
     }
     if (out_n) *out_n = e->batch.n_row;

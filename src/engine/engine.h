@@ -22,7 +22,7 @@
 #include "engine/segment.h"
 #include "engine/side.h"
 #include "kv/pool.h"
-#include "ops/ops.h"
+#include "ops/backend.h"
 
 enum { TOK_DECODE = 1, TOK_WANT = 2 }; /* flags of a token: its row's kind, its logits */
 
@@ -71,7 +71,7 @@ struct batch {
     struct batch_run *run; /* [n_row_max] */
 };
 
-/* Activations of one step, f32. */
+/* Activations of one step, f32, in the backend's memory. */
 struct scratch {
     float *x;                /* [n_row_max, n_embd] residual stream */
     float *tmp;              /* [n_row_max, n_embd] branch output where a norm stands behind it */
@@ -79,6 +79,8 @@ struct scratch {
     float *attn;             /* [n_row_max, n_head * head_dim] */
     float *ffn;              /* [n_row_max, n_ff] */
     float *cos[2], *sin[2];  /* [n_row_max, n_rot/2] global and local layers */
+    /* Where the program writes x, cos and sin: the same places, unless a device computes. */
+    float *x_in, *cos_in[2], *sin_in[2];
     void *linear, *attn_ops; /* scratch of the ops */
     size_t linear_bytes, attn_bytes;
 };
@@ -92,8 +94,11 @@ struct pace {
 struct sac_engine {
     const sac_model *model; /* borrowed */
     sac_engine_params params;
-    struct ops ops;
-    struct workers *workers; /* owned */
+    struct backend backend;
+    struct ops ops;                /* the backend's */
+    const struct weights *weights; /* the model's, or their copy on a device */
+    struct weights on_device;      /* owned: that copy, or zeros */
+    struct workers *workers;       /* owned */
     struct pool pool;
     struct seq *seqs; /* [n_seq_max] */
     struct batch batch;
@@ -119,6 +124,9 @@ struct sac_engine {
     struct request_list *requests; /* owned */
     uint8_t *block;                /* owned, [block_bytes]: all of the above arrays */
     size_t block_bytes;
+    uint8_t *device_block; /* owned, [device_bytes]: those that a device computes on */
+    size_t device_bytes;
+    char device_name[16]; /* what params.device points at */
 };
 
 /* For request.c. */

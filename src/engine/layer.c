@@ -7,6 +7,7 @@
 
 #include "engine/attend.h"
 #include "engine/notes.h"
+#include "kv/mirror.h"
 
 #include <assert.h>
 
@@ -168,12 +169,14 @@ static void embed_row(void *arg, uint32_t r, uint32_t worker_i)
     sac_engine *e = arg;
     const struct config *c = &e->model->config;
     (void)worker_i;
-    weights_embed(e->scratch.x + (size_t)r * c->n_embd, &e->model->weights, c, e->batch.tok[r]);
+    weights_embed(e->scratch.x_in + (size_t)r * c->n_embd, &e->model->weights, c, e->batch.tok[r]);
 }
 
 void layer_embed(sac_engine *e)
 {
     workers_for(e->workers, e->batch.n_row, embed_row, e);
+    backend_up(&e->backend, e->scratch.x, e->scratch.x_in,
+               (size_t)e->batch.n_row * e->model->config.n_embd * sizeof *e->scratch.x);
 }
 
 /* Rotation angles of one row. */
@@ -184,25 +187,32 @@ static void turn_row(void *arg, uint32_t r, uint32_t worker_i)
     const size_t n_angle = c->rope.n_rot / 2;
     (void)worker_i;
     for (int i = 0; i < (c->window ? 2 : 1); i++)
-        rope_table_fill(&e->rope[i], e->scratch.cos[i] + r * n_angle,
-                        e->scratch.sin[i] + r * n_angle, &e->batch.pos[r], 1);
+        rope_table_fill(&e->rope[i], e->scratch.cos_in[i] + r * n_angle,
+                        e->scratch.sin_in[i] + r * n_angle, &e->batch.pos[r], 1);
 }
 
 void layer_angles(sac_engine *e)
 {
+    const struct scratch *s = &e->scratch;
+    const size_t n_angle = e->model->config.rope.n_rot / 2;
     workers_for(e->workers, e->batch.n_row, turn_row, e);
+    for (int i = 0; i < (e->model->config.window ? 2 : 1); i++) {
+        const size_t bytes = e->batch.n_row * n_angle * sizeof(float);
+        backend_up(&e->backend, s->cos[i], s->cos_in[i], bytes);
+        backend_up(&e->backend, s->sin[i], s->sin_in[i], bytes);
+    }
 }
 
 void layer_qkv(sac_engine *e, uint32_t layer)
 {
-    const struct layer_weights *w = &e->model->weights.layer[layer];
+    const struct layer_weights *w = &e->weights->layer[layer];
     project_qkv(e, w);
     rotate_heads(e, w, layer);
 }
 
 void layer_out(sac_engine *e, uint32_t layer)
 {
-    const struct layer_weights *w = &e->model->weights.layer[layer];
+    const struct layer_weights *w = &e->weights->layer[layer];
     add_branch(
         e, &(struct branch){
                .w = &w->wo, .bias = w->bo, .in = e->scratch.attn, .post_norm = w->post_attn_norm});
@@ -213,6 +223,10 @@ void layer_run(sac_engine *e)
 {
     const uint64_t start = clock_us(), shadow = e->record.spent_us;
     const uint64_t inside = e->stats.linear_us + e->stats.attn_us;
+    for (uint32_t i = 0; i < e->batch.n_run; i++) {
+        const struct batch_run *run = &e->batch.run[i];
+        mirror_update(&e->pool, run->seq_i, (run->pos0 + run->n_row) / PAGE_TOK);
+    }
     layer_embed(e);
     layer_angles(e);
     for (uint32_t l = 0; l < e->model->config.n_layer; l++) {

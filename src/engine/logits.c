@@ -27,7 +27,7 @@
 
 static const struct screen *screen_of(const sac_engine *e)
 {
-    return &e->model->weights.screen;
+    return &e->weights->screen;
 }
 
 void logits_plan(sac_engine *e, struct arena *a)
@@ -36,9 +36,10 @@ void logits_plan(sac_engine *e, struct arena *a)
     struct logits *l = &e->logits;
     const size_t n_row = e->batch.n_row_max < LOGITS_ROWS ? e->batch.n_row_max : LOGITS_ROWS;
     const size_t n_group = screen_of(e)->w.n_group;
-    l->stride = (size_t)e->model->weights.output.n_group * WEIGHT_GROUP;
-    l->x = arena_take(a, n_row * c->n_embd, sizeof *l->x);
-    l->y = arena_take(a, n_row * l->stride, sizeof *l->y);
+    l->stride = (size_t)e->weights->output.n_group * WEIGHT_GROUP;
+    l->x = arena_take_tensor(a, n_row * c->n_embd, sizeof *l->x);
+    l->y = arena_take_tensor(a, n_row * l->stride, sizeof *l->y);
+    l->out = e->backend.is_host ? l->y : arena_take(a, n_row * l->stride, sizeof *l->y);
     l->most = arena_take(a, n_group, sizeof *l->most);
     l->is_exact = arena_take(a, n_group, sizeof *l->is_exact);
     l->list = arena_take(a, n_group, sizeof *l->list);
@@ -68,7 +69,7 @@ static void project(sac_engine *e, const struct weight *w, const float *x, float
     const uint64_t start = clock_us();
     layer_linear(e, &op);
     e->stats.linear_us += clock_us() - start;
-    if (w != &e->model->weights.output) return;
+    if (w != &e->weights->output) return;
     const uint64_t n_computed = n_list ? (uint64_t)n_list * WEIGHT_GROUP : w->n_out;
     e->stats.n_logit_computed += n_row * n_computed;
 }
@@ -149,7 +150,7 @@ static void compute_list(const struct screening *s, uint32_t n)
 {
     struct logits *l = &s->e->logits;
     assert(n <= screen_of(s->e)->w.n_group);
-    if (n) project(s->e, &s->e->model->weights.output, s->x, s->y, 1, n);
+    if (n) project(s->e, &s->e->weights->output, s->x, s->y, 1, n);
     for (uint32_t i = 0; i < n; i++) {
         mask_group(s, l->list[i]);
         l->is_exact[l->list[i]] = true;
@@ -214,7 +215,7 @@ static void set_pause(struct logits *l, bool pays)
 static void compute_rows(sac_engine *e, const uint32_t *rows, uint32_t r0, uint32_t n,
                          bool screened)
 {
-    const struct weights *w = &e->model->weights;
+    const struct weights *w = e->weights;
     const uint32_t n_embd = e->model->config.n_embd;
     struct logits *l = &e->logits;
     float *x = l->x + (size_t)r0 * n_embd, *y = l->y + r0 * l->stride;
@@ -242,8 +243,8 @@ static void normalise(sac_engine *e, const uint32_t *rows, uint32_t n)
     const uint32_t n_embd = e->model->config.n_embd;
     struct logits *l = &e->logits;
     for (uint32_t i = 0; i < n; i++)
-        memcpy(l->x + (size_t)i * n_embd, e->scratch.x + (size_t)rows[i] * n_embd,
-               n_embd * sizeof *l->x);
+        backend_copy(&e->backend, l->x + (size_t)i * n_embd,
+                     e->scratch.x + (size_t)rows[i] * n_embd, n_embd * sizeof *l->x);
     e->ops.rmsnorm(e->workers, &(struct op_rmsnorm){.x = l->x,
                                                     .y = l->x,
                                                     .x_stride = n_embd,
@@ -251,12 +252,12 @@ static void normalise(sac_engine *e, const uint32_t *rows, uint32_t n)
                                                     .n_row = n,
                                                     .n_group = 1,
                                                     .width = n_embd,
-                                                    .w = e->model->weights.output_norm,
+                                                    .w = e->weights->output_norm,
                                                     .eps = e->model->config.norm_eps});
 }
 
-static void run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_fn on_row,
-                      void *user)
+static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_fn on_row,
+                            void *user, sac_error *err)
 {
     const struct config *c = &e->model->config;
     const struct batch *b = &e->batch;
@@ -269,25 +270,29 @@ static void run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_f
             if (is_screened(e, e->seqs[b->seq_i[rows[end]]].n_top) != screened) break;
         compute_rows(e, rows, r0, end - r0, screened);
     }
+    backend_down(&e->backend, l->out, l->y, n * l->stride * sizeof *l->y);
+    TRY(backend_wait(&e->backend, err));
     for (uint32_t i = 0; i < n; i++) {
-        float *y = l->y + i * l->stride;
+        float *y = l->out + i * l->stride;
         if (c->final_softcap > 0) softcap(y, c->n_vocab, c->final_softcap);
         on_row(user, &(sac_row){.seq = b->seq_i[rows[i]],
                                 .pos = b->pos[rows[i]],
                                 .tok = b->tok[rows[i]],
                                 .logits = y});
     }
+    return SAC_OK;
 }
 
-void logits_run(sac_engine *e, sac_row_fn on_row, void *user)
+sac_status logits_run(sac_engine *e, sac_row_fn on_row, void *user, sac_error *err)
 {
     uint32_t rows[LOGITS_ROWS], n = 0;
-    if (!on_row) return;
+    if (!on_row) return backend_wait(&e->backend, err);
     for (uint32_t r = 0; r <= e->batch.n_row; r++) {
         if (n == LOGITS_ROWS || (n && r == e->batch.n_row)) {
-            run_block(e, rows, n, on_row, user);
+            TRY(run_block(e, rows, n, on_row, user, err));
             n = 0;
         }
         if (r < e->batch.n_row && e->batch.want[r]) rows[n++] = r;
     }
+    return backend_wait(&e->backend, err);
 }

@@ -9,8 +9,9 @@
 #define LOGITS_ROWS 64u /* rows of one projection: bounds the logits' memory */
 
 struct logits {
-    float *x;      /* [LOGITS_ROWS, n_embd] normalised states */
+    float *x;      /* [LOGITS_ROWS, n_embd] normalised states; the backend's, like y */
     float *y;      /* [LOGITS_ROWS, stride] */
+    float *out;    /* the same where the program reads them: y, unless a device computes */
     size_t stride; /* n_vocab in whole groups of the output matrix */
     /* For one row whose logits are screened; all [n_group] groups of the output. */
     float *most;            /* of a group, sketched or exact */
@@ -25,7 +26,8 @@ struct logits {
 void logits_plan(sac_engine *e, struct arena *a);
 
 /* Logits of the batch's rows that want them, in batch order; each row goes to `on_row` (which may
- * be NULL: then nothing is computed). Needs what layer_run left. */
-void logits_run(sac_engine *e, sac_row_fn on_row, void *user);
+ * be NULL: then nothing is computed). Needs what layer_run left. The one place of a step that waits for
+ * the backend: a failure is a device's. */
+sac_status logits_run(sac_engine *e, sac_row_fn on_row, void *user, sac_error *err);
 
 #endif

@@ -17,6 +17,7 @@
 #include "engine/state.h"
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "kv/mirror.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -102,6 +103,16 @@ static sac_status transfer(struct stream *s, void *p, size_t n)
     return SAC_OK;
 }
 
+/* Bytes of the pool, which may be a device's. */
+static sac_status transfer_page(struct stream *s, const struct pool *p, uint8_t *at, size_t n)
+{
+    uint8_t *bytes = mirror_room(p, at);
+    if (s->direction == WRITE) TRY(mirror_fetch(p, &bytes, at, n, s->err));
+    TRY(transfer(s, bytes, n));
+    if (s->direction == READ) mirror_store(p, at, n);
+    return SAC_OK;
+}
+
 /* ---- The walk ---- */
 
 static size_t lane_count(const struct image *im)
@@ -128,7 +139,7 @@ static sac_status walk_page(struct stream *s, const struct image *im, size_t lan
     uint8_t is_there = id != PAGE_NONE;
     if (im->head.has_gaps) TRY(transfer(s, &is_there, 1));
     if (is_there > 1) return damaged(s, "a page is neither there nor not");
-    if (is_there) return transfer(s, pool_page(p, id), p->geom.bytes);
+    if (is_there) return transfer_page(s, p, pool_page(p, id), p->geom.bytes);
     if (s->direction == READ) pool_drop(p, im->seq_i, layer, h, page_i);
     return SAC_OK;
 }
@@ -152,8 +163,8 @@ static sac_status walk_tail(struct stream *s, const struct image *im)
     const size_t bytes = im->head.n_tok % PAGE_TOK * (size_t)g->head_dim * 2;
     uint8_t *tail = pool_tail(&im->e->pool, im->seq_i, 0);
     for (size_t lane = 0; lane < lane_count(im); lane++, tail += g->tail_bytes) {
-        TRY(transfer(s, tail, bytes));
-        TRY(transfer(s, tail + g->tail_v, bytes));
+        TRY(transfer_page(s, &im->e->pool, tail, bytes));
+        TRY(transfer_page(s, &im->e->pool, tail + g->tail_v, bytes));
     }
     return SAC_OK;
 }

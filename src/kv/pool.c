@@ -9,6 +9,8 @@
  *  5. A page with refs > 1 is sealed: only pool_reserve hands out writable pages, with refs 1. */
 #include "kv/pool.h"
 
+#include "kv/mirror.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -22,14 +24,15 @@ void pool_init(struct pool *p, const struct page_geom *geom, uint32_t n_page, ui
 {
     *p = (struct pool){
         .geom = *geom, .n_page = n_page, .n_free = n_page, .n_seq = n_seq, .max_page = max_page};
-    p->frames = arena_take(a, n_page, geom->bytes);
+    p->frames = arena_take_tensor(a, n_page, geom->bytes);
     p->frame_of = arena_take(a, n_page, sizeof *p->frame_of);
     p->free_frames = arena_take(a, n_page, sizeof *p->free_frames);
-    p->tails = arena_take(a, n_seq * n_lane(p), geom->tail_bytes);
+    p->tails = arena_take_tensor(a, n_seq * n_lane(p), geom->tail_bytes);
     p->tables = arena_take(a, n_seq * n_lane(p) * max_page, sizeof *p->tables);
     p->free_ids = arena_take(a, n_page, sizeof *p->free_ids);
     p->refs = arena_take(a, n_page, sizeof *p->refs);
     p->holds = arena_take(a, n_page, sizeof *p->holds);
+    if (a->device) mirror_plan(p, a);
     if (!a->base) return;
     /* The stack gives rising ids, so pages reserved together lie together. */
     for (uint32_t i = 0; i < n_page; i++) {
@@ -92,6 +95,7 @@ bool pool_reserve(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n)
 {
     assert((size_t)first + n <= p->max_page);
     if ((size_t)n * n_lane(p) > p->n_free) return false;
+    mirror_note(p, seq_i, first);
     page_id *table = pool_table(p, seq_i, 0);
     for (size_t lane = 0; lane < n_lane(p); lane++)
         for (uint32_t i = first; i < first + n; i++) {
@@ -105,6 +109,7 @@ void pool_release(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n)
 {
     assert((size_t)first + n <= p->max_page);
     page_id *table = pool_table(p, seq_i, 0);
+    mirror_note(p, seq_i, first);
     /* Backwards, so that the stack hands them out again in rising order. */
     for (size_t lane = n_lane(p); lane-- > 0;)
         for (uint32_t i = first + n; i-- > first;) {
@@ -117,6 +122,7 @@ void pool_release(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n)
 void pool_drop(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head, uint32_t page_i)
 {
     page_id *id = pool_table(p, seq_i, layer) + (size_t)kv_head * p->max_page + page_i;
+    mirror_note(p, seq_i, page_i);
     if (*id != PAGE_NONE) unref(p, *id);
     *id = PAGE_NONE;
 }
@@ -127,6 +133,7 @@ bool pool_renew(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head
     assert(*id != PAGE_NONE);
     if (p->refs[*id] == 1) return true;
     if (p->n_free == 0) return false;
+    mirror_note(p, seq_i, page_i);
     unref(p, *id);
     *id = take_page(p);
     return true;
@@ -153,6 +160,7 @@ page_id pool_entry(const struct pool *p, struct pool_place at, uint32_t lane)
 
 void pool_put(struct pool *p, struct pool_place at, uint32_t lane, page_id id)
 {
+    mirror_note(p, at.seq_i, at.page_i);
     page_id *entry = entry_at(p, at, lane);
     assert(p->refs[id] > 0);
     p->refs[id]++;
@@ -185,6 +193,7 @@ void pool_share(struct pool *p, struct pool_place dst, struct pool_place src, ui
            (size_t)src.page_i + n_page <= p->max_page);
     page_id *to = pool_table(p, dst.seq_i, 0) + dst.page_i;
     const page_id *from = pool_table(p, src.seq_i, 0) + src.page_i;
+    mirror_note(p, dst.seq_i, dst.page_i);
     for (size_t lane = 0; lane < n_lane(p); lane++)
         for (uint32_t i = 0; i < n_page; i++) {
             const page_id id = from[lane * p->max_page + i];
@@ -199,7 +208,7 @@ void pool_share(struct pool *p, struct pool_place dst, struct pool_place src, ui
 void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page)
 {
     pool_share(p, (struct pool_place){dst, 0}, (struct pool_place){src, 0}, n_page);
-    memcpy(pool_tail(p, dst, 0), pool_tail(p, src, 0), n_lane(p) * p->geom.tail_bytes);
+    mirror_copy(p, pool_tail(p, dst, 0), pool_tail(p, src, 0), n_lane(p) * p->geom.tail_bytes);
 }
 
 void pool_truncate(struct pool *p, uint32_t seq_i, uint32_t n_old, uint32_t n_new)
@@ -211,8 +220,8 @@ void pool_truncate(struct pool *p, uint32_t seq_i, uint32_t n_old, uint32_t n_ne
     uint8_t *tail = pool_tail(p, seq_i, 0);
     assert(n_new % PAGE_TOK == 0 || pool_has(p, seq_i, keep));
     for (size_t lane = 0; lane < n_lane(p) && n_new % PAGE_TOK; lane++)
-        page_unseal(&p->geom, tail + lane * p->geom.tail_bytes,
-                    pool_page(p, table[lane * p->max_page + keep]), n_new % PAGE_TOK);
+        mirror_unseal(p, tail + lane * p->geom.tail_bytes,
+                      pool_page(p, table[lane * p->max_page + keep]), n_new % PAGE_TOK);
     pool_release(p, seq_i, keep, had - keep);
 }
 

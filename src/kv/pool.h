@@ -9,6 +9,7 @@
 #define SAC_KV_POOL_H
 
 #include "base/mem.h"
+#include "ops/backend.h"
 #include "ops/page.h"
 
 struct pool {
@@ -23,6 +24,13 @@ struct pool {
     page_id *free_ids;        /* [n_page], a stack */
     uint32_t *refs;           /* [n_page] */
     uint32_t *holds;          /* [n_page] of refs: those of no table (prefix.h) */
+    /* Borrowed: whose memory frames and tails are; set behind pool_init. NULL: the program's. */
+    const struct backend *backend;
+    /* For a device, which looks no page up (mirror.c); else NULL. */
+    uint32_t *mirror;   /* [n_seq][n_layer][n_kv_head][max_page] frames of the tables' pages */
+    uint32_t *mirrored; /* [n_seq] so many entries of each lane are right */
+    uint32_t *changes;  /* [n_layer * n_kv_head * max_page] scratch */
+    uint8_t *bounce;    /* a page of either form on its way */
 };
 
 /* Takes all memory from `a`: measures when a->base is NULL, then lays out. `geom` is complete. */

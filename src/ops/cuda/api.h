@@ -45,6 +45,8 @@ struct cuda_api {
     /* Number of GPUs; fails without a driver, or with one that is too old. */
     sac_status (*count)(uint32_t *out, sac_error *err);
     sac_status (*info)(struct cuda_info *out, uint32_t index, sac_error *err);
+    /* Whether there are kernels for such pages and so many query heads. */
+    sac_status (*check)(const struct page_geom *geom, uint32_t n_head, sac_error *err);
     /* A stream and its rings on GPU `index`. */
     sac_status (*open)(struct cuda_device **out, uint32_t index, sac_error *err);
     void (*close)(struct cuda_device *d); /* NULL is nothing */
@@ -77,9 +79,9 @@ struct cuda_api {
     sac_status (*rmsnorm)(struct cuda_device *d, const struct op_rmsnorm *op);
     sac_status (*rope)(struct cuda_device *d, const struct op_rope *op);
     sac_status (*add)(struct cuda_device *d, const struct op_add *op);
-    size_t (*linear_scratch)(uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
-    size_t (*attn_scratch)(const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
-                           uint32_t n_tok_max);
+    size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
+    size_t (*attn_scratch)(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
+                           uint32_t n_row, uint32_t n_tok_max);
 };
 
 /* The one symbol that is looked up. */

@@ -103,6 +103,19 @@ static sac_status info(struct cuda_info *out, uint32_t index, sac_error *err)
     return SAC_OK;
 }
 
+static sac_status check(const struct page_geom *geom, uint32_t n_head, sac_error *err)
+{
+    const uint32_t d = geom->head_dim;
+    (void)n_head; /* any number */
+    if (d != 64 && d != 128 && d != 256)
+        return fail(err, SAC_ERR_UNSUPPORTED,
+                    "heads of %u: a GPU reads heads of 64, 128 and 256; use --device cpu", d);
+    if (geom->type_k != geom->type_v)
+        return fail(err, SAC_ERR_UNSUPPORTED,
+                    "keys and values of different types: a GPU reads both as f16, bf16 or q8");
+    return SAC_OK;
+}
+
 /* ---- Opening ---- */
 
 static void close_device(struct cuda_device *d)
@@ -293,12 +306,27 @@ static sac_status wait(struct cuda_device *d, sac_error *err)
 
 /* ---- The table ---- */
 
+/* As struct ops has them, for any number of workers. */
+static size_t linear_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
+{
+    (void)n_worker;
+    return cuda_linear_scratch(n_row, n_in, n_out_sum);
+}
+
+static size_t attn_scratch(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
+                           uint32_t n_row, uint32_t n_tok_max)
+{
+    (void)n_worker;
+    return cuda_attn_scratch(geom, n_head, n_row, n_tok_max);
+}
+
 extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_api_get(void)
 {
     static const struct cuda_api api = {
         .abi = CUDA_ABI,
         .count = count,
         .info = info,
+        .check = check,
         .open = open_device,
         .close = close_device,
         .take = take,
@@ -315,8 +343,8 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .rmsnorm = cuda_rmsnorm,
         .rope = cuda_rope,
         .add = cuda_add,
-        .linear_scratch = cuda_linear_scratch,
-        .attn_scratch = cuda_attn_scratch,
+        .linear_scratch = linear_scratch,
+        .attn_scratch = attn_scratch,
     };
     return &api;
 }

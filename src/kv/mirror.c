@@ -1,0 +1,94 @@
+/* mirror.c: see the header.
+ *
+ * Invariant: entry i of a lane is right on the device if i < mirrored[seq_i] and i is below the
+ * sequence's pages. So a step brings up the pages that it adds, one for each PAGE_TOK tokens, and no
+ * table as a whole but after a fork or a load. */
+#include "kv/mirror.h"
+
+#include <assert.h>
+#include <string.h>
+
+static size_t n_lane(const struct pool *p)
+{
+    return (size_t)p->geom.n_layer * p->geom.n_kv_head;
+}
+
+void mirror_plan(struct pool *p, struct arena *a)
+{
+    const size_t n_entry = n_lane(p) * p->max_page;
+    p->mirror = arena_take_tensor(a, p->n_seq * n_entry, sizeof *p->mirror);
+    p->mirrored = arena_take(a, p->n_seq, sizeof *p->mirrored);
+    p->changes = arena_take(a, n_entry, sizeof *p->changes);
+    p->bounce = arena_take(a, 2, mem_larger(p->geom.bytes, p->geom.tail_bytes));
+}
+
+void mirror_note(struct pool *p, uint32_t seq_i, uint32_t page_i)
+{
+    if (p->mirrored && p->mirrored[seq_i] > page_i) p->mirrored[seq_i] = page_i;
+}
+
+void mirror_update(struct pool *p, uint32_t seq_i, uint32_t n_page)
+{
+    if (!p->mirror || p->mirrored[seq_i] >= n_page) return;
+    const uint32_t first = p->mirrored[seq_i], n = n_page - first;
+    const page_id *table = pool_table(p, seq_i, 0);
+    assert(n_page <= p->max_page);
+    for (size_t lane = 0; lane < n_lane(p); lane++)
+        for (uint32_t i = 0; i < n; i++) {
+            const page_id id = table[lane * p->max_page + first + i];
+            p->changes[lane * n + i] = id == PAGE_NONE ? PAGE_NONE : p->frame_of[id];
+        }
+    uint32_t *to = p->mirror + seq_i * n_lane(p) * p->max_page + first;
+    backend_up_rows(p->backend, to, p->max_page * sizeof *to, p->changes, n * sizeof *to,
+                    n_lane(p));
+    p->mirrored[seq_i] = n_page;
+}
+
+const uint32_t *mirror_of(const struct pool *p, uint32_t seq_i, uint32_t layer)
+{
+    const size_t lane = seq_i * n_lane(p) + (size_t)layer * p->geom.n_kv_head;
+    return p->mirror ? p->mirror + lane * p->max_page : NULL;
+}
+
+void mirror_copy(const struct pool *p, uint8_t *dst, const uint8_t *src, size_t bytes)
+{
+    if (p->mirror)
+        backend_copy(p->backend, dst, src, bytes);
+    else
+        memcpy(dst, src, bytes);
+}
+
+void mirror_unseal(const struct pool *p, uint8_t *tail, const uint8_t *sealed, uint32_t n_tok)
+{
+    if (!p->mirror) {
+        page_unseal(&p->geom, tail, sealed, n_tok);
+        return;
+    }
+    uint8_t *from = p->bounce, *to = from + mem_larger(p->geom.bytes, p->geom.tail_bytes);
+    backend_down(p->backend, from, sealed, p->geom.bytes);
+    /* A device that fails here fails in the next step, too. */
+    if (backend_wait(p->backend, NULL) != SAC_OK) return;
+    page_unseal(&p->geom, to, from, n_tok);
+    backend_up(p->backend, tail, to, p->geom.tail_bytes);
+}
+
+sac_status mirror_fetch(const struct pool *p, uint8_t **out, uint8_t *src, size_t bytes,
+                        sac_error *err)
+{
+    *out = src;
+    if (!p->mirror) return SAC_OK;
+    assert(bytes <= mem_larger(p->geom.bytes, p->geom.tail_bytes));
+    *out = p->bounce;
+    backend_down(p->backend, p->bounce, src, bytes);
+    return backend_wait(p->backend, err);
+}
+
+uint8_t *mirror_room(const struct pool *p, uint8_t *dst)
+{
+    return p->mirror ? p->bounce : dst;
+}
+
+void mirror_store(const struct pool *p, uint8_t *dst, size_t bytes)
+{
+    if (p->mirror) backend_up(p->backend, dst, p->bounce, bytes);
+}

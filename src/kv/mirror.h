@@ -1,0 +1,30 @@
+/* mirror.h: pages of a pool whose frames and tails are a device's memory: what the device knows of
+ * the tables, and how the program reads and writes bytes there. On a host all of it is plain memory,
+ * and there is no mirror. */
+#ifndef SAC_KV_MIRROR_H
+#define SAC_KV_MIRROR_H
+
+#include "base/status.h"
+#include "kv/pool.h"
+
+/* Part of pool_init, where the arena has a device. */
+void mirror_plan(struct pool *p, struct arena *a);
+/* A sequence's table entries from `page_i` on have changed. */
+void mirror_note(struct pool *p, uint32_t seq_i, uint32_t page_i);
+/* Before a step: the first n_page entries of each lane are right on the device. */
+void mirror_update(struct pool *p, uint32_t seq_i, uint32_t n_page);
+/* As attn_run.frame; NULL on a host. */
+const uint32_t *mirror_of(const struct pool *p, uint32_t seq_i, uint32_t layer);
+
+/* Between tails. */
+void mirror_copy(const struct pool *p, uint8_t *dst, const uint8_t *src, size_t bytes);
+/* page_unseal. */
+void mirror_unseal(const struct pool *p, uint8_t *tail, const uint8_t *sealed, uint32_t n_tok);
+/* *out: the bytes at `src`, at most those of a page, until the next call. */
+sac_status mirror_fetch(const struct pool *p, uint8_t **out, uint8_t *src, size_t bytes,
+                        sac_error *err);
+/* Where the program may write what mirror_store then brings to `dst`. */
+uint8_t *mirror_room(const struct pool *p, uint8_t *dst);
+void mirror_store(const struct pool *p, uint8_t *dst, size_t bytes);
+
+#endif

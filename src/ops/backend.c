@@ -1,0 +1,104 @@
+/* backend.c: which backend a name means, and what the CPU does as one. GPUs are backend_cuda.c's. */
+#include "ops/backend.h"
+
+#include "base/mem.h"
+#include "ops/cuda/api.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sac_status open_host(struct backend *out, sac_error *err)
+{
+    *out = (struct backend){.is_host = true, .name = "cpu"};
+    return ops_init(&out->ops, err);
+}
+
+/* The number behind "cuda:"; "cuda" is 0. */
+static bool parse_index(const char *device, uint32_t *out)
+{
+    char *end;
+    *out = 0;
+    if (strncmp(device, "cuda", 4) != 0) return false;
+    if (device[4] == 0) return true;
+    if (device[4] != ':' || !isdigit((unsigned char)device[5])) return false;
+    const unsigned long n = strtoul(device + 5, &end, 10);
+    *out = (uint32_t)n;
+    return *end == 0 && n < 1024;
+}
+
+sac_status backend_open(struct backend *out, const char *device, sac_error *err)
+{
+    uint32_t index;
+    *out = (struct backend){0};
+    if (!device || strcmp(device, "cpu") == 0) return open_host(out, err);
+    if (!parse_index(device, &index))
+        return error_set(err, SAC_ERR_ARG, "unknown device '%.40s': use cpu, cuda or cuda:N",
+                         device);
+    return backend_open_cuda(out, index, err);
+}
+
+void backend_close(struct backend *b)
+{
+    if (b->device) b->api->close(b->device);
+    *b = (struct backend){0};
+}
+
+sac_status backend_check(const struct backend *b, const struct page_geom *geom, uint32_t n_head,
+                         sac_error *err)
+{
+    return b->is_host ? SAC_OK : b->api->check(geom, n_head, err);
+}
+
+void *backend_take(struct backend *b, size_t bytes)
+{
+    return b->is_host ? mem_map(bytes) : b->api->take(b->device, bytes);
+}
+
+void backend_give(struct backend *b, void *p, size_t bytes)
+{
+    if (b->is_host)
+        mem_unmap(p, bytes);
+    else if (b->device)
+        b->api->give(b->device, p);
+}
+
+void backend_up(const struct backend *b, void *dst, const void *src, size_t bytes)
+{
+    if (!b->is_host)
+        b->api->up(b->device, dst, src, bytes);
+    else if (dst != src)
+        memcpy(dst, src, bytes);
+}
+
+void backend_up_rows(const struct backend *b, void *dst, size_t pitch, const void *src,
+                     size_t width, size_t n_row)
+{
+    if (!b->is_host) {
+        b->api->up_rows(b->device, dst, pitch, src, width, n_row);
+        return;
+    }
+    for (size_t i = 0; i < n_row; i++)
+        memcpy((uint8_t *)dst + i * pitch, (const uint8_t *)src + i * width, width);
+}
+
+void backend_down(const struct backend *b, void *dst, const void *src, size_t bytes)
+{
+    if (!b->is_host)
+        b->api->down(b->device, dst, src, bytes);
+    else if (dst != src)
+        memcpy(dst, src, bytes);
+}
+
+void backend_copy(const struct backend *b, void *dst, const void *src, size_t bytes)
+{
+    if (b->is_host)
+        memcpy(dst, src, bytes);
+    else
+        b->api->copy(b->device, dst, src, bytes);
+}
+
+sac_status backend_wait(const struct backend *b, sac_error *err)
+{
+    return b->is_host ? SAC_OK : b->api->wait(b->device, err);
+}

@@ -1,0 +1,54 @@
+/* backend.h: where tensors lie and who computes on them (docs/design.md, D15): memory, a queue, and
+ * the op table on buffers of that memory. The CPU's memory is the program's own and its queue is
+ * immediate; a GPU's is neither, and whoever wants to look at its memory copies and waits.
+ *
+ * Operations find the queue by their `workers` (workers_use_queue), so that callers pass the same
+ * two arguments whoever computes. One thread at a time uses a backend. */
+#ifndef SAC_OPS_BACKEND_H
+#define SAC_OPS_BACKEND_H
+
+#include "ops/ops.h"
+
+struct cuda_api;
+struct cuda_device;
+
+struct backend {
+    struct ops ops;
+    bool is_host;      /* memory is the program's own: copies are done at once, or are none */
+    char name[160];    /* "cpu", "cuda:0 NVIDIA H100 80GB HBM3" */
+    size_t bytes_free; /* of a device's memory, when it was opened */
+    const struct cuda_api *api;
+    struct cuda_device *device; /* owned; NULL on the CPU */
+};
+
+/* `device`: "cpu" or NULL, "cuda", "cuda:1". The library for GPUs is looked for as the environment
+ * variable SACCADE_CUDA says, beside the program or library that this code is in, in ../lib from
+ * there, and where the system looks. */
+sac_status backend_open(struct backend *out, const char *device, sac_error *err);
+void backend_close(struct backend *b); /* a zeroed one is nothing */
+
+/* Whether it has kernels for such pages and so many query heads. */
+sac_status backend_check(const struct backend *b, const struct page_geom *geom, uint32_t n_head,
+                         sac_error *err);
+
+/* Zeroed memory for tensors; NULL: there is not as much. */
+void *backend_take(struct backend *b, size_t bytes);
+void backend_give(struct backend *b, void *p, size_t bytes);
+
+/* From the program's memory to the backend's, in order with the operations; `src` is free again.
+ * Nothing happens where both are the same. */
+void backend_up(const struct backend *b, void *dst, const void *src, size_t bytes);
+/* The same of rows of `width` bytes, which lie behind each other in src and `pitch` apart in dst. */
+void backend_up_rows(const struct backend *b, void *dst, size_t pitch, const void *src,
+                     size_t width, size_t n_row);
+/* Back; dst holds it after the next wait. */
+void backend_down(const struct backend *b, void *dst, const void *src, size_t bytes);
+/* Within the backend's memory; pieces do not overlap. */
+void backend_copy(const struct backend *b, void *dst, const void *src, size_t bytes);
+/* Until everything is done; or the first thing that has gone wrong. */
+sac_status backend_wait(const struct backend *b, sac_error *err);
+
+/* Opens a GPU (backend_cuda.c): fills the table, the name and the device. */
+sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err);
+
+#endif

@@ -1,0 +1,127 @@
+/* backend_cuda.c: GPUs as a backend: finds and loads libsaccade_cuda.so, checks that it is of this
+ * build, and fills the op table with calls of its launchers. Slots for choosing stay empty: methods
+ * that run on a GPU say so, and others are refused before an engine is made.
+ *
+ * A launcher's failure is not looked at here: the device remembers the first one, and backend_wait
+ * tells it. The library stays loaded, as CUDA's own state does. */
+#include "ops/backend.h"
+#include "ops/cuda/api.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LIBRARY "libsaccade_cuda.so"
+
+/* ---- The library ---- */
+
+static void *open_in(const char *folder, size_t n_folder, const char *below)
+{
+    char path[4096];
+    const int n = snprintf(path, sizeof path, "%.*s%s" LIBRARY, (int)n_folder, folder, below);
+    return n > 0 && (size_t)n < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+}
+
+static sac_status open_library(void **out, sac_error *err)
+{
+    Dl_info here;
+    const char *named = getenv("SACCADE_CUDA"), *why;
+    if (named && *named) {
+        *out = dlopen(named, RTLD_NOW | RTLD_LOCAL);
+    } else {
+        *out = NULL;
+        const bool is_known = dladdr((void *)&open_library, &here) && here.dli_fname;
+        const char *slash = is_known ? strrchr(here.dli_fname, '/') : NULL;
+        const size_t n = slash ? (size_t)(slash - here.dli_fname) + 1 : 0;
+        if (n) *out = open_in(here.dli_fname, n, "");
+        if (!*out && n) *out = open_in(here.dli_fname, n, "../lib/");
+        if (!*out) *out = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    }
+    if (*out) return SAC_OK;
+    why = dlerror();
+    return error_set(err, SAC_ERR_NOT_FOUND,
+                     "the library for GPUs cannot be loaded: %s; 'make cuda' builds it, and "
+                     "SACCADE_CUDA=FILE says where it is",
+                     why ? why : LIBRARY);
+}
+
+static sac_status find_api(const struct cuda_api **out, sac_error *err)
+{
+    void *library;
+    TRY(open_library(&library, err));
+    cuda_api_fn get;
+    void *symbol = dlsym(library, CUDA_API_SYMBOL);
+    memcpy(&get, &symbol, sizeof get); /* C has no cast from data to functions */
+    *out = symbol ? get() : NULL;
+    if (!*out || (*out)->abi != CUDA_ABI)
+        return error_set(err, SAC_ERR_UNSUPPORTED,
+                         "the library for GPUs is of another build than this program: 'make cuda' "
+                         "builds both");
+    return SAC_OK;
+}
+
+/* ---- Operations ---- */
+
+static const struct backend *of(const struct workers *pool)
+{
+    return workers_queue(pool);
+}
+
+static void linear(struct workers *pool, const struct op_linear *op)
+{
+    (void)of(pool)->api->linear(of(pool)->device, op);
+}
+
+static void attn(struct workers *pool, const struct op_attn *op)
+{
+    (void)of(pool)->api->attn(of(pool)->device, op);
+}
+
+static void kv_write(struct workers *pool, const struct op_kv_write *op)
+{
+    (void)of(pool)->api->kv_write(of(pool)->device, op);
+}
+
+static void seal(struct workers *pool, const struct op_seal *op)
+{
+    (void)of(pool)->api->seal(of(pool)->device, op);
+}
+
+static void rmsnorm(struct workers *pool, const struct op_rmsnorm *op)
+{
+    (void)of(pool)->api->rmsnorm(of(pool)->device, op);
+}
+
+static void rope(struct workers *pool, const struct op_rope *op)
+{
+    (void)of(pool)->api->rope(of(pool)->device, op);
+}
+
+static void add(struct workers *pool, const struct op_add *op)
+{
+    (void)of(pool)->api->add(of(pool)->device, op);
+}
+
+/* ---- Opening ---- */
+
+sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err)
+{
+    struct cuda_info info;
+    TRY(find_api(&out->api, err));
+    TRY(out->api->info(&info, index, err));
+    TRY(out->api->open(&out->device, index, err));
+    snprintf(out->name, sizeof out->name, "cuda:%u %s", index, info.name);
+    out->bytes_free = info.bytes_free;
+    out->ops = (struct ops){.isa = "cuda",
+                            .linear = linear,
+                            .attn = attn,
+                            .kv_write = kv_write,
+                            .seal = seal,
+                            .rmsnorm = rmsnorm,
+                            .rope = rope,
+                            .add = add,
+                            .linear_scratch = out->api->linear_scratch,
+                            .attn_scratch = out->api->attn_scratch};
+    return SAC_OK;
+}

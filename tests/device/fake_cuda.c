@@ -1,0 +1,316 @@
+/* fake_cuda.c: a library for GPUs that has none: the CPU's operations on memory that the program
+ * cannot reach. What it takes is closed to reading and writing but while one of its own functions
+ * runs, so a program that looks at a tensor without copying it ends on the spot; and descriptions of
+ * work are read where a GPU's launchers read them. Tables of pages come from attn_run.frame alone,
+ * which the engine keeps.
+ *
+ * SACCADE_FAKE_MIB: its memory. SACCADE_FAKE_BROKEN=N: the N-th wait tells of a failure. */
+#include "base/mem.h"
+#include "ops/cuda/api.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define REGIONS_MAX 16
+#define RUNS_MAX    256
+
+struct cuda_device {
+    struct workers *pool;
+    struct {
+        uint8_t *p;
+        size_t bytes;
+    } region[REGIONS_MAX];
+    uint32_t n_wait;
+};
+
+static struct ops ops; /* the same for all devices */
+
+static size_t from_environment(const char *name, size_t absent)
+{
+    const char *text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 10) : absent;
+}
+
+/* ---- Memory ---- */
+
+static void protect(const struct cuda_device *d, int how)
+{
+    for (int i = 0; i < REGIONS_MAX; i++)
+        if (d->region[i].p && mprotect(d->region[i].p, d->region[i].bytes, how) != 0) abort();
+}
+
+static void open_all(const struct cuda_device *d)
+{
+    protect(d, PROT_READ | PROT_WRITE);
+}
+
+static void close_all(const struct cuda_device *d)
+{
+    protect(d, PROT_NONE);
+}
+
+/* A tensor's place, or none, is where kernels can read it. */
+static void is_here(const struct cuda_device *d, const void *p)
+{
+    bool found = p == NULL;
+    for (int i = 0; i < REGIONS_MAX; i++) {
+        const uint8_t *begin = d->region[i].p;
+        found = found || (begin && (const uint8_t *)p >= begin &&
+                          (const uint8_t *)p < begin + d->region[i].bytes);
+    }
+    if (found) return;
+    fprintf(stderr, "fake_cuda: an operation was given a tensor of the program's memory\n");
+    abort();
+}
+
+static void *take(struct cuda_device *d, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), n = (bytes / page + 1) * page;
+    for (int i = 0; i < REGIONS_MAX; i++) {
+        if (d->region[i].p) continue;
+        void *p = mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) return NULL;
+        d->region[i].p = p;
+        d->region[i].bytes = n;
+        return p;
+    }
+    return NULL;
+}
+
+static void give(struct cuda_device *d, void *p)
+{
+    for (int i = 0; i < REGIONS_MAX && p; i++) {
+        if (d->region[i].p != p) continue;
+        munmap(p, d->region[i].bytes);
+        d->region[i].p = NULL;
+        return;
+    }
+    assert(!p);
+}
+
+/* ---- Devices ---- */
+
+static sac_status count(uint32_t *out, sac_error *err)
+{
+    (void)err;
+    *out = 1;
+    return SAC_OK;
+}
+
+static sac_status info(struct cuda_info *out, uint32_t index, sac_error *err)
+{
+    if (index > 0) return error_set(err, SAC_ERR_NOT_FOUND, "there is no GPU %u", index);
+    const size_t bytes = from_environment("SACCADE_FAKE_MIB", 4096) << 20;
+    *out = (struct cuda_info){
+        .name = "Fake", .major = 9, .n_sm = 1, .bytes = bytes, .bytes_free = bytes};
+    return SAC_OK;
+}
+
+static sac_status check(const struct page_geom *geom, uint32_t n_head, sac_error *err)
+{
+    (void)geom, (void)n_head, (void)err;
+    return SAC_OK;
+}
+
+static sac_status open_device(struct cuda_device **out, uint32_t index, sac_error *err)
+{
+    (void)index;
+    *out = mem_calloc(1, sizeof **out);
+    if (!*out) return error_set(err, SAC_ERR_MEMORY, "out of memory");
+    return workers_create(&(*out)->pool, 1, err);
+}
+
+static void close_device(struct cuda_device *d)
+{
+    if (!d) return;
+    for (int i = 0; i < REGIONS_MAX; i++) assert(!d->region[i].p);
+    workers_destroy(d->pool);
+    mem_free(d);
+}
+
+/* ---- The queue ---- */
+
+static void up_rows(struct cuda_device *d, void *dst, size_t pitch, const void *src, size_t width,
+                    size_t n_row)
+{
+    is_here(d, dst);
+    open_all(d);
+    for (size_t i = 0; i < n_row; i++)
+        memcpy((uint8_t *)dst + i * pitch, (const uint8_t *)src + i * width, width);
+    close_all(d);
+}
+
+static void up(struct cuda_device *d, void *dst, const void *src, size_t bytes)
+{
+    up_rows(d, dst, bytes, src, bytes, 1);
+}
+
+static void down(struct cuda_device *d, void *dst, const void *src, size_t bytes)
+{
+    is_here(d, src);
+    open_all(d);
+    memcpy(dst, src, bytes);
+    close_all(d);
+}
+
+static void copy(struct cuda_device *d, void *dst, const void *src, size_t bytes)
+{
+    is_here(d, dst);
+    is_here(d, src);
+    open_all(d);
+    memcpy(dst, src, bytes);
+    close_all(d);
+}
+
+static sac_status wait(struct cuda_device *d, sac_error *err)
+{
+    if (++d->n_wait == from_environment("SACCADE_FAKE_BROKEN", 0))
+        return error_set(err, SAC_ERR_IO, "GPU 0: it is broken");
+    return SAC_OK;
+}
+
+/* ---- Operations ---- */
+
+static sac_status linear(struct cuda_device *d, const struct op_linear *op)
+{
+    is_here(d, op->x);
+    is_here(d, op->norm);
+    is_here(d, op->scratch);
+    assert(!op->group);
+    for (uint32_t i = 0; i < op->n_part; i++) {
+        is_here(d, op->part[i].w->data);
+        is_here(d, op->part[i].bias);
+        is_here(d, op->part[i].y);
+    }
+    open_all(d);
+    ops.linear(d->pool, op);
+    close_all(d);
+    return SAC_OK;
+}
+
+static sac_status attn(struct cuda_device *d, const struct op_attn *op)
+{
+    static struct attn_run run[RUNS_MAX];
+    struct op_attn mine = *op;
+    assert(op->n_run <= RUNS_MAX);
+    is_here(d, op->q);
+    is_here(d, op->out);
+    is_here(d, op->lse);
+    is_here(d, op->frames.base);
+    for (uint32_t i = 0; i < op->n_run; i++) {
+        is_here(d, op->run[i].own0);
+        is_here(d, op->run[i].own);
+        is_here(d, op->run[i].frame);
+        run[i] = op->run[i];
+        run[i].table = op->run[i].frame;
+    }
+    mine.frames.of = NULL;
+    mine.run = run;
+    open_all(d);
+    ops.attn(d->pool, &mine);
+    close_all(d);
+    return SAC_OK;
+}
+
+static sac_status kv_write(struct cuda_device *d, const struct op_kv_write *op)
+{
+    is_here(d, op->k);
+    is_here(d, op->v);
+    open_all(d);
+    ops.kv_write(d->pool, op);
+    close_all(d);
+    return SAC_OK;
+}
+
+static sac_status seal(struct cuda_device *d, const struct op_seal *op)
+{
+    for (uint32_t i = 0; i < op->n_page; i++) {
+        is_here(d, op->tail[i]);
+        is_here(d, op->sealed[i]);
+    }
+    open_all(d);
+    ops.seal(d->pool, op);
+    close_all(d);
+    return SAC_OK;
+}
+
+static sac_status rmsnorm(struct cuda_device *d, const struct op_rmsnorm *op)
+{
+    is_here(d, op->x);
+    is_here(d, op->y);
+    is_here(d, op->w);
+    open_all(d);
+    ops.rmsnorm(d->pool, op);
+    close_all(d);
+    return SAC_OK;
+}
+
+static sac_status rope(struct cuda_device *d, const struct op_rope *op)
+{
+    is_here(d, op->x);
+    is_here(d, op->cos);
+    is_here(d, op->sin);
+    open_all(d);
+    ops.rope(d->pool, op);
+    close_all(d);
+    return SAC_OK;
+}
+
+static sac_status add(struct cuda_device *d, const struct op_add *op)
+{
+    is_here(d, op->x);
+    is_here(d, op->y);
+    open_all(d);
+    ops.add(d->pool, op);
+    close_all(d);
+    return SAC_OK;
+}
+
+static size_t linear_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
+{
+    (void)n_worker;
+    return ops.linear_scratch(1, n_row, n_in, n_out_sum);
+}
+
+static size_t attn_scratch(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
+                           uint32_t n_row, uint32_t n_tok_max)
+{
+    (void)n_worker;
+    return ops.attn_scratch(1, geom, n_head, n_row, n_tok_max);
+}
+
+/* ---- The table ---- */
+
+__attribute__((visibility("default"))) const struct cuda_api *cuda_api_get(void);
+const struct cuda_api *cuda_api_get(void)
+{
+    static struct cuda_api api = {
+        .count = count,
+        .info = info,
+        .check = check,
+        .open = open_device,
+        .close = close_device,
+        .take = take,
+        .give = give,
+        .up = up,
+        .up_rows = up_rows,
+        .down = down,
+        .copy = copy,
+        .wait = wait,
+        .linear = linear,
+        .attn = attn,
+        .kv_write = kv_write,
+        .seal = seal,
+        .rmsnorm = rmsnorm,
+        .rope = rope,
+        .add = add,
+        .linear_scratch = linear_scratch,
+        .attn_scratch = attn_scratch,
+    };
+    api.abi = (uint32_t)from_environment("SACCADE_FAKE_ABI", CUDA_ABI);
+    return ops_init(&ops, NULL) == SAC_OK ? &api : NULL;
+}

@@ -1,0 +1,258 @@
+/* test_device.c: an engine whose memory is a device's, by the library of tests/device that has none:
+ * the same bits as on the CPU for prompts in chunks, batches, forks, cuts and saved sequences, with
+ * memory that the program cannot reach; what is refused, and with which words. */
+#include "engine/engine.h"
+#include "must.h"
+#include "tiny_model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { N_PROMPT = 205, N_STEP = 40 };
+
+static sac_model *model, *windowed;
+static int32_t prompt[N_PROMPT];
+
+static int open_models(void **state)
+{
+    (void)state;
+    setenv("SACCADE_CUDA", FAKE_CUDA, 1);
+    model = tiny_open(&(struct tiny){.seed = 1});
+    windowed = tiny_open(&(struct tiny){.seed = 2, .window = 48, .n_layer = 6});
+    for (int i = 0; i < N_PROMPT; i++) prompt[i] = (i * 37 + i / 9) % TINY_VOCAB;
+    return model && windowed ? 0 : -1;
+}
+
+static int free_models(void **state)
+{
+    (void)state;
+    sac_model_free(model);
+    sac_model_free(windowed);
+    return 0;
+}
+
+static sac_engine_params params_of(const char *device, sac_kv_type type)
+{
+    sac_engine_params p = sac_engine_params_default();
+    p.n_ctx = 512;
+    p.n_seq_max = 3;
+    p.n_batch = 64;
+    p.n_threads = 2;
+    p.type_k = p.type_v = type;
+    p.device = device;
+    return p;
+}
+
+static sac_engine *new_engine(const sac_model *of, const char *device, sac_kv_type type)
+{
+    sac_engine *e = NULL;
+    sac_error err;
+    const sac_engine_params p = params_of(device, type);
+    must(sac_engine_create(&e, of, &p, &err), &err);
+    return e;
+}
+
+/* ---- What came out ---- */
+
+struct heard {
+    uint32_t n;
+    double sum;
+    float last[3][TINY_VOCAB]; /* by sequence */
+};
+
+static void hear(void *user, const sac_row *row)
+{
+    struct heard *h = user;
+    h->n++;
+    for (int i = 0; i < TINY_VOCAB; i++) h->sum += (double)row->logits[i] * (i % 7 + 1);
+    memcpy(h->last[row->seq], row->logits, sizeof h->last[0]);
+}
+
+static void step_all(sac_engine *e, struct heard *h)
+{
+    uint32_t n = 1;
+    sac_error err;
+    while (n) must(sac_step(e, hear, h, &n, &err), &err);
+}
+
+static int32_t best(const float *logits)
+{
+    int32_t b = 0;
+    for (int32_t i = 1; i < TINY_VOCAB; i++) b = logits[i] > logits[b] ? i : b;
+    return b;
+}
+
+static void generate(sac_engine *e, sac_seq seq, int n, struct heard *h)
+{
+    sac_error err;
+    for (int i = 0; i < n; i++) {
+        const int32_t tok = best(h->last[seq]);
+        must(sac_seq_append(e, seq, &tok, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err), &err);
+        step_all(e, h);
+    }
+}
+
+/* A life of sequences: two prompts in chunks, answers, a fork, cuts, a saved one. */
+static struct heard live(sac_engine *e)
+{
+    static struct heard h;
+    sac_error err;
+    sac_seq a, b, c;
+    uint8_t *bytes;
+    size_t n_bytes;
+    h = (struct heard){0};
+    must(sac_seq_create(e, &a, &err), &err);
+    must(sac_seq_create(e, &b, &err), &err);
+    must(sac_seq_append(e, a, prompt, N_PROMPT, SAC_ROW_PROMPT, SAC_WANT_ALL, &err), &err);
+    must(sac_seq_append(e, b, prompt + 9, 77, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
+    step_all(e, &h);
+    generate(e, a, N_STEP, &h);
+    generate(e, b, 3, &h);
+    must(sac_seq_fork(e, a, &c, &err), &err);
+    memcpy(h.last[c], h.last[a], sizeof h.last[a]);
+    generate(e, c, 5, &h);
+    must(sac_seq_truncate(e, a, 100, &err), &err); /* into a sealed page */
+    must(sac_seq_append(e, a, prompt + 3, 40, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
+    step_all(e, &h);
+    generate(e, c, 30, &h); /* pages that both have had are still there */
+    must(sac_seq_to_bytes(e, a, &bytes, &n_bytes, &err), &err);
+    sac_seq_remove(e, a);
+    must(sac_seq_append(e, b, prompt, 33, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
+    step_all(e, &h);
+    must(sac_seq_from_bytes(e, bytes, n_bytes, &a, &err), &err);
+    sac_free(bytes);
+    generate(e, a, 8, &h);
+    return h;
+}
+
+static void check_same(const sac_model *of, sac_kv_type type)
+{
+    sac_engine *cpu = new_engine(of, NULL, type), *fake = new_engine(of, "cuda:0", type);
+    const struct heard wanted = live(cpu), got = live(fake);
+    assert_int_equal(wanted.n, got.n);
+    assert_true(wanted.sum == got.sum);
+    assert_memory_equal(wanted.last, got.last, sizeof wanted.last);
+    sac_engine_free(cpu);
+    sac_engine_free(fake);
+}
+
+static void a_device_gives_the_same_bits(void **state)
+{
+    (void)state;
+    check_same(model, SAC_KV_F16);
+    check_same(model, SAC_KV_Q8);
+    check_same(windowed, SAC_KV_BF16);
+}
+
+static void a_saved_sequence_goes_from_one_to_the_other(void **state)
+{
+    (void)state;
+    sac_error err;
+    for (int way = 0; way < 2; way++) {
+        sac_engine *from = new_engine(model, way ? "cuda" : "cpu", SAC_KV_Q8);
+        sac_engine *to = new_engine(model, way ? "cpu" : "cuda", SAC_KV_Q8);
+        static struct heard h, g;
+        sac_seq a, b;
+        uint8_t *bytes;
+        size_t n;
+        must(sac_seq_create(from, &a, &err), &err);
+        must(sac_seq_append(from, a, prompt, 150, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
+        step_all(from, &h);
+        must(sac_seq_to_bytes(from, a, &bytes, &n, &err), &err);
+        must(sac_seq_from_bytes(to, bytes, n, &b, &err), &err);
+        sac_free(bytes);
+        memcpy(g.last[b], h.last[a], sizeof h.last[a]);
+        generate(from, a, 12, &h);
+        generate(to, b, 12, &g);
+        assert_memory_equal(h.last[a], g.last[b], sizeof h.last[a]);
+        sac_engine_free(from);
+        sac_engine_free(to);
+    }
+}
+
+/* ---- Refusals ---- */
+
+static void refuse(const sac_engine_params *p, sac_status status, const char *words)
+{
+    sac_engine *e = NULL;
+    sac_error err;
+    assert_int_equal(sac_engine_create(&e, model, p, &err), status);
+    assert_null(e);
+    if (!strstr(err.msg, words)) fail_msg("'%s' does not say '%s'", err.msg, words);
+}
+
+static void what_a_device_cannot_do_is_named(void **state)
+{
+    (void)state;
+    const char *quest = "quest", *auto_name = "auto";
+    sac_engine_params p = params_of("cuda", SAC_KV_Q8);
+    p.decode = &quest;
+    p.n_decode = 1;
+    refuse(&p, SAC_ERR_UNSUPPORTED, "the decode method 'quest' does not run on a GPU");
+    p = params_of("cuda", SAC_KV_Q8);
+    p.prefill = &auto_name;
+    p.n_prefill = 1;
+    refuse(&p, SAC_ERR_UNSUPPORTED, "the prefill method 'auto' does not run on a GPU");
+    p = params_of("cuda", SAC_KV_Q8);
+    p.record = true;
+    refuse(&p, SAC_ERR_UNSUPPORTED, "a recorder");
+    p = params_of("cuda", SAC_KV_Q8);
+    p.compose = true;
+    refuse(&p, SAC_ERR_UNSUPPORTED, "joining of documents");
+    p = params_of("gpu", SAC_KV_Q8);
+    refuse(&p, SAC_ERR_ARG, "unknown device 'gpu': use cpu, cuda or cuda:N");
+    p = params_of("cuda:1", SAC_KV_Q8);
+    refuse(&p, SAC_ERR_NOT_FOUND, "there is no GPU 1");
+    p = params_of("cuda:-1", SAC_KV_Q8);
+    refuse(&p, SAC_ERR_ARG, "unknown device");
+    p = params_of("cuda", SAC_KV_Q8);
+    p.device_share = 1.5f;
+    refuse(&p, SAC_ERR_ARG, "must be 0 to 1");
+}
+
+static void a_small_or_foreign_device_is_told_of(void **state)
+{
+    (void)state;
+    const sac_engine_params p = params_of("cuda", SAC_KV_Q8);
+    setenv("SACCADE_FAKE_MIB", "1", 1);
+    refuse(&p, SAC_ERR_MEMORY, "use a smaller -c or -b");
+    unsetenv("SACCADE_FAKE_MIB");
+    setenv("SACCADE_FAKE_ABI", "7", 1);
+    refuse(&p, SAC_ERR_UNSUPPORTED, "another build");
+    unsetenv("SACCADE_FAKE_ABI");
+    setenv("SACCADE_CUDA", "/nonexistent/libsaccade_cuda.so", 1);
+    refuse(&p, SAC_ERR_NOT_FOUND, "'make cuda' builds it");
+    setenv("SACCADE_CUDA", FAKE_CUDA, 1);
+}
+
+static void a_failure_ends_the_step(void **state)
+{
+    (void)state;
+    static struct heard h;
+    sac_engine *e = new_engine(model, "cuda", SAC_KV_F16);
+    sac_error err;
+    sac_seq a;
+    uint32_t n;
+    must(sac_seq_create(e, &a, &err), &err);
+    must(sac_seq_append(e, a, prompt, 10, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
+    setenv("SACCADE_FAKE_BROKEN", "2", 1); /* the first was that of the weights */
+    assert_int_equal(sac_step(e, hear, &h, &n, &err), SAC_ERR_IO);
+    unsetenv("SACCADE_FAKE_BROKEN");
+    assert_non_null(strstr(err.msg, "it is broken"));
+    sac_engine_free(e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_device_gives_the_same_bits),
+        cmocka_unit_test(a_saved_sequence_goes_from_one_to_the_other),
+        cmocka_unit_test(what_a_device_cannot_do_is_named),
+        cmocka_unit_test(a_small_or_foreign_device_is_told_of),
+        cmocka_unit_test(a_failure_ends_the_step),
+    };
+    return cmocka_run_group_tests(tests, open_models, free_models);
+}
