@@ -1,0 +1,773 @@
+/* attn_prompt.cu: attention of prompt rows over pages with plans, by the matrix instructions of
+ * compute capability 8.0.
+ *
+ * A block has rows of one KV head: `pairs` of a page of positions and a query head, 32 rows each. It
+ * walks over what its rows read in tiles of 64 keys: two pages of its list, in the list's order, or
+ * 64 single tokens, and at last each own page. Tiles are cut by the list alone and blocks by
+ * positions in the sequence, and keys that a row does not see have weight 0, so a row's sums are the
+ * same however a prompt is cut into chunks and whichever rows are computed beside it.
+ *
+ * The next tile is on its way into shared memory while this one is multiplied. Pages in q8 arrive as
+ * they are and become f16 there. Queries and weights are rounded to 16 bits, sums are of f32. A row
+ * that sees a value that is not finite in a tile that is not seen by all becomes NaN as a whole. */
+#include "ops/cuda/attn.cuh"
+
+#include <math_constants.h>
+
+#define WARPS    4
+#define KEYS     64u /* of a tile */
+#define N_TILE_8 8   /* 8 keys each */
+
+struct prompt_job { /* a run */
+    const uint32_t *frame; /* [n_kv_head, stride] */
+    size_t stride;
+    const uint8_t *own0, *own;
+    const struct attn_range *range; /* NULL: dense */
+    const uint32_t *range_ptr, *tok, *tok_ptr;
+    const float *logw;
+    const struct segment_view *segment;
+    uint32_t n_segment, row0, n_row, pos0;
+    uint32_t tile_tok, n_lane; /* of the plan: lists of a tile */
+    uint32_t n_page, n_head;   /* pages and heads of a block */
+    uint32_t n_kv_head, group, n_block_head; /* blocks of a KV head */
+    uint32_t block0, n_block;  /* first block of positions, n_page pages each, and how many */
+};
+
+template <int F, int D> struct prompt_size {
+    static constexpr int m = D > 128 ? 1 : 2; /* tiles of 16 rows of a warp */
+    static constexpr int rows = WARPS * 16 * m, pairs = rows / (int)PAGE_TOK;
+    static constexpr int tile = (int)KEYS * D * 4; /* K, then V, in 16 bits */
+    static constexpr int raw = F == FORM_Q8 ? 2 * page_at<F, D>::bytes : 0;
+    static constexpr int stage = F == FORM_Q8 ? raw : tile;
+    static constexpr int query = rows * D * 2;
+    static constexpr int smem = query + 2 * stage + (F == FORM_Q8 ? tile : 0);
+};
+
+/* 64 keys that are read together. */
+enum tile_kind { TILE_END, TILE_PAGES, TILE_TOKENS, TILE_OWN };
+
+struct key_tile {
+    enum tile_kind kind;
+    uint32_t page[2], n; /* pages; or tokens n from number page[0] of the list on */
+    uint32_t segment;
+};
+
+struct prompt_walk { /* where a block is in what its rows read; the same in all threads */
+    uint32_t i, n;       /* entry of the list of ranges and its end */
+    uint32_t page, end;  /* pages of the entry still to come */
+    uint32_t tok, n_tok; /* the same for the list of tokens */
+    uint32_t own, own_end;
+    uint32_t limit; /* pages from here on are before no row's own */
+};
+
+struct prompt_block { /* the same in all threads */
+    const struct attn_call *call;
+    const struct prompt_job *job;
+    const uint32_t *frame; /* of the KV head */
+    uint32_t kv_head, head0, n_head; /* query heads */
+    uint32_t page0; /* own pages are page0 .. page0 + job.n_page - 1 */
+};
+
+template <int F, int D> struct prompt_warp {
+    float acc[prompt_size<F, D>::m][D / 8][4];
+    float max[prompt_size<F, D>::m][2], sum[prompt_size<F, D>::m][2]; /* of rows g, g + 8 */
+    uint32_t poison; /* bit 2 m + i: the row has seen a value that is not finite */
+};
+
+__device__ __forceinline__ uint32_t swizzle(uint32_t row, uint32_t piece)
+{
+    return piece ^ (row & 7);
+}
+
+/* ---- What is read ---- */
+
+__device__ struct prompt_walk walk_begin(const struct prompt_block &b)
+{
+    const struct prompt_job &job = *b.job;
+    struct prompt_walk w = {};
+    const uint32_t last = (job.pos0 + job.n_row - 1) / PAGE_TOK; /* page of the run's last row */
+    w.own_end = min(b.page0 + job.n_page, last + 1);
+    w.own = max(b.page0, job.pos0 / PAGE_TOK);
+    w.limit = w.own_end - 1;
+    if (!job.range) {
+        const uint32_t pos = b.page0 * PAGE_TOK, window = b.call->window;
+        w.page = window > 0 && pos >= window ? (pos - window + 1) / PAGE_TOK : 0;
+        w.end = w.limit;
+        return w;
+    }
+    const uint32_t tile = b.page0 * PAGE_TOK / job.tile_tok - job.pos0 / job.tile_tok;
+    const uint32_t lane = job.n_lane == job.n_kv_head ? b.kv_head : b.head0;
+    const uint32_t list = tile * job.n_lane + lane;
+    w.i = job.range_ptr[list], w.n = job.range_ptr[list + 1];
+    if (job.tok) w.tok = job.tok_ptr[list], w.n_tok = job.tok_ptr[list + 1];
+    return w;
+}
+
+__device__ __forceinline__ bool walk_page(struct prompt_walk &w, const struct prompt_job &job)
+{
+    while (w.page >= w.end && w.i < w.n) {
+        const struct attn_range r = job.range[w.i++];
+        w.page = r.begin;
+        w.end = min(r.end, w.limit);
+    }
+    return w.page < w.end;
+}
+
+__device__ __forceinline__ uint32_t walk_segment(const struct prompt_job &job, uint32_t page)
+{
+    return job.n_segment ? attn_segment_of(job.segment, job.n_segment, page) : 0;
+}
+
+__device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_job &job)
+{
+    struct key_tile t = {};
+    if (walk_page(w, job)) {
+        t.kind = TILE_PAGES;
+        t.page[0] = w.page++;
+        t.n = 1;
+        t.segment = walk_segment(job, t.page[0]);
+        if (walk_page(w, job) && walk_segment(job, w.page) == t.segment)
+            t.page[t.n++] = w.page++;
+    } else if (w.tok < w.n_tok) {
+        t.kind = TILE_TOKENS;
+        t.page[0] = w.tok;
+        t.segment = walk_segment(job, job.tok[w.tok] / PAGE_TOK);
+        const uint32_t most = min(KEYS, w.n_tok - w.tok);
+        for (t.n = 1; t.n < most; t.n++)
+            if (job.n_segment && walk_segment(job, job.tok[w.tok + t.n] / PAGE_TOK) != t.segment)
+                break;
+        w.tok += t.n;
+    } else if (w.own < w.own_end) {
+        t.kind = TILE_OWN;
+        t.page[0] = w.own++;
+        t.n = 1;
+        t.segment = walk_segment(job, t.page[0]);
+    }
+    return t;
+}
+
+/* ---- Queries ---- */
+
+template <int F, int D>
+__device__ void put_query(uint8_t *smem, const struct prompt_block &b, uint32_t segment)
+{
+    using size = prompt_size<F, D>;
+    constexpr int H = page_at<F, D>::half;
+    const struct prompt_job &job = *b.job;
+    const struct segment_view *s = segment < job.n_segment ? &job.segment[segment] : NULL;
+    for (uint32_t i = threadIdx.x; i < size::rows * (D / 8); i += WARPS * 32) {
+        const uint32_t row = i / (D / 8), piece = i % (D / 8), pair = row / PAGE_TOK;
+        const uint32_t pos = (b.page0 + pair % job.n_page) * PAGE_TOK + row % PAGE_TOK;
+        const uint32_t head = pair / job.n_page;
+        float x[8] = {};
+        if (head < b.n_head && pos >= job.pos0 && pos - job.pos0 < job.n_row) {
+            const float *q = b.call->q + (job.row0 + pos - job.pos0) * b.call->q_stride +
+                             (size_t)(b.head0 + head) * D;
+            for (uint32_t c = 0; c < 8; c++)
+                x[c] = attn_turned(q, piece * 8 + c, s, b.call->rope);
+        }
+        *(uint4 *)(smem + row * (D * 2) + swizzle(row, piece) * 16) =
+            make_uint4(half_pack<H>(x[0], x[1]), half_pack<H>(x[2], x[3]),
+                       half_pack<H>(x[4], x[5]), half_pack<H>(x[6], x[7]));
+    }
+}
+
+/* ---- Tiles on their way ---- */
+
+/* A page's 16-bit rows to keys n0 .. n0 + 31 of a tile. */
+template <int D>
+__device__ void bring_rows(uint8_t *tile, uint32_t n0, const uint8_t *page, uint32_t v)
+{
+    for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += WARPS * 32) {
+        const uint32_t row = n0 + i / (D / 8), piece = i % (D / 8);
+        const uint32_t to = smem_address(tile) + row * (D * 2) + swizzle(row, piece) * 16;
+        copy_async16(to, page + i * 16);
+        copy_async16(to + KEYS * D * 2, page + v + i * 16);
+    }
+}
+
+/* No keys from n0 on. */
+template <int D> __device__ void bring_none(uint8_t *tile, uint32_t n0)
+{
+    for (uint32_t i = n0 * (D / 8) + threadIdx.x; i < KEYS * (D / 8); i += WARPS * 32) {
+        store_zero16(smem_address(tile) + i * 16);
+        store_zero16(smem_address(tile) + KEYS * D * 2 + i * 16);
+    }
+}
+
+template <int F, int D>
+__device__ __forceinline__ const uint8_t *sealed_page(const struct prompt_block &b, uint32_t page)
+{
+    return b.call->frames + (size_t)b.frame[page] * page_at<F, D>::bytes;
+}
+
+template <int F, int D>
+__device__ void bring_tokens(uint8_t *tile, const struct prompt_block &b, const struct key_tile &t)
+{
+    for (uint32_t i = threadIdx.x; i < t.n * (D / 8); i += WARPS * 32) {
+        const uint32_t row = i / (D / 8), piece = i % (D / 8), tok = b.job->tok[t.page[0] + row];
+        const uint8_t *k = sealed_page<F, D>(b, tok / PAGE_TOK) + tok % PAGE_TOK * (D * 2);
+        const uint32_t to = smem_address(tile) + row * (D * 2) + swizzle(row, piece) * 16;
+        copy_async16(to, k + piece * 16);
+        copy_async16(to + KEYS * D * 2, k + page_at<F, D>::v + piece * 16);
+    }
+}
+
+template <int D>
+__device__ __forceinline__ const uint8_t *own_page(const struct prompt_block &b, uint32_t page)
+{
+    const struct prompt_job &job = *b.job;
+    const uint32_t j = page - job.pos0 / PAGE_TOK;
+    const size_t bytes = page_at<FORM_F16, D>::tail_bytes;
+    return j == 0 ? job.own0 + b.kv_head * bytes
+                  : job.own + ((size_t)(j - 1) * job.n_kv_head + b.kv_head) * bytes;
+}
+
+/* Starts the copies of a tile to its stage. */
+template <int F, int D>
+__device__ void bring(uint8_t *stage, const struct prompt_block &b, const struct key_tile &t)
+{
+    using at = page_at<F, D>;
+    if constexpr (F == FORM_Q8) {
+        const uint32_t n = t.kind == TILE_PAGES ? t.n : t.kind == TILE_OWN ? 1 : 0;
+        for (uint32_t p = 0; p < n; p++) {
+            const bool own = t.kind == TILE_OWN;
+            const uint8_t *from = own ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.page[p]);
+            const uint32_t bytes = own ? at::tail_bytes : at::bytes;
+            for (uint32_t i = threadIdx.x * 16; i < bytes; i += WARPS * 32 * 16)
+                copy_async16(smem_address(stage) + p * at::bytes + i, from + i);
+        }
+    } else if (t.kind == TILE_TOKENS) {
+        bring_tokens<F, D>(stage, b, t);
+        bring_none<D>(stage, t.n);
+    } else if (t.kind == TILE_OWN) {
+        bring_rows<D>(stage, 0, own_page<D>(b, t.page[0]), at::tail_v);
+        bring_none<D>(stage, PAGE_TOK);
+    } else if (t.kind == TILE_PAGES) {
+        for (uint32_t p = 0; p < t.n; p++)
+            bring_rows<D>(stage, p * PAGE_TOK, sealed_page<F, D>(b, t.page[p]), at::v);
+        bring_none<D>(stage, t.n * PAGE_TOK);
+    }
+    copy_commit();
+}
+
+/* ---- q8 to f16 ---- */
+
+/* Token t of a q8 page to key `row` of a tile; thread `part` of D / 16 of them. */
+template <int D>
+__device__ __forceinline__ void unpack_token(uint8_t *tile, uint32_t row, const uint8_t *page,
+                                             uint32_t t, uint32_t part)
+{
+    using at = page_at<FORM_Q8, D>;
+    uint8_t *k = tile + row * (D * 2), *v = k + KEYS * D * 2;
+    const uint8_t *low = page + at::k_low + t * (D * 3 / 4);
+    const uint32_t hi = *(const uint32_t *)(page + at::k_hi2 + t * (D / 4) + part * 4);
+    const uint32_t mid = *(const uint32_t *)(low + part * 4);
+    const uint32_t lo[2] = {*(const uint32_t *)(low + D / 4 + part * 4),
+                            *(const uint32_t *)(low + D / 2 + part * 4)};
+#pragma unroll
+    for (int s = 0; s < 4; s++) {
+        const uint32_t codes = q8_codes(hi, mid, lo[s % 2], s), c = s * (D / 4) + part * 4;
+        const uint2 min = *(const uint2 *)(page + at::k_min + c * 2);
+        const uint2 by = *(const uint2 *)(page + at::k_step + c * 2);
+        *(uint2 *)(k + swizzle(row, c / 8) * 16 + c % 8 * 2) = make_uint2(
+            h2_fma(by.x, q8_pair(codes, 0), min.x), h2_fma(by.y, q8_pair(codes, 2), min.y));
+    }
+    const uint32_t c = part * 16;
+    uint32_t scale = *(const uint16_t *)(page + at::v_scale + (t * at::n_block + c / 32) * 2);
+    scale |= scale << 16;
+    const uint4 q = *(const uint4 *)(page + at::v + t * D + c);
+    const uint32_t code[4] = {q.x ^ 0x80808080u, q.y ^ 0x80808080u, q.z ^ 0x80808080u,
+                              q.w ^ 0x80808080u};
+    uint32_t x[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = h2_mul(q8_signed_pair(code[i / 2], i % 2 * 2), scale);
+    *(uint4 *)(v + swizzle(row, c / 8) * 16) = make_uint4(x[0], x[1], x[2], x[3]);
+    *(uint4 *)(v + swizzle(row, c / 8 + 1) * 16) = make_uint4(x[4], x[5], x[6], x[7]);
+}
+
+template <int D>
+__device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_block &b,
+                       const struct key_tile &t)
+{
+    constexpr uint32_t part = D / 16;
+    uint32_t n = t.n;
+    if (t.kind == TILE_OWN) {
+        n = PAGE_TOK;
+        for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += WARPS * 32) {
+            const uint32_t row = i / (D / 8), to = row * (D * 2) + swizzle(row, i % (D / 8)) * 16;
+            *(uint4 *)(tile + to) = *(const uint4 *)(stage + i * 16);
+            *(uint4 *)(tile + KEYS * D * 2 + to) =
+                *(const uint4 *)(stage + page_at<FORM_Q8, D>::tail_v + i * 16);
+        }
+    } else if (t.kind == TILE_PAGES) {
+        n = t.n * PAGE_TOK;
+        for (uint32_t i = threadIdx.x; i < n * part; i += WARPS * 32) {
+            const uint32_t row = i / part;
+            unpack_token<D>(tile, row, stage + row / PAGE_TOK * page_at<FORM_Q8, D>::bytes,
+                            row % PAGE_TOK, i % part);
+        }
+    } else {
+        for (uint32_t i = threadIdx.x; i < n * part; i += WARPS * 32) {
+            const uint32_t row = i / part, tok = b.job->tok[t.page[0] + row];
+            unpack_token<D>(tile, row, sealed_page<FORM_Q8, D>(b, tok / PAGE_TOK), tok % PAGE_TOK,
+                            i % part);
+        }
+    }
+    bring_none<D>(tile, n);
+}
+
+/* ---- A tile that is not seen by all rows ---- */
+
+/* Keys whose values are not all finite, as bits; their values become zeros. All threads. */
+template <int F, int D> __device__ uint64_t find_bad(uint8_t *tile)
+{
+    __shared__ uint32_t bad[2];
+    constexpr uint32_t exponent = page_at<F, D>::half == HALF_F16 ? 0x7c00u : 0x7f80u;
+    if (threadIdx.x < 2) bad[threadIdx.x] = 0;
+    __syncthreads();
+    uint8_t *v = tile + KEYS * D * 2;
+    for (uint32_t i = threadIdx.x; i < KEYS * (D / 2); i += WARPS * 32) {
+        const uint32_t w = *(const uint32_t *)(v + i * 4), row = i / (D / 2);
+        if ((w & exponent) == exponent || (w >> 16 & exponent) == exponent)
+            atomicOr(&bad[row / 32], 1u << row % 32);
+    }
+    __syncthreads();
+    const uint64_t all = (uint64_t)bad[1] << 32 | bad[0];
+    if (all == 0) return 0;
+    for (uint32_t i = threadIdx.x; i < KEYS * (D / 2); i += WARPS * 32) {
+        const uint32_t row = i / (D / 2);
+        if (all >> row & 1) *(uint32_t *)(v + i * 4) = 0;
+    }
+    __syncthreads();
+    return all;
+}
+
+/* Keys of a tile that a row at position pos sees, as bits. */
+__device__ __forceinline__ uint64_t seen_keys(const struct prompt_block &b,
+                                              const struct key_tile &t, uint32_t pos)
+{
+    const uint32_t window = b.call->window, own = pos / PAGE_TOK;
+    const uint32_t first = window > 0 && pos >= window ? pos - window + 1 : 0;
+    if (t.kind == TILE_TOKENS) return t.n == KEYS ? ~0ull : (1ull << t.n) - 1;
+    uint64_t seen = 0;
+    for (uint32_t p = 0; p < t.n; p++) {
+        const uint32_t at = t.page[p] * PAGE_TOK;
+        uint32_t bits = t.kind == TILE_PAGES ? (t.page[p] < own ? ~0u : 0)
+                        : t.page[p] == own   ? 0xffffffffu >> (31 - pos % PAGE_TOK)
+                                             : 0;
+        if (first > at) bits &= first - at < 32 ? ~0u << (first - at) : 0;
+        seen |= (uint64_t)bits << p * 32;
+    }
+    return seen;
+}
+
+__device__ __forceinline__ bool seen_by_all(const struct prompt_block &b, const struct key_tile &t)
+{
+    if (t.kind == TILE_TOKENS) return t.n == KEYS;
+    if (t.kind == TILE_OWN || t.n < 2 || t.page[1] >= b.page0) return false;
+    const uint32_t last = (b.page0 + b.job->n_page) * PAGE_TOK - 1, window = b.call->window;
+    return window == 0 || last < window || t.page[0] * PAGE_TOK >= last - window + 1;
+}
+
+/* ---- Products ---- */
+
+template <int F, int D>
+__device__ __forceinline__ void tile_dots(float s[prompt_size<F, D>::m][N_TILE_8][4],
+                                          uint32_t query, uint32_t keys)
+{
+    constexpr int M = prompt_size<F, D>::m, H = page_at<F, D>::half;
+    const uint32_t lane = threadIdx.x % 32, row0 = threadIdx.x / 32 * (16 * M);
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N_TILE_8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[m][n][e] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t a[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            const uint32_t row = row0 + m * 16 + lane % 16;
+            load_tiles(a[m], query + row * (D * 2) + swizzle(row, k * 2 + lane / 16) * 16);
+        }
+#pragma unroll
+        for (int n = 0; n < N_TILE_8; n += 2) {
+            uint32_t b[4];
+            const uint32_t row = n * 8 + lane / 16 * 8 + lane % 8;
+            load_tiles(b, keys + row * (D * 2) + swizzle(row, k * 2 + lane / 8 % 2) * 16);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mma_16816<H>(s[m][n], a[m], b[0], b[1]);
+                mma_16816<H>(s[m][n + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+
+template <int F, int D>
+__device__ __forceinline__ void tile_values(struct prompt_warp<F, D> &w,
+                                            const uint32_t p[prompt_size<F, D>::m][KEYS / 16][4],
+                                            uint32_t values)
+{
+    constexpr int M = prompt_size<F, D>::m, H = page_at<F, D>::half;
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < (int)KEYS / 16; k++) {
+        const uint32_t row = k * 16 + lane % 16;
+#pragma unroll
+        for (int c = 0; c < D / 8; c += 2) {
+            uint32_t b[4];
+            load_tiles_turned(b, values + row * (D * 2) + swizzle(row, c + lane / 16) * 16);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mma_16816<H>(w.acc[m][c], p[m][k], b[0], b[1]);
+                mma_16816<H>(w.acc[m][c + 1], p[m][k], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* Position of a row of this thread: row g + 8 i of tile m of its warp. */
+template <int F, int D>
+__device__ __forceinline__ uint32_t row_pos(const struct prompt_block &b, int m, int i)
+{
+    const uint32_t row =
+        threadIdx.x / 32 * (16 * prompt_size<F, D>::m) + m * 16 + i * 8 + threadIdx.x % 32 / 4;
+    return (b.page0 + row / PAGE_TOK % b.job->n_page) * PAGE_TOK + row % PAGE_TOK;
+}
+
+/* Softcaps and logs of weights: products become exponents. */
+template <int F, int D>
+__device__ void tile_exponents(float s[prompt_size<F, D>::m][N_TILE_8][4],
+                               const struct prompt_block &b, const struct key_tile &t)
+{
+    const bool logw = t.kind == TILE_TOKENS && b.job->logw;
+#pragma unroll
+    for (int n = 0; n < N_TILE_8; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const uint32_t key = n * 8 + threadIdx.x % 4 * 2 + e;
+            const float add = logw && key < t.n ? b.job->logw[t.page[0] + key] * LOG2E : 0;
+#pragma unroll
+            for (int m = 0; m < prompt_size<F, D>::m; m++) {
+                s[m][n][e] = attn_exponent(*b.call, s[m][n][e]) + add;
+                s[m][n][2 + e] = attn_exponent(*b.call, s[m][n][2 + e]) + add;
+            }
+        }
+}
+
+template <int F, int D>
+__device__ void tile_hide(struct prompt_warp<F, D> &w,
+                          float s[prompt_size<F, D>::m][N_TILE_8][4], const struct prompt_block &b,
+                          const struct key_tile &t, uint64_t bad)
+{
+#pragma unroll
+    for (int m = 0; m < prompt_size<F, D>::m; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint64_t seen = seen_keys(b, t, row_pos<F, D>(b, m, i));
+            if (seen & bad) w.poison |= 1u << (2 * m + i);
+#pragma unroll
+            for (int n = 0; n < N_TILE_8; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (!(seen >> (n * 8 + threadIdx.x % 4 * 2 + e) & 1))
+                        s[m][n][2 * i + e] = -CUDART_INF_F;
+        }
+}
+
+/* One row of this thread: exponents are s * by. Returns what its sums are to be multiplied by. */
+template <int F, int D>
+__device__ __forceinline__ float raise_max(struct prompt_warp<F, D> &w,
+                                           const float s[N_TILE_8][4], float by, int m, int i)
+{
+    float max = -CUDART_INF_F;
+#pragma unroll
+    for (int n = 0; n < N_TILE_8; n++) max = fmaxf(max, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
+    max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
+    max = fmaxf(max, __shfl_xor_sync(~0u, max, 2)) * by;
+    const float old = w.max[m][i];
+    if (!(max > old)) return 1.0f;
+    w.max[m][i] = max;
+    return exp2_fast(old - max);
+}
+
+/* The tile's weights as A, and sums so far on the new maximum's scale. */
+template <int F, int D>
+__device__ __forceinline__ void tile_weights(struct prompt_warp<F, D> &w,
+                                             uint32_t p[prompt_size<F, D>::m][KEYS / 16][4],
+                                             float s[prompt_size<F, D>::m][N_TILE_8][4], float by)
+{
+    constexpr int M = prompt_size<F, D>::m, H = page_at<F, D>::half;
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        const float f0 = raise_max<F, D>(w, s[m], by, m, 0);
+        const float f1 = raise_max<F, D>(w, s[m], by, m, 1);
+        if (__any_sync(~0u, f0 != 1.0f || f1 != 1.0f)) {
+#pragma unroll
+            for (int c = 0; c < D / 8; c++) {
+                w.acc[m][c][0] *= f0, w.acc[m][c][1] *= f0;
+                w.acc[m][c][2] *= f1, w.acc[m][c][3] *= f1;
+            }
+            w.sum[m][0] *= f0, w.sum[m][1] *= f1;
+        }
+        const float less0 = w.max[m][0] == -CUDART_INF_F ? 0.0f : w.max[m][0];
+        const float less1 = w.max[m][1] == -CUDART_INF_F ? 0.0f : w.max[m][1];
+#pragma unroll
+        for (int n = 0; n < N_TILE_8; n++) {
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                s[m][n][e] = exp2_fast(fmaf(s[m][n][e], by, -less0));
+                s[m][n][2 + e] = exp2_fast(fmaf(s[m][n][2 + e], by, -less1));
+                w.sum[m][0] += s[m][n][e];
+                w.sum[m][1] += s[m][n][2 + e];
+            }
+            p[m][n / 2][n % 2 * 2] = half_pack<H>(s[m][n][0], s[m][n][1]);
+            p[m][n / 2][n % 2 * 2 + 1] = half_pack<H>(s[m][n][2], s[m][n][3]);
+        }
+    }
+}
+
+/* A tile in shared memory, in 16 bits: K, then V. */
+template <int F, int D>
+__device__ __forceinline__ void attend_tile(struct prompt_warp<F, D> &w, uint8_t *query,
+                                            uint8_t *tile, const struct prompt_block &b,
+                                            const struct key_tile &t)
+{
+    constexpr int M = prompt_size<F, D>::m;
+    const bool whole = seen_by_all(b, t);
+    const uint64_t bad = whole ? 0 : find_bad<F, D>(tile);
+    float s[M][N_TILE_8][4];
+    uint32_t p[M][KEYS / 16][4];
+    tile_dots<F, D>(s, smem_address(query), smem_address(tile));
+    float by = b.call->scale * LOG2E;
+    if (b.call->softcap > 0 || (t.kind == TILE_TOKENS && b.job->logw)) {
+        tile_exponents<F, D>(s, b, t);
+        by = 1;
+    }
+    if (!whole) tile_hide<F, D>(w, s, b, t, bad);
+    tile_weights<F, D>(w, p, s, by);
+    tile_values<F, D>(w, p, smem_address(tile) + KEYS * D * 2);
+}
+
+template <int F, int D>
+__device__ void put_rows(struct prompt_warp<F, D> &w, const struct prompt_block &b)
+{
+    const struct attn_call &c = *b.call;
+    const struct prompt_job &job = *b.job;
+    const uint32_t j = threadIdx.x % 4;
+#pragma unroll
+    for (int m = 0; m < prompt_size<F, D>::m; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t pos = row_pos<F, D>(b, m, i);
+            const uint32_t row = threadIdx.x / 32 * (16 * prompt_size<F, D>::m) + m * 16;
+            const uint32_t pair = row / PAGE_TOK, head = pair / job.n_page;
+            float sum = w.sum[m][i];
+            sum += __shfl_xor_sync(~0u, sum, 1);
+            sum += __shfl_xor_sync(~0u, sum, 2);
+            if (head >= b.n_head || pos < job.pos0 || pos - job.pos0 >= job.n_row) continue;
+            const float by = w.poison >> (2 * m + i) & 1 ? CUDART_NAN_F : 1.0f / sum;
+            const size_t at = job.row0 + pos - job.pos0;
+            float *out = c.out + at * c.out_stride + (size_t)(b.head0 + head) * D + j * 2;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++)
+                *(float2 *)(out + n * 8) =
+                    make_float2(w.acc[m][n][2 * i] * by, w.acc[m][n][2 * i + 1] * by);
+            if (c.lse && j == 0)
+                c.lse[at * c.n_head + b.head0 + head] = (w.max[m][i] + log2f(sum)) * LN2;
+        }
+}
+
+template <int F, int D>
+__global__ void __launch_bounds__(WARPS * 32, prompt_size<F, D>::smem <= 113 * 1024 ? 2 : 1)
+    attn_prompt_kernel(const struct attn_call call, const struct prompt_job *jobs)
+{
+    using size = prompt_size<F, D>;
+    extern __shared__ __align__(128) uint8_t smem[];
+    const struct prompt_job &job = jobs[blockIdx.y];
+    /* Blocks of one KV head follow each other, those that read the most first. */
+    const uint32_t of_head = blockIdx.x / job.n_block;
+    if (of_head >= job.n_kv_head * job.n_block_head) return;
+    struct prompt_block b;
+    b.call = &call;
+    b.job = &job;
+    b.kv_head = of_head / job.n_block_head;
+    b.frame = job.frame + b.kv_head * job.stride;
+    const uint32_t first = of_head % job.n_block_head * job.n_head;
+    b.head0 = b.kv_head * job.group + first;
+    b.n_head = min(job.n_head, job.group - first);
+    b.page0 = (job.block0 + job.n_block - 1 - blockIdx.x % job.n_block) * job.n_page;
+    uint8_t *const query = smem, *const stage = smem + size::query;
+    uint8_t *const unpacked = F == FORM_Q8 ? stage + 2 * size::stage : NULL;
+    struct prompt_warp<F, D> w = {};
+    for (int m = 0; m < size::m; m++) w.max[m][0] = w.max[m][1] = -CUDART_INF_F;
+    struct prompt_walk walk = walk_begin(b);
+    struct key_tile now = walk_next(walk, job);
+    uint32_t segment = now.segment;
+    bring<F, D>(stage, b, now);
+    put_query<F, D>(query, b, segment);
+    for (uint32_t i = 0; now.kind != TILE_END; i++) {
+        const struct key_tile next = walk_next(walk, job);
+        uint8_t *at = stage + i % 2 * size::stage;
+        copy_wait<0>();
+        __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
+        bring<F, D>(stage + (i + 1) % 2 * size::stage, b, next);
+        if (now.segment != segment) put_query<F, D>(query, b, segment = now.segment);
+        if constexpr (F == FORM_Q8) {
+            unpack<D>(unpacked, at, b, now);
+            at = unpacked;
+        }
+        if (F == FORM_Q8 || job.n_segment) __syncthreads();
+        attend_tile<F, D>(w, query, at, b, now);
+        now = next;
+    }
+    copy_wait<0>();
+    put_rows<F, D>(w, b);
+}
+
+/* ---- The launcher ---- */
+
+struct prompt_launch {
+    struct attn_call call;
+    const struct prompt_job *job; /* on the device */
+    uint32_t n_job, n_block_max;
+};
+
+/* Pages and heads that a block of so many pairs takes. */
+static void job_shape(struct prompt_job *j, const struct attn_plan *plan, uint32_t pairs)
+{
+    const uint32_t most = plan && plan->by_head ? 1 : j->group;
+    j->n_head = 1;
+    while (j->n_head < most && j->n_head < pairs) j->n_head *= 2;
+    j->n_page = pairs / j->n_head;
+    while (plan && plan->tile_tok % (j->n_page * PAGE_TOK) != 0) j->n_page /= 2;
+    j->n_block_head = (j->group + j->n_head - 1) / j->n_head;
+    j->block0 = j->pos0 / PAGE_TOK / j->n_page;
+    j->n_block = (j->pos0 + j->n_row - 1) / PAGE_TOK / j->n_page - j->block0 + 1;
+}
+
+static uint32_t list_count(const struct op_attn *op, const struct attn_run *run)
+{
+    const struct attn_plan *p = run->plan;
+    const uint32_t end = run->pos0 + run->n_row - 1;
+    const uint32_t n_lane = p->by_head ? op->n_head : op->geom->n_kv_head;
+    return (end / p->tile_tok - run->pos0 / p->tile_tok + 1) * n_lane;
+}
+
+static size_t list_bytes(const struct op_attn *op, const struct attn_run *run)
+{
+    const struct attn_plan *p = run->plan;
+    size_t bytes = attn_segment_bytes(op, run) + 5 * STAGE_ALIGN;
+    if (!p) return bytes;
+    const uint32_t n = list_count(op, run);
+    bytes += 2 * (n + 1) * sizeof(uint32_t) + p->range_ptr[n] * sizeof(struct attn_range);
+    return p->tok ? bytes + p->tok_ptr[n] * 2 * sizeof(uint32_t) : bytes;
+}
+
+static void stage_plan(struct cuda_device *d, struct prompt_job *j, const struct op_attn *op,
+                       const struct attn_run *run)
+{
+    const struct attn_plan *p = run->plan;
+    const uint32_t n = list_count(op, run);
+    j->tile_tok = p->tile_tok;
+    j->n_lane = p->by_head ? op->n_head : op->geom->n_kv_head;
+    /* A plan of no range is one all the same. */
+    static const struct attn_range none = {0, 0};
+    const uint32_t n_range = p->range_ptr[n];
+    j->range = (const struct attn_range *)stage_put(d, n_range ? p->range : &none,
+                                                    (n_range ? n_range : 1) * sizeof none);
+    j->range_ptr = (const uint32_t *)stage_put(d, p->range_ptr, (n + 1) * sizeof(uint32_t));
+    if (!p->tok || p->tok_ptr[n] == 0) return;
+    j->tok = (const uint32_t *)stage_put(d, p->tok, p->tok_ptr[n] * sizeof(uint32_t));
+    j->tok_ptr = (const uint32_t *)stage_put(d, p->tok_ptr, (n + 1) * sizeof(uint32_t));
+    if (p->tok_logw)
+        j->logw = (const float *)stage_put(d, p->tok_logw, p->tok_ptr[n] * sizeof(float));
+}
+
+static struct prompt_job job_make(struct cuda_device *d, const struct op_attn *op,
+                                  const struct attn_run *run, uint32_t pairs)
+{
+    const struct page_geom *g = op->geom;
+    struct prompt_job j;
+    memset(&j, 0, sizeof j);
+    j.frame = run->frame;
+    j.stride = run->table_stride;
+    j.own0 = run->own0;
+    j.own = run->own;
+    j.segment = attn_stage_segments(d, op, run);
+    j.n_segment = run->n_segment;
+    j.row0 = run->row0;
+    j.n_row = run->n_row;
+    j.pos0 = run->pos0;
+    j.n_kv_head = g->n_kv_head;
+    j.group = op->n_head / g->n_kv_head;
+    if (run->plan) stage_plan(d, &j, op, run);
+    job_shape(&j, run->plan, pairs);
+    return j;
+}
+
+template <int F, int D>
+static sac_status launch(struct cuda_device *d, const struct prompt_launch *l)
+{
+    constexpr int smem = prompt_size<F, D>::smem;
+    const cudaError_t code = cudaFuncSetAttribute(
+        attn_prompt_kernel<F, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
+    if (code != cudaSuccess) return device_check(d, code, "attention of prompt rows");
+    attn_prompt_kernel<F, D>
+        <<<dim3(l->n_block_max, l->n_job), WARPS * 32, smem, d->stream>>>(l->call, l->job);
+    return device_launched(d, "attention of prompt rows");
+}
+
+template <int F>
+static sac_status launch_form(struct cuda_device *d, uint32_t head_dim,
+                              const struct prompt_launch *l)
+{
+    switch (head_dim) {
+    case 64: return launch<F, 64>(d, l);
+    case 128: return launch<F, 128>(d, l);
+    case 256: return launch<F, 256>(d, l);
+    default: return device_fail(d, SAC_ERR_UNSUPPORTED, "attention: this head size");
+    }
+}
+
+sac_status attn_prompt(struct cuda_device *d, const struct op_attn *op)
+{
+    const uint32_t pairs = op->geom->head_dim > 128 ? prompt_size<FORM_F16, 256>::pairs
+                                                    : prompt_size<FORM_F16, 128>::pairs;
+    size_t bytes = 0;
+    struct prompt_launch l;
+    l.n_job = l.n_block_max = 0;
+    for (uint32_t i = 0; i < op->n_run; i++) {
+        const struct attn_run *run = &op->run[i];
+        if (run->kind != ROW_PROMPT) continue;
+        if (run->plan && run->plan->skip > 0)
+            return device_fail(d, SAC_ERR_UNSUPPORTED, "attention: plans that skip by weight");
+        l.n_job++;
+        bytes += list_bytes(op, run);
+    }
+    if (l.n_job == 0) return SAC_OK;
+    const size_t job_bytes = l.n_job * sizeof(struct prompt_job);
+    if (stage_reserve(d, bytes + job_bytes + STAGE_ALIGN) != SAC_OK) return d->status;
+    void *host;
+    l.call = attn_call_of(op);
+    l.job = (const struct prompt_job *)stage_take(d, job_bytes, &host);
+    if (!l.job) return d->status;
+    struct prompt_job *job = (struct prompt_job *)host;
+    for (uint32_t i = 0; i < op->n_run; i++) {
+        if (op->run[i].kind != ROW_PROMPT) continue;
+        *job = job_make(d, op, &op->run[i], pairs);
+        const uint32_t n = job->n_kv_head * job->n_block_head * job->n_block;
+        if (n > l.n_block_max) l.n_block_max = n;
+        job++;
+    }
+    if (d->status != SAC_OK || stage_send(d) != SAC_OK) return d->status;
+    switch (attn_form_of(op->geom)) {
+    case FORM_F16: return launch_form<FORM_F16>(d, op->geom->head_dim, &l);
+    case FORM_BF16: return launch_form<FORM_BF16>(d, op->geom->head_dim, &l);
+    case FORM_Q8: return launch_form<FORM_Q8>(d, op->geom->head_dim, &l);
+    default: return device_fail(d, SAC_ERR_UNSUPPORTED, "attention: K and V of different types");
+    }
+}

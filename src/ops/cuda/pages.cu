@@ -1,0 +1,191 @@
+/* pages.cu: writing of pages and sealing, bit for bit as attn_ref.c says. */
+#include "ops/cuda/device.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <math_constants.h>
+
+#define F16_NAN 0x7e00u
+#define THREADS 128u
+
+/* ---- Writing ---- */
+
+/* Conversions of base/half.h: the hardware's, but a NaN keeps its bits. */
+__device__ __forceinline__ uint16_t half_bits(float f, sac_kv_type type)
+{
+    const uint32_t u = __float_as_uint(f);
+    const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+    if (type == SAC_KV_BF16)
+        return nan ? (uint16_t)(u >> 16 | 0x40u) : __bfloat16_as_ushort(__float2bfloat16_rn(f));
+    if (nan) return (uint16_t)((u >> 16 & 0x8000u) | 0x7e00u | (u >> 13 & 0x3ffu));
+    return __half_as_ushort(__float2half_rn(f));
+}
+
+struct write_call { /* struct op_kv_write, for the kernel */
+    const float *k, *v;
+    size_t kv_stride, tail_bytes, tail_v;
+    uint8_t *own0, *own;
+    uint32_t pos0, n_kv_head, head_dim;
+    sac_kv_type type_k, type_v;
+};
+
+/* A block writes a row. */
+__global__ void kv_write_kernel(const struct write_call c)
+{
+    const uint32_t pos = c.pos0 + blockIdx.x, j = pos / PAGE_TOK - c.pos0 / PAGE_TOK;
+    uint8_t *page = j == 0 ? c.own0 : c.own + (size_t)(j - 1) * c.n_kv_head * c.tail_bytes;
+    const size_t row = blockIdx.x * c.kv_stride;
+    for (uint32_t i = threadIdx.x; i < c.n_kv_head * c.head_dim; i += blockDim.x) {
+        const uint32_t h = i / c.head_dim, at = pos % PAGE_TOK * c.head_dim + i % c.head_dim;
+        uint8_t *to = page + h * c.tail_bytes + at * 2;
+        *(uint16_t *)to = half_bits(c.k[row + i], c.type_k);
+        *(uint16_t *)(to + c.tail_v) = half_bits(c.v[row + i], c.type_v);
+    }
+}
+
+sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op)
+{
+    const struct page_geom *g = op->geom;
+    const struct attn_run *run = op->run;
+    struct write_call c;
+    c.k = op->k + run->row0 * op->kv_stride;
+    c.v = op->v + run->row0 * op->kv_stride;
+    c.kv_stride = op->kv_stride;
+    c.tail_bytes = g->tail_bytes;
+    c.tail_v = g->tail_v;
+    c.own0 = run->own0;
+    c.own = run->own;
+    c.pos0 = run->pos0;
+    c.n_kv_head = g->n_kv_head;
+    c.head_dim = g->head_dim;
+    c.type_k = g->type_k;
+    c.type_v = g->type_v;
+    if (run->n_row == 0) return SAC_OK;
+    kv_write_kernel<<<run->n_row, 256, 0, d->stream>>>(c);
+    return device_launched(d, "writing of keys and values");
+}
+
+/* ---- Sealing ---- */
+
+struct seal_call {
+    struct page_geom geom;
+    const uint8_t *const *tail; /* on the device */
+    uint8_t *const *sealed;
+};
+
+/* The smallest f16 that is not below `f`, for finite f >= 0 within the range of f16. */
+__device__ __forceinline__ uint16_t f16_not_below(float f)
+{
+    const __half near = __float2half_rn(f);
+    return (uint16_t)(__half_as_ushort(near) + (__half2float(near) < f ? 1 : 0));
+}
+
+__device__ __forceinline__ uint32_t round_code(float x, uint32_t max)
+{
+    const float r = rintf(x);
+    return r < (float)max ? (uint32_t)r : max;
+}
+
+/* One channel of K: minimum and step, codes to [PAGE_TOK][d]. */
+__device__ void seal_channel(const struct page_geom *g, const uint16_t *k, uint8_t *page,
+                             uint8_t *code, uint32_t c)
+{
+    const uint32_t d = g->head_dim;
+    float min = CUDART_INF_F, max = -CUDART_INF_F;
+    bool finite = true;
+    for (uint32_t t = 0; t < PAGE_TOK; t++) {
+        const uint16_t h = k[t * d + c];
+        const float x = __half2float(__ushort_as_half(h));
+        finite &= (h & 0x7c00u) != 0x7c00u;
+        min = x < min ? x : min;
+        max = x > max ? x : max;
+    }
+    /* + 0 makes a minimum of -0 a +0, which of the two zeros came first must not show. */
+    const uint16_t low = __half_as_ushort(__float2half_rn(min + 0.0f));
+    const uint16_t by = finite ? f16_not_below((max - min) * (1.0f / 255.0f)) : 0;
+    ((uint16_t *)(page + g->k_min))[c] = finite ? low : F16_NAN;
+    ((uint16_t *)(page + g->k_step))[c] = by;
+    const float step = __half2float(__ushort_as_half(by)), inv = step > 0 ? 1.0f / step : 0;
+    for (uint32_t t = 0; t < PAGE_TOK; t++) {
+        const float x = __half2float(__ushort_as_half(k[t * d + c]));
+        code[t * d + c] = finite ? (uint8_t)round_code((x - min) * inv, 255) : 0;
+    }
+}
+
+/* Byte i of a token's planes: one of hi2, of mid2 and lo4. */
+__device__ void seal_planes(const struct page_geom *g, const uint8_t *code, uint8_t *page)
+{
+    const uint32_t d = g->head_dim, quarter = d / 4, half = d / 2;
+    for (uint32_t i = threadIdx.x; i < PAGE_TOK * quarter; i += THREADS) {
+        const uint32_t t = i / quarter, j = i % quarter;
+        uint32_t hi = 0, mid = 0;
+        for (uint32_t s = 0; s < 4; s++) {
+            const uint32_t x = code[t * d + s * quarter + j];
+            hi |= x >> 6 << 2 * s;
+            mid |= (x >> 4 & 3) << 2 * s;
+        }
+        page[g->k_hi2 + i] = (uint8_t)hi;
+        page[g->k_low + t * (quarter + half) + j] = (uint8_t)mid;
+    }
+    for (uint32_t i = threadIdx.x; i < PAGE_TOK * half; i += THREADS) {
+        const uint32_t t = i / half, j = i % half;
+        const uint32_t x = code[t * d + j] & 15, y = code[t * d + half + j] & 15;
+        page[g->k_low + t * (quarter + half) + quarter + j] = (uint8_t)(x | y << 4);
+    }
+}
+
+/* V: a warp takes a block of PAGE_VBLOCK channels of a token. */
+__device__ void seal_values(const struct page_geom *g, const uint16_t *v, uint8_t *page)
+{
+    const uint32_t lane = threadIdx.x % 32, n = PAGE_TOK * g->head_dim / PAGE_VBLOCK;
+    for (uint32_t b = threadIdx.x / 32; b < n; b += THREADS / 32) {
+        const uint16_t h = v[b * PAGE_VBLOCK + lane];
+        const float x = __half2float(__ushort_as_half(h));
+        const bool finite = __all_sync(~0u, (h & 0x7c00u) != 0x7c00u);
+        float amax = fabsf(x);
+        for (int i = 16; i; i /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, i));
+        const uint16_t by = finite ? f16_not_below(amax * (1.0f / 127.0f)) : F16_NAN;
+        const float scale = __half2float(__ushort_as_half(by));
+        const float inv = scale > 0 ? 1.0f / scale : 0;
+        const int mag = finite ? (int)round_code(fabsf(x) * inv, 127) : 0;
+        if (lane == 0) ((uint16_t *)(page + g->v_scale))[b] = by;
+        ((int8_t *)(page + g->v))[b * PAGE_VBLOCK + lane] = (int8_t)(x < 0 ? -mag : mag);
+    }
+}
+
+/* A block seals a page. Shared memory: codes of K [PAGE_TOK, d]. */
+__global__ void __launch_bounds__(THREADS) seal_kernel(const struct seal_call c)
+{
+    extern __shared__ uint8_t code[];
+    const struct page_geom *g = &c.geom;
+    const uint8_t *tail = c.tail[blockIdx.x];
+    uint8_t *page = c.sealed[blockIdx.x];
+    if (g->type_k != SAC_KV_Q8) {
+        const uint32_t n = (uint32_t)(g->tail_v / 16);
+        for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+            ((uint4 *)(page + g->k))[i] = ((const uint4 *)tail)[i];
+            ((uint4 *)(page + g->v))[i] = ((const uint4 *)(tail + g->tail_v))[i];
+        }
+        return;
+    }
+    for (uint32_t i = threadIdx.x; i < g->head_dim; i += THREADS)
+        seal_channel(g, (const uint16_t *)tail, page, code, i);
+    __syncthreads();
+    seal_planes(g, code, page);
+    seal_values(g, (const uint16_t *)(tail + g->tail_v), page);
+}
+
+sac_status cuda_seal(struct cuda_device *d, const struct op_seal *op)
+{
+    if (op->n_page == 0) return SAC_OK;
+    const size_t bytes = op->n_page * sizeof(uint8_t *);
+    if (stage_reserve(d, 2 * (bytes + STAGE_ALIGN)) != SAC_OK) return d->status;
+    struct seal_call c;
+    c.geom = *op->geom;
+    c.tail = (const uint8_t *const *)stage_put(d, op->tail, bytes);
+    c.sealed = (uint8_t *const *)stage_put(d, op->sealed, bytes);
+    if (!c.tail || !c.sealed || stage_send(d) != SAC_OK) return d->status;
+    const size_t smem = c.geom.type_k == SAC_KV_Q8 ? PAGE_TOK * c.geom.head_dim : 0;
+    seal_kernel<<<op->n_page, THREADS, smem, d->stream>>>(c);
+    return device_launched(d, "sealing of pages");
+}
