@@ -27,6 +27,8 @@ struct bench_options {
     struct option_list models, pairs, methods, prefills;
     const char *prompts, *gens, *depths, *threads;
     uint32_t n_rep, n_batch, n_seq, n_top, sparse_min_ctx;
+    const char *device;
+    int32_t n_gpu_layers;
     int type_k, type_v, format;
     const char *budget;
     float mass;
@@ -53,8 +55,13 @@ static const struct option_spec specs[] = {
         .min = 1, .max = BENCH_REPS_MAX),
     OPT("-t --threads", OPTION_TEXT, threads, "N[,N]",
         "threads, all tests for each; 0: one per CPU that may be used (default: 0)", .env = NULL),
-    OPT("-b --batch-size", OPTION_U32, n_batch, "N", "most tokens that are computed at once",
-        .env = NULL, .min = 1, .max = 65536),
+    OPT("-b --batch-size", OPTION_U32, n_batch, "N",
+        "most tokens that are computed at once; 0: 512, on a GPU 2048", .env = NULL, .max = 65536),
+    OPT("--device", OPTION_TEXT, device, "NAME",
+        "who computes: cpu, cuda, or cuda:N, an NVIDIA GPU (default: cpu)", .env = NULL),
+    OPT("-ngl --gpu-layers --n-gpu-layers", OPTION_I32, n_gpu_layers, "N",
+        "layers that the GPU computes: 0, or all of them (99); -1: as --device says", .env = NULL,
+        .min = -1, .max = INT32_MAX),
     OPT("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
         .env = NULL, .choices = KV_CHOICES),
     OPT("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
@@ -98,7 +105,8 @@ struct bench {
     struct sheet sheet;
     /* Of the model at hand. */
     sac_model *model;
-    const char *model_name;
+    const char *model_name, *device;
+    uint32_t n_batch;
     double load_s;
     bool has_peak;
     struct bench_rig rig;
@@ -229,7 +237,8 @@ static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads
     p.n_ctx = depth + most;
     p.n_seq_max = o->n_seq + 1;
     p.n_kv_tok = (uint64_t)depth + page + (uint64_t)o->n_seq * (most + 2 * page);
-    p.n_batch = o->n_batch;
+    p.n_batch = b->n_batch;
+    p.device = b->device;
     p.n_threads = n_threads;
     p.type_k = (sac_kv_type)o->type_k;
     p.type_v = (sac_kv_type)o->type_v;
@@ -322,8 +331,13 @@ static int run_model(struct bench *b, const char *name)
     setup.n_threads = max_of(&b->threads);
     b->has_peak = reset_peak_rss();
     const uint64_t start = clock_us();
+    setup.device = b->opt.device;
+    setup.n_gpu_layers = b->opt.n_gpu_layers;
+    setup.n_batch = b->opt.n_batch;
     const int code = setup_load(&setup, &b->model);
     if (code != OPTIONS_GO_ON) return code;
+    b->device = setup.device;
+    b->n_batch = setup_batch(&setup);
     b->load_s = (double)(clock_us() - start) * 1e-6;
     sac_status status = SAC_OK;
     sac_error err = {0};
@@ -369,7 +383,7 @@ int app_bench(int argc, char **argv)
                               .n_rep = 5,
                               .n_seq = 1,
                               .n_top = 1,
-                              .n_batch = defaults.n_batch,
+                              .n_gpu_layers = -1,
                               .sparse_min_ctx = defaults.sparse_min_ctx}};
     const struct option_group group = {"Options", specs, &b.opt};
     struct options o = {

@@ -275,7 +275,7 @@ static sac_status prepare(struct perplexity *p, sac_error *err)
     if (!p->score || !p->done || !p->base_row)
         return error_set(err, SAC_ERR_MEMORY, "no memory for %zu scores", n);
     uint32_t slots = p->opt.n_parallel;
-    if (slots == 0) slots = p->setup.decode ? 8 : p->setup.n_batch / p->n_ctx;
+    if (slots == 0) slots = p->setup.decode ? 8 : setup_batch(&p->setup) / p->n_ctx;
     if (slots > p->n_chunk) slots = p->n_chunk;
     if (slots > PARALLEL_MAX) slots = PARALLEL_MAX;
     p->n_slot = slots ? slots : 1;

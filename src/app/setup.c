@@ -19,6 +19,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#define GPU_BATCH 2048u /* rows that fill a GPU's multiprocessors */
+
 #define OPT(names, type, field, arg, help, ...)                                                    \
     {                                                                                              \
         names, type, offsetof(struct TARGET, field), arg, help, __VA_ARGS__                        \
@@ -35,7 +37,16 @@ const struct option_spec setup_specs[] = {
     OPT("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per CPU that may be used",
         .env = "THREADS", .max = 4096),
     OPT("-b --batch-size -ub --ubatch-size --max-num-batched-tokens", OPTION_U32, n_batch, "N",
-        "most tokens that are computed at once", .env = "BATCH", .min = 1, .max = 65536),
+        "most tokens that are computed at once; 0: 512, on a GPU 2048", .env = "BATCH",
+        .max = 65536),
+    OPT("--device", OPTION_TEXT, device, "NAME",
+        "who computes: cpu, cuda, or cuda:N, an NVIDIA GPU (default: cpu)", .env = "DEVICE"),
+    OPT("-ngl --gpu-layers --n-gpu-layers", OPTION_I32, n_gpu_layers, "N",
+        "layers that the GPU computes: 0, or all of them (99); -1: as --device says",
+        .env = "N_GPU_LAYERS", .min = -1, .max = INT32_MAX),
+    OPT("--gpu-memory-utilization", OPTION_F32, gpu_share, "F",
+        "share of the GPU's free memory that may be taken", .env = "GPU_MEMORY_UTILIZATION",
+        .min = 0.01, .max = 1),
     OPT("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
         .env = "CACHE_TYPE_K", .choices = KV_CHOICES),
     OPT("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
@@ -149,7 +160,8 @@ struct setup setup_default(const char *command)
     return (struct setup){
         .command = command,
         .n_ctx = e.n_ctx,
-        .n_batch = e.n_batch,
+        .n_gpu_layers = -1,
+        .gpu_share = 0.9f,
         .n_threads = e.n_threads,
         .kv = -1,
         .type_k = (int)e.type_k,
@@ -296,6 +308,32 @@ static int begin_talking(const struct setup *s)
     return status == SAC_OK ? OPTIONS_GO_ON : setup_failed(s->command, status, err.msg);
 }
 
+/* -ngl is llama.cpp's way of saying --device; layers on both sides are not for us. */
+static int choose_device(struct setup *s, const sac_model *model)
+{
+    const uint32_t n_layer = sac_model_get_info(model).n_layer;
+    const bool is_gpu = s->device && strcmp(s->device, "cpu") != 0;
+    const int32_t n = s->n_gpu_layers;
+    if (n < 0) return OPTIONS_GO_ON;
+    if (n > 0 && (uint32_t)n < n_layer)
+        return options_usage_error(s->command,
+                                   "-ngl %d: the model has %u layers, which are computed by the "
+                                   "GPU all (-ngl 99) or none (-ngl 0)",
+                                   n, n_layer);
+    if (s->device && is_gpu != (n > 0))
+        return options_usage_error(s->command, "-ngl %d and --device %s contradict each other", n,
+                                   s->device);
+    if (n > 0 && !s->device) s->device = "cuda";
+    return OPTIONS_GO_ON;
+}
+
+uint32_t setup_batch(const struct setup *s)
+{
+    const bool is_gpu = s->device && strcmp(s->device, "cpu") != 0;
+    if (s->n_batch) return s->n_batch;
+    return is_gpu ? GPU_BATCH : sac_engine_params_default().n_batch;
+}
+
 int setup_load(struct setup *s, sac_model **out)
 {
     if (!s->model || !*s->model)
@@ -322,6 +360,12 @@ int setup_load(struct setup *s, sac_model **out)
     const sac_status status = sac_model_load(out, path, &params, &err);
     progress_end(&bar);
     if (status != SAC_OK) return setup_failed(s->command, status, err.msg);
+    code = choose_device(s, *out);
+    if (code != OPTIONS_GO_ON) {
+        sac_model_free(*out);
+        *out = NULL;
+        return code;
+    }
     if (s->mlock) lock_memory(s->command);
     if (s->verbose) {
         const sac_model_info i = sac_model_get_info(*out);
@@ -339,7 +383,9 @@ sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uin
     sac_engine_params p = sac_engine_params_default();
     p.n_ctx = n_ctx;
     p.n_seq_max = n_seq;
-    p.n_batch = s->n_batch;
+    p.n_batch = setup_batch(s);
+    p.device = s->device;
+    p.device_share = s->gpu_share;
     p.n_threads = s->n_threads;
     p.type_k = (sac_kv_type)(s->kv >= 0 ? s->kv : s->type_k);
     p.type_v = (sac_kv_type)(s->kv >= 0 ? s->kv : s->type_v);

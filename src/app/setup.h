@@ -15,6 +15,9 @@ struct setup {
     const char *command; /* for messages; not an option */
     const char *model, *pre;
     uint32_t n_ctx, n_batch, n_threads; /* 0: the library's choice */
+    const char *device; /* NULL: what n_gpu_layers says */
+    int32_t n_gpu_layers; /* -1: as `device` says */
+    float gpu_share;
     int kv, type_k, type_v;             /* enum sac_kv_type; kv is -1 or decides both */
     int rope;                           /* enum sac_rope_scaling */
     float rope_scale, rope_freq_base;
@@ -55,6 +58,9 @@ int setup_load(struct setup *s, sac_model **out);
 
 /* A method with --budget and --mass of `s` as two of its parameters, if it has them, checked. */
 int setup_method_spec(const struct setup *s, const char *kind, const char *method, char out[256]);
+
+/* Rows of one step: what -b says, or what suits the device. */
+uint32_t setup_batch(const struct setup *s);
 
 /* The engine's parameters for `n_seq` sequences of `n_ctx` tokens each; they borrow from `s`. */
 sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uint32_t n_seq);
