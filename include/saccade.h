@@ -197,9 +197,8 @@ typedef struct sac_engine_params {
     uint32_t n_request_max;     /* requests that wait or run; sac_submit refuses more with
                                    SAC_ERR_BUSY; 0: any number */
     float tbt_target_ms; /* time between tokens: a step with decode rows takes no more prompt rows
-                            than this leaves time for, by the time of the steps before; 0: as many
-                            as n_batch. At least a few rows, and one whole chunk of a prefill method
-                            that plans, whose chunks n_batch bounds. No result depends on it */
+                            than this leaves time for; 0: as many as n_batch. At least a few rows,
+                            and a whole chunk of a prefill method that plans. No result changes */
     bool compose;        /* plan the memory of sac_compose */
     bool record;         /* plan the memory of sac_engine_set_recorder */
     bool watch;          /* plan the memory of sac_request.on_read */
@@ -207,13 +206,9 @@ typedef struct sac_engine_params {
                    which are read densely: sac_engine_get_table */
     /* Pages of dense prompts are kept in an index by their content, as long as there is room, and
      * used again by any sequence whose prompt begins alike: the same bits, and less to compute.
-     * Not with `record` or `learn`, which want to see all rows. Default: off, so that who measures
-     * computes what it asks for. */
+     * Not with `record` or `learn`, which want to see all rows. Default: off. */
     bool prefix_cache;
-    /* Who computes: "cpu" or NULL; "cuda" or "cuda:N", a GPU of NVIDIA's, for which the library
-     * libsaccade_cuda.so must be there. Copied. On a GPU all rows read everything: methods,
-     * `compose`, `record` and `learn` are refused. */
-    const char *device;
+    const char *device; /* who computes: "cpu" or NULL; "cuda", "cuda:N" (docs/gpu.md). Copied */
     float device_share; /* of a GPU's free memory that may be taken; 0: 0.9 */
 } sac_engine_params;
 

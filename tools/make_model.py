@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A GGUF file of any shape with random weights, for speed: what it says is noise.
 
-    tools/make_model.py llama-8b /tmp/llama-8b.gguf --type q4_k
+    tools/make_model.py llama-8b llama-8b.gguf --type q4_k
     tools/make_model.py --layers 2 --embd 256 --heads 4 --kv-heads 2 --head-dim 64 --ff 512 OUT
 
 Needs numpy alone, so that it runs where nothing else is installed.

@@ -15,11 +15,11 @@ struct setup {
     const char *command; /* for messages; not an option */
     const char *model, *pre;
     uint32_t n_ctx, n_batch, n_threads; /* 0: the library's choice */
-    const char *device; /* NULL: what n_gpu_layers says */
-    int32_t n_gpu_layers; /* -1: as `device` says */
+    const char *device;                 /* NULL: what n_gpu_layers says */
+    int32_t n_gpu_layers;               /* -1: as `device` says */
     float gpu_share;
-    int kv, type_k, type_v;             /* enum sac_kv_type; kv is -1 or decides both */
-    int rope;                           /* enum sac_rope_scaling */
+    int kv, type_k, type_v; /* enum sac_kv_type; kv is -1 or decides both */
+    int rope;               /* enum sac_rope_scaling */
     float rope_scale, rope_freq_base;
     uint32_t yarn_orig_ctx;
     const char *prefill, *decode, *budget; /* NULL: dense, dense, the methods' own */

@@ -37,9 +37,9 @@ uint64_t mem_count(void);
  * First pass: `base` NULL, only `used` grows. Second pass over a block of that size: the same calls
  * hand out the pieces. */
 struct arena {
-    uint8_t *base;   /* borrowed; NULL while measuring */
-    size_t used;     /* bytes handed out, multiple of 64 */
-    size_t capacity; /* bytes of `base` */
+    uint8_t *base;        /* borrowed; NULL while measuring */
+    size_t used;          /* bytes handed out, multiple of 64 */
+    size_t capacity;      /* bytes of `base` */
     struct arena *device; /* where pieces that a device computes on come from; NULL: from here */
 };
 

@@ -21,7 +21,8 @@ sac_status workers_create(struct workers **out, uint32_t n, sac_error *err);
 void workers_destroy(struct workers *w);
 uint32_t workers_count(const struct workers *w);
 
-/* What operations find besides threads: the backend whose queue takes them; NULL at first. Borrowed.
+/* What operations find besides threads: the backend whose queue takes them; NULL at first.
+ * Borrowed.
  */
 void workers_use_queue(struct workers *w, const void *queue);
 const void *workers_queue(const struct workers *w);

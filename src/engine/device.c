@@ -1,6 +1,6 @@
 /* device.c: see the header. The weights go to a device in the form that the CPU's kernels read, as
- * one block, so a copy of the model's pointers, moved by the distance of the two blocks, is all that
- * the layers need. */
+ * one block, so a copy of the model's pointers, moved by the distance of the two blocks, is all
+ * that the layers need. */
 #include "engine/device.h"
 
 #include "base/mem.h"
@@ -62,10 +62,9 @@ static void move_layer(const struct weights *from, const struct weights *to,
                        struct layer_weights *w)
 {
     struct weight *matrix[] = {&w->wq, &w->wk, &w->wv, &w->wo, &w->gate, &w->up, &w->down};
-    const float **vector[] = {&w->attn_norm, &w->bq,       &w->bk,
-                              &w->bv,        &w->q_norm,   &w->k_norm,
-                              &w->bo,        &w->ffn_norm, &w->post_attn_norm,
-                              &w->post_ffn_norm};
+    const float **vector[] = {&w->attn_norm,      &w->bq,           &w->bk, &w->bv,
+                              &w->q_norm,         &w->k_norm,       &w->bo, &w->ffn_norm,
+                              &w->post_attn_norm, &w->post_ffn_norm};
     for (size_t i = 0; i < sizeof matrix / sizeof matrix[0]; i++)
         matrix[i]->data = moved(from, to, matrix[i]->data);
     for (size_t i = 0; i < sizeof vector / sizeof vector[0]; i++)
@@ -115,12 +114,13 @@ sac_status device_take_block(sac_engine *e, size_t bytes, sac_error *err)
     if (e->backend.is_host) return SAC_OK;
     if (weights + bytes <= most) e->device_block = backend_take(&e->backend, bytes);
     if (e->device_block) return SAC_OK;
-    return error_set(err, SAC_ERR_MEMORY,
-                     "%s has %zu MiB free, of which %.0f %% may be taken; weights take %zu MiB, and "
-                     "KV pages and steps of %u rows %zu MiB: use a smaller -c or -b, or -ctk q8 "
-                     "-ctv q8",
-                     e->backend.name, free >> 20, 100 * (double)e->params.device_share,
-                     weights >> 20, e->batch.n_row_max, bytes >> 20);
+    return error_set(
+        err, SAC_ERR_MEMORY,
+        "%s has %zu MiB free, of which %.0f %% may be taken; weights take %zu MiB, and "
+        "KV pages and steps of %u rows %zu MiB: use a smaller -c or -b, or -ctk q8 "
+        "-ctv q8",
+        e->backend.name, free >> 20, 100 * (double)e->params.device_share, weights >> 20,
+        e->batch.n_row_max, bytes >> 20);
 }
 
 void device_deinit(sac_engine *e)

@@ -4,7 +4,8 @@
 
 #include "engine/engine.h"
 
-/* Opens params.device. What the parameters ask for and a GPU cannot do is an error that names it. */
+/* Opens params.device. What the parameters ask for and a GPU cannot do is an error that names it.
+ */
 sac_status device_open(sac_engine *e, sac_error *err);
 /* e->weights: the model's own where the backend is the host, else a copy on the device. */
 sac_status device_load_weights(sac_engine *e, sac_error *err);

@@ -73,12 +73,12 @@ struct batch {
 
 /* Activations of one step, f32, in the backend's memory. */
 struct scratch {
-    float *x;                /* [n_row_max, n_embd] residual stream */
-    float *tmp;              /* [n_row_max, n_embd] branch output where a norm stands behind it */
-    float *qkv;              /* [n_row_max, (n_head + 2 n_kv_head) * head_dim] */
-    float *attn;             /* [n_row_max, n_head * head_dim] */
-    float *ffn;              /* [n_row_max, n_ff] */
-    float *cos[2], *sin[2];  /* [n_row_max, n_rot/2] global and local layers */
+    float *x;               /* [n_row_max, n_embd] residual stream */
+    float *tmp;             /* [n_row_max, n_embd] branch output where a norm stands behind it */
+    float *qkv;             /* [n_row_max, (n_head + 2 n_kv_head) * head_dim] */
+    float *attn;            /* [n_row_max, n_head * head_dim] */
+    float *ffn;             /* [n_row_max, n_ff] */
+    float *cos[2], *sin[2]; /* [n_row_max, n_rot/2] global and local layers */
     /* Where the program writes x, cos and sin: the same places, unless a device computes. */
     float *x_in, *cos_in[2], *sin_in[2];
     void *linear, *attn_ops; /* scratch of the ops */

@@ -26,8 +26,8 @@ struct logits {
 void logits_plan(sac_engine *e, struct arena *a);
 
 /* Logits of the batch's rows that want them, in batch order; each row goes to `on_row` (which may
- * be NULL: then nothing is computed). Needs what layer_run left. The one place of a step that waits for
- * the backend: a failure is a device's. */
+ * be NULL: then nothing is computed). Needs what layer_run left. The one place of a step that waits
+ * for the backend: a failure is a device's. */
 sac_status logits_run(sac_engine *e, sac_row_fn on_row, void *user, sac_error *err);
 
 #endif

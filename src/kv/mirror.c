@@ -1,8 +1,8 @@
 /* mirror.c: see the header.
  *
  * Invariant: entry i of a lane is right on the device if i < mirrored[seq_i] and i is below the
- * sequence's pages. So a step brings up the pages that it adds, one for each PAGE_TOK tokens, and no
- * table as a whole but after a fork or a load. */
+ * sequence's pages. So a step brings up the pages that it adds, one for each PAGE_TOK tokens, and
+ * no table as a whole but after a fork or a load. */
 #include "kv/mirror.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 /* mirror.h: pages of a pool whose frames and tails are a device's memory: what the device knows of
- * the tables, and how the program reads and writes bytes there. On a host all of it is plain memory,
- * and there is no mirror. */
+ * the tables, and how the program reads and writes bytes there. On a host all of it is plain
+ * memory, and there is no mirror. */
 #ifndef SAC_KV_MIRROR_H
 #define SAC_KV_MIRROR_H
 

@@ -1,4 +1,5 @@
-/* backend.c: which backend a name means, and what the CPU does as one. GPUs are backend_cuda.c's. */
+/* backend.c: which backend a name means, and what the CPU does as one. GPUs are backend_cuda.c's.
+ */
 #include "ops/backend.h"
 
 #include "base/mem.h"

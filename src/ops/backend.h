@@ -38,7 +38,8 @@ void backend_give(struct backend *b, void *p, size_t bytes);
 /* From the program's memory to the backend's, in order with the operations; `src` is free again.
  * Nothing happens where both are the same. */
 void backend_up(const struct backend *b, void *dst, const void *src, size_t bytes);
-/* The same of rows of `width` bytes, which lie behind each other in src and `pitch` apart in dst. */
+/* The same of rows of `width` bytes, which lie behind each other in src and `pitch` apart in dst.
+ */
 void backend_up_rows(const struct backend *b, void *dst, size_t pitch, const void *src,
                      size_t width, size_t n_row);
 /* Back; dst holds it after the next wait. */

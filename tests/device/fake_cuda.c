@@ -1,8 +1,8 @@
 /* fake_cuda.c: a library for GPUs that has none: the CPU's operations on memory that the program
  * cannot reach. What it takes is closed to reading and writing but while one of its own functions
- * runs, so a program that looks at a tensor without copying it ends on the spot; and descriptions of
- * work are read where a GPU's launchers read them. Tables of pages come from attn_run.frame alone,
- * which the engine keeps.
+ * runs, so a program that looks at a tensor without copying it ends on the spot; and descriptions
+ * of work are read where a GPU's launchers read them. Tables of pages come from attn_run.frame
+ * alone, which the engine keeps.
  *
  * SACCADE_FAKE_MIB: its memory. SACCADE_FAKE_BROKEN=N: the N-th wait tells of a failure. */
 #include "base/mem.h"

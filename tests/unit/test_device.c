@@ -1,6 +1,6 @@
-/* test_device.c: an engine whose memory is a device's, by the library of tests/device that has none:
- * the same bits as on the CPU for prompts in chunks, batches, forks, cuts and saved sequences, with
- * memory that the program cannot reach; what is refused, and with which words. */
+/* test_device.c: an engine whose memory is a device's, by the library of tests/device that has
+ * none: the same bits as on the CPU for prompts in chunks, batches, forks, cuts and saved
+ * sequences, with memory that the program cannot reach; what is refused, and with which words. */
 #include "engine/engine.h"
 #include "must.h"
 #include "tiny_model.h"

@@ -1,6 +1,7 @@
 /* api.h: what the program and libsaccade_cuda.so say to each other. The library is loaded at run
- * time, so that one program serves machines with and without a GPU. It exports `cuda_api_get` alone,
- * which returns a table; program and library must be of one build, and `abi` says whether they are.
+ * time, so that one program serves machines with and without a GPU. It exports `cuda_api_get`
+ * alone, which returns a table; program and library must be of one build, and `abi` says whether
+ * they are.
  *
  * Contract of every launcher (the functions on struct cuda_device and an op):
  *  - The op struct is ops.h's. Activations, weights, frames, tails and scratch are memory of the
@@ -22,10 +23,10 @@ extern "C" {
 
 /* Changes with the shape of any struct that crosses the border. */
 #define CUDA_ABI                                                                                   \
-    (1000000u + (uint32_t)(sizeof(struct op_linear) + sizeof(struct op_attn) +                     \
-                           3 * sizeof(struct attn_run) + 5 * sizeof(struct attn_plan) +            \
-                           7 * sizeof(struct page_geom) + 11 * sizeof(struct weight) +             \
-                           13 * sizeof(struct cuda_api)))
+    (1000000u +                                                                                    \
+     (uint32_t)(sizeof(struct op_linear) + sizeof(struct op_attn) + 3 * sizeof(struct attn_run) +  \
+                5 * sizeof(struct attn_plan) + 7 * sizeof(struct page_geom) +                      \
+                11 * sizeof(struct weight) + 13 * sizeof(struct cuda_api)))
 
 struct cuda_device; /* of the library; device.cuh */
 
