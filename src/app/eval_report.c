@@ -59,7 +59,8 @@ int eval_cmd_report(int argc, char **argv)
     struct options o = {
         .command = COMMAND,
         .usage = "DIR... [options]",
-        .summary = "Reads samples.jsonl, run.json, summary.json, fidelity.json and reading.sacr of "
+        .summary = "Reads samples.jsonl, run.json, summary.json, fidelity.json, docs.jsonl and "
+                   "reading.sacr of "
                    "DIR, as far as they are there, and writes DIR/report.html, a page that needs "
                    "nothing else, and a CSV file for each of its plots. Several folders are "
                    "compared on one page.",

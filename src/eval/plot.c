@@ -33,6 +33,7 @@ static const char style[] =
     ".ln{fill:none;stroke:var(--c);stroke-width:2;stroke-linejoin:round}\n"
     ".mk{fill:var(--c);stroke:var(--page);stroke-width:.8}\n"
     ".mk.hollow{fill:var(--page);stroke:var(--c);stroke-width:1.6}\n"
+    ".bar{fill:var(--c);fill-opacity:.45;stroke:var(--c);stroke-width:1}\n"
     ".iv{fill:none;stroke:var(--c);stroke-width:1.2;opacity:.75}\n"
     ".ln.d1{stroke-dasharray:7 3}\n.ln.d2{stroke-dasharray:2 3}\n.ln.d3{stroke-dasharray:9 3 2 3}\n"
     ".ln.d4{stroke-dasharray:4 2}\n.ln.d5{stroke-dasharray:1 4}\n";
@@ -116,11 +117,18 @@ static void draw_legend(struct svg *svg, const struct plot_axes *a)
     }
 }
 
+static void draw_x_names_below(struct plot *p, const struct plot_axes *a)
+{
+    for (size_t i = 0; i < a->n_x_name; i++)
+        svg_text(&p->svg, "tk m", scale_at(&p->x, (double)i + 0.5), p->bottom + 17, a->x_name[i]);
+}
+
 static void draw_x_axis(struct plot *p, const struct plot_axes *a, double top)
 {
     double tick[SCALE_MAX_TICK];
     char label[32];
-    const size_t n = scale_ticks(&p->x, 6, tick);
+    const size_t n = a->x_name ? 0 : scale_ticks(&p->x, 6, tick);
+    draw_x_names_below(p, a);
     for (size_t i = 0; i < n; i++) {
         const double x = scale_at(&p->x, tick[i]);
         scale_label(&p->x, tick[i], label);
@@ -238,6 +246,17 @@ void plot_families(struct plot *p, const double *x, const double *y)
         }
         if (n_before == 0 && n > 1) plot_line(p, i, line_x, line_y, n, false);
     }
+}
+
+void plot_bar(struct plot *p, size_t series_i, struct plot_span x, double y, const char *tip)
+{
+    assert(series_i < p->n_series);
+    char class_name[48];
+    if (!is_drawn(p, x.lo, y)) return;
+    series_class(class_name, "bar", &p->series[series_i]);
+    const double left = scale_at(&p->x, x.lo), top = place_y(p, y);
+    svg_rect(&p->svg, class_name,
+             (struct svg_rect){left, top, scale_at(&p->x, x.hi) - left, p->bottom - top}, tip);
 }
 
 void plot_interval(struct plot *p, size_t series_i, double x, double y_lo, double y_hi)

@@ -25,7 +25,9 @@ void plot_css(struct strbuf *out);
 /* The properties of a light or dark theme: those of colour.h, --ink, --soft and --line. */
 void plot_theme_css(struct strbuf *out, bool dark);
 
-/* ---- Lines and marks ---- */
+typedef char plot_name[32];
+
+/* ---- Lines, marks and bars ---- */
 
 #define PLOT_NO_MARK 1000u
 
@@ -48,6 +50,9 @@ struct plot_axes {
     struct plot_words words;
     struct scale x, y;  /* ends as wanted: see scale_round */
     const char *y_zero; /* text of a strip below a logarithmic axis, for zeros; or NULL */
+    /* [n_x_name] names in the place of numbers: name i lies from i to i + 1 of the x axis. */
+    const plot_name *x_name;
+    size_t n_x_name;
     const struct plot_series *series;
     size_t n_series;
 };
@@ -61,13 +66,16 @@ void plot_line(struct plot *p, size_t series_i, const double *x, const double *y
 void plot_families(struct plot *p, const double *x, const double *y);
 /* One mark with what it says under the pointer. */
 void plot_point(struct plot *p, size_t series_i, double x, double y, const char *tip);
+/* A bar from the bottom up to `y`. */
+struct plot_span {
+    double lo, hi; /* of x */
+};
+void plot_bar(struct plot *p, size_t series_i, struct plot_span x, double y, const char *tip);
 /* A bar from `y_lo` to `y_hi` at `x`: an interval of confidence. */
 void plot_interval(struct plot *p, size_t series_i, double x, double y_lo, double y_hi);
 void plot_end(struct plot *p);
 
 /* ---- Grids ---- */
-
-typedef char plot_name[32];
 
 struct plot_grid {
     struct plot_words words;

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "eval/markup.h"
 #include "eval/report_data.h"
+#include "eval/report_docs.h"
 #include "eval/report_fidelity.h"
 #include "eval/report_page.h"
 #include "eval/report_scores.h"
@@ -50,11 +51,14 @@ static void add_intro(struct strbuf *out, const struct report_data *d, const cha
     markup_html(out, dir, strlen(dir));
     strbuf_addf(out,
                 "</code>, and whether it was right: %zu samples and %zu rows of fidelity, of %zu "
-                "methods. Every plot's data stands beside it.</p>\n",
-                d->n_sample, d->n_fidelity, d->methods.n);
+                "methods; %zu answers over joined documents. Every plot's data stands beside "
+                "it.</p>\n",
+                d->n_sample, d->n_fidelity, d->methods.n, d->docs.n);
     if (d->cut)
         strbuf_adds(out,
                     "<p>The last line of samples.jsonl is not complete and was left out.</p>\n");
+    if (d->docs.was_cut)
+        strbuf_adds(out, "<p>The last line of docs.jsonl is not complete and was left out.</p>\n");
     if (d->run || d->summary) add_particulars(out, d->run ? d->run : d->summary);
 }
 
@@ -65,6 +69,7 @@ static sac_status add_plots(struct report_page *page, const struct report_data *
     sac_status status = report_scores_plot(page, d, err);
     if (status == SAC_OK) status = report_tasks_plots(page, d, series, err);
     if (status == SAC_OK) status = report_fidelity_plots(page, d, series, err);
+    if (status == SAC_OK) status = report_docs_plots(page, &d->docs, err);
     mem_free(series);
     return status;
 }
@@ -87,9 +92,10 @@ static sac_status write_page(struct report_page *page, const struct report_data 
     bool has_reading = false;
     TRY(add_plots(page, d, err));
     TRY(report_reading_plots(page, map, &has_reading, err));
-    if (!has_reading && !d->has_samples && !d->has_fidelity && !d->summary)
+    if (!has_reading && !d->has_samples && !d->has_fidelity && !d->summary && d->docs.n == 0)
         return error_set(err, SAC_ERR_NOT_FOUND,
-                         "%s holds no samples.jsonl, fidelity.json, summary.json or reading.sacr",
+                         "%s holds no samples.jsonl, fidelity.json, docs.jsonl, summary.json or "
+                         "reading.sacr",
                          page->dir);
     return write_html(page, err);
 }
@@ -144,9 +150,9 @@ static sac_status gather(struct report_data *all, struct report_page *page, cons
     char label[64];
     struct report_data one = {0};
     sac_status status = report_data_load(&one, dir, err);
-    if (status == SAC_OK && !one.has_samples && !one.has_fidelity)
-        status =
-            error_set(err, SAC_ERR_NOT_FOUND, "%s holds no samples.jsonl or fidelity.json", dir);
+    if (status == SAC_OK && !one.has_samples && !one.has_fidelity && one.docs.n == 0)
+        status = error_set(err, SAC_ERR_NOT_FOUND,
+                           "%s holds no samples.jsonl, fidelity.json or docs.jsonl", dir);
     if (status == SAC_OK) status = report_data_append(all, &one, label_of(dir, label), err);
     if (status == SAC_OK) add_compared(&page->intro, &one, label);
     report_data_deinit(&one);

@@ -10,11 +10,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SAMPLES  "samples.jsonl"
 #define FIDELITY "fidelity.json"
 #define SUMMARY  "summary.json"
 #define RUN      "run.json"
+#define DOCS     "docs.jsonl"
 
 /* Reads all of `dir`/`name`; `*out_found` is false if there is no such file. */
 static sac_status read_file_of(struct strbuf *out, bool *out_found, const char *dir,
@@ -255,6 +257,18 @@ static sac_status load_json(cJSON **out, const char *dir, const char *name, sac_
     return status;
 }
 
+static sac_status load_docs(struct docrows *out, const char *dir, sac_error *err)
+{
+    struct strbuf path = {0};
+    strbuf_addf(&path, "%s/" DOCS, dir);
+    sac_status status =
+        path.failed ? error_set(err, SAC_ERR_MEMORY, "out of memory for a path") : SAC_OK;
+    if (status == SAC_OK && access(path.data, F_OK) == 0)
+        status = docrows_read(out, path.data, err);
+    strbuf_deinit(&path);
+    return status;
+}
+
 sac_status report_data_load(struct report_data *data, const char *dir, sac_error *err)
 {
     struct strbuf text = {0};
@@ -269,6 +283,7 @@ sac_status report_data_load(struct report_data *data, const char *dir, sac_error
     cJSON_Delete(fidelity);
     if (status == SAC_OK) status = load_json(&data->summary, dir, SUMMARY, err);
     if (status == SAC_OK) status = load_json(&data->run, dir, RUN, err);
+    if (status == SAC_OK) status = load_docs(&data->docs, dir, err);
     return status;
 }
 
@@ -326,6 +341,12 @@ sac_status report_data_append(struct report_data *d, struct report_data *from, c
     sac_status status = map_names(&method, &d->methods, &from->methods, label, err);
     if (status == SAC_OK) status = map_names(&task, &d->tasks, &from->tasks, NULL, err);
     if (status == SAC_OK) status = move_records(d, from, method, task, err);
+    for (size_t i = 0; status == SAC_OK && i < from->docs.n; i++) {
+        struct docrow *row = &from->docs.row[i];
+        const size_t n = strlen(row->method);
+        snprintf(row->method + n, sizeof row->method - n, " [%s]", label);
+        status = docrows_add(&d->docs, row, err);
+    }
     mem_free(method);
     mem_free(task);
     return status;
@@ -338,6 +359,7 @@ void report_data_deinit(struct report_data *data)
     mem_free(data->sample);
     for (size_t i = 0; i < data->n_fidelity; i++) mem_free(data->fidelity[i].layer_err);
     mem_free(data->fidelity);
+    docrows_deinit(&data->docs);
     cJSON_Delete(data->summary);
     cJSON_Delete(data->run);
     *data = (struct report_data){0};

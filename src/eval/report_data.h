@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "base/strbuf.h"
+#include "eval/docrow.h"
 #include "eval/strlist.h"
 
 #include <stdbool.h>
@@ -41,6 +42,7 @@ struct report_data {
     size_t n_sample;
     struct report_fidelity *fidelity; /* [n_fidelity] */
     size_t n_fidelity;
+    struct docrows docs;   /* of docs.jsonl */
     struct cJSON *summary; /* summary.json, or NULL */
     struct cJSON *run;     /* run.json, or NULL */
     bool has_samples, has_fidelity;

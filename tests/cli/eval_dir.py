@@ -37,6 +37,27 @@ def samples(contexts=(2048, 4096, 8192), methods=METHODS, task="needle"):
                        "mass_mean": 1 - 0.2 * (1 - share)}
 
 
+DOCS_METHODS = {  # time to the first token, score in first, middle and last parts, KL, share computed again
+    "recompute": (1000, (1, 1, 1), 0, 1), "reuse": (30, (0.5, 0.25, 0.5), 0.4, 0), "epic:k=64": (60, (1, 0.25, 0.5), 0.2, 0.05),
+    "cacheblend": (300, (1, 0.75, 0.75), 0.05, 0.15), "samkv": (170, (1, 0.25, 1), 0.1, 0.14),
+    "samkv:update=fusion": (180, (1, 0.5, 1), 0.09, 0.14), "auto": (110, (1, 0.75, 1), 0.02, 0.05)}
+
+
+def docs(methods=None, n=4, n_layer=6, documents=(4, 10)):
+    """One object of docs.jsonl for each question and method; of four questions so many are right."""
+    for n_document in documents:
+        for index in range(n):
+            for p, place in enumerate(("first", "middle", "last")):
+                for method, (ms, score, kl, share) in (methods or DOCS_METHODS).items():
+                    yield {"model": "tiny", "kv": "f16", "task": "docs_facts", "place": place,
+                           "documents": n_document, "document_tokens": 1360, "filler": n_document == 10, "seed": 1,
+                           "index": index, "method": method, "score": int(index < score[p] * n),
+                           "resident_share": 1, "recomputed_share": share, "bytes": share * 1e8,
+                           "ttft_ms": ms * n_document / 4, "load_ms": 10, "join_ms": 0, "probe_ms": 0,
+                           "refresh_ms": ms - 25, "query_ms": 15, "peak_bytes": 2e8, "kv_bytes": 1e8, "kl": kl,
+                           "kv_error": kl / 2, "layer_error": [kl * i / n_layer for i in range(n_layer)], "answer": "?"}
+
+
 def fidelity(contexts=(2048, 8192), methods=METHODS, n_layer=6):
     rows = []
     for ctx in contexts:
@@ -105,13 +126,15 @@ def reading(n_layer=6, n_head=2, n_page=24, n_answer=4, methods=METHODS[:2], pro
     return data
 
 
-def write(folder, lines=None, rows=None, summary=None, recording=None):
+def write(folder, lines=None, rows=None, summary=None, recording=None, docs=None):
     """Writes what is given; what is None is left out."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if lines is not None:
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / "samples.jsonl").write_text(text)
+    if docs is not None:
+        (folder / "docs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in docs))
     if rows is not None:
         (folder / "fidelity.json").write_text(json.dumps({"rows": rows}))
     if summary is not None:

@@ -137,6 +137,37 @@ class Reports(unittest.TestCase):
         ttft = {(r["method"], r["ctx"]): float(r["median"]) for r in rows(self.dir, "ttft")}
         self.assertAlmostEqual(ttft["full", "4096"], 4096 * 0.9, places=3)
 
+    def test_documents_are_drawn_by_place_time_and_layer(self):
+        self.write(docs=list(eval_dir.docs()))
+        _, page = report(self.dir)
+        self.assertEqual((page.problems, page.open), ([], []))
+        self.assertEqual(sorted(page.data), ["data-docs-kl", "data-docs-layers", "data-docs-places", "data-docs-time"])
+        html = (pathlib.Path(self.dir) / "report.html").read_text()
+        places = rows(self.dir, "docs-places")
+        self.assertEqual(len(places), 2 * 3 * len(eval_dir.DOCS_METHODS))
+        self.assertEqual(len(re.findall(r'<rect class="bar', html)), len(places))
+        order = {p: i for i, p in enumerate(("first", "middle", "last"))}
+        for row in places:
+            score = eval_dir.DOCS_METHODS[row["method"]][1][order[row["place"]]]
+            self.assertEqual((float(row["score"]), row["n"]), (score, "4"))
+            self.assertEqual(row["diff"], "" if row["method"] == "recompute" else f"{score - 1:g}")
+            self.assertIn(f'<title>{row["method"]}, {row["place"]}: {100 * score:.1f} %</title>', html)
+        for row in rows(self.dir, "docs-time"):
+            ms, score, kl, share = eval_dir.DOCS_METHODS[row["method"]]
+            documents = 10 if "10 documents" in row["question"] else 4
+            self.assertEqual([float(row[k]) for k in ("ttft_ms", "kl", "recomputed_share", "peak_bytes")],
+                             [ms * documents / 4, kl, share, 2e8])
+            self.assertAlmostEqual(float(row["score"]), sum(score) / 3, places=6)
+        layers = {(r["question"][:15], r["method"], r["layer"]): float(r["error"]) for r in rows(self.dir, "docs-layers")}
+        self.assertEqual(len(layers), 2 * 6 * len(eval_dir.DOCS_METHODS))
+        self.assertAlmostEqual(layers["docs_facts: 4 d", "reuse", "3"], 0.2, places=6)
+        hostile = {HOSTILE[:200]: eval_dir.DOCS_METHODS["reuse"]}
+        self.write(docs=list(eval_dir.docs(hostile)) + [{"model": 1}])
+        self.assert_fails(1, "docs.jsonl:25", "'model'")
+        self.write(docs=list(eval_dir.docs(hostile)))
+        _, page = report(self.dir)
+        self.assertEqual((page.problems, page.open), ([], []))
+
     def test_contexts_of_a_recording_stay_apart_and_share_a_scale(self):
         head = eval_dir.reading(n_layer=1, n_head=1, n_page=4, n_answer=0, methods=("m",), prompt=False)
         lines = [eval_dir.record(0, 1, ctx, 4 * 32, 0, 0, [0.2] * 5, {1, 4}, n_tok) for ctx, n_tok in
@@ -212,7 +243,7 @@ class Reports(unittest.TestCase):
             self.assertIn("It has no run.json", page.text)
             self.assertEqual((page.problems, page.open), ([], []))
             for args, word in (((self.dir, f"{self.dir}/../{a}"), "same last name"),
-                               ((self.dir, str(out)), "holds no samples.jsonl or fidelity.json")):
+                               ((self.dir, str(out)), "holds no samples.jsonl, fidelity.json or docs.jsonl")):
                 done = saccade("eval", "report", *args, "--out", str(out))
                 self.assertEqual(done.returncode, 1 if "holds" in word else 2, done.stderr)
                 self.assertIn(word, done.stderr)
