@@ -144,6 +144,7 @@ class Reports(unittest.TestCase):
         self.assertEqual(sorted(page.data), ["data-docs-kl", "data-docs-layers", "data-docs-places", "data-docs-time"])
         html = (pathlib.Path(self.dir) / "report.html").read_text()
         places = rows(self.dir, "docs-places")
+        self.assertEqual(len({(r["question"], r["method"], r["place"]) for r in places}), len(places))
         self.assertEqual(len(places), 2 * 3 * len(eval_dir.DOCS_METHODS))
         self.assertEqual(len(re.findall(r'<rect class="bar', html)), len(places))
         order = {p: i for i, p in enumerate(("first", "middle", "last"))}
