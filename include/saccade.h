@@ -779,8 +779,8 @@ typedef struct sac_method_info {
     const sac_method_deviation *deviation; /* [n_deviation] */
     size_t n_deviation;
     bool chooses; /* a decode method: by scores, some of what it reads (n_tok_chosen) */
-    /* Of decode methods: it learns from the prompt's last rows, or holds all of the prompt, so a
-     * question belongs among the prompt rows (sac_request.n_decode_row 1). */
+    /* A decode method learns from the prompt's last rows, or holds all of it, so a question belongs
+     * among them (sac_request.n_decode_row 1); a context method chooses by the question. */
     bool needs_question;
     bool any_chunk; /* of prefill methods: what is computed does not depend on where chunks of the
                        prompt end */

@@ -22,6 +22,7 @@ struct chat_options {
     struct option_list files, stop;
     int32_t n_predict;
     bool as_is, ignore_eos, single_turn, no_prefix_cache;
+    const char *docs, *context, *store;
 };
 
 #define OPT(names, type, field, arg, help, ...)                                                    \
@@ -32,6 +33,16 @@ struct chat_options {
 static const struct option_spec specs[] = {
     OPT("-f --file", OPTION_LIST, files, "FILE",
         "a document that is read first and stands before the first question; repeatable",
+        .env = NULL),
+    OPT("--docs", OPTION_TEXT, docs, "NAME,NAME",
+        "documents of 'saccade docs add', put before all that; they are not computed again",
+        .env = NULL),
+    OPT("--context", OPTION_TEXT, context, "SPEC",
+        "how several documents become one context: a context method of 'saccade methods', "
+        "NAME:key=value,...",
+        .env = "CONTEXT"),
+    OPT("--store", OPTION_TEXT, store, "DIR",
+        "folder of the documents; without it $SACCADE_DOCS, or saccade/docs in the user's cache",
         .env = NULL),
     OPT("--as-is", OPTION_FLAG, as_is, NULL, SOURCE_AS_IS_HELP, .env = NULL),
     OPT("-sys --system-prompt", OPTION_TEXT, system, "TEXT", "system message", .env = NULL),
@@ -168,6 +179,10 @@ static int chat_all(struct chat_program *p)
         return options_usage_error(CHAT_COMMAND, "option '-n': 0 tokens are no answer");
     if (question_parse(&c->s.rows_wanted, p->opt.rows, &err) != SAC_OK)
         return options_usage_error(CHAT_COMMAND, "option '--decode-rows': %s", err.msg);
+    if (p->opt.context && !p->opt.docs)
+        return options_usage_error(CHAT_COMMAND, "--context needs documents (--docs NAME,NAME)");
+    if (p->opt.docs && joined_check(p->opt.docs, p->opt.context, &err) != SAC_OK)
+        return options_usage_error(CHAT_COMMAND, "%s", err.msg);
     for (size_t i = 0; i < p->opt.files.n; i++) { /* a wrong name is told at once */
         const char *name = p->opt.files.item[i];
         if (strcmp(name, "-") == 0 || access(name, R_OK) == 0) continue;
@@ -214,6 +229,9 @@ int app_chat(int argc, char **argv)
     p.chat.s.ignore_eos = p.opt.ignore_eos;
     p.chat.s.no_prefix_cache = p.opt.no_prefix_cache;
     p.chat.s.stop = p.opt.stop;
+    p.chat.s.docs = p.opt.docs;
+    p.chat.s.context = p.opt.context;
+    p.chat.s.store = p.opt.store;
     interrupt_install();
     code = chat_all(&p);
     line_close(p.chat.line);

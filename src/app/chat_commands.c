@@ -50,18 +50,22 @@ static void command_regen(struct chat *c, const char *arg)
 static void command_reading(struct chat *c, const char *arg)
 {
     struct passages passages = {0};
+    struct reading_docs docs = {0};
     struct strbuf out = {0};
     sac_error err = {0};
     (void)arg;
-    if (session_reading(&c->s, &passages, &err) != SAC_OK) {
+    if (session_reading(&c->s, &docs, &passages, &err) != SAC_OK) {
         fprintf(stderr, "%s\n", err.msg);
     } else {
         strbuf_adds(&out, "What the last answer read (share of the squared softmax mass):\n\n");
+        reading_docs_print(&docs, &passages, &out);
+        strbuf_adds(&out, "\n");
         passages_print_text(&passages, passages_print_colours(), &out);
         output_write(out.data, out.n);
     }
     strbuf_deinit(&out);
     passages_deinit(&passages);
+    reading_docs_deinit(&docs);
 }
 
 /* ---- The engine ---- */

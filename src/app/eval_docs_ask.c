@@ -52,12 +52,11 @@ static sac_status parse_one(struct eval_docs_methods *out, const char *text, siz
     if (m->name[context]) {
         memcpy(m->decode, m->name + context + 1, n - context);
         TRY(sac_method_check("decode", m->decode, err));
-    } else {
-        snprintf(m->decode, sizeof m->decode, "full");
     }
-    while (m->decode_i < out->n_decode && strcmp(out->decode[m->decode_i], m->decode) != 0)
+    while (*m->decode && m->decode_i < out->n_decode &&
+           strcmp(out->decode[m->decode_i], m->decode) != 0)
         m->decode_i++;
-    if (m->decode_i == out->n_decode) out->decode[out->n_decode++] = m->decode;
+    if (*m->decode && m->decode_i == out->n_decode) out->decode[out->n_decode++] = m->decode;
     out->n++;
     return SAC_OK;
 }
@@ -304,7 +303,8 @@ static sac_status ask(struct asked *q, const struct eval_docs_method *m, sac_err
     TRY(joined_make(&j, q->engine, &prompt, &seq, err));
     row.value[DOCROW_KV] = (double)(sac_engine_get_stats(q->engine).kv_bytes_used - before);
     q->n_asked = sac_seq_length(q->engine, seq, NULL) - j.n_tok;
-    sac_status status = sac_seq_use_decode(q->engine, seq, m->decode_i, err);
+    sac_status status = SAC_OK;
+    if (*m->decode) status = sac_seq_use_decode(q->engine, seq, m->decode_i, err);
     if (status == SAC_OK) status = measure(q, seq, &j, &row, err);
     if (status == SAC_OK && q->exact == SAC_SEQ_NONE) {
         q->exact = seq; /* as it was before the question */

@@ -16,8 +16,9 @@
 /* "CONTEXT:key=value,..." or "CONTEXT+DECODE". */
 struct eval_docs_method {
     char name[DOCROW_METHOD]; /* both */
-    char context[DOCROW_METHOD], decode[DOCROW_METHOD];
-    uint32_t decode_i; /* of the engine's */
+    char context[DOCROW_METHOD];
+    char decode[DOCROW_METHOD]; /* "": full, or what the context method needs */
+    uint32_t decode_i;          /* of the engine's */
 };
 
 struct eval_docs_methods {

@@ -120,7 +120,7 @@ static void print_method(const sac_method_info *m)
     if (m->paper) printf("%s\n", m->paper);
     putchar('\n');
     print_wrapped(m->about, 96);
-    if (m->needs_question) {
+    if (m->needs_question && strcmp(m->kind, "decode") == 0) {
         putchar('\n');
         print_wrapped("It takes the prompt's end for the question: of a question's tokens the last "
                       "alone is a decode row (--decode-rows).",

@@ -12,6 +12,7 @@
 #include "app/output.h"
 #include "app/passages_print.h"
 #include "app/progress.h"
+#include "app/reading_docs.h"
 #include "app/setup.h"
 #include "app/source.h"
 #include "app/structure.h"
@@ -106,7 +107,9 @@ static const struct option_spec specs[] = {
         "with --show-reading",
         .env = NULL, .choices = "text|json|html"),
     OPT("--show-reading", OPTION_FLAG, show_reading, NULL,
-        "after the answer, the documents with the passages that it read", .env = NULL),
+        "after the answer, what it read: documents, passages by characters, and the texts with "
+        "these marked",
+        .env = NULL),
     OPT("-q --quiet", OPTION_FLAG, quiet, NULL, "no timings on stderr", .env = NULL),
     {0},
 };
@@ -133,6 +136,7 @@ struct run {
     size_t document_bytes;              /* of `text` in front of the question */
     size_t file_bytes[OPTION_LIST_MAX]; /* [files.n] of each document */
     struct passages passages;
+    struct reading_docs reading; /* what these are passages of */
     struct generation gen;
     struct joined joined; /* of --docs */
     int32_t *head;        /* [n_head] what the prompt begins with; sac_free */
@@ -351,14 +355,16 @@ static void count_ahead(struct run *r)
  * recording a prompt takes long and says what the prompt read, not what the answer did. */
 static sac_status read_and_record(struct run *r, size_t n, sac_error *err)
 {
-    struct passages_document document[OPTION_LIST_MAX];
+    struct passages_document document[READING_DOCS_MAX];
     const char *at = r->text.data;
+    if (r->opt.docs) TRY(reading_docs_add_joined(&r->reading, &r->joined, r->model, r->tok, err));
     for (size_t i = 0; i < r->opt.files.n; i++) {
-        document[i] = (struct passages_document){at, r->file_bytes[i]};
+        reading_docs_add(&r->reading, r->opt.files.item[i], at, r->file_bytes[i]);
         at += r->file_bytes[i] + strlen(BETWEEN_FILES);
     }
-    const struct passages_prompt prompt = {r->model, r->tok,         r->n_tok,
-                                           document, r->opt.files.n, false};
+    reading_docs_list(&r->reading, document);
+    const struct passages_prompt prompt = {r->model, r->tok,       r->n_tok,
+                                           document, r->reading.n, false};
     TRY(read_to(r, n, err));
     return passages_begin(&r->passages, r->engine, &prompt, err);
 }
@@ -553,7 +559,10 @@ static int print_json(struct run *r)
     cJSON_AddNumberToObject(o, "kv_bytes", (double)stats.kv_bytes);
     cJSON_AddNumberToObject(o, "kv_bytes_used", (double)stats.kv_bytes_used);
     if (r->opt.docs) cJSON_AddItemToObject(o, "context", joined_json(&r->joined));
-    if (r->opt.show_reading) cJSON_AddItemToObject(o, "reading", passages_json(&r->passages));
+    if (r->opt.show_reading) {
+        cJSON_AddItemToObject(o, "reading", passages_json(&r->passages));
+        cJSON_AddItemToObject(o, "reading_documents", reading_docs_json(&r->reading, &r->passages));
+    }
     return output_json(o);
 }
 
@@ -568,6 +577,8 @@ static int print_reading(struct run *r)
     } else {
         strbuf_adds(&out, "\nWhat the answer read (share of the squared softmax mass, without the "
                           "first tokens and the question):\n\n");
+        reading_docs_print(&r->reading, &r->passages, &out);
+        strbuf_adds(&out, "\n");
         passages_print_text(&r->passages, passages_print_colours(), &out);
     }
     if (!out.failed)
@@ -613,8 +624,9 @@ static int run_all(struct run *r)
             return options_usage_error(COMMAND, "option '--stop': an empty text is everywhere");
     if (r->opt.raw && (r->opt.system || r->opt.template_name || r->opt.template_file))
         return options_usage_error(COMMAND, "--raw goes without -sys and without chat templates");
-    if (r->opt.show_reading && r->opt.files.n == 0)
-        return options_usage_error(COMMAND, "--show-reading needs a document (-f FILE)");
+    if (r->opt.show_reading && r->opt.files.n == 0 && !r->opt.docs)
+        return options_usage_error(COMMAND,
+                                   "--show-reading needs a document (-f FILE, --docs NAME)");
     if (r->opt.format == FORMAT_HTML && !r->opt.show_reading)
         return options_usage_error(COMMAND, "-o html goes with --show-reading");
     if (r->opt.n_probs > 0 && r->opt.format != FORMAT_JSON)
@@ -626,8 +638,8 @@ static int run_all(struct run *r)
         return options_usage_error(COMMAND, "--save-state needs a document (-f FILE)");
     if (!wants_answer(r) && (r->opt.format != FORMAT_TEXT || r->opt.show_reading))
         return options_usage_error(COMMAND, "without a question (-p) nothing is printed");
-    if (r->opt.docs && (r->opt.load_state || r->opt.save_state || r->opt.show_reading))
-        return options_usage_error(COMMAND, "--docs goes without states and --show-reading");
+    if (r->opt.docs && (r->opt.load_state || r->opt.save_state))
+        return options_usage_error(COMMAND, "--docs goes without states");
     if (r->opt.context && !r->opt.docs)
         return options_usage_error(COMMAND, "--context needs documents (--docs NAME,NAME)");
     if (r->opt.docs && joined_check(r->opt.docs, r->opt.context, &err) != SAC_OK)
@@ -684,6 +696,7 @@ int app_run(int argc, char **argv)
     interrupt_install();
     code = run_all(&r);
     passages_deinit(&r.passages);
+    reading_docs_deinit(&r.reading);
     generation_deinit(&r.gen);
     structure_close(&r.structure);
     sac_engine_free(r.engine);

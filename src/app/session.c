@@ -24,7 +24,8 @@ static sac_status open_engine(struct session *s, const struct session_plan *plan
     p.decode = &decode;
     p.n_decode = *decode ? 1 : 0;
     p.record = plan->record;
-    p.prefix_cache = !s->no_prefix_cache;
+    p.prefix_cache = !s->no_prefix_cache && !s->docs; /* a sequence of documents is no prefix */
+    if (s->docs) joined_plan(&s->joined, &p, plan->n_ctx);
     TRY(sac_engine_create(&s->engine, s->model, &p, err));
     sac_status status = setup_check_memory(s->setup.command, s->engine, err);
     if (status == SAC_OK) {
@@ -38,10 +39,29 @@ static sac_status open_engine(struct session *s, const struct session_plan *plan
     return status;
 }
 
+/* Documents are found before there is an engine, which must have room for them. */
+static sac_status find_documents(struct session *s, sac_error *err)
+{
+    const sac_engine_params p = setup_engine_params(&s->setup, 0, 1);
+    const char *method = s->context ? s->context : "";
+    sac_method_info m;
+    TRY(joined_open(&s->joined, s->store, s->docs, s->context, err));
+    TRY(joined_find(&s->joined, s->docs, s->model, &p, err));
+    for (size_t i = 0; sac_method_at(i, &m); i++)
+        if (strcmp(m.kind, "context") == 0 && strlen(m.name) == strcspn(method, ":") &&
+            strncmp(m.name, method, strlen(m.name)) == 0)
+            s->chooses = m.needs_question;
+    s->doc_tok = mem_calloc(s->joined.n_tok, sizeof *s->doc_tok);
+    return s->doc_tok
+               ? SAC_OK
+               : error_set(err, SAC_ERR_MEMORY, "out of memory for %u tokens", s->joined.n_tok);
+}
+
 sac_status session_open(struct session *s, sac_error *err)
 {
     struct session_plan plan = {.n_ctx = s->setup.n_ctx};
     if (plan.n_ctx == 0) plan.n_ctx = sac_model_get_info(s->model).n_ctx_train;
+    if (s->docs) TRY(find_documents(s, err));
     if (s->setup.prefill) snprintf(plan.prefill, sizeof plan.prefill, "%s", s->setup.prefill_spec);
     if (s->setup.decode) snprintf(plan.decode, sizeof plan.decode, "%s", s->setup.decode_spec);
     TRY(structure_open(&s->structure, s->model, err));
@@ -53,6 +73,8 @@ sac_status session_open(struct session *s, sac_error *err)
 void session_close(struct session *s)
 {
     conversation_deinit(&s->said);
+    joined_close(&s->joined);
+    mem_free(s->doc_tok);
     structure_close(&s->structure);
     sac_engine_free(s->engine);
     sac_model_free(s->model);
@@ -83,6 +105,33 @@ sac_status session_rebuild(struct session *s, const struct session_plan *plan, b
 
 /* ---- What the sequence holds ---- */
 
+/* `*tok` (owned, replaced) with the documents' tokens in the place of the head, which these have.
+ */
+static sac_status put_documents(const struct session *s, int32_t **tok, size_t *n, sac_error *err)
+{
+    const struct prompt_form form = {.system = s->said.system, .chat_template = s->chat_template};
+    int32_t *head = NULL, *all = NULL;
+    size_t n_head = 0;
+    TRY(prompt_head(s->model, &form, &head, &n_head, err));
+    sac_status status = SAC_OK;
+    if (n_head > *n || memcmp(*tok, head, n_head * sizeof *head) != 0)
+        status = error_set(err, SAC_ERR_UNSUPPORTED,
+                           "the chat template puts something before the first question that "
+                           "depends on it: documents cannot stand there");
+    const size_t n_doc = s->joined.n_tok;
+    if (status == SAC_OK) all = mem_alloc((n_doc + *n - n_head) * sizeof *all);
+    if (status == SAC_OK && !all)
+        status = error_set(err, SAC_ERR_MEMORY, "out of memory for %zu tokens", n_doc + *n);
+    sac_free(head);
+    TRY(status);
+    memcpy(all, s->doc_tok, n_doc * sizeof *all);
+    memcpy(all + n_doc, *tok + n_head, (*n - n_head) * sizeof *all);
+    sac_free(*tok);
+    *tok = all;
+    *n += n_doc - n_head;
+    return SAC_OK;
+}
+
 /* The tokens of the conversation up to where the assistant speaks; `last`, if not NULL, stands in
  * the last turn's place. */
 static sac_status render(const struct session *s, const char *last, int32_t **out_tok,
@@ -96,8 +145,11 @@ static sac_status render(const struct session *s, const char *last, int32_t **ou
     for (size_t i = 0; i < said->n_turn; i++)
         msgs[n++] = (sac_message){.role = said->turns[i].role, .content = said->turns[i].text};
     if (last) msgs[n - 1].content = last;
-    const sac_status status = prompt_chat(s->model, msgs, n, s->chat_template, out_tok, out_n, err);
+    sac_status status = prompt_chat(s->model, msgs, n, s->chat_template, out_tok, out_n, err);
     mem_free(msgs);
+    if (status != SAC_OK || !s->docs) return status;
+    status = put_documents(s, out_tok, out_n, err);
+    if (status != SAC_OK) sac_free(*out_tok);
     return status;
 }
 
@@ -140,6 +192,34 @@ static sac_status keep_common(struct session *s, const int32_t *tok, size_t n, u
     return SAC_OK;
 }
 
+/* Joins the documents for the prompt `tok` [n], unless the sequence has them and they are those of
+ * any question; fills them into `tok`. */
+static sac_status join_documents(struct session *s, int32_t *tok, size_t n, sac_error *err)
+{
+    const size_t n_doc = s->joined.n_tok;
+    const struct prompt_form form = {.system = s->said.system, .chat_template = s->chat_template};
+    struct joined_prompt prompt = {.question = tok + n_doc, .n_question = n - n_doc};
+    int32_t *head = NULL;
+    if (n > s->plan.n_ctx) return SAC_OK; /* told by keep_common */
+    const bool is_there =
+        s->has_doc_tok && sac_seq_length(s->engine, s->seq, NULL) >= n_doc &&
+        memcmp(sac_seq_tokens(s->engine, s->seq), s->doc_tok, n_doc * sizeof *tok) == 0;
+    if (is_there && !s->chooses) return SAC_OK;
+    TRY(prompt_head(s->model, &form, &head, &prompt.n_head, err));
+    prompt.head = head;
+    sac_seq_remove(s->engine, s->seq);
+    const sac_status status = joined_make(&s->joined, s->engine, &prompt, &s->seq, err);
+    sac_free(head);
+    if (status != SAC_OK) {
+        TRY(sac_seq_create(s->engine, &s->seq, NULL));
+        return status;
+    }
+    memcpy(s->doc_tok, sac_seq_tokens(s->engine, s->seq), n_doc * sizeof *tok);
+    memcpy(tok, s->doc_tok, n_doc * sizeof *tok);
+    s->has_doc_tok = true;
+    return SAC_OK;
+}
+
 /* Computes what is queued, up to `n` tokens in all, and forgets the rest after Ctrl-C. */
 static sac_status compute(struct session *s, const char *label, size_t n, sac_error *err)
 {
@@ -165,6 +245,7 @@ sac_status session_read_ahead(struct session *s, sac_error *err)
     int32_t *tok = NULL;
     size_t n = 0;
     uint32_t common = 0;
+    if (s->docs) return SAC_OK; /* they are joined when a question is there */
     TRY(render_waiting(s, &tok, &n, err));
     sac_status status = keep_common(s, tok, n, &common, err);
     if (status == SAC_OK)
@@ -218,7 +299,8 @@ sac_status session_answer(struct session *s, struct generation *g, sac_error *er
     if (s->sampling.seed >= 0) g->request.sampling.seed = (uint64_t)s->sampling.seed + s->n_asked;
     s->n_asked++;
     TRY(render(s, NULL, &tok, &n, err));
-    sac_status status = keep_common(s, tok, n, &common, err);
+    sac_status status = s->docs ? join_documents(s, tok, n, err) : SAC_OK;
+    if (status == SAC_OK) status = keep_common(s, tok, n, &common, err);
     if (status == SAC_OK) status = count_decode_rows(s, tok, n, common, err);
     if (status == SAC_OK) {
         g->request.n_decode_row = s->n_decode_row;
@@ -241,22 +323,24 @@ sac_status session_answer(struct session *s, struct generation *g, sac_error *er
 
 /* ---- What it read ---- */
 
-/* The documents of all questions. Without any, what was pasted: earlier questions, and the last one
- * up to its last line. */
-static size_t gather(const struct session *s, struct passages_document *out)
+/* Documents of a store, and those of all questions. Without any, what was pasted: earlier
+ * questions, and the last one up to its last line. */
+static sac_status gather(const struct session *s, struct reading_docs *out, sac_error *err)
 {
     const struct conversation *c = &s->said;
-    size_t n = 0;
-    for (size_t i = 0; i < c->n_turn; i += 2)
+    if (s->docs) TRY(reading_docs_add_joined(out, &s->joined, s->model, s->doc_tok, err));
+    for (size_t i = 0; i < c->n_turn && out->n < READING_DOCS_MAX; i += 2)
         if (c->turns[i].n_document)
-            out[n++] = (struct passages_document){c->turns[i].text,
-                                                  conversation_document_bytes(&c->turns[i])};
-    for (size_t i = 0; n == 0 && i < c->n_turn; i += 2) {
+            reading_docs_add(out, c->turns[i].document[0].name, c->turns[i].text,
+                             conversation_document_bytes(&c->turns[i]));
+    for (size_t i = 0; out->n == 0 && i < c->n_turn; i += 2) {
         const char *text = c->turns[i].text, *line = strrchr(text, '\n');
         const bool is_last = i + 2 >= c->n_turn;
-        if (is_last && line) out[n++] = (struct passages_document){text, (size_t)(line - text)};
+        if (is_last && line) reading_docs_add(out, "what was pasted", text, (size_t)(line - text));
     }
-    return n;
+    return out->n > 0 ? SAC_OK
+                      : error_set(err, SAC_ERR_NOT_FOUND,
+                                  "the conversation has no document: /file puts one in");
 }
 
 /* Says the answer again, with the rows of the prompt that the decode method served. `tok` [n] is
@@ -271,16 +355,17 @@ static sac_status replay(struct session *s, const int32_t *tok, uint32_t n, sac_
     return interrupt_pending() ? error_set(err, SAC_ERR_CANCELLED, "interrupted") : SAC_OK;
 }
 
-static sac_status record(struct session *s, struct passages *out,
-                         const struct passages_document *document, size_t n_document,
+static sac_status record(struct session *s, struct passages *out, const struct reading_docs *docs,
                          sac_error *err)
 {
     sac_error ignored;
+    struct passages_document document[READING_DOCS_MAX];
+    reading_docs_list(docs, document);
     const uint32_t n = sac_seq_length(s->engine, s->seq, NULL), at = s->answer_at;
     int32_t *tok = mem_calloc(n + 1, sizeof *tok);
     if (!tok) return error_set(err, SAC_ERR_MEMORY, "out of memory for a reading map");
     memcpy(tok, sac_seq_tokens(s->engine, s->seq), n * sizeof *tok);
-    const struct passages_prompt prompt = {s->model, tok, at, document, n_document, false};
+    const struct passages_prompt prompt = {s->model, tok, at, document, docs->n, false};
     sac_status status = passages_begin(out, s->engine, &prompt, err);
     if (status == SAC_OK) status = replay(s, tok, n, err);
     if (status == SAC_OK)
@@ -292,26 +377,32 @@ static sac_status record(struct session *s, struct passages *out,
     return status;
 }
 
-sac_status session_reading(struct session *s, struct passages *out, sac_error *err)
+/* An engine that can record goes with the sequence as it is. Methods that choose by the question
+ * may be unable to join in it, so that it is for one reading alone. */
+static sac_status read_again(struct session *s, const struct reading_docs *docs,
+                             struct passages *out, sac_error *err)
 {
+    struct session_plan plan = s->plan;
+    const bool is_plain = !plan.record;
     bool kept = true;
+    sac_error ignored;
+    plan.record = true;
+    if (is_plain) TRY(session_rebuild(s, &plan, &kept, err));
+    sac_status status = kept ? record(s, out, docs, err) : SAC_ERR_UNSUPPORTED; /* `err` tells */
+    if (!is_plain || !(s->docs && s->chooses)) return status;
+    plan.record = false;
+    const sac_status back = session_rebuild(s, &plan, &kept, &ignored);
+    return status == SAC_OK && back != SAC_OK ? error_set(err, back, "%s", ignored.msg) : status;
+}
+
+sac_status session_reading(struct session *s, struct reading_docs *docs, struct passages *out,
+                           sac_error *err)
+{
     if (s->answer_at == 0)
         return error_set(err, SAC_ERR_NOT_FOUND, "there is no answer whose reading could be shown");
-    struct passages_document *document = mem_calloc(s->said.n_turn + 1, sizeof *document);
-    if (!document) return error_set(err, SAC_ERR_MEMORY, "out of memory for a reading map");
-    const size_t n = gather(s, document);
-    sac_status status = n > 0 ? SAC_OK
-                              : error_set(err, SAC_ERR_NOT_FOUND,
-                                          "the conversation has no document: /file puts one in");
-    if (status == SAC_OK && !s->plan.record) {
-        struct session_plan plan = s->plan;
-        plan.record = true;
-        status = session_rebuild(s, &plan, &kept, err);
-    }
-    if (status == SAC_OK && !kept) status = SAC_ERR_UNSUPPORTED; /* `err` tells why */
-    if (status == SAC_OK) status = record(s, out, document, n, err);
+    sac_status status = gather(s, docs, err);
+    if (status == SAC_OK) status = read_again(s, docs, out, err);
     interrupt_clear();
-    mem_free(document);
     return status;
 }
 

@@ -5,6 +5,10 @@
  * answer, another system message, a document that is taken out: all are the same case, a shorter
  * common beginning. What is taken out and comes back is found in the engine's index of pages.
  *
+ * Documents of a store stand before all of it. They are joined when the first question comes, for
+ * some methods choose by it; with these again for each question, and then what was said behind the
+ * documents is computed again, too.
+ *
  * The engine may be made anew with another context, other methods or a recorder: the sequence goes
  * over as it is, where the new engine can go on with it. */
 #ifndef SAC_APP_SESSION_H
@@ -12,6 +16,8 @@
 
 #include "app/conversation.h"
 #include "app/generate.h"
+#include "app/joined.h"
+#include "app/reading_docs.h"
 #include "app/setup.h"
 #include "app/structure.h"
 #include "eval/passages.h"
@@ -42,6 +48,12 @@ struct session {
     struct session_plan plan;
     struct conversation said;
 
+    const char *docs, *context, *store; /* of a store, as `run` names them; NULL: none */
+    struct joined joined;
+    int32_t *doc_tok; /* [joined.n_tok] their tokens with the head, once they have been joined */
+    bool has_doc_tok;
+    bool chooses; /* the context method does so by the question */
+
     sac_timings timings;   /* of the last answer */
     uint32_t n_decode_row; /* of its prompt, computed as the answer's are */
     uint32_t answer_at;    /* tokens of the sequence before it; 0: it is not there any more */
@@ -64,8 +76,10 @@ sac_status session_answer(struct session *s, struct generation *g, sac_error *er
 sac_status session_rebuild(struct session *s, const struct session_plan *plan, bool *out_kept,
                            sac_error *err);
 
-/* What the last answer read of the documents: it is said again, token by token, with a recorder. */
-sac_status session_reading(struct session *s, struct passages *out, sac_error *err);
+/* What the last answer read of the documents: it is said again, token by token, with a recorder.
+ * `docs` gets the documents; both are zeroed, and freed by the caller in any case. */
+sac_status session_reading(struct session *s, struct reading_docs *docs, struct passages *out,
+                           sac_error *err);
 
 /* The sequence from and to a file. After a load that fails it is empty. */
 sac_status session_save_state(struct session *s, const char *path, sac_error *err);

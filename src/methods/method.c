@@ -5,6 +5,7 @@
 #include "methods/method.h"
 
 #include "base/half.h"
+#include "methods/context.h"
 #include "methods/registered.h"
 #include "saccade.h"
 
@@ -50,6 +51,12 @@ bool method_queries_finite(const struct method_lane *lane)
     return all >> 31 == 0;
 }
 
+/* Whether a composer looks at the question. */
+static bool asks(const struct method_context *hooks)
+{
+    return hooks && (hooks->probe || hooks->wants_mass || hooks->question);
+}
+
 bool sac_method_at(size_t i, sac_method_info *out)
 {
     const struct method *m = method_at(i);
@@ -65,7 +72,7 @@ bool sac_method_at(size_t i, sac_method_info *out)
                              .deviation = m->deviation,
                              .n_deviation = m->n_deviation,
                              .chooses = m->chooses,
-                             .needs_question = m->needs_question,
+                             .needs_question = m->needs_question || asks(m->context),
                              /* Without hooks it is dense attention. */
                              .any_chunk = is_prefill && (!m->prefill || m->prefill->any_chunk)};
     return true;

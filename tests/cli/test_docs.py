@@ -84,6 +84,32 @@ class Docs(unittest.TestCase):
                 self.assertEqual(done.returncode, code, done.stderr)
                 self.assertIn(words, done.stderr)
 
+    def test_what_was_read_is_told_by_document_and_characters(self):
+        other = self.root / "towns.txt"
+        text = "Velmora lies by the sea. " * 12 + "The harbour of Quern has the number 48213. " + "It rains. " * 30
+        other.write_text(text)
+        self.add(self.file, other)
+        ask = ["run", "-m", model_path(), "-p", "What number has the harbour of Quern?", "-n", "6", "--temp", "0",
+               "--docs", "archive.txt,towns.txt", "--context", "reuse"]
+        plain = saccade(*ask, "-o", "json", env=self.env)
+        told = json.loads(saccade(*ask, "--show-reading", "-o", "json", env=self.env).stdout)
+        self.assertEqual(told["tokens"], json.loads(plain.stdout)["tokens"])
+        documents = told["reading_documents"]
+        self.assertEqual([d["name"] for d in documents], ["archive.txt", "towns.txt"])
+        self.assertAlmostEqual(sum(d["share"] for d in documents), 1, places=6)
+        self.assertGreater(documents[1]["share"], documents[0]["share"])
+        best = max(documents[1]["passages"], key=lambda p: p["share"])
+        self.assertIn("48213", text[best["begin"]:best["end"]])
+        # A chat says the same, of the same documents, and goes on from them.
+        lines = "What number has the harbour of Quern?\n/reading\nWho keeps the archive?\n/stats\n"
+        chat = saccade("chat", "-m", model_path(), "-n", "6", "--temp", "0", "-c", "1024", *ask[9:], env=self.env,
+                       stdin=lines)
+        self.assertEqual(chat.returncode, 0, chat.stderr)
+        self.assertTrue(chat.stdout.startswith(told["text"] + "\n"), chat.stdout)
+        self.assertRegex(chat.stdout, r" %  towns.txt\n +\d+ %  characters \d+ to \d+: ")
+        reused = int(chat.stdout.split("tokens/s), ")[1].split(" ")[0])
+        self.assertGreater(reused, told["context"]["n_tok"])
+
     def test_methods_are_asked_about_the_same_documents(self):
         ask = ["eval", "docs", "-m", model_path(), "--docs", "2", "--doc-tokens", "128", "-n", "1", "-s", "3",
                "--tasks", "docs_facts", "-q"]
