@@ -29,6 +29,7 @@ struct compose {
     int32_t shift;
     struct context_note *note;
     float *query, *mass;
+    uint32_t *done; /* [n_page] */
     struct context_view view;
     struct context_plan plan;
     sac_compose_report report;
@@ -248,10 +249,11 @@ static sac_status plan_masks(struct compose *c, sac_error *err)
     const size_t n = (size_t)c->view.n_layer * c->view.n_page;
     c->plan.refresh = mem_calloc(n, sizeof *c->plan.refresh);
     c->plan.resident = mem_alloc(n * sizeof *c->plan.resident);
-    c->plan.spare =
-        mem_alloc(((size_t)c->view.n_page * PAGE_TOK + 2 * config_q_width(&c->e->model->config)) *
-                  sizeof *c->plan.spare);
-    if (!c->plan.refresh || !c->plan.resident || !c->plan.spare)
+    c->plan.spare = mem_alloc(
+        (2 * (size_t)c->view.n_page * PAGE_TOK + 2 * config_q_width(&c->e->model->config)) *
+        sizeof *c->plan.spare);
+    c->view.done = c->done = mem_calloc(c->view.n_page, sizeof *c->done);
+    if (!c->plan.refresh || !c->plan.resident || !c->plan.spare || !c->done)
         return error_set(err, SAC_ERR_MEMORY, "out of memory for the plan of %u documents",
                          c->view.n_doc);
     memset(c->plan.resident, 1, n);
@@ -325,6 +327,13 @@ static sac_status probe(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
+/* Whether one of these layers sees everything. */
+static bool has_global(const struct compose *c, uint32_t layer, uint32_t end)
+{
+    while (layer < end && config_layer_is_local(&c->e->model->config, layer)) layer++;
+    return layer < end;
+}
+
 /* What the question reads of all documents as they are. */
 static sac_status read_mass(struct compose *c, sac_error *err)
 {
@@ -336,14 +345,22 @@ static sac_status read_mass(struct compose *c, sac_error *err)
         return error_set(err, SAC_ERR_ARG, "context method %s needs a question",
                          c->spec.method->name);
     w.n_sample = (n_question + w.every - 1) / w.every;
-    c->view.mass = c->mass = mem_alloc((size_t)c->view.n_page * PAGE_TOK * sizeof *c->mass);
+    mem_free(c->mass); /* of the round before */
+    c->view.mass = c->mass =
+        mem_alloc((size_t)c->view.n_layer * c->view.n_page * PAGE_TOK * sizeof *c->mass);
     w.query = mem_calloc(n, sizeof *w.query);
     w.sample = mem_calloc(n * w.n_sample, sizeof *w.sample);
     sac_status status = c->mass && w.query && w.sample
                             ? run_probe(c, &w, err)
                             : error_set(err, SAC_ERR_MEMORY, "out of memory for a question");
     c->e->watch = NULL;
-    if (status == SAC_OK) status = mass_read(c->e, &w, c->view.n_page, c->mass, err);
+    struct mass_job job = {.watch = &w, .n_page = c->view.n_page};
+    c->hooks->reads(&c->view, &job.first, &job.end);
+    if (!has_global(c, job.first, job.end)) {
+        job.first = 0;
+        job.end = c->view.n_layer;
+    }
+    if (status == SAC_OK) status = mass_read(c->e, &job, c->mass, err);
     if (status == SAC_OK) status = sac_seq_truncate(c->e, c->seq, c->view.n_page * PAGE_TOK, err);
     mem_free(w.query);
     mem_free(w.sample);
@@ -428,8 +445,32 @@ static sac_status refresh(struct compose *c, sac_error *err)
     drop_pages(c, false);
     TRY(refresh_run(c->e, &job, &done, err));
     drop_pages(c, true);
-    c->report.n_row = done.n_row;
-    c->report.bytes = done.n_page_own * c->e->pool.geom.bytes;
+    c->report.n_row += done.n_row;
+    c->report.bytes += done.n_page_own * c->e->pool.geom.bytes;
+    return SAC_OK;
+}
+
+/* The next round plans anew. */
+static void end_round(struct compose *c)
+{
+    const size_t n_page = c->view.n_page;
+    for (size_t i = 0; i < c->view.n_layer * n_page; i++) c->done[i % n_page] |= c->plan.refresh[i];
+    memset(c->plan.refresh, 0, c->view.n_layer * n_page * sizeof *c->plan.refresh);
+}
+
+static sac_status run_rounds(struct compose *c, sac_error *err)
+{
+    const uint32_t n = c->hooks->rounds ? c->hooks->rounds(c->spec.param) : 1;
+    for (uint32_t round = 0; round < n; round++) {
+        uint64_t start = clock_us();
+        if (round > 0) end_round(c);
+        if (c->hooks->reads) TRY(read_mass(c, err));
+        c->report.probe_ms += (double)(clock_us() - start) * 1e-3;
+        start = clock_us();
+        if (c->hooks->plan) c->hooks->plan(&c->view, &c->plan);
+        TRY(question_of(c) == CONTEXT_QUESTION_NONE ? refresh(c, err) : ask(c, err));
+        c->report.refresh_ms += (double)(clock_us() - start) * 1e-3;
+    }
     return SAC_OK;
 }
 
@@ -441,13 +482,8 @@ static sac_status join(struct compose *c, sac_error *err)
     start = clock_us();
     TRY(plan_masks(c, err));
     if (c->hooks->probe) TRY(probe(c, err));
-    if (c->hooks->wants_mass) TRY(read_mass(c, err));
     c->report.probe_ms = (double)(clock_us() - start) * 1e-3;
-    start = clock_us();
-    if (c->hooks->plan) c->hooks->plan(&c->view, &c->plan);
-    TRY(question_of(c) == CONTEXT_QUESTION_NONE ? refresh(c, err) : ask(c, err));
-    c->report.refresh_ms = (double)(clock_us() - start) * 1e-3;
-    return SAC_OK;
+    return run_rounds(c, err);
 }
 
 /* Tokens that are there, of all layers. */
@@ -500,6 +536,7 @@ sac_status sac_compose(sac_engine *e, const sac_compose_params *params, sac_seq 
     mem_free(c.note);
     mem_free(c.query);
     mem_free(c.mass);
+    mem_free(c.done);
     mem_free(c.plan.refresh);
     mem_free(c.plan.resident);
     mem_free(c.plan.spare);

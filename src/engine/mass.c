@@ -1,7 +1,11 @@
-/* mass.c: see the header. Queries are as they were rotated, at their positions; for each segment
- * they are turned to meet its keys. */
+/* mass.c: see the header.
+ *
+ * A layer is one item of work, whatever the threads are, and adds up its heads and rows in order.
+ * Keys are turned to meet the queries as they are, each once; of q8 pages the first two bits of a
+ * key count, which lie together and tell its share nearly as well. */
 #include "engine/mass.h"
 
+#include "base/half.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -9,99 +13,114 @@
 
 struct mass {
     const sac_engine *e;
-    const struct notes_watch *w;
-    uint32_t n_page, layer;
+    const struct mass_job *job;
     struct segment_view view[SEGMENT_MAX];
     uint32_t n_view;
-    float *turn;  /* [SEGMENT_MAX, n_rot] */
-    float *query; /* [n_sample * group, d] turned */
-    float *key;   /* [PAGE_TOK, d] */
-    float *score; /* [n_sample * group, n_page * PAGE_TOK] */
-    float *out;   /* [n_page * PAGE_TOK] */
+    float *turn;   /* [SEGMENT_MAX, n_rot] */
+    float *worker; /* [n_worker][worker_floats] */
+    size_t worker_floats;
+    float *out; /* [n_layer, n_tok] */
 };
 
-static uint32_t group_of(const struct mass *m)
+static size_t n_tok_of(const struct mass *m)
 {
-    return m->e->model->config.n_head / m->e->model->config.n_kv_head;
+    return (size_t)m->job->n_page * PAGE_TOK;
 }
 
-/* Queries of one KV head as they meet segment i; n_view: as they are. */
-static void turn_queries(const struct mass *m, uint32_t kv_head, uint32_t i)
+/* Keys [PAGE_TOK, d] of a q8 page as far as the first plane tells them. */
+static void read_plane(float *k, const struct page_geom *g, const uint8_t *page)
 {
-    static const struct segment_view as_it_is = {0};
-    const struct config *c = &m->e->model->config;
-    const struct segment_view *view = i < m->n_view ? &m->view[i] : &as_it_is;
-    const uint32_t group = group_of(m), d = c->head_dim;
-    const size_t width = config_q_width(c);
-    for (uint32_t s = 0; s < m->w->n_sample; s++)
-        for (uint32_t g = 0; g < group; g++)
-            segment_turn(m->query + (size_t)(s * group + g) * d,
-                         m->w->sample + ((size_t)m->layer * m->w->n_sample + s) * width +
-                             (kv_head * group + g) * d,
-                         d, view, m->e->shape.rope, 1);
+    const uint32_t d = g->head_dim, n = d / 4;
+    const uint16_t *min = (const uint16_t *)(const void *)(page + g->k_min);
+    const uint16_t *step = (const uint16_t *)(const void *)(page + g->k_step);
+    const uint8_t *plane = page + g->k_hi2;
+    for (uint32_t t = 0; t < PAGE_TOK; t++)
+        for (uint32_t c = 0; c < d; c++) {
+            const uint32_t code = plane[t * n + c % n] >> 2 * (c / n) & 3;
+            k[t * d + c] = f16_to_f32(min[c]) + f16_to_f32(step[c]) * (64.0f * (float)code + 31.5f);
+        }
 }
 
-static void score_pages(const struct mass *m, uint32_t kv_head)
+static void read_keys(const struct mass *m, uint32_t layer, uint32_t kv_head, float *key)
 {
     const struct pool *p = &m->e->pool;
-    const uint32_t d = p->geom.head_dim, n_tok = m->n_page * PAGE_TOK;
-    const page_id *table = pool_table(p, m->w->seq_i, m->layer) + (size_t)kv_head * p->max_page;
-    uint32_t at = UINT32_MAX;
-    for (uint32_t page = 0; page < m->n_page; page++) {
-        const uint32_t i = segment_of(m->view, m->n_view, page, 0);
-        if (i != at) turn_queries(m, kv_head, i);
-        at = i;
-        page_read(m->key, NULL, &p->geom, pool_page(p, table[page]), PAGE_SEALED, PAGE_TOK);
-        m->e->ops.dots(&(struct op_dots){.a = m->query,
-                                         .b = m->key,
-                                         .a_stride = d,
-                                         .b_stride = d,
-                                         .n_a = m->w->n_sample * group_of(m),
-                                         .n_b = PAGE_TOK,
-                                         .width = d,
-                                         .out = m->score + (size_t)page * PAGE_TOK,
-                                         .out_stride = n_tok});
+    const struct page_geom *g = &p->geom;
+    const page_id *table =
+        pool_table(p, m->job->watch->seq_i, layer) + (size_t)kv_head * p->max_page;
+    for (uint32_t page = 0, i = 0; page < m->job->n_page; page++) {
+        if (g->type_k == SAC_KV_Q8)
+            read_plane(key, g, pool_page(p, table[page]));
+        else
+            page_read(key, NULL, g, pool_page(p, table[page]), PAGE_SEALED, PAGE_TOK);
+        i = segment_of(m->view, m->n_view, page, i);
+        for (uint32_t t = 0; t < PAGE_TOK; t++, key += g->head_dim)
+            if (i < m->n_view)
+                segment_turn(key, key, g->head_dim, &m->view[i], m->e->shape.rope, -1);
     }
 }
 
-static void add_shares(const struct mass *m)
+/* Adds the roots of the shares of one row's query head. */
+static void add_roots(const struct mass *m, float *out, float *score)
 {
-    const uint32_t n_tok = m->n_page * PAGE_TOK;
-    const float scale = m->e->model->config.attn_scale;
-    for (uint32_t r = 0; r < m->w->n_sample * group_of(m); r++) {
-        float *score = m->score + (size_t)r * n_tok, most = -INFINITY;
-        double sum = 0;
-        for (uint32_t t = 0; t < n_tok; t++) most = fmaxf(most, score[t]);
-        for (uint32_t t = 0; t < n_tok; t++)
-            sum += (double)(score[t] = expf((score[t] - most) * scale));
-        for (uint32_t t = 0; t < n_tok; t++) m->out[t] += (float)((double)score[t] / sum);
+    const float half = m->e->model->config.attn_scale / 2;
+    const float cap = m->e->model->config.attn_softcap;
+    const size_t n = n_tok_of(m);
+    float most = -INFINITY;
+    double sum = 0;
+    for (size_t t = 0; t < n && cap > 0; t++)
+        score[t] = cap * tanhf(score[t] * 2 * half / cap) / (2 * half);
+    for (size_t t = 0; t < n; t++) most = fmaxf(most, score[t]);
+    for (size_t t = 0; t < n; t++) {
+        score[t] = expf((score[t] - most) * half);
+        sum += (double)(score[t] * score[t]);
     }
+    const float by = (float)(1 / sqrt(sum));
+    for (size_t t = 0; t < n; t++) out[t] += score[t] * by;
 }
 
-sac_status mass_read(sac_engine *e, const struct notes_watch *w, uint32_t n_page, float *mass,
-                     sac_error *err)
+static void read_layer(void *arg, uint32_t layer, uint32_t worker_i)
 {
-    const struct config *c = &e->model->config;
-    struct mass m = {.e = e, .w = w, .n_page = n_page, .out = mass};
-    const size_t n_row = (size_t)w->n_sample * group_of(&m), n_tok = (size_t)n_page * PAGE_TOK;
-    memset(mass, 0, n_tok * sizeof *mass);
-    m.turn = mem_alloc((size_t)SEGMENT_MAX * c->rope.n_rot * sizeof *m.turn);
-    m.query = mem_alloc(n_row * c->head_dim * sizeof *m.query);
-    m.key = mem_alloc((size_t)PAGE_TOK * c->head_dim * sizeof *m.key);
-    m.score = mem_alloc(n_row * n_tok * sizeof *m.score);
-    const bool ok = m.turn && m.query && m.key && m.score;
-    for (m.layer = 0; ok && m.layer < c->n_layer; m.layer++) {
-        const bool local = config_layer_is_local(c, m.layer);
-        if (local) continue;
-        m.n_view = segment_views_from(e, w->seq_i, n_page, local, m.view, m.turn);
-        for (uint32_t h = 0; h < c->n_kv_head; h++) {
-            score_pages(&m, h);
-            add_shares(&m);
+    const struct mass *m = arg;
+    const struct config *c = &m->e->model->config;
+    const struct notes_watch *w = m->job->watch;
+    const uint32_t d = c->head_dim, group = c->n_head / c->n_kv_head;
+    const size_t n_tok = n_tok_of(m);
+    float *key = m->worker + worker_i * m->worker_floats, *score = key + n_tok * d;
+    if (layer < m->job->first || layer >= m->job->end || config_layer_is_local(c, layer)) return;
+    for (uint32_t h = 0; h < c->n_kv_head; h++) {
+        read_keys(m, layer, h, key);
+        for (uint32_t s = 0; s < w->n_sample; s++) {
+            const float *q = w->sample + ((size_t)layer * w->n_sample + s) * config_q_width(c);
+            m->e->ops.dots(&(struct op_dots){.a = q + (size_t)h * group * d,
+                                             .b = key,
+                                             .a_stride = d,
+                                             .b_stride = d,
+                                             .n_a = group,
+                                             .n_b = (uint32_t)n_tok,
+                                             .width = d,
+                                             .out = score,
+                                             .out_stride = n_tok});
+            for (uint32_t g = 0; g < group; g++)
+                add_roots(m, m->out + layer * n_tok, score + g * n_tok);
         }
     }
+}
+
+sac_status mass_read(sac_engine *e, const struct mass_job *job, float *mass, sac_error *err)
+{
+    const struct config *c = &e->model->config;
+    struct mass m = {.e = e, .job = job, .out = mass};
+    const size_t n_tok = n_tok_of(&m);
+    m.worker_floats = n_tok * (c->head_dim + c->n_head / c->n_kv_head);
+    m.turn = mem_alloc((size_t)SEGMENT_MAX * c->rope.n_rot * sizeof *m.turn);
+    m.worker = mem_alloc(workers_count(e->workers) * m.worker_floats * sizeof *m.worker);
+    const bool ok = m.turn && m.worker;
+    if (ok) {
+        memset(mass, 0, c->n_layer * n_tok * sizeof *mass);
+        m.n_view = segment_views_from(e, job->watch->seq_i, job->n_page, false, m.view, m.turn);
+        workers_for(e->workers, c->n_layer, read_layer, &m);
+    }
     mem_free(m.turn);
-    mem_free(m.query);
-    mem_free(m.key);
-    mem_free(m.score);
+    mem_free(m.worker);
     return ok ? SAC_OK : error_set(err, SAC_ERR_MEMORY, "out of memory for what a question reads");
 }

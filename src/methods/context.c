@@ -23,14 +23,34 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
+/* Their values, falling; returns their number. */
+static uint32_t sort_values(const struct context_view *v, const uint32_t *word, const float *value,
+                            float *out)
+{
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < v->n_page * PAGE_TOK; t++)
+        if (word[t / PAGE_TOK] >> t % PAGE_TOK & 1) out[n++] = value[t];
+    qsort(out, n, sizeof *out, falling);
+    return n;
+}
+
+uint32_t context_count_share(const struct context_view *v, const uint32_t *word, const float *value,
+                             double share, float *spare)
+{
+    const uint32_t n_all = sort_values(v, word, value, spare);
+    double all = 0, sum = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_all; i++) all += (double)spare[i];
+    while (n < n_all && sum < share * all) sum += (double)spare[n++];
+    return n;
+}
+
 void context_keep_best(const struct context_view *v, uint32_t *word, const float *value, uint32_t n,
                        float *spare)
 {
-    uint32_t n_all = 0, n_above = 0;
-    for (uint32_t t = 0; t < v->n_page * PAGE_TOK; t++)
-        if (word[t / PAGE_TOK] >> t % PAGE_TOK & 1) spare[n_all++] = value[t];
+    const uint32_t n_all = sort_values(v, word, value, spare);
+    uint32_t n_above = 0;
     if (n >= n_all) return;
-    qsort(spare, n_all, sizeof *spare, falling);
     const float cut = n > 0 ? spare[n - 1] : 0;
     for (uint32_t i = 0; i < n; i++) n_above += spare[i] > cut;
     uint32_t n_tie = n - n_above; /* of those that equal the cut, so many */

@@ -35,7 +35,10 @@ struct context_view {
     uint32_t n_layer, n_page, n_doc;
     const struct context_doc *doc;   /* [n_doc] */
     const struct context_note *note; /* [n_doc, n_layer], or NULL: the composer wants none */
-    const float *mass;  /* [n_page * PAGE_TOK] what the question reads of each token, or NULL */
+    /* [n_layer, n_page * PAGE_TOK] what the question reads of each token (engine/mass.h), or NULL
+     */
+    const float *mass;
+    const uint32_t *done; /* [n_page] tokens that rounds before have computed again */
     const float *query; /* [n_layer, n_head, head_dim] mean of the question's, or NULL: likewise */
     uint32_t n_head;
 };
@@ -47,7 +50,7 @@ struct context_plan {
     /* [n_layer, n_page] whether the page is read by those behind it. All true before; a page of the
      * head, and any in a layer with a window of its own, stays in any case. */
     bool *resident;
-    float *spare; /* [n_page * PAGE_TOK + 2 * n_head * head_dim] holds anything */
+    float *spare; /* [2 * n_page * PAGE_TOK + 2 * n_head * head_dim] holds anything */
 };
 
 /* How far keys and values that were computed again are from those of the document: sums of squares
@@ -79,7 +82,10 @@ struct method_context {
     void (*probe)(const struct context_view *v, struct context_plan *out);
     void (*plan)(const struct context_view *v, struct context_plan *out); /* NULL: as it is */
     enum context_fusion (*fuses)(const void *param); /* NULL: CONTEXT_FUSION_NONE */
-    bool wants_mass; /* `plan` wants to know what the question reads of documents as they are */
+    /* Layers [*first, *end) of which `plan` wants to know what the question reads of documents as
+     * they are; NULL: of none. Where all of them see a window only, it gets those of all layers. */
+    void (*reads)(const struct context_view *v, uint32_t *first, uint32_t *end);
+    uint32_t (*rounds)(const void *param); /* of reading and planning; NULL: one */
     /* Whether `observe` wants to see this layer's changes before its attention; it may take bits of
      * this layer's successors away, and add none. */
     bool (*watches)(const struct context_view *v, uint32_t layer);
@@ -100,6 +106,11 @@ void context_mark(const struct context_view *v, struct context_plan *p, uint32_t
 
 /* Tokens of all documents. */
 uint32_t context_tokens(const struct context_view *v);
+
+/* How many of the tokens of `word` [n_page], the largest values first, have together this share of
+ * what all of them have. `spare` as below. */
+uint32_t context_count_share(const struct context_view *v, const uint32_t *word, const float *value,
+                             double share, float *spare);
 
 /* Keeps, of the bits of `word` [n_page], those of the n largest values, the lower token of equal
  * ones. `spare` [n_page * PAGE_TOK] holds anything. */

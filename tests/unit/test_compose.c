@@ -31,7 +31,8 @@ static const char *const methods[] = {"recompute",
                                       "cacheblend:ratio=1",
                                       "cacheblend:ratio=0.4,ratio_end=0.1",
                                       "samkv:update=overwrite",
-                                      "auto"};
+                                      "auto",
+                                      "promptcache"};
 #define N_METHOD (sizeof methods / sizeof methods[0])
 
 static void one_document_is_an_ordinary_prompt(void **state)
@@ -70,7 +71,7 @@ static void all_computed_again_is_the_whole_prompt(void **state)
                                "cacheblend:ratio=1",
                                "cacheblend:ratio=1,by=v",
                                "samkv:update=overwrite",
-                               "auto:share=1"};
+                               "auto:most=1,layers=1,rounds=1"};
     for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++) {
         const struct bench b = open_bench(&settings[s], false);
         float wanted[2][TINY_VOCAB], got[2][TINY_VOCAB];
@@ -121,7 +122,13 @@ static void shares_are_the_methods_own(void **state)
         {"epic:k=3,k_tail=5", N_LAYER * 2 * 8.0},
         {"cacheblend:ratio=0.25", 2 * n + (N_LAYER - 2) * floor(0.25 * n)},
         {"cacheblend:ratio=0", 2 * n},
-        {"auto:share=0.1", N_LAYER * floor(0.1 * n)},
+        {"auto:most=0.1,layers=1,rounds=1", N_LAYER * floor(0.1 * n)},
+        {"auto:most=0.1,layers=0.5,rounds=1", N_LAYER / 2 * floor(0.1 * n)},
+        {"auto:most=0.1,layers=1", N_LAYER * 2 * floor(0.05 * n)},
+        {"auto:most=1,layers=0", 0},
+        {"auto:most=1,layers=1", N_LAYER * (128.0 + 64)}, /* no token twice */
+        {"auto:mass=0", 0},
+        {"auto:most=1,layers=1,rounds=1", N_LAYER * (128.0 + 64)},
         {"cacheblend:ratio=0.5,ratio_end=0.25", 2 * n + floor(0.5 * n) + floor(0.375 * n)},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -181,7 +188,7 @@ static void documents_stay_as_they_are(void **state)
     const uint64_t n_free = sac_engine_get_stats(b.e).n_page_free;
     for (int d = 0; d < N_DOC; d++)
         must(sac_seq_to_bytes(b.e, b.doc[d], &before[d], &n, &err), &err);
-    for (size_t i = 0; i < 5 * N_METHOD; i++) answer(&b, methods[i % N_METHOD], N_DOC, logits);
+    for (size_t i = 0; i < 100 + N_METHOD; i++) answer(&b, methods[i % N_METHOD], N_DOC, logits);
     assert_int_equal(sac_engine_get_stats(b.e).n_page_free, n_free);
     for (int d = 0; d < N_DOC; d++) {
         must(sac_seq_to_bytes(b.e, b.doc[d], &after, &m, &err), &err);
@@ -302,7 +309,8 @@ static void read_of(const struct bench *b, const char *method, float *mass)
     b->e->watch = &w;
     compute(b->e, seq, question, N_QUESTION, NULL, NULL);
     b->e->watch = NULL;
-    must(mass_read(b->e, &w, n_page, mass, &err), &err);
+    const struct mass_job job = {.watch = &w, .n_page = n_page, .first = 0, .end = 1};
+    must(mass_read(b->e, &job, mass, &err), &err);
     sac_seq_remove(b->e, seq);
 }
 
@@ -322,10 +330,35 @@ static void what_a_question_reads_is_seen_through_turns(void **state)
         if (fabsf(joined[t] - whole[t]) > 2e-3f + 0.01f * whole[t])
             fail_msg("token %u: %g, not %g", t, (double)joined[t], (double)whole[t]);
     }
-    assert_true(fabs(sum - N_QUESTION * TINY_HEADS) < 1e-3);
+    /* Roots of shares: between 1 and the root of their number for each row and head. */
+    assert_true(sum > N_QUESTION * TINY_HEADS && sum < N_QUESTION * TINY_HEADS * sqrt(n));
     read_of(&b, "reuse:align=off", joined);
     for (uint32_t t = 0; t < n; t++) apart += fabs((double)joined[t] - (double)whole[t]);
     assert_true(apart > 0.1);
+    sac_engine_free(b.e);
+    /* Two bits of a key tell nearly as much. */
+    const struct bench q8 = open_bench(&(struct setting){.model = flat, .type = SAC_KV_Q8}, false);
+    read_of(&q8, "reuse", joined);
+    apart = 0;
+    for (uint32_t t = 0; t < n; t++) apart += fabs((double)joined[t] - (double)whole[t]);
+    if (apart > 0.4 * sum) fail_msg("%g of %g", apart, sum);
+    sac_engine_free(q8.e);
+}
+
+/* The dial: a larger share of what is read is more rows, up to the most that there may be. */
+static void more_mass_is_more_rows(void **state)
+{
+    (void)state;
+    const struct bench b = open_bench(&(struct setting){.is_long = true}, false);
+    const char *const specs[] = {"auto:mass=0.02,most=1,rounds=1", "auto:mass=0.2,most=1,rounds=1",
+                                 "auto:mass=0.7,most=1,rounds=1", "auto:mass=1,most=1,rounds=1"};
+    uint64_t before = 0;
+    for (int i = 0; i < 4; i++) {
+        sac_compose_report r;
+        sac_seq_remove(b.e, compose(&b, specs[i], N_DOC, &r));
+        assert_true(r.n_row > before);
+        before = r.n_row;
+    }
     sac_engine_free(b.e);
 }
 
@@ -450,6 +483,7 @@ int main(void)
         cmocka_unit_test(samkv_keeps_ends_and_what_is_asked_for),
         cmocka_unit_test(notes_are_what_they_say),
         cmocka_unit_test(what_a_question_reads_is_seen_through_turns),
+        cmocka_unit_test(more_mass_is_more_rows),
         cmocka_unit_test(values_are_compared_layer_by_layer),
         cmocka_unit_test(many_prompts_hold_the_documents_once),
         cmocka_unit_test(what_is_no_document_is_refused),

@@ -147,15 +147,20 @@ static void turns_compose(void **state)
          .beta_fast = 32,
          .beta_slow = 1},
         {.kind = ROPE_LONG, .base = 500000, .factor = 1, .attn_factor = 1.2f},
+        /* Llama 3: frequencies have factors of their own. */
+        {.kind = ROPE_PLAIN, .base = 500000, .factor = 1, .attn_factor = 1},
+        /* A part of the head is rotated. */
+        {.kind = ROPE_PLAIN, .base = 10000, .factor = 1, .attn_factor = 1},
     };
+    enum { LONG = 3, LLAMA3, PARTIAL };
     float factors[CONFIG_ROT_MAX / 2];
     for (uint32_t i = 0; i < CONFIG_ROT_MAX / 2; i++) factors[i] = i < 6 ? 1 : (float)i / 2;
     for (size_t k = 0; k < 2 * sizeof kinds / sizeof kinds[0]; k++) {
         struct rope_config rope = kinds[k / 2];
         const bool interleaved = k % 2;
         sac_engine *e = new_engine(&(struct setting){0});
-        rope.n_rot = e->model->config.rope.n_rot;
-        rope_table_init(&e->rope[0], &rope, rope.kind == ROPE_LONG ? factors : NULL);
+        rope.n_rot = e->model->config.rope.n_rot / (k / 2 == PARTIAL ? 2 : 1);
+        rope_table_init(&e->rope[0], &rope, k / 2 == LONG || k / 2 == LLAMA3 ? factors : NULL);
         const sac_seq from = new_seq(e, N_TEXT), to = new_seq(e, N_OWN);
         attach(e, to, from, PAGE_TOK, 2 * PAGE_TOK, 150);
         assert_int_equal(e->segments.n[to], 2);
