@@ -54,7 +54,7 @@ bool method_queries_finite(const struct method_lane *lane)
 /* Whether a composer looks at the question. */
 static bool asks(const struct method_context *hooks)
 {
-    return hooks && (hooks->probe || hooks->wants_mass || hooks->question);
+    return hooks && (hooks->probe || hooks->reads || hooks->question);
 }
 
 bool sac_method_at(size_t i, sac_method_info *out)
