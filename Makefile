@@ -17,7 +17,7 @@ RUN_TESTS = rm -f $(1)/junit.xml; ctest --test-dir $(1) --parallel $(JOBS) --out
 # What sanitizers look at: C tests and fuzzing inputs. Scripts start the plain program.
 C_TESTS = -L '^(unit|check|prop|fuzz)$$'
 
-.PHONY: all help clients deps deps-test deps-lint deps-fuzz deps-cuda cuda model models text demo demo-long test \
+.PHONY: all help clients deps deps-test deps-lint deps-fuzz deps-cuda cuda check-cuda bench-cuda model models text demo demo-long test \
 	test-long check proofs mutate check-mutants asan ubsan tsan fuzz bench relations layers \
 	truth lint format install man plots deb sbom container clean
 
@@ -26,7 +26,7 @@ all: deps ## build the program: build/saccade
 	@$(call BUILD,build)
 
 cuda: deps-cuda ## the program and libsaccade_cuda.so, for NVIDIA GPUs; none is needed to build
-	@$(call CONFIGURE,default) -DSAC_CUDA=ON -DSAC_NVCC=$$(echo $(VENV)-cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc)
+	@$(call CONFIGURE,default) $(CUDA_ARGS)
 	@$(call BUILD,build)
 
 help: ## list the targets
@@ -83,6 +83,20 @@ check: deps-test ## kernels against the reference only
 	@$(call CONFIGURE,werror)
 	@$(call BUILD,build)
 	@$(call RUN_TESTS,build,-L '^check$$')
+
+CUDA_ARGS = -DSAC_CUDA=ON -DSAC_NVCC=$$(echo $(VENV)-cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc)
+CUDA_LIBRARY = $(CURDIR)/build/libsaccade_cuda.so
+CUDA_CHECKS = check_attn check_plan check_segment
+
+check-cuda: deps-test deps-cuda ## kernels of a GPU against the reference; SANITIZER=memcheck (racecheck, initcheck, synccheck) watches them
+	@$(call CONFIGURE,werror) $(CUDA_ARGS)
+	@$(call BUILD,build) --target saccade_cuda $(CUDA_CHECKS)
+	@SAC_CHECK_CUDA=$(CUDA_LIBRARY) tools/check_cuda.sh build/tests $(CUDA_CHECKS)
+
+bench-cuda: deps-test deps-cuda ## speed of attention on a GPU; OUTPUT=json for machines
+	@$(call CONFIGURE,werror) $(CUDA_ARGS)
+	@$(call BUILD,build) --target saccade_cuda bench_cuda
+	@build/tests/bench_cuda $(CUDA_LIBRARY) -o $(or $(OUTPUT),md)
 
 proofs: deps-test ## 10^5 certificates of psa_cert, on random keys and on keys made to break them
 	@$(call CONFIGURE,werror)

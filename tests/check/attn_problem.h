@@ -4,13 +4,14 @@
  * Rounding a query and a key to u relative moves a score by at most 2 u sum |q k| scale (call it
  * delta), which moves weights by a factor within e^(+-2 delta), and the weights are rounded
  * themselves; so |out - exact| <= (2 delta + u_p) max |v|, where u_p is the weights' rounding and
- * the polynomial's error. AMX and AVX-512: u = 2^-11 (f16) or 2^-8 (bf16). The f32 sets: u =
+ * the polynomial's error. AMX, AVX-512 and GPUs: u = 2^-11 (f16) or 2^-8 (bf16). The f32 sets: u =
  * sqrt(d) 2^-24, what a sum of d terms accumulates. That is a worst case; to notice a kernel that
  * is merely sloppy, the root mean square must be 12 times smaller. */
 #ifndef SAC_TESTS_ATTN_PROBLEM_H
 #define SAC_TESTS_ATTN_PROBLEM_H
 
 #include "check_attn.h"
+#include "cuda_ops.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,13 +21,20 @@
 
 #include <cmocka.h>
 
-static const char *const isa_names[] = {"ref", "avx2", "avx512", "amx"};
+/* The last is a GPU, there or not. */
+static const char *const isa_names[] = {"ref", "avx2", "avx512", "amx", "cuda"};
 #define N_ISA (sizeof isa_names / sizeof isa_names[0])
 
 struct isa {
     const char *name; /* NULL: not on this CPU */
     struct ops ops;
 };
+
+/* Whether a set has plans that skip by weight (struct attn_plan.skip): GPUs refuse them. */
+static inline bool isa_skips(const struct isa *isa)
+{
+    return isa->name && strcmp(isa->name, "cuda") != 0;
+}
 
 struct fixture {
     struct workers *pool[3]; /* 1, 2 and 5 workers */
@@ -39,9 +47,12 @@ static inline int setup(void **state)
     const uint32_t n[3] = {1, 2, 5};
     sac_error err;
     for (int i = 0; i < 3; i++) assert_int_equal(workers_create(&f->pool[i], n[i], &err), SAC_OK);
-    for (size_t i = 0; i < N_ISA; i++)
+    /* With a GPU the other sets but the reference rest: their checks are another call's. */
+    const size_t n_cpu = getenv("SAC_CHECK_CUDA") ? 1 : N_ISA - 1;
+    for (size_t i = 0; i < n_cpu; i++)
         if (ops_init_isa(&f->isa[i].ops, isa_names[i], &err) == SAC_OK)
             f->isa[i].name = isa_names[i];
+    if (cuda_ops_open(&f->isa[N_ISA - 1].ops)) f->isa[N_ISA - 1].name = isa_names[N_ISA - 1];
     assert_non_null(f->isa[0].name);
     *state = f;
     return 0;
@@ -51,6 +62,7 @@ static inline int teardown(void **state)
 {
     struct fixture *f = *state;
     for (int i = 0; i < 3; i++) workers_destroy(f->pool[i]);
+    cuda_ops_close();
     free(f);
     return 0;
 }
@@ -254,7 +266,8 @@ static inline void exact_free(struct exact *e)
 /* Worst-case error as a share of max |v|, see the top of the file. */
 static inline double tolerance(const struct problem *p, const char *isa, double abs)
 {
-    const bool halves = strcmp(isa, "amx") == 0 || strcmp(isa, "avx512") == 0;
+    const bool halves =
+        strcmp(isa, "amx") == 0 || strcmp(isa, "avx512") == 0 || strcmp(isa, "cuda") == 0;
     const bool bf16_k = p->seq->geom.type_k == SAC_KV_BF16;
     const bool bf16_v = p->seq->geom.type_v == SAC_KV_BF16;
     const double u = !halves ? sqrt(p->seq->geom.head_dim) * 0x1p-24 : bf16_k ? 0x1p-8 : 0x1p-11;

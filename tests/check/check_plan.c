@@ -337,7 +337,7 @@ static void test_skip_leaves_out_groups(void **state)
                                        .tok_ptr = tok_ptr,
                                        .skip = 1e9f};
         for (size_t i = 0; i < N_ISA; i++) {
-            if (!f->isa[i].name) continue;
+            if (!isa_skips(&f->isa[i])) continue;
             struct result r = result_make(&p);
             struct attn_run run = sequence_run(&s, 0, ROW0, N - ROW0, ROW_PROMPT);
             run.plan = &plan;
@@ -368,7 +368,7 @@ static void test_skip_is_bounded(void **state)
         planned_draw(pl, &p, 64, 6, t % 2, t);
         for (size_t i = 0; i < N_ISA; i++) {
             const struct isa *isa = &f->isa[i];
-            if (!isa->name) continue;
+            if (!isa_skips(isa)) continue;
             struct result all = result_make(&p), some = result_make(&p), cut = result_make(&p);
             pl->plan.skip = 0;
             attend_planned(&isa->ops, f->pool[0], &p, pl, p.n_row, &all);

@@ -50,6 +50,19 @@ static inline struct attn_call attn_call_of(const struct op_attn *op)
     return c;
 }
 
+/* Lets a kernel have so much shared memory; a GPU that has not is told. */
+template <class K> sac_status attn_shared(struct cuda_device *d, K *kernel, int bytes)
+{
+    if ((size_t)bytes > d->smem_max)
+        return device_fail(
+            d, SAC_ERR_UNSUPPORTED,
+            "attention: heads of this size need more shared memory than this GPU has "
+            "(A100 and H100 have it): use --device cpu");
+    return device_check(
+        d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        "shared memory of attention");
+}
+
 /* The form of a geometry's pages, or -1: there is no kernel for it. */
 int attn_form_of(const struct page_geom *g);
 /* A copy of a run's segments, angles and all, in the ring; NULL if it has none. */
@@ -74,8 +87,7 @@ __device__ __forceinline__ uint32_t attn_segment_of(const struct segment_view *s
 
 /* Channel c of a query as it meets a segment. */
 __device__ __forceinline__ float attn_turned(const float *q, uint32_t c,
-                                             const struct segment_view *s,
-                                             struct segment_rope rope)
+                                             const struct segment_view *s, struct segment_rope rope)
 {
     if (!s || !s->cos || c >= rope.n_rot) return q[c];
     const uint32_t half = rope.n_rot / 2;
@@ -125,8 +137,8 @@ __device__ __forceinline__ uint32_t h2_fma(uint32_t a, uint32_t b, uint32_t c)
     return r;
 }
 
-/* Unsigned bytes `at` and at + 1 of codes as f16, exact: 0x6400 is 1024, of which a byte is the last
- * bits. */
+/* Unsigned bytes `at` and at + 1 of codes as f16, exact: 0x6400 is 1024, of which a byte is the
+ * last bits. */
 __device__ __forceinline__ uint32_t q8_pair(uint32_t codes, int at)
 {
     return h2_sub(__byte_perm(codes, 0x64646464u, at == 0 ? 0x4140 : 0x4342), 0x64006400u);

@@ -1,15 +1,16 @@
 /* attn_prompt.cu: attention of prompt rows over pages with plans, by the matrix instructions of
  * compute capability 8.0.
  *
- * A block has rows of one KV head: `pairs` of a page of positions and a query head, 32 rows each. It
- * walks over what its rows read in tiles of 64 keys: two pages of its list, in the list's order, or
- * 64 single tokens, and at last each own page. Tiles are cut by the list alone and blocks by
- * positions in the sequence, and keys that a row does not see have weight 0, so a row's sums are the
- * same however a prompt is cut into chunks and whichever rows are computed beside it.
+ * A block has rows of one KV head: `pairs` of a page of positions and a query head, 32 rows each.
+ * It walks over what its rows read in tiles of 64 keys: two pages of its list, in the list's order,
+ * or 64 single tokens, and at last each own page. Tiles are cut by the list alone and blocks by
+ * positions in the sequence, and keys that a row does not see have weight 0, so a row's sums are
+ * the same however a prompt is cut into chunks and whichever rows are computed beside it.
  *
- * The next tile is on its way into shared memory while this one is multiplied. Pages in q8 arrive as
- * they are and become f16 there. Queries and weights are rounded to 16 bits, sums are of f32. A row
- * that sees a value that is not finite in a tile that is not seen by all becomes NaN as a whole. */
+ * The next tile is on its way into shared memory while this one is multiplied. Pages in q8 arrive
+ * as they are and become f16 there. Queries and weights are rounded to 16 bits, sums are of f32. A
+ * row that sees a value that is not finite in a tile that is not seen by all becomes NaN as a
+ * whole. */
 #include "ops/cuda/attn.cuh"
 
 #include <math_constants.h>
@@ -18,7 +19,7 @@
 #define KEYS     64u /* of a tile */
 #define N_TILE_8 8   /* 8 keys each */
 
-struct prompt_job { /* a run */
+struct prompt_job {        /* a run */
     const uint32_t *frame; /* [n_kv_head, stride] */
     size_t stride;
     const uint8_t *own0, *own;
@@ -27,10 +28,10 @@ struct prompt_job { /* a run */
     const float *logw;
     const struct segment_view *segment;
     uint32_t n_segment, row0, n_row, pos0;
-    uint32_t tile_tok, n_lane; /* of the plan: lists of a tile */
-    uint32_t n_page, n_head;   /* pages and heads of a block */
+    uint32_t tile_tok, n_lane;               /* of the plan: lists of a tile */
+    uint32_t n_page, n_head;                 /* pages and heads of a block */
     uint32_t n_kv_head, group, n_block_head; /* blocks of a KV head */
-    uint32_t block0, n_block;  /* first block of positions, n_page pages each, and how many */
+    uint32_t block0, n_block; /* first block of positions, n_page pages each, and how many */
 };
 
 template <int F, int D> struct prompt_size {
@@ -40,7 +41,9 @@ template <int F, int D> struct prompt_size {
     static constexpr int raw = F == FORM_Q8 ? 2 * page_at<F, D>::bytes : 0;
     static constexpr int stage = F == FORM_Q8 ? raw : tile;
     static constexpr int query = rows * D * 2;
-    static constexpr int smem = query + 2 * stage + (F == FORM_Q8 ? tile : 0);
+    /* Behind the stages 16-bit tiles of q8; else two words (find_bad), for which q8 takes the raw
+     * tile that has been read. */
+    static constexpr int smem = query + 2 * stage + (F == FORM_Q8 ? tile : 64);
 };
 
 /* 64 keys that are read together. */
@@ -49,10 +52,11 @@ enum tile_kind { TILE_END, TILE_PAGES, TILE_TOKENS, TILE_OWN };
 struct key_tile {
     enum tile_kind kind;
     uint32_t page[2], n; /* pages; or tokens n from number page[0] of the list on */
+    uint32_t frame[2];   /* of sealed pages */
     uint32_t segment;
 };
 
-struct prompt_walk { /* where a block is in what its rows read; the same in all threads */
+struct prompt_walk {     /* where a block is in what its rows read; the same in all threads */
     uint32_t i, n;       /* entry of the list of ranges and its end */
     uint32_t page, end;  /* pages of the entry still to come */
     uint32_t tok, n_tok; /* the same for the list of tokens */
@@ -63,9 +67,9 @@ struct prompt_walk { /* where a block is in what its rows read; the same in all 
 struct prompt_block { /* the same in all threads */
     const struct attn_call *call;
     const struct prompt_job *job;
-    const uint32_t *frame; /* of the KV head */
+    const uint32_t *frame;           /* of the KV head */
     uint32_t kv_head, head0, n_head; /* query heads */
-    uint32_t page0; /* own pages are page0 .. page0 + job.n_page - 1 */
+    uint32_t page0;                  /* own pages are page0 .. page0 + job.n_page - 1 */
 };
 
 template <int F, int D> struct prompt_warp {
@@ -118,16 +122,20 @@ __device__ __forceinline__ uint32_t walk_segment(const struct prompt_job &job, u
     return job.n_segment ? attn_segment_of(job.segment, job.n_segment, page) : 0;
 }
 
-__device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_job &job)
+__device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_block &b)
 {
+    const struct prompt_job &job = *b.job;
     struct key_tile t = {};
     if (walk_page(w, job)) {
         t.kind = TILE_PAGES;
         t.page[0] = w.page++;
         t.n = 1;
         t.segment = walk_segment(job, t.page[0]);
-        if (walk_page(w, job) && walk_segment(job, w.page) == t.segment)
+        t.frame[0] = b.frame[t.page[0]];
+        if (walk_page(w, job) && walk_segment(job, w.page) == t.segment) {
+            t.frame[1] = b.frame[w.page];
             t.page[t.n++] = w.page++;
+        }
     } else if (w.tok < w.n_tok) {
         t.kind = TILE_TOKENS;
         t.page[0] = w.tok;
@@ -163,12 +171,11 @@ __device__ void put_query(uint8_t *smem, const struct prompt_block &b, uint32_t 
         if (head < b.n_head && pos >= job.pos0 && pos - job.pos0 < job.n_row) {
             const float *q = b.call->q + (job.row0 + pos - job.pos0) * b.call->q_stride +
                              (size_t)(b.head0 + head) * D;
-            for (uint32_t c = 0; c < 8; c++)
-                x[c] = attn_turned(q, piece * 8 + c, s, b.call->rope);
+            for (uint32_t c = 0; c < 8; c++) x[c] = attn_turned(q, piece * 8 + c, s, b.call->rope);
         }
         *(uint4 *)(smem + row * (D * 2) + swizzle(row, piece) * 16) =
-            make_uint4(half_pack<H>(x[0], x[1]), half_pack<H>(x[2], x[3]),
-                       half_pack<H>(x[4], x[5]), half_pack<H>(x[6], x[7]));
+            make_uint4(half_pack<H>(x[0], x[1]), half_pack<H>(x[2], x[3]), half_pack<H>(x[4], x[5]),
+                       half_pack<H>(x[6], x[7]));
     }
 }
 
@@ -196,9 +203,9 @@ template <int D> __device__ void bring_none(uint8_t *tile, uint32_t n0)
 }
 
 template <int F, int D>
-__device__ __forceinline__ const uint8_t *sealed_page(const struct prompt_block &b, uint32_t page)
+__device__ __forceinline__ const uint8_t *sealed_page(const struct prompt_block &b, uint32_t frame)
 {
-    return b.call->frames + (size_t)b.frame[page] * page_at<F, D>::bytes;
+    return b.call->frames + (size_t)frame * page_at<F, D>::bytes;
 }
 
 template <int F, int D>
@@ -206,7 +213,7 @@ __device__ void bring_tokens(uint8_t *tile, const struct prompt_block &b, const 
 {
     for (uint32_t i = threadIdx.x; i < t.n * (D / 8); i += WARPS * 32) {
         const uint32_t row = i / (D / 8), piece = i % (D / 8), tok = b.job->tok[t.page[0] + row];
-        const uint8_t *k = sealed_page<F, D>(b, tok / PAGE_TOK) + tok % PAGE_TOK * (D * 2);
+        const uint8_t *k = sealed_page<F, D>(b, b.frame[tok / PAGE_TOK]) + tok % PAGE_TOK * (D * 2);
         const uint32_t to = smem_address(tile) + row * (D * 2) + swizzle(row, piece) * 16;
         copy_async16(to, k + piece * 16);
         copy_async16(to + KEYS * D * 2, k + page_at<F, D>::v + piece * 16);
@@ -232,7 +239,8 @@ __device__ void bring(uint8_t *stage, const struct prompt_block &b, const struct
         const uint32_t n = t.kind == TILE_PAGES ? t.n : t.kind == TILE_OWN ? 1 : 0;
         for (uint32_t p = 0; p < n; p++) {
             const bool own = t.kind == TILE_OWN;
-            const uint8_t *from = own ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.page[p]);
+            const uint8_t *from =
+                own ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.frame[p]);
             const uint32_t bytes = own ? at::tail_bytes : at::bytes;
             for (uint32_t i = threadIdx.x * 16; i < bytes; i += WARPS * 32 * 16)
                 copy_async16(smem_address(stage) + p * at::bytes + i, from + i);
@@ -245,7 +253,7 @@ __device__ void bring(uint8_t *stage, const struct prompt_block &b, const struct
         bring_none<D>(stage, PAGE_TOK);
     } else if (t.kind == TILE_PAGES) {
         for (uint32_t p = 0; p < t.n; p++)
-            bring_rows<D>(stage, p * PAGE_TOK, sealed_page<F, D>(b, t.page[p]), at::v);
+            bring_rows<D>(stage, p * PAGE_TOK, sealed_page<F, D>(b, t.frame[p]), at::v);
         bring_none<D>(stage, t.n * PAGE_TOK);
     }
     copy_commit();
@@ -310,8 +318,8 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
     } else {
         for (uint32_t i = threadIdx.x; i < n * part; i += WARPS * 32) {
             const uint32_t row = i / part, tok = b.job->tok[t.page[0] + row];
-            unpack_token<D>(tile, row, sealed_page<FORM_Q8, D>(b, tok / PAGE_TOK), tok % PAGE_TOK,
-                            i % part);
+            unpack_token<D>(tile, row, sealed_page<FORM_Q8, D>(b, b.frame[tok / PAGE_TOK]),
+                            tok % PAGE_TOK, i % part);
         }
     }
     bring_none<D>(tile, n);
@@ -320,9 +328,8 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
 /* ---- A tile that is not seen by all rows ---- */
 
 /* Keys whose values are not all finite, as bits; their values become zeros. All threads. */
-template <int F, int D> __device__ uint64_t find_bad(uint8_t *tile)
+template <int F, int D> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *bad)
 {
-    __shared__ uint32_t bad[2];
     constexpr uint32_t exponent = page_at<F, D>::half == HALF_F16 ? 0x7c00u : 0x7f80u;
     if (threadIdx.x < 2) bad[threadIdx.x] = 0;
     __syncthreads();
@@ -459,9 +466,8 @@ __device__ void tile_exponents(float s[prompt_size<F, D>::m][N_TILE_8][4],
 }
 
 template <int F, int D>
-__device__ void tile_hide(struct prompt_warp<F, D> &w,
-                          float s[prompt_size<F, D>::m][N_TILE_8][4], const struct prompt_block &b,
-                          const struct key_tile &t, uint64_t bad)
+__device__ void tile_hide(struct prompt_warp<F, D> &w, float s[prompt_size<F, D>::m][N_TILE_8][4],
+                          const struct prompt_block &b, const struct key_tile &t, uint64_t bad)
 {
 #pragma unroll
     for (int m = 0; m < prompt_size<F, D>::m; m++)
@@ -480,8 +486,8 @@ __device__ void tile_hide(struct prompt_warp<F, D> &w,
 
 /* One row of this thread: exponents are s * by. Returns what its sums are to be multiplied by. */
 template <int F, int D>
-__device__ __forceinline__ float raise_max(struct prompt_warp<F, D> &w,
-                                           const float s[N_TILE_8][4], float by, int m, int i)
+__device__ __forceinline__ float raise_max(struct prompt_warp<F, D> &w, const float s[N_TILE_8][4],
+                                           float by, int m, int i)
 {
     float max = -CUDART_INF_F;
 #pragma unroll
@@ -533,12 +539,12 @@ __device__ __forceinline__ void tile_weights(struct prompt_warp<F, D> &w,
 /* A tile in shared memory, in 16 bits: K, then V. */
 template <int F, int D>
 __device__ __forceinline__ void attend_tile(struct prompt_warp<F, D> &w, uint8_t *query,
-                                            uint8_t *tile, const struct prompt_block &b,
-                                            const struct key_tile &t)
+                                            uint8_t *tile, uint32_t *bad_words,
+                                            const struct prompt_block &b, const struct key_tile &t)
 {
     constexpr int M = prompt_size<F, D>::m;
     const bool whole = seen_by_all(b, t);
-    const uint64_t bad = whole ? 0 : find_bad<F, D>(tile);
+    const uint64_t bad = whole ? 0 : find_bad<F, D>(tile, bad_words);
     float s[M][N_TILE_8][4];
     uint32_t p[M][KEYS / 16][4];
     tile_dots<F, D>(s, smem_address(query), smem_address(tile));
@@ -602,27 +608,31 @@ __global__ void __launch_bounds__(WARPS * 32, prompt_size<F, D>::smem <= 113 * 1
     b.page0 = (job.block0 + job.n_block - 1 - blockIdx.x % job.n_block) * job.n_page;
     uint8_t *const query = smem, *const stage = smem + size::query;
     uint8_t *const unpacked = F == FORM_Q8 ? stage + 2 * size::stage : NULL;
-    struct prompt_warp<F, D> w = {};
+    struct prompt_warp<F, D> w = {
+    };
     for (int m = 0; m < size::m; m++) w.max[m][0] = w.max[m][1] = -CUDART_INF_F;
     struct prompt_walk walk = walk_begin(b);
-    struct key_tile now = walk_next(walk, job);
+    struct key_tile now = walk_next(walk, b), next = walk_next(walk, b);
     uint32_t segment = now.segment;
     bring<F, D>(stage, b, now);
     put_query<F, D>(query, b, segment);
     for (uint32_t i = 0; now.kind != TILE_END; i++) {
-        const struct key_tile next = walk_next(walk, job);
         uint8_t *at = stage + i % 2 * size::stage;
         copy_wait<0>();
         __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
         bring<F, D>(stage + (i + 1) % 2 * size::stage, b, next);
+        const struct key_tile then = walk_next(walk, b); /* looked up by when it is needed */
         if (now.segment != segment) put_query<F, D>(query, b, segment = now.segment);
         if constexpr (F == FORM_Q8) {
             unpack<D>(unpacked, at, b, now);
             at = unpacked;
         }
         if (F == FORM_Q8 || job.n_segment) __syncthreads();
-        attend_tile<F, D>(w, query, at, b, now);
+        uint32_t *words =
+            (uint32_t *)(F == FORM_Q8 ? stage + i % 2 * size::stage : stage + 2 * size::stage);
+        attend_tile<F, D>(w, query, at, words, b, now);
         now = next;
+        next = then;
     }
     copy_wait<0>();
     put_rows<F, D>(w, b);
@@ -713,9 +723,7 @@ template <int F, int D>
 static sac_status launch(struct cuda_device *d, const struct prompt_launch *l)
 {
     constexpr int smem = prompt_size<F, D>::smem;
-    const cudaError_t code = cudaFuncSetAttribute(
-        attn_prompt_kernel<F, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
-    if (code != cudaSuccess) return device_check(d, code, "attention of prompt rows");
+    TRY(attn_shared(d, attn_prompt_kernel<F, D>, smem));
     attn_prompt_kernel<F, D>
         <<<dim3(l->n_block_max, l->n_job), WARPS * 32, smem, d->stream>>>(l->call, l->job);
     return device_launched(d, "attention of prompt rows");

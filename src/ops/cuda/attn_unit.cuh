@@ -1,0 +1,515 @@
+/* attn_unit.cuh: 16 keys and values, or a q8 page of 32, from where they lie to what a warp has so
+ * far of a decode row: the parts of attn_decode.cu's kernel that hold the arithmetic.
+ *
+ * Up to 8 query heads of a KV head go together. They are rows 0 .. 7 of the matrix instruction;
+ * rows 8 .. 15 hold what rounding them to 16 bits has left over, and so for the weights: products
+ * are nearly of f32, at no cost. K of q8 pages is rounded to f16 once, V's codes times scale too;
+ * single tokens of such pages become 16-bit rows first, as those of the own page are.
+ *
+ * Each lane 4 g + j takes the channels chan(step, j) .. + 3 of a key in every step of 16 channels,
+ * and as a column of values channels g * D / 8 and up, so that it reads wide words of both. A key
+ * or value that is not finite gives NaN; one that a row does not see gives nothing. */
+#ifndef SAC_OPS_CUDA_ATTN_UNIT_CUH
+#define SAC_OPS_CUDA_ATTN_UNIT_CUH
+
+#include "ops/cuda/attn.cuh"
+
+#include <math_constants.h>
+
+#define WARPS    4
+#define UNIT_TOK 16u
+#define HEADS    8u
+
+struct decode_job {        /* a row and up to HEADS query heads of one KV head */
+    const uint32_t *frame; /* of the KV head's pages */
+    const uint8_t *own;    /* its own page */
+    const uint32_t *page;  /* [n_page] or NULL: page0 and up */
+    const uint32_t *tok;   /* [n_tok] */
+    const float *logw;     /* [n_tok] or NULL */
+    const struct segment_view *segment;
+    uint32_t n_segment, n_page, page0, n_tok;
+    uint32_t row, head0, n_head, pos;
+    uint32_t n_unit, n_split, split_unit, part0; /* first split in the scratch */
+};
+
+template <int F, int D> struct decode_size {
+    /* Units of a warp in shared memory: of small ones more, as many bytes must be on their way. */
+    static constexpr int stages = F == FORM_Q8 || D > 128 ? 2 : 3;
+    static constexpr int unit_page = F == FORM_Q8 ? 1 : 2; /* units of a page */
+    static constexpr int stage = F == FORM_Q8 ? page_at<F, D>::bytes : (int)UNIT_TOK * D * 4;
+    static constexpr int merge = WARPS * ((int)HEADS * D + 2 * (int)HEADS) * 4;
+    static constexpr int ring = WARPS * stages * stage;
+    static constexpr int query = D > 128 ? WARPS *D * 32 : 0; /* registers do not suffice */
+    static constexpr int smem = (ring > merge ? ring : merge) + query;
+    static constexpr int part = (int)HEADS * D + 2 * (int)HEADS; /* floats of a split */
+};
+
+/* What a warp has so far. Row g of every lane is query head g. */
+template <int D> struct decode_warp {
+    float acc[D / 8][4]; /* columns 2j, 2j + 1 of channel i of each eighth */
+    float max, sum;      /* of exponents; sum over this lane's tokens alone */
+    uint32_t q[D > 128 ? 1 : D / 16][4];
+    uint4 *q_shared;  /* [D / 16][32] where q has no room */
+    uint32_t segment; /* that q is turned to; UINT32_MAX: none yet */
+};
+
+/* ---- Channels ---- */
+
+template <int F, int D> __device__ __forceinline__ uint32_t chan(int step, uint32_t j)
+{
+    if constexpr (F != FORM_Q8) return (uint32_t)(step / 2 * 32 + step % 2 * 4) + 8 * j;
+    constexpr int u = D / 64; /* words of a plane */
+    return (uint32_t)(step / u * (D / 4) + step % u * 4) + (uint32_t)(D / 16) * j;
+}
+
+/* 16-byte pieces of a row in shared memory are permuted so that neither rows of K nor of V meet in
+ * a bank: eight lanes read pieces 0 .. 3 of two neighbours in K, and two pieces that lie D / 64
+ * apart of every second row in V. */
+template <int D> __device__ __forceinline__ uint32_t swizzle(uint32_t t)
+{
+    if constexpr (D == 256) return (t >> 1 & 3) | (t & 1) << 2;
+    return (t >> 1 & 1) << (D == 64 ? 1 : 0) | ((t >> 2 ^ t) & 1) << 2;
+}
+
+/* ---- Queries ---- */
+
+template <int F, int D>
+__device__ void decode_query(struct decode_warp<D> &w, const struct attn_call &c,
+                             const struct decode_job &job, uint32_t segment)
+{
+    constexpr int H = page_at<F, D>::half;
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
+    const float *q = c.q + job.row * c.q_stride + (size_t)(job.head0 + g) * D;
+    const struct segment_view *s = segment < job.n_segment ? &job.segment[segment] : NULL;
+#pragma unroll
+    for (int step = 0; step < D / 16; step++) {
+        float x[4] = {0, 0, 0, 0};
+        const uint32_t at = chan<F, D>(step, j);
+        for (int i = 0; i < 4 && g < job.n_head; i++) x[i] = attn_turned(q, at + i, s, c.rope);
+        uint32_t a[4];
+        a[0] = half_pack<H>(x[0], x[1]);
+        a[1] = half_rest<H>(x[0], x[1], a[0]);
+        a[2] = half_pack<H>(x[2], x[3]);
+        a[3] = half_rest<H>(x[2], x[3], a[2]);
+        if constexpr (D > 128)
+            w.q_shared[step * 32 + lane] = make_uint4(a[0], a[1], a[2], a[3]);
+        else
+            for (int i = 0; i < 4; i++) w.q[step][i] = a[i];
+    }
+    w.segment = segment;
+    __syncwarp();
+}
+
+template <int D>
+__device__ __forceinline__ void decode_query_step(uint32_t a[4], const struct decode_warp<D> &w,
+                                                  int step)
+{
+    if constexpr (D > 128) {
+        const uint4 v = w.q_shared[step * 32 + threadIdx.x % 32];
+        a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
+    } else {
+        for (int i = 0; i < 4; i++) a[i] = w.q[step][i];
+    }
+}
+
+/* ---- Keys: the words of B of all steps ---- */
+
+/* From a unit of 16-bit rows. In q8 models a lane's channels lie further apart. */
+template <int F, int D>
+__device__ __forceinline__ void key_rows(uint32_t k[D / 8], const uint8_t *unit, uint32_t t,
+                                         uint32_t j)
+{
+    const uint8_t *row = unit + t * (D * 2);
+    const uint32_t turn = swizzle<D>(t);
+    if constexpr (F == FORM_Q8) {
+#pragma unroll
+        for (int step = 0; step < D / 16; step++) {
+            const uint32_t c = chan<F, D>(step, j);
+            const uint2 v = *(const uint2 *)(row + ((c / 8) ^ turn) * 16 + c % 8 * 2);
+            k[step * 2] = v.x, k[step * 2 + 1] = v.y;
+        }
+    } else {
+#pragma unroll
+        for (int b = 0; b < D / 32; b++) {
+            const uint4 v = *(const uint4 *)(row + (((uint32_t)b * 4 + j) ^ turn) * 16);
+            k[b * 4] = v.x, k[b * 4 + 1] = v.y, k[b * 4 + 2] = v.z, k[b * 4 + 3] = v.w;
+        }
+    }
+}
+
+/* From a q8 page wherever it lies. */
+template <int D>
+__device__ __forceinline__ void key_q8(uint32_t k[D / 8], const uint8_t *page, uint32_t t,
+                                       uint32_t j)
+{
+    using at = page_at<FORM_Q8, D>;
+    constexpr int N = D / 64; /* words of a plane */
+    const uint32_t first = j * (D / 16);
+    const uint8_t *low = page + at::k_low + t * (D * 3 / 4);
+#pragma unroll
+    for (int u = 0; u < N; u++) {
+        const uint32_t hi = *(const uint32_t *)(page + at::k_hi2 + t * (D / 4) + first + 4 * u);
+        const uint32_t mid = *(const uint32_t *)(low + first + 4 * u);
+        const uint32_t lo[2] = {*(const uint32_t *)(low + D / 4 + first + 4 * u),
+                                *(const uint32_t *)(low + D / 2 + first + 4 * u)};
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            const uint32_t codes = q8_codes(hi, mid, lo[s % 2], s), c = s * (D / 4) + first + 4 * u;
+            const uint2 min = *(const uint2 *)(page + at::k_min + c * 2);
+            const uint2 by = *(const uint2 *)(page + at::k_step + c * 2);
+            k[(s * N + u) * 2] = h2_fma(by.x, q8_pair(codes, 0), min.x);
+            k[(s * N + u) * 2 + 1] = h2_fma(by.y, q8_pair(codes, 2), min.y);
+        }
+    }
+}
+
+/* ---- Values: pairs of tokens of one channel, for 8 channels ---- */
+
+__device__ __forceinline__ void value_pairs(uint32_t b[8], uint4 x, uint4 y)
+{
+    const uint32_t a[4] = {x.x, x.y, x.z, x.w}, c[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        b[2 * i] = __byte_perm(a[i], c[i], 0x5410);
+        b[2 * i + 1] = __byte_perm(a[i], c[i], 0x7632);
+    }
+}
+
+/* Signed codes of two tokens, times their scales. */
+__device__ __forceinline__ void value_pairs_q8(uint32_t b[8], uint2 x, uint2 y, uint32_t scales)
+{
+    const uint32_t a[2] = {x.x ^ 0x80808080u, x.y ^ 0x80808080u};
+    const uint32_t c[2] = {y.x ^ 0x80808080u, y.y ^ 0x80808080u};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t lo = __byte_perm(a[i], c[i], 0x5140), hi = __byte_perm(a[i], c[i], 0x7362);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            b[4 * i + e] = h2_mul(q8_signed_pair(e < 2 ? lo : hi, e % 2 * 2), scales);
+    }
+}
+
+/* ---- 16 tokens of a unit in shared memory ---- */
+
+/* Products of row g's query and tokens t0 + 2j, + 1, + 8, + 9. Rows: 16-bit rows, not a q8 page. */
+template <int F, int D, bool ROWS>
+__device__ __forceinline__ void unit_dots(float x[4], const struct decode_warp<D> &w,
+                                          const uint8_t *unit, uint32_t t0)
+{
+    constexpr int H = page_at<F, D>::half;
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float s[4] = {0, 0, 0, 0};
+        uint32_t k[D / 8];
+        if constexpr (ROWS)
+            key_rows<F, D>(k, unit, t0 + i * 8 + g, j);
+        else
+            key_q8<D>(k, unit, t0 + i * 8 + g, j);
+#pragma unroll
+        for (int step = 0; step < D / 16; step++) {
+            uint32_t a[4];
+            decode_query_step<D>(a, w, step);
+            mma_16816<H>(s, a, k[step * 2], k[step * 2 + 1]);
+        }
+        x[2 * i] = s[0] + s[2];
+        x[2 * i + 1] = s[1] + s[3];
+    }
+}
+
+/* The maximum of row g is now at least that of exponents x. Rows whose maximum stays are
+ * multiplied by 1, so others of the warp do not show. */
+template <int D>
+__device__ __forceinline__ void raise_max(struct decode_warp<D> &w, const float x[4])
+{
+    float max = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+    max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
+    max = fmaxf(w.max, fmaxf(max, __shfl_xor_sync(~0u, max, 2)));
+    if (!__any_sync(~0u, max > w.max)) return;
+    const float by = max > w.max ? exp2_fast(w.max - max) : 1.0f;
+    w.sum *= by;
+#pragma unroll
+    for (int i = 0; i < D / 8; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) w.acc[i][e] *= by;
+    w.max = max;
+}
+
+/* Adds values of tokens t0 + 2j, .. with the weights of `a`. */
+template <int F, int D, bool ROWS>
+__device__ __forceinline__ void unit_values(struct decode_warp<D> &w, const uint32_t a[4],
+                                            const uint8_t *unit, uint32_t t0)
+{
+    using at = page_at<F, D>;
+    const uint32_t g = threadIdx.x % 32 / 4, t = t0 + threadIdx.x % 4 * 2;
+    const uint32_t tok[4] = {t, t + 1, t + 8, t + 9};
+    uint32_t scale[2] = {0, 0};
+    if constexpr (!ROWS)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            scale[i / 2] |=
+                (uint32_t) * (const uint16_t *)(unit + at::v_scale +
+                                                (tok[i] * at::n_block + g * D / 256) * 2)
+                << i % 2 * 16;
+#pragma unroll
+    for (int c = 0; c < D / 64; c++) {
+        uint32_t b[2][8];
+        if constexpr (ROWS) {
+            uint4 v[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const uint32_t piece = (g * (D / 64) + (uint32_t)c) ^ swizzle<D>(tok[i]);
+                v[i] = *(const uint4 *)(unit + (UNIT_TOK + tok[i]) * (D * 2) + piece * 16);
+            }
+            value_pairs(b[0], v[0], v[1]);
+            value_pairs(b[1], v[2], v[3]);
+        } else {
+            uint2 v[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                v[i] = *(const uint2 *)(unit + at::v + tok[i] * D + g * (D / 8) + c * 8);
+            value_pairs_q8(b[0], v[0], v[1], scale[0]);
+            value_pairs_q8(b[1], v[2], v[3], scale[1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) mma_16816<at::half>(w.acc[c * 8 + i], a, b[0][i], b[1][i]);
+    }
+}
+
+/* Adds 16 tokens with exponents x to what the warp has. */
+template <int F, int D, bool ROWS>
+__device__ __forceinline__ void unit_add(struct decode_warp<D> &w, const float x[4],
+                                         const uint8_t *unit, uint32_t t0)
+{
+    constexpr int H = page_at<F, D>::half;
+    raise_max<D>(w, x);
+    float p[4];
+    const float less = w.max == -CUDART_INF_F ? 0.0f : w.max;
+#pragma unroll
+    for (int i = 0; i < 4; i++) p[i] = exp2_fast(x[i] - less);
+    w.sum += (p[0] + p[1]) + (p[2] + p[3]);
+    uint32_t a[4];
+    a[0] = half_pack<H>(p[0], p[1]);
+    a[1] = half_rest<H>(p[0], p[1], a[0]);
+    a[2] = half_pack<H>(p[2], p[3]);
+    a[3] = half_rest<H>(p[2], p[3], a[2]);
+    unit_values<F, D, ROWS>(w, a, unit, t0);
+}
+
+/* ---- Units on their way to shared memory ---- */
+
+struct decode_view { /* of a block */
+    const struct attn_call *call;
+    const struct decode_job *job;
+    uint32_t first;              /* position of the first token that is seen */
+    uint32_t n_staged, n_single; /* units of pages, of single tokens */
+};
+
+/* 16 rows of K and of V, those of lanes 0 .. 15: row t of a lane's page, V so many bytes behind;
+ * zeros where there is none (page NULL). */
+template <int D>
+__device__ __forceinline__ void stage_rows(uint32_t dst, const uint8_t *page, uint32_t v)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    constexpr uint32_t row = D / 8; /* pieces */
+#pragma unroll
+    for (uint32_t i = 0; i < UNIT_TOK * row; i += 32) {
+        const uint32_t t = (i + lane) / row, piece = (i + lane) % row;
+        const uint64_t from = __shfl_sync(~0u, (uint64_t)(uintptr_t)page, t);
+        const uint8_t *k = (const uint8_t *)(uintptr_t)from + piece * 16;
+        const uint32_t to = dst + t * (D * 2) + (piece ^ swizzle<D>(t)) * 16;
+        if (from) {
+            copy_async16(to, k);
+            copy_async16(to + UNIT_TOK * D * 2, k + v);
+        } else {
+            store_zero16(to);
+            store_zero16(to + UNIT_TOK * D * 2);
+        }
+    }
+}
+
+/* Single token i: its page; NULL behind the last and before the window. */
+template <int F, int D>
+__device__ __forceinline__ const uint8_t *single_token(const struct decode_view &v, uint32_t i,
+                                                       uint32_t *out_tok)
+{
+    const struct decode_job &job = *v.job;
+    *out_tok = i < job.n_tok ? job.tok[i] : 0;
+    if (i >= job.n_tok || *out_tok < v.first) return NULL;
+    const uint32_t frame = job.frame[*out_tok / PAGE_TOK];
+    return v.call->frames + (size_t)frame * page_at<F, D>::bytes;
+}
+
+template <int F, int D>
+__device__ void stage_single(uint32_t dst, const struct decode_view &v, uint32_t unit)
+{
+    uint32_t tok;
+    const uint32_t lane = threadIdx.x % 32;
+    const uint8_t *page = single_token<F, D>(v, unit * UNIT_TOK + lane % UNIT_TOK, &tok);
+    stage_rows<D>(dst, page ? page + tok % PAGE_TOK * (D * 2) : NULL, page_at<F, D>::v);
+}
+
+/* The same from q8 pages: values of codes, in f16, which is done when they are needed. */
+template <int D>
+__device__ void read_single(uint8_t *to, const struct decode_view &v, uint32_t unit)
+{
+    using at = page_at<FORM_Q8, D>;
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+#pragma unroll 1
+    for (uint32_t row = g; row < UNIT_TOK; row += 8) {
+        uint32_t tok, k[D / 8] = {};
+        const uint8_t *page = single_token<FORM_Q8, D>(v, unit * UNIT_TOK + row, &tok);
+        const uint32_t t = tok % PAGE_TOK;
+        uint8_t *out = to + row * (D * 2);
+        if (page) key_q8<D>(k, page, t, j);
+#pragma unroll
+        for (int step = 0; step < D / 16; step++) {
+            const uint32_t c = chan<FORM_Q8, D>(step, j);
+            *(uint2 *)(out + ((c / 8) ^ swizzle<D>(row)) * 16 + c % 8 * 2) =
+                make_uint2(k[step * 2], k[step * 2 + 1]);
+        }
+        out += UNIT_TOK * D * 2;
+        for (uint32_t c = j * 8; c < D; c += 32) { /* 8 channels of a block */
+            uint2 codes = make_uint2(0, 0);
+            uint32_t scale = 0, x[4];
+            if (page) {
+                codes = *(const uint2 *)(page + at::v + t * D + c);
+                scale = *(const uint16_t *)(page + at::v_scale + (t * at::n_block + c / 32) * 2);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[i] = h2_mul(q8_signed_pair((i < 2 ? codes.x : codes.y) ^ 0x80808080u, i % 2 * 2),
+                              scale | scale << 16);
+            *(uint4 *)(out + ((c / 8) ^ swizzle<D>(row)) * 16) = make_uint4(x[0], x[1], x[2], x[3]);
+        }
+    }
+    __syncwarp();
+}
+
+/* Half of the own page; values of tokens that are not seen are zeros. */
+template <int D> __device__ void stage_own(uint32_t dst, const struct decode_view &v, uint32_t half)
+{
+    const struct decode_job &job = *v.job;
+    const uint32_t t = half * UNIT_TOK + threadIdx.x % UNIT_TOK;
+    const uint32_t pos = job.pos / PAGE_TOK * PAGE_TOK + t;
+    const bool seen = pos <= job.pos && pos >= v.first;
+    stage_rows<D>(dst, seen ? job.own + t * (D * 2) : NULL, page_at<FORM_F16, D>::tail_v);
+}
+
+template <int F, int D>
+__device__ __forceinline__ void stage_page(uint32_t dst, const uint8_t *page, uint32_t half)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    if constexpr (F == FORM_Q8) {
+        constexpr uint32_t n = page_at<F, D>::bytes / 16;
+#pragma unroll
+        for (uint32_t i = 0; i < n; i += 32)
+            if (i + lane < n) copy_async16(dst + (i + lane) * 16, page + (i + lane) * 16);
+    } else {
+        constexpr uint32_t row = D / 8; /* pieces */
+        const uint8_t *k = page + half * (UNIT_TOK * D * 2);
+#pragma unroll
+        for (uint32_t i = 0; i < UNIT_TOK * row; i += 32) {
+            const uint32_t t = (i + lane) / row, piece = (i + lane) % row;
+            const uint32_t to = dst + t * (D * 2) + (piece ^ swizzle<D>(t)) * 16;
+            copy_async16(to, k + (i + lane) * 16);
+            copy_async16(to + UNIT_TOK * D * 2, k + page_at<F, D>::v + (i + lane) * 16);
+        }
+    }
+}
+
+/* The first tokens of a staged unit are not seen: their values become zeros. */
+template <int F, int D> __device__ void hide(uint8_t *unit, uint32_t n_hidden)
+{
+    using at = page_at<F, D>;
+    const uint32_t lane = threadIdx.x % 32;
+    const uint4 none = make_uint4(0, 0, 0, 0);
+    if constexpr (F == FORM_Q8) {
+        for (uint32_t i = lane; i < n_hidden * (D / 16); i += 32)
+            *(uint4 *)(unit + at::v + i * 16) = none;
+        for (uint32_t i = lane; i < n_hidden * at::n_block; i += 32)
+            *(uint16_t *)(unit + at::v_scale + i * 2) = 0;
+    } else {
+        for (uint32_t i = lane; i < n_hidden * (D / 8); i += 32)
+            *(uint4 *)(unit + UNIT_TOK * D * 2 + i * 16) = none;
+    }
+    __syncwarp();
+}
+
+/* ---- Units ---- */
+
+/* The query as it meets a page. */
+template <int F, int D>
+__device__ __forceinline__ void meet_page(struct decode_warp<D> &w, const struct decode_view &v,
+                                          uint32_t page)
+{
+    const struct decode_job &job = *v.job;
+    if (job.n_segment == 0) return;
+    const uint32_t s = attn_segment_of(job.segment, job.n_segment, page);
+    if (s != w.segment) decode_query<F, D>(w, *v.call, job, s);
+}
+
+/* A unit of a page of which this lane's tokens stand at pos0 + t. */
+template <int F, int D>
+__device__ __forceinline__ void add_page(struct decode_warp<D> &w, const struct decode_view &v,
+                                         uint8_t *unit, uint32_t page, uint32_t half)
+{
+    constexpr bool ROWS = F != FORM_Q8;
+    constexpr uint32_t n = ROWS ? UNIT_TOK : PAGE_TOK;
+    const uint32_t pos0 = page * PAGE_TOK + half * UNIT_TOK;
+    if (pos0 + n <= v.first) return;
+    if (pos0 < v.first) hide<F, D>(unit, v.first - pos0);
+    meet_page<F, D>(w, v, page);
+#pragma unroll 1
+    for (uint32_t t0 = 0; t0 < n; t0 += UNIT_TOK) {
+        float x[4];
+        unit_dots<F, D, ROWS>(x, w, unit, t0);
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t pos = pos0 + t0 + threadIdx.x % 4 * 2 + i / 2 * 8 + i % 2;
+            x[i] = pos < v.first ? -CUDART_INF_F : attn_exponent(*v.call, x[i]);
+        }
+        unit_add<F, D, ROWS>(w, x, unit, t0);
+    }
+}
+
+/* Single tokens or half of the own page, as rows. Those of every segment meet a query of their own.
+ */
+template <int F, int D>
+__device__ void add_rows(struct decode_warp<D> &w, const struct decode_view &v, const uint8_t *unit,
+                         uint32_t single, uint32_t half)
+{
+    const struct decode_job &job = *v.job;
+    const uint32_t own = job.pos / PAGE_TOK, t = threadIdx.x % 4 * 2;
+    const bool is_own = single == UINT32_MAX;
+    uint32_t s[4];
+    float x[4], add[4];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t at = single * UNIT_TOK + t + i / 2 * 8 + i % 2;
+        uint32_t pos = own * PAGE_TOK + half * UNIT_TOK + t + i / 2 * 8 + i % 2;
+        bool seen = pos <= job.pos;
+        if (!is_own) pos = job.tok[min(at, job.n_tok - 1)], seen = at < job.n_tok;
+        add[i] = is_own || !job.logw || !seen ? 0.0f : job.logw[at] * LOG2E;
+        if (!seen || pos < v.first) add[i] = -CUDART_INF_F;
+        s[i] = attn_segment_of(job.segment, job.n_segment, pos / PAGE_TOK);
+        x[i] = -CUDART_INF_F;
+    }
+    uint32_t from = s[0], to = s[3];
+    for (int by = 1; by < 4; by *= 2) {
+        from = min(from, __shfl_xor_sync(~0u, from, by));
+        to = max(to, __shfl_xor_sync(~0u, to, by));
+    }
+    for (; from <= to; from++) {
+        float y[4];
+        if (job.n_segment && from != w.segment) decode_query<F, D>(w, *v.call, job, from);
+        unit_dots<F, D, true>(y, w, unit, 0);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (s[i] == from && add[i] > -CUDART_INF_F)
+                x[i] = attn_exponent(*v.call, y[i]) + add[i];
+    }
+    unit_add<F, D, true>(w, x, unit, 0);
+}
+
+#endif
