@@ -168,7 +168,8 @@ static sac_status read_message(struct dialogue *d, const cJSON *message, struct 
                            role);
     sac_status status = dialogue_content(&content, said, ref);
     if (status == SAC_OK) status = extra_fields(&extra, message, ref);
-    if (status == SAC_OK) status = dialogue_add(d, role, said ? content.data : NULL, extra, ref);
+    /* Calls alone have an empty content: templates add texts to it. */
+    if (status == SAC_OK) status = dialogue_add(d, role, content.data, extra, ref);
     strbuf_deinit(&content);
     mem_free(extra);
     return status;
