@@ -77,8 +77,10 @@ enum MHD_Result respond_page(const struct respond_to *to, const char *path, bool
     if (!response) return MHD_NO;
     add(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
     add(response, "Content-Security-Policy",
-        "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; "
-        "frame-ancestors 'none'; base-uri 'none'; form-action 'none'");
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "
+        "'self'; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'none'; trusted-types dompurify; "
+        "require-trusted-types-for 'script'");
     add(response, "Referrer-Policy", "no-referrer");
     return send_response(to, 200, file->type, response);
 }

@@ -1,0 +1,56 @@
+// api.js: the server's routes, as any other client has them.
+
+let key = "";
+
+export function setKey(value) {
+  key = value;
+}
+
+function headers() {
+  const h = { "Content-Type": "application/json" };
+  if (key) h.Authorization = "Bearer " + key;
+  return h;
+}
+
+async function failure(response) {
+  let text = response.status + " " + response.statusText;
+  try {
+    text = (await response.json()).error.message;
+  } catch {
+    // Not from the server itself: a proxy's page says no more than its status.
+  }
+  return Object.assign(new Error(text), { status: response.status });
+}
+
+export async function get(path) {
+  const response = await fetch(path, { headers: headers() });
+  if (!response.ok) throw await failure(response);
+  return response.json();
+}
+
+export async function post(path, body, signal) {
+  const response = await fetch(path, {
+    method: "POST", headers: headers(), body: JSON.stringify(body), signal,
+  });
+  if (!response.ok) throw await failure(response);
+  return response;
+}
+
+// Calls `onEvent` with each event of a streamed answer until the stream ends.
+export async function stream(path, body, signal, onEvent) {
+  const response = await post(path, body, signal);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const line of events.flatMap((event) => event.split("\n"))) {
+      if (!line.startsWith("data: ") || line === "data: [DONE]") continue;
+      const data = JSON.parse(line.slice(6));
+      if (data.error) throw new Error(data.error.message);
+      onEvent(data);
+    }
+  }
+}
