@@ -12,6 +12,8 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -441,6 +443,228 @@ static void bad_input_is_told(void **state)
     remove_dir();
 }
 
+/* In a process of its own, which ends with `run`'s result; a test that hangs ends, too. */
+static int in_child(int (*run)(void *arg), void *arg)
+{
+    int status;
+    const pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        alarm(60);
+        _exit(run(arg));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Loads "one" and asks: 0 if its logits are those of `arg`. */
+static int read_one(void *arg)
+{
+    sac_docs *docs;
+    sac_seq seq;
+    sac_doc doc;
+    float logits[TINY_VOCAB];
+    if (sac_docs_open(&docs, dir, &(sac_docs_params){0}, NULL) != SAC_OK) return 1;
+    sac_engine *e = new_engine(model, SAC_KV_F16);
+    if (sac_doc_load(docs, e, "one", &seq, &doc, NULL) != SAC_OK) return 2;
+    sac_seq_remove(e, seq);
+    if (sac_doc_load(docs, e, "one", &seq, &doc, NULL) != SAC_OK) return 4; /* and again */
+    ask(e, seq, head, N_HEAD, logits);
+    sac_engine_free(e);
+    sac_docs_close(docs);
+    return memcmp(logits, arg, sizeof logits) ? 3 : 0;
+}
+
+/* Two processes read a document at the same time, and one of them may remove it: who has loaded it
+ * goes on, who comes later is told. */
+static void two_processes_read_and_one_removes(void **state)
+{
+    (void)state;
+    make_dir();
+    sac_docs *docs = open_docs(NULL);
+    sac_engine *e = new_engine(model, SAC_KV_F16);
+    float logits[TINY_VOCAB], again[TINY_VOCAB];
+    sac_seq seq, held;
+    sac_doc doc = add(docs, e, "one", 0, false);
+    sac_error err;
+    must(sac_doc_load(docs, e, "one", &seq, &doc, &err), &err);
+    must(sac_doc_load(docs, e, "one", &held, &doc, &err), &err);
+    ask(e, seq, head, N_HEAD, logits);
+    assert_int_equal(in_child(read_one, logits), 0);
+    must(sac_doc_remove(docs, &doc, &err), &err);
+    assert_int_equal(count_files(".doc"), 0);
+    assert_int_equal(in_child(read_one, logits), 2);
+    ask(e, held, head, N_HEAD, again);
+    assert_memory_equal(logits, again, sizeof logits);
+    sac_seq_remove(e, seq);
+    sac_seq_remove(e, held);
+    expect(sac_doc_load(docs, e, "one", &seq, &doc, &err), &err, SAC_ERR_NOT_FOUND, "'one'");
+    add(docs, e, "one", 0, false); /* and it can be added again */
+    assert_int_equal(in_child(read_one, logits), 0);
+    sac_engine_free(e);
+    sac_docs_close(docs);
+    remove_dir();
+}
+
+/* The disk is full where a file may have no more bytes than that: what was there stays, what could
+ * not be stored leaves nothing. 0 if so. */
+static int add_to_full_disk(void *arg)
+{
+    const struct rlimit most = {20000, 20000};
+    sac_docs *docs = open_docs(NULL);
+    sac_engine *e = new_engine(model, SAC_KV_F16);
+    const sac_doc_source source = source_of("two", 1);
+    sac_error err = {0};
+    sac_doc doc;
+    bool found;
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &most) != 0) return 1;
+    if (sac_doc_add(docs, e, &source, &doc, &found, &err) != SAC_ERR_IO) return 2;
+    if (!strstr(err.msg, "cannot write") || strchr(err.msg, '\n')) return 3;
+    if (sac_engine_get_stats(e).kv_bytes_used != 0) return 4;
+    sac_engine_free(e);
+    sac_docs_close(docs);
+    const int read = read_one(arg);
+    return read ? 10 + read : 0;
+}
+
+static void a_full_disk_loses_nothing(void **state)
+{
+    (void)state;
+    make_dir();
+    sac_docs *docs = open_docs(NULL);
+    sac_engine *e = new_engine(model, SAC_KV_F16);
+    float logits[TINY_VOCAB];
+    sac_seq seq;
+    sac_doc doc = add(docs, e, "one", 0, false);
+    sac_error err;
+    assert_true(doc.bytes > 20000);
+    must(sac_doc_load(docs, e, "one", &seq, &doc, &err), &err);
+    ask(e, seq, head, N_HEAD, logits);
+    sac_seq_remove(e, seq);
+    sac_docs_close(docs); /* a folder is opened once at a time */
+    assert_int_equal(in_child(add_to_full_disk, logits), 0);
+    assert_int_equal(count_files(".part"), 0);
+    assert_int_equal(count_files(".doc"), 1);
+    docs = open_docs(NULL);
+    expect(sac_doc_load(docs, e, "two", &seq, &doc, &err), &err, SAC_ERR_NOT_FOUND, "'two'");
+    add(docs, e, "two", 1, false); /* there is room again */
+    sac_engine_free(e);
+    sac_docs_close(docs);
+    remove_dir();
+}
+
+/* A folder that may be read and not written: documents are used, and nothing is added. */
+static int use_read_only(void *arg)
+{
+    const uid_t nobody = 65534;
+    sac_docs *docs;
+    sac_error err = {0};
+    sac_doc doc;
+    bool found;
+    const sac_doc_source source = source_of("two", 1);
+    if (geteuid() == 0 && setuid(nobody) != 0) return 1; /* root may write anything */
+    const int read = read_one(arg);
+    if (read) return 10 + read;
+    if (sac_docs_open(&docs, dir, &(sac_docs_params){0}, &err) != SAC_OK) return 2;
+    sac_engine *e = new_engine(model, SAC_KV_F16);
+    if (sac_doc_add(docs, e, &source, &doc, &found, &err) != SAC_ERR_IO) return 3;
+    if (!strstr(err.msg, "cannot be written") || !strstr(err.msg, dir)) return 4;
+    sac_docs_freed freed;
+    if (sac_docs_collect(docs, 0, &freed, &err) != SAC_ERR_IO) return 5;
+    sac_engine_free(e);
+    sac_docs_close(docs);
+    return 0;
+}
+
+static void a_folder_may_be_for_reading_alone(void **state)
+{
+    (void)state;
+    make_dir();
+    sac_docs *docs = open_docs(NULL);
+    sac_engine *e = new_engine(model, SAC_KV_F16);
+    float logits[TINY_VOCAB];
+    sac_seq seq;
+    sac_doc doc = add(docs, e, "one", 0, false);
+    sac_error err;
+    must(sac_doc_load(docs, e, "one", &seq, &doc, &err), &err);
+    ask(e, seq, head, N_HEAD, logits);
+    sac_engine_free(e);
+    sac_docs_close(docs);
+    assert_int_equal(chmod(dir, 0555), 0);
+    assert_int_equal(in_child(use_read_only, logits), 0);
+    assert_int_equal(chmod(dir, 0755), 0);
+    assert_int_equal(count_files(".doc"), 1);
+    remove_dir();
+}
+
+/* Adds documents for ever; killed at any point. */
+static int add_for_ever(void *arg)
+{
+    sac_docs *docs = open_docs(NULL);
+    sac_engine *e = new_engine(model, SAC_KV_F16);
+    const int ready = *(int *)arg;
+    for (uint32_t i = 0;; i++) {
+        char name[16];
+        int32_t tok[N_TEXT];
+        sac_doc doc;
+        bool found;
+        snprintf(name, sizeof name, "doc %u", i);
+        memcpy(tok, text[0], sizeof tok);
+        tok[i % N_TEXT] = (int32_t)(i / N_TEXT % TINY_VOCAB);
+        const sac_doc_source source = {.name = name, .tok = tok, .n_tok = N_TEXT};
+        if (sac_doc_add(docs, e, &source, &doc, &found, NULL) != SAC_OK) return 1;
+        if (write(ready, "x", 1) != 1) return 2;
+    }
+}
+
+static pid_t start_adding(int ready[2])
+{
+    assert_int_equal(pipe(ready), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        _exit(add_for_ever(&ready[1]));
+    }
+    return child;
+}
+
+/* Killed at any moment, `add` loses at most the document it was at: all that it has told of are
+ * there, whole, and the rest goes with the next collection. */
+static void a_kill_loses_the_document_under_way_at_most(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < 6; round++) {
+        make_dir();
+        int ready[2];
+        char byte;
+        uint32_t told = 0;
+        sac_doc *all;
+        size_t n;
+        sac_docs_freed freed;
+        sac_error err;
+        const pid_t child = start_adding(ready);
+        close(ready[1]);
+        while (told < 1 + round % 3 && read(ready[0], &byte, 1) == 1) told++;
+        nanosleep(&(struct timespec){.tv_nsec = 300000L * round}, NULL);
+        assert_int_equal(kill(child, SIGKILL), 0);
+        assert_int_equal(waitpid(child, NULL, 0), child);
+        while (read(ready[0], &byte, 1) == 1) told++;
+        close(ready[0]);
+        sac_docs *docs = open_docs(NULL);
+        must(sac_doc_list(docs, &all, &n, &err), &err);
+        assert_in_range(n, told, told + 1);
+        for (size_t i = 0; i < n; i++) must(sac_doc_verify(docs, &all[i], &err), &err);
+        must(sac_docs_collect(docs, 0, &freed, &err), &err);
+        assert_int_equal(freed.n_lost, 0);
+        assert_int_equal(count_files(".doc"), n);
+        assert_int_equal(count_files(".part"), 0);
+        sac_free(all);
+        sac_docs_close(docs);
+        remove_dir();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -452,6 +676,10 @@ int main(void)
         cmocka_unit_test(the_longest_unused_goes_first),
         cmocka_unit_test(a_killed_process_leaves_nothing_behind),
         cmocka_unit_test(bad_input_is_told),
+        cmocka_unit_test(two_processes_read_and_one_removes),
+        cmocka_unit_test(a_full_disk_loses_nothing),
+        cmocka_unit_test(a_folder_may_be_for_reading_alone),
+        cmocka_unit_test(a_kill_loses_the_document_under_way_at_most),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);
 }
