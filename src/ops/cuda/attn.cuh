@@ -3,8 +3,8 @@
 #ifndef SAC_OPS_CUDA_ATTN_CUH
 #define SAC_OPS_CUDA_ATTN_CUH
 
-#include "ops/cuda/device.cuh"
 #include "ops/cuda/mma.cuh"
+#include "ops/cuda/queue.cuh"
 
 /* Forms of sealed pages that kernels are made for; a page's other half is of the same type. */
 enum attn_form { FORM_F16, FORM_BF16, FORM_Q8 };

@@ -289,12 +289,13 @@ static sac_status launch(struct cuda_device *d, const struct decode_launch *l)
     TRY(attn_shared(d, attn_decode_kernel<F, D>, smem));
     for (uint32_t i = 0, end; i < l->n_job; i = end) { /* a wave */
         for (end = i + 1; end < l->n_job && l->host[end].part0 > 0;) end++;
-        attn_decode_kernel<F, D><<<dim3(l->n_split_max, end - i), WARPS * 32, smem, d->stream>>>(
-            l->call, l->job + i, l->scratch);
-        attn_merge_kernel<D>
-            <<<dim3(end - i, HEADS), D, 0, d->stream>>>(l->call, l->job + i, l->scratch);
+        TRY(queue_launch(d, "attention of decode rows", attn_decode_kernel<F, D>,
+                         dim3(l->n_split_max, end - i), WARPS * 32, smem, l->call, l->job + i,
+                         l->scratch));
+        TRY(queue_launch(d, "merging of attention", attn_merge_kernel<D>, dim3(end - i, HEADS), D,
+                         0, l->call, l->job + i, l->scratch));
     }
-    return device_launched(d, "attention of decode rows");
+    return SAC_OK;
 }
 
 template <int F>
@@ -336,7 +337,7 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
         const struct decode_lists lists = stage_lists(d, op, &op->run[i]);
         plan_run(&p, op, &op->run[i], &lists);
     }
-    if (d->status != SAC_OK || stage_send(d) != SAC_OK) return d->status;
+    if (d->status != SAC_OK) return d->status;
     l.n_job = p.n_job;
     l.n_split_max = p.n_split_max;
     if (p.n_split_max > p.part_max)

@@ -724,9 +724,8 @@ static sac_status launch(struct cuda_device *d, const struct prompt_launch *l)
 {
     constexpr int smem = prompt_size<F, D>::smem;
     TRY(attn_shared(d, attn_prompt_kernel<F, D>, smem));
-    attn_prompt_kernel<F, D>
-        <<<dim3(l->n_block_max, l->n_job), WARPS * 32, smem, d->stream>>>(l->call, l->job);
-    return device_launched(d, "attention of prompt rows");
+    return queue_launch(d, "attention of prompt rows", attn_prompt_kernel<F, D>,
+                        dim3(l->n_block_max, l->n_job), WARPS * 32, smem, l->call, l->job);
 }
 
 template <int F>
@@ -771,7 +770,7 @@ sac_status attn_prompt(struct cuda_device *d, const struct op_attn *op)
         if (n > l.n_block_max) l.n_block_max = n;
         job++;
     }
-    if (d->status != SAC_OK || stage_send(d) != SAC_OK) return d->status;
+    if (d->status != SAC_OK) return d->status;
     switch (attn_form_of(op->geom)) {
     case FORM_F16: return launch_form<FORM_F16>(d, op->geom->head_dim, &l);
     case FORM_BF16: return launch_form<FORM_BF16>(d, op->geom->head_dim, &l);

@@ -4,6 +4,7 @@
  * chosen once for each shape of weights, as if the call had ROWS rows, among those that do not split
  * a sum, and is used for any number of them. */
 #include "ops/cuda/linear.cuh"
+#include "ops/cuda/queue.cuh"
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -169,6 +170,7 @@ sac_status blas_multiply(struct cuda_device *d, float *out, const struct linear_
     const cublasLtMatmulAlgo_t *algo = algorithm(b, rows->width, n_out);
     if (!algo || !set_layouts(b, rows->width, n_out, rows->n_row))
         return device_fail(d, SAC_ERR_UNSUPPORTED, "cuBLASLt has no product of this shape");
+    if (queue_flush(d) != SAC_OK) return d->status; /* cuBLASLt launches by itself */
     const cublasStatus_t status =
         b->matmul(b->handle, b->desc, &one, w, b->w, rows->x, b->x, &zero, out, b->y, out, b->y,
                   algo, b->space, SPACE, d->stream);

@@ -7,7 +7,7 @@
  *     still reads.
  *  2. The first failure is kept until `wait` tells it; what comes after it is likely its echo.
  * Not here: what a step does, and which memory holds what. */
-#include "ops/cuda/device.cuh"
+#include "ops/cuda/queue.cuh"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define RING_BYTES ((size_t)64 << 20)
+#define SMALL_BYTES ((size_t)64 << 10)
 #define MAJOR_MIN  8u /* mma with 16-bit floats and cp.async */
 
 /* ---- Failures ---- */
@@ -124,6 +125,7 @@ static void close_device(struct cuda_device *d)
     cudaSetDevice((int)d->index);
     if (d->stream) cudaStreamSynchronize(d->stream);
     blas_close(d->blas);
+    queue_close(d->queue);
     if (d->ring) cudaFree(d->ring);
     if (d->ring_host) cudaFreeHost(d->ring_host);
     if (d->stream) cudaStreamDestroy(d->stream);
@@ -167,6 +169,8 @@ static sac_status open_device(struct cuda_device **out, uint32_t index, sac_erro
         status = fail(err, code == cudaErrorMemoryAllocation ? SAC_ERR_MEMORY : SAC_ERR_IO,
                       "GPU %u (%s) cannot be used: %s; %zu of %zu MiB are free", index, i.name,
                       cudaGetErrorString(code), i.bytes_free >> 20, i.bytes >> 20);
+    } else if (queue_open(&d->queue) != SAC_OK) {
+        status = fail(err, SAC_ERR_MEMORY, "out of memory for a GPU's queue");
     } else {
         status = blas_open(&d->blas, err);
     }
@@ -194,6 +198,7 @@ static void *take(struct cuda_device *d, size_t bytes)
 static void give(struct cuda_device *d, void *p)
 {
     if (!p) return;
+    queue_flush(d);
     cudaStreamSynchronize(d->stream);
     cudaFree(p);
 }
@@ -202,6 +207,7 @@ static void give(struct cuda_device *d, void *p)
 
 static sac_status drain(struct cuda_device *d)
 {
+    queue_end(d);
     const sac_status status = device_check(d, cudaStreamSynchronize(d->stream), "the GPU's queue");
     d->ring_used = d->ring_sent = 0;
     return status;
@@ -221,7 +227,7 @@ sac_status stage_send(struct cuda_device *d)
 sac_status stage_reserve(struct cuda_device *d, size_t bytes)
 {
     if (d->ring_bytes - d->ring_used >= bytes) return SAC_OK;
-    const sac_status status = stage_send(d);
+    const sac_status status = queue_flush(d);
     return status != SAC_OK ? status : drain(d);
 }
 
@@ -248,10 +254,23 @@ void *stage_put(struct cuda_device *d, const void *src, size_t bytes)
 
 /* ---- Copies ---- */
 
+/* A few rows go up with the descriptors. */
+static void up_small(struct cuda_device *d, void *dst, size_t pitch, const void *src, size_t width,
+                     size_t n_row)
+{
+    const void *from = stage_put(d, src, n_row * width);
+    if (from) queue_copy(d, dst, pitch, from, width, width, n_row);
+}
+
 static void up_rows(struct cuda_device *d, void *dst, size_t pitch, const void *src, size_t width,
                     size_t n_row)
 {
-    if (width == 0) return;
+    if (width == 0 || n_row == 0) return;
+    if (width * n_row <= SMALL_BYTES) {
+        up_small(d, dst, pitch, src, width, n_row);
+        return;
+    }
+    if (queue_flush(d) != SAC_OK) return;
     const size_t limit = d->ring_bytes / 4 / width;
     if (limit == 0) {
         device_fail(d, SAC_ERR_MEMORY, "a row of a copy is larger than the ring");
@@ -261,12 +280,8 @@ static void up_rows(struct cuda_device *d, void *dst, size_t pitch, const void *
         n = n_row - r < limit ? n_row - r : limit;
         void *host;
         if (!stage_take(d, n * width, &host)) return;
-        /* The pieces before must be sent on their own: this one goes elsewhere. */
-        const size_t mine = (size_t)((uint8_t *)host - d->ring_host), end = d->ring_used;
         memcpy(host, (const uint8_t *)src + r * width, n * width);
-        d->ring_used = mine;
-        if (stage_send(d) != SAC_OK) return;
-        d->ring_used = d->ring_sent = end;
+        d->ring_sent = d->ring_used; /* it goes to another place than the ring's mirror */
         if (device_check(d,
                          cudaMemcpy2DAsync((uint8_t *)dst + r * pitch, pitch, host, width, width, n,
                                            cudaMemcpyHostToDevice, d->stream),
@@ -286,14 +301,14 @@ static void up(struct cuda_device *d, void *dst, const void *src, size_t bytes)
 
 static void down(struct cuda_device *d, void *dst, const void *src, size_t bytes)
 {
-    device_check(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->stream),
-                 "copy from the GPU");
+    if (queue_end(d) == SAC_OK)
+        device_check(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->stream),
+                     "copy from the GPU");
 }
 
 static void copy(struct cuda_device *d, void *dst, const void *src, size_t bytes)
 {
-    device_check(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, d->stream),
-                 "copy within the GPU");
+    queue_copy(d, dst, bytes, src, bytes, bytes, 1);
 }
 
 static sac_status wait(struct cuda_device *d, sac_error *err)

@@ -1,8 +1,8 @@
 /* device.cuh: one GPU as the launchers see it. Included by the .cu files of this folder alone.
  *
  * Descriptors go up through a ring: stage_put copies a piece into pinned memory and says where on
- * the device it will lie, stage_send puts one copy of all pieces since the last send on the stream.
- * So a launcher is: put what the kernel needs, send, launch, `return device_launched(d, "name")`.
+ * the device it will lie. Launches are noted (queue.cuh) and go to the stream behind one copy of all
+ * pieces. So a launcher is: reserve, put what the kernel needs, `return queue_launch(...)`.
  * The ring begins anew when the device has been waited for; when it is full, it waits itself. */
 #ifndef SAC_OPS_CUDA_DEVICE_CUH
 #define SAC_OPS_CUDA_DEVICE_CUH
@@ -14,6 +14,7 @@
 #define STAGE_ALIGN 64u
 
 struct cuda_blas;
+struct cuda_queue;
 
 struct cuda_device {
     uint32_t index, major, minor, n_sm;
@@ -21,7 +22,8 @@ struct cuda_device {
     cudaStream_t stream;
     uint8_t *ring_host, *ring; /* [ring_bytes] pinned, and its mirror on the device */
     size_t ring_bytes, ring_used, ring_sent;
-    struct cuda_blas *blas; /* blas.cu's */
+    struct cuda_blas *blas;   /* blas.cu's */
+    struct cuda_queue *queue; /* queue.cu's: what is noted and not yet on the stream */
     sac_status status;      /* of the first failure since the last wait, */
     char message[256];      /* and what it was */
 };
@@ -30,11 +32,6 @@ struct cuda_device {
 sac_status device_check(struct cuda_device *d, cudaError_t code, const char *what);
 /* The same for a failure that is not CUDA's. */
 sac_status device_fail(struct cuda_device *d, sac_status code, const char *what);
-/* Of the kernel launched last. */
-static inline sac_status device_launched(struct cuda_device *d, const char *kernel)
-{
-    return device_check(d, cudaGetLastError(), kernel);
-}
 
 /* Leaves the function with the status of `expr` unless it is SAC_OK, as in base/status.h. */
 #define TRY(expr)                                                                                  \
@@ -43,12 +40,13 @@ static inline sac_status device_launched(struct cuda_device *d, const char *kern
         if (try_status_ != SAC_OK) return try_status_;                                             \
     } while (0)
 
-/* Room for `bytes` in the ring: the host fills *out_host before the next send. NULL: they are more
- * than the ring has, which is remembered as a failure. All pieces that one launch reads are put
- * before its send; together they are at most a quarter of the ring. */
+/* Room for `bytes` in the ring: the host fills *out_host before the launch is noted. NULL: they are
+ * more than the ring has, which is remembered as a failure. All pieces that one launch reads are at
+ * most a quarter of the ring together. */
 void *stage_take(struct cuda_device *d, size_t bytes, void **out_host);
 /* The same with the content at hand. */
 void *stage_put(struct cuda_device *d, const void *src, size_t bytes);
+/* One copy of the pieces since the last on the stream; for queue.cu and device.cu. */
 sac_status stage_send(struct cuda_device *d);
 /* Before the pieces of one launch: makes sure that `bytes` of them lie in the ring together. */
 sac_status stage_reserve(struct cuda_device *d, size_t bytes);

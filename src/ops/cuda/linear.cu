@@ -5,6 +5,7 @@
  * Scratch: rows in f16, their scales, then for prompt rows a panel of weights in f16 and the sums
  * that it makes; for decode rows the sums of a GLU whose two matrices are of different types. */
 #include "ops/cuda/linear.cuh"
+#include "ops/cuda/queue.cuh"
 
 #include "ops/weight_layout.h"
 
@@ -142,8 +143,7 @@ static sac_status pack(struct cuda_device *d, struct linear_rows *out, const str
                                 .eps = op->norm_eps,
                                 .out = room->x,
                                 .scale = room->scale};
-    pack_rows<<<op->n_row, THREADS, 0, d->stream>>>(a);
-    return device_launched(d, "norm of a linear layer's input");
+    return queue_launch(d, "norm of a linear layer's input", pack_rows, op->n_row, THREADS, 0, a);
 }
 
 /* ---- Ends ---- */
@@ -174,8 +174,8 @@ static __global__ void __launch_bounds__(THREADS) finish(const struct finish_arg
 
 static sac_status run_finish(struct cuda_device *d, const struct finish_args *a, uint32_t n_row)
 {
-    finish<<<dim3((a->n + THREADS - 1) / THREADS, n_row), THREADS, 0, d->stream>>>(*a);
-    return device_launched(d, "end of a linear layer");
+    return queue_launch(d, "end of a linear layer", finish,
+                        dim3((a->n + THREADS - 1) / THREADS, n_row), THREADS, 0, *a);
 }
 
 static struct linear_end end_of(const struct op_linear *op, uint32_t part)

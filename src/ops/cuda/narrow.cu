@@ -6,6 +6,7 @@
  * made by the matrix units (weights.cuh) and added up over the warps in their order. Nothing
  * depends on which rows are together: a row is a column of the mma's second operand. */
 #include "ops/cuda/linear.cuh"
+#include "ops/cuda/queue.cuh"
 #include "ops/cuda/weights.cuh"
 
 #define WARPS  8u
@@ -105,18 +106,17 @@ static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_
     linear_finish(a.end, row0 + r, out, v[0], v[1]);
 }
 
-template <int type> static void launch(cudaStream_t stream, const struct narrow_args &a,
-                                       uint32_t n_group)
+template <int type>
+static sac_status launch(struct cuda_device *d, const struct narrow_args &a, uint32_t n_group)
 {
-    if (a.up) {
-        const dim3 grid(n_group, (a.n_row + ROWS_8 - 1) / ROWS_8);
-        narrow<type, 1, 2><<<grid, WARPS * 32, 0, stream>>>(a);
-    } else if (a.n_row <= ROWS_8) {
-        narrow<type, 1, 1><<<dim3(n_group, 1), WARPS * 32, 0, stream>>>(a);
-    } else {
-        const dim3 grid(n_group, (a.n_row + 2 * ROWS_8 - 1) / (2 * ROWS_8));
-        narrow<type, 2, 1><<<grid, WARPS * 32, 0, stream>>>(a);
-    }
+    static const char name[] = "narrow linear layer";
+    const uint32_t n8 = (a.n_row + ROWS_8 - 1) / ROWS_8;
+    const uint32_t n16 = (a.n_row + 2 * ROWS_8 - 1) / (2 * ROWS_8);
+    if (a.up)
+        return queue_launch(d, name, narrow<type, 1, 2>, dim3(n_group, n8), WARPS * 32, 0, a);
+    if (n8 == 1)
+        return queue_launch(d, name, narrow<type, 1, 1>, dim3(n_group, 1), WARPS * 32, 0, a);
+    return queue_launch(d, name, narrow<type, 2, 1>, dim3(n_group, n16), WARPS * 32, 0, a);
 }
 
 /* One warp for each block of 32 inputs of a group. */
@@ -138,12 +138,14 @@ static __global__ void unpack(__half *out, const uint8_t *w, size_t group_bytes,
         }
 }
 
-template <int type> static void launch_unpack(cudaStream_t stream, __half *out,
-                                              const struct weight *w, uint32_t begin, uint32_t n)
+template <int type>
+static sac_status launch_unpack(struct cuda_device *d, __half *out, const struct weight *w,
+                                uint32_t begin, uint32_t n)
 {
     const uint32_t n_block = layout_n_block(w->n_in);
-    unpack<type><<<dim3(n, (n_block + WARPS - 1) / WARPS), WARPS * 32, 0, stream>>>(
-        out, w->data + begin * w->group_bytes, w->group_bytes, n_block);
+    return queue_launch(d, "unpacking of weights", unpack<type>,
+                        dim3(n, (n_block + WARPS - 1) / WARPS), WARPS * 32, 0, out,
+                        w->data + begin * w->group_bytes, w->group_bytes, n_block);
 }
 
 /* A row per type: TYPE(call) names the template's argument. */
@@ -170,26 +172,28 @@ sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
                       const struct weight *w, const struct weight *up,
                       const struct linear_end *end)
 {
-    const struct narrow_args a = {.w = w->data,
-                                  .up = up ? up->data : NULL,
-                                  .group_bytes = w->group_bytes,
-                                  .n_block = layout_n_block(w->n_in),
-                                  .x = rows->x,
-                                  .x_scale = rows->scale,
-                                  .n_row = rows->n_row,
-                                  .width = rows->width,
-                                  .end = *end};
-#define CALL(type) launch<type>(d->stream, a, w->n_group)
+    struct narrow_args a;
+    memset(&a, 0, sizeof a); /* gaps, too: equal launches are told by their bytes */
+    a.w = w->data;
+    a.up = up ? up->data : NULL;
+    a.group_bytes = w->group_bytes;
+    a.n_block = layout_n_block(w->n_in);
+    a.x = rows->x;
+    a.x_scale = rows->scale;
+    a.n_row = rows->n_row;
+    a.width = rows->width;
+    a.end = *end;
+#define CALL(type) return launch<type>(d, a, w->n_group)
     FOR_TYPE(w->type, CALL)
 #undef CALL
-    return device_launched(d, "narrow linear layer");
+    return device_fail(d, SAC_ERR_UNSUPPORTED, "weights of this type");
 }
 
 sac_status narrow_unpack(struct cuda_device *d, __half *out, const struct weight *w,
                          uint32_t begin, uint32_t n)
 {
-#define CALL(type) launch_unpack<type>(d->stream, out, w, begin, n)
+#define CALL(type) return launch_unpack<type>(d, out, w, begin, n)
     FOR_TYPE(w->type, CALL)
 #undef CALL
-    return device_launched(d, "unpacking of weights");
+    return device_fail(d, SAC_ERR_UNSUPPORTED, "weights of this type");
 }

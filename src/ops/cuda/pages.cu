@@ -1,5 +1,5 @@
 /* pages.cu: writing of pages and sealing, bit for bit as attn_ref.c says. */
-#include "ops/cuda/device.cuh"
+#include "ops/cuda/queue.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -25,14 +25,15 @@ struct write_call { /* struct op_kv_write, for the kernel */
     const float *k, *v;
     size_t kv_stride, tail_bytes, tail_v;
     uint8_t *own0, *own;
-    uint32_t pos0, n_kv_head, head_dim;
+    const uint32_t *pos0; /* staged: it is what differs from step to step */
+    uint32_t n_kv_head, head_dim;
     sac_kv_type type_k, type_v;
 };
 
 /* A block writes a row. */
 __global__ void kv_write_kernel(const struct write_call c)
 {
-    const uint32_t pos = c.pos0 + blockIdx.x, j = pos / PAGE_TOK - c.pos0 / PAGE_TOK;
+    const uint32_t pos0 = *c.pos0, pos = pos0 + blockIdx.x, j = pos / PAGE_TOK - pos0 / PAGE_TOK;
     uint8_t *page = j == 0 ? c.own0 : c.own + (size_t)(j - 1) * c.n_kv_head * c.tail_bytes;
     const size_t row = blockIdx.x * c.kv_stride;
     for (uint32_t i = threadIdx.x; i < c.n_kv_head * c.head_dim; i += blockDim.x) {
@@ -48,6 +49,7 @@ sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op)
     const struct page_geom *g = op->geom;
     const struct attn_run *run = op->run;
     struct write_call c;
+    memset(&c, 0, sizeof c);
     c.k = op->k + run->row0 * op->kv_stride;
     c.v = op->v + run->row0 * op->kv_stride;
     c.kv_stride = op->kv_stride;
@@ -55,14 +57,14 @@ sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op)
     c.tail_v = g->tail_v;
     c.own0 = run->own0;
     c.own = run->own;
-    c.pos0 = run->pos0;
+    c.pos0 = (const uint32_t *)stage_put(d, &run->pos0, sizeof run->pos0);
+    if (!c.pos0) return d->status;
     c.n_kv_head = g->n_kv_head;
     c.head_dim = g->head_dim;
     c.type_k = g->type_k;
     c.type_v = g->type_v;
     if (run->n_row == 0) return SAC_OK;
-    kv_write_kernel<<<run->n_row, 256, 0, d->stream>>>(c);
-    return device_launched(d, "writing of keys and values");
+    return queue_launch(d, "writing of keys and values", kv_write_kernel, run->n_row, 256, 0, c);
 }
 
 /* ---- Sealing ---- */
@@ -184,8 +186,7 @@ sac_status cuda_seal(struct cuda_device *d, const struct op_seal *op)
     c.geom = *op->geom;
     c.tail = (const uint8_t *const *)stage_put(d, op->tail, bytes);
     c.sealed = (uint8_t *const *)stage_put(d, op->sealed, bytes);
-    if (!c.tail || !c.sealed || stage_send(d) != SAC_OK) return d->status;
+    if (!c.tail || !c.sealed) return d->status;
     const size_t smem = c.geom.type_k == SAC_KV_Q8 ? PAGE_TOK * c.geom.head_dim : 0;
-    seal_kernel<<<op->n_page, THREADS, smem, d->stream>>>(c);
-    return device_launched(d, "sealing of pages");
+    return queue_launch(d, "sealing of pages", seal_kernel, op->n_page, THREADS, smem, c);
 }

@@ -1,5 +1,5 @@
 /* small.cu: norm, rotation and addition of activations. */
-#include "ops/cuda/device.cuh"
+#include "ops/cuda/queue.cuh"
 
 #define THREADS 256u
 
@@ -24,8 +24,8 @@ sac_status cuda_rmsnorm(struct cuda_device *d, const struct op_rmsnorm *op)
 {
     const uint32_t n = op->n_row * op->n_group;
     if (n == 0) return SAC_OK;
-    rmsnorm<<<(n + THREADS / 32 - 1) / (THREADS / 32), THREADS, 0, d->stream>>>(*op);
-    return device_launched(d, "norm");
+    return queue_launch(d, "norm", rmsnorm, (n + THREADS / 32 - 1) / (THREADS / 32), THREADS, 0,
+                        *op);
 }
 
 /* ---- Rotation: one thread for each pair ---- */
@@ -47,8 +47,8 @@ sac_status cuda_rope(struct cuda_device *d, const struct op_rope *op)
 {
     const uint32_t n = op->n_head * (op->n_rot / 2);
     if (n == 0 || op->n_row == 0) return SAC_OK;
-    rope<<<dim3((n + THREADS - 1) / THREADS, op->n_row), THREADS, 0, d->stream>>>(*op);
-    return device_launched(d, "rotation");
+    const dim3 grid((n + THREADS - 1) / THREADS, op->n_row);
+    return queue_launch(d, "rotation", rope, grid, THREADS, 0, *op);
 }
 
 /* ---- Addition ---- */
@@ -63,7 +63,6 @@ sac_status cuda_add(struct cuda_device *d, const struct op_add *op)
 {
     const size_t n_block = (op->n + THREADS - 1) / THREADS, most = 8 * (size_t)d->n_sm;
     if (op->n == 0) return SAC_OK;
-    add<<<(unsigned)(n_block < most ? n_block : most), THREADS, 0, d->stream>>>(op->x, op->y,
-                                                                                op->n);
-    return device_launched(d, "addition");
+    return queue_launch(d, "addition", add, (unsigned)(n_block < most ? n_block : most), THREADS, 0,
+                        op->x, op->y, op->n);
 }

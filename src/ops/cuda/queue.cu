@@ -1,0 +1,202 @@
+/* queue.cu: see the header.
+ *
+ * Three rows of commands: the one being noted, the one before it, and the one that a graph was made
+ * of. At the end of a step a row that is the graph's starts the graph; one that is as the row before
+ * becomes a graph, by capture; any other is issued command by command. Two rows are the same if
+ * their commands and the bytes of their arguments are.
+ *
+ * Invariant: a row that was flushed before the end of its step (`broken`) makes no graph: what lies
+ * between its parts went to the stream without being noted. */
+#include "ops/cuda/queue.cuh"
+
+#include <stdlib.h>
+
+#define COMMANDS_MAX 4096u
+#define BYTES_MAX    ((size_t)4 << 20)
+
+struct command_row {
+    struct queue_command *command; /* [COMMANDS_MAX] */
+    uint8_t *bytes;                /* [BYTES_MAX] arguments */
+    uint32_t n_command;
+    size_t n_byte;
+};
+
+struct cuda_queue {
+    struct command_row now, before, graph;
+    bool broken;
+    cudaGraphExec_t exec; /* of `graph`; NULL: there is none */
+};
+
+struct copy_args {
+    void *dst;
+    const void *src;
+    size_t dst_pitch, src_pitch, width, n_row;
+};
+
+/* ---- Noting ---- */
+
+struct queue_command *queue_add(struct cuda_device *d)
+{
+    struct command_row *row = &d->queue->now;
+    if (row->n_command == COMMANDS_MAX && queue_flush(d) != SAC_OK) return NULL;
+    struct queue_command *c = &row->command[row->n_command++];
+    memset(c, 0, sizeof *c);
+    return c;
+}
+
+void *queue_add_arg(struct cuda_device *d, struct queue_command *c, size_t bytes)
+{
+    struct command_row *row = &d->queue->now;
+    const size_t at = (row->n_byte + 15) / 16 * 16;
+    if (c->n_arg == QUEUE_ARGS_MAX || at + bytes > BYTES_MAX) {
+        device_fail(d, SAC_ERR_MEMORY, "more arguments of launches than there is room for");
+        return NULL;
+    }
+    memset(row->bytes + row->n_byte, 0, at + bytes - row->n_byte);
+    c->arg[c->n_arg++] = (uint32_t)at;
+    row->n_byte = at + bytes;
+    return row->bytes + at;
+}
+
+sac_status queue_copy(struct cuda_device *d, void *dst, size_t dst_pitch, const void *src,
+                      size_t src_pitch, size_t width, size_t n_row)
+{
+    const struct copy_args a = {dst, src, dst_pitch, src_pitch, width, n_row};
+    struct queue_command *c = queue_add(d);
+    void *to = c ? queue_add_arg(d, c, sizeof a) : NULL;
+    if (!to) return d->status;
+    c->name = "copy within the GPU";
+    memcpy(to, &a, sizeof a);
+    return SAC_OK;
+}
+
+/* ---- Issuing ---- */
+
+static cudaError_t issue(cudaStream_t stream, const struct command_row *row,
+                         const struct queue_command *c)
+{
+    void *args[QUEUE_ARGS_MAX];
+    for (uint32_t i = 0; i < c->n_arg; i++) args[i] = row->bytes + c->arg[i];
+    if (c->kernel)
+        return cudaLaunchKernel(c->kernel, dim3(c->grid[0], c->grid[1], c->grid[2]),
+                                dim3(c->n_thread), args, c->smem, stream);
+    const struct copy_args *a = (const struct copy_args *)args[0];
+    return cudaMemcpy2DAsync(a->dst, a->dst_pitch, a->src, a->src_pitch, a->width, a->n_row,
+                             cudaMemcpyDeviceToDevice, stream);
+}
+
+static sac_status issue_row(struct cuda_device *d, const struct command_row *row)
+{
+    for (uint32_t i = 0; i < row->n_command; i++)
+        if (device_check(d, issue(d->stream, row, &row->command[i]), row->command[i].name) !=
+            SAC_OK)
+            return d->status;
+    return SAC_OK;
+}
+
+static void clear(struct command_row *row)
+{
+    row->n_command = 0;
+    row->n_byte = 0;
+}
+
+sac_status queue_flush(struct cuda_device *d)
+{
+    struct cuda_queue *q = d->queue;
+    q->broken = true;
+    sac_status status = stage_send(d);
+    if (status == SAC_OK) status = issue_row(d, &q->now);
+    clear(&q->now);
+    return status;
+}
+
+/* ---- Graphs ---- */
+
+static bool same(const struct command_row *a, const struct command_row *b)
+{
+    return a->n_command == b->n_command && a->n_byte == b->n_byte &&
+           memcmp(a->command, b->command, a->n_command * sizeof *a->command) == 0 &&
+           memcmp(a->bytes, b->bytes, a->n_byte) == 0;
+}
+
+static void swap(struct command_row *a, struct command_row *b)
+{
+    const struct command_row was = *a;
+    *a = *b;
+    *b = was;
+}
+
+/* A graph of the row at hand, in the place of the one there is. */
+static cudaError_t make_graph(struct cuda_device *d)
+{
+    struct cuda_queue *q = d->queue;
+    cudaGraph_t graph = NULL;
+    cudaError_t code = cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeRelaxed);
+    if (code != cudaSuccess) return code;
+    for (uint32_t i = 0; i < q->now.n_command && code == cudaSuccess; i++)
+        code = issue(d->stream, &q->now, &q->now.command[i]);
+    const cudaError_t ended = cudaStreamEndCapture(d->stream, &graph);
+    if (code == cudaSuccess) code = ended;
+    if (q->exec) cudaGraphExecDestroy(q->exec);
+    q->exec = NULL;
+    if (code == cudaSuccess) code = cudaGraphInstantiate(&q->exec, graph, 0);
+    if (graph) cudaGraphDestroy(graph);
+    swap(&q->graph, &q->now);
+    return code;
+}
+
+sac_status queue_end(struct cuda_device *d)
+{
+    struct cuda_queue *q = d->queue;
+    const bool broken = q->broken;
+    q->broken = false;
+    if (q->now.n_command == 0) return stage_send(d);
+    sac_status status = stage_send(d);
+    if (status != SAC_OK || broken) {
+        if (status == SAC_OK) status = issue_row(d, &q->now);
+    } else if (q->exec && same(&q->now, &q->graph)) {
+        status = device_check(d, cudaGraphLaunch(q->exec, d->stream), "graph of a step");
+    } else if (same(&q->now, &q->before)) {
+        status = device_check(d, make_graph(d), "making of a step's graph");
+        if (status == SAC_OK)
+            status = device_check(d, cudaGraphLaunch(q->exec, d->stream), "graph of a step");
+    } else {
+        status = issue_row(d, &q->now);
+        swap(&q->before, &q->now);
+    }
+    clear(&q->now);
+    return status;
+}
+
+/* ---- Opening ---- */
+
+static bool open_row(struct command_row *row)
+{
+    row->command = (struct queue_command *)calloc(COMMANDS_MAX, sizeof *row->command);
+    row->bytes = (uint8_t *)calloc(1, BYTES_MAX);
+    return row->command && row->bytes;
+}
+
+static void close_row(struct command_row *row)
+{
+    free(row->command);
+    free(row->bytes);
+}
+
+void queue_close(struct cuda_queue *q)
+{
+    if (!q) return;
+    if (q->exec) cudaGraphExecDestroy(q->exec);
+    close_row(&q->now);
+    close_row(&q->before);
+    close_row(&q->graph);
+    free(q);
+}
+
+sac_status queue_open(struct cuda_queue **out)
+{
+    struct cuda_queue *q = (struct cuda_queue *)calloc(1, sizeof *q);
+    *out = q;
+    return q && open_row(&q->now) && open_row(&q->before) && open_row(&q->graph) ? SAC_OK
+                                                                                 : SAC_ERR_MEMORY;
+}

@@ -1,0 +1,67 @@
+/* queue.cuh: launches on their way to the stream (queue.cu). A step of decode rows is several hundred
+ * launches, and starting them one by one takes the host longer than the GPU needs for the work. So
+ * launches are noted, and go to the stream when something waits: one by one, or, if the same row of
+ * launches has come before, as one CUDA graph. What differs between two steps of the same shape is in
+ * the descriptors, which go up in one copy ahead of the row. */
+#ifndef SAC_OPS_CUDA_QUEUE_CUH
+#define SAC_OPS_CUDA_QUEUE_CUH
+
+#include "ops/cuda/device.cuh"
+
+#include <string.h>
+
+#define QUEUE_ARGS_MAX 8
+
+struct queue_command {
+    const void *kernel; /* NULL: a copy within the device, whose rows the arguments tell */
+    const char *name;   /* for failures */
+    uint32_t grid[3], n_thread, n_arg;
+    size_t smem;
+    uint32_t arg[QUEUE_ARGS_MAX]; /* where in the row's bytes the arguments lie */
+};
+
+/* Room for one more command, zeroed; NULL: there is none, which is remembered as a failure. */
+struct queue_command *queue_add(struct cuda_device *d);
+/* The same for an argument; adds it to the command. */
+void *queue_add_arg(struct cuda_device *d, struct queue_command *c, size_t bytes);
+
+template <typename P>
+static bool queue_put(struct cuda_device *d, struct queue_command *c, P value)
+{
+    __builtin_clear_padding(&value); /* equal launches are told by their bytes */
+    void *to = queue_add_arg(d, c, sizeof value);
+    if (to) memcpy(to, &value, sizeof value);
+    return to != NULL;
+}
+
+/* Notes a launch. */
+template <typename... P, typename... A>
+static sac_status queue_launch(struct cuda_device *d, const char *name, void (*kernel)(P...),
+                               dim3 grid, uint32_t n_thread, size_t smem, const A &...args)
+{
+    struct queue_command *c = queue_add(d);
+    if (!c) return d->status;
+    c->kernel = reinterpret_cast<const void *>(kernel);
+    c->name = name;
+    c->grid[0] = grid.x;
+    c->grid[1] = grid.y;
+    c->grid[2] = grid.z;
+    c->n_thread = n_thread;
+    c->smem = smem;
+    const bool fits = (queue_put<P>(d, c, args) && ...);
+    return fits ? SAC_OK : d->status;
+}
+
+/* Notes a copy of rows within the device. */
+sac_status queue_copy(struct cuda_device *d, void *dst, size_t dst_pitch, const void *src,
+                      size_t src_pitch, size_t width, size_t n_row);
+
+/* Everything noted goes to the stream; what follows goes there by itself, too. */
+sac_status queue_flush(struct cuda_device *d);
+/* The same at the end of a step: a row that has come before goes as a graph. */
+sac_status queue_end(struct cuda_device *d);
+
+sac_status queue_open(struct cuda_queue **out);
+void queue_close(struct cuda_queue *q); /* NULL is nothing */
+
+#endif
