@@ -7,6 +7,7 @@
 #include "base/half.h"
 #include "methods/context.h"
 #include "methods/registered.h"
+#include "methods/spec.h"
 #include "saccade.h"
 
 #include <string.h>
@@ -51,10 +52,16 @@ bool method_queries_finite(const struct method_lane *lane)
     return all >> 31 == 0;
 }
 
-/* Whether a composer looks at the question. */
-static bool asks(const struct method_context *hooks)
+/* Whether a composer, with its defaults, looks at the question. */
+static bool asks(const struct method *m)
 {
-    return hooks && (hooks->probe || hooks->reads || hooks->question);
+    const struct method_context *hooks = m->context;
+    struct spec spec;
+    if (!hooks) return false;
+    if (hooks->probe || hooks->reads) return true;
+    if (!hooks->question) return false;
+    return spec_parse(&spec, m->kind, m->name, NULL) == SAC_OK &&
+           hooks->question(spec.param) != CONTEXT_QUESTION_NONE;
 }
 
 bool sac_method_at(size_t i, sac_method_info *out)
@@ -72,7 +79,7 @@ bool sac_method_at(size_t i, sac_method_info *out)
                              .deviation = m->deviation,
                              .n_deviation = m->n_deviation,
                              .chooses = m->chooses,
-                             .needs_question = m->needs_question || asks(m->context),
+                             .needs_question = m->needs_question || asks(m),
                              /* Without hooks it is dense attention. */
                              .any_chunk = is_prefill && (!m->prefill || m->prefill->any_chunk)};
     return true;

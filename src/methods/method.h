@@ -224,9 +224,11 @@ enum method_budget {
 /* What tests must know of a method and cannot find out. Zeroes are right for a method that has a
  * budget, scores all tokens at every step and reads nothing else. */
 struct method_facts {
-    const char *part;  /* parameters beside a budget with which a part of some hundred tokens is
-                          read, "key=value,..."; NULL: the defaults */
-    const char *whole; /* those with which everything is read; NULL: budget=100% */
+    const char *part; /* parameters beside a budget with which a part of some hundred tokens is
+                         read, "key=value,..."; NULL: the defaults */
+    const char
+        *whole; /* those with which everything is read; NULL: budget=100%. Of a context method
+                   those with which all that it may touch is computed again; NULL: none */
     enum method_budget budget;
     uint32_t n_forced; /* decode, with `part`: tokens before the own page that are read in any case,
                           at most; where the budget counts them it says so */

@@ -249,22 +249,20 @@ static void company_changes_nothing(void **state)
 static void limits_are_no_matter(void **state)
 {
     (void)state;
-    const char *const specs[] = {
-        "recompute", "reuse", "reuse:query=last",         "epic",  "cacheblend",
-        "samkv",     "auto",  "promptcache:one_place=on", "infllm"};
+    const struct method *m;
     const struct bench b =
         open_bench(&(struct setting){.is_long = true, .decode = "infllm"}, false);
     enum { MANY = 7 };
     sac_seq many[MANY];
     for (uint32_t i = 0; i < MANY; i++) many[i] = b.doc[2];
-    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++)
-        for (size_t n_doc = 1; n_doc <= MANY; n_doc += MANY - 1) {
+    for (size_t i = 0; (m = method_at(i)); i++)
+        for (size_t n_doc = 1; m->context && n_doc <= MANY; n_doc += MANY - 1) {
             sac_seq seq;
             sac_error err;
             sac_compose_report r;
             float logits[TINY_VOCAB];
             const int32_t token = token_of(7, 0);
-            const sac_compose_params p = {.method = specs[i],
+            const sac_compose_params p = {.method = m->name,
                                           .doc = many,
                                           .n_doc = n_doc,
                                           .n_head = N_HEAD,

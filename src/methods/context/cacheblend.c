@@ -75,5 +75,6 @@ const struct method cacheblend_method = {
     .params = &cacheblend_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
+    .facts = {.whole = "ratio=1"},
     .context = &hooks,
 };

@@ -52,5 +52,6 @@ const struct method epic_method = {
     .params = &epic_params,
     .deviation = deviations,
     .n_deviation = sizeof deviations / sizeof deviations[0],
+    .facts = {.whole = "k=16777216"},
     .context = &hooks,
 };
