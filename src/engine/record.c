@@ -475,8 +475,7 @@ static void hand_out(const sac_engine *e, const sac_read_record *record)
 {
     const struct seq *s = &e->seqs[record->seq];
     if (e->record.fn) e->record.fn(e->record.user, record);
-    if (record->kind == SAC_ROW_DECODE && s->on_read && !s->has_gaps)
-        s->on_read(s->read_user, record);
+    if (record->kind == SAC_ROW_DECODE && s->on_read) s->on_read(s->read_user, record);
 }
 
 /* Runs the jobs that are set up and hands out their records. */
