@@ -162,8 +162,7 @@ SAC_API SAC_NODISCARD sac_status sac_chat_apply(const sac_model *model, const sa
                                                 char **out_text, sac_error *err);
 /* Renders as sac_chat_apply does and encodes what comes out, BOS included where the model wants
  * one. Control tokens of the template become their ids. Those that messages or tools spell out stay
- * text: no document and no user can end a turn or open another. `*out_tok` is owned by the caller.
- */
+ * text: no document and no user can end a turn. `*out_tok` is owned by the caller. */
 SAC_API SAC_NODISCARD sac_status sac_chat_tokens(const sac_model *model, const sac_message *msgs,
                                                  size_t n_msg, const sac_chat_params *params,
                                                  int32_t **out_tok, size_t *out_n, sac_error *err);
@@ -467,9 +466,11 @@ typedef struct sac_doc_source {
 SAC_API SAC_NODISCARD sac_status sac_docs_open(sac_docs **out, const char *dir,
                                                const sac_docs_params *params, sac_error *err);
 SAC_API void sac_docs_close(sac_docs *docs);
-/* Computes a document in a sequence of its own, with prefill method 0, and stores it. A document
- * of the same name is replaced. What is there already, token by token, is not computed again:
- * `*out_was_there`. The engine needs a free sequence and has no pending tokens. */
+/* From now on as if it had been opened with this salt. */
+SAC_API SAC_NODISCARD sac_status sac_docs_use_salt(sac_docs *d, const char *salt, sac_error *err);
+/* Computes a document in a free sequence, with prefill method 0, and stores it in the place of one
+ * of its name. What is there already, token by token, is not computed again: `*out_was_there`.
+ * Pending tokens of others wait, unless `progress` calls sac_run. */
 SAC_API SAC_NODISCARD sac_status sac_doc_add(sac_docs *docs, sac_engine *engine,
                                              const sac_doc_source *source, sac_doc *out,
                                              bool *out_was_there, sac_error *err);
@@ -512,7 +513,8 @@ typedef struct sac_compose_report {
 /* A new sequence: the head, then the documents behind each other. Their pages are shared, not
  * copied; queries turn to meet keys of other positions. What the method computes again goes to
  * pages of the sequence's own, and the documents stay as they are. A question is appended to it as
- * to any sequence. The engine must have been created with `compose`. `report` may be NULL. */
+ * to any sequence. The engine must have been created with `compose`. `report` may be NULL. Of
+ * pending tokens and of `progress` sac_doc_add tells. */
 SAC_API SAC_NODISCARD sac_status sac_compose(sac_engine *engine, const sac_compose_params *params,
                                              sac_seq *out, sac_compose_report *report,
                                              sac_error *err);
@@ -723,10 +725,9 @@ typedef struct sac_request {
     sac_sparse sparse;      /* of this request, as in sac_seq_use_sparse; copied */
     uint32_t n_probs;
     sac_guide guide; /* copied; NULLs: none */
-    /* Gets the records of this request's decode rows, as sac_engine_set_recorder describes them;
-     * NULL: none. Rows that are computed again, because the request gave way, are told of again.
-     * Where a method has dropped tokens there is nothing to compare with, and no record. The engine
-     * must have been created with `watch`. */
+    /* Gets records of this request's decode rows as sac_engine_set_recorder's function does, again
+     * where rows are computed again, and none where a method has dropped tokens; NULL: none. The
+     * engine must have been created with `watch`. */
     sac_read_fn on_read;
     sac_event_fn on_event;
     void *user; /* of both */

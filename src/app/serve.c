@@ -16,6 +16,9 @@ struct serve_options {
     const char *template_name, *template_file;
     uint32_t port, n_seq, n_http_thread, ping_s, drain_s;
     int64_t n_kv_tok;
+    const char *store, *context;
+    uint32_t n_doc, store_mib;
+    float tbt_target_ms;
     struct option_list api_key, also_decode, also_prefill;
     struct server_limits limits;
     int log_format;
@@ -63,6 +66,19 @@ static const struct option_spec specs[] = {
         "a further decode method that requests may choose; repeatable", .env = NULL),
     OPT("--also-prefill", OPTION_LIST, also_prefill, "SPEC",
         "a further prefill method that requests may choose; repeatable", .env = NULL),
+    OPT("--tbt-target-ms", OPTION_F32, tbt_target_ms, "MS",
+        "time between tokens: while answers are written, prompts are read in such small parts that "
+        "this is kept; 0: in large ones",
+        .env = "TBT_TARGET_MS", .min = 0, .max = 60000),
+    OPT("--store", OPTION_TEXT, store, "DIR", "folder of documents that requests add and name",
+        .env = "DOCS"),
+    OPT("--max-documents", OPTION_U32, n_doc, "N", "documents in one prompt",
+        .env = "MAX_DOCUMENTS", .min = 1, .max = 64),
+    OPT("--store-size", OPTION_U32, store_mib, "MIB",
+        "of the store; documents unused for the longest time go; 0: any number",
+        .env = "STORE_SIZE"),
+    OPT("--context", OPTION_TEXT, context, "SPEC",
+        "how several documents are joined where a request says nothing", .env = "CONTEXT"),
     OPT("--audit-rate", OPTION_F32, audit_share, "SHARE",
         "share of answers that are held against dense attention, for the metrics",
         .env = "AUDIT_RATE", .min = 0, .max = 1),
@@ -167,6 +183,15 @@ static int collect_methods(const char *kind, const char *first, const struct opt
     return OPTIONS_GO_ON;
 }
 
+/* Documents have sequences of their own while they are computed or joined, and pages beside those
+ * of the answers. */
+static void plan_documents(const struct serve *s, sac_engine_params *params)
+{
+    params->compose = true;
+    if (params->n_kv_tok == 0) params->n_kv_tok = (uint64_t)params->n_ctx * (s->opt.n_seq + 1);
+    params->n_seq_max = s->opt.n_seq + s->opt.n_doc;
+}
+
 static sac_status create_engine(struct serve *s, sac_error *err)
 {
     uint32_t n_ctx = s->setup.n_ctx;
@@ -177,6 +202,8 @@ static sac_status create_engine(struct serve *s, sac_error *err)
     params.n_decode = s->n_decode;
     params.prefix_cache = !s->opt.no_prefix_cache;
     params.watch = true;
+    params.tbt_target_ms = s->opt.tbt_target_ms;
+    if (s->opt.store) plan_documents(s, &params);
     params.prefill = s->prefill;
     params.n_prefill = s->n_prefill;
     TRY(sac_engine_create(&s->engine, s->model, &params, err));
@@ -212,6 +239,11 @@ static sac_status make_config(struct serve *s, sac_error *err)
     c->limits = o->limits;
     c->n_http_thread = o->n_http_thread;
     c->ping_s = o->ping_s;
+    c->n_answer = o->n_seq;
+    c->store = o->store;
+    c->store_bytes = (uint64_t)o->store_mib << 20;
+    c->context = o->context;
+    c->n_doc_max = o->store ? o->n_doc : 0;
     c->audit_share = (double)o->audit_share;
     c->drain_s = o->drain_s;
     c->log_json = o->log_format == LOG_JSON;
@@ -243,6 +275,8 @@ static int serve_all(struct serve *s)
     if (status == SAC_OK) status = server_start(&s->server, &s->config, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
     fprintf(stderr, "saccade serve: listening on %s, loading\n", server_url(s->server));
+    if (s->opt.context && sac_method_check("context", s->opt.context, &err) != SAC_OK)
+        return options_usage_error(COMMAND, "option '--context': %s", err.msg);
     code = setup_load(&s->setup, &s->model);
     if (code == OPTIONS_GO_ON)
         code = collect_methods("decode", s->setup.decode ? s->setup.decode_spec : NULL,
@@ -261,6 +295,7 @@ static struct serve_options default_options(const struct server_config *c)
         .host = c->host,
         .port = c->port,
         .n_seq = 4,
+        .n_doc = 8,
         .n_http_thread = c->n_http_thread,
         .ping_s = c->ping_s,
         .drain_s = c->drain_s,

@@ -114,7 +114,6 @@ static sac_status check(const struct compose *c, sac_error *err)
         return error_set(err, SAC_ERR_ARG, "a batch of %u rows: joining documents needs %u",
                          c->e->batch.n_row_max, PAGE_TOK);
     TRY(check_method(c, err));
-    TRY(engine_check_idle(c->e, err));
     for (size_t i = 0; i < p->n_doc; i++) {
         TRY(check_doc(c, i, err));
         n_tok += c->e->seqs[p->doc[i]].n_done - p->n_head;
@@ -196,7 +195,7 @@ static sac_status compute_all(struct compose *c, sac_error *err)
 {
     sac_engine *e = c->e;
     const uint64_t start = clock_us();
-    uint32_t pending = 1;
+    uint32_t pending = 1, done = 0;
     for (size_t i = 0; i < c->params->n_doc; i++) {
         const uint32_t first = i == 0 ? 0 : c->params->n_head;
         const struct seq *doc = &e->seqs[c->params->doc[i]];
@@ -204,11 +203,14 @@ static sac_status compute_all(struct compose *c, sac_error *err)
                            SAC_WANT_NONE, err));
     }
     while (pending) {
-        TRY(sac_step(e, NULL, NULL, NULL, err));
-        const uint32_t done = sac_seq_length(e, c->seq, &pending);
+        const uint32_t before = done, n_all = e->seqs[c->seq].n_all;
         if (c->params->progress &&
-            c->params->progress(c->params->user, (double)done / (double)(done + pending)))
+            c->params->progress(c->params->user, (double)done / (double)n_all))
             return error_set(err, SAC_ERR_CANCELLED, "interrupted");
+        /* It may have computed some of it, beside others. */
+        done = sac_seq_length(e, c->seq, &pending);
+        if (done == before) TRY(engine_step_only(e, c->seq, err));
+        done = sac_seq_length(e, c->seq, &pending);
     }
     c->report.refresh_ms = (double)(clock_us() - start) * 1e-3;
     c->report.n_row = (uint64_t)context_tokens(&c->view) * c->view.n_layer;
@@ -295,7 +297,7 @@ static sac_status run_probe(struct compose *c, struct notes_watch *w, sac_error 
     TRY(sac_seq_append(e, c->seq, c->params->question, c->params->n_question, SAC_ROW_PROMPT,
                        SAC_WANT_NONE, err));
     while (pending) {
-        TRY(sac_step(e, NULL, NULL, NULL, err));
+        TRY(engine_step_only(e, c->seq, err));
         sac_seq_length(e, c->seq, &pending);
     }
     const size_t n = (size_t)c->view.n_layer * config_q_width(&e->model->config);

@@ -70,17 +70,22 @@ static struct docstore_scope engine_scope(const sac_docs *docs, const sac_engine
 
 /* ---- The store ---- */
 
+sac_status sac_docs_use_salt(sac_docs *docs, const char *salt, sac_error *err)
+{
+    const struct digest_piece piece = {salt, salt ? strlen(salt) : 0};
+    uint8_t digest[DIGEST_BYTES] = {0};
+    if (salt) TRY(digest_pieces(digest, &piece, 1, err));
+    memcpy(docs->salt, digest, sizeof docs->salt);
+    memcpy(docs->tenant, digest, sizeof docs->tenant);
+    return SAC_OK;
+}
+
 sac_status sac_docs_open(sac_docs **out, const char *dir, const sac_docs_params *params,
                          sac_error *err)
 {
     sac_docs *docs = mem_calloc(1, sizeof *docs);
     if (!docs) return error_set(err, SAC_ERR_MEMORY, "out of memory for a document store");
-    sac_status status = SAC_OK;
-    if (params->salt) {
-        const struct digest_piece piece = {params->salt, strlen(params->salt)};
-        status = digest_pieces(docs->salt, &piece, 1, err);
-        memcpy(docs->tenant, docs->salt, sizeof docs->tenant);
-    }
+    sac_status status = sac_docs_use_salt(docs, params->salt, err);
     if (status == SAC_OK) status = docstore_open(&docs->store, dir, params->only_read, err);
     if (status != SAC_OK) {
         sac_docs_close(docs);
@@ -186,7 +191,6 @@ static sac_status check_source(const sac_engine *e, const sac_doc_source *source
         return error_set(err, SAC_ERR_CONTEXT,
                          "document '%s' has %zu tokens behind a head of %zu, the context holds %u",
                          source->name, source->n_tok, source->n_head, e->params.n_ctx);
-    TRY(engine_check_idle(e, err));
     if (e->model->config.rope.kind == ROPE_LONG)
         return error_set(err, SAC_ERR_UNSUPPORTED,
                          "documents of %s cannot be stored: its positions are scaled by the length "
@@ -234,14 +238,17 @@ static sac_status make_id(struct docstore_record *r, const sac_docs *docs, const
 static sac_status compute(sac_engine *e, sac_seq seq, const sac_doc_source *source,
                           const struct filled *f, sac_error *err)
 {
-    uint32_t pending = 1;
+    uint32_t pending = 1, done = 0;
     TRY(sac_seq_append(e, seq, f->tok, f->n_tok, SAC_ROW_PROMPT, SAC_WANT_NONE, err));
     while (pending) {
-        TRY(sac_step(e, NULL, NULL, NULL, err));
-        const uint32_t done = sac_seq_length(e, seq, &pending);
+        const uint32_t before = done;
         if (source->progress && source->progress(source->user, (double)done / (double)f->n_tok))
             return error_set(err, SAC_ERR_CANCELLED, "document '%s' is not stored: interrupted",
                              source->name);
+        /* It may have computed some of it, beside others. */
+        done = sac_seq_length(e, seq, &pending);
+        if (done == before) TRY(engine_step_only(e, seq, err));
+        done = sac_seq_length(e, seq, &pending);
     }
     return SAC_OK;
 }

@@ -201,6 +201,7 @@ sac_status sac_engine_create(sac_engine **out, const sac_model *model,
     if (!e) return error_set(err, SAC_ERR_MEMORY, "out of memory for an engine");
     e->model = model;
     e->params = *params;
+    e->only = SAC_SEQ_NONE;
     const sac_status status = create(e, err);
     if (status != SAC_OK) {
         sac_engine_free(e);
@@ -293,6 +294,14 @@ void engine_use_reader(sac_engine *e, sac_seq id, sac_read_fn fn, void *user)
     if (!s) return;
     s->on_read = fn;
     s->read_user = user;
+}
+
+sac_status engine_step_only(sac_engine *e, sac_seq id, sac_error *err)
+{
+    e->only = id;
+    const sac_status status = sac_step(e, NULL, NULL, NULL, err);
+    e->only = SAC_SEQ_NONE;
+    return status;
 }
 
 sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n, sac_error *err)

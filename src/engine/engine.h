@@ -117,6 +117,7 @@ struct sac_engine {
     struct side side;
     struct record record;
     struct rope_table rope[2]; /* global, local layers */
+    sac_seq only;              /* whose rows alone a step computes; SAC_SEQ_NONE: all */
     struct notes_watch *watch; /* borrowed; who sees the queries of a sequence, or NULL */
     uint64_t next_ticket;
     struct pace pace;
@@ -149,10 +150,11 @@ void engine_use_priority(sac_engine *e, sac_seq id, int32_t priority);
 sac_status engine_check_sparse(const sac_engine *e, uint32_t decode_i, uint32_t prefill_i,
                                const sac_sparse *sparse, sac_error *err);
 
+/* One step of this sequence's rows; those of others wait. */
+sac_status engine_step_only(sac_engine *e, sac_seq id, sac_error *err);
+
 /* The sequence, or NULL with a message. */
 struct seq *engine_seq(const sac_engine *e, sac_seq id, sac_error *err);
-/* No sequence has pending tokens. */
-sac_status engine_check_idle(const sac_engine *e, sac_error *err);
 /* Every token is in the vocabulary. */
 sac_status engine_check_tokens(const sac_engine *e, const int32_t *tok, size_t n, sac_error *err);
 #endif

@@ -56,6 +56,12 @@ static uint32_t reserve_rows(sac_engine *e, uint32_t seq_i, uint32_t n)
     return n;
 }
 
+/* Whether the sequence's rows may be in this step. */
+static bool may_run(const sac_engine *e, uint32_t seq_i)
+{
+    return e->only == SAC_SEQ_NONE || e->only == seq_i;
+}
+
 static bool next_is_decode(const struct seq *s)
 {
     return s->alive && s->n_done < s->n_all && (s->flags[s->n_done] & TOK_DECODE);
@@ -80,7 +86,8 @@ static uint32_t next_prompt(const sac_engine *e, uint32_t last)
     uint32_t best = SAC_SEQ_NONE;
     for (uint32_t i = 0; i < e->params.n_seq_max; i++) {
         const struct seq *s = &e->seqs[i];
-        if (prompt_rows(s) == 0 || (last != SAC_SEQ_NONE && !is_before(&e->seqs[last], s)))
+        if (!may_run(e, i) || prompt_rows(s) == 0 ||
+            (last != SAC_SEQ_NONE && !is_before(&e->seqs[last], s)))
             continue;
         if (best == SAC_SEQ_NONE || is_before(s, &e->seqs[best])) best = i;
     }
@@ -120,7 +127,7 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
     bool starved = false;
     b->n_row = b->n_decode = b->n_run = 0;
     for (uint32_t i = 0; i < e->params.n_seq_max && b->n_row < n_row_max; i++) {
-        if (!next_is_decode(&e->seqs[i])) continue;
+        if (!may_run(e, i) || !next_is_decode(&e->seqs[i])) continue;
         if (reserve_rows(e, i, 1) == 1)
             add_run(e, i, 1, ROW_DECODE);
         else

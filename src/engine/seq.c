@@ -110,15 +110,6 @@ const int32_t *sac_seq_tokens(const sac_engine *e, sac_seq id)
     return s ? s->tok : NULL;
 }
 
-sac_status engine_check_idle(const sac_engine *e, sac_error *err)
-{
-    for (uint32_t i = 0; i < e->params.n_seq_max; i++)
-        if (e->seqs[i].alive && e->seqs[i].n_done != e->seqs[i].n_all)
-            return error_set(err, SAC_ERR_ARG, "sequence %u has %u pending tokens: step before", i,
-                             e->seqs[i].n_all - e->seqs[i].n_done);
-    return SAC_OK;
-}
-
 sac_status engine_check_tokens(const sac_engine *e, const int32_t *tok, size_t n, sac_error *err)
 {
     for (size_t i = 0; i < n; i++)

@@ -8,7 +8,7 @@
 
 struct answer *answer_create(struct ask *ask)
 {
-    const uint32_t n = ask->n_prompt * ask->n;
+    const uint32_t n = ask->work ? 1 : ask->n_prompt * ask->n;
     struct answer *a = mem_calloc(1, sizeof *a);
     struct answer_choice *choice = mem_calloc(n, sizeof *choice);
     if (!a || !choice) {
@@ -23,7 +23,8 @@ struct answer *answer_create(struct ask *ask)
     a->fd = -1;
     a->end = &a->first;
     a->n_ref = 1;
-    for (uint32_t i = 0; i < n; i++) choice[i] = (struct answer_choice){.answer = a, .i = i};
+    for (uint32_t i = 0; i < n; i++)
+        choice[i] = (struct answer_choice){.answer = a, .i = i, .seq = SAC_SEQ_NONE};
     return a;
 }
 
@@ -119,5 +120,31 @@ struct answer_piece *answer_piece_failed(uint32_t choice_i, sac_status status, c
     p->choice_i = choice_i;
     p->finish = SAC_FINISH_ERROR;
     p->status = status;
+    return p;
+}
+
+struct answer_piece *answer_piece_whole(const struct strbuf *text)
+{
+    if (text->failed) return NULL;
+    struct answer_piece *p = piece_create(NULL, 0, text->data, text->n);
+    if (!p) return NULL;
+    p->kind = ANSWER_DONE;
+    p->finish = SAC_FINISH_STOP;
+    return p;
+}
+
+struct answer_piece *answer_piece_progress(uint32_t n_done, uint32_t n_all)
+{
+    struct answer_piece *p = answer_piece_bare(ANSWER_PROMPT, 0);
+    if (!p) return NULL;
+    p->n_prompt = n_all;
+    p->n_prompt_done = n_done;
+    return p;
+}
+
+struct answer_piece *answer_piece_cancelled(uint32_t choice_i)
+{
+    struct answer_piece *p = answer_piece_bare(ANSWER_DONE, choice_i);
+    if (p) p->finish = SAC_FINISH_CANCELLED;
     return p;
 }

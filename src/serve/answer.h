@@ -48,6 +48,8 @@ struct answer_choice {
     uint64_t request_id;      /* engine; 0: not submitted */
     struct shape_text *shape; /* owned; engine's until it has ended; or NULL */
     struct reading *reading;  /* owned; as `reads`; or NULL */
+    sac_seq seq;              /* engine; holds the documents; SAC_SEQ_NONE: there are none */
+    bool submitted;           /* engine; it has a place among those that are computed */
     bool started, ended;      /* engine */
     uint64_t token_us;        /* engine; when the last token came, 0: none yet */
     sac_reads reads;          /* engine; the HTTP side's when ANSWER_DONE was taken */
@@ -65,7 +67,9 @@ struct answer {
     void *user;
     bool eager; /* wake for every piece, not at the end alone */
 
-    bool sampled; /* audited for the metrics alone */
+    bool sampled;              /* audited for the metrics alone */
+    bool waits;                /* engine: its turn has not come */
+    sac_compose_report joined; /* engine; of its documents; as `reads` */
 
     /* Lock. */
     struct answer *next;
@@ -90,8 +94,14 @@ void answer_free(struct answer *a);
 struct answer_piece *answer_piece_of(const struct answer *a, uint32_t choice_i, const sac_event *e);
 /* One that says nothing but its kind; NULL: out of memory. */
 struct answer_piece *answer_piece_bare(enum answer_piece_kind kind, uint32_t choice_i);
+/* All that the store of documents answers. */
+struct answer_piece *answer_piece_whole(const struct strbuf *text);
+/* So much of a document was computed. */
+struct answer_piece *answer_piece_progress(uint32_t n_done, uint32_t n_all);
 /* The end of a choice that the engine did not take. */
 struct answer_piece *answer_piece_failed(uint32_t choice_i, sac_status status, const char *message);
+/* The end of a choice that nobody waits for, before it began. */
+struct answer_piece *answer_piece_cancelled(uint32_t choice_i);
 void answer_pieces_free(struct answer_piece *first);
 
 #endif

@@ -2,6 +2,7 @@
 #include "serve/ask.h"
 
 #include "base/mem.h"
+#include "eval/prompt.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +20,12 @@ void ask_deinit(struct ask *a)
         passages_deinit(&a->prompt[i].passages);
     }
     mem_free(a->role);
+    mem_free(a->context);
+    for (uint32_t i = 0; i < a->n_doc; i++) mem_free(a->doc_name[i]);
+    mem_free(a->document.name);
+    mem_free(a->document.tags);
+    sac_free(a->document.head);
+    sac_free(a->document.tok);
     for (uint32_t i = 0; i < a->n_stop; i++) mem_free(a->stop[i]);
     mem_free(a->cache_salt);
     mem_free((char *)(uintptr_t)a->sparse.budget);
@@ -256,6 +263,51 @@ static sac_status read_dials(struct ask *a, const cJSON *sparse, struct refusal 
     return a->sparse.budget ? SAC_OK : refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
 }
 
+static sac_status no_memory(struct refusal *ref)
+{
+    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+}
+
+/* How documents are joined. */
+static sac_status read_context(struct ask *a, const cJSON *sparse, struct refusal *ref)
+{
+    const char *spec = NULL;
+    sac_error err = {0};
+    TRY(ask_text(sparse, "context", &spec, ref));
+    if (!spec) return SAC_OK;
+    const sac_status status = sac_method_check("context", spec, &err);
+    if (status != SAC_OK) return refusal_of(ref, status, "sparse.context", err.msg);
+    a->context = mem_strdup(spec);
+    return a->context ? SAC_OK : no_memory(ref);
+}
+
+/* "documents": the names of some that were added. */
+static sac_status read_documents(struct ask *a, const cJSON *o, const struct ask_rules *rules,
+                                 struct refusal *ref)
+{
+    const cJSON *list = json_get(o, "documents"), *item;
+    if (!list) return SAC_OK;
+    if (rules->n_doc_max == 0)
+        return refusal_set(ref, REFUSAL_UNSUPPORTED, "documents",
+                           "this server has no store of documents (--store)");
+    if (!cJSON_IsArray(list) || !list->child || cJSON_GetArraySize(list) > (int)rules->n_doc_max)
+        return refusal_set(ref, REFUSAL_REQUEST, "documents",
+                           "'documents' is not a list of 1 to %u names", rules->n_doc_max);
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!cJSON_IsString(item))
+            return refusal_set(ref, REFUSAL_REQUEST, "documents",
+                               "'documents' holds something that is no name");
+        char *name = mem_strdup(item->valuestring);
+        if (!name) return no_memory(ref);
+        a->doc_name[a->n_doc++] = name;
+    }
+    if (a->attention)
+        return refusal_set(ref, REFUSAL_UNSUPPORTED, "return_attention",
+                           "'return_attention' is not supported together with 'documents'");
+    return SAC_OK;
+}
+
 static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_rules *rules,
                               struct refusal *ref)
 {
@@ -270,9 +322,7 @@ static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_ru
     if (decode) TRY(find_method(e->decode, e->n_decode, decode, "sparse.decode", &a->decode, ref));
     if (prefill)
         TRY(find_method(e->prefill, e->n_prefill, prefill, "sparse.prefill", &a->prefill, ref));
-    if (json_get(sparse, "context"))
-        return refusal_set(ref, REFUSAL_UNSUPPORTED, "sparse.context",
-                           "'sparse.context' is not supported by this server");
+    TRY(read_context(a, sparse, ref));
     TRY(ask_bool(sparse, "audit", &a->audit, ref));
     TRY(ask_bool(sparse, "dense", &a->sparse.dense, ref));
     return read_dials(a, sparse, ref);
@@ -284,7 +334,7 @@ static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_ru
 static sac_status refuse_unsupported(const cJSON *o, struct refusal *ref)
 {
     static const char *const names[] = {"suffix",        "functions", "function_call", "best_of",
-                                        "prompt_embeds", "documents", "audio",         "lora"};
+                                        "prompt_embeds", "audio",     "lora"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (json_get(o, names[i]))
             return refusal_set(ref, REFUSAL_UNSUPPORTED, names[i],
@@ -350,6 +400,7 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
     TRY(read_salt(a, o, ref));
     TRY(read_sparse(a, o, rules, ref));
     TRY(read_attention(a, o, ref));
+    TRY(read_documents(a, o, rules, ref));
     double priority = 0;
     TRY(read_whole(o, "priority", -1000, 1000, &priority, ref));
     a->priority = (int32_t)priority;
@@ -410,4 +461,25 @@ sac_status ask_find_passages(struct ask *a, const struct passages_document *text
     if (!a->attention) return SAC_OK;
     const sac_status status = passages_find(&p->passages, &prompt, &err);
     return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "return_attention", err.msg);
+}
+
+sac_status ask_find_head(struct ask *a, const char *system, bool raw, const struct ask_rules *rules,
+                         struct refusal *ref)
+{
+    const struct ask_prompt *p = &a->prompt[a->n_prompt - 1];
+    const struct prompt_form form = {
+        .system = system, .chat_template = rules->chat_template, .raw = raw};
+    sac_error err = {0};
+    int32_t *head = NULL;
+    if (a->n_doc == 0) return SAC_OK;
+    if (a->n_prompt > 1)
+        return refusal_set(ref, REFUSAL_REQUEST, "documents", "'documents' go with one prompt");
+    const sac_status status = prompt_head(rules->model, &form, &head, &a->n_head, &err);
+    if (status != SAC_OK) return refusal_of(ref, status, "documents", err.msg);
+    const bool begins = a->n_head < p->n && memcmp(head, p->tok, a->n_head * sizeof *head) == 0;
+    sac_free(head);
+    if (begins) return SAC_OK;
+    return refusal_set(ref, REFUSAL_REQUEST, "documents",
+                       "'documents' stand before the first message of the user: this prompt "
+                       "begins otherwise (tools, or another first message)");
 }

@@ -22,6 +22,7 @@
 #define ASK_PROMPT_MAX 32u
 #define ASK_BIAS_MAX   1024u
 #define ASK_TOP_MAX    20u
+#define ASK_DOC_MAX    64u
 #define ASK_SALT_BYTES 256u
 
 /* What requests are read against; set once before the first of them, read by all threads. */
@@ -33,6 +34,7 @@ struct ask_rules {
     const struct trie *trie;   /* of the model's vocabulary, for grammars */
     uint32_t n_prompt_max;     /* tokens of a prompt; 0: the context's */
     uint32_t n_predict_max;    /* tokens of an answer; 0: up to the context's end */
+    uint32_t n_doc_max;        /* documents in a prompt; 0: there is no store */
 };
 
 struct ask_prompt {
@@ -45,7 +47,25 @@ struct ask_prompt {
 /* What is kept of what the answer read. */
 enum ask_attention { ASK_ATTENTION_NONE = 0, ASK_ATTENTION_ANSWER, ASK_ATTENTION_TOKENS };
 
+/* What is asked for: an answer, or something of the store of documents. */
+enum ask_work { ASK_ANSWER = 0, ASK_DOC_ADD, ASK_DOC_LIST, ASK_DOC_REMOVE };
+
+/* A document to add, or (its name alone) to remove. All owned. */
+struct ask_document {
+    char *name, *tags;
+    int32_t *head, *tok; /* [n_head], [n_tok] sac_free */
+    size_t n_head, n_tok;
+    uint32_t seconds; /* to live; 0: for ever */
+    bool pin;
+};
+
 struct ask {
+    enum ask_work work;
+    struct ask_document document;
+    char *doc_name[ASK_DOC_MAX]; /* documents that stand behind the first n_head tokens of the */
+    uint32_t n_doc;              /*   prompt, joined by the method `context` (NULL: the server's) */
+    size_t n_head;
+    char *context;
     struct ask_prompt prompt[ASK_PROMPT_MAX];
     uint32_t n_prompt;
     uint32_t n; /* answers to each prompt */
@@ -80,6 +100,10 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
  * are checked. */
 sac_status ask_add_prompt(struct ask *a, int32_t *tok, size_t n, const struct ask_rules *rules,
                           struct refusal *ref);
+/* With documents: they stand behind the last prompt's head, which is checked and noted. `system`
+ * (or NULL) is the first message's text; `raw`: there is no template. */
+sac_status ask_find_head(struct ask *a, const char *system, bool raw, const struct ask_rules *rules,
+                         struct refusal *ref);
 /* Finds the texts [n_text] in the last prompt, if the answer's reading is kept. */
 sac_status ask_find_passages(struct ask *a, const struct passages_document *text, size_t n_text,
                              const struct ask_rules *rules, struct refusal *ref);

@@ -10,6 +10,7 @@
 #include "base/workers.h"
 #include "serve/guard.h"
 #include "serve/respond.h"
+#include "serve/upload.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -285,6 +286,19 @@ static enum MHD_Result wait_for_all(struct call *call)
 
 /* ---- The route's work ---- */
 
+/* The name at the path's end, as JSON: a dialect reads nothing else. */
+static sac_status parse_rest(struct call *call, cJSON **out)
+{
+    char *name = mem_strdup(call->path + strlen(call->route->path));
+    *out = cJSON_CreateObject();
+    if (name && *out) {
+        const size_t n = MHD_http_unescape(name);
+        json_add_text(*out, "name", name, n);
+    }
+    mem_free(name);
+    return SAC_OK; /* without memory, the name is missing */
+}
+
 static sac_status parse_body(struct call *call, cJSON **out)
 {
     const struct json_limits limits = json_limits_default();
@@ -353,7 +367,12 @@ static enum MHD_Result work(struct call *call)
     struct strbuf text = {0};
     cJSON *body = NULL;
     sac_status status = SAC_OK;
-    if (call->route->flags & ROUTE_BODY) status = parse_body(call, &body);
+    if (call->route->flags & ROUTE_FILE && upload_is_file(call->head.connection))
+        status = upload_read(&body, call->head.connection, &call->body, &call->refusal);
+    else if (call->route->flags & ROUTE_BODY)
+        status = parse_body(call, &body);
+    else if (call->route->dialect)
+        status = parse_rest(call, &body);
     if (status == SAC_OK && call->route->dialect)
         status = queue_answer(call, body);
     else if (status == SAC_OK)

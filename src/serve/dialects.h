@@ -9,4 +9,7 @@ extern const struct dialect openai_completion_dialect;
 extern const struct dialect openai_responses_dialect;
 extern const struct dialect anthropic_messages_dialect;
 
+/* Of /v1/documents. */
+extern const struct dialect document_add_dialect, document_list_dialect, document_remove_dialect;
+
 #endif

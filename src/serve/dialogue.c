@@ -253,6 +253,8 @@ sac_status dialogue_to_prompt(const struct dialogue *d, struct ask *a,
     const sac_status status = sac_chat_tokens(rules->model, d->msg, d->n, &params, &tok, &n, &err);
     if (status != SAC_OK) return refusal_of(ref, status, "messages", err.msg);
     TRY(ask_add_prompt(a, tok, n, rules, ref));
+    const bool has_system = strcmp(d->msg[0].role, "system") == 0;
+    TRY(ask_find_head(a, has_system ? d->msg[0].content : NULL, false, rules, ref));
     return a->attention ? find_messages(d, a, rules, ref) : SAC_OK;
 }
 

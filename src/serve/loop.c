@@ -5,13 +5,16 @@
  *     ended; the loop holds a reference while it is in one of them.
  *  2. `n_left` choices of an answer are still to send their ANSWER_DONE, each exactly one.
  *  3. The engine's requests point at choices of live answers alone: an answer leaves the live list
- *     when its last choice has ended.
+ *     when its last choice has ended. It has no more requests than sequences for them, so whose
+ *     turn comes is decided here (turns.h).
  *  4. An HTTP side that sleeps is woken by the next piece it waits for, and by the end always. */
 #include "serve/loop.h"
 
 #include "base/mem.h"
 #include "base/workers.h"
+#include "serve/library.h"
 #include "serve/shape.h"
+#include "serve/turns.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -33,7 +36,14 @@ struct loop {
     bool draining, stop_now;      /* lock */
     bool has_stats;               /* lock */
     sac_engine_stats stats;       /* lock */
-    sac_engine *engine;           /* engine's thread; borrowed */
+    /* The engine's thread. */
+    sac_engine *engine;      /* borrowed */
+    struct library *library; /* borrowed, or NULL */
+    bool in_library;         /* a document is being computed: others of it wait */
+    struct turns turns;
+    uint32_t n_submitted; /* choices that the engine has */
+    sac_status status;    /* of the engine; not SAC_OK: it cannot go on, */
+    sac_error why;        /*   and why */
 };
 
 sac_status loop_create(struct loop **out, const struct loop_limits *limits, struct metrics *metrics,
@@ -170,6 +180,7 @@ static void end_choice(struct loop *loop, struct answer_choice *c, struct answer
     assert(!c->ended && a->n_left > 0);
     c->ended = true;
     if (c->started) loop->n_started--;
+    if (c->submitted) loop->n_submitted--;
     loop->n_choice--;
     a->n_left--;
     put_piece(loop, a, p);
@@ -196,6 +207,7 @@ static bool on_event(void *user, const sac_event *e)
     }
     if (e->kind == SAC_EVENT_DONE) {
         c->reads = e->reads;
+        if (c->seq != SAC_SEQ_NONE) sac_seq_remove(loop->engine, c->seq);
         metrics_ended(loop->metrics, e, now_us - a->submit_us);
         if (a->ask.audit || a->sampled) metrics_audited(loop->metrics, c->reading);
         end_choice(loop, c, p);
@@ -238,6 +250,12 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
     r.cache_salt = salt;
     r.prompt = prompt->tok;
     r.n_prompt = prompt->n;
+    if (c->seq != SAC_SEQ_NONE) { /* it holds the documents, and the head before them */
+        r.seq = c->seq;
+        r.cache_salt = NULL;
+        r.prompt += ask->n_head;
+        r.n_prompt -= ask->n_head;
+    }
     r.sampling = ask->sampling;
     r.sampling.seed += c->i % ask->n; /* or all answers to a prompt were the same */
     r.max_tokens = ask->max_tokens;
@@ -260,35 +278,140 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
     return sac_submit(loop->engine, &r, &c->request_id, err);
 }
 
+static void end_with(struct loop *loop, struct answer_choice *c, struct answer_piece *p)
+{
+    pthread_mutex_lock(&loop->lock);
+    end_choice(loop, c, p);
+    pthread_mutex_unlock(&loop->lock);
+}
+
+static void start_choice(struct loop *loop, struct answer_choice *c)
+{
+    sac_error err = {0};
+    const sac_status status = submit_choice(loop, c, &err);
+    if (status != SAC_OK) {
+        c->request_id = 0;
+        if (c->seq != SAC_SEQ_NONE) sac_seq_remove(loop->engine, c->seq);
+        end_with(loop, c, answer_piece_failed(c->i, status, err.msg));
+        return;
+    }
+    pthread_mutex_lock(&loop->lock);
+    c->submitted = true;
+    loop->n_submitted++;
+    put_piece(loop, c->answer, answer_piece_bare(ANSWER_TAKEN, c->i));
+    pthread_mutex_unlock(&loop->lock);
+}
+
+/* ---- Documents ---- */
+
+static bool on_document(void *user, double share);
+
+static struct library_wait wait_of(struct answer *a)
+{
+    return (struct library_wait){on_document, a};
+}
+
+static void do_work(struct loop *loop, struct answer *a)
+{
+    struct strbuf text = {0};
+    sac_error err = {0};
+    loop->in_library = true;
+    const sac_status status = library_work(loop->library, &a->ask, a->key, wait_of(a), &text, &err);
+    loop->in_library = false;
+    end_with(loop, &a->choice[0],
+             status == SAC_OK ? answer_piece_whole(&text)
+                              : answer_piece_failed(0, status, err.msg));
+    strbuf_deinit(&text);
+}
+
+/* Each choice goes on from a sequence of its own with the documents. */
+static sac_status join_documents(struct loop *loop, struct answer *a, sac_error *err)
+{
+    sac_seq *first = &a->choice[0].seq;
+    if (a->ask.n_doc == 0) return SAC_OK;
+    loop->in_library = true;
+    sac_status status =
+        library_join(loop->library, &a->ask, a->key, wait_of(a), first, &a->joined, err);
+    loop->in_library = false;
+    for (uint32_t i = 1; i < a->n_choice && status == SAC_OK; i++)
+        status = sac_seq_fork(loop->engine, *first, &a->choice[i].seq, err);
+    for (uint32_t i = 0; i < a->n_choice && status != SAC_OK; i++) {
+        if (a->choice[i].seq != SAC_SEQ_NONE) sac_seq_remove(loop->engine, a->choice[i].seq);
+        a->choice[i].seq = SAC_SEQ_NONE;
+    }
+    return status;
+}
+
+/* ---- Turns ---- */
+
 static void start_answer(struct loop *loop, struct answer *a)
 {
+    sac_error err = {0};
+    a->waits = false;
+    turns_take(&loop->turns, a->key);
+    for (uint32_t i = 0; i < a->n_choice; i++) a->choice[i].loop = loop;
+    if (a->ask.work) {
+        do_work(loop, a);
+        return;
+    }
+    const sac_status status = join_documents(loop, a, &err);
     for (uint32_t i = 0; i < a->n_choice; i++) {
-        struct answer_choice *c = &a->choice[i];
-        sac_error err = {0};
-        c->loop = loop;
-        const sac_status status = submit_choice(loop, c, &err);
-        if (status != SAC_OK) c->request_id = 0;
-        pthread_mutex_lock(&loop->lock);
-        if (status != SAC_OK)
-            end_choice(loop, c, answer_piece_failed(i, status, err.msg));
+        if (status == SAC_OK)
+            start_choice(loop, &a->choice[i]);
         else
-            put_piece(loop, a, answer_piece_bare(ANSWER_TAKEN, i));
-        pthread_mutex_unlock(&loop->lock);
+            end_with(loop, &a->choice[i], answer_piece_failed(i, status, err.msg));
     }
 }
 
-/* Waits until there is something to do and moves what is queued to the live ones, behind them.
- * False: nothing is left and nothing will come. */
-static bool wait_for_work(struct loop *loop, struct answer **out_new)
+/* Whether the engine can take the answer now; one of higher priority takes the place of others.
+ * Under the lock. */
+static bool has_place(const struct loop *loop, const struct answer *a)
+{
+    if ((a->ask.work || a->ask.n_doc) && loop->in_library) return false;
+    if (a->ask.work || loop->n_submitted == 0) return true;
+    if (loop->n_submitted + a->n_choice <= loop->limits.n_running) return true;
+    for (const struct answer *o = loop->live; o; o = o->next)
+        if (!o->waits && !o->ask.work && o->n_left && o->ask.priority < a->ask.priority)
+            return true;
+    return false;
+}
+
+static bool comes_before(const struct loop *loop, const struct answer *a, const struct answer *b)
+{
+    if (a->ask.priority != b->ask.priority) return a->ask.priority > b->ask.priority;
+    return turns_last(&loop->turns, a->key) < turns_last(&loop->turns, b->key);
+}
+
+/* The answer whose turn it is, or NULL. Of equals the list's first. */
+static struct answer *next_turn(struct loop *loop)
+{
+    struct answer *best = NULL;
+    pthread_mutex_lock(&loop->lock);
+    for (struct answer *a = loop->live; a; a = a->next)
+        if (a->waits && !a->gone && (!best || comes_before(loop, a, best))) best = a;
+    if (best && !has_place(loop, best)) best = NULL;
+    pthread_mutex_unlock(&loop->lock);
+    return best;
+}
+
+/* Moves what is queued to the live ones, behind them. Under the lock. */
+static void take_inbox(struct loop *loop)
+{
+    struct answer **last = &loop->live;
+    while (*last) last = &(*last)->next;
+    *last = loop->inbox;
+    for (struct answer *a = loop->inbox; a; a = a->next) a->waits = true;
+    loop->inbox = NULL;
+    loop->end = &loop->inbox;
+}
+
+/* Waits until there is something to do. False: nothing is left and nothing will come. */
+static bool wait_for_work(struct loop *loop)
 {
     pthread_mutex_lock(&loop->lock);
     while (!loop->inbox && !loop->live && !loop->draining)
         pthread_cond_wait(&loop->more, &loop->lock);
-    struct answer **last = &loop->live;
-    while (*last) last = &(*last)->next;
-    *last = *out_new = loop->inbox;
-    loop->inbox = NULL;
-    loop->end = &loop->inbox;
+    take_inbox(loop);
     const bool go_on = loop->live != NULL;
     pthread_mutex_unlock(&loop->lock);
     return go_on;
@@ -321,6 +444,16 @@ static void watch_clients(struct loop *loop)
     watch(watched, fds, n);
 }
 
+/* Nobody waits for it any more. Under the lock. */
+static void give_up(struct loop *loop, struct answer_choice *c)
+{
+    if (c->ended) return;
+    if (c->submitted)
+        sac_cancel(loop->engine, c->request_id);
+    else if (c->answer->waits)
+        end_choice(loop, c, answer_piece_cancelled(c->i));
+}
+
 /* What the lock protects of a step: who left, what is over, the numbers of the last step. Returns
  * with the requests to cancel marked in the engine. */
 static void tidy(struct loop *loop)
@@ -339,7 +472,7 @@ static void tidy(struct loop *loop)
             continue;
         }
         for (uint32_t i = 0; i < a->n_choice && (a->gone || loop->stop_now); i++)
-            if (!a->choice[i].ended) sac_cancel(loop->engine, a->choice[i].request_id);
+            give_up(loop, &a->choice[i]);
         at = &a->next;
     }
     pthread_mutex_unlock(&loop->lock);
@@ -350,11 +483,7 @@ static void fail_all(struct loop *loop, sac_status status, const char *why)
 {
     pthread_mutex_lock(&loop->lock);
     loop->draining = true;
-    struct answer **last = &loop->live;
-    while (*last) last = &(*last)->next;
-    *last = loop->inbox;
-    loop->inbox = NULL;
-    loop->end = &loop->inbox;
+    take_inbox(loop);
     for (struct answer *a = loop->live; a; a = a->next)
         for (uint32_t i = 0; i < a->n_choice; i++)
             if (!a->choice[i].ended)
@@ -362,21 +491,44 @@ static void fail_all(struct loop *loop, sac_status status, const char *why)
     pthread_mutex_unlock(&loop->lock);
 }
 
-sac_status loop_run(struct loop *loop, sac_engine *engine, sac_error *err)
+/* Starts what has its turn, and computes one step of what runs. */
+static void run_turn(struct loop *loop)
 {
-    struct answer *fresh;
-    sac_error why = {0};
-    sac_status status = SAC_OK;
-    loop->engine = engine;
+    uint32_t n_active;
+    struct answer *a;
+    while (loop->status == SAC_OK && (a = next_turn(loop))) start_answer(loop, a);
+    if (loop->status == SAC_OK) loop->status = sac_run(loop->engine, &n_active, &loop->why);
+}
+
+/* Between pieces of what a document takes, the others go on. */
+static bool on_document(void *user, double share)
+{
+    struct answer *a = user;
+    struct loop *loop = a->choice[0].loop;
+    const uint32_t n_all = (uint32_t)(a->ask.document.n_head + a->ask.document.n_tok);
+    pthread_mutex_lock(&loop->lock);
+    take_inbox(loop);
+    if (a->ask.work) put_piece(loop, a, answer_piece_progress((uint32_t)(share * n_all), n_all));
+    pthread_mutex_unlock(&loop->lock);
+    run_turn(loop);
     tidy(loop);
-    while (status == SAC_OK && wait_for_work(loop, &fresh)) {
-        for (struct answer *a = fresh; a; a = a->next) start_answer(loop, a);
-        uint32_t n_active;
-        status = sac_run(engine, &n_active, &why);
-        if (status != SAC_OK) fail_all(loop, status, why.msg);
+    pthread_mutex_lock(&loop->lock);
+    const bool gives_up = a->gone || loop->stop_now || loop->status != SAC_OK;
+    pthread_mutex_unlock(&loop->lock);
+    return gives_up;
+}
+
+sac_status loop_run(struct loop *loop, sac_engine *engine, struct library *library, sac_error *err)
+{
+    loop->engine = engine;
+    loop->library = library;
+    tidy(loop);
+    while (loop->status == SAC_OK && wait_for_work(loop)) {
+        run_turn(loop);
+        if (loop->status != SAC_OK) fail_all(loop, loop->status, loop->why.msg);
         tidy(loop);
     }
-    return status == SAC_OK ? SAC_OK : error_set(err, status, "%s", why.msg);
+    return loop->status == SAC_OK ? SAC_OK : error_set(err, loop->status, "%s", loop->why.msg);
 }
 
 void loop_drain(struct loop *loop, bool now)

@@ -36,6 +36,7 @@ static sac_status add_text(struct ask *a, const char *text, const struct ask_rul
     TRY(ask_add_prompt(a, tok, n, rules, ref));
     const struct passages_document whole = {text, strlen(text)};
     TRY(ask_find_passages(a, &whole, 1, rules, ref));
+    TRY(ask_find_head(a, NULL, true, rules, ref));
     char **kept = &a->prompt[a->n_prompt - 1].text;
     if (a->echo && !(*kept = mem_strdup(text)))
         return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");

@@ -117,12 +117,15 @@ static void take_end(struct reply *r, struct reply_choice *c, const struct answe
     c->finish = p->finish;
     c->stop_i = p->stop_i;
     c->timings = p->timings;
+    if (r->ask->n_doc && p->timings.n_prompt)
+        c->n_prompt = p->timings.n_cached + p->timings.n_prompt; /* with the documents */
     r->n_done++;
     if (p->finish == SAC_FINISH_CANCELLED)
         (void)refusal_set(&r->failed, REFUSAL_UNAVAILABLE, NULL, "the server is shutting down");
     if (p->finish == SAC_FINISH_ERROR) {
         snprintf(why, sizeof why, "%.*s", (int)p->n_text, p->text);
         (void)refusal_of(&r->failed, p->status, NULL, why);
+        if (p->status == SAC_ERR_NOT_FOUND) r->failed.kind = REFUSAL_NOT_FOUND; /* a document */
         if (r->failed.kind == REFUSAL_CONTEXT) {
             r->failed.n_prompt_tokens = c->n_prompt;
             r->failed.n_ctx = r->rules->engine.n_ctx;
@@ -226,6 +229,22 @@ static double share(uint64_t part, uint64_t whole)
     return whole ? (double)part / (double)whole : 1;
 }
 
+/* What came of joining the documents. */
+static cJSON *reply_joined(const struct reply *r)
+{
+    const sac_compose_report *j = &r->answer->joined;
+    cJSON *o = cJSON_CreateObject(), *names;
+    if (r->ask->context) cJSON_AddStringToObject(o, "method", r->ask->context);
+    names = cJSON_AddArrayToObject(o, "documents");
+    for (uint32_t i = 0; i < r->ask->n_doc; i++)
+        cJSON_AddItemToArray(names, json_text(r->ask->doc_name[i], strlen(r->ask->doc_name[i])));
+    cJSON_AddNumberToObject(o, "tokens", j->n_tok);
+    cJSON_AddNumberToObject(o, "resident_share", j->resident_share);
+    cJSON_AddNumberToObject(o, "recomputed_share", j->recomputed_share);
+    cJSON_AddNumberToObject(o, "ms", j->join_ms + j->probe_ms + j->refresh_ms);
+    return o;
+}
+
 cJSON *reply_sparse(const struct reply *r)
 {
     sac_reads sum = {0};
@@ -249,6 +268,7 @@ cJSON *reply_sparse(const struct reply *r)
     cJSON_AddNumberToObject(o, "bytes_dense", (double)sum.dense_bytes);
     if (sum.n_select_proved)
         cJSON_AddNumberToObject(o, "mass_proved", sum.mass_proved / (double)sum.n_select_proved);
+    if (r->ask->n_doc && r->choice[0].done) cJSON_AddItemToObject(o, "context", reply_joined(r));
     /* With more answers than one: the first's. */
     const struct reading *reading = r->answer->choice[0].reading;
     cJSON *audit =

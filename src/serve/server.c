@@ -8,6 +8,7 @@
 #include "base/workers.h"
 #include "serve/context.h"
 #include "serve/http.h"
+#include "serve/library.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -27,6 +28,7 @@
 struct server {
     struct context context;
     struct http *http;
+    struct library *library; /* the engine's thread; or NULL */
     pthread_t ticker;
     bool has_ticker;
     _Atomic bool stop_ticker;
@@ -188,8 +190,9 @@ static sac_status begin(struct server *s, const sac_model *model, sac_engine *en
 {
     struct context *c = &s->context;
     const struct server_config *config = c->config;
-    const sac_engine_params params = sac_engine_get_params(engine);
-    const struct loop_limits limits = {.n_running = params.n_seq_max,
+    sac_engine_params params = sac_engine_get_params(engine);
+    params.n_seq_max = config->n_answer;
+    const struct loop_limits limits = {.n_running = config->n_answer,
                                        .n_queue = config->limits.n_queue,
                                        .unread_bytes_max = (size_t)config->limits.unread_kib << 10};
     TRY(loop_create(&c->loop, &limits, c->metrics, err));
@@ -199,6 +202,7 @@ static sac_status begin(struct server *s, const sac_model *model, sac_engine *en
                                   .engine = params,
                                   .sampling = config->sampling,
                                   .chat_template = config->chat_template,
+                                  .n_doc_max = config->n_doc_max,
                                   .n_prompt_max = config->limits.n_prompt,
                                   .n_predict_max = config->limits.n_predict};
     c->model_name = config->model_name;
@@ -221,10 +225,15 @@ static void linger(struct server *s)
 
 sac_status server_run(struct server *s, const sac_model *model, sac_engine *engine, sac_error *err)
 {
+    const struct library_options library = {.model = model,
+                                            .dir = s->context.config->store,
+                                            .context = s->context.config->context,
+                                            .bytes_max = s->context.config->store_bytes};
     TRY(begin(s, model, engine, err));
+    if (library.dir) TRY(library_open(&s->library, engine, &library, err));
     atomic_store(&s->context.state, CONTEXT_READY);
     notify("READY=1");
-    const sac_status status = loop_run(s->context.loop, engine, err);
+    const sac_status status = loop_run(s->context.loop, engine, s->library, err);
     atomic_store(&s->context.state, CONTEXT_DRAINING);
     linger(s);
     return status;
@@ -237,6 +246,7 @@ void server_stop(struct server *s)
     if (s->has_ticker) pthread_join(s->ticker, NULL);
     http_stop(s->http);
     loop_destroy(s->context.loop);
+    library_close(s->library);
     trie_free(s->context.trie);
     keys_destroy(s->context.keys);
     metrics_destroy(s->context.metrics);

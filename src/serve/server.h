@@ -38,9 +38,14 @@ struct server_config {
     sac_sampling sampling;                    /* where a request says nothing */
     struct server_limits limits;
     uint32_t n_http_thread;
-    double audit_share; /* of answers, whose reading is held against dense attention; 0 to 1 */
-    uint32_t ping_s;    /* a stream that is silent for longer gets a comment; 0: never */
-    uint32_t drain_s;   /* answers that still run after this long are cut off */
+    uint32_t n_answer;    /* that are computed at once; the engine has n_doc_max sequences more */
+    const char *store;    /* folder of documents, or NULL */
+    const char *context;  /* how they are joined where a request says nothing, or NULL */
+    uint64_t store_bytes; /* of the store, at most; 0: any number */
+    uint32_t n_doc_max;   /* documents in a prompt; 0: there is no store */
+    double audit_share;   /* of answers, whose reading is held against dense attention; 0 to 1 */
+    uint32_t ping_s;      /* a stream that is silent for longer gets a comment; 0: never */
+    uint32_t drain_s;     /* answers that still run after this long are cut off */
     bool log_json, log_prompts, no_page, quiet;
 };
 

@@ -110,10 +110,10 @@ class Fields(unittest.TestCase):
         server.refusal(501, "/v1/chat/completions", {"messages": [picture]})
 
     def test_what_is_not_built_in_is_said(self):
-        for field in ({"suffix": "x"}, {"functions": []}, {"documents": ["a"]}):
+        for field in ({"suffix": "x"}, {"functions": []}, {"documents": ["a"]}, {"return_attention": True,
+                                                                                 "documents": ["a"]}):
             error = server.refusal(501, "/v1/chat/completions", chat("Hi", **field))
             self.assertEqual(error["type"], "not_supported_error")
-        server.refusal(501, "/v1/chat/completions", chat("Hi", sparse={"context": "reuse"}))
 
     def test_dials_of_methods(self):
         body = {"prompt": " ".join(map(str, range(150))), "max_tokens": 8, "temperature": 0, "ignore_eos": True}

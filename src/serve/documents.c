@@ -1,0 +1,156 @@
+/* documents.c: /v1/documents: texts that are computed once and named in many prompts. A text comes
+ * as JSON, or as a file (upload.c), of which the text was taken; either way it is the JSON
+ * {"name", "text"} here. */
+#include "serve/dialects.h"
+
+#include "base/mem.h"
+#include "eval/prompt.h"
+
+#include <string.h>
+
+#define NAME_BYTES 200u
+#define TAGS_BYTES 127u
+
+static sac_status no_memory(struct refusal *ref)
+{
+    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+}
+
+static sac_status check_store(const struct ask_rules *rules, struct refusal *ref)
+{
+    if (rules->n_doc_max) return SAC_OK;
+    return refusal_set(ref, REFUSAL_UNSUPPORTED, NULL,
+                       "this server has no store of documents (--store)");
+}
+
+/* A short text: `*out` is a copy, NULL if there is none. */
+static sac_status read_short(const cJSON *body, const char *name, size_t n_max, char **out,
+                             struct refusal *ref)
+{
+    const char *text = NULL;
+    TRY(ask_text(body, name, &text, ref));
+    if (!text) return SAC_OK;
+    if (strlen(text) > n_max)
+        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' has more than %zu bytes", name, n_max);
+    *out = mem_strdup(text);
+    return *out ? SAC_OK : no_memory(ref);
+}
+
+static sac_status read_name(struct ask *a, const cJSON *body, struct refusal *ref)
+{
+    TRY(read_short(body, "name", NAME_BYTES, &a->document.name, ref));
+    if (a->document.name) return SAC_OK;
+    return refusal_set(ref, REFUSAL_REQUEST, "name", "'name' is missing");
+}
+
+/* What the prompts begin with that will name it: the same system message, or none; with `raw`,
+ * those of /v1/completions. */
+static sac_status read_head(struct ask_document *d, const cJSON *body,
+                            const struct ask_rules *rules, struct refusal *ref)
+{
+    struct prompt_form form = {.chat_template = rules->chat_template};
+    sac_error err = {0};
+    TRY(ask_text(body, "system", &form.system, ref));
+    TRY(ask_bool(body, "raw", &form.raw, ref));
+    if (form.raw && form.system)
+        return refusal_set(ref, REFUSAL_REQUEST, "system", "'system' goes without 'raw'");
+    const sac_status status = prompt_head(rules->model, &form, &d->head, &d->n_head, &err);
+    return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "system", err.msg);
+}
+
+/* The text and a blank line, which parts it from what will follow. What it spells stays text. */
+static sac_status read_text(struct ask_document *d, const cJSON *body,
+                            const struct ask_rules *rules, struct refusal *ref)
+{
+    struct strbuf text = {0};
+    sac_error err = {0};
+    const char *given = NULL;
+    TRY(ask_text(body, "text", &given, ref));
+    if (!given || !*given)
+        return refusal_set(ref, REFUSAL_REQUEST, "text", "'text' is missing, or empty");
+    strbuf_addf(&text, "%s\n\n", given);
+    const sac_status status =
+        text.failed ? error_set(&err, SAC_ERR_MEMORY, "out of memory")
+                    : sac_tokenize(rules->model, text.data, text.n, 0, &d->tok, &d->n_tok, &err);
+    strbuf_deinit(&text);
+    return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "text", err.msg);
+}
+
+static sac_status read_add(struct ask *a, const cJSON *body, const struct ask_rules *rules,
+                           struct refusal *ref)
+{
+    struct ask_document *d = &a->document;
+    a->work = ASK_DOC_ADD;
+    a->n = 1;
+    TRY(check_store(rules, ref));
+    TRY(read_name(a, body, ref));
+    TRY(read_short(body, "tags", TAGS_BYTES, &d->tags, ref));
+    TRY(ask_u32(body, "seconds", 0, INT32_MAX, &d->seconds, ref));
+    TRY(ask_bool(body, "pin", &d->pin, ref));
+    TRY(ask_bool(body, "stream", &a->stream, ref));
+    TRY(read_head(d, body, rules, ref));
+    TRY(read_text(d, body, rules, ref));
+    if (d->n_head + d->n_tok <= rules->engine.n_ctx) return SAC_OK;
+    (void)refusal_set(ref, REFUSAL_CONTEXT, "text",
+                      "This model's maximum context length is %u tokens, the document has %zu",
+                      rules->engine.n_ctx, d->n_tok);
+    ref->n_prompt_tokens = d->n_tok;
+    ref->n_ctx = rules->engine.n_ctx;
+    return SAC_ERR_CONTEXT;
+}
+
+static sac_status read_list(struct ask *a, const cJSON *body, const struct ask_rules *rules,
+                            struct refusal *ref)
+{
+    (void)body;
+    a->work = ASK_DOC_LIST;
+    a->n = 1;
+    return check_store(rules, ref);
+}
+
+static sac_status read_remove(struct ask *a, const cJSON *body, const struct ask_rules *rules,
+                              struct refusal *ref)
+{
+    a->work = ASK_DOC_REMOVE;
+    a->n = 1;
+    TRY(check_store(rules, ref));
+    return read_name(a, body, ref);
+}
+
+/* ---- Writing ---- */
+
+static void write_whole(struct reply *r, struct strbuf *out)
+{
+    strbuf_add(out, r->choice[0].text.data, r->choice[0].text.n);
+}
+
+static void open_stream(struct reply *r, struct strbuf *out)
+{
+    (void)r;
+    (void)out;
+}
+
+static void write_piece(struct reply *r, const struct answer_piece *p, struct strbuf *out)
+{
+    (void)r;
+    if (p->kind != ANSWER_PROMPT) return;
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "object", "document.progress");
+    cJSON_AddItemToObject(o, "prompt_progress", reply_progress(p));
+    reply_event(out, NULL, o);
+}
+
+static void close_stream(struct reply *r, struct strbuf *out)
+{
+    strbuf_adds(out, "data: ");
+    write_whole(r, out);
+    strbuf_adds(out, "\n\ndata: [DONE]\n\n");
+}
+
+#define WRITING                                                                                    \
+    .id_prefix = "doc-", .open = open_stream, .piece = write_piece, .close = close_stream,         \
+    .whole = write_whole
+
+const struct dialect document_add_dialect = {.read = read_add, WRITING};
+const struct dialect document_list_dialect = {.read = read_list, WRITING};
+const struct dialect document_remove_dialect = {.read = read_remove, WRITING};

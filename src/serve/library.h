@@ -1,0 +1,36 @@
+/* library.h: the server's store of documents. Each API key has documents of its own: it sees, joins
+ * and removes no other's. The engine's thread only. */
+#ifndef SAC_SERVE_LIBRARY_H
+#define SAC_SERVE_LIBRARY_H
+
+#include "serve/ask.h"
+
+struct library;
+
+struct library_options {
+    const sac_model *model;
+    const char *dir;
+    const char *context; /* how several are joined where a request says nothing; NULL: it must */
+    uint64_t bytes_max;  /* of all files; those unused for the longest time go. 0: any number */
+};
+
+/* Borrows the engine and the options' texts. */
+sac_status library_open(struct library **out, sac_engine *engine,
+                        const struct library_options *options, sac_error *err);
+void library_close(struct library *l);
+
+/* Called between pieces of what takes long; may compute other requests. True gives up. */
+struct library_wait {
+    sac_progress_fn progress;
+    void *user;
+};
+
+/* Adds, lists or removes, as the ask says; `out` gets the answer's JSON. */
+sac_status library_work(struct library *l, const struct ask *ask, uint64_t key,
+                        struct library_wait wait, struct strbuf *out, sac_error *err);
+/* A new sequence with the ask's documents behind the prompt's head. */
+sac_status library_join(struct library *l, const struct ask *ask, uint64_t key,
+                        struct library_wait wait, sac_seq *out, sac_compose_report *report,
+                        sac_error *err);
+
+#endif

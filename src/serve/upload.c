@@ -1,0 +1,131 @@
+/* upload.c: see the header. Forms are parsed by libmicrohttpd, files turned to text by src/text. A
+ * file's name is the document's name and never a path of this machine. */
+#include "serve/upload.h"
+
+#include "text/extract.h"
+
+#include <string.h>
+#include <strings.h>
+
+#define FORM_BUFFER 8192u
+#define FIELD_BYTES 4096u /* of a form, beside the file */
+
+struct form {
+    struct strbuf file;
+    cJSON *fields;
+    bool too_long;
+};
+
+static const char *content_type(struct MHD_Connection *connection)
+{
+    const char *type = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Type");
+    return type ? type : "";
+}
+
+static bool is_form(struct MHD_Connection *connection)
+{
+    return strncasecmp(content_type(connection), "multipart/form-data", 19) == 0;
+}
+
+bool upload_is_file(struct MHD_Connection *connection)
+{
+    const char *type = content_type(connection);
+    /* curl -d says the last of an unnamed JSON text. */
+    return *type && strncasecmp(type, "application/json", 16) != 0 &&
+           strncasecmp(type, "application/x-www-form-urlencoded", 33) != 0;
+}
+
+/* Behind the last slash: browsers send folders, too. */
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static void set_text(cJSON *fields, const char *name, const char *text, size_t n)
+{
+    if (json_get(fields, name)) return;
+    json_add_text(fields, name, text, n);
+}
+
+static enum MHD_Result on_part(void *user, enum MHD_ValueKind kind, const char *key,
+                               const char *filename, const char *type, const char *encoding,
+                               const char *data, uint64_t at, size_t n)
+{
+    struct form *form = user;
+    (void)kind;
+    (void)type;
+    (void)encoding;
+    if (filename || strcmp(key, "file") == 0) {
+        if (filename && at == 0) set_text(form->fields, "filename", filename, strlen(filename));
+        strbuf_add(&form->file, data, n);
+        return MHD_YES;
+    }
+    form->too_long |= at + n > FIELD_BYTES;
+    const cJSON *old = at ? json_get(form->fields, key) : NULL;
+    struct strbuf whole = {0};
+    if (old) strbuf_adds(&whole, old->valuestring);
+    strbuf_add(&whole, data, form->too_long ? 0 : n);
+    cJSON_DeleteItemFromObjectCaseSensitive(form->fields, key);
+    set_text(form->fields, key, whole.data, whole.n);
+    strbuf_deinit(&whole);
+    return form->too_long ? MHD_NO : MHD_YES;
+}
+
+static sac_status read_form(struct form *form, struct MHD_Connection *connection,
+                            const struct strbuf *body, struct refusal *ref)
+{
+    struct MHD_PostProcessor *parser =
+        MHD_create_post_processor(connection, FORM_BUFFER, on_part, form);
+    enum MHD_Result result = MHD_NO;
+    if (parser) {
+        result = MHD_post_process(parser, body->data ? body->data : "", body->n);
+        if (MHD_destroy_post_processor(parser) != MHD_YES) result = MHD_NO;
+    }
+    if (result == MHD_YES && form->file.n) return SAC_OK;
+    return refusal_set(ref, REFUSAL_REQUEST, "file",
+                       form->too_long ? "a field of the form is too long"
+                                      : "the body is no form with a 'file'");
+}
+
+static sac_status set_file(struct form *form, const char *name, const struct strbuf *file,
+                           struct refusal *ref)
+{
+    struct strbuf text = {0};
+    sac_error err = {0};
+    const sac_status status = extract_bytes(&text, name, file, NULL, &err);
+    if (status == SAC_OK) set_text(form->fields, "text", text.data ? text.data : "", text.n);
+    strbuf_deinit(&text);
+    return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "file", err.msg);
+}
+
+/* Flags of a form are texts. */
+static void set_flags(cJSON *fields)
+{
+    static const char *const flags[] = {"pin", "raw", "stream"};
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+        if (json_says(fields, flags[i], "true") || json_says(fields, flags[i], "1"))
+            cJSON_ReplaceItemInObjectCaseSensitive(fields, flags[i], cJSON_CreateTrue());
+}
+
+sac_status upload_read(cJSON **out, struct MHD_Connection *connection, const struct strbuf *body,
+                       struct refusal *ref)
+{
+    struct form form = {.fields = cJSON_CreateObject()};
+    const bool has_form = is_form(connection);
+    const char *query = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "name");
+    sac_status status =
+        form.fields ? SAC_OK : refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (status == SAC_OK && has_form) status = read_form(&form, connection, body, ref);
+    const cJSON *filename = json_get(form.fields, "filename");
+    const char *name = query ? query : filename ? base_name(filename->valuestring) : "the file";
+    if (status == SAC_OK && (query || filename)) set_text(form.fields, "name", name, strlen(name));
+    if (status == SAC_OK) status = set_file(&form, name, has_form ? &form.file : body, ref);
+    strbuf_deinit(&form.file);
+    set_flags(form.fields);
+    if (status == SAC_OK)
+        *out = form.fields;
+    else
+        cJSON_Delete(form.fields);
+    return status;
+}

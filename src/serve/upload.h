@@ -1,0 +1,16 @@
+/* upload.h: a file in a request's body, alone or as a form's part, to {"name", "text", ...}. */
+#ifndef SAC_SERVE_UPLOAD_H
+#define SAC_SERVE_UPLOAD_H
+
+#include "serve/json.h"
+#include "serve/refusal.h"
+
+#include <microhttpd.h>
+
+/* Whether the body is a file or a form, by its content type, and not JSON. */
+bool upload_is_file(struct MHD_Connection *connection);
+/* The name is the form's field `name`, the query's, or the file's. `*out` is the caller's. */
+sac_status upload_read(cJSON **out, struct MHD_Connection *connection, const struct strbuf *body,
+                       struct refusal *ref);
+
+#endif

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Documents on the server: added as text or file, named in prompts, each key's its own; answers to
+them, beside others; turns of keys."""
+import pathlib
+import shutil
+import tempfile
+import threading
+import unittest
+
+from server import Server, chat, cli, events
+
+server = folder = None
+TEXT = "\n".join(f"The code of door {i} is {(i * 7919) % 10000}." for i in range(24))
+
+
+def key(name):
+    return {"headers": {"Authorization": "Bearer " + name}}
+
+
+def setUpModule():
+    global server, folder
+    folder = tempfile.mkdtemp(prefix="saccade-store-")
+    server = Server("-np", "2", "--store", folder, "--max-documents", "3", "--api-key", "a", "--api-key", "b",
+                    "-b", "64")
+
+
+def tearDownModule():
+    server.stop()
+    shutil.rmtree(folder)
+
+
+def add(name, text, **more):
+    return server.answer("/v1/documents", {"name": name, "text": text, **more}, **key("a"))
+
+
+def ask(names, text="What is the code of door 3?", **more):
+    return server.answer("/v1/chat/completions", chat(text, documents=names, max_tokens=8, **more), **key("a"))
+
+
+class Documents(unittest.TestCase):
+    def test_added_listed_named_removed(self):
+        doc = add("doors.txt", TEXT, tags="a b")
+        self.assertEqual((doc["object"], doc["name"], doc["was_there"]), ("document", "doors.txt", False))
+        self.assertGreater(doc["tokens"], 200)
+        self.assertTrue(add("doors.txt", TEXT, tags="a b")["was_there"])
+        status, _, listed = server.get("/v1/documents", **key("a"))
+        self.assertEqual((status, [d["name"] for d in listed["data"]]), (200, ["doors.txt"]))
+        self.assertEqual(listed["data"][0]["tags"], "a b")
+        answer = ask(["doors.txt"])
+        usage = answer["usage"]
+        self.assertGreaterEqual(usage["prompt_tokens"], doc["tokens"])
+        self.assertGreaterEqual(usage["prompt_tokens_details"]["cached_tokens"], doc["tokens"])
+        self.assertEqual(usage["sparse"]["context"]["documents"], ["doors.txt"])
+        # As the command line joins the same document and asks the same.
+        want = cli.saccade("docs", "add", "-m", cli.model_path(), "--store", folder + "-cli", "--name",
+                           "doors.txt", "-", stdin=TEXT)
+        self.assertEqual(want.returncode, 0, want.stderr)
+        ran = cli.run_json("--docs", "doors.txt", "--store", folder + "-cli", "-p",
+                           "What is the code of door 3?", "--temp", "0", "-n", "8", "-c", "1024")
+        shutil.rmtree(folder + "-cli")
+        self.assertEqual(answer["choices"][0]["message"]["content"], ran["text"])
+        status, _, gone = server.request("DELETE", "/v1/documents/doors.txt", **key("a"))
+        self.assertEqual((status, gone["deleted"]), (200, True))
+        for method, path, body in (("DELETE", "/v1/documents/doors.txt", None),
+                                   ("POST", "/v1/chat/completions", chat("Hi", documents=["doors.txt"]))):
+            status, _, error = server.request(method, path, body, **key("a"))
+            self.assertEqual((status, error["error"]["type"]), (404, "not_found_error"), error)
+
+    def test_files(self):
+        for name, data, kind in (("a.md", TEXT.encode(), "text/markdown"),
+                                 ("ä b.html", b"<html><body><p>Door 5 is <b>red</b>.</p></body></html>",
+                                  "text/html")):
+            boundary = "xyz"
+            form = (f"--{boundary}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"dir/{name}\"\r\n"
+                    f"Content-Type: {kind}\r\n\r\n").encode() + data + (
+                f"\r\n--{boundary}\r\nContent-Disposition: form-data; name=\"pin\"\r\n\r\ntrue"
+                f"\r\n--{boundary}--\r\n").encode()
+            headers = {**key("a")["headers"], "Content-Type": f"multipart/form-data; boundary={boundary}"}
+            status, _, doc = server.post("/v1/documents", form, headers=headers)
+            self.assertEqual((status, doc.get("name"), doc.get("pinned")), (200, name, True), doc)
+            headers["Content-Type"] = "application/octet-stream"
+            status, _, raw = server.post("/v1/documents?name=raw", data, headers=headers)
+            self.assertEqual((status, raw["id"], raw["was_there"]), (200, doc["id"], True))
+            for gone in (name, "raw"):
+                path = "/v1/documents/" + gone.replace("ä", "%C3%A4").replace(" ", "%20")
+                self.assertEqual(server.request("DELETE", path, **key("a"))[0], 200)
+
+    def test_several_are_joined(self):
+        add("one", TEXT[:400]), add("two", "The cat sat on the red mat. " * 8)
+        error = server.refusal(400, "/v1/chat/completions", chat("Hi", documents=["one", "two"]), **key("a"))
+        self.assertIn("sparse.context", error["message"])
+        exact = ask(["one", "two"], sparse={"context": "recompute"}, n=2)
+        joined = exact["usage"]["sparse"]["context"]
+        self.assertEqual((joined["method"], joined["recomputed_share"]), ("recompute", 1))
+        self.assertEqual(len({c["message"]["content"] for c in exact["choices"]}), 1)
+        self.assertLess(ask(["one", "two"], sparse={"context": "epic"})
+                        ["usage"]["sparse"]["context"]["recomputed_share"], 1)
+        for names, status in ((["one"] * 4, 400), ([], 400), ([3], 400), ("one", 400), (["x" * 300], 400), (["unknown"], 404)):
+            server.refusal(status, "/v1/chat/completions", chat("Hi", documents=names), **key("a"))
+        server.refusal(400, "/v1/chat/completions", chat("Hi", documents=["one"], sparse={"context": "?"}),
+                       **key("a"))
+        body = {"messages": [{"role": "system", "content": "Other."}, {"role": "user", "content": "Hi"}]}
+        error = server.refusal(400, "/v1/chat/completions", {**body, "documents": ["one"]}, **key("a"))
+        self.assertIn("system message", error["message"])
+
+    def test_keys_have_their_own(self):
+        add("mine", "Nobody else may see this. " * 4)
+        self.assertEqual(server.get("/v1/documents", **key("b"))[2]["data"], [])
+        self.assertEqual(server.request("DELETE", "/v1/documents/mine", **key("b"))[0], 404)
+        server.refusal(404, "/v1/chat/completions", chat("Hi", documents=["mine"]), **key("b"))
+        status, _, other = server.post("/v1/documents", {"name": "mine", "text": "Nobody else may see this. " * 4},
+                                       **key("b"))
+        self.assertEqual((status, other["was_there"]), (200, False))
+
+    def test_bad_input(self):
+        for body in ({"name": "x"}, {"text": "x"}, {"name": "x" * 201, "text": "y"}, {"name": "a,b", "text": "y"},
+                     {"name": "", "text": "y"}, {"name": "x", "text": ""}, {"name": "x", "text": "y", "pin": 3},
+                     {"name": "x", "text": "word " * 3000}, {"name": "x", "text": "y", "raw": True, "system": "z"}):
+            server.refusal(400, "/v1/documents", body, **key("a"))
+        headers = {**key("a")["headers"], "Content-Type": "application/octet-stream"}
+        server.refusal(400, "/v1/documents?name=x", b"\x89PNG\r\n\x1a\n" + bytes(100), headers=headers)
+        headers["Content-Type"] = "multipart/form-data; boundary=q"
+        for form in (b"", b"--q", b"--q\r\n\r\n", b"x" * 5000):
+            server.refusal(400, "/v1/documents", form, headers=headers)
+
+    def test_others_go_on_while_one_is_added(self):
+        alone = server.answer("/v1/completions", {"prompt": "One two", "max_tokens": 16, "temperature": 0,
+                                                  "ignore_eos": True}, **key("b"))["choices"]
+        got, order = {}, []
+
+        def other():
+            got["choices"] = server.answer("/v1/completions", {"prompt": "One two", "max_tokens": 16,
+                                                               "temperature": 0, "ignore_eos": True},
+                                           **key("b"))["choices"]
+            order.append("answer")
+        thread = threading.Thread(target=other)
+        thread.start()
+        stream = server.post("/v1/documents", {"name": "long", "text": TEXT * 2, "stream": True}, **key("a"))[2]
+        order.append("document")
+        thread.join()
+        self.assertEqual(got["choices"], alone)
+        told = events(stream)
+        progress = [e["prompt_progress"]["processed"] for e in told[:-1]]
+        self.assertEqual(progress, sorted(progress))
+        self.assertGreater(len(progress), 3)
+        self.assertEqual(told[-1]["name"], "long")
+
+    def test_a_server_without_a_store_says_so(self):
+        with Server() as s:
+            s.refusal(501, "/v1/documents", {"name": "x", "text": "y"})
+            s.refusal(501, "/v1/chat/completions", chat("Hi", documents=["x"]))
+
+
+class Turns(unittest.TestCase):
+    def test_keys_take_turns_and_the_urgent_come_first(self):
+        done, threads = [], []
+
+        def one(name, **more):
+            server.answer("/v1/completions", {"prompt": f"{name}", "max_tokens": 12, "ignore_eos": True, **more},
+                          **key(name[0]))
+            done.append(name)
+
+        def send(name, **more):
+            threads.append(threading.Thread(target=one, args=(name,), kwargs=more))
+            threads[-1].start()
+            count = len(threads)
+            server.until(lambda: len(done) + server_waits() >= min(count, 3))
+
+        def server_waits():
+            text = server.get("/metrics", **key("a"))[2]
+            return sum(float(line.split()[-1]) for line in text.splitlines()
+                       if line.startswith(("saccade_num_requests_running{", "saccade_num_requests_waiting{")))
+        for i in range(8):
+            send(f"a{i}")
+        send("b0")
+        send("a-urgent", priority=5)
+        for t in threads:
+            t.join()
+        self.assertLess(done.index("b0"), done.index("a7"))
+        self.assertLess(done.index("a-urgent"), done.index("a7"))
+
+
+if __name__ == "__main__":
+    unittest.main()
