@@ -333,6 +333,7 @@ sac_status sac_doc_find(sac_docs *docs, const sac_model *model, const sac_engine
         return error_set(err, SAC_ERR_ARG, "unknown KV type %d or %d", (int)params->type_k,
                          (int)params->type_v);
     TRY(find_record(docs, model, params, name, &record, err));
+    docstore_read_ahead(docs->store, record.id); /* what is looked for is loaded next */
     *out = public_view(&record);
     return SAC_OK;
 }

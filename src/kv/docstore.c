@@ -92,6 +92,16 @@ uint64_t docstore_file_bytes(const struct docstore *s, const uint8_t id[DOCSTORE
     return stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
 }
 
+void docstore_read_ahead(const struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES])
+{
+    char path[DOCSTORE_PATH_MAX];
+    docstore_path(s, id, path);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return; /* told by who loads it */
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_WILLNEED);
+    close(fd);
+}
+
 bool docstore_writable(const struct docstore *s)
 {
     return !s->only_reads;

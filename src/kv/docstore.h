@@ -67,6 +67,8 @@ sac_status docstore_list(struct docstore *s, struct docstore_record **out, size_
 void docstore_path(const struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES],
                    char out[DOCSTORE_PATH_MAX]);
 uint64_t docstore_file_bytes(const struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES]);
+/* The kernel begins to read the file and the call returns: who loads it soon finds it in memory. */
+void docstore_read_ahead(const struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES]);
 
 /* A file that is being written. Nobody sees it before docstore_commit. */
 struct docstore_draft {
