@@ -109,6 +109,12 @@ class Docs(unittest.TestCase):
         self.assertRegex(chat.stdout, r" %  towns.txt\n +\d+ %  characters \d+ to \d+: ")
         reused = int(chat.stdout.split("tokens/s), ")[1].split(" ")[0])
         self.assertGreater(reused, told["context"]["n_tok"])
+        for args, code, words in [
+                (["--docs", "archive.txt,towns.txt"], 2, "need --context"), (["--context", "reuse"], 2, "needs documents"),
+                (["--docs", "none.txt"], 1, "no document 'none.txt'")]:
+            bad = saccade("chat", "-m", model_path(), *args, env=self.env)
+            self.assertEqual((bad.returncode, bad.stdout, len(bad.stderr.splitlines())), (code, "", 1), bad.stderr)
+            self.assertIn(words, bad.stderr)
 
     def test_methods_are_asked_about_the_same_documents(self):
         ask = ["eval", "docs", "-m", model_path(), "--docs", "2", "--doc-tokens", "128", "-n", "1", "-s", "3",
