@@ -1,5 +1,5 @@
 /* attn_prompt.cu: attention of prompt rows over pages with plans, by the matrix instructions of
- * compute capability 8.0.
+ * compute capability 8.0, or by Hopper's where they are and heads are of 128 channels at most.
  *
  * A block has rows of one KV head: `pairs` of a page of positions and a query head, 32 rows each.
  * It walks over what its rows read in tiles of 64 keys: two pages of its list, in the list's order,
@@ -12,6 +12,7 @@
  * row that sees a value that is not finite in a tile that is not seen by all becomes NaN as a
  * whole. */
 #include "ops/cuda/attn.cuh"
+#include "ops/cuda/wgmma.cuh"
 
 #include <math_constants.h>
 
@@ -38,11 +39,13 @@ template <int F, int D> struct prompt_size {
     static constexpr int m = D > 128 ? 1 : 2; /* tiles of 16 rows of a warp */
     static constexpr int rows = WARPS * 16 * m, pairs = rows / (int)PAGE_TOK;
     static constexpr int tile = (int)KEYS * D * 4; /* K, then V, in 16 bits */
-    static constexpr int raw = F == FORM_Q8 ? 2 * page_at<F, D>::bytes : 0;
+    /* Two q8 pages, up to half of what 16-bit tiles behind two of them are aligned to. */
+    static constexpr int raw = F == FORM_Q8 ? (2 * page_at<F, D>::bytes + 511) / 512 * 512 : 0;
     static constexpr int stage = F == FORM_Q8 ? raw : tile;
     static constexpr int query = rows * D * 2;
     /* Behind the stages 16-bit tiles of q8; else two words (find_bad), for which q8 takes the raw
      * tile that has been read. */
+    static_assert((query + 2 * stage) % 1024 == 0 && tile % 1024 == 0, "panels of wgmma.cuh");
     static constexpr int smem = query + 2 * stage + (F == FORM_Q8 ? tile : 64);
 };
 
@@ -72,15 +75,38 @@ struct prompt_block { /* the same in all threads */
     uint32_t page0;                  /* own pages are page0 .. page0 + job.n_page - 1 */
 };
 
+struct tile_view { /* a tile as a block sees it */
+    const struct prompt_block *b;
+    const struct key_tile *t;
+    bool whole;   /* all rows see all its keys; else */
+    uint64_t bad; /* keys whose values were not finite, as bits */
+};
+
 template <int F, int D> struct prompt_warp {
     float acc[prompt_size<F, D>::m][D / 8][4];
     float max[prompt_size<F, D>::m][2], sum[prompt_size<F, D>::m][2]; /* of rows g, g + 8 */
     uint32_t poison; /* bit 2 m + i: the row has seen a value that is not finite */
 };
 
-__device__ __forceinline__ uint32_t swizzle(uint32_t row, uint32_t piece)
+/* What this thread has stored is for matrix instructions behind the next barrier. */
+__device__ __forceinline__ void publish(void)
 {
-    return piece ^ (row & 7);
+#ifdef WGMMA_HERE
+    wgmma_publish();
+#endif
+}
+
+/* Where 16-byte piece `piece` of a row lies in a tile of n rows: panels of eight pieces, in each of
+ * which pieces are permuted by the row so that neither eight rows nor a row meet in a bank. */
+__device__ __forceinline__ uint32_t tile_at(uint32_t n, uint32_t row, uint32_t piece)
+{
+    return piece / 8 * (n * 128) + row * 128 + ((piece % 8) ^ (row & 7)) * 16;
+}
+
+/* Rows of this thread's warp are row + 0 .. 15 in the tile m of a block's rows. */
+__device__ __forceinline__ uint32_t warp_row(int m)
+{
+    return (uint32_t)m * (16 * WARPS) + threadIdx.x / 32 * 16;
 }
 
 /* ---- What is read ---- */
@@ -134,7 +160,8 @@ __device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_
         t.frame[0] = b.frame[t.page[0]];
         if (walk_page(w, job) && walk_segment(job, w.page) == t.segment) {
             t.frame[1] = b.frame[w.page];
-            t.page[t.n++] = w.page++;
+            t.page[1] = w.page++;
+            t.n = 2;
         }
     } else if (w.tok < w.n_tok) {
         t.kind = TILE_TOKENS;
@@ -173,7 +200,7 @@ __device__ void put_query(uint8_t *smem, const struct prompt_block &b, uint32_t 
                              (size_t)(b.head0 + head) * D;
             for (uint32_t c = 0; c < 8; c++) x[c] = attn_turned(q, piece * 8 + c, s, b.call->rope);
         }
-        *(uint4 *)(smem + row * (D * 2) + swizzle(row, piece) * 16) =
+        *(uint4 *)(smem + tile_at(size::rows, row, piece)) =
             make_uint4(half_pack<H>(x[0], x[1]), half_pack<H>(x[2], x[3]), half_pack<H>(x[4], x[5]),
                        half_pack<H>(x[6], x[7]));
     }
@@ -187,7 +214,7 @@ __device__ void bring_rows(uint8_t *tile, uint32_t n0, const uint8_t *page, uint
 {
     for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += WARPS * 32) {
         const uint32_t row = n0 + i / (D / 8), piece = i % (D / 8);
-        const uint32_t to = smem_address(tile) + row * (D * 2) + swizzle(row, piece) * 16;
+        const uint32_t to = smem_address(tile) + tile_at(KEYS, row, piece);
         copy_async16(to, page + i * 16);
         copy_async16(to + KEYS * D * 2, page + v + i * 16);
     }
@@ -197,8 +224,9 @@ __device__ void bring_rows(uint8_t *tile, uint32_t n0, const uint8_t *page, uint
 template <int D> __device__ void bring_none(uint8_t *tile, uint32_t n0)
 {
     for (uint32_t i = n0 * (D / 8) + threadIdx.x; i < KEYS * (D / 8); i += WARPS * 32) {
-        store_zero16(smem_address(tile) + i * 16);
-        store_zero16(smem_address(tile) + KEYS * D * 2 + i * 16);
+        const uint32_t to = smem_address(tile) + tile_at(KEYS, i / (D / 8), i % (D / 8));
+        store_zero16(to);
+        store_zero16(to + KEYS * D * 2);
     }
 }
 
@@ -214,7 +242,7 @@ __device__ void bring_tokens(uint8_t *tile, const struct prompt_block &b, const 
     for (uint32_t i = threadIdx.x; i < t.n * (D / 8); i += WARPS * 32) {
         const uint32_t row = i / (D / 8), piece = i % (D / 8), tok = b.job->tok[t.page[0] + row];
         const uint8_t *k = sealed_page<F, D>(b, b.frame[tok / PAGE_TOK]) + tok % PAGE_TOK * (D * 2);
-        const uint32_t to = smem_address(tile) + row * (D * 2) + swizzle(row, piece) * 16;
+        const uint32_t to = smem_address(tile) + tile_at(KEYS, row, piece);
         copy_async16(to, k + piece * 16);
         copy_async16(to + KEYS * D * 2, k + page_at<F, D>::v + piece * 16);
     }
@@ -237,7 +265,9 @@ __device__ void bring(uint8_t *stage, const struct prompt_block &b, const struct
     using at = page_at<F, D>;
     if constexpr (F == FORM_Q8) {
         const uint32_t n = t.kind == TILE_PAGES ? t.n : t.kind == TILE_OWN ? 1 : 0;
-        for (uint32_t p = 0; p < n; p++) {
+#pragma unroll
+        for (uint32_t p = 0; p < 2; p++) {
+            if (p >= n) break;
             const bool own = t.kind == TILE_OWN;
             const uint8_t *from =
                 own ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.frame[p]);
@@ -252,8 +282,10 @@ __device__ void bring(uint8_t *stage, const struct prompt_block &b, const struct
         bring_rows<D>(stage, 0, own_page<D>(b, t.page[0]), at::tail_v);
         bring_none<D>(stage, PAGE_TOK);
     } else if (t.kind == TILE_PAGES) {
-        for (uint32_t p = 0; p < t.n; p++)
-            bring_rows<D>(stage, p * PAGE_TOK, sealed_page<F, D>(b, t.frame[p]), at::v);
+#pragma unroll
+        for (uint32_t p = 0; p < 2; p++)
+            if (p < t.n)
+                bring_rows<D>(stage, p * PAGE_TOK, sealed_page<F, D>(b, t.frame[p]), at::v);
         bring_none<D>(stage, t.n * PAGE_TOK);
     }
     copy_commit();
@@ -267,7 +299,7 @@ __device__ __forceinline__ void unpack_token(uint8_t *tile, uint32_t row, const 
                                              uint32_t t, uint32_t part)
 {
     using at = page_at<FORM_Q8, D>;
-    uint8_t *k = tile + row * (D * 2), *v = k + KEYS * D * 2;
+    uint8_t *k = tile, *v = k + KEYS * D * 2;
     const uint8_t *low = page + at::k_low + t * (D * 3 / 4);
     const uint32_t hi = *(const uint32_t *)(page + at::k_hi2 + t * (D / 4) + part * 4);
     const uint32_t mid = *(const uint32_t *)(low + part * 4);
@@ -278,7 +310,7 @@ __device__ __forceinline__ void unpack_token(uint8_t *tile, uint32_t row, const 
         const uint32_t codes = q8_codes(hi, mid, lo[s % 2], s), c = s * (D / 4) + part * 4;
         const uint2 min = *(const uint2 *)(page + at::k_min + c * 2);
         const uint2 by = *(const uint2 *)(page + at::k_step + c * 2);
-        *(uint2 *)(k + swizzle(row, c / 8) * 16 + c % 8 * 2) = make_uint2(
+        *(uint2 *)(k + tile_at(KEYS, row, c / 8) + c % 8 * 2) = make_uint2(
             h2_fma(by.x, q8_pair(codes, 0), min.x), h2_fma(by.y, q8_pair(codes, 2), min.y));
     }
     const uint32_t c = part * 16;
@@ -290,8 +322,8 @@ __device__ __forceinline__ void unpack_token(uint8_t *tile, uint32_t row, const 
     uint32_t x[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i] = h2_mul(q8_signed_pair(code[i / 2], i % 2 * 2), scale);
-    *(uint4 *)(v + swizzle(row, c / 8) * 16) = make_uint4(x[0], x[1], x[2], x[3]);
-    *(uint4 *)(v + swizzle(row, c / 8 + 1) * 16) = make_uint4(x[4], x[5], x[6], x[7]);
+    *(uint4 *)(v + tile_at(KEYS, row, c / 8)) = make_uint4(x[0], x[1], x[2], x[3]);
+    *(uint4 *)(v + tile_at(KEYS, row, c / 8 + 1)) = make_uint4(x[4], x[5], x[6], x[7]);
 }
 
 template <int D>
@@ -303,7 +335,7 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
     if (t.kind == TILE_OWN) {
         n = PAGE_TOK;
         for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += WARPS * 32) {
-            const uint32_t row = i / (D / 8), to = row * (D * 2) + swizzle(row, i % (D / 8)) * 16;
+            const uint32_t to = tile_at(KEYS, i / (D / 8), i % (D / 8));
             *(uint4 *)(tile + to) = *(const uint4 *)(stage + i * 16);
             *(uint4 *)(tile + KEYS * D * 2 + to) =
                 *(const uint4 *)(stage + page_at<FORM_Q8, D>::tail_v + i * 16);
@@ -335,7 +367,7 @@ template <int F, int D> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *ba
     __syncthreads();
     uint8_t *v = tile + KEYS * D * 2;
     for (uint32_t i = threadIdx.x; i < KEYS * (D / 2); i += WARPS * 32) {
-        const uint32_t w = *(const uint32_t *)(v + i * 4), row = i / (D / 2);
+        const uint32_t w = *(const uint32_t *)(v + i * 4), row = i / 32 % KEYS;
         if ((w & exponent) == exponent || (w >> 16 & exponent) == exponent)
             atomicOr(&bad[row / 32], 1u << row % 32);
     }
@@ -343,9 +375,10 @@ template <int F, int D> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *ba
     const uint64_t all = (uint64_t)bad[1] << 32 | bad[0];
     if (all == 0) return 0;
     for (uint32_t i = threadIdx.x; i < KEYS * (D / 2); i += WARPS * 32) {
-        const uint32_t row = i / (D / 2);
+        const uint32_t row = i / 32 % KEYS;
         if (all >> row & 1) *(uint32_t *)(v + i * 4) = 0;
     }
+    publish();
     __syncthreads();
     return all;
 }
@@ -358,7 +391,9 @@ __device__ __forceinline__ uint64_t seen_keys(const struct prompt_block &b,
     const uint32_t first = window > 0 && pos >= window ? pos - window + 1 : 0;
     if (t.kind == TILE_TOKENS) return t.n == KEYS ? ~0ull : (1ull << t.n) - 1;
     uint64_t seen = 0;
-    for (uint32_t p = 0; p < t.n; p++) {
+#pragma unroll
+    for (uint32_t p = 0; p < 2; p++) {
+        if (p >= t.n) break;
         const uint32_t at = t.page[p] * PAGE_TOK;
         uint32_t bits = t.kind == TILE_PAGES ? (t.page[p] < own ? ~0u : 0)
                         : t.page[p] == own   ? 0xffffffffu >> (31 - pos % PAGE_TOK)
@@ -379,115 +414,51 @@ __device__ __forceinline__ bool seen_by_all(const struct prompt_block &b, const 
 
 /* ---- Products ---- */
 
-template <int F, int D>
-__device__ __forceinline__ void tile_dots(float s[prompt_size<F, D>::m][N_TILE_8][4],
-                                          uint32_t query, uint32_t keys)
-{
-    constexpr int M = prompt_size<F, D>::m, H = page_at<F, D>::half;
-    const uint32_t lane = threadIdx.x % 32, row0 = threadIdx.x / 32 * (16 * M);
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int n = 0; n < N_TILE_8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) s[m][n][e] = 0;
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) {
-        uint32_t a[M][4];
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-            const uint32_t row = row0 + m * 16 + lane % 16;
-            load_tiles(a[m], query + row * (D * 2) + swizzle(row, k * 2 + lane / 16) * 16);
-        }
-#pragma unroll
-        for (int n = 0; n < N_TILE_8; n += 2) {
-            uint32_t b[4];
-            const uint32_t row = n * 8 + lane / 16 * 8 + lane % 8;
-            load_tiles(b, keys + row * (D * 2) + swizzle(row, k * 2 + lane / 8 % 2) * 16);
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                mma_16816<H>(s[m][n], a[m], b[0], b[1]);
-                mma_16816<H>(s[m][n + 1], a[m], b[2], b[3]);
-            }
-        }
-    }
-}
-
-template <int F, int D>
-__device__ __forceinline__ void tile_values(struct prompt_warp<F, D> &w,
-                                            const uint32_t p[prompt_size<F, D>::m][KEYS / 16][4],
-                                            uint32_t values)
-{
-    constexpr int M = prompt_size<F, D>::m, H = page_at<F, D>::half;
-    const uint32_t lane = threadIdx.x % 32;
-#pragma unroll
-    for (int k = 0; k < (int)KEYS / 16; k++) {
-        const uint32_t row = k * 16 + lane % 16;
-#pragma unroll
-        for (int c = 0; c < D / 8; c += 2) {
-            uint32_t b[4];
-            load_tiles_turned(b, values + row * (D * 2) + swizzle(row, c + lane / 16) * 16);
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                mma_16816<H>(w.acc[m][c], p[m][k], b[0], b[1]);
-                mma_16816<H>(w.acc[m][c + 1], p[m][k], b[2], b[3]);
-            }
-        }
-    }
-}
-
 /* Position of a row of this thread: row g + 8 i of tile m of its warp. */
 template <int F, int D>
 __device__ __forceinline__ uint32_t row_pos(const struct prompt_block &b, int m, int i)
 {
-    const uint32_t row =
-        threadIdx.x / 32 * (16 * prompt_size<F, D>::m) + m * 16 + i * 8 + threadIdx.x % 32 / 4;
+    const uint32_t row = warp_row(m) + i * 8 + threadIdx.x % 32 / 4;
     return (b.page0 + row / PAGE_TOK % b.job->n_page) * PAGE_TOK + row % PAGE_TOK;
 }
 
-/* Softcaps and logs of weights: products become exponents. */
+/* Softcaps and logs of weights: products of tile m's rows become exponents. */
 template <int F, int D>
-__device__ void tile_exponents(float s[prompt_size<F, D>::m][N_TILE_8][4],
-                               const struct prompt_block &b, const struct key_tile &t)
+__device__ void tile_exponents(float (&s)[N_TILE_8][4], const struct prompt_block &b,
+                               const struct key_tile &t)
 {
     const bool logw = t.kind == TILE_TOKENS && b.job->logw;
 #pragma unroll
     for (int n = 0; n < N_TILE_8; n++)
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const uint32_t key = n * 8 + threadIdx.x % 4 * 2 + e;
+        for (int e = 0; e < 4; e++) {
+            const uint32_t key = n * 8 + threadIdx.x % 4 * 2 + e % 2;
             const float add = logw && key < t.n ? b.job->logw[t.page[0] + key] * LOG2E : 0;
-#pragma unroll
-            for (int m = 0; m < prompt_size<F, D>::m; m++) {
-                s[m][n][e] = attn_exponent(*b.call, s[m][n][e]) + add;
-                s[m][n][2 + e] = attn_exponent(*b.call, s[m][n][2 + e]) + add;
-            }
+            s[n][e] = attn_exponent(*b.call, s[n][e]) + add;
         }
 }
 
 template <int F, int D>
-__device__ void tile_hide(struct prompt_warp<F, D> &w, float s[prompt_size<F, D>::m][N_TILE_8][4],
-                          const struct prompt_block &b, const struct key_tile &t, uint64_t bad)
+__device__ void tile_hide(struct prompt_warp<F, D> &w, float (&s)[N_TILE_8][4],
+                          const struct tile_view &v, int m)
 {
 #pragma unroll
-    for (int m = 0; m < prompt_size<F, D>::m; m++)
+    for (int i = 0; i < 2; i++) {
+        const uint64_t seen = seen_keys(*v.b, *v.t, row_pos<F, D>(*v.b, m, i));
+        if (seen & v.bad) w.poison |= 1u << (2 * m + i);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint64_t seen = seen_keys(b, t, row_pos<F, D>(b, m, i));
-            if (seen & bad) w.poison |= 1u << (2 * m + i);
+        for (int n = 0; n < N_TILE_8; n++)
 #pragma unroll
-            for (int n = 0; n < N_TILE_8; n++)
-#pragma unroll
-                for (int e = 0; e < 2; e++)
-                    if (!(seen >> (n * 8 + threadIdx.x % 4 * 2 + e) & 1))
-                        s[m][n][2 * i + e] = -CUDART_INF_F;
-        }
+            for (int e = 0; e < 2; e++)
+                if (!(seen >> (n * 8 + threadIdx.x % 4 * 2 + e) & 1))
+                    s[n][2 * i + e] = -CUDART_INF_F;
+    }
 }
 
 /* One row of this thread: exponents are s * by. Returns what its sums are to be multiplied by. */
 template <int F, int D>
-__device__ __forceinline__ float raise_max(struct prompt_warp<F, D> &w, const float s[N_TILE_8][4],
-                                           float by, int m, int i)
+__device__ __forceinline__ float raise_max(struct prompt_warp<F, D> &w,
+                                           const float (&s)[N_TILE_8][4], float by, int m, int i)
 {
     float max = -CUDART_INF_F;
 #pragma unroll
@@ -500,38 +471,145 @@ __device__ __forceinline__ float raise_max(struct prompt_warp<F, D> &w, const fl
     return exp2_fast(old - max);
 }
 
-/* The tile's weights as A, and sums so far on the new maximum's scale. */
+/* Weights of tile m's rows as A, and sums so far on the new maximum's scale. */
 template <int F, int D>
 __device__ __forceinline__ void tile_weights(struct prompt_warp<F, D> &w,
-                                             uint32_t p[prompt_size<F, D>::m][KEYS / 16][4],
-                                             float s[prompt_size<F, D>::m][N_TILE_8][4], float by)
+                                             uint32_t (&p)[KEYS / 16][4], float (&s)[N_TILE_8][4],
+                                             float by, int m)
+{
+    constexpr int H = page_at<F, D>::half;
+    const float f0 = raise_max<F, D>(w, s, by, m, 0), f1 = raise_max<F, D>(w, s, by, m, 1);
+    if (__any_sync(~0u, f0 != 1.0f || f1 != 1.0f)) {
+#pragma unroll
+        for (int c = 0; c < D / 8; c++) {
+            w.acc[m][c][0] *= f0, w.acc[m][c][1] *= f0;
+            w.acc[m][c][2] *= f1, w.acc[m][c][3] *= f1;
+        }
+        w.sum[m][0] *= f0, w.sum[m][1] *= f1;
+    }
+    const float less0 = w.max[m][0] == -CUDART_INF_F ? 0.0f : w.max[m][0];
+    const float less1 = w.max[m][1] == -CUDART_INF_F ? 0.0f : w.max[m][1];
+#pragma unroll
+    for (int n = 0; n < N_TILE_8; n++) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            s[n][e] = exp2_fast(fmaf(s[n][e], by, -less0));
+            s[n][2 + e] = exp2_fast(fmaf(s[n][2 + e], by, -less1));
+            w.sum[m][0] += s[n][e];
+            w.sum[m][1] += s[n][2 + e];
+        }
+        p[n / 2][n % 2 * 2] = half_pack<H>(s[n][0], s[n][1]);
+        p[n / 2][n % 2 * 2 + 1] = half_pack<H>(s[n][2], s[n][3]);
+    }
+}
+
+/* From products to weights. */
+template <int F, int D>
+__device__ __forceinline__ void tile_softmax(struct prompt_warp<F, D> &w,
+                                             uint32_t (&p)[KEYS / 16][4], float (&s)[N_TILE_8][4],
+                                             const struct tile_view &v, int m)
+{
+    const struct attn_call &c = *v.b->call;
+    float by = c.scale * LOG2E;
+    if (c.softcap > 0 || (v.t->kind == TILE_TOKENS && v.b->job->logw)) {
+        tile_exponents<F, D>(s, *v.b, *v.t);
+        by = 1;
+    }
+    if (!v.whole) tile_hide<F, D>(w, s, v, m);
+    tile_weights<F, D>(w, p, s, by, m);
+}
+
+#ifdef WGMMA_HERE
+/* By Hopper's instructions: one tile's weights are made while the other's rows are multiplied. */
+template <int F, int D>
+__device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D> &w, uint32_t query,
+                                             uint32_t keys, const struct tile_view &v)
+{
+    constexpr int H = page_at<F, D>::half;
+    constexpr uint32_t panel = KEYS * 128, rows = prompt_size<F, D>::rows;
+    const uint64_t values = wgmma_tile(keys + KEYS * D * 2, panel);
+    float s[2][N_TILE_8][4];
+    uint32_t p[2][KEYS / 16][4];
+    wgmma_begin();
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int k = 0; k < D / 16; k++)
+            wgmma_dots<H>(s[m],
+                          wgmma_tile(query + k / 4 * (rows * 128) + m * 8192 + k % 4 * 32, 16),
+                          wgmma_tile(keys + k / 4 * panel + k % 4 * 32, 16), k > 0);
+        wgmma_commit();
+    }
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        wgmma_wait<1>();
+        wgmma_done(s[m]);
+        tile_softmax<F, D>(w, p[m], s[m], v, m);
+        wgmma_begin();
+#pragma unroll
+        for (int k = 0; k < (int)KEYS / 16; k++)
+            wgmma_values<H>(w.acc[m], p[m][k], values + k * (16 * 128 / 16));
+        wgmma_commit();
+    }
+    wgmma_wait<0>();
+    wgmma_done(w.acc[0]);
+    wgmma_done(w.acc[1]);
+}
+#endif
+
+template <int F, int D>
+__device__ __forceinline__ void tile_dots(float (&s)[prompt_size<F, D>::m][N_TILE_8][4],
+                                          uint32_t query, uint32_t keys)
 {
     constexpr int M = prompt_size<F, D>::m, H = page_at<F, D>::half;
+    const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
-    for (int m = 0; m < M; m++) {
-        const float f0 = raise_max<F, D>(w, s[m], by, m, 0);
-        const float f1 = raise_max<F, D>(w, s[m], by, m, 1);
-        if (__any_sync(~0u, f0 != 1.0f || f1 != 1.0f)) {
+    for (int m = 0; m < M; m++)
 #pragma unroll
-            for (int c = 0; c < D / 8; c++) {
-                w.acc[m][c][0] *= f0, w.acc[m][c][1] *= f0;
-                w.acc[m][c][2] *= f1, w.acc[m][c][3] *= f1;
-            }
-            w.sum[m][0] *= f0, w.sum[m][1] *= f1;
+        for (int n = 0; n < N_TILE_8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[m][n][e] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t a[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            const uint32_t row = warp_row(m) + lane % 16;
+            load_tiles(a[m], query + tile_at(prompt_size<F, D>::rows, row, k * 2 + lane / 16));
         }
-        const float less0 = w.max[m][0] == -CUDART_INF_F ? 0.0f : w.max[m][0];
-        const float less1 = w.max[m][1] == -CUDART_INF_F ? 0.0f : w.max[m][1];
 #pragma unroll
-        for (int n = 0; n < N_TILE_8; n++) {
+        for (int n = 0; n < N_TILE_8; n += 2) {
+            uint32_t b[4];
+            const uint32_t row = n * 8 + lane / 16 * 8 + lane % 8;
+            load_tiles(b, keys + tile_at(KEYS, row, k * 2 + lane / 8 % 2));
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                s[m][n][e] = exp2_fast(fmaf(s[m][n][e], by, -less0));
-                s[m][n][2 + e] = exp2_fast(fmaf(s[m][n][2 + e], by, -less1));
-                w.sum[m][0] += s[m][n][e];
-                w.sum[m][1] += s[m][n][2 + e];
+            for (int m = 0; m < M; m++) {
+                mma_16816<H>(s[m][n], a[m], b[0], b[1]);
+                mma_16816<H>(s[m][n + 1], a[m], b[2], b[3]);
             }
-            p[m][n / 2][n % 2 * 2] = half_pack<H>(s[m][n][0], s[m][n][1]);
-            p[m][n / 2][n % 2 * 2 + 1] = half_pack<H>(s[m][n][2], s[m][n][3]);
+        }
+    }
+}
+
+template <int F, int D>
+__device__ __forceinline__ void tile_values(struct prompt_warp<F, D> &w,
+                                            uint32_t (&p)[prompt_size<F, D>::m][KEYS / 16][4],
+                                            uint32_t values)
+{
+    constexpr int M = prompt_size<F, D>::m, H = page_at<F, D>::half;
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < (int)KEYS / 16; k++) {
+        const uint32_t row = k * 16 + lane % 16;
+#pragma unroll
+        for (int c = 0; c < D / 8; c += 2) {
+            uint32_t b[4];
+            load_tiles_turned(b, values + tile_at(KEYS, row, c + lane / 16));
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mma_16816<H>(w.acc[m][c], p[m][k], b[0], b[1]);
+                mma_16816<H>(w.acc[m][c + 1], p[m][k], b[2], b[3]);
+            }
         }
     }
 }
@@ -539,22 +617,20 @@ __device__ __forceinline__ void tile_weights(struct prompt_warp<F, D> &w,
 /* A tile in shared memory, in 16 bits: K, then V. */
 template <int F, int D>
 __device__ __forceinline__ void attend_tile(struct prompt_warp<F, D> &w, uint8_t *query,
-                                            uint8_t *tile, uint32_t *bad_words,
-                                            const struct prompt_block &b, const struct key_tile &t)
+                                            uint8_t *tile, const struct tile_view &v)
 {
+#ifdef WGMMA_HERE
+    if constexpr (D <= 128) {
+        attend_wgmma<F, D>(w, smem_address(query), smem_address(tile), v);
+        return;
+    }
+#endif
     constexpr int M = prompt_size<F, D>::m;
-    const bool whole = seen_by_all(b, t);
-    const uint64_t bad = whole ? 0 : find_bad<F, D>(tile, bad_words);
     float s[M][N_TILE_8][4];
     uint32_t p[M][KEYS / 16][4];
     tile_dots<F, D>(s, smem_address(query), smem_address(tile));
-    float by = b.call->scale * LOG2E;
-    if (b.call->softcap > 0 || (t.kind == TILE_TOKENS && b.job->logw)) {
-        tile_exponents<F, D>(s, b, t);
-        by = 1;
-    }
-    if (!whole) tile_hide<F, D>(w, s, b, t, bad);
-    tile_weights<F, D>(w, p, s, by);
+#pragma unroll
+    for (int m = 0; m < M; m++) tile_softmax<F, D>(w, p[m], s[m], v, m);
     tile_values<F, D>(w, p, smem_address(tile) + KEYS * D * 2);
 }
 
@@ -569,8 +645,7 @@ __device__ void put_rows(struct prompt_warp<F, D> &w, const struct prompt_block 
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const uint32_t pos = row_pos<F, D>(b, m, i);
-            const uint32_t row = threadIdx.x / 32 * (16 * prompt_size<F, D>::m) + m * 16;
-            const uint32_t pair = row / PAGE_TOK, head = pair / job.n_page;
+            const uint32_t pair = warp_row(m) / PAGE_TOK, head = pair / job.n_page;
             float sum = w.sum[m][i];
             sum += __shfl_xor_sync(~0u, sum, 1);
             sum += __shfl_xor_sync(~0u, sum, 2);
@@ -592,7 +667,7 @@ __global__ void __launch_bounds__(WARPS * 32, prompt_size<F, D>::smem <= 113 * 1
     attn_prompt_kernel(const struct attn_call call, const struct prompt_job *jobs)
 {
     using size = prompt_size<F, D>;
-    extern __shared__ __align__(128) uint8_t smem[];
+    extern __shared__ __align__(1024) uint8_t smem[];
     const struct prompt_job &job = jobs[blockIdx.y];
     /* Blocks of one KV head follow each other, those that read the most first. */
     const uint32_t of_head = blockIdx.x / job.n_block;
@@ -619,6 +694,7 @@ __global__ void __launch_bounds__(WARPS * 32, prompt_size<F, D>::smem <= 113 * 1
     for (uint32_t i = 0; now.kind != TILE_END; i++) {
         uint8_t *at = stage + i % 2 * size::stage;
         copy_wait<0>();
+        publish();
         __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
         bring<F, D>(stage + (i + 1) % 2 * size::stage, b, next);
         const struct key_tile then = walk_next(walk, b); /* looked up by when it is needed */
@@ -627,10 +703,15 @@ __global__ void __launch_bounds__(WARPS * 32, prompt_size<F, D>::smem <= 113 * 1
             unpack<D>(unpacked, at, b, now);
             at = unpacked;
         }
-        if (F == FORM_Q8 || job.n_segment) __syncthreads();
+        if (F == FORM_Q8 || job.n_segment) {
+            publish();
+            __syncthreads();
+        }
         uint32_t *words =
             (uint32_t *)(F == FORM_Q8 ? stage + i % 2 * size::stage : stage + 2 * size::stage);
-        attend_tile<F, D>(w, query, at, words, b, now);
+        struct tile_view v = {&b, &now, seen_by_all(b, now), 0};
+        if (!v.whole) v.bad = find_bad<F, D>(at, words);
+        attend_tile<F, D>(w, query, at, v);
         now = next;
         next = then;
     }

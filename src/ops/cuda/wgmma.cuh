@@ -1,0 +1,106 @@
+/* wgmma.cuh: Hopper's matrix instructions of a warpgroup (four warps), for compute capability 9.0a.
+ *
+ * Tiles in shared memory are panels of 64 halves: rows of 128 bytes behind each other, begun at a
+ * multiple of 1024, whose 16-byte pieces are permuted by the row's last three bits. Accumulators
+ * and A in registers lie as in mma.cuh, warp w having rows 16 w .. 16 w + 15 of 64. Instructions
+ * run on until they are waited for; what they write must then go through wgmma_done. */
+#ifndef SAC_OPS_CUDA_WGMMA_CUH
+#define SAC_OPS_CUDA_WGMMA_CUH
+
+#include "ops/cuda/mma.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define WGMMA_HERE 1
+
+/* A tile at a shared address, in units of 16 bytes: groups of eight rows lie 1024 bytes apart, and
+ * panels so many bytes (read only where a row is turned: B of values). */
+__device__ __forceinline__ uint64_t wgmma_tile(uint32_t at, uint32_t panel)
+{
+    return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)(panel >> 4) << 16 |
+           ((at & 0x3ffffu) >> 4);
+}
+
+__device__ __forceinline__ void wgmma_begin(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void wgmma_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int N> __device__ __forceinline__ void wgmma_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+/* Nothing is read of them before here. */
+template <int N> __device__ __forceinline__ void wgmma_done(float (&c)[N][4])
+{
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) asm volatile("" : "+f"(c[n][e])::"memory");
+}
+
+/* Stores of this thread are seen by matrix instructions behind the next barrier. */
+__device__ __forceinline__ void wgmma_publish(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+#define WGMMA_C4(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define WGMMA_C32(c, n)                                                                            \
+    WGMMA_C4(c, n), WGMMA_C4(c, n + 1), WGMMA_C4(c, n + 2), WGMMA_C4(c, n + 3),                    \
+        WGMMA_C4(c, n + 4), WGMMA_C4(c, n + 5), WGMMA_C4(c, n + 6), WGMMA_C4(c, n + 7)
+#define WGMMA_R32                                                                                  \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
+    "%25,%26,%27,%28,%29,%30,%31}"
+#define WGMMA_R64                                                                                  \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
+    "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+
+/* c [64, 64] (+)= A [64, 16] B [64, 16]^T, both in shared memory. */
+#define WGMMA_DOTS(TYPE)                                                                           \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;"                                           \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " WGMMA_R32         \
+                 ", %32, %33, p, 1, 1, 0, 0;}"                                                     \
+                 : WGMMA_C32(c, 0)                                                                 \
+                 : "l"(a), "l"(b), "r"(add))
+template <int H>
+__device__ __forceinline__ void wgmma_dots(float (&c)[8][4], uint64_t a, uint64_t b, int add)
+{
+    if constexpr (H == HALF_F16)
+        WGMMA_DOTS("f16");
+    else
+        WGMMA_DOTS("bf16");
+}
+
+/* c [64, 8 N] += A [64, 16] of registers times B [16, 8 N] in shared memory. */
+#define WGMMA_VALUES_64(TYPE)                                                                      \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " WGMMA_R32         \
+                 ", {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                                           \
+                 : WGMMA_C32(c, 0)                                                                 \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define WGMMA_VALUES_128(TYPE)                                                                     \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " " WGMMA_R64        \
+                 ", {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"                                           \
+                 : WGMMA_C32(c, 0), WGMMA_C32(c, 8)                                                \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+template <int H, int N>
+__device__ __forceinline__ void wgmma_values(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b)
+{
+    if constexpr (N == 8 && H == HALF_F16)
+        WGMMA_VALUES_64("f16");
+    else if constexpr (N == 8)
+        WGMMA_VALUES_64("bf16");
+    else if constexpr (H == HALF_F16)
+        WGMMA_VALUES_128("f16");
+    else
+        WGMMA_VALUES_128("bf16");
+}
+
+#endif
+#endif
