@@ -214,6 +214,23 @@ static void readings_differ_where_they_say(void **state)
     sac_engine_free(b.e);
 }
 
+/* What is mixed lies between what was and what is new; a cosine for each head is another one. */
+static void mixing_lies_between_old_and_new(void **state)
+{
+    (void)state;
+    const struct bench b = open_bench(&whole, false);
+    static float none[2][TINY_VOCAB], token[2][TINY_VOCAB], head[2][TINY_VOCAB], all[2][TINY_VOCAB];
+    answer(&b, "samkv:recompute=off", N_DOC, none);
+    answer(&b, "samkv", N_DOC, token);
+    answer(&b, "samkv:fuse_by=head", N_DOC, head);
+    answer(&b, "samkv:update=overwrite", N_DOC, all);
+    const double way = distance(none, all);
+    assert_true(distance(token, all) < way && distance(token, none) < way);
+    assert_true(distance(head, all) < way && distance(head, none) < way);
+    assert_true(distance(head, token) > 1e-4);
+    sac_engine_free(b.e);
+}
+
 /* ---- All ---- */
 
 /* Rows of one sequence are the same bits alone and beside another's. */
@@ -324,6 +341,7 @@ int main(void)
         cmocka_unit_test(a_question_apart_reads_the_head_alone),
         cmocka_unit_test(retrieval_reads_what_it_is_told_to),
         cmocka_unit_test(readings_differ_where_they_say),
+        cmocka_unit_test(mixing_lies_between_old_and_new),
         cmocka_unit_test(company_changes_nothing),
         cmocka_unit_test(limits_are_no_matter),
         cmocka_unit_test(what_cannot_be_is_refused),
