@@ -209,9 +209,12 @@ static sac_status run_mixed(struct cuda_device *d, const struct op_linear *op,
         struct finish_args a = {.panel = PANEL, .first = first, .end = end_of(op, 0)};
         for (uint32_t m = 0; m < 2; m++) {
             const struct weight w = panel_weight(op->part[m].w, first);
-            const struct linear_end end = {
-                .epilogue = LINEAR_STORE, .y = room->sum[m], .y_stride = PANEL, .n_out = w.n_out};
-            TRY(narrow_run(d, rows, &w, NULL, &end));
+            const struct narrow_use use = {.w = &w,
+                                           .end = {.epilogue = LINEAR_STORE,
+                                                   .y = room->sum[m],
+                                                   .y_stride = PANEL,
+                                                   .n_out = w.n_out}};
+            TRY(narrow_run(d, rows, &use, 1));
             a.sum[m] = room->sum[m];
             a.n = w.n_out;
         }
@@ -225,9 +228,15 @@ static sac_status run_narrow(struct cuda_device *d, const struct op_linear *op,
 {
     if (is_glu(op) && op->part[0].w->type != op->part[1].w->type)
         return run_mixed(d, op, rows, room);
-    for (uint32_t i = 0; i < (is_glu(op) ? 1 : op->n_part); i++) {
-        const struct linear_end end = end_of(op, i);
-        TRY(narrow_run(d, rows, op->part[i].w, is_glu(op) ? op->part[1].w : NULL, &end));
+    const uint32_t n = is_glu(op) ? 1 : op->n_part;
+    struct narrow_use use[LINEAR_PARTS_MAX];
+    for (uint32_t i = 0; i < n; i++)
+        use[i] = (struct narrow_use){.w = op->part[i].w,
+                                     .up = is_glu(op) ? op->part[1].w : NULL,
+                                     .end = end_of(op, i)};
+    for (uint32_t i = 0, end; i < n; i = end) { /* neighbours of one type together */
+        for (end = i + 1; end < n && use[end].w->type == use[i].w->type;) end++;
+        TRY(narrow_run(d, rows, use + i, end - i));
     }
     return SAC_OK;
 }

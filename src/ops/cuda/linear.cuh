@@ -23,10 +23,15 @@ struct linear_end {
     uint32_t n_out;
 };
 
-/* Decode rows (narrow.cu): `up` is the second matrix of a GLU, of the same type, or NULL. */
+/* One matrix, or the two of a GLU, and where its sums go. */
+struct narrow_use {
+    const struct weight *w, *up; /* of the same type and shape; `up` NULL but for a GLU */
+    struct linear_end end;
+};
+
+/* Decode rows (narrow.cu) times n matrices of one type, at most LINEAR_PARTS_MAX; a GLU alone. */
 sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
-                      const struct weight *w, const struct weight *up,
-                      const struct linear_end *end);
+                      const struct narrow_use *use, uint32_t n);
 /* Groups begin .. begin + n - 1 of `w` in f16, times the outputs' shrink: out [n * 16, width]. */
 sac_status narrow_unpack(struct cuda_device *d, __half *out, const struct weight *w,
                          uint32_t begin, uint32_t n);

@@ -1,25 +1,31 @@
 /* narrow.cu: packed weights times a few rows, bound by the bytes of the weights; and the unpacking
  * of a matrix for many rows.
  *
- * A block of 8 warps computes one group of 16 outputs for up to 16 rows. Warp w takes the weight
- * blocks w, w + 8, ... of the group, so that the warps together read a stretch of memory; sums are
- * made by the matrix units (weights.cuh) and added up over the warps in their order. Nothing
- * depends on which rows are together: a row is a column of the mma's second operand. */
+ * A block of 8 warps computes one group of 16 outputs for up to 16 rows. Warp w takes the units w,
+ * w + 8, ... of 4 weight blocks, so that the warps together read a stretch of memory; sums are made
+ * by the matrix units (weights.cuh) and added up over the warps in their order. Nothing depends on
+ * which rows are together: a row is a column of the mma's second operand. */
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/queue.cuh"
 #include "ops/cuda/weights.cuh"
 
 #define WARPS  8u
 #define ROWS_8 8u /* rows of one mma */
+#define UNIT   4u /* weight blocks whose loads are under way together; divides LAYOUT_BLOCKS */
+
+struct narrow_part {
+    const uint8_t *w, *up; /* packed; `up` NULL but for a GLU */
+    uint32_t group0;       /* the part's first block of threads */
+    struct linear_end end;
+};
 
 struct narrow_args {
-    const uint8_t *w, *up; /* packed; `up` NULL but for a GLU */
+    struct narrow_part part[LINEAR_PARTS_MAX];
+    uint32_t n_part, n_block; /* blocks of a row of weights */
     size_t group_bytes;
-    uint32_t n_block;
     const __half *x;
     const float *x_scale;
     uint32_t n_row, width;
-    struct linear_end end;
 };
 
 static __device__ inline void mma(float c[4], const __half2 a[2][2], uint2 b)
@@ -32,45 +38,57 @@ static __device__ inline void mma(float c[4], const __half2 a[2][2], uint2 b)
                  : "r"(r0[0]), "r"(r1[0]), "r"(r0[1]), "r"(r1[1]), "r"(b.x), "r"(b.y));
 }
 
-/* The lane's sums of one matrix: [n_tile][4] as an mma leaves them. */
-template <int type, uint32_t n_tile>
-static __device__ inline void add_block(float sum[n_tile][4], const struct narrow_args &a,
-                                        struct group_view v, const float shrink[2],
-                                        const uint2 x[n_tile][2], uint32_t block, uint32_t g,
-                                        uint32_t t)
+/* What one block of threads multiplies. */
+struct narrow_job {
+    const uint8_t *group[2];
+    struct pair_shrink shrink[2];
+};
+
+/* Rows' inputs of a weight block: [tile][step], four of them. */
+template <uint32_t n_tile>
+static __device__ inline void load_x(uint2 x[n_tile][2], const struct narrow_args &a, uint32_t row0,
+                                     uint32_t block, uint32_t g, uint32_t t)
 {
-    const block_w w = unpack_block<type>(v, block, g, t, shrink);
 #pragma unroll
-    for (uint32_t s = 0; s < 2; s++) {
-        const __half2 pair[2][2] = {{w.w[0][s][0], w.w[0][s][1]}, {w.w[1][s][0], w.w[1][s][1]}};
+    for (uint32_t i = 0; i < n_tile; i++) {
+        const uint32_t row = row0 + i * ROWS_8 + g;
+        const __half *p = a.x + (size_t)row * a.width + block * LAYOUT_BLOCK + 4 * t;
 #pragma unroll
-        for (uint32_t i = 0; i < n_tile; i++) mma(sum[i], pair, x[i][s]);
+        for (uint32_t s = 0; s < 2; s++)
+            x[i][s] = row < a.n_row ? __ldg(reinterpret_cast<const uint2 *>(p + 16 * s))
+                                    : make_uint2(0, 0);
     }
 }
 
-/* sum [n_mat][n_tile][4] over the lane's blocks. */
+/* sum [n_mat][n_tile][4], as an mma leaves them, over a unit of the lane's. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void add_blocks(float sum[n_mat][n_tile][4], const struct narrow_args &a,
-                                         const float shrink[n_mat][2], uint32_t row0)
+static __device__ inline void add_unit(float sum[n_mat][n_tile][4], const struct narrow_args &a,
+                                       const struct narrow_job &job, uint32_t row0, uint32_t block0)
 {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const size_t at = (size_t)blockIdx.x * a.group_bytes;
-#pragma unroll 4 /* loads under way */
-    for (uint32_t block = warp; block < a.n_block; block += WARPS) {
-        uint2 x[n_tile][2];
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    struct block_place place[n_mat];
+    struct chunk_scale k[n_mat];
 #pragma unroll
-        for (uint32_t i = 0; i < n_tile; i++)
+    for (uint32_t m = 0; m < n_mat; m++) {
+        place[m] = find_block<type>(job.group[m], a.n_block, block0);
+        k[m] = load_chunk<type>(place[m].chunk, g, job.shrink[m]);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < UNIT; i++) {
+        uint2 x[n_tile][2];
+        if (block0 + i >= a.n_block) return; /* the same for all lanes */
+        load_x<n_tile>(x, a, row0, block0 + i, g, t);
+#pragma unroll
+        for (uint32_t m = 0; m < n_mat; m++) {
+            const block_w w = unpack_block<type>(place[m], i, k[m], g, t, job.shrink[m]);
 #pragma unroll
             for (uint32_t s = 0; s < 2; s++) {
-                const uint32_t row = row0 + i * ROWS_8 + g;
-                const __half *p = a.x + (size_t)row * a.width + block * LAYOUT_BLOCK + 16 * s + 4 * t;
-                x[i][s] = row < a.n_row ? __ldg(reinterpret_cast<const uint2 *>(p))
-                                        : make_uint2(0, 0);
-            }
+                const __half2 pair[2][2] = {{w.w[0][s][0], w.w[0][s][1]},
+                                            {w.w[1][s][0], w.w[1][s][1]}};
 #pragma unroll
-        for (uint32_t m = 0; m < n_mat; m++)
-            add_block<type, n_tile>(sum[m], a, {(m ? a.up : a.w) + at, a.n_block}, shrink[m], x,
-                                    block, g, t);
+                for (uint32_t j = 0; j < n_tile; j++) mma(sum[m][j], pair, x[j][s]);
+            }
+        }
     }
 }
 
@@ -80,30 +98,33 @@ static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_
     __shared__ float part[WARPS][n_mat][n_tile * ROWS_8][WEIGHT_GROUP + 1];
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const uint32_t row0 = blockIdx.y * n_tile * ROWS_8;
-    const size_t at = (size_t)blockIdx.x * a.group_bytes;
-    float sum[n_mat][n_tile][4] = {}, shrink[n_mat][2];
+    uint32_t p = 0;
+    while (p + 1 < a.n_part && blockIdx.x >= a.part[p + 1].group0) p++;
+    const uint32_t group = blockIdx.x - a.part[p].group0;
+    struct narrow_job job;
+    float sum[n_mat][n_tile][4] = {};
     for (uint32_t m = 0; m < n_mat; m++) {
-        const float *head = reinterpret_cast<const float *>((m ? a.up : a.w) + at);
-        shrink[m][0] = head[2 * g];
-        shrink[m][1] = head[2 * g + 1];
+        job.group[m] = (m ? a.part[p].up : a.part[p].w) + group * a.group_bytes;
+        job.shrink[m] = load_shrink(job.group[m], g);
     }
-    add_blocks<type, n_tile, n_mat>(sum, a, shrink, row0);
+    for (uint32_t block0 = warp * UNIT; block0 < a.n_block; block0 += WARPS * UNIT)
+        add_unit<type, n_tile, n_mat>(sum, a, job, row0, block0);
     for (uint32_t m = 0; m < n_mat; m++)
         for (uint32_t i = 0; i < n_tile; i++)
             for (uint32_t j = 0; j < 4; j++)
                 part[warp][m][i * ROWS_8 + 2 * t + j % 2][2 * g + j / 2] =
-                    sum[m][i][j] / shrink[m][j / 2];
+                    sum[m][i][j] / job.shrink[m].f[j / 2];
     __syncthreads();
     if (threadIdx.x >= n_tile * ROWS_8 * WEIGHT_GROUP) return;
     const uint32_t r = threadIdx.x / WEIGHT_GROUP, o = threadIdx.x % WEIGHT_GROUP;
-    const uint32_t out = blockIdx.x * WEIGHT_GROUP + o;
-    if (row0 + r >= a.n_row || out >= a.end.n_out) return;
+    const uint32_t out = group * WEIGHT_GROUP + o;
+    if (row0 + r >= a.n_row || out >= a.part[p].end.n_out) return;
     float v[2] = {0, 0};
     for (uint32_t m = 0; m < n_mat; m++) {
         for (uint32_t w = 0; w < WARPS; w++) v[m] += part[w][m][r][o];
         v[m] *= a.x_scale[row0 + r];
     }
-    linear_finish(a.end, row0 + r, out, v[0], v[1]);
+    linear_finish(a.part[p].end, row0 + r, out, v[0], v[1]);
 }
 
 template <int type>
@@ -112,7 +133,7 @@ static sac_status launch(struct cuda_device *d, const struct narrow_args &a, uin
     static const char name[] = "narrow linear layer";
     const uint32_t n8 = (a.n_row + ROWS_8 - 1) / ROWS_8;
     const uint32_t n16 = (a.n_row + 2 * ROWS_8 - 1) / (2 * ROWS_8);
-    if (a.up)
+    if (a.part[0].up)
         return queue_launch(d, name, narrow<type, 1, 2>, dim3(n_group, n8), WARPS * 32, 0, a);
     if (n8 == 1)
         return queue_launch(d, name, narrow<type, 1, 1>, dim3(n_group, 1), WARPS * 32, 0, a);
@@ -127,9 +148,10 @@ static __global__ void unpack(__half *out, const uint8_t *w, size_t group_bytes,
     const uint32_t block = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
     if (block >= n_block) return;
     const uint8_t *data = w + (size_t)blockIdx.x * group_bytes;
-    const float *head = reinterpret_cast<const float *>(data);
-    const float shrink[2] = {head[2 * g], head[2 * g + 1]};
-    const block_w v = unpack_block<type>({data, n_block}, block, g, t, shrink);
+    const struct pair_shrink shrink = load_shrink(data, g);
+    const struct block_place place = find_block<type>(data, n_block, block);
+    const struct chunk_scale k = load_chunk<type>(place.chunk, g, shrink);
+    const block_w v = unpack_block<type>(place, 0, k, g, t, shrink);
     for (uint32_t r = 0; r < 2; r++)
         for (uint32_t s = 0; s < 2; s++) {
             const size_t row = (size_t)blockIdx.x * WEIGHT_GROUP + 2 * g + r;
@@ -169,21 +191,27 @@ static sac_status launch_unpack(struct cuda_device *d, __half *out, const struct
     }
 
 sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
-                      const struct weight *w, const struct weight *up,
-                      const struct linear_end *end)
+                      const struct narrow_use *use, uint32_t n)
 {
+    const struct weight *w = use[0].w;
     struct narrow_args a;
-    memset(&a, 0, sizeof a); /* gaps, too: equal launches are told by their bytes */
-    a.w = w->data;
-    a.up = up ? up->data : NULL;
-    a.group_bytes = w->group_bytes;
+    uint32_t n_group = 0;
+    memset(&a, 0, sizeof a);
+    for (uint32_t i = 0; i < n; i++) {
+        a.part[i].w = use[i].w->data;
+        a.part[i].up = use[i].up ? use[i].up->data : NULL;
+        a.part[i].group0 = n_group;
+        a.part[i].end = use[i].end;
+        n_group += use[i].w->n_group;
+    }
+    a.n_part = n;
     a.n_block = layout_n_block(w->n_in);
+    a.group_bytes = w->group_bytes;
     a.x = rows->x;
     a.x_scale = rows->scale;
     a.n_row = rows->n_row;
     a.width = rows->width;
-    a.end = *end;
-#define CALL(type) return launch<type>(d, a, w->n_group)
+#define CALL(type) return launch<type>(d, a, n_group)
     FOR_TYPE(w->type, CALL)
 #undef CALL
     return device_fail(d, SAC_ERR_UNSUPPORTED, "weights of this type");

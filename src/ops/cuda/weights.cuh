@@ -19,12 +19,6 @@ struct block_w {
     __half2 w[2][2][2];
 };
 
-/* Where the blocks of one group lie. */
-struct group_view {
-    const uint8_t *data;
-    uint32_t n_block;
-};
-
 static __device__ inline uint2 load8(const uint8_t *p)
 {
     return __ldg(reinterpret_cast<const uint2 *>(p));
@@ -80,43 +74,80 @@ static __device__ inline void to_halves(__half2 out[2], uint32_t codes, float of
     out[1] = __hsub2(reinterpret_cast<const __half2 &>(b), base);
 }
 
-/* w = scale * code - less, of one output and step. */
-struct block_scale {
-    float scale[2], less[2]; /* of outputs 2g and 2g + 1 */
+/* Two bytes, of outputs 2g and 2g + 1, less `offset`, exact. */
+static __device__ inline __half2 byte_pair(uint32_t bytes, float offset)
+{
+    const uint32_t a = __byte_perm(bytes, 0x64646464u, 0x4140);
+    return __hsub2(reinterpret_cast<const __half2 &>(a), __float2half2_rn(1024.0f + offset));
+}
+
+/* Powers of two of outputs 2g and 2g + 1. They are large, as weights are small: not for f16. */
+struct pair_shrink {
+    float f[2];
 };
 
-/* Scales of block b of a chunk of nb blocks that begins at `chunk`. */
+static __device__ inline struct pair_shrink load_shrink(const uint8_t *group, uint32_t g)
+{
+    const float2 v = __ldg(reinterpret_cast<const float2 *>(group) + g);
+    return {{v.x, v.y}};
+}
+
+/* Two scales of f16, shrunk. One whose codes are all zero may be too large: times 0 it is 0 still. */
+static __device__ inline __half2 shrunk(__half2 scale, const struct pair_shrink &shrink)
+{
+    const float2 v = __half22float2(scale);
+    const float most = 65504.0f;
+    return __floats2half2_rn(fminf(fmaxf(v.x * shrink.f[0], -most), most),
+                             fminf(fmaxf(v.y * shrink.f[1], -most), most));
+}
+
+/* What the blocks of a chunk of a K type share: scales of scales and of minima, shrunk. */
+struct chunk_scale {
+    __half2 d, m;
+};
+
 template <int type>
-static __device__ inline block_scale scales(const uint8_t *chunk, uint32_t b, uint32_t g,
-                                            uint32_t s)
+static __device__ inline struct chunk_scale load_chunk(const uint8_t *chunk, uint32_t g,
+                                                       const struct pair_shrink &shrink)
 {
     constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
-    block_scale out = {{1, 1}, {0, 0}};
+    struct chunk_scale k = {};
+    if constexpr (l.scale != SCALE_NONE && l.scale != SCALE_D && l.scale != SCALE_DM) {
+        k.d = shrunk(load_half2(chunk + 4 * g), shrink);
+        if constexpr (layout_has_min(l)) k.m = shrunk(load_half2(chunk + 32 + 4 * g), shrink);
+    }
+    return k;
+}
+
+/* w = scale * code + more, of outputs 2g and 2g + 1 in the step s of block b. */
+struct block_scale {
+    __half2 scale, more;
+};
+
+template <int type>
+static __device__ inline struct block_scale load_scale(const uint8_t *chunk,
+                                                       const struct chunk_scale &k, uint32_t b,
+                                                       uint32_t g, uint32_t s,
+                                                       const struct pair_shrink &shrink)
+{
+    constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
+    struct block_scale out = {k.d, k.m};
     if constexpr (l.scale == SCALE_D) {
-        const float2 d = __half22float2(load_half2(chunk + 32 * b + 4 * g));
-        out = {{d.x, d.y}, {0, 0}};
+        out.scale = shrunk(load_half2(chunk + 32 * b + 4 * g), shrink);
     } else if constexpr (l.scale == SCALE_DM) {
-        const float2 d = __half22float2(load_half2(chunk + 64 * b + 4 * g));
-        const float2 m = __half22float2(load_half2(chunk + 64 * b + 32 + 4 * g));
-        out = {{d.x, d.y}, {-m.x, -m.y}};
+        out.scale = shrunk(load_half2(chunk + 64 * b + 4 * g), shrink);
+        out.more = shrunk(load_half2(chunk + 64 * b + 32 + 4 * g), shrink);
     } else if constexpr (l.scale == SCALE_K32 || l.scale == SCALE_K16) {
         const uint32_t i = l.scale == SCALE_K32 ? b : 2 * b + s;
-        const float2 d = __half22float2(load_half2(chunk + 4 * g));
-        const uint32_t v = load2(chunk + 32 + 16 * i + 2 * g);
-        out = {{d.x * (float)(int8_t)(v & 0xff), d.y * (float)(int8_t)(v >> 8)}, {0, 0}};
+        const uint32_t v = load2(chunk + 32 + 16 * i + 2 * g) ^ 0x8080u; /* signed */
+        out.scale = __hmul2(byte_pair(v, 128), k.d);
     } else if constexpr (l.scale == SCALE_K32_M) {
-        const float2 d = __half22float2(load_half2(chunk + 4 * g));
-        const float2 m = __half22float2(load_half2(chunk + 32 + 4 * g));
-        const uint32_t v = load2(chunk + 64 + 16 * b + 2 * g);
-        const uint32_t o = load2(chunk + 192 + 16 * b + 2 * g);
-        out = {{d.x * (float)(v & 0xff), d.y * (float)(v >> 8)},
-               {m.x * (float)(o & 0xff), m.y * (float)(o >> 8)}};
+        out.scale = __hmul2(byte_pair(load2(chunk + 64 + 16 * b + 2 * g), 0), k.d);
+        out.more = __hneg2(__hmul2(byte_pair(load2(chunk + 192 + 16 * b + 2 * g), 0), k.m));
     } else if constexpr (l.scale == SCALE_K16_M) {
-        const float2 d = __half22float2(load_half2(chunk + 4 * g));
-        const float2 m = __half22float2(load_half2(chunk + 32 + 4 * g));
         const uint32_t v = load2(chunk + 64 + 16 * (2 * b + s) + 2 * g);
-        out = {{d.x * (float)(v & 0xf), d.y * (float)(v >> 8 & 0xf)},
-               {m.x * (float)(v >> 4 & 0xf), m.y * (float)(v >> 12 & 0xf)}};
+        out.scale = __hmul2(byte_pair(v & 0x0f0fu, 0), k.d);
+        out.more = __hneg2(__hmul2(byte_pair(v >> 4 & 0x0f0fu, 0), k.m));
     }
     return out;
 }
@@ -156,20 +187,35 @@ static __device__ inline void unpack_floats(block_w *out, const uint8_t *at, uin
     }
 }
 
-/* Block number `block` of the group for lane 4g + t. shrink: of outputs 2g and 2g + 1. */
+/* Where a block lies. */
+struct block_place {
+    const uint8_t *chunk, *at;
+    uint32_t b; /* its number in the chunk */
+};
+
 template <int type>
-static __device__ inline block_w unpack_block(struct group_view v, uint32_t block, uint32_t g,
-                                              uint32_t t, const float shrink[2])
+static __device__ inline struct block_place find_block(const uint8_t *group, uint32_t n_block,
+                                                       uint32_t block)
 {
     constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
     const uint32_t c = block / LAYOUT_BLOCKS, b = block % LAYOUT_BLOCKS;
-    const uint32_t left = v.n_block - c * LAYOUT_BLOCKS;
+    const uint32_t left = n_block - c * LAYOUT_BLOCKS;
     const uint32_t nb = left < LAYOUT_BLOCKS ? left : LAYOUT_BLOCKS;
-    const uint8_t *chunk = v.data + LAYOUT_HEAD + (size_t)c * layout_full_chunk_bytes(l);
-    const uint8_t *at = chunk + layout_scale_bytes(l, nb) + b * layout_block_bytes(l);
+    const uint8_t *chunk = group + LAYOUT_HEAD + (size_t)c * layout_full_chunk_bytes(l);
+    return {chunk, chunk + layout_scale_bytes(l, nb) + b * layout_block_bytes(l), b};
+}
+
+/* Block i behind that of the place, in the same chunk, for lane 4g + t. */
+template <int type>
+static __device__ inline block_w unpack_block(const struct block_place &place, uint32_t i,
+                                              const struct chunk_scale &k, uint32_t g, uint32_t t,
+                                              const struct pair_shrink &shrink)
+{
+    constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
+    const uint8_t *at = place.at + i * layout_block_bytes(l);
     block_w out;
     if constexpr (l.low_bits >= 16) {
-        unpack_floats<type>(&out, at, g, t, shrink);
+        unpack_floats<type>(&out, at, g, t, shrink.f);
         return out;
     } else {
 #pragma unroll
@@ -181,17 +227,17 @@ static __device__ inline block_w unpack_block(struct group_view v, uint32_t bloc
                 codes.y |= high.y << l.low_bits;
             }
             if constexpr (l.iq4) codes = make_uint2(iq4_levels(codes.x), iq4_levels(codes.y));
-            const block_scale k = scales<type>(chunk, b, g, s);
+            const struct block_scale v = load_scale<type>(place.chunk, k, place.b + i, g, s, shrink);
             to_halves(out.w[0][s], codes.x, l.iq4 ? LAYOUT_IQ4_OFFSET : l.offset);
             to_halves(out.w[1][s], codes.y, l.iq4 ? LAYOUT_IQ4_OFFSET : l.offset);
+            const __half2 scale[2] = {__low2half2(v.scale), __high2half2(v.scale)};
+            const __half2 more[2] = {__low2half2(v.more), __high2half2(v.more)};
 #pragma unroll
-            for (uint32_t r = 0; r < 2; r++) {
-                const __half2 scale = __float2half2_rn(k.scale[r] * shrink[r]);
-                const __half2 less = __float2half2_rn(-k.less[r] * shrink[r]);
+            for (uint32_t r = 0; r < 2; r++)
                 for (uint32_t p = 0; p < 2; p++)
-                    out.w[r][s][p] = layout_has_min(l) ? __hfma2(out.w[r][s][p], scale, less)
-                                                       : __hmul2(out.w[r][s][p], scale);
-            }
+                    out.w[r][s][p] = layout_has_min(l)
+                                         ? __hfma2(out.w[r][s][p], scale[r], more[r])
+                                         : __hmul2(out.w[r][s][p], scale[r]);
         }
         return out;
     }
