@@ -39,6 +39,10 @@ It is under the Expat licence. Notices of the libraries that it is linked with a
 
 END
     sed -n '/^Permission is/,$p' LICENSE
+    printf '\nThe page of the server has marked and DOMPurify inside.\n\n'
+    cat src/serve/page/marked.LICENSE
+    printf '\nDOMPurify: Copyright Cure53 and other contributors, under the Apache License, Version 2.0;\n'
+    printf 'its text is in /usr/share/common-licenses/Apache-2.0.\n'
 } >"$tree/debian/copyright"
 cd "$tree"
 dpkg-buildpackage -us -uc -b -j"${JOBS:-$(nproc)}" >../build.log 2>&1 || { tail -30 ../build.log >&2; exit 1; }

@@ -70,6 +70,15 @@ class Tools(unittest.TestCase):
         self.assertNotIn("get_weather", server.answer(
             "/apply-template", {**body, "tool_choice": "none", "messages": body["messages"][:1]})["prompt"])
 
+    def test_calls_without_content(self):
+        """Also for the model's own template, which adds texts to a message's content."""
+        call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+        for content in ({"content": None}, {}, {"content": ""}):
+            prompt = server.answer("/apply-template", {"messages": [
+                {"role": "user", "content": "Weather?"}, {"role": "assistant", "tool_calls": [call], **content},
+                {"role": "user", "content": "And now?"}]})["prompt"]
+            self.assertIn("And now?", prompt)
+
     def test_refused(self):
         for tools in (3, [{}], [{"type": "function"}], [{**self.TOOL, "function": {"name": ""}}],
                       [self.TOOL] * 257):
