@@ -209,6 +209,7 @@ typedef struct sac_engine_params {
     bool prefix_cache;
     const char *device; /* who computes: "cpu" or NULL; "cuda", "cuda:N" (docs/gpu.md). Copied */
     float device_share; /* of a GPU's free memory that may be taken; 0: 0.9 */
+    const struct sac_tier_params *tier; /* saccade_tier.h; NULL: all pages are in memory */
 } sac_engine_params;
 
 SAC_API sac_engine_params sac_engine_params_default(void);

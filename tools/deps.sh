@@ -8,7 +8,8 @@ set -eu
 cd "$(dirname "$0")/.."
 
 packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libcjson-dev
-          libxxhash-dev liblmdb-dev libssl-dev libedit-dev libmicrohttpd-dev libcurl4-openssl-dev
+          libxxhash-dev liblmdb-dev liburing-dev libssl-dev libedit-dev libmicrohttpd-dev
+          libcurl4-openssl-dev
           libarchive-dev libxml2-dev libuchardet-dev
           python3 python3-venv python3-pip ca-certificates"
 list="" cuda=""

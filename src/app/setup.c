@@ -9,6 +9,7 @@
 #include "app/progress.h"
 #include "app/terminal.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -52,6 +53,18 @@ const struct option_spec setup_specs[] = {
     OPT("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
         "type of the values; q8 goes with q8 only", .env = "CACHE_TYPE_V", .choices = KV_CHOICES),
     OPT("--kv-cache-dtype", OPTION_CHOICE, kv, NULL, "both of the above", .choices = KV_CHOICES),
+    OPT("--kv-fast", OPTION_TEXT, kv_fast, "SIZE",
+        "memory for pages of keys and values (40M, 2G); the others lie in --kv-disk",
+        .env = "KV_FAST"),
+    OPT("--kv-disk", OPTION_TEXT, kv_disk, "FILE:SIZE",
+        "scratch file for pages that do not fit into --kv-fast, and what it may take; its room is "
+        "reserved at once",
+        .env = "KV_DISK"),
+    OPT("--kv-policy", OPTION_CHOICE, kv_policy, NULL,
+        "which pages leave memory: those that will be asked for last, or those used longest ago",
+        .env = "KV_POLICY", .choices = "stale|lru"),
+    OPT("--kv-no-ahead", OPTION_FLAG, kv_no_ahead, NULL,
+        "fetch pages when they are asked for, never before", .env = "KV_NO_AHEAD"),
     OPT("--rope-scaling", OPTION_CHOICE, rope, NULL,
         "how positions are scaled; model: as the file says", .env = "ROPE_SCALING_TYPE",
         .choices = "model|none|linear|yarn"),
@@ -266,6 +279,51 @@ static int make_specs(struct setup *s)
     return code;
 }
 
+/* ---- Memory of pages ---- */
+
+/* "40M" in bytes; false: it is no size. */
+static bool parse_size(const char *text, uint64_t *out)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    errno = 0;
+    const double n = strtod(text, &end);
+    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    const int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    if (end == text || errno || !(n > 0) || (unit ? end[1] : *end)) return false;
+    const double bytes = ldexp(n, shift);
+    *out = (uint64_t)bytes;
+    return bytes >= 1 && bytes < 0x1p60;
+}
+
+static int make_tier(struct setup *s)
+{
+    const char *size = s->kv_disk ? strrchr(s->kv_disk, ':') : NULL;
+    if (s->kv_fast && !parse_size(s->kv_fast, &s->tier.fast_bytes))
+        return options_usage_error(
+            s->command, "option '--kv-fast': '%s' is no size: a number, and K, M, G or T",
+            s->kv_fast);
+    if (!s->kv_disk)
+        return s->kv_fast ? options_usage_error(s->command, "--kv-fast needs --kv-disk FILE:SIZE "
+                                                            "for the pages that do not fit")
+                          : OPTIONS_GO_ON;
+    if (!size || size == s->kv_disk || !parse_size(size + 1, &s->tier.file_bytes))
+        return options_usage_error(s->command,
+                                   "option '--kv-disk': '%s' is not FILE:SIZE, such as "
+                                   "/var/tmp/pages:20G",
+                                   s->kv_disk);
+    if (!s->kv_fast)
+        return options_usage_error(s->command,
+                                   "--kv-disk needs --kv-fast SIZE, the memory above it");
+    if ((size_t)(size - s->kv_disk) >= sizeof s->kv_file)
+        return options_usage_error(s->command, "option '--kv-disk': the path is too long");
+    memcpy(s->kv_file, s->kv_disk, (size_t)(size - s->kv_disk));
+    s->tier.file = s->kv_file;
+    s->tier.policy = (sac_tier_policy)s->kv_policy;
+    s->tier.no_ahead = s->kv_no_ahead;
+    return OPTIONS_GO_ON;
+}
+
 /* ---- Model ---- */
 
 int setup_check_model(const char *command, const char *model)
@@ -339,6 +397,7 @@ int setup_load(struct setup *s, sac_model **out)
     if (!s->model || !*s->model)
         return options_usage_error(s->command, "a model is missing (-m FILE)");
     int code = make_specs(s);
+    if (code == OPTIONS_GO_ON) code = make_tier(s);
     if (code == OPTIONS_GO_ON) code = begin_talking(s);
     if (code == OPTIONS_GO_ON) code = setup_check_model(s->command, s->model);
     if (code != OPTIONS_GO_ON) return code;
@@ -394,6 +453,7 @@ sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uin
     p.n_prefill = s->prefill ? 1 : 0;
     p.decode = s->decode_list;
     p.n_decode = s->decode ? 1 : 0;
+    p.tier = s->tier.file ? &s->tier : NULL;
     return p;
 }
 

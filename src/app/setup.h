@@ -9,6 +9,7 @@
 #include "app/options.h"
 
 #include "base/status.h"
+#include "saccade_tier.h"
 
 /* Model, context and memory. */
 struct setup {
@@ -28,6 +29,11 @@ struct setup {
     const char *log_file;
     int colour; /* enum terminal_colour */
     bool no_screen, mlock, verbose;
+    const char *kv_disk, *kv_fast; /* "PATH:SIZE", "SIZE"; NULL: all pages in memory */
+    int kv_policy;                 /* enum sac_tier_policy */
+    bool kv_no_ahead;
+    char kv_file[4096]; /* what these come to */
+    struct sac_tier_params tier;
     char prefill_spec[256], decode_spec[256];     /* what these come to */
     const char *prefill_list[1], *decode_list[1]; /* for sac_engine_params: point at them */
 };

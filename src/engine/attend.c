@@ -41,6 +41,9 @@ void attend_plan(sac_engine *e, struct arena *a)
     t->seal_to = arena_take(a, n_page, sizeof *t->seal_to);
     t->seal_id = arena_take(a, n_page, sizeof *t->seal_id);
     t->own = arena_take_tensor(a, n_page, g->tail_bytes);
+    t->held = arena_take(a, e->pool.tier ? e->pool.n_frame : 0, sizeof *t->held);
+    t->mark = arena_take(a, (size_t)g->n_kv_head * ((e->pool.max_page + 31) / 32), sizeof *t->mark);
+    t->lost = arena_take(a, n_row, sizeof *t->lost);
 }
 
 /* All runs of the batch, their pages in this layer, and nothing said yet of what they read. */
@@ -55,6 +58,7 @@ static struct reading begin(const sac_engine *e, uint32_t layer)
                         .n_run = b->n_run,
                         .n_decode = b->n_decode,
                         .run = t->run};
+    memset(t->lost, 0, b->n_run * sizeof *t->lost);
     uint8_t *own = t->own;
     for (uint32_t i = 0; i < b->n_run; i++) {
         const struct batch_run *of = &b->run[i];
@@ -82,15 +86,23 @@ void attend_layer(sac_engine *e, uint32_t layer)
 {
     const uint64_t start = clock_us();
     struct reading r = begin(e, layer);
+    tier_enter(e->pool.tier, layer);
     attend_write(e, &r);
     attend_seal(e, &r);
     attend_choose(e, &r);
-    attend_resolve(e, &r);
-    attend_read(e, &r);
+    attend_lose(e, &r);
+    for (uint32_t first = 0, end; first < r.n_run; first = end) {
+        end = attend_resolve(e, &r, first);
+        if (!engine_is_broken(e, first)) attend_read(e, &r, first, end);
+        attend_let(e);
+    }
     attend_correct(e, &r);
     attend_count(e, &r);
     const uint64_t us = clock_us() - start;
     e->stats.attn_us += us;
-    if (record_is_wanted(e, &r)) record_layer(e, &r, us - r.choose_us);
+    if (record_is_wanted(e, &r)) {
+        record_layer(e, &r, us - r.choose_us);
+        attend_lose(e, &r);
+    }
     attend_keep(e, &r);
 }

@@ -57,6 +57,11 @@ struct attend {
     const uint8_t **seal_from; /* [n_new_page_max * n_kv_head] */
     uint8_t **seal_to;
     page_id *seal_id; /* of the same pages */
+    /* With a tier below the pool: */
+    page_id *held; /* [pool.n_frame] pages of the runs that attention reads now, and their number */
+    uint32_t n_held;
+    uint32_t *mark; /* [n_kv_head, max_page / 32 rounded up] of pages that a plan names */
+    uint8_t *lost;  /* [n_row_max] statuses of runs for which a page could not be read */
 };
 
 /* Part of the engine's plan_memory, behind the pool and the methods. */
@@ -72,12 +77,21 @@ void attend_layer(sac_engine *e, uint32_t layer);
 void attend_write(sac_engine *e, struct reading *r);
 /* Full pages go into the pool in sealed form. */
 void attend_seal(sac_engine *e, const struct reading *r);
+/* Ends the sequences of runs for which a method could not read a page. */
+void attend_lose(sac_engine *e, const struct reading *r);
 /* Asks the methods what is read. Rows that no method chooses for read everything. */
 void attend_choose(sac_engine *e, struct reading *r);
-/* Says where the pages that are named lie. */
-void attend_resolve(sac_engine *e, struct reading *r);
-/* Attention over what the reading names. */
-void attend_read(sac_engine *e, const struct reading *r);
+/* Says where the pages lie that runs from `first` on read, brings them into memory and keeps them
+ * there: of as many runs as fit. Returns the first run behind them. A run whose pages cannot be had
+ * loses its sequence. */
+uint32_t attend_resolve(sac_engine *e, struct reading *r, uint32_t first);
+/* The same of runs before `*end`, which is lowered to what fits, for whoever has runs of its own;
+ * the status is that of the first. */
+sac_status attend_hold(sac_engine *e, const struct reading *r, uint32_t first, uint32_t *end);
+/* Lets them go. */
+void attend_let(sac_engine *e);
+/* Attention of runs first .. end - 1 over what the reading names. */
+void attend_read(sac_engine *e, const struct reading *r, uint32_t first, uint32_t end);
 /* Adds to the output what stands for the rest. */
 void attend_correct(sac_engine *e, const struct reading *r);
 /* Keeps what later steps need: unfilled pages as tails, queries of the last rows. */

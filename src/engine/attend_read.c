@@ -6,10 +6,10 @@
 
 #include <assert.h>
 
-void attend_read(sac_engine *e, const struct reading *r)
+void attend_read(sac_engine *e, const struct reading *r, uint32_t first, uint32_t end)
 {
     const struct config *c = &e->model->config;
-    assert(r->frames.base && r->n_decode <= r->n_run);
+    assert(r->frames.base && r->n_decode <= r->n_run && end <= r->n_run);
     e->ops.attn(e->workers, &(struct op_attn){.geom = &e->pool.geom,
                                               .frames = r->frames,
                                               .n_head = c->n_head,
@@ -22,8 +22,8 @@ void attend_read(sac_engine *e, const struct reading *r)
                                               .scale = c->attn_scale,
                                               .softcap = c->attn_softcap,
                                               .window = r->window,
-                                              .n_run = r->n_run,
-                                              .run = r->run,
+                                              .n_run = end - first,
+                                              .run = r->run + first,
                                               .n_skip = e->prefill.n_skip,
                                               .scratch = e->scratch.attn_ops,
                                               .scratch_bytes = e->scratch.attn_bytes});

@@ -1,11 +1,176 @@
-/* attend_resolve.c: a reading names pages by id; here is said in which frames their bytes lie. All
- * of them are in memory, so nothing is fetched: a kernel looks a page's frame up in the pool's
- * table, and nobody computes a place from an id. */
+/* attend_resolve.c: a reading names pages by id; here is said in which frames their bytes lie. A
+ * kernel looks a page's frame up in the pool's table, and nobody computes a place from an id.
+ *
+ * Without a tier below the pool all pages are in memory. With one, the pages that runs read are
+ * brought there and held while attention reads them: of as many runs as fit together, for a run's
+ * result does not depend on which others are computed with it. A run whose pages cannot be had, or
+ * do not all fit, loses its sequence and nobody else's. While attention computes, pages that the
+ * next layer will probably ask for are on their way: those that it read in the last step, and those
+ * that this layer has begun to read. */
 #include "engine/attend.h"
 
 #include "engine/engine.h"
 
-void attend_resolve(sac_engine *e, struct reading *r)
+#include <assert.h>
+#include <string.h>
+
+/* ---- What a run reads ---- */
+
+/* Pages of a run, as they are found; more than there is room for are counted and not kept. */
+struct found {
+    page_id *id;
+    uint32_t n, room;
+};
+
+static void find(struct found *f, page_id id)
 {
+    if (id == PAGE_NONE) return;
+    if (f->n < f->room) f->id[f->n] = id;
+    f->n++;
+}
+
+/* Single tokens, ascending, of pages that are not listed. */
+static void find_tokens(struct found *f, const page_id *table, const uint32_t *tok, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (i == 0 || tok[i] / PAGE_TOK != tok[i - 1] / PAGE_TOK) find(f, table[tok[i] / PAGE_TOK]);
+}
+
+static void find_selected(struct found *f, const struct attn_run *run, uint32_t n_kv_head)
+{
+    for (uint32_t h = 0; h < n_kv_head; h++) {
+        const page_id *table = run->table + h * run->table_stride;
+        if (run->attended && run->attended[h]) continue;
+        for (uint32_t i = run->select_ptr[h]; i < run->select_ptr[h + 1]; i++)
+            find(f, table[run->select[i]]);
+        if (run->select_tok)
+            find_tokens(f, table, run->select_tok + run->select_tok_ptr[h],
+                        run->select_tok_ptr[h + 1] - run->select_tok_ptr[h]);
+    }
+}
+
+/* Everything that the rows see in sealed form. */
+static void find_seen(struct found *f, const struct attn_run *run, uint32_t n_kv_head,
+                      uint32_t window)
+{
+    const uint32_t end = (run->pos0 + run->n_row - 1) / PAGE_TOK;
+    const uint32_t seen = window && run->pos0 >= window ? run->pos0 - window + 1 : 0;
+    for (uint32_t h = 0; h < n_kv_head; h++)
+        for (uint32_t i = seen / PAGE_TOK; i < end; i++)
+            find(f, run->table[h * run->table_stride + i]);
+}
+
+/* The pages that any list of a plan names; `mark` [n_kv_head, n_word]. */
+static void find_planned(struct found *f, const sac_engine *e, const struct attn_run *run)
+{
+    const struct attn_plan *p = run->plan;
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head, n_word = (e->pool.max_page + 31) / 32;
+    const uint32_t n_lane = p->by_head ? e->model->config.n_head : n_kv_head;
+    const uint32_t last = run->pos0 + run->n_row - 1;
+    const uint32_t n_list = (last / p->tile_tok - run->pos0 / p->tile_tok + 1) * n_lane;
+    uint32_t *mark = e->attend.mark;
+    memset(mark, 0, (size_t)n_kv_head * n_word * sizeof *mark);
+    for (uint32_t i = 0; i < n_list; i++) {
+        uint32_t *of = mark + (size_t)(i % n_lane / (n_lane / n_kv_head)) * n_word;
+        for (uint32_t j = p->range_ptr[i]; j < p->range_ptr[i + 1]; j++)
+            for (uint32_t page = p->range[j].begin; page < p->range[j].end; page++)
+                of[page / 32] |= 1u << page % 32;
+        for (uint32_t j = p->tok ? p->tok_ptr[i] : 0; p->tok && j < p->tok_ptr[i + 1]; j++)
+            of[p->tok[j] / PAGE_TOK / 32] |= 1u << p->tok[j] / PAGE_TOK % 32;
+    }
+    for (uint32_t h = 0; h < n_kv_head; h++)
+        for (uint32_t page = 0; page < last / PAGE_TOK; page++)
+            if (mark[(size_t)h * n_word + page / 32] >> page % 32 & 1)
+                find(f, run->table[h * run->table_stride + page]);
+}
+
+static void find_pages(struct found *f, const sac_engine *e, const struct reading *r,
+                       const struct attn_run *run)
+{
+    if (run->plan)
+        find_planned(f, e, run);
+    else if (run->select)
+        find_selected(f, run, e->pool.geom.n_kv_head);
+    else
+        find_seen(f, run, e->pool.geom.n_kv_head, r->window);
+}
+
+/* ---- Ahead ---- */
+
+/* Pages of the next layer that it read in the last step, or that this one has begun to read. */
+static void fetch_ahead(const sac_engine *e, const struct reading *r, uint32_t run_i)
+{
+    const struct attend *t = &e->attend;
+    const struct attn_run *run = &r->run[run_i];
+    const uint32_t n_page = run->pos0 / PAGE_TOK, n_kv_head = e->pool.geom.n_kv_head;
+    struct found f = {.id = t->held + t->n_held, .room = e->pool.n_frame - t->n_held};
+    if (e->tier_params.no_ahead || r->layer + 1 == e->pool.geom.n_layer) return;
+    const page_id *table = pool_table(&e->pool, e->batch.run[run_i].seq_i, r->layer + 1);
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t h = 0; h < n_kv_head; h++)
+            for (uint32_t i = 0; i < n_page; i++) {
+                const page_id next = table[h * run->table_stride + i];
+                const page_id here = run->table[h * run->table_stride + i];
+                if (next == PAGE_NONE || f.n >= f.room) continue;
+                const bool was_read = tier_is_wanted(e->pool.tier, next);
+                const bool begins = here != PAGE_NONE && tier_is_new(e->pool.tier, here);
+                if (pass == 0 ? was_read : !was_read && begins) find(&f, next);
+            }
+    tier_ahead(e->pool.tier, f.id, f.n);
+}
+
+/* ---- The step ---- */
+
+void attend_lose(sac_engine *e, const struct reading *r)
+{
+    for (uint32_t i = 0; i < r->n_run; i++)
+        if (e->attend.lost[i]) engine_break(e, i, (sac_status)e->attend.lost[i]);
+}
+
+static sac_status hold_run(sac_engine *e, const struct reading *r, uint32_t run_i)
+{
+    struct attend *t = &e->attend;
+    struct found f = {.id = t->held + t->n_held, .room = e->pool.n_frame - t->n_held};
+    find_pages(&f, e, r, &r->run[run_i]);
+    if (f.n > f.room) return SAC_ERR_CONTEXT;
+    const sac_status status = tier_acquire_more(e->pool.tier, f.id, f.n);
+    if (status == SAC_OK) t->n_held += f.n;
+    if (status == SAC_ERR_IO) tier_release(e->pool.tier, f.id, f.n);
+    return status;
+}
+
+sac_status attend_hold(sac_engine *e, const struct reading *r, uint32_t first, uint32_t *end)
+{
+    const uint32_t last = *end;
+    assert(first < last && last <= r->n_run);
+    if (!e->pool.tier) return SAC_OK;
+    for (*end = first; *end < last; ++*end) {
+        const sac_status status = hold_run(e, r, *end);
+        if (status == SAC_OK) continue;
+        if (*end == first) return status;
+        break; /* its turn comes: with all the room, or to be told what it lacks */
+    }
+    return SAC_OK;
+}
+
+uint32_t attend_resolve(sac_engine *e, struct reading *r, uint32_t first)
+{
+    uint32_t end = first;
     r->frames = pool_frames(&e->pool);
+    if (!e->pool.tier) return r->n_run;
+    while (end < r->n_run && !engine_is_broken(e, end)) end++;
+    if (end == first) return first + 1; /* stands alone, and nobody attends */
+    const sac_status status = attend_hold(e, r, first, &end);
+    if (status != SAC_OK) {
+        engine_break(e, first, status);
+        return first + 1;
+    }
+    for (uint32_t i = first; i < end; i++) fetch_ahead(e, r, i);
+    return end;
+}
+
+void attend_let(sac_engine *e)
+{
+    tier_release(e->pool.tier, e->attend.held, e->attend.n_held);
+    e->attend.n_held = 0;
 }

@@ -1,10 +1,30 @@
 /* attend_seal.c: pages that the batch has filled go into the pool in sealed form, and methods note
- * what they want to know of them (side.c). From here on these pages never change. */
+ * what they want to know of them (side.c). From here on these pages never change; a tier below the
+ * pool begins to copy them.
+ *
+ * A run for whose pages there is no frame, because none of the others could be copied, loses its
+ * sequence and nobody else's. */
 #include "engine/attend.h"
 
 #include "engine/engine.h"
 
 #include <assert.h>
+
+/* Names the pages that a run fills, behind those of the runs before it; returns how many. */
+static uint32_t name_pages(const sac_engine *e, const struct attn_run *run, uint32_t n)
+{
+    const struct attend *t = &e->attend;
+    const struct page_geom *g = &e->pool.geom;
+    const uint32_t first = run->pos0 / PAGE_TOK, n0 = n;
+    const uint32_t n_full = (run->pos0 + run->n_row) / PAGE_TOK - first;
+    for (uint32_t j = 0; j < n_full; j++)
+        for (uint32_t h = 0; h < g->n_kv_head; h++, n++) {
+            t->seal_id[n] = run->table[h * run->table_stride + first + j];
+            t->seal_from[n] = attn_own_page(run, g, (first + j) * PAGE_TOK, h);
+            assert(t->seal_id[n] != PAGE_NONE);
+        }
+    return n - n0;
+}
 
 void attend_seal(sac_engine *e, const struct reading *r)
 {
@@ -12,22 +32,20 @@ void attend_seal(sac_engine *e, const struct reading *r)
     const struct page_geom *g = &e->pool.geom;
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n_run; i++) {
-        const struct attn_run *run = &r->run[i];
-        const uint32_t first = run->pos0 / PAGE_TOK;
-        const uint32_t n_full = (run->pos0 + run->n_row) / PAGE_TOK - first;
-        for (uint32_t j = 0; j < n_full; j++)
-            for (uint32_t h = 0; h < g->n_kv_head; h++, n++) {
-                const page_id id = run->table[h * run->table_stride + first + j];
-                assert(id != PAGE_NONE);
-                t->seal_from[n] = attn_own_page(run, g, (first + j) * PAGE_TOK, h);
-                t->seal_id[n] = id;
-                t->seal_to[n] = pool_page(&e->pool, id);
-            }
+        if (engine_is_broken(e, i)) continue;
+        const uint32_t n_new = name_pages(e, &r->run[i], n);
+        const sac_status status = tier_open(e->pool.tier, t->seal_id + n, n_new);
+        if (status != SAC_OK)
+            engine_break(e, i, status);
+        else
+            n += n_new;
     }
     assert(n <= (size_t)t->n_new_page_max * g->n_kv_head);
     if (n == 0) return;
+    for (uint32_t i = 0; i < n; i++) t->seal_to[i] = pool_page(&e->pool, t->seal_id[i]);
     e->ops.seal(
         e->workers,
         &(struct op_seal){.geom = g, .n_page = n, .tail = t->seal_from, .sealed = t->seal_to});
     side_seal(e, t->seal_id, n);
+    tier_close(e->pool.tier, t->seal_id, n);
 }

@@ -14,7 +14,8 @@ struct compare {
 };
 
 /* Squares of the distance and of what it is a part of, over a layer's pages that both hold. */
-static void add_layer(const struct compare *c, uint32_t layer, uint32_t n_page, double *out)
+static sac_status add_layer(const struct compare *c, uint32_t layer, uint32_t n_page, double *out,
+                            sac_error *err)
 {
     const struct pool *p = &c->e->pool;
     const size_t n = (size_t)PAGE_TOK * p->geom.head_dim;
@@ -25,8 +26,8 @@ static void add_layer(const struct compare *c, uint32_t layer, uint32_t n_page, 
             const page_id ia = seq[(size_t)h * p->max_page + page],
                           ib = exact[(size_t)h * p->max_page + page];
             if (ia == PAGE_NONE || ib == PAGE_NONE) continue;
-            page_read(NULL, c->a, &p->geom, pool_page(p, ia), PAGE_SEALED, PAGE_TOK);
-            page_read(NULL, c->b, &p->geom, pool_page(p, ib), PAGE_SEALED, PAGE_TOK);
+            TRY(pool_read(p, ia, NULL, c->a, err));
+            TRY(pool_read(p, ib, NULL, c->b, err));
             for (size_t i = 0; i < n; i++) {
                 const double d = (double)c->a[i] - (double)c->b[i];
                 apart += d * d;
@@ -34,6 +35,7 @@ static void add_layer(const struct compare *c, uint32_t layer, uint32_t n_page, 
             }
         }
     *out = all > 0 ? sqrt(apart / all) : (double)NAN;
+    return SAC_OK;
 }
 
 sac_status sac_seq_compare(const sac_engine *e, sac_seq id, sac_seq exact, uint32_t n_tok,
@@ -51,10 +53,11 @@ sac_status sac_seq_compare(const sac_engine *e, sac_seq id, sac_seq exact, uint3
     struct compare c = {.e = e, .seq = id, .exact = exact};
     c.a = mem_alloc((size_t)PAGE_TOK * e->pool.geom.head_dim * sizeof *c.a);
     c.b = mem_alloc((size_t)PAGE_TOK * e->pool.geom.head_dim * sizeof *c.b);
-    const bool ok = c.a && c.b;
-    for (uint32_t layer = 0; ok && layer < e->pool.geom.n_layer; layer++)
-        add_layer(&c, layer, n_tok / PAGE_TOK, &out[layer]);
+    sac_status status = SAC_OK;
+    if (!c.a || !c.b) status = error_set(err, SAC_ERR_MEMORY, "out of memory to compare sequences");
+    for (uint32_t layer = 0; status == SAC_OK && layer < e->pool.geom.n_layer; layer++)
+        status = add_layer(&c, layer, n_tok / PAGE_TOK, &out[layer], err);
     mem_free(c.a);
     mem_free(c.b);
-    return ok ? SAC_OK : error_set(err, SAC_ERR_MEMORY, "out of memory to compare sequences");
+    return status;
 }

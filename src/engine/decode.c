@@ -237,7 +237,7 @@ static void list_lane(const struct choose_call *c, const struct method_lane *lan
             list.tok[list.n_tok++] = p * PAGE_TOK + (uint32_t)__builtin_ctz(left);
     }
     assert(list.tok || list.n_tok == 0);
-    for (uint32_t i = 0; i < list.n_tok; i++)
+    for (uint32_t i = 0; i < list.n_tok && !e->pool.tier; i++)
         fetch_token(&e->pool.geom,
                     page_frame(&e->pool.geom, lane->frames, lane->page[list.tok[i] / PAGE_TOK]),
                     list.tok[i] % PAGE_TOK);

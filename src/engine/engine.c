@@ -23,6 +23,29 @@ sac_engine_params sac_engine_params_default(void)
     return (sac_engine_params){.n_seq_max = 1, .n_batch = 512, .sparse_min_ctx = SPARSE_MIN_CTX};
 }
 
+static sac_status check_tier(sac_engine *e, sac_error *err)
+{
+    struct sac_tier_params *t = &e->tier_params;
+    if (!e->params.tier) return SAC_OK;
+    *t = *e->params.tier;
+    e->params.tier = t;
+    if (!t->file || !*t->file)
+        return error_set(err, SAC_ERR_ARG,
+                         "memory for %llu bytes of pages and no file for the others: name one",
+                         (unsigned long long)t->fast_bytes);
+    if (!t->fast_bytes)
+        return error_set(err, SAC_ERR_ARG, "%s is to hold pages: say how much memory is above it",
+                         t->file);
+    if (e->params.device && strcmp(e->params.device, "cpu") != 0)
+        return error_set(err, SAC_ERR_UNSUPPORTED,
+                         "%s is to hold pages below the memory of %s: only the CPU's has a tier "
+                         "below it",
+                         t->file, e->params.device);
+    if (t->policy > SAC_TIER_LRU)
+        return error_set(err, SAC_ERR_ARG, "unknown policy %d of pages", (int)t->policy);
+    return SAC_OK;
+}
+
 static sac_status fill_params(sac_engine *e, sac_error *err)
 {
     sac_engine_params *p = &e->params;
@@ -46,7 +69,7 @@ static sac_status fill_params(sac_engine *e, sac_error *err)
         return error_set(
             err, SAC_ERR_ARG,
             "KV type q8 is for keys and values together; the 16-bit types may be mixed");
-    return SAC_OK;
+    return check_tier(e, err);
 }
 
 static sac_status count_pages(const sac_engine *e, uint32_t *out, sac_error *err)
@@ -118,7 +141,14 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
                              .type_v = e->params.type_v};
     page_geom_init(&geom);
     const uint32_t max_page = (e->params.n_ctx + PAGE_TOK - 1) / PAGE_TOK;
-    pool_init(&e->pool, &geom, n_page, e->params.n_seq_max, max_page, a);
+    const uint64_t n_fast = e->tier_params.fast_bytes / geom.bytes;
+    pool_init(&e->pool, &geom,
+              &(struct pool_size){.n_page = n_page,
+                                  .n_seq = e->params.n_seq_max,
+                                  .max_page = max_page,
+                                  .n_frame = n_fast < n_page ? (uint32_t)n_fast : n_page,
+                                  .tier = e->params.tier ? &e->tier : NULL},
+              a);
     e->pool.backend = &e->backend;
     e->stats.kv_bytes = arena_used(a);
     reuse_plan(e, a);
@@ -151,6 +181,25 @@ static void init_rope(sac_engine *e)
                                       .factor = 1.0f,
                                       .attn_factor = 1.0f};
     rope_table_init(&e->rope[1], &local, NULL);
+}
+
+/* A step must be able to write the pages that it fills, and each thread to look at one. */
+static sac_status start_tier(sac_engine *e, sac_error *err)
+{
+    const size_t n_new = (size_t)e->attend.n_new_page_max * e->pool.geom.n_kv_head;
+    const size_t n_least = n_new > e->params.n_threads ? n_new : e->params.n_threads;
+    if (!e->params.tier) return SAC_OK;
+    e->tier.policy = e->tier_params.policy;
+    if (e->pool.n_frame < n_least)
+        return error_set(err, SAC_ERR_ARG,
+                         "%llu KiB of memory above %s hold %u pages: steps of %u rows need %zu "
+                         "(%zu KiB) at least",
+                         (unsigned long long)e->tier_params.fast_bytes >> 10, e->tier_params.file,
+                         e->pool.n_frame, e->batch.n_row_max, n_least,
+                         (n_least * e->pool.geom.bytes + 1023) >> 10);
+    TRY(tier_start(&e->tier, e->tier_params.file, e->tier_params.file_bytes, NULL, err));
+    e->tier_params.file = disk_path(e->tier.disk);
+    return SAC_OK;
 }
 
 static sac_status take_memory(sac_engine *e, uint32_t n_page, sac_error *err)
@@ -190,6 +239,7 @@ static sac_status create(sac_engine *e, sac_error *err)
     TRY(count_pages(e, &n_page, err));
     TRY(take_memory(e, n_page, err));
     init_rope(e);
+    TRY(start_tier(e, err));
     TRY(prefill_read_tables(e, err));
     return request_list_create(&e->requests, e, err);
 }
@@ -219,6 +269,7 @@ void sac_engine_free(sac_engine *e)
         mem_free(e->seqs[i].notes);
     reuse_deinit(e);
     workers_destroy(e->workers);
+    tier_stop(&e->tier);
     device_deinit(e);
     mem_unmap(e->block, e->block_bytes);
     mem_free(e);
@@ -247,6 +298,18 @@ sac_engine_stats sac_engine_get_stats(const sac_engine *e)
         if (e->seqs[i].alive)
             s.kv_bytes_used += (uint64_t)pool_pages_per_index(&e->pool) * e->pool.geom.tail_bytes;
     return s;
+}
+
+sac_tier_stats sac_tier_get_stats(const sac_engine *e)
+{
+    return tier_get_stats(e->pool.tier);
+}
+
+void sac_tier_get_layer(const sac_engine *e, uint32_t layer, uint64_t *out_hit, uint64_t *out_fetch)
+{
+    const bool is_there = e->pool.tier && layer < e->pool.geom.n_layer;
+    *out_hit = is_there ? e->tier.layer[layer].n_hit : 0;
+    *out_fetch = is_there ? e->tier.layer[layer].n_fetch : 0;
 }
 
 struct request_list *engine_requests(sac_engine *e)
@@ -304,11 +367,47 @@ sac_status engine_step_only(sac_engine *e, sac_seq id, sac_error *err)
     return status;
 }
 
+void engine_break(sac_engine *e, uint32_t run_i, sac_status status)
+{
+    struct batch_run *run = &e->batch.run[run_i];
+    struct seq *s = &e->seqs[run->seq_i];
+    if (s->broken) return;
+    s->broken = true;
+    tier_explain(e->pool.tier, status, &s->why);
+    memset(e->batch.want + run->row0, 0, run->n_row * sizeof *e->batch.want);
+}
+
+const char *engine_why_broken(const sac_engine *e, sac_seq id)
+{
+    const struct seq *s = engine_seq(e, id, NULL);
+    return s && s->broken ? s->why.msg : NULL;
+}
+
+sac_status engine_check_whole(const struct seq *s, sac_seq id, sac_error *err)
+{
+    if (!s->broken) return SAC_OK;
+    return error_set(err, SAC_ERR_IO, "sequence %u has lost pages: %s", id, s->why.msg);
+}
+
+/* After a step: those that broke in it wait for nothing more. */
+static sac_status report_broken(sac_engine *e, sac_error *err)
+{
+    sac_status status = SAC_OK;
+    for (uint32_t i = 0; i < e->batch.n_run && e->batch.n_row > 0; i++) {
+        struct seq *s = &e->seqs[e->batch.run[i].seq_i];
+        if (!s->broken) continue;
+        s->n_all = s->n_done;
+        if (status == SAC_OK) status = engine_check_whole(s, e->batch.run[i].seq_i, err);
+    }
+    return status;
+}
+
 sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n, sac_error *err)
 {
     TRY(sched_pick(e, err));
     if (e->batch.n_row > 0) {
         const uint64_t start = clock_us();
+        tier_begin(e->pool.tier);
         layer_run(e);
         /* Before the logits go out: a callback may append the token that it chose. */
         sched_commit(e);
@@ -317,5 +416,5 @@ sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_
         sched_note(e, (double)(clock_us() - start));
     }
     if (out_n) *out_n = e->batch.n_row;
-    return SAC_OK;
+    return report_broken(e, err);
 }

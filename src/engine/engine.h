@@ -41,10 +41,12 @@ struct seq {
     uint32_t n_queued;    /* prompt rows that the last sched_pick could choose from */
     struct notes *notes;  /* owned; of a document, or NULL (notes.h) */
     bool has_gaps;        /* that method, or who joined it of documents, has given pages back */
-    uint64_t ticket;      /* order of queueing of the oldest pending token */
-    int32_t priority;     /* of its prompt rows: higher ones come first */
-    sac_reads reads;      /* of its rows since engine_take_reads */
-    sac_read_fn on_read;  /* gets records of its decode rows, or NULL */
+    bool broken;          /* a page of it could not be read or kept: `why` says which */
+    sac_error why;
+    uint64_t ticket;     /* order of queueing of the oldest pending token */
+    int32_t priority;    /* of its prompt rows: higher ones come first */
+    sac_reads reads;     /* of its rows since engine_take_reads */
+    sac_read_fn on_read; /* gets records of its decode rows, or NULL */
     void *read_user;
     struct reuse_seq reuse;
     int32_t *tok;   /* [n_ctx] */
@@ -100,6 +102,8 @@ struct sac_engine {
     struct weights on_device;      /* owned: that copy, or zeros */
     struct workers *workers;       /* owned */
     struct pool pool;
+    struct sac_tier_params tier_params;
+    struct tier tier; /* below the pool, if params.tier is set */
     struct seq *seqs; /* [n_seq_max] */
     struct batch batch;
     struct scratch scratch;
@@ -152,6 +156,16 @@ sac_status engine_check_sparse(const sac_engine *e, uint32_t decode_i, uint32_t 
 
 /* One step of this sequence's rows; those of others wait. */
 sac_status engine_step_only(sac_engine *e, sac_seq id, sac_error *err);
+/* A run of the step has lost a page: its sequence gives no logits and takes no more tokens. */
+void engine_break(sac_engine *e, uint32_t run_i, sac_status status);
+static inline bool engine_is_broken(const sac_engine *e, uint32_t run_i)
+{
+    return e->seqs[e->batch.run[run_i].seq_i].broken;
+}
+/* Why the sequence is broken; NULL: it is not. */
+const char *engine_why_broken(const sac_engine *e, sac_seq id);
+/* With a message if it is. */
+sac_status engine_check_whole(const struct seq *s, sac_seq id, sac_error *err);
 
 /* The sequence, or NULL with a message. */
 struct seq *engine_seq(const sac_engine *e, sac_seq id, sac_error *err);

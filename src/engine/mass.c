@@ -20,6 +20,7 @@ struct mass {
     float *worker; /* [n_worker][worker_floats] */
     size_t worker_floats;
     float *out; /* [n_layer, n_tok] */
+    bool *lost; /* set by threads that could not read a page */
 };
 
 static size_t n_tok_of(const struct mass *m)
@@ -45,18 +46,20 @@ static void read_keys(const struct mass *m, uint32_t layer, uint32_t kv_head, fl
 {
     const struct pool *p = &m->e->pool;
     const struct page_geom *g = &p->geom;
+    const struct page_cards cards = pool_cards(p);
     const page_id *table =
         pool_table(p, m->job->watch->seq_i, layer) + (size_t)kv_head * p->max_page;
     for (uint32_t page = 0, i = 0; page < m->job->n_page; page++) {
         if (g->type_k == SAC_KV_Q8)
-            read_plane(key, g, pool_page(p, table[page]));
-        else
-            page_read(key, NULL, g, pool_page(p, table[page]), PAGE_SEALED, PAGE_TOK);
+            read_plane(key, g, cards.base + page_frame_of(cards.of, table[page]) * cards.stride);
+        else if (pool_read(p, table[page], key, NULL, NULL) != SAC_OK)
+            __atomic_store_n(m->lost, true, __ATOMIC_RELAXED);
         i = segment_of(m->view, m->n_view, page, i);
         for (uint32_t t = 0; t < PAGE_TOK; t++, key += g->head_dim)
             if (i < m->n_view)
                 segment_turn(key, key, g->head_dim, &m->view[i], m->e->shape.rope, -1);
     }
+    return SAC_OK;
 }
 
 /* Adds the roots of the shares of one row's query head. */
@@ -109,7 +112,8 @@ static void read_layer(void *arg, uint32_t layer, uint32_t worker_i)
 sac_status mass_read(sac_engine *e, const struct mass_job *job, float *mass, sac_error *err)
 {
     const struct config *c = &e->model->config;
-    struct mass m = {.e = e, .job = job, .out = mass};
+    bool lost = false;
+    struct mass m = {.e = e, .job = job, .out = mass, .lost = &lost};
     const size_t n_tok = n_tok_of(&m);
     m.worker_floats = n_tok * (c->head_dim + c->n_head / c->n_kv_head);
     m.turn = mem_alloc((size_t)SEGMENT_MAX * c->rope.n_rot * sizeof *m.turn);
@@ -122,5 +126,6 @@ sac_status mass_read(sac_engine *e, const struct mass_job *job, float *mass, sac
     }
     mem_free(m.turn);
     mem_free(m.worker);
+    if (lost) return tier_explain(e->pool.tier, SAC_ERR_IO, err);
     return ok ? SAC_OK : error_set(err, SAC_ERR_MEMORY, "out of memory for what a question reads");
 }

@@ -144,13 +144,13 @@ struct making {
     float *row;  /* [n_pos] */
 };
 
-static void read_keys(const struct making *m, uint32_t kv_head)
+static sac_status read_keys(const struct making *m, uint32_t kv_head, sac_error *err)
 {
     const struct pool *p = &m->e->pool;
     const page_id *table = pool_table(p, m->w->seq_i, m->layer) + (size_t)kv_head * p->max_page;
     for (uint32_t i = 0; i < m->w->end / PAGE_TOK; i++)
-        page_read(m->key + (size_t)i * PAGE_TOK * p->geom.head_dim, NULL, &p->geom,
-                  pool_page(p, table[i]), PAGE_SEALED, PAGE_TOK);
+        TRY(pool_read(p, table[i], m->key + (size_t)i * PAGE_TOK * p->geom.head_dim, NULL, err));
+    return SAC_OK;
 }
 
 /* Attention of the kept rows' query heads over the keys of theirs, added to `look`. */
@@ -254,7 +254,7 @@ static void note_block(const struct making *m, uint32_t block)
     ((float *)m->note.token)[block] = (float)token;
 }
 
-static void note_layer(struct making *m, struct notes *notes, uint32_t layer)
+static sac_status note_layer(struct making *m, struct notes *notes, uint32_t layer, sac_error *err)
 {
     const sac_engine *e = m->e;
     const size_t n = query_width(e);
@@ -264,11 +264,12 @@ static void note_layer(struct making *m, struct notes *notes, uint32_t layer)
     for (size_t i = 0; i < n; i++)
         ((float *)m->note.query)[i] = m->w->query[layer * n + i] / (float)(m->w->end - m->w->begin);
     for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++) {
-        read_keys(m, h);
+        TRY(read_keys(m, h, err));
         look(m, h);
         note_keys(m, h);
     }
     for (uint32_t b = 0; b < m->n_block; b++) note_block(m, b);
+    return SAC_OK;
 }
 
 sac_status notes_make(struct notes_watch *w, sac_engine *e, sac_error *err)
@@ -280,17 +281,20 @@ sac_status notes_make(struct notes_watch *w, sac_engine *e, sac_error *err)
     m.key = mem_alloc((size_t)w->end * e->pool.geom.head_dim * sizeof *m.key);
     m.look = mem_alloc((size_t)w->n_sample * m.n_tok * sizeof *m.look);
     m.row = mem_alloc(w->end * sizeof *m.row);
-    const bool ok = notes && m.key && m.look && m.row;
-    if (ok) {
+    sac_status status = SAC_OK;
+    if (!notes || !m.key || !m.look || !m.row)
+        status =
+            error_set(err, SAC_ERR_MEMORY, "out of memory for the notes of %u tokens", m.n_tok);
+    else
         *notes = (struct notes){.n_tok = m.n_tok, .n_block = m.n_block, .n_float = n_float};
-        for (uint32_t l = 0; l < e->pool.geom.n_layer; l++) note_layer(&m, notes, l);
+    for (uint32_t l = 0; l < e->pool.geom.n_layer && status == SAC_OK; l++)
+        status = note_layer(&m, notes, l, err);
+    if (status == SAC_OK)
         e->seqs[w->seq_i].notes = notes;
-    } else {
+    else
         mem_free(notes);
-    }
     mem_free(m.key);
     mem_free(m.look);
     mem_free(m.row);
-    return ok ? SAC_OK
-              : error_set(err, SAC_ERR_MEMORY, "out of memory for the notes of %u tokens", m.n_tok);
+    return status;
 }

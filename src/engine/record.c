@@ -241,11 +241,15 @@ static void load_page(const struct shadow *s, const struct record_job *j, struct
     const struct page_geom *g = &s->e->pool.geom;
     const struct attn_run *run = j->run;
     const uint32_t h = j->kv_head, d = g->head_dim;
-    const bool is_own = page == j->pos / PAGE_TOK;
-    const uint8_t *bytes =
-        is_own ? attn_own_page(run, g, j->pos, h)
-               : page_frame(g, s->r->frames, run->table[h * run->table_stride + page]);
-    page_read(w->k, w->v, g, bytes, is_own ? PAGE_TAIL : PAGE_SEALED, n_tok);
+    if (page == j->pos / PAGE_TOK) {
+        page_read(w->k, w->v, g, attn_own_page(run, g, j->pos, h), PAGE_TAIL, n_tok);
+    } else {
+        const sac_status status =
+            pool_read(&s->e->pool, run->table[h * run->table_stride + page], w->k, w->v, NULL);
+        if (status != SAC_OK)
+            __atomic_store_n(&s->e->attend.lost[run - s->r->run], (uint8_t)status,
+                             __ATOMIC_RELAXED);
+    }
     for (size_t c = 0; c < d; c++)
         for (size_t t = 0; t < PAGE_TOK; t++)
             w->k_turned[c * PAGE_TOK + t] = t < n_tok ? w->k[t * d + c] : 0.0f;

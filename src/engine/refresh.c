@@ -57,6 +57,7 @@ struct refresh {
     uint32_t *range_ptr; /* of a layer with gaps */
     struct attn_plan gaps;
     bool has_gaps, watched;
+    uint8_t lost; /* set by threads that could not read a page: its status */
     struct refresh_done done;
 };
 
@@ -188,13 +189,17 @@ static void keep_hidden(struct refresh *r, const uint32_t *row, uint32_t n)
 /* The chunk's pages as they are, in 16-bit form. */
 static void open_page(void *arg, uint32_t item_i, uint32_t worker_i)
 {
-    const struct refresh *r = arg;
+    struct refresh *r = arg;
     const struct pool *p = &r->e->pool;
     const uint32_t n_kv_head = p->geom.n_kv_head, h = item_i % n_kv_head;
-    const page_id *table = pool_table(p, r->job->seq_i, r->layer) + (size_t)h * p->max_page;
+    const page_id *id = pool_table(p, r->job->seq_i, r->layer) + (size_t)h * p->max_page +
+                        r->page[item_i / n_kv_head];
     (void)worker_i;
-    page_unseal(&p->geom, r->own + item_i * p->geom.tail_bytes,
-                pool_page(p, table[r->page[item_i / n_kv_head]]), PAGE_TOK);
+    const sac_status status = tier_acquire(p->tier, id, 1);
+    if (status != SAC_OK) __atomic_store_n(&r->lost, (uint8_t)status, __ATOMIC_RELAXED);
+    if (!tier_holds(status)) return;
+    page_unseal(&p->geom, r->own + item_i * p->geom.tail_bytes, pool_page(p, *id), PAGE_TOK);
+    tier_release(p->tier, id, 1);
 }
 
 static float distance(const float *a, const float *b, uint32_t n)
@@ -289,6 +294,23 @@ static void write_runs(struct refresh *r)
                                                               .kv_stride = config_qkv_width(c)});
 }
 
+/* As many pages as a step would seal. */
+static sac_status seal_part(struct refresh *r, uint32_t first, uint32_t n, sac_error *err)
+{
+    sac_engine *e = r->e;
+    page_id *id = r->seal_id + first;
+    const sac_status status = tier_open(e->pool.tier, id, n);
+    if (status != SAC_OK) return tier_explain(e->pool.tier, status, err);
+    for (uint32_t i = 0; i < n; i++) r->seal_to[i] = pool_page(&e->pool, id[i]);
+    e->ops.seal(e->workers, &(struct op_seal){.geom = &e->pool.geom,
+                                              .n_page = n,
+                                              .tail = r->seal_from + first,
+                                              .sealed = r->seal_to});
+    side_seal(e, id, n);
+    tier_close(e->pool.tier, id, n);
+    return SAC_OK;
+}
+
 /* Pages into which something was written take, as the sequence's own, the place of what was there.
  */
 static sac_status seal_pages(struct refresh *r, sac_error *err)
@@ -314,25 +336,30 @@ static sac_status seal_pages(struct refresh *r, sac_error *err)
                                  p->n_page);
             r->done.n_page_own += *id != before;
             r->seal_from[n] = run->own0 + h * g->tail_bytes;
-            r->seal_to[n] = pool_page(p, *id);
             r->seal_id[n] = *id;
         }
     }
-    if (n == 0) return SAC_OK;
-    e->ops.seal(
-        e->workers,
-        &(struct op_seal){.geom = g, .n_page = n, .tail = r->seal_from, .sealed = r->seal_to});
-    side_seal(e, r->seal_id, n);
+    const uint32_t n_most = e->attend.n_new_page_max * g->n_kv_head;
+    for (uint32_t i = 0; i < n; i += n_most)
+        TRY(seal_part(r, i, n - i < n_most ? n - i : n_most, err));
     return SAC_OK;
 }
 
-static void attend(const struct refresh *r)
+static sac_status attend(const struct refresh *r, sac_error *err)
 {
-    attend_read(r->e, &(struct reading){.layer = r->layer,
-                                        .window = is_local(r) ? r->e->model->config.window : 0,
-                                        .n_run = r->n_run,
-                                        .run = r->run,
-                                        .frames = pool_frames(&r->e->pool)});
+    const struct reading reading = {.layer = r->layer,
+                                    .window = is_local(r) ? r->e->model->config.window : 0,
+                                    .n_run = r->n_run,
+                                    .run = r->run,
+                                    .frames = pool_frames(&r->e->pool)};
+    for (uint32_t first = 0, end; first < r->n_run; first = end) {
+        end = r->n_run;
+        const sac_status status = attend_hold(r->e, &reading, first, &end);
+        if (status != SAC_OK) return tier_explain(r->e->pool.tier, status, err);
+        attend_read(r->e, &reading, first, end);
+        attend_let(r->e);
+    }
+    return SAC_OK;
 }
 
 static sac_status run_chunk(struct refresh *r, const uint32_t *row, uint32_t n, unsigned what,
@@ -342,13 +369,15 @@ static sac_status run_chunk(struct refresh *r, const uint32_t *row, uint32_t n, 
     begin_chunk(r, row, n);
     load_hidden(r, row, n);
     layer_qkv(e, r->layer);
+    r->lost = SAC_OK;
     workers_for(e->workers, r->n_page * e->pool.geom.n_kv_head, open_page, r);
+    if (r->lost != SAC_OK) return tier_explain(e->pool.tier, (sac_status)r->lost, err);
     if (r->watched && what & SWEEP_WRITE) workers_for(e->workers, r->n_run, measure_run, r);
     if (r->job->fusion != CONTEXT_FUSION_NONE) workers_for(e->workers, r->n_run, fuse_run, r);
     write_runs(r);
     if (what & SWEEP_WRITE && r->layer > 0) TRY(seal_pages(r, err));
     if (!(what & SWEEP_ATTEND)) return SAC_OK;
-    attend(r);
+    TRY(attend(r, err));
     layer_out(e, r->layer);
     keep_hidden(r, row, n);
     return SAC_OK;

@@ -640,6 +640,16 @@ static void sweep(struct request_list *list)
     }
 }
 
+/* Ends a request whose sequence has lost pages. */
+static void end_broken(struct request_list *list, struct request *r)
+{
+    const char *broken = engine_why_broken(list->engine, r->seq);
+    sac_error why;
+    if (!broken) return;
+    error_set(&why, SAC_ERR_IO, "%s", broken); /* the sequence goes with the request */
+    end_request(list, r, (sac_event){.finish = SAC_FINISH_ERROR, .error = why.msg});
+}
+
 static sac_status run_step(struct request_list *list, sac_error *err)
 {
     sac_error why = {0};
@@ -652,8 +662,10 @@ static sac_status run_step(struct request_list *list, sac_error *err)
         make_room(list, &why);
         return SAC_OK;
     }
-    if (status != SAC_OK) return error_set(err, status, "%s", why.msg);
+    /* Sequences that have lost pages end; all others have got what they wanted. */
+    if (status != SAC_OK && status != SAC_ERR_IO) return error_set(err, status, "%s", why.msg);
     for (struct request *r = list->first; r; r = r->next) {
+        if (r->state == REQUEST_RUNNING) end_broken(list, r);
         if (r->state != REQUEST_RUNNING) continue;
         report_prompt(list, r);
         if (r->has_choice) take_choice(list, r);

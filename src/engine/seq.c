@@ -32,6 +32,7 @@ sac_status sac_seq_fork(sac_engine *e, sac_seq src, sac_seq *out, sac_error *err
 {
     const struct seq *from = engine_seq(e, src, err);
     if (!from) return SAC_ERR_NOT_FOUND;
+    TRY(engine_check_whole(from, src, err));
     if (from->n_done != from->n_all)
         return error_set(err, SAC_ERR_ARG, "sequence %u has %u pending tokens: step before a fork",
                          src, from->n_all - from->n_done);
@@ -53,6 +54,7 @@ sac_status sac_seq_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error
 {
     struct seq *s = engine_seq(e, id, err);
     if (!s) return SAC_ERR_NOT_FOUND;
+    if (n_tok > 0) TRY(engine_check_whole(s, id, err));
     if (n_tok > s->n_all)
         return error_set(err, SAC_ERR_ARG, "sequence %u has %u tokens, cannot keep %u", id,
                          s->n_all, n_tok);
@@ -68,7 +70,11 @@ sac_status sac_seq_truncate(sac_engine *e, sac_seq id, uint32_t n_tok, sac_error
                          "which can be cut at multiples of %u",
                          id, n_tok, PAGE_TOK);
     if (n_tok < s->n_done) {
-        pool_truncate(&e->pool, id, s->n_done, n_tok);
+        const sac_status status = pool_truncate(&e->pool, id, s->n_done, n_tok, &s->why);
+        if (status != SAC_OK) {
+            s->broken = true; /* its tail has been touched */
+            return engine_check_whole(s, id, err);
+        }
         segment_cut(e, id, n_tok / PAGE_TOK);
         chooser_cut(e, id, n_tok);
         const uint32_t n_old = s->n_done;
@@ -124,6 +130,7 @@ sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t 
 {
     struct seq *s = engine_seq(e, id, err);
     if (!s) return SAC_ERR_NOT_FOUND;
+    TRY(engine_check_whole(s, id, err));
     if (n > e->params.n_ctx - s->n_all)
         return error_set(err, SAC_ERR_CONTEXT,
                          "%zu tokens do not fit: the sequence holds %u and the context is %u", n,

@@ -130,6 +130,20 @@ static sac_status reserve(struct stream *s, const struct image *im, uint32_t fir
                      im->head.n_tok, p->n_free, p->n_page);
 }
 
+/* The bytes of a page, wherever they are. */
+static sac_status move_page(struct stream *s, struct pool *p, page_id id)
+{
+    if (s->direction == MEASURE) return transfer(s, NULL, p->geom.bytes);
+    const bool reads = s->direction == READ;
+    const sac_status held = reads ? tier_open(p->tier, &id, 1) : tier_acquire(p->tier, &id, 1);
+    sac_status status = held == SAC_OK ? transfer_page(s, p, pool_page(p, id), p->geom.bytes) : held;
+    if (held == SAC_OK && reads)
+        tier_close(p->tier, &id, 1);
+    else if (!reads && tier_holds(held))
+        tier_release(p->tier, &id, 1);
+    return held == SAC_OK ? status : tier_explain(p->tier, held, s->err);
+}
+
 static sac_status walk_page(struct stream *s, const struct image *im, size_t lane, uint32_t page_i)
 {
     struct pool *p = &im->e->pool;
@@ -139,7 +153,7 @@ static sac_status walk_page(struct stream *s, const struct image *im, size_t lan
     uint8_t is_there = id != PAGE_NONE;
     if (im->head.has_gaps) TRY(transfer(s, &is_there, 1));
     if (is_there > 1) return damaged(s, "a page is neither there nor not");
-    if (is_there) return transfer_page(s, p, pool_page(p, id), p->geom.bytes);
+    if (is_there) return move_page(s, p, id);
     if (s->direction == READ) pool_drop(p, im->seq_i, layer, h, page_i);
     return SAC_OK;
 }
@@ -266,6 +280,7 @@ static sac_status check_saveable(const sac_engine *e, sac_seq id, sac_error *err
 {
     const struct seq *seq = engine_seq(e, id, err);
     if (!seq) return SAC_ERR_NOT_FOUND;
+    TRY(engine_check_whole(seq, id, err));
     if (seq->n_done == seq->n_all) return SAC_OK;
     return error_set(err, SAC_ERR_ARG, "sequence %u has %u pending tokens: step before saving", id,
                      seq->n_all - seq->n_done);
@@ -533,7 +548,7 @@ static sac_status check_loaded(const struct stream *s, const struct image *im)
 }
 
 /* Side data of all pages, as many at a time as a step would seal. */
-static void seal_loaded(sac_engine *e, const struct image *im)
+static sac_status seal_loaded(sac_engine *e, const struct image *im, sac_error *err)
 {
     page_id *page = e->attend.seal_id;
     const uint32_t n_max = e->attend.n_new_page_max * im->head.n_kv_head;
@@ -544,10 +559,14 @@ static void seal_loaded(sac_engine *e, const struct image *im)
             if (table[i] != PAGE_NONE) page[n++] = table[i];
             const bool is_last = lane + 1 == lane_count(im) && i + 1 == im->head.n_tok / PAGE_TOK;
             if (n < n_max && !is_last) continue;
-            side_seal(e, page, n);
+            const sac_status held = tier_acquire(e->pool.tier, page, n);
+            if (held == SAC_OK) side_seal(e, page, n);
+            if (tier_holds(held)) tier_release(e->pool.tier, page, n);
+            if (held != SAC_OK) return tier_explain(e->pool.tier, held, err);
             n = 0;
         }
     }
+    return SAC_OK;
 }
 
 static sac_status read_body(struct stream *s, struct image *im)
@@ -561,8 +580,7 @@ static sac_status read_body(struct stream *s, struct image *im)
     TRY(walk(s, im));
     TRY(check_loaded(s, im));
     past_set_begin(im->e, im->seq_i, n_tok - im->head.n_past);
-    seal_loaded(im->e, im);
-    return SAC_OK;
+    return im->e->side.page_bytes ? seal_loaded(im->e, im, s->err) : SAC_OK;
 }
 
 static sac_status load(struct stream *s, sac_engine *e, bool only_pages, sac_seq *out)

@@ -4,8 +4,9 @@
  *  1. refs[id] = number of live table entries that name id, and of its holds.
  *  2. id is on the free stack if and only if refs[id] = 0; n_free is the stack's height.
  *  3. Table entries at or beyond n_tok / PAGE_TOK hold PAGE_NONE, and so do dropped ones below.
- *  4. A page has a frame while refs > 0, no two have the same, and the other frames are on their
- *     stack. Nobody but pool_page, page_frame and whoever moves a page knows which.
+ *  4. Without a tier a page has a frame while refs > 0, no two have the same, and the other frames
+ *     are on their stack; with one, frames are the tier's. Nobody but pool_page, page_frame and
+ * whoever moves a page knows which.
  *  5. A page with refs > 1 is sealed: only pool_reserve hands out writable pages, with refs 1. */
 #include "kv/pool.h"
 
@@ -19,25 +20,43 @@ static size_t n_lane(const struct pool *p)
     return (size_t)p->geom.n_layer * p->geom.n_kv_head;
 }
 
-void pool_init(struct pool *p, const struct page_geom *geom, uint32_t n_page, uint32_t n_seq,
-               uint32_t max_page, struct arena *a)
+static void plan_tier(struct pool *p, struct tier *tier, struct arena *a)
 {
-    *p = (struct pool){
-        .geom = *geom, .n_page = n_page, .n_free = n_page, .n_seq = n_seq, .max_page = max_page};
-    p->frames = arena_take_tensor(a, n_page, geom->bytes);
+    p->tier = tier;
+    *tier = (struct tier){.geom = p->geom,
+                          .n_page = p->n_page,
+                          .n_frame = p->n_frame,
+                          .frames = p->frames,
+                          .frame_of = p->frame_of};
+    tier_plan(tier, a);
+}
+
+void pool_init(struct pool *p, const struct page_geom *geom, const struct pool_size *size,
+               struct arena *a)
+{
+    const uint32_t n_page = size->n_page, n_seq = size->n_seq, max_page = size->max_page;
+    *p = (struct pool){.geom = *geom,
+                       .n_page = n_page,
+                       .n_free = n_page,
+                       .n_frame = size->tier ? size->n_frame : n_page,
+                       .n_seq = n_seq,
+                       .max_page = max_page};
+    p->frames = arena_take_tensor(a, p->n_frame, geom->bytes);
     p->frame_of = arena_take(a, n_page, sizeof *p->frame_of);
-    p->free_frames = arena_take(a, n_page, sizeof *p->free_frames);
+    p->free_frames = size->tier ? NULL : arena_take(a, n_page, sizeof *p->free_frames);
     p->tails = arena_take_tensor(a, n_seq * n_lane(p), geom->tail_bytes);
     p->tables = arena_take(a, n_seq * n_lane(p) * max_page, sizeof *p->tables);
     p->free_ids = arena_take(a, n_page, sizeof *p->free_ids);
     p->refs = arena_take(a, n_page, sizeof *p->refs);
     p->holds = arena_take(a, n_page, sizeof *p->holds);
+    if (size->tier) plan_tier(p, size->tier, a);
     if (a->device) mirror_plan(p, a);
     if (!a->base) return;
     /* The stack gives rising ids, so pages reserved together lie together. */
     for (uint32_t i = 0; i < n_page; i++) {
-        p->free_ids[i] = p->free_frames[i] = n_page - 1 - i;
+        p->free_ids[i] = n_page - 1 - i;
         p->frame_of[i] = PAGE_NONE;
+        if (p->free_frames) p->free_frames[i] = p->free_ids[i];
     }
     memset(p->refs, 0, n_page * sizeof *p->refs);
     memset(p->holds, 0, n_page * sizeof *p->holds);
@@ -72,22 +91,38 @@ struct page_frames pool_frames(const struct pool *p)
     return (struct page_frames){p->frames, p->frame_of};
 }
 
+struct page_cards pool_cards(const struct pool *p)
+{
+    if (p->tier) return (struct page_cards){.base = p->tier->cards, .stride = p->tier->card_bytes};
+    return (struct page_cards){p->frames, p->frame_of, p->geom.bytes};
+}
+
+sac_status pool_read(const struct pool *p, page_id id, float *k, float *v, sac_error *err)
+{
+    const sac_status status = tier_acquire(p->tier, &id, 1);
+    if (status == SAC_OK) page_read(k, v, &p->geom, pool_page(p, id), PAGE_SEALED, PAGE_TOK);
+    if (tier_holds(status)) tier_release(p->tier, &id, 1);
+    return status == SAC_OK ? SAC_OK : tier_explain(p->tier, status, err);
+}
+
 static void unref(struct pool *p, page_id id)
 {
     assert(id < p->n_page && p->refs[id] > 0);
     if (--p->refs[id] > 0) return;
-    p->free_frames[p->n_free] = p->frame_of[id];
+    tier_drop(p->tier, id);
+    if (p->free_frames) p->free_frames[p->n_free] = p->frame_of[id];
     p->free_ids[p->n_free++] = id;
     p->frame_of[id] = PAGE_NONE;
 }
 
-/* A free page and a frame for it. */
-static page_id take_page(struct pool *p)
+/* A free page of a lane and, unless a tier gives it one when it is written, a frame. */
+static page_id take_page(struct pool *p, size_t lane)
 {
     const page_id id = p->free_ids[--p->n_free];
     assert(p->refs[id] == 0);
     p->refs[id] = 1;
-    p->frame_of[id] = p->free_frames[p->n_free];
+    if (p->free_frames) p->frame_of[id] = p->free_frames[p->n_free];
+    tier_born(p->tier, id, (uint32_t)(lane / p->geom.n_kv_head));
     return id;
 }
 
@@ -100,7 +135,7 @@ bool pool_reserve(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n)
     for (size_t lane = 0; lane < n_lane(p); lane++)
         for (uint32_t i = first; i < first + n; i++) {
             assert(table[lane * p->max_page + i] == PAGE_NONE);
-            table[lane * p->max_page + i] = take_page(p);
+            table[lane * p->max_page + i] = take_page(p, lane);
         }
     return true;
 }
@@ -131,11 +166,15 @@ bool pool_renew(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head
 {
     page_id *id = pool_table(p, seq_i, layer) + (size_t)kv_head * p->max_page + page_i;
     assert(*id != PAGE_NONE);
-    if (p->refs[*id] == 1) return true;
-    if (p->n_free == 0) return false;
-    mirror_note(p, seq_i, page_i);
-    unref(p, *id);
-    *id = take_page(p);
+    if (p->refs[*id] > 1 && p->n_free == 0) return false;
+    if (p->refs[*id] > 1) {
+        mirror_note(p, seq_i, page_i);
+        unref(p, *id);
+        *id = take_page(p, (size_t)layer * p->geom.n_kv_head);
+        return true;
+    }
+    tier_drop(p->tier, *id); /* what it held is not what it will hold */
+    tier_born(p->tier, *id, layer);
     return true;
 }
 
@@ -211,18 +250,32 @@ void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page)
     mirror_copy(p, pool_tail(p, dst, 0), pool_tail(p, src, 0), n_lane(p) * p->geom.tail_bytes);
 }
 
-void pool_truncate(struct pool *p, uint32_t seq_i, uint32_t n_old, uint32_t n_new)
+/* The cut page's first tokens become the tail, lane by lane. */
+static sac_status cut_page(struct pool *p, uint32_t seq_i, uint32_t page_i, uint32_t n_tok,
+                           sac_error *err)
+{
+    const page_id *id = pool_table(p, seq_i, 0) + page_i;
+    uint8_t *tail = pool_tail(p, seq_i, 0);
+    for (size_t lane = 0; lane < n_lane(p); lane++, id += p->max_page) {
+        const sac_status status = tier_acquire(p->tier, id, 1);
+        if (status == SAC_OK)
+            mirror_unseal(p, tail + lane * p->geom.tail_bytes, pool_page(p, *id), n_tok);
+        if (tier_holds(status)) tier_release(p->tier, id, 1);
+        if (status != SAC_OK) return tier_explain(p->tier, status, err);
+    }
+    return SAC_OK;
+}
+
+sac_status pool_truncate(struct pool *p, uint32_t seq_i, uint32_t n_old, uint32_t n_new,
+                         sac_error *err)
 {
     assert(n_new <= n_old);
     const uint32_t keep = n_new / PAGE_TOK, had = n_old / PAGE_TOK;
-    if (keep == had) return; /* the cut lies in the tail */
-    const page_id *table = pool_table(p, seq_i, 0);
-    uint8_t *tail = pool_tail(p, seq_i, 0);
+    if (keep == had) return SAC_OK; /* the cut lies in the tail */
     assert(n_new % PAGE_TOK == 0 || pool_has(p, seq_i, keep));
-    for (size_t lane = 0; lane < n_lane(p) && n_new % PAGE_TOK; lane++)
-        mirror_unseal(p, tail + lane * p->geom.tail_bytes,
-                      pool_page(p, table[lane * p->max_page + keep]), n_new % PAGE_TOK);
+    if (n_new % PAGE_TOK) TRY(cut_page(p, seq_i, keep, n_new % PAGE_TOK, err));
     pool_release(p, seq_i, keep, had - keep);
+    return SAC_OK;
 }
 
 static bool lane_ends_at(const struct pool *p, const page_id *lane, uint32_t n_page)
@@ -270,5 +323,5 @@ bool pool_check(const struct pool *p, const uint32_t *n_tok)
     if (n_unused != p->n_free) return false;
     for (uint32_t i = 0; i < p->n_free; i++)
         if (p->refs[p->free_ids[i]] != 0 || p->frame_of[p->free_ids[i]] != PAGE_NONE) return false;
-    return frames_are_apart(p);
+    return p->tier || frames_are_apart(p); /* tier_check looks at a tier's */
 }

@@ -9,21 +9,25 @@
 #define SAC_KV_POOL_H
 
 #include "base/mem.h"
+#include "kv/tier.h"
 #include "ops/backend.h"
 #include "ops/page.h"
 
 struct pool {
     struct page_geom geom;
     uint32_t n_page, n_free;
+    uint32_t n_frame;         /* as many, unless there is a tier below */
+    struct tier *tier;        /* NULL: every page is in memory. Borrowed */
     uint32_t n_seq, max_page; /* sequences; table entries for each (layer, KV head) of one */
-    uint8_t *frames;          /* [n_page][geom.bytes] the bytes of pages */
-    uint32_t *frame_of;       /* [n_page] where a page's are; PAGE_NONE: nowhere, it is free */
-    uint32_t *free_frames;    /* [n_page], a stack as high as that of ids */
-    uint8_t *tails;           /* [n_seq][n_layer][n_kv_head][geom.tail_bytes] */
-    page_id *tables;          /* [n_seq][n_layer][n_kv_head][max_page] */
-    page_id *free_ids;        /* [n_page], a stack */
-    uint32_t *refs;           /* [n_page] */
-    uint32_t *holds;          /* [n_page] of refs: those of no table (prefix.h) */
+    uint8_t *frames;          /* [n_frame][geom.bytes] the bytes of pages */
+    uint32_t *frame_of;       /* [n_page] where a page's are; PAGE_NONE: nowhere, it is free, or
+                                 below */
+    uint32_t *free_frames; /* [n_page], a stack as high as that of ids; NULL: the tier has them */
+    uint8_t *tails;        /* [n_seq][n_layer][n_kv_head][geom.tail_bytes] */
+    page_id *tables;       /* [n_seq][n_layer][n_kv_head][max_page] */
+    page_id *free_ids;     /* [n_page], a stack */
+    uint32_t *refs;        /* [n_page] */
+    uint32_t *holds;       /* [n_page] of refs: those of no table (prefix.h) */
     /* Borrowed: whose memory frames and tails are; set behind pool_init. NULL: the program's. */
     const struct backend *backend;
     /* For a device, which looks no page up (mirror.c); else NULL. */
@@ -33,9 +37,15 @@ struct pool {
     uint8_t *bounce;    /* a page of either form on its way */
 };
 
+struct pool_size {
+    uint32_t n_page, n_seq, max_page;
+    uint32_t n_frame;  /* with a tier: pages that are in memory at once */
+    struct tier *tier; /* not started yet; NULL: all pages are in memory */
+};
+
 /* Takes all memory from `a`: measures when a->base is NULL, then lays out. `geom` is complete. */
-void pool_init(struct pool *p, const struct page_geom *geom, uint32_t n_page, uint32_t n_seq,
-               uint32_t max_page, struct arena *a);
+void pool_init(struct pool *p, const struct page_geom *geom, const struct pool_size *size,
+               struct arena *a);
 
 /* Pages that one more page index of a sequence costs: one for each layer and KV head. */
 uint32_t pool_pages_per_index(const struct pool *p);
@@ -43,9 +53,15 @@ uint32_t pool_pages_per_index(const struct pool *p);
 page_id *pool_table(const struct pool *p, uint32_t seq_i, uint32_t layer);
 /* The tail pages of a layer: [n_kv_head][geom.tail_bytes]. */
 uint8_t *pool_tail(const struct pool *p, uint32_t seq_i, uint32_t layer);
+/* The bytes of a page that is in memory: with a tier, one that is open or acquired. */
 uint8_t *pool_page(const struct pool *p, page_id id);
 /* Where all pages lie. Ids are for life, frames until a page moves, between steps. */
 struct page_frames pool_frames(const struct pool *p);
+/* The same of what q8 pages begin with, which no tier takes away. */
+struct page_cards pool_cards(const struct pool *p);
+/* Reads a sealed page's keys and values [PAGE_TOK, head_dim], either may be NULL, wherever it is.
+ */
+sac_status pool_read(const struct pool *p, page_id id, float *k, float *v, sac_error *err);
 
 /* Fills the table entries [first, first + n) of a sequence with fresh pages, those of one (layer,
  * head) behind each other while the pool is unfragmented. False, with nothing taken, if the pool
@@ -85,8 +101,9 @@ bool pool_renew(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head
 void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page);
 
 /* A sequence of n_old tokens is cut to n_new: pages are released, a cut page becomes the tail (and
- * must be there). */
-void pool_truncate(struct pool *p, uint32_t seq_i, uint32_t n_old, uint32_t n_new);
+ * must be there). A page that cannot be read fails it, with nothing changed. */
+sac_status pool_truncate(struct pool *p, uint32_t seq_i, uint32_t n_old, uint32_t n_new,
+                         sac_error *err);
 
 /* Tests: every page's reference count equals the table entries that name it and its holds, given
  * the tokens of each sequence, and free pages have none. */

@@ -86,7 +86,10 @@ void batch_logits(const struct method_batch *b)
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
         const struct room r = room_of(&b->lane[i], BATCH_TOKEN);
-        list[n++] = pick_lane_logits(r.score, r.stride, &b->lane[i]);
+        if (b->lane[i].tier) /* lanes take turns: their pages may not fit together */
+            pick_all_logits(r.score, r.stride, &b->lane[i]);
+        else
+            list[n++] = pick_lane_logits(r.score, r.stride, &b->lane[i]);
     }
     if (n > 0) b->ops->lanes.logits(b->workers, b->ops, list, n);
 }

@@ -80,9 +80,9 @@ static struct op_lane_boxes lane_boxes(const struct room *r, const struct method
     const uint32_t begin = i > 0 ? pick_min(l->segment[i - 1].end, n) : 0;
     const uint32_t end = i < l->n_segment ? pick_min(l->segment[i].end, n) : n;
     assert(begin <= end && i <= l->n_segment);
-    return (struct op_lane_boxes){.at = {.base = own ? l->frames.base : l->side,
-                                         .frame_of = own ? l->frames.of : NULL,
-                                         .stride = own ? g->bytes : l->side_stride,
+    return (struct op_lane_boxes){.at = {.base = own ? l->cards.base : l->side,
+                                         .frame_of = own ? l->cards.of : NULL,
+                                         .stride = own ? l->cards.stride : l->side_stride,
                                          .a_at = own ? g->k_min : 0,
                                          .b_at = own ? g->k_step : one / 2,
                                          .page = l->page + begin,

@@ -25,6 +25,7 @@
 #define SAC_METHODS_METHOD_H
 
 #include "base/strbuf.h"
+#include "kv/tier.h"
 #include "methods/param.h"
 #include "ops/lanes.h"
 
@@ -89,6 +90,11 @@ struct method_lane {
      * the unsealed one in tail form. A decode row sees tokens 0 .. pos. */
     struct page_frames frames;
     const page_id *page; /* [n_sealed] */
+    /* A page's bytes are in its frame while it is held (pick_hold): NULL: always. What its q8 form
+     * begins with, min, step and first plane, is in its card at any time. */
+    struct tier *tier;
+    struct page_cards cards;
+    uint8_t *lost; /* set, atomically, when a page could not be read: the row will fail */
     uint32_t n_sealed;
     const uint8_t *own;  /* the page of the last row in tail form */
     const uint8_t *side; /* page id's side data at side + id * side_stride */

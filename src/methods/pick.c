@@ -160,13 +160,43 @@ static void turn_keys(float *k, const struct method_lane *l, uint32_t page, uint
     }
 }
 
-void pick_keys(float *k, const struct method_lane *l, uint32_t page)
+bool pick_hold(const struct method_lane *l, uint32_t page, uint32_t n_page)
+{
+    assert(page + n_page <= l->n_sealed);
+    const sac_status status = tier_acquire(l->tier, l->page + page, n_page);
+    if (status != SAC_OK) __atomic_store_n(l->lost, (uint8_t)status, __ATOMIC_RELAXED);
+    return tier_holds(status);
+}
+
+void pick_let(const struct method_lane *l, uint32_t page, uint32_t n_page)
+{
+    tier_release(l->tier, l->page + page, n_page);
+}
+
+/* Keys and values, either may be NULL, of pages that need not be held before: zeros of those that
+ * cannot be. */
+static void read_pages(float *k, float *v, const struct method_lane *l, uint32_t page,
+                       uint32_t n_page)
 {
     const struct page_geom *g = l->shape->geom;
-    assert(page < l->n_sealed);
-    meter_bytes(l, page_all_keys(g));
-    l->ops->keys(&(struct op_keys){
-        .geom = g, .frames = l->frames, .page = l->page + page, .n_page = 1, .out = k});
+    const size_t n = (size_t)n_page * PAGE_TOK * g->head_dim;
+    assert(n_page == 1 || !v);
+    if (!pick_hold(l, page, n_page)) {
+        if (k) memset(k, 0, n * sizeof *k);
+        if (v) memset(v, 0, n * sizeof *v);
+        return;
+    }
+    if (k)
+        l->ops->keys(&(struct op_keys){
+            .geom = g, .frames = l->frames, .page = l->page + page, .n_page = n_page, .out = k});
+    if (v) page_read(NULL, v, g, page_frame(g, l->frames, l->page[page]), PAGE_SEALED, PAGE_TOK);
+    pick_let(l, page, n_page);
+}
+
+void pick_keys(float *k, const struct method_lane *l, uint32_t page)
+{
+    meter_bytes(l, page_all_keys(l->shape->geom));
+    read_pages(k, NULL, l, page, 1);
     turn_keys(k, l, page, 1);
 }
 
@@ -185,19 +215,13 @@ const float *pick_query(float *room, const struct method_lane *l, uint32_t page,
 void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t page)
 {
     const struct page_geom *g = l->shape->geom;
-    assert(page < l->n_sealed);
     meter_bytes(l, page_all_keys(g) + page_all_values(g));
-    page_read(k, v, g, page_frame(g, l->frames, l->page[page]), PAGE_SEALED, PAGE_TOK);
-    turn_keys(k, l, page, 1);
+    pick_visit(k, v, l, page);
 }
 
 void pick_visit(float *k, float *v, const struct method_lane *l, uint32_t page)
 {
-    const struct page_geom *g = l->shape->geom;
-    assert(page < l->n_sealed);
-    l->ops->keys(&(struct op_keys){
-        .geom = g, .frames = l->frames, .page = l->page + page, .n_page = 1, .out = k});
-    page_read(NULL, v, g, page_frame(g, l->frames, l->page[page]), PAGE_SEALED, PAGE_TOK);
+    read_pages(k, v, l, page, 1);
     turn_keys(k, l, page, 1);
 }
 
@@ -228,9 +252,10 @@ void pick_span(float *k, const struct method_lane *l, uint32_t first, uint32_t e
     float *rest = k + (size_t)n_full * PAGE_TOK * g->head_dim;
     assert(first % PAGE_TOK == 0 && end <= l->pos + l->n_row);
     meter_bytes(l, n_full * page_all_keys(g));
-    if (n_full > 0)
-        l->ops->keys(&(struct op_keys){
-            .geom = g, .frames = l->frames, .page = l->page + page0, .n_page = n_full, .out = k});
+    for (uint32_t i = 0, n; i < n_full; i += n) {
+        n = pick_min(n_full - i, DISK_RUN);
+        read_pages(k + (size_t)i * PAGE_TOK * g->head_dim, NULL, l, page0 + i, n);
+    }
     turn_keys(k, l, page0, n_full);
     if (left > 0 && page0 + n_full < l->n_sealed) {
         pick_keys(rest, l, page0 + n_full);
@@ -291,5 +316,12 @@ struct op_lane_logits pick_lane_logits(float *score, size_t stride, const struct
 void pick_all_logits(float *score, size_t stride, const struct method_lane *l)
 {
     const struct op_lane_logits op = pick_lane_logits(score, stride, l);
+    const uint32_t n = op.keys.n_page;
+    if (!pick_hold(l, 0, n)) {
+        for (uint32_t g = 0; g < op.group; g++)
+            memset(score + g * stride, 0, (size_t)n * PAGE_TOK * sizeof *score);
+        return;
+    }
     l->ops->lanes.logits(NULL, l->ops, &op, 1);
+    pick_let(l, 0, n);
 }

@@ -161,6 +161,11 @@ void pick_tokens(struct method_pick *out, const struct method_lane *l, float *va
 
 /* ---- Keys ---- */
 
+/* Pages stay in memory between these two; whoever reads more than the functions here do holds
+ * them. False: they cannot be had, and the row will fail. */
+bool pick_hold(const struct method_lane *l, uint32_t page, uint32_t n_page);
+void pick_let(const struct method_lane *l, uint32_t page, uint32_t n_page);
+
 /* Keys of a sealed page of the lane [PAGE_TOK, head_dim], as attention reads them. All
  * of these count what they read. */
 void pick_keys(float *k, const struct method_lane *l, uint32_t page);

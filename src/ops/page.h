@@ -55,6 +55,14 @@ struct page_frames {
     const uint32_t *of; /* [pages] the frame of a page; NULL: pages lie in the order of their ids */
 };
 
+/* Where the first parts of q8 pages lie, at the same offsets: page id's at base + page_frame_of(of,
+ * id) * stride. */
+struct page_cards {
+    const uint8_t *base;
+    const uint32_t *of;
+    size_t stride;
+};
+
 /* The number of a page's frame. */
 static inline size_t page_frame_of(const uint32_t *of, page_id id)
 {

@@ -38,13 +38,14 @@ static void world_init(struct world *w, uint64_t seed)
     struct page_geom g = {.n_layer = N_LAYER, .n_kv_head = N_KV_HEAD, .head_dim = D};
     page_geom_init(&g);
     struct arena a = {0};
-    const uint32_t n_page = N_PAGE_INDEX * N_LAYER * N_KV_HEAD;
-    pool_init(&w->pool, &g, n_page, N_SEQ, MAX_PAGE, &a);
+    const struct pool_size size = {
+        .n_page = N_PAGE_INDEX * N_LAYER * N_KV_HEAD, .n_seq = N_SEQ, .max_page = MAX_PAGE};
+    pool_init(&w->pool, &g, &size, &a);
     w->block_bytes = a.used;
     w->block = mem_map(a.used);
     assert_non_null(w->block);
     a = (struct arena){.base = w->block, .capacity = w->block_bytes};
-    pool_init(&w->pool, &g, n_page, N_SEQ, MAX_PAGE, &a);
+    pool_init(&w->pool, &g, &size, &a);
     assert_int_equal(a.used, w->block_bytes);
 }
 
@@ -133,7 +134,7 @@ static void cut(struct world *w, uint32_t s, uint32_t keep)
         there = there && !(in_page && w->dropped[s][lane][page]);
     if (in_page) assert_int_equal(pool_has(&w->pool, s, page), there);
     if (!there) return;
-    pool_truncate(&w->pool, s, w->n_tok[s], keep);
+    assert_int_equal(pool_truncate(&w->pool, s, w->n_tok[s], keep, NULL), SAC_OK);
     w->n_tok[s] = keep;
     for (uint32_t lane = 0; lane < N_LAYER * N_KV_HEAD; lane++)
         for (uint32_t i = page; i < MAX_PAGE; i++) w->dropped[s][lane][i] = false;

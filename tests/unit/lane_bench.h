@@ -176,6 +176,7 @@ static inline void lb_point(struct lane_bench *b, uint32_t pos, bool is_prompt)
                      .end = pos},
             .scale = 0.125f,
             .frames = {.base = b->pool},
+            .cards = {.base = b->pool, .stride = b->geom.bytes},
             .page = b->page[h],
             .n_sealed = (pos + 1) / PAGE_TOK,
             .own = b->tail + (h * LB_PAGES + pos / PAGE_TOK) * b->geom.tail_bytes,

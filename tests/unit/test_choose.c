@@ -89,6 +89,7 @@ static void bench_open(struct bench *b, sac_kv_type type, const char *spec)
                                    .q_stride = GROUP * DIM,
                                    .scale = 0.125f,
                                    .frames = {.base = b->pool},
+                                   .cards = {.base = b->pool, .stride = b->geom.bytes},
                                    .page = b->page,
                                    .n_sealed = N_PAGE,
                                    .own = b->own,

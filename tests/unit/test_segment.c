@@ -303,6 +303,7 @@ static void boxes_are_scored_by_the_queries_that_meet_them(void **state)
                                    .q = q,
                                    .scale = 0.5f,
                                    .frames = pool_frames(&e->pool),
+                                   .cards = pool_cards(&e->pool),
                                    .page = pool_table(&e->pool, s, 1),
                                    .side = side_base(&e->side, m->side),
                                    .side_stride = m->side.bytes,

@@ -48,9 +48,9 @@ static struct op_share_planes plane_of(const struct method_lane *l)
     const struct page_geom *g = l->shape->geom;
     const size_t d = g->head_dim;
     if (g->type_k == SAC_KV_Q8)
-        return (struct op_share_planes){.base = l->frames.base,
-                                        .frame_of = l->frames.of,
-                                        .stride = g->bytes,
+        return (struct op_share_planes){.base = l->cards.base,
+                                        .frame_of = l->cards.of,
+                                        .stride = l->cards.stride,
                                         .min_at = g->k_min,
                                         .step_at = g->k_step,
                                         .hi2_at = g->k_hi2};

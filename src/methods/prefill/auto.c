@@ -142,24 +142,28 @@ static bool survey(const struct work *w, const struct method_lane *l, struct pla
 {
     const struct auto_prefill_param *set = l->param;
     const double gap = 1 - set->mass;
-    return l->ops->survey(&(struct op_survey){.ops = l->ops,
-                                              .geom = l->shape->geom,
-                                              .frames = l->frames,
-                                              .page = l->page,
-                                              .n_page = w->n_page,
-                                              .n_set = p->n_tile,
-                                              .n_part = p->n_part,
-                                              .n_query = w->n_row,
-                                              .q = w->q,
-                                              .lse = w->lse,
-                                              .least = (float)(gap * gap),
-                                              .spread = (float)set->spread,
-                                              .seed = l->layer * 64 + l->kv_head,
-                                              .mask = p->mask,
-                                              .n_word = p->n_word,
-                                              .weight = p->weight,
-                                              .n_taken = w->n_taken,
-                                              .scratch = w->op});
+    const uint32_t n_page = w->n_page[p->n_tile - 1];
+    if (!pick_hold(l, 0, n_page)) return false;
+    const bool finite = l->ops->survey(&(struct op_survey){.ops = l->ops,
+                                                           .geom = l->shape->geom,
+                                                           .frames = l->frames,
+                                                           .page = l->page,
+                                                           .n_page = w->n_page,
+                                                           .n_set = p->n_tile,
+                                                           .n_part = p->n_part,
+                                                           .n_query = w->n_row,
+                                                           .q = w->q,
+                                                           .lse = w->lse,
+                                                           .least = (float)(gap * gap),
+                                                           .spread = (float)set->spread,
+                                                           .seed = l->layer * 64 + l->kv_head,
+                                                           .mask = p->mask,
+                                                           .n_word = p->n_word,
+                                                           .weight = p->weight,
+                                                           .n_taken = w->n_taken,
+                                                           .scratch = w->op});
+    pick_let(l, 0, n_page);
+    return finite;
 }
 
 static void end_tile(const struct work *w, const struct method_lane *l, struct plan *p,

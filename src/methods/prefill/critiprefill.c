@@ -140,9 +140,9 @@ static void score_boxes(const struct work *w, const struct method_lane *l, const
     const float width = of_max ? (in_page ? 255.0f : 1.0f) : 0;
     for (uint32_t i = 0; i < l->shape->group * g->head_dim; i++) w->qb[i] = width * q[i];
     l->ops->score_pages(&(struct op_score_pages){
-        .base = in_page ? l->frames.base : l->side,
-        .frame_of = in_page ? l->frames.of : NULL,
-        .stride = in_page ? g->bytes : l->side_stride,
+        .base = in_page ? l->cards.base : l->side,
+        .frame_of = in_page ? l->cards.of : NULL,
+        .stride = in_page ? l->cards.stride : l->side_stride,
         .a_at = in_page ? g->k_min : 0,
         .b_at = in_page ? g->k_step : (size_t)g->head_dim * 2,
         .page = l->page,

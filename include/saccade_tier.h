@@ -1,0 +1,50 @@
+/* saccade_tier.h: pages of keys and values in two tiers: memory for those that were read of late, a
+ * file for all. Contract as in saccade.h. No result depends on where a page is. */
+#ifndef SACCADE_TIER_H
+#define SACCADE_TIER_H
+
+#include "saccade.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Which pages leave memory. */
+typedef enum sac_tier_policy {
+    SAC_TIER_STALE = 0, /* those not used in the last step; then seldom chosen ones of the layer
+                           that comes again last */
+    SAC_TIER_LRU,       /* those used longest ago */
+} sac_tier_policy;
+
+/* sac_engine_params.tier; all of it is copied. */
+struct sac_tier_params {
+    const char *file; /* must not be there yet; its room is reserved at once, it has no name while
+                         it is used, and what it holds ends with the engine */
+    uint64_t file_bytes; /* that it may take, at most: all pages must fit */
+    uint64_t fast_bytes; /* of pages in memory */
+    sac_tier_policy policy;
+    bool no_ahead; /* pages are fetched when they are asked for, never before */
+};
+
+typedef struct sac_tier_stats {
+    uint64_t fast_bytes, card_bytes, file_bytes; /* planned: frames in memory; what methods choose
+                                                    by, always in memory; the file */
+    uint64_t n_hit, n_fetch;        /* pages asked for that were in memory, that were not */
+    uint64_t n_ahead, n_ahead_used; /* fetched before they were asked for; of these asked for */
+    uint64_t n_read, n_write;       /* transfers, of one page or of neighbours */
+    uint64_t bytes_fetched, bytes_written;
+    uint64_t n_failed;   /* pages that could not be read or written */
+    uint64_t wait_us;    /* that threads have waited for the file */
+    const char *backend; /* "io_uring" or "threads"; NULL: there is no file, and all is zero */
+} sac_tier_stats;
+
+SAC_API sac_tier_stats sac_tier_get_stats(const sac_engine *engine);
+/* Pages of one layer that were asked for and were in memory, and that were not. */
+SAC_API void sac_tier_get_layer(const sac_engine *engine, uint32_t layer, uint64_t *out_hit,
+                                uint64_t *out_fetch);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,90 @@
+/* disk_ring.c: transfers of a disk through io_uring. Whoever submits enters the ring, under a lock;
+ * one thread of the disk takes out what is done. */
+#include "kv/disk.h"
+
+#include "base/mem.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <liburing.h>
+#include <pthread.h>
+
+struct ring {
+    struct disk *disk;
+    struct io_uring uring;
+    pthread_mutex_t lock; /* of the side that submits */
+    pthread_t reaper;
+};
+
+/* A transfer that could not be submitted goes the plain way when it comes out here. */
+static void *reap(void *arg)
+{
+    struct ring *r = arg;
+    for (;;) {
+        struct io_uring_cqe *cqe = NULL;
+        const int error = io_uring_wait_cqe(&r->uring, &cqe);
+        if (error == -EINTR) continue;
+        assert(error == 0);
+        struct disk_io *io = io_uring_cqe_get_data(cqe);
+        const int n = cqe->res;
+        io_uring_cqe_seen(&r->uring, cqe);
+        if (!io) return NULL; /* stop's */
+        const bool again = n == -EINTR || n == -EAGAIN;
+        disk_finish(r->disk, io, again ? 0 : n);
+    }
+}
+
+/* There is always an entry: as many as there are transfers, and one for the end. */
+static void enter(struct ring *r, struct disk *d, struct disk_io *io)
+{
+    pthread_mutex_lock(&r->lock);
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
+    assert(sqe);
+    if (!io)
+        io_uring_prep_nop(sqe);
+    else if (io->writes)
+        io_uring_prep_write(sqe, disk_fd(d), io->buffer, (unsigned)disk_bytes(d, io),
+                            (uint64_t)disk_at(d, io));
+    else
+        io_uring_prep_read(sqe, disk_fd(d), io->buffer, (unsigned)disk_bytes(d, io),
+                           (uint64_t)disk_at(d, io));
+    io_uring_sqe_set_data(sqe, io);
+    /* What the kernel has no room for now goes with the next call. */
+    for (int n = 0; n <= 0;) n = io_uring_submit(&r->uring);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void submit(struct disk *d, struct disk_io *io)
+{
+    enter(*disk_backend_state(d), d, io);
+}
+
+static void stop(struct disk *d)
+{
+    struct ring *r = *disk_backend_state(d);
+    enter(r, d, NULL);
+    pthread_join(r->reaper, NULL);
+    io_uring_queue_exit(&r->uring);
+    pthread_mutex_destroy(&r->lock);
+    mem_free(r);
+}
+
+static bool start(struct disk *d)
+{
+    struct ring *r = mem_calloc(1, sizeof *r);
+    if (!r) return false;
+    r->disk = d;
+    if (io_uring_queue_init(2 * DISK_DEPTH, &r->uring, 0) < 0) {
+        mem_free(r);
+        return false;
+    }
+    pthread_mutex_init(&r->lock, NULL);
+    *disk_backend_state(d) = r;
+    if (pthread_create(&r->reaper, NULL, reap, r) == 0) return true;
+    io_uring_queue_exit(&r->uring);
+    pthread_mutex_destroy(&r->lock);
+    mem_free(r);
+    return false;
+}
+
+const struct disk_backend disk_ring = {"io_uring", start, submit, stop};

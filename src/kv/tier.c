@@ -1,0 +1,744 @@
+/* tier.c: the states of frames, and the transfers between memory and disk.
+ *
+ * Invariants, checked by tier_check while nothing is under way:
+ *  1. frame_of[id] = f if and only if frame[f].page = id.
+ *  2. A frame is on the free stack if and only if it is FREE; it has no page and no pins then.
+ *  3. CLEAN means that the page is on the disk; DIRTY and STUCK that it is not.
+ *  4. n_ready counts CLEAN frames without pins, n_pinned those with pins.
+ *  5. A frame with a page stands in the list of the page's layer, the others in none.
+ *  6. LOST frames are pinned: the last release frees them, and who asks next tries again.
+ * A slot of the disk is part of one transfer at most (is_moving): a page that was freed in the
+ * middle of one leaves its frame as an orphan, which is freed by the transfer's end, and whoever
+ * gets its id waits for that end before writing to the same slot.
+ *
+ * Checksums are XXH3 of what the disk holds of a page. Arrays are laid out by the pool's plan and a
+ * step allocates nothing. Not here: which pages give way (victim.c), how bytes move (disk.c). */
+#include "kv/tier.h"
+
+#include "base/workers.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define WRITES_MAX (DISK_DEPTH / 2) /* transfers that writes leave to nobody else */
+
+/* ---- Lists and counts ---- */
+
+static void unlink_frame(struct tier *t, uint32_t f)
+{
+    struct tier_frame *frame = &t->frame[f];
+    struct tier_layer *layer = &t->layer[t->page[frame->page].layer];
+    *(frame->prev == PAGE_NONE ? &layer->first : &t->frame[frame->prev].next) = frame->next;
+    *(frame->next == PAGE_NONE ? &layer->last : &t->frame[frame->next].prev) = frame->prev;
+}
+
+/* As the one used last. */
+static void link_frame(struct tier *t, uint32_t f)
+{
+    struct tier_frame *frame = &t->frame[f];
+    struct tier_layer *layer = &t->layer[t->page[frame->page].layer];
+    frame->prev = layer->last;
+    frame->next = PAGE_NONE;
+    *(layer->last == PAGE_NONE ? &layer->first : &t->frame[layer->last].next) = f;
+    layer->last = f;
+}
+
+static bool is_ready(const struct tier_frame *frame)
+{
+    return frame->state == TIER_CLEAN && frame->pins == 0;
+}
+
+static void set_state(struct tier *t, uint32_t f, enum tier_state state)
+{
+    t->n_ready -= is_ready(&t->frame[f]);
+    t->frame[f].state = (uint8_t)state;
+    t->n_ready += is_ready(&t->frame[f]);
+}
+
+static void pin(struct tier *t, uint32_t f)
+{
+    t->n_ready -= is_ready(&t->frame[f]);
+    t->n_pinned += t->frame[f].pins++ == 0;
+}
+
+/* Gives a frame its page and takes it from the free stack. */
+static uint32_t bind(struct tier *t, page_id id, enum tier_state state)
+{
+    assert(t->n_free > 0 && t->frame_of[id] == PAGE_NONE);
+    const uint32_t f = t->free[--t->n_free];
+    assert(t->frame[f].state == TIER_FREE && t->frame[f].pins == 0);
+    t->frame[f] =
+        (struct tier_frame){.page = id, .used = t->page[id].used, .state = (uint8_t)state};
+    t->frame_of[id] = f;
+    link_frame(t, f);
+    return f;
+}
+
+/* The page leaves its frame. */
+static void unbind(struct tier *t, uint32_t f)
+{
+    unlink_frame(t, f);
+    t->frame_of[t->frame[f].page] = PAGE_NONE;
+    t->frame[f].page = PAGE_NONE;
+}
+
+static void set_free(struct tier *t, uint32_t f)
+{
+    assert(t->frame[f].page == PAGE_NONE && t->frame[f].pins == 0);
+    set_state(t, f, TIER_FREE);
+    t->free[t->n_free++] = f;
+}
+
+static void unpin(struct tier *t, uint32_t f)
+{
+    assert(t->frame[f].pins > 0);
+    if (--t->frame[f].pins > 0) return;
+    t->n_pinned--;
+    t->n_ready += is_ready(&t->frame[f]);
+    if (t->frame[f].state != TIER_LOST) return;
+    unbind(t, f);
+    set_free(t, f);
+}
+
+void tier_evict(struct tier *t, uint32_t f)
+{
+    assert(is_ready(&t->frame[f]) && t->page[t->frame[f].page].on_disk);
+    unbind(t, f);
+    set_free(t, f);
+}
+
+static uint8_t *frame_bytes(const struct tier *t, uint32_t f)
+{
+    return t->frames + (size_t)f * t->geom.bytes;
+}
+
+/* ---- Writing behind ---- */
+
+static void queue_write(struct tier *t, uint32_t f)
+{
+    set_state(t, f, TIER_DIRTY);
+    t->frame[f].queue = PAGE_NONE;
+    *(t->dirty_first == PAGE_NONE ? &t->dirty_first : &t->frame[t->dirty_last].queue) = f;
+    t->dirty_last = f;
+}
+
+static void leave_queue(struct tier *t, uint32_t f)
+{
+    uint32_t before = PAGE_NONE;
+    for (uint32_t i = t->dirty_first; i != f; i = t->frame[i].queue) before = i;
+    *(before == PAGE_NONE ? &t->dirty_first : &t->frame[before].queue) = t->frame[f].queue;
+    if (t->dirty_last == f) t->dirty_last = before;
+}
+
+static void add_write(struct tier *t, struct disk_io *io, uint32_t f)
+{
+    const page_id id = t->frame[f].page;
+    const size_t bytes = t->geom.bytes - t->card_bytes, slot = disk_slot_bytes(t->disk);
+    uint8_t *to = io->buffer + io->n_slot * slot;
+    leave_queue(t, f);
+    set_state(t, f, TIER_WRITING);
+    memcpy(to, frame_bytes(t, f) + t->card_bytes, bytes);
+    memset(to + bytes, 0, slot - bytes);
+    t->page[id].sum = XXH3_64bits(to, bytes);
+    t->page[id].is_moving = true;
+    io->tag[io->n_slot].page = id;
+    io->tag[io->n_slot++].frame = f;
+}
+
+/* Begins as many writes as there are transfers for. */
+static void pump_writes(struct tier *t)
+{
+    while (t->n_busy < WRITES_MAX && t->dirty_first != PAGE_NONE) {
+        uint32_t f = t->dirty_first;
+        if (t->page[t->frame[f].page].is_moving) return; /* its end comes here again */
+        struct disk_io *io = disk_take(t->disk);
+        if (!io) return;
+        io->writes = true;
+        io->slot = t->frame[f].page;
+        io->n_slot = 0;
+        do {
+            add_write(t, io, f);
+            f = t->dirty_first;
+        } while (io->n_slot < DISK_RUN && f != PAGE_NONE &&
+                 t->frame[f].page == io->slot + io->n_slot && !t->page[t->frame[f].page].is_moving);
+        t->n_busy++;
+        t->stats.n_write++;
+        disk_submit(t->disk, io);
+    }
+}
+
+/* ---- The end of a transfer ---- */
+
+static void note_failure(struct tier *t, page_id id, const struct disk_io *io, const char *what)
+{
+    t->stats.n_failed++;
+    t->error = io->result < 0 ? (int)-io->result : 0;
+    t->what = what;
+    t->lost = id;
+}
+
+/* A frame whose page was freed meanwhile. */
+static bool is_orphan(struct tier *t, uint32_t f)
+{
+    if (t->frame[f].page != PAGE_NONE) return false;
+    set_free(t, f);
+    return true;
+}
+
+static void end_write(struct tier *t, const struct disk_io *io)
+{
+    const size_t slot = disk_slot_bytes(t->disk);
+    for (uint32_t i = 0; i < io->n_slot; i++) {
+        const uint32_t f = io->tag[i].frame;
+        const page_id id = io->tag[i].page;
+        t->page[id].is_moving = false;
+        if (is_orphan(t, f)) continue;
+        const bool is_there = io->result >= (ssize_t)((i + 1) * slot);
+        t->page[id].on_disk = is_there;
+        set_state(t, f, is_there ? TIER_CLEAN : TIER_STUCK);
+        if (is_there)
+            t->stats.bytes_written += slot;
+        else
+            note_failure(t, id, io, "written to");
+    }
+}
+
+/* What was read goes into its frame, or zeros do. Nobody else looks at the frame yet. */
+static bool fill(struct tier *t, const struct disk_io *io, uint32_t i, const char **why)
+{
+    const size_t bytes = t->geom.bytes - t->card_bytes, slot = disk_slot_bytes(t->disk);
+    const uint8_t *from = io->buffer + i * slot;
+    const page_id id = io->tag[i].page;
+    uint8_t *to = frame_bytes(t, io->tag[i].frame);
+    const bool is_whole = io->result >= (ssize_t)((i + 1) * slot);
+    if (is_whole && XXH3_64bits(from, bytes) == t->page[id].sum) {
+        memcpy(to, t->cards + (size_t)id * t->card_bytes, t->card_bytes);
+        memcpy(to + t->card_bytes, from, bytes);
+        return true;
+    }
+    *why = is_whole ? "read back unchanged from" : "read back from";
+    memset(to, 0, t->geom.bytes);
+    return false;
+}
+
+static void end_read(struct tier *t, const struct disk_io *io, const bool *is_good, const char *why)
+{
+    for (uint32_t i = 0; i < io->n_slot; i++) {
+        const uint32_t f = io->tag[i].frame;
+        const page_id id = io->tag[i].page;
+        t->page[id].is_moving = false;
+        t->stats.bytes_fetched += disk_slot_bytes(t->disk);
+        if (is_orphan(t, f)) continue;
+        if (!is_good[i]) note_failure(t, id, io, why);
+        set_state(t, f, is_good[i] ? TIER_CLEAN : TIER_LOST);
+        if (is_good[i] || t->frame[f].pins > 0) continue;
+        unbind(t, f); /* nobody had asked for it */
+        set_free(t, f);
+    }
+}
+
+static void end_transfer(void *user, struct disk_io *io)
+{
+    struct tier *t = user;
+    bool is_good[DISK_RUN] = {false};
+    const char *why = "";
+    for (uint32_t i = 0; i < io->n_slot && !io->writes; i++) is_good[i] = fill(t, io, i, &why);
+    pthread_mutex_lock(&t->lock);
+    if (io->writes)
+        end_write(t, io);
+    else
+        end_read(t, io, is_good, why);
+    disk_give(t->disk, io);
+    t->n_busy--;
+    pump_writes(t);
+    pthread_cond_broadcast(&t->change);
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* ---- Room ---- */
+
+static void wait_for_change(struct tier *t)
+{
+    const uint64_t start = clock_us();
+    pthread_cond_wait(&t->change, &t->lock);
+    t->stats.wait_us += clock_us() - start;
+}
+
+/* Writes that have failed are tried again. */
+static bool retry_writes(struct tier *t)
+{
+    bool any = false;
+    for (uint32_t f = 0; f < t->n_frame; f++) {
+        if (t->frame[f].state != TIER_STUCK) continue;
+        queue_write(t, f);
+        any = true;
+    }
+    pump_writes(t);
+    return any;
+}
+
+/* Waits for something that may give room; false: nothing will. All pins may be the caller's own. */
+static bool wait_for_room(struct tier *t, bool holds, bool *retried)
+{
+    if (t->n_busy == 0 && (holds || t->n_pinned == 0)) {
+        if (*retried || !retry_writes(t)) return false;
+        *retried = true;
+    }
+    wait_for_change(t);
+    return true;
+}
+
+static void make_room(struct tier *t, uint32_t n)
+{
+    if (n > t->n_free) victim_take(t, n - t->n_free);
+    assert(n <= t->n_free);
+}
+
+/* Pins pages that have a frame; returns the number of others. */
+static uint32_t pin_present(struct tier *t, const page_id *id, uint32_t n)
+{
+    uint32_t n_absent = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (id[i] == PAGE_NONE) continue;
+        if (t->frame_of[id[i]] == PAGE_NONE)
+            n_absent++;
+        else
+            pin(t, t->frame_of[id[i]]);
+    }
+    return n_absent;
+}
+
+static void unpin_present(struct tier *t, const page_id *id, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE) unpin(t, t->frame_of[id[i]]);
+}
+
+/* Why there is no room. */
+static sac_status no_room(const struct tier *t)
+{
+    for (uint32_t f = 0; f < t->n_frame; f++)
+        if (t->frame[f].state == TIER_STUCK) return SAC_ERR_BUSY;
+    return SAC_ERR_CONTEXT;
+}
+
+/* ---- Writing pages ---- */
+
+sac_status tier_open(struct tier *t, const page_id *id, uint32_t n)
+{
+    bool retried = false;
+    if (!t) return SAC_OK;
+    if (n > t->n_frame) return SAC_ERR_CONTEXT;
+    pthread_mutex_lock(&t->lock);
+    while (n > t->n_free + t->n_ready && wait_for_room(t, true, &retried)) {
+    }
+    const bool has_room = n <= t->n_free + t->n_ready;
+    const sac_status status = has_room ? SAC_OK : no_room(t);
+    if (has_room) make_room(t, n);
+    for (uint32_t i = 0; i < n && has_room; i++) pin(t, bind(t, id[i], TIER_OPEN));
+    pthread_mutex_unlock(&t->lock);
+    return status;
+}
+
+void tier_close(struct tier *t, const page_id *id, uint32_t n)
+{
+    if (!t) return;
+    pthread_mutex_lock(&t->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t f = t->frame_of[id[i]];
+        assert(t->frame[f].state == TIER_OPEN);
+        memcpy(t->cards + (size_t)id[i] * t->card_bytes, frame_bytes(t, f), t->card_bytes);
+        t->frame[f].used = t->page[id[i]].used = t->step;
+        t->frame[f].history = 1;
+        queue_write(t, f);
+        unpin(t, f);
+    }
+    pump_writes(t);
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* ---- Reading pages ---- */
+
+static void touch(struct tier *t, uint32_t f)
+{
+    struct tier_frame *frame = &t->frame[f];
+    const uint32_t age = t->step - frame->used;
+    frame->history = (age < 32 ? frame->history << age : 0) | 1;
+    frame->used = t->page[frame->page].used = t->step;
+    unlink_frame(t, f);
+    link_frame(t, f);
+}
+
+/* A transfer of a page and of neighbours that follow it in the list and are bound for the same. */
+static uint32_t load_run(struct tier *t, struct disk_io *io, const page_id *id, uint32_t n)
+{
+    io->writes = false;
+    io->slot = id[0];
+    for (io->n_slot = 0; io->n_slot < n && io->n_slot < DISK_RUN; io->n_slot++) {
+        const page_id at = id[io->n_slot];
+        if (at != io->slot + io->n_slot || t->frame_of[at] == PAGE_NONE ||
+            t->frame[t->frame_of[at]].state != TIER_BOUND || t->page[at].is_moving)
+            break;
+        assert(t->page[at].on_disk);
+        io->tag[io->n_slot].page = at;
+        io->tag[io->n_slot].frame = t->frame_of[at];
+        set_state(t, t->frame_of[at], TIER_LOADING);
+        t->page[at].is_moving = true;
+    }
+    assert(io->n_slot > 0);
+    t->n_busy++;
+    t->stats.n_read++;
+    disk_submit(t->disk, io);
+    return io->n_slot;
+}
+
+static void bind_page(struct tier *t, page_id id)
+{
+    const bool is_there = t->page[id].on_disk;
+    const uint32_t f = bind(t, id, is_there ? TIER_BOUND : TIER_LOST);
+    pin(t, f);
+    if (is_there) return;
+    memset(frame_bytes(t, f), 0, t->geom.bytes);
+    note_failure(t, id, &(struct disk_io){0}, "read, for it was never written, from");
+}
+
+/* Pins absent pages into frames, for which there is room; they wait for their bytes. One that was
+ * never written has none to wait for. */
+static void bind_absent(struct tier *t, const page_id *id, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (id[i] == PAGE_NONE) continue;
+        const bool is_absent = t->frame_of[id[i]] == PAGE_NONE;
+        struct tier_layer *layer = &t->layer[t->page[id[i]].layer];
+        if (is_absent) bind_page(t, id[i]);
+        struct tier_frame *frame = &t->frame[t->frame_of[id[i]]];
+        t->stats.n_ahead_used += frame->ahead;
+        frame->ahead = false;
+        layer->n_fetch += is_absent;
+        layer->n_hit += !is_absent;
+        touch(t, t->frame_of[id[i]]);
+    }
+}
+
+static bool is_state(const struct tier *t, page_id id, enum tier_state state)
+{
+    return id != PAGE_NONE && t->frame_of[id] != PAGE_NONE &&
+           t->frame[t->frame_of[id]].state == state;
+}
+
+/* Begins to load those that wait for their bytes, and waits until no page of the list does. */
+static void load(struct tier *t, const page_id *id, uint32_t n)
+{
+    for (uint32_t i = 0; i < n;) {
+        if (!is_state(t, id[i], TIER_BOUND)) {
+            i++;
+            continue;
+        }
+        struct disk_io *io = t->page[id[i]].is_moving ? NULL : disk_take(t->disk);
+        if (io)
+            i += load_run(t, io, id + i, n - i);
+        else
+            wait_for_change(t);
+    }
+    for (uint32_t i = 0; i < n;)
+        if (is_state(t, id[i], TIER_BOUND) || is_state(t, id[i], TIER_LOADING))
+            wait_for_change(t);
+        else
+            i++;
+}
+
+static sac_status acquire(struct tier *t, const page_id *id, uint32_t n, bool holds)
+{
+    bool retried = false;
+    sac_status status = SAC_OK;
+    uint32_t n_absent;
+    while ((n_absent = pin_present(t, id, n)) > t->n_free + t->n_ready) {
+        unpin_present(t, id, n);
+        if (n > t->n_frame || !wait_for_room(t, holds, &retried)) return no_room(t);
+    }
+    make_room(t, n_absent);
+    bind_absent(t, id, n);
+    load(t, id, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (is_state(t, id[i], TIER_LOST)) status = SAC_ERR_IO;
+    return status;
+}
+
+sac_status tier_acquire(struct tier *t, const page_id *id, uint32_t n)
+{
+    if (!t) return SAC_OK;
+    pthread_mutex_lock(&t->lock);
+    const sac_status status = acquire(t, id, n, false);
+    pthread_mutex_unlock(&t->lock);
+    return status;
+}
+
+sac_status tier_acquire_more(struct tier *t, const page_id *id, uint32_t n)
+{
+    if (!t) return SAC_OK;
+    pthread_mutex_lock(&t->lock);
+    const sac_status status = acquire(t, id, n, true);
+    pthread_mutex_unlock(&t->lock);
+    return status;
+}
+
+void tier_release(struct tier *t, const page_id *id, uint32_t n)
+{
+    if (!t) return;
+    pthread_mutex_lock(&t->lock);
+    unpin_present(t, id, n);
+    pthread_cond_broadcast(&t->change);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static bool may_load(const struct tier *t, page_id id)
+{
+    return id != PAGE_NONE && t->frame_of[id] == PAGE_NONE && t->page[id].on_disk &&
+           !t->page[id].is_moving;
+}
+
+/* The pages that come first and for which there is room get frames. */
+static void bind_ahead(struct tier *t, const page_id *id, uint32_t n)
+{
+    uint32_t n_load = 0, room = t->n_free + t->n_ready;
+    if (room > DISK_DEPTH * DISK_RUN) room = DISK_DEPTH * DISK_RUN;
+    for (uint32_t i = 0; i < n && n_load < room; i++) n_load += may_load(t, id[i]);
+    make_room(t, n_load);
+    for (uint32_t i = 0; n_load > 0; i++) {
+        if (!may_load(t, id[i])) continue;
+        t->frame[bind(t, id[i], TIER_BOUND)].ahead = true;
+        t->stats.n_ahead++;
+        n_load--;
+    }
+}
+
+/* Begins to load what bind_ahead has bound; what no transfer is left for is let go. */
+static void load_ahead(struct tier *t, const page_id *id, uint32_t n)
+{
+    for (uint32_t i = 0; i < n;) {
+        const bool is_bound = is_state(t, id[i], TIER_BOUND);
+        struct disk_io *io = is_bound ? disk_take(t->disk) : NULL;
+        if (io) {
+            i += load_run(t, io, id + i, n - i);
+            continue;
+        }
+        if (is_bound) {
+            const uint32_t f = t->frame_of[id[i]];
+            unbind(t, f);
+            set_free(t, f);
+            t->stats.n_ahead--;
+        }
+        i++;
+    }
+}
+
+void tier_ahead(struct tier *t, const page_id *id, uint32_t n)
+{
+    if (!t) return;
+    pthread_mutex_lock(&t->lock);
+    pin_present(t, id, n); /* so that they do not give way to each other */
+    bind_ahead(t, id, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE &&
+            !is_state(t, id[i], TIER_BOUND))
+            unpin(t, t->frame_of[id[i]]);
+    load_ahead(t, id, n);
+    pthread_mutex_unlock(&t->lock);
+}
+
+bool tier_is_wanted(const struct tier *t, page_id id)
+{
+    return t->page[id].used + 1 >= t->step;
+}
+
+bool tier_is_new(const struct tier *t, page_id id)
+{
+    const uint32_t f = t->frame_of[id];
+    return f != PAGE_NONE && t->frame[f].used == t->step && !(t->frame[f].history & 2);
+}
+
+/* ---- Life ---- */
+
+void tier_born(struct tier *t, page_id id, uint32_t layer)
+{
+    if (!t) return;
+    pthread_mutex_lock(&t->lock);
+    assert(t->frame_of[id] == PAGE_NONE && !t->page[id].on_disk);
+    t->page[id].layer = (uint16_t)layer;
+    t->page[id].used = 0;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void tier_drop(struct tier *t, page_id id)
+{
+    if (!t) return;
+    pthread_mutex_lock(&t->lock);
+    const uint32_t f = t->frame_of[id];
+    t->page[id].on_disk = false;
+    if (f != PAGE_NONE) {
+        const enum tier_state state = t->frame[f].state;
+        assert(t->frame[f].pins == 0 && state != TIER_BOUND && state != TIER_FREE);
+        if (state == TIER_DIRTY) leave_queue(t, f);
+        unbind(t, f);
+        if (state != TIER_WRITING && state != TIER_LOADING) set_free(t, f);
+    }
+    pthread_cond_broadcast(&t->change);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void tier_begin(struct tier *t)
+{
+    if (!t) return;
+    pthread_mutex_lock(&t->lock);
+    t->step++;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void tier_enter(struct tier *t, uint32_t layer)
+{
+    if (!t) return;
+    pthread_mutex_lock(&t->lock);
+    t->now = layer;
+    pthread_mutex_unlock(&t->lock);
+}
+
+size_t tier_card_bytes(const struct page_geom *g)
+{
+    return g->type_k == SAC_KV_Q8 ? g->k_low : 0;
+}
+
+void tier_plan(struct tier *t, struct arena *a)
+{
+    t->card_bytes = tier_card_bytes(&t->geom);
+    t->cards = arena_take(a, t->n_page, t->card_bytes);
+    t->frame = arena_take(a, t->n_frame, sizeof *t->frame);
+    t->page = arena_take(a, t->n_page, sizeof *t->page);
+    t->layer = arena_take(a, t->geom.n_layer, sizeof *t->layer);
+    t->free = arena_take(a, t->n_frame, sizeof *t->free);
+}
+
+sac_status tier_start(struct tier *t, const char *path, uint64_t limit,
+                      const struct disk_calls *calls, sac_error *err)
+{
+    t->step = 2; /* so that pages have not been used of late */
+    t->dirty_first = t->dirty_last = PAGE_NONE;
+    for (uint32_t i = 0; i < t->geom.n_layer; i++)
+        t->layer[i] = (struct tier_layer){.first = PAGE_NONE, .last = PAGE_NONE};
+    for (uint32_t f = 0; f < t->n_frame; f++) {
+        t->frame[f] = (struct tier_frame){.page = PAGE_NONE};
+        t->free[t->n_free++] = t->n_frame - 1 - f;
+    }
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->change, NULL);
+    t->is_on = true;
+    return disk_create(&t->disk,
+                       &(struct disk_params){.path = path,
+                                             .limit = limit,
+                                             .n_slot = t->n_page,
+                                             .slot_bytes = t->geom.bytes - t->card_bytes,
+                                             .calls = calls,
+                                             .done = end_transfer,
+                                             .user = t},
+                       err);
+}
+
+void tier_stop(struct tier *t)
+{
+    if (!t || !t->is_on) return;
+    disk_destroy(t->disk);
+    pthread_mutex_destroy(&t->lock);
+    pthread_cond_destroy(&t->change);
+}
+
+/* ---- What is known ---- */
+
+sac_status tier_explain(struct tier *t, sac_status status, sac_error *err)
+{
+    if (status == SAC_OK) return SAC_OK;
+    pthread_mutex_lock(&t->lock);
+    if (status == SAC_ERR_CONTEXT)
+        error_set(err, status,
+                  "more pages are needed at once than the %u that fit into %llu MiB of memory "
+                  "above %s: give more, or let a sparse method read fewer",
+                  t->n_frame, (unsigned long long)((uint64_t)t->n_frame * t->geom.bytes >> 20),
+                  disk_path(t->disk));
+    else
+        error_set(err, status, "page %u of layer %u could not be %s %s: %s", t->lost,
+                  t->page[t->lost].layer, t->what, disk_path(t->disk),
+                  t->error ? strerror(t->error) : "its bytes are missing or not those written");
+    pthread_mutex_unlock(&t->lock);
+    return status;
+}
+
+sac_tier_stats tier_get_stats(struct tier *t)
+{
+    if (!t) return (sac_tier_stats){0};
+    pthread_mutex_lock(&t->lock);
+    sac_tier_stats s = t->stats;
+    pthread_mutex_unlock(&t->lock);
+    s.fast_bytes = (uint64_t)t->n_frame * t->geom.bytes;
+    s.card_bytes = (uint64_t)t->n_page * t->card_bytes;
+    s.file_bytes = (uint64_t)t->n_page * disk_slot_bytes(t->disk);
+    s.backend = disk_backend_name(t->disk);
+    for (uint32_t i = 0; i < t->geom.n_layer; i++) {
+        s.n_hit += t->layer[i].n_hit;
+        s.n_fetch += t->layer[i].n_fetch;
+    }
+    return s;
+}
+
+void tier_settle(struct tier *t)
+{
+    pthread_mutex_lock(&t->lock);
+    while (t->n_busy) pthread_cond_wait(&t->change, &t->lock);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static bool frame_is_right(const struct tier *t, uint32_t f)
+{
+    const struct tier_frame *frame = &t->frame[f];
+    if (frame->state == TIER_FREE) return frame->page == PAGE_NONE && frame->pins == 0;
+    if (frame->page >= t->n_page || t->frame_of[frame->page] != f) return false;
+    const bool on_disk = t->page[frame->page].on_disk;
+    switch ((enum tier_state)frame->state) {
+    case TIER_CLEAN: return on_disk;
+    case TIER_OPEN:
+    case TIER_DIRTY:
+    case TIER_STUCK: return !on_disk;
+    case TIER_LOST: return frame->pins > 0;
+    default: return false; /* nothing is under way */
+    }
+}
+
+static uint32_t count_listed(const struct tier *t)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < t->geom.n_layer; i++)
+        for (uint32_t f = t->layer[i].first; f != PAGE_NONE; f = t->frame[f].next)
+            n += t->page[t->frame[f].page].layer == i;
+    return n;
+}
+
+bool tier_check(struct tier *t)
+{
+    uint32_t n_ready = 0, n_pinned = 0, n_bound = 0, n_framed = 0;
+    pthread_mutex_lock(&t->lock);
+    bool is_right = t->n_busy == 0;
+    for (uint32_t f = 0; f < t->n_frame; f++) {
+        is_right = is_right && frame_is_right(t, f);
+        n_ready += is_ready(&t->frame[f]);
+        n_pinned += t->frame[f].pins > 0;
+        n_bound += t->frame[f].state != TIER_FREE;
+    }
+    for (page_id id = 0; id < t->n_page; id++) {
+        n_framed += t->frame_of[id] != PAGE_NONE;
+        is_right = is_right && !t->page[id].is_moving;
+    }
+    is_right = is_right && n_ready == t->n_ready && n_pinned == t->n_pinned &&
+               n_bound + t->n_free == t->n_frame && n_framed == n_bound &&
+               count_listed(t) == n_bound;
+    pthread_mutex_unlock(&t->lock);
+    return is_right;
+}

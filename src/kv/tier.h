@@ -1,0 +1,151 @@
+/* tier.h: pages in two tiers (design D3, D12): frames in memory for some of a pool's pages, a disk
+ * below that has room for all of them. Who reads a page's bytes acquires it first, and it stays in
+ * its frame until it is released.
+ *
+ * A page is written once, between open and close, and then goes to the disk behind the writer's
+ * back. Frames whose page the disk has, too, are clean: only these give way to other pages, so
+ * making room never waits for a write unless everything is new. What methods choose by, a page's
+ * card, stays in memory as long as the page lives.
+ *
+ * Threads: any may acquire and release; the rest is the engine's alone. Results never depend on
+ * what was where. NULL is a tier that holds everything: nothing is done. */
+#ifndef SAC_KV_TIER_H
+#define SAC_KV_TIER_H
+
+#include "base/mem.h"
+#include "kv/disk.h"
+#include "ops/page.h"
+
+#include "saccade_tier.h"
+
+#include <pthread.h>
+
+enum tier_state {
+    TIER_FREE,
+    TIER_OPEN,    /* being written by the engine */
+    TIER_DIRTY,   /* waits for its write */
+    TIER_WRITING, /* is being written to the disk */
+    TIER_STUCK,   /* the write has failed */
+    TIER_CLEAN,   /* the disk has the same */
+    TIER_BOUND,   /* waits to be read from the disk */
+    TIER_LOADING, /* is being read from the disk */
+    TIER_LOST,    /* could not be read: zeros, until it is released */
+};
+
+struct tier_frame {
+    page_id page; /* PAGE_NONE: none, or one that was freed while its transfer is under way */
+    uint32_t pins;
+    uint32_t prev, next; /* of the pages of its layer, the one used longest ago first; dirty: next
+                            in the order of writing, in `queue` */
+    uint32_t queue;
+    uint32_t used;    /* the step of its last use */
+    uint32_t history; /* bit i: used in the step i steps before that */
+    uint8_t state;    /* enum tier_state */
+    bool ahead;       /* fetched before anybody had asked, and not asked for yet */
+};
+
+struct tier_layer {
+    uint32_t first, last; /* frames of its pages */
+    uint64_t n_hit, n_fetch;
+};
+
+struct tier_page {
+    uint64_t sum;  /* checksum of what the disk has */
+    uint32_t used; /* the step of its last use, with or without a frame */
+    uint16_t layer;
+    bool on_disk;   /* what was written is there */
+    bool is_moving; /* its slot is part of a transfer */
+};
+
+struct tier {
+    struct page_geom geom;
+    uint32_t n_page, n_frame;
+    size_t card_bytes;  /* the first bytes of a page; the disk has the rest */
+    uint8_t *frames;    /* [n_frame][geom.bytes] the pool's */
+    uint32_t *frame_of; /* [n_page] the pool's */
+    uint8_t *cards;     /* [n_page][card_bytes] */
+    struct tier_frame *frame;
+    struct tier_page *page;
+    struct tier_layer *layer;  /* [geom.n_layer] */
+    uint32_t *free;            /* [n_frame] a stack of frames */
+    uint32_t n_free, n_ready;  /* ready: clean and not pinned */
+    uint32_t n_pinned, n_busy; /* frames with pins; transfers under way */
+    uint32_t dirty_first, dirty_last;
+    uint32_t step, now; /* now: the layer that is computed */
+    sac_tier_policy policy;
+    pthread_mutex_t lock;
+    pthread_cond_t change;
+    bool is_on;        /* tier_start has been called */
+    struct disk *disk; /* owned */
+    sac_tier_stats stats;
+    int error; /* of the last transfer that failed: errno, 0: a short or damaged one */
+    const char *what;
+    page_id lost;
+};
+
+/* A card's bytes for pages of this shape: what a q8 page's first plane needs; 0: none. */
+size_t tier_card_bytes(const struct page_geom *g);
+
+/* Arrays from `a`, as in pool_init. `frames` and `frame_of` are the pool's. */
+void tier_plan(struct tier *t, struct arena *a);
+/* Behind the plan: everything is free. The limit is of the file's bytes. */
+sac_status tier_start(struct tier *t, const char *path, uint64_t limit,
+                      const struct disk_calls *calls, sac_error *err);
+void tier_stop(struct tier *t);
+
+/* A step begins; its layers follow. */
+void tier_begin(struct tier *t);
+void tier_enter(struct tier *t, uint32_t layer);
+
+/* A page comes to life, without a frame, and ends. */
+void tier_born(struct tier *t, page_id id, uint32_t layer);
+void tier_drop(struct tier *t, page_id id);
+
+/* Frames for pages that will be written, while no other thread holds any: SAC_OK, or nothing was
+ * done. Closed, they go to the disk. */
+sac_status tier_open(struct tier *t, const page_id *id, uint32_t n);
+void tier_close(struct tier *t, const page_id *id, uint32_t n);
+
+/* Brings pages into frames and keeps them there; none stands in a list twice, PAGE_NONE is passed
+ * over. Waits for all or takes
+ * none: who holds some already must not ask for more. SAC_ERR_IO: some are lost and read as
+ * zeros, but all are held. Else none is: SAC_ERR_CONTEXT, more than there are frames, or
+ * SAC_ERR_BUSY, the writes that would free some have failed. */
+sac_status tier_acquire(struct tier *t, const page_id *id, uint32_t n);
+/* The same for a thread that holds pages while no other thread does: where these leave no room it
+ * does not wait for itself, SAC_ERR_CONTEXT. */
+sac_status tier_acquire_more(struct tier *t, const page_id *id, uint32_t n);
+void tier_release(struct tier *t, const page_id *id, uint32_t n);
+/* Fetches some of these pages, those that come first, as far as room can be had without waiting;
+ * returns before they are there. */
+void tier_ahead(struct tier *t, const page_id *id, uint32_t n);
+/* The page was used in this step or the one before; in this one and not the one before. */
+bool tier_is_wanted(const struct tier *t, page_id id);
+bool tier_is_new(const struct tier *t, page_id id);
+
+/* Whether pages are held after this result of tier_acquire. */
+static inline bool tier_holds(sac_status status)
+{
+    return status == SAC_OK || status == SAC_ERR_IO;
+}
+
+/* What a status of the above means, in words. */
+sac_status tier_explain(struct tier *t, sac_status status, sac_error *err);
+
+sac_tier_stats tier_get_stats(struct tier *t);
+
+/* Every frame is what its state says, none has two pages, and the counts fit. Nothing is under
+ * way. */
+bool tier_check(struct tier *t);
+/* Waits until nothing is under way. */
+void tier_settle(struct tier *t);
+
+/* ---- victim.c ---- */
+
+/* Makes `n` clean frames free; there are as many. */
+void victim_take(struct tier *t, uint32_t n);
+
+/* For victim.c: a clean frame that nobody has pinned gives its page up. */
+void tier_evict(struct tier *t, uint32_t frame);
+
+#endif

@@ -1,0 +1,85 @@
+/* victim.c: which pages leave memory when others need their frames.
+ *
+ * `lru`, the paper's: those used longest ago. A step goes through the layers in turn, so once their
+ * pages together do not fit, this throws out what the next layer will ask for. `stale` therefore
+ * takes the page used longest ago only while it has not been used in this or the last step; then
+ * those of the layer that was executed most recently, which is the last to come again, the pages
+ * that were chosen least often in the last 16 steps first.
+ *
+ * Only clean frames that nobody has pinned are looked at, so a page that the layer at hand has
+ * acquired is safe. The order depends on use alone. */
+#include "kv/tier.h"
+
+#include <assert.h>
+
+#define HISTORY 16u
+
+static bool is_ready(const struct tier *t, uint32_t frame)
+{
+    return t->frame[frame].state == TIER_CLEAN && t->frame[frame].pins == 0;
+}
+
+/* The ready frame of a layer that was used longest ago, from `frame` on. */
+static uint32_t next_ready(const struct tier *t, uint32_t frame)
+{
+    while (frame != PAGE_NONE && !is_ready(t, frame)) frame = t->frame[frame].next;
+    return frame;
+}
+
+/* Of all layers. Pages of a layer are used at a time, so layers are compared by steps, and of equal
+ * steps the layer that comes first in a step was used first. */
+static uint32_t oldest(const struct tier *t)
+{
+    uint32_t best = PAGE_NONE;
+    for (uint32_t i = 0; i < t->geom.n_layer; i++) {
+        /* Layers behind the one at hand were used in the last step, before those of this step. */
+        const uint32_t layer = (t->now + 1 + i) % t->geom.n_layer;
+        const uint32_t frame = next_ready(t, t->layer[layer].first);
+        if (frame == PAGE_NONE) continue;
+        if (best == PAGE_NONE || t->frame[frame].used < t->frame[best].used) best = frame;
+    }
+    return best;
+}
+
+/* Uses in the last 16 steps. */
+static uint32_t uses(const struct tier *t, uint32_t frame)
+{
+    const uint32_t age = t->step - t->frame[frame].used;
+    const uint32_t seen = age < HISTORY ? t->frame[frame].history << age : 0;
+    return (uint32_t)__builtin_popcount(seen & ((1u << HISTORY) - 1));
+}
+
+/* Up to n pages of a layer, those used least often first; returns how many. */
+static uint32_t take_seldom(struct tier *t, uint32_t layer, uint32_t n)
+{
+    uint32_t count[HISTORY + 1] = {0}, taken = 0, most = 0, below = 0;
+    for (uint32_t f = t->layer[layer].first; f != PAGE_NONE; f = t->frame[f].next)
+        if (is_ready(t, f)) count[uses(t, f)]++;
+    while (most < HISTORY && below + count[most] < n) below += count[most++];
+    uint32_t ties = n - below; /* of pages used `most` times */
+    for (uint32_t f = t->layer[layer].first, next; f != PAGE_NONE && taken < n; f = next) {
+        next = t->frame[f].next;
+        if (!is_ready(t, f)) continue;
+        const uint32_t n_use = uses(t, f);
+        if (n_use > most || (n_use == most && ties == 0)) continue;
+        if (n_use == most) ties--;
+        tier_evict(t, f);
+        taken++;
+    }
+    return taken;
+}
+
+void victim_take(struct tier *t, uint32_t n)
+{
+    assert(n <= t->n_ready);
+    while (n > 0) {
+        const uint32_t frame = oldest(t);
+        if (t->policy == SAC_TIER_STALE && t->frame[frame].used + 1 >= t->step) break;
+        tier_evict(t, frame);
+        n--;
+    }
+    /* The layer at hand comes last. */
+    for (uint32_t i = 1; n > 0 && i <= t->geom.n_layer; i++)
+        n -= take_seldom(t, (t->now + t->geom.n_layer - i) % t->geom.n_layer, n);
+    assert(n == 0);
+}

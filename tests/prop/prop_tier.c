@@ -1,0 +1,369 @@
+/* prop_tier.c: random writes, reads, drops and read-ahead on a tier whose disk fails, is slow and
+ * moves less than it was asked to, under both policies. After each operation what a page holds is
+ * what was written to it or a failure was told, and when nothing is under way the invariants of
+ * tier.c hold. Two threads read at the same time. */
+#include "kv/tier.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { N_LAYER = 3, N_PAGE = 60, N_FRAME = 14, N_STEP = 700 };
+
+struct world {
+    struct tier tier;
+    uint8_t *block;
+    size_t block_bytes;
+    uint8_t *frames;
+    uint32_t frame_of[N_PAGE];
+    uint32_t content[N_PAGE]; /* 0: not alive, or lost for good */
+    uint64_t rng;
+};
+
+/* What the disk does, one of so many times; 0: never. */
+static _Atomic uint32_t fail_reads, fail_writes, flip_reads, short_moves, slow_moves;
+static _Atomic uint64_t n_call;
+
+static bool strikes(uint32_t one_of)
+{
+    const uint64_t n = atomic_fetch_add(&n_call, 1);
+    return one_of && (n * 2654435761u >> 7) % one_of == 0;
+}
+
+static ssize_t bad_read(int fd, void *to, size_t n, off_t at)
+{
+    if (strikes(slow_moves)) usleep(300);
+    if (strikes(fail_reads)) return errno = EIO, -1;
+    if (strikes(short_moves)) n = n > 4096 ? 4096 : n;
+    const ssize_t done = pread(fd, to, n, at);
+    if (done > 0 && strikes(flip_reads)) ((uint8_t *)to)[7] ^= 16;
+    return done;
+}
+
+static ssize_t bad_write(int fd, const void *from, size_t n, off_t at)
+{
+    if (strikes(slow_moves)) usleep(300);
+    if (strikes(fail_writes)) return errno = ENOSPC, -1;
+    if (strikes(short_moves)) n = n > 4096 ? 4096 : n;
+    return pwrite(fd, from, n, at);
+}
+
+static uint32_t draw(struct world *w, uint32_t n)
+{
+    w->rng = w->rng * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(w->rng >> 33) % n;
+}
+
+static void world_init(struct world *w, uint64_t seed, const struct disk_calls *calls)
+{
+    char path[80];
+    sac_error err;
+    struct page_geom g = {.n_layer = N_LAYER,
+                          .n_kv_head = 1,
+                          .head_dim = 32,
+                          .type_k = seed & 1 ? SAC_KV_Q8 : SAC_KV_F16,
+                          .type_v = seed & 1 ? SAC_KV_Q8 : SAC_KV_F16};
+    page_geom_init(&g);
+    memset(w, 0, sizeof *w);
+    w->rng = seed;
+    w->frames = malloc(N_FRAME * g.bytes);
+    for (int i = 0; i < N_PAGE; i++) w->frame_of[i] = PAGE_NONE;
+    w->tier = (struct tier){.geom = g,
+                            .n_page = N_PAGE,
+                            .n_frame = N_FRAME,
+                            .frames = w->frames,
+                            .frame_of = w->frame_of,
+                            .policy = seed & 2 ? SAC_TIER_LRU : SAC_TIER_STALE};
+    struct arena a = {0};
+    tier_plan(&w->tier, &a);
+    w->block_bytes = a.used;
+    w->block = mem_map(a.used);
+    a = (struct arena){.base = w->block, .capacity = a.used};
+    tier_plan(&w->tier, &a);
+    snprintf(path, sizeof path, P_tmpdir "/saccade-prop-%d", (int)getpid());
+    if (tier_start(&w->tier, path, 1u << 24, calls, &err) != SAC_OK) fail_msg("%s", err.msg);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+static void world_free(struct world *w)
+{
+    tier_stop(&w->tier);
+    mem_unmap(w->block, w->block_bytes);
+    free(w->frames);
+}
+
+static void put(uint8_t *page, size_t n, uint32_t content)
+{
+    for (size_t i = 0; i < n; i += 4) {
+        const uint32_t word = content * 2654435761u + (uint32_t)i;
+        memcpy(page + i, &word, 4);
+    }
+}
+
+static bool has(const uint8_t *page, size_t n, uint32_t content)
+{
+    for (size_t i = 0; i < n; i += 4) {
+        const uint32_t word = content * 2654435761u + (uint32_t)i;
+        if (memcmp(page + i, &word, 4) != 0) return false;
+    }
+    return true;
+}
+
+/* Up to `most` different pages that are alive, or are not, in rising order. */
+static uint32_t choose(struct world *w, page_id *id, uint32_t most, bool alive)
+{
+    uint32_t n = 0;
+    const uint32_t want = 1 + draw(w, most), from = draw(w, N_PAGE);
+    for (uint32_t i = 0; i < N_PAGE && n < want; i++) {
+        const page_id at = (from + i) % N_PAGE;
+        if ((w->content[at] != 0) == alive && draw(w, 3)) id[n++] = at;
+    }
+    return n;
+}
+
+static void write_pages(struct world *w)
+{
+    page_id id[6];
+    const uint32_t n = choose(w, id, 6, false);
+    for (uint32_t i = 0; i < n; i++) tier_born(&w->tier, id[i], id[i] % N_LAYER);
+    const sac_status status = tier_open(&w->tier, id, n);
+    if (status != SAC_OK) {
+        assert_int_equal(status, SAC_ERR_BUSY); /* every write has failed */
+        assert_true(fail_writes > 0);
+        for (uint32_t i = 0; i < n; i++) tier_drop(&w->tier, id[i]);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        w->content[id[i]] = 1 + draw(w, 1u << 30);
+        put(w->frames + w->frame_of[id[i]] * w->tier.geom.bytes, w->tier.geom.bytes,
+            w->content[id[i]]);
+    }
+    tier_close(&w->tier, id, n);
+}
+
+static void check_read(struct world *w, const page_id *id, uint32_t n, sac_status status)
+{
+    uint32_t n_lost = 0;
+    const size_t bytes = w->tier.geom.bytes;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint8_t *page = w->frames + w->frame_of[id[i]] * bytes;
+        if (has(page, bytes, w->content[id[i]])) continue;
+        for (size_t j = 0; j < bytes; j++) assert_int_equal(page[j], 0);
+        n_lost++;
+    }
+    assert_int_equal(status, n_lost ? SAC_ERR_IO : SAC_OK);
+}
+
+static void read_pages(struct world *w)
+{
+    page_id id[10];
+    const uint32_t n = choose(w, id, 10, true);
+    const sac_status status = tier_acquire(&w->tier, id, n);
+    if (!tier_holds(status)) {
+        assert_int_equal(status, SAC_ERR_BUSY);
+        assert_true(fail_writes > 0);
+        return;
+    }
+    check_read(w, id, n, status);
+    if (status == SAC_ERR_IO) assert_true(fail_reads + flip_reads > 0);
+    tier_release(&w->tier, id, n);
+}
+
+static void drop_pages(struct world *w)
+{
+    page_id id[8];
+    const uint32_t n = choose(w, id, 8, true);
+    for (uint32_t i = 0; i < n; i++) {
+        tier_drop(&w->tier, id[i]);
+        w->content[id[i]] = 0;
+    }
+}
+
+static void settle_and_check(struct world *w)
+{
+    tier_settle(&w->tier);
+    assert_true(tier_check(&w->tier));
+    assert_int_equal(w->tier.n_pinned, 0);
+    for (uint32_t i = 0; i < N_PAGE; i++)
+        if (w->frame_of[i] != PAGE_NONE) assert_true(w->content[i] != 0);
+}
+
+static void operate(struct world *w)
+{
+    page_id id[20];
+    switch (draw(w, 8)) {
+    case 0:
+    case 1: write_pages(w); break;
+    case 2: drop_pages(w); break;
+    case 3: tier_ahead(&w->tier, id, choose(w, id, 20, true)); break;
+    case 4: tier_begin(&w->tier); break;
+    case 5: tier_enter(&w->tier, draw(w, N_LAYER)); break;
+    default: read_pages(w); break;
+    }
+    if (draw(w, 20) == 0) settle_and_check(w);
+}
+
+static void live(uint64_t seed)
+{
+    static const struct disk_calls calls = {bad_read, bad_write};
+    struct world w;
+    world_init(&w, seed, &calls);
+    for (int i = 0; i < N_STEP; i++) operate(&w);
+    fail_reads = fail_writes = flip_reads = 0;
+    settle_and_check(&w);
+    read_pages(&w);
+    world_free(&w);
+}
+
+static void pages_come_back_or_a_failure_is_told(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        fail_reads = seed % 3 == 1 ? 30 : 0;
+        flip_reads = seed % 3 == 2 ? 30 : 0;
+        fail_writes = seed % 4 == 3 ? 8 : 0;
+        short_moves = 5;
+        slow_moves = seed % 2 ? 40 : 0;
+        live(seed);
+    }
+    slow_moves = short_moves = 0;
+}
+
+/* When no write succeeds and all is new, whoever wants room is told; later writes are tried
+ * again. */
+static void a_full_disk_is_told(void **state)
+{
+    (void)state;
+    static const struct disk_calls calls = {bad_read, bad_write};
+    struct world w;
+    page_id id[N_FRAME + 1];
+    world_init(&w, 4, &calls);
+    for (uint32_t i = 0; i <= N_FRAME; i++) {
+        id[i] = i;
+        tier_born(&w.tier, i, 0);
+    }
+    fail_writes = 1;
+    assert_int_equal(tier_open(&w.tier, id, N_FRAME + 1), SAC_ERR_CONTEXT);
+    assert_int_equal(tier_open(&w.tier, id, N_FRAME), SAC_OK);
+    for (uint32_t i = 0; i < N_FRAME; i++)
+        put(w.frames + w.frame_of[i] * w.tier.geom.bytes, w.tier.geom.bytes, w.content[i] = i + 1);
+    tier_close(&w.tier, id, N_FRAME);
+    assert_int_equal(tier_open(&w.tier, id + N_FRAME, 1), SAC_ERR_BUSY);
+    sac_error err;
+    assert_int_equal(tier_explain(&w.tier, SAC_ERR_BUSY, &err), SAC_ERR_BUSY);
+    assert_non_null(strstr(err.msg, "could not be written to"));
+    assert_non_null(strstr(err.msg, "No space left"));
+    fail_writes = 0;
+    assert_int_equal(tier_open(&w.tier, id + N_FRAME, 1), SAC_OK);
+    tier_close(&w.tier, id + N_FRAME, 1);
+    for (uint32_t i = 0; i < N_FRAME; i++) {
+        assert_int_equal(tier_acquire(&w.tier, &id[i], 1), SAC_OK);
+        check_read(&w, &id[i], 1, SAC_OK);
+        tier_release(&w.tier, &id[i], 1);
+    }
+    settle_and_check(&w);
+    world_free(&w);
+}
+
+/* ---- Threads ---- */
+
+struct reader {
+    struct world *w;
+    uint64_t seed;
+    uint32_t n_wrong;
+};
+
+static void *read_always(void *arg)
+{
+    struct reader *r = arg;
+    struct world mine = {.rng = r->seed};
+    for (int i = 0; i < 300; i++) {
+        page_id id[7];
+        memcpy(mine.content, r->w->content, sizeof mine.content);
+        const uint32_t n = choose(&mine, id, 7, true);
+        r->n_wrong += tier_acquire(&r->w->tier, id, n) != SAC_OK;
+        for (uint32_t j = 0; j < n; j++)
+            r->n_wrong += !has(r->w->frames + r->w->frame_of[id[j]] * r->w->tier.geom.bytes,
+                               r->w->tier.geom.bytes, r->w->content[id[j]]);
+        tier_release(&r->w->tier, id, n);
+    }
+    return NULL;
+}
+
+static void threads_read_together(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 4; seed < 8; seed++) {
+        struct world w;
+        struct reader reader[2];
+        pthread_t thread[2];
+        world_init(&w, seed, NULL);
+        while (w.content[N_PAGE / 2] == 0 || w.content[5] == 0) write_pages(&w);
+        for (int i = 0; i < 2; i++) {
+            reader[i] = (struct reader){.w = &w, .seed = seed * 10 + (uint64_t)i};
+            assert_int_equal(pthread_create(&thread[i], NULL, read_always, &reader[i]), 0);
+        }
+        for (int i = 0; i < 2; i++) pthread_join(thread[i], NULL);
+        for (int i = 0; i < 2; i++) assert_int_equal(reader[i].n_wrong, 0);
+        settle_and_check(&w);
+        world_free(&w);
+    }
+}
+
+/* ---- Policies ---- */
+
+/* Hits of all but the first cycle through layers of equal sets, with room for half of them. */
+static uint64_t cycle(sac_tier_policy policy)
+{
+    enum { SET = 9, N_CYCLE = 12 };
+    struct world w;
+    page_id id[N_LAYER * SET];
+    world_init(&w, policy == SAC_TIER_LRU ? 2 : 4, NULL);
+    for (uint32_t i = 0; i < N_LAYER * SET; i++) {
+        id[i] = i;
+        tier_born(&w.tier, i, i / SET);
+        assert_int_equal(tier_open(&w.tier, &id[i], 1), SAC_OK);
+        put(w.frames + w.frame_of[i] * w.tier.geom.bytes, w.tier.geom.bytes, w.content[i] = i + 1);
+        tier_close(&w.tier, &id[i], 1);
+        tier_settle(&w.tier);
+    }
+    uint64_t n_hit = 0;
+    for (uint32_t c = 0; c < N_CYCLE; c++) {
+        const uint64_t before = tier_get_stats(&w.tier).n_hit;
+        tier_begin(&w.tier);
+        for (uint32_t l = 0; l < N_LAYER; l++) {
+            tier_enter(&w.tier, l);
+            assert_int_equal(tier_acquire(&w.tier, id + (size_t)l * SET, SET), SAC_OK);
+            tier_release(&w.tier, id + (size_t)l * SET, SET);
+        }
+        if (c > 0) n_hit += tier_get_stats(&w.tier).n_hit - before;
+    }
+    world_free(&w);
+    return n_hit * 100 / ((N_CYCLE - 1) * N_LAYER * SET);
+}
+
+/* Layers take turns: what was used longest ago is what comes next. */
+static void stale_pages_go_first(void **state)
+{
+    (void)state;
+    assert_int_equal(cycle(SAC_TIER_LRU), 0);
+    assert_true(cycle(SAC_TIER_STALE) >= 25);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pages_come_back_or_a_failure_is_told),
+        cmocka_unit_test(a_full_disk_is_told),
+        cmocka_unit_test(threads_read_together),
+        cmocka_unit_test(stale_pages_go_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,356 @@
+/* test_tier.c: pages in two tiers. Where a page is has no part in any result: with memory for a
+ * fraction of the pages, so that every layer takes the other's frames, every method gives the bits
+ * that it gives with all of them in memory, alone and beside another sequence. A page that is lost
+ * ends the sequence that reads it, by name, and no other. */
+#include "engine/engine.h"
+#include "method_spec.h"
+#include "must.h"
+#include "tiny_model.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+enum { N_PROMPT = 300, N_MORE = 50, N_FRAME = 24 };
+
+static sac_model *model;
+static int32_t text[N_PROMPT];
+
+static int open_model(void **state)
+{
+    (void)state;
+    model = tiny_open(&(struct tiny){.seed = 8});
+    for (int i = 0; i < N_PROMPT; i++) text[i] = (i * 37 + i / 9 * 5) % TINY_VOCAB;
+    return model ? 0 : -1;
+}
+
+static int free_model(void **state)
+{
+    (void)state;
+    sac_model_free(model);
+    return 0;
+}
+
+/* A name for a file that is not there. */
+static const char *scratch_path(void)
+{
+    static char path[80];
+    const bool has_shm = access("/dev/shm", W_OK) == 0; /* prop_tier takes a disk */
+    snprintf(path, sizeof path, "%s/saccade-tier-%d", has_shm ? "/dev/shm" : P_tmpdir,
+             (int)getpid());
+    return path;
+}
+
+static size_t page_bytes(sac_kv_type type)
+{
+    struct page_geom g = {
+        .n_layer = 1, .n_kv_head = 1, .head_dim = TINY_DIM, .type_k = type, .type_v = type};
+    page_geom_init(&g);
+    return g.bytes;
+}
+
+struct way {
+    bool tiers, no_ahead;
+    sac_tier_policy policy;
+    uint32_t n_thread;
+    sac_kv_type type;
+};
+
+static sac_engine *open_engine(const struct method *m, const char *spec, const struct way *way)
+{
+    sac_engine_params p = sac_engine_params_default();
+    sac_engine *e = NULL;
+    sac_error err;
+    p.n_ctx = 512;
+    p.n_seq_max = 2;
+    p.n_threads = way->n_thread;
+    p.n_batch = 64;
+    p.type_k = p.type_v = way->type;
+    p.decode = p.prefill = &spec;
+    p.n_decode = m && strcmp(m->kind, "decode") == 0;
+    p.n_prefill = m && !p.n_decode;
+    p.sparse_min_ctx = 0;
+    const struct sac_tier_params tier = {.file = scratch_path(),
+                                         .file_bytes = 16u << 20,
+                                         .fast_bytes = N_FRAME * page_bytes(way->type),
+                                         .policy = way->policy,
+                                         .no_ahead = way->no_ahead};
+    if (way->tiers) p.tier = &tier;
+    must(sac_engine_create(&e, model, &p, &err), &err);
+    return e;
+}
+
+static void catch_row(void *user, const sac_row *row)
+{
+    memcpy(user, row->logits, TINY_VOCAB * sizeof(float));
+}
+
+static void compute(sac_engine *e, sac_seq s, size_t n, sac_row_kind kind, float *logits)
+{
+    sac_error err;
+    uint32_t n_row = 1;
+    must(sac_seq_append(e, s, text, n, kind, SAC_WANT_LAST, &err), &err);
+    while (n_row) must(sac_step(e, catch_row, logits, &n_row, &err), &err);
+}
+
+static void catch_rows(void *user, const sac_row *row)
+{
+    float(*logits)[TINY_VOCAB] = user;
+    memcpy(logits[row->seq], row->logits, sizeof logits[0]);
+}
+
+/* A prompt, decode rows, a second turn, a fork that is cut, both in one batch, and a copy by way of
+ * its bytes. */
+static void live(sac_engine *e, float logits[6][TINY_VOCAB])
+{
+    sac_error err;
+    sac_seq s, fork, copy;
+    uint8_t *bytes;
+    size_t n;
+    must(sac_seq_create(e, &s, &err), &err);
+    compute(e, s, N_PROMPT, SAC_ROW_PROMPT, logits[0]);
+    compute(e, s, 3, SAC_ROW_DECODE, logits[0]);
+    compute(e, s, N_MORE, SAC_ROW_PROMPT, logits[1]);
+    must(sac_seq_fork(e, s, &fork, &err), &err);
+    must(sac_seq_truncate(e, fork, N_PROMPT / PAGE_TOK * PAGE_TOK, &err), &err);
+    for (sac_seq i = 0; i < 2; i++)
+        must(sac_seq_append(e, i, text + i, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err), &err);
+    must(sac_step(e, catch_rows, logits + 2, NULL, &err), &err);
+    sac_seq_remove(e, fork);
+    must(sac_seq_to_bytes(e, s, &bytes, &n, &err), &err);
+    must(sac_seq_from_bytes(e, bytes, n, &copy, &err), &err);
+    sac_free(bytes);
+    compute(e, copy, 40, SAC_ROW_DECODE, logits[4]);
+    compute(e, s, 1, SAC_ROW_DECODE, logits[5]);
+    const uint32_t n_tok[2] = {e->seqs[0].n_done, e->seqs[1].n_done};
+    assert_true(pool_check(&e->pool, n_tok));
+    if (!e->pool.tier) return;
+    tier_settle(&e->tier);
+    assert_true(tier_check(&e->tier));
+    assert_int_equal(e->tier.n_pinned, 0);
+    assert_int_equal(sac_tier_get_stats(e).n_failed, 0);
+}
+
+static void no_result_depends_on_tiers(void **state)
+{
+    (void)state;
+    static float resident[6][TINY_VOCAB], tiered[6][TINY_VOCAB];
+    const struct method *m;
+    for (size_t i = 0; (m = method_at(i)); i++)
+        for (int q8 = i % 4 != 0; q8 < 2 && strcmp(m->kind, "context") != 0; q8++) {
+            char spec[METHOD_SPEC_BYTES];
+            struct way way = {.n_thread = 1, .type = q8 ? SAC_KV_Q8 : SAC_KV_BF16};
+            method_spec_part(spec, m, 64);
+            sac_engine *e = open_engine(m, spec, &way);
+            live(e, resident);
+            sac_engine_free(e);
+            way.tiers = true;
+            way.n_thread = 1 + (uint32_t)(i % 2);
+            way.policy = i % 3 ? SAC_TIER_STALE : SAC_TIER_LRU;
+            way.no_ahead = i % 5 == 0;
+            e = open_engine(m, spec, &way);
+            live(e, tiered);
+            assert_true(sac_tier_get_stats(e).n_fetch > 0);
+            sac_engine_free(e);
+            if (memcmp(resident, tiered, sizeof resident) != 0)
+                fail_msg("%s %s, type %d: another answer with tiers", m->kind, spec, way.type);
+        }
+}
+
+/* q8: what chooses by a page's first plane or its box fetches no page that it does not read. */
+static void cards_choose_without_a_fetch(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"quest:budget=64,dense=0", "auto:mass=0.3,recent=0,most=1"};
+    float logits[TINY_VOCAB];
+    for (int i = 0; i < 2; i++) {
+        sac_error err;
+        sac_seq s;
+        const struct method *m = method_find("decode", i ? "auto" : "quest");
+        sac_engine *e = open_engine(
+            m, specs[i],
+            &(struct way){.tiers = true, .no_ahead = true, .n_thread = 1, .type = SAC_KV_Q8});
+        must(sac_seq_create(e, &s, &err), &err);
+        compute(e, s, N_PROMPT, SAC_ROW_PROMPT, logits);
+        const sac_tier_stats before = sac_tier_get_stats(e);
+        compute(e, s, 1, SAC_ROW_DECODE, logits);
+        const sac_tier_stats after = sac_tier_get_stats(e);
+        const uint64_t n_asked = after.n_hit + after.n_fetch - before.n_hit - before.n_fetch;
+        const uint64_t n_all = (uint64_t)N_PROMPT / PAGE_TOK * TINY_LAYERS * TINY_KV_HEADS;
+        if (n_asked == 0 || n_asked >= n_all)
+            fail_msg("%s asks for %u of %u pages", specs[i], (unsigned)n_asked, (unsigned)n_all);
+        sac_engine_free(e);
+    }
+}
+
+/* ---- Faults ---- */
+
+/* The file of an engine's tier, past the cache of nobody: it has no name. */
+static int reopen(const sac_engine *e)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", disk_fd(e->tier.disk));
+    const int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    return fd;
+}
+
+/* Two sequences with pages of their own, of which only some are in memory. */
+static sac_engine *two_sequences(sac_seq s[2], bool is_dense)
+{
+    sac_error err;
+    float logits[TINY_VOCAB];
+    const struct method *m = is_dense ? NULL : method_find("decode", "streaming");
+    sac_engine *e = open_engine(m, "streaming:sink=32,recent=32",
+                                &(struct way){.tiers = true, .no_ahead = true, .n_thread = 1});
+    for (int i = 0; i < 2; i++) {
+        must(sac_seq_create(e, &s[i], &err), &err);
+        compute(e, s[i], i ? 40 : N_PROMPT, SAC_ROW_PROMPT, logits);
+    }
+    tier_settle(&e->tier);
+    return e;
+}
+
+/* Sequence 0 has lost what it reads; 1 goes on; 0 can be removed and its place used again. */
+static void must_lose_first(sac_engine *e, const sac_seq s[2], const char *why)
+{
+    static float logits[2][TINY_VOCAB];
+    sac_error err;
+    memset(logits, 0, sizeof logits);
+    for (int i = 0; i < 2; i++)
+        must(sac_seq_append(e, s[i], text, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err), &err);
+    assert_int_equal(sac_step(e, catch_rows, logits, NULL, &err), SAC_ERR_IO);
+    assert_non_null(strstr(err.msg, "sequence 0 has lost pages: page "));
+    if (!strstr(err.msg, why)) fail_msg("'%s' does not say '%s'", err.msg, why);
+    for (int i = 0; i < TINY_VOCAB; i++) assert_true(logits[0][i] == 0);
+    assert_true(logits[1][0] != 0 || logits[1][1] != 0);
+    assert_int_equal(sac_seq_append(e, s[0], text, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err),
+                     SAC_ERR_IO);
+    compute(e, s[1], 2, SAC_ROW_DECODE, logits[1]);
+    sac_seq fresh;
+    sac_seq_remove(e, s[0]);
+    must(sac_seq_create(e, &fresh, &err), &err);
+    tier_settle(&e->tier);
+    assert_true(tier_check(&e->tier));
+    assert_true(sac_tier_get_stats(e).n_failed > 0);
+    sac_engine_free(e);
+}
+
+static void a_flipped_bit_is_found(void **state)
+{
+    (void)state;
+    sac_seq s[2];
+    sac_engine *e = two_sequences(s, true);
+    const int fd = reopen(e);
+    const size_t slot = disk_slot_bytes(e->tier.disk);
+    const page_id *table = pool_table(&e->pool, s[0], 1);
+    for (uint32_t i = 0; i < N_PROMPT / PAGE_TOK; i++) {
+        uint8_t byte;
+        const off_t at = (off_t)(table[i] * slot + 100 * i);
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
+        byte ^= 4;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    }
+    close(fd);
+    /* What is in memory is right; all of it leaves. */
+    for (uint32_t f = 0; f < e->tier.n_frame; f++)
+        if (e->tier.frame[f].state == TIER_CLEAN) tier_evict(&e->tier, f);
+    must_lose_first(e, s, "read back unchanged from");
+}
+
+static void a_file_that_shrinks_is_found(void **state)
+{
+    (void)state;
+    sac_seq s[2];
+    sac_engine *e = two_sequences(s, true);
+    const int fd = reopen(e);
+    const page_id *table = pool_table(&e->pool, s[0], 0);
+    page_id first = table[0];
+    /* Everything of sequence 0 in its last chunk is gone; sequence 1 has been written elsewhere. */
+    for (uint32_t lane = 0; lane < TINY_LAYERS * TINY_KV_HEADS; lane++)
+        if (table[lane * e->pool.max_page] < first) first = table[lane * e->pool.max_page];
+    for (uint32_t f = 0; f < e->tier.n_frame; f++)
+        if (e->tier.frame[f].state == TIER_CLEAN &&
+            e->tier.frame[f].page < pool_table(&e->pool, s[1], 0)[0])
+            tier_evict(&e->tier, f);
+    assert_int_equal(ftruncate(fd, (off_t)(first * disk_slot_bytes(e->tier.disk) + 512)), 0);
+    close(fd);
+    must_lose_first(e, s, "its bytes are missing");
+}
+
+static bool keep_event(void *user, const sac_event *event)
+{
+    sac_error *why = user;
+    if (event->kind == SAC_EVENT_DONE && event->error)
+        snprintf(why->msg, sizeof why->msg, "%s", event->error);
+    return false;
+}
+
+/* Memory for fewer pages than a layer has: the request ends and says what would help. */
+static void too_little_memory_is_told(void **state)
+{
+    (void)state;
+    static int32_t long_text[500];
+    sac_engine *e = open_engine(NULL, NULL, &(struct way){.tiers = true, .n_thread = 1});
+    sac_error err, why = {0};
+    for (int i = 0; i < 500; i++) long_text[i] = i % TINY_VOCAB;
+    uint64_t id;
+    sac_request r = sac_request_default();
+    r.prompt = long_text;
+    r.n_prompt = 500;
+    r.max_tokens = 4;
+    r.on_event = keep_event;
+    r.user = &why;
+    must(sac_submit(e, &r, &id, &err), &err);
+    for (uint32_t n = 1; n;) must(sac_run(e, &n, &err), &err);
+    assert_non_null(strstr(why.msg, "more pages are needed at once than the 24 that fit"));
+    sac_engine_free(e);
+}
+
+static void bad_settings_are_refused(void **state)
+{
+    (void)state;
+    const struct {
+        const char *disk;
+        uint64_t disk_bytes, fast;
+        const char *why;
+    } bad[] = {
+        {NULL, 0, 1 << 20, "no file for the others"},
+        {"/nowhere/pages", 1 << 24, 1 << 20, "cannot create /nowhere/pages"},
+        {scratch_path(), 1 << 24, 0, "say how much memory is above it"},
+        {scratch_path(), 1 << 24, 4096, "at least"},
+        {scratch_path(), 1 << 12, 1 << 20, "all pages need"},
+        {"/dev/null", 1 << 24, 1 << 20, "is there already"},
+        {"/proc/self/exe", 1 << 24, 1 << 20, "cannot create"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        sac_engine_params p = sac_engine_params_default();
+        sac_engine *e = NULL;
+        sac_error err = {0};
+        p.n_ctx = 512;
+        p.n_batch = 64;
+        p.n_threads = 1;
+        p.tier = &(struct sac_tier_params){
+            .file = bad[i].disk, .file_bytes = bad[i].disk_bytes, .fast_bytes = bad[i].fast};
+        assert_int_not_equal(sac_engine_create(&e, model, &p, &err), SAC_OK);
+        if (!strstr(err.msg, bad[i].why)) fail_msg("'%s' does not say '%s'", err.msg, bad[i].why);
+    }
+    assert_int_equal(access(scratch_path(), F_OK), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_result_depends_on_tiers),
+        cmocka_unit_test(cards_choose_without_a_fetch),
+        cmocka_unit_test(a_flipped_bit_is_found),
+        cmocka_unit_test(a_file_that_shrinks_is_found),
+        cmocka_unit_test(too_little_memory_is_told),
+        cmocka_unit_test(bad_settings_are_refused),
+    };
+    return cmocka_run_group_tests(tests, open_model, free_model);
+}
