@@ -59,7 +59,6 @@ static void read_keys(const struct mass *m, uint32_t layer, uint32_t kv_head, fl
             if (i < m->n_view)
                 segment_turn(key, key, g->head_dim, &m->view[i], m->e->shape.rope, -1);
     }
-    return SAC_OK;
 }
 
 /* Adds the roots of the shares of one row's query head. */

@@ -136,7 +136,8 @@ static sac_status move_page(struct stream *s, struct pool *p, page_id id)
     if (s->direction == MEASURE) return transfer(s, NULL, p->geom.bytes);
     const bool reads = s->direction == READ;
     const sac_status held = reads ? tier_open(p->tier, &id, 1) : tier_acquire(p->tier, &id, 1);
-    sac_status status = held == SAC_OK ? transfer_page(s, p, pool_page(p, id), p->geom.bytes) : held;
+    sac_status status =
+        held == SAC_OK ? transfer_page(s, p, pool_page(p, id), p->geom.bytes) : held;
     if (held == SAC_OK && reads)
         tier_close(p->tier, &id, 1);
     else if (!reads && tier_holds(held))
