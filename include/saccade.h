@@ -784,8 +784,7 @@ typedef struct sac_method_info {
     /* A decode method learns from the prompt's last rows, or holds all of it, so a question belongs
      * among them (sac_request.n_decode_row 1); a context method chooses by the question. */
     bool needs_question;
-    bool any_chunk; /* of prefill methods: what is computed does not depend on where chunks of the
-                       prompt end */
+    bool any_chunk; /* of prefill methods: where a prompt is cut into chunks changes nothing */
 } sac_method_info;
 
 /* The i-th method, those that are built in and then those that were registered; false behind the

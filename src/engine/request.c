@@ -650,6 +650,13 @@ static void end_broken(struct request_list *list, struct request *r)
     end_request(list, r, (sac_event){.finish = SAC_FINISH_ERROR, .error = why.msg});
 }
 
+static bool any_broken(const struct request_list *list)
+{
+    for (const struct request *r = list->first; r; r = r->next)
+        if (r->state == REQUEST_RUNNING && engine_why_broken(list->engine, r->seq)) return true;
+    return false;
+}
+
 static sac_status run_step(struct request_list *list, sac_error *err)
 {
     sac_error why = {0};
@@ -663,7 +670,8 @@ static sac_status run_step(struct request_list *list, sac_error *err)
         return SAC_OK;
     }
     /* Sequences that have lost pages end; all others have got what they wanted. */
-    if (status != SAC_OK && status != SAC_ERR_IO) return error_set(err, status, "%s", why.msg);
+    if (status != SAC_OK && !(status == SAC_ERR_IO && any_broken(list)))
+        return error_set(err, status, "%s", why.msg);
     for (struct request *r = list->first; r; r = r->next) {
         if (r->state == REQUEST_RUNNING) end_broken(list, r);
         if (r->state != REQUEST_RUNNING) continue;
