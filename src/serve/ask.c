@@ -27,6 +27,7 @@ void ask_deinit(struct ask *a)
     sac_free(a->document.head);
     sac_free(a->document.tok);
     for (uint32_t i = 0; i < a->n_stop; i++) mem_free(a->stop[i]);
+    for (uint32_t i = 0; i < a->n_breaker; i++) mem_free(a->breaker[i]);
     mem_free(a->cache_salt);
     mem_free((char *)(uintptr_t)a->sparse.budget);
     for (uint32_t i = 0; i < a->n_tool; i++) mem_free(a->tool[i]);
@@ -109,6 +110,29 @@ static sac_status add_stop(struct ask *a, const cJSON *item, const char *name, s
     return SAC_OK;
 }
 
+/* "dry_sequence_breakers": a list of texts; an empty one: the server's. */
+static sac_status read_breakers(struct ask *a, const cJSON *o, struct refusal *ref)
+{
+    static const char name[] = "dry_sequence_breakers";
+    const cJSON *list = json_get(o, name), *item;
+    if (!list) return SAC_OK;
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) > (int)ASK_STOP_MAX)
+        return refusal_set(ref, REFUSAL_REQUEST, name, "'%s' is not a list of at most %u texts",
+                           name, ASK_STOP_MAX);
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!cJSON_IsString(item) || !*item->valuestring ||
+            strlen(item->valuestring) > ASK_STOP_BYTES)
+            return refusal_set(ref, REFUSAL_REQUEST, name,
+                               "'%s' holds something that is not a text of 1 to %u bytes", name,
+                               ASK_STOP_BYTES);
+        char *copy = mem_strdup(item->valuestring);
+        if (!copy) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+        a->breaker[a->n_breaker++] = copy;
+    }
+    return SAC_OK;
+}
+
 sac_status ask_stop(struct ask *a, const cJSON *o, const char *name, struct refusal *ref)
 {
     const cJSON *item = json_get(o, name), *one;
@@ -140,6 +164,15 @@ static const struct number numbers[] = {
     {"frequency_penalty", offsetof(sac_sampling, frequency_penalty), -100, 100, false},
     {"presence_penalty", offsetof(sac_sampling, presence_penalty), -100, 100, false},
     {"repeat_last_n", offsetof(sac_sampling, repeat_last_n), -1, 4194304, true},
+    {"dry_multiplier", offsetof(sac_sampling, dry_multiplier), 0, 100, false},
+    {"dry_base", offsetof(sac_sampling, dry_base), 1, 100, false},
+    {"dry_allowed_length", offsetof(sac_sampling, dry_allowed_length), 1, 4194304, true},
+    {"dry_penalty_last_n", offsetof(sac_sampling, dry_last_n), 1, 4194304, true},
+    {"xtc_probability", offsetof(sac_sampling, xtc_probability), 0, 1, false},
+    {"xtc_threshold", offsetof(sac_sampling, xtc_threshold), 0, 1, false},
+    {"mirostat", offsetof(sac_sampling, mirostat), 0, 2, true},
+    {"mirostat_tau", offsetof(sac_sampling, mirostat_tau), 0, 100, false},
+    {"mirostat_eta", offsetof(sac_sampling, mirostat_eta), 0, 1, false},
 };
 
 static sac_status read_numbers(sac_sampling *s, const cJSON *o, struct refusal *ref)
@@ -390,6 +423,7 @@ sac_status ask_read(struct ask *a, const cJSON *o, const struct ask_rules *rules
     const uint32_t n_max = rules->n_predict_max ? rules->n_predict_max : INT32_MAX;
     TRY(refuse_unsupported(o, ref));
     TRY(read_numbers(&a->sampling, o, ref));
+    TRY(read_breakers(a, o, ref));
     TRY(read_seed(&a->sampling, o, ref));
     TRY(read_bias(a, o, rules, ref));
     TRY(ask_u32(o, "n", 1, ASK_N_MAX, &a->n, ref));

@@ -74,6 +74,8 @@ struct ask {
     uint32_t max_tokens;  /* 0: up to the context's end */
     char *stop[ASK_STOP_MAX];
     uint32_t n_stop;
+    char *breaker[ASK_STOP_MAX]; /* of DRY; n_breaker 0: the server's */
+    uint32_t n_breaker;
     char **tool; /* owned, [n_tool]: names of tools that the answer may call */
     uint32_t n_tool;
     enum toolstream_family tool_family; /* how the model writes calls of them */

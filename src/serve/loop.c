@@ -257,6 +257,10 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
         r.n_prompt -= ask->n_head;
     }
     r.sampling = ask->sampling;
+    if (ask->n_breaker) {
+        r.sampling.dry_breaker = (const char *const *)ask->breaker;
+        r.sampling.n_dry_breaker = ask->n_breaker;
+    }
     r.sampling.seed += c->i % ask->n; /* or all answers to a prompt were the same */
     r.max_tokens = ask->max_tokens;
     r.stop = (const char *const *)ask->stop;

@@ -10,7 +10,7 @@ server = None
 
 def setUpModule():
     global server
-    server = Server("-np", "9", "--also-decode", "quest:budget=64", "--sparse-min-ctx", "64")
+    server = Server("-np", "17", "--also-decode", "quest:budget=64", "--sparse-min-ctx", "64")
 
 
 def tearDownModule():
@@ -36,7 +36,7 @@ class Tokens(unittest.TestCase):
         self.assertEqual(alone["text"], want["text"])
         others = [threading.Thread(target=server.answer, args=(
             "/v1/completions", self.body(prompt=f"{i} things to say:", temperature=1, seed=i)))
-            for i in range(8)]
+            for i in range(16)]
         for t in others:
             t.start()
         among = server.answer("/v1/completions", self.body())["choices"][0]
@@ -48,6 +48,9 @@ class Tokens(unittest.TestCase):
         want = self.run_tokens(temp="0.9", s="7")
         got = server.answer("/v1/completions", self.body(temperature=0.9, seed=7))["choices"][0]
         self.assertEqual(got["token_ids"], want["tokens"])
+        want = self.run_tokens(temp="0.9", s="7", **{"dry-multiplier": "2", "mirostat": "2"})
+        got = server.answer("/v1/completions", self.body(temperature=0.9, seed=7, dry_multiplier=2, mirostat=2))
+        self.assertEqual(got["choices"][0]["token_ids"], want["tokens"])
         long = " ".join(str(i) for i in range(150))
         dense, sparse = ({"prompt": long, "sparse": {"decode": m}} for m in ("full", "quest"))
         want = cli.run_json("--raw", "-p", long, "--temp", "0", "-n", "24", "--ignore-eos", "-c", "1024",
@@ -93,7 +96,8 @@ class Fields(unittest.TestCase):
             "max_tokens": 0, "max_completion_tokens": -5, "stop": [""], "logit_bias": {"99999999": 1},
             "top_logprobs": 21, "stream": "yes", "messages": [], "sparse": {"decode": "nothing"},
             "cache_salt": "x" * 257, "repeat_penalty": 0, "stop ": None, "stream_options": 3, "logprobs": 3,
-            "chat_template_kwargs": [],
+            "chat_template_kwargs": [], "dry_base": 0.5, "dry_sequence_breakers": "x", "mirostat": 3,
+            "xtc_probability": 2, "dry_penalty_last_n": -1,
         }.items():
             if value is None:
                 continue
