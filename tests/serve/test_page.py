@@ -75,7 +75,7 @@ def one(css):
     return browser.find_element(By.CSS_SELECTOR, css)
 
 
-def until(what, seconds=30):
+def until(what, seconds=120):
     return WebDriverWait(browser, seconds, 0.05).until(lambda _: what())
 
 
