@@ -44,8 +44,8 @@ class Documents(unittest.TestCase):
         self.assertGreater(doc["tokens"], 200)
         self.assertTrue(add("doors.txt", TEXT, tags="a b")["was_there"])
         status, _, listed = server.get("/v1/documents", **key("a"))
-        self.assertEqual((status, [d["name"] for d in listed["data"]]), (200, ["doors.txt"]))
-        self.assertEqual(listed["data"][0]["tags"], "a b")
+        self.assertEqual(status, 200)
+        self.assertEqual([d["tags"] for d in listed["data"] if d["name"] == "doors.txt"], ["a b"])
         answer = ask(["doors.txt"])
         usage = answer["usage"]
         self.assertGreaterEqual(usage["prompt_tokens"], doc["tokens"])
