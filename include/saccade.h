@@ -784,7 +784,9 @@ typedef struct sac_method_info {
     /* A decode method learns from the prompt's last rows, or holds all of it, so a question belongs
      * among them (sac_request.n_decode_row 1); a context method chooses by the question. */
     bool needs_question;
-    bool any_chunk; /* of prefill methods: where a prompt is cut into chunks changes nothing */
+    bool any_chunk;   /* of prefill methods: where a prompt is cut into chunks changes nothing */
+    bool any_backend; /* it chooses by operations that every backend has; else by code of the host's
+                         CPU */
 } sac_method_info;
 
 /* The i-th method, those that are built in and then those that were registered; false behind the

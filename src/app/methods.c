@@ -21,7 +21,7 @@ struct methods_options {
 static const struct option_spec specs[] = {
     {"-o --output", OPTION_CHOICE, offsetof(struct methods_options, format), .choices = "text|json",
      .help = "format; json is a list of objects with kind, name, summary, paper, about, param, "
-             "deviation and, by kind, needs_question or any_chunk"},
+             "deviation, runs_on and, by kind, needs_question or any_chunk"},
     {0},
 };
 
@@ -61,6 +61,12 @@ static cJSON *deviation_json(const sac_method_deviation *d)
     return o;
 }
 
+/* Where a method chooses. */
+static const char *runs_on(const sac_method_info *m)
+{
+    return m->any_backend ? "any" : "cpu";
+}
+
 static int print_json(const char *name)
 {
     cJSON *list = cJSON_CreateArray();
@@ -73,6 +79,7 @@ static int print_json(const char *name)
         cJSON_AddStringToObject(row, "summary", m.summary);
         if (m.paper) cJSON_AddStringToObject(row, "paper", m.paper);
         cJSON_AddStringToObject(row, "about", m.about);
+        cJSON_AddStringToObject(row, "runs_on", runs_on(&m));
         if (strcmp(m.kind, "decode") == 0)
             cJSON_AddBoolToObject(row, "needs_question", m.needs_question);
         else if (strcmp(m.kind, "prefill") == 0)
@@ -126,6 +133,9 @@ static void print_method(const sac_method_info *m)
                       "alone is a decode row (--decode-rows).",
                       96);
     }
+    printf("\nRuns on: %s\n", m->any_backend
+                                  ? "any backend (it chooses by operations that each of them has)"
+                                  : "the CPU (it chooses by code of the host)");
     if (m->n_param) printf("\nParameters (--%s %s:key=value,...)\n", m->kind, m->name);
     for (size_t i = 0; i < m->n_param; i++) {
         const sac_method_param *p = &m->param[i];
@@ -146,7 +156,7 @@ static int print_text(const char *name)
     sac_method_info m;
     for (size_t i = 0; sac_method_at(i, &m); i++)
         if (!name)
-            printf("%-8s  %-12s  %s\n", m.kind, m.name, m.summary);
+            printf("%-8s  %-12s  %-3s  %s\n", m.kind, m.name, runs_on(&m), m.summary);
         else if (strcmp(m.name, name) == 0)
             print_method(&m);
     return EXIT_OK;

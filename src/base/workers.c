@@ -262,7 +262,7 @@ static void item_loop_worker(void *p, uint32_t worker_i)
 void workers_for(struct workers *w, uint32_t n_item, workers_item_fn fn, void *arg)
 {
     assert(n_item <= UINT32_MAX - MAX_WORKERS);
-    if (w->n == 1 || n_item <= 1) {
+    if (!w || w->n == 1 || n_item <= 1) {
         for (uint32_t i = 0; i < n_item; i++) fn(arg, i, 0);
         return;
     }

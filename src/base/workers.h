@@ -37,7 +37,8 @@ void workers_run(struct workers *w, workers_fn fn, void *arg);
 void workers_share(struct workers *w, workers_fn fn, void *arg);
 
 /* Calls `fn(arg, item_i, worker_i)` for each item in 0..n_item-1, handed out in rising order, one
- * at a time. With one worker or one item it runs in the caller. Put the longest items first. */
+ * at a time. With one worker or one item, or where `w` is NULL, it runs in the caller. Put the
+ * longest items first. */
 typedef void (*workers_item_fn)(void *arg, uint32_t item_i, uint32_t worker_i);
 void workers_for(struct workers *w, uint32_t n_item, workers_item_fn fn, void *arg);
 

@@ -7,7 +7,8 @@
  *  2. Lanes of a run write their own plan; lists are made from them in lane order afterwards. The
  *     room of a list is its own, so an overflow does not depend on other runs. Where there are more
  *     threads than lanes, tiles are planned apart by methods whose plan of a tile depends on
- * nothing else of the chunk (any_chunk): the same plan, put together in the tiles' order.
+ *     nothing else of the chunk (any_chunk), and query heads by those whose lists of a head depend
+ *     on no other (heads_apart): the same plan, put together in their order.
  *  3. A run that reads everything has no plan, and one whose lists name all pages gives the same
  *     bits (attn.c).
  *  4. Lists of all runs of a batch live until the next layer's: attention runs once for all. */
@@ -74,7 +75,7 @@ void prefill_plan(sac_engine *e, struct arena *a)
     f->weight = arena_take(a, f->weighs ? g->n_kv_head * f->mask_words : 0, PAGE_TOK);
     f->list_dense = arena_take(a, g->n_kv_head, f->lane_list_max);
     f->plan = arena_take(a, g->n_kv_head, sizeof *f->plan);
-    f->part = arena_take(a, (size_t)g->n_kv_head * f->tile_max, sizeof *f->part);
+    f->part = arena_take(a, (size_t)g->n_kv_head * f->tile_max * e->shape.group, sizeof *f->part);
     f->lists = arena_take(a, n_seq, sizeof *f->lists);
     /* A quarter of the context in single tokens costs more than to read all of it in pages. */
     f->tok_max = e->params.n_ctx / 4 + 1024;
@@ -152,7 +153,8 @@ struct plan_call {
     sac_engine *e;
     const struct reading *r;
     uint32_t run_i;
-    uint32_t n_cut; /* tiles of a lane that are planned apart; 1: all together */
+    uint32_t n_cut;   /* tiles of a lane that are planned apart; 1: all together */
+    uint32_t n_share; /* of each, parts of its query heads that are planned apart */
 };
 
 static struct plan make_plan(const struct plan_call *c, uint32_t kv_head)
@@ -196,6 +198,21 @@ static struct plan cut_plan(const struct plan *all, uint32_t tile)
     return p;
 }
 
+/* Of the only tile of a plan, the lists of some query heads; `shape` is what their lane sees. */
+static void share_heads(const struct plan_call *c, struct method_lane *lane,
+                        struct method_shape *shape, struct plan *p, uint32_t share)
+{
+    const uint32_t head0 = p->n_part * share / c->n_share;
+    assert(p->n_tile == 1 && c->n_share <= p->n_part && p->n_part == shape->group);
+    shape->group = p->n_part = p->n_part * (share + 1) / c->n_share - head0;
+    p->mask += (size_t)head0 * p->n_word;
+    if (p->weight) p->weight += (size_t)head0 * p->n_word * PAGE_TOK;
+    p->list_dense += head0;
+    lane->shape = shape;
+    lane->head0 = head0;
+    lane->q += (size_t)head0 * shape->geom->head_dim;
+}
+
 static void cut_lane(const struct plan_call *c, struct method_lane *lane, const struct plan *p)
 {
     lane->q += (p->pos - lane->pos) * lane->q_stride;
@@ -213,12 +230,13 @@ static void learn_lane(const struct method_lane *lane, const struct method_prefi
     plan_dense(p, PLAN_LAYER);
 }
 
-/* Plans a lane, or one tile of it. */
+/* Plans a lane, one tile of it, or some query heads of one tile. */
 static void plan_part(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct plan_call *c = arg;
-    const uint32_t kv_head = item_i / c->n_cut;
+    const uint32_t kv_head = item_i / (c->n_cut * c->n_share);
     const sac_engine *e = c->e;
+    struct method_shape shape = e->shape;
     const uint32_t seq_i = e->batch.run[c->run_i].seq_i;
     const struct method_prefill *hooks = seq_method(e, seq_i)->prefill;
     struct plan *p = &e->prefill.part[item_i];
@@ -226,9 +244,10 @@ static void plan_part(void *arg, uint32_t item_i, uint32_t worker_i)
         lane_make(e, c->r, (struct lane_at){CHOOSER_PREFILL, c->run_i, kv_head, worker_i});
     *p = make_plan(c, kv_head);
     if (c->n_cut > 1) {
-        *p = cut_plan(p, item_i % c->n_cut);
+        *p = cut_plan(p, item_i / c->n_share % c->n_cut);
         cut_lane(c, &lane, p);
     }
+    if (c->n_share > 1) share_heads(c, &lane, &shape, p, item_i % c->n_share);
     const size_t n_list = (size_t)p->n_tile * p->n_part;
     memset(p->mask, 0, n_list * p->n_word * sizeof *p->mask);
     memset(p->list_dense, PLAN_SPARSE, n_list);
@@ -251,10 +270,11 @@ static void plan_part(void *arg, uint32_t item_i, uint32_t worker_i)
  * estimate. */
 static struct plan join_parts(const struct plan_call *c, uint32_t kv_head)
 {
-    const struct plan *part = &c->e->prefill.part[kv_head * c->n_cut];
+    const uint32_t n = c->n_cut * c->n_share;
+    const struct plan *part = &c->e->prefill.part[kv_head * n];
     struct plan p = make_plan(c, kv_head);
     p.skip = part->skip;
-    for (uint32_t i = 0; i < c->n_cut; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         if (p.dense == PLAN_SPARSE) p.dense = part[i].dense;
         p.mass += part[i].mass;
         p.n_mass += part[i].n_mass;
@@ -265,18 +285,24 @@ static struct plan join_parts(const struct plan_call *c, uint32_t kv_head)
     return p;
 }
 
-/* Into how many parts a lane's plan is cut. */
-static uint32_t count_cuts(const struct plan_call *c)
+/* Into how many parts a lane's plan is cut: tiles, and where these are fewer than workers, query
+ * heads of each. */
+static void count_cuts(struct plan_call *c)
 {
     const sac_engine *e = c->e;
     const uint32_t seq_i = e->batch.run[c->run_i].seq_i;
     const struct method_prefill *hooks = seq_method(e, seq_i)->prefill;
     const struct plan p = make_plan(c, 0);
+    const uint32_t n_worker = workers_count(e->workers), n_head = e->pool.geom.n_kv_head;
     const bool apart = hooks->any_chunk && !hooks->needs_past_zero && !e->params.learn &&
                        chooser_method(e, CHOOSER_PREFILL, seq_i)->state_bytes == 0 &&
-                       workers_count(e->workers) > e->pool.geom.n_kv_head;
+                       n_worker > n_head;
     assert(p.n_tile <= e->prefill.tile_max);
-    return apart ? p.n_tile : 1;
+    c->n_cut = apart ? p.n_tile : 1;
+    c->n_share = 1;
+    while (apart && hooks->heads_apart && c->n_share < p.n_part &&
+           n_head * c->n_cut * c->n_share < n_worker)
+        c->n_share++;
 }
 
 /* Cells are those of all query heads of the layer, whatever shares a list. */
@@ -320,8 +346,8 @@ static void plan_run(struct plan_call *c, struct plan_lists *out, uint32_t *used
     const uint32_t n_head = e->pool.geom.n_kv_head;
     struct plan_stats stats = {0};
     assert(n < e->params.n_seq_max && e->segments.n[e->batch.run[c->run_i].seq_i] == 0);
-    c->n_cut = count_cuts(c);
-    workers_for(e->workers, n_head * c->n_cut, plan_part, c);
+    count_cuts(c);
+    workers_for(e->workers, n_head * c->n_cut * c->n_share, plan_part, c);
     for (uint32_t h = 0; h < n_head; h++) f->plan[h] = join_parts(c, h);
     *out =
         (struct plan_lists){.tok_max = f->tok_max,
@@ -331,7 +357,7 @@ static void plan_run(struct plan_call *c, struct plan_lists *out, uint32_t *used
                             .tok_logw = f->weighs ? f->tok_logw + (size_t)*used * f->tok_max : NULL,
                             .range_ptr = f->range_ptr + *used + n,
                             .tok_ptr = f->tok_ptr + *used + n};
-    plan_compile(out, f->plan, n_head, &stats);
+    plan_compile(out, f->plan, n_head, &stats, e->workers);
     *used += (uint32_t)stats.n_list;
     count_plan(e, c->run_i, &stats, f->plan[0].n_part);
 }

@@ -38,10 +38,8 @@ void batch_choose(const struct method_decode *hooks, const struct method_batch *
     if (hooks->choose) {
         hooks->choose(b);
         for (uint32_t i = 0; i < b->n; i++) read_result(&b->pick[i], &b->result[i]);
-    } else if (b->workers) {
-        workers_for(b->workers, b->n, select_lane, &c);
     } else {
-        for (uint32_t i = 0; i < b->n; i++) select_lane(&c, i, 0);
+        workers_for(b->workers, b->n, select_lane, &c);
     }
 }
 
@@ -113,6 +111,32 @@ void batch_vote(const struct method_batch *b, enum batch_item item)
     if (n > 0) b->ops->lanes.vote(b->workers, b->ops, list, n);
 }
 
+/* A room by tokens, and what shares need besides. */
+struct share_room {
+    struct room room;
+    size_t bytes;
+    void *frame;
+    float *sum;
+};
+
+static struct share_room share_room_of(const struct method_shape *s, void *scratch)
+{
+    struct share_room r;
+    struct arena a = {.base = scratch, .capacity = SIZE_MAX};
+    a.used = room_make(&r.room, s, true, scratch);
+    const size_t n_piece = OP_LANE_PIECES((size_t)s->n_ctx / PAGE_TOK + 1);
+    r.frame = arena_take(&a, OPS_SHARE_FRAME, 1);
+    r.sum = arena_take(&a, n_piece * s->group, sizeof *r.sum);
+    r.bytes = a.used;
+    return r;
+}
+
+size_t batch_shares_bytes(const struct method_shape *s, const void *param)
+{
+    (void)param;
+    return share_room_of(s, NULL).bytes;
+}
+
 void batch_shares(const struct method_batch *b,
                   struct op_share_planes (*plane)(const struct method_lane *l))
 {
@@ -120,7 +144,7 @@ void batch_shares(const struct method_batch *b,
     uint32_t n = 0;
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
         const struct method_lane *l = &b->lane[i];
-        const struct room r = room_of(l, BATCH_TOKEN);
+        const struct share_room r = share_room_of(l->shape, l->scratch);
         const size_t d = l->shape->geom->head_dim;
         struct op_share_planes at = plane(l);
         at.page = l->page;
@@ -129,16 +153,18 @@ void batch_shares(const struct method_batch *b,
         at.group = l->shape->group;
         at.q = l->q;
         at.scale = l->scale;
-        at.share = r.vote;
-        at.e = r.score;
+        at.share = r.room.vote;
+        at.e = r.room.score;
+        at.frame = r.frame;
         /* min, step and plane lie behind each other, in a page too. */
         meter_bytes(l, at.n_page * meter_lines(0, 4 * d + PAGE_TOK * d / 4));
         list[n++] = (struct op_lane_shares){.at = at,
                                             .segment = l->segment,
                                             .n_segment = l->n_segment,
                                             .rope = l->shape->rope,
-                                            .turned = r.qa,
-                                            .lse = r.lse,
+                                            .turned = r.room.qa,
+                                            .lse = r.room.lse,
+                                            .sum = r.sum,
                                             .result = &b->result[i]};
     }
     if (n > 0) b->ops->lanes.shares(b->workers, b->ops, list, n);

@@ -31,10 +31,11 @@ void batch_logits(const struct method_batch *b);
 
 /* Of a softmax over the scores, mean over the query heads. */
 void batch_vote(const struct method_batch *b, enum batch_item item);
-/* By the first planes of the keys, without scores; `plane` is where these lie in the side data or
- * pages of a lane. */
+/* By the first planes of the keys, without scores, in scratch of batch_shares_bytes; `plane` is
+ * where these lie in the side data or pages of a lane. */
 void batch_shares(const struct method_batch *b,
                   struct op_share_planes (*plane)(const struct method_lane *l));
+size_t batch_shares_bytes(const struct method_shape *s, const void *param);
 /* Of pages: the sums over their tokens, in the scores of the first query head. */
 void batch_sum_pages(const struct method_batch *b);
 /* The plain sums of the query heads' scores in place of the shares. */

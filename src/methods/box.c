@@ -19,7 +19,20 @@ static bool in_page(const struct method_shape *s, enum box kind)
 size_t box_bytes(const struct method_shape *s, enum box kind)
 {
     const size_t one = (size_t)s->geom->head_dim * 4;
+    if (kind == BOX_VECTOR) return one / 2;
     return in_page(s, kind) ? 0 : kind == BOX_HALVES ? 2 * one : one;
+}
+
+size_t box_vector_bytes(const struct method_shape *s, const void *param)
+{
+    (void)param;
+    return box_bytes(s, BOX_VECTOR);
+}
+
+void box_put(uint8_t *side, const struct method_shape *s, const float *vector)
+{
+    uint16_t *to = (uint16_t *)(void *)side;
+    for (uint32_t c = 0; c < s->geom->head_dim; c++) to[c] = f32_to_f16(vector[c]);
 }
 
 uint16_t box_half(float x, bool up)
@@ -76,6 +89,7 @@ static struct op_lane_boxes lane_boxes(const struct room *r, const struct method
     const struct page_geom *g = l->shape->geom;
     const uint32_t n = pick_page_count(l), i = segment_i;
     const size_t one = (size_t)g->head_dim * 4;
+    const bool vector = kind == BOX_VECTOR; /* qb is 0 */
     const bool own = in_page(l->shape, kind), turns = i < l->n_segment && l->segment[i].cos;
     const uint32_t begin = i > 0 ? pick_min(l->segment[i - 1].end, n) : 0;
     const uint32_t end = i < l->n_segment ? pick_min(l->segment[i].end, n) : n;
@@ -84,7 +98,9 @@ static struct op_lane_boxes lane_boxes(const struct room *r, const struct method
                                          .frame_of = own ? l->cards.of : NULL,
                                          .stride = own ? l->cards.stride : l->side_stride,
                                          .a_at = own ? g->k_min : 0,
-                                         .b_at = own ? g->k_step : one / 2,
+                                         .b_at = own      ? g->k_step
+                                                 : vector ? 0
+                                                          : one / 2,
                                          .page = l->page + begin,
                                          .n_page = end - begin,
                                          .head_dim = g->head_dim,
@@ -101,14 +117,16 @@ static struct op_lane_boxes lane_boxes(const struct room *r, const struct method
                                   .rope = l->shape->rope,
                                   .scale = l->scale,
                                   .mean = kind == BOX_MEAN,
-                                  .unit = own ? 255.0f : 1.0f};
+                                  .unit = own      ? 255.0f
+                                          : vector ? 0
+                                                   : 1.0f};
 }
 
 /* Counts what the scores of all pages read. */
 static void count_boxes(const struct method_lane *l, enum box kind)
 {
     const uint32_t n = pick_page_count(l), n_box = kind == BOX_HALVES ? 2 : 1;
-    const size_t one = (size_t)l->shape->geom->head_dim * 4;
+    const size_t one = (size_t)l->shape->geom->head_dim * (kind == BOX_VECTOR ? 2 : 4);
     meter_bytes(l, (uint64_t)n * n_box * meter_lines(0, one));
 }
 

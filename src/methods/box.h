@@ -1,21 +1,24 @@
-/* box.h: summaries of a page's keys as two vectors, and scores of all pages by them.
+/* box.h: summaries of a page's keys as one or two vectors, and scores of all pages by them.
  *
  * BOX_BOUND: [min, max] of each channel. The score, sum of max(q min, q max), is never below the
  * best dot product of the page (Quest). A q8 page holds it already: its codes run from min to min +
  * 255 step. BOX_MEAN: the middle of that box and the mean distance of the keys from it (ArkVale's
  * cuboid-mean). The score is not a bound, and orders pages better. BOX_HALVES: a BOX_BOUND for each
  * half of the page, for papers whose pages have 16 tokens; always beside the page, for a q8 page
- * has one minimum and step for all its tokens. */
+ * has one minimum and step for all its tokens. BOX_VECTOR: one vector of the method's own making
+ * (box_put); the score is its product with the query. */
 #ifndef SAC_METHODS_BOX_H
 #define SAC_METHODS_BOX_H
 
 #include "methods/room.h"
 
-enum box { BOX_BOUND, BOX_MEAN, BOX_HALVES };
+enum box { BOX_BOUND, BOX_MEAN, BOX_HALVES, BOX_VECTOR };
 #define BOX_HALF_TOK (PAGE_TOK / 2)
 
 /* Side data of a page. */
 size_t box_bytes(const struct method_shape *s, enum box kind);
+size_t box_vector_bytes(const struct method_shape *s, const void *param);
+void box_put(uint8_t *side, const struct method_shape *s, const float *vector);
 void box_seal(uint8_t *side, const struct method_shape *s, enum box kind, const float *k);
 
 /* The nearest f16 at or below x, or (up) at or above it. */

@@ -64,6 +64,12 @@ static bool asks(const struct method *m)
            hooks->question(spec.param) != CONTEXT_QUESTION_NONE;
 }
 
+/* Without hooks nothing is chosen. Context methods choose rows on the host. */
+static bool on_any_backend(const struct method *m)
+{
+    return !m->prefill && !m->context && (!m->decode || m->decode->choose);
+}
+
 bool sac_method_at(size_t i, sac_method_info *out)
 {
     const struct method *m = method_at(i);
@@ -81,6 +87,7 @@ bool sac_method_at(size_t i, sac_method_info *out)
                              .chooses = m->chooses,
                              .needs_question = m->needs_question || asks(m),
                              /* Without hooks it is dense attention. */
-                             .any_chunk = is_prefill && (!m->prefill || m->prefill->any_chunk)};
+                             .any_chunk = is_prefill && (!m->prefill || m->prefill->any_chunk),
+                             .any_backend = on_any_backend(m)};
     return true;
 }

@@ -75,6 +75,8 @@ struct method_lane {
     const void *param; /* the method's struct of parameters (param.h) */
     const struct ops *ops;
     uint32_t layer, kv_head;
+    uint32_t head0;      /* of prompt rows: the first of the KV head's query heads that are asked
+                            about; the shape's group counts these */
     uint32_t pos, n_row; /* position of the first row; rows */
     bool is_prompt;
     uint32_t sparse_min_ctx; /* decode rows of shorter contexts are not asked about */
@@ -199,6 +201,8 @@ struct method_prefill {
     uint32_t tile_tok;    /* rows that share a list, a multiple of PAGE_TOK; 0: 64 */
     bool by_head;         /* a list for each query head, not one for all heads of a KV head */
     bool needs_past_zero; /* first chunk of a sequence only, else dense: PLAN_PAST */
+    bool heads_apart;     /* by_head, and what a query head reads does not depend on the others of
+                             its KV head, so they may be planned apart, on any thread */
     bool any_chunk;       /* plans do not depend on where chunks end, so tiles may be planned apart,
                              on any thread: tests hold it to that */
     const struct method_table *table; /* or NULL; with it goes one SAC_PARAM_FILE parameter */

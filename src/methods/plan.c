@@ -145,38 +145,80 @@ static void count_list(struct plan_stats *s, const struct plan *p, uint32_t tile
     s->n_list++;
 }
 
-void plan_compile(struct plan_lists *out, const struct plan *p, uint32_t n_head,
-                  struct plan_stats *s)
+struct compile_call {
+    struct plan_lists *out;
+    const struct plan *p;
+    uint32_t n_head;
+};
+
+/* The plan and the place of list i. */
+static const struct plan *list_plan(const struct compile_call *c, uint32_t i, uint32_t *out_tile,
+                                    uint32_t *out_part)
 {
-    uint32_t n_range = 0, n_tok = 0, i = 0;
+    *out_part = i % c->p->n_part;
+    *out_tile = i / c->p->n_part / c->n_head;
+    return &c->p[i / c->p->n_part % c->n_head];
+}
+
+/* Makes a list in a room of its own, where it need not stay; leaves its lengths in the pointers of
+ * the list behind it, and in the plan whether it was too long. */
+static void compile_list(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct compile_call *c = arg;
+    struct plan_lists *out = c->out;
+    uint32_t tile, part;
+    const struct plan *p = list_plan(c, i, &tile, &part);
+    struct list l = {.range = out->range + (size_t)i * out->range_max,
+                     .tok = out->tok + (size_t)i * out->tok_max,
+                     .logw = p->weight ? out->tok_logw + (size_t)i * out->tok_max : NULL,
+                     .range_max = out->range_max - 1,
+                     .tok_max = out->tok_max};
+    const enum plan_reason why = make_list(&l, p, tile, part);
+    (void)worker_i;
+    if (!p->dense) p->list_dense[(size_t)tile * p->n_part + part] = (uint8_t)why;
+    out->range_ptr[i + 1] = l.n_range;
+    out->tok_ptr[i + 1] = l.n_tok;
+}
+
+/* Moves a list behind those before it, counts it, and makes its lengths ends. */
+static void join_list(const struct compile_call *c, uint32_t i, struct plan_stats *s)
+{
+    struct plan_lists *out = c->out;
+    uint32_t tile, part;
+    const struct plan *p = list_plan(c, i, &tile, &part);
+    const uint32_t n_range = out->range_ptr[i + 1], n_tok = out->tok_ptr[i + 1];
+    const size_t from = (size_t)i * out->tok_max;
+    struct attn_range *range = out->range + out->range_ptr[i];
+    uint64_t n_before = n_tok;
+    memmove(range, out->range + (size_t)i * out->range_max, n_range * sizeof *range);
+    memmove(out->tok + out->tok_ptr[i], out->tok + from, n_tok * sizeof *out->tok);
+    if (p->weight)
+        memmove(out->tok_logw + out->tok_ptr[i], out->tok_logw + from,
+                n_tok * sizeof *out->tok_logw);
+    for (uint32_t r = 0; r < n_range; r++)
+        n_before += (uint64_t)(range[r].end - range[r].begin) * PAGE_TOK;
+    const enum plan_reason why = list_reason(p, tile, part);
+    s->n_dense[why] += why != PLAN_SPARSE;
+    count_list(s, p, tile, n_before - p->tile_tok);
+    out->range_ptr[i + 1] += out->range_ptr[i];
+    out->tok_ptr[i + 1] += out->tok_ptr[i];
+}
+
+void plan_compile(struct plan_lists *out, const struct plan *p, uint32_t n_head,
+                  struct plan_stats *s, struct workers *workers)
+{
+    struct compile_call c = {.out = out, .p = p, .n_head = n_head};
+    const uint32_t n = p->n_tile * n_head * p->n_part;
     assert(out->range_max >= 2);
-    for (uint32_t tile = 0; tile < p->n_tile; tile++)
-        for (uint32_t h = 0; h < n_head; h++)
-            for (uint32_t part = 0; part < p->n_part; part++, i++) {
-                struct list l = {.range = out->range + n_range,
-                                 .tok = out->tok + n_tok,
-                                 .logw = p[h].weight ? out->tok_logw + n_tok : NULL,
-                                 .range_max = out->range_max - 1,
-                                 .tok_max = out->tok_max};
-                const enum plan_reason why = make_list(&l, &p[h], tile, part);
-                s->n_dense[why] += why != PLAN_SPARSE;
-                uint64_t n_before = l.n_tok;
-                for (uint32_t r = 0; r < l.n_range; r++)
-                    n_before += (uint64_t)(l.range[r].end - l.range[r].begin) * PAGE_TOK;
-                count_list(s, &p[h], tile, n_before - p->tile_tok);
-                out->range_ptr[i] = n_range;
-                out->tok_ptr[i] = n_tok;
-                n_range += l.n_range;
-                n_tok += l.n_tok;
-            }
-    out->range_ptr[i] = n_range;
-    out->tok_ptr[i] = n_tok;
+    workers_for(workers, n, compile_list, &c);
+    out->range_ptr[0] = out->tok_ptr[0] = 0;
+    for (uint32_t i = 0; i < n; i++) join_list(&c, i, s);
     out->plan = (struct attn_plan){.tile_tok = p->tile_tok,
                                    .by_head = p->n_part > 1,
                                    .skip = p->skip,
                                    .range = out->range,
                                    .range_ptr = out->range_ptr,
-                                   .tok = n_tok ? out->tok : NULL,
+                                   .tok = out->tok_ptr[n] ? out->tok : NULL,
                                    .tok_ptr = out->tok_ptr,
                                    .tok_logw = p->weight ? out->tok_logw : NULL};
 }

@@ -25,6 +25,7 @@
 #include "methods/method.h"
 
 #include <assert.h>
+#include <math.h>
 
 /* Why a lane or a list reads everything; PLAN_SPARSE: it does not. */
 enum plan_reason {
@@ -116,10 +117,11 @@ static inline void plan_dense(struct plan *p, enum plan_reason why)
     p->dense = why;
 }
 
-/* Tells the mass that `n` lists keep by the method's own estimate, their sum. */
+/* Tells the mass that `n` lists keep by the method's own estimate, their sum. It is rounded so that
+ * sums are exact: the same however a plan is cut in parts. */
 static inline void plan_estimate(struct plan *p, double mass, uint32_t n)
 {
-    p->mass += mass;
+    p->mass += floor(mass * 0x1p30 + 0.5) * 0x1p-30;
     p->n_mass += n;
 }
 
@@ -147,8 +149,9 @@ struct plan_lists {
     uint32_t *range_ptr, *tok_ptr; /* [n_list + 1] */
 };
 
-/* `p` [n_head] are the plans of one run for each KV head, of equal tiles and parts. Adds to `s`. */
+/* `p` [n_head] are the plans of one run for each KV head, of equal tiles and parts; lists
+ * that were too long are dense in them afterwards. Adds to `s`. Each list is made by one worker. */
 void plan_compile(struct plan_lists *out, const struct plan *p, uint32_t n_head,
-                  struct plan_stats *s);
+                  struct plan_stats *s, struct workers *workers);
 
 #endif

@@ -53,12 +53,14 @@ struct op_lane_logits {
 };
 
 /* Shares of all tokens by the first planes of their keys. */
+#define OP_LANE_PIECES(n_page) ((n_page) / 128 + 2)
 struct op_lane_shares {
     struct op_share_planes at;
     const struct segment_view *segment; /* [n_segment] of these pages, for which queries turn */
     uint32_t n_segment;
     struct segment_rope rope;
     float *turned, *lse; /* rooms: [group, head_dim], [group] */
+    float *sum;          /* room: [OP_LANE_PIECES(n_page)][group] */
     struct op_lane_result *result;
 };
 

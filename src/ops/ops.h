@@ -232,7 +232,10 @@ struct op_share_planes {
     float *share; /* [n_page * PAGE_TOK] out */
     float *e;     /* [group * n_page * PAGE_TOK] scratch */
     float *lse;   /* [group] out: ln of the sum of exp(logit), as rough; or NULL */
+    void *frame;  /* [OPS_SHARE_FRAME] of share_begin, aligned to 64 */
 };
+/* What the pages of one call have in common. */
+#define OPS_SHARE_FRAME (44u * 1024)
 
 struct op_vote { /* vote[i] = mean over g of softmax(score[g])[i], lse[g] = ln sum exp(score[g]) */
     const float *score; /* [group, n], stride score_stride */
@@ -418,6 +421,7 @@ struct op_survey {
     const page_id *page;
     const uint32_t *n_page; /* [n_set] ascending */
     uint32_t n_set, n_part, n_query;
+    uint32_t part0;   /* number of the first part: choices are the same, whatever parts are asked */
     const float *q;   /* [n_set][n_part][n_query][head_dim]: logit = q . key */
     const float *lse; /* [n_set][n_part][n_query] ln of the sum of exp(logit) over the other keys */
     float least;
@@ -482,7 +486,14 @@ struct ops {
     void (*add)(struct workers *pool, const struct op_add *op);
     void (*score_pages)(const struct op_score_pages *op);
     bool (*share_planes)(const struct op_share_planes *op); /* false: a logit is not finite */
-    bool (*vote)(const struct op_vote *op);                 /* false: a score is NaN or infinite */
+    /* The same in pieces, for which `op` names all pages. First that of page 0, then those that
+     * cover the others, in any order and by any worker: exponentials of these pages, and their sums
+     * for each query head in sum [group]. Then, from the sums of all, the shares of any pages. */
+    bool (*share_begin)(const struct op_share_planes *op, float *sum);
+    bool (*share_raise)(const struct op_share_planes *op, struct attn_range pages, float *sum);
+    void (*share_spread)(const struct op_share_planes *op, struct attn_range pages,
+                         const float *sum);
+    bool (*vote)(const struct op_vote *op); /* false: a score is NaN or infinite */
     struct op_cut (*best)(const struct op_best *op);
     void (*mark)(const struct op_mark *op);
     uint32_t (*draw)(const struct op_draw *op); /* number of items taken */

@@ -25,10 +25,12 @@ def wrong_values(param):
 class Methods(unittest.TestCase):
     def test_text_and_json_agree(self):
         rows = json.loads(saccade("methods", "-o", "json").stdout)
-        lines = [line.split(None, 2) for line in saccade("methods").stdout.splitlines()]
-        self.assertEqual([[r["kind"], r["name"], r["summary"]] for r in rows], lines)
+        lines = [line.split(None, 3) for line in saccade("methods").stdout.splitlines()]
+        self.assertEqual([[r["kind"], r["name"], r["runs_on"], r["summary"]] for r in rows], lines)
         self.assertIn(("prefill", "dense"), [(r["kind"], r["name"]) for r in rows])
         self.assertIn(("decode", "full"), [(r["kind"], r["name"]) for r in rows])
+        self.assertIn(("auto", "any"), [(r["name"], r["runs_on"]) for r in rows if r["kind"] == "decode"])
+        self.assertIn(("lfps", "cpu"), [(r["name"], r["runs_on"]) for r in rows])
 
     def test_one_method_is_explained(self):
         text = saccade("methods", "streaming").stdout

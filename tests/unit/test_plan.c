@@ -174,7 +174,7 @@ static void marks_are_those_of_the_definition(void **state)
                         assert_int_equal(plan_has(&plans[h], t, part, c), m[h].want[t][part][c]);
         }
         lists_open(&l, plans[0].n_tile * HEADS * PARTS, 100, TOK_MAX);
-        plan_compile(&l.out, plans, HEADS, &l.stats);
+        plan_compile(&l.out, plans, HEADS, &l.stats, NULL);
         check_lists(&l, plans, HEADS);
         lists_close(&l);
         for (uint32_t h = 0; h < HEADS; h++) marks_close(&m[h]);
@@ -193,7 +193,7 @@ static void reasons_are_counted(void **state)
     for (uint32_t t = 0; t < 400; t += 2)
         plan_token(&m->plan, 1, 0, t); /* more than there is room */
     lists_open(&l, 4, 8, 100);
-    plan_compile(&l.out, &m->plan, 1, &l.stats);
+    plan_compile(&l.out, &m->plan, 1, &l.stats, NULL);
     assert_int_equal(l.stats.n_dense[PLAN_NO_GAIN], 1);
     assert_int_equal(l.stats.n_dense[PLAN_OVERFLOW], 1);
     check_lists(&l, &m->plan, 1);
@@ -201,11 +201,11 @@ static void reasons_are_counted(void **state)
     for (uint32_t p = 0; p < 16; p += 2) plan_range(&m->plan, 0, 0, p * 32, p * 32 + 32);
     lists_open(&l, 4, 8, 100); /* as many ranges as there is room for, own pages included: 9 */
     memset(&l.stats, 0, sizeof l.stats);
-    plan_compile(&l.out, &m->plan, 1, &l.stats);
+    plan_compile(&l.out, &m->plan, 1, &l.stats, NULL);
     assert_int_equal(l.stats.n_dense[PLAN_OVERFLOW], 2);
     plan_dense(&m->plan, PLAN_NAN);
     memset(&l.stats, 0, sizeof l.stats);
-    plan_compile(&l.out, &m->plan, 1, &l.stats);
+    plan_compile(&l.out, &m->plan, 1, &l.stats, NULL);
     assert_int_equal(l.stats.n_dense[PLAN_NAN], 4);
     assert_int_equal(l.stats.n_cell_read, l.stats.n_cell);
     assert_null(l.out.plan.tok);
@@ -234,7 +234,7 @@ static void every_methods_plan_is_sound(void **state)
                 if (method->prefill->needs_past_zero && pos > 0) break;
                 make_plan(&m, 2, pos, end);
                 lists_open(&l, m.plan.n_tile * m.plan.n_part, TOK_MAX, TOK_MAX);
-                plan_compile(&l.out, &m.plan, 1, &l.stats);
+                plan_compile(&l.out, &m.plan, 1, &l.stats, NULL);
                 check_lists(&l, &m.plan, 1);
                 lists_close(&l);
             }

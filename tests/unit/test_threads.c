@@ -78,7 +78,8 @@ static void threads_change_nothing(void **state)
         struct answer one, many;
         if (strcmp(m->kind, "decode") != 0 && strcmp(m->kind, "prefill") != 0) continue;
         ask(&one, model, m, 1);
-        for (uint32_t n = 2; n <= 5; n += 3) {
+        for (uint32_t k = 0; k < 2; k++) {
+            const uint32_t n = (uint32_t[]){3, 8}[k];
             ask(&many, model, m, n);
             if (memcmp(&many, &one, sizeof one) != 0)
                 print_error("%s %s, %u threads\n", m->kind, m->name, n);

@@ -132,7 +132,7 @@ static void auto_choose(const struct method_batch *b)
 
 static const struct method_decode hooks = {
     .side_bytes = auto_side_bytes,
-    .scratch_bytes = room_token_bytes,
+    .scratch_bytes = batch_shares_bytes,
     .seal = auto_seal,
     .choose = auto_choose,
 };

@@ -150,6 +150,7 @@ static bool survey(const struct work *w, const struct method_lane *l, struct pla
                                                            .page = l->page,
                                                            .n_page = w->n_page,
                                                            .n_set = p->n_tile,
+                                                           .part0 = l->head0,
                                                            .n_part = p->n_part,
                                                            .n_query = w->n_row,
                                                            .q = w->q,
@@ -189,7 +190,6 @@ static bool audit(const struct work *w, const struct method_lane *l, struct plan
     const uint32_t row0 = plan_row0(p, tile), n_row = plan_row_end(p, tile) - row0;
     const uint32_t row = row0 + l->layer * 37 % n_row, end = p->pos + row + 1;
     assert(end <= w->stride);
-    double all = 0;
     bool finite = true;
     for (uint32_t h = 0; h < p->n_part; h++) scale_query(w->q + (size_t)h * d, l, row, h);
     for (uint32_t at = 0, n; at < end; at += n) {
@@ -211,9 +211,8 @@ static bool audit(const struct work *w, const struct method_lane *l, struct plan
         finite = softmax(w->vote, &lse, l, w->row + h * w->stride, end);
         for (uint32_t t = 0; t < end; t++)
             if (plan_has(p, tile, h, t)) kept += (double)w->vote[t];
-        all += kept;
+        plan_estimate(p, kept, 1);
     }
-    plan_estimate(p, all, p->n_part);
     return finite;
 }
 
@@ -241,6 +240,7 @@ static void auto_plan(const struct method_lane *l, struct plan *p)
 
 static const struct method_prefill hooks = {.tile_tok = TILE,
                                             .by_head = true,
+                                            .heads_apart = true,
                                             .any_chunk = true,
                                             .scratch_bytes = auto_scratch_bytes,
                                             .plan = auto_plan};

@@ -12,23 +12,16 @@
 #include <math.h>
 #include <string.h>
 
-#define PIECE   64u /* pages */
-#define DIM_MAX 512u
+#define PIECE       64u  /* pages */
+#define SHARE_PIECE 128u /* the same where each has to be begun */
+#define DIM_MAX     512u
+#define GROUP_MAX   64u
 
 struct call { /* of a slot */
     const struct ops *ops;
     const void *op;
     uint32_t n_piece; /* of the longest operation */
 };
-
-static void run(struct workers *pool, uint32_t n, workers_item_fn fn, struct call *c)
-{
-    if (pool) {
-        workers_for(pool, n, fn, c);
-        return;
-    }
-    for (uint32_t i = 0; i < n; i++) fn(c, i, 0);
-}
 
 static uint32_t piece_count(uint32_t n_page)
 {
@@ -94,7 +87,7 @@ static void boxes(struct workers *pool, const struct ops *ops, const struct op_l
         fill_queries(&op[i]);
         c.n_piece = larger(c.n_piece, piece_count(op[i].at.n_page));
     }
-    run(pool, n * c.n_piece, score_piece, &c);
+    workers_for(pool, n * c.n_piece, score_piece, &c);
 }
 
 /* The logits of one page; k is room for its keys. */
@@ -143,7 +136,7 @@ static void logits(struct workers *pool, const struct ops *ops, const struct op_
 {
     struct call c = {.ops = ops, .op = op};
     for (uint32_t i = 0; i < n; i++) c.n_piece = larger(c.n_piece, piece_count(op[i].keys.n_page));
-    run(pool, n * c.n_piece, logits_piece, &c);
+    workers_for(pool, n * c.n_piece, logits_piece, &c);
 }
 
 /* ---- Shares ---- */
@@ -201,20 +194,70 @@ static bool share_segments(const struct ops *ops, const struct op_lane_shares *o
     return true;
 }
 
-static void share_lane(void *arg, uint32_t i, uint32_t worker_i)
+/* The first page, and the lanes that turn their queries. */
+static void begin_shares(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct call *c = arg;
     const struct op_lane_shares *op = (const struct op_lane_shares *)c->op + i;
     (void)worker_i;
-    if (!(op->n_segment ? share_segments(c->ops, op) : c->ops->share_planes(&op->at)))
+    if (!(op->n_segment ? share_segments(c->ops, op) : c->ops->share_begin(&op->at, op->sum)))
         op->result->n_bad = 1;
+}
+
+/* Pages behind the first one are cut into pieces. */
+static struct attn_range share_range(const struct op_lane_shares *op, uint32_t i)
+{
+    const uint32_t n = op->at.n_page, begin = 1 + i * SHARE_PIECE;
+    if (op->n_segment || begin >= n) return (struct attn_range){n, n};
+    return (struct attn_range){begin, n - begin < SHARE_PIECE ? n : begin + SHARE_PIECE};
+}
+
+/* What is not finite makes the sum a NaN: pieces have nothing else of their own to tell it by. */
+static void raise_piece(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    const struct op_lane_shares *op = (const struct op_lane_shares *)c->op + i / c->n_piece;
+    const struct attn_range pages = share_range(op, i % c->n_piece);
+    float *sum = op->sum + (size_t)(1 + i % c->n_piece) * op->at.group;
+    (void)worker_i;
+    if (pages.begin == pages.end) return;
+    if (!c->ops->share_raise(&op->at, pages, sum)) sum[0] = NAN;
+}
+
+/* The sums of all pieces, in their order. */
+static void spread_piece(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    const struct op_lane_shares *op = (const struct op_lane_shares *)c->op + i / c->n_piece;
+    struct attn_range pages = share_range(op, i % c->n_piece);
+    float all[GROUP_MAX];
+    (void)worker_i;
+    if (op->n_segment) return;
+    assert(op->at.group <= GROUP_MAX);
+    for (uint32_t g = 0; g < op->at.group; g++) {
+        all[g] = op->sum[g];
+        for (uint32_t k = 0; share_range(op, k).begin < op->at.n_page; k++)
+            all[g] += op->sum[(size_t)(1 + k) * op->at.group + g];
+    }
+    if (i % c->n_piece == 0) {
+        op->result->n_bad += isnan(all[0]) != 0;
+        c->ops->share_spread(&op->at, (struct attn_range){0, 1}, all);
+    }
+    if (pages.begin < pages.end) c->ops->share_spread(&op->at, pages, all);
 }
 
 static void shares(struct workers *pool, const struct ops *ops, const struct op_lane_shares *op,
                    uint32_t n)
 {
-    struct call c = {.ops = ops, .op = op};
-    run(pool, n, share_lane, &c);
+    struct call c = {.ops = ops, .op = op, .n_piece = 1};
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t n_piece = (op[i].at.n_page + SHARE_PIECE - 2) / SHARE_PIECE;
+        assert(n_piece + 1 <= OP_LANE_PIECES(op[i].at.n_page));
+        c.n_piece = larger(c.n_piece, n_piece);
+    }
+    workers_for(pool, n, begin_shares, &c);
+    workers_for(pool, n * c.n_piece, raise_piece, &c);
+    workers_for(pool, n * c.n_piece, spread_piece, &c);
 }
 
 static void vote_lane(void *arg, uint32_t i, uint32_t worker_i)
@@ -229,7 +272,7 @@ static void vote(struct workers *pool, const struct ops *ops, const struct op_la
                  uint32_t n)
 {
     struct call c = {.ops = ops, .op = op};
-    run(pool, n, vote_lane, &c);
+    workers_for(pool, n, vote_lane, &c);
 }
 
 static void fold_lane(void *arg, uint32_t i, uint32_t worker_i)
@@ -247,7 +290,7 @@ static void fold(struct workers *pool, const struct ops *ops, const struct op_la
                  uint32_t n)
 {
     struct call c = {.ops = ops, .op = op};
-    run(pool, n, fold_lane, &c);
+    workers_for(pool, n, fold_lane, &c);
 }
 
 /* ---- Marks ---- */
@@ -339,7 +382,7 @@ static void take(struct workers *pool, const struct ops *ops, const struct op_la
                  uint32_t n)
 {
     struct call c = {.ops = ops, .op = op};
-    run(pool, n, take_lane, &c);
+    workers_for(pool, n, take_lane, &c);
 }
 
 static void draw_lane(void *arg, uint32_t i, uint32_t worker_i)
@@ -358,7 +401,7 @@ static void draw(struct workers *pool, const struct ops *ops, const struct op_la
                  uint32_t n)
 {
     struct call c = {.ops = ops, .op = op};
-    run(pool, n, draw_lane, &c);
+    workers_for(pool, n, draw_lane, &c);
 }
 
 void ops_fill_lanes(struct ops *o)

@@ -29,5 +29,9 @@ static inline uint32_t share_padded(uint32_t group)
 /* multiply NULL: by VNNI. */
 bool share_planes_run(const struct op_share_planes *op,
                       void (*multiply)(const struct share_product *p));
+bool share_begin_run(const struct op_share_planes *op, float *sum,
+                     void (*multiply)(const struct share_product *p));
+bool share_raise_run(const struct op_share_planes *op, struct attn_range pages, float *sum,
+                     void (*multiply)(const struct share_product *p));
 
 #endif

@@ -27,7 +27,7 @@ static void multiply(const struct share_product *p)
 }
 
 /* Registers of sums and weights have as many rows as there are heads: fewer cost less. */
-static bool share_planes_amx(const struct op_share_planes *op)
+static void share_tiles(const struct op_share_planes *op)
 {
     struct tile_config config = {.palette = 1};
     const uint32_t n_row = op->group < TILE_ROWS ? op->group : TILE_ROWS;
@@ -36,7 +36,28 @@ static bool share_planes_amx(const struct op_share_planes *op)
         config.rows[i] = (uint8_t)(i < 4 ? n_row : TILE_ROWS);
     }
     __asm__ volatile("ldtilecfg %0" ::"m"(config));
+}
+
+static bool share_planes_amx(const struct op_share_planes *op)
+{
+    share_tiles(op);
     const bool finite = share_planes_run(op, multiply);
+    tiles_end();
+    return finite;
+}
+
+static bool share_begin_amx(const struct op_share_planes *op, float *sum)
+{
+    share_tiles(op);
+    const bool finite = share_begin_run(op, sum, multiply);
+    tiles_end();
+    return finite;
+}
+
+static bool share_raise_amx(const struct op_share_planes *op, struct attn_range pages, float *sum)
+{
+    share_tiles(op);
+    const bool finite = share_raise_run(op, pages, sum, multiply);
     tiles_end();
     return finite;
 }
@@ -44,4 +65,6 @@ static bool share_planes_amx(const struct op_share_planes *op)
 void ops_fill_amx_share(struct ops *o)
 {
     o->share_planes = share_planes_amx;
+    o->share_begin = share_begin_amx;
+    o->share_raise = share_raise_amx;
 }

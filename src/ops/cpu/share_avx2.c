@@ -301,11 +301,58 @@ static void raise_pages(const struct op_share_planes *op, const struct frame *f,
     }
 }
 
-/* Shares of all tokens; `by` [group] is what exponentials are multiplied with. */
-static void share_pages(const struct op_share_planes *op, const float *by)
+/* ---- Pieces ---- */
+
+struct state {          /* of the pages of one call */
+    struct frame frame; /* of all but the first */
+    float reference[SHARE_GROUP_MAX];
+};
+_Static_assert(sizeof(struct state) <= OPS_SHARE_FRAME, "raise OPS_SHARE_FRAME");
+
+/* Exponentials of some pages and their sums. */
+static bool raise_framed(const struct op_share_planes *op, const struct frame *f,
+                         struct attn_range pages, float *sum)
 {
-    const uint16_t *e = (const uint16_t *)(const void *)op->e;
-    for (uint32_t i = 0; i < op->n_page; i++) {
+    __m256 total[SHARE_GROUP_MAX], wrong = _mm256_setzero_ps();
+    for (uint32_t g = 0; g < op->group; g++) total[g] = _mm256_setzero_ps();
+    raise_pages(op, f, pages, total, &wrong);
+    for (uint32_t g = 0; g < op->group; g++) sum[g] = sum_lanes(total[g]);
+    return sum_lanes(wrong) == 0;
+}
+
+static bool share_begin_avx2(const struct op_share_planes *op, float *sum)
+{
+    struct state *s = op->frame;
+    struct frame first;
+    const struct frame *last = &first;
+    float off = 0;
+    assert(op->head_dim <= SHARE_DIM_MAX && op->head_dim % 32 == 0);
+    assert(op->group <= SHARE_GROUP_MAX && op->n_page > 0);
+    make_frame(&first, op, (struct attn_range){0, 1}, NULL);
+    memcpy(s->reference, first.middle, op->group * sizeof(float));
+    if (op->n_page > 1) {
+        make_frame(&s->frame, op, (struct attn_range){1, op->n_page}, s->reference);
+        last = &s->frame;
+    }
+    for (uint32_t g = 0; g < op->group; g++) off += last->middle[g] - last->middle[g];
+    return raise_framed(op, &first, (struct attn_range){0, 1}, sum) && off == 0;
+}
+
+static bool share_raise_avx2(const struct op_share_planes *op, struct attn_range pages, float *sum)
+{
+    const struct state *s = op->frame;
+    assert(pages.begin > 0 && pages.end <= op->n_page);
+    return raise_framed(op, &s->frame, pages, sum);
+}
+
+static void share_spread_avx2(const struct op_share_planes *op, struct attn_range pages,
+                              const float *all)
+{
+    float by[SHARE_GROUP_MAX];
+    const uint16_t *e =
+        (const uint16_t *)(const void *)op->e + (size_t)pages.begin * op->group * PAGE_TOK;
+    for (uint32_t g = 0; g < op->group; g++) by[g] = 1 / (all[g] * (float)op->group);
+    for (uint32_t i = pages.begin; i < pages.end; i++) {
         __m256 sum[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(),
                          _mm256_setzero_ps()};
         for (uint32_t g = 0; g < op->group; g++, e += PAGE_TOK) {
@@ -320,32 +367,26 @@ static void share_pages(const struct op_share_planes *op, const float *by)
     }
 }
 
-static bool share_planes_avx2(const struct op_share_planes *op)
+static bool share_planes_avx2(const struct op_share_planes *all)
 {
-    struct frame f;
-    __m256 total[SHARE_GROUP_MAX], wrong = _mm256_setzero_ps();
-    float reference[SHARE_GROUP_MAX], by[SHARE_GROUP_MAX], off = 0;
-    assert(op->head_dim <= SHARE_DIM_MAX && op->head_dim % 32 == 0);
-    assert(op->group <= SHARE_GROUP_MAX && op->n_page > 0);
-    for (uint32_t g = 0; g < op->group; g++) total[g] = _mm256_setzero_ps();
-    make_frame(&f, op, (struct attn_range){0, 1}, NULL);
-    memcpy(reference, f.middle, sizeof reference);
-    raise_pages(op, &f, (struct attn_range){0, 1}, total, &wrong);
-    if (op->n_page > 1) {
-        make_frame(&f, op, (struct attn_range){1, op->n_page}, reference);
-        raise_pages(op, &f, (struct attn_range){1, op->n_page}, total, &wrong);
+    _Alignas(64) struct state s;
+    struct op_share_planes op = *all;
+    float sum[SHARE_GROUP_MAX], rest[SHARE_GROUP_MAX];
+    op.frame = &s;
+    bool finite = share_begin_avx2(&op, sum);
+    if (op.n_page > 1) finite &= share_raise_avx2(&op, (struct attn_range){1, op.n_page}, rest);
+    for (uint32_t g = 0; g < op.group; g++) {
+        if (op.n_page > 1) sum[g] += rest[g];
+        if (op.lse) op.lse[g] = s.reference[g] + logf(sum[g]);
     }
-    for (uint32_t g = 0; g < op->group; g++) {
-        off += f.middle[g] - f.middle[g];
-        const float sum = sum_lanes(total[g]);
-        by[g] = 1 / (sum * (float)op->group);
-        if (op->lse) op->lse[g] = reference[g] + logf(sum);
-    }
-    share_pages(op, by);
-    return sum_lanes(wrong) + off == 0;
+    share_spread_avx2(&op, (struct attn_range){0, op.n_page}, sum);
+    return finite;
 }
 
 void ops_fill_avx2_share(struct ops *o)
 {
     o->share_planes = share_planes_avx2;
+    o->share_begin = share_begin_avx2;
+    o->share_raise = share_raise_avx2;
+    o->share_spread = share_spread_avx2;
 }

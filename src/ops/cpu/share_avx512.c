@@ -363,7 +363,7 @@ INLINE void raise(const struct block *b, const struct frame *f, uint32_t g, uint
 struct pass {
     const struct op_share_planes *op;
     void (*multiply)(const struct share_product *p); /* NULL: VNNI */
-    struct frame *frame;
+    const struct frame *frame;
     float (*total)[LANES]; /* [group] sums of exponentials by lane */
     __m512 *wrong;         /* NaN once something is not finite */
 };
@@ -575,48 +575,44 @@ INLINE void raise_range(const struct pass *pass, struct attn_range pages, struct
         raise_vnni(pass, pages, c);
 }
 
-/* Sums are relative to the scores `reference`. False: a score is not finite. */
-INLINE bool raise_all(const struct op_share_planes *op, float total[][LANES], float *reference,
-                      void (*multiply)(const struct share_product *p), struct channels c)
+/* Exponentials of some pages and their sums. False: a score is not finite. */
+INLINE bool raise_framed(const struct op_share_planes *op, const struct frame *f,
+                         struct attn_range pages, float *sum,
+                         void (*multiply)(const struct share_product *p), struct channels c)
 {
-    struct frame f;
-    float off = 0;
+    _Alignas(64) float total[SHARE_GROUP_MAX][LANES] = {{0}};
     __m512 wrong = _mm512_setzero_ps();
     const struct pass pass = {
-        .op = op, .multiply = multiply, .frame = &f, .total = total, .wrong = &wrong};
-    make_frame(&f, op, c, (struct attn_range){0, 1}, NULL);
-    memcpy(reference, f.middle, sizeof f.middle);
-    raise_range(&pass, (struct attn_range){0, 1}, c);
-    if (op->n_page > 1) {
-        make_frame(&f, op, c, (struct attn_range){1, op->n_page}, reference);
-        raise_range(&pass, (struct attn_range){1, op->n_page}, c);
-    }
-    for (uint32_t g = 0; g < op->group; g++) off += f.middle[g] - f.middle[g];
-    return _mm512_reduce_add_ps(wrong) + off == 0;
+        .op = op, .multiply = multiply, .frame = f, .total = total, .wrong = &wrong};
+    raise_range(&pass, pages, c);
+    for (uint32_t g = 0; g < op->group; g++)
+        sum[g] = _mm512_reduce_add_ps(_mm512_load_ps(total[g]));
+    return _mm512_reduce_add_ps(wrong) == 0;
 }
 
-static bool raise_some(const struct op_share_planes *op, float total[][LANES], float *reference,
+static struct channels channels_of(const struct op_share_planes *op)
+{
+    return (struct channels){op->head_dim / 4, (op->head_dim / 4 + LANES - 1) / LANES};
+}
+
+static bool raise_some(const struct op_share_planes *op, const struct frame *f,
+                       struct attn_range pages, float *sum,
                        void (*multiply)(const struct share_product *p))
 {
     switch (op->head_dim) {
-    case 64: return raise_all(op, total, reference, multiply, (struct channels){16, 1});
-    case 128: return raise_all(op, total, reference, multiply, (struct channels){32, 2});
-    default:
-        return raise_all(
-            op, total, reference, multiply,
-            (struct channels){op->head_dim / 4, (op->head_dim / 4 + LANES - 1) / LANES});
+    case 64: return raise_framed(op, f, pages, sum, multiply, (struct channels){16, 1});
+    case 128: return raise_framed(op, f, pages, sum, multiply, (struct channels){32, 2});
+    default: return raise_framed(op, f, pages, sum, multiply, channels_of(op));
     }
 }
 
 /* What exponentials are multiplied with, a bf16 for each of two heads in a word. */
-static void find_factors(uint32_t *by, float total[][LANES], uint32_t group)
+static void find_factors(uint32_t *by, const float *sum, uint32_t group)
 {
     uint16_t *to = (uint16_t *)(void *)by;
     by[(group - 1) / 2] = 0;
-    for (uint32_t g = 0; g < group; g++) {
-        const float sum = _mm512_reduce_add_ps(_mm512_load_ps(total[g]));
-        to[g] = (uint16_t)((float_bits(1 / (sum * (float)group)) + 0x8000) >> 16);
-    }
+    for (uint32_t g = 0; g < group; g++)
+        to[g] = (uint16_t)((float_bits(1 / (sum[g] * (float)group)) + 0x8000) >> 16);
 }
 
 /* Shares of a page's tokens from its exponentials. */
@@ -634,21 +630,67 @@ INLINE void share_page(float *share, const uint16_t *e, const uint32_t *by, uint
     _mm512_storeu_ps(share + LANES, second);
 }
 
-bool share_planes_run(const struct op_share_planes *op,
-                      void (*multiply)(const struct share_product *p))
+/* ---- Pieces ---- */
+
+struct state {          /* of the pages of one call */
+    struct frame frame; /* of all but the first */
+    float reference[SHARE_GROUP_MAX];
+};
+_Static_assert(sizeof(struct state) <= OPS_SHARE_FRAME, "raise OPS_SHARE_FRAME");
+
+bool share_begin_run(const struct op_share_planes *op, float *sum,
+                     void (*multiply)(const struct share_product *p))
 {
-    _Alignas(64) float total[SHARE_GROUP_MAX][LANES] = {{0}};
-    uint32_t by[SHARE_GROUP_MAX / 2];
-    const uint16_t *e = (const uint16_t *)(const void *)op->e;
+    struct state *s = op->frame;
+    struct frame first;
+    const struct frame *last = &first;
+    const struct channels c = channels_of(op);
+    float off = 0;
     assert(op->head_dim <= SHARE_DIM_MAX && op->head_dim % 32 == 0);
     assert(op->group <= SHARE_GROUP_MAX && op->n_page > 0);
-    float reference[SHARE_GROUP_MAX];
-    const bool finite = raise_some(op, total, reference, multiply);
-    for (uint32_t g = 0; op->lse && g < op->group; g++)
-        op->lse[g] = reference[g] + logf(_mm512_reduce_add_ps(_mm512_load_ps(total[g])));
-    find_factors(by, total, op->group);
-    for (size_t i = 0; i < op->n_page; i++)
+    make_frame(&first, op, c, (struct attn_range){0, 1}, NULL);
+    memcpy(s->reference, first.middle, sizeof first.middle);
+    if (op->n_page > 1) {
+        make_frame(&s->frame, op, c, (struct attn_range){1, op->n_page}, s->reference);
+        last = &s->frame;
+    }
+    for (uint32_t g = 0; g < op->group; g++) off += last->middle[g] - last->middle[g];
+    return raise_some(op, &first, (struct attn_range){0, 1}, sum, multiply) && off == 0;
+}
+
+bool share_raise_run(const struct op_share_planes *op, struct attn_range pages, float *sum,
+                     void (*multiply)(const struct share_product *p))
+{
+    const struct state *s = op->frame;
+    assert(pages.begin > 0 && pages.end <= op->n_page);
+    return raise_some(op, &s->frame, pages, sum, multiply);
+}
+
+static void share_spread_avx512(const struct op_share_planes *op, struct attn_range pages,
+                                const float *sum)
+{
+    const uint16_t *e = (const uint16_t *)(const void *)op->e;
+    uint32_t by[SHARE_GROUP_MAX / 2];
+    find_factors(by, sum, op->group);
+    for (size_t i = pages.begin; i < pages.end; i++)
         share_page(op->share + i * PAGE_TOK, e + i * op->group * PAGE_TOK, by, op->group);
+}
+
+bool share_planes_run(const struct op_share_planes *all,
+                      void (*multiply)(const struct share_product *p))
+{
+    _Alignas(64) struct state s;
+    struct op_share_planes op = *all;
+    float sum[SHARE_GROUP_MAX], rest[SHARE_GROUP_MAX];
+    op.frame = &s;
+    bool finite = share_begin_run(&op, sum, multiply);
+    if (op.n_page > 1)
+        finite &= share_raise_run(&op, (struct attn_range){1, op.n_page}, rest, multiply);
+    for (uint32_t g = 0; g < op.group; g++) {
+        if (op.n_page > 1) sum[g] += rest[g];
+        if (op.lse) op.lse[g] = s.reference[g] + logf(sum[g]);
+    }
+    share_spread_avx512(&op, (struct attn_range){0, op.n_page}, sum);
     return finite;
 }
 
@@ -657,7 +699,21 @@ static bool share_planes_avx512(const struct op_share_planes *op)
     return share_planes_run(op, NULL);
 }
 
+static bool share_begin_avx512(const struct op_share_planes *op, float *sum)
+{
+    return share_begin_run(op, sum, NULL);
+}
+
+static bool share_raise_avx512(const struct op_share_planes *op, struct attn_range pages,
+                               float *sum)
+{
+    return share_raise_run(op, pages, sum, NULL);
+}
+
 void ops_fill_avx512_share(struct ops *o)
 {
     o->share_planes = share_planes_avx512;
+    o->share_begin = share_begin_avx512;
+    o->share_raise = share_raise_avx512;
+    o->share_spread = share_spread_avx512;
 }

@@ -53,7 +53,7 @@ static inline void survey_limits(int32_t limit[SURVEY_PERIOD + PAGE_TOK])
 /* Of a part of a set; the same wherever a chunk of sets begins. */
 static inline uint32_t survey_seed(const struct op_survey *op, uint32_t set, uint32_t part)
 {
-    uint32_t x = op->seed ^ (op->n_page[set] * 0x9e3779b9u + part * 0x85ebca6bu);
+    uint32_t x = op->seed ^ (op->n_page[set] * 0x9e3779b9u + (op->part0 + part) * 0x85ebca6bu);
     x = (x ^ x >> 15) * 0x2c1b3c6du;
     x = (x ^ x >> 12) * 0x297a2d39u;
     return x ^ x >> 15;
