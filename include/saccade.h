@@ -785,12 +785,10 @@ typedef struct sac_method_info {
      * among them (sac_request.n_decode_row 1); a context method chooses by the question. */
     bool needs_question;
     bool any_chunk;   /* of prefill methods: where a prompt is cut into chunks changes nothing */
-    bool any_backend; /* it chooses by operations that every backend has; else by code of the host's
-                         CPU */
+    bool any_backend; /* it chooses by operations of any backend; else by code of the CPU */
 } sac_method_info;
 
-/* The i-th method, those that are built in and then those that were registered; false behind the
- * last. */
+/* The i-th method, built in or, behind those, registered; false behind the last. */
 SAC_API bool sac_method_at(size_t i, sac_method_info *out);
 /* Whether "NAME:key=value,..." names a method of this kind with parameters that it has. */
 SAC_API SAC_NODISCARD sac_status sac_method_check(const char *kind, const char *spec,
