@@ -32,6 +32,9 @@ struct bench_options {
     int type_k, type_v, format;
     const char *budget;
     float mass;
+    const char *kv_fast, *kv_disk;
+    int kv_policy;
+    bool kv_no_ahead;
 };
 
 #define OPT(names, type, field, arg, help, ...)                                                    \
@@ -86,6 +89,15 @@ static const struct option_spec specs[] = {
         "share of the attention that the methods are to keep; 0: their own", .env = NULL, .max = 1),
     OPT("--sparse-min-ctx", OPTION_U32, sparse_min_ctx, "N",
         "contexts shorter than N tokens are read whole", .env = NULL),
+    OPT("--kv-fast", OPTION_TEXT, kv_fast, "SIZE",
+        "memory for pages of keys and values (40M, 2G); the others lie in the file of --kv-disk",
+        .env = NULL),
+    OPT("--kv-disk", OPTION_TEXT, kv_disk, "FILE:SIZE", "scratch file for pages, and its size",
+        .env = NULL),
+    OPT("--kv-policy", OPTION_CHOICE, kv_policy, NULL, "which pages leave memory", .env = NULL,
+        .choices = "stale|lru"),
+    OPT("--kv-no-ahead", OPTION_FLAG, kv_no_ahead, NULL,
+        "fetch pages when they are asked for, never before", .env = NULL),
     OPT("-o --output", OPTION_CHOICE, format, NULL, "format of the table", .env = NULL,
         .choices = SHEET_FORMATS),
     {0},
@@ -100,6 +112,7 @@ struct bench {
     struct bench_options opt;
     struct list prompts, gens, depths, threads;
     struct list pairs[OPTION_LIST_MAX]; /* of two items */
+    struct setup tier;                  /* of it the tier's part */
     char prefill_spec[SAC_METHODS_MAX][256], decode_spec[SAC_METHODS_MAX][256];
     sac_machine machine[LIST_MAX]; /* for each thread count */
     struct sheet sheet;
@@ -192,12 +205,18 @@ static uint32_t max_of(const struct list *l)
 static int parse(struct bench *b)
 {
     const struct bench_options *o = &b->opt;
+    b->tier = (struct setup){.command = COMMAND,
+                             .kv_fast = o->kv_fast,
+                             .kv_disk = o->kv_disk,
+                             .kv_policy = o->kv_policy,
+                             .kv_no_ahead = o->kv_no_ahead};
     int code = parse_list("-p", o->prompts, TOKENS_MAX, &b->prompts);
     if (code == OPTIONS_GO_ON) code = parse_list("-n", o->gens, TOKENS_MAX, &b->gens);
     if (code == OPTIONS_GO_ON) code = parse_list("-d", o->depths, TOKENS_MAX, &b->depths);
     if (code == OPTIONS_GO_ON) code = parse_list("-t", o->threads, 4096, &b->threads);
     if (code == OPTIONS_GO_ON) code = parse_pairs(b);
     if (code == OPTIONS_GO_ON) code = check_methods(b);
+    if (code == OPTIONS_GO_ON) code = setup_tier(&b->tier);
     if (code != OPTIONS_GO_ON) return code;
     if (o->models.n == 0) return options_usage_error(COMMAND, "a model is missing (-m FILE)");
     if (!max_of(&b->prompts) && !max_of(&b->gens) && !o->pairs.n)
@@ -247,6 +266,7 @@ static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads
     p.prefill = o->prefills.item;
     p.n_prefill = (uint32_t)o->prefills.n;
     p.sparse_min_ctx = o->sparse_min_ctx;
+    p.tier = b->tier.tier.file ? &b->tier.tier : NULL;
     return p;
 }
 
@@ -255,7 +275,9 @@ static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads
 static sac_status run_test(struct bench *b, const struct bench_test *test,
                            const sac_machine *machine, sac_error *err)
 {
+    const sac_tier_stats before = sac_tier_get_stats(b->rig.engine);
     TRY(bench_rig_run(&b->rig, test, b->opt.n_rep, &b->result, err));
+    const sac_tier_stats after = sac_tier_get_stats(b->rig.engine);
     const struct bench_row row = {
         .model = b->model_name,
         .info = sac_model_get_info(b->model),
@@ -266,6 +288,8 @@ static sac_status run_test(struct bench *b, const struct bench_test *test,
         .machine = machine,
         .load_s = b->load_s,
         .peak_rss = b->has_peak ? peak_rss() : 0,
+        .tier_before = &before,
+        .tier_after = &after,
         .test = *test,
         .result = &b->result,
     };

@@ -6,6 +6,7 @@
 
 #include "saccade.h"
 #include "saccade_machine.h"
+#include "saccade_tier.h"
 
 /* ---- bench_ops.c ---- */
 
@@ -88,7 +89,8 @@ struct bench_row {
     const char *isa, *method, *prefill; /* of decode rows, of prompt rows */
     const sac_machine *machine;
     double load_s;
-    uint64_t peak_rss; /* bytes; 0: not known */
+    uint64_t peak_rss;                              /* bytes; 0: not known */
+    const sac_tier_stats *tier_before, *tier_after; /* of the test, its short run included */
     struct bench_test test;
     const struct bench_result *result;
 };

@@ -191,8 +191,25 @@ static struct names names_of(const struct bench_row *row, const struct figures *
     return n;
 }
 
+/* Pages that a test asked for, where there is a file below memory. */
+struct tier_figures {
+    double hit_share, bytes_fetched, wait_us; /* NAN: all pages are in memory */
+};
+
+static struct tier_figures tier_of(const struct bench_row *row)
+{
+    const sac_tier_stats *a = row->tier_before, *b = row->tier_after;
+    if (!b->backend) return (struct tier_figures){(double)NAN, (double)NAN, (double)NAN};
+    const double n_hit = (double)(b->n_hit - a->n_hit);
+    const double n = n_hit + (double)(b->n_fetch - a->n_fetch);
+    return (struct tier_figures){n > 0 ? n_hit / n : (double)NAN,
+                                 (double)(b->bytes_fetched - a->bytes_fetched),
+                                 (double)(b->wait_us - a->wait_us)};
+}
+
 void bench_row_print(struct sheet *sheet, const struct bench_row *row)
 {
+    const struct tier_figures tier = tier_of(row);
     const struct bench_test *t = &row->test;
     struct figures f;
     figures_init(&f, row);
@@ -246,6 +263,10 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"plan_share", .number = f.prompt.plan_us / stage_us},
         {NULL, "KV MiB", 1, .number = (double)row->result->kv_bytes_used / 0x1p20},
         {"kv_bytes", .number = (double)row->result->kv_bytes_used},
+        {NULL, "hits %", 1, .number = 100 * tier.hit_share},
+        {"tier_hit_share", .number = tier.hit_share},
+        {"tier_bytes_fetched", .number = tier.bytes_fetched},
+        {"tier_wait_us", .number = tier.wait_us},
         {"load_s", "load s", 2, .number = row->load_s},
         {NULL, "RSS MiB", .number = rss / 0x1p20},
         {"peak_rss_bytes", .number = rss},

@@ -520,6 +520,32 @@ static cJSON *decode_json(const struct run *r)
     return o;
 }
 
+/* Pages in memory and in the file below it. */
+static cJSON *tier_json(const sac_engine *engine)
+{
+    const sac_tier_stats t = sac_tier_get_stats(engine);
+    const struct {
+        const char *name;
+        uint64_t value;
+    } number[] = {
+        {"fast_bytes", t.fast_bytes},
+        {"card_bytes", t.card_bytes},
+        {"file_bytes", t.file_bytes},
+        {"hits", t.n_hit},
+        {"fetches", t.n_fetch},
+        {"ahead", t.n_ahead},
+        {"ahead_used", t.n_ahead_used},
+        {"bytes_fetched", t.bytes_fetched},
+        {"bytes_written", t.bytes_written},
+        {"wait_us", t.wait_us},
+    };
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "backend", t.backend);
+    for (size_t i = 0; i < sizeof number / sizeof number[0]; i++)
+        cJSON_AddNumberToObject(o, number[i].name, (double)number[i].value);
+    return o;
+}
+
 static cJSON *timings_json(const struct run *r)
 {
     const sac_timings *t = &r->gen.timings;
@@ -558,6 +584,7 @@ static int print_json(struct run *r)
     cJSON_AddItemToObject(o, "timings", timings_json(r));
     cJSON_AddNumberToObject(o, "kv_bytes", (double)stats.kv_bytes);
     cJSON_AddNumberToObject(o, "kv_bytes_used", (double)stats.kv_bytes_used);
+    if (r->setup.tier.file) cJSON_AddItemToObject(o, "tier", tier_json(r->engine));
     if (r->opt.docs) cJSON_AddItemToObject(o, "context", joined_json(&r->joined));
     if (r->opt.show_reading) {
         cJSON_AddItemToObject(o, "reading", passages_json(&r->passages));

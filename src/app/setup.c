@@ -296,7 +296,7 @@ static bool parse_size(const char *text, uint64_t *out)
     return bytes >= 1 && bytes < 0x1p60;
 }
 
-static int make_tier(struct setup *s)
+int setup_tier(struct setup *s)
 {
     const char *size = s->kv_disk ? strrchr(s->kv_disk, ':') : NULL;
     if (s->kv_fast && !parse_size(s->kv_fast, &s->tier.fast_bytes))
@@ -397,7 +397,7 @@ int setup_load(struct setup *s, sac_model **out)
     if (!s->model || !*s->model)
         return options_usage_error(s->command, "a model is missing (-m FILE)");
     int code = make_specs(s);
-    if (code == OPTIONS_GO_ON) code = make_tier(s);
+    if (code == OPTIONS_GO_ON) code = setup_tier(s);
     if (code == OPTIONS_GO_ON) code = begin_talking(s);
     if (code == OPTIONS_GO_ON) code = setup_check_model(s->command, s->model);
     if (code != OPTIONS_GO_ON) return code;

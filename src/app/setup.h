@@ -66,6 +66,8 @@ int setup_load(struct setup *s, sac_model **out);
 int setup_method_spec(const struct setup *s, const char *kind, const char *method, char out[256]);
 
 /* Rows of one step: what -b says, or what suits the device. */
+/* Makes s->tier of kv_fast, kv_disk and the two beside them. OPTIONS_GO_ON or an exit code. */
+int setup_tier(struct setup *s);
 uint32_t setup_batch(const struct setup *s);
 
 /* The engine's parameters for `n_seq` sequences of `n_ctx` tokens each; they borrow from `s`. */

@@ -36,6 +36,7 @@ struct loop {
     bool draining, stop_now;      /* lock */
     bool has_stats;               /* lock */
     sac_engine_stats stats;       /* lock */
+    sac_tier_stats tier;          /* lock */
     /* The engine's thread. */
     sac_engine *engine;      /* borrowed */
     struct library *library; /* borrowed, or NULL */
@@ -463,8 +464,10 @@ static void give_up(struct loop *loop, struct answer_choice *c)
 static void tidy(struct loop *loop)
 {
     const sac_engine_stats stats = sac_engine_get_stats(loop->engine);
+    const sac_tier_stats tier = sac_tier_get_stats(loop->engine);
     pthread_mutex_lock(&loop->lock);
     loop->stats = stats;
+    loop->tier = tier;
     loop->has_stats = true;
     watch_clients(loop);
     for (struct answer **at = &loop->live; *at;) {
@@ -565,7 +568,8 @@ struct loop_view loop_view(struct loop *loop)
     const struct loop_view view = {.n_running = loop->n_started,
                                    .n_waiting = loop->n_choice - loop->n_started,
                                    .has_stats = loop->has_stats,
-                                   .stats = loop->stats};
+                                   .stats = loop->stats,
+                                   .tier = loop->tier};
     pthread_mutex_unlock(&loop->lock);
     return view;
 }

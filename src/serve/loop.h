@@ -10,6 +10,8 @@
 #include "serve/answer.h"
 #include "serve/metrics.h"
 
+#include "saccade_tier.h"
+
 struct loop_limits {
     uint32_t n_running;      /* sequences that the engine computes at once */
     uint32_t n_queue;        /* answers that may wait beside those */
@@ -45,6 +47,7 @@ struct loop_view {
     uint32_t n_running, n_waiting; /* answers; a request for n counts n times */
     bool has_stats;
     sac_engine_stats stats; /* as of the last step */
+    sac_tier_stats tier;    /* all zero: all pages are in memory */
 };
 struct loop_view loop_view(struct loop *loop);
 

@@ -230,6 +230,24 @@ static void print_engine(struct strbuf *out, const sac_engine_stats *s, const ch
     print_own(out, own, sizeof own / sizeof own[0], labels);
 }
 
+/* Pages in memory above a file. */
+static void print_tier(struct strbuf *out, const sac_tier_stats *t, const char *labels)
+{
+    const struct own own[] = {
+        {"counter", "tier_hits_total", (double)t->n_hit},
+        {"counter", "tier_fetches_total", (double)t->n_fetch},
+        {"counter", "tier_ahead_total", (double)t->n_ahead},
+        {"counter", "tier_ahead_used_total", (double)t->n_ahead_used},
+        {"counter", "tier_bytes_fetched_total", (double)t->bytes_fetched},
+        {"counter", "tier_bytes_written_total", (double)t->bytes_written},
+        {"counter", "tier_failed_pages_total", (double)t->n_failed},
+        {"counter", "tier_wait_microseconds_total", (double)t->wait_us},
+        {"gauge", "tier_fast_bytes", (double)t->fast_bytes},
+        {"gauge", "tier_file_bytes", (double)t->file_bytes},
+    };
+    if (t->backend) print_own(out, own, sizeof own / sizeof own[0], labels);
+}
+
 /* A label's value: quotes, backslashes and newlines are escaped. */
 static void add_label(struct strbuf *out, const char *name, const char *value)
 {
@@ -262,6 +280,7 @@ void metrics_print(struct metrics *m, const struct loop_view *view, const char *
     for (int i = 0; i < N_HISTOGRAM; i++) print_histogram(out, &m->histogram[i], i, labels);
     print_audit(out, m, labels);
     if (view->has_stats) print_engine(out, &view->stats, labels);
+    print_tier(out, &view->tier, labels);
     pthread_mutex_unlock(&m->lock);
     strbuf_deinit(&label);
 }
