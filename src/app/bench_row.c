@@ -149,7 +149,20 @@ struct figures {
     double seconds;                    /* of both */
     double flop, limit_s;              /* of one repetition */
     const char *limit;
+    double weight_gb_s, kv_gb_s, n_step, rss;
+    /* Pages that were asked for, where there is a file below memory; else NAN. */
+    double hit_share, bytes_fetched, wait_us;
 };
+
+static void count_tier(struct figures *f, const sac_tier_stats *a, const sac_tier_stats *b)
+{
+    const double n_hit = (double)(b->n_hit - a->n_hit);
+    const double n = n_hit + (double)(b->n_fetch - a->n_fetch);
+    const bool is_there = b->backend != NULL;
+    f->hit_share = is_there && n > 0 ? n_hit / n : (double)NAN;
+    f->bytes_fetched = is_there ? (double)(b->bytes_fetched - a->bytes_fetched) : (double)NAN;
+    f->wait_us = is_there ? (double)(b->wait_us - a->wait_us) : (double)NAN;
+}
 
 static void figures_init(struct figures *f, const struct bench_row *row)
 {
@@ -175,6 +188,11 @@ static void figures_init(struct figures *f, const struct bench_row *row)
     f->flop = wide.linear + wide.attn + narrow.linear + narrow.attn;
     f->limit_s = fmax(prompt.read_s, prompt.compute_s) + fmax(decode.read_s, decode.compute_s);
     f->limit = named->read_s >= named->compute_s ? "read" : named->peak;
+    f->weight_gb_s = (f->prompt.weight_bytes + f->decode.weight_bytes) / f->seconds * 1e-9;
+    f->kv_gb_s = (f->prompt.kv_bytes + f->decode.kv_bytes) / f->seconds * 1e-9;
+    f->n_step = (double)t->n_gen * n;
+    f->rss = row->peak_rss ? (double)row->peak_rss : (double)NAN;
+    count_tier(f, row->tier_before, row->tier_after);
 }
 
 struct names {
@@ -191,33 +209,14 @@ static struct names names_of(const struct bench_row *row, const struct figures *
     return n;
 }
 
-/* Pages that a test asked for, where there is a file below memory. */
-struct tier_figures {
-    double hit_share, bytes_fetched, wait_us; /* NAN: all pages are in memory */
-};
-
-static struct tier_figures tier_of(const struct bench_row *row)
-{
-    const sac_tier_stats *a = row->tier_before, *b = row->tier_after;
-    if (!b->backend) return (struct tier_figures){(double)NAN, (double)NAN, (double)NAN};
-    const double n_hit = (double)(b->n_hit - a->n_hit);
-    const double n = n_hit + (double)(b->n_fetch - a->n_fetch);
-    return (struct tier_figures){n > 0 ? n_hit / n : (double)NAN,
-                                 (double)(b->bytes_fetched - a->bytes_fetched),
-                                 (double)(b->wait_us - a->wait_us)};
-}
-
 void bench_row_print(struct sheet *sheet, const struct bench_row *row)
 {
-    const struct tier_figures tier = tier_of(row);
     const struct bench_test *t = &row->test;
     struct figures f;
     figures_init(&f, row);
     const struct names name = names_of(row, &f);
     const double stage_us = f.seconds * 1e6, median_s = f.time_ns.median * 1e-9;
-    const double rss = row->peak_rss ? (double)row->peak_rss : (double)NAN;
     const double seen = f.decode.n_tok_seen, n_cell = f.prompt.n_cell;
-    const double n_step = (double)t->n_gen * row->result->n_rep;
     const struct sheet_cell cells[] = {
         {"model_filename", NULL, .text = row->model},
         {"model_name", "model", .text = row->info.name},
@@ -246,10 +245,8 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"avg_ns", .number = f.time_ns.mean},
         {"stddev_ns", .number = f.time_ns.stddev},
         {"ms_per_token", "ms/token", 3, .number = median_s * 1e3 / (t->n_prompt + t->n_gen)},
-        {"weight_gb_s", "weights GB/s", 2,
-         .number = (f.prompt.weight_bytes + f.decode.weight_bytes) / f.seconds * 1e-9},
-        {"kv_gb_s", "KV GB/s", 2,
-         .number = (f.prompt.kv_bytes + f.decode.kv_bytes) / f.seconds * 1e-9},
+        {"weight_gb_s", "weights GB/s", 2, .number = f.weight_gb_s},
+        {"kv_gb_s", "KV GB/s", 2, .number = f.kv_gb_s},
         {"gflop_s", "GFLOP/s", 1, .number = f.flop / median_s * 1e-9},
         {"limit", "limit", .text = f.limit},
         {NULL, "% of it", 1, .number = f.limit_s / median_s * 100},
@@ -258,18 +255,18 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"share_read", .number = seen > 0 ? f.decode.n_tok_read / seen : (double)NAN},
         {NULL, "bytes %", 1, .number = 100 * f.decode.kv_bytes / f.decode.dense_bytes},
         {"bytes_share", .number = f.decode.kv_bytes / f.decode.dense_bytes},
-        {"bytes_per_token", .number = f.decode.kv_bytes / (n_step * t->n_seq)},
+        {"bytes_per_token", .number = f.decode.kv_bytes / (f.n_step * t->n_seq)},
         {"share_planned", .number = n_cell > 0 ? f.prompt.n_cell_read / n_cell : (double)NAN},
         {"plan_share", .number = f.prompt.plan_us / stage_us},
         {NULL, "KV MiB", 1, .number = (double)row->result->kv_bytes_used / 0x1p20},
         {"kv_bytes", .number = (double)row->result->kv_bytes_used},
-        {NULL, "hits %", 1, .number = 100 * tier.hit_share},
-        {"tier_hit_share", .number = tier.hit_share},
-        {"tier_bytes_fetched", .number = tier.bytes_fetched},
-        {"tier_wait_us", .number = tier.wait_us},
+        {NULL, "hits %", 1, .number = 100 * f.hit_share},
+        {"tier_hit_share", .number = f.hit_share},
+        {"tier_bytes_fetched", .number = f.bytes_fetched},
+        {"tier_wait_us", .number = f.wait_us},
         {"load_s", "load s", 2, .number = row->load_s},
-        {NULL, "RSS MiB", .number = rss / 0x1p20},
-        {"peak_rss_bytes", .number = rss},
+        {NULL, "RSS MiB", .number = f.rss / 0x1p20},
+        {"peak_rss_bytes", .number = f.rss},
         {"linear_share", .number = (f.prompt.linear_us + f.decode.linear_us) / stage_us},
         {"attn_share", .number = (f.prompt.attn_us + f.decode.attn_us) / stage_us},
         {"other_share", .number = (f.prompt.other_us + f.decode.other_us) / stage_us},

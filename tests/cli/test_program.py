@@ -47,7 +47,7 @@ class Usage(unittest.TestCase):
             self.assertEqual(saccade(name).stdout, saccade("--version").stdout)
 
     def test_habits_from_other_programs(self):
-        for args in (("-ngl", "99"), ("--gpu-layers=99",), ("-tb", "4"), ("--keep", "-1")):
+        for args in (("-tb", "4"), ("--keep", "-1")):
             done = saccade("run", *args, "-p", "x", "-m", "/no/such.gguf")
             self.assertEqual(done.returncode, 1)
             self.assertRegex(done.stderr, rf"{args[0].split('=')[0]} is passed over: .+\n.*/no/such.gguf")
@@ -131,7 +131,7 @@ class Usage(unittest.TestCase):
             (("--top-p", "1.5"), ("'1.5'", "0 to 1")),
             (("--temp=nan",), ("'--temp'", "'nan'")),
             (("-ctk", "q9"), ("'-ctk'", "'q9'", "f16|bf16|q8")),
-            (("--batch-size", "0"), ("'0'", "1 to")),
+            (("--batch-size", "-1"), ("'-1'",)),
             (("-t", "-1"), ("'-1'",)),
             (("--quiet=maybe",), ("'maybe'",)),
             (("-n", "0"), ("'-n'",)),

@@ -16,6 +16,7 @@ if not CHROMIUM or not DRIVER:
     print("chromium or chromedriver is missing: apt-get install chromium chromium-driver")
     sys.exit(77)
 
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium import webdriver  # noqa: E402
 from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -76,7 +77,9 @@ def one(css):
 
 
 def until(what, seconds=120):
-    return WebDriverWait(browser, seconds, 0.05).until(lambda _: what())
+    # An element may be drawn anew between being found and being read.
+    waits = WebDriverWait(browser, seconds, 0.05, ignored_exceptions=[StaleElementReferenceException])
+    return waits.until(lambda _: what())
 
 
 def click(label, within="body"):

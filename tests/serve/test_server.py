@@ -197,7 +197,7 @@ class Routes(unittest.TestCase):
         self.assertEqual(server.get("/v1/models")[2]["data"][0]["max_model_len"], 1024)
         props = server.get("/props")[2]
         self.assertEqual(props["sparse"]["decode"], ["full", "quest:budget=64"])
-        self.assertEqual(len(server.get("/slots")[2]), 9)
+        self.assertEqual(len(server.get("/slots")[2]), 17)
 
     def test_paths_and_methods(self):
         self.assertEqual(server.get("/nothing")[0], 404)
@@ -209,8 +209,9 @@ class Routes(unittest.TestCase):
     def test_page(self):
         status, headers, text = server.get("/")
         self.assertEqual(status, 200)
-        self.assertIn("default-src 'self'", headers["Content-Security-Policy"])
-        for name in ("page.js", "page.css"):
+        self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
+        self.assertNotIn("unsafe", headers["Content-Security-Policy"])
+        for name in ("main.js", "page.css"):
             self.assertIn(name, text)
             self.assertEqual(server.get("/" + name)[0], 200)
             self.assertNotIn("//", server.get("/" + name)[2].replace("// ", ""))  # no other host

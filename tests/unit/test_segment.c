@@ -244,7 +244,7 @@ static double distance(const float *a, const float *b)
 static double rounding(sac_engine *e)
 {
     const char *isa = sac_engine_get_stats(e).isa;
-    return strcmp(isa, "amx") == 0 || strcmp(isa, "avx512") == 0 ? 2e-2 : 0;
+    return strcmp(isa, "amx") == 0 || strcmp(isa, "avx512") == 0 ? 3e-2 : 0;
 }
 
 static void answers_are_those_of_rotated_keys(const struct setting *s, double limit)
