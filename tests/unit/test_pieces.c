@@ -91,6 +91,7 @@ static struct method_lane make_lane(const struct spec *spec, uint32_t n_page, bo
                                 .segment = turned ? &b.segment : NULL,
                                 .n_segment = turned,
                                 .frames = {.base = b.pool},
+                                .cards = {.base = b.pool, .stride = b.geom.bytes},
                                 .page = b.page,
                                 .n_sealed = n_page,
                                 .own = b.own};
