@@ -8,16 +8,16 @@
  * Decided by measurement (docs/stored_documents.md): what counts of a token are the roots of its
  * shares, over all rows and heads of the middle layers, where a question looks for its answer;
  * neither the first layers, which look at words, nor the last. The layers above those, in which
- * nobody reads what would be changed, leave all tokens as they are. And the question reads twice:
- * of documents that have not read each other it reads the wrong places, too, so one half is chosen
- * first, and the other by what it reads when that is mended. */
+ * nobody reads what would be changed, leave all tokens as they are. The question may read more than
+ * once: of documents that have not read each other it reads the wrong places, too, so a part is
+ * chosen first, and the rest by what it reads when that is mended. */
 #include "methods/context.h"
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "1", "share of what the question reads that is computed again")                 \
     P(SHARE, most, "0.12", "share of the documents' tokens that is computed again at most")        \
     P(SHARE, layers, "0.85", "share of the layers, the first ones, in which they are")             \
-    P(COUNT, rounds, "2", 1, 8,                                                                    \
+    P(COUNT, rounds, "1", 1, 8,                                                                    \
       "how often the question reads and chooses; later ones read what is computed again")
 METHOD_PARAMS(auto_context, PARAMS)
 
