@@ -7,6 +7,7 @@
 #include "methods/compress.h"
 
 #include "base/mem.h"
+#include "methods/living.h"
 #include "methods/meter.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
@@ -25,27 +26,17 @@ struct compress_state {
     bool not_finite;
 };
 
-struct parts {
-    struct compress_state *state;
-    uint32_t *mask; /* [pages of a context] */
-    float *vote;    /* [tokens of a context] */
-};
-
-static size_t cut_state(struct parts *p, const struct method_shape *s, void *state)
+static struct compress_state *cut_state(struct living *v, const struct method_shape *s, void *state)
 {
-    struct arena a = {.base = state, .capacity = SIZE_MAX};
-    const size_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK;
-    p->state = arena_take(&a, 1, sizeof *p->state);
-    p->mask = arena_take(&a, n_page, sizeof *p->mask);
-    p->vote = arena_take(&a, n_page * PAGE_TOK, sizeof *p->vote);
-    return a.used;
+    living_cut(v, s, state, sizeof(struct compress_state));
+    return v->head;
 }
 
 size_t compress_state_bytes(const struct method_shape *s, const void *param)
 {
-    struct parts p;
+    struct living v;
     (void)param;
-    return cut_state(&p, s, NULL);
+    return living_cut(&v, s, NULL, sizeof(struct compress_state));
 }
 
 size_t compress_scratch_bytes(const struct method_shape *s, const void *param)
@@ -62,11 +53,6 @@ uint32_t compress_past_rows(const struct method_shape *s, const void *param)
     const struct compress_param *set = param;
     (void)s;
     return set->window;
-}
-
-static bool lives(const struct parts *p, uint32_t tok)
-{
-    return tok >= p->state->n_known || (p->mask[tok / PAGE_TOK] >> tok % PAGE_TOK & 1u);
 }
 
 bool compress_shares(const struct method_lane *l, float *vote, uint32_t n)
@@ -128,9 +114,8 @@ static uint32_t window_begin(const struct method_lane *l, const struct compress_
 void compress_see(const struct method_lane *l, const struct compress_policy *policy)
 {
     const struct compress_param *set = l->param;
-    struct parts p;
-    cut_state(&p, l->shape, l->state);
-    struct compress_state *s = p.state;
+    struct living v;
+    struct compress_state *s = cut_state(&v, l->shape, l->state);
     if (l->is_prompt) {
         s->phase = FRESH;
         return;
@@ -148,10 +133,10 @@ void compress_see(const struct method_lane *l, const struct compress_policy *pol
     s->phase = VOTED;
     s->n_window = n - begin;
     meter_build(l);
-    s->not_finite = !policy->vote(l, p.vote, begin);
+    s->not_finite = !policy->vote(l, v.value, begin);
     meter_choose(l);
     for (uint32_t t = 0; t < begin; t++)
-        if (!lives(&p, t)) p.vote[t] = -1;
+        if (!living_has(&v, s->n_known, t)) v.value[t] = -1;
 }
 
 /* The votes of all heads of the layer, behind each other. */
@@ -159,37 +144,36 @@ static void gather_votes(const struct compress_votes *v)
 {
     const struct method_lane *l = v->lane;
     for (uint32_t h = 0; h < l->shape->geom->n_kv_head; h++) {
-        struct parts p;
-        cut_state(&p, l->shape, (void *)(uintptr_t)(l->layer_state + h * l->state_stride));
-        meter_read(l, p.vote, v->n_tok * sizeof *v->all);
-        memcpy(v->all + (size_t)h * v->n_tok, p.vote, v->n_tok * sizeof *v->all);
+        struct living of_head;
+        living_of_head(&of_head, l, h, sizeof(struct compress_state));
+        meter_read(l, of_head.value, v->n_tok * sizeof *v->all);
+        memcpy(v->all + (size_t)h * v->n_tok, of_head.value, v->n_tok * sizeof *v->all);
     }
 }
 
 /* Sets the mask: the best tokens before the window, and the window. Rows may have come between vote
  * and choice, if what voted was then not asked; they live like all later ones. */
-static void choose(const struct parts *p, const struct method_lane *l,
+static void choose(const struct living *live, const struct method_lane *l,
                    const struct compress_policy *policy)
 {
     const struct compress_param *set = l->param;
-    struct compress_state *s = p->state;
+    struct compress_state *s = live->head;
     const uint32_t n = s->n_vote, budget = spec_budget(set->budget, n);
     assert(s->n_window <= budget && s->n_window <= n);
     struct compress_votes v = {
         .lane = l, .n_tok = n - s->n_window, .n_keep = budget - s->n_window, .all = l->scratch};
     if (policy->every_head) gather_votes(&v);
-    struct pick_cut cut = pick_best(p->vote, v.n_tok, pick_min(policy->keep(&v), v.n_tok));
+    const uint32_t n_keep = policy->keep ? policy->keep(&v) : v.n_keep;
+    struct pick_cut cut = pick_best(live->value, v.n_tok, pick_min(n_keep, v.n_tok));
     s->n_dropped = 0;
     for (int walk = 0; walk < 2; walk++) /* to find the cut and to keep what lies above it */
-        meter_read(l, p->vote, v.n_tok * sizeof *p->vote);
+        meter_read(l, live->value, v.n_tok * sizeof *live->value);
     for (uint32_t t = 0; t < v.n_tok; t++) {
-        const bool keep = pick_takes(&cut, p->vote[t]) && p->vote[t] >= 0;
-        const uint32_t bit = 1u << t % PAGE_TOK;
-        uint32_t *word = &p->mask[t / PAGE_TOK];
-        *word = keep ? *word | bit : *word & ~bit;
+        const bool keep = pick_takes(&cut, live->value[t]) && live->value[t] >= 0;
+        living_set(live, t, keep);
         s->n_dropped += !keep;
     }
-    for (uint32_t t = v.n_tok; t < n; t++) p->mask[t / PAGE_TOK] |= 1u << t % PAGE_TOK;
+    for (uint32_t t = v.n_tok; t < n; t++) living_set(live, t, true);
     assert(s->n_dropped <= v.n_tok);
     s->n_known = n;
 }
@@ -197,16 +181,15 @@ static void choose(const struct parts *p, const struct method_lane *l,
 void compress_select(const struct method_lane *l, struct method_pick *out,
                      const struct compress_policy *policy)
 {
-    struct parts p;
-    cut_state(&p, l->shape, l->state);
-    struct compress_state *s = p.state;
+    struct living v;
+    struct compress_state *s = cut_state(&v, l->shape, l->state);
     if (s->not_finite) {
         pick_not_finite(out);
         return;
     }
     if (s->phase == VOTED) {
         meter_build(l);
-        choose(&p, l, policy);
+        choose(&v, l, policy);
         meter_choose(l);
     }
     s->phase = CHOSEN;
@@ -215,18 +198,18 @@ void compress_select(const struct method_lane *l, struct method_pick *out,
         return;
     }
     assert(s->n_known <= l->pos + 1);
-    pick_kept(out, p.mask, pick_min(pick_page_count(l), (s->n_known + PAGE_TOK - 1) / PAGE_TOK), 0,
+    pick_kept(out, v.mask, pick_min(pick_page_count(l), (s->n_known + PAGE_TOK - 1) / PAGE_TOK), 0,
               pick_min(s->n_known, s->n_vote - s->n_window));
     pick_range(out, l, s->n_known, l->pos + 1);
 }
 
 void compress_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
 {
-    struct parts p;
+    struct compress_state *x = state;
+    (void)s;
     (void)param;
-    cut_state(&p, s, state);
-    if (p.state->n_known > n_tok) p.state->n_known = n_tok;
-    if (p.state->n_vote > n_tok) p.state->phase = FRESH;
+    if (x->n_known > n_tok) x->n_known = n_tok;
+    if (x->n_vote > n_tok) x->phase = FRESH;
 }
 
 bool compress_sound(const struct method_loaded *l)

@@ -39,7 +39,7 @@ struct compress_policy {
     /* Votes of tokens 0 .. n - 1, the window being n .. pos - 1: none negative, tokens with the
      * highest are kept. Uses the lane's scratch. False: something is not finite. */
     bool (*vote)(const struct method_lane *l, float *vote, uint32_t n);
-    /* Tokens that the lane's head keeps, at most n_tok. */
+    /* Tokens that the lane's head keeps, at most n_tok; NULL: n_keep, the same for all. */
     uint32_t (*keep)(const struct compress_votes *v);
 };
 

@@ -203,7 +203,7 @@ class Routes(unittest.TestCase):
         self.assertEqual(server.get("/nothing")[0], 404)
         self.assertEqual(server.get("/v1/chat/completions")[0], 405)
         self.assertEqual(server.request("DELETE", "/v1/models")[0], 405)
-        for path in ("/../etc/passwd", "/%2e%2e/etc/passwd", "/index.html/../page.js"):
+        for path in ("/../etc/passwd", "/%2e%2e/etc/passwd", "/index.html/../main.js"):
             self.assertEqual(server.get(path)[0], 404)
 
     def test_page(self):

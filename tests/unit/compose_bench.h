@@ -33,6 +33,21 @@ struct bench {
     sac_seq doc[N_DOC];
 };
 
+/* Set-up and tear-down of a test that needs `model` alone. */
+static inline int bench_open_model(void **state)
+{
+    (void)state;
+    model = tiny_open(&(struct tiny){.seed = 1, .n_layer = N_LAYER});
+    return model ? 0 : -1;
+}
+
+static inline int bench_free_model(void **state)
+{
+    (void)state;
+    sac_model_free(model);
+    return 0;
+}
+
 static inline int32_t token_of(uint32_t doc, uint32_t i)
 {
     return (int32_t)((i * 37 + doc * 101 + i / 9) % TINY_VOCAB);

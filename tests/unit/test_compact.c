@@ -3,20 +3,6 @@
 #include "compose_bench.h"
 #include "method_spec.h"
 
-static int open_model(void **state)
-{
-    (void)state;
-    model = tiny_open(&(struct tiny){.seed = 1, .n_layer = N_LAYER});
-    return model ? 0 : -1;
-}
-
-static int free_model(void **state)
-{
-    (void)state;
-    sac_model_free(model);
-    return 0;
-}
-
 /* First and last blocks, as they were computed. */
 #define ENDS "samkv:select=off,recompute=off"
 
@@ -170,5 +156,5 @@ int main(void)
         cmocka_unit_test(it_lives_as_any_sequence),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
-    return cmocka_run_group_tests(tests, open_model, free_model);
+    return cmocka_run_group_tests(tests, bench_open_model, bench_free_model);
 }

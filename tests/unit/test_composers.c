@@ -2,20 +2,6 @@
  * what a question is computed over, the readings of SamKV; and any of them at their limits. */
 #include "compose_bench.h"
 
-static int open_model(void **state)
-{
-    (void)state;
-    model = tiny_open(&(struct tiny){.seed = 1, .n_layer = N_LAYER});
-    return model ? 0 : -1;
-}
-
-static int free_model(void **state)
-{
-    (void)state;
-    sac_model_free(model);
-    return 0;
-}
-
 static const struct setting whole = {0}, infllm = {.decode = "infllm:budget=100%"};
 
 /* ---- Places ---- */
@@ -346,5 +332,5 @@ int main(void)
         cmocka_unit_test(limits_are_no_matter),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
-    return cmocka_run_group_tests(tests, open_model, free_model);
+    return cmocka_run_group_tests(tests, bench_open_model, bench_free_model);
 }

@@ -21,10 +21,9 @@
 #undef policy
 #undef deviations
 
-#define hooks        chunkkv_hooks
-#define policy       chunkkv_policy
-#define deviations   chunkkv_deviations
-#define same_for_all chunkkv_same
+#define hooks      chunkkv_hooks
+#define policy     chunkkv_policy
+#define deviations chunkkv_deviations
 #include "methods/decode/chunkkv.c"
 #undef PARAMS
 #undef hooks
@@ -41,12 +40,12 @@ static void votes_are_pooled_as_worked_out(void **state)
     static const float want[2][6] = {{.033333f, .2f, .166667f, .166667f, .066667f, .066667f},
                                      {.1f, .5f, .5f, .5f, .2f, .2f}};
     for (uint32_t i = 0; i < 2; i++) {
-        struct parts p;
+        struct living v;
         logit_open(&b, i ? "snapkv:kernel=3,pool=max" : "snapkv:kernel=3");
         lb_point(&b, 100, false);
-        cut_state(&p, &b.shape, b.state);
-        pool_votes(p.vote, b.lane[0].param, score, 6);
-        for (uint32_t t = 0; t < 6; t++) assert_true(fabsf(p.vote[t] - want[i][t]) < 1e-6f);
+        cut_state(&v, &b.shape, b.state);
+        pool_votes(v.value, b.lane[0].param, score, 6);
+        for (uint32_t t = 0; t < 6; t++) assert_true(fabsf(v.value[t] - want[i][t]) < 1e-6f);
         lb_close(&b);
     }
 }

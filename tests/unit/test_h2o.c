@@ -13,34 +13,34 @@ static void sums_add_up_and_the_least_goes(void **state)
     lb_random_keys(&b, 2);
     lb_seal(&b);
     for (uint32_t pos = N - LB_PAST; pos < N + 150; pos++) {
-        struct parts p;
+        struct living v;
         lb_random_query(&b, 3);
         lb_row(&b, pos, pos < N);
         if (pos < N) continue;
         assert_false(b.pick[0].dense);
-        cut_state(&p, &b.shape, b.state);
+        const struct h2o_state *s = cut_state(&v, &b.shape, b.state);
         double sum = 0, least = INFINITY;
         uint32_t n_live = 0;
         for (uint32_t t = 0; t <= pos; t++) {
-            sum += (double)p.sum[t];
-            n_live += lives(&p, t);
+            sum += (double)v.value[t];
+            n_live += living_has(&v, s->n_known, t);
         }
-        assert_int_equal(p.state->n_row, LB_PAST + pos - N + 1);
-        assert_true(fabs(sum - (double)p.state->n_row * LB_GROUP) < 1e-2);
+        assert_int_equal(s->n_row, LB_PAST + pos - N + 1);
+        assert_true(fabs(sum - (double)s->n_row * LB_GROUP) < 1e-2);
         assert_int_equal(n_live, BUDGET_TOK);
         /* One step drops at most one token that lived, of the old ones the least. */
         for (uint32_t t = 0; t + N_NEW <= pos; t++)
-            if (lives(&p, t)) least = fmin(least, (double)p.sum[t]);
+            if (living_has(&v, s->n_known, t)) least = fmin(least, (double)v.value[t]);
         uint32_t n_gone = 0;
         for (uint32_t t = 0; t < pos && pos > N; t++) {
             const bool was = before[t / 32] >> t % 32 & 1;
-            if (!was) assert_false(lives(&p, t)); /* nobody comes back */
-            if (!was || lives(&p, t)) continue;
+            if (!was) assert_false(living_has(&v, s->n_known, t)); /* nobody comes back */
+            if (!was || living_has(&v, s->n_known, t)) continue;
             n_gone++;
-            assert_true((double)p.sum[t] <= least + 1e-6 || t + N_NEW >= pos);
+            assert_true((double)v.value[t] <= least + 1e-6 || t + N_NEW >= pos);
         }
         assert_true(n_gone == (pos > N));
-        memcpy(before, p.mask, sizeof before);
+        memcpy(before, v.mask, sizeof before);
     }
     lb_close(&b);
 }
@@ -54,7 +54,7 @@ static void every_row_of_the_prompt_counts(void **state)
     static double share[LB_TOK], sum[2][N];
     static const char *const spec[] = {"h2o:budget=20", "h2o:budget=20,window=10"};
     for (uint32_t i = 0; i < 2; i++) {
-        struct parts p;
+        struct living v;
         struct observe o;
         lb_open(&b, SAC_KV_F16, spec[i], 51);
         assert_int_equal(h2o_past_rows(&b.shape, b.spec.param), i ? 10 : LB_TOK);
@@ -66,17 +66,17 @@ static void every_row_of_the_prompt_counts(void **state)
             lb_row(&b, pos, true);
         }
         lb_point(&b, N, false);
-        cut_state(&p, &b.shape, b.state);
+        const struct h2o_state *s = cut_state(&v, &b.shape, b.state);
         observe_make(&o, &b.shape, b.scratch);
-        assert_true(learn(&p, &b.lane[0], &o));
-        assert_int_equal(p.state->n_row, i ? 10 : N);
+        assert_true(learn(&v, &b.lane[0], &o));
+        assert_int_equal(s->n_row, i ? 10 : N);
         memset(sum[i], 0, sizeof sum[i]);
         for (uint32_t row = i ? N - 10 : 0; row < N; row++) {
             lb_shares(&b, query[row][0], 0, row, share);
             for (uint32_t t = 0; t < N; t++) sum[i][t] += LB_GROUP * share[t];
         }
         for (uint32_t t = 0; t < N; t++)
-            assert_true(fabs((double)p.sum[t] - sum[i][t]) < 1e-3 * (1 + sum[i][t]));
+            assert_true(fabs((double)v.value[t] - sum[i][t]) < 1e-3 * (1 + sum[i][t]));
         lb_close(&b);
     }
     assert_true(sum[0][0] > 1.5 * sum[1][0]); /* which is another thing than the last rows */

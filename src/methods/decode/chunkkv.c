@@ -30,12 +30,7 @@ static bool by_chunk(const struct method_lane *l, float *vote, uint32_t n)
     return true;
 }
 
-static uint32_t same_for_all(const struct compress_votes *v)
-{
-    return v->n_keep;
-}
-
-static const struct compress_policy policy = {.vote = by_chunk, .keep = same_for_all};
+static const struct compress_policy policy = {.vote = by_chunk};
 
 static void chunkkv_see(const struct method_lane *l)
 {

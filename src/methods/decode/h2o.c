@@ -9,12 +9,11 @@
  * had. With window=N only the last N rows count, the "tail" form of most ports. Weights of a step
  * are computed here once more from the keys that live, whose pages are read whole for it, and
  * counted. */
+#include "methods/living.h"
 #include "methods/meter.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
 #include "methods/spec.h"
-
-#include "base/mem.h"
 
 #include <string.h>
 
@@ -32,27 +31,17 @@ struct h2o_state {
     bool learnt;
 };
 
-struct parts {
-    struct h2o_state *state;
-    uint32_t *mask; /* [pages of a context] */
-    float *sum;     /* [tokens of a context] */
-};
-
-static size_t cut_state(struct parts *p, const struct method_shape *s, void *state)
+static struct h2o_state *cut_state(struct living *v, const struct method_shape *s, void *state)
 {
-    struct arena a = {.base = state, .capacity = SIZE_MAX};
-    const size_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK;
-    p->state = arena_take(&a, 1, sizeof *p->state);
-    p->mask = arena_take(&a, n_page, sizeof *p->mask);
-    p->sum = arena_take(&a, n_page * PAGE_TOK, sizeof *p->sum);
-    return a.used;
+    living_cut(v, s, state, sizeof(struct h2o_state));
+    return v->head;
 }
 
 static size_t h2o_state_bytes(const struct method_shape *s, const void *param)
 {
-    struct parts p;
+    struct living v;
     (void)param;
-    return cut_state(&p, s, NULL);
+    return living_cut(&v, s, NULL, sizeof(struct h2o_state));
 }
 
 /* The observation's scratch, and behind it the list of the tokens that live. */
@@ -71,35 +60,31 @@ static uint32_t h2o_past_rows(const struct method_shape *s, const void *param)
 
 static void h2o_see(const struct method_lane *l)
 {
-    struct parts p;
-    cut_state(&p, l->shape, l->state);
-    if (l->is_prompt) p.state->learnt = false;
-}
-
-static bool lives(const struct parts *p, uint32_t tok)
-{
-    return tok >= p->state->n_known || (p->mask[tok / PAGE_TOK] >> tok % PAGE_TOK & 1u);
+    struct h2o_state *s = l->state;
+    if (l->is_prompt) s->learnt = false;
 }
 
 /* The sums of the prompt's rows. */
-static bool learn(const struct parts *p, const struct method_lane *l, const struct observe *o)
+static bool learn(const struct living *v, const struct method_lane *l, const struct observe *o)
 {
     const uint32_t n = l->pos, window = h2o_past_rows(l->shape, l->param);
     const uint32_t begin = pick_max(l->past.begin, n > window ? n - window : 0);
     if (begin < n && !observe_rows(o, l, begin, n)) return false;
-    for (uint32_t t = 0; t < n; t++) p->sum[t] = begin < n ? o->sum[t] : 0;
+    for (uint32_t t = 0; t < n; t++) v->value[t] = begin < n ? o->sum[t] : 0;
     assert(begin <= n);
-    p->state->n_row = n - begin;
-    p->state->learnt = true;
+    struct h2o_state *s = v->head;
+    s->n_row = n - begin;
+    s->learnt = true;
     return true;
 }
 
 /* What decides between old tokens. */
-static float worth(const struct parts *p, const struct method_lane *l, uint32_t tok)
+static float worth(const struct living *v, const struct method_lane *l, uint32_t tok)
 {
     const struct h2o_param *set = l->param;
-    const uint32_t n_seen = pick_min(p->state->n_row, l->pos - tok);
-    return set->norm > 0 ? p->sum[tok] / (float)pick_max(n_seen, 1) : p->sum[tok];
+    const struct h2o_state *s = v->head;
+    const uint32_t n_seen = pick_min(s->n_row, l->pos - tok);
+    return set->norm > 0 ? v->value[tok] / (float)pick_max(n_seen, 1) : v->value[tok];
 }
 
 /* Newest tokens that stay, the row's own among them. */
@@ -112,31 +97,30 @@ static uint32_t count_new(const struct method_lane *l, uint32_t budget)
 
 /* Brings the living down to `budget`: the row's own token and the newest stay. `value` has room for
  * all tokens. */
-static void drop(const struct parts *p, const struct method_lane *l, uint32_t budget, float *value)
+static void drop(const struct living *v, const struct method_lane *l, uint32_t budget, float *value)
 {
+    struct h2o_state *s = v->head;
     const uint32_t n = l->pos + 1, n_new = count_new(l, budget), n_old = n - n_new;
     uintptr_t line = 0;
     for (uint32_t t = 0; t < n_old; t++) {
-        const bool is_there = lives(p, t);
-        if (is_there) line = meter_entry(l, &p->sum[t], line);
-        value[t] = is_there ? worth(p, l, t) : -1;
+        const bool is_there = living_has(v, s->n_known, t);
+        if (is_there) line = meter_entry(l, &v->value[t], line);
+        value[t] = is_there ? worth(v, l, t) : -1;
     }
     struct pick_cut cut = pick_best(value, n_old, budget - n_new);
-    for (uint32_t t = 0; t < n; t++) {
-        const uint32_t bit = 1u << t % PAGE_TOK;
-        uint32_t *word = &p->mask[t / PAGE_TOK];
-        const bool stays = t >= n_old ? lives(p, t) : pick_takes(&cut, value[t]) && value[t] >= 0;
-        *word = stays ? *word | bit : *word & ~bit;
-    }
-    p->state->n_known = n;
+    for (uint32_t t = 0; t < n; t++)
+        living_set(v, t,
+                   t >= n_old ? living_has(v, s->n_known, t)
+                              : pick_takes(&cut, value[t]) && value[t] >= 0);
+    s->n_known = n;
 }
 
 /* The row's softmax shares over what lives, the own page included, into the sums. */
-static bool add_row(const struct parts *p, const struct method_lane *l, const struct observe *o)
+static bool add_row(const struct living *v, const struct method_lane *l, const struct observe *o)
 {
     uint32_t *tok = o->rest;
     uintptr_t line = 0;
-    const uint32_t n = observe_tokens(o, l, p->mask, tok);
+    const uint32_t n = observe_tokens(o, l, v->mask, tok);
     if (!l->ops->vote(&(struct op_vote){.score = o->score,
                                         .score_stride = o->stride,
                                         .n = n,
@@ -145,10 +129,10 @@ static bool add_row(const struct parts *p, const struct method_lane *l, const st
                                         .lse = o->lse}))
         return false;
     for (uint32_t i = 0; i < n; i++) {
-        line = meter_entry(l, &p->sum[tok[i]], line);
-        p->sum[tok[i]] += (float)l->shape->group * o->vote[i];
+        line = meter_entry(l, &v->value[tok[i]], line);
+        v->value[tok[i]] += (float)l->shape->group * o->vote[i];
     }
-    p->state->n_row++;
+    ((struct h2o_state *)v->head)->n_row++;
     return true;
 }
 
@@ -156,40 +140,40 @@ static void h2o_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct h2o_param *set = l->param;
     const uint32_t budget = spec_budget(set->budget, l->pos + 1);
-    struct parts p;
+    struct living v;
     struct observe o;
-    cut_state(&p, l->shape, l->state);
-    if (budget > l->pos && p.state->n_known == 0) {
+    struct h2o_state *s = cut_state(&v, l->shape, l->state);
+    if (budget > l->pos && s->n_known == 0) {
         pick_dense(out);
         return;
     }
     observe_make(&o, l->shape, l->scratch);
-    if (!p.state->learnt) {
+    if (!s->learnt) {
         meter_build(l);
-        const bool finite = learn(&p, l, &o);
+        const bool finite = learn(&v, l, &o);
         meter_choose(l);
         if (!finite) {
             pick_not_finite(out);
             return;
         }
     }
-    p.sum[l->pos] = 0;
-    drop(&p, l, budget, o.sum);
-    if (!add_row(&p, l, &o)) {
+    v.value[l->pos] = 0;
+    drop(&v, l, budget, o.sum);
+    if (!add_row(&v, l, &o)) {
         pick_not_finite(out);
         return;
     }
-    pick_kept(out, p.mask, pick_page_count(l), 0, l->pos + 1 - count_new(l, budget));
+    pick_kept(out, v.mask, pick_page_count(l), 0, l->pos + 1 - count_new(l, budget));
 }
 
 /* What was dropped stays so; the sums hold rows that are gone, and are made anew. */
 static void h2o_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
 {
-    struct parts p;
+    struct h2o_state *x = state;
+    (void)s;
     (void)param;
-    cut_state(&p, s, state);
-    p.state->learnt = false;
-    p.state->n_known = pick_min(p.state->n_known, n_tok);
+    x->learnt = false;
+    x->n_known = pick_min(x->n_known, n_tok);
 }
 
 static bool h2o_sound(const struct method_loaded *l)

@@ -29,13 +29,7 @@ static bool by_length(const struct method_lane *l, float *vote, uint32_t n)
     return true;
 }
 
-static uint32_t same_for_all(const struct compress_votes *v)
-{
-    return v->n_keep;
-}
-
-static const struct compress_policy policy = {
-    .mute = true, .vote = by_length, .keep = same_for_all};
+static const struct compress_policy policy = {.mute = true, .vote = by_length};
 
 static void knorm_see(const struct method_lane *l)
 {

@@ -17,12 +17,7 @@
     P(CHOICE, pool, "mean", "mean|max", "how neighbours share")
 PARAM_TABLE(snapkv, struct compress_param, PARAMS)
 
-static uint32_t same_for_all(const struct compress_votes *v)
-{
-    return v->n_keep;
-}
-
-static const struct compress_policy policy = {.vote = compress_pooled, .keep = same_for_all};
+static const struct compress_policy policy = {.vote = compress_pooled};
 
 static void snapkv_see(const struct method_lane *l)
 {

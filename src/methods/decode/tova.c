@@ -6,12 +6,11 @@
  * there are too many, one as a rule. So row p reads what rows up to p - 1 have left, and itself.
  * The shares of row p - 1 are computed when row p comes, from the keys of all pages that hold
  * something alive, and counted. */
+#include "methods/living.h"
+#include "methods/meter.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
 #include "methods/spec.h"
-
-#include "base/mem.h"
-#include "methods/meter.h"
 
 #include <string.h>
 
@@ -24,27 +23,17 @@ struct tova_state {
     bool not_finite;
 };
 
-struct parts {
-    struct tova_state *state;
-    uint32_t *mask; /* [pages of a context] */
-    float *vote;    /* [tokens of a context] */
-};
-
-static size_t cut_state(struct parts *p, const struct method_shape *s, void *state)
+static struct tova_state *cut_state(struct living *v, const struct method_shape *s, void *state)
 {
-    struct arena a = {.base = state, .capacity = SIZE_MAX};
-    const size_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK;
-    p->state = arena_take(&a, 1, sizeof *p->state);
-    p->mask = arena_take(&a, n_page, sizeof *p->mask);
-    p->vote = arena_take(&a, n_page * PAGE_TOK, sizeof *p->vote);
-    return a.used;
+    living_cut(v, s, state, sizeof(struct tova_state));
+    return v->head;
 }
 
 static size_t tova_state_bytes(const struct method_shape *s, const void *param)
 {
-    struct parts p;
+    struct living v;
     (void)param;
-    return cut_state(&p, s, NULL);
+    return living_cut(&v, s, NULL, sizeof(struct tova_state));
 }
 
 static size_t tova_scratch_bytes(const struct method_shape *s, const void *param)
@@ -61,19 +50,15 @@ static uint32_t tova_past_rows(const struct method_shape *s, const void *param)
     return 1;
 }
 
-static bool lives(const struct parts *p, uint32_t tok)
-{
-    return tok >= p->state->n_known || (p->mask[tok / PAGE_TOK] >> tok % PAGE_TOK & 1u);
-}
-
 /* Shares of the row before, over what lives; -1 of what does not. */
-static bool vote(const struct parts *p, const struct method_lane *l, const struct observe *o)
+static bool vote(const struct living *v, const struct method_lane *l, const struct observe *o)
 {
+    const struct tova_state *s = v->head;
     const uint32_t n = l->pos;
     observe_scores(o, l, n - 1, 1);
     for (uint32_t g = 0; g < l->shape->group; g++)
-        for (uint32_t t = 0; t < p->state->n_known; t++)
-            if (!lives(p, t)) o->score[g * o->stride + t] = OBSERVE_NEVER;
+        for (uint32_t t = 0; t < s->n_known; t++)
+            if (!living_has(v, s->n_known, t)) o->score[g * o->stride + t] = OBSERVE_NEVER;
     if (!l->ops->vote(&(struct op_vote){.score = o->score,
                                         .score_stride = o->stride,
                                         .n = n,
@@ -81,24 +66,24 @@ static bool vote(const struct parts *p, const struct method_lane *l, const struc
                                         .vote = o->vote,
                                         .lse = o->lse}))
         return false;
-    for (uint32_t t = 0; t < n; t++) p->vote[t] = lives(p, t) ? o->vote[t] : -1;
+    for (uint32_t t = 0; t < n; t++) v->value[t] = living_has(v, s->n_known, t) ? o->vote[t] : -1;
     return true;
 }
 
 static void tova_see(const struct method_lane *l)
 {
     const struct tova_param *set = l->param;
-    struct parts p;
+    struct living v;
     struct observe o;
-    cut_state(&p, l->shape, l->state);
-    p.state->n_vote = 0;
-    p.state->not_finite = false;
+    struct tova_state *s = cut_state(&v, l->shape, l->state);
+    s->n_vote = 0;
+    s->not_finite = false;
     if (l->is_prompt || l->pos + 1 < l->sparse_min_ctx) return;
     const bool knows_row = l->past.begin < l->pos && l->past.end >= l->pos;
     if (!knows_row || spec_budget(set->budget, l->pos + 1) >= l->pos) return;
     observe_make(&o, l->shape, l->scratch);
-    p.state->not_finite = !vote(&p, l, &o);
-    p.state->n_vote = l->pos;
+    s->not_finite = !vote(&v, l, &o);
+    s->n_vote = l->pos;
 }
 
 /* The layer's votes, in value [n]: sums over its heads, which agree on what lives. A head whose
@@ -107,58 +92,53 @@ static void gather(float *value, const struct method_lane *l, uint32_t n)
 {
     memset(value, 0, n * sizeof *value);
     for (uint32_t h = 0; h < l->shape->geom->n_kv_head; h++) {
-        struct parts p;
-        cut_state(&p, l->shape, (void *)(uintptr_t)(l->layer_state + h * l->state_stride));
-        if (p.state->not_finite) continue;
-        meter_read(l, p.vote, n * sizeof *value);
-        for (uint32_t t = 0; t < n; t++) value[t] += p.vote[t];
+        struct living v;
+        living_of_head(&v, l, h, sizeof(struct tova_state));
+        if (((const struct tova_state *)v.head)->not_finite) continue;
+        meter_read(l, v.value, n * sizeof *value);
+        for (uint32_t t = 0; t < n; t++) value[t] += v.value[t];
     }
 }
 
 /* Of the tokens before the row as many live on as the budget holds. */
-static void drop(const struct parts *p, const float *value, uint32_t n, uint32_t budget)
+static void drop(const struct living *v, const float *value, uint32_t n, uint32_t budget)
 {
     struct pick_cut cut = pick_best(value, n, budget);
-    for (uint32_t t = 0; t < n; t++) {
-        const bool stays = pick_takes(&cut, value[t]) && value[t] >= 0;
-        const uint32_t bit = 1u << t % PAGE_TOK;
-        uint32_t *word = &p->mask[t / PAGE_TOK];
-        *word = stays ? *word | bit : *word & ~bit;
-    }
-    p->state->n_known = n;
+    for (uint32_t t = 0; t < n; t++) living_set(v, t, pick_takes(&cut, value[t]) && value[t] >= 0);
 }
 
 static void tova_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct tova_param *set = l->param;
-    struct parts p;
+    struct living v;
     struct observe o;
-    cut_state(&p, l->shape, l->state);
+    struct tova_state *s = cut_state(&v, l->shape, l->state);
     observe_make(&o, l->shape, l->scratch);
-    if (p.state->not_finite) {
+    if (s->not_finite) {
         pick_not_finite(out);
         return;
     }
-    if (p.state->n_vote > 0) {
+    if (s->n_vote > 0) {
         gather(o.sum, l, l->pos);
-        drop(&p, o.sum, l->pos, spec_budget(set->budget, l->pos + 1));
+        drop(&v, o.sum, l->pos, spec_budget(set->budget, l->pos + 1));
+        s->n_known = l->pos;
     }
-    if (p.state->n_known == 0) {
+    if (s->n_known == 0) {
         pick_dense(out);
         return;
     }
-    pick_kept(out, p.mask, pick_min(pick_page_count(l), pick_whole_pages(p.state->n_known)), 0,
-              p.state->n_known);
-    pick_range(out, l, p.state->n_known, l->pos + 1);
+    pick_kept(out, v.mask, pick_min(pick_page_count(l), pick_whole_pages(s->n_known)), 0,
+              s->n_known);
+    pick_range(out, l, s->n_known, l->pos + 1);
 }
 
 static void tova_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
 {
-    struct parts p;
+    struct tova_state *x = state;
+    (void)s;
     (void)param;
-    cut_state(&p, s, state);
-    p.state->n_vote = 0;
-    p.state->n_known = pick_min(p.state->n_known, n_tok);
+    x->n_vote = 0;
+    x->n_known = pick_min(x->n_known, n_tok);
 }
 
 static bool tova_sound(const struct method_loaded *l)

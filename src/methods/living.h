@@ -1,0 +1,49 @@
+/* living.h: the state of methods that drop tokens for good: a head of the method's own, a mask of
+ * the tokens that live, and a number for each token, by which the next to go are found.
+ *
+ * Tokens from n_known on live, which is a number of the head; before that the mask tells. */
+#ifndef SAC_METHODS_LIVING_H
+#define SAC_METHODS_LIVING_H
+
+#include "base/mem.h"
+#include "methods/method.h"
+
+struct living {
+    void *head;
+    uint32_t *mask; /* [pages of a context] */
+    float *value;   /* [tokens of a context] */
+};
+
+/* Cuts a state whose head has so many bytes into its parts; NULL measures. The result is its bytes.
+ */
+static inline size_t living_cut(struct living *v, const struct method_shape *s, void *state,
+                                size_t head_bytes)
+{
+    struct arena a = {.base = state, .capacity = SIZE_MAX};
+    const size_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK;
+    v->head = arena_take(&a, 1, head_bytes);
+    v->mask = arena_take(&a, n_page, sizeof *v->mask);
+    v->value = arena_take(&a, n_page * PAGE_TOK, sizeof *v->value);
+    return a.used;
+}
+
+/* That of KV head h of the lane's layer. */
+static inline void living_of_head(struct living *v, const struct method_lane *l, uint32_t h,
+                                  size_t head_bytes)
+{
+    living_cut(v, l->shape, (void *)(uintptr_t)(l->layer_state + h * l->state_stride), head_bytes);
+}
+
+static inline bool living_has(const struct living *v, uint32_t n_known, uint32_t tok)
+{
+    return tok >= n_known || (v->mask[tok / PAGE_TOK] >> tok % PAGE_TOK & 1u);
+}
+
+static inline void living_set(const struct living *v, uint32_t tok, bool lives)
+{
+    const uint32_t bit = 1u << tok % PAGE_TOK;
+    uint32_t *word = &v->mask[tok / PAGE_TOK];
+    *word = lives ? *word | bit : *word & ~bit;
+}
+
+#endif
