@@ -30,8 +30,8 @@ struct tiny {
     uint64_t seed;
     tiny_edit_fn edit; /* or NULL */
     void *user;
-    uint32_t n_layer, n_head, n_kv_head; /* 0: as above */
-    uint32_t window;                     /* 0: none, a model of the llama family; else Gemma 3 */
+    uint32_t n_layer, n_head, n_kv_head, dim; /* 0: as above */
+    uint32_t window; /* 0: none, a model of the llama family; else Gemma 3 */
 };
 
 struct tiny_tensor {
@@ -51,6 +51,7 @@ static inline struct tiny tiny_filled(const struct tiny *make)
     if (!t.n_layer) t.n_layer = TINY_LAYERS;
     if (!t.n_head) t.n_head = TINY_HEADS;
     if (!t.n_kv_head) t.n_kv_head = TINY_KV_HEADS;
+    if (!t.dim) t.dim = TINY_DIM;
     assert(t.n_layer <= TINY_LAYERS_MAX);
     return t;
 }
@@ -63,7 +64,7 @@ static inline void tiny_add(struct tiny_tensor *t, size_t *n, const struct tiny_
 
 static inline size_t tiny_list(struct tiny_tensor *t, const struct tiny *make)
 {
-    const uint32_t n_q = make->n_head * TINY_DIM, n_kv = make->n_kv_head * TINY_DIM;
+    const uint32_t n_q = make->n_head * make->dim, n_kv = make->n_kv_head * make->dim;
     const struct {
         const char *name;
         uint32_t n_out, n_in;
@@ -76,8 +77,8 @@ static inline size_t tiny_list(struct tiny_tensor *t, const struct tiny *make)
         {"attn_v.weight", n_kv, TINY_EMBD, 0, 0.2f, TINY_ALL},
         {"attn_q.bias", 0, n_q, 0, 0.1f, TINY_LLAMA},
         {"attn_k.bias", 0, n_kv, 0, 0.1f, TINY_LLAMA},
-        {"attn_q_norm.weight", 0, TINY_DIM, 4.0f, 0.5f, TINY_GEMMA},
-        {"attn_k_norm.weight", 0, TINY_DIM, 4.0f, 0.5f, TINY_GEMMA},
+        {"attn_q_norm.weight", 0, make->dim, 4.0f, 0.5f, TINY_GEMMA},
+        {"attn_k_norm.weight", 0, make->dim, 4.0f, 0.5f, TINY_GEMMA},
         {"attn_output.weight", TINY_EMBD, n_q, 0, 0.1f, TINY_ALL},
         {"post_attention_norm.weight", 0, TINY_EMBD, 1, 0.1f, TINY_GEMMA},
         {"ffn_norm.weight", 0, TINY_EMBD, 1, 0.1f, TINY_ALL},
@@ -124,8 +125,8 @@ static inline void tiny_put_keys(struct make_out *o, const struct tiny *make, ui
         {"feed_forward_length", TINY_FF},
         {"attention.head_count", make->n_head},
         {"attention.head_count_kv", make->n_kv_head},
-        {"attention.key_length", TINY_DIM},
-        {"attention.value_length", TINY_DIM},
+        {"attention.key_length", make->dim},
+        {"attention.value_length", make->dim},
         {"attention.sliding_window", make->window ? make->window : VOCAB_ID_ABSENT},
     };
     char key[80];

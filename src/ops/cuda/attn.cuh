@@ -116,27 +116,6 @@ __device__ __forceinline__ uint32_t q8_codes(uint32_t hi, uint32_t mid, uint32_t
     return (h & 0xc0c0c0c0u) | (m & 0x30303030u) | (l & 0x0f0f0f0fu);
 }
 
-__device__ __forceinline__ uint32_t h2_sub(uint32_t a, uint32_t b)
-{
-    uint32_t r;
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
-}
-
-__device__ __forceinline__ uint32_t h2_mul(uint32_t a, uint32_t b)
-{
-    uint32_t r;
-    asm("mul.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
-}
-
-__device__ __forceinline__ uint32_t h2_fma(uint32_t a, uint32_t b, uint32_t c)
-{
-    uint32_t r;
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-    return r;
-}
-
 /* Unsigned bytes `at` and at + 1 of codes as f16, exact: 0x6400 is 1024, of which a byte is the
  * last bits. */
 __device__ __forceinline__ uint32_t q8_pair(uint32_t codes, int at)

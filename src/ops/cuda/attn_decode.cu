@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(WARPS * 32)
     attn_decode_kernel(const struct attn_call call, const struct decode_job *jobs, float *scratch)
 {
     using size = decode_size<F, D>;
-    extern __shared__ __align__(128) uint8_t smem[];
+    uint8_t *const smem = kernel_shared();
     const struct decode_job &job = jobs[blockIdx.y];
     if (blockIdx.x >= job.n_split) return;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -667,7 +667,7 @@ __global__ void __launch_bounds__(WARPS * 32, prompt_size<F, D>::smem <= 113 * 1
     attn_prompt_kernel(const struct attn_call call, const struct prompt_job *jobs)
 {
     using size = prompt_size<F, D>;
-    extern __shared__ __align__(1024) uint8_t smem[];
+    uint8_t *const smem = kernel_shared();
     const struct prompt_job &job = jobs[blockIdx.y];
     /* Blocks of one KV head follow each other, those that read the most first. */
     const uint32_t of_head = blockIdx.x / job.n_block;

@@ -6,6 +6,7 @@
  * by the matrix units (weights.cuh) and added up over the warps in their order. Nothing depends on
  * which rows are together: a row is a column of the mma's second operand. */
 #include "ops/cuda/linear.cuh"
+#include "ops/cuda/machine.cuh"
 #include "ops/cuda/queue.cuh"
 #include "ops/cuda/weights.cuh"
 
@@ -32,10 +33,8 @@ static __device__ inline void mma(float c[4], const __half2 a[2][2], uint2 b)
 {
     const uint32_t *r0 = reinterpret_cast<const uint32_t *>(a[0]);
     const uint32_t *r1 = reinterpret_cast<const uint32_t *>(a[1]);
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-                 "{%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(r0[0]), "r"(r1[0]), "r"(r0[1]), "r"(r1[1]), "r"(b.x), "r"(b.y));
+    const uint32_t rows[4] = {r0[0], r1[0], r0[1], r1[1]};
+    mma_16816<HALF_F16>(c, rows, b.x, b.y);
 }
 
 /* What one block of threads multiplies. */

@@ -7,6 +7,7 @@
 #define SAC_OPS_CUDA_QUEUE_CUH
 
 #include "ops/cuda/device.cuh"
+#include "ops/cuda/machine.cuh"
 
 #include <string.h>
 
@@ -41,7 +42,7 @@ static sac_status queue_launch(struct cuda_device *d, const char *name, void (*k
 {
     struct queue_command *c = queue_add(d);
     if (!c) return d->status;
-    c->kernel = reinterpret_cast<const void *>(kernel);
+    c->kernel = kernel_entry(kernel);
     c->name = name;
     c->grid[0] = grid.x;
     c->grid[1] = grid.y;

@@ -1,0 +1,132 @@
+/* machine.cuh: what only a GPU has, in words: matrix instructions and asynchronous copies of compute
+ * capability 8.0, shared memory whose size the launch says, and the runtime's name of a kernel. All
+ * else in this folder but wgmma.cuh is plain C++, so the kernels run on a CPU, too, where another
+ * file stands in the place of this one (tests/cuda_host).
+ *
+ * Fragments of mma m16n8k16, lane = 4 g + j: A has rows g and g + 8 (a0, a2; a1, a3), of each the
+ * k pair 2j and the pair 2j + 8; B has the same k pairs of column g; C has columns 2j, 2j + 1 of
+ * rows g (c0, c1) and g + 8 (c2, c3). Sums are of f32. */
+#ifndef SAC_OPS_CUDA_MACHINE_CUH
+#define SAC_OPS_CUDA_MACHINE_CUH
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+enum half_type { HALF_F16, HALF_BF16 };
+
+/* ---- Launches ---- */
+
+template <typename... P> static const void *kernel_entry(void (*kernel)(P...))
+{
+    return reinterpret_cast<const void *>(kernel);
+}
+
+/* The bytes of shared memory that the launch asks for. */
+__device__ __forceinline__ uint8_t *kernel_shared(void)
+{
+    extern __shared__ __align__(1024) uint8_t kernel_shared_bytes[];
+    return kernel_shared_bytes;
+}
+
+/* ---- Arithmetic ---- */
+
+template <int H>
+__device__ __forceinline__ void mma_16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    if constexpr (H == HALF_F16)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Two floats as halves, x in the lower bits. */
+template <int H> __device__ __forceinline__ uint32_t half_pack(float x, float y)
+{
+    uint32_t r;
+    if constexpr (H == HALF_F16)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(y), "f"(x));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(y), "f"(x));
+    return r;
+}
+
+__device__ __forceinline__ uint32_t h2_sub(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+__device__ __forceinline__ uint32_t h2_mul(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+__device__ __forceinline__ uint32_t h2_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+
+__device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* ---- Shared memory ---- */
+
+__device__ __forceinline__ uint32_t smem_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* 16 bytes from global to shared memory. */
+__device__ __forceinline__ void copy_async16(uint32_t dst, const void *src)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+}
+
+__device__ __forceinline__ void store_zero16(uint32_t dst)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(dst), "r"(0) : "memory");
+}
+
+__device__ __forceinline__ void copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int N> __device__ __forceinline__ void copy_wait(void) /* all but the last N groups */
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Four 8 x 8 tiles of halves; lane l gives the row l % 8 of tile l / 8. */
+__device__ __forceinline__ void load_tiles(uint32_t r[4], uint32_t row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_tiles_turned(uint32_t r[4], uint32_t row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+#endif

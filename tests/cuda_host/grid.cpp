@@ -1,0 +1,267 @@
+/* grid.cpp: see the header. Fibers begin with makecontext, and change over by _setjmp and _longjmp,
+ * which do not ask the kernel for the signal mask. */
+#include "grid.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#define STACK_LEAVE(to) __sanitizer_start_switch_fiber(NULL, (to).stack, STACK_BYTES)
+#define STACK_ENTER()   __sanitizer_finish_switch_fiber(NULL, NULL, NULL)
+#else
+#define STACK_LEAVE(to) ((void)(to))
+#define STACK_ENTER()   ((void)0)
+#endif
+
+#define STACK_BYTES ((size_t)256 << 10)
+#define WARPS_MAX   (GRID_THREADS_MAX / 32)
+
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+enum wait { WAIT_NONE, WAIT_BLOCK, WAIT_WARP, WAIT_OVER };
+
+struct fiber {
+    uint8_t *stack;
+    jmp_buf at;
+    bool begun;
+    enum wait wait;
+    uint64_t turn; /* of the barrier or exchange that is waited for */
+    int line;
+};
+
+struct warp {
+    enum grid_exchange kind;
+    uint32_t arrived, mask;
+    uint64_t turn; /* exchanges that are complete */
+    uint32_t brought[2][32][GRID_WORDS]; /* by turn: nobody is two turns ahead of another */
+};
+
+static struct {
+    struct fiber fiber[GRID_THREADS_MAX];
+    struct warp warp[WARPS_MAX];
+    uint32_t n_thread, now, n_left, n_waiting;
+    uint64_t turn; /* barriers that are complete */
+    jmp_buf scheduler;
+    ucontext_t main;
+    const std::function<void()> *kernel;
+    uint8_t *shared_room, *shared; /* the room ends before a page that cannot be read */
+    size_t shared_bytes;
+    bool backward;
+} block;
+
+[[noreturn]] static void fail(const char *what)
+{
+    fprintf(stderr, "grid: %s (block %u,%u,%u thread %u)\n", what, blockIdx.x, blockIdx.y,
+            blockIdx.z, threadIdx.x);
+    abort();
+}
+
+/* ---- Changing over ---- */
+
+static void give_way(void)
+{
+    if (_setjmp(block.fiber[block.now].at) == 0) _longjmp(block.scheduler, 1);
+    STACK_ENTER();
+}
+
+/* A fiber lives on from block to block. */
+[[noreturn]] static void run_kernels(void)
+{
+    STACK_ENTER();
+    for (;;) {
+        (*block.kernel)();
+        block.fiber[block.now].wait = WAIT_OVER;
+        block.n_left--;
+        give_way();
+    }
+}
+
+static void go_on(uint32_t i)
+{
+    struct fiber *f = &block.fiber[i];
+    block.now = i;
+    threadIdx.x = i;
+    if (_setjmp(block.scheduler) != 0) return;
+    STACK_LEAVE(*f);
+    if (f->begun) _longjmp(f->at, 1);
+    f->begun = true;
+    ucontext_t start;
+    getcontext(&start);
+    start.uc_stack.ss_sp = f->stack;
+    start.uc_stack.ss_size = STACK_BYTES;
+    start.uc_link = NULL;
+    makecontext(&start, run_kernels, 0);
+    setcontext(&start);
+}
+
+static bool may_run(const struct fiber *f, uint32_t i)
+{
+    switch (f->wait) {
+    case WAIT_NONE: return true;
+    case WAIT_BLOCK: return block.turn > f->turn;
+    case WAIT_WARP: return block.warp[i / 32].turn > f->turn;
+    case WAIT_OVER: return false;
+    }
+    return false;
+}
+
+/* All threads that have not ended wait here: the barrier is complete. */
+static void complete_barrier(void)
+{
+    int line = 0;
+    for (uint32_t i = 0; i < block.n_thread; i++) {
+        const struct fiber *f = &block.fiber[i];
+        if (f->wait != WAIT_BLOCK) continue;
+        if (line && f->line != line) fail("threads of a block wait at different barriers");
+        line = f->line;
+    }
+    block.turn++;
+    block.n_waiting = 0;
+}
+
+static void run_block(void)
+{
+    while (block.n_left > 0) {
+        bool ran = false;
+        for (uint32_t k = 0; k < block.n_thread; k++) {
+            const uint32_t i = block.backward ? block.n_thread - 1 - k : k;
+            if (!may_run(&block.fiber[i], i)) continue;
+            block.fiber[i].wait = WAIT_NONE;
+            go_on(i);
+            ran = true;
+        }
+        if (block.n_left > 0 && block.n_waiting == block.n_left)
+            complete_barrier();
+        else if (!ran)
+            fail("a barrier or exchange that not all threads come to");
+    }
+}
+
+/* ---- What threads do together ---- */
+
+void grid_barrier(int line)
+{
+    struct fiber *f = &block.fiber[block.now];
+    f->wait = WAIT_BLOCK;
+    f->turn = block.turn;
+    f->line = line;
+    block.n_waiting++;
+    give_way();
+}
+
+uint32_t grid_lane(void)
+{
+    return block.now % 32;
+}
+
+void grid_meet(enum grid_exchange kind, uint32_t mask, const void *mine, size_t bytes)
+{
+    const uint32_t lane = grid_lane();
+    struct warp *w = &block.warp[block.now / 32];
+    struct fiber *f = &block.fiber[block.now];
+    if (!(mask >> lane & 1)) fail("a lane is not in the mask of its own exchange");
+    if (w->arrived == 0) {
+        w->kind = kind;
+        w->mask = mask;
+    }
+    if (w->kind != kind || w->mask != mask) fail("lanes of a warp meet at different exchanges");
+    memcpy(w->brought[w->turn % 2][lane], mine, bytes);
+    w->arrived |= 1u << lane;
+    if (w->arrived == mask) {
+        w->arrived = 0;
+        w->turn++;
+        return;
+    }
+    f->wait = WAIT_WARP;
+    f->turn = w->turn;
+    give_way();
+}
+
+const uint32_t *grid_brought(uint32_t lane)
+{
+    const struct warp *w = &block.warp[block.now / 32];
+    return w->brought[(w->turn - 1) % 2][lane % 32];
+}
+
+/* ---- Shared memory ---- */
+
+uint8_t *grid_shared(void)
+{
+    return block.shared;
+}
+
+/* Zero is no place. */
+uint32_t grid_shared_address(const void *p)
+{
+    return (uint32_t)((const uint8_t *)p - block.shared_room) + 1024;
+}
+
+void *grid_shared_at(uint32_t address, size_t bytes)
+{
+    uint8_t *p = block.shared_room + address - 1024;
+    if (p < block.shared || p + bytes > block.shared + block.shared_bytes)
+        fail("a copy to shared memory that the launch did not ask for");
+    return p;
+}
+
+/* ---- Launches ---- */
+
+static void *map(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) fail("no memory for a block");
+    return p;
+}
+
+static void open_block(void)
+{
+    const size_t page = 4096, room = (GRID_SHARED_MAX + page - 1) / page * page;
+    const char *order = getenv("SAC_GRID_ORDER");
+    block.backward = order && strcmp(order, "backward") == 0;
+    if (block.shared_room) return;
+    block.shared_room = (uint8_t *)map(room + page);
+    if (mprotect(block.shared_room + room, page, PROT_NONE) != 0) fail("no end of shared memory");
+    uint8_t *stack = (uint8_t *)map(GRID_THREADS_MAX * STACK_BYTES);
+    for (uint32_t i = 0; i < GRID_THREADS_MAX; i++) block.fiber[i].stack = stack + i * STACK_BYTES;
+}
+
+/* As near to the end of the room as its alignment allows. */
+static void begin_block(size_t shared)
+{
+    const size_t room = (GRID_SHARED_MAX + 4095) / 4096 * 4096;
+    block.shared = block.shared_room + (room - shared) / 1024 * 1024;
+    block.shared_bytes = shared;
+    memset(block.shared, 0xff, shared);
+    block.n_left = block.n_thread;
+    block.n_waiting = 0;
+    for (uint32_t i = 0; i < block.n_thread; i++) block.fiber[i].wait = WAIT_NONE;
+    for (uint32_t i = 0; i < WARPS_MAX; i++) block.warp[i].arrived = 0;
+}
+
+void grid_run(dim3 grid, uint32_t n_thread, size_t shared, const std::function<void()> &kernel)
+{
+    if (n_thread == 0 || n_thread > GRID_THREADS_MAX || shared > GRID_SHARED_MAX)
+        fail("a launch that no GPU can do");
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535)
+        fail("a grid that no GPU can run");
+    open_block();
+    block.kernel = &kernel;
+    block.n_thread = n_thread;
+    gridDim = grid;
+    blockDim = dim3(n_thread);
+    threadIdx = dim3(0, 0, 0);
+    const uint64_t n = (uint64_t)grid.x * grid.y * grid.z;
+    for (uint64_t k = 0; k < n; k++) {
+        const uint64_t i = block.backward ? n - 1 - k : k;
+        blockIdx = dim3((unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
+                        (unsigned)(i / grid.x / grid.y));
+        begin_block(shared);
+        run_block();
+    }
+}

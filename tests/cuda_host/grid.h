@@ -1,0 +1,45 @@
+/* grid.h: the threads of a kernel's launch, on one thread of a CPU. Blocks run one after another.
+ * The threads of a block are fibers: each runs until it must wait for others, at a barrier of the
+ * block or at an exchange of its warp, and then the next one runs. So a launch is deterministic,
+ * and what a kernel may not do ends the program with a message: threads that wait at different
+ * barriers, lanes of a warp at different exchanges, or for lanes that have left.
+ *
+ * Shared memory is full of NaNs when a block begins. The environment variable SAC_GRID_ORDER
+ * "backward" runs blocks, and the threads of each, from the last to the first: a kernel whose
+ * result changes lacks a barrier. */
+#ifndef SAC_TESTS_GRID_H
+#define SAC_TESTS_GRID_H
+
+#include <functional>
+#include <stddef.h>
+#include <stdint.h>
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+/* Of the fiber that runs. */
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+#define GRID_SHARED_MAX  ((size_t)232448) /* of a block, as on a GPU */
+#define GRID_THREADS_MAX 1024u
+
+void grid_run(dim3 grid, uint32_t n_thread, size_t shared, const std::function<void()> &kernel);
+
+/* The running block's shared memory, and a place in it as a number. */
+uint8_t *grid_shared(void);
+uint32_t grid_shared_address(const void *p);
+void *grid_shared_at(uint32_t address, size_t bytes);
+
+/* __syncthreads of a source line. */
+void grid_barrier(int line);
+
+/* What lanes of a warp do together: each brings `bytes` (GRID_WORDS words at most), and when all of
+ * `mask` have done so, each may look at what any of them brought, until its next exchange. */
+#define GRID_WORDS 12
+enum grid_exchange { GRID_SYNC, GRID_SHUFFLE, GRID_VOTE, GRID_MMA, GRID_TILES };
+void grid_meet(enum grid_exchange kind, uint32_t mask, const void *mine, size_t bytes);
+const uint32_t *grid_brought(uint32_t lane);
+uint32_t grid_lane(void);
+
+#endif

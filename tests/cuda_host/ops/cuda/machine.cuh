@@ -1,0 +1,138 @@
+/* machine.cuh: the words of src/ops/cuda/machine.cuh for a CPU. Copies are there at once, but a
+ * kernel that reads before it waits for them is not found out. */
+#ifndef SAC_TESTS_CUDA_MACHINE_CUH
+#define SAC_TESTS_CUDA_MACHINE_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+enum half_type { HALF_F16, HALF_BF16 };
+
+/* ---- Launches ---- */
+
+template <typename... P> static const void *kernel_entry(void (*kernel)(P...))
+{
+    const void *entry = reinterpret_cast<const void *>(kernel);
+    host_know(entry, host_kernel<P...>::bind);
+    return entry;
+}
+
+static inline uint8_t *kernel_shared(void)
+{
+    return grid_shared();
+}
+
+/* ---- Arithmetic ---- */
+
+template <int H> static inline float machine_float(uint32_t word, int i)
+{
+    const uint16_t bits = (uint16_t)(word >> 16 * i);
+    return H == HALF_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+}
+
+/* Lanes bring their halves of A (eight) and B (four) as floats; sums are in the order of k. */
+template <int H>
+static inline void mma_16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    const uint32_t words[6] = {a[0], a[1], a[2], a[3], b0, b1}, g = grid_lane() / 4;
+    float mine[12];
+    for (int i = 0; i < 12; i++) mine[i] = machine_float<H>(words[i / 2], i % 2);
+    grid_meet(GRID_MMA, ~0u, mine, sizeof mine);
+    for (uint32_t e = 0; e < 4; e++) {
+        const uint32_t column = grid_lane() % 4 * 2 + e % 2;
+        for (uint32_t k = 0; k < 16; k += 2) {
+            const uint32_t j = k % 8 / 2, later = k / 8; /* the pair's lane, and which of its two */
+            float x[2], y[2];
+            memcpy(x, grid_brought(4 * g + j) + 2 * (2 * later + e / 2), sizeof x);
+            memcpy(y, grid_brought(4 * column + j) + 8 + 2 * later, sizeof y);
+            c[e] += x[0] * y[0];
+            c[e] += x[1] * y[1];
+        }
+    }
+}
+
+template <int H> static inline uint32_t half_pack(float x, float y)
+{
+    if (H == HALF_F16) return f32_to_f16(x) | (uint32_t)f32_to_f16(y) << 16;
+    return f32_to_bf16(x) | (uint32_t)f32_to_bf16(y) << 16;
+}
+
+static inline uint32_t h2_sub(uint32_t a, uint32_t b)
+{
+    return half_pack<HALF_F16>(machine_float<HALF_F16>(a, 0) - machine_float<HALF_F16>(b, 0),
+                               machine_float<HALF_F16>(a, 1) - machine_float<HALF_F16>(b, 1));
+}
+
+static inline uint32_t h2_mul(uint32_t a, uint32_t b)
+{
+    return half_pack<HALF_F16>(machine_float<HALF_F16>(a, 0) * machine_float<HALF_F16>(b, 0),
+                               machine_float<HALF_F16>(a, 1) * machine_float<HALF_F16>(b, 1));
+}
+
+static inline uint32_t h2_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    float r[2];
+    for (int i = 0; i < 2; i++)
+        r[i] = fmaf(machine_float<HALF_F16>(a, i), machine_float<HALF_F16>(b, i),
+                    machine_float<HALF_F16>(c, i));
+    return half_pack<HALF_F16>(r[0], r[1]);
+}
+
+static inline float exp2_fast(float x)
+{
+    return exp2f(x);
+}
+
+/* ---- Shared memory ---- */
+
+static inline uint32_t smem_address(const void *p)
+{
+    return grid_shared_address(p);
+}
+
+static inline void copy_async16(uint32_t dst, const void *src)
+{
+    memcpy(grid_shared_at(dst, 16), src, 16);
+}
+
+static inline void store_zero16(uint32_t dst)
+{
+    memset(grid_shared_at(dst, 16), 0, 16);
+}
+
+static inline void copy_commit(void)
+{
+}
+
+template <int N> static inline void copy_wait(void)
+{
+}
+
+/* Lane 4 g + j gets the pair j of row g of each tile, or turned, of column g. */
+static inline void machine_tiles(uint32_t r[4], uint32_t row, bool turned)
+{
+    const uint32_t g = grid_lane() / 4, j = grid_lane() % 4;
+    grid_meet(GRID_TILES, ~0u, &row, sizeof row);
+    for (uint32_t i = 0; i < 4; i++) {
+        uint16_t pair[2];
+        for (uint32_t e = 0; e < 2; e++) {
+            const uint32_t of = turned ? 2 * j + e : g, at = turned ? g : 2 * j + e;
+            memcpy(&pair[e],
+                   (const uint8_t *)grid_shared_at(grid_brought(8 * i + of)[0], 16) + 2 * at, 2);
+        }
+        r[i] = pair[0] | (uint32_t)pair[1] << 16;
+    }
+}
+
+static inline void load_tiles(uint32_t r[4], uint32_t row)
+{
+    machine_tiles(r, row, false);
+}
+
+static inline void load_tiles_turned(uint32_t r[4], uint32_t row)
+{
+    machine_tiles(r, row, true);
+}
+
+#endif
