@@ -1,6 +1,6 @@
-/* test_cuda_host.c: whole engines on the CUDA backend's own kernels, which a CPU runs thread by
- * thread (tests/cuda_host): the logits of the reference but for rounding, and the same bits in
- * whatever order threads run and in whatever company a sequence is. */
+/* test_cuda_host.c: whole engines on the CUDA backend's own kernels, which grid.h runs thread by
+ * thread on a CPU: the logits of the reference but for rounding, and the same bits in whatever
+ * order threads run and in whatever company a sequence is. */
 #include "engine/engine.h"
 #include "must.h"
 #include "tiny_model.h"
