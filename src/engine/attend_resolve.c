@@ -104,7 +104,7 @@ static void fetch_ahead(const sac_engine *e, const struct reading *r, uint32_t r
     const struct attn_run *run = &r->run[run_i];
     const uint32_t n_page = run->pos0 / PAGE_TOK, n_kv_head = e->pool.geom.n_kv_head;
     struct found f = {.id = t->held + t->n_held, .room = e->pool.n_frame - t->n_held};
-    if (e->tier_params.no_ahead || r->layer + 1 == e->pool.geom.n_layer) return;
+    if (e->pool.tier->no_ahead || r->layer + 1 == e->pool.geom.n_layer) return;
     const page_id *table = pool_table(&e->pool, e->batch.run[run_i].seq_i, r->layer + 1);
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t h = 0; h < n_kv_head; h++)

@@ -89,7 +89,8 @@ static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
     }
     c->state = arena_take(a, e->params.n_seq_max * c->n_lane, c->state_stride);
     e->stats.side_bytes += a->used - before;
-    c->worker = arena_take(a, workers_count(e->workers), c->worker_bytes);
+    c->worker =
+        arena_take(a, (size_t)workers_count(e->workers) * decode_joined(e), c->worker_bytes);
 }
 
 void chooser_plan(sac_engine *e, struct arena *a)

@@ -38,7 +38,7 @@ struct chooser {
     size_t n_lane; /* states of a sequence */
     size_t state_stride, worker_bytes;
     uint8_t *state;  /* [n_seq_max][n_lane][state_stride] */
-    uint8_t *worker; /* [n_worker][worker_bytes] scratch of methods */
+    uint8_t *worker; /* [n_worker * decode_joined()][worker_bytes] scratch of methods */
 };
 
 /* Reads the specifications in e->params and makes them the engine's own. */

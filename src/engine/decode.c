@@ -2,8 +2,9 @@
  * reads.
  *
  * Where lanes are as many as workers or more, each worker takes lane after lane from the choice to
- * the list. Where they are fewer, the lanes of a method are asked together, and the slots of the
- * choice cut the context into pieces for all workers.
+ * the list; where a method joins the heads of a row, row after row. Where they are fewer, the lanes
+ * of a method are asked together, and the slots of the choice cut the context into pieces for all
+ * workers.
  *
  * Invariants:
  *  1. A lane's choice depends on the sequence alone: lanes write their own state, mask and answer,
@@ -40,6 +41,17 @@ static void plan_rooms(struct decode *d, struct arena *a, size_t n)
     d->item = arena_take(a, n, sizeof *d->item);
 }
 
+uint32_t decode_joined(const sac_engine *e)
+{
+    const struct spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
+    for (uint32_t i = 0; i < specs->n; i++) {
+        const struct method_decode *hooks = specs->spec[i].method->decode;
+        if (hooks && hooks->joins_heads && hooks->joins_heads(specs->spec[i].param))
+            return e->pool.geom.n_kv_head;
+    }
+    return 1;
+}
+
 void decode_plan(sac_engine *e, struct arena *a)
 {
     struct decode *d = &e->decode;
@@ -48,6 +60,7 @@ void decode_plan(sac_engine *e, struct arena *a)
     const size_t n_page = n_seq * n_kv_head * e->pool.max_page, before = a->used;
     uint32_t n_past = 0;
     bool token_grain = false, weighs = false;
+    d->n_joined = decode_joined(e);
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method *m = specs->spec[i].method;
         if (!m->decode) continue;
@@ -69,7 +82,7 @@ void decode_plan(sac_engine *e, struct arena *a)
     d->tok_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->tok_ptr);
     d->logw = weighs ? arena_take(a, n_page * PAGE_TOK, sizeof *d->logw) : NULL;
     d->attended = d->has_rest ? arena_take(a, n_seq * n_kv_head, sizeof *d->attended) : NULL;
-    plan_rooms(d, a, workers_count(e->workers));
+    plan_rooms(d, a, (size_t)workers_count(e->workers) * d->n_joined);
 }
 
 /* ---- Choices ---- */
@@ -254,27 +267,30 @@ static struct method_lane decode_lane(const struct choose_call *c, uint32_t item
         (struct lane_at){CHOOSER_DECODE, item_i / n_kv_head, item_i % n_kv_head, room_i});
 }
 
-/* One worker's choice and list of one lane. */
-static void choose_lane(void *arg, uint32_t item_i, uint32_t worker_i)
-{
-    const struct choose_call *c = arg;
-    const struct decode *d = &c->e->decode;
-    const struct method *method = run_method(c->e, item_i / c->e->pool.geom.n_kv_head);
-    const struct method_lane lane = decode_lane(c, item_i, worker_i);
-    if (is_asked(c, &lane, item_i, method)) {
-        d->lane[worker_i] = lane;
-        d->item[worker_i] = item_i;
-        ask(c, method, worker_i, 1, NULL);
-    }
-    list_lane(c, &lane, item_i, method->weighs);
-}
-
 static void list_item(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct choose_call *c = arg;
     const struct method *method = run_method(c->e, item_i / c->e->pool.geom.n_kv_head);
     const struct method_lane lane = decode_lane(c, item_i, worker_i);
     list_lane(c, &lane, item_i, method->weighs);
+}
+
+/* One worker's choice and list of lanes that are asked together. */
+static void choose_joined(void *arg, uint32_t joined_i, uint32_t worker_i)
+{
+    const struct choose_call *c = arg;
+    const struct decode *d = &c->e->decode;
+    const uint32_t n_joined = d->n_joined, room0 = worker_i * n_joined;
+    const uint32_t item0 = joined_i * n_joined;
+    const struct method *method = run_method(c->e, item0 / c->e->pool.geom.n_kv_head);
+    uint32_t n = 0;
+    for (uint32_t i = item0; i < item0 + n_joined; i++) {
+        d->lane[room0 + n] = decode_lane(c, i, room0 + n);
+        d->item[room0 + n] = i;
+        n += is_asked(c, &d->lane[room0 + n], i, method);
+    }
+    if (n > 0) ask(c, method, room0, n, NULL);
+    for (uint32_t i = item0; i < item0 + n_joined; i++) list_item(arg, i, room0);
 }
 
 /* The lanes of sequences that use specification spec_i, together. */
@@ -343,8 +359,9 @@ static void list_run(const struct choose_call *c, uint32_t run_i)
 static void choose_lanes(struct choose_call *c, uint32_t n_lane)
 {
     struct workers *workers = c->e->workers;
-    if (n_lane >= workers_count(workers)) {
-        workers_for(workers, n_lane, choose_lane, c);
+    const uint32_t n_joined = c->e->decode.n_joined;
+    if (n_lane / n_joined >= workers_count(workers)) {
+        workers_for(workers, n_lane / n_joined, choose_joined, c);
         return;
     }
     for (uint32_t i = 0; i < c->e->chooser[CHOOSER_DECODE].specs.n; i++) choose_spec(c, i, n_lane);

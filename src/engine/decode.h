@@ -7,13 +7,15 @@
 
 struct decode {
     bool has_see, evicts, has_rest; /* some method wants to see rows, gives pages back, guesses */
+    uint32_t n_joined;              /* lanes that are asked together: a row's, or one */
     uint32_t *mask;                 /* [n_seq_max][n_kv_head][max_page] */
     uint32_t *page;          /* [n_seq_max][n_kv_head * max_page] lists for the attention op */
     uint32_t *page_ptr;      /* [n_seq_max][n_kv_head + 1] */
     uint32_t *tok, *tok_ptr; /* the same for single tokens, [n_seq_max][n_kv_head * n_ctx] */
     float *logw;             /* of single tokens, as tok; NULL: none has any */
     bool *attended; /* [n_seq_max][n_kv_head], or NULL: attention reads all that is listed */
-    /* [n_worker] of lanes that are asked: struct method_batch, and their numbers in the batch */
+    /* [n_worker * n_joined] of lanes that are asked: struct method_batch, and their numbers in the
+     * batch */
     struct method_lane *lane;
     struct method_pick *pick;
     struct op_lane_result *result;
@@ -24,6 +26,9 @@ struct decode {
 
 /* Part of chooser_plan, if some method is not dense: lists, and the rows of the past. */
 void decode_plan(sac_engine *e, struct arena *a);
+
+/* Lanes that are asked together. */
+uint32_t decode_joined(const sac_engine *e);
 
 /* Shows the layer's rows to the methods and says what decode rows read; between seal and attention.
  */

@@ -190,6 +190,7 @@ static sac_status start_tier(sac_engine *e, sac_error *err)
     const size_t n_least = n_new > e->params.n_threads ? n_new : e->params.n_threads;
     if (!e->params.tier) return SAC_OK;
     e->tier.policy = e->tier_params.policy;
+    e->tier.no_ahead = e->tier_params.no_ahead;
     if (e->pool.n_frame < n_least)
         return error_set(err, SAC_ERR_ARG,
                          "%llu KiB of memory above %s hold %u pages: steps of %u rows need %zu "

@@ -48,6 +48,7 @@ struct method_lane lane_make(const sac_engine *e, const struct reading *r, struc
     const size_t lane0 = decodes ? (size_t)r->layer * e->pool.geom.n_kv_head : 0;
     struct method_lane lane = view(e, r, at.run_i, at.kv_head);
     lane.param = dial_spec(e, at.kind, seq_i)->param;
+    lane.row = at.run_i;
     lane.sparse_min_ctx = dial_min_ctx(e, seq_i);
     lane.side = side_base(&e->side, m->side);
     lane.side_stride = m->side.bytes;

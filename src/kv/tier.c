@@ -536,7 +536,7 @@ static void load_ahead(struct tier *t, const page_id *id, uint32_t n)
 
 void tier_ahead(struct tier *t, const page_id *id, uint32_t n)
 {
-    if (!t) return;
+    if (!t || t->no_ahead || n == 0) return;
     pthread_mutex_lock(&t->lock);
     pin_present(t, id, n); /* so that they do not give way to each other */
     bind_ahead(t, id, n);

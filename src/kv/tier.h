@@ -73,6 +73,7 @@ struct tier {
     uint32_t dirty_first, dirty_last;
     uint32_t step, now; /* now: the layer that is computed */
     sac_tier_policy policy;
+    bool no_ahead; /* nothing is fetched before it is asked for */
     pthread_mutex_t lock;
     pthread_cond_t change;
     bool is_on;        /* tier_start has been called */

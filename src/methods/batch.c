@@ -5,6 +5,7 @@
 #include "methods/meter.h"
 #include "methods/pick.h"
 #include "methods/rule.h"
+#include "ops/page_lines.h"
 
 #include <assert.h>
 
@@ -22,10 +23,14 @@ static void select_lane(void *arg, uint32_t i, uint32_t worker_i)
     c->hooks->select(&c->b->lane[i], &c->b->pick[i]);
 }
 
-static void read_result(struct method_pick *pick, const struct op_lane_result *r)
+static void read_result(const struct method_lane *l, struct method_pick *pick,
+                        const struct op_lane_result *r)
 {
+    const struct page_geom *g = l->shape->geom;
     if (pick->dense) return;
     if (r->n_bad) pick_not_finite(pick);
+    if (r->n_bad) meter_bytes(l, r->n_visit * (page_all_keys(g) + page_all_values(g)));
+    pick->attended = r->attended;
     if (r->n_over) pick_dense(pick);
     pick->n_tok = r->n_tok;
     pick->n_chosen = r->n_chosen;
@@ -37,7 +42,7 @@ void batch_choose(const struct method_decode *hooks, const struct method_batch *
     assert(!hooks->choose != !hooks->select && b->n > 0);
     if (hooks->choose) {
         hooks->choose(b);
-        for (uint32_t i = 0; i < b->n; i++) read_result(&b->pick[i], &b->result[i]);
+        for (uint32_t i = 0; i < b->n; i++) read_result(&b->lane[i], &b->pick[i], &b->result[i]);
     } else {
         workers_for(b->workers, b->n, select_lane, &c);
     }

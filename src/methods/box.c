@@ -165,13 +165,23 @@ static void score_lanes(const struct method_batch *b, enum box kind)
     }
 }
 
+static enum batch_item item_of(enum box kind)
+{
+    return kind == BOX_HALVES ? BATCH_HALF : BATCH_PAGE;
+}
+
+void box_votes(const struct method_batch *b, enum box kind)
+{
+    score_lanes(b, kind);
+    batch_vote(b, item_of(kind));
+}
+
 void box_choose(const struct method_batch *b, const struct box_choice *want)
 {
-    const enum batch_item item = want->kind == BOX_HALVES ? BATCH_HALF : BATCH_PAGE;
+    const enum batch_item item = item_of(want->kind);
     const struct batch_ends ends = {want->sink, want->recent, item};
     batch_budgets(b, want->dense);
-    score_lanes(b, want->kind);
-    batch_vote(b, item);
+    box_votes(b, want->kind);
     if (want->raw) batch_sum_heads(b, item);
     batch_take(b, &ends, want->by_head ? BATCH_BY_HEAD : BATCH_BY_VOTE);
 }

@@ -31,6 +31,9 @@ void box_score(const struct room *r, const struct method_lane *l, enum box kind)
  * when a score is not finite. */
 bool box_vote(const struct room *r, const struct method_lane *l);
 
+/* The same for lanes that are not dense: a score that is not finite is told in the result. */
+void box_votes(const struct method_batch *b, enum box kind);
+
 /* What quest and arkvale have in common: of the layers from `dense` on, the ends, and the budget,
  * with which their parameters begin, in the best of the other pages or halves. By shares of a
  * softmax, or (raw) by the sum of the scores of the query heads, or (by_head) by the scores of each

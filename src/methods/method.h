@@ -75,6 +75,7 @@ struct method_lane {
     const void *param; /* the method's struct of parameters (param.h) */
     const struct ops *ops;
     uint32_t layer, kv_head;
+    uint32_t row;        /* of decode rows: lanes of one have the same */
     uint32_t head0;      /* of prompt rows: the first of the KV head's query heads that are asked
                             about; the shape's group counts these */
     uint32_t pos, n_row; /* position of the first row; rows */
@@ -169,6 +170,9 @@ struct method_decode {
      * no key, score or result itself: so any backend that has the slots can run it. `select` is
      * code of the host, called for each lane; methods of other needs have it. */
     void (*choose)(const struct method_batch *b);
+    /* Whether a row's lanes stand together in a batch, in the order of their KV heads. NULL: no;
+     * `choose` may get them one by one. */
+    bool (*joins_heads)(const void *param);
     void (*select)(const struct method_lane *lane, struct method_pick *out);
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
     void (*cut)(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);

@@ -216,11 +216,6 @@ void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t 
 {
     const struct page_geom *g = l->shape->geom;
     meter_bytes(l, page_all_keys(g) + page_all_values(g));
-    pick_visit(k, v, l, page);
-}
-
-void pick_visit(float *k, float *v, const struct method_lane *l, uint32_t page)
-{
     read_pages(k, v, l, page, 1);
     turn_keys(k, l, page, 1);
 }

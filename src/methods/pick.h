@@ -170,9 +170,6 @@ void pick_let(const struct method_lane *l, uint32_t page, uint32_t n_page);
  * of these count what they read. */
 void pick_keys(float *k, const struct method_lane *l, uint32_t page);
 void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t page);
-/* Not counted: of a page that attention will not read again. What it would count is counted for it,
- * as of any page that is marked. */
-void pick_visit(float *k, float *v, const struct method_lane *l, uint32_t page);
 /* The same of the row's own page, up to the row, and their number; `v` may be NULL. */
 uint32_t pick_own(float *k, float *v, const struct method_lane *l);
 /* The first n bytes of side data of a page. */

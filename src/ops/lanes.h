@@ -22,6 +22,8 @@ struct op_lane_result {
     uint32_t n_over;   /* > 0: more is wanted than the method reads in part */
     uint32_t n_chosen; /* tokens marked or listed by score */
     uint32_t n_tok;    /* tokens listed */
+    bool attended;     /* what attention would make of the marked pages is in visits' values */
+    uint32_t n_visit;  /* pages that were visited for that */
 };
 
 /* Scores of pages by two f16 vectors of each, met by queries as rows have them. The score of box b
@@ -104,6 +106,59 @@ struct op_lane_draw {
     struct op_lane_result *result;
 };
 
+/* What visits of pages have seen: a lane's, in memory of the backend. Zeroed, nothing is. */
+#define OP_GROUP_MAX 64u
+struct op_visited {
+    double seen[OP_GROUP_MAX];  /* ln of the sum of exp(logit) of all that was visited */
+    double guess[OP_GROUP_MAX]; /* ln of the mass expected of a page that was not */
+    double step[OP_GROUP_MAX];  /* ln of the mass of the step's pages */
+    float most[OP_GROUP_MAX];   /* of pages: the largest logit, and the sum of exp(logit - most) */
+    float sum[OP_GROUP_MAX];
+    /* Of a team, in its first lane: */
+    uint32_t n_order;  /* pages in order */
+    uint32_t at, look; /* visited; as many as are visited before the next look */
+    uint32_t n_last;   /* pages of the step before it */
+    bool begun, done;
+};
+
+/* Visits pages, those of the highest votes first, until enough of the attention has been seen: the
+ * share A / (A + n guess) is more than `mass`, A being the mass seen and n the pages that are left.
+ * Keys and values are read together, and what attention would make of them is kept: a lane's value
+ * and value_log are attention over its marked pages.
+ *
+ * Lanes of a team visit the same pages, by the sum of their votes, and stop together. They stand
+ * behind each other in the list, n_member says how many from this one on. */
+struct op_lane_visit {
+    const struct page_geom *geom;
+    struct page_frames frames;
+    const page_id *page;                /* [n_page] */
+    const struct segment_view *segment; /* [n_segment] of these pages, whose keys are turned */
+    uint32_t n_segment;
+    struct segment_rope rope;
+    const uint8_t *own; /* the row's own page in tail form, [n_own] tokens: seen before all */
+    uint32_t n_own, n_page, group;
+    const float *q; /* [group, head_dim] */
+    float scale, softcap;
+    /* Pages before `begin` and from `end` on are visited first. They count for what is seen, and
+     * are no step: a page of little mass among them says nothing of those that are left. */
+    uint32_t begin, end;
+    float *vote;              /* [n_page]; loses those that are in order */
+    uint32_t *order, *spare;  /* rooms: [n_page] each */
+    float *k, *v;             /* rooms: [PAGE_TOK, head_dim] */
+    float *value, *value_log; /* [group, head_dim], [group] */
+    uint32_t *mask;           /* [n_page] */
+    struct op_lane_result *result;
+    struct op_visited *state;
+    uint32_t n_member; /* 0: of the team before */
+    /* Of the team: */
+    double mass;
+    uint32_t step;  /* pages between two looks */
+    uint32_t ahead; /* the order is known for so many pages behind the next look */
+    bool by_last;   /* the guess is the mean of the last step, else the least page visited */
+    bool by_mean;   /* the mean of the query heads' shares counts, else the least */
+    uint32_t until; /* no more pages are visited in this call: with what is in memory of them */
+};
+
 /* Room for one descriptor of any slot. */
 union op_lane {
     struct op_lane_boxes boxes;
@@ -114,6 +169,7 @@ union op_lane {
     struct op_lane_ends ends;
     struct op_lane_take take;
     struct op_lane_draw draw;
+    struct op_lane_visit visit;
 };
 
 #endif

@@ -454,6 +454,7 @@ struct op_lane_fold;
 struct op_lane_ends;
 struct op_lane_take;
 struct op_lane_draw;
+struct op_lane_visit;
 
 /* Choosing for lists of lanes: lanes.h. */
 struct ops_lanes {
@@ -473,6 +474,8 @@ struct ops_lanes {
                  uint32_t n);
     void (*draw)(struct workers *pool, const struct ops *ops, const struct op_lane_draw *op,
                  uint32_t n);
+    void (*visit)(struct workers *pool, const struct ops *ops, const struct op_lane_visit *op,
+                  uint32_t n);
 };
 
 struct ops {

@@ -26,6 +26,7 @@ static float unit(void) /* -1 to 1 */
 struct choice {
     uint32_t mask[N_PAGE], tok[N_TOK];
     float logw[N_TOK];
+    float rest_log[GROUP], rest_value[GROUP * DIM];
     bool dense, not_finite;
     uint32_t n_tok, n_chosen;
 };
@@ -115,7 +116,11 @@ static void choose(struct choice *out, const struct spec *spec, uint8_t *side, u
         lane[i].scratch = scratch + i * bytes;
         lane[i].side = side;
         lane[i].side_stride = method_hook_bytes(hooks->side_bytes, &b.shape, spec->param);
-        pick[i] = (struct method_pick){.mask = out[i].mask, .tok = out[i].tok, .logw = out[i].logw};
+        pick[i] = (struct method_pick){.mask = out[i].mask,
+                                       .tok = out[i].tok,
+                                       .logw = out[i].logw,
+                                       .rest_log = out[i].rest_log,
+                                       .rest_value = out[i].rest_value};
     }
     batch_choose(hooks, &(struct method_batch){.ops = &b.ops,
                                                .workers = workers,
@@ -181,7 +186,8 @@ static void workers_change_no_choice(void **state)
         "topk:budget=300,unit=page", "quest:budget=300",
         "quest:budget=300,page=32",  "quest:budget=300,heads=query",
         "arkvale:budget=300",        "arkvale:budget=300,reduce=raw",
-        "auto:mass=0.6,most=1"};
+        "auto:mass=0.6,most=1",      "psa:mass=0.6",
+        "psa:mass=0.6,order=plane",  "psa:mass=0.6,step=3,stop=mean"};
     static const sac_kv_type types[] = {SAC_KV_Q8, SAC_KV_F16};
     (void)state;
     for (size_t t = 0; t < 2; t++) {

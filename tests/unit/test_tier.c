@@ -187,6 +187,37 @@ static void cards_choose_without_a_fetch(void **state)
     }
 }
 
+/* What is visited page after page does not depend on how much is fetched beforehand. */
+static void looking_ahead_changes_nothing(void **state)
+{
+    (void)state;
+    static float resident[6][TINY_VOCAB], tiered[6][TINY_VOCAB];
+    static const char *const specs[] = {"psa:mass=0.6", "psa:mass=0.6,step=3,scope=layer",
+                                        "psa:mass=0.6,order=plane,stop=mean"};
+    const struct method *m = method_find("decode", "psa");
+    for (uint32_t i = 0; i < 3; i++) {
+        uint64_t n_ahead[2];
+        struct way way = {.n_thread = 1, .type = i ? SAC_KV_Q8 : SAC_KV_F16};
+        sac_engine *e = open_engine(m, specs[i], &way);
+        live(e, resident);
+        sac_engine_free(e);
+        for (uint32_t k = 0; k < 4; k++) {
+            char spec[METHOD_SPEC_BYTES];
+            snprintf(spec, sizeof spec, "%s,ahead=%u", specs[i], k % 2 ? 4 : 0);
+            way = (struct way){.tiers = true, .n_thread = 1 + k / 2, .type = way.type};
+            e = open_engine(m, spec, &way);
+            live(e, tiered);
+            const sac_tier_stats stats = sac_tier_get_stats(e);
+            assert_true(stats.n_fetch + stats.n_ahead_used > 0);
+            n_ahead[k % 2] = stats.n_ahead;
+            sac_engine_free(e);
+            if (memcmp(resident, tiered, sizeof resident) != 0)
+                fail_msg("%s: another answer with tiers", spec);
+            if (k == 1) assert_true(n_ahead[1] > n_ahead[0]);
+        }
+    }
+}
+
 /* ---- Faults ---- */
 
 /* The file of an engine's tier, past the cache of nobody: it has no name. */
@@ -348,6 +379,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_result_depends_on_tiers),
         cmocka_unit_test(cards_choose_without_a_fetch),
+        cmocka_unit_test(looking_ahead_changes_nothing),
         cmocka_unit_test(a_flipped_bit_is_found),
         cmocka_unit_test(a_file_that_shrinks_is_found),
         cmocka_unit_test(too_little_memory_is_told),

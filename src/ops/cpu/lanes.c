@@ -6,7 +6,7 @@
  *     common is put together in their order. So a lane's result is the same bits whoever computes
  *     it, alone or in a crowd.
  *  2. What has the size of a query, or of one word a page, is done by the caller. */
-#include "ops/lanes.h"
+#include "ops/cpu/lanes_visit.h"
 
 #include <assert.h>
 #include <math.h>
@@ -15,7 +15,6 @@
 #define PIECE       64u  /* pages */
 #define SHARE_PIECE 128u /* the same where each has to be begun */
 #define DIM_MAX     512u
-#define GROUP_MAX   64u
 
 struct call { /* of a slot */
     const struct ops *ops;
@@ -230,10 +229,10 @@ static void spread_piece(void *arg, uint32_t i, uint32_t worker_i)
     const struct call *c = arg;
     const struct op_lane_shares *op = (const struct op_lane_shares *)c->op + i / c->n_piece;
     struct attn_range pages = share_range(op, i % c->n_piece);
-    float all[GROUP_MAX];
+    float all[OP_GROUP_MAX];
     (void)worker_i;
     if (op->n_segment) return;
-    assert(op->at.group <= GROUP_MAX);
+    assert(op->at.group <= OP_GROUP_MAX);
     for (uint32_t g = 0; g < op->at.group; g++) {
         all[g] = op->sum[g];
         for (uint32_t k = 0; share_range(op, k).begin < op->at.n_page; k++)
@@ -413,5 +412,6 @@ void ops_fill_lanes(struct ops *o)
                                   .fold = fold,
                                   .ends = ends,
                                   .take = take,
-                                  .draw = draw};
+                                  .draw = draw,
+                                  .visit = lanes_visit};
 }

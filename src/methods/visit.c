@@ -1,0 +1,186 @@
+/* visit.c: see the header. Descriptors are made once; where pages lie in tiers, each team is led
+ * through its visits step by step by one worker, which holds the pages of a piece of a step and
+ * lets them go before it asks for more. */
+#include "methods/visit.h"
+
+#include "methods/meter.h"
+#include "methods/pick.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct visit_room visit_room_of(const struct method_shape *s, bool by_token, size_t n_own,
+                                void *scratch)
+{
+    struct visit_room r;
+    struct arena a = {.base = scratch, .capacity = SIZE_MAX, .used = n_own};
+    room_make(&r.room, s, by_token, scratch);
+    r.vote = by_token ? r.room.score : r.room.vote;
+    r.v = arena_take(&a, PAGE_TOK * (size_t)s->geom->head_dim, sizeof *r.v);
+    r.state = arena_take(&a, 1, sizeof *r.state);
+    r.bytes = a.used;
+    return r;
+}
+
+/* ---- The list ---- */
+
+static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
+                                       const struct visit_want *want)
+{
+    const struct method_lane *l = &b->lane[i];
+    const struct visit_rule rule = want->rule(l);
+    const struct visit_room r = want->room(l);
+    const struct attn_range open =
+        batch_between(l, &(struct batch_ends){PAGE_TOK, rule.recent, BATCH_PAGE});
+    const uint32_t first = pick_min(open.begin, open.end) / PAGE_TOK;
+    memset(r.state, 0, sizeof *r.state);
+    return (struct op_lane_visit){
+        .geom = l->shape->geom,
+        .frames = l->frames,
+        .page = l->page,
+        .segment = l->segment,
+        .n_segment = l->n_segment,
+        .rope = l->shape->rope,
+        .own = l->own,
+        .n_own = l->pos % PAGE_TOK + 1,
+        .n_page = pick_page_count(l),
+        .group = l->shape->group,
+        .q = l->q,
+        .scale = l->scale,
+        .softcap = l->softcap,
+        .begin = first,
+        .end = pick_max(first, open.end / PAGE_TOK),
+        .vote = r.vote,
+        .order = r.room.list,
+        .spare = (uint32_t *)(r.vote == r.room.score ? r.room.vote : r.room.score),
+        .k = r.room.k,
+        .v = r.v,
+        .value = b->pick[i].rest_value,
+        .value_log = b->pick[i].rest_log,
+        .mask = b->pick[i].mask,
+        .result = &b->result[i],
+        .state = r.state,
+        .n_member = 1,
+        .mass = rule.mass,
+        .step = rule.step,
+        .ahead = rule.step * rule.ahead,
+        .by_last = rule.by_last,
+        .by_mean = rule.by_mean,
+        .until = UINT32_MAX};
+}
+
+/* Returns the number of lanes, which are named in `target`; those of a row that are a team stand
+ * behind each other. */
+static uint32_t list_lanes(const struct method_batch *b, const struct visit_want *want)
+{
+    struct op_lane_visit *list = b->list;
+    uint32_t n = 0, leader = 0, row = 0;
+    for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
+        const struct method_lane *l = &b->lane[i];
+        const bool joins = n > 0 && want->rule(l).by_layer && l->row == row;
+        list[n] = lane_visit(b, i, want);
+        meter_read(l, l->own, (size_t)list[n].n_own * l->shape->geom->head_dim * 2);
+        if (joins) {
+            assert(list[n].n_page == list[leader].n_page);
+            list[leader].n_member++;
+            list[n].n_member = 0;
+        } else {
+            leader = n;
+        }
+        row = l->row;
+        b->target[n++] = i;
+    }
+    return n;
+}
+
+/* ---- Tiers ---- */
+
+#define TEAM_MAX 1024u /* KV heads of a model, at most */
+
+struct lead {
+    const struct method_batch *b; /* target: the lane of each descriptor */
+    struct op_lane_visit *list;
+};
+
+static const struct method_lane *lane_of(const struct lead *d, uint32_t i)
+{
+    return &d->b->lane[d->b->target[i]];
+}
+
+/* Pages that a team has in order at [from, end), of all its lanes; returns their number. */
+static uint32_t list_pages(const struct op_lane_visit *op, uint32_t from, uint32_t end, page_id *id)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < op->n_member; k++)
+        for (uint32_t i = from; i < end; i++) id[n++] = op[k].page[op->order[i]];
+    assert(n <= TEAM_MAX);
+    return n;
+}
+
+/* As many of n pages of each lane as there is room for in n_room of all lanes. */
+static uint32_t at_most(const struct op_lane_visit *op, uint32_t n, uint32_t n_room)
+{
+    return pick_min(n, pick_max(n_room / op->n_member, 1));
+}
+
+/* Begins to fetch what is visited behind `from`, as far as it is known. */
+static void fetch_ahead(const struct lead *d, uint32_t i, uint32_t from)
+{
+    const struct op_lane_visit *op = &d->list[i];
+    const struct op_visited *s = op->state;
+    const uint32_t left = s->look + pick_min(op->ahead, op->n_page - s->look) - from;
+    page_id id[TEAM_MAX];
+    if (s->done || op->ahead == 0) return;
+    tier_ahead(lane_of(d, i)->tier, id,
+               list_pages(op, from, from + at_most(op, left, TEAM_MAX), id));
+}
+
+/* Visits what memory has of the next step. False: it cannot be had, and the row will fail. */
+static bool visit_piece(const struct lead *d, uint32_t i)
+{
+    struct op_lane_visit *op = &d->list[i];
+    const struct method_lane *l = lane_of(d, i);
+    const uint32_t at = op->state->at;
+    const uint32_t n_step = pick_min(op->state->look - at, DISK_RUN);
+    const uint32_t n = at_most(op, n_step, pick_min(l->tier->n_frame, TEAM_MAX));
+    page_id id[TEAM_MAX];
+    const uint32_t n_id = list_pages(op, at, at + n, id);
+    const sac_status status = tier_acquire(l->tier, id, n_id);
+    if (status != SAC_OK) __atomic_store_n(l->lost, (uint8_t)status, __ATOMIC_RELAXED);
+    if (!tier_holds(status)) return false;
+    fetch_ahead(d, i, at + n);
+    op->until = at + n;
+    d->b->ops->lanes.visit(NULL, d->b->ops, op, op->n_member);
+    tier_release(l->tier, id, n_id);
+    return true;
+}
+
+static void lead_team(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct lead *d = arg;
+    (void)worker_i;
+    if (d->list[i].n_member == 0) return;
+    while (!d->list[i].state->done && visit_piece(d, i)) {
+    }
+}
+
+/* The first pages of all teams are on their way before one of them is waited for. */
+static void lead_teams(const struct method_batch *b, uint32_t n)
+{
+    struct lead d = {.b = b, .list = b->list};
+    for (uint32_t i = 0; i < n; i++) d.list[i].until = 0;
+    b->ops->lanes.visit(b->workers, b->ops, d.list, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (d.list[i].n_member > 0) fetch_ahead(&d, i, 0);
+    workers_for(b->workers, n, lead_team, &d);
+}
+
+void visit_choose(const struct method_batch *b, const struct visit_want *want)
+{
+    const uint32_t n = list_lanes(b, want);
+    if (n == 0) return;
+    if (b->lane[0].tier)
+        lead_teams(b, n);
+    else
+        b->ops->lanes.visit(b->workers, b->ops, b->list, n);
+}

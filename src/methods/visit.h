@@ -1,0 +1,43 @@
+/* visit.h: choices that look while they read: pages are visited one after another, the most
+ * promising first, until enough of the attention has been seen (slot `visit` of ops/lanes.h). What
+ * attention would make of them is kept, so a page is read once.
+ *
+ * With a tier below memory the pages of a step are brought there while it waits for them, and those
+ * of the next steps and of other lanes are on their way meanwhile. What is visited does not depend
+ * on it. */
+#ifndef SAC_METHODS_VISIT_H
+#define SAC_METHODS_VISIT_H
+
+#include "methods/batch.h"
+
+struct visit_rule {
+    double mass;
+    uint32_t step, ahead; /* pages between two looks; steps that are fetched beforehand */
+    uint32_t recent;      /* newest tokens before the own page that are visited first */
+    bool by_last;         /* the guess for a page not visited: struct op_lane_visit */
+    bool by_mean;
+    bool by_layer; /* the KV heads of a row are a team */
+};
+
+/* The rooms of a lane: votes of pages stand in room.vote. */
+struct visit_room {
+    struct room room;
+    float *v;                 /* [PAGE_TOK, head_dim] */
+    float *vote;              /* [pages] */
+    struct op_visited *state; /* before: anything */
+    size_t bytes;
+};
+
+/* Measures with NULL, else cuts `scratch`, whose first n_own bytes are the method's: a room by
+ * pages, or (by_token) one by tokens, whose first scores are the votes of pages. */
+struct visit_room visit_room_of(const struct method_shape *s, bool by_token, size_t n_own,
+                                void *scratch);
+
+struct visit_want {
+    struct visit_rule (*rule)(const struct method_lane *l);
+    struct visit_room (*room)(const struct method_lane *l);
+};
+/* Of lanes that are not dense. */
+void visit_choose(const struct method_batch *b, const struct visit_want *want);
+
+#endif
