@@ -157,6 +157,7 @@ static void begin_chunk(struct refresh *r, const uint32_t *row, uint32_t n)
             .n_row = 1,
             .pos0 = tok,
             .kind = ROW_PROMPT,
+            .joins = r->n_run > 0,
             .table = pool_table(&e->pool, r->job->seq_i, r->layer),
             .table_stride = e->pool.max_page,
             .own0 = r->own + (size_t)(r->n_page - 1) * g->n_kv_head * g->tail_bytes,

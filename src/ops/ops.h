@@ -103,6 +103,11 @@ struct attn_run {
     uint32_t row0, n_row; /* rows of the batch */
     uint32_t pos0;        /* position of the first */
     enum row_kind kind;   /* decode: n_row is 1 */
+    /* Its rows follow those of the run before it in the batch and lie behind them in the same
+     * sequence, have the same table and plan (which has one list for all of them and is not
+     * by_head), and segments that begin with that run's: a kernel may compute both together. What
+     * they are does not change by it. */
+    bool joins;
     const page_id *table; /* [n_kv_head, table_stride] sealed pages by page index */
     size_t table_stride;
     /* [n_kv_head, table_stride] frames of the table's pages, in memory of a device that looks

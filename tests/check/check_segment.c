@@ -149,11 +149,122 @@ static void what_is_told_is_read(void **state)
     mem_free(told);
 }
 
+/* ---- Runs that share tiles ---- */
+
+enum { N_SCATTERED = 75, SICK_PAGE = 12, LATE_PAGE = 9 };
+
+/* Rows here and there of a sequence, as runs: in a page, in neighbouring ones, far apart. */
+struct scattered {
+    struct turns early, late; /* as rows before and from LATE_PAGE on meet the segments */
+    struct attn_plan gaps;
+    struct attn_run run[N_SCATTERED];
+    uint32_t n_run;
+};
+
+static void scattered_make(struct scattered *x, struct sequence *s, const struct setting *set)
+{
+    static const uint32_t step[] = {1, 1, 3, 17, 40, 1, 1, 1, 1, 33, 2, 70, 1, 5};
+    turns_make(&x->late, s, (struct segment_rope){set->n_rot, set->interleaved});
+    x->early = x->late;
+    for (uint32_t i = 0; i < N_SEGMENT; i++) {
+        x->early.view[i].cos = i % 2 ? x->early.cos[0] : NULL;
+        x->early.view[i].sin = i % 2 ? x->early.sin[0] : NULL;
+    }
+    x->n_run = 0;
+    for (uint32_t row = 0, pos = 37; row < N_SCATTERED; row++) {
+        const uint32_t page = pos / PAGE_TOK;
+        struct attn_run *last = x->n_run ? &x->run[x->n_run - 1] : NULL;
+        assert_true(pos < s->n_tok);
+        if (last && last->pos0 + last->n_row == pos && last->pos0 / PAGE_TOK == page) {
+            last->n_row++;
+        } else {
+            struct attn_run run = sequence_run(s, row, pos, 1, ROW_PROMPT);
+            run.segment = page < LATE_PAGE ? x->early.view : x->late.view;
+            run.n_segment = 0;
+            while (run.n_segment < N_SEGMENT && run.segment[run.n_segment].end <= page)
+                run.n_segment++;
+            run.plan = x->gaps.range ? &x->gaps : NULL;
+            run.joins = x->n_run > 0;
+            x->run[x->n_run++] = run;
+        }
+        pos += step[row % (sizeof step / sizeof step[0])];
+    }
+}
+
+/* Values of one page are no numbers: of those who do not see it, nobody must notice. */
+static void make_sick(struct sequence *s)
+{
+    const struct page_geom *g = &s->geom;
+    for (uint32_t h = 0; h < g->n_kv_head; h++) {
+        uint8_t *page = s->pool + (size_t)s->table[h * s->n_page + SICK_PAGE] * g->bytes;
+        if (g->type_k == SAC_KV_Q8)
+            memset(page + g->v_scale, 0xff, (size_t)PAGE_TOK * g->head_dim / PAGE_VBLOCK * 2);
+        else
+            memset(page + g->v, 0xff, (size_t)PAGE_TOK * g->head_dim * 2);
+    }
+}
+
+/* Together and each run alone: the same bits, and no numbers where a row sees the sick page. */
+static void attend_both(const struct isa *isa, struct workers *pool, const struct problem *p,
+                        const struct scattered *x)
+{
+    struct result together = result_make(p), alone = result_make(p);
+    attend(&isa->ops, pool, p, x->run, x->n_run, &together);
+    for (uint32_t i = 0; i < x->n_run; i++) attend(&isa->ops, pool, p, &x->run[i], 1, &alone);
+    for (uint32_t i = 0; i < x->n_run; i++)
+        for (uint32_t r = x->run[i].row0; r < x->run[i].row0 + x->run[i].n_row; r++) {
+            const float *a = together.out + r * p->width, *b = alone.out + r * p->width;
+            const size_t page = x->run[i].pos0 / PAGE_TOK;
+            const bool sees = page > SICK_PAGE && !x->gaps.range &&
+                              (!p->window || (page - SICK_PAGE - 1) * PAGE_TOK < p->window / 2);
+            if (sees)
+                assert_true(isnan(a[0]) && isnan(b[0]));
+            else if (!isnan(b[0]) && memcmp(a, b, p->width * sizeof *a) != 0)
+                fail_msg("%s: row %u at %u has other bits beside others", isa->name, r,
+                         x->run[i].pos0);
+            else
+                assert_int_equal(isnan(a[0]), isnan(b[0]));
+        }
+    result_free(&together);
+    result_free(&alone);
+}
+
+static void rows_that_share_tiles_are_as_alone(void **state)
+{
+    const struct fixture *f = *state;
+    struct attn_range range[2 * N_TOK / PAGE_TOK];
+    uint32_t ptr[3] = {0};
+    for (uint32_t h = 0, n = 0; h < 2; h++) {
+        for (uint32_t i = h; i < N_TOK / PAGE_TOK; i += 5)
+            if (i > SICK_PAGE || i + 3 <= SICK_PAGE) range[n++] = (struct attn_range){i, i + 3};
+        ptr[h + 1] = n;
+    }
+    for (size_t i = 0; i < 2 * sizeof settings / sizeof settings[0]; i++) {
+        const struct setting *set = &settings[i / 2];
+        const bool has_gaps = i % 2;
+        if (has_gaps && set->window > 0) continue;
+        struct sequence s = sequence_make(f, geom_of(2, set->d, set->type, set->type), N_TOK, i);
+        struct problem p = problem_make(&s, i == 0 ? 7 : set->group, N_TOK - N_SCATTERED, i);
+        struct scattered x;
+        x.gaps = (struct attn_plan){
+            .tile_tok = 4096, .range = has_gaps ? range : NULL, .range_ptr = ptr};
+        scattered_make(&x, &s, set);
+        make_sick(&s);
+        p.window = set->window;
+        p.softcap = set->softcap;
+        for (size_t j = 0; j + 1 < N_ISA; j++)
+            if (f->isa[j].name) attend_both(&f->isa[j], f->pool[i % 3], &p, &x);
+        mem_free(p.q);
+        sequence_deinit(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_is_read),
         cmocka_unit_test(what_is_told_is_read),
+        cmocka_unit_test(rows_that_share_tiles_are_as_alone),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -90,27 +90,55 @@ static struct attn_page gathered_page(const struct op_attn *op, const struct att
 
 /* ---- WIDE ---- */
 
-/* Gives the tile the queries that meet segment `i` of its run. */
-static void tile_meet(const struct call *c, struct attn_tile *t, const struct attn_run *run,
-                      uint32_t i)
+/* Rows of a tile that have one own page, of one run. */
+struct sub {
+    const struct attn_run *run;
+    uint32_t row, n_row; /* of the tile's rows */
+};
+
+struct tile {
+    struct attn_tile t;
+    uint32_t n_sub;
+    struct sub sub[ATTN_ROW_MAX];
+};
+
+static uint32_t sub_pos(const struct tile *tile, uint32_t s)
 {
-    if (t->segment == i) return;
-    t->segment = i;
+    return tile->t.pos[tile->sub[s].row];
+}
+
+static bool turns(const struct attn_run *run, uint32_t segment)
+{
+    return segment < run->n_segment && run->segment[segment].cos;
+}
+
+/* Gives the tile the queries that meet segment `i`. Where rows of several segments share a tile,
+ * one that stands in it or before it has no turn for it. */
+static void tile_meet(const struct call *c, struct tile *tile, uint32_t i)
+{
+    struct attn_tile *t = &tile->t;
     const struct op_attn *op = t->op;
     const size_t d = op->geom->head_dim, width = t->group * d;
-    const struct attn_sub *last = &t->sub[t->n_sub - 1];
-    const uint32_t row0 = t->sub[0].row, n_row = last->row + last->n_row - row0;
-    const float *q = op->q + row0 * op->q_stride + t->head0 * d;
+    const float *q = op->q + t->row0 * op->q_stride + t->head0 * d;
+    float *turned = (float *)(void *)((uint8_t *)t->mem + c->turn_at);
+    if (t->segment == i) return;
+    t->segment = i;
     t->q = q;
     t->q_stride = op->q_stride;
-    if (i < run->n_segment && run->segment[i].cos) {
-        float *turned = (float *)(void *)((uint8_t *)t->mem + c->turn_at);
-        for (uint32_t r = 0; r < n_row; r++)
+    for (uint32_t s = 0; s < tile->n_sub; s++) {
+        const struct sub *sub = &tile->sub[s];
+        if (!turns(sub->run, i)) continue;
+        for (uint32_t r = sub->row; r < sub->row + sub->n_row; r++)
             for (uint32_t h = 0; h < t->group; h++)
                 segment_turn(turned + r * width + h * d, q + r * op->q_stride + h * d, (uint32_t)d,
-                             &run->segment[i], op->rope, 1);
+                             &sub->run->segment[i], op->rope, 1);
         t->q = turned;
         t->q_stride = width;
+    }
+    for (uint32_t s = 0; s < tile->n_sub && t->q == turned; s++) {
+        const struct sub *sub = &tile->sub[s];
+        for (uint32_t r = sub->row; r < sub->row + sub->n_row && !turns(sub->run, i); r++)
+            memcpy(turned + r * width, q + r * op->q_stride, width * sizeof *turned);
     }
     c->k->wide_query(t);
 }
@@ -149,30 +177,76 @@ static uint32_t run_tile_count(const struct attn_run *run, uint32_t n_sub)
     return (run->pos0 + run->n_row - 1) / rows - run->pos0 / rows + 1;
 }
 
-static uint32_t run_item_count(const struct call *c, const struct attn_run *run)
+/* Behind the runs that share tiles with run `i` and those before it. */
+static uint32_t joined_end(const struct op_attn *op, uint32_t i)
 {
+    for (i++; i < op->n_run && op->run[i].joins; i++) {
+    }
+    return i;
+}
+
+/* Tiles of runs [i, end): as long as they may be, wherever their rows stand. */
+static uint32_t joined_tile_count(const struct call *c, uint32_t i, uint32_t end)
+{
+    const struct attn_run *run = c->op->run;
+    const uint32_t n_row = run[end - 1].row0 + run[end - 1].n_row - run[i].row0;
+    const uint32_t size = run_sub(c, &run[i]) * PAGE_TOK;
+    return (n_row + size - 1) / size;
+}
+
+static uint32_t run_item_count(const struct call *c, uint32_t i, uint32_t end)
+{
+    const struct attn_run *run = &c->op->run[i];
     if (run->kind != ROW_PROMPT) return 0;
-    return run_tile_count(run, run_sub(c, run)) * run_lane_count(c->op, run);
+    const uint32_t n =
+        end > i + 1 ? joined_tile_count(c, i, end) : run_tile_count(run, run_sub(c, run));
+    return n * run_lane_count(c->op, run);
 }
 
 static uint32_t wide_item_count(const struct call *c)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < c->op->n_run; i++) n += run_item_count(c, &c->op->run[i]);
+    for (uint32_t i = 0, end; i < c->op->n_run; i = end) {
+        end = joined_end(c->op, i);
+        n += run_item_count(c, i, end);
+    }
     return n;
 }
 
-/* Cuts the rows of the aligned tile `tile_i` of the sequence that belong to the run into subs. */
-static void tile_set_subs(struct attn_tile *t, const struct attn_run *run, uint32_t tile_i,
+/* Adds rows [first, end) of a run, counted in the batch, page by page. */
+static void tile_add_rows(struct tile *tile, const struct attn_run *run, uint32_t first,
+                          uint32_t end)
+{
+    struct attn_tile *t = &tile->t;
+    if (t->n_row == 0) t->row0 = first;
+    for (uint32_t row = first; row < end; row++) {
+        const uint32_t pos = run->pos0 + row - run->row0;
+        if (row == first || pos % PAGE_TOK == 0)
+            tile->sub[tile->n_sub++] = (struct sub){.run = run, .row = t->n_row};
+        tile->sub[tile->n_sub - 1].n_row++;
+        assert(t->n_row < ATTN_ROW_MAX);
+        t->pos[t->n_row++] = pos;
+    }
+}
+
+/* The rows of the aligned tile `tile_i` of the sequence that belong to the run. */
+static void tile_set_rows(struct tile *tile, const struct attn_run *run, uint32_t tile_i,
                           uint32_t n_sub)
 {
-    const uint32_t run_end = run->pos0 + run->n_row;
     const uint32_t first = max_u32(run->pos0, tile_i * n_sub * PAGE_TOK);
-    const uint32_t end = min_u32(run_end, (tile_i + 1) * n_sub * PAGE_TOK);
-    for (uint32_t pos = first, next; pos < end; pos = next) {
-        next = min_u32(end, (pos / PAGE_TOK + 1) * PAGE_TOK);
-        t->sub[t->n_sub++] = (struct attn_sub){
-            .row = run->row0 + (pos - run->pos0), .pos = pos, .n_row = next - pos};
+    const uint32_t end = min_u32(run->pos0 + run->n_row, (tile_i + 1) * n_sub * PAGE_TOK);
+    tile_add_rows(tile, run, run->row0 + first - run->pos0, run->row0 + end - run->pos0);
+}
+
+/* Tile `tile_i` of the rows of runs [run, end). */
+static void tile_set_joined(struct tile *tile, const struct attn_run *run,
+                            const struct attn_run *end, uint32_t tile_i, uint32_t n_sub)
+{
+    const uint32_t first = run->row0 + tile_i * n_sub * PAGE_TOK, last = first + n_sub * PAGE_TOK;
+    for (; run < end && run->row0 < last; run++) {
+        assert(tile->n_sub == 0 || run->row0 == tile->t.row0 + tile->t.n_row);
+        const uint32_t from = max_u32(first, run->row0);
+        tile_add_rows(tile, run, from, max_u32(from, min_u32(last, run->row0 + run->n_row)));
     }
 }
 
@@ -180,7 +254,7 @@ static void tile_set_subs(struct attn_tile *t, const struct attn_run *run, uint3
 static uint32_t plan_list(const struct attn_tile *t, const struct attn_run *run)
 {
     const uint32_t tile_tok = run->plan->tile_tok;
-    const uint32_t tile = t->sub[0].pos / tile_tok - run->pos0 / tile_tok;
+    const uint32_t tile = t->pos[0] / tile_tok - run->pos0 / tile_tok;
     return tile * run_lane_count(t->op, run) + (run_by_head(run) ? t->head0 : t->kv_head);
 }
 
@@ -193,7 +267,7 @@ struct page_walk {
 
 static struct page_walk walk_begin(const struct attn_tile *t, const struct attn_run *run)
 {
-    const uint32_t first = first_visible(t->op, t->sub[0].pos) / PAGE_TOK;
+    const uint32_t first = first_visible(t->op, t->pos[0]) / PAGE_TOK;
     if (!run->plan) return (struct page_walk){.now = {first, PAGE_NONE}, .index = first};
     assert(t->op->window == 0);
     const struct attn_plan *plan = run->plan;
@@ -224,23 +298,24 @@ static void look_ahead(struct attn_tile *t, const struct attn_run *run, struct p
 }
 
 /* The single tokens of a plan, which every row of the tile sees. */
-static void tile_tokens(const struct call *c, struct attn_tile *t, const struct attn_run *run)
+static void tile_tokens(const struct call *c, struct tile *tile, const struct attn_run *run)
 {
+    struct attn_tile *t = &tile->t;
     const struct op_attn *op = t->op;
     if (!run->plan || !run->plan->tok) return;
     const uint32_t list = plan_list(t, run), panel_tok = c->k->panel_tok(op->geom->head_dim);
     const uint32_t *tok = run->plan->tok + run->plan->tok_ptr[list];
     const uint32_t n = run->plan->tok_ptr[list + 1] - run->plan->tok_ptr[list];
     const float *logw = run->plan->tok_logw ? run->plan->tok_logw + run->plan->tok_ptr[list] : NULL;
-    assert(n == 0 || tok[n - 1] / PAGE_TOK < t->sub[0].pos / PAGE_TOK);
+    assert(n == 0 || tok[n - 1] / PAGE_TOK < t->pos[0] / PAGE_TOK);
     uint32_t segment = 0;
     for (uint32_t i = 0, end; i < n; i = end) {
         segment = segment_of(run->segment, run->n_segment, tok[i] / PAGE_TOK, segment);
-        tile_meet(c, t, run, segment);
+        tile_meet(c, tile, segment);
         end = min_u32(n, i + panel_tok);
         while (segment < run->n_segment && tok[end - 1] / PAGE_TOK >= run->segment[segment].end)
             end--;
-        struct attn_panel p = {.sub1 = t->n_sub, .n_tok = end - i, .gathered = true};
+        struct attn_panel p = {.row1 = t->n_row, .n_tok = end - i, .gathered = true};
         for (; p.end < p.n_tok; p.end += PAGE_TOK) {
             struct attn_page page =
                 gathered_page(op, run, t->kv_head, tok + i + p.end, end - i - p.end);
@@ -252,37 +327,53 @@ static void tile_tokens(const struct call *c, struct attn_tile *t, const struct 
     }
 }
 
-/* Panels are cut at multiples of their length in the walk, and where a segment ends. One that is
- * full before the page of the first sub left is seen by all of those whole; else that sub ends in
- * it, with its own page, and is computed alone, and the next sub sees that page sealed, if it reads
- * it. */
-static void wide_tile(const struct call *c, struct attn_tile *t, const struct attn_run *run)
+/* The own page of rows [first, *end) of a tile, the next ones: those that have the same. */
+static struct attn_page next_own_page(const struct tile *tile, uint32_t *sub, uint32_t h)
 {
+    const struct attn_run *run = tile->sub[*sub].run;
+    const uint32_t page = sub_pos(tile, *sub) / PAGE_TOK;
+    uint32_t last = sub_pos(tile, *sub);
+    for (; *sub < tile->n_sub && sub_pos(tile, *sub) / PAGE_TOK == page; ++*sub)
+        last = tile->t.pos[tile->sub[*sub].row + tile->sub[*sub].n_row - 1];
+    struct attn_page own = own_page(tile->t.op, run, h, page * PAGE_TOK);
+    own.end = last % PAGE_TOK + 1;
+    return own;
+}
+
+/* Panels are cut at multiples of their length in the walk, and where a segment ends. One that is
+ * full before the own page of the first rows left is seen by all of those whole; else those rows
+ * end in it, with their own page, and are computed alone, and the next ones see that page sealed,
+ * if they read it. */
+static void wide_tile(const struct call *c, struct tile *tile)
+{
+    struct attn_tile *t = &tile->t;
     const struct op_attn *op = t->op;
+    const struct attn_run *run = tile->sub[0].run, *last = tile->sub[tile->n_sub - 1].run;
     const uint32_t panel_pages = c->k->panel_tok(op->geom->head_dim) / PAGE_TOK;
-    const struct attn_sub *last_sub = &t->sub[t->n_sub - 1];
-    const uint32_t unmasked_from = first_visible(op, last_sub->pos + last_sub->n_row - 1);
+    const uint32_t unmasked_from = first_visible(op, t->pos[t->n_row - 1]);
+    const uint32_t first_own = t->pos[0] / PAGE_TOK;
     struct page_walk walk = walk_begin(t, run);
     uint32_t base = walk.index / panel_pages * panel_pages, begin = walk.index - base;
-    uint32_t segment = segment_of(run->segment, run->n_segment, walk.now.begin, 0);
+    uint32_t segment = segment_of(last->segment, last->n_segment, walk.now.begin, 0);
     c->k->wide_begin(t);
-    tile_tokens(c, t, run);
-    tile_meet(c, t, run, segment);
-    for (uint32_t s = 0; s < t->n_sub;) {
-        const struct attn_sub *sub = &t->sub[s];
-        const uint32_t own = sub->pos / PAGE_TOK;
+    tile_tokens(c, tile, run);
+    tile_meet(c, tile, segment);
+    for (uint32_t s = 0; s < tile->n_sub;) {
+        const uint32_t own = sub_pos(tile, s) / PAGE_TOK;
         const uint32_t border =
-            segment < run->n_segment ? min_u32(own, run->segment[segment].end) : own;
+            segment < last->n_segment ? min_u32(own, last->segment[segment].end) : own;
         for (; walk.now.begin < border && walk.index < base + panel_pages; walk_step(&walk)) {
-            const struct attn_page page = sealed_page(op, run, t->kv_head, walk.now.begin);
+            struct attn_page page = sealed_page(op, run, t->kv_head, walk.now.begin);
+            page.hidden = walk.now.begin >= first_own;
             c->k->wide_page(t, walk.index - base, &page);
         }
         const uint32_t slot = walk.index - base;
-        const bool crosses = slot < panel_pages && segment < run->n_segment;
-        struct attn_panel p = {.sub0 = s, .begin = begin * PAGE_TOK};
+        const bool crosses =
+            slot < panel_pages && segment < last->n_segment && border == last->segment[segment].end;
+        struct attn_panel p = {.row0 = tile->sub[s].row, .begin = begin * PAGE_TOK};
         if (slot == panel_pages || crosses) {
             look_ahead(t, run, walk, own);
-            p.sub1 = t->n_sub;
+            p.row1 = t->n_row;
             p.pos = base * PAGE_TOK;
             p.end = p.n_tok = slot * PAGE_TOK;
             p.masked = unmasked_from > (base + begin) * PAGE_TOK;
@@ -290,18 +381,18 @@ static void wide_tile(const struct call *c, struct attn_tile *t, const struct at
             begin = slot % panel_pages;
             base += slot - begin;
         } else {
-            const struct attn_page page = own_page(op, run, t->kv_head, sub->pos + sub->n_row - 1);
+            const struct attn_page page = next_own_page(tile, &s, t->kv_head);
             c->k->wide_page(t, slot, &page);
             t->ahead.n_page = 0;
-            p.sub1 = ++s;
+            p.row1 = s < tile->n_sub ? tile->sub[s].row : t->n_row;
             p.pos = (own - slot) * PAGE_TOK; /* right for the own page, before it all is seen */
             p.end = p.n_tok = (slot + 1) * PAGE_TOK;
             p.masked = true;
         }
         if (p.begin < p.end) c->k->wide_panel(t, &p);
         if (!crosses) continue;
-        segment = segment_of(run->segment, run->n_segment, walk.now.begin, segment);
-        tile_meet(c, t, run, segment);
+        segment = segment_of(last->segment, last->n_segment, walk.now.begin, segment);
+        tile_meet(c, tile, segment);
     }
     c->k->wide_end(t);
 }
@@ -311,21 +402,26 @@ static void wide_item(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct call *c = arg;
     const struct op_attn *op = c->op;
-    const struct attn_run *run = op->run;
-    uint32_t left = item_i;
-    for (uint32_t n; left >= (n = run_item_count(c, run)); run++) left -= n;
+    uint32_t left = item_i, i = 0, end = joined_end(op, 0);
+    for (uint32_t n; left >= (n = run_item_count(c, i, end)); i = end, end = joined_end(op, i))
+        left -= n;
+    const struct attn_run *run = &op->run[i];
     const uint32_t n_sub = run_sub(c, run), n_lane = run_lane_count(op, run);
-    const uint32_t last = (run->pos0 + run->n_row - 1) / (n_sub * PAGE_TOK);
     const uint32_t group = op->n_head / n_lane, head0 = left % n_lane * group;
-    struct attn_tile t = {.op = op,
-                          .kv_head = head0 / c->group,
-                          .head0 = head0,
-                          .group = group,
-                          .segment = UINT32_MAX,
-                          .mem = c->worker_mem + worker_i * c->worker_bytes};
-    tile_set_subs(&t, run, last - left / n_lane, n_sub);
-    wide_tile(c, &t, run);
-    if (op->n_skip) op->n_skip[worker_i] += t.n_skip;
+    struct tile tile = {.t = {.op = op,
+                              .kv_head = head0 / c->group,
+                              .head0 = head0,
+                              .group = group,
+                              .segment = UINT32_MAX,
+                              .mem = c->worker_mem + worker_i * c->worker_bytes}};
+    if (end > i + 1)
+        tile_set_joined(&tile, run, op->run + end, joined_tile_count(c, i, end) - 1 - left / n_lane,
+                        n_sub);
+    else
+        tile_set_rows(&tile, run, (run->pos0 + run->n_row - 1) / (n_sub * PAGE_TOK) - left / n_lane,
+                      n_sub);
+    wide_tile(c, &tile);
+    if (op->n_skip) op->n_skip[worker_i] += tile.t.n_skip;
 }
 
 static void wide_runs(struct workers *pool, struct call *c)

@@ -3,12 +3,14 @@
  * attn.c decides who computes what and in which order; a kernel does arithmetic on what it is
  * handed. There are two shapes of work.
  *
- * WIDE, many rows. A tile is up to ATTN_SUB_MAX blocks ("subs") of PAGE_TOK rows of one run,
- * aligned to PAGE_TOK, times the query heads of one KV head: all of them share each panel of keys.
- * A panel is panel_tok tokens, aligned to panel_tok in the sequence, packed by the kernel into
- * whatever form its arithmetic wants. Per tile: wide_begin, wide_query, then for each panel
- * wide_page for its pages and wide_panel, then wide_end. The last panel of a sub ends with its own
- * page in 16-bit form, so it is computed sub by sub. A run with a plan has the pages of its lists
+ * WIDE, many rows. A tile is up to ATTN_ROW_MAX rows, neighbours in the batch, of one run or of
+ * runs that share tiles, times the query heads of one KV head: all of them share each panel of
+ * keys, and each row's position says what it sees of it. A panel is panel_tok tokens, aligned to
+ * panel_tok in the sequence, packed by the kernel into whatever form its arithmetic wants. Per
+ * tile: wide_begin, wide_query, then for each panel wide_page for its pages and wide_panel, then
+ * wide_end. The last panel of a row ends with its own page in 16-bit form, so it is computed for
+ * the rows of that page alone, and leaves the sums of others as they are, even where a kernel
+ * computes them in one block. A run with a plan has the pages of its lists
  * instead of all of them, and in front of them panels gathered from single tokens. Where a segment
  * of the run ends, a panel ends, and wide_query gives the tile the queries for the next one.
  *
@@ -26,7 +28,9 @@
 
 #include <math.h>
 
-#define ATTN_SUB_MAX   8u  /* PAGE_TOK-row blocks of a tile */
+#define ATTN_SUB_MAX   8u /* PAGE_TOK-row blocks of a tile */
+#define ATTN_ROW_MAX   (ATTN_SUB_MAX * PAGE_TOK)
+#define ATTN_BLOCK_MAX 32u /* queries that a kernel computes at a time, at most */
 #define ATTN_PANEL_MAX 8u  /* pages of a panel */
 #define ATTN_CHUNK_MAX 33u /* pages of a chunk, the own one included */
 #define ATTN_AHEAD     4u  /* pages behind a chunk that the worker will most likely read next */
@@ -38,6 +42,7 @@ struct attn_page {
     const struct page_frames *frames; /* of a page to be gathered */
     enum page_form form;
     uint32_t begin, end;
+    bool hidden; /* rows of the tile that do not see it may be computed beside those that do */
     const uint32_t *tok;
     uint32_t n_tok;       /* tokens of the list from tok[0] on: `end`, and what comes after */
     const page_id *table; /* sealed pages of the KV head */
@@ -60,25 +65,24 @@ struct attn_tile {
     const struct op_attn *op;
     uint32_t kv_head;
     uint32_t head0, group; /* query heads head0 .. head0 + group - 1, all of the KV head or one */
-    const float *q;        /* [rows from the first sub's on, group, head_dim], stride q_stride */
+    const float *q;        /* [n_row, group, head_dim], stride q_stride */
     size_t q_stride;
-    uint32_t segment; /* that q meets */
-    uint32_t n_sub;
-    struct attn_sub { /* query row i of a sub: row + i / group, head i % group of the group */
-        uint32_t row, pos, n_row;
-    } sub[ATTN_SUB_MAX];
+    uint32_t segment;     /* that q meets */
+    uint32_t row0, n_row; /* rows of the batch; query i is head i % group of row row0 + i / group */
+    uint32_t pos[ATTN_ROW_MAX]; /* [n_row] ascending */
     struct attn_ahead ahead;
     uint64_t n_skip; /* pairs of a query and a key that wide_panel has left out */
     void *mem;       /* wide_bytes, 64-byte aligned */
 };
 
-/* Subs [sub0, sub1) against tokens [begin, end) of the panel, multiples of PAGE_TOK. */
+/* Rows [row0, row1) of the tile against tokens [begin, end) of the panel, multiples of PAGE_TOK.
+ */
 struct attn_panel {
-    uint32_t sub0, sub1;
+    uint32_t row0, row1;
     uint32_t pos; /* of the panel's token 0 */
     uint32_t begin, end;
     uint32_t n_tok; /* at most `end`: tokens behind are padding */
-    bool masked;    /* false: every row sees every token */
+    bool masked;    /* false: each of the rows sees every token */
     bool gathered; /* of pages of single tokens: what they add to the scores counts, not `masked` */
     float skip;    /* as in struct attn_plan; 0 where a token is not seen */
 };
@@ -126,6 +130,41 @@ static inline void attn_visible(const struct op_attn *op, const struct attn_pane
     *lo = first > p->pos ? first - p->pos : 0;
     *hi = pos >= p->pos ? pos - p->pos + 1 : 0;
     if (*hi > p->n_tok) *hi = p->n_tok;
+}
+
+/* Whether a kernel packs a page so that a weight of 0 leaves a row's sum as it is, whatever the
+ * values are: some row does not see all of it. */
+static inline bool attn_is_guarded(const struct op_attn *op, const struct attn_page *p)
+{
+    return p->form == PAGE_TAIL || p->hidden || op->window > 0;
+}
+
+/* Queries of a tile, rounded up to whole blocks of any kernel. */
+static inline uint32_t attn_tile_queries(const struct attn_tile *t)
+{
+    return (t->n_row * t->group + ATTN_BLOCK_MAX - 1) / ATTN_BLOCK_MAX * ATTN_BLOCK_MAX;
+}
+
+/* Lines that each block fetches ahead, so that a panel's blocks fetch them all. */
+static inline uint32_t attn_fetch_share(const struct attn_tile *t, uint32_t n_part)
+{
+    return t->ahead.n_page * t->ahead.page_lines / (n_part ? n_part : 1) + 1;
+}
+
+/* Queries of a block that a panel is for: [first, end) of those from q on in the tile, of which n
+ * exist. Where some do not belong to it, none of them is to be touched. */
+struct attn_block {
+    uint32_t q, n, first, end;
+};
+
+static inline struct attn_block attn_block_of(const struct attn_tile *t, const struct attn_panel *p,
+                                              uint32_t q, uint32_t size)
+{
+    const uint32_t from = p->row0 * t->group, to = p->row1 * t->group, all = t->n_row * t->group;
+    struct attn_block b = {.q = q, .n = all - q < size ? all - q : size};
+    b.first = from > q ? from - q : 0;
+    b.end = to - q < b.n ? to - q : b.n;
+    return b;
 }
 
 /* What slots of a gathered page add to their scores, in log 2; -inf hides those that hold nothing.

@@ -164,13 +164,13 @@ static size_t wide_bytes(const struct page_geom *g, uint32_t n_q)
 
 static struct wide_mem wide_mem_of(const struct attn_tile *t)
 {
-    return wide_layout(t->mem, t->op->geom->head_dim, t->n_sub * PAGE_TOK * t->group);
+    return wide_layout(t->mem, t->op->geom->head_dim, attn_tile_queries(t));
 }
 
 static void wide_begin(struct attn_tile *t)
 {
     const struct wide_mem w = wide_mem_of(t);
-    const uint32_t n_q = t->n_sub * PAGE_TOK * t->group;
+    const uint32_t n_q = attn_tile_queries(t);
     memset(w.q, 0, (size_t)n_q * w.d * sizeof(float));
     memset(w.o, 0, (size_t)n_q * w.d * sizeof(float));
     for (uint32_t i = 0; i < n_q; i++) {
@@ -183,15 +183,13 @@ static void wide_query(struct attn_tile *t)
 {
     const struct wide_mem w = wide_mem_of(t);
     const struct op_attn *op = t->op;
-    const uint32_t d = w.d, sub_q = PAGE_TOK * t->group, row0 = t->sub[0].row;
+    const uint32_t d = w.d;
     const float unit = op->softcap > 0 ? op->scale : op->scale * (float)M_LOG2E;
-    for (uint32_t s = 0; s < t->n_sub; s++)
-        for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
-            const uint32_t q = s * sub_q + i, row = t->sub[s].row + i / t->group - row0;
-            const float *src = t->q + row * t->q_stride + (size_t)(i % t->group) * d;
-            float *dst = w.q + (size_t)(q / QUERY_BLOCK) * d * QUERY_BLOCK + q % QUERY_BLOCK;
-            for (uint32_t c = 0; c < d; c++) dst[c * QUERY_BLOCK] = src[c] * unit;
-        }
+    for (uint32_t q = 0; q < t->n_row * t->group; q++) {
+        const float *src = t->q + q / t->group * t->q_stride + (size_t)(q % t->group) * d;
+        float *dst = w.q + (size_t)(q / QUERY_BLOCK) * d * QUERY_BLOCK + q % QUERY_BLOCK;
+        for (uint32_t c = 0; c < d; c++) dst[c * QUERY_BLOCK] = src[c] * unit;
+    }
 }
 
 /* Replaces value rows that are not finite by zeros and their keys by NaN, and zeros the values of
@@ -212,7 +210,7 @@ static void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page
     const size_t at = (size_t)slot * PAGE_TOK * w.d;
     page_to_f32(w.k + at, t->op->geom, page, false);
     page_to_f32(w.v + at, t->op->geom, page, true);
-    if (page->form == PAGE_TAIL || t->op->window > 0) quarantine(w.k + at, w.v + at, page, w.d);
+    if (attn_is_guarded(t->op, page)) quarantine(w.k + at, w.v + at, page, w.d);
     if (page->tok) attn_logw(w.logw + (size_t)slot * PAGE_TOK, page);
 }
 
@@ -268,10 +266,10 @@ INLINE void block_values(float *o, const float *p, const float *v, uint32_t begi
     }
 }
 
-/* Queries of a vector: from q on in the tile, from j on in their block; lanes behind n hold none.
- */
+/* Queries of a vector: from q on in the tile, from j on in their block; the panel is for lanes
+ * [first, end) of them, if there are such. */
 struct query_vec {
-    uint32_t q, j, n;
+    uint32_t q, j, first, end;
 };
 
 /* Takes the panel's weights, whose sums are `sum`, back from the queries to which they add little.
@@ -284,7 +282,7 @@ static uint32_t leave_out(const struct wide_mem *w, const struct attn_panel *p, 
     float lane[VEC];
     uint32_t n = 0;
     memcpy(lane, &keep, sizeof lane);
-    for (uint32_t i = 0; i < x.n; i++) n += lane[i] < 1;
+    for (uint32_t i = x.first; i < VEC && i < x.end; i++) n += lane[i] < 1;
     if (n == 0) return 0;
     for (uint32_t key = p->begin; key < p->end; key++) {
         float *at = w->s + key * (size_t)QUERY_BLOCK + x.j;
@@ -346,31 +344,30 @@ INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32
 {
     const struct wide_mem w = wide_mem_of(t);
     const struct op_attn *op = t->op;
-    const uint32_t n_line = t->ahead.n_page * t->ahead.page_lines;
-    const uint32_t fetch = n_line / (t->n_sub * PAGE_TOK * t->group / QUERY_BLOCK) + 1;
-    for (uint32_t s = p->sub0; s < p->sub1; s++) {
-        const struct attn_sub *sub = &t->sub[s];
-        const uint32_t q0 = s * PAGE_TOK * t->group, n_q = sub->n_row * t->group;
-        for (uint32_t i = 0; i < n_q; i += QUERY_BLOCK) {
-            float *o = w.o + (size_t)(q0 + i) * d;
-            const uint32_t n = n_q - i < QUERY_BLOCK ? n_q - i : QUERY_BLOCK;
-            uint32_t n_out = 0;
-            attn_fetch(&t->ahead, fetch);
-            for (uint32_t j = 0; j < QUERY_BLOCK && p->masked; j++) {
-                const uint32_t row = i + j < n_q ? (i + j) / t->group : sub->n_row - 1;
-                uint32_t lo, hi;
-                attn_visible(op, p, sub->pos + row, &lo, &hi);
-                w.lo[j] = (int32_t)lo;
-                w.hi[j] = (int32_t)hi;
-            }
-            block_scores(w.s, w.q + (size_t)(q0 + i) * d, w.k, p->begin, p->end, d);
-            for (uint32_t j = 0; j < n; j += VEC) {
-                const struct query_vec x = {q0 + i + j, j, n - j < VEC ? n - j : VEC};
-                n_out += vector_softmax(&w, p, x, op->softcap);
-            }
-            t->n_skip += (uint64_t)n_out * (p->end - p->begin);
-            if (n_out < n) block_values(o, w.s, w.v, p->begin, p->end, d);
+    const uint32_t fetch = attn_fetch_share(t, attn_tile_queries(t) / QUERY_BLOCK);
+    const uint32_t q0 = p->row0 * t->group / QUERY_BLOCK * QUERY_BLOCK;
+    for (uint32_t q = q0; q < p->row1 * t->group; q += QUERY_BLOCK) {
+        const struct attn_block b = attn_block_of(t, p, q, QUERY_BLOCK);
+        float *o = w.o + (size_t)q * d;
+        uint32_t n_out = 0;
+        struct attn_panel x = *p;
+        x.masked = p->masked || b.first > 0 || b.end < b.n;
+        attn_fetch(&t->ahead, fetch);
+        for (uint32_t j = 0; j < QUERY_BLOCK && x.masked; j++) {
+            uint32_t lo = 0, hi = 0;
+            if (j >= b.first && j < b.end)
+                attn_visible(op, p, t->pos[(q + j) / t->group], &lo, &hi);
+            w.lo[j] = (int32_t)lo;
+            w.hi[j] = (int32_t)hi;
         }
+        block_scores(w.s, w.q + (size_t)q * d, w.k, p->begin, p->end, d);
+        for (uint32_t j = 0; j < b.n; j += VEC) {
+            const struct query_vec y = {q + j, j, b.first > j ? b.first - j : 0,
+                                        b.end > j ? b.end - j : 0};
+            n_out += vector_softmax(&w, &x, y, op->softcap);
+        }
+        t->n_skip += (uint64_t)n_out * (p->end - p->begin);
+        if (n_out < b.end - b.first) block_values(o, w.s, w.v, p->begin, p->end, d);
     }
 }
 
@@ -389,17 +386,15 @@ static void wide_end(struct attn_tile *t)
 {
     const struct wide_mem w = wide_mem_of(t);
     const struct op_attn *op = t->op;
-    for (uint32_t s = 0; s < t->n_sub; s++)
-        for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
-            const uint32_t q = s * PAGE_TOK * t->group + i, row = t->sub[s].row + i / t->group;
-            const uint32_t head = t->head0 + i % t->group;
-            float *out = op->out + row * op->out_stride + (size_t)head * w.d;
-            const float *o = w.o + (size_t)(q / QUERY_BLOCK) * w.d * QUERY_BLOCK + q % QUERY_BLOCK;
-            const float inv = 1.0f / w.l[q];
-            for (uint32_t c = 0; c < w.d; c++) out[c] = o[c * QUERY_BLOCK] * inv;
-            if (op->lse)
-                op->lse[(size_t)row * op->n_head + head] = (w.m[q] + log2f(w.l[q])) * (float)M_LN2;
-        }
+    for (uint32_t q = 0; q < t->n_row * t->group; q++) {
+        const uint32_t row = t->row0 + q / t->group, head = t->head0 + q % t->group;
+        float *out = op->out + row * op->out_stride + (size_t)head * w.d;
+        const float *o = w.o + (size_t)(q / QUERY_BLOCK) * w.d * QUERY_BLOCK + q % QUERY_BLOCK;
+        const float inv = 1.0f / w.l[q];
+        for (uint32_t c = 0; c < w.d; c++) out[c] = o[c * QUERY_BLOCK] * inv;
+        if (op->lse)
+            op->lse[(size_t)row * op->n_head + head] = (w.m[q] + log2f(w.l[q])) * (float)M_LN2;
+    }
 }
 
 /* ---- NARROW ---- */

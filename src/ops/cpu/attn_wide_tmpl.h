@@ -250,8 +250,7 @@ static void pack_values(uint8_t *dst, uint16_t *buf, const struct page_geom *g,
 }
 /* ---- Tiles of rows and their panels ---- */
 
-/* A worker's memory during a tile. Queries are counted as in the tile: sub s begins at
- * s * PAGE_TOK * group, which is a multiple of QUERY_BLOCK. */
+/* A worker's memory during a tile. Queries are counted as in the tile. */
 struct wide_mem {
     uint32_t d, panel_tok, s_stride; /* s_stride in floats, off the powers of two */
     uint8_t *q;                      /* [n_q/16, d/32] A tiles */
@@ -305,25 +304,17 @@ static size_t wide_bytes(const struct page_geom *g, uint32_t n_q)
 
 static struct wide_mem wide_mem_of(const struct attn_tile *t)
 {
-    return wide_layout(t->mem, t->op->geom->head_dim, t->n_sub * PAGE_TOK * t->group);
-}
-
-/* Behind the last row of a tile. */
-static uint32_t row_end(const struct attn_tile *t)
-{
-    const struct attn_sub *last = &t->sub[t->n_sub - 1];
-    return last->row + last->n_row;
+    return wide_layout(t->mem, t->op->geom->head_dim, attn_tile_queries(t));
 }
 
 static void wide_begin(struct attn_tile *t)
 {
     const struct wide_mem w = wide_mem_of(t);
-    const uint32_t sub_q = PAGE_TOK * t->group, n_q = t->n_sub * sub_q;
+    const uint32_t n_q = attn_tile_queries(t);
     memset(w.q, 0, (size_t)n_q * w.d * 2);
     memset(w.o, 0, (size_t)n_q * w.d * 4);
     memset(w.l, 0, (size_t)n_q * 64);
-    for (uint32_t s = 0; s < t->n_sub; s++)
-        for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) w.m[s * sub_q + i] = -INFINITY;
+    for (uint32_t q = 0; q < n_q; q++) w.m[q] = -INFINITY;
     half_begin();
 }
 
@@ -331,21 +322,19 @@ INLINE void wide_query(struct attn_tile *t, struct kinds kinds)
 {
     const struct wide_mem w = wide_mem_of(t);
     const struct op_attn *op = t->op;
-    const uint32_t d = w.d, sub_q = PAGE_TOK * t->group, row0 = t->sub[0].row;
-    const uint32_t n_row = row_end(t) - row0;
+    const uint32_t d = w.d;
     uint16_t half[512];
-    for (uint32_t s = 0; s < t->n_sub; s++)
-        for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
-            const uint32_t q = s * sub_q + i, row = t->sub[s].row + i / t->group - row0;
-            const float *src = t->q + row * t->q_stride + (size_t)(i % t->group) * d;
-            if (row + ROWS_AHEAD < n_row)
-                attn_fetch_bytes((const uint8_t *)(src + ROWS_AHEAD * t->q_stride), 4 * (size_t)d);
-            w.unit[q] = query_to_half(half, src, d, kinds.k_f16) * op->scale;
-            if (op->softcap <= 0) w.unit[q] *= (float)M_LOG2E;
-            uint8_t *tile = w.q + (size_t)(q / 16) * (d / 32) * TILE_BYTES + q % 16 * 64;
-            for (uint32_t c = 0; c < d / 32; c++)
-                memcpy(tile + c * (size_t)TILE_BYTES, half + c * 32, 64);
-        }
+    for (uint32_t q = 0; q < t->n_row * t->group; q++) {
+        const uint32_t row = q / t->group;
+        const float *src = t->q + row * t->q_stride + (size_t)(q % t->group) * d;
+        if (row + ROWS_AHEAD < t->n_row)
+            attn_fetch_bytes((const uint8_t *)(src + ROWS_AHEAD * t->q_stride), 4 * (size_t)d);
+        w.unit[q] = query_to_half(half, src, d, kinds.k_f16) * op->scale;
+        if (op->softcap <= 0) w.unit[q] *= (float)M_LOG2E;
+        uint8_t *tile = w.q + (size_t)(q / 16) * (d / 32) * TILE_BYTES + q % 16 * 64;
+        for (uint32_t c = 0; c < d / 32; c++)
+            memcpy(tile + c * (size_t)TILE_BYTES, half + c * 32, 64);
+    }
 }
 
 /* Replaces value rows that are not finite by zeros and their keys by NaN (top of the file). Returns
@@ -434,8 +423,7 @@ INLINE void wide_page(struct attn_tile *t, uint32_t slot, const struct attn_page
     }
     pack_values(values, w.values, g, page, kinds.v_f16);
     if (page->tok) attn_logw(w.logw + (size_t)slot * PAGE_TOK, page);
-    if (page->form == PAGE_TAIL || t->op->window > 0)
-        keys = quarantine(&w, keys, values, kinds.v_f16);
+    if (attn_is_guarded(t->op, page)) keys = quarantine(&w, keys, values, kinds.v_f16);
     uint8_t *tile = w.k + (size_t)slot * 2 * (d / 32) * TILE_BYTES;
     for (uint32_t half = 0; half < 2; half++)
         for (uint32_t c = 0; c < d; c += 32, tile += TILE_BYTES)
@@ -598,19 +586,13 @@ static void cap_row(struct score_row *r, float cap)
     r->centre = no_centre;
 }
 
-/* Queries first .. first + n - 1 of sub `sub_i`, at q in the tile. */
-struct query_block {
-    uint32_t sub_i, q, first, n;
-};
-
 /* The block's scores to weights. Returns how many of its queries leave the panel out. */
 INLINE uint32_t block_softmax(struct attn_tile *t, const struct wide_mem *w,
-                              const struct attn_panel *p, struct query_block b, enum sight sight,
+                              const struct attn_panel *p, struct attn_block b, enum sight sight,
                               struct kinds kinds)
 {
     uint32_t n_out = 0;
-    const uint32_t n_line = t->ahead.n_page * t->ahead.page_lines;
-    const uint32_t fetch = n_line / (t->n_sub * PAGE_TOK * t->group) + 1;
+    const uint32_t fetch = attn_fetch_share(t, t->n_row * t->group);
     for (uint32_t i = 0; i < b.n; i++) {
         const uint32_t q = b.q + i;
         struct score_row r = {
@@ -623,13 +605,16 @@ INLINE uint32_t block_softmax(struct attn_tile *t, const struct wide_mem *w,
             .centre = no_centre,
             .logw = sight == SEE_GATHERED ? w->logw : NULL,
         };
+        if (i < b.first || i >= b.end) {
+            clear_weights(&r);
+            continue;
+        }
         if (kinds.centred) {
             float *c = r.s + w->panel_tok;
             _mm256_storeu_ps(c, _mm256_add_ps(_mm256_loadu_ps(c), _mm256_loadu_ps(c + CENTRES)));
             r.centre = c;
         }
-        if (sight == SEE_MASKED)
-            attn_visible(t->op, p, t->sub[b.sub_i].pos + (b.first + i) / t->group, &r.lo, &r.hi);
+        if (sight == SEE_MASKED) attn_visible(t->op, p, t->pos[q / t->group], &r.lo, &r.hi);
         if (t->op->softcap > 0) cap_row(&r, t->op->softcap);
         if (w->m[q] == -INFINITY) raise_max(w, q, &r);
         __m512 sum = row_weights(&r, w->m[q], sight, kinds);
@@ -654,20 +639,16 @@ INLINE void wide_panel_d(struct attn_tile *t, const struct attn_panel *p, uint32
                          struct kinds kinds)
 {
     const struct wide_mem w = wide_mem_of(t);
-    for (uint32_t s = p->sub0; s < p->sub1; s++) {
-        const struct attn_sub *sub = &t->sub[s];
-        const uint32_t q0 = s * PAGE_TOK * t->group, n_q = sub->n_row * t->group;
-        for (uint32_t i = 0; i < n_q; i += QUERY_BLOCK) {
-            const struct query_block b = {s, q0 + i, i,
-                                          n_q - i < QUERY_BLOCK ? n_q - i : QUERY_BLOCK};
-            if (kinds.centred) block_centres(&w, q0 + i, d);
-            block_scores(&w, q0 + i, p, d, kinds.k_f16);
-            const uint32_t n_out = p->gathered ? block_softmax(t, &w, p, b, SEE_GATHERED, kinds)
-                                   : p->masked ? block_softmax(t, &w, p, b, SEE_MASKED, kinds)
-                                               : block_softmax(t, &w, p, b, SEE_ALL, kinds);
-            t->n_skip += (uint64_t)n_out * (p->end - p->begin);
-            if (n_out < b.n) block_values(&w, q0 + i, p, d, kinds.v_f16);
-        }
+    const uint32_t q0 = p->row0 * t->group / QUERY_BLOCK * QUERY_BLOCK;
+    for (uint32_t q = q0; q < p->row1 * t->group; q += QUERY_BLOCK) {
+        const struct attn_block b = attn_block_of(t, p, q, QUERY_BLOCK);
+        if (kinds.centred) block_centres(&w, q, d);
+        block_scores(&w, q, p, d, kinds.k_f16);
+        const uint32_t n_out = p->gathered ? block_softmax(t, &w, p, b, SEE_GATHERED, kinds)
+                               : p->masked ? block_softmax(t, &w, p, b, SEE_MASKED, kinds)
+                                           : block_softmax(t, &w, p, b, SEE_ALL, kinds);
+        t->n_skip += (uint64_t)n_out * (p->end - p->begin);
+        if (n_out < b.end - b.first) block_values(&w, q, p, d, kinds.v_f16);
     }
 }
 
@@ -675,23 +656,21 @@ static void wide_end(struct attn_tile *t)
 {
     const struct wide_mem w = wide_mem_of(t);
     const struct op_attn *op = t->op;
-    const uint32_t d = w.d, end = row_end(t);
-    for (uint32_t s = 0; s < t->n_sub; s++)
-        for (uint32_t i = 0; i < t->sub[s].n_row * t->group; i++) {
-            const uint32_t q = s * PAGE_TOK * t->group + i, row = t->sub[s].row + i / t->group;
-            const uint32_t head = t->head0 + i % t->group;
-            const float l = _mm512_reduce_add_ps(_mm512_load_ps(w.l + (size_t)q * 16));
-            const __m512 inv = _mm512_set1_ps(1.0f / l);
-            float *out = op->out + row * op->out_stride + (size_t)head * d;
-            if (row + ROWS_AHEAD < end)
-                attn_fetch_bytes((const uint8_t *)(out + ROWS_AHEAD * op->out_stride),
-                                 4 * (size_t)d);
-            const float *o = w.o + (size_t)(q / 16) * d * 16 + q % 16 * 16;
-            for (uint32_t c = 0; c < d; c += 32, o += 512)
-                unpack_order(out + c, _mm512_load_ps(o), _mm512_load_ps(o + 256), inv);
-            if (op->lse)
-                op->lse[(size_t)row * op->n_head + head] = (w.m[q] + log2f(l)) * (float)M_LN2;
-        }
+    const uint32_t d = w.d;
+    for (uint32_t q = 0; q < t->n_row * t->group; q++) {
+        const uint32_t row = q / t->group, head = t->head0 + q % t->group;
+        const float l = _mm512_reduce_add_ps(_mm512_load_ps(w.l + (size_t)q * 16));
+        const __m512 inv = _mm512_set1_ps(1.0f / l);
+        float *out = op->out + (t->row0 + row) * op->out_stride + (size_t)head * d;
+        if (row + ROWS_AHEAD < t->n_row)
+            attn_fetch_bytes((const uint8_t *)(out + ROWS_AHEAD * op->out_stride), 4 * (size_t)d);
+        const float *o = w.o + (size_t)(q / 16) * d * 16 + q % 16 * 16;
+        for (uint32_t c = 0; c < d; c += 32, o += 512)
+            unpack_order(out + c, _mm512_load_ps(o), _mm512_load_ps(o + 256), inv);
+        if (op->lse)
+            op->lse[(size_t)(t->row0 + row) * op->n_head + head] =
+                (w.m[q] + log2f(l)) * (float)M_LN2;
+    }
     half_end();
 }
 
