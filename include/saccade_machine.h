@@ -1,7 +1,7 @@
 /* saccade_machine.h: what this machine can do at most, and how near to it each operation comes.
  *
  * For programs that measure; one that answers questions needs saccade.h alone, whose contract holds
- * here too. Nothing in it needs a model or an engine. */
+ * here too. But for what replays a load, nothing in it needs a model or an engine. */
 #ifndef SACCADE_MACHINE_H
 #define SACCADE_MACHINE_H
 
@@ -64,6 +64,19 @@ SAC_API const char *sac_op_bench_isa(const sac_op_bench *bench);
 /* Measures the i-th operation for `seconds` or a little longer. */
 SAC_API SAC_NODISCARD sac_status sac_op_measure(sac_op_bench *bench, size_t i, double seconds,
                                                 sac_op *out, sac_error *err);
+
+/* ---- Replaying a load ---- */
+
+/* Microseconds, from 1 on and never going back; called in steps and by sac_submit and sac_run, and
+ * may ask for counters. */
+typedef uint64_t (*sac_clock_fn)(void *user);
+
+/* Time as scheduling and the timings of requests see it, at the pace of another machine say; NULL:
+ * the machine's own. Before the first request. */
+SAC_API void sac_engine_use_clock(sac_engine *engine, sac_clock_fn now, void *user);
+/* Sets sac_engine_params.tbt_target_ms from the next step on. */
+SAC_API SAC_NODISCARD sac_status sac_engine_set_tbt_target(sac_engine *engine, float ms,
+                                                           sac_error *err);
 
 #ifdef __cplusplus
 }

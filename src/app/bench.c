@@ -396,6 +396,7 @@ static int run_all(struct bench *b)
 
 int app_bench(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "capacity") == 0) return bench_capacity(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "ops") == 0) return bench_ops(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "plot") == 0) return bench_plot(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "serve") == 0) return bench_serve(argc - 1, argv + 1);
@@ -415,7 +416,8 @@ int app_bench(int argc, char **argv)
         .usage = "-m MODEL [options]",
         .summary = "Measures how fast a model reads prompts and generates tokens, and the share of "
                    "this machine's limits that it reaches, measured in the same run.",
-        .commands = "  ops         single operations in the shapes of a few models\n"
+        .commands = "  capacity    the largest load that a method serves in time\n"
+                    "  ops         single operations in the shapes of a few models\n"
                     "  plot        a table of measurements as a drawing\n"
                     "  serve       a load on an OpenAI server: how long clients wait\n",
         .group = &group,

@@ -8,6 +8,11 @@
 #include "saccade_machine.h"
 #include "saccade_tier.h"
 
+/* ---- bench_capacity.c ---- */
+
+/* `saccade bench capacity`; argv[0] is its name. Returns the exit code. */
+int bench_capacity(int argc, char **argv);
+
 /* ---- bench_ops.c ---- */
 
 /* `saccade bench ops`; argv[0] is its name. Returns the exit code. */

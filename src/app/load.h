@@ -38,6 +38,9 @@ struct load_plan {
 
 sac_status load_plan_make(struct load_plan *out, const struct load_params *p, sac_error *err);
 void load_plan_deinit(struct load_plan *plan);
+/* When `n` chats begin: gaps whose mean is one over the rate (0: all at once) and whose shape is
+ * the burstiness, scaled so that the last one begins at n / rate. */
+void load_plan_arrivals(double *out_s, size_t n, double rate, double burstiness, uint64_t seed);
 /* A prompt of about `n_tok` tokens that belongs to no plan; owned by the caller, NULL without
  * memory. */
 char *load_plan_other(const struct load_params *p, uint32_t n_tok);

@@ -116,17 +116,28 @@ static sac_status make_request(struct load_request *q, const struct load_params 
     return q->text ? SAC_OK : error_set(err, SAC_ERR_MEMORY, "no memory for a prompt");
 }
 
-/* Arrivals of first turns; the first comes after a gap, too. */
-static void plan_arrivals(struct load_plan *plan, const struct load_params *p)
+/* The first comes after a gap, too. */
+void load_plan_arrivals(double *out_s, size_t n, double rate, double burstiness, uint64_t seed)
 {
-    struct rng r = rng_stream("load arrivals", 0, p->seed, 0);
+    struct rng r = rng_stream("load arrivals", 0, seed, 0);
     double at = 0;
-    for (size_t i = 0; i < plan->n; i += p->n_turn) {
-        if (p->rate > 0) at += draw_gamma(&r, p->burstiness) / (p->rate * p->burstiness);
-        plan->request[i].arrival_s = at;
+    for (size_t i = 0; i < n; i++) {
+        if (rate > 0) at += draw_gamma(&r, burstiness) / (rate * burstiness);
+        out_s[i] = at;
     }
-    const double scale = at > 0 ? p->n_chat / p->rate / at : 1;
-    for (size_t i = 0; i < plan->n; i += p->n_turn) plan->request[i].arrival_s *= scale;
+    const double scale = at > 0 ? (double)n / rate / at : 1;
+    for (size_t i = 0; i < n; i++) out_s[i] *= scale;
+}
+
+/* Of first turns. */
+static sac_status plan_arrivals(struct load_plan *plan, const struct load_params *p, sac_error *err)
+{
+    double *at = mem_calloc(p->n_chat, sizeof *at);
+    if (!at) return error_set(err, SAC_ERR_MEMORY, "no memory for %u arrivals", p->n_chat);
+    load_plan_arrivals(at, p->n_chat, p->rate, p->burstiness, p->seed);
+    for (size_t i = 0; i < plan->n; i += p->n_turn) plan->request[i].arrival_s = at[i / p->n_turn];
+    mem_free(at);
+    return SAC_OK;
 }
 
 sac_status load_plan_make(struct load_plan *out, const struct load_params *p, sac_error *err)
@@ -140,8 +151,7 @@ sac_status load_plan_make(struct load_plan *out, const struct load_params *p, sa
         out->request[i].turn_i = (uint32_t)(i % p->n_turn);
         TRY(make_request(&out->request[i], p, err));
     }
-    plan_arrivals(out, p);
-    return SAC_OK;
+    return plan_arrivals(out, p, err);
 }
 
 void load_plan_deinit(struct load_plan *plan)

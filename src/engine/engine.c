@@ -13,6 +13,7 @@
 #include "engine/sched.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #define N_CTX_MAX      (1u << 24)
@@ -46,6 +47,13 @@ static sac_status check_tier(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
+static sac_status check_target(float ms, sac_error *err)
+{
+    if (ms >= 0 && ms < INFINITY) return SAC_OK;
+    return error_set(err, SAC_ERR_ARG, "a time between tokens of %g ms: must be 0 or more",
+                     (double)ms);
+}
+
 static sac_status fill_params(sac_engine *e, sac_error *err)
 {
     sac_engine_params *p = &e->params;
@@ -59,9 +67,7 @@ static sac_status fill_params(sac_engine *e, sac_error *err)
         return error_set(err, SAC_ERR_ARG, "batch of %u rows: must be 1 to 65536", p->n_batch);
     if (p->n_batch < p->n_seq_max) p->n_batch = p->n_seq_max;
     if (p->n_kv_tok == 0) p->n_kv_tok = (uint64_t)p->n_ctx * p->n_seq_max;
-    if (!(p->tbt_target_ms >= 0))
-        return error_set(err, SAC_ERR_ARG, "a time between tokens of %g ms: must be 0 or more",
-                         (double)p->tbt_target_ms);
+    TRY(check_target(p->tbt_target_ms, err));
     if (p->type_k > SAC_KV_Q8 || p->type_v > SAC_KV_Q8)
         return error_set(err, SAC_ERR_ARG, "unknown KV type %d or %d", (int)p->type_k,
                          (int)p->type_v);
@@ -276,6 +282,24 @@ void sac_engine_free(sac_engine *e)
     mem_free(e);
 }
 
+sac_status sac_engine_set_tbt_target(sac_engine *e, float ms, sac_error *err)
+{
+    TRY(check_target(ms, err));
+    e->params.tbt_target_ms = ms;
+    return SAC_OK;
+}
+
+uint64_t engine_now(const sac_engine *e)
+{
+    return e->clock ? e->clock(e->clock_user) : clock_us();
+}
+
+void sac_engine_use_clock(sac_engine *e, sac_clock_fn now, void *user)
+{
+    e->clock = now;
+    e->clock_user = user;
+}
+
 sac_engine_params sac_engine_get_params(const sac_engine *e)
 {
     return e->params;
@@ -407,14 +431,14 @@ sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_
 {
     TRY(sched_pick(e, err));
     if (e->batch.n_row > 0) {
-        const uint64_t start = clock_us();
+        const uint64_t start = engine_now(e);
         tier_begin(e->pool.tier);
         layer_run(e);
         /* Before the logits go out: a callback may append the token that it chose. */
         sched_commit(e);
         reuse_keep(e);
         TRY(logits_run(e, on_row, user, err));
-        sched_note(e, (double)(clock_us() - start));
+        sched_note(e, (double)(engine_now(e) - start));
     }
     if (out_n) *out_n = e->batch.n_row;
     return report_broken(e, err);

@@ -24,6 +24,8 @@
 #include "kv/pool.h"
 #include "ops/backend.h"
 
+#include "saccade_machine.h"
+
 enum { TOK_DECODE = 1, TOK_WANT = 2 }; /* flags of a token: its row's kind, its logits */
 
 struct notes;
@@ -124,6 +126,8 @@ struct sac_engine {
     sac_seq only;              /* whose rows alone a step computes; SAC_SEQ_NONE: all */
     struct notes_watch *watch; /* borrowed; who sees the queries of a sequence, or NULL */
     uint64_t next_ticket;
+    sac_clock_fn clock; /* or NULL */
+    void *clock_user;
     struct pace pace;
     sac_engine_stats stats;
     struct request_list *requests; /* owned */
@@ -137,6 +141,8 @@ struct sac_engine {
 /* For request.c. */
 struct request_list *engine_requests(sac_engine *e);
 const sac_model *engine_model(const sac_engine *e);
+/* By sac_engine_use_clock, or the machine's. */
+uint64_t engine_now(const sac_engine *e);
 /* What rows of the sequence have read since the last call; zeros if there is no such sequence. */
 sac_reads engine_take_reads(sac_engine *e, sac_seq id);
 

@@ -22,7 +22,6 @@
 #include "engine/request.h"
 
 #include "base/mem.h"
-#include "base/workers.h"
 #include "engine/engine.h"
 #include "engine/sample.h"
 #include "engine/state.h"
@@ -284,7 +283,7 @@ static sac_status copy_sparse(struct request *r, const sac_sparse *sparse, sac_e
 static sac_status fill_request(struct request *r, struct request_list *list,
                                const sac_request *want, sac_error *err)
 {
-    r->submit_us = clock_us();
+    r->submit_us = engine_now(list->engine);
     r->owns_seq = want->seq == SAC_SEQ_NONE;
     r->seq = want->seq;
     r->ignore_eos = want->ignore_eos;
@@ -364,16 +363,16 @@ static double per_second(uint32_t n, double ms)
 
 /* Rates are honest about what was computed when: the first token belongs to the prompt, so the
  * others share the time behind it. */
-static sac_timings timings_of(const struct request *r)
+static sac_timings timings_of(const struct request_list *list, const struct request *r)
 {
     sac_timings t = {.n_cached = r->n_cached + r->n_reused,
                      .n_reused = r->n_reused,
                      .reuse_end = r->reuse_end,
                      .n_prompt = r->n_prompt,
                      .n_predicted = r->n_predicted,
-                     .n_preempted = r->n_preempted,
-                     .queue_ms =
-                         (double)((r->start_us ? r->start_us : clock_us()) - r->submit_us) * 1e-3};
+                     .n_preempted = r->n_preempted};
+    const uint64_t start_us = r->start_us ? r->start_us : engine_now(list->engine);
+    t.queue_ms = (double)(start_us - r->submit_us) * 1e-3;
     if (r->n_predicted == 0) return t;
     t.prompt_ms = (double)(r->first_us - r->start_us) * 1e-3;
     t.predicted_ms = (double)(r->last_us - r->first_us) * 1e-3;
@@ -416,7 +415,7 @@ static void end_request(struct request_list *list, struct request *r, sac_event 
     done.kind = SAC_EVENT_DONE;
     done.text_bytes = stop_flush(&r->stop);
     done.text = r->stop.held;
-    done.timings = timings_of(r);
+    done.timings = timings_of(list, r);
     done.reads = r->reads;
     r->seq = seq;
     emit(r, &done);
@@ -483,7 +482,7 @@ static void take_choice(struct request_list *list, struct request *r)
     r->has_mask = false;
     if (r->guide.chosen) r->guide.chosen(r->guide.user, r->choice);
     assert(r->n_predicted < r->max_tokens);
-    r->last_us = clock_us();
+    r->last_us = engine_now(list->engine);
     if (r->n_predicted++ == 0) r->first_us = r->last_us;
     const bool is_end = !r->ignore_eos && sac_token_is_eog(model, r->choice);
     sac_event event = {.kind = SAC_EVENT_TOKEN,
@@ -605,7 +604,7 @@ static void admit_waiting(struct request_list *list)
         if (status == SAC_ERR_BUSY) return;
         if (status == SAC_OK) {
             r->state = REQUEST_RUNNING;
-            if (r->start_us == 0) r->start_us = clock_us();
+            if (r->start_us == 0) r->start_us = engine_now(list->engine);
             status = start_request(list, r, &err);
         }
         if (status != SAC_OK)

@@ -8,6 +8,7 @@
 #ifndef SAC_TESTS_UNIT_FAKE_ENGINE_H
 #define SAC_TESTS_UNIT_FAKE_ENGINE_H
 
+#include "base/workers.h"
 #include "engine/engine.h"
 #include "engine/state.h"
 
@@ -73,6 +74,11 @@ const sac_model *engine_model(const sac_engine *e)
 {
     (void)e;
     return &model;
+}
+
+uint64_t engine_now(const sac_engine *e)
+{
+    return (void)e, clock_us();
 }
 
 sac_reads engine_take_reads(sac_engine *e, sac_seq seq)

@@ -1,0 +1,437 @@
+/* bench_capacity.c: `saccade bench capacity`: how many requests a second a method serves before the
+ * time between tokens breaks its limit. The parts are capacity_*.c.
+ *
+ * One engine holds all methods, so prompts are computed once, before the clock of any trial runs,
+ * and taken from the index of prefixes then (unless --cold): what is compared is how methods
+ * decode. The limits are 5 and 25 idle iterations, as the paper on Progressive Sparse Attention has
+ * them; an idle iteration is a dense one, alone, with all pages in memory. */
+#include "app/bench.h"
+
+#include "app/app.h"
+#include "app/capacity.h"
+#include "app/interrupt.h"
+#include "app/options.h"
+#include "app/output.h"
+#include "app/progress.h"
+#include "app/setup.h"
+
+#include "base/textfile.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COMMAND       "bench capacity"
+#define N_REQUEST_MIN 8u /* of a trial: fewer have no 99th percentile to speak of */
+#define N_REQUEST_MAX 65536u
+
+static const double limit_iterations[CAPACITY_LIMITS] = {5, 25};
+static const char *const limit_name[CAPACITY_LIMITS] = {"strict", "relaxed"};
+
+struct capacity_options {
+    const char *methods, *lengths, *plot, *trials;
+    uint32_t n_prompt, n_output, n_seq, n_trial, sparse_min_ctx;
+    int64_t seed;
+    float duration_s, burstiness, wait_ms, idle_ms, factor;
+    float read_gb_s, gflop_s, fetch_gb_s;
+    int clock, format;
+    bool cold;
+};
+
+#define OPT(names, type, field, arg, help, ...)                                                    \
+    {                                                                                              \
+        names, type, offsetof(struct capacity_options, field), arg, help, __VA_ARGS__              \
+    }
+#define SETUP(names, type, field, arg, help, ...)                                                  \
+    {                                                                                              \
+        names, type, offsetof(struct setup, field), arg, help, __VA_ARGS__                         \
+    }
+#define KV_CHOICES "f16|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
+
+static const struct option_spec setup_part[] = {
+    SETUP("-m --model", OPTION_TEXT, model, "FILE", "GGUF file, or the name of a fetched model",
+          .env = NULL),
+    SETUP("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per CPU that may be used",
+          .env = NULL, .max = 4096),
+    SETUP("-b --batch-size", OPTION_U32, n_batch, "N",
+          "most tokens that are computed at once; 0: 512", .env = NULL, .max = 65536),
+    SETUP("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
+          .env = NULL, .choices = KV_CHOICES),
+    SETUP("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
+          "type of the values; q8 goes with q8 only", .env = NULL, .choices = KV_CHOICES),
+    SETUP("--kv-fast", OPTION_TEXT, kv_fast, "SIZE",
+          "memory for pages of keys and values (40M, 2G); the others lie in the file of --kv-disk",
+          .env = NULL),
+    SETUP("--kv-disk", OPTION_TEXT, kv_disk, "FILE:SIZE", "scratch file for pages, and its size",
+          .env = NULL),
+    SETUP("--kv-policy", OPTION_CHOICE, kv_policy, NULL, "which pages leave memory", .env = NULL,
+          .choices = "stale|lru"),
+    SETUP("--kv-no-ahead", OPTION_FLAG, kv_no_ahead, NULL,
+          "fetch pages when they are asked for, never before", .env = NULL),
+    {0},
+};
+
+static const struct option_spec load_part[] = {
+    OPT("--methods", OPTION_TEXT, methods, "LIST",
+        "methods of 'saccade methods', NAME:key=value,..., parted by commas; PREFILL+DECODE",
+        .env = NULL),
+    OPT("--lengths", OPTION_TEXT, lengths, "MIN:MAX",
+        "tokens of prompts: drawn between two, their logarithms evenly; or one of a list N,N,...",
+        .env = NULL),
+    OPT("--num-prompts", OPTION_U32, n_prompt, "N",
+        "different prompts, asked in turn; each hides a number and asks for it", .env = NULL,
+        .min = 1, .max = 4096),
+    OPT("--output-len", OPTION_U32, n_output, "N", "tokens of each answer", .env = NULL, .min = 2,
+        .max = 1u << 20),
+    OPT("-np --parallel", OPTION_U32, n_seq, "N", "answers that are computed at once, at most",
+        .env = NULL, .min = 1, .max = 1024),
+    OPT("--sparse-min-ctx", OPTION_U32, sparse_min_ctx, "N",
+        "contexts shorter than N tokens are read whole", .env = NULL),
+    OPT("--burstiness", OPTION_F32, burstiness, "F",
+        "1: arrivals are a Poisson process; less: in bursts; more: evenly", .env = NULL,
+        .min = 0.001, .max = 1e6),
+    OPT("--cold", OPTION_FLAG, cold, NULL,
+        "prompts are computed when they arrive (default: once, before; then their pages are there)",
+        .env = NULL),
+    OPT("--seed", OPTION_I64, seed, "N", "of lengths, texts and arrivals", .env = NULL, .min = 0,
+        .max = 0x1p53),
+    {0},
+};
+
+static const struct option_spec search_part[] = {
+    OPT("--duration", OPTION_F32, duration_s, "S",
+        "seconds in which the requests of a trial arrive; at least 8 do, and one that breaks its "
+        "limit ends early",
+        .env = NULL, .min = 0.01, .max = 86400),
+    OPT("--max-trials", OPTION_U32, n_trial, "N", "trials for each method and limit, at most",
+        .env = NULL, .min = 1, .max = 64),
+    OPT("--factor", OPTION_F32, factor, "F", "the answer may be too small by that", .env = NULL,
+        .min = 1.01, .max = 16),
+    OPT("--idle-ms", OPTION_F32, idle_ms, "MS",
+        "one idle iteration; 0: measured: dense, alone, all pages in memory", .env = NULL,
+        .max = 1e6),
+    OPT("--wait-ms", OPTION_F32, wait_ms, "MS",
+        "a load is too large, too, when half of the requests wait longer for their first rows",
+        .env = NULL, .min = 1, .max = 1e9),
+    OPT("--clock", OPTION_CHOICE, clock, NULL,
+        "wall: the machine's; model: each step is charged for what it reads, computes and fetches, "
+        "one after the other, so that the result does not depend on the machine",
+        .env = NULL, .choices = "wall|model"),
+    OPT("--read-gb-s", OPTION_F32, read_gb_s, "F", "of the modelled machine: memory", .env = NULL,
+        .min = 1e-3, .max = 1e6),
+    OPT("--gflop-s", OPTION_F32, gflop_s, "F", "of it: arithmetic", .env = NULL, .min = 1e-3,
+        .max = 1e9),
+    OPT("--fetch-gb-s", OPTION_F32, fetch_gb_s, "F", "of it: the disk", .env = NULL, .min = 1e-3,
+        .max = 1e6),
+    OPT("-o --output", OPTION_CHOICE, format, NULL, "format of the table", .env = NULL,
+        .choices = SHEET_FORMATS),
+    OPT("--plot", OPTION_TEXT, plot, "FILE.svg", "a drawing of all trials", .env = NULL),
+    OPT("--trials", OPTION_TEXT, trials, "FILE.csv", "a table of all trials", .env = NULL),
+    {0},
+};
+
+struct capacity {
+    struct capacity_options opt;
+    struct setup setup;
+    struct capacity_lengths lengths;
+    struct subjects subjects;
+    sac_model *model;
+    struct capacity_load load;
+    struct capacity_clock clock;
+    struct capacity_setting setting;
+    struct sheet sheet;
+    struct strbuf trials;
+    struct progress bar;
+    size_t n_trial; /* trials that are done */
+    /* The search at hand. */
+    struct capacity_site site;
+    struct capacity_alone alone;
+    struct capacity_result result;
+    uint32_t limit_i;
+};
+
+/* ---- Engines ---- */
+
+static bool on_step(void *user)
+{
+    struct capacity *c = user;
+    const double most = (double)c->subjects.n * CAPACITY_LIMITS * c->opt.n_trial;
+    progress_update(&c->bar, (double)c->n_trial / most);
+    return interrupt_pending();
+}
+
+static sac_engine_params engine_params(struct capacity *c, uint32_t n_seq)
+{
+    const struct capacity_load *load = &c->load;
+    const uint64_t each = (uint64_t)load->n_most + load->n_output + 128; /* no page is larger */
+    sac_engine_params p = setup_engine_params(&c->setup, (uint32_t)each, n_seq);
+    p.n_kv_tok = each * n_seq;
+    p.sparse_min_ctx = c->opt.sparse_min_ctx;
+    return p;
+}
+
+/* One idle iteration: of a request alone, dense, on a prompt of middle length, without a tier. */
+static sac_status measure_idle(struct capacity *c, sac_error *err)
+{
+    sac_engine_params p = engine_params(c, 1);
+    sac_engine *engine = NULL;
+    struct capacity_alone alone = {0};
+    size_t middle = 0;
+    const double mean = (double)c->load.n_tok / (double)c->load.n_prompt;
+    for (size_t i = 0; i < c->load.n_prompt; i++)
+        if (fabs((double)c->load.prompt[i].n_tok - mean) <
+            fabs((double)c->load.prompt[middle].n_tok - mean))
+            middle = i;
+    p.tier = NULL;
+    TRY(sac_engine_create(&engine, c->model, &p, err));
+    capacity_clock_use(&c->clock, engine);
+    const struct capacity_site site = {
+        .engine = engine, .clock = &c->clock, .load = &c->load, .stop = on_step, .user = c};
+    const sac_status status = capacity_alone_run(&alone, &site, middle, middle + 1, err);
+    c->setting.idle_ms = alone.gap_ms;
+    capacity_alone_deinit(&alone);
+    capacity_clock_use(&c->clock, NULL);
+    sac_engine_free(engine);
+    return status;
+}
+
+static sac_status open_engine(struct capacity *c, sac_error *err)
+{
+    sac_engine_params p = engine_params(c, c->opt.n_seq);
+    p.prefix_cache = !c->opt.cold;
+    if (!c->opt.cold) p.n_kv_tok += c->load.n_tok + 32 * c->load.n_prompt;
+    p.decode = c->subjects.decode;
+    p.n_decode = c->subjects.n_decode;
+    p.prefill = c->subjects.prefill;
+    p.n_prefill = c->subjects.n_prefill;
+    TRY(sac_engine_create(&c->site.engine, c->model, &p, err));
+    c->setting.params = sac_engine_get_params(c->site.engine);
+    capacity_clock_use(&c->clock, c->site.engine);
+    return setup_check_memory(COMMAND, c->site.engine, err);
+}
+
+/* ---- One method ---- */
+
+/* The one that tells most of a search: the largest rate that kept the limit, else the smallest. */
+static bool is_better(const struct capacity_trial *a, const struct capacity_trial *b)
+{
+    if (b->want.rate <= 0 || a->is_kept != b->is_kept) return b->want.rate <= 0 || a->is_kept;
+    return a->is_kept ? a->want.rate > b->want.rate : a->want.rate < b->want.rate;
+}
+
+static sac_status keeps(void *user, double rate, bool *out, sac_error *err)
+{
+    struct capacity *c = user;
+    struct capacity_result *r = &c->result;
+    const double n = ceil(rate * (double)c->opt.duration_s);
+    const struct capacity_want want = {
+        .rate = rate,
+        .n_request = n < N_REQUEST_MIN   ? N_REQUEST_MIN
+                     : n > N_REQUEST_MAX ? N_REQUEST_MAX
+                                         : (size_t)n,
+        .limit_ms = c->setting.limit_ms[c->limit_i],
+        .wait_ms = (double)c->opt.wait_ms,
+    };
+    struct capacity_trial trial;
+    snprintf(c->bar.note, sizeof c->bar.note, "%.20s, %s, %.3g/s", r->method,
+             limit_name[c->limit_i], rate);
+    TRY(capacity_trial_run(&trial, &c->site, &want, &c->alone, err));
+    if (trial.n_failed && !r->n_trial)
+        fprintf(stderr, "saccade " COMMAND ": %s: %s\n", r->method, trial.error);
+    c->n_trial++;
+    r->n_trial++;
+    capacity_trials_add(&c->trials, r->method, c->setting.idle_ms, c->limit_i == CAPACITY_STRICT,
+                        &trial);
+    if (is_better(&trial, &r->best[c->limit_i])) r->best[c->limit_i] = trial;
+    *out = trial.is_kept;
+    return SAC_OK;
+}
+
+static sac_status search(struct capacity *c, sac_error *err)
+{
+    struct capacity_result *r = &c->result;
+    /* One answer behind the other, to begin with; then what the stricter limit allows. */
+    double start = 1e3 / (c->setting.idle_ms * c->load.n_output);
+    for (c->limit_i = 0; c->limit_i < CAPACITY_LIMITS; c->limit_i++) {
+        const struct capacity_search s = {.start = start,
+                                          .factor = (double)c->opt.factor,
+                                          .n_most = c->opt.n_trial,
+                                          .keeps = keeps,
+                                          .user = c};
+        TRY(capacity_search_run(&r->keeps[c->limit_i], &r->fails[c->limit_i], &s, err));
+        if (r->keeps[c->limit_i] > 0) start = r->keeps[c->limit_i];
+    }
+    return SAC_OK;
+}
+
+static sac_status run_method(struct capacity *c, const struct subject *subject, sac_error *err)
+{
+    c->site.prefill_i = subject->prefill_i;
+    c->site.decode_i = subject->decode_i;
+    c->result = (struct capacity_result){.method = subject->name, .alone = &c->alone};
+    snprintf(c->bar.note, sizeof c->bar.note, "%.20s, alone", subject->name);
+    sac_status status = capacity_alone_run(&c->alone, &c->site, 0, c->load.n_prompt, err);
+    if (status == SAC_OK) status = search(c, err);
+    if (status == SAC_OK) {
+        progress_end(&c->bar);
+        capacity_row_print(&c->sheet, &c->setting, &c->result);
+        progress_begin(&c->bar, "capacity");
+    }
+    capacity_alone_deinit(&c->alone);
+    return status;
+}
+
+/* A method that cannot answer alone is told and passed over. */
+static sac_status run_methods(struct capacity *c, sac_error *err)
+{
+    c->site.clock = &c->clock;
+    c->site.load = &c->load;
+    c->site.stop = on_step;
+    c->site.user = c;
+    sac_status status = open_engine(c, err);
+    for (uint32_t i = 0; status == SAC_OK && i < c->subjects.n; i++) {
+        status = run_method(c, &c->subjects.item[i], err);
+        if (status != SAC_ERR_CONTEXT) continue;
+        fprintf(stderr, "saccade " COMMAND ": %s: %s\n", c->subjects.item[i].name, err->msg);
+        status = SAC_OK;
+    }
+    capacity_clock_use(&c->clock, NULL);
+    sac_engine_free(c->site.engine);
+    return status;
+}
+
+/* ---- All ---- */
+
+static void print_head(const struct capacity *c)
+{
+    const struct capacity_setting *s = &c->setting;
+    const sac_model_info m = sac_model_get_info(c->model);
+    const double mean = (double)c->load.n_tok / (double)c->load.n_prompt;
+    const double kv = mean * m.n_layer * m.n_kv_head * m.head_dim *
+                      (c->setup.type_k == SAC_KV_Q8 ? 70.0 / 32 : 4);
+    printf("%zu prompts, mean %.0f tokens (%.1f MiB of keys and values), %u at once at most; seed "
+           "%llu; clock: %s\n",
+           c->load.n_prompt, mean, kv / 0x1p20, c->opt.n_seq, (unsigned long long)c->load.seed,
+           c->clock.is_model ? "model" : "wall");
+    printf("one idle iteration: %.2f ms; p99 of the time between tokens: strict %.1f ms, relaxed "
+           "%.1f ms\n\n",
+           s->idle_ms, s->limit_ms[CAPACITY_STRICT], s->limit_ms[CAPACITY_RELAXED]);
+}
+
+/* What is done is kept, whatever ended the run. */
+static sac_status write_files(const struct capacity *c, sac_error *err)
+{
+    struct strbuf svg = {0};
+    if (c->trials.failed)
+        return error_set(err, SAC_ERR_MEMORY, "no memory for the table of trials");
+    if (!c->n_trial) return SAC_OK;
+    if (c->opt.trials) TRY(textfile_write(c->opt.trials, c->trials.data, c->trials.n, err));
+    if (!c->opt.plot) return SAC_OK;
+    sac_status status = capacity_plot(&svg, &c->trials, err);
+    if (status == SAC_OK) status = textfile_write(c->opt.plot, svg.data, svg.n, err);
+    strbuf_deinit(&svg);
+    return status;
+}
+
+static sac_status run_all(struct capacity *c, sac_error *err)
+{
+    const struct capacity_load_params params = {.lengths = &c->lengths,
+                                                .n_prompt = c->opt.n_prompt,
+                                                .n_output = c->opt.n_output,
+                                                .seed = (uint64_t)c->opt.seed,
+                                                .burstiness = (double)c->opt.burstiness};
+    const sac_model_info m = sac_model_get_info(c->model);
+    c->clock.flop_per_row = 2 * ((double)m.n_params - (double)m.n_vocab * m.n_embd);
+    c->setting.idle_ms = (double)c->opt.idle_ms;
+    TRY(capacity_load_make(&c->load, c->model, &params, err));
+    if (c->setting.idle_ms <= 0) TRY(measure_idle(c, err));
+    for (uint32_t i = 0; i < CAPACITY_LIMITS; i++)
+        c->setting.limit_ms[i] = limit_iterations[i] * c->setting.idle_ms;
+    capacity_trials_begin(&c->trials);
+    progress_end(&c->bar);
+    if (c->opt.format == SHEET_MD) print_head(c);
+    c->sheet = sheet_begin((enum sheet_format)c->opt.format);
+    progress_begin(&c->bar, "capacity");
+    const sac_status status = run_methods(c, err);
+    progress_end(&c->bar);
+    sheet_end(&c->sheet);
+    sac_error why = {0};
+    const sac_status written = write_files(c, &why);
+    if (status != SAC_OK || written == SAC_OK) return status;
+    return error_set(err, written, "%s", why.msg);
+}
+
+static int check(struct capacity *c)
+{
+    sac_error err = {0};
+    const struct capacity_options *o = &c->opt;
+    if (capacity_lengths_parse(&c->lengths, o->lengths, &err) != SAC_OK)
+        return options_usage_error(COMMAND, "option '--lengths': %s", err.msg);
+    if (subjects_parse(&c->subjects, o->methods, &err) != SAC_OK)
+        return options_usage_error(COMMAND, "option '--methods': %s", err.msg);
+    c->clock = (struct capacity_clock){.is_model = o->clock == 1,
+                                       .read_gb_s = (double)o->read_gb_s,
+                                       .gflop_s = (double)o->gflop_s,
+                                       .fetch_gb_s = (double)o->fetch_gb_s};
+    c->setting = (struct capacity_setting){
+        .model = c->setup.model, .lengths = o->lengths, .load = &c->load, .clock = &c->clock};
+    return OPTIONS_GO_ON;
+}
+
+static int run(struct capacity *c)
+{
+    sac_error err = {0};
+    int code = setup_load(&c->setup, &c->model);
+    if (code != OPTIONS_GO_ON) return code;
+    progress_begin(&c->bar, "capacity");
+    const sac_status status = run_all(c, &err);
+    progress_end(&c->bar);
+    strbuf_deinit(&c->trials);
+    capacity_load_deinit(&c->load);
+    sac_model_free(c->model);
+    return status == SAC_OK ? output_finish(EXIT_OK) : setup_failed(COMMAND, status, err.msg);
+}
+
+int bench_capacity(int argc, char **argv)
+{
+    struct capacity c = {.opt = {.methods = "dense,arkvale,infinigen,psa,psa_cert,auto",
+                                 .lengths = "1024:4096",
+                                 .n_prompt = 6,
+                                 .n_output = 24,
+                                 .n_seq = 16,
+                                 .n_trial = 5,
+                                 .seed = 1,
+                                 .duration_s = 3,
+                                 .burstiness = 1,
+                                 .wait_ms = 2000,
+                                 .factor = 1.2F,
+                                 .read_gb_s = 20,
+                                 .gflop_s = 200,
+                                 .fetch_gb_s = 2},
+                         .setup = setup_default(COMMAND)};
+    const struct option_group groups[] = {
+        {"Model and memory", setup_part, &c.setup},
+        {"Load", load_part, &c.opt},
+        {"Search and report", search_part, &c.opt},
+    };
+    struct options o = {
+        .command = COMMAND,
+        .usage = "-m MODEL [options]",
+        .summary = "Finds the largest rate of requests, answered or not, at which the 99th "
+                   "percentile of the time between tokens stays below 5 (strict) and below 25 "
+                   "(relaxed) idle iterations, for each method, with what was read and fetched and "
+                   "whether hidden numbers were found. Trials are short unless --duration says "
+                   "otherwise; Ctrl-C keeps the rows, trials and drawing of what is done.",
+        .group = groups,
+        .n_group = sizeof groups / sizeof groups[0],
+    };
+    int code = options_parse(&o, argc, argv);
+    if (code == OPTIONS_GO_ON) code = check(&c);
+    if (code == OPTIONS_GO_ON) {
+        interrupt_install();
+        code = run(&c);
+    }
+    subjects_deinit(&c.subjects);
+    return code;
+}

@@ -1,0 +1,129 @@
+/* capacity_load.c: the prompts of `bench capacity`: a number hidden in prose and asked for, in
+ * lengths drawn from a distribution. The same seed gives the same prompts, at whatever rate they
+ * are asked, so that methods and rates differ in nothing else. */
+#include "app/capacity.h"
+
+#include "base/mem.h"
+#include "eval/needle.h"
+#include "eval/rng.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+#define LENGTH_MIN 128u /* below, neither head nor question find room */
+#define LENGTH_MAX (1u << 24)
+#define ANSWER_TOK 32u /* that a sample of needle.h leaves free behind the prompt */
+
+/* ---- Lengths ---- */
+
+static sac_status take_length(struct capacity_lengths *out, const char *text, char **end,
+                              sac_error *err)
+{
+    errno = 0;
+    const unsigned long n = strtoul(text, end, 10);
+    if (text[0] < '0' || text[0] > '9')
+        return error_set(err, SAC_ERR_ARG,
+                         "'%.60s' is no length: MIN:MAX or N,N,... are, in tokens", text);
+    if (errno || n < LENGTH_MIN || n > LENGTH_MAX)
+        return error_set(err, SAC_ERR_ARG, "%.*s tokens: a prompt has %u to %u", (int)(*end - text),
+                         text, LENGTH_MIN, LENGTH_MAX);
+    if (out->n == CAPACITY_LENGTHS_MAX)
+        return error_set(err, SAC_ERR_ARG, "more than %u lengths", CAPACITY_LENGTHS_MAX);
+    out->item[out->n++] = (uint32_t)n;
+    return SAC_OK;
+}
+
+sac_status capacity_lengths_parse(struct capacity_lengths *out, const char *text, sac_error *err)
+{
+    char *end;
+    *out = (struct capacity_lengths){0};
+    TRY(take_length(out, text, &end, err));
+    out->is_range = *end == ':';
+    if (out->is_range) {
+        const char *most = end + 1;
+        TRY(take_length(out, most, &end, err));
+        if (out->item[0] > out->item[1])
+            return error_set(err, SAC_ERR_ARG, "'%.60s': the first length is the smaller one",
+                             text);
+    }
+    while (!out->is_range && *end == ',') TRY(take_length(out, end + 1, &end, err));
+    if (*end)
+        return error_set(err, SAC_ERR_ARG,
+                         "'%.60s' is no length: MIN:MAX or N,N,... are, in tokens", end);
+    return SAC_OK;
+}
+
+static uint32_t draw_prompt_length(const struct capacity_lengths *l, struct rng *r)
+{
+    if (!l->is_range) return l->item[rng_below(r, l->n)];
+    const double share = (double)(rng_next(r) >> 11) * 0x1p-53, low = log(l->item[0]);
+    return (uint32_t)lround(exp(low + share * (log(l->item[1]) - low)));
+}
+
+/* ---- Prompts ---- */
+
+static sac_status make_prompt(struct capacity_prompt *out, const struct task_text *text,
+                              const struct needle_args *args, const struct task_cell *cell,
+                              sac_error *err)
+{
+    struct task_sample sample = {0};
+    sac_status status = needle_make(args, text, cell, &sample, err);
+    if (status == SAC_OK) status = task_encode(text, &sample, 0, NULL, &out->tok, &out->n_tok, err);
+    if (status == SAC_OK) {
+        out->expected = mem_strdup(sample.turn[0].expected.item[0]);
+        if (!out->expected) status = error_set(err, SAC_ERR_MEMORY, "no memory for a prompt");
+    }
+    task_sample_deinit(&sample);
+    return status;
+}
+
+static sac_status make_prompts(struct capacity_load *out, const struct capacity_load_params *p,
+                               const sac_model *model, const struct haystack *hay, sac_error *err)
+{
+    const struct task_text text = task_text_of(model);
+    const struct needle_args args = {
+        .haystack = hay, .seed = p->seed, .kind = NEEDLE_NUMBER, .n_needle = 1};
+    for (uint32_t i = 0; i < p->n_prompt; i++) {
+        struct rng r = rng_stream("capacity", 0, p->seed, i);
+        const uint32_t length = draw_prompt_length(p->lengths, &r);
+        const struct task_cell cell = {.task = "needle",
+                                       .ctx = length + ANSWER_TOK,
+                                       .depth = (double)rng_below(&r, 101),
+                                       .index = i};
+        struct capacity_prompt *prompt = &out->prompt[i];
+        TRY(make_prompt(prompt, &text, &args, &cell, err));
+        if (prompt->n_tok > out->n_most) out->n_most = (uint32_t)prompt->n_tok;
+        out->n_tok += prompt->n_tok;
+    }
+    return SAC_OK;
+}
+
+sac_status capacity_load_make(struct capacity_load *out, const sac_model *model,
+                              const struct capacity_load_params *p, sac_error *err)
+{
+    struct haystack hay = {0};
+    assert(p->n_prompt && p->n_output);
+    *out = (struct capacity_load){.n_prompt = p->n_prompt,
+                                  .n_output = p->n_output,
+                                  .seed = p->seed,
+                                  .burstiness = p->burstiness};
+    out->prompt = mem_calloc(p->n_prompt, sizeof *out->prompt);
+    if (!out->prompt)
+        return error_set(err, SAC_ERR_MEMORY, "no memory for %u prompts", p->n_prompt);
+    sac_status status = haystack_init_prose(&hay, p->seed, err);
+    if (status == SAC_OK) status = make_prompts(out, p, model, &hay, err);
+    haystack_deinit(&hay);
+    return status;
+}
+
+void capacity_load_deinit(struct capacity_load *load)
+{
+    for (size_t i = 0; load->prompt && i < load->n_prompt; i++) {
+        sac_free(load->prompt[i].tok);
+        mem_free(load->prompt[i].expected);
+    }
+    mem_free(load->prompt);
+    *load = (struct capacity_load){0};
+}

@@ -1,0 +1,22 @@
+/* capacity_search.c: see the header. Rates are doubled or halved until one keeps the limits and
+ * another does not; then the geometric middle is tried. */
+#include "app/capacity.h"
+
+#include <assert.h>
+#include <math.h>
+
+sac_status capacity_search_run(double *out_keeps, double *out_fails,
+                               const struct capacity_search *s, sac_error *err)
+{
+    double low = 0, high = INFINITY, rate = s->start;
+    assert(s->start > 0 && s->factor > 1 && s->n_most > 0);
+    for (uint32_t i = 0; i < s->n_most && !(low > 0 && high <= low * s->factor); i++) {
+        bool keeps = false;
+        TRY(s->keeps(s->user, rate, &keeps, err));
+        *(keeps ? &low : &high) = rate;
+        rate = low > 0 && isfinite(high) ? sqrt(low * high) : low > 0 ? 2 * low : high / 2;
+    }
+    *out_keeps = low;
+    *out_fails = high;
+    return SAC_OK;
+}
