@@ -16,18 +16,31 @@
 #define HUGE_BYTES ((size_t)2 << 20)
 
 static _Atomic uint64_t count;
+static _Atomic uint64_t held;
 static _Atomic uint64_t fail_at; /* value of `count` from which calls fail; 0: never */
+static _Atomic bool fail_once;   /* that one alone */
 
 static int must_fail(void)
 {
     const uint64_t c = atomic_fetch_add_explicit(&count, 1, memory_order_relaxed) + 1;
     const uint64_t f = atomic_load_explicit(&fail_at, memory_order_relaxed);
-    return f != 0 && c >= f;
+    return f != 0 && (c == f || (c > f && !atomic_load_explicit(&fail_once, memory_order_relaxed)));
+}
+
+static void arm(uint64_t n, bool once)
+{
+    atomic_store(&fail_once, once);
+    atomic_store(&fail_at, n ? atomic_load(&count) + n : 0);
 }
 
 void mem_fail_after(uint64_t n)
 {
-    atomic_store(&fail_at, n ? atomic_load(&count) + n : 0);
+    arm(n, false);
+}
+
+void mem_fail_at(uint64_t n)
+{
+    arm(n, true);
 }
 
 uint64_t mem_count(void)
@@ -35,25 +48,39 @@ uint64_t mem_count(void)
     return atomic_load(&count);
 }
 
+uint64_t mem_held(void)
+{
+    return atomic_load(&held);
+}
+
+static void *hand_out(void *p)
+{
+    if (p) atomic_fetch_add_explicit(&held, 1, memory_order_relaxed);
+    return p;
+}
+
 void *mem_alloc(size_t bytes)
 {
-    return must_fail() ? NULL : malloc(bytes ? bytes : 1);
+    return must_fail() ? NULL : hand_out(malloc(bytes ? bytes : 1));
 }
 
 void *mem_calloc(size_t n, size_t bytes)
 {
     /* calloc checks the product too, but under a sanitizer by ending the program. */
     const bool overflows = bytes && n > SIZE_MAX / bytes;
-    return must_fail() || overflows ? NULL : calloc(n ? n : 1, bytes ? bytes : 1);
+    return must_fail() || overflows ? NULL : hand_out(calloc(n ? n : 1, bytes ? bytes : 1));
 }
 
 void *mem_realloc(void *old, size_t bytes)
 {
-    return must_fail() ? NULL : realloc(old, bytes ? bytes : 1);
+    if (must_fail()) return NULL;
+    void *p = realloc(old, bytes ? bytes : 1);
+    return old ? p : hand_out(p);
 }
 
 void mem_free(void *p)
 {
+    if (p) atomic_fetch_sub_explicit(&held, 1, memory_order_relaxed);
     free(p);
 }
 

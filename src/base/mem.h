@@ -29,8 +29,12 @@ void mem_unmap(void *p, size_t bytes);
 
 /* Tests: the n-th allocation from now (1 is the next) and all after it fail; 0 switches it off. */
 void mem_fail_after(uint64_t n);
+/* The n-th alone fails: what comes then goes on with a hole in it. */
+void mem_fail_at(uint64_t n);
 /* Allocations so far in the process: a step must not change it. */
 uint64_t mem_count(void);
+/* Blocks that were handed out and not freed; maps are not among them. */
+uint64_t mem_held(void);
 
 /* ---- Arena: pieces of one block whose size the same code computes beforehand (design D9) ----
  *

@@ -79,7 +79,7 @@ struct answer {
     bool asleep;
     bool gone;                    /* nobody will read: to be cancelled */
     bool slow;                    /* gone because it read too slowly */
-    bool lost;                    /* a piece found no memory */
+    _Atomic bool lost;            /* a piece found no memory; read without the lock, too */
     uint64_t submit_us, piece_us; /* when it was queued; when the last piece came */
     uint32_t n_ref;
 };

@@ -27,13 +27,17 @@ static void add_result(cJSON *out, const cJSON *block)
 static void add_call(cJSON *calls, const cJSON *block)
 {
     cJSON *call = cJSON_CreateObject(), *function;
+    const cJSON *given = json_get(block, "input");
     struct strbuf input = {0};
     json_copy(call, "id", block, "id");
     cJSON_AddStringToObject(call, "type", "function");
     function = cJSON_AddObjectToObject(call, "function");
     json_copy(function, "name", block, "name");
-    json_print(&input, cJSON_Duplicate(json_get(block, "input"), true));
-    cJSON_AddStringToObject(function, "arguments", input.failed ? "{}" : input.data);
+    if (given)
+        json_print(&input, cJSON_Duplicate(given, true));
+    else
+        strbuf_adds(&input, "{}");
+    cJSON_AddItemToObject(function, "arguments", json_text_of(&input));
     strbuf_deinit(&input);
     cJSON_AddItemToArray(calls, call);
 }
@@ -276,8 +280,7 @@ static void write_piece(struct reply *r, const struct answer_piece *p, struct st
     if (c->n_shown || !c->n_call) stop_block(r, out);
     for (size_t i = 0; i < c->n_call; i++) {
         start_block(r, call_block(&c->call[i], NULL), out);
-        write_delta(r, "input_json_delta", "partial_json", cJSON_CreateString(c->call[i].args.data),
-                    out);
+        write_delta(r, "input_json_delta", "partial_json", json_text_of(&c->call[i].args), out);
         stop_block(r, out);
     }
 }

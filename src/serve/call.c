@@ -32,8 +32,9 @@ struct call {
     uint64_t body_held;    /* counted in the totals */
     struct answer *answer; /* a reference; or NULL */
     struct reply reply;
-    bool closed;       /* a stream: its last bytes are in `out` */
-    struct strbuf out; /* of a stream: what MHD has not asked for yet */
+    struct json_pool json; /* owned: what is missing for want of memory is not answered with 200 */
+    bool closed;           /* a stream: its last bytes are in `out` */
+    struct strbuf out;     /* of a stream: what MHD has not asked for yet */
     size_t out_at;
     unsigned status; /* 0: nothing was sent */
 };
@@ -43,12 +44,23 @@ static struct respond_to answer_to(const struct call *call)
     return (struct respond_to){call->head.context, call->head.connection, call->id};
 }
 
+static bool is_anthropic(const struct call *call)
+{
+    return call->route && call->route->dialect && call->route->dialect->anthropic;
+}
+
+static sac_status no_memory(struct call *call)
+{
+    return refusal_set(&call->refusal, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+}
+
+/* Whatever else seems to be wrong with a request that found no memory is not the client's fault. */
 static enum MHD_Result refuse(struct call *call)
 {
     const struct respond_to to = answer_to(call);
-    const bool anthropic = call->route && call->route->dialect && call->route->dialect->anthropic;
+    if (call->json.failed || call->out.failed) (void)no_memory(call);
     call->status = refusal_status(&call->refusal);
-    return respond_refusal(&to, &call->refusal, anthropic);
+    return respond_refusal(&to, &call->refusal, is_anthropic(call));
 }
 
 /* ---- Head and body ---- */
@@ -90,6 +102,7 @@ static bool has_long_body(const struct call *call)
 {
     const char *length = MHD_lookup_connection_value(call->head.connection, MHD_HEADER_KIND,
                                                      MHD_HTTP_HEADER_CONTENT_LENGTH);
+    if (call->refusal.kind == REFUSAL_FRAMING) return true; /* nobody knows how long */
     return length && (strlen(length) > 9 || strtoul(length, NULL, 10) > DRAIN_BYTES);
 }
 
@@ -97,10 +110,11 @@ struct call *call_begin(const struct call_head *head, enum MHD_Result *out_resul
 {
     struct call *call = mem_calloc(1, sizeof *call);
     char *path = mem_strndup(head->path, strcspn(head->path, "?"));
-    *out_result = MHD_NO;
     if (!call || !path) {
+        const struct respond_to to = {head->context, head->connection, ""};
         mem_free(call);
         mem_free(path);
+        *out_result = respond_no_memory(&to, false);
         return NULL;
     }
     call->head = *head;
@@ -110,7 +124,9 @@ struct call *call_begin(const struct call_head *head, enum MHD_Result *out_resul
     reply_random_id(call->id, "req-");
     atomic_fetch_add(&head->totals->n_call, 1);
     *out_result = MHD_YES;
+    json_enter(&call->json);
     if (check_head(call) != SAC_OK && has_long_body(call)) *out_result = refuse(call);
+    json_leave();
     return call;
 }
 
@@ -131,8 +147,7 @@ enum MHD_Result call_body(struct call *call, const char *data, size_t n)
         call->body_held += n;
         strbuf_add(&call->body, data, n);
     }
-    if (call->body.failed)
-        (void)refusal_set(&call->refusal, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    if (call->body.failed) (void)no_memory(call);
     if (call->refusal.kind != REFUSAL_NONE) strbuf_deinit(&call->body);
     return MHD_YES;
 }
@@ -174,6 +189,13 @@ static void write_piece(struct call *call, const struct answer_piece *p)
         call->reply.dialect->piece(&call->reply, p, &call->out);
 }
 
+/* An answer that lost a piece was ended for that, and not because the server goes down. */
+static void find_loss(struct call *call)
+{
+    if (atomic_load(&call->answer->lost))
+        (void)refusal_set(&call->reply.failed, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+}
+
 /* Before the client knows that the answer has ended: it may ask for the reading at once. */
 static void keep_reading(struct call *call)
 {
@@ -187,8 +209,7 @@ static void close_stream(struct call *call)
 {
     struct reply *r = &call->reply;
     call->closed = true;
-    if (r->failed.kind == REFUSAL_NONE && call->answer->lost)
-        (void)refusal_set(&r->failed, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    find_loss(call);
     if (r->failed.kind != REFUSAL_NONE) {
         if (r->dialect->anthropic) strbuf_adds(&call->out, "event: error\n");
         strbuf_adds(&call->out, "data: ");
@@ -213,23 +234,41 @@ static bool fill_stream(struct call *call)
         }
         answer_pieces_free(first);
         if (done) close_stream(call);
+        call->closed |= call->out.failed;
     }
     return true;
+}
+
+/* What is to be sent: of a stream that found no memory, what could be written is not whole. */
+static const char *stream_text(const struct call *call, size_t *out_n)
+{
+    const char *text = call->out.data;
+    *out_n = call->out.n;
+    if (!call->out.failed) return text;
+    text = is_anthropic(call) ? "event: error\ndata: " REFUSAL_NO_MEMORY_ANTHROPIC "\n\n"
+                              : "data: " REFUSAL_NO_MEMORY "\n\n";
+    *out_n = strlen(text);
+    return text;
 }
 
 static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max)
 {
     struct call *call = user;
+    size_t n;
     (void)pos;
-    if (call->out_at == call->out.n) {
+    (void)stream_text(call, &n);
+    if (call->out_at == n) {
+        if (call->closed) return MHD_CONTENT_READER_END_OF_STREAM;
         strbuf_reset(&call->out);
         call->out_at = 0;
-        if (call->closed) return MHD_CONTENT_READER_END_OF_STREAM;
-        if (!fill_stream(call)) return 0;
+        json_enter(&call->json);
+        const bool filled = fill_stream(call);
+        json_leave();
+        if (!filled) return 0;
     }
-    if (call->out.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
-    const size_t left = call->out.n - call->out_at, n = left < max ? left : max;
-    memcpy(buf, call->out.data + call->out_at, n);
+    const char *text = stream_text(call, &n);
+    n = n - call->out_at < max ? n - call->out_at : max;
+    memcpy(buf, text + call->out_at, n);
     call->out_at += n;
     return (ssize_t)n;
 }
@@ -249,10 +288,9 @@ static enum MHD_Result begin_stream(struct call *call)
         write_piece(call, p);
     }
     answer_pieces_free(first);
-    if (r->failed.kind != REFUSAL_NONE) {
-        call->refusal = r->failed;
-        return refuse(call);
-    }
+    find_loss(call);
+    call->refusal = r->failed;
+    if (call->refusal.kind != REFUSAL_NONE || call->out.failed) return refuse(call);
     call->status = 200;
     return respond_stream(&to, read_stream, call);
 }
@@ -272,14 +310,12 @@ static enum MHD_Result wait_for_all(struct call *call)
         answer_pieces_free(first);
     }
     if (!done) return MHD_YES;
-    if (r->failed.kind == REFUSAL_NONE && call->answer->lost)
-        (void)refusal_set(&r->failed, REFUSAL_UNAVAILABLE, NULL, "out of memory");
-    if (r->failed.kind != REFUSAL_NONE) {
-        call->refusal = r->failed;
-        return refuse(call);
-    }
+    find_loss(call);
+    call->refusal = r->failed;
+    if (call->refusal.kind != REFUSAL_NONE) return refuse(call);
     keep_reading(call);
     r->dialect->whole(r, &call->out);
+    if (call->out.failed) return refuse(call);
     call->status = 200;
     return respond_text(&to, 200, NULL, &call->out);
 }
@@ -296,7 +332,7 @@ static sac_status parse_rest(struct call *call, cJSON **out)
         json_add_text(*out, "name", name, n);
     }
     mem_free(name);
-    return SAC_OK; /* without memory, the name is missing */
+    return name && !call->json.failed ? SAC_OK : no_memory(call);
 }
 
 static sac_status parse_body(struct call *call, cJSON **out)
@@ -304,8 +340,8 @@ static sac_status parse_body(struct call *call, cJSON **out)
     const struct json_limits limits = json_limits_default();
     sac_error err = {0};
     const char *text = call->body.data ? call->body.data : "";
-    if (json_parse(out, text, call->body.n, &limits, &err) != SAC_OK)
-        return refusal_set(&call->refusal, REFUSAL_REQUEST, NULL, "%s", err.msg);
+    const sac_status status = json_parse(out, text, call->body.n, &limits, &err);
+    if (status != SAC_OK) return refusal_of(&call->refusal, status, NULL, err.msg);
     if (cJSON_IsObject(*out)) return SAC_OK;
     cJSON_Delete(*out);
     *out = NULL;
@@ -339,7 +375,7 @@ static sac_status queue_answer(struct call *call, const cJSON *body)
     if (!a ||
         reply_init(&call->reply, call->route->dialect, a, &c->rules, c->model_name) != SAC_OK) {
         answer_free(a);
-        return refusal_set(&call->refusal, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+        return no_memory(call);
     }
     a->key = call->key;
     a->sampled = is_sampled(c->config->audit_share);
@@ -379,7 +415,8 @@ static enum MHD_Result work(struct call *call)
         status = reply_at_once(call, body, &text);
     cJSON_Delete(body);
     drop_body(call);
-    if (status != SAC_OK) {
+    if (status != SAC_OK || text.failed || call->json.failed) {
+        if (text.failed) (void)no_memory(call);
         strbuf_deinit(&text);
         return refuse(call);
     }
@@ -390,7 +427,7 @@ static enum MHD_Result work(struct call *call)
     return call->answer->ask.stream ? begin_stream(call) : wait_for_all(call);
 }
 
-enum MHD_Result call_go_on(struct call *call)
+static enum MHD_Result go_on(struct call *call)
 {
     enum MHD_Result result;
     const struct respond_to to = answer_to(call);
@@ -403,6 +440,14 @@ enum MHD_Result call_go_on(struct call *call)
     if (!call->route && call->refusal.kind != REFUSAL_HEADER && send_page(call, &result))
         return result;
     return call->refusal.kind != REFUSAL_NONE ? refuse(call) : work(call);
+}
+
+enum MHD_Result call_go_on(struct call *call)
+{
+    json_enter(&call->json);
+    const enum MHD_Result result = go_on(call);
+    json_leave();
+    return result;
 }
 
 /* ---- The end ---- */
@@ -476,8 +521,11 @@ static void log_call(const struct call *call, bool sent)
 void call_end(struct call *call, bool sent)
 {
     struct context *c = call->head.context;
+    json_enter(&call->json);
     log_call(call, sent);
     reply_deinit(&call->reply);
+    json_leave();
+    json_pool_deinit(&call->json);
     if (call->answer) loop_leave(c->loop, call->answer);
     drop_body(call);
     strbuf_deinit(&call->out);

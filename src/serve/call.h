@@ -22,7 +22,8 @@ struct call_head {
     const char *method, *path;
 };
 
-/* NULL: out of memory. May already have answered: a refusal does not wait for a long body. */
+/* NULL: out of memory, which is answered. May already have answered: a refusal does not wait for a
+ * long body. */
 struct call *call_begin(const struct call_head *head, enum MHD_Result *out_result);
 /* A part of the body. */
 enum MHD_Result call_body(struct call *call, const char *data, size_t n);

@@ -82,32 +82,36 @@ static sac_status read_choice(const cJSON *body, struct choice *out, struct refu
 /* ---- Templates that know nothing of tools ---- */
 
 /* One that refuses the conversation, its tool messages say, knows none either. */
-static bool knows_tools(struct dialogue *d, const struct ask_rules *rules)
+static sac_status knows_tools(struct dialogue *d, const struct ask_rules *rules, bool *out,
+                              struct refusal *ref)
 {
     char *with = NULL, *without = NULL, *tools = d->tools;
-    struct refusal ref;
-    bool known = dialogue_render(d, rules, &with, &ref) == SAC_OK;
+    struct refusal why = {0};
+    *out = dialogue_render(d, rules, &with, &why) == SAC_OK;
     d->tools = NULL;
-    if (known && dialogue_render(d, rules, &without, &ref) == SAC_OK)
-        known = strcmp(with, without) != 0;
+    if (*out && dialogue_render(d, rules, &without, &why) == SAC_OK)
+        *out = strcmp(with, without) != 0;
     d->tools = tools;
     sac_free(with);
     sac_free(without);
-    return known;
+    return why.kind == REFUSAL_UNAVAILABLE ? no_memory(ref) : SAC_OK;
 }
 
-/* Replaces a message's texts; takes over `content`. */
-static void rewrite(sac_message *m, const char *role, char *content)
+/* Replaces a message's texts by what was written, which is taken over. */
+static sac_status rewrite(sac_message *m, const char *role, struct strbuf *written,
+                          struct refusal *ref)
 {
+    char *content = strbuf_detach(written, NULL), *copy = mem_strdup(role);
+    if (!content || !copy) {
+        mem_free(content);
+        mem_free(copy);
+        return no_memory(ref);
+    }
+    mem_free((char *)(uintptr_t)m->role);
     mem_free((char *)(uintptr_t)m->content);
     mem_free((char *)(uintptr_t)m->extra_json);
-    m->extra_json = NULL;
-    m->content = content;
-    if (strcmp(m->role, role) == 0) return;
-    char *copy = mem_strdup(role);
-    if (!copy) return; /* the template says what it thinks of the old one */
-    mem_free((char *)(uintptr_t)m->role);
-    m->role = copy;
+    *m = (sac_message){.role = copy, .content = content};
+    return SAC_OK;
 }
 
 /* The calls of an assistant's message as text behind what it says. */
@@ -125,28 +129,34 @@ static sac_status tell_calls(sac_message *m, struct refusal *ref)
         strbuf_adds(&text, "\n</tool_call>");
     }
     cJSON_Delete(extra);
-    char *content = strbuf_detach(&text, NULL);
-    if (!content) return no_memory(ref);
-    rewrite(m, "assistant", content);
-    return SAC_OK;
+    return rewrite(m, "assistant", &text, ref);
 }
 
 static sac_status tell_result(sac_message *m, struct refusal *ref)
 {
     struct strbuf text = {0};
     strbuf_addf(&text, "<tool_response>\n%s\n</tool_response>", m->content ? m->content : "");
-    char *content = strbuf_detach(&text, NULL);
-    if (!content) return no_memory(ref);
-    rewrite(m, "user", content);
+    return rewrite(m, "user", &text, ref);
+}
+
+/* A first message for the lesson, if there is no system's. */
+static sac_status add_system(struct dialogue *d, struct refusal *ref)
+{
+    if (d->n > 0 && strcmp(d->msg[0].role, "system") == 0) return SAC_OK;
+    TRY(dialogue_add(d, "system", NULL, NULL, ref));
+    const sac_message last = d->msg[d->n - 1];
+    memmove(d->msg + 1, d->msg, (d->n - 1) * sizeof *d->msg);
+    d->msg[0] = last;
+    d->n_lead = 1;
     return SAC_OK;
 }
 
-/* Puts the lesson into the system's message, which becomes the first if there is none. */
+/* Puts the lesson into the system's message. */
 static sac_status teach(struct dialogue *d, struct refusal *ref)
 {
     struct strbuf text = {0};
-    const bool has_system = d->n > 0 && strcmp(d->msg[0].role, "system") == 0;
-    if (has_system && d->msg[0].content) strbuf_addf(&text, "%s\n\n", d->msg[0].content);
+    TRY(add_system(d, ref));
+    if (d->msg[0].content) strbuf_addf(&text, "%s\n\n", d->msg[0].content);
     strbuf_adds(&text, lesson_begin);
     cJSON *tools = cJSON_Parse(d->tools);
     const cJSON *tool;
@@ -157,16 +167,7 @@ static sac_status teach(struct dialogue *d, struct refusal *ref)
     }
     cJSON_Delete(tools);
     strbuf_adds(&text, lesson_end);
-    if (!has_system) {
-        TRY(dialogue_add(d, "system", "", NULL, ref));
-        const sac_message last = d->msg[d->n - 1];
-        memmove(d->msg + 1, d->msg, (d->n - 1) * sizeof *d->msg);
-        d->msg[0] = last;
-        d->n_lead = 1;
-    }
-    char *content = strbuf_detach(&text, NULL);
-    if (!content) return no_memory(ref);
-    rewrite(&d->msg[0], "system", content);
+    TRY(rewrite(&d->msg[0], "system", &text, ref));
     for (size_t i = 0; i < d->n; i++) {
         if (d->msg[i].extra_json && strstr(d->msg[i].extra_json, "\"tool_calls\""))
             TRY(tell_calls(&d->msg[i], ref));
@@ -191,7 +192,8 @@ sac_status dialogue_tools(struct dialogue *d, struct ask *a, const cJSON *body,
         return refusal_set(ref, REFUSAL_REQUEST, "tool_choice",
                            "'tool_choice' names no tool of 'tools'");
     if (!d->tools) return SAC_OK;
-    const bool known = knows_tools(d, rules);
+    bool known = false;
+    TRY(knows_tools(d, rules, &known, ref));
     /* The lesson teaches Hermes' form to all. */
     a->tool_family = known ? toolstream_of_vocabulary(rules->trie) : TOOLSTREAM_HERMES;
     if (choice.must) TRY(shape_call(a, d->tools, choice.name, rules, ref));

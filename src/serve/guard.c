@@ -17,8 +17,15 @@ static const char *header(struct MHD_Connection *connection, const char *name)
 
 /* ---- Sizes ---- */
 
+/* Those that may stand once: of two, this server and a proxy before it could each take another. */
+static const char *const singles[] = {"Host", "Content-Length", "Transfer-Encoding",
+                                      "Authorization", "x-api-key"};
+#define N_SINGLE (sizeof singles / sizeof singles[0])
+
 struct header_sum {
     size_t bytes, n;
+    unsigned n_single[N_SINGLE];
+    bool bad_name;
 };
 
 static enum MHD_Result add_header(void *user, enum MHD_ValueKind kind, const char *key,
@@ -28,7 +35,31 @@ static enum MHD_Result add_header(void *user, enum MHD_ValueKind kind, const cha
     (void)kind;
     sum->n++;
     sum->bytes += strlen(key) + (value ? strlen(value) : 0) + 4;
+    sum->bad_name |= key[strcspn(key, " \t")] != 0;
+    for (size_t i = 0; i < N_SINGLE; i++) sum->n_single[i] += strcasecmp(key, singles[i]) == 0;
     return MHD_YES;
+}
+
+/* Where the body ends must be beyond doubt, or what one reader takes for its end is the next
+ * request to another. */
+static sac_status check_framing(struct MHD_Connection *connection, const struct header_sum *sum,
+                                struct refusal *ref)
+{
+    const char *coding = header(connection, MHD_HTTP_HEADER_TRANSFER_ENCODING);
+    for (size_t i = 0; i < N_SINGLE; i++)
+        if (sum->n_single[i] > 1)
+            return refusal_set(ref, REFUSAL_FRAMING, NULL, "the header '%s' stands twice",
+                               singles[i]);
+    if (sum->bad_name)
+        return refusal_set(ref, REFUSAL_FRAMING, NULL, "the name of a header holds a blank");
+    if (!coding) return SAC_OK;
+    if (strcasecmp(coding, "chunked") != 0)
+        return refusal_set(ref, REFUSAL_FRAMING, NULL,
+                           "the Transfer-Encoding is '%.40s': allowed is chunked", coding);
+    if (header(connection, MHD_HTTP_HEADER_CONTENT_LENGTH))
+        return refusal_set(ref, REFUSAL_FRAMING, NULL,
+                           "a body has a Content-Length or a Transfer-Encoding, not both");
+    return SAC_OK;
 }
 
 static sac_status check_size(const struct context *c, struct MHD_Connection *connection,
@@ -41,6 +72,7 @@ static sac_status check_size(const struct context *c, struct MHD_Connection *con
         return refusal_set(ref, REFUSAL_HEADER, NULL,
                            "%zu header lines of %zu bytes: the server takes %u of %u", sum.n,
                            sum.bytes, limits->n_header, limits->header_bytes);
+    TRY(check_framing(connection, &sum, ref));
     const char *length = header(connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
     if (length && strtoull(length, NULL, 10) > limits->body_bytes)
         return refusal_set(ref, REFUSAL_LARGE, NULL,

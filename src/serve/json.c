@@ -4,6 +4,9 @@
 
 #include "base/mem.h"
 
+#include <assert.h>
+#include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define DEPTH_MAX 256u /* of any limits: the walk keeps a count for each level */
@@ -16,6 +19,77 @@ struct walk {
     uint32_t n_member[DEPTH_MAX]; /* commas seen, by level */
     sac_error *err;
 };
+
+/* ---- Memory ---- */
+
+struct json_block {
+    struct json_block *next, **link; /* `link` points at what points here; NULL: in no pool */
+};
+_Static_assert(sizeof(struct json_block) % _Alignof(max_align_t) == 0, "what follows is aligned");
+
+/* cJSON's hooks are the process's and know nothing of who calls: so the thread must. */
+static _Thread_local struct json_pool *current;
+
+static void note_loss(void)
+{
+    if (current) current->failed = true;
+}
+
+static void *take_block(size_t bytes)
+{
+    struct json_block *b = mem_alloc(sizeof *b + bytes);
+    if (!b) {
+        note_loss();
+        return NULL;
+    }
+    *b = (struct json_block){0};
+    if (current) {
+        b->next = current->first;
+        b->link = &current->first;
+        if (b->next) b->next->link = &b->next;
+        current->first = b;
+    }
+    return b + 1;
+}
+
+static void give_block(void *p)
+{
+    struct json_block *b = p;
+    if (!b) return;
+    b--;
+    if (b->link) {
+        *b->link = b->next;
+        if (b->next) b->next->link = b->link;
+    }
+    mem_free(b);
+}
+
+void json_install(void)
+{
+    cJSON_InitHooks(&(cJSON_Hooks){take_block, give_block});
+}
+
+void json_enter(struct json_pool *pool)
+{
+    assert(!current);
+    current = pool;
+}
+
+void json_leave(void)
+{
+    current = NULL;
+}
+
+void json_pool_deinit(struct json_pool *pool)
+{
+    while (pool->first) {
+        struct json_block *next = pool->first->next;
+        mem_free(pool->first);
+        pool->first = next;
+    }
+}
+
+/* ---- Reading ---- */
 
 struct json_limits json_limits_default(void)
 {
@@ -108,6 +182,41 @@ static sac_status walk_all(struct walk *w)
     return SAC_OK;
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The name of two members of one object, or NULL; `name` is room for those of the largest one. */
+static const char *find_twice(const cJSON *value, const char **name)
+{
+    const cJSON *member;
+    size_t n = 0;
+    if (cJSON_IsObject(value)) {
+        cJSON_ArrayForEach(member, value) name[n++] = member->string;
+        qsort(name, n, sizeof *name, compare_names);
+        for (size_t i = 1; i < n; i++)
+            if (strcmp(name[i - 1], name[i]) == 0) return name[i];
+    }
+    cJSON_ArrayForEach(member, value)
+    {
+        const char *twice = member->child ? find_twice(member, name) : NULL;
+        if (twice) return twice;
+    }
+    return NULL;
+}
+
+static sac_status check_names(const cJSON *value, const struct json_limits *limits, sac_error *err)
+{
+    const char **name = mem_calloc(limits->members + 1, sizeof *name);
+    if (!name) note_loss();
+    if (!name) return error_set(err, SAC_ERR_MEMORY, "out of memory");
+    const char *twice = find_twice(value, name);
+    mem_free(name);
+    if (!twice) return SAC_OK;
+    return error_set(err, SAC_ERR_FORMAT, "'%.60s' stands twice in an object of the body", twice);
+}
+
 sac_status json_parse(cJSON **out, const char *text, size_t n, const struct json_limits *limits,
                       sac_error *err)
 {
@@ -115,6 +224,8 @@ sac_status json_parse(cJSON **out, const char *text, size_t n, const struct json
     const char *end = NULL;
     TRY(walk_all(&w));
     cJSON *value = cJSON_ParseWithLengthOpts(text, n, &end, false);
+    if (!value && current && current->failed)
+        return error_set(err, SAC_ERR_MEMORY, "out of memory");
     if (!value)
         return error_set(err, SAC_ERR_FORMAT, "the body is no JSON at byte %zu",
                          end ? (size_t)(end - text) : 0);
@@ -124,8 +235,12 @@ sac_status json_parse(cJSON **out, const char *text, size_t n, const struct json
         return error_set(err, SAC_ERR_FORMAT, "the body goes on behind its JSON, at byte %zu",
                          (size_t)(end - text));
     }
-    *out = value;
-    return SAC_OK;
+    const sac_status status = check_names(value, limits, err);
+    if (status != SAC_OK)
+        cJSON_Delete(value);
+    else
+        *out = value;
+    return status;
 }
 
 const cJSON *json_get(const cJSON *object, const char *name)
@@ -155,9 +270,16 @@ cJSON *json_text(const char *text, size_t n)
         i += bytes ? bytes : 1;
     }
     strbuf_add(&clean, "", 0);
+    if (clean.failed) note_loss();
     cJSON *item = clean.failed ? NULL : cJSON_CreateString(clean.data);
     strbuf_deinit(&clean);
     return item;
+}
+
+cJSON *json_text_of(const struct strbuf *text)
+{
+    if (text->failed) note_loss();
+    return text->failed ? NULL : json_text(text->data, text->n);
 }
 
 void json_add_text(cJSON *object, const char *name, const char *text, size_t n)
@@ -168,10 +290,8 @@ void json_add_text(cJSON *object, const char *name, const char *text, size_t n)
 void json_print(struct strbuf *out, cJSON *value)
 {
     char *text = value ? cJSON_PrintUnformatted(value) : NULL;
-    if (text)
-        strbuf_adds(out, text);
-    else
-        out->failed = true;
+    if (text) strbuf_adds(out, text);
+    if (!text || (current && current->failed)) out->failed = true;
     cJSON_free(text);
     cJSON_Delete(value);
 }

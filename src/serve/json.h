@@ -23,7 +23,8 @@ struct json_limits {
 
 struct json_limits json_limits_default(void);
 
-/* `*out` is the caller's (cJSON_Delete). SAC_ERR_FORMAT: no JSON; SAC_ERR_ARG: beyond a limit. */
+/* `*out` is the caller's (cJSON_Delete). SAC_ERR_FORMAT: no JSON, or an object has two members of
+ * one name, of which another reader would take the other; SAC_ERR_ARG: beyond a limit. */
 sac_status json_parse(cJSON **out, const char *text, size_t n, const struct json_limits *limits,
                       sac_error *err);
 
@@ -38,9 +39,32 @@ void json_copy(cJSON *to, const char *as, const cJSON *from, const char *name);
 /* Adds a text of any bytes as a string: what is no UTF-8, and NUL, becomes U+FFFD. */
 void json_add_text(cJSON *object, const char *name, const char *text, size_t n);
 cJSON *json_text(const char *text, size_t n);
+/* Of a buffer, whose failure is the pool's. */
+cJSON *json_text_of(const struct strbuf *text);
 
-/* Appends the value in one line and deletes it. A NULL value makes the buffer failed. */
+/* Appends the value in one line and deletes it. A NULL value makes the buffer failed, and so does a
+ * pool that has failed. */
 void json_print(struct strbuf *out, cJSON *value);
+
+/* ---- Memory ----
+ *
+ * What builds JSON goes on as if there were memory, and what it could not have would be missing
+ * from an answer, or never freed. So each call has a pool: a thread works for it between json_enter
+ * and json_leave, and what cJSON takes from there belongs to the pool, which knows whether anything
+ * could not be had. Then json_print fails, and so does the answer as a whole; what was not freed
+ * goes with the pool. Outside of a pool cJSON's memory is the program's, as ever. */
+
+struct json_pool {
+    struct json_block *first; /* owned */
+    bool failed;
+};
+
+/* Once, before the first JSON of the process. */
+void json_install(void);
+void json_enter(struct json_pool *pool);
+void json_leave(void);
+/* Frees what is left; all values of the pool are gone. */
+void json_pool_deinit(struct json_pool *pool);
 
 /* Bytes of the UTF-8 character at `s` [n], 0 if none begins there. */
 size_t json_utf8_bytes(const char *s, size_t n);

@@ -133,9 +133,15 @@ static sac_status take_out(struct library *l, const struct ask *ask, struct strb
 sac_status library_work(struct library *l, const struct ask *ask, uint64_t key,
                         struct library_wait wait, struct strbuf *out, sac_error *err)
 {
+    struct json_pool json = {0};
     TRY(turn_to(l, key, err));
-    if (ask->work == ASK_DOC_ADD) return add(l, &ask->document, wait, out, err);
-    return ask->work == ASK_DOC_LIST ? list(l, out, err) : take_out(l, ask, out, err);
+    json_enter(&json);
+    const sac_status status = ask->work == ASK_DOC_ADD    ? add(l, &ask->document, wait, out, err)
+                              : ask->work == ASK_DOC_LIST ? list(l, out, err)
+                                                          : take_out(l, ask, out, err);
+    json_leave();
+    json_pool_deinit(&json);
+    return status;
 }
 
 /* ---- Joining ---- */

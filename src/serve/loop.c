@@ -22,6 +22,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #define WATCH_MAX 64u /* sockets that are looked at in one call */
 
@@ -93,6 +94,11 @@ static sac_status check_room(const struct loop *loop, const struct answer *a, st
     const uint32_t n_max = loop->limits.n_running + loop->limits.n_queue;
     if (loop->draining)
         return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "the server is shutting down");
+    if (a->n_choice > n_max)
+        return refusal_set(
+            ref, REFUSAL_REQUEST, "n",
+            "%u answers are asked for at once ('n' to each prompt), the server takes %u",
+            a->n_choice, n_max);
     if (loop->n_choice + a->n_choice > n_max)
         return refusal_set(ref, REFUSAL_BUSY, NULL,
                            "%u answers are being computed or wait, the server takes %u: try again "
@@ -157,6 +163,13 @@ static void wake(struct answer *a)
     a->wake(a->user);
 }
 
+/* Its client would hold the connection until it reads on, or idles for long enough. */
+static void cut_off(struct answer *a)
+{
+    a->slow = a->gone = true;
+    if (a->fd >= 0) shutdown(a->fd, SHUT_RDWR);
+}
+
 /* Appends a piece, which may be NULL for want of memory. Under the lock. */
 static void put_piece(struct loop *loop, struct answer *a, struct answer_piece *p)
 {
@@ -165,7 +178,7 @@ static void put_piece(struct loop *loop, struct answer *a, struct answer_piece *
     if (!p) a->lost = a->gone = true;
     if (p && p->kind != ANSWER_DONE && a->eager &&
         a->piece_bytes + bytes > loop->limits.unread_bytes_max)
-        a->slow = a->gone = true;
+        cut_off(a);
     if (p) {
         p->us = a->piece_us;
         *a->end = p;
@@ -187,12 +200,22 @@ static void end_choice(struct loop *loop, struct answer_choice *c, struct answer
     put_piece(loop, a, p);
 }
 
+/* A form that is beyond its limits is told in its own words: the engine knows of an empty mask. */
+static struct answer_piece *piece_of_error(const struct answer_choice *c, const sac_event *e)
+{
+    const char *why = NULL;
+    const sac_status status = shape_text_status(c->shape, &why);
+    if (status == SAC_OK) return answer_piece_of(c->answer, c->i, e);
+    return answer_piece_failed(c->i, status == SAC_ERR_CONTEXT ? SAC_ERR_ARG : status, why);
+}
+
 static bool on_event(void *user, const sac_event *e)
 {
     struct answer_choice *c = user;
     struct answer *a = c->answer;
     struct loop *loop = c->loop;
-    struct answer_piece *p = answer_piece_of(a, c->i, e);
+    struct answer_piece *p =
+        e->finish == SAC_FINISH_ERROR ? piece_of_error(c, e) : answer_piece_of(a, c->i, e);
     if (c->reading && e->kind == SAC_EVENT_TOKEN) reading_token(c->reading, e->tok);
     const uint64_t now_us = clock_us();
     pthread_mutex_lock(&loop->lock);

@@ -69,7 +69,7 @@ static cJSON *chunk_json(const struct reply *r, uint32_t choice_i, cJSON *delta,
 
 static cJSON *choice_of(cJSON *chunk)
 {
-    return cJSON_GetObjectItemCaseSensitive(chunk, "choices")->child;
+    return cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(chunk, "choices"), 0);
 }
 
 static void open_stream(struct reply *r, struct strbuf *out)

@@ -211,7 +211,7 @@ static cJSON *whole_choice(const struct reply *r, uint32_t i)
     struct strbuf text = {0};
     strbuf_adds(&text, echo_of(r, i));
     strbuf_add(&text, c->text.data, c->text.n);
-    cJSON *o = choice_json(i, text.failed ? NULL : json_text(text.data, text.n), reply_finish(c));
+    cJSON *o = choice_json(i, json_text_of(&text), reply_finish(c));
     strbuf_deinit(&text);
     if (r->ask->logprobs)
         cJSON_ReplaceItemInObjectCaseSensitive(o, "logprobs", logprobs_json(c->logprobs));

@@ -19,6 +19,7 @@ static const struct kind kinds[REFUSAL_KINDS] = {
     [REFUSAL_REQUEST] = {400, "invalid_request_error", NULL, "invalid_request_error"},
     [REFUSAL_CONTEXT] = {400, "exceed_context_size_error", "context_length_exceeded",
                          "invalid_request_error"},
+    [REFUSAL_FRAMING] = {400, "invalid_request_error", NULL, "invalid_request_error"},
     [REFUSAL_KEY] = {401, "authentication_error", "invalid_api_key", "authentication_error"},
     [REFUSAL_FORBIDDEN] = {403, "permission_error", NULL, "permission_error"},
     [REFUSAL_NOT_FOUND] = {404, "not_found_error", NULL, "not_found_error"},

@@ -12,6 +12,7 @@ enum refusal_kind {
     REFUSAL_NONE = 0,
     REFUSAL_REQUEST,     /* 400: a field is wrong */
     REFUSAL_CONTEXT,     /* 400: more tokens than the context holds; counts are given */
+    REFUSAL_FRAMING,     /* 400, and the connection ends: what follows may be anything */
     REFUSAL_KEY,         /* 401 */
     REFUSAL_FORBIDDEN,   /* 403: another site's page, or another host's name */
     REFUSAL_NOT_FOUND,   /* 404 */
@@ -49,6 +50,12 @@ sac_status refusal_of(struct refusal *out, sac_status status, const char *param,
 
 unsigned refusal_status(const struct refusal *r);
 const char *refusal_type(const struct refusal *r); /* "invalid_request_error" */
+/* The body of a 503 that needs no memory, in either shape. */
+#define REFUSAL_NO_MEMORY                                                                          \
+    "{\"error\":{\"message\":\"out of memory\",\"type\":\"unavailable_error\",\"param\":null,"     \
+    "\"code\":null}}"
+#define REFUSAL_NO_MEMORY_ANTHROPIC                                                                \
+    "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"out of memory\"}}"
 /* Appends the body. `anthropic`: in the shape of that API. */
 void refusal_print(const struct refusal *r, bool anthropic, struct strbuf *out);
 

@@ -37,8 +37,11 @@ static void on_tool_event(void *user, const struct toolstream_event *e)
     struct reply_choice *c = user;
     if (e->kind == TOOLSTREAM_TEXT) strbuf_add(&c->text, e->text, e->n);
     if (e->kind == TOOLSTREAM_BEGIN) begin_call(c, e->name);
-    if (e->kind == TOOLSTREAM_ARGS && !c->no_memory)
-        strbuf_add(&c->call[c->n_call - 1].args, e->text, e->n);
+    if (e->kind == TOOLSTREAM_ARGS && !c->no_memory) {
+        struct strbuf *args = &c->call[c->n_call - 1].args;
+        strbuf_add(args, e->text, e->n);
+        c->no_memory |= args->failed;
+    }
 }
 
 static sac_status offer_tools(struct reply_choice *c, const struct ask *a)
@@ -63,7 +66,7 @@ static void take_text(struct reply *r, struct reply_choice *c, const struct answ
         status = toolstream_feed(c->tools, p->text, p->n_text, NULL);
     if (c->tools && p->kind == ANSWER_DONE && status == SAC_OK)
         status = toolstream_finish(c->tools, NULL);
-    if (status != SAC_OK || c->no_memory)
+    if (status != SAC_OK || c->no_memory || c->text.failed)
         (void)refusal_set(&r->failed, REFUSAL_UNAVAILABLE, NULL, "out of memory");
     /* Blanks between a sentence and the calls belong to neither. */
     if (p->kind == ANSWER_DONE && c->n_call)

@@ -35,12 +35,20 @@ static enum MHD_Result send_response(const struct respond_to *to, unsigned statu
     return result;
 }
 
+enum MHD_Result respond_no_memory(const struct respond_to *to, bool anthropic)
+{
+    const char *text = anthropic ? REFUSAL_NO_MEMORY_ANTHROPIC : REFUSAL_NO_MEMORY;
+    return send_response(to, 503, "application/json",
+                         MHD_create_response_from_buffer(strlen(text), (void *)(uintptr_t)text,
+                                                         MHD_RESPMEM_PERSISTENT));
+}
+
 enum MHD_Result respond_text(const struct respond_to *to, unsigned status, const char *type,
                              struct strbuf *text)
 {
     size_t n = 0;
     char *data = strbuf_detach(text, &n);
-    if (!data) return MHD_NO;
+    if (!data) return respond_no_memory(to, false);
     struct MHD_Response *response =
         MHD_create_response_from_buffer_with_free_callback(n, data, mem_free);
     if (!response) mem_free(data);
@@ -53,6 +61,10 @@ enum MHD_Result respond_refusal(const struct respond_to *to, const struct refusa
 {
     struct strbuf text = {0};
     refusal_print(r, anthropic, &text);
+    if (text.failed) {
+        strbuf_deinit(&text);
+        return respond_no_memory(to, anthropic);
+    }
     return respond_text(to, refusal_status(r), NULL, &text);
 }
 

@@ -17,6 +17,8 @@ enum MHD_Result respond_text(const struct respond_to *to, unsigned status, const
                              struct strbuf *text);
 enum MHD_Result respond_refusal(const struct respond_to *to, const struct refusal *r,
                                 bool anthropic);
+/* 503, without memory of ours. */
+enum MHD_Result respond_no_memory(const struct respond_to *to, bool anthropic);
 /* Sends what `read` gives, as server-sent events. */
 enum MHD_Result respond_stream(const struct respond_to *to, MHD_ContentReaderCallback read,
                                void *user);

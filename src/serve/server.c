@@ -161,6 +161,7 @@ sac_status server_start(struct server **out, const struct server_config *config,
 {
     struct server *s = mem_calloc(1, sizeof *s);
     sigset_t set, before;
+    json_install();
     if (!s) return error_set(err, SAC_ERR_MEMORY, "out of memory for the server");
     s->context.config = config;
     s->context.start_s = (int64_t)time(NULL);

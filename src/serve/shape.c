@@ -24,12 +24,14 @@ static sac_status set_grammar(struct ask *a, const struct strbuf *gbnf,
                               const struct gbnf_limits *limits, const struct ask_rules *rules,
                               struct refusal *ref)
 {
+    /* What was made of a schema is not the client's to know. */
+    const char *param = limits == &gbnf_limits_made ? "json_schema" : "grammar";
     sac_error err = {0};
     struct program *program = NULL;
     if (gbnf->failed) return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
     sac_status status = gbnf_parse(&program, gbnf->data, gbnf->n, limits, &err);
     if (status == SAC_OK) status = machine_create(&a->machine, program, rules->trie, &err);
-    return refuse(ref, status, "grammar", &err);
+    return refuse(ref, status, param, &err);
 }
 
 static sac_status add_schema(struct strbuf *gbnf, const cJSON *schema, struct refusal *ref)
@@ -43,8 +45,9 @@ static sac_status add_schema(struct strbuf *gbnf, const cJSON *schema, struct re
         strbuf_adds(&text, SCHEMA_ANY_OBJECT);
     if (text.failed)
         status = refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
-    else if ((status = schema_gbnf(gbnf, "root", text.data, text.n, &err)) != SAC_OK)
-        status = refusal_of(ref, status, "json_schema", err.msg);
+    else
+        status =
+            refuse(ref, schema_gbnf(gbnf, "root", text.data, text.n, &err), "json_schema", &err);
     strbuf_deinit(&text);
     return status;
 }
@@ -122,6 +125,8 @@ struct shape_text {
     uint64_t *mask;          /* owned, [n_word]: a copy, for the machine's is gone when another of
                                 its texts asks */
     size_t n_word;
+    sac_status status; /* of the last mask: not SAC_OK, it is empty, */
+    sac_error err;     /*   and why */
 };
 
 sac_status shape_text_create(struct shape_text **out, struct machine *machine, sac_error *err)
@@ -153,7 +158,8 @@ static const uint64_t *mask_of_text(void *user)
 {
     struct shape_text *t = user;
     const uint64_t *mask;
-    if (matcher_mask(t->matcher, &mask, NULL) == SAC_OK)
+    t->status = matcher_mask(t->matcher, &mask, &t->err);
+    if (t->status == SAC_OK)
         memcpy(t->mask, mask, t->n_word * sizeof *mask);
     else
         memset(t->mask, 0, t->n_word * sizeof *mask);
@@ -166,6 +172,12 @@ static void text_goes_on(void *user, int32_t tok)
     /* The mask allowed it; where a limit is reached on the way, the next mask is empty. */
     const sac_status status = matcher_accept(t->matcher, tok, NULL);
     (void)status;
+}
+
+sac_status shape_text_status(const struct shape_text *t, const char **out_why)
+{
+    if (t && t->status != SAC_OK) *out_why = t->err.msg;
+    return t ? t->status : SAC_OK;
 }
 
 sac_guide shape_text_guide(struct shape_text *t)

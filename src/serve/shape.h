@@ -19,5 +19,7 @@ sac_status shape_text_create(struct shape_text **out, struct machine *machine, s
 void shape_text_free(struct shape_text *t); /* before the machine */
 /* What keeps a request to the form; borrows `t`. */
 sac_guide shape_text_guide(struct shape_text *t);
+/* Why the form let nothing more follow, SAC_OK if it did; `t` may be NULL. */
+sac_status shape_text_status(const struct shape_text *t, const char **out_why);
 
 #endif

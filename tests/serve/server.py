@@ -2,6 +2,7 @@
 import contextlib
 import http.client
 import json
+import os
 import pathlib
 import re
 import signal
@@ -110,6 +111,20 @@ class Server:
         text = self.get("/metrics")[2]
         return float(re.search(rf"^saccade_{name}{{.*}} (\S+)$", text, re.M).group(1))
 
+    def unread(self):
+        """Bytes on their way to or from the server that one side's program has not read yet."""
+        n, port = 0, f":{self.port:04X}"
+        for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            _, here, there, _, queues, *_ = line.split()
+            if here.endswith(port) or there.endswith(port):
+                n += sum(int(q, 16) for q in queues.split(":"))
+        return n
+
+    def cpu_s(self):
+        """What the server has computed: unlike time, the same beside other work."""
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def rss_kb(self):
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", status).group(1))
@@ -117,6 +132,17 @@ class Server:
 
 def chat(text, **more):
     return {"messages": [{"role": "user", "content": text}], "temperature": 0, **more}
+
+
+def read_all(s):
+    """What comes until the other side closes."""
+    data = b""
+    try:
+        while part := s.recv(65536):
+            data += part
+    except ConnectionError:
+        pass
+    return data
 
 
 def events(text):

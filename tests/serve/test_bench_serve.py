@@ -108,8 +108,9 @@ class Definitions(unittest.TestCase):
         for i, ttft in enumerate(r["ttfts"]):
             self.assertGreaterEqual(ttft, FIRST)
             self.assertEqual(len(r["itls"][i]), N_PIECE - 1)
-        # Sleeps are at least as long; a busy machine makes them longer, never shorter.
-        self.assertGreaterEqual(r["mean_itl_ms"], 1e3 * GAP - 5)
+        # Sleeps are at least as long, and a client that is late for a piece sees two at once: only
+        # the whole is never shorter.
+        self.assertGreaterEqual(r["mean_e2el_ms"], 1e3 * (FIRST + (N_PIECE - 1) * GAP))
         gaps = sum(map(sum, r["itls"]))
         self.assertAlmostEqual(r["mean_tpot_ms"], 1e3 * gaps / 3 / (2 * N_PIECE - 1), places=3)
         self.assertAlmostEqual(r["mean_e2el_ms"], r["mean_ttft_ms"] + 1e3 * gaps / 3, places=3)
@@ -145,7 +146,8 @@ class Loads(unittest.TestCase):
         def prompts(seed):
             with FakeServer() as s:
                 r = s.json(*args, "--seed", seed, "--save-detailed")
-                self.assertAlmostEqual(max(r["start_times"]), 6 / 20, delta=0.25)
+                # The rate is exact over all of them; a busy machine is late, and never early.
+                self.assertTrue(6 / 20 - 0.01 <= max(r["start_times"]) < 6 / 20 + 5, r["start_times"])
                 return sorted(b["prompt"] for _, b in s.handler.asked)
 
         first = prompts("1")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Documents on the server: added as text or file, named in prompts, each key's its own; answers to
 them, beside others; turns of keys."""
+import json
 import pathlib
 import shutil
 import tempfile
@@ -155,6 +156,14 @@ class Turns(unittest.TestCase):
     def test_keys_take_turns_and_the_urgent_come_first(self):
         done, threads = [], []
 
+        def hold():  # both places are taken until all of the others wait
+            data = json.dumps({"prompt": "x", "max_tokens": 1000, "ignore_eos": True, "n": 2, "priority": 9}).encode()
+            s = server.connect()
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a\r\n"
+                      b"Content-Length: %d\r\n\r\n" % len(data) + data)
+            server.until(lambda: n_asked() == 2)
+            return s
+
         def one(name, **more):
             server.answer("/v1/completions", {"prompt": f"{name}", "max_tokens": 12, "ignore_eos": True, **more},
                           **key(name[0]))
@@ -163,17 +172,18 @@ class Turns(unittest.TestCase):
         def send(name, **more):
             threads.append(threading.Thread(target=one, args=(name,), kwargs=more))
             threads[-1].start()
-            count = len(threads)
-            server.until(lambda: len(done) + server_waits() >= min(count, 3))
+            server.until(lambda: n_asked() == 2 + len(threads))
 
-        def server_waits():
+        def n_asked():
             text = server.get("/metrics", **key("a"))[2]
             return sum(float(line.split()[-1]) for line in text.splitlines()
                        if line.startswith(("saccade_num_requests_running{", "saccade_num_requests_waiting{")))
+        held = hold()
         for i in range(8):
             send(f"a{i}")
         send("b0")
         send("a-urgent", priority=5)
+        held.close()
         for t in threads:
             t.join()
         self.assertLess(done.index("b0"), done.index("a7"))

@@ -2,17 +2,18 @@
 """Requests that want the server to fail: bombs, floods, drips, clients that leave. Each is refused or
 ended in time, and the server answers the next one."""
 import json
+import select
 import socket
 import threading
 import time
 import unittest
 
-from server import Server, chat
+from server import Server, chat, read_all
 
 server = None
-LIMITS = ("--max-body", "300000", "--max-bodies", "1", "--header-timeout", "1", "--body-timeout", "1",
-          "--timeout", "2", "--queue", "3", "-np", "2", "--max-connections-per-address", "40",
-          "--max-unread", "16", "--sse-ping-interval", "1", "-b", "64")
+# Deadlines are those by default, which a busy machine keeps: one test has a server with short ones.
+LIMITS = ("--max-body", "300000", "--max-bodies", "1", "--queue", "3", "-np", "2",
+          "--max-connections-per-address", "40", "--max-unread", "16", "--sse-ping-interval", "1", "-b", "64")
 
 
 def setUpModule():
@@ -22,16 +23,6 @@ def setUpModule():
 
 def tearDownModule():
     server.stop()
-
-
-def read_all(s):
-    data = b""
-    try:
-        while part := s.recv(65536):
-            data += part
-    except ConnectionError:
-        pass
-    return data
 
 
 class Hostile(unittest.TestCase):
@@ -55,9 +46,9 @@ class Hostile(unittest.TestCase):
             b'{"prompt": 1e999}': None, b'{"prompt": [1e999]}': None,
         }
         for body, word in bodies.items():
-            begin = time.monotonic()
+            begin = server.cpu_s()
             error = server.refusal(400, "/v1/completions", body)
-            self.assertLess(time.monotonic() - begin, 2)
+            self.assertLess(server.cpu_s() - begin, 1)
             if word:
                 self.assertIn(word, error["message"], body[:40])
 
@@ -83,52 +74,53 @@ class Hostile(unittest.TestCase):
 
     def test_slow_heads_and_bodies_are_cut_off(self):
         drips = []
-        for head in (b"GET /health HT", b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n"):
-            s = server.connect()
-            s.sendall(head)
-            drips.append(s)
         begin = time.monotonic()
-        while drips and time.monotonic() - begin < 8:
-            for s in list(drips):
-                try:  # a byte now and then does not help
-                    s.send(b" ")
-                except ConnectionError:
-                    s.close()
-                    drips.remove(s)
-            time.sleep(0.2)
-        self.assertEqual(drips, [])
-        self.assertGreater(time.monotonic() - begin, 0.9)
+        with Server("--header-timeout", "1", "--body-timeout", "1") as strict:
+            for head in (b"GET /health HT",
+                         b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n"):
+                s = strict.connect()
+                s.sendall(head)
+                drips.append(s)
+
+            def drip():
+                for s in list(drips):
+                    try:  # a byte now and then does not help
+                        s.send(b" ")
+                    except ConnectionError:
+                        s.close()
+                        drips.remove(s)
+                return not drips
+            strict.until(drip)
+            self.assertGreater(time.monotonic() - begin, 0.9)
 
     def test_bodies_of_all_are_limited_together(self):
         head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 299000\r\n\r\n"
-        held = [server.connect() for _ in range(4)]
+        held = [server.connect() for _ in range(5)]
         for s in held:
             s.sendall(head + b" " * 290000)
-        time.sleep(0.2)
-        held[3].sendall(b" " * 9000)
-        self.assertIn(b" 503 ", held[3].recv(4096).splitlines()[0])
+        server.until(lambda: server.unread() == 0)
+        for s in held:
+            s.sendall(b" " * 9000)
+        # Two of them at least went beyond the MiB that all may have; which, the order of reading says.
+        said = [s.recv(4096).splitlines()[0] for s in held]
+        self.assertGreaterEqual(sum(b" 503 " in line for line in said), 2, said)
         for s in held:
             s.close()
 
     def test_a_full_queue_says_so(self):
-        body = {"prompt": "a", "max_tokens": 60, "ignore_eos": True, "n": 5}
-        done = []
-        t = threading.Thread(target=lambda: done.append(server.post("/v1/completions", body)))
-        t.start()
-        server.until(lambda: server.metric("num_requests_running") == 2)
+        held = self.leave({"prompt": "a", "max_tokens": 1000, "ignore_eos": True, "n": 5})
         status, headers, reply = server.post("/v1/completions", {"prompt": "b"})
         self.assertEqual((status, reply["error"]["type"]), (429, "rate_limit_error"))
         self.assertEqual(headers["Retry-After"], "1")
-        t.join()
-        self.assertEqual(done[0][0], 200)
+        held.close()
 
-    def leave(self, body, after=0.0):
+    def leave(self, body):
+        """The connection of a request that is being computed."""
         data = json.dumps(body).encode()
         s = server.connect()
         s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data)
                   + data)
         server.until(lambda: server.metric("num_requests_running") > 0)
-        time.sleep(after)
         return s
 
     def test_leaving_frees_the_place(self):
@@ -164,10 +156,11 @@ class Hostile(unittest.TestCase):
 
     def test_too_many_connections(self):
         held = [server.connect() for _ in range(60)]
-        time.sleep(0.2)
+        # Beyond 40 the server closes what it has accepted.
+        server.until(lambda: len(select.select(held, [], [], 0)[0]) >= 20)
         for s in held:
             s.close()
-        server.until(lambda: self.is_up())
+        server.until(self.is_up)
 
     def is_up(self):
         try:

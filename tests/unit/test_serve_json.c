@@ -49,9 +49,12 @@ static void test_no_json(void **state)
                                         "\"",
                                         "\"\\",
                                         "nul",
-                                        "\"\xf5\x80\x80\x80\""};
+                                        "\"\xf5\x80\x80\x80\"",
+                                        "{\"a\":1,\"b\":{},\"a\":2}",
+                                        "[{\"x\":{\"a\":1,\"\\u0061\":1}}]"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         assert_int_equal(parse(wrong[i], &l), SAC_ERR_FORMAT);
+    assert_int_equal(parse("{\"a\":{\"a\":1},\"A\":[{\"a\":2},{\"a\":3}]}", &l), SAC_OK);
     assert_int_equal(parse(" {\"a\": \"\\\\u0000 \xf0\x9f\x98\x80\"}\r\n", &l), SAC_OK);
 }
 
