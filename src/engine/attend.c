@@ -94,7 +94,8 @@ void attend_layer(sac_engine *e, uint32_t layer)
     for (uint32_t first = 0, end; first < r.n_run; first = end) {
         end = attend_resolve(e, &r, first);
         if (!engine_is_broken(e, first)) attend_read(e, &r, first, end);
-        attend_let(e);
+        const sac_status status = attend_let(e);
+        if (status != SAC_OK) engine_break(e, first, status);
     }
     attend_correct(e, &r);
     attend_count(e, &r);

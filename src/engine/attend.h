@@ -42,8 +42,9 @@ struct reading {
     /* [n_decode, n_kv_head], or NULL: every decode row reads all that it sees */
     struct reading_lane *lane;
     struct page_frames frames; /* where the pages lie that are named */
-    struct reading_rest rest;  /* NULLs: nothing stands for what is not read */
-    uint64_t choose_us;        /* time of the decode rows' choices */
+    bool streams; /* the run at hand reads more than memory holds, and attention fetches it */
+    struct reading_rest rest; /* NULLs: nothing stands for what is not read */
+    uint64_t choose_us;       /* time of the decode rows' choices */
 };
 
 /* Memory of the stage, in which readings lie. */
@@ -62,6 +63,7 @@ struct attend {
     uint32_t n_held;
     uint32_t *mark; /* [n_kv_head, max_page / 32 rounded up] of pages that a plan names */
     uint8_t *lost;  /* [n_row_max] statuses of runs for which a page could not be read */
+    uint8_t missed; /* the same of the run that streams */
 };
 
 /* Part of the engine's plan_memory, behind the pool and the methods. */
@@ -82,15 +84,17 @@ void attend_lose(sac_engine *e, const struct reading *r);
 /* Asks the methods what is read. Rows that no method chooses for read everything. */
 void attend_choose(sac_engine *e, struct reading *r);
 /* Says where the pages lie that runs from `first` on read, brings them into memory and keeps them
- * there: of as many runs as fit. Returns the first run behind them. A run whose pages cannot be had
- * loses its sequence. */
+ * there: of as many runs as fit. A run that does not fit alone streams: attention fetches its pages
+ * part by part. Returns the first run behind them. A run whose pages cannot be had loses its
+ * sequence. */
 uint32_t attend_resolve(sac_engine *e, struct reading *r, uint32_t first);
 /* The same of runs before `*end`, which is lowered to what fits, for whoever has runs of its own;
  * the status is that of the first. */
-sac_status attend_hold(sac_engine *e, const struct reading *r, uint32_t first, uint32_t *end);
-/* Lets them go. */
-void attend_let(sac_engine *e);
-/* Attention of runs first .. end - 1 over what the reading names. */
+sac_status attend_hold(sac_engine *e, struct reading *r, uint32_t first, uint32_t *end);
+/* Lets them go, and says whether attention has found what it has fetched. */
+sac_status attend_let(sac_engine *e);
+/* Attention of runs first .. end - 1 over what the reading names; zeros where that was not there.
+ */
 void attend_read(sac_engine *e, const struct reading *r, uint32_t first, uint32_t end);
 /* Adds to the output what stands for the rest. */
 void attend_correct(sac_engine *e, const struct reading *r);

@@ -3,10 +3,10 @@
  *
  * Without a tier below the pool all pages are in memory. With one, the pages that runs read are
  * brought there and held while attention reads them: of as many runs as fit together, for a run's
- * result does not depend on which others are computed with it. A run whose pages cannot be had, or
- * do not all fit, loses its sequence and nobody else's. While attention computes, pages that the
- * next layer will probably ask for are on their way: those that it read in the last step, and those
- * that this layer has begun to read. */
+ * result does not depend on which others are computed with it. A run that does not fit alone
+ * streams (attend_read.c). A run whose pages cannot be had loses its sequence and nobody else's.
+ * While attention computes, pages that the next layer will probably ask for are on their way: those
+ * that it read in the last step, and those that this layer has begun to read. */
 #include "engine/attend.h"
 
 #include "engine/engine.h"
@@ -139,14 +139,17 @@ static sac_status hold_run(sac_engine *e, const struct reading *r, uint32_t run_
     return status;
 }
 
-sac_status attend_hold(sac_engine *e, const struct reading *r, uint32_t first, uint32_t *end)
+sac_status attend_hold(sac_engine *e, struct reading *r, uint32_t first, uint32_t *end)
 {
     const uint32_t last = *end;
+    r->streams = false;
     assert(first < last && last <= r->n_run);
     if (!e->pool.tier) return SAC_OK;
     for (*end = first; *end < last; ++*end) {
         const sac_status status = hold_run(e, r, *end);
         if (status == SAC_OK) continue;
+        r->streams = *end == first && status == SAC_ERR_CONTEXT;
+        if (r->streams) ++*end;
         if (*end == first) return status;
         break; /* its turn comes: with all the room, or to be told what it lacks */
     }
@@ -165,12 +168,15 @@ uint32_t attend_resolve(sac_engine *e, struct reading *r, uint32_t first)
         engine_break(e, first, status);
         return first + 1;
     }
-    for (uint32_t i = first; i < end; i++) fetch_ahead(e, r, i);
+    for (uint32_t i = first; i < end && !r->streams; i++) fetch_ahead(e, r, i);
     return end;
 }
 
-void attend_let(sac_engine *e)
+sac_status attend_let(sac_engine *e)
 {
+    const sac_status status = (sac_status)e->attend.missed;
     tier_release(e->pool.tier, e->attend.held, e->attend.n_held);
     e->attend.n_held = 0;
+    e->attend.missed = SAC_OK;
+    return status;
 }

@@ -189,11 +189,13 @@ static void init_rope(sac_engine *e)
     rope_table_init(&e->rope[1], &local, NULL);
 }
 
-/* A step must be able to write the pages that it fills, and each thread to look at one. */
+/* A step must be able to write the pages that it fills, each thread to look at one, and attention
+ * to take the part of a run that it computes at a time. */
 static sac_status start_tier(sac_engine *e, sac_error *err)
 {
     const size_t n_new = (size_t)e->attend.n_new_page_max * e->pool.geom.n_kv_head;
-    const size_t n_least = n_new > e->params.n_threads ? n_new : e->params.n_threads;
+    const size_t n_part = e->pool.n_page < ATTN_TAKE_PAGES ? e->pool.n_page : ATTN_TAKE_PAGES;
+    const size_t n_least = mem_larger(mem_larger(n_new, n_part), e->params.n_threads);
     if (!e->params.tier) return SAC_OK;
     e->tier.policy = e->tier_params.policy;
     e->tier.no_ahead = e->tier_params.no_ahead;

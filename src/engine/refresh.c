@@ -348,17 +348,19 @@ static sac_status seal_pages(struct refresh *r, sac_error *err)
 
 static sac_status attend(const struct refresh *r, sac_error *err)
 {
-    const struct reading reading = {.layer = r->layer,
-                                    .window = is_local(r) ? r->e->model->config.window : 0,
-                                    .n_run = r->n_run,
-                                    .run = r->run,
-                                    .frames = pool_frames(&r->e->pool)};
+    struct reading reading = {.layer = r->layer,
+                              .window = is_local(r) ? r->e->model->config.window : 0,
+                              .n_run = r->n_run,
+                              .run = r->run,
+                              .frames = pool_frames(&r->e->pool)};
     for (uint32_t first = 0, end; first < r->n_run; first = end) {
         end = r->n_run;
-        const sac_status status = attend_hold(r->e, &reading, first, &end);
+        sac_status status = attend_hold(r->e, &reading, first, &end);
+        if (status == SAC_OK) {
+            attend_read(r->e, &reading, first, end);
+            status = attend_let(r->e);
+        }
         if (status != SAC_OK) return tier_explain(r->e->pool.tier, status, err);
-        attend_read(r->e, &reading, first, end);
-        attend_let(r->e);
     }
     return SAC_OK;
 }

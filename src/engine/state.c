@@ -1,10 +1,14 @@
 /* state.c: a sequence as bytes and back, in a file or in memory.
  *
- * Format: struct head; tokens; segments; pages in order of page index, layer, KV head; the tail's
- * tokens; the queries of the last rows; the methods' state; a checksum of all that. One walk
- * describes it for measuring, writing and reading, so the three cannot disagree. Side data of pages
- * is not stored: it follows from their keys and is made anew, so it always fits the keys and the
- * engine's methods.
+ * Format: struct head; tokens; segments; which pages are there; their cards (tier.h); the tail's
+ * tokens; the queries of the last rows; the methods' state; a checksum of the rest of each page; a
+ * checksum of all that; the rest of the pages, those of a layer and KV head behind each other. One
+ * walk describes it for measuring, writing and reading, so the three cannot disagree. Side data of
+ * pages is not stored: it follows from their keys and is made anew, so it always fits the keys and
+ * the engine's methods.
+ *
+ * With a tier below the pool, a file is read only as far as its pages. These stay where they are,
+ * and the tier fetches and checks those that somebody wants to read.
  *
  * Invariants:
  *  1. The bytes depend on the sequence alone: what other sequences left behind its tokens in tails
@@ -17,169 +21,21 @@
 #include "engine/state.h"
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "kv/mirror.h"
+#include "engine/state_walk.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#define XXH_STATIC_LINKING_ONLY /* a hash that needs no allocation */
-#include <xxhash.h>
-
-#define MAGIC   "SACSTATE"
-#define VERSION 2u
-
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
-
-struct head {
-    char magic[8];
-    uint32_t version, page_tok;
-    uint64_t model; /* its fingerprint */
-    uint64_t bytes; /* of all */
-    uint32_t n_layer, n_kv_head, head_dim, group;
-    uint32_t type_k, type_v;
-    uint32_t n_ctx, n_tok;
-    uint32_t n_past;                     /* last rows whose queries follow */
-    uint32_t has_gaps;                   /* a byte before each page tells whether it is there */
-    uint64_t state_bytes[CHOOSER_KINDS]; /* of a lane */
-    char method[CHOOSER_KINDS][SPEC_BYTES];
-    uint64_t n_segment;
-    uint64_t check; /* of the above */
-};
-
-_Static_assert(sizeof(struct segment) == 8, "none here either");
-_Static_assert(sizeof(struct head) == 104 + CHOOSER_KINDS * SPEC_BYTES,
-               "no padding, which would be written");
-
-enum direction { MEASURE, WRITE, READ };
-
-struct stream {
-    enum direction direction;
-    const char *name;    /* of the file, for messages */
-    FILE *file;          /* NULL: memory */
-    uint8_t *to;         /* [size] */
-    const uint8_t *from; /* [size] */
-    uint64_t size, n;    /* bytes there are; passed so far */
-    XXH3_state_t hash;
-    sac_error *err;
-};
-
-/* What is saved, or becomes of what is loaded. */
-struct image {
-    sac_engine *e;
-    uint32_t seq_i;
-    struct head head;
-    bool keeps[CHOOSER_KINDS]; /* state of methods goes to, or comes from, the engine */
-    bool only_pages;           /* nothing is appended, so methods have nothing to go on with */
-    bool is_parked;            /* the sequence has kept its methods and how they are set */
-};
-
-static sac_status damaged(const struct stream *s, const char *what)
-{
-    return error_set(s->err, SAC_ERR_FORMAT, "%s is damaged: %s", s->name, what);
-}
-
-/* Moves n bytes between p and the stream; p NULL: they are read and let go. */
-static sac_status transfer(struct stream *s, void *p, size_t n)
-{
-    uint8_t spare[4096];
-    s->n += n;
-    if (s->direction == MEASURE) return SAC_OK;
-    if (s->n > s->size) return damaged(s, "its parts are longer than the whole");
-    for (size_t part; n > 0; n -= part) {
-        part = p || n < sizeof spare ? n : sizeof spare;
-        void *at = p ? p : spare;
-        const uint64_t from = s->n - n;
-        if (!s->file && s->direction == WRITE) memcpy(s->to + from, at, part);
-        if (!s->file && s->direction == READ) memcpy(at, s->from + from, part);
-        if (s->file && s->direction == WRITE && fwrite(at, 1, part, s->file) != part)
-            return error_set(s->err, SAC_ERR_IO, "cannot write %s: %s", s->name, strerror(errno));
-        if (s->file && s->direction == READ && fread(at, 1, part, s->file) != part)
-            return error_set(s->err, SAC_ERR_IO, "cannot read %s: %s", s->name,
-                             ferror(s->file) ? strerror(errno) : "it has become shorter");
-        XXH3_64bits_update(&s->hash, at, part);
-    }
-    return SAC_OK;
-}
-
-/* Bytes of the pool, which may be a device's. */
-static sac_status transfer_page(struct stream *s, const struct pool *p, uint8_t *at, size_t n)
-{
-    uint8_t *bytes = mirror_room(p, at);
-    if (s->direction == WRITE) TRY(mirror_fetch(p, &bytes, at, n, s->err));
-    TRY(transfer(s, bytes, n));
-    if (s->direction == READ) mirror_store(p, at, n);
-    return SAC_OK;
-}
-
-/* ---- The walk ---- */
-
-static size_t lane_count(const struct image *im)
-{
-    return (size_t)im->head.n_layer * im->head.n_kv_head;
-}
-
-static sac_status reserve(struct stream *s, const struct image *im, uint32_t first, uint32_t n)
-{
-    struct pool *p = &im->e->pool;
-    if (s->direction == READ) reuse_make_room(im->e, n);
-    if (s->direction != READ || n == 0 || pool_reserve(p, im->seq_i, first, n)) return SAC_OK;
-    return error_set(s->err, SAC_ERR_CONTEXT,
-                     "%s: no room for %u tokens: %u of the KV pool's %u pages are free", s->name,
-                     im->head.n_tok, p->n_free, p->n_page);
-}
-
-/* The bytes of a page, wherever they are. */
-static sac_status move_page(struct stream *s, struct pool *p, page_id id)
-{
-    if (s->direction == MEASURE) return transfer(s, NULL, p->geom.bytes);
-    const bool reads = s->direction == READ;
-    const sac_status held = reads ? tier_open(p->tier, &id, 1) : tier_acquire(p->tier, &id, 1);
-    sac_status status =
-        held == SAC_OK ? transfer_page(s, p, pool_page(p, id), p->geom.bytes) : held;
-    if (held == SAC_OK && reads)
-        tier_close(p->tier, &id, 1);
-    else if (!reads && tier_holds(held))
-        tier_release(p->tier, &id, 1);
-    return held == SAC_OK ? status : tier_explain(p->tier, held, s->err);
-}
-
-static sac_status walk_page(struct stream *s, const struct image *im, size_t lane, uint32_t page_i)
-{
-    struct pool *p = &im->e->pool;
-    const uint32_t layer = (uint32_t)(lane / im->head.n_kv_head),
-                   h = (uint32_t)(lane % im->head.n_kv_head);
-    const page_id id = pool_table(p, im->seq_i, layer)[(size_t)h * p->max_page + page_i];
-    uint8_t is_there = id != PAGE_NONE;
-    if (im->head.has_gaps) TRY(transfer(s, &is_there, 1));
-    if (is_there > 1) return damaged(s, "a page is neither there nor not");
-    if (is_there) return move_page(s, p, id);
-    if (s->direction == READ) pool_drop(p, im->seq_i, layer, h, page_i);
-    return SAC_OK;
-}
-
-static sac_status walk_pages(struct stream *s, const struct image *im)
-{
-    const uint32_t n_page = im->head.n_tok / PAGE_TOK;
-    /* Together, so that pages of a lane lie behind each other; but one by one where some are given
-     * back at once, so that no more are taken than are kept. */
-    if (!im->head.has_gaps) TRY(reserve(s, im, 0, n_page));
-    for (uint32_t i = 0; i < n_page; i++) {
-        if (im->head.has_gaps) TRY(reserve(s, im, i, 1));
-        for (size_t lane = 0; lane < lane_count(im); lane++) TRY(walk_page(s, im, lane, i));
-    }
-    return SAC_OK;
-}
 
 static sac_status walk_tail(struct stream *s, const struct image *im)
 {
     const struct page_geom *g = &im->e->pool.geom;
     const size_t bytes = im->head.n_tok % PAGE_TOK * (size_t)g->head_dim * 2;
     uint8_t *tail = pool_tail(&im->e->pool, im->seq_i, 0);
-    for (size_t lane = 0; lane < lane_count(im); lane++, tail += g->tail_bytes) {
-        TRY(transfer_page(s, &im->e->pool, tail, bytes));
-        TRY(transfer_page(s, &im->e->pool, tail + g->tail_v, bytes));
+    for (size_t lane = 0; lane < state_lane_count(im); lane++, tail += g->tail_bytes) {
+        TRY(state_transfer_pool(s, &im->e->pool, tail, bytes));
+        TRY(state_transfer_pool(s, &im->e->pool, tail + g->tail_v, bytes));
     }
     return SAC_OK;
 }
@@ -189,10 +45,10 @@ static sac_status walk_segments(struct stream *s, const struct image *im)
     struct segment list[SEGMENT_MAX];
     const uint32_t n = (uint32_t)im->head.n_segment;
     memcpy(list, segment_list(im->e, im->seq_i), n * sizeof *list);
-    TRY(transfer(s, list, n * sizeof *list));
+    TRY(state_transfer(s, list, n * sizeof *list));
     if (s->direction != READ) return SAC_OK;
     if (!segment_sound(list, n, im->head.n_tok / PAGE_TOK))
-        return damaged(s, "its segments make no sense");
+        return state_damaged(s, "its segments make no sense");
     segment_restore(im->e, im->seq_i, list, n);
     return SAC_OK;
 }
@@ -203,11 +59,12 @@ static sac_status walk_past(struct stream *s, const struct image *im)
     const struct past *p = &im->e->past;
     const struct config *c = &im->e->model->config;
     const size_t floats = (size_t)im->head.group * im->head.head_dim;
-    for (size_t lane = 0; lane < lane_count(im); lane++) {
+    for (size_t lane = 0; lane < state_lane_count(im); lane++) {
         float *ring = p->n_slot ? past_ring(im->e, im->seq_i, lane) : NULL;
         if (config_layer_is_local(c, (uint32_t)(lane / im->head.n_kv_head))) continue;
         for (uint32_t pos = im->head.n_tok - im->head.n_past; pos < im->head.n_tok; pos++)
-            TRY(transfer(s, ring ? ring + pos % p->n_slot * floats : NULL, floats * sizeof *ring));
+            TRY(state_transfer(s, ring ? ring + pos % p->n_slot * floats : NULL,
+                               floats * sizeof *ring));
     }
     return SAC_OK;
 }
@@ -218,33 +75,43 @@ static sac_status walk_state(struct stream *s, const struct image *im)
         const enum chooser_kind kind = (enum chooser_kind)i;
         const size_t bytes = im->head.state_bytes[kind];
         for (size_t lane = 0; lane < im->e->chooser[kind].n_lane && bytes; lane++)
-            TRY(transfer(s, im->keeps[kind] ? chooser_state(im->e, kind, im->seq_i, lane) : NULL,
-                         bytes));
+            TRY(state_transfer(
+                s, im->keeps[kind] ? chooser_state(im->e, kind, im->seq_i, lane) : NULL, bytes));
     }
     return SAC_OK;
 }
 
-/* All but the head. */
-static sac_status walk(struct stream *s, const struct image *im)
+/* All but the head, with room for the sums of the pages that it names. */
+static sac_status walk_parts(struct stream *s, struct image *im)
 {
-    TRY(transfer(s, im->e->seqs[im->seq_i].tok, im->head.n_tok * sizeof(int32_t)));
+    TRY(state_transfer(s, im->e->seqs[im->seq_i].tok, im->head.n_tok * sizeof(int32_t)));
     TRY(walk_segments(s, im));
-    TRY(walk_pages(s, im));
+    TRY(state_walk_table(s, im));
+    TRY(state_walk_cards(s, im));
     TRY(walk_tail(s, im));
     TRY(walk_past(s, im));
     TRY(walk_state(s, im));
-    const uint64_t sum = XXH3_64bits_digest(&s->hash);
-    uint64_t stored = sum;
-    TRY(transfer(s, &stored, sizeof stored));
-    if (stored != sum) return damaged(s, "its checksum is another one");
+    TRY(state_walk_sums(s, im));
+    TRY(state_walk_check(s));
+    if (s->direction == MEASURE) im->head.page_at = s->n;
+    if (s->n != im->head.page_at) return state_damaged(s, "its pages begin elsewhere");
+    TRY(state_walk_bodies(s, im));
     if (s->direction == READ && s->n != s->size)
-        return damaged(s, "its parts are shorter than the whole");
+        return state_damaged(s, "its parts are shorter than the whole");
     return SAC_OK;
 }
 
-static uint64_t head_check(const struct head *h)
+static sac_status walk(struct stream *s, struct image *im)
 {
-    return XXH3_64bits(h, offsetof(struct head, check));
+    im->n_page = 0;
+    im->sum = NULL;
+    if (s->direction == MEASURE) return walk_parts(s, im);
+    im->sum = mem_alloc(im->head.n_page * sizeof *im->sum + 1);
+    if (!im->sum)
+        return error_set(s->err, SAC_ERR_MEMORY, "no memory for the checksums of %s", s->name);
+    const sac_status status = walk_parts(s, im);
+    mem_free(im->sum);
+    return status;
 }
 
 /* ---- Saving ---- */
@@ -253,27 +120,24 @@ static struct head make_head(const sac_engine *e, uint32_t seq_i)
 {
     const struct seq *s = &e->seqs[seq_i];
     const struct page_geom *g = &e->pool.geom;
-    struct head h = {
-        .magic = {MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], MAGIC[7]},
-        .version = VERSION,
-        .page_tok = PAGE_TOK,
-        .model = e->model->fingerprint,
-        .n_layer = g->n_layer,
-        .n_kv_head = g->n_kv_head,
-        .head_dim = g->head_dim,
-        .group = e->model->config.n_head / g->n_kv_head,
-        .type_k = g->type_k,
-        .type_v = g->type_v,
-        .n_ctx = e->params.n_ctx,
-        .n_tok = s->n_done,
-        .n_past = s->n_done - past_begin(e, seq_i, s->n_done),
-        .has_gaps = s->has_gaps,
-        .n_segment = e->segments.n[seq_i]};
+    struct head h = {.model = e->model->fingerprint,
+                     .n_layer = g->n_layer,
+                     .n_kv_head = g->n_kv_head,
+                     .head_dim = g->head_dim,
+                     .group = e->model->config.n_head / g->n_kv_head,
+                     .type_k = g->type_k,
+                     .type_v = g->type_v,
+                     .n_ctx = e->params.n_ctx,
+                     .n_tok = s->n_done,
+                     .n_past = s->n_done - past_begin(e, seq_i, s->n_done),
+                     .has_gaps = s->has_gaps,
+                     .n_segment = e->segments.n[seq_i]};
     for (int kind = 0; kind < CHOOSER_KINDS; kind++) {
         const struct chooser_method *m = chooser_method(e, (enum chooser_kind)kind, seq_i);
         h.state_bytes[kind] = m->state_bytes;
         memcpy(h.method[kind], dial_spec(e, (enum chooser_kind)kind, seq_i)->text, SPEC_BYTES);
     }
+    state_start_head(&h);
     return h;
 }
 
@@ -295,7 +159,8 @@ static sac_status measure(struct image *im, sac_engine *e, sac_seq id, sac_error
     XXH3_64bits_reset(&s.hash);
     TRY(walk(&s, im));
     im->head.bytes = s.n;
-    im->head.check = head_check(&im->head);
+    im->head.n_page = im->n_page;
+    im->head.check = state_head_check(&im->head);
     return SAC_OK;
 }
 
@@ -304,7 +169,7 @@ static sac_status save(struct stream *s, struct image *im)
     s->direction = WRITE;
     s->size = im->head.bytes;
     XXH3_64bits_reset(&s->hash);
-    TRY(transfer(s, &im->head, sizeof im->head));
+    TRY(state_transfer(s, &im->head, sizeof im->head));
     return walk(s, im);
 }
 
@@ -352,34 +217,6 @@ sac_status sac_seq_save(sac_engine *e, sac_seq id, const char *path, sac_error *
 }
 
 /* ---- Loading ---- */
-
-static sac_status read_head(struct stream *s, struct head *h)
-{
-    s->direction = READ;
-    XXH3_64bits_reset(&s->hash);
-    if (s->size < sizeof *h)
-        return error_set(s->err, SAC_ERR_FORMAT, "%s has %llu bytes: no saved sequence", s->name,
-                         (unsigned long long)s->size);
-    TRY(transfer(s, h, sizeof *h));
-    if (memcmp(h->magic, MAGIC, sizeof h->magic) != 0)
-        return error_set(s->err, SAC_ERR_FORMAT, "%s is no saved sequence", s->name);
-    if (h->version != VERSION || h->page_tok != PAGE_TOK)
-        return error_set(s->err, SAC_ERR_UNSUPPORTED,
-                         "%s has format version %u with pages of %u tokens, this build reads %u "
-                         "with %u",
-                         s->name, h->version, h->page_tok, VERSION, PAGE_TOK);
-    if (h->check != head_check(h)) return damaged(s, "its head's checksum is another one");
-    if (h->bytes != s->size)
-        return error_set(s->err, SAC_ERR_FORMAT, "%s is %s: it has %llu bytes of %llu", s->name,
-                         s->size < h->bytes ? "cut short" : "too long", (unsigned long long)s->size,
-                         (unsigned long long)h->bytes);
-    const bool has_names =
-        memchr(h->method[0], 0, SPEC_BYTES) && memchr(h->method[1], 0, SPEC_BYTES);
-    if (!has_names || h->type_k > SAC_KV_Q8 || h->type_v > SAC_KV_Q8 || h->n_past > h->n_tok ||
-        h->has_gaps > 1 || h->n_segment > SEGMENT_MAX)
-        return damaged(s, "its head makes no sense");
-    return SAC_OK;
-}
 
 const char *state_type_name(uint32_t type)
 {
@@ -464,7 +301,7 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
         im->keeps[CHOOSER_DECODE] = im->keeps[CHOOSER_PREFILL] = true;
         return SAC_OK;
     }
-    if (im->only_pages) return im->head.has_gaps ? damaged(s, "it lacks pages") : SAC_OK;
+    if (im->only_pages) return im->head.has_gaps ? state_damaged(s, "it lacks pages") : SAC_OK;
     for (int kind = 0; kind < CHOOSER_KINDS; kind++) {
         const uint32_t i = find_spec(&e->chooser[kind].specs, im->head.method[kind]);
         im->keeps[kind] = i < e->chooser[kind].specs.n;
@@ -538,13 +375,13 @@ static bool gaps_are_possible(const struct image *im)
 static sac_status check_loaded(const struct stream *s, const struct image *im)
 {
     const sac_engine *e = im->e;
-    if (!gaps_are_possible(im)) return damaged(s, "pages are missing where none can be");
+    if (!gaps_are_possible(im)) return state_damaged(s, "pages are missing where none can be");
     if (engine_check_tokens(e, e->seqs[im->seq_i].tok, im->head.n_tok, NULL) != SAC_OK)
-        return damaged(s, "it holds tokens that the model does not have");
+        return state_damaged(s, "it holds tokens that the model does not have");
     if (!is_sound(im, CHOOSER_DECODE))
-        return damaged(s, "what its decode method had learnt makes no sense");
+        return state_damaged(s, "what its decode method had learnt makes no sense");
     if (!is_sound(im, CHOOSER_PREFILL))
-        return damaged(s, "what its prefill method had learnt makes no sense");
+        return state_damaged(s, "what its prefill method had learnt makes no sense");
     return SAC_OK;
 }
 
@@ -554,11 +391,12 @@ static sac_status seal_loaded(sac_engine *e, const struct image *im, sac_error *
     page_id *page = e->attend.seal_id;
     const uint32_t n_max = e->attend.n_new_page_max * im->head.n_kv_head;
     uint32_t n = 0;
-    for (size_t lane = 0; lane < lane_count(im); lane++) {
+    for (size_t lane = 0; lane < state_lane_count(im); lane++) {
         const page_id *table = pool_table(&e->pool, im->seq_i, 0) + lane * e->pool.max_page;
         for (uint32_t i = 0; i < im->head.n_tok / PAGE_TOK; i++) {
             if (table[i] != PAGE_NONE) page[n++] = table[i];
-            const bool is_last = lane + 1 == lane_count(im) && i + 1 == im->head.n_tok / PAGE_TOK;
+            const bool is_last =
+                lane + 1 == state_lane_count(im) && i + 1 == im->head.n_tok / PAGE_TOK;
             if (n < n_max && !is_last) continue;
             const sac_status held = tier_acquire(e->pool.tier, page, n);
             if (held == SAC_OK) side_seal(e, page, n);
@@ -587,7 +425,7 @@ static sac_status read_body(struct stream *s, struct image *im)
 static sac_status load(struct stream *s, sac_engine *e, bool only_pages, sac_seq *out)
 {
     struct image im = {.e = e, .only_pages = only_pages};
-    TRY(read_head(s, &im.head));
+    TRY(state_read_head(s, &im.head));
     TRY(check_engine(s, &im));
     TRY(sac_seq_create(e, &im.seq_i, s->err));
     const sac_status status = read_body(s, &im);
@@ -610,32 +448,17 @@ sac_status state_unpark(sac_engine *e, sac_seq id, const uint8_t *bytes, size_t 
 {
     struct stream s = {.name = "the sequence", .from = bytes, .size = n, .err = err};
     struct image im = {.e = e, .seq_i = id, .is_parked = true};
-    TRY(read_head(&s, &im.head));
+    TRY(state_read_head(&s, &im.head));
     const sac_status status = read_body(&s, &im);
     /* No page of what came before the failure is missing: it ends where a page could not be had. */
     if (status != SAC_OK) TRY(sac_seq_truncate(e, id, 0, NULL));
     return status;
 }
 
-static sac_status open_file(struct stream *s, const char *path, sac_error *err)
-{
-    struct stat st;
-    *s = (struct stream){.name = path, .file = fopen(path, "rb"), .err = err};
-    if (!s->file)
-        return error_set(err, errno == ENOENT ? SAC_ERR_NOT_FOUND : SAC_ERR_IO,
-                         "cannot read %s: %s", path, strerror(errno));
-    if (fstat(fileno(s->file), &st) == 0 && S_ISREG(st.st_mode)) {
-        s->size = (uint64_t)st.st_size;
-        return SAC_OK;
-    }
-    fclose(s->file);
-    return error_set(err, SAC_ERR_IO, "cannot read %s: no file", path);
-}
-
 sac_status sac_seq_load(sac_engine *e, const char *path, sac_seq *out, sac_error *err)
 {
     struct stream s;
-    TRY(open_file(&s, path, err));
+    TRY(state_open_file(&s, path, err));
     const sac_status status = load(&s, e, false, out);
     fclose(s.file);
     return status;
@@ -645,7 +468,7 @@ sac_status state_load_pages(sac_engine *e, const char *path, uint64_t bytes, sac
                             sac_error *err)
 {
     struct stream s;
-    TRY(open_file(&s, path, err));
+    TRY(state_open_file(&s, path, err));
     if (bytes < s.size) s.size = bytes;
     const sac_status status = load(&s, e, true, out);
     fclose(s.file);
@@ -657,68 +480,4 @@ sac_status sac_seq_from_bytes(sac_engine *e, const uint8_t *bytes, size_t n, sac
 {
     struct stream s = {.name = "the state", .from = bytes, .size = n, .err = err};
     return load(&s, e, false, out);
-}
-
-sac_status sac_state_get_info(sac_state_info *out, const char *path, sac_error *err)
-{
-    struct stream s;
-    struct head h = {0};
-    TRY(open_file(&s, path, err));
-    const sac_status status = read_head(&s, &h);
-    fclose(s.file);
-    if (status != SAC_OK) return status;
-    *out = (sac_state_info){.n_tok = h.n_tok,
-                            .n_ctx = h.n_ctx,
-                            .type_k = (sac_kv_type)h.type_k,
-                            .type_v = (sac_kv_type)h.type_v,
-                            .bytes = h.bytes};
-    memcpy(out->decode, h.method[CHOOSER_DECODE], sizeof out->decode);
-    memcpy(out->prefill, h.method[CHOOSER_PREFILL], sizeof out->prefill);
-    return SAC_OK;
-}
-
-sac_status state_holds(const char *path, uint64_t bytes, const int32_t *tok, size_t n, bool *out,
-                       sac_error *err)
-{
-    struct stream s;
-    struct head h = {0};
-    int32_t piece[1024];
-    TRY(open_file(&s, path, err));
-    if (bytes < s.size) s.size = bytes;
-    sac_status status = read_head(&s, &h);
-    bool same = status == SAC_OK && h.n_tok == n;
-    for (size_t i = 0, part; same && i < n; i += part) {
-        part = n - i < 1024 ? n - i : 1024;
-        status = transfer(&s, piece, part * sizeof *piece);
-        same = status == SAC_OK && memcmp(piece, tok + i, part * sizeof *piece) == 0;
-    }
-    fclose(s.file);
-    *out = same;
-    return status;
-}
-
-static sac_status check_sum(struct stream *s)
-{
-    struct head h;
-    uint64_t stored = 0;
-    TRY(read_head(s, &h));
-    if (s->size < s->n + sizeof stored) return damaged(s, "its parts are longer than the whole");
-    for (uint64_t left = s->size - s->n - sizeof stored; left;) {
-        const size_t part = left < (1u << 20) ? (size_t)left : 1u << 20;
-        TRY(transfer(s, NULL, part));
-        left -= part;
-    }
-    const uint64_t sum = XXH3_64bits_digest(&s->hash);
-    TRY(transfer(s, &stored, sizeof stored));
-    return stored == sum ? SAC_OK : damaged(s, "its checksum is another one");
-}
-
-sac_status state_verify(const char *path, uint64_t bytes, sac_error *err)
-{
-    struct stream s;
-    TRY(open_file(&s, path, err));
-    if (bytes < s.size) s.size = bytes;
-    const sac_status status = check_sum(&s);
-    fclose(s.file);
-    return status;
 }

@@ -210,16 +210,22 @@ void disk_give(struct disk *d, struct disk_io *io)
 void disk_submit(struct disk *d, struct disk_io *io)
 {
     assert(io->n_slot > 0 && io->n_slot <= DISK_RUN);
-    assert((uint64_t)io->slot + io->n_slot <= d->params.n_slot);
+    assert(io->source ? !io->writes && io->source->stride <= d->slot_bytes
+                      : (uint64_t)io->slot + io->n_slot <= d->params.n_slot);
     pthread_mutex_lock(&d->lock);
     d->n_under_way++;
     pthread_mutex_unlock(&d->lock);
     d->backend->submit(d, io);
 }
 
-int disk_fd(const struct disk *d)
+int disk_fd(const struct disk *d, const struct disk_io *io)
 {
-    return d->fd;
+    return io->source ? io->source->fd : d->fd;
+}
+
+size_t disk_stride(const struct disk *d, const struct disk_io *io)
+{
+    return io->source ? io->source->stride : d->slot_bytes;
 }
 
 void **disk_backend_state(struct disk *d)
@@ -229,12 +235,12 @@ void **disk_backend_state(struct disk *d)
 
 off_t disk_at(const struct disk *d, const struct disk_io *io)
 {
-    return (off_t)((uint64_t)io->slot * d->slot_bytes);
+    return (io->source ? io->source->at : 0) + (off_t)((uint64_t)io->slot * disk_stride(d, io));
 }
 
 size_t disk_bytes(const struct disk *d, const struct disk_io *io)
 {
-    return io->n_slot * d->slot_bytes;
+    return io->n_slot * disk_stride(d, io);
 }
 
 void disk_finish(struct disk *d, struct disk_io *io, ssize_t n)
@@ -243,8 +249,9 @@ void disk_finish(struct disk *d, struct disk_io *io, ssize_t n)
     const size_t bytes = disk_bytes(d, io);
     while (n >= 0 && (size_t)n < bytes) {
         const off_t at = disk_at(d, io) + n;
-        const ssize_t more = io->writes ? c->write(d->fd, io->buffer + n, bytes - (size_t)n, at)
-                                        : c->read(d->fd, io->buffer + n, bytes - (size_t)n, at);
+        const int fd = disk_fd(d, io);
+        const ssize_t more = io->writes ? c->write(fd, io->buffer + n, bytes - (size_t)n, at)
+                                        : c->read(fd, io->buffer + n, bytes - (size_t)n, at);
         if (more < 0 && errno == EINTR) continue;
         if (more == 0) break; /* the file has become shorter */
         n = more < 0 ? -errno : n + more;

@@ -10,7 +10,7 @@
 #ifndef SAC_KV_DISK_H
 #define SAC_KV_DISK_H
 
-#include "base/status.h"
+#include "kv/source.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,10 +26,12 @@ struct disk;
 struct disk_io {
     bool writes;
     uint32_t slot, n_slot; /* neighbours */
+    struct source *source; /* they are places in this file, and read; NULL: in the disk's own */
     struct {
         uint32_t page, frame;
+        uint64_t sum; /* of what is read */
     } tag[DISK_RUN];
-    uint8_t *buffer;      /* slot i at i * disk_slot_bytes; what is written, or what was read */
+    uint8_t *buffer;      /* slot i at i * disk_stride; what is written, or what was read */
     ssize_t result;       /* in `done`: bytes moved, or -errno */
     struct disk_io *next; /* the disk's own */
 };
@@ -60,6 +62,8 @@ size_t disk_slot_bytes(const struct disk *d);
 /* "io_uring" or "threads". */
 const char *disk_backend_name(const struct disk *d);
 
+/* From one slot of a transfer to the next, in the file and in the buffer. */
+size_t disk_stride(const struct disk *d, const struct disk_io *io);
 /* A transfer to fill, or NULL: all are under way. It goes to disk_submit, and from `done`, whose
  * caller it belongs to, to disk_give. */
 struct disk_io *disk_take(struct disk *d);
@@ -77,7 +81,7 @@ struct disk_backend {
 };
 extern const struct disk_backend disk_ring, disk_threads;
 
-int disk_fd(const struct disk *d);
+int disk_fd(const struct disk *d, const struct disk_io *io);
 void **disk_backend_state(struct disk *d); /* the backend's own */
 off_t disk_at(const struct disk *d, const struct disk_io *io);
 size_t disk_bytes(const struct disk *d, const struct disk_io *io);

@@ -43,10 +43,10 @@ static void enter(struct ring *r, struct disk *d, struct disk_io *io)
     if (!io)
         io_uring_prep_nop(sqe);
     else if (io->writes)
-        io_uring_prep_write(sqe, disk_fd(d), io->buffer, (unsigned)disk_bytes(d, io),
+        io_uring_prep_write(sqe, disk_fd(d, io), io->buffer, (unsigned)disk_bytes(d, io),
                             (uint64_t)disk_at(d, io));
     else
-        io_uring_prep_read(sqe, disk_fd(d), io->buffer, (unsigned)disk_bytes(d, io),
+        io_uring_prep_read(sqe, disk_fd(d, io), io->buffer, (unsigned)disk_bytes(d, io),
                            (uint64_t)disk_at(d, io));
     io_uring_sqe_set_data(sqe, io);
     /* What the kernel has no room for now goes with the next call. */

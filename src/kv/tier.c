@@ -3,7 +3,7 @@
  * Invariants, checked by tier_check while nothing is under way:
  *  1. frame_of[id] = f if and only if frame[f].page = id.
  *  2. A frame is on the free stack if and only if it is FREE; it has no page and no pins then.
- *  3. CLEAN means that the page is on the disk; DIRTY and STUCK that it is not.
+ *  3. CLEAN means that the page is on the disk or in a source; DIRTY and STUCK that it is not.
  *  4. n_ready counts CLEAN frames without pins, n_pinned those with pins.
  *  5. A frame with a page stands in the list of the page's layer, the others in none.
  *  6. LOST frames are pinned: the last release frees them, and who asks next tries again.
@@ -104,14 +104,25 @@ static void unpin(struct tier *t, uint32_t f)
 
 void tier_evict(struct tier *t, uint32_t f)
 {
-    assert(is_ready(&t->frame[f]) && t->page[t->frame[f].page].on_disk);
+    assert(is_ready(&t->frame[f]));
     unbind(t, f);
     set_free(t, f);
+}
+
+/* Whether a page can be read back. */
+static bool has_copy(const struct tier *t, page_id id)
+{
+    return t->page[id].on_disk || t->page[id].source;
 }
 
 static uint8_t *frame_bytes(const struct tier *t, uint32_t f)
 {
     return t->frames + (size_t)f * t->geom.bytes;
+}
+
+uint8_t *tier_card(const struct tier *t, page_id id)
+{
+    return t->cards + (size_t)id * t->card_bytes;
 }
 
 /* ---- Writing behind ---- */
@@ -156,6 +167,7 @@ static void pump_writes(struct tier *t)
         struct disk_io *io = disk_take(t->disk);
         if (!io) return;
         io->writes = true;
+        io->source = NULL;
         io->slot = t->frame[f].page;
         io->n_slot = 0;
         do {
@@ -177,6 +189,8 @@ static void note_failure(struct tier *t, page_id id, const struct disk_io *io, c
     t->error = io->result < 0 ? (int)-io->result : 0;
     t->what = what;
     t->lost = id;
+    snprintf(t->lost_in, sizeof t->lost_in, "%s",
+             io->source ? io->source->name : disk_path(t->disk));
 }
 
 /* A frame whose page was freed meanwhile. */
@@ -205,16 +219,15 @@ static void end_write(struct tier *t, const struct disk_io *io)
     }
 }
 
-/* What was read goes into its frame, or zeros do. Nobody else looks at the frame yet. */
+/* What was read goes into its frame behind the card, or zeros do. Nobody else looks at the frame
+ * yet, and not at the page, which may be another by now. */
 static bool fill(struct tier *t, const struct disk_io *io, uint32_t i, const char **why)
 {
-    const size_t bytes = t->geom.bytes - t->card_bytes, slot = disk_slot_bytes(t->disk);
+    const size_t bytes = t->geom.bytes - t->card_bytes, slot = disk_stride(t->disk, io);
     const uint8_t *from = io->buffer + i * slot;
-    const page_id id = io->tag[i].page;
     uint8_t *to = frame_bytes(t, io->tag[i].frame);
     const bool is_whole = io->result >= (ssize_t)((i + 1) * slot);
-    if (is_whole && XXH3_64bits(from, bytes) == t->page[id].sum) {
-        memcpy(to, t->cards + (size_t)id * t->card_bytes, t->card_bytes);
+    if (is_whole && XXH3_64bits(from, bytes) == io->tag[i].sum) {
         memcpy(to + t->card_bytes, from, bytes);
         return true;
     }
@@ -229,14 +242,18 @@ static void end_read(struct tier *t, const struct disk_io *io, const bool *is_go
         const uint32_t f = io->tag[i].frame;
         const page_id id = io->tag[i].page;
         t->page[id].is_moving = false;
-        t->stats.bytes_fetched += disk_slot_bytes(t->disk);
+        t->stats.bytes_fetched += disk_stride(t->disk, io);
         if (is_orphan(t, f)) continue;
-        if (!is_good[i]) note_failure(t, id, io, why);
+        if (is_good[i])
+            memcpy(frame_bytes(t, f), tier_card(t, id), t->card_bytes);
+        else
+            note_failure(t, id, io, why);
         set_state(t, f, is_good[i] ? TIER_CLEAN : TIER_LOST);
         if (is_good[i] || t->frame[f].pins > 0) continue;
         unbind(t, f); /* nobody had asked for it */
         set_free(t, f);
     }
+    if (io->source) source_drop(io->source);
 }
 
 static void end_transfer(void *user, struct disk_io *io)
@@ -349,7 +366,7 @@ void tier_close(struct tier *t, const page_id *id, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t f = t->frame_of[id[i]];
         assert(t->frame[f].state == TIER_OPEN);
-        memcpy(t->cards + (size_t)id[i] * t->card_bytes, frame_bytes(t, f), t->card_bytes);
+        memcpy(tier_card(t, id[i]), frame_bytes(t, f), t->card_bytes);
         t->frame[f].used = t->page[id[i]].used = t->step;
         t->frame[f].history = 1;
         queue_write(t, f);
@@ -371,19 +388,29 @@ static void touch(struct tier *t, uint32_t f)
     link_frame(t, f);
 }
 
+/* Where a page lies in its file. */
+static uint32_t place_of(const struct tier *t, page_id id)
+{
+    return t->page[id].source ? t->page[id].place : id;
+}
+
 /* A transfer of a page and of neighbours that follow it in the list and are bound for the same. */
 static uint32_t load_run(struct tier *t, struct disk_io *io, const page_id *id, uint32_t n)
 {
     io->writes = false;
-    io->slot = id[0];
+    io->source = t->page[id[0]].source;
+    io->slot = place_of(t, id[0]);
+    if (io->source) source_hold(io->source);
     for (io->n_slot = 0; io->n_slot < n && io->n_slot < DISK_RUN; io->n_slot++) {
         const page_id at = id[io->n_slot];
-        if (at != io->slot + io->n_slot || t->frame_of[at] == PAGE_NONE ||
+        if (at == PAGE_NONE || t->page[at].source != io->source ||
+            place_of(t, at) != io->slot + io->n_slot || t->frame_of[at] == PAGE_NONE ||
             t->frame[t->frame_of[at]].state != TIER_BOUND || t->page[at].is_moving)
             break;
-        assert(t->page[at].on_disk);
+        assert(has_copy(t, at));
         io->tag[io->n_slot].page = at;
         io->tag[io->n_slot].frame = t->frame_of[at];
+        io->tag[io->n_slot].sum = t->page[at].sum;
         set_state(t, t->frame_of[at], TIER_LOADING);
         t->page[at].is_moving = true;
     }
@@ -396,7 +423,7 @@ static uint32_t load_run(struct tier *t, struct disk_io *io, const page_id *id, 
 
 static void bind_page(struct tier *t, page_id id)
 {
-    const bool is_there = t->page[id].on_disk;
+    const bool is_there = has_copy(t, id);
     const uint32_t f = bind(t, id, is_there ? TIER_BOUND : TIER_LOST);
     pin(t, f);
     if (is_there) return;
@@ -495,7 +522,7 @@ void tier_release(struct tier *t, const page_id *id, uint32_t n)
 
 static bool may_load(const struct tier *t, page_id id)
 {
-    return id != PAGE_NONE && t->frame_of[id] == PAGE_NONE && t->page[id].on_disk &&
+    return id != PAGE_NONE && t->frame_of[id] == PAGE_NONE && has_copy(t, id) &&
            !t->page[id].is_moving;
 }
 
@@ -565,7 +592,7 @@ void tier_born(struct tier *t, page_id id, uint32_t layer)
 {
     if (!t) return;
     pthread_mutex_lock(&t->lock);
-    assert(t->frame_of[id] == PAGE_NONE && !t->page[id].on_disk);
+    assert(t->frame_of[id] == PAGE_NONE && !has_copy(t, id));
     t->page[id].layer = (uint16_t)layer;
     t->page[id].used = 0;
     pthread_mutex_unlock(&t->lock);
@@ -577,6 +604,8 @@ void tier_drop(struct tier *t, page_id id)
     pthread_mutex_lock(&t->lock);
     const uint32_t f = t->frame_of[id];
     t->page[id].on_disk = false;
+    if (t->page[id].source) source_drop(t->page[id].source);
+    t->page[id].source = NULL;
     if (f != PAGE_NONE) {
         const enum tier_state state = t->frame[f].state;
         assert(t->frame[f].pins == 0 && state != TIER_BOUND && state != TIER_FREE);
@@ -585,6 +614,24 @@ void tier_drop(struct tier *t, page_id id)
         if (state != TIER_WRITING && state != TIER_LOADING) set_free(t, f);
     }
     pthread_cond_broadcast(&t->change);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void tier_adopt(struct tier *t, page_id id, struct source *source, uint32_t place, uint64_t sum)
+{
+    pthread_mutex_lock(&t->lock);
+    assert(t->frame_of[id] == PAGE_NONE && !has_copy(t, id));
+    source_hold(source);
+    t->page[id].source = source;
+    t->page[id].place = place;
+    t->page[id].sum = sum;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void tier_let_source(struct tier *t, struct source *source)
+{
+    pthread_mutex_lock(&t->lock);
+    source_drop(source);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -648,6 +695,8 @@ void tier_stop(struct tier *t)
 {
     if (!t || !t->is_on) return;
     disk_destroy(t->disk);
+    for (page_id id = 0; id < t->n_page; id++)
+        if (t->page[id].source) source_drop(t->page[id].source);
     pthread_mutex_destroy(&t->lock);
     pthread_cond_destroy(&t->change);
 }
@@ -666,7 +715,7 @@ sac_status tier_explain(struct tier *t, sac_status status, sac_error *err)
                   disk_path(t->disk));
     else
         error_set(err, status, "page %u of layer %u could not be %s %s: %s", t->lost,
-                  t->page[t->lost].layer, t->what, disk_path(t->disk),
+                  t->page[t->lost].layer, t->what, t->lost_in,
                   t->error ? strerror(t->error) : "its bytes are missing or not those written");
     pthread_mutex_unlock(&t->lock);
     return status;
@@ -701,12 +750,11 @@ static bool frame_is_right(const struct tier *t, uint32_t f)
     const struct tier_frame *frame = &t->frame[f];
     if (frame->state == TIER_FREE) return frame->page == PAGE_NONE && frame->pins == 0;
     if (frame->page >= t->n_page || t->frame_of[frame->page] != f) return false;
-    const bool on_disk = t->page[frame->page].on_disk;
     switch ((enum tier_state)frame->state) {
-    case TIER_CLEAN: return on_disk;
+    case TIER_CLEAN: return has_copy(t, frame->page);
     case TIER_OPEN:
     case TIER_DIRTY:
-    case TIER_STUCK: return !on_disk;
+    case TIER_STUCK: return !has_copy(t, frame->page);
     case TIER_LOST: return frame->pins > 0;
     default: return false; /* nothing is under way */
     }

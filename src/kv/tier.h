@@ -7,6 +7,9 @@
  * making room never waits for a write unless everything is new. What methods choose by, a page's
  * card, stays in memory as long as the page lives.
  *
+ * Pages that somebody has saved need not be written at all: they are adopted and read from where
+ * they were saved (source.h).
+ *
  * Threads: any may acquire and release; the rest is the engine's alone. Results never depend on
  * what was where. NULL is a tier that holds everything: nothing is done. */
 #ifndef SAC_KV_TIER_H
@@ -50,7 +53,9 @@ struct tier_layer {
 };
 
 struct tier_page {
-    uint64_t sum;  /* checksum of what the disk has */
+    uint64_t sum;          /* checksum of what the disk or the source has */
+    struct source *source; /* the page is there, at `place`, and nowhere else; or NULL */
+    uint32_t place;
     uint32_t used; /* the step of its last use, with or without a frame */
     uint16_t layer;
     bool on_disk;   /* what was written is there */
@@ -82,6 +87,7 @@ struct tier {
     int error; /* of the last transfer that failed: errno, 0: a short or damaged one */
     const char *what;
     page_id lost;
+    char lost_in[256]; /* the file that it was moved to or from */
 };
 
 /* A card's bytes for pages of this shape: what a q8 page's first plane needs; 0: none. */
@@ -101,6 +107,13 @@ void tier_enter(struct tier *t, uint32_t layer);
 /* A page comes to life, without a frame, and ends. */
 void tier_born(struct tier *t, page_id id, uint32_t layer);
 void tier_drop(struct tier *t, page_id id);
+/* A page that was born lies in a source, but for its card: from there it is read, and it is not
+ * written to the disk. `sum`: the checksum of what is there. */
+void tier_adopt(struct tier *t, page_id id, struct source *source, uint32_t place, uint64_t sum);
+/* Ends the opener's reference to a source. */
+void tier_let_source(struct tier *t, struct source *source);
+/* The bytes of a page's card. */
+uint8_t *tier_card(const struct tier *t, page_id id);
 
 /* Frames for pages that will be written, while no other thread holds any: SAC_OK, or nothing was
  * done. Closed, they go to the disk. */

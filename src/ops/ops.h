@@ -144,11 +144,27 @@ static inline uint8_t *attn_own_page(const struct attn_run *run, const struct pa
                   : run->own + ((j - 1) * geom->n_kv_head + h) * geom->tail_bytes;
 }
 
+#define ATTN_TAKE_PAGES  32u /* whole pages that a worker takes at a time, at most */
+#define ATTN_TAKE_TOKENS (ATTN_TAKE_PAGES * PAGE_TOK) /* pages of single tokens, at most */
+
+/* Where not all pages that a run reads can be in memory at once: workers take those that they read
+ * next, none twice, and give them back before they take others. Which pages are taken together
+ * depends on the run alone, and no result on where they were. */
+struct attn_pager {
+    /* False: they cannot be had, and the run's rows will be of no use. */
+    bool (*take)(void *user, const page_id *id, uint32_t n);
+    void (*give)(void *user, const page_id *id, uint32_t n);
+    /* These will probably be taken soon. */
+    void (*ahead)(void *user, const page_id *id, uint32_t n);
+    void *user;
+};
+
 struct op_attn {
     const struct page_geom *geom;
     struct page_frames frames;
-    uint32_t n_head; /* query heads, a multiple of geom->n_kv_head */
-    const float *q;  /* [n_row, n_head, head_dim] after RoPE, stride q_stride */
+    const struct attn_pager *pager; /* NULL: all pages that are read are in their frames */
+    uint32_t n_head;                /* query heads, a multiple of geom->n_kv_head */
+    const float *q;                 /* [n_row, n_head, head_dim] after RoPE, stride q_stride */
     size_t q_stride;
     float *out; /* [n_row, n_head, head_dim], stride out_stride; not q */
     size_t out_stride;

@@ -5,16 +5,15 @@
  * Input: tokens that the index tells of, then either (bit 7 of that byte) the file itself, or
  * patches of a good one, each a place (16 bits, from the end with bit 15) and a byte, with the
  * checksums made right again: what a checksum keeps out is not worth a fuzzer's time. */
+#include "../unit/state_repair.h"
 #include "../unit/tiny_model.h"
 #include "engine/docfile.h"
 #include "engine/notes.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
-#define XXH_STATIC_LINKING_ONLY
-#include <xxhash.h>
 
-enum { N_HEAD = 32, N_TEXT = 96, N_ALL = N_HEAD + N_TEXT, N_CTX = 320, HEAD_CHECK = 96 + 2 * 256 };
+enum { N_HEAD = 32, N_TEXT = 96, N_ALL = N_HEAD + N_TEXT, N_CTX = 320 };
 
 struct end { /* as docfile.c has it */
     char magic[8];
@@ -71,14 +70,11 @@ static void repair(uint8_t *bytes, size_t n)
     XXH3_state_t hash;
     memcpy(&end, good + n_good - sizeof end, sizeof end); /* where the parts really lie */
     const size_t n_state = end.state_bytes, n_notes = n - sizeof end - n_state;
-    uint64_t sum = XXH3_64bits(bytes, HEAD_CHECK);
-    memcpy(bytes + HEAD_CHECK, &sum, sizeof sum);
-    sum = XXH3_64bits(bytes, n_state - sizeof sum);
-    memcpy(bytes + n_state - sizeof sum, &sum, sizeof sum);
+    state_repair(bytes, good, n_state);
     XXH3_64bits_reset(&hash);
     XXH3_64bits_update(&hash, bytes + n_state, n_notes);
     XXH3_64bits_update(&hash, bytes + n - sizeof end, offsetof(struct end, check));
-    sum = XXH3_64bits_digest(&hash);
+    const uint64_t sum = XXH3_64bits_digest(&hash);
     memcpy(bytes + n - sizeof sum, &sum, sizeof sum);
 }
 

@@ -5,13 +5,11 @@
  * one, each a place (16 bits, from the end with bit 15) and a byte, with its checksums made right
  * again: what a checksum keeps out is not worth a fuzzer's time. */
 #include "../unit/method_spec.h"
+#include "../unit/state_repair.h"
 #include "../unit/tiny_model.h"
 #include "engine/segment.h"
 
-#define XXH_STATIC_LINKING_ONLY
-#include <xxhash.h>
-
-enum { N_TOK = 100, N_CTX = 160, METHODS_MAX = 64, HEAD_CHECK = 96 + 2 * 256 };
+enum { N_TOK = 100, N_CTX = 160, METHODS_MAX = 64 };
 
 struct subject {
     char spec[METHOD_SPEC_BYTES];
@@ -91,14 +89,6 @@ static size_t open_subjects(struct subject *subjects)
     return n;
 }
 
-static void repair(uint8_t *bytes, size_t n)
-{
-    uint64_t sum = XXH3_64bits(bytes, HEAD_CHECK);
-    memcpy(bytes + HEAD_CHECK, &sum, sizeof sum);
-    sum = XXH3_64bits(bytes, n - sizeof sum);
-    memcpy(bytes + n - sizeof sum, &sum, sizeof sum);
-}
-
 static void use(sac_engine *e, sac_seq seq)
 {
     uint8_t *bytes;
@@ -147,7 +137,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         const size_t place = data[i] | (size_t)(data[i + 1] & 127) << 8;
         if (place < s->n) bytes[data[i + 1] & 128 ? s->n - 1 - place : place] = data[i + 2];
     }
-    repair(bytes, s->n);
+    state_repair(bytes, s->good, s->n);
     load(s->engine, bytes, s->n);
     free(bytes);
     return 0;

@@ -5,12 +5,15 @@
 #include "kv/tier.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -61,6 +64,11 @@ static uint32_t draw(struct world *w, uint32_t n)
     return (uint32_t)(w->rng >> 33) % n;
 }
 
+static void name_file(char path[80], pid_t pid)
+{
+    snprintf(path, 80, P_tmpdir "/saccade-prop-%d", (int)pid);
+}
+
 static void world_init(struct world *w, uint64_t seed, const struct disk_calls *calls)
 {
     char path[80];
@@ -87,7 +95,7 @@ static void world_init(struct world *w, uint64_t seed, const struct disk_calls *
     w->block = mem_map(a.used);
     a = (struct arena){.base = w->block, .capacity = a.used};
     tier_plan(&w->tier, &a);
-    snprintf(path, sizeof path, P_tmpdir "/saccade-prop-%d", (int)getpid());
+    name_file(path, getpid());
     if (tier_start(&w->tier, path, 1u << 24, calls, &err) != SAC_OK) fail_msg("%s", err.msg);
     assert_int_equal(access(path, F_OK), -1);
 }
@@ -317,6 +325,39 @@ static void threads_read_together(void **state)
     }
 }
 
+/* ---- The end of a process ---- */
+
+/* Killed while writes are under way, a process leaves no file, and what it might leave in the
+ * moment between making the file and taking its name away, an empty one, is no hindrance. */
+static void a_killed_process_leaves_nothing(void **state)
+{
+    (void)state;
+    static const struct disk_calls calls = {bad_read, bad_write};
+    struct world w;
+    char path[80];
+    int status;
+    slow_moves = 1;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        world_init(&w, 3, &calls);
+        write_pages(&w);
+        while (w.tier.n_busy == 0) write_pages(&w);
+        raise(SIGKILL);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    slow_moves = 0;
+    name_file(path, child);
+    assert_int_equal(access(path, F_OK), -1);
+    name_file(path, getpid());
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    world_init(&w, 3, NULL);
+    write_pages(&w);
+    settle_and_check(&w);
+    world_free(&w);
+}
+
 /* ---- Policies ---- */
 
 /* Hits of all but the first cycle through layers of equal sets, with room for half of them. */
@@ -363,6 +404,7 @@ int main(void)
         cmocka_unit_test(pages_come_back_or_a_failure_is_told),
         cmocka_unit_test(a_full_disk_is_told),
         cmocka_unit_test(threads_read_together),
+        cmocka_unit_test(a_killed_process_leaves_nothing),
         cmocka_unit_test(stale_pages_go_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

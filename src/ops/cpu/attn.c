@@ -9,6 +9,8 @@
  *     depend on it, and it is lowered until there are items enough for the workers.
  *  3. An item writes only its own outputs (WIDE) or its own partial results (NARROW).
  *  4. Segments cut no item: a run without any takes the way it would if there were none at all.
+ *  5. With a pager, pages are taken for one chunk or one panel at a time and looked at only until
+ *     they are given back. What is computed, and in which order, is the same without.
  * It holds no arithmetic on keys or values but the final merge. */
 #include "ops/cpu/attn.h"
 
@@ -20,6 +22,7 @@
 #define CHUNK_CHANNELS                                                                             \
     65536u                   /* keys * head_dim of a chunk: 7 us of f16 at one core's bandwidth    \
                               */
+#define CHUNKS_AHEAD    2u   /* chunks of pages that come and go, behind the one at hand */
 #define CHUNK_SLOTS_MIN 256u /* partial results for a batch of many short rows */
 
 struct call {
@@ -86,6 +89,28 @@ static struct attn_page gathered_page(const struct op_attn *op, const struct att
                               .tok = tok,
                               .n_tok = n,
                               .table = run->table + h * run->table_stride};
+}
+
+/* ---- Pages that come and go ---- */
+
+static bool take_pages(const struct op_attn *op, const page_id *id, uint32_t n)
+{
+    return !op->pager || n == 0 || op->pager->take(op->pager->user, id, n);
+}
+
+static void give_pages(const struct op_attn *op, const page_id *id, uint32_t n)
+{
+    if (op->pager && n > 0) op->pager->give(op->pager->user, id, n);
+}
+
+/* Names the pages of n ascending tokens, none twice; returns how many. */
+static uint32_t name_token_pages(const page_id *table, const uint32_t *tok, uint32_t n, page_id *id)
+{
+    uint32_t n_id = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (i == 0 || tok[i] / PAGE_TOK != tok[i - 1] / PAGE_TOK)
+            id[n_id++] = table[tok[i] / PAGE_TOK];
+    return n_id;
 }
 
 /* ---- WIDE ---- */
@@ -287,22 +312,73 @@ static void walk_step(struct page_walk *w)
     w->now = w->next < w->end ? *w->next++ : (struct attn_range){PAGE_NONE, PAGE_NONE};
 }
 
+/* The same to the pager. */
+static void page_ahead(const struct attn_tile *t, const struct attn_run *run, struct page_walk walk,
+                       uint32_t end)
+{
+    const struct attn_pager *pager = t->op->pager;
+    const page_id *table = run->table + t->kv_head * run->table_stride;
+    page_id id[ATTN_TAKE_PAGES];
+    uint32_t n = 0;
+    for (; walk.now.begin < end && n < ATTN_TAKE_PAGES; walk_step(&walk))
+        id[n++] = table[walk.now.begin];
+    pager->ahead(pager->user, id, n);
+}
+
 /* Names the next pages of the walk, those before page `end`, to the prefetcher. */
 static void look_ahead(struct attn_tile *t, const struct attn_run *run, struct page_walk walk,
                        uint32_t end)
 {
     struct attn_ahead *a = &t->ahead;
+    if (t->op->pager) {
+        page_ahead(t, run, walk, end);
+        return;
+    }
     *a = (struct attn_ahead){.page_lines = (uint32_t)(t->op->geom->bytes / 64)};
     for (; walk.now.begin < end && a->n_page < ATTN_PANEL_MAX; walk_step(&walk))
         a->page[a->n_page++] = sealed_page(t->op, run, t->kv_head, walk.now.begin).bytes;
 }
 
-/* The single tokens of a plan, which every row of the tile sees. */
-static void tile_tokens(const struct call *c, struct tile *tile, const struct attn_run *run)
+/* Packs pages of the walk, those before page `end`, into a panel whose slot 0 is the walk's index
+ * `base`; false: they cannot be had. */
+static bool pack_pages(const struct call *c, struct attn_tile *t, const struct attn_run *run,
+                       struct page_walk *walk, uint32_t base, uint32_t end)
+{
+    const struct op_attn *op = t->op;
+    const uint32_t last = base + c->k->panel_tok(op->geom->head_dim) / PAGE_TOK;
+    const page_id *table = run->table + t->kv_head * run->table_stride;
+    page_id id[ATTN_PANEL_MAX];
+    uint32_t n = 0;
+    for (struct page_walk w = *walk; w.now.begin < end && w.index < last; walk_step(&w))
+        id[n++] = table[w.now.begin];
+    if (!take_pages(op, id, n)) return false;
+    for (; walk->now.begin < end && walk->index < last; walk_step(walk)) {
+        struct attn_page page = sealed_page(op, run, t->kv_head, walk->now.begin);
+        page.hidden = walk->now.begin >= t->pos[0] / PAGE_TOK;
+        c->k->wide_page(t, walk->index - base, &page);
+    }
+    give_pages(op, id, n);
+    return true;
+}
+
+static bool pack_tokens(const struct call *c, struct attn_tile *t, uint32_t slot,
+                        const struct attn_page *page)
+{
+    page_id id[PAGE_TOK];
+    const uint32_t n = name_token_pages(page->table, page->tok, page->end, id);
+    if (!take_pages(t->op, id, n)) return false;
+    c->k->wide_page(t, slot, page);
+    give_pages(t->op, id, n);
+    return true;
+}
+
+/* The single tokens of a plan, which every row of the tile sees; false: their pages cannot be had.
+ */
+static bool tile_tokens(const struct call *c, struct tile *tile, const struct attn_run *run)
 {
     struct attn_tile *t = &tile->t;
     const struct op_attn *op = t->op;
-    if (!run->plan || !run->plan->tok) return;
+    if (!run->plan || !run->plan->tok) return true;
     const uint32_t list = plan_list(t, run), panel_tok = c->k->panel_tok(op->geom->head_dim);
     const uint32_t *tok = run->plan->tok + run->plan->tok_ptr[list];
     const uint32_t n = run->plan->tok_ptr[list + 1] - run->plan->tok_ptr[list];
@@ -320,11 +396,12 @@ static void tile_tokens(const struct call *c, struct tile *tile, const struct at
             struct attn_page page =
                 gathered_page(op, run, t->kv_head, tok + i + p.end, end - i - p.end);
             if (logw) page.logw = logw + i + p.end;
-            c->k->wide_page(t, p.end / PAGE_TOK, &page);
+            if (!pack_tokens(c, t, p.end / PAGE_TOK, &page)) return false;
         }
         p.skip = p.end > p.n_tok ? 0 : run->plan->skip;
         c->k->wide_panel(t, &p);
     }
+    return true;
 }
 
 /* The own page of rows [first, *end) of a tile, the next ones: those that have the same. */
@@ -351,22 +428,18 @@ static void wide_tile(const struct call *c, struct tile *tile)
     const struct attn_run *run = tile->sub[0].run, *last = tile->sub[tile->n_sub - 1].run;
     const uint32_t panel_pages = c->k->panel_tok(op->geom->head_dim) / PAGE_TOK;
     const uint32_t unmasked_from = first_visible(op, t->pos[t->n_row - 1]);
-    const uint32_t first_own = t->pos[0] / PAGE_TOK;
     struct page_walk walk = walk_begin(t, run);
     uint32_t base = walk.index / panel_pages * panel_pages, begin = walk.index - base;
     uint32_t segment = segment_of(last->segment, last->n_segment, walk.now.begin, 0);
     c->k->wide_begin(t);
-    tile_tokens(c, tile, run);
+    bool is_there = tile_tokens(c, tile, run);
     tile_meet(c, tile, segment);
-    for (uint32_t s = 0; s < tile->n_sub;) {
+    for (uint32_t s = 0; s < tile->n_sub && is_there;) {
         const uint32_t own = sub_pos(tile, s) / PAGE_TOK;
         const uint32_t border =
             segment < last->n_segment ? min_u32(own, last->segment[segment].end) : own;
-        for (; walk.now.begin < border && walk.index < base + panel_pages; walk_step(&walk)) {
-            struct attn_page page = sealed_page(op, run, t->kv_head, walk.now.begin);
-            page.hidden = walk.now.begin >= first_own;
-            c->k->wide_page(t, walk.index - base, &page);
-        }
+        is_there = pack_pages(c, t, run, &walk, base, border);
+        if (!is_there) continue;
         const uint32_t slot = walk.index - base;
         const bool crosses =
             slot < panel_pages && segment < last->n_segment && border == last->segment[segment].end;
@@ -525,24 +598,65 @@ static struct attn_page lane_tokens(const struct op_attn *op, const struct attn_
     return p;
 }
 
+/* Entries of a lane's list: those of a chunk, behind which the own page comes if it is the last. */
+struct chunk_span {
+    uint32_t begin, end;
+};
+
+static struct chunk_span chunk_span(const struct op_attn *op, const struct attn_run *run,
+                                    uint32_t h, uint32_t chunk_i)
+{
+    const uint32_t per_chunk = chunk_pages(op->geom->head_dim);
+    const uint32_t first = lane_list_first(op, run, h);
+    const uint32_t begin = (first / per_chunk + chunk_i) * per_chunk;
+    return (struct chunk_span){max_u32(begin, first), begin + per_chunk};
+}
+
+/* Names the sealed pages that a chunk reads, none twice; returns how many. */
+static uint32_t chunk_ids(const struct op_attn *op, const struct attn_run *run, uint32_t h,
+                          uint32_t chunk_i, page_id id[ATTN_TAKE_TOKENS])
+{
+    const struct chunk_span span = chunk_span(op, run, h, chunk_i);
+    const uint32_t n_page = lane_page_count(run, h), n_tok = lane_tok_count(run, h);
+    const page_id *table = run->table + h * run->table_stride;
+    uint32_t n = 0, i = span.begin;
+    for (; i < min_u32(span.end, n_page); i++) id[n++] = table[lane_list_page(run, h, i)];
+    if (i >= span.end || n_tok == 0) return n;
+    const uint32_t first = (i - n_page) * PAGE_TOK;
+    const uint32_t end = min_u32((span.end - n_page) * PAGE_TOK, n_tok);
+    return n + name_token_pages(table, run->select_tok + run->select_tok_ptr[h] + first,
+                                end > first ? end - first : 0, id + n);
+}
+
+/* Chunks behind this one, which the worker will most likely reduce next. */
+static void chunk_ahead(const struct call *c, uint32_t lane, uint32_t chunk_i)
+{
+    const struct attn_pager *pager = c->op->pager;
+    const uint32_t n_kv_head = c->op->geom->n_kv_head;
+    const uint32_t n_chunk = c->lane_item[lane + 1] - c->lane_item[lane];
+    page_id id[ATTN_TAKE_TOKENS];
+    for (uint32_t i = chunk_i + 1; i <= chunk_i + CHUNKS_AHEAD && i < n_chunk; i++) {
+        const struct attn_run *run = &c->op->run[lane / n_kv_head];
+        pager->ahead(pager->user, id, chunk_ids(c->op, run, lane % n_kv_head, i, id));
+    }
+}
+
 /* `at` [ATTN_CHUNK_MAX]: the pages, but for those that are gathered. */
 static void chunk_set_pages(struct attn_chunk *chunk, const struct attn_run *run, uint32_t h,
                             uint32_t chunk_i, uint32_t *at)
 {
     const struct op_attn *op = chunk->op;
-    const uint32_t per_chunk = chunk_pages(op->geom->head_dim);
-    const uint32_t n_list = lane_list_count(run, h), first = lane_list_first(op, run, h);
-    const uint32_t n_page = lane_page_count(run, h);
-    const uint32_t begin = (first / per_chunk + chunk_i) * per_chunk, end = begin + per_chunk;
-    const uint32_t visible = first_visible(op, run->pos0);
-    uint32_t i = max_u32(begin, first);
+    const uint32_t n_list = lane_list_count(run, h), n_page = lane_page_count(run, h);
+    const struct chunk_span span = chunk_span(op, run, h, chunk_i);
+    const uint32_t visible = first_visible(op, run->pos0), end = span.end;
+    uint32_t i = span.begin;
     for (; i < min_u32(end, n_page); i++) {
         at[chunk->n_page] = lane_list_page(run, h, i);
         chunk->page[chunk->n_page++] = lane_page(op, run, h, i, visible);
     }
     for (; i < min_u32(end, n_list); i++)
         chunk->page[chunk->n_page++] = lane_tokens(op, run, h, (i - n_page) * PAGE_TOK, visible);
-    for (i = end; i < min_u32(end + ATTN_AHEAD, n_page); i++)
+    for (i = end; i < min_u32(end + ATTN_AHEAD, n_page) && !op->pager; i++)
         chunk->ahead[i - end] = lane_page(op, run, h, i, visible).bytes;
     if (end <= n_list) return;
     struct attn_page own = own_page(op, run, h, run->pos0);
@@ -612,6 +726,38 @@ static void narrow_segments(const struct call *c, const struct attn_run *run,
     }
 }
 
+/* Reduces a chunk whose pages are there. */
+static void narrow_chunk(const struct call *c, struct attn_chunk *chunk, uint32_t lane,
+                         uint32_t chunk_i)
+{
+    const uint32_t n_kv_head = c->op->geom->n_kv_head;
+    const struct attn_run *run = &c->op->run[lane / n_kv_head];
+    uint32_t at[ATTN_CHUNK_MAX];
+    chunk_set_pages(chunk, run, lane % n_kv_head, chunk_i, at);
+    if (run->n_segment)
+        narrow_segments(c, run, chunk, at);
+    else
+        c->k->narrow(chunk);
+}
+
+/* The same of one whose pages come and go; of one whose pages cannot be had nothing is seen. */
+static void narrow_paged(const struct call *c, struct attn_chunk *chunk, uint32_t lane,
+                         uint32_t chunk_i)
+{
+    const struct op_attn *op = c->op;
+    const uint32_t n_kv_head = op->geom->n_kv_head;
+    page_id id[ATTN_TAKE_TOKENS];
+    const uint32_t n = chunk_ids(op, &op->run[lane / n_kv_head], lane % n_kv_head, chunk_i, id);
+    chunk_ahead(c, lane, chunk_i);
+    if (take_pages(op, id, n)) {
+        narrow_chunk(c, chunk, lane, chunk_i);
+        give_pages(op, id, n);
+        return;
+    }
+    memset(chunk->acc, 0, chunk->group * (size_t)op->geom->head_dim * sizeof *chunk->acc);
+    for (uint32_t g = 0; g < chunk->group; g++) chunk->m[g] = -INFINITY, chunk->l[g] = 0;
+}
+
 static void narrow_item(const struct call *c, uint32_t item_i, uint32_t worker_i)
 {
     const struct op_attn *op = c->op;
@@ -636,12 +782,7 @@ static void narrow_item(const struct call *c, uint32_t item_i, uint32_t worker_i
                                .l = partial + c->group * ((size_t)op->geom->head_dim + 1),
                                .acc = partial,
                                .mem = c->worker_mem + worker_i * c->worker_bytes};
-    uint32_t at[ATTN_CHUNK_MAX];
-    chunk_set_pages(&chunk, run, h, item - c->lane_item[lo], at);
-    if (run->n_segment)
-        narrow_segments(c, run, &chunk, at);
-    else
-        c->k->narrow(&chunk);
+    (op->pager ? narrow_paged : narrow_chunk)(c, &chunk, lo, item - c->lane_item[lo]);
 }
 
 /* Chunks behind each other go to one worker, which fetches the next one's pages. */

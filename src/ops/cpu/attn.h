@@ -30,10 +30,10 @@
 
 #define ATTN_SUB_MAX   8u /* PAGE_TOK-row blocks of a tile */
 #define ATTN_ROW_MAX   (ATTN_SUB_MAX * PAGE_TOK)
-#define ATTN_BLOCK_MAX 32u /* queries that a kernel computes at a time, at most */
-#define ATTN_PANEL_MAX 8u  /* pages of a panel */
-#define ATTN_CHUNK_MAX 33u /* pages of a chunk, the own one included */
-#define ATTN_AHEAD     4u  /* pages behind a chunk that the worker will most likely read next */
+#define ATTN_BLOCK_MAX 32u                   /* queries that a kernel computes at a time, at most */
+#define ATTN_PANEL_MAX 8u                    /* pages of a panel */
+#define ATTN_CHUNK_MAX (ATTN_TAKE_PAGES + 1) /* pages of a chunk, the own one included */
+#define ATTN_AHEAD     4u /* pages behind a chunk that the worker will most likely read next */
 
 /* Tokens [begin, end) of a page are to be seen; others hold anything. Or, where `tok` is set, a
  * page to be gathered: slot i holds token tok[i] of the sequence, begin <= i < end. */

@@ -142,7 +142,13 @@ static void read_page(const struct ref_row *r, uint32_t page, float *k, float *v
         return;
     }
     const page_id id = r->run->table[r->kv_head * r->run->table_stride + page];
+    const struct attn_pager *pager = r->op->pager;
+    if (pager && !pager->take(pager->user, &id, 1)) {
+        memset(k ? k : v, 0, (size_t)PAGE_TOK * g->head_dim * sizeof(float));
+        return;
+    }
     page_read(k, v, g, page_frame(g, r->op->frames, id), PAGE_SEALED, PAGE_TOK);
+    if (pager) pager->give(pager->user, &id, 1);
 }
 
 static float attn_score(const struct op_attn *op, float dot_qk)

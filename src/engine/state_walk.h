@@ -1,0 +1,79 @@
+/* state_walk.h: what saving and loading of a sequence share (state.c tells the format): the stream
+ * of bytes, in a file or in memory, the head, and the pages. Private to state*.c. */
+#ifndef SAC_ENGINE_STATE_WALK_H
+#define SAC_ENGINE_STATE_WALK_H
+
+#include "engine/engine.h"
+
+#include <stdio.h>
+#define XXH_STATIC_LINKING_ONLY /* a hash that needs no allocation */
+#include <xxhash.h>
+
+struct head {
+    char magic[8];
+    uint32_t version, page_tok;
+    uint64_t model; /* its fingerprint */
+    uint64_t bytes; /* of all */
+    uint32_t n_layer, n_kv_head, head_dim, group;
+    uint32_t type_k, type_v;
+    uint32_t n_ctx, n_tok;
+    uint32_t n_past;                     /* last rows whose queries follow */
+    uint32_t has_gaps;                   /* a byte before each page tells whether it is there */
+    uint64_t state_bytes[CHOOSER_KINDS]; /* of a lane */
+    char method[CHOOSER_KINDS][SPEC_BYTES];
+    uint64_t n_segment;
+    uint64_t n_page, page_at; /* pages that are there; where they begin, behind the rest */
+    uint64_t check;           /* of the above */
+};
+
+enum direction { MEASURE, WRITE, READ };
+
+struct stream {
+    enum direction direction;
+    const char *name;    /* of the file, for messages */
+    FILE *file;          /* NULL: memory */
+    uint8_t *to;         /* [size] */
+    const uint8_t *from; /* [size] */
+    uint64_t size, n;    /* bytes there are; passed so far */
+    XXH3_state_t hash;
+    sac_error *err;
+};
+
+/* What is saved, or becomes of what is loaded. */
+struct image {
+    sac_engine *e;
+    uint32_t seq_i;
+    struct head head;
+    bool keeps[CHOOSER_KINDS]; /* state of methods goes to, or comes from, the engine */
+    bool only_pages;           /* nothing is appended, so methods have nothing to go on with */
+    bool is_parked;            /* the sequence has kept its methods and how they are set */
+    uint64_t n_page;           /* that the walk has found */
+    uint64_t *sum;             /* [n_page] owned by who walks; not for measuring */
+};
+
+/* ---- state_stream.c ---- */
+
+sac_status state_damaged(const struct stream *s, const char *what);
+/* Moves n bytes between p and the stream; p NULL: they are read and let go. */
+sac_status state_transfer(struct stream *s, void *p, size_t n);
+/* A checksum of all that was passed, which ends what is always read. */
+sac_status state_walk_check(struct stream *s);
+void state_start_head(struct head *h);
+uint64_t state_head_check(const struct head *h);
+/* Begins to read a stream. */
+sac_status state_read_head(struct stream *s, struct head *h);
+sac_status state_open_file(struct stream *s, const char *path, sac_error *err);
+
+/* ---- state_page.c ---- */
+
+size_t state_lane_count(const struct image *im);
+/* Bytes of the pool, which may be a device's. */
+sac_status state_transfer_pool(struct stream *s, const struct pool *p, uint8_t *at, size_t n);
+/* The parts of a state that are of pages, in their order: which are there, their cards, checksums
+ * of their bodies, and these. */
+sac_status state_walk_table(struct stream *s, struct image *im);
+sac_status state_walk_cards(struct stream *s, struct image *im);
+sac_status state_walk_sums(struct stream *s, struct image *im);
+sac_status state_walk_bodies(struct stream *s, struct image *im);
+
+#endif

@@ -1,0 +1,29 @@
+/* source.h: a file that holds full pages which somebody has saved, one behind the other, and from
+ * which a tier reads those that it needs. The file is not written, and stays open for as long as a
+ * page refers to it: what is removed from its folder meanwhile can still be read.
+ *
+ * Owners: whoever has opened it, each page of a tier that lies in it, and each transfer from it,
+ * hold one reference each. Under the lock of the tier, but for opening. */
+#ifndef SAC_KV_SOURCE_H
+#define SAC_KV_SOURCE_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+struct source {
+    int fd;        /* owned */
+    off_t at;      /* of the first page */
+    size_t stride; /* from one to the next; a page has no more bytes */
+    uint32_t n_ref;
+    char name[]; /* of the file, for messages */
+};
+
+/* Of an open file, which the caller may close; `source_drop` ends it. */
+sac_status source_open(struct source **out, FILE *file, const char *name, sac_error *err);
+void source_hold(struct source *s);
+void source_drop(struct source *s);
+
+#endif
