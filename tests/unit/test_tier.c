@@ -603,14 +603,11 @@ int main(void)
         cmocka_unit_test(no_result_depends_on_tiers),
         cmocka_unit_test(rows_wider_than_memory_keep_their_bits),
         cmocka_unit_test(cards_choose_without_a_fetch),
-<<<<<<< HEAD
         cmocka_unit_test(looking_ahead_changes_nothing),
-=======
         cmocka_unit_test(a_state_that_is_opened_is_the_one_that_is_read),
         cmocka_unit_test(opening_a_state_reads_no_page),
         cmocka_unit_test(a_wide_row_that_loses_a_page_is_told),
         cmocka_unit_test(a_state_that_changes_is_found),
->>>>>>> e06b522 (engine, ops, kv: rows wider than memory stream; a saved state is opened, not read)
         cmocka_unit_test(a_flipped_bit_is_found),
         cmocka_unit_test(a_file_that_shrinks_is_found),
         cmocka_unit_test(too_little_memory_is_told),
