@@ -91,7 +91,7 @@ def print_psa(rows, ctx):
     points = [(r["share_read"], r["kl_mean"]) for r in fixed]
     lines = [[f"`{r['method']}`", percent(r["share_read"]), f"{r['kl_mean']:.3g}", "", ""] for r in fixed]
     for m in PSA:
-        r = rows[f"psa:mass={m},dense=0", ctx]
+        r = rows[f"psa:mass={m},stop=min,order=box", ctx]
         share = share_at(points, r["kl_mean"])
         layers = [layer["page_share"] for layer in r["per_layer"]]
         lines.append([f"`{r['method']}`", percent(r["share_read"]), f"{r['kl_mean']:.3g}",
@@ -163,7 +163,7 @@ def main():
     texts = {e.name: fetch.cache_path(e) for e in fetch.read_table(fetch.TABLE)}
     opt.text = opt.text or str(texts["essays"])
     opt.group, opt.head_dim = shape_of(opt)
-    methods = (ORDER + [f"lfps:bypass={b}" for b in BYPASS] + [f"psa:mass={m},dense=0" for m in PSA] +
+    methods = (ORDER + [f"lfps:bypass={b}" for b in BYPASS] + [f"psa:mass={m},stop=min,order=box" for m in PSA] +
                [f"arkvale:budget={x},dense=0" for x in PAGES] +
                [f"psa_cert:by={by}" for by in ("box", "sphere", "shadow4", "shadow8")])
     rows = fidelity(opt, methods, "-c", str(opt.ctx), "-k", str(opt.k))

@@ -30,7 +30,10 @@ static void read_result(const struct method_lane *l, struct method_pick *pick,
     if (pick->dense) return;
     if (r->n_bad) pick_not_finite(pick);
     if (r->n_bad) meter_bytes(l, r->n_visit * (page_all_keys(g) + page_all_values(g)));
+    meter_bytes(l, 64 * (uint64_t)r->n_line);
     pick->attended = r->attended;
+    pick->mass_proved = r->mass_proved;
+    pick->rest_norm = r->rest_norm;
     if (r->n_over) pick_dense(pick);
     pick->n_tok = r->n_tok;
     pick->n_chosen = r->n_chosen;

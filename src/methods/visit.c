@@ -17,6 +17,7 @@ struct visit_room visit_room_of(const struct method_shape *s, bool by_token, siz
     room_make(&r.room, s, by_token, scratch);
     r.vote = by_token ? r.room.score : r.room.vote;
     r.v = arena_take(&a, PAGE_TOK * (size_t)s->geom->head_dim, sizeof *r.v);
+    r.spare = arena_take(&a, r.room.stride, sizeof *r.spare);
     r.state = arena_take(&a, 1, sizeof *r.state);
     r.bytes = a.used;
     return r;
@@ -34,39 +35,39 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
         batch_between(l, &(struct batch_ends){PAGE_TOK, rule.recent, BATCH_PAGE});
     const uint32_t first = pick_min(open.begin, open.end) / PAGE_TOK;
     memset(r.state, 0, sizeof *r.state);
-    return (struct op_lane_visit){
-        .geom = l->shape->geom,
-        .frames = l->frames,
-        .page = l->page,
-        .segment = l->segment,
-        .n_segment = l->n_segment,
-        .rope = l->shape->rope,
-        .own = l->own,
-        .n_own = l->pos % PAGE_TOK + 1,
-        .n_page = pick_page_count(l),
-        .group = l->shape->group,
-        .q = l->q,
-        .scale = l->scale,
-        .softcap = l->softcap,
-        .begin = first,
-        .end = pick_max(first, open.end / PAGE_TOK),
-        .vote = r.vote,
-        .order = r.room.list,
-        .spare = (uint32_t *)(r.vote == r.room.score ? r.room.vote : r.room.score),
-        .k = r.room.k,
-        .v = r.v,
-        .value = b->pick[i].rest_value,
-        .value_log = b->pick[i].rest_log,
-        .mask = b->pick[i].mask,
-        .result = &b->result[i],
-        .state = r.state,
-        .n_member = 1,
-        .mass = rule.mass,
-        .step = rule.step,
-        .ahead = rule.step * rule.ahead,
-        .by_last = rule.by_last,
-        .by_mean = rule.by_mean,
-        .until = UINT32_MAX};
+    return (struct op_lane_visit){.geom = l->shape->geom,
+                                  .frames = l->frames,
+                                  .page = l->page,
+                                  .segment = l->segment,
+                                  .n_segment = l->n_segment,
+                                  .rope = l->shape->rope,
+                                  .own = l->own,
+                                  .n_own = l->pos % PAGE_TOK + 1,
+                                  .n_page = pick_page_count(l),
+                                  .group = l->shape->group,
+                                  .q = l->q,
+                                  .scale = l->scale,
+                                  .softcap = l->softcap,
+                                  .begin = first,
+                                  .end = pick_max(first, open.end / PAGE_TOK),
+                                  .vote = r.vote,
+                                  .order = r.room.list,
+                                  .spare = r.spare,
+                                  .k = r.room.k,
+                                  .v = r.v,
+                                  .value = b->pick[i].rest_value,
+                                  .value_log = b->pick[i].rest_log,
+                                  .mask = b->pick[i].mask,
+                                  .result = &b->result[i],
+                                  .state = r.state,
+                                  .proof = want->proof ? want->proof(l) : NULL,
+                                  .n_member = 1,
+                                  .mass = rule.mass,
+                                  .step = rule.step,
+                                  .ahead = rule.step * rule.ahead,
+                                  .by_last = rule.by_last,
+                                  .by_mean = rule.by_mean,
+                                  .until = UINT32_MAX};
 }
 
 /* Returns the number of lanes, which are named in `target`; those of a row that are a team stand

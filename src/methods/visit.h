@@ -24,6 +24,7 @@ struct visit_room {
     struct room room;
     float *v;                 /* [PAGE_TOK, head_dim] */
     float *vote;              /* [pages] */
+    uint32_t *spare;          /* the same */
     struct op_visited *state; /* before: anything */
     size_t bytes;
 };
@@ -36,6 +37,8 @@ struct visit_room visit_room_of(const struct method_shape *s, bool by_token, siz
 struct visit_want {
     struct visit_rule (*rule)(const struct method_lane *l);
     struct visit_room (*room)(const struct method_lane *l);
+    /* Of a lane, in its scratch; NULL: none is proved. */
+    const struct op_visit_proof *(*proof)(const struct method_lane *l);
 };
 /* Of lanes that are not dense. */
 void visit_choose(const struct method_batch *b, const struct visit_want *want);

@@ -24,6 +24,43 @@ struct op_lane_result {
     uint32_t n_tok;    /* tokens listed */
     bool attended;     /* what attention would make of the marked pages is in visits' values */
     uint32_t n_visit;  /* pages that were visited for that */
+    uint32_t n_line;   /* cache lines that were read to choose and follow from the choice */
+    float mass_proved, rest_norm; /* of proofs: as in struct method_pick */
+};
+
+/* What the mass of a page can be at most, by what is known of its keys beside them: out[g *
+ * out_stride + page] is ln of it. Sound: lengths are rounded outwards where they are made, and
+ * products in f32 get an allowance for their rounding. */
+enum op_bound {
+    OP_BOUND_SHADOW8, /* keys rounded to 8 bits a channel, and how long what that took is */
+    OP_BOUND_SHADOW4,
+    OP_BOUND_BOX,
+    OP_BOUND_SPHERE
+};
+
+/* Side data of a page, all f16 but the codes. */
+struct op_bound_side {
+    uint16_t *value;  /* length of the longest value */
+    uint16_t *a, *b;  /* [d] box: lowest value and width; sphere: middle, none; shadow: lowest value
+                         and step */
+    uint16_t *length; /* shadow: [PAGE_TOK] of what rounding took; sphere: the radius */
+    uint8_t *code;    /* [PAGE_TOK][d], or 4 bits: channel c in the low half of byte c, c + d / 2 in
+                         the high one */
+};
+size_t op_bound_bytes(enum op_bound by, uint32_t d);
+struct op_bound_side op_bound_side(const uint8_t *side, enum op_bound by, uint32_t d);
+
+struct op_lane_bounds {
+    enum op_bound by;
+    const uint8_t *side; /* of page id at side + id * stride */
+    size_t stride;
+    const page_id *page; /* [n_page] */
+    uint32_t n_page, head_dim, group;
+    const float *q;
+    float *qa; /* room: [group, head_dim] */
+    float scale, softcap;
+    float *out;
+    size_t out_stride;
 };
 
 /* Scores of pages by two f16 vectors of each, met by queries as rows have them. The score of box b
@@ -128,6 +165,16 @@ struct op_visited {
  *
  * Lanes of a team visit the same pages, by the sum of their votes, and stop together. They stand
  * behind each other in the list, n_member says how many from this one on. */
+struct op_visit_proof {
+    const float *bound; /* [group, n_page] as op_lane_bounds has made them */
+    size_t bound_stride;
+    double *left; /* room: [group][n_page + 1] */
+    enum op_bound by;
+    const uint8_t *side;
+    size_t side_stride;
+    bool reports; /* the guess decides, and the proof is told */
+};
+
 struct op_lane_visit {
     const struct page_geom *geom;
     struct page_frames frames;
@@ -149,6 +196,9 @@ struct op_lane_visit {
     uint32_t *mask;           /* [n_page] */
     struct op_lane_result *result;
     struct op_visited *state;
+    /* A share is proved, the pages that are left being bounded, and not guessed; logits are summed
+     * in f64. NULL: no. */
+    const struct op_visit_proof *proof;
     uint32_t n_member; /* 0: of the team before */
     /* Of the team: */
     double mass;
@@ -170,6 +220,7 @@ union op_lane {
     struct op_lane_take take;
     struct op_lane_draw draw;
     struct op_lane_visit visit;
+    struct op_lane_bounds bounds;
 };
 
 #endif

@@ -476,6 +476,7 @@ struct op_lane_ends;
 struct op_lane_take;
 struct op_lane_draw;
 struct op_lane_visit;
+struct op_lane_bounds;
 
 /* Choosing for lists of lanes: lanes.h. */
 struct ops_lanes {
@@ -497,6 +498,8 @@ struct ops_lanes {
                  uint32_t n);
     void (*visit)(struct workers *pool, const struct ops *ops, const struct op_lane_visit *op,
                   uint32_t n);
+    void (*bounds)(struct workers *pool, const struct ops *ops, const struct op_lane_bounds *op,
+                   uint32_t n);
 };
 
 struct ops {

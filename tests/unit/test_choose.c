@@ -360,7 +360,7 @@ static void page_methods_keep_their_budget(void **state)
     seed = 6;
     for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++)
         for (int budget = 1; budget <= POS + 2; budget += 1 + budget / 3) {
-            char spec[64];
+            char spec[96];
             snprintf(spec, sizeof spec, specs[i], budget);
             bench_open(&b, SAC_KV_Q8, spec);
             const struct method_pick out = bench_select(&b);
@@ -384,8 +384,8 @@ static void psa_reaches_its_mass(void **state)
     static double share[N_TOK];
     uint32_t before = 0;
     for (int i = 1; i < 10; i++) {
-        char spec[64];
-        snprintf(spec, sizeof spec, "psa:mass=%.2f", 0.1 * i);
+        char spec[96];
+        snprintf(spec, sizeof spec, "psa:stop=min,order=box,mass=%.2f", 0.1 * i);
         seed = 7;
         bench_open(&b, SAC_KV_F16, spec);
         const struct method_pick out = bench_select(&b);
@@ -432,7 +432,7 @@ static void autos_dial_is_monotone(void **state)
     static struct bench b;
     uint32_t before = 0;
     for (int i = 0; i <= 20; i++) {
-        char spec[64];
+        char spec[96];
         snprintf(spec, sizeof spec, "auto:mass=%.2f,most=1", 0.05 * i);
         seed = 8;
         bench_open(&b, SAC_KV_F16, spec);
@@ -462,8 +462,8 @@ static void a_bad_key_makes_the_choice_dense(void **state)
 {
     (void)state;
     static const char *const specs[] = {"topk:budget=64", "quest:budget=64,dense=0",
-                                        "arkvale:budget=64,dense=0", "psa:mass=0.5",
-                                        "auto:mass=0.5"};
+                                        "arkvale:budget=64,dense=0",
+                                        "psa:stop=min,order=box,mass=0.5", "auto:mass=0.5"};
     static struct bench b;
     seed = 9;
     for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {

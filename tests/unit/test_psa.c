@@ -240,13 +240,14 @@ static void expect_counts(uint32_t n0, uint32_t n1)
 static void the_mean_or_the_least_stops(void **state)
 {
     (void)state;
-    open_worked("psa:mass=0.7551,recent=0", 1);
+    open_worked("psa:order=box,stop=min,mass=0.7551,recent=0", 1);
     expect_counts(3, 3);
-    open_worked("psa:mass=0.7553,recent=0", 1);
+    open_worked("psa:order=box,stop=min,mass=0.7553,recent=0", 1);
     expect_counts(4, 3);
-    open_worked("psa:mass=0.8564,stop=mean,recent=0", 1); /* (0.957784 + 0.755189) / 2 = 0.856486 */
+    open_worked("psa:order=box,mass=0.8564,stop=mean,recent=0",
+                1); /* (0.957784 + 0.755189) / 2 = 0.856486 */
     expect_counts(3, 3);
-    open_worked("psa:mass=0.8566,stop=mean,recent=0", 1);
+    open_worked("psa:order=box,mass=0.8566,stop=mean,recent=0", 1);
     expect_counts(4, 3);
 }
 
@@ -256,13 +257,14 @@ static void heads_of_a_layer_stop_together(void **state)
 {
     (void)state;
     for (uint32_t flat = 1; flat < 16; flat *= 2) {
-        open_worked("psa:mass=0.9,scope=layer,recent=0", flat);
+        open_worked("psa:order=box,stop=min,mass=0.9,scope=layer,recent=0", flat);
         expect_counts(4, 4);
-        open_worked("psa:mass=0.9071,scope=layer,stop=mean,recent=0", flat);
+        open_worked("psa:order=box,mass=0.9071,scope=layer,stop=mean,recent=0", flat);
         expect_counts(3, 3);
-        open_worked("psa:mass=0.9072,scope=layer,stop=mean,recent=0", flat);
+        open_worked("psa:order=box,mass=0.9072,scope=layer,stop=mean,recent=0", flat);
         expect_counts(4, 4);
-        open_worked("psa:mass=0.9", flat); /* apart: the newest two pages are read as well */
+        open_worked("psa:order=box,mass=0.9",
+                    flat); /* apart: the newest two pages are read as well */
         lb_close(&b);
     }
 }

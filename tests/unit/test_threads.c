@@ -124,7 +124,7 @@ static void threads_change_nothing(void **state)
 static void threads_part_no_joined_heads(void **state)
 {
     static const char *const specs[] = {"psa:mass=0.5,scope=layer",
-                                        "psa:mass=0.5,scope=layer,stop=mean,order=plane"};
+                                        "psa:mass=0.5,scope=layer,stop=min,order=box"};
     sac_model *model = tiny_open(&(struct tiny){.seed = 5});
     (void)state;
     assert_non_null(model);

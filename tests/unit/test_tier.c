@@ -260,9 +260,9 @@ static void looking_ahead_changes_nothing(void **state)
     (void)state;
     static float resident[6][TINY_VOCAB], tiered[6][TINY_VOCAB];
     static const char *const specs[] = {"psa:mass=0.6", "psa:mass=0.6,step=3,scope=layer",
-                                        "psa:mass=0.6,order=plane,stop=mean"};
+                                        "psa:mass=0.6,order=box,stop=min", "psa_cert:mass=0.6"};
     const struct method *m = method_find("decode", "psa");
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < 4; i++) {
         uint64_t n_ahead[2];
         struct way way = {.n_thread = 1, .type = i ? SAC_KV_Q8 : SAC_KV_F16};
         sac_engine *e = open_engine(m, specs[i], &way);

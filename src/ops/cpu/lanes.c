@@ -6,6 +6,7 @@
  *     common is put together in their order. So a lane's result is the same bits whoever computes
  *     it, alone or in a crowd.
  *  2. What has the size of a query, or of one word a page, is done by the caller. */
+#include "ops/cpu/lanes_bound.h"
 #include "ops/cpu/lanes_visit.h"
 
 #include <assert.h>
@@ -413,5 +414,6 @@ void ops_fill_lanes(struct ops *o)
                                   .ends = ends,
                                   .take = take,
                                   .draw = draw,
-                                  .visit = lanes_visit};
+                                  .visit = lanes_visit,
+                                  .bounds = lanes_bounds};
 }

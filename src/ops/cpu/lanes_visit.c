@@ -9,6 +9,8 @@
  *  3. A lane that has met what is not finite takes no part any more; its team goes on. */
 #include "ops/cpu/lanes_visit.h"
 
+#include "base/half.h"
+
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -71,14 +73,13 @@ static void look_ahead(const struct team *t)
 
 /* ---- Visits ---- */
 
-/* The log of the sum of exp over n_tok tokens' logits, [PAGE_TOK] of each query head, and how a
- * lane's sums change by it. */
-static void see(const struct ops *ops, const struct op_lane_visit *op, uint32_t n_tok, float *logit,
-                float *lse)
+/* Logits of n_tok tokens, [PAGE_TOK] of each query head, and the logs of the sums of exp over them.
+ */
+static void find_logits(const struct ops *ops, const struct op_lane_visit *op, uint32_t n_tok,
+                        float *logit, double *lse)
 {
-    struct op_visited *s = op->state;
     const uint32_t d = op->geom->head_dim;
-    float share[PAGE_TOK], *row = logit;
+    float share[PAGE_TOK], sum[OP_GROUP_MAX], *row = logit;
     ops->dots(&(struct op_dots){.a = op->q,
                                 .b = op->k,
                                 .a_stride = d,
@@ -98,9 +99,40 @@ static void see(const struct ops *ops, const struct op_lane_visit *op, uint32_t 
                                 .n = n_tok,
                                 .group = op->group,
                                 .vote = share,
-                                .lse = lse});
+                                .lse = sum});
+    for (uint32_t g = 0; g < op->group; g++) lse[g] = (double)sum[g];
+}
+
+/* The same in f64, since a proof must not hang on rounding. */
+static void prove_logits(const struct op_lane_visit *op, uint32_t n_tok, float *logit, double *lse)
+{
+    const uint32_t d = op->geom->head_dim;
+    const double cap = (double)op->softcap;
     for (uint32_t g = 0; g < op->group; g++) {
-        s->seen[g] = log_add(s->seen[g], (double)lse[g]);
+        lse[g] = -INFINITY;
+        for (uint32_t t = 0; t < n_tok; t++) {
+            double score = 0;
+            for (uint32_t c = 0; c < d; c++)
+                score += (double)op->q[(size_t)g * d + c] * (double)op->k[(size_t)t * d + c];
+            score *= (double)op->scale;
+            if (cap > 0) score = cap * tanh(score / cap);
+            logit[g * PAGE_TOK + t] = (float)score;
+            lse[g] = log_add(lse[g], score);
+        }
+    }
+}
+
+/* How a lane's sums change by n_tok tokens. */
+static void see(const struct ops *ops, const struct op_lane_visit *op, uint32_t n_tok, float *logit,
+                double *lse)
+{
+    struct op_visited *s = op->state;
+    if (op->proof)
+        prove_logits(op, n_tok, logit, lse);
+    else
+        find_logits(ops, op, n_tok, logit, lse);
+    for (uint32_t g = 0; g < op->group; g++) {
+        s->seen[g] = log_add(s->seen[g], lse[g]);
         op->result->n_bad += isfinite(s->seen[g]) == 0;
     }
 }
@@ -143,7 +175,8 @@ static void visit_page(const struct ops *ops, const struct op_lane_visit *op, ui
                        bool is_step)
 {
     struct op_visited *s = op->state;
-    float logit[OP_GROUP_MAX * PAGE_TOK], lse[OP_GROUP_MAX];
+    float logit[OP_GROUP_MAX * PAGE_TOK];
+    double lse[OP_GROUP_MAX];
     read_page(ops, op, page);
     see(ops, op, PAGE_TOK, logit, lse);
     op->result->n_chosen += is_step ? PAGE_TOK : 0;
@@ -152,9 +185,57 @@ static void visit_page(const struct ops *ops, const struct op_lane_visit *op, ui
     if (!takes_part(op)) return;
     attend(op, logit);
     for (uint32_t g = 0; g < op->group && is_step; g++) {
-        s->step[g] = log_add(s->step[g], (double)lse[g]);
-        if (!op->by_last) s->guess[g] = fmin(s->guess[g], (double)lse[g]);
+        s->step[g] = log_add(s->step[g], lse[g]);
+        if (!op->by_last) s->guess[g] = fmin(s->guess[g], lse[g]);
     }
+}
+
+/* ---- Proofs ---- */
+
+/* Everything is put in order, and bounds are summed up from the last page on. */
+static void begin_proof(const struct team *t)
+{
+    const struct op_lane_visit *op = t->op;
+    const struct op_visit_proof *proof = op->proof;
+    const uint32_t n = op->n_page;
+    assert(t->n == 1); /* left is by this lane's order */
+    while (op->state->n_order < n) extend(t->ops, op);
+    for (uint32_t g = 0; g < op->group; g++) {
+        const float *bound = proof->bound + g * proof->bound_stride;
+        double *left = proof->left + (size_t)g * (n + 1);
+        left[n] = -INFINITY;
+        for (uint32_t i = n; i-- > 0;) left[i] = log_add(left[i + 1], (double)bound[op->order[i]]);
+    }
+}
+
+/* The share that is proved when no more pages are visited: the least of the query heads'. */
+static double prove(const struct op_lane_visit *op)
+{
+    double least = 1;
+    for (uint32_t g = 0; g < op->group; g++) {
+        const double left = op->proof->left[(size_t)g * (op->n_page + 1) + op->state->at];
+        /* The margin covers the sums of logarithms, bounds in f32 first of all. */
+        if (left > -INFINITY) least = fmin(least, 1 / (1 + exp(left - op->state->seen[g] + 1e-4)));
+    }
+    return least;
+}
+
+/* What is proved, and the longest value of the pages that are not read. */
+static void end_proof(const struct op_lane_visit *op)
+{
+    const struct op_visit_proof *proof = op->proof;
+    const double share = prove(op);
+    float proved = (float)share, longest = 0;
+    if ((double)proved > share) proved = nextafterf(proved, 0);
+    for (uint32_t i = op->state->at; i < op->n_page; i++) {
+        const struct op_bound_side s =
+            op_bound_side(proof->side + op->page[op->order[i]] * proof->side_stride, proof->by,
+                          op->geom->head_dim);
+        longest = fmaxf(longest, f16_to_f32(*s.value));
+    }
+    op->result->mass_proved = proved;
+    op->result->rest_norm = longest;
+    op->result->n_line += op->n_page - op->state->at;
 }
 
 /* ---- A team ---- */
@@ -163,7 +244,8 @@ static void begin_lane(const struct team *t, const struct op_lane_visit *op)
 {
     struct op_visited *s = op->state;
     const uint32_t d = op->geom->head_dim;
-    float logit[OP_GROUP_MAX * PAGE_TOK], lse[OP_GROUP_MAX];
+    float logit[OP_GROUP_MAX * PAGE_TOK];
+    double lse[OP_GROUP_MAX];
     assert(op->group <= OP_GROUP_MAX && op->begin <= op->end && op->end <= op->n_page);
     for (uint32_t g = 0; g < op->group; g++) {
         s->seen[g] = s->step[g] = -INFINITY;
@@ -194,6 +276,7 @@ static void begin_team(const struct team *t)
     }
     s->look = s->n_order;
     s->begun = true;
+    if (op->proof && takes_part(op)) begin_proof(t);
 }
 
 /* A lane's share of the attention that has been seen, by query heads: their sum and the least. */
@@ -211,6 +294,8 @@ static bool has_enough(const struct team *t)
     const uint32_t n_left = t->op->n_page - t->op->state->at;
     double sum = 0, least = 1;
     uint32_t n = 0;
+    if (t->op->proof && !t->op->proof->reports && takes_part(t->op))
+        return n_left == 0 || prove(t->op) > t->op->mass;
     for (uint32_t i = 0; i < t->n; i++) {
         if (!takes_part(&t->op[i])) continue;
         share_seen(&t->op[i], n_left, &sum, &least);
@@ -229,6 +314,7 @@ static void end_lane(const struct op_lane_visit *op)
         for (uint32_t c = 0; c < d; c++) op->value[(size_t)g * d + c] /= s->sum[g];
     }
     op->result->attended = true;
+    if (op->proof) end_proof(op);
 }
 
 /* `look` pages have been visited: enough, or so many more. */
