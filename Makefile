@@ -18,7 +18,7 @@ RUN_TESTS = rm -f $(1)/junit.xml; ctest --test-dir $(1) --parallel $(JOBS) --out
 C_TESTS = -L '^(unit|check|prop|fuzz)$$'
 
 .PHONY: all help clients deps deps-test deps-lint deps-fuzz deps-cuda cuda check-cuda bench-cuda model models text demo demo-long test \
-	test-long check proofs mutate check-mutants asan ubsan tsan fuzz bench relations layers \
+	test-long soak check proofs mutate check-mutants asan ubsan tsan fuzz bench relations layers \
 	truth lint format install man plots deb sbom container clean
 
 all: deps ## build the program: build/saccade
@@ -81,6 +81,11 @@ test-long: deps-test ## what is longer than CI can wait: methods on a real model
 	@$(call BUILD,build)
 	@SAC_TEST_LONG=1 SAC_PROOF_CASES=1400; export SAC_TEST_LONG SAC_PROOF_CASES; \
 		$(call RUN_TESTS,build,-R '^prop/|^unit/test_proof$$|^house/test_added_methods$$|^truth/test_schema$$')
+
+SOAK ?= 1000,100000
+soak: all ## the server at overload, and a day's worth of short requests: SOAK=MIXED,SHORT
+	@$(PYTHON) tools/fetch.py model smollm2-135m
+	@SAC_SOAK=$(SOAK) SACCADE_BIN=build/saccade $(PYTHON) tests/serve/test_overload.py
 
 check: deps-test ## kernels against the reference only
 	@$(call CONFIGURE,werror)
