@@ -80,7 +80,7 @@ test-long: deps-test ## what is longer than CI can wait: methods on a real model
 	@$(call CONFIGURE,werror)
 	@$(call BUILD,build)
 	@SAC_TEST_LONG=1 SAC_PROOF_CASES=1400; export SAC_TEST_LONG SAC_PROOF_CASES; \
-		$(call RUN_TESTS,build,-R '^prop/|^unit/test_proof$$|^house/test_added_methods$$|^truth/test_schema$$')
+		$(call RUN_TESTS,build,-R '^prop/|^unit/test_(proof|serve_memory)$$|^serve/test_tenants$$|^house/test_added_methods$$|^truth/test_schema$$')
 
 SOAK ?= 1000,100000
 soak: all ## the server at overload, and a day's worth of short requests: SOAK=MIXED,SHORT
