@@ -22,7 +22,8 @@ configure_file(cmake/saccade.pc.in saccade.pc @ONLY)
 
 install(TARGETS saccade_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES include/saccade.h include/saccade_machine.h include/saccade_method.h include/saccade_tier.h
+install(FILES include/saccade.h include/saccade_cache.h include/saccade_machine.h
+        include/saccade_method.h include/saccade_tier.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${CMAKE_BINARY_DIR}/saccade.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 if(TARGET saccade)

@@ -11,7 +11,7 @@ import sys
 
 import csource
 
-PUBLIC = ("saccade.h", "saccade_machine.h", "saccade_method.h", "saccade_tier.h")
+PUBLIC = ("saccade.h", "saccade_cache.h", "saccade_machine.h", "saccade_method.h", "saccade_tier.h")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.M)
 
 

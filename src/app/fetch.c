@@ -49,6 +49,7 @@ static int run_script(const char *script, const struct models_entry *e)
     const pid_t child = fork();
     if (child == 0) {
         signal(SIGPIPE, SIG_DFL);
+        signal(SIGXFSZ, SIG_DFL);
         execlp("python3", "python3", script, e->kind, e->name, (char *)NULL);
         fprintf(stderr, "saccade " COMMAND ": python3 cannot be started: %s\n", strerror(errno));
         _exit(EXIT_RUNTIME);

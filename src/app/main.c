@@ -1,7 +1,8 @@
 /* main.c: the program `saccade`: finds the sub-command in one table and runs it.
  *
- * What happens here for all commands: SIGPIPE is ignored, so that a closed pipe is an error of a
- * write and not a silent death, and stdout is checked at the end, so that a full disk is told. */
+ * What happens here for all commands: SIGPIPE and SIGXFSZ are ignored, so that a closed pipe or a
+ * file that must not grow is an error of a write and not a silent death, and stdout is checked at
+ * the end, so that a full disk is told. */
 #include "app/app.h"
 #include "app/complete.h"
 #include "app/output.h"
@@ -127,5 +128,6 @@ static int run_command(int argc, char **argv)
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     return output_finish(run_command(argc, argv));
 }

@@ -16,7 +16,7 @@ struct serve_options {
     const char *template_name, *template_file;
     uint32_t port, n_seq, n_http_thread, ping_s, drain_s;
     int64_t n_kv_tok;
-    const char *store, *context;
+    const char *store, *context, *cache_disk;
     uint32_t n_doc, store_mib;
     float tbt_target_ms;
     struct option_list api_key, also_decode, also_prefill;
@@ -39,6 +39,8 @@ struct serve {
     sac_engine *engine;
     struct strbuf template_text;
     char alias[256];
+    char cache[SETUP_PATH_BYTES]; /* --cache-disk, in its parts */
+    uint64_t cache_bytes;
     const char *decode[SAC_METHODS_MAX], *prefill[SAC_METHODS_MAX]; /* the first is the default */
     uint32_t n_decode, n_prefill;
 };
@@ -60,6 +62,10 @@ static const struct option_spec specs[] = {
         .min = 0, .max = 0x1p40),
     OPT("--no-enable-prefix-caching --no-prefix-cache", OPTION_FLAG, no_prefix_cache, NULL,
         "compute each prompt whole, also where it begins as one before", .env = "NO_PREFIX_CACHE"),
+    OPT("--cache-disk", OPTION_TEXT, cache_disk, "PATH:SIZE",
+        "folder that keeps prompts which were read, and its size: after a restart they are not "
+        "read again",
+        .env = "CACHE_DISK"),
     OPT("-a --alias --served-model-name", OPTION_TEXT, alias, "NAME",
         "what the model is called in answers; default: as its file", .env = "ALIAS"),
     OPT("--also-decode", OPTION_LIST, also_decode, "SPEC",
@@ -243,6 +249,8 @@ static sac_status make_config(struct serve *s, sac_error *err)
     c->store = o->store;
     c->store_bytes = (uint64_t)o->store_mib << 20;
     c->context = o->context;
+    c->cache = o->cache_disk ? s->cache : NULL;
+    c->cache_bytes = s->cache_bytes;
     c->n_doc_max = o->store ? o->n_doc : 0;
     c->audit_share = (double)o->audit_share;
     c->drain_s = o->drain_s;
@@ -265,11 +273,26 @@ static sac_status serve(struct serve *s, sac_error *err)
     return server_run(s->server, s->model, s->engine, err);
 }
 
+static int check_cache(struct serve *s)
+{
+    if (!s->opt.cache_disk) return OPTIONS_GO_ON;
+    if (s->opt.no_prefix_cache)
+        return options_usage_error(COMMAND, "--cache-disk goes without --no-prefix-cache");
+    return setup_path_size(
+        &(struct setup_path_size){.command = COMMAND,
+                                  .option = "--cache-disk",
+                                  .form = "PATH:SIZE, such as /var/cache/saccade:20G",
+                                  .value = s->opt.cache_disk,
+                                  .out_path = s->cache,
+                                  .out_bytes = &s->cache_bytes});
+}
+
 static int serve_all(struct serve *s)
 {
     sac_error err = {0};
     if (!s->setup.model) return options_usage_error(COMMAND, "a model is missing (-m FILE)");
     int code = setup_check_model(COMMAND, s->setup.model);
+    if (code == OPTIONS_GO_ON) code = check_cache(s);
     if (code != OPTIONS_GO_ON) return code;
     sac_status status = make_config(s, &err);
     if (status == SAC_OK) status = server_start(&s->server, &s->config, &err);

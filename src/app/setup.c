@@ -296,9 +296,23 @@ static bool parse_size(const char *text, uint64_t *out)
     return bytes >= 1 && bytes < 0x1p60;
 }
 
+int setup_path_size(const struct setup_path_size *want)
+{
+    const char *colon = strrchr(want->value, ':');
+    if (!colon || colon == want->value || !parse_size(colon + 1, want->out_bytes))
+        return options_usage_error(want->command, "option '%s': '%s' is not %s", want->option,
+                                   want->value, want->form);
+    const size_t n = (size_t)(colon - want->value);
+    if (n >= SETUP_PATH_BYTES)
+        return options_usage_error(want->command, "option '%s': the path is too long",
+                                   want->option);
+    memcpy(want->out_path, want->value, n);
+    want->out_path[n] = 0;
+    return OPTIONS_GO_ON;
+}
+
 int setup_tier(struct setup *s)
 {
-    const char *size = s->kv_disk ? strrchr(s->kv_disk, ':') : NULL;
     if (s->kv_fast && !parse_size(s->kv_fast, &s->tier.fast_bytes))
         return options_usage_error(
             s->command, "option '--kv-fast': '%s' is no size: a number, and K, M, G or T",
@@ -307,17 +321,17 @@ int setup_tier(struct setup *s)
         return s->kv_fast ? options_usage_error(s->command, "--kv-fast needs --kv-disk FILE:SIZE "
                                                             "for the pages that do not fit")
                           : OPTIONS_GO_ON;
-    if (!size || size == s->kv_disk || !parse_size(size + 1, &s->tier.file_bytes))
-        return options_usage_error(s->command,
-                                   "option '--kv-disk': '%s' is not FILE:SIZE, such as "
-                                   "/var/tmp/pages:20G",
-                                   s->kv_disk);
+    const int code =
+        setup_path_size(&(struct setup_path_size){.command = s->command,
+                                                  .option = "--kv-disk",
+                                                  .form = "FILE:SIZE, such as /var/tmp/pages:20G",
+                                                  .value = s->kv_disk,
+                                                  .out_path = s->kv_file,
+                                                  .out_bytes = &s->tier.file_bytes});
+    if (code != OPTIONS_GO_ON) return code;
     if (!s->kv_fast)
         return options_usage_error(s->command,
                                    "--kv-disk needs --kv-fast SIZE, the memory above it");
-    if ((size_t)(size - s->kv_disk) >= sizeof s->kv_file)
-        return options_usage_error(s->command, "option '--kv-disk': the path is too long");
-    memcpy(s->kv_file, s->kv_disk, (size_t)(size - s->kv_disk));
     s->tier.file = s->kv_file;
     s->tier.policy = (sac_tier_policy)s->kv_policy;
     s->tier.no_ahead = s->kv_no_ahead;

@@ -11,6 +11,8 @@
 #include "base/status.h"
 #include "saccade_tier.h"
 
+#define SETUP_PATH_BYTES 4096u
+
 /* Model, context and memory. */
 struct setup {
     const char *command; /* for messages; not an option */
@@ -32,7 +34,7 @@ struct setup {
     const char *kv_disk, *kv_fast; /* "PATH:SIZE", "SIZE"; NULL: all pages in memory */
     int kv_policy;                 /* enum sac_tier_policy */
     bool kv_no_ahead;
-    char kv_file[4096]; /* what these come to */
+    char kv_file[SETUP_PATH_BYTES]; /* what these come to */
     struct sac_tier_params tier;
     char prefill_spec[256], decode_spec[256];     /* what these come to */
     const char *prefill_list[1], *decode_list[1]; /* for sac_engine_params: point at them */
@@ -68,6 +70,14 @@ int setup_method_spec(const struct setup *s, const char *kind, const char *metho
 /* Rows of one step: what -b says, or what suits the device. */
 /* Makes s->tier of kv_fast, kv_disk and the two beside them. OPTIONS_GO_ON or an exit code. */
 int setup_tier(struct setup *s);
+/* "PATH:SIZE" into its parts: `out_path` [SETUP_PATH_BYTES]. Returns as options_parse. */
+struct setup_path_size {
+    const char *command, *option, *form; /* for the error: "--kv-disk", "FILE:SIZE, such as ..." */
+    const char *value;
+    char *out_path;
+    uint64_t *out_bytes;
+};
+int setup_path_size(const struct setup_path_size *want);
 uint32_t setup_batch(const struct setup *s);
 
 /* The engine's parameters for `n_seq` sequences of `n_ctx` tokens each; they borrow from `s`. */

@@ -7,6 +7,7 @@ void reads_add(sac_reads *to, const sac_reads *from)
     to->n_prompt_tok += from->n_prompt_tok;
     to->n_decode_tok += from->n_decode_tok;
     to->n_reused_tok += from->n_reused_tok;
+    to->n_disk_tok += from->n_disk_tok;
     to->kv_bytes_read += from->kv_bytes_read;
     to->attend_bytes_read += from->attend_bytes_read;
     to->choose_bytes_read += from->choose_bytes_read;

@@ -23,6 +23,7 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "engine/reuse_disk.h"
 #include "engine/sample.h"
 #include "engine/state.h"
 #include "engine/stop.h"
@@ -63,7 +64,7 @@ struct request {
     sac_prob *probs; /* owned, [n_probs] */
     uint32_t n_probs;
     uint8_t salt[SHA256_BYTES];                      /* the digest of the tenant's */
-    uint32_t n_reused;                               /* of the prompt, when it was first computed */
+    uint32_t n_reused, n_disk;                       /* of the prompt, when it was first computed */
     sac_reuse_end reuse_end;                         /* of that */
     uint32_t n_preempted;                            /* times that its pages went to others */
     sac_reads reads;                                 /* of sequences that it has given back */
@@ -367,6 +368,7 @@ static sac_timings timings_of(const struct request_list *list, const struct requ
 {
     sac_timings t = {.n_cached = r->n_cached + r->n_reused,
                      .n_reused = r->n_reused,
+                     .n_disk = r->n_disk,
                      .reuse_end = r->reuse_end,
                      .n_prompt = r->n_prompt,
                      .n_predicted = r->n_predicted,
@@ -388,9 +390,11 @@ static void give_back_seq(struct request_list *list, struct request *r)
     reads_add(&r->reads, &reads);
     if (r->n_preempted == 0 || !r->owns_seq) {
         r->n_reused = (uint32_t)reads.n_reused_tok;
+        r->n_disk = (uint32_t)reads.n_disk_tok;
         r->reuse_end = reuse_end_of(list->engine, r->seq);
     }
     if (r->owns_seq) {
+        reuse_disk_want(list->engine, r->seq);
         sac_seq_remove(list->engine, r->seq);
         r->seq = SAC_SEQ_NONE;
         return;

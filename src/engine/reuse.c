@@ -9,6 +9,7 @@
 #include "engine/reuse.h"
 
 #include "engine/engine.h"
+#include "engine/reuse_disk.h"
 
 #include <assert.h>
 #include <string.h>
@@ -27,6 +28,7 @@ void reuse_plan(sac_engine *e, struct arena *a)
 
 void reuse_deinit(sac_engine *e)
 {
+    reuse_disk_close(e->reuse.disk);
     if (e->reuse.on) sha256_close(&e->reuse.sha);
 }
 
@@ -101,68 +103,6 @@ void reuse_cut(sac_engine *e, uint32_t seq_i, uint32_t n_old)
         step_to(r, key, node);
 }
 
-/* ---- Taking ---- */
-
-/* Rows of the pending prompt whose pages may be taken. */
-static uint32_t count_takeable(const sac_engine *e, const struct seq *s, sac_reuse_end *why)
-{
-    const uint32_t n_left = e->past.n_slot > 1 ? e->past.n_slot : 1;
-    uint32_t n = 0, n_silent = 0;
-    for (; s->n_done + n < s->n_all && !(s->flags[s->n_done + n] & TOK_DECODE); n++)
-        if (n_silent == n && !(s->flags[s->n_done + n] & TOK_WANT)) n_silent++;
-    *why = SAC_REUSE_SHORT;
-    if (n <= PAGE_TOK) return 0;
-    *why = n_silent < n - 1 ? SAC_REUSE_LOGITS : SAC_REUSE_QUERIES;
-    if (n <= n_left) return 0;
-    return n_silent < n - n_left ? n_silent : n - n_left;
-}
-
-/* Takes pages up to the end of what there is; says why it ended. */
-static sac_reuse_end take(sac_engine *e, uint32_t seq_i)
-{
-    struct seq *s = &e->seqs[seq_i];
-    struct reuse_seq *r = &s->reuse;
-    sac_reuse_end why;
-    if (!e->reuse.on) return SAC_REUSE_OFF;
-    if (chooser_method(e, CHOOSER_PREFILL, seq_i)->spec->method->prefill) return SAC_REUSE_METHOD;
-    if (s->has_gaps || r->n_pure != s->n_done || r->n_page * PAGE_TOK != s->n_done)
-        return SAC_REUSE_PAST;
-    const uint32_t end = s->n_done + count_takeable(e, s, &why);
-    if (end < s->n_done + PAGE_TOK) return why;
-    while (s->n_done + PAGE_TOK <= end) {
-        uint8_t key[SHA256_BYTES];
-        const uint32_t node = find_next(e, seq_i, key);
-        if (node == PREFIX_NONE) return r->n_page ? SAC_REUSE_DIFFERS : SAC_REUSE_NEW;
-        prefix_take(&e->reuse.index, node, (struct pool_place){seq_i, r->n_page});
-        step_to(r, key, node);
-        s->n_done += PAGE_TOK;
-        assert(r->n_page * PAGE_TOK == s->n_done && s->n_done < s->n_all);
-        r->n_pure = s->n_done;
-        s->reads.n_reused_tok += PAGE_TOK;
-        e->stats.reads.n_reused_tok += PAGE_TOK;
-    }
-    return SAC_REUSE_ALL;
-}
-
-void reuse_take(sac_engine *e, uint32_t seq_i)
-{
-    struct seq *s = &e->seqs[seq_i];
-    const uint32_t before = s->n_done;
-    const sac_reuse_end end = take(e, seq_i);
-    if (s->n_done > before) past_set_begin(e, seq_i, s->n_done);
-    if (s->n_done > before || s->reuse.asks) s->reuse.end = end;
-    if (s->reuse.asks) e->stats.n_reuse_end[end]++;
-    s->reuse.asks = false;
-}
-
-sac_reuse_end reuse_end_of(const sac_engine *e, sac_seq id)
-{
-    const struct seq *s = engine_seq(e, id, NULL);
-    return s ? s->reuse.end : SAC_REUSE_OFF;
-}
-
-/* ---- Keeping ---- */
-
 /* The sequence's next page comes into the index, or is the one that is there. False: no room. */
 static bool keep_page(sac_engine *e, uint32_t seq_i)
 {
@@ -179,6 +119,102 @@ static bool keep_page(sac_engine *e, uint32_t seq_i)
     step_to(r, key, node);
     return true;
 }
+
+/* ---- Taking ---- */
+
+/* Rows of the pending prompt whose pages may be taken. */
+static uint32_t count_takeable(const sac_engine *e, const struct seq *s, sac_reuse_end *why)
+{
+    const uint32_t n_left = e->past.n_slot > 1 ? e->past.n_slot : 1;
+    uint32_t n = 0, n_silent = 0;
+    for (; s->n_done + n < s->n_all && !(s->flags[s->n_done + n] & TOK_DECODE); n++)
+        if (n_silent == n && !(s->flags[s->n_done + n] & TOK_WANT)) n_silent++;
+    *why = SAC_REUSE_SHORT;
+    if (n <= PAGE_TOK) return 0;
+    *why = n_silent < n - 1 ? SAC_REUSE_LOGITS : SAC_REUSE_QUERIES;
+    if (n <= n_left) return 0;
+    return n_silent < n - n_left ? n_silent : n - n_left;
+}
+
+/* The next n pages are there: they count as done. */
+static void count_pages(sac_engine *e, struct seq *s, uint32_t n)
+{
+    s->n_done += n * PAGE_TOK;
+    assert(s->reuse.n_page * PAGE_TOK == s->n_done && s->n_done < s->n_all);
+    s->reuse.n_pure = s->n_done;
+    s->reads.n_reused_tok += n * PAGE_TOK;
+    e->stats.reads.n_reused_tok += n * PAGE_TOK;
+}
+
+/* What the index has of the next pages, up to token `end`. */
+static void take_indexed(sac_engine *e, uint32_t seq_i, uint32_t end)
+{
+    struct seq *s = &e->seqs[seq_i];
+    uint8_t key[SHA256_BYTES];
+    uint32_t node;
+    while (s->n_done + PAGE_TOK <= end && (node = find_next(e, seq_i, key)) != PREFIX_NONE) {
+        prefix_take(&e->reuse.index, node, (struct pool_place){seq_i, s->reuse.n_page});
+        step_to(&s->reuse, key, node);
+        count_pages(e, s, 1);
+    }
+}
+
+/* An entry's pages from the disk; they enter the index. */
+static bool take_entry(sac_engine *e, uint32_t seq_i, uint32_t n)
+{
+    struct seq *s = &e->seqs[seq_i];
+    if (!reuse_disk_take(e, seq_i, n)) return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (!keep_page(e, seq_i)) assert(!"the index has a node for each page index of the pool");
+    count_pages(e, s, n);
+    s->reads.n_disk_tok += n * PAGE_TOK;
+    e->stats.reads.n_disk_tok += n * PAGE_TOK;
+    return true;
+}
+
+/* Takes pages up to the end of what there is, of the disk one entry if decode rows wait; says why
+ * it ended, SAC_REUSE_ENDS: it has not. */
+static sac_reuse_end take(sac_engine *e, uint32_t seq_i)
+{
+    struct seq *s = &e->seqs[seq_i];
+    struct reuse_seq *r = &s->reuse;
+    sac_reuse_end why;
+    if (!e->reuse.on) return SAC_REUSE_OFF;
+    if (chooser_method(e, CHOOSER_PREFILL, seq_i)->spec->method->prefill) return SAC_REUSE_METHOD;
+    if (s->has_gaps || r->n_pure != s->n_done || r->n_page * PAGE_TOK != s->n_done)
+        return SAC_REUSE_PAST;
+    const uint32_t end = s->n_done + count_takeable(e, s, &why);
+    if (end < s->n_done + PAGE_TOK) return why;
+    for (uint32_t n, n_entry = 0;; n_entry++) {
+        take_indexed(e, seq_i, end);
+        if (s->n_done + PAGE_TOK > end) return SAC_REUSE_ALL;
+        n = reuse_disk_find(e, seq_i, (end - s->n_done) / PAGE_TOK);
+        if (n > 0 && n_entry > 0 && e->batch.n_decode > 0) return SAC_REUSE_ENDS;
+        if (n == 0 || !take_entry(e, seq_i, n))
+            return r->n_page ? SAC_REUSE_DIFFERS : SAC_REUSE_NEW;
+    }
+}
+
+bool reuse_take(sac_engine *e, uint32_t seq_i)
+{
+    struct seq *s = &e->seqs[seq_i];
+    const uint32_t before = s->n_done;
+    const sac_reuse_end end = take(e, seq_i);
+    if (s->n_done > before) past_set_begin(e, seq_i, s->n_done);
+    if (end == SAC_REUSE_ENDS) return false;
+    if (s->n_done > before || s->reuse.asks) s->reuse.end = end;
+    if (s->reuse.asks) e->stats.n_reuse_end[end]++;
+    s->reuse.asks = false;
+    return true;
+}
+
+sac_reuse_end reuse_end_of(const sac_engine *e, sac_seq id)
+{
+    const struct seq *s = engine_seq(e, id, NULL);
+    return s ? s->reuse.end : SAC_REUSE_OFF;
+}
+
+/* ---- Keeping ---- */
 
 void reuse_keep(sac_engine *e)
 {

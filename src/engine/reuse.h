@@ -1,6 +1,6 @@
 /* reuse.h: pages of a prompt that another sequence has computed are taken instead of computed
  * again: when a sequence's prompt rows come to a page's begin, the index of pages by content
- * (kv/prefix.h) is asked for what comes next.
+ * (kv/prefix.h) is asked for what comes next, and behind it the disk (reuse_disk.h).
  *
  * A hit is exact: the sequence goes on with the very bits with which it would have without. So only
  * pages are shared whose bits follow from the tokens up to their end and from the model: those of
@@ -15,8 +15,11 @@
 
 #include "saccade.h"
 
+struct reuse_disk;
+
 struct reuse {
     bool on;
+    struct reuse_disk *disk; /* owned, or NULL (reuse_disk.h) */
     struct prefix index;
     struct sha256 sha; /* owned, open if on */
 };
@@ -47,8 +50,9 @@ void reuse_use_salt(sac_engine *e, uint32_t seq_i, const uint8_t digest[SHA256_B
 /* What ended the last search of a sequence. */
 sac_reuse_end reuse_end_of(const sac_engine *e, sac_seq id);
 
-/* Takes pages for the sequence's next prompt rows: they are done then. */
-void reuse_take(sac_engine *e, uint32_t seq_i);
+/* Takes pages for the sequence's next prompt rows: they are done then. False: more of them come
+ * from the disk, which must not hold up this step's decode rows, so that its prompt rows wait. */
+bool reuse_take(sac_engine *e, uint32_t seq_i);
 /* Behind a step: what its prompt rows have filled comes into the index. */
 void reuse_keep(sac_engine *e);
 /* Lets pages of the index go until the pool has these pages for n page indices, as far as it can.

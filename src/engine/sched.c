@@ -136,7 +136,7 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
     b->n_decode = b->n_row;
     uint32_t room = prompt_room(e), i = SAC_SEQ_NONE;
     while (room && (i = next_prompt(e, i)) != SAC_SEQ_NONE) {
-        reuse_take(e, i);
+        if (!reuse_take(e, i)) continue;
         uint32_t n = prompt_rows(&e->seqs[i]);
         e->seqs[i].n_queued = n;
         const uint32_t chunk = prefill_chunk(e, i, n);

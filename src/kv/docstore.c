@@ -215,7 +215,7 @@ void docstore_close(struct docstore *s)
 static sac_status begin(struct docstore *s, bool writes, MDB_txn **out, sac_error *err)
 {
     if (writes && s->only_reads)
-        return error_set(err, SAC_ERR_IO, "the document store in %s cannot be written", s->dir);
+        return error_set(err, SAC_ERR_IO, "the store in %s cannot be written", s->dir);
     const int rc = mdb_txn_begin(s->env, NULL, writes ? 0 : MDB_RDONLY, out);
     return rc ? index_failed(s, rc, err) : SAC_OK;
 }
@@ -347,6 +347,30 @@ sac_status docstore_list(struct docstore *s, struct docstore_record **out, size_
     return SAC_OK;
 }
 
+struct sum {
+    uint64_t bytes, n;
+};
+
+static bool add_to_sum(void *user, const struct docstore_record *record)
+{
+    struct sum *sum = user;
+    sum->bytes += record->bytes;
+    sum->n++;
+    return false;
+}
+
+sac_status docstore_count(struct docstore *s, uint64_t *out_n, uint64_t *out_bytes, sac_error *err)
+{
+    struct sum sum = {0};
+    MDB_txn *txn;
+    TRY(begin(s, false, &txn, err));
+    const sac_status status = visit(s, txn, add_to_sum, &sum, err);
+    mdb_txn_abort(txn);
+    *out_n = sum.n;
+    *out_bytes = sum.bytes;
+    return status;
+}
+
 /* ---- Writing ---- */
 
 sac_status docstore_begin(struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES],
@@ -354,7 +378,7 @@ sac_status docstore_begin(struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES
 {
     char name[ID_HEX + 1];
     if (s->only_reads)
-        return error_set(err, SAC_ERR_IO, "the document store in %s cannot be written", s->dir);
+        return error_set(err, SAC_ERR_IO, "the store in %s cannot be written", s->dir);
     hex(name, id);
     snprintf(out->path, sizeof out->path, "%s/%s.%ld" PART_SUFFIX, s->dir, name, (long)getpid());
     out->file = fopen(out->path, "wb");
@@ -469,6 +493,24 @@ static sac_status remove_in(struct docstore *s, MDB_txn *txn, const struct docst
     return rc ? index_failed(s, rc, err) : drop_file(s, txn, record, err);
 }
 
+sac_status docstore_touch(struct docstore *s, const struct docstore_scope *scope,
+                          const char *const *name, size_t n, sac_error *err)
+{
+    const int64_t now = time(NULL);
+    sac_status status = SAC_OK;
+    MDB_txn *txn;
+    TRY(begin(s, true, &txn, err));
+    for (size_t i = 0; i < n && status == SAC_OK; i++) {
+        struct docstore_record r;
+        uint8_t key[KEY_MAX];
+        MDB_val k = {.mv_data = key, .mv_size = make_key(key, scope, name[i])}, v;
+        if (mdb_get(txn, s->dbi, &k, &v) != 0 || !read_entry(&r, &v) || r.used == now) continue;
+        r.used = now;
+        status = put(s, txn, &r, err);
+    }
+    return finish(s, txn, status, err);
+}
+
 sac_status docstore_remove(struct docstore *s, const struct docstore_record *record, sac_error *err)
 {
     MDB_txn *txn;
@@ -513,6 +555,7 @@ static sac_status collect_expired(struct docstore *s, MDB_txn *txn, struct list 
     return SAC_OK;
 }
 
+/* Of the files that records stand for, each counted once. */
 static uint64_t all_bytes(const struct docstore *s, const struct list *l)
 {
     uint64_t bytes = 0;
@@ -523,14 +566,21 @@ static uint64_t all_bytes(const struct docstore *s, const struct list *l)
     return bytes;
 }
 
+/* Of two that were used in the same second, the longer text: it may go on from the other. */
+static bool goes_before(const struct docstore_record *a, const struct docstore_record *b)
+{
+    return a->used < b->used || (a->used == b->used && a->n_tok > b->n_tok);
+}
+
 static sac_status collect_oldest(struct docstore *s, MDB_txn *txn, struct list *l,
                                  uint64_t bytes_max, struct docstore_freed *freed, sac_error *err)
 {
-    while (all_bytes(s, l) > bytes_max) {
+    const uint64_t before = freed->bytes, all = all_bytes(s, l);
+    while (all > bytes_max + (freed->bytes - before)) {
         size_t oldest = l->n;
         for (size_t i = 0; i < l->n; i++)
             if (!l->record[i].is_pinned &&
-                (oldest == l->n || l->record[i].used < l->record[oldest].used))
+                (oldest == l->n || goes_before(&l->record[i], &l->record[oldest])))
                 oldest = i;
         if (oldest == l->n) return SAC_OK; /* the rest is pinned */
         freed->n_evicted++;

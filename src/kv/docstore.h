@@ -7,7 +7,8 @@
  * name stands for the same text read by different models. Several names may stand for one document.
  *
  * Any number of processes may use a folder, one store each. A reader that has a file open keeps it
- * when the document is removed. One thread at a time per store. */
+ * when the document is removed. Of a store's threads, one at a time changes it; others may look
+ * records and files up meanwhile. */
 #ifndef SAC_KV_DOCSTORE_H
 #define SAC_KV_DOCSTORE_H
 
@@ -63,6 +64,9 @@ sac_status docstore_find(struct docstore *s, const struct docstore_scope *scope,
 sac_status docstore_list(struct docstore *s, struct docstore_record **out, size_t *out_n,
                          sac_error *err);
 
+/* How many records there are, and their bytes; a file of several names counts for each. */
+sac_status docstore_count(struct docstore *s, uint64_t *out_n, uint64_t *out_bytes, sac_error *err);
+
 /* The file of a document, and its size; 0: there is none. */
 void docstore_path(const struct docstore *s, const uint8_t id[DOCSTORE_ID_BYTES],
                    char out[DOCSTORE_PATH_MAX]);
@@ -84,6 +88,10 @@ sac_status docstore_commit(struct docstore *s, struct docstore_draft *draft,
 void docstore_abort(struct docstore_draft *draft);
 /* Enters a record of a document whose file is there; also for changes of pin, tags and times. */
 sac_status docstore_put(struct docstore *s, const struct docstore_record *record, sac_error *err);
+
+/* These names were used now; those that are not there are passed over. */
+sac_status docstore_touch(struct docstore *s, const struct docstore_scope *scope,
+                          const char *const *name, size_t n, sac_error *err);
 
 /* Removes the name, and the file if no other name stands for it. */
 sac_status docstore_remove(struct docstore *s, const struct docstore_record *record,

@@ -81,6 +81,7 @@ static void remove_node(struct prefix *x, uint32_t i)
     for (uint32_t lane = 0; lane < x->n_lane; lane++)
         pool_let(x->pool, x->page[(size_t)i * x->n_lane + lane]);
     if (n->parent != PREFIX_NONE) x->node[n->parent].n_child--;
+    x->n_wanted -= n->wanted;
     *n = (struct prefix_node){.next = x->free};
     x->free = i;
     x->n_used--;
@@ -107,6 +108,35 @@ bool prefix_shrink(struct prefix *x)
     if (oldest == PREFIX_NONE) return false;
     remove_node(x, oldest);
     return true;
+}
+
+void prefix_want(struct prefix *x, uint32_t node, bool wanted)
+{
+    assert(x->node[node].used);
+    x->n_wanted += wanted;
+    x->n_wanted -= x->node[node].wanted;
+    x->node[node].wanted = wanted;
+}
+
+uint32_t prefix_next_wanted(const struct prefix *x)
+{
+    uint32_t oldest = PREFIX_NONE;
+    for (uint32_t i = 0; i < x->n_node && x->n_wanted; i++) {
+        const struct prefix_node *n = &x->node[i];
+        if (!n->wanted) continue;
+        if (oldest == PREFIX_NONE || n->used < x->node[oldest].used) oldest = i;
+    }
+    return oldest;
+}
+
+uint32_t prefix_chain(const struct prefix *x, uint32_t node, uint32_t *out, uint32_t n_max)
+{
+    uint32_t n = 0;
+    for (uint32_t i = node; i != PREFIX_NONE; i = x->node[i].parent) n++;
+    assert(n <= n_max);
+    (void)n_max;
+    for (uint32_t i = node, at = n; i != PREFIX_NONE; i = x->node[i].parent) out[--at] = i;
+    return n;
 }
 
 uint32_t prefix_idle_pages(const struct prefix *x)

@@ -20,6 +20,7 @@ struct prefix_node {
     uint32_t parent, n_child;
     uint32_t next; /* of the same bucket, or of the free ones */
     uint64_t used; /* by the clock of `tick`; 0: the node is free */
+    bool wanted;   /* a text ends here that is to be kept elsewhere, too */
 };
 
 struct prefix {
@@ -32,6 +33,7 @@ struct prefix {
     uint32_t *bucket;         /* [n_bucket], a power of two */
     uint32_t free;            /* the first */
     uint64_t tick, n_evicted;
+    uint32_t n_wanted;
 };
 
 /* Takes all memory from `a`, behind that of the pool; with `on` false there is no room for any
@@ -50,6 +52,14 @@ void prefix_take(struct prefix *x, uint32_t node, struct pool_place to);
 /* Lets the leaf go that was used longest ago, of those with a page that nobody else holds. False:
  * there is none. */
 bool prefix_shrink(struct prefix *x);
+/* A text that ends with this node is wanted elsewhere, or is no more; one that leaves the index
+ * before is not. */
+void prefix_want(struct prefix *x, uint32_t node, bool wanted);
+/* Of those that are wanted the one used longest ago, which would leave first; or PREFIX_NONE. */
+uint32_t prefix_next_wanted(const struct prefix *x);
+/* The nodes from a text's begin to this one: `out` [n_max], and how many. */
+uint32_t prefix_chain(const struct prefix *x, uint32_t node, uint32_t *out, uint32_t n_max);
+
 /* Pages that the index alone holds. */
 uint32_t prefix_idle_pages(const struct prefix *x);
 

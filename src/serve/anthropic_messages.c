@@ -158,13 +158,12 @@ static const char *stop_reason(const struct reply_choice *c)
 
 static cJSON *usage_json(const struct reply *r)
 {
-    uint32_t prompt, cached, predicted;
+    const struct reply_count n = reply_counts(r);
     cJSON *o = cJSON_CreateObject();
-    reply_counts(r, &prompt, &cached, &predicted);
-    cJSON_AddNumberToObject(o, "input_tokens", prompt - cached);
-    cJSON_AddNumberToObject(o, "cache_read_input_tokens", cached);
+    cJSON_AddNumberToObject(o, "input_tokens", n.prompt - n.cached);
+    cJSON_AddNumberToObject(o, "cache_read_input_tokens", n.cached);
     cJSON_AddNumberToObject(o, "cache_creation_input_tokens", 0);
-    cJSON_AddNumberToObject(o, "output_tokens", predicted);
+    cJSON_AddNumberToObject(o, "output_tokens", n.predicted);
     cJSON_AddItemToObject(o, "sparse", reply_sparse(r));
     return o;
 }

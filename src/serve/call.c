@@ -510,7 +510,11 @@ static void log_call(const struct call *call, bool sent)
         e.n_choice = call->reply.n_choice;
         if (call->reply.choice[0].done)
             e.reuse = sac_reuse_end_text(call->reply.choice[0].timings.reuse_end);
-        reply_counts(&call->reply, &e.n_prompt, &e.n_cached, &e.n_predicted);
+        const struct reply_count n = reply_counts(&call->reply);
+        e.n_prompt = n.prompt;
+        e.n_cached = n.cached;
+        e.n_disk = n.disk;
+        e.n_predicted = n.predicted;
     }
     metrics_status(c->metrics, e.status);
     /* Probes come every second and say nothing. */

@@ -83,6 +83,7 @@ static void request_json(struct strbuf *line, const struct journal_entry *e)
         cJSON_AddNumberToObject(o, "answers", e->n_choice);
         cJSON_AddNumberToObject(o, "prompt_tokens", e->n_prompt);
         cJSON_AddNumberToObject(o, "cached_tokens", e->n_cached);
+        cJSON_AddNumberToObject(o, "disk_tokens", e->n_disk);
         cJSON_AddNumberToObject(o, "completion_tokens", e->n_predicted);
         add_string(o, "cache_end", e->reuse);
         cJSON_AddNumberToObject(o, "first_token_ms", e->first_ms);
@@ -101,9 +102,11 @@ static void request_text(struct strbuf *line, const struct journal_entry *e)
     add_clean(line, e->path, 200);
     strbuf_addf(line, " %u %.1f ms", e->status, e->ms);
     if (e->key) strbuf_addf(line, ", key %06llx", (unsigned long long)(e->key >> 40));
-    if (e->n_choice)
-        strbuf_addf(line, ", %u + %u tokens (%u cached), first after %.1f ms", e->n_prompt,
-                    e->n_predicted, e->n_cached, e->first_ms);
+    if (e->n_choice) {
+        strbuf_addf(line, ", %u + %u tokens (%u cached", e->n_prompt, e->n_predicted, e->n_cached);
+        if (e->n_disk) strbuf_addf(line, ", %u of them from disk", e->n_disk);
+        strbuf_addf(line, "), first after %.1f ms", e->first_ms);
+    }
     if (e->reuse) strbuf_addf(line, ", cache: %s", e->reuse);
     if (e->finish) strbuf_addf(line, ", %s", e->finish);
     if (e->error) {

@@ -22,7 +22,7 @@ struct journal_entry {
     uint64_t key; /* 0: none */
     double ms;
     /* Of generating routes; n_choice 0: none. */
-    uint32_t n_choice, n_prompt, n_cached, n_predicted;
+    uint32_t n_choice, n_prompt, n_cached, n_disk, n_predicted; /* n_disk: of n_cached */
     double first_ms;    /* to the first token; 0: there was none */
     const char *reuse;  /* why no more of the prompt was taken from an earlier one; or NULL */
     const char *finish; /* "stop", "length", "cancelled", "slow", "error", ... */

@@ -25,6 +25,9 @@
 #include <sys/socket.h>
 
 #define WATCH_MAX 64u /* sockets that are looked at in one call */
+#define FLUSH_MS                                                                                   \
+    10000u /* at the end, for what is not on disk yet: managers do not wait for ever               \
+            */
 
 struct loop {
     pthread_mutex_t lock;
@@ -38,6 +41,8 @@ struct loop {
     bool has_stats;               /* lock */
     sac_engine_stats stats;       /* lock */
     sac_tier_stats tier;          /* lock */
+    sac_cache_stats cache;        /* lock */
+    bool stored;                  /* lock; the disk takes another piece of what was read */
     /* The engine's thread. */
     sac_engine *engine;      /* borrowed */
     struct library *library; /* borrowed, or NULL */
@@ -437,10 +442,11 @@ static void take_inbox(struct loop *loop)
 static bool wait_for_work(struct loop *loop)
 {
     pthread_mutex_lock(&loop->lock);
-    while (!loop->inbox && !loop->live && !loop->draining)
+    while (!loop->inbox && !loop->live && !loop->draining && !loop->stored)
         pthread_cond_wait(&loop->more, &loop->lock);
+    loop->stored = false;
     take_inbox(loop);
-    const bool go_on = loop->live != NULL;
+    const bool go_on = loop->live != NULL || !loop->draining;
     pthread_mutex_unlock(&loop->lock);
     return go_on;
 }
@@ -488,9 +494,11 @@ static void tidy(struct loop *loop)
 {
     const sac_engine_stats stats = sac_engine_get_stats(loop->engine);
     const sac_tier_stats tier = sac_tier_get_stats(loop->engine);
+    const sac_cache_stats cache = sac_cache_get_stats(loop->engine);
     pthread_mutex_lock(&loop->lock);
     loop->stats = stats;
     loop->tier = tier;
+    loop->cache = cache;
     loop->has_stats = true;
     watch_clients(loop);
     for (struct answer **at = &loop->live; *at;) {
@@ -556,8 +564,12 @@ sac_status loop_run(struct loop *loop, sac_engine *engine, struct library *libra
     while (loop->status == SAC_OK && wait_for_work(loop)) {
         run_turn(loop);
         if (loop->status != SAC_OK) fail_all(loop, loop->status, loop->why.msg);
+        /* What ended answers have read, a piece between two steps: the rest is told by loop_stored.
+         */
+        (void)sac_cache_store(engine);
         tidy(loop);
     }
+    sac_cache_flush(engine, FLUSH_MS);
     return loop->status == SAC_OK ? SAC_OK : error_set(err, loop->status, "%s", loop->why.msg);
 }
 
@@ -566,6 +578,15 @@ void loop_drain(struct loop *loop, bool now)
     pthread_mutex_lock(&loop->lock);
     loop->draining = true;
     loop->stop_now = loop->stop_now || now;
+    pthread_cond_signal(&loop->more);
+    pthread_mutex_unlock(&loop->lock);
+}
+
+void loop_stored(void *user)
+{
+    struct loop *loop = user;
+    pthread_mutex_lock(&loop->lock);
+    loop->stored = true;
     pthread_cond_signal(&loop->more);
     pthread_mutex_unlock(&loop->lock);
 }
@@ -592,7 +613,8 @@ struct loop_view loop_view(struct loop *loop)
                                    .n_waiting = loop->n_choice - loop->n_started,
                                    .has_stats = loop->has_stats,
                                    .stats = loop->stats,
-                                   .tier = loop->tier};
+                                   .tier = loop->tier,
+                                   .cache = loop->cache};
     pthread_mutex_unlock(&loop->lock);
     return view;
 }

@@ -10,6 +10,7 @@
 #include "serve/answer.h"
 #include "serve/metrics.h"
 
+#include "saccade_cache.h"
 #include "saccade_tier.h"
 
 struct loop_limits {
@@ -42,12 +43,15 @@ sac_status loop_run(struct loop *loop, sac_engine *engine, struct library *libra
 void loop_drain(struct loop *loop, bool now);
 /* Sends a ping to streams to which nothing has gone for `ping_us`. */
 void loop_tick(struct loop *loop, uint64_t ping_us);
+/* A cache on disk (saccade_cache.h) takes another piece; `loop` is a struct loop. */
+void loop_stored(void *loop);
 
 struct loop_view {
     uint32_t n_running, n_waiting; /* answers; a request for n counts n times */
     bool has_stats;
     sac_engine_stats stats; /* as of the last step */
     sac_tier_stats tier;    /* all zero: all pages are in memory */
+    sac_cache_stats cache;  /* all zero: there is none on disk */
 };
 struct loop_view loop_view(struct loop *loop);
 

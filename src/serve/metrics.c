@@ -248,6 +248,26 @@ static void print_tier(struct strbuf *out, const sac_tier_stats *t, const char *
     if (t->backend) print_own(out, own, sizeof own / sizeof own[0], labels);
 }
 
+/* What was read, on disk. */
+static void print_cache(struct strbuf *out, const sac_cache_stats *c, uint64_t n_tok,
+                        const char *labels)
+{
+    const struct own own[] = {
+        {"counter", "cache_disk_tokens_read_total", (double)n_tok},
+        {"counter", "cache_disk_entries_read_total", (double)c->n_read},
+        {"counter", "cache_disk_entries_written_total", (double)c->n_written},
+        {"counter", "cache_disk_bytes_read_total", (double)c->bytes_read},
+        {"counter", "cache_disk_bytes_written_total", (double)c->bytes_written},
+        {"counter", "cache_disk_entries_damaged_total", (double)c->n_damaged},
+        {"counter", "cache_disk_writes_failed_total", (double)c->n_failed},
+        {"counter", "cache_disk_entries_evicted_total", (double)c->n_evicted},
+        {"gauge", "cache_disk_entries", (double)c->n_entry},
+        {"gauge", "cache_disk_bytes", (double)c->bytes},
+        {"gauge", "cache_disk_bytes_max", (double)c->bytes_max},
+    };
+    if (c->is_open) print_own(out, own, sizeof own / sizeof own[0], labels);
+}
+
 /* A label's value: quotes, backslashes and newlines are escaped. */
 static void add_label(struct strbuf *out, const char *name, const char *value)
 {
@@ -281,6 +301,7 @@ void metrics_print(struct metrics *m, const struct loop_view *view, const char *
     print_audit(out, m, labels);
     if (view->has_stats) print_engine(out, &view->stats, labels);
     print_tier(out, &view->tier, labels);
+    print_cache(out, &view->cache, view->stats.reads.n_disk_tok, labels);
     pthread_mutex_unlock(&m->lock);
     strbuf_deinit(&label);
 }

@@ -126,16 +126,16 @@ static sac_status read_request(struct ask *a, const cJSON *body, const struct as
 
 static cJSON *usage_json(const struct reply *r)
 {
-    uint32_t prompt, cached, predicted;
+    const struct reply_count n = reply_counts(r);
     cJSON *o = cJSON_CreateObject();
-    reply_counts(r, &prompt, &cached, &predicted);
-    cJSON_AddNumberToObject(o, "input_tokens", prompt);
-    cJSON_AddNumberToObject(cJSON_AddObjectToObject(o, "input_tokens_details"), "cached_tokens",
-                            cached);
-    cJSON_AddNumberToObject(o, "output_tokens", predicted);
+    cJSON_AddNumberToObject(o, "input_tokens", n.prompt);
+    cJSON *details = cJSON_AddObjectToObject(o, "input_tokens_details");
+    cJSON_AddNumberToObject(details, "cached_tokens", n.cached);
+    cJSON_AddNumberToObject(details, "disk_tokens", n.disk);
+    cJSON_AddNumberToObject(o, "output_tokens", n.predicted);
     cJSON_AddNumberToObject(cJSON_AddObjectToObject(o, "output_tokens_details"), "reasoning_tokens",
                             0);
-    cJSON_AddNumberToObject(o, "total_tokens", (double)prompt + predicted);
+    cJSON_AddNumberToObject(o, "total_tokens", (double)n.prompt + n.predicted);
     cJSON_AddItemToObject(o, "sparse", reply_sparse(r));
     return o;
 }

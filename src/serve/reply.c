@@ -214,17 +214,18 @@ cJSON *reply_next_calls(struct reply *r, uint32_t choice_i)
     return list;
 }
 
-void reply_counts(const struct reply *r, uint32_t *out_prompt, uint32_t *out_cached,
-                  uint32_t *out_predicted)
+struct reply_count reply_counts(const struct reply *r)
 {
-    *out_prompt = *out_cached = *out_predicted = 0;
+    struct reply_count n = {0};
     for (uint32_t i = 0; i < r->n_choice; i++) {
-        *out_predicted += r->choice[i].n_tok;
+        n.predicted += r->choice[i].n_tok;
         /* A prompt counts once, however many answers it has. */
         if (i % r->ask->n) continue;
-        *out_prompt += r->choice[i].n_prompt;
-        *out_cached += r->choice[i].timings.n_cached;
+        n.prompt += r->choice[i].n_prompt;
+        n.cached += r->choice[i].timings.n_cached;
+        n.disk += r->choice[i].timings.n_disk;
     }
+    return n;
 }
 
 static double share(uint64_t part, uint64_t whole)
@@ -282,14 +283,14 @@ cJSON *reply_sparse(const struct reply *r)
 
 cJSON *reply_usage(const struct reply *r)
 {
-    uint32_t prompt, cached, predicted;
+    const struct reply_count n = reply_counts(r);
     cJSON *o = cJSON_CreateObject();
-    reply_counts(r, &prompt, &cached, &predicted);
-    cJSON_AddNumberToObject(o, "prompt_tokens", prompt);
-    cJSON_AddNumberToObject(o, "completion_tokens", predicted);
-    cJSON_AddNumberToObject(o, "total_tokens", (double)prompt + predicted);
+    cJSON_AddNumberToObject(o, "prompt_tokens", n.prompt);
+    cJSON_AddNumberToObject(o, "completion_tokens", n.predicted);
+    cJSON_AddNumberToObject(o, "total_tokens", (double)n.prompt + n.predicted);
     cJSON *details = cJSON_AddObjectToObject(o, "prompt_tokens_details");
-    cJSON_AddNumberToObject(details, "cached_tokens", cached);
+    cJSON_AddNumberToObject(details, "cached_tokens", n.cached);
+    cJSON_AddNumberToObject(details, "disk_tokens", n.disk);
     if (r->choice[0].done)
         cJSON_AddStringToObject(details, "cache_end",
                                 sac_reuse_end_text(r->choice[0].timings.reuse_end));

@@ -95,9 +95,12 @@ cJSON *reply_token_text(const struct reply *r, int32_t tok);
 cJSON *reply_token_bytes(const struct reply *r, int32_t tok);
 /* The first member of all objects. */
 cJSON *reply_object(const struct reply *r, const char *object);
-/* Tokens read and made, over all choices. */
-void reply_counts(const struct reply *r, uint32_t *out_prompt, uint32_t *out_cached,
-                  uint32_t *out_predicted);
+/* Tokens read and made, over all choices; of those read, how many were cached, and of these how
+ * many came from the disk. */
+struct reply_count {
+    uint32_t prompt, cached, disk, predicted;
+};
+struct reply_count reply_counts(const struct reply *r);
 void reply_random_id(char out[48], const char *prefix);
 
 #endif

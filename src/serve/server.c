@@ -224,6 +224,45 @@ static void linger(struct server *s)
     while (http_n_call(s->http) > 0 && clock_us() - start_us < LINGER_US) nanosleep(&step, NULL);
 }
 
+static void cache_say(void *user, const char *line)
+{
+    const struct server *s = user;
+    journal_say(s->context.journal, "cache on disk: %s", line);
+}
+
+static void cache_ready(void *user)
+{
+    const struct server *s = user;
+    loop_stored(s->context.loop);
+}
+
+/* A cache is no reason not to serve. It has a folder of its own inside, for there may be documents
+ * beside it, which it must not push out. */
+static void open_cache(struct server *s, sac_engine *engine)
+{
+    const struct server_config *config = s->context.config;
+    char dir[4096];
+    sac_error err = {0};
+    if (!config->cache) return;
+    sac_cache_params params = {.dir = dir,
+                               .bytes_max = config->cache_bytes,
+                               .say = cache_say,
+                               .ready = cache_ready,
+                               .user = s};
+    if (snprintf(dir, sizeof dir, "%s/prompts", config->cache) >= (int)sizeof dir)
+        (void)error_set(&err, SAC_ERR_ARG, "the path is too long");
+    else
+        (void)!sac_cache_open(engine, &params, &err);
+    const sac_cache_stats stats = sac_cache_get_stats(engine);
+    if (stats.is_open)
+        journal_say(s->context.journal, "cache on disk: %s has %llu entries, %llu of %llu MiB", dir,
+                    (unsigned long long)stats.n_entry, (unsigned long long)stats.bytes >> 20,
+                    (unsigned long long)stats.bytes_max >> 20);
+    else
+        journal_say(s->context.journal, "cache on disk: %s; prompts are kept in memory alone",
+                    err.msg);
+}
+
 sac_status server_run(struct server *s, const sac_model *model, sac_engine *engine, sac_error *err)
 {
     const struct library_options library = {.model = model,
@@ -232,6 +271,7 @@ sac_status server_run(struct server *s, const sac_model *model, sac_engine *engi
                                             .bytes_max = s->context.config->store_bytes};
     TRY(begin(s, model, engine, err));
     if (library.dir) TRY(library_open(&s->library, engine, &library, err));
+    open_cache(s, engine);
     atomic_store(&s->context.state, CONTEXT_READY);
     notify("READY=1");
     const sac_status status = loop_run(s->context.loop, engine, s->library, err);

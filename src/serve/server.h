@@ -43,6 +43,8 @@ struct server_config {
     const char *context;  /* how they are joined where a request says nothing, or NULL */
     uint64_t store_bytes; /* of the store, at most; 0: any number */
     uint32_t n_doc_max;   /* documents in a prompt; 0: there is no store */
+    const char *cache;    /* folder that keeps what was read beyond restarts, or NULL */
+    uint64_t cache_bytes; /* of it, at most */
     double audit_share;   /* of answers, whose reading is held against dense attention; 0 to 1 */
     uint32_t ping_s;      /* a stream that is silent for longer gets a comment; 0: never */
     uint32_t drain_s;     /* answers that still run after this long are cut off */

@@ -57,7 +57,8 @@ static sac_status open_ends(struct ends *e, const char *in, size_t n, sac_error 
     return SAC_OK;
 }
 
-/* 0 or an errno. Of signals it has the usual ones: ours ignores closed pipes. */
+/* 0 or an errno. Of signals it has the usual ones: ours ignores closed pipes and files at their
+ * limit. */
 static int spawn(pid_t *out, const char *const argv[], const struct ends *e)
 {
     posix_spawn_file_actions_t files;
@@ -66,6 +67,7 @@ static int spawn(pid_t *out, const char *const argv[], const struct ends *e)
     extern char **environ;
     sigemptyset(&usual);
     sigaddset(&usual, SIGPIPE);
+    sigaddset(&usual, SIGXFSZ);
     posix_spawn_file_actions_init(&files);
     posix_spawnattr_init(&attr);
     posix_spawn_file_actions_adddup2(&files, e->in, STDIN_FILENO);

@@ -1,0 +1,51 @@
+/* saccade_cache.h: prompts that were read once, on disk: the index of pages
+ * (sac_engine_params.prefix_cache) survives the engine. Contract as in saccade.h.
+ *
+ * Pages of requests' prompts go to a folder when their request has ended, and come back when a
+ * prompt begins as one of them did, with the same salt; results do not change by a bit. Only
+ * engines of the same model, types of keys and values and instruction set share entries. Several
+ * engines and processes may use one folder. */
+#ifndef SACCADE_CACHE_H
+#define SACCADE_CACHE_H
+
+#include "saccade.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sac_cache_params {
+    const char *dir;    /* made if it is not there, for its owner alone */
+    uint64_t bytes_max; /* of all entries: those that were not used for the longest time go */
+    /* Both from any thread, and either may be NULL. `say`: a line about trouble, or its end.
+     * `ready`: sac_cache_store would do something again. */
+    void (*say)(void *user, const char *line);
+    void (*ready)(void *user);
+    void *user;
+} sac_cache_params;
+
+typedef struct sac_cache_stats {
+    bool is_open, writable;
+    uint64_t n_entry, bytes, bytes_max; /* on disk, as of the last writing */
+    uint64_t n_read, n_written;         /* entries; tokens are in sac_reads.n_disk_tok */
+    uint64_t bytes_read, bytes_written;
+    uint64_t n_damaged, n_failed, n_evicted; /* entries; failed: could not be written */
+} sac_cache_stats;
+
+/* Once per engine, before its first request; it is closed with the engine. The engine must have
+ * `prefix_cache`. A folder that cannot be written is read only. */
+SAC_API SAC_NODISCARD sac_status sac_cache_open(sac_engine *engine, const sac_cache_params *params,
+                                                sac_error *err);
+/* Hands a piece of what is not on disk yet to a thread that writes it; between calls of sac_run,
+ * which it does not hold up for longer than copying the piece takes. False: there is nothing left.
+ * True: there may be, when `ready` was called. */
+SAC_API bool sac_cache_store(sac_engine *engine);
+/* Writes all that is left, or what `ms` are enough for. */
+SAC_API void sac_cache_flush(sac_engine *engine, uint32_t ms);
+SAC_API sac_cache_stats sac_cache_get_stats(const sac_engine *engine);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,289 @@
+/* reuse_disk.c: see the header.
+ *
+ * A text is a chain of entries, each of up to SHELF_PAGES page indices. Reading and storing walk it
+ * alike: at each border the longest entry that is there is the next. So a text that grows from turn
+ * to turn adds entries and replaces none, and what was stored once is not stored again.
+ *
+ * Invariants:
+ *  1. Pages that come from the disk are treated as freshly computed ones: side data is made of
+ *     their keys, and they enter the index, where others find them.
+ *  2. Nothing here waits for a disk that writes; reading is one entry at a time, so that the caller
+ *     (reuse.c) decides how many before the next step. */
+#include "engine/reuse_disk.h"
+
+#include "base/mem.h"
+#include "base/workers.h"
+#include "engine/engine.h"
+#include "kv/mirror.h"
+#include "kv/shelf.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define PAGES_MIN 8u /* a shorter text is read sooner than it is worth a file */
+
+struct reuse_disk {
+    struct shelf *shelf; /* owned */
+    uint64_t bytes_max;
+    uint8_t (*key)[SHA256_BYTES]; /* owned, [max_page]: ends of a text's entries */
+    uint32_t *chain;              /* owned, [max_page]: a text's nodes */
+    int32_t *tok;                 /* owned, [SHELF_PAGES][PAGE_TOK] */
+    uint8_t tried[SHA256_BYTES];  /* the last entry that was handed over */
+};
+
+/* ---- Keys ---- */
+
+/* Those of the pages behind the sequence's, as far as an entry may reach. */
+static uint32_t next_keys(const sac_engine *e, const struct seq *s, uint8_t key[][SHA256_BYTES])
+{
+    const uint8_t *before = s->reuse.key;
+    uint32_t n = 0;
+    for (; n < SHELF_PAGES && (s->reuse.n_page + n + 1) * PAGE_TOK <= s->n_all; before = key[n++])
+        sha256_digest(&e->reuse.sha, key[n], before,
+                      s->tok + (size_t)(s->reuse.n_page + n) * PAGE_TOK, PAGE_TOK * sizeof *s->tok);
+    return n;
+}
+
+/* The pages of the longest entry behind the sequence's that ends with one of these keys; 0: there
+ * is none. */
+static uint32_t find_longest(const sac_engine *e, const struct seq *s,
+                             const uint8_t (*key)[SHA256_BYTES], uint32_t n)
+{
+    while (n > 0 && !shelf_has(e->reuse.disk->shelf, s->reuse.n_page, key[n - 1])) n--;
+    return n;
+}
+
+/* ---- Reading ---- */
+
+uint32_t reuse_disk_find(const sac_engine *e, uint32_t seq_i, uint32_t n_max)
+{
+    const struct seq *s = &e->seqs[seq_i];
+    uint8_t key[SHELF_PAGES][SHA256_BYTES];
+    if (!e->reuse.disk || n_max == 0) return 0;
+    const uint32_t n_key = next_keys(e, s, key);
+    const uint32_t n = find_longest(e, s, (const uint8_t(*)[SHA256_BYTES])key, n_key);
+    if (n > 0) shelf_read_ahead(e->reuse.disk->shelf, s->reuse.n_page, key[n - 1]);
+    return n < n_max ? n : n_max;
+}
+
+/* The pages of a layer's heads at one page index get their bytes, and side data made of them. */
+static sac_status place_layer(sac_engine *e, struct pool_place at, uint32_t layer,
+                              const uint8_t *bytes)
+{
+    struct pool *p = &e->pool;
+    const uint32_t n = p->geom.n_kv_head;
+    page_id *id = e->attend.seal_id;
+    for (uint32_t h = 0; h < n; h++) id[h] = pool_entry(p, at, layer * n + h);
+    TRY(tier_open(p->tier, id, n));
+    for (uint32_t h = 0; h < n; h++) {
+        uint8_t *page = pool_page(p, id[h]), *room = mirror_room(p, page);
+        memcpy(room, bytes + h * p->geom.bytes, p->geom.bytes);
+        mirror_store(p, page, p->geom.bytes);
+    }
+    if (e->side.page_bytes) side_seal(e, id, n);
+    tier_close(p->tier, id, n);
+    return SAC_OK;
+}
+
+static bool place(sac_engine *e, uint32_t seq_i, uint32_t n_page, const uint8_t *bytes)
+{
+    const uint32_t first = e->seqs[seq_i].reuse.n_page, n_layer = e->pool.geom.n_layer;
+    const size_t layer_bytes = e->pool.geom.n_kv_head * (size_t)e->pool.geom.bytes;
+    sac_status status = SAC_OK;
+    reuse_make_room(e, n_page);
+    if (!pool_reserve(&e->pool, seq_i, first, n_page)) return false;
+    for (uint32_t i = 0; i < n_page * n_layer && status == SAC_OK; i++)
+        status = place_layer(e, (struct pool_place){seq_i, first + i / n_layer}, i % n_layer,
+                             bytes + i * layer_bytes);
+    if (status != SAC_OK) pool_release(&e->pool, seq_i, first, n_page);
+    return status == SAC_OK;
+}
+
+bool reuse_disk_take(sac_engine *e, uint32_t seq_i, uint32_t n_page)
+{
+    const struct seq *s = &e->seqs[seq_i];
+    uint8_t key[SHELF_PAGES][SHA256_BYTES];
+    const uint32_t n_key = next_keys(e, s, key);
+    const uint32_t n = find_longest(e, s, (const uint8_t(*)[SHA256_BYTES])key, n_key);
+    if (n < n_page) return false; /* another process has removed it since */
+    const struct shelf_entry entry = {.key = key[n - 1],
+                                      .first_page = s->reuse.n_page,
+                                      .n_page = n,
+                                      .tok = s->tok + (size_t)s->reuse.n_page * PAGE_TOK};
+    const uint8_t *bytes = shelf_read(e->reuse.disk->shelf, &entry);
+    return bytes && place(e, seq_i, n_page, bytes);
+}
+
+/* ---- Storing ---- */
+
+void reuse_disk_want(sac_engine *e, uint32_t seq_i)
+{
+    const struct reuse_seq *r = &e->seqs[seq_i].reuse;
+    if (!e->reuse.disk || !shelf_writable(e->reuse.disk->shelf)) return;
+    if (r->n_page >= PAGES_MIN) prefix_want(&e->reuse.index, r->node, true);
+}
+
+/* The bytes of a node's pages. */
+static sac_status fetch_node(sac_engine *e, uint32_t node, uint8_t *to)
+{
+    struct pool *p = &e->pool;
+    const uint32_t n_lane = e->reuse.index.n_lane;
+    for (uint32_t lane = 0; lane < n_lane; lane++, to += p->geom.bytes) {
+        const page_id id = e->reuse.index.page[(size_t)node * n_lane + lane];
+        const sac_status held = tier_acquire(p->tier, &id, 1);
+        uint8_t *bytes = NULL;
+        const sac_status status =
+            held == SAC_OK ? mirror_fetch(p, &bytes, pool_page(p, id), p->geom.bytes, NULL) : held;
+        if (status == SAC_OK) memcpy(to, bytes, p->geom.bytes);
+        if (tier_holds(held)) tier_release(p->tier, &id, 1);
+        TRY(status);
+    }
+    return SAC_OK;
+}
+
+/* Hands the pages [first, first + n) of the chain over. False: they could not be had, or this was
+ * tried before and did not work. */
+static bool store_run(sac_engine *e, uint32_t first, uint32_t n)
+{
+    struct reuse_disk *d = e->reuse.disk;
+    const struct prefix *x = &e->reuse.index;
+    uint8_t *to = shelf_room(d->shelf, n);
+    const uint8_t *key = x->node[d->chain[first + n - 1]].key;
+    if (memcmp(d->tried, key, sizeof d->tried) == 0) return false;
+    memcpy(d->tried, key, sizeof d->tried);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t node = d->chain[first + i];
+        if (fetch_node(e, node, to) != SAC_OK) return false;
+        to += x->n_lane * (size_t)e->pool.geom.bytes;
+        memcpy(d->tok + (size_t)i * PAGE_TOK, x->tok + (size_t)node * PAGE_TOK,
+               PAGE_TOK * sizeof *d->tok);
+    }
+    shelf_write(d->shelf,
+                &(struct shelf_entry){.key = key, .first_page = first, .n_page = n, .tok = d->tok});
+    return true;
+}
+
+/* Walks the entries of the text that the chain is; returns how many of its pages they hold, and
+ * their keys. */
+static uint32_t walk_entries(const struct reuse_disk *d, const struct prefix *x, uint32_t n_chain,
+                             uint32_t *out_n)
+{
+    uint32_t at = 0, n = 1;
+    for (*out_n = 0; at < n_chain && n > 0; at += n) {
+        n = n_chain - at < SHELF_PAGES ? n_chain - at : SHELF_PAGES;
+        while (n > 0 && !shelf_has(d->shelf, at, x->node[d->chain[at + n - 1]].key)) n--;
+        if (n > 0) memcpy(d->key[(*out_n)++], x->node[d->chain[at + n - 1]].key, SHA256_BYTES);
+    }
+    return at;
+}
+
+/* The next piece of the text that ends with this node goes to the writer; or, if all of it is on
+ * disk, the news that it was used. False: neither, and the text is let be. */
+static bool store_text(sac_engine *e, uint32_t node)
+{
+    struct reuse_disk *d = e->reuse.disk;
+    struct prefix *x = &e->reuse.index;
+    uint32_t n_entry;
+    const uint32_t n_chain = prefix_chain(x, node, d->chain, e->pool.max_page);
+    const uint32_t at = walk_entries(d, x, n_chain, &n_entry),
+                   n = n_chain - at < SHELF_PAGES ? n_chain - at : SHELF_PAGES;
+    if (n > 0 && store_run(e, at, n)) return true;
+    prefix_want(x, node, false);
+    memset(d->tried, 0, sizeof d->tried); /* the next to want it may try again */
+    if (n_entry == 0) return false;
+    shelf_touch(d->shelf, (const uint8_t(*)[SHA256_BYTES])d->key, n_entry);
+    return true;
+}
+
+bool sac_cache_store(sac_engine *e)
+{
+    struct prefix *x = &e->reuse.index;
+    if (!e->reuse.disk || !shelf_writable(e->reuse.disk->shelf)) return false;
+    if (!shelf_is_idle(e->reuse.disk->shelf)) return true;
+    while (x->n_wanted > 0)
+        if (store_text(e, prefix_next_wanted(x))) return true;
+    return false;
+}
+
+void sac_cache_flush(sac_engine *e, uint32_t ms)
+{
+    const uint64_t start = clock_us();
+    if (!e->reuse.disk) return;
+    while (sac_cache_store(e) && clock_us() - start < ms * (uint64_t)1000)
+        shelf_wait(e->reuse.disk->shelf);
+}
+
+/* ---- Life ---- */
+
+static sac_status open_shelf(struct reuse_disk *d, const sac_engine *e,
+                             const sac_cache_params *params, sac_error *err)
+{
+    const struct page_geom *g = &e->pool.geom;
+    const struct shelf_params shelf = {.dir = params->dir,
+                                       .bytes_max = params->bytes_max,
+                                       .form = {.model = e->model->fingerprint,
+                                                .model_name = e->model->name,
+                                                .isa = e->ops.isa,
+                                                .type_k = (uint8_t)g->type_k,
+                                                .type_v = (uint8_t)g->type_v,
+                                                .page_tok = PAGE_TOK,
+                                                .n_lane = e->reuse.index.n_lane,
+                                                .page_bytes = g->bytes},
+                                       .n_touch_max = e->pool.max_page,
+                                       .say = params->say,
+                                       .ready = params->ready,
+                                       .user = params->user};
+    d->bytes_max = params->bytes_max;
+    d->key = mem_calloc(e->pool.max_page, sizeof *d->key);
+    d->chain = mem_calloc(e->pool.max_page, sizeof *d->chain);
+    d->tok = mem_calloc((size_t)SHELF_PAGES * PAGE_TOK, sizeof *d->tok);
+    if (!d->key || !d->chain || !d->tok)
+        return error_set(err, SAC_ERR_MEMORY, "out of memory for a cache on disk");
+    return shelf_open(&d->shelf, &shelf, err);
+}
+
+sac_status sac_cache_open(sac_engine *e, const sac_cache_params *params, sac_error *err)
+{
+    if (!e->reuse.on)
+        return error_set(err, SAC_ERR_ARG, "a cache on disk needs an engine with prefix_cache");
+    if (e->reuse.disk) return error_set(err, SAC_ERR_ARG, "the engine has a cache on disk already");
+    if (!params->dir || !*params->dir)
+        return error_set(err, SAC_ERR_ARG, "the folder of the cache on disk has no name");
+    struct reuse_disk *d = mem_calloc(1, sizeof *d);
+    if (!d) return error_set(err, SAC_ERR_MEMORY, "out of memory for a cache on disk");
+    const sac_status status = open_shelf(d, e, params, err);
+    if (status == SAC_OK)
+        e->reuse.disk = d;
+    else
+        reuse_disk_close(d);
+    return status;
+}
+
+void reuse_disk_close(struct reuse_disk *d)
+{
+    if (!d) return;
+    shelf_close(d->shelf);
+    mem_free(d->key);
+    mem_free(d->chain);
+    mem_free(d->tok);
+    mem_free(d);
+}
+
+sac_cache_stats sac_cache_get_stats(const sac_engine *e)
+{
+    const struct reuse_disk *d = e->reuse.disk;
+    if (!d) return (sac_cache_stats){0};
+    const struct shelf_stats s = shelf_get_stats(d->shelf);
+    return (sac_cache_stats){.is_open = true,
+                             .writable = shelf_writable(d->shelf),
+                             .n_entry = s.n_entry,
+                             .bytes = s.bytes,
+                             .bytes_max = d->bytes_max,
+                             .n_read = s.n_read,
+                             .n_written = s.n_write,
+                             .bytes_read = s.bytes_read,
+                             .bytes_written = s.bytes_written,
+                             .n_damaged = s.n_damaged,
+                             .n_failed = s.n_failed,
+                             .n_evicted = s.n_evicted};
+}
