@@ -232,7 +232,8 @@ static void a_restart_goes_on_with_the_same_bits(void **state)
         {.model = model},
         {.model = model, .type = SAC_KV_Q8, .decode = "quest:budget=256", .n_thread = 2},
         {.model = model, .type = SAC_KV_BF16, .decode = "lfps", .n_batch = 96},
-        {.model = windowed, .type = SAC_KV_F16},
+        {.model = model, .decode = "quest:budget=256"},
+        {.model = windowed, .decode = "quest:budget=256"},
         {.model = model, .type = SAC_KV_Q8, .tier = &tier},
     };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
