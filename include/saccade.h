@@ -224,8 +224,7 @@ SAC_API sac_engine_params sac_engine_get_params(const sac_engine *engine);
  * request. Those of an engine's requests and of its other sequences add up to the engine's. */
 typedef struct sac_reads {
     uint64_t n_prompt_tok, n_decode_tok; /* rows computed so far, by kind */
-    uint64_t n_reused_tok;  /* prompt tokens that were not: their pages were in the index */
-    uint64_t n_disk_tok;    /* of these: they came from the disk (saccade_cache.h) */
+    uint64_t n_reused_tok, n_disk_tok;   /* prompt tokens that the index had; of these, the disk */
     uint64_t kv_bytes_read; /* K and V read by attention so far; for prompt rows once a tile */
     /* Of decode rows: what was read, in bytes of the cache lines of 64 that were touched. Each walk
      * over data counts its lines once, and two walks over the same data count twice, whatever a
@@ -656,9 +655,8 @@ typedef enum sac_finish {
 
 typedef struct sac_timings {
     /* Tokens. Cached: those of a continued sequence, and those of the prompt that were taken from
-     * the index and not computed, n_reused. */
-    uint32_t n_cached, n_reused, n_prompt, n_predicted;
-    uint32_t n_disk;                      /* of n_reused: read from the disk (saccade_cache.h) */
+     * the index and not computed, n_reused; of these, n_disk were read from a disk. */
+    uint32_t n_cached, n_reused, n_disk, n_prompt, n_predicted;
     sac_reuse_end reuse_end;              /* why no more were taken */
     uint32_t n_preempted;                 /* times that the request gave its pages to others */
     double queue_ms;                      /* from sac_submit to the begin of computing */

@@ -10,6 +10,7 @@
 
 #include "base/workers.h"
 #include "engine/engine.h"
+#include "engine/reuse_disk.h"
 #include "engine/state.h"
 
 #include <math.h>
@@ -159,6 +160,12 @@ void reuse_use_salt(sac_engine *e, uint32_t seq_i, const uint8_t digest[SHA256_B
     (void)e;
     (void)seq_i;
     (void)digest;
+}
+
+void reuse_disk_want(sac_engine *e, uint32_t seq_i)
+{
+    (void)e;
+    (void)seq_i;
 }
 
 sac_reuse_end reuse_end_of(const sac_engine *e, sac_seq seq)

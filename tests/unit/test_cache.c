@@ -533,22 +533,24 @@ static void bad_calls_are_told(void **state)
     sac_engine_free(e);
 }
 
-#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        IN_FOLDER(a_restart_goes_on_with_the_same_bits),
-        IN_FOLDER(turns_add_entries_and_write_nothing_twice),
-        IN_FOLDER(short_prompts_are_not_stored),
-        IN_FOLDER(salts_models_and_types_keep_to_themselves),
-        IN_FOLDER(what_is_damaged_is_told_and_computed),
-        IN_FOLDER(room_is_made_by_age_ends_of_texts_first),
-        IN_FOLDER(decode_rows_do_not_wait_for_the_disk),
-        IN_FOLDER(a_full_disk_is_one_line),
-        IN_FOLDER(a_folder_may_be_for_reading_alone),
-        IN_FOLDER(a_kill_loses_the_entry_under_way_at_most),
-        IN_FOLDER(bad_calls_are_told),
+    struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_restart_goes_on_with_the_same_bits),
+        cmocka_unit_test(turns_add_entries_and_write_nothing_twice),
+        cmocka_unit_test(short_prompts_are_not_stored),
+        cmocka_unit_test(salts_models_and_types_keep_to_themselves),
+        cmocka_unit_test(what_is_damaged_is_told_and_computed),
+        cmocka_unit_test(room_is_made_by_age_ends_of_texts_first),
+        cmocka_unit_test(decode_rows_do_not_wait_for_the_disk),
+        cmocka_unit_test(a_full_disk_is_one_line),
+        cmocka_unit_test(a_folder_may_be_for_reading_alone),
+        cmocka_unit_test(a_kill_loses_the_entry_under_way_at_most),
+        cmocka_unit_test(bad_calls_are_told),
     };
+    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
+        tests[i].setup_func = make_dir;
+        tests[i].teardown_func = remove_dir;
+    }
     return cmocka_run_group_tests(tests, open_models, free_models);
 }
