@@ -7,8 +7,8 @@
  *  2. Lanes of a run write their own plan; lists are made from them in lane order afterwards. The
  *     room of a list is its own, so an overflow does not depend on other runs. Where there are more
  *     threads than lanes, tiles are planned apart by methods whose plan of a tile depends on
- *     nothing else of the chunk (any_chunk), and query heads by those whose lists of a head depend
- *     on no other (heads_apart): the same plan, put together in their order.
+ *     nothing else of the chunk (any_chunk): the same plan, put together in their order. Methods
+ *     that plan all lanes at once (plan_lanes) share their work out themselves.
  *  3. A run that reads everything has no plan, and one whose lists name all pages gives the same
  *     bits (attn.c).
  *  4. Lists of all runs of a batch live until the next layer's: attention runs once for all. */
@@ -40,6 +40,7 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
     const struct spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
     const size_t n_kv_head = e->pool.geom.n_kv_head, n_row = e->batch.n_row_max;
     size_t list_max = 0;
+    f->lane_bytes = 0;
     f->lane_list_max = 0;
     f->tile_max = 0;
     f->weighs = false;
@@ -57,6 +58,8 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
         const size_t lane = (size_t)(f->chunk_tok / m->tile_tok + 2) * m->n_part;
         const size_t all = (n_row / m->tile_tok + 2 * (size_t)e->params.n_seq_max) * m->n_part;
         f->lane_list_max = mem_larger(f->lane_list_max, lane);
+        f->lane_bytes = mem_larger(
+            f->lane_bytes, method_hook_bytes(hooks->lane_bytes, &e->shape, specs->spec[i].param));
         f->tile_max = (uint32_t)mem_larger(f->tile_max, f->chunk_tok / m->tile_tok + 2);
         list_max = mem_larger(list_max, all * n_kv_head);
     }
@@ -75,7 +78,9 @@ void prefill_plan(sac_engine *e, struct arena *a)
     f->weight = arena_take(a, f->weighs ? g->n_kv_head * f->mask_words : 0, PAGE_TOK);
     f->list_dense = arena_take(a, g->n_kv_head, f->lane_list_max);
     f->plan = arena_take(a, g->n_kv_head, sizeof *f->plan);
-    f->part = arena_take(a, (size_t)g->n_kv_head * f->tile_max * e->shape.group, sizeof *f->part);
+    f->part = arena_take(a, (size_t)g->n_kv_head * f->tile_max, sizeof *f->part);
+    f->lane = arena_take(a, g->n_kv_head, sizeof *f->lane);
+    f->lane_room = arena_take(a, g->n_kv_head, f->lane_bytes);
     f->lists = arena_take(a, n_seq, sizeof *f->lists);
     /* A quarter of the context in single tokens costs more than to read all of it in pages. */
     f->tok_max = e->params.n_ctx / 4 + 1024;
@@ -153,9 +158,13 @@ struct plan_call {
     sac_engine *e;
     const struct reading *r;
     uint32_t run_i;
-    uint32_t n_cut;   /* tiles of a lane that are planned apart; 1: all together */
-    uint32_t n_share; /* of each, parts of its query heads that are planned apart */
+    uint32_t n_cut; /* tiles of a lane that are planned apart; 1: all together */
 };
+
+static const struct method_prefill *run_hooks(const struct plan_call *c)
+{
+    return seq_method(c->e, c->e->batch.run[c->run_i].seq_i)->prefill;
+}
 
 static struct plan make_plan(const struct plan_call *c, uint32_t kv_head)
 {
@@ -198,21 +207,6 @@ static struct plan cut_plan(const struct plan *all, uint32_t tile)
     return p;
 }
 
-/* Of the only tile of a plan, the lists of some query heads; `shape` is what their lane sees. */
-static void share_heads(const struct plan_call *c, struct method_lane *lane,
-                        struct method_shape *shape, struct plan *p, uint32_t share)
-{
-    const uint32_t head0 = p->n_part * share / c->n_share;
-    assert(p->n_tile == 1 && c->n_share <= p->n_part && p->n_part == shape->group);
-    shape->group = p->n_part = p->n_part * (share + 1) / c->n_share - head0;
-    p->mask += (size_t)head0 * p->n_word;
-    if (p->weight) p->weight += (size_t)head0 * p->n_word * PAGE_TOK;
-    p->list_dense += head0;
-    lane->shape = shape;
-    lane->head0 = head0;
-    lane->q += (size_t)head0 * shape->geom->head_dim;
-}
-
 static void cut_lane(const struct plan_call *c, struct method_lane *lane, const struct plan *p)
 {
     lane->q += (p->pos - lane->pos) * lane->q_stride;
@@ -230,51 +224,58 @@ static void learn_lane(const struct method_lane *lane, const struct method_prefi
     plan_dense(p, PLAN_LAYER);
 }
 
-/* Plans a lane, one tile of it, or some query heads of one tile. */
+static void open_plan(const struct plan_call *c, const struct method_lane *lane, struct plan *p)
+{
+    const size_t n_list = (size_t)p->n_tile * p->n_part;
+    memset(p->mask, 0, n_list * p->n_word * sizeof *p->mask);
+    memset(p->list_dense, PLAN_SPARSE, n_list);
+    if (run_hooks(c)->needs_past_zero && p->pos > 0)
+        plan_dense(p, PLAN_PAST);
+    else if (!method_queries_finite(lane))
+        plan_dense(p, PLAN_NAN);
+}
+
+/* Tiles that end before the sparse methods begin read everything. */
+static void close_plan(struct plan *p, uint32_t min_ctx)
+{
+    for (uint32_t i = 0; i < p->n_tile; i++)
+        for (uint32_t part = 0; part < p->n_part; part++)
+            if (plan_tile_tok(p, i + 1) <= min_ctx) plan_tile_dense(p, i, part, PLAN_SHORT);
+}
+
+/* Plans a lane, or one tile of it. */
 static void plan_part(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     const struct plan_call *c = arg;
-    const uint32_t kv_head = item_i / (c->n_cut * c->n_share);
+    const uint32_t kv_head = item_i / c->n_cut;
     const sac_engine *e = c->e;
-    struct method_shape shape = e->shape;
     const uint32_t seq_i = e->batch.run[c->run_i].seq_i;
-    const struct method_prefill *hooks = seq_method(e, seq_i)->prefill;
+    const struct method_prefill *hooks = run_hooks(c);
     struct plan *p = &e->prefill.part[item_i];
     struct method_lane lane =
         lane_make(e, c->r, (struct lane_at){CHOOSER_PREFILL, c->run_i, kv_head, worker_i});
     *p = make_plan(c, kv_head);
     if (c->n_cut > 1) {
-        *p = cut_plan(p, item_i / c->n_share % c->n_cut);
+        *p = cut_plan(p, item_i % c->n_cut);
         cut_lane(c, &lane, p);
     }
-    if (c->n_share > 1) share_heads(c, &lane, &shape, p, item_i % c->n_share);
-    const size_t n_list = (size_t)p->n_tile * p->n_part;
-    memset(p->mask, 0, n_list * p->n_word * sizeof *p->mask);
-    memset(p->list_dense, PLAN_SPARSE, n_list);
-    if (hooks->needs_past_zero && p->pos > 0)
-        plan_dense(p, PLAN_PAST);
-    else if (!method_queries_finite(&lane))
-        plan_dense(p, PLAN_NAN);
-    else if (e->params.learn)
+    open_plan(c, &lane, p);
+    if (p->dense == PLAN_SPARSE && e->params.learn)
         learn_lane(&lane, hooks, e->prefill.method[e->seqs[seq_i].method_i[CHOOSER_PREFILL]].table,
                    p);
-    else
+    else if (p->dense == PLAN_SPARSE)
         hooks->plan(&lane, p);
-    for (uint32_t i = 0; i < p->n_tile; i++)
-        for (uint32_t part = 0; part < p->n_part; part++)
-            if (plan_tile_tok(p, i + 1) <= lane.sparse_min_ctx)
-                plan_tile_dense(p, i, part, PLAN_SHORT);
+    close_plan(p, lane.sparse_min_ctx);
 }
 
 /* A lane that is dense for one of its tiles is dense for all, and then there is nothing to
  * estimate. */
 static struct plan join_parts(const struct plan_call *c, uint32_t kv_head)
 {
-    const uint32_t n = c->n_cut * c->n_share;
-    const struct plan *part = &c->e->prefill.part[kv_head * n];
+    const struct plan *part = &c->e->prefill.part[kv_head * c->n_cut];
     struct plan p = make_plan(c, kv_head);
     p.skip = part->skip;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < c->n_cut; i++) {
         if (p.dense == PLAN_SPARSE) p.dense = part[i].dense;
         p.mass += part[i].mass;
         p.n_mass += part[i].n_mass;
@@ -285,24 +286,57 @@ static struct plan join_parts(const struct plan_call *c, uint32_t kv_head)
     return p;
 }
 
-/* Into how many parts a lane's plan is cut: tiles, and where these are fewer than workers, query
- * heads of each. */
-static void count_cuts(struct plan_call *c)
+/* Into how many parts a lane's plan is cut. */
+static uint32_t count_cuts(const struct plan_call *c)
 {
     const sac_engine *e = c->e;
-    const uint32_t seq_i = e->batch.run[c->run_i].seq_i;
-    const struct method_prefill *hooks = seq_method(e, seq_i)->prefill;
+    const struct method_prefill *hooks = run_hooks(c);
     const struct plan p = make_plan(c, 0);
-    const uint32_t n_worker = workers_count(e->workers), n_head = e->pool.geom.n_kv_head;
+    const uint32_t seq_i = e->batch.run[c->run_i].seq_i;
     const bool apart = hooks->any_chunk && !hooks->needs_past_zero && !e->params.learn &&
                        chooser_method(e, CHOOSER_PREFILL, seq_i)->state_bytes == 0 &&
-                       n_worker > n_head;
+                       workers_count(e->workers) > e->pool.geom.n_kv_head;
     assert(p.n_tile <= e->prefill.tile_max);
-    c->n_cut = apart ? p.n_tile : 1;
-    c->n_share = 1;
-    while (apart && hooks->heads_apart && c->n_share < p.n_part &&
-           n_head * c->n_cut * c->n_share < n_worker)
-        c->n_share++;
+    return apart ? p.n_tile : 1;
+}
+
+static void plan_apart(struct plan_call *c)
+{
+    struct prefill *f = &c->e->prefill;
+    const uint32_t n_head = c->e->pool.geom.n_kv_head;
+    c->n_cut = count_cuts(c);
+    workers_for(c->e->workers, n_head * c->n_cut, plan_part, c);
+    for (uint32_t h = 0; h < n_head; h++) f->plan[h] = join_parts(c, h);
+}
+
+static void open_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
+{
+    const struct plan_call *c = arg;
+    struct prefill *f = &c->e->prefill;
+    (void)worker_i;
+    f->lane[kv_head] =
+        lane_make(c->e, c->r, (struct lane_at){CHOOSER_PREFILL, c->run_i, kv_head, 0});
+    f->lane[kv_head].scratch = f->lane_room + kv_head * f->lane_bytes;
+    f->plan[kv_head] = make_plan(c, kv_head);
+    open_plan(c, &f->lane[kv_head], &f->plan[kv_head]);
+    if (c->e->params.learn) plan_dense(&f->plan[kv_head], PLAN_LAYER);
+}
+
+static void plan_together(struct plan_call *c)
+{
+    sac_engine *e = c->e;
+    struct prefill *f = &e->prefill;
+    const struct chooser *room = &e->chooser[CHOOSER_PREFILL];
+    const uint32_t n_head = e->pool.geom.n_kv_head;
+    assert(!run_hooks(c)->table);
+    workers_for(e->workers, n_head, open_lane, c);
+    run_hooks(c)->plan_lanes(&(struct plan_batch){.workers = e->workers,
+                                                  .n = n_head,
+                                                  .lane = f->lane,
+                                                  .plan = f->plan,
+                                                  .room = room->worker,
+                                                  .room_stride = room->worker_bytes});
+    for (uint32_t h = 0; h < n_head; h++) close_plan(&f->plan[h], f->lane[h].sparse_min_ctx);
 }
 
 /* Cells are those of all query heads of the layer, whatever shares a list. */
@@ -346,9 +380,10 @@ static void plan_run(struct plan_call *c, struct plan_lists *out, uint32_t *used
     const uint32_t n_head = e->pool.geom.n_kv_head;
     struct plan_stats stats = {0};
     assert(n < e->params.n_seq_max && e->segments.n[e->batch.run[c->run_i].seq_i] == 0);
-    count_cuts(c);
-    workers_for(e->workers, n_head * c->n_cut * c->n_share, plan_part, c);
-    for (uint32_t h = 0; h < n_head; h++) f->plan[h] = join_parts(c, h);
+    if (run_hooks(c)->plan_lanes)
+        plan_together(c);
+    else
+        plan_apart(c);
     *out =
         (struct plan_lists){.tok_max = f->tok_max,
                             .range_max = f->range_max,

@@ -21,7 +21,10 @@ struct prefill {
     uint8_t *list_dense; /* [n_kv_head][list_max of one lane] */
     size_t lane_list_max;
     struct plan *plan;             /* [n_kv_head] of the run in work */
-    struct plan *part;             /* [n_kv_head * tile_max * group] the same in parts */
+    struct plan *part;             /* [n_kv_head * tile_max] the same in parts */
+    size_t lane_bytes;             /* of method_prefill.lane_bytes, the most */
+    struct method_lane *lane;      /* [n_kv_head] of methods that plan all at once */
+    uint8_t *lane_room;            /* [n_kv_head * lane_bytes] */
     uint32_t tile_max;             /* of a chunk */
     struct plan_lists *lists;      /* [n_seq_max] of the batch's runs with a plan */
     uint32_t tok_max, range_max;   /* of a list */

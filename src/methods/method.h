@@ -76,8 +76,6 @@ struct method_lane {
     const struct ops *ops;
     uint32_t layer, kv_head;
     uint32_t row;        /* of decode rows: lanes of one have the same */
-    uint32_t head0;      /* of prompt rows: the first of the KV head's query heads that are asked
-                            about; the shape's group counts these */
     uint32_t pos, n_row; /* position of the first row; rows */
     bool is_prompt;
     uint32_t sparse_min_ctx; /* decode rows of shorter contexts are not asked about */
@@ -183,6 +181,7 @@ struct method_decode {
 };
 
 struct plan;
+struct plan_batch;
 struct method_context;
 
 /* What a prefill method knows beforehand of each head of a model: read from a file, or learnt from
@@ -205,8 +204,6 @@ struct method_prefill {
     uint32_t tile_tok;    /* rows that share a list, a multiple of PAGE_TOK; 0: 64 */
     bool by_head;         /* a list for each query head, not one for all heads of a KV head */
     bool needs_past_zero; /* first chunk of a sequence only, else dense: PLAN_PAST */
-    bool heads_apart;     /* by_head, and what a query head reads does not depend on the others of
-                             its KV head, so they may be planned apart, on any thread */
     bool any_chunk;       /* plans do not depend on where chunks end, so tiles may be planned apart,
                              on any thread: tests hold it to that */
     const struct method_table *table; /* or NULL; with it goes one SAC_PARAM_FILE parameter */
@@ -216,9 +213,14 @@ struct method_prefill {
     size_t (*side_bytes)(const struct method_shape *s, const void *param);    /* NULL: 0 */
     size_t (*scratch_bytes)(const struct method_shape *s, const void *param); /* NULL: 0 */
     void (*seal)(uint8_t *side, const struct method_shape *s, const void *param, const float *k);
+    size_t (*lane_bytes)(const struct method_shape *s, const void *param); /* NULL: 0 */
     /* Marks what each tile reads. Queries are finite, that has been checked; keys and scores may
-     * not be: then plan_dense(out, PLAN_NAN). lane->is_prompt is true. */
+     * not be: then plan_dense(out, PLAN_NAN). lane->is_prompt is true. Methods have one of these
+     * two. `plan` is called lane by lane (or tile by tile, any_chunk), each call by one worker.
+     * `plan_lanes` has all lanes of a run and all workers (plan.h), whatever the number of KV
+     * heads: there the lanes' scratch has lane_bytes, and a worker's room scratch_bytes. */
     void (*plan)(const struct method_lane *lane, struct plan *out);
+    void (*plan_lanes)(const struct plan_batch *b);
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
     void (*cut)(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
     /* As for decode methods. */

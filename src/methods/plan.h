@@ -63,6 +63,16 @@ struct plan {
     uint32_t n_mass;
 };
 
+/* Lanes of one run: all KV heads of its layer. */
+struct plan_batch {
+    struct workers *workers; /* NULL: the caller is the only one */
+    uint32_t n;
+    const struct method_lane *lane; /* [n] */
+    struct plan *plan;              /* [n] of equal tiles; those that are dense are left alone */
+    uint8_t *room;                  /* worker i's [scratch_bytes] at room + i * room_stride */
+    size_t room_stride;
+};
+
 /* ---- Where things are ---- */
 
 /* First token of a tile: what lies before it is to be chosen from, what follows is read anyway. */

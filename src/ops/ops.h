@@ -423,7 +423,7 @@ struct ops;
  * have the expectation of sums over all keys, and the variance of a softmax sum, its mean over the
  * queries, is at most `least` times the masses of what is not taken for certain: no other choice of
  * as many keys has a smaller one. A key of one query alone has a mass of its share over the root of
- * the number of queries, where a mean would have it over the number. One worker's, and an estimate:
+ * the number of queries, where a mean would have it over the number. An estimate:
  * logits carry the error of 8-bit mantissas of queries and keys, masses 3 %, and the sum that they
  * are shares of comes from the first page, the last pages and one of OP_SURVEY_STRIDE of the
  * others.
@@ -442,7 +442,6 @@ struct op_survey {
     const page_id *page;
     const uint32_t *n_page; /* [n_set] ascending */
     uint32_t n_set, n_part, n_query;
-    uint32_t part0;   /* number of the first part: choices are the same, whatever parts are asked */
     const float *q;   /* [n_set][n_part][n_query][head_dim]: logit = q . key */
     const float *lse; /* [n_set][n_part][n_query] ln of the sum of exp(logit) over the other keys */
     float least;
@@ -455,14 +454,20 @@ struct op_survey {
     uint8_t *weight;   /* [n_set][n_part][n_word * PAGE_TOK] a taken key's, in steps; others: any */
     uint32_t *n_taken; /* [n_set][n_part] */
     void *scratch;     /* [ops_survey_scratch], aligned to 64 */
+    uint8_t *room;     /* a worker's [ops_survey_room] at room + worker * room_stride, both of 64 */
+    size_t room_stride;
 };
 
 static inline size_t ops_survey_scratch(uint32_t n_set, uint32_t n_part, uint32_t n_query,
                                         uint32_t head_dim)
 {
     const size_t n = (size_t)n_set * n_part * n_query;
-    return n * ((size_t)head_dim * 4 + 132) +
-           PAGE_TOK * ((size_t)head_dim * 40 + (size_t)n_query * 4) + 16384;
+    return n * ((size_t)head_dim * 4 + 132) + (size_t)head_dim * 4 + 2048;
+}
+
+static inline size_t ops_survey_room(uint32_t n_query, uint32_t head_dim)
+{
+    return PAGE_TOK * ((size_t)head_dim * 36 + (size_t)n_query * 4) + 8704;
 }
 
 /* ---- The table ---- */
@@ -531,7 +536,8 @@ struct ops {
     bool (*weigh)(const struct op_weigh *op); /* false: a score that counts is NaN or infinity */
     void (*lines)(const struct op_lines *op);
     void (*rate)(const struct op_rate *op);
-    bool (*survey)(const struct op_survey *op); /* false: a key or sum is not finite */
+    bool (*survey)(struct workers *pool,
+                   const struct op_survey *op); /* false: a key or sum is not finite */
     struct ops_lanes lanes;
     /* Bytes of scratch that one call may need, for at most n_row rows of these shapes. */
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);

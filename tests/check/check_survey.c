@@ -135,14 +135,23 @@ static struct op_survey op_of(const struct ops *ops, const struct problem *p, st
                               .n_taken = r->n_taken};
 }
 
-static bool run(const struct ops *ops, const struct problem *p, struct result *r)
+static bool run(const struct ops *ops, const struct problem *p, struct result *r, uint32_t n_worker)
 {
-    const size_t bytes = ops_survey_scratch(N_SET, N_PART, p->n_query, p->s.geom.head_dim);
+    const uint32_t d = p->s.geom.head_dim;
+    const size_t bytes = ops_survey_scratch(N_SET, N_PART, p->n_query, d);
+    const size_t room = (ops_survey_room(p->n_query, d) + 63) & ~(size_t)63;
     struct op_survey op = op_of(ops, p, r);
+    struct workers *pool;
+    assert_int_equal(workers_create(&pool, n_worker, NULL), SAC_OK);
     op.scratch = mem_map(bytes);
+    op.room = mem_map(n_worker * room);
+    op.room_stride = room;
     memset(op.scratch, 0xff, bytes);
-    const bool finite = ops->survey(&op);
+    memset(op.room, 0xff, n_worker * room);
+    const bool finite = ops->survey(pool, &op);
     mem_unmap(op.scratch, bytes);
+    mem_unmap(op.room, n_worker * room);
+    workers_destroy(pool);
     return finite;
 }
 
@@ -177,7 +186,7 @@ static void compare(const struct ops *ops, const struct problem *p)
     static struct result r;
     int32_t limit[SURVEY_PERIOD + PAGE_TOK];
     struct op_survey op = op_of(ops, p, &r);
-    assert_true(run(ops, p, &r));
+    assert_true(run(ops, p, &r, 1));
     survey_limits(limit);
     for (uint32_t list = 0; list < N_LIST; list++) {
         const uint32_t set = list / N_PART, seed = survey_seed(&op, set, list % N_PART);
@@ -216,7 +225,8 @@ static void a_sample_stands_for_all(void **state)
     struct ops ops;
     struct problem p = problem_make(SAC_KV_F16, 64, 16, 2);
     const size_t bytes = ops_survey_scratch(N_SET, N_PART, p.n_query, 64);
-    void *scratch = mem_map(bytes);
+    const size_t room = ops_survey_room(p.n_query, 64);
+    void *scratch = mem_map(bytes), *desk = mem_map(room);
     double all = 0, sampled = 0, square = 0;
     assert_int_equal(ops_init(&ops, NULL), SAC_OK);
     for (uint32_t t = 0; t < N_TOK; t++) all += p.mass[LIST * N_TOK + t];
@@ -224,8 +234,9 @@ static void a_sample_stands_for_all(void **state)
         double sum = 0;
         struct op_survey op = op_of(&ops, &p, &r);
         op.scratch = scratch;
+        op.room = desk;
         op.seed = seed;
-        assert_true(ops.survey(&op));
+        assert_true(ops.survey(NULL, &op));
         for (uint32_t t = 0; t < N_TOK; t++)
             if (r.mask[LIST][t / PAGE_TOK] >> t % PAGE_TOK & 1)
                 sum +=
@@ -238,6 +249,26 @@ static void a_sample_stands_for_all(void **state)
     assert_true(fabs(sampled - all) < 0.01 * all);
     assert_true(square <= (double)p.least * all);
     mem_unmap(scratch, bytes);
+    mem_unmap(desk, room);
+    problem_free(&p);
+}
+
+/* However many workers share it out. */
+static void workers_change_no_bit(void **state)
+{
+    (void)state;
+    static struct result one, many;
+    static const uint32_t n_worker[] = {2, 3, 8};
+    struct problem p = problem_make(SAC_KV_F16, 64, 32, 3);
+    for (size_t j = 0; j < sizeof isa_names / sizeof isa_names[0]; j++) {
+        struct ops ops;
+        if (ops_init_isa(&ops, isa_names[j], NULL) != SAC_OK) continue;
+        assert_true(run(&ops, &p, &one, 1));
+        for (size_t i = 0; i < sizeof n_worker / sizeof n_worker[0]; i++) {
+            assert_true(run(&ops, &p, &many, n_worker[i]));
+            assert_memory_equal(&one, &many, sizeof one);
+        }
+    }
     problem_free(&p);
 }
 
@@ -251,9 +282,9 @@ static void what_is_not_finite_is_told(void **state)
         struct problem p = problem_make(SAC_KV_F16, 64, 16, 1);
         uint16_t *k = (uint16_t *)(void *)(p.s.pool + (size_t)p.s.table[3] * p.s.geom.bytes);
         k[64 * 5 + 2] = 0x7e00; /* NaN */
-        assert_false(run(&ops, &p, &r));
+        assert_false(run(&ops, &p, &r, 2));
         k[64 * 5 + 2] = 0x7c00; /* infinity */
-        assert_false(run(&ops, &p, &r));
+        assert_false(run(&ops, &p, &r, 2));
         problem_free(&p);
     }
 }
@@ -275,9 +306,8 @@ static void weights_of_pages_add_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_of_pages_add_up),
-        cmocka_unit_test(masses_decide),
-        cmocka_unit_test(a_sample_stands_for_all),
+        cmocka_unit_test(weights_of_pages_add_up),    cmocka_unit_test(masses_decide),
+        cmocka_unit_test(a_sample_stands_for_all),    cmocka_unit_test(workers_change_no_bit),
         cmocka_unit_test(what_is_not_finite_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

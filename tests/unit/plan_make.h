@@ -26,7 +26,7 @@ struct make {
     struct ops ops;
     struct spec spec;
     const void *table; /* of the method, the test's; or NULL */
-    uint8_t *pool, *own, *side, *scratch, *state;
+    uint8_t *pool, *own, *side, *scratch, *lane_room, *state;
     page_id *page;
     uint32_t *mask;
     uint8_t *list_dense, *weight;
@@ -113,6 +113,7 @@ static inline void make_method(struct make *m, const char *spec, uint32_t n_row_
     m->side = make_zeros((n_word + 1) * side);
     m->state = make_zeros(state);
     m->scratch = make_zeros(scratch);
+    m->lane_room = make_zeros(hooks->lane_bytes ? hooks->lane_bytes(&m->shape, param) : 0);
     memset(m->scratch, 0x7f, scratch); /* it holds anything */
     m->page = calloc(n_word, sizeof *m->page);
     m->plan.tile_tok = hooks->tile_tok ? hooks->tile_tok : 2 * PAGE_TOK;
@@ -154,7 +155,7 @@ static inline struct method_lane make_lane(const struct make *m, uint32_t layer,
         .side_stride = hooks->side_bytes ? hooks->side_bytes(&m->shape, m->spec.param) : 0,
         .table = m->table,
         .state = m->state,
-        .scratch = m->scratch};
+        .scratch = hooks->plan_lanes ? m->lane_room : m->scratch};
 }
 
 static inline void make_plan(struct make *m, uint32_t layer, uint32_t pos, uint32_t end)
@@ -174,13 +175,18 @@ static inline void make_plan(struct make *m, uint32_t layer, uint32_t pos, uint3
     memset(m->list_dense, 0, (size_t)p->n_tile * p->n_part);
     uint16_t own[PAGE_TOK * MAKE_DIM * 2];
     const struct method_lane lane = make_lane(m, layer, pos, end, own);
-    m->spec.method->prefill->plan(&lane, p);
+    const struct method_prefill *hooks = m->spec.method->prefill;
+    if (hooks->plan)
+        hooks->plan(&lane, p);
+    else
+        hooks->plan_lanes(
+            &(struct plan_batch){.n = 1, .lane = &lane, .plan = p, .room = m->scratch});
 }
 
 static inline void make_close(struct make *m)
 {
     void *const owned[] = {m->q,    m->k,     m->page,    m->mask, m->list_dense, m->own,
-                           m->pool, m->state, m->scratch, m->side, m->weight};
+                           m->pool, m->state, m->scratch, m->side, m->weight,     m->lane_room};
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) free(owned[i]);
 }
 

@@ -42,48 +42,105 @@
     P(SHARE, spread, "0.5", "share of a page's mass that all its keys have")
 METHOD_PARAMS(auto_prefill, PARAMS)
 
+/* A lane's. */
 struct work {
     uint32_t n_row, n_query; /* sampled rows of a tile; times the query heads */
-    size_t stride;           /* of a row of logits: all keys */
     uint32_t *n_page;        /* [tiles] pages before each tile */
     uint32_t *n_taken;       /* [tiles, group] */
     float *q;                /* [tiles, group, n_row, head_dim] scaled */
     float *lse;              /* [tiles, group, n_row] of the tile's own keys */
-    float *k;     /* [AUDIT_PAGES * PAGE_TOK, head_dim], at least the TILE own keys of a tile */
-    float *logit; /* [n_query, TILE] */
-    float *row;   /* [group, stride] logits of an audited row */
-    float *vote;  /* [stride] */
+    double *mass;            /* [tiles, group] of audited rows; below 0: none, NaN: not finite */
+    void *op;
+};
+
+/* A worker's. */
+struct desk {
+    size_t stride; /* of a row of logits: all keys */
+    float *q;      /* [group, head_dim] of an audited row, scaled */
+    float *k;      /* [AUDIT_PAGES * PAGE_TOK, head_dim], at least the TILE own keys of a tile */
+    float *logit;  /* [n_row, TILE] */
+    float *row;    /* [group, stride] logits of an audited row */
+    float *vote;   /* [stride] */
     void *op;
 };
 
 _Static_assert(AUDIT_PAGES *PAGE_TOK >= TILE, "a tile's keys have room");
 
-/* Measures with NULL, else hands out `scratch`; the result is its bytes. */
-static size_t lay_out(struct work *w, const struct method_shape *s, const void *param,
-                      void *scratch)
+static uint32_t row_count(const void *param)
 {
     const struct auto_prefill_param *set = param;
+    return (set->rows + OP_SURVEY_ROWS - 1) / OP_SURVEY_ROWS * OP_SURVEY_ROWS;
+}
+
+/* Both measure with NULL, else hand out `scratch`; the result is its bytes. */
+static size_t lay_work(struct work *w, const struct method_shape *s, const void *param,
+                       void *scratch)
+{
     struct arena a = {.base = scratch, .capacity = SIZE_MAX};
     const uint32_t d = s->geom->head_dim, n_tile = s->n_row_max / TILE + 2;
-    w->n_row = (set->rows + OP_SURVEY_ROWS - 1) / OP_SURVEY_ROWS * OP_SURVEY_ROWS;
+    w->n_row = row_count(param);
     w->n_query = w->n_row * s->group;
-    w->stride = ((size_t)s->n_ctx + TILE - 1) / TILE * TILE;
     w->n_page = arena_take(&a, n_tile, sizeof *w->n_page);
     w->n_taken = arena_take(&a, (size_t)n_tile * s->group, sizeof *w->n_taken);
     w->q = arena_take(&a, (size_t)n_tile * w->n_query * d, sizeof(float));
     w->lse = arena_take(&a, (size_t)n_tile * w->n_query, sizeof(float));
-    w->k = arena_take(&a, AUDIT_PAGES * PAGE_TOK * (size_t)d, sizeof(float));
-    w->logit = arena_take(&a, (size_t)w->n_query * TILE, sizeof(float));
-    w->row = arena_take(&a, s->group * w->stride, sizeof(float));
-    w->vote = arena_take(&a, w->stride, sizeof(float));
+    w->mass = arena_take(&a, (size_t)n_tile * s->group, sizeof *w->mass);
     w->op = arena_take(&a, 1, ops_survey_scratch(n_tile, s->group, w->n_row, d));
     return a.used;
 }
 
-static size_t auto_scratch_bytes(const struct method_shape *s, const void *param)
+static size_t lay_desk(struct desk *t, const struct method_shape *s, const void *param,
+                       void *scratch)
+{
+    struct arena a = {.base = scratch, .capacity = SIZE_MAX};
+    const uint32_t d = s->geom->head_dim, n_row = row_count(param);
+    t->stride = ((size_t)s->n_ctx + TILE - 1) / TILE * TILE;
+    t->op = arena_take(&a, 1, ops_survey_room(n_row, d));
+    t->q = arena_take(&a, (size_t)s->group * d, sizeof(float));
+    t->k = arena_take(&a, AUDIT_PAGES * PAGE_TOK * (size_t)d, sizeof(float));
+    t->logit = arena_take(&a, (size_t)n_row * TILE, sizeof(float));
+    t->row = arena_take(&a, s->group * t->stride, sizeof(float));
+    t->vote = arena_take(&a, t->stride, sizeof(float));
+    return a.used;
+}
+
+static size_t auto_lane_bytes(const struct method_shape *s, const void *param)
 {
     struct work w;
-    return lay_out(&w, s, param, NULL);
+    return lay_work(&w, s, param, NULL);
+}
+
+static size_t auto_scratch_bytes(const struct method_shape *s, const void *param)
+{
+    struct desk t;
+    return lay_desk(&t, s, param, NULL);
+}
+
+/* The lane in work and its plan, with what one worker has. */
+struct seat {
+    const struct method_lane *l;
+    struct plan *p;
+    struct work w;
+    struct desk t;
+};
+
+static struct seat sit_down(const struct plan_batch *b, uint32_t lane_i, uint32_t worker_i)
+{
+    struct seat s = {.l = &b->lane[lane_i], .p = &b->plan[lane_i]};
+    lay_work(&s.w, s.l->shape, s.l->param, s.l->scratch);
+    lay_desk(&s.t, s.l->shape, s.l->param, b->room + worker_i * b->room_stride);
+    return s;
+}
+
+/* Any worker may find out. */
+static void not_finite(struct plan *p)
+{
+    __atomic_store_n(&p->dense, PLAN_NAN, __ATOMIC_RELAXED);
+}
+
+static bool is_dense(const struct plan *p)
+{
+    return __atomic_load_n(&p->dense, __ATOMIC_RELAXED) != PLAN_SPARSE;
 }
 
 static void scale_query(float *out, const struct method_lane *l, uint32_t row, uint32_t head)
@@ -110,65 +167,77 @@ static uint32_t sampled_row(const struct work *w, const struct plan *p, uint32_t
     return row0 + (end ? end - 1 : 0);
 }
 
-/* The tile's queries, and what they see of the tile itself. */
-static bool score_own(const struct work *w, const struct method_lane *l, const struct plan *p,
-                      uint32_t tile)
+/* A query head's sampled queries of a tile, and what they see of the tile itself. */
+static void score_own(void *arg, uint32_t i, uint32_t worker_i)
 {
-    const uint32_t d = l->shape->geom->head_dim, first = plan_tile_tok(p, tile);
-    const uint32_t n_own = p->pos + plan_row_end(p, tile) - first;
-    assert(n_own > 0 && n_own <= TILE);
-    float *q = w->q + (size_t)tile * w->n_query * d, *lse = w->lse + (size_t)tile * w->n_query;
+    const struct plan_batch *b = arg;
+    const uint32_t n_part = b->plan->n_part, tile = i / n_part % b->plan->n_tile, head = i % n_part;
+    const struct seat s = sit_down(b, i / n_part / b->plan->n_tile, worker_i);
+    if (is_dense(s.p)) return;
+    const uint32_t d = s.l->shape->geom->head_dim, first = plan_tile_tok(s.p, tile);
+    const uint32_t n_own = s.p->pos + plan_row_end(s.p, tile) - first;
+    const size_t at = (size_t)tile * s.w.n_query + head * s.w.n_row;
+    float *q = s.w.q + at * d;
     bool finite = true;
-    for (uint32_t i = 0; i < w->n_query; i++)
-        scale_query(q + (size_t)i * d, l, sampled_row(w, p, tile, i % w->n_row), i / w->n_row);
-    pick_span(w->k, l, first, first + n_own);
-    l->ops->dots(&(struct op_dots){.a = q,
-                                   .b = w->k,
-                                   .a_stride = d,
-                                   .b_stride = d,
-                                   .n_a = w->n_query,
-                                   .n_b = n_own,
-                                   .width = d,
-                                   .out = w->logit,
-                                   .out_stride = n_own});
-    for (uint32_t i = 0; i < w->n_query; i++) {
-        const uint32_t n_seen = p->pos + sampled_row(w, p, tile, i % w->n_row) - first + 1;
-        finite &= softmax(w->vote, &lse[i], l, w->logit + (size_t)i * n_own, n_seen);
+    assert(n_own > 0 && n_own <= TILE);
+    for (uint32_t r = 0; r < s.w.n_row; r++)
+        scale_query(q + (size_t)r * d, s.l, sampled_row(&s.w, s.p, tile, r), head);
+    pick_span(s.t.k, s.l, first, first + n_own);
+    s.l->ops->dots(&(struct op_dots){.a = q,
+                                     .b = s.t.k,
+                                     .a_stride = d,
+                                     .b_stride = d,
+                                     .n_a = s.w.n_row,
+                                     .n_b = n_own,
+                                     .width = d,
+                                     .out = s.t.logit,
+                                     .out_stride = n_own});
+    for (uint32_t r = 0; r < s.w.n_row; r++) {
+        const uint32_t n_seen = s.p->pos + sampled_row(&s.w, s.p, tile, r) - first + 1;
+        finite &= softmax(s.t.vote, &s.w.lse[at + r], s.l, s.t.logit + (size_t)r * n_own, n_seen);
     }
-    return finite;
+    if (!finite) not_finite(s.p);
 }
 
-static bool survey(const struct work *w, const struct method_lane *l, struct plan *p)
+/* Of one lane, by all workers. */
+static void survey(const struct plan_batch *b, uint32_t lane_i)
 {
-    const struct auto_prefill_param *set = l->param;
+    const struct seat s = sit_down(b, lane_i, 0);
+    const struct auto_prefill_param *set = s.l->param;
     const double gap = 1 - set->mass;
-    const uint32_t n_page = w->n_page[p->n_tile - 1];
-    if (!pick_hold(l, 0, n_page)) return false;
-    const bool finite = l->ops->survey(&(struct op_survey){.ops = l->ops,
-                                                           .geom = l->shape->geom,
-                                                           .frames = l->frames,
-                                                           .page = l->page,
-                                                           .n_page = w->n_page,
-                                                           .n_set = p->n_tile,
-                                                           .part0 = l->head0,
-                                                           .n_part = p->n_part,
-                                                           .n_query = w->n_row,
-                                                           .q = w->q,
-                                                           .lse = w->lse,
-                                                           .least = (float)(gap * gap),
-                                                           .spread = (float)set->spread,
-                                                           .seed = l->layer * 64 + l->kv_head,
-                                                           .mask = p->mask,
-                                                           .n_word = p->n_word,
-                                                           .weight = p->weight,
-                                                           .n_taken = w->n_taken,
-                                                           .scratch = w->op});
-    pick_let(l, 0, n_page);
-    return finite;
+    const uint32_t n_page = plan_tile_tok(s.p, s.p->n_tile - 1) / PAGE_TOK;
+    for (uint32_t i = 0; i < s.p->n_tile; i++) s.w.n_page[i] = plan_tile_tok(s.p, i) / PAGE_TOK;
+    if (!pick_hold(s.l, 0, n_page)) {
+        not_finite(s.p);
+        return;
+    }
+    const bool finite =
+        s.l->ops->survey(b->workers, &(struct op_survey){.ops = s.l->ops,
+                                                         .geom = s.l->shape->geom,
+                                                         .frames = s.l->frames,
+                                                         .page = s.l->page,
+                                                         .n_page = s.w.n_page,
+                                                         .n_set = s.p->n_tile,
+                                                         .n_part = s.p->n_part,
+                                                         .n_query = s.w.n_row,
+                                                         .q = s.w.q,
+                                                         .lse = s.w.lse,
+                                                         .least = (float)(gap * gap),
+                                                         .spread = (float)set->spread,
+                                                         .seed = s.l->layer * 64 + s.l->kv_head,
+                                                         .mask = s.p->mask,
+                                                         .n_word = s.p->n_word,
+                                                         .weight = s.p->weight,
+                                                         .n_taken = s.w.n_taken,
+                                                         .scratch = s.w.op,
+                                                         .room = s.t.op,
+                                                         .room_stride = b->room_stride});
+    pick_let(s.l, 0, n_page);
+    if (!finite) not_finite(s.p);
 }
 
-static void end_tile(const struct work *w, const struct method_lane *l, struct plan *p,
-                     uint32_t tile)
+static void mark_tile(const struct work *w, const struct method_lane *l, struct plan *p,
+                      uint32_t tile)
 {
     const struct auto_prefill_param *set = l->param;
     const uint32_t n = w->n_page[tile] * PAGE_TOK, total = p->end + p->n_after;
@@ -184,66 +253,81 @@ static void end_tile(const struct work *w, const struct method_lane *l, struct p
 }
 
 /* Exact masses that the lists of one row of the tile keep, the row being none of the sample. */
-static bool audit(const struct work *w, const struct method_lane *l, struct plan *p, uint32_t tile)
+static void audit(double *mass, const struct desk *t, const struct method_lane *l,
+                  const struct plan *p, uint32_t tile)
 {
     const uint32_t d = l->shape->geom->head_dim;
     const uint32_t row0 = plan_row0(p, tile), n_row = plan_row_end(p, tile) - row0;
     const uint32_t row = row0 + l->layer * 37 % n_row, end = p->pos + row + 1;
-    assert(end <= w->stride);
-    bool finite = true;
-    for (uint32_t h = 0; h < p->n_part; h++) scale_query(w->q + (size_t)h * d, l, row, h);
+    assert(end <= t->stride);
+    for (uint32_t h = 0; h < p->n_part; h++) scale_query(t->q + (size_t)h * d, l, row, h);
     for (uint32_t at = 0, n; at < end; at += n) {
         n = pick_min(AUDIT_PAGES * PAGE_TOK, end - at);
-        pick_span(w->k, l, at, at + n);
-        l->ops->dots(&(struct op_dots){.a = w->q,
-                                       .b = w->k,
+        pick_span(t->k, l, at, at + n);
+        l->ops->dots(&(struct op_dots){.a = t->q,
+                                       .b = t->k,
                                        .a_stride = d,
                                        .b_stride = d,
                                        .n_a = p->n_part,
                                        .n_b = n,
                                        .width = d,
-                                       .out = w->row + at,
-                                       .out_stride = w->stride});
+                                       .out = t->row + at,
+                                       .out_stride = t->stride});
     }
-    for (uint32_t h = 0; h < p->n_part && finite; h++) {
+    for (uint32_t h = 0; h < p->n_part; h++) {
         float lse;
-        double kept = 0;
-        finite = softmax(w->vote, &lse, l, w->row + h * w->stride, end);
-        for (uint32_t t = 0; t < end; t++)
-            if (plan_has(p, tile, h, t)) kept += (double)w->vote[t];
-        plan_estimate(p, kept, 1);
+        mass[h] = softmax(t->vote, &lse, l, t->row + h * t->stride, end) ? 0 : (double)NAN;
+        for (uint32_t i = 0; i < end; i++)
+            if (plan_has(p, tile, h, i)) mass[h] += (double)t->vote[i];
     }
-    return finite;
 }
 
-static void auto_plan(const struct method_lane *l, struct plan *p)
+static void end_tile(void *arg, uint32_t i, uint32_t worker_i)
 {
+    const struct plan_batch *b = arg;
+    const uint32_t tile = i % b->plan->n_tile;
+    const struct seat s = sit_down(b, i / b->plan->n_tile, worker_i);
+    double *mass = s.w.mass + (size_t)tile * s.p->n_part;
+    if (is_dense(s.p)) return;
+    mark_tile(&s.w, s.l, s.p, tile);
+    for (uint32_t h = 0; h < s.p->n_part; h++) mass[h] = -1;
+    if ((s.l->layer + s.p->tile0 + tile) % AUDIT == 0) audit(mass, &s.t, s.l, s.p, tile);
+}
+
+static void tell_masses(const struct plan_batch *b, uint32_t lane_i)
+{
+    const struct seat s = sit_down(b, lane_i, 0);
+    const uint32_t n = s.p->n_tile * s.p->n_part;
+    for (uint32_t i = 0; i < n && s.p->dense == PLAN_SPARSE; i++)
+        if (!(s.w.mass[i] >= 0 || s.w.mass[i] < 0)) plan_dense(s.p, PLAN_NAN);
+    for (uint32_t i = 0; i < n && s.p->dense == PLAN_SPARSE; i++)
+        if (s.w.mass[i] >= 0) plan_estimate(s.p, s.w.mass[i], 1);
+}
+
+static void auto_plan(const struct plan_batch *b)
+{
+    const struct method_lane *l = b->lane;
     const struct auto_prefill_param *set = l->param;
-    struct work w;
-    bool finite = true;
-    lay_out(&w, l->shape, l->param, l->scratch);
+    const uint32_t n_tile = b->n * b->plan->n_tile;
     /* With a softcap a score is no product: the slot does not know it. */
     if (l->layer < set->dense || l->softcap > 0 || set->mass >= 1) {
-        plan_dense(p, PLAN_LAYER);
+        for (uint32_t i = 0; i < b->n; i++)
+            if (b->plan[i].dense == PLAN_SPARSE) plan_dense(&b->plan[i], PLAN_LAYER);
         return;
     }
-    for (uint32_t t = 0; t < p->n_tile && finite; t++) {
-        w.n_page[t] = plan_tile_tok(p, t) / PAGE_TOK;
-        finite = score_own(&w, l, p, t);
-    }
-    finite = finite && survey(&w, l, p);
-    for (uint32_t t = 0; t < p->n_tile && finite; t++) end_tile(&w, l, p, t);
-    for (uint32_t t = 0; t < p->n_tile && finite; t++)
-        if ((l->layer + p->tile0 + t) % AUDIT == 0) finite = audit(&w, l, p, t);
-    if (!finite) plan_dense(p, PLAN_NAN);
+    workers_for(b->workers, n_tile * b->plan->n_part, score_own, (void *)(uintptr_t)b);
+    for (uint32_t i = 0; i < b->n; i++)
+        if (b->plan[i].dense == PLAN_SPARSE) survey(b, i);
+    workers_for(b->workers, n_tile, end_tile, (void *)(uintptr_t)b);
+    for (uint32_t i = 0; i < b->n; i++) tell_masses(b, i);
 }
 
 static const struct method_prefill hooks = {.tile_tok = TILE,
                                             .by_head = true,
-                                            .heads_apart = true,
                                             .any_chunk = true,
+                                            .lane_bytes = auto_lane_bytes,
                                             .scratch_bytes = auto_scratch_bytes,
-                                            .plan = auto_plan};
+                                            .plan_lanes = auto_plan};
 
 const struct method auto_prefill_method = {
     .kind = "prefill",

@@ -16,6 +16,20 @@
 
 #include <math.h>
 
+/* What an instruction set does for survey_execute. `room` is a worker's; false: something is not
+ * finite. */
+struct survey_kernel {
+    void (*begin)(const struct op_survey *op, void *room);
+    /* The sums of queries of lists (parts of sets) [begin, end). */
+    bool (*sum)(const struct op_survey *op, struct attn_range lists, void *room);
+    /* What all lists take of pages, when all sums are there. */
+    bool (*take)(const struct op_survey *op, struct attn_range pages, void *room);
+};
+
+/* The slot, but for the kernel. */
+bool survey_execute(struct workers *pool, const struct op_survey *op,
+                    const struct survey_kernel *k);
+
 #define SURVEY_PERIOD 256u /* of places: a power of two */
 #define SURVEY_SHIFT  21u  /* of a square's bits to steps: 23 bits of mantissa, 4 steps */
 
@@ -53,7 +67,7 @@ static inline void survey_limits(int32_t limit[SURVEY_PERIOD + PAGE_TOK])
 /* Of a part of a set; the same wherever a chunk of sets begins. */
 static inline uint32_t survey_seed(const struct op_survey *op, uint32_t set, uint32_t part)
 {
-    uint32_t x = op->seed ^ (op->n_page[set] * 0x9e3779b9u + (op->part0 + part) * 0x85ebca6bu);
+    uint32_t x = op->seed ^ (op->n_page[set] * 0x9e3779b9u + part * 0x85ebca6bu);
     x = (x ^ x >> 15) * 0x2c1b3c6du;
     x = (x ^ x >> 12) * 0x297a2d39u;
     return x ^ x >> 15;

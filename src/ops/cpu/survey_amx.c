@@ -56,12 +56,25 @@ static inline void score(float *out, const struct survey_step *s, uint32_t d)
 
 #include "ops/cpu/survey_tmpl.h"
 
-static bool survey_amx(const struct op_survey *op)
+static bool sums_amx(const struct op_survey *op, struct attn_range lists, void *room)
 {
     tiles_begin();
-    const bool finite = survey(op);
+    const bool finite = survey_sums(op, lists, room);
     tiles_end();
     return finite;
+}
+
+static bool takes_amx(const struct op_survey *op, struct attn_range pages, void *room)
+{
+    tiles_begin();
+    const bool finite = survey_takes(op, pages, room);
+    tiles_end();
+    return finite;
+}
+
+static bool survey_amx(struct workers *pool, const struct op_survey *op)
+{
+    return survey_execute(pool, op, &(struct survey_kernel){survey_begin, sums_amx, takes_amx});
 }
 
 void ops_fill_amx_survey(struct ops *o)

@@ -54,6 +54,12 @@ static inline void score(float *out, const struct survey_step *s, uint32_t d)
 
 #include "ops/cpu/survey_tmpl.h"
 
+static bool survey(struct workers *pool, const struct op_survey *op)
+{
+    return survey_execute(pool, op,
+                          &(struct survey_kernel){survey_begin, survey_sums, survey_takes});
+}
+
 void ops_fill_avx512_survey(struct ops *o)
 {
     o->survey = survey;

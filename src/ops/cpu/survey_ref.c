@@ -72,7 +72,6 @@ static void take(const struct page *p, uint32_t list, uint32_t i, const float *s
         weight[t] = (uint8_t)step;
     }
     op->mask[(size_t)list * op->n_word + i] = word;
-    op->n_taken[list] += (uint32_t)__builtin_popcount(word);
 }
 
 static void survey_page(const struct page *p, uint32_t list, uint32_t i)
@@ -91,32 +90,55 @@ static void survey_page(const struct page *p, uint32_t list, uint32_t i)
     take(p, list, i, square);
 }
 
-static bool survey_ref(const struct op_survey *op)
+/* The queries' sums and the limits are shared, keys and logits a worker's. */
+static struct page lay_out(const struct op_survey *op, void *room)
 {
-    const uint32_t n_list = op->n_set * op->n_part;
-    const size_t n = (size_t)n_list * op->n_query;
-    struct page p = {.op = op, .k = op->scratch, .finite = true};
+    struct page p = {.op = op, .total = op->scratch, .k = room, .finite = true};
+    p.limit = (int32_t *)(void *)(p.total + (size_t)op->n_set * op->n_part * op->n_query);
     p.logit = p.k + PAGE_TOK * (size_t)op->geom->head_dim;
-    p.total = p.logit + (size_t)op->n_query * PAGE_TOK;
-    p.limit = (int32_t *)(void *)(p.total + n);
-    for (size_t i = 0; i < n; i++) p.total[i] = 1;
+    return p;
+}
+
+static void begin_ref(const struct op_survey *op, void *room)
+{
+    const struct page p = lay_out(op, room);
     survey_limits(p.limit);
-    memset(op->n_taken, 0, n_list * sizeof *op->n_taken);
-    for (int pass = 0; pass < 2 && p.finite; pass++)
-        for (uint32_t i = 0; i < op->n_page[op->n_set - 1] && p.finite; i++) {
-            read_page(&p, i);
-            for (uint32_t list = 0; list < n_list; list++) {
-                const uint32_t n_page = op->n_page[list / op->n_part];
-                const float weight = survey_page_weight(n_page, i);
-                if (i >= n_page || (pass == 0 && weight == 0)) continue;
-                score(&p, list);
-                if (pass == 0)
-                    add_sums(&p, list, weight);
-                else
-                    survey_page(&p, list, i);
-            }
+    for (size_t i = 0; i < (size_t)op->n_set * op->n_part * op->n_query; i++) p.total[i] = 1;
+}
+
+static bool sum_ref(const struct op_survey *op, struct attn_range lists, void *room)
+{
+    struct page p = lay_out(op, room);
+    for (uint32_t i = 0; i < op->n_page[(lists.end - 1) / op->n_part] && p.finite; i++) {
+        read_page(&p, i);
+        for (uint32_t list = lists.begin; list < lists.end; list++) {
+            const uint32_t n_page = op->n_page[list / op->n_part];
+            const float weight = survey_page_weight(n_page, i);
+            if (i >= n_page || weight == 0) continue;
+            score(&p, list);
+            add_sums(&p, list, weight);
         }
+    }
     return p.finite;
+}
+
+static bool take_ref(const struct op_survey *op, struct attn_range pages, void *room)
+{
+    struct page p = lay_out(op, room);
+    for (uint32_t i = pages.begin; i < pages.end && p.finite; i++) {
+        read_page(&p, i);
+        for (uint32_t list = 0; list < op->n_set * op->n_part; list++) {
+            if (i >= op->n_page[list / op->n_part]) continue;
+            score(&p, list);
+            survey_page(&p, list, i);
+        }
+    }
+    return p.finite;
+}
+
+static bool survey_ref(struct workers *pool, const struct op_survey *op)
+{
+    return survey_execute(pool, op, &(struct survey_kernel){begin_ref, sum_ref, take_ref});
 }
 
 void ops_fill_ref_survey(struct ops *o)

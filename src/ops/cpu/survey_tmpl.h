@@ -7,8 +7,9 @@
  *     score (out, step, d): out [4][16][16] = start + queries times keys, rows being queries, for
  *         both halves of both pages, and what struct survey_step says of another step's scores
  *
- * Two passes over the pages: sums of queries over a few of them, then masses of all keys, from
- * which the choice falls at once; nothing of the size of the context is kept but the result. Scores
+ * Two passes over the pages: sums of queries over a few of them, each list by itself, then masses
+ * of all keys, each page by itself, from which the choice falls at once; nothing of the size of the
+ * context is kept but the result. A page is packed once for all lists in the second pass. Scores
  * come out as the bits of their own exponential: queries are scaled so that an octave is 2^23,
  * `start` holds the exponent's bias less the query's sum, and an integer between two powers of two
  * is a float whose mantissa is linear where 2^x is convex (BIAS makes the mean right, the error is
@@ -40,8 +41,9 @@ _Static_assert(GROUP <= ATTN_PANEL_MAX, "they can be fetched ahead");
 
 struct work {
     const struct op_survey *op;
-    uint32_t d, n_block, n_list; /* blocks of 16 queries of a list; lists: parts of sets */
-    float least;                 /* survey_least */
+    uint32_t d, n_block;      /* blocks of 16 queries of a list */
+    uint32_t list0, list_end; /* in work; lists are parts of sets */
+    float least;              /* survey_least */
     size_t block_bytes, page_bytes;
     uint32_t *seed; /* [n_list] */
     uint8_t *q;     /* [n_list][n_block] packed blocks */
@@ -58,36 +60,40 @@ struct group {
     uint32_t n, page[GROUP];
 };
 
-static void *take(uint8_t **at, size_t bytes)
+static void *carve(uint8_t **at, size_t bytes)
 {
     void *p = *at;
     *at += (bytes + 63) & ~(size_t)63;
     return p;
 }
 
-static struct work lay_out(const struct op_survey *op)
+static struct work lay_out(const struct op_survey *op, struct attn_range lists, void *room)
 {
-    const uint32_t d = op->geom->head_dim;
+    const uint32_t d = op->geom->head_dim, n_list = op->n_set * op->n_part;
     struct work w = {.op = op,
                      .d = d,
                      .n_block = op->n_query / LANES,
-                     .n_list = op->n_set * op->n_part,
+                     .list0 = lists.begin,
+                     .list_end = lists.end,
                      .least = survey_least(op),
                      .block_bytes = LANES * (size_t)d * QUERY_BYTES,
                      .page_bytes = PAGE_TOK * (size_t)d * QUERY_BYTES};
-    const size_t n = (size_t)w.n_list * w.n_block;
+    const size_t n = (size_t)n_list * w.n_block;
     uint8_t *at = op->scratch;
-    w.seed = take(&at, w.n_list * sizeof *w.seed);
-    w.q = take(&at, n * w.block_bytes);
-    w.start = take(&at, n * LANES * LANES * sizeof(float));
-    w.sum = take(&at, n * LANES * LANES * sizeof(float));
-    w.k = take(&at, PAGE_TOK * (size_t)d * sizeof(float));
-    w.page = take(&at, GROUP * w.page_bytes);
-    w.s = take(&at, 4 * SCORES * sizeof(float));
-    w.centre = take(&at, d * sizeof(float));
-    w.limit = take(&at, (SURVEY_PERIOD + PAGE_TOK) * sizeof(int32_t));
+    assert(d % 32 == 0 && d <= 512 && op->n_query % LANES == 0);
+    w.seed = carve(&at, n_list * sizeof *w.seed);
+    w.q = carve(&at, n * w.block_bytes);
+    w.start = carve(&at, n * LANES * LANES * sizeof(float));
+    w.sum = carve(&at, n * LANES * LANES * sizeof(float));
+    w.centre = carve(&at, d * sizeof(float));
+    w.limit = carve(&at, (SURVEY_PERIOD + PAGE_TOK) * sizeof(int32_t));
     assert((size_t)(at - (uint8_t *)op->scratch) <=
            ops_survey_scratch(op->n_set, op->n_part, op->n_query, d));
+    at = room;
+    w.k = carve(&at, PAGE_TOK * (size_t)d * sizeof(float));
+    w.page = carve(&at, GROUP * w.page_bytes);
+    w.s = carve(&at, 4 * SCORES * sizeof(float));
+    assert((size_t)(at - (uint8_t *)room) <= ops_survey_room(op->n_query, d));
     return w;
 }
 
@@ -118,9 +124,9 @@ static void pack_scaled(const struct work *w, size_t i, float unit, float *row)
 static void pack_queries(const struct work *w)
 {
     const struct op_survey *op = w->op;
-    const size_t n = (size_t)w->n_list * op->n_query;
+    const size_t end = (size_t)w->list_end * op->n_query;
     float row[512];
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = (size_t)w->list0 * op->n_query; i < end; i++) {
         pack_scaled(w, i, UNIT, row);
         const float start = BIAS + dot(row, w->centre, w->d) - op->lse[i] * UNIT;
         for (uint32_t l = 0; l < LANES; l += VEC) {
@@ -183,7 +189,7 @@ static inline bool step_on(struct place *p, const struct work *w, const struct g
     p->page = 0;
     if (++p->block < w->n_block) return true;
     p->block = 0;
-    while (++p->list < w->n_list) {
+    while (++p->list < w->list_end) {
         const uint32_t n_page = w->op->n_page[p->list / w->op->n_part];
         for (p->n = 0; p->n < g->n && g->page[p->n] < n_page;) p->n++;
         if (p->n) return true;
@@ -194,7 +200,7 @@ static inline bool step_on(struct place *p, const struct work *w, const struct g
 /* Before the first. */
 static inline struct place step_begin(const struct work *w)
 {
-    return (struct place){.list = UINT32_MAX, .block = w->n_block - 1};
+    return (struct place){.list = w->list0 - 1, .block = w->n_block - 1};
 }
 
 /* Scores of a step; meanwhile the squares of the last one's, unless NULL. */
@@ -231,10 +237,10 @@ static inline void add_sums(const struct work *w, const struct place *p, const f
 /* The sums go into `start`: from here on scores are squares of shares. False: one is not finite. */
 static bool end_sums(const struct work *w)
 {
-    const size_t n = (size_t)w->n_list * w->op->n_query;
+    const size_t end = (size_t)w->list_end * w->op->n_query;
     bool finite = true;
     float row[512];
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = (size_t)w->list0 * w->op->n_query; i < end; i++) {
         float *start = w->start + i * LANES, sum = 1;
         for (uint32_t l = 0; l < LANES; l += VEC) sum += v_sum(v_load(w->sum + i * LANES + l));
         finite = finite && isfinite(sum) && isfinite(start[0]);
@@ -267,7 +273,6 @@ static inline void choose(const struct work *w, uint32_t list, uint32_t page, co
         i_store_bytes(op->weight + at * PAGE_TOK + i * VEC, step);
     }
     op->mask[at] = word;
-    op->n_taken[list] += (uint32_t)__builtin_popcount(word);
 }
 
 static void sum_group(const struct work *w, const struct group *g)
@@ -285,7 +290,7 @@ static void sum_group(const struct work *w, const struct group *g)
 /* A step's tiles are computed while the vectors are at the last one's. */
 static void survey_group(const struct work *w, const struct group *g, struct attn_ahead *ahead)
 {
-    const uint32_t n_fetch = ahead->n_page * ahead->page_lines / (w->n_list * w->n_block) + 1;
+    const uint32_t n_fetch = ahead->n_page * ahead->page_lines / (w->list_end * w->n_block) + 1;
     struct place next = step_begin(w);
     vec square[GROUP / 2][2 * HALVES * PARTS]; /* halves of two pages */
     float *s = w->s;
@@ -309,51 +314,59 @@ static void survey_group(const struct work *w, const struct group *g, struct att
     }
 }
 
-/* Does any set need the page for its sums? */
-static bool is_summed(const struct op_survey *op, uint32_t page)
+/* Does any of the lists need the page for its sums? */
+static bool is_summed(const struct work *w, uint32_t page)
 {
-    for (uint32_t s = 0; s < op->n_set; s++)
+    const struct op_survey *op = w->op;
+    for (uint32_t s = w->list0 / op->n_part; s <= (w->list_end - 1) / op->n_part; s++)
         if (page < op->n_page[s] && survey_page_weight(op->n_page[s], page) > 0) return true;
     return false;
 }
 
-/* Both passes: of the pages that sums are made of, or of all. */
-static bool pass(const struct work *w, bool chooses)
+static struct attn_range all_lists(const struct op_survey *op)
 {
-    const struct op_survey *op = w->op;
-    const uint32_t n_page = op->n_page[op->n_set - 1];
-    struct group g = {0};
-    bool finite = true;
-    for (uint32_t i = 0; i < n_page && finite; i++) {
-        if (chooses || is_summed(op, i)) g.page[g.n++] = i;
-        if (g.n == 0 || (g.n < GROUP && i + 1 < n_page)) continue;
-        finite = pack_group(w, &g);
-        if (chooses) {
-            struct attn_ahead ahead = keys_ahead(op, i + 1, n_page);
-            survey_group(w, &g, &ahead);
-        } else {
-            sum_group(w, &g);
-        }
-        g.n = 0;
-    }
-    return finite;
+    return (struct attn_range){0, op->n_set * op->n_part};
 }
 
-static bool survey(const struct op_survey *op)
+static void survey_begin(const struct op_survey *op, void *room)
 {
-    const struct work w = lay_out(op);
-    const uint32_t n_page = op->n_page[op->n_set - 1];
-    assert(w.d % 32 == 0 && w.d <= 512 && op->n_query % LANES == 0);
-    assert((uintptr_t)op->scratch % 64 == 0);
-    memset(op->n_taken, 0, w.n_list * sizeof *op->n_taken);
-    if (n_page == 0) return true;
+    const struct work w = lay_out(op, all_lists(op), room);
     read_keys(&w, 0);
     memcpy(w.centre, w.k + (PAGE_TOK - 1) * (size_t)w.d, w.d * sizeof *w.centre);
     survey_limits(w.limit);
-    for (uint32_t i = 0; i < w.n_list; i++)
+    for (uint32_t i = 0; i < w.list_end; i++)
         w.seed[i] = survey_seed(op, i / op->n_part, i % op->n_part);
+}
+
+static bool survey_sums(const struct op_survey *op, struct attn_range lists, void *room)
+{
+    const struct work w = lay_out(op, lists, room);
+    const uint32_t n_page = op->n_page[(lists.end - 1) / op->n_part];
+    struct group g = {0};
+    bool finite = true;
     pack_queries(&w);
-    return pass(&w, false) && end_sums(&w) && pass(&w, true);
+    for (uint32_t i = 0; i < n_page && finite; i++) {
+        if (is_summed(&w, i)) g.page[g.n++] = i;
+        if (g.n == 0 || (g.n < GROUP && i + 1 < n_page)) continue;
+        finite = pack_group(&w, &g);
+        sum_group(&w, &g);
+        g.n = 0;
+    }
+    return end_sums(&w) && finite;
+}
+
+static bool survey_takes(const struct op_survey *op, struct attn_range pages, void *room)
+{
+    const struct work w = lay_out(op, all_lists(op), room);
+    bool finite = true;
+    for (uint32_t i = pages.begin; i < pages.end && finite;) {
+        struct group g = {0};
+        while (g.n < GROUP && i < pages.end) g.page[g.n++] = i++;
+        struct attn_ahead ahead = keys_ahead(op, i, pages.end);
+        finite = pack_group(&w, &g);
+        survey_group(&w, &g, &ahead);
+    }
+    return finite;
 }
 
 #endif

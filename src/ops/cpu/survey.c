@@ -1,0 +1,83 @@
+/* survey.c: the survey slot's work for all workers: who sums and who takes what.
+ *
+ * A list's sums are made by one worker, over the pages in their order, and what is taken of a page
+ * depends on the sums and on the page alone. So neither the spans of lists nor those of pages,
+ * which follow from the number of workers, can be seen in a result. Each span of lists costs
+ * something: keys are packed once for all of its lists. */
+#include "ops/cpu/survey.h"
+
+#include <assert.h>
+
+#define UNITS_PER_WORKER 4u  /* fewer make the last one's end visible */
+#define PAGES_LEAST      16u /* of a span: in shorter ones no keys are fetched ahead */
+
+struct call {
+    const struct op_survey *op;
+    const struct survey_kernel *k;
+    uint32_t n_span; /* of its lists, or pages */
+    bool finite;
+};
+
+static struct attn_range span_of(uint32_t n, uint32_t i, uint32_t n_span)
+{
+    return (struct attn_range){(uint32_t)((uint64_t)n * i / n_span),
+                               (uint32_t)((uint64_t)n * (i + 1) / n_span)};
+}
+
+static void *room_of(const struct op_survey *op, uint32_t worker_i)
+{
+    return op->room + worker_i * op->room_stride;
+}
+
+static void note(struct call *c, bool finite)
+{
+    if (!finite) __atomic_store_n(&c->finite, false, __ATOMIC_RELAXED);
+}
+
+static void sum_lists(void *arg, uint32_t i, uint32_t worker_i)
+{
+    struct call *c = arg;
+    const struct attn_range lists = span_of(c->op->n_set * c->op->n_part, i, c->n_span);
+    note(c, c->k->sum(c->op, lists, room_of(c->op, worker_i)));
+}
+
+static void take_pages(void *arg, uint32_t i, uint32_t worker_i)
+{
+    struct call *c = arg;
+    const struct attn_range pages = span_of(c->op->n_page[c->op->n_set - 1], i, c->n_span);
+    note(c, c->k->take(c->op, pages, room_of(c->op, worker_i)));
+}
+
+static void count_list(void *arg, uint32_t list, uint32_t worker_i)
+{
+    const struct op_survey *op = ((const struct call *)arg)->op;
+    const uint32_t *mask = op->mask + (size_t)list * op->n_word;
+    uint32_t n = 0;
+    (void)worker_i;
+    for (uint32_t p = 0; p < op->n_page[list / op->n_part]; p++)
+        n += (uint32_t)__builtin_popcount(mask[p]);
+    op->n_taken[list] = n;
+}
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+bool survey_execute(struct workers *pool, const struct op_survey *op, const struct survey_kernel *k)
+{
+    struct call c = {.op = op, .k = k, .finite = true};
+    const uint32_t n_list = op->n_set * op->n_part, n_page = op->n_page[op->n_set - 1];
+    const uint32_t n_worker = pool ? workers_count(pool) : 1;
+    const uint32_t enough = n_worker > 1 ? UNITS_PER_WORKER * n_worker : 1;
+    assert((uintptr_t)op->scratch % 64 == 0 && (uintptr_t)room_of(op, 1) % 64 == 0);
+    if (n_page > 0) {
+        k->begin(op, room_of(op, 0));
+        c.n_span = min_u32(enough, n_list);
+        workers_for(pool, c.n_span, sum_lists, &c);
+        c.n_span = min_u32(enough, n_page / PAGES_LEAST + 1);
+        if (c.finite) workers_for(pool, c.n_span, take_pages, &c);
+    }
+    workers_for(pool, n_list, count_list, &c);
+    return c.finite;
+}
