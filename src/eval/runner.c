@@ -208,9 +208,11 @@ static sac_status ask(struct run *r, const struct asked *a, const struct subject
     TRY(sac_seq_truncate(engine, seq, (uint32_t)n_kept, err));
     r->n_held = n_kept;
     const sac_reads before = sac_engine_get_stats(engine).reads;
+    const sac_tier_stats tier = sac_tier_get_stats(engine);
     TRY(request(r, seq, a->tok + n_kept, a->n_tok - n_kept, n_decode_row,
                 a->sample->turn[turn].new_tok, err));
     const sac_reads after = sac_engine_get_stats(engine).reads;
+    const sac_tier_stats tier_after = sac_tier_get_stats(engine);
     const double n_seen = (double)(after.n_tok_seen - before.n_tok_seen);
     const double ttft_ms = shared_ms + (double)(r->first_us - r->submit_us) * 1e-3;
     const double n_new = (double)(turn == 0 ? a->n_tok : a->n_tok - n_kept);
@@ -234,6 +236,7 @@ static sac_status ask(struct run *r, const struct asked *a, const struct subject
         .planned_share = n_cell > 0 ? (double)n_cell_read / (double)n_cell : (double)NAN,
         .mass_mean = r->n_mass ? r->mass_sum / (double)r->n_mass : (double)NAN,
     };
+    traffic_add_tier(&row.traffic, &tier, &tier_after);
     return conclude(r, a, subject, &row, err);
 }
 

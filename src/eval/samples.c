@@ -265,9 +265,7 @@ static cJSON *json_of(const struct samples *s, const struct sample_row *row,
     add_number(o, "prompt_per_second", row->prompt_per_s);
     add_number(o, "predicted_per_second", row->predicted_per_s);
     add_number(o, "share_read", row->share_read);
-    struct traffic traffic = row->traffic;
-    for (unsigned i = 0; i < TRAFFIC_FIELDS; i++)
-        add_number(o, traffic_name[i], *traffic_field(&traffic, i));
+    traffic_json(o, &row->traffic);
     add_number(o, "chosen", row->chosen);
     add_number(o, "planned_share", row->planned_share);
     add_number(o, "mass_mean", row->mass_mean);

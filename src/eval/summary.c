@@ -235,11 +235,21 @@ static void add_interval(struct strbuf *out, bool is_signed, const struct summar
         strbuf_addf(out, " %.1f to %.1f |", 100 * m->low, 100 * m->high);
 }
 
+static bool has_tier(const struct summary *s)
+{
+    for (size_t g = 0; g < s->n; g++)
+        if (isfinite(s->row[g].traffic.fetched)) return true;
+    return false;
+}
+
 void summary_markdown(const struct summary *s, struct strbuf *out)
 {
-    strbuf_adds(out, "| task | ctx | method | n | score | 95 % | difference | 95 % | cells | rows "
-                     "| read | bytes | kB/token | chosen | mass | first token, s | tokens/s |\n"
-                     "|---|--:|---|--:|--:|---|--:|---|--:|---|--:|--:|--:|--:|--:|--:|--:|\n");
+    const bool tier = has_tier(s);
+    strbuf_addf(out,
+                "| task | ctx | method | n | score | 95 %% | difference | 95 %% | cells | rows "
+                "| read | bytes | kB/token | chosen | mass | first token, s | tokens/s |%s\n"
+                "|---|--:|---|--:|--:|---|--:|---|--:|---|--:|--:|--:|--:|--:|--:|--:|%s\n",
+                tier ? " hits | fetched, kB/token |" : "", tier ? "--:|--:|" : "");
     for (size_t g = 0; g < s->n; g++) {
         const struct summary_row *r = &s->row[g];
         strbuf_addf(out, "| %s%s%s | %u | %s | %u |", r->task, r->place[0] ? " " : "", r->place,
@@ -264,6 +274,8 @@ void summary_markdown(const struct summary *s, struct strbuf *out)
         add_cell(out, "3", r->mass_mean);
         add_cell(out, "1", r->ttft_ms * 1e-3);
         add_cell(out, "1", r->predicted_per_s);
+        if (tier) add_cell(out, "3", r->traffic.hit_share);
+        if (tier) add_cell(out, "1", r->traffic.fetched * 1e-3);
         strbuf_adds(out, "\n");
     }
 }

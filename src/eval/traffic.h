@@ -3,7 +3,7 @@
 #ifndef SAC_EVAL_TRAFFIC_H
 #define SAC_EVAL_TRAFFIC_H
 
-#include "saccade.h"
+#include "saccade_tier.h"
 
 struct cJSON;
 
@@ -13,15 +13,20 @@ struct traffic {
     double per_token;     /* the same in bytes, over `rows` */
     double choose, build; /* the parts of per_token that choosing and building have */
     double rows; /* decode rows: of a question and of the answer's tokens behind the first */
+    /* With pages on a disk, else NAN: share of the pages asked for that were in memory; bytes that
+     * came from the disk and microseconds that threads have waited for it, for a row. */
+    double hit_share, fetched, wait_us;
 };
 
 /* Names of the fields in JSON, and places in the struct. */
-#define TRAFFIC_FIELDS 5u
+#define TRAFFIC_FIELDS 8u
 extern const char *const traffic_name[TRAFFIC_FIELDS];
 double *traffic_field(struct traffic *t, unsigned i);
 
 struct traffic traffic_between(const sac_reads *before, const sac_reads *after);
-/* Adds all fields; NAN becomes null. */
+/* The same between two looks at the counters of tiers, for as many rows. */
+void traffic_add_tier(struct traffic *t, const sac_tier_stats *before, const sac_tier_stats *after);
+/* Adds all fields; NAN becomes null, and those of tiers are left out. */
 void traffic_json(struct cJSON *o, const struct traffic *t);
 
 #endif

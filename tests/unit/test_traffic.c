@@ -6,6 +6,7 @@
 #include "ops/page_lines.h"
 #include "tiny_model.h"
 
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -231,6 +232,28 @@ static void nothing_is_told_of_no_rows(void **state)
     for (unsigned i = 0; i < TRAFFIC_FIELDS; i++) assert_true(isnan(*traffic_field(&t, i)));
 }
 
+/* Of ten pages asked for seven were there; 4 rows have fetched 4096 bytes in 20 us. Without a disk
+ * nothing is told. */
+static void tiers_are_told_for_a_row(void **state)
+{
+    const sac_tier_stats before = {.n_hit = 3, .n_fetch = 5, .bytes_fetched = 512, .wait_us = 80};
+    sac_tier_stats after = {.n_hit = 10, .n_fetch = 8, .bytes_fetched = 4608, .wait_us = 100};
+    const sac_reads none = {0}, reads = {.n_decode_tok = 4, .dense_bytes = 1};
+    (void)state;
+    for (int has_disk = 0; has_disk < 2; has_disk++) {
+        struct traffic t = traffic_between(&none, &reads);
+        after.backend = has_disk ? "threads" : NULL;
+        traffic_add_tier(&t, &before, &after);
+        cJSON *o = cJSON_CreateObject();
+        traffic_json(o, &t);
+        assert_int_equal(cJSON_HasObjectItem(o, "tier_hit_share"), has_disk);
+        cJSON_Delete(o);
+        if (!has_disk) continue;
+        assert_true(fabs(t.hit_share - 0.7) < 1e-9);
+        assert_true(fabs(t.fetched - 1024) < 1e-9 && fabs(t.wait_us - 5) < 1e-9);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -238,6 +261,7 @@ int main(void)
         cmocka_unit_test(rows_count_what_they_read),
         cmocka_unit_test(windows_are_read_by_every_method),
         cmocka_unit_test(nothing_is_told_of_no_rows),
+        cmocka_unit_test(tiers_are_told_for_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
