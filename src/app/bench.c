@@ -8,6 +8,7 @@
 #include "app/app.h"
 #include "app/interrupt.h"
 #include "app/options.h"
+#include "app/peak.h"
 #include "app/setup.h"
 
 #include "base/workers.h"
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #define COMMAND    "bench"
 #define LIST_MAX   32u
@@ -226,21 +226,6 @@ static int parse(struct bench *b)
 
 /* ---- Memory ---- */
 
-/* From now on the peak counts anew. The system may not allow it: then there is no peak to tell. */
-static bool reset_peak_rss(void)
-{
-    FILE *f = fopen("/proc/self/clear_refs", "w");
-    if (!f) return false;
-    const bool written = fputs("5", f) >= 0;
-    return fclose(f) == 0 && written;
-}
-
-static uint64_t peak_rss(void)
-{
-    struct rusage usage;
-    return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss << 10 : 0;
-}
-
 /* The largest test decides; forks share the pages of the depth. */
 static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads)
 {
@@ -287,7 +272,7 @@ static sac_status run_test(struct bench *b, const struct bench_test *test,
         .prefill = b->opt.prefills.n ? b->opt.prefills.item[test->prefill] : "dense",
         .machine = machine,
         .load_s = b->load_s,
-        .peak_rss = b->has_peak ? peak_rss() : 0,
+        .peak_rss = b->has_peak ? peak_bytes() : 0,
         .tier_before = &before,
         .tier_after = &after,
         .test = *test,
@@ -353,7 +338,7 @@ static int run_model(struct bench *b, const char *name)
     struct setup setup = setup_default(COMMAND);
     setup.model = b->model_name = name;
     setup.n_threads = max_of(&b->threads);
-    b->has_peak = reset_peak_rss();
+    b->has_peak = peak_reset();
     const uint64_t start = clock_us();
     setup.device = b->opt.device;
     setup.n_gpu_layers = b->opt.n_gpu_layers;

@@ -189,7 +189,9 @@ static int chat_all(struct chat_program *p)
         fprintf(stderr, "saccade " CHAT_COMMAND ": cannot open %s: %s\n", name, strerror(errno));
         return EXIT_RUNTIME;
     }
-    int code = structure_check(&c->s.structure, CHAT_COMMAND, p->opt.ignore_eos);
+    int code = setup_context(&c->s.setup, p->opt.context);
+    if (code == OPTIONS_GO_ON)
+        code = structure_check(&c->s.structure, CHAT_COMMAND, p->opt.ignore_eos);
     if (code == OPTIONS_GO_ON) code = setup_load(&c->s.setup, &c->s.model);
     if (code != OPTIONS_GO_ON) return code;
     const sac_status status = prepare(p, &err);
@@ -230,7 +232,7 @@ int app_chat(int argc, char **argv)
     p.chat.s.no_prefix_cache = p.opt.no_prefix_cache;
     p.chat.s.stop = p.opt.stop;
     p.chat.s.docs = p.opt.docs;
-    p.chat.s.context = p.opt.context;
+    p.chat.s.context = p.opt.context ? p.chat.s.setup.context_spec : NULL;
     p.chat.s.store = p.opt.store;
     interrupt_install();
     code = chat_all(&p);

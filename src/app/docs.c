@@ -9,11 +9,13 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define COMMAND     "docs"
 #define OPERAND_MAX 256
@@ -80,6 +82,19 @@ sac_status docs_open(sac_docs **out, const char *store, const char *salt, bool o
     char dir[3072];
     TRY(docs_folder(store, dir, sizeof dir, err));
     return sac_docs_open(out, dir, &(sac_docs_params){.salt = salt, .only_read = only_read}, err);
+}
+
+sac_status docs_cool(const char *store, const sac_doc *doc, sac_error *err)
+{
+    char dir[3072], path[3200];
+    TRY(docs_folder(store, dir, sizeof dir, err));
+    snprintf(path, sizeof path, "%s/%s.doc", dir, doc->id);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int rc = fd < 0 ? errno : posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    if (fd >= 0) close(fd);
+    return rc == 0
+               ? SAC_OK
+               : error_set(err, SAC_ERR_IO, "cannot drop %s from memory: %s", path, strerror(rc));
 }
 
 struct unit {

@@ -24,6 +24,10 @@ sac_status docs_folder(const char *store, char *buf, size_t bytes, sac_error *er
 sac_status docs_open(sac_docs **out, const char *store, const char *salt, bool only_read,
                      sac_error *err);
 
+/* Drops what the system keeps in memory of a document's file, so that the next one to load it reads
+ * the disk. */
+sac_status docs_cool(const char *store, const sac_doc *doc, sac_error *err);
+
 /* "90", "90s", "15m", "12h", "30d": seconds. "10G", "512M", "4096": bytes. 0 for NULL. */
 sac_status docs_parse_time(int64_t *out, const char *text, sac_error *err);
 sac_status docs_parse_bytes(uint64_t *out, const char *text, sac_error *err);

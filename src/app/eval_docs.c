@@ -37,7 +37,7 @@ struct docs_eval_options {
     struct option_list filler, read;
     uint32_t n_document, n_tok, n_sample, first, n_duplicate, n_distractor;
     int64_t seed;
-    bool keep, quiet, raw;
+    bool keep, quiet, raw, cold;
     int format;
 };
 
@@ -76,6 +76,9 @@ static const struct option_spec specs[] = {
         .env = NULL),
     OPT("--keep", OPTION_FLAG, keep, NULL,
         "leave the documents in the store; otherwise each goes when its question is answered",
+        .env = NULL),
+    OPT("--cold", OPTION_FLAG, cold, NULL,
+        "tell how long loading the documents takes when nothing of their files is in memory, too",
         .env = NULL),
     OPT("--raw", OPTION_FLAG, raw, NULL, "no chat template", .env = NULL),
     OPT("--out", OPTION_TEXT, out, "DIR",
@@ -351,6 +354,8 @@ int eval_cmd_docs(int argc, char **argv)
     };
     int code = options_parse(&o, argc, argv);
     e->asking.keep = e->opt.keep;
+    e->asking.cold = e->opt.cold;
+    e->asking.folder = e->opt.store;
     if (code == OPTIONS_GO_ON) code = run(e);
     if (e->fd >= 0) close(e->fd);
     sac_engine_free(e->asking.reader);

@@ -2,10 +2,13 @@
  * distributions stay until the question is done. */
 #include "app/eval_docs_ask.h"
 
+#include "app/docs.h"
 #include "app/generate.h"
 #include "app/interrupt.h"
 #include "app/joined.h"
+#include "app/peak.h"
 #include "base/mem.h"
+#include "base/workers.h"
 #include "eval/logprob.h"
 #include "eval/prompt.h"
 #include "eval/rng.h"
@@ -24,6 +27,8 @@ struct asked {
     struct strbuf names;       /* of its documents, with commas */
     sac_doc doc[MULTIDOC_MAX]; /* [n_new] that were computed for it */
     size_t n_new;
+    sac_doc file[JOINED_MAX]; /* [n_file] all of them, once they are there */
+    size_t n_file;
     int32_t *head, *tok; /* [n_head] of any prompt; [n_tok] question and the answer's beginning */
     size_t n_head, n_tok;
     int32_t forced[FORCED_MAX]; /* [n_forced] the expected answer */
@@ -288,6 +293,23 @@ static sac_status measure(struct asked *q, sac_seq seq, const struct joined *j, 
     return status;
 }
 
+/* Loads all documents of the question, none of which is in memory, and lets them go. */
+static sac_status load_cold(const struct asked *q, double *out_ms, sac_error *err)
+{
+    struct joined j = {.store = q->a->store};
+    const sac_engine_params params = sac_engine_get_params(q->engine);
+    for (size_t i = 0; i < q->n_file; i++) TRY(docs_cool(q->a->folder, &q->file[i], err));
+    const uint64_t start = clock_us();
+    TRY(joined_find(&j, q->names.data, q->a->model, &params, err)); /* begins to read them all */
+    for (size_t i = 0; i < j.n; i++) {
+        sac_seq seq;
+        TRY(sac_doc_load(j.store, q->engine, j.doc[i].name, &seq, &j.doc[i], err));
+        sac_seq_remove(q->engine, seq);
+    }
+    *out_ms = (double)(clock_us() - start) * 1e-3;
+    return SAC_OK;
+}
+
 static sac_status ask(struct asked *q, const struct eval_docs_method *m, sac_error *err)
 {
     struct joined j = {.store = q->a->store};
@@ -299,9 +321,12 @@ static sac_status ask(struct asked *q, const struct eval_docs_method *m, sac_err
     for (unsigned f = 0; f < DOCROW_FIELDS; f++) row.value[f] = (double)NAN;
     snprintf(row.method, sizeof row.method, "%s", m->name);
     snprintf(j.method, sizeof j.method, "%s", m->context);
+    if (q->a->cold) TRY(load_cold(q, &row.value[DOCROW_LOAD_COLD], err));
+    const bool has_peak = peak_reset();
     TRY(joined_find(&j, q->names.data, q->a->model, &params, err));
     TRY(joined_make(&j, q->engine, &prompt, &seq, err));
     row.value[DOCROW_KV] = (double)(sac_engine_get_stats(q->engine).kv_bytes_used - before);
+    if (has_peak) row.value[DOCROW_RSS] = (double)peak_bytes();
     q->n_asked = sac_seq_length(q->engine, seq, NULL) - j.n_tok;
     sac_status status = SAC_OK;
     if (*m->decode) status = sac_seq_use_decode(q->engine, seq, m->decode_i, err);
@@ -321,6 +346,8 @@ static sac_status open_engine(struct asked *q, sac_error *err)
     struct joined j = {.store = q->a->store};
     sac_engine_params params = setup_engine_params(q->a->setup, 0, 1);
     TRY(joined_find(&j, q->names.data, q->a->model, &params, err));
+    memcpy(q->file, j.doc, j.n * sizeof *q->file);
+    q->n_file = j.n;
     params.n_ctx = j.n_tok + (uint32_t)q->n_tok + NEW_TOK + FORCED_MAX;
     joined_plan(&j, &params, params.n_ctx);
     params.n_seq_max += 2;

@@ -40,6 +40,8 @@ struct eval_docs_asking {
     sac_engine *reader; /* computes documents; made by the first question, the caller's to free */
     bool keep;          /* documents stay in the store */
     bool raw;           /* no chat template */
+    bool cold;          /* how long loading takes from disk is measured, too */
+    const char *folder; /* of the store, as docs_folder takes it */
     /* Rows that are known already are not asked again. `on_row` gets each new one with the answer.
      */
     const struct docrows *known;

@@ -674,12 +674,15 @@ static int run_all(struct run *r)
     /* Before the model: a wrong name is told at once. */
     if (question_parse(&r->rows, r->opt.rows, &err) != SAC_OK)
         return options_usage_error(COMMAND, "option '--decode-rows': %s", err.msg);
+    int code = setup_context(&r->setup, r->opt.context);
+    if (code != OPTIONS_GO_ON) return code;
     sac_status status = r->opt.save_state ? check_place(r->opt.save_state, &err) : SAC_OK;
     if (status == SAC_OK) status = read_text(r, &err);
     if (status == SAC_OK && r->opt.docs)
-        status = joined_open(&r->joined, r->opt.store, r->opt.docs, r->opt.context, &err);
+        status = joined_open(&r->joined, r->opt.store, r->opt.docs,
+                             r->opt.context ? r->setup.context_spec : NULL, &err);
     if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
-    int code = structure_check(&r->structure, COMMAND, r->opt.ignore_eos);
+    code = structure_check(&r->structure, COMMAND, r->opt.ignore_eos);
     if (code == OPTIONS_GO_ON) code = setup_load(&r->setup, &r->model);
     if (code != OPTIONS_GO_ON) return code;
     status = prompt_template(&r->chat_template, r->opt.template_name, r->opt.template_file,

@@ -255,14 +255,24 @@ int setup_method_spec(const struct setup *s, const char *kind, const char *metho
 /* --budget and --mass are for any method that is named; one of them must have such a parameter. */
 static int check_dial(const struct setup *s, const char *key)
 {
-    if (!s->decode && !s->prefill)
+    if (!s->decode && !s->prefill && !s->context)
         return options_usage_error(
             s->command, "--%s is for a method: --prefill NAME or --decode NAME is missing", key);
     if ((s->decode && has_param("decode", s->decode, key)) ||
-        (s->prefill && has_param("prefill", s->prefill, key)))
+        (s->prefill && has_param("prefill", s->prefill, key)) ||
+        (s->context && has_param("context", s->context, key)))
         return OPTIONS_GO_ON;
     return options_usage_error(s->command, "--%s: %s has no parameter '%s'", key,
-                               s->decode ? s->decode : s->prefill, key);
+                               s->decode    ? s->decode
+                               : s->prefill ? s->prefill
+                                            : s->context,
+                               key);
+}
+
+int setup_context(struct setup *s, const char *method)
+{
+    s->context = method;
+    return method ? setup_method_spec(s, "context", method, s->context_spec) : OPTIONS_GO_ON;
 }
 
 static int make_specs(struct setup *s)

@@ -36,7 +36,9 @@ struct setup {
     bool kv_no_ahead;
     char kv_file[SETUP_PATH_BYTES]; /* what these come to */
     struct sac_tier_params tier;
-    char prefill_spec[256], decode_spec[256];     /* what these come to */
+    char prefill_spec[256], decode_spec[256]; /* what these come to */
+    const char *context; /* how documents are joined, of setup_context; NULL: none are */
+    char context_spec[256];
     const char *prefill_list[1], *decode_list[1]; /* for sac_engine_params: point at them */
 };
 
@@ -58,6 +60,9 @@ struct setup_sampling setup_sampling_default(void);
 
 /* Says early what setup_load would say later of a model file that is missing or not to be read. */
 int setup_check_model(const char *command, const char *model);
+/* Takes a context method, or NULL, before setup_load: --mass and --budget are for it, too, and
+ * context_spec is what it comes to with them. */
+int setup_context(struct setup *s, const char *method);
 
 /* Loads the model of `-m`: a path, or the name of a fetched model. Shows a progress bar. First it
  * makes the methods' specifications and has them checked, so that a wrong parameter is told at

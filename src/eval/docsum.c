@@ -206,6 +206,7 @@ static void add_row(struct strbuf *out, const struct docsum_row *r)
     add_value(out, "%.3f", m[DOCROW_KV_ERROR]);
     add_value(out, "%.1f", m[DOCROW_BYTES] * 1e-6);
     add_value(out, "%.1f", m[DOCROW_PEAK] * 1e-6);
+    add_value(out, "%.0f", m[DOCROW_RSS] * 1e-6);
     for (unsigned f = DOCROW_TTFT; f <= DOCROW_QUERY; f++)
         if (f != DOCROW_JOIN) add_value(out, "%.0f", m[f]);
     strbuf_adds(out, " |\n");
@@ -220,10 +221,10 @@ void docsum_text(const struct docsum *s, struct strbuf *out)
             strbuf_addf(out,
                         "%s%s, %s, keys in %s: %u documents of %u tokens%s\n\n"
                         "| method | place | n | score | 95 %% | difference | 95 %% | kept %% | "
-                        "computed %% | KL | KV error | own MB | peak MB | first token, ms | load | "
-                        "probe | refresh | query |\n"
+                        "computed %% | KL | KV error | own MB | peak MB | process MB | "
+                        "first token, ms | load | load, cold | probe | refresh | query |\n"
                         "|---|---|--:|--:|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
-                        "\n",
+                        "--:|--:|\n",
                         cell ? "\n" : "", r->task, r->model, r->kv, r->n_document, r->n_tok,
                         r->has_filler ? ", half of them from a text" : "");
         cell = r;

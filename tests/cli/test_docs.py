@@ -69,6 +69,16 @@ class Docs(unittest.TestCase):
             if share is not None:
                 self.assertEqual(told["context"]["recomputed_share"], share)
             texts[names, *more] = told["tokens"]
+        # The dial reaches the composer, and says how much it computes.
+        dialled = ["archive.txt,towns.txt", "--context", "auto:most=1", "--mass"]
+        shares = []
+        for mass in ("0.2", "0.9"):
+            done = saccade(*ask, *dialled, mass, env=self.env)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            told = json.loads(done.stdout)["context"]
+            self.assertEqual(told["method"], f"auto:most=1,mass={mass}")
+            shares.append(told["recomputed_share"])
+        self.assertTrue(0 < shares[0] < shares[1], shares)
         # One document has lost nothing, and all that is computed again is all.
         self.assertEqual(texts["archive.txt",], texts["archive.txt", "--context", "recompute"])
         both = "archive.txt,towns.txt"
@@ -77,6 +87,7 @@ class Docs(unittest.TestCase):
                 (["archive.txt,towns.txt"], 2, "need --context"), (["archive.txt,"], 2, "without a name"),
                 (["none.txt"], 1, "no document 'none.txt'"),
                 (["archive.txt", "--context", "blend"], 2, "blend"),
+                (["archive.txt", "--context", "epic", "--mass", "0.5"], 2, "epic has no parameter 'mass'"),
                 (["archive.txt", "-sys", "Be brief."], 2, "another system message"),
                 (["archive.txt", "-ctk", "q8", "-ctv", "q8"], 1, "keys in q8")]:
             with self.subTest(args=args):
@@ -120,6 +131,7 @@ class Docs(unittest.TestCase):
         ask = ["eval", "docs", "-m", model_path(), "--docs", "2", "--doc-tokens", "128", "-n", "1", "-s", "3",
                "--tasks", "docs_facts", "-q"]
         methods = ["recompute", "cacheblend:ratio=0.5,by=v", "reuse+quest"]
+        ask.append("--cold")
         part = self.root / "part"
         done = saccade(*ask, "--methods", ",".join(methods), "-o", "json", "--out", part, env=self.env)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -131,6 +143,8 @@ class Docs(unittest.TestCase):
             parts = sum(row[f"{p}_ms"] for p in ("load", "join", "probe", "refresh", "query"))
             self.assertAlmostEqual(row["ttft_ms"], parts, places=3)
             self.assertGreaterEqual(row["peak_bytes"], row["kv_bytes"])
+            self.assertGreater(row["rss_bytes"], row["peak_bytes"])
+            self.assertGreater(row["load_cold_ms"], 0)
             exact = row["method"] == "recompute"
             self.assertEqual((row["kl"] == 0, row["kv_error"] == 0), (exact, exact))
             self.assertEqual(row.get("diff_to"), None if exact else "recompute")

@@ -1,0 +1,19 @@
+/* peak.c: see the header. Linux keeps the peak, and counts anew when it is told to. */
+#include "app/peak.h"
+
+#include <stdio.h>
+#include <sys/resource.h>
+
+bool peak_reset(void)
+{
+    FILE *f = fopen("/proc/self/clear_refs", "w");
+    if (!f) return false;
+    const bool written = fputs("5", f) >= 0;
+    return fclose(f) == 0 && written;
+}
+
+uint64_t peak_bytes(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss << 10 : 0;
+}
