@@ -45,6 +45,7 @@ struct reading {
     bool streams; /* the run at hand reads more than memory holds, and attention fetches it */
     struct reading_rest rest; /* NULLs: nothing stands for what is not read */
     uint64_t choose_us;       /* time of the decode rows' choices */
+    bool away; /* decode rows' lists are a device's, and are counted when the step is over */
 };
 
 /* Memory of the stage, in which readings lie. */

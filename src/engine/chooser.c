@@ -21,7 +21,7 @@ static struct chooser_hooks hooks_of(const struct method *m)
     const struct method_prefill *p = m->prefill;
     if (d)
         return (struct chooser_hooks){d->state_bytes, d->side_bytes, d->scratch_bytes, d->seal,
-                                      d->seal_value,  d->cut,        d->sound};
+                                      d->seal_value,  d->note,       d->cut,           d->sound};
     if (p)
         return (struct chooser_hooks){.state_bytes = p->state_bytes,
                                       .side_bytes = p->side_bytes,
@@ -67,6 +67,12 @@ sac_status chooser_init(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
+size_t chooser_rooms(const sac_engine *e)
+{
+    if (e->backend.is_host) return (size_t)workers_count(e->workers) * decode_joined(e);
+    return (size_t)e->params.n_seq_max * e->pool.geom.n_kv_head;
+}
+
 static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
 {
     const size_t before = a->used;
@@ -79,6 +85,7 @@ static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
         m->side = side_add(
             e, &(struct side_user){.seal = h->seal,
                                    .seal_value = h->seal_value,
+                                   .note = h->note,
                                    .shape = &e->shape,
                                    .param = param,
                                    .bytes = method_hook_bytes(h->side_bytes, &e->shape, param)});
@@ -89,8 +96,7 @@ static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
     }
     c->state = arena_take(a, e->params.n_seq_max * c->n_lane, c->state_stride);
     e->stats.side_bytes += a->used - before;
-    c->worker =
-        arena_take(a, (size_t)workers_count(e->workers) * decode_joined(e), c->worker_bytes);
+    c->worker = arena_take_tensor(a, chooser_rooms(e), c->worker_bytes);
 }
 
 void chooser_plan(sac_engine *e, struct arena *a)

@@ -21,6 +21,7 @@ struct chooser_hooks {
     void (*seal)(uint8_t *side, const struct method_shape *s, const void *param, const float *k);
     void (*seal_value)(uint8_t *side, const struct method_shape *s, const void *param,
                        const float *v);
+    enum op_note_kind (*note)(const struct method_shape *s, const void *param);
     void (*cut)(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
     bool (*sound)(const struct method_loaded *l);
 };
@@ -38,13 +39,16 @@ struct chooser {
     size_t n_lane; /* states of a sequence */
     size_t state_stride, worker_bytes;
     uint8_t *state;  /* [n_seq_max][n_lane][state_stride] */
-    uint8_t *worker; /* [n_worker * decode_joined()][worker_bytes] scratch of methods */
+    uint8_t *worker; /* [rooms][worker_bytes] scratch of methods, in the backend's memory */
 };
 
 /* Reads the specifications in e->params and makes them the engine's own. */
 sac_status chooser_init(sac_engine *e, sac_error *err);
 /* Plans the memory of methods of both kinds. */
 void chooser_plan(sac_engine *e, struct arena *a);
+
+/* Lanes that are asked at once: as many as workers, or all of a batch where a device chooses. */
+size_t chooser_rooms(const sac_engine *e);
 
 /* A fresh sequence, a copy, a cut. */
 void chooser_reset(sac_engine *e, uint32_t seq_i);

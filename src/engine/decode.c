@@ -35,7 +35,7 @@ static void plan_rooms(struct decode *d, struct arena *a, size_t n)
 {
     d->lane = arena_take(a, n, sizeof *d->lane);
     d->pick = arena_take(a, n, sizeof *d->pick);
-    d->result = arena_take(a, n, sizeof *d->result);
+    d->result = arena_take_tensor(a, n, sizeof *d->result);
     d->target = arena_take(a, n, sizeof *d->target);
     d->list = arena_take(a, n, sizeof *d->list);
     d->item = arena_take(a, n, sizeof *d->item);
@@ -75,14 +75,15 @@ void decode_plan(sac_engine *e, struct arena *a)
     }
     past_plan(e, a, n_past);
     e->stats.side_bytes += a->used - before;
-    d->mask = arena_take(a, n_page, sizeof *d->mask);
-    d->page = arena_take(a, n_page, sizeof *d->page);
+    d->mask = arena_take_tensor(a, n_page, sizeof *d->mask);
+    d->page = arena_take_tensor(a, n_page, sizeof *d->page);
     d->page_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->page_ptr);
-    d->tok = token_grain ? arena_take(a, n_page * PAGE_TOK, sizeof *d->tok) : NULL;
+    d->tok = token_grain ? arena_take_tensor(a, n_page * PAGE_TOK, sizeof *d->tok) : NULL;
     d->tok_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->tok_ptr);
-    d->logw = weighs ? arena_take(a, n_page * PAGE_TOK, sizeof *d->logw) : NULL;
+    d->logw = weighs ? arena_take_tensor(a, n_page * PAGE_TOK, sizeof *d->logw) : NULL;
     d->attended = d->has_rest ? arena_take(a, n_seq * n_kv_head, sizeof *d->attended) : NULL;
-    plan_rooms(d, a, (size_t)workers_count(e->workers) * d->n_joined);
+    plan_rooms(d, a, chooser_rooms(e));
+    if (!e->backend.is_host) decode_device_plan(e, a);
 }
 
 /* ---- Choices ---- */
@@ -372,6 +373,10 @@ void decode_choose(sac_engine *e, struct reading *r)
 {
     struct choose_call c = {.e = e, .r = r};
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
+    if (!e->backend.is_host) {
+        decode_device_choose(e, r);
+        return;
+    }
     r->lane = e->attend.lane;
     r->rest = e->attend.rest;
     memset(r->lane, 0, r->n_decode * (size_t)n_kv_head * sizeof *r->lane);

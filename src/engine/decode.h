@@ -5,17 +5,27 @@
 #include "engine/attend.h"
 #include "methods/method.h"
 
+/* Where a device chooses: what came of it, by layer, for the counters (decode_device.c). */
+struct decode_away {
+    struct attn_count *made, *count; /* [n_layer][n_seq_max * n_kv_head] there, and here */
+    bool *asked;                     /* the same: a method has chosen */
+    bool *chosen;                    /* [n_layer][n_seq_max] by lists, not dense as a whole */
+    bool pending;                    /* some of it is not counted yet */
+};
+
 struct decode {
     bool has_see, evicts, has_rest; /* some method wants to see rows, gives pages back, guesses */
     uint32_t n_joined;              /* lanes that are asked together: a row's, or one */
-    uint32_t *mask;                 /* [n_seq_max][n_kv_head][max_page] */
+    /* Masks and lists are memory of the backend. */
+    uint32_t *mask;          /* [n_seq_max][n_kv_head][max_page] */
     uint32_t *page;          /* [n_seq_max][n_kv_head * max_page] lists for the attention op */
     uint32_t *page_ptr;      /* [n_seq_max][n_kv_head + 1] */
     uint32_t *tok, *tok_ptr; /* the same for single tokens, [n_seq_max][n_kv_head * n_ctx] */
     float *logw;             /* of single tokens, as tok; NULL: none has any */
     bool *attended; /* [n_seq_max][n_kv_head], or NULL: attention reads all that is listed */
-    /* [n_worker * n_joined] of lanes that are asked: struct method_batch, and their numbers in the
-     * batch */
+    struct decode_away away;
+    /* [chooser_rooms] of lanes that are asked: struct method_batch, and their numbers in the batch
+     */
     struct method_lane *lane;
     struct method_pick *pick;
     struct op_lane_result *result;
@@ -33,5 +43,12 @@ uint32_t decode_joined(const sac_engine *e);
 /* Shows the layer's rows to the methods and says what decode rows read; between seal and attention.
  */
 void decode_choose(sac_engine *e, struct reading *r);
+
+/* The same on a device, which is not waited for. */
+void decode_device_plan(sac_engine *e, struct arena *a);
+void decode_device_choose(sac_engine *e, struct reading *r);
+/* Behind all layers: brings what was chosen. Behind the wait: adds it to the counters. */
+void decode_device_fetch(sac_engine *e);
+void decode_device_count(sac_engine *e);
 
 #endif

@@ -14,7 +14,7 @@ static struct method_lane view(const sac_engine *e, const struct reading *r, uin
     const uint32_t end = run->pos0 + run->n_row;
     const size_t group = c->n_head / c->n_kv_head, d = c->head_dim;
     const size_t stride = config_qkv_width(c);
-    return (struct method_lane){
+    struct method_lane lane = {
         .shape = &e->shape,
         .ops = &e->ops,
         .layer = r->layer,
@@ -36,6 +36,11 @@ static struct method_lane view(const sac_engine *e, const struct reading *r, uin
         .n_sealed = end / PAGE_TOK,
         .own = attn_own_page(run, &e->pool.geom, end - 1, kv_head),
     };
+    if (run->frame) { /* a device looks pages up by their frames */
+        lane.page = run->frame + kv_head * run->table_stride;
+        lane.frames.of = lane.cards.of = NULL;
+    }
+    return lane;
 }
 
 struct method_lane lane_make(const sac_engine *e, const struct reading *r, struct lane_at at)

@@ -235,6 +235,7 @@ void layer_run(sac_engine *e)
         attend_layer(e, l);
         layer_out(e, l);
     }
+    decode_device_fetch(e);
     const uint64_t counted = e->stats.linear_us + e->stats.attn_us - inside;
     e->stats.other_us += clock_us() - start - counted - (e->record.spent_us - shadow);
 }

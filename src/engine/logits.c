@@ -256,6 +256,14 @@ static void normalise(sac_engine *e, const uint32_t *rows, uint32_t n)
                                                     .eps = e->model->config.norm_eps});
 }
 
+/* What a device has chosen is counted before anybody hears of a row. */
+static sac_status wait_step(sac_engine *e, sac_error *err)
+{
+    TRY(backend_wait(&e->backend, err));
+    decode_device_count(e);
+    return SAC_OK;
+}
+
 static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_fn on_row,
                             void *user, sac_error *err)
 {
@@ -271,7 +279,7 @@ static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac
         compute_rows(e, rows, r0, end - r0, screened);
     }
     backend_down(&e->backend, l->out, l->y, n * l->stride * sizeof *l->y);
-    TRY(backend_wait(&e->backend, err));
+    TRY(wait_step(e, err));
     for (uint32_t i = 0; i < n; i++) {
         float *y = l->out + i * l->stride;
         if (c->final_softcap > 0) softcap(y, c->n_vocab, c->final_softcap);
@@ -286,7 +294,7 @@ static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac
 sac_status logits_run(sac_engine *e, sac_row_fn on_row, void *user, sac_error *err)
 {
     uint32_t rows[LOGITS_ROWS], n = 0;
-    if (!on_row) return backend_wait(&e->backend, err);
+    if (!on_row) return wait_step(e, err);
     for (uint32_t r = 0; r <= e->batch.n_row; r++) {
         if (n == LOGITS_ROWS || (n && r == e->batch.n_row)) {
             TRY(run_block(e, rows, n, on_row, user, err));
@@ -294,5 +302,5 @@ sac_status logits_run(sac_engine *e, sac_row_fn on_row, void *user, sac_error *e
         }
         if (r < e->batch.n_row && e->batch.want[r]) rows[n++] = r;
     }
-    return backend_wait(&e->backend, err);
+    return wait_step(e, err);
 }

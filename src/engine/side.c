@@ -8,6 +8,8 @@
 
 #include <assert.h>
 
+#define NOTE_PAGES 512u /* that a device is told of at once */
+
 void side_begin(sac_engine *e)
 {
     e->side.n_item = 0;
@@ -31,10 +33,10 @@ void side_plan(sac_engine *e, struct arena *a)
 {
     const struct page_geom *g = &e->pool.geom;
     struct side *s = &e->side;
-    const size_t before = a->used, n_worker = s->page_bytes ? workers_count(e->workers) : 0;
+    const size_t before = arena_used(a), n_worker = s->page_bytes ? workers_count(e->workers) : 0;
     s->n_page = e->pool.n_page;
-    s->data = arena_take(a, s->n_page, s->page_bytes);
-    e->stats.side_bytes += a->used - before;
+    s->data = arena_take_tensor(a, s->n_page, s->page_bytes);
+    e->stats.side_bytes += arena_used(a) - before;
     s->page = arena_take(a, n_worker * 2 * PAGE_TOK * g->head_dim, sizeof *s->page);
 }
 
@@ -61,10 +63,33 @@ static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
     }
 }
 
+/* On a device, where data goes by frames: none of them moves there. */
+static void note_pages(sac_engine *e, const page_id *page, uint32_t n)
+{
+    const struct side *s = &e->side;
+    uint32_t frame[NOTE_PAGES];
+    assert(n <= NOTE_PAGES);
+    for (uint32_t i = 0; i < n; i++) frame[i] = e->pool.frame_of[page[i]];
+    uint8_t *array = s->data;
+    for (uint32_t j = 0; j < s->n_item; array += s->n_page * s->item[j++].bytes) {
+        const struct side_user *user = &s->item[j];
+        e->ops.lanes.note(e->workers,
+                          &(struct op_note){.kind = user->note(user->shape, user->param),
+                                            .geom = &e->pool.geom,
+                                            .frames = pool_frames(&e->pool),
+                                            .frame = frame,
+                                            .n_page = n,
+                                            .side = array,
+                                            .stride = user->bytes});
+    }
+}
+
 void side_seal(sac_engine *e, const page_id *page, uint32_t n)
 {
     struct seal_call c = {.e = e, .page = page};
-    if (e->side.page_bytes) workers_for(e->workers, n, seal_page, &c);
+    for (uint32_t i = 0; i < n && !e->backend.is_host && e->side.page_bytes; i += NOTE_PAGES)
+        note_pages(e, page + i, n - i < NOTE_PAGES ? n - i : NOTE_PAGES);
+    if (e->backend.is_host && e->side.page_bytes) workers_for(e->workers, n, seal_page, &c);
 }
 
 const uint8_t *side_base(const struct side *s, struct side_place place)

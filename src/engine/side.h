@@ -13,8 +13,9 @@
 struct side_user {
     void (*seal)(uint8_t *side, const struct method_shape *s, const void *param, const float *k);
     void (*seal_value)(uint8_t *side, const struct method_shape *s, const void *param,
-                       const float *v); /* or NULL */
-    const struct method_shape *shape;   /* borrowed, as `param` */
+                       const float *v);                                         /* or NULL */
+    enum op_note_kind (*note)(const struct method_shape *s, const void *param); /* of a device */
+    const struct method_shape *shape; /* borrowed, as `param` */
     const void *param;
     size_t bytes; /* of a page */
 };

@@ -45,7 +45,8 @@ void batch_choose(const struct method_decode *hooks, const struct method_batch *
     assert(!hooks->choose != !hooks->select && b->n > 0);
     if (hooks->choose) {
         hooks->choose(b);
-        for (uint32_t i = 0; i < b->n; i++) read_result(&b->lane[i], &b->pick[i], &b->result[i]);
+        for (uint32_t i = 0; i < b->n && !b->away; i++)
+            read_result(&b->lane[i], &b->pick[i], &b->result[i]);
     } else {
         workers_for(b->workers, b->n, select_lane, &c);
     }

@@ -80,6 +80,12 @@ void box_seal(uint8_t *side, const struct method_shape *s, enum box kind, const 
         if (!isfinite(k[i])) a[0] = 0x7e00u;
 }
 
+enum op_note_kind box_note(enum box kind)
+{
+    assert(kind != BOX_VECTOR);
+    return kind == BOX_MEAN ? OP_NOTE_MEAN : kind == BOX_HALVES ? OP_NOTE_HALVES : OP_NOTE_BOX;
+}
+
 /* ---- Scores ---- */
 
 /* What asks for the scores of pages between the ends of two segments, met by turned queries. */

@@ -21,6 +21,9 @@ size_t box_vector_bytes(const struct method_shape *s, const void *param);
 void box_put(uint8_t *side, const struct method_shape *s, const float *vector);
 void box_seal(uint8_t *side, const struct method_shape *s, enum box kind, const float *k);
 
+/* box_seal as a backend's note; vectors have none. */
+enum op_note_kind box_note(enum box kind);
+
 /* The nearest f16 at or below x, or (up) at or above it. */
 uint16_t box_half(float x, bool up);
 

@@ -65,9 +65,10 @@ static bool asks(const struct method *m)
 }
 
 /* Without hooks nothing is chosen. Context methods choose rows on the host. */
-static bool on_any_backend(const struct method *m)
+bool method_on_any_backend(const struct method *m)
 {
-    return !m->prefill && !m->context && (!m->decode || m->decode->choose);
+    const struct method_decode *d = m->decode;
+    return !m->prefill && !m->context && (!d || (d->choose && (!d->seal || d->note)));
 }
 
 bool sac_method_at(size_t i, sac_method_info *out)
@@ -88,6 +89,6 @@ bool sac_method_at(size_t i, sac_method_info *out)
                              .needs_question = m->needs_question || asks(m),
                              /* Without hooks it is dense attention. */
                              .any_chunk = is_prefill && (!m->prefill || m->prefill->any_chunk),
-                             .any_backend = on_any_backend(m)};
+                             .any_backend = method_on_any_backend(m)};
     return true;
 }

@@ -148,7 +148,8 @@ struct method_batch {
     uint32_t n;
     const struct method_lane *lane; /* [n] */
     struct method_pick *pick;       /* [n] those that are set to be dense are left alone */
-    struct op_lane_result *result;  /* [n] zeroed */
+    struct op_lane_result *result;  /* [n] zeroed; nobody of the host looks at them where `away` */
+    bool away;                      /* masks, lists, scratch and results are a device's memory */
     uint32_t *target;               /* [n] what each takes: batch.h */
     void *list;                     /* [n] union op_lane: room for descriptors */
 };
@@ -163,6 +164,8 @@ struct method_decode {
     void (*seal)(uint8_t *side, const struct method_shape *s, const void *param, const float *k);
     void (*seal_value)(uint8_t *side, const struct method_shape *s, const void *param,
                        const float *v);
+    /* The same side data, as notes that any backend takes (ops/lanes.h); NULL: seal alone. */
+    enum op_note_kind (*note)(const struct method_shape *s, const void *param);
     void (*see)(const struct method_lane *lane); /* or NULL */
     /* One of these two. `choose` asks for all lanes of a batch by slots of ops/lanes.h, and reads
      * no key, score or result itself: so any backend that has the slots can run it. `select` is
@@ -290,6 +293,8 @@ const struct method *method_at(size_t i);
 /* NULL: there is no such method. */
 const struct method *method_find(const char *kind, const char *name);
 
+/* It notes and chooses by operations of any backend; else by code of the host. */
+bool method_on_any_backend(const struct method *m);
 /* What a hook that measures says, in whole cache lines; 0 without a hook. */
 size_t method_hook_bytes(size_t (*hook)(const struct method_shape *, const void *),
                          const struct method_shape *shape, const void *param);

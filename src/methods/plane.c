@@ -71,3 +71,9 @@ void plane_seal(uint8_t *side, const struct method_shape *s, const void *param, 
                                two_bits(row[2 * n + c] - lo[2 * n + c], hi[2 * n + c]) << 4 |
                                two_bits(row[3 * n + c] - lo[3 * n + c], hi[3 * n + c]) << 6);
 }
+
+enum op_note_kind plane_note(const struct method_shape *s, const void *param)
+{
+    (void)s, (void)param;
+    return OP_NOTE_PLANE;
+}

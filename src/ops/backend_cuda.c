@@ -1,6 +1,6 @@
 /* backend_cuda.c: GPUs as a backend: finds and loads libsaccade_cuda.so, checks that it is of this
- * build, and fills the op table with calls of its launchers. Slots for choosing stay empty: methods
- * that run on a GPU say so, and others are refused before an engine is made.
+ * build, and fills the op table with calls of its launchers. Slots that choose for one lane stay
+ * empty: methods of the host that call them are refused before an engine is made.
  *
  * A launcher's failure is not looked at here: the device remembers the first one, and backend_wait
  * tells it. The library stays loaded, as CUDA's own state does. */
@@ -103,6 +103,79 @@ static void add(struct workers *pool, const struct op_add *op)
     (void)of(pool)->api->add(of(pool)->device, op);
 }
 
+/* ---- Choosing ---- */
+
+static void lane_boxes(struct workers *pool, const struct ops *ops, const struct op_lane_boxes *op,
+                       uint32_t n)
+{
+    (void)ops;
+    (void)of(pool)->api->lane_boxes(of(pool)->device, op, n);
+}
+
+static void lane_logits(struct workers *pool, const struct ops *ops,
+                        const struct op_lane_logits *op, uint32_t n)
+{
+    (void)ops;
+    (void)of(pool)->api->lane_logits(of(pool)->device, op, n);
+}
+
+static void lane_shares(struct workers *pool, const struct ops *ops,
+                        const struct op_lane_shares *op, uint32_t n)
+{
+    (void)ops;
+    (void)of(pool)->api->lane_shares(of(pool)->device, op, n);
+}
+
+static void lane_vote(struct workers *pool, const struct ops *ops, const struct op_lane_vote *op,
+                      uint32_t n)
+{
+    (void)ops;
+    (void)of(pool)->api->lane_vote(of(pool)->device, op, n);
+}
+
+static void lane_fold(struct workers *pool, const struct ops *ops, const struct op_lane_fold *op,
+                      uint32_t n)
+{
+    (void)ops;
+    (void)of(pool)->api->lane_fold(of(pool)->device, op, n);
+}
+
+static void lane_ends(struct workers *pool, const struct ops *ops, const struct op_lane_ends *op,
+                      uint32_t n)
+{
+    (void)ops;
+    (void)of(pool)->api->lane_ends(of(pool)->device, op, n);
+}
+
+static void lane_take(struct workers *pool, const struct ops *ops, const struct op_lane_take *op,
+                      uint32_t n)
+{
+    (void)ops;
+    (void)of(pool)->api->lane_take(of(pool)->device, op, n);
+}
+
+static void lane_draw(struct workers *pool, const struct ops *ops, const struct op_lane_draw *op,
+                      uint32_t n)
+{
+    (void)ops;
+    (void)of(pool)->api->lane_draw(of(pool)->device, op, n);
+}
+
+static void lane_begin(struct workers *pool, const struct op_lane_begin *op, uint32_t n)
+{
+    (void)of(pool)->api->lane_begin(of(pool)->device, op, n);
+}
+
+static void lane_list(struct workers *pool, const struct op_lane_list *op, uint32_t n)
+{
+    (void)of(pool)->api->lane_list(of(pool)->device, op, n);
+}
+
+static void note(struct workers *pool, const struct op_note *op)
+{
+    (void)of(pool)->api->note(of(pool)->device, op);
+}
+
 /* ---- Opening ---- */
 
 sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err)
@@ -121,6 +194,17 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
                             .rmsnorm = rmsnorm,
                             .rope = rope,
                             .add = add,
+                            .lanes = {.boxes = lane_boxes,
+                                      .logits = lane_logits,
+                                      .shares = lane_shares,
+                                      .vote = lane_vote,
+                                      .fold = lane_fold,
+                                      .ends = lane_ends,
+                                      .take = lane_take,
+                                      .draw = lane_draw,
+                                      .begin = lane_begin,
+                                      .list = lane_list,
+                                      .note = note},
                             .linear_scratch = out->api->linear_scratch,
                             .attn_scratch = out->api->attn_scratch};
     return SAC_OK;

@@ -15,6 +15,7 @@
 #define SAC_OPS_LANES_H
 
 #include "ops/ops.h"
+#include "ops/page_lines.h"
 
 /* What came of a lane's choice. Zero before its first slot; slots add to it. */
 struct op_lane_result {
@@ -92,7 +93,7 @@ struct op_lane_logits {
 };
 
 /* Shares of all tokens by the first planes of their keys. */
-#define OP_LANE_PIECES(n_page) ((n_page) / 128 + 2)
+#define OP_LANE_PIECES(n_page) ((n_page) / 32 + 2)
 struct op_lane_shares {
     struct op_share_planes at;
     const struct segment_view *segment; /* [n_segment] of these pages, for which queries turn */
@@ -209,6 +210,47 @@ struct op_lane_visit {
     uint32_t until; /* no more pages are visited in this call: with what is in memory of them */
 };
 
+/* ---- Of backends that are not the host ----
+ * There nobody looks at masks and results before the step is over. So the device clears them, and
+ * makes of them the lists that attention reads. */
+
+/* Before any other slot: nothing is marked, and nothing has come of it. */
+struct op_lane_begin {
+    uint32_t *mask; /* [n_page] */
+    uint32_t n_page;
+    struct op_lane_result *result;
+};
+
+/* Behind all others: whole pages, and single tokens behind those that a method which weighs has
+ * listed. */
+struct op_lane_list {
+    const uint32_t *mask; /* [n_page] */
+    uint32_t n_page;
+    bool dense;  /* whatever is marked */
+    bool weighs; /* tok holds result->n_tok already */
+    const struct op_lane_result *result;
+    const struct page_lines *lines; /* the same for all lanes */
+    uint32_t *page, *tok;           /* [n_page], [n_page * PAGE_TOK] or NULL: pages alone */
+    struct attn_count *count;
+};
+
+/* What methods note of the keys of a page, as f16 [head_dim] each: box.h and plane.h. */
+enum op_note_kind {
+    OP_NOTE_BOX,    /* minimum and extent */
+    OP_NOTE_HALVES, /* the same of each half of a page */
+    OP_NOTE_MEAN,   /* middle, and mean distance from it */
+    OP_NOTE_PLANE,  /* minimum, step, and the first two bits of every code */
+};
+struct op_note {
+    enum op_note_kind kind;
+    const struct page_geom *geom;
+    struct page_frames frames; /* `of` is not looked at */
+    const uint32_t *frame;     /* [n_page] of pages that are sealed */
+    uint32_t n_page;
+    uint8_t *side; /* frame i's at side + i * stride */
+    size_t stride;
+};
+
 /* Room for one descriptor of any slot. */
 union op_lane {
     struct op_lane_boxes boxes;
@@ -221,6 +263,8 @@ union op_lane {
     struct op_lane_draw draw;
     struct op_lane_visit visit;
     struct op_lane_bounds bounds;
+    struct op_lane_begin begin;
+    struct op_lane_list list;
 };
 
 #endif

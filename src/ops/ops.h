@@ -95,6 +95,22 @@ struct attn_plan {
     float skip;
 };
 
+/* What a row reads of a KV head by lists that nobody but the device has seen. */
+struct attn_count {
+    uint32_t dense;      /* 1: everything, and not by the lists */
+    uint32_t not_finite; /* 1: because of a NaN or infinity */
+    uint32_t n_page, n_tok, n_chosen;
+    uint32_t n_line; /* of 64 bytes that are read: page_lines.h */
+};
+
+/* KV head h reads count[h] of lists that are `stride` pages apart. */
+struct attn_chosen {
+    const struct attn_count *count; /* [n_kv_head]; NULL: nothing is chosen this way */
+    const uint32_t *page, *tok;     /* [n_kv_head][stride], [n_kv_head][stride * PAGE_TOK] */
+    const float *logw;              /* as tok, or NULL */
+    size_t stride;
+};
+
 /* Rows of one sequence that stand behind each other. A row at position p reads, in this order of
  * meaning: every sealed page before its own, i.e. pages 0 .. p/PAGE_TOK - 1, in sealed form, and
  * its own page p/PAGE_TOK, tokens up to p, in 16-bit form from `own`. So the result does not depend
@@ -128,6 +144,8 @@ struct attn_run {
     /* [n_kv_head] heads whose selection has been attended to elsewhere: they read their own page
      * alone. NULL: none. */
     const bool *attended;
+    /* In place of `select`: what a device has chosen, in its own memory. */
+    struct attn_chosen chosen;
     const struct attn_plan *plan; /* the same for the rows of a prompt run; NULL: dense */
     /* [n_segment] of pages before that of pos0, all whose keys wait for a turned query; NULL: none
      * do. */
@@ -482,6 +500,9 @@ struct op_lane_take;
 struct op_lane_draw;
 struct op_lane_visit;
 struct op_lane_bounds;
+struct op_lane_begin;
+struct op_lane_list;
+struct op_note;
 
 /* Choosing for lists of lanes: lanes.h. */
 struct ops_lanes {
@@ -505,6 +526,10 @@ struct ops_lanes {
                   uint32_t n);
     void (*bounds)(struct workers *pool, const struct ops *ops, const struct op_lane_bounds *op,
                    uint32_t n);
+    /* NULL on the host. */
+    void (*begin)(struct workers *pool, const struct op_lane_begin *op, uint32_t n);
+    void (*list)(struct workers *pool, const struct op_lane_list *op, uint32_t n);
+    void (*note)(struct workers *pool, const struct op_note *op);
 };
 
 struct ops {

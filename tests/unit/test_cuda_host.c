@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-enum { N_PROMPT = 75, N_STEP = 4, DIM = 64 };
+enum { N_PROMPT = 140, N_STEP = 2, DIM = 64 };
 
 static sac_model *model, *windowed;
 static int32_t prompt[N_PROMPT];
@@ -36,10 +36,16 @@ static int free_models(void **state)
     return 0;
 }
 
-static sac_engine *new_engine(const sac_model *of, const char *device, sac_kv_type type)
+/* What an engine is asked for beside its device. */
+struct wish {
+    const sac_model *of;
+    sac_kv_type type;
+    const char *decode; /* NULL: dense */
+    bool company;       /* a second sequence */
+};
+
+static sac_engine_params params_of(const char *device, sac_kv_type type)
 {
-    sac_engine *e = NULL;
-    sac_error err;
     sac_engine_params p = sac_engine_params_default();
     p.n_ctx = 256;
     p.n_seq_max = 2;
@@ -47,7 +53,18 @@ static sac_engine *new_engine(const sac_model *of, const char *device, sac_kv_ty
     p.n_threads = 1;
     p.type_k = p.type_v = type;
     p.device = device;
-    must(sac_engine_create(&e, of, &p, &err), &err);
+    return p;
+}
+
+static sac_engine *new_engine(const struct wish *w, const char *device)
+{
+    sac_engine *e = NULL;
+    sac_error err;
+    sac_engine_params p = params_of(device, w->type);
+    p.decode = &w->decode;
+    p.n_decode = w->decode ? 1 : 0;
+    p.sparse_min_ctx = 1;
+    must(sac_engine_create(&e, w->of, &p, &err), &err);
     return e;
 }
 
@@ -55,6 +72,7 @@ static sac_engine *new_engine(const sac_model *of, const char *device, sac_kv_ty
 struct heard {
     uint32_t n;
     float logits[1 + N_STEP][TINY_VOCAB];
+    sac_reads reads;
 };
 
 static void hear(void *user, const sac_row *row)
@@ -76,26 +94,26 @@ static void step_all(sac_engine *e, struct heard *h)
     while (n) must(sac_step(e, hear, h, &n, &err), &err);
 }
 
-/* The second sequence is company. */
-static struct heard answer(const sac_model *of, const char *device, sac_kv_type type, bool company)
+static struct heard answer(const struct wish *w, const char *device)
 {
     struct heard h = {0};
-    sac_engine *e = new_engine(of, device, type);
+    sac_engine *e = new_engine(w, device);
     sac_error err;
     sac_seq seq, other;
     must(sac_seq_create(e, &seq, &err), &err);
     must(sac_seq_create(e, &other, &err), &err);
     assert_int_equal(seq, 0);
     append(e, seq, prompt, N_PROMPT, SAC_ROW_PROMPT);
-    if (company) append(e, other, prompt + 5, 40, SAC_ROW_PROMPT);
+    if (w->company) append(e, other, prompt + 5, 40, SAC_ROW_PROMPT);
     step_all(e, &h);
     for (int32_t i = 0; i < N_STEP; i++) {
         const int32_t tok = i * 11 % TINY_VOCAB;
         append(e, seq, &tok, 1, SAC_ROW_DECODE);
-        if (company) append(e, other, &tok, 1, SAC_ROW_DECODE);
+        if (w->company) append(e, other, &tok, 1, SAC_ROW_DECODE);
         step_all(e, &h);
     }
     assert_int_equal(h.n, 1 + N_STEP);
+    h.reads = engine_take_reads(e, seq);
     sac_engine_free(e);
     return h;
 }
@@ -126,9 +144,8 @@ static void kernels_agree_with_the_reference(void **state)
     const sac_kv_type type[] = {SAC_KV_F16, SAC_KV_Q8, SAC_KV_BF16};
     const double most[] = {1e-4, 1e-3, 3e-3}; /* three times what rounding does at worst, or more */
     for (int i = 0; i < 3; i++) {
-        const sac_model *of = i == 2 ? windowed : model;
-        const struct heard want = answer(of, "cpu", type[i], false);
-        const struct heard got = answer(of, "cuda", type[i], false);
+        const struct wish w = {.of = i == 2 ? windowed : model, .type = type[i]};
+        const struct heard want = answer(&w, "cpu"), got = answer(&w, "cuda");
         assert_near(&want, &got, most[i]);
     }
 }
@@ -136,17 +153,112 @@ static void kernels_agree_with_the_reference(void **state)
 static void order_of_threads_and_company_do_not_show(void **state)
 {
     (void)state;
-    const struct heard want = answer(model, "cuda", SAC_KV_Q8, false);
+    struct wish w = {.of = model, .type = SAC_KV_Q8, .decode = "auto:mass=0.5,most=1,recent=32"};
+    const struct heard want = answer(&w, "cuda");
+    w.company = true;
     setenv("SAC_GRID_ORDER", "backward", 1);
-    const struct heard got = answer(model, "cuda", SAC_KV_Q8, true);
+    const struct heard got = answer(&w, "cuda");
     unsetenv("SAC_GRID_ORDER");
-    assert_memory_equal(&want, &got, sizeof want);
+    assert_memory_equal(want.logits, got.logits, sizeof want.logits);
+    assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
+}
+
+/* ---- Methods ---- */
+
+static const char *const methods[] = {
+    "streaming:budget=40",
+    "topk:budget=20",
+    "topk:unit=page,budget=32",
+    "quest:budget=16,dense=0,sink=0,recent=0",
+    "quest:budget=16,dense=0,sink=0,recent=0,heads=query",
+    "quest:budget=32,dense=1,sink=0,recent=0,page=32",
+    "arkvale:budget=32,dense=0,sink=0,recent=0",
+    "arkvale:budget=32,dense=0,sink=0,recent=0,reduce=raw",
+    "auto:mass=0.5,most=1,recent=0",
+    "auto:mass=0.95,most=0.1",
+};
+enum { N_METHOD = sizeof methods / sizeof methods[0] };
+
+/* Two rows of a sequence for each method, all in one batch. */
+struct chosen {
+    uint32_t n[N_METHOD];
+    float logits[N_METHOD][2][TINY_VOCAB];
+    sac_reads reads[N_METHOD];
+};
+
+static void hear_chosen(void *user, const sac_row *row)
+{
+    struct chosen *h = user;
+    if (row->seq > 0)
+        memcpy(h->logits[row->seq - 1][h->n[row->seq - 1]++], row->logits, sizeof h->logits[0][0]);
+}
+
+static void run_methods(struct chosen *h, const char *device, sac_kv_type type)
+{
+    sac_engine *e = NULL;
+    sac_error err;
+    sac_seq prompted, fork;
+    uint32_t n = 1;
+    sac_engine_params p = params_of(device, type);
+    p.decode = methods;
+    p.n_decode = N_METHOD;
+    p.sparse_min_ctx = 1;
+    p.n_seq_max = 1 + N_METHOD;
+    memset(h, 0, sizeof *h);
+    must(sac_engine_create(&e, model, &p, &err), &err);
+    must(sac_seq_create(e, &prompted, &err), &err);
+    append(e, prompted, prompt, N_PROMPT, SAC_ROW_PROMPT);
+    while (n) must(sac_step(e, hear_chosen, h, &n, &err), &err);
+    for (uint32_t i = 0; i < N_METHOD; i++) {
+        must(sac_seq_fork(e, prompted, &fork, &err), &err);
+        assert_int_equal(fork, 1 + i);
+        must(sac_seq_use_decode(e, fork, i, &err), &err);
+        for (int32_t tok = 3; tok < 5; tok++) append(e, fork, &tok, 1, SAC_ROW_DECODE);
+    }
+    for (n = 1; n;) must(sac_step(e, hear_chosen, h, &n, &err), &err);
+    for (uint32_t i = 0; i < N_METHOD; i++) h->reads[i] = engine_take_reads(e, 1 + i);
+    sac_engine_free(e);
+}
+
+/* Keys that differ in their last bits move a few draws. */
+static void assert_draws_alike(const sac_reads *want, const sac_reads *got)
+{
+    assert_int_equal(want->n_select, got->n_select);
+    assert_int_equal(want->n_select_dense, got->n_select_dense);
+    assert_int_equal(want->choose_bytes_read, got->choose_bytes_read);
+    const double n = (double)want->n_tok_read;
+    assert_true(fabs((double)got->n_tok_read - n) <= 0.03 * n);
+    assert_true(fabs((double)got->n_tok_chosen - (double)want->n_tok_chosen) <= 0.03 * n);
+}
+
+/* What is read is the same to the byte, and so is what is said of it. */
+static void methods_choose_as_on_the_host(void **state)
+{
+    (void)state;
+    static struct chosen want, got;
+    const sac_kv_type type[] = {SAC_KV_F16, SAC_KV_Q8};
+    for (int t = 0; t < 2; t++) {
+        run_methods(&want, "cpu", type[t]);
+        run_methods(&got, "cuda", type[t]);
+        for (uint32_t i = 0; i < N_METHOD; i++) {
+            const bool draws = strncmp(methods[i], "auto", 4) == 0;
+            assert_int_equal(got.n[i], 2);
+            for (int k = 0; k < 2; k++)
+                assert_true(divergence(want.logits[i][k], got.logits[i][k]) <
+                            (draws ? 0.02 : 1e-3));
+            if (!draws)
+                assert_memory_equal(&want.reads[i], &got.reads[i], sizeof want.reads[i]);
+            else
+                assert_draws_alike(&want.reads[i], &got.reads[i]);
+        }
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_agree_with_the_reference),
+        cmocka_unit_test(methods_choose_as_on_the_host),
         cmocka_unit_test(order_of_threads_and_company_do_not_show),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);

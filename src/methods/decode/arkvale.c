@@ -28,6 +28,12 @@ static void arkvale_seal(uint8_t *side, const struct method_shape *s, const void
     box_seal(side, s, BOX_MEAN, k);
 }
 
+static enum op_note_kind arkvale_note(const struct method_shape *s, const void *param)
+{
+    (void)s, (void)param;
+    return box_note(BOX_MEAN);
+}
+
 static void arkvale_choose(const struct method_batch *b)
 {
     const struct arkvale_param *set = b->lane[0].param;
@@ -42,6 +48,7 @@ static const struct method_decode hooks = {
     .side_bytes = arkvale_side_bytes,
     .scratch_bytes = room_page_bytes,
     .seal = arkvale_seal,
+    .note = arkvale_note,
     .choose = arkvale_choose,
 };
 

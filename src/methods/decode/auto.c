@@ -63,6 +63,7 @@ static const struct method_decode hooks = {
     .side_bytes = plane_side_bytes,
     .scratch_bytes = batch_shares_bytes,
     .seal = plane_seal,
+    .note = plane_note,
     .choose = auto_choose,
 };
 

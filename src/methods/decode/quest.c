@@ -43,6 +43,12 @@ static void quest_seal(uint8_t *side, const struct method_shape *s, const void *
     box_seal(side, s, kind_of(param), k);
 }
 
+static enum op_note_kind quest_note(const struct method_shape *s, const void *param)
+{
+    (void)s;
+    return box_note(kind_of(param));
+}
+
 static void quest_choose(const struct method_batch *b)
 {
     const struct quest_param *set = b->lane[0].param;
@@ -57,6 +63,7 @@ static const struct method_decode hooks = {
     .side_bytes = quest_side_bytes,
     .scratch_bytes = quest_scratch_bytes,
     .seal = quest_seal,
+    .note = quest_note,
     .choose = quest_choose,
 };
 

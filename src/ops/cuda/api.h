@@ -15,7 +15,7 @@
 #ifndef SAC_OPS_CUDA_API_H
 #define SAC_OPS_CUDA_API_H
 
-#include "ops/ops.h"
+#include "ops/lanes.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,10 +23,10 @@ extern "C" {
 
 /* Changes with the shape of any struct that crosses the border. */
 #define CUDA_ABI                                                                                   \
-    (1000000u +                                                                                    \
-     (uint32_t)(sizeof(struct op_linear) + sizeof(struct op_attn) + 3 * sizeof(struct attn_run) +  \
-                5 * sizeof(struct attn_plan) + 7 * sizeof(struct page_geom) +                      \
-                11 * sizeof(struct weight) + 13 * sizeof(struct cuda_api)))
+    (1000000u + (uint32_t)(sizeof(struct op_linear) + sizeof(struct op_attn) +                     \
+                           3 * sizeof(struct attn_run) + 5 * sizeof(struct attn_plan) +            \
+                           7 * sizeof(struct page_geom) + 11 * sizeof(struct weight) +             \
+                           17 * sizeof(union op_lane) + 13 * sizeof(struct cuda_api)))
 
 struct cuda_device; /* of the library; device.cuh */
 
@@ -80,6 +80,18 @@ struct cuda_api {
     sac_status (*rmsnorm)(struct cuda_device *d, const struct op_rmsnorm *op);
     sac_status (*rope)(struct cuda_device *d, const struct op_rope *op);
     sac_status (*add)(struct cuda_device *d, const struct op_add *op);
+    /* Choosing: lists of n lanes, as in struct ops_lanes. */
+    sac_status (*lane_boxes)(struct cuda_device *d, const struct op_lane_boxes *op, uint32_t n);
+    sac_status (*lane_logits)(struct cuda_device *d, const struct op_lane_logits *op, uint32_t n);
+    sac_status (*lane_shares)(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n);
+    sac_status (*lane_vote)(struct cuda_device *d, const struct op_lane_vote *op, uint32_t n);
+    sac_status (*lane_fold)(struct cuda_device *d, const struct op_lane_fold *op, uint32_t n);
+    sac_status (*lane_ends)(struct cuda_device *d, const struct op_lane_ends *op, uint32_t n);
+    sac_status (*lane_take)(struct cuda_device *d, const struct op_lane_take *op, uint32_t n);
+    sac_status (*lane_draw)(struct cuda_device *d, const struct op_lane_draw *op, uint32_t n);
+    sac_status (*lane_begin)(struct cuda_device *d, const struct op_lane_begin *op, uint32_t n);
+    sac_status (*lane_list)(struct cuda_device *d, const struct op_lane_list *op, uint32_t n);
+    sac_status (*note)(struct cuda_device *d, const struct op_note *op);
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
     size_t (*attn_scratch)(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
                            uint32_t n_row, uint32_t n_tok_max);

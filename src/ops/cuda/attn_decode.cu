@@ -9,6 +9,7 @@
 
 #define SPLIT_MAX  64u           /* of a row */
 #define SPLIT_UNIT (32u * WARPS) /* units of a split at most */
+#define FEW        64u
 #define PART_MAX   8192u         /* splits at a time: 34 MB of scratch for heads of 128 */
 
 /* ---- A split ---- */
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(D)
 /* ---- The launcher ---- */
 
 /* Splits of a list of so many units: about SPLIT_MAX of them, of whole turns of the warps. */
-static uint32_t split_units(uint32_t n_unit)
+static __host__ __device__ inline uint32_t split_units(uint32_t n_unit)
 {
     const uint32_t turn = 2 * WARPS, each = (n_unit + SPLIT_MAX - 1) / SPLIT_MAX;
     const uint32_t n = (each + turn - 1) / turn * turn;
@@ -194,6 +195,51 @@ struct decode_lists { /* of a run, on the device */
     const struct segment_view *segment;
 };
 
+/* The units of a job whose lists are known, and its splits. */
+static __host__ __device__ inline void job_cut(struct decode_job *j, uint32_t unit_page)
+{
+    j->n_unit = j->n_page * unit_page + (j->n_tok + UNIT_TOK - 1) / UNIT_TOK +
+                j->pos % PAGE_TOK / UNIT_TOK + 1;
+    j->split_unit = split_units(j->n_unit);
+    j->n_split = (j->n_unit + j->split_unit - 1) / j->split_unit;
+}
+
+/* A job whose lists the device has chosen: as many splits as they can have. A page is read whole or
+ * up to 31 tokens of it. */
+static void job_reserve(struct decode_job *j, const struct attn_run *run, uint32_t h,
+                        uint32_t unit_page)
+{
+    const struct attn_chosen *c = &run->chosen;
+    const uint32_t own = run->pos0 / PAGE_TOK, each = unit_page > 2 ? unit_page : 2;
+    const uint32_t n_unit = own * each + 2;
+    const uint32_t most = (n_unit + 2 * WARPS - 1) / (2 * WARPS);
+    const uint32_t long_most = (n_unit + SPLIT_UNIT - 1) / SPLIT_UNIT;
+    j->count = c->count + h;
+    j->page = c->page + h * c->stride;
+    j->tok = c->tok ? c->tok + h * c->stride * PAGE_TOK : NULL;
+    j->logw = c->logw ? c->logw + h * c->stride * PAGE_TOK : NULL;
+    j->n_split = most < SPLIT_MAX ? most : SPLIT_MAX;
+    if (j->n_split < long_most) j->n_split = long_most;
+}
+
+/* What the device has chosen, into the jobs. */
+static __global__ void __launch_bounds__(FEW)
+    attn_plan_kernel(struct decode_job *jobs, uint32_t n, uint32_t unit_page)
+{
+    const uint32_t i = blockIdx.x * FEW + threadIdx.x;
+    if (i >= n || !jobs[i].count) return;
+    struct decode_job j = jobs[i];
+    const struct attn_count count = *j.count;
+    if (count.dense) {
+        j.page = NULL; /* page0 and n_page say so */
+    } else {
+        j.n_page = count.n_page;
+        j.n_tok = count.n_tok;
+    }
+    job_cut(&j, unit_page);
+    jobs[i] = j;
+}
+
 static struct decode_job job_make(const struct op_attn *op, const struct attn_run *run,
                                   const struct decode_lists *l, uint32_t h)
 {
@@ -223,10 +269,8 @@ static struct decode_job job_make(const struct op_attn *op, const struct attn_ru
             j.logw = run->select_logw ? l->logw + run->select_tok_ptr[h] : NULL;
         }
     }
-    j.n_unit = j.n_page * unit_page_of(g) + (j.n_tok + UNIT_TOK - 1) / UNIT_TOK +
-               run->pos0 % PAGE_TOK / UNIT_TOK + 1;
-    j.split_unit = split_units(j.n_unit);
-    j.n_split = (j.n_unit + j.split_unit - 1) / j.split_unit;
+    job_cut(&j, unit_page_of(g));
+    if (run->chosen.count) job_reserve(&j, run, h, unit_page_of(g));
     return j;
 }
 
@@ -277,9 +321,11 @@ static struct decode_lists stage_lists(struct cuda_device *d, const struct op_at
 
 struct decode_launch {
     struct attn_call call;
-    const struct decode_job *job, *host; /* the same on the device and on the host */
+    struct decode_job *job;         /* on the device */
+    const struct decode_job *host;  /* the same */
     float *scratch;
     uint32_t n_job, n_split_max;
+    bool chosen; /* some jobs wait for what the device has chosen */
 };
 
 template <int F, int D>
@@ -287,6 +333,9 @@ static sac_status launch(struct cuda_device *d, const struct decode_launch *l)
 {
     constexpr int smem = decode_size<F, D>::smem;
     TRY(attn_shared(d, attn_decode_kernel<F, D>, smem));
+    if (l->chosen)
+        TRY(queue_launch(d, "plan of chosen lists", attn_plan_kernel, (l->n_job + FEW - 1) / FEW,
+                         FEW, 0, l->job, l->n_job, (uint32_t)decode_size<F, D>::unit_page));
     for (uint32_t i = 0, end; i < l->n_job; i = end) { /* a wave */
         for (end = i + 1; end < l->n_job && l->host[end].part0 > 0;) end++;
         TRY(queue_launch(d, "attention of decode rows", attn_decode_kernel<F, D>,
@@ -324,7 +373,7 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     void *host;
     struct decode_launch l;
     l.call = attn_call_of(op);
-    l.job = (const struct decode_job *)stage_take(d, job_bytes, &host);
+    l.job = (struct decode_job *)stage_take(d, job_bytes, &host);
     l.scratch = (float *)op->scratch;
     if (!l.job) return d->status;
     struct decode_plan p;
@@ -332,10 +381,12 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     p.job = (struct decode_job *)host;
     p.part_max = (uint32_t)(op->scratch_bytes / part_bytes(op->geom));
     l.host = p.job;
+    l.chosen = false;
     for (uint32_t i = 0; i < op->n_run; i++) {
         if (op->run[i].kind != ROW_DECODE) continue;
         const struct decode_lists lists = stage_lists(d, op, &op->run[i]);
         plan_run(&p, op, &op->run[i], &lists);
+        l.chosen = l.chosen || op->run[i].chosen.count;
     }
     if (d->status != SAC_OK) return d->status;
     l.n_job = p.n_job;

@@ -26,6 +26,7 @@ struct decode_job {        /* a row and up to HEADS query heads of one KV head *
     const uint32_t *page;  /* [n_page] or NULL: page0 and up */
     const uint32_t *tok;   /* [n_tok] */
     const float *logw;     /* [n_tok] or NULL */
+    const struct attn_count *count; /* of lists that the device has chosen; NULL: they are known */
     const struct segment_view *segment;
     uint32_t n_segment, n_page, page0, n_tok;
     uint32_t row, head0, n_head, pos;

@@ -64,6 +64,17 @@ size_t cuda_linear_scratch(uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
 sac_status cuda_rmsnorm(struct cuda_device *d, const struct op_rmsnorm *op);
 sac_status cuda_rope(struct cuda_device *d, const struct op_rope *op);
 sac_status cuda_add(struct cuda_device *d, const struct op_add *op);
+sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op, uint32_t n);
+sac_status cuda_lane_logits(struct cuda_device *d, const struct op_lane_logits *op, uint32_t n);
+sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n);
+sac_status cuda_lane_vote(struct cuda_device *d, const struct op_lane_vote *op, uint32_t n);
+sac_status cuda_lane_fold(struct cuda_device *d, const struct op_lane_fold *op, uint32_t n);
+sac_status cuda_lane_ends(struct cuda_device *d, const struct op_lane_ends *op, uint32_t n);
+sac_status cuda_lane_take(struct cuda_device *d, const struct op_lane_take *op, uint32_t n);
+sac_status cuda_lane_draw(struct cuda_device *d, const struct op_lane_draw *op, uint32_t n);
+sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op, uint32_t n);
+sac_status cuda_lane_list(struct cuda_device *d, const struct op_lane_list *op, uint32_t n);
+sac_status cuda_note(struct cuda_device *d, const struct op_note *op);
 sac_status cuda_attn(struct cuda_device *d, const struct op_attn *op);
 size_t cuda_attn_scratch(const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
                          uint32_t n_tok_max);

@@ -3,6 +3,7 @@
 #define SAC_OPS_CUDA_MMA_CUH
 
 #include "ops/cuda/machine.cuh"
+#include "saccade.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -11,6 +12,17 @@
 
 #define LOG2E 1.4426950408889634f
 #define LN2   0.6931471805599453f
+
+/* Conversions of base/half.h: the hardware's, but a NaN keeps its bits. */
+__device__ __forceinline__ uint16_t half_bits(float f, sac_kv_type type)
+{
+    const uint32_t u = __float_as_uint(f);
+    const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+    if (type == SAC_KV_BF16)
+        return nan ? (uint16_t)(u >> 16 | 0x40u) : __bfloat16_as_ushort(__float2bfloat16_rn(f));
+    if (nan) return (uint16_t)((u >> 16 & 0x8000u) | 0x7e00u | (u >> 13 & 0x3ffu));
+    return __half_as_ushort(__float2half_rn(f));
+}
 
 template <int H> __device__ __forceinline__ float2 half_unpack(uint32_t w)
 {

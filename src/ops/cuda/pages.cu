@@ -1,25 +1,13 @@
 /* pages.cu: writing of pages and sealing, bit for bit as attn_ref.c says. */
+#include "ops/cuda/mma.cuh"
 #include "ops/cuda/queue.cuh"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <math_constants.h>
 
 #define F16_NAN 0x7e00u
 #define THREADS 128u
 
 /* ---- Writing ---- */
-
-/* Conversions of base/half.h: the hardware's, but a NaN keeps its bits. */
-__device__ __forceinline__ uint16_t half_bits(float f, sac_kv_type type)
-{
-    const uint32_t u = __float_as_uint(f);
-    const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
-    if (type == SAC_KV_BF16)
-        return nan ? (uint16_t)(u >> 16 | 0x40u) : __bfloat16_as_ushort(__float2bfloat16_rn(f));
-    if (nan) return (uint16_t)((u >> 16 & 0x8000u) | 0x7e00u | (u >> 13 & 0x3ffu));
-    return __half_as_ushort(__float2half_rn(f));
-}
 
 struct write_call { /* struct op_kv_write, for the kernel */
     const float *k, *v;

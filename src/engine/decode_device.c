@@ -1,0 +1,226 @@
+/* decode_device.c: decode methods where a device chooses and attends. Lists are made there and read
+ * there; the program puts the slots of a choice (ops/lanes.h) into the queue and never waits, so it
+ * does not know what came of them before the step is over.
+ *
+ * Invariants:
+ *  1. Of a layer that methods are asked in, every lane of a decode row has a count, asked or not;
+ *     it comes down with the logits, and is added to the counters behind the same wait.
+ *  2. A run all of whose lanes the program knows to be dense has no lists: the bits and the
+ * launches of dense attention. Not here: methods of the host, eviction and joined documents, which
+ * a device refuses. */
+#include "engine/decode.h"
+#include "engine/engine.h"
+#include "engine/lane.h"
+#include "methods/batch.h"
+
+#include <assert.h>
+#include <string.h>
+
+void decode_device_plan(sac_engine *e, struct arena *a)
+{
+    struct decode_away *w = &e->decode.away;
+    const size_t n_seq = e->params.n_seq_max, n_layer = e->pool.geom.n_layer;
+    const size_t n = n_layer * n_seq * e->pool.geom.n_kv_head;
+    w->made = arena_take_tensor(a, n, sizeof *w->made);
+    w->count = arena_take(a, n, sizeof *w->count);
+    w->asked = arena_take(a, n, sizeof *w->asked);
+    w->chosen = arena_take(a, n_layer * n_seq, sizeof *w->chosen);
+    w->pending = false;
+}
+
+/* Where a layer's lanes begin in arrays of all layers. */
+static size_t first_lane(const sac_engine *e, uint32_t layer)
+{
+    return (size_t)layer * e->params.n_seq_max * e->pool.geom.n_kv_head;
+}
+
+static const struct method *run_method(const sac_engine *e, uint32_t run_i)
+{
+    return chooser_method(e, CHOOSER_DECODE, e->batch.run[run_i].seq_i)->spec->method;
+}
+
+/* ---- Choices ---- */
+
+static struct method_pick make_pick(const sac_engine *e, uint32_t item_i, const struct method *m)
+{
+    const struct decode *d = &e->decode;
+    const size_t first = (size_t)item_i * e->pool.max_page;
+    return (struct method_pick){.mask = d->mask + first,
+                                .tok = m->weighs ? d->tok + first * PAGE_TOK : NULL,
+                                .logw = m->weighs ? d->logw + first * PAGE_TOK : NULL};
+}
+
+/* All lanes, in the rooms of their own numbers; those that nobody is asked for are dense. */
+static void make_lanes(sac_engine *e, struct reading *r, uint32_t n)
+{
+    struct decode *d = &e->decode;
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head;
+    struct op_lane_begin *list = (struct op_lane_begin *)(void *)d->list;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct method *m = run_method(e, i / n_kv_head);
+        d->lane[i] =
+            lane_make(e, r, (struct lane_at){CHOOSER_DECODE, i / n_kv_head, i % n_kv_head, i});
+        d->pick[i] = make_pick(e, i, m);
+        const bool asked = m->decode && d->lane[i].pos >= PAGE_TOK &&
+                           d->lane[i].pos + 1 >= d->lane[i].sparse_min_ctx;
+        d->pick[i].dense = !asked;
+        d->away.asked[first_lane(e, r->layer) + i] = asked;
+        list[i] = (struct op_lane_begin){
+            .mask = d->pick[i].mask, .n_page = d->lane[i].pos / PAGE_TOK, .result = &d->result[i]};
+    }
+    e->ops.lanes.begin(e->workers, list, n);
+}
+
+/* Neighbours of one specification together; their rooms lie behind each other. */
+static void ask(sac_engine *e, uint32_t first, uint32_t n)
+{
+    struct decode *d = &e->decode;
+    const struct method *m = run_method(e, first / e->pool.geom.n_kv_head);
+    const struct method_batch b = {.ops = &e->ops,
+                                   .workers = e->workers,
+                                   .n = n,
+                                   .lane = d->lane + first,
+                                   .pick = d->pick + first,
+                                   .result = d->result + first,
+                                   .away = true,
+                                   .target = d->target + first,
+                                   .list = d->list + first};
+    if (m->decode && batch_next(&b, 0) < n) batch_choose(m->decode, &b);
+}
+
+static void ask_all(sac_engine *e, uint32_t n)
+{
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head;
+    for (uint32_t i = 0, end; i < n; i = end) {
+        const uint32_t *of = e->seqs[e->batch.run[i / n_kv_head].seq_i].method_i;
+        for (end = i + n_kv_head; end < n; end += n_kv_head)
+            if (e->seqs[e->batch.run[end / n_kv_head].seq_i].method_i[CHOOSER_DECODE] !=
+                of[CHOOSER_DECODE])
+                break;
+        ask(e, i, end - i);
+    }
+}
+
+static void make_lists(sac_engine *e, const struct reading *r, uint32_t n)
+{
+    struct decode *d = &e->decode;
+    struct op_lane_list *list = (struct op_lane_list *)(void *)d->list;
+    for (uint32_t i = 0; i < n; i++) {
+        const size_t first = (size_t)i * e->pool.max_page;
+        list[i] = (struct op_lane_list){.mask = d->pick[i].mask,
+                                        .n_page = d->lane[i].pos / PAGE_TOK,
+                                        .dense = d->pick[i].dense,
+                                        .weighs = run_method(e, i / e->pool.geom.n_kv_head)->weighs,
+                                        .result = &d->result[i],
+                                        .lines = &e->attend.lines,
+                                        .page = d->page + first,
+                                        .tok = d->tok ? d->tok + first * PAGE_TOK : NULL,
+                                        .count = d->away.made + first_lane(e, r->layer) + i};
+    }
+    e->ops.lanes.list(e->workers, list, n);
+}
+
+/* A run reads by lists unless all its lanes are known to be dense. */
+static void point_run(const sac_engine *e, struct reading *r, uint32_t run_i)
+{
+    const struct decode *d = &e->decode;
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head, lane0 = run_i * n_kv_head;
+    const size_t first = (size_t)lane0 * e->pool.max_page;
+    bool dense = true;
+    for (uint32_t h = 0; h < n_kv_head; h++) dense = dense && d->pick[lane0 + h].dense;
+    d->away.chosen[(size_t)r->layer * e->params.n_seq_max + run_i] = !dense;
+    if (dense) return;
+    r->run[run_i].chosen = (struct attn_chosen){
+        .count = d->away.made + first_lane(e, r->layer) + lane0,
+        .page = d->page + first,
+        .tok = d->tok ? d->tok + first * PAGE_TOK : NULL,
+        .logw = run_method(e, run_i)->weighs ? d->logw + first * PAGE_TOK : NULL,
+        .stride = e->pool.max_page};
+}
+
+void decode_device_choose(sac_engine *e, struct reading *r)
+{
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head, n = r->n_decode * n_kv_head;
+    r->lane = e->attend.lane;
+    r->away = n > 0;
+    if (n == 0) return;
+    memset(r->lane, 0, n * sizeof *r->lane);
+    make_lanes(e, r, n);
+    ask_all(e, n);
+    make_lists(e, r, n);
+    for (uint32_t i = 0; i < r->n_decode; i++) point_run(e, r, i);
+    for (uint32_t i = 0; i < n; i++) { /* what choosing reads is known now */
+        sac_reads *t = &e->batch.run[i / n_kv_head].reads;
+        t->choose_bytes_read += r->lane[i].meter.bytes[METER_CHOOSE];
+        t->build_bytes_read += r->lane[i].meter.bytes[METER_BUILD];
+    }
+    e->decode.away.pending = true;
+}
+
+/* ---- Counters ---- */
+
+void decode_device_fetch(sac_engine *e)
+{
+    const struct decode_away *w = &e->decode.away;
+    const size_t n = first_lane(e, e->pool.geom.n_layer);
+    if (w->pending) backend_down(&e->backend, w->count, w->made, n * sizeof *w->count);
+}
+
+/* A layer's reading as it would have been known. */
+static void fill_lane(const sac_engine *e, struct reading_lane *lane, size_t lane_i)
+{
+    const struct decode_away *w = &e->decode.away;
+    const struct attn_count *count = &w->count[lane_i];
+    *lane = (struct reading_lane){.asked = w->asked[lane_i],
+                                  .dense = count->dense,
+                                  .not_finite = count->not_finite,
+                                  .n_page = count->n_page,
+                                  .n_tok = count->n_tok,
+                                  .n_chosen = count->n_chosen,
+                                  .kv_bytes = 64 * (uint64_t)count->n_line};
+}
+
+static void count_layer(sac_engine *e, uint32_t layer)
+{
+    const struct decode *d = &e->decode;
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head, n_decode = e->batch.n_decode;
+    struct reading r = {.layer = layer,
+                        .n_run = n_decode,
+                        .n_decode = n_decode,
+                        .run = e->attend.run,
+                        .lane = e->attend.lane};
+    for (uint32_t i = 0; i < n_decode; i++) {
+        const struct batch_run *of = &e->batch.run[i];
+        uint32_t *page_ptr = d->page_ptr + i * (n_kv_head + 1);
+        uint32_t *tok_ptr = d->tok_ptr + i * (n_kv_head + 1);
+        page_ptr[0] = tok_ptr[0] = 0;
+        for (uint32_t h = 0; h < n_kv_head; h++) {
+            struct reading_lane *lane = &r.lane[i * n_kv_head + h];
+            fill_lane(e, lane, first_lane(e, layer) + i * n_kv_head + h);
+            page_ptr[h + 1] = page_ptr[h] + lane->n_page;
+            tok_ptr[h + 1] = tok_ptr[h] + lane->n_tok;
+        }
+        r.run[i] = (struct attn_run){
+            .row0 = of->row0, .n_row = of->n_row, .pos0 = of->pos0, .kind = of->kind};
+        if (!d->away.chosen[(size_t)layer * e->params.n_seq_max + i]) continue;
+        r.run[i].select = d->page;
+        r.run[i].select_ptr = page_ptr;
+        r.run[i].select_tok = d->tok;
+        r.run[i].select_tok_ptr = tok_ptr;
+    }
+    attend_count(e, &r);
+}
+
+void decode_device_count(sac_engine *e)
+{
+    const struct config *c = &e->model->config;
+    if (!e->decode.away.pending) return;
+    e->decode.away.pending = false;
+    for (uint32_t i = 0; i < e->batch.n_decode; i++) e->batch.run[i].reads = (sac_reads){0};
+    for (uint32_t l = 0; l < c->n_layer; l++)
+        if (!config_layer_is_local(c, l)) count_layer(e, l);
+    for (uint32_t i = 0; i < e->batch.n_decode; i++) {
+        reads_add(&e->seqs[e->batch.run[i].seq_i].reads, &e->batch.run[i].reads);
+        reads_add(&e->stats.reads, &e->batch.run[i].reads);
+    }
+}

@@ -1,0 +1,88 @@
+/* block.cuh: sums and places over the threads of a block, in a fixed order (private to this folder).
+ * All threads call them together; `room` is shared memory [32] of the caller's, free again when the
+ * next of these has begun. */
+#ifndef SAC_OPS_CUDA_BLOCK_CUH
+#define SAC_OPS_CUDA_BLOCK_CUH
+
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+
+template <typename T> static __device__ T block_sum(T x, T *room)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockDim.x / 32;
+    for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(~0u, x, i);
+    __syncthreads(); /* nobody reads the room any more */
+    if (lane == 0) room[warp] = x;
+    __syncthreads();
+    T all = room[0];
+    for (uint32_t w = 1; w < n; w++) all += room[w];
+    return all;
+}
+
+/* The sum of x over the threads before this one; of all, in *out_all. */
+static __device__ inline uint32_t block_before(uint32_t x, uint32_t *room, uint32_t *out_all)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockDim.x / 32;
+    uint32_t up_to = x, before = 0, all = 0;
+    for (uint32_t by = 1; by < 32; by *= 2) {
+        const uint32_t other = __shfl_up_sync(~0u, up_to, by);
+        if (lane >= by) up_to += other;
+    }
+    __syncthreads();
+    if (lane == 31) room[warp] = up_to;
+    __syncthreads();
+    for (uint32_t w = 0; w < n; w++) {
+        if (w < warp) before += room[w];
+        all += room[w];
+    }
+    *out_all = all;
+    return before + up_to - x;
+}
+
+/* ---- Sums of exponentials ---- */
+
+/* sum of exp(x) = sum * exp(max); sum is NaN once an x has not been finite. */
+struct exp_sum {
+    float max, sum;
+};
+
+static __device__ inline struct exp_sum exp_sum_none(void)
+{
+    struct exp_sum none = {-INFINITY, 0};
+    return none;
+}
+
+static __device__ inline struct exp_sum exp_sum_add(struct exp_sum a, struct exp_sum b)
+{
+    const float max = fmaxf(a.max, b.max);
+    const float by_a = a.max == -INFINITY ? 1.0f : expf(a.max - max);
+    const float by_b = b.max == -INFINITY ? 1.0f : expf(b.max - max);
+    struct exp_sum all = {max, a.sum * by_a + b.sum * by_b};
+    return all;
+}
+
+static __device__ inline struct exp_sum exp_sum_of(float x)
+{
+    struct exp_sum one = {isfinite(x) ? x : 0.0f, isfinite(x) ? 1.0f : NAN};
+    return one;
+}
+
+static __device__ inline struct exp_sum block_exp_sum(struct exp_sum x, struct exp_sum *room)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockDim.x / 32;
+    for (int i = 16; i > 0; i /= 2) {
+        struct exp_sum other;
+        other.max = __shfl_xor_sync(~0u, x.max, i);
+        other.sum = __shfl_xor_sync(~0u, x.sum, i);
+        x = exp_sum_add(x, other);
+    }
+    __syncthreads();
+    if (lane == 0) room[warp] = x;
+    __syncthreads();
+    struct exp_sum all = room[0];
+    for (uint32_t w = 1; w < n; w++) all = exp_sum_add(all, room[w]);
+    return all;
+}
+
+#endif

@@ -1,0 +1,38 @@
+/* choose.cuh: what the slots of choosing have in common (private to this folder): lists of lanes on
+ * the device, and keys of pages. */
+#ifndef SAC_OPS_CUDA_CHOOSE_CUH
+#define SAC_OPS_CUDA_CHOOSE_CUH
+
+#include "ops/cuda/mma.cuh"
+#include "ops/cuda/queue.cuh"
+#include "ops/lanes.h"
+
+/* A list of descriptors in the ring; NULL: there is no room, which is remembered. */
+template <typename T> static const T *choose_stage(struct cuda_device *d, const T *op, uint32_t n)
+{
+    return (const T *)stage_put(d, op, n * sizeof *op);
+}
+
+static __device__ inline float choose_half(uint16_t bits, sac_kv_type type)
+{
+    return type == SAC_KV_BF16 ? __uint_as_float((uint32_t)bits << 16)
+                               : __half2float(__ushort_as_half(bits));
+}
+
+/* Channel c of the key of token t of a sealed page, as page_read says. */
+static __device__ inline float choose_key(const struct page_geom &g, const uint8_t *page,
+                                          uint32_t t, uint32_t c)
+{
+    const uint32_t d = g.head_dim, quarter = d / 4, half = d / 2;
+    if (g.type_k != SAC_KV_Q8)
+        return choose_half(((const uint16_t *)(page + g.k))[t * d + c], g.type_k);
+    const uint8_t *hi = page + g.k_hi2 + t * quarter, *low = page + g.k_low + t * (quarter + half);
+    const uint32_t two = 2 * (c / quarter), four = 4 * (c / half);
+    const uint32_t code = (hi[c % quarter] >> two & 3u) << 6 | (low[c % quarter] >> two & 3u) << 4 |
+                          (low[quarter + c % half] >> four & 15u);
+    const float min = choose_half(((const uint16_t *)(page + g.k_min))[c], SAC_KV_F16);
+    const float step = choose_half(((const uint16_t *)(page + g.k_step))[c], SAC_KV_F16);
+    return min + step * (float)code; /* the sum is the only rounding, fused or not */
+}
+
+#endif

@@ -1,0 +1,325 @@
+/* mark.cu: what is read: marks, draws and lists, for all lanes of a list (lanes.h). A block makes
+ * the choice of a lane. Items are compared as integers and counted, so choices are those of the CPU
+ * for the same scores; only the sum that a draw's cut is found by is added in another order. */
+#include "ops/cuda/block.cuh"
+#include "ops/cuda/choose.cuh"
+
+#define THREADS 1024u
+#define WARPS   (THREADS / 32)
+#define FEW     256u
+#define BINS    256u
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- Begin ---- */
+
+static __global__ void __launch_bounds__(FEW) begin_kernel(const struct op_lane_begin *list)
+{
+    const struct op_lane_begin &op = list[blockIdx.y];
+    const uint32_t i = blockIdx.x * FEW + threadIdx.x;
+    if (i < op.n_page) op.mask[i] = 0;
+    if (i == 0) *op.result = {};
+}
+
+sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op, uint32_t n)
+{
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < n; i++) most = larger(most, op[i].n_page);
+    const struct op_lane_begin *list = choose_stage(d, op, n);
+    if (!list) return d->status;
+    return queue_launch(d, "begin of a choice", begin_kernel, dim3((most + FEW - 1) / FEW, n), FEW,
+                        0, list);
+}
+
+/* ---- Ends ---- */
+
+/* Bits of a page's tokens [begin, end), positions of the sequence. */
+static __device__ inline uint32_t page_bits(uint32_t page, uint32_t begin, uint32_t end)
+{
+    const uint32_t first = page * PAGE_TOK;
+    const uint32_t lo = begin > first ? begin - first : 0;
+    const uint32_t hi = end > first ? min(end - first, PAGE_TOK) : 0;
+    return lo < hi ? ~0u >> (PAGE_TOK - hi) & ~0u << lo : 0;
+}
+
+static __global__ void __launch_bounds__(FEW) ends_kernel(const struct op_lane_ends *list)
+{
+    const struct op_lane_ends &op = list[blockIdx.y];
+    const uint32_t p = blockIdx.x * FEW + threadIdx.x;
+    if (p < op.n_page) op.mask[p] |= page_bits(p, 0, op.begin) | page_bits(p, op.end, UINT32_MAX);
+}
+
+sac_status cuda_lane_ends(struct cuda_device *d, const struct op_lane_ends *op, uint32_t n)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n; i++) most = larger(most, op[i].n_page);
+    const struct op_lane_ends *list = choose_stage(d, op, n);
+    if (!list || most == 0) return d->status;
+    return queue_launch(d, "ends of a choice", ends_kernel, dim3((most + FEW - 1) / FEW, n), FEW, 0,
+                        list);
+}
+
+/* ---- The best items ---- */
+
+/* op_best_key. */
+static __device__ inline uint32_t key_of(float value)
+{
+    const uint32_t bits = __float_as_uint(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0;
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+static __device__ inline uint32_t item_begin(const struct op_lane_take &op, uint32_t i)
+{
+    if (op.item_tok == 1) return i;
+    return i % op.n_page * PAGE_TOK + i / op.n_page * op.item_tok;
+}
+
+/* Takes the values of items outside; returns how many are left. */
+static __device__ uint32_t leave_out(const struct op_lane_take &op, uint32_t n, uint32_t *room)
+{
+    uint32_t n_left = 0;
+    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+        const uint32_t tok = item_begin(op, i);
+        const bool in = tok >= op.begin && tok + op.item_tok <= op.end;
+        if (!in) op.value[i] = -INFINITY;
+        n_left += in;
+    }
+    return block_sum(n_left, room);
+}
+
+/* The highest key that `need` of the n items reach, digit by digit from the highest, and how many
+ * of the items that have it are among these. */
+static __device__ struct op_cut find_cut(const float *value, uint32_t n, uint32_t need,
+                                         uint32_t *bin, uint32_t *room)
+{
+    uint32_t prefix = 0, all;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        __syncthreads();
+        if (threadIdx.x < BINS) bin[threadIdx.x] = 0;
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+            const uint32_t key = key_of(value[i]);
+            if (shift == 24 || key >> (shift + 8) == prefix) atomicAdd(&bin[key >> shift & 255], 1u);
+        }
+        __syncthreads();
+        /* Threads go through the bins from the highest one down. */
+        const uint32_t b = BINS - 1 - threadIdx.x;
+        const uint32_t mine = threadIdx.x < BINS ? bin[b] : 0;
+        const uint32_t above = block_before(mine, room, &all);
+        const bool is_it = mine > 0 && above < need && above + mine >= need;
+        __syncthreads();
+        if (is_it) {
+            bin[0] = b;
+            bin[1] = above;
+        }
+        __syncthreads();
+        prefix = prefix << 8 | bin[0];
+        need -= bin[1];
+    }
+    struct op_cut cut;
+    cut.key = prefix;
+    cut.n_tie = need;
+    return cut;
+}
+
+/* Marks what the cut takes, ties by their index; returns how many bits are new. */
+static __device__ uint32_t mark_cut(const struct op_lane_take &op, uint32_t n, struct op_cut cut,
+                                    uint32_t *room)
+{
+    uint32_t n_new = 0, n_tie = 0, all;
+    for (uint32_t first = 0; first < n; first += THREADS) {
+        const uint32_t i = first + threadIdx.x, key = i < n ? key_of(op.value[i]) : 0;
+        const bool tie = i < n && key == cut.key;
+        const uint32_t before = n_tie + block_before(tie, room, &all);
+        n_tie += all;
+        const bool taken = i < n && (key > cut.key || (tie && before < cut.n_tie));
+        if (op.item_tok == 1) { /* pages are whole, so a warp has a page's tokens */
+            const uint32_t word = __ballot_sync(~0u, taken);
+            if (threadIdx.x % 32 == 0 && word) op.mask[i / PAGE_TOK] |= word;
+            n_new += taken;
+        } else if (taken) {
+            const uint32_t tok = item_begin(op, i), page = tok / PAGE_TOK;
+            const uint32_t bits = page_bits(page, tok, tok + op.item_tok);
+            n_new += __popc(bits & ~atomicOr(&op.mask[page], bits));
+        }
+    }
+    return block_sum(n_new, room);
+}
+
+static __global__ void __launch_bounds__(THREADS) take_kernel(const struct op_lane_take *list)
+{
+    __shared__ uint32_t bin[BINS], room[32];
+    const struct op_lane_take &op = list[blockIdx.x];
+    const uint32_t n = op.n_page * (PAGE_TOK / op.item_tok);
+    if (op.result->n_bad) return; /* everything is read */
+    const uint32_t n_left = leave_out(op, n, room), need = min(op.target, n_left);
+    if (need == 0) return;
+    __syncthreads(); /* values are there */
+    const struct op_cut cut = find_cut(op.value, n, need, bin, room);
+    const uint32_t n_new = mark_cut(op, n, cut, room);
+    if (threadIdx.x == 0) op.result->n_chosen += n_new;
+}
+
+sac_status cuda_lane_take(struct cuda_device *d, const struct op_lane_take *op, uint32_t n)
+{
+    const struct op_lane_take *list = choose_stage(d, op, n);
+    if (!list || n == 0) return d->status;
+    return queue_launch(d, "the best items", take_kernel, n, THREADS, 0, list);
+}
+
+/* ---- Draws ---- */
+
+/* As draw_ref.c finds it. */
+static __device__ float find_draw_cut(const struct op_draw &op, double *room)
+{
+    uint32_t lo = __float_as_uint(OP_DRAW_LEAST), hi = __float_as_uint(2.0f);
+    while (hi - lo > OP_DRAW_STEP) {
+        const uint32_t mid = lo + (hi - lo) / 2;
+        const float cut = __uint_as_float(mid);
+        double below = 0;
+        for (uint32_t i = threadIdx.x; i < op.n; i += THREADS)
+            below += op.value[i] < cut ? (double)op.value[i] : 0;
+        if ((double)cut * block_sum(below, room) <= op.variance)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return __uint_as_float(lo);
+}
+
+/* The sum of the chances up to this item's among those that are dealt to its lane, of THREADS items
+ * behind each other; `sum` [OP_DRAW_LANES] is that of all items before them, and goes on. */
+static __device__ uint32_t lane_sum(uint32_t chance, uint32_t *sum,
+                                    uint32_t (*part)[OP_DRAW_LANES])
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = lane % OP_DRAW_LANES;
+    const uint32_t other = __shfl_xor_sync(~0u, chance, (int)OP_DRAW_LANES);
+    const uint32_t up_to = lane < OP_DRAW_LANES ? chance : other + chance;
+    __syncthreads(); /* nobody reads the parts of the items before any more */
+    if (lane < OP_DRAW_LANES) part[warp][k] = chance + other;
+    __syncthreads();
+    uint32_t all = sum[k];
+    for (uint32_t w = 0; w < warp; w++) all += part[w][k];
+    __syncthreads();
+    if (warp == WARPS - 1 && lane < OP_DRAW_LANES) sum[k] = all + part[warp][k];
+    return all + up_to;
+}
+
+/* Items that are taken, with their weights; returns how many. */
+static __device__ uint32_t take_draw(const struct op_draw &op, float cut, uint32_t *room,
+                                     uint32_t *sum, uint32_t (*part)[OP_DRAW_LANES])
+{
+    const float by = 0x1p32f / cut;
+    uint32_t n = 0, all;
+    if (threadIdx.x < OP_DRAW_LANES)
+        sum[threadIdx.x] = (2 * threadIdx.x + 1) * (UINT32_MAX / (2 * OP_DRAW_LANES) + 1);
+    __syncthreads();
+    for (uint32_t first = 0; first < op.n; first += THREADS) {
+        const uint32_t i = first + threadIdx.x;
+        const float value = i < op.n ? op.value[i] : 0.0f, bits = value * by;
+        const bool below = i < op.n && value < cut;
+        const uint32_t chance = !below ? 0 : bits < 0x1p32f ? (uint32_t)bits : UINT32_MAX;
+        const uint32_t up_to = lane_sum(chance, sum, part);
+        const bool taken = i < op.n && (!below || up_to < chance);
+        const uint32_t at = n + block_before(taken, room, &all);
+        n += all;
+        if (!taken) continue;
+        op.item[at] = op.first + i;
+        op.logw[at] = below ? logf(cut / value) : 0.0f;
+    }
+    return n;
+}
+
+static __global__ void __launch_bounds__(THREADS) draw_kernel(const struct op_lane_draw *list)
+{
+    __shared__ double sums[32];
+    __shared__ uint32_t room[32], sum[OP_DRAW_LANES], part[WARPS][OP_DRAW_LANES];
+    const struct op_lane_draw &op = list[blockIdx.x];
+    if (op.result->n_bad) return; /* everything is read */
+    const uint32_t n = take_draw(op.at, find_draw_cut(op.at, sums), room, sum, part);
+    if (threadIdx.x > 0) return;
+    op.result->n_tok += n;
+    op.result->n_chosen += n;
+    op.result->n_over += n + op.n_more > op.most;
+}
+
+sac_status cuda_lane_draw(struct cuda_device *d, const struct op_lane_draw *op, uint32_t n)
+{
+    const struct op_lane_draw *list = choose_stage(d, op, n);
+    if (!list || n == 0) return d->status;
+    return queue_launch(d, "draw of tokens", draw_kernel, n, THREADS, 0, list);
+}
+
+/* ---- Lists ---- */
+
+/* page_lines.h: lines of eight tokens' rows by which of them are read, four times. */
+static __device__ inline uint32_t count_lines(const uint8_t *lines, uint32_t tok)
+{
+    return lines[tok & 255] + lines[tok >> 8 & 255] + lines[tok >> 16 & 255] + lines[tok >> 24];
+}
+
+static __device__ uint32_t page_lines_of(const struct page_lines &l, uint32_t tok)
+{
+    uint32_t n = count_lines(l.k, tok) + count_lines(l.v, tok);
+    for (uint32_t i = 0; i < l.n_scale; i++) n += (l.scale_tok[i] & tok) != 0;
+    return tok ? n + (uint32_t)(l.k_page / 64) : 0;
+}
+
+/* Lines of tokens that are listed by themselves, ascending. */
+static __device__ uint32_t token_lines(const struct page_lines &l, const uint32_t *tok, uint32_t n)
+{
+    uint32_t lines = 0;
+    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+        const uint32_t page = tok[i] / PAGE_TOK;
+        if (i > 0 && tok[i - 1] / PAGE_TOK == page) continue; /* the first of a page counts it */
+        uint32_t word = 0;
+        for (uint32_t j = i; j < n && tok[j] / PAGE_TOK == page; j++)
+            word |= 1u << tok[j] % PAGE_TOK;
+        lines += page_lines_of(l, word);
+    }
+    return lines;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    list_kernel(const struct page_lines lines, const struct op_lane_list *list)
+{
+    __shared__ uint32_t room[32];
+    const struct op_lane_list &op = list[blockIdx.x];
+    const struct op_lane_result r = *op.result;
+    const bool dense = op.dense || r.n_bad || r.n_over;
+    uint32_t n_page = 0, n_tok = op.weighs && !dense ? r.n_tok : 0, n_line, all;
+    n_line = op.weighs ? token_lines(lines, op.tok, n_tok) : 0;
+    for (uint32_t first = 0; first < op.n_page; first += THREADS) {
+        const uint32_t p = first + threadIdx.x;
+        const uint32_t word = p >= op.n_page ? 0 : dense ? ~0u : op.mask[p];
+        const uint32_t page_at = n_page + block_before(word == ~0u, room, &all);
+        n_page += all;
+        if (word == ~0u && !dense) op.page[page_at] = p;
+        uint32_t left = word == ~0u ? 0 : word;
+        uint32_t tok_at = n_tok + block_before((uint32_t)__popc(left), room, &all);
+        n_tok += all;
+        for (; left; left &= left - 1) op.tok[tok_at++] = p * PAGE_TOK + (uint32_t)__ffs(left) - 1;
+        n_line += page_lines_of(lines, word);
+    }
+    n_line = block_sum(n_line, room);
+    if (threadIdx.x > 0) return;
+    struct attn_count count = {};
+    count.dense = dense;
+    count.not_finite = r.n_bad > 0;
+    count.n_page = n_page;
+    count.n_tok = n_tok;
+    count.n_chosen = dense ? 0 : r.n_chosen;
+    count.n_line = n_line;
+    *op.count = count;
+}
+
+sac_status cuda_lane_list(struct cuda_device *d, const struct op_lane_list *op, uint32_t n)
+{
+    const struct op_lane_list *list = choose_stage(d, op, n);
+    if (!list || n == 0) return d->status;
+    return queue_launch(d, "lists of a choice", list_kernel, n, THREADS, 0, *op->lines, list);
+}

@@ -1,0 +1,555 @@
+/* check_lanes.c: the slots that choose (ops/lanes.h) as the CUDA library has them, against the
+ * reference on the same numbers: marks, draws, lists and notes bit for bit, scores and shares but
+ * for rounding. The library is that which SAC_CHECK_CUDA names (`make check-cuda`), else the one
+ * that runs on a CPU. */
+#include "base/half.h"
+#include "methods/box.h"
+#include "methods/spec.h"
+#include "../unit/must.h"
+#include "ops/cuda/api.h"
+#include "random_rows.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N_LANE = 3, N_PAGE = 67, N_TOK = N_PAGE * PAGE_TOK, DIM = 64, GROUP = 3, N_TAKE_MAX = 256 };
+
+static const struct cuda_api *api;
+static struct cuda_device *device;
+static struct ops ref;
+static void *taken[N_TAKE_MAX];
+static uint32_t n_taken;
+
+static int open_library(void **state)
+{
+    (void)state;
+    const char *path = getenv("SAC_CHECK_CUDA");
+    void *library = dlopen(path ? path : CUDA_HOST, RTLD_NOW | RTLD_LOCAL);
+    sac_error err;
+    cuda_api_fn get;
+    if (!library || ops_init_isa(&ref, "ref", &err) != SAC_OK) return -1;
+    *(void **)&get = dlsym(library, CUDA_API_SYMBOL);
+    api = get();
+    return api->abi == CUDA_ABI && api->open(&device, 0, &err) == SAC_OK ? 0 : -1;
+}
+
+static int close_library(void **state)
+{
+    (void)state;
+    api->close(device);
+    return 0;
+}
+
+/* ---- Memory of the device ---- */
+
+/* A copy there, until give_all. */
+static void *put(const void *src, size_t bytes)
+{
+    assert_true(n_taken < N_TAKE_MAX);
+    void *p = taken[n_taken++] = api->take(device, bytes);
+    assert_non_null(p);
+    api->up(device, p, src, bytes);
+    return p;
+}
+
+static void get(void *dst, const void *src, size_t bytes)
+{
+    sac_error err;
+    api->down(device, dst, src, bytes);
+    must(api->wait(device, &err), &err);
+}
+
+static int give_all(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < n_taken; i++) api->give(device, taken[i]);
+    n_taken = 0;
+    return 0;
+}
+
+static void assert_near(const float *want, const float *got, size_t n, double most)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs((double)want[i] - (double)got[i]) <= most * (1 + fabs((double)want[i]))))
+            fail_msg("number %zu: %.9g instead of %.9g", i, (double)got[i], (double)want[i]);
+}
+
+/* ---- Marks ---- */
+
+static struct {
+    float value[N_LANE][N_TOK];
+    uint32_t spare[N_TOK], mask[N_LANE][N_PAGE], got[N_PAGE];
+    struct op_lane_result result[N_LANE], after;
+} t;
+
+/* Many ties; negative and infinite ones. */
+static void fill_values(uint64_t *seed)
+{
+    static const float odd[] = {NAN, INFINITY, -INFINITY, 0.0f, -0.0f, -1.0f, 1e-42f, 3e38f};
+    for (uint32_t i = 0; i < N_LANE * N_TOK; i++) {
+        const uint64_t x = random_next(seed);
+        t.value[0][i] = x % 9 == 0 ? odd[1 + x / 9 % 7] : (float)(x / 9 % 90) - 20.0f;
+    }
+    for (uint32_t i = 0; i < N_LANE * N_PAGE; i++)
+        t.mask[0][i] = random_next(seed) % 4 ? 0 : (uint32_t)random_next(seed);
+    memset(t.result, 0, sizeof t.result);
+}
+
+static void take_as_the_reference(uint32_t item_tok, uint64_t *seed)
+{
+    struct op_lane_take want[N_LANE], op[N_LANE];
+    fill_values(seed);
+    for (uint32_t i = 0; i < N_LANE; i++) {
+        const uint32_t n_page = i == 0 ? N_PAGE : 1 + (uint32_t)random_next(seed) % N_PAGE;
+        const uint32_t begin = (uint32_t)random_next(seed) % 70;
+        want[i] = (struct op_lane_take){.value = t.value[i],
+                                        .n_page = n_page,
+                                        .item_tok = item_tok,
+                                        .begin = begin,
+                                        .end = n_page * PAGE_TOK - (uint32_t)random_next(seed) % 32,
+                                        .target = (uint32_t)random_next(seed) %
+                                                  (n_page * PAGE_TOK / item_tok + 3),
+                                        .spare = t.spare,
+                                        .mask = t.mask[i],
+                                        .result = &t.result[i]};
+        op[i] = want[i];
+        op[i].value = put(t.value[i], sizeof t.value[i]);
+        op[i].mask = put(t.mask[i], sizeof t.mask[i]);
+        op[i].result = put(&t.result[i], sizeof t.result[i]);
+    }
+    ref.lanes.take(NULL, &ref, want, N_LANE);
+    assert_int_equal(api->lane_take(device, op, N_LANE), SAC_OK);
+    for (uint32_t i = 0; i < N_LANE; i++) {
+        get(t.got, op[i].mask, sizeof t.got);
+        get(&t.after, op[i].result, sizeof t.after);
+        assert_memory_equal(t.mask[i], t.got, sizeof t.got);
+        assert_memory_equal(&t.result[i], &t.after, sizeof t.after);
+    }
+    give_all(NULL);
+}
+
+static void the_best_are_the_same(void **state)
+{
+    (void)state;
+    uint64_t seed = 1;
+    const uint32_t item_tok[] = {1, PAGE_TOK / 2, PAGE_TOK};
+    for (int i = 0; i < 12; i++) take_as_the_reference(item_tok[i % 3], &seed);
+}
+
+static void ends_are_the_same(void **state)
+{
+    (void)state;
+    uint64_t seed = 2;
+    fill_values(&seed);
+    const uint32_t begin[N_LANE] = {0, 37, 64}, end[N_LANE] = {N_TOK, N_TOK - 65, 32};
+    for (uint32_t i = 0; i < N_LANE; i++) {
+        struct op_lane_ends op = {
+            .mask = t.mask[i], .n_page = N_PAGE, .begin = begin[i], .end = end[i]};
+        struct op_lane_ends there = op;
+        there.mask = put(t.mask[i], sizeof t.mask[i]);
+        ref.lanes.ends(NULL, &ref, &op, 1);
+        assert_int_equal(api->lane_ends(device, &there, 1), SAC_OK);
+        get(t.got, there.mask, sizeof t.got);
+        assert_memory_equal(t.mask[i], t.got, sizeof t.got);
+    }
+}
+
+/* ---- Draws ---- */
+
+static void draws_are_the_same(void **state)
+{
+    (void)state;
+    static struct {
+        float share[N_TOK], logw[N_TOK], got_logw[N_TOK];
+        uint32_t item[N_TOK], got[N_TOK];
+    } d;
+    uint64_t seed = 3;
+    for (uint32_t k = 0; k < 8; k++) {
+        const uint32_t n = k == 0 ? 0 : k == 1 ? 5 : N_TOK - 300 * k;
+        double sum = 0;
+        for (uint32_t i = 0; i < n; i++)
+            sum += (double)(d.share[i] = expf(4 * (random_unit(&seed) + random_unit(&seed))));
+        for (uint32_t i = 0; i < n; i++) d.share[i] /= (float)sum;
+        struct op_lane_result result = {0}, after = {0};
+        struct op_lane_draw op = {.at = {.value = d.share,
+                                         .n = n,
+                                         .first = 32,
+                                         .variance = k % 2 ? 1e-4 : 2e-3,
+                                         .item = d.item,
+                                         .logw = d.logw},
+                                  .n_more = 64,
+                                  .most = k % 3 ? 1e9 : 65,
+                                  .result = &result};
+        struct op_lane_draw there = op;
+        there.at.value = put(d.share, sizeof d.share);
+        there.at.item = put(d.item, sizeof d.item);
+        there.at.logw = put(d.logw, sizeof d.logw);
+        there.result = put(&after, sizeof after);
+        ref.lanes.draw(NULL, &ref, &op, 1);
+        assert_int_equal(api->lane_draw(device, &there, 1), SAC_OK);
+        get(&after, there.result, sizeof after);
+        get(d.got, there.at.item, sizeof d.got);
+        get(d.got_logw, there.at.logw, sizeof d.got_logw);
+        assert_memory_equal(&result, &after, sizeof after);
+        assert_memory_equal(d.item, d.got, result.n_tok * sizeof d.item[0]);
+        assert_near(d.logw, d.got_logw, result.n_tok, 1e-6);
+        give_all(NULL);
+    }
+}
+
+/* ---- Votes, sums ---- */
+
+static void votes_are_the_same(void **state)
+{
+    (void)state;
+    static float score[GROUP][N_TOK], vote[N_TOK], got[N_TOK], sum[N_TOK];
+    float lse[GROUP], got_lse[GROUP];
+    uint64_t seed = 4;
+    for (int bad = 0; bad < 3; bad++) {
+        for (uint32_t i = 0; i < GROUP * N_TOK; i++) score[0][i] = 30 * random_unit(&seed) - 9;
+        if (bad) score[1][77] = bad == 1 ? NAN : INFINITY;
+        struct op_lane_result result = {0}, after = {0};
+        struct op_lane_vote op = {.at = {.score = score[0],
+                                         .score_stride = N_TOK,
+                                         .n = N_TOK - 5,
+                                         .group = GROUP,
+                                         .vote = vote,
+                                         .lse = lse},
+                                  .result = &result};
+        struct op_lane_vote there = op;
+        there.at.score = put(score, sizeof score);
+        there.at.vote = put(vote, sizeof vote);
+        there.at.lse = put(lse, sizeof lse);
+        there.result = put(&after, sizeof after);
+        const struct op_lane_fold fold = {.in = score[0],
+                                          .n = N_PAGE,
+                                          .n_part = PAGE_TOK,
+                                          .step = PAGE_TOK,
+                                          .part_step = 1,
+                                          .out = sum};
+        struct op_lane_fold fold_there = fold;
+        fold_there.in = there.at.score;
+        fold_there.out = put(sum, sizeof sum);
+        ref.lanes.vote(NULL, &ref, &op, 1);
+        ref.lanes.fold(NULL, &ref, &fold, 1);
+        assert_int_equal(api->lane_vote(device, &there, 1), SAC_OK);
+        assert_int_equal(api->lane_fold(device, &fold_there, 1), SAC_OK);
+        get(&after, there.result, sizeof after);
+        assert_int_equal(result.n_bad > 0, after.n_bad > 0);
+        if (!bad) {
+            get(got, there.at.vote, sizeof got);
+            get(got_lse, there.at.lse, sizeof got_lse);
+            assert_near(vote, got, N_TOK - 5, 1e-7);
+            assert_near(lse, got_lse, GROUP, 1e-5);
+            get(got, fold_there.out, sizeof got);
+            assert_near(sum, got, N_PAGE, 1e-5);
+        }
+        give_all(NULL);
+    }
+}
+
+/* ---- Pages ---- */
+
+static struct {
+    struct page_geom geom;
+    uint8_t *frames; /* [N_PAGE] */
+    void *there;
+    uint32_t page[N_PAGE]; /* the frames in the order of a sequence */
+    void *page_there;
+    float q[GROUP][DIM];
+    void *q_there;
+} p;
+
+/* Sealed pages of random keys; `bad`: one of them has a NaN. */
+static void make_pages(sac_kv_type type, bool bad, uint64_t *seed)
+{
+    p.geom = (struct page_geom){
+        .n_layer = 1, .n_kv_head = 1, .head_dim = DIM, .type_k = type, .type_v = type};
+    page_geom_init(&p.geom);
+    p.frames = realloc(p.frames, N_PAGE * p.geom.bytes);
+    uint16_t *tail = malloc(p.geom.tail_bytes);
+    assert_true(p.frames && tail);
+    for (uint32_t i = 0; i < N_PAGE; i++) {
+        for (uint32_t k = 0; k < 2 * PAGE_TOK * DIM; k++) {
+            const float x = 3 * random_unit(seed) - 1.5f + (float)(k % DIM) / 20;
+            tail[k] = type == SAC_KV_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+        }
+        if (bad && i == 5) tail[3 * DIM + 7] = type == SAC_KV_BF16 ? 0x7fc0u : 0x7e00u;
+        const uint8_t *from = (const uint8_t *)tail;
+        uint8_t *to = p.frames + i * p.geom.bytes;
+        memset(to, 0, p.geom.bytes);
+        ref.seal(NULL,
+                 &(struct op_seal){.geom = &p.geom, .n_page = 1, .tail = &from, .sealed = &to});
+        p.page[i] = (i * 29 + 11) % N_PAGE;
+    }
+    for (uint32_t i = 0; i < GROUP * DIM; i++) p.q[0][i] = 2 * random_unit(seed) - 1;
+    p.there = put(p.frames, N_PAGE * p.geom.bytes);
+    p.page_there = put(p.page, sizeof p.page);
+    p.q_there = put(p.q, sizeof p.q);
+    free(tail);
+}
+
+static void logits_are_the_same(void **state)
+{
+    (void)state;
+    static float want[GROUP][N_TOK], got[GROUP][N_TOK];
+    uint64_t seed = 5;
+    const sac_kv_type type[] = {SAC_KV_F16, SAC_KV_BF16, SAC_KV_Q8};
+    for (int i = 0; i < 3; i++) {
+        make_pages(type[i], false, &seed);
+        const struct op_lane_logits op = {
+            .keys = {.geom = &p.geom, .frames = {p.frames, NULL}, .page = p.page, .n_page = N_PAGE},
+            .group = GROUP,
+            .q = p.q[0],
+            .scale = 0.2f,
+            .softcap = i == 1 ? 5 : 0,
+            .out = want[0],
+            .out_stride = N_TOK};
+        struct op_lane_logits there = op;
+        there.keys.frames.base = p.there;
+        there.keys.page = p.page_there;
+        there.q = p.q_there;
+        there.out = put(want, sizeof want);
+        ref.lanes.logits(NULL, &ref, &op, 1);
+        assert_int_equal(api->lane_logits(device, &there, 1), SAC_OK);
+        get(got, there.out, sizeof got);
+        assert_near(want[0], got[0], GROUP * N_TOK, 1e-5);
+        give_all(NULL);
+    }
+}
+
+/* The notes of a method, made by both; 0 bytes: it has none of such pages. */
+static size_t check_notes(const char *name, const char *params, uint8_t *side, void **out_there)
+{
+    const struct method_decode *hooks = method_find("decode", name)->decode;
+    const struct method_shape shape = {.geom = &p.geom, .group = GROUP, .n_ctx = N_TOK};
+    struct spec spec;
+    sac_error err;
+    float k[PAGE_TOK * DIM];
+    must(spec_parse(&spec, "decode", params, &err), &err);
+    const size_t bytes = method_hook_bytes(hooks->side_bytes, &shape, spec.param);
+    uint8_t *got = calloc(N_PAGE, bytes + 1);
+    assert_true(got && bytes <= 4096);
+    memset(side, 0, N_PAGE * bytes);
+    *out_there = put(side, N_PAGE * bytes + 1);
+    for (uint32_t i = 0; i < N_PAGE && bytes; i++) {
+        page_read(k, NULL, &p.geom, p.frames + i * p.geom.bytes, PAGE_SEALED, PAGE_TOK);
+        hooks->seal(side + i * bytes, &shape, spec.param, k);
+    }
+    if (bytes) {
+        const struct op_note op = {.kind = hooks->note(&shape, spec.param),
+                                   .geom = &p.geom,
+                                   .frames = {p.there, NULL},
+                                   .frame = p.page, /* all of them, in any order */
+                                   .n_page = N_PAGE,
+                                   .side = *out_there,
+                                   .stride = bytes};
+        assert_int_equal(api->note(device, &op), SAC_OK);
+        get(got, *out_there, N_PAGE * bytes);
+        for (size_t i = 0; i < N_PAGE * bytes; i++)
+            if (side[i] != got[i])
+                fail_msg("%s, byte %zu of page %zu", params, i % bytes, i / bytes);
+    }
+    free(got);
+    return bytes;
+}
+
+static void notes_are_the_same(void **state)
+{
+    (void)state;
+    static uint8_t side[N_PAGE * 4096];
+    static const char *const name[] = {"quest", "quest", "arkvale", "auto"};
+    static const char *const params[] = {"quest:page=16", "quest:page=32", "arkvale", "auto"};
+    const sac_kv_type type[] = {SAC_KV_F16, SAC_KV_BF16, SAC_KV_Q8};
+    uint64_t seed = 6;
+    void *there;
+    size_t n_note = 0;
+    for (int i = 0; i < 6; i++) {
+        make_pages(type[i % 3], i > 2, &seed);
+        for (int m = 0; m < 4; m++) n_note += check_notes(name[m], params[m], side, &there) > 0;
+        give_all(NULL);
+    }
+    assert_int_equal(n_note, 2 * (4 + 4 + 2)); /* q8 pages hold two of the four */
+}
+
+static void boxes_are_the_same(void **state)
+{
+    (void)state;
+    static uint8_t side[N_PAGE * 4096];
+    static float want[GROUP][2 * N_PAGE], got[GROUP][2 * N_PAGE];
+    float qa[GROUP * DIM], qb[GROUP * DIM];
+    uint64_t seed = 7;
+    void *there;
+    for (int mean = 0; mean < 2; mean++) {
+        make_pages(SAC_KV_F16, false, &seed);
+        const size_t bytes = mean ? check_notes("arkvale", "arkvale", side, &there)
+                                  : check_notes("quest", "quest", side, &there);
+        const struct op_lane_boxes op = {.at = {.base = side,
+                                                .stride = bytes,
+                                                .b_at = 2 * DIM,
+                                                .page = p.page,
+                                                .n_page = N_PAGE,
+                                                .head_dim = DIM,
+                                                .group = GROUP,
+                                                .qa = qa,
+                                                .qb = qb,
+                                                .out = want[0],
+                                                .out_stride = 2 * N_PAGE},
+                                         .n_box = mean ? 1 : 2,
+                                         .box_at = 4 * DIM,
+                                         .box_out = N_PAGE,
+                                         .q = p.q[0],
+                                         .scale = 0.3f,
+                                         .mean = mean,
+                                         .unit = 1};
+        struct op_lane_boxes away = op;
+        away.at.base = there;
+        away.at.page = p.page_there;
+        away.at.out = put(want, sizeof want);
+        away.q = p.q_there;
+        ref.lanes.boxes(NULL, &ref, &op, 1);
+        assert_int_equal(api->lane_boxes(device, &away, 1), SAC_OK);
+        get(got, away.at.out, sizeof got);
+        assert_near(want[0], got[0], GROUP * 2 * N_PAGE, 1e-5);
+        give_all(NULL);
+    }
+}
+
+static void shares_are_the_same(void **state)
+{
+    (void)state;
+    static float share[N_TOK], got[N_TOK], e[GROUP][N_TOK];
+    float sum[OP_LANE_PIECES(N_PAGE) * GROUP], lse[GROUP], turned[GROUP * DIM];
+    _Alignas(64) static uint8_t frame[OPS_SHARE_FRAME];
+    uint64_t seed = 8;
+    for (int bad = 0; bad < 2; bad++) {
+        make_pages(SAC_KV_Q8, bad, &seed);
+        struct op_lane_result result = {0}, after = {0};
+        const struct op_lane_shares op = {.at = {.base = p.frames,
+                                                 .stride = p.geom.bytes,
+                                                 .min_at = p.geom.k_min,
+                                                 .step_at = p.geom.k_step,
+                                                 .hi2_at = p.geom.k_hi2,
+                                                 .page = p.page,
+                                                 .n_page = N_PAGE,
+                                                 .head_dim = DIM,
+                                                 .group = GROUP,
+                                                 .q = p.q[0],
+                                                 .scale = 0.5f,
+                                                 .share = share,
+                                                 .e = e[0],
+                                                 .frame = frame},
+                                          .turned = turned,
+                                          .lse = lse,
+                                          .sum = sum,
+                                          .result = &result};
+        struct op_lane_shares away = op;
+        away.at.base = p.there;
+        away.at.page = p.page_there;
+        away.at.q = p.q_there;
+        away.at.share = put(share, sizeof share);
+        away.at.e = put(e, sizeof e);
+        away.sum = put(sum, sizeof sum);
+        away.result = put(&after, sizeof after);
+        ref.lanes.shares(NULL, &ref, &op, 1);
+        assert_int_equal(api->lane_shares(device, &away, 1), SAC_OK);
+        get(&after, away.result, sizeof after);
+        assert_int_equal(result.n_bad > 0, bad);
+        assert_int_equal(after.n_bad > 0, bad);
+        get(got, away.at.share, sizeof got);
+        for (uint32_t i = 0; i < N_TOK && !bad; i++)
+            assert_true(fabsf(got[i] / share[i] - 1) < 1e-4f);
+        give_all(NULL);
+    }
+    free(p.frames);
+    p.frames = NULL;
+}
+
+/* ---- Lists ---- */
+
+/* One lane's list against a plain loop; some tokens are listed before, as by a draw. */
+static void check_list(uint32_t n_before, bool dense, uint64_t *seed)
+{
+    static uint32_t mask[N_PAGE], page[N_PAGE], tok[N_TOK], got_page[N_PAGE], got_tok[N_TOK];
+    struct op_lane_result result = {.n_tok = n_before, .n_chosen = 9, .n_bad = dense};
+    struct attn_count count = {0};
+    struct page_lines lines;
+    uint32_t n_page = 0, n_tok = n_before;
+    uint64_t bytes = 0;
+    make_pages(SAC_KV_Q8, false, seed);
+    page_lines_init(&lines, &p.geom);
+    for (uint32_t i = 0; i < N_PAGE; i++) {
+        const uint64_t x = random_next(seed);
+        mask[i] = x % 3 == 0 ? UINT32_MAX : x % 3 == 1 || n_before ? 0 : (uint32_t)(x >> 20);
+    }
+    for (uint32_t i = 0; i < n_before; i++) tok[i] = 7 * i;
+    for (uint32_t i = 0; i < n_before && !dense; i++) { /* a page's tokens together */
+        uint32_t word = 0;
+        const uint32_t first = tok[i] / PAGE_TOK;
+        for (; i < n_before && tok[i] / PAGE_TOK == first; i++) word |= 1u << tok[i] % PAGE_TOK;
+        i--;
+        bytes += page_lines_keys(&lines, word) + page_lines_values(&lines, word);
+    }
+    struct op_lane_list op = {.mask = put(mask, sizeof mask),
+                              .n_page = N_PAGE,
+                              .weighs = n_before > 0,
+                              .result = put(&result, sizeof result),
+                              .lines = &lines,
+                              .page = put(page, sizeof page),
+                              .tok = put(tok, sizeof tok),
+                              .count = put(&count, sizeof count)};
+    for (uint32_t i = 0; i < N_PAGE; i++) {
+        const uint32_t word = dense ? UINT32_MAX : mask[i];
+        bytes += page_lines_keys(&lines, word) + page_lines_values(&lines, word);
+        if (word == UINT32_MAX) page[n_page++] = i;
+        for (uint32_t b = 0; b < PAGE_TOK && word != UINT32_MAX; b++)
+            if (word >> b & 1) tok[n_tok++] = i * PAGE_TOK + b;
+    }
+    assert_int_equal(api->lane_list(device, &op, 1), SAC_OK);
+    get(&count, op.count, sizeof count);
+    get(got_page, op.page, sizeof got_page);
+    get(got_tok, op.tok, sizeof got_tok);
+    assert_int_equal(count.dense, dense);
+    assert_int_equal(count.not_finite, dense);
+    assert_int_equal(count.n_chosen, dense ? 0 : 9);
+    assert_int_equal(count.n_page, n_page);
+    assert_int_equal(count.n_tok, dense ? 0 : n_tok);
+    assert_int_equal(64 * (uint64_t)count.n_line, bytes);
+    if (!dense) assert_memory_equal(page, got_page, n_page * sizeof *page);
+    if (!dense) assert_memory_equal(tok, got_tok, n_tok * sizeof *tok);
+    give_all(NULL);
+}
+
+static void lists_hold_what_is_marked(void **state)
+{
+    (void)state;
+    uint64_t seed = 9;
+    check_list(0, false, &seed);
+    check_list(100, false, &seed);
+    check_list(100, true, &seed);
+    check_list(0, true, &seed);
+    free(p.frames);
+    p.frames = NULL;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(the_best_are_the_same, give_all),
+        cmocka_unit_test_teardown(ends_are_the_same, give_all),
+        cmocka_unit_test_teardown(draws_are_the_same, give_all),
+        cmocka_unit_test_teardown(votes_are_the_same, give_all),
+        cmocka_unit_test_teardown(logits_are_the_same, give_all),
+        cmocka_unit_test_teardown(notes_are_the_same, give_all),
+        cmocka_unit_test_teardown(boxes_are_the_same, give_all),
+        cmocka_unit_test_teardown(shares_are_the_same, give_all),
+        cmocka_unit_test_teardown(lists_hold_what_is_marked, give_all),
+    };
+    return cmocka_run_group_tests(tests, open_library, close_library);
+}
