@@ -2,10 +2,10 @@
  * reference on the same numbers: marks, draws, lists and notes bit for bit, scores and shares but
  * for rounding. The library is that which SAC_CHECK_CUDA names (`make check-cuda`), else the one
  * that runs on a CPU. */
+#include "../unit/must.h"
 #include "base/half.h"
 #include "methods/box.h"
 #include "methods/spec.h"
-#include "../unit/must.h"
 #include "ops/cuda/api.h"
 #include "random_rows.h"
 
@@ -94,10 +94,11 @@ static void fill_values(uint64_t *seed)
     static const float odd[] = {NAN, INFINITY, -INFINITY, 0.0f, -0.0f, -1.0f, 1e-42f, 3e38f};
     for (uint32_t i = 0; i < N_LANE * N_TOK; i++) {
         const uint64_t x = random_next(seed);
-        t.value[0][i] = x % 9 == 0 ? odd[1 + x / 9 % 7] : (float)(x / 9 % 90) - 20.0f;
+        t.value[i / N_TOK][i % N_TOK] =
+            x % 9 == 0 ? odd[1 + x / 9 % 7] : (float)(x / 9 % 90) - 20.0f;
     }
     for (uint32_t i = 0; i < N_LANE * N_PAGE; i++)
-        t.mask[0][i] = random_next(seed) % 4 ? 0 : (uint32_t)random_next(seed);
+        t.mask[i / N_PAGE][i % N_PAGE] = random_next(seed) % 4 ? 0 : (uint32_t)random_next(seed);
     memset(t.result, 0, sizeof t.result);
 }
 
@@ -212,7 +213,8 @@ static void votes_are_the_same(void **state)
     float lse[GROUP], got_lse[GROUP];
     uint64_t seed = 4;
     for (int bad = 0; bad < 3; bad++) {
-        for (uint32_t i = 0; i < GROUP * N_TOK; i++) score[0][i] = 30 * random_unit(&seed) - 9;
+        for (uint32_t i = 0; i < GROUP * N_TOK; i++)
+            score[i / N_TOK][i % N_TOK] = 30 * random_unit(&seed) - 9;
         if (bad) score[1][77] = bad == 1 ? NAN : INFINITY;
         struct op_lane_result result = {0}, after = {0};
         struct op_lane_vote op = {.at = {.score = score[0],
@@ -288,7 +290,7 @@ static void make_pages(sac_kv_type type, bool bad, uint64_t *seed)
                  &(struct op_seal){.geom = &p.geom, .n_page = 1, .tail = &from, .sealed = &to});
         p.page[i] = (i * 29 + 11) % N_PAGE;
     }
-    for (uint32_t i = 0; i < GROUP * DIM; i++) p.q[0][i] = 2 * random_unit(seed) - 1;
+    for (uint32_t i = 0; i < GROUP * DIM; i++) p.q[i / DIM][i % DIM] = 2 * random_unit(seed) - 1;
     p.there = put(p.frames, N_PAGE * p.geom.bytes);
     p.page_there = put(p.page, sizeof p.page);
     p.q_there = put(p.q, sizeof p.q);
