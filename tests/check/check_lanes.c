@@ -65,12 +65,10 @@ static void get(void *dst, const void *src, size_t bytes)
     must(api->wait(device, &err), &err);
 }
 
-static int give_all(void **state)
+static void give_all(void)
 {
-    (void)state;
     for (uint32_t i = 0; i < n_taken; i++) api->give(device, taken[i]);
     n_taken = 0;
-    return 0;
 }
 
 static void assert_near(const float *want, const float *got, size_t n, double most)
@@ -132,7 +130,7 @@ static void take_as_the_reference(uint32_t item_tok, uint64_t *seed)
         assert_memory_equal(t.mask[i], t.got, sizeof t.got);
         assert_memory_equal(&t.result[i], &t.after, sizeof t.after);
     }
-    give_all(NULL);
+    give_all();
 }
 
 static void the_best_are_the_same(void **state)
@@ -159,6 +157,7 @@ static void ends_are_the_same(void **state)
         get(t.got, there.mask, sizeof t.got);
         assert_memory_equal(t.mask[i], t.got, sizeof t.got);
     }
+    give_all();
 }
 
 /* ---- Draws ---- */
@@ -200,7 +199,7 @@ static void draws_are_the_same(void **state)
         assert_memory_equal(&result, &after, sizeof after);
         assert_memory_equal(d.item, d.got, result.n_tok * sizeof d.item[0]);
         assert_near(d.logw, d.got_logw, result.n_tok, 1e-6);
-        give_all(NULL);
+        give_all();
     }
 }
 
@@ -252,7 +251,7 @@ static void votes_are_the_same(void **state)
             get(got, fold_there.out, sizeof got);
             assert_near(sum, got, N_PAGE, 1e-5);
         }
-        give_all(NULL);
+        give_all();
     }
 }
 
@@ -322,7 +321,7 @@ static void logits_are_the_same(void **state)
         assert_int_equal(api->lane_logits(device, &there, 1), SAC_OK);
         get(got, there.out, sizeof got);
         assert_near(want[0], got[0], GROUP * N_TOK, 1e-5);
-        give_all(NULL);
+        give_all();
     }
 }
 
@@ -375,7 +374,7 @@ static void notes_are_the_same(void **state)
     for (int i = 0; i < 6; i++) {
         make_pages(type[i % 3], i > 2, &seed);
         for (int m = 0; m < 4; m++) n_note += check_notes(name[m], params[m], side, &there) > 0;
-        give_all(NULL);
+        give_all();
     }
     assert_int_equal(n_note, 2 * (4 + 4 + 2)); /* q8 pages hold two of the four */
 }
@@ -419,7 +418,7 @@ static void boxes_are_the_same(void **state)
         assert_int_equal(api->lane_boxes(device, &away, 1), SAC_OK);
         get(got, away.at.out, sizeof got);
         assert_near(want[0], got[0], GROUP * 2 * N_PAGE, 1e-5);
-        give_all(NULL);
+        give_all();
     }
 }
 
@@ -467,7 +466,7 @@ static void shares_are_the_same(void **state)
         get(got, away.at.share, sizeof got);
         for (uint32_t i = 0; i < N_TOK && !bad; i++)
             assert_true(fabsf(got[i] / share[i] - 1) < 1e-4f);
-        give_all(NULL);
+        give_all();
     }
     free(p.frames);
     p.frames = NULL;
@@ -525,7 +524,7 @@ static void check_list(uint32_t n_before, bool dense, uint64_t *seed)
     assert_int_equal(64 * (uint64_t)count.n_line, bytes);
     if (!dense) assert_memory_equal(page, got_page, n_page * sizeof *page);
     if (!dense) assert_memory_equal(tok, got_tok, n_tok * sizeof *tok);
-    give_all(NULL);
+    give_all();
 }
 
 static void lists_hold_what_is_marked(void **state)
@@ -543,15 +542,15 @@ static void lists_hold_what_is_marked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(the_best_are_the_same, give_all),
-        cmocka_unit_test_teardown(ends_are_the_same, give_all),
-        cmocka_unit_test_teardown(draws_are_the_same, give_all),
-        cmocka_unit_test_teardown(votes_are_the_same, give_all),
-        cmocka_unit_test_teardown(logits_are_the_same, give_all),
-        cmocka_unit_test_teardown(notes_are_the_same, give_all),
-        cmocka_unit_test_teardown(boxes_are_the_same, give_all),
-        cmocka_unit_test_teardown(shares_are_the_same, give_all),
-        cmocka_unit_test_teardown(lists_hold_what_is_marked, give_all),
+        cmocka_unit_test(the_best_are_the_same),
+        cmocka_unit_test(ends_are_the_same),
+        cmocka_unit_test(draws_are_the_same),
+        cmocka_unit_test(votes_are_the_same),
+        cmocka_unit_test(logits_are_the_same),
+        cmocka_unit_test(notes_are_the_same),
+        cmocka_unit_test(boxes_are_the_same),
+        cmocka_unit_test(shares_are_the_same),
+        cmocka_unit_test(lists_hold_what_is_marked),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);
 }
