@@ -253,6 +253,24 @@ static void a_sample_stands_for_all(void **state)
     problem_free(&p);
 }
 
+/* Query heads that ask the same draw apart: what one misses another may read. */
+static void heads_draw_apart(void **state)
+{
+    (void)state;
+    static struct result r;
+    struct problem p = problem_make(SAC_KV_F16, 64, 16, 4);
+    const size_t n = p.n_query, last = N_LIST - 1;
+    memcpy(p.q + last * n * 64, p.q + (last - 1) * n * 64, n * 64 * sizeof *p.q);
+    memcpy(p.lse + last * n, p.lse + (last - 1) * n, n * sizeof *p.lse);
+    for (size_t j = 0; j < sizeof isa_names / sizeof isa_names[0]; j++) {
+        struct ops ops;
+        if (ops_init_isa(&ops, isa_names[j], NULL) != SAC_OK) continue;
+        assert_true(run(&ops, &p, &r, 1));
+        assert_true(memcmp(r.mask[last], r.mask[last - 1], sizeof r.mask[0]) != 0);
+    }
+    problem_free(&p);
+}
+
 /* However many workers share it out. */
 static void workers_change_no_bit(void **state)
 {
@@ -306,9 +324,9 @@ static void weights_of_pages_add_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_of_pages_add_up),    cmocka_unit_test(masses_decide),
-        cmocka_unit_test(a_sample_stands_for_all),    cmocka_unit_test(workers_change_no_bit),
-        cmocka_unit_test(what_is_not_finite_is_told),
+        cmocka_unit_test(weights_of_pages_add_up), cmocka_unit_test(masses_decide),
+        cmocka_unit_test(a_sample_stands_for_all), cmocka_unit_test(workers_change_no_bit),
+        cmocka_unit_test(heads_draw_apart),        cmocka_unit_test(what_is_not_finite_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
