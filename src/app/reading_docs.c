@@ -17,17 +17,11 @@ void reading_docs_add(struct reading_docs *d, const char *name, const char *text
     d->item[d->n++].text = (struct passages_document){text, n};
 }
 
-/* Pieces and not a text that was decoded: passages are found among pieces. */
 static sac_status add_tokens(struct reading_docs *d, const char *name, const sac_model *model,
                              const int32_t *tok, size_t n_tok, sac_error *err)
 {
     struct strbuf text = {0};
-    for (size_t i = 0; i < n_tok; i++) {
-        size_t n;
-        const char *piece = sac_token_piece(model, tok[i], true, &n);
-        strbuf_add(&text, piece, n);
-    }
-    while (text.n > 0 && text.data[text.n - 1] == '\n') text.n--;
+    passages_add_pieces(&text, model, tok, n_tok);
     const size_t n = text.n;
     strbuf_add(&text, "", 0);
     char *owned = strbuf_detach(&text, NULL);

@@ -52,6 +52,18 @@ static sac_status join_pieces(struct pieces *out, const struct passages_prompt *
     return out->text.failed ? no_memory(err) : SAC_OK;
 }
 
+void passages_add_pieces(struct strbuf *out, const sac_model *model, const int32_t *tok,
+                         size_t n_tok)
+{
+    const size_t from = out->n;
+    for (size_t i = 0; i < n_tok; i++) {
+        size_t n;
+        const char *piece = sac_token_piece(model, tok[i], true, &n);
+        strbuf_add(out, piece, n);
+    }
+    while (!out->failed && out->n > from && out->data[out->n - 1] == '\n') out->n--;
+}
+
 static struct passages_document trimmed(struct passages_document d)
 {
     while (d.n > 0 && is_space(d.text[d.n - 1])) d.n--;

@@ -60,6 +60,10 @@ struct passages_prompt {
 /* Finds the documents; SAC_ERR_UNSUPPORTED if one does not stand in the prompt as it is. `p` is
  * zeroed. */
 sac_status passages_find(struct passages *p, const struct passages_prompt *prompt, sac_error *err);
+/* Appends the text of tokens as documents are found by it: their pieces, without the newlines at
+ * the end that part a stored document from what follows. */
+void passages_add_pieces(struct strbuf *out, const sac_model *model, const int32_t *tok,
+                         size_t n_tok);
 /* Adds a record; a sac_read_fn, `user` is the struct passages. Prompt rows do not count. */
 void passages_take(void *user, const sac_read_record *r);
 /* Makes shares of what was added. */

@@ -3,8 +3,10 @@
  * The engine's thread puts pieces in (a token, progress, the end), the HTTP side takes them out
  * and makes text of them. Both hold one reference; the last to let go frees it.
  *
- * Who may touch what: `ask`, `n_choice`, `key` and the callbacks do not change after loop_submit.
- * Fields under "lock" belong to loop.h's lock, those under "engine" to the engine's thread alone.
+ * Who may touch what: `ask`, `n_choice`, `key` and the callbacks do not change after loop_submit,
+ * but for the passages of a prompt over documents, which the engine's thread finds before it
+ * starts. Fields under "lock" belong to loop.h's lock, those under "engine" to the engine's thread
+ * alone.
  */
 #ifndef SAC_SERVE_ANSWER_H
 #define SAC_SERVE_ANSWER_H

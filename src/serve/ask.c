@@ -20,6 +20,8 @@ void ask_deinit(struct ask *a)
         passages_deinit(&a->prompt[i].passages);
     }
     mem_free(a->role);
+    for (uint32_t i = 0; i < a->n_said; i++) mem_free(a->said[i]);
+    mem_free(a->said);
     mem_free(a->context);
     for (uint32_t i = 0; i < a->n_doc; i++) mem_free(a->doc_name[i]);
     mem_free(a->document.name);
@@ -335,9 +337,6 @@ static sac_status read_documents(struct ask *a, const cJSON *o, const struct ask
         if (!name) return no_memory(ref);
         a->doc_name[a->n_doc++] = name;
     }
-    if (a->attention)
-        return refusal_set(ref, REFUSAL_UNSUPPORTED, "return_attention",
-                           "'return_attention' is not supported together with 'documents'");
     return SAC_OK;
 }
 
@@ -481,6 +480,20 @@ sac_status ask_add_prompt(struct ask *a, int32_t *tok, size_t n, const struct as
     return SAC_OK;
 }
 
+/* The texts around documents, until the documents are there. */
+static sac_status keep_said(struct ask *a, const struct passages_document *text, size_t n_text,
+                            struct refusal *ref)
+{
+    a->said = mem_calloc(n_text, sizeof *a->said);
+    if (!a->said) return no_memory(ref);
+    for (size_t i = 0; i < n_text; i++) {
+        char *copy = mem_strndup(text[i].text, text[i].n);
+        if (!copy) return no_memory(ref);
+        a->said[a->n_said++] = copy;
+    }
+    return SAC_OK;
+}
+
 sac_status ask_find_passages(struct ask *a, const struct passages_document *text, size_t n_text,
                              const struct ask_rules *rules, struct refusal *ref)
 {
@@ -493,6 +506,7 @@ sac_status ask_find_passages(struct ask *a, const struct passages_document *text
                                            .may_lack = true};
     sac_error err = {0};
     if (!a->attention) return SAC_OK;
+    if (a->n_doc) return keep_said(a, text, n_text, ref);
     const sac_status status = passages_find(&p->passages, &prompt, &err);
     return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "return_attention", err.msg);
 }

@@ -87,6 +87,9 @@ struct ask {
     enum ask_attention attention;
     const char **role; /* owned, [n_role] of the messages, for that */
     uint32_t n_role;
+    char **said;     /* owned, [n_said] texts around the documents, which are found when these */
+    uint32_t n_said; /*   are joined; n_before of them stand before the documents */
+    uint32_t n_before;
     bool audit; /* what it read is held against dense attention, and told of */
     bool logprobs;
     uint32_t n_top; /* likeliest tokens shown beside each */
@@ -106,7 +109,8 @@ sac_status ask_add_prompt(struct ask *a, int32_t *tok, size_t n, const struct as
  * (or NULL) is the first message's text; `raw`: there is no template. */
 sac_status ask_find_head(struct ask *a, const char *system, bool raw, const struct ask_rules *rules,
                          struct refusal *ref);
-/* Finds the texts [n_text] in the last prompt, if the answer's reading is kept. */
+/* Finds the texts [n_text] in the last prompt, if the answer's reading is kept. With documents the
+ * prompt is not whole yet: the texts are noted. */
 sac_status ask_find_passages(struct ask *a, const struct passages_document *text, size_t n_text,
                              const struct ask_rules *rules, struct refusal *ref);
 

@@ -238,6 +238,7 @@ static sac_status find_messages(const struct dialogue *d, struct ask *a,
         text[i].n = strlen(text[i].text);
         a->role[a->n_role++] = find_role(m->role);
     }
+    a->n_before = d->n_lead == 0 && strcmp(d->msg[0].role, "system") == 0;
     const sac_status status = ask_find_passages(a, text, n, rules, ref);
     mem_free(text);
     return status;

@@ -160,44 +160,126 @@ static sac_status check_head(const struct library *l, const struct ask *ask, sac
                      doc->name);
 }
 
-/* `*out_n` sequences were loaded, whatever the result. */
-static sac_status load_all(struct library *l, const struct ask *ask, sac_seq *seq, uint32_t *out_n,
-                           sac_doc *out_first, sac_error *err)
+struct loaded {
+    sac_seq seq[ASK_DOC_MAX];
+    sac_doc doc[ASK_DOC_MAX];
+    uint32_t n;
+};
+
+/* `out->n` documents were loaded, whatever the result. */
+static sac_status load_all(struct library *l, const struct ask *ask, struct loaded *out,
+                           sac_error *err)
 {
-    for (*out_n = 0; *out_n < ask->n_doc;) {
-        sac_doc doc;
-        TRY(sac_doc_load(l->docs, l->engine, ask->doc_name[*out_n], &seq[*out_n], &doc, err));
-        if (*out_n == 0) *out_first = doc;
-        TRY(check_head(l, ask, seq[(*out_n)++], &doc, err));
+    while (out->n < ask->n_doc) {
+        const uint32_t i = out->n;
+        TRY(sac_doc_load(l->docs, l->engine, ask->doc_name[i], &out->seq[i], &out->doc[i], err));
+        out->n++;
+        TRY(check_head(l, ask, out->seq[i], &out->doc[i], err));
     }
     return SAC_OK;
 }
 
-sac_status library_join(struct library *l, const struct ask *ask, uint64_t key,
-                        struct library_wait wait, sac_seq *out, sac_compose_report *report,
-                        sac_error *err)
+/* The whole prompt: what the sequence holds, and the rest. Owned by the caller. */
+static int32_t *whole_prompt(const struct library *l, const struct ask *ask, sac_seq seq,
+                             size_t *out_n)
+{
+    const struct ask_prompt *p = &ask->prompt[0];
+    const size_t n_seq = sac_seq_length(l->engine, seq, NULL), n_rest = p->n - ask->n_head;
+    int32_t *tok = mem_alloc((n_seq + n_rest) * sizeof *tok);
+    if (!tok) return NULL;
+    memcpy(tok, sac_seq_tokens(l->engine, seq), n_seq * sizeof *tok);
+    memcpy(tok + n_seq, p->tok + ask->n_head, n_rest * sizeof *tok);
+    *out_n = n_seq + n_rest;
+    return tok;
+}
+
+/* The texts of a prompt in their order. */
+struct texts {
+    struct passages_document *item; /* [n] owned; borrows the texts */
+    size_t n;
+    struct strbuf own[ASK_DOC_MAX]; /* of the documents, as their tokens have them */
+};
+
+static sac_status list_texts(struct texts *t, const struct library *l, const struct ask *ask,
+                             const struct loaded *loaded, const int32_t *tok)
+{
+    const int32_t *at = tok + loaded->doc[0].n_head;
+    t->item = mem_calloc(ask->n_said + loaded->n, sizeof *t->item);
+    if (!t->item) return SAC_ERR_MEMORY;
+    for (uint32_t i = 0; i < ask->n_before; i++)
+        t->item[t->n++] = (struct passages_document){ask->said[i], strlen(ask->said[i])};
+    for (uint32_t i = 0; i < loaded->n; i++) {
+        const size_t n_own = loaded->doc[i].n_tok - loaded->doc[i].n_head;
+        passages_add_pieces(&t->own[i], l->options.model, at, n_own);
+        strbuf_add(&t->own[i], "", 0);
+        if (t->own[i].failed) return SAC_ERR_MEMORY;
+        t->item[t->n++] = (struct passages_document){t->own[i].data, t->own[i].n};
+        at += n_own;
+    }
+    for (uint32_t i = ask->n_before; i < ask->n_said; i++)
+        t->item[t->n++] = (struct passages_document){ask->said[i], strlen(ask->said[i])};
+    return SAC_OK;
+}
+
+static sac_status find_passages(const struct library *l, const struct ask *ask,
+                                const struct loaded *loaded, struct library_joined *joined,
+                                sac_error *err)
+{
+    struct texts texts = {0};
+    size_t n_tok = 0;
+    int32_t *tok = whole_prompt(l, ask, joined->seq, &n_tok);
+    sac_status status = tok ? list_texts(&texts, l, ask, loaded, tok) : SAC_ERR_MEMORY;
+    if (status == SAC_OK) {
+        const struct passages_prompt prompt = {.model = l->options.model,
+                                               .tok = tok,
+                                               .n_tok = n_tok,
+                                               .document = texts.item,
+                                               .n_document = texts.n,
+                                               .may_lack = true};
+        status = passages_find(&joined->passages, &prompt, err);
+    } else {
+        (void)error_set(err, status, "out of memory for a reading");
+    }
+    for (uint32_t i = 0; i < loaded->n; i++) strbuf_deinit(&texts.own[i]);
+    mem_free(texts.item);
+    mem_free(tok);
+    return status;
+}
+
+static sac_status compose(struct library *l, const struct ask *ask, const struct loaded *loaded,
+                          struct library_wait wait, struct library_joined *out, sac_error *err)
 {
     const char *method = ask->context ? ask->context : l->options.context;
-    sac_seq seq[ASK_DOC_MAX];
-    sac_doc first = {0};
-    uint32_t n_loaded = 0;
-    if (!method && ask->n_doc > 1)
+    const sac_compose_params params = {.method = method ? method : "reuse",
+                                       .doc = loaded->seq,
+                                       .n_doc = loaded->n,
+                                       .n_head = loaded->doc[0].n_head,
+                                       .question = ask->prompt[0].tok + ask->n_head,
+                                       .n_question = ask->prompt[0].n - ask->n_head,
+                                       .progress = wait.progress,
+                                       .user = wait.user};
+    TRY(sac_compose(l->engine, &params, &out->seq, &out->report, err));
+    if (!ask->attention) return SAC_OK;
+    const sac_status status = find_passages(l, ask, loaded, out, err);
+    if (status == SAC_OK) return SAC_OK;
+    passages_deinit(&out->passages);
+    sac_seq_remove(l->engine, out->seq);
+    out->seq = SAC_SEQ_NONE;
+    return status;
+}
+
+sac_status library_join(struct library *l, const struct ask *ask, uint64_t key,
+                        struct library_wait wait, struct library_joined *out, sac_error *err)
+{
+    struct loaded loaded = {.n = 0};
+    *out = (struct library_joined){.seq = SAC_SEQ_NONE};
+    if (!ask->context && !l->options.context && ask->n_doc > 1)
         return error_set(err, SAC_ERR_ARG,
                          "several documents need 'sparse.context', which says how they are "
                          "joined: recompute is exact");
     sac_status status = turn_to(l, key, err);
-    if (status == SAC_OK) status = load_all(l, ask, seq, &n_loaded, &first, err);
-    if (status == SAC_OK) {
-        const sac_compose_params params = {.method = method ? method : "reuse",
-                                           .doc = seq,
-                                           .n_doc = n_loaded,
-                                           .n_head = first.n_head,
-                                           .question = ask->prompt[0].tok + ask->n_head,
-                                           .n_question = ask->prompt[0].n - ask->n_head,
-                                           .progress = wait.progress,
-                                           .user = wait.user};
-        status = sac_compose(l->engine, &params, out, report, err);
-    }
-    for (uint32_t i = 0; i < n_loaded; i++) sac_seq_remove(l->engine, seq[i]);
+    if (status == SAC_OK) status = load_all(l, ask, &loaded, err);
+    if (status == SAC_OK) status = compose(l, ask, &loaded, wait, out, err);
+    for (uint32_t i = 0; i < loaded.n; i++) sac_seq_remove(l->engine, loaded.seq[i]);
     return status;
 }

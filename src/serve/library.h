@@ -28,9 +28,16 @@ struct library_wait {
 /* Adds, lists or removes, as the ask says; `out` gets the answer's JSON. */
 sac_status library_work(struct library *l, const struct ask *ask, uint64_t key,
                         struct library_wait wait, struct strbuf *out, sac_error *err);
-/* A new sequence with the ask's documents behind the prompt's head. */
+struct library_joined {
+    sac_seq seq; /* new: the documents behind the prompt's head; the caller's */
+    sac_compose_report report;
+    /* Of the whole prompt, where the answer's reading is kept: the ask's texts before the
+     * documents, these, the texts behind them. The caller's. */
+    struct passages passages;
+};
+
+/* Joins the ask's documents. */
 sac_status library_join(struct library *l, const struct ask *ask, uint64_t key,
-                        struct library_wait wait, sac_seq *out, sac_compose_report *report,
-                        sac_error *err);
+                        struct library_wait wait, struct library_joined *out, sac_error *err);
 
 #endif

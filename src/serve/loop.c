@@ -360,14 +360,16 @@ static void do_work(struct loop *loop, struct answer *a)
 /* Each choice goes on from a sequence of its own with the documents. */
 static sac_status join_documents(struct loop *loop, struct answer *a, sac_error *err)
 {
-    sac_seq *first = &a->choice[0].seq;
+    struct library_joined joined;
     if (a->ask.n_doc == 0) return SAC_OK;
     loop->in_library = true;
-    sac_status status =
-        library_join(loop->library, &a->ask, a->key, wait_of(a), first, &a->joined, err);
+    sac_status status = library_join(loop->library, &a->ask, a->key, wait_of(a), &joined, err);
     loop->in_library = false;
+    a->choice[0].seq = joined.seq;
+    a->joined = joined.report;
+    a->ask.prompt[0].passages = joined.passages;
     for (uint32_t i = 1; i < a->n_choice && status == SAC_OK; i++)
-        status = sac_seq_fork(loop->engine, *first, &a->choice[i].seq, err);
+        status = sac_seq_fork(loop->engine, joined.seq, &a->choice[i].seq, err);
     for (uint32_t i = 0; i < a->n_choice && status != SAC_OK; i++) {
         if (a->choice[i].seq != SAC_SEQ_NONE) sac_seq_remove(loop->engine, a->choice[i].seq);
         a->choice[i].seq = SAC_SEQ_NONE;

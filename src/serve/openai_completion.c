@@ -22,7 +22,8 @@ static sac_status add_ids(struct ask *a, const cJSON *list, const struct ask_rul
         const double v = cJSON_IsNumber(item) ? item->valuedouble : -1;
         tok[i++] = v >= 0 && v <= INT32_MAX && v == floor(v) ? (int32_t)v : -1;
     }
-    return ask_add_prompt(a, tok, n, rules, ref);
+    TRY(ask_add_prompt(a, tok, n, rules, ref));
+    return ask_find_head(a, NULL, true, rules, ref);
 }
 
 static sac_status add_text(struct ask *a, const char *text, const struct ask_rules *rules,
@@ -35,8 +36,8 @@ static sac_status add_text(struct ask *a, const char *text, const struct ask_rul
     if (status != SAC_OK) return refusal_of(ref, status, "prompt", err.msg);
     TRY(ask_add_prompt(a, tok, n, rules, ref));
     const struct passages_document whole = {text, strlen(text)};
-    TRY(ask_find_passages(a, &whole, 1, rules, ref));
     TRY(ask_find_head(a, NULL, true, rules, ref));
+    TRY(ask_find_passages(a, &whole, 1, rules, ref));
     char **kept = &a->prompt[a->n_prompt - 1].text;
     if (a->echo && !(*kept = mem_strdup(text)))
         return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");

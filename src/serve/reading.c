@@ -138,16 +138,29 @@ cJSON *reading_sums_json(const struct reading *r)
     return o;
 }
 
-static cJSON *passage_json(const struct reading *r, const struct passage *p,
-                           const char *const *role, size_t n_role)
+/* `i` counts texts in the order of the prompt. */
+static void add_name(cJSON *o, const struct reading_names *names, uint32_t i)
 {
-    cJSON *o = cJSON_CreateObject();
-    if (p->document < n_role) {
-        cJSON_AddNumberToObject(o, "message", p->document);
-        cJSON_AddStringToObject(o, "role", role[p->document]);
+    const bool is_behind = i >= names->n_before + names->n_document;
+    const uint32_t message = is_behind ? i - names->n_document : i;
+    if (i >= names->n_before && !is_behind) {
+        const char *name = names->document[i - names->n_before];
+        cJSON_AddNullToObject(o, "message");
+        cJSON_AddItemToObject(o, "document", json_text(name, strlen(name)));
+    } else if (message < names->n_role) {
+        cJSON_AddNumberToObject(o, "message", message);
+        cJSON_AddStringToObject(o, "role", names->role[message]);
     } else {
         cJSON_AddNullToObject(o, "message");
     }
+}
+
+static cJSON *passage_json(const struct reading *r, const struct passage *p,
+                           const struct reading_names *names)
+{
+    cJSON *o = cJSON_CreateObject();
+    add_name(o, names, p->document);
+    if (p->page) cJSON_AddNumberToObject(o, "page", p->page);
     cJSON_AddNumberToObject(o, "begin", (double)p->char_begin);
     cJSON_AddNumberToObject(o, "end", (double)p->char_end);
     cJSON_AddNumberToObject(o, "token", p->tok);
@@ -176,13 +189,13 @@ static cJSON *token_json(const struct read_token *t, const sac_model *model)
     return o;
 }
 
-void reading_json(struct reading *r, const sac_model *model, const char *const *role, size_t n_role,
+void reading_json(struct reading *r, const sac_model *model, const struct reading_names *names,
                   cJSON *to)
 {
     cJSON *list = cJSON_AddArrayToObject(to, "passages");
     passages_share(&r->passages);
     for (size_t i = 0; i < r->passages.n; i++)
-        cJSON_AddItemToArray(list, passage_json(r, &r->passages.item[i], role, n_role));
+        cJSON_AddItemToArray(list, passage_json(r, &r->passages.item[i], names));
     if (!r->by_token) return;
     list = cJSON_AddArrayToObject(to, "generated");
     for (size_t i = 0; i < r->n_token; i++)

@@ -14,6 +14,15 @@
 struct cJSON;
 struct reading;
 
+/* Whose text a passage is. Messages and documents stand in the prompt in this order: the first
+ * n_before messages, the documents, the other messages. No role at all: the text beside the
+ * documents is not of messages. */
+struct reading_names {
+    const char *const *role; /* [n_role] of messages */
+    const char *const *document;
+    uint32_t n_role, n_document, n_before;
+};
+
 /* Means and extremes over the rows that chose a token. Masses are shares of dense attention's
  * softmax mass that lie on tokens which were read, means over layers and KV heads. */
 struct reading_sums {
@@ -36,9 +45,8 @@ struct reading_sums reading_sums(const struct reading *r);
 /* {"rows", "mass_mean", "mass_min", "output_error_mean", "output_error_max"}; no row: NULL. */
 struct cJSON *reading_sums_json(const struct reading *r);
 /* Adds "passages" and, if they were kept, "generated" to an object; once, and nothing is taken
- * afterwards. `role` [n_role] are those of the documents, which are messages; none: the prompt is
- * one text. */
-void reading_json(struct reading *r, const sac_model *model, const char *const *role, size_t n_role,
+ * afterwards. */
+void reading_json(struct reading *r, const sac_model *model, const struct reading_names *names,
                   struct cJSON *to);
 
 #endif

@@ -314,7 +314,12 @@ static cJSON *attention_of(struct reply *r, uint32_t i)
     if (!c->reading) return o;
     sums = reading_sums_json(c->reading);
     if (sums) cJSON_AddItemToObject(o, "dense", sums);
-    reading_json(c->reading, r->rules->model, r->ask->role, r->ask->n_role, o);
+    const struct reading_names names = {.role = r->ask->role,
+                                        .n_role = r->ask->n_role,
+                                        .document = (const char *const *)r->ask->doc_name,
+                                        .n_document = r->ask->n_doc,
+                                        .n_before = r->ask->n_before};
+    reading_json(c->reading, r->rules->model, &names, o);
     return o;
 }
 

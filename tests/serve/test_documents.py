@@ -104,6 +104,50 @@ class Documents(unittest.TestCase):
         error = server.refusal(400, "/v1/chat/completions", {**body, "documents": ["one"]}, **key("a"))
         self.assertIn("system message", error["message"])
 
+    def test_what_an_answer_read_of_them(self):
+        fact, sea = "The code of the blue door is 7391.", "The sea was calm and the boats came home. " * 12
+        secret = sea + fact + " " + sea
+        add("sea ä.txt", sea, system="Be brief."), add("secret.txt", "\n" + secret, system="Be brief.")
+        body = {"messages": [{"role": "system", "content": "Be brief."},
+                             {"role": "user", "content": "What is the code of the blue door?"},
+                             {"role": "assistant", "content": "I look."},
+                             {"role": "user", "content": "Well? The code of the blue door is"}],
+                "documents": ["sea ä.txt", "secret.txt"], "sparse": {"context": "recompute"},
+                "temperature": 0, "max_tokens": 4, "n": 2, "return_attention": "tokens"}
+        answer = server.answer("/v1/chat/completions", body, **key("a"))
+        reading = server.get("/v1/attention/" + answer["id"], **key("a"))[2]
+        self.assertEqual(len(reading["answers"]), 2)
+        for got in reading["answers"]:
+            passages = got["passages"]
+            order = list(dict.fromkeys(p.get("document", p["message"]) for p in passages))
+            self.assertEqual(order, [0, "sea ä.txt", "secret.txt", 1, 2, 3])
+            texts = {"sea ä.txt": sea.rstrip(), "secret.txt": "\n" + secret.rstrip(),
+                     **{i: m["content"] for i, m in enumerate(body["messages"])}}
+            for p in passages:
+                self.assertEqual(texts[p.get("document", p["message"])][p["begin"]:p["end"]], p["text"])
+                self.assertEqual("role" in p, p["message"] is not None)
+                self.assertEqual(p["message"] is None, "document" in p)
+            self.assertAlmostEqual(sum(p["share"] for p in passages), 1, places=6)
+            self.assertEqual(passages[-1]["token_end"] <= got["prompt_tokens"], True)
+            best = max((p for p in passages if "document" in p), key=lambda p: p["share"])
+            self.assertEqual((best["document"], "blue" in best["text"] or "7391" in best["text"]),
+                             ("secret.txt", True), best)
+            self.assertEqual(len(got["generated"]), 4)
+            self.assertAlmostEqual(got["dense"]["mass_mean"], 1, places=3)
+        del body["return_attention"]
+        self.assertEqual([c["message"] for c in server.answer("/v1/chat/completions", body, **key("a"))["choices"]],
+                         [c["message"] for c in answer["choices"]])
+
+    def test_what_a_raw_answer_read_of_them(self):
+        add("raw.txt", TEXT, raw=True)
+        for prompt in ("The code of door 3 is", [504, 2909, 282, 3303]):
+            answer = server.answer("/v1/completions", {"prompt": prompt, "documents": ["raw.txt"], "max_tokens": 2,
+                                                       "return_attention": True}, **key("a"))
+            got = server.get("/v1/attention/" + answer["id"], **key("a"))[2]["answers"][0]
+            names = {p.get("document") for p in got["passages"]}
+            self.assertEqual(names, {"raw.txt"} if isinstance(prompt, list) else {"raw.txt", None})
+        server.refusal(400, "/v1/completions", {"prompt": [[504], [2909]], "documents": ["raw.txt"]}, **key("a"))
+
     def test_keys_have_their_own(self):
         add("mine", "Nobody else may see this. " * 4)
         self.assertEqual(server.get("/v1/documents", **key("b"))[2]["data"], [])
