@@ -775,7 +775,7 @@ typedef struct sac_method_info {
     const char *name;              /* as the command line spells it */
     const char *summary;           /* one line */
     const char *paper;             /* where it is described, or NULL */
-    const char *about;             /* a paragraph: what it does, what it can and cannot find */
+    const char *about;             /* a paragraph: what it can find and what not, or NULL */
     const sac_method_param *param; /* [n_param] */
     size_t n_param;
     const sac_method_deviation *deviation; /* [n_deviation] */

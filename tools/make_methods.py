@@ -4,6 +4,7 @@ disagree; a test compares the pages with fresh ones. usage: make_methods.py PROG
 """
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -27,7 +28,8 @@ def file_of(method, methods):
 def source_of(method):
     """The file that defines it: several methods may share one."""
     folder = pathlib.Path(__file__).parent.parent / "src/methods" / method["kind"]
-    files = [f.name for f in sorted(folder.glob("*.c")) if f'.name = "{method["name"]}"' in f.read_text()]
+    defines = re.compile(rf'\.name = "{method["name"]}"|METHOD_{method["kind"].upper()}\(\s*{method["name"]},')
+    files = [f.name for f in sorted(folder.glob("*.c")) if defines.search(f.read_text())]
     if len(files) != 1:
         sys.exit(f"{method['kind']} method {method['name']} is defined in {files}")
     return f"src/methods/{method['kind']}/{files[0]}"
@@ -35,7 +37,7 @@ def source_of(method):
 
 def page_of(method):
     lines = [f"# {method['name']}", "", f"A {method['kind']} method: {method['summary']}.", "",
-             method["about"], ""]
+             *([method["about"], ""] if method.get("about") else [])]
     if method.get("paper"):
         lines += [f"Paper: {method['paper']}.", ""]
     if method.get("needs_question"):

@@ -78,7 +78,7 @@ static int print_json(const char *name)
         cJSON_AddStringToObject(row, "name", m.name);
         cJSON_AddStringToObject(row, "summary", m.summary);
         if (m.paper) cJSON_AddStringToObject(row, "paper", m.paper);
-        cJSON_AddStringToObject(row, "about", m.about);
+        if (m.about) cJSON_AddStringToObject(row, "about", m.about);
         cJSON_AddStringToObject(row, "runs_on", runs_on(&m));
         if (strcmp(m.kind, "decode") == 0)
             cJSON_AddBoolToObject(row, "needs_question", m.needs_question);
@@ -125,8 +125,10 @@ static void print_method(const sac_method_info *m)
 {
     printf("%s method '%s': %s\n", m->kind, m->name, m->summary);
     if (m->paper) printf("%s\n", m->paper);
-    putchar('\n');
-    print_wrapped(m->about, 96);
+    if (m->about) {
+        putchar('\n');
+        print_wrapped(m->about, 96);
+    }
     if (m->needs_question && strcmp(m->kind, "decode") == 0) {
         putchar('\n');
         print_wrapped("It takes the prompt's end for the question: of a question's tokens the last "

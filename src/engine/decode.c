@@ -161,7 +161,7 @@ static void take_answer(const struct choose_call *c, uint32_t item_i, const stru
 {
     struct reading_lane *answer = &c->r->lane[item_i];
     assert(pick->dense || !pick->not_finite);
-    assert(method->chooses || pick->n_chosen == 0);
+    assert(!method->fixed || pick->n_chosen == 0);
     assert(method->weighs || pick->n_tok == 0);
     assert(method->has_rest || !pick->attended);
     assert(pick->n_bypass <= c->e->shape.group);

@@ -3,7 +3,6 @@
 #include "methods/box.h"
 
 #include "base/half.h"
-#include "methods/batch.h"
 #include "methods/meter.h"
 #include "methods/pick.h"
 
@@ -182,12 +181,18 @@ void box_votes(const struct method_batch *b, enum box kind)
     batch_vote(b, item_of(kind));
 }
 
-void box_choose(const struct method_batch *b, const struct box_choice *want)
+void box_choose(const struct method_batch *b, enum box kind)
 {
-    const enum batch_item item = item_of(want->kind);
-    const struct batch_ends ends = {want->sink, want->recent, item};
-    batch_budgets(b, want->dense);
-    box_votes(b, want->kind);
-    if (want->raw) batch_sum_heads(b, item);
-    batch_take(b, &ends, want->by_head ? BATCH_BY_HEAD : BATCH_BY_VOTE);
+    const struct box_param *set = b->lane[0].param;
+    const enum batch_item item = item_of(kind);
+    const struct batch_ends ends = {set->sink, set->recent, item};
+    batch_budgets(b, set->dense);
+    box_votes(b, kind);
+    if (set->reduce > 0) batch_sum_heads(b, item);
+    batch_take(b, &ends, set->heads > 0 ? BATCH_BY_HEAD : BATCH_BY_VOTE);
+}
+
+void box_choose_vectors(const struct method_batch *b)
+{
+    box_choose(b, BOX_VECTOR);
 }

@@ -6,14 +6,24 @@
  * cuboid-mean). The score is not a bound, and orders pages better. BOX_HALVES: a BOX_BOUND for each
  * half of the page, for papers whose pages have 16 tokens; always beside the page, for a q8 page
  * has one minimum and step for all its tokens. BOX_VECTOR: one vector of the method's own making
- * (box_put); the score is its product with the query. */
+ * (its `seal` calls box_put); the score is its product with the query. */
 #ifndef SAC_METHODS_BOX_H
 #define SAC_METHODS_BOX_H
 
-#include "methods/room.h"
+#include "methods/batch.h"
 
 enum box { BOX_BOUND, BOX_MEAN, BOX_HALVES, BOX_VECTOR };
 #define BOX_HALF_TOK (PAGE_TOK / 2)
+#define BOX_DIM_MAX  512u /* channels of a head, as model/config.c allows */
+
+/* Parameters of methods that choose by such scores: all have a budget, some of the others. */
+struct box_param {
+    struct param_budget budget;
+    uint32_t dense, sink, recent; /* layers; tokens */
+    uint32_t page;                /* quest: 16 tokens, 32 */
+    uint32_t heads;               /* quest: together, each for itself */
+    uint32_t reduce;              /* arkvale: shares, raw scores */
+};
 
 /* Side data of a page. */
 size_t box_bytes(const struct method_shape *s, enum box kind);
@@ -37,16 +47,16 @@ bool box_vote(const struct room *r, const struct method_lane *l);
 /* The same for lanes that are not dense: a score that is not finite is told in the result. */
 void box_votes(const struct method_batch *b, enum box kind);
 
-/* What quest and arkvale have in common: of the layers from `dense` on, the ends, and the budget,
- * with which their parameters begin, in the best of the other pages or halves. By shares of a
- * softmax, or (raw) by the sum of the scores of the query heads, or (by_head) by the scores of each
- * query head alone, and then all read what one of them has chosen. Takes the scratch of
- * room_page_bytes, for halves room_token_bytes. */
-struct box_choice {
-    enum box kind;
-    uint32_t dense, sink, recent; /* layers; tokens */
-    bool raw, by_head;
-};
-void box_choose(const struct method_batch *b, const struct box_choice *want);
+/* The whole choice of a method with struct box_param: of the layers from `dense` on, the ends, and
+ * the budget in the best of the other pages or halves. By shares of a softmax, or (`reduce`) by the
+ * sum of the scores of the query heads, or (`heads`) by the scores of each query head alone, and
+ * then all read what one of them has chosen. Takes the scratch of room_page_bytes, for halves
+ * room_token_bytes. */
+void box_choose(const struct method_batch *b, enum box kind);
+void box_choose_vectors(const struct method_batch *b);
+
+/* The hooks of a method with BOX_VECTOR, all but `seal`. */
+#define BOX_VECTOR_HOOKS                                                                           \
+    .side_bytes = box_vector_bytes, .scratch_bytes = room_page_bytes, .choose = box_choose_vectors
 
 #endif

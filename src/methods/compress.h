@@ -66,6 +66,12 @@ void compress_select(const struct method_lane *l, struct method_pick *out,
 void compress_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
 bool compress_sound(const struct method_loaded *l);
 
+/* The hooks that methods of this kind share; each has `see` and `select` that hand its policy on.
+ */
+#define COMPRESS_HOOKS                                                                             \
+    .state_bytes = compress_state_bytes, .scratch_bytes = compress_scratch_bytes,                  \
+    .cut = compress_cut, .sound = compress_sound
+
 /* ---- Votes ---- */
 
 /* Softmax shares of the tokens, summed over the window's rows, mean over the query heads. */

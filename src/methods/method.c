@@ -85,7 +85,7 @@ bool sac_method_at(size_t i, sac_method_info *out)
                              .n_param = m->params ? m->params->n : 0,
                              .deviation = m->deviation,
                              .n_deviation = m->n_deviation,
-                             .chooses = m->chooses,
+                             .chooses = m->decode && !m->fixed,
                              .needs_question = m->needs_question || asks(m),
                              /* Without hooks it is dense attention. */
                              .any_chunk = is_prefill && (!m->prefill || m->prefill->any_chunk),

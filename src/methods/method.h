@@ -263,13 +263,13 @@ struct method {
     const char *name;                      /* unique within its kind */
     const char *summary;                   /* one line, no full stop */
     const char *paper;                     /* or NULL */
-    const char *about;                     /* a paragraph */
+    const char *about;                     /* a paragraph, or NULL: the summary says all */
     const struct method_params *params;    /* NULL: none */
     const sac_method_deviation *deviation; /* [n_deviation] from its paper; none without a paper */
     uint32_t n_deviation;
-    bool chooses;     /* by scores, some of what it reads: one that never does has n_chosen 0 */
-    bool has_rest;    /* sets the entry beside what attention reads */
-    bool weighs;      /* sets weights of tokens, struct method_pick's or struct plan's */
+    bool fixed;    /* decode: nothing that it reads is chosen by a score, so n_chosen is always 0 */
+    bool has_rest; /* sets the entry beside what attention reads */
+    bool weighs;   /* sets weights of tokens, struct method_pick's or struct plan's */
     bool token_grain; /* marks single tokens, not whole pages */
     bool evicts;      /* what it has not marked once it will not mark again: pages are given back */
     /* Of a decode method that takes the prompt's end for the question: it learns from the queries
@@ -283,6 +283,15 @@ struct method {
     const struct method_prefill *prefill; /* the same for prompt rows */
     const struct method_context *context; /* of kind "context" (context.h) */
 };
+
+/* The first members of a method of each kind that is named like its parameters (METHOD_PARAMS). One
+ * that has none, or a hyphen in its name, gives the members by themselves. */
+#define METHOD_OF(a_kind, a_name, a_summary)                                                       \
+    .kind = a_kind, .name = #a_name, .summary = a_summary, .params = &a_name##_params
+#define METHOD_DECODE(name, summary)  METHOD_OF("decode", name, summary)
+#define METHOD_PREFILL(name, summary) METHOD_OF("prefill", name, summary)
+#define METHOD_CONTEXT(name, summary) METHOD_OF("context", name, summary)
+#define METHOD_DEVIATIONS(list)       .deviation = list, .n_deviation = sizeof list / sizeof list[0]
 
 #define METHOD(symbol) extern const struct method symbol;
 #include "methods/methods.def"

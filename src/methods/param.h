@@ -6,7 +6,7 @@
  *     METHOD_PARAMS(streaming, PARAMS)
  *
  * makes `struct streaming_param` with a member for each, in which hooks find the values
- * (lane->param points to one), and `streaming_params`, the table that parsing, help, docs and tests
+ * (lane->param points to one), and a table, NAME_params, that parsing, help, docs and tests
  * read. A row is a type, a key, the default as one would type it, what the type needs, and a help
  * text:
  *

@@ -238,7 +238,6 @@ sac_status sac_method_register(const sac_method_def *def, sac_error *err)
                         .about = "Was given by the program at run time: it chooses pages by cards "
                                  "that it keeps of them, the most wanted first.",
                         .params = &registered_params,
-                        .chooses = true,
                         .decode = &m->hooks};
     n_place++;
     return SAC_OK;

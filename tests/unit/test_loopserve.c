@@ -284,7 +284,7 @@ static void lines_are_kept_by_layer_and_head(void **state)
     (void)state;
     const struct page_geom geom = {.n_layer = 3, .n_kv_head = 1, .head_dim = 64};
     const struct method_shape shape = {.geom = &geom, .group = 2, .n_ctx = 200};
-    struct loop_param set = {.mass = 0};
+    struct loopserve_param set = {.mass = 0};
     assert_int_equal(loop_state_bytes(&shape, &set), 0);
     set.keep = true;
     const size_t bytes = loop_state_bytes(&shape, &set), n = 7;

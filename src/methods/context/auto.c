@@ -19,7 +19,7 @@
     P(SHARE, layers, "0.85", "share of the layers, the first ones, in which they are")             \
     P(COUNT, rounds, "1", 1, 8,                                                                    \
       "how often the question reads and chooses; later ones read what is computed again")
-METHOD_PARAMS(auto_context, PARAMS)
+METHOD_PARAMS(auto, PARAMS)
 
 /* Of all layers: those whose reading counts. */
 #define READ_FROM 0.25
@@ -38,7 +38,7 @@ static void auto_reads(const struct context_view *v, uint32_t *first, uint32_t *
 
 static void auto_plan(const struct context_view *v, struct context_plan *p)
 {
-    const struct auto_context_param *set = v->param;
+    const struct auto_param *set = v->param;
     const size_t n_tok = (size_t)v->n_page * PAGE_TOK;
     const uint32_t n_layer = layer_at(v, set->layers);
     uint32_t *word = context_refresh(v, p, 0);
@@ -59,7 +59,7 @@ static void auto_plan(const struct context_view *v, struct context_plan *p)
 
 static uint32_t auto_rounds(const void *param)
 {
-    const struct auto_context_param *set = param;
+    const struct auto_param *set = param;
     return set->rounds;
 }
 
@@ -67,16 +67,13 @@ static const struct method_context hooks = {
     .plan = auto_plan, .reads = auto_reads, .rounds = auto_rounds};
 
 const struct method auto_context_method = {
-    .kind = "context",
-    .name = "auto",
-    .summary = "the tokens that the question reads are computed again",
+    METHOD_CONTEXT(auto, "the tokens that the question reads are computed again"),
     .about =
         "Reads the documents with the question, as they were computed, and computes those tokens "
         "again that it reads most; then reads once more and chooses the other half. A tenth of the "
         "work goes where an answer comes from, whatever else the documents would say of each "
         "other. It needs the question before the documents are joined. Its dial is mass: less than "
         "1 computes as few tokens as hold that share of what is read, if they are fewer.",
-    .params = &auto_context_params,
     .facts = {.whole = "most=1,layers=1,rounds=1"},
     .context = &hooks,
 };

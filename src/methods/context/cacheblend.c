@@ -64,17 +64,14 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method cacheblend_method = {
-    .kind = "context",
-    .name = "cacheblend",
-    .summary = "the tokens that the other documents change most are computed again",
+    METHOD_CONTEXT(cacheblend,
+                   "the tokens that the other documents change most are computed again"),
     .paper = "Yao et al., CacheBlend: Fast Large Language Model Serving for RAG with Cached "
              "Knowledge Fusion, arXiv 2405.16444",
     .about = "Computes two layers of all tokens, looks which tokens' keys have changed most, and "
              "computes those alone in the other layers. It restores what documents say of each "
              "other where that is strongest, whether the question asks for it or not.",
-    .params = &cacheblend_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
     .facts = {.whole = "ratio=1"},
     .context = &hooks,
 };

@@ -40,18 +40,14 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method epic_method = {
-    .kind = "context",
-    .name = "epic",
-    .summary = "the first tokens of each document are computed again",
+    METHOD_CONTEXT(epic, "the first tokens of each document are computed again"),
     .paper = "Hu et al., EPIC: Efficient Position-Independent Caching for Serving Large Language "
              "Models, arXiv 2410.15332",
     .about = "Computes a fixed number of tokens at each document's begin again, which see all that "
              "stands before them; the rest of a document stays as it was computed. Its cost does "
              "not depend on how long documents are. Facts that are spread over documents are found "
              "only as far as the question's own rows can join them.",
-    .params = &epic_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
     .facts = {.whole = "k=16777216"},
     .context = &hooks,
 };

@@ -17,7 +17,7 @@ enum { PAGES = CONTEXT_BLOCK / PAGE_TOK };
     P(TOKENS, recent, "0", 0, 1 << 24,                                                             \
       "last tokens of the documents that it reads; 0: 128 for each document")                      \
     P(COUNT, blocks, "32", 0, 1 << 18, "blocks of 64 tokens that it chooses in each layer")
-METHOD_PARAMS(context_infllm, PARAMS)
+METHOD_PARAMS(infllm, PARAMS)
 
 static uint32_t whole_pages(uint32_t n_tok, uint32_t most)
 {
@@ -27,7 +27,7 @@ static uint32_t whole_pages(uint32_t n_tok, uint32_t most)
 
 static void infllm_probe(const struct context_view *v, struct context_plan *p)
 {
-    const struct context_infllm_param *set = v->param;
+    const struct infllm_param *set = v->param;
     const uint32_t first = v->doc[0].begin, n_page = v->n_page - first;
     const uint32_t n_sink = whole_pages(set->sink, n_page);
     const uint32_t n_recent = whole_pages(set->recent ? set->recent : 128 * v->n_doc, n_page);
@@ -57,7 +57,7 @@ static void score_blocks(const struct context_view *v, uint32_t doc, uint32_t la
 
 static void choose_in_layer(const struct context_view *v, struct context_plan *p, uint32_t layer)
 {
-    const struct context_infllm_param *set = v->param;
+    const struct infllm_param *set = v->param;
     bool *resident = p->resident + (size_t)layer * v->n_page;
     float *value = p->spare; /* of blocks, in the order of the documents */
     uint32_t n = 0;
@@ -103,9 +103,7 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method context_infllm_method = {
-    .kind = "context",
-    .name = "infllm",
-    .summary = "documents are one context in which every row looks for its blocks",
+    METHOD_CONTEXT(infllm, "documents are one context in which every row looks for its blocks"),
     .paper =
         "Xiao et al., InfLLM: Training-Free Long-Context Extrapolation for LLMs with an Efficient "
         "Context Memory, arXiv 2402.04617",
@@ -113,8 +111,6 @@ const struct method context_infllm_method = {
              "blocks that fit its mean query, every new token those that fit it. It needs the "
              "decode method infllm. Nothing is given back, so what one token does not look for the "
              "next can find.",
-    .params = &context_infllm_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
     .context = &hooks,
 };

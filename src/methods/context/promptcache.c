@@ -39,16 +39,13 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method promptcache_method = {
-    .kind = "context",
-    .name = "promptcache",
-    .summary = "documents stand where a schema puts them, and nothing is computed again",
+    METHOD_CONTEXT(promptcache,
+                   "documents stand where a schema puts them, and nothing is computed again"),
     .paper = "Gim et al., Prompt Cache: Modular Attention Reuse for Low-Latency Inference, "
              "arXiv 2311.04934",
     .about = "Gives each document a place of fixed length, or all of them the same place, and the "
              "question the one behind. Answers then do not depend on the order of documents that "
              "share a place. Without parameters it is reuse.",
-    .params = &promptcache_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
     .context = &hooks,
 };

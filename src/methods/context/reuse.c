@@ -29,12 +29,9 @@ static enum context_question reuse_question(const void *param)
 static const struct method_context hooks = {.place = reuse_place, .question = reuse_question};
 
 const struct method reuse_method = {
-    .kind = "context",
-    .name = "reuse",
-    .summary = "documents as they were computed, one behind the other",
+    METHOD_CONTEXT(reuse, "documents as they were computed, one behind the other"),
     .about = "Joins the pages of the documents and computes nothing but the question: the fastest "
              "way to an answer. What one document says of another is lost, and every document "
              "begins as if it were the first. The first document has lost nothing.",
-    .params = &reuse_params,
     .context = &hooks,
 };

@@ -369,17 +369,13 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method samkv_method = {
-    .kind = "context",
-    .name = "samkv",
-    .summary = "ends of documents and blocks that the question chooses, computed again",
+    METHOD_CONTEXT(samkv, "ends of documents and blocks that the question chooses, computed again"),
     .paper = "Cao et al., Sparse Attention across Multiple-context KV Cache, AAAI 2026",
     .about =
         "Keeps the first block of each document, the last two, and in each layer those blocks "
         "between that the question asks for, about a seventh of all; computes nearly all that "
         "is kept again, so that documents have read each other's ends. What stands in a middle "
         "block that is not chosen cannot be found.",
-    .params = &samkv_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
     .context = &hooks,
 };

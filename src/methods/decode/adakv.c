@@ -67,13 +67,10 @@ static void adakv_select(const struct method_lane *l, struct method_pick *out)
 }
 
 static const struct method_decode hooks = {
-    .state_bytes = compress_state_bytes,
-    .scratch_bytes = compress_scratch_bytes,
+    COMPRESS_HOOKS,
     .past_rows = compress_past_rows,
     .see = adakv_see,
     .select = adakv_select,
-    .cut = compress_cut,
-    .sound = compress_sound,
 };
 
 static const sac_method_deviation deviations[] = {
@@ -83,19 +80,14 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method adakv_method = {
-    .kind = "decode",
-    .name = "adakv",
-    .summary = "as snapkv, the heads of a layer share a budget by their votes",
+    METHOD_DECODE(adakv, "as snapkv, the heads of a layer share a budget by their votes"),
     .paper = "Feng et al., Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for "
              "Efficient LLM Inference, arXiv 2407.11550",
     .about =
         "A head that looks at few tokens gives part of its budget to one that looks at many, "
         "inside "
         "each layer. It shares snapkv's limits: one choice, for the question at the prompt's end.",
-    .params = &adakv_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,
     .needs_question = true,

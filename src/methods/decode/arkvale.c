@@ -13,7 +13,7 @@
     P(TOKENS, sink, "32", 0, 4096, "first tokens that are always read, up to whole pages")         \
     P(TOKENS, recent, "64", 0, 4096,                                                               \
       "newest tokens before the row's own page that are always read, up to whole pages")
-METHOD_PARAMS(arkvale, PARAMS)
+PARAM_TABLE(arkvale, struct box_param, PARAMS)
 
 static size_t arkvale_side_bytes(const struct method_shape *s, const void *param)
 {
@@ -36,12 +36,7 @@ static enum op_note_kind arkvale_note(const struct method_shape *s, const void *
 
 static void arkvale_choose(const struct method_batch *b)
 {
-    const struct arkvale_param *set = b->lane[0].param;
-    box_choose(b, &(struct box_choice){.kind = BOX_MEAN,
-                                       .dense = set->dense,
-                                       .sink = set->sink,
-                                       .recent = set->recent,
-                                       .raw = set->reduce > 0});
+    box_choose(b, BOX_MEAN);
 }
 
 static const struct method_decode hooks = {
@@ -65,18 +60,13 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method arkvale_method = {
-    .kind = "decode",
-    .name = "arkvale",
-    .summary = "pages by the middle of their keys and their mean distance from it",
+    METHOD_DECODE(arkvale, "pages by the middle of their keys and their mean distance from it"),
     .paper = "Chen et al., ArkVale: Efficient Generative LLM Inference with Recallable Key-Value "
              "Eviction, NeurIPS 2024",
     .about = "As quest, but the box is as wide as keys are on average away from its middle. The "
              "score is "
              "no bound any more and orders pages better. It finds late what it is asked for late.",
-    .params = &arkvale_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .facts = {.part = "dense=0", .n_forced = 3 * PAGE_TOK},
     .meets_segments = true,
     .decode = &hooks,

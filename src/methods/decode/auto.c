@@ -68,9 +68,7 @@ static const struct method_decode hooks = {
 };
 
 const struct method auto_method = {
-    .kind = "decode",
-    .name = "auto",
-    .summary = "tokens drawn by the first two bits of their keys, weighed by how rarely",
+    METHOD_DECODE(auto, "tokens drawn by the first two bits of their keys, weighed by how rarely"),
     .about =
         "Progressive keys: the first two bits of each channel tell a token's share of the "
         "attention nearly as well as whole keys do, at a tenth of the bytes. Tokens of large "
@@ -80,8 +78,6 @@ const struct method auto_method = {
         "reads everything. Flat heads read more, sharp ones less; what is read hardly grows with "
         "the context. It finds late what it is asked for late. With a q8 cache the two bits are a "
         "part of the key and cost no memory.",
-    .params = &auto_params,
-    .chooses = true,
     .weighs = true,
     .token_grain = true,
     .facts = {.part = "mass=0.5,most=1", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},

@@ -43,13 +43,10 @@ static void chunkkv_select(const struct method_lane *l, struct method_pick *out)
 }
 
 static const struct method_decode hooks = {
-    .state_bytes = compress_state_bytes,
-    .scratch_bytes = compress_scratch_bytes,
+    COMPRESS_HOOKS,
     .past_rows = compress_past_rows,
     .see = chunkkv_see,
     .select = chunkkv_select,
-    .cut = compress_cut,
-    .sound = compress_sound,
 };
 
 static const sac_method_deviation deviations[] = {
@@ -59,18 +56,13 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method chunkkv_method = {
-    .kind = "decode",
-    .name = "chunkkv",
-    .summary = "as snapkv, in chunks of neighbouring tokens",
+    METHOD_DECODE(chunkkv, "as snapkv, in chunks of neighbouring tokens"),
     .paper = "Liu et al., ChunkKV: Semantic-Preserving KV Cache Compression for Efficient "
              "Long-Context LLM Inference, arXiv 2502.00299",
     .about = "Keeps phrases where snapkv keeps words: a token of little weight stays if its "
              "neighbours are looked at. It shares snapkv's limits: one choice, for the question at "
              "the prompt's end.",
-    .params = &chunkkv_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,
     .needs_question = true,

@@ -124,9 +124,7 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method duo_method = {
-    .kind = "decode",
-    .name = "duo",
-    .summary = "heads that look far read everything, the others sinks and a window",
+    METHOD_DECODE(duo, "heads that look far read everything, the others sinks and a window"),
     .paper = "Xiao et al., DuoAttention: Efficient Long-Context LLM Inference with Retrieval and "
              "Streaming Heads, arXiv 2410.10819",
     .about = "Sorts the heads once, by how much of the prompt's last rows' attention lies between "
@@ -134,9 +132,8 @@ const struct method duo_method = {
              "recent tokens; the paper trains its gates, these are measured. Retrieval heads find "
              "what they "
              "are asked for late, the others have dropped it and given its pages back.",
-    .params = &duo_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
+    .fixed = true,
     .token_grain = true,
     .evicts = true,
     .needs_question = true,

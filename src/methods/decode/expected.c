@@ -218,18 +218,15 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method expected_method = {
-    .kind = "decode",
-    .name = "expected",
-    .summary = "the tokens of the prompt that queries to come are expected to look at, for good",
+    METHOD_DECODE(
+        expected,
+        "the tokens of the prompt that queries to come are expected to look at, for good"),
     .paper = "Devoto et al., Expected Attention: KV Cache Compression by Estimating Attention from "
              "Future Queries Distribution, arXiv 2510.00636",
     .about = "Looks ahead where snapkv looks back: the queries of the prompt's last rows are taken "
              "for a sample of all later ones, carried to the positions to come. So a choice is "
              "less bound to the one question, and its cost is that of a vote of `rows` rows.",
-    .params = &expected_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,
     .needs_question = true,

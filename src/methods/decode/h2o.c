@@ -207,9 +207,7 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method h2o_method = {
-    .kind = "decode",
-    .name = "h2o",
-    .summary = "tokens that have had the most attention so far, and the newest",
+    METHOD_DECODE(h2o, "tokens that have had the most attention so far, and the newest"),
     .paper = "Zhang et al., H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large "
              "Language Models, arXiv 2306.14048",
     .about =
@@ -221,10 +219,7 @@ const struct method h2o_method = {
         "rows "
         "of the prompt are summed up again behind it, which takes memory for their queries and the "
         "time of another prompt; window=128 looks at the last ones alone, as most ports do.",
-    .params = &h2o_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,
     .needs_question = true,

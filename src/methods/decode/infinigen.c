@@ -143,9 +143,7 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method infinigen_method = {
-    .kind = "decode",
-    .name = "infinigen",
-    .summary = "tokens by the few directions in which the queries are large",
+    METHOD_DECODE(infinigen, "tokens by the few directions in which the queries are large"),
     .paper = "Lee et al., InfiniGen: Efficient Generative Inference of Large Language Models with "
              "Dynamic KV Cache Management, arXiv 2406.19707",
     .about =
@@ -155,10 +153,7 @@ const struct method infinigen_method = {
         "late what it is asked for late. It was made to fetch keys from a slower memory in time; "
         "here "
         "only the choice is left of it.",
-    .params = &infinigen_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "dense=0", .keeps_found = true},
     .meets_segments = true,

@@ -182,9 +182,7 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method infllm_method = {
-    .kind = "decode",
-    .name = "infllm",
-    .summary = "blocks by the mean of their few tokens that others look at",
+    METHOD_DECODE(infllm, "blocks by the mean of their few tokens that others look at"),
     .paper =
         "Xiao et al., InfLLM: Training-Free Long-Context Extrapolation for LLMs with an Efficient "
         "Context Memory, arXiv 2402.04617",
@@ -193,10 +191,7 @@ const struct method infllm_method = {
              "and reads the blocks that fit the query. Choosing is cheap. A needle is found late "
              "if it is "
              "one of its block's most wanted tokens; blocks of 128 spend the budget on neighbours.",
-    .params = &infllm_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "sink=16,recent=16,block=32", .n_forced = 16 + 32, .keeps_found = true},
     .meets_segments = true,

@@ -73,12 +73,9 @@ static void keydiff_select(const struct method_lane *l, struct method_pick *out)
 }
 
 static const struct method_decode hooks = {
-    .state_bytes = compress_state_bytes,
-    .scratch_bytes = compress_scratch_bytes,
+    COMPRESS_HOOKS,
     .see = keydiff_see,
     .select = keydiff_select,
-    .cut = compress_cut,
-    .sound = compress_sound,
 };
 
 static const sac_method_deviation deviations[] = {
@@ -92,18 +89,14 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method keydiff_method = {
-    .kind = "decode",
-    .name = "keydiff",
-    .summary = "the tokens of the prompt whose keys are least like the others, for good",
+    METHOD_DECODE(keydiff,
+                  "the tokens of the prompt whose keys are least like the others, for good"),
     .paper = "Park et al., KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM "
              "Inference in Resource-Constrained Environments, arXiv 2504.15364",
     .about = "Keys alone decide, so every question is served equally and no query is needed: a key "
              "that points where few others point is kept. Costs two readings of the keys behind "
              "the prompt.",
-    .params = &keydiff_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,
     .facts = {.part = "window=32", .budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},

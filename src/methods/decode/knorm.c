@@ -43,12 +43,9 @@ static void knorm_select(const struct method_lane *l, struct method_pick *out)
 }
 
 static const struct method_decode hooks = {
-    .state_bytes = compress_state_bytes,
-    .scratch_bytes = compress_scratch_bytes,
+    COMPRESS_HOOKS,
     .see = knorm_see,
     .select = knorm_select,
-    .cut = compress_cut,
-    .sound = compress_sound,
 };
 
 static const sac_method_deviation deviations[] = {
@@ -60,18 +57,13 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method knorm_method = {
-    .kind = "decode",
-    .name = "knorm",
-    .summary = "the tokens of the prompt with the shortest keys, for good",
+    METHOD_DECODE(knorm, "the tokens of the prompt with the shortest keys, for good"),
     .paper = "Devoto et al., A Simple and Effective L2 Norm-Based Strategy for KV Cache "
              "Compression, arXiv 2406.11430",
     .about = "The cheapest way to drop most of a prompt: keys alone decide, so it needs no queries "
              "and serves every question equally. A needle is found if its keys happen to be short. "
              "The first layers, where the finding does not hold, drop nothing.",
-    .params = &knorm_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,
     .facts = {.part = "dense=0,window=32", .budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},

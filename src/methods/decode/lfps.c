@@ -607,9 +607,7 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method lfps_method = {
-    .kind = "decode",
-    .name = "lfps",
-    .summary = "tokens that earlier steps looked at, by position and by distance",
+    METHOD_DECODE(lfps, "tokens that earlier steps looked at, by position and by distance"),
     .paper = "Yao et al., Learn from the Past: Fast Sparse Indexing for Large Language Model "
              "Decoding",
     .about =
@@ -618,11 +616,8 @@ const struct method lfps_method = {
         "what its tables and the keys of its candidates' pages cost. What has never been looked at "
         "is not a candidate: a late needle stays unseen unless refresh=N scores everything every N "
         "steps.",
-    .params = &lfps_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
     .has_rest = true,
-    .chooses = true,
     .token_grain = true,
     .needs_question = true,
     .facts = {.budget = METHOD_BUDGET_QUERY, .n_forced = 4 + N_LOCAL + 1, .n_late = METHOD_NEVER},

@@ -101,9 +101,7 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method loki_method = {
-    .kind = "decode",
-    .name = "loki",
-    .summary = "tokens by scores along the keys' principal axes",
+    METHOD_DECODE(loki, "tokens by scores along the keys' principal axes"),
     .paper =
         "Singhania et al., Loki: Low-rank Keys for Efficient Sparse Attention, arXiv 2406.02542",
     .about = "Scores all tokens by a few coordinates of their keys along the axes in which the "
@@ -111,10 +109,7 @@ const struct method loki_method = {
              "differ most, then reads the best tokens whole. It finds late what it is asked for "
              "late, as far "
              "as it shows along those axes.",
-    .params = &loki_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.n_forced = 31},
     .meets_segments = true,

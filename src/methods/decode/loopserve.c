@@ -29,7 +29,7 @@ enum { WARM_DENSE, WARM_SNAPKV, WARM_LINES };
       "columns and diagonals")                                                                     \
     P(TOKENS, sink, "4", 0, 4096, "first tokens that are always read")                             \
     P(FLAG, stagger, "on", "layers choose at different steps")
-METHOD_PARAMS(loopserve_decode, PARAMS)
+METHOD_PARAMS(loopserve, PARAMS)
 
 struct loop_state {
     uint32_t n_seen;   /* tokens so far */
@@ -48,7 +48,7 @@ struct parts {
 static size_t cut_state(struct parts *p, const struct method_shape *s, const void *param,
                         void *state)
 {
-    const struct loopserve_decode_param *set = param;
+    const struct loopserve_param *set = param;
     struct arena a = {.base = state, .capacity = SIZE_MAX};
     const size_t n_page = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK;
     const size_t n_line = set->warm == WARM_LINES ? n_page : 0;
@@ -75,7 +75,7 @@ static size_t loopserve_scratch_bytes(const struct method_shape *s, const void *
 
 static uint32_t loopserve_past_rows(const struct method_shape *s, const void *param)
 {
-    const struct loopserve_decode_param *set = param;
+    const struct loopserve_param *set = param;
     (void)s;
     return set->every;
 }
@@ -92,7 +92,7 @@ static void loopserve_see(const struct method_lane *l)
 /* Steps that a layer is behind the first one. */
 static uint32_t phase(const struct method_lane *l)
 {
-    const struct loopserve_decode_param *set = l->param;
+    const struct loopserve_param *set = l->param;
     if (!set->stagger) return 0;
     return l->layer * set->every / l->shape->geom->n_layer;
 }
@@ -100,13 +100,13 @@ static uint32_t phase(const struct method_lane *l)
 /* The answer is too short for a choice of its own. */
 static bool is_warming(const struct method_lane *l, const struct loop_state *s)
 {
-    const struct loopserve_decode_param *set = l->param;
+    const struct loopserve_param *set = l->param;
     return s->n_out < set->first + phase(l);
 }
 
 static bool is_due(const struct method_lane *l, const struct loop_state *s)
 {
-    const struct loopserve_decode_param *set = l->param;
+    const struct loopserve_param *set = l->param;
     const uint32_t first = set->first + phase(l), every = set->every;
     if (is_warming(l, s)) return set->warm == WARM_SNAPKV && s->n_chosen == 0;
     return s->n_chosen == 0 || (s->n_out - first) % every == 0;
@@ -115,7 +115,7 @@ static bool is_due(const struct method_lane *l, const struct loop_state *s)
 /* The best tokens by the votes of the last rows, the row at hand among them. */
 static bool choose(const struct parts *p, const struct method_lane *l, uint32_t budget)
 {
-    const struct loopserve_decode_param *set = l->param;
+    const struct loopserve_param *set = l->param;
     const uint32_t n = l->pos + 1, every = set->every;
     const uint32_t begin = pick_max(l->past.begin, n > every ? n - every : 0);
     const uint32_t sink = pick_min(set->sink, begin);
@@ -137,7 +137,7 @@ static bool choose(const struct parts *p, const struct method_lane *l, uint32_t 
  * kind costs a token a row. False: not finite. */
 static bool choose_lines(const struct parts *p, const struct method_lane *l, uint32_t budget)
 {
-    const struct loopserve_decode_param *set = l->param;
+    const struct loopserve_param *set = l->param;
     const uint32_t n = l->pos + 1, every = set->every, group = l->shape->group;
     const uint32_t begin = pick_max(l->past.begin, n > every ? n - every : 0);
     struct observe o;
@@ -175,7 +175,7 @@ static bool choose_lines(const struct parts *p, const struct method_lane *l, uin
 /* What the lines are for the row: diagonals have moved with it. */
 static void mark_lines(const struct parts *p, const struct method_lane *l, struct method_pick *out)
 {
-    const struct loopserve_decode_param *set = l->param;
+    const struct loopserve_param *set = l->param;
     const uint32_t n_line = p->state->n_line, by = l->pos + 1 - n_line, every = set->every;
     const uint32_t n_word = (n_line + PAGE_TOK - 1) / PAGE_TOK;
     pick_ends(out, l, set->sink, by + every);
@@ -192,7 +192,7 @@ static void mark_lines(const struct parts *p, const struct method_lane *l, struc
 
 static void loopserve_select(const struct method_lane *l, struct method_pick *out)
 {
-    const struct loopserve_decode_param *set = l->param;
+    const struct loopserve_param *set = l->param;
     const uint32_t budget = spec_budget(set->budget, l->pos + 1), every = set->every;
     struct parts p;
     cut_state(&p, l->shape, l->param, l->state);
@@ -272,9 +272,8 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method loopserve_decode_method = {
-    .kind = "decode",
-    .name = "loopserve",
-    .summary = "tokens that the last generated tokens look at, chosen anew every few steps",
+    METHOD_DECODE(loopserve,
+                  "tokens that the last generated tokens look at, chosen anew every few steps"),
     .paper = "Li et al., LoopServe: An Adaptive Dual-phase LLM Inference Acceleration System for "
              "Multi-Turn Dialogues",
     .about = "Every few tokens the queries of the newest ones vote for what is read until the next "
@@ -284,10 +283,7 @@ const struct method loopserve_decode_method = {
              "keys stay; a late needle is found at the next choice. Choosing reads all keys, once "
              "for many "
              "steps.",
-    .params = &loopserve_decode_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .needs_question = true,
     .facts = {.part = "warm=snapkv", .n_forced = 4 + 16 + 15, .n_late = 15},

@@ -261,9 +261,7 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method magicpig_method = {
-    .kind = "decode",
-    .name = "magicpig",
-    .summary = "tokens drawn by hashing, weighted by their chance to be drawn",
+    METHOD_DECODE(magicpig, "tokens drawn by hashing, weighted by their chance to be drawn"),
     .paper = "Chen et al., MagicPIG: LSH Sampling for Efficient LLM Generation, arXiv 2410.16179",
     .about =
         "Does not take the best tokens but draws some, the nearer to the query the likelier, and "
@@ -271,11 +269,8 @@ const struct method magicpig_method = {
         "not "
         "cut off. It finds late what it is asked for late, with the probability of the draw. More "
         "tables or fewer bits draw more.",
-    .params = &magicpig_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
     .weighs = true,
-    .chooses = true,
     .token_grain = true,
     .facts = {.part = "bits=8,tables=30,dense_every=0",
               .whole = "bits=0",

@@ -136,9 +136,7 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method psa_method = {
-    .kind = "decode",
-    .name = "psa",
-    .summary = "pages in order of promise until the seen share of the attention is enough",
+    METHOD_DECODE(psa, "pages in order of promise until the seen share of the attention is enough"),
     .paper =
         "Zhou et al., Progressive Sparse Attention: Algorithm and System Co-design for Efficient "
         "Attention in LLM Serving, arXiv 2503.00392",
@@ -150,10 +148,7 @@ const struct method psa_method = {
         "late what it is asked for late. What it reads at equal fidelity beside arkvale, reading "
         "by "
         "reading, is in measured.md.",
-    .params = &psa_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .has_rest = true,
     .facts = {.part = "mass=0.5", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},
     .meets_segments = true,

@@ -246,9 +246,7 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method psa_cert_method = {
-    .kind = "decode",
-    .name = "psa_cert",
-    .summary = "pages until the seen share of the attention is proved to be enough",
+    METHOD_DECODE(psa_cert, "pages until the seen share of the attention is proved to be enough"),
     .paper =
         "after Zhou et al., Progressive Sparse Attention, arXiv 2503.00392; the bounds are ours",
     .about =
@@ -260,10 +258,7 @@ const struct method psa_cert_method = {
         "tokens are "
         "read at every step. With the longest value of each page the proof bounds the error of "
         "the output, too. mode=report keeps psa's choice and only tells what it is worth.",
-    .params = &psa_cert_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .has_rest = true,
     .facts = {.part = "mass=0.5", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},
     .decode = &hooks,

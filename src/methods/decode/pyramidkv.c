@@ -53,13 +53,10 @@ static void pyramidkv_select(const struct method_lane *l, struct method_pick *ou
 }
 
 static const struct method_decode hooks = {
-    .state_bytes = compress_state_bytes,
-    .scratch_bytes = compress_scratch_bytes,
+    COMPRESS_HOOKS,
     .past_rows = compress_past_rows,
     .see = pyramidkv_see,
     .select = pyramidkv_select,
-    .cut = compress_cut,
-    .sound = compress_sound,
 };
 
 static const sac_method_deviation deviations[] = {
@@ -72,9 +69,7 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method pyramidkv_method = {
-    .kind = "decode",
-    .name = "pyramidkv",
-    .summary = "as snapkv, with budgets that fall from the first layer to the last",
+    METHOD_DECODE(pyramidkv, "as snapkv, with budgets that fall from the first layer to the last"),
     .paper = "Cai et al., PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information "
              "Funneling, arXiv 2406.02069",
     .about =
@@ -82,10 +77,7 @@ const struct method pyramidkv_method = {
         "tokens "
         "and keep few; all together keep as many as with snapkv. It shares snapkv's limits: one "
         "choice, for the question at the prompt's end.",
-    .params = &pyramidkv_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,
     .needs_question = true,

@@ -18,12 +18,11 @@
     P(TOKENS, sink, "32", 0, 4096, "first tokens that are always read, up to whole pages")         \
     P(TOKENS, recent, "32", 0, 4096,                                                               \
       "newest tokens before the row's own page that are always read, up to whole pages")
-METHOD_PARAMS(quest, PARAMS)
+PARAM_TABLE(quest, struct box_param, PARAMS)
 
 static enum box kind_of(const void *param)
 {
-    const struct quest_param *set = param;
-    return set->page > 0 ? BOX_BOUND : BOX_HALVES;
+    return ((const struct box_param *)param)->page > 0 ? BOX_BOUND : BOX_HALVES;
 }
 
 static size_t quest_side_bytes(const struct method_shape *s, const void *param)
@@ -51,12 +50,7 @@ static enum op_note_kind quest_note(const struct method_shape *s, const void *pa
 
 static void quest_choose(const struct method_batch *b)
 {
-    const struct quest_param *set = b->lane[0].param;
-    box_choose(b, &(struct box_choice){.kind = kind_of(set),
-                                       .dense = set->dense,
-                                       .sink = set->sink,
-                                       .recent = set->recent,
-                                       .by_head = set->heads > 0});
+    box_choose(b, kind_of(b->lane[0].param));
 }
 
 static const struct method_decode hooks = {
@@ -80,9 +74,7 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method quest_method = {
-    .kind = "decode",
-    .name = "quest",
-    .summary = "pages whose keys' box promises the highest scores",
+    METHOD_DECODE(quest, "pages whose keys' box promises the highest scores"),
     .paper = "Tang et al., Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference, "
              "arXiv 2406.10774",
     .about =
@@ -91,10 +83,7 @@ const struct method quest_method = {
         "box holds the highest possible score. It finds what it is asked for at any step, however "
         "late. The bound is loose, so it needs a larger budget than an exact choice. With "
         "page=32 and a q8 cache the box is part of the page and costs no memory.",
-    .params = &quest_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true, /* halves of pages */
     .facts = {.part = "dense=0", .n_forced = 2 * PAGE_TOK},
     .meets_segments = true,

@@ -187,9 +187,8 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method raas_method = {
-    .kind = "decode",
-    .name = "raas",
-    .summary = "pages that were asked for lately; the others are dropped, the oldest first",
+    METHOD_DECODE(raas,
+                  "pages that were asked for lately; the others are dropped, the oldest first"),
     .paper =
         "Hu et al., Efficient Long-Decoding Inference with Reasoning-Aware Attention Sparsity, "
         "arXiv 2502.11147",
@@ -198,10 +197,7 @@ const struct method raas_method = {
         "good when the budget is full, so memory and time are bounded by the budget. The prompt "
         "stays "
         "whole unless prompt=age. A page that is wanted again after its time is gone.",
-    .params = &raas_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .evicts = true,
     .needs_question = true,
     .facts = {.part = "prompt=age", .budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER},

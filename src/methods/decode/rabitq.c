@@ -166,9 +166,8 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method rabitq_method = {
-    .kind = "decode",
-    .name = "rabitq",
-    .summary = "tokens by the signs of their turned keys, until the wanted mass is reached",
+    METHOD_DECODE(rabitq,
+                  "tokens by the signs of their turned keys, until the wanted mass is reached"),
     .paper =
         "Zhang et al., RaBitQCache: Rotated Binary Quantization for KVCache in Long Context LLM "
         "Inference, arXiv 2606.31519",
@@ -179,10 +178,7 @@ const struct method rabitq_method = {
              "what it is asked for late. One bit is noisy: the share is an estimate of an "
              "exponential, and "
              "more is read than two bits (auto) need for the same.",
-    .params = &rabitq_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "mass=0.5,most=1", .whole = "mass=1", .n_forced = 3 * PAGE_TOK},
     .meets_segments = true,

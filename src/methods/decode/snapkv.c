@@ -30,13 +30,10 @@ static void snapkv_select(const struct method_lane *l, struct method_pick *out)
 }
 
 static const struct method_decode hooks = {
-    .state_bytes = compress_state_bytes,
-    .scratch_bytes = compress_scratch_bytes,
+    COMPRESS_HOOKS,
     .past_rows = compress_past_rows,
     .see = snapkv_see,
     .select = snapkv_select,
-    .cut = compress_cut,
-    .sound = compress_sound,
 };
 
 static const sac_method_deviation deviations[] = {
@@ -44,9 +41,7 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method snapkv_method = {
-    .kind = "decode",
-    .name = "snapkv",
-    .summary = "the tokens of the prompt that its last rows look at, for good",
+    METHOD_DECODE(snapkv, "the tokens of the prompt that its last rows look at, for good"),
     .paper = "Li et al., SnapKV: LLM Knows What You are Looking for Before Generation, "
              "arXiv 2404.14469",
     .about =
@@ -56,10 +51,7 @@ const struct method snapkv_method = {
         "question asks for, or a question that stood first, may be gone, and a late needle is "
         "never "
         "found.",
-    .params = &snapkv_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,
     .needs_question = true,

@@ -73,19 +73,14 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method sparq_method = {
-    .kind = "decode",
-    .name = "sparq",
-    .summary = "tokens by the query's largest channels",
+    METHOD_DECODE(sparq, "tokens by the query's largest channels"),
     .paper = "Ribar et al., SparQ Attention: Bandwidth-Efficient LLM Inference, arXiv 2312.04985",
     .about =
         "Scores all keys with the few channels in which the query is largest, then reads the best "
         "tokens whole. It finds late what it is asked for late. The scan reads a part of every "
         "key at every step; here keys are read whole for it, so it is no faster than an exact "
         "scan.",
-    .params = &sparq_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "recent=16", .n_forced = 15},
     .meets_segments = true,

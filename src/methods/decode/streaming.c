@@ -16,8 +16,6 @@ static void streaming_choose(const struct method_batch *b)
     batch_window(b, ((const struct streaming_param *)b->lane[0].param)->sink);
 }
 
-static const struct method_decode hooks = {.choose = streaming_choose};
-
 static const sac_method_deviation deviations[] = {
     {"kept tokens are numbered anew, as if they stood side by side",
      "every key keeps the position at which it was seen",
@@ -31,20 +29,17 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method streaming_method = {
-    .kind = "decode",
-    .name = "streaming",
-    .summary = "the first tokens and a recent window",
+    METHOD_DECODE(streaming, "the first tokens and a recent window"),
     .paper =
         "Xiao et al., Efficient Streaming Language Models with Attention Sinks, arXiv 2309.17453",
     .about =
         "Reads the attention sinks, on which heads put the mass that they have no use for, and "
         "the newest tokens. The cost of a step is constant. Whatever stands between sinks and "
         "window cannot be found: a baseline, and right for heads that look near only.",
-    .params = &streaming_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
+    .fixed = true,
     .token_grain = true,
     .facts = {.budget = METHOD_BUDGET_LIVES, .n_late = METHOD_NEVER, .blind = true},
     .meets_segments = true,
-    .decode = &hooks,
+    .decode = &(const struct method_decode){.choose = streaming_choose},
 };

@@ -95,9 +95,8 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method tokenselect_method = {
-    .kind = "decode",
-    .name = "tokenselect",
-    .summary = "the tokens that the heads vote for, kept while the query stays near",
+    METHOD_DECODE(tokenselect,
+                  "the tokens that the heads vote for, kept while the query stays near"),
     .paper = "Wu et al., TokenSelect: Efficient Long-Context Inference and Length Extrapolation "
              "for LLMs "
              "via Dynamic Token-Level KV Cache Selection, arXiv 2411.02886",
@@ -105,10 +104,7 @@ const struct method tokenselect_method = {
         "Scores every key exactly, adds the softmax shares of the heads and reads the best tokens; "
         "the choice serves the next tokens too while their query points the same way, at most to "
         "the end of a page. It finds late what it is asked for late. Choosing reads all keys.",
-    .params = &tokenselect_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "sink=4,recent=16", .n_forced = 4 + 15},
     .meets_segments = true,

@@ -26,23 +26,15 @@ static void topk_choose(const struct method_batch *b)
     }
 }
 
-static const struct method_decode hooks = {
-    .scratch_bytes = room_token_bytes,
-    .choose = topk_choose,
-};
-
 const struct method topk_method = {
-    .kind = "decode",
-    .name = "topk",
-    .summary = "the tokens with the highest exact scores: the ceiling, not a speed-up",
+    METHOD_DECODE(topk, "the tokens with the highest exact scores: the ceiling, not a speed-up"),
     .about =
         "Scores every key exactly and reads the best tokens (or pages, unit=page). No method that "
         "selects as many can keep more of the attention's mass, so it tells how much of a loss is "
         "the budget's and how much the choice's. It reads all keys at every step.",
-    .params = &topk_params,
-    .chooses = true,
     .token_grain = true,
     .facts = {.n_forced = 4 + 31},
     .meets_segments = true,
-    .decode = &hooks,
+    .decode =
+        &(const struct method_decode){.scratch_bytes = room_token_bytes, .choose = topk_choose},
 };

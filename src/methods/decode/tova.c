@@ -167,17 +167,13 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method tova_method = {
-    .kind = "decode",
-    .name = "tova",
-    .summary = "all but the tokens that the last row looked at least; one goes with each step",
+    METHOD_DECODE(tova,
+                  "all but the tokens that the last row looked at least; one goes with each step"),
     .paper = "Oren et al., Transformers are Multi-State RNNs, arXiv 2401.06104",
     .about = "Memory is bounded by the budget from the prompt's end on: the heads of a layer agree "
              "on one set of tokens, and the least looked at makes room for the newest. What was "
              "dropped cannot be found any more.",
-    .params = &tova_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
-    .chooses = true,
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .evicts = true,
     .needs_question = true,

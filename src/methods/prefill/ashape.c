@@ -24,7 +24,7 @@
 PARAM_STRUCT(shape, MIX_PARAMS)
 PARAM_TABLE(ashape, struct shape_param, ASHAPE_PARAMS)
 PARAM_TABLE(trishape, struct shape_param, TRISHAPE_PARAMS)
-PARAM_TABLE(mix, struct shape_param, MIX_PARAMS)
+PARAM_TABLE(trianglemix, struct shape_param, MIX_PARAMS)
 
 /* The last n_last rows of the prompt read everything. */
 static void plan_shape(const struct method_lane *l, struct plan *p, uint32_t n_last)
@@ -60,10 +60,6 @@ static void mix_plan(const struct method_lane *l, struct plan *p)
         plan_shape(l, p, set->last);
 }
 
-static const struct method_prefill ashape_hooks = {.any_chunk = true, .plan = ashape_plan};
-static const struct method_prefill trishape_hooks = {.any_chunk = true, .plan = trishape_plan};
-static const struct method_prefill mix_hooks = {.any_chunk = true, .plan = mix_plan};
-
 static const sac_method_deviation ashape_deviations[] = {
     {"exact for each row", "a tile of rows reads the union of its rows' bands",
      "kernels read whole tiles", "up to 63 columns more a row"},
@@ -80,10 +76,9 @@ const struct method ashape_method = {
         "prompt grows with its length and not with the square. Keys are kept: a decode method may "
         "still read them all. What a row should have combined from afar is lost, so a baseline.",
     .params = &ashape_params,
-    .deviation = ashape_deviations,
-    .n_deviation = sizeof ashape_deviations / sizeof ashape_deviations[0],
+    METHOD_DEVIATIONS(ashape_deviations),
     .facts = {.part = "sink=4,window=64", .whole = "window=4096", .blind = true},
-    .prefill = &ashape_hooks,
+    .prefill = &(const struct method_prefill){.any_chunk = true, .plan = ashape_plan},
 };
 
 static const sac_method_deviation trishape_deviations[] = {
@@ -103,10 +98,9 @@ const struct method trishape_method = {
         "Sinks and a recent window for most rows, everything for the last ones, where a question "
         "about the text usually stands. A question in front of the text gains nothing.",
     .params = &trishape_params,
-    .deviation = trishape_deviations,
-    .n_deviation = sizeof trishape_deviations / sizeof trishape_deviations[0],
+    METHOD_DEVIATIONS(trishape_deviations),
     .facts = {.part = "sink=4,window=64,last=32", .whole = "last=4096", .blind = true},
-    .prefill = &trishape_hooks,
+    .prefill = &(const struct method_prefill){.any_chunk = true, .plan = trishape_plan},
 };
 
 static const sac_method_deviation mix_deviations[] = {
@@ -122,17 +116,13 @@ static const sac_method_deviation mix_deviations[] = {
 };
 
 const struct method trianglemix_method = {
-    .kind = "prefill",
-    .name = "trianglemix",
-    .summary = "dense in the first layers, tri-shape in the others",
+    METHOD_PREFILL(trianglemix, "dense in the first layers, tri-shape in the others"),
     .paper = "He et al., TriangleMix: A Lossless and Efficient Attention Pattern for Long Context "
              "Prefilling, arXiv 2507.21526",
     .about =
         "Deep layers hardly use the middle of the text for rows that are not the last ones: they "
         "get tri-shape, the layers before are dense. The share of dense layers bounds the gain.",
-    .params = &mix_params,
-    .deviation = mix_deviations,
-    .n_deviation = sizeof mix_deviations / sizeof mix_deviations[0],
+    METHOD_DEVIATIONS(mix_deviations),
     .facts = {.part = "sink=4,window=64,last=32,layer=0.2", .whole = "layer=1", .blind = true},
-    .prefill = &mix_hooks,
+    .prefill = &(const struct method_prefill){.any_chunk = true, .plan = mix_plan},
 };

@@ -40,7 +40,7 @@
     P(COUNT, last, "128", 0, 65536, "last rows of a prompt that read everything")                  \
     P(COUNT, dense, "0", 0, 1024, "first layers that read everything")                             \
     P(SHARE, spread, "0.5", "share of a page's mass that all its keys have")
-METHOD_PARAMS(auto_prefill, PARAMS)
+METHOD_PARAMS(auto, PARAMS)
 
 /* A lane's. */
 struct work {
@@ -68,7 +68,7 @@ _Static_assert(AUDIT_PAGES *PAGE_TOK >= TILE, "a tile's keys have room");
 
 static uint32_t row_count(const void *param)
 {
-    const struct auto_prefill_param *set = param;
+    const struct auto_param *set = param;
     return (set->rows + OP_SURVEY_ROWS - 1) / OP_SURVEY_ROWS * OP_SURVEY_ROWS;
 }
 
@@ -203,7 +203,7 @@ static void score_own(void *arg, uint32_t i, uint32_t worker_i)
 static void survey(const struct plan_batch *b, uint32_t lane_i)
 {
     const struct seat s = sit_down(b, lane_i, 0);
-    const struct auto_prefill_param *set = s.l->param;
+    const struct auto_param *set = s.l->param;
     const double gap = 1 - set->mass;
     const uint32_t n_page = plan_tile_tok(s.p, s.p->n_tile - 1) / PAGE_TOK;
     for (uint32_t i = 0; i < s.p->n_tile; i++) s.w.n_page[i] = plan_tile_tok(s.p, i) / PAGE_TOK;
@@ -239,7 +239,7 @@ static void survey(const struct plan_batch *b, uint32_t lane_i)
 static void mark_tile(const struct work *w, const struct method_lane *l, struct plan *p,
                       uint32_t tile)
 {
-    const struct auto_prefill_param *set = l->param;
+    const struct auto_param *set = l->param;
     const uint32_t n = w->n_page[tile] * PAGE_TOK, total = p->end + p->n_after;
     const uint32_t last = set->last, recent = pick_whole_pages(set->recent) * PAGE_TOK;
     for (uint32_t part = 0; part < p->n_part; part++) {
@@ -307,7 +307,7 @@ static void tell_masses(const struct plan_batch *b, uint32_t lane_i)
 static void auto_plan(const struct plan_batch *b)
 {
     const struct method_lane *l = b->lane;
-    const struct auto_prefill_param *set = l->param;
+    const struct auto_param *set = l->param;
     const uint32_t n_tile = b->n * b->plan->n_tile;
     /* With a softcap a score is no product: the slot does not know it. */
     if (l->layer < set->dense || l->softcap > 0 || set->mass >= 1) {
@@ -330,9 +330,7 @@ static const struct method_prefill hooks = {.tile_tok = TILE,
                                             .plan_lanes = auto_plan};
 
 const struct method auto_prefill_method = {
-    .kind = "prefill",
-    .name = "auto",
-    .summary = "the keys that matter, and a weighed sample of the others",
+    METHOD_PREFILL(auto, "the keys that matter, and a weighed sample of the others"),
     .about =
         "A few of each tile's rows are scored against every key. Keys that hold much of their "
         "attention are read by all rows of the tile; of the others a few are read, the likelier "
@@ -341,7 +339,6 @@ const struct method auto_prefill_method = {
         "What no sampled row looks at may be missed: the mass that is told comes from exact rows "
         "outside the sample. Fewer rows (16) and a lower mass (0.95) are faster, and lose "
         "several times as much.",
-    .params = &auto_prefill_params,
     .weighs = true,
     .token_grain = true,
     .facts = {.part = "mass=0.6,last=0,most=1", .whole = "mass=1"},

@@ -354,9 +354,8 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method critiprefill_method = {
-    .kind = "prefill",
-    .name = "critiprefill",
-    .summary = "blocks of keys chosen for whole segments of queries, scores fused over layers",
+    METHOD_PREFILL(critiprefill,
+                   "blocks of keys chosen for whole segments of queries, scores fused over layers"),
     .paper = "Lv et al., CritiPrefill: A Segment-wise Criticality-based Approach for Prefilling "
              "Acceleration in LLMs, arXiv 2409.12490",
     .about =
@@ -366,9 +365,7 @@ const struct method critiprefill_method = {
         "are loose: what only one row of a segment looks for may be missed, and heads that look "
         "everywhere lose what the budget does not hold. The end of the prompt is dense, where a "
         "question usually stands.",
-    .params = &critiprefill_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
     .facts = {.part = "segment=64,dense=64"},
     .prefill = &hooks,
 };

@@ -307,9 +307,8 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method flexprefill_method = {
-    .kind = "prefill",
-    .name = "flexprefill",
-    .summary = "lines or pooled blocks, whichever fits the head, by cumulative attention",
+    METHOD_PREFILL(flexprefill,
+                   "lines or pooled blocks, whichever fits the head, by cumulative attention"),
     .paper = "Lai et al., FlexPrefill: A Context-Aware Sparse Attention Mechanism for Efficient "
              "Long-Sequence Inference, arXiv 2502.20766",
     .about =
@@ -318,9 +317,7 @@ const struct method flexprefill_method = {
         "keys explain are judged by those for every block of rows. Budgets follow the input. The "
         "share is that of the observed rows: what others look for is a guess, and whole blocks are "
         "read for single keys.",
-    .params = &flexprefill_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
     .facts = {.part = "mass=0.1,least=128", .whole = "mass=1"},
     .prefill = &hooks,
 };

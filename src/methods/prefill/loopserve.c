@@ -41,7 +41,7 @@
     P(SHARE, most, "0.6", "a head that needs more of its cells is dense")                          \
     P(CHOICE, heads, "query", "query|group", "lines for each query head, or for all of a KV head") \
     P(FLAG, keep, "off", "lines that earlier chunks and turns chose are taken first")
-METHOD_PARAMS(loop, PARAMS)
+METHOD_PARAMS(loopserve, PARAMS)
 
 /* ---- The greedy choice ---- */
 
@@ -312,7 +312,7 @@ struct work {
 static size_t work_make(struct work *w, const struct method_shape *s, const void *param,
                         struct arena *a)
 {
-    const struct loop_param *set = param;
+    const struct loopserve_param *set = param;
     const uint32_t n_sample = pick_min(set->sample, s->n_row_max);
     rows_make(&w->rows, s, n_sample, a);
     greedy_make(&w->greedy, w->rows.stride, a);
@@ -337,14 +337,14 @@ static size_t line_words(const struct method_shape *s)
 /* Bits of kept lines: [n_layer][lists of a tile][KINDS][line_words]. */
 static size_t loop_state_bytes(const struct method_shape *s, const void *param)
 {
-    const struct loop_param *set = param;
+    const struct loopserve_param *set = param;
     const size_t n_part = set->heads > 0 ? 1 : s->group;
     return set->keep ? s->geom->n_layer * n_part * KINDS * line_words(s) * sizeof(uint32_t) : 0;
 }
 
 static struct kept kept_of(const struct method_lane *l, uint32_t part)
 {
-    const struct loop_param *set = l->param;
+    const struct loopserve_param *set = l->param;
     const size_t n_part = set->heads > 0 ? 1 : l->shape->group, n = line_words(l->shape);
     if (!set->keep) return (struct kept){0};
     uint32_t *first = (uint32_t *)l->state + (l->layer * n_part + part) * KINDS * n;
@@ -412,7 +412,7 @@ static void use_sum(struct work *w)
 static void plan_parts(struct work *w, const struct method_lane *l, struct plan *p, uint32_t part,
                        uint32_t n_part)
 {
-    const struct loop_param *set = l->param;
+    const struct loopserve_param *set = l->param;
     struct greedy *g = &w->greedy;
     const uint32_t n_list = p->n_tile * n_part;
     const double total = greedy_begin(g);
@@ -442,7 +442,7 @@ static void plan_parts(struct work *w, const struct method_lane *l, struct plan 
 
 static void loop_plan(const struct method_lane *l, struct plan *p)
 {
-    const struct loop_param *set = l->param;
+    const struct loopserve_param *set = l->param;
     struct arena a = {.base = l->scratch, .capacity = SIZE_MAX};
     struct work w;
     const uint32_t group = l->shape->group;
@@ -509,9 +509,9 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method loopserve_method = {
-    .kind = "prefill",
-    .name = "loopserve",
-    .summary = "columns and diagonals that hold a share of each head's attention, found online",
+    METHOD_PREFILL(
+        loopserve,
+        "columns and diagonals that hold a share of each head's attention, found online"),
     .paper = "Li et al., LoopServe: An Adaptive Dual-phase LLM Inference Acceleration System for "
              "Multi-Turn Dialogues, arXiv 2507.13681",
     .about =
@@ -521,9 +521,7 @@ const struct method loopserve_method = {
         "past turns included. A key that only rows outside the sample look for is missed: a larger "
         "sample helps, a higher share does not. The sample's cost is that of its rows, so chunks "
         "should be large (-b 2048 and more).",
-    .params = &loop_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "mass=0.6,slashes=8,columns=4", .whole = "mass=1"},
     .prefill = &hooks,

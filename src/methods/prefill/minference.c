@@ -384,9 +384,8 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method minference_method = {
-    .kind = "prefill",
-    .name = "minference",
-    .summary = "the columns and diagonals that the last rows of a chunk look at most",
+    METHOD_PREFILL(minference,
+                   "the columns and diagonals that the last rows of a chunk look at most"),
     .paper = "Jiang et al., MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via "
              "Dynamic Sparse Attention, arXiv 2407.02490",
     .about =
@@ -397,9 +396,7 @@ const struct method minference_method = {
         "a size of its own. The last rows speak for all: what only rows before them look for, a "
         "question in front of the text for one, is missed. The sample's cost is that of its rows, "
         "so chunks should be large (-b 2048 and more).",
-    .params = &minference_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "columns=40,slashes=40,band=20,sink=4", .whole = "columns=4096"},
     .prefill = &hooks,

@@ -244,9 +244,8 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method sparge_method = {
-    .kind = "prefill",
-    .name = "sparge",
-    .summary = "blocks by mean queries and mean keys, where blocks are alike in themselves",
+    METHOD_PREFILL(sparge,
+                   "blocks by mean queries and mean keys, where blocks are alike in themselves"),
     .paper = "Zhang et al., SpargeAttention: Accurate and Training-free Sparse Attention "
              "Accelerating Any Model Inference, arXiv 2502.18137",
     .about =
@@ -254,9 +253,7 @@ const struct method sparge_method = {
         "half of them. Where vectors of a block point in different directions means say nothing: "
         "such blocks are read whole. The choice costs little. A single hot key does not move a "
         "mean, so needles are found by the half that is read, not by the score.",
-    .params = &sparge_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
     .facts = {.part = "top=0.3,like=-2", .whole = "top=1"},
     .prefill = &hooks,
 };

@@ -233,9 +233,7 @@ static const sac_method_deviation deviations[] = {
 };
 
 const struct method xattention_method = {
-    .kind = "prefill",
-    .name = "xattention",
-    .summary = "blocks whose antidiagonals hold a share of the attention",
+    METHOD_PREFILL(xattention, "blocks whose antidiagonals hold a share of the attention"),
     .paper = "Xu et al., XAttention: Block Sparse Attention with Antidiagonal Scoring, "
              "arXiv 2503.16428",
     .about =
@@ -244,9 +242,7 @@ const struct method xattention_method = {
         "what heads and rows need. Every row takes part in the estimate, wherever a question "
         "stands. One hot key in a block is diluted, and a block is read for it whole. The estimate "
         "costs a sixteenth of dense scores: it grows with the square of the length.",
-    .params = &xattention_params,
-    .deviation = deviations,
-    .n_deviation = sizeof deviations / sizeof deviations[0],
+    METHOD_DEVIATIONS(deviations),
     .facts = {.part = "mass=0.5", .whole = "mass=1"},
     .prefill = &hooks,
 };
