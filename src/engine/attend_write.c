@@ -8,10 +8,10 @@ void attend_write(sac_engine *e, struct reading *r)
 {
     const struct config *c = &e->model->config;
     float *k = e->scratch.qkv + config_q_width(c);
-    for (uint32_t i = 0; i < r->n_run; i++)
-        e->ops.kv_write(e->workers, &(struct op_kv_write){.geom = &e->pool.geom,
-                                                          .run = &r->run[i],
-                                                          .k = k,
-                                                          .v = k + config_kv_width(c),
-                                                          .kv_stride = config_qkv_width(c)});
+    e->ops.kv_write(e->workers, &(struct op_kv_write){.geom = &e->pool.geom,
+                                                      .n_run = r->n_run,
+                                                      .run = r->run,
+                                                      .k = k,
+                                                      .v = k + config_kv_width(c),
+                                                      .kv_stride = config_qkv_width(c)});
 }

@@ -125,6 +125,7 @@ sac_status device_take_block(sac_engine *e, size_t bytes, sac_error *err)
 
 void device_deinit(sac_engine *e)
 {
+    backend_unpin(&e->backend);
     backend_give(&e->backend, e->on_device.block, e->on_device.block_bytes);
     backend_give(&e->backend, e->device_block, e->device_bytes);
     mem_free(e->on_device.layer);

@@ -226,6 +226,7 @@ static sac_status take_memory(sac_engine *e, uint32_t n_page, sac_error *err)
             "steps of %u rows",
             e->block_bytes >> 20, (unsigned long long)e->stats.kv_bytes >> 20,
             (unsigned long long)e->params.n_kv_tok, e->batch.n_row_max);
+    backend_pin(&e->backend, e->block, e->block_bytes);
     device = (struct arena){.base = e->device_block, .capacity = e->device_bytes};
     host = (struct arena){.base = e->block, .capacity = e->block_bytes, .device = host.device};
     plan_memory(e, n_page, &host);

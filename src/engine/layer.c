@@ -88,7 +88,7 @@ static void rotate_heads(sac_engine *e, const struct layer_weights *w, uint32_t 
         uint32_t n_head;
     } side[2] = {{e->scratch.qkv, w->q_norm, c->n_head},
                  {e->scratch.qkv + config_q_width(c), w->k_norm, c->n_kv_head}};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         if (side[i].norm)
             rmsnorm_batch(e, (struct op_rmsnorm){.x = side[i].x,
                                                  .y = side[i].x,
@@ -97,16 +97,16 @@ static void rotate_heads(sac_engine *e, const struct layer_weights *w, uint32_t 
                                                  .n_group = side[i].n_head,
                                                  .width = c->head_dim,
                                                  .w = side[i].norm});
-        e->ops.rope(e->workers, &(struct op_rope){.x = side[i].x,
-                                                  .x_stride = config_qkv_width(c),
-                                                  .n_row = e->batch.n_row,
-                                                  .n_head = side[i].n_head,
-                                                  .head_dim = c->head_dim,
-                                                  .n_rot = c->rope.n_rot,
-                                                  .interleaved = c->arch->rope_interleaved,
-                                                  .cos = e->scratch.cos[local],
-                                                  .sin = e->scratch.sin[local]});
-    }
+    /* Keys lie behind the queries. */
+    e->ops.rope(e->workers, &(struct op_rope){.x = e->scratch.qkv,
+                                              .x_stride = config_qkv_width(c),
+                                              .n_row = e->batch.n_row,
+                                              .n_head = c->n_head + c->n_kv_head,
+                                              .head_dim = c->head_dim,
+                                              .n_rot = c->rope.n_rot,
+                                              .interleaved = c->arch->rope_interleaved,
+                                              .cos = e->scratch.cos[local],
+                                              .sin = e->scratch.sin[local]});
 }
 
 /* What a branch of a layer adds to the residual stream: W in + bias, or norm(W in + bias) for

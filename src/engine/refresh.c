@@ -289,6 +289,7 @@ static void write_runs(struct refresh *r)
     for (uint32_t i = 0; i < r->n_run; i++)
         if (has_bit(r, r->layer, r->run[i].pos0))
             e->ops.kv_write(e->workers, &(struct op_kv_write){.geom = &e->pool.geom,
+                                                              .n_run = 1,
                                                               .run = &r->run[i],
                                                               .k = k,
                                                               .v = k + config_kv_width(c),

@@ -64,6 +64,16 @@ void backend_give(struct backend *b, void *p, size_t bytes)
         b->api->give(b->device, p);
 }
 
+void backend_pin(const struct backend *b, void *p, size_t bytes)
+{
+    if (!b->is_host) b->api->pin(b->device, p, bytes);
+}
+
+void backend_unpin(const struct backend *b)
+{
+    if (b->device) b->api->unpin(b->device);
+}
+
 void backend_up(const struct backend *b, void *dst, const void *src, size_t bytes)
 {
     if (!b->is_host)

@@ -35,6 +35,11 @@ sac_status backend_check(const struct backend *b, const struct page_geom *geom, 
 void *backend_take(struct backend *b, size_t bytes);
 void backend_give(struct backend *b, void *p, size_t bytes);
 
+/* One block of the program's memory that copies from a device go to the short way; `unpin` before
+ * it is freed. */
+void backend_pin(const struct backend *b, void *p, size_t bytes);
+void backend_unpin(const struct backend *b);
+
 /* From the program's memory to the backend's, in order with the operations; `src` is free again.
  * Nothing happens where both are the same. */
 void backend_up(const struct backend *b, void *dst, const void *src, size_t bytes);

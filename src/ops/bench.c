@@ -523,10 +523,12 @@ static void call_kv_write(void *arg, uint32_t copy_i)
     uint8_t *own = small_to(s, copy_i);
     const struct attn_run run = {
         .n_row = s->c->n_row, .own0 = own, .own = own + s->geom.n_kv_head * s->geom.tail_bytes};
-    s->bench->ops.kv_write(
-        s->bench->pool,
-        &(struct op_kv_write){
-            .geom = &s->geom, .run = &run, .k = k, .v = k + width, .kv_stride = 2 * width});
+    s->bench->ops.kv_write(s->bench->pool, &(struct op_kv_write){.geom = &s->geom,
+                                                                 .n_run = 1,
+                                                                 .run = &run,
+                                                                 .k = k,
+                                                                 .v = k + width,
+                                                                 .kv_stride = 2 * width});
 }
 
 static void call_seal(void *arg, uint32_t copy_i)

@@ -199,9 +199,10 @@ struct op_attn {
     size_t scratch_bytes;
 };
 
-/* Writes new keys and values of a run into its own pages (tail form). */
+/* Writes new keys and values of runs into their own pages (tail form). */
 struct op_kv_write {
     const struct page_geom *geom;
+    uint32_t n_run;
     const struct attn_run *run;
     const float *k, *v; /* row r of the batch: [n_kv_head, head_dim] at k + r * kv_stride */
     size_t kv_stride;

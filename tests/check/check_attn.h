@@ -99,8 +99,9 @@ static inline void sequence_store(struct sequence *s, struct workers *pool, cons
     const struct page_geom *g = &s->geom;
     const struct attn_run run = sequence_run(s, 0, 0, s->n_tok, ROW_PROMPT);
     const size_t stride = (size_t)g->n_kv_head * g->head_dim;
-    ops->kv_write(pool, &(struct op_kv_write){
-                            .geom = g, .run = &run, .k = s->k, .v = s->v, .kv_stride = stride});
+    ops->kv_write(
+        pool, &(struct op_kv_write){
+                  .geom = g, .n_run = 1, .run = &run, .k = s->k, .v = s->v, .kv_stride = stride});
     for (uint32_t i = 0; i < s->n_tok / PAGE_TOK; i++)
         for (uint32_t h = 0; h < g->n_kv_head; h++) {
             const uint8_t *from = s->tail + ((size_t)i * g->n_kv_head + h) * g->tail_bytes;

@@ -24,7 +24,8 @@
 struct uint2 {
     unsigned x, y;
 };
-struct __align__(16) uint4 {
+struct __align__(16) uint4
+{
     unsigned x, y, z, w;
 };
 struct float2 {
@@ -177,7 +178,12 @@ enum cudaMemcpyKind {
     cudaMemcpyDeviceToHost,
     cudaMemcpyDeviceToDevice,
 };
-enum { cudaStreamNonBlocking = 1, cudaHostAllocDefault = 0, cudaStreamCaptureModeRelaxed = 2 };
+enum {
+    cudaStreamNonBlocking = 1,
+    cudaHostAllocDefault = 0,
+    cudaHostRegisterDefault = 0,
+    cudaStreamCaptureModeRelaxed = 2
+};
 enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 struct cudaDeviceProp {
@@ -201,6 +207,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *p);
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *p);
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void *p);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t s);

@@ -92,6 +92,17 @@ static void give(struct cuda_device *d, void *p)
     assert(!p);
 }
 
+/* Whatever the program has is pinned. */
+static void pin(struct cuda_device *d, void *p, size_t bytes)
+{
+    (void)d, (void)p, (void)bytes;
+}
+
+static void unpin(struct cuda_device *d)
+{
+    (void)d;
+}
+
 /* ---- Devices ---- */
 
 static sac_status count(uint32_t *out, sac_error *err)
@@ -296,6 +307,8 @@ const struct cuda_api *cuda_api_get(void)
         .close = close_device,
         .take = take,
         .give = give,
+        .pin = pin,
+        .unpin = unpin,
         .up = up,
         .up_rows = up_rows,
         .down = down,

@@ -95,6 +95,7 @@ static void store(const struct bench *b, struct memory *m)
                                      .own0 = tail_at(m, pos / PAGE_TOK),
                                      .own = tail_at(m, pos / PAGE_TOK + 1)};
         b->api->kv_write(b->dev, &(struct op_kv_write){.geom = &m->geom,
+                                                       .n_run = 1,
                                                        .run = &run,
                                                        .k = kv,
                                                        .v = kv + 4096 * width,

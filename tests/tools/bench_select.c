@@ -90,8 +90,9 @@ static void fill_pages(struct bench *b)
             k[j] = rng_normal(&seed);
             v[j] = rng_normal(&seed);
         }
-        b->ops.kv_write(b->workers, &(struct op_kv_write){
-                                        .geom = &one, .run = &run, .k = k, .v = v, .kv_stride = d});
+        b->ops.kv_write(b->workers,
+                        &(struct op_kv_write){
+                            .geom = &one, .n_run = 1, .run = &run, .k = k, .v = v, .kv_stride = d});
         const uint8_t *from = b->own;
         uint8_t *to = b->pool + i * g->bytes;
         b->ops.seal(b->workers,

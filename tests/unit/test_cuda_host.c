@@ -5,6 +5,7 @@
 #include "must.h"
 #include "tiny_model.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -163,6 +164,42 @@ static void order_of_threads_and_company_do_not_show(void **state)
     assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
 }
 
+/* How often the library has started a graph. */
+static uint32_t graphs_started(void)
+{
+    void *library = dlopen(CUDA_HOST, RTLD_NOW | RTLD_NOLOAD);
+    const uint32_t *n = library ? dlsym(library, "n_graph_started") : NULL;
+    if (!n) fail_msg("no count of graphs");
+    dlclose(library); /* the engine has loaded it for good */
+    return *n;
+}
+
+/* The first step of a shape is issued, the second becomes a graph, and all that follow start it:
+ * with lists that the device makes, too, whose counts come down with the logits. */
+static void repeated_steps_are_one_graph(void **state)
+{
+    (void)state;
+    const char *const decode[] = {NULL, "auto:mass=0.5,most=1,recent=0"};
+    for (int i = 0; i < 2; i++) {
+        const struct wish w = {.of = model, .type = SAC_KV_F16, .decode = decode[i]};
+        struct heard h = {0};
+        sac_engine *e = new_engine(&w, "cuda");
+        sac_error err;
+        sac_seq seq;
+        must(sac_seq_create(e, &seq, &err), &err);
+        append(e, seq, prompt, 40, SAC_ROW_PROMPT);
+        step_all(e, &h);
+        const uint32_t before = graphs_started();
+        for (int32_t tok = 0; tok < 4; tok++) {
+            append(e, seq, &tok, 1, SAC_ROW_DECODE);
+            h.n = 0;
+            step_all(e, &h);
+        }
+        assert_int_equal(graphs_started() - before, 3);
+        sac_engine_free(e);
+    }
+}
+
 /* ---- Methods ---- */
 
 static const char *const methods[] = {
@@ -260,6 +297,7 @@ int main(void)
         cmocka_unit_test(kernels_agree_with_the_reference),
         cmocka_unit_test(methods_choose_as_on_the_host),
         cmocka_unit_test(order_of_threads_and_company_do_not_show),
+        cmocka_unit_test(repeated_steps_are_one_graph),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);
 }

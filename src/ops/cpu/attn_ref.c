@@ -365,7 +365,11 @@ static void ref_kv_write_row(void *arg, uint32_t row_i, uint32_t worker_i)
 
 static void ref_kv_write(struct workers *pool, const struct op_kv_write *op)
 {
-    workers_for(pool, op->run->n_row, ref_kv_write_row, (void *)(uintptr_t)op);
+    for (uint32_t i = 0; i < op->n_run; i++) {
+        struct op_kv_write one = *op;
+        one.run = &op->run[i];
+        workers_for(pool, one.run->n_row, ref_kv_write_row, &one);
+    }
 }
 
 /* ---- Sealing ---- */

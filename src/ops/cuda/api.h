@@ -56,6 +56,10 @@ struct cuda_api {
 
     void *(*take)(struct cuda_device *d, size_t bytes); /* zeroed; NULL: there is not as much */
     void (*give)(struct cuda_device *d, void *p);       /* NULL is nothing */
+    /* Memory of the program's that copies from the device go to without a detour, until it is let
+     * go; of one block at a time. Where the system does not allow that, nothing happens. */
+    void (*pin)(struct cuda_device *d, void *p, size_t bytes);
+    void (*unpin)(struct cuda_device *d); /* nothing is pinned: nothing */
 
     /* ---- The queue. Copies are in order with the ops. ---- */
 

@@ -203,6 +203,26 @@ static void give(struct cuda_device *d, void *p)
     cudaFree(p);
 }
 
+static void pin(struct cuda_device *d, void *p, size_t bytes)
+{
+    if (cudaHostRegister(p, bytes, cudaHostRegisterDefault) != cudaSuccess) {
+        cudaGetLastError(); /* copies take the detour */
+        return;
+    }
+    d->pinned = (uint8_t *)p;
+    d->n_pinned = bytes;
+}
+
+static void unpin(struct cuda_device *d)
+{
+    if (!d->pinned) return;
+    queue_flush(d);
+    cudaStreamSynchronize(d->stream);
+    cudaHostUnregister(d->pinned);
+    d->pinned = NULL;
+    d->n_pinned = 0;
+}
+
 /* ---- The ring ---- */
 
 static sac_status drain(struct cuda_device *d)
@@ -259,7 +279,7 @@ static void up_small(struct cuda_device *d, void *dst, size_t pitch, const void 
                      size_t n_row)
 {
     const void *from = stage_put(d, src, n_row * width);
-    if (from) queue_copy(d, dst, pitch, from, width, width, n_row);
+    if (from) cuda_copy_rows(d, dst, pitch, from, width, n_row);
 }
 
 static void up_rows(struct cuda_device *d, void *dst, size_t pitch, const void *src, size_t width,
@@ -299,16 +319,25 @@ static void up(struct cuda_device *d, void *dst, const void *src, size_t bytes)
     }
 }
 
+static bool is_pinned(const struct cuda_device *d, const uint8_t *p, size_t bytes)
+{
+    return d->pinned && p >= d->pinned && bytes <= d->n_pinned &&
+           (size_t)(p - d->pinned) <= d->n_pinned - bytes;
+}
+
+/* Pinned memory is copied to by the row of launches itself, which may be a graph. */
 static void down(struct cuda_device *d, void *dst, const void *src, size_t bytes)
 {
-    if (queue_end(d) == SAC_OK)
+    if (is_pinned(d, (const uint8_t *)dst, bytes))
+        queue_down(d, dst, src, bytes);
+    else if (queue_end(d) == SAC_OK)
         device_check(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->stream),
                      "copy from the GPU");
 }
 
 static void copy(struct cuda_device *d, void *dst, const void *src, size_t bytes)
 {
-    queue_copy(d, dst, bytes, src, bytes, bytes, 1);
+    cuda_copy_rows(d, dst, bytes, src, bytes, 1);
 }
 
 static sac_status wait(struct cuda_device *d, sac_error *err)
@@ -346,6 +375,8 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .close = close_device,
         .take = take,
         .give = give,
+        .pin = pin,
+        .unpin = unpin,
         .up = up,
         .up_rows = up_rows,
         .down = down,

@@ -22,6 +22,8 @@ struct cuda_device {
     cudaStream_t stream;
     uint8_t *ring_host, *ring; /* [ring_bytes] pinned, and its mirror on the device */
     size_t ring_bytes, ring_used, ring_sent;
+    uint8_t *pinned; /* [n_pinned] of the program's memory; NULL: none */
+    size_t n_pinned;
     struct cuda_blas *blas;   /* blas.cu's */
     struct cuda_queue *queue; /* queue.cu's: what is noted and not yet on the stream */
     sac_status status;      /* of the first failure since the last wait, */
@@ -64,6 +66,9 @@ size_t cuda_linear_scratch(uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
 sac_status cuda_rmsnorm(struct cuda_device *d, const struct op_rmsnorm *op);
 sac_status cuda_rope(struct cuda_device *d, const struct op_rope *op);
 sac_status cuda_add(struct cuda_device *d, const struct op_add *op);
+/* Rows of `width` bytes within the device, apart from each other. */
+sac_status cuda_copy_rows(struct cuda_device *d, void *dst, size_t dst_pitch, const void *src,
+                          size_t width, size_t n_row);
 sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op, uint32_t n);
 sac_status cuda_lane_logits(struct cuda_device *d, const struct op_lane_logits *op, uint32_t n);
 sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n);

@@ -1,4 +1,4 @@
-/* pages.cu: writing of pages and sealing, bit for bit as attn_ref.c says. */
+/* pages.cu: sealing of pages, bit for bit as attn_ref.c says. */
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/queue.cuh"
 
@@ -6,54 +6,6 @@
 
 #define F16_NAN 0x7e00u
 #define THREADS 128u
-
-/* ---- Writing ---- */
-
-struct write_call { /* struct op_kv_write, for the kernel */
-    const float *k, *v;
-    size_t kv_stride, tail_bytes, tail_v;
-    uint8_t *own0, *own;
-    const uint32_t *pos0; /* staged: it is what differs from step to step */
-    uint32_t n_kv_head, head_dim;
-    sac_kv_type type_k, type_v;
-};
-
-/* A block writes a row. */
-__global__ void kv_write_kernel(const struct write_call c)
-{
-    const uint32_t pos0 = *c.pos0, pos = pos0 + blockIdx.x, j = pos / PAGE_TOK - pos0 / PAGE_TOK;
-    uint8_t *page = j == 0 ? c.own0 : c.own + (size_t)(j - 1) * c.n_kv_head * c.tail_bytes;
-    const size_t row = blockIdx.x * c.kv_stride;
-    for (uint32_t i = threadIdx.x; i < c.n_kv_head * c.head_dim; i += blockDim.x) {
-        const uint32_t h = i / c.head_dim, at = pos % PAGE_TOK * c.head_dim + i % c.head_dim;
-        uint8_t *to = page + h * c.tail_bytes + at * 2;
-        *(uint16_t *)to = half_bits(c.k[row + i], c.type_k);
-        *(uint16_t *)(to + c.tail_v) = half_bits(c.v[row + i], c.type_v);
-    }
-}
-
-sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op)
-{
-    const struct page_geom *g = op->geom;
-    const struct attn_run *run = op->run;
-    struct write_call c;
-    memset(&c, 0, sizeof c);
-    c.k = op->k + run->row0 * op->kv_stride;
-    c.v = op->v + run->row0 * op->kv_stride;
-    c.kv_stride = op->kv_stride;
-    c.tail_bytes = g->tail_bytes;
-    c.tail_v = g->tail_v;
-    c.own0 = run->own0;
-    c.own = run->own;
-    c.pos0 = (const uint32_t *)stage_put(d, &run->pos0, sizeof run->pos0);
-    if (!c.pos0) return d->status;
-    c.n_kv_head = g->n_kv_head;
-    c.head_dim = g->head_dim;
-    c.type_k = g->type_k;
-    c.type_v = g->type_v;
-    if (run->n_row == 0) return SAC_OK;
-    return queue_launch(d, "writing of keys and values", kv_write_kernel, run->n_row, 256, 0, c);
-}
 
 /* ---- Sealing ---- */
 

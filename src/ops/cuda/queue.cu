@@ -27,10 +27,10 @@ struct cuda_queue {
     cudaGraphExec_t exec; /* of `graph`; NULL: there is none */
 };
 
-struct copy_args {
+struct down_args {
     void *dst;
     const void *src;
-    size_t dst_pitch, src_pitch, width, n_row;
+    size_t bytes;
 };
 
 /* ---- Noting ---- */
@@ -58,14 +58,27 @@ void *queue_add_arg(struct cuda_device *d, struct queue_command *c, size_t bytes
     return row->bytes + at;
 }
 
-sac_status queue_copy(struct cuda_device *d, void *dst, size_t dst_pitch, const void *src,
-                      size_t src_pitch, size_t width, size_t n_row)
+const void *queue_last(const struct cuda_device *d, const void *kernel)
 {
-    const struct copy_args a = {dst, src, dst_pitch, src_pitch, width, n_row};
+    const struct command_row *row = &d->queue->now;
+    if (row->n_command == 0) return NULL;
+    const struct queue_command *c = &row->command[row->n_command - 1];
+    return c->kernel == kernel ? row->bytes + c->arg[0] : NULL;
+}
+
+void queue_drop_last(struct cuda_device *d)
+{
+    struct command_row *row = &d->queue->now;
+    row->n_byte = row->command[--row->n_command].arg[0];
+}
+
+sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t bytes)
+{
+    const struct down_args a = {dst, src, bytes};
     struct queue_command *c = queue_add(d);
     void *to = c ? queue_add_arg(d, c, sizeof a) : NULL;
     if (!to) return d->status;
-    c->name = "copy within the GPU";
+    c->name = "copy from the GPU";
     memcpy(to, &a, sizeof a);
     return SAC_OK;
 }
@@ -80,9 +93,8 @@ static cudaError_t issue(cudaStream_t stream, const struct command_row *row,
     if (c->kernel)
         return cudaLaunchKernel(c->kernel, dim3(c->grid[0], c->grid[1], c->grid[2]),
                                 dim3(c->n_thread), args, c->smem, stream);
-    const struct copy_args *a = (const struct copy_args *)args[0];
-    return cudaMemcpy2DAsync(a->dst, a->dst_pitch, a->src, a->src_pitch, a->width, a->n_row,
-                             cudaMemcpyDeviceToDevice, stream);
+    const struct down_args *a = (const struct down_args *)args[0];
+    return cudaMemcpyAsync(a->dst, a->src, a->bytes, cudaMemcpyDeviceToHost, stream);
 }
 
 static sac_status issue_row(struct cuda_device *d, const struct command_row *row)

@@ -14,7 +14,7 @@
 #define QUEUE_ARGS_MAX 8
 
 struct queue_command {
-    const void *kernel; /* NULL: a copy within the device, whose rows the arguments tell */
+    const void *kernel; /* NULL: a copy to the program's memory, which the argument tells */
     const char *name;   /* for failures */
     uint32_t grid[3], n_thread, n_arg;
     size_t smem;
@@ -53,9 +53,13 @@ static sac_status queue_launch(struct cuda_device *d, const char *name, void (*k
     return fits ? SAC_OK : d->status;
 }
 
-/* Notes a copy of rows within the device. */
-sac_status queue_copy(struct cuda_device *d, void *dst, size_t dst_pitch, const void *src,
-                      size_t src_pitch, size_t width, size_t n_row);
+/* The last launch of the row: its first argument if it is of this kernel, else NULL; and takes it
+ * back, when another launch does its work, too. */
+const void *queue_last(const struct cuda_device *d, const void *kernel);
+void queue_drop_last(struct cuda_device *d);
+
+/* Notes a copy to pinned memory of the program's. */
+sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t bytes);
 
 /* Everything noted goes to the stream; what follows goes there by itself, too. */
 sac_status queue_flush(struct cuda_device *d);

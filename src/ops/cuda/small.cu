@@ -1,4 +1,4 @@
-/* small.cu: norm, rotation and addition of activations. */
+/* small.cu: norm, addition and copies of activations. */
 #include "ops/cuda/queue.cuh"
 
 #define THREADS 256u
@@ -28,29 +28,6 @@ sac_status cuda_rmsnorm(struct cuda_device *d, const struct op_rmsnorm *op)
                         *op);
 }
 
-/* ---- Rotation: one thread for each pair ---- */
-
-static __global__ void __launch_bounds__(THREADS) rope(const struct op_rope op)
-{
-    const uint32_t half = op.n_rot / 2, i = blockIdx.x * THREADS + threadIdx.x;
-    const uint32_t row = blockIdx.y, head = i / half, c = i % half;
-    if (head >= op.n_head) return;
-    float *x = op.x + row * op.x_stride + (size_t)head * op.head_dim;
-    float *a = x + (op.interleaved ? 2 * c : c), *b = a + (op.interleaved ? 1 : half);
-    const float cosine = op.cos[(size_t)row * half + c], sine = op.sin[(size_t)row * half + c];
-    const float va = *a, vb = *b;
-    *a = va * cosine - vb * sine;
-    *b = va * sine + vb * cosine;
-}
-
-sac_status cuda_rope(struct cuda_device *d, const struct op_rope *op)
-{
-    const uint32_t n = op->n_head * (op->n_rot / 2);
-    if (n == 0 || op->n_row == 0) return SAC_OK;
-    const dim3 grid((n + THREADS - 1) / THREADS, op->n_row);
-    return queue_launch(d, "rotation", rope, grid, THREADS, 0, *op);
-}
-
 /* ---- Addition ---- */
 
 static __global__ void __launch_bounds__(THREADS) add(const float *x, float *y, size_t n)
@@ -65,4 +42,34 @@ sac_status cuda_add(struct cuda_device *d, const struct op_add *op)
     if (op->n == 0) return SAC_OK;
     return queue_launch(d, "addition", add, (unsigned)(n_block < most ? n_block : most), THREADS, 0,
                         op->x, op->y, op->n);
+}
+
+/* ---- Copies ---- */
+
+struct copy_rows {
+    uint8_t *dst;
+    const uint8_t *src;
+    size_t dst_pitch, width, n_row; /* rows lie behind each other in src */
+};
+
+/* In pieces of T. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) copy(const struct copy_rows c)
+{
+    const size_t width = c.width / sizeof(T), n = width * c.n_row;
+    const size_t step = (size_t)gridDim.x * THREADS;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += step)
+        ((T *)(c.dst + i / width * c.dst_pitch))[i % width] = ((const T *)c.src)[i];
+}
+
+sac_status cuda_copy_rows(struct cuda_device *d, void *dst, size_t dst_pitch, const void *src,
+                          size_t width, size_t n_row)
+{
+    const struct copy_rows c = {(uint8_t *)dst, (const uint8_t *)src, dst_pitch, width, n_row};
+    const bool is_wide = (((uintptr_t)dst | (uintptr_t)src | dst_pitch | width) & 15) == 0;
+    const size_t n = width * n_row / (is_wide ? 16 : 1);
+    const size_t n_block = (n + THREADS - 1) / THREADS, most = 8 * (size_t)d->n_sm;
+    if (n == 0) return SAC_OK;
+    return queue_launch(d, "copy within the GPU", is_wide ? copy<uint4> : copy<uint8_t>,
+                        (unsigned)(n_block < most ? n_block : most), THREADS, 0, c);
 }
