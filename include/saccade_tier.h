@@ -16,6 +16,14 @@ typedef enum sac_tier_policy {
     SAC_TIER_LRU,       /* those used longest ago */
 } sac_tier_policy;
 
+/* Which requests decode in a step; how sequences that no request drives are stepped is the
+ * caller's. */
+typedef enum sac_tier_admit {
+    SAC_TIER_ADMIT_SETS = 0, /* those whose pages of the last steps fit into memory together; the
+                                others wait for their turn, and nothing of them is computed again */
+    SAC_TIER_ADMIT_ALL,      /* all, whatever that makes each other fetch */
+} sac_tier_admit;
+
 /* sac_engine_params.tier; all of it is copied. */
 struct sac_tier_params {
     const char *file; /* must not be there yet; its room is reserved at once, it has no name while
@@ -24,6 +32,7 @@ struct sac_tier_params {
     uint64_t fast_bytes; /* of pages in memory */
     sac_tier_policy policy;
     bool no_ahead; /* pages are fetched when they are asked for, never before */
+    sac_tier_admit admit;
 };
 
 typedef struct sac_tier_stats {
@@ -33,8 +42,11 @@ typedef struct sac_tier_stats {
     uint64_t n_ahead, n_ahead_used; /* fetched before they were asked for; of these asked for */
     uint64_t n_read, n_write;       /* transfers, of one page or of neighbours */
     uint64_t bytes_fetched, bytes_written;
-    uint64_t n_failed;   /* pages that could not be read or written */
-    uint64_t wait_us;    /* that threads have waited for the file */
+    uint64_t n_failed;  /* pages that could not be read or written */
+    uint64_t wait_us;   /* that threads have waited for the file */
+    uint64_t set_bytes; /* of pages that requests have used of late which decode, as counted last */
+    uint32_t n_held;    /* requests that wait to decode, for want of room for such pages */
+    uint64_t n_hold;    /* times that one began to */
     const char *backend; /* "io_uring" or "threads"; NULL: there is no file, and all is zero */
 } sac_tier_stats;
 

@@ -69,6 +69,10 @@ static const struct option_spec setup_part[] = {
           .choices = "stale|lru"),
     SETUP("--kv-no-ahead", OPTION_FLAG, kv_no_ahead, NULL,
           "fetch pages when they are asked for, never before", .env = NULL),
+    SETUP("--kv-admit", OPTION_CHOICE, kv_admit, NULL,
+          "which requests decode at once: those whose pages of the last steps fit into --kv-fast "
+          "together, while others wait for their turn; or all",
+          .env = NULL, .choices = "working-set|all"),
     {0},
 };
 
@@ -112,7 +116,8 @@ static const struct option_spec search_part[] = {
         "one idle iteration; 0: measured: dense, alone, all pages in memory", .env = NULL,
         .max = 1e6),
     OPT("--wait-ms", OPTION_F32, wait_ms, "MS",
-        "a load is too large, too, when half of the requests wait longer for their first rows",
+        "a load is too large, too, when half of the requests wait longer for their first rows and "
+        "their turn to decode",
         .env = NULL, .min = 1, .max = 1e9),
     OPT("--clock", OPTION_CHOICE, clock, NULL,
         "wall: the machine's; model: each step is charged for what it reads, computes and fetches, "

@@ -122,7 +122,7 @@ struct capacity_trial {
     double seconds, tok_s;
     uint32_t n_running_most;
     uint64_t n_prompt_tok; /* rows of prompts that were computed */
-    uint64_t n_preempted, n_fetch, n_hit, bytes_fetched;
+    uint64_t n_preempted, n_hold, n_fetch, n_hit, bytes_fetched;
     struct traffic traffic;
     char error[160]; /* of the first request that failed */
 };

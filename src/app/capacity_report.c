@@ -72,6 +72,7 @@ void capacity_row_print(struct sheet *sheet, const struct capacity_setting *s,
         {"n_failed", .number = (double)t->n_failed},
         {"n_differ", "differ", .number = (double)(t->n_differ + strict->n_differ)},
         {"n_preempted", .number = (double)t->n_preempted},
+        {"n_hold", "holds", .number = (double)t->n_hold},
         {"n_prompt_tok", .number = (double)t->n_prompt_tok},
         {"gap_alone_ms", .number = r->alone->gap_ms},
         {"n_trial", .number = r->n_trial},
@@ -94,7 +95,7 @@ void capacity_trials_begin(struct strbuf *csv)
 {
     strbuf_adds(csv, "method,limit,rate,limit_ms,kept,cut,p99_ms,p99_iterations,p50_ms,most_ms,"
                      "wait_ms,ttft_ms,tok_s,n_request,n_done,n_failed,n_differ,n_running_most,"
-                     "bytes_per_token,n_hit,n_fetch,bytes_fetched\n");
+                     "bytes_per_token,n_hit,n_fetch,bytes_fetched,n_hold\n");
 }
 
 void capacity_trials_add(struct strbuf *csv, const char *method, double idle_ms, bool strict,
@@ -107,8 +108,9 @@ void capacity_trials_add(struct strbuf *csv, const char *method, double idle_ms,
     strbuf_addf(csv, "%zu,%zu,%zu,%zu,%u,", t->want.n_request, t->n_done, t->n_failed, t->n_differ,
                 t->n_running_most);
     if (isfinite(t->traffic.per_token)) strbuf_addf(csv, "%.6g", t->traffic.per_token);
-    strbuf_addf(csv, ",%llu,%llu,%llu\n", (unsigned long long)t->n_hit,
-                (unsigned long long)t->n_fetch, (unsigned long long)t->bytes_fetched);
+    strbuf_addf(csv, ",%llu,%llu,%llu,%llu\n", (unsigned long long)t->n_hit,
+                (unsigned long long)t->n_fetch, (unsigned long long)t->bytes_fetched,
+                (unsigned long long)t->n_hold);
 }
 
 sac_status capacity_plot(struct strbuf *out, const struct strbuf *csv, sac_error *err)

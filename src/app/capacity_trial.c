@@ -24,6 +24,7 @@ struct one {
     size_t prompt_i;
     uint64_t arrival_us, first_us, begin_us, last_us; /* first: token; 0: not yet */
     uint32_t n_tok;
+    double held_s; /* that it waited to decode: known when it is done */
     bool is_done, differs;
 };
 
@@ -184,6 +185,7 @@ static bool on_event(void *user, const sac_event *e)
     if (e->kind == SAC_EVENT_TOKEN) take_token(t, o, e->tok, now);
     if (e->kind != SAC_EVENT_DONE) return false;
     o->is_done = true;
+    o->held_s = e->timings.held_ms * 1e-3;
     if (e->finish == SAC_FINISH_LENGTH) {
         t->out->n_done++;
         t->out->n_differ += o->differs;
@@ -208,11 +210,12 @@ static sac_status send_due(struct trial *t, sac_error *err)
     return SAC_OK;
 }
 
-/* How long a request has waited for its first rows, or waits at least. */
+/* How long a request has waited for its first rows and for its turn to decode, or waits at least.
+ */
 static double wait_s(const struct one *o, uint64_t now)
 {
     const uint64_t end = o->begin_us ? o->begin_us : now;
-    return end > o->arrival_us ? (double)(end - o->arrival_us) * 1e-6 : 0;
+    return o->held_s + (end > o->arrival_us ? (double)(end - o->arrival_us) * 1e-6 : 0);
 }
 
 /* Whether no end can keep the limits: too many gaps are over theirs for all gaps' percentile, a
@@ -295,6 +298,7 @@ static void count_traffic(struct capacity_trial *out, const sac_engine *engine,
     out->traffic = traffic_between(&before->reads, &after.reads);
     out->n_prompt_tok = after.reads.n_prompt_tok - before->reads.n_prompt_tok;
     out->n_preempted = after.n_preempted - before->n_preempted;
+    out->n_hold = now.n_hold - tier->n_hold;
     out->n_hit = now.n_hit - tier->n_hit;
     out->n_fetch = now.n_fetch - tier->n_fetch;
     out->bytes_fetched = now.bytes_fetched - tier->bytes_fetched;

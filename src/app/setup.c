@@ -65,6 +65,10 @@ const struct option_spec setup_specs[] = {
         .env = "KV_POLICY", .choices = "stale|lru"),
     OPT("--kv-no-ahead", OPTION_FLAG, kv_no_ahead, NULL,
         "fetch pages when they are asked for, never before", .env = "KV_NO_AHEAD"),
+    OPT("--kv-admit", OPTION_CHOICE, kv_admit, NULL,
+        "which requests decode at once: those whose pages of the last steps fit into --kv-fast "
+        "together, while others wait for their turn; or all",
+        .env = "KV_ADMIT", .choices = "working-set|all"),
     OPT("--rope-scaling", OPTION_CHOICE, rope, NULL,
         "how positions are scaled; model: as the file says", .env = "ROPE_SCALING_TYPE",
         .choices = "model|none|linear|yarn"),
@@ -345,6 +349,7 @@ int setup_tier(struct setup *s)
     s->tier.file = s->kv_file;
     s->tier.policy = (sac_tier_policy)s->kv_policy;
     s->tier.no_ahead = s->kv_no_ahead;
+    s->tier.admit = (sac_tier_admit)s->kv_admit;
     return OPTIONS_GO_ON;
 }
 

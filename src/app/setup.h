@@ -34,6 +34,7 @@ struct setup {
     const char *kv_disk, *kv_fast; /* "PATH:SIZE", "SIZE"; NULL: all pages in memory */
     int kv_policy;                 /* enum sac_tier_policy */
     bool kv_no_ahead;
+    int kv_admit;                   /* enum sac_tier_admit */
     char kv_file[SETUP_PATH_BYTES]; /* what these come to */
     struct sac_tier_params tier;
     char prefill_spec[256], decode_spec[256]; /* what these come to */

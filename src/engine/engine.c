@@ -44,6 +44,8 @@ static sac_status check_tier(sac_engine *e, sac_error *err)
                          t->file, e->params.device);
     if (t->policy > SAC_TIER_LRU)
         return error_set(err, SAC_ERR_ARG, "unknown policy %d of pages", (int)t->policy);
+    if (t->admit > SAC_TIER_ADMIT_ALL)
+        return error_set(err, SAC_ERR_ARG, "unknown admission %d of requests", (int)t->admit);
     return SAC_OK;
 }
 
@@ -170,6 +172,7 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     evict_plan(e, a);
     compact_plan(e, a);
     attend_plan(e, a);
+    admit_plan(e, a);
     record_plan(e, a);
     e->stats.scratch_bytes = arena_used(a) - e->stats.kv_bytes;
 }
@@ -330,7 +333,11 @@ sac_engine_stats sac_engine_get_stats(const sac_engine *e)
 
 sac_tier_stats sac_tier_get_stats(const sac_engine *e)
 {
-    return tier_get_stats(e->pool.tier);
+    sac_tier_stats s = tier_get_stats(e->pool.tier);
+    s.set_bytes = e->admit.n_set * (uint64_t)e->pool.geom.bytes;
+    s.n_held = admit_held(e);
+    s.n_hold = e->admit.n_hold;
+    return s;
 }
 
 void sac_tier_get_layer(const sac_engine *e, uint32_t layer, uint64_t *out_hit, uint64_t *out_fetch)
@@ -441,7 +448,9 @@ sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_
         sched_commit(e);
         reuse_keep(e);
         TRY(logits_run(e, on_row, user, err));
-        sched_note(e, (double)(engine_now(e) - start));
+        const double us = (double)(engine_now(e) - start);
+        sched_note(e, us);
+        admit_note(e, us);
     }
     if (out_n) *out_n = e->batch.n_row;
     return report_broken(e, err);

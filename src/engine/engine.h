@@ -6,6 +6,7 @@
 #ifndef SAC_ENGINE_ENGINE_H
 #define SAC_ENGINE_ENGINE_H
 
+#include "engine/admit.h"
 #include "engine/attend.h"
 #include "engine/chooser.h"
 #include "engine/compact.h"
@@ -45,10 +46,11 @@ struct seq {
     bool has_gaps;        /* that method, or who joined it of documents, has given pages back */
     bool broken;          /* a page of it could not be read or kept: `why` says which */
     sac_error why;
-    uint64_t ticket;     /* order of queueing of the oldest pending token */
-    int32_t priority;    /* of its prompt rows: higher ones come first */
-    sac_reads reads;     /* of its rows since engine_take_reads */
-    sac_read_fn on_read; /* gets records of its decode rows, or NULL */
+    struct admit_seq admit; /* whether its decode rows wait, and why */
+    uint64_t ticket;        /* order of queueing of the oldest pending token */
+    int32_t priority;       /* of its prompt rows: higher ones come first */
+    sac_reads reads;        /* of its rows since engine_take_reads */
+    sac_read_fn on_read;    /* gets records of its decode rows, or NULL */
     void *read_user;
     struct reuse_seq reuse;
     int32_t *tok;   /* [n_ctx] */
@@ -129,6 +131,7 @@ struct sac_engine {
     sac_clock_fn clock; /* or NULL */
     void *clock_user;
     struct pace pace;
+    struct admit admit;
     sac_engine_stats stats;
     struct request_list *requests; /* owned */
     uint8_t *block;                /* owned, [block_bytes]: all of the above arrays */

@@ -22,6 +22,7 @@
 #include "engine/request.h"
 
 #include "base/mem.h"
+#include "engine/admit.h"
 #include "engine/engine.h"
 #include "engine/reuse_disk.h"
 #include "engine/sample.h"
@@ -67,6 +68,7 @@ struct request {
     uint32_t n_reused, n_disk;                       /* of the prompt, when it was first computed */
     sac_reuse_end reuse_end;                         /* of that */
     uint32_t n_preempted;                            /* times that its pages went to others */
+    uint64_t held_us;                                /* that they have waited to decode */
     sac_reads reads;                                 /* of sequences that it has given back */
     uint64_t submit_us, start_us, first_us, last_us; /* start: of computing; first, last token */
     sac_read_fn on_read;
@@ -249,6 +251,7 @@ static sac_status set_up_seq(sac_engine *engine, const struct request *r, sac_er
     TRY(sac_seq_use_sparse(engine, r->seq, &r->sparse, err));
     engine_use_priority(engine, r->seq, r->priority);
     engine_use_reader(engine, r->seq, r->on_read, r->user);
+    admit_join(engine, r->seq);
     const bool wants_all = r->n_probs || r->guide.logits;
     return sac_seq_use_top(engine, r->seq, wants_all ? 0 : sample_n_top(r->sampler), err);
 }
@@ -375,6 +378,7 @@ static sac_timings timings_of(const struct request_list *list, const struct requ
                      .n_preempted = r->n_preempted};
     const uint64_t start_us = r->start_us ? r->start_us : engine_now(list->engine);
     t.queue_ms = (double)(start_us - r->submit_us) * 1e-3;
+    t.held_ms = (double)r->held_us * 1e-3;
     if (r->n_predicted == 0) return t;
     t.prompt_ms = (double)(r->first_us - r->start_us) * 1e-3;
     t.predicted_ms = (double)(r->last_us - r->first_us) * 1e-3;
@@ -388,6 +392,7 @@ static void give_back_seq(struct request_list *list, struct request *r)
     if (r->seq == SAC_SEQ_NONE) return;
     const sac_reads reads = engine_take_reads(list->engine, r->seq);
     reads_add(&r->reads, &reads);
+    r->held_us += admit_leave(list->engine, r->seq);
     if (r->n_preempted == 0 || !r->owns_seq) {
         r->n_reused = (uint32_t)reads.n_reused_tok;
         r->n_disk = (uint32_t)reads.n_disk_tok;
@@ -553,6 +558,7 @@ static void give_way(struct request_list *list, struct request *r)
 {
     sac_error err = {0};
     assert(r->state == REQUEST_RUNNING && !r->parked);
+    r->held_us += admit_leave(list->engine, r->seq);
     if (r->owns_seq) {
         give_back_seq(list, r);
     } else if (state_park(list->engine, r->seq, &r->parked, &r->n_parked, &err) != SAC_OK) {

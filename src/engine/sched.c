@@ -6,7 +6,8 @@
  * target of the time between tokens allows; those of a method that plans are never cut (prefill.c),
  * so it plans the same whatever else is in the batch. A row that completes a page needs a page for
  * every layer and KV head; what does not fit waits, so running out of pages stalls sequences and
- * loses nothing.
+ * loses nothing. Above a disk, decode rows wait whose pages do not fit into memory beside those of
+ * others (admit.c).
  *
  * Invariant: after sched_pick, every page index that the batch completes is in its sequence's
  * table, with reference count 1. */
@@ -64,7 +65,7 @@ static bool may_run(const sac_engine *e, uint32_t seq_i)
 
 static bool next_is_decode(const struct seq *s)
 {
-    return s->alive && s->n_done < s->n_all && (s->flags[s->n_done] & TOK_DECODE);
+    return s->alive && !s->admit.held && s->n_done < s->n_all && (s->flags[s->n_done] & TOK_DECODE);
 }
 
 static uint32_t prompt_rows(const struct seq *s)
@@ -126,6 +127,7 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
     const uint32_t n_row_max = b->n_row_max;
     bool starved = false;
     b->n_row = b->n_decode = b->n_run = 0;
+    admit_pick(e);
     for (uint32_t i = 0; i < e->params.n_seq_max && b->n_row < n_row_max; i++) {
         if (!may_run(e, i) || !next_is_decode(&e->seqs[i])) continue;
         if (reserve_rows(e, i, 1) == 1)

@@ -56,7 +56,8 @@ struct tier_page {
     uint64_t sum;          /* checksum of what the disk or the source has */
     struct source *source; /* the page is there, at `place`, and nowhere else; or NULL */
     uint32_t place;
-    uint32_t used; /* the step of its last use, with or without a frame */
+    uint32_t used;  /* the step of its last use, with or without a frame */
+    uint32_t round; /* of working_count, in which it was counted last */
     uint16_t layer;
     bool on_disk;   /* what was written is there */
     bool is_moving; /* its slot is part of a transfer */
@@ -153,6 +154,19 @@ sac_tier_stats tier_get_stats(struct tier *t);
 bool tier_check(struct tier *t);
 /* Waits until nothing is under way. */
 void tier_settle(struct tier *t);
+
+/* ---- working.c ---- */
+
+struct tier_use {
+    uint32_t n_page, n_used; /* of a list, and of these used at `since` or later */
+    uint32_t n_known, n_new; /* pages that were counted in this round before; used ones that were
+                                 not */
+};
+
+/* Counts pages of a list, PAGE_NONE passed over, and marks those that were used. Rounds begin with
+ * 1. The engine's alone. */
+struct tier_use working_count(struct tier *t, const page_id *id, uint32_t n, uint32_t since,
+                              uint32_t round);
 
 /* ---- victim.c ---- */
 

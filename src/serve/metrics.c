@@ -242,6 +242,9 @@ static void print_tier(struct strbuf *out, const sac_tier_stats *t, const char *
         {"counter", "tier_bytes_written_total", (double)t->bytes_written},
         {"counter", "tier_failed_pages_total", (double)t->n_failed},
         {"counter", "tier_wait_microseconds_total", (double)t->wait_us},
+        {"gauge", "tier_working_set_bytes", (double)t->set_bytes},
+        {"gauge", "tier_requests_held", t->n_held},
+        {"counter", "tier_holds_total", (double)t->n_hold},
         {"gauge", "tier_fast_bytes", (double)t->fast_bytes},
         {"gauge", "tier_file_bytes", (double)t->file_bytes},
     };
