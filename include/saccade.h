@@ -657,10 +657,9 @@ typedef struct sac_timings {
     /* Tokens. Cached: those of a continued sequence, and those of the prompt that were taken from
      * the index and not computed, n_reused; of these, n_disk were read from a disk. */
     uint32_t n_cached, n_reused, n_disk, n_prompt, n_predicted;
-    sac_reuse_end reuse_end; /* why no more were taken */
-    uint32_t n_preempted;    /* times that the request gave its pages to others */
-    double queue_ms;         /* from sac_submit to the begin of computing */
-    double held_ms;          /* behind that: that it had to wait to decode (saccade_tier.h) */
+    sac_reuse_end reuse_end;  /* why no more were taken */
+    uint32_t n_preempted;     /* times that the request gave its pages to others */
+    double queue_ms, held_ms; /* from sac_submit to computing; then, waiting to decode (tiers) */
     double prompt_ms, predicted_ms;       /* prompt: from there to the first token */
     double prompt_per_s, predicted_per_s; /* tokens per second, of those computed */
 } sac_timings;
