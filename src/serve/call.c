@@ -1,7 +1,8 @@
 /* call.c: see the header.
  *
  * The way of a call: its head is checked (guard.c), its body collected within limits, then the
- * route answers at once, or an answer is queued for the engine. While that has nothing for us the
+ * route answers at once, or an answer is queued for the engine; with a long body that is done at
+ * the desk (desk.h), while the connection is suspended. While the engine has nothing for us the
  * connection is suspended, and the engine's thread wakes it. A stream is written as MHD asks for
  * bytes, out of what has come by then; a whole answer is written when all has come. */
 #include "serve/call.h"
@@ -19,6 +20,8 @@
 
 /* A body this short is read before a refusal: a client that still sends may miss the answer. */
 #define DRAIN_BYTES (1u << 20)
+/* A body this long may take milliseconds to read, which the desk has. */
+#define DESK_BYTES (16u << 10)
 
 struct call {
     struct call_head head;
@@ -33,8 +36,10 @@ struct call {
     struct answer *answer; /* a reference; or NULL */
     struct reply reply;
     struct json_pool json; /* owned: what is missing for want of memory is not answered with 200 */
+    struct desk_job job;   /* the desk's until `made` */
+    bool made;             /* the answer, or it is queued, or refused */
     bool closed;           /* a stream: its last bytes are in `out` */
-    struct strbuf out;     /* of a stream: what MHD has not asked for yet */
+    struct strbuf out;     /* the answer; of a stream: what MHD has not asked for yet */
     size_t out_at;
     unsigned status; /* 0: nothing was sent */
 };
@@ -397,34 +402,55 @@ static sac_status reply_at_once(struct call *call, const cJSON *body, struct str
     return call->route->reply(&asked, out, &call->refusal);
 }
 
-static enum MHD_Result work(struct call *call)
+/* Makes the answer, or queues it for the engine. */
+static void make(struct call *call)
 {
-    const struct respond_to to = answer_to(call);
-    struct strbuf text = {0};
+    const unsigned flags = call->route->flags;
     cJSON *body = NULL;
     sac_status status = SAC_OK;
-    if (call->route->flags & ROUTE_FILE && upload_is_file(call->head.connection))
+    if (flags & ROUTE_FILE && (!(flags & ROUTE_BODY) || upload_is_file(call->head.connection)))
         status = upload_read(&body, call->head.connection, &call->body, &call->refusal);
-    else if (call->route->flags & ROUTE_BODY)
+    else if (flags & ROUTE_BODY)
         status = parse_body(call, &body);
     else if (call->route->dialect)
         status = parse_rest(call, &body);
     if (status == SAC_OK && call->route->dialect)
-        status = queue_answer(call, body);
+        (void)queue_answer(call, body);
     else if (status == SAC_OK)
-        status = reply_at_once(call, body, &text);
+        (void)reply_at_once(call, body, &call->out);
     cJSON_Delete(body);
     drop_body(call);
-    if (status != SAC_OK || text.failed || call->json.failed) {
-        if (text.failed) (void)no_memory(call);
-        strbuf_deinit(&text);
+    call->made = true;
+}
+
+static enum MHD_Result send_made(struct call *call)
+{
+    const struct respond_to to = answer_to(call);
+    if (call->refusal.kind != REFUSAL_NONE || call->out.failed || call->json.failed)
         return refuse(call);
-    }
-    if (!call->route->dialect) {
-        call->status = 200;
-        return respond_text(&to, 200, call->route->type, &text);
-    }
-    return call->answer->ask.stream ? begin_stream(call) : wait_for_all(call);
+    if (call->route->dialect)
+        return call->answer->ask.stream ? begin_stream(call) : wait_for_all(call);
+    call->status = 200;
+    return respond_text(&to, 200, call->route->type, &call->out);
+}
+
+/* The server may have begun to shut down meanwhile. */
+static void make_at_desk(void *user)
+{
+    struct call *call = user;
+    json_enter(&call->json);
+    call->made = check_state(call, &call->refusal) != SAC_OK;
+    if (!call->made) make(call);
+    json_leave();
+    resume(call);
+}
+
+/* A long body is not for a thread that other connections wait for. True: the call sleeps. */
+static bool leave_to_desk(struct call *call)
+{
+    if (call->body.n < DESK_BYTES) return false;
+    call->job = (struct desk_job){.sleep = suspend, .work = make_at_desk, .user = call};
+    return desk_submit(call->head.context->desk, &call->job);
 }
 
 static enum MHD_Result go_on(struct call *call)
@@ -432,14 +458,17 @@ static enum MHD_Result go_on(struct call *call)
     enum MHD_Result result;
     const struct respond_to to = answer_to(call);
     if (call->status) return MHD_YES;
-    if (call->answer) return call->answer->ask.stream ? begin_stream(call) : wait_for_all(call);
+    if (call->made) return send_made(call);
     if (strcmp(call->method, "OPTIONS") == 0) {
         call->status = 204;
         return respond_preflight(&to);
     }
     if (!call->route && call->refusal.kind != REFUSAL_HEADER && send_page(call, &result))
         return result;
-    return call->refusal.kind != REFUSAL_NONE ? refuse(call) : work(call);
+    if (call->refusal.kind != REFUSAL_NONE) return refuse(call);
+    if (leave_to_desk(call)) return MHD_YES;
+    make(call);
+    return send_made(call);
 }
 
 enum MHD_Result call_go_on(struct call *call)

@@ -5,6 +5,7 @@
 
 #include "grammar/trie.h"
 #include "serve/ask.h"
+#include "serve/desk.h"
 #include "serve/journal.h"
 #include "serve/keys.h"
 #include "serve/loop.h"
@@ -23,6 +24,7 @@ struct context {
     const char *model_name;             /* the same */
     struct trie *trie;                  /* owned, as are those below */
     struct loop *loop;
+    struct desk *desk;
     struct metrics *metrics;
     struct keys *keys;
     struct journal *journal;

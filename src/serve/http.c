@@ -22,9 +22,10 @@
 #include <unistd.h>
 
 #define MEMORY_MIN_BYTES                                                                           \
-    16384u           /* MHD's buffers of a connection: headers and a part of the body              \
-                      */
-#define SYSTEMD_FD 3 /* the first socket that systemd hands over */
+    16384u             /* MHD's buffers of a connection: headers and a part of the body            \
+                        */
+#define QUERY_MAX  64u /* arguments of a query */
+#define SYSTEMD_FD 3   /* the first socket that systemd hands over */
 
 struct peer {
     struct peer *next, **link; /* `link` points at what points here */
@@ -144,6 +145,30 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **c
     *call = NULL;
 }
 
+/* libmicrohttpd keeps a record of each argument of a query in the memory of the connection, and
+ * answers nothing when that is full: what has more than any of our routes could want is refused
+ * before it looks. */
+static void *check_query(void *user, const char *uri, struct MHD_Connection *connection)
+{
+    static const char refused[] =
+        "HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\n"
+        "Content-Type: application/json\r\n\r\n"
+        "{\"error\":{\"message\":\"the query has too many arguments\",\"type\":"
+        "\"invalid_request_error\",\"param\":null,\"code\":\"header_too_large\"}}";
+    const struct http *h = user;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    size_t n_arg = 0;
+    for (const char *at = strchr(uri, '?'); at; at = strchr(at + 1, '&')) n_arg++;
+    if (n_arg <= QUERY_MAX || !info) return NULL;
+    metrics_status(h->context->metrics, 431);
+    /* Under TLS the end alone is told. */
+    if (!h->context->config->tls_cert_file)
+        (void)!send(info->connect_fd, refused, sizeof refused - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    shutdown(info->connect_fd, SHUT_RDWR);
+    return NULL;
+}
+
 /* Paths are compared as they came: none of ours has an escaped character. */
 static size_t leave_escaped(void *user, struct MHD_Connection *connection, char *text)
 {
@@ -242,6 +267,7 @@ static sac_status start_daemon(struct http *h, sac_error *err)
         {MHD_OPTION_STRICT_FOR_CLIENT, 1, NULL},
         {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)on_connection, h},
         {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)on_completed, h},
+        {MHD_OPTION_URI_LOG_CALLBACK, (intptr_t)check_query, h},
         {MHD_OPTION_UNESCAPE_CALLBACK, (intptr_t)leave_escaped, NULL},
         {MHD_OPTION_END, 0, NULL}, /* TLS: two options, or none */
         {MHD_OPTION_HTTPS_MEM_CERT, 0, h->tls_cert.data},
@@ -250,7 +276,7 @@ static sac_status start_daemon(struct http *h, sac_error *err)
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
     if (c->tls_cert_file) {
         flags |= MHD_USE_TLS;
-        options[10] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_KEY, 0, h->tls_key.data};
+        options[11] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_KEY, 0, h->tls_key.data};
     }
     h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_ARRAY, options,
                                  MHD_OPTION_END);

@@ -78,6 +78,24 @@ static cJSON *defaults_json(const struct ask_rules *r)
     return o;
 }
 
+/* How many documents a prompt may name, and how they are joined where it does not say; null: by
+ * nothing, so that several need `sparse.context`. */
+static cJSON *store_json(const struct context *c)
+{
+    cJSON *o = cJSON_CreateObject(), *methods;
+    sac_method_info m;
+    cJSON_AddNumberToObject(o, "max", c->rules.n_doc_max);
+    if (c->config->context)
+        cJSON_AddStringToObject(o, "context", c->config->context);
+    else
+        cJSON_AddNullToObject(o, "context");
+    methods = cJSON_AddArrayToObject(o, "methods");
+    for (size_t i = 0; sac_method_at(i, &m); i++)
+        if (strcmp(m.kind, "context") == 0)
+            cJSON_AddItemToArray(methods, cJSON_CreateString(m.name));
+    return o;
+}
+
 static sac_status props(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
     const sac_engine_params *e = &call->context->rules.engine;
@@ -93,6 +111,7 @@ static sac_status props(const struct route_call *call, struct strbuf *out, struc
     cJSON_AddItemToObject(sparse, "prefill", methods_json(e->prefill, e->n_prefill));
     cJSON_AddItemToObject(sparse, "decode", methods_json(e->decode, e->n_decode));
     cJSON_AddNumberToObject(sparse, "min_ctx", e->sparse_min_ctx);
+    cJSON_AddItemToObject(o, "documents", store_json(call->context));
     json_print(out, o);
     return SAC_OK;
 }
@@ -151,14 +170,19 @@ static sac_status read_content(const cJSON *body, const char **out, struct refus
     return refusal_set(ref, REFUSAL_REQUEST, "content", "'content' is missing");
 }
 
-static cJSON *piece_json(const sac_model *model, int32_t tok)
+/* One at a time: a list of millions would take the memory of as many JSON values. */
+static void add_token(struct strbuf *out, const sac_model *model, int32_t tok, bool with_piece)
 {
+    if (!with_piece) {
+        strbuf_addf(out, "%d", tok);
+        return;
+    }
     size_t n;
     const char *piece = sac_token_piece(model, tok, true, &n);
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "id", tok);
     cJSON_AddItemToObject(o, "piece", json_text(piece, n));
-    return o;
+    json_print(out, o);
 }
 
 static sac_status tokenize(const struct route_call *call, struct strbuf *out, struct refusal *ref)
@@ -178,13 +202,12 @@ static sac_status tokenize(const struct route_call *call, struct strbuf *out, st
     const sac_status status =
         sac_tokenize(call->context->rules.model, text, strlen(text), flags, &tok, &n, &err);
     if (status != SAC_OK) return refusal_of(ref, status, "content", err.msg);
-    cJSON *o = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(o, "tokens");
-    for (size_t i = 0; i < n; i++)
-        cJSON_AddItemToArray(list, pieces ? piece_json(call->context->rules.model, tok[i])
-                                          : cJSON_CreateNumber(tok[i]));
-    cJSON_AddNumberToObject(o, "count", (double)n);
-    cJSON_AddNumberToObject(o, "max_model_len", call->context->rules.engine.n_ctx);
-    json_print(out, o);
+    strbuf_adds(out, "{\"tokens\":[");
+    for (size_t i = 0; i < n; i++) {
+        if (i) strbuf_adds(out, ",");
+        add_token(out, call->context->rules.model, tok[i], pieces);
+    }
+    strbuf_addf(out, "],\"count\":%zu,\"max_model_len\":%u}", n, call->context->rules.engine.n_ctx);
     sac_free(tok);
     return SAC_OK;
 }
@@ -263,6 +286,34 @@ static sac_status count_tokens(const struct route_call *call, struct strbuf *out
     return SAC_OK;
 }
 
+/* ---- Files ---- */
+
+/* The text of a file of any kind; pages, where it has any, are parted by form feeds. */
+static sac_status extract(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+{
+    static const char *const copied[] = {"name", "format", "encoding", "text"};
+    const char *text = json_get(call->body, "text")->valuestring;
+    const size_t n_text = strlen(text);
+    int32_t *tok;
+    size_t n_tok, n_break = 0;
+    sac_error err = {0};
+    const sac_status status =
+        sac_tokenize(call->context->rules.model, text, n_text, 0, &tok, &n_tok, &err);
+    if (status != SAC_OK) return refusal_of(ref, status, "file", err.msg);
+    sac_free(tok);
+    for (const char *at = text; (at = strchr(at, '\f')); at++) n_break++;
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "object", "text");
+    cJSON_AddNumberToObject(o, "tokens", (double)n_tok);
+    cJSON_AddNumberToObject(o, "pages", n_break ? (double)n_break + 1 : 0);
+    for (size_t i = 0; i < sizeof copied / sizeof copied[0]; i++) {
+        const cJSON *item = json_get(call->body, copied[i]);
+        if (item) cJSON_AddItemToObject(o, copied[i], cJSON_Duplicate(item, false));
+    }
+    json_print(out, o);
+    return SAC_OK;
+}
+
 /* ---- The table ---- */
 
 static const struct route routes[] = {
@@ -286,6 +337,7 @@ static const struct route routes[] = {
     {"POST", "/v1/documents", ROUTE_BODY | ROUTE_FILE, NULL, NULL, &document_add_dialect},
     {"GET", "/v1/documents", 0, NULL, NULL, &document_list_dialect},
     {"DELETE", "/v1/documents/", ROUTE_REST, NULL, NULL, &document_remove_dialect},
+    {"POST", "/extract", ROUTE_FILE, NULL, extract, NULL},
     {"POST", "/v1/embeddings", ROUTE_BODY, NULL, embeddings, NULL},
     {"POST", "/embeddings", ROUTE_BODY, NULL, embeddings, NULL},
     {"POST", "/tokenize", ROUTE_BODY, NULL, tokenize, NULL},

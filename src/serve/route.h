@@ -10,7 +10,7 @@ enum {
     ROUTE_ALWAYS = 2, /* answers while the model is loaded, too */
     ROUTE_BODY = 4,   /* takes a JSON object */
     ROUTE_REST = 8,   /* `path` is how paths begin; a name without a slash follows */
-    ROUTE_FILE = 16,  /* a file instead of JSON, too (upload.h) */
+    ROUTE_FILE = 16,  /* takes a file (upload.h); with ROUTE_BODY that or JSON */
 };
 
 /* What a route that answers at once is asked; all borrowed. */

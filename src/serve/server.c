@@ -144,6 +144,7 @@ static sac_status create_parts(struct context *c, sac_error *err)
     TRY(journal_create(&c->journal, &journal, err));
     TRY(metrics_create(&c->metrics, err));
     TRY(readings_create(&c->readings, (size_t)config->limits.readings_mib << 20, err));
+    TRY(desk_create(&c->desk, config->n_http_thread, err));
     return keys_create(&c->keys, config->api_key, config->n_api_key, config->api_key_file, err);
 }
 
@@ -165,12 +166,12 @@ sac_status server_start(struct server **out, const struct server_config *config,
     if (!s) return error_set(err, SAC_ERR_MEMORY, "out of memory for the server");
     s->context.config = config;
     s->context.start_s = (int64_t)time(NULL);
-    sac_status status = check_config(config, err);
-    if (status == SAC_OK) status = create_parts(&s->context, err);
-    /* HTTP threads inherit the mask: signals are for the ticker. Until that runs, SIGTERM and
-     * SIGINT end the loading as they end any program. */
+    /* The threads inherit the mask: signals are for the ticker. Until that runs, SIGTERM and SIGINT
+     * end the loading as they end any program. */
     signal_set(&set);
     pthread_sigmask(SIG_BLOCK, &set, &before);
+    sac_status status = check_config(config, err);
+    if (status == SAC_OK) status = create_parts(&s->context, err);
     if (status == SAC_OK) status = http_start(&s->http, &s->context, err);
     sigaddset(&before, SIGHUP);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -285,7 +286,9 @@ void server_stop(struct server *s)
     if (!s) return;
     atomic_store(&s->stop_ticker, true);
     if (s->has_ticker) pthread_join(s->ticker, NULL);
+    desk_close(s->context.desk); /* wakes connections, which must not sleep when HTTP ends */
     http_stop(s->http);
+    desk_destroy(s->context.desk);
     loop_destroy(s->context.loop);
     library_close(s->library);
     trie_free(s->context.trie);

@@ -2,7 +2,8 @@
  *
  * server_start opens the port and answers health probes while the caller loads the model;
  * server_run serves with it, on the calling thread, until SIGTERM or SIGINT. Threads: a few for
- * HTTP, one for signals and deadlines, and the caller's, which alone touches the engine. */
+ * HTTP, as many for long texts and files, one for signals and deadlines, and the caller's, which
+ * alone touches the engine. */
 #ifndef SAC_SERVE_SERVER_H
 #define SAC_SERVE_SERVER_H
 

@@ -2,6 +2,7 @@
  * file's name is the document's name and never a path of this machine. */
 #include "serve/upload.h"
 
+#include "base/mem.h"
 #include "text/extract.h"
 
 #include <string.h>
@@ -88,13 +89,24 @@ static sac_status read_form(struct form *form, struct MHD_Connection *connection
                                       : "the body is no form with a 'file'");
 }
 
+static void replace_text(cJSON *fields, const char *name, const char *text, size_t n)
+{
+    cJSON_DeleteItemFromObjectCaseSensitive(fields, name);
+    json_add_text(fields, name, text, n);
+}
+
 static sac_status set_file(struct form *form, const char *name, const struct strbuf *file,
                            struct refusal *ref)
 {
     struct strbuf text = {0};
     sac_error err = {0};
-    const sac_status status = extract_bytes(&text, name, file, NULL, &err);
-    if (status == SAC_OK) set_text(form->fields, "text", text.data ? text.data : "", text.n);
+    struct extract_info info = {0};
+    const sac_status status = extract_bytes(&text, name, file, &info, &err);
+    if (status == SAC_OK) {
+        replace_text(form->fields, "text", text.data ? text.data : "", text.n);
+        replace_text(form->fields, "format", info.format, strlen(info.format));
+        replace_text(form->fields, "encoding", info.encoding, strlen(info.encoding));
+    }
     strbuf_deinit(&text);
     return status == SAC_OK ? SAC_OK : refusal_of(ref, status, "file", err.msg);
 }
@@ -108,19 +120,34 @@ static void set_flags(cJSON *fields)
             cJSON_ReplaceItemInObjectCaseSensitive(fields, flags[i], cJSON_CreateTrue());
 }
 
+static sac_status no_memory(struct refusal *ref)
+{
+    return refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+}
+
+/* The query's `name`, which comes escaped; NULL: there is none. */
+static sac_status query_name(char **out, struct MHD_Connection *connection, struct refusal *ref)
+{
+    const char *given = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "name");
+    *out = given ? mem_strdup(given) : NULL;
+    if (*out) (void)MHD_http_unescape(*out);
+    return given && !*out ? no_memory(ref) : SAC_OK;
+}
+
 sac_status upload_read(cJSON **out, struct MHD_Connection *connection, const struct strbuf *body,
                        struct refusal *ref)
 {
     struct form form = {.fields = cJSON_CreateObject()};
     const bool has_form = is_form(connection);
-    const char *query = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "name");
-    sac_status status =
-        form.fields ? SAC_OK : refusal_set(ref, REFUSAL_UNAVAILABLE, NULL, "out of memory");
+    char *query;
+    sac_status status = query_name(&query, connection, ref);
+    if (status == SAC_OK && !form.fields) status = no_memory(ref);
     if (status == SAC_OK && has_form) status = read_form(&form, connection, body, ref);
     const cJSON *filename = json_get(form.fields, "filename");
     const char *name = query ? query : filename ? base_name(filename->valuestring) : "the file";
     if (status == SAC_OK && (query || filename)) set_text(form.fields, "name", name, strlen(name));
     if (status == SAC_OK) status = set_file(&form, name, has_form ? &form.file : body, ref);
+    mem_free(query);
     strbuf_deinit(&form.file);
     set_flags(form.fields);
     if (status == SAC_OK)

@@ -86,6 +86,27 @@ class Documents(unittest.TestCase):
                 path = "/v1/documents/" + gone.replace("ä", "%C3%A4").replace(" ", "%20")
                 self.assertEqual(server.request("DELETE", path, **key("a"))[0], 200)
 
+    def test_the_text_of_a_file(self):
+        headers = {**key("a")["headers"], "Content-Type": "application/octet-stream"}
+        status, _, got = server.post("/extract?name=a%20%C3%A4.html", b"<p>Door 5 is <b>red</b>.</p>", headers=headers)
+        self.assertEqual((status, got["name"], got["format"], got["text"], got["pages"]),
+                         (200, "a ä.html", "HTML", "Door 5 is red.", 0))
+        self.assertEqual(got["tokens"], server.answer("/tokenize", {"content": got["text"]}, **key("a"))["count"])
+        headers["Content-Type"] = "application/json"  # a file, whatever it is called
+        status, _, got = server.post("/extract", b"[1]\x0ctwo\x0c", headers=headers)
+        self.assertEqual((status, got["text"], got["pages"], got["encoding"]), (200, "[1]\ftwo\f", 3, "UTF-8"))
+        self.assertNotIn("name", got)
+        headers["Content-Type"] = "multipart/form-data; boundary=q"
+        form = b"--q\r\nContent-Disposition: form-data; name=\"text\"\r\n\r\nforged\r\n" \
+               b"--q\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f.txt\"\r\n\r\nreal\r\n--q--\r\n"
+        status, _, got = server.post("/extract", form, headers=headers)
+        self.assertEqual((status, got["name"], got["text"]), (200, "f.txt", "real"))
+        headers["Content-Type"] = "image/png"
+        error = server.refusal(400, "/extract?name=x.png", b"\x89PNG\r\n\x1a\n" + bytes(100), headers=headers)
+        self.assertIn("x.png: a PNG image, not a text", error["message"])
+        self.assertIn("empty", server.refusal(400, "/extract", b"", headers=headers)["message"])
+        self.assertEqual(server.post("/extract", b"x")[0], 401)
+
     def test_several_are_joined(self):
         add("one", TEXT[:400]), add("two", "The cat sat on the red mat. " * 8)
         error = server.refusal(400, "/v1/chat/completions", chat("Hi", documents=["one", "two"]), **key("a"))

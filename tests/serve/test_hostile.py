@@ -63,6 +63,38 @@ class Hostile(unittest.TestCase):
         self.assertIn(server.get("/health", headers={"x": "y" * 20000})[0], (413, 431))
         long = b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
         self.assertRegex(self.raw(long).splitlines()[0], rb" 4(14|31) ")
+        for n in (65, 450, 3000):  # what libmicrohttpd would not answer at all
+            query = b"GET /health?" + b"&".join(b"a%d=1" % i for i in range(n)) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            self.assertIn(b" 431 ", self.raw(query).splitlines()[0])
+        self.assertEqual(server.get("/health?" + "&".join("a" * 60))[0], 200)
+
+    def test_long_bodies_keep_no_other_waiting(self):
+        text = "1234567 " * 50_000
+        body = json.dumps({"content": text, "with_pieces": True}).encode()
+        with Server("--max-body", "4000000", "--threads-http", "1") as s, s.connect() as long:
+            long.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body))
+            long.sendall(body[:-1])
+            s.until(lambda: s.unread() == 0)
+            long.sendall(body[-1:])
+            during = 0
+            while not select.select([long], [], [], 0)[0]:
+                self.assertEqual(s.get("/health")[0], 200)
+                during += 1
+            # One may have come before the last byte, and one behind the answer.
+            self.assertGreater(during, 4)
+            self.assertIn(b" 200 ", long.recv(100).splitlines()[0])
+            long.close()
+            # Requests that wait for their turn there when the server goes down are answered, too.
+            late = []
+            threads = [threading.Thread(target=lambda: late.append(
+                s.post("/tokenize", {"content": text[:60_000]})[0])) for _ in range(4)]
+            for t in threads:
+                t.start()
+            s.until(lambda: s.unread() == 0)
+            s.process.terminate()
+            for t in threads:
+                t.join()
+            self.assertLessEqual(set(late), {200, 503})
 
     def test_no_http(self):
         for data in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 50, b"\r\n" * 1000,
