@@ -96,9 +96,9 @@ class Documents(unittest.TestCase):
         status, _, got = server.post("/extract", b"[1]\x0ctwo\x0c", headers=headers)
         self.assertEqual((status, got["text"], got["pages"], got["encoding"]), (200, "[1]\ftwo\f", 3, "UTF-8"))
         self.assertNotIn("name", got)
-        headers["Content-Type"] = "multipart/form-data; boundary=q"
-        form = b"--q\r\nContent-Disposition: form-data; name=\"text\"\r\n\r\nforged\r\n" \
-               b"--q\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f.txt\"\r\n\r\nreal\r\n--q--\r\n"
+        headers["Content-Type"] = "multipart/form-data; boundary=xyz"
+        form = b"--xyz\r\nContent-Disposition: form-data; name=\"text\"\r\n\r\nforged\r\n" \
+               b"--xyz\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f.txt\"\r\n\r\nreal\r\n--xyz--\r\n"
         status, _, got = server.post("/extract", form, headers=headers)
         self.assertEqual((status, got["name"], got["text"]), (200, "f.txt", "real"))
         headers["Content-Type"] = "image/png"
