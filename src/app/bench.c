@@ -384,6 +384,7 @@ int app_bench(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "capacity") == 0) return bench_capacity(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "ops") == 0) return bench_ops(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "plot") == 0) return bench_plot(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "prefix") == 0) return bench_prefix(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "serve") == 0) return bench_serve(argc - 1, argv + 1);
     const sac_engine_params defaults = sac_engine_params_default();
     struct bench b = {.opt = {.prompts = "512",
@@ -404,6 +405,7 @@ int app_bench(int argc, char **argv)
         .commands = "  capacity    the largest load that a method serves in time\n"
                     "  ops         single operations in the shapes of a few models\n"
                     "  plot        a table of measurements as a drawing\n"
+                    "  prefix      prompts that begin alike: pages and time to the first token\n"
                     "  serve       a load on an OpenAI server: how long clients wait\n",
         .group = &group,
         .n_group = 1,

@@ -23,6 +23,11 @@ int bench_ops(int argc, char **argv);
 /* `saccade bench plot`; argv[0] is its name. Returns the exit code. */
 int bench_plot(int argc, char **argv);
 
+/* ---- bench_prefix.c ---- */
+
+/* `saccade bench prefix`; argv[0] is its name. Returns the exit code. */
+int bench_prefix(int argc, char **argv);
+
 /* ---- bench_serve.c ---- */
 
 /* `saccade bench serve`; argv[0] is its name. Returns the exit code. */

@@ -127,5 +127,29 @@ class Ops(unittest.TestCase):
             self.assertIn(words, done.stderr)
 
 
+class Prefix(unittest.TestCase):
+    def test_a_text_is_computed_and_held_once(self):
+        done = saccade("bench", "prefix", "-m", model_path(), "-p", "40", "--own", "30", "--sequences",
+                       "2", "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(done.stdout)
+        page = LAYERS * KV // 64  # of all layers and heads: 32 tokens; 70 have 2, of which one is shared
+        self.assertEqual([r["salt"] for r in found], ["the same", "the same", "another"])
+        self.assertEqual([r["n_reused"] for r in found], [0, 32, 0])
+        self.assertEqual([r["n_page"] for r in found], [2 * page, 3 * page, 5 * page])
+        self.assertEqual([r["n_page_without"] for r in found], [2 * page, 4 * page, 6 * page])
+        for r in found:
+            self.assertEqual((r["bits"], r["n_prompt"]), ("same bits", 70))
+            self.assertGreater(min(r["ttft_ms"], r["ttft_ms_without"]), 0)
+
+    def test_wrong_usage(self):
+        for args, words in [((), "a model is missing"),
+                            (("-m", model_path(), "--own", "0"), "option '--own'"),
+                            (("-m", model_path(), "--sequences", "65"), "option '--sequences'")]:
+            done = saccade("bench", "prefix", *args)
+            self.assertEqual(done.returncode, 2, args)
+            self.assertIn(words, done.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,0 +1,278 @@
+/* bench_prefix.c: `saccade bench prefix`: what the index of prefixes saves, of pages and of time,
+ * where prompts begin alike.
+ *
+ * Sequences come one after the other and all stay, so the pages in use are those of a crowd at
+ * work. Each prompt is computed a second time in an engine that has no index: the time and the
+ * pages that it would have cost, and the logits, which must be the same bits. Behind them comes one
+ * with another salt, which must find nothing. Tokens are made up: neither time nor pages depend on
+ * what they say. */
+#include "app/bench.h"
+
+#include "app/app.h"
+#include "app/interrupt.h"
+#include "app/options.h"
+#include "app/output.h"
+#include "app/progress.h"
+#include "app/setup.h"
+
+#include "base/mem.h"
+#include "base/workers.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define COMMAND    "bench prefix"
+#define N_WARM     32u /* tokens that wake threads and touch memory */
+#define PAGE_MAX   128u
+#define TOKENS_MAX (1u << 22)
+
+struct prefix_options {
+    uint32_t n_shared, n_own, n_seq;
+    int format;
+};
+
+#define OPT(names, field, arg, help, ...)                                                          \
+    {                                                                                              \
+        names, OPTION_U32, offsetof(struct prefix_options, field), arg, help, __VA_ARGS__          \
+    }
+#define SETUP(names, type, field, arg, help, ...)                                                  \
+    {                                                                                              \
+        names, type, offsetof(struct setup, field), arg, help, __VA_ARGS__                         \
+    }
+#define KV_CHOICES "f16|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
+
+static const struct option_spec setup_part[] = {
+    SETUP("-m --model", OPTION_TEXT, model, "FILE", "GGUF file, or the name of a fetched model",
+          .env = NULL),
+    SETUP("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per CPU that may be used",
+          .env = NULL, .max = 4096),
+    SETUP("-b --batch-size", OPTION_U32, n_batch, "N",
+          "most tokens that are computed at once; 0: 512, on a GPU 2048", .env = NULL,
+          .max = 65536),
+    SETUP("--device", OPTION_TEXT, device, "NAME",
+          "who computes: cpu, cuda, or cuda:N, an NVIDIA GPU (default: cpu)", .env = NULL),
+    SETUP("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
+          .env = NULL, .choices = KV_CHOICES),
+    SETUP("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
+          "type of the values; q8 goes with q8 only", .env = NULL, .choices = KV_CHOICES),
+    {0},
+};
+
+static const struct option_spec prompts_part[] = {
+    OPT("-p --shared", n_shared, "N", "tokens with which all prompts begin", .env = NULL, .min = 1,
+        .max = TOKENS_MAX),
+    OPT("--own", n_own, "N", "tokens of its own behind them", .env = NULL, .min = 1,
+        .max = TOKENS_MAX),
+    OPT("--sequences", n_seq, "N", "sequences that share them", .env = NULL, .min = 1, .max = 64),
+    {"-o --output", OPTION_CHOICE, offsetof(struct prefix_options, format), NULL,
+     "format of the table", .env = NULL, .choices = SHEET_FORMATS},
+    {0},
+};
+
+struct prefix_bench {
+    struct prefix_options opt;
+    struct setup setup;
+    sac_model *model;           /* owned */
+    sac_engine *with, *without; /* owned: the index; none */
+    int32_t *tok;               /* [n_shared + n_own] */
+    float *logits[2];           /* [n_vocab] of the last row: with, without */
+    struct sheet sheet;
+    struct progress bar;
+    uint32_t n_differ;
+};
+
+/* One prompt in one engine. */
+struct prefix_run {
+    double ms;
+    uint64_t n_reused, n_page; /* of all sequences that stay */
+};
+
+/* ---- Prompts ---- */
+
+static void make_prompt(struct prefix_bench *b, uint32_t seq_i)
+{
+    const uint32_t n_vocab = sac_model_get_info(b->model).n_vocab, n_shared = b->opt.n_shared;
+    for (uint32_t i = 0; i < n_shared + b->opt.n_own; i++)
+        b->tok[i] =
+            (int32_t)((i + (i < n_shared ? 0 : 7919 * (seq_i + 1))) * 2654435761u % n_vocab);
+    const int32_t bos = sac_token_bos(b->model);
+    if (bos >= 0) b->tok[0] = bos;
+}
+
+struct prefix_catch {
+    float *logits;
+    size_t bytes;
+};
+
+static void catch_row(void *user, const sac_row *row)
+{
+    const struct prefix_catch *c = user;
+    memcpy(c->logits, row->logits, c->bytes);
+}
+
+/* From the first token that is handed in to the logits of the last. */
+static sac_status run_prompt(const struct prefix_bench *b, sac_engine *e, sac_seq seq,
+                             uint32_t n_tok, struct prefix_run *out, sac_error *err)
+{
+    struct prefix_catch c = {.logits = b->logits[e == b->without],
+                             .bytes = sac_model_get_info(b->model).n_vocab * sizeof(float)};
+    const uint64_t before = sac_engine_get_stats(e).reads.n_reused_tok, start_us = clock_us();
+    TRY(sac_seq_append(e, seq, b->tok, n_tok, SAC_ROW_PROMPT, SAC_WANT_LAST, err));
+    for (uint32_t n = 1; n > 0;) {
+        if (interrupt_pending()) return SAC_ERR_CANCELLED;
+        TRY(sac_step(e, catch_row, &c, &n, err));
+    }
+    const uint64_t end_us = clock_us();
+    const sac_engine_stats s = sac_engine_get_stats(e);
+    *out = (struct prefix_run){.ms = (double)(end_us - start_us) * 1e-3,
+                               .n_reused = s.reads.n_reused_tok - before,
+                               .n_page = s.n_page - s.n_page_free};
+    return SAC_OK;
+}
+
+/* The first step of an engine is slower than all others. */
+static sac_status warm(const struct prefix_bench *b, sac_engine *e, sac_error *err)
+{
+    const uint32_t n = b->opt.n_shared + b->opt.n_own;
+    struct prefix_run ignored;
+    sac_seq seq;
+    TRY(sac_seq_create(e, &seq, err));
+    TRY(sac_seq_use_salt(e, seq, "warm", err));
+    const sac_status status = run_prompt(b, e, seq, n < N_WARM ? n : N_WARM, &ignored, err);
+    sac_seq_remove(e, seq);
+    return status;
+}
+
+/* The prompt without an index; its sequence goes at once, as nothing is shared. */
+static sac_status run_without(const struct prefix_bench *b, struct prefix_run *out, sac_error *err)
+{
+    sac_seq seq;
+    TRY(sac_seq_create(b->without, &seq, err));
+    const sac_status status =
+        run_prompt(b, b->without, seq, b->opt.n_shared + b->opt.n_own, out, err);
+    sac_seq_remove(b->without, seq);
+    return status;
+}
+
+/* ---- The table ---- */
+
+static void print_row(struct prefix_bench *b, uint32_t seq_i, const struct prefix_run *with,
+                      const struct prefix_run *without)
+{
+    const uint32_t n_tok = b->opt.n_shared + b->opt.n_own;
+    const size_t bytes = sac_model_get_info(b->model).n_vocab * sizeof(float);
+    const bool same = memcmp(b->logits[0], b->logits[1], bytes) == 0;
+    const double n_plain = (double)without->n_page * (seq_i + 1);
+    b->n_differ += !same;
+    const struct sheet_cell cells[] = {
+        {"sequence", "sequence", .number = seq_i + 1},
+        {"salt", "salt", .text = seq_i < b->opt.n_seq ? "the same" : "another"},
+        {"n_prompt", "tokens", .number = n_tok},
+        {"n_reused", "from the index", .number = (double)with->n_reused},
+        {"n_page", "pages in use", .number = (double)with->n_page},
+        {"n_page_without", "without the index", .number = n_plain},
+        {"page_bytes", .number = (double)sac_engine_get_stats(b->with).page_bytes},
+        {"ttft_ms", "first token ms", 1, .number = with->ms},
+        {"ttft_ms_without", "without ms", 1, .number = without->ms},
+        {"bits", "logits", .text = same ? "same bits" : "differ"},
+        {"n_threads", .number = sac_engine_get_params(b->with).n_threads},
+        {"isa", .text = sac_engine_get_stats(b->with).isa},
+    };
+    sheet_row(&b->sheet, cells, sizeof cells / sizeof cells[0]);
+}
+
+static sac_status run_sequences(struct prefix_bench *b, sac_error *err)
+{
+    const uint32_t n_tok = b->opt.n_shared + b->opt.n_own;
+    for (uint32_t i = 0; i <= b->opt.n_seq; i++) {
+        struct prefix_run with, without;
+        sac_seq seq;
+        make_prompt(b, i);
+        TRY(sac_seq_create(b->with, &seq, err));
+        if (i == b->opt.n_seq) TRY(sac_seq_use_salt(b->with, seq, "another", err));
+        TRY(run_prompt(b, b->with, seq, n_tok, &with, err));
+        TRY(run_without(b, &without, err));
+        progress_end(&b->bar);
+        print_row(b, i, &with, &without);
+        progress_begin(&b->bar, "prompts");
+        progress_update(&b->bar, (i + 1.0) / (b->opt.n_seq + 1.0));
+    }
+    return SAC_OK;
+}
+
+/* ---- Engines ---- */
+
+/* With the index there is memory for the shared text twice, once for each salt. */
+static sac_status open_engines(struct prefix_bench *b, sac_error *err)
+{
+    const uint32_t n_tok = b->opt.n_shared + b->opt.n_own,
+                   n_vocab = sac_model_get_info(b->model).n_vocab;
+    sac_engine_params p = setup_engine_params(&b->setup, n_tok, 1);
+    p.n_kv_tok = n_tok + PAGE_MAX;
+    TRY(sac_engine_create(&b->without, b->model, &p, err));
+    p.prefix_cache = true;
+    p.n_seq_max = b->opt.n_seq + 1;
+    p.n_kv_tok = 2 * (uint64_t)n_tok + (uint64_t)b->opt.n_seq * (b->opt.n_own + 2 * PAGE_MAX);
+    TRY(sac_engine_create(&b->with, b->model, &p, err));
+    b->tok = mem_calloc(n_tok, sizeof *b->tok);
+    for (int i = 0; i < 2; i++) b->logits[i] = mem_calloc(n_vocab, sizeof(float));
+    if (!b->tok || !b->logits[0] || !b->logits[1])
+        return error_set(err, SAC_ERR_MEMORY, "no memory for prompts of %u tokens", n_tok);
+    return setup_check_memory(COMMAND, b->with, err);
+}
+
+static sac_status run_all(struct prefix_bench *b, sac_error *err)
+{
+    TRY(open_engines(b, err));
+    make_prompt(b, UINT32_MAX - 1);
+    TRY(warm(b, b->with, err));
+    TRY(warm(b, b->without, err));
+    b->sheet = sheet_begin((enum sheet_format)b->opt.format);
+    progress_begin(&b->bar, "prompts");
+    const sac_status status = run_sequences(b, err);
+    progress_end(&b->bar);
+    sheet_end(&b->sheet);
+    return status;
+}
+
+static int run(struct prefix_bench *b)
+{
+    sac_error err = {0};
+    const int code = setup_load(&b->setup, &b->model);
+    if (code != OPTIONS_GO_ON) return code;
+    const sac_status status = run_all(b, &err);
+    sac_engine_free(b->with);
+    sac_engine_free(b->without);
+    for (int i = 0; i < 2; i++) mem_free(b->logits[i]);
+    mem_free(b->tok);
+    sac_model_free(b->model);
+    if (status != SAC_OK) return setup_failed(COMMAND, status, err.msg);
+    if (b->n_differ)
+        fprintf(stderr,
+                "saccade " COMMAND ": %u prompts have other logits than without the index\n",
+                b->n_differ);
+    return output_finish(b->n_differ ? EXIT_RUNTIME : EXIT_OK);
+}
+
+int bench_prefix(int argc, char **argv)
+{
+    struct prefix_bench b = {.opt = {.n_shared = 8000, .n_own = 100, .n_seq = 8},
+                             .setup = setup_default(COMMAND)};
+    const struct option_group groups[] = {
+        {"Model and memory", setup_part, &b.setup},
+        {"Prompts", prompts_part, &b.opt},
+    };
+    struct options o = {
+        .command = COMMAND,
+        .usage = "-m MODEL [options]",
+        .summary = "Measures what prompts that begin alike cost with the index of prefixes and "
+                   "without it: pages in use, time to the first token, and whether the logits are "
+                   "the same bits. The last sequence has another salt and shares nothing.",
+        .group = groups,
+        .n_group = sizeof groups / sizeof groups[0],
+    };
+    const int code = options_parse(&o, argc, argv);
+    if (code != OPTIONS_GO_ON) return code;
+    interrupt_install();
+    return run(&b);
+}
