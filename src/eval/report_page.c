@@ -64,6 +64,10 @@ static const char style_figures[] =
     "var(--soft);margin-top:.5rem}\n"
     "dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;font-size:.9rem}\n"
     "dt{color:var(--soft)}\ndd{margin:0;overflow-wrap:anywhere}\n"
+    ".three figure{flex:1 1 300px;max-width:363px}.three .data{flex-basis:100%}\n"
+    ".choice{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;margin:.2rem 0 .8rem;font-size:.9rem}\n"
+    ".choice select{font:inherit;max-width:100%;color:inherit;background:var(--page);"
+    "border:1px solid var(--line);border-radius:5px;margin-left:.4rem;padding:.1rem .3rem}\n"
     ".save{display:flex;gap:.5rem;margin:.2rem 0 0}\n"
     ".save button{font:inherit;font-size:.75rem;padding:.05rem .5rem;color:var(--soft);"
     "background:none;border:1px solid var(--line);border-radius:5px;cursor:pointer}\n"
@@ -106,7 +110,10 @@ void report_page_theme_choice(struct strbuf *out)
 void report_page_panel(struct report_figure *f, const char *heading, char id[64])
 {
     snprintf(id, 64, "%s-%zu", f->name, f->n_panel++);
-    strbuf_adds(&f->panels, "<figure>");
+    strbuf_adds(&f->panels, "<figure");
+    for (size_t i = 0; i < REPORT_CHOICES && f->choice[i].n_option; i++)
+        strbuf_addf(&f->panels, i ? " c%zu-%u" : " class=\"c%zu-%u", i, f->choice[i].at);
+    strbuf_adds(&f->panels, f->choice[0].n_option ? "\">" : ">");
     if (heading) {
         strbuf_adds(&f->panels, "<figcaption>");
         add_html(&f->panels, heading);
@@ -142,6 +149,31 @@ static sac_status write_csv(const struct report_page *p, const struct report_fig
     return status;
 }
 
+/* Lists to choose from, and rules that hide what is not chosen: no script is needed. */
+static void add_choices(const struct report_figure *f, struct strbuf *b)
+{
+    if (!f->choice[0].n_option) return;
+    strbuf_adds(b, "<div class=\"choice\">\n");
+    for (size_t i = 0; i < REPORT_CHOICES && f->choice[i].n_option; i++) {
+        const struct report_choice *c = &f->choice[i];
+        strbuf_addf(b, "<label>%s<select id=\"%s-c%zu\" autocomplete=\"off\">", c->label, f->name,
+                    i);
+        for (uint32_t k = 0; k < c->n_option; k++) {
+            strbuf_adds(b, "<option>");
+            add_html(b, c->option[k]);
+            strbuf_adds(b, "</option>");
+        }
+        strbuf_adds(b, "</select></label>\n");
+    }
+    strbuf_adds(b, "</div>\n<style>\n");
+    for (size_t i = 0; i < REPORT_CHOICES; i++)
+        for (uint32_t k = 0; k < f->choice[i].n_option; k++)
+            strbuf_addf(
+                b, "section:has(#%s-c%zu>:nth-child(%u):not(:checked)) .c%zu-%u{display:none}\n",
+                f->name, i, k + 1, i, k);
+    strbuf_adds(b, "</style>\n");
+}
+
 sac_status report_page_figure(struct report_page *p, const struct report_figure *f, sac_error *err)
 {
     assert(f->n_panel > 0 && f->table.n_row > 0);
@@ -152,7 +184,9 @@ sac_status report_page_figure(struct report_page *p, const struct report_figure 
     add_html(b, f->title);
     strbuf_adds(b, "</h2>\n<p>");
     add_html(b, f->text);
-    strbuf_adds(b, "</p>\n<div class=\"fig\">\n");
+    strbuf_adds(b, "</p>\n");
+    add_choices(f, b);
+    strbuf_addf(b, "<div class=\"fig%s\">\n", f->three ? " three" : "");
     strbuf_add(b, f->panels.data, f->panels.n);
     strbuf_adds(b, "<div class=\"data\" tabindex=\"0\" role=\"region\" aria-label=\"Data: ");
     add_html(b, f->title);

@@ -20,12 +20,22 @@ struct report_page {
     size_t n_plot;
 };
 
+/* What the reader of a figure may choose: a drawing is shown while its option is the chosen one. */
+struct report_choice {
+    const char *label;
+    const char *const *option; /* [n_option]; the first is chosen until another is */
+    uint32_t n_option, at;     /* at: of the next drawing */
+};
+#define REPORT_CHOICES 2u
+
 struct report_figure {
     const char *name;     /* of the CSV file and the anchor: letters, digits, dashes */
     const char *title;    /* "Needle in a haystack" */
     const char *text;     /* what is seen, in sentences */
     struct strbuf panels; /* owned by the caller, from report_page_panel */
     struct table table;   /* owned by the caller */
+    struct report_choice choice[REPORT_CHOICES]; /* without options: there is nothing to choose */
+    bool three;                                  /* drawings in a row, not two */
     size_t n_panel;
 };
 

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "eval/reading.h"
 #include "eval/report_data.h"
+#include "eval/report_missed.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -61,6 +62,7 @@ struct view {
     float *sorted;                  /* [n_page_max] */
     uint32_t n_page_max;
     struct map map;
+    struct report_missed missed[2]; /* by kind of record */
 };
 
 /* A recording of `eval fidelity` has the context as the number of its samples. */
@@ -106,6 +108,7 @@ static sac_status survey(struct view *v, bool *out_any, sac_error *err)
         TRY(take_ctx(v, r.sample_i, err));
         if (r.n_page > v->n_page_max) v->n_page_max = r.n_page;
         decode |= r.kind == SAC_ROW_DECODE;
+        report_missed_see(&v->missed[r.kind], &r);
         if (r.kind == SAC_ROW_DECODE) continue;
         prompt = true;
         if (v->map.sample == ANY) v->map.sample = r.sample_i;
@@ -207,7 +210,10 @@ static sac_status add_up(struct view *v, sac_error *err)
     for (;;) {
         TRY(reading_next(&v->in, &r, &more, err));
         if (!more) return SAC_OK;
-        if (r.kind == v->kind) add_to_heads(v, &r);
+        if (r.kind == v->kind) {
+            add_to_heads(v, &r);
+            report_missed_add(&v->missed[r.kind], &r);
+        }
         const bool in_map =
             r.kind == SAC_ROW_PROMPT && v->map.n_page && r.sample_i == v->map.sample;
         if (in_map && (v->want->head == ANY || v->want->head == r.kv_head))
@@ -507,8 +513,10 @@ static sac_status view_all(struct view *v, sac_error *err)
     v->sorted = mem_calloc(v->n_page_max, sizeof *v->sorted);
     if (!v->sum || !v->need || !v->sorted)
         return error_set(err, SAC_ERR_MEMORY, "out of memory for the plots of " FILE_NAME);
+    TRY(report_missed_plan(&v->missed[v->kind], err));
     TRY(add_up(v, err));
     TRY(plot_heads(v, err));
+    TRY(report_missed_plot(&v->missed[v->kind], v->page, err));
     TRY(plot_need(v, err));
     return plot_map(v, err);
 }
@@ -533,11 +541,13 @@ sac_status report_reading_plots(struct report_page *page, const struct report_ma
         return missing(page);
     }
     struct view v = {.page = page, .want = map};
+    v.missed[SAC_ROW_PROMPT].in = v.missed[SAC_ROW_DECODE].in = &v.in;
     sac_status status = reading_load(&v.in, path.data, err);
     if (status == SAC_OK) {
         status = view_all(&v, err);
         reading_deinit(&v.in);
     }
+    report_missed_deinit(&v.missed[v.kind]);
     mem_free(v.sum);
     mem_free(v.need);
     mem_free(v.sorted);

@@ -88,7 +88,7 @@ class Reports(unittest.TestCase):
         self.write_all()
         done, page = report(self.dir)
         names = ["scores", "needle", "score-share", "ttft", "decode-speed", "prompt-speed", "kl-share",
-                 "layer-error", "heads", "blocks-95", "block-map"]
+                 "layer-error", "heads", "read-and-missed", "blocks-95", "block-map"]
         self.assertIn(f"{len(names)} plots", done.stdout)
         self.assertEqual(done.stderr, "")
         self.assertEqual(page.problems, [])
@@ -211,6 +211,32 @@ class Reports(unittest.TestCase):
             self.assertAlmostEqual(value, 1, places=2)
         report(self.dir, "--map-layer", "2", "--map-head", "1", "--map-sample", "3")
         self.assertEqual({r["layer"] for r in rows(self.dir, "block-map")}, {"2"})
+
+    def test_what_was_read_and_missed_is_all_of_the_mass(self):
+        self.write_all()
+        report(self.dir)
+        sums = {}
+        for r in rows(self.dir, "read-and-missed"):
+            dense, read, missed = (float(r[k]) for k in ("dense", "read", "missed"))
+            self.assertAlmostEqual(read + missed, dense, places=6)
+            of = sums.setdefault((r["method"], r["layer"], r["kv_head"]), [0, 0])
+            of[0], of[1] = of[0] + dense, of[1] + read
+        heads = {(r["method"], r["layer"], r["kv_head"]): float(r["mass"]) for r in rows(self.dir, "heads")}
+        self.assertEqual(set(sums), set(heads))
+        for who, (dense, read) in sums.items():
+            self.assertAlmostEqual(dense, 1, places=2)
+            self.assertAlmostEqual(read, heads[who], places=2)  # the figure of heads has the totals
+
+    def test_many_contexts_are_not_all_drawn(self):
+        head = eval_dir.reading(n_layer=1, n_head=1, n_page=4, n_answer=0, methods=("m",), prompt=False)
+        lines = [eval_dir.record(0, 1, ctx, 4 * 32, 0, 0, [0.2] * 5, {1, 4}, 32) for ctx in range(6)]
+        eval_dir.write(self.dir, recording=head + b"".join(lines))
+        _, page = report(self.dir)
+        found = rows(self.dir, "read-and-missed")
+        self.assertEqual(sorted({r["ctx"] for r in found}), ["0", "1", "2", "3"])
+        self.assertEqual([(r["key"], float(r["missed"]) > 0) for r in found if r["ctx"] == "0"],
+                         [("0", True), ("32", False), ("64", True), ("96", True), ("128", False)])
+        self.assertIn("the first methods and contexts alone are drawn", page.text)
 
     def test_what_is_missing_is_said(self):
         self.write(lines=list(eval_dir.samples()))
