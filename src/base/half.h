@@ -45,6 +45,12 @@ static inline uint16_t f32_to_f16(float f)
     return (uint16_t)(sign | ((mag - 0x38000000u + 0xfffu + odd) >> 13));
 }
 
+/* The same, but what is no number has one form: processors disagree on its bits. */
+static inline uint16_t f32_to_f16_canonical(float f)
+{
+    return f != f ? 0x7e00u : f32_to_f16(f);
+}
+
 static inline float bf16_to_f32(uint16_t b)
 {
     return bits_float((uint32_t)b << 16);

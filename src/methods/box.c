@@ -36,7 +36,7 @@ void box_put(uint8_t *side, const struct method_shape *s, const float *vector)
 
 uint16_t box_half(float x, bool up)
 {
-    uint16_t h = f32_to_f16(x);
+    const uint16_t h = f32_to_f16_canonical(x);
     const float rounded = f16_to_f32(h);
     if (!(up ? rounded < x : rounded > x)) return h;
     /* One step: magnitudes grow with the bits; the smallest of the other sign follows a zero. */
@@ -63,8 +63,8 @@ static void seal_box(uint16_t *a, uint32_t d, enum box kind, const float *k, uin
         }
         const float mid = (lo + hi) / 2;
         for (uint32_t t = 0; t < n_tok; t++) off += fabsf(k[(size_t)t * d + c] - mid);
-        a[c] = f32_to_f16(mid);
-        b[c] = f32_to_f16(off / (float)n_tok);
+        a[c] = f32_to_f16_canonical(mid);
+        b[c] = f32_to_f16_canonical(off / (float)n_tok);
     }
 }
 

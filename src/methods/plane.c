@@ -58,8 +58,8 @@ void plane_seal(uint8_t *side, const struct method_shape *s, const void *param, 
             bad[c] += row[c] - row[c];
         }
     for (uint32_t c = 0; c < d; c++) {
-        min[c] = f32_to_f16(lo[c] + bad[c]);
-        step[c] = f32_to_f16((hi[c] - lo[c]) / 255);
+        min[c] = f32_to_f16_canonical(lo[c] + bad[c]);
+        step[c] = f32_to_f16_canonical((hi[c] - lo[c]) / 255);
         const float by = f16_to_f32(step[c]);
         lo[c] = f16_to_f32(min[c]);
         hi[c] = by > 0 ? 64 * by : INFINITY;

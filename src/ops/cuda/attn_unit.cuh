@@ -306,20 +306,25 @@ struct decode_view { /* of a block */
     uint32_t n_staged, n_single; /* units of pages, of single tokens */
 };
 
-/* 16 rows of K and of V, those of lanes 0 .. 15: row t of a lane's page, V so many bytes behind;
- * zeros where there is none (page NULL). */
+/* A row of 16-bit keys or values: page * PAGE_TOK + token. */
+#define ROW_NONE UINT32_MAX
+
+/* 16 rows of K and of V behind `base`, those of lanes 0 .. 15, V so many bytes behind; zeros where
+ * there is none. */
 template <int D>
-__device__ __forceinline__ void stage_rows(uint32_t dst, const uint8_t *page, uint32_t v)
+__device__ __forceinline__ void stage_rows(uint32_t dst, const uint8_t *base, uint32_t row,
+                                           uint32_t page_bytes, uint32_t v)
 {
     const uint32_t lane = threadIdx.x % 32;
-    constexpr uint32_t row = D / 8; /* pieces */
+    constexpr uint32_t n_piece = D / 8; /* of a row */
 #pragma unroll
-    for (uint32_t i = 0; i < UNIT_TOK * row; i += 32) {
-        const uint32_t t = (i + lane) / row, piece = (i + lane) % row;
-        const uint64_t from = __shfl_sync(~0u, (uint64_t)(uintptr_t)page, t);
-        const uint8_t *k = (const uint8_t *)(uintptr_t)from + piece * 16;
+    for (uint32_t i = 0; i < UNIT_TOK * n_piece; i += 32) {
+        const uint32_t t = (i + lane) / n_piece, piece = (i + lane) % n_piece;
+        const uint32_t from = __shfl_sync(~0u, row, t);
+        const uint8_t *k = base + (size_t)(from / PAGE_TOK) * page_bytes +
+                           (from % PAGE_TOK) * (D * 2) + piece * 16;
         const uint32_t to = dst + t * (D * 2) + (piece ^ swizzle<D>(t)) * 16;
-        if (from) {
+        if (from != ROW_NONE) {
             copy_async16(to, k);
             copy_async16(to + UNIT_TOK * D * 2, k + v);
         } else {
@@ -329,25 +334,20 @@ __device__ __forceinline__ void stage_rows(uint32_t dst, const uint8_t *page, ui
     }
 }
 
-/* Single token i: its page; NULL behind the last and before the window. */
-template <int F, int D>
-__device__ __forceinline__ const uint8_t *single_token(const struct decode_view &v, uint32_t i,
-                                                       uint32_t *out_tok)
+/* Single token i: its row; none behind the last and before the window. */
+__device__ __forceinline__ uint32_t single_token(const struct decode_view &v, uint32_t i)
 {
     const struct decode_job &job = *v.job;
-    *out_tok = i < job.n_tok ? job.tok[i] : 0;
-    if (i >= job.n_tok || *out_tok < v.first) return NULL;
-    const uint32_t frame = job.frame[*out_tok / PAGE_TOK];
-    return v.call->frames + (size_t)frame * page_at<F, D>::bytes;
+    const uint32_t tok = i < job.n_tok ? job.tok[i] : 0;
+    if (i >= job.n_tok || tok < v.first) return ROW_NONE;
+    return job.frame[tok / PAGE_TOK] * PAGE_TOK + tok % PAGE_TOK;
 }
 
 template <int F, int D>
 __device__ void stage_single(uint32_t dst, const struct decode_view &v, uint32_t unit)
 {
-    uint32_t tok;
-    const uint32_t lane = threadIdx.x % 32;
-    const uint8_t *page = single_token<F, D>(v, unit * UNIT_TOK + lane % UNIT_TOK, &tok);
-    stage_rows<D>(dst, page ? page + tok % PAGE_TOK * (D * 2) : NULL, page_at<F, D>::v);
+    const uint32_t row = single_token(v, unit * UNIT_TOK + threadIdx.x % UNIT_TOK);
+    stage_rows<D>(dst, v.call->frames, row, page_at<F, D>::bytes, page_at<F, D>::v);
 }
 
 /* The same from q8 pages: values of codes, in f16, which is done when they are needed. */
@@ -358,11 +358,11 @@ __device__ void read_single(uint8_t *to, const struct decode_view &v, uint32_t u
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
 #pragma unroll 1
     for (uint32_t row = g; row < UNIT_TOK; row += 8) {
-        uint32_t tok, k[D / 8] = {};
-        const uint8_t *page = single_token<FORM_Q8, D>(v, unit * UNIT_TOK + row, &tok);
-        const uint32_t t = tok % PAGE_TOK;
+        uint32_t k[D / 8] = {};
+        const uint32_t from = single_token(v, unit * UNIT_TOK + row), t = from % PAGE_TOK;
+        const uint8_t *page = v.call->frames + (size_t)(from / PAGE_TOK) * at::bytes;
         uint8_t *out = to + row * (D * 2);
-        if (page) key_q8<D>(k, page, t, j);
+        if (from != ROW_NONE) key_q8<D>(k, page, t, j);
 #pragma unroll
         for (int step = 0; step < D / 16; step++) {
             const uint32_t c = chan<FORM_Q8, D>(step, j);
@@ -373,7 +373,7 @@ __device__ void read_single(uint8_t *to, const struct decode_view &v, uint32_t u
         for (uint32_t c = j * 8; c < D; c += 32) { /* 8 channels of a block */
             uint2 codes = make_uint2(0, 0);
             uint32_t scale = 0, x[4];
-            if (page) {
+            if (from != ROW_NONE) {
                 codes = *(const uint2 *)(page + at::v + t * D + c);
                 scale = *(const uint16_t *)(page + at::v_scale + (t * at::n_block + c / 32) * 2);
             }
@@ -394,7 +394,7 @@ template <int D> __device__ void stage_own(uint32_t dst, const struct decode_vie
     const uint32_t t = half * UNIT_TOK + threadIdx.x % UNIT_TOK;
     const uint32_t pos = job.pos / PAGE_TOK * PAGE_TOK + t;
     const bool seen = pos <= job.pos && pos >= v.first;
-    stage_rows<D>(dst, seen ? job.own + t * (D * 2) : NULL, page_at<FORM_F16, D>::tail_v);
+    stage_rows<D>(dst, job.own, seen ? t : ROW_NONE, 0, page_at<FORM_F16, D>::tail_v);
 }
 
 template <int F, int D>

@@ -14,10 +14,16 @@ struct note_call {
     enum op_note_kind kind;
 };
 
+/* As f32_to_f16_canonical. */
+static __device__ uint16_t half_canonical(float x)
+{
+    return isnan(x) ? (uint16_t)0x7e00u : half_bits(x, SAC_KV_F16);
+}
+
 /* The f16 nearest to x on one side, as box_half finds it. */
 static __device__ uint16_t half_beside(float x, bool up)
 {
-    const uint16_t h = half_bits(x, SAC_KV_F16);
+    const uint16_t h = half_canonical(x);
     const float rounded = choose_half(h, SAC_KV_F16);
     if (!(up ? rounded < x : rounded > x)) return h;
     if ((h & 0x7fffu) == 0) return up ? 1 : 0x8001u;
@@ -42,8 +48,8 @@ static __device__ void note_box(uint16_t *a, const struct note_call &n, const ui
     }
     const float mid = (lo + hi) / 2;
     for (uint32_t t = t0; t < t1; t++) off += fabsf(choose_key(n.geom, page, t, c) - mid);
-    a[c] = half_bits(mid, SAC_KV_F16);
-    b[c] = half_bits(off / (float)(t1 - t0), SAC_KV_F16);
+    a[c] = half_canonical(mid);
+    b[c] = half_canonical(off / (float)(t1 - t0));
 }
 
 /* Codes of two bits of a channel: [PAGE_TOK][d]. */
@@ -59,8 +65,8 @@ static __device__ void note_plane(uint8_t *side, uint8_t *code, const struct not
         hi = x > hi ? x : hi;
         bad += x - x;
     }
-    min[c] = half_bits(lo + bad, SAC_KV_F16);
-    step[c] = half_bits((hi - lo) / 255, SAC_KV_F16);
+    min[c] = half_canonical(lo + bad);
+    step[c] = half_canonical((hi - lo) / 255);
     const float by = choose_half(step[c], SAC_KV_F16);
     const float from = choose_half(min[c], SAC_KV_F16), cut = by > 0 ? 64 * by : INFINITY;
     for (uint32_t t = 0; t < PAGE_TOK; t++) {
