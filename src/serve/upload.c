@@ -14,7 +14,7 @@
 struct form {
     struct strbuf file;
     cJSON *fields;
-    bool too_long;
+    bool has_file, too_long;
 };
 
 static const char *content_type(struct MHD_Connection *connection)
@@ -58,6 +58,7 @@ static enum MHD_Result on_part(void *user, enum MHD_ValueKind kind, const char *
     (void)type;
     (void)encoding;
     if (filename || strcmp(key, "file") == 0) {
+        form->has_file = true;
         if (filename && at == 0) set_text(form->fields, "filename", filename, strlen(filename));
         strbuf_add(&form->file, data, n);
         return MHD_YES;
@@ -83,7 +84,7 @@ static sac_status read_form(struct form *form, struct MHD_Connection *connection
         result = MHD_post_process(parser, body->data ? body->data : "", body->n);
         if (MHD_destroy_post_processor(parser) != MHD_YES) result = MHD_NO;
     }
-    if (result == MHD_YES && form->file.n) return SAC_OK;
+    if (result == MHD_YES && form->has_file) return SAC_OK;
     return refusal_set(ref, REFUSAL_REQUEST, "file",
                        form->too_long ? "a field of the form is too long"
                                       : "the body is no form with a 'file'");

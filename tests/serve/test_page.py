@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """The page in a real Chromium: drop a document, ask, see what was read, ask densely; branches, stopping, export
 and import; nothing but the server is asked, and what a model writes cannot run."""
+import base64
+import io
 import json
 import pathlib
 import shutil
@@ -8,6 +10,7 @@ import sys
 import tempfile
 import unittest
 import urllib.parse
+import zipfile
 
 from server import Server
 
@@ -49,7 +52,7 @@ def setUpModule():
     global server, browser
     # The smallest budget at which something is left out of a prompt of some hundred tokens.
     server = Server("--decode", "quest", "--budget", "128", "--sparse-min-ctx", "0", "--temp", "0",
-                    "-n", "12", "-np", "1")
+                    "-n", "12", "-np", "1", "--store", downloads.name + "/store", "--max-documents", "2")
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
@@ -88,13 +91,23 @@ def click(label, within="body"):
     buttons[-1].click()
 
 
-def drop(name, text):
+def drop(name, data):
     """As a file from the desktop."""
     browser.execute_script("""
-        const data = new DataTransfer();
-        data.items.add(new File([arguments[1]], arguments[0]));
+        const data = new DataTransfer(), bytes = Uint8Array.from(atob(arguments[1]), (c) => c.charCodeAt(0));
+        data.items.add(new File([bytes], arguments[0]));
         document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
-        """, name, text)
+        """, name, base64.b64encode(data if isinstance(data, bytes) else data.encode()).decode())
+
+
+def docx(*paragraphs):
+    space = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    body = "".join(f"<w:p><w:r><w:t>{p}</w:t></w:r></w:p>" for p in paragraphs)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as z:
+        z.writestr("[Content_Types].xml", "<Types/>")
+        z.writestr("word/document.xml", f'<w:document xmlns:w="{space}"><w:body>{body}</w:body></w:document>')
+    return packed.getvalue()
 
 
 def is_done():
@@ -206,13 +219,52 @@ class Page(unittest.TestCase):
         one("#pick-chat").send_keys(str(path))
         until(lambda: "broken" in one("#status").text)
 
-    def test_files_that_are_no_text_are_told(self):
-        browser.execute_script("""
-            const data = new DataTransfer();
-            data.items.add(new File([new Uint8Array([0xff, 0xfe, 0x00])], "a.pdf"));
-            document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true}));""")
-        until(lambda: "a.pdf is not a text" in one("#status").text)
-        self.assertFalse(every("#chips li"))
+    def test_files_of_any_kind(self):
+        drop("Gull Island.docx", docx("The lighthouse is red.", "Nobody lives there."))
+        until(lambda: every("#chips li"))
+        self.assertRegex(one("#chips li").text, r"Gull Island.docx · DOCX · \d+ tokens")
+        drop("latin.txt", ("Die Möwe fliegt über die Küste. " * 20).encode("latin-1"))
+        until(lambda: len(every("#chips li")) == 2)
+        drop("photo.pdf", b"\x89PNG\r\n\x1a\n" + bytes(100))  # what it is called says nothing
+        until(lambda: "photo.pdf: a PNG image, not a text" in one("#status").text)
+        drop("empty.txt", b"")
+        until(lambda: "empty.txt is empty" in one("#status").text)
+        self.assertEqual(len(every("#chips li")), 2)
+        click("×", "#chips li:last-child")
+        ask("What is red?")
+        until(lambda: one("#reading").is_displayed())
+        self.assertEqual(one(".part .text").get_attribute("textContent").split(), "The lighthouse is red. Nobody lives there.".split())
+
+    def test_stored_documents(self):
+        def rows():
+            return [(r.text, r.find_element(By.TAG_NAME, "input").is_selected()) for r in every("#stored li")]
+        one("#store summary").click()
+        for name, text in (("sea.txt", DOCUMENT), ("boats.txt", FILLER), ("later.txt", FILLER * 2)):
+            pathlib.Path(downloads.name, name).write_text(text)
+            one("#pick-stored").send_keys(str(pathlib.Path(downloads.name, name)))
+            until(lambda: any(name in text for text, _ in rows()))
+        # A prompt takes two of them, which are those that came first.
+        self.assertEqual(sorted((text.split(" · ")[0], on) for text, on in rows()),
+                         [("boats.txt", True), ("later.txt", False), ("sea.txt", True)])
+        self.assertIn("2 of 3 chosen", one("#store-title").text)
+        self.assertTrue(one("#join-row").is_displayed())
+        ask(QUESTION)
+        self.assertIn("over ", numbers())
+        until(lambda: one("#reading").is_displayed())
+        parts = {p.find_element(By.TAG_NAME, "h4").text: p.find_element(By.CLASS_NAME, "text").get_attribute("textContent")
+                 for p in every(".part")}
+        self.assertEqual(parts, {"sea.txt": DOCUMENT.strip(), "boats.txt": FILLER.strip(), "Question": QUESTION})
+        self.assertEqual(max(s for _, s in strengths()), 1)
+        click("Dense", ".turn")
+        until(is_done)
+        self.assertFalse(every(".turn .error"))
+        click("×", "#stored li:first-child")
+        until(lambda: len(rows()) == 2)
+        while boxes := [b for b in every("#stored input") if b.is_selected()]:
+            boxes[0].click()
+        ask("Say one.")
+        self.assertNotIn("over ", numbers())
+        self.assertFalse(every(".turn .error"))
 
     def test_themes_and_narrow_screens(self):
         def back():
@@ -240,7 +292,10 @@ class Page(unittest.TestCase):
                 if url.scheme not in ("blob", "data"):
                     hosts.add(url.netloc)
         self.assertEqual(hosts, {f"127.0.0.1:{server.port}"})
-        self.assertEqual([e["message"] for e in browser.get_log("browser")], [])
+        # But for the two files that the server refused.
+        log = [e["message"] for e in browser.get_log("browser")]
+        self.assertEqual([m for m in log if "/extract" not in m], [])
+        self.assertEqual(len(log), 2, log)
         policy = server.get("/")[1]["Content-Security-Policy"]
         self.assertIn("default-src 'none'", policy)
         self.assertNotIn("unsafe", policy)

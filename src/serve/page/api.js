@@ -6,8 +6,9 @@ export function setKey(value) {
   key = value;
 }
 
-function headers() {
-  const h = { "Content-Type": "application/json" };
+// A form has a type of its own, which the browser writes.
+function headers(body) {
+  const h = body instanceof FormData ? {} : { "Content-Type": "application/json" };
   if (key) h.Authorization = "Bearer " + key;
   return h;
 }
@@ -29,11 +30,25 @@ export async function get(path) {
 }
 
 export async function post(path, body, signal) {
+  const isForm = body instanceof FormData;
   const response = await fetch(path, {
-    method: "POST", headers: headers(), body: JSON.stringify(body), signal,
+    method: "POST", headers: headers(body), body: isForm ? body : JSON.stringify(body), signal,
   });
   if (!response.ok) throw await failure(response);
   return response;
+}
+
+export async function remove(path) {
+  const response = await fetch(path, { method: "DELETE", headers: headers() });
+  if (!response.ok) throw await failure(response);
+}
+
+// A file and what is said of it, as a form.
+export function formOf(file, fields = {}) {
+  const form = new FormData();
+  for (const [name, value] of Object.entries(fields)) form.append(name, value);
+  form.append("file", file);
+  return form;
 }
 
 // Calls `onEvent` with each event of a streamed answer until the stream ends.

@@ -2,7 +2,7 @@
 // and nothing is lost. No element of the page is touched here.
 //
 // A turn: {id, parent, role, text, documents: [{name, text}]} and, of an answer, what the server told:
-// fields and system (what it was asked with), usage, timings, finish, error, answerId, reading, dense.
+// fields, system and stored (what it was asked with), usage, timings, finish, error, answerId, reading, dense.
 // `parent` 0 is the beginning.
 
 const FORMAT = "saccade-chat-1";
@@ -73,6 +73,7 @@ export class Chat {
         throw new Error("a turn of this chat is broken");
       delete t.state;
       if (!Array.isArray(t.reading?.answers?.[0]?.passages)) delete t.reading;
+      if (t.role === "assistant" && !Array.isArray(t.stored)) t.stored = [];
       chat.turns.set(t.id, t);
       chat.next = Math.max(chat.next, t.id + 1);
     }

@@ -1,14 +1,15 @@
 // main.js: what the page does: asks, stops, branches, takes documents in, opens the reading. No library but
 // those of markdown.js, no request to anywhere else. What is typed or dropped stays in this tab.
 import { $, button, count, el } from "./dom.js";
-import { get, post, setKey, stream } from "./api.js";
+import { formOf, get, post, setKey, stream } from "./api.js";
 import { Chat, messagesOf } from "./chat.js";
 import * as reading from "./reading.js";
 import * as settings from "./settings.js";
+import * as store from "./store.js";
 import * as view from "./view.js";
 
 let chat = new Chat();
-let documents = []; // of the next question: {name, text, n_tok}
+let documents = []; // of the next question: {name, text, n_tok, format, pages}
 let running = null; // the AbortController of the answer that is being given
 let context = 0;    // tokens that the server's context holds
 
@@ -82,8 +83,9 @@ async function readReading(turn) {
 }
 
 async function answer(question) {
-  const system = settings.system(), fields = settings.fields();
-  const turn = chat.add(question.id, { role: "assistant", text: "", state: "asking", fields, system,
+  const system = settings.system(), own = settings.fields(), stored = store.chosen();
+  const fields = { ...own, ...store.fields(stored, own.sparse) };
+  const turn = chat.add(question.id, { role: "assistant", text: "", state: "asking", fields, system, stored,
                                        lead: system ? 1 : 0 });
   const body = { ...fields, ...common, messages: messagesOf(chat.until(question), system) };
   if (settings.isWatched()) body.return_attention = "tokens";
@@ -97,7 +99,7 @@ async function answer(question) {
   if (turn.reading && hasDocuments(turn) && globalThis.innerWidth > 900) actions.read(turn);
 }
 
-const hasDocuments = (turn) => chat.until(turn).some((t) => t.documents.length);
+const hasDocuments = (turn) => turn.stored.length || chat.until(turn).some((t) => t.documents.length);
 
 function ask(text, docs, parent) {
   const question = chat.add(parent, { role: "user", text, documents: docs.map(({ name, text: t }) => ({ name, text: t })) });
@@ -107,7 +109,8 @@ function ask(text, docs, parent) {
 // The same question with the same seed, reading everything.
 async function askDensely(turn) {
   const question = chat.turns.get(turn.parent);
-  const body = { ...turn.fields, ...common, sparse: { dense: true },
+  const body = { ...turn.fields, ...common,
+                 sparse: { dense: true, ...(turn.fields.sparse?.context ? { context: turn.fields.sparse.context } : {}) },
                  messages: messagesOf(chat.until(question), turn.system) };
   const dense = { text: "" };
   turn.asking = "…";
@@ -150,34 +153,39 @@ const actions = {
 
 // ---- Documents ----
 
+// "report.pdf · PDF, 12 pages · 5,012 tokens"
+function describe(d) {
+  const kind = d.format + (d.pages ? `, ${count(d.pages)} pages` : "");
+  return [d.name, kind, `${count(d.n_tok)} tokens`].join(" · ");
+}
+
 function drawChips() {
   $("chips").replaceChildren(...documents.map((d) => el("li", {},
-    `${d.name} · ${d.n_tok ? count(d.n_tok) + " tokens" : count(d.text.length) + " characters"} `,
+    `${describe(d)} `,
     button("×", `Remove ${d.name}`, () => {
       documents = documents.filter((other) => other !== d);
       drawChips();
     }))));
 }
 
-async function countTokens(d) {
-  const response = await post("tokenize", { content: d.text, add_special: false });
-  d.n_tok = (await response.json()).tokens.length;
+// The server makes text of files of any kind, and says why where it cannot.
+async function addFile(file) {
+  status(`${file.name} is being read …`);
+  const read = await (await post("extract", formOf(file))).json();
+  if (!read.text.trim()) throw new Error(`${file.name} has no text`);
+  documents.push({ name: file.name, text: read.text, n_tok: read.tokens, format: read.format, pages: read.pages });
+  status("");
   drawChips();
 }
 
-async function addFile(file) {
-  const data = await file.arrayBuffer();
-  let text;
-  try {
-    text = new TextDecoder("utf-8", { fatal: true }).decode(data);
-  } catch {
-    throw new Error(`${file.name} is not a text: 'saccade text FILE' makes one of PDF, HTML, DOCX and others`);
+async function storeFiles(files) {
+  for (const file of files) {
+    try {
+      await store.add(file);
+    } catch (e) {
+      status(e.message);
+    }
   }
-  if (!text.trim()) throw new Error(`${file.name} is empty`);
-  const d = { name: file.name, text };
-  documents.push(d);
-  drawChips();
-  await countTokens(d).catch(() => {}); // the count of characters stays
 }
 
 async function addFiles(files) {
@@ -281,6 +289,11 @@ function wire() {
   $("export").addEventListener("click", exportChat);
   $("import").addEventListener("click", () => $("pick-chat").click());
   $("attach").addEventListener("click", () => $("pick").click());
+  $("add-stored").addEventListener("click", () => $("pick-stored").click());
+  $("pick-stored").addEventListener("change", async () => {
+    await storeFiles([...$("pick-stored").files]);
+    $("pick-stored").value = "";
+  });
   $("theme").addEventListener("click", nextTheme);
   $("open-settings").addEventListener("click", () => $("settings").showModal());
   for (const id of ["pick", "pick-chat"])
@@ -313,6 +326,7 @@ async function meet() {
     const props = await get("props");
     context = props.default_generation_settings.n_ctx;
     settings.showServer(props);
+    await store.setup(props, status);
     showRoom(0);
     status("");
   } catch (e) {

@@ -76,6 +76,21 @@ function markedTurn(turn, index, passages, marks) {
   });
 }
 
+// A stored document: its text is the server's, and what came of it are its passages, which follow each other.
+function markedStored(name, passages, marks) {
+  const body = el("div.text");
+  let before = null;
+  for (const [i, p] of passages.entries()) {
+    if (p.document !== name) continue;
+    if (before && p.begin > before.end) body.append(p.page === before.page ? " " : "\n\n");
+    const mark = el("mark", {}, p.text);
+    marks.push({ i, mark });
+    body.append(mark);
+    before = p;
+  }
+  return el("section.part", {}, el("h4", {}, name), body);
+}
+
 // The share of each passage: of the answer, or of one of its tokens.
 function sharesNow() {
   const { answer, at } = shown, shares = new Array(answer.passages.length).fill(0);
@@ -143,8 +158,9 @@ function paintTop(shares) {
 // Which passages count: those that lie in a document by more than half; without documents all of them.
 function countedPassages(turns, lead, passages) {
   const documents = turns.map((t) => contentOf(t).parts.filter((part) => part.name));
-  if (!documents.some((parts) => parts.length)) return passages.map(() => true);
-  return passages.map((p) => (documents[p.message - lead] || []).some(
+  const isStored = passages.some((p) => p.document);
+  if (!isStored && !documents.some((parts) => parts.length)) return passages.map(() => true);
+  return passages.map((p) => p.document || (documents[p.message - lead] || []).some(
     (part) => Math.min(p.end, part.end) - Math.max(p.begin, part.begin) > (p.end - p.begin) / 2));
 }
 
@@ -168,7 +184,9 @@ export function open(turn, turns, lead, onClose) {
   const answer = turn.reading.answers[0], marks = [];
   shown = { turn, answer, marks, at: -1, tokens: tokens(answer), onClose,
             counts: countedPassages(turns, lead, answer.passages) };
-  const parts = turns.flatMap((t, i) => markedTurn(t, i + lead, answer.passages, marks));
+  const stored = [...new Set(answer.passages.map((p) => p.document))].filter((name) => name);
+  const parts = stored.map((name) => markedStored(name, answer.passages, marks));
+  parts.push(...turns.flatMap((t, i) => markedTurn(t, i + lead, answer.passages, marks)));
   const shut = button("Close", "Close (Esc)", close);
   $("reading").replaceChildren(
     el("div.head", {}, el("h2", {}, "What was read"), el("span.method", {}, answer.decode), shut),

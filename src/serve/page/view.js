@@ -13,6 +13,7 @@ function numbers(turn) {
                `${count(usage.prompt_tokens - cached)} new`);
     parts.push(`${count(usage.completion_tokens)} out`);
   }
+  if (turn.stored?.length) parts.push(`over ${turn.stored.join(", ")}`);
   if (timings?.prompt_n) parts.push(`prompt ${count(Math.round(timings.prompt_per_second))} tokens/s`);
   if (timings) parts.push(`answer ${timings.predicted_per_second.toFixed(1)} tokens/s`);
   if (usage?.sparse) parts.push(`${percent(usage.sparse.kept_share)} of the context read`);
@@ -144,7 +145,7 @@ export function swap(turn, node) {
 
 function welcome() {
   return el("div.welcome", {}, el("h2", {}, "Ask about a long document, and see what was read"),
-            el("p", {}, "Drop a text file anywhere on this page and ask about it. Beside the answer you find the " +
+            el("p", {}, "Drop a file of any kind anywhere on this page and ask about it. Beside the answer you find the " +
                "document with the passages marked that the answer read, and how the answer changes when " +
-               "everything is read. What you type and drop stays in this tab."));
+               "everything is read. The server keeps nothing of what you type and drop here."));
 }
