@@ -2,7 +2,6 @@
 """The page in a real Chromium: drop a document, ask, see what was read, ask densely; branches, stopping, export
 and import; nothing but the server is asked, and what a model writes cannot run."""
 import base64
-import io
 import json
 import pathlib
 import shutil
@@ -10,9 +9,9 @@ import sys
 import tempfile
 import unittest
 import urllib.parse
-import zipfile
 
 from server import Server
+import documents  # noqa: E402  (beside cli.py)
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if not CHROMIUM or not DRIVER:
@@ -98,16 +97,6 @@ def drop(name, data):
         data.items.add(new File([bytes], arguments[0]));
         document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
         """, name, base64.b64encode(data if isinstance(data, bytes) else data.encode()).decode())
-
-
-def docx(*paragraphs):
-    space = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
-    body = "".join(f"<w:p><w:r><w:t>{p}</w:t></w:r></w:p>" for p in paragraphs)
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as z:
-        z.writestr("[Content_Types].xml", "<Types/>")
-        z.writestr("word/document.xml", f'<w:document xmlns:w="{space}"><w:body>{body}</w:body></w:document>')
-    return packed.getvalue()
 
 
 def is_done():
@@ -220,9 +209,9 @@ class Page(unittest.TestCase):
         until(lambda: "broken" in one("#status").text)
 
     def test_files_of_any_kind(self):
-        drop("Gull Island.docx", docx("The lighthouse is red.", "Nobody lives there."))
+        drop("Gull Island.pdf", documents.pdf([["The lighthouse is red."], ["Nobody lives there."]]))
         until(lambda: every("#chips li"))
-        self.assertRegex(one("#chips li").text, r"Gull Island.docx · DOCX · \d+ tokens")
+        self.assertRegex(one("#chips li").text, r"Gull Island.pdf · PDF, 2 pages · \d+ tokens")
         drop("latin.txt", ("Die Möwe fliegt über die Küste. " * 20).encode("latin-1"))
         until(lambda: len(every("#chips li")) == 2)
         drop("photo.pdf", b"\x89PNG\r\n\x1a\n" + bytes(100))  # what it is called says nothing
