@@ -252,7 +252,7 @@ static sac_status plan_masks(struct compose *c, sac_error *err)
     c->plan.refresh = mem_calloc(n, sizeof *c->plan.refresh);
     c->plan.resident = mem_alloc(n * sizeof *c->plan.resident);
     c->plan.spare = mem_alloc(
-        (2 * (size_t)c->view.n_page * PAGE_TOK + 2 * config_q_width(&c->e->model->config)) *
+        (2 * (size_t)c->view.n_page * PAGE_TOK + 4 * config_q_width(&c->e->model->config)) *
         sizeof *c->plan.spare);
     c->view.done = c->done = mem_calloc(c->view.n_page, sizeof *c->done);
     if (!c->plan.refresh || !c->plan.resident || !c->plan.spare || !c->done)
@@ -283,6 +283,14 @@ static sac_status collect_notes(struct compose *c, sac_error *err)
     return SAC_OK;
 }
 
+/* Tokens of the question, the last ones, whose queries stand for it. */
+static uint32_t n_asking(const struct compose *c)
+{
+    const uint32_t n = c->hooks->asks ? c->hooks->asks(c->spec.param) : 0;
+    const uint32_t n_question = (uint32_t)c->params->n_question;
+    return n > 0 && n < n_question ? n : n_question;
+}
+
 /* The question's rows behind what the composer's probe leaves of the documents; their keys and
  * values are given back. */
 static sac_status run_probe(struct compose *c, struct notes_watch *w, sac_error *err)
@@ -291,8 +299,8 @@ static sac_status run_probe(struct compose *c, struct notes_watch *w, sac_error 
     const uint32_t n_done = e->seqs[c->seq].n_done;
     uint32_t pending = 1;
     w->seq_i = c->seq;
-    w->begin = n_done;
     w->end = n_done + (uint32_t)c->params->n_question;
+    w->begin = w->end - n_asking(c);
     e->watch = w;
     TRY(sac_seq_append(e, c->seq, c->params->question, c->params->n_question, SAC_ROW_PROMPT,
                        SAC_WANT_NONE, err));
@@ -301,11 +309,11 @@ static sac_status run_probe(struct compose *c, struct notes_watch *w, sac_error 
         sac_seq_length(e, c->seq, &pending);
     }
     const size_t n = (size_t)c->view.n_layer * config_q_width(&e->model->config);
-    for (size_t i = 0; i < n; i++) w->query[i] /= (float)c->params->n_question;
+    for (size_t i = 0; i < n; i++) w->query[i] /= (float)n_asking(c);
     return SAC_OK;
 }
 
-/* Queries before rotation, means over the question. The sequence is made anew afterwards. */
+/* Queries before rotation, means over those that ask. The sequence is made anew afterwards. */
 static sac_status probe(struct compose *c, sac_error *err)
 {
     const size_t n = (size_t)c->view.n_layer * config_q_width(&c->e->model->config);

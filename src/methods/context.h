@@ -39,7 +39,8 @@ struct context_view {
      */
     const float *mass;
     const uint32_t *done; /* [n_page] tokens that rounds before have computed again */
-    const float *query; /* [n_layer, n_head, head_dim] mean of the question's, or NULL: likewise */
+    /* [n_layer, n_head, head_dim] mean over the question's tokens that ask, or NULL: likewise */
+    const float *query;
     uint32_t n_head;
 };
 
@@ -50,7 +51,7 @@ struct context_plan {
     /* [n_layer, n_page] whether the page is read by those behind it. All true before; a page of the
      * head, and any in a layer with a window of its own, stays in any case. */
     bool *resident;
-    float *spare; /* [2 * n_page * PAGE_TOK + 2 * n_head * head_dim] holds anything */
+    float *spare; /* [2 * n_page * PAGE_TOK + 4 * n_head * head_dim] holds anything */
 };
 
 /* How far keys and values that were computed again are from those of the document: sums of squares
@@ -80,6 +81,9 @@ struct method_context {
     /* Whether `plan` wants notes and the question's queries; those are made by rows that see what
      * `probe` leaves resident. NULL: it wants neither. */
     void (*probe)(const struct context_view *v, struct context_plan *out);
+    /* How many of the question's last tokens make up its query; NULL, 0, or more than there are:
+     * all of them. */
+    uint32_t (*asks)(const void *param);
     void (*plan)(const struct context_view *v, struct context_plan *out); /* NULL: as it is */
     enum context_fusion (*fuses)(const void *param); /* NULL: CONTEXT_FUSION_NONE */
     /* Layers [*first, *end) of which `plan` wants to know what the question reads of documents as

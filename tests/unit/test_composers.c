@@ -1,6 +1,8 @@
 /* test_composers.c: what single composers say of themselves: where prompt caches put documents,
  * what a question is computed over, the readings of SamKV; and any of them at their limits. */
 #include "compose_bench.h"
+#include "methods/context.h"
+#include "methods/spec.h"
 
 static const struct setting whole = {0}, infllm = {.decode = "infllm:budget=100%"};
 
@@ -162,6 +164,9 @@ static void retrieval_reads_what_it_is_told_to(void **state)
 
 /* ---- The readings of SamKV ---- */
 
+/* As the paper's formulas say; no block between is asked for then. */
+#define WRITTEN "samkv:asks=0,centre=off,between=noted,"
+
 static void readings_differ_where_they_say(void **state)
 {
     (void)state;
@@ -171,14 +176,14 @@ static void readings_differ_where_they_say(void **state)
         const char *spec;
         double kept, rows; /* of a layer, in the mean; negative: any */
     } cases[] = {
-        {"samkv:all_above=on,least=100", n_end + n_middle / 3, n_end},
-        {"samkv:least=1", n_end + 64, n_end},
-        {"samkv:least=2,divide_all=on", n_end + n_middle / 3, n_end},
-        {"samkv:least=2", n_end + 2 * 64, n_end}, /* 2 + 2 + 1 candidates */
-        {"samkv:least=2,compare=spread", n_end + 2 * 64, n_end},
-        {"samkv:least=2,compare=range", n_end + 2 * 64, n_end},
-        {"samkv:least=2,compare=softmax", n_end + 2 * 64, n_end},
-        {"samkv:least=2,bias_by=head,centre=on", n_end + 2 * 64, n_end},
+        {WRITTEN "all_above=on,least=100", n_end + n_middle / 3, n_end},
+        {WRITTEN "least=1", n_end + 64, n_end},
+        {WRITTEN "least=2,divide_all=on", n_end + n_middle / 3, n_end},
+        {WRITTEN "least=2", n_end + 2 * 64, n_end}, /* 2 + 2 + 1 candidates */
+        {WRITTEN "least=2,compare=spread", n_end + 2 * 64, n_end},
+        {WRITTEN "least=2,compare=range", n_end + 2 * 64, n_end},
+        {WRITTEN "least=2,compare=softmax", n_end + 2 * 64, n_end},
+        {WRITTEN "least=2,bias_by=head", n_end + 2 * 64, n_end},
         {"samkv:layers=1,anchor=blocks,guard=on", -1, -1},
         {"samkv:fuse_by=head,hot=block", -1, -1},
         {"samkv:select=off,recompute=off", n_end, 0},
@@ -197,6 +202,91 @@ static void readings_differ_where_they_say(void **state)
         for (int t = 0; t < TINY_VOCAB; t++) assert_true(isfinite(logits[1][t]));
         sac_seq_remove(b.e, seq);
     }
+    sac_engine_free(b.e);
+}
+
+/* Two documents of eight blocks, one layer of one head: notes by hand. All queries have COMMON in
+ * the first channel, as a model's biases make them; the question asks for the second channel. */
+enum { DIM = 4, N_BLOCK = 8, COMMON = 100 };
+
+struct by_hand {
+    float query[2][DIM], key[2][N_BLOCK][DIM], anchor[2][DIM];
+    float mass[N_BLOCK], slope[N_BLOCK], token[N_BLOCK];
+    float asked[DIM], spare[4 * N_BLOCK * CONTEXT_BLOCK + 4 * DIM];
+    uint32_t refresh[2 * 2 * N_BLOCK];
+    bool resident[2 * 2 * N_BLOCK]; /* [page] */
+};
+
+/* Block 3 of the first document answers; block 5 fits what all queries share. */
+static void note_by_hand(struct by_hand *n)
+{
+    *n = (struct by_hand){.asked = {COMMON, 2, 0, 0}};
+    for (int d = 0; d < 2; d++) {
+        n->query[d][0] = COMMON;
+        n->query[d][2] = d ? -1 : 1;
+        n->anchor[d][1] = 8;
+    }
+    n->key[0][3][1] = 10;
+    n->key[0][5][0] = 1;
+    for (int b = 0; b < N_BLOCK; b++) n->slope[b] = n->mass[b] = (float)(b == 2);
+}
+
+/* Which blocks of the first document stay, a bit each. */
+static uint32_t plan_by_hand(const char *text, struct by_hand *n)
+{
+    struct spec spec;
+    sac_error err;
+    const struct page_geom geom = {.head_dim = DIM, .n_kv_head = 1, .n_layer = 1};
+    const struct method_shape shape = {.geom = &geom, .group = 1};
+    const struct context_doc doc[] = {{0, 2 * N_BLOCK}, {2 * N_BLOCK, 4 * N_BLOCK}};
+    struct context_note note[2];
+    for (int d = 0; d < 2; d++)
+        note[d] = (struct context_note){n->query[d], n->key[d][0], n->anchor[d],
+                                        n->mass,     n->slope,     n->token};
+    must(spec_parse(&spec, "context", text, &err), &err);
+    const struct context_view view = {.shape = &shape,
+                                      .param = spec.param,
+                                      .n_layer = 1,
+                                      .n_page = 4 * N_BLOCK,
+                                      .n_doc = 2,
+                                      .doc = doc,
+                                      .note = note,
+                                      .query = n->asked,
+                                      .n_head = 1};
+    struct context_plan plan = {n->refresh, n->resident, n->spare};
+    memset(n->refresh, 0, sizeof n->refresh);
+    spec.method->context->plan(&view, &plan);
+    uint32_t blocks = 0;
+    for (uint32_t b = 0; b < N_BLOCK; b++) blocks |= (uint32_t)n->resident[2 * b] << b;
+    return blocks;
+}
+
+static void what_all_queries_share_chooses_nothing(void **state)
+{
+    (void)state;
+    static struct by_hand n;
+    enum { ENDS = 1 | 1 << 6 | 1 << 7, ANSWER = 1 << 3, SHARED = 1 << 5 };
+    note_by_hand(&n);
+    /* The anchor is a fifth of the way from the answer down to the others: one block of five. */
+    assert_int_equal(plan_by_hand("samkv:bias=off", &n), ENDS | ANSWER);
+    assert_int_equal(plan_by_hand("samkv", &n), ENDS | ANSWER);
+    assert_int_equal(plan_by_hand("samkv:between=noted", &n), ENDS);
+    assert_int_equal(plan_by_hand("samkv:between=noted,least=1", &n), ENDS | ANSWER);
+    assert_int_equal(plan_by_hand("samkv:between=noted,least=1,centre=off", &n), ENDS | SHARED);
+}
+
+static void as_many_ask_as_are_told_to(void **state)
+{
+    (void)state;
+    const struct bench b = open_bench(&(struct setting){.is_long = true}, false);
+    static float all[2][TINY_VOCAB], got[2][TINY_VOCAB];
+    answer(&b, "samkv:between=noted,least=1,asks=0", N_DOC, all);
+    answer(&b, "samkv:between=noted,least=1,asks=11", N_DOC, got);
+    assert_memory_equal(got, all, sizeof got);
+    answer(&b, "samkv:between=noted,least=1,asks=1000", N_DOC, got);
+    assert_memory_equal(got, all, sizeof got);
+    answer(&b, "samkv:between=noted,least=1,asks=1", N_DOC, got);
+    assert_memory_not_equal(got, all, sizeof got);
     sac_engine_free(b.e);
 }
 
@@ -327,6 +417,8 @@ int main(void)
         cmocka_unit_test(a_question_apart_reads_the_head_alone),
         cmocka_unit_test(retrieval_reads_what_it_is_told_to),
         cmocka_unit_test(readings_differ_where_they_say),
+        cmocka_unit_test(what_all_queries_share_chooses_nothing),
+        cmocka_unit_test(as_many_ask_as_are_told_to),
         cmocka_unit_test(mixing_lies_between_old_and_new),
         cmocka_unit_test(company_changes_nothing),
         cmocka_unit_test(limits_are_no_matter),

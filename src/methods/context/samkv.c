@@ -4,13 +4,14 @@
  * Of a document the first block (64 tokens) and the last two stay. The question's queries, made
  * over those alone, are turned towards what the other documents' ends ask about (a bias by cosine)
  * and choose among the blocks between. How many: by where the anchor, the mean of what stays, lies
- * between the block that keeps most attention and the one that gets least. Of all candidates of a
+ * between the block that is asked for most and the one that is least. Of all candidates of a
  * layer one in so many stays as there are documents. First and last blocks are computed again in
  * all layers, of the others tokens that stand out by three sigma.
  *
  * The paper leaves much open. Parameters are the ways to read it, their defaults the readings that
- * fit its figures best. Without parameters: queries and keys are compared before rotation, and
- * middle blocks without selection are not kept. */
+ * find an answer's block (docs/stored_documents.md says how they were found). Without parameters:
+ * queries and keys are compared before rotation, and middle blocks without selection are not kept.
+ */
 #include "methods/context.h"
 
 #include <math.h>
@@ -19,6 +20,7 @@ enum { UPDATE_FUSION, UPDATE_OVERWRITE };
 enum { FUSE_TOKEN, FUSE_HEAD };
 enum { BIAS_LAYER, BIAS_HEAD };
 enum { ANCHOR_TOKENS, ANCHOR_BLOCKS };
+enum { BETWEEN_ASKED, BETWEEN_NOTED };
 enum { COMPARE_LENGTH, COMPARE_SPREAD, COMPARE_RANGE, COMPARE_SOFTMAX };
 enum { HOT_TOKEN, HOT_BLOCK };
 enum { N_INI = 1, N_LOC = 2, PAGES = CONTEXT_BLOCK / PAGE_TOK };
@@ -32,9 +34,15 @@ enum { N_INI = 1, N_LOC = 2, PAGES = CONTEXT_BLOCK / PAGE_TOK };
     P(CHOICE, fuse_by, "token", "token|head", "a cosine for all KV heads of a token, or for each") \
     P(CHOICE, bias_by, "layer", "layer|head",                                                      \
       "a cosine of queries for all heads of a layer, or for each")                                 \
-    P(FLAG, centre, "off", "the mean of all documents' last queries is taken off each first")      \
+    P(COUNT, asks, "1", 0, 1 << 18,                                                                \
+      "tokens of the question, the last ones, whose mean query is the question's; 0: all of them") \
+    P(FLAG, centre, "on",                                                                          \
+      "the mean of all documents' last queries is taken off each of them and off the question's")  \
     P(CHOICE, anchor, "tokens", "tokens|blocks",                                                   \
       "the anchor is the mean key of the tokens that are kept, or of their blocks' means")         \
+    P(CHOICE, between, "asked", "asked|noted",                                                     \
+      "the anchor is compared with the blocks that the question asks for most and least, or with " \
+      "those that got most and least attention when the document was computed")                    \
     P(SHARE, layers, "0.14", "last layers that say how many blocks are candidates, one at least")  \
     P(FLAG, all_above, "off",                                                                      \
       "where every block beats the anchor, all are candidates; off: none, "                        \
@@ -123,28 +131,35 @@ static const float *block_key(const struct context_view *v, uint32_t doc, uint32
     return note_of(v, doc, layer)->key + (size_t)block * g->n_kv_head * g->head_dim;
 }
 
-/* The last queries of a document [n] in `out`, less their mean over documents. */
-static void last_query(const struct context_view *v, float *out, uint32_t doc, uint32_t layer)
+/* What all queries share: the mean of the documents' last ones. It says nothing of what is asked,
+ * and in a model whose queries have biases it is nearly all of them. */
+static void shared_query(const struct context_view *v, float *out, uint32_t layer)
 {
     const struct samkv_param *set = v->param;
     const size_t n = width(v);
-    memcpy(out, note_of(v, doc, layer)->query, n * sizeof *out);
+    memset(out, 0, n * sizeof *out);
     for (uint32_t d = 0; d < v->n_doc && set->centre; d++)
-        for (size_t i = 0; i < n; i++) out[i] -= note_of(v, d, layer)->query[i] / (float)v->n_doc;
+        for (size_t i = 0; i < n; i++) out[i] += note_of(v, d, layer)->query[i] / (float)v->n_doc;
 }
 
-/* Equation 1: the question's query as one document is asked. `out` [2 * width], of which the second
- * half holds anything. */
+static void take_off(float *out, const float *query, const float *shared, size_t n)
+{
+    for (size_t i = 0; i < n; i++) out[i] = query[i] - shared[i];
+}
+
+/* Equation 1: the question's query as one document is asked. `out` [4 * width], of which all but
+ * the first quarter holds anything. */
 static void query_for(const struct context_view *v, float *out, uint32_t doc, uint32_t layer)
 {
     const struct samkv_param *set = v->param;
     const size_t n = width(v), part = set->bias_by == BIAS_HEAD ? v->shape->geom->head_dim : n;
-    const float *query = v->query + (size_t)layer * n;
-    float *other = out + n;
+    float *other = out + n, *query = other + n, *shared = query + n;
+    shared_query(v, shared, layer);
+    take_off(query, v->query + (size_t)layer * n, shared, n);
     memcpy(out, query, n * sizeof *out);
     for (uint32_t j = 0; j < v->n_doc && set->bias; j++) {
         if (j == doc) continue;
-        last_query(v, other, j, layer);
+        take_off(other, note_of(v, j, layer)->query, shared, n);
         for (size_t at = 0; at < n; at += part) {
             const double far =
                 sqrt(dot(query + at, query + at, part)) * sqrt(dot(other + at, other + at, part));
@@ -179,20 +194,34 @@ static double anchor_score(const struct context_view *v, const float *query, uin
     return sum / (N_INI + N_LOC);
 }
 
+/* The blocks between which the anchor's place is looked for. */
+static void find_bounds(const struct context_view *v, uint32_t doc, uint32_t layer, uint32_t *most,
+                        uint32_t *least)
+{
+    const struct context_note *note = note_of(v, doc, layer);
+    *most = UINT32_MAX;
+    *least = N_INI;
+    for (uint32_t b = N_INI; b < N_INI + n_middle(v, doc); b++) {
+        const bool is_better = *most == UINT32_MAX || note->slope[b] < note->slope[*most];
+        if (is_better && is_noticed(v, doc, layer, b)) *most = b;
+        if (note->mass[b] < note->mass[*least]) *least = b;
+    }
+}
+
 static double share_in_layer(const struct context_view *v, const float *query, uint32_t doc,
                              uint32_t layer)
 {
     const struct samkv_param *set = v->param;
-    const struct context_note *note = note_of(v, doc, layer);
-    uint32_t most = UINT32_MAX, least = N_INI;
-    for (uint32_t b = N_INI; b < N_INI + n_middle(v, doc); b++) {
-        const bool is_better = most == UINT32_MAX || note->slope[b] < note->slope[most];
-        if (is_better && is_noticed(v, doc, layer, b)) most = b;
-        if (note->mass[b] < note->mass[least]) least = b;
-    }
-    const double high = score(v, query, block_key(v, doc, layer, most));
-    const double low = score(v, query, block_key(v, doc, layer, least));
+    uint32_t most, least;
+    find_bounds(v, doc, layer, &most, &least);
+    double high = score(v, query, block_key(v, doc, layer, most));
+    double low = score(v, query, block_key(v, doc, layer, least));
     const double anchor = anchor_score(v, query, doc, layer);
+    for (uint32_t b = N_INI; b < N_INI + n_middle(v, doc) && set->between == BETWEEN_ASKED; b++) {
+        const double asked = score(v, query, block_key(v, doc, layer, b));
+        high = fmax(high, asked);
+        low = fmin(low, asked);
+    }
     if (set->all_above && anchor <= low) return 1;
     return low < anchor && anchor <= high ? (high - anchor) / (high - low) : 0;
 }
@@ -345,6 +374,12 @@ static void samkv_plan(const struct context_view *v, struct context_plan *p)
     for (uint32_t layer = 0; layer < v->n_layer; layer++) choose_in_layer(v, p, layer, n_wanted);
 }
 
+static uint32_t samkv_asks(const void *param)
+{
+    const struct samkv_param *set = param;
+    return set->asks;
+}
+
 static enum context_fusion samkv_fuses(const void *param)
 {
     const struct samkv_param *set = param;
@@ -353,7 +388,7 @@ static enum context_fusion samkv_fuses(const void *param)
 }
 
 static const struct method_context hooks = {
-    .probe = samkv_probe, .plan = samkv_plan, .fuses = samkv_fuses};
+    .probe = samkv_probe, .asks = samkv_asks, .plan = samkv_plan, .fuses = samkv_fuses};
 
 static const sac_method_deviation deviations[] = {
     {"attention of all rows behind a block tells which of its tokens matters",
