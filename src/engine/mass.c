@@ -5,6 +5,7 @@
  * key count, which lie together and tell its share nearly as well. */
 #include "engine/mass.h"
 
+#include "base/exp.h"
 #include "base/half.h"
 #include "base/mem.h"
 
@@ -61,21 +62,40 @@ static void read_keys(const struct mass *m, uint32_t layer, uint32_t kv_head, fl
     }
 }
 
+/* Loops of whole pages, which the compiler turns into vectors. */
+static float largest(const float *score, size_t n)
+{
+    float lane[PAGE_TOK], most = -INFINITY;
+    for (uint32_t k = 0; k < PAGE_TOK; k++) lane[k] = -INFINITY;
+    for (size_t t = 0; t < n; t += PAGE_TOK)
+        for (uint32_t k = 0; k < PAGE_TOK; k++)
+            lane[k] = score[t + k] > lane[k] ? score[t + k] : lane[k];
+    for (uint32_t k = 0; k < PAGE_TOK; k++) most = lane[k] > most ? lane[k] : most;
+    return most;
+}
+
+/* Scores become the roots of their exponentials; returns the sum of those. */
+static double raise_all(float *score, size_t n, float most, float half)
+{
+    double lane[PAGE_TOK] = {0}, sum = 0;
+    for (size_t t = 0; t < n; t += PAGE_TOK) {
+        float *e = score + t;
+        for (uint32_t k = 0; k < PAGE_TOK; k++) e[k] = exp_fast((e[k] - most) * half);
+        for (uint32_t k = 0; k < PAGE_TOK; k++) lane[k] += (double)(e[k] * e[k]);
+    }
+    for (uint32_t k = 0; k < PAGE_TOK; k++) sum += lane[k];
+    return sum;
+}
+
 /* Adds the roots of the shares of one row's query head. */
 static void add_roots(const struct mass *m, float *out, float *score)
 {
     const float half = m->e->model->config.attn_scale / 2;
     const float cap = m->e->model->config.attn_softcap;
     const size_t n = n_tok_of(m);
-    float most = -INFINITY;
-    double sum = 0;
     for (size_t t = 0; t < n && cap > 0; t++)
         score[t] = cap * tanhf(score[t] * 2 * half / cap) / (2 * half);
-    for (size_t t = 0; t < n; t++) most = fmaxf(most, score[t]);
-    for (size_t t = 0; t < n; t++) {
-        score[t] = expf((score[t] - most) * half);
-        sum += (double)(score[t] * score[t]);
-    }
+    const double sum = raise_all(score, n, largest(score, n), half);
     const float by = (float)(1 / sqrt(sum));
     for (size_t t = 0; t < n; t++) out[t] += score[t] * by;
 }

@@ -279,21 +279,22 @@ static void fuse_run(void *arg, uint32_t run_i, uint32_t worker_i)
     }
 }
 
-/* Puts the new keys and values of rows that the layer's mask names into the chunk's pages: what
- * rows see of their own page is not rounded, as in a prompt. */
-static void write_runs(struct refresh *r)
+/* Puts the new keys and values of a run that the layer's mask names into the chunk's pages: what
+ * rows see of their own page is not rounded, as in a prompt. Runs are short, so a thread does one
+ * alone. */
+static void write_run(void *arg, uint32_t run_i, uint32_t worker_i)
 {
-    sac_engine *e = r->e;
+    const struct refresh *r = arg;
+    const sac_engine *e = r->e;
     const struct config *c = &e->model->config;
     const float *k = e->scratch.qkv + config_q_width(c);
-    for (uint32_t i = 0; i < r->n_run; i++)
-        if (has_bit(r, r->layer, r->run[i].pos0))
-            e->ops.kv_write(e->workers, &(struct op_kv_write){.geom = &e->pool.geom,
-                                                              .n_run = 1,
-                                                              .run = &r->run[i],
-                                                              .k = k,
-                                                              .v = k + config_kv_width(c),
-                                                              .kv_stride = config_qkv_width(c)});
+    (void)worker_i;
+    if (has_bit(r, r->layer, r->run[run_i].pos0))
+        e->ops.kv_write(NULL, &(struct op_kv_write){.geom = &e->pool.geom,
+                                                    .run = &r->run[run_i],
+                                                    .k = k,
+                                                    .v = k + config_kv_width(c),
+                                                    .kv_stride = config_qkv_width(c)});
 }
 
 /* As many pages as a step would seal. */
@@ -378,7 +379,7 @@ static sac_status run_chunk(struct refresh *r, const uint32_t *row, uint32_t n, 
     if (r->lost != SAC_OK) return tier_explain(e->pool.tier, (sac_status)r->lost, err);
     if (r->watched && what & SWEEP_WRITE) workers_for(e->workers, r->n_run, measure_run, r);
     if (r->job->fusion != CONTEXT_FUSION_NONE) workers_for(e->workers, r->n_run, fuse_run, r);
-    write_runs(r);
+    workers_for(e->workers, r->n_run, write_run, r);
     if (what & SWEEP_WRITE && r->layer > 0) TRY(seal_pages(r, err));
     if (!(what & SWEEP_ATTEND)) return SAC_OK;
     TRY(attend(r, err));

@@ -1,38 +1,14 @@
 /* logprob.c: see the header. Loops over fixed lanes, which the compiler turns into vectors: a
- * vocabulary has 150,000 entries and every scored token needs them all.
- *
- * exp is a polynomial of degree 6 in [-ln2/2, ln2/2] scaled by a power of two: relative error below
- * 2e-7, and exactly 0 below -87, where a float would be denormal and its share of the sum nothing.
- */
+ * vocabulary has 150,000 entries and every scored token needs them all. */
 #include "eval/logprob.h"
+
+#include "base/exp.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
 #define LANES 16u
-
-static inline float exp_fast(float x)
-{
-    const float kept = x > -87.0f ? x : -87.0f;
-    /* Adding 1.5 * 2^23 rounds to an integer in the low bits of the mantissa. */
-    const float shifted = kept * 1.44269504f + 12582912.0f;
-    const float k = shifted - 12582912.0f;
-    const float r = kept - k * 0.693359375f + k * 2.12194440e-4f; /* ln 2 in two parts */
-    float p = 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    uint32_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits << 23) + 0x3f800000u; /* 2^k; the rest of `shifted` leaves at the top */
-    float scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return x > -87.0f ? p * scale : 0.0f;
-}
 
 static float largest(const float *row, uint32_t n)
 {

@@ -205,74 +205,85 @@ static void readings_differ_where_they_say(void **state)
     sac_engine_free(b.e);
 }
 
-/* Two documents of eight blocks, one layer of one head: notes by hand. All queries have COMMON in
+/* Two documents of eight blocks, two layers of one head: notes by hand. All queries have COMMON in
  * the first channel, as a model's biases make them; the question asks for the second channel. */
-enum { DIM = 4, N_BLOCK = 8, COMMON = 100 };
+enum { DIM = 4, N_BLOCK = 8, N_LAYERS = 2, COMMON = 100 };
 
 struct by_hand {
-    float query[2][DIM], key[2][N_BLOCK][DIM], anchor[2][DIM];
+    float query[2][DIM], key[2][N_LAYERS][N_BLOCK][DIM], anchor[DIM];
     float mass[N_BLOCK], slope[N_BLOCK], token[N_BLOCK];
-    float asked[DIM], spare[4 * N_BLOCK * CONTEXT_BLOCK + 4 * DIM];
-    uint32_t refresh[2 * 2 * N_BLOCK];
-    bool resident[2 * 2 * N_BLOCK]; /* [page] */
+    float asked[N_LAYERS][DIM], spare[4 * N_BLOCK * CONTEXT_BLOCK + 4 * DIM];
+    uint32_t refresh[N_LAYERS * 4 * N_BLOCK];
+    bool resident[N_LAYERS * 4 * N_BLOCK]; /* [layer, page] */
 };
 
-/* Block 3 of the first document answers; block 5 fits what all queries share. */
+/* Block 3 of the first document answers, though the second layer would take block 4; block 5 fits
+ * what all queries share. */
 static void note_by_hand(struct by_hand *n)
 {
-    *n = (struct by_hand){.asked = {COMMON, 2, 0, 0}};
-    for (int d = 0; d < 2; d++) {
-        n->query[d][0] = COMMON;
-        n->query[d][2] = d ? -1 : 1;
-        n->anchor[d][1] = 8;
+    *n = (struct by_hand){.anchor = {0, 8}};
+    for (int l = 0; l < N_LAYERS; l++) {
+        n->query[l][0] = n->asked[l][0] = COMMON;
+        n->query[l][2] = l ? -1 : 1;
+        n->asked[l][1] = 2;
+        n->key[0][l][3][1] = l ? 9 : 14;
+        n->key[0][l][4][1] = l ? 10 : 2;
+        n->key[0][l][5][0] = 1;
     }
-    n->key[0][3][1] = 10;
-    n->key[0][5][0] = 1;
     for (int b = 0; b < N_BLOCK; b++) n->slope[b] = n->mass[b] = (float)(b == 2);
 }
 
-/* Which blocks of the first document stay, a bit each. */
-static uint32_t plan_by_hand(const char *text, struct by_hand *n)
+/* Which blocks of the first document stay in a layer, a bit each. */
+static uint32_t kept_of(const struct by_hand *n, uint32_t layer)
 {
+    uint32_t blocks = 0;
+    for (uint32_t b = 0; b < N_BLOCK; b++)
+        blocks |= (uint32_t)n->resident[layer * 4 * N_BLOCK + 2 * b] << b;
+    return blocks;
+}
+
+static void check_by_hand(const char *text, uint32_t first, uint32_t second)
+{
+    static struct by_hand n;
     struct spec spec;
     sac_error err;
-    const struct page_geom geom = {.head_dim = DIM, .n_kv_head = 1, .n_layer = 1};
+    const struct page_geom geom = {.head_dim = DIM, .n_kv_head = 1, .n_layer = N_LAYERS};
     const struct method_shape shape = {.geom = &geom, .group = 1};
     const struct context_doc doc[] = {{0, 2 * N_BLOCK}, {2 * N_BLOCK, 4 * N_BLOCK}};
-    struct context_note note[2];
+    struct context_note note[2][N_LAYERS];
+    note_by_hand(&n);
     for (int d = 0; d < 2; d++)
-        note[d] = (struct context_note){n->query[d], n->key[d][0], n->anchor[d],
-                                        n->mass,     n->slope,     n->token};
+        for (int l = 0; l < N_LAYERS; l++)
+            note[d][l] = (struct context_note){n.query[d], n.key[d][l][0], n.anchor,
+                                               n.mass,     n.slope,        n.token};
     must(spec_parse(&spec, "context", text, &err), &err);
     const struct context_view view = {.shape = &shape,
                                       .param = spec.param,
-                                      .n_layer = 1,
+                                      .n_layer = N_LAYERS,
                                       .n_page = 4 * N_BLOCK,
                                       .n_doc = 2,
                                       .doc = doc,
-                                      .note = note,
-                                      .query = n->asked,
+                                      .note = note[0],
+                                      .query = n.asked[0],
                                       .n_head = 1};
-    struct context_plan plan = {n->refresh, n->resident, n->spare};
-    memset(n->refresh, 0, sizeof n->refresh);
+    struct context_plan plan = {n.refresh, n.resident, n.spare};
     spec.method->context->plan(&view, &plan);
-    uint32_t blocks = 0;
-    for (uint32_t b = 0; b < N_BLOCK; b++) blocks |= (uint32_t)n->resident[2 * b] << b;
-    return blocks;
+    if (kept_of(&n, 0) != first || kept_of(&n, 1) != second)
+        fail_msg("%s keeps %#x and %#x", text, kept_of(&n, 0), kept_of(&n, 1));
 }
 
 static void what_all_queries_share_chooses_nothing(void **state)
 {
     (void)state;
-    static struct by_hand n;
-    enum { ENDS = 1 | 1 << 6 | 1 << 7, ANSWER = 1 << 3, SHARED = 1 << 5 };
-    note_by_hand(&n);
-    /* The anchor is a fifth of the way from the answer down to the others: one block of five. */
-    assert_int_equal(plan_by_hand("samkv:bias=off", &n), ENDS | ANSWER);
-    assert_int_equal(plan_by_hand("samkv", &n), ENDS | ANSWER);
-    assert_int_equal(plan_by_hand("samkv:between=noted", &n), ENDS);
-    assert_int_equal(plan_by_hand("samkv:between=noted,least=1", &n), ENDS | ANSWER);
-    assert_int_equal(plan_by_hand("samkv:between=noted,least=1,centre=off", &n), ENDS | SHARED);
+    enum { ENDS = 1 | 1 << 6 | 1 << 7, ANSWER = ENDS | 1 << 3, OTHER = ENDS | 1 << 4 };
+    enum { SHARED = ENDS | 1 << 5 };
+    /* In the last layer the anchor is a fifth of the way down: one block of five. */
+    check_by_hand("samkv", ANSWER, ANSWER);
+    check_by_hand("samkv:bias=off", ANSWER, ANSWER);
+    check_by_hand("samkv:scope=layer", ANSWER, OTHER);
+    check_by_hand("samkv:between=noted", ENDS, ENDS);
+    check_by_hand("samkv:between=noted,least=1", ANSWER, ANSWER);
+    check_by_hand("samkv:between=noted,least=1,centre=off", SHARED, SHARED);
 }
 
 static void as_many_ask_as_are_told_to(void **state)

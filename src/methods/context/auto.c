@@ -15,7 +15,7 @@
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "1", "share of what the question reads that is computed again")                 \
-    P(SHARE, most, "0.12", "share of the documents' tokens that is computed again at most")        \
+    P(SHARE, most, "0.06", "share of the documents' tokens that is computed again at most")        \
     P(SHARE, layers, "0.85", "share of the layers, the first ones, in which they are")             \
     P(COUNT, rounds, "1", 1, 8,                                                                    \
       "how often the question reads and chooses; later ones read what is computed again")
@@ -70,10 +70,11 @@ const struct method auto_context_method = {
     METHOD_CONTEXT(auto, "the tokens that the question reads are computed again"),
     .about =
         "Reads the documents with the question, as they were computed, and computes those tokens "
-        "again that it reads most; then reads once more and chooses the other half. A tenth of the "
-        "work goes where an answer comes from, whatever else the documents would say of each "
-        "other. It needs the question before the documents are joined. Its dial is mass: less than "
-        "1 computes as few tokens as hold that share of what is read, if they are fewer.",
+        "again that it reads most. A twentieth of the work goes where an answer comes from, "
+        "whatever else the documents would say of each other. It needs the question before the "
+        "documents are joined. Its dial is mass: less than 1 computes as few tokens as hold that "
+        "share of what is read, if they are fewer; most is the share of tokens that it may cost.",
+    .params = &auto_context_params,
     .facts = {.whole = "most=1,layers=1,rounds=1"},
     .context = &hooks,
 };

@@ -1,0 +1,28 @@
+#!/bin/sh
+# The tables of docs/stored_documents.md: questions over stored documents, asked by several processes
+# with processors of their own, and read together. What OUT has already is not asked again, so a run
+# that was cut off goes on.
+# usage: tools/eval_docs.sh PROGRAM MODEL OUT [-- OPTIONS OF eval docs]
+# By the environment: N questions a place and task, FIRST of them, PARTS processes of THREADS threads,
+# SECONDS_MOST after which they are stopped.
+set -eu
+program=$1 model=$2 out=$3
+shift 3
+[ "${1-}" != -- ] || shift
+n=${N:-20} first=${FIRST:-0} parts=${PARTS:-1} threads=${THREADS:-2}
+mkdir -p "$out"
+i=0
+while [ $i -lt "$parts" ]; do
+    from=$((n * i / parts)) to=$((n * (i + 1) / parts))
+    if [ $to -gt $from ]; then
+        timeout -s INT "${SECONDS_MOST:-86400}" \
+            taskset -c $((i * threads))-$((i * threads + threads - 1)) \
+            "$program" eval docs -m "$model" -t "$threads" -n $((to - from)) --first $((first + from)) \
+            --store "$out/store.$i" --out "$out/part.$i" --keep -q "$@" >"$out/part.$i.txt" 2>&1 &
+    fi
+    i=$((i + 1))
+done
+wait
+set --
+for part in "$out"/part.*/docs.jsonl; do set -- "$@" --read "$part"; done
+"$program" eval docs "$@"
