@@ -292,6 +292,7 @@ static void write_run(void *arg, uint32_t run_i, uint32_t worker_i)
     if (has_bit(r, r->layer, r->run[run_i].pos0))
         e->ops.kv_write(NULL, &(struct op_kv_write){.geom = &e->pool.geom,
                                                     .run = &r->run[run_i],
+                                                    .n_run = 1,
                                                     .k = k,
                                                     .v = k + config_kv_width(c),
                                                     .kv_stride = config_qkv_width(c)});

@@ -74,7 +74,6 @@ const struct method auto_context_method = {
         "whatever else the documents would say of each other. It needs the question before the "
         "documents are joined. Its dial is mass: less than 1 computes as few tokens as hold that "
         "share of what is read, if they are fewer; most is the share of tokens that it may cost.",
-    .params = &auto_context_params,
     .facts = {.whole = "most=1,layers=1,rounds=1"},
     .context = &hooks,
 };
