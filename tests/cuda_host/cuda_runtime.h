@@ -39,9 +39,16 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
 {
     return {x, y, z, w};
 }
+struct __align__(16) float4 {
+    float x, y, z, w;
+};
 static inline float2 make_float2(float x, float y)
 {
     return {x, y};
+}
+static inline float4 make_float4(float x, float y, float z, float w)
+{
+    return {x, y, z, w};
 }
 
 template <typename T> static inline T min(T a, T b)
@@ -98,7 +105,15 @@ static inline float __fadd_rn(float a, float b)
 {
     return a + b;
 }
+static inline float __fmaf_rn(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
 template <typename T> static inline T __ldg(const T *p)
+{
+    return *p;
+}
+template <typename T> static inline T __ldcg(const T *p)
 {
     return *p;
 }
@@ -106,6 +121,7 @@ template <typename T> static inline T __ldg(const T *p)
 /* ---- Threads together ---- */
 
 #define __syncthreads() grid_barrier(__LINE__)
+#define __threadfence() ((void)0)
 
 static inline void __syncwarp(uint32_t mask = ~0u)
 {

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-enum { N_PROMPT = 140, N_STEP = 2, DIM = 64 };
+enum { N_PROMPT = 140, N_STEP = 2, DIM = 64, COMPANY = 4 };
 
 static sac_model *model, *windowed;
 static int32_t prompt[N_PROMPT];
@@ -42,14 +42,14 @@ struct wish {
     const sac_model *of;
     sac_kv_type type;
     const char *decode; /* NULL: dense */
-    bool company;       /* a second sequence */
+    uint32_t company;   /* other sequences */
 };
 
 static sac_engine_params params_of(const char *device, sac_kv_type type)
 {
     sac_engine_params p = sac_engine_params_default();
     p.n_ctx = 256;
-    p.n_seq_max = 2;
+    p.n_seq_max = 1 + COMPANY;
     p.n_batch = 64;
     p.n_threads = 1;
     p.type_k = p.type_v = type;
@@ -100,17 +100,18 @@ static struct heard answer(const struct wish *w, const char *device)
     struct heard h = {0};
     sac_engine *e = new_engine(w, device);
     sac_error err;
-    sac_seq seq, other;
+    sac_seq seq, other[COMPANY];
     must(sac_seq_create(e, &seq, &err), &err);
-    must(sac_seq_create(e, &other, &err), &err);
+    for (uint32_t i = 0; i < w->company; i++) must(sac_seq_create(e, &other[i], &err), &err);
     assert_int_equal(seq, 0);
     append(e, seq, prompt, N_PROMPT, SAC_ROW_PROMPT);
-    if (w->company) append(e, other, prompt + 5, 40, SAC_ROW_PROMPT);
+    for (uint32_t i = 0; i < w->company; i++)
+        append(e, other[i], prompt + 5 + i, i == 0 ? 40 : 3, SAC_ROW_PROMPT);
     step_all(e, &h);
     for (int32_t i = 0; i < N_STEP; i++) {
         const int32_t tok = i * 11 % TINY_VOCAB;
         append(e, seq, &tok, 1, SAC_ROW_DECODE);
-        if (w->company) append(e, other, &tok, 1, SAC_ROW_DECODE);
+        for (uint32_t k = 0; k < w->company; k++) append(e, other[k], &tok, 1, SAC_ROW_DECODE);
         step_all(e, &h);
     }
     assert_int_equal(h.n, 1 + N_STEP);
@@ -156,7 +157,7 @@ static void order_of_threads_and_company_do_not_show(void **state)
     (void)state;
     struct wish w = {.of = model, .type = SAC_KV_Q8, .decode = "auto:mass=0.5,most=1,recent=32"};
     const struct heard want = answer(&w, "cuda");
-    w.company = true;
+    w.company = COMPANY; /* more rows than blocks pack by themselves */
     setenv("SAC_GRID_ORDER", "backward", 1);
     const struct heard got = answer(&w, "cuda");
     unsetenv("SAC_GRID_ORDER");

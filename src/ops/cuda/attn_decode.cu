@@ -4,13 +4,16 @@
  * each, then the two halves of its own page. A list is cut into splits of a length that depends on
  * the list alone; a block of four warps takes a split and deals its units out in turns. A warp
  * keeps pages on their way into shared memory while it multiplies others. Warps are merged in their
- * order, and by a second kernel splits in theirs: same bits whatever else is in the call. */
+ * order; the block that is the last of a list to be done merges the splits in theirs, whichever it
+ * is: same bits whatever else is in the call.
+ *
+ * Invariant: a job's tally is zero before its launch and after it. */
 #include "ops/cuda/attn_unit.cuh"
 
 #define SPLIT_MAX  64u           /* of a row */
 #define SPLIT_UNIT (32u * WARPS) /* units of a split at most */
 #define FEW        64u
-#define PART_MAX   8192u         /* splits at a time: 34 MB of scratch for heads of 128 */
+#define PART_MAX   TALLY         /* splits at a time: 34 MB of scratch for heads of 128 */
 
 /* ---- A split ---- */
 
@@ -50,10 +53,81 @@ template <int D> __device__ void put_split(const float *merge, float *part)
     }
 }
 
+/* ---- All splits of a job ---- */
+
+/* What one split weighs beside others. */
+static __device__ __forceinline__ float split_weight(float top, float max)
+{
+    return top == -CUDART_INF_F ? 0.0f : exp2_fast(top - max);
+}
+
+/* Maximum and sum over all splits, for each head; a warp takes every WARPS-th head. */
+template <int D>
+__device__ void merge_totals(float2 *total, const struct attn_call &call,
+                             const struct decode_job &job, const float *part)
+{
+    constexpr uint32_t stride = HEADS * D + 2 * HEADS;
+    const uint32_t lane = threadIdx.x % 32;
+    for (uint32_t g = threadIdx.x / 32; g < job.n_head; g += WARPS) {
+        const float *p = part + HEADS * D + g;
+        float max = -CUDART_INF_F, sum = 0;
+        for (uint32_t i = lane; i < job.n_split; i += 32) max = fmaxf(max, __ldcg(p + i * stride));
+        for (int i = 16; i > 0; i /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, i));
+        for (uint32_t i = lane; i < job.n_split; i += 32)
+            sum += split_weight(__ldcg(p + i * stride), max) * __ldcg(p + i * stride + HEADS);
+        for (int i = 16; i > 0; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
+        if (lane > 0) continue;
+        total[g] = make_float2(max, sum);
+        if (call.lse)
+            call.lse[(size_t)job.row * call.n_head + job.head0 + g] = (max + log2f(sum)) * LN2;
+    }
+}
+
+/* A thread takes four channels of a head. */
+template <int D>
+__device__ void merge_splits(float2 *total, const struct attn_call &call,
+                             const struct decode_job &job, const float *part)
+{
+    constexpr uint32_t stride = HEADS * D + 2 * HEADS;
+    merge_totals<D>(total, call, job, part);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < job.n_head * (D / 4); i += WARPS * 32) {
+        const uint32_t g = i / (D / 4), c = i % (D / 4) * 4;
+        const float max = total[g].x, by = 1.0f / total[g].y;
+        float4 acc = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+        for (uint32_t s = 0; s < job.n_split; s++) {
+            const float *p = part + (size_t)s * stride;
+            const float4 v = __ldcg((const float4 *)(p + g * D + c));
+            const float w = split_weight(__ldcg(p + HEADS * D + g), max);
+            acc.x += w * v.x, acc.y += w * v.y, acc.z += w * v.z, acc.w += w * v.w;
+        }
+        float *out = call.out + job.row * call.out_stride + (size_t)(job.head0 + g) * D + c;
+        out[0] = acc.x * by, out[1] = acc.y * by, out[2] = acc.z * by, out[3] = acc.w * by;
+    }
+}
+
+/* Whether this block is the last of a job's n, whose writes it can then read. */
+static __device__ bool is_last(uint32_t *tally, uint32_t n)
+{
+    __shared__ uint32_t n_before;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        n_before = atomicAdd(tally, 1u);
+        if (n_before + 1 == n) *tally = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return n_before + 1 == n;
+}
+
 template <int F, int D>
 __global__ void __launch_bounds__(WARPS * 32)
-    attn_decode_kernel(const struct attn_call call, const struct decode_job *jobs, float *scratch)
+    attn_decode_kernel(const struct attn_call call, const struct decode_job *jobs, float *scratch,
+                       uint32_t *tally)
 {
+    __shared__ float2 total[HEADS];
     using size = decode_size<F, D>;
     uint8_t *const smem = kernel_shared();
     const struct decode_job &job = jobs[blockIdx.y];
@@ -118,33 +192,9 @@ __global__ void __launch_bounds__(WARPS * 32)
     __syncthreads();
     put_warp<D>(w, (float *)smem);
     __syncthreads();
-    put_split<D>((const float *)smem, scratch + (size_t)(job.part0 + blockIdx.x) * size::part);
-}
-
-/* Splits in their order. Block: a job and one of its heads; thread: a channel. */
-template <int D>
-__global__ void __launch_bounds__(D)
-    attn_merge_kernel(const struct attn_call call, const struct decode_job *jobs,
-                      const float *scratch)
-{
-    constexpr uint32_t stride = HEADS * D + 2 * HEADS;
-    const struct decode_job *job = &jobs[blockIdx.x];
-    const uint32_t g = blockIdx.y, c = threadIdx.x, n = job->n_split;
-    if (g >= job->n_head) return;
-    const float *part = scratch + (size_t)job->part0 * stride;
-    float max = -CUDART_INF_F, acc = 0, sum = 0;
-    for (uint32_t i = 0; i < n; i++) max = fmaxf(max, part[i * stride + HEADS * D + g]);
-#pragma unroll 4
-    for (uint32_t i = 0; i < n; i++) {
-        const float *p = part + (size_t)i * stride;
-        const float top = p[HEADS * D + g];
-        const float by = top == -CUDART_INF_F ? 0.0f : exp2_fast(top - max);
-        acc += by * p[g * D + c];
-        sum += by * p[HEADS * D + HEADS + g];
-    }
-    call.out[job->row * call.out_stride + (size_t)(job->head0 + g) * D + c] = acc / sum;
-    if (call.lse && c == 0)
-        call.lse[(size_t)job->row * call.n_head + job->head0 + g] = (max + log2f(sum)) * LN2;
+    float *part = scratch + (size_t)job.part0 * size::part;
+    put_split<D>((const float *)smem, part + (size_t)blockIdx.x * size::part);
+    if (is_last(tally + blockIdx.y, job.n_split)) merge_splits<D>(total, call, job, part);
 }
 
 /* ---- The launcher ---- */
@@ -324,7 +374,7 @@ struct decode_launch {
     struct decode_job *job;         /* on the device */
     const struct decode_job *host;  /* the same */
     float *scratch;
-    uint32_t n_job, n_split_max;
+    uint32_t n_job, n_grid; /* blocks of a job: n_split of them do something */
     bool chosen; /* some jobs wait for what the device has chosen */
 };
 
@@ -339,10 +389,8 @@ static sac_status launch(struct cuda_device *d, const struct decode_launch *l)
     for (uint32_t i = 0, end; i < l->n_job; i = end) { /* a wave */
         for (end = i + 1; end < l->n_job && l->host[end].part0 > 0;) end++;
         TRY(queue_launch(d, "attention of decode rows", attn_decode_kernel<F, D>,
-                         dim3(l->n_split_max, end - i), WARPS * 32, smem, l->call, l->job + i,
-                         l->scratch));
-        TRY(queue_launch(d, "merging of attention", attn_merge_kernel<D>, dim3(end - i, HEADS), D,
-                         0, l->call, l->job + i, l->scratch));
+                         dim3(l->n_grid, end - i), WARPS * 32, smem, l->call, l->job + i,
+                         l->scratch, d->tally));
     }
     return SAC_OK;
 }
@@ -379,7 +427,8 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     struct decode_plan p;
     memset(&p, 0, sizeof p);
     p.job = (struct decode_job *)host;
-    p.part_max = (uint32_t)(op->scratch_bytes / part_bytes(op->geom));
+    const size_t part_max = op->scratch_bytes / part_bytes(op->geom);
+    p.part_max = (uint32_t)(part_max < PART_MAX ? part_max : PART_MAX);
     l.host = p.job;
     l.chosen = false;
     for (uint32_t i = 0; i < op->n_run; i++) {
@@ -390,7 +439,7 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     }
     if (d->status != SAC_OK) return d->status;
     l.n_job = p.n_job;
-    l.n_split_max = p.n_split_max;
+    for (l.n_grid = 1; l.n_grid < p.n_split_max;) l.n_grid *= 2; /* few shapes: a graph lasts */
     if (p.n_split_max > p.part_max)
         return device_fail(d, SAC_ERR_MEMORY, "attention: scratch is too small");
     switch (attn_form_of(op->geom)) {

@@ -127,6 +127,7 @@ static void close_device(struct cuda_device *d)
     blas_close(d->blas);
     queue_close(d->queue);
     if (d->ring) cudaFree(d->ring);
+    if (d->tally) cudaFree(d->tally);
     if (d->ring_host) cudaFreeHost(d->ring_host);
     if (d->stream) cudaStreamDestroy(d->stream);
     free(d);
@@ -145,6 +146,9 @@ static cudaError_t open_parts(struct cuda_device *d)
         code = cudaHostAlloc((void **)&d->ring_host, RING_BYTES, cudaHostAllocDefault);
     if (code == cudaSuccess) code = cudaMalloc((void **)&d->ring, RING_BYTES);
     d->ring_bytes = RING_BYTES;
+    if (code == cudaSuccess) code = cudaMalloc((void **)&d->tally, TALLY * sizeof *d->tally);
+    if (code == cudaSuccess)
+        code = cudaMemsetAsync(d->tally, 0, TALLY * sizeof *d->tally, d->stream);
     return code;
 }
 

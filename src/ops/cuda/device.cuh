@@ -12,6 +12,7 @@
 #include <cuda_runtime.h>
 
 #define STAGE_ALIGN 64u
+#define TALLY       8192u
 
 struct cuda_blas;
 struct cuda_queue;
@@ -24,6 +25,7 @@ struct cuda_device {
     size_t ring_bytes, ring_used, ring_sent;
     uint8_t *pinned; /* [n_pinned] of the program's memory; NULL: none */
     size_t n_pinned;
+    uint32_t *tally; /* [TALLY] zeros between launches: blocks that have done their part of a sum */
     struct cuda_blas *blas;   /* blas.cu's */
     struct cuda_queue *queue; /* queue.cu's: what is noted and not yet on the stream */
     sac_status status;      /* of the first failure since the last wait, */

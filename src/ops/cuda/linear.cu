@@ -1,6 +1,7 @@
-/* linear.cu: linear layers. The input is normalised and rounded to f16 once for all parts; decode
- * rows are multiplied by packed weights (narrow.cu), prompt rows by weights that are unpacked a
- * panel at a time (blas.cu). Sums are f32, and so is everything behind them.
+/* linear.cu: linear layers. The input is normalised and rounded to f16 once for all parts, but for
+ * the few decode rows for which each block of the multiplying kernel does it again, sooner than
+ * another launch could. Decode rows are multiplied by packed weights (narrow.cu), prompt rows by
+ * weights that are unpacked a panel at a time (blas.cu). Sums are f32, and so is everything behind them.
  *
  * Scratch: rows in f16, their scales, then for prompt rows a panel of weights in f16 and the sums
  * that it makes; for decode rows the sums of a GLU whose two matrices are of different types. */
@@ -10,7 +11,7 @@
 #include "ops/weight_layout.h"
 
 #define PANEL   4096u /* outputs that are unpacked and multiplied together */
-#define THREADS 256u
+#define THREADS LINEAR_THREADS
 #define ALIGN   256u
 
 static size_t align(size_t n)
@@ -70,80 +71,30 @@ size_t cuda_linear_scratch(uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
 
 /* ---- Rows ---- */
 
-/* Sums and maxima over a block of threads, in a fixed order; all threads get them. */
-static __device__ inline float2 reduce(float sum, float most)
-{
-    __shared__ float2 part[THREADS / 32];
-    for (int i = 16; i > 0; i /= 2) {
-        sum += __shfl_xor_sync(0xffffffffu, sum, i);
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, i));
-    }
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = make_float2(sum, most);
-    __syncthreads();
-    float2 all = part[0];
-    for (uint32_t i = 1; i < THREADS / 32; i++) {
-        all.x += part[i].x;
-        all.y = fmaxf(all.y, part[i].y);
-    }
-    return all;
-}
-
-struct pack_args {
-    const float *x;
-    size_t x_stride;
-    uint32_t n_in, width;
-    const float *norm; /* or NULL */
-    float eps;
-    __half *out;
-    float *scale;
-};
-
-/* The power of two that puts `most` between 2^9 and 2^10, so that the rest keeps 23 octaves. */
-static __device__ inline float scale_for(float most)
-{
-    int exponent;
-    if (!(most > 0) || isinf(most)) return 1;
-    frexpf(most, &exponent);
-    exponent = 10 - exponent;
-    return ldexpf(1.0f, exponent < -100 ? -100 : exponent > 100 ? 100 : exponent);
-}
-
 /* One row a block. */
-static __global__ void __launch_bounds__(THREADS) pack_rows(const struct pack_args a)
+static __global__ void __launch_bounds__(THREADS)
+    pack_rows(const struct linear_input a, __half *out, float *scale)
 {
-    const float *x = a.x + blockIdx.x * a.x_stride;
-    float sum = 0, most = 0;
-    for (uint32_t i = threadIdx.x; i < a.n_in; i += THREADS) {
-        const float v = x[i];
-        sum += v * v;
-        most = fmaxf(most, fabsf(a.norm ? v * a.norm[i] : v));
-    }
-    const float2 all = reduce(sum, most);
-    const float inverse = a.norm ? 1.0f / sqrtf(all.x / (float)a.n_in + a.eps) : 1.0f;
-    const float scale = scale_for(all.y * inverse);
-    __half *out = a.out + (size_t)blockIdx.x * a.width;
-    for (uint32_t i = threadIdx.x; i < a.width; i += THREADS) {
-        float v = i < a.n_in ? x[i] * inverse : 0.0f;
-        if (a.norm && i < a.n_in) v *= a.norm[i];
-        out[i] = __float2half_rn(v * scale);
-    }
-    if (threadIdx.x == 0) a.scale[blockIdx.x] = 1.0f / scale;
+    linear_pack(out + (size_t)blockIdx.x * a.width, scale + blockIdx.x, a, blockIdx.x);
 }
 
-static sac_status pack(struct cuda_device *d, struct linear_rows *out, const struct op_linear *op,
-                       const struct linear_room *room)
+static struct linear_input input_of(const struct op_linear *op)
 {
-    *out = (struct linear_rows){
-        .x = room->x, .scale = room->scale, .n_row = op->n_row, .width = width_of(op->n_in)};
-    const struct pack_args a = {.x = op->x,
-                                .x_stride = op->x_stride,
-                                .n_in = op->n_in,
-                                .width = out->width,
-                                .norm = op->norm,
-                                .eps = op->norm_eps,
-                                .out = room->x,
-                                .scale = room->scale};
-    return queue_launch(d, "norm of a linear layer's input", pack_rows, op->n_row, THREADS, 0, a);
+    const uintptr_t places = (uintptr_t)op->x | (uintptr_t)op->norm | op->x_stride * sizeof(float);
+    return (struct linear_input){.x = op->x,
+                                 .x_stride = op->x_stride,
+                                 .n_in = op->n_in,
+                                 .width = width_of(op->n_in),
+                                 .norm = op->norm,
+                                 .eps = op->norm_eps,
+                                 .wide = places % 16 == 0};
+}
+
+static sac_status pack(struct cuda_device *d, const struct linear_input *input,
+                       const struct linear_rows *rows)
+{
+    return queue_launch(d, "norm of a linear layer's input", pack_rows, rows->n_row, THREADS, 0,
+                        *input, rows->x, rows->scale);
 }
 
 /* ---- Ends ---- */
@@ -290,10 +241,15 @@ sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op)
 {
     const struct linear_room room =
         lay_out(op->scratch, op->n_row, op->n_in, panel_of_op(op));
-    struct linear_rows rows;
+    const struct linear_input input = input_of(op);
+    struct linear_rows rows = {
+        .x = room.x, .scale = room.scale, .n_row = op->n_row, .width = input.width};
     if (op->group || room.bytes > op->scratch_bytes)
         return device_fail(d, SAC_ERR_ARG, "a linear layer beyond its scratch");
-    TRY(pack(d, &rows, op, &room));
+    if (op->kind == ROW_DECODE && narrow_packs(op->n_row, input.width))
+        rows.input = &input;
+    else
+        TRY(pack(d, &input, &rows));
     return op->kind == ROW_DECODE ? run_narrow(d, op, &rows, &room)
                                   : run_wide(d, op, &rows, &room);
 }

@@ -1,4 +1,5 @@
-/* linear.cuh: what linear.cu, narrow.cu and blas.cu share. */
+/* linear.cuh: what linear.cu, narrow.cu and blas.cu share: rows on their way into the matrix units,
+ * and what becomes of the sums. */
 #ifndef SAC_OPS_CUDA_LINEAR_CUH
 #define SAC_OPS_CUDA_LINEAR_CUH
 
@@ -6,9 +7,22 @@
 
 #include <cuda_fp16.h>
 
+#define LINEAR_THREADS 256u /* of a block that packs rows or multiplies them by packed weights */
+
+/* Rows as they come, normalised on the way if `norm` is set. */
+struct linear_input {
+    const float *x;
+    size_t x_stride;
+    uint32_t n_in, width;
+    const float *norm; /* [n_in] or NULL */
+    float eps;
+    bool wide; /* x, norm and all rows are aligned to 16 bytes */
+};
+
 /* Rows as the matrix units take them: f16 times a power of two of the row's own, so that none
  * overflows and small ones keep their bits. */
 struct linear_rows {
+    const struct linear_input *input; /* set: not packed yet, which is for the multiplying kernel */
     __half *x;    /* [n_row, width], width a multiple of 32, zeros behind n_in */
     float *scale; /* [n_row] what the sums are multiplied by */
     uint32_t n_row, width;
@@ -29,6 +43,8 @@ struct narrow_use {
     struct linear_end end;
 };
 
+/* Whether the kernel for decode rows packs so many by itself. */
+bool narrow_packs(uint32_t n_row, uint32_t width);
 /* Decode rows (narrow.cu) times n matrices of one type, at most LINEAR_PARTS_MAX; a GLU alone. */
 sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
                       const struct narrow_use *use, uint32_t n);
@@ -39,6 +55,84 @@ sac_status narrow_unpack(struct cuda_device *d, __half *out, const struct weight
 /* out [n_row, n_out] f32 = x [n_row, width] w [n_out, width]^T (blas.cu). */
 sac_status blas_multiply(struct cuda_device *d, float *out, const struct linear_rows *rows,
                          const __half *w, uint32_t n_out);
+
+/* ---- Packing ---- */
+
+/* Sums and maxima over a block, in a fixed order; all threads get them. */
+static __device__ inline float2 linear_reduce(float sum, float most)
+{
+    __shared__ float2 part[LINEAR_THREADS / 32];
+    for (int i = 16; i > 0; i /= 2) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, i);
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, i));
+    }
+    __syncthreads(); /* nobody reads the parts of the row before any more */
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = make_float2(sum, most);
+    __syncthreads();
+    float2 all = part[0];
+    for (uint32_t i = 1; i < LINEAR_THREADS / 32; i++) {
+        all.x += part[i].x;
+        all.y = fmaxf(all.y, part[i].y);
+    }
+    return all;
+}
+
+/* The power of two that puts `most` between 2^9 and 2^10, so that the rest keeps 23 octaves. */
+static __device__ inline float linear_scale_for(float most)
+{
+    int exponent;
+    if (!(most > 0) || isinf(most)) return 1;
+    frexpf(most, &exponent);
+    exponent = 10 - exponent;
+    return ldexpf(1.0f, exponent < -100 ? -100 : exponent > 100 ? 100 : exponent);
+}
+
+/* Four values from i on; zeros behind the end. */
+static __device__ inline float4 linear_load4(const float *x, uint32_t i, const struct linear_input &a)
+{
+    if (a.wide && i + 4 <= a.n_in) return *(const float4 *)(x + i);
+    float4 v;
+    v.x = i < a.n_in ? x[i] : 0.0f;
+    v.y = i + 1 < a.n_in ? x[i + 1] : 0.0f;
+    v.z = i + 2 < a.n_in ? x[i + 2] : 0.0f;
+    v.w = i + 3 < a.n_in ? x[i + 3] : 0.0f;
+    return v;
+}
+
+static __device__ inline float4 linear_times(float4 v, float4 w)
+{
+    return make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
+}
+
+/* One row by a block of LINEAR_THREADS: out [width], and what its sums are multiplied by. The same
+ * bits wherever it is done; a thread takes four values at a time. */
+static __device__ inline void linear_pack(__half *out, float *out_scale,
+                                          const struct linear_input &a, uint32_t row)
+{
+    const float *x = a.x + row * a.x_stride;
+    float sum = 0, most = 0;
+    for (uint32_t i = 4 * threadIdx.x; i < a.n_in; i += 4 * LINEAR_THREADS) {
+        float4 v = linear_load4(x, i, a);
+        sum = __fmaf_rn(v.x, v.x, __fmaf_rn(v.y, v.y, sum)); /* told, as compilers choose apart */
+        sum = __fmaf_rn(v.z, v.z, __fmaf_rn(v.w, v.w, sum));
+        if (a.norm) v = linear_times(v, linear_load4(a.norm, i, a));
+        most = fmaxf(fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
+    }
+    const float2 all = linear_reduce(sum, most);
+    const float inverse = a.norm ? 1.0f / sqrtf(all.x / (float)a.n_in + a.eps) : 1.0f;
+    const float scale = linear_scale_for(all.y * inverse);
+    for (uint32_t i = 4 * threadIdx.x; i < a.width; i += 4 * LINEAR_THREADS) {
+        float4 v = linear_load4(x, i, a);
+        v = linear_times(v, make_float4(inverse, inverse, inverse, inverse));
+        if (a.norm) v = linear_times(v, linear_load4(a.norm, i, a));
+        __half2 *to = (__half2 *)(out + i);
+        to[0] = __floats2half2_rn(v.x * scale, v.y * scale);
+        to[1] = __floats2half2_rn(v.z * scale, v.w * scale);
+    }
+    if (threadIdx.x == 0) *out_scale = 1.0f / scale;
+}
+
+/* ---- Ends ---- */
 
 static __device__ inline float linear_silu(float x)
 {

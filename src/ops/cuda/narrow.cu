@@ -4,7 +4,8 @@
  * A block of 8 warps computes one group of 16 outputs for up to 16 rows. Warp w takes the units w,
  * w + 8, ... of 4 weight blocks, so that the warps together read a stretch of memory; sums are made
  * by the matrix units (weights.cuh) and added up over the warps in their order. Nothing depends on
- * which rows are together: a row is a column of the mma's second operand. */
+ * which rows are together: a row is a column of the mma's second operand. A few rows are packed here
+ * (linear.cuh), into shared memory, by every block anew. */
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/machine.cuh"
 #include "ops/cuda/queue.cuh"
@@ -14,6 +15,11 @@
 #define ROWS_8 8u /* rows of one mma */
 #define UNIT   4u /* weight blocks whose loads are under way together; divides LAYOUT_BLOCKS */
 
+static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
+
+#define PACKS_ROWS   4u     /* that a block packs at most, */
+#define PACKS_VALUES 16384u /* and all of them together: 32 KiB of shared memory */
+
 struct narrow_part {
     const uint8_t *w, *up; /* packed; `up` NULL but for a GLU */
     uint32_t group0;       /* the part's first block of threads */
@@ -21,6 +27,9 @@ struct narrow_part {
 };
 
 struct narrow_args {
+    /* Rows that are not packed yet: instead of x and x_scale; its x is NULL if they are. It stands
+     * first, as GCC 12 clears bytes at the wrong place for padding behind an array. */
+    struct linear_input input;
     struct narrow_part part[LINEAR_PARTS_MAX];
     uint32_t n_part, n_block; /* blocks of a row of weights */
     size_t group_bytes;
@@ -39,22 +48,24 @@ static __device__ inline void mma(float c[4], const __half2 a[2][2], uint2 b)
 
 /* What one block of threads multiplies. */
 struct narrow_job {
+    const __half *x; /* [n_row, width], there or in shared memory */
     const uint8_t *group[2];
     struct pair_shrink shrink[2];
 };
 
 /* Rows' inputs of a weight block: [tile][step], four of them. */
 template <uint32_t n_tile>
-static __device__ inline void load_x(uint2 x[n_tile][2], const struct narrow_args &a, uint32_t row0,
-                                     uint32_t block, uint32_t g, uint32_t t)
+static __device__ inline void load_x(uint2 x[n_tile][2], const struct narrow_args &a,
+                                     const __half *rows, uint32_t row0, uint32_t block, uint32_t g,
+                                     uint32_t t)
 {
 #pragma unroll
     for (uint32_t i = 0; i < n_tile; i++) {
         const uint32_t row = row0 + i * ROWS_8 + g;
-        const __half *p = a.x + (size_t)row * a.width + block * LAYOUT_BLOCK + 4 * t;
+        const __half *p = rows + (size_t)row * a.width + block * LAYOUT_BLOCK + 4 * t;
 #pragma unroll
         for (uint32_t s = 0; s < 2; s++)
-            x[i][s] = row < a.n_row ? __ldg(reinterpret_cast<const uint2 *>(p + 16 * s))
+            x[i][s] = row < a.n_row ? *reinterpret_cast<const uint2 *>(p + 16 * s)
                                     : make_uint2(0, 0);
     }
 }
@@ -76,7 +87,7 @@ static __device__ inline void add_unit(float sum[n_mat][n_tile][4], const struct
     for (uint32_t i = 0; i < UNIT; i++) {
         uint2 x[n_tile][2];
         if (block0 + i >= a.n_block) return; /* the same for all lanes */
-        load_x<n_tile>(x, a, row0, block0 + i, g, t);
+        load_x<n_tile>(x, a, job.x, row0, block0 + i, g, t);
 #pragma unroll
         for (uint32_t m = 0; m < n_mat; m++) {
             const block_w w = unpack_block<type>(place[m], i, k[m], g, t, job.shrink[m]);
@@ -91,10 +102,26 @@ static __device__ inline void add_unit(float sum[n_mat][n_tile][4], const struct
     }
 }
 
+/* Rows and their scales as the matrix units take them. */
+static __device__ inline const __half *find_rows(const float **out_scale,
+                                                 const struct narrow_args &a, float *room)
+{
+    *out_scale = a.input.x ? room : a.x_scale;
+    if (!a.input.x) return a.x;
+    __half *x = (__half *)kernel_shared();
+    for (uint32_t row = 0; row < a.n_row; row++)
+        linear_pack(x + (size_t)row * a.width, room + row, a.input, row);
+    __syncthreads();
+    return x;
+}
+
+/* Shared memory: packed rows, if the kernel packs them. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_args a)
 {
     __shared__ float part[WARPS][n_mat][n_tile * ROWS_8][WEIGHT_GROUP + 1];
+    __shared__ float scale_room[PACKS_ROWS];
+    const float *scale;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const uint32_t row0 = blockIdx.y * n_tile * ROWS_8;
     uint32_t p = 0;
@@ -102,6 +129,7 @@ static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_
     const uint32_t group = blockIdx.x - a.part[p].group0;
     struct narrow_job job;
     float sum[n_mat][n_tile][4] = {};
+    job.x = find_rows(&scale, a, scale_room);
     for (uint32_t m = 0; m < n_mat; m++) {
         job.group[m] = (m ? a.part[p].up : a.part[p].w) + group * a.group_bytes;
         job.shrink[m] = load_shrink(job.group[m], g);
@@ -121,7 +149,7 @@ static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_
     float v[2] = {0, 0};
     for (uint32_t m = 0; m < n_mat; m++) {
         for (uint32_t w = 0; w < WARPS; w++) v[m] += part[w][m][r][o];
-        v[m] *= a.x_scale[row0 + r];
+        v[m] *= scale[row0 + r];
     }
     linear_finish(a.part[p].end, row0 + r, out, v[0], v[1]);
 }
@@ -130,13 +158,14 @@ template <int type>
 static sac_status launch(struct cuda_device *d, const struct narrow_args &a, uint32_t n_group)
 {
     static const char name[] = "narrow linear layer";
+    const size_t smem = a.input.x ? (size_t)a.n_row * a.width * sizeof(__half) : 0;
     const uint32_t n8 = (a.n_row + ROWS_8 - 1) / ROWS_8;
     const uint32_t n16 = (a.n_row + 2 * ROWS_8 - 1) / (2 * ROWS_8);
     if (a.part[0].up)
-        return queue_launch(d, name, narrow<type, 1, 2>, dim3(n_group, n8), WARPS * 32, 0, a);
+        return queue_launch(d, name, narrow<type, 1, 2>, dim3(n_group, n8), WARPS * 32, smem, a);
     if (n8 == 1)
-        return queue_launch(d, name, narrow<type, 1, 1>, dim3(n_group, 1), WARPS * 32, 0, a);
-    return queue_launch(d, name, narrow<type, 2, 1>, dim3(n_group, n16), WARPS * 32, 0, a);
+        return queue_launch(d, name, narrow<type, 1, 1>, dim3(n_group, 1), WARPS * 32, smem, a);
+    return queue_launch(d, name, narrow<type, 2, 1>, dim3(n_group, n16), WARPS * 32, smem, a);
 }
 
 /* One warp for each block of 32 inputs of a group. */
@@ -189,6 +218,11 @@ static sac_status launch_unpack(struct cuda_device *d, __half *out, const struct
     case QUANT_IQ4_XS: CALL(QUANT_IQ4_XS); break;                                                  \
     }
 
+bool narrow_packs(uint32_t n_row, uint32_t width)
+{
+    return n_row <= PACKS_ROWS && n_row * width <= PACKS_VALUES;
+}
+
 sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
                       const struct narrow_use *use, uint32_t n)
 {
@@ -210,6 +244,7 @@ sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
     a.x_scale = rows->scale;
     a.n_row = rows->n_row;
     a.width = rows->width;
+    if (rows->input) a.input = *rows->input;
 #define CALL(type) return launch<type>(d, a, n_group)
     FOR_TYPE(w->type, CALL)
 #undef CALL
