@@ -19,7 +19,7 @@ C_TESTS = -L '^(unit|check|prop|fuzz)$$'
 
 .PHONY: all help clients deps deps-test deps-lint deps-fuzz deps-cuda cuda check-cuda bench-cuda model models text demo demo-long test \
 	test-long soak check proofs mutate check-mutants asan ubsan tsan fuzz bench relations layers \
-	truth lint format install man plots deb sbom container clean
+	truth lint format install man plots deb deb-check sbom container clean
 
 all: deps ## build the program: build/saccade
 	@$(call CONFIGURE,default)
@@ -160,6 +160,9 @@ deb: ## Debian packages of program, library and headers: build/deb
 	@tools/deps.sh build deb >/dev/null
 	@tools/make_deb.sh
 	@lintian --fail-on error,warning build/deb/*.changes
+deb-check: deb ## installs them in a clean Debian, fetches a model and asks it (root, network)
+	@tools/deps.sh build deb-check >/dev/null
+	@tools/check_deb.sh
 sbom: all ## what the build is linked with: build/sbom.json
 	@python3 tools/make_sbom.py build/saccade build/libsaccade.so >build/sbom.json
 container: ## an image with the program: docker, or CONTAINER=podman

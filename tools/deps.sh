@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what is missing of the packages that a target needs, and nothing when all are there.
-# usage: tools/deps.sh [--list] [build|test|lint|fuzz|deb|cuda]...   (default: build)
+# usage: tools/deps.sh [--list] [build|test|lint|fuzz|deb|deb-check|cuda]...   (default: build)
 # With --list it prints the names of the Debian packages and installs nothing.
 # Debian packages come through apt-get (as root or with sudo), Python packages through pip into a
 # virtual environment in the cache; its path is the last line printed.
@@ -25,7 +25,8 @@ for purpose in "${@:-build}"; do
     fuzz) packages="$packages clang libclang-rt-14-dev" ;;
     cuda) packages="$packages g++" cuda=yes ;;
     deb) packages="$packages git debhelper dpkg-dev fakeroot lintian" ;;
-    *) echo "deps: no purpose '$purpose'; there are: build test lint fuzz deb cuda" >&2; exit 1 ;;
+    deb-check) packages="$packages debootstrap" ;;
+    *) echo "deps: no purpose '$purpose'; there are: build test lint fuzz deb deb-check cuda" >&2; exit 1 ;;
     esac
 done
 if [ "$list" ]; then
