@@ -61,6 +61,7 @@ struct method_lane lane_make(const sac_engine *e, const struct reading *r, struc
     lane.state = chooser_state(e, at.kind, seq_i, lane0 + at.kv_head);
     lane.state_stride = c->state_stride;
     lane.scratch = c->worker + at.room_i * c->worker_bytes;
+    if (decodes && m->spec->method->decode) lane.family = m->spec->method->decode->family;
     if (decodes)
         lane.past = past_view(e, seq_i, lane0 + at.kv_head, lane.pos);
     else

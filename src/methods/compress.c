@@ -111,11 +111,13 @@ static uint32_t window_begin(const struct method_lane *l, const struct compress_
     return policy->mute ? begin : pick_min(n, pick_max(l->past.begin, begin));
 }
 
-void compress_see(const struct method_lane *l, const struct compress_policy *policy)
+void compress_see(const struct method_lane *l)
 {
     const struct compress_param *set = l->param;
+    const struct compress_policy *policy = l->family;
     struct living v;
     struct compress_state *s = cut_state(&v, l->shape, l->state);
+    if (l->layer < set->dense) return;
     if (l->is_prompt) {
         s->phase = FRESH;
         return;
@@ -153,10 +155,10 @@ static void gather_votes(const struct compress_votes *v)
 
 /* Sets the mask: the best tokens before the window, and the window. Rows may have come between vote
  * and choice, if what voted was then not asked; they live like all later ones. */
-static void choose(const struct living *live, const struct method_lane *l,
-                   const struct compress_policy *policy)
+static void choose(const struct living *live, const struct method_lane *l)
 {
     const struct compress_param *set = l->param;
+    const struct compress_policy *policy = l->family;
     struct compress_state *s = live->head;
     const uint32_t n = s->n_vote, budget = spec_budget(set->budget, n);
     assert(s->n_window <= budget && s->n_window <= n);
@@ -178,8 +180,7 @@ static void choose(const struct living *live, const struct method_lane *l,
     s->n_known = n;
 }
 
-void compress_select(const struct method_lane *l, struct method_pick *out,
-                     const struct compress_policy *policy)
+void compress_select(const struct method_lane *l, struct method_pick *out)
 {
     struct living v;
     struct compress_state *s = cut_state(&v, l->shape, l->state);
@@ -189,7 +190,7 @@ void compress_select(const struct method_lane *l, struct method_pick *out,
     }
     if (s->phase == VOTED) {
         meter_build(l);
-        choose(&v, l, policy);
+        choose(&v, l);
         meter_choose(l);
     }
     s->phase = CHOSEN;

@@ -33,9 +33,9 @@ struct compress_votes {
     float *all;      /* [n_kv_head, n_tok], where `every_head` was asked for */
 };
 
-struct compress_policy {
-    bool mute;       /* the window's rows do not vote, so there may be none */
-    bool every_head; /* wants the votes of the layer's other heads */
+struct compress_policy { /* the family of such methods */
+    bool mute;           /* the window's rows do not vote, so there may be none */
+    bool every_head;     /* wants the votes of the layer's other heads */
     /* Votes of tokens 0 .. n - 1, the window being n .. pos - 1: none negative, tokens with the
      * highest are kept. Uses the lane's scratch. False: something is not finite. */
     bool (*vote)(const struct method_lane *l, float *vote, uint32_t n);
@@ -60,17 +60,15 @@ struct compress_policy {
 size_t compress_state_bytes(const struct method_shape *s, const void *param);
 size_t compress_scratch_bytes(const struct method_shape *s, const void *param);
 uint32_t compress_past_rows(const struct method_shape *s, const void *param);
-void compress_see(const struct method_lane *l, const struct compress_policy *policy);
-void compress_select(const struct method_lane *l, struct method_pick *out,
-                     const struct compress_policy *policy);
+void compress_see(const struct method_lane *l);
+void compress_select(const struct method_lane *l, struct method_pick *out);
 void compress_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
 bool compress_sound(const struct method_loaded *l);
 
-/* The hooks that methods of this kind share; each has `see` and `select` that hand its policy on.
- */
+/* The hooks that methods of this kind share; the family of each is its policy. */
 #define COMPRESS_HOOKS                                                                             \
     .state_bytes = compress_state_bytes, .scratch_bytes = compress_scratch_bytes,                  \
-    .cut = compress_cut, .sound = compress_sound
+    .see = compress_see, .select = compress_select, .cut = compress_cut, .sound = compress_sound
 
 /* ---- Votes ---- */
 

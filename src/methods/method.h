@@ -72,7 +72,8 @@ struct meter {
 /* One layer and KV head for one run of rows; a decode run has one. */
 struct method_lane {
     const struct method_shape *shape;
-    const void *param; /* the method's struct of parameters (param.h) */
+    const void *param;  /* the method's struct of parameters (param.h) */
+    const void *family; /* its struct method_decode's */
     const struct ops *ops;
     uint32_t layer, kv_head;
     uint32_t row;        /* of decode rows: lanes of one have the same */
@@ -155,6 +156,7 @@ struct method_batch {
 };
 
 struct method_decode {
+    const void *family; /* what methods that share hooks differ in, for these; or NULL */
     size_t (*state_bytes)(const struct method_shape *s, const void *param);   /* NULL: 0 */
     size_t (*side_bytes)(const struct method_shape *s, const void *param);    /* NULL: 0 */
     size_t (*scratch_bytes)(const struct method_shape *s, const void *param); /* NULL: 0 */

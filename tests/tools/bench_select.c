@@ -195,6 +195,7 @@ static void select_one(void *arg, uint32_t h, uint32_t worker_i)
     const size_t d = b->geom.head_dim, lane = (size_t)m->seq_i * b->shape.n_kv_head + h;
     const struct method_lane l = {.shape = &b->method_shape,
                                   .param = m->spec.param,
+                                  .family = m->spec.method->decode->family,
                                   .ops = &b->ops,
                                   .layer = 2,
                                   .kv_head = h,

@@ -162,6 +162,7 @@ static inline void lb_point(struct lane_bench *b, uint32_t pos, bool is_prompt)
         b->lane[h] = (struct method_lane){
             .shape = &b->shape,
             .param = b->spec.param,
+            .family = b->spec.method->decode ? b->spec.method->decode->family : NULL,
             .ops = &b->ops,
             .layer = b->layer,
             .kv_head = h,

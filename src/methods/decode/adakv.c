@@ -56,21 +56,10 @@ static uint32_t by_votes(const struct compress_votes *v)
 static const struct compress_policy policy = {
     .every_head = true, .vote = compress_pooled, .keep = by_votes};
 
-static void adakv_see(const struct method_lane *l)
-{
-    compress_see(l, &policy);
-}
-
-static void adakv_select(const struct method_lane *l, struct method_pick *out)
-{
-    compress_select(l, out, &policy);
-}
-
 static const struct method_decode hooks = {
     COMPRESS_HOOKS,
+    .family = &policy,
     .past_rows = compress_past_rows,
-    .see = adakv_see,
-    .select = adakv_select,
 };
 
 static const sac_method_deviation deviations[] = {

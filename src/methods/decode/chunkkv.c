@@ -32,21 +32,10 @@ static bool by_chunk(const struct method_lane *l, float *vote, uint32_t n)
 
 static const struct compress_policy policy = {.vote = by_chunk};
 
-static void chunkkv_see(const struct method_lane *l)
-{
-    compress_see(l, &policy);
-}
-
-static void chunkkv_select(const struct method_lane *l, struct method_pick *out)
-{
-    compress_select(l, out, &policy);
-}
-
 static const struct method_decode hooks = {
     COMPRESS_HOOKS,
+    .family = &policy,
     .past_rows = compress_past_rows,
-    .see = chunkkv_see,
-    .select = chunkkv_select,
 };
 
 static const sac_method_deviation deviations[] = {

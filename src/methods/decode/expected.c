@@ -189,20 +189,16 @@ static const struct compress_policy policy = {.mute = true, .vote = by_expectati
 static void expected_see(const struct method_lane *l)
 {
     /* Without a query there is nothing to expect. */
-    if (l->is_prompt || l->past.begin < l->pos) compress_see(l, &policy);
-}
-
-static void expected_select(const struct method_lane *l, struct method_pick *out)
-{
-    compress_select(l, out, &policy);
+    if (l->is_prompt || l->past.begin < l->pos) compress_see(l);
 }
 
 static const struct method_decode hooks = {
+    .family = &policy,
     .state_bytes = compress_state_bytes,
     .scratch_bytes = expected_scratch_bytes,
     .past_rows = expected_past_rows,
     .see = expected_see,
-    .select = expected_select,
+    .select = compress_select,
     .cut = compress_cut,
     .sound = compress_sound,
 };

@@ -62,20 +62,9 @@ static bool by_difference(const struct method_lane *l, float *vote, uint32_t n)
 
 static const struct compress_policy policy = {.mute = true, .vote = by_difference};
 
-static void keydiff_see(const struct method_lane *l)
-{
-    compress_see(l, &policy);
-}
-
-static void keydiff_select(const struct method_lane *l, struct method_pick *out)
-{
-    compress_select(l, out, &policy);
-}
-
 static const struct method_decode hooks = {
     COMPRESS_HOOKS,
-    .see = keydiff_see,
-    .select = keydiff_select,
+    .family = &policy,
 };
 
 static const sac_method_deviation deviations[] = {

@@ -31,21 +31,9 @@ static bool by_length(const struct method_lane *l, float *vote, uint32_t n)
 
 static const struct compress_policy policy = {.mute = true, .vote = by_length};
 
-static void knorm_see(const struct method_lane *l)
-{
-    const struct compress_param *set = l->param;
-    if (l->layer >= set->dense) compress_see(l, &policy);
-}
-
-static void knorm_select(const struct method_lane *l, struct method_pick *out)
-{
-    compress_select(l, out, &policy);
-}
-
 static const struct method_decode hooks = {
     COMPRESS_HOOKS,
-    .see = knorm_see,
-    .select = knorm_select,
+    .family = &policy,
 };
 
 static const sac_method_deviation deviations[] = {

@@ -42,21 +42,10 @@ static uint32_t along_a_line(const struct compress_votes *v)
 
 static const struct compress_policy policy = {.vote = compress_pooled, .keep = along_a_line};
 
-static void pyramidkv_see(const struct method_lane *l)
-{
-    compress_see(l, &policy);
-}
-
-static void pyramidkv_select(const struct method_lane *l, struct method_pick *out)
-{
-    compress_select(l, out, &policy);
-}
-
 static const struct method_decode hooks = {
     COMPRESS_HOOKS,
+    .family = &policy,
     .past_rows = compress_past_rows,
-    .see = pyramidkv_see,
-    .select = pyramidkv_select,
 };
 
 static const sac_method_deviation deviations[] = {

@@ -19,21 +19,10 @@ PARAM_TABLE(snapkv, struct compress_param, PARAMS)
 
 static const struct compress_policy policy = {.vote = compress_pooled};
 
-static void snapkv_see(const struct method_lane *l)
-{
-    compress_see(l, &policy);
-}
-
-static void snapkv_select(const struct method_lane *l, struct method_pick *out)
-{
-    compress_select(l, out, &policy);
-}
-
 static const struct method_decode hooks = {
     COMPRESS_HOOKS,
+    .family = &policy,
     .past_rows = compress_past_rows,
-    .see = snapkv_see,
-    .select = snapkv_select,
 };
 
 static const sac_method_deviation deviations[] = {
