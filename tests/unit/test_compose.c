@@ -310,9 +310,38 @@ static void notes_are_what_they_say(void **state)
     sac_engine_free(b.e);
 }
 
-/* A question's masses over a sequence, of a model with one layer. */
+/* Roots of softmax shares over keys as they lie, summed over rows and heads, in doubles. */
+static void root_shares(const sac_engine *e, const struct notes_watch *w, uint32_t n_page,
+                        double *out)
+{
+    static float key[N_CTX * TINY_DIM];
+    static double share[N_CTX];
+    const uint32_t n = n_page * PAGE_TOK;
+    sac_error err;
+    for (uint32_t h = 0; h < TINY_HEADS; h++) {
+        const page_id *table = pool_table(&e->pool, w->seq_i, 0) +
+                               h / (TINY_HEADS / TINY_KV_HEADS) * (size_t)e->pool.max_page;
+        for (uint32_t p = 0; p < n_page; p++)
+            must(pool_read(&e->pool, table[p], key + p * PAGE_TOK * TINY_DIM, NULL, &err), &err);
+        for (uint32_t s = 0; s < w->n_sample; s++) {
+            const float *q = w->sample + (s * TINY_HEADS + h) * TINY_DIM;
+            double all = 0;
+            for (uint32_t t = 0; t < n; t++) {
+                double dot = 0;
+                for (uint32_t i = 0; i < TINY_DIM; i++)
+                    dot += (double)q[i] * (double)key[t * TINY_DIM + i];
+                all += share[t] = exp(dot * (double)e->model->config.attn_scale);
+            }
+            for (uint32_t t = 0; t < n; t++) out[t] += sqrt(share[t] / all);
+        }
+    }
+}
+
+/* A question's masses over a sequence, of a model with one layer; they are what its keys, where no
+ * segment turns them, say. */
 static void read_of(const struct bench *b, const char *method, float *mass)
 {
+    static double wanted[N_CTX];
     const uint32_t n_page = (N_HEAD + 96 + 128 + 64) / PAGE_TOK;
     static float query[TINY_HEADS * TINY_DIM], sample[N_QUESTION * TINY_HEADS * TINY_DIM];
     const sac_seq seq = compose(b, method, N_DOC, NULL);
@@ -330,6 +359,10 @@ static void read_of(const struct bench *b, const char *method, float *mass)
     b->e->watch = NULL;
     const struct mass_job job = {.watch = &w, .n_page = n_page, .first = 0, .end = 1};
     must(mass_read(b->e, &job, mass, &err), &err);
+    memset(wanted, 0, sizeof wanted);
+    root_shares(b->e, &w, n_page, wanted);
+    for (uint32_t t = 0; t < n_page * PAGE_TOK && strcmp(method, "recompute") == 0; t++)
+        assert_true(fabs((double)mass[t] - wanted[t]) < 1e-5 + 1e-4 * wanted[t]);
     sac_seq_remove(b->e, seq);
 }
 
