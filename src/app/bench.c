@@ -382,6 +382,7 @@ static int run_all(struct bench *b)
 int app_bench(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "capacity") == 0) return bench_capacity(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "mask") == 0) return bench_mask(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "ops") == 0) return bench_ops(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "plot") == 0) return bench_plot(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "prefix") == 0) return bench_prefix(argc - 1, argv + 1);
@@ -403,6 +404,7 @@ int app_bench(int argc, char **argv)
         .summary = "Measures how fast a model reads prompts and generates tokens, and the share of "
                    "this machine's limits that it reaches, measured in the same run.",
         .commands = "  capacity    the largest load that a method serves in time\n"
+                    "  mask        what a grammar costs beside the steps that it steers\n"
                     "  ops         single operations in the shapes of a few models\n"
                     "  plot        a table of measurements as a drawing\n"
                     "  prefix      prompts that begin alike: pages and time to the first token\n"

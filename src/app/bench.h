@@ -13,6 +13,11 @@
 /* `saccade bench capacity`; argv[0] is its name. Returns the exit code. */
 int bench_capacity(int argc, char **argv);
 
+/* ---- bench_mask.c ---- */
+
+/* `saccade bench mask`; argv[0] is its name. Returns the exit code. */
+int bench_mask(int argc, char **argv);
+
 /* ---- bench_ops.c ---- */
 
 /* `saccade bench ops`; argv[0] is its name. Returns the exit code. */

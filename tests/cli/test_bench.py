@@ -151,5 +151,27 @@ class Prefix(unittest.TestCase):
             self.assertIn(words, done.stderr)
 
 
+class Mask(unittest.TestCase):
+    def test_a_mask_beside_its_step(self):
+        done = saccade("bench", "mask", "-m", model_path(), "-t", "1", "-n", "4", "--answers", "3", "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(done.stdout)
+        # The first token of an answer ends the step over its prompt.
+        self.assertEqual([(r["answers"], r["n_token"]) for r in found], [("the first", 3), ("those behind it", 6)])
+        for r in found:
+            self.assertTrue(0 < r["mask_us"] <= r["mask_us_p99"] <= r["mask_us_max"], r)
+            self.assertAlmostEqual(r["share_median"], 100 * r["mask_us"] / r["step_us"], places=6)
+            self.assertGreater(r["step_us"], 100)
+
+    def test_the_grammar_is_the_users(self):
+        done = saccade("bench", "mask", "-m", model_path(), "--grammar", 'root ::= "a"', "--answers", "2", "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertLessEqual(sum(r["n_token"] for r in json.loads(done.stdout)), 2)  # the end of each
+        for args in (["-j", '{"type": "?"}'], ["--grammar", 'root ::= "a" |', "-j", "{}"], ["--answers", "1"]):
+            done = saccade("bench", "mask", "-m", model_path(), *args)
+            self.assertIn(done.returncode, (1, 2), done.stderr)
+            self.assertEqual(done.stdout, "")
+
+
 if __name__ == "__main__":
     unittest.main()

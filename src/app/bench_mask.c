@@ -1,0 +1,277 @@
+/* bench_mask.c: `saccade bench mask`: what a grammar costs beside the step that it steers.
+ *
+ * Answers are generated that follow a schema. The engine asks the grammar for a mask before each
+ * token and tells it the token behind; both are timed where they happen, and what is left of the
+ * time from token to token is the step. The first answer meets each place of the grammar for the
+ * first time, those behind it find most of their masks: they are told apart. */
+#include "app/bench.h"
+
+#include "app/app.h"
+#include "app/interrupt.h"
+#include "app/options.h"
+#include "app/output.h"
+#include "app/setup.h"
+#include "app/structure.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define COMMAND "bench mask"
+
+/* An object as applications ask for: texts, a number in a range, a list, an object within. */
+static const char typical[] =
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":60},\"age\":{"
+    "\"type\":\"integer\",\"minimum\":0,\"maximum\":150},\"email\":{\"type\":\"string\"},\"tags\":{"
+    "\"type\":\"array\",\"items\":{\"type\":\"string\"},\"maxItems\":5},\"address\":{\"type\":"
+    "\"object\",\"properties\":{\"street\":{\"type\":\"string\"},\"city\":{\"type\":\"string\"},"
+    "\"kind\":{\"enum\":[\"home\",\"work\",\"other\"]}},\"required\":[\"street\",\"city\"]},"
+    "\"notes\":{\"type\":\"string\"}},\"required\":[\"name\",\"age\",\"tags\",\"address\"]}";
+
+struct mask_options {
+    uint32_t n_gen, n_answer;
+    int format;
+};
+
+#define OPT(names, type, field, arg, help, ...)                                                    \
+    {                                                                                              \
+        names, type, offsetof(struct mask_options, field), arg, help, __VA_ARGS__                  \
+    }
+#define SETUP(names, type, field, arg, help, ...)                                                  \
+    {                                                                                              \
+        names, type, offsetof(struct setup, field), arg, help, __VA_ARGS__                         \
+    }
+
+static const struct option_spec setup_part[] = {
+    SETUP("-m --model", OPTION_TEXT, model, "FILE", "GGUF file, or the name of a fetched model",
+          .env = NULL),
+    SETUP("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per CPU that may be used",
+          .env = NULL, .max = 4096),
+    SETUP("--device", OPTION_TEXT, device, "NAME",
+          "who computes: cpu, cuda, or cuda:N, an NVIDIA GPU (default: cpu)", .env = NULL),
+    {0},
+};
+
+static const struct option_spec answers_part[] = {
+    OPT("-n --n-gen", OPTION_U32, n_gen, "N", "most tokens of an answer", .env = NULL, .min = 2,
+        .max = 65536),
+    OPT("--answers", OPTION_U32, n_answer, "N", "answers, each with a seed of its own", .env = NULL,
+        .min = 2, .max = 1000),
+    OPT("-o --output", OPTION_CHOICE, format, NULL, "format of the table", .env = NULL,
+        .choices = SHEET_FORMATS),
+    {0},
+};
+
+/* Microseconds of each token, [n] of [n_gen * n_answer]. */
+struct mask_times {
+    double *mask, *step; /* owned */
+    size_t n;
+};
+
+struct mask_bench {
+    struct mask_options opt;
+    struct setup setup;
+    struct structure structure;
+    sac_model *model;   /* owned */
+    sac_engine *engine; /* owned */
+    struct mask_times times;
+    size_t n_first;          /* of them, of the first answer */
+    sac_guide inner;         /* the grammar's, of the answer at hand */
+    double guide_us, end_us; /* of the token at hand; when the last one was chosen, 0: none was */
+    bool done;
+    char failure[512];
+};
+
+static double now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+/* ---- One answer ---- */
+
+static const uint64_t *timed_mask(void *user)
+{
+    struct mask_bench *b = user;
+    const double begin = now_us();
+    const uint64_t *mask = b->inner.mask(b->inner.user);
+    b->guide_us += now_us() - begin;
+    return mask;
+}
+
+/* The first token of an answer ends a step over its prompt, which is not one of generation. */
+static void timed_chosen(void *user, int32_t tok)
+{
+    struct mask_bench *b = user;
+    struct mask_times *t = &b->times;
+    const double begin = now_us();
+    b->inner.chosen(b->inner.user, tok);
+    const double end = now_us();
+    b->guide_us += end - begin;
+    if (b->end_us > 0) {
+        t->mask[t->n] = b->guide_us;
+        t->step[t->n++] = end - b->end_us - b->guide_us;
+    }
+    b->end_us = end;
+    b->guide_us = 0;
+}
+
+static bool on_event(void *user, const sac_event *e)
+{
+    struct mask_bench *b = user;
+    if (e->kind == SAC_EVENT_DONE) {
+        b->done = true;
+        if (e->finish == SAC_FINISH_ERROR)
+            snprintf(b->failure, sizeof b->failure, "%s", e->error ? e->error : "no token is left");
+    }
+    return interrupt_pending();
+}
+
+static sac_status run_answer(struct mask_bench *b, const int32_t *prompt, size_t n_prompt,
+                             uint32_t seed, sac_error *err)
+{
+    sac_request r = sac_request_default();
+    uint64_t id;
+    uint32_t n_active;
+    r.prompt = prompt;
+    r.n_prompt = n_prompt;
+    r.sampling.seed = seed;
+    r.max_tokens = b->opt.n_gen;
+    r.on_event = on_event;
+    r.user = b;
+    TRY(structure_begin(&b->structure, &r, err));
+    b->inner = r.guide;
+    b->guide_us = b->end_us = 0;
+    b->done = false;
+    r.guide.mask = timed_mask;
+    r.guide.chosen = timed_chosen;
+    r.guide.user = b;
+    TRY(sac_submit(b->engine, &r, &id, err));
+    while (!b->done) TRY(sac_run(b->engine, &n_active, err));
+    if (interrupt_pending()) return SAC_ERR_CANCELLED;
+    return b->failure[0] ? error_set(err, SAC_ERR_CONTEXT, "%s", b->failure) : SAC_OK;
+}
+
+static sac_status run_answers(struct mask_bench *b, sac_error *err)
+{
+    static const char text[] = "Here is the person as JSON:\n";
+    int32_t *tok;
+    size_t n;
+    TRY(sac_tokenize(b->model, text, sizeof text - 1, SAC_TOK_ADD_SPECIAL, &tok, &n, err));
+    sac_status status = SAC_OK;
+    for (uint32_t i = 0; i < b->opt.n_answer && status == SAC_OK; i++) {
+        status = run_answer(b, tok, n, i + 1, err);
+        if (i == 0) b->n_first = b->times.n;
+    }
+    sac_free(tok);
+    return status;
+}
+
+/* ---- The table ---- */
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts. */
+static double quantile(double *us, size_t n, double q)
+{
+    qsort(us, n, sizeof *us, compare);
+    return us[(size_t)(q * (double)(n - 1))];
+}
+
+static double sum_of(const double *us, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += us[i];
+    return sum;
+}
+
+static void print_row(struct mask_bench *b, struct sheet *sheet, const char *name, size_t from,
+                      size_t to)
+{
+    double *mask = b->times.mask + from, *step = b->times.step + from;
+    const size_t n = to - from;
+    if (n == 0) return; /* an answer of one token */
+    const double share = sum_of(mask, n) / sum_of(step, n);
+    const double mask_us = quantile(mask, n, 0.5), step_us = quantile(step, n, 0.5);
+    const struct sheet_cell cells[] = {
+        {"answers", "answers", .text = name},
+        {"n_token", "tokens", .number = (double)n},
+        {"mask_us", "mask us", 1, .number = mask_us},
+        {"mask_us_p99", "p99", 1, .number = quantile(mask, n, 0.99)},
+        {"mask_us_max", "worst", 1, .number = quantile(mask, n, 1)},
+        {"step_us", "step us", 1, .number = step_us},
+        {"share_median", "mask of a step %", 2, .number = 100 * mask_us / step_us},
+        {"share_sum", "of all steps %", 2, .number = 100 * share},
+        {"n_threads", .number = sac_engine_get_params(b->engine).n_threads},
+        {"isa", .text = sac_engine_get_stats(b->engine).isa},
+    };
+    sheet_row(sheet, cells, sizeof cells / sizeof cells[0]);
+}
+
+static sac_status run_all(struct mask_bench *b, sac_error *err)
+{
+    const size_t n = (size_t)b->opt.n_gen * b->opt.n_answer;
+    const sac_engine_params params = setup_engine_params(&b->setup, b->opt.n_gen + 64, 1);
+    TRY(sac_engine_create(&b->engine, b->model, &params, err));
+    TRY(structure_open(&b->structure, b->model, err));
+    b->times.mask = mem_calloc(n, sizeof(double));
+    b->times.step = mem_calloc(n, sizeof(double));
+    if (!b->times.mask || !b->times.step)
+        return error_set(err, SAC_ERR_MEMORY, "no memory for the times of %zu tokens", n);
+    TRY(run_answers(b, err));
+    struct sheet sheet = sheet_begin((enum sheet_format)b->opt.format);
+    print_row(b, &sheet, "the first", 0, b->n_first);
+    print_row(b, &sheet, "those behind it", b->n_first, b->times.n);
+    sheet_end(&sheet);
+    return SAC_OK;
+}
+
+static int run(struct mask_bench *b)
+{
+    sac_error err = {0};
+    int code = structure_check(&b->structure, COMMAND, false);
+    if (code == OPTIONS_GO_ON) code = setup_load(&b->setup, &b->model);
+    sac_status status = SAC_OK;
+    if (code == OPTIONS_GO_ON) status = run_all(b, &err);
+    structure_close(&b->structure);
+    sac_engine_free(b->engine);
+    mem_free(b->times.mask);
+    mem_free(b->times.step);
+    sac_model_free(b->model);
+    if (code != OPTIONS_GO_ON) return code;
+    return status == SAC_OK ? output_finish(EXIT_OK) : setup_failed(COMMAND, status, err.msg);
+}
+
+int bench_mask(int argc, char **argv)
+{
+    struct mask_bench b = {.opt = {.n_gen = 128, .n_answer = 8}, .setup = setup_default(COMMAND)};
+    const struct option_group groups[] = {
+        {"Model", setup_part, &b.setup},
+        {"What the answers follow (default: an object of nine fields)", structure_specs,
+         &b.structure},
+        {"Answers", answers_part, &b.opt},
+    };
+    struct options o = {
+        .command = COMMAND,
+        .usage = "-m MODEL [options]",
+        .summary = "Measures what a grammar or schema costs beside the steps that it steers: the "
+                   "time of a mask over the model's vocabulary, of a step, and the share.",
+        .group = groups,
+        .n_group = sizeof groups / sizeof groups[0],
+    };
+    const int code = options_parse(&o, argc, argv);
+    if (code != OPTIONS_GO_ON) return code;
+    const struct structure *s = &b.structure;
+    if (!s->grammar && !s->grammar_file && !s->schema && !s->schema_file)
+        b.structure.schema = typical;
+    interrupt_install();
+    return run(&b);
+}
