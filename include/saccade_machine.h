@@ -1,7 +1,8 @@
 /* saccade_machine.h: what this machine can do at most, and how near to it each operation comes.
  *
  * For programs that measure; one that answers questions needs saccade.h alone, whose contract holds
- * here too. But for what replays a load, nothing in it needs a model or an engine. */
+ * here too. But for what replays a load or stores noise, nothing in it needs a model or an engine.
+ */
 #ifndef SACCADE_MACHINE_H
 #define SACCADE_MACHINE_H
 
@@ -77,6 +78,16 @@ SAC_API void sac_engine_use_clock(sac_engine *engine, sac_clock_fn now, void *us
 /* Sets sac_engine_params.tbt_target_ms from the next step on. */
 SAC_API SAC_NODISCARD sac_status sac_engine_set_tbt_target(sac_engine *engine, float ms,
                                                            sac_error *err);
+
+/* ---- Contexts without computing them ---- */
+
+/* Appends tokens whose keys and values are noise: a long context in the time that it takes to store
+ * it. What is generated behind it means nothing; what a step reads, fetches and takes is as behind
+ * a text whose attention is flat. All is done on return. On the CPU, and not with prefix_cache,
+ * record or learn. */
+SAC_API SAC_NODISCARD sac_status sac_seq_append_noise(sac_engine *engine, sac_seq seq,
+                                                      const int32_t *tok, size_t n, uint64_t seed,
+                                                      sac_error *err);
 
 #ifdef __cplusplus
 }

@@ -29,7 +29,7 @@ struct bench_options {
     uint32_t n_rep, n_batch, n_seq, n_top, sparse_min_ctx;
     const char *device;
     int32_t n_gpu_layers;
-    int type_k, type_v, format;
+    int fill, type_k, type_v, format;
     const char *budget;
     float mass;
     const char *kv_fast, *kv_disk;
@@ -54,6 +54,10 @@ static const struct option_spec specs[] = {
         "a test of P prompt tokens and then N generated ones; repeatable", .env = NULL),
     OPT("-d --n-depth", OPTION_TEXT, depths, "N[,N]",
         "tokens that are there before a test begins; all tests for each (default: 0)", .env = NULL),
+    OPT("--depth-fill", OPTION_CHOICE, fill, NULL,
+        "the depth's keys and values: computed, or noise, which takes no longer than storing it, "
+        "for contexts of any length; what is generated behind noise means nothing",
+        .env = NULL, .choices = "computed|noise"),
     OPT("-r --repetitions", OPTION_U32, n_rep, "N", "times that each test is run", .env = NULL,
         .min = 1, .max = BENCH_REPS_MAX),
     OPT("-t --threads", OPTION_TEXT, threads, "N[,N]",
@@ -260,9 +264,7 @@ static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads
 static sac_status run_test(struct bench *b, const struct bench_test *test,
                            const sac_machine *machine, sac_error *err)
 {
-    const sac_tier_stats before = sac_tier_get_stats(b->rig.engine);
     TRY(bench_rig_run(&b->rig, test, b->opt.n_rep, &b->result, err));
-    const sac_tier_stats after = sac_tier_get_stats(b->rig.engine);
     const struct bench_row row = {
         .model = b->model_name,
         .info = sac_model_get_info(b->model),
@@ -271,10 +273,9 @@ static sac_status run_test(struct bench *b, const struct bench_test *test,
         .method = b->opt.methods.n ? b->opt.methods.item[test->method] : "full",
         .prefill = b->opt.prefills.n ? b->opt.prefills.item[test->prefill] : "dense",
         .machine = machine,
+        .fill = b->rig.fills_noise ? "noise" : "computed",
         .load_s = b->load_s,
         .peak_rss = b->has_peak ? peak_bytes() : 0,
-        .tier_before = &before,
-        .tier_after = &after,
         .test = *test,
         .result = &b->result,
     };
@@ -327,6 +328,7 @@ static sac_status run_threads(struct bench *b, const sac_machine *machine, sac_e
 {
     const sac_engine_params params = engine_params(b, machine->n_threads);
     sac_status status = bench_rig_open(&b->rig, b->model, &params, err);
+    b->rig.fills_noise = b->opt.fill == 1;
     for (size_t i = 0; status == SAC_OK && i < b->depths.n; i++)
         status = run_depth(b, b->depths.item[i], machine, err);
     bench_rig_close(&b->rig);

@@ -75,6 +75,7 @@ struct bench_result {
     uint32_t n_rep;
     struct bench_phase prompt[BENCH_REPS_MAX], decode[BENCH_REPS_MAX];
     uint64_t kv_bytes_used; /* at the end, by all sequences */
+    sac_tier_stats tier_before, tier_after;
 };
 
 /* One engine, and the sequence that holds the depth of its tests. */
@@ -83,9 +84,11 @@ struct bench_rig {
     sac_sampler *sampler;   /* owned, greedy */
     const sac_model *model; /* borrowed */
     sac_seq base;
-    uint32_t method; /* that `base` uses */
+    uint32_t method;  /* that `base` uses */
+    bool fills_noise; /* the depth is not computed */
 };
 
+/* `fills_noise` is the caller's to set behind it. */
 sac_status bench_rig_open(struct bench_rig *rig, const sac_model *model,
                           const sac_engine_params *params, sac_error *err);
 void bench_rig_close(struct bench_rig *rig);
@@ -102,10 +105,10 @@ struct bench_row {
     sac_model_info info;
     sac_engine_params params;
     const char *isa, *method, *prefill; /* of decode rows, of prompt rows */
+    const char *fill;                   /* how the depth's keys and values were made */
     const sac_machine *machine;
     double load_s;
-    uint64_t peak_rss;                              /* bytes; 0: not known */
-    const sac_tier_stats *tier_before, *tier_after; /* of the test, its short run included */
+    uint64_t peak_rss; /* bytes; 0: not known */
     struct bench_test test;
     const struct bench_result *result;
 };

@@ -192,7 +192,7 @@ static void figures_init(struct figures *f, const struct bench_row *row)
     f->kv_gb_s = (f->prompt.kv_bytes + f->decode.kv_bytes) / f->seconds * 1e-9;
     f->n_step = (double)t->n_gen * n;
     f->rss = row->peak_rss ? (double)row->peak_rss : (double)NAN;
-    count_tier(f, row->tier_before, row->tier_after);
+    count_tier(f, &r->tier_before, &r->tier_after);
 }
 
 struct names {
@@ -233,6 +233,7 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"n_prompt", .number = t->n_prompt},
         {"n_gen", .number = t->n_gen},
         {"n_depth", .number = t->depth},
+        {"depth_fill", NULL, .text = row->fill},
         {"n_seq", .number = t->n_seq},
         {"n_top", .number = t->n_top},
         {"n_batch", .number = row->params.n_batch},
@@ -263,6 +264,9 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {NULL, "hits %", 1, .number = 100 * f.hit_share},
         {"tier_hit_share", .number = f.hit_share},
         {"tier_bytes_fetched", .number = f.bytes_fetched},
+        {"tier_bytes_per_token", .number = f.bytes_fetched / (f.n_step * t->n_seq)},
+        {NULL, "fetched GB/s", 2, .number = f.bytes_fetched * 1e-9 / f.seconds},
+        {"tier_fetch_gb_s", .number = f.bytes_fetched * 1e-9 / f.seconds},
         {"tier_wait_us", .number = f.wait_us},
         {"load_s", "load s", 2, .number = row->load_s},
         {NULL, "RSS MiB", .number = f.rss / 0x1p20},

@@ -2,9 +2,10 @@
  *
  * The depth is filled once and kept in a sequence of its own; each repetition works on forks of it,
  * which share its pages, and removes them. Tokens of prompts are made up: speed does not depend on
- * what they say. Those that are generated are the likeliest, as how many logits need be computed to
- * find them (--top-k) hangs on the model being sure of some. The first repetition is short and not
- * counted: it wakes threads and touches memory. */
+ * what they say; with noise in place of keys and values they are not even computed. Those that are
+ * generated are the likeliest, as how many logits need be computed to find them (--top-k) hangs on
+ * the model being sure of some. The first repetition is short and not counted: it wakes threads and
+ * touches memory. */
 #include "app/bench.h"
 
 #include "app/interrupt.h"
@@ -79,6 +80,22 @@ static sac_status compute(const struct bench_rig *rig, struct progress *bar, uin
     return SAC_OK;
 }
 
+/* Noise in the base up to position `end`. */
+static sac_status append_noise(const struct bench_rig *rig, struct progress *bar, uint32_t end,
+                               sac_error *err)
+{
+    const uint32_t first = sac_seq_length(rig->engine, rig->base, NULL);
+    for (uint32_t pos = first; pos < end;) {
+        int32_t tok[256];
+        size_t n = 0;
+        if (interrupt_pending()) return SAC_ERR_CANCELLED;
+        while (n < sizeof tok / sizeof tok[0] && pos < end) tok[n++] = made_up_token(rig, pos++);
+        TRY(sac_seq_append_noise(rig->engine, rig->base, tok, n, 1, err));
+        progress_update(bar, (double)(pos - first) / (end - first));
+    }
+    return SAC_OK;
+}
+
 /* Forks decode as the base does. */
 static sac_status fill_depth(struct bench_rig *rig, uint32_t depth, uint32_t method, sac_error *err)
 {
@@ -89,8 +106,13 @@ static sac_status fill_depth(struct bench_rig *rig, uint32_t depth, uint32_t met
     if (had > depth) return sac_seq_truncate(rig->engine, rig->base, depth, err);
     struct progress bar;
     progress_begin(&bar, "filling");
-    sac_status status = append(rig, rig->base, depth, err);
-    if (status == SAC_OK) status = compute(rig, &bar, depth - had, 0, 1, err);
+    sac_status status = SAC_OK;
+    if (rig->fills_noise) {
+        status = append_noise(rig, &bar, depth, err);
+    } else {
+        status = append(rig, rig->base, depth, err);
+        if (status == SAC_OK) status = compute(rig, &bar, depth - had, 0, 1, err);
+    }
     progress_end(&bar);
     return status;
 }
@@ -206,8 +228,10 @@ sac_status bench_rig_run(struct bench_rig *rig, const struct bench_test *test, u
     progress_begin(&bar, label);
     sac_status status = run_rep(&rep, min_u32(test->n_prompt, WARM_PROMPT),
                                 min_u32(test->n_gen, WARM_STEPS), NULL, err);
+    out->tier_before = sac_tier_get_stats(rig->engine);
     for (; status == SAC_OK && rep.i < n_rep; rep.i++)
         status = run_rep(&rep, test->n_prompt, test->n_gen, out, err);
+    out->tier_after = sac_tier_get_stats(rig->engine);
     progress_end(&bar);
     mem_free(rep.seq);
     mem_free(rep.next);

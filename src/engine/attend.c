@@ -82,6 +82,15 @@ static struct reading begin(const sac_engine *e, uint32_t layer)
     return r;
 }
 
+void attend_store(sac_engine *e, uint32_t layer)
+{
+    struct reading r = begin(e, layer);
+    tier_enter(e->pool.tier, layer);
+    attend_write(e, &r);
+    attend_seal(e, &r);
+    attend_keep(e, &r);
+}
+
 void attend_layer(sac_engine *e, uint32_t layer)
 {
     const uint64_t start = clock_us();

@@ -73,6 +73,9 @@ void attend_plan(sac_engine *e, struct arena *a);
 /* Computes e->scratch.attn from e->scratch.qkv and the pages of all rows' sequences. */
 void attend_layer(sac_engine *e, uint32_t layer);
 
+/* Stores the keys and values of a layer and computes nothing (noise.c). */
+void attend_store(sac_engine *e, uint32_t layer);
+
 /* ---- The steps, in their order ---- */
 
 /* Writes the keys and values of the batch, 16 bit, into tails and into pages that a chunk begins.

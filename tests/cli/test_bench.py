@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import tempfile
 import unittest
 
 from cli import model_path, saccade
@@ -50,6 +51,20 @@ class Bench(unittest.TestCase):
         # 23,040 bytes a token: whole pages of 32, and a tail of each of the two sequences.
         self.assertEqual(found[0]["kv_bytes"], 23040 * 32 * (1 + 2))
         self.assertEqual(found[3]["kv_bytes"], 23040 * 32 * (3 + 2))
+
+    def test_noise_takes_the_place_of_a_context(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tiers = ["--kv-fast", "2M", "--kv-disk", folder + "/pages:64M"]
+            args = ["-p", "0", "-n", "2", "-d", "256", "-ctk", "q8", "-ctv", "q8", *tiers]
+            noise, = rows("--depth-fill", "noise", *args)
+            computed, = rows(*args)
+        self.assertEqual((noise["depth_fill"], computed["depth_fill"]), ("noise", "computed"))
+        for key in ("kv_bytes", "flop", "n_depth", "bytes_per_token"):
+            self.assertEqual(noise[key], computed[key])
+        # What the depth has cost is no part of it: two tests of two steps, of 8 x 90 pages each.
+        for r in (noise, computed):
+            self.assertLessEqual(r["tier_bytes_fetched"], 4 * 8 * 90 * 4096)
+            self.assertAlmostEqual(r["tier_bytes_per_token"] * 4, r["tier_bytes_fetched"])
 
     def test_decode_batch_reads_weights_once(self):
         one, four = (rows("-p", "0", "-n", "2", "--decode-batch", n, "--top-k", "0")[0]
