@@ -1,12 +1,16 @@
 /* admit.c: one queue of the sequences that have a decode row next. Those at its front decode
  * whose working sets fit into the frames together, none overtakes another, and who has had a turn
- * goes to the back when others wait: so each gets its turn, and waits once in that many tokens at
- * most, less than one in a hundred.
+ * goes to the back when others wait: so each gets its turn.
  *
  * A working set are the pages that were used in a sequence's last WINDOW steps; a page that several
  * of them use counts once. Of one that has not decoded as long it is foretold: as large as it was
  * before it waited, or the share of its pages that the sets of other sequences of its method have,
  * or all of them. Who comes must leave an eighth of the frames free, so that sets may grow.
+ *
+ * Weights are read once for all rows of a step, so where those are most of the work, more rows than
+ * fit are worth their fetches. Whether they are is tried: while somebody waits, one more is let in
+ * or one fewer, for 32 steps, and what yields more rows in a second is kept. The frames are the
+ * least room.
  *
  * With a target for the time between tokens, and more than one step of a hundred that takes longer,
  * nobody comes until fewer decode; prompt rows beside them are sched.c's.
@@ -25,6 +29,9 @@
 #define TIMED       100u  /* steps over which the target is judged */
 #define LATE_MOST   1u    /* of these */
 #define WEIGHT      0.25F /* of a set in the share of its method */
+#define TRIED       32u   /* steps for which a room is tried */
+#define LOSS        0.98  /* of the rate before: less is worse */
+#define REST        8u    /* as many of these times, before the next is tried where one was worse */
 
 void admit_plan(sac_engine *e, struct arena *a)
 {
@@ -32,6 +39,8 @@ void admit_plan(sac_engine *e, struct arena *a)
     e->admit.order = arena_take(a, e->pool.tier ? e->params.n_seq_max : 0, sizeof(uint32_t));
     e->admit.share = arena_take(a, e->pool.tier ? n_method : 0, sizeof(float));
     for (size_t i = 0; a->base && e->pool.tier && i < n_method; i++) e->admit.share[i] = 1;
+    e->admit.room = e->pool.n_frame;
+    e->admit.direction = 1;
 }
 
 void admit_join(sac_engine *e, sac_seq id)
@@ -163,12 +172,14 @@ static bool end_turns(sac_engine *e, uint32_t n)
 static bool fits(sac_engine *e, uint32_t seq_i, uint32_t n_in, uint64_t need)
 {
     const struct admit_seq *s = &e->seqs[seq_i].admit;
-    const uint32_t n_frame = e->pool.n_frame;
+    struct admit *a = &e->admit;
+    const bool is_in = !s->held && s->n_turn, is_late = !is_in && a->limit && n_in >= a->limit;
+    const bool is_full = need > (is_in ? a->room : a->room - e->pool.n_frame / 8);
     if (n_in == 0) return true;
-    if (!s->held && s->n_turn) return need <= n_frame;
-    const bool is_late = e->admit.limit && n_in >= e->admit.limit;
-    e->admit.limit_binds |= is_late;
-    return !is_late && need <= n_frame - n_frame / 8;
+    a->limit_binds |= is_late;
+    a->room_binds |= is_full && !is_late;
+    a->wanted = need + e->pool.n_frame / 8;
+    return !is_late && !is_full;
 }
 
 static void admit(sac_engine *e, uint32_t n)
@@ -177,14 +188,14 @@ static void admit(sac_engine *e, uint32_t n)
     uint64_t sum = 0;
     bool is_full = false;
     a->round++;
-    a->limit_binds = false;
+    a->limit_binds = a->room_binds = false;
     for (uint32_t i = 0; i < n; i++) {
         const uint64_t need = is_full ? 0 : sum + demand_of(e, a->order[i]);
         is_full = is_full || !fits(e, a->order[i], i, need);
         if (!is_full) sum = need;
         set_held(e, &e->seqs[a->order[i]].admit, is_full);
     }
-    a->n_set = sum < e->pool.n_frame ? (uint32_t)sum : e->pool.n_frame;
+    a->n_set = sum;
 }
 
 void admit_pick(sac_engine *e)
@@ -235,10 +246,53 @@ static void judge_time(sac_engine *e, double us)
     a->changed = true;
 }
 
+/* Room for one more than decode, or for one fewer, if the frames are not the least already. */
+static void move_room(sac_engine *e)
+{
+    struct admit *a = &e->admit;
+    const uint64_t least = e->pool.n_frame;
+    if (a->direction < 0 && a->room == least) a->direction = 1;
+    if (a->direction > 0)
+        a->room = a->wanted > a->room ? a->wanted : a->room;
+    else
+        a->room = a->n_set > least ? a->n_set - 1 : least;
+    a->changed = true;
+}
+
+/* A room has been tried: one that yields less than that before is left again, for a while. */
+static void try_next(sac_engine *e, double rate)
+{
+    struct admit *a = &e->admit;
+    const bool is_worse = rate < a->rate * LOSS;
+    a->rate = rate;
+    if (is_worse) {
+        a->direction = -a->direction;
+        a->n_rest = REST;
+    } else if (a->n_rest > 0) {
+        a->n_rest--;
+        return;
+    }
+    move_room(e);
+}
+
+static void judge_room(sac_engine *e, double us)
+{
+    struct admit *a = &e->admit;
+    const uint32_t n = e->batch.n_decode;
+    if (n == 0 || n != e->batch.n_row) return;
+    a->n_tried = a->room_binds ? a->n_tried + 1 : 0;
+    a->tried_rows = a->n_tried > 1 ? a->tried_rows + n : n;
+    a->tried_us = a->n_tried > 1 ? a->tried_us + us : us;
+    if (a->n_tried < TRIED) return;
+    if (a->tried_us > 0) try_next(e, a->tried_rows / a->tried_us);
+    a->n_tried = 0;
+}
+
 void admit_note(sac_engine *e, double us)
 {
     if (!e->pool.tier) return;
     for (uint32_t i = 0; i < e->batch.n_decode; i++)
         note_row(e, &e->seqs[e->batch.run[i].seq_i].admit);
     judge_time(e, us);
+    judge_room(e, us);
 }

@@ -1,7 +1,8 @@
 /* admit.h: which requests decode, where pages lie above a disk (decode.md 3.8.4). A sequence reads
  * mostly the pages that it has read before, its working set; sequences whose sets do not fit into
- * memory together throw each other's pages out in every step. So only as many decode as fit, and
- * the others wait: their pages stay on the disk, and nothing is computed again.
+ * memory together throw each other's pages out in every step. So only as many decode as fit,
+ * or as the machine gains by, and the others wait: their pages stay on the disk, and nothing is
+ * computed again.
  *
  * Who waits has no part in what a request is answered. Sequences that no request drives are never
  * made to wait. */
@@ -32,11 +33,16 @@ struct admit {
     uint32_t n_member; /* of the queue then */
     bool changed;      /* the queue has, since then */
     uint32_t limit;    /* rows that keep the target of the time between tokens; 0: any number */
-    uint32_t n_timed, n_late; /* steps, and those beyond that target */
-    double timed_us;          /* that the former have taken */
-    bool limit_binds;         /* for its sake somebody waits */
-    uint32_t n_set;           /* pages of all sets that decode, as counted last */
-    uint64_t n_hold;          /* times that a sequence began to wait */
+    uint32_t n_timed, n_late;          /* steps, and those beyond that target */
+    double timed_us;                   /* that the former have taken */
+    bool limit_binds;                  /* for its sake somebody waits */
+    uint64_t n_set;                    /* pages of all sets that decode, as counted last */
+    uint64_t room, wanted;             /* frames that sets may ask for; with the next one's */
+    bool room_binds;                   /* for want of room somebody waits */
+    int direction;                     /* in which the next room is tried: 1 or -1 */
+    uint32_t n_rest, n_tried;          /* times to rest; steps with the room at hand */
+    double tried_rows, tried_us, rate; /* of these; rows in a microsecond with the room before */
+    uint64_t n_hold;                   /* times that a sequence began to wait */
 };
 
 /* Part of the engine's plan_memory. */

@@ -13,6 +13,8 @@ struct ring {
     struct disk *disk;
     struct io_uring uring;
     pthread_mutex_t lock; /* of the side that submits */
+    uint32_t n_entered;   /* atomic: what was written before a transfer entered is seen behind it,
+                             in the language's terms, too, which know nothing of the kernel's */
     pthread_t reaper;
 };
 
@@ -28,6 +30,7 @@ static void *reap(void *arg)
         struct disk_io *io = io_uring_cqe_get_data(cqe);
         const int n = cqe->res;
         io_uring_cqe_seen(&r->uring, cqe);
+        (void)__atomic_load_n(&r->n_entered, __ATOMIC_ACQUIRE);
         if (!io) return NULL; /* stop's */
         const bool again = n == -EINTR || n == -EAGAIN;
         disk_finish(r->disk, io, again ? 0 : n);
@@ -49,6 +52,7 @@ static void enter(struct ring *r, struct disk *d, struct disk_io *io)
         io_uring_prep_read(sqe, disk_fd(d, io), io->buffer, (unsigned)disk_bytes(d, io),
                            (uint64_t)disk_at(d, io));
     io_uring_sqe_set_data(sqe, io);
+    (void)__atomic_add_fetch(&r->n_entered, 1, __ATOMIC_RELEASE);
     /* What the kernel has no room for now goes with the next call. */
     for (int n = 0; n <= 0;) n = io_uring_submit(&r->uring);
     pthread_mutex_unlock(&r->lock);

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-enum { N_CTX = 1024, N_ASK_MAX = 4, N_ANSWER_MAX = 700, N_FRAME = 100 };
+enum { N_CTX = 1024, N_ASK_MAX = 4, N_ANSWER_MAX = 700, N_FRAME = 100, N_SHORT = 15 };
 
 static sac_model *model;
 
@@ -123,7 +123,7 @@ static uint32_t run_step(sac_engine *e)
         assert_true(!s->admit.held || (s->alive && s->admit.joined));
     }
     const sac_tier_stats t = sac_tier_get_stats(e);
-    assert_true(t.n_held < N_ASK_MAX && t.set_bytes <= t.fast_bytes);
+    assert_true(t.n_held < N_ASK_MAX && e->admit.room >= e->pool.n_frame);
     return n_active;
 }
 
@@ -134,7 +134,21 @@ static void run_all(sac_engine *e)
 
 /* ---- Tests ---- */
 
-/* Four prompts of 20 page indices, 80 pages; memory holds 100. */
+/* A step takes a millisecond, and each fetched page as much as the test says. */
+struct fetch_clock {
+    sac_engine *engine;
+    uint64_t us_per_page;
+};
+
+static uint64_t fetch_clock(void *user)
+{
+    const struct fetch_clock *c = user;
+    return 1 + sac_engine_get_stats(c->engine).n_step * 1000 +
+           sac_tier_get_stats(c->engine).n_fetch * c->us_per_page;
+}
+
+/* Four prompts of 20 page indices, 80 pages; memory holds 100. All is done before more are tried.
+ */
 static void answers_do_not_depend_on_who_waits(void **state)
 {
     static struct answer want[N_ASK_MAX], got[N_ASK_MAX];
@@ -147,19 +161,19 @@ static void answers_do_not_depend_on_who_waits(void **state)
             sac_engine *e = open_engine(
                 &(struct way){spec[m], .tiers = way > 0,
                               .admit = way == 2 ? SAC_TIER_ADMIT_SETS : SAC_TIER_ADMIT_ALL});
-            for (int i = 0; i < N_ASK_MAX; i++) ask(e, way ? &got[i] : &want[i], i, 640, 24);
+            for (int i = 0; i < N_ASK_MAX; i++) ask(e, way ? &got[i] : &want[i], i, 640, N_SHORT);
             run_all(e);
             const sac_tier_stats t = sac_tier_get_stats(e);
             if (way) n_fetch[way - 1] = t.n_fetch;
             for (int i = 0; way && i < N_ASK_MAX; i++) {
-                assert_int_equal(got[i].n_tok, 24);
+                assert_int_equal(got[i].n_tok, N_SHORT);
                 assert_memory_equal(got[i].tok, want[i].tok, sizeof want[i].tok);
                 assert_int_equal(got[i].timings.n_preempted, 0);
             }
             if (way == 1) assert_int_equal(t.n_hold, 0);
             if (way == 2 && m == 0) {
                 assert_true(t.n_hold >= 3 && got[3].timings.held_ms > 0);
-                assert_true(n_fetch[1] * 4 < n_fetch[0]);
+                assert_true(n_fetch[1] * 4 < n_fetch[0] * 3);
             }
             assert_int_equal(t.n_held, 0);
             sac_engine_free(e);
@@ -173,9 +187,11 @@ static void everybody_gets_a_turn(void **state)
     static struct answer a[3];
     (void)state;
     sac_engine *e = open_engine(&(struct way){"full", .tiers = true});
+    struct fetch_clock clock = {e, 1000};
+    sac_engine_use_clock(e, fetch_clock, &clock);
     for (int i = 0; i < 2; i++) ask(e, &a[i], i, 96, 640);
     for (int i = 0; i < 400; i++) run_step(e);
-    assert_int_equal(sac_tier_get_stats(e).n_held, 1);
+    assert_true(sac_tier_get_stats(e).n_hold > 0);
     ask(e, &a[2], 2, 96, 640);
     run_all(e);
     uint64_t n_tok = 0;
@@ -187,7 +203,7 @@ static void everybody_gets_a_turn(void **state)
             assert_true(gap <= 2 * 256 + 20);
             n_gap += gap > 1;
         }
-        assert_in_range(n_gap, 1, 640 / 256 + 2);
+        assert_in_range(n_gap, 1, 640 / 100);
         n_tok += a[i].n_tok - 1 + a[i].timings.n_prompt;
     }
     const sac_reads r = sac_engine_get_stats(e).reads;
@@ -202,12 +218,12 @@ static void shared_pages_count_once(void **state)
     (void)state;
     for (int same = 0; same < 2; same++) {
         sac_engine *e = open_engine(&(struct way){"full", .tiers = true, .keeps_prefixes = true});
-        ask(e, &a[0], 0, 640, 60);
+        ask(e, &a[0], 0, 640, 30);
         while (a[0].n_tok < 4) run_step(e);
         ask(e, &a[1], same ? 0 : 1, 640, 20);
         run_all(e);
         assert_int_equal(sac_tier_get_stats(e).n_hold, same ? 0 : 1);
-        assert_true(same == (a[1].step[0] < a[0].step[59]));
+        assert_true(same == (a[1].step[0] < a[0].step[29]));
         if (same) assert_memory_equal(a[0].tok, a[1].tok, 20 * sizeof a[0].tok[0]);
         sac_engine_free(e);
     }
@@ -260,6 +276,25 @@ static void late_steps_keep_newcomers_out(void **state)
         if (e->batch.n_decode > n_most) n_most = e->batch.n_decode;
     assert_true(n_most > 2);
     sac_engine_free(e);
+}
+
+/* Where fetches cost next to nothing, four rows for the time of one are worth them. */
+static void more_than_fit_decode_where_it_pays(void **state)
+{
+    static struct answer a[N_ASK_MAX];
+    (void)state;
+    for (int dear = 0; dear < 2; dear++) {
+        sac_engine *e = open_engine(&(struct way){"full", .tiers = true});
+        struct fetch_clock clock = {e, dear ? 1000 : 0};
+        uint32_t n_most = 0;
+        sac_engine_use_clock(e, fetch_clock, &clock);
+        for (int i = 0; i < N_ASK_MAX; i++) ask(e, &a[i], i, 320, 600);
+        while (run_step(e) == N_ASK_MAX)
+            if (e->batch.n_decode > n_most) n_most = e->batch.n_decode;
+        assert_true(dear ? n_most < N_ASK_MAX : n_most == N_ASK_MAX);
+        run_all(e);
+        sac_engine_free(e);
+    }
 }
 
 static void one_that_waits_can_be_cancelled(void **state)
@@ -323,6 +358,7 @@ int main(void)
         cmocka_unit_test(shared_pages_count_once),
         cmocka_unit_test(sets_are_small_where_little_is_read),
         cmocka_unit_test(late_steps_keep_newcomers_out),
+        cmocka_unit_test(more_than_fit_decode_where_it_pays),
         cmocka_unit_test(one_that_waits_can_be_cancelled),
         cmocka_unit_test(sequences_of_the_caller_do_not_wait),
         cmocka_unit_test(a_wrong_setting_is_told),
