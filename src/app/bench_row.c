@@ -122,8 +122,9 @@ static struct bench_phase sum_phases(const struct bench_phase *p, uint32_t n)
 
 /* ---- The row ---- */
 
-static void name_test(char *out, size_t bytes, const struct bench_test *t)
+static void name_test(char *out, size_t bytes, const struct bench_row *row)
 {
+    const struct bench_test *t = &row->test;
     int at = 0;
     if (t->n_prompt) at += snprintf(out, bytes, "pp%u", t->n_prompt);
     if (t->n_gen)
@@ -132,7 +133,7 @@ static void name_test(char *out, size_t bytes, const struct bench_test *t)
         at += t->n_top ? snprintf(out + at, bytes - (size_t)at, " top%u", t->n_top)
                        : snprintf(out + at, bytes - (size_t)at, " all");
     if (t->n_seq > 1) at += snprintf(out + at, bytes - (size_t)at, " x%u", t->n_seq);
-    if (t->depth) snprintf(out + at, bytes - (size_t)at, " @ d%u", t->depth);
+    if (t->depth) snprintf(out + at, bytes - (size_t)at, " @ d%u%s", t->depth, row->fill);
 }
 
 static const char *kv_name(sac_kv_type type)
@@ -164,35 +165,36 @@ static void count_tier(struct figures *f, const sac_tier_stats *a, const sac_tie
     f->wait_us = is_there ? (double)(b->wait_us - a->wait_us) : (double)NAN;
 }
 
-static void figures_init(struct figures *f, const struct bench_row *row)
+static struct figures figures_of(const struct bench_row *row)
 {
     const struct bench_test *t = &row->test;
     const struct bench_result *r = row->result;
     const uint32_t n = r->n_rep;
-    *f = (struct figures){0};
+    struct figures f = {0};
     for (uint32_t i = 0; i < n; i++) {
         const double seconds = r->prompt[i].seconds + r->decode[i].seconds;
-        f->ns[i] = seconds * 1e9;
-        f->ts[i] = t->n_seq * ((double)t->n_prompt + t->n_gen) / seconds;
+        f.ns[i] = seconds * 1e9;
+        f.ts[i] = t->n_seq * ((double)t->n_prompt + t->n_gen) / seconds;
     }
-    f->tok_s = stats_of(f->ts, n);
-    f->time_ns = stats_of(f->ns, n);
-    f->prompt = sum_phases(r->prompt, n);
-    f->decode = sum_phases(r->decode, n);
-    f->seconds = f->prompt.seconds + f->decode.seconds;
+    f.tok_s = stats_of(f.ts, n);
+    f.time_ns = stats_of(f.ns, n);
+    f.prompt = sum_phases(r->prompt, n);
+    f.decode = sum_phases(r->decode, n);
+    f.seconds = f.prompt.seconds + f.decode.seconds;
     const struct flop wide = prompt_flop(row), narrow = decode_flop(row);
-    const double decode_bytes = (f->decode.weight_bytes + f->decode.kv_bytes) / n;
-    const struct limit prompt = limit_of(row, wide, f->prompt.weight_bytes / n, true),
+    const double decode_bytes = (f.decode.weight_bytes + f.decode.kv_bytes) / n;
+    const struct limit prompt = limit_of(row, wide, f.prompt.weight_bytes / n, true),
                        decode = limit_of(row, narrow, decode_bytes, false);
     const struct limit *named = t->n_gen ? &decode : &prompt;
-    f->flop = wide.linear + wide.attn + narrow.linear + narrow.attn;
-    f->limit_s = fmax(prompt.read_s, prompt.compute_s) + fmax(decode.read_s, decode.compute_s);
-    f->limit = named->read_s >= named->compute_s ? "read" : named->peak;
-    f->weight_gb_s = (f->prompt.weight_bytes + f->decode.weight_bytes) / f->seconds * 1e-9;
-    f->kv_gb_s = (f->prompt.kv_bytes + f->decode.kv_bytes) / f->seconds * 1e-9;
-    f->n_step = (double)t->n_gen * n;
-    f->rss = row->peak_rss ? (double)row->peak_rss : (double)NAN;
-    count_tier(f, &r->tier_before, &r->tier_after);
+    f.flop = wide.linear + wide.attn + narrow.linear + narrow.attn;
+    f.limit_s = fmax(prompt.read_s, prompt.compute_s) + fmax(decode.read_s, decode.compute_s);
+    f.limit = named->read_s >= named->compute_s ? "read" : named->peak;
+    f.weight_gb_s = (f.prompt.weight_bytes + f.decode.weight_bytes) / f.seconds * 1e-9;
+    f.kv_gb_s = (f.prompt.kv_bytes + f.decode.kv_bytes) / f.seconds * 1e-9;
+    f.n_step = (double)t->n_gen * n;
+    f.rss = row->peak_rss ? (double)row->peak_rss : (double)NAN;
+    count_tier(&f, &r->tier_before, &r->tier_after);
+    return f;
 }
 
 struct names {
@@ -203,7 +205,7 @@ static struct names names_of(const struct bench_row *row, const struct figures *
 {
     const sac_kv_type k = row->params.type_k, v = row->params.type_v;
     struct names n;
-    name_test(n.test, sizeof n.test, &row->test);
+    name_test(n.test, sizeof n.test, row);
     snprintf(n.kv, sizeof n.kv, k == v ? "%s" : "%s/%s", kv_name(k), kv_name(v));
     snprintf(n.range, sizeof n.range, "%.2f..%.2f", f->tok_s.min, f->tok_s.max);
     return n;
@@ -212,8 +214,7 @@ static struct names names_of(const struct bench_row *row, const struct figures *
 void bench_row_print(struct sheet *sheet, const struct bench_row *row)
 {
     const struct bench_test *t = &row->test;
-    struct figures f;
-    figures_init(&f, row);
+    const struct figures f = figures_of(row);
     const struct names name = names_of(row, &f);
     const double stage_us = f.seconds * 1e6, median_s = f.time_ns.median * 1e-9;
     const double seen = f.decode.n_tok_seen, n_cell = f.prompt.n_cell;
@@ -233,7 +234,6 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {"n_prompt", .number = t->n_prompt},
         {"n_gen", .number = t->n_gen},
         {"n_depth", .number = t->depth},
-        {"depth_fill", NULL, .text = row->fill},
         {"n_seq", .number = t->n_seq},
         {"n_top", .number = t->n_top},
         {"n_batch", .number = row->params.n_batch},
@@ -264,9 +264,7 @@ void bench_row_print(struct sheet *sheet, const struct bench_row *row)
         {NULL, "hits %", 1, .number = 100 * f.hit_share},
         {"tier_hit_share", .number = f.hit_share},
         {"tier_bytes_fetched", .number = f.bytes_fetched},
-        {"tier_bytes_per_token", .number = f.bytes_fetched / (f.n_step * t->n_seq)},
-        {NULL, "fetched GB/s", 2, .number = f.bytes_fetched * 1e-9 / f.seconds},
-        {"tier_fetch_gb_s", .number = f.bytes_fetched * 1e-9 / f.seconds},
+        {"tier_fetch_gb_s", "fetched GB/s", 2, .number = f.bytes_fetched * 1e-9 / f.seconds},
         {"tier_wait_us", .number = f.wait_us},
         {"load_s", "load s", 2, .number = row->load_s},
         {NULL, "RSS MiB", .number = f.rss / 0x1p20},
