@@ -17,6 +17,7 @@ void blas_close(struct cuda_blas *b)
 /* A thread computes one output of a row. */
 static void multiply(float *out, const __half *x, const __half *w, uint32_t width, uint32_t n_out)
 {
+    kernel_begin();
     const uint32_t o = blockIdx.x * blockDim.x + threadIdx.x;
     if (o >= n_out) return;
     float sum = 0;

@@ -234,8 +234,22 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
                             cudaStream_t s);
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
                               size_t width, size_t n_row, cudaMemcpyKind kind, cudaStream_t s);
-cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 n_thread, void **args,
-                             size_t shared, cudaStream_t s);
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+struct cudaLaunchAttribute {
+    enum cudaLaunchAttributeID id;
+    struct {
+        int programmaticStreamSerializationAllowed;
+    } val;
+};
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+    struct cudaLaunchAttribute *attrs;
+    unsigned numAttrs;
+};
+cudaError_t cudaLaunchKernelExC(const struct cudaLaunchConfig_t *config, const void *kernel,
+                                void **args);
 template <class K>
 static inline cudaError_t cudaFuncSetAttribute(K *kernel, enum cudaFuncAttribute which, int bytes)
 {

@@ -28,7 +28,8 @@ enum wait { WAIT_NONE, WAIT_BLOCK, WAIT_WARP, WAIT_OVER };
 struct fiber {
     uint8_t *stack;
     jmp_buf at;
-    bool begun;
+    bool begun;  /* it has a stack in use */
+    bool waited; /* for the launch before, in this block */
     enum wait wait;
     uint64_t turn; /* of the barrier or exchange that is waited for */
     int line;
@@ -75,6 +76,7 @@ static void give_way(void)
     STACK_ENTER();
     for (;;) {
         (*block.kernel)();
+        if (!block.fiber[block.now].waited) fail("a kernel that has not called kernel_begin");
         block.fiber[block.now].wait = WAIT_OVER;
         block.n_left--;
         give_way();
@@ -143,6 +145,11 @@ static void run_block(void)
 }
 
 /* ---- What threads do together ---- */
+
+void grid_begin(void)
+{
+    block.fiber[block.now].waited = true;
+}
 
 void grid_barrier(int line)
 {
@@ -240,7 +247,8 @@ static void begin_block(size_t shared)
     memset(block.shared, 0xff, shared);
     block.n_left = block.n_thread;
     block.n_waiting = 0;
-    for (uint32_t i = 0; i < block.n_thread; i++) block.fiber[i].wait = WAIT_NONE;
+    for (uint32_t i = 0; i < block.n_thread; i++)
+        block.fiber[i].wait = WAIT_NONE, block.fiber[i].waited = false;
     for (uint32_t i = 0; i < WARPS_MAX; i++) block.warp[i].arrived = 0;
 }
 

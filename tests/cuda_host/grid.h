@@ -31,6 +31,8 @@ uint8_t *grid_shared(void);
 uint32_t grid_shared_address(const void *p);
 void *grid_shared_at(uint32_t address, size_t bytes);
 
+/* What every thread must come to, once: a kernel that ends without it is told of. */
+void grid_begin(void);
 /* __syncthreads of a source line. */
 void grid_barrier(int line);
 

@@ -215,13 +215,15 @@ void host_know(const void *kernel, host_bind bind)
     kernels[kernel] = bind;
 }
 
-cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 n_thread, void **args,
-                             size_t shared, cudaStream_t s)
+cudaError_t cudaLaunchKernelExC(const struct cudaLaunchConfig_t *config, const void *kernel,
+                                void **args)
 {
     const auto found = kernels.find(kernel);
     if (found == kernels.end()) return cudaErrorInvalidValue;
     std::function<void()> call = found->second(kernel, args);
-    return queue(s, [=] { grid_run(grid, n_thread.x, shared, call); });
+    const struct cudaLaunchConfig_t c = *config;
+    return queue(c.stream,
+                 [=] { grid_run(c.gridDim, c.blockDim.x, c.dynamicSmemBytes, call); });
 }
 
 /* ---- Graphs ---- */

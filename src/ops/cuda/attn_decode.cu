@@ -127,6 +127,7 @@ __global__ void __launch_bounds__(WARPS * 32)
     attn_decode_kernel(const struct attn_call call, const struct decode_job *jobs, float *scratch,
                        uint32_t *tally)
 {
+    kernel_begin();
     __shared__ float2 total[HEADS];
     using size = decode_size<F, D>;
     uint8_t *const smem = kernel_shared();
@@ -276,6 +277,7 @@ static void job_reserve(struct decode_job *j, const struct attn_run *run, uint32
 static __global__ void __launch_bounds__(FEW)
     attn_plan_kernel(struct decode_job *jobs, uint32_t n, uint32_t unit_page)
 {
+    kernel_begin();
     const uint32_t i = blockIdx.x * FEW + threadIdx.x;
     if (i >= n || !jobs[i].count) return;
     struct decode_job j = jobs[i];

@@ -666,6 +666,7 @@ template <int F, int D>
 __global__ void __launch_bounds__(WARPS * 32, prompt_size<F, D>::smem <= 113 * 1024 ? 2 : 1)
     attn_prompt_kernel(const struct attn_call call, const struct prompt_job *jobs)
 {
+    kernel_begin();
     using size = prompt_size<F, D>;
     uint8_t *const smem = kernel_shared();
     const struct prompt_job &job = jobs[blockIdx.y];

@@ -26,6 +26,7 @@ static __device__ void turn_head(const struct op_rope &op, uint32_t row, uint32_
 
 static __global__ void __launch_bounds__(WARPS * 32) turn_kernel(const struct op_rope op)
 {
+    kernel_begin();
     const uint32_t head = blockIdx.y * WARPS + threadIdx.x / 32;
     if (head < op.n_head) turn_head(op, blockIdx.x, head);
 }
@@ -70,6 +71,7 @@ static __device__ void write_head(const struct write_call &c, const struct write
 /* A warp for each head that turns or is written. */
 static __global__ void __launch_bounds__(WARPS * 32) write_kernel(const struct write_call c)
 {
+    kernel_begin();
     const uint32_t n_query = c.turn.n_head ? c.turn.n_head - c.n_kv_head : 0;
     const uint32_t head = blockIdx.y * WARPS + threadIdx.x / 32;
     if (head >= n_query + c.n_kv_head) return;

@@ -75,6 +75,7 @@ size_t cuda_linear_scratch(uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
 static __global__ void __launch_bounds__(THREADS)
     pack_rows(const struct linear_input a, __half *out, float *scale)
 {
+    kernel_begin();
     linear_pack(out + (size_t)blockIdx.x * a.width, scale + blockIdx.x, a, blockIdx.x);
 }
 
@@ -111,6 +112,7 @@ struct finish_args {
 
 static __global__ void __launch_bounds__(THREADS) finish(const struct finish_args a)
 {
+    kernel_begin();
     const uint32_t o = blockIdx.x * THREADS + threadIdx.x, row = blockIdx.y;
     if (o >= a.n) return;
     float v[2] = {0, 0};

@@ -21,6 +21,23 @@ template <typename... P> static const void *kernel_entry(void (*kernel)(P...))
     return reinterpret_cast<const void *>(kernel);
 }
 
+/* The first words of every kernel: what was launched before is done and its writes are seen, and
+ * blocks of what is launched next may come up to here, so that they are there when their turn is.
+ * Words before it may touch neither activations nor what the host has staged. */
+__device__ __forceinline__ void kernel_begin(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Brings a line of memory nearer. */
+__device__ __forceinline__ void fetch_ahead(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 /* The bytes of shared memory that the launch asks for. */
 __device__ __forceinline__ uint8_t *kernel_shared(void)
 {

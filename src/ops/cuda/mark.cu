@@ -18,6 +18,7 @@ static uint32_t larger(uint32_t a, uint32_t b)
 
 static __global__ void __launch_bounds__(FEW) begin_kernel(const struct op_lane_begin *list)
 {
+    kernel_begin();
     const struct op_lane_begin &op = list[blockIdx.y];
     const uint32_t i = blockIdx.x * FEW + threadIdx.x;
     if (i < op.n_page) op.mask[i] = 0;
@@ -47,6 +48,7 @@ static __device__ inline uint32_t page_bits(uint32_t page, uint32_t begin, uint3
 
 static __global__ void __launch_bounds__(FEW) ends_kernel(const struct op_lane_ends *list)
 {
+    kernel_begin();
     const struct op_lane_ends &op = list[blockIdx.y];
     const uint32_t p = blockIdx.x * FEW + threadIdx.x;
     if (p < op.n_page) op.mask[p] |= page_bits(p, 0, op.begin) | page_bits(p, op.end, UINT32_MAX);
@@ -152,6 +154,7 @@ static __device__ uint32_t mark_cut(const struct op_lane_take &op, uint32_t n, s
 
 static __global__ void __launch_bounds__(THREADS) take_kernel(const struct op_lane_take *list)
 {
+    kernel_begin();
     __shared__ uint32_t bin[BINS], room[32];
     const struct op_lane_take &op = list[blockIdx.x];
     const uint32_t n = op.n_page * (PAGE_TOK / op.item_tok);
@@ -236,6 +239,7 @@ static __device__ uint32_t take_draw(const struct op_draw &op, float cut, uint32
 
 static __global__ void __launch_bounds__(THREADS) draw_kernel(const struct op_lane_draw *list)
 {
+    kernel_begin();
     __shared__ double sums[32];
     __shared__ uint32_t room[32], sum[OP_DRAW_LANES], part[WARPS][OP_DRAW_LANES];
     const struct op_lane_draw &op = list[blockIdx.x];
@@ -287,6 +291,7 @@ static __device__ uint32_t token_lines(const struct page_lines &l, const uint32_
 static __global__ void __launch_bounds__(THREADS)
     list_kernel(const struct page_lines lines, const struct op_lane_list *list)
 {
+    kernel_begin();
     __shared__ uint32_t room[32];
     const struct op_lane_list &op = list[blockIdx.x];
     const struct op_lane_result r = *op.result;

@@ -17,6 +17,7 @@
 
 static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 
+#define AHEAD_BYTES  32768u /* of weights that a block fetches before its turn */
 #define PACKS_ROWS   4u     /* that a block packs at most, */
 #define PACKS_VALUES 16384u /* and all of them together: 32 KiB of shared memory */
 
@@ -115,6 +116,17 @@ static __device__ inline const __half *find_rows(const float **out_scale,
     return x;
 }
 
+/* The block's weights, or what they begin with, are under way while the launch before ends. */
+template <uint32_t n_mat>
+static __device__ inline void fetch_weights(const struct narrow_args &a,
+                                            const struct narrow_part &part, uint32_t group)
+{
+    const size_t n = min(a.group_bytes, (size_t)AHEAD_BYTES / n_mat);
+    for (size_t i = threadIdx.x * 128u; i < n; i += WARPS * 32 * 128)
+        for (uint32_t m = 0; m < n_mat; m++)
+            fetch_ahead((m ? part.up : part.w) + group * a.group_bytes + i);
+}
+
 /* Shared memory: packed rows, if the kernel packs them. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_args a)
@@ -129,6 +141,8 @@ static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_
     const uint32_t group = blockIdx.x - a.part[p].group0;
     struct narrow_job job;
     float sum[n_mat][n_tile][4] = {};
+    fetch_weights<n_mat>(a, a.part[p], group);
+    kernel_begin();
     job.x = find_rows(&scale, a, scale_room);
     for (uint32_t m = 0; m < n_mat; m++) {
         job.group[m] = (m ? a.part[p].up : a.part[p].w) + group * a.group_bytes;
@@ -172,6 +186,7 @@ static sac_status launch(struct cuda_device *d, const struct narrow_args &a, uin
 template <int type>
 static __global__ void unpack(__half *out, const uint8_t *w, size_t group_bytes, uint32_t n_block)
 {
+    kernel_begin();
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t block = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
     if (block >= n_block) return;

@@ -78,6 +78,7 @@ static __device__ void note_plane(uint8_t *side, uint8_t *code, const struct not
 /* Shared memory: codes [PAGE_TOK, d]. */
 static __global__ void __launch_bounds__(THREADS) note_kernel(const struct note_call n)
 {
+    kernel_begin();
     __shared__ uint32_t n_bad;
     const uint32_t d = n.geom.head_dim, frame = n.frame[blockIdx.x];
     const uint8_t *page = n.frames + (size_t)frame * n.geom.bytes;

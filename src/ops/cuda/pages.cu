@@ -98,6 +98,7 @@ __device__ void seal_values(const struct page_geom *g, const uint16_t *v, uint8_
 /* A block seals a page. Shared memory: codes of K [PAGE_TOK, d]. */
 __global__ void __launch_bounds__(THREADS) seal_kernel(const struct seal_call c)
 {
+    kernel_begin();
     uint8_t *const code = kernel_shared();
     const struct page_geom *g = &c.geom;
     const uint8_t *tail = c.tail[blockIdx.x];

@@ -85,24 +85,39 @@ sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t 
 
 /* ---- Issuing ---- */
 
-static cudaError_t issue(cudaStream_t stream, const struct command_row *row,
-                         const struct queue_command *c)
+/* A kernel may begin while the one before it ends (kernel_begin), on GPUs that can; what follows a
+ * copy waits for it. */
+static cudaError_t issue_kernel(const struct cuda_device *d, const struct queue_command *c,
+                                void **args, bool behind_kernel)
+{
+    cudaLaunchAttribute early;
+    cudaLaunchConfig_t config = {};
+    memset(&early, 0, sizeof early);
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = dim3(c->grid[0], c->grid[1], c->grid[2]);
+    config.blockDim = dim3(c->n_thread);
+    config.dynamicSmemBytes = c->smem;
+    config.stream = d->stream;
+    config.attrs = &early;
+    config.numAttrs = behind_kernel && d->major >= 9 ? 1 : 0;
+    return cudaLaunchKernelExC(&config, c->kernel, args);
+}
+
+static cudaError_t issue(const struct cuda_device *d, const struct command_row *row, uint32_t i)
 {
     void *args[QUEUE_ARGS_MAX];
-    for (uint32_t i = 0; i < c->n_arg; i++) args[i] = row->bytes + c->arg[i];
-    if (c->kernel)
-        return cudaLaunchKernel(c->kernel, dim3(c->grid[0], c->grid[1], c->grid[2]),
-                                dim3(c->n_thread), args, c->smem, stream);
+    const struct queue_command *c = &row->command[i];
+    for (uint32_t k = 0; k < c->n_arg; k++) args[k] = row->bytes + c->arg[k];
+    if (c->kernel) return issue_kernel(d, c, args, i > 0 && row->command[i - 1].kernel);
     const struct down_args *a = (const struct down_args *)args[0];
-    return cudaMemcpyAsync(a->dst, a->src, a->bytes, cudaMemcpyDeviceToHost, stream);
+    return cudaMemcpyAsync(a->dst, a->src, a->bytes, cudaMemcpyDeviceToHost, d->stream);
 }
 
 static sac_status issue_row(struct cuda_device *d, const struct command_row *row)
 {
     for (uint32_t i = 0; i < row->n_command; i++)
-        if (device_check(d, issue(d->stream, row, &row->command[i]), row->command[i].name) !=
-            SAC_OK)
-            return d->status;
+        if (device_check(d, issue(d, row, i), row->command[i].name) != SAC_OK) return d->status;
     return SAC_OK;
 }
 
@@ -146,7 +161,7 @@ static cudaError_t make_graph(struct cuda_device *d)
     cudaError_t code = cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeRelaxed);
     if (code != cudaSuccess) return code;
     for (uint32_t i = 0; i < q->now.n_command && code == cudaSuccess; i++)
-        code = issue(d->stream, &q->now, &q->now.command[i]);
+        code = issue(d, &q->now, i);
     const cudaError_t ended = cudaStreamEndCapture(d->stream, &graph);
     if (code == cudaSuccess) code = ended;
     if (q->exec) cudaGraphExecDestroy(q->exec);

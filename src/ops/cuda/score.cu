@@ -25,6 +25,7 @@ static uint32_t larger(uint32_t a, uint32_t b)
 
 static __global__ void __launch_bounds__(WARPS * 32) boxes_kernel(const struct op_lane_boxes *list)
 {
+    kernel_begin();
     const struct op_lane_boxes &op = list[blockIdx.y];
     const uint32_t lane = threadIdx.x % 32, i = blockIdx.x * WARPS + threadIdx.x / 32;
     if (i >= op.at.n_page * op.n_box) return;
@@ -62,6 +63,7 @@ sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op
 static __global__ void __launch_bounds__(WARPS * 32)
     logits_kernel(const struct page_geom geom, const struct op_lane_logits *list)
 {
+    kernel_begin();
     const struct op_lane_logits &op = list[blockIdx.y];
     const uint32_t t = threadIdx.x % 32, i = blockIdx.x * WARPS + threadIdx.x / 32;
     const uint32_t d = geom.head_dim;
@@ -148,6 +150,7 @@ static __device__ inline void plane_sums(float sum[HEADS], const float *w, const
 static __global__ void __launch_bounds__(SHARE_WARPS * 32)
     share_logits_kernel(const struct op_lane_shares *list)
 {
+    kernel_begin();
     __shared__ struct exp_sum room[32];
     const struct op_lane_shares &of = list[blockIdx.y];
     const struct op_share_planes &op = of.at;
@@ -185,6 +188,7 @@ static __global__ void __launch_bounds__(SHARE_WARPS * 32)
 static __global__ void __launch_bounds__(SHARE_WARPS * 32)
     share_spread_kernel(const struct op_lane_shares *list)
 {
+    kernel_begin();
     __shared__ struct exp_sum room[32];
     __shared__ float total[OP_GROUP_MAX];
     const struct op_lane_shares &of = list[blockIdx.y];
@@ -235,6 +239,7 @@ sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *
 /* A block for each head. */
 static __global__ void __launch_bounds__(THREADS) vote_sum_kernel(const struct op_lane_vote *list)
 {
+    kernel_begin();
     __shared__ struct exp_sum room[32];
     const struct op_lane_vote &op = list[blockIdx.y];
     if (blockIdx.x >= op.at.group) return;
@@ -250,6 +255,7 @@ static __global__ void __launch_bounds__(THREADS) vote_sum_kernel(const struct o
 
 static __global__ void __launch_bounds__(FEW) vote_kernel(const struct op_lane_vote *list)
 {
+    kernel_begin();
     const struct op_lane_vote &op = list[blockIdx.y];
     const uint32_t i = blockIdx.x * FEW + threadIdx.x;
     if (i >= op.at.n) return;
@@ -277,6 +283,7 @@ sac_status cuda_lane_vote(struct cuda_device *d, const struct op_lane_vote *op, 
 
 static __global__ void __launch_bounds__(FEW) fold_kernel(const struct op_lane_fold *list)
 {
+    kernel_begin();
     const struct op_lane_fold &op = list[blockIdx.y];
     const uint32_t i = blockIdx.x * FEW + threadIdx.x;
     if (i >= op.n) return;

@@ -7,6 +7,7 @@
 
 static __global__ void __launch_bounds__(THREADS) rmsnorm(const struct op_rmsnorm op)
 {
+    kernel_begin();
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t i = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     const uint32_t row = i / op.n_group, group = i % op.n_group;
@@ -32,6 +33,7 @@ sac_status cuda_rmsnorm(struct cuda_device *d, const struct op_rmsnorm *op)
 
 static __global__ void __launch_bounds__(THREADS) add(const float *x, float *y, size_t n)
 {
+    kernel_begin();
     const size_t step = (size_t)gridDim.x * THREADS;
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += step) y[i] += x[i];
 }
@@ -56,6 +58,7 @@ struct copy_rows {
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) copy(const struct copy_rows c)
 {
+    kernel_begin();
     const size_t width = c.width / sizeof(T), n = width * c.n_row;
     const size_t step = (size_t)gridDim.x * THREADS;
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += step)

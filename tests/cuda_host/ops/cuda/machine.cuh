@@ -18,6 +18,16 @@ template <typename... P> static const void *kernel_entry(void (*kernel)(P...))
     return entry;
 }
 
+static inline void kernel_begin(void)
+{
+    grid_begin();
+}
+
+static inline void fetch_ahead(const void *p)
+{
+    (void)*(const volatile uint8_t *)p; /* it must be there */
+}
+
 static inline uint8_t *kernel_shared(void)
 {
     return grid_shared();
