@@ -105,7 +105,7 @@ struct bench_row {
     sac_model_info info;
     sac_engine_params params;
     const char *isa, *method, *prefill; /* of decode rows, of prompt rows */
-    const char *fill;                   /* how the depth's keys and values were made */
+    const char *fill;                   /* of the depth: " noise", or "": it was computed */
     const sac_machine *machine;
     double load_s;
     uint64_t peak_rss; /* bytes; 0: not known */
