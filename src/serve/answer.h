@@ -80,7 +80,7 @@ struct answer {
     uint32_t n_left; /* choices that have not ended */
     bool asleep;
     bool gone;                    /* nobody will read: to be cancelled */
-    bool slow;                    /* gone because it read too slowly */
+    _Atomic bool slow;            /* gone because it read too slowly; read without the lock, too */
     _Atomic bool lost;            /* a piece found no memory; read without the lock, too */
     uint64_t submit_us, piece_us; /* when it was queued; when the last piece came */
     uint32_t n_ref;

@@ -498,7 +498,7 @@ static const char *finish_text(const struct call *call, bool sent)
 {
     const struct reply *r = &call->reply;
     if (!call->answer || !r->choice || call->status >= 400) return sent ? NULL : "client left";
-    if (call->answer->slow) return "client read too slowly";
+    if (atomic_load(&call->answer->slow)) return "client read too slowly";
     if (r->n_done < r->n_choice || !sent) return "client left";
     if (r->failed.kind != REFUSAL_NONE) return "error";
     return reply_finish(&r->choice[0]);
