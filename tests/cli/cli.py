@@ -22,6 +22,7 @@ def clean_env(**more):
     """The environment without settings of the user's, which would change results; one thread, for
     tests run side by side."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("SACCADE_ARG_")}
+    env.setdefault("HOME", str(pathlib.Path.home()))  # where model_path looks, and the program
     return {**env, "SACCADE_ARG_THREADS": "1", **more}
 
 
