@@ -255,6 +255,7 @@ cJSON *reply_sparse(const struct reply *r)
     cJSON *o = cJSON_CreateObject();
     for (uint32_t i = 0; i < r->n_choice; i++) {
         const sac_reads *c = &r->answer->choice[i].reads;
+        if (!r->choice[i].done) continue; /* the engine's thread still has it */
         sum.n_tok_seen += c->n_tok_seen;
         sum.n_tok_read += c->n_tok_read;
         sum.n_cell += c->n_cell;
