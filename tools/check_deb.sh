@@ -13,15 +13,17 @@ for name in saccade libsaccade0 libsaccade-dev; do
     [ "$(find build/deb -name "${name}_*.deb" | wc -l)" = 1 ] || fail "no package $name in build/deb: make deb"
 done
 
-root=${1:-}
-if [ ! "$root" ]; then
-    root=$(mktemp -d)
-    trap 'rm -rf --one-file-system "$root"' EXIT
-    debootstrap --variant=minbase "$VERSION_CODENAME" "$root" >"$root.log" 2>&1 || { tail "$root.log" >&2; fail "debootstrap"; }
-    rm "$root.log"
+root=${1:-} made=""
+[ "$root" ] || made=$(mktemp -d)
+root=${root:-$made}
+tidy() { umount "$root/proc" 2>/dev/null || true; [ ! "$made" ] || rm -rf --one-file-system "$made"; }
+trap tidy EXIT
+if [ "$made" ]; then
+    log=$(debootstrap --variant=minbase "$VERSION_CODENAME" "$root" 2>&1) || fail "debootstrap: $(echo "$log" | tail -3)"
 fi
+mount -t proc proc "$root/proc" # programs look there for the file that they are
 # What pip needs on this machine to reach its index.
-for file in /etc/pip.conf "${PIP_CERT:-}" "${SSL_CERT_FILE:-}"; do
+for file in /etc/pip.conf /usr/local/share/ca-certificates/*.crt; do
     [ ! -f "$file" ] || cp --parents "$file" "$root"
 done
 mkdir -p "$root/packages"
@@ -29,7 +31,7 @@ cp build/deb/saccade_*.deb build/deb/libsaccade0_*.deb build/deb/libsaccade-dev_
 
 inside() { chroot "$root" env HOME=/tmp SACCADE_MODELS=/models LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@" </dev/null; }
 add() { inside apt-get install -y -qq --no-install-recommends "$@" >"$root/packages/apt.log" 2>&1 || { tail "$root/packages/apt.log" >&2; fail "apt-get install $*"; }; }
-package() { (cd "$root" && echo /packages/"$1"_*.deb); }
+package() { (cd "$root" && echo "/$(echo packages/"$1"_*.deb)"); }
 names_paris() { # what is asked, its answer
     case $2 in *Paris*) echo "$1: $2" ;; *) fail "$1 does not name Paris: $2" ;; esac
 }
