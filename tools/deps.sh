@@ -24,7 +24,7 @@ for purpose in "${@:-build}"; do
     lint) packages="$packages clang-format clang-tidy cppcheck" ;;
     fuzz) packages="$packages clang libclang-rt-14-dev" ;;
     cuda) packages="$packages g++" cuda=yes ;;
-    deb) packages="$packages git debhelper dpkg-dev fakeroot lintian" ;;
+    deb) packages="$packages git build-essential debhelper dpkg-dev fakeroot lintian" ;;
     deb-check) packages="$packages debootstrap" ;;
     *) echo "deps: no purpose '$purpose'; there are: build test lint fuzz deb deb-check cuda" >&2; exit 1 ;;
     esac

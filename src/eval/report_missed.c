@@ -205,6 +205,7 @@ static void make_names(struct names *n, const struct report_missed *m)
 {
     const uint32_t n_kv_head = m->in->shape.n_kv_head;
     n->n_head = 1 + (n_kv_head < REPORT_MISSED_HEADS ? n_kv_head : REPORT_MISSED_HEADS);
+    if (n_kv_head == 1) n->n_head = 1; /* the mean is the head */
     for (uint32_t i = 0; i < m->n_group; i++) {
         snprintf(n->group[i], NAME_BYTES, "%.120s, context %u", m->in->method[m->group[i].method],
                  m->group[i].ctx);
