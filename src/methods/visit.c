@@ -34,7 +34,7 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
     const struct attn_range open =
         batch_between(l, &(struct batch_ends){PAGE_TOK, rule.recent, BATCH_PAGE});
     const uint32_t first = pick_min(open.begin, open.end) / PAGE_TOK;
-    memset(r.state, 0, sizeof *r.state);
+    if (!b->away) memset(r.state, 0, sizeof *r.state); /* a device clears its own */
     return (struct op_lane_visit){.geom = l->shape->geom,
                                   .frames = l->frames,
                                   .page = l->page,

@@ -161,6 +161,13 @@ static void lane_draw(struct workers *pool, const struct ops *ops, const struct 
     (void)of(pool)->api->lane_draw(of(pool)->device, op, n);
 }
 
+static void lane_visit(struct workers *pool, const struct ops *ops, const struct op_lane_visit *op,
+                       uint32_t n)
+{
+    (void)ops;
+    (void)of(pool)->api->lane_visit(of(pool)->device, op, n);
+}
+
 static void lane_begin(struct workers *pool, const struct op_lane_begin *op, uint32_t n)
 {
     (void)of(pool)->api->lane_begin(of(pool)->device, op, n);
@@ -202,6 +209,7 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
                                       .ends = lane_ends,
                                       .take = lane_take,
                                       .draw = lane_draw,
+                                      .visit = lane_visit,
                                       .begin = lane_begin,
                                       .list = lane_list,
                                       .note = note},

@@ -212,6 +212,10 @@ static const char *const methods[] = {
     "quest:budget=32,dense=1,sink=0,recent=0,page=32",
     "arkvale:budget=32,dense=0,sink=0,recent=0",
     "arkvale:budget=32,dense=0,sink=0,recent=0,reduce=raw",
+    "psa:mass=0.3,recent=0",
+    "psa:mass=0.5,order=box,step=2,recent=0",
+    "psa:mass=0.4,order=box,stop=min,recent=0",
+    "psa:mass=0.5,order=box,rest=last,scope=layer,recent=0",
     "auto:mass=0.5,most=1,recent=0",
     "auto:mass=0.95,most=0.1",
 };
@@ -269,6 +273,25 @@ static void assert_draws_alike(const sac_reads *want, const sac_reads *got)
     assert_true(fabs((double)got->n_tok_chosen - (double)want->n_tok_chosen) <= 0.03 * n);
 }
 
+/* A visit reads keys once more than attention does. Shares by first planes are rough on a CPU, so
+ * pages of nearly the same may come in another order; as many are visited. */
+static void assert_visits_alike(const sac_reads *want, const sac_reads *got)
+{
+    assert_int_equal(want->n_select, got->n_select);
+    assert_int_equal(want->n_select_dense, got->n_select_dense);
+    assert_int_equal(want->choose_bytes_read, got->choose_bytes_read);
+    assert_int_equal(want->n_tok_read, got->n_tok_read);
+    assert_int_equal(want->n_tok_chosen, got->n_tok_chosen);
+    assert_true(got->kv_bytes_read > want->kv_bytes_read);
+}
+
+/* How far the logits of a method may be from those of the host. */
+static double most_of(const char *method)
+{
+    if (strncmp(method, "psa", 3) == 0 && !strstr(method, "order=box")) return 1;
+    return strncmp(method, "auto", 4) == 0 ? 0.02 : 1e-3;
+}
+
 /* What is read is the same to the byte, and so is what is said of it. */
 static void methods_choose_as_on_the_host(void **state)
 {
@@ -280,14 +303,16 @@ static void methods_choose_as_on_the_host(void **state)
         run_methods(&got, "cuda", type[t]);
         for (uint32_t i = 0; i < N_METHOD; i++) {
             const bool draws = strncmp(methods[i], "auto", 4) == 0;
+            const bool visits = strncmp(methods[i], "psa", 3) == 0;
             assert_int_equal(got.n[i], 2);
             for (int k = 0; k < 2; k++)
-                assert_true(divergence(want.logits[i][k], got.logits[i][k]) <
-                            (draws ? 0.02 : 1e-3));
-            if (!draws)
-                assert_memory_equal(&want.reads[i], &got.reads[i], sizeof want.reads[i]);
-            else
+                assert_true(divergence(want.logits[i][k], got.logits[i][k]) < most_of(methods[i]));
+            if (draws)
                 assert_draws_alike(&want.reads[i], &got.reads[i]);
+            else if (visits)
+                assert_visits_alike(&want.reads[i], &got.reads[i]);
+            else
+                assert_memory_equal(&want.reads[i], &got.reads[i], sizeof want.reads[i]);
         }
     }
 }

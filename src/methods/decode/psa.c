@@ -52,6 +52,11 @@ static void psa_seal(uint8_t *side, const struct method_shape *s, const void *pa
         box_seal(side, s, BOX_MEAN, k);
 }
 
+static enum op_note_kind psa_note(const struct method_shape *s, const void *param)
+{
+    return by_plane(param) ? plane_note(s, param) : box_note(BOX_MEAN);
+}
+
 static struct visit_room make_room(const struct method_shape *s, const void *param, void *scratch)
 {
     const size_t n_own = by_plane(param) ? batch_shares_bytes(s, param) : room_page_bytes(s, param);
@@ -105,6 +110,7 @@ static const struct method_decode hooks = {
     .side_bytes = psa_side_bytes,
     .scratch_bytes = psa_scratch_bytes,
     .seal = psa_seal,
+    .note = psa_note,
     .choose = psa_choose,
     .joins_heads = psa_joins_heads,
 };

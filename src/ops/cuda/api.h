@@ -93,6 +93,7 @@ struct cuda_api {
     sac_status (*lane_ends)(struct cuda_device *d, const struct op_lane_ends *op, uint32_t n);
     sac_status (*lane_take)(struct cuda_device *d, const struct op_lane_take *op, uint32_t n);
     sac_status (*lane_draw)(struct cuda_device *d, const struct op_lane_draw *op, uint32_t n);
+    sac_status (*lane_visit)(struct cuda_device *d, const struct op_lane_visit *op, uint32_t n);
     sac_status (*lane_begin)(struct cuda_device *d, const struct op_lane_begin *op, uint32_t n);
     sac_status (*lane_list)(struct cuda_device *d, const struct op_lane_list *op, uint32_t n);
     sac_status (*note)(struct cuda_device *d, const struct op_note *op);

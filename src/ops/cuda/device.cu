@@ -401,6 +401,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .lane_ends = cuda_lane_ends,
         .lane_take = cuda_lane_take,
         .lane_draw = cuda_lane_draw,
+        .lane_visit = cuda_lane_visit,
         .lane_begin = cuda_lane_begin,
         .lane_list = cuda_lane_list,
         .note = cuda_note,

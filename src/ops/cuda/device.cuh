@@ -79,6 +79,7 @@ sac_status cuda_lane_fold(struct cuda_device *d, const struct op_lane_fold *op, 
 sac_status cuda_lane_ends(struct cuda_device *d, const struct op_lane_ends *op, uint32_t n);
 sac_status cuda_lane_take(struct cuda_device *d, const struct op_lane_take *op, uint32_t n);
 sac_status cuda_lane_draw(struct cuda_device *d, const struct op_lane_draw *op, uint32_t n);
+sac_status cuda_lane_visit(struct cuda_device *d, const struct op_lane_visit *op, uint32_t n);
 sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op, uint32_t n);
 sac_status cuda_lane_list(struct cuda_device *d, const struct op_lane_list *op, uint32_t n);
 sac_status cuda_note(struct cuda_device *d, const struct op_note *op);

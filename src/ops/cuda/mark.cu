@@ -1,13 +1,12 @@
 /* mark.cu: what is read: marks, draws and lists, for all lanes of a list (lanes.h). A block makes
  * the choice of a lane. Items are compared as integers and counted, so choices are those of the CPU
  * for the same scores; only the sum that a draw's cut is found by is added in another order. */
-#include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
+#include "ops/cuda/cut.cuh"
 
 #define THREADS 1024u
 #define WARPS   (THREADS / 32)
 #define FEW     256u
-#define BINS    256u
 
 static uint32_t larger(uint32_t a, uint32_t b)
 {
@@ -66,14 +65,6 @@ sac_status cuda_lane_ends(struct cuda_device *d, const struct op_lane_ends *op, 
 
 /* ---- The best items ---- */
 
-/* op_best_key. */
-static __device__ inline uint32_t key_of(float value)
-{
-    const uint32_t bits = __float_as_uint(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0;
-    return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
 static __device__ inline uint32_t item_begin(const struct op_lane_take &op, uint32_t i)
 {
     if (op.item_tok == 1) return i;
@@ -93,48 +84,13 @@ static __device__ uint32_t leave_out(const struct op_lane_take &op, uint32_t n, 
     return block_sum(n_left, room);
 }
 
-/* The highest key that `need` of the n items reach, digit by digit from the highest, and how many
- * of the items that have it are among these. */
-static __device__ struct op_cut find_cut(const float *value, uint32_t n, uint32_t need,
-                                         uint32_t *bin, uint32_t *room)
-{
-    uint32_t prefix = 0, all;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        __syncthreads();
-        if (threadIdx.x < BINS) bin[threadIdx.x] = 0;
-        __syncthreads();
-        for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
-            const uint32_t key = key_of(value[i]);
-            if (shift == 24 || key >> (shift + 8) == prefix) atomicAdd(&bin[key >> shift & 255], 1u);
-        }
-        __syncthreads();
-        /* Threads go through the bins from the highest one down. */
-        const uint32_t b = BINS - 1 - threadIdx.x;
-        const uint32_t mine = threadIdx.x < BINS ? bin[b] : 0;
-        const uint32_t above = block_before(mine, room, &all);
-        const bool is_it = mine > 0 && above < need && above + mine >= need;
-        __syncthreads();
-        if (is_it) {
-            bin[0] = b;
-            bin[1] = above;
-        }
-        __syncthreads();
-        prefix = prefix << 8 | bin[0];
-        need -= bin[1];
-    }
-    struct op_cut cut;
-    cut.key = prefix;
-    cut.n_tie = need;
-    return cut;
-}
-
 /* Marks what the cut takes, ties by their index; returns how many bits are new. */
 static __device__ uint32_t mark_cut(const struct op_lane_take &op, uint32_t n, struct op_cut cut,
                                     uint32_t *room)
 {
     uint32_t n_new = 0, n_tie = 0, all;
     for (uint32_t first = 0; first < n; first += THREADS) {
-        const uint32_t i = first + threadIdx.x, key = i < n ? key_of(op.value[i]) : 0;
+        const uint32_t i = first + threadIdx.x, key = i < n ? cut_key(op.value[i]) : 0;
         const bool tie = i < n && key == cut.key;
         const uint32_t before = n_tie + block_before(tie, room, &all);
         n_tie += all;
@@ -155,14 +111,14 @@ static __device__ uint32_t mark_cut(const struct op_lane_take &op, uint32_t n, s
 static __global__ void __launch_bounds__(THREADS) take_kernel(const struct op_lane_take *list)
 {
     kernel_begin();
-    __shared__ uint32_t bin[BINS], room[32];
+    __shared__ uint32_t bin[CUT_BINS], room[32];
     const struct op_lane_take &op = list[blockIdx.x];
     const uint32_t n = op.n_page * (PAGE_TOK / op.item_tok);
     if (op.result->n_bad) return; /* everything is read */
     const uint32_t n_left = leave_out(op, n, room), need = min(op.target, n_left);
     if (need == 0) return;
     __syncthreads(); /* values are there */
-    const struct op_cut cut = find_cut(op.value, n, need, bin, room);
+    const struct op_cut cut = cut_find(op.value, n, need, bin, room);
     const uint32_t n_new = mark_cut(op, n, cut, room);
     if (threadIdx.x == 0) op.result->n_chosen += n_new;
 }
@@ -318,7 +274,7 @@ static __global__ void __launch_bounds__(THREADS)
     count.n_page = n_page;
     count.n_tok = n_tok;
     count.n_chosen = dense ? 0 : r.n_chosen;
-    count.n_line = n_line;
+    count.n_line = n_line + r.n_line;
     *op.count = count;
 }
 
