@@ -325,6 +325,124 @@ static void logits_are_the_same(void **state)
     }
 }
 
+/* ---- Visits ---- */
+
+enum { N_MEMBER = 2 };
+
+static struct { /* rooms of the reference, and what comes back */
+    float vote[N_MEMBER][N_PAGE], k[PAGE_TOK * DIM], v[PAGE_TOK * DIM];
+    float value[N_MEMBER][GROUP * DIM], value_log[N_MEMBER][GROUP];
+    uint32_t order[N_PAGE], spare[N_PAGE], mask[N_MEMBER][N_PAGE], got[N_PAGE];
+    uint16_t own[2 * PAGE_TOK * DIM];
+    struct op_visited state[N_MEMBER], after;
+    struct op_lane_result result[N_MEMBER], got_result;
+} s;
+
+static struct op_lane_visit make_visit(uint32_t lane, int form)
+{
+    return (struct op_lane_visit){.geom = &p.geom,
+                                  .frames = {p.frames, NULL},
+                                  .page = p.page,
+                                  .own = (const uint8_t *)s.own,
+                                  .n_own = 1 + 7 * (uint32_t)(form % 5),
+                                  .n_page = N_PAGE,
+                                  .group = GROUP,
+                                  .q = p.q[0],
+                                  .scale = 0.1f,
+                                  .softcap = form % 4 == 3 ? 6 : 0,
+                                  .begin = 1,
+                                  .end = N_PAGE - (uint32_t)form % 3,
+                                  .vote = s.vote[lane],
+                                  .order = s.order,
+                                  .spare = s.spare,
+                                  .k = s.k,
+                                  .v = s.v,
+                                  .value = s.value[lane],
+                                  .value_log = s.value_log[lane],
+                                  .mask = s.mask[lane],
+                                  .result = &s.result[lane],
+                                  .state = &s.state[lane],
+                                  .n_member = lane > 0   ? 0
+                                              : form % 2 ? N_MEMBER
+                                                         : 1,
+                                  .mass = form % 3 == 0 ? 0.4 : 0.8,
+                                  .step = 1 + (uint32_t)form % 4 * 2,
+                                  .by_last = form / 2 % 2,
+                                  .by_mean = form / 4 % 2,
+                                  .until = UINT32_MAX};
+}
+
+/* The same on the device; its state is what memory held before. */
+static struct op_lane_visit put_visit(const struct op_lane_visit *op)
+{
+    struct op_lane_visit there = *op;
+    memset(&s.after, 0xff, sizeof s.after);
+    there.frames.base = p.there;
+    there.page = p.page_there;
+    there.q = p.q_there;
+    there.own = put(op->own, sizeof s.own);
+    there.vote = put(op->vote, sizeof s.vote[0]);
+    there.k = put(s.k, sizeof s.k);
+    there.mask = put(op->mask, sizeof s.mask[0]);
+    there.result = put(op->result, sizeof *op->result);
+    there.state = put(&s.after, sizeof s.after);
+    return there;
+}
+
+static void visit_as_the_reference(int form, bool bad, uint64_t *seed)
+{
+    struct op_lane_visit op[N_MEMBER], there[N_MEMBER];
+    const uint32_t n = form % 2 ? N_MEMBER : 1;
+    memset(&s, 0, sizeof s);
+    for (uint32_t i = 0; i < N_MEMBER * N_PAGE; i++) /* with ties */
+        s.vote[i / N_PAGE][i % N_PAGE] = (float)(random_next(seed) % 40) / 64;
+    for (uint32_t i = 0; i < 2 * PAGE_TOK * DIM; i++) {
+        const float x = random_unit(seed);
+        s.own[i] = p.geom.type_k == SAC_KV_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        op[i] = make_visit(i, form);
+        there[i] = put_visit(&op[i]);
+    }
+    ref.lanes.visit(NULL, &ref, op, n);
+    assert_int_equal(api->lane_visit(device, there, n), SAC_OK);
+    for (uint32_t i = 0; i < n; i++) {
+        get(s.got, there[i].mask, sizeof s.got);
+        get(&s.got_result, there[i].result, sizeof s.got_result);
+        get(&s.after, there[i].state, sizeof s.after);
+        assert_int_equal(s.got_result.n_bad > 0, bad);
+        assert_int_equal(s.result[i].n_bad > 0, bad);
+        if (bad) continue;
+        assert_memory_equal(s.mask[i], s.got, sizeof s.got);
+        assert_int_equal(s.result[i].n_chosen, s.got_result.n_chosen);
+        assert_int_equal(s.result[i].n_visit, s.got_result.n_visit);
+        for (uint32_t g = 0; g < GROUP; g++)
+            assert_true(fabs(s.state[i].seen[g] - s.after.seen[g]) < 1e-4);
+    }
+}
+
+static void visits_are_the_same(void **state)
+{
+    (void)state;
+    const sac_kv_type type[] = {SAC_KV_F16, SAC_KV_BF16, SAC_KV_Q8};
+    uint64_t seed = 8;
+    uint32_t n_partial = 0;
+    for (int form = 0; form < 12; form++) {
+        make_pages(type[form % 3], false, &seed);
+        visit_as_the_reference(form, false, &seed);
+        n_partial += s.result[0].n_visit < N_PAGE;
+        give_all();
+    }
+    assert_true(n_partial >= 6);
+    make_pages(SAC_KV_Q8, true, &seed); /* the page with a NaN is visited first */
+    p.page[0] = 5;
+    p.page_there = put(p.page, sizeof p.page);
+    visit_as_the_reference(0, true, &seed);
+    give_all();
+}
+
+/* ---- Notes and scores ---- */
+
 /* The notes of a method, made by both; 0 bytes: it has none of such pages. */
 static size_t check_notes(const char *name, const char *params, uint8_t *side, void **out_there)
 {
@@ -542,15 +660,11 @@ static void lists_hold_what_is_marked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_best_are_the_same),
-        cmocka_unit_test(ends_are_the_same),
-        cmocka_unit_test(draws_are_the_same),
-        cmocka_unit_test(votes_are_the_same),
-        cmocka_unit_test(logits_are_the_same),
-        cmocka_unit_test(notes_are_the_same),
-        cmocka_unit_test(boxes_are_the_same),
-        cmocka_unit_test(shares_are_the_same),
-        cmocka_unit_test(lists_hold_what_is_marked),
+        cmocka_unit_test(the_best_are_the_same), cmocka_unit_test(ends_are_the_same),
+        cmocka_unit_test(draws_are_the_same),    cmocka_unit_test(votes_are_the_same),
+        cmocka_unit_test(logits_are_the_same),   cmocka_unit_test(visits_are_the_same),
+        cmocka_unit_test(notes_are_the_same),    cmocka_unit_test(boxes_are_the_same),
+        cmocka_unit_test(shares_are_the_same),   cmocka_unit_test(lists_hold_what_is_marked),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);
 }
