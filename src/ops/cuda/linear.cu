@@ -248,7 +248,9 @@ sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op)
         .x = room.x, .scale = room.scale, .n_row = op->n_row, .width = input.width};
     if (op->group || room.bytes > op->scratch_bytes)
         return device_fail(d, SAC_ERR_ARG, "a linear layer beyond its scratch");
-    if (op->kind == ROW_DECODE && narrow_packs(op->n_row, input.width))
+    uint32_t n_group = 0;
+    for (uint32_t i = 0; i < op->n_part; i++) n_group += op->part[i].w->n_group;
+    if (op->kind == ROW_DECODE && narrow_packs(d, op->n_row, input.width, n_group))
         rows.input = &input;
     else
         TRY(pack(d, &input, &rows));

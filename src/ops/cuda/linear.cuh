@@ -43,8 +43,8 @@ struct narrow_use {
     struct linear_end end;
 };
 
-/* Whether the kernel for decode rows packs so many by itself. */
-bool narrow_packs(uint32_t n_row, uint32_t width);
+/* Whether the kernel for decode rows packs so many by itself, as a part of n_group blocks. */
+bool narrow_packs(const struct cuda_device *d, uint32_t n_row, uint32_t width, uint32_t n_group);
 /* Decode rows (narrow.cu) times n matrices of one type, at most LINEAR_PARTS_MAX; a GLU alone. */
 sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
                       const struct narrow_use *use, uint32_t n);

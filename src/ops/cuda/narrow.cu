@@ -20,6 +20,7 @@ static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 #define AHEAD_BYTES  32768u /* of weights that a block fetches before its turn */
 #define PACKS_ROWS   4u     /* that a block packs at most, */
 #define PACKS_VALUES 16384u /* and all of them together: 32 KiB of shared memory */
+#define PACKS_BLOCKS 16u    /* of a multiprocessor: more pack for longer than a launch takes */
 
 struct narrow_part {
     const uint8_t *w, *up; /* packed; `up` NULL but for a GLU */
@@ -233,9 +234,9 @@ static sac_status launch_unpack(struct cuda_device *d, __half *out, const struct
     case QUANT_IQ4_XS: CALL(QUANT_IQ4_XS); break;                                                  \
     }
 
-bool narrow_packs(uint32_t n_row, uint32_t width)
+bool narrow_packs(const struct cuda_device *d, uint32_t n_row, uint32_t width, uint32_t n_group)
 {
-    return n_row <= PACKS_ROWS && n_row * width <= PACKS_VALUES;
+    return n_row <= PACKS_ROWS && n_row * width <= PACKS_VALUES && n_group <= PACKS_BLOCKS * d->n_sm;
 }
 
 sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
