@@ -63,7 +63,8 @@ static const struct option_spec specs[] = {
     OPT("-t --threads", OPTION_TEXT, threads, "N[,N]",
         "threads, all tests for each; 0: one per CPU that may be used (default: 0)", .env = NULL),
     OPT("-b --batch-size", OPTION_U32, n_batch, "N",
-        "most tokens that are computed at once; 0: 512, on a GPU 2048", .env = NULL, .max = 65536),
+        "most tokens that are computed at once; 0: 128 a thread, 512 to 2048", .env = NULL,
+        .max = 65536),
     OPT("--device", OPTION_TEXT, device, "NAME",
         "who computes: cpu, cuda, or cuda:N, an NVIDIA GPU (default: cpu)", .env = NULL),
     OPT("-ngl --gpu-layers --n-gpu-layers", OPTION_I32, n_gpu_layers, "N",
@@ -123,7 +124,6 @@ struct bench {
     /* Of the model at hand. */
     sac_model *model;
     const char *model_name, *device;
-    uint32_t n_batch;
     double load_s;
     bool has_peak;
     struct bench_rig rig;
@@ -245,7 +245,7 @@ static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads
     p.n_ctx = depth + most;
     p.n_seq_max = o->n_seq + 1;
     p.n_kv_tok = (uint64_t)depth + page + (uint64_t)o->n_seq * (most + 2 * page);
-    p.n_batch = b->n_batch;
+    p.n_batch = o->n_batch;
     p.device = b->device;
     p.n_threads = n_threads;
     p.type_k = (sac_kv_type)o->type_k;
@@ -348,7 +348,6 @@ static int run_model(struct bench *b, const char *name)
     const int code = setup_load(&setup, &b->model);
     if (code != OPTIONS_GO_ON) return code;
     b->device = setup.device;
-    b->n_batch = setup_batch(&setup);
     b->load_s = (double)(clock_us() - start) * 1e-6;
     sac_status status = SAC_OK;
     sac_error err = {0};

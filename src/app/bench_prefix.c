@@ -47,7 +47,7 @@ static const struct option_spec setup_part[] = {
     SETUP("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per CPU that may be used",
           .env = NULL, .max = 4096),
     SETUP("-b --batch-size", OPTION_U32, n_batch, "N",
-          "most tokens that are computed at once; 0: 512, on a GPU 2048", .env = NULL,
+          "most tokens that are computed at once; 0: 128 a thread, 512 to 2048", .env = NULL,
           .max = 65536),
     SETUP("--device", OPTION_TEXT, device, "NAME",
           "who computes: cpu, cuda, or cuda:N, an NVIDIA GPU (default: cpu)", .env = NULL),

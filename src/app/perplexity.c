@@ -31,6 +31,7 @@
 #define COMMAND      "perplexity"
 #define N_CTX        512u
 #define PARALLEL_MAX 64u
+#define BATCH_ROWS   2048u /* the most that an engine takes by itself */
 
 enum format { FORMAT_TEXT, FORMAT_JSON };
 
@@ -275,7 +276,8 @@ static sac_status prepare(struct perplexity *p, sac_error *err)
     if (!p->score || !p->done || !p->base_row)
         return error_set(err, SAC_ERR_MEMORY, "no memory for %zu scores", n);
     uint32_t slots = p->opt.n_parallel;
-    if (slots == 0) slots = p->setup.decode ? 8 : setup_batch(&p->setup) / p->n_ctx;
+    const uint32_t n_row = p->setup.n_batch ? p->setup.n_batch : BATCH_ROWS;
+    if (slots == 0) slots = p->setup.decode ? 8 : n_row / p->n_ctx;
     if (slots > p->n_chunk) slots = p->n_chunk;
     if (slots > PARALLEL_MAX) slots = PARALLEL_MAX;
     p->n_slot = slots ? slots : 1;

@@ -20,8 +20,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define GPU_BATCH 2048u /* rows that fill a GPU's multiprocessors */
-
 #define OPT(names, type, field, arg, help, ...)                                                    \
     {                                                                                              \
         names, type, offsetof(struct TARGET, field), arg, help, __VA_ARGS__                        \
@@ -38,7 +36,7 @@ const struct option_spec setup_specs[] = {
     OPT("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per CPU that may be used",
         .env = "THREADS", .max = 4096),
     OPT("-b --batch-size -ub --ubatch-size --max-num-batched-tokens", OPTION_U32, n_batch, "N",
-        "most tokens that are computed at once; 0: 512, on a GPU 2048", .env = "BATCH",
+        "most tokens that are computed at once; 0: 128 a thread, 512 to 2048", .env = "BATCH",
         .max = 65536),
     OPT("--device", OPTION_TEXT, device, "NAME",
         "who computes: cpu, cuda, or cuda:N, an NVIDIA GPU (default: cpu)", .env = "DEVICE"),
@@ -414,13 +412,6 @@ static int choose_device(struct setup *s, const sac_model *model)
     return OPTIONS_GO_ON;
 }
 
-uint32_t setup_batch(const struct setup *s)
-{
-    const bool is_gpu = s->device && strcmp(s->device, "cpu") != 0;
-    if (s->n_batch) return s->n_batch;
-    return is_gpu ? GPU_BATCH : sac_engine_params_default().n_batch;
-}
-
 int setup_load(struct setup *s, sac_model **out)
 {
     if (!s->model || !*s->model)
@@ -471,7 +462,7 @@ sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uin
     sac_engine_params p = sac_engine_params_default();
     p.n_ctx = n_ctx;
     p.n_seq_max = n_seq;
-    p.n_batch = setup_batch(s);
+    p.n_batch = s->n_batch;
     p.device = s->device;
     p.device_share = s->gpu_share;
     p.n_threads = s->n_threads;

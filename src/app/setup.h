@@ -73,7 +73,6 @@ int setup_load(struct setup *s, sac_model **out);
 /* A method with --budget and --mass of `s` as two of its parameters, if it has them, checked. */
 int setup_method_spec(const struct setup *s, const char *kind, const char *method, char out[256]);
 
-/* Rows of one step: what -b says, or what suits the device. */
 /* Makes s->tier of kv_fast, kv_disk and the two beside them. OPTIONS_GO_ON or an exit code. */
 int setup_tier(struct setup *s);
 /* "PATH:SIZE" into its parts: `out_path` [SETUP_PATH_BYTES]. Returns as options_parse. */
@@ -84,7 +83,6 @@ struct setup_path_size {
     uint64_t *out_bytes;
 };
 int setup_path_size(const struct setup_path_size *want);
-uint32_t setup_batch(const struct setup *s);
 
 /* The engine's parameters for `n_seq` sequences of `n_ctx` tokens each; they borrow from `s`. */
 sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uint32_t n_seq);

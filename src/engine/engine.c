@@ -19,9 +19,13 @@
 #define N_CTX_MAX      (1u << 24)
 #define SPARSE_MIN_CTX 2048u /* reading less does not pay for choosing before */
 
+#define BATCH_OF_THREAD 128u
+#define BATCH_LEAST     512u
+#define BATCH_MOST      2048u /* fills the multiprocessors of a GPU */
+
 sac_engine_params sac_engine_params_default(void)
 {
-    return (sac_engine_params){.n_seq_max = 1, .n_batch = 512, .sparse_min_ctx = SPARSE_MIN_CTX};
+    return (sac_engine_params){.n_seq_max = 1, .sparse_min_ctx = SPARSE_MIN_CTX};
 }
 
 static sac_status check_tier(sac_engine *e, sac_error *err)
@@ -56,6 +60,16 @@ static sac_status check_target(float ms, sac_error *err)
                      (double)ms);
 }
 
+/* Rows of a step are cut into pieces for all threads; too few of them end in waiting for the last.
+ */
+static uint32_t usual_batch(const sac_engine_params *p)
+{
+    const uint32_t n_thread = p->n_threads ? p->n_threads : workers_default_count();
+    if (p->device && strcmp(p->device, "cpu") != 0) return BATCH_MOST;
+    const uint32_t n = n_thread * BATCH_OF_THREAD;
+    return n < BATCH_LEAST ? BATCH_LEAST : n > BATCH_MOST ? BATCH_MOST : n;
+}
+
 static sac_status fill_params(sac_engine *e, sac_error *err)
 {
     sac_engine_params *p = &e->params;
@@ -65,8 +79,9 @@ static sac_status fill_params(sac_engine *e, sac_error *err)
                          p->n_ctx, N_CTX_MAX);
     if (p->n_seq_max == 0 || p->n_seq_max > 4096)
         return error_set(err, SAC_ERR_ARG, "%u sequences: must be 1 to 4096", p->n_seq_max);
-    if (p->n_batch == 0 || p->n_batch > 1u << 16)
+    if (p->n_batch > 1u << 16)
         return error_set(err, SAC_ERR_ARG, "batch of %u rows: must be 1 to 65536", p->n_batch);
+    if (p->n_batch == 0) p->n_batch = usual_batch(p);
     if (p->n_batch < p->n_seq_max) p->n_batch = p->n_seq_max;
     if (p->n_kv_tok == 0) p->n_kv_tok = (uint64_t)p->n_ctx * p->n_seq_max;
     TRY(check_target(p->tbt_target_ms, err));

@@ -79,7 +79,6 @@ static sac_engine *new_engine(sac_engine_params p)
     sac_error err;
     if (p.n_ctx == 0) p.n_ctx = 256;
     if (p.n_seq_max == 0) p.n_seq_max = 1;
-    if (p.n_batch == 0) p.n_batch = 512;
     if (p.n_threads == 0) p.n_threads = 1; /* tests run side by side */
     if (sac_engine_create(&e, model, &p, &err) != SAC_OK) fail_msg("%s", err.msg);
     return e;
@@ -339,6 +338,22 @@ static void create_survives_every_failed_allocation(void **state)
     assert_true(n > 3);
 }
 
+static void a_step_takes_more_rows_with_more_threads(void **state)
+{
+    (void)state;
+    static const uint32_t want[][3] = {/* threads, rows asked for, rows of a step */
+                                       {1, 0, 512},
+                                       {6, 0, 768},
+                                       {40, 0, 2048},
+                                       {40, 16, 16}};
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        sac_engine *e =
+            new_engine((sac_engine_params){.n_threads = want[i][0], .n_batch = want[i][1]});
+        assert_int_equal(sac_engine_get_params(e).n_batch, want[i][2]);
+        sac_engine_free(e);
+    }
+}
+
 static void too_many_tokens_are_refused_with_both_counts(void **state)
 {
     (void)state;
@@ -407,6 +422,7 @@ int main(void)
         cmocka_unit_test(truncation_goes_back_exactly),
         cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(create_survives_every_failed_allocation),
+        cmocka_unit_test(a_step_takes_more_rows_with_more_threads),
         cmocka_unit_test(too_many_tokens_are_refused_with_both_counts),
         cmocka_unit_test(a_full_pool_stalls_and_loses_nothing),
     };
