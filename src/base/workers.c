@@ -16,6 +16,7 @@
 #include "base/workers.h"
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 #include <assert.h>
 #include <linux/futex.h>
@@ -166,7 +167,7 @@ sac_status workers_create(struct workers **out, uint32_t n, sac_error *err)
     for (uint32_t i = 1; i < n; i++) {
         struct worker_start *start = mem_alloc(sizeof *start);
         if (start) *start = (struct worker_start){.w = w, .worker_i = i};
-        if (!start || pthread_create(&w->thread[i], NULL, worker_main, start) != 0) {
+        if (!start || !thread_start(&w->thread[i], worker_main, start)) {
             mem_free(start);
             workers_destroy(w);
             return error_set(err, SAC_ERR_MEMORY, "cannot start thread %u of %u", i + 1, n);

@@ -3,6 +3,7 @@
 #include "kv/disk.h"
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -84,7 +85,7 @@ static bool start(struct disk *d)
     }
     pthread_mutex_init(&r->lock, NULL);
     *disk_backend_state(d) = r;
-    if (pthread_create(&r->reaper, NULL, reap, r) == 0) return true;
+    if (thread_start(&r->reaper, reap, r)) return true;
     io_uring_queue_exit(&r->uring);
     pthread_mutex_destroy(&r->lock);
     mem_free(r);

@@ -3,6 +3,7 @@
 #include "kv/disk.h"
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -81,8 +82,7 @@ static bool start(struct disk *d)
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->more, NULL);
     *disk_backend_state(d) = p;
-    while (p->n_thread < N_THREAD && pthread_create(&p->thread[p->n_thread], NULL, work, p) == 0)
-        p->n_thread++;
+    while (p->n_thread < N_THREAD && thread_start(&p->thread[p->n_thread], work, p)) p->n_thread++;
     if (p->n_thread > 0) return true;
     stop(d);
     return false;

@@ -12,6 +12,7 @@
 #include "kv/shelf.h"
 
 #include "base/mem.h"
+#include "base/thread.h"
 #include "kv/docstore.h"
 
 #include <errno.h>
@@ -459,7 +460,7 @@ static sac_status start(struct shelf *s, sac_error *err)
         return error_set(err, SAC_ERR_MEMORY, "out of memory for a cache on disk");
     TRY(look_around(s, err));
     if (!shelf_writable(s)) return SAC_OK;
-    if (pthread_create(&s->writer, NULL, writer_main, s) != 0)
+    if (!thread_start(&s->writer, writer_main, s))
         return error_set(err, SAC_ERR_MEMORY, "the system gives no thread");
     s->has_writer = true;
     return SAC_OK;

@@ -3,6 +3,7 @@
 #include "serve/desk.h"
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 #include <pthread.h>
 
@@ -48,7 +49,7 @@ sac_status desk_create(struct desk **out, uint32_t n_thread, sac_error *err)
     d->end = &d->first;
     d->thread = thread;
     while (d->n_thread < n_thread) {
-        if (pthread_create(&thread[d->n_thread], NULL, desk_main, d) != 0) {
+        if (!thread_start(&thread[d->n_thread], desk_main, d)) {
             desk_destroy(d);
             return error_set(err, SAC_ERR_MEMORY, "the system gives no thread");
         }

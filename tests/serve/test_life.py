@@ -47,7 +47,7 @@ class Life(unittest.TestCase):
 
     def test_running_answers_end_first(self):
         log = {"SACCADE_ARG_LOG_FORMAT": "json"}
-        with Server("-np", "1", env=log) as s:
+        with Server("-np", "1", "-t", "3", env=log) as s:  # threads of the engine, too, see the signal
             answers = []
             body = {"prompt": "secret words", "max_tokens": 300, "ignore_eos": True, "stream": True}
             threads = [threading.Thread(target=lambda: answers.append(s.post("/v1/completions", body)))

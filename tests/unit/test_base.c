@@ -18,6 +18,7 @@
 #include "ops/cpu/detect.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -419,6 +420,24 @@ static void test_workers_without_cpus(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
+/* A program that waits for SIGTERM in one thread is not ended by it in one of ours. */
+static void test_workers_leave_signals_alone(void **state)
+{
+    (void)state;
+    const struct timespec second = {.tv_sec = 1};
+    struct workers *w;
+    sac_error err;
+    sigset_t set, before;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    assert_int_equal(workers_create(&w, 4, &err), SAC_OK);
+    pthread_sigmask(SIG_BLOCK, &set, &before);
+    kill(getpid(), SIGTERM);
+    assert_int_equal(sigtimedwait(&set, NULL, &second), SIGTERM);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    workers_destroy(w);
+}
+
 static void test_workers_limits(void **state)
 {
     (void)state;
@@ -496,6 +515,7 @@ int main(void)
 #if defined(__x86_64__)
         cmocka_unit_test(test_half_hardware),
 #endif
+        cmocka_unit_test(test_workers_leave_signals_alone),
         cmocka_unit_test(test_workers_items),
         cmocka_unit_test(test_workers_spans),
         cmocka_unit_test(test_workers_run),
