@@ -61,8 +61,8 @@ class CacheDisk(unittest.TestCase):
             second, n_prompt, cached, disk = ask(server, LONG, before=turns)
             self.assertGreaterEqual(disk, N_LONG)
             self.assertEqual(cached, disk)
-            self.assertIn(f"({cached} cached, {disk} of them from disk)", server.text())
-            self.assertIn("cache: no text that went on so is kept", server.text())
+            server.until(lambda: f"({cached} cached, {disk} of them from disk)" in server.text())
+            server.until(lambda: "cache: no text that went on so is kept" in server.text())
             text = server.get("/metrics", **key("a"))[2]
             self.assertRegex(text, rf"saccade_cache_disk_tokens_read_total{{.*}} {disk}\n")
             # Nobody else's: it is computed, and says the same.

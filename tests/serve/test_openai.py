@@ -163,7 +163,7 @@ class Rest(unittest.TestCase):
         server.until(lambda: self.running() == 1)
         stream.close()
         server.until(lambda: self.running() == 0, seconds=10)
-        self.assertIn("client left", server.text())
+        server.until(lambda: "client left" in server.text())
 
     def running(self):
         slots = server.get("/slots", headers={"Authorization": f"Bearer {KEY}"})[2]
