@@ -45,7 +45,7 @@ def page_of(method):
                   "(`--decode-rows question`), for this method the last one alone is.", ""]
     if not method.get("any_chunk", True):
         lines += ["It plans a chunk of the prompt as a whole, so what it reads depends on where chunks end (`-b`).", ""]
-    lines += ["It chooses by operations that every backend has." if method["runs_on"] == "any" else
+    lines += ["It runs on CPUs and GPUs." if method["runs_on"] == "any" else
               "It chooses by code of the host: it runs on the CPU.", ""]
     if method["param"]:
         lines += ["| parameter | meaning | range | default |", "|---|---|---|---|"]

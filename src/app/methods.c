@@ -135,9 +135,8 @@ static void print_method(const sac_method_info *m)
                       "alone is a decode row (--decode-rows).",
                       96);
     }
-    printf("\nRuns on: %s\n", m->any_backend
-                                  ? "any backend (it chooses by operations that each of them has)"
-                                  : "the CPU (it chooses by code of the host)");
+    printf("\nRuns on: %s\n",
+           m->any_backend ? "CPUs and GPUs" : "the CPU (it chooses by code of the host)");
     if (m->n_param) printf("\nParameters (--%s %s:key=value,...)\n", m->kind, m->name);
     for (size_t i = 0; i < m->n_param; i++) {
         const sac_method_param *p = &m->param[i];

@@ -24,7 +24,7 @@ static sac_status refuse_methods(const sac_engine *e, sac_error *err)
         const struct spec_list *specs = &e->chooser[kind].specs;
         for (uint32_t i = 0; i < specs->n; i++) {
             const struct method *m = specs->spec[i].method;
-            if (!m->prefill && method_on_any_backend(m)) continue;
+            if (method_on_any_backend(m)) continue;
             snprintf(what, sizeof what, "the %s method '%s'", kind_name[kind], m->name);
             TRY(device_refuse(e, what, err));
         }

@@ -231,8 +231,8 @@ static void open_plan(const struct plan_call *c, const struct method_lane *lane,
     memset(p->list_dense, PLAN_SPARSE, n_list);
     if (run_hooks(c)->needs_past_zero && p->pos > 0)
         plan_dense(p, PLAN_PAST);
-    else if (!method_queries_finite(lane))
-        plan_dense(p, PLAN_NAN);
+    else if (c->e->backend.is_host && !method_queries_finite(lane))
+        plan_dense(p, PLAN_NAN); /* a device's queries are not looked at: such rows become NaN */
 }
 
 /* Tiles that end before the sparse methods begin read everything. */

@@ -68,7 +68,8 @@ static bool asks(const struct method *m)
 bool method_on_any_backend(const struct method *m)
 {
     const struct method_decode *d = m->decode;
-    return !m->prefill && !m->context && (!d || (d->choose && (!d->seal || d->note)));
+    if (m->prefill) return m->prefill->by_place;
+    return !m->context && (!d || (d->choose && (!d->seal || d->note)));
 }
 
 bool sac_method_at(size_t i, sac_method_info *out)

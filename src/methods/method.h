@@ -211,6 +211,8 @@ struct method_prefill {
     bool needs_past_zero; /* first chunk of a sequence only, else dense: PLAN_PAST */
     bool any_chunk;       /* plans do not depend on where chunks end, so tiles may be planned apart,
                              on any thread: tests hold it to that */
+    bool by_place;        /* plans follow from positions alone: no query, key or score is read, so
+                             the host makes them whoever attends */
     const struct method_table *table; /* or NULL; with it goes one SAC_PARAM_FILE parameter */
     /* Of one sequence and KV head, for all layers together (lane->layer tells which is asked): what
      * passes from layer to layer, or from chunk to chunk. */

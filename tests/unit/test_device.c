@@ -46,13 +46,23 @@ static sac_engine_params params_of(const char *device, sac_kv_type type)
     return p;
 }
 
-static sac_engine *new_engine(const sac_model *of, const char *device, sac_kv_type type)
+/* `prefill`: a method for prompts, or NULL. */
+static sac_engine *planned_engine(const sac_model *of, const char *device, sac_kv_type type,
+                                  const char *prefill)
 {
     sac_engine *e = NULL;
     sac_error err;
-    const sac_engine_params p = params_of(device, type);
+    sac_engine_params p = params_of(device, type);
+    p.prefill = &prefill;
+    p.n_prefill = prefill ? 1 : 0;
+    p.sparse_min_ctx = 1;
     must(sac_engine_create(&e, of, &p, &err), &err);
     return e;
+}
+
+static sac_engine *new_engine(const sac_model *of, const char *device, sac_kv_type type)
+{
+    return planned_engine(of, device, type, NULL);
 }
 
 /* ---- What came out ---- */
@@ -128,10 +138,14 @@ static struct heard live(sac_engine *e)
     return h;
 }
 
-static void check_same(const sac_model *of, sac_kv_type type)
+static void check_same(const sac_model *of, sac_kv_type type, const char *prefill)
 {
-    sac_engine *cpu = new_engine(of, NULL, type), *fake = new_engine(of, "cuda:0", type);
+    sac_engine *cpu = planned_engine(of, NULL, type, prefill);
+    sac_engine *fake = planned_engine(of, "cuda:0", type, prefill);
     const struct heard wanted = live(cpu), got = live(fake);
+    const sac_reads *reads = &cpu->stats.reads;
+    assert_memory_equal(reads, &fake->stats.reads, sizeof *reads);
+    assert_true(!prefill || reads->n_cell_read < reads->n_cell);
     assert_int_equal(wanted.n, got.n);
     assert_true(wanted.sum == got.sum);
     assert_memory_equal(wanted.last, got.last, sizeof wanted.last);
@@ -142,9 +156,17 @@ static void check_same(const sac_model *of, sac_kv_type type)
 static void a_device_gives_the_same_bits(void **state)
 {
     (void)state;
-    check_same(model, SAC_KV_F16);
-    check_same(model, SAC_KV_Q8);
-    check_same(windowed, SAC_KV_BF16);
+    check_same(model, SAC_KV_F16, NULL);
+    check_same(model, SAC_KV_Q8, NULL);
+    check_same(windowed, SAC_KV_BF16, NULL);
+}
+
+static void plans_by_place_are_the_hosts(void **state)
+{
+    (void)state;
+    check_same(model, SAC_KV_F16, "a-shape:sink=4,window=40");
+    check_same(model, SAC_KV_Q8, "tri-shape:sink=9,window=40,last=16");
+    check_same(windowed, SAC_KV_F16, "trianglemix:sink=4,window=40,last=16,layer=0.2");
 }
 
 static void a_saved_sequence_goes_from_one_to_the_other(void **state)
@@ -249,6 +271,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_device_gives_the_same_bits),
+        cmocka_unit_test(plans_by_place_are_the_hosts),
         cmocka_unit_test(a_saved_sequence_goes_from_one_to_the_other),
         cmocka_unit_test(what_a_device_cannot_do_is_named),
         cmocka_unit_test(a_small_or_foreign_device_is_told_of),

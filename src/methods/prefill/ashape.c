@@ -78,7 +78,8 @@ const struct method ashape_method = {
     .params = &ashape_params,
     METHOD_DEVIATIONS(ashape_deviations),
     .facts = {.part = "sink=4,window=64", .whole = "window=4096", .blind = true},
-    .prefill = &(const struct method_prefill){.any_chunk = true, .plan = ashape_plan},
+    .prefill =
+        &(const struct method_prefill){.any_chunk = true, .by_place = true, .plan = ashape_plan},
 };
 
 static const sac_method_deviation trishape_deviations[] = {
@@ -100,7 +101,8 @@ const struct method trishape_method = {
     .params = &trishape_params,
     METHOD_DEVIATIONS(trishape_deviations),
     .facts = {.part = "sink=4,window=64,last=32", .whole = "last=4096", .blind = true},
-    .prefill = &(const struct method_prefill){.any_chunk = true, .plan = trishape_plan},
+    .prefill =
+        &(const struct method_prefill){.any_chunk = true, .by_place = true, .plan = trishape_plan},
 };
 
 static const sac_method_deviation mix_deviations[] = {
@@ -124,5 +126,6 @@ const struct method trianglemix_method = {
         "get tri-shape, the layers before are dense. The share of dense layers bounds the gain.",
     METHOD_DEVIATIONS(mix_deviations),
     .facts = {.part = "sink=4,window=64,last=32,layer=0.2", .whole = "layer=1", .blind = true},
-    .prefill = &(const struct method_prefill){.any_chunk = true, .plan = mix_plan},
+    .prefill =
+        &(const struct method_prefill){.any_chunk = true, .by_place = true, .plan = mix_plan},
 };
