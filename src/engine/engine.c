@@ -61,12 +61,18 @@ static sac_status check_target(float ms, sac_error *err)
 }
 
 /* Rows of a step are cut into pieces for all threads; too few of them end in waiting for the last.
- */
-static uint32_t usual_batch(const sac_engine_params *p)
+ * What a method plans may depend on where a chunk ends, and must not on the threads. */
+static uint32_t usual_batch(const sac_engine *e)
 {
+    const sac_engine_params *p = &e->params;
+    const struct spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
     const uint32_t n_thread = p->n_threads ? p->n_threads : workers_default_count();
-    if (p->device && strcmp(p->device, "cpu") != 0) return BATCH_MOST;
     const uint32_t n = n_thread * BATCH_OF_THREAD;
+    for (uint32_t i = 0; i < specs->n; i++) {
+        const struct method_prefill *hooks = specs->spec[i].method->prefill;
+        if (hooks && !hooks->any_chunk) return BATCH_LEAST;
+    }
+    if (p->device && strcmp(p->device, "cpu") != 0) return BATCH_MOST;
     return n < BATCH_LEAST ? BATCH_LEAST : n > BATCH_MOST ? BATCH_MOST : n;
 }
 
@@ -81,8 +87,6 @@ static sac_status fill_params(sac_engine *e, sac_error *err)
         return error_set(err, SAC_ERR_ARG, "%u sequences: must be 1 to 4096", p->n_seq_max);
     if (p->n_batch > 1u << 16)
         return error_set(err, SAC_ERR_ARG, "batch of %u rows: must be 1 to 65536", p->n_batch);
-    if (p->n_batch == 0) p->n_batch = usual_batch(p);
-    if (p->n_batch < p->n_seq_max) p->n_batch = p->n_seq_max;
     if (p->n_kv_tok == 0) p->n_kv_tok = (uint64_t)p->n_ctx * p->n_seq_max;
     TRY(check_target(p->tbt_target_ms, err));
     if (p->type_k > SAC_KV_Q8 || p->type_v > SAC_KV_Q8)
@@ -257,6 +261,8 @@ static sac_status create(sac_engine *e, sac_error *err)
     uint32_t n_page = 0;
     TRY(fill_params(e, err));
     TRY(chooser_init(e, err));
+    if (e->params.n_batch == 0) e->params.n_batch = usual_batch(e);
+    if (e->params.n_batch < e->params.n_seq_max) e->params.n_batch = e->params.n_seq_max;
     e->batch.n_row_max = prefill_init(e);
     TRY(reuse_init(e, err));
     TRY(device_open(e, err));

@@ -341,15 +341,22 @@ static void create_survives_every_failed_allocation(void **state)
 static void a_step_takes_more_rows_with_more_threads(void **state)
 {
     (void)state;
-    static const uint32_t want[][3] = {/* threads, rows asked for, rows of a step */
-                                       {1, 0, 512},
-                                       {6, 0, 768},
-                                       {40, 0, 2048},
-                                       {40, 16, 16}};
-    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
-        sac_engine *e =
-            new_engine((sac_engine_params){.n_threads = want[i][0], .n_batch = want[i][1]});
-        assert_int_equal(sac_engine_get_params(e).n_batch, want[i][2]);
+    static const struct {
+        const char *prefill;
+        uint32_t n_thread, n_batch, want;
+    } t[] = {{"dense", 1, 0, 512},
+             {"dense", 6, 0, 768},
+             {"dense", 40, 0, 2048},
+             {"dense", 40, 16, 16},
+             {"auto", 6, 0, 768},
+             {"minference", 40, 0, 512}, /* its plans depend on where chunks end */
+             {"minference", 40, 768, 768}};
+    for (size_t i = 0; i < sizeof t / sizeof t[0]; i++) {
+        sac_engine *e = new_engine((sac_engine_params){.n_threads = t[i].n_thread,
+                                                       .n_batch = t[i].n_batch,
+                                                       .prefill = &t[i].prefill,
+                                                       .n_prefill = 1});
+        assert_int_equal(sac_engine_get_params(e).n_batch, t[i].want);
         sac_engine_free(e);
     }
 }
