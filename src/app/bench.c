@@ -41,7 +41,6 @@ struct bench_options {
     {                                                                                              \
         names, type, offsetof(struct bench_options, field), arg, help, __VA_ARGS__                 \
     }
-#define KV_CHOICES "f16|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
 
 static const struct option_spec specs[] = {
     OPT("-m --model", OPTION_LIST, models, "FILE",
@@ -62,18 +61,15 @@ static const struct option_spec specs[] = {
         .min = 1, .max = BENCH_REPS_MAX),
     OPT("-t --threads", OPTION_TEXT, threads, "N[,N]",
         "threads, all tests for each; 0: one per CPU that may be used (default: 0)", .env = NULL),
-    OPT("-b --batch-size", OPTION_U32, n_batch, "N",
-        "most tokens that are computed at once; 0: 128 a thread, 512 to 2048", .env = NULL,
-        .max = 65536),
-    OPT("--device", OPTION_TEXT, device, "NAME",
-        "who computes: cpu, cuda, or cuda:N, an NVIDIA GPU (default: cpu)", .env = NULL),
+    OPT("-b --batch-size", OPTION_U32, n_batch, "N", SETUP_BATCH_HELP, .env = NULL, .max = 65536),
+    OPT("--device", OPTION_TEXT, device, "NAME", SETUP_DEVICE_HELP, .env = NULL),
     OPT("-ngl --gpu-layers --n-gpu-layers", OPTION_I32, n_gpu_layers, "N",
         "layers that the GPU computes: 0, or all of them (99); -1: as --device says", .env = NULL,
         .min = -1, .max = INT32_MAX),
     OPT("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
-        .env = NULL, .choices = KV_CHOICES),
+        .env = NULL, .choices = SETUP_KV_CHOICES),
     OPT("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
-        "type of the values; q8 goes with q8 only", .env = NULL, .choices = KV_CHOICES),
+        "type of the values; q8 goes with q8 only", .env = NULL, .choices = SETUP_KV_CHOICES),
     OPT("--decode-batch", OPTION_U32, n_seq, "N",
         "sequences that generate together; tok/s counts all of them", .env = NULL, .min = 1,
         .max = 256),

@@ -8,12 +8,12 @@
 #include "app/bench.h"
 
 #include "app/app.h"
+#include "app/bench_setup.h"
 #include "app/capacity.h"
 #include "app/interrupt.h"
 #include "app/options.h"
 #include "app/output.h"
 #include "app/progress.h"
-#include "app/setup.h"
 
 #include "base/textfile.h"
 
@@ -43,36 +43,28 @@ struct capacity_options {
     {                                                                                              \
         names, type, offsetof(struct capacity_options, field), arg, help, __VA_ARGS__              \
     }
-#define SETUP(names, type, field, arg, help, ...)                                                  \
-    {                                                                                              \
-        names, type, offsetof(struct setup, field), arg, help, __VA_ARGS__                         \
-    }
-#define KV_CHOICES "f16|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
 
 static const struct option_spec setup_part[] = {
-    SETUP("-m --model", OPTION_TEXT, model, "FILE", "GGUF file, or the name of a fetched model",
-          .env = NULL),
-    SETUP("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per CPU that may be used",
-          .env = NULL, .max = 4096),
-    SETUP("-b --batch-size", OPTION_U32, n_batch, "N",
-          "most tokens that are computed at once; 0: 512", .env = NULL, .max = 65536),
-    SETUP("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
-          .env = NULL, .choices = KV_CHOICES),
-    SETUP("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
-          "type of the values; q8 goes with q8 only", .env = NULL, .choices = KV_CHOICES),
-    SETUP("--kv-fast", OPTION_TEXT, kv_fast, "SIZE",
-          "memory for pages of keys and values (40M, 2G); the others lie in the file of --kv-disk",
-          .env = NULL),
-    SETUP("--kv-disk", OPTION_TEXT, kv_disk, "FILE:SIZE", "scratch file for pages, and its size",
-          .env = NULL),
-    SETUP("--kv-policy", OPTION_CHOICE, kv_policy, NULL, "which pages leave memory", .env = NULL,
-          .choices = "stale|lru"),
-    SETUP("--kv-no-ahead", OPTION_FLAG, kv_no_ahead, NULL,
-          "fetch pages when they are asked for, never before", .env = NULL),
-    SETUP("--kv-admit", OPTION_CHOICE, kv_admit, NULL,
-          "which requests decode at once: those whose pages of the last steps fit into --kv-fast "
-          "together, while others wait for their turn; or all",
-          .env = NULL, .choices = "working-set|all"),
+    BENCH_MODEL,
+    BENCH_THREADS,
+    BENCH_BATCH,
+    BENCH_TYPE_K,
+    BENCH_TYPE_V,
+    BENCH_SETUP(
+        "--kv-fast", OPTION_TEXT, kv_fast, "SIZE",
+        "memory for pages of keys and values (40M, 2G); the others lie in the file of --kv-disk",
+        .env = NULL),
+    BENCH_SETUP("--kv-disk", OPTION_TEXT, kv_disk, "FILE:SIZE",
+                "scratch file for pages, and its size", .env = NULL),
+    BENCH_SETUP("--kv-policy", OPTION_CHOICE, kv_policy, NULL, "which pages leave memory",
+                .env = NULL, .choices = "stale|lru"),
+    BENCH_SETUP("--kv-no-ahead", OPTION_FLAG, kv_no_ahead, NULL,
+                "fetch pages when they are asked for, never before", .env = NULL),
+    BENCH_SETUP(
+        "--kv-admit", OPTION_CHOICE, kv_admit, NULL,
+        "which requests decode at once: those whose pages of the last steps fit into --kv-fast "
+        "together, while others wait for their turn; or all",
+        .env = NULL, .choices = "working-set|all"),
     {0},
 };
 

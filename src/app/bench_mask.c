@@ -7,10 +7,10 @@
 #include "app/bench.h"
 
 #include "app/app.h"
+#include "app/bench_setup.h"
 #include "app/interrupt.h"
 #include "app/options.h"
 #include "app/output.h"
-#include "app/setup.h"
 #include "app/structure.h"
 
 #include "base/mem.h"
@@ -40,18 +40,11 @@ struct mask_options {
     {                                                                                              \
         names, type, offsetof(struct mask_options, field), arg, help, __VA_ARGS__                  \
     }
-#define SETUP(names, type, field, arg, help, ...)                                                  \
-    {                                                                                              \
-        names, type, offsetof(struct setup, field), arg, help, __VA_ARGS__                         \
-    }
 
 static const struct option_spec setup_part[] = {
-    SETUP("-m --model", OPTION_TEXT, model, "FILE", "GGUF file, or the name of a fetched model",
-          .env = NULL),
-    SETUP("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per CPU that may be used",
-          .env = NULL, .max = 4096),
-    SETUP("--device", OPTION_TEXT, device, "NAME",
-          "who computes: cpu, cuda, or cuda:N, an NVIDIA GPU (default: cpu)", .env = NULL),
+    BENCH_MODEL,
+    BENCH_THREADS,
+    BENCH_DEVICE,
     {0},
 };
 

@@ -9,11 +9,11 @@
 #include "app/bench.h"
 
 #include "app/app.h"
+#include "app/bench_setup.h"
 #include "app/interrupt.h"
 #include "app/options.h"
 #include "app/output.h"
 #include "app/progress.h"
-#include "app/setup.h"
 
 #include "base/mem.h"
 #include "base/workers.h"
@@ -35,27 +35,9 @@ struct prefix_options {
     {                                                                                              \
         names, OPTION_U32, offsetof(struct prefix_options, field), arg, help, __VA_ARGS__          \
     }
-#define SETUP(names, type, field, arg, help, ...)                                                  \
-    {                                                                                              \
-        names, type, offsetof(struct setup, field), arg, help, __VA_ARGS__                         \
-    }
-#define KV_CHOICES "f16|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
 
 static const struct option_spec setup_part[] = {
-    SETUP("-m --model", OPTION_TEXT, model, "FILE", "GGUF file, or the name of a fetched model",
-          .env = NULL),
-    SETUP("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per CPU that may be used",
-          .env = NULL, .max = 4096),
-    SETUP("-b --batch-size", OPTION_U32, n_batch, "N",
-          "most tokens that are computed at once; 0: 128 a thread, 512 to 2048", .env = NULL,
-          .max = 65536),
-    SETUP("--device", OPTION_TEXT, device, "NAME",
-          "who computes: cpu, cuda, or cuda:N, an NVIDIA GPU (default: cpu)", .env = NULL),
-    SETUP("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
-          .env = NULL, .choices = KV_CHOICES),
-    SETUP("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
-          "type of the values; q8 goes with q8 only", .env = NULL, .choices = KV_CHOICES),
-    {0},
+    BENCH_MODEL, BENCH_THREADS, BENCH_BATCH, BENCH_DEVICE, BENCH_TYPE_K, BENCH_TYPE_V, {0},
 };
 
 static const struct option_spec prompts_part[] = {

@@ -25,8 +25,6 @@
         names, type, offsetof(struct TARGET, field), arg, help, __VA_ARGS__                        \
     }
 
-#define KV_CHOICES "f16|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
-
 #define TARGET setup
 const struct option_spec setup_specs[] = {
     OPT("-m --model", OPTION_TEXT, model, "FILE",
@@ -36,10 +34,8 @@ const struct option_spec setup_specs[] = {
     OPT("-t --threads", OPTION_U32, n_threads, "N", "threads; 0: one per CPU that may be used",
         .env = "THREADS", .max = 4096),
     OPT("-b --batch-size -ub --ubatch-size --max-num-batched-tokens", OPTION_U32, n_batch, "N",
-        "most tokens that are computed at once; 0: 128 a thread, 512 to 2048", .env = "BATCH",
-        .max = 65536),
-    OPT("--device", OPTION_TEXT, device, "NAME",
-        "who computes: cpu, cuda, or cuda:N, an NVIDIA GPU (default: cpu)", .env = "DEVICE"),
+        SETUP_BATCH_HELP, .env = "BATCH", .max = 65536),
+    OPT("--device", OPTION_TEXT, device, "NAME", SETUP_DEVICE_HELP, .env = "DEVICE"),
     OPT("-ngl --gpu-layers --n-gpu-layers", OPTION_I32, n_gpu_layers, "N",
         "layers that the GPU computes: 0, or all of them (99); -1: as --device says",
         .env = "N_GPU_LAYERS", .min = -1, .max = INT32_MAX),
@@ -47,10 +43,12 @@ const struct option_spec setup_specs[] = {
         "share of the GPU's free memory that may be taken", .env = "GPU_MEMORY_UTILIZATION",
         .min = 0.01, .max = 1),
     OPT("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
-        .env = "CACHE_TYPE_K", .choices = KV_CHOICES),
+        .env = "CACHE_TYPE_K", .choices = SETUP_KV_CHOICES),
     OPT("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
-        "type of the values; q8 goes with q8 only", .env = "CACHE_TYPE_V", .choices = KV_CHOICES),
-    OPT("--kv-cache-dtype", OPTION_CHOICE, kv, NULL, "both of the above", .choices = KV_CHOICES),
+        "type of the values; q8 goes with q8 only", .env = "CACHE_TYPE_V",
+        .choices = SETUP_KV_CHOICES),
+    OPT("--kv-cache-dtype", OPTION_CHOICE, kv, NULL, "both of the above",
+        .choices = SETUP_KV_CHOICES),
     OPT("--kv-fast", OPTION_TEXT, kv_fast, "SIZE",
         "memory for pages of keys and values (40M, 2G); the others lie in --kv-disk",
         .env = "KV_FAST"),
