@@ -201,7 +201,10 @@ enum {
     cudaStreamCaptureModeRelaxed = 2
 };
 enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaFuncAttribute {
+    cudaFuncAttributeMaxDynamicSharedMemorySize,
+    cudaFuncAttributePreferredSharedMemoryCarveout
+};
 struct cudaDeviceProp {
     char name[256];
     int major, minor, multiProcessorCount;

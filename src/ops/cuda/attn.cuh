@@ -50,17 +50,13 @@ static inline struct attn_call attn_call_of(const struct op_attn *op)
     return c;
 }
 
-/* Lets a kernel have so much shared memory; a GPU that has not is told. */
-template <class K> sac_status attn_shared(struct cuda_device *d, K *kernel, int bytes)
+/* Whether this GPU has so much shared memory for a block; one that has not is told. */
+static inline sac_status attn_fits(struct cuda_device *d, size_t bytes)
 {
-    if ((size_t)bytes > d->smem_max)
-        return device_fail(
-            d, SAC_ERR_UNSUPPORTED,
-            "attention: heads of this size need more shared memory than this GPU has "
-            "(A100 and H100 have it): use --device cpu");
-    return device_check(
-        d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-        "shared memory of attention");
+    if (bytes <= d->smem_max) return SAC_OK;
+    return device_fail(d, SAC_ERR_UNSUPPORTED,
+                       "attention: heads of this size need more shared memory than this GPU has "
+                       "(A100 and H100 have it): use --device cpu");
 }
 
 /* The form of a geometry's pages, or -1: there is no kernel for it. */

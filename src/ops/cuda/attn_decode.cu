@@ -6,9 +6,9 @@
  * keeps pages on their way into shared memory while it multiplies others. Warps are merged in their
  * order; the block that is the last of a list to be done merges the splits in theirs, whichever it
  * is: same bits whatever else is in the call.
- *
- * Invariant: a job's tally is zero before its launch and after it. */
+ */
 #include "ops/cuda/attn_unit.cuh"
+#include "ops/cuda/block.cuh"
 
 #define SPLIT_MAX  64u           /* of a row */
 #define SPLIT_UNIT (32u * WARPS) /* units of a split at most */
@@ -107,21 +107,6 @@ __device__ void merge_splits(float2 *total, const struct attn_call &call,
     }
 }
 
-/* Whether this block is the last of a job's n, whose writes it can then read. */
-static __device__ bool is_last(uint32_t *tally, uint32_t n)
-{
-    __shared__ uint32_t n_before;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        n_before = atomicAdd(tally, 1u);
-        if (n_before + 1 == n) *tally = 0;
-    }
-    __syncthreads();
-    __threadfence();
-    return n_before + 1 == n;
-}
-
 template <int F, int D>
 __global__ void __launch_bounds__(WARPS * 32)
     attn_decode_kernel(const struct attn_call call, const struct decode_job *jobs, float *scratch,
@@ -195,7 +180,7 @@ __global__ void __launch_bounds__(WARPS * 32)
     __syncthreads();
     float *part = scratch + (size_t)job.part0 * size::part;
     put_split<D>((const float *)smem, part + (size_t)blockIdx.x * size::part);
-    if (is_last(tally + blockIdx.y, job.n_split)) merge_splits<D>(total, call, job, part);
+    if (block_is_last(tally + blockIdx.y, job.n_split)) merge_splits<D>(total, call, job, part);
 }
 
 /* ---- The launcher ---- */
@@ -384,7 +369,7 @@ template <int F, int D>
 static sac_status launch(struct cuda_device *d, const struct decode_launch *l)
 {
     constexpr int smem = decode_size<F, D>::smem;
-    TRY(attn_shared(d, attn_decode_kernel<F, D>, smem));
+    TRY(attn_fits(d, smem));
     if (l->chosen)
         TRY(queue_launch(d, "plan of chosen lists", attn_plan_kernel, (l->n_job + FEW - 1) / FEW,
                          FEW, 0, l->job, l->n_job, (uint32_t)decode_size<F, D>::unit_page));

@@ -805,7 +805,7 @@ template <int F, int D>
 static sac_status launch(struct cuda_device *d, const struct prompt_launch *l)
 {
     constexpr int smem = prompt_size<F, D>::smem;
-    TRY(attn_shared(d, attn_prompt_kernel<F, D>, smem));
+    TRY(attn_fits(d, smem));
     return queue_launch(d, "attention of prompt rows", attn_prompt_kernel<F, D>,
                         dim3(l->n_block_max, l->n_job), WARPS * 32, smem, l->call, l->job);
 }

@@ -40,6 +40,22 @@ static __device__ inline uint32_t block_before(uint32_t x, uint32_t *room, uint3
     return before + up_to - x;
 }
 
+/* Whether this block is the last of n to be here, and can read what the others have written before.
+ * The tally is zero before the launch and after it. */
+static __device__ inline bool block_is_last(uint32_t *tally, uint32_t n)
+{
+    __shared__ uint32_t n_before;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        n_before = atomicAdd(tally, 1u);
+        if (n_before + 1 == n) *tally = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return n_before + 1 == n;
+}
+
 /* ---- Sums of exponentials ---- */
 
 /* sum of exp(x) = sum * exp(max); sum is NaN once an x has not been finite. */

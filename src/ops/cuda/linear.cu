@@ -4,7 +4,8 @@
  * weights that are unpacked a panel at a time (blas.cu). Sums are f32, and so is everything behind them.
  *
  * Scratch: rows in f16, their scales, then for prompt rows a panel of weights in f16 and the sums
- * that it makes; for decode rows the sums of a GLU whose two matrices are of different types. */
+ * that it makes; for decode rows the sums of pieces of rows of weights, and those of a GLU whose two
+ * matrices are of different types. */
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/queue.cuh"
 
@@ -35,7 +36,7 @@ struct linear_room {
     __half *x;
     float *scale;
     __half *w;      /* [PANEL, width] */
-    float *sum[2];  /* [n_row, PANEL], of the parts of a GLU */
+    float *sum[2];  /* [n_row, PANEL], of the parts of a GLU; or of pieces of rows of weights */
     size_t bytes;
 };
 
@@ -76,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS)
     pack_rows(const struct linear_input a, __half *out, float *scale)
 {
     kernel_begin();
-    linear_pack(out + (size_t)blockIdx.x * a.width, scale + blockIdx.x, a, blockIdx.x);
+    linear_pack(out + (size_t)blockIdx.x * a.width, scale + blockIdx.x, a, blockIdx.x, 0, a.width);
 }
 
 static struct linear_input input_of(const struct op_linear *op)
@@ -88,7 +89,7 @@ static struct linear_input input_of(const struct op_linear *op)
                                  .width = width_of(op->n_in),
                                  .norm = op->norm,
                                  .eps = op->norm_eps,
-                                 .wide = places % 16 == 0};
+                                 .wide = places % 16 == 0 && op->n_in % 4 == 0};
 }
 
 static sac_status pack(struct cuda_device *d, const struct linear_input *input,
@@ -233,7 +234,7 @@ static sac_status run_wide(struct cuda_device *d, const struct op_linear *op,
 static uint32_t panel_of_op(const struct op_linear *op)
 {
     uint32_t n = 0;
-    if (op->kind == ROW_DECODE) return is_glu(op) ? PANEL : 0;
+    if (op->kind == ROW_DECODE) return PANEL;
     for (uint32_t i = 0; i < op->n_part; i++)
         n = op->part[i].w->n_out > n ? op->part[i].w->n_out : n;
     return panel_of(n);
@@ -244,8 +245,12 @@ sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op)
     const struct linear_room room =
         lay_out(op->scratch, op->n_row, op->n_in, panel_of_op(op));
     const struct linear_input input = input_of(op);
-    struct linear_rows rows = {
-        .x = room.x, .scale = room.scale, .n_row = op->n_row, .width = input.width};
+    struct linear_rows rows = {.x = room.x,
+                               .scale = room.scale,
+                               .part = is_glu(op) ? NULL : room.sum[0],
+                               .part_row = 2 * PANEL, /* both sums, which lie together */
+                               .n_row = op->n_row,
+                               .width = input.width};
     if (op->group || room.bytes > op->scratch_bytes)
         return device_fail(d, SAC_ERR_ARG, "a linear layer beyond its scratch");
     uint32_t n_group = 0;

@@ -16,7 +16,7 @@ struct linear_input {
     uint32_t n_in, width;
     const float *norm; /* [n_in] or NULL */
     float eps;
-    bool wide; /* x, norm and all rows are aligned to 16 bytes */
+    bool wide; /* x, norm and all rows are aligned to 16 bytes, and n_in is a multiple of 4 */
 };
 
 /* Rows as the matrix units take them: f16 times a power of two of the row's own, so that none
@@ -25,7 +25,8 @@ struct linear_rows {
     const struct linear_input *input; /* set: not packed yet, which is for the multiplying kernel */
     __half *x;    /* [n_row, width], width a multiple of 32, zeros behind n_in */
     float *scale; /* [n_row] what the sums are multiplied by */
-    uint32_t n_row, width;
+    float *part; /* [n_row * part_row] room for sums of pieces of rows of weights; NULL: none */
+    uint32_t part_row, n_row, width;
 };
 
 /* Where a row's sums go. */
@@ -88,14 +89,15 @@ static __device__ inline float linear_scale_for(float most)
 }
 
 /* Four values from i on; zeros behind the end. */
-static __device__ inline float4 linear_load4(const float *x, uint32_t i, const struct linear_input &a)
+template <bool wide>
+static __device__ inline float4 linear_load4(const float *x, uint32_t i, uint32_t n)
 {
-    if (a.wide && i + 4 <= a.n_in) return *(const float4 *)(x + i);
+    if (wide) return i < n ? *(const float4 *)(x + i) : make_float4(0, 0, 0, 0);
     float4 v;
-    v.x = i < a.n_in ? x[i] : 0.0f;
-    v.y = i + 1 < a.n_in ? x[i + 1] : 0.0f;
-    v.z = i + 2 < a.n_in ? x[i + 2] : 0.0f;
-    v.w = i + 3 < a.n_in ? x[i + 3] : 0.0f;
+    v.x = i < n ? x[i] : 0.0f;
+    v.y = i + 1 < n ? x[i + 1] : 0.0f;
+    v.z = i + 2 < n ? x[i + 2] : 0.0f;
+    v.w = i + 3 < n ? x[i + 3] : 0.0f;
     return v;
 }
 
@@ -104,32 +106,45 @@ static __device__ inline float4 linear_times(float4 v, float4 w)
     return make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
 }
 
-/* One row by a block of LINEAR_THREADS: out [width], and what its sums are multiplied by. The same
- * bits wherever it is done; a thread takes four values at a time. */
-static __device__ inline void linear_pack(__half *out, float *out_scale,
-                                          const struct linear_input &a, uint32_t row)
+template <bool wide>
+static __device__ inline void linear_pack_as(__half *out, float *out_scale,
+                                             const struct linear_input &a, uint32_t row,
+                                             uint32_t begin, uint32_t end)
 {
     const float *x = a.x + row * a.x_stride;
     float sum = 0, most = 0;
+#pragma unroll 4 /* loads that are under way together */
     for (uint32_t i = 4 * threadIdx.x; i < a.n_in; i += 4 * LINEAR_THREADS) {
-        float4 v = linear_load4(x, i, a);
+        float4 v = linear_load4<wide>(x, i, a.n_in);
         sum = __fmaf_rn(v.x, v.x, __fmaf_rn(v.y, v.y, sum)); /* told, as compilers choose apart */
         sum = __fmaf_rn(v.z, v.z, __fmaf_rn(v.w, v.w, sum));
-        if (a.norm) v = linear_times(v, linear_load4(a.norm, i, a));
+        if (a.norm) v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
         most = fmaxf(fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
     }
     const float2 all = linear_reduce(sum, most);
     const float inverse = a.norm ? 1.0f / sqrtf(all.x / (float)a.n_in + a.eps) : 1.0f;
     const float scale = linear_scale_for(all.y * inverse);
-    for (uint32_t i = 4 * threadIdx.x; i < a.width; i += 4 * LINEAR_THREADS) {
-        float4 v = linear_load4(x, i, a);
+    for (uint32_t i = begin + 4 * threadIdx.x; i < end; i += 4 * LINEAR_THREADS) {
+        float4 v = linear_load4<wide>(x, i, a.n_in);
         v = linear_times(v, make_float4(inverse, inverse, inverse, inverse));
-        if (a.norm) v = linear_times(v, linear_load4(a.norm, i, a));
-        __half2 *to = (__half2 *)(out + i);
+        if (a.norm) v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
+        __half2 *to = (__half2 *)(out + i - begin);
         to[0] = __floats2half2_rn(v.x * scale, v.y * scale);
         to[1] = __floats2half2_rn(v.z * scale, v.w * scale);
     }
     if (threadIdx.x == 0) *out_scale = 1.0f / scale;
+}
+
+/* Values begin .. end - 1 of one row's width by a block of LINEAR_THREADS, and what its sums are
+ * multiplied by. The same bits wherever it is done; a thread takes four values at a time. */
+static __device__ inline void linear_pack(__half *out, float *out_scale,
+                                          const struct linear_input &a, uint32_t row,
+                                          uint32_t begin, uint32_t end)
+{
+    if (a.wide)
+        linear_pack_as<true>(out, out_scale, a, row, begin, end);
+    else
+        linear_pack_as<false>(out, out_scale, a, row, begin, end);
 }
 
 /* ---- Ends ---- */

@@ -1,11 +1,18 @@
 /* narrow.cu: packed weights times a few rows, bound by the bytes of the weights; and the unpacking
  * of a matrix for many rows.
  *
- * A block of 8 warps computes one group of 16 outputs for up to 16 rows. Warp w takes the units w,
- * w + 8, ... of 4 weight blocks, so that the warps together read a stretch of memory; sums are made
- * by the matrix units (weights.cuh) and added up over the warps in their order. Nothing depends on
- * which rows are together: a row is a column of the mma's second operand. A few rows are packed here
- * (linear.cuh), into shared memory, by every block anew. */
+ * A block of 8 warps computes one group of 16 outputs for up to 16 rows, or a piece of the inputs of
+ * such a group where there are too few groups to fill the GPU. Warp w takes the units w, w + 8, ...
+ * of a few weight blocks each, so that the warps together read a stretch of memory. A warp keeps
+ * units on their way into shared memory while it multiplies others; the first of them are under way
+ * before the launch before has ended. Sums are made by the matrix units (weights.cuh) and added up
+ * over the warps in their order, then, by the last block of a group to be done, over the pieces in
+ * theirs. Pieces depend on the matrices and the GPU alone, and a row is a column of the mma's second
+ * operand: nothing depends on which rows are together. A few rows are packed here (linear.cuh), into
+ * shared memory, by every block anew.
+ *
+ * Invariant: weights have been in the device's memory since before the launch before this one. */
+#include "ops/cuda/block.cuh"
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/machine.cuh"
 #include "ops/cuda/queue.cuh"
@@ -13,14 +20,35 @@
 
 #define WARPS  8u
 #define ROWS_8 8u /* rows of one mma */
-#define UNIT   4u /* weight blocks whose loads are under way together; divides LAYOUT_BLOCKS */
 
 static_assert(WARPS * 32 == LINEAR_THREADS, "blocks pack rows");
 
-#define AHEAD_BYTES  32768u /* of weights that a block fetches before its turn */
+#define UNIT_MAX     4u     /* weight blocks that are fetched together; divides LAYOUT_BLOCKS */
+#define STAGES_MAX   4u     /* units of a warp that are on their way or at work */
+#define RING_MAX     65536u /* bytes of all warps' units */
 #define PACKS_ROWS   4u     /* that a block packs at most, */
 #define PACKS_VALUES 16384u /* and all of them together: 32 KiB of shared memory */
 #define PACKS_BLOCKS 16u    /* of a multiprocessor: more pack for longer than a launch takes */
+#define FULL_BLOCKS  2u     /* of a multiprocessor that are enough to keep it busy */
+
+/* What a warp keeps of weights of n_mat matrices in shared memory. Scales of single weight blocks
+ * come with these; what a chunk has in common comes whole with every unit. */
+template <int type, uint32_t n_mat> struct narrow_ring {
+    static constexpr struct weight_layout l = weight_layout_of(static_cast<enum quant_type>(type));
+    static constexpr bool own_scales = l.scale == SCALE_D || l.scale == SCALE_DM;
+    static constexpr uint32_t own = own_scales ? layout_scale_bytes(l, 1) : 0;
+    static constexpr uint32_t common = own_scales ? 0 : layout_scale_bytes(l, LAYOUT_BLOCKS);
+    static constexpr uint32_t block = layout_block_bytes(l);
+    static constexpr uint32_t bytes(uint32_t n) { return common + n * (own + block); }
+    static constexpr uint32_t stages_of(uint32_t n) { return RING_MAX / WARPS / n_mat / bytes(n); }
+    static constexpr uint32_t unit = stages_of(4) >= 2 ? UNIT_MAX : stages_of(2) >= 2 ? 2 : 1;
+    static constexpr uint32_t scales = common + unit * own;
+    static constexpr uint32_t mat = bytes(unit), stage = n_mat * mat;
+    static constexpr uint32_t stages =
+        stages_of(unit) < STAGES_MAX ? stages_of(unit) : STAGES_MAX;
+    static constexpr uint32_t warp = stages * stage, all = WARPS * warp;
+    static_assert(stages >= 2, "nothing would be under way");
+};
 
 struct narrow_part {
     const uint8_t *w, *up; /* packed; `up` NULL but for a GLU */
@@ -30,14 +58,18 @@ struct narrow_part {
 
 struct narrow_args {
     /* Rows that are not packed yet: instead of x and x_scale; its x is NULL if they are. It stands
-     * first, as GCC 12 clears bytes at the wrong place for padding behind an array. */
+     * first, and nothing at the end is padded, as GCC 12 clears bytes at the wrong place for padding
+     * behind an array. */
     struct linear_input input;
     struct narrow_part part[LINEAR_PARTS_MAX];
-    uint32_t n_part, n_block; /* blocks of a row of weights */
+    uint32_t n_part;
+    uint32_t n_block, piece; /* blocks of a row of weights, and of a piece of it */
+    uint32_t n_row, width, row0;
     size_t group_bytes;
     const __half *x;
     const float *x_scale;
-    uint32_t n_row, width;
+    float *sum;      /* [pieces][n_row][groups * 16], if there are two pieces or more */
+    uint32_t *tally; /* of the launch's places, blockIdx.z aside */
 };
 
 static __device__ inline void mma(float c[4], const __half2 a[2][2], uint2 b)
@@ -49,22 +81,66 @@ static __device__ inline void mma(float c[4], const __half2 a[2][2], uint2 b)
 }
 
 /* What one block of threads multiplies. */
-struct narrow_job {
-    const __half *x; /* [n_row, width], there or in shared memory */
-    const uint8_t *group[2];
-    struct pair_shrink shrink[2];
+template <uint32_t n_mat> struct narrow_job {
+    const __half *x; /* [n_row, x_stride] from block `x_begin` on, there or in shared memory */
+    uint32_t x_stride, x_begin;
+    uint32_t row0, begin, end; /* the first row; weight blocks */
+    const uint8_t *group[n_mat];
+    struct pair_shrink shrink[n_mat];
 };
 
-/* Rows' inputs of a weight block: [tile][step], four of them. */
-template <uint32_t n_tile>
-static __device__ inline void load_x(uint2 x[n_tile][2], const struct narrow_args &a,
-                                     const __half *rows, uint32_t row0, uint32_t block, uint32_t g,
-                                     uint32_t t)
+/* ---- Weights on their way ---- */
+
+static __device__ inline void copy_bytes(uint8_t *to, const uint8_t *from, uint32_t n)
 {
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x % 32 * 16; i < n; i += 512)
+        copy_async16(smem_address(to + i), from + i);
+}
+
+/* Where the warp's unit i begins. */
+template <int type, uint32_t n_mat>
+static __device__ inline uint32_t unit_begin(const struct narrow_job<n_mat> &job, uint32_t i)
+{
+    return job.begin + (threadIdx.x / 32 + i * WARPS) * narrow_ring<type, n_mat>::unit;
+}
+
+/* The warp's unit i, if there is one, into its ring: scales, then blocks. */
+template <int type, uint32_t n_mat>
+static __device__ inline void bring(uint8_t *mine, const struct narrow_args &a,
+                                    const struct narrow_job<n_mat> &job, uint32_t i)
+{
+    using ring = narrow_ring<type, n_mat>;
+    const uint32_t block0 = unit_begin<type, n_mat>(job, i);
+    if (block0 < job.end) {
+        const uint32_t c = block0 / LAYOUT_BLOCKS, b = block0 % LAYOUT_BLOCKS;
+        const uint32_t n = min(ring::unit, job.end - block0);
+        const uint32_t scales = layout_scale_bytes(ring::l, layout_chunk_blocks(a.n_block, c));
+        uint8_t *to = mine + i % ring::stages * ring::stage;
+#pragma unroll
+        for (uint32_t m = 0; m < n_mat; m++, to += ring::mat) {
+            const uint8_t *chunk =
+                job.group[m] + LAYOUT_HEAD + (size_t)c * layout_full_chunk_bytes(ring::l);
+            copy_bytes(to, chunk + b * ring::own, ring::common + n * ring::own);
+            copy_bytes(to + ring::scales, chunk + scales + b * ring::block, n * ring::block);
+        }
+    }
+    copy_commit();
+}
+
+/* ---- Sums ---- */
+
+/* Rows' inputs of a weight block: [tile][step], four of them. */
+template <uint32_t n_tile, uint32_t n_mat>
+static __device__ inline void load_x(uint2 x[n_tile][2], const struct narrow_args &a,
+                                     const struct narrow_job<n_mat> &job, uint32_t block)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (uint32_t i = 0; i < n_tile; i++) {
-        const uint32_t row = row0 + i * ROWS_8 + g;
-        const __half *p = rows + (size_t)row * a.width + block * LAYOUT_BLOCK + 4 * t;
+        const uint32_t row = job.row0 + i * ROWS_8 + g;
+        const __half *p =
+            job.x + (size_t)row * job.x_stride + (block - job.x_begin) * LAYOUT_BLOCK + 4 * t;
 #pragma unroll
         for (uint32_t s = 0; s < 2; s++)
             x[i][s] = row < a.n_row ? *reinterpret_cast<const uint2 *>(p + 16 * s)
@@ -72,24 +148,26 @@ static __device__ inline void load_x(uint2 x[n_tile][2], const struct narrow_arg
     }
 }
 
-/* sum [n_mat][n_tile][4], as an mma leaves them, over a unit of the lane's. */
+/* sum [n_mat][n_tile][4], as an mma leaves them, over a unit that has come to `at`. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void add_unit(float sum[n_mat][n_tile][4], const struct narrow_args &a,
-                                       const struct narrow_job &job, uint32_t row0, uint32_t block0)
+                                       const struct narrow_job<n_mat> &job, const uint8_t *at,
+                                       uint32_t block0)
 {
+    using ring = narrow_ring<type, n_mat>;
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     struct block_place place[n_mat];
     struct chunk_scale k[n_mat];
 #pragma unroll
-    for (uint32_t m = 0; m < n_mat; m++) {
-        place[m] = find_block<type>(job.group[m], a.n_block, block0);
-        k[m] = load_chunk<type>(place[m].chunk, g, job.shrink[m]);
+    for (uint32_t m = 0; m < n_mat; m++, at += ring::mat) {
+        place[m] = {at, at + ring::scales, ring::own_scales ? 0 : block0 % LAYOUT_BLOCKS};
+        k[m] = load_chunk<type>(at, g, job.shrink[m]);
     }
 #pragma unroll
-    for (uint32_t i = 0; i < UNIT; i++) {
+    for (uint32_t i = 0; i < ring::unit; i++) {
         uint2 x[n_tile][2];
-        if (block0 + i >= a.n_block) return; /* the same for all lanes */
-        load_x<n_tile>(x, a, job.x, row0, block0 + i, g, t);
+        if (block0 + i >= job.end) return; /* the same for all lanes */
+        load_x<n_tile, n_mat>(x, a, job, block0 + i);
 #pragma unroll
         for (uint32_t m = 0; m < n_mat; m++) {
             const block_w w = unpack_block<type>(place[m], i, k[m], g, t, job.shrink[m]);
@@ -104,84 +182,166 @@ static __device__ inline void add_unit(float sum[n_mat][n_tile][4], const struct
     }
 }
 
-/* Rows and their scales as the matrix units take them. */
-static __device__ inline const __half *find_rows(const float **out_scale,
-                                                 const struct narrow_args &a, float *room)
-{
-    *out_scale = a.input.x ? room : a.x_scale;
-    if (!a.input.x) return a.x;
-    __half *x = (__half *)kernel_shared();
-    for (uint32_t row = 0; row < a.n_row; row++)
-        linear_pack(x + (size_t)row * a.width, room + row, a.input, row);
-    __syncthreads();
-    return x;
-}
-
-/* The block's weights, or what they begin with, are under way while the launch before ends. */
+/* Rows and their scales as the matrix units take them; `to` and `room` are shared memory for them. */
 template <uint32_t n_mat>
-static __device__ inline void fetch_weights(const struct narrow_args &a,
-                                            const struct narrow_part &part, uint32_t group)
+static __device__ inline const float *find_rows(struct narrow_job<n_mat> &job,
+                                                const struct narrow_args &a, __half *to,
+                                                float *room)
 {
-    const size_t n = min(a.group_bytes, (size_t)AHEAD_BYTES / n_mat);
-    for (size_t i = threadIdx.x * 128u; i < n; i += WARPS * 32 * 128)
-        for (uint32_t m = 0; m < n_mat; m++)
-            fetch_ahead((m ? part.up : part.w) + group * a.group_bytes + i);
+    if (!a.input.x) {
+        job.x = a.x;
+        job.x_stride = a.width;
+        job.x_begin = 0;
+        return a.x_scale;
+    }
+    job.x = to;
+    job.x_stride = (job.end - job.begin) * LAYOUT_BLOCK;
+    job.x_begin = job.begin;
+    for (uint32_t row = 0; row < a.n_row; row++)
+        linear_pack(to + (size_t)row * job.x_stride, room + row, a.input, row,
+                    job.begin * LAYOUT_BLOCK, job.end * LAYOUT_BLOCK);
+    __syncthreads();
+    return room;
 }
 
-/* Shared memory: packed rows, if the kernel packs them. */
+/* What the block reads of model parameters beside weights comes nearer. */
+static __device__ inline void fetch_beside(const struct narrow_args &a,
+                                           const struct narrow_part &part, uint32_t group)
+{
+    if (a.input.x && a.input.norm && threadIdx.x * 32 < a.input.n_in)
+        fetch_ahead(a.input.norm + threadIdx.x * 32);
+    if (part.end.bias && threadIdx.x == 0) fetch_ahead(part.end.bias + group * WEIGHT_GROUP);
+}
+
+/* ---- Ends ---- */
+
+/* The sums of all warps for row r and output o of the block. */
+template <uint32_t n_tile, uint32_t n_mat> struct narrow_sums {
+    float of[WARPS][n_mat][n_tile * ROWS_8][WEIGHT_GROUP + 1];
+};
+
+template <uint32_t n_tile, uint32_t n_mat>
+static __device__ inline void put_sums(struct narrow_sums<n_tile, n_mat> *to,
+                                       const float sum[n_mat][n_tile][4],
+                                       const struct narrow_job<n_mat> &job)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (uint32_t m = 0; m < n_mat; m++)
+#pragma unroll
+        for (uint32_t i = 0; i < n_tile; i++)
+#pragma unroll
+            for (uint32_t j = 0; j < 4; j++)
+                to->of[threadIdx.x / 32][m][i * ROWS_8 + 2 * t + j % 2][2 * g + j / 2] =
+                    sum[m][i][j] / job.shrink[m].f[j / 2];
+}
+
+/* Puts a piece's sums where the last block finds them; that one gets those of all pieces. */
+static __device__ inline bool merge_pieces(float *v, const struct narrow_args &a, uint32_t row,
+                                           bool is_mine)
+{
+    const size_t n_sum = (size_t)gridDim.x * WEIGHT_GROUP, stride = a.n_row * n_sum;
+    float *at = a.sum + row * n_sum + blockIdx.x * WEIGHT_GROUP + threadIdx.x % WEIGHT_GROUP;
+    if (is_mine) at[blockIdx.z * stride] = *v;
+    if (!block_is_last(a.tally + blockIdx.y * gridDim.x + blockIdx.x, gridDim.z)) return false;
+    *v = 0;
+    for (uint32_t i = 0; i < gridDim.z && is_mine; i++) *v += __ldcg(at + i * stride);
+    return true;
+}
+
+/* Shared memory: the warps' rings, in whose place their sums come; packed rows, if the kernel packs
+ * them. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_args a)
 {
-    __shared__ float part[WARPS][n_mat][n_tile * ROWS_8][WEIGHT_GROUP + 1];
+    using ring = narrow_ring<type, n_mat>;
+    using sums = narrow_sums<n_tile, n_mat>;
+    static_assert(sizeof(sums) <= ring::all, "sums take the place of the rings");
     __shared__ float scale_room[PACKS_ROWS];
-    const float *scale;
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const uint32_t row0 = blockIdx.y * n_tile * ROWS_8;
     uint32_t p = 0;
     while (p + 1 < a.n_part && blockIdx.x >= a.part[p + 1].group0) p++;
-    const uint32_t group = blockIdx.x - a.part[p].group0;
-    struct narrow_job job;
+    const uint32_t group = blockIdx.x - a.part[p].group0, g = threadIdx.x % 32 / 4;
+    uint8_t *mine = kernel_shared() + threadIdx.x / 32 * ring::warp;
+    struct narrow_job<n_mat> job;
     float sum[n_mat][n_tile][4] = {};
-    fetch_weights<n_mat>(a, a.part[p], group);
-    kernel_begin();
-    job.x = find_rows(&scale, a, scale_room);
+    job.row0 = a.row0 + blockIdx.y * n_tile * ROWS_8;
+    job.begin = blockIdx.z * a.piece;
+    job.end = min(job.begin + a.piece, a.n_block);
     for (uint32_t m = 0; m < n_mat; m++) {
         job.group[m] = (m ? a.part[p].up : a.part[p].w) + group * a.group_bytes;
         job.shrink[m] = load_shrink(job.group[m], g);
     }
-    for (uint32_t block0 = warp * UNIT; block0 < a.n_block; block0 += WARPS * UNIT)
-        add_unit<type, n_tile, n_mat>(sum, a, job, row0, block0);
-    for (uint32_t m = 0; m < n_mat; m++)
-        for (uint32_t i = 0; i < n_tile; i++)
-            for (uint32_t j = 0; j < 4; j++)
-                part[warp][m][i * ROWS_8 + 2 * t + j % 2][2 * g + j / 2] =
-                    sum[m][i][j] / job.shrink[m].f[j / 2];
-    __syncthreads();
-    if (threadIdx.x >= n_tile * ROWS_8 * WEIGHT_GROUP) return;
-    const uint32_t r = threadIdx.x / WEIGHT_GROUP, o = threadIdx.x % WEIGHT_GROUP;
-    const uint32_t out = group * WEIGHT_GROUP + o;
-    if (row0 + r >= a.n_row || out >= a.part[p].end.n_out) return;
-    float v[2] = {0, 0};
-    for (uint32_t m = 0; m < n_mat; m++) {
-        for (uint32_t w = 0; w < WARPS; w++) v[m] += part[w][m][r][o];
-        v[m] *= scale[row0 + r];
+    for (uint32_t i = 0; i + 1 < ring::stages; i++) bring<type, n_mat>(mine, a, job, i);
+    fetch_beside(a, a.part[p], group);
+    kernel_begin();
+    const float *scale = find_rows(job, a, (__half *)(kernel_shared() + ring::all), scale_room);
+    for (uint32_t i = 0, block0; (block0 = unit_begin<type, n_mat>(job, i)) < job.end; i++) {
+        bring<type, n_mat>(mine, a, job, i + ring::stages - 1);
+        copy_wait<ring::stages - 1>();
+        __syncwarp();
+        add_unit<type, n_tile, n_mat>(sum, a, job, mine + i % ring::stages * ring::stage, block0);
+        __syncwarp();
     }
-    linear_finish(a.part[p].end, row0 + r, out, v[0], v[1]);
+    copy_wait<0>();
+    __syncthreads();
+    sums *all = (sums *)kernel_shared();
+    put_sums<n_tile, n_mat>(all, sum, job);
+    __syncthreads();
+    const uint32_t r = threadIdx.x / WEIGHT_GROUP, o = threadIdx.x % WEIGHT_GROUP;
+    const uint32_t row = job.row0 + r, out = group * WEIGHT_GROUP + o;
+    const bool is_mine = r < n_tile * ROWS_8 && row < a.n_row;
+    float v[2] = {0, 0};
+    for (uint32_t m = 0; m < n_mat && is_mine; m++)
+        for (uint32_t w = 0; w < WARPS; w++) v[m] += all->of[w][m][r][o];
+    if (gridDim.z > 1 && !merge_pieces(v, a, row, is_mine)) return;
+    if (is_mine && out < a.part[p].end.n_out)
+        linear_finish(a.part[p].end, row, out, v[0] * scale[row], v[1] * scale[row]);
+}
+
+/* Rows of one launch are `tile` each for a block; as many launches as the tally asks for. */
+template <int type, uint32_t n_tile, uint32_t n_mat>
+static sac_status launch_tiles(struct cuda_device *d, struct narrow_args a, uint32_t n_group)
+{
+    using ring = narrow_ring<type, n_mat>;
+    const size_t packed = a.input.x ? (size_t)a.n_row * a.piece * LAYOUT_BLOCK * sizeof(__half) : 0;
+    const uint32_t tile = n_tile * ROWS_8, n = (a.n_row + tile - 1) / tile;
+    const uint32_t n_piece = (a.n_block + a.piece - 1) / a.piece;
+    const uint32_t each = n_piece > 1 ? TALLY / n_group : n;
+    for (uint32_t first = 0; first < n; first += each) {
+        a.row0 = first * tile;
+        TRY(queue_launch(d, "narrow linear layer", narrow<type, n_tile, n_mat>,
+                         dim3(n_group, n - first < each ? n - first : each, n_piece), WARPS * 32,
+                         ring::all + packed, a));
+    }
+    return SAC_OK;
+}
+
+/* Pieces of a row of weights: enough blocks to fill the GPU, each with work for about all of its
+ * warps. They depend on the matrices and the GPU alone, as sums do on them. */
+static void cut_rows(struct narrow_args *a, const struct cuda_device *d, uint32_t unit,
+                     uint32_t n_group, uint32_t part_row)
+{
+    const uint32_t n_unit = (a->n_block + unit - 1) / unit, most = (n_unit + WARPS / 4) / WARPS;
+    uint32_t n = (FULL_BLOCKS * d->n_sm + n_group - 1) / n_group;
+    n = n < most ? n : most;
+    if (n * n_group * WEIGHT_GROUP > part_row) n = part_row / (n_group * WEIGHT_GROUP);
+    if (!a->sum || n_group >= d->n_sm || n < 1) n = 1;
+    a->piece = (n_unit + n - 1) / n * unit;
 }
 
 template <int type>
-static sac_status launch(struct cuda_device *d, const struct narrow_args &a, uint32_t n_group)
+static sac_status launch(struct cuda_device *d, struct narrow_args &a, uint32_t n_group,
+                         uint32_t part_row)
 {
-    static const char name[] = "narrow linear layer";
-    const size_t smem = a.input.x ? (size_t)a.n_row * a.width * sizeof(__half) : 0;
-    const uint32_t n8 = (a.n_row + ROWS_8 - 1) / ROWS_8;
-    const uint32_t n16 = (a.n_row + 2 * ROWS_8 - 1) / (2 * ROWS_8);
-    if (a.part[0].up)
-        return queue_launch(d, name, narrow<type, 1, 2>, dim3(n_group, n8), WARPS * 32, smem, a);
-    if (n8 == 1)
-        return queue_launch(d, name, narrow<type, 1, 1>, dim3(n_group, 1), WARPS * 32, smem, a);
-    return queue_launch(d, name, narrow<type, 2, 1>, dim3(n_group, n16), WARPS * 32, smem, a);
+    const bool glu = a.part[0].up != NULL;
+    cut_rows(&a, d, glu ? narrow_ring<type, 2>::unit : narrow_ring<type, 1>::unit, n_group,
+             part_row);
+    if (glu) return launch_tiles<type, 1, 2>(d, a, n_group);
+    if (a.n_row <= ROWS_8) return launch_tiles<type, 1, 1>(d, a, n_group);
+    return launch_tiles<type, 2, 1>(d, a, n_group);
 }
+
+/* ---- Unpacking ---- */
 
 /* One warp for each block of 32 inputs of a group. */
 template <int type>
@@ -258,10 +418,12 @@ sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
     a.group_bytes = w->group_bytes;
     a.x = rows->x;
     a.x_scale = rows->scale;
+    a.sum = rows->part;
+    a.tally = d->tally;
     a.n_row = rows->n_row;
     a.width = rows->width;
     if (rows->input) a.input = *rows->input;
-#define CALL(type) return launch<type>(d, a, n_group)
+#define CALL(type) return launch<type>(d, a, n_group, rows->part_row)
     FOR_TYPE(w->type, CALL)
 #undef CALL
     return device_fail(d, SAC_ERR_UNSUPPORTED, "weights of this type");

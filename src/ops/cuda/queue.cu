@@ -13,6 +13,11 @@
 
 #define COMMANDS_MAX 4096u
 #define BYTES_MAX    ((size_t)4 << 20)
+#define SMEM_ANY     32768u /* of shared memory that every kernel may ask for beside its own, */
+#define SMEM_STATIC  16384u /* which is less than this */
+#ifndef CARVEOUT
+#define CARVEOUT 100 /* percent of an SM's memory that is shared memory rather than cache */
+#endif
 
 struct command_row {
     struct queue_command *command; /* [COMMANDS_MAX] */
@@ -85,6 +90,19 @@ sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t 
 
 /* ---- Issuing ---- */
 
+/* Lets a kernel have as much shared memory as there is. The same for all of its launches: those of a
+ * graph are looked at by what was said last. And no kernel waits until an SM has divided its memory
+ * between cache and shared memory in another way: all ask for the same. */
+static cudaError_t allow_shared(const struct cuda_device *d, const struct queue_command *c)
+{
+    const size_t most = d->smem_max - SMEM_STATIC;
+    const int bytes = (int)(c->smem > most ? c->smem : most);
+    const cudaError_t code =
+        cudaFuncSetAttribute(c->kernel, cudaFuncAttributePreferredSharedMemoryCarveout, CARVEOUT);
+    if (code != cudaSuccess || c->smem <= SMEM_ANY) return code;
+    return cudaFuncSetAttribute(c->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
 /* A kernel may begin while the one before it ends (kernel_begin), on GPUs that can; what follows a
  * copy waits for it. */
 static cudaError_t issue_kernel(const struct cuda_device *d, const struct queue_command *c,
@@ -101,6 +119,8 @@ static cudaError_t issue_kernel(const struct cuda_device *d, const struct queue_
     config.stream = d->stream;
     config.attrs = &early;
     config.numAttrs = behind_kernel && d->major >= 9 ? 1 : 0;
+    const cudaError_t code = allow_shared(d, c);
+    if (code != cudaSuccess) return code;
     return cudaLaunchKernelExC(&config, c->kernel, args);
 }
 

@@ -1,4 +1,5 @@
-/* weights.cuh: packed weights (weight_layout.h) into registers, as the matrix units want them.
+/* weights.cuh: packed weights (weight_layout.h) into registers, as the matrix units want them, from
+ * memory of the device or from shared memory.
  *
  * One warp unpacks a block of 16 outputs and 32 inputs. Lane 4g + t holds outputs 2g and 2g + 1, and
  * of each the inputs 16 s + 4 t + 0..3 for s = 0, 1. An mma of 16 x 8 x 16 takes its 16 inputs in
@@ -21,17 +22,17 @@ struct block_w {
 
 static __device__ inline uint2 load8(const uint8_t *p)
 {
-    return __ldg(reinterpret_cast<const uint2 *>(p));
+    return *reinterpret_cast<const uint2 *>(p);
 }
 
 static __device__ inline __half2 load_half2(const uint8_t *p)
 {
-    return __ldg(reinterpret_cast<const __half2 *>(p));
+    return *reinterpret_cast<const __half2 *>(p);
 }
 
 static __device__ inline uint32_t load2(const uint8_t *p)
 {
-    return __ldg(reinterpret_cast<const uint16_t *>(p));
+    return *reinterpret_cast<const uint16_t *>(p);
 }
 
 /* A plane's part of the codes of one step: `bits` of each of four bytes, for two outputs. */

@@ -1,0 +1,192 @@
+/* check_narrow.c: linear layers of decode rows as the CUDA library has them, against the reference,
+ * for every type: rows of weights that are cut into pieces and such that are not, ragged ends, and
+ * the same bits for a row in whatever company. The library is that which SAC_CHECK_CUDA names
+ * (`make check-cuda`), else the one that runs on a CPU. */
+#include "../unit/must.h"
+#include "base/mem.h"
+#include "ops/cuda/api.h"
+#include "random_rows.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N_ROW = 19, IN_MAX = 4864, OUT_MAX = 35, N_TAKE_MAX = 16 };
+
+static const enum quant_type types[] = {QUANT_F32,  QUANT_F16,    QUANT_BF16,  QUANT_Q4_0,
+                                        QUANT_Q4_1, QUANT_Q5_0,   QUANT_Q5_1,  QUANT_Q8_0,
+                                        QUANT_Q2_K, QUANT_Q3_K,   QUANT_Q4_K,  QUANT_Q5_K,
+                                        QUANT_Q6_K, QUANT_IQ4_NL, QUANT_IQ4_XS};
+
+static const struct cuda_api *api;
+static struct cuda_device *device;
+static struct workers *pool;
+static struct ops ref;
+static void *taken[N_TAKE_MAX];
+static uint32_t n_taken;
+static float x[N_ROW * IN_MAX], norm[IN_MAX], bias[OUT_MAX];
+static float want[N_ROW * OUT_MAX], all[N_ROW * OUT_MAX], got[N_ROW * OUT_MAX];
+
+static int open_library(void **state)
+{
+    (void)state;
+    const char *path = getenv("SAC_CHECK_CUDA");
+    void *library = dlopen(path ? path : CUDA_HOST, RTLD_NOW | RTLD_LOCAL);
+    uint64_t seed = 7;
+    sac_error err;
+    cuda_api_fn get;
+    if (!library || ops_init_isa(&ref, "ref", &err) != SAC_OK) return -1;
+    if (workers_create(&pool, 1, &err) != SAC_OK) return -1;
+    *(void **)&get = dlsym(library, CUDA_API_SYMBOL);
+    api = get();
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) x[i] = random_gauss(&seed);
+    for (size_t i = 0; i < IN_MAX; i++) norm[i] = 1 + 0.5f * random_unit(&seed);
+    for (size_t i = 0; i < OUT_MAX; i++) bias[i] = random_unit(&seed);
+    return api->abi == CUDA_ABI && api->open(&device, 0, &err) == SAC_OK ? 0 : -1;
+}
+
+static int close_library(void **state)
+{
+    (void)state;
+    api->close(device);
+    workers_destroy(pool);
+    return 0;
+}
+
+/* ---- Memory of the device ---- */
+
+/* A copy there, until give_all; of nothing: as many bytes of no number. */
+static void *put(const void *src, size_t bytes)
+{
+    assert_true(n_taken < N_TAKE_MAX);
+    void *p = taken[n_taken++] = api->take(device, bytes);
+    uint8_t *none = src ? NULL : mem_map(bytes);
+    assert_non_null(p);
+    if (none) memset(none, 0xff, bytes);
+    api->up(device, p, none ? none : src, bytes);
+    if (none) mem_unmap(none, bytes);
+    return p;
+}
+
+static void give_all(void)
+{
+    for (uint32_t i = 0; i < n_taken; i++) api->give(device, taken[i]);
+    n_taken = 0;
+}
+
+/* ---- Calls ---- */
+
+static struct weight make_weight(enum quant_type type, uint32_t n_out, uint32_t n_in)
+{
+    const size_t bytes = n_out * quant_row_bytes(type, n_in);
+    struct weight w;
+    uint64_t seed = 3;
+    weight_init(&w, type, n_out, n_in);
+    uint8_t *src = mem_map(bytes);
+    w.data = mem_map(weight_bytes(&w));
+    assert_true(src && w.data);
+    random_rows(src, type, (size_t)n_out * n_in, &seed);
+    weight_pack(pool, &w, src);
+    mem_unmap(src, bytes);
+    return w;
+}
+
+static void call_ref(struct op_linear op)
+{
+    op.scratch_bytes = ref.linear_scratch(1, op.n_row, op.n_in, op.part[0].w->n_out);
+    op.scratch = mem_map(op.scratch_bytes);
+    assert_non_null(op.scratch);
+    ref.linear(pool, &op);
+    mem_unmap(op.scratch, op.scratch_bytes);
+}
+
+/* Rows row0 .. row0 + n - 1 of a problem whose pointers are the device's, to `to`. */
+static void call(float *to, struct op_linear op, uint32_t row0, uint32_t n)
+{
+    sac_error err;
+    const size_t bytes = n * op.part[0].y_stride * sizeof *to;
+    op.x += row0 * op.x_stride;
+    op.n_row = n;
+    assert_int_equal(api->linear(device, &op), SAC_OK);
+    api->down(device, to, op.part[0].y, bytes);
+    must(api->wait(device, &err), &err);
+}
+
+static void assert_near(uint32_t n, const char *name)
+{
+    double error = 0, power = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const double d = (double)all[i] - (double)want[i];
+        error += d * d;
+        power += (double)want[i] * (double)want[i];
+    }
+    if (!(error <= 1e-6 * power)) fail_msg("%s: off by %.2e", name, sqrt(error / power));
+}
+
+/* All rows against the reference, then fewer of them against these bits. */
+static void check(enum quant_type type, uint32_t n_out, uint32_t n_in, bool has_norm)
+{
+    static const uint32_t some[][2] = {{0, 1}, {7, 3}, {18, 1}, {2, 6}, {3, 16}};
+    struct weight w = make_weight(type, n_out, n_in);
+    struct op_linear op = {.x = x,
+                           .x_stride = n_in,
+                           .n_row = N_ROW,
+                           .n_in = n_in,
+                           .norm = has_norm ? norm : NULL,
+                           .norm_eps = 1e-5f,
+                           .kind = ROW_DECODE,
+                           .n_part = 1,
+                           .part = {{.w = &w, .bias = bias, .y = want, .y_stride = n_out}}};
+    call_ref(op);
+    const struct weight there = {.type = w.type,
+                                 .n_out = w.n_out,
+                                 .n_in = w.n_in,
+                                 .n_group = w.n_group,
+                                 .group_bytes = w.group_bytes,
+                                 .data = put(w.data, weight_bytes(&w))};
+    op.x = put(x, (size_t)N_ROW * n_in * sizeof *x);
+    if (has_norm) op.norm = put(norm, n_in * sizeof *norm);
+    op.part[0].w = &there;
+    op.part[0].bias = put(bias, n_out * sizeof *bias);
+    op.part[0].y = put(NULL, (size_t)N_ROW * n_out * sizeof *all);
+    op.scratch_bytes = api->linear_scratch(1, N_ROW, n_in, n_out);
+    op.scratch = put(NULL, op.scratch_bytes);
+    call(all, op, 0, N_ROW);
+    assert_near(N_ROW * n_out, quant_name(type));
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        call(got, op, some[i][0], some[i][1]);
+        assert_memory_equal(got, all + some[i][0] * n_out, some[i][1] * n_out * sizeof *got);
+    }
+    give_all();
+    mem_unmap(w.data, weight_bytes(&w));
+}
+
+static void long_rows_are_those_of_the_reference(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const uint32_t block = quant_block_elems(types[i]);
+        check(types[i], 13, block == 256 ? IN_MAX : block == 32 ? 4640 : 4627, i % 2);
+    }
+}
+
+static void short_rows_are_those_of_the_reference(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const uint32_t block = quant_block_elems(types[i]);
+        check(types[i], OUT_MAX, block == 256 ? 256 : block == 32 ? 608 : 587, i % 2 == 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(long_rows_are_those_of_the_reference),
+                                       cmocka_unit_test(short_rows_are_those_of_the_reference)};
+    return cmocka_run_group_tests(tests, open_library, close_library);
+}
