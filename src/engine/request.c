@@ -57,9 +57,10 @@ struct request {
     sac_sparse sparse;        /* its budget is in `budget` */
     char budget[BUDGET_BYTES];
     sac_guide guide;
-    const uint64_t *mask; /* of the token that is chosen next, if has_mask; the guide's */
+    const uint64_t *mask; /* of the token that is chosen next, if has_mask; NULL: any may come */
     bool has_mask;
-    bool has_choice; /* the last step chose a token */
+    uint64_t *own_mask; /* owned: the guide's without the tokens that end; NULL: the guide's own */
+    bool has_choice;    /* the last step chose a token */
     int32_t choice;
     float choice_logprob;
     sac_prob *probs; /* owned, [n_probs] */
@@ -83,9 +84,9 @@ struct request_list {
     uint64_t n_preempted;
     bool in_run;
     uint32_t n_vocab;
-    size_t piece_max;    /* bytes of the longest token */
-    sac_logit_bias *ban; /* owned, [n_ban]: the tokens that end a generation, for ignore_eos */
-    size_t n_ban;
+    size_t piece_max;  /* bytes of the longest token */
+    size_t n_mask;     /* words of a mask */
+    uint64_t *no_ends; /* owned, [n_mask]: all but the tokens that end a generation */
 };
 
 static uint32_t count_state(const struct request_list *list, enum request_state state)
@@ -111,6 +112,7 @@ static void request_free(struct request *r)
     mem_free(r->tok);
     mem_free(r->parked);
     mem_free(r->probs);
+    mem_free(r->own_mask);
     mem_free(r);
 }
 
@@ -123,20 +125,18 @@ sac_status request_list_create(struct request_list **out, sac_engine *engine, sa
     list->engine = engine;
     list->next_id = 1;
     list->n_vocab = (uint32_t)n_vocab;
+    list->n_mask = ((size_t)n_vocab + 63) / 64;
+    list->no_ends = mem_calloc(list->n_mask, sizeof *list->no_ends);
+    if (!list->no_ends) {
+        request_list_destroy(list);
+        return error_set(err, SAC_ERR_MEMORY, "out of memory for the requests");
+    }
     for (int32_t tok = 0; tok < n_vocab; tok++) {
         size_t bytes;
         sac_token_piece(model, tok, false, &bytes);
         if (bytes > list->piece_max) list->piece_max = bytes;
-        list->n_ban += sac_token_is_eog(model, tok);
+        if (!sac_token_is_eog(model, tok)) list->no_ends[tok / 64] |= 1ull << tok % 64;
     }
-    list->ban = mem_calloc(list->n_ban, sizeof *list->ban);
-    if (!list->ban) {
-        request_list_destroy(list);
-        return error_set(err, SAC_ERR_MEMORY, "out of memory for the requests");
-    }
-    size_t i = 0;
-    for (int32_t tok = 0; tok < n_vocab; tok++)
-        if (sac_token_is_eog(model, tok)) list->ban[i++] = (sac_logit_bias){tok, -INFINITY};
     *out = list;
     return SAC_OK;
 }
@@ -149,7 +149,7 @@ void request_list_destroy(struct request_list *list)
         list->first = r->next;
         request_free(r);
     }
-    mem_free(list->ban);
+    mem_free(list->no_ends);
     mem_free(list);
 }
 
@@ -216,25 +216,10 @@ static sac_status check_request(struct request *r, const struct request_list *li
     return SAC_OK;
 }
 
-/* The request's sampling, with the end tokens banned if it ignores them. */
 static sac_status create_sampler(struct request *r, const struct request_list *list,
                                  const sac_request *want, sac_error *err)
 {
-    sac_sampling sampling = want->sampling;
-    sac_logit_bias *both = NULL;
-    if (want->ignore_eos) {
-        const size_t n = sampling.n_logit_bias;
-        both = mem_calloc(n + list->n_ban, sizeof *both);
-        if (!both) return error_set(err, SAC_ERR_MEMORY, "out of memory for a request");
-        if (n) memcpy(both, sampling.logit_bias, n * sizeof *both);
-        if (list->n_ban) memcpy(both + n, list->ban, list->n_ban * sizeof *both);
-        sampling.logit_bias = both;
-        sampling.n_logit_bias = n + list->n_ban;
-    }
-    const sac_status status =
-        sac_sampler_create(&r->sampler, engine_model(list->engine), &sampling, err);
-    mem_free(both);
-    if (status != SAC_OK) return status;
+    TRY(sac_sampler_create(&r->sampler, engine_model(list->engine), &want->sampling, err));
     /* Penalties look back over the whole sequence, whoever computed it. */
     const int32_t *before = r->n_cached ? sac_seq_tokens(list->engine, r->seq) : NULL;
     for (uint32_t i = 0; i < r->n_cached; i++) sac_sampler_accept(r->sampler, before[i]);
@@ -306,7 +291,9 @@ static sac_status fill_request(struct request *r, struct request_list *list,
     TRY(stop_init(&r->stop, want->stop, want->n_stop, list->piece_max, err));
     r->probs = mem_calloc(r->n_probs, sizeof *r->probs);
     r->tok = mem_calloc((size_t)r->n_prompt + r->max_tokens, sizeof *r->tok);
-    if (!r->probs || !r->tok)
+    const bool needs_mask = r->ignore_eos && r->guide.mask;
+    if (needs_mask) r->own_mask = mem_calloc(list->n_mask, sizeof *r->own_mask);
+    if (!r->probs || !r->tok || (needs_mask && !r->own_mask))
         return error_set(err, SAC_ERR_MEMORY, "out of memory for a request of %u tokens",
                          r->n_prompt);
     memcpy(r->tok, want->prompt, r->n_prompt * sizeof *r->tok);
@@ -446,13 +433,22 @@ static void on_row(void *user, const sac_row *row)
     }
 }
 
-/* Asks the guides for the masks of the tokens that come next. They are known before the step, so
- * that it may leave out logits of tokens that are masked. */
+/* The tokens that may come next: those that the guide allows, without ends if they are ignored. */
+static const uint64_t *next_mask(const struct request_list *list, struct request *r)
+{
+    const uint64_t *mask = r->guide.mask ? r->guide.mask(r->guide.user) : NULL;
+    if (!r->ignore_eos) return mask;
+    if (!mask) return list->no_ends;
+    for (size_t i = 0; i < list->n_mask; i++) r->own_mask[i] = mask[i] & list->no_ends[i];
+    return r->own_mask;
+}
+
+/* Masks are known before the step, so that it may leave out logits of tokens that are masked. */
 static void ask_masks(struct request_list *list)
 {
     for (struct request *r = list->first; r; r = r->next) {
-        if (r->state != REQUEST_RUNNING || !r->guide.mask) continue;
-        if (!r->has_mask) r->mask = r->guide.mask(r->guide.user);
+        if (r->state != REQUEST_RUNNING || !(r->guide.mask || r->ignore_eos)) continue;
+        if (!r->has_mask) r->mask = next_mask(list, r);
         r->has_mask = true;
         engine_use_mask(list->engine, r->seq, r->mask);
     }
@@ -483,8 +479,9 @@ static void take_choice(struct request_list *list, struct request *r)
     const sac_model *model = engine_model(list->engine);
     r->has_choice = false;
     if (r->choice < 0) {
-        const char *why = r->mask ? "no token can be chosen: the mask leaves none that is possible"
-                                  : "no token can be chosen: every logit is banned or NaN";
+        const char *why = r->guide.mask
+                              ? "no token can be chosen: the mask leaves none that is possible"
+                              : "no token can be chosen: every logit is banned or NaN";
         end_request(list, r, (sac_event){.finish = SAC_FINISH_ERROR, .error = why});
         return;
     }

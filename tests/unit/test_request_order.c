@@ -71,6 +71,34 @@ static void a_guide_rules_its_request_only(void **state)
     }
 }
 
+static const uint64_t *all_of_it(void *user)
+{
+    return user;
+}
+
+/* A request that ignores ends does so beside a guide, too, which may allow them. */
+static void a_guide_does_not_bring_ends_back(void **state)
+{
+    uint64_t mask[(N_VOCAB + 63) / 64];
+    struct log log[3] = {0};
+    sac_engine *e = engine_new(1, N_CTX, 64);
+    sac_request r = greedy();
+    (void)state;
+    memset(mask, 0xff, sizeof mask);
+    r.max_tokens = 14;
+    for (int i = 0; i < 3; i++) {
+        r.ignore_eos = i > 0;
+        if (i == 2) r.guide = (sac_guide){.mask = all_of_it, .user = mask};
+        submit(e, &log[i], 1, 3, &r);
+        run_all(e);
+    }
+    assert_int_equal(log[0].finish, SAC_FINISH_STOP);
+    assert_int_equal(log[1].n_tok, 14);
+    assert_int_equal(log[2].n_tok, 14);
+    assert_string_equal(log[2].text, log[1].text);
+    engine_delete(e);
+}
+
 static void an_empty_mask_ends_one_request_only(void **state)
 {
     (void)state;
@@ -200,6 +228,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_guide_rules_its_request_only),
+        cmocka_unit_test(a_guide_does_not_bring_ends_back),
         cmocka_unit_test(an_empty_mask_ends_one_request_only),
         cmocka_unit_test(an_urgent_request_takes_the_place_of_a_running_one),
         cmocka_unit_test(equals_do_not_give_way),
