@@ -63,8 +63,8 @@ struct answer {
     uint32_t n_choice;
     uint64_t key; /* of the client, keys.h; 0: none was asked for */
     int fd;       /* lock: the client's socket, watched until the client is gone; -1: none */
-    /* Called under the lock: the HTTP side sleeps until wake. */
-    void (*sleep)(void *user);
+    /* The HTTP side sleeps until wake. */
+    void (*sleep)(void *user); /* called under the lock */
     void (*wake)(void *user);
     void *user;
     bool eager; /* wake for every piece, not at the end alone */

@@ -161,11 +161,20 @@ void loop_leave(struct loop *loop, struct answer *a)
 
 /* ---- Pieces ---- */
 
-static void wake(struct answer *a)
+/* Whether the HTTP side sleeps, which is then the caller's to wake. Under the lock. */
+static bool rouse(struct answer *a)
 {
-    if (!a->asleep) return;
+    const bool was_asleep = a->asleep;
     a->asleep = false;
-    a->wake(a->user);
+    return was_asleep;
+}
+
+/* For each token this is without the lock, which the woken thread takes at once: it would sleep
+ * again, and whoever lets go of the lock would wake it a second time. The HTTP side's connection
+ * cannot end before it is woken, so it is there; the loop's reference keeps the answer. */
+static void wake_now(struct answer *a, bool wakes)
+{
+    if (wakes) a->wake(a->user);
 }
 
 /* Its client would hold the connection until it reads on, or idles for long enough. */
@@ -175,8 +184,9 @@ static void cut_off(struct answer *a)
     if (a->fd >= 0) shutdown(a->fd, SHUT_RDWR);
 }
 
-/* Appends a piece, which may be NULL for want of memory. Under the lock. */
-static void put_piece(struct loop *loop, struct answer *a, struct answer_piece *p)
+/* Appends a piece, which may be NULL for want of memory. True: the HTTP side is to be
+ * woken (wake_now). Under the lock. */
+static bool put_piece(struct loop *loop, struct answer *a, struct answer_piece *p)
 {
     const size_t bytes = p ? sizeof *p + p->n_text + p->n_prob * sizeof *p->prob : 0;
     a->piece_us = clock_us();
@@ -190,10 +200,10 @@ static void put_piece(struct loop *loop, struct answer *a, struct answer_piece *
         a->end = &p->next;
         a->piece_bytes += bytes;
     }
-    if (a->eager || a->n_left == 0) wake(a);
+    return (a->eager || a->n_left == 0) && rouse(a);
 }
 
-static void end_choice(struct loop *loop, struct answer_choice *c, struct answer_piece *p)
+static bool end_choice(struct loop *loop, struct answer_choice *c, struct answer_piece *p)
 {
     struct answer *a = c->answer;
     assert(!c->ended && a->n_left > 0);
@@ -202,7 +212,7 @@ static void end_choice(struct loop *loop, struct answer_choice *c, struct answer
     if (c->submitted) loop->n_submitted--;
     loop->n_choice--;
     a->n_left--;
-    put_piece(loop, a, p);
+    return put_piece(loop, a, p);
 }
 
 /* A form that is beyond its limits is told in its own words: the engine knows of an empty mask. */
@@ -223,6 +233,7 @@ static bool on_event(void *user, const sac_event *e)
         e->finish == SAC_FINISH_ERROR ? piece_of_error(c, e) : answer_piece_of(a, c->i, e);
     if (c->reading && e->kind == SAC_EVENT_TOKEN) reading_token(c->reading, e->tok);
     const uint64_t now_us = clock_us();
+    bool wakes;
     pthread_mutex_lock(&loop->lock);
     if (!c->started) {
         c->started = true;
@@ -239,12 +250,13 @@ static bool on_event(void *user, const sac_event *e)
         if (c->seq != SAC_SEQ_NONE) sac_seq_remove(loop->engine, c->seq);
         metrics_ended(loop->metrics, e, now_us - a->submit_us);
         if (a->ask.audit || a->sampled) metrics_audited(loop->metrics, c->reading);
-        end_choice(loop, c, p);
+        wakes = end_choice(loop, c, p);
     } else {
-        put_piece(loop, a, p);
+        wakes = put_piece(loop, a, p);
     }
     const bool cancel = a->gone;
     pthread_mutex_unlock(&loop->lock);
+    wake_now(a, wakes);
     return cancel;
 }
 
@@ -313,9 +325,11 @@ static sac_status submit_choice(struct loop *loop, struct answer_choice *c, sac_
 
 static void end_with(struct loop *loop, struct answer_choice *c, struct answer_piece *p)
 {
+    struct answer *a = c->answer;
     pthread_mutex_lock(&loop->lock);
-    end_choice(loop, c, p);
+    const bool wakes = end_choice(loop, c, p);
     pthread_mutex_unlock(&loop->lock);
+    wake_now(a, wakes);
 }
 
 static void start_choice(struct loop *loop, struct answer_choice *c)
@@ -331,8 +345,9 @@ static void start_choice(struct loop *loop, struct answer_choice *c)
     pthread_mutex_lock(&loop->lock);
     c->submitted = true;
     loop->n_submitted++;
-    put_piece(loop, c->answer, answer_piece_bare(ANSWER_TAKEN, c->i));
+    const bool wakes = put_piece(loop, c->answer, answer_piece_bare(ANSWER_TAKEN, c->i));
     pthread_mutex_unlock(&loop->lock);
+    wake_now(c->answer, wakes);
 }
 
 /* ---- Documents ---- */
@@ -487,7 +502,7 @@ static void give_up(struct loop *loop, struct answer_choice *c)
     if (c->submitted)
         sac_cancel(loop->engine, c->request_id);
     else if (c->answer->waits)
-        end_choice(loop, c, answer_piece_cancelled(c->i));
+        wake_now(c->answer, end_choice(loop, c, answer_piece_cancelled(c->i)));
 }
 
 /* What the lock protects of a step: who left, what is over, the numbers of the last step. Returns
@@ -527,7 +542,7 @@ static void fail_all(struct loop *loop, sac_status status, const char *why)
     for (struct answer *a = loop->live; a; a = a->next)
         for (uint32_t i = 0; i < a->n_choice; i++)
             if (!a->choice[i].ended)
-                end_choice(loop, &a->choice[i], answer_piece_failed(i, status, why));
+                wake_now(a, end_choice(loop, &a->choice[i], answer_piece_failed(i, status, why)));
     pthread_mutex_unlock(&loop->lock);
 }
 
@@ -548,7 +563,8 @@ static bool on_document(void *user, double share)
     const uint32_t n_all = (uint32_t)(a->ask.document.n_head + a->ask.document.n_tok);
     pthread_mutex_lock(&loop->lock);
     take_inbox(loop);
-    if (a->ask.work) put_piece(loop, a, answer_piece_progress((uint32_t)(share * n_all), n_all));
+    if (a->ask.work)
+        wake_now(a, put_piece(loop, a, answer_piece_progress((uint32_t)(share * n_all), n_all)));
     pthread_mutex_unlock(&loop->lock);
     run_turn(loop);
     tidy(loop);
@@ -597,7 +613,7 @@ static void ping(struct loop *loop, struct answer *a, uint64_t ping_us)
 {
     if (!a->eager || !a->asleep || clock_us() - a->piece_us < ping_us) return;
     struct answer_piece *p = answer_piece_bare(ANSWER_PING, 0);
-    if (p) put_piece(loop, a, p); /* else the next tick tries again */
+    if (p) wake_now(a, put_piece(loop, a, p)); /* else the next tick tries again */
 }
 
 void loop_tick(struct loop *loop, uint64_t ping_us)
