@@ -103,6 +103,7 @@ static void count_choices(sac_engine *e, const struct reading *r)
         t->mass_proved += (double)lane->mass_proved;
         t->n_select_nan += lane->not_finite;
         t->choose_bytes_read += lane->meter.bytes[METER_CHOOSE];
+        if (!lane->attended) t->choose_bytes_read += lane->meter.bytes[METER_ATTEND]; /* in vain */
         t->build_bytes_read += lane->meter.bytes[METER_BUILD];
     }
 }

@@ -250,6 +250,8 @@ static void list_lane(const struct choose_call *c, const struct method_lane *lan
         for (uint32_t left = word; left; left &= left - 1)
             list.tok[list.n_tok++] = p * PAGE_TOK + (uint32_t)__builtin_ctz(left);
     }
+    const uint64_t n_attended = answer->meter.bytes[METER_ATTEND];
+    if (answer->attended && n_attended > 0) answer->kv_bytes = n_attended;
     assert(list.tok || list.n_tok == 0);
     for (uint32_t i = 0; i < list.n_tok && !e->pool.tier; i++)
         fetch_token(&e->pool.geom,

@@ -201,6 +201,8 @@ static void list_pages(const sac_engine *e, struct record_job *j, uint32_t windo
         j->k_bytes += page_lines_keys(&e->attend.lines, j->mask[p]);
         j->v_bytes += page_lines_values(&e->attend.lines, j->mask[p]);
     }
+    const uint64_t n_attended = j->lane.attended ? j->lane.meter.bytes[METER_ATTEND] : 0;
+    if (n_attended > 0) j->k_bytes = 2 * (uint64_t)n_own_tok * d * 2 + n_attended - j->v_bytes;
     j->page[n++] = own;
     j->n_page_read = n;
     j->n_page = own + 1;

@@ -41,6 +41,12 @@ static inline void meter_build(const struct method_lane *l)
     if (l->meter) l->meter->kind = METER_BUILD;
 }
 
+/* What is read until meter_choose is what attention would be made of. */
+static inline void meter_attend(const struct method_lane *l)
+{
+    if (l->meter) l->meter->kind = METER_ATTEND;
+}
+
 static inline void meter_choose(const struct method_lane *l)
 {
     if (l->meter) l->meter->kind = METER_CHOOSE;

@@ -14,6 +14,9 @@
  *    engine leaves it out where a dense read is asked for. A method must live with that. In a layer
  *    `see` has returned for all lanes before any is asked, so `select` may read what `see` has left
  *    in the states of the layer's other heads; it must not touch that part of its own.
+ *  - The layers of a row come in rising order, those with a window left out. So `select` may read
+ *    what `select` left in states of lower layers for this row, and of higher ones for the row
+ *    before (method_layer_state).
  *  - What a method learns from a prompt it learns at the first decode row (the prompt's last token,
  *    or the first of those that the caller wants served so), from the cached keys and from the
  *    queries of the last rows (`past`), which the engine keeps for all sequences. So it makes no
@@ -61,9 +64,10 @@ static inline const float *method_past_query(const struct method_past *past, uin
     return past->q + (pos + past->shift) % past->n_slot * width;
 }
 
-/* What a decode row's hooks have read (meter.h): for its own choice, and for what serves more rows
- * than one, such as tables, votes and coordinates. */
-enum meter_kind { METER_CHOOSE, METER_BUILD, METER_KINDS };
+/* What a decode row's hooks have read (meter.h): for its own choice; for what serves more rows than
+ * one, such as tables, votes and coordinates; and, of a method that attends to keys in a form of
+ * its own, that and the values, in place of what attention would have read of the marked tokens. */
+enum meter_kind { METER_CHOOSE, METER_BUILD, METER_ATTEND, METER_KINDS };
 struct meter {
     _Alignas(64) uint64_t bytes[METER_KINDS]; /* lanes of other threads stand beside it */
     enum meter_kind kind;                     /* of what is read next */
@@ -109,6 +113,15 @@ struct method_lane {
     struct meter
         *meter; /* of a decode row's lane; NULL: of prompt rows, whose reads nobody counts */
 };
+
+/* The state of a head of another layer of the same sequence. */
+static inline const void *method_layer_state(const struct method_lane *l, uint32_t layer,
+                                             uint32_t head)
+{
+    const size_t n_kv_head = l->shape->geom->n_kv_head;
+    return l->layer_state - l->layer * n_kv_head * l->state_stride +
+           (layer * n_kv_head + head) * l->state_stride;
+}
 
 /* What to read besides the own page. */
 struct method_pick {
@@ -258,6 +271,7 @@ struct method_facts {
     uint32_t n_late;   /* decode: a token for which no query has asked is read so many steps after
                           one does, at most, or METHOD_NEVER */
     bool blind;        /* looks at no key, so a bad one goes by unseen */
+    bool reads_all;    /* decode: every token is read, in part */
     bool keeps_found;  /* what it has found of tokens that stay (axes, representatives) a cut leaves
                         */
 };

@@ -212,6 +212,12 @@ const float *pick_query(float *room, const struct method_lane *l, uint32_t page,
     return room;
 }
 
+void pick_values(float *v, const struct method_lane *l, uint32_t page)
+{
+    meter_bytes(l, page_all_values(l->shape->geom));
+    read_pages(NULL, v, l, page, 1);
+}
+
 void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t page)
 {
     const struct page_geom *g = l->shape->geom;

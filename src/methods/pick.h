@@ -169,6 +169,7 @@ void pick_let(const struct method_lane *l, uint32_t page, uint32_t n_page);
 /* Keys of a sealed page of the lane [PAGE_TOK, head_dim], as attention reads them. All
  * of these count what they read. */
 void pick_keys(float *k, const struct method_lane *l, uint32_t page);
+void pick_values(float *v, const struct method_lane *l, uint32_t page);
 void pick_keys_values(float *k, float *v, const struct method_lane *l, uint32_t page);
 /* The same of the row's own page, up to the row, and their number; `v` may be NULL. */
 uint32_t pick_own(float *k, float *v, const struct method_lane *l);

@@ -102,6 +102,18 @@ static inline void lb_seal(struct lane_bench *b)
         }
 }
 
+static inline size_t lb_state_bytes(const struct lane_bench *b)
+{
+    return b->n_layer * LB_HEADS * b->state_stride + 64;
+}
+
+/* Of a layer and head: layers behind each other, as the engine has them; a test that sets more
+ * layers than there are has them share states. */
+static inline uint8_t *lb_state(const struct lane_bench *b, uint32_t layer, uint32_t h)
+{
+    return b->state + (layer % b->n_layer * LB_HEADS + h) * b->state_stride;
+}
+
 static inline void lb_open(struct lane_bench *b, sac_kv_type type, const char *spec, uint64_t seed)
 {
     sac_error err;
@@ -135,7 +147,7 @@ static inline void lb_open(struct lane_bench *b, sac_kv_type type, const char *s
     b->tail = mem_map(b->tail_bytes);
     b->side = mem_map(b->side_bytes);
     b->scratch = mem_map(b->scratch_bytes);
-    b->state = mem_map(LB_HEADS * b->state_stride + 64);
+    b->state = mem_map(lb_state_bytes(b));
 }
 
 static inline void lb_close(struct lane_bench *b)
@@ -144,14 +156,14 @@ static inline void lb_close(struct lane_bench *b)
     mem_unmap(b->tail, b->tail_bytes);
     mem_unmap(b->side, b->side_bytes);
     mem_unmap(b->scratch, b->scratch_bytes);
-    mem_unmap(b->state, LB_HEADS * b->state_stride + 64);
+    mem_unmap(b->state, lb_state_bytes(b));
     workers_destroy(b->workers);
 }
 
 /* Another sequence over the same keys. */
 static inline void lb_restart(struct lane_bench *b)
 {
-    memset(b->state, 0, LB_HEADS * b->state_stride);
+    memset(b->state, 0, lb_state_bytes(b));
     b->past_begin = 0;
 }
 
@@ -183,8 +195,8 @@ static inline void lb_point(struct lane_bench *b, uint32_t pos, bool is_prompt)
             .own = b->tail + (h * LB_PAGES + pos / PAGE_TOK) * b->geom.tail_bytes,
             .side = b->side,
             .side_stride = b->side_stride,
-            .state = b->state + h * b->state_stride,
-            .layer_state = b->state,
+            .state = lb_state(b, b->layer, h),
+            .layer_state = lb_state(b, b->layer, 0),
             .state_stride = b->state_stride,
             .scratch = b->scratch,
             .meter = &b->meter[h]};

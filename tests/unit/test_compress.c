@@ -43,7 +43,7 @@ static void votes_are_pooled_as_worked_out(void **state)
         struct living v;
         logit_open(&b, i ? "snapkv:kernel=3,pool=max" : "snapkv:kernel=3");
         lb_point(&b, 100, false);
-        cut_state(&v, &b.shape, b.state);
+        cut_state(&v, &b.shape, lb_state(&b, b.layer, 0));
         pool_votes(v.value, b.lane[0].param, score, 6);
         for (uint32_t t = 0; t < 6; t++) assert_true(fabsf(v.value[t] - want[i][t]) < 1e-6f);
         lb_close(&b);

@@ -38,6 +38,7 @@ static const struct worked cases[] = {
     {"tokenselect:budget=50", 128 + 502, 50, 128, 512},
     {"tokenselect:budget=2%", 128 + 502, 26, 128, 512},
     {"infinigen:budget=50,dense=0,alpha=100", 0, 50, 0, OWN},
+    {"kascade:budget=50", 0, 50, 0, OWN},
     /* 746 tokens have left the local window: five blocks, of which the first is read anyway. */
     {"infllm:budget=256", 128 + 608, 256, 128, 512},
     {"infllm:budget=1", 128 + 608, 128, 128, 512},
@@ -63,6 +64,7 @@ static const struct worked cases[] = {
     {"raas:budget=320,prompt=age", 0, 288, 0, OWN},
     /* No budget and no choice among tokens. */
     {"duo:gate=1", 128 + 246, 0, 128, 256},
+    {"think", 39 * 32, 0, 39 * 32, OWN},
 };
 
 static void walk(const char *spec)

@@ -18,7 +18,7 @@ static void sums_add_up_and_the_least_goes(void **state)
         lb_row(&b, pos, pos < N);
         if (pos < N) continue;
         assert_false(b.pick[0].dense);
-        const struct h2o_state *s = cut_state(&v, &b.shape, b.state);
+        const struct h2o_state *s = cut_state(&v, &b.shape, lb_state(&b, b.layer, 0));
         double sum = 0, least = INFINITY;
         uint32_t n_live = 0;
         for (uint32_t t = 0; t <= pos; t++) {
@@ -66,7 +66,7 @@ static void every_row_of_the_prompt_counts(void **state)
             lb_row(&b, pos, true);
         }
         lb_point(&b, N, false);
-        const struct h2o_state *s = cut_state(&v, &b.shape, b.state);
+        const struct h2o_state *s = cut_state(&v, &b.shape, lb_state(&b, b.layer, 0));
         observe_make(&o, &b.shape, b.scratch);
         assert_true(learn(&v, &b.lane[0], &o));
         assert_int_equal(s->n_row, i ? 10 : N);

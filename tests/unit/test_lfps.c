@@ -14,7 +14,7 @@ static void open_tables(struct parts *p, struct step *w, const char *spec, const
     logit_open(&b, spec);
     lb_seal(&b);
     lb_point(&b, POS, false);
-    cut_state(p, &b.shape, b.spec.param, b.state);
+    cut_state(p, &b.shape, b.spec.param, lb_state(&b, b.layer, 0));
     make_step(w, &b.shape, p->n_table, b.scratch);
     p->state->unit = 1;
     for (uint32_t t = SINK_TOK; t <= POS; t++) {
@@ -137,7 +137,7 @@ static void the_prompt_fills_both_tables(void **state)
     lb_seal(&b);
     for (uint32_t pos = POS - 4; pos < POS; pos++) lb_row(&b, pos, true);
     lb_point(&b, POS, false);
-    cut_state(&p, &b.shape, b.spec.param, b.state);
+    cut_state(&p, &b.shape, b.spec.param, lb_state(&b, b.layer, 0));
     make_step(&w, &b.shape, p.n_table, b.scratch);
     assert_true(learn(&p, &b.lane[0], &w));
     const float *ver = row_of(&p, 0, false, POS), *sla = row_of(&p, 0, true, POS);

@@ -159,7 +159,7 @@ static void live(uint32_t from, uint32_t to, uint32_t answer, uint64_t life)
 static void cut_all(const struct method *m, uint32_t n_tok)
 {
     for (uint32_t h = 0; h < LB_HEADS; h++) {
-        uint8_t *lane_state = b.state + h * b.state_stride;
+        uint8_t *lane_state = lb_state(&b, b.layer, h);
         if (m->decode->cut)
             m->decode->cut(lane_state, &b.shape, b.spec.param, n_tok);
         else

@@ -170,7 +170,8 @@ static void an_infinite_key_makes_its_head_dense(void **state)
         if (s.reads.n_select_nan != N_DECODE || seen.n_whole[0] != N_DECODE)
             fail_msg("%s: %llu of %d rows are counted, %u are whole", m->name,
                      (unsigned long long)s.reads.n_select_nan, N_DECODE, seen.n_whole[0]);
-        if (seen.n_whole[1] == N_DECODE) fail_msg("%s: the other head is dense, too", m->name);
+        if (seen.n_whole[1] == N_DECODE && !m->facts.reads_all)
+            fail_msg("%s: the other head is dense, too", m->name);
         assert_int_equal(s.reads.n_select, N_DECODE * N_LANE);
     }
 }
@@ -186,7 +187,8 @@ static void a_query_that_is_nan_makes_its_head_dense(void **state)
         if (s.reads.n_select_nan != N_DECODE || seen.n_whole[1] != N_DECODE)
             fail_msg("%s: %llu of %d rows are counted, %u are whole", m->name,
                      (unsigned long long)s.reads.n_select_nan, N_DECODE, seen.n_whole[1]);
-        if (seen.n_whole[0] == N_DECODE) fail_msg("%s: the other head is dense, too", m->name);
+        if (seen.n_whole[0] == N_DECODE && !m->facts.reads_all)
+            fail_msg("%s: the other head is dense, too", m->name);
     }
 }
 

@@ -210,7 +210,7 @@ static double table_sum(uint32_t h, bool sla, uint32_t pos)
 {
     struct parts p;
     double sum = 0;
-    cut_state(&p, &b.shape, b.spec.param, b.state + h * b.state_stride);
+    cut_state(&p, &b.shape, b.spec.param, lb_state(&b, b.layer, h));
     for (uint32_t t = 0; t <= pos; t++) sum += (double)row_of(&p, 0, sla, pos)[t];
     return sum * (double)p.state->unit;
 }

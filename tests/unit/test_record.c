@@ -201,19 +201,26 @@ static void bytes_are_those_counted_by_hand(void **state)
     (void)state;
     struct kept_list *list = malloc(sizeof *list);
     const struct {
+        const char *decode;
         sac_kv_type type;
         uint64_t k, v, prompt_k, prompt_v;
     } cases[] = {
         /* 101 tokens of 64 channels of 2 bytes; the prompt's first tile: 32 tokens. */
-        {SAC_KV_F16, 101 * 64 * 2, 101 * 64 * 2, 32 * 64 * 2, 32 * 64 * 2},
+        {"full", SAC_KV_F16, 101 * 64 * 2, 101 * 64 * 2, 32 * 64 * 2, 32 * 64 * 2},
+        /* Keys of two pages in a form of the method's own: 39 channels of 2 bytes. */
+        {"think", SAC_KV_F16, 64 * 39 * 2 + 37 * 64 * 2, 101 * 64 * 2, 32 * 64 * 2, 32 * 64 * 2},
         /* Three pages of 32 tokens of 64 bytes; K with 64 minima and 64 steps of 2 bytes each, V
          * with 2 scales of 2 bytes for each token; five tokens of 2-byte channels. */
-        {SAC_KV_Q8, 3 * (32 * 64 + 64 * 2 * 2) + 5 * 64 * 2, 3 * 32 * (64 + 2 * 2) + 5 * 64 * 2,
-         32 * 64 * 2, 32 * 64 * 2},
+        {"full", SAC_KV_Q8, 3 * (32 * 64 + 64 * 2 * 2) + 5 * 64 * 2,
+         3 * 32 * (64 + 2 * 2) + 5 * 64 * 2, 32 * 64 * 2, 32 * 64 * 2},
     };
-    for (size_t c = 0; c < 2; c++) {
-        sac_engine *e = new_engine(
-            (sac_engine_params){.record = true, .type_k = cases[c].type, .type_v = cases[c].type});
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        sac_engine *e = new_engine((sac_engine_params){.record = true,
+                                                       .type_k = cases[c].type,
+                                                       .type_v = cases[c].type,
+                                                       .sparse_min_ctx = 1,
+                                                       .decode = &cases[c].decode,
+                                                       .n_decode = 1});
         sac_seq s;
         sac_error err;
         must(sac_seq_create(e, &s, &err), &err);

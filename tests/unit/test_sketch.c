@@ -109,7 +109,7 @@ static void coordinates_behind_the_rank_have_no_say(void **state)
             lb_random_query(&b, 2);
             lb_row(&b, pos, pos < N);
         }
-        project_make(&p, &b.shape, b.state);
+        project_make(&p, &b.shape, lb_state(&b, b.layer, 0));
         assert_int_equal(p.state->n_axis, 12);
         for (uint32_t g = 0; g < LB_GROUP; g++) {
             double e[N], sum = 0;

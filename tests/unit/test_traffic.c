@@ -184,6 +184,11 @@ static void rows_count_what_they_read(void **state)
         assert_int_equal(s.attend_bytes_read, window);
         assert_int_equal(s.choose_bytes_read + s.build_bytes_read, 0);
         assert_true(window < dense && t.share == (double)window / (double)dense);
+        /* Eight pages have 20 of 32 channels of their keys packed; all values are read. */
+        const size_t saved = 8 * (LINE * key_lines(TINY_DIM, q8, UINT32_MAX) - 32 * 20 * 2);
+        s = rows_of(model, type, "think", &t);
+        assert_int_equal(s.attend_bytes_read, dense - N_ROW * LANES * saved);
+        assert_int_equal(s.choose_bytes_read, 0);
         s = rows_of(model, type, "topk:budget=50", &t);
         assert_int_equal(s.choose_bytes_read, keys);
         assert_true(t.choose == (double)keys / N_ROW && t.build == 0);

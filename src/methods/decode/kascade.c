@@ -1,0 +1,310 @@
+/* kascade.c: the best tokens by exact scores in a few anchor layers; the layers between read what
+ * the anchor below has chosen, Kascade (Deshmukh et al., 2025).
+ *
+ * As in the paper and its code: shares of a softmax, summed over the query heads of a KV head; the
+ * first layer reads everything and is an anchor; a layer takes the anchor next below it, and each
+ * of its heads that head of the anchor whose tokens hold most of what the head looks at. Anchors
+ * are those that make the sum of these likenesses over all layers the largest.
+ *
+ * Decided here: likenesses are found in the sequence itself, from the queries of the prompt's last
+ * `window` rows, at the first decode row (paper: beforehand, on a set of other texts, weighed by
+ * how much a layer changes its input). In that row every layer chooses for itself; anchors are
+ * settled at the next. Layers that were not asked then (they have a window, or a key was not
+ * finite) are no anchors, and one that finds no choice for its row below it makes its own. */
+#include "methods/meter.h"
+#include "methods/observe.h"
+#include "methods/pick.h"
+#include "methods/rule.h"
+#include "methods/spec.h"
+
+#include <string.h>
+
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "10%", 1, "tokens that an anchor layer chooses for itself and those above")  \
+    P(COUNT, anchors, "5", 1, 1024, "layers that score all keys, the first included")              \
+    P(COUNT, dense, "1", 0, 1024, "first layers that read everything")                             \
+    P(COUNT, window, "32", 1, 1024, "last rows by which layers are likened to each other")
+METHOD_PARAMS(kascade, PARAMS)
+
+struct kascade_state {
+    uint32_t n_learnt; /* tokens that there were when the layers were likened; 0: they were not */
+    uint32_t n_chosen; /* the same of the row for which the mask was chosen; 0: for none */
+    uint32_t settled;  /* 1: the next two hold */
+    uint32_t anchor;   /* the layer whose tokens are read; at least the own one: the own choice */
+    uint32_t head;     /* of it */
+};
+
+/* A state's parts. */
+struct kascade {
+    struct kascade_state *own;
+    float *like;    /* [n_layer, n_kv_head] of lower layers: what their heads' tokens are worth */
+    uint32_t *mask; /* [pages of a context] the tokens */
+};
+
+static size_t cut_state(struct kascade *x, const struct method_shape *s, const void *state)
+{
+    struct arena a = {.base = (void *)(uintptr_t)state, .capacity = SIZE_MAX};
+    x->own = arena_take(&a, 1, sizeof *x->own);
+    x->like = arena_take(&a, (size_t)s->geom->n_layer * s->geom->n_kv_head, sizeof *x->like);
+    x->mask = arena_take(&a, (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK, sizeof *x->mask);
+    return a.used;
+}
+
+static size_t kascade_state_bytes(const struct method_shape *s, const void *param)
+{
+    struct kascade x;
+    (void)param;
+    return cut_state(&x, s, NULL);
+}
+
+static struct kascade state_of(const struct method_lane *l, uint32_t layer, uint32_t head)
+{
+    struct kascade x;
+    cut_state(&x, l->shape, method_layer_state(l, layer, head));
+    return x;
+}
+
+static uint32_t kascade_past_rows(const struct method_shape *s, const void *param)
+{
+    const struct kascade_param *set = param;
+    (void)s;
+    return set->window;
+}
+
+/* ---- Likeness ---- */
+
+static double marked_sum(const float *share, const uint32_t *mask, uint32_t n_page)
+{
+    double sum = 0;
+    for (uint32_t p = 0; p < n_page; p++)
+        for (uint32_t left = mask[p]; left; left &= left - 1)
+            sum += (double)share[p * PAGE_TOK + (uint32_t)__builtin_ctz(left)];
+    return sum;
+}
+
+/* Likens the lane to all heads of the layers below that were likened at this row, and leaves its
+ * own tokens for those above: what it keeps of its attention when it reads theirs, the own page
+ * being read in any case. False: something is not finite. */
+static bool learn(const struct kascade *x, const struct method_lane *l, uint32_t budget)
+{
+    const struct kascade_param *set = l->param;
+    const uint32_t n_kv_head = l->shape->geom->n_kv_head, n_page = pick_page_count(l);
+    const uint32_t end = l->pos + 1, first = end - pick_min(end, set->window);
+    struct observe o;
+    observe_make(&o, l->shape, l->scratch);
+    if (!observe_rows(&o, l, pick_min(l->pos, pick_max(first, l->past.begin)), end)) return false;
+    struct pick_cut cut = pick_best(o.sum, n_page * PAGE_TOK, budget);
+    memset(x->mask, 0, n_page * sizeof *x->mask);
+    for (uint32_t t = 0; t < n_page * PAGE_TOK; t++)
+        if (pick_takes(&cut, o.sum[t])) x->mask[t / PAGE_TOK] |= 1u << t % PAGE_TOK;
+    double own = 0;
+    for (uint32_t t = n_page * PAGE_TOK; t < end; t++) own += (double)o.sum[t];
+    const double best = own + marked_sum(o.sum, x->mask, n_page);
+    for (uint32_t i = 0; i < l->layer * n_kv_head; i++) {
+        const struct kascade below = state_of(l, i / n_kv_head, i % n_kv_head);
+        x->like[i] = 0;
+        if (below.own->n_learnt != end || best <= 0) continue;
+        x->like[i] = (float)((own + marked_sum(o.sum, below.mask, n_page)) / best);
+    }
+    x->own->n_learnt = end;
+    return true;
+}
+
+/* ---- Anchors ---- */
+
+struct layers { /* that were likened at the same row */
+    uint32_t n, n_anchor;
+    uint32_t *layer; /* [n] ascending */
+    float *alike;    /* [n, n] what j keeps with the tokens of i, j > i */
+    float *best;     /* [n_anchor, n] of anchor i and k more above it: the sum over i and above */
+    uint32_t *next;  /* [n_anchor, n] the next anchor; n: there is none */
+};
+
+static size_t cut_layers(struct layers *a, uint32_t n_layer, uint32_t n_anchor, void *scratch)
+{
+    struct arena room = {.base = scratch, .capacity = SIZE_MAX};
+    const size_t n = n_layer;
+    a->n_anchor = pick_min(n_anchor, n_layer);
+    a->layer = arena_take(&room, n, sizeof *a->layer);
+    a->alike = arena_take(&room, n * n, sizeof *a->alike);
+    a->best = arena_take(&room, n * a->n_anchor, sizeof *a->best);
+    a->next = arena_take(&room, n * a->n_anchor, sizeof *a->next);
+    return room.used;
+}
+
+static size_t kascade_scratch_bytes(const struct method_shape *s, const void *param)
+{
+    const struct kascade_param *set = param;
+    struct observe o;
+    struct room r;
+    struct layers a;
+    const size_t seen = observe_make(&o, s, NULL), scored = room_make(&r, s, true, NULL);
+    return mem_larger(mem_larger(seen, scored),
+                      cut_layers(&a, s->geom->n_layer, set->anchors, NULL));
+}
+
+/* What a head keeps with the tokens of the head of a lower layer that suits it best, `from` when
+ * none is better than that one; *head is it. */
+static float best_head(const struct kascade *x, uint32_t n_kv_head, uint32_t layer, uint32_t from,
+                       uint32_t *head)
+{
+    const float *like = x->like + (size_t)layer * n_kv_head;
+    *head = from;
+    for (uint32_t h = 0; h < n_kv_head; h++)
+        if (like[h] > like[*head]) *head = h;
+    return like[*head];
+}
+
+static void liken_layers(struct layers *a, const struct method_lane *l)
+{
+    const uint32_t n_kv_head = l->shape->geom->n_kv_head;
+    const uint32_t n_learnt = state_of(l, l->layer, l->kv_head).own->n_learnt;
+    a->n = 0;
+    for (uint32_t i = 0; i < l->shape->geom->n_layer; i++)
+        if (state_of(l, i, l->kv_head).own->n_learnt == n_learnt) a->layer[a->n++] = i;
+    for (uint32_t i = 0; i < a->n; i++)
+        for (uint32_t j = i + 1; j < a->n; j++) {
+            float sum = 0;
+            for (uint32_t h = 0; h < n_kv_head; h++) {
+                const struct kascade x = state_of(l, a->layer[j], h);
+                uint32_t head;
+                sum += best_head(&x, n_kv_head, a->layer[i], h, &head);
+                meter_bytes(l, meter_lines(0, n_kv_head * sizeof *x.like));
+            }
+            a->alike[i * a->n + j] = sum / (float)n_kv_head;
+        }
+}
+
+/* best and next of anchor i with k more. */
+static void extend(const struct layers *a, uint32_t k, uint32_t i)
+{
+    float sum = 1, *best = &a->best[k * a->n + i];
+    uint32_t *next = &a->next[k * a->n + i];
+    *best = -1;
+    *next = a->n;
+    for (uint32_t j = i + 1; j < a->n; sum += a->alike[i * a->n + j++]) {
+        const float with = k > 0 ? sum + a->best[(k - 1) * a->n + j] : -1;
+        if (with <= *best) continue;
+        *best = with;
+        *next = j;
+    }
+    if (sum < *best) return;
+    *best = sum;
+    *next = a->n;
+}
+
+/* The anchor of a layer, by the best choice of anchors, whose first is the first layer. */
+static uint32_t anchor_of(const struct layers *a, uint32_t layer)
+{
+    uint32_t at = 0;
+    for (uint32_t k = 0; k < a->n_anchor; k++)
+        for (uint32_t i = a->n; i-- > 0;) extend(a, k, i);
+    for (uint32_t k = a->n_anchor; k-- > 0;) {
+        const uint32_t next = a->next[k * a->n + at];
+        if (next == a->n || a->layer[next] > layer) break;
+        at = next;
+    }
+    return a->layer[at];
+}
+
+/* What the lane reads from now on. */
+static void settle(const struct kascade *x, const struct method_lane *l)
+{
+    const struct kascade_param *set = l->param;
+    struct layers a;
+    cut_layers(&a, l->shape->geom->n_layer, set->anchors, l->scratch);
+    liken_layers(&a, l);
+    x->own->anchor = anchor_of(&a, l->layer);
+    x->own->head = l->kv_head;
+    if (x->own->anchor < l->layer)
+        best_head(x, l->shape->geom->n_kv_head, x->own->anchor, l->kv_head, &x->own->head);
+    x->own->settled = 1;
+}
+
+/* ---- The choice ---- */
+
+/* The tokens that the anchor below has chosen for this row, if it has. */
+static bool reuse(const struct kascade *x, const struct method_lane *l, struct method_pick *out)
+{
+    const uint32_t n_page = pick_page_count(l);
+    if (!x->own->settled || x->own->anchor >= l->layer) return false;
+    const struct kascade anchor = state_of(l, x->own->anchor, x->own->head);
+    if (anchor.own->n_chosen != l->pos + 1) return false;
+    pick_kept(out, anchor.mask, n_page, 0, n_page * PAGE_TOK);
+    return true;
+}
+
+static void kascade_select(const struct method_lane *l, struct method_pick *out)
+{
+    const struct kascade_param *set = l->param;
+    const uint32_t budget = rule_budget(out, l, set->budget, 0), n_page = pick_page_count(l);
+    const struct kascade x = state_of(l, l->layer, l->kv_head);
+    struct room r;
+    if (budget == 0) return;
+    meter_build(l);
+    if (x.own->n_learnt > 0 && !x.own->settled) settle(&x, l);
+    if (x.own->n_learnt == 0 && !learn(&x, l, budget)) {
+        pick_not_finite(out);
+        return;
+    }
+    meter_choose(l);
+    const bool serves = x.own->settled && x.own->anchor == l->layer;
+    if (l->layer < set->dense && !serves) {
+        pick_dense(out);
+        return;
+    }
+    if (reuse(&x, l, out)) return;
+    room_make(&r, l->shape, true, l->scratch);
+    pick_all_logits(r.score, r.stride, l);
+    if (!rule_shares(out, l, &r, n_page * PAGE_TOK)) return;
+    rule_tokens(out, l, &r, budget, 0, 0);
+    if (serves) {
+        memcpy(x.mask, out->mask, n_page * sizeof *x.mask);
+        x.own->n_chosen = l->pos + 1;
+    }
+    if (l->layer < set->dense) pick_dense(out);
+}
+
+static bool kascade_sound(const struct method_loaded *l)
+{
+    const struct kascade_state *x = l->state;
+    return x->n_learnt <= l->n_tok && x->settled <= 1 && x->head < l->shape->geom->n_kv_head;
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = kascade_state_bytes,
+    .scratch_bytes = kascade_scratch_bytes,
+    .past_rows = kascade_past_rows,
+    .select = kascade_select,
+    .sound = kascade_sound,
+};
+
+static const sac_method_deviation deviations[] = {
+    {"anchors and heads are found beforehand, on a set of questions over several documents",
+     "in the sequence itself, from the last 32 rows of its prompt; every layer chooses for itself "
+     "in the first decode row",
+     "no table for each model is needed", NULL},
+    {"layers count by how much they change their input", "all count alike",
+     "a method sees keys and queries, not what comes in and goes out of a layer", NULL},
+    {"10 % of the tokens and 128 at least", "10 %", "a budget is one number in all methods",
+     "none from 1,280 tokens on"},
+    {"prompts are read so, too, by tiles of rows", "answers only",
+     "prompts have methods of their own", NULL},
+};
+
+const struct method kascade_method = {
+    METHOD_DECODE(kascade, "the best tokens by exact scores of a few layers, which others reuse"),
+    .paper = "Deshmukh et al., Kascade: A Practical Sparse Attention Method for Long-Context LLM "
+             "Inference, arXiv 2512.16391",
+    .about =
+        "A few anchor layers score every key exactly and choose the best tokens; each layer "
+        "between reads what the anchor below it has chosen, head by the head that suits it. So "
+        "choosing reads the keys of five layers where topk reads those of all. It finds late what "
+        "it is "
+        "asked for late, as far as layers look at the same. What the paper leaves open was read "
+        "in its authors' code (github.com/microsoft/kascade).",
+    METHOD_DEVIATIONS(deviations),
+    .token_grain = true,
+    .facts = {.part = "dense=0,anchors=2"},
+    .decode = &hooks,
+};

@@ -1,0 +1,361 @@
+/* think.c: keys lose the channels that the prompt's last queries ask least for, ThinK (Xu et al.,
+ * ICLR 2025).
+ *
+ * As in the authors' code: a channel's weight is the mean square of the last `window` queries in
+ * it times that of the prompt's keys, which orders channels as the paper's norm of the outer
+ * product does; the share `ratio` of the channels with the least weight goes, of all keys but the
+ * newest `recent` and those of the answer. Scores of the others are the sums over what is left.
+ * This is no choice of tokens: attention's own arithmetic changes, so the method attends itself,
+ * and what it has made takes the place of all tokens before the row's own page.
+ *
+ * Decided here: one set of channels for a KV head, by the queries of all its query heads (the code
+ * expands keys to query heads); only whole pages lose channels. What is left of a key is kept once
+ * more, packed, in 16 bits, in the sequence's state: what a step reads is that copy and the values,
+ * as with the paper's cache, but the whole keys stay in memory beside it. */
+#include "base/mem.h"
+#include "methods/meter.h"
+#include "methods/pick.h"
+
+#include <string.h>
+
+#define PARAMS(P)                                                                                  \
+    P(SHARE, ratio, "0.4", "share of the key channels that goes, rounded down to whole ones")      \
+    P(TOKENS, recent, "32", 0, 65536, "newest tokens of the prompt whose keys stay whole")         \
+    P(COUNT, window, "32", 1, 1024, "last rows whose queries weigh the channels")
+METHOD_PARAMS(think, PARAMS)
+
+struct think_state {
+    uint32_t n_seen; /* tokens that there were when the channels were chosen; 0: they were not */
+    uint32_t n_cut;  /* tokens whose keys have lost channels: whole pages */
+    uint32_t old;    /* 0: prompt rows have come, whose keys may lose channels */
+    uint32_t not_finite; /* 1: a key was, and everything is read */
+};
+
+/* A state's parts. */
+struct think {
+    struct think_state *own;
+    uint32_t *channel; /* [n_kept] ascending */
+    uint16_t *key;     /* [tokens of a context, n_kept] f16 */
+    uint32_t n_kept;
+};
+
+static uint32_t count_kept(const struct method_shape *s, const struct think_param *set)
+{
+    const uint32_t d = s->geom->head_dim;
+    return pick_max(d - (uint32_t)(set->ratio * d + 1e-9), 1); /* 0.29 of 100 is 29 */
+}
+
+static size_t cut_state(struct think *x, const struct method_shape *s, const void *param,
+                        void *state)
+{
+    struct arena a = {.base = state, .capacity = SIZE_MAX};
+    x->n_kept = count_kept(s, param);
+    x->own = arena_take(&a, 1, sizeof *x->own);
+    x->channel = arena_take(&a, x->n_kept, sizeof *x->channel);
+    x->key =
+        arena_take(&a, (size_t)pick_whole_pages(s->n_ctx) * PAGE_TOK * x->n_kept, sizeof *x->key);
+    return a.used;
+}
+
+static size_t think_state_bytes(const struct method_shape *s, const void *param)
+{
+    struct think x;
+    return cut_state(&x, s, param, NULL);
+}
+
+/* Scratch. Widths of products are multiples of 16: zeros fill them up. */
+struct work {
+    uint32_t width;
+    float *q;     /* [group, head_dim] scaled */
+    float *q_cut; /* [group, width] the kept channels of them */
+    float *k, *v; /* [PAGE_TOK, head_dim]; of the kept channels `k` is [PAGE_TOK, width] */
+    float *score; /* [group, PAGE_TOK] */
+    float *best;  /* [group] the largest score so far */
+    double *sum;  /* [group] of exp(score - best) */
+    double *weight, *asked; /* [head_dim] */
+};
+
+static size_t cut_work(struct work *w, const struct method_shape *s, const void *param,
+                       void *scratch)
+{
+    struct arena a = {.base = scratch, .capacity = SIZE_MAX};
+    const size_t d = s->geom->head_dim, group = s->group;
+    w->width = (count_kept(s, param) + 15) / 16 * 16;
+    const size_t wide = mem_larger(d, w->width);
+    w->q = arena_take(&a, group * d, sizeof *w->q);
+    w->q_cut = arena_take(&a, group * w->width, sizeof *w->q_cut);
+    w->k = arena_take(&a, PAGE_TOK * wide, sizeof *w->k);
+    w->v = arena_take(&a, PAGE_TOK * d, sizeof *w->v);
+    w->score = arena_take(&a, group * PAGE_TOK, sizeof *w->score);
+    w->best = arena_take(&a, group, sizeof *w->best);
+    w->sum = arena_take(&a, group, sizeof *w->sum);
+    w->weight = arena_take(&a, d, sizeof *w->weight);
+    w->asked = arena_take(&a, d, sizeof *w->asked);
+    return a.used;
+}
+
+static size_t think_scratch_bytes(const struct method_shape *s, const void *param)
+{
+    struct work w;
+    return cut_work(&w, s, param, NULL);
+}
+
+static uint32_t think_past_rows(const struct method_shape *s, const void *param)
+{
+    const struct think_param *set = param;
+    (void)s;
+    return set->window;
+}
+
+/* ---- Channels ---- */
+
+static void add_squares(double *sum, const float *x, uint32_t n_row, uint32_t d)
+{
+    for (size_t i = 0; i < (size_t)n_row * d; i++) sum[i % d] += (double)x[i] * (double)x[i];
+}
+
+/* The channels' weights. Means and sums order them alike. False: a key is not finite. */
+static bool weigh_channels(const struct work *w, const struct method_lane *l)
+{
+    const struct think_param *set = l->param;
+    const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
+    const uint32_t end = l->pos + 1, first = end - pick_min(end, set->window);
+    double all = 0;
+    memset(w->weight, 0, d * sizeof *w->weight);
+    memset(w->asked, 0, d * sizeof *w->asked);
+    for (uint32_t p = 0; p < pick_page_count(l); p++) {
+        pick_keys(w->k, l, p);
+        add_squares(w->weight, w->k, PAGE_TOK, d);
+    }
+    add_squares(w->weight, w->k, pick_own(w->k, NULL, l), d);
+    for (uint32_t row = pick_max(first, l->past.begin); row < l->pos; row++)
+        add_squares(w->asked, method_past_query(&l->past, row, (size_t)group * d), group, d);
+    add_squares(w->asked, l->q, group, d);
+    for (uint32_t c = 0; c < d; c++) all += w->weight[c] *= w->asked[c];
+    return all - all == 0;
+}
+
+/* The n_kept heaviest, the first of equal ones. */
+static void choose_channels(const struct think *x, const double *weight, uint32_t d)
+{
+    uint32_t n = 0;
+    for (uint32_t c = 0; c < d; c++) {
+        uint32_t n_before = 0;
+        for (uint32_t i = 0; i < d; i++)
+            n_before += weight[i] > weight[c] || (weight[i] == weight[c] && i < c);
+        if (n_before < x->n_kept) x->channel[n++] = c;
+    }
+    assert(n == x->n_kept);
+}
+
+/* Packs what is left of the keys of pages up to `end` that have not lost channels yet. False: one
+ * is not finite in 16 bits. */
+static bool cut_keys(const struct think *x, const struct work *w, const struct method_lane *l,
+                     uint32_t end)
+{
+    const uint32_t d = l->shape->geom->head_dim;
+    float bad = 0;
+    for (uint32_t p = x->own->n_cut / PAGE_TOK; p < end / PAGE_TOK; p++) {
+        uint16_t *to = x->key + (size_t)p * PAGE_TOK * x->n_kept;
+        pick_keys(w->k, l, p);
+        for (uint32_t i = 0; i < PAGE_TOK * d; i++) bad += w->k[i] - w->k[i];
+        for (uint32_t t = 0; t < PAGE_TOK; t++)
+            for (uint32_t i = 0; i < x->n_kept; i++, to++) {
+                *to = f32_to_f16(w->k[t * d + x->channel[i]]);
+                bad += f16_to_f32(*to) - f16_to_f32(*to);
+            }
+    }
+    x->own->n_cut = end;
+    return bad == 0;
+}
+
+/* Behind a prompt: chooses the channels, once, and cuts all but its newest keys. */
+static void learn(const struct think *x, const struct work *w, const struct method_lane *l)
+{
+    const struct think_param *set = l->param;
+    const uint32_t end = l->pos + 1, n_old = end - pick_min(end, set->recent);
+    const uint32_t n_cut = pick_min(n_old / PAGE_TOK, pick_page_count(l)) * PAGE_TOK;
+    if (n_cut <= x->own->n_cut) return;
+    if (x->own->n_seen == 0) {
+        x->own->n_seen = end;
+        x->own->not_finite = !weigh_channels(w, l);
+        if (x->own->not_finite) return;
+        choose_channels(x, w->weight, l->shape->geom->head_dim);
+    }
+    if (!cut_keys(x, w, l, n_cut)) x->own->not_finite = 1;
+}
+
+/* ---- Attention ---- */
+
+static void score_page(const struct think *x, const struct work *w, const struct method_lane *l,
+                       uint32_t page)
+{
+    const uint32_t group = l->shape->group, d = l->shape->geom->head_dim;
+    const bool is_cut = page * PAGE_TOK < x->own->n_cut;
+    const uint32_t width = is_cut ? w->width : d;
+    const uint16_t *from = x->key + (size_t)page * PAGE_TOK * x->n_kept;
+    if (is_cut) {
+        meter_read(l, from, PAGE_TOK * x->n_kept * sizeof *from);
+        for (uint32_t t = 0; t < PAGE_TOK; t++)
+            for (uint32_t i = 0; i < width; i++)
+                w->k[t * width + i] = i < x->n_kept ? f16_to_f32(*from++) : 0;
+        pick_values(w->v, l, page);
+    } else {
+        pick_keys_values(w->k, w->v, l, page);
+    }
+    l->ops->dots(&(struct op_dots){.a = is_cut ? w->q_cut : w->q,
+                                   .b = w->k,
+                                   .a_stride = width,
+                                   .b_stride = width,
+                                   .n_a = group,
+                                   .n_b = PAGE_TOK,
+                                   .width = width,
+                                   .out = w->score,
+                                   .out_stride = PAGE_TOK});
+    for (uint32_t i = 0; i < group * PAGE_TOK && l->softcap > 0; i++)
+        w->score[i] = l->softcap * tanhf(w->score[i] / l->softcap);
+}
+
+/* Adds a page's values to what a query head has summed up. */
+static void add_values(const struct work *w, uint32_t g, float *value, uint32_t d)
+{
+    const float *score = w->score + (size_t)g * PAGE_TOK;
+    float best = w->best[g];
+    for (uint32_t t = 0; t < PAGE_TOK; t++) best = fmaxf(best, score[t]);
+    const float keep = expf(w->best[g] - best);
+    w->best[g] = best;
+    w->sum[g] *= (double)keep;
+    for (uint32_t c = 0; c < d; c++) value[c] *= keep;
+    for (uint32_t t = 0; t < PAGE_TOK; t++) {
+        const float share = expf(score[t] - best), *v = w->v + (size_t)t * d;
+        w->sum[g] += (double)share;
+        for (uint32_t c = 0; c < d; c++) value[c] += share * v[c];
+    }
+}
+
+/* What attention makes of all tokens before the own page. False: it is not finite. */
+static bool attend(const struct think *x, const struct work *w, const struct method_lane *l,
+                   struct method_pick *out)
+{
+    const uint32_t group = l->shape->group, d = l->shape->geom->head_dim;
+    bool finite = true;
+    for (size_t i = 0; i < (size_t)group * d; i++) w->q[i] = l->q[i] * l->scale;
+    for (uint32_t g = 0; g < group; g++) {
+        for (uint32_t i = 0; i < w->width; i++)
+            w->q_cut[g * w->width + i] = i < x->n_kept ? w->q[g * d + x->channel[i]] : 0;
+        w->best[g] = -INFINITY;
+        w->sum[g] = 0;
+        memset(out->rest_value + (size_t)g * d, 0, d * sizeof *out->rest_value);
+    }
+    for (uint32_t p = 0; p < pick_page_count(l); p++) {
+        score_page(x, w, l, p);
+        for (uint32_t i = 0; i < group * PAGE_TOK; i++)
+            finite = finite && w->score[i] - w->score[i] == 0;
+        for (uint32_t g = 0; g < group && finite; g++)
+            add_values(w, g, out->rest_value + (size_t)g * d, d);
+    }
+    for (uint32_t g = 0; g < group && finite; g++) {
+        out->rest_log[g] = w->best[g] + (float)log(w->sum[g]);
+        for (uint32_t c = 0; c < d; c++) out->rest_value[(size_t)g * d + c] /= (float)w->sum[g];
+    }
+    return finite;
+}
+
+static void think_see(const struct method_lane *l)
+{
+    struct think_state *x = l->state;
+    if (l->is_prompt) x->old = 0;
+}
+
+static void think_select(const struct method_lane *l, struct method_pick *out)
+{
+    struct think x;
+    struct work w;
+    cut_state(&x, l->shape, l->param, l->state);
+    cut_work(&w, l->shape, l->param, l->scratch);
+    if (x.n_kept == l->shape->geom->head_dim) {
+        pick_dense(out);
+        return;
+    }
+    meter_build(l);
+    if (!x.own->old) learn(&x, &w, l);
+    x.own->old = 1;
+    meter_attend(l);
+    if (x.own->not_finite) {
+        pick_not_finite(out);
+    } else if (x.own->n_cut == 0) {
+        pick_dense(out);
+    } else if (attend(&x, &w, l, out)) {
+        pick_range(out, l, 0, l->pos);
+        out->attended = true;
+    } else {
+        pick_not_finite(out);
+    }
+    meter_choose(l);
+}
+
+static void think_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
+{
+    struct think_state *x = state;
+    (void)s;
+    (void)param;
+    if (n_tok < x->n_seen) /* a part of what the channels were chosen by is gone */
+        *x = (struct think_state){0};
+    else
+        x->n_cut = pick_min(x->n_cut, n_tok / PAGE_TOK * PAGE_TOK);
+}
+
+static bool think_sound(const struct method_loaded *l)
+{
+    struct think x;
+    cut_state(&x, l->shape, l->param, (void *)(uintptr_t)l->state);
+    for (uint32_t i = 0; i < x.n_kept && x.own->n_seen > 0; i++)
+        if (x.channel[i] >= l->shape->geom->head_dim) return false;
+    return x.own->n_cut <= l->n_tok && x.own->n_cut % PAGE_TOK == 0 && x.own->n_seen <= l->n_tok &&
+           (x.own->n_seen > 0 || x.own->n_cut == 0);
+}
+
+static const struct method_decode hooks = {
+    .state_bytes = think_state_bytes,
+    .scratch_bytes = think_scratch_bytes,
+    .past_rows = think_past_rows,
+    .see = think_see,
+    .select = think_select,
+    .cut = think_cut,
+    .sound = think_sound,
+};
+
+static const sac_method_deviation deviations[] = {
+    {"it stands behind SnapKV or H2O, which drop tokens first", "no token is dropped",
+     "what the lost channels cost is to be seen by itself", NULL},
+    {"channels for each query head, keys copied for all of them",
+     "one set for a KV head, by the queries of all its heads", "keys are stored once for them",
+     NULL},
+    {"keys of the lost channels leave memory",
+     "what is left of a key is kept a second time, packed in 16 bits; a q8 cache gains nothing",
+     "other sequences and methods read whole keys from the same pages",
+     "memory for 60 % of another copy of the keys"},
+    {"the newest 32 tokens of the prompt keep all channels", "and those beside them in a page",
+     "pages are cut as a whole", NULL},
+    {"the first answer token sees whole keys", "it sees cut ones",
+     "the choice is made at the first decode row", NULL},
+    {"one prompt", "keys of a further prompt lose the same channels", "conversations have several",
+     NULL},
+};
+
+const struct method think_method = {
+    METHOD_DECODE(think, "all tokens, with fewer channels of the prompt's keys"),
+    .paper = "Xu et al., ThinK: Thinner Key Cache by Query-Driven Pruning, arXiv 2407.21018",
+    .about =
+        "Behind the prompt keys lose the channels that its last queries ask least for, and "
+        "attention's scores are sums over the others. Every token is still read, with its whole "
+        "value, so at most half of the bytes can be saved, and here a fifth is. It finds late what "
+        "it is asked for late, as far as it shows in the channels that are left. What the paper "
+        "leaves open was read in its authors' code (github.com/SalesforceAIResearch/ThinK).",
+    METHOD_DEVIATIONS(deviations),
+    .fixed = true,
+    .has_rest = true,
+    .needs_question = true,
+    .facts = {.whole = "ratio=0", .n_forced = UINT32_MAX, .reads_all = true},
+    .decode = &hooks,
+};
