@@ -132,12 +132,12 @@ static void all_heads_of_a_group_weigh(void **state)
     for (uint32_t pos = N_PROMPT - LB_PAST; pos <= N_PROMPT; pos++) {
         lb_random_query(&b, 0.1f);
         for (uint32_t h = 0; h < LB_HEADS && pos < N_PROMPT; h++)
-            b.q[h][7] = b.q[h][LB_DIM + 50] = 3;
+            b.q[h][7] = b.q[h][LB_DIM + 3] = 3;
         lb_row(&b, pos, pos < N_PROMPT);
     }
     const struct think x = state_of(0);
     assert_int_equal(x.n_kept, 2);
-    assert_true(is_kept(&x, 7) && is_kept(&x, 50));
+    assert_true(is_kept(&x, 7) && is_kept(&x, 3));
     lb_close(&b);
 }
 
