@@ -2,16 +2,20 @@
  *
  * What a row reads is a list of units: halves of f16 pages or whole q8 pages, then 16 single tokens
  * each, then the two halves of its own page. A list is cut into splits of a length that depends on
- * the list alone; a block of four warps takes a split and deals its units out in turns. A warp
- * keeps pages on their way into shared memory while it multiplies others. Warps are merged in their
- * order; the block that is the last of a list to be done merges the splits in theirs, whichever it
- * is: same bits whatever else is in the call.
+ * the list, the model and the GPU alone; a block takes a split and deals its units out to its warps
+ * in turns. A warp keeps pages on their way into shared memory while it multiplies others. Warps are
+ * merged in their order; the block that is the last of a list to be done merges the splits in the
+ * same way, each warp every so many-th, whichever block it is: same bits whatever else is in the call.
  */
 #include "ops/cuda/attn_unit.cuh"
 #include "ops/cuda/block.cuh"
 
-#define SPLIT_MAX  64u           /* of a row */
-#define SPLIT_UNIT (32u * WARPS) /* units of a split at most */
+#ifndef SPLIT_MAX
+#define SPLIT_MAX 64u /* splits of a list, unless they would be too long */
+#endif
+#define SPLIT_UNIT 128u /* units of a split at most: a lane knows one of its warp */
+#define SPLIT_TURNS 2u  /* of its block's warps at least */
+#define BUSY_WARPS 8u   /* of a multiprocessor that are enough for one row */
 #define FEW        64u
 #define PART_MAX   TALLY         /* splits at a time: 34 MB of scratch for heads of 128 */
 
@@ -32,18 +36,19 @@ template <int D> __device__ void put_warp(struct decode_warp<D> &w, float *merge
     if (j == 0) acc[HEADS * D + g] = w.max, acc[HEADS * D + HEADS + g] = w.sum;
 }
 
-/* All warps in their order, to the scratch: sums [HEADS][D], maxima [HEADS], sums [HEADS]. */
+/* All warps in their order: sums [HEADS][D], maxima [HEADS], sums [HEADS]. */
 template <int D> __device__ void put_split(const float *merge, float *part)
 {
-    for (uint32_t i = threadIdx.x; i < HEADS * D + HEADS; i += WARPS * 32) {
+    constexpr int n_warp = (int)decode_warps(D);
+    for (uint32_t i = threadIdx.x; i < HEADS * D + HEADS; i += n_warp * 32) {
         const uint32_t g = i < HEADS * D ? i / D : i - HEADS * D;
         float max = -CUDART_INF_F, sum = 0;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++)
+        for (int w = 0; w < n_warp; w++)
             max = fmaxf(max, merge[w * (HEADS * D + 2 * HEADS) + HEADS * D + g]);
         if (i >= HEADS * D) part[HEADS * D + g] = max;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) {
+        for (int w = 0; w < n_warp; w++) {
             const float *m = merge + w * (HEADS * D + 2 * HEADS);
             const float top = m[HEADS * D + g];
             const float by = top == -CUDART_INF_F ? 0.0f : exp2_fast(top - max);
@@ -55,65 +60,68 @@ template <int D> __device__ void put_split(const float *merge, float *part)
 
 /* ---- All splits of a job ---- */
 
-/* What one split weighs beside others. */
-static __device__ __forceinline__ float split_weight(float top, float max)
+/* Every so many-th split into the warp's piece of `merge`, as put_warp leaves it. A lane takes four
+ * channels of one head at a time. */
+template <int D> __device__ void merge_splits(float *merge, const float *part, uint32_t n_split)
 {
-    return top == -CUDART_INF_F ? 0.0f : exp2_fast(top - max);
-}
-
-/* Maximum and sum over all splits, for each head; a warp takes every WARPS-th head. */
-template <int D>
-__device__ void merge_totals(float2 *total, const struct attn_call &call,
-                             const struct decode_job &job, const float *part)
-{
-    constexpr uint32_t stride = HEADS * D + 2 * HEADS;
-    const uint32_t lane = threadIdx.x % 32;
-    for (uint32_t g = threadIdx.x / 32; g < job.n_head; g += WARPS) {
-        const float *p = part + HEADS * D + g;
-        float max = -CUDART_INF_F, sum = 0;
-        for (uint32_t i = lane; i < job.n_split; i += 32) max = fmaxf(max, __ldcg(p + i * stride));
-        for (int i = 16; i > 0; i /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, i));
-        for (uint32_t i = lane; i < job.n_split; i += 32)
-            sum += split_weight(__ldcg(p + i * stride), max) * __ldcg(p + i * stride + HEADS);
-        for (int i = 16; i > 0; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
-        if (lane > 0) continue;
-        total[g] = make_float2(max, sum);
-        if (call.lse)
-            call.lse[(size_t)job.row * call.n_head + job.head0 + g] = (max + log2f(sum)) * LN2;
+    constexpr uint32_t stride = HEADS * D + 2 * HEADS, n_piece = HEADS * D / 128;
+    constexpr uint32_t n_warp = decode_warps(D);
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float4 acc[n_piece];
+    float max[n_piece], sum[n_piece];
+#pragma unroll
+    for (uint32_t k = 0; k < n_piece; k++) {
+        acc[k] = make_float4(0, 0, 0, 0);
+        max[k] = -CUDART_INF_F;
+        sum[k] = 0;
     }
-}
-
-/* A thread takes four channels of a head. */
-template <int D>
-__device__ void merge_splits(float2 *total, const struct attn_call &call,
-                             const struct decode_job &job, const float *part)
-{
-    constexpr uint32_t stride = HEADS * D + 2 * HEADS;
-    merge_totals<D>(total, call, job, part);
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < job.n_head * (D / 4); i += WARPS * 32) {
-        const uint32_t g = i / (D / 4), c = i % (D / 4) * 4;
-        const float max = total[g].x, by = 1.0f / total[g].y;
-        float4 acc = make_float4(0, 0, 0, 0);
-#pragma unroll 8
-        for (uint32_t s = 0; s < job.n_split; s++) {
-            const float *p = part + (size_t)s * stride;
-            const float4 v = __ldcg((const float4 *)(p + g * D + c));
-            const float w = split_weight(__ldcg(p + HEADS * D + g), max);
-            acc.x += w * v.x, acc.y += w * v.y, acc.z += w * v.z, acc.w += w * v.w;
+#pragma unroll(D > 128 ? 1 : D > 64 ? 2 : 4) /* whose loads are under way together */
+    for (uint32_t s = warp; s < n_split; s += n_warp) {
+        const float *p = part + (size_t)s * stride;
+#pragma unroll
+        for (uint32_t k = 0; k < n_piece; k++) {
+            const uint32_t at = (k * 32 + lane) * 4, g = at / D;
+            const float top = __ldcg(p + HEADS * D + g), add = __ldcg(p + HEADS * D + HEADS + g);
+            const float4 v = __ldcg((const float4 *)(p + at));
+            const float most = fmaxf(max[k], top);
+            const float by = top == -CUDART_INF_F ? 0.0f : exp2_fast(top - most);
+            const float was = max[k] == -CUDART_INF_F ? 0.0f : exp2_fast(max[k] - most);
+            acc[k].x = was * acc[k].x + by * v.x, acc[k].y = was * acc[k].y + by * v.y;
+            acc[k].z = was * acc[k].z + by * v.z, acc[k].w = was * acc[k].w + by * v.w;
+            sum[k] = was * sum[k] + by * add;
+            max[k] = most;
         }
-        float *out = call.out + job.row * call.out_stride + (size_t)(job.head0 + g) * D + c;
-        out[0] = acc.x * by, out[1] = acc.y * by, out[2] = acc.z * by, out[3] = acc.w * by;
     }
+    float *to = merge + warp * stride;
+#pragma unroll
+    for (uint32_t k = 0; k < n_piece; k++) {
+        const uint32_t at = (k * 32 + lane) * 4, g = at / D;
+        *(float4 *)(to + at) = acc[k];
+        if (at % D == 0) to[HEADS * D + g] = max[k], to[HEADS * D + HEADS + g] = sum[k];
+    }
+}
+
+/* What a job's row gets, from the sums of all. */
+template <int D>
+__device__ void put_out(const struct attn_call &call, const struct decode_job &job,
+                        const float *all)
+{
+    const uint32_t n_thread = decode_warps(D) * 32;
+    for (uint32_t i = threadIdx.x; i < job.n_head * D; i += n_thread)
+        call.out[job.row * call.out_stride + (size_t)job.head0 * D + i] =
+            all[i] * (1.0f / all[HEADS * D + HEADS + i / D]);
+    const uint32_t g = threadIdx.x;
+    if (call.lse && g < job.n_head)
+        call.lse[(size_t)job.row * call.n_head + job.head0 + g] =
+            (all[HEADS * D + g] + log2f(all[HEADS * D + HEADS + g])) * LN2;
 }
 
 template <int F, int D>
-__global__ void __launch_bounds__(WARPS * 32)
+__global__ void __launch_bounds__(decode_size<F, D>::warps * 32)
     attn_decode_kernel(const struct attn_call call, const struct decode_job *jobs, float *scratch,
                        uint32_t *tally)
 {
     kernel_begin();
-    __shared__ float2 total[HEADS];
     using size = decode_size<F, D>;
     uint8_t *const smem = kernel_shared();
     const struct decode_job &job = jobs[blockIdx.y];
@@ -128,7 +136,7 @@ __global__ void __launch_bounds__(WARPS * 32)
     v.n_staged = job.n_page * size::unit_page;
     v.n_single = (job.n_tok + UNIT_TOK - 1) / UNIT_TOK;
     /* Lane i looks up the warp's unit i. */
-    const uint32_t mine = begin + warp + lane * WARPS;
+    const uint32_t mine = begin + warp + lane * size::warps;
     uint32_t page = 0, frame = 0;
     if (mine < end && mine < v.n_staged) {
         page = job.page ? job.page[mine / size::unit_page] : job.page0 + mine / size::unit_page;
@@ -136,7 +144,7 @@ __global__ void __launch_bounds__(WARPS * 32)
     }
     uint8_t *ring = smem + warp * (size::stages * size::stage);
     const auto bring = [&](uint32_t i) {
-        const uint32_t unit = begin + warp + i * WARPS;
+        const uint32_t unit = begin + warp + i * size::warps;
         const uint32_t from = __shfl_sync(~0u, frame, i % 32);
         const uint32_t to = smem_address(ring + i % size::stages * size::stage);
         if (unit < end && unit < v.n_staged)
@@ -158,7 +166,7 @@ __global__ void __launch_bounds__(WARPS * 32)
 #pragma unroll
         for (int e = 0; e < 4; e++) w.acc[i][e] = 0;
     decode_query<F, D>(w, call, job, UINT32_MAX);
-    for (uint32_t i = 0, unit = begin + warp; unit < end; i++, unit += WARPS) {
+    for (uint32_t i = 0, unit = begin + warp; unit < end; i++, unit += size::warps) {
         uint8_t *at = ring + i % size::stages * size::stage;
         bring(i + size::stages - 1);
         copy_wait<size::stages - 1>();
@@ -176,21 +184,37 @@ __global__ void __launch_bounds__(WARPS * 32)
     }
     copy_wait<0>();
     __syncthreads();
-    put_warp<D>(w, (float *)smem);
+    float *merge = (float *)smem, *all = merge + size::warps * size::part;
+    put_warp<D>(w, merge);
     __syncthreads();
-    float *part = scratch + (size_t)job.part0 * size::part;
-    put_split<D>((const float *)smem, part + (size_t)blockIdx.x * size::part);
-    if (block_is_last(tally + blockIdx.y, job.n_split)) merge_splits<D>(total, call, job, part);
+    if (job.n_split > 1) {
+        float *part = scratch + (size_t)job.part0 * size::part;
+        put_split<D>(merge, part + (size_t)blockIdx.x * size::part);
+        if (!block_is_last(tally + blockIdx.y, job.n_split)) return;
+        merge_splits<D>(merge, part, job.n_split);
+        __syncthreads();
+    }
+    put_split<D>(merge, all);
+    __syncthreads();
+    put_out<D>(call, job, all);
 }
 
 /* ---- The launcher ---- */
 
-/* Splits of a list of so many units: about SPLIT_MAX of them, of whole turns of the warps. */
-static __host__ __device__ inline uint32_t split_units(uint32_t n_unit)
+/* Units of a split, in whole turns of a block's warps. */
+static __host__ __device__ inline uint32_t split_units(const struct decode_job *j)
 {
-    const uint32_t turn = 2 * WARPS, each = (n_unit + SPLIT_MAX - 1) / SPLIT_MAX;
-    const uint32_t n = (each + turn - 1) / turn * turn;
+    const uint32_t each = (j->n_unit + j->split_most - 1) / j->split_most;
+    const uint32_t turns = (each + j->n_warp - 1) / j->n_warp;
+    const uint32_t n = (turns < SPLIT_TURNS ? SPLIT_TURNS : turns) * j->n_warp;
     return n < SPLIT_UNIT ? n : SPLIT_UNIT;
+}
+
+/* Splits of a list that are enough to fill the GPU if no other row is in the call. */
+static uint32_t split_most(const struct cuda_device *d, uint32_t n_warp, uint32_t n_list)
+{
+    const uint32_t n = d->n_sm * BUSY_WARPS / n_warp / n_list;
+    return n < 1 ? 1 : n < SPLIT_MAX ? n : SPLIT_MAX;
 }
 
 static uint32_t unit_page_of(const struct page_geom *g)
@@ -221,6 +245,7 @@ size_t attn_decode_scratch(const struct page_geom *geom, uint32_t n_head, uint32
 
 struct decode_plan { /* a call as it is put together on the host */
     struct decode_job *job;
+    uint32_t split_most; /* of a list */
     uint32_t n_job, n_split_max;
     uint32_t n_part, part_max; /* of the wave of jobs that share the scratch */
 };
@@ -236,7 +261,7 @@ static __host__ __device__ inline void job_cut(struct decode_job *j, uint32_t un
 {
     j->n_unit = j->n_page * unit_page + (j->n_tok + UNIT_TOK - 1) / UNIT_TOK +
                 j->pos % PAGE_TOK / UNIT_TOK + 1;
-    j->split_unit = split_units(j->n_unit);
+    j->split_unit = split_units(j);
     j->n_split = (j->n_unit + j->split_unit - 1) / j->split_unit;
 }
 
@@ -248,13 +273,13 @@ static void job_reserve(struct decode_job *j, const struct attn_run *run, uint32
     const struct attn_chosen *c = &run->chosen;
     const uint32_t own = run->pos0 / PAGE_TOK, each = unit_page > 2 ? unit_page : 2;
     const uint32_t n_unit = own * each + 2;
-    const uint32_t most = (n_unit + 2 * WARPS - 1) / (2 * WARPS);
+    const uint32_t least = SPLIT_TURNS * j->n_warp, most = (n_unit + least - 1) / least;
     const uint32_t long_most = (n_unit + SPLIT_UNIT - 1) / SPLIT_UNIT;
     j->count = c->count + h;
     j->page = c->page + h * c->stride;
     j->tok = c->tok ? c->tok + h * c->stride * PAGE_TOK : NULL;
     j->logw = c->logw ? c->logw + h * c->stride * PAGE_TOK : NULL;
-    j->n_split = most < SPLIT_MAX ? most : SPLIT_MAX;
+    j->n_split = most < j->split_most ? most : j->split_most;
     if (j->n_split < long_most) j->n_split = long_most;
 }
 
@@ -278,11 +303,13 @@ static __global__ void __launch_bounds__(FEW)
 }
 
 static struct decode_job job_make(const struct op_attn *op, const struct attn_run *run,
-                                  const struct decode_lists *l, uint32_t h)
+                                  const struct decode_lists *l, uint32_t h, uint32_t most)
 {
     const struct page_geom *g = op->geom;
     struct decode_job j;
     memset(&j, 0, sizeof j);
+    j.n_warp = decode_warps(g->head_dim);
+    j.split_most = most;
     j.frame = run->frame + h * run->table_stride;
     j.own = attn_own_page(run, g, run->pos0, h);
     j.row = run->row0;
@@ -316,7 +343,7 @@ static void plan_run(struct decode_plan *p, const struct op_attn *op, const stru
 {
     const uint32_t group = op->n_head / op->geom->n_kv_head;
     for (uint32_t h = 0; h < op->geom->n_kv_head; h++) {
-        struct decode_job job = job_make(op, run, l, h);
+        struct decode_job job = job_make(op, run, l, h, p->split_most);
         for (uint32_t g = 0; g < group; g += HEADS) {
             job.head0 = h * group + g;
             job.n_head = group - g < HEADS ? group - g : HEADS;
@@ -376,7 +403,7 @@ static sac_status launch(struct cuda_device *d, const struct decode_launch *l)
     for (uint32_t i = 0, end; i < l->n_job; i = end) { /* a wave */
         for (end = i + 1; end < l->n_job && l->host[end].part0 > 0;) end++;
         TRY(queue_launch(d, "attention of decode rows", attn_decode_kernel<F, D>,
-                         dim3(l->n_grid, end - i), WARPS * 32, smem, l->call, l->job + i,
+                         dim3(l->n_grid, end - i), decode_size<F, D>::warps * 32, smem, l->call, l->job + i,
                          l->scratch, d->tally));
     }
     return SAC_OK;
@@ -414,6 +441,7 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     struct decode_plan p;
     memset(&p, 0, sizeof p);
     p.job = (struct decode_job *)host;
+    p.split_most = split_most(d, decode_warps(op->geom->head_dim), per_run);
     const size_t part_max = op->scratch_bytes / part_bytes(op->geom);
     p.part_max = (uint32_t)(part_max < PART_MAX ? part_max : PART_MAX);
     l.host = p.job;

@@ -16,7 +16,6 @@
 
 #include <math_constants.h>
 
-#define WARPS    4
 #define UNIT_TOK 16u
 #define HEADS    8u
 
@@ -31,18 +30,26 @@ struct decode_job {        /* a row and up to HEADS query heads of one KV head *
     uint32_t n_segment, n_page, page0, n_tok;
     uint32_t row, head0, n_head, pos;
     uint32_t n_unit, n_split, split_unit, part0; /* first split in the scratch */
+    uint32_t n_warp, split_most; /* of a block; splits that fill the GPU */
 };
+
+/* Warps of a block: of small heads more, as enough bytes must be on their way to a multiprocessor. */
+static __host__ __device__ constexpr uint32_t decode_warps(uint32_t head_dim)
+{
+    return head_dim <= 64 ? 8 : 4;
+}
 
 template <int F, int D> struct decode_size {
     /* Units of a warp in shared memory: of small ones more, as many bytes must be on their way. */
     static constexpr int stages = F == FORM_Q8 || D > 128 ? 2 : 3;
     static constexpr int unit_page = F == FORM_Q8 ? 1 : 2; /* units of a page */
     static constexpr int stage = F == FORM_Q8 ? page_at<F, D>::bytes : (int)UNIT_TOK * D * 4;
-    static constexpr int merge = WARPS * ((int)HEADS * D + 2 * (int)HEADS) * 4;
-    static constexpr int ring = WARPS * stages * stage;
-    static constexpr int query = D > 128 ? WARPS *D * 32 : 0; /* registers do not suffice */
-    static constexpr int smem = (ring > merge ? ring : merge) + query;
+    static constexpr int warps = (int)decode_warps(D);
     static constexpr int part = (int)HEADS * D + 2 * (int)HEADS; /* floats of a split */
+    static constexpr int merge = (warps + 1) * part * 4; /* those of all warps, and their sum */
+    static constexpr int ring = warps * stages * stage;
+    static constexpr int query = D > 128 ? warps *D * 32 : 0; /* registers do not suffice */
+    static constexpr int smem = (ring > merge ? ring : merge) + query;
 };
 
 /* What a warp has so far. Row g of every lane is query head g. */
@@ -82,11 +89,15 @@ __device__ void decode_query(struct decode_warp<D> &w, const struct attn_call &c
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
     const float *q = c.q + job.row * c.q_stride + (size_t)(job.head0 + g) * D;
     const struct segment_view *s = segment < job.n_segment ? &job.segment[segment] : NULL;
+    const bool turns = s && s->cos, is_head = g < job.n_head;
 #pragma unroll
     for (int step = 0; step < D / 16; step++) {
         float x[4] = {0, 0, 0, 0};
         const uint32_t at = chan<F, D>(step, j);
-        for (int i = 0; i < 4 && g < job.n_head; i++) x[i] = attn_turned(q, at + i, s, c.rope);
+        if (!turns) /* all loads are under way together */
+            for (int i = 0; i < 4; i++) x[i] = is_head ? q[at + i] : 0.0f;
+        else
+            for (int i = 0; i < 4 && is_head; i++) x[i] = attn_turned(q, at + i, s, c.rope);
         uint32_t a[4];
         a[0] = half_pack<H>(x[0], x[1]);
         a[1] = half_rest<H>(x[0], x[1], a[0]);
