@@ -16,6 +16,7 @@
 #include "app/progress.h"
 
 #include "base/textfile.h"
+#include "base/workers.h"
 
 #include <assert.h>
 #include <math.h>
@@ -33,7 +34,7 @@ struct capacity_options {
     const char *methods, *lengths, *plot, *trials;
     uint32_t n_prompt, n_output, n_seq, n_trial, sparse_min_ctx;
     int64_t seed;
-    float duration_s, burstiness, wait_ms, idle_ms, factor;
+    float duration_s, burstiness, wait_ms, idle_ms, factor, seconds;
     float read_gb_s, gflop_s, fetch_gb_s;
     int clock, format;
     bool cold;
@@ -102,6 +103,10 @@ static const struct option_spec search_part[] = {
         .env = NULL, .min = 0.01, .max = 86400),
     OPT("--max-trials", OPTION_U32, n_trial, "N", "trials for each method and limit, at most",
         .env = NULL, .min = 1, .max = 64),
+    OPT("--seconds", OPTION_F32, seconds, "S",
+        "of the machine's clock for each method and limit, at most: a trial that is not decided "
+        "then does not count; 0: no limit",
+        .env = NULL, .max = 1e6),
     OPT("--factor", OPTION_F32, factor, "F", "the answer may be too small by that", .env = NULL,
         .min = 1.01, .max = 16),
     OPT("--idle-ms", OPTION_F32, idle_ms, "MS",
@@ -140,12 +145,13 @@ struct capacity {
     struct sheet sheet;
     struct strbuf trials;
     struct progress bar;
-    size_t n_trial; /* trials that are done */
+    size_t n_trial; /* trials that are decided */
     /* The search at hand. */
     struct capacity_site site;
     struct capacity_alone alone;
     struct capacity_result result;
     uint32_t limit_i;
+    uint64_t until_us; /* 0: it has as long as it takes */
 };
 
 /* ---- Engines ---- */
@@ -210,14 +216,16 @@ static sac_status open_engine(struct capacity *c, sac_error *err)
 
 /* ---- One method ---- */
 
-/* The one that tells most of a search: the largest rate that kept the limit, else the smallest. */
+/* The one that tells most of a search: the largest rate that kept the limit, else the smallest that
+ * broke it, else one that was not decided. */
 static bool is_better(const struct capacity_trial *a, const struct capacity_trial *b)
 {
+    if (a->is_open) return b->want.rate <= 0;
     if (b->want.rate <= 0 || a->is_kept != b->is_kept) return b->want.rate <= 0 || a->is_kept;
     return a->is_kept ? a->want.rate > b->want.rate : a->want.rate < b->want.rate;
 }
 
-static sac_status keeps(void *user, double rate, bool *out, sac_error *err)
+static sac_status judge(void *user, double rate, enum capacity_verdict *out, sac_error *err)
 {
     struct capacity *c = user;
     struct capacity_result *r = &c->result;
@@ -229,6 +237,7 @@ static sac_status keeps(void *user, double rate, bool *out, sac_error *err)
                                          : (size_t)n,
         .limit_ms = c->setting.limit_ms[c->limit_i],
         .wait_ms = (double)c->opt.wait_ms,
+        .until_us = c->until_us,
     };
     struct capacity_trial trial;
     snprintf(c->bar.note, sizeof c->bar.note, "%.20s, %s, %.3g/s", r->method,
@@ -236,12 +245,13 @@ static sac_status keeps(void *user, double rate, bool *out, sac_error *err)
     TRY(capacity_trial_run(&trial, &c->site, &want, &c->alone, err));
     if (trial.n_failed && !r->n_trial)
         fprintf(stderr, "saccade " COMMAND ": %s: %s\n", r->method, trial.error);
-    c->n_trial++;
-    r->n_trial++;
-    capacity_trials_add(&c->trials, r->method, c->setting.idle_ms, c->limit_i == CAPACITY_STRICT,
-                        &trial);
+    c->n_trial += !trial.is_open;
+    r->n_trial += !trial.is_open;
     if (is_better(&trial, &r->best[c->limit_i])) r->best[c->limit_i] = trial;
-    *out = trial.is_kept;
+    *out = trial.is_open ? CAPACITY_OPEN : trial.is_kept ? CAPACITY_KEPT : CAPACITY_BROKEN;
+    if (!trial.is_open)
+        capacity_trials_add(&c->trials, r->method, c->setting.idle_ms,
+                            c->limit_i == CAPACITY_STRICT, &trial);
     return SAC_OK;
 }
 
@@ -254,8 +264,10 @@ static sac_status search(struct capacity *c, sac_error *err)
         const struct capacity_search s = {.start = start,
                                           .factor = (double)c->opt.factor,
                                           .n_most = c->opt.n_trial,
-                                          .keeps = keeps,
+                                          .judge = judge,
                                           .user = c};
+        c->until_us =
+            c->opt.seconds > 0 ? clock_us() + (uint64_t)((double)c->opt.seconds * 1e6) : 0;
         TRY(capacity_search_run(&r->keeps[c->limit_i], &r->fails[c->limit_i], &s, err));
         if (r->keeps[c->limit_i] > 0) start = r->keeps[c->limit_i];
     }

@@ -105,16 +105,18 @@ void capacity_alone_deinit(struct capacity_alone *a);
 
 /* What is wanted of a trial. */
 struct capacity_want {
-    double rate;      /* requests that arrive in a second */
-    size_t n_request; /* at least 2 */
-    double limit_ms;  /* of the 99th percentile of the time between tokens */
-    double wait_ms;   /* of the median time before computing begins */
+    double rate;       /* requests that arrive in a second */
+    size_t n_request;  /* at least 2 */
+    double limit_ms;   /* of the 99th percentile of the time between tokens */
+    double wait_ms;    /* of the median time before computing begins */
+    uint64_t until_us; /* when to give up, by the machine's clock; 0: never */
 };
 
 struct capacity_trial {
     struct capacity_want want;
     bool is_kept; /* both limits were, and every request was answered */
     bool is_cut; /* it ended as soon as a limit could no more be kept: the times are of that part */
+    bool is_open; /* it was given up before its limits were kept or broken */
     size_t n_done, n_failed;
     size_t n_differ; /* answers that are not those of the method alone: there is none */
     double p50_ms, p99_ms, most_ms; /* time between tokens */
@@ -133,11 +135,14 @@ sac_status capacity_trial_run(struct capacity_trial *out, const struct capacity_
 
 /* ---- capacity_search.c: the largest rate ---- */
 
+/* CAPACITY_OPEN: there was no time to see; it ends the search. */
+enum capacity_verdict { CAPACITY_KEPT, CAPACITY_BROKEN, CAPACITY_OPEN };
+
 struct capacity_search {
     double start;    /* the first rate tried */
     double factor;   /* the answer may be too small by that, above 1 */
     uint32_t n_most; /* trials */
-    sac_status (*keeps)(void *user, double rate, bool *out_keeps, sac_error *err);
+    sac_status (*judge)(void *user, double rate, enum capacity_verdict *out, sac_error *err);
     void *user;
 };
 

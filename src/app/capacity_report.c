@@ -21,13 +21,16 @@ static double known(double rate)
     return isfinite(rate) ? rate : (double)NAN;
 }
 
-/* ">=" where no rate was found that breaks the limit, "<" where none was found that keeps it. */
+/* ">=" where no rate was found that breaks the limit, "<" where none was found that keeps it, "?"
+ * where there was no time for either. */
 static void name_capacity(char out[32], const struct capacity_result *r, uint32_t limit_i)
 {
     if (r->keeps[limit_i] > 0)
         snprintf(out, 32, "%s%.3g", isfinite(r->fails[limit_i]) ? "" : ">=", r->keeps[limit_i]);
-    else
+    else if (isfinite(r->fails[limit_i]))
         snprintf(out, 32, "<%.3g", r->fails[limit_i]);
+    else
+        snprintf(out, 32, "?");
 }
 
 void capacity_row_print(struct sheet *sheet, const struct capacity_setting *s,

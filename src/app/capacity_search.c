@@ -11,9 +11,10 @@ sac_status capacity_search_run(double *out_keeps, double *out_fails,
     double low = 0, high = INFINITY, rate = s->start;
     assert(s->start > 0 && s->factor > 1 && s->n_most > 0);
     for (uint32_t i = 0; i < s->n_most && !(low > 0 && high <= low * s->factor); i++) {
-        bool keeps = false;
-        TRY(s->keeps(s->user, rate, &keeps, err));
-        *(keeps ? &low : &high) = rate;
+        enum capacity_verdict verdict = CAPACITY_OPEN;
+        TRY(s->judge(s->user, rate, &verdict, err));
+        if (verdict == CAPACITY_OPEN) break;
+        *(verdict == CAPACITY_KEPT ? &low : &high) = rate;
         rate = low > 0 && isfinite(high) ? sqrt(low * high) : low > 0 ? 2 * low : high / 2;
     }
     *out_keeps = low;

@@ -9,6 +9,7 @@
 #include "app/load.h"
 
 #include "base/mem.h"
+#include "base/workers.h"
 #include "eval/score.h"
 
 #include <assert.h>
@@ -240,6 +241,20 @@ static sac_status drain(struct trial *t, sac_error *err)
     return SAC_OK;
 }
 
+/* Until the trial is given up. */
+static uint64_t left_us(const struct trial *t)
+{
+    const uint64_t until = t->want->until_us, now = until ? clock_us() : 0;
+    return !until ? UINT64_MAX : until > now ? until - now : 0;
+}
+
+static void wait_for(const struct trial *t, uint64_t due_us)
+{
+    const uint64_t now = capacity_clock_now(t->site->clock), left = left_us(t);
+    const bool first = t->site->clock->is_model || due_us < now || due_us - now < left;
+    capacity_clock_wait(t->site->clock, first ? due_us : now + left);
+}
+
 static sac_status run_trial(struct trial *t, sac_error *err)
 {
     const size_t n = t->want->n_request;
@@ -254,12 +269,10 @@ static sac_status run_trial(struct trial *t, sac_error *err)
             TRY(drain(t, err));
             return error_set(err, SAC_ERR_CANCELLED, "interrupted");
         }
-        if (is_hopeless(t)) {
-            t->out->is_cut = true;
-            break;
-        }
-        if (!n_active && t->n_sent < n)
-            capacity_clock_wait(t->site->clock, t->one[t->n_sent].arrival_us);
+        t->out->is_cut = is_hopeless(t);
+        t->out->is_open = !t->out->is_cut && left_us(t) == 0 && t->out->n_done < n;
+        if (t->out->is_cut || t->out->is_open) break;
+        if (!n_active && t->n_sent < n) wait_for(t, t->one[t->n_sent].arrival_us);
     }
     return SAC_OK;
 }
@@ -286,7 +299,7 @@ static void count_times(struct trial *t)
     uint64_t n_tok = 0;
     for (size_t i = 0; i < t->n_sent; i++) n_tok += t->one[i].n_tok;
     out->tok_s = out->seconds > 0 ? (double)n_tok / out->seconds : 0;
-    out->is_kept = !out->is_cut && out->p99_ms <= t->want->limit_ms &&
+    out->is_kept = !out->is_cut && !out->is_open && out->p99_ms <= t->want->limit_ms &&
                    out->wait_ms <= t->want->wait_ms && out->n_failed == 0;
 }
 

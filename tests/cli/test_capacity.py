@@ -47,6 +47,14 @@ class Capacity(unittest.TestCase):
                 self.assertAlmostEqual(r["capacity_" + limit], max(kept, default=0), 3)
         self.assertEqual({t["n_differ"] for t in trials}, {"0"})
 
+    def test_no_time_is_told_as_such(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            done = capacity("--methods", "dense", "--seconds", "0.0001", "--trials", str(folder / "t.csv"), "--plot",
+                            str(folder / "t.svg"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("| dense | ? | ? |", done.stdout)
+
     def test_wrong_options_are_told(self):
         for args, word in ((["--lengths", "12"], "12 tokens: a prompt has 128 to"),
                            (["--lengths", "400K"], "'K' is no length"),

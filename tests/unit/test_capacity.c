@@ -77,16 +77,17 @@ static void test_lengths_are_spread_by_logarithm(void **state)
 
 struct server {
     double capacity;
-    uint32_t n;
+    uint32_t n, n_time; /* the trial that there is no time for; 0: there is for all */
     double tried[64];
 };
 
-static sac_status serve(void *user, double rate, bool *out, sac_error *err)
+static sac_status serve(void *user, double rate, enum capacity_verdict *out, sac_error *err)
 {
     struct server *s = user;
     (void)err;
     s->tried[s->n++] = rate;
-    *out = rate <= s->capacity;
+    *out = rate <= s->capacity ? CAPACITY_KEPT : CAPACITY_BROKEN;
+    if (s->n == s->n_time) *out = CAPACITY_OPEN;
     return SAC_OK;
 }
 
@@ -97,7 +98,7 @@ static void test_search_brackets_the_capacity(void **state)
     for (size_t i = 0; i < sizeof capacities / sizeof capacities[0]; i++) {
         struct server s = {.capacity = capacities[i]};
         const struct capacity_search search = {
-            .start = 1, .factor = 1.1, .n_most = 64, .keeps = serve, .user = &s};
+            .start = 1, .factor = 1.1, .n_most = 64, .judge = serve, .user = &s};
         double low, high;
         sac_error err;
         must(capacity_search_run(&low, &high, &search, &err), &err);
@@ -112,13 +113,17 @@ static void test_search_that_ends_early(void **state)
     double low, high;
     sac_error err;
     struct server none = {.capacity = 0}, all = {.capacity = INFINITY};
-    struct capacity_search s = {.start = 3, .factor = 1.1, .n_most = 4, .keeps = serve};
+    struct capacity_search s = {.start = 3, .factor = 1.1, .n_most = 4, .judge = serve};
     s.user = &none;
     must(capacity_search_run(&low, &high, &s, &err), &err);
     assert_true(low == 0 && high == 0.375 && none.n == 4);
     s.user = &all;
     must(capacity_search_run(&low, &high, &s, &err), &err);
     assert_true(low == 24 && high == INFINITY && all.n == 4);
+    struct server late = {.capacity = 5, .n_time = 3};
+    s.user = &late;
+    must(capacity_search_run(&low, &high, &s, &err), &err);
+    assert_true(low == 3 && high == 6 && late.n == 3);
 }
 
 /* ---- Trials ---- */
@@ -279,6 +284,31 @@ static void test_hopeless_load_is_cut(void **state)
     rig_close(&r);
 }
 
+/* One whose time is over is neither kept nor broken, and does not wait for what is to come. */
+static void test_trial_is_given_up(void **state)
+{
+    (void)state;
+    struct rig r;
+    sac_error err;
+    rig_open(&r, 4);
+    for (int wall = 0; wall < 2; wall++) {
+        struct capacity_trial t;
+        r.clock.is_model = !wall;
+        capacity_clock_use(&r.clock, r.site.engine);
+        const uint64_t begin = clock_us();
+        const struct capacity_want want = {.rate = 0.01,
+                                           .n_request = 12,
+                                           .limit_ms = 1e6,
+                                           .wait_ms = 1e9,
+                                           .until_us = begin + (wall ? 20000 : 0)};
+        must(capacity_trial_run(&t, &r.site, &want, &r.alone, &err), &err);
+        assert_true(t.is_open && !t.is_cut && !t.is_kept && t.n_done < 12);
+        assert_true(clock_us() - begin < 5000000);
+        assert_int_equal(sac_engine_get_stats(r.site.engine).n_request_running, 0);
+    }
+    rig_close(&r);
+}
+
 /* An answer that is another than alone is counted. */
 static void test_answers_are_compared(void **state)
 {
@@ -349,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_load_is_felt),
         cmocka_unit_test(test_trial_repeats),
         cmocka_unit_test(test_hopeless_load_is_cut),
+        cmocka_unit_test(test_trial_is_given_up),
         cmocka_unit_test(test_answers_are_compared),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_plot_has_a_line_for_each_method),
