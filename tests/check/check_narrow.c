@@ -1,6 +1,7 @@
 /* check_narrow.c: linear layers of decode rows as the CUDA library has them, against the reference,
- * for every type: rows of weights that are cut into pieces and such that are not, ragged ends, and
- * the same bits for a row in whatever company. The library is that which SAC_CHECK_CUDA names
+ * for every type: rows of weights that are cut into pieces and such that are not, ragged ends, the
+ * same bits for a row in whatever company, and parts of several types in one call. The library is
+ * that which SAC_CHECK_CUDA names
  * (`make check-cuda`), else the one that runs on a CPU. */
 #include "../unit/must.h"
 #include "base/mem.h"
@@ -16,7 +17,7 @@
 
 #include <cmocka.h>
 
-enum { N_ROW = 19, IN_MAX = 4864, OUT_MAX = 35, N_TAKE_MAX = 16 };
+enum { N_ROW = 19, IN_MAX = 4864, OUT_MAX = 35, N_TAKE_MAX = 24 };
 
 static const enum quant_type types[] = {QUANT_F32,  QUANT_F16,    QUANT_BF16,  QUANT_Q4_0,
                                         QUANT_Q4_1, QUANT_Q5_0,   QUANT_Q5_1,  QUANT_Q8_0,
@@ -166,6 +167,55 @@ static void check(enum quant_type type, uint32_t n_out, uint32_t n_in, bool has_
     mem_unmap(w.data, weight_bytes(&w));
 }
 
+/* Parts of several types in one call give the bits that each gives alone. */
+static void check_parts(const enum quant_type type[3], uint32_t n_in, uint32_t n_row)
+{
+    static const uint32_t n_out[3] = {19, 35, 13};
+    static float alone[3][N_ROW * OUT_MAX], together[3][N_ROW * OUT_MAX];
+    struct weight there[3];
+    struct op_linear op = {.x = put(x, (size_t)n_row * n_in * sizeof *x),
+                           .x_stride = n_in,
+                           .n_in = n_in,
+                           .kind = ROW_DECODE,
+                           .n_part = 1};
+    const float *bias_there = put(bias, sizeof bias);
+    op.scratch_bytes = api->linear_scratch(1, n_row, n_in, 67);
+    op.scratch = put(NULL, op.scratch_bytes);
+    struct op_linear all_parts = op;
+    all_parts.n_part = 3;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct weight w = there[i] = make_weight(type[i], n_out[i], n_in);
+        const size_t bytes = (size_t)n_row * n_out[i] * sizeof *x;
+        there[i].data = put(w.data, weight_bytes(&w));
+        op.part[0].w = &there[i];
+        op.part[0].bias = bias_there;
+        op.part[0].y_stride = n_out[i];
+        op.part[0].y = put(NULL, bytes);
+        call(alone[i], op, 0, n_row);
+        all_parts.part[i] = op.part[0];
+        all_parts.part[i].y = put(NULL, bytes);
+        mem_unmap(w.data, weight_bytes(&w));
+    }
+    call(together[0], all_parts, 0, n_row);
+    for (uint32_t i = 0; i < 3; i++) {
+        sac_error err;
+        const size_t bytes = (size_t)n_row * n_out[i] * sizeof *x;
+        api->down(device, together[i], all_parts.part[i].y, bytes);
+        must(api->wait(device, &err), &err);
+        assert_memory_equal(together[i], alone[i], bytes);
+    }
+    give_all();
+}
+
+static void parts_of_several_types_are_those_alone(void **state)
+{
+    (void)state;
+    /* Too short to be cut, as alone and together rows are cut in other ways. */
+    check_parts((enum quant_type[]){QUANT_Q5_0, QUANT_Q5_0, QUANT_Q8_0}, 896, 1);
+    check_parts((enum quant_type[]){QUANT_Q4_K, QUANT_F32, QUANT_Q6_K}, 512, 3);
+    check_parts((enum quant_type[]){QUANT_F16, QUANT_Q4_K, QUANT_Q4_K}, 256, N_ROW);
+}
+
 static void long_rows_are_those_of_the_reference(void **state)
 {
     (void)state;
@@ -187,6 +237,7 @@ static void short_rows_are_those_of_the_reference(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(long_rows_are_those_of_the_reference),
-                                       cmocka_unit_test(short_rows_are_those_of_the_reference)};
+                                       cmocka_unit_test(short_rows_are_those_of_the_reference),
+                                       cmocka_unit_test(parts_of_several_types_are_those_alone)};
     return cmocka_run_group_tests(tests, open_library, close_library);
 }

@@ -188,11 +188,7 @@ static sac_status run_narrow(struct cuda_device *d, const struct op_linear *op,
         use[i] = (struct narrow_use){.w = op->part[i].w,
                                      .up = is_glu(op) ? op->part[1].w : NULL,
                                      .end = end_of(op, i)};
-    for (uint32_t i = 0, end; i < n; i = end) { /* neighbours of one type together */
-        for (end = i + 1; end < n && use[end].w->type == use[i].w->type;) end++;
-        TRY(narrow_run(d, rows, use + i, end - i));
-    }
-    return SAC_OK;
+    return narrow_run(d, rows, use, n);
 }
 
 /* ---- Prompt rows ---- */

@@ -46,7 +46,7 @@ struct narrow_use {
 
 /* Whether the kernel for decode rows packs so many by itself, as a part of n_group blocks. */
 bool narrow_packs(const struct cuda_device *d, uint32_t n_row, uint32_t width, uint32_t n_group);
-/* Decode rows (narrow.cu) times n matrices of one type, at most LINEAR_PARTS_MAX; a GLU alone. */
+/* Decode rows (narrow.cu) times n matrices, at most LINEAR_PARTS_MAX; a GLU alone. */
 sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
                       const struct narrow_use *use, uint32_t n);
 /* Groups begin .. begin + n - 1 of `w` in f16, times the outputs' shrink: out [n * 16, width]. */

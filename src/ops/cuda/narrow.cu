@@ -52,7 +52,9 @@ template <int type, uint32_t n_mat> struct narrow_ring {
 
 struct narrow_part {
     const uint8_t *w, *up; /* packed; `up` NULL but for a GLU */
-    uint32_t group0;       /* the part's first block of threads */
+    size_t group_bytes;
+    uint32_t group0; /* the part's first block of threads */
+    enum quant_type type;
     struct linear_end end;
 };
 
@@ -65,7 +67,6 @@ struct narrow_args {
     uint32_t n_part;
     uint32_t n_block, piece; /* blocks of a row of weights, and of a piece of it */
     uint32_t n_row, width, row0;
-    size_t group_bytes;
     const __half *x;
     const float *x_scale;
     float *sum;      /* [pieces][n_row][groups * 16], if there are two pieces or more */
@@ -249,17 +250,15 @@ static __device__ inline bool merge_pieces(float *v, const struct narrow_args &a
     return true;
 }
 
-/* Shared memory: the warps' rings, in whose place their sums come; packed rows, if the kernel packs
- * them. */
+/* A block's work for part p. Shared memory: the warps' rings, in whose place their sums come; packed
+ * rows, if the kernel packs them, with their scales in `scale_room`. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
-static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_args a)
+static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t p,
+                                           float *scale_room)
 {
     using ring = narrow_ring<type, n_mat>;
     using sums = narrow_sums<n_tile, n_mat>;
     static_assert(sizeof(sums) <= ring::all, "sums take the place of the rings");
-    __shared__ float scale_room[PACKS_ROWS];
-    uint32_t p = 0;
-    while (p + 1 < a.n_part && blockIdx.x >= a.part[p + 1].group0) p++;
     const uint32_t group = blockIdx.x - a.part[p].group0, g = threadIdx.x % 32 / 4;
     uint8_t *mine = kernel_shared() + threadIdx.x / 32 * ring::warp;
     struct narrow_job<n_mat> job;
@@ -268,7 +267,7 @@ static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_
     job.begin = blockIdx.z * a.piece;
     job.end = min(job.begin + a.piece, a.n_block);
     for (uint32_t m = 0; m < n_mat; m++) {
-        job.group[m] = (m ? a.part[p].up : a.part[p].w) + group * a.group_bytes;
+        job.group[m] = (m ? a.part[p].up : a.part[p].w) + group * a.part[p].group_bytes;
         job.shrink[m] = load_shrink(job.group[m], g);
     }
     for (uint32_t i = 0; i + 1 < ring::stages; i++) bring<type, n_mat>(mine, a, job, i);
@@ -298,47 +297,110 @@ static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_
         linear_finish(a.part[p].end, row, out, v[0] * scale[row], v[1] * scale[row]);
 }
 
-/* Rows of one launch are `tile` each for a block; as many launches as the tally asks for. */
-template <int type, uint32_t n_tile, uint32_t n_mat>
-static sac_status launch_tiles(struct cuda_device *d, struct narrow_args a, uint32_t n_group)
+/* A row per type: CALL(type) is what is done for it. */
+#define FOR_TYPE(type, CALL)                                                                       \
+    switch (type) {                                                                                \
+    case QUANT_F32: CALL(QUANT_F32); break;                                                        \
+    case QUANT_F16: CALL(QUANT_F16); break;                                                        \
+    case QUANT_BF16: CALL(QUANT_BF16); break;                                                      \
+    case QUANT_Q4_0: CALL(QUANT_Q4_0); break;                                                      \
+    case QUANT_Q4_1: CALL(QUANT_Q4_1); break;                                                      \
+    case QUANT_Q5_0: CALL(QUANT_Q5_0); break;                                                      \
+    case QUANT_Q5_1: CALL(QUANT_Q5_1); break;                                                      \
+    case QUANT_Q8_0: CALL(QUANT_Q8_0); break;                                                      \
+    case QUANT_Q2_K: CALL(QUANT_Q2_K); break;                                                      \
+    case QUANT_Q3_K: CALL(QUANT_Q3_K); break;                                                      \
+    case QUANT_Q4_K: CALL(QUANT_Q4_K); break;                                                      \
+    case QUANT_Q5_K: CALL(QUANT_Q5_K); break;                                                      \
+    case QUANT_Q6_K: CALL(QUANT_Q6_K); break;                                                      \
+    case QUANT_IQ4_NL: CALL(QUANT_IQ4_NL); break;                                                  \
+    case QUANT_IQ4_XS: CALL(QUANT_IQ4_XS); break;                                                  \
+    }
+
+/* The part that a block works for. */
+static __device__ inline uint32_t find_part(const struct narrow_args &a)
 {
-    using ring = narrow_ring<type, n_mat>;
+    uint32_t p = 0;
+    while (p + 1 < a.n_part && blockIdx.x >= a.part[p + 1].group0) p++;
+    return p;
+}
+
+/* Parts of one type. */
+template <int type, uint32_t n_tile, uint32_t n_mat>
+static __global__ void __launch_bounds__(WARPS * 32) narrow(const struct narrow_args a)
+{
+    __shared__ float scale_room[PACKS_ROWS];
+    narrow_block<type, n_tile, n_mat>(a, find_part(a), scale_room);
+}
+
+/* Parts of several types, as queries, keys and values often have. */
+template <uint32_t n_tile>
+static __global__ void __launch_bounds__(WARPS * 32) narrow_mixed(const struct narrow_args a)
+{
+    __shared__ float scale_room[PACKS_ROWS];
+    const uint32_t p = find_part(a);
+#define CALL(type) narrow_block<type, n_tile, 1>(a, p, scale_room)
+    FOR_TYPE(a.part[p].type, CALL)
+#undef CALL
+}
+
+/* Rows of one launch are n_tile times eight for a block; as many launches as the tally asks for. */
+static sac_status launch_tiles(struct cuda_device *d, void (*kernel)(struct narrow_args),
+                               struct narrow_args a, uint32_t n_group, uint32_t n_tile,
+                               size_t ring_bytes)
+{
     const size_t packed = a.input.x ? (size_t)a.n_row * a.piece * LAYOUT_BLOCK * sizeof(__half) : 0;
     const uint32_t tile = n_tile * ROWS_8, n = (a.n_row + tile - 1) / tile;
     const uint32_t n_piece = (a.n_block + a.piece - 1) / a.piece;
     const uint32_t each = n_piece > 1 ? TALLY / n_group : n;
     for (uint32_t first = 0; first < n; first += each) {
         a.row0 = first * tile;
-        TRY(queue_launch(d, "narrow linear layer", narrow<type, n_tile, n_mat>,
+        TRY(queue_launch(d, "narrow linear layer", kernel,
                          dim3(n_group, n - first < each ? n - first : each, n_piece), WARPS * 32,
-                         ring::all + packed, a));
+                         ring_bytes + packed, a));
     }
     return SAC_OK;
 }
 
 /* Pieces of a row of weights: enough blocks to fill the GPU, each with work for about all of its
  * warps. They depend on the matrices and the GPU alone, as sums do on them. */
-static void cut_rows(struct narrow_args *a, const struct cuda_device *d, uint32_t unit,
-                     uint32_t n_group, uint32_t part_row)
+static void cut_rows(struct narrow_args *a, const struct cuda_device *d, uint32_t n_group,
+                     uint32_t part_row)
 {
-    const uint32_t n_unit = (a->n_block + unit - 1) / unit, most = (n_unit + WARPS / 4) / WARPS;
+    const uint32_t n_unit = (a->n_block + UNIT_MAX - 1) / UNIT_MAX, most = (n_unit + WARPS / 4) / WARPS;
     uint32_t n = (FULL_BLOCKS * d->n_sm + n_group - 1) / n_group;
     n = n < most ? n : most;
     if (n * n_group * WEIGHT_GROUP > part_row) n = part_row / (n_group * WEIGHT_GROUP);
     if (!a->sum || n_group >= d->n_sm || n < 1) n = 1;
-    a->piece = (n_unit + n - 1) / n * unit;
+    a->piece = (n_unit + n - 1) / n * UNIT_MAX;
 }
 
 template <int type>
-static sac_status launch(struct cuda_device *d, struct narrow_args &a, uint32_t n_group,
-                         uint32_t part_row)
+static sac_status launch(struct cuda_device *d, const struct narrow_args &a, uint32_t n_group)
 {
-    const bool glu = a.part[0].up != NULL;
-    cut_rows(&a, d, glu ? narrow_ring<type, 2>::unit : narrow_ring<type, 1>::unit, n_group,
-             part_row);
-    if (glu) return launch_tiles<type, 1, 2>(d, a, n_group);
-    if (a.n_row <= ROWS_8) return launch_tiles<type, 1, 1>(d, a, n_group);
-    return launch_tiles<type, 2, 1>(d, a, n_group);
+    using glu = narrow_ring<type, 2>;
+    using ring = narrow_ring<type, 1>;
+    if (a.part[0].up) return launch_tiles(d, narrow<type, 1, 2>, a, n_group, 1, glu::all);
+    if (a.n_row <= ROWS_8) return launch_tiles(d, narrow<type, 1, 1>, a, n_group, 1, ring::all);
+    return launch_tiles(d, narrow<type, 2, 1>, a, n_group, 2, ring::all);
+}
+
+static size_t ring_bytes(enum quant_type type)
+{
+#define CALL(type) return narrow_ring<type, 1>::all
+    FOR_TYPE(type, CALL)
+#undef CALL
+    return 0;
+}
+
+static sac_status launch_mixed(struct cuda_device *d, const struct narrow_args &a,
+                               uint32_t n_group)
+{
+    size_t most = 0;
+    for (uint32_t i = 0; i < a.n_part; i++)
+        most = ring_bytes(a.part[i].type) > most ? ring_bytes(a.part[i].type) : most;
+    if (a.n_row <= ROWS_8) return launch_tiles(d, narrow_mixed<1>, a, n_group, 1, most);
+    return launch_tiles(d, narrow_mixed<2>, a, n_group, 2, most);
 }
 
 /* ---- Unpacking ---- */
@@ -374,26 +436,6 @@ static sac_status launch_unpack(struct cuda_device *d, __half *out, const struct
                         w->data + begin * w->group_bytes, w->group_bytes, n_block);
 }
 
-/* A row per type: TYPE(call) names the template's argument. */
-#define FOR_TYPE(type, CALL)                                                                       \
-    switch (type) {                                                                                \
-    case QUANT_F32: CALL(QUANT_F32); break;                                                        \
-    case QUANT_F16: CALL(QUANT_F16); break;                                                        \
-    case QUANT_BF16: CALL(QUANT_BF16); break;                                                      \
-    case QUANT_Q4_0: CALL(QUANT_Q4_0); break;                                                      \
-    case QUANT_Q4_1: CALL(QUANT_Q4_1); break;                                                      \
-    case QUANT_Q5_0: CALL(QUANT_Q5_0); break;                                                      \
-    case QUANT_Q5_1: CALL(QUANT_Q5_1); break;                                                      \
-    case QUANT_Q8_0: CALL(QUANT_Q8_0); break;                                                      \
-    case QUANT_Q2_K: CALL(QUANT_Q2_K); break;                                                      \
-    case QUANT_Q3_K: CALL(QUANT_Q3_K); break;                                                      \
-    case QUANT_Q4_K: CALL(QUANT_Q4_K); break;                                                      \
-    case QUANT_Q5_K: CALL(QUANT_Q5_K); break;                                                      \
-    case QUANT_Q6_K: CALL(QUANT_Q6_K); break;                                                      \
-    case QUANT_IQ4_NL: CALL(QUANT_IQ4_NL); break;                                                  \
-    case QUANT_IQ4_XS: CALL(QUANT_IQ4_XS); break;                                                  \
-    }
-
 bool narrow_packs(const struct cuda_device *d, uint32_t n_row, uint32_t width, uint32_t n_group)
 {
     return n_row <= PACKS_ROWS && n_row * width <= PACKS_VALUES && n_group <= PACKS_BLOCKS * d->n_sm;
@@ -405,17 +447,20 @@ sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
     const struct weight *w = use[0].w;
     struct narrow_args a;
     uint32_t n_group = 0;
+    bool mixed = false;
     memset(&a, 0, sizeof a);
     for (uint32_t i = 0; i < n; i++) {
         a.part[i].w = use[i].w->data;
         a.part[i].up = use[i].up ? use[i].up->data : NULL;
+        a.part[i].group_bytes = use[i].w->group_bytes;
         a.part[i].group0 = n_group;
+        a.part[i].type = use[i].w->type;
+        mixed = mixed || use[i].w->type != w->type;
         a.part[i].end = use[i].end;
         n_group += use[i].w->n_group;
     }
     a.n_part = n;
     a.n_block = layout_n_block(w->n_in);
-    a.group_bytes = w->group_bytes;
     a.x = rows->x;
     a.x_scale = rows->scale;
     a.sum = rows->part;
@@ -423,7 +468,9 @@ sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
     a.n_row = rows->n_row;
     a.width = rows->width;
     if (rows->input) a.input = *rows->input;
-#define CALL(type) return launch<type>(d, a, n_group, rows->part_row)
+    cut_rows(&a, d, n_group, rows->part_row);
+    if (mixed) return launch_mixed(d, a, n_group);
+#define CALL(type) return launch<type>(d, a, n_group)
     FOR_TYPE(w->type, CALL)
 #undef CALL
     return device_fail(d, SAC_ERR_UNSUPPORTED, "weights of this type");
