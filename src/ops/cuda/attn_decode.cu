@@ -16,8 +16,43 @@
 #define SPLIT_UNIT 128u /* units of a split at most: a lane knows one of its warp */
 #define SPLIT_TURNS 2u  /* of its block's warps at least */
 #define BUSY_WARPS 8u   /* of a multiprocessor that are enough for one row */
-#define FEW        64u
 #define PART_MAX   TALLY         /* splits at a time: 34 MB of scratch for heads of 128 */
+
+/* ---- Jobs ---- */
+
+/* Units of a split, in whole turns of a block's warps. */
+static __host__ __device__ inline uint32_t split_units(const struct decode_job *j)
+{
+    const uint32_t each = (j->n_unit + j->split_most - 1) / j->split_most;
+    const uint32_t turns = (each + j->n_warp - 1) / j->n_warp;
+    const uint32_t n = (turns < SPLIT_TURNS ? SPLIT_TURNS : turns) * j->n_warp;
+    return n < SPLIT_UNIT ? n : SPLIT_UNIT;
+}
+
+/* The units of a job whose lists are known, and its splits. */
+static __host__ __device__ inline void job_cut(struct decode_job *j, uint32_t unit_page)
+{
+    j->n_unit = j->n_page * unit_page + (j->n_tok + UNIT_TOK - 1) / UNIT_TOK +
+                j->pos % PAGE_TOK / UNIT_TOK + 1;
+    j->split_unit = split_units(j);
+    j->n_split = (j->n_unit + j->split_unit - 1) / j->split_unit;
+}
+
+/* A job as a block sees it, with what the device has chosen. */
+static __device__ struct decode_job job_now(const struct decode_job &noted, uint32_t unit_page)
+{
+    struct decode_job j = noted;
+    if (!j.count) return j;
+    const struct attn_count count = *j.count;
+    if (count.dense) {
+        j.page = NULL; /* page0 and n_page say so */
+    } else {
+        j.n_page = count.n_page;
+        j.n_tok = count.n_tok;
+    }
+    job_cut(&j, unit_page);
+    return j;
+}
 
 /* ---- A split ---- */
 
@@ -124,7 +159,10 @@ __global__ void __launch_bounds__(decode_size<F, D>::warps * 32)
     kernel_begin();
     using size = decode_size<F, D>;
     uint8_t *const smem = kernel_shared();
-    const struct decode_job &job = jobs[blockIdx.y];
+    __shared__ struct decode_job job;
+    if (blockIdx.x >= jobs[blockIdx.y].n_split) return;
+    if (threadIdx.x == 0) job = job_now(jobs[blockIdx.y], size::unit_page);
+    __syncthreads();
     if (blockIdx.x >= job.n_split) return;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t begin = blockIdx.x * job.split_unit;
@@ -201,15 +239,6 @@ __global__ void __launch_bounds__(decode_size<F, D>::warps * 32)
 
 /* ---- The launcher ---- */
 
-/* Units of a split, in whole turns of a block's warps. */
-static __host__ __device__ inline uint32_t split_units(const struct decode_job *j)
-{
-    const uint32_t each = (j->n_unit + j->split_most - 1) / j->split_most;
-    const uint32_t turns = (each + j->n_warp - 1) / j->n_warp;
-    const uint32_t n = (turns < SPLIT_TURNS ? SPLIT_TURNS : turns) * j->n_warp;
-    return n < SPLIT_UNIT ? n : SPLIT_UNIT;
-}
-
 /* Splits of a list that are enough to fill the GPU if no other row is in the call. */
 static uint32_t split_most(const struct cuda_device *d, uint32_t n_warp, uint32_t n_list)
 {
@@ -256,15 +285,6 @@ struct decode_lists { /* of a run, on the device */
     const struct segment_view *segment;
 };
 
-/* The units of a job whose lists are known, and its splits. */
-static __host__ __device__ inline void job_cut(struct decode_job *j, uint32_t unit_page)
-{
-    j->n_unit = j->n_page * unit_page + (j->n_tok + UNIT_TOK - 1) / UNIT_TOK +
-                j->pos % PAGE_TOK / UNIT_TOK + 1;
-    j->split_unit = split_units(j);
-    j->n_split = (j->n_unit + j->split_unit - 1) / j->split_unit;
-}
-
 /* A job whose lists the device has chosen: as many splits as they can have. A page is read whole or
  * up to 31 tokens of it. */
 static void job_reserve(struct decode_job *j, const struct attn_run *run, uint32_t h,
@@ -281,25 +301,6 @@ static void job_reserve(struct decode_job *j, const struct attn_run *run, uint32
     j->logw = c->logw ? c->logw + h * c->stride * PAGE_TOK : NULL;
     j->n_split = most < j->split_most ? most : j->split_most;
     if (j->n_split < long_most) j->n_split = long_most;
-}
-
-/* What the device has chosen, into the jobs. */
-static __global__ void __launch_bounds__(FEW)
-    attn_plan_kernel(struct decode_job *jobs, uint32_t n, uint32_t unit_page)
-{
-    kernel_begin();
-    const uint32_t i = blockIdx.x * FEW + threadIdx.x;
-    if (i >= n || !jobs[i].count) return;
-    struct decode_job j = jobs[i];
-    const struct attn_count count = *j.count;
-    if (count.dense) {
-        j.page = NULL; /* page0 and n_page say so */
-    } else {
-        j.n_page = count.n_page;
-        j.n_tok = count.n_tok;
-    }
-    job_cut(&j, unit_page);
-    jobs[i] = j;
 }
 
 static struct decode_job job_make(const struct op_attn *op, const struct attn_run *run,
@@ -389,7 +390,6 @@ struct decode_launch {
     const struct decode_job *host;  /* the same */
     float *scratch;
     uint32_t n_job, n_grid; /* blocks of a job: n_split of them do something */
-    bool chosen; /* some jobs wait for what the device has chosen */
 };
 
 template <int F, int D>
@@ -397,9 +397,6 @@ static sac_status launch(struct cuda_device *d, const struct decode_launch *l)
 {
     constexpr int smem = decode_size<F, D>::smem;
     TRY(attn_fits(d, smem));
-    if (l->chosen)
-        TRY(queue_launch(d, "plan of chosen lists", attn_plan_kernel, (l->n_job + FEW - 1) / FEW,
-                         FEW, 0, l->job, l->n_job, (uint32_t)decode_size<F, D>::unit_page));
     for (uint32_t i = 0, end; i < l->n_job; i = end) { /* a wave */
         for (end = i + 1; end < l->n_job && l->host[end].part0 > 0;) end++;
         TRY(queue_launch(d, "attention of decode rows", attn_decode_kernel<F, D>,
@@ -445,12 +442,10 @@ sac_status attn_decode(struct cuda_device *d, const struct op_attn *op)
     const size_t part_max = op->scratch_bytes / part_bytes(op->geom);
     p.part_max = (uint32_t)(part_max < PART_MAX ? part_max : PART_MAX);
     l.host = p.job;
-    l.chosen = false;
     for (uint32_t i = 0; i < op->n_run; i++) {
         if (op->run[i].kind != ROW_DECODE) continue;
         const struct decode_lists lists = stage_lists(d, op, &op->run[i]);
         plan_run(&p, op, &op->run[i], &lists);
-        l.chosen = l.chosen || op->run[i].chosen.count;
     }
     if (d->status != SAC_OK) return d->status;
     l.n_job = p.n_job;

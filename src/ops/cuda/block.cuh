@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
+#include <type_traits>
 
 template <typename T> static __device__ T block_sum(T x, T *room)
 {
@@ -21,12 +22,13 @@ template <typename T> static __device__ T block_sum(T x, T *room)
 }
 
 /* The sum of x over the threads before this one; of all, in *out_all. */
-static __device__ inline uint32_t block_before(uint32_t x, uint32_t *room, uint32_t *out_all)
+template <typename T>
+static __device__ inline T block_before(std::type_identity_t<T> x, T *room, T *out_all)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockDim.x / 32;
-    uint32_t up_to = x, before = 0, all = 0;
+    T up_to = x, before = 0, all = 0;
     for (uint32_t by = 1; by < 32; by *= 2) {
-        const uint32_t other = __shfl_up_sync(~0u, up_to, by);
+        const T other = __shfl_up_sync(~0u, up_to, by);
         if (lane >= by) up_to += other;
     }
     __syncthreads();
@@ -84,21 +86,25 @@ static __device__ inline struct exp_sum exp_sum_of(float x)
     return one;
 }
 
+/* Of a warp's lanes; all of them get it. */
+static __device__ inline struct exp_sum warp_exp_sum(struct exp_sum x)
+{
+    float max = x.max;
+    for (int i = 16; i > 0; i /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, i));
+    float sum = x.max == -INFINITY ? x.sum : x.sum * expf(x.max - max);
+    for (int i = 16; i > 0; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
+    struct exp_sum all = {max, sum};
+    return all;
+}
+
 static __device__ inline struct exp_sum block_exp_sum(struct exp_sum x, struct exp_sum *room)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockDim.x / 32;
-    for (int i = 16; i > 0; i /= 2) {
-        struct exp_sum other;
-        other.max = __shfl_xor_sync(~0u, x.max, i);
-        other.sum = __shfl_xor_sync(~0u, x.sum, i);
-        x = exp_sum_add(x, other);
-    }
+    x = warp_exp_sum(x);
     __syncthreads();
     if (lane == 0) room[warp] = x;
     __syncthreads();
-    struct exp_sum all = room[0];
-    for (uint32_t w = 1; w < n; w++) all = exp_sum_add(all, room[w]);
-    return all;
+    return warp_exp_sum(lane < n ? room[lane] : exp_sum_none());
 }
 
 #endif

@@ -1,12 +1,13 @@
 /* mark.cu: what is read: marks, draws and lists, for all lanes of a list (lanes.h). A block makes
  * the choice of a lane. Items are compared as integers and counted, so choices are those of the CPU
- * for the same scores; only the sum that a draw's cut is found by is added in another order. */
+ * for the same scores; only the sums that a draw's cut is found by are added in another order. */
 #include "ops/cuda/choose.cuh"
 #include "ops/cuda/cut.cuh"
 
 #define THREADS 1024u
 #define WARPS   (THREADS / 32)
 #define FEW     256u
+#define SMEM_OWN 16384u /* of shared memory that a kernel's own variables take at most */
 
 static uint32_t larger(uint32_t a, uint32_t b)
 {
@@ -132,75 +133,162 @@ sac_status cuda_lane_take(struct cuda_device *d, const struct op_lane_take *op, 
 
 /* ---- Draws ---- */
 
-/* As draw_ref.c finds it. */
-static __device__ float find_draw_cut(const struct op_draw &op, double *room)
+/* Cuts that a draw can have: draw_ref.c halves the bits between the least one and 2 until they are
+ * less than OP_DRAW_STEP apart, so the bits of cut i are DRAW_LEAST + i * DRAW_WIDTH. */
+#define DRAW_CUTS  1024u
+#define DRAW_LEAST 0x2b800000u /* OP_DRAW_LEAST */
+#define DRAW_WIDTH ((0x40000000u - DRAW_LEAST) / DRAW_CUTS)
+#define DRAW_HELD  49152u /* values that a block keeps in shared memory */
+#define DRAW_LOADS 8u     /* of a thread that are under way together */
+
+static_assert(DRAW_CUTS == THREADS, "a thread for each cut");
+static_assert(DRAW_WIDTH <= OP_DRAW_STEP && 2 * DRAW_WIDTH > OP_DRAW_STEP, "as many as that");
+static_assert(DRAW_WIDTH * DRAW_CUTS == 0x40000000u - DRAW_LEAST, "none is rounded");
+
+/* Sums of the values between two cuts, in 2^-63: of those below cut 0, below cut 1 and so on. They
+ * are whole numbers, so that it does not matter who adds first. */
+struct draw_sums {
+    uint32_t low[DRAW_CUTS], high[DRAW_CUTS];
+};
+
+/* In 2^-63, rounded down. */
+static __device__ inline unsigned long long draw_whole(uint32_t bits)
 {
-    uint32_t lo = __float_as_uint(OP_DRAW_LEAST), hi = __float_as_uint(2.0f);
-    while (hi - lo > OP_DRAW_STEP) {
-        const uint32_t mid = lo + (hi - lo) / 2;
-        const float cut = __uint_as_float(mid);
-        double below = 0;
-        for (uint32_t i = threadIdx.x; i < op.n; i += THREADS)
-            below += op.value[i] < cut ? (double)op.value[i] : 0;
-        if ((double)cut * block_sum(below, room) <= op.variance)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    return __uint_as_float(lo);
+    const uint32_t exponent = max(bits >> 23, 1u);
+    const uint32_t digits = bits >> 23 ? (bits & 0x7fffffu) | 0x800000u : bits;
+    return exponent >= 87 ? (unsigned long long)digits << (exponent - 87)
+                          : digits >> min(87 - exponent, 31u);
 }
 
-/* The sum of the chances up to this item's among those that are dealt to its lane, of THREADS items
- * behind each other; `sum` [OP_DRAW_LANES] is that of all items before them, and goes on. */
-static __device__ uint32_t lane_sum(uint32_t chance, uint32_t *sum,
-                                    uint32_t (*part)[OP_DRAW_LANES])
+static __device__ inline void draw_put(struct draw_sums *s, uint32_t i, unsigned long long x)
 {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = lane % OP_DRAW_LANES;
-    const uint32_t other = __shfl_xor_sync(~0u, chance, (int)OP_DRAW_LANES);
-    const uint32_t up_to = lane < OP_DRAW_LANES ? chance : other + chance;
-    __syncthreads(); /* nobody reads the parts of the items before any more */
-    if (lane < OP_DRAW_LANES) part[warp][k] = chance + other;
-    __syncthreads();
-    uint32_t all = sum[k];
-    for (uint32_t w = 0; w < warp; w++) all += part[w][k];
-    __syncthreads();
-    if (warp == WARPS - 1 && lane < OP_DRAW_LANES) sum[k] = all + part[warp][k];
-    return all + up_to;
+    const uint32_t low = (uint32_t)x, was = atomicAdd(&s->low[i], low);
+    const uint32_t high = (uint32_t)(x >> 32) + (was + low < was);
+    if (high) atomicAdd(&s->high[i], high);
 }
 
-/* Items that are taken, with their weights; returns how many. */
-static __device__ uint32_t take_draw(const struct op_draw &op, float cut, uint32_t *room,
-                                     uint32_t *sum, uint32_t (*part)[OP_DRAW_LANES])
+/* Adds a value; returns it if it is below cut 0, as many may be, for the caller to add up. */
+static __device__ inline unsigned long long draw_add(struct draw_sums *s, float value)
 {
-    const float by = 0x1p32f / cut;
-    uint32_t n = 0, all;
-    if (threadIdx.x < OP_DRAW_LANES)
-        sum[threadIdx.x] = (2 * threadIdx.x + 1) * (UINT32_MAX / (2 * OP_DRAW_LANES) + 1);
-    __syncthreads();
-    for (uint32_t first = 0; first < op.n; first += THREADS) {
-        const uint32_t i = first + threadIdx.x;
-        const float value = i < op.n ? op.value[i] : 0.0f, bits = value * by;
-        const bool below = i < op.n && value < cut;
-        const uint32_t chance = !below ? 0 : bits < 0x1p32f ? (uint32_t)bits : UINT32_MAX;
-        const uint32_t up_to = lane_sum(chance, sum, part);
-        const bool taken = i < op.n && (!below || up_to < chance);
-        const uint32_t at = n + block_before(taken, room, &all);
-        n += all;
-        if (!taken) continue;
-        op.item[at] = op.first + i;
-        op.logw[at] = below ? logf(cut / value) : 0.0f;
+    const uint32_t bits = __float_as_uint(value);
+    if (bits < DRAW_LEAST) return draw_whole(bits);
+    const uint32_t i = 1 + (bits - DRAW_LEAST) / DRAW_WIDTH;
+    if (i < DRAW_CUTS) draw_put(s, i, draw_whole(bits)); /* else below no cut, or no share */
+    return 0;
+}
+
+/* As draw_ref.c finds it: the highest that the variance allows. */
+static __device__ float find_draw_cut(const struct op_draw &op, const struct draw_sums &s,
+                                      unsigned long long *room, uint32_t *room32)
+{
+    const uint32_t i = threadIdx.x, bits = DRAW_LEAST + i * DRAW_WIDTH;
+    const unsigned long long mine = (unsigned long long)s.high[i] << 32 | s.low[i];
+    unsigned long long all;
+    const double below = (double)(block_before(mine, room, &all) + mine) * 0x1p-63;
+    const bool may = i > 0 && (double)__uint_as_float(bits) * below <= op.variance;
+    return __uint_as_float(DRAW_LEAST + block_sum((uint32_t)may, room32) * DRAW_WIDTH);
+}
+
+/* Values of a draw; the first of them are in shared memory, too. */
+struct draw_view {
+    const float *value, *held;
+    uint32_t n, n_held;
+    float cut, by;
+};
+
+static __device__ inline float draw_value(const struct draw_view &v, uint32_t i)
+{
+    return i >= v.n ? 0.0f : i < v.n_held ? v.held[i] : v.value[i];
+}
+
+static __device__ inline uint32_t draw_chance(const struct draw_view &v, float value)
+{
+    const float bits = value * v.by;
+    return !(value < v.cut) ? 0 : bits < 0x1p32f ? (uint32_t)bits : UINT32_MAX;
+}
+
+/* Items [begin, end) that are taken, by a warp, of which lane k has the sum of the chances before
+ * that are dealt to its lane of the draw; returns how many. `at` < UINT32_MAX: writes them there. */
+static __device__ uint32_t walk_draw(const struct op_draw &op, const struct draw_view &v,
+                                     uint32_t begin, uint32_t end, uint32_t sum, uint32_t at)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t n = 0;
+#pragma unroll 4
+    for (uint32_t first = begin; first < end; first += 32) {
+        const uint32_t i = first + lane;
+        const float value = draw_value(v, i);
+        const uint32_t chance = draw_chance(v, value);
+        const uint32_t other = __shfl_xor_sync(~0u, chance, (int)OP_DRAW_LANES);
+        const uint32_t up_to = sum + (lane < OP_DRAW_LANES ? chance : other + chance);
+        const bool below = value < v.cut, taken = i < end && (!below || up_to < chance);
+        const uint32_t all = __ballot_sync(~0u, taken);
+        const uint32_t to = at + n + (uint32_t)__popc(all & ((1u << lane) - 1));
+        if (taken && at != UINT32_MAX) {
+            op.item[to] = op.first + i;
+            op.logw[to] = below ? logf(v.cut / value) : 0.0f;
+        }
+        sum += chance + other;
+        n += (uint32_t)__popc(all);
     }
     return n;
 }
 
-static __global__ void __launch_bounds__(THREADS) draw_kernel(const struct op_lane_draw *list)
+/* Items that are taken, with their weights; returns how many. A warp has a stretch of them: first
+ * all add up the chances of theirs, then they count, then they write. */
+static __device__ uint32_t take_draw(const struct op_draw &op, const struct draw_view &v,
+                                     uint32_t *room, uint32_t (*part)[OP_DRAW_LANES])
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = lane % OP_DRAW_LANES;
+    const uint32_t each = (v.n + WARPS * 32 - 1) / (WARPS * 32) * 32;
+    const uint32_t begin = min(warp * each, v.n), end = min(begin + each, v.n);
+    uint32_t sum = 0, all;
+#pragma unroll 4
+    for (uint32_t first = begin; first < end; first += 32)
+        sum += draw_chance(v, draw_value(v, first + lane));
+    sum += __shfl_xor_sync(~0u, sum, (int)OP_DRAW_LANES);
+    if (lane < OP_DRAW_LANES) part[warp][k] = sum;
+    __syncthreads();
+    sum = (2 * k + 1) * (UINT32_MAX / (2 * OP_DRAW_LANES) + 1);
+    for (uint32_t w = 0; w < warp; w++) sum += part[w][k];
+    const uint32_t n = walk_draw(op, v, begin, end, sum, UINT32_MAX);
+    const uint32_t before = block_before(lane == 0 ? n : 0, room, &all);
+    walk_draw(op, v, begin, end, sum, __shfl_sync(~0u, before, 0));
+    return all;
+}
+
+/* Shared memory: as many values as the launch has room for. */
+static __global__ void __launch_bounds__(THREADS)
+    draw_kernel(const struct op_lane_draw *list, uint32_t n_held)
 {
     kernel_begin();
-    __shared__ double sums[32];
-    __shared__ uint32_t room[32], sum[OP_DRAW_LANES], part[WARPS][OP_DRAW_LANES];
+    __shared__ struct draw_sums sums;
+    __shared__ unsigned long long room64[32];
+    __shared__ uint32_t room[32], part[WARPS][OP_DRAW_LANES];
     const struct op_lane_draw &op = list[blockIdx.x];
     if (op.result->n_bad) return; /* everything is read */
-    const uint32_t n = take_draw(op.at, find_draw_cut(op.at, sums), room, sum, part);
+    float *held = (float *)kernel_shared();
+    struct draw_view v = {op.at.value, held, op.at.n, min(n_held, op.at.n), 0, 0};
+    sums.low[threadIdx.x] = sums.high[threadIdx.x] = 0;
+    __syncthreads();
+    unsigned long long least = 0;
+    for (uint32_t first = threadIdx.x; first < v.n; first += DRAW_LOADS * THREADS) {
+        float value[DRAW_LOADS];
+#pragma unroll
+        for (uint32_t k = 0; k < DRAW_LOADS; k++)
+            value[k] = first + k * THREADS < v.n ? v.value[first + k * THREADS] : 0.0f;
+#pragma unroll
+        for (uint32_t k = 0; k < DRAW_LOADS; k++) {
+            if (first + k * THREADS < v.n_held) held[first + k * THREADS] = value[k];
+            least += draw_add(&sums, value[k]);
+        }
+    }
+    least = block_sum(least, room64);
+    if (threadIdx.x == 0) draw_put(&sums, 0, least);
+    __syncthreads();
+    v.cut = find_draw_cut(op.at, sums, room64, room);
+    v.by = 0x1p32f / v.cut;
+    const uint32_t n = take_draw(op.at, v, room, part);
     if (threadIdx.x > 0) return;
     op.result->n_tok += n;
     op.result->n_chosen += n;
@@ -209,9 +297,16 @@ static __global__ void __launch_bounds__(THREADS) draw_kernel(const struct op_la
 
 sac_status cuda_lane_draw(struct cuda_device *d, const struct op_lane_draw *op, uint32_t n)
 {
+    uint32_t most = 0, held = THREADS;
+    for (uint32_t i = 0; i < n; i++) most = larger(most, op[i].at.n);
+    while (held < most && held < DRAW_HELD) held *= 2; /* few sizes: a graph lasts */
+    const uint32_t room = (uint32_t)((d->smem_max - SMEM_OWN) / sizeof(float));
+    held = held < DRAW_HELD ? held : DRAW_HELD;
+    held = held < room ? held : room;
     const struct op_lane_draw *list = choose_stage(d, op, n);
     if (!list || n == 0) return d->status;
-    return queue_launch(d, "draw of tokens", draw_kernel, n, THREADS, 0, list);
+    return queue_launch(d, "draw of tokens", draw_kernel, n, THREADS, held * sizeof(float), list,
+                        held);
 }
 
 /* ---- Lists ---- */

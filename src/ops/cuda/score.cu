@@ -7,9 +7,12 @@
 #define WARPS       8u
 #define THREADS     1024u
 #define FEW         256u
-#define SHARE_WARPS 4u
-#define SHARE_PAGES 32u /* of a piece */
+#define SHARE_WARPS 16u
+#define SHARE_PAGES 16u /* of a piece */
 #define HEADS       8u  /* that a page is unpacked for together */
+#define CODE_LOADS  4u  /* of 16 bytes, of a token of 256 channels */
+
+static_assert(SHARE_WARPS >= HEADS, "a warp adds up for a head");
 
 static sac_status refuse_turned(struct cuda_device *d)
 {
@@ -127,20 +130,38 @@ static __device__ void plane_weights(float *w, float base[HEADS], const struct o
     __syncwarp();
 }
 
-/* One token's sums of weights times codes. */
-static __device__ inline void plane_sums(float sum[HEADS], const float *w, const uint8_t *codes,
-                                         uint32_t d, uint32_t n)
+/* One token's codes, on their way before they are needed. */
+static __device__ inline void load_codes(uint4 code[CODE_LOADS], const uint8_t *from, uint32_t d)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < CODE_LOADS; i++)
+        code[i] = i * 64 < d ? *(const uint4 *)(from + i * 16) : make_uint4(0, 0, 0, 0);
+}
+
+/* Its sums of weights times codes. A byte holds one channel of each quarter. */
+static __device__ inline void plane_sums(float sum[HEADS], const float *w,
+                                         const uint4 code[CODE_LOADS], uint32_t d, uint32_t n)
 {
     const uint32_t quarter = d / 4;
-    for (uint32_t j = 0; j < quarter; j += 4) {
-        const uint32_t word = *(const uint32_t *)(codes + j);
 #pragma unroll
-        for (uint32_t k = 0; k < 16; k++) { /* byte k / 4, quarter k % 4 of the channels */
-            const float code = (float)(word >> (8 * (k / 4) + 2 * (k % 4)) & 3u);
-            const float *at = w + k % 4 * quarter + j + k / 4;
+    for (uint32_t i = 0; i < CODE_LOADS * 4; i++) {
+        if (i * 16 >= d) break;
+        const uint4 four = code[i / 4];
+        const uint32_t word = i % 4 == 0   ? four.x
+                              : i % 4 == 1 ? four.y
+                              : i % 4 == 2 ? four.z
+                                           : four.w;
 #pragma unroll
-            for (uint32_t g = 0; g < HEADS; g++)
-                if (g < n) sum[g] += at[g * d] * code;
+        for (uint32_t k = 0; k < 4; k++) {
+            const float x[4] = {(float)(word >> 2 * k & 3u), (float)(word >> (8 + 2 * k) & 3u),
+                                (float)(word >> (16 + 2 * k) & 3u),
+                                (float)(word >> (24 + 2 * k) & 3u)};
+#pragma unroll
+            for (uint32_t g = 0; g < HEADS; g++) {
+                if (g >= n) continue;
+                const float4 by = *(const float4 *)(w + g * d + k * quarter + i * 4);
+                sum[g] += by.x * x[0] + by.y * x[1] + by.z * x[2] + by.w * x[3];
+            }
         }
     }
 }
@@ -151,7 +172,7 @@ static __global__ void __launch_bounds__(SHARE_WARPS * 32)
     share_logits_kernel(const struct op_lane_shares *list)
 {
     kernel_begin();
-    __shared__ struct exp_sum room[32];
+    __shared__ struct exp_sum room[HEADS][SHARE_WARPS];
     const struct op_lane_shares &of = list[blockIdx.y];
     const struct op_share_planes &op = of.at;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = op.head_dim;
@@ -165,8 +186,10 @@ static __global__ void __launch_bounds__(SHARE_WARPS * 32)
         for (uint32_t p = begin + warp; p < end; p += SHARE_WARPS) {
             const uint8_t *page = op.base + (size_t)op.page[p] * op.stride;
             float base[HEADS], sum[HEADS] = {};
+            uint4 code[CODE_LOADS];
+            load_codes(code, page + op.hi2_at + lane * (d / 4), d);
             plane_weights(w, base, op, page, g0, n);
-            plane_sums(sum, w, page + op.hi2_at + lane * (d / 4), d, n);
+            plane_sums(sum, w, code, d, n);
 #pragma unroll
             for (uint32_t g = 0; g < HEADS; g++) {
                 if (g >= n) continue;
@@ -175,40 +198,46 @@ static __global__ void __launch_bounds__(SHARE_WARPS * 32)
                 all[g] = exp_sum_add(all[g], exp_sum_of(x));
             }
         }
+        __syncthreads(); /* nobody reads the room of the heads before any more */
 #pragma unroll
         for (uint32_t g = 0; g < HEADS; g++) {
             if (g >= n) continue;
-            const struct exp_sum s = block_exp_sum(all[g], room);
-            if (threadIdx.x == 0) of.sum[blockIdx.x * op.group + g0 + g] = s.max + logf(s.sum);
+            const struct exp_sum s = warp_exp_sum(all[g]);
+            if (lane == 0) room[g][warp] = s;
         }
+        __syncthreads();
+        if (warp >= n) continue;
+        const struct exp_sum s =
+            warp_exp_sum(lane < SHARE_WARPS ? room[warp][lane] : exp_sum_none());
+        if (lane == 0) of.sum[blockIdx.x * op.group + g0 + warp] = s.max + logf(s.sum);
     }
 }
 
-/* Shares of a piece's tokens, from the sums of all pieces. */
+/* Shares of a piece's tokens, from the sums of all pieces, which a warp adds up for a head. */
 static __global__ void __launch_bounds__(SHARE_WARPS * 32)
     share_spread_kernel(const struct op_lane_shares *list)
 {
     kernel_begin();
-    __shared__ struct exp_sum room[32];
     __shared__ float total[OP_GROUP_MAX];
     const struct op_lane_shares &of = list[blockIdx.y];
     const struct op_share_planes &op = of.at;
+    const uint32_t lane = threadIdx.x % 32;
     const uint32_t n_piece = (op.n_page + SHARE_PAGES - 1) / SHARE_PAGES;
     if (blockIdx.x >= n_piece) return;
-    bool bad = false;
-    for (uint32_t g = 0; g < op.group; g++) {
+    for (uint32_t g = threadIdx.x / 32; g < op.group; g += SHARE_WARPS) {
         struct exp_sum s = exp_sum_none();
-        for (uint32_t i = threadIdx.x; i < n_piece; i += blockDim.x)
+        for (uint32_t i = lane; i < n_piece; i += 32)
             s = exp_sum_add(s, exp_sum_of(of.sum[i * op.group + g]));
-        s = block_exp_sum(s, room);
-        bad = bad || !isfinite(s.sum);
-        if (threadIdx.x == 0) total[g] = s.max + logf(s.sum);
+        s = warp_exp_sum(s);
+        if (lane > 0) continue;
+        total[g] = s.max + logf(s.sum);
+        if (!isfinite(s.sum) && blockIdx.x == 0) atomicOr(&of.result->n_bad, 1u);
     }
-    if (bad && blockIdx.x == 0 && threadIdx.x == 0) of.result->n_bad = 1;
     __syncthreads();
     const uint32_t end = min((blockIdx.x + 1) * SHARE_PAGES, op.n_page) * PAGE_TOK;
     for (uint32_t i = blockIdx.x * SHARE_PAGES * PAGE_TOK + threadIdx.x; i < end; i += blockDim.x) {
         float share = 0;
+#pragma unroll 8
         for (uint32_t g = 0; g < op.group; g++)
             share += expf(op.e[(size_t)g * op.n_page * PAGE_TOK + i] - total[g]);
         op.share[i] = share / (float)op.group;
