@@ -19,6 +19,12 @@
 #include <assert.h>
 #include <string.h>
 
+/* A run of r rows fills at most r / PAGE_TOK pages and one more that its tail had begun. */
+uint32_t attend_new_pages(const sac_engine *e)
+{
+    return e->batch.n_row_max / PAGE_TOK + e->params.n_seq_max;
+}
+
 void attend_plan(sac_engine *e, struct arena *a)
 {
     struct attend *t = &e->attend;
@@ -34,12 +40,12 @@ void attend_plan(sac_engine *e, struct arena *a)
             .log = arena_take(a, n_lane * e->shape.group, sizeof(float)),
             .value = arena_take(a, n_lane * e->shape.group * g->head_dim, sizeof(float)),
             .lse = arena_take(a, n_row * e->model->config.n_head, sizeof(float))};
-    /* A run of r rows fills at most r / PAGE_TOK pages and one more that its tail had begun. */
-    t->n_new_page_max = (uint32_t)(n_row / PAGE_TOK + n_seq);
+    t->n_new_page_max = attend_new_pages(e);
     const size_t n_page = (size_t)t->n_new_page_max * g->n_kv_head;
     t->seal_from = arena_take(a, n_page, sizeof *t->seal_from);
     t->seal_to = arena_take(a, n_page, sizeof *t->seal_to);
     t->seal_id = arena_take(a, n_page, sizeof *t->seal_id);
+    t->seal_place = arena_take(a, e->pool.depot ? n_page : 0, sizeof *t->seal_place);
     t->own = arena_take_tensor(a, n_page, g->tail_bytes);
     t->held = arena_take(a, e->pool.tier ? e->pool.n_frame : 0, sizeof *t->held);
     t->mark = arena_take(a, (size_t)g->n_kv_head * ((e->pool.max_page + 31) / 32), sizeof *t->mark);

@@ -58,7 +58,9 @@ struct attend {
     uint32_t n_new_page_max;   /* pages of a KV head that a batch fills or begins, at most */
     const uint8_t **seal_from; /* [n_new_page_max * n_kv_head] */
     uint8_t **seal_to;
-    page_id *seal_id; /* of the same pages */
+    page_id *seal_id;     /* of the same pages */
+    uint32_t *seal_place; /* with a depot: their places in it */
+    uint32_t n_sealed;    /* in the layer at hand */
     /* With a tier below the pool: */
     page_id *held; /* [pool.n_frame] pages of the runs that attention reads now, and their number */
     uint32_t n_held;
@@ -67,6 +69,8 @@ struct attend {
     uint8_t missed; /* the same of the run that streams */
 };
 
+/* Pages of a KV head that a batch fills or begins in a layer, at most. */
+uint32_t attend_new_pages(const sac_engine *e);
 /* Part of the engine's plan_memory, behind the pool and the methods. */
 void attend_plan(sac_engine *e, struct arena *a);
 

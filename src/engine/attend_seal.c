@@ -1,6 +1,6 @@
 /* attend_seal.c: pages that the batch has filled go into the pool in sealed form, and methods note
  * what they want to know of them (side.c). From here on these pages never change; a tier below the
- * pool begins to copy them.
+ * pool begins to copy them, a depot has its copy at once.
  *
  * A run for whose pages there is no frame, because none of the others could be copied, loses its
  * sequence and nobody else's. */
@@ -26,9 +26,34 @@ static uint32_t name_pages(const sac_engine *e, const struct attn_run *run, uint
     return n - n0;
 }
 
-void attend_seal(sac_engine *e, const struct reading *r)
+/* Sealed in the device's window, from where they go to the depot. */
+static void seal_away(sac_engine *e, uint32_t n)
+{
+    struct attend *t = &e->attend;
+    const struct pool *p = &e->pool;
+    for (uint32_t i = 0; i < n; i++) {
+        t->seal_to[i] = depot_window(p->depot, i);
+        t->seal_place[i] = p->frame_of[t->seal_id[i]];
+    }
+    e->ops.seal(e->workers,
+                &(struct op_seal){
+                    .geom = &p->geom, .n_page = n, .tail = t->seal_from, .sealed = t->seal_to});
+    depot_store(p->depot, &e->ops, e->workers, &p->geom, t->seal_place, n);
+}
+
+static void seal_here(const sac_engine *e, uint32_t n)
 {
     const struct attend *t = &e->attend;
+    for (uint32_t i = 0; i < n; i++) t->seal_to[i] = pool_page(&e->pool, t->seal_id[i]);
+    e->ops.seal(e->workers, &(struct op_seal){.geom = &e->pool.geom,
+                                              .n_page = n,
+                                              .tail = t->seal_from,
+                                              .sealed = t->seal_to});
+}
+
+void attend_seal(sac_engine *e, const struct reading *r)
+{
+    struct attend *t = &e->attend;
     const struct page_geom *g = &e->pool.geom;
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n_run; i++) {
@@ -41,11 +66,12 @@ void attend_seal(sac_engine *e, const struct reading *r)
             n += n_new;
     }
     assert(n <= (size_t)t->n_new_page_max * g->n_kv_head);
+    t->n_sealed = n;
     if (n == 0) return;
-    for (uint32_t i = 0; i < n; i++) t->seal_to[i] = pool_page(&e->pool, t->seal_id[i]);
-    e->ops.seal(
-        e->workers,
-        &(struct op_seal){.geom = g, .n_page = n, .tail = t->seal_from, .sealed = t->seal_to});
+    if (e->pool.depot)
+        seal_away(e, n);
+    else
+        seal_here(e, n);
     side_seal(e, t->seal_id, n);
     tier_close(e->pool.tier, t->seal_id, n);
 }

@@ -99,6 +99,84 @@ sac_status device_load_weights(sac_engine *e, sac_error *err)
     return backend_wait(&e->backend, err);
 }
 
+/* ---- Pages below ---- */
+
+sac_status device_check_tier(const sac_engine *e, sac_error *err)
+{
+    const struct sac_tier_params *t = &e->tier_params;
+    if (t->file)
+        return error_set(err, SAC_ERR_UNSUPPORTED,
+                         "%s is to hold pages below the memory of %s: pages that do not fit there "
+                         "are in the machine's memory, so leave the file out",
+                         t->file, e->params.device);
+    if (!t->fast_bytes)
+        return error_set(err, SAC_ERR_ARG, "0 bytes of %s for pages: say how much memory",
+                         e->params.device);
+    if (t->policy != SAC_TIER_STALE)
+        return error_set(err, SAC_ERR_UNSUPPORTED,
+                         "policy %d of pages does not run on a GPU: 0 (stale) does",
+                         (int)t->policy);
+    return SAC_OK;
+}
+
+sac_status device_divide(sac_engine *e, const struct page_geom *geom, uint32_t n_page,
+                         sac_error *err)
+{
+    const uint32_t max_page = (e->params.n_ctx + PAGE_TOK - 1) / PAGE_TOK;
+    const uint32_t n_new = attend_new_pages(e) * geom->n_kv_head;
+    const uint32_t n_seen = max_page * geom->n_kv_head;
+    const uint64_t n_frame = e->tier_params.fast_bytes / geom->bytes;
+    const uint64_t n_most = (uint64_t)n_page + n_new + n_seen;
+    const uint32_t n_least = depot_least(geom, n_new);
+    const struct depot_size size = {.n_page = n_page,
+                                    .n_frame = (uint32_t)(n_frame < n_most ? n_frame : n_most),
+                                    .n_new_max = n_new,
+                                    .n_seen_max = n_seen};
+    if (e->backend.is_host || !e->params.tier) return SAC_OK;
+    if (n_most > DEPOT_PAGES_MAX)
+        return error_set(err, SAC_ERR_UNSUPPORTED,
+                         "%u pages in the machine's memory: a GPU reads at most %u there", n_page,
+                         DEPOT_PAGES_MAX);
+    if (depot_divide(&e->depot, geom, &size)) return SAC_OK;
+    return error_set(err, SAC_ERR_ARG,
+                     "%llu KiB of %s hold %llu pages: %u layers of %u KV heads and steps of %u "
+                     "rows need %u (%llu KiB) at least",
+                     (unsigned long long)e->tier_params.fast_bytes >> 10, e->params.device,
+                     (unsigned long long)n_frame, geom->n_layer, geom->n_kv_head,
+                     e->batch.n_row_max, n_least,
+                     ((unsigned long long)n_least * geom->bytes + 1023) >> 10);
+}
+
+sac_status device_take_depot(sac_engine *e, sac_error *err)
+{
+    const size_t bytes = (size_t)e->depot.n_page * e->depot.page_bytes;
+    if (!e->pool.depot) return SAC_OK;
+    e->depot.pages = backend_take_shared(&e->backend, bytes);
+    if (e->depot.pages) return SAC_OK;
+    return error_set(err, SAC_ERR_MEMORY,
+                     "no %zu MiB of the machine's memory for the KV pages of %llu tokens: a GPU "
+                     "reads them there, so they cannot be swapped out; use a smaller -c, or "
+                     "-ctk q8 -ctv q8",
+                     bytes >> 20, (unsigned long long)e->params.n_kv_tok);
+}
+
+sac_tier_stats device_tier_stats(const sac_engine *e)
+{
+    const struct depot *d = &e->depot;
+    const size_t page_bytes = d->page_bytes;
+    sac_tier_stats s = {.fast_bytes = d->map.n_frame * page_bytes,
+                        .card_bytes = d->n_page * d->map.card_bytes,
+                        .file_bytes = d->n_page * page_bytes,
+                        .bytes_written = d->n_stored * page_bytes,
+                        .backend = "machine"};
+    for (uint32_t i = 0; i < d->n_lane; i++) {
+        s.n_hit += d->lane[i].n_hit;
+        s.n_fetch += d->lane[i].n_miss;
+        s.bytes_fetched += d->lane[i].n_tok * (page_bytes / PAGE_TOK);
+    }
+    return s;
+}
+
 /* ---- Memory ---- */
 
 sac_status device_check(const sac_engine *e, sac_error *err)
@@ -128,6 +206,7 @@ void device_deinit(sac_engine *e)
     backend_unpin(&e->backend);
     backend_give(&e->backend, e->on_device.block, e->on_device.block_bytes);
     backend_give(&e->backend, e->device_block, e->device_bytes);
+    backend_give_shared(&e->backend, e->depot.pages);
     mem_free(e->on_device.layer);
     backend_close(&e->backend);
 }

@@ -11,6 +11,14 @@ sac_status device_open(sac_engine *e, sac_error *err);
 sac_status device_load_weights(sac_engine *e, sac_error *err);
 /* Whether the device has kernels for the model's heads and the pool's pages. */
 sac_status device_check(const sac_engine *e, sac_error *err);
+/* params.tier of a device: what it cannot do is an error that names it. */
+sac_status device_check_tier(const sac_engine *e, sac_error *err);
+/* With params.tier: deals the device's frames out, before memory is planned. */
+sac_status device_divide(sac_engine *e, const struct page_geom *geom, uint32_t n_page,
+                         sac_error *err);
+/* Takes the machine's memory for all pages, where the device's does not hold them. */
+sac_status device_take_depot(sac_engine *e, sac_error *err);
+sac_tier_stats device_tier_stats(const sac_engine *e);
 /* Takes `bytes` of the device's memory for the engine's arrays, if it has as much to give. */
 sac_status device_take_block(sac_engine *e, size_t bytes, sac_error *err);
 void device_deinit(sac_engine *e);

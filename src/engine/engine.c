@@ -34,6 +34,7 @@ static sac_status check_tier(sac_engine *e, sac_error *err)
     if (!e->params.tier) return SAC_OK;
     *t = *e->params.tier;
     e->params.tier = t;
+    if (e->params.device && strcmp(e->params.device, "cpu") != 0) return device_check_tier(e, err);
     if (!t->file || !*t->file)
         return error_set(err, SAC_ERR_ARG,
                          "memory for %llu bytes of pages and no file for the others: name one",
@@ -41,11 +42,6 @@ static sac_status check_tier(sac_engine *e, sac_error *err)
     if (!t->fast_bytes)
         return error_set(err, SAC_ERR_ARG, "%s is to hold pages: say how much memory is above it",
                          t->file);
-    if (e->params.device && strcmp(e->params.device, "cpu") != 0)
-        return error_set(err, SAC_ERR_UNSUPPORTED,
-                         "%s is to hold pages below the memory of %s: only the CPU's has a tier "
-                         "below it",
-                         t->file, e->params.device);
     if (t->policy > SAC_TIER_LRU)
         return error_set(err, SAC_ERR_ARG, "unknown policy %d of pages", (int)t->policy);
     if (t->admit > SAC_TIER_ADMIT_ALL)
@@ -158,7 +154,7 @@ static void plan_seqs(sac_engine *e, struct arena *a)
             (struct seq){.tok = tok + i * e->params.n_ctx, .flags = flags + i * e->params.n_ctx};
 }
 
-static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
+static struct page_geom geom_of(const sac_engine *e)
 {
     const struct config *c = &e->model->config;
     struct page_geom geom = {.n_layer = c->n_layer,
@@ -167,6 +163,13 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
                              .type_k = e->params.type_k,
                              .type_v = e->params.type_v};
     page_geom_init(&geom);
+    return geom;
+}
+
+static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
+{
+    const struct page_geom geom = geom_of(e);
+    const bool has_tier = e->params.tier && e->backend.is_host;
     const uint32_t max_page = (e->params.n_ctx + PAGE_TOK - 1) / PAGE_TOK;
     const uint64_t n_fast = e->tier_params.fast_bytes / geom.bytes;
     pool_init(&e->pool, &geom,
@@ -174,7 +177,8 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
                                   .n_seq = e->params.n_seq_max,
                                   .max_page = max_page,
                                   .n_frame = n_fast < n_page ? (uint32_t)n_fast : n_page,
-                                  .tier = e->params.tier ? &e->tier : NULL},
+                                  .tier = has_tier ? &e->tier : NULL,
+                                  .depot = e->params.tier && !has_tier ? &e->depot : NULL},
               a);
     e->pool.backend = &e->backend;
     e->stats.kv_bytes = arena_used(a);
@@ -218,7 +222,7 @@ static sac_status start_tier(sac_engine *e, sac_error *err)
     const size_t n_new = (size_t)e->attend.n_new_page_max * e->pool.geom.n_kv_head;
     const size_t n_part = e->pool.n_page < ATTN_TAKE_PAGES ? e->pool.n_page : ATTN_TAKE_PAGES;
     const size_t n_least = mem_larger(mem_larger(n_new, n_part), e->params.n_threads);
-    if (!e->params.tier) return SAC_OK;
+    if (!e->pool.tier) return SAC_OK;
     e->tier.policy = e->tier_params.policy;
     e->tier.no_ahead = e->tier_params.no_ahead;
     if (e->pool.n_frame < n_least)
@@ -236,10 +240,13 @@ static sac_status start_tier(sac_engine *e, sac_error *err)
 static sac_status take_memory(sac_engine *e, uint32_t n_page, sac_error *err)
 {
     struct arena device = {0}, host = {.device = e->backend.is_host ? NULL : &device};
+    const struct page_geom geom = geom_of(e);
+    TRY(device_divide(e, &geom, n_page, err));
     plan_memory(e, n_page, &host);
     e->block_bytes = host.used;
     TRY(device_check(e, err));
     TRY(device_take_block(e, device.used, err));
+    TRY(device_take_depot(e, err));
     e->block = mem_map(e->block_bytes);
     if (!e->block)
         return error_set(
@@ -354,6 +361,7 @@ sac_engine_stats sac_engine_get_stats(const sac_engine *e)
 
 sac_tier_stats sac_tier_get_stats(const sac_engine *e)
 {
+    if (e->pool.depot) return device_tier_stats(e);
     sac_tier_stats s = tier_get_stats(e->pool.tier);
     s.set_bytes = e->admit.n_set * (uint64_t)e->pool.geom.bytes;
     s.n_held = admit_held(e);
@@ -366,6 +374,11 @@ void sac_tier_get_layer(const sac_engine *e, uint32_t layer, uint64_t *out_hit, 
     const bool is_there = e->pool.tier && layer < e->pool.geom.n_layer;
     *out_hit = is_there ? e->tier.layer[layer].n_hit : 0;
     *out_fetch = is_there ? e->tier.layer[layer].n_fetch : 0;
+    const uint32_t n_head = e->pool.geom.n_kv_head;
+    for (uint32_t h = 0; e->pool.depot && layer < e->pool.geom.n_layer && h < n_head; h++) {
+        *out_hit += e->depot.lane[layer * n_head + h].n_hit;
+        *out_fetch += e->depot.lane[layer * n_head + h].n_miss;
+    }
 }
 
 struct request_list *engine_requests(sac_engine *e)

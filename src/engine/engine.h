@@ -107,8 +107,9 @@ struct sac_engine {
     struct workers *workers;       /* owned */
     struct pool pool;
     struct sac_tier_params tier_params;
-    struct tier tier; /* below the pool, if params.tier is set */
-    struct seq *seqs; /* [n_seq_max] */
+    struct tier tier;   /* below the pool, if params.tier is set, */
+    struct depot depot; /* or, where a device computes, this one */
+    struct seq *seqs;   /* [n_seq_max] */
     struct batch batch;
     struct scratch scratch;
     struct logits logits;

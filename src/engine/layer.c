@@ -227,6 +227,7 @@ void layer_run(sac_engine *e)
         const struct batch_run *run = &e->batch.run[i];
         mirror_update(&e->pool, run->seq_i, (run->pos0 + run->n_row) / PAGE_TOK);
     }
+    depot_settle(e->pool.depot, &e->ops, e->workers, &e->pool.geom);
     layer_embed(e);
     layer_angles(e);
     for (uint32_t l = 0; l < e->model->config.n_layer; l++) {
@@ -236,6 +237,7 @@ void layer_run(sac_engine *e)
         layer_out(e, l);
     }
     decode_device_fetch(e);
+    depot_fetch_counts(e->pool.depot, &e->backend);
     const uint64_t counted = e->stats.linear_us + e->stats.attn_us - inside;
     e->stats.other_us += clock_us() - start - counted - (e->record.spent_us - shadow);
 }

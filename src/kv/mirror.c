@@ -58,16 +58,21 @@ void mirror_copy(const struct pool *p, uint8_t *dst, const uint8_t *src, size_t 
         memcpy(dst, src, bytes);
 }
 
-void mirror_unseal(const struct pool *p, uint8_t *tail, const uint8_t *sealed, uint32_t n_tok)
+/* A page that lies where the program, too, can reach it. */
+static bool is_below(const struct pool *p, const uint8_t *at)
+{
+    return p->depot && at >= p->frames && at < p->frames + (size_t)p->n_page * p->geom.bytes;
+}
+
+void mirror_unseal(const struct pool *p, uint8_t *tail, uint8_t *sealed, uint32_t n_tok)
 {
     if (!p->mirror) {
         page_unseal(&p->geom, tail, sealed, n_tok);
         return;
     }
-    uint8_t *from = p->bounce, *to = from + mem_larger(p->geom.bytes, p->geom.tail_bytes);
-    backend_down(p->backend, from, sealed, p->geom.bytes);
+    uint8_t *from, *to = p->bounce + mem_larger(p->geom.bytes, p->geom.tail_bytes);
     /* A device that fails here fails in the next step, too. */
-    if (backend_wait(p->backend, NULL) != SAC_OK) return;
+    if (mirror_fetch(p, &from, sealed, p->geom.bytes, NULL) != SAC_OK) return;
     page_unseal(&p->geom, to, from, n_tok);
     backend_up(p->backend, tail, to, p->geom.tail_bytes);
 }
@@ -77,6 +82,7 @@ sac_status mirror_fetch(const struct pool *p, uint8_t **out, uint8_t *src, size_
 {
     *out = src;
     if (!p->mirror) return SAC_OK;
+    if (is_below(p, src)) return backend_wait(p->backend, err);
     assert(bytes <= mem_larger(p->geom.bytes, p->geom.tail_bytes));
     *out = p->bounce;
     backend_down(p->backend, p->bounce, src, bytes);
@@ -85,10 +91,13 @@ sac_status mirror_fetch(const struct pool *p, uint8_t **out, uint8_t *src, size_
 
 uint8_t *mirror_room(const struct pool *p, uint8_t *dst)
 {
-    return p->mirror ? p->bounce : dst;
+    return p->mirror && !is_below(p, dst) ? p->bounce : dst;
 }
 
 void mirror_store(const struct pool *p, uint8_t *dst, size_t bytes)
 {
-    if (p->mirror) backend_up(p->backend, dst, p->bounce, bytes);
+    if (is_below(p, dst))
+        depot_note(p->depot, dst);
+    else if (p->mirror)
+        backend_up(p->backend, dst, p->bounce, bytes);
 }

@@ -1,6 +1,7 @@
 /* mirror.h: pages of a pool whose frames and tails are a device's memory: what the device knows of
  * the tables, and how the program reads and writes bytes there. On a host all of it is plain
- * memory, and there is no mirror. */
+ * memory, and there is no mirror; with a depot pages are memory that both reach, and the program
+ * writes them while the device does nothing. */
 #ifndef SAC_KV_MIRROR_H
 #define SAC_KV_MIRROR_H
 
@@ -19,7 +20,7 @@ const uint32_t *mirror_of(const struct pool *p, uint32_t seq_i, uint32_t layer);
 /* Between tails. */
 void mirror_copy(const struct pool *p, uint8_t *dst, const uint8_t *src, size_t bytes);
 /* page_unseal. */
-void mirror_unseal(const struct pool *p, uint8_t *tail, const uint8_t *sealed, uint32_t n_tok);
+void mirror_unseal(const struct pool *p, uint8_t *tail, uint8_t *sealed, uint32_t n_tok);
 /* *out: the bytes at `src`, at most those of a page, until the next call. */
 sac_status mirror_fetch(const struct pool *p, uint8_t **out, uint8_t *src, size_t bytes,
                         sac_error *err);

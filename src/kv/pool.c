@@ -41,7 +41,9 @@ void pool_init(struct pool *p, const struct page_geom *geom, const struct pool_s
                        .n_frame = size->tier ? size->n_frame : n_page,
                        .n_seq = n_seq,
                        .max_page = max_page};
-    p->frames = arena_take_tensor(a, p->n_frame, geom->bytes);
+    p->depot = size->depot;
+    p->frames = p->depot ? p->depot->pages : arena_take_tensor(a, p->n_frame, geom->bytes);
+    if (p->depot) depot_plan(p->depot, a);
     p->frame_of = arena_take(a, n_page, sizeof *p->frame_of);
     p->free_frames = size->tier ? NULL : arena_take(a, n_page, sizeof *p->free_frames);
     p->tails = arena_take_tensor(a, n_seq * n_lane(p), geom->tail_bytes);
@@ -88,12 +90,17 @@ uint8_t *pool_page(const struct pool *p, page_id id)
 
 struct page_frames pool_frames(const struct pool *p)
 {
-    return (struct page_frames){p->frames, p->frame_of};
+    if (!p->depot) return (struct page_frames){.base = p->frames, .of = p->frame_of};
+    const struct depot_map *m = &p->depot->map;
+    return (struct page_frames){
+        .base = m->base, .of = p->frame_of, .held = m->held, .below = m->below};
 }
 
 struct page_cards pool_cards(const struct pool *p)
 {
     if (p->tier) return (struct page_cards){.base = p->tier->cards, .stride = p->tier->card_bytes};
+    if (p->depot)
+        return (struct page_cards){p->depot->map.card, p->frame_of, p->depot->map.card_bytes};
     return (struct page_cards){p->frames, p->frame_of, p->geom.bytes};
 }
 

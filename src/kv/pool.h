@@ -9,6 +9,7 @@
 #define SAC_KV_POOL_H
 
 #include "base/mem.h"
+#include "kv/depot.h"
 #include "kv/tier.h"
 #include "ops/backend.h"
 #include "ops/page.h"
@@ -18,6 +19,7 @@ struct pool {
     uint32_t n_page, n_free;
     uint32_t n_frame;         /* as many, unless there is a tier below */
     struct tier *tier;        /* NULL: every page is in memory. Borrowed */
+    struct depot *depot;      /* NULL: and in that of whoever computes. Borrowed */
     uint32_t n_seq, max_page; /* sequences; table entries for each (layer, KV head) of one */
     uint8_t *frames;          /* [n_frame][geom.bytes] the bytes of pages */
     uint32_t *frame_of;       /* [n_page] where a page's are; PAGE_NONE: nowhere, it is free, or
@@ -41,6 +43,8 @@ struct pool_size {
     uint32_t n_page, n_seq, max_page;
     uint32_t n_frame;  /* with a tier: pages that are in memory at once */
     struct tier *tier; /* not started yet; NULL: all pages are in memory */
+    /* Divided; frames are then in its memory, and the device has some of its own. NULL: none. */
+    struct depot *depot;
 };
 
 /* Takes all memory from `a`: measures when a->base is NULL, then lays out. `geom` is complete. */

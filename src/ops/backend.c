@@ -64,6 +64,16 @@ void backend_give(struct backend *b, void *p, size_t bytes)
         b->api->give(b->device, p);
 }
 
+void *backend_take_shared(const struct backend *b, size_t bytes)
+{
+    return b->is_host ? NULL : b->api->take_shared(b->device, bytes);
+}
+
+void backend_give_shared(const struct backend *b, void *p)
+{
+    if (p) b->api->give_shared(b->device, p);
+}
+
 void backend_pin(const struct backend *b, void *p, size_t bytes)
 {
     if (!b->is_host) b->api->pin(b->device, p, bytes);

@@ -35,6 +35,11 @@ sac_status backend_check(const struct backend *b, const struct page_geom *geom, 
 void *backend_take(struct backend *b, size_t bytes);
 void backend_give(struct backend *b, void *p, size_t bytes);
 
+/* Memory of the machine that the program and a device both reach; NULL: there is not as much, or
+ * the CPU computes. */
+void *backend_take_shared(const struct backend *b, size_t bytes);
+void backend_give_shared(const struct backend *b, void *p); /* NULL is nothing */
+
 /* One block of the program's memory that copies from a device go to the short way; `unpin` before
  * it is freed. */
 void backend_pin(const struct backend *b, void *p, size_t bytes);

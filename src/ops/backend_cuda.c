@@ -183,6 +183,23 @@ static void note(struct workers *pool, const struct op_note *op)
     (void)of(pool)->api->note(of(pool)->device, op);
 }
 
+/* ---- Pages below ---- */
+
+static void depot_store(struct workers *pool, const struct op_depot_store *op)
+{
+    (void)of(pool)->api->depot_store(of(pool)->device, op);
+}
+
+static void depot_renew(struct workers *pool, const struct op_depot_renew *op)
+{
+    (void)of(pool)->api->depot_renew(of(pool)->device, op);
+}
+
+static void depot_fetch(struct workers *pool, const struct op_depot_fetch *op)
+{
+    (void)of(pool)->api->depot_fetch(of(pool)->device, op);
+}
+
 /* ---- Opening ---- */
 
 sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err)
@@ -213,6 +230,7 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
                                       .begin = lane_begin,
                                       .list = lane_list,
                                       .note = note},
+                            .depot = {depot_store, depot_renew, depot_fetch},
                             .linear_scratch = out->api->linear_scratch,
                             .attn_scratch = out->api->attn_scratch};
     return SAC_OK;

@@ -533,6 +533,17 @@ struct ops_lanes {
     void (*note)(struct workers *pool, const struct op_note *op);
 };
 
+struct op_depot_store;
+struct op_depot_renew;
+struct op_depot_fetch;
+
+/* Pages below a device's memory: depot.h. NULLs on the host. */
+struct ops_depot {
+    void (*store)(struct workers *pool, const struct op_depot_store *op);
+    void (*renew)(struct workers *pool, const struct op_depot_renew *op);
+    void (*fetch)(struct workers *pool, const struct op_depot_fetch *op);
+};
+
 struct ops {
     const char *isa; /* highest set in use: "ref", "avx2", "avx512", "amx", "neon" */
     void (*linear)(struct workers *pool, const struct op_linear *op);
@@ -565,6 +576,7 @@ struct ops {
     bool (*survey)(struct workers *pool,
                    const struct op_survey *op); /* false: a key or sum is not finite */
     struct ops_lanes lanes;
+    struct ops_depot depot;
     /* Bytes of scratch that one call may need, for at most n_row rows of these shapes. */
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
     size_t (*attn_scratch)(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,

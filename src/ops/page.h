@@ -53,6 +53,10 @@ void page_geom_init(struct page_geom *g);
 struct page_frames {
     const uint8_t *base;
     const uint32_t *of; /* [pages] the frame of a page; NULL: pages lie in the order of their ids */
+    /* Of a device with a depot (depot.h), by numbers of pages there: one more than a page's frame;
+     * 0: it has none, and its bytes are at below + page * geom.bytes. NULL: all have one. */
+    const uint32_t *held;
+    const uint8_t *below;
 };
 
 /* Where the first parts of q8 pages lie, at the same offsets: page id's at base + page_frame_of(of,

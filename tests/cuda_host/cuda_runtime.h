@@ -197,6 +197,7 @@ enum cudaMemcpyKind {
 enum {
     cudaStreamNonBlocking = 1,
     cudaHostAllocDefault = 0,
+    cudaHostAllocMapped = 2,
     cudaHostRegisterDefault = 0,
     cudaStreamCaptureModeRelaxed = 2
 };

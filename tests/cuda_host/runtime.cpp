@@ -128,9 +128,10 @@ cudaError_t cudaFree(void *p)
 
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
 {
-    (void)flags;
-    *out = calloc(1, bytes);
-    return *out ? cudaSuccess : cudaErrorMemoryAllocation;
+    *out = malloc(bytes);
+    if (!*out) return cudaErrorMemoryAllocation;
+    memset(*out, flags == cudaHostAllocMapped ? 0xff : 0, bytes); /* NaNs, what kernels read */
+    return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void *p)

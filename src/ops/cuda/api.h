@@ -15,6 +15,7 @@
 #ifndef SAC_OPS_CUDA_API_H
 #define SAC_OPS_CUDA_API_H
 
+#include "ops/depot.h"
 #include "ops/lanes.h"
 
 #ifdef __cplusplus
@@ -23,10 +24,11 @@ extern "C" {
 
 /* Changes with the shape of any struct that crosses the border. */
 #define CUDA_ABI                                                                                   \
-    (1000000u + (uint32_t)(sizeof(struct op_linear) + sizeof(struct op_attn) +                     \
-                           3 * sizeof(struct attn_run) + 5 * sizeof(struct attn_plan) +            \
-                           7 * sizeof(struct page_geom) + 11 * sizeof(struct weight) +             \
-                           17 * sizeof(union op_lane) + 13 * sizeof(struct cuda_api)))
+    (1000000u +                                                                                    \
+     (uint32_t)(sizeof(struct op_linear) + sizeof(struct op_attn) + 3 * sizeof(struct attn_run) +  \
+                5 * sizeof(struct attn_plan) + 7 * sizeof(struct page_geom) +                      \
+                11 * sizeof(struct weight) + 17 * sizeof(union op_lane) +                          \
+                19 * sizeof(struct depot_map) + 13 * sizeof(struct cuda_api)))
 
 struct cuda_device; /* of the library; device.cuh */
 
@@ -56,6 +58,10 @@ struct cuda_api {
 
     void *(*take)(struct cuda_device *d, size_t bytes); /* zeroed; NULL: there is not as much */
     void (*give)(struct cuda_device *d, void *p);       /* NULL is nothing */
+    /* Memory of the machine that program and device both reach at the same address; NULL: there is
+     * not as much. */
+    void *(*take_shared)(struct cuda_device *d, size_t bytes);
+    void (*give_shared)(struct cuda_device *d, void *p); /* NULL is nothing */
     /* Memory of the program's that copies from the device go to without a detour, until it is let
      * go; of one block at a time. Where the system does not allow that, nothing happens. */
     void (*pin)(struct cuda_device *d, void *p, size_t bytes);
@@ -97,6 +103,9 @@ struct cuda_api {
     sac_status (*lane_begin)(struct cuda_device *d, const struct op_lane_begin *op, uint32_t n);
     sac_status (*lane_list)(struct cuda_device *d, const struct op_lane_list *op, uint32_t n);
     sac_status (*note)(struct cuda_device *d, const struct op_note *op);
+    sac_status (*depot_store)(struct cuda_device *d, const struct op_depot_store *op);
+    sac_status (*depot_renew)(struct cuda_device *d, const struct op_depot_renew *op);
+    sac_status (*depot_fetch)(struct cuda_device *d, const struct op_depot_fetch *op);
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
     size_t (*attn_scratch)(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,
                            uint32_t n_row, uint32_t n_tok_max);

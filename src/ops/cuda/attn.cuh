@@ -4,6 +4,7 @@
 #define SAC_OPS_CUDA_ATTN_CUH
 
 #include "ops/cuda/mma.cuh"
+#include "ops/cuda/place.cuh"
 #include "ops/cuda/queue.cuh"
 
 /* Forms of sealed pages that kernels are made for; a page's other half is of the same type. */
@@ -24,7 +25,7 @@ template <int F, int D> struct page_at {
 };
 
 struct attn_call { /* struct op_attn, for kernels */
-    const uint8_t *frames;
+    struct page_frames frames;
     const float *q;
     size_t q_stride, out_stride;
     float *out, *lse;
@@ -36,7 +37,7 @@ struct attn_call { /* struct op_attn, for kernels */
 static inline struct attn_call attn_call_of(const struct op_attn *op)
 {
     struct attn_call c;
-    c.frames = op->frames.base;
+    c.frames = op->frames;
     c.q = op->q;
     c.q_stride = op->q_stride;
     c.out_stride = op->out_stride;

@@ -175,18 +175,18 @@ __global__ void __launch_bounds__(decode_size<F, D>::warps * 32)
     v.n_single = (job.n_tok + UNIT_TOK - 1) / UNIT_TOK;
     /* Lane i looks up the warp's unit i. */
     const uint32_t mine = begin + warp + lane * size::warps;
-    uint32_t page = 0, frame = 0;
+    uint32_t page = 0, place = 0;
     if (mine < end && mine < v.n_staged) {
         page = job.page ? job.page[mine / size::unit_page] : job.page0 + mine / size::unit_page;
-        frame = job.frame[page];
+        place = place_find(call.frames, job.frame[page]);
     }
     uint8_t *ring = smem + warp * (size::stages * size::stage);
     const auto bring = [&](uint32_t i) {
         const uint32_t unit = begin + warp + i * size::warps;
-        const uint32_t from = __shfl_sync(~0u, frame, i % 32);
+        const uint32_t from = __shfl_sync(~0u, place, i % 32);
         const uint32_t to = smem_address(ring + i % size::stages * size::stage);
         if (unit < end && unit < v.n_staged)
-            stage_page<F, D>(to, call.frames + (size_t)from * page_at<F, D>::bytes,
+            stage_page<F, D>(to, place_bytes(call.frames, from, page_at<F, D>::bytes),
                              unit % size::unit_page);
         else if (unit < end && unit >= v.n_staged + v.n_single)
             stage_own<D>(to, v, unit - v.n_staged - v.n_single);

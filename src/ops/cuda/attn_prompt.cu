@@ -55,7 +55,7 @@ enum tile_kind { TILE_END, TILE_PAGES, TILE_TOKENS, TILE_OWN };
 struct key_tile {
     enum tile_kind kind;
     uint32_t page[2], n; /* pages; or tokens n from number page[0] of the list on */
-    uint32_t frame[2];   /* of sealed pages */
+    uint32_t place[2];   /* of sealed pages */
     uint32_t segment;
 };
 
@@ -157,9 +157,9 @@ __device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_
         t.page[0] = w.page++;
         t.n = 1;
         t.segment = walk_segment(job, t.page[0]);
-        t.frame[0] = b.frame[t.page[0]];
+        t.place[0] = place_find(b.call->frames, b.frame[t.page[0]]);
         if (walk_page(w, job) && walk_segment(job, w.page) == t.segment) {
-            t.frame[1] = b.frame[w.page];
+            t.place[1] = place_find(b.call->frames, b.frame[w.page]);
             t.page[1] = w.page++;
             t.n = 2;
         }
@@ -231,9 +231,16 @@ template <int D> __device__ void bring_none(uint8_t *tile, uint32_t n0)
 }
 
 template <int F, int D>
-__device__ __forceinline__ const uint8_t *sealed_page(const struct prompt_block &b, uint32_t frame)
+__device__ __forceinline__ const uint8_t *sealed_page(const struct prompt_block &b, uint32_t place)
 {
-    return b.call->frames + (size_t)frame * page_at<F, D>::bytes;
+    return place_bytes(b.call->frames, place, page_at<F, D>::bytes);
+}
+
+/* Token `tok`'s page. */
+template <int F, int D>
+__device__ __forceinline__ const uint8_t *token_page(const struct prompt_block &b, uint32_t tok)
+{
+    return place_page(b.call->frames, b.frame[tok / PAGE_TOK], page_at<F, D>::bytes);
 }
 
 template <int F, int D>
@@ -241,7 +248,7 @@ __device__ void bring_tokens(uint8_t *tile, const struct prompt_block &b, const 
 {
     for (uint32_t i = threadIdx.x; i < t.n * (D / 8); i += WARPS * 32) {
         const uint32_t row = i / (D / 8), piece = i % (D / 8), tok = b.job->tok[t.page[0] + row];
-        const uint8_t *k = sealed_page<F, D>(b, b.frame[tok / PAGE_TOK]) + tok % PAGE_TOK * (D * 2);
+        const uint8_t *k = token_page<F, D>(b, tok) + tok % PAGE_TOK * (D * 2);
         const uint32_t to = smem_address(tile) + tile_at(KEYS, row, piece);
         copy_async16(to, k + piece * 16);
         copy_async16(to + KEYS * D * 2, k + page_at<F, D>::v + piece * 16);
@@ -270,7 +277,7 @@ __device__ void bring(uint8_t *stage, const struct prompt_block &b, const struct
             if (p >= n) break;
             const bool own = t.kind == TILE_OWN;
             const uint8_t *from =
-                own ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.frame[p]);
+                own ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.place[p]);
             const uint32_t bytes = own ? at::tail_bytes : at::bytes;
             for (uint32_t i = threadIdx.x * 16; i < bytes; i += WARPS * 32 * 16)
                 copy_async16(smem_address(stage) + p * at::bytes + i, from + i);
@@ -285,7 +292,7 @@ __device__ void bring(uint8_t *stage, const struct prompt_block &b, const struct
 #pragma unroll
         for (uint32_t p = 0; p < 2; p++)
             if (p < t.n)
-                bring_rows<D>(stage, p * PAGE_TOK, sealed_page<F, D>(b, t.frame[p]), at::v);
+                bring_rows<D>(stage, p * PAGE_TOK, sealed_page<F, D>(b, t.place[p]), at::v);
         bring_none<D>(stage, t.n * PAGE_TOK);
     }
     copy_commit();
@@ -350,8 +357,7 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
     } else {
         for (uint32_t i = threadIdx.x; i < n * part; i += WARPS * 32) {
             const uint32_t row = i / part, tok = b.job->tok[t.page[0] + row];
-            unpack_token<D>(tile, row, sealed_page<FORM_Q8, D>(b, b.frame[tok / PAGE_TOK]),
-                            tok % PAGE_TOK, i % part);
+            unpack_token<D>(tile, row, token_page<FORM_Q8, D>(b, tok), tok % PAGE_TOK, i % part);
         }
     }
     bring_none<D>(tile, n);

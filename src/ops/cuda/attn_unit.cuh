@@ -318,13 +318,20 @@ struct decode_view { /* of a block */
 };
 
 /* A row of 16-bit keys or values: page * PAGE_TOK + token. */
-#define ROW_NONE UINT32_MAX
+#define ROW_NONE UINT32_MAX /* else as place_find, PAGE_TOK for a page */
 
-/* 16 rows of K and of V behind `base`, those of lanes 0 .. 15, V so many bytes behind; zeros where
+/* The page of a row. */
+__device__ __forceinline__ const uint8_t *row_page(const struct page_frames &frames, uint32_t row,
+                                                   uint32_t page_bytes)
+{
+    return place_bytes(frames, (row & PLACE_BELOW) | (row & ~PLACE_BELOW) / PAGE_TOK, page_bytes);
+}
+
+/* 16 rows of K and of V in `frames`, those of lanes 0 .. 15, V so many bytes behind; zeros where
  * there is none. */
 template <int D>
-__device__ __forceinline__ void stage_rows(uint32_t dst, const uint8_t *base, uint32_t row,
-                                           uint32_t page_bytes, uint32_t v)
+__device__ __forceinline__ void stage_rows(uint32_t dst, const struct page_frames &frames,
+                                           uint32_t row, uint32_t page_bytes, uint32_t v)
 {
     const uint32_t lane = threadIdx.x % 32;
     constexpr uint32_t n_piece = D / 8; /* of a row */
@@ -332,8 +339,8 @@ __device__ __forceinline__ void stage_rows(uint32_t dst, const uint8_t *base, ui
     for (uint32_t i = 0; i < UNIT_TOK * n_piece; i += 32) {
         const uint32_t t = (i + lane) / n_piece, piece = (i + lane) % n_piece;
         const uint32_t from = __shfl_sync(~0u, row, t);
-        const uint8_t *k = base + (size_t)(from / PAGE_TOK) * page_bytes +
-                           (from % PAGE_TOK) * (D * 2) + piece * 16;
+        const uint8_t *k =
+            row_page(frames, from, page_bytes) + (from % PAGE_TOK) * (D * 2) + piece * 16;
         const uint32_t to = dst + t * (D * 2) + (piece ^ swizzle<D>(t)) * 16;
         if (from != ROW_NONE) {
             copy_async16(to, k);
@@ -351,7 +358,8 @@ __device__ __forceinline__ uint32_t single_token(const struct decode_view &v, ui
     const struct decode_job &job = *v.job;
     const uint32_t tok = i < job.n_tok ? job.tok[i] : 0;
     if (i >= job.n_tok || tok < v.first) return ROW_NONE;
-    return job.frame[tok / PAGE_TOK] * PAGE_TOK + tok % PAGE_TOK;
+    const uint32_t place = place_find(v.call->frames, job.frame[tok / PAGE_TOK]);
+    return (place & PLACE_BELOW) | (place * PAGE_TOK + tok % PAGE_TOK);
 }
 
 template <int F, int D>
@@ -371,7 +379,7 @@ __device__ void read_single(uint8_t *to, const struct decode_view &v, uint32_t u
     for (uint32_t row = g; row < UNIT_TOK; row += 8) {
         uint32_t k[D / 8] = {};
         const uint32_t from = single_token(v, unit * UNIT_TOK + row), t = from % PAGE_TOK;
-        const uint8_t *page = v.call->frames + (size_t)(from / PAGE_TOK) * at::bytes;
+        const uint8_t *page = row_page(v.call->frames, from, at::bytes);
         uint8_t *out = to + row * (D * 2);
         if (from != ROW_NONE) key_q8<D>(k, page, t, j);
 #pragma unroll
@@ -405,7 +413,9 @@ template <int D> __device__ void stage_own(uint32_t dst, const struct decode_vie
     const uint32_t t = half * UNIT_TOK + threadIdx.x % UNIT_TOK;
     const uint32_t pos = job.pos / PAGE_TOK * PAGE_TOK + t;
     const bool seen = pos <= job.pos && pos >= v.first;
-    stage_rows<D>(dst, job.own, seen ? t : ROW_NONE, 0, page_at<FORM_F16, D>::tail_v);
+    struct page_frames own = {};
+    own.base = job.own;
+    stage_rows<D>(dst, own, seen ? t : ROW_NONE, 0, page_at<FORM_F16, D>::tail_v);
 }
 
 template <int F, int D>

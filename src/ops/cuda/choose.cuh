@@ -4,6 +4,7 @@
 #define SAC_OPS_CUDA_CHOOSE_CUH
 
 #include "ops/cuda/mma.cuh"
+#include "ops/cuda/place.cuh"
 #include "ops/cuda/queue.cuh"
 #include "ops/lanes.h"
 

@@ -207,6 +207,25 @@ static void give(struct cuda_device *d, void *p)
     cudaFree(p);
 }
 
+static void *take_shared(struct cuda_device *d, size_t bytes)
+{
+    void *p = NULL;
+    cudaSetDevice((int)d->index);
+    if (cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocMapped) != cudaSuccess) {
+        cudaGetLastError(); /* said by NULL */
+        return NULL;
+    }
+    return p;
+}
+
+static void give_shared(struct cuda_device *d, void *p)
+{
+    if (!p) return;
+    queue_flush(d);
+    cudaStreamSynchronize(d->stream);
+    cudaFreeHost(p);
+}
+
 static void pin(struct cuda_device *d, void *p, size_t bytes)
 {
     if (cudaHostRegister(p, bytes, cudaHostRegisterDefault) != cudaSuccess) {
@@ -379,6 +398,8 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .close = close_device,
         .take = take,
         .give = give,
+        .take_shared = take_shared,
+        .give_shared = give_shared,
         .pin = pin,
         .unpin = unpin,
         .up = up,
@@ -405,6 +426,9 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .lane_begin = cuda_lane_begin,
         .lane_list = cuda_lane_list,
         .note = cuda_note,
+        .depot_store = cuda_depot_store,
+        .depot_renew = cuda_depot_renew,
+        .depot_fetch = cuda_depot_fetch,
         .linear_scratch = linear_scratch,
         .attn_scratch = attn_scratch,
     };

@@ -7,7 +7,7 @@
 
 struct note_call {
     struct page_geom geom;
-    const uint8_t *frames;
+    struct page_frames frames;
     const uint32_t *frame; /* [pages] */
     uint8_t *side;
     size_t stride;
@@ -81,7 +81,7 @@ static __global__ void __launch_bounds__(THREADS) note_kernel(const struct note_
     kernel_begin();
     __shared__ uint32_t n_bad;
     const uint32_t d = n.geom.head_dim, frame = n.frame[blockIdx.x];
-    const uint8_t *page = n.frames + (size_t)frame * n.geom.bytes;
+    const uint8_t *page = place_page(n.frames, frame, n.geom.bytes);
     uint8_t *side = n.side + (size_t)frame * n.stride, *code = kernel_shared();
     const uint32_t n_tok = n.kind == OP_NOTE_HALVES ? PAGE_TOK / 2 : PAGE_TOK;
     if (threadIdx.x == 0) n_bad = 0;
@@ -114,7 +114,7 @@ sac_status cuda_note(struct cuda_device *d, const struct op_note *op)
     struct note_call c;
     memset(&c, 0, sizeof c);
     c.geom = *op->geom;
-    c.frames = op->frames.base;
+    c.frames = op->frames;
     c.frame = (const uint32_t *)stage_put(d, op->frame, op->n_page * sizeof *op->frame);
     c.side = op->side;
     c.stride = op->stride;

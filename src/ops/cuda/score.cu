@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(WARPS * 32)
     const uint32_t t = threadIdx.x % 32, i = blockIdx.x * WARPS + threadIdx.x / 32;
     const uint32_t d = geom.head_dim;
     if (i >= op.keys.n_page) return;
-    const uint8_t *page = op.keys.frames.base + (size_t)op.keys.page[i] * geom.bytes;
+    const uint8_t *page = place_page(op.keys.frames, op.keys.page[i], geom.bytes);
     for (uint32_t g0 = 0; g0 < op.group; g0 += HEADS) {
         float sum[HEADS] = {};
         for (uint32_t c = 0; c < d; c++) {

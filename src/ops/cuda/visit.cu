@@ -74,8 +74,7 @@ static __device__ void sum_chunk(const struct op_lane_visit *op, const struct pa
 {
     for (uint32_t i = threadIdx.x / 32; i < n * op->n_member; i += WARPS) {
         const struct op_lane_visit &lane = op[i / n];
-        const uint8_t *page =
-            lane.frames.base + (size_t)lane.page[walk.page[i % n]] * g.bytes;
+        const uint8_t *page = place_page(lane.frames, lane.page[walk.page[i % n]], g.bytes);
         sum_page(lane.k + i % n * lane.group, lane, g, page, PAGE_TOK);
     }
     __syncthreads();

@@ -1,0 +1,78 @@
+/* depot.h: pages of a device whose memory does not hold them all. Every sealed page lies in the
+ * depot, the machine's memory, which a device reads over its bus; frames of the device's own memory
+ * hold copies of those that were read of late. Kernels ask `held` where a page is, so whatever has
+ * a frame, attention reads the same bytes, and nothing ever has to be resident.
+ *
+ * Frames come in two parts. The window, [0, n_window), is scratch of one layer: pages that a step
+ * has sealed, then those that its prompt rows read. Behind it every (layer, KV head) has a share of
+ * n_share frames for what its decode rows read. So a block of a kernel can look after a KV head
+ * alone, in a fixed order, and what is where does not depend on timing.
+ *
+ * Pages are known by their numbers in the depot: page i's bytes are at below + i * geom.bytes. */
+#ifndef SAC_OPS_DEPOT_H
+#define SAC_OPS_DEPOT_H
+
+#include "ops/ops.h"
+
+#define DEPOT_PAGES_MAX (1u << 26) /* kernels have 31 bits for a page and a token of it */
+
+/* A (layer, KV head) and what its rows have asked for so far. */
+struct depot_lane {
+    uint32_t clock;         /* fetches for decode rows */
+    uint32_t hand;          /* of its share: the first frame that is looked at next */
+    uint64_t n_hit, n_miss; /* pages that had a frame, that had none */
+    uint64_t n_tok;         /* that came over the bus; a page is PAGE_TOK */
+};
+
+/* In memory of the device, but for `below`, which both reach. Zeroed, no page has a frame. */
+struct depot_map {
+    uint8_t *base, *below;
+    uint32_t *held; /* [pages] one more than a page's frame; 0: none */
+    uint32_t n_frame, n_window, n_share;
+    uint32_t *page;          /* [n_frame] one more than the page in a frame; 0: none */
+    uint32_t *used;          /* [n_frame] its lane's clock when it was last read */
+    struct depot_lane *lane; /* [n_layer, n_kv_head] */
+    uint32_t *wanted, *into; /* rooms: [n_kv_head][depot_wanted_max] pages, and their frames */
+    uint32_t *n_move;        /* room: [n_kv_head] */
+    uint8_t *card;           /* [pages] the first bytes of each, for methods; they never leave */
+    size_t card_bytes;       /* 0: methods note what they need */
+};
+
+/* Pages of a KV head that one call can bring into frames. */
+static inline uint32_t depot_wanted_max(const struct depot_map *m, uint32_t n_kv_head)
+{
+    return m->n_share + m->n_window / n_kv_head;
+}
+
+/* Page i of the list has been sealed into frame i, all of the window: it goes to the depot, and
+ * what lay in the window before has no frame any more. */
+struct op_depot_store {
+    const struct depot_map *map;
+    const struct page_geom *geom;
+    const uint32_t *page; /* [n_page] at most n_window, none twice */
+    uint32_t n_page;
+};
+
+/* The program has written these pages of the depot: copies in frames are of others. */
+struct op_depot_renew {
+    const struct depot_map *map;
+    const struct page_geom *geom;
+    const uint32_t *page; /* [n_page] none twice */
+    uint32_t n_page;
+};
+
+/* Brings what runs are about to read of a layer into frames, as far as there is room. Of decode
+ * rows: pages that were not read in the last fetch give way first, then those that were; one that
+ * is read now never. Pages of few single tokens stay where they are. Of prompt rows: all that they
+ * see, into what `n_new` pages sealed in this layer leave of the window. */
+struct op_depot_fetch {
+    const struct depot_map *map;
+    const struct page_geom *geom;
+    uint32_t layer;
+    uint32_t window; /* as in op_attn */
+    uint32_t n_new;
+    uint32_t n_run;
+    const struct attn_run *run; /* with lists, if at all, that the device has chosen */
+};
+
+#endif

@@ -1,0 +1,331 @@
+/* test_depot.c: pages below a device's memory, on the CUDA backend's own kernels (tests/cuda_host):
+ * however few frames the device has, the bits are those of one that holds all, and what is said of
+ * hits and fetches fits together. */
+#include "engine/engine.h"
+#include "must.h"
+#include "tiny_model.h"
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { N_PROMPT = 94, N_STEP = 3, DIM = 64, N_TEXT = 130 };
+
+static sac_model *model, *windowed;
+static int32_t prompt[N_TEXT];
+
+static int open_models(void **state)
+{
+    (void)state;
+    setenv("SACCADE_CUDA", CUDA_HOST, 1);
+    setenv("SAC_CPU", "ref", 1);
+    model = tiny_open(&(struct tiny){.seed = 1, .dim = DIM});
+    windowed = tiny_open(&(struct tiny){.seed = 2, .window = 48, .n_layer = 6, .dim = DIM});
+    for (int i = 0; i < N_TEXT; i++) prompt[i] = (i * 37 + i / 9) % TINY_VOCAB;
+    return model && windowed ? 0 : -1;
+}
+
+static int free_models(void **state)
+{
+    (void)state;
+    sac_model_free(model);
+    sac_model_free(windowed);
+    return 0;
+}
+
+/* Pages are read whole, by score, by single tokens, by visits, and where only keys say which. */
+static const char *const methods[] = {
+    "full",
+    "streaming:budget=40",
+    "topk:budget=20",
+    "quest:budget=32,dense=0,sink=0,recent=0",
+    "arkvale:budget=64,dense=0,sink=0,recent=0",
+    "psa:mass=0.5,order=box,recent=0",
+    "auto:mass=0.5,most=1,recent=40",
+};
+enum { N_METHOD = sizeof methods / sizeof methods[0] };
+
+static size_t page_bytes(sac_kv_type type)
+{
+    struct page_geom g = {
+        .n_layer = 2, .n_kv_head = 2, .head_dim = DIM, .type_k = type, .type_v = type};
+    page_geom_init(&g);
+    return g.bytes;
+}
+
+/* The device has `n_frame` frames; 0: as many as there are pages, and no depot. */
+static sac_engine_params params_of(sac_kv_type type)
+{
+    sac_engine_params p = sac_engine_params_default();
+    p.n_ctx = 256;
+    p.n_seq_max = 1 + N_METHOD;
+    p.n_batch = 64;
+    p.n_threads = 1;
+    p.type_k = p.type_v = type;
+    p.device = "cuda";
+    p.decode = methods;
+    p.n_decode = N_METHOD;
+    p.sparse_min_ctx = 1;
+    return p;
+}
+
+static sac_engine *new_engine(const sac_model *of, sac_kv_type type, uint32_t n_frame)
+{
+    sac_engine *e = NULL;
+    sac_error err;
+    sac_engine_params p = params_of(type);
+    const struct sac_tier_params tier = {.fast_bytes = n_frame * page_bytes(type)};
+    if (n_frame) p.tier = &tier;
+    must(sac_engine_create(&e, of, &p, &err), &err);
+    return e;
+}
+
+/* Least frames: new pages of a step, and a window's and a share's for every lane. */
+static uint32_t least(uint32_t n_layer)
+{
+    return (64 / PAGE_TOK + 1 + N_METHOD) * 2 + 2 * 2 * n_layer;
+}
+
+struct heard {
+    uint32_t n;
+    double sum;
+    float last[1 + N_METHOD][TINY_VOCAB];
+    sac_reads reads[1 + N_METHOD];
+};
+
+static void hear(void *user, const sac_row *row)
+{
+    struct heard *h = user;
+    h->n++;
+    for (int i = 0; i < TINY_VOCAB; i++) h->sum += (double)row->logits[i] * (i % 7 + 1);
+    memcpy(h->last[row->seq], row->logits, sizeof h->last[0]);
+}
+
+static void append(sac_engine *e, sac_seq seq, const int32_t *tok, uint32_t n, sac_row_kind kind)
+{
+    sac_error err;
+    must(sac_seq_append(e, seq, tok, n, kind, SAC_WANT_LAST, &err), &err);
+}
+
+static void step_all(sac_engine *e, struct heard *h)
+{
+    uint32_t n = 1;
+    sac_error err;
+    while (n) must(sac_step(e, hear, h, &n, &err), &err);
+}
+
+static void decode(sac_engine *e, const sac_seq *seq, uint32_t n_seq, uint32_t n, struct heard *h)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t k = 0; k < n_seq; k++) {
+            const int32_t tok = (int32_t)(i * 11 + k) % TINY_VOCAB;
+            append(e, seq[k], &tok, 1, SAC_ROW_DECODE);
+        }
+        step_all(e, h);
+    }
+}
+
+/* A prompt, and its forks, one for each method, which seal a page while they answer. */
+static void live(sac_engine *e, uint32_t n_fork, struct heard *h)
+{
+    sac_error err;
+    sac_seq seq[1 + N_METHOD];
+    memset(h, 0, sizeof *h);
+    must(sac_seq_create(e, &seq[0], &err), &err);
+    append(e, seq[0], prompt, N_PROMPT, SAC_ROW_PROMPT);
+    step_all(e, h);
+    for (uint32_t i = 0; i < n_fork; i++) {
+        must(sac_seq_fork(e, seq[0], &seq[1 + i], &err), &err);
+        must(sac_seq_use_decode(e, seq[1 + i], i, &err), &err);
+    }
+    decode(e, seq + 1, n_fork, N_STEP, h);
+    must(sac_seq_truncate(e, seq[0], 50, &err), &err); /* into a sealed page */
+    append(e, seq[0], prompt + 7, 40, SAC_ROW_PROMPT);
+    decode(e, seq + 1, n_fork, 1, h); /* beside prompt rows */
+    for (uint32_t i = 0; i <= n_fork; i++) h->reads[i] = engine_take_reads(e, seq[i]);
+}
+
+struct scene {
+    const sac_model *of;
+    sac_kv_type type;
+    uint32_t n_layer, n_fork;
+    uint32_t n_more; /* frames, than the least */
+};
+
+static sac_tier_stats live_with(const struct scene *s, uint32_t n_frame, struct heard *h)
+{
+    sac_engine *e = new_engine(s->of, s->type, n_frame);
+    live(e, s->n_fork, h);
+    const sac_tier_stats stats = sac_tier_get_stats(e);
+    uint64_t n_hit = 0, n_fetch = 0, hit, fetch;
+    for (uint32_t l = 0; l < s->n_layer; l++) {
+        sac_tier_get_layer(e, l, &hit, &fetch);
+        n_hit += hit;
+        n_fetch += fetch;
+    }
+    assert_int_equal(stats.n_hit, n_hit);
+    assert_int_equal(stats.n_fetch, n_fetch);
+    sac_engine_free(e);
+    return stats;
+}
+
+static void few_frames_give_the_same_bits(void **state)
+{
+    (void)state;
+    static struct heard want, got;
+    const struct scene scene[] = {{model, SAC_KV_F16, 2, N_METHOD, 0},
+                                  {model, SAC_KV_Q8, 2, N_METHOD, 12},
+                                  {windowed, SAC_KV_BF16, 6, 1, 0}};
+    for (int i = 0; i < 3; i++) {
+        const sac_tier_stats none = live_with(&scene[i], 0, &want);
+        const sac_tier_stats some =
+            live_with(&scene[i], least(scene[i].n_layer) + scene[i].n_more, &got);
+        assert_null(none.backend);
+        assert_int_equal(want.n, got.n);
+        assert_memory_equal(want.last, got.last, sizeof want.last);
+        assert_true(want.sum == got.sum);
+        assert_memory_equal(want.reads, got.reads, sizeof want.reads);
+        assert_true(some.n_hit > 0 && some.n_fetch > 0);
+        assert_true(some.bytes_fetched > 0 && some.bytes_written > 0);
+    }
+}
+
+/* The same sequence again and again: what it reads has come once, or comes in part. Of the last
+ * layer the prompt has left all pages in the window. */
+static void what_is_read_again_has_a_frame(void **state)
+{
+    (void)state;
+    static struct heard h;
+    enum { N_PAGE = 4, N_HEAD = 2, N = 3 }; /* of 130 tokens; steps */
+    for (int few = 0; few < 2; few++) {
+        sac_engine *e = new_engine(model, SAC_KV_F16, few ? least(2) + 8 : 1000);
+        sac_error err;
+        sac_seq seq;
+        must(sac_seq_create(e, &seq, &err), &err);
+        append(e, seq, prompt, N_TEXT, SAC_ROW_PROMPT);
+        step_all(e, &h);
+        decode(e, &seq, 1, 1, &h);
+        const uint64_t bytes = sac_tier_get_stats(e).bytes_fetched;
+        uint64_t hit[2], fetch[2];
+        sac_tier_get_layer(e, 0, &hit[0], &fetch[0]);
+        decode(e, &seq, 1, N, &h);
+        sac_tier_get_layer(e, 0, &hit[1], &fetch[1]);
+        const uint32_t n_share = e->depot.map.n_share, n_miss = few ? N_PAGE - n_share : 0;
+        assert_true(few ? n_share < N_PAGE : n_share >= N_PAGE);
+        assert_int_equal(fetch[1] - fetch[0], N * N_HEAD * n_miss);
+        assert_int_equal(hit[1] - hit[0], N * N_HEAD * (N_PAGE - n_miss));
+        assert_int_equal(sac_tier_get_stats(e).bytes_fetched - bytes,
+                         N * N_HEAD * n_miss * page_bytes(SAC_KV_F16));
+        sac_engine_free(e);
+    }
+}
+
+/* Places of pages that have gone are given to others, also to such as are loaded. */
+static void places_are_used_again(void **state)
+{
+    (void)state;
+    static struct heard h, want, got;
+    const uint32_t some_methods[] = {0, 3, 6};
+    sac_engine *all = new_engine(model, SAC_KV_Q8, 0);
+    sac_engine *few = new_engine(model, SAC_KV_Q8, least(2) + 12);
+    sac_error err;
+    sac_seq a, b, c;
+    uint8_t *bytes;
+    size_t n;
+    must(sac_seq_create(few, &a, &err), &err);
+    append(few, a, prompt + 20, 70, SAC_ROW_PROMPT);
+    step_all(few, &h);
+    decode(few, &a, 1, 1, &h);
+    sac_seq_remove(few, a); /* its pages stay in frames, until others take their places */
+    must(sac_seq_create(all, &a, &err), &err);
+    append(all, a, prompt, 86, SAC_ROW_PROMPT);
+    step_all(all, &h);
+    must(sac_seq_to_bytes(all, a, &bytes, &n, &err), &err);
+    must(sac_seq_from_bytes(few, bytes, n, &b, &err), &err);
+    sac_free(bytes);
+    for (uint32_t i = 0; i < 3; i++) {
+        const uint32_t m = some_methods[i];
+        want = got = (struct heard){0};
+        must(sac_seq_use_decode(all, a, m, &err), &err);
+        must(sac_seq_use_decode(few, b, m, &err), &err);
+        decode(all, &a, 1, 1, &want);
+        decode(few, &b, 1, 1, &got);
+        assert_memory_equal(want.last[a], got.last[b], sizeof want.last[a]);
+    }
+    must(sac_seq_to_bytes(few, b, &bytes, &n, &err), &err); /* and back */
+    must(sac_seq_from_bytes(all, bytes, n, &c, &err), &err);
+    sac_free(bytes);
+    want = got = (struct heard){0};
+    decode(few, &b, 1, 5, &want);
+    decode(all, &c, 1, 5, &got);
+    assert_memory_equal(want.last[b], got.last[c], sizeof want.last[b]);
+    sac_engine_free(all);
+    sac_engine_free(few);
+}
+
+/* How often the library has started a graph. */
+static uint32_t graphs_started(void)
+{
+    void *library = dlopen(CUDA_HOST, RTLD_NOW | RTLD_NOLOAD);
+    const uint32_t *n = library ? dlsym(library, "n_graph_started") : NULL;
+    if (!n) fail_msg("no count of graphs");
+    dlclose(library); /* the engine has loaded it for good */
+    return *n;
+}
+
+static void steps_that_fetch_are_one_graph(void **state)
+{
+    (void)state;
+    static struct heard h;
+    sac_engine *e = new_engine(model, SAC_KV_F16, least(2));
+    sac_error err;
+    sac_seq seq;
+    must(sac_seq_create(e, &seq, &err), &err);
+    must(sac_seq_use_decode(e, seq, N_METHOD - 1, &err), &err);
+    append(e, seq, prompt, 70, SAC_ROW_PROMPT);
+    step_all(e, &h);
+    const uint32_t before = graphs_started();
+    decode(e, &seq, 1, 4, &h);
+    assert_int_equal(graphs_started() - before, 3);
+    sac_engine_free(e);
+}
+
+static void refuse(const struct sac_tier_params *tier, sac_status status, const char *words)
+{
+    sac_engine *e = NULL;
+    sac_error err;
+    sac_engine_params p = params_of(SAC_KV_F16);
+    p.tier = tier;
+    assert_int_equal(sac_engine_create(&e, model, &p, &err), status);
+    assert_null(e);
+    if (!strstr(err.msg, words)) fail_msg("'%s' does not say '%s'", err.msg, words);
+}
+
+static void what_a_depot_cannot_be_is_named(void **state)
+{
+    (void)state;
+    const size_t page = page_bytes(SAC_KV_F16);
+    struct sac_tier_params tier = {.file = "/nonexistent/pages", .fast_bytes = 1000 * page};
+    refuse(&tier, SAC_ERR_UNSUPPORTED, "leave the file out");
+    tier = (struct sac_tier_params){.fast_bytes = 0};
+    refuse(&tier, SAC_ERR_ARG, "say how much");
+    tier = (struct sac_tier_params){.fast_bytes = (least(2) - 1) * page};
+    refuse(&tier, SAC_ERR_ARG, "at least");
+    tier = (struct sac_tier_params){.fast_bytes = 1000 * page, .policy = SAC_TIER_LRU};
+    refuse(&tier, SAC_ERR_UNSUPPORTED, "policy");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(few_frames_give_the_same_bits),
+        cmocka_unit_test(what_is_read_again_has_a_frame),
+        cmocka_unit_test(places_are_used_again),
+        cmocka_unit_test(steps_that_fetch_are_one_graph),
+        cmocka_unit_test(what_a_depot_cannot_be_is_named),
+    };
+    return cmocka_run_group_tests(tests, open_models, free_models);
+}
