@@ -1,5 +1,6 @@
 /* saccade_tier.h: pages of keys and values in two tiers: memory for those that were read of late, a
- * file for all. Contract as in saccade.h. No result depends on where a page is. */
+ * file for all. Where a GPU computes, its memory has those that were read of late, and the
+ * machine's has all. Contract as in saccade.h. No result depends on where a page is. */
 #ifndef SACCADE_TIER_H
 #define SACCADE_TIER_H
 
@@ -27,9 +28,11 @@ typedef enum sac_tier_admit {
 /* sac_engine_params.tier; all of it is copied. */
 struct sac_tier_params {
     const char *file; /* must not be there yet; its room is reserved at once, it has no name while
-                         it is used, and what it holds ends with the engine */
+                         it is used, and what it holds ends with the engine. NULL with a GPU,
+                         which has no tier of its own on a disk; it knows SAC_TIER_STALE alone,
+                         fetches nothing ahead, and lets all decode */
     uint64_t file_bytes; /* that it may take, at most: all pages must fit */
-    uint64_t fast_bytes; /* of pages in memory */
+    uint64_t fast_bytes; /* of pages in memory, with a GPU in its own */
     sac_tier_policy policy;
     bool no_ahead; /* pages are fetched when they are asked for, never before */
     sac_tier_admit admit;
@@ -37,8 +40,11 @@ struct sac_tier_params {
 
 typedef struct sac_tier_stats {
     uint64_t fast_bytes, card_bytes, file_bytes; /* planned: frames in memory; what methods choose
-                                                    by, always in memory; the file */
-    uint64_t n_hit, n_fetch;        /* pages asked for that were in memory, that were not */
+                                                    by, always in memory; the file, with a GPU
+                                                    the pinned memory of all pages */
+    uint64_t n_hit, n_fetch;        /* pages asked for that were in memory, that were not. With a
+                                       GPU as of the last step; and some of the latter are read
+                                       where they are, and brought nowhere */
     uint64_t n_ahead, n_ahead_used; /* fetched before they were asked for; of these asked for */
     uint64_t n_read, n_write;       /* transfers, of one page or of neighbours */
     uint64_t bytes_fetched, bytes_written;
@@ -47,7 +53,8 @@ typedef struct sac_tier_stats {
     uint64_t set_bytes; /* of pages that requests have used of late which decode, as counted last */
     uint32_t n_held;    /* requests that wait to decode, for want of room for such pages */
     uint64_t n_hold;    /* times that one began to */
-    const char *backend; /* "io_uring" or "threads"; NULL: there is no file, and all is zero */
+    const char *backend; /* "io_uring", "threads", or "machine" with a GPU; NULL: there are no
+                            tiers, and all is zero */
 } sac_tier_stats;
 
 SAC_API sac_tier_stats sac_tier_get_stats(const sac_engine *engine);

@@ -91,7 +91,8 @@ static const struct option_spec specs[] = {
     OPT("--sparse-min-ctx", OPTION_U32, sparse_min_ctx, "N",
         "contexts shorter than N tokens are read whole", .env = NULL),
     OPT("--kv-fast", OPTION_TEXT, kv_fast, "SIZE",
-        "memory for pages of keys and values (40M, 2G); the others lie in the file of --kv-disk",
+        "memory for pages of keys and values (40M, 2G); the others lie in the file of --kv-disk, "
+        "those of a GPU in the machine's memory",
         .env = NULL),
     OPT("--kv-disk", OPTION_TEXT, kv_disk, "FILE:SIZE", "scratch file for pages, and its size",
         .env = NULL),
@@ -206,6 +207,8 @@ static int parse(struct bench *b)
 {
     const struct bench_options *o = &b->opt;
     b->tier = (struct setup){.command = COMMAND,
+                             .device = o->device,
+                             .n_gpu_layers = o->n_gpu_layers,
                              .kv_fast = o->kv_fast,
                              .kv_disk = o->kv_disk,
                              .kv_policy = o->kv_policy,
@@ -251,7 +254,7 @@ static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads
     p.prefill = o->prefills.item;
     p.n_prefill = (uint32_t)o->prefills.n;
     p.sparse_min_ctx = o->sparse_min_ctx;
-    p.tier = b->tier.tier.file ? &b->tier.tier : NULL;
+    p.tier = b->tier.tier.fast_bytes ? &b->tier.tier : NULL;
     return p;
 }
 

@@ -584,7 +584,7 @@ static int print_json(struct run *r)
     cJSON_AddItemToObject(o, "timings", timings_json(r));
     cJSON_AddNumberToObject(o, "kv_bytes", (double)stats.kv_bytes);
     cJSON_AddNumberToObject(o, "kv_bytes_used", (double)stats.kv_bytes_used);
-    if (r->setup.tier.file) cJSON_AddItemToObject(o, "tier", tier_json(r->engine));
+    if (r->setup.tier.fast_bytes) cJSON_AddItemToObject(o, "tier", tier_json(r->engine));
     if (r->opt.docs) cJSON_AddItemToObject(o, "context", joined_json(&r->joined));
     if (r->opt.show_reading) {
         cJSON_AddItemToObject(o, "reading", passages_json(&r->passages));

@@ -50,7 +50,8 @@ const struct option_spec setup_specs[] = {
     OPT("--kv-cache-dtype", OPTION_CHOICE, kv, NULL, "both of the above",
         .choices = SETUP_KV_CHOICES),
     OPT("--kv-fast", OPTION_TEXT, kv_fast, "SIZE",
-        "memory for pages of keys and values (40M, 2G); the others lie in --kv-disk",
+        "memory for pages of keys and values (40M, 2G); the others lie in --kv-disk, those of a "
+        "GPU in the machine's memory",
         .env = "KV_FAST"),
     OPT("--kv-disk", OPTION_TEXT, kv_disk, "FILE:SIZE",
         "scratch file for pages that do not fit into --kv-fast, and what it may take; its room is "
@@ -321,16 +322,26 @@ int setup_path_size(const struct setup_path_size *want)
     return OPTIONS_GO_ON;
 }
 
+/* Whose pages lie in the machine's memory where its own has no room. */
+static bool names_gpu(const struct setup *s)
+{
+    return (s->device && strcmp(s->device, "cpu") != 0) || s->n_gpu_layers > 0;
+}
+
 int setup_tier(struct setup *s)
 {
     if (s->kv_fast && !parse_size(s->kv_fast, &s->tier.fast_bytes))
         return options_usage_error(
             s->command, "option '--kv-fast': '%s' is no size: a number, and K, M, G or T",
             s->kv_fast);
+    s->tier.policy = (sac_tier_policy)s->kv_policy;
+    s->tier.no_ahead = s->kv_no_ahead;
+    s->tier.admit = (sac_tier_admit)s->kv_admit;
     if (!s->kv_disk)
-        return s->kv_fast ? options_usage_error(s->command, "--kv-fast needs --kv-disk FILE:SIZE "
-                                                            "for the pages that do not fit")
-                          : OPTIONS_GO_ON;
+        return s->kv_fast && !names_gpu(s)
+                   ? options_usage_error(s->command, "--kv-fast needs --kv-disk FILE:SIZE for the "
+                                                     "pages that do not fit, or --device cuda")
+                   : OPTIONS_GO_ON;
     const int code =
         setup_path_size(&(struct setup_path_size){.command = s->command,
                                                   .option = "--kv-disk",
@@ -343,9 +354,6 @@ int setup_tier(struct setup *s)
         return options_usage_error(s->command,
                                    "--kv-disk needs --kv-fast SIZE, the memory above it");
     s->tier.file = s->kv_file;
-    s->tier.policy = (sac_tier_policy)s->kv_policy;
-    s->tier.no_ahead = s->kv_no_ahead;
-    s->tier.admit = (sac_tier_admit)s->kv_admit;
     return OPTIONS_GO_ON;
 }
 
@@ -471,7 +479,7 @@ sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uin
     p.n_prefill = s->prefill ? 1 : 0;
     p.decode = s->decode_list;
     p.n_decode = s->decode ? 1 : 0;
-    p.tier = s->tier.file ? &s->tier : NULL;
+    p.tier = s->tier.fast_bytes ? &s->tier : NULL;
     return p;
 }
 
