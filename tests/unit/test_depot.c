@@ -1,4 +1,4 @@
-/* test_depot.c: pages below a device's memory, on the CUDA backend's own kernels (tests/cuda_host):
+/* test_depot.c: pages below a device's memory, on the CUDA backend's own kernels (grid.h):
  * however few frames the device has, the bits are those of one that holds all, and what is said of
  * hits and fetches fits together. */
 #include "engine/engine.h"
