@@ -115,7 +115,7 @@ static void bench_shape(const struct bench *b, enum quant_type type, struct shap
     const double pack_s = 1e-6 * (double)(clock_us() - start);
     printf("| %s | %u,%u | pack | | | %.2f | | |\n", quant_name(type), shape.n_in, shape.n_out,
            (double)file_bytes * n_copy / pack_s * 1e-9);
-    static const uint32_t narrow[] = {1, 2, 4, 8, 12, 16}, wide[] = {16, 64, 128, 512};
+    static const uint32_t narrow[] = {1, 2, 4, 8, 12, 16}, wide[] = {16, 64, 128, 512, 2048};
     for (size_t i = 0; i < 6; i++)
         if (strcmp(mode, "wide") != 0) bench_rows(b, copies, n_copy, ROW_DECODE, narrow[i]);
     for (size_t i = 0; i < 4; i++)
