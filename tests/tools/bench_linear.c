@@ -116,9 +116,9 @@ static void bench_shape(const struct bench *b, enum quant_type type, struct shap
     printf("| %s | %u,%u | pack | | | %.2f | | |\n", quant_name(type), shape.n_in, shape.n_out,
            (double)file_bytes * n_copy / pack_s * 1e-9);
     static const uint32_t narrow[] = {1, 2, 4, 8, 12, 16}, wide[] = {16, 64, 128, 512, 2048};
-    for (size_t i = 0; i < 6; i++)
+    for (size_t i = 0; i < sizeof narrow / sizeof narrow[0]; i++)
         if (strcmp(mode, "wide") != 0) bench_rows(b, copies, n_copy, ROW_DECODE, narrow[i]);
-    for (size_t i = 0; i < 4; i++)
+    for (size_t i = 0; i < sizeof wide / sizeof wide[0]; i++)
         if (strcmp(mode, "narrow") != 0) bench_rows(b, copies, n_copy, ROW_PROMPT, wide[i]);
     mem_unmap(src, file_bytes);
     mem_unmap(data, n_copy * weight_bytes(&w));
