@@ -177,8 +177,7 @@ static void score_tokens(const struct project *p, const struct method_lane *l, c
     }
 }
 
-bool project_vote(const struct project *p, const struct method_lane *l,
-                  const struct project_work *w)
+static bool vote(const struct project *p, const struct method_lane *l, const struct project_work *w)
 {
     const struct room *r = &w->r;
     const uint32_t d = l->shape->geom->head_dim, group = l->shape->group;
@@ -190,6 +189,20 @@ bool project_vote(const struct project *p, const struct method_lane *l,
     turn_all(r->qa, p, l, r->qb, group);
     score_tokens(p, l, r->qa, w->y, r->score, r->stride);
     return room_vote(r, l, pick_page_count(l) * PAGE_TOK);
+}
+
+bool project_ask(struct project *p, struct project_work *w, const struct method_lane *l,
+                 size_t n_sample, project_learn_fn learn, struct method_pick *out)
+{
+    project_make(p, l->shape, l->state);
+    project_work_make(w, l->shape, n_sample, l->scratch);
+    meter_build(l);
+    const bool has_axes = p->state->n_axis > 0 || learn(p, l, w);
+    meter_choose(l);
+    if (has_axes && vote(p, l, w)) return true;
+    if (!has_axes) p->state->n_axis = 0;
+    pick_not_finite(out);
+    return false;
 }
 
 void project_cut(void *state, const struct method_shape *s, uint32_t n_tok)

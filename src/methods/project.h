@@ -37,11 +37,16 @@ struct project_work {
 size_t project_work_make(struct project_work *w, const struct method_shape *s, size_t n_sample,
                          void *scratch);
 
-/* Scores of all tokens before the own page by their coordinates, which are made where there are
- * none yet: w->r.score, and their softmax shares, mean over the query heads, in w->r.vote. False:
- * not finite. */
-bool project_vote(const struct project *p, const struct method_lane *l,
-                  const struct project_work *w);
+/* Finds a lane's axes from its keys, in w->sample. False: not finite. */
+typedef bool (*project_learn_fn)(const struct project *p, const struct method_lane *l,
+                                 const struct project_work *w);
+
+/* All that comes before a choice: makes `p` and `w`, has the axes learnt where there are none, and
+ * scores all tokens before the own page by their coordinates, which are made where there are none
+ * yet: w->r.score, and their softmax shares, mean over the query heads, in w->r.vote. False:
+ * something is not finite, and `out` says so. */
+bool project_ask(struct project *p, struct project_work *w, const struct method_lane *l,
+                 size_t n_sample, project_learn_fn learn, struct method_pick *out);
 
 /* Tokens from n_tok on are gone. */
 void project_cut(void *state, const struct method_shape *s, uint32_t n_tok);

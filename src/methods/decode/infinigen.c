@@ -10,7 +10,6 @@
  * paper guesses the query from the input of the layer before, so that keys can be fetched in time;
  * with all keys in one memory there is nothing to fetch, and the query is the true one: its results
  * are upper bounds of the paper's. */
-#include "methods/meter.h"
 #include "methods/pick.h"
 #include "methods/project.h"
 #include "methods/rule.h"
@@ -92,20 +91,7 @@ static void infinigen_select(const struct method_lane *l, struct method_pick *ou
     struct project p;
     struct project_work w;
     if (budget == 0) return;
-    project_make(&p, l->shape, l->state);
-    project_work_make(&w, l->shape, sample_floats(l->shape, l->param), l->scratch);
-    meter_build(l);
-    const bool has_axes = p.state->n_axis > 0 || learn(&p, l, &w);
-    meter_choose(l);
-    if (!has_axes) {
-        p.state->n_axis = 0;
-        pick_not_finite(out);
-        return;
-    }
-    if (!project_vote(&p, l, &w)) {
-        pick_not_finite(out);
-        return;
-    }
+    if (!project_ask(&p, &w, l, sample_floats(l->shape, set), learn, out)) return;
     const uint32_t n_wanted = pick_min(count_wanted(&w.r, l, n), budget);
     struct pick_cut cut = pick_best(w.r.vote, n, n_wanted);
     for (uint32_t t = 0; t < n; t++)

@@ -6,7 +6,6 @@
  * prompt's own keys, after rotation by position, found at the first decode row. Keys stay as they
  * are, the coordinates are kept beside them (the paper stores turned keys and reads a part of
  * them). */
-#include "methods/meter.h"
 #include "methods/pick.h"
 #include "methods/project.h"
 #include "methods/rule.h"
@@ -55,24 +54,11 @@ static bool learn(const struct project *p, const struct method_lane *l,
 static void loki_select(const struct method_lane *l, struct method_pick *out)
 {
     const struct loki_param *set = l->param;
-    const uint32_t budget = rule_budget(out, l, set->budget, 0), d = l->shape->geom->head_dim;
+    const uint32_t budget = rule_budget(out, l, set->budget, 0);
     struct project p;
     struct project_work w;
     if (budget == 0) return;
-    project_make(&p, l->shape, l->state);
-    project_work_make(&w, l->shape, SAMPLE_MAX * (size_t)d, l->scratch);
-    meter_build(l);
-    const bool has_axes = p.state->n_axis > 0 || learn(&p, l, &w);
-    meter_choose(l);
-    if (!has_axes) {
-        p.state->n_axis = 0;
-        pick_not_finite(out);
-        return;
-    }
-    if (!project_vote(&p, l, &w)) {
-        pick_not_finite(out);
-        return;
-    }
+    if (!project_ask(&p, &w, l, SAMPLE_MAX * (size_t)l->shape->geom->head_dim, learn, out)) return;
     rule_tokens(out, l, &w.r, budget, 0, set->recent);
 }
 
