@@ -116,7 +116,7 @@ void attend_layer(sac_engine *e, uint32_t layer)
     attend_count(e, &r);
     const uint64_t us = clock_us() - start;
     e->stats.attn_us += us;
-    if (record_is_wanted(e, &r)) {
+    if (e->repeat.now.n_tok == 0 && record_is_wanted(e, &r)) {
         record_layer(e, &r, us - r.choose_us);
         attend_lose(e, &r);
     }

@@ -194,6 +194,7 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     side_plan(e, a);
     evict_plan(e, a);
     compact_plan(e, a);
+    repeat_plan(e, a);
     attend_plan(e, a);
     admit_plan(e, a);
     record_plan(e, a);
@@ -204,7 +205,7 @@ static void init_rope(sac_engine *e)
 {
     const struct config *c = &e->model->config;
     const struct weights *w = &e->model->weights;
-    const bool is_long = c->rope.kind == ROPE_LONG && e->params.n_ctx > c->rope.orig_ctx;
+    const bool is_long = c->rope.kind == ROPE_LONG && repeat_context(e) > c->rope.orig_ctx;
     rope_table_init(&e->rope[0], &c->rope, is_long ? w->rope_factors_long : w->rope_factors);
     /* Window layers keep their training frequencies: scaling serves distance. */
     const struct rope_config local = {.n_rot = c->rope.n_rot,
@@ -268,6 +269,7 @@ static sac_status create(sac_engine *e, sac_error *err)
     uint32_t n_page = 0;
     TRY(fill_params(e, err));
     TRY(chooser_init(e, err));
+    TRY(repeat_init(e, err));
     if (e->params.n_batch == 0) e->params.n_batch = usual_batch(e);
     if (e->params.n_batch < e->params.n_seq_max) e->params.n_batch = e->params.n_seq_max;
     e->batch.n_row_max = prefill_init(e);
@@ -309,6 +311,7 @@ void sac_engine_free(sac_engine *e)
     for (uint32_t i = 0; e->seqs && i < e->params.n_seq_max && e->block; i++)
         mem_free(e->seqs[i].notes);
     reuse_deinit(e);
+    repeat_deinit(e);
     workers_destroy(e->workers);
     tier_stop(&e->tier);
     device_deinit(e);
@@ -336,7 +339,10 @@ void sac_engine_use_clock(sac_engine *e, sac_clock_fn now, void *user)
 
 sac_engine_params sac_engine_get_params(const sac_engine *e)
 {
-    return e->params;
+    sac_engine_params p = e->params;
+    p.n_ctx = repeat_context(e);
+    p.n_kv_tok -= repeat_pool_tokens(e);
+    return p;
 }
 
 sac_engine_stats sac_engine_get_stats(const sac_engine *e)
@@ -473,6 +479,7 @@ static sac_status report_broken(sac_engine *e, sac_error *err)
 
 sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_n, sac_error *err)
 {
+    TRY(repeat_run(e, err));
     TRY(sched_pick(e, err));
     if (e->batch.n_row > 0) {
         const uint64_t start = engine_now(e);

@@ -19,6 +19,7 @@
 #include "engine/prefill.h"
 #include "engine/reads.h"
 #include "engine/record.h"
+#include "engine/repeat.h"
 #include "engine/reuse.h"
 #include "engine/segment.h"
 #include "engine/side.h"
@@ -124,6 +125,7 @@ struct sac_engine {
     struct reuse reuse;
     struct attend attend;
     struct side side;
+    struct repeat repeat;
     struct record record;
     struct rope_table rope[2]; /* global, local layers */
     sac_seq only;              /* whose rows alone a step computes; SAC_SEQ_NONE: all */

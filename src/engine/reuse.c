@@ -222,6 +222,7 @@ void reuse_keep(sac_engine *e)
     for (uint32_t i = b->n_decode; i < b->n_run && e->reuse.on; i++) {
         const struct batch_run *run = &b->run[i];
         struct seq *s = &e->seqs[run->seq_i];
+        if (repeat_of(&e->repeat, run->seq_i)) continue;
         if (s->broken) continue; /* what it has computed since is not what its tokens say */
         const bool is_dense =
             !chooser_method(e, CHOOSER_PREFILL, run->seq_i)->spec->method->prefill;

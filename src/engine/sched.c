@@ -130,7 +130,7 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
     admit_pick(e);
     for (uint32_t i = 0; i < e->params.n_seq_max && b->n_row < n_row_max; i++) {
         if (!may_run(e, i) || !next_is_decode(&e->seqs[i])) continue;
-        if (reserve_rows(e, i, 1) == 1)
+        if (!repeat_is_due(e, i) && reserve_rows(e, i, 1) == 1)
             add_run(e, i, 1, ROW_DECODE);
         else
             starved = true;
@@ -138,7 +138,7 @@ sac_status sched_pick(sac_engine *e, sac_error *err)
     b->n_decode = b->n_row;
     uint32_t room = prompt_room(e), i = SAC_SEQ_NONE;
     while (room && (i = next_prompt(e, i)) != SAC_SEQ_NONE) {
-        if (!reuse_take(e, i)) continue;
+        if (!repeat_of(&e->repeat, i) && !reuse_take(e, i)) continue;
         uint32_t n = prompt_rows(&e->seqs[i]);
         e->seqs[i].n_queued = n;
         const uint32_t chunk = prefill_chunk(e, i, n);

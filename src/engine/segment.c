@@ -158,10 +158,10 @@ static sac_status check_joint(const sac_engine *e, sac_seq to, const struct segm
         return error_set(err, SAC_ERR_ARG,
                          "tokens %u to %u of sequence %u, which has %u, are not whole pages of %u",
                          from->first, from->first + from->n_tok, from->seq, src->n_done, PAGE_TOK);
-    if (from->n_tok > e->params.n_ctx - dst->n_all)
+    if (dst->n_all > repeat_context(e) || from->n_tok > repeat_context(e) - dst->n_all)
         return error_set(err, SAC_ERR_CONTEXT,
                          "%u tokens do not fit: the sequence holds %u and the context is %u",
-                         from->n_tok, dst->n_all, e->params.n_ctx);
+                         from->n_tok, dst->n_all, repeat_context(e));
     if (src->has_gaps || dst->has_gaps)
         return error_set(err, SAC_ERR_ARG,
                          "nothing can be attached from sequence %u to %u: a decode method has "

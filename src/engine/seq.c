@@ -131,10 +131,10 @@ sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t 
     struct seq *s = engine_seq(e, id, err);
     if (!s) return SAC_ERR_NOT_FOUND;
     TRY(engine_check_whole(s, id, err));
-    if (n > e->params.n_ctx - s->n_all)
+    if (s->n_all > repeat_context(e) || n > repeat_context(e) - s->n_all)
         return error_set(err, SAC_ERR_CONTEXT,
                          "%zu tokens do not fit: the sequence holds %u and the context is %u", n,
-                         s->n_all, e->params.n_ctx);
+                         s->n_all, repeat_context(e));
     TRY(engine_check_tokens(e, tok, n, err));
     if (n == 0) return SAC_OK;
     if (s->n_done == s->n_all) s->ticket = e->next_ticket++;
@@ -144,7 +144,7 @@ sac_status sac_seq_append(sac_engine *e, sac_seq id, const int32_t *tok, size_t 
     memset(s->flags + s->n_all, flags, n);
     if (kind == SAC_ROW_PROMPT) s->reuse.asks = true;
     s->n_all += (uint32_t)n;
-    assert(s->n_done < s->n_all && s->n_all <= e->params.n_ctx);
+    assert(s->n_done < s->n_all && s->n_all <= repeat_context(e));
     if (want == SAC_WANT_LAST) s->flags[s->n_all - 1] |= TOK_WANT;
     return SAC_OK;
 }

@@ -240,9 +240,9 @@ static sac_status check_engine(const struct stream *s, const struct image *im)
                          "%s holds keys in %s and values in %s, this engine %s and %s", s->name,
                          state_type_name(h->type_k), state_type_name(h->type_v),
                          state_type_name(g->type_k), state_type_name(g->type_v));
-    if (h->n_tok > im->e->params.n_ctx)
+    if (h->n_tok > repeat_context(im->e))
         return error_set(s->err, SAC_ERR_CONTEXT, "%s holds %u tokens, the context %u", s->name,
-                         h->n_tok, im->e->params.n_ctx);
+                         h->n_tok, repeat_context(im->e));
     return SAC_OK;
 }
 

@@ -23,6 +23,7 @@ struct compress_state {
     uint32_t n_dropped; /* of them */
     uint32_t n_vote;    /* tokens that there were when the window voted */
     uint32_t n_window;  /* rows that voted */
+    uint32_t n_heard;   /* tokens whose repetition has voted; 0: it has not */
     bool not_finite;
 };
 
@@ -204,6 +205,47 @@ void compress_select(const struct method_lane *l, struct method_pick *out)
     pick_range(out, l, s->n_known, l->pos + 1);
 }
 
+static struct compress_state *state_of(struct living *v, const struct method_lane *l,
+                                       uint32_t layer, uint32_t kv_head)
+{
+    return cut_state(v, l->shape, (void *)(uintptr_t)method_layer_state(l, layer, kv_head));
+}
+
+float *compress_heard_votes(const struct method_lane *l, uint32_t layer, uint32_t kv_head)
+{
+    struct living v;
+    state_of(&v, l, layer, kv_head);
+    return v.value;
+}
+
+void compress_hear(const struct method_lane *l, uint32_t n_tok)
+{
+    struct living v;
+    cut_state(&v, l->shape, l->state)->n_heard = n_tok;
+}
+
+uint32_t compress_heard(const struct method_lane *l, uint32_t layer, uint32_t kv_head)
+{
+    struct living v;
+    return state_of(&v, l, layer, kv_head)->n_heard;
+}
+
+bool compress_hear_due(const struct method_shape *s, const void *param, const void *state,
+                       uint32_t n_tok)
+{
+    const struct compress_param *set = param;
+    const struct compress_state *x = state;
+    (void)s;
+    return x->phase == FRESH && x->n_heard != n_tok && spec_budget(set->budget, n_tok) < n_tok;
+}
+
+bool compress_lives(const struct method_lane *l, uint32_t tok)
+{
+    struct living v;
+    const struct compress_state *s = cut_state(&v, l->shape, l->state);
+    return living_has(&v, s->n_known, tok);
+}
+
 void compress_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok)
 {
     struct compress_state *x = state;
@@ -211,6 +253,7 @@ void compress_cut(void *state, const struct method_shape *s, const void *param, 
     (void)param;
     if (x->n_known > n_tok) x->n_known = n_tok;
     if (x->n_vote > n_tok) x->phase = FRESH;
+    if (x->n_heard > n_tok) x->n_heard = 0;
 }
 
 bool compress_sound(const struct method_loaded *l)
@@ -219,7 +262,7 @@ bool compress_sound(const struct method_loaded *l)
     const struct compress_state *x = l->state;
     uint8_t flag;
     memcpy(&flag, &x->not_finite, 1);
-    if (flag > 1 || x->n_known > l->n_tok) return false;
+    if (flag > 1 || x->n_known > l->n_tok || x->n_heard > l->n_tok) return false;
     if (x->phase == FRESH) return true;
     return x->n_vote <= l->n_tok && x->n_window <= x->n_vote && x->n_window <= set->window &&
            x->n_window <= spec_budget(set->budget, x->n_vote);

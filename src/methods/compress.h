@@ -23,6 +23,7 @@ struct compress_param {
     uint32_t rows, future; /* expected, and the next two */
     uint32_t sink;
     double floor;
+    uint32_t repeat; /* kvzip */
 };
 
 /* What the heads of a layer voted, and how many tokens there are to keep. */
@@ -64,6 +65,17 @@ void compress_see(const struct method_lane *l);
 void compress_select(const struct method_lane *l, struct method_pick *out);
 void compress_cut(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
 bool compress_sound(const struct method_loaded *l);
+
+/* For methods that have the model repeat the prompt: the votes of tokens, which they fill while it
+ * does; that they have been filled for n_tok tokens; for how many they were; and whether they are
+ * to be filled before a decode row of as many. */
+float *compress_heard_votes(const struct method_lane *l, uint32_t layer, uint32_t kv_head);
+void compress_hear(const struct method_lane *l, uint32_t n_tok);
+uint32_t compress_heard(const struct method_lane *l, uint32_t layer, uint32_t kv_head);
+bool compress_hear_due(const struct method_shape *s, const void *param, const void *state,
+                       uint32_t n_tok);
+/* Whether a token of the lane's has not been dropped. */
+bool compress_lives(const struct method_lane *l, uint32_t tok);
 
 /* The hooks that methods of this kind share; the family of each is its policy. */
 #define COMPRESS_HOOKS                                                                             \

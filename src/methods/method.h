@@ -73,6 +73,13 @@ struct meter {
     enum meter_kind kind;                     /* of what is read next */
 };
 
+/* Tokens of a sequence of n_tok that are put before the model once more (struct method_decode's
+ * `repeat`): rows from position n_tok on are an instruction and then the tokens begin .. end - 1.
+ */
+struct method_repeated {
+    uint32_t n_tok, begin, end;
+};
+
 /* One layer and KV head for one run of rows; a decode run has one. */
 struct method_lane {
     const struct method_shape *shape;
@@ -83,6 +90,7 @@ struct method_lane {
     uint32_t row;        /* of decode rows: lanes of one have the same */
     uint32_t pos, n_row; /* position of the first row; rows */
     bool is_prompt;
+    const struct method_repeated *repeated; /* NULL: rows of the sequence itself */
     uint32_t sparse_min_ctx; /* decode rows of shorter contexts are not asked about */
     const float *q;          /* row r: [group, head_dim] at q + r * q_stride, after RoPE */
     size_t q_stride;
@@ -168,6 +176,11 @@ struct method_batch {
     void *list;                     /* [n] union op_lane: room for descriptors */
 };
 
+/* Tokens before `first` are not repeated; of the others at most n_chunk at a time. */
+struct method_repeat {
+    uint32_t first, n_chunk;
+};
+
 struct method_decode {
     const void *family; /* what methods that share hooks differ in, for these; or NULL */
     size_t (*state_bytes)(const struct method_shape *s, const void *param);   /* NULL: 0 */
@@ -182,6 +195,12 @@ struct method_decode {
     /* The same side data, as notes that any backend takes (ops/lanes.h); NULL: seal alone. */
     enum op_note_kind (*note)(const struct method_shape *s, const void *param);
     void (*see)(const struct method_lane *lane); /* or NULL */
+    /* Of a method that has the model repeat what it has read (engine/repeat.h): before a decode row
+     * of a sequence of n_tok tokens, if that is due by the state of a lane, `see` is shown these
+     * rows (lane->repeated), which are gone afterwards. NULL, both: none. */
+    struct method_repeat (*repeat)(const void *param);
+    bool (*repeat_due)(const struct method_shape *s, const void *param, const void *state,
+                       uint32_t n_tok);
     /* One of these two. `choose` asks for all lanes of a batch by slots of ops/lanes.h, and reads
      * no key, score or result itself: so any backend that has the slots can run it. `select` is
      * code of the host, called for each lane; methods of other needs have it. */

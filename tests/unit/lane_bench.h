@@ -202,10 +202,36 @@ static inline void lb_point(struct lane_bench *b, uint32_t pos, bool is_prompt)
             .meter = &b->meter[h]};
 }
 
+/* For methods that have the model repeat: tokens [begin, end) of n, by n_row rows with the queries
+ * in b->q. */
+static inline void lb_repeat(struct lane_bench *b, struct method_repeated of, uint32_t n_row)
+{
+    for (uint32_t r = 0; r < n_row; r++) {
+        lb_point(b, of.n_tok + r, true);
+        for (uint32_t h = 0; h < LB_HEADS; h++) {
+            b->lane[h].repeated = &of;
+            b->spec.method->decode->see(&b->lane[h]);
+        }
+    }
+}
+
+/* As the engine does before a decode row of n tokens. */
+static inline void lb_repeat_all(struct lane_bench *b, uint32_t n)
+{
+    const struct method_decode *hooks = b->spec.method->decode;
+    if (!hooks->repeat) return;
+    const struct method_repeat of = hooks->repeat(b->spec.param);
+    if (n <= of.first || !hooks->repeat_due(&b->shape, b->spec.param, lb_state(b, b->layer, 0), n))
+        return;
+    for (uint32_t at = of.first; at < n; at += of.n_chunk)
+        lb_repeat(b, (struct method_repeated){n, at, pick_min(n, at + of.n_chunk)}, 4);
+}
+
 /* One row with the queries in b->q; choices of a decode row are in b->pick and b->mask. */
 static inline void lb_row(struct lane_bench *b, uint32_t pos, bool is_prompt)
 {
     const struct method_decode *hooks = b->spec.method->decode;
+    if (!is_prompt) lb_repeat_all(b, pos);
     lb_point(b, pos, is_prompt);
     for (uint32_t h = 0; h < LB_HEADS && hooks->see; h++) hooks->see(&b->lane[h]);
     for (uint32_t h = 0; h < LB_HEADS; h++) {

@@ -245,6 +245,13 @@ static void votes_are_built_by_walks_over_all_keys(void **state)
         open_at(types[i], "adakv:budget=100"); /* the votes of both heads besides */
         expect(0, observed(N - 32, N) + (2 + LB_HEADS) * votes);
         lb_close(&b);
+        /* Votes are made while the prompt is repeated, whose rows nobody counts; of all heads they
+         * are gone over three times for the threshold, and the own ones twice more. */
+        open_at(types[i], "kvzip:budget=100,sink=0");
+        expect(0, (3 * LB_HEADS + 2) * lines(N * sizeof(float)));
+        lb_row(&b, N + 1, false);
+        expect(0, 0);
+        lb_close(&b);
         open_at(types[i], "duo:sink=16,recent=64,gate=0.99");
         expect(0, observed(N - 32, N));
         lb_row(&b, N + 1, false);

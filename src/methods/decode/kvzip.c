@@ -1,0 +1,319 @@
+/* kvzip.c: the prompt is cut down once, to the tokens that the model looks at when it repeats the
+ * prompt, KVzip (Kim et al., NeurIPS 2025).
+ *
+ * As in the paper and its code: the model is told to repeat the context, in pieces of `repeat`
+ * tokens, and is given the answer, so that one pass of prompt rows shows its queries. A token's
+ * score is the largest softmax share that a row of its piece's pass gives it, over all query heads
+ * of the KV head; the softmax is over the first tokens, the piece, and the pass's own rows. All
+ * layers and heads share one threshold, so some keep much and some nearly nothing. What comes
+ * behind the prompt stays. No question is asked, so one choice serves all.
+ *
+ * Decided here: the instruction stands without the marks of a chat's turns; the first `sink` tokens
+ * take the place of the system prompt, which is kept. The engine puts the rows (engine/repeat.h).
+ */
+#include "base/mem.h"
+#include "methods/compress.h"
+#include "methods/meter.h"
+#include "methods/observe.h"
+#include "methods/pick.h"
+
+#include <float.h>
+#include <string.h>
+
+#define PARAMS(P)                                                                                  \
+    P(BUDGET, budget, "30%", 1, "tokens of the prompt that a head keeps, mean over the model")     \
+    P(TOKENS, repeat, "2000", 32, 65536, "tokens that are repeated at a time")                     \
+    P(TOKENS, sink, "4", 0, 4096, "first tokens of the prompt, which are kept")
+PARAM_TABLE(kvzip, struct compress_param, PARAMS)
+
+#define ROWS OBSERVE_ROWS /* scored at a time */
+/* Pages that a row of a piece sees: those of the first tokens, of the piece, and of the rows that
+ * repeat it behind an instruction. */
+#define EDGE_PAGES 12u
+
+/* ---- What rows look at ---- */
+
+/* Scratch. Column c is token page[c / PAGE_TOK] * PAGE_TOK + c % PAGE_TOK. */
+struct hearing {
+    uint32_t n_page_max, n_page;
+    size_t stride;  /* columns, at most */
+    uint32_t *page; /* [n_page_max] ascending */
+    float *k;       /* [stride, head_dim] */
+    float *q;       /* [ROWS * group, head_dim] */
+    float *score;   /* [ROWS * group, stride] */
+    float *vote;    /* [stride] */
+    float *best;    /* [stride] logs of the largest shares */
+    float *lse;     /* [ROWS * group] */
+    bool *is_seen;  /* [stride] but for later rows */
+};
+
+static size_t cut_scratch(struct hearing *h, const struct method_shape *s, const void *param,
+                          void *scratch)
+{
+    const struct compress_param *set = param;
+    struct arena a = {.base = scratch, .capacity = SIZE_MAX};
+    const size_t d = s->geom->head_dim, n_q = ROWS * (size_t)s->group;
+    h->n_page_max = pick_whole_pages(set->sink) + 2 * pick_whole_pages(set->repeat) + EDGE_PAGES;
+    h->n_page = 0;
+    h->stride = h->n_page_max * (size_t)PAGE_TOK;
+    h->page = arena_take(&a, h->n_page_max, sizeof *h->page);
+    h->k = arena_take(&a, h->stride * d, sizeof *h->k);
+    h->q = arena_take(&a, n_q * d, sizeof *h->q);
+    h->score = arena_take(&a, n_q * h->stride, sizeof *h->score);
+    h->vote = arena_take(&a, h->stride, sizeof *h->vote);
+    h->best = arena_take(&a, h->stride, sizeof *h->best);
+    h->lse = arena_take(&a, n_q, sizeof *h->lse);
+    h->is_seen = arena_take(&a, h->stride, sizeof *h->is_seen);
+    return a.used;
+}
+
+static size_t kvzip_scratch_bytes(const struct method_shape *s, const void *param)
+{
+    struct hearing h;
+    return cut_scratch(&h, s, param, NULL);
+}
+
+/* Adds the pages of tokens begin .. end - 1 that are not there yet. */
+static void add_pages(struct hearing *h, uint32_t begin, uint32_t end)
+{
+    for (uint32_t p = begin / PAGE_TOK; p * PAGE_TOK < end; p++) {
+        if (h->n_page > 0 && p <= h->page[h->n_page - 1]) continue;
+        assert(h->n_page < h->n_page_max);
+        h->page[h->n_page++] = p;
+    }
+}
+
+static uint32_t token_of(const struct hearing *h, size_t column)
+{
+    return h->page[column / PAGE_TOK] * PAGE_TOK + (uint32_t)(column % PAGE_TOK);
+}
+
+/* Keys of all columns, and who is seen; keys that nobody sees are zeros. */
+static void read_keys(const struct hearing *h, const struct method_lane *l)
+{
+    const struct compress_param *set = l->param;
+    const struct method_repeated *of = l->repeated;
+    const uint32_t d = l->shape->geom->head_dim, end = l->pos + l->n_row;
+    for (uint32_t i = 0; i < h->n_page; i++) {
+        float *k = h->k + (size_t)i * PAGE_TOK * d;
+        const uint32_t p = h->page[i];
+        const bool gone = p < l->n_sealed && l->page[p] == PAGE_NONE;
+        memset(k, 0, (size_t)PAGE_TOK * d * sizeof *k);
+        if (p < l->n_sealed && !gone)
+            pick_keys(k, l, p);
+        else if (!gone)
+            page_read(k, NULL, l->shape->geom, l->own, PAGE_TAIL, end % PAGE_TOK);
+        for (uint32_t t = p * PAGE_TOK; t < (p + 1) * PAGE_TOK; t++) {
+            const bool is_old = t < set->sink || (t >= of->begin && t < of->end);
+            h->is_seen[(size_t)i * PAGE_TOK + t % PAGE_TOK] =
+                !gone && t < end && (t >= of->n_tok || (is_old && compress_lives(l, t)));
+        }
+    }
+}
+
+/* Logits of n_row rows from `row` on, all their heads; OBSERVE_NEVER of what they do not see. */
+static void score_rows(const struct hearing *h, const struct method_lane *l, uint32_t row,
+                       uint32_t n_row)
+{
+    const uint32_t group = l->shape->group, d = l->shape->geom->head_dim;
+    const size_t width = (size_t)group * d, n = (size_t)h->n_page * PAGE_TOK;
+    for (uint32_t r = 0; r < n_row; r++)
+        for (size_t i = 0; i < width; i++)
+            h->q[r * width + i] = l->q[(row + r) * l->q_stride + i] * l->scale;
+    l->ops->dots(&(struct op_dots){.a = h->q,
+                                   .b = h->k,
+                                   .a_stride = d,
+                                   .b_stride = d,
+                                   .n_a = n_row * group,
+                                   .n_b = (uint32_t)n,
+                                   .width = d,
+                                   .out = h->score,
+                                   .out_stride = h->stride});
+    for (uint32_t i = 0; i < n_row * group; i++) {
+        float *score = h->score + i * h->stride;
+        const uint32_t pos = l->pos + row + i / group;
+        for (size_t c = 0; c < n; c++) {
+            if (l->softcap > 0) score[c] = l->softcap * tanhf(score[c] / l->softcap);
+            if (!h->is_seen[c] || token_of(h, c) > pos) score[c] = OBSERVE_NEVER;
+        }
+    }
+}
+
+/* False: something is not finite. */
+static bool hear_rows(const struct hearing *h, const struct method_lane *l)
+{
+    const size_t n = (size_t)h->n_page * PAGE_TOK;
+    for (uint32_t row = 0, n_row; row < l->n_row; row += n_row) {
+        n_row = pick_min(ROWS, l->n_row - row);
+        const uint32_t n_q = n_row * l->shape->group;
+        score_rows(h, l, row, n_row);
+        if (!l->ops->vote(&(struct op_vote){.score = h->score,
+                                            .score_stride = h->stride,
+                                            .n = (uint32_t)n,
+                                            .group = n_q,
+                                            .vote = h->vote,
+                                            .lse = h->lse}))
+            return false;
+        for (uint32_t i = 0; i < n_q; i++) {
+            const float *score = h->score + i * h->stride, lse = h->lse[i];
+            for (size_t c = 0; c < n; c++) {
+                const float x = score[c] - lse;
+                h->best[c] = x > h->best[c] ? x : h->best[c];
+            }
+        }
+    }
+    return true;
+}
+
+/* Rows that repeat a piece: its tokens' votes become what these rows give them at most; infinity
+ * where something is not finite. */
+static void hear(const struct method_lane *l)
+{
+    const struct compress_param *set = l->param;
+    const struct method_repeated *of = l->repeated;
+    float *vote = compress_heard_votes(l, l->layer, l->kv_head);
+    struct hearing h;
+    cut_scratch(&h, l->shape, l->param, l->scratch);
+    add_pages(&h, 0, set->sink);
+    add_pages(&h, of->begin, of->end);
+    add_pages(&h, of->n_tok, l->pos + l->n_row);
+    if (l->pos == of->n_tok) memset(vote + of->begin, 0, (of->end - of->begin) * sizeof *vote);
+    for (size_t c = 0; c < (size_t)h.n_page * PAGE_TOK; c++) h.best[c] = OBSERVE_NEVER;
+    read_keys(&h, l);
+    const bool finite = method_queries_finite(l) && hear_rows(&h, l);
+    for (size_t c = 0; c < (size_t)h.n_page * PAGE_TOK; c++) {
+        const uint32_t t = token_of(&h, c);
+        if (t < of->begin || t >= of->end) continue;
+        vote[t] = fmaxf(vote[t], finite ? expf(h.best[c]) : INFINITY);
+    }
+    compress_hear(l, of->n_tok);
+}
+
+static void kvzip_see(const struct method_lane *l)
+{
+    const struct compress_param *set = l->param;
+    if (l->repeated)
+        hear(l);
+    else if (l->is_prompt || l->pos > set->sink) /* else there is nothing to repeat */
+        compress_see(l);
+}
+
+/* ---- The choice ---- */
+
+static bool by_repetition(const struct method_lane *l, float *vote, uint32_t n)
+{
+    const struct compress_param *set = l->param;
+    assert(compress_heard(l, l->layer, l->kv_head) == l->pos);
+    for (uint32_t t = 0; t < n; t++) {
+        if (t < set->sink) vote[t] = FLT_MAX;
+        if (!isfinite(vote[t])) return false;
+    }
+    return true;
+}
+
+#define N_BIN 2048u
+
+/* Keys of all heads' votes that begin with `prefix`, counted by the bits behind it; the first call
+ * counts lanes, too. */
+static uint32_t count_votes(uint64_t bin[N_BIN], const struct compress_votes *v, uint32_t prefix,
+                            uint32_t shift, uint32_t bits)
+{
+    const struct method_lane *l = v->lane;
+    const struct compress_param *set = l->param;
+    const uint32_t n_lane = l->shape->geom->n_layer * l->shape->geom->n_kv_head;
+    uint32_t n_heard = 0;
+    memset(bin, 0, N_BIN * sizeof *bin);
+    for (uint32_t i = 0; i < n_lane; i++) {
+        const uint32_t layer = i / l->shape->geom->n_kv_head, h = i % l->shape->geom->n_kv_head;
+        const float *vote = compress_heard_votes(l, layer, h);
+        if (compress_heard(l, layer, h) != l->pos) continue; /* it has a window, or had none */
+        n_heard++;
+        meter_read(l, vote, v->n_tok * sizeof *vote);
+        for (uint32_t t = set->sink; t < v->n_tok; t++) {
+            const uint32_t key = pick_key(vote[t]);
+            if (shift + bits < 32 && key >> (shift + bits) != prefix) continue;
+            bin[key >> shift & ((1u << bits) - 1)]++;
+        }
+    }
+    return n_heard;
+}
+
+/* The key of the last vote that is among the best n_keep of a head, in the mean over all heads. */
+static uint32_t threshold(const struct compress_votes *v, uint32_t n_keep)
+{
+    static const uint32_t shift[] = {21, 10, 0}, bits[] = {11, 11, 10};
+    uint64_t bin[N_BIN], n_left = 0;
+    uint32_t prefix = 0;
+    for (int pass = 0; pass < 3; pass++) {
+        const uint32_t n_heard = count_votes(bin, v, prefix, shift[pass], bits[pass]);
+        uint32_t at = (1u << bits[pass]) - 1;
+        if (pass == 0) n_left = (uint64_t)n_heard * n_keep;
+        for (; at > 0 && bin[at] < n_left; at--) n_left -= bin[at];
+        prefix = prefix << bits[pass] | at;
+    }
+    return prefix;
+}
+
+/* As many as lie above the threshold of all heads; the first of those that lie on it, of which
+ * there is one as a rule. */
+static uint32_t above_threshold(const struct compress_votes *v)
+{
+    const struct method_lane *l = v->lane;
+    const struct compress_param *set = l->param;
+    const uint32_t n_sink = pick_min(set->sink, v->n_tok);
+    if (v->n_keep <= n_sink) return v->n_keep;
+    const uint32_t least = threshold(v, v->n_keep - n_sink);
+    const float *vote = compress_heard_votes(l, l->layer, l->kv_head);
+    uint32_t n = n_sink;
+    for (uint32_t t = n_sink; t < v->n_tok; t++) n += pick_key(vote[t]) > least;
+    return n;
+}
+
+static const struct compress_policy policy = {
+    .mute = true, .vote = by_repetition, .keep = above_threshold};
+
+static struct method_repeat kvzip_repeat(const void *param)
+{
+    const struct compress_param *set = param;
+    return (struct method_repeat){set->sink, set->repeat};
+}
+
+static const struct method_decode hooks = {
+    .family = &policy,
+    .state_bytes = compress_state_bytes,
+    .scratch_bytes = kvzip_scratch_bytes,
+    .see = kvzip_see,
+    .repeat = kvzip_repeat,
+    .repeat_due = compress_hear_due,
+    .select = compress_select,
+    .cut = compress_cut,
+    .sound = compress_sound,
+};
+
+static const sac_method_deviation deviations[] = {
+    {"instruction and answer stand in the turns of a chat", "behind each other, without marks",
+     "a prompt need not be a chat", NULL},
+    {"the system prompt is kept", "the first 4 tokens are", "a prompt has no parts here", NULL},
+    {"the context is cut down, and a question comes afterwards",
+     "so it is where the question's tokens are decode rows; else the prompt with it",
+     "what a decode method serves begins with the first decode row", NULL},
+    {"one context", "behind a further prompt what still lives is repeated, and chosen anew",
+     "conversations have several", NULL},
+};
+
+const struct method kvzip_method = {
+    METHOD_DECODE(kvzip, "the tokens of the prompt that the model needs to repeat it, for good"),
+    .paper = "Kim et al., KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction, "
+             "arXiv 2505.23416",
+    .about =
+        "The model is told to repeat the prompt and is shown the answer; what no row of that looks "
+        "at goes. So no question decides, and every later one finds the same; a head that is "
+        "needed for copying keeps much, another nearly nothing. It costs a second pass over the "
+        "prompt, of as many rows (counted as prompt rows), and room for a piece of it. What the "
+        "paper leaves open was read in its authors' code (github.com/snu-mllab/KVzip).",
+    METHOD_DEVIATIONS(deviations),
+    .token_grain = true,
+    .evicts = true,
+    .facts = {.part = "sink=0,repeat=192", .budget = METHOD_BUDGET_MODEL, .n_late = METHOD_NEVER},
+    .decode = &hooks,
+};
