@@ -5,7 +5,7 @@
 
 static struct lane_bench b;
 
-enum { N_TOK = 700, SINK = 8, ROWS_HEARD = 6 };
+enum { N_TOK = 700, SINK = 8, ROWS_HEARD = 6, ROW_FLOATS = LB_HEADS * LB_GROUP * LB_DIM };
 
 static void open_random(const char *spec, sac_kv_type type)
 {
@@ -28,7 +28,7 @@ static void expect_votes(uint32_t h, uint32_t begin, uint32_t end, const float *
     memset(want, 0, sizeof want);
     for (uint32_t r = 0; r < n_row; r++)
         for (uint32_t g = 0; g < LB_GROUP; g++) {
-            const float *of = q + (r * LB_HEADS + h) * LB_GROUP * LB_DIM + g * LB_DIM;
+            const float *of = q + r * ROW_FLOATS + (h * LB_GROUP + g) * LB_DIM;
             double sum = 0;
             for (uint32_t t = 0; t <= N_TOK + r; t++)
                 if (t < SINK || (t >= begin && t < end) || t >= N_TOK)
@@ -41,10 +41,29 @@ static void expect_votes(uint32_t h, uint32_t begin, uint32_t end, const float *
             fail_msg("token %u has %g, not %g", t, (double)votes(0, h)[t], want[t]);
 }
 
+/* A run of rows, from row r of the repetition on. */
+static void hear_rows_of(struct method_repeated of, float *q, uint32_t r, uint32_t n_row)
+{
+    for (uint32_t i = 0; i < n_row; i++) {
+        lb_random_query(&b, 3);
+        memcpy(q + i * ROW_FLOATS, b.q, sizeof b.q);
+    }
+    lb_point(&b, N_TOK + r + n_row - 1, true); /* own page and sealed ones are the last row's */
+    for (uint32_t h = 0; h < LB_HEADS; h++) {
+        struct method_lane *l = &b.lane[h];
+        l->repeated = &of;
+        l->pos = N_TOK + r;
+        l->n_row = n_row;
+        l->q = q + h * LB_GROUP * LB_DIM;
+        l->q_stride = ROW_FLOATS;
+        kvzip_see(l);
+    }
+}
+
 static void votes_are_the_largest_shares_of_a_piece(void **state)
 {
     (void)state;
-    static float q[ROWS_HEARD * LB_HEADS * LB_GROUP * LB_DIM];
+    static float q[ROWS_HEARD * ROW_FLOATS];
     static const struct {
         uint32_t begin, end;
     } piece[] = {{SINK, 200}, {200, 391}, {391, N_TOK}};
@@ -53,14 +72,9 @@ static void votes_are_the_largest_shares_of_a_piece(void **state)
         open_random("kvzip:sink=8,repeat=192", types[k]);
         for (size_t i = 0; i < sizeof piece / sizeof piece[0]; i++) {
             const struct method_repeated of = {N_TOK, piece[i].begin, piece[i].end};
-            for (uint32_t r = 0; r < ROWS_HEARD; r++) {
-                lb_random_query(&b, 3);
-                memcpy(q + r * LB_HEADS * LB_GROUP * LB_DIM, b.q, sizeof b.q);
-                lb_point(&b, N_TOK + r, true);
-                for (uint32_t h = 0; h < LB_HEADS; h++) {
-                    b.lane[h].repeated = &of;
-                    kvzip_see(&b.lane[h]);
-                }
+            for (uint32_t r = 0, n_row; r < ROWS_HEARD; r += n_row) { /* runs of five and of one */
+                n_row = pick_min(ROWS_HEARD - r, 5);
+                hear_rows_of(of, q + r * ROW_FLOATS, r, n_row);
             }
             /* The tail is 16 bits wide, whatever pages are: the bench's keys are those of pages. */
             for (uint32_t h = 0; h < LB_HEADS && types[k] == SAC_KV_F16; h++)
@@ -144,6 +158,9 @@ static void dropped_tokens_get_no_votes(void **state)
     for (uint32_t t = 0; t < N_TOK / 32 * 32; t++) was_read[t] = lb_reads(&b, 0, t);
     lb_random_query(&b, 2);
     lb_row(&b, N_TOK + 1, true);
+    lb_repeat_all(&b, N_TOK + 2);
+    for (uint32_t t = 0; t < N_TOK / 32 * 32; t++)
+        if (!was_read[t]) assert_true(votes(0, 0)[t] == 0);
     lb_row(&b, N_TOK + 2, false);
     uint32_t n_read = 0;
     for (uint32_t t = 0; t < N_TOK / 32 * 32; t++) {

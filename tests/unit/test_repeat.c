@@ -190,8 +190,9 @@ static void prompts_that_share_pages_are_repeated_each(void **state)
         open_engine(models[0], (sac_engine_params){.n_seq_max = 2, .prefix_cache = true},
                     "kvzip:budget=100,repeat=192");
     uint64_t n_row[2];
+    sac_seq seq[2];
     for (int i = 0; i < 2; i++) { /* whole pages: the index could go on with the rows */
-        const sac_seq s = prompted(e, 288);
+        const sac_seq s = seq[i] = prompted(e, 288);
         const uint64_t before = e->stats.reads.n_prompt_tok;
         append(e, s, 3, SAC_ROW_DECODE);
         run_all(e, &r[i]);
@@ -200,6 +201,9 @@ static void prompts_that_share_pages_are_repeated_each(void **state)
     assert_true(e->stats.reads.n_reused_tok >= 256);
     assert_int_equal(n_row[0], n_row[1]);
     assert_memory_equal(r[0].logits, r[1].logits, sizeof r[0].logits);
+    for (int i = 0; i < 2; i++) sac_seq_remove(e, seq[i]);
+    assert_int_equal(sac_engine_get_stats(e).kv_bytes_kept,
+                     288 / 32 * pool_pages_per_index(&e->pool) * e->pool.geom.bytes);
     sac_engine_free(e);
 }
 

@@ -111,12 +111,20 @@ static void read_keys(const struct hearing *h, const struct method_lane *l)
     }
 }
 
-/* Logits of n_row rows from `row` on, all their heads; OBSERVE_NEVER of what they do not see. */
-static void score_rows(const struct hearing *h, const struct method_lane *l, uint32_t row,
-                       uint32_t n_row)
+/* Columns of tokens up to `pos`, one of a row that repeats: those behind it come last. */
+static size_t columns_until(const struct hearing *h, uint32_t pos)
+{
+    const size_t n = (size_t)h->n_page * PAGE_TOK;
+    return n - (token_of(h, n - 1) - pos);
+}
+
+/* Logits of n_row rows from `row` on, all their heads, of the columns up to the last of them;
+ * OBSERVE_NEVER of what a row does not see. Returns the number of columns. */
+static uint32_t score_rows(const struct hearing *h, const struct method_lane *l, uint32_t row,
+                           uint32_t n_row)
 {
     const uint32_t group = l->shape->group, d = l->shape->geom->head_dim;
-    const size_t width = (size_t)group * d, n = (size_t)h->n_page * PAGE_TOK;
+    const size_t width = (size_t)group * d, n = columns_until(h, l->pos + row + n_row - 1);
     for (uint32_t r = 0; r < n_row; r++)
         for (size_t i = 0; i < width; i++)
             h->q[r * width + i] = l->q[(row + r) * l->q_stride + i] * l->scale;
@@ -131,25 +139,24 @@ static void score_rows(const struct hearing *h, const struct method_lane *l, uin
                                    .out_stride = h->stride});
     for (uint32_t i = 0; i < n_row * group; i++) {
         float *score = h->score + i * h->stride;
-        const uint32_t pos = l->pos + row + i / group;
-        for (size_t c = 0; c < n; c++) {
-            if (l->softcap > 0) score[c] = l->softcap * tanhf(score[c] / l->softcap);
-            if (!h->is_seen[c] || token_of(h, c) > pos) score[c] = OBSERVE_NEVER;
-        }
+        for (size_t c = 0; c < n && l->softcap > 0; c++)
+            score[c] = l->softcap * tanhf(score[c] / l->softcap);
+        for (size_t c = 0; c < n; c++) score[c] = h->is_seen[c] ? score[c] : OBSERVE_NEVER;
+        for (size_t c = columns_until(h, l->pos + row + i / group); c < n; c++)
+            score[c] = OBSERVE_NEVER;
     }
+    return (uint32_t)n;
 }
 
 /* False: something is not finite. */
 static bool hear_rows(const struct hearing *h, const struct method_lane *l)
 {
-    const size_t n = (size_t)h->n_page * PAGE_TOK;
     for (uint32_t row = 0, n_row; row < l->n_row; row += n_row) {
         n_row = pick_min(ROWS, l->n_row - row);
-        const uint32_t n_q = n_row * l->shape->group;
-        score_rows(h, l, row, n_row);
+        const uint32_t n_q = n_row * l->shape->group, n = score_rows(h, l, row, n_row);
         if (!l->ops->vote(&(struct op_vote){.score = h->score,
                                             .score_stride = h->stride,
-                                            .n = (uint32_t)n,
+                                            .n = n,
                                             .group = n_q,
                                             .vote = h->vote,
                                             .lse = h->lse}))
