@@ -11,7 +11,9 @@
  * Tokens that a mask rules out count for nothing in this.
  * A logit that is given is the one that the whole projection gives, bit for bit, so screening may
  * come and go: where many groups are left in step 2, as with few parameters and a flat
- * distribution, the next rows are computed whole. */
+ * distribution, the next rows are computed whole.
+ *
+ * A device computes all, and of rows that want a few of the largest only these come down. */
 #include "engine/logits.h"
 
 #include "engine/engine.h"
@@ -40,6 +42,12 @@ void logits_plan(sac_engine *e, struct arena *a)
     l->x = arena_take_tensor(a, n_row * c->n_embd, sizeof *l->x);
     l->y = arena_take_tensor(a, n_row * l->stride, sizeof *l->y);
     l->out = e->backend.is_host ? l->y : arena_take(a, n_row * l->stride, sizeof *l->y);
+    if (!e->backend.is_host) {
+        l->top = arena_take_tensor(a, n_row * LOGITS_TOP, sizeof *l->top);
+        l->top_spare = arena_take_tensor(a, n_row * OP_TOP_ROOM_MAX, sizeof *l->top_spare);
+        l->top_out = arena_take(a, n_row * LOGITS_TOP, sizeof *l->top_out);
+        l->row = arena_take(a, n_row, sizeof *l->row);
+    }
     l->most = arena_take(a, n_group, sizeof *l->most);
     l->is_exact = arena_take(a, n_group, sizeof *l->is_exact);
     l->list = arena_take(a, n_group, sizeof *l->list);
@@ -264,6 +272,59 @@ static sac_status wait_step(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
+/* ---- From a device ---- */
+
+/* How many of a row's largest logits come down, for all others are not asked for; 0: all come. */
+static uint32_t top_of(const sac_engine *e, uint32_t row)
+{
+    const struct seq *s = &e->seqs[e->batch.seq_i[row]];
+    const struct config *c = &e->model->config;
+    if (e->backend.is_host || s->mask || c->final_softcap > 0) return 0;
+    const bool fits = s->n_top <= LOGITS_TOP && s->n_top <= c->n_vocab &&
+                      op_top_room(c->n_vocab, s->n_top) <= OP_TOP_ROOM_MAX;
+    return fits ? s->n_top : 0;
+}
+
+/* Rows that want as many go together. */
+static void bring_rows(sac_engine *e, const uint32_t *rows, uint32_t n)
+{
+    struct logits *l = &e->logits;
+    for (uint32_t r = 0, end; r < n; r = end) {
+        const uint32_t k = top_of(e, rows[r]);
+        for (end = r; end < n && top_of(e, rows[end]) == k; end++) {
+            l->row[end].n_top = k;
+            l->row[end].top_at = r * LOGITS_TOP + (end - r) * k;
+        }
+        if (k == 0) {
+            backend_down(&e->backend, l->out + r * l->stride, l->y + r * l->stride,
+                         (end - r) * l->stride * sizeof *l->y);
+            continue;
+        }
+        struct op_top_item *top = l->top + (size_t)r * LOGITS_TOP;
+        e->ops.top(e->workers, &(struct op_top){.x = l->y + r * l->stride,
+                                                .stride = l->stride,
+                                                .n_row = end - r,
+                                                .n = e->model->config.n_vocab,
+                                                .k = k,
+                                                .spare = l->top_spare + (size_t)r * OP_TOP_ROOM_MAX,
+                                                .out = top});
+        backend_down(&e->backend, l->top_out + (size_t)r * LOGITS_TOP, top,
+                     (size_t)(end - r) * k * sizeof *top);
+    }
+}
+
+/* Puts the largest logits of row i, if only they have come, among -INFINITY; `put` false: makes the
+ * row blank again. */
+static void put_top(struct logits *l, uint32_t i, bool put)
+{
+    struct logits_row *r = &l->row[i];
+    const struct op_top_item *top = l->top_out + r->top_at;
+    float *y = l->out + i * l->stride;
+    for (size_t j = 0; r->n_top && !r->is_blank && j < l->stride; j++) y[j] = -INFINITY;
+    r->is_blank = r->n_top > 0;
+    for (uint32_t j = 0; j < r->n_top; j++) y[top[j].id] = put ? top[j].value : -INFINITY;
+}
+
 static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac_row_fn on_row,
                             void *user, sac_error *err)
 {
@@ -278,15 +339,17 @@ static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac
             if (is_screened(e, e->seqs[b->seq_i[rows[end]]].n_top) != screened) break;
         compute_rows(e, rows, r0, end - r0, screened);
     }
-    backend_down(&e->backend, l->out, l->y, n * l->stride * sizeof *l->y);
+    if (!e->backend.is_host) bring_rows(e, rows, n);
     TRY(wait_step(e, err));
     for (uint32_t i = 0; i < n; i++) {
         float *y = l->out + i * l->stride;
+        if (!e->backend.is_host) put_top(l, i, true);
         if (c->final_softcap > 0) softcap(y, c->n_vocab, c->final_softcap);
         on_row(user, &(sac_row){.seq = b->seq_i[rows[i]],
                                 .pos = b->pos[rows[i]],
                                 .tok = b->tok[rows[i]],
                                 .logits = y});
+        if (!e->backend.is_host) put_top(l, i, false);
     }
     return SAC_OK;
 }

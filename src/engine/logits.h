@@ -5,14 +5,23 @@
 #include "saccade.h"
 
 #include "base/mem.h"
+#include "ops/ops.h"
 
 #define LOGITS_ROWS 64u /* rows of one projection: bounds the logits' memory */
+#define LOGITS_TOP  64u /* largest logits of a row at most that come down from a device alone */
 
 struct logits {
     float *x;      /* [LOGITS_ROWS, n_embd] normalised states; the backend's, like y */
     float *y;      /* [LOGITS_ROWS, stride] */
     float *out;    /* the same where the program reads them: y, unless a device computes */
     size_t stride; /* n_vocab in whole groups of the output matrix */
+    /* Where a device computes, of rows that want a few of their largest logits: */
+    struct op_top_item *top, *top_out; /* [LOGITS_ROWS, LOGITS_TOP] there and here */
+    uint64_t *top_spare;               /* room, there */
+    struct logits_row {
+        uint32_t n_top, top_at; /* largest logits that come down alone, 0: all do; in top_out */
+        bool is_blank;          /* the row of `out` is -INFINITY throughout */
+    } * row;                    /* [LOGITS_ROWS] */
     /* For one row whose logits are screened; all [n_group] groups of the output. */
     float *most;            /* of a group, sketched or exact */
     uint8_t *is_exact;      /* computed in full */

@@ -103,6 +103,11 @@ static void add(struct workers *pool, const struct op_add *op)
     (void)of(pool)->api->add(of(pool)->device, op);
 }
 
+static void top(struct workers *pool, const struct op_top *op)
+{
+    (void)of(pool)->api->top(of(pool)->device, op);
+}
+
 /* ---- Choosing ---- */
 
 static void lane_boxes(struct workers *pool, const struct ops *ops, const struct op_lane_boxes *op,
@@ -218,6 +223,7 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
                             .rmsnorm = rmsnorm,
                             .rope = rope,
                             .add = add,
+                            .top = top,
                             .lanes = {.boxes = lane_boxes,
                                       .logits = lane_logits,
                                       .shares = lane_shares,

@@ -317,6 +317,25 @@ static inline float op_best_value(uint32_t key)
     return value;
 }
 
+/* The k largest values of each row, the largest first, then the lowest id; NaN is below all. */
+#define OP_TOP_PIECE    4096u
+#define OP_TOP_ROOM_MAX 6144u
+struct op_top_item {
+    uint32_t id;
+    float value;
+};
+struct op_top {
+    const float *x; /* [n_row, n], stride `stride` */
+    size_t stride;
+    uint32_t n_row, n, k;    /* k <= n, op_top_room(n, k) <= OP_TOP_ROOM_MAX */
+    uint64_t *spare;         /* [n_row * op_top_room(n, k)] */
+    struct op_top_item *out; /* [n_row, k] */
+};
+static inline uint32_t op_top_room(uint32_t n, uint32_t k)
+{
+    return (n / OP_TOP_PIECE + 1) * k;
+}
+
 struct op_mark { /* sets the bits of the items that a cut takes, PAGE_TOK of them to a word */
     const float *value; /* [n_page * PAGE_TOK] */
     struct op_cut cut;
@@ -565,6 +584,7 @@ struct ops {
     bool (*vote)(const struct op_vote *op); /* false: a score is NaN or infinite */
     struct op_cut (*best)(const struct op_best *op);
     void (*mark)(const struct op_mark *op);
+    void (*top)(struct workers *pool, const struct op_top *op);
     uint32_t (*draw)(const struct op_draw *op); /* number of items taken */
     void (*keys)(const struct op_keys *op);
     void (*dots)(const struct op_dots *op);

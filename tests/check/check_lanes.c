@@ -18,7 +18,15 @@
 
 #include <cmocka.h>
 
-enum { N_LANE = 3, N_PAGE = 67, N_TOK = N_PAGE * PAGE_TOK, DIM = 64, GROUP = 3, N_TAKE_MAX = 256 };
+enum {
+    N_LANE = 3,
+    N_PAGE = 67,
+    N_TOK = N_PAGE * PAGE_TOK,
+    DIM = 64,
+    GROUP = 3,
+    N_TAKE_MAX = 256,
+    LARGEST = 40
+};
 
 static const struct cuda_api *api;
 static struct cuda_device *device;
@@ -161,6 +169,33 @@ static void ends_are_the_same(void **state)
 }
 
 /* ---- Draws ---- */
+
+/* Ties, and logits that are no numbers. */
+static void the_largest_are_the_same(void **state)
+{
+    (void)state;
+    enum { N_ROW = 3, N = 2 * OP_TOP_PIECE + 700, STRIDE = N + 4 };
+    static float x[N_ROW * STRIDE];
+    static struct op_top_item want[N_ROW * LARGEST], got[N_ROW * LARGEST];
+    uint64_t seed = 5;
+    for (uint32_t i = 0; i < N_ROW * STRIDE; i++) {
+        const uint32_t kind = random_next(&seed) % 50;
+        x[i] = i % STRIDE >= N ? 1e9f : kind == 0 ? NAN : kind == 1 ? -INFINITY : (float)(kind / 4);
+    }
+    const uint32_t k[] = {1, 2, LARGEST};
+    for (uint32_t i = 0; i < 3; i++) {
+        struct op_top op = {
+            .x = x, .stride = STRIDE, .n_row = N_ROW, .n = N, .k = k[i], .out = want};
+        ref.top(NULL, &op);
+        op.x = put(x, sizeof x);
+        op.spare = put(x, N_ROW * op_top_room(N, k[i]) * sizeof *op.spare);
+        op.out = put(got, sizeof got);
+        assert_int_equal(api->top(device, &op), SAC_OK);
+        get(got, op.out, sizeof got);
+        assert_memory_equal(want, got, N_ROW * k[i] * sizeof *want);
+        give_all();
+    }
+}
 
 static void draws_are_the_same(void **state)
 {
@@ -660,11 +695,12 @@ static void lists_hold_what_is_marked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_best_are_the_same), cmocka_unit_test(ends_are_the_same),
-        cmocka_unit_test(draws_are_the_same),    cmocka_unit_test(votes_are_the_same),
-        cmocka_unit_test(logits_are_the_same),   cmocka_unit_test(visits_are_the_same),
-        cmocka_unit_test(notes_are_the_same),    cmocka_unit_test(boxes_are_the_same),
-        cmocka_unit_test(shares_are_the_same),   cmocka_unit_test(lists_hold_what_is_marked),
+        cmocka_unit_test(the_best_are_the_same),     cmocka_unit_test(ends_are_the_same),
+        cmocka_unit_test(the_largest_are_the_same),  cmocka_unit_test(draws_are_the_same),
+        cmocka_unit_test(votes_are_the_same),        cmocka_unit_test(logits_are_the_same),
+        cmocka_unit_test(visits_are_the_same),       cmocka_unit_test(notes_are_the_same),
+        cmocka_unit_test(boxes_are_the_same),        cmocka_unit_test(shares_are_the_same),
+        cmocka_unit_test(lists_hold_what_is_marked),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);
 }

@@ -281,6 +281,17 @@ static sac_status add(struct cuda_device *d, const struct op_add *op)
     return SAC_OK;
 }
 
+static sac_status top(struct cuda_device *d, const struct op_top *op)
+{
+    is_here(d, op->x);
+    is_here(d, op->spare);
+    is_here(d, op->out);
+    open_all(d);
+    ops.top(d->pool, op);
+    close_all(d);
+    return SAC_OK;
+}
+
 static size_t linear_scratch(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
 {
     (void)n_worker;
@@ -321,6 +332,7 @@ const struct cuda_api *cuda_api_get(void)
         .rmsnorm = rmsnorm,
         .rope = rope,
         .add = add,
+        .top = top,
         .linear_scratch = linear_scratch,
         .attn_scratch = attn_scratch,
     };

@@ -5,6 +5,7 @@
 #include "must.h"
 #include "tiny_model.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -169,6 +170,45 @@ static void plans_by_place_are_the_hosts(void **state)
     check_same(windowed, SAC_KV_F16, "trianglemix:sink=4,window=40,last=16,layer=0.2");
 }
 
+/* Rows of a step that want the largest logits, and one that wants all, step by step in turns. */
+static void the_largest_logits_come_alone(void **state)
+{
+    (void)state;
+    static struct heard want, got;
+    sac_engine *e[2] = {new_engine(model, "cpu", SAC_KV_F16),
+                        new_engine(model, "cuda", SAC_KV_F16)};
+    struct heard *h[2] = {&want, &got};
+    for (uint32_t k = 0; k < 5; k++) {
+        const uint32_t n_top[3] = {k % 3 ? k : 0, k, k < 3 ? 0 : 2};
+        for (int d = 0; d < 2; d++) {
+            sac_error err;
+            for (sac_seq seq = 0, created; seq < 3; seq++) {
+                if (k == 0) must(sac_seq_create(e[d], &created, &err), &err);
+                must(sac_seq_use_top(e[d], seq, d == 0 ? 0 : n_top[seq], &err), &err);
+                must(sac_seq_append(e[d], seq, prompt + seq * 7 + k, 1 + (k == 0) * seq,
+                                    SAC_ROW_DECODE, SAC_WANT_LAST, &err),
+                     &err);
+            }
+            step_all(e[d], h[d]);
+        }
+        for (sac_seq seq = 0; seq < 3; seq++) {
+            uint32_t n_more = 0;
+            for (int32_t i = 0; i < TINY_VOCAB; i++) {
+                uint32_t n_before = 0;
+                const float *all = want.last[seq];
+                for (int32_t j = 0; j < TINY_VOCAB; j++)
+                    n_before += all[j] > all[i] || (all[j] == all[i] && j < i);
+                const bool comes = n_top[seq] == 0 || n_before < n_top[seq];
+                assert_true(got.last[seq][i] == (comes ? all[i] : -INFINITY));
+                n_more += comes;
+            }
+            assert_int_equal(n_more, n_top[seq] ? n_top[seq] : TINY_VOCAB);
+        }
+    }
+    sac_engine_free(e[0]);
+    sac_engine_free(e[1]);
+}
+
 static void a_saved_sequence_goes_from_one_to_the_other(void **state)
 {
     (void)state;
@@ -272,6 +312,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_device_gives_the_same_bits),
         cmocka_unit_test(plans_by_place_are_the_hosts),
+        cmocka_unit_test(the_largest_logits_come_alone),
         cmocka_unit_test(a_saved_sequence_goes_from_one_to_the_other),
         cmocka_unit_test(what_a_device_cannot_do_is_named),
         cmocka_unit_test(a_small_or_foreign_device_is_told_of),

@@ -43,8 +43,31 @@ static void mark_ref(const struct op_mark *op)
     }
 }
 
+static bool is_before(struct op_top_item a, struct op_top_item b)
+{
+    const uint32_t x = op_best_key(a.value), y = op_best_key(b.value);
+    return x > y || (x == y && a.id < b.id);
+}
+
+static void top_ref(struct workers *pool, const struct op_top *op)
+{
+    (void)pool;
+    for (uint32_t r = 0; r < op->n_row; r++) {
+        struct op_top_item *out = op->out + (size_t)r * op->k;
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < op->n; i++) {
+            const struct op_top_item item = {i, op->x[r * op->stride + i]};
+            uint32_t at = n < op->k ? n++ : op->k;
+            for (; at > 0 && is_before(item, out[at - 1]); at--)
+                if (at < op->k) out[at] = out[at - 1];
+            if (at < op->k) out[at] = item;
+        }
+    }
+}
+
 void ops_fill_ref_best(struct ops *o)
 {
     o->best = best_ref;
+    o->top = top_ref;
     o->mark = mark_ref;
 }

@@ -90,6 +90,7 @@ struct cuda_api {
     sac_status (*rmsnorm)(struct cuda_device *d, const struct op_rmsnorm *op);
     sac_status (*rope)(struct cuda_device *d, const struct op_rope *op);
     sac_status (*add)(struct cuda_device *d, const struct op_add *op);
+    sac_status (*top)(struct cuda_device *d, const struct op_top *op);
     /* Choosing: lists of n lanes, as in struct ops_lanes. */
     sac_status (*lane_boxes)(struct cuda_device *d, const struct op_lane_boxes *op, uint32_t n);
     sac_status (*lane_logits)(struct cuda_device *d, const struct op_lane_logits *op, uint32_t n);

@@ -414,6 +414,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .rmsnorm = cuda_rmsnorm,
         .rope = cuda_rope,
         .add = cuda_add,
+        .top = cuda_top,
         .lane_boxes = cuda_lane_boxes,
         .lane_logits = cuda_lane_logits,
         .lane_shares = cuda_lane_shares,

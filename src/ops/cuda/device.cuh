@@ -68,6 +68,7 @@ size_t cuda_linear_scratch(uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
 sac_status cuda_rmsnorm(struct cuda_device *d, const struct op_rmsnorm *op);
 sac_status cuda_rope(struct cuda_device *d, const struct op_rope *op);
 sac_status cuda_add(struct cuda_device *d, const struct op_add *op);
+sac_status cuda_top(struct cuda_device *d, const struct op_top *op);
 /* Rows of `width` bytes within the device, apart from each other. */
 sac_status cuda_copy_rows(struct cuda_device *d, void *dst, size_t dst_pitch, const void *src,
                           size_t width, size_t n_row);
