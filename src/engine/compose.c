@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-#define MASS_ROWS 64u /* of a question, evenly spaced, at most */
+#define MASS_ROWS 64u /* of a question, the last ones, at most */
 
 struct compose {
     sac_engine *e;
@@ -284,7 +284,7 @@ static sac_status collect_notes(struct compose *c, sac_error *err)
 }
 
 /* Tokens of the question, the last ones, whose queries stand for it. */
-static uint32_t n_asking(const struct compose *c)
+static uint32_t count_asking(const struct compose *c)
 {
     const uint32_t n = c->hooks->asks ? c->hooks->asks(c->spec.param) : 0;
     const uint32_t n_question = (uint32_t)c->params->n_question;
@@ -300,7 +300,7 @@ static sac_status run_probe(struct compose *c, struct notes_watch *w, sac_error 
     uint32_t pending = 1;
     w->seq_i = c->seq;
     w->end = n_done + (uint32_t)c->params->n_question;
-    w->begin = w->end - n_asking(c);
+    w->begin = w->end - count_asking(c);
     e->watch = w;
     TRY(sac_seq_append(e, c->seq, c->params->question, c->params->n_question, SAC_ROW_PROMPT,
                        SAC_WANT_NONE, err));
@@ -309,30 +309,34 @@ static sac_status run_probe(struct compose *c, struct notes_watch *w, sac_error 
         sac_seq_length(e, c->seq, &pending);
     }
     const size_t n = (size_t)c->view.n_layer * config_q_width(&e->model->config);
-    for (size_t i = 0; i < n; i++) w->query[i] /= (float)n_asking(c);
+    for (size_t i = 0; i < n; i++) w->query[i] /= (float)count_asking(c);
     return SAC_OK;
 }
 
 /* Queries before rotation, means over those that ask. The sequence is made anew afterwards. */
-static sac_status probe(struct compose *c, sac_error *err)
+static sac_status probe_queries(struct compose *c, sac_error *err)
 {
     const size_t n = (size_t)c->view.n_layer * config_q_width(&c->e->model->config);
     struct notes_watch w = {.query = mem_calloc(n, sizeof(float))};
     c->query = w.query;
     c->view.query = w.query;
     if (!w.query) return error_set(err, SAC_ERR_MEMORY, "out of memory for a question's queries");
-    if (c->params->n_question == 0)
-        return error_set(err, SAC_ERR_ARG, "context method %s needs a question",
-                         c->spec.method->name);
-    TRY(collect_notes(c, err));
-    c->hooks->probe(&c->view, &c->plan);
     drop_pages(c, true);
     const sac_status status = run_probe(c, &w, err);
     c->e->watch = NULL;
     TRY(status);
     sac_seq_remove(c->e, c->seq);
     TRY(sac_seq_create(c->e, &c->seq, err));
-    TRY(attach(c, err));
+    return attach(c, err);
+}
+
+static sac_status probe(struct compose *c, sac_error *err)
+{
+    if (c->params->n_question == 0)
+        return error_set(err, SAC_ERR_ARG, "context method %s needs a question",
+                         c->spec.method->name);
+    TRY(collect_notes(c, err));
+    if (c->hooks->probe(&c->view, &c->plan)) TRY(probe_queries(c, err));
     memset(c->plan.resident, 1, (size_t)c->view.n_layer * c->view.n_page);
     return SAC_OK;
 }
@@ -344,17 +348,18 @@ static bool has_global(const struct compose *c, uint32_t layer, uint32_t end)
     return layer < end;
 }
 
-/* What the question reads of all documents as they are. */
-static sac_status read_mass(struct compose *c, sac_error *err)
+/* What the question reads of all documents as they are, in layers [first, end). */
+static sac_status read_layers(struct compose *c, uint32_t first, uint32_t end, sac_error *err)
 {
     const size_t n = (size_t)c->view.n_layer * config_q_width(&c->e->model->config);
-    const uint32_t n_question = (uint32_t)c->params->n_question;
-    struct notes_watch w = {.first = c->e->seqs[c->seq].n_done,
-                            .every = (n_question + MASS_ROWS - 1) / MASS_ROWS};
-    if (n_question == 0)
+    const uint32_t n_asking = count_asking(c) < MASS_ROWS ? count_asking(c) : MASS_ROWS;
+    struct notes_watch w = {.first = c->e->seqs[c->seq].n_done + (uint32_t)c->params->n_question -
+                                     n_asking,
+                            .every = 1,
+                            .n_sample = n_asking};
+    if (n_asking == 0)
         return error_set(err, SAC_ERR_ARG, "context method %s needs a question",
                          c->spec.method->name);
-    w.n_sample = (n_question + w.every - 1) / w.every;
     mem_free(c->mass); /* of the round before */
     c->view.mass = c->mass =
         mem_alloc((size_t)c->view.n_layer * c->view.n_page * PAGE_TOK * sizeof *c->mass);
@@ -364,8 +369,7 @@ static sac_status read_mass(struct compose *c, sac_error *err)
                             ? run_probe(c, &w, err)
                             : error_set(err, SAC_ERR_MEMORY, "out of memory for a question");
     c->e->watch = NULL;
-    struct mass_job job = {.watch = &w, .n_page = c->view.n_page};
-    c->hooks->reads(&c->view, &job.first, &job.end);
+    struct mass_job job = {.watch = &w, .n_page = c->view.n_page, .first = first, .end = end};
     if (!has_global(c, job.first, job.end)) {
         job.first = 0;
         job.end = c->view.n_layer;
@@ -375,6 +379,13 @@ static sac_status read_mass(struct compose *c, sac_error *err)
     mem_free(w.query);
     mem_free(w.sample);
     return status;
+}
+
+static sac_status read_mass(struct compose *c, sac_error *err)
+{
+    uint32_t first = 0, end = 0;
+    if (c->hooks->reads) c->hooks->reads(&c->view, &first, &end);
+    return first < end ? read_layers(c, first, end, err) : SAC_OK;
 }
 
 /* ---- The question, where a composer says what it sees ---- */
@@ -474,7 +485,7 @@ static sac_status run_rounds(struct compose *c, sac_error *err)
     for (uint32_t round = 0; round < n; round++) {
         uint64_t start = clock_us();
         if (round > 0) end_round(c);
-        if (c->hooks->reads) TRY(read_mass(c, err));
+        TRY(read_mass(c, err));
         c->report.probe_ms += (double)(clock_us() - start) * 1e-3;
         start = clock_us();
         if (c->hooks->plan) c->hooks->plan(&c->view, &c->plan);

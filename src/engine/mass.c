@@ -74,29 +74,29 @@ static float largest(const float *score, size_t n)
     return most;
 }
 
-/* Scores become the roots of their exponentials; returns the sum of those. */
-static double raise_all(float *score, size_t n, float most, float half)
+/* Scores become their exponentials; returns the sum of those. */
+static double raise_all(float *score, size_t n, float most, float scale)
 {
     double lane[PAGE_TOK] = {0}, sum = 0;
     for (size_t t = 0; t < n; t += PAGE_TOK) {
         float *e = score + t;
-        for (uint32_t k = 0; k < PAGE_TOK; k++) e[k] = exp_fast((e[k] - most) * half);
-        for (uint32_t k = 0; k < PAGE_TOK; k++) lane[k] += (double)(e[k] * e[k]);
+        for (uint32_t k = 0; k < PAGE_TOK; k++) e[k] = exp_fast((e[k] - most) * scale);
+        for (uint32_t k = 0; k < PAGE_TOK; k++) lane[k] += (double)e[k];
     }
     for (uint32_t k = 0; k < PAGE_TOK; k++) sum += lane[k];
     return sum;
 }
 
-/* Adds the roots of the shares of one row's query head. */
-static void add_roots(const struct mass *m, float *out, float *score)
+/* Adds the shares of one row's query head, `weight` in all. */
+static void add_shares(const struct mass *m, float *out, float *score, double weight)
 {
-    const float half = m->e->model->config.attn_scale / 2;
+    const float scale = m->e->model->config.attn_scale;
     const float cap = m->e->model->config.attn_softcap;
     const size_t n = n_tok_of(m);
     for (size_t t = 0; t < n && cap > 0; t++)
-        score[t] = cap * tanhf(score[t] * 2 * half / cap) / (2 * half);
-    const double sum = raise_all(score, n, largest(score, n), half);
-    const float by = (float)(1 / sqrt(sum));
+        score[t] = cap * tanhf(score[t] * scale / cap) / scale;
+    const double sum = raise_all(score, n, largest(score, n), scale);
+    const float by = (float)(weight / sum);
     for (size_t t = 0; t < n; t++) out[t] += score[t] * by;
 }
 
@@ -123,7 +123,7 @@ static void read_layer(void *arg, uint32_t layer, uint32_t worker_i)
                                              .out = score,
                                              .out_stride = n_tok});
             for (uint32_t g = 0; g < group; g++)
-                add_roots(m, m->out + layer * n_tok, score + g * n_tok);
+                add_shares(m, m->out + layer * n_tok, score + g * n_tok, 1.0 / (w->n_sample - s));
         }
     }
 }

@@ -10,10 +10,11 @@ struct mass_job {
     uint32_t first, end;             /* layers */
 };
 
-/* How much of each token is read: the root of its softmax share, summed over rows and query heads:
- * mass [n_layer, n_page * PAGE_TOK]. Roots, so that what many read a little counts beside what one
- * reads for itself. 0 in layers that see a window only, and in those that the job does not name.
- * Takes memory of its own. */
+/* How much of each token is read: mass [n_layer, n_page * PAGE_TOK], its softmax shares summed over
+ * query heads and rows. The last row counts whole, the one before it half, the third from the end a
+ * third: it is the end of a question that looks for its answer, and no single row knows it all. 0
+ * in layers that see a window only, and in those that the job does not name. Takes memory of its
+ * own. */
 sac_status mass_read(sac_engine *e, const struct mass_job *job, float *mass, sac_error *err);
 
 #endif

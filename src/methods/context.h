@@ -79,16 +79,18 @@ struct method_context {
     enum context_question (*question)(const void *param); /* NULL: CONTEXT_QUESTION_NONE */
     const char *decode; /* the decode method that it needs, or NULL: any */
     /* Whether `plan` wants notes and the question's queries; those are made by rows that see what
-     * `probe` leaves resident. NULL: it wants neither. */
-    void (*probe)(const struct context_view *v, struct context_plan *out);
-    /* How many of the question's last tokens make up its query; NULL, 0, or more than there are:
-     * all of them. */
+     * `probe` leaves resident. NULL: it wants neither, and gives no page back. */
+    bool (*probe)(const struct context_view *v, struct context_plan *out);
+    /* How many of the question's last tokens make up its query, and read; NULL, 0, or more than
+     * there are: all of them. */
     uint32_t (*asks)(const void *param);
     void (*plan)(const struct context_view *v, struct context_plan *out); /* NULL: as it is */
     enum context_fusion (*fuses)(const void *param); /* NULL: CONTEXT_FUSION_NONE */
     /* Layers [*first, *end) of which `plan` wants to know what the question reads of documents as
-     * they are; NULL: of none. Where all of them see a window only, it gets those of all layers. */
+     * they are; NULL, or *first = *end: of none. Where all of them see a window only, it gets those
+     * of all layers. */
     void (*reads)(const struct context_view *v, uint32_t *first, uint32_t *end);
+    bool reads_shares;                     /* it wants them as shares; else as their roots */
     uint32_t (*rounds)(const void *param); /* of reading and planning; NULL: one */
     /* Whether `observe` wants to see this layer's changes before its attention; it may take bits of
      * this layer's successors away, and add none. */
@@ -107,6 +109,17 @@ static inline uint32_t *context_refresh(const struct context_view *v, const stru
 /* Sets the bits of the tokens [begin, end) of the sequence in a layer. */
 void context_mark(const struct context_view *v, struct context_plan *p, uint32_t layer,
                   uint32_t begin, uint32_t end);
+
+/* Of all layers, those in which a question looks for its answer (docs/stored_documents.md): neither
+ * the first, which look at words, nor the last. */
+#define CONTEXT_READ_FROM 0.25
+#define CONTEXT_READ_TO   0.85
+
+/* The layer at a part of all. */
+static inline uint32_t context_layer_at(const struct context_view *v, double part)
+{
+    return (uint32_t)(part * v->n_layer + 0.5);
+}
 
 /* Tokens of all documents. */
 uint32_t context_tokens(const struct context_view *v);

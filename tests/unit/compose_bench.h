@@ -24,7 +24,7 @@ struct setting {
     uint32_t n_threads, n_batch;
     const char *decode;
     bool is_long; /* documents of four times the length */
-    uint32_t n_seq_more;
+    uint32_t n_seq_more, n_ctx_more;
 };
 
 /* An engine with documents in sequences of their own. */
@@ -69,7 +69,7 @@ static inline struct bench open_bench(const struct setting *s, bool changed)
     struct bench b;
     sac_error err;
     sac_engine_params p = sac_engine_params_default();
-    p.n_ctx = s->is_long ? 4 * N_CTX : N_CTX;
+    p.n_ctx = (s->is_long ? 4 * N_CTX : N_CTX) + s->n_ctx_more;
     p.n_seq_max = N_DOC + 2 + s->n_seq_more;
     p.n_threads = s->n_threads ? s->n_threads : 1;
     if (s->n_batch) p.n_batch = s->n_batch;

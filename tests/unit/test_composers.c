@@ -1,8 +1,6 @@
 /* test_composers.c: what single composers say of themselves: where prompt caches put documents,
- * what a question is computed over, the readings of SamKV; and any of them at their limits. */
+ * what a question is computed over; and any of them at their limits. */
 #include "compose_bench.h"
-#include "methods/context.h"
-#include "methods/spec.h"
 
 static const struct setting whole = {0}, infllm = {.decode = "infllm:budget=100%"};
 
@@ -162,162 +160,6 @@ static void retrieval_reads_what_it_is_told_to(void **state)
     sac_engine_free(b.e);
 }
 
-/* ---- The readings of SamKV ---- */
-
-/* As the paper's formulas say; no block between is asked for then. */
-#define WRITTEN "samkv:asks=0,centre=off,between=noted,"
-
-static void readings_differ_where_they_say(void **state)
-{
-    (void)state;
-    const struct bench b = open_bench(&(struct setting){.is_long = true}, false);
-    const double n = 4 * (96 + 128 + 64), n_end = 3 * 3 * 64, n_middle = (3 + 5 + 1) * 64;
-    const struct {
-        const char *spec;
-        double kept, rows; /* of a layer, in the mean; negative: any */
-    } cases[] = {
-        {WRITTEN "all_above=on,least=100", n_end + n_middle / 3, n_end},
-        {WRITTEN "least=1", n_end + 64, n_end},
-        {WRITTEN "least=2,divide_all=on", n_end + n_middle / 3, n_end},
-        {WRITTEN "least=2", n_end + 2 * 64, n_end}, /* 2 + 2 + 1 candidates */
-        {WRITTEN "least=2,compare=spread", n_end + 2 * 64, n_end},
-        {WRITTEN "least=2,compare=range", n_end + 2 * 64, n_end},
-        {WRITTEN "least=2,compare=softmax", n_end + 2 * 64, n_end},
-        {WRITTEN "least=2,bias_by=head", n_end + 2 * 64, n_end},
-        {"samkv:layers=1,anchor=blocks,guard=on", -1, -1},
-        {"samkv:fuse_by=head,hot=block", -1, -1},
-        {"samkv:select=off,recompute=off", n_end, 0},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        sac_compose_report r;
-        float logits[2][TINY_VOCAB];
-        const sac_seq seq = compose(&b, cases[i].spec, N_DOC, &r);
-        const double kept = r.resident_share * n, rows = r.recomputed_share * n;
-        if (cases[i].kept >= 0 && fabs(kept - cases[i].kept) > 1e-6)
-            fail_msg("%s keeps %g tokens, not %g", cases[i].spec, kept, cases[i].kept);
-        if (cases[i].rows >= 0 && fabs(rows - cases[i].rows) > 1e-6)
-            fail_msg("%s computes %g rows, not %g", cases[i].spec, rows, cases[i].rows);
-        assert_true(kept >= n_end && kept <= n && rows <= kept);
-        ask(&b, seq, logits);
-        for (int t = 0; t < TINY_VOCAB; t++) assert_true(isfinite(logits[1][t]));
-        sac_seq_remove(b.e, seq);
-    }
-    sac_engine_free(b.e);
-}
-
-/* Two documents of eight blocks, two layers of one head: notes by hand. All queries have COMMON in
- * the first channel, as a model's biases make them; the question asks for the second channel. */
-enum { DIM = 4, N_BLOCK = 8, N_LAYERS = 2, COMMON = 100 };
-
-struct by_hand {
-    float query[2][DIM], key[2][N_LAYERS][N_BLOCK][DIM], anchor[DIM];
-    float mass[N_BLOCK], slope[N_BLOCK], token[N_BLOCK];
-    float asked[N_LAYERS][DIM], spare[4 * N_BLOCK * CONTEXT_BLOCK + 4 * DIM];
-    uint32_t refresh[N_LAYERS * 4 * N_BLOCK];
-    bool resident[N_LAYERS * 4 * N_BLOCK]; /* [layer, page] */
-};
-
-/* Block 3 of the first document answers, though the second layer would take block 4; block 5 fits
- * what all queries share. */
-static void note_by_hand(struct by_hand *n)
-{
-    *n = (struct by_hand){.anchor = {0, 8}};
-    for (int l = 0; l < N_LAYERS; l++) {
-        n->query[l][0] = n->asked[l][0] = COMMON;
-        n->query[l][2] = l ? -1 : 1;
-        n->asked[l][1] = 2;
-        n->key[0][l][3][1] = l ? 9 : 14;
-        n->key[0][l][4][1] = l ? 10 : 2;
-        n->key[0][l][5][0] = 1;
-    }
-    for (int b = 0; b < N_BLOCK; b++) n->slope[b] = n->mass[b] = (float)(b == 2);
-}
-
-/* Which blocks of the first document stay in a layer, a bit each. */
-static uint32_t kept_of(const struct by_hand *n, uint32_t layer)
-{
-    uint32_t blocks = 0;
-    for (uint32_t b = 0; b < N_BLOCK; b++)
-        blocks |= (uint32_t)n->resident[layer * 4 * N_BLOCK + 2 * b] << b;
-    return blocks;
-}
-
-static void check_by_hand(const char *text, uint32_t first, uint32_t second)
-{
-    static struct by_hand n;
-    struct spec spec;
-    sac_error err;
-    const struct page_geom geom = {.head_dim = DIM, .n_kv_head = 1, .n_layer = N_LAYERS};
-    const struct method_shape shape = {.geom = &geom, .group = 1};
-    const struct context_doc doc[] = {{0, 2 * N_BLOCK}, {2 * N_BLOCK, 4 * N_BLOCK}};
-    struct context_note note[2][N_LAYERS];
-    note_by_hand(&n);
-    for (int d = 0; d < 2; d++)
-        for (int l = 0; l < N_LAYERS; l++)
-            note[d][l] = (struct context_note){n.query[d], n.key[d][l][0], n.anchor,
-                                               n.mass,     n.slope,        n.token};
-    must(spec_parse(&spec, "context", text, &err), &err);
-    const struct context_view view = {.shape = &shape,
-                                      .param = spec.param,
-                                      .n_layer = N_LAYERS,
-                                      .n_page = 4 * N_BLOCK,
-                                      .n_doc = 2,
-                                      .doc = doc,
-                                      .note = note[0],
-                                      .query = n.asked[0],
-                                      .n_head = 1};
-    struct context_plan plan = {n.refresh, n.resident, n.spare};
-    spec.method->context->plan(&view, &plan);
-    if (kept_of(&n, 0) != first || kept_of(&n, 1) != second)
-        fail_msg("%s keeps %#x and %#x", text, kept_of(&n, 0), kept_of(&n, 1));
-}
-
-static void what_all_queries_share_chooses_nothing(void **state)
-{
-    (void)state;
-    enum { ENDS = 1 | 1 << 6 | 1 << 7, ANSWER = ENDS | 1 << 3, OTHER = ENDS | 1 << 4 };
-    enum { SHARED = ENDS | 1 << 5 };
-    /* In the last layer the anchor is a fifth of the way down: one block of five. */
-    check_by_hand("samkv", ANSWER, ANSWER);
-    check_by_hand("samkv:bias=off", ANSWER, ANSWER);
-    check_by_hand("samkv:scope=layer", ANSWER, OTHER);
-    check_by_hand("samkv:between=noted", ENDS, ENDS);
-    check_by_hand("samkv:between=noted,least=1", ANSWER, ANSWER);
-    check_by_hand("samkv:between=noted,least=1,centre=off", SHARED, SHARED);
-}
-
-static void as_many_ask_as_are_told_to(void **state)
-{
-    (void)state;
-    const struct bench b = open_bench(&(struct setting){.is_long = true}, false);
-    static float all[2][TINY_VOCAB], got[2][TINY_VOCAB];
-    answer(&b, "samkv:between=noted,least=1,asks=0", N_DOC, all);
-    answer(&b, "samkv:between=noted,least=1,asks=11", N_DOC, got);
-    assert_memory_equal(got, all, sizeof got);
-    answer(&b, "samkv:between=noted,least=1,asks=1000", N_DOC, got);
-    assert_memory_equal(got, all, sizeof got);
-    answer(&b, "samkv:between=noted,least=1,asks=1", N_DOC, got);
-    assert_memory_not_equal(got, all, sizeof got);
-    sac_engine_free(b.e);
-}
-
-/* What is mixed lies between what was and what is new; a cosine for each head is another one. */
-static void mixing_lies_between_old_and_new(void **state)
-{
-    (void)state;
-    const struct bench b = open_bench(&whole, false);
-    static float none[2][TINY_VOCAB], token[2][TINY_VOCAB], head[2][TINY_VOCAB], all[2][TINY_VOCAB];
-    answer(&b, "samkv:recompute=off", N_DOC, none);
-    answer(&b, "samkv", N_DOC, token);
-    answer(&b, "samkv:fuse_by=head", N_DOC, head);
-    answer(&b, "samkv:update=overwrite", N_DOC, all);
-    const double way = distance(none, all);
-    assert_true(distance(token, all) < way && distance(token, none) < way);
-    assert_true(distance(head, all) < way && distance(head, none) < way);
-    assert_true(distance(head, token) > 1e-4);
-    sac_engine_free(b.e);
-}
-
 /* ---- All ---- */
 
 /* Rows of one sequence are the same bits alone and beside another's. */
@@ -427,10 +269,6 @@ int main(void)
         cmocka_unit_test(order_of_documents_in_one_place_is_no_matter),
         cmocka_unit_test(a_question_apart_reads_the_head_alone),
         cmocka_unit_test(retrieval_reads_what_it_is_told_to),
-        cmocka_unit_test(readings_differ_where_they_say),
-        cmocka_unit_test(what_all_queries_share_chooses_nothing),
-        cmocka_unit_test(as_many_ask_as_are_told_to),
-        cmocka_unit_test(mixing_lies_between_old_and_new),
         cmocka_unit_test(company_changes_nothing),
         cmocka_unit_test(limits_are_no_matter),
         cmocka_unit_test(what_cannot_be_is_refused),

@@ -5,42 +5,33 @@
  * that they read most are computed again: so that what is read is right. The first document has all
  * before it and is left as it is.
  *
- * Decided by measurement (docs/stored_documents.md): what counts of a token are the roots of its
- * shares, over all rows and heads of the middle layers, where a question looks for its answer;
- * neither the first layers, which look at words, nor the last. The layers above those, in which
- * nobody reads what would be changed, leave all tokens as they are. The question may read more than
- * once: of documents that have not read each other it reads the wrong places, too, so a part is
- * chosen first, and the rest by what it reads when that is mended. */
+ * Decided by measurement (docs/stored_documents.md): what counts of a token are its shares of
+ * attention in the middle layers, where a question looks for its answer, the more the later the row
+ * (engine/mass.h). The layers above those, in which nobody reads what would be changed, leave all
+ * tokens as they are. The question may read more than once: of documents that have not read each
+ * other it reads the wrong places, too, so a part is chosen first, and the rest by what it reads
+ * when that is mended. */
 #include "methods/context.h"
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "1", "share of what the question reads that is computed again")                 \
-    P(SHARE, most, "0.06", "share of the documents' tokens that is computed again at most")        \
+    P(SHARE, most, "0.07", "share of the documents' tokens that is computed again at most")        \
     P(SHARE, layers, "0.85", "share of the layers, the first ones, in which they are")             \
     P(COUNT, rounds, "1", 1, 8,                                                                    \
       "how often the question reads and chooses; later ones read what is computed again")
 METHOD_PARAMS(auto, PARAMS)
 
-/* Of all layers: those whose reading counts. */
-#define READ_FROM 0.25
-#define READ_TO   0.85
-
-static uint32_t layer_at(const struct context_view *v, double part)
-{
-    return (uint32_t)(part * v->n_layer + 0.5);
-}
-
 static void auto_reads(const struct context_view *v, uint32_t *first, uint32_t *end)
 {
-    *first = layer_at(v, READ_FROM);
-    *end = layer_at(v, READ_TO);
+    *first = context_layer_at(v, CONTEXT_READ_FROM);
+    *end = context_layer_at(v, CONTEXT_READ_TO);
 }
 
 static void auto_plan(const struct context_view *v, struct context_plan *p)
 {
     const struct auto_param *set = v->param;
     const size_t n_tok = (size_t)v->n_page * PAGE_TOK;
-    const uint32_t n_layer = layer_at(v, set->layers);
+    const uint32_t n_layer = context_layer_at(v, set->layers);
     uint32_t *word = context_refresh(v, p, 0);
     float *sum = p->spare + n_tok;
     memset(sum, 0, n_tok * sizeof *sum);
@@ -70,7 +61,7 @@ const struct method auto_context_method = {
     METHOD_CONTEXT(auto, "the tokens that the question reads are computed again"),
     .about =
         "Reads the documents with the question, as they were computed, and computes those tokens "
-        "again that it reads most. A twentieth of the work goes where an answer comes from, "
+        "again that it reads most. Six percent of the work goes where an answer comes from, "
         "whatever else the documents would say of each other. It needs the question before the "
         "documents are joined. Its dial is mass: less than 1 computes as few tokens as hold that "
         "share of what is read, if they are fewer; most is the share of tokens that it may cost.",

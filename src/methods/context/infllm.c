@@ -25,7 +25,7 @@ static uint32_t whole_pages(uint32_t n_tok, uint32_t most)
     return n < most ? n : most;
 }
 
-static void infllm_probe(const struct context_view *v, struct context_plan *p)
+static bool infllm_probe(const struct context_view *v, struct context_plan *p)
 {
     const struct infllm_param *set = v->param;
     const uint32_t first = v->doc[0].begin, n_page = v->n_page - first;
@@ -36,6 +36,7 @@ static void infllm_probe(const struct context_view *v, struct context_plan *p)
         for (uint32_t i = 0; i < n_page; i++)
             resident[first + i] = i < n_sink || i >= n_page - n_recent;
     }
+    return true;
 }
 
 /* Products of the question's mean query with the mean keys of a document's blocks. */
