@@ -521,7 +521,7 @@ static cJSON *decode_json(const struct run *r)
 }
 
 /* Pages in memory and in the file below it. */
-static cJSON *tier_json(const sac_engine *engine)
+static cJSON *tier_json(const sac_engine *engine, uint32_t n_layer)
 {
     const sac_tier_stats t = sac_tier_get_stats(engine);
     const struct {
@@ -543,6 +543,15 @@ static cJSON *tier_json(const sac_engine *engine)
     cJSON_AddStringToObject(o, "backend", t.backend);
     for (size_t i = 0; i < sizeof number / sizeof number[0]; i++)
         cJSON_AddNumberToObject(o, number[i].name, (double)number[i].value);
+    cJSON *layers = cJSON_AddArrayToObject(o, "layers");
+    for (uint32_t i = 0; i < n_layer; i++) {
+        uint64_t hit, fetch;
+        sac_tier_get_layer(engine, i, &hit, &fetch);
+        cJSON *layer = cJSON_CreateObject();
+        cJSON_AddNumberToObject(layer, "hits", (double)hit);
+        cJSON_AddNumberToObject(layer, "fetches", (double)fetch);
+        cJSON_AddItemToArray(layers, layer);
+    }
     return o;
 }
 
@@ -584,7 +593,8 @@ static int print_json(struct run *r)
     cJSON_AddItemToObject(o, "timings", timings_json(r));
     cJSON_AddNumberToObject(o, "kv_bytes", (double)stats.kv_bytes);
     cJSON_AddNumberToObject(o, "kv_bytes_used", (double)stats.kv_bytes_used);
-    if (r->setup.tier.fast_bytes) cJSON_AddItemToObject(o, "tier", tier_json(r->engine));
+    const uint32_t n_layer = sac_model_get_info(r->model).n_layer;
+    if (r->setup.tier.fast_bytes) cJSON_AddItemToObject(o, "tier", tier_json(r->engine, n_layer));
     if (r->opt.docs) cJSON_AddItemToObject(o, "context", joined_json(&r->joined));
     if (r->opt.show_reading) {
         cJSON_AddItemToObject(o, "reading", passages_json(&r->passages));

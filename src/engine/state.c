@@ -427,6 +427,7 @@ static sac_status load(struct stream *s, sac_engine *e, bool only_pages, sac_seq
     struct image im = {.e = e, .only_pages = only_pages};
     TRY(state_read_head(s, &im.head));
     TRY(check_engine(s, &im));
+    if (e->pool.tier) state_read_ahead(s, im.head.page_at); /* the pages stay where they are */
     TRY(sac_seq_create(e, &im.seq_i, s->err));
     const sac_status status = read_body(s, &im);
     if (status != SAC_OK) {
@@ -459,8 +460,9 @@ sac_status sac_seq_load(sac_engine *e, const char *path, sac_seq *out, sac_error
 {
     struct stream s;
     TRY(state_open_file(&s, path, err));
-    const sac_status status = load(&s, e, false, out);
-    fclose(s.file);
+    sac_status status = state_read_much(&s);
+    if (status == SAC_OK) status = load(&s, e, false, out);
+    state_close_file(&s);
     return status;
 }
 
@@ -470,8 +472,9 @@ sac_status state_load_pages(sac_engine *e, const char *path, uint64_t bytes, sac
     struct stream s;
     TRY(state_open_file(&s, path, err));
     if (bytes < s.size) s.size = bytes;
-    const sac_status status = load(&s, e, true, out);
-    fclose(s.file);
+    sac_status status = state_read_much(&s);
+    if (status == SAC_OK) status = load(&s, e, true, out);
+    state_close_file(&s);
     return status;
 }
 

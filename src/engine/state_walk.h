@@ -36,6 +36,7 @@ struct stream {
     const uint8_t *from; /* [size] */
     uint64_t size, n;    /* bytes there are; passed so far */
     XXH3_state_t hash;
+    char *room; /* owned: for what is read ahead of a file; or NULL */
     sac_error *err;
 };
 
@@ -63,6 +64,11 @@ uint64_t state_head_check(const struct head *h);
 /* Begins to read a stream. */
 sac_status state_read_head(struct stream *s, struct head *h);
 sac_status state_open_file(struct stream *s, const char *path, sac_error *err);
+/* Of a file that was opened just now: much of it will be read. */
+sac_status state_read_much(struct stream *s);
+/* Begins to read the first n bytes from the disk. */
+void state_read_ahead(const struct stream *s, uint64_t n);
+void state_close_file(struct stream *s);
 
 /* ---- state_page.c ---- */
 

@@ -108,6 +108,15 @@ class Answers(unittest.TestCase):
         for more in (("-t", "1"), ("-t", "2"), ("-b", "1"), ("-b", "7")):
             self.assertEqual(run_json(*args, *more)["tokens"], want["tokens"], more)
 
+    def test_what_each_layer_found_in_memory(self):
+        with tempfile.TemporaryDirectory() as folder:
+            r = run_json("-p", " ".join(["word"] * 90), "-n", "2", "--kv-fast", "2M", "--kv-disk", folder + "/pages:64M")
+        layers = r["tier"]["layers"]
+        self.assertEqual(len(layers), 30)
+        for name in ("hits", "fetches"):
+            self.assertEqual(sum(x[name] for x in layers), r["tier"][name])
+        self.assertGreater(min(x["hits"] + x["fetches"] for x in layers), 0)
+
     def test_seed_decides_the_draws(self):
         args = ("-p", "Tell me a story.", "-n", "16", "--temp", "1.5", "--top-k", "0")
         first = run_json(*args, "-s", "1")

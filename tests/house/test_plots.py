@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The drawings of the pages are what the program makes of the tables beside them; `bench plot` refuses
 what is no table and names what it wanted."""
+import json
 import os
 import pathlib
 import re
@@ -26,7 +27,24 @@ class PlotsTest(unittest.TestCase):
             self.assertEqual((ROOT / name).read_text(), make_plots.plot(PROGRAM, name),
                              f"{name}: run `make plots`")
 
+        for name in make_plots.TIERS:
+            self.assertEqual((ROOT / name).read_text(), make_plots.tiers(name), f"{name}: run `make plots`")
+
+    def test_tiers_are_drawn_from_counters(self):
+        run = json.loads((ROOT / "docs/tiers.json").read_text())
+        layers = run["tier"]["layers"]
+        self.assertEqual((sum(x["hits"] for x in layers), sum(x["fetches"] for x in layers)),
+                         (run["tier"]["hits"], run["tier"]["fetches"]))
+        layers[3].update(hits=3, fetches=1)
+        drawn = make_plots.draw_tiers.draw(run)
+        xml.fromstring(drawn)
+        self.assertIn('height="67.5" fill="#3a7ebf"><title>layer 3: 3 of 4</title>', drawn)
+        for wrong in ({}, {"tier": {"hits": 1}}, {"tier": {**run["tier"], "layers": []}}):
+            self.assertRaises(KeyError, make_plots.draw_tiers.draw, wrong)
+
     def test_pages_show_them(self):
+        for name, (_, page) in make_plots.TIERS.items():
+            self.assertIn(f"({pathlib.Path(name).name})", (ROOT / page).read_text())
         for name in make_plots.PLOTS:
             self.assertIn(name, (ROOT / "README.md").read_text())
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Starting, keys, signals, going down."""
+"""Starting, keys, signals, idle connections, going down."""
+import contextlib
 import json
 import pathlib
 import signal
 import tempfile
 import threading
+import time
 import unittest
 
 from server import Server, cli, events
@@ -69,6 +71,20 @@ class Life(unittest.TestCase):
             told = [line for line in lines if line.get("path") == "/v1/completions"]
             self.assertEqual(sorted(line["status"] for line in told), [200, 200, 503])
             self.assertNotIn("secret", s.text())
+
+    def test_idle_connections_cost_nothing(self):
+        with Server("-np", "1") as s, contextlib.ExitStack() as stack:
+            idle = [stack.enter_context(s.connect()) for _ in range(64)]
+            for c in idle:  # each has been used and is kept
+                c.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                self.assertIn(b" 200 ", c.recv(4096))
+            begin = s.cpu_s()
+            time.sleep(1)
+            self.assertLess(s.cpu_s() - begin, 0.05)
+            s.answer("/v1/completions", {"prompt": "a", "max_tokens": 2})
+            for c in idle:
+                c.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                self.assertIn(b" 200 ", c.recv(4096))
 
     def test_a_second_signal_cuts_off(self):
         with Server() as s:
