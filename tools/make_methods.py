@@ -78,7 +78,7 @@ method reads in any case comes first and in addition: the page that the new toke
 tokens, the newest ones. Methods that choose pages or blocks take as many as the budget holds, and at
 least one. Some papers count otherwise, and their methods keep their paper's way: the budget of
 `streaming`, `h2o`, `raas` and `tova` is all that lives, that of `snapkv` and its relatives holds the window
-of newest prompt tokens. A budget of the whole context or more reads everything: the answer is then, bit
+of newest prompt tokens, that of `kvzip` is a mean over all heads of the model. A budget of the whole context or more reads everything: the answer is then, bit
 for bit, the dense one. How many tokens were chosen by score stands in every table and every output.
 """
 

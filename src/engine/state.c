@@ -127,7 +127,7 @@ static struct head make_head(const sac_engine *e, uint32_t seq_i)
                      .group = e->model->config.n_head / g->n_kv_head,
                      .type_k = g->type_k,
                      .type_v = g->type_v,
-                     .n_ctx = e->params.n_ctx,
+                     .n_ctx = repeat_context(e),
                      .n_tok = s->n_done,
                      .n_past = s->n_done - past_begin(e, seq_i, s->n_done),
                      .has_gaps = s->has_gaps,
@@ -259,11 +259,11 @@ static sac_status check_state(const struct stream *s, const struct image *im, co
                               uint64_t saved, uint64_t wanted)
 {
     if (saved == 0 && wanted == 0) return SAC_OK;
-    if (im->head.n_ctx != im->e->params.n_ctx)
+    if (im->head.n_ctx != repeat_context(im->e))
         return error_set(s->err, SAC_ERR_ARG,
                          "%s was saved with a context of %u tokens and %s, whose state depends on "
                          "it: the context is %u here",
-                         s->name, im->head.n_ctx, method, im->e->params.n_ctx);
+                         s->name, im->head.n_ctx, method, repeat_context(im->e));
     if (saved != wanted)
         return error_set(s->err, SAC_ERR_ARG,
                          "%s was saved by another build, or with another -b: the state of %s has "

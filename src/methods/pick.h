@@ -5,7 +5,8 @@
  * page, first tokens and newest ones that a method reads in any case come first and in addition, as
  * they do in most papers. Methods whose paper says otherwise keep their paper's way and say so:
  * budgets of streaming, h2o, raas and tova are all that lives, those of snapkv and its relatives
- * hold the window. A budget of the whole context or more reads everything.
+ * hold the window, that of kvzip is a mean over the model. A budget of the whole context or more
+ * reads everything.
  *
  * Orders are deterministic: higher score first, then lower index; NaN counts as -infinity. */
 #ifndef SAC_METHODS_PICK_H

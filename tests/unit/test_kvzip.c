@@ -195,6 +195,19 @@ static void a_bad_key_makes_its_head_dense(void **state)
     lb_close(&b);
 }
 
+/* A file may bring the votes of one lane and not those of another. */
+static void a_lane_without_votes_is_read_whole(void **state)
+{
+    (void)state;
+    open_random("kvzip:budget=100,sink=0", SAC_KV_F16);
+    lb_random_query(&b, 2);
+    lb_repeat_all(&b, N_TOK);
+    memset(lb_state(&b, 0, 1), 0, b.state_stride);
+    lb_row(&b, N_TOK, false);
+    assert_true(b.pick[1].not_finite && b.pick[1].dense && !b.pick[0].dense);
+    lb_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +217,7 @@ int main(void)
         cmocka_unit_test(dropped_tokens_get_no_votes),
         cmocka_unit_test(nothing_is_dropped_of_first_tokens),
         cmocka_unit_test(a_bad_key_makes_its_head_dense),
+        cmocka_unit_test(a_lane_without_votes_is_read_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
