@@ -247,7 +247,7 @@ static void votes_are_built_by_walks_over_all_keys(void **state)
         lb_close(&b);
         /* Votes are made while the prompt is repeated, whose rows nobody counts; of all heads they
          * are gone over three times for the threshold, and the own ones twice more. */
-        open_at(types[i], "kvzip:budget=100,sink=0");
+        open_at(types[i], "kvzip:budget=100,sink=0,window=0");
         expect(0, (3 * LB_HEADS + 2) * lines(N * sizeof(float)));
         lb_row(&b, N + 1, false);
         expect(0, 0);

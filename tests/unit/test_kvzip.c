@@ -94,7 +94,7 @@ static void all_heads_share_a_threshold(void **state)
     static float vote[LAYERS * LB_HEADS][N_TOK];
     uint32_t n_kept = 0, n_head[LAYERS * LB_HEADS] = {0};
     float least_in = 2, most_out = 0;
-    open_random("kvzip:budget=100,sink=8", SAC_KV_F16);
+    open_random("kvzip:budget=100,sink=8,window=0", SAC_KV_F16);
     for (b.layer = 0; b.layer < LAYERS; b.layer++) { /* the engine repeats for all layers first */
         lb_random_query(&b, 1);
         for (uint32_t i = 0; i < LB_GROUP * LB_DIM; i++) {
@@ -136,7 +136,7 @@ static void all_heads_share_a_threshold(void **state)
 static void layers_without_votes_do_not_count(void **state)
 {
     (void)state;
-    open_random("kvzip:budget=100,sink=0", SAC_KV_F16);
+    open_random("kvzip:budget=100,sink=0,window=0", SAC_KV_F16);
     b.layer = 1;
     lb_random_query(&b, 2);
     lb_row(&b, N_TOK, false);
@@ -151,7 +151,7 @@ static void layers_without_votes_do_not_count(void **state)
 static void dropped_tokens_get_no_votes(void **state)
 {
     (void)state;
-    open_random("kvzip:budget=100,sink=0", SAC_KV_F16);
+    open_random("kvzip:budget=100,sink=0,window=0", SAC_KV_F16);
     lb_random_query(&b, 2);
     lb_row(&b, N_TOK, false);
     bool was_read[N_TOK];
@@ -185,7 +185,7 @@ static void nothing_is_dropped_of_first_tokens(void **state)
 static void a_bad_key_makes_its_head_dense(void **state)
 {
     (void)state;
-    lb_open(&b, SAC_KV_F16, "kvzip:budget=100,sink=0", 31);
+    lb_open(&b, SAC_KV_F16, "kvzip:budget=100,sink=0,window=0", 31);
     lb_random_keys(&b, 1);
     b.k[1][333][7] = NAN;
     lb_seal(&b);
@@ -199,7 +199,7 @@ static void a_bad_key_makes_its_head_dense(void **state)
 static void a_lane_without_votes_is_read_whole(void **state)
 {
     (void)state;
-    open_random("kvzip:budget=100,sink=0", SAC_KV_F16);
+    open_random("kvzip:budget=100,sink=0,window=0", SAC_KV_F16);
     lb_random_query(&b, 2);
     lb_repeat_all(&b, N_TOK);
     memset(lb_state(&b, 0, 1), 0, b.state_stride);

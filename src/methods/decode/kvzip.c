@@ -9,7 +9,8 @@
  * behind the prompt stays. No question is asked, so one choice serves all.
  *
  * Decided here: the instruction stands without the marks of a chat's turns; the first `sink` tokens
- * take the place of the system prompt, which is kept. The engine puts the rows (engine/repeat.h).
+ * take the place of the system prompt, the newest `window` that of the question behind the context:
+ * both are kept. The engine puts the rows (engine/repeat.h).
  */
 #include "base/mem.h"
 #include "methods/compress.h"
@@ -22,6 +23,7 @@
 
 #define PARAMS(P)                                                                                  \
     P(BUDGET, budget, "30%", 1, "tokens of the prompt that a head keeps, mean over the model")     \
+    P(COUNT, window, "32", 0, 1024, "newest tokens of the prompt, which are kept")                 \
     P(TOKENS, repeat, "2000", 32, 65536, "tokens that are repeated at a time")                     \
     P(TOKENS, sink, "4", 0, 4096, "first tokens of the prompt, which are kept")
 PARAM_TABLE(kvzip, struct compress_param, PARAMS)
@@ -301,7 +303,9 @@ static const struct method_decode hooks = {
 static const sac_method_deviation deviations[] = {
     {"instruction and answer stand in the turns of a chat", "behind each other, without marks",
      "a prompt need not be a chat", NULL},
-    {"the system prompt is kept", "the first 4 tokens are", "a prompt has no parts here", NULL},
+    {"the system prompt is kept, and all that stands behind the context",
+     "the first 4 tokens and the newest 32 are", "a prompt has no parts here",
+     "with window=0 the end of a prompt is dropped, too, and with it what the answer begins from"},
     {"the context is cut down, and a question comes afterwards",
      "so it is where the question's tokens are decode rows; else the prompt with it",
      "what a decode method serves begins with the first decode row", NULL},
