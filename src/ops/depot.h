@@ -63,7 +63,7 @@ struct op_depot_renew {
 
 /* Brings what runs are about to read of a layer into frames, as far as there is room. Of decode
  * rows: pages that were not read in the last fetch give way first, then those that were; one that
- * is read now never. Pages of few single tokens stay where they are. Of prompt rows: all that they
+ * is read now never. Pages of few single tokens come only now and then. Of prompt rows: all that they
  * see, into what `n_new` pages sealed in this layer leave of the window. */
 struct op_depot_fetch {
     const struct depot_map *map;

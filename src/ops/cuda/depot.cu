@@ -15,8 +15,10 @@
 #include "ops/depot.h"
 
 #define THREADS      128u
+#define EACH         8u         /* pages or frames that a thread looks at together */
 #define COPIERS      16u        /* blocks that copy pages of a KV head */
-#define TOKENS_WORTH 8u         /* single tokens of a page for which it is fetched */
+#define TOKENS_WORTH 8u         /* single tokens of a page for which it always comes */
+#define DICE_BITS    6u         /* of the chance of others */
 #define WANTED       UINT32_MAX /* in held: it is in the list of those to come */
 
 /* ---- Copies ---- */
@@ -148,36 +150,78 @@ struct asked { /* of a KV head; the same in all threads but for the last three *
     uint32_t n_hit, n_miss, n_tok; /* of this thread */
 };
 
-/* A page, or none, of each thread, n_tok of whose tokens are read; no two ask for the same. */
-static __device__ void ask(struct asked &a, uint32_t page, uint32_t n_tok)
+/* Whether a missing page comes of which so many tokens are read. One of few comes now and then, by a
+ * dice that knows the page and the fetch alone: what comes so costs half of what is read of such
+ * pages in place, at most, and a page that is read in every step comes soon. */
+static __device__ bool is_worth(uint32_t page, uint32_t n_tok, uint32_t clock)
 {
-    const uint32_t at = page == PAGE_NONE ? 0 : a.map->held[page];
-    const bool misses = page != PAGE_NONE && at == 0;
-    uint32_t n;
-    const uint32_t k = a.n_wanted + block_before(misses && n_tok >= TOKENS_WORTH, a.room, &n);
-    const bool comes = misses && n_tok >= TOKENS_WORTH && k < a.n_most;
-    if (at && at != WANTED) a.map->used[at - 1] = a.clock;
-    if (comes) {
-        a.map->held[page] = WANTED;
-        a.wanted[k] = page;
+    uint32_t dice = (page * 0x9e3779b1u) ^ (clock * 0x85ebca6bu);
+    dice = (dice ^ dice >> 15) * 0x2c1b3c6du;
+    return n_tok >= TOKENS_WORTH || dice >> (32 - DICE_BITS) < n_tok;
+}
+
+/* EACH pages, or none, of each thread, n_tok of whose tokens are read; no two are the same. */
+static __device__ void ask(struct asked &a, const uint32_t page[EACH], const uint32_t n_tok[EACH])
+{
+    uint32_t at[EACH], n_comes = 0, n;
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++) at[j] = page[j] == PAGE_NONE ? 0 : a.map->held[page[j]];
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++)
+        n_comes += page[j] != PAGE_NONE && at[j] == 0 && is_worth(page[j], n_tok[j], a.clock);
+    uint32_t k = a.n_wanted + block_before(n_comes, a.room, &n);
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++) {
+        const bool misses = page[j] != PAGE_NONE && at[j] == 0;
+        const bool comes = misses && is_worth(page[j], n_tok[j], a.clock) && k < a.n_most;
+        if (at[j] && at[j] != WANTED) a.map->used[at[j] - 1] = a.clock;
+        if (comes) {
+            a.map->held[page[j]] = WANTED;
+            a.wanted[k++] = page[j];
+        }
+        a.n_hit += at[j] != 0;
+        a.n_miss += misses;
+        a.n_tok += misses && !comes ? n_tok[j] : 0;
     }
-    a.n_hit += at != 0;
-    a.n_miss += misses;
-    a.n_tok += misses && !comes ? n_tok : 0;
     a.n_wanted = min(a.n_wanted + n, a.n_most);
     __syncthreads(); /* what is wanted now is not missing to the next */
 }
 
-/* Single tokens, ascending; their pages' first ones ask. */
+/* Pages of a list [n], or, if there is none, those from page0 on. */
+static __device__ void ask_pages(struct asked &a, const uint32_t *page, const uint32_t *list,
+                                 uint32_t page0, uint32_t n)
+{
+    uint32_t at[EACH], n_tok[EACH];
+    for (uint32_t i0 = 0; i0 < n; i0 += EACH * THREADS) {
+#pragma unroll
+        for (uint32_t j = 0; j < EACH; j++) {
+            const uint32_t i = i0 + j * THREADS + threadIdx.x;
+            at[j] = i < n ? page[list ? list[i] : page0 + i] : PAGE_NONE;
+            n_tok[j] = PAGE_TOK;
+        }
+        ask(a, at, n_tok);
+    }
+}
+
+/* How many of a list of ascending tokens are of token i's page, if it is the first of these. */
+static __device__ uint32_t run_of_tokens(const uint32_t *tok, uint32_t i, uint32_t n)
+{
+    uint32_t end = i;
+    if (i > 0 && tok[i - 1] / PAGE_TOK == tok[i] / PAGE_TOK) return 0;
+    while (end < n && tok[end] / PAGE_TOK == tok[i] / PAGE_TOK) end++;
+    return end - i;
+}
+
 static __device__ void ask_tokens(struct asked &a, const uint32_t *page, const uint32_t *tok,
                                   uint32_t n)
 {
-    for (uint32_t i0 = 0; i0 < n; i0 += THREADS) {
-        const uint32_t i = i0 + threadIdx.x;
-        uint32_t at = PAGE_NONE, n_tok = 0;
-        if (i < n && (i == 0 || tok[i - 1] / PAGE_TOK != tok[i] / PAGE_TOK)) {
-            at = page[tok[i] / PAGE_TOK];
-            while (i + n_tok < n && tok[i + n_tok] / PAGE_TOK == tok[i] / PAGE_TOK) n_tok++;
+    uint32_t at[EACH], n_tok[EACH];
+    for (uint32_t i0 = 0; i0 < n; i0 += EACH * THREADS) {
+#pragma unroll
+        for (uint32_t j = 0; j < EACH; j++) {
+            const uint32_t i = i0 + j * THREADS + threadIdx.x;
+            n_tok[j] = i < n ? run_of_tokens(tok, i, n) : 0;
+            at[j] = n_tok[j] ? page[tok[i] / PAGE_TOK] : PAGE_NONE;
         }
         ask(a, at, n_tok);
     }
@@ -198,17 +242,10 @@ static __device__ void ask_run(struct asked &a, const struct fetch_run &run, uin
     const uint32_t *page = run.page + h * run.stride;
     const struct attn_count *count = run.chosen.count ? run.chosen.count + h : NULL;
     if (!count || count->dense) {
-        for (uint32_t i0 = 0; i0 < run.n_page; i0 += THREADS) {
-            const uint32_t i = i0 + threadIdx.x;
-            ask(a, i < run.n_page ? page[run.page0 + i] : PAGE_NONE, PAGE_TOK);
-        }
+        ask_pages(a, page, NULL, run.page0, run.n_page);
         return;
     }
-    const uint32_t *list = run.chosen.page + h * run.chosen.stride;
-    for (uint32_t i0 = 0; i0 < count->n_page; i0 += THREADS) {
-        const uint32_t i = i0 + threadIdx.x;
-        ask(a, i < count->n_page ? page[list[i]] : PAGE_NONE, PAGE_TOK);
-    }
+    ask_pages(a, page, run.chosen.page + h * run.chosen.stride, 0, count->n_page);
     if (count->n_tok == 0) return;
     const uint32_t *tok = run.chosen.tok + h * run.chosen.stride * PAGE_TOK;
     const uint32_t part = second_part(tok, count->n_tok, a.room);
@@ -229,23 +266,38 @@ static __device__ void put(const struct asked &a, uint32_t k, uint32_t f)
     a.into[k] = f;
 }
 
+/* Bit j: the frame j behind the i-th from the hand on holds nothing, or nothing that was read in
+ * the last `age` fetches. */
+static __device__ uint32_t find_old(const struct asked &a, uint32_t first, uint32_t hand,
+                                    uint32_t i, uint32_t age)
+{
+    const struct depot_map &m = *a.map;
+    uint32_t old = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++) {
+        const uint32_t f = first + (hand + i + j) % m.n_share;
+        if (i + j < m.n_share && (m.page[f] == 0 || m.used[f] + age <= a.clock)) old |= 1u << j;
+    }
+    return old;
+}
+
 /* Frames of a share for what is wanted: from the hand on, first those whose pages the last fetch
  * has not read, then those that this one has not. Returns how many have got one. */
 static __device__ uint32_t give_share(const struct asked &a, struct depot_lane *lane,
                                       uint32_t first)
 {
-    const struct depot_map &m = *a.map;
-    const uint32_t hand = lane->hand;
+    const uint32_t hand = lane->hand, n_share = a.map->n_share;
     uint32_t given = 0;
     for (uint32_t age = 2; age > 0 && given < a.n_wanted; age--)
-        for (uint32_t i0 = 0; i0 < m.n_share && given < a.n_wanted; i0 += THREADS) {
-            const uint32_t i = i0 + threadIdx.x, at = (hand + i) % m.n_share;
-            const bool gives =
-                i < m.n_share && (m.page[first + at] == 0 || m.used[first + at] + age <= a.clock);
-            uint32_t n;
-            const uint32_t k = given + block_before(gives, a.room, &n);
-            if (gives && k < a.n_wanted) put(a, k, first + at);
-            if (gives && k + 1 == a.n_wanted) lane->hand = (at + 1) % m.n_share;
+        for (uint32_t i0 = 0; i0 < n_share && given < a.n_wanted; i0 += EACH * THREADS) {
+            const uint32_t i = i0 + threadIdx.x * EACH;
+            uint32_t old = find_old(a, first, hand, i, age), n;
+            uint32_t k = given + block_before((uint32_t)__popc(old), a.room, &n);
+            for (; old && k < a.n_wanted; old &= old - 1, k++) {
+                const uint32_t at = (hand + i + (uint32_t)__ffs(old) - 1) % n_share;
+                put(a, k, first + at);
+                if (k + 1 == a.n_wanted) lane->hand = (at + 1) % n_share;
+            }
             given = min(given + n, a.n_wanted);
         }
     __syncthreads();
