@@ -38,6 +38,7 @@ static uint64_t tokens_read(const sac_engine *e, const struct attn_run *run, uin
 {
     assert(!run->plan || !run->select); /* a run is of one kind */
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
+    if (run->plan && run->plan->made) return 0; /* prefill_device.c counts it behind the step */
     if (run->plan)
         return tokens_planned(run, run->plan->by_head ? e->model->config.n_head : n_kv_head);
     if (!run->select) return tokens_seen(run, window) * n_kv_head;

@@ -87,7 +87,7 @@ static void find_planned(struct found *f, const sac_engine *e, const struct attn
 static void find_pages(struct found *f, const sac_engine *e, const struct reading *r,
                        const struct attn_run *run)
 {
-    if (run->plan)
+    if (run->plan && !run->plan->made) /* of a device's lists nobody here knows */
         find_planned(f, e, run);
     else if (run->select)
         find_selected(f, run, e->pool.geom.n_kv_head);

@@ -91,6 +91,8 @@ static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
                                    .bytes = method_hook_bytes(h->side_bytes, &e->shape, param)});
         assert(!m->state_bytes || h->sound);
         c->state_stride = mem_larger(c->state_stride, m->state_bytes);
+        const struct method_prefill *p = m->spec->method->prefill;
+        if (p && prefill_is_away(e, p)) continue; /* its rooms are other ones */
         c->worker_bytes =
             mem_larger(c->worker_bytes, method_hook_bytes(h->scratch_bytes, &e->shape, param));
     }

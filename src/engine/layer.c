@@ -238,6 +238,7 @@ void layer_run(sac_engine *e)
     }
     decode_device_fetch(e);
     depot_fetch_counts(e->pool.depot, &e->backend);
+    prefill_device_fetch(e);
     const uint64_t counted = e->stats.linear_us + e->stats.attn_us - inside;
     e->stats.other_us += clock_us() - start - counted - (e->record.spent_us - shadow);
 }

@@ -269,6 +269,7 @@ static sac_status wait_step(sac_engine *e, sac_error *err)
 {
     TRY(backend_wait(&e->backend, err));
     decode_device_count(e);
+    prefill_device_count(e);
     return SAC_OK;
 }
 

@@ -44,11 +44,11 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
     f->lane_list_max = 0;
     f->tile_max = 0;
     f->weighs = false;
+    f->away.list_max = f->away.run_list_max = 0;
     for (uint32_t i = 0; i < specs->n; i++) {
         struct prefill_method *m = &f->method[i];
         const struct method_prefill *hooks = specs->spec[i].method->prefill;
         if (!hooks) continue;
-        f->weighs = f->weighs || specs->spec[i].method->weighs;
         m->tile_tok = hooks->tile_tok ? hooks->tile_tok : TILE_TOK;
         m->n_part = hooks->by_head ? e->shape.group : 1;
         assert(m->tile_tok % PAGE_TOK == 0);
@@ -57,6 +57,12 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
         /* A run of r rows lies in at most r / tile_tok + 2 tiles. */
         const size_t lane = (size_t)(f->chunk_tok / m->tile_tok + 2) * m->n_part;
         const size_t all = (n_row / m->tile_tok + 2 * (size_t)e->params.n_seq_max) * m->n_part;
+        if (prefill_is_away(e, hooks)) {
+            f->away.list_max = mem_larger(f->away.list_max, all * n_kv_head);
+            f->away.run_list_max = mem_larger(f->away.run_list_max, lane * n_kv_head);
+            continue;
+        }
+        f->weighs = f->weighs || specs->spec[i].method->weighs;
         f->lane_list_max = mem_larger(f->lane_list_max, lane);
         f->lane_bytes = mem_larger(
             f->lane_bytes, method_hook_bytes(hooks->lane_bytes, &e->shape, specs->spec[i].param));
@@ -91,6 +97,7 @@ void prefill_plan(sac_engine *e, struct arena *a)
     f->range_ptr = arena_take(a, list_max + n_seq, sizeof *f->range_ptr);
     f->tok_ptr = arena_take(a, list_max + n_seq, sizeof *f->tok_ptr);
     f->n_skip = arena_take(a, workers_count(e->workers), sizeof *f->n_skip);
+    prefill_device_plan(e, a);
 }
 
 const void *prefill_table(const sac_engine *e, uint32_t seq_i)
@@ -166,28 +173,33 @@ static const struct method_prefill *run_hooks(const struct plan_call *c)
     return seq_method(c->e, c->e->batch.run[c->run_i].seq_i)->prefill;
 }
 
+struct plan prefill_shape(const sac_engine *e, uint32_t run_i)
+{
+    const struct batch_run *run = &e->batch.run[run_i];
+    const struct seq *s = &e->seqs[run->seq_i];
+    const struct prefill_method *m = &e->prefill.method[s->method_i[CHOOSER_PREFILL]];
+    const uint32_t end = run->pos0 + run->n_row, tile0 = run->pos0 / m->tile_tok;
+    const uint32_t last = (end - 1) / m->tile_tok;
+    return (struct plan){.pos = run->pos0,
+                         .end = end,
+                         .n_after = s->n_queued - run->n_row,
+                         .tile_tok = m->tile_tok,
+                         .tile0 = tile0,
+                         .n_tile = last - tile0 + 1,
+                         .n_part = m->n_part,
+                         .n_word = last * m->tile_tok / PAGE_TOK};
+}
+
 static struct plan make_plan(const struct plan_call *c, uint32_t kv_head)
 {
     const struct prefill *f = &c->e->prefill;
-    const struct seq *s = &c->e->seqs[c->e->batch.run[c->run_i].seq_i];
-    const struct prefill_method *m = &f->method[s->method_i[CHOOSER_PREFILL]];
-    const struct batch_run *run = &c->e->batch.run[c->run_i];
-    const uint32_t end = run->pos0 + run->n_row, tile0 = run->pos0 / m->tile_tok;
-    const uint32_t last = (end - 1) / m->tile_tok;
-    struct plan p = {.pos = run->pos0,
-                     .end = end,
-                     .n_after = s->n_queued - run->n_row,
-                     .tile_tok = m->tile_tok,
-                     .tile0 = tile0,
-                     .n_tile = last - tile0 + 1,
-                     .n_part = m->n_part,
-                     .n_word = last * m->tile_tok / PAGE_TOK,
-                     .mask = f->mask + kv_head * f->mask_words,
-                     .list_dense = f->list_dense + kv_head * f->lane_list_max};
-    if (seq_method(c->e, run->seq_i)->weighs)
-        p.weight = f->weight + kv_head * f->mask_words * PAGE_TOK;
+    struct plan p = prefill_shape(c->e, c->run_i);
     const size_t n_list = (size_t)p.n_tile * p.n_part;
     assert(n_list <= f->lane_list_max && n_list * p.n_word <= f->mask_words);
+    p.mask = f->mask + kv_head * f->mask_words;
+    p.list_dense = f->list_dense + kv_head * f->lane_list_max;
+    if (seq_method(c->e, c->e->batch.run[c->run_i].seq_i)->weighs)
+        p.weight = f->weight + kv_head * f->mask_words * PAGE_TOK;
     return p;
 }
 
@@ -340,9 +352,8 @@ static void plan_together(struct plan_call *c)
 }
 
 /* Cells are those of all query heads of the layer, whatever shares a list. */
-static void count_plan(sac_engine *e, uint32_t run_i, const struct plan_stats *s, uint32_t n_part)
+void prefill_count(const sac_engine *e, sac_reads *t, const struct plan_stats *s, uint32_t n_part)
 {
-    sac_reads *t = &e->batch.run[run_i].reads;
     assert(n_part > 0 && e->shape.group % n_part == 0 && s->n_cell_read <= s->n_cell);
     const uint32_t n_share = e->shape.group / n_part;
     t->n_cell += s->n_cell * n_share;
@@ -352,6 +363,12 @@ static void count_plan(sac_engine *e, uint32_t run_i, const struct plan_stats *s
     t->n_plan_past += s->n_dense[PLAN_PAST];
     t->n_plan_nan += s->n_dense[PLAN_NAN];
     t->n_plan_overflow += s->n_dense[PLAN_OVERFLOW];
+}
+
+static void count_plan(sac_engine *e, uint32_t run_i, const struct plan_stats *s, uint32_t n_part)
+{
+    sac_reads *t = &e->batch.run[run_i].reads;
+    prefill_count(e, t, s, n_part);
     for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++) {
         t->plan_mass += e->prefill.plan[h].mass;
         t->n_plan_mass += e->prefill.plan[h].n_mass;
@@ -401,13 +418,17 @@ void prefill_choose(sac_engine *e, struct reading *r)
 {
     struct prefill *f = &e->prefill;
     uint32_t used = 0, n = 0;
+    prefill_device_begin(e);
     for (uint32_t i = r->n_decode; i < r->n_run; i++) {
         if (!is_planned(e, &e->batch.run[i])) {
             count_dense(e, &e->batch.run[i]);
             continue;
         }
         struct plan_call c = {.e = e, .r = r, .run_i = i};
-        plan_run(&c, &f->lists[n], &used, n);
+        if (prefill_is_away(e, run_hooks(&c)))
+            prefill_device_choose(e, r, i, &f->lists[n].plan);
+        else
+            plan_run(&c, &f->lists[n], &used, n);
         r->run[i].plan = &f->lists[n++].plan;
     }
 }

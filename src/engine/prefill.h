@@ -11,6 +11,26 @@ struct prefill_method {
     void *table; /* of struct method_table; NULL: none is in use */
 };
 
+/* Where a device chooses (prefill_device.c). Arrays are its memory but for the last ones. */
+struct prefill_away {
+    size_t list_max;     /* lists that the runs of a batch can have; 0: nobody chooses there */
+    size_t run_list_max; /* of one run */
+    uint32_t *mask;      /* [run_list_max][max_page] rooms, and so on as in struct op_sample */
+    uint8_t *weight;
+    uint16_t *query;
+    float *start;
+    uint32_t *failed, call;
+    struct attn_range *range; /* [list_max * range_max] */
+    uint32_t *tok;            /* [list_max * tok_max] */
+    float *logw;
+    struct attn_list *made, *list; /* [n_layer][list_max] there, and here */
+    /* Runs of the batch that have plans: [n_seq_max] their tiles, their numbers, and [n_seq_max +
+     * 1] where their lists begin. */
+    uint32_t n_plan;
+    struct plan *plan;
+    uint32_t *run_i, *first;
+};
+
 struct prefill {
     struct prefill_method method[SAC_METHODS_MAX]; /* as in e->chooser */
     uint32_t chunk_tok;  /* chunks end at its multiples, whatever else is in the batch */
@@ -32,7 +52,8 @@ struct prefill {
     uint32_t *tok;                 /* [list_max * tok_max] */
     float *tok_logw;               /* the same, if some method weighs */
     uint32_t *range_ptr, *tok_ptr; /* [list_max + n_seq_max] */
-    uint64_t *n_skip;              /* [n_worker] of struct op_attn, since the beginning */
+    struct prefill_away away;
+    uint64_t *n_skip; /* [n_worker] of struct op_attn, since the beginning */
 };
 
 /* The length of chunks; returns the rows that a step may need for them, beside one decode row of
@@ -52,5 +73,20 @@ uint32_t prefill_chunk(const sac_engine *e, uint32_t seq_i, uint32_t n);
 
 /* Says what the layer's prompt rows read; between seal and attention. */
 void prefill_choose(sac_engine *e, struct reading *r);
+
+/* The tiles of a run's plan, without masks. */
+struct plan prefill_shape(const sac_engine *e, uint32_t run_i);
+/* Adds what the lists of a run and layer read. */
+void prefill_count(const sac_engine *e, sac_reads *t, const struct plan_stats *s, uint32_t n_part);
+
+/* The same on a device, which is not waited for: whether a method chooses there, memory (list_max
+ * and run_list_max are set), the begin of a layer, and one run's plan. */
+bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks);
+void prefill_device_plan(sac_engine *e, struct arena *a);
+void prefill_device_begin(sac_engine *e);
+void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, struct attn_plan *out);
+/* Behind all layers: brings what was chosen. Behind the wait: adds it to the counters. */
+void prefill_device_fetch(sac_engine *e);
+void prefill_device_count(sac_engine *e);
 
 #endif

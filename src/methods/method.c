@@ -68,7 +68,7 @@ static bool asks(const struct method *m)
 bool method_on_any_backend(const struct method *m)
 {
     const struct method_decode *d = m->decode;
-    if (m->prefill) return m->prefill->by_place;
+    if (m->prefill) return m->prefill->by_place || m->prefill->sample;
     return !m->context && (!d || (d->choose && (!d->seal || d->note)));
 }
 

@@ -219,6 +219,7 @@ struct method_decode {
 
 struct plan;
 struct plan_batch;
+struct op_sample;
 struct method_context;
 
 /* What a prefill method knows beforehand of each head of a model: read from a file, or learnt from
@@ -260,6 +261,10 @@ struct method_prefill {
      * heads: there the lanes' scratch has lane_bytes, and a worker's room scratch_bytes. */
     void (*plan)(const struct method_lane *lane, struct plan *out);
     void (*plan_lanes)(const struct plan_batch *b);
+    /* The same on backends that are not the host, by the slot of ops/plans.h, or NULL: for a run of
+     * a prompt of n_tok tokens, says in `op`, where its rows stand already, what the method
+     * decides. Nothing of the lane is looked at but where it is and what its parameters are. */
+    void (*sample)(const struct method_lane *lane, uint32_t n_tok, struct op_sample *op);
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
     void (*cut)(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
     /* As for decode methods. */

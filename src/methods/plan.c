@@ -133,7 +133,8 @@ static enum plan_reason make_list(struct list *l, const struct plan *p, uint32_t
 }
 
 /* Rows of the tile against what is read before it, and among themselves. */
-static void count_list(struct plan_stats *s, const struct plan *p, uint32_t tile, uint64_t n_before)
+void plan_count(struct plan_stats *s, const struct plan *p, uint32_t tile, uint64_t n_before,
+                enum plan_reason why)
 {
     const uint64_t first = plan_tile_tok(p, tile);
     const uint64_t row0 = plan_row0(p, tile) + p->pos, row1 = plan_row_end(p, tile) + p->pos;
@@ -143,6 +144,7 @@ static void count_list(struct plan_stats *s, const struct plan *p, uint32_t tile
     s->n_cell += first * n_row + n_own;
     s->n_cell_read += n_before * n_row + n_own;
     s->n_list++;
+    s->n_dense[why] += why != PLAN_SPARSE;
 }
 
 struct compile_call {
@@ -197,9 +199,7 @@ static void join_list(const struct compile_call *c, uint32_t i, struct plan_stat
                 n_tok * sizeof *out->tok_logw);
     for (uint32_t r = 0; r < n_range; r++)
         n_before += (uint64_t)(range[r].end - range[r].begin) * PAGE_TOK;
-    const enum plan_reason why = list_reason(p, tile, part);
-    s->n_dense[why] += why != PLAN_SPARSE;
-    count_list(s, p, tile, n_before - p->tile_tok);
+    plan_count(s, p, tile, n_before - p->tile_tok, list_reason(p, tile, part));
     out->range_ptr[i + 1] += out->range_ptr[i];
     out->tok_ptr[i + 1] += out->tok_ptr[i];
 }

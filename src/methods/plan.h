@@ -23,21 +23,10 @@
 #define SAC_METHODS_PLAN_H
 
 #include "methods/method.h"
+#include "ops/plans.h"
 
 #include <assert.h>
 #include <math.h>
-
-/* Why a lane or a list reads everything; PLAN_SPARSE: it does not. */
-enum plan_reason {
-    PLAN_SPARSE = 0,
-    PLAN_SHORT,    /* the context is too short for the method */
-    PLAN_PAST,     /* it cannot go on from a past (method_prefill.needs_past_zero) */
-    PLAN_LAYER,    /* it leaves this layer or these rows dense on purpose */
-    PLAN_NO_GAIN,  /* it would read so much that dense is faster */
-    PLAN_NAN,      /* a query, key or score is NaN or infinite */
-    PLAN_OVERFLOW, /* the lists have no room for so many single tokens */
-    PLAN_REASONS,
-};
 
 #define PLAN_OCTAVE OP_SURVEY_OCTAVE /* steps of a weight to a factor of two */
 
@@ -158,6 +147,10 @@ struct plan_lists {
     float *tok_logw;               /* the same, or NULL: no method weighs */
     uint32_t *range_ptr, *tok_ptr; /* [n_list + 1] */
 };
+
+/* Adds a list of a tile, which reads n_before tokens before it. */
+void plan_count(struct plan_stats *s, const struct plan *p, uint32_t tile, uint64_t n_before,
+                enum plan_reason why);
 
 /* `p` [n_head] are the plans of one run for each KV head, of equal tiles and parts; lists
  * that were too long are dense in them afterwards. Adds to `s`. Each list is made by one worker. */

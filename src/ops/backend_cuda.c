@@ -188,6 +188,11 @@ static void note(struct workers *pool, const struct op_note *op)
     (void)of(pool)->api->note(of(pool)->device, op);
 }
 
+static void sample(struct workers *pool, const struct op_sample *op)
+{
+    (void)of(pool)->api->sample(of(pool)->device, op);
+}
+
 /* ---- Pages below ---- */
 
 static void depot_store(struct workers *pool, const struct op_depot_store *op)
@@ -235,7 +240,8 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
                                       .visit = lane_visit,
                                       .begin = lane_begin,
                                       .list = lane_list,
-                                      .note = note},
+                                      .note = note,
+                                      .sample = sample},
                             .depot = {depot_store, depot_renew, depot_fetch},
                             .linear_scratch = out->api->linear_scratch,
                             .attn_scratch = out->api->attn_scratch};

@@ -82,6 +82,13 @@ struct attn_range { /* pages begin .. end - 1 */
  *  - besides them (unless tok is NULL) the tokens tok[tok_ptr[i] .. tok_ptr[i+1]-1], ascending,
  *    outside the ranges, of pages before the tile's first row's. tok_logw, if set, is added to
  *    their scores (after the softcap). */
+struct attn_list { /* one that a device has made */
+    uint32_t n_range, n_tok;
+    uint32_t n_before; /* tokens before the tile that it reads */
+    uint32_t why;      /* enum plan_reason: it reads everything */
+    float mass;        /* that it keeps of one row's softmax; below 0: that is not known */
+};
+
 struct attn_plan {
     uint32_t tile_tok; /* a multiple of PAGE_TOK */
     bool by_head;      /* a list for each query head, not for each KV head */
@@ -89,6 +96,11 @@ struct attn_plan {
     const uint32_t *range_ptr;
     const uint32_t *tok, *tok_ptr;
     const float *tok_logw; /* beside tok, or NULL */
+    /* Lists that nobody but the device has seen, in its memory as all of the above: list i has
+     * made[i].n_range ranges at range + i * range_max, and as many tokens at tok + i * tok_max. The
+     * pointers to begins and ends are NULL then. NULL: the lists are the host's. */
+    const struct attn_list *made;
+    uint32_t range_max, tok_max;
     /* > 0: a row leaves out a group of neighbours in its list whose softmax is below this share of
      * what the row has summed up before them. How many keys are a group, and which come first, is
      * the kernel's affair; the group of the own page stays. */
@@ -523,6 +535,7 @@ struct op_lane_bounds;
 struct op_lane_begin;
 struct op_lane_list;
 struct op_note;
+struct op_sample;
 
 /* Choosing for lists of lanes: lanes.h. */
 struct ops_lanes {
@@ -550,6 +563,7 @@ struct ops_lanes {
     void (*begin)(struct workers *pool, const struct op_lane_begin *op, uint32_t n);
     void (*list)(struct workers *pool, const struct op_lane_list *op, uint32_t n);
     void (*note)(struct workers *pool, const struct op_note *op);
+    void (*sample)(struct workers *pool, const struct op_sample *op); /* plans.h */
 };
 
 struct op_depot_store;

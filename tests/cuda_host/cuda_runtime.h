@@ -39,7 +39,8 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
 {
     return {x, y, z, w};
 }
-struct __align__(16) float4 {
+struct __align__(16) float4
+{
     float x, y, z, w;
 };
 static inline float2 make_float2(float x, float y)

@@ -15,7 +15,7 @@
 
 enum { N_PROMPT = 140, N_STEP = 2, DIM = 64, COMPANY = 4 };
 
-static sac_model *model, *windowed;
+static sac_model *model, *windowed, *shallow;
 static int32_t prompt[N_PROMPT];
 
 static int open_models(void **state)
@@ -25,8 +25,9 @@ static int open_models(void **state)
     setenv("SAC_CPU", "ref", 1);
     model = tiny_open(&(struct tiny){.seed = 1, .dim = DIM});
     windowed = tiny_open(&(struct tiny){.seed = 2, .window = 48, .n_layer = 6, .dim = DIM});
+    shallow = tiny_open(&(struct tiny){.seed = 3, .n_layer = 1, .dim = DIM});
     for (int i = 0; i < N_PROMPT; i++) prompt[i] = (i * 37 + i / 9) % TINY_VOCAB;
-    return model && windowed ? 0 : -1;
+    return model && windowed && shallow ? 0 : -1;
 }
 
 static int free_models(void **state)
@@ -34,6 +35,7 @@ static int free_models(void **state)
     (void)state;
     sac_model_free(model);
     sac_model_free(windowed);
+    sac_model_free(shallow);
     return 0;
 }
 
@@ -317,12 +319,85 @@ static void methods_choose_as_on_the_host(void **state)
     }
 }
 
+/* ---- Prompts ---- */
+
+enum { N_LONG = 300, N_CHUNK = 256 + 32 };
+
+/* What a prompt reads, and its last row's logits, of a model of one layer. */
+struct planned {
+    struct heard heard;
+    sac_reads reads;
+};
+
+static void plan_prompt(struct planned *out, const char *device, sac_kv_type type,
+                        const char *prefill, uint32_t company)
+{
+    sac_engine *e = NULL;
+    sac_error err;
+    sac_seq seq, other;
+    int32_t tok[N_LONG];
+    sac_engine_params p = params_of(device, type);
+    p.n_ctx = 512;
+    p.n_batch = N_CHUNK;
+    p.prefill = &prefill;
+    p.n_prefill = 1;
+    p.sparse_min_ctx = 1;
+    memset(out, 0, sizeof *out);
+    for (int32_t i = 0; i < N_LONG; i++) tok[i] = (i * i / 7 + i * 37 + i / 9) % TINY_VOCAB;
+    must(sac_engine_create(&e, shallow, &p, &err), &err);
+    must(sac_seq_create(e, &seq, &err), &err);
+    append(e, seq, tok, N_LONG, SAC_ROW_PROMPT);
+    for (uint32_t i = 0; i < company; i++) {
+        must(sac_seq_create(e, &other, &err), &err);
+        append(e, other, tok + 3 + i, N_LONG - 20, SAC_ROW_PROMPT);
+    }
+    step_all(e, &out->heard);
+    out->reads = engine_take_reads(e, seq);
+    sac_engine_free(e);
+}
+
+/* Keys at a border of what is taken may fall on either side of it, as check_sample says. */
+static void plans_are_those_of_the_host(void **state)
+{
+    (void)state;
+    static struct planned want, got;
+    const char *method = "auto:mass=0.8,rows=16,last=0,most=1,recent=32";
+    plan_prompt(&want, "cpu", SAC_KV_F16, method, 0);
+    plan_prompt(&got, "cuda", SAC_KV_F16, method, 0);
+    const sac_reads *w = &want.reads, *g = &got.reads;
+    assert_true(divergence(want.heard.logits[0], got.heard.logits[0]) < 1e-3);
+    assert_int_equal(w->n_cell, g->n_cell);
+    assert_true(w->n_cell_read < w->n_cell);
+    assert_true(fabs((double)w->n_cell_read - (double)g->n_cell_read) < 0.005 * (double)w->n_cell);
+    assert_true(fabs((double)w->kv_bytes_read - (double)g->kv_bytes_read) <
+                0.005 * (double)w->kv_bytes_read);
+    assert_int_equal(w->n_plan, g->n_plan);
+    assert_int_equal(w->n_plan_dense, g->n_plan_dense);
+    assert_int_equal(w->n_plan_mass, g->n_plan_mass);
+    assert_true(fabs(w->plan_mass - g->plan_mass) < 1e-3);
+}
+
+static void plans_do_not_show_their_company(void **state)
+{
+    (void)state;
+    static struct planned want, got;
+    const char *method = "auto:mass=0.8,rows=16,last=16,most=1,recent=32";
+    plan_prompt(&want, "cuda", SAC_KV_Q8, method, 0);
+    setenv("SAC_GRID_ORDER", "backward", 1);
+    plan_prompt(&got, "cuda", SAC_KV_Q8, method, 1);
+    unsetenv("SAC_GRID_ORDER");
+    assert_memory_equal(want.heard.logits[0], got.heard.logits[0], sizeof want.heard.logits[0]);
+    assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_agree_with_the_reference),
         cmocka_unit_test(methods_choose_as_on_the_host),
         cmocka_unit_test(order_of_threads_and_company_do_not_show),
+        cmocka_unit_test(plans_are_those_of_the_host),
+        cmocka_unit_test(plans_do_not_show_their_company),
         cmocka_unit_test(repeated_steps_are_one_graph),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);

@@ -249,15 +249,15 @@ static void refuse(const sac_engine_params *p, sac_status status, const char *wo
 static void what_a_device_cannot_do_is_named(void **state)
 {
     (void)state;
-    const char *snapkv = "snapkv", *auto_name = "auto";
+    const char *snapkv = "snapkv", *sparge = "sparge";
     sac_engine_params p = params_of("cuda", SAC_KV_Q8);
     p.decode = &snapkv;
     p.n_decode = 1;
     refuse(&p, SAC_ERR_UNSUPPORTED, "the decode method 'snapkv' does not run on a GPU");
     p = params_of("cuda", SAC_KV_Q8);
-    p.prefill = &auto_name;
+    p.prefill = &sparge;
     p.n_prefill = 1;
-    refuse(&p, SAC_ERR_UNSUPPORTED, "the prefill method 'auto' does not run on a GPU");
+    refuse(&p, SAC_ERR_UNSUPPORTED, "the prefill method 'sparge' does not run on a GPU");
     p = params_of("cuda", SAC_KV_Q8);
     p.record = true;
     refuse(&p, SAC_ERR_UNSUPPORTED, "a recorder");

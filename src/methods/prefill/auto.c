@@ -30,6 +30,7 @@
 #define TILE        256u
 #define AUDIT       32u /* one row of every so many tiles of a layer is audited */
 #define AUDIT_PAGES 8u  /* keys at a time */
+#define AUDIT_ROW   37u /* which it is moves by so many with the layer */
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "0.97", "softmax sums are known to this share, by a standard deviation")        \
@@ -199,6 +200,12 @@ static void score_own(void *arg, uint32_t i, uint32_t worker_i)
     if (!finite) not_finite(s.p);
 }
 
+/* Of the KV heads of a layer they follow each other. */
+static uint32_t seed_of(uint32_t layer, uint32_t kv_head)
+{
+    return layer * 64 + kv_head;
+}
+
 /* Of one lane, by all workers. */
 static void survey(const struct plan_batch *b, uint32_t lane_i)
 {
@@ -224,7 +231,7 @@ static void survey(const struct plan_batch *b, uint32_t lane_i)
                                                          .lse = s.w.lse,
                                                          .least = (float)(gap * gap),
                                                          .spread = (float)set->spread,
-                                                         .seed = s.l->layer * 64 + s.l->kv_head,
+                                                         .seed = seed_of(s.l->layer, s.l->kv_head),
                                                          .mask = s.p->mask,
                                                          .n_word = s.p->n_word,
                                                          .weight = s.p->weight,
@@ -258,7 +265,7 @@ static void audit(double *mass, const struct desk *t, const struct method_lane *
 {
     const uint32_t d = l->shape->geom->head_dim;
     const uint32_t row0 = plan_row0(p, tile), n_row = plan_row_end(p, tile) - row0;
-    const uint32_t row = row0 + l->layer * 37 % n_row, end = p->pos + row + 1;
+    const uint32_t row = row0 + l->layer * AUDIT_ROW % n_row, end = p->pos + row + 1;
     assert(end <= t->stride);
     for (uint32_t h = 0; h < p->n_part; h++) scale_query(t->q + (size_t)h * d, l, row, h);
     for (uint32_t at = 0, n; at < end; at += n) {
@@ -304,13 +311,18 @@ static void tell_masses(const struct plan_batch *b, uint32_t lane_i)
         if (s.w.mass[i] >= 0) plan_estimate(s.p, s.w.mass[i], 1);
 }
 
+/* With a softcap a score is no product: the slots do not know it. */
+static bool reads_all(const struct method_lane *l)
+{
+    const struct auto_param *set = l->param;
+    return l->layer < set->dense || l->softcap > 0 || set->mass >= 1;
+}
+
 static void auto_plan(const struct plan_batch *b)
 {
     const struct method_lane *l = b->lane;
-    const struct auto_param *set = l->param;
     const uint32_t n_tile = b->n * b->plan->n_tile;
-    /* With a softcap a score is no product: the slot does not know it. */
-    if (l->layer < set->dense || l->softcap > 0 || set->mass >= 1) {
+    if (reads_all(l)) {
         for (uint32_t i = 0; i < b->n; i++)
             if (b->plan[i].dense == PLAN_SPARSE) plan_dense(&b->plan[i], PLAN_LAYER);
         return;
@@ -322,12 +334,30 @@ static void auto_plan(const struct plan_batch *b)
     for (uint32_t i = 0; i < b->n; i++) tell_masses(b, i);
 }
 
+static void auto_sample(const struct method_lane *l, uint32_t n_tok, struct op_sample *op)
+{
+    const struct auto_param *set = l->param;
+    const double gap = 1 - set->mass;
+    op->n_query = row_count(set);
+    op->least = (float)(gap * gap);
+    op->spread = (float)set->spread;
+    op->seed = seed_of(l->layer, 0);
+    op->n_recent = pick_whole_pages(set->recent);
+    op->most = set->most;
+    op->dense_from = n_tok > set->last ? n_tok - set->last : 0;
+    op->dense = reads_all(l);
+    op->audit = (AUDIT - (l->layer + op->tile0) % AUDIT) % AUDIT;
+    op->audit_step = AUDIT;
+    op->audit_row = l->layer * AUDIT_ROW;
+}
+
 static const struct method_prefill hooks = {.tile_tok = TILE,
                                             .by_head = true,
                                             .any_chunk = true,
                                             .lane_bytes = auto_lane_bytes,
                                             .scratch_bytes = auto_scratch_bytes,
-                                            .plan_lanes = auto_plan};
+                                            .plan_lanes = auto_plan,
+                                            .sample = auto_sample};
 
 const struct method auto_prefill_method = {
     METHOD_PREFILL(auto, "the keys that matter, and a weighed sample of the others"),

@@ -11,6 +11,8 @@
 #define UNITS_PER_WORKER 4u  /* fewer make the last one's end visible */
 #define PAGES_LEAST      16u /* of a span: in shorter ones no keys are fetched ahead */
 
+_Static_assert(OP_SURVEY_OCTAVE == 2u << (23 - SURVEY_SHIFT), "steps are bits of a float");
+
 struct call {
     const struct op_survey *op;
     const struct survey_kernel *k;

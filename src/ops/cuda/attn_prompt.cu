@@ -27,6 +27,8 @@ struct prompt_job {        /* a run */
     const struct attn_range *range; /* NULL: dense */
     const uint32_t *range_ptr, *tok, *tok_ptr;
     const float *logw;
+    const struct attn_list *made; /* in place of the pointers: each list has a room of its own */
+    uint32_t range_max, tok_max;
     const struct segment_view *segment;
     uint32_t n_segment, row0, n_row, pos0;
     uint32_t tile_tok, n_lane;               /* of the plan: lists of a tile */
@@ -128,6 +130,11 @@ __device__ struct prompt_walk walk_begin(const struct prompt_block &b)
     const uint32_t tile = b.page0 * PAGE_TOK / job.tile_tok - job.pos0 / job.tile_tok;
     const uint32_t lane = job.n_lane == job.n_kv_head ? b.kv_head : b.head0;
     const uint32_t list = tile * job.n_lane + lane;
+    if (job.made) {
+        w.i = list * job.range_max, w.tok = list * job.tok_max;
+        w.n = w.i + job.made[list].n_range, w.n_tok = w.tok + job.made[list].n_tok;
+        return w;
+    }
     w.i = job.range_ptr[list], w.n = job.range_ptr[list + 1];
     if (job.tok) w.tok = job.tok_ptr[list], w.n_tok = job.tok_ptr[list + 1];
     return w;
@@ -759,7 +766,7 @@ static size_t list_bytes(const struct op_attn *op, const struct attn_run *run)
 {
     const struct attn_plan *p = run->plan;
     size_t bytes = attn_segment_bytes(op, run) + 5 * STAGE_ALIGN;
-    if (!p) return bytes;
+    if (!p || p->made) return bytes;
     const uint32_t n = list_count(op, run);
     bytes += 2 * (n + 1) * sizeof(uint32_t) + p->range_ptr[n] * sizeof(struct attn_range);
     return p->tok ? bytes + p->tok_ptr[n] * 2 * sizeof(uint32_t) : bytes;
@@ -772,6 +779,15 @@ static void stage_plan(struct cuda_device *d, struct prompt_job *j, const struct
     const uint32_t n = list_count(op, run);
     j->tile_tok = p->tile_tok;
     j->n_lane = p->by_head ? op->n_head : op->geom->n_kv_head;
+    if (p->made) {
+        j->range = p->range;
+        j->tok = p->tok;
+        j->logw = p->tok_logw;
+        j->made = p->made;
+        j->range_max = p->range_max;
+        j->tok_max = p->tok_max;
+        return;
+    }
     /* A plan of no range is one all the same. */
     static const struct attn_range none = {0, 0};
     const uint32_t n_range = p->range_ptr[n];

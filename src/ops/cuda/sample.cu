@@ -1,0 +1,737 @@
+/* sample.cu: what prompt rows read (plans.h). Sums first: a block scores the sampled rows of a tile
+ * and query head against the tile's own keys and some of the pages before it. Then takes: a warp
+ * scores them against all keys of a page and decides for each key. Then lists, by a block each.
+ *
+ * Scores are products of halves by matrix instructions. The channels of queries and keys are
+ * permuted alike, so that a thread's share of a key lies together in a page of any form. A list's
+ * numbers depend on its tile alone: which pages a warp adds up, and in which order, is fixed. */
+#include "ops/cuda/attn.cuh"
+#include "ops/cuda/block.cuh"
+#include "ops/plans.h"
+#include "ops/survey.h"
+
+#define WARPS      8u
+#define THREADS    (WARPS * 32)
+#define TILE_PAGES (OP_SAMPLE_TILE / PAGE_TOK)
+#define SPAN_PAGES (8 * WARPS) /* of a block that takes */
+#define PAGE_BITS  24          /* a page with so many marked tokens is read whole, as in plan.c */
+#define LOG_STEP   (LN2 / OP_SURVEY_OCTAVE)
+
+static_assert(TILE_PAGES == WARPS, "a warp takes a page of a tile's own");
+
+struct sample_tile {
+    uint32_t n_page;        /* before it */
+    uint32_t n_sum;         /* pages of its sums: */
+    uint32_t n_far;         /* as many of these are the first one and those at equal distances, */
+    uint32_t stride, phase; /* and the others are the last pages, */
+    uint32_t near;          /* from this one on */
+    float weight;           /* of the ones at equal distances */
+};
+
+struct sample_call {
+    struct op_sample op; /* geom is not there */
+    const struct sample_tile *tile;
+    const uint32_t *seed; /* [n_tile * n_head] */
+    const int32_t *limit; /* survey_limits */
+    size_t page_bytes;
+    uint32_t group;
+    float least; /* survey_least */
+};
+
+template <int F, int D> struct sample_size {
+    static constexpr int n = D > 128 ? 2 : 4; /* eights of keys that a warp has in registers */
+    static constexpr int parts = 4 / n;       /* of a page */
+    static constexpr int half = page_at<F, D>::half;
+};
+
+/* ---- Rows of a tile ---- */
+
+struct sample_place { /* a tile's rows, and the list of one head */
+    uint32_t tile, head, kv_head;
+    size_t list;
+    uint32_t first;       /* position of the tile */
+    uint32_t row0, n_row; /* its rows in the run */
+};
+
+static __device__ struct sample_place place_of(const struct sample_call &c, uint32_t tile,
+                                               uint32_t head)
+{
+    struct sample_place p;
+    p.tile = tile;
+    p.head = head;
+    p.kv_head = head / c.group;
+    p.list = (size_t)tile * c.op.n_head + head;
+    p.first = (c.op.tile0 + tile) * OP_SAMPLE_TILE;
+    p.row0 = p.first > c.op.pos ? p.first - c.op.pos : 0;
+    p.n_row = min(p.first + OP_SAMPLE_TILE, c.op.end) - c.op.pos - p.row0;
+    return p;
+}
+
+/* Sampled row i: the last one of each equal part. */
+static __device__ uint32_t sampled_row(const struct sample_call &c, const struct sample_place &p,
+                                       uint32_t i)
+{
+    const uint32_t end = p.n_row * (i + 1) / c.op.n_query;
+    return p.row0 + (end ? end - 1 : 0);
+}
+
+/* ---- Queries and keys as matrix instructions want them ---- */
+
+/* Piece `piece` of 16 bytes of a packed query, moved so that eight rows meet no bank twice. */
+template <int D> __device__ __forceinline__ uint32_t query_at(uint32_t row, uint32_t piece)
+{
+    return row * (D * 2) + (piece ^ (row & 7)) * 16;
+}
+
+/* Half 2 j + e of half `high` of step k is channel s D/4 + 16 (k / 4) + 4 j + 2 high + e, where s
+ * is k % 4: what a thread j of four reads of a key is four neighbours. */
+template <int F, int D> __device__ uint4 pack_piece(const float *q, uint32_t piece)
+{
+    constexpr int H = sample_size<F, D>::half;
+    const uint32_t k = piece / 2, c = k % 4 * (D / 4) + k / 4 * 16 + piece % 2 * 2;
+    return make_uint4(half_pack<H>(q[c], q[c + 1]), half_pack<H>(q[c + 4], q[c + 5]),
+                      half_pack<H>(q[c + 8], q[c + 9]), half_pack<H>(q[c + 12], q[c + 13]));
+}
+
+/* The shares of thread j of the keys t0 + 8 i + g of a page in 16 bits. */
+template <int F, int D>
+__device__ __forceinline__ void load_half_keys(uint32_t (&k)[sample_size<F, D>::n][D / 16][2],
+                                               const uint8_t *rows, uint32_t t0)
+{
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+#pragma unroll
+    for (int n = 0; n < sample_size<F, D>::n; n++)
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+            const uint32_t c = i % 4 * (D / 4) + i / 4 * 16 + j * 4;
+            const uint2 x = *(const uint2 *)(rows + ((t0 + n * 8 + g) * D + c) * 2);
+            k[n][i][0] = x.x;
+            k[n][i][1] = x.y;
+        }
+}
+
+/* The same of a q8 page. */
+template <int D>
+__device__ __forceinline__ void load_coded_keys(uint32_t (&k)[sample_size<FORM_Q8, D>::n][D / 16][2],
+                                                const uint8_t *page, uint32_t t0)
+{
+    using at = page_at<FORM_Q8, D>;
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < D / 64; i++) {
+        const uint32_t part = i * 4 + j;
+#pragma unroll
+        for (int n = 0; n < sample_size<FORM_Q8, D>::n; n++) {
+            const uint32_t t = t0 + n * 8 + g;
+            const uint8_t *low = page + at::k_low + t * (D * 3 / 4);
+            const uint32_t hi = *(const uint32_t *)(page + at::k_hi2 + t * (D / 4) + part * 4);
+            const uint32_t mid = *(const uint32_t *)(low + part * 4);
+            const uint32_t lo[2] = {*(const uint32_t *)(low + D / 4 + part * 4),
+                                    *(const uint32_t *)(low + D / 2 + part * 4)};
+#pragma unroll
+            for (int s = 0; s < 4; s++) {
+                const uint32_t codes = q8_codes(hi, mid, lo[s % 2], s);
+                const uint32_t c = s * (D / 4) + part * 4;
+                const uint2 min = *(const uint2 *)(page + at::k_min + c * 2);
+                const uint2 by = *(const uint2 *)(page + at::k_step + c * 2);
+                k[n][i * 4 + s][0] = h2_fma(by.x, q8_pair(codes, 0), min.x);
+                k[n][i * 4 + s][1] = h2_fma(by.y, q8_pair(codes, 2), min.y);
+            }
+        }
+    }
+}
+
+template <int F, int D>
+__device__ __forceinline__ void load_keys(uint32_t (&k)[sample_size<F, D>::n][D / 16][2],
+                                          const struct sample_call &c,
+                                          const struct sample_place &p, uint32_t page, uint32_t t0)
+{
+    if (page >= c.op.end / PAGE_TOK) { /* unfinished, in 16 bits */
+        load_half_keys<F, D>(k, c.op.own + p.kv_head * page_at<F, D>::tail_bytes, t0);
+        return;
+    }
+    const uint32_t frame = c.op.frame[p.kv_head * c.op.table_stride + page];
+    const uint8_t *at = place_page(c.op.frames, frame, c.page_bytes);
+    if constexpr (F == FORM_Q8)
+        load_coded_keys<D>(k, at, t0);
+    else
+        load_half_keys<F, D>(k, at, t0);
+}
+
+template <int F, int D>
+__device__ __forceinline__ bool keys_finite(const uint32_t (&k)[sample_size<F, D>::n][D / 16][2])
+{
+    constexpr uint32_t exponent = sample_size<F, D>::half == HALF_F16 ? 0x7c00u : 0x7f80u;
+    bool finite = true;
+#pragma unroll
+    for (int n = 0; n < sample_size<F, D>::n; n++)
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) {
+            const uint32_t w = k[n][i / 2][i % 2];
+            finite = finite && (w & exponent) != exponent && (w >> 16 & exponent) != exponent;
+        }
+    return finite;
+}
+
+/* Queries 16 m + g (s[n][0], s[n][1]) and 16 m + g + 8 times keys 8 n + 2 j and the next. */
+template <int F, int D>
+__device__ __forceinline__ void dots(float (&s)[sample_size<F, D>::n][4], uint32_t query,
+                                     uint32_t m,
+                                     const uint32_t (&k)[sample_size<F, D>::n][D / 16][2])
+{
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < sample_size<F, D>::n; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) s[n][e] = 0;
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) {
+        uint32_t a[4];
+        load_tiles(a, query + query_at<D>(m * 16 + lane % 16, i * 2 + lane / 16));
+#pragma unroll
+        for (int n = 0; n < sample_size<F, D>::n; n++)
+            mma_16816<sample_size<F, D>::half>(s[n], a, k[n][i][0], k[n][i][1]);
+    }
+}
+
+/* Over the four threads that share a query. */
+static __device__ __forceinline__ float four_sum(float x)
+{
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+static __device__ __forceinline__ float four_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+/* ---- Sums: sum 2^x = sum 2^max ---- */
+
+static __device__ struct exp_sum power_sum_add(struct exp_sum a, struct exp_sum b)
+{
+    const float max = fmaxf(a.max, b.max);
+    const float by_a = a.max == -INFINITY ? 0.0f : exp2_fast(a.max - max);
+    const float by_b = b.max == -INFINITY ? 0.0f : exp2_fast(b.max - max);
+    struct exp_sum all = {max, a.sum * by_a + b.sum * by_b};
+    return all;
+}
+
+/* Of one query, of which this thread has the exponents x, and as many count as bits are set. */
+template <int N> __device__ struct exp_sum power_sum(const float (&x)[2 * N], uint32_t seen)
+{
+    struct exp_sum r = exp_sum_none();
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++)
+        if (seen >> i & 1) r.max = fmaxf(r.max, x[i]);
+    r.max = four_max(r.max);
+#pragma unroll
+    for (int i = 0; i < 2 * N; i++)
+        if (seen >> i & 1) r.sum += isfinite(x[i]) ? exp2_fast(x[i] - r.max) : NAN;
+    r.sum = four_sum(r.sum);
+    return r;
+}
+
+/* What the sampled rows see of the tile itself: warp w takes its page w, into room [n_query]. */
+template <int F, int D>
+__device__ void sum_own(struct exp_sum *room, uint32_t query, const struct sample_call &c,
+                        const struct sample_place &p)
+{
+    constexpr int N = sample_size<F, D>::n;
+    const float by = c.op.scale * LOG2E;
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4, warp = threadIdx.x / 32;
+    const uint32_t n_own = c.op.pos + p.row0 + p.n_row - p.first;
+    for (uint32_t r = threadIdx.x % 32; r < c.op.n_query; r += 32) room[r] = exp_sum_none();
+    __syncwarp();
+    if (warp * PAGE_TOK >= n_own) return;
+    for (int part = 0; part < sample_size<F, D>::parts; part++) {
+        uint32_t k[N][D / 16][2];
+        const uint32_t t0 = part * N * 8;
+        load_keys<F, D>(k, c, p, p.first / PAGE_TOK + warp, t0);
+        for (uint32_t m = 0; m < c.op.n_query / 16; m++) {
+            float s[N][4];
+            dots<F, D>(s, query, m, k);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint32_t r = m * 16 + i * 8 + g;
+                const uint32_t n_seen = c.op.pos + sampled_row(c, p, r) - p.first + 1;
+                float x[2 * N];
+                uint32_t seen = 0;
+#pragma unroll
+                for (int n = 0; n < 2 * N; n++) {
+                    x[n] = s[n / 2][2 * i + n % 2] * by;
+                    seen |= (uint32_t)(warp * PAGE_TOK + t0 + n / 2 * 8 + j * 2 + n % 2 < n_seen) << n;
+                }
+                const struct exp_sum sum = power_sum<N>(x, seen);
+                if (j == 0) room[r] = power_sum_add(room[r], sum);
+            }
+        }
+    }
+}
+
+/* The same of pages before it, relative to base: sums alone, into room [n_query]. */
+template <int F, int D>
+__device__ void sum_before(float *room, const float *base, uint32_t query,
+                           const struct sample_call &c, const struct sample_place &p)
+{
+    constexpr int N = sample_size<F, D>::n;
+    const struct sample_tile t = c.tile[p.tile];
+    const float by = c.op.scale * LOG2E;
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+    for (uint32_t r = threadIdx.x % 32; r < c.op.n_query; r += 32) room[r] = 0;
+    __syncwarp();
+    for (uint32_t i = threadIdx.x / 32; i < t.n_sum; i += WARPS) {
+        const bool is_far = i > 0 && i < t.n_far;
+        const uint32_t page = i >= t.n_far ? t.near + i - t.n_far
+                              : i > 0      ? t.phase + (i - 1) * t.stride
+                                           : 0;
+        for (int part = 0; part < sample_size<F, D>::parts; part++) {
+            uint32_t k[N][D / 16][2];
+            load_keys<F, D>(k, c, p, page, part * N * 8);
+            for (uint32_t m = 0; m < c.op.n_query / 16; m++) {
+                float s[N][4], sum[2] = {0, 0};
+                dots<F, D>(s, query, m, k);
+                const float less[2] = {base[m * 16 + g], base[m * 16 + g + 8]};
+#pragma unroll
+                for (int n = 0; n < N; n++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        sum[e / 2] += exp2_fast(fmaf(s[n][e], by, -less[e / 2]));
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const float all = four_sum(sum[e]);
+                    if (j == 0) room[m * 16 + e * 8 + g] += is_far ? t.weight * all : all;
+                }
+            }
+        }
+    }
+}
+
+/* Shared memory: queries, sums [WARPS][n_query], base [n_query]. */
+template <int F, int D> static size_t sums_bytes(uint32_t n_query)
+{
+    return n_query * (D * 2 + WARPS * sizeof(struct exp_sum) + sizeof(float));
+}
+
+template <int F, int D>
+__global__ void __launch_bounds__(THREADS) sample_sums_kernel(const struct sample_call c)
+{
+    kernel_begin();
+    const struct sample_place p = place_of(c, blockIdx.y, blockIdx.x);
+    const uint32_t n_query = c.op.n_query, warp = threadIdx.x / 32;
+    if (c.tile[p.tile].n_page == 0) return;
+    uint8_t *const query = kernel_shared();
+    struct exp_sum *const own = (struct exp_sum *)(query + n_query * (D * 2));
+    float *const base = (float *)(own + WARPS * n_query), *const room = (float *)own;
+    uint4 *const packed = (uint4 *)(c.op.query + p.list * n_query * D);
+    for (uint32_t i = threadIdx.x; i < n_query * (D / 8); i += THREADS) {
+        const float *q = c.op.q + sampled_row(c, p, i / (D / 8)) * c.op.q_stride + p.head * D;
+        const uint4 piece = pack_piece<F, D>(q, i % (D / 8));
+        const uint32_t at = query_at<D>(i / (D / 8), i % (D / 8));
+        *(uint4 *)(query + at) = piece;
+        packed[at / 16] = piece;
+    }
+    __syncthreads();
+    sum_own<F, D>(own + warp * n_query, smem_address(query), c, p);
+    __syncthreads();
+    for (uint32_t r = threadIdx.x; r < n_query; r += THREADS) {
+        struct exp_sum all = own[r];
+        for (uint32_t w = 1; w < WARPS; w++) all = power_sum_add(all, own[w * n_query + r]);
+        base[r] = all.max + log2f(all.sum);
+    }
+    __syncthreads();
+    sum_before<F, D>(room + warp * n_query, base, smem_address(query), c, p);
+    __syncthreads();
+    for (uint32_t r = threadIdx.x; r < n_query; r += THREADS) {
+        float all = 1;
+        for (uint32_t w = 0; w < WARPS; w++) all += room[w * n_query + r];
+        const float start = base[r] + log2f(all);
+        c.op.start[p.list * n_query + r] = start;
+        if (!isfinite(start)) c.op.failed[p.kv_head] = c.op.call;
+    }
+}
+
+/* ---- Takes ---- */
+
+/* Squares of the shares of this thread's keys of a page, of all queries. */
+template <int F, int D>
+__device__ __forceinline__ bool page_squares(float (&square)[8], const struct sample_call &c,
+                                             const struct sample_place &p, uint32_t page,
+                                             const uint8_t *query, const float *start)
+{
+    constexpr int N = sample_size<F, D>::n;
+    const float by = c.op.scale * LOG2E;
+    const uint32_t g = threadIdx.x % 32 / 4;
+    bool finite = true;
+#pragma unroll
+    for (int part = 0; part < sample_size<F, D>::parts; part++) {
+        uint32_t k[N][D / 16][2];
+        float *const sum = square + part * 2 * N;
+        load_keys<F, D>(k, c, p, page, part * N * 8);
+        finite = finite && keys_finite<F, D>(k);
+        for (uint32_t m = 0; m < c.op.n_query / 16; m++) {
+            float s[N][4];
+            dots<F, D>(s, smem_address(query), m, k);
+            const float less[2] = {start[m * 16 + g], start[m * 16 + g + 8]};
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const float share = exp2_fast(fmaf(s[n][e], by, -less[e / 2]));
+                    sum[2 * n + e % 2] += share * share;
+                }
+        }
+    }
+    return finite;
+}
+
+/* survey_place. */
+static __device__ inline uint32_t place_of_page(uint32_t seed, uint32_t page)
+{
+    return (seed + page * PAGE_TOK + page / (SURVEY_PERIOD / PAGE_TOK) * 97) % SURVEY_PERIOD;
+}
+
+/* From squares to marks; all threads of a warp. */
+static __device__ void take_page(const struct sample_call &c, const struct sample_place &p,
+                                 uint32_t page, float (&square)[8])
+{
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+    const size_t at = p.list * c.op.n_word + page;
+    const int32_t *limit = c.limit + place_of_page(c.seed[p.list], page);
+    const int32_t least = (int32_t)__float_as_uint(c.least);
+    float all = 0;
+    for (int i = 0; i < 8; i++) {
+        for (int by = 4; by < 32; by *= 2) square[i] += __shfl_xor_sync(~0u, square[i], by);
+        all += square[i];
+    }
+    all = four_sum(all);
+    uint32_t word = 0, steps = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const uint32_t t = i / 2 * 8 + j * 2 + i % 2;
+        const float x = square[i] + c.op.spread * (all / PAGE_TOK - square[i]);
+        const int32_t below = (least - (int32_t)__float_as_uint(x)) >> SURVEY_SHIFT;
+        const int32_t step = below > 0 ? below : 0;
+        word |= (uint32_t)(step < limit[t]) << t;
+        if (g == (uint32_t)i / 2) steps |= (uint32_t)(step & 255) << i % 2 * 8;
+    }
+    word |= __shfl_xor_sync(~0u, word, 1);
+    word |= __shfl_xor_sync(~0u, word, 2);
+    if (g < 4) *(uint16_t *)(c.op.weight + at * PAGE_TOK + g * 8 + j * 2) = (uint16_t)steps;
+    if (threadIdx.x % 32 == 0) c.op.mask[at] = word;
+    if (!isfinite(all)) c.op.failed[p.kv_head] = c.op.call;
+}
+
+/* Shared memory: queries, start [n_query]. */
+template <int F, int D> static size_t take_bytes(uint32_t n_query)
+{
+    return n_query * (D * 2 + sizeof(float));
+}
+
+template <int F, int D>
+__global__ void __launch_bounds__(THREADS) sample_take_kernel(const struct sample_call c)
+{
+    kernel_begin();
+    const struct sample_place p =
+        place_of(c, blockIdx.y / c.op.n_head, blockIdx.y % c.op.n_head);
+    const uint32_t n_query = c.op.n_query, n_page = c.tile[p.tile].n_page;
+    const uint32_t begin = blockIdx.x * SPAN_PAGES, end = min(begin + SPAN_PAGES, n_page);
+    if (begin >= n_page) return;
+    uint8_t *const query = kernel_shared();
+    float *const start = (float *)(query + n_query * (D * 2));
+    const uint4 *packed = (const uint4 *)(c.op.query + p.list * n_query * D);
+    for (uint32_t i = threadIdx.x; i < n_query * (D / 8); i += THREADS)
+        ((uint4 *)query)[i] = packed[i];
+    for (uint32_t r = threadIdx.x; r < n_query; r += THREADS)
+        start[r] = c.op.start[p.list * n_query + r];
+    __syncthreads();
+    for (uint32_t page = begin + threadIdx.x / 32; page < end; page += WARPS) {
+        float square[8] = {};
+        if (!page_squares<F, D>(square, c, p, page, query, start))
+            c.op.failed[p.kv_head] = c.op.call;
+        take_page(c, p, page, square);
+    }
+}
+
+/* ---- Lists ---- */
+
+static __device__ inline bool is_forced(const struct sample_call &c, uint32_t n_page, uint32_t page)
+{
+    return page == 0 || page + c.op.n_recent >= n_page;
+}
+
+/* A word of a list's marks, with what is read in any case; the tile itself stands behind them. */
+static __device__ inline uint32_t marks_of(const struct sample_call &c, const uint32_t *mask,
+                                           uint32_t n_page, uint32_t page)
+{
+    if (page > n_page) return 0;
+    return page == n_page || is_forced(c, n_page, page) ? ~0u : mask[page];
+}
+
+static __device__ inline bool is_whole(uint32_t word)
+{
+    return __popc(word) >= PAGE_BITS;
+}
+
+/* Why a list is dense before it is looked at. */
+static __device__ enum plan_reason dense_before(const struct sample_call &c,
+                                                const struct sample_place &p)
+{
+    if (c.op.dense) return PLAN_LAYER;
+    if (c.op.failed[p.kv_head] == c.op.call) return PLAN_NAN;
+    if (p.first + OP_SAMPLE_TILE <= c.op.dense_to) return PLAN_SHORT;
+    return c.op.pos + p.row0 + p.n_row > c.op.dense_from ? PLAN_LAYER : PLAN_SPARSE;
+}
+
+static __device__ void put_tokens(const struct sample_call &c, size_t list, uint32_t page,
+                                  uint32_t word, uint32_t at)
+{
+    const uint8_t *weight = c.op.weight + (list * c.op.n_word + page) * PAGE_TOK;
+    for (; word && at < c.op.tok_max; word &= word - 1, at++) {
+        const uint32_t t = (uint32_t)__ffs(word) - 1;
+        c.op.tok[list * c.op.tok_max + at] = page * PAGE_TOK + t;
+        c.op.logw[list * c.op.tok_max + at] = (float)weight[t] * (float)LOG_STEP;
+    }
+}
+
+/* Tokens, begins and ends of ranges are counted together: THREADS pages have 23 * 256, 256 and 256
+ * at most. */
+#define COUNT_BEGIN 13
+#define COUNT_END   22
+#define COUNT_TOK   ((1u << COUNT_BEGIN) - 1)
+#define COUNT_RANGE ((1u << (COUNT_END - COUNT_BEGIN)) - 1)
+static_assert(23 * THREADS <= COUNT_TOK && THREADS <= COUNT_RANGE, "counts have room");
+
+/* Writes the list as far as it has room; `out` gets its lengths, *out_taken the marks of the survey.
+ * All threads. */
+static __device__ void make_list(struct attn_list *out, uint32_t *out_taken,
+                                 const struct sample_call &c, size_t list, uint32_t n_page,
+                                 uint32_t *room)
+{
+    const uint32_t *mask = c.op.mask + list * c.op.n_word;
+    struct attn_range *range = c.op.range + list * c.op.range_max;
+    uint32_t n_tok = 0, n_begin = 0, n_end = 0, taken = 0, whole = 0, all;
+    for (uint32_t first = 0; first <= n_page; first += THREADS) {
+        const uint32_t page = first + threadIdx.x;
+        const uint32_t word = marks_of(c, mask, n_page, page);
+        const bool is_page = is_whole(word);
+        const bool begins =
+            is_page && !(page > 0 && is_whole(marks_of(c, mask, n_page, page - 1)));
+        const bool ends = is_page && !is_whole(marks_of(c, mask, n_page, page + 1));
+        const uint32_t left = is_page ? 0 : word;
+        const uint32_t before =
+            block_before((uint32_t)__popc(left) | (uint32_t)begins << COUNT_BEGIN |
+                             (uint32_t)ends << COUNT_END,
+                         room, &all);
+        const uint32_t range_at = n_begin + (before >> COUNT_BEGIN & COUNT_RANGE);
+        const uint32_t end_at = n_end + (before >> COUNT_END);
+        if (left) put_tokens(c, list, page, left, n_tok + (before & COUNT_TOK));
+        if (begins && range_at < c.op.range_max) range[range_at].begin = page;
+        if (ends && end_at < c.op.range_max)
+            range[end_at].end = page == n_page ? page + TILE_PAGES : page + 1;
+        n_tok += all & COUNT_TOK;
+        n_begin += all >> COUNT_BEGIN & COUNT_RANGE;
+        n_end += all >> COUNT_END;
+        if (page < n_page) {
+            taken += (uint32_t)__popc(mask[page]);
+            whole += is_page;
+        }
+    }
+    out->n_range = n_begin;
+    out->n_tok = n_tok;
+    out->n_before = block_sum(whole, room) * PAGE_TOK + n_tok;
+    *out_taken = block_sum(taken, room);
+}
+
+static __global__ void __launch_bounds__(THREADS) sample_list_kernel(const struct sample_call c)
+{
+    kernel_begin();
+    __shared__ uint32_t room[32];
+    const struct sample_place p = place_of(c, blockIdx.y, blockIdx.x);
+    const uint32_t n_page = c.tile[p.tile].n_page, n = n_page * PAGE_TOK;
+    struct attn_list list = {};
+    enum plan_reason why = dense_before(c, p);
+    if (why == PLAN_SPARSE) { /* the same for all threads */
+        uint32_t n_taken;
+        make_list(&list, &n_taken, c, p.list, n_page, room);
+        if ((double)(n_taken + (c.op.n_recent + 1) * PAGE_TOK) > c.op.most * n)
+            why = PLAN_NO_GAIN;
+        else if (list.n_tok > c.op.tok_max || list.n_range > c.op.range_max)
+            why = PLAN_OVERFLOW;
+    }
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    if (why != PLAN_SPARSE) {
+        struct attn_range all = {0, n_page + TILE_PAGES};
+        c.op.range[p.list * c.op.range_max] = all;
+        list.n_range = 1;
+        list.n_tok = 0;
+        list.n_before = n;
+    }
+    list.why = why;
+    list.mass = -1;
+    c.op.made[p.list] = list;
+}
+
+/* ---- Audits ---- */
+
+struct kept_sum {
+    struct exp_sum all, kept; /* of the same max */
+};
+
+static __device__ struct kept_sum kept_sum_add(struct kept_sum a, struct kept_sum b)
+{
+    struct kept_sum r = {power_sum_add(a.all, b.all), power_sum_add(a.kept, b.kept)};
+    return r;
+}
+
+/* What the list keeps of an exact softmax of one row. Shared memory: 16 queries, of which the first
+ * is the row's. */
+template <int F, int D>
+__global__ void __launch_bounds__(THREADS) sample_audit_kernel(const struct sample_call c)
+{
+    kernel_begin();
+    constexpr int N = sample_size<F, D>::n;
+    __shared__ struct kept_sum room[WARPS][4];
+    const struct sample_place p =
+        place_of(c, c.op.audit + blockIdx.y * c.op.audit_step, blockIdx.x);
+    struct attn_list &list = c.op.made[p.list];
+    const uint32_t *mask = c.op.mask + p.list * c.op.n_word;
+    const uint32_t row = p.row0 + c.op.audit_row % p.n_row, end = c.op.pos + row + 1;
+    const uint32_t n_page = c.tile[p.tile].n_page, lane = threadIdx.x % 32;
+    uint8_t *const query = kernel_shared();
+    for (uint32_t i = threadIdx.x; i < 16 * (D / 8); i += THREADS) {
+        const float *q = c.op.q + row * c.op.q_stride + p.head * D;
+        *(uint4 *)(query + query_at<D>(i / (D / 8), i % (D / 8))) =
+            i < D / 8 ? pack_piece<F, D>(q, i) : make_uint4(0, 0, 0, 0);
+    }
+    __syncthreads();
+    struct kept_sum sum = {exp_sum_none(), exp_sum_none()};
+    for (uint32_t page = threadIdx.x / 32; page * PAGE_TOK < end; page += WARPS) {
+        const uint32_t word =
+            page >= n_page || list.why ? ~0u : marks_of(c, mask, n_page, page);
+        for (int part = 0; part < sample_size<F, D>::parts; part++) {
+            uint32_t k[N][D / 16][2];
+            float s[N][4];
+            load_keys<F, D>(k, c, p, page, part * N * 8);
+            dots<F, D>(s, smem_address(query), 0, k);
+            for (int i = 0; i < 2 * N && lane < 4; i++) {
+                const uint32_t t = (part * N + i / 2) * 8 + lane * 2 + i % 2;
+                if (page * PAGE_TOK + t >= end) continue;
+                const float x = s[i / 2][i % 2] * c.op.scale * LOG2E;
+                struct exp_sum one = {isfinite(x) ? x : 0.0f, isfinite(x) ? 1.0f : NAN};
+                sum.all = power_sum_add(sum.all, one);
+                if (word >> t & 1) sum.kept = power_sum_add(sum.kept, one);
+            }
+        }
+    }
+    if (lane < 4) room[threadIdx.x / 32][lane] = sum;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    for (uint32_t i = 1; i < WARPS * 4; i++) sum = kept_sum_add(sum, room[i / 4][i % 4]);
+    const float mass = sum.kept.sum / sum.all.sum * exp2_fast(sum.kept.max - sum.all.max);
+    list.mass = isfinite(mass) ? mass : -1;
+}
+
+/* ---- The launcher ---- */
+
+static struct sample_tile tile_make(const struct op_sample *op, uint32_t i)
+{
+    struct sample_tile t;
+    memset(&t, 0, sizeof t);
+    t.n_page = (op->tile0 + i) * TILE_PAGES;
+    t.near = t.n_page > OP_SURVEY_NEAR ? t.n_page - OP_SURVEY_NEAR : 0;
+    t.stride = t.near < OP_SURVEY_FAR ? OP_SURVEY_STRIDE : 2 * OP_SURVEY_STRIDE;
+    t.phase = t.stride / 2;
+    if (t.near <= t.stride) /* all of them */
+        t.near = 0;
+    else
+        t.n_far = 1 + (t.near - 1 - t.phase) / t.stride + 1;
+    t.weight = survey_page_weight(t.n_page, t.phase);
+    t.n_sum = t.n_far + t.n_page - t.near;
+    return t;
+}
+
+/* What follows from the call, in the ring. */
+static bool stage_rules(struct cuda_device *d, struct sample_call *c)
+{
+    const struct op_sample *op = &c->op;
+    const uint32_t n_list = op->n_tile * op->n_head;
+    void *tiles, *seeds, *limits;
+    if (stage_reserve(d, op->n_tile * sizeof *c->tile + n_list * sizeof *c->seed +
+                             sizeof(int32_t) * (SURVEY_PERIOD + PAGE_TOK) + 3 * STAGE_ALIGN) !=
+        SAC_OK)
+        return false;
+    c->tile = (const struct sample_tile *)stage_take(d, op->n_tile * sizeof *c->tile, &tiles);
+    c->seed = (const uint32_t *)stage_take(d, n_list * sizeof *c->seed, &seeds);
+    c->limit = (const int32_t *)stage_take(d, sizeof(int32_t) * (SURVEY_PERIOD + PAGE_TOK), &limits);
+    if (!c->tile || !c->seed || !c->limit) return false;
+    for (uint32_t i = 0; i < op->n_tile; i++)
+        ((struct sample_tile *)tiles)[i] = tile_make(op, i);
+    for (uint32_t i = 0; i < n_list; i++) {
+        struct op_survey s; /* what the rule looks at */
+        const uint32_t head = i % op->n_head;
+        s.seed = op->seed + head / c->group;
+        s.n_page = &((const struct sample_tile *)tiles)[i / op->n_head].n_page;
+        ((uint32_t *)seeds)[i] = survey_seed(&s, 0, head % c->group);
+    }
+    survey_limits((int32_t *)limits);
+    return true;
+}
+
+template <int F, int D>
+static sac_status launch(struct cuda_device *d, const struct sample_call *c)
+{
+    const struct op_sample *op = &c->op;
+    const dim3 lists(op->n_head, op->n_tile);
+    const uint32_t n_page = (op->tile0 + op->n_tile - 1) * TILE_PAGES;
+    const size_t sums = sums_bytes<F, D>(op->n_query), take = take_bytes<F, D>(op->n_query);
+    if (n_page > 0 && !op->dense) {
+        TRY(attn_fits(d, sums));
+        TRY(attn_fits(d, take));
+        TRY(queue_launch(d, "sums of sampled rows", sample_sums_kernel<F, D>, lists, THREADS, sums,
+                         *c));
+        TRY(queue_launch(
+            d, "survey of keys", sample_take_kernel<F, D>,
+            dim3((n_page + SPAN_PAGES - 1) / SPAN_PAGES, op->n_tile * op->n_head), THREADS, take,
+            *c));
+    }
+    TRY(queue_launch(d, "lists of prompt rows", sample_list_kernel, lists, THREADS, 0, *c));
+    if (op->dense || op->audit >= op->n_tile) return SAC_OK;
+    return queue_launch(d, "audit of lists", sample_audit_kernel<F, D>,
+                        dim3(op->n_head, (op->n_tile - op->audit - 1) / op->audit_step + 1),
+                        THREADS, 16 * D * 2, *c);
+}
+
+template <int F>
+static sac_status launch_form(struct cuda_device *d, uint32_t head_dim, const struct sample_call *c)
+{
+    switch (head_dim) {
+    case 64: return launch<F, 64>(d, c);
+    case 128: return launch<F, 128>(d, c);
+    case 256: return launch<F, 256>(d, c);
+    default: return device_fail(d, SAC_ERR_UNSUPPORTED, "samples of rows: this head size");
+    }
+}
+
+sac_status cuda_sample(struct cuda_device *d, const struct op_sample *op)
+{
+    struct sample_call c;
+    struct op_survey rule;
+    memset(&c, 0, sizeof c);
+    c.op = *op;
+    c.op.geom = NULL;
+    c.page_bytes = op->geom->bytes;
+    c.group = op->n_head / op->geom->n_kv_head;
+    rule.least = op->least;
+    rule.n_query = op->n_query;
+    c.least = survey_least(&rule);
+    if (!stage_rules(d, &c)) return d->status;
+    switch (attn_form_of(op->geom)) {
+    case FORM_F16: return launch_form<FORM_F16>(d, op->geom->head_dim, &c);
+    case FORM_BF16: return launch_form<FORM_BF16>(d, op->geom->head_dim, &c);
+    case FORM_Q8: return launch_form<FORM_Q8>(d, op->geom->head_dim, &c);
+    default: return device_fail(d, SAC_ERR_UNSUPPORTED, "samples of rows: these pages");
+    }
+}

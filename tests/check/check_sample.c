@@ -1,0 +1,398 @@
+/* check_sample.c: the slot that plans prompt rows (ops/plans.h) as the CUDA library has it. What it
+ * takes is held against the survey slot of the reference on the same sampled rows; its lists, bit
+ * by bit, against those that plan.c makes of the same marks; audited masses against exact ones. */
+#include "cuda_lib.h"
+
+#include "base/half.h"
+#include "base/mem.h"
+#include "methods/plan.h"
+#include "ops/survey.h"
+#include "random_rows.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { N_KV = 2, GROUP = 2, N_HEAD = N_KV * GROUP, N_TILE = 2, N_LIST = N_TILE * N_HEAD };
+enum { POS = 300, END = 655, TILE0 = POS / 256, N_PAGE = END / PAGE_TOK, N_OWN = END % PAGE_TOK };
+enum { N_QUERY = 32, STRIDE = N_PAGE + 3, N_WORD = 24, N_TOK_MAX = 400, N_RANGE_MAX = 20 };
+#define SCALE 0.15f
+
+static struct {
+    struct page_geom geom;
+    uint8_t *frames, *own;
+    uint32_t frame[N_KV][STRIDE];
+    float *k; /* [N_KV][END, head_dim] as attention reads them */
+    float *q; /* [END - POS][N_HEAD, head_dim] */
+} p;
+
+/* What came of a call. */
+static struct {
+    uint32_t mask[N_LIST][N_WORD];
+    uint8_t weight[N_LIST][N_WORD * PAGE_TOK];
+    struct attn_range range[N_LIST][N_RANGE_MAX];
+    uint32_t tok[N_LIST * N_TOK_MAX];
+    float logw[N_LIST * N_TOK_MAX];
+    struct attn_list made[N_LIST];
+} got;
+
+static uint16_t half_of(float x, sac_kv_type type)
+{
+    return type == SAC_KV_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+}
+
+/* Keys with a common part, and a few that stand out. */
+static void make_sequence(sac_kv_type type, uint32_t d, uint64_t *seed)
+{
+    p.geom = (struct page_geom){
+        .n_layer = 1, .n_kv_head = N_KV, .head_dim = d, .type_k = type, .type_v = type};
+    page_geom_init(&p.geom);
+    p.frames = mem_calloc(N_KV * STRIDE, p.geom.bytes);
+    p.own = mem_calloc(N_KV, p.geom.tail_bytes);
+    p.k = mem_calloc((size_t)N_KV * END * d, sizeof *p.k);
+    p.q = mem_calloc((size_t)(END - POS) * N_HEAD * d, sizeof *p.q);
+    assert_true(p.frames && p.own && p.k && p.q);
+    for (uint32_t i = 0; i < N_KV * (N_PAGE + 1); i++) {
+        const uint32_t h = i / (N_PAGE + 1), page = i % (N_PAGE + 1);
+        uint16_t *tail = (uint16_t *)(void *)(p.own + h * p.geom.tail_bytes);
+        for (uint32_t x = 0; x < 2 * PAGE_TOK * d; x++) {
+            const uint32_t t = x / d % PAGE_TOK;
+            const float size = random_next(seed) % 9 == 0 ? 3 : 1;
+            const bool unseen = page == N_PAGE && t >= N_OWN;
+            tail[x] =
+                unseen ? 0x7fff : half_of(size * random_unit(seed) + (float)(x % d) / 20, type);
+        }
+        float *k = p.k + ((size_t)h * END + page * PAGE_TOK) * d;
+        if (page == N_PAGE) {
+            page_read(k, NULL, &p.geom, (const uint8_t *)tail, PAGE_TAIL, N_OWN);
+            continue;
+        }
+        const uint8_t *from = (const uint8_t *)tail;
+        p.frame[h][page] = (i * 29 + 11) % (N_KV * STRIDE);
+        uint8_t *to = p.frames + p.frame[h][page] * p.geom.bytes;
+        ref.seal(NULL,
+                 &(struct op_seal){.geom = &p.geom, .n_page = 1, .tail = &from, .sealed = &to});
+        page_read(k, NULL, &p.geom, to, PAGE_SEALED, PAGE_TOK);
+    }
+    for (size_t i = 0; i < (size_t)(END - POS) * N_HEAD * d; i++) p.q[i] = 2 * random_unit(seed);
+}
+
+static void free_sequence(void)
+{
+    mem_free(p.frames);
+    mem_free(p.own);
+    mem_free(p.k);
+    mem_free(p.q);
+}
+
+static struct op_sample make_op(void)
+{
+    return (struct op_sample){.geom = &p.geom,
+                              .table_stride = STRIDE,
+                              .q_stride = (size_t)N_HEAD * p.geom.head_dim,
+                              .scale = SCALE,
+                              .n_head = N_HEAD,
+                              .pos = POS,
+                              .end = END,
+                              .tile0 = TILE0,
+                              .n_tile = N_TILE,
+                              .n_query = N_QUERY,
+                              .least = 0.004f,
+                              .spread = 0.3f,
+                              .seed = 5,
+                              .n_recent = 1,
+                              .most = 9,
+                              .dense_from = END,
+                              .audit = 1,
+                              .audit_step = 1,
+                              .audit_row = 37,
+                              .n_word = N_WORD,
+                              .call = 9,
+                              .range_max = N_RANGE_MAX,
+                              .tok_max = N_TOK_MAX};
+}
+
+/* Runs it with memory of the device, which holds anything. */
+static void run(const struct op_sample *op)
+{
+    const uint32_t d = p.geom.head_dim;
+    struct op_sample there = *op;
+    uint8_t *any = mem_alloc((size_t)N_LIST * N_QUERY * d * 4);
+    memset(any, 0xff, (size_t)N_LIST * N_QUERY * d * 4);
+    memset(&got, 0xff, sizeof got);
+    there.frames.base = put(p.frames, N_KV * STRIDE * p.geom.bytes);
+    there.frame = put(p.frame, sizeof p.frame);
+    there.own = put(p.own, N_KV * p.geom.tail_bytes);
+    there.q = put(p.q, (END - POS) * N_HEAD * (size_t)d * sizeof *p.q);
+    there.mask = put(got.mask, sizeof got.mask);
+    there.weight = put(got.weight, sizeof got.weight);
+    there.query = put(any, (size_t)N_LIST * N_QUERY * d * 2);
+    there.start = put(any, (size_t)N_LIST * N_QUERY * 4);
+    there.failed = put(any, N_KV * 4);
+    there.range = put(got.range, sizeof got.range);
+    there.tok = put(got.tok, sizeof got.tok);
+    there.logw = put(got.logw, sizeof got.logw);
+    there.made = put(got.made, sizeof got.made);
+    assert_int_equal(api->sample(device, &there), SAC_OK);
+    get(got.mask, there.mask, sizeof got.mask);
+    get(got.weight, there.weight, sizeof got.weight);
+    get(got.range, there.range, sizeof got.range);
+    get(got.tok, there.tok, sizeof got.tok);
+    get(got.logw, there.logw, sizeof got.logw);
+    get(got.made, there.made, sizeof got.made);
+    give_all();
+    mem_free(any);
+}
+
+/* ---- What is taken ---- */
+
+static double dot(const float *a, const float *b)
+{
+    double sum = 0;
+    for (uint32_t c = 0; c < p.geom.head_dim; c++) sum += (double)a[c] * (double)b[c];
+    return sum * (double)SCALE;
+}
+
+static const float *query(uint32_t row, uint32_t head)
+{
+    return p.q + ((size_t)row * N_HEAD + head) * p.geom.head_dim;
+}
+
+static const float *key(uint32_t kv_head, uint32_t tok)
+{
+    return p.k + ((size_t)kv_head * END + tok) * p.geom.head_dim;
+}
+
+/* Rows of a tile, counted from POS. */
+static struct attn_range rows_of(uint32_t tile)
+{
+    const uint32_t first = (TILE0 + tile) * 256, end = first + 256 < END ? first + 256 : END;
+    return (struct attn_range){first > POS ? first - POS : 0, end - POS};
+}
+
+/* The reference's answer for one KV head; its queries and their own sums are made here. */
+static void survey(struct op_survey *op, const struct op_sample *of, uint32_t kv_head)
+{
+    const uint32_t d = p.geom.head_dim;
+    float *q = (float *)(uintptr_t)op->q, *lse = (float *)(uintptr_t)op->lse;
+    for (uint32_t i = 0; i < N_TILE * GROUP * N_QUERY; i++) {
+        const uint32_t tile = i / N_QUERY / GROUP, head = kv_head * GROUP + i / N_QUERY % GROUP;
+        const struct attn_range rows = rows_of(tile);
+        const uint32_t end = (rows.end - rows.begin) * (i % N_QUERY + 1) / N_QUERY;
+        const uint32_t row = rows.begin + (end ? end - 1 : 0);
+        double sum = 0;
+        for (uint32_t t = (TILE0 + tile) * 256; t <= POS + row; t++)
+            sum += exp(dot(query(row, head), key(kv_head, t)));
+        lse[i] = (float)log(sum);
+        for (uint32_t c = 0; c < d; c++) q[(size_t)i * d + c] = SCALE * query(row, head)[c];
+    }
+    op->least = of->least;
+    op->spread = of->spread;
+    op->seed = of->seed + kv_head;
+    assert_true(ref.survey(NULL, op));
+}
+
+/* Few keys lie so near a border that rounding decides. */
+static void assert_takes_alike(const struct op_sample *op, uint32_t kv_head)
+{
+    static uint32_t mask[N_TILE * GROUP][N_WORD], n_taken_ref[N_TILE * GROUP];
+    static uint8_t weight[N_TILE * GROUP][N_WORD * PAGE_TOK];
+    const uint32_t d = p.geom.head_dim, n_page[N_TILE] = {TILE0 * 8, (TILE0 + 1) * 8};
+    const size_t n = (size_t)N_TILE * GROUP * N_QUERY;
+    const size_t scratch = ops_survey_scratch(N_TILE, GROUP, N_QUERY, d);
+    const size_t room = ops_survey_room(N_QUERY, d);
+    struct op_survey want = {.ops = &ref,
+                             .geom = &p.geom,
+                             .frames = {.base = p.frames},
+                             .page = p.frame[kv_head],
+                             .n_page = n_page,
+                             .n_set = N_TILE,
+                             .n_part = GROUP,
+                             .n_query = N_QUERY,
+                             .q = mem_alloc(n * d * sizeof(float)),
+                             .lse = mem_alloc(n * sizeof(float)),
+                             .mask = mask[0],
+                             .n_word = N_WORD,
+                             .weight = weight[0],
+                             .n_taken = n_taken_ref,
+                             .scratch = mem_map(scratch),
+                             .room = mem_map(room)};
+    survey(&want, op, kv_head);
+    uint32_t n_all = 0, n_off = 0, n_far = 0;
+    for (uint32_t i = 0; i < N_TILE * GROUP; i++) {
+        const uint32_t list = i / GROUP * N_HEAD + kv_head * GROUP + i % GROUP;
+        for (uint32_t t = 0; t < n_page[i / GROUP] * PAGE_TOK; t++) {
+            const bool a = mask[i][t / 32] >> t % 32 & 1, b = got.mask[list][t / 32] >> t % 32 & 1;
+            n_all += a;
+            n_off += a != b;
+            n_far += a && b && abs((int)weight[i][t] - (int)got.weight[list][t]) > 1;
+        }
+    }
+    assert_true(n_all > 100 && n_off * 100 <= n_all * 3 && n_far == 0);
+    mem_free((void *)(uintptr_t)want.q);
+    mem_free((void *)(uintptr_t)want.lse);
+    mem_unmap(want.scratch, scratch);
+    mem_unmap(want.room, room);
+}
+
+/* ---- Lists ---- */
+
+static struct {
+    struct plan plan[N_KV];
+    uint32_t mask[N_KV][N_TILE * GROUP][N_WORD];
+    uint8_t weight[N_KV][N_TILE * GROUP][N_WORD * PAGE_TOK], dense[N_KV][N_TILE * GROUP];
+    struct attn_range range[N_LIST * N_RANGE_MAX];
+    uint32_t tok[N_LIST * N_TOK_MAX], range_ptr[N_LIST + 1], tok_ptr[N_LIST + 1];
+    float logw[N_LIST * N_TOK_MAX];
+    struct plan_lists lists;
+} w;
+
+/* Plans of the marks that came back, and what is read in any case. */
+static void compile(const struct op_sample *op)
+{
+    struct plan_stats stats = {0};
+    memset(&w, 0, sizeof w);
+    for (uint32_t h = 0; h < N_KV; h++) {
+        struct plan *plan = &w.plan[h];
+        *plan = (struct plan){.pos = POS,
+                              .end = END,
+                              .tile_tok = 256,
+                              .tile0 = TILE0,
+                              .n_tile = N_TILE,
+                              .n_part = GROUP,
+                              .n_word = N_WORD,
+                              .mask = w.mask[h][0],
+                              .weight = w.weight[h][0],
+                              .list_dense = w.dense[h]};
+        for (uint32_t i = 0; i < N_TILE * GROUP; i++) {
+            const uint32_t list = i / GROUP * N_HEAD + h * GROUP + i % GROUP;
+            const uint32_t n = plan_tile_tok(plan, i / GROUP);
+            memcpy(w.mask[h][i], got.mask[list], sizeof w.mask[h][i]);
+            memcpy(w.weight[h][i], got.weight[list], sizeof w.weight[h][i]);
+            plan_range(plan, i / GROUP, i % GROUP, 0, PAGE_TOK);
+            plan_range(plan, i / GROUP, i % GROUP, n - op->n_recent * PAGE_TOK, n);
+        }
+    }
+    w.lists = (struct plan_lists){.tok_max = op->tok_max,
+                                  .range_max = op->range_max,
+                                  .range = w.range,
+                                  .tok = w.tok,
+                                  .tok_logw = w.logw,
+                                  .range_ptr = w.range_ptr,
+                                  .tok_ptr = w.tok_ptr};
+    plan_compile(&w.lists, w.plan, N_KV, &stats, NULL);
+}
+
+static void assert_lists_alike(const struct op_sample *op)
+{
+    compile(op);
+    for (uint32_t i = 0; i < N_LIST; i++) {
+        const struct attn_list *made = &got.made[i];
+        const struct attn_range *range = w.range + w.range_ptr[i];
+        const uint32_t n_range = w.range_ptr[i + 1] - w.range_ptr[i],
+                       n = (TILE0 + i / N_HEAD) * 256;
+        const uint32_t n_tok = w.tok_ptr[i + 1] - w.tok_ptr[i];
+        uint32_t n_before = n_tok;
+        for (uint32_t r = 0; r < n_range; r++)
+            n_before += ((range[r].end < n / 32 ? range[r].end : n / 32) - range[r].begin) * 32;
+        assert_int_equal(made->why, w.dense[i % N_HEAD / GROUP][i / N_HEAD * GROUP + i % GROUP]);
+        assert_int_equal(made->n_range, n_range);
+        assert_int_equal(made->n_tok, n_tok);
+        assert_int_equal(made->n_before, n_before);
+        assert_memory_equal(got.range[i], range, n_range * sizeof *range);
+        assert_memory_equal(got.tok + i * op->tok_max, w.tok + w.tok_ptr[i], n_tok * sizeof *w.tok);
+        assert_memory_equal(got.logw + i * op->tok_max, w.logw + w.tok_ptr[i],
+                            n_tok * sizeof *w.logw);
+    }
+}
+
+/* Of one row of the second tile. */
+static void assert_masses_alike(const struct op_sample *op)
+{
+    const struct attn_range rows = rows_of(1);
+    const uint32_t row = rows.begin + op->audit_row % (rows.end - rows.begin);
+    for (uint32_t head = 0; head < N_HEAD; head++) {
+        double all = 0, kept = 0;
+        for (uint32_t t = 0; t <= POS + row; t++) {
+            const double e = exp(dot(query(row, head), key(head / GROUP, t)));
+            all += e;
+            if (plan_has(&w.plan[head / GROUP], 1, head % GROUP, t)) kept += e;
+        }
+        assert_true(got.made[head].mass < 0);
+        assert_true(fabs((double)got.made[N_HEAD + head].mass - kept / all) < 2e-3);
+        assert_true(p.geom.head_dim > 64 || op->least < 0.001f || kept / all < 0.99);
+    }
+}
+
+static void plans_are_the_references(void **state)
+{
+    static const sac_kv_type type[] = {SAC_KV_F16, SAC_KV_Q8, SAC_KV_BF16, SAC_KV_Q8};
+    static const uint32_t dim[] = {64, 64, 128, 256};
+    uint64_t seed = 3;
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        make_sequence(type[i], dim[i], &seed);
+        struct op_sample op = make_op();
+        if (i == 1) op.least = 0.0005f; /* many keys */
+        if (i == 2) op.tok_max = 60;    /* some lists have no room */
+        run(&op);
+        if (type[i] != SAC_KV_BF16) /* whose queries have 8 bits */
+            for (uint32_t h = 0; h < N_KV; h++) assert_takes_alike(&op, h);
+        assert_lists_alike(&op);
+        if (type[i] != SAC_KV_BF16) assert_masses_alike(&op);
+        free_sequence();
+    }
+}
+
+/* ---- Lists that read everything ---- */
+
+static void assert_reason(uint32_t list, enum plan_reason why)
+{
+    const struct attn_list *made = &got.made[list];
+    const uint32_t n_page = (TILE0 + list / N_HEAD) * 8;
+    assert_int_equal(made->why, why);
+    if (why == PLAN_SPARSE) return;
+    assert_int_equal(made->n_range, 1);
+    assert_int_equal(made->n_tok, 0);
+    assert_int_equal(made->n_before, n_page * PAGE_TOK);
+    assert_int_equal(got.range[list][0].begin, 0);
+    assert_int_equal(got.range[list][0].end, n_page + 8);
+}
+
+static void what_reads_everything_says_why(void **state)
+{
+    (void)state;
+    uint64_t seed = 4;
+    make_sequence(SAC_KV_F16, 64, &seed);
+    struct op_sample op = make_op();
+    op.dense_to = 512;
+    run(&op);
+    for (uint32_t i = 0; i < N_LIST; i++) assert_reason(i, i < N_HEAD ? PLAN_SHORT : PLAN_SPARSE);
+    op = make_op();
+    op.dense_from = END - 1;
+    run(&op);
+    for (uint32_t i = 0; i < N_LIST; i++) assert_reason(i, i < N_HEAD ? PLAN_SPARSE : PLAN_LAYER);
+    op = make_op();
+    op.most = 0.05;
+    run(&op);
+    for (uint32_t i = 0; i < N_LIST; i++) assert_reason(i, PLAN_NO_GAIN);
+    op = make_op();
+    op.dense = true;
+    run(&op);
+    for (uint32_t i = 0; i < N_LIST; i++) assert_reason(i, PLAN_LAYER);
+    /* A bad key of one KV head, before the tiles. */
+    ((uint16_t *)(void *)(p.frames + p.frame[1][3] * p.geom.bytes))[5] = 0x7c00;
+    op = make_op();
+    run(&op);
+    for (uint32_t i = 0; i < N_LIST; i++)
+        assert_reason(i, i % N_HEAD / GROUP == 1 ? PLAN_NAN : PLAN_SPARSE);
+    free_sequence();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_are_the_references),
+        cmocka_unit_test(what_reads_everything_says_why),
+    };
+    return cmocka_run_group_tests(tests, open_library, close_library);
+}
