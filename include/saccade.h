@@ -678,7 +678,7 @@ typedef struct sac_event {
     uint32_t n_probs;
     sac_finish finish;
     const char *stop;    /* the stop string that matched, or NULL */
-    sac_timings timings; /* SAC_EVENT_DONE */
+    sac_timings timings; /* SAC_EVENT_TOKEN: so far; SAC_EVENT_DONE */
     sac_reads reads;     /* SAC_EVENT_DONE: of the request's rows, again computed ones included */
     const char *error;
 } sac_event;

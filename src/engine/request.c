@@ -374,17 +374,22 @@ static sac_timings timings_of(const struct request_list *list, const struct requ
     return t;
 }
 
+/* What its sequence has read since the last time is the request's. */
+static void take_reads(struct request_list *list, struct request *r)
+{
+    const sac_reads reads = engine_take_reads(list->engine, r->seq);
+    reads_add(&r->reads, &reads);
+    if (r->n_preempted && r->owns_seq) return;
+    r->n_reused += (uint32_t)reads.n_reused_tok;
+    r->n_disk += (uint32_t)reads.n_disk_tok;
+    r->reuse_end = reuse_end_of(list->engine, r->seq);
+}
+
 static void give_back_seq(struct request_list *list, struct request *r)
 {
     if (r->seq == SAC_SEQ_NONE) return;
-    const sac_reads reads = engine_take_reads(list->engine, r->seq);
-    reads_add(&r->reads, &reads);
+    take_reads(list, r);
     r->held_us += admit_leave(list->engine, r->seq);
-    if (r->n_preempted == 0 || !r->owns_seq) {
-        r->n_reused = (uint32_t)reads.n_reused_tok;
-        r->n_disk = (uint32_t)reads.n_disk_tok;
-        r->reuse_end = reuse_end_of(list->engine, r->seq);
-    }
     if (r->owns_seq) {
         reuse_disk_want(list->engine, r->seq);
         sac_seq_remove(list->engine, r->seq);
@@ -503,6 +508,8 @@ static void take_choice(struct request_list *list, struct request *r)
     const bool is_last = is_end || match || r->n_predicted == r->max_tokens;
     if (is_last && !match) event.text_bytes = stop_flush(&r->stop);
     event.text = r->stop.held;
+    if (r->n_predicted == 1) take_reads(list, r); /* of the prompt: they are told with the token */
+    event.timings = timings_of(list, r);
     emit(r, &event);
     /* The stop string and what follows it in its token are never shown. */
     stop_consume(&r->stop, match ? r->stop.n_held : event.text_bytes);

@@ -102,6 +102,7 @@ static void write_token(struct reply *r, const struct answer_piece *p, struct st
     if (r->ask->token_ids)
         cJSON_AddItemToArray(cJSON_AddArrayToObject(choice, "token_ids"),
                              cJSON_CreateNumber(p->tok));
+    if (r->ask->timings) cJSON_AddItemToObject(chunk, "timings", reply_timings(&p->timings));
     reply_event(out, NULL, chunk);
 }
 
@@ -117,7 +118,7 @@ static void write_end(struct reply *r, const struct answer_piece *p, struct strb
     cJSON *chunk = chunk_json(r, p->choice_i, delta, reply_finish(c));
     if (p->stop_i >= 0)
         cJSON_AddStringToObject(choice_of(chunk), "stop_reason", r->ask->stop[p->stop_i]);
-    cJSON_AddItemToObject(chunk, "timings", reply_timings(c));
+    cJSON_AddItemToObject(chunk, "timings", reply_timings(&c->timings));
     reply_event(out, NULL, chunk);
 }
 
@@ -172,7 +173,7 @@ static void write_whole(struct reply *r, struct strbuf *out)
     cJSON *o = reply_object(r, "chat.completion"), *choices = cJSON_AddArrayToObject(o, "choices");
     for (uint32_t i = 0; i < r->n_choice; i++) cJSON_AddItemToArray(choices, whole_choice(r, i));
     cJSON_AddItemToObject(o, "usage", reply_usage(r));
-    cJSON_AddItemToObject(o, "timings", reply_timings(&r->choice[0]));
+    cJSON_AddItemToObject(o, "timings", reply_timings(&r->choice[0].timings));
     json_print(out, o);
 }
 

@@ -175,7 +175,7 @@ static void write_token(struct reply *r, const struct answer_piece *p, struct st
     if (r->ask->token_ids)
         cJSON_AddItemToArray(cJSON_AddArrayToObject(choice, "token_ids"),
                              cJSON_CreateNumber(p->tok));
-    write_chunk(r, choice, NULL, out);
+    write_chunk(r, choice, r->ask->timings ? reply_timings(&p->timings) : NULL, out);
 }
 
 static void write_piece(struct reply *r, const struct answer_piece *p, struct strbuf *out)
@@ -185,7 +185,7 @@ static void write_piece(struct reply *r, const struct answer_piece *p, struct st
     if (p->kind == ANSWER_DONE && r->failed.kind == REFUSAL_NONE) {
         cJSON *choice = choice_json(p->choice_i, json_text(p->text, p->n_text), reply_finish(c));
         if (p->stop_i >= 0) cJSON_AddStringToObject(choice, "stop_reason", r->ask->stop[p->stop_i]);
-        write_chunk(r, choice, reply_timings(c), out);
+        write_chunk(r, choice, reply_timings(&c->timings), out);
     }
     if (p->kind == ANSWER_PROMPT && r->ask->progress) {
         cJSON *o = reply_object(r, "text_completion");
@@ -226,7 +226,7 @@ static void write_whole(struct reply *r, struct strbuf *out)
     cJSON *o = reply_object(r, "text_completion"), *choices = cJSON_AddArrayToObject(o, "choices");
     for (uint32_t i = 0; i < r->n_choice; i++) cJSON_AddItemToArray(choices, whole_choice(r, i));
     cJSON_AddItemToObject(o, "usage", reply_usage(r));
-    cJSON_AddItemToObject(o, "timings", reply_timings(&r->choice[0]));
+    cJSON_AddItemToObject(o, "timings", reply_timings(&r->choice[0].timings));
     json_print(out, o);
 }
 

@@ -331,9 +331,8 @@ cJSON *reply_attention(struct reply *r)
     return o;
 }
 
-cJSON *reply_timings(const struct reply_choice *c)
+cJSON *reply_timings(const sac_timings *t)
 {
-    const sac_timings *t = &c->timings;
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "cache_n", t->n_cached);
     cJSON_AddNumberToObject(o, "prompt_n", t->n_prompt - t->n_reused); /* those computed */

@@ -85,7 +85,7 @@ cJSON *reply_usage(const struct reply *r);
 cJSON *reply_sparse(const struct reply *r);
 /* What GET /v1/attention/ID tells of the answers, which have ended; once. */
 cJSON *reply_attention(struct reply *r);
-cJSON *reply_timings(const struct reply_choice *c);
+cJSON *reply_timings(const sac_timings *t);
 /* {"total", "cache", "processed"} as llama.cpp has it. */
 cJSON *reply_progress(const struct answer_piece *p);
 /* "stop", "length" (a last call may be cut), "tool_calls". */

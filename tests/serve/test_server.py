@@ -170,6 +170,22 @@ class Streams(unittest.TestCase):
         said = "".join(e["choices"][0]["delta"].get("content", "") for e in told)
         self.assertEqual(said, whole["choices"][0]["message"]["content"])
 
+    def test_timings_of_each_token(self):
+        text = "one two three four five six seven eight nine ten " * 8
+        for path, body in (("/v1/completions", {"prompt": text, "max_tokens": 5, "temperature": 0, "ignore_eos": True}),
+                           ("/v1/chat/completions", chat(text, max_tokens=5, temperature=0, ignore_eos=True))):
+            for reused in (False, True):  # the second time most of the prompt is there
+                got = [e["timings"] for e in events(server.answer(path, {**body, "stream": True,
+                                                                         "timings_per_token": True}))
+                       if "timings" in e]
+                self.assertEqual([t["predicted_n"] for t in got], [1, 2, 3, 4, 5, 5])
+                self.assertEqual(len({(t["cache_n"], t["prompt_n"], t["prompt_ms"]) for t in got}), 1)
+                self.assertEqual(got[-1]["cache_n"] > 32, reused)
+                self.assertEqual(sorted(got, key=lambda t: t["predicted_ms"]), got)
+                self.assertEqual(got[0]["predicted_ms"], 0)
+            silent = events(server.answer(path, {**body, "stream": True}))
+            self.assertEqual([i for i, e in enumerate(silent) if "timings" in e], [len(silent) - 1])
+
     def test_characters_stay_whole(self):
         text = server.post("/v1/completions", {"prompt": "Emojis: 😀 😁 😂 🤣 😃", "stream": True,
                                                "max_tokens": 24, "temperature": 0})[2]
