@@ -250,9 +250,12 @@ static void normalise(sac_engine *e, const uint32_t *rows, uint32_t n)
 {
     const uint32_t n_embd = e->model->config.n_embd;
     struct logits *l = &e->logits;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0, end; i < n; i = end) { /* neighbours together */
+        for (end = i + 1; end < n && rows[end] == rows[end - 1] + 1;) end++;
         backend_copy(&e->backend, l->x + (size_t)i * n_embd,
-                     e->scratch.x + (size_t)rows[i] * n_embd, n_embd * sizeof *l->x);
+                     e->scratch.x + (size_t)rows[i] * n_embd,
+                     (size_t)(end - i) * n_embd * sizeof *l->x);
+    }
     e->ops.rmsnorm(e->workers, &(struct op_rmsnorm){.x = l->x,
                                                     .y = l->x,
                                                     .x_stride = n_embd,

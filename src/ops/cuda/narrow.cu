@@ -46,7 +46,6 @@ template <int type, uint32_t n_mat> struct narrow_ring {
     static constexpr uint32_t mat = bytes(unit), stage = n_mat * mat;
     static constexpr uint32_t stages =
         stages_of(unit) < STAGES_MAX ? stages_of(unit) : STAGES_MAX;
-    static constexpr uint32_t warp = stages * stage, all = WARPS * warp;
     static_assert(stages >= 2, "nothing would be under way");
 };
 
@@ -67,6 +66,7 @@ struct narrow_args {
     uint32_t n_part;
     uint32_t n_block, piece; /* blocks of a row of weights, and of a piece of it */
     uint32_t n_row, width, row0;
+    uint32_t warp_bytes, ring_bytes; /* of shared memory: of a warp's ring, of all and the sums */
     const __half *x;
     const float *x_scale;
     float *sum;      /* [pieces][n_row][groups * 16], if there are two pieces or more */
@@ -131,31 +131,43 @@ static __device__ inline void bring(uint8_t *mine, const struct narrow_args &a,
 
 /* ---- Sums ---- */
 
-/* Rows' inputs of a weight block: [tile][step], four of them. */
-template <uint32_t n_tile, uint32_t n_mat>
-static __device__ inline void load_x(uint2 x[n_tile][2], const struct narrow_args &a,
-                                     const struct narrow_job<n_mat> &job, uint32_t block)
+/* Rows' inputs of n weight blocks: [block][tile][step], four of them. */
+template <uint32_t n, uint32_t n_tile, uint32_t n_mat>
+static __device__ inline void load_x(uint2 x[n][n_tile][2], const struct narrow_args &a,
+                                     const struct narrow_job<n_mat> &job, uint32_t block0)
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (uint32_t i = 0; i < n_tile; i++) {
         const uint32_t row = job.row0 + i * ROWS_8 + g;
         const __half *p =
-            job.x + (size_t)row * job.x_stride + (block - job.x_begin) * LAYOUT_BLOCK + 4 * t;
+            job.x + (size_t)row * job.x_stride + (block0 - job.x_begin) * LAYOUT_BLOCK + 4 * t;
 #pragma unroll
-        for (uint32_t s = 0; s < 2; s++)
-            x[i][s] = row < a.n_row ? *reinterpret_cast<const uint2 *>(p + 16 * s)
-                                    : make_uint2(0, 0);
+        for (uint32_t k = 0; k < 2 * n; k++)
+            x[k / 2][i][k % 2] = row < a.n_row && block0 + k / 2 < job.end
+                                     ? *reinterpret_cast<const uint2 *>(p + 16 * k)
+                                     : make_uint2(0, 0);
     }
 }
 
-/* sum [n_mat][n_tile][4], as an mma leaves them, over a unit that has come to `at`. */
+/* Blocks whose inputs are loaded together: those of many rows come from far. */
+template <int type, uint32_t n_tile, uint32_t n_mat> static constexpr uint32_t x_blocks(void)
+{
+    return n_tile > 1 ? narrow_ring<type, n_mat>::unit : 1;
+}
+
+/* sum [n_mat][n_tile][4], as an mma leaves them, over a unit that is on its way to `at`. */
 template <int type, uint32_t n_tile, uint32_t n_mat>
 static __device__ inline void add_unit(float sum[n_mat][n_tile][4], const struct narrow_args &a,
                                        const struct narrow_job<n_mat> &job, const uint8_t *at,
                                        uint32_t block0)
 {
     using ring = narrow_ring<type, n_mat>;
+    constexpr uint32_t n_x = x_blocks<type, n_tile, n_mat>();
+    uint2 x[n_x][n_tile][2];
+    load_x<n_x, n_tile, n_mat>(x, a, job, block0);
+    copy_wait<ring::stages - 1>();
+    __syncwarp();
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     struct block_place place[n_mat];
     struct chunk_scale k[n_mat];
@@ -166,9 +178,8 @@ static __device__ inline void add_unit(float sum[n_mat][n_tile][4], const struct
     }
 #pragma unroll
     for (uint32_t i = 0; i < ring::unit; i++) {
-        uint2 x[n_tile][2];
         if (block0 + i >= job.end) return; /* the same for all lanes */
-        load_x<n_tile, n_mat>(x, a, job, block0 + i);
+        if (n_x == 1 && i > 0) load_x<n_x, n_tile, n_mat>(x, a, job, block0 + i);
 #pragma unroll
         for (uint32_t m = 0; m < n_mat; m++) {
             const block_w w = unpack_block<type>(place[m], i, k[m], g, t, job.shrink[m]);
@@ -177,7 +188,7 @@ static __device__ inline void add_unit(float sum[n_mat][n_tile][4], const struct
                 const __half2 pair[2][2] = {{w.w[0][s][0], w.w[0][s][1]},
                                             {w.w[1][s][0], w.w[1][s][1]}};
 #pragma unroll
-                for (uint32_t j = 0; j < n_tile; j++) mma(sum[m][j], pair, x[j][s]);
+                for (uint32_t j = 0; j < n_tile; j++) mma(sum[m][j], pair, x[i % n_x][j][s]);
             }
         }
     }
@@ -258,9 +269,8 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
 {
     using ring = narrow_ring<type, n_mat>;
     using sums = narrow_sums<n_tile, n_mat>;
-    static_assert(sizeof(sums) <= ring::all, "sums take the place of the rings");
     const uint32_t group = blockIdx.x - a.part[p].group0, g = threadIdx.x % 32 / 4;
-    uint8_t *mine = kernel_shared() + threadIdx.x / 32 * ring::warp;
+    uint8_t *mine = kernel_shared() + threadIdx.x / 32 * a.warp_bytes;
     struct narrow_job<n_mat> job;
     float sum[n_mat][n_tile][4] = {};
     job.row0 = a.row0 + blockIdx.y * n_tile * ROWS_8;
@@ -273,11 +283,9 @@ static __device__ inline void narrow_block(const struct narrow_args &a, uint32_t
     for (uint32_t i = 0; i + 1 < ring::stages; i++) bring<type, n_mat>(mine, a, job, i);
     fetch_beside(a, a.part[p], group);
     kernel_begin();
-    const float *scale = find_rows(job, a, (__half *)(kernel_shared() + ring::all), scale_room);
+    const float *scale = find_rows(job, a, (__half *)(kernel_shared() + a.ring_bytes), scale_room);
     for (uint32_t i = 0, block0; (block0 = unit_begin<type, n_mat>(job, i)) < job.end; i++) {
         bring<type, n_mat>(mine, a, job, i + ring::stages - 1);
-        copy_wait<ring::stages - 1>();
-        __syncwarp();
         add_unit<type, n_tile, n_mat>(sum, a, job, mine + i % ring::stages * ring::stage, block0);
         __syncwarp();
     }
@@ -347,8 +355,12 @@ static __global__ void __launch_bounds__(WARPS * 32) narrow_mixed(const struct n
 /* Rows of one launch are n_tile times eight for a block; as many launches as the tally asks for. */
 static sac_status launch_tiles(struct cuda_device *d, void (*kernel)(struct narrow_args),
                                struct narrow_args a, uint32_t n_group, uint32_t n_tile,
-                               size_t ring_bytes)
+                               uint32_t warp_bytes)
 {
+    const uint32_t n_mat = a.part[0].up ? 2 : 1;
+    const uint32_t sums = n_tile * n_mat * (uint32_t)sizeof(struct narrow_sums<1, 1>);
+    a.warp_bytes = warp_bytes;
+    a.ring_bytes = WARPS * warp_bytes > sums ? WARPS * warp_bytes : sums;
     const size_t packed = a.input.x ? (size_t)a.n_row * a.piece * LAYOUT_BLOCK * sizeof(__half) : 0;
     const uint32_t tile = n_tile * ROWS_8, n = (a.n_row + tile - 1) / tile;
     const uint32_t n_piece = (a.n_block + a.piece - 1) / a.piece;
@@ -357,7 +369,7 @@ static sac_status launch_tiles(struct cuda_device *d, void (*kernel)(struct narr
         a.row0 = first * tile;
         TRY(queue_launch(d, "narrow linear layer", kernel,
                          dim3(n_group, n - first < each ? n - first : each, n_piece), WARPS * 32,
-                         ring_bytes + packed, a));
+                         a.ring_bytes + packed, a));
     }
     return SAC_OK;
 }
@@ -375,19 +387,26 @@ static void cut_rows(struct narrow_args *a, const struct cuda_device *d, uint32_
     a->piece = (n_unit + n - 1) / n * UNIT_MAX;
 }
 
+/* Of a warp's ring: no more stages than it has units of a piece. */
+template <int type, uint32_t n_mat> static uint32_t ring_bytes(uint32_t piece)
+{
+    using ring = narrow_ring<type, n_mat>;
+    const uint32_t n = (piece + WARPS * ring::unit - 1) / (WARPS * ring::unit);
+    return (n < ring::stages ? n : ring::stages) * ring::stage;
+}
+
 template <int type>
 static sac_status launch(struct cuda_device *d, const struct narrow_args &a, uint32_t n_group)
 {
-    using glu = narrow_ring<type, 2>;
-    using ring = narrow_ring<type, 1>;
-    if (a.part[0].up) return launch_tiles(d, narrow<type, 1, 2>, a, n_group, 1, glu::all);
-    if (a.n_row <= ROWS_8) return launch_tiles(d, narrow<type, 1, 1>, a, n_group, 1, ring::all);
-    return launch_tiles(d, narrow<type, 2, 1>, a, n_group, 2, ring::all);
+    const uint32_t glu = ring_bytes<type, 2>(a.piece), ring = ring_bytes<type, 1>(a.piece);
+    if (a.part[0].up) return launch_tiles(d, narrow<type, 1, 2>, a, n_group, 1, glu);
+    if (a.n_row <= ROWS_8) return launch_tiles(d, narrow<type, 1, 1>, a, n_group, 1, ring);
+    return launch_tiles(d, narrow<type, 2, 1>, a, n_group, 2, ring);
 }
 
-static size_t ring_bytes(enum quant_type type)
+static uint32_t ring_bytes_of(enum quant_type type, uint32_t piece)
 {
-#define CALL(type) return narrow_ring<type, 1>::all
+#define CALL(type) return ring_bytes<type, 1>(piece)
     FOR_TYPE(type, CALL)
 #undef CALL
     return 0;
@@ -396,9 +415,11 @@ static size_t ring_bytes(enum quant_type type)
 static sac_status launch_mixed(struct cuda_device *d, const struct narrow_args &a,
                                uint32_t n_group)
 {
-    size_t most = 0;
-    for (uint32_t i = 0; i < a.n_part; i++)
-        most = ring_bytes(a.part[i].type) > most ? ring_bytes(a.part[i].type) : most;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < a.n_part; i++) {
+        const uint32_t bytes = ring_bytes_of(a.part[i].type, a.piece);
+        most = bytes > most ? bytes : most;
+    }
     if (a.n_row <= ROWS_8) return launch_tiles(d, narrow_mixed<1>, a, n_group, 1, most);
     return launch_tiles(d, narrow_mixed<2>, a, n_group, 2, most);
 }

@@ -15,6 +15,7 @@ static __global__ void __launch_bounds__(THREADS) rmsnorm(const struct op_rmsnor
     const float *x = op.x + row * op.x_stride + (size_t)group * op.width;
     float *y = op.y + row * op.y_stride + (size_t)group * op.width;
     float sum = 0;
+#pragma unroll 8 /* loads that are under way together */
     for (uint32_t j = lane; j < op.width; j += 32) sum += x[j] * x[j];
     for (int j = 16; j > 0; j /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, j);
     const float inverse = 1.0f / sqrtf(sum / (float)op.width + op.eps);
