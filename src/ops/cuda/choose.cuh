@@ -36,4 +36,53 @@ static __device__ inline float choose_key(const struct page_geom &g, const uint8
     return min + step * (float)code; /* the sum is the only rounding, fused or not */
 }
 
+/* Channels c .. c + 7 of it; c is a multiple of 8. */
+static __device__ inline void choose_keys(float key[8], const struct page_geom &g,
+                                          const uint8_t *page, uint32_t t, uint32_t c)
+{
+    if (g.type_k == SAC_KV_Q8) {
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) key[i] = choose_key(g, page, t, c + i);
+        return;
+    }
+    const uint4 v = *(const uint4 *)(page + g.k + (t * g.head_dim + c) * 2);
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+        key[i] = choose_half((uint16_t)(word[i / 2] >> i % 2 * 16), g.type_k);
+}
+
+#define CHOOSE_HEADS 8u /* whose logits are made together */
+
+struct choose_query {
+    const float *q; /* [group, head_dim] */
+    uint32_t group;
+    float scale, softcap;
+};
+
+/* Logits of token t of a page for heads g0 .. g0 + CHOOSE_HEADS - 1, as far as there are such. */
+static __device__ inline void choose_logits(float logit[CHOOSE_HEADS],
+                                            const struct choose_query &of,
+                                            const struct page_geom &g, const uint8_t *page,
+                                            uint32_t t, uint32_t g0)
+{
+    const uint32_t d = g.head_dim;
+#pragma unroll
+    for (uint32_t i = 0; i < CHOOSE_HEADS; i++) logit[i] = 0;
+    for (uint32_t c = 0; c < d; c += 8) {
+        float key[8];
+        choose_keys(key, g, page, t, c);
+#pragma unroll
+        for (uint32_t i = 0; i < CHOOSE_HEADS; i++)
+#pragma unroll
+            for (uint32_t k = 0; k < 8 && g0 + i < of.group; k++)
+                logit[i] += of.q[(g0 + i) * d + c + k] * key[k];
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < CHOOSE_HEADS; i++) {
+        logit[i] *= of.scale;
+        if (of.softcap > 0) logit[i] = of.softcap * tanhf(logit[i] / of.softcap);
+    }
+}
+
 #endif

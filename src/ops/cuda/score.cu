@@ -69,24 +69,15 @@ static __global__ void __launch_bounds__(WARPS * 32)
     kernel_begin();
     const struct op_lane_logits &op = list[blockIdx.y];
     const uint32_t t = threadIdx.x % 32, i = blockIdx.x * WARPS + threadIdx.x / 32;
-    const uint32_t d = geom.head_dim;
+    const struct choose_query of = {op.q, op.group, op.scale, op.softcap};
     if (i >= op.keys.n_page) return;
     const uint8_t *page = place_page(op.keys.frames, op.keys.page[i], geom.bytes);
-    for (uint32_t g0 = 0; g0 < op.group; g0 += HEADS) {
-        float sum[HEADS] = {};
-        for (uint32_t c = 0; c < d; c++) {
-            const float k = choose_key(geom, page, t, c);
+    for (uint32_t g0 = 0; g0 < op.group; g0 += CHOOSE_HEADS) {
+        float x[CHOOSE_HEADS];
+        choose_logits(x, of, geom, page, t, g0);
 #pragma unroll
-            for (uint32_t g = 0; g < HEADS; g++)
-                if (g0 + g < op.group) sum[g] += op.q[(g0 + g) * d + c] * k;
-        }
-#pragma unroll
-        for (uint32_t g = 0; g < HEADS; g++) {
-            if (g0 + g >= op.group) continue;
-            float x = sum[g] * op.scale;
-            if (op.softcap > 0) x = op.softcap * tanhf(x / op.softcap);
-            op.out[(g0 + g) * op.out_stride + i * PAGE_TOK + t] = x;
-        }
+        for (uint32_t g = 0; g < CHOOSE_HEADS; g++)
+            if (g0 + g < op.group) op.out[(g0 + g) * op.out_stride + i * PAGE_TOK + t] = x[g];
     }
 }
 

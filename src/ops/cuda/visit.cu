@@ -12,7 +12,6 @@
 #define THREADS 512u
 #define WARPS   (THREADS / 32)
 #define CHUNK   32u /* pages; `k` has room for the sums of OP_GROUP_MAX heads of each */
-#define HEADS   8u  /* whose logits a warp makes together */
 
 struct visit_walk { /* of a team, in shared memory */
     uint32_t at, look, n_last; /* as in struct op_visited */
@@ -48,22 +47,16 @@ static __device__ inline float warp_log_sum(float x, bool is_token)
 static __device__ void sum_page(float *out, const struct op_lane_visit &op,
                                 const struct page_geom &g, const uint8_t *page, uint32_t n_tok)
 {
-    const uint32_t t = threadIdx.x % 32, d = g.head_dim;
-    for (uint32_t g0 = 0; g0 < op.group; g0 += HEADS) {
-        float sum[HEADS] = {};
-        for (uint32_t c = 0; c < d; c++) {
-            const float k = t < n_tok ? choose_key(g, page, t, c) : 0.0f;
+    const uint32_t t = threadIdx.x % 32;
+    const struct choose_query of = {op.q, op.group, op.scale, op.softcap};
+    for (uint32_t g0 = 0; g0 < op.group; g0 += CHOOSE_HEADS) {
+        float x[CHOOSE_HEADS] = {};
+        if (t < n_tok) choose_logits(x, of, g, page, t, g0);
 #pragma unroll
-            for (uint32_t i = 0; i < HEADS; i++)
-                if (g0 + i < op.group) sum[i] += op.q[(g0 + i) * d + c] * k;
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < HEADS; i++) {
+        for (uint32_t i = 0; i < CHOOSE_HEADS; i++) {
             if (g0 + i >= op.group) continue;
-            float x = sum[i] * op.scale;
-            if (op.softcap > 0) x = op.softcap * tanhf(x / op.softcap);
-            x = warp_log_sum(x, t < n_tok);
-            if (t == 0) out[g0 + i] = x;
+            const float sum = warp_log_sum(x[i], t < n_tok);
+            if (t == 0) out[g0 + i] = sum;
         }
     }
 }
