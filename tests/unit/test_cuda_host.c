@@ -321,33 +321,42 @@ static void methods_choose_as_on_the_host(void **state)
 
 /* ---- Prompts ---- */
 
-enum { N_LONG = 300, N_CHUNK = 256 + 32 };
+enum { N_LONG = 300, N_CHUNK = 256 + 32, FEW_FRAMES = 40 };
 
-/* What a prompt reads, and its last row's logits, of a model of one layer. */
+/* What a prompt reads, and its last row's logits. */
 struct planned {
     struct heard heard;
     sac_reads reads;
 };
 
-static void plan_prompt(struct planned *out, const char *device, sac_kv_type type,
-                        const char *prefill, uint32_t company)
+struct plan_wish {
+    const sac_model *of;
+    sac_kv_type type;
+    const char *prefill;
+    uint32_t company; /* other prompts */
+    size_t fast;      /* bytes of frames; 0: all pages have one */
+};
+
+static void plan_prompt(struct planned *out, const struct plan_wish *w, const char *device)
 {
     sac_engine *e = NULL;
     sac_error err;
     sac_seq seq, other;
     int32_t tok[N_LONG];
-    sac_engine_params p = params_of(device, type);
+    const struct sac_tier_params tier = {.fast_bytes = w->fast};
+    sac_engine_params p = params_of(device, w->type);
     p.n_ctx = 512;
     p.n_batch = N_CHUNK;
-    p.prefill = &prefill;
+    p.prefill = &w->prefill;
     p.n_prefill = 1;
     p.sparse_min_ctx = 1;
+    if (w->fast) p.tier = &tier;
     memset(out, 0, sizeof *out);
     for (int32_t i = 0; i < N_LONG; i++) tok[i] = (i * i / 7 + i * 37 + i / 9) % TINY_VOCAB;
-    must(sac_engine_create(&e, shallow, &p, &err), &err);
+    must(sac_engine_create(&e, w->of, &p, &err), &err);
     must(sac_seq_create(e, &seq, &err), &err);
     append(e, seq, tok, N_LONG, SAC_ROW_PROMPT);
-    for (uint32_t i = 0; i < company; i++) {
+    for (uint32_t i = 0; i < w->company; i++) {
         must(sac_seq_create(e, &other, &err), &err);
         append(e, other, tok + 3 + i, N_LONG - 20, SAC_ROW_PROMPT);
     }
@@ -361,9 +370,11 @@ static void plans_are_those_of_the_host(void **state)
 {
     (void)state;
     static struct planned want, got;
-    const char *method = "auto:mass=0.8,rows=16,last=0,most=1,recent=32";
-    plan_prompt(&want, "cpu", SAC_KV_F16, method, 0);
-    plan_prompt(&got, "cuda", SAC_KV_F16, method, 0);
+    const struct plan_wish wish = {.of = shallow,
+                                   .type = SAC_KV_F16,
+                                   .prefill = "auto:mass=0.8,rows=16,last=0,most=1,recent=32"};
+    plan_prompt(&want, &wish, "cpu");
+    plan_prompt(&got, &wish, "cuda");
     const sac_reads *w = &want.reads, *g = &got.reads;
     assert_true(divergence(want.heard.logits[0], got.heard.logits[0]) < 1e-3);
     assert_int_equal(w->n_cell, g->n_cell);
@@ -381,11 +392,29 @@ static void plans_do_not_show_their_company(void **state)
 {
     (void)state;
     static struct planned want, got;
-    const char *method = "auto:mass=0.8,rows=16,last=16,most=1,recent=32";
-    plan_prompt(&want, "cuda", SAC_KV_Q8, method, 0);
+    struct plan_wish wish = {.of = shallow,
+                             .type = SAC_KV_Q8,
+                             .prefill = "auto:mass=0.8,rows=16,last=16,most=1,recent=32"};
+    plan_prompt(&want, &wish, "cuda");
+    wish.company = 1;
     setenv("SAC_GRID_ORDER", "backward", 1);
-    plan_prompt(&got, "cuda", SAC_KV_Q8, method, 1);
+    plan_prompt(&got, &wish, "cuda");
     unsetenv("SAC_GRID_ORDER");
+    assert_memory_equal(want.heard.logits[0], got.heard.logits[0], sizeof want.heard.logits[0]);
+    assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
+}
+
+/* The second layer takes the frames of the first one's pages, which are surveyed where they lie. */
+static void plans_reach_pages_below(void **state)
+{
+    (void)state;
+    static struct planned want, got;
+    struct plan_wish wish = {.of = model,
+                             .type = SAC_KV_F16,
+                             .prefill = "auto:mass=0.8,rows=16,last=0,most=1,recent=32"};
+    plan_prompt(&want, &wish, "cuda");
+    wish.fast = FEW_FRAMES * (size_t)PAGE_TOK * DIM * 4;
+    plan_prompt(&got, &wish, "cuda");
     assert_memory_equal(want.heard.logits[0], got.heard.logits[0], sizeof want.heard.logits[0]);
     assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
 }
@@ -398,6 +427,7 @@ int main(void)
         cmocka_unit_test(order_of_threads_and_company_do_not_show),
         cmocka_unit_test(plans_are_those_of_the_host),
         cmocka_unit_test(plans_do_not_show_their_company),
+        cmocka_unit_test(plans_reach_pages_below),
         cmocka_unit_test(repeated_steps_are_one_graph),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);
