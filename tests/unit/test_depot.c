@@ -46,14 +46,14 @@ static int free_models(void **state)
 /* Pages are read whole, by score, by single tokens, by visits, and where only keys say which. */
 static const char *const methods[] = {
     "full",
+    "auto:mass=0.5,most=1,recent=40",
+    "quest:budget=32,dense=0,sink=0,recent=0",
+    "psa:mass=0.5,order=box,recent=0",
     "streaming:budget=40",
     "topk:budget=20",
-    "quest:budget=32,dense=0,sink=0,recent=0",
     "arkvale:budget=64,dense=0,sink=0,recent=0",
-    "psa:mass=0.5,order=box,recent=0",
-    "auto:mass=0.5,most=1,recent=40",
 };
-enum { N_METHOD = sizeof methods / sizeof methods[0] };
+enum { N_METHOD = sizeof methods / sizeof methods[0], AUTO = 1, STREAMING = 4 };
 
 static size_t page_bytes(sac_kv_type type)
 {
@@ -157,7 +157,7 @@ static void live(sac_engine *e, uint32_t n_fork, struct heard *h)
     }
     decode(e, seq + 1, n_fork, N_STEP, h);
     must(sac_seq_truncate(e, seq[0], 50, &err), &err); /* into a sealed page */
-    append(e, seq[0], prompt + 7, 40, SAC_ROW_PROMPT);
+    append(e, seq[0], prompt + 7, 20, SAC_ROW_PROMPT);
     decode(e, seq + 1, n_fork, 1, h); /* beside prompt rows */
     for (uint32_t i = 0; i <= n_fork; i++) h->reads[i] = engine_take_reads(e, seq[i]);
 }
@@ -191,7 +191,7 @@ static void few_frames_give_the_same_bits(void **state)
     (void)state;
     static struct heard want, got;
     const struct scene scene[] = {{model, SAC_KV_F16, 2, N_METHOD, 0},
-                                  {model, SAC_KV_Q8, 2, N_METHOD, 12},
+                                  {model, SAC_KV_Q8, 2, 4, 12},
                                   {windowed, SAC_KV_BF16, 6, 1, 0}};
     for (int i = 0; i < 3; i++) {
         const sac_tier_stats none = live_with(&scene[i], 0, &want);
@@ -223,7 +223,7 @@ static void what_is_read_again_has_a_frame(void **state)
 {
     (void)state;
     static struct heard h;
-    enum { N_PAGE = 4, N_HEAD = 2, N = 3, STREAMING = 1 }; /* pages of 130 tokens; steps */
+    enum { N_PAGE = 4, N_HEAD = 2, N = 3 }; /* pages of 130 tokens; steps */
     for (uint32_t few = 0; few < 2; few++) {
         sac_engine *e = new_engine(model, SAC_KV_F16, few ? least(2) + 20 : 1000);
         sac_error err;
@@ -263,10 +263,10 @@ static void what_is_not_read_gives_way(void **state)
         memset(&heard[few], 0, sizeof heard[few]);
         for (int i = 0; i < 2; i++) {
             must(sac_seq_create(e, &seq[i], &err), &err);
-            append(e, seq[i], prompt + 9 * i, N_PROMPT, SAC_ROW_PROMPT);
+            append(e, seq[i], prompt + 9 * i, 66, SAC_ROW_PROMPT);
             step_all(e, &heard[few]);
         }
-        for (int i = 0; i < 5; i++) decode(e, &seq[i % 2], 1, 1, &heard[few]);
+        for (int i = 0; i < 4; i++) decode(e, &seq[i % 2], 1, 1, &heard[few]);
         sac_engine_free(e);
     }
     assert_memory_equal(&heard[0], &heard[1], sizeof heard[0]);
@@ -283,7 +283,7 @@ static void move_to_used_places(const sac_engine_params *params)
     uint8_t *bytes;
     size_t n;
     must(sac_seq_create(few, &a, &err), &err);
-    append(few, a, prompt + 20, 70, SAC_ROW_PROMPT);
+    append(few, a, prompt + 20, 40, SAC_ROW_PROMPT);
     step_all(few, &h);
     decode(few, &a, 1, 1, &h);
     sac_seq_remove(few, a);
@@ -318,7 +318,7 @@ static void places_are_used_again(void **state)
     (void)state;
     sac_engine_params p = params_of(SAC_KV_Q8);
     move_to_used_places(&p);
-    p.decode = &methods[N_METHOD - 1];
+    p.decode = &methods[AUTO];
     p.n_decode = 1;
     move_to_used_places(&p);
 }
@@ -342,7 +342,7 @@ static void steps_that_fetch_are_one_graph(void **state)
     sac_error err;
     sac_seq seq;
     must(sac_seq_create(e, &seq, &err), &err);
-    must(sac_seq_use_decode(e, seq, N_METHOD - 1, &err), &err);
+    must(sac_seq_use_decode(e, seq, AUTO, &err), &err);
     append(e, seq, prompt, 70, SAC_ROW_PROMPT);
     step_all(e, &h);
     const uint32_t before = graphs_started();
