@@ -26,3 +26,4 @@ wait
 set --
 for part in "$out"/part.*/docs.jsonl; do set -- "$@" --read "$part"; done
 "$program" eval docs "$@"
+"$(dirname "$0")/docs_table.py" "$out"/part.*/docs.jsonl
