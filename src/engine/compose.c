@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-#define MASS_ROWS 64u /* of a question, the last ones, at most */
+#define MASS_ROWS 32u /* of a question, the last ones, at most */
 
 struct compose {
     sac_engine *e;
