@@ -404,6 +404,20 @@ static void plans_do_not_show_their_company(void **state)
     assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
 }
 
+/* Lists that name everything are made and read there, too, and give the bits of none. */
+static void a_plan_of_everything_is_dense(void **state)
+{
+    (void)state;
+    static struct planned want, got;
+    struct plan_wish wish = {.of = shallow, .type = SAC_KV_F16, .prefill = "dense"};
+    plan_prompt(&want, &wish, "cuda");
+    wish.prefill = "auto:mass=1";
+    plan_prompt(&got, &wish, "cuda");
+    assert_memory_equal(want.heard.logits[0], got.heard.logits[0], sizeof want.heard.logits[0]);
+    assert_int_equal(got.reads.n_cell_read, want.reads.n_cell);
+    assert_true(got.reads.n_plan > 0 && got.reads.n_plan == got.reads.n_plan_dense);
+}
+
 /* The second layer takes the frames of the first one's pages, which are surveyed where they lie. */
 static void plans_reach_pages_below(void **state)
 {
@@ -427,6 +441,7 @@ int main(void)
         cmocka_unit_test(order_of_threads_and_company_do_not_show),
         cmocka_unit_test(plans_are_those_of_the_host),
         cmocka_unit_test(plans_do_not_show_their_company),
+        cmocka_unit_test(a_plan_of_everything_is_dense),
         cmocka_unit_test(plans_reach_pages_below),
         cmocka_unit_test(repeated_steps_are_one_graph),
     };
