@@ -10,12 +10,10 @@
 #include "ops/cuda/attn_unit.cuh"
 #include "ops/cuda/block.cuh"
 
-#ifndef SPLIT_MAX
-#define SPLIT_MAX 64u /* splits of a list, unless they would be too long */
-#endif
-#define SPLIT_UNIT 128u /* units of a split at most: a lane knows one of its warp */
-#define SPLIT_TURNS 2u  /* of its block's warps at least */
-#define BUSY_WARPS 8u   /* of a multiprocessor that are enough for one row */
+#define SPLIT_MAX   64u  /* splits of a list, unless they would be too long */
+#define SPLIT_UNIT  128u /* units of a split at most: a lane knows one of its warp */
+#define SPLIT_TURNS 2u   /* of its block's warps at least */
+#define BUSY_WARPS  8u   /* of a multiprocessor that are enough for one row */
 #define PART_MAX   TALLY         /* splits at a time: 34 MB of scratch for heads of 128 */
 
 /* ---- Jobs ---- */
@@ -38,20 +36,17 @@ static __host__ __device__ inline void job_cut(struct decode_job *j, uint32_t un
     j->n_split = (j->n_unit + j->split_unit - 1) / j->split_unit;
 }
 
-/* A job as a block sees it, with what the device has chosen. */
-static __device__ struct decode_job job_now(const struct decode_job &noted, uint32_t unit_page)
+/* What the device has chosen, into a block's copy of its job. */
+static __device__ void job_choose(struct decode_job *j, uint32_t unit_page)
 {
-    struct decode_job j = noted;
-    if (!j.count) return j;
-    const struct attn_count count = *j.count;
+    const struct attn_count count = *j->count;
     if (count.dense) {
-        j.page = NULL; /* page0 and n_page say so */
+        j->page = NULL; /* page0 and n_page say so */
     } else {
-        j.n_page = count.n_page;
-        j.n_tok = count.n_tok;
+        j->n_page = count.n_page;
+        j->n_tok = count.n_tok;
     }
-    job_cut(&j, unit_page);
-    return j;
+    job_cut(j, unit_page);
 }
 
 /* ---- A split ---- */
@@ -156,12 +151,12 @@ __global__ void __launch_bounds__(decode_size<F, D>::warps * 32)
     attn_decode_kernel(const struct attn_call call, const struct decode_job *jobs, float *scratch,
                        uint32_t *tally)
 {
-    kernel_begin();
     using size = decode_size<F, D>;
     uint8_t *const smem = kernel_shared();
     __shared__ struct decode_job job;
-    if (blockIdx.x >= jobs[blockIdx.y].n_split) return;
-    if (threadIdx.x == 0) job = job_now(jobs[blockIdx.y], size::unit_page);
+    if (threadIdx.x == 0) job = jobs[blockIdx.y];
+    kernel_begin();
+    if (threadIdx.x == 0 && job.count) job_choose(&job, size::unit_page);
     __syncthreads();
     if (blockIdx.x >= job.n_split) return;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -23,7 +23,8 @@ template <typename... P> static const void *kernel_entry(void (*kernel)(P...))
 
 /* The first words of every kernel: what was launched before is done and its writes are seen, and
  * blocks of what is launched next may come up to here, so that they are there when their turn is.
- * Words before it may touch neither activations nor what the host has staged. */
+ * Words before it may read what the host had put there before the row of launches: weights, and what
+ * was staged for this row, as its first kernel begins when that has come. */
 __device__ __forceinline__ void kernel_begin(void)
 {
 #if __CUDA_ARCH__ >= 900

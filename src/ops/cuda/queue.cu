@@ -15,9 +15,7 @@
 #define BYTES_MAX    ((size_t)4 << 20)
 #define SMEM_ANY     32768u /* of shared memory that every kernel may ask for beside its own, */
 #define SMEM_STATIC  16384u /* which is less than this */
-#ifndef CARVEOUT
-#define CARVEOUT 100 /* percent of an SM's memory that is shared memory rather than cache */
-#endif
+#define CARVEOUT     100    /* percent of an SM's memory that is shared memory rather than cache */
 
 struct command_row {
     struct queue_command *command; /* [COMMANDS_MAX] */
