@@ -1,10 +1,10 @@
 /* attend.c: the attention stage of a layer, a fixed row of steps over one reading.
  *
  * Keys and values take this way: `write` puts them, 16 bit, into the tail of the sequence and into
- * `own` for the pages that a chunk begins; `seal` codes full pages into the pool; `choose` says
- * what is read; `resolve` where that lies; `read` attends to sealed pages and, for a row's own
- * page, to the 16-bit form; `correct` adds what stands for the rest; `keep` makes the last unfilled
- * page the tail.
+ * `own` for the pages that a chunk begins; `seal` codes full pages into the pool; `bring` fetches
+ * for a device what prompt rows may look at; `choose` says what is read; `resolve` where that lies;
+ * `read` attends to sealed pages and, for a row's own page, to the 16-bit form; `correct` adds what
+ * stands for the rest; `keep` makes the last unfilled page the tail.
  *
  * Invariants:
  *  1. A reading is made here for each layer and gone with it. Its runs and lanes are set up before
@@ -104,6 +104,7 @@ void attend_layer(sac_engine *e, uint32_t layer)
     tier_enter(e->pool.tier, layer);
     attend_write(e, &r);
     attend_seal(e, &r);
+    attend_bring(e, &r);
     attend_choose(e, &r);
     attend_lose(e, &r);
     for (uint32_t first = 0, end; first < r.n_run; first = end) {

@@ -89,6 +89,9 @@ void attend_write(sac_engine *e, struct reading *r);
 void attend_seal(sac_engine *e, const struct reading *r);
 /* Ends the sequences of runs for which a method could not read a page. */
 void attend_lose(sac_engine *e, const struct reading *r);
+/* With a depot: all that prompt rows see of the layer, which methods may look at, comes into the
+ * device's window as far as it fits. */
+void attend_bring(const sac_engine *e, const struct reading *r);
 /* Asks the methods what is read. Rows that no method chooses for read everything. */
 void attend_choose(sac_engine *e, struct reading *r);
 /* Says where the pages lie that runs from `first` on read, brings them into memory and keeps them

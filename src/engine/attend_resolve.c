@@ -157,24 +157,29 @@ sac_status attend_hold(sac_engine *e, struct reading *r, uint32_t first, uint32_
 }
 
 /* All runs at once, and none waits: what finds no room is read where it is. */
-static void fetch_away(const sac_engine *e, const struct reading *r)
+static void fetch_away(const sac_engine *e, const struct reading *r, uint32_t first, uint32_t end)
 {
     const struct depot *d = e->pool.depot;
-    if (!d) return;
+    if (!d || first == end) return;
     e->ops.depot.fetch(e->workers, &(struct op_depot_fetch){.map = &d->map,
                                                             .geom = &e->pool.geom,
                                                             .layer = r->layer,
                                                             .window = r->window,
                                                             .n_new = e->attend.n_sealed,
-                                                            .n_run = r->n_run,
-                                                            .run = r->run});
+                                                            .n_run = end - first,
+                                                            .run = r->run + first});
+}
+
+void attend_bring(const sac_engine *e, const struct reading *r)
+{
+    fetch_away(e, r, r->n_decode, r->n_run);
 }
 
 uint32_t attend_resolve(sac_engine *e, struct reading *r, uint32_t first)
 {
     uint32_t end = first;
     r->frames = pool_frames(&e->pool);
-    fetch_away(e, r);
+    fetch_away(e, r, 0, r->n_decode);
     if (!e->pool.tier) return r->n_run;
     while (end < r->n_run && !engine_is_broken(e, end)) end++;
     if (end == first) return first + 1; /* stands alone, and nobody attends */
