@@ -90,7 +90,6 @@ struct method_context {
      * they are; NULL, or *first = *end: of none. Where all of them see a window only, it gets those
      * of all layers. */
     void (*reads)(const struct context_view *v, uint32_t *first, uint32_t *end);
-    bool reads_shares;                     /* it wants them as shares; else as their roots */
     uint32_t (*rounds)(const void *param); /* of reading and planning; NULL: one */
     /* Whether `observe` wants to see this layer's changes before its attention; it may take bits of
      * this layer's successors away, and add none. */
