@@ -12,7 +12,7 @@
 
 #define SPLIT_MAX   64u  /* splits of a list, unless they would be too long */
 #define SPLIT_UNIT  128u /* units of a split at most: a lane knows one of its warp */
-#define SPLIT_TURNS 2u   /* of its block's warps at least */
+#define SPLIT_LEAST 8u   /* and at least: a multiple of the warps of any block */
 #define BUSY_WARPS  8u   /* of a multiprocessor that are enough for one row */
 #define PART_MAX   TALLY         /* splits at a time: 34 MB of scratch for heads of 128 */
 
@@ -23,7 +23,7 @@ static __host__ __device__ inline uint32_t split_units(const struct decode_job *
 {
     const uint32_t each = (j->n_unit + j->split_most - 1) / j->split_most;
     const uint32_t turns = (each + j->n_warp - 1) / j->n_warp;
-    const uint32_t n = (turns < SPLIT_TURNS ? SPLIT_TURNS : turns) * j->n_warp;
+    const uint32_t n = turns * j->n_warp < SPLIT_LEAST ? SPLIT_LEAST : turns * j->n_warp;
     return n < SPLIT_UNIT ? n : SPLIT_UNIT;
 }
 
@@ -288,7 +288,7 @@ static void job_reserve(struct decode_job *j, const struct attn_run *run, uint32
     const struct attn_chosen *c = &run->chosen;
     const uint32_t own = run->pos0 / PAGE_TOK, each = unit_page > 2 ? unit_page : 2;
     const uint32_t n_unit = own * each + 2;
-    const uint32_t least = SPLIT_TURNS * j->n_warp, most = (n_unit + least - 1) / least;
+    const uint32_t most = (n_unit + SPLIT_LEAST - 1) / SPLIT_LEAST;
     const uint32_t long_most = (n_unit + SPLIT_UNIT - 1) / SPLIT_UNIT;
     j->count = c->count + h;
     j->page = c->page + h * c->stride;
