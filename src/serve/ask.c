@@ -366,7 +366,7 @@ static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_ru
 static sac_status refuse_unsupported(const cJSON *o, struct refusal *ref)
 {
     static const char *const names[] = {"suffix",        "functions", "function_call", "best_of",
-                                        "prompt_embeds", "audio",     "lora"};
+                                        "prompt_embeds", "audio",     "lora",          "n_probs"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (json_get(o, names[i]))
             return refusal_set(ref, REFUSAL_UNSUPPORTED, names[i],

@@ -114,8 +114,8 @@ class Fields(unittest.TestCase):
         server.refusal(501, "/v1/chat/completions", {"messages": [picture]})
 
     def test_what_is_not_built_in_is_said(self):
-        for field in ({"suffix": "x"}, {"functions": []}, {"documents": ["a"]}, {"return_attention": True,
-                                                                                 "documents": ["a"]}):
+        for field in ({"suffix": "x"}, {"functions": []}, {"n_probs": 3}, {"documents": ["a"]},
+                      {"return_attention": True, "documents": ["a"]}):
             error = server.refusal(501, "/v1/chat/completions", chat("Hi", **field))
             self.assertEqual(error["type"], "not_supported_error")
 
