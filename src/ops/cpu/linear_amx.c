@@ -818,11 +818,25 @@ static void store_sums(struct sums *s)
     TILE_STORE(3, &s->at[1][1]);
 }
 
+/* Asks for the lines of y in which row pair r2 will end, while it is computed: else each of them
+ * keeps a store waiting for as long as memory takes. */
+static void fetch_ends(const struct job *job, const struct step *st, uint32_t r2)
+{
+    const uint32_t r0 = r2 * 2 * TILE, n = min_u32(2 * TILE, job->op->n_row - r0);
+    for (uint32_t c = 0; c < st->n_col; c++) {
+        const struct linear_part *part = &job->op->part[st->unit[c].part_i];
+        const float *y = part->y + r0 * part->y_stride + st->unit[c].group_i * WEIGHT_GROUP;
+        for (uint32_t r = 0; r < n; r++, y += part->y_stride)
+            _mm_prefetch((const char *)y, _MM_HINT_T1);
+    }
+}
+
 /* All row pairs of the pass times the pair's range; meanwhile `next` (or NULL) is dequantised. */
 static void run_step(struct lane *lane, const struct step *st, struct step *next)
 {
     const struct job *job = lane->job;
     const uint32_t nb = st->source[0].nb, n_row2 = st->strip.n_row2;
+    const bool is_last = st->range_i + 1 == job->n_range;
     struct sums *sums = lane->sums;
     if (job->n_range > 1) sums += (size_t)st->pair_i * n_row2;
     struct spread spread = spread_tiles(next, n_row2, nb);
@@ -835,10 +849,11 @@ static void run_step(struct lane *lane, const struct step *st, struct step *next
         k.x = job->x + tile_index(&job->in, st->range_i * job->in.range_blocks, r2);
         k.w = st->w;
         k.rows2 = r2 * 2 * TILE + TILE < job->op->n_row;
+        if (is_last && !linear_is_glu(job->op)) fetch_ends(job, st, r2);
         load_sums(to, st->range_i == 0);
         run_product(&k, nb, &spread, job->f16 ? only_f16 : only_bf16);
         store_sums(to);
-        if (st->range_i + 1 == job->n_range) begin_ending(&lane->ending, job, st, r2, to);
+        if (is_last) begin_ending(&lane->ending, job, st, r2, to);
     }
     assert(spread.tile == spread.n_tile);
 }
@@ -883,8 +898,10 @@ static void cut_strips(struct job *job, uint32_t n_worker)
     job->n_pair = linear_is_glu(job->op) ? n_unit : (n_unit + 1) / 2;
     job->strip_pairs = linear_is_glu(job->op) ? STRIP_GLU : 1;
     if (job->n_range > 1) {
+        /* Two for every worker of a pass: one that is held up leaves the second to others. */
+        const uint32_t each = 2 * ((n_worker + job->n_pass - 1) / job->n_pass);
         uint32_t n = (job->n_pair + STRIP_MAX - 1) / STRIP_MAX;
-        n = (n + n_worker - 1) / n_worker * n_worker;
+        n = (n + each - 1) / each * each;
         job->strip_pairs = (job->n_pair + n - 1) / n;
     }
     job->n_strip = (job->n_pair + job->strip_pairs - 1) / job->strip_pairs;
