@@ -118,10 +118,10 @@ static sac_status check(const struct compose *c, sac_error *err)
         TRY(check_doc(c, i, err));
         n_tok += c->e->seqs[p->doc[i]].n_done - p->n_head;
     }
-    if (n_tok > c->e->params.n_ctx)
+    if (n_tok > repeat_context(c->e))
         return error_set(err, SAC_ERR_CONTEXT,
                          "the %zu documents have %llu tokens together, the context holds %u",
-                         p->n_doc, (unsigned long long)n_tok, c->e->params.n_ctx);
+                         p->n_doc, (unsigned long long)n_tok, repeat_context(c->e));
     return SAC_OK;
 }
 

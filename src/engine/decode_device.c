@@ -6,8 +6,9 @@
  *  1. Of a layer that methods are asked in, every lane of a decode row has a count, asked or not;
  *     it comes down with the logits, and is added to the counters behind the same wait.
  *  2. A run all of whose lanes the program knows to be dense has no lists: the bits and the
- * launches of dense attention. Not here: methods of the host, eviction and joined documents, which
- * a device refuses. */
+ *     launches of dense attention.
+ *
+ * Not here: methods of the host, eviction and joined documents, which a device refuses. */
 #include "engine/decode.h"
 #include "engine/engine.h"
 #include "engine/lane.h"

@@ -114,8 +114,7 @@ sac_status device_check_tier(const sac_engine *e, sac_error *err)
                          e->params.device);
     if (t->policy != SAC_TIER_STALE)
         return error_set(err, SAC_ERR_UNSUPPORTED,
-                         "policy %d of pages does not run on a GPU: 0 (stale) does",
-                         (int)t->policy);
+                         "policy lru of pages does not run on a GPU: stale does");
     return SAC_OK;
 }
 

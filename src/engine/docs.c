@@ -164,11 +164,11 @@ static sac_status fill(struct filled *out, const sac_engine *e, const sac_doc_so
     TRY(newline(e->model, &end, err));
     out->n_head = whole_pages(source->n_head);
     out->n_tok = out->n_head + whole_pages(source->n_tok);
-    if (out->n_tok > e->params.n_ctx)
+    if (out->n_tok > repeat_context(e))
         return error_set(err, SAC_ERR_CONTEXT,
                          "document '%s' has %zu tokens with its head, in whole pages of %u; the "
                          "context holds %u",
-                         source->name, out->n_tok, PAGE_TOK, e->params.n_ctx);
+                         source->name, out->n_tok, PAGE_TOK, repeat_context(e));
     out->tok = mem_alloc(out->n_tok * sizeof *out->tok);
     if (!out->tok)
         return error_set(err, SAC_ERR_MEMORY, "out of memory for %zu tokens", out->n_tok);
@@ -187,10 +187,10 @@ static sac_status check_source(const sac_engine *e, const sac_doc_source *source
                          source->name, sizeof r->tags - 1);
     if (source->n_tok == 0)
         return error_set(err, SAC_ERR_ARG, "document '%s' is empty", source->name);
-    if (source->n_tok > e->params.n_ctx || source->n_head > e->params.n_ctx)
+    if (source->n_tok > repeat_context(e) || source->n_head > repeat_context(e))
         return error_set(err, SAC_ERR_CONTEXT,
                          "document '%s' has %zu tokens behind a head of %zu, the context holds %u",
-                         source->name, source->n_tok, source->n_head, e->params.n_ctx);
+                         source->name, source->n_tok, source->n_head, repeat_context(e));
     if (e->model->config.rope.kind == ROPE_LONG)
         return error_set(err, SAC_ERR_UNSUPPORTED,
                          "documents of %s cannot be stored: its positions are scaled by the length "

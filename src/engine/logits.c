@@ -278,15 +278,26 @@ static sac_status wait_step(sac_engine *e, sac_error *err)
 
 /* ---- From a device ---- */
 
-/* How many of a row's largest logits come down, for all others are not asked for; 0: all come. */
+static uint32_t count_ruled_out(const uint64_t *mask, uint32_t n_vocab)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; mask && i < (n_vocab + 63) / 64; i++)
+        n += (uint32_t)__builtin_popcountll(mask[i]);
+    return mask ? n_vocab - n : 0;
+}
+
+/* How many of a row's largest logits come down, for all others are not asked for; 0: all come.
+ * Tokens that are ruled out may be among the largest, so as many more come as there are of them:
+ * few, if they are those that end a text, and with a grammar nearly all. */
 static uint32_t top_of(const sac_engine *e, uint32_t row)
 {
     const struct seq *s = &e->seqs[e->batch.seq_i[row]];
     const struct config *c = &e->model->config;
-    if (e->backend.is_host || s->mask || c->final_softcap > 0) return 0;
-    const bool fits = s->n_top <= LOGITS_TOP && s->n_top <= c->n_vocab &&
-                      op_top_room(c->n_vocab, s->n_top) <= OP_TOP_ROOM_MAX;
-    return fits ? s->n_top : 0;
+    if (e->backend.is_host || s->n_top == 0 || c->final_softcap > 0) return 0;
+    const uint64_t n = (uint64_t)s->n_top + count_ruled_out(s->mask, c->n_vocab);
+    const bool fits = n <= LOGITS_TOP && n <= c->n_vocab &&
+                      op_top_room(c->n_vocab, (uint32_t)n) <= OP_TOP_ROOM_MAX;
+    return fits ? (uint32_t)n : 0;
 }
 
 /* Rows that want as many go together. */

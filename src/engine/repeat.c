@@ -1,9 +1,10 @@
 /* repeat.c: see the header.
  *
  * Invariants:
- *  1. A sequence is after it what it was before, but for what its method has learnt: pages, tail,
- *     tokens and what is pending. The tail is kept and put back, for a page that is sealed and
- *     unsealed has rounded keys.
+ *  1. Pages, tail, tokens and what is pending are after it what they were before. The tail is kept
+ *     and put back, for a page that is sealed and unsealed has rounded keys. Queries of the last
+ *     rows are forgotten, and what a prefill method has kept of the prompt, as by any cut. Only a
+ *     sequence that breaks meanwhile, or all, the device having failed, keeps the rows.
  *  2. The room behind the context is nobody's own: sequences end before it (repeat_context).
  *  3. The rows are computed, never taken from another prompt, and no other prompt gets them
  *     (reuse.c): a method must see them. */

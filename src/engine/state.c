@@ -265,10 +265,12 @@ static sac_status check_state(const struct stream *s, const struct image *im, co
                          "it: the context is %u here",
                          s->name, im->head.n_ctx, method, repeat_context(im->e));
     if (saved != wanted)
-        return error_set(s->err, SAC_ERR_ARG,
-                         "%s was saved by another build, or with another -b: the state of %s has "
-                         "%llu bytes, %llu here",
-                         s->name, method, (unsigned long long)saved, (unsigned long long)wanted);
+        return error_set(
+            s->err, SAC_ERR_ARG,
+            "%s was saved by another build, with another -b, or by an engine whose other "
+            "methods repeat longer or shorter pieces (kvzip): the state of %s has "
+            "%llu bytes, %llu here",
+            s->name, method, (unsigned long long)saved, (unsigned long long)wanted);
     return SAC_OK;
 }
 

@@ -74,6 +74,13 @@ struct attn_range { /* pages begin .. end - 1 */
     uint32_t begin, end;
 };
 
+struct attn_list { /* a list of struct attn_plan that a device has made */
+    uint32_t n_range, n_tok;
+    uint32_t n_before; /* tokens before the tile that it reads */
+    uint32_t why;      /* enum plan_reason: it reads everything */
+    float mass;        /* that it keeps of one row's softmax; below 0: that is not known */
+};
+
 /* What the rows of a prompt run read before their own page, in layers without a window. Rows come
  * in tiles of tile_tok positions, aligned to tile_tok in the sequence. List i = tile * n_kv_head +
  * h, tiles counted from that of pos0, or (by_head) tile * n_head + query head, holds
@@ -82,13 +89,6 @@ struct attn_range { /* pages begin .. end - 1 */
  *  - besides them (unless tok is NULL) the tokens tok[tok_ptr[i] .. tok_ptr[i+1]-1], ascending,
  *    outside the ranges, of pages before the tile's first row's. tok_logw, if set, is added to
  *    their scores (after the softcap). */
-struct attn_list { /* one that a device has made */
-    uint32_t n_range, n_tok;
-    uint32_t n_before; /* tokens before the tile that it reads */
-    uint32_t why;      /* enum plan_reason: it reads everything */
-    float mass;        /* that it keeps of one row's softmax; below 0: that is not known */
-};
-
 struct attn_plan {
     uint32_t tile_tok; /* a multiple of PAGE_TOK */
     bool by_head;      /* a list for each query head, not for each KV head */

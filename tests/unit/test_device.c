@@ -170,21 +170,34 @@ static void plans_by_place_are_the_hosts(void **state)
     check_same(windowed, SAC_KV_F16, "trianglemix:sink=4,window=40,last=16,layer=0.2");
 }
 
-/* Rows of a step that want the largest logits, and one that wants all, step by step in turns. */
+/* Rows of a step that want the largest logits, and one that wants all, step by step in turns. As
+ * many more come as tokens are ruled out, and all if these are many. */
 static void the_largest_logits_come_alone(void **state)
 {
     (void)state;
     static struct heard want, got;
+    static uint64_t few[TINY_VOCAB / 64 + 1], many[TINY_VOCAB / 64 + 1];
+    for (uint32_t i = 0; i < TINY_VOCAB; i++) {
+        few[i / 64] |= (uint64_t)(i % 100 != 3) << i % 64;
+        many[i / 64] |= (uint64_t)(i < 5) << i % 64;
+    }
+    const uint32_t n_few = (TINY_VOCAB - 4) / 100 + 1;
     sac_engine *e[2] = {new_engine(model, "cpu", SAC_KV_F16),
                         new_engine(model, "cuda", SAC_KV_F16)};
     struct heard *h[2] = {&want, &got};
     for (uint32_t k = 0; k < 5; k++) {
         const uint32_t n_top[3] = {k % 3 ? k : 0, k, k < 3 ? 0 : 2};
+        const uint32_t n_down[3] = {n_top[0], k == 3 ? k + n_few : k,
+                                    k < 4 ? n_top[2] : 0}; /* 0: all */
         for (int d = 0; d < 2; d++) {
             sac_error err;
             for (sac_seq seq = 0, created; seq < 3; seq++) {
                 if (k == 0) must(sac_seq_create(e[d], &created, &err), &err);
                 must(sac_seq_use_top(e[d], seq, d == 0 ? 0 : n_top[seq], &err), &err);
+                engine_use_mask(e[d], seq,
+                                seq == 1 && k == 3   ? few
+                                : seq == 2 && k == 4 ? many
+                                                     : NULL);
                 must(sac_seq_append(e[d], seq, prompt + seq * 7 + k, 1 + (k == 0) * seq,
                                     SAC_ROW_DECODE, SAC_WANT_LAST, &err),
                      &err);
@@ -198,11 +211,11 @@ static void the_largest_logits_come_alone(void **state)
                 const float *all = want.last[seq];
                 for (int32_t j = 0; j < TINY_VOCAB; j++)
                     n_before += all[j] > all[i] || (all[j] == all[i] && j < i);
-                const bool comes = n_top[seq] == 0 || n_before < n_top[seq];
+                const bool comes = n_down[seq] == 0 || n_before < n_down[seq];
                 assert_true(got.last[seq][i] == (comes ? all[i] : -INFINITY));
                 n_more += comes;
             }
-            assert_int_equal(n_more, n_top[seq] ? n_top[seq] : TINY_VOCAB);
+            assert_int_equal(n_more, n_down[seq] ? n_down[seq] : TINY_VOCAB);
         }
     }
     sac_engine_free(e[0]);

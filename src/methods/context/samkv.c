@@ -45,8 +45,7 @@ enum { N_INI = 1, N_LOC = 2, PAGES = CONTEXT_BLOCK / PAGE_TOK };
       "a cosine of queries for all heads of a layer, or for each")                                 \
     P(COUNT, asks, "1", 0, 1 << 18,                                                                \
       "tokens of the question, the last ones, that read, or whose mean query is the question's; "  \
-      "0: "                                                                                        \
-      "all of them")                                                                               \
+      "0: all of them")                                                                            \
     P(FLAG, centre, "on",                                                                          \
       "the mean of all documents' last queries is taken off each of them and off the question's")  \
     P(CHOICE, anchor, "tokens", "tokens|blocks",                                                   \
@@ -538,12 +537,10 @@ static const sac_method_deviation deviations[] = {
 const struct method samkv_method = {
     METHOD_CONTEXT(samkv, "ends of documents and blocks that the question reads, computed again"),
     .paper = "Cao et al., Sparse Attention across Multiple-context KV Cache, AAAI 2026",
-    .about =
-        "Keeps the first block of each document, the last two, and those blocks "
-        "between that the question reads most, about a seventh of all; computes what is kept "
-        "again, "
-        "so that documents have read each other's ends. What stands in a middle block that is not "
-        "chosen cannot be found.",
+    .about = "Keeps the first block of each document, the last two, and those blocks "
+             "between that the question reads most, about a seventh of all; computes what is kept "
+             "again, so that documents have read each other's ends. What stands in a middle block "
+             "that is not chosen cannot be found.",
     METHOD_DEVIATIONS(deviations),
     .context = &hooks,
 };

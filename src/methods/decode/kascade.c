@@ -300,9 +300,8 @@ const struct method kascade_method = {
         "A few anchor layers score every key exactly and choose the best tokens; each layer "
         "between reads what the anchor below it has chosen, head by the head that suits it. So "
         "choosing reads the keys of five layers where topk reads those of all. It finds late what "
-        "it is "
-        "asked for late, as far as layers look at the same. What the paper leaves open was read "
-        "in its authors' code (github.com/microsoft/kascade).",
+        "it is asked for late, as far as layers look at the same. What the paper leaves open was "
+        "read in its authors' code (github.com/microsoft/kascade).",
     METHOD_DEVIATIONS(deviations),
     .token_grain = true,
     .facts = {.part = "dense=0,anchors=2"},

@@ -55,7 +55,9 @@ static size_t cut_scratch(struct hearing *h, const struct method_shape *s, const
     const struct compress_param *set = param;
     struct arena a = {.base = scratch, .capacity = SIZE_MAX};
     const size_t d = s->geom->head_dim, n_q = ROWS * (size_t)s->group;
-    h->n_page_max = pick_whole_pages(set->sink) + 2 * pick_whole_pages(set->repeat) + EDGE_PAGES;
+    const uint32_t n_sink = pick_min(set->sink, s->n_ctx);
+    const uint32_t n_piece = pick_min(set->repeat, s->n_ctx);
+    h->n_page_max = pick_whole_pages(n_sink) + 2 * pick_whole_pages(n_piece) + EDGE_PAGES;
     h->n_page = 0;
     h->stride = h->n_page_max * (size_t)PAGE_TOK;
     h->page = arena_take(&a, h->n_page_max, sizeof *h->page);

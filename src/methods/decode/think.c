@@ -312,7 +312,7 @@ static bool think_sound(const struct method_loaded *l)
     for (uint32_t i = 0; i < x.n_kept && x.own->n_seen > 0; i++)
         if (x.channel[i] >= l->shape->geom->head_dim) return false;
     return x.own->n_cut <= l->n_tok && x.own->n_cut % PAGE_TOK == 0 && x.own->n_seen <= l->n_tok &&
-           (x.own->n_seen > 0 || x.own->n_cut == 0);
+           (x.own->n_seen > 0 || x.own->n_cut == 0) && x.own->old <= 1 && x.own->not_finite <= 1;
 }
 
 static const struct method_decode hooks = {

@@ -146,6 +146,26 @@ __device__ void put_out(const struct attn_call &call, const struct decode_job &j
             (all[HEADS * D + g] + log2f(all[HEADS * D + HEADS + g])) * LN2;
 }
 
+/* What the warps have left in `merge` becomes the row's, or a part of it: then the last block of the
+ * job puts all parts together. */
+template <int F, int D>
+__device__ void end_split(const struct attn_call &call, const struct decode_job &job, float *merge,
+                          float *scratch, uint32_t *tally)
+{
+    using size = decode_size<F, D>;
+    float *all = merge + size::warps * size::part;
+    if (job.n_split > 1) {
+        float *part = scratch + (size_t)job.part0 * size::part;
+        put_split<D>(merge, part + (size_t)blockIdx.x * size::part);
+        if (!block_is_last(tally, job.n_split)) return;
+        merge_splits<D>(merge, part, job.n_split);
+        __syncthreads();
+    }
+    put_split<D>(merge, all);
+    __syncthreads();
+    put_out<D>(call, job, all);
+}
+
 template <int F, int D>
 __global__ void __launch_bounds__(decode_size<F, D>::warps * 32)
     attn_decode_kernel(const struct attn_call call, const struct decode_job *jobs, float *scratch,
@@ -217,19 +237,9 @@ __global__ void __launch_bounds__(decode_size<F, D>::warps * 32)
     }
     copy_wait<0>();
     __syncthreads();
-    float *merge = (float *)smem, *all = merge + size::warps * size::part;
-    put_warp<D>(w, merge);
+    put_warp<D>(w, (float *)smem);
     __syncthreads();
-    if (job.n_split > 1) {
-        float *part = scratch + (size_t)job.part0 * size::part;
-        put_split<D>(merge, part + (size_t)blockIdx.x * size::part);
-        if (!block_is_last(tally + blockIdx.y, job.n_split)) return;
-        merge_splits<D>(merge, part, job.n_split);
-        __syncthreads();
-    }
-    put_split<D>(merge, all);
-    __syncthreads();
-    put_out<D>(call, job, all);
+    end_split<F, D>(call, job, (float *)smem, scratch, tally + blockIdx.y);
 }
 
 /* ---- The launcher ---- */
