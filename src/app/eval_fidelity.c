@@ -335,7 +335,9 @@ static int run_all(struct session *s)
     sac_error err = {0};
     const struct eval_run lists = {.command = s->command, .ctx = s->opt.ctx};
     if (!s->opt.file) return options_usage_error(s->command, "a text is missing (-f FILE)");
-    int code = eval_run_contexts(&lists, "4k", s->ctx, &s->n_ctx);
+    int code = eval_run_list_only(s->command, &s->setup);
+    if (code != OPTIONS_GO_ON) return code;
+    code = eval_run_contexts(&lists, "4k", s->ctx, &s->n_ctx);
     if (code != OPTIONS_GO_ON) return code;
     for (uint32_t i = 0; i < s->n_ctx; i++)
         if (s->opt.n_score >= s->ctx[i])

@@ -405,19 +405,30 @@ static int run_session(struct session *s, const struct eval_maker *maker)
     return stopped ? EXIT_INTERRUPTED : printed;
 }
 
+int eval_run_list_only(const char *command, const struct setup *setup)
+{
+    const char *dial = setup->budget ? "budget" : setup->mass > 0 ? "mass" : NULL;
+    if (dial)
+        return options_usage_error(command, "--%s goes into --methods: NAME:%s=...", dial, dial);
+    if (setup->decode || setup->prefill)
+        return options_usage_error(command, "--methods names the methods here, not --%s",
+                                   setup->decode ? "decode" : "prefill");
+    return OPTIONS_GO_ON;
+}
+
 /* Which methods are asked, as far as that can be told without a model. */
 static int name_methods(struct session *s)
 {
     struct eval_run *r = s->r;
     struct setup *setup = &r->setup;
     sac_error err = {0};
-    if (!r->matrix && (setup->decode || setup->prefill))
-        return options_usage_error(r->command, "--methods names the methods here, not --%s",
-                                   setup->decode ? "decode" : "prefill");
-    if (!r->matrix)
+    if (!r->matrix) {
+        const int code = eval_run_list_only(r->command, setup);
+        if (code != OPTIONS_GO_ON) return code;
         return subjects_parse(&s->subjects, r->methods, &err) == SAC_OK
                    ? OPTIONS_GO_ON
                    : options_usage_error(r->command, "option '--methods': %s", err.msg);
+    }
     if (r->methods != default_methods)
         return options_usage_error(r->command, "--matrix goes without --methods");
     if (setup->budget || setup->mass > 0)

@@ -32,6 +32,10 @@ extern const struct option_spec eval_run_haystack_specs[];
 struct eval_run eval_run_default(const char *command);
 void eval_run_deinit(struct eval_run *r);
 
+/* Refuses --decode, --prefill and their dials where --methods lists what is compared: they would go
+ * unseen. Gives OPTIONS_GO_ON or an exit code. */
+int eval_run_list_only(const char *command, const struct setup *setup);
+
 /* "4k,8192": lengths, 1k being 1,024; without the option `otherwise`. OPTIONS_GO_ON or an exit
  * code, as in setup.h. */
 #define EVAL_CTX_MAX 32u

@@ -107,6 +107,17 @@ class Fidelity(unittest.TestCase):
         self.assertEqual(rows["raas:budget=64"][1], 1)  # its prompt stays
         self.assertLess(rows["raas:budget=64,prompt=age"][1], 0.5)
 
+    def test_methods_beside_the_list_are_refused(self):
+        for option, value, words in (
+            ("--decode", "think", "--methods names the methods here, not --decode"),
+            ("--prefill", "auto", "--methods names the methods here, not --prefill"),
+            ("--budget", "5%", "--budget goes into --methods"),
+            ("--mass", "0.9", "--mass goes into --methods"),
+        ):
+            done = saccade("eval", "fidelity", "-m", "/no/such", "-f", __file__, option, value)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(words, done.stderr)
+
     def test_a_row_that_chose_nothing_is_refused(self):
         # A budget that its window fills: the paper's way of counting leaves nothing to choose.
         args = ("eval", "fidelity", "-m", model_path(), *COMMON[:-2], "-k", "2", "--sparse-min-ctx", "1",
