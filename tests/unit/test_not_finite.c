@@ -3,7 +3,7 @@
  *
  * Tiny models whose last layer goes wrong in one place: one token's key of KV head 0 overflows to
  * infinity, with a sign that takes all its weight from it, so that dense attention stays finite; or
- * the queries of KV head 1 are NaN. */
+ * the queries of KV head 1 are NaN; or one of them is infinite, that token's. */
 #include "method_spec.h"
 #include "must.h"
 #include "tiny_model.h"
@@ -24,7 +24,7 @@ enum {
     N_LANE = TINY_LAYERS * TINY_KV_HEADS,
 };
 
-static sac_model *bad_key, *bad_query;
+static sac_model *bad_key, *bad_query, *bad_row;
 static int32_t prompt[N_PROMPT];
 
 static bool is_last(const char *name, const char *what)
@@ -35,13 +35,18 @@ static bool is_last(const char *name, const char *what)
 }
 
 /* Channel 0 of the embedding marks the bad token; nothing else writes it. */
-static void spoil_key(void *user, const char *name, float *x, uint32_t n_out, uint32_t n_in)
+static void mark_token(const char *name, float *x, uint32_t n_out, uint32_t n_in)
 {
-    (void)user;
     if (strcmp(name, "token_embd.weight") == 0)
         for (uint32_t t = 0; t < n_out; t++) x[t * n_in] = t == BAD_TOK ? 8 : 0;
     if (strstr(name, "attn_output.weight") || strstr(name, "ffn_down.weight"))
         memset(x, 0, n_in * sizeof *x);
+}
+
+static void spoil_key(void *user, const char *name, float *x, uint32_t n_out, uint32_t n_in)
+{
+    (void)user;
+    mark_token(name, x, n_out, n_in);
     if (is_last(name, "attn_k.weight")) {
         memset(x + SLOW * n_in, 0, 2 * n_in * sizeof *x);
         x[SLOW * n_in] = 1e5f; /* times some 5: beyond what 16 bits hold */
@@ -64,14 +69,22 @@ static void spoil_query(void *user, const char *name, float *x, uint32_t n_out, 
     if (is_last(name, "attn_q.bias")) x[n_in - 1] = NAN;
 }
 
+static void spoil_row(void *user, const char *name, float *x, uint32_t n_out, uint32_t n_in)
+{
+    (void)user;
+    mark_token(name, x, n_out, n_in);
+    if (is_last(name, "attn_q.weight")) x[(size_t)(n_out - 1) * n_in] = 3e38f; /* times some 5 */
+}
+
 static int open_models(void **state)
 {
     (void)state;
     bad_key = tiny_open(&(struct tiny){.seed = 5, .edit = spoil_key});
     bad_query = tiny_open(&(struct tiny){.seed = 5, .edit = spoil_query});
+    bad_row = tiny_open(&(struct tiny){.seed = 5, .edit = spoil_row});
     for (int i = 0; i < N_PROMPT; i++) prompt[i] = (i * 37 + i / 9) % BAD_TOK;
     prompt[BAD_POS] = BAD_TOK;
-    return bad_key && bad_query ? 0 : -1;
+    return bad_key && bad_query && bad_row ? 0 : -1;
 }
 
 static int free_models(void **state)
@@ -79,6 +92,7 @@ static int free_models(void **state)
     (void)state;
     sac_model_free(bad_key);
     sac_model_free(bad_query);
+    sac_model_free(bad_row);
     return 0;
 }
 
@@ -112,7 +126,8 @@ static void compute(sac_engine *e, sac_seq seq, size_t n, sac_row_kind kind, str
 }
 
 /* The prompt and N_DECODE rows; `out` tells what rows of the method's kind have read. */
-static sac_engine_stats run(const sac_model *model, const struct method *m, struct seen *out)
+static sac_engine_stats run_on(const sac_model *model, const struct method *m, uint32_t n_threads,
+                               struct seen *out)
 {
     char spec[METHOD_SPEC_BYTES];
     const char *const list[] = {spec};
@@ -124,7 +139,7 @@ static sac_engine_stats run(const sac_model *model, const struct method *m, stru
     method_spec_part(spec, m, 40);
     memset(out, 0, sizeof *out);
     p.n_ctx = 1024;
-    p.n_threads = 1;
+    p.n_threads = n_threads;
     p.n_batch = 256;
     p.sparse_min_ctx = 0;
     p.record = true;
@@ -140,6 +155,11 @@ static sac_engine_stats run(const sac_model *model, const struct method *m, stru
     const sac_engine_stats stats = sac_engine_get_stats(e);
     sac_engine_free(e);
     return stats;
+}
+
+static sac_engine_stats run(const sac_model *model, const struct method *m, struct seen *out)
+{
+    return run_on(model, m, 1, out);
 }
 
 static bool all_finite(const struct seen *s)
@@ -217,12 +237,27 @@ static void prompts_are_guarded_too(void **state)
     }
 }
 
+/* Tiles that are planned apart look at queries of their own, and one that is not finite makes all
+ * tiles of its chunk dense, as if they had been planned together. */
+static void a_query_is_found_by_any_threads(void **state)
+{
+    (void)state;
+    EACH_METHOD(m, prefill)
+    {
+        struct seen seen;
+        const uint64_t n = run_on(bad_row, m, 1, &seen).reads.n_plan_nan;
+        assert_true(n > 0);
+        assert_int_equal(run_on(bad_row, m, 8, &seen).reads.n_plan_nan, n);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_infinite_key_makes_its_head_dense),
         cmocka_unit_test(a_query_that_is_nan_makes_its_head_dense),
         cmocka_unit_test(prompts_are_guarded_too),
+        cmocka_unit_test(a_query_is_found_by_any_threads),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);
 }
