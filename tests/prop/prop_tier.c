@@ -270,6 +270,8 @@ static void a_full_disk_is_told(void **state)
     assert_non_null(strstr(err.msg, "No space left"));
     fail_writes = 0;
     assert_int_equal(tier_open(&w.tier, id + N_FRAME, 1), SAC_OK);
+    put(w.frames + w.frame_of[N_FRAME] * w.tier.geom.bytes, w.tier.geom.bytes,
+        w.content[N_FRAME] = N_FRAME + 1);
     tier_close(&w.tier, id + N_FRAME, 1);
     for (uint32_t i = 0; i < N_FRAME; i++) {
         assert_int_equal(tier_acquire(&w.tier, &id[i], 1), SAC_OK);
