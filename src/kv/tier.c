@@ -541,17 +541,19 @@ static void bind_ahead(struct tier *t, const page_id *id, uint32_t n)
     }
 }
 
-/* Begins to load what bind_ahead has bound; what no transfer is left for is let go. */
+/* Begins to load what bind_ahead has bound; what no transfer is left for is let go. A page that
+ * another thread has bound and pinned is that thread's to load. */
 static void load_ahead(struct tier *t, const page_id *id, uint32_t n)
 {
     for (uint32_t i = 0; i < n;) {
-        const bool is_bound = is_state(t, id[i], TIER_BOUND);
-        struct disk_io *io = is_bound ? disk_take(t->disk) : NULL;
+        const bool is_ours =
+            is_state(t, id[i], TIER_BOUND) && t->frame[t->frame_of[id[i]]].pins == 0;
+        struct disk_io *io = is_ours ? disk_take(t->disk) : NULL;
         if (io) {
             i += load_run(t, io, id + i, n - i);
             continue;
         }
-        if (is_bound) {
+        if (is_ours) {
             const uint32_t f = t->frame_of[id[i]];
             unbind(t, f);
             set_free(t, f);
@@ -569,7 +571,7 @@ void tier_ahead(struct tier *t, const page_id *id, uint32_t n)
     bind_ahead(t, id, n);
     for (uint32_t i = 0; i < n; i++)
         if (id[i] != PAGE_NONE && t->frame_of[id[i]] != PAGE_NONE &&
-            !is_state(t, id[i], TIER_BOUND))
+            t->frame[t->frame_of[id[i]]].pins > 0)
             unpin(t, t->frame_of[id[i]]);
     load_ahead(t, id, n);
     pthread_mutex_unlock(&t->lock);

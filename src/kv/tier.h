@@ -10,8 +10,8 @@
  * Pages that somebody has saved need not be written at all: they are adopted and read from where
  * they were saved (source.h).
  *
- * Threads: any may acquire and release; the rest is the engine's alone. Results never depend on
- * what was where. NULL is a tier that holds everything: nothing is done. */
+ * Threads: any may acquire, release and fetch ahead; the rest is the engine's alone. Results never
+ * depend on what was where. NULL is a tier that holds everything: nothing is done. */
 #ifndef SAC_KV_TIER_H
 #define SAC_KV_TIER_H
 

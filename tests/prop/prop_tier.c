@@ -69,7 +69,8 @@ static void name_file(char path[80], pid_t pid)
     snprintf(path, 80, P_tmpdir "/saccade-prop-%d", (int)pid);
 }
 
-static void world_init(struct world *w, uint64_t seed, const struct disk_calls *calls)
+static void world_init_frames(struct world *w, uint64_t seed, const struct disk_calls *calls,
+                              uint32_t n_frame)
 {
     char path[80];
     sac_error err;
@@ -81,11 +82,11 @@ static void world_init(struct world *w, uint64_t seed, const struct disk_calls *
     page_geom_init(&g);
     memset(w, 0, sizeof *w);
     w->rng = seed;
-    w->frames = malloc(N_FRAME * g.bytes);
+    w->frames = malloc(n_frame * g.bytes);
     for (int i = 0; i < N_PAGE; i++) w->frame_of[i] = PAGE_NONE;
     w->tier = (struct tier){.geom = g,
                             .n_page = N_PAGE,
-                            .n_frame = N_FRAME,
+                            .n_frame = n_frame,
                             .frames = w->frames,
                             .frame_of = w->frame_of,
                             .policy = seed & 2 ? SAC_TIER_LRU : SAC_TIER_STALE};
@@ -98,6 +99,11 @@ static void world_init(struct world *w, uint64_t seed, const struct disk_calls *
     name_file(path, getpid());
     if (tier_start(&w->tier, path, 1u << 24, calls, &err) != SAC_OK) fail_msg("%s", err.msg);
     assert_int_equal(access(path, F_OK), -1);
+}
+
+static void world_init(struct world *w, uint64_t seed, const struct disk_calls *calls)
+{
+    world_init_frames(w, seed, calls, N_FRAME);
 }
 
 static void world_free(struct world *w)
@@ -327,6 +333,66 @@ static void threads_read_together(void **state)
     }
 }
 
+static _Atomic bool gate_is_shut;
+
+static ssize_t gated_read(int fd, void *to, size_t n, off_t at)
+{
+    while (gate_is_shut) usleep(100);
+    return pread(fd, to, n, at);
+}
+
+enum { N_WAIT = DISK_DEPTH + 8 };
+
+struct waiter {
+    struct world *w;
+    page_id id[N_WAIT];
+    sac_status status;
+};
+
+static void *acquire_all(void *arg)
+{
+    struct waiter *a = arg;
+    a->status = tier_acquire(&a->w->tier, a->id, N_WAIT);
+    return NULL;
+}
+
+/* Pages that a thread has asked for, and for which no transfer is left yet, stay its own when
+ * somebody wants to fetch them ahead. */
+static void ahead_leaves_what_others_wait_for(void **state)
+{
+    (void)state;
+    static const struct disk_calls calls = {gated_read, bad_write};
+    struct world w;
+    struct waiter a = {.w = &w};
+    pthread_t thread;
+    world_init_frames(&w, 4, &calls, N_WAIT);
+    /* Downwards, so that no two go with one transfer. */
+    for (uint32_t i = 0; i < N_WAIT; i++) {
+        const page_id id = a.id[i] = N_WAIT - 1 - i;
+        tier_born(&w.tier, id, 0);
+        assert_int_equal(tier_open(&w.tier, &id, 1), SAC_OK);
+        put(w.frames + w.frame_of[id] * w.tier.geom.bytes, w.tier.geom.bytes,
+            w.content[id] = id + 1);
+        tier_close(&w.tier, &id, 1);
+    }
+    settle_and_check(&w);
+    victim_take(&w.tier, N_WAIT);
+    gate_is_shut = true;
+    assert_int_equal(pthread_create(&thread, NULL, acquire_all, &a), 0);
+    for (bool all = false; !all;) {
+        pthread_mutex_lock(&w.tier.lock);
+        all = w.tier.n_busy == DISK_DEPTH;
+        pthread_mutex_unlock(&w.tier.lock);
+    }
+    tier_ahead(&w.tier, a.id, N_WAIT);
+    gate_is_shut = false;
+    pthread_join(thread, NULL);
+    check_read(&w, a.id, N_WAIT, a.status);
+    tier_release(&w.tier, a.id, N_WAIT);
+    settle_and_check(&w);
+    world_free(&w);
+}
+
 /* ---- The end of a process ---- */
 
 /* Killed while writes are under way, a process leaves no file, and what it might leave in the
@@ -406,6 +472,7 @@ int main(void)
         cmocka_unit_test(pages_come_back_or_a_failure_is_told),
         cmocka_unit_test(a_full_disk_is_told),
         cmocka_unit_test(threads_read_together),
+        cmocka_unit_test(ahead_leaves_what_others_wait_for),
         cmocka_unit_test(a_killed_process_leaves_nothing),
         cmocka_unit_test(stale_pages_go_first),
     };
