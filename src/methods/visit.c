@@ -17,6 +17,7 @@ struct visit_room visit_room_of(const struct method_shape *s, bool by_token, siz
     room_make(&r.room, s, by_token, scratch);
     r.vote = by_token ? r.room.score : r.room.vote;
     r.v = arena_take(&a, PAGE_TOK * (size_t)s->geom->head_dim, sizeof *r.v);
+    r.sum = arena_take(&a, ((size_t)s->n_ctx / PAGE_TOK + 1) * s->group, sizeof *r.sum);
     r.spare = arena_take(&a, r.room.stride, sizeof *r.spare);
     r.state = arena_take(&a, 1, sizeof *r.state);
     r.bytes = a.used;
@@ -55,6 +56,7 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
                                   .spare = r.spare,
                                   .k = r.room.k,
                                   .v = r.v,
+                                  .sum = r.sum,
                                   .value = b->pick[i].rest_value,
                                   .value_log = b->pick[i].rest_log,
                                   .mask = b->pick[i].mask,

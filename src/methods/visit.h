@@ -23,6 +23,7 @@ struct visit_rule {
 struct visit_room {
     struct room room;
     float *v;                 /* [PAGE_TOK, head_dim] */
+    float *sum;               /* [pages + 1, group] */
     float *vote;              /* [pages] */
     uint32_t *spare;          /* the same */
     struct op_visited *state; /* before: anything */

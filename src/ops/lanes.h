@@ -157,6 +157,9 @@ struct op_visited {
     uint32_t at, look; /* visited; as many as are visited before the next look */
     uint32_t n_last;   /* pages of the step before it */
     bool begun, done;
+    /* Of a device: a lane has met what is not finite with so many pages visited; blocks that have
+     * done their part. */
+    uint32_t bad_from, tally;
 };
 
 /* Visits pages, those of the highest votes first, until enough of the attention has been seen: the
@@ -193,6 +196,7 @@ struct op_lane_visit {
     float *vote;              /* [n_page]; loses those that are in order */
     uint32_t *order, *spare;  /* rooms: [n_page] each */
     float *k, *v;             /* rooms: [PAGE_TOK, head_dim] */
+    float *sum;               /* room of a device: [n_page + 1, group] */
     float *value, *value_log; /* [group, head_dim], [group] */
     uint32_t *mask;           /* [n_page] */
     struct op_lane_result *result;

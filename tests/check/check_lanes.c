@@ -21,6 +21,7 @@
 enum {
     N_LANE = 3,
     N_PAGE = 67,
+    N_VISIT = 400, /* rounds of all kinds */
     N_TOK = N_PAGE * PAGE_TOK,
     DIM = 64,
     GROUP = 3,
@@ -294,24 +295,24 @@ static void votes_are_the_same(void **state)
 
 static struct {
     struct page_geom geom;
-    uint8_t *frames; /* [N_PAGE] */
+    uint8_t *frames;
     void *there;
-    uint32_t page[N_PAGE]; /* the frames in the order of a sequence */
+    uint32_t page[N_VISIT]; /* the frames in the order of a sequence */
     void *page_there;
     float q[GROUP][DIM];
     void *q_there;
 } p;
 
 /* Sealed pages of random keys; `bad`: one of them has a NaN. */
-static void make_pages(sac_kv_type type, bool bad, uint64_t *seed)
+static void make_pages(uint32_t n_page, sac_kv_type type, bool bad, uint64_t *seed)
 {
     p.geom = (struct page_geom){
         .n_layer = 1, .n_kv_head = 1, .head_dim = DIM, .type_k = type, .type_v = type};
     page_geom_init(&p.geom);
-    p.frames = realloc(p.frames, N_PAGE * p.geom.bytes);
+    p.frames = realloc(p.frames, n_page * p.geom.bytes);
     uint16_t *tail = malloc(p.geom.tail_bytes);
     assert_true(p.frames && tail);
-    for (uint32_t i = 0; i < N_PAGE; i++) {
+    for (uint32_t i = 0; i < n_page; i++) {
         for (uint32_t k = 0; k < 2 * PAGE_TOK * DIM; k++) {
             const float x = 3 * random_unit(seed) - 1.5f + (float)(k % DIM) / 20;
             tail[k] = type == SAC_KV_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
@@ -322,10 +323,10 @@ static void make_pages(sac_kv_type type, bool bad, uint64_t *seed)
         memset(to, 0, p.geom.bytes);
         ref.seal(NULL,
                  &(struct op_seal){.geom = &p.geom, .n_page = 1, .tail = &from, .sealed = &to});
-        p.page[i] = (i * 29 + 11) % N_PAGE;
+        p.page[i] = (i * 29 + 11) % n_page;
     }
     for (uint32_t i = 0; i < GROUP * DIM; i++) p.q[i / DIM][i % DIM] = 2 * random_unit(seed) - 1;
-    p.there = put(p.frames, N_PAGE * p.geom.bytes);
+    p.there = put(p.frames, n_page * p.geom.bytes);
     p.page_there = put(p.page, sizeof p.page);
     p.q_there = put(p.q, sizeof p.q);
     free(tail);
@@ -338,7 +339,7 @@ static void logits_are_the_same(void **state)
     uint64_t seed = 5;
     const sac_kv_type type[] = {SAC_KV_F16, SAC_KV_BF16, SAC_KV_Q8};
     for (int i = 0; i < 3; i++) {
-        make_pages(type[i], false, &seed);
+        make_pages(N_PAGE, type[i], false, &seed);
         const struct op_lane_logits op = {
             .keys = {.geom = &p.geom, .frames = {p.frames, NULL}, .page = p.page, .n_page = N_PAGE},
             .group = GROUP,
@@ -365,9 +366,10 @@ static void logits_are_the_same(void **state)
 enum { N_MEMBER = 2 };
 
 static struct { /* rooms of the reference, and what comes back */
-    float vote[N_MEMBER][N_PAGE], k[PAGE_TOK * DIM], v[PAGE_TOK * DIM];
+    float vote[N_MEMBER][N_VISIT], k[PAGE_TOK * DIM], v[PAGE_TOK * DIM];
+    float sum[(N_VISIT + 1) * GROUP];
     float value[N_MEMBER][GROUP * DIM], value_log[N_MEMBER][GROUP];
-    uint32_t order[N_PAGE], spare[N_PAGE], mask[N_MEMBER][N_PAGE], got[N_PAGE];
+    uint32_t order[N_VISIT], spare[N_VISIT], mask[N_MEMBER][N_VISIT], got[N_VISIT];
     uint16_t own[2 * PAGE_TOK * DIM];
     struct op_visited state[N_MEMBER], after;
     struct op_lane_result result[N_MEMBER], got_result;
@@ -380,13 +382,13 @@ static struct op_lane_visit make_visit(uint32_t lane, int form)
                                   .page = p.page,
                                   .own = (const uint8_t *)s.own,
                                   .n_own = 1 + 7 * (uint32_t)(form % 5),
-                                  .n_page = N_PAGE,
+                                  .n_page = N_VISIT,
                                   .group = GROUP,
                                   .q = p.q[0],
                                   .scale = 0.1f,
                                   .softcap = form % 4 == 3 ? 6 : 0,
                                   .begin = 1,
-                                  .end = N_PAGE - (uint32_t)form % 3,
+                                  .end = N_VISIT - (uint32_t)form % 3,
                                   .vote = s.vote[lane],
                                   .order = s.order,
                                   .spare = s.spare,
@@ -417,7 +419,8 @@ static struct op_lane_visit put_visit(const struct op_lane_visit *op)
     there.q = p.q_there;
     there.own = put(op->own, sizeof s.own);
     there.vote = put(op->vote, sizeof s.vote[0]);
-    there.k = put(s.k, sizeof s.k);
+    there.order = put(s.order, sizeof s.order);
+    there.sum = put(s.sum, sizeof s.sum);
     there.mask = put(op->mask, sizeof s.mask[0]);
     there.result = put(op->result, sizeof *op->result);
     there.state = put(&s.after, sizeof s.after);
@@ -429,8 +432,8 @@ static void visit_as_the_reference(int form, bool bad, uint64_t *seed)
     struct op_lane_visit op[N_MEMBER], there[N_MEMBER];
     const uint32_t n = form % 2 ? N_MEMBER : 1;
     memset(&s, 0, sizeof s);
-    for (uint32_t i = 0; i < N_MEMBER * N_PAGE; i++) /* with ties */
-        s.vote[i / N_PAGE][i % N_PAGE] = (float)(random_next(seed) % 40) / 64;
+    for (uint32_t i = 0; i < N_MEMBER * N_VISIT; i++) /* with ties */
+        s.vote[i / N_VISIT][i % N_VISIT] = (float)(random_next(seed) % 40) / 64;
     for (uint32_t i = 0; i < 2 * PAGE_TOK * DIM; i++) {
         const float x = random_unit(seed);
         s.own[i] = p.geom.type_k == SAC_KV_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
@@ -444,15 +447,12 @@ static void visit_as_the_reference(int form, bool bad, uint64_t *seed)
     for (uint32_t i = 0; i < n; i++) {
         get(s.got, there[i].mask, sizeof s.got);
         get(&s.got_result, there[i].result, sizeof s.got_result);
-        get(&s.after, there[i].state, sizeof s.after);
         assert_int_equal(s.got_result.n_bad > 0, bad);
         assert_int_equal(s.result[i].n_bad > 0, bad);
         if (bad) continue;
         assert_memory_equal(s.mask[i], s.got, sizeof s.got);
         assert_int_equal(s.result[i].n_chosen, s.got_result.n_chosen);
         assert_int_equal(s.result[i].n_visit, s.got_result.n_visit);
-        for (uint32_t g = 0; g < GROUP; g++)
-            assert_true(fabs(s.state[i].seen[g] - s.after.seen[g]) < 1e-4);
     }
 }
 
@@ -463,13 +463,13 @@ static void visits_are_the_same(void **state)
     uint64_t seed = 8;
     uint32_t n_partial = 0;
     for (int form = 0; form < 12; form++) {
-        make_pages(type[form % 3], false, &seed);
+        make_pages(N_VISIT, type[form % 3], false, &seed);
         visit_as_the_reference(form, false, &seed);
-        n_partial += s.result[0].n_visit < N_PAGE;
+        n_partial += s.result[0].n_visit < N_VISIT;
         give_all();
     }
     assert_true(n_partial >= 6);
-    make_pages(SAC_KV_Q8, true, &seed); /* the page with a NaN is visited first */
+    make_pages(N_VISIT, SAC_KV_Q8, true, &seed); /* the page with a NaN is visited first */
     p.page[0] = 5;
     p.page_there = put(p.page, sizeof p.page);
     visit_as_the_reference(0, true, &seed);
@@ -525,7 +525,7 @@ static void notes_are_the_same(void **state)
     void *there;
     size_t n_note = 0;
     for (int i = 0; i < 6; i++) {
-        make_pages(type[i % 3], i > 2, &seed);
+        make_pages(N_PAGE, type[i % 3], i > 2, &seed);
         for (int m = 0; m < 4; m++) n_note += check_notes(name[m], params[m], side, &there) > 0;
         give_all();
     }
@@ -541,7 +541,7 @@ static void boxes_are_the_same(void **state)
     uint64_t seed = 7;
     void *there;
     for (int mean = 0; mean < 2; mean++) {
-        make_pages(SAC_KV_F16, false, &seed);
+        make_pages(N_PAGE, SAC_KV_F16, false, &seed);
         const size_t bytes = mean ? check_notes("arkvale", "arkvale", side, &there)
                                   : check_notes("quest", "quest", side, &there);
         const struct op_lane_boxes op = {.at = {.base = side,
@@ -583,7 +583,7 @@ static void shares_are_the_same(void **state)
     _Alignas(64) static uint8_t frame[OPS_SHARE_FRAME];
     uint64_t seed = 8;
     for (int bad = 0; bad < 2; bad++) {
-        make_pages(SAC_KV_Q8, bad, &seed);
+        make_pages(N_PAGE, SAC_KV_Q8, bad, &seed);
         struct op_lane_result result = {0}, after = {0};
         const struct op_lane_shares op = {.at = {.base = p.frames,
                                                  .stride = p.geom.bytes,
@@ -636,7 +636,7 @@ static void check_list(uint32_t n_before, bool dense, uint64_t *seed)
     struct page_lines lines;
     uint32_t n_page = 0, n_tok = n_before;
     uint64_t bytes = 0;
-    make_pages(SAC_KV_Q8, false, seed);
+    make_pages(N_PAGE, SAC_KV_Q8, false, seed);
     page_lines_init(&lines, &p.geom);
     for (uint32_t i = 0; i < N_PAGE; i++) {
         const uint64_t x = random_next(seed);

@@ -55,7 +55,7 @@ static __device__ inline void choose_keys(float key[8], const struct page_geom &
 #define CHOOSE_HEADS 8u /* whose logits are made together */
 
 struct choose_query {
-    const float *q; /* [group, head_dim] */
+    const float *q; /* [group, head_dim], at a multiple of 16 bytes */
     uint32_t group;
     float scale, softcap;
 };
@@ -73,10 +73,13 @@ static __device__ inline void choose_logits(float logit[CHOOSE_HEADS],
         float key[8];
         choose_keys(key, g, page, t, c);
 #pragma unroll
-        for (uint32_t i = 0; i < CHOOSE_HEADS; i++)
+        for (uint32_t i = 0; i < CHOOSE_HEADS; i++) {
+            if (g0 + i >= of.group) continue;
+            const float4 *row = (const float4 *)(of.q + (g0 + i) * d + c), a = row[0], b = row[1];
+            const float q[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll
-            for (uint32_t k = 0; k < 8 && g0 + i < of.group; k++)
-                logit[i] += of.q[(g0 + i) * d + c + k] * key[k];
+            for (uint32_t k = 0; k < 8; k++) logit[i] += q[k] * key[k];
+        }
     }
 #pragma unroll
     for (uint32_t i = 0; i < CHOOSE_HEADS; i++) {
