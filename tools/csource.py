@@ -1,4 +1,4 @@
-"""Just enough reading of C for the checks: which files there are, text without comments and
+"""Just enough reading of C and CUDA for the checks: which files there are, text without comments and
 strings, and where functions begin and end."""
 import pathlib
 import re
@@ -6,6 +6,7 @@ import sys
 from typing import NamedTuple
 
 TOKENS = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.S)
+STRUCT = re.compile(r"\b(?:struct|union|class|namespace)\b[^()=]*$")
 DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.M)
 
 
@@ -46,9 +47,25 @@ def split_params(text):
     return [] if params in ([""], ["void"]) else params
 
 
+def skip_template(head):
+    """The head behind its `template <...>`, whose parameters may have defaults."""
+    match = re.match(r"\s*template\s*<", head)
+    if not match:
+        return head
+    angles, rounds = 1, 0
+    for i in range(match.end(), len(head)):
+        rounds += (head[i] == "(") - (head[i] == ")")
+        if rounds == 0:  # `a > b` as an argument stands in parentheses
+            angles += (head[i] == "<") - (head[i] == ">")
+        if angles == 0:
+            return head[i + 1:]
+    return head
+
+
 def parse_head(head):
-    """(name, params) if the text before an outer brace is a function's head, else None."""
+    """(name, params) if the text before a brace is a function's head, else None."""
     head = re.sub(r"__attribute__\s*\(\(.*?\)\)", lambda m: " " * len(m.group()), head, flags=re.S)
+    head = re.sub(r"\)\s*const\s*$", ")", skip_template(head))
     match = re.search(r"\b(\w+)\s*\(", head)
     if not match or not head.rstrip().endswith(")") or "=" in head[:match.start()]:
         return None
@@ -63,22 +80,25 @@ def parse_head(head):
 
 
 def functions(text):
-    """The function definitions of a file, found by counting braces outside comments, strings and
-    directives."""
+    """The function definitions of a file and of the structs in it, found by counting braces outside
+    comments, strings and directives."""
     code = DIRECTIVE.sub(blank, strip(text))
     code = re.sub(r'\bextern\s*" *"\s*\{', blank, code)
-    depth, head_start, found, current = 0, 0, [], None
+    depth, head_start, found, current = 0, 0, [], None  # depth: of braces that no struct opened
+    opened = []  # by each brace that is open: whether it is a struct's
     for match in re.finditer(r"[{};]", code):
         at, c = match.start(), match.group()
         if c == "{":
-            if depth == 0:
-                head = code[head_start:at]
+            head = code[head_start:at]
+            is_struct = depth == 0 and bool(STRUCT.search(skip_template(head)))
+            opened.append(is_struct)
+            if depth == 0 and not is_struct:
                 parsed = parse_head(head)
                 first = head_start + len(head) - len(head.lstrip())
                 current = (parsed, first) if parsed else None
-            depth += 1
-        elif c == "}":
-            depth = max(depth - 1, 0)
+            depth += not is_struct
+        elif c == "}" and opened:
+            depth -= not opened.pop()
             if depth == 0 and current:
                 (name, params), first = current
                 found.append(Function(name, params, code.count("\n", 0, first) + 1,

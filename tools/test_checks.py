@@ -82,15 +82,40 @@ class ChecksTest(unittest.TestCase):
         self.write("src/model/f.c", head + long_function(71))
         self.assert_finds("size", "f has 71 lines")
 
+    def test_function_length_in_cuda(self):
+        heads = ("static __global__ void __launch_bounds__(f<1>::n * 32, 2) f(int a)",
+                 "template <int N = 1, bool B = (N > 2)>\n__device__ __forceinline__ void f(int (&a)[N])",
+                 'extern "C" int f(void)')
+        for head in heads:
+            for name in "src/ops/cuda/f.cu", "src/ops/cuda/f.cuh":
+                with self.subTest(head=head, name=name):
+                    more = head.count("\n")
+                    self.write(name, long_function(70 - more).replace("int f(void)", head))
+                    self.assert_clean("size")
+                    self.write(name, long_function(71 - more).replace("int f(void)", head))
+                    self.assert_finds("size", f"{name}:1: f has 71 lines")
+                    self.write(name, "")
+
+    def test_function_length_in_a_struct(self):
+        member = long_function(71).replace("int f(void)", "__device__ int f(int a) const")
+        self.write("src/ops/cuda/f.cu", "template <int N> struct s {\n    int x;\n" + member + "};\n")
+        self.assert_finds("size", "src/ops/cuda/f.cu:3: f has 71 lines")
+        self.write("src/ops/cuda/f.cu", "struct s g(int a)\n{\n    struct { int b; } c = {a};\n}\n" + long_function(71))
+        self.assert_finds("size", "src/ops/cuda/f.cu:5: f has 71 lines")
+
     def test_file_length(self):
         self.write("src/ops/cpu/f.c", "\n" * 1500)
+        self.write("src/ops/cuda/f.cu", "\n" * 1500)
         self.assert_clean("size")
+        self.write("src/ops/cuda/f.cu", "\n" * 1501)
+        self.assert_finds("size", "src/ops/cuda/f.cu: 1501 lines")
         self.write("src/model/f.c", "\n" * 801)
         self.assert_finds("size", "src/model/f.c: 801 lines")
 
     def test_parameters(self):
         six = "int a, int (*b)(int, int), int c, int d, int e, int f"
         self.write("src/model/f.c", f"int f({six}, sac_error *err)\n{{\n}}\n")
+        self.write("src/ops/cuda/f.cu", f"template <typename... A> int f({six}, const A &...args)\n{{\n}}\n")
         self.assert_clean("size")
         self.write("src/model/f.c", f"int f({six}, int g)\n{{\n}}\n")
         self.assert_finds("size", "f has 7 parameters")

@@ -5,7 +5,9 @@
  * comes twice with nothing between. */
 #include "app/chat.h"
 #include "app/app.h"
+#include "app/docs.h"
 #include "app/interrupt.h"
+#include "app/joined.h"
 #include "app/options.h"
 #include "app/output.h"
 #include "app/source.h"
@@ -34,16 +36,9 @@ static const struct option_spec specs[] = {
     OPT("-f --file", OPTION_LIST, files, "FILE",
         "a document that is read first and stands before the first question; repeatable",
         .env = NULL),
-    OPT("--docs", OPTION_TEXT, docs, "NAME,NAME",
-        "documents of 'saccade docs add', put before all that; they are not computed again",
-        .env = NULL),
-    OPT("--context", OPTION_TEXT, context, "SPEC",
-        "how several documents become one context: a context method of 'saccade methods', "
-        "NAME:key=value,...",
-        .env = "CONTEXT"),
-    OPT("--store", OPTION_TEXT, store, "DIR",
-        "folder of the documents; without it $SACCADE_DOCS, or saccade/docs in the user's cache",
-        .env = NULL),
+    OPT("--docs", OPTION_TEXT, docs, "NAME,NAME", JOINED_DOCS_HELP, .env = NULL),
+    OPT("--context", OPTION_TEXT, context, "SPEC", JOINED_CONTEXT_HELP, .env = "CONTEXT"),
+    OPT("--store", OPTION_TEXT, store, "DIR", DOCS_STORE_HELP, .env = NULL),
     OPT("--as-is", OPTION_FLAG, as_is, NULL, SOURCE_AS_IS_HELP, .env = NULL),
     OPT("-sys --system-prompt", OPTION_TEXT, system, "TEXT", "system message", .env = NULL),
     OPT("--chat-template", OPTION_TEXT, template_name, "NAME|TEXT",

@@ -26,9 +26,7 @@
     }
 
 static const struct option_spec specs[] = {
-    OPT("--store", OPTION_TEXT, store, "DIR",
-        "folder of the documents; without it $SACCADE_DOCS, or saccade/docs in the user's cache",
-        .env = NULL),
+    OPT("--store", OPTION_TEXT, store, "DIR", DOCS_STORE_HELP, .env = NULL),
     OPT("--salt", OPTION_TEXT, salt, "TEXT",
         "keep to documents that were added with this text, which others do not see",
         .env = "DOCS_SALT"),

@@ -7,6 +7,9 @@
 #include "app/setup.h"
 #include "base/status.h"
 
+#define DOCS_STORE_HELP                                                                            \
+    "folder of the documents; without it $SACCADE_DOCS, or saccade/docs in the user's cache"
+
 struct docs_options {
     const char *store, *salt; /* NULL: docs_folder, none */
     const char *name, *tags, *ttl, *max_bytes;

@@ -11,6 +11,12 @@
 
 #define JOINED_MAX 64u
 
+#define JOINED_DOCS_HELP                                                                           \
+    "documents of 'saccade docs add', put before all that; they are not computed again"
+#define JOINED_CONTEXT_HELP                                                                        \
+    "how several documents become one context: a context method of 'saccade methods', "            \
+    "NAME:key=value,..."
+
 struct joined {
     sac_docs *store; /* owned */
     sac_doc doc[JOINED_MAX];

@@ -4,6 +4,7 @@
  * What is computed before the request, documents that are saved or the prompt under --show-reading,
  * is computed by read_to and counted as a part of the answer's times. */
 #include "app/app.h"
+#include "app/docs.h"
 #include "app/escape.h"
 #include "app/generate.h"
 #include "app/interrupt.h"
@@ -61,16 +62,9 @@ static const struct option_spec specs[] = {
     OPT("-p --prompt", OPTION_TEXT, prompt, "TEXT", "the question or instruction", .env = NULL),
     OPT("-f --file", OPTION_LIST, files, "FILE",
         "a document, put before the prompt; - is stdin; repeatable", .env = NULL),
-    OPT("--docs", OPTION_TEXT, docs, "NAME,NAME",
-        "documents of 'saccade docs add', put before all that; they are not computed again",
-        .env = NULL),
-    OPT("--context", OPTION_TEXT, context, "SPEC",
-        "how several documents become one context: a context method of 'saccade methods', "
-        "NAME:key=value,...",
-        .env = "CONTEXT"),
-    OPT("--store", OPTION_TEXT, store, "DIR",
-        "folder of the documents; without it $SACCADE_DOCS, or saccade/docs in the user's cache",
-        .env = NULL),
+    OPT("--docs", OPTION_TEXT, docs, "NAME,NAME", JOINED_DOCS_HELP, .env = NULL),
+    OPT("--context", OPTION_TEXT, context, "SPEC", JOINED_CONTEXT_HELP, .env = "CONTEXT"),
+    OPT("--store", OPTION_TEXT, store, "DIR", DOCS_STORE_HELP, .env = NULL),
     OPT("--save-state", OPTION_TEXT, save_state, "FILE",
         "write what was computed of the documents to FILE, for other questions; without -p that is "
         "all",

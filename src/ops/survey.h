@@ -19,6 +19,12 @@
 #define SURVEY_PERIOD 256u /* of places: a power of two */
 #define SURVEY_SHIFT  21u  /* of a square's bits to steps: 23 bits of mantissa, 4 steps */
 
+#ifdef __CUDACC__
+#define SURVEY_ANYWHERE __host__ __device__ /* kernels of CUDA call it, too */
+#else
+#define SURVEY_ANYWHERE
+#endif
+
 /* How often page i counts in the sum of a set that sees n_page pages. */
 static inline float survey_page_weight(uint32_t n_page, uint32_t i)
 {
@@ -58,7 +64,7 @@ static inline uint32_t survey_seed(const struct op_survey *op, uint32_t set, uin
 }
 
 /* First place of a page. Periods are moved against each other. */
-static inline uint32_t survey_place(uint32_t seed, uint32_t page)
+static SURVEY_ANYWHERE inline uint32_t survey_place(uint32_t seed, uint32_t page)
 {
     return (seed + page * PAGE_TOK + page / (SURVEY_PERIOD / PAGE_TOK) * 97) % SURVEY_PERIOD;
 }

@@ -1,22 +1,15 @@
 /* check_lanes.c: the slots that choose (ops/lanes.h) as the CUDA library has them, against the
  * reference on the same numbers: marks, draws, lists and notes bit for bit, scores and shares but
- * for rounding. The library is that which SAC_CHECK_CUDA names (`make check-cuda`), else the one
- * that runs on a CPU. */
-#include "../unit/must.h"
+ * for rounding. */
+#include "cuda_lib.h"
+
 #include "base/half.h"
 #include "methods/box.h"
 #include "methods/spec.h"
-#include "ops/cuda/api.h"
 #include "random_rows.h"
 
-#include <dlfcn.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum {
     N_LANE = 3,
@@ -25,60 +18,8 @@ enum {
     N_TOK = N_PAGE * PAGE_TOK,
     DIM = 64,
     GROUP = 3,
-    N_TAKE_MAX = 256,
     LARGEST = 40
 };
-
-static const struct cuda_api *api;
-static struct cuda_device *device;
-static struct ops ref;
-static void *taken[N_TAKE_MAX];
-static uint32_t n_taken;
-
-static int open_library(void **state)
-{
-    (void)state;
-    const char *path = getenv("SAC_CHECK_CUDA");
-    void *library = dlopen(path ? path : CUDA_HOST, RTLD_NOW | RTLD_LOCAL);
-    sac_error err;
-    cuda_api_fn get;
-    if (!library || ops_init_isa(&ref, "ref", &err) != SAC_OK) return -1;
-    *(void **)&get = dlsym(library, CUDA_API_SYMBOL);
-    api = get();
-    return api->abi == CUDA_ABI && api->open(&device, 0, &err) == SAC_OK ? 0 : -1;
-}
-
-static int close_library(void **state)
-{
-    (void)state;
-    api->close(device);
-    return 0;
-}
-
-/* ---- Memory of the device ---- */
-
-/* A copy there, until give_all. */
-static void *put(const void *src, size_t bytes)
-{
-    assert_true(n_taken < N_TAKE_MAX);
-    void *p = taken[n_taken++] = api->take(device, bytes);
-    assert_non_null(p);
-    api->up(device, p, src, bytes);
-    return p;
-}
-
-static void get(void *dst, const void *src, size_t bytes)
-{
-    sac_error err;
-    api->down(device, dst, src, bytes);
-    must(api->wait(device, &err), &err);
-}
-
-static void give_all(void)
-{
-    for (uint32_t i = 0; i < n_taken; i++) api->give(device, taken[i]);
-    n_taken = 0;
-}
 
 static void assert_near(const float *want, const float *got, size_t n, double most)
 {

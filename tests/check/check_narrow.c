@@ -1,83 +1,51 @@
 /* check_narrow.c: linear layers of decode rows as the CUDA library has them, against the reference,
  * for every type: rows of weights that are cut into pieces and such that are not, ragged ends, the
- * same bits for a row in whatever company, and parts of several types in one call. The library is
- * that which SAC_CHECK_CUDA names
- * (`make check-cuda`), else the one that runs on a CPU. */
-#include "../unit/must.h"
+ * same bits for a row in whatever company, and parts of several types in one call. */
+#include "cuda_lib.h"
+
 #include "base/mem.h"
-#include "ops/cuda/api.h"
 #include "random_rows.h"
 
-#include <dlfcn.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-enum { N_ROW = 19, IN_MAX = 4864, OUT_MAX = 35, N_TAKE_MAX = 24 };
+enum { N_ROW = 19, IN_MAX = 4864, OUT_MAX = 35 };
 
 static const enum quant_type types[] = {QUANT_F32,  QUANT_F16,    QUANT_BF16,  QUANT_Q4_0,
                                         QUANT_Q4_1, QUANT_Q5_0,   QUANT_Q5_1,  QUANT_Q8_0,
                                         QUANT_Q2_K, QUANT_Q3_K,   QUANT_Q4_K,  QUANT_Q5_K,
                                         QUANT_Q6_K, QUANT_IQ4_NL, QUANT_IQ4_XS};
 
-static const struct cuda_api *api;
-static struct cuda_device *device;
 static struct workers *pool;
-static struct ops ref;
-static void *taken[N_TAKE_MAX];
-static uint32_t n_taken;
 static float x[N_ROW * IN_MAX], norm[IN_MAX], bias[OUT_MAX];
 static float want[N_ROW * OUT_MAX], all[N_ROW * OUT_MAX], got[N_ROW * OUT_MAX];
 
-static int open_library(void **state)
+static int open_problem(void **state)
 {
-    (void)state;
-    const char *path = getenv("SAC_CHECK_CUDA");
-    void *library = dlopen(path ? path : CUDA_HOST, RTLD_NOW | RTLD_LOCAL);
     uint64_t seed = 7;
     sac_error err;
-    cuda_api_fn get;
-    if (!library || ops_init_isa(&ref, "ref", &err) != SAC_OK) return -1;
     if (workers_create(&pool, 1, &err) != SAC_OK) return -1;
-    *(void **)&get = dlsym(library, CUDA_API_SYMBOL);
-    api = get();
     for (size_t i = 0; i < sizeof x / sizeof *x; i++) x[i] = random_gauss(&seed);
     for (size_t i = 0; i < IN_MAX; i++) norm[i] = 1 + 0.5f * random_unit(&seed);
     for (size_t i = 0; i < OUT_MAX; i++) bias[i] = random_unit(&seed);
-    return api->abi == CUDA_ABI && api->open(&device, 0, &err) == SAC_OK ? 0 : -1;
+    return open_library(state);
 }
 
-static int close_library(void **state)
+static int close_problem(void **state)
 {
-    (void)state;
-    api->close(device);
     workers_destroy(pool);
-    return 0;
+    return close_library(state);
 }
 
-/* ---- Memory of the device ---- */
-
-/* A copy there, until give_all; of nothing: as many bytes of no number. */
-static void *put(const void *src, size_t bytes)
+/* As many bytes there of no number, until give_all. */
+static void *put_none(size_t bytes)
 {
-    assert_true(n_taken < N_TAKE_MAX);
-    void *p = taken[n_taken++] = api->take(device, bytes);
-    uint8_t *none = src ? NULL : mem_map(bytes);
-    assert_non_null(p);
-    if (none) memset(none, 0xff, bytes);
-    api->up(device, p, none ? none : src, bytes);
-    if (none) mem_unmap(none, bytes);
-    return p;
-}
-
-static void give_all(void)
-{
-    for (uint32_t i = 0; i < n_taken; i++) api->give(device, taken[i]);
-    n_taken = 0;
+    uint8_t *none = mem_map(bytes);
+    assert_non_null(none);
+    memset(none, 0xff, bytes);
+    void *there = put(none, bytes);
+    mem_unmap(none, bytes);
+    return there;
 }
 
 /* ---- Calls ---- */
@@ -154,9 +122,9 @@ static void check(enum quant_type type, uint32_t n_out, uint32_t n_in, bool has_
     if (has_norm) op.norm = put(norm, n_in * sizeof *norm);
     op.part[0].w = &there;
     op.part[0].bias = put(bias, n_out * sizeof *bias);
-    op.part[0].y = put(NULL, (size_t)N_ROW * n_out * sizeof *all);
+    op.part[0].y = put_none((size_t)N_ROW * n_out * sizeof *all);
     op.scratch_bytes = api->linear_scratch(1, N_ROW, n_in, n_out);
-    op.scratch = put(NULL, op.scratch_bytes);
+    op.scratch = put_none(op.scratch_bytes);
     call(all, op, 0, N_ROW);
     assert_near(N_ROW * n_out, quant_name(type));
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
@@ -180,7 +148,7 @@ static void check_parts(const enum quant_type type[3], uint32_t n_in, uint32_t n
                            .n_part = 1};
     const float *bias_there = put(bias, sizeof bias);
     op.scratch_bytes = api->linear_scratch(1, n_row, n_in, 67);
-    op.scratch = put(NULL, op.scratch_bytes);
+    op.scratch = put_none(op.scratch_bytes);
     struct op_linear all_parts = op;
     all_parts.n_part = 3;
     for (uint32_t i = 0; i < 3; i++) {
@@ -190,10 +158,10 @@ static void check_parts(const enum quant_type type[3], uint32_t n_in, uint32_t n
         op.part[0].w = &there[i];
         op.part[0].bias = bias_there;
         op.part[0].y_stride = n_out[i];
-        op.part[0].y = put(NULL, bytes);
+        op.part[0].y = put_none(bytes);
         call(alone[i], op, 0, n_row);
         all_parts.part[i] = op.part[0];
-        all_parts.part[i].y = put(NULL, bytes);
+        all_parts.part[i].y = put_none(bytes);
         mem_unmap(w.data, weight_bytes(&w));
     }
     call(together[0], all_parts, 0, n_row);
@@ -239,5 +207,5 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(long_rows_are_those_of_the_reference),
                                        cmocka_unit_test(short_rows_are_those_of_the_reference),
                                        cmocka_unit_test(parts_of_several_types_are_those_alone)};
-    return cmocka_run_group_tests(tests, open_library, close_library);
+    return cmocka_run_group_tests(tests, open_problem, close_problem);
 }

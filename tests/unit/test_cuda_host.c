@@ -1,42 +1,26 @@
 /* test_cuda_host.c: whole engines on the CUDA backend's own kernels, which grid.h runs thread by
  * thread on a CPU: the logits of the reference but for rounding, and the same bits in whatever
  * order threads run and in whatever company a sequence is. */
-#include "engine/engine.h"
-#include "must.h"
-#include "tiny_model.h"
+#include "device_bench.h"
 
-#include <dlfcn.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
 
 enum { N_PROMPT = 140, N_STEP = 2, DIM = 64, COMPANY = 4 };
 
-static sac_model *model, *windowed, *shallow;
-static int32_t prompt[N_PROMPT];
+static sac_model *shallow;
 
 static int open_models(void **state)
 {
     (void)state;
-    setenv("SACCADE_CUDA", CUDA_HOST, 1);
     setenv("SAC_CPU", "ref", 1);
-    model = tiny_open(&(struct tiny){.seed = 1, .dim = DIM});
-    windowed = tiny_open(&(struct tiny){.seed = 2, .window = 48, .n_layer = 6, .dim = DIM});
     shallow = tiny_open(&(struct tiny){.seed = 3, .n_layer = 1, .dim = DIM});
-    for (int i = 0; i < N_PROMPT; i++) prompt[i] = (i * 37 + i / 9) % TINY_VOCAB;
-    return model && windowed && shallow ? 0 : -1;
+    return open_pair(CUDA_HOST, DIM) == 0 && shallow ? 0 : -1;
 }
 
 static int free_models(void **state)
 {
-    (void)state;
-    sac_model_free(model);
-    sac_model_free(windowed);
     sac_model_free(shallow);
-    return 0;
+    return free_pair(state);
 }
 
 /* What an engine is asked for beside its device. */
@@ -84,19 +68,6 @@ static void hear(void *user, const sac_row *row)
     if (row->seq == 0) memcpy(h->logits[h->n++], row->logits, sizeof h->logits[0]);
 }
 
-static void append(sac_engine *e, sac_seq seq, const int32_t *tok, uint32_t n, sac_row_kind kind)
-{
-    sac_error err;
-    must(sac_seq_append(e, seq, tok, n, kind, SAC_WANT_LAST, &err), &err);
-}
-
-static void step_all(sac_engine *e, struct heard *h)
-{
-    uint32_t n = 1;
-    sac_error err;
-    while (n) must(sac_step(e, hear, h, &n, &err), &err);
-}
-
 static struct heard answer(const struct wish *w, const char *device)
 {
     struct heard h = {0};
@@ -109,12 +80,12 @@ static struct heard answer(const struct wish *w, const char *device)
     append(e, seq, prompt, N_PROMPT, SAC_ROW_PROMPT);
     for (uint32_t i = 0; i < w->company; i++)
         append(e, other[i], prompt + 5 + i, i == 0 ? 40 : 3, SAC_ROW_PROMPT);
-    step_all(e, &h);
+    step_all(e, hear, &h);
     for (int32_t i = 0; i < N_STEP; i++) {
         const int32_t tok = i * 11 % TINY_VOCAB;
         append(e, seq, &tok, 1, SAC_ROW_DECODE);
         for (uint32_t k = 0; k < w->company; k++) append(e, other[k], &tok, 1, SAC_ROW_DECODE);
-        step_all(e, &h);
+        step_all(e, hear, &h);
     }
     assert_int_equal(h.n, 1 + N_STEP);
     h.reads = engine_take_reads(e, seq);
@@ -167,16 +138,6 @@ static void order_of_threads_and_company_do_not_show(void **state)
     assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
 }
 
-/* How often the library has started a graph. */
-static uint32_t graphs_started(void)
-{
-    void *library = dlopen(CUDA_HOST, RTLD_NOW | RTLD_NOLOAD);
-    const uint32_t *n = library ? dlsym(library, "n_graph_started") : NULL;
-    if (!n) fail_msg("no count of graphs");
-    dlclose(library); /* the engine has loaded it for good */
-    return *n;
-}
-
 /* The first step of a shape is issued, the second becomes a graph, and all that follow start it:
  * with lists that the device makes, too, whose counts come down with the logits. */
 static void repeated_steps_are_one_graph(void **state)
@@ -191,14 +152,14 @@ static void repeated_steps_are_one_graph(void **state)
         sac_seq seq;
         must(sac_seq_create(e, &seq, &err), &err);
         append(e, seq, prompt, 40, SAC_ROW_PROMPT);
-        step_all(e, &h);
-        const uint32_t before = graphs_started();
+        step_all(e, hear, &h);
+        const uint32_t before = graphs_started(CUDA_HOST);
         for (int32_t tok = 0; tok < 4; tok++) {
             append(e, seq, &tok, 1, SAC_ROW_DECODE);
             h.n = 0;
-            step_all(e, &h);
+            step_all(e, hear, &h);
         }
-        assert_int_equal(graphs_started() - before, 3);
+        assert_int_equal(graphs_started(CUDA_HOST) - before, 3);
         sac_engine_free(e);
     }
 }
@@ -242,7 +203,6 @@ static void run_methods(struct chosen *h, const char *device, sac_kv_type type)
     sac_engine *e = NULL;
     sac_error err;
     sac_seq prompted, fork;
-    uint32_t n = 1;
     sac_engine_params p = params_of(device, type);
     p.decode = methods;
     p.n_decode = N_METHOD;
@@ -252,14 +212,14 @@ static void run_methods(struct chosen *h, const char *device, sac_kv_type type)
     must(sac_engine_create(&e, model, &p, &err), &err);
     must(sac_seq_create(e, &prompted, &err), &err);
     append(e, prompted, prompt, N_PROMPT, SAC_ROW_PROMPT);
-    while (n) must(sac_step(e, hear_chosen, h, &n, &err), &err);
+    step_all(e, hear_chosen, h);
     for (uint32_t i = 0; i < N_METHOD; i++) {
         must(sac_seq_fork(e, prompted, &fork, &err), &err);
         assert_int_equal(fork, 1 + i);
         must(sac_seq_use_decode(e, fork, i, &err), &err);
         for (int32_t tok = 3; tok < 5; tok++) append(e, fork, &tok, 1, SAC_ROW_DECODE);
     }
-    for (n = 1; n;) must(sac_step(e, hear_chosen, h, &n, &err), &err);
+    step_all(e, hear_chosen, h);
     for (uint32_t i = 0; i < N_METHOD; i++) h->reads[i] = engine_take_reads(e, 1 + i);
     sac_engine_free(e);
 }
@@ -360,7 +320,7 @@ static void plan_prompt(struct planned *out, const struct plan_wish *w, const ch
         must(sac_seq_create(e, &other, &err), &err);
         append(e, other, tok + 3 + i, N_LONG - 20, SAC_ROW_PROMPT);
     }
-    step_all(e, &out->heard);
+    step_all(e, hear, &out->heard);
     out->reads = engine_take_reads(e, seq);
     sac_engine_free(e);
 }

@@ -1,21 +1,9 @@
 /* test_depot.c: pages below a device's memory, on the CUDA backend's own kernels, which grid.h runs
  * on a CPU: however few frames the device has, the bits are those of one that holds all, and what
  * is said of hits and fetches fits together. `make check-cuda` runs it on a GPU. */
-#include "engine/engine.h"
-#include "must.h"
-#include "tiny_model.h"
-
-#include <dlfcn.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "device_bench.h"
 
 enum { N_PROMPT = 95, N_STEP = 2, DIM = 64, N_TEXT = 130 };
-
-static sac_model *model, *windowed;
-static int32_t prompt[N_TEXT];
 
 /* A GPU's library that `make check-cuda` names. */
 static const char *real_library(void)
@@ -27,20 +15,8 @@ static const char *real_library(void)
 static int open_models(void **state)
 {
     (void)state;
-    setenv("SACCADE_CUDA", real_library() ? real_library() : CUDA_HOST, 1);
     setenv("SAC_CPU", "ref", 1);
-    model = tiny_open(&(struct tiny){.seed = 1, .dim = DIM});
-    windowed = tiny_open(&(struct tiny){.seed = 2, .window = 48, .n_layer = 6, .dim = DIM});
-    for (int i = 0; i < N_TEXT; i++) prompt[i] = (i * 37 + i / 9) % TINY_VOCAB;
-    return model && windowed ? 0 : -1;
-}
-
-static int free_models(void **state)
-{
-    (void)state;
-    sac_model_free(model);
-    sac_model_free(windowed);
-    return 0;
+    return open_pair(real_library() ? real_library() : CUDA_HOST, DIM);
 }
 
 /* Pages are read whole, by score, by single tokens, by visits, and where only keys say which. */
@@ -118,19 +94,6 @@ static void hear(void *user, const sac_row *row)
     memcpy(h->last[row->seq], row->logits, sizeof h->last[0]);
 }
 
-static void append(sac_engine *e, sac_seq seq, const int32_t *tok, uint32_t n, sac_row_kind kind)
-{
-    sac_error err;
-    must(sac_seq_append(e, seq, tok, n, kind, SAC_WANT_LAST, &err), &err);
-}
-
-static void step_all(sac_engine *e, struct heard *h)
-{
-    uint32_t n = 1;
-    sac_error err;
-    while (n) must(sac_step(e, hear, h, &n, &err), &err);
-}
-
 static void decode(sac_engine *e, const sac_seq *seq, uint32_t n_seq, uint32_t n, struct heard *h)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -138,7 +101,7 @@ static void decode(sac_engine *e, const sac_seq *seq, uint32_t n_seq, uint32_t n
             const int32_t tok = (int32_t)(i * 11 + k) % TINY_VOCAB;
             append(e, seq[k], &tok, 1, SAC_ROW_DECODE);
         }
-        step_all(e, h);
+        step_all(e, hear, h);
     }
 }
 
@@ -150,7 +113,7 @@ static void live(sac_engine *e, uint32_t n_fork, struct heard *h)
     memset(h, 0, sizeof *h);
     must(sac_seq_create(e, &seq[0], &err), &err);
     append(e, seq[0], prompt, N_PROMPT, SAC_ROW_PROMPT);
-    step_all(e, h);
+    step_all(e, hear, h);
     for (uint32_t i = 0; i < n_fork; i++) {
         must(sac_seq_fork(e, seq[0], &seq[1 + i], &err), &err);
         must(sac_seq_use_decode(e, seq[1 + i], i, &err), &err);
@@ -231,7 +194,7 @@ static void what_is_read_again_has_a_frame(void **state)
         uint64_t hit, fetch;
         must(sac_seq_create(e, &seq, &err), &err);
         append(e, seq, prompt, N_TEXT, SAC_ROW_PROMPT);
-        step_all(e, &h);
+        step_all(e, hear, &h);
         decode(e, &seq, 1, 1, &h);
         const uint64_t bytes = sac_tier_get_stats(e).bytes_fetched;
         asked(e, &hit, &fetch);
@@ -264,7 +227,7 @@ static void what_is_not_read_gives_way(void **state)
         for (int i = 0; i < 2; i++) {
             must(sac_seq_create(e, &seq[i], &err), &err);
             append(e, seq[i], prompt + 9 * i, 66, SAC_ROW_PROMPT);
-            step_all(e, &heard[few]);
+            step_all(e, hear, &heard[few]);
         }
         for (int i = 0; i < 4; i++) decode(e, &seq[i % 2], 1, 1, &heard[few]);
         sac_engine_free(e);
@@ -284,12 +247,12 @@ static void move_to_used_places(const sac_engine_params *params)
     size_t n;
     must(sac_seq_create(few, &a, &err), &err);
     append(few, a, prompt + 20, 40, SAC_ROW_PROMPT);
-    step_all(few, &h);
+    step_all(few, hear, &h);
     decode(few, &a, 1, 1, &h);
     sac_seq_remove(few, a);
     must(sac_seq_create(all, &a, &err), &err);
     append(all, a, prompt, 94, SAC_ROW_PROMPT);
-    step_all(all, &h);
+    step_all(all, hear, &h);
     must(sac_seq_to_bytes(all, a, &bytes, &n, &err), &err);
     must(sac_seq_from_bytes(few, bytes, n, &b, &err), &err);
     sac_free(bytes);
@@ -324,15 +287,6 @@ static void places_are_used_again(void **state)
 }
 
 /* How often the library has started a graph. */
-static uint32_t graphs_started(void)
-{
-    void *library = dlopen(CUDA_HOST, RTLD_NOW | RTLD_NOLOAD);
-    const uint32_t *n = library ? dlsym(library, "n_graph_started") : NULL;
-    if (!n) fail_msg("no count of graphs");
-    dlclose(library); /* the engine has loaded it for good */
-    return *n;
-}
-
 static void steps_that_fetch_are_one_graph(void **state)
 {
     (void)state;
@@ -344,10 +298,10 @@ static void steps_that_fetch_are_one_graph(void **state)
     must(sac_seq_create(e, &seq, &err), &err);
     must(sac_seq_use_decode(e, seq, AUTO, &err), &err);
     append(e, seq, prompt, 70, SAC_ROW_PROMPT);
-    step_all(e, &h);
-    const uint32_t before = graphs_started();
+    step_all(e, hear, &h);
+    const uint32_t before = graphs_started(CUDA_HOST);
     decode(e, &seq, 1, 4, &h);
-    assert_int_equal(graphs_started() - before, 3);
+    assert_int_equal(graphs_started(CUDA_HOST) - before, 3);
     sac_engine_free(e);
 }
 
@@ -386,5 +340,5 @@ int main(void)
         cmocka_unit_test(steps_that_fetch_are_one_graph),
         cmocka_unit_test(what_a_depot_cannot_be_is_named),
     };
-    return cmocka_run_group_tests(tests, open_models, free_models);
+    return cmocka_run_group_tests(tests, open_models, free_pair);
 }

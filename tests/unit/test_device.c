@@ -1,38 +1,16 @@
 /* test_device.c: an engine whose memory is a device's, by the library of tests/device that has
  * none: the same bits as on the CPU for prompts in chunks, batches, forks, cuts and saved
  * sequences, with memory that the program cannot reach; what is refused, and with which words. */
-#include "engine/engine.h"
-#include "must.h"
-#include "tiny_model.h"
+#include "device_bench.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 
-#include <cmocka.h>
-
-enum { N_PROMPT = 205, N_STEP = 40 };
-
-static sac_model *model, *windowed;
-static int32_t prompt[N_PROMPT];
+enum { N_STEP = 40 };
 
 static int open_models(void **state)
 {
     (void)state;
-    setenv("SACCADE_CUDA", FAKE_CUDA, 1);
-    model = tiny_open(&(struct tiny){.seed = 1});
-    windowed = tiny_open(&(struct tiny){.seed = 2, .window = 48, .n_layer = 6});
-    for (int i = 0; i < N_PROMPT; i++) prompt[i] = (i * 37 + i / 9) % TINY_VOCAB;
-    return model && windowed ? 0 : -1;
-}
-
-static int free_models(void **state)
-{
-    (void)state;
-    sac_model_free(model);
-    sac_model_free(windowed);
-    return 0;
+    return open_pair(FAKE_CUDA, 0);
 }
 
 static sac_engine_params params_of(const char *device, sac_kv_type type)
@@ -82,13 +60,6 @@ static void hear(void *user, const sac_row *row)
     memcpy(h->last[row->seq], row->logits, sizeof h->last[0]);
 }
 
-static void step_all(sac_engine *e, struct heard *h)
-{
-    uint32_t n = 1;
-    sac_error err;
-    while (n) must(sac_step(e, hear, h, &n, &err), &err);
-}
-
 static int32_t best(const float *logits)
 {
     int32_t b = 0;
@@ -102,7 +73,7 @@ static void generate(sac_engine *e, sac_seq seq, int n, struct heard *h)
     for (int i = 0; i < n; i++) {
         const int32_t tok = best(h->last[seq]);
         must(sac_seq_append(e, seq, &tok, 1, SAC_ROW_DECODE, SAC_WANT_LAST, &err), &err);
-        step_all(e, h);
+        step_all(e, hear, h);
     }
 }
 
@@ -117,9 +88,9 @@ static struct heard live(sac_engine *e)
     h = (struct heard){0};
     must(sac_seq_create(e, &a, &err), &err);
     must(sac_seq_create(e, &b, &err), &err);
-    must(sac_seq_append(e, a, prompt, N_PROMPT, SAC_ROW_PROMPT, SAC_WANT_ALL, &err), &err);
+    must(sac_seq_append(e, a, prompt, N_DEVICE_PROMPT, SAC_ROW_PROMPT, SAC_WANT_ALL, &err), &err);
     must(sac_seq_append(e, b, prompt + 9, 77, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
-    step_all(e, &h);
+    step_all(e, hear, &h);
     generate(e, a, N_STEP, &h);
     generate(e, b, 3, &h);
     must(sac_seq_fork(e, a, &c, &err), &err);
@@ -127,12 +98,12 @@ static struct heard live(sac_engine *e)
     generate(e, c, 5, &h);
     must(sac_seq_truncate(e, a, 100, &err), &err); /* into a sealed page */
     must(sac_seq_append(e, a, prompt + 3, 40, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
-    step_all(e, &h);
+    step_all(e, hear, &h);
     generate(e, c, 30, &h); /* pages that both have had are still there */
     must(sac_seq_to_bytes(e, a, &bytes, &n_bytes, &err), &err);
     sac_seq_remove(e, a);
     must(sac_seq_append(e, b, prompt, 33, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
-    step_all(e, &h);
+    step_all(e, hear, &h);
     must(sac_seq_from_bytes(e, bytes, n_bytes, &a, &err), &err);
     sac_free(bytes);
     generate(e, a, 8, &h);
@@ -202,7 +173,7 @@ static void the_largest_logits_come_alone(void **state)
                                     SAC_ROW_DECODE, SAC_WANT_LAST, &err),
                      &err);
             }
-            step_all(e[d], h[d]);
+            step_all(e[d], hear, h[d]);
         }
         for (sac_seq seq = 0; seq < 3; seq++) {
             uint32_t n_more = 0;
@@ -235,7 +206,7 @@ static void a_saved_sequence_goes_from_one_to_the_other(void **state)
         size_t n;
         must(sac_seq_create(from, &a, &err), &err);
         must(sac_seq_append(from, a, prompt, 150, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
-        step_all(from, &h);
+        step_all(from, hear, &h);
         must(sac_seq_to_bytes(from, a, &bytes, &n, &err), &err);
         must(sac_seq_from_bytes(to, bytes, n, &b, &err), &err);
         sac_free(bytes);
@@ -331,5 +302,5 @@ int main(void)
         cmocka_unit_test(a_small_or_foreign_device_is_told_of),
         cmocka_unit_test(a_failure_ends_the_step),
     };
-    return cmocka_run_group_tests(tests, open_models, free_models);
+    return cmocka_run_group_tests(tests, open_models, free_pair);
 }

@@ -90,24 +90,9 @@ static void add_span(float *y, const float *x, size_t n)
     }
 }
 
-static void rmsnorm(struct workers *pool, const struct op_rmsnorm *op)
-{
-    small_rmsnorm(pool, op, rmsnorm_row);
-}
-
-static void rope(struct workers *pool, const struct op_rope *op)
-{
-    small_rope(pool, op, op->interleaved ? rope_interleaved : rope_neox);
-}
-
-static void add(struct workers *pool, const struct op_add *op)
-{
-    small_add(pool, op, add_span);
-}
+#include "ops/cpu/small_tmpl.h"
 
 void ops_fill_avx512_small(struct ops *o)
 {
-    o->rmsnorm = rmsnorm;
-    o->rope = rope;
-    o->add = add;
+    fill(o);
 }

@@ -60,24 +60,9 @@ static void add_span(float *y, const float *x, size_t n)
     for (; i < n; i++) y[i] += x[i];
 }
 
-static void rmsnorm(struct workers *pool, const struct op_rmsnorm *op)
-{
-    small_rmsnorm(pool, op, rmsnorm_row);
-}
-
-static void rope(struct workers *pool, const struct op_rope *op)
-{
-    small_rope(pool, op, op->interleaved ? rope_interleaved : rope_neox);
-}
-
-static void add(struct workers *pool, const struct op_add *op)
-{
-    small_add(pool, op, add_span);
-}
+#include "ops/cpu/small_tmpl.h"
 
 void ops_fill_neon_small(struct ops *o)
 {
-    o->rmsnorm = rmsnorm;
-    o->rope = rope;
-    o->add = add;
+    fill(o);
 }

@@ -166,6 +166,21 @@ __device__ void end_split(const struct attn_call &call, const struct decode_job 
     put_out<D>(call, job, all);
 }
 
+/* Begins the copies of a unit; `place`: of its page, if it is of one. Single tokens of q8 pages are
+ * read when their turn comes. */
+template <int F, int D>
+__device__ __forceinline__ void stage_unit(uint32_t to, const struct decode_view &v, uint32_t place,
+                                           uint32_t unit)
+{
+    if (unit < v.n_staged)
+        stage_page<F, D>(to, place_bytes(v.call->frames, place, page_at<F, D>::bytes),
+                         unit % decode_size<F, D>::unit_page);
+    else if (unit >= v.n_staged + v.n_single)
+        stage_own<D>(to, v, unit - v.n_staged - v.n_single);
+    else if (F != FORM_Q8)
+        stage_single<F, D>(to, v, unit - v.n_staged);
+}
+
 template <int F, int D>
 __global__ void __launch_bounds__(decode_size<F, D>::warps * 32)
     attn_decode_kernel(const struct attn_call call, const struct decode_job *jobs, float *scratch,
@@ -200,13 +215,7 @@ __global__ void __launch_bounds__(decode_size<F, D>::warps * 32)
         const uint32_t unit = begin + warp + i * size::warps;
         const uint32_t from = __shfl_sync(~0u, place, i % 32);
         const uint32_t to = smem_address(ring + i % size::stages * size::stage);
-        if (unit < end && unit < v.n_staged)
-            stage_page<F, D>(to, place_bytes(call.frames, from, page_at<F, D>::bytes),
-                             unit % size::unit_page);
-        else if (unit < end && unit >= v.n_staged + v.n_single)
-            stage_own<D>(to, v, unit - v.n_staged - v.n_single);
-        else if (unit < end && F != FORM_Q8)
-            stage_single<F, D>(to, v, unit - v.n_staged);
+        if (unit < end) stage_unit<F, D>(to, v, from, unit);
         copy_commit();
     };
     for (uint32_t i = 0; i < size::stages - 1; i++) bring(i);

@@ -386,19 +386,13 @@ __device__ __forceinline__ bool page_squares(float (&square)[8], const struct sa
     return finite;
 }
 
-/* survey_place. */
-static __device__ inline uint32_t place_of_page(uint32_t seed, uint32_t page)
-{
-    return (seed + page * PAGE_TOK + page / (SURVEY_PERIOD / PAGE_TOK) * 97) % SURVEY_PERIOD;
-}
-
 /* From squares to marks; all threads of a warp. */
 static __device__ void take_page(const struct sample_call &c, const struct sample_place &p,
                                  uint32_t page, float (&square)[8])
 {
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
     const size_t at = p.list * c.op.n_word + page;
-    const int32_t *limit = c.limit + place_of_page(c.seed[p.list], page);
+    const int32_t *limit = c.limit + survey_place(c.seed[p.list], page);
     const int32_t least = (int32_t)__float_as_uint(c.least);
     float all = 0;
     for (int i = 0; i < 8; i++) {

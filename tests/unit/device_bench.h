@@ -1,0 +1,64 @@
+/* device_bench.h: what tests of engines on a device share: two tiny models, one of them with
+ * windows, a prompt for both, and steps until no row waits. */
+#ifndef SAC_TESTS_DEVICE_BENCH_H
+#define SAC_TESTS_DEVICE_BENCH_H
+
+#include "engine/engine.h"
+#include "must.h"
+#include "tiny_model.h"
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { N_DEVICE_PROMPT = 205 };
+
+static sac_model *model, *windowed;
+static int32_t prompt[N_DEVICE_PROMPT];
+
+/* Models whose heads have `dim` channels (0: TINY_DIM), for engines on the device of `library`. */
+static inline int open_pair(const char *library, uint32_t dim)
+{
+    setenv("SACCADE_CUDA", library, 1);
+    model = tiny_open(&(struct tiny){.seed = 1, .dim = dim});
+    windowed = tiny_open(&(struct tiny){.seed = 2, .window = 48, .n_layer = 6, .dim = dim});
+    for (int i = 0; i < N_DEVICE_PROMPT; i++) prompt[i] = (i * 37 + i / 9) % TINY_VOCAB;
+    return model && windowed ? 0 : -1;
+}
+
+static inline int free_pair(void **state)
+{
+    (void)state;
+    sac_model_free(model);
+    sac_model_free(windowed);
+    return 0;
+}
+
+static inline void append(sac_engine *e, sac_seq seq, const int32_t *tok, uint32_t n,
+                          sac_row_kind kind)
+{
+    sac_error err;
+    must(sac_seq_append(e, seq, tok, n, kind, SAC_WANT_LAST, &err), &err);
+}
+
+static inline void step_all(sac_engine *e, sac_row_fn hear, void *user)
+{
+    uint32_t n = 1;
+    sac_error err;
+    while (n) must(sac_step(e, hear, user, &n, &err), &err);
+}
+
+/* How often the library, kernels that run on a CPU, has started a graph. */
+static inline uint32_t graphs_started(const char *path)
+{
+    void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    const uint32_t *n = library ? dlsym(library, "n_graph_started") : NULL;
+    if (!n) fail_msg("no count of graphs");
+    dlclose(library); /* the engine has loaded it for good */
+    return *n;
+}
+
+#endif
