@@ -325,6 +325,9 @@ void workers_for_span(struct workers *w, uint32_t n_item, uint32_t step, workers
                       void *arg)
 {
     assert(step > 0);
+    for (uint32_t i = 0; !w && i < n_item; i += step)
+        fn(arg, i, n_item - i < step ? n_item : i + step, 0);
+    if (!w) return;
     struct span_loop loop = {.w = w, .fn = fn, .arg = arg, .step = step};
     for (uint32_t i = 0; i < w->n; i++) {
         const struct span s = {(uint32_t)((uint64_t)n_item * i / w->n),

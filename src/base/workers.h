@@ -45,7 +45,8 @@ void workers_for(struct workers *w, uint32_t n_item, workers_item_fn fn, void *a
 /* Calls `fn(arg, begin, end, worker_i)` for spans of at most `step` items that cover 0..n_item-1.
  * Each worker walks an equal share of its own in rising order, so that what lies in memory behind
  * an item is read next by the same worker; whoever is done first takes spans from the ends of the
- * others' shares. For items of equal length. */
+ * others' shares. For items of equal length; calls of as many items behind each other give each
+ * worker what it has in its caches, if all come in time. `w` NULL: the caller does it all. */
 typedef void (*workers_span_fn)(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i);
 void workers_for_span(struct workers *w, uint32_t n_item, uint32_t step, workers_span_fn fn,
                       void *arg);

@@ -2,9 +2,10 @@
  * reads.
  *
  * Where lanes are as many as workers or more, each worker takes lane after lane from the choice to
- * the list; where a method joins the heads of a row, row after row. Where they are fewer, the lanes
- * of a method are asked together, and the slots of the choice cut the context into pieces for all
- * workers.
+ * the list, and fetches the tokens that it has listed; where a method joins the heads of a row, row
+ * after row. Where they are fewer, the lanes of a method are asked together, and the slots of the
+ * choice cut the context into pieces for all workers. Then the others would attend to what one has
+ * fetched into a cache of its own, so nobody fetches before attention does.
  *
  * Invariants:
  *  1. A lane's choice depends on the sequence alone: lanes write their own state, mask and answer,
@@ -91,6 +92,7 @@ void decode_plan(sac_engine *e, struct arena *a)
 struct choose_call {
     sac_engine *e;
     struct reading *r;
+    bool fetches; /* who lists a lane's tokens will most likely attend to them */
 };
 
 static const struct method *run_method(const sac_engine *e, uint32_t run_i)
@@ -253,7 +255,7 @@ static void list_lane(const struct choose_call *c, const struct method_lane *lan
     const uint64_t n_attended = answer->meter.bytes[METER_ATTEND];
     if (answer->attended && n_attended > 0) answer->kv_bytes = n_attended;
     assert(list.tok || list.n_tok == 0);
-    for (uint32_t i = 0; i < list.n_tok && !e->pool.tier; i++)
+    for (uint32_t i = 0; i < list.n_tok && c->fetches && !e->pool.tier; i++)
         fetch_token(&e->pool.geom,
                     page_frame(&e->pool.geom, lane->frames, lane->page[list.tok[i] / PAGE_TOK]),
                     list.tok[i] % PAGE_TOK);
@@ -363,7 +365,8 @@ static void choose_lanes(struct choose_call *c, uint32_t n_lane)
 {
     struct workers *workers = c->e->workers;
     const uint32_t n_joined = c->e->decode.n_joined;
-    if (n_lane / n_joined >= workers_count(workers)) {
+    c->fetches = n_lane / n_joined >= workers_count(workers);
+    if (c->fetches) {
         workers_for(workers, n_lane / n_joined, choose_joined, c);
         return;
     }

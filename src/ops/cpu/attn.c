@@ -36,6 +36,7 @@ struct call {
     uint32_t n_head_sub; /* of one of a single query head */
     /* NARROW; a lane is one KV head of one run */
     uint32_t *lane_item; /* [n_run * n_kv_head + 1] first chunk of each lane, over all runs */
+    uint32_t *lane_left; /* [n_run * n_kv_head] chunks that nobody has ended; atomic */
     float *partial;      /* [n_slot, partial_floats] */
     size_t partial_floats;
     uint32_t lane0, lane1; /* of this wave */
@@ -758,7 +759,8 @@ static void narrow_paged(const struct call *c, struct attn_chunk *chunk, uint32_
     for (uint32_t g = 0; g < chunk->group; g++) chunk->m[g] = -INFINITY, chunk->l[g] = 0;
 }
 
-static void narrow_item(const struct call *c, uint32_t item_i, uint32_t worker_i)
+/* Returns the lane of the chunk. */
+static uint32_t narrow_item(const struct call *c, uint32_t item_i, uint32_t worker_i)
 {
     const struct op_attn *op = c->op;
     const uint32_t n_kv_head = op->geom->n_kv_head;
@@ -783,23 +785,15 @@ static void narrow_item(const struct call *c, uint32_t item_i, uint32_t worker_i
                                .acc = partial,
                                .mem = c->worker_mem + worker_i * c->worker_bytes};
     (op->pager ? narrow_paged : narrow_chunk)(c, &chunk, lo, item - c->lane_item[lo]);
-}
-
-/* Chunks behind each other go to one worker, which fetches the next one's pages. */
-static void narrow_items(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
-{
-    for (uint32_t i = begin; i < end; i++) narrow_item(arg, i, worker_i);
+    return lo;
 }
 
 /* Merges the chunks of one lane, in order. */
-static void narrow_merge(void *arg, uint32_t i, uint32_t worker_i)
+static void narrow_merge(const struct call *c, uint32_t lane)
 {
-    (void)worker_i;
-    const struct call *c = arg;
     const struct op_attn *op = c->op;
-    const uint32_t lane = c->lane0 + i, n_kv_head = op->geom->n_kv_head, d = op->geom->head_dim;
+    const uint32_t n_kv_head = op->geom->n_kv_head, d = op->geom->head_dim;
     const uint32_t n = c->lane_item[lane + 1] - c->lane_item[lane];
-    if (n == 0) return; /* a WIDE run */
     const float *first =
         c->partial + (c->lane_item[lane] - c->lane_item[c->lane0]) * c->partial_floats;
     const struct attn_run *run = &op->run[lane / n_kv_head];
@@ -823,6 +817,18 @@ static void narrow_merge(void *arg, uint32_t i, uint32_t worker_i)
     }
 }
 
+/* Chunks behind each other go to one worker, which fetches the next one's pages. Who ends the last
+ * chunk of a lane, whoever that is, has its partial results in order before it. */
+static void narrow_items(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    for (uint32_t i = begin; i < end; i++) {
+        const uint32_t lane = narrow_item(c, i, worker_i);
+        if (__atomic_sub_fetch(&c->lane_left[lane], 1, __ATOMIC_ACQ_REL) == 0)
+            narrow_merge(c, lane);
+    }
+}
+
 /* As many lanes at a time as there is room for partial results. */
 static void narrow_runs(struct workers *pool, struct call *c, uint32_t n_slot)
 {
@@ -833,6 +839,7 @@ static void narrow_runs(struct workers *pool, struct call *c, uint32_t n_slot)
         const struct attn_run *run = &op->run[i / n_kv_head];
         assert(run->kind != ROW_DECODE || run->n_row == 1);
         const uint32_t n = run->kind == ROW_DECODE ? lane_chunk_count(op, run, i % n_kv_head) : 0;
+        c->lane_left[i] = n;
         c->lane_item[i + 1] = c->lane_item[i] + n;
     }
     for (c->lane0 = 0; c->lane0 < n_lane; c->lane0 = c->lane1) {
@@ -841,7 +848,6 @@ static void narrow_runs(struct workers *pool, struct call *c, uint32_t n_slot)
         assert(c->lane_item[c->lane1] - item0 <= n_slot);
         while (c->lane1 < n_lane && c->lane_item[c->lane1 + 1] - item0 <= n_slot) c->lane1++;
         workers_for_span(pool, c->lane_item[c->lane1] - item0, 1, narrow_items, c);
-        workers_for(pool, c->lane1 - c->lane0, narrow_merge, c);
     }
 }
 
@@ -857,13 +863,14 @@ static size_t worker_bytes(const struct attn_kernel *k, const struct page_geom *
     return *out_turn_at + align64((size_t)n_q * g->head_dim * sizeof(float));
 }
 
-/* Scratch: first item of each lane, partial results, then one block for each worker. */
+/* Scratch: first item of each lane, items left of each, partial results, then one block for each
+ * worker. */
 size_t attn_execute_scratch(const struct attn_kernel *k, uint32_t n_worker,
                             const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
                             uint32_t n_tok_max)
 {
     const uint32_t group = n_head / geom->n_kv_head, d = geom->head_dim;
-    const size_t lanes = ((size_t)n_row * geom->n_kv_head + 1) * sizeof(uint32_t);
+    const size_t lanes = (2 * (size_t)n_row * geom->n_kv_head + 1) * sizeof(uint32_t);
     const size_t partial =
         partial_floats(d, group) * sizeof(float) * slot_count(d, geom->n_kv_head, n_tok_max);
     size_t turn_at;
@@ -878,8 +885,10 @@ void attn_execute(struct workers *pool, const struct op_attn *op, const struct a
     struct call c = {.op = op, .k = k, .group = op->n_head / g->n_kv_head};
     c.worker_bytes = worker_bytes(k, g, c.group, &c.turn_at);
     c.partial_floats = partial_floats(g->head_dim, c.group);
+    const size_t n_lane = (size_t)op->n_run * g->n_kv_head;
     c.lane_item = (uint32_t *)(void *)mem;
-    const size_t lanes = align64(((size_t)op->n_run * g->n_kv_head + 1) * sizeof(uint32_t));
+    c.lane_left = c.lane_item + n_lane + 1;
+    const size_t lanes = align64((2 * n_lane + 1) * sizeof(uint32_t));
     const size_t workers = workers_count(pool) * c.worker_bytes;
     assert(lanes + workers < op->scratch_bytes);
     c.worker_mem = mem + lanes;

@@ -224,6 +224,11 @@ static void raise_piece(void *arg, uint32_t i, uint32_t worker_i)
     if (!c->ops->share_raise(&op->at, pages, sum)) sum[0] = NAN;
 }
 
+static void raise_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    for (; begin < end; begin++) raise_piece(arg, begin, worker_i);
+}
+
 /* The sums of all pieces, in their order. */
 static void spread_piece(void *arg, uint32_t i, uint32_t worker_i)
 {
@@ -246,6 +251,11 @@ static void spread_piece(void *arg, uint32_t i, uint32_t worker_i)
     if (pages.begin < pages.end) c->ops->share_spread(&op->at, pages, all);
 }
 
+static void spread_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    for (; begin < end; begin++) spread_piece(arg, begin, worker_i);
+}
+
 static void shares(struct workers *pool, const struct ops *ops, const struct op_lane_shares *op,
                    uint32_t n)
 {
@@ -256,8 +266,8 @@ static void shares(struct workers *pool, const struct ops *ops, const struct op_
         c.n_piece = larger(c.n_piece, n_piece);
     }
     workers_for(pool, n, begin_shares, &c);
-    workers_for(pool, n * c.n_piece, raise_piece, &c);
-    workers_for(pool, n * c.n_piece, spread_piece, &c);
+    workers_for_span(pool, n * c.n_piece, 1, raise_pieces, &c);
+    workers_for_span(pool, n * c.n_piece, 1, spread_pieces, &c);
 }
 
 static void vote_lane(void *arg, uint32_t i, uint32_t worker_i)
@@ -309,9 +319,12 @@ static void ends(struct workers *pool, const struct ops *ops, const struct op_la
 {
     (void)pool;
     (void)ops;
-    for (; n > 0; n--, op++)
-        for (uint32_t p = 0; p < op->n_page; p++)
-            op->mask[p] |= page_bits(p, 0, op->begin) | page_bits(p, op->end, UINT32_MAX);
+    for (; n > 0; n--, op++) {
+        for (uint32_t p = 0; p < op->n_page && p * PAGE_TOK < op->begin; p++)
+            op->mask[p] |= page_bits(p, 0, op->begin);
+        for (uint32_t p = op->end / PAGE_TOK; p < op->n_page; p++)
+            op->mask[p] |= page_bits(p, op->end, UINT32_MAX);
+    }
 }
 
 static void mark_bits(const struct op_lane_take *op, uint32_t page, uint32_t bits)
