@@ -126,6 +126,8 @@ struct share_room {
     size_t bytes;
     void *frame;
     float *sum;
+    struct op_draw_piece *piece;
+    struct op_draw_state *state;
 };
 
 static struct share_room share_room_of(const struct method_shape *s, void *scratch)
@@ -136,6 +138,8 @@ static struct share_room share_room_of(const struct method_shape *s, void *scrat
     const size_t n_piece = OP_LANE_PIECES((size_t)s->n_ctx / PAGE_TOK + 1);
     r.frame = arena_take(&a, OPS_SHARE_FRAME, 1);
     r.sum = arena_take(&a, n_piece * s->group, sizeof *r.sum);
+    r.piece = arena_take(&a, OP_DRAW_PIECES((size_t)s->n_ctx), sizeof *r.piece);
+    r.state = arena_take(&a, 1, sizeof *r.state);
     r.bytes = a.used;
     return r;
 }
@@ -294,12 +298,12 @@ void batch_draw(const struct method_batch *b, const struct batch_ends *ends,
     batch_mark_ends(b, ends);
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
         const struct method_lane *l = &b->lane[i];
-        const struct room r = room_of(l, BATCH_TOKEN);
+        const struct share_room r = share_room_of(l->shape, l->scratch);
         const struct attn_range open = batch_between(l, ends);
         const struct batch_draw w = want(l);
         const uint32_t n_open = open.begin < open.end ? open.end - open.begin : 0;
         const uint32_t n_tok = pick_page_count(l) * PAGE_TOK;
-        list[n++] = (struct op_lane_draw){.at = {.value = r.vote + open.begin,
+        list[n++] = (struct op_lane_draw){.at = {.value = r.room.vote + open.begin,
                                                  .n = n_open,
                                                  .first = open.begin,
                                                  .variance = w.variance,
@@ -307,6 +311,8 @@ void batch_draw(const struct method_batch *b, const struct batch_ends *ends,
                                                  .logw = b->pick[i].logw},
                                           .n_more = n_tok - n_open,
                                           .most = w.most * n_tok,
+                                          .piece = r.piece,
+                                          .state = r.state,
                                           .result = &b->result[i]};
     }
     if (n > 0) b->ops->lanes.draw(b->workers, b->ops, list, n);

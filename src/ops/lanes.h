@@ -137,10 +137,18 @@ struct op_lane_take {
 
 /* Lists a draw. n_over when, with n_more tokens that are read beside them, there are more than
  * `most`. */
+#define OP_DRAW_ITEMS     4096u /* of a piece: the tokens of a piece of shares */
+#define OP_DRAW_PIECES(n) ((n) / OP_DRAW_ITEMS + 1)
+struct op_draw_state {
+    uint32_t n_left; /* pieces of a round that nobody has ended; atomic */
+    float cut;
+};
 struct op_lane_draw {
     struct op_draw at;
     uint32_t n_more;
     double most;
+    struct op_draw_piece *piece; /* rooms of the host: [OP_DRAW_PIECES(at.n)] */
+    struct op_draw_state *state;
     struct op_lane_result *result;
 };
 

@@ -388,6 +388,28 @@ static inline bool op_draw_may_rise(const struct op_draw *op, float cut, double 
     return (double)cut * sum_below <= op->variance;
 }
 
+/* Items [begin, end) of a draw; begin is a multiple of OP_DRAW_LANES. */
+struct op_draw_piece {
+    uint32_t begin, end;
+    uint32_t n_open; /* values that may be as high as the cut: in logw, from `begin` on */
+    double below;    /* sum of the others */
+    uint32_t chance[OP_DRAW_LANES]; /* sums of the piece's chances */
+    uint32_t n_taken;
+    char pad[128 - sizeof(double) - (4 + OP_DRAW_LANES) * sizeof(uint32_t)]; /* lines of its own */
+};
+
+/* A draw in pieces: one worker's each. All are opened, then the cut is found from all of them, in
+ * their order; then they are taken, each with its lanes' sums as the piece before has left them, or
+ * as `add` tells the sums of those before. */
+struct ops_draw {
+    void (*open)(const struct op_draw *op, struct op_draw_piece *p);
+    float (*cut)(const struct op_draw *op, const struct op_draw_piece *p, uint32_t n_piece);
+    void (*add)(const struct op_draw *op, struct op_draw_piece *p, float cut);
+    /* To item and logw from number `at` on, which is not behind `begin`. */
+    void (*take)(const struct op_draw *op, struct op_draw_piece *p, float cut,
+                 uint32_t sum[OP_DRAW_LANES], uint32_t at);
+};
+
 struct op_keys { /* keys of sealed pages in f32, the same bits as page_read's; one worker's */
     const struct page_geom *geom;
     struct page_frames frames;
@@ -599,7 +621,7 @@ struct ops {
     struct op_cut (*best)(const struct op_best *op);
     void (*mark)(const struct op_mark *op);
     void (*top)(struct workers *pool, const struct op_top *op);
-    uint32_t (*draw)(const struct op_draw *op); /* number of items taken */
+    struct ops_draw draw;
     void (*keys)(const struct op_keys *op);
     void (*dots)(const struct op_dots *op);
     bool (*pack)(const struct op_pack *op); /* false: a number is not finite */

@@ -1,6 +1,7 @@
-/* check_draw.c: the slot `draw` of every instruction set that this CPU has, against what it
- * promises: certain items, one cut for all others, how many of them in a lane up to any place, and
- * how high the cut is. Sums of f32 in another order differ by 1e-4 of them at most. */
+/* check_draw.c: draws of every instruction set that this CPU has, against what they promise:
+ * certain items, one cut for all others, how many of them in a lane up to any place, and how high
+ * the cut is. Sums of f32 in another order differ by 1e-4 of them at most. And the pieces of a draw
+ * are the same for any number of workers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/half.h"
-#include "ops/ops.h"
+#include "ops/lanes.h"
 #include "random_rows.h"
 
 #include <math.h>
@@ -17,7 +18,7 @@
 static const char *const isa_names[] = {"ref", "avx2", "avx512", "amx", "neon"};
 #define N_ISA (sizeof isa_names / sizeof isa_names[0])
 
-enum { N_MAX = 1000, FIRST = 64 };
+enum { N_MAX = 3 * OP_DRAW_ITEMS, FIRST = 64 };
 
 struct data {
     float value[N_MAX], logw[N_MAX];
@@ -56,15 +57,32 @@ static double cut_of(const struct data *d, uint32_t n_taken)
     return cut;
 }
 
+static uint32_t draw(const struct ops *o, struct data *d, uint32_t n, double variance,
+                     struct workers *workers)
+{
+    struct op_draw_piece piece[OP_DRAW_PIECES(N_MAX)];
+    struct op_draw_state state;
+    struct op_lane_result result = {0};
+    const struct op_lane_draw op = {.at = {.value = d->value,
+                                           .n = n,
+                                           .first = FIRST,
+                                           .variance = variance,
+                                           .item = d->item,
+                                           .logw = d->logw},
+                                    .n_more = 10,
+                                    .most = n / 2,
+                                    .piece = piece,
+                                    .state = &state,
+                                    .result = &result};
+    o->lanes.draw(workers, o, &op, 1);
+    assert_int_equal(result.n_chosen, result.n_tok);
+    assert_int_equal(result.n_over, result.n_tok + 10 > n / 2);
+    return result.n_tok;
+}
+
 static void check(const struct ops *o, struct data *d, uint32_t n, double variance)
 {
-    const struct op_draw op = {.value = d->value,
-                               .n = n,
-                               .first = FIRST,
-                               .variance = variance,
-                               .item = d->item,
-                               .logw = d->logw};
-    const uint32_t n_taken = o->draw(&op);
+    const uint32_t n_taken = draw(o, d, n, variance, NULL);
     const double cut = cut_of(d, n_taken);
     uint32_t at = 0;
     double sum[OP_DRAW_LANES]; /* of chances, less what is drawn */
@@ -98,7 +116,7 @@ static void draws_are_even_and_the_cut_is_right(void **state)
     for (size_t set = 0; set < N_ISA; set++) {
         if (ops_init_isa(&o, isa_names[set], NULL) != SAC_OK) continue;
         for (uint32_t round = 0; round < 60; round++, n_checked++) {
-            const uint32_t n = 100 + 15 * round;
+            const uint32_t n = round < 50 ? 100 + 15 * round : N_MAX - 777 * (59 - round);
             fill(&d, n, 0.5f + 0.05f * (float)round, &seed);
             check(&o, &d, n, 1e-4 * (1 + round));
         }
@@ -116,10 +134,34 @@ static void without_variance_all_is_taken(void **state)
     for (size_t set = 0; set < N_ISA; set++) {
         if (ops_init_isa(&o, isa_names[set], NULL) != SAC_OK) continue;
         fill(&d, 500, 1, &seed);
-        const struct op_draw op = {
-            .value = d.value, .n = 500, .first = FIRST, .item = d.item, .logw = d.logw};
-        assert_int_equal(o.draw(&op), 500);
+        assert_int_equal(draw(&o, &d, 500, 0, NULL), 500);
         for (uint32_t i = 0; i < 500; i++) assert_true(d.item[i] == FIRST + i && d.logw[i] == 0);
+    }
+}
+
+/* Many are taken and few; the last piece is short, or there are lanes of no item at all. */
+static void workers_change_no_draw(void **state)
+{
+    (void)state;
+    static struct data one, some;
+    static const uint32_t n_item[] = {0, 5, OP_DRAW_ITEMS, OP_DRAW_ITEMS + 1, N_MAX - 40, N_MAX};
+    struct ops o;
+    struct workers *workers;
+    uint64_t seed = 3;
+    for (size_t i = 0; i < N_ISA * sizeof n_item / sizeof n_item[0]; i++) {
+        const uint32_t n = n_item[i / N_ISA];
+        if (ops_init_isa(&o, isa_names[i % N_ISA], NULL) != SAC_OK) continue;
+        fill(&one, n, 2, &seed);
+        some = one;
+        for (uint32_t n_worker = 2; n_worker < 6; n_worker++) {
+            const double variance = n_worker % 2 ? 1e-3 : 1e-5;
+            assert_int_equal(workers_create(&workers, n_worker, NULL), SAC_OK);
+            const uint32_t n_taken = draw(&o, &one, n, variance, NULL);
+            assert_int_equal(draw(&o, &some, n, variance, workers), n_taken);
+            assert_memory_equal(some.item, one.item, n_taken * sizeof *one.item);
+            assert_memory_equal(some.logw, one.logw, n_taken * sizeof *one.logw);
+            workers_destroy(workers);
+        }
     }
 }
 
@@ -127,6 +169,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(draws_are_even_and_the_cut_is_right),
+        cmocka_unit_test(workers_change_no_draw),
         cmocka_unit_test(without_variance_all_is_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

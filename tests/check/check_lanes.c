@@ -154,6 +154,8 @@ static void draws_are_the_same(void **state)
             sum += (double)(d.share[i] = expf(4 * (random_unit(&seed) + random_unit(&seed))));
         for (uint32_t i = 0; i < n; i++) d.share[i] /= (float)sum;
         struct op_lane_result result = {0}, after = {0};
+        struct op_draw_piece piece[OP_DRAW_PIECES(N_TOK)];
+        struct op_draw_state state_of;
         struct op_lane_draw op = {.at = {.value = d.share,
                                          .n = n,
                                          .first = 32,
@@ -162,6 +164,8 @@ static void draws_are_the_same(void **state)
                                          .logw = d.logw},
                                   .n_more = 64,
                                   .most = k % 3 ? 1e9 : 65,
+                                  .piece = piece,
+                                  .state = &state_of,
                                   .result = &result};
         struct op_lane_draw there = op;
         there.at.value = put(d.share, sizeof d.share);

@@ -6,5 +6,5 @@
 
 void ops_fill_avx2_draw(struct ops *o)
 {
-    o->draw = draw_vec;
+    o->draw = (struct ops_draw){open_vec, cut_vec, add_vec, take_vec};
 }

@@ -3,6 +3,15 @@
 #include "ops/ops.h"
 
 #include <math.h>
+#include <string.h>
+
+/* The cut is found from all values as they are. */
+static void open_ref(const struct op_draw *op, struct op_draw_piece *p)
+{
+    (void)op;
+    p->n_open = 0;
+    p->below = 0;
+}
 
 static double sum_below(const struct op_draw *op, float cut)
 {
@@ -11,9 +20,10 @@ static double sum_below(const struct op_draw *op, float cut)
     return sum;
 }
 
-static float find_cut(const struct op_draw *op)
+static float cut_ref(const struct op_draw *op, const struct op_draw_piece *p, uint32_t n_piece)
 {
     uint32_t lo = float_bits(OP_DRAW_LEAST), hi = float_bits(2.0f);
+    (void)p, (void)n_piece;
     while (hi - lo > OP_DRAW_STEP) {
         const uint32_t mid = lo + (hi - lo) / 2;
         const float cut = bits_float(mid);
@@ -25,26 +35,39 @@ static float find_cut(const struct op_draw *op)
     return bits_float(lo);
 }
 
-static uint32_t draw_ref(const struct op_draw *op)
+/* 0 of what is certain. */
+static uint32_t chance_of(float value, float cut)
 {
-    const float cut = find_cut(op), by = 0x1p32f / cut;
-    uint32_t sum[OP_DRAW_LANES], n = 0;
-    for (uint32_t i = 0; i < OP_DRAW_LANES; i++) sum[i] = op_draw_begin(i);
-    for (uint32_t i = 0; i < op->n; i++) {
+    const float bits = value * (0x1p32f / cut);
+    if (value >= cut) return 0;
+    return bits < 0x1p32f ? (uint32_t)bits : UINT32_MAX;
+}
+
+static void add_ref(const struct op_draw *op, struct op_draw_piece *p, float cut)
+{
+    memset(p->chance, 0, sizeof p->chance);
+    for (uint32_t i = p->begin; i < p->end; i++)
+        p->chance[i % OP_DRAW_LANES] += chance_of(op->value[i], cut);
+}
+
+static void take_ref(const struct op_draw *op, struct op_draw_piece *p, float cut,
+                     uint32_t sum[OP_DRAW_LANES], uint32_t at)
+{
+    const uint32_t at0 = at;
+    for (uint32_t i = p->begin; i < p->end; i++) {
         const float value = op->value[i];
         if (value < cut) {
-            const float bits = value * by;
-            const uint32_t chance = bits < 0x1p32f ? (uint32_t)bits : UINT32_MAX;
+            const uint32_t chance = chance_of(value, cut);
             sum[i % OP_DRAW_LANES] += chance;
             if (sum[i % OP_DRAW_LANES] >= chance) continue;
         }
-        op->item[n] = op->first + i;
-        op->logw[n++] = value < cut ? logf(cut / value) : 0;
+        op->item[at] = op->first + i;
+        op->logw[at++] = value < cut ? logf(cut / value) : 0;
     }
-    return n;
+    p->n_taken = at - at0;
 }
 
 void ops_fill_ref_draw(struct ops *o)
 {
-    o->draw = draw_ref;
+    o->draw = (struct ops_draw){open_ref, cut_ref, add_ref, take_ref};
 }

@@ -9,6 +9,7 @@
 #include "ops/ops.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 #define PARTS (OP_DRAW_LANES / VEC) /* vectors of the lanes that items are dealt to */
 
@@ -43,35 +44,43 @@ static bool try_cut(struct open *o, const struct op_draw *op, float cut, float *
     return rises;
 }
 
-/* The same for a cut that is known to be low enough, in one sweep. */
-static void rise_to(struct open *o, float cut, float *kept)
+/* A cut that is never too high: what lies below can be no more than 1, so one as low as the
+ * variance is sure. */
+static float least_cut(const struct op_draw *op)
 {
-    const vec at = v_set1(cut);
-    vec sum = v_zero();
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < o->n; i += VEC) {
-        const vec x = v_first(o->value + i, o->n - i);
-        const vec_m below = m_lt(x, at);
-        sum = v_add(sum, v_where(below, x));
-        n += i_pack(kept + n, m_less(m_first(o->n - i), below), i_bits(x), o->n - i >= VEC);
-    }
-    *o = (struct open){.value = kept, .n = n, .sum_below = (double)v_sum(sum)};
+    const float sure = (float)op->variance / 2;
+    return sure > OP_DRAW_LEAST && sure < 1 ? sure : OP_DRAW_LEAST;
 }
 
-/* `kept` [n] is scratch. */
-static float find_cut(const struct op_draw *op, float *kept)
+static void open_vec(const struct op_draw *op, struct op_draw_piece *p)
 {
-    struct open open = {.value = op->value, .n = op->n};
-    uint32_t lo = float_bits(OP_DRAW_LEAST), hi = float_bits(2.0f);
-    /* What lies below can be no more than 1: a cut as low as the variance is never too high. */
-    const float sure = (float)op->variance / 2;
-    if (sure > OP_DRAW_LEAST && sure < 1) {
-        rise_to(&open, sure, kept);
-        lo = float_bits(sure);
+    const uint32_t size = p->end - p->begin;
+    const float *value = op->value + p->begin;
+    float *kept = op->logw + p->begin;
+    const vec at = v_set1(least_cut(op));
+    vec sum = v_zero();
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < size; i += VEC) {
+        const vec x = v_first(value + i, size - i);
+        const vec_m below = m_lt(x, at);
+        sum = v_add(sum, v_where(below, x));
+        n += i_pack(kept + n, m_less(m_first(size - i), below), i_bits(x), size - i >= VEC);
+    }
+    p->n_open = n;
+    p->below = (double)v_sum(sum);
+}
+
+static float cut_vec(const struct op_draw *op, const struct op_draw_piece *p, uint32_t n_piece)
+{
+    struct open open = {.value = op->logw};
+    uint32_t lo = float_bits(least_cut(op)), hi = float_bits(2.0f);
+    for (uint32_t i = 0; i < n_piece; open.n += p[i++].n_open) {
+        memmove(op->logw + open.n, op->logw + p[i].begin, p[i].n_open * sizeof *op->logw);
+        open.sum_below += p[i].below;
     }
     while (hi - lo > OP_DRAW_STEP) {
         const uint32_t mid = lo + (hi - lo) / 2;
-        if (try_cut(&open, op, bits_float(mid), kept))
+        if (try_cut(&open, op, bits_float(mid), op->logw))
             lo = mid;
         else
             hi = mid;
@@ -93,42 +102,67 @@ VEC_PART vec log_vec(vec x)
     return v_fma(v_of_i(e), v_set1(0.693147181f), v_mul(p, z));
 }
 
+/* What rounds to a chance of 1 becomes the largest integer. */
+VEC_PART vec_i chance_of(vec x, vec_m below, vec by)
+{
+    return i_where(below, i_of_chance(v_mul(x, by)));
+}
+
+static void add_vec(const struct op_draw *op, struct op_draw_piece *p, float found)
+{
+    const uint32_t size = p->end - p->begin;
+    const float *value = op->value + p->begin;
+    const vec cut = v_set1(found), by = v_set1(0x1p32f / found);
+    memset(p->chance, 0, sizeof p->chance);
+    vec_i sum[PARTS];
+    for (uint32_t k = 0; k < PARTS; k++) sum[k] = i_set1(0);
+    for (uint32_t i = 0; i < size;)
+        for (uint32_t k = 0; k < PARTS && i < size; k++, i += VEC) {
+            const vec x = v_first(value + i, size - i);
+            sum[k] = i_add(sum[k], chance_of(x, m_lt(x, cut), by));
+        }
+    memcpy(p->chance, sum, sizeof p->chance);
+}
+
 /* The items taken and, in `logw`, their values. */
-static uint32_t take_items(const struct op_draw *op, float found)
+static uint32_t take_items(const struct op_draw *op, const struct op_draw_piece *p, float found,
+                           uint32_t lane[OP_DRAW_LANES], uint32_t to)
 {
     static const uint32_t count[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const uint32_t size = p->end - p->begin;
+    const float *value = op->value + p->begin;
     const vec cut = v_set1(found), by = v_set1(0x1p32f / found);
-    vec_i at = i_add(i_load(count), i_set1((int32_t)op->first)), sum[PARTS];
-    uint32_t begin[OP_DRAW_LANES], n = 0;
-    for (uint32_t i = 0; i < OP_DRAW_LANES; i++) begin[i] = op_draw_begin(i);
-    for (uint32_t k = 0; k < PARTS; k++) sum[k] = i_load(begin + k * VEC);
-    for (uint32_t i = 0; i < op->n;)
-        for (uint32_t k = 0; k < PARTS && i < op->n; k++, i += VEC) {
-            const vec x = v_first(op->value + i, op->n - i);
+    vec_i at = i_add(i_load(count), i_set1((int32_t)(op->first + p->begin))), sum[PARTS];
+    uint32_t n = to;
+    memcpy(sum, lane, sizeof sum);
+    for (uint32_t i = 0; i < size;)
+        for (uint32_t k = 0; k < PARTS && i < size; k++, i += VEC) {
+            const vec x = v_first(value + i, size - i);
             const vec_m below = m_lt(x, cut);
-            /* What rounds to a chance of 1 becomes the largest integer. */
-            const vec_i chance = i_where(below, i_of_chance(v_mul(x, by)));
+            const vec_i chance = chance_of(x, below, by);
             sum[k] = i_add(sum[k], chance);
-            const vec_m sure = m_less(m_first(op->n - i), below);
+            const vec_m sure = m_less(m_first(size - i), below);
             const vec_m taken = m_or(i_wraps(sum[k], chance), sure);
-            const bool room = op->n - i >= VEC; /* for no more are taken than have passed */
+            const bool room = size - i >= VEC; /* for no more are taken than have passed */
             i_pack(op->item + n, taken, at, room);
             n += i_pack(op->logw + n, taken, i_bits(x), room);
             at = i_add(at, i_set1(VEC));
         }
-    return n;
+    memcpy(lane, sum, sizeof sum);
+    return n - to;
 }
 
-static uint32_t draw_vec(const struct op_draw *op)
+static void take_vec(const struct op_draw *op, struct op_draw_piece *p, float found,
+                     uint32_t sum[OP_DRAW_LANES], uint32_t at)
 {
-    const float found = find_cut(op, op->logw);
-    const uint32_t n = take_items(op, found);
+    const uint32_t n = take_items(op, p, found, sum, at);
+    float *logw = op->logw + at;
     const vec cut = v_set1(found);
     for (uint32_t i = 0; i < n; i += VEC) {
-        const vec x = v_first(op->logw + i, n - i);
-        v_store_first(op->logw + i, n - i, v_where(m_lt(x, cut), log_vec(v_div(cut, x))));
+        const vec x = v_first(logw + i, n - i);
+        v_store_first(logw + i, n - i, v_where(m_lt(x, cut), log_vec(v_div(cut, x))));
     }
-    return n;
+    p->n_taken = n;
 }
 
 #endif

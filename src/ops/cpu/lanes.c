@@ -13,8 +13,8 @@
 #include <math.h>
 #include <string.h>
 
-#define PIECE       64u  /* pages */
-#define SHARE_PIECE 128u /* the same where each has to be begun */
+#define PIECE       64u                        /* pages */
+#define SHARE_PIECE (OP_DRAW_ITEMS / PAGE_TOK) /* the same of shares, and of draws by them */
 #define DIM_MAX     512u
 
 struct call { /* of a slot */
@@ -398,23 +398,132 @@ static void take(struct workers *pool, const struct ops *ops, const struct op_la
     workers_for(pool, n, take_lane, &c);
 }
 
-static void draw_lane(void *arg, uint32_t i, uint32_t worker_i)
+/* ---- Draws ---- */
+
+/* How many pieces, of which the last ones may be empty: as many as shares have. */
+static uint32_t draw_pieces(const struct op_lane_draw *op)
 {
-    const struct call *c = arg;
-    const struct op_lane_draw *op = (const struct op_lane_draw *)c->op + i;
-    (void)worker_i;
-    if (op->result->n_bad) return; /* everything is read */
-    const uint32_t n = c->ops->draw(&op->at);
+    const uint32_t n = (op->at.n + OP_DRAW_ITEMS - 1) / OP_DRAW_ITEMS;
+    return larger(n, 1);
+}
+
+static void open_piece(const struct ops *ops, const struct op_lane_draw *op, uint32_t k)
+{
+    struct op_draw_piece *p = &op->piece[k];
+    const uint32_t n = op->at.n, begin = k * OP_DRAW_ITEMS;
+    p->begin = begin < n ? begin : n;
+    p->end = n - p->begin < OP_DRAW_ITEMS ? n : p->begin + OP_DRAW_ITEMS;
+    ops->draw.open(&op->at, p);
+}
+
+static void tell_draw(const struct op_lane_draw *op, uint32_t n)
+{
     op->result->n_tok += n;
     op->result->n_chosen += n;
     op->result->n_over += n + op->n_more > op->most;
 }
 
+/* All of a lane by one worker. */
+static void draw_lane(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    const struct op_lane_draw *op = (const struct op_lane_draw *)c->op + i;
+    const uint32_t n_piece = draw_pieces(op);
+    uint32_t sum[OP_DRAW_LANES], n = 0;
+    (void)worker_i;
+    if (op->result->n_bad) return; /* everything is read */
+    for (uint32_t k = 0; k < n_piece; k++) open_piece(c->ops, op, k);
+    const float cut = c->ops->draw.cut(&op->at, op->piece, n_piece);
+    for (uint32_t l = 0; l < OP_DRAW_LANES; l++) sum[l] = op_draw_begin(l);
+    for (uint32_t k = 0; k < n_piece; n += op->piece[k++].n_taken)
+        c->ops->draw.take(&op->at, &op->piece[k], cut, sum, n);
+    tell_draw(op, n);
+}
+
+/* The lane of item i of a round; NULL: there is nothing to do. `*k`: its piece. */
+static const struct op_lane_draw *piece_lane(const struct call *c, uint32_t i, uint32_t *k)
+{
+    const struct op_lane_draw *op = (const struct op_lane_draw *)c->op + i / c->n_piece;
+    *k = i % c->n_piece;
+    return *k < draw_pieces(op) && !op->result->n_bad ? op : NULL;
+}
+
+/* Whether a piece was the last of its lane to be ended in this round. */
+static bool ends_round(const struct op_lane_draw *op)
+{
+    if (__atomic_sub_fetch(&op->state->n_left, 1, __ATOMIC_ACQ_REL) > 0) return false;
+    op->state->n_left = draw_pieces(op);
+    return true;
+}
+
+static void open_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    (void)worker_i;
+    for (uint32_t i = begin, k; i < end; i++) {
+        const struct op_lane_draw *op = piece_lane(c, i, &k);
+        if (!op) continue;
+        open_piece(c->ops, op, k);
+        if (ends_round(op)) op->state->cut = c->ops->draw.cut(&op->at, op->piece, draw_pieces(op));
+    }
+}
+
+static void add_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    (void)worker_i;
+    for (uint32_t i = begin, k; i < end; i++) {
+        const struct op_lane_draw *op = piece_lane(c, i, &k);
+        if (op) c->ops->draw.add(&op->at, &op->piece[k], op->state->cut);
+    }
+}
+
+/* What pieces have taken, each where it begins, becomes one list. */
+static void join_pieces(const struct op_lane_draw *op)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < draw_pieces(op); n += op->piece[k++].n_taken) {
+        const struct op_draw_piece *p = &op->piece[k];
+        memmove(op->at.item + n, op->at.item + p->begin, p->n_taken * sizeof *op->at.item);
+        memmove(op->at.logw + n, op->at.logw + p->begin, p->n_taken * sizeof *op->at.logw);
+    }
+    tell_draw(op, n);
+}
+
+static void take_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    (void)worker_i;
+    for (uint32_t i = begin, k; i < end; i++) {
+        const struct op_lane_draw *op = piece_lane(c, i, &k);
+        uint32_t sum[OP_DRAW_LANES];
+        if (!op) continue;
+        for (uint32_t l = 0; l < OP_DRAW_LANES; l++) {
+            sum[l] = op_draw_begin(l);
+            for (uint32_t j = 0; j < k; j++) sum[l] += op->piece[j].chance[l];
+        }
+        c->ops->draw.take(&op->at, &op->piece[k], op->state->cut, sum, op->piece[k].begin);
+        if (ends_round(op)) join_pieces(op);
+    }
+}
+
+/* Lanes of one piece are one worker's each. Where there are more, what a piece must know of others
+ * is found by whoever ends the last one of a round. */
 static void draw(struct workers *pool, const struct ops *ops, const struct op_lane_draw *op,
                  uint32_t n)
 {
     struct call c = {.ops = ops, .op = op};
-    workers_for(pool, n, draw_lane, &c);
+    for (uint32_t i = 0; i < n; i++) {
+        c.n_piece = larger(c.n_piece, draw_pieces(&op[i]));
+        op[i].state->n_left = draw_pieces(&op[i]);
+    }
+    if (!pool || workers_count(pool) == 1 || c.n_piece == 1) {
+        workers_for(pool, n, draw_lane, &c);
+        return;
+    }
+    workers_for_span(pool, n * c.n_piece, 1, open_pieces, &c);
+    workers_for_span(pool, n * c.n_piece, 1, add_pieces, &c);
+    workers_for_span(pool, n * c.n_piece, 1, take_pieces, &c);
 }
 
 void ops_fill_lanes(struct ops *o)
