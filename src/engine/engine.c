@@ -401,6 +401,7 @@ sac_reads engine_take_reads(sac_engine *e, sac_seq id)
 {
     struct seq *s = engine_seq(e, id, NULL);
     if (!s) return (sac_reads){0};
+    logits_settle(e);
     const sac_reads reads = s->reads;
     s->reads = (sac_reads){0};
     return reads;
@@ -483,6 +484,7 @@ sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_
     TRY(sched_pick(e, err));
     if (e->batch.n_row > 0) {
         const uint64_t start = engine_now(e);
+        const bool ran_on = e->runs_on;
         tier_begin(e->pool.tier);
         layer_run(e);
         /* Before the logits go out: a callback may append the token that it chose. */
@@ -490,8 +492,10 @@ sac_status sac_step(sac_engine *e, sac_row_fn on_row, void *user, uint32_t *out_
         reuse_keep(e);
         TRY(logits_run(e, on_row, user, err));
         const double us = (double)(engine_now(e) - start);
-        sched_note(e, us);
-        admit_note(e, us);
+        if (!ran_on && !e->runs_on) { /* else it is not the time of this step */
+            sched_note(e, us);
+            admit_note(e, us);
+        }
     }
     if (out_n) *out_n = e->batch.n_row;
     return report_broken(e, err);

@@ -130,6 +130,7 @@ struct sac_engine {
     struct rope_table rope[2]; /* global, local layers */
     sac_seq only;              /* whose rows alone a step computes; SAC_SEQ_NONE: all */
     struct notes_watch *watch; /* borrowed; who sees the queries of a sequence, or NULL */
+    bool runs_on;              /* a device may still compute steps that are over here */
     uint64_t next_ticket;
     sac_clock_fn clock; /* or NULL */
     void *clock_user;

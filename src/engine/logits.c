@@ -270,10 +270,38 @@ static void normalise(sac_engine *e, const uint32_t *rows, uint32_t n)
 /* What a device has chosen is counted before anybody hears of a row. */
 static sac_status wait_step(sac_engine *e, sac_error *err)
 {
-    TRY(backend_wait(&e->backend, err));
+    const sac_status status = backend_wait(&e->backend, err);
+    e->runs_on = false;
+    if (status != SAC_OK) {
+        prefill_device_drop(e);
+        return status;
+    }
     decode_device_count(e);
     prefill_device_count(e);
     return SAC_OK;
+}
+
+void logits_settle(sac_engine *e)
+{
+    sac_error err; /* a device that fails here fails in the next step, too */
+    if (e->runs_on) (void)wait_step(e, &err);
+}
+
+/* Whether the next step can be described while a device computes this one: it is of prompts that go
+ * on, nobody asks for a row of it, and nobody looks at how long it takes. */
+static bool may_run_on(const sac_engine *e)
+{
+    const struct batch *b = &e->batch;
+    if (e->backend.is_host || e->pool.depot || e->watch || e->params.tbt_target_ms > 0 ||
+        b->n_decode > 0 || !prefill_device_has_room(e))
+        return false;
+    for (uint32_t i = 0; i < b->n_run; i++) {
+        const struct seq *s = &e->seqs[b->run[i].seq_i];
+        if (s->n_done == s->n_all) return false;
+    }
+    for (uint32_t r = 0; r < b->n_row; r++)
+        if (b->want[r]) return false;
+    return true;
 }
 
 /* ---- From a device ---- */
@@ -372,6 +400,8 @@ static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac
 sac_status logits_run(sac_engine *e, sac_row_fn on_row, void *user, sac_error *err)
 {
     uint32_t rows[LOGITS_ROWS], n = 0;
+    e->runs_on = may_run_on(e);
+    if (e->runs_on) return SAC_OK;
     if (!on_row) return wait_step(e, err);
     for (uint32_t r = 0; r <= e->batch.n_row; r++) {
         if (n == LOGITS_ROWS || (n && r == e->batch.n_row)) {

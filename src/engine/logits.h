@@ -36,7 +36,10 @@ void logits_plan(sac_engine *e, struct arena *a);
 
 /* Logits of the batch's rows that want them, in batch order; each row goes to `on_row` (which may
  * be NULL: then nothing is computed). Needs what layer_run left. The one place of a step that waits
- * for the backend: a failure is a device's. */
+ * for the backend: a failure is a device's, of this step or of one before it that was not waited
+ * for, as chunks of a prompt are not but for its last. */
 sac_status logits_run(sac_engine *e, sac_row_fn on_row, void *user, sac_error *err);
+/* Waits for such steps, so that all they have read is counted. */
+void logits_settle(sac_engine *e);
 
 #endif

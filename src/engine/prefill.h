@@ -11,6 +11,17 @@ struct prefill_method {
     void *table; /* of struct method_table; NULL: none is in use */
 };
 
+#define PREFILL_STEPS 8 /* that are not waited for, at most */
+
+/* What the lists of a step are counted by: [n_seq_max] tiles and sequences of its runs that have
+ * plans, [n_seq_max + 1] where their lists begin, and [n_layer][list_max] what came of them. */
+struct prefill_step {
+    uint32_t n_plan;
+    struct plan *plan;
+    uint32_t *seq_i, *first;
+    struct attn_list *list;
+};
+
 /* Where a device chooses (prefill_device.c). Arrays are its memory but for the last ones. */
 struct prefill_away {
     size_t list_max;     /* lists that the runs of a batch can have; 0: nobody chooses there */
@@ -23,12 +34,9 @@ struct prefill_away {
     struct attn_range *range; /* [list_max * range_max] */
     uint32_t *tok;            /* [list_max * tok_max] */
     float *logw;
-    struct attn_list *made, *list; /* [n_layer][list_max] there, and here */
-    /* Runs of the batch that have plans: [n_seq_max] their tiles, their numbers, and [n_seq_max +
-     * 1] where their lists begin. */
-    uint32_t n_plan;
-    struct plan *plan;
-    uint32_t *run_i, *first;
+    struct attn_list *made; /* [n_layer][list_max] */
+    struct prefill_step step[PREFILL_STEPS];
+    uint32_t n_step; /* not counted yet; the one in work comes behind them */
 };
 
 struct prefill {
@@ -85,8 +93,12 @@ bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks);
 void prefill_device_plan(sac_engine *e, struct arena *a);
 void prefill_device_begin(sac_engine *e);
 void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, struct attn_plan *out);
-/* Behind all layers: brings what was chosen. Behind the wait: adds it to the counters. */
+/* Behind all layers: brings what was chosen. Behind a wait: adds it to the counters. */
 void prefill_device_fetch(sac_engine *e);
 void prefill_device_count(sac_engine *e);
+/* Whether there is room for one more step before what was chosen is counted. */
+bool prefill_device_has_room(const sac_engine *e);
+/* What was chosen is not known: the device has failed. */
+void prefill_device_drop(sac_engine *e);
 
 #endif

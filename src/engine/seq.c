@@ -90,6 +90,7 @@ void sac_seq_remove(sac_engine *e, sac_seq id)
 {
     struct seq *s = engine_seq(e, id, NULL);
     if (!s) return;
+    logits_settle(e); /* what it has read is not the next one's */
     pool_release(&e->pool, id, 0, s->n_done / PAGE_TOK);
     mem_free(s->notes);
     *s = (struct seq){.tok = s->tok, .flags = s->flags};

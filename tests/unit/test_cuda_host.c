@@ -378,6 +378,39 @@ static void a_plan_of_everything_is_dense(void **state)
     assert_true(got.reads.n_plan > 0 && got.reads.n_plan == got.reads.n_plan_dense);
 }
 
+/* More chunks than are counted together, behind a sequence that left in the middle of its own. */
+static void chunks_under_way_are_counted(void **state)
+{
+    (void)state;
+    enum { N_TOK = 64 * (PREFILL_STEPS + 2) };
+    static struct heard h;
+    static int32_t tok[N_TOK];
+    const char *prefill = "auto:mass=0.8,rows=16,last=0,most=1,recent=32";
+    sac_engine *e = NULL;
+    sac_error err;
+    sac_seq seq;
+    uint32_t n;
+    sac_engine_params p = params_of("cuda", SAC_KV_F16);
+    p.n_ctx = N_TOK;
+    p.prefill = &prefill;
+    p.n_prefill = 1;
+    p.sparse_min_ctx = 1;
+    for (int32_t i = 0; i < N_TOK; i++) tok[i] = (i * i / 7 + i * 37) % TINY_VOCAB;
+    must(sac_engine_create(&e, shallow, &p, &err), &err);
+    must(sac_seq_create(e, &seq, &err), &err);
+    append(e, seq, tok, N_TOK, SAC_ROW_PROMPT);
+    must(sac_step(e, hear, &h, &n, &err), &err);
+    assert_true(e->runs_on && e->prefill.away.n_step == 1);
+    sac_seq_remove(e, seq);
+    assert_false(e->runs_on);
+    must(sac_seq_create(e, &seq, &err), &err);
+    append(e, seq, tok, N_TOK, SAC_ROW_PROMPT);
+    step_all(e, hear, &h);
+    const uint64_t n_cell = (uint64_t)N_TOK * (N_TOK + 1) / 2 * shallow->config.n_head;
+    assert_int_equal(engine_take_reads(e, seq).n_cell, n_cell);
+    sac_engine_free(e);
+}
+
 /* The second layer takes the frames of the first one's pages, which are surveyed where they lie. */
 static void plans_reach_pages_below(void **state)
 {
@@ -402,6 +435,7 @@ int main(void)
         cmocka_unit_test(plans_are_those_of_the_host),
         cmocka_unit_test(plans_do_not_show_their_company),
         cmocka_unit_test(a_plan_of_everything_is_dense),
+        cmocka_unit_test(chunks_under_way_are_counted),
         cmocka_unit_test(plans_reach_pages_below),
         cmocka_unit_test(repeated_steps_are_one_graph),
     };

@@ -291,6 +291,30 @@ static void a_failure_ends_the_step(void **state)
     sac_engine_free(e);
 }
 
+/* The host goes on to describe chunks while the device computes, up to the one that is asked for:
+ * a failure is told there. */
+static void chunks_of_a_prompt_are_not_waited_for(void **state)
+{
+    (void)state;
+    static struct heard h;
+    sac_engine *e = new_engine(model, "cuda", SAC_KV_F16);
+    const uint32_t n_batch = sac_engine_get_params(e).n_batch;
+    sac_error err;
+    sac_seq a;
+    uint32_t n, n_done = 0;
+    must(sac_seq_create(e, &a, &err), &err);
+    must(sac_seq_append(e, a, prompt, N_DEVICE_PROMPT, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
+    setenv("SACCADE_FAKE_BROKEN", "2", 1);
+    while (N_DEVICE_PROMPT - n_done > n_batch) {
+        must(sac_step(e, hear, &h, &n, &err), &err);
+        n_done += n;
+    }
+    assert_true(n_done > n_batch);
+    assert_int_equal(sac_step(e, hear, &h, &n, &err), SAC_ERR_IO);
+    unsetenv("SACCADE_FAKE_BROKEN");
+    sac_engine_free(e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -301,6 +325,7 @@ int main(void)
         cmocka_unit_test(what_a_device_cannot_do_is_named),
         cmocka_unit_test(a_small_or_foreign_device_is_told_of),
         cmocka_unit_test(a_failure_ends_the_step),
+        cmocka_unit_test(chunks_of_a_prompt_are_not_waited_for),
     };
     return cmocka_run_group_tests(tests, open_models, free_pair);
 }

@@ -16,6 +16,7 @@
 #define SMEM_ANY     32768u /* of shared memory that every kernel may ask for beside its own, */
 #define SMEM_STATIC  16384u /* which is less than this */
 #define CARVEOUT     100    /* percent of an SM's memory that is shared memory rather than cache */
+#define KERNELS_MAX  512u   /* a power of two, more than there are */
 
 struct command_row {
     struct queue_command *command; /* [COMMANDS_MAX] */
@@ -24,8 +25,14 @@ struct command_row {
     size_t n_byte;
 };
 
+struct allowed {
+    const void *kernel; /* NULL: nobody's place */
+    size_t bytes;
+};
+
 struct cuda_queue {
     struct command_row now, before, graph;
+    struct allowed allowed[KERNELS_MAX]; /* by kernel: the shared memory that it may ask for */
     bool broken;
     cudaGraphExec_t exec; /* of `graph`; NULL: there is none */
 };
@@ -91,19 +98,32 @@ sac_status queue_down(struct cuda_device *d, void *dst, const void *src, size_t 
 /* Lets a kernel have as much shared memory as there is. The same for all of its launches: those of a
  * graph are looked at by what was said last. And no kernel waits until an SM has divided its memory
  * between cache and shared memory in another way: all ask for the same. */
-static cudaError_t allow_shared(const struct cuda_device *d, const struct queue_command *c)
+static cudaError_t set_shared(const struct queue_command *c, size_t bytes)
 {
-    const size_t most = d->smem_max - SMEM_STATIC;
-    const int bytes = (int)(c->smem > most ? c->smem : most);
     const cudaError_t code =
         cudaFuncSetAttribute(c->kernel, cudaFuncAttributePreferredSharedMemoryCarveout, CARVEOUT);
-    if (code != cudaSuccess || c->smem <= SMEM_ANY) return code;
-    return cudaFuncSetAttribute(c->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (code != cudaSuccess || bytes == 0) return code;
+    return cudaFuncSetAttribute(c->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
+/* The driver is asked once for each kernel and size: it takes as long as a launch. */
+static cudaError_t allow_shared(struct cuda_device *d, const struct queue_command *c)
+{
+    const size_t most = d->smem_max - SMEM_STATIC;
+    const size_t bytes = c->smem <= SMEM_ANY ? 0 : c->smem > most ? c->smem : most;
+    size_t i = (uintptr_t)c->kernel / 16 % KERNELS_MAX;
+    struct allowed *a = d->queue->allowed;
+    for (size_t n = 1; a[i].kernel && a[i].kernel != c->kernel && n < KERNELS_MAX; n++)
+        i = (i + 1) % KERNELS_MAX;
+    if (a[i].kernel == c->kernel && a[i].bytes >= bytes) return cudaSuccess;
+    const cudaError_t code = set_shared(c, bytes);
+    if (code == cudaSuccess) a[i] = (struct allowed){c->kernel, bytes};
+    return code;
 }
 
 /* A kernel may begin while the one before it ends (kernel_begin), on GPUs that can; what follows a
  * copy waits for it. */
-static cudaError_t issue_kernel(const struct cuda_device *d, const struct queue_command *c,
+static cudaError_t issue_kernel(struct cuda_device *d, const struct queue_command *c,
                                 void **args, bool behind_kernel)
 {
     cudaLaunchAttribute early;
@@ -122,7 +142,7 @@ static cudaError_t issue_kernel(const struct cuda_device *d, const struct queue_
     return cudaLaunchKernelExC(&config, c->kernel, args);
 }
 
-static cudaError_t issue(const struct cuda_device *d, const struct command_row *row, uint32_t i)
+static cudaError_t issue(struct cuda_device *d, const struct command_row *row, uint32_t i)
 {
     void *args[QUEUE_ARGS_MAX];
     const struct queue_command *c = &row->command[i];
