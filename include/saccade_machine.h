@@ -1,7 +1,8 @@
 /* saccade_machine.h: what this machine can do at most, and how near to it each operation comes.
  *
  * For programs that measure; one that answers questions needs saccade.h alone, whose contract holds
- * here too. But for what replays a load or stores noise, nothing in it needs a model or an engine.
+ * here too. But for what replays a load, stores noise or copies pages, nothing in it needs a model
+ * or an engine.
  */
 #ifndef SACCADE_MACHINE_H
 #define SACCADE_MACHINE_H
@@ -88,6 +89,11 @@ SAC_API SAC_NODISCARD sac_status sac_engine_set_tbt_target(sac_engine *engine, f
 SAC_API SAC_NODISCARD sac_status sac_seq_append_noise(sac_engine *engine, sac_seq seq,
                                                       const int32_t *tok, size_t n, uint64_t seed,
                                                       sac_error *err);
+/* Pages that the index of prefixes holds of a text, without a salt, get copies on pages of their
+ * own, which requests with this salt find: many texts of which one was computed. `*out_n` gets the
+ * tokens that they hold, less than `n`: as far as the index has them, and the pool room. */
+SAC_API SAC_NODISCARD sac_status sac_cache_copy(sac_engine *engine, const int32_t *tok, size_t n,
+                                                const char *salt, size_t *out_n, sac_error *err);
 
 #ifdef __cplusplus
 }

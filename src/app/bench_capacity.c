@@ -32,7 +32,7 @@ static const char *const limit_name[CAPACITY_LIMITS] = {"strict", "relaxed"};
 
 struct capacity_options {
     const char *methods, *lengths, *plot, *trials;
-    uint32_t n_prompt, n_output, n_seq, n_trial, sparse_min_ctx;
+    uint32_t n_prompt, n_context, n_output, n_seq, n_trial, sparse_min_ctx;
     int64_t seed;
     float duration_s, burstiness, wait_ms, idle_ms, factor, seconds;
     float read_gb_s, gflop_s, fetch_gb_s;
@@ -77,8 +77,12 @@ static const struct option_spec load_part[] = {
         "tokens of prompts: drawn between two, their logarithms evenly; or one of a list N,N,...",
         .env = NULL),
     OPT("--num-prompts", OPTION_U32, n_prompt, "N",
-        "different prompts, asked in turn; each hides a number and asks for it", .env = NULL,
-        .min = 1, .max = 4096),
+        "different prompts; each hides a number and asks for it", .env = NULL, .min = 1,
+        .max = 4096),
+    OPT("--num-contexts", OPTION_U32, n_context, "N",
+        "requests take turns with so many contexts, whose pages are their own: beyond the prompts "
+        "they are copies of these, so that nothing more is computed; 0: as many as prompts",
+        .env = NULL, .max = 1u << 20),
     OPT("--output-len", OPTION_U32, n_output, "N", "tokens of each answer", .env = NULL, .min = 2,
         .max = 1u << 20),
     OPT("-np --parallel", OPTION_U32, n_seq, "N", "answers that are computed at once, at most",
@@ -114,8 +118,8 @@ static const struct option_spec search_part[] = {
         .max = 1e6),
     OPT("--wait-ms", OPTION_F32, wait_ms, "MS",
         "a load is too large, too, when half of the requests wait longer for their first rows and "
-        "their turn to decode",
-        .env = NULL, .min = 1, .max = 1e9),
+        "their turn to decode; 0: a tenth of the time in which the requests of a trial arrive",
+        .env = NULL, .max = 1e9),
     OPT("--clock", OPTION_CHOICE, clock, NULL,
         "wall: the machine's; model: each step is charged for what it reads, computes and fetches, "
         "one after the other, so that the result does not depend on the machine",
@@ -144,6 +148,7 @@ struct capacity {
     struct capacity_setting setting;
     struct sheet sheet;
     struct strbuf trials;
+    struct capacity_marks marks;
     struct progress bar;
     size_t n_trial; /* trials that are decided */
     /* The search at hand. */
@@ -151,6 +156,8 @@ struct capacity {
     struct capacity_alone alone;
     struct capacity_result result;
     uint32_t limit_i;
+    double start[CAPACITY_LIMITS]; /* what methods before have kept, or 0 */
+    bool has_copies;
     uint64_t until_us; /* 0: it has as long as it takes */
 };
 
@@ -203,7 +210,7 @@ static sac_status open_engine(struct capacity *c, sac_error *err)
 {
     sac_engine_params p = engine_params(c, c->opt.n_seq);
     p.prefix_cache = !c->opt.cold;
-    if (!c->opt.cold) p.n_kv_tok += c->load.n_tok + 32 * c->load.n_prompt;
+    if (!c->opt.cold) p.n_kv_tok += c->load.n_all + 32 * c->load.n_context;
     p.decode = c->subjects.decode;
     p.n_decode = c->subjects.n_decode;
     p.prefill = c->subjects.prefill;
@@ -229,14 +236,13 @@ static sac_status judge(void *user, double rate, enum capacity_verdict *out, sac
 {
     struct capacity *c = user;
     struct capacity_result *r = &c->result;
-    const double n = ceil(rate * (double)c->opt.duration_s);
+    const double n_request =
+        fmin(fmax(ceil(rate * (double)c->opt.duration_s), N_REQUEST_MIN), N_REQUEST_MAX);
     const struct capacity_want want = {
         .rate = rate,
-        .n_request = n < N_REQUEST_MIN   ? N_REQUEST_MIN
-                     : n > N_REQUEST_MAX ? N_REQUEST_MAX
-                                         : (size_t)n,
+        .n_request = (size_t)n_request,
         .limit_ms = c->setting.limit_ms[c->limit_i],
-        .wait_ms = (double)c->opt.wait_ms,
+        .wait_ms = c->opt.wait_ms > 0 ? (double)c->opt.wait_ms : 100 * n_request / rate,
         .until_us = c->until_us,
     };
     struct capacity_trial trial;
@@ -250,26 +256,29 @@ static sac_status judge(void *user, double rate, enum capacity_verdict *out, sac
     if (is_better(&trial, &r->best[c->limit_i])) r->best[c->limit_i] = trial;
     *out = trial.is_open ? CAPACITY_OPEN : trial.is_kept ? CAPACITY_KEPT : CAPACITY_BROKEN;
     if (!trial.is_open)
-        capacity_trials_add(&c->trials, r->method, c->setting.idle_ms,
-                            c->limit_i == CAPACITY_STRICT, &trial);
+        capacity_trials_add(&c->trials, r->method, c->limit_i == CAPACITY_STRICT, &c->setting,
+                            &trial);
     return SAC_OK;
 }
 
 static sac_status search(struct capacity *c, sac_error *err)
 {
     struct capacity_result *r = &c->result;
-    /* One answer behind the other, to begin with; then what the stricter limit allows. */
+    /* One answer behind the other, to begin with; then what the stricter limit allows, and what
+     * methods before have kept. */
     double start = 1e3 / (c->setting.idle_ms * c->load.n_output);
     for (c->limit_i = 0; c->limit_i < CAPACITY_LIMITS; c->limit_i++) {
-        const struct capacity_search s = {.start = start,
+        struct capacity_found *found = &r->found[c->limit_i];
+        const double before = c->start[c->limit_i];
+        const struct capacity_search s = {.start = before > 0 ? before : start,
                                           .factor = (double)c->opt.factor,
                                           .n_most = c->opt.n_trial,
                                           .judge = judge,
                                           .user = c};
         c->until_us =
             c->opt.seconds > 0 ? clock_us() + (uint64_t)((double)c->opt.seconds * 1e6) : 0;
-        TRY(capacity_search_run(&r->keeps[c->limit_i], &r->fails[c->limit_i], &s, err));
-        if (r->keeps[c->limit_i] > 0) start = r->keeps[c->limit_i];
+        TRY(capacity_search_run(found, &s, err));
+        if (found->keeps > 0) c->start[c->limit_i] = start = found->keeps;
     }
     return SAC_OK;
 }
@@ -281,10 +290,13 @@ static sac_status run_method(struct capacity *c, const struct subject *subject, 
     c->result = (struct capacity_result){.method = subject->name, .alone = &c->alone};
     snprintf(c->bar.note, sizeof c->bar.note, "%.20s, alone", subject->name);
     sac_status status = capacity_alone_run(&c->alone, &c->site, 0, c->load.n_prompt, err);
+    if (status == SAC_OK && !c->has_copies)
+        status = capacity_load_copy(&c->load, c->site.engine, err);
+    c->has_copies = c->has_copies || status == SAC_OK;
     if (status == SAC_OK) status = search(c, err);
     if (status == SAC_OK) {
         progress_end(&c->bar);
-        capacity_row_print(&c->sheet, &c->setting, &c->result);
+        capacity_row_print(&c->sheet, &c->setting, &c->result, &c->marks);
         progress_begin(&c->bar, "capacity");
     }
     capacity_alone_deinit(&c->alone);
@@ -315,14 +327,11 @@ static sac_status run_methods(struct capacity *c, sac_error *err)
 static void print_head(const struct capacity *c)
 {
     const struct capacity_setting *s = &c->setting;
-    const sac_model_info m = sac_model_get_info(c->model);
     const double mean = (double)c->load.n_tok / (double)c->load.n_prompt;
-    const double kv = mean * m.n_layer * m.n_kv_head * m.head_dim *
-                      (c->setup.type_k == SAC_KV_Q8 ? 70.0 / 32 : 4);
-    printf("%zu prompts, mean %.0f tokens (%.1f MiB of keys and values), %u at once at most; seed "
-           "%llu; clock: %s\n",
-           c->load.n_prompt, mean, kv / 0x1p20, c->opt.n_seq, (unsigned long long)c->load.seed,
-           c->clock.is_model ? "model" : "wall");
+    printf("%zu prompts in %zu contexts with pages of their own, mean %.0f tokens (%.1f MiB of "
+           "keys and values), %u at once at most; seed %llu; clock: %s\n",
+           c->load.n_prompt, c->load.n_context, mean, mean * s->kv_bytes / 0x1p20, c->opt.n_seq,
+           (unsigned long long)c->load.seed, c->clock.is_model ? "model" : "wall");
     printf("one idle iteration: %.2f ms; p99 of the time between tokens: strict %.1f ms, relaxed "
            "%.1f ms\n\n",
            s->idle_ms, s->limit_ms[CAPACITY_STRICT], s->limit_ms[CAPACITY_RELAXED]);
@@ -343,16 +352,28 @@ static sac_status write_files(const struct capacity *c, sac_error *err)
     return status;
 }
 
+/* Of a token. */
+static double kv_bytes(const struct capacity *c, const sac_model_info *m)
+{
+    const double q8 = 35.0 / 32, f16 = 2; /* with the steps and minima of a page */
+    return (double)m->n_layer * m->n_kv_head * m->head_dim *
+           ((c->setup.type_k == SAC_KV_Q8 ? q8 : f16) + (c->setup.type_v == SAC_KV_Q8 ? q8 : f16));
+}
+
 static sac_status run_all(struct capacity *c, sac_error *err)
 {
     const struct capacity_load_params params = {.lengths = &c->lengths,
                                                 .n_prompt = c->opt.n_prompt,
+                                                .n_context = c->opt.n_context,
+                                                .is_cold = c->opt.cold,
                                                 .n_output = c->opt.n_output,
                                                 .seed = (uint64_t)c->opt.seed,
                                                 .burstiness = (double)c->opt.burstiness};
     const sac_model_info m = sac_model_get_info(c->model);
     c->clock.flop_per_row = 2 * ((double)m.n_params - (double)m.n_vocab * m.n_embd);
     c->setting.idle_ms = (double)c->opt.idle_ms;
+    c->setting.factor = (double)c->opt.factor;
+    c->setting.kv_bytes = kv_bytes(c, &m);
     TRY(capacity_load_make(&c->load, c->model, &params, err));
     if (c->setting.idle_ms <= 0) TRY(measure_idle(c, err));
     for (uint32_t i = 0; i < CAPACITY_LIMITS; i++)
@@ -365,6 +386,7 @@ static sac_status run_all(struct capacity *c, sac_error *err)
     const sac_status status = run_methods(c, err);
     progress_end(&c->bar);
     sheet_end(&c->sheet);
+    if (c->opt.format == SHEET_MD) capacity_legend_print(&c->marks);
     sac_error why = {0};
     const sac_status written = write_files(c, &why);
     if (status != SAC_OK || written == SAC_OK) return status;
@@ -374,7 +396,16 @@ static sac_status run_all(struct capacity *c, sac_error *err)
 static int check(struct capacity *c)
 {
     sac_error err = {0};
-    const struct capacity_options *o = &c->opt;
+    struct capacity_options *o = &c->opt;
+    if (o->cold && o->n_context)
+        return options_usage_error(COMMAND, "--num-contexts are of pages that are there before: "
+                                            "not with --cold");
+    if (o->n_context && o->n_context < o->n_prompt)
+        return options_usage_error(COMMAND,
+                                   "--num-contexts %u: there are %u prompts, and each has "
+                                   "one at least",
+                                   o->n_context, o->n_prompt);
+    if (!o->n_context) o->n_context = o->n_prompt;
     if (capacity_lengths_parse(&c->lengths, o->lengths, &err) != SAC_OK)
         return options_usage_error(COMMAND, "option '--lengths': %s", err.msg);
     if (subjects_parse(&c->subjects, o->methods, &err) != SAC_OK)
@@ -409,11 +440,10 @@ int bench_capacity(int argc, char **argv)
                                  .n_prompt = 6,
                                  .n_output = 24,
                                  .n_seq = 16,
-                                 .n_trial = 5,
+                                 .n_trial = 12,
                                  .seed = 1,
                                  .duration_s = 3,
                                  .burstiness = 1,
-                                 .wait_ms = 2000,
                                  .factor = 1.2F,
                                  .read_gb_s = 20,
                                  .gflop_s = 200,

@@ -37,18 +37,23 @@ struct capacity_prompt {
 };
 
 struct capacity_load {
-    struct capacity_prompt *prompt; /* [n_prompt] owned; request i asks with number i % n_prompt */
+    struct capacity_prompt *prompt; /* [n_prompt] owned */
     size_t n_prompt;
+    size_t n_context;  /* pages of their own: context i is prompt i % n_prompt, request i asks with
+                          context i % n_context */
+    bool is_cold;      /* prompts are computed when they arrive */
     uint32_t n_output; /* tokens of each answer */
     uint32_t n_most;   /* tokens of the longest prompt */
     uint64_t n_tok;    /* of all prompts */
+    uint64_t n_all;    /* of all contexts */
     uint64_t seed;
     double burstiness;
 };
 
 struct capacity_load_params {
     const struct capacity_lengths *lengths;
-    uint32_t n_prompt, n_output;
+    uint32_t n_prompt, n_context, n_output;
+    bool is_cold;
     uint64_t seed;
     double burstiness;
 };
@@ -56,6 +61,17 @@ struct capacity_load_params {
 sac_status capacity_load_make(struct capacity_load *out, const sac_model *model,
                               const struct capacity_load_params *p, sac_error *err);
 void capacity_load_deinit(struct capacity_load *load);
+
+#define CAPACITY_SALT_BYTES 32
+
+/* What a request asks with, everything else being the default. Rows of a prompt that fill no page
+ * are decode rows, unless it is cold: its other rows are found. `salt` names the context's pages
+ * and must live as long as the request is not submitted. */
+sac_request capacity_load_request(const struct capacity_load *load, size_t context_i,
+                                  char salt[CAPACITY_SALT_BYTES]);
+/* Contexts beyond the prompts get pages, copies of those that the prompts have, which were computed
+ * before. */
+sac_status capacity_load_copy(const struct capacity_load *load, sac_engine *engine, sac_error *err);
 
 /* ---- capacity_clock.c: what time it is ---- */
 
@@ -123,6 +139,7 @@ struct capacity_trial {
     double wait_ms, ttft_ms;        /* medians */
     double seconds, tok_s;
     uint32_t n_running_most;
+    uint64_t kv_most_tok;  /* tokens of requests that were computed at once, at most */
     uint64_t n_prompt_tok; /* rows of prompts that were computed */
     uint64_t n_preempted, n_hold, n_fetch, n_hit, bytes_fetched;
     struct traffic traffic;
@@ -146,10 +163,15 @@ struct capacity_search {
     void *user;
 };
 
-/* The largest rate known to keep its limits, 0: none, and the smallest known not to, INFINITY:
- * none. Limits that are kept at a rate are taken to be kept at smaller ones. */
-sac_status capacity_search_run(double *out_keeps, double *out_fails,
-                               const struct capacity_search *s, sac_error *err);
+/* What a search has found. Limits that are kept at a rate are taken to be kept at smaller ones. */
+struct capacity_found {
+    double keeps; /* the largest rate known to keep its limits, 0: none */
+    double fails; /* the smallest known not to, INFINITY: none */
+    bool is_late; /* it ended for want of time, and they may be further apart than they should */
+};
+
+sac_status capacity_search_run(struct capacity_found *out, const struct capacity_search *s,
+                               sac_error *err);
 
 /* ---- capacity_report.c: what is told ---- */
 
@@ -162,25 +184,34 @@ struct capacity_setting {
     const struct capacity_load *load;
     const struct capacity_clock *clock;
     double idle_ms, limit_ms[CAPACITY_LIMITS];
+    double kv_bytes; /* of a token's keys and values */
+    double factor;   /* of the search */
 };
 
 /* What came of a method. */
 struct capacity_result {
     const char *method;
     const struct capacity_alone *alone;
-    double keeps[CAPACITY_LIMITS], fails[CAPACITY_LIMITS]; /* rates */
+    struct capacity_found found[CAPACITY_LIMITS];
     struct capacity_trial best[CAPACITY_LIMITS]; /* the largest rate that kept its limit, else the
                                                     smallest that did not */
     uint32_t n_trial;
 };
 
+/* Marks that a table has used, for capacity_legend_print. */
+struct capacity_marks {
+    bool least, below, between, none, late;
+};
+
 void capacity_row_print(struct sheet *sheet, const struct capacity_setting *s,
-                        const struct capacity_result *r);
+                        const struct capacity_result *r, struct capacity_marks *marks);
+/* What the marks mean, a line for each. */
+void capacity_legend_print(const struct capacity_marks *marks);
 
 /* A table of all trials as comma-separated values, names first. */
 void capacity_trials_begin(struct strbuf *csv);
-void capacity_trials_add(struct strbuf *csv, const char *method, double idle_ms, bool strict,
-                         const struct capacity_trial *t);
+void capacity_trials_add(struct strbuf *csv, const char *method, bool strict,
+                         const struct capacity_setting *s, const struct capacity_trial *t);
 /* The time between tokens against the rate, a line for each method, from that table. */
 sac_status capacity_plot(struct strbuf *out, const struct strbuf *csv, sac_error *err);
 

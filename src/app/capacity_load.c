@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define LENGTH_MIN 128u /* below, neither head nor question find room */
@@ -62,6 +63,48 @@ static uint32_t draw_prompt_length(const struct capacity_lengths *l, struct rng 
     return (uint32_t)lround(exp(low + share * (log(l->item[1]) - low)));
 }
 
+/* ---- Requests ---- */
+
+#define PAGE_TOK 32u /* a sequence is kept in pages of so many tokens */
+
+static void name_salt(char salt[CAPACITY_SALT_BYTES], size_t context_i)
+{
+    snprintf(salt, CAPACITY_SALT_BYTES, "context %zu", context_i);
+}
+
+sac_request capacity_load_request(const struct capacity_load *load, size_t context_i,
+                                  char salt[CAPACITY_SALT_BYTES])
+{
+    const struct capacity_prompt *p = &load->prompt[context_i % load->n_prompt];
+    sac_request r = sac_request_default();
+    r.prompt = p->tok;
+    r.n_prompt = p->n_tok;
+    if (!load->is_cold) r.n_decode_row = 1 + (uint32_t)((p->n_tok - 1) % PAGE_TOK);
+    name_salt(salt, context_i);
+    if (context_i >= load->n_prompt) r.cache_salt = salt;
+    r.sampling.temp = 0;
+    r.sampling.repeat_penalty = 1;
+    r.max_tokens = load->n_output;
+    r.ignore_eos = true; /* all answers have the same length */
+    return r;
+}
+
+sac_status capacity_load_copy(const struct capacity_load *load, sac_engine *engine, sac_error *err)
+{
+    for (size_t i = load->n_prompt; i < load->n_context; i++) {
+        const struct capacity_prompt *p = &load->prompt[i % load->n_prompt];
+        char salt[CAPACITY_SALT_BYTES];
+        size_t n;
+        name_salt(salt, i);
+        TRY(sac_cache_copy(engine, p->tok, p->n_tok, salt, &n, err));
+        if (n < p->n_tok && p->n_tok - n <= PAGE_TOK) continue;
+        return error_set(err, SAC_ERR_CONTEXT,
+                         "context %zu has room for %zu of its %zu tokens: allow more for pages", i,
+                         n, p->n_tok);
+    }
+    return SAC_OK;
+}
+
 /* ---- Prompts ---- */
 
 static sac_status make_prompt(struct capacity_prompt *out, const struct task_text *text,
@@ -104,8 +147,10 @@ sac_status capacity_load_make(struct capacity_load *out, const sac_model *model,
                               const struct capacity_load_params *p, sac_error *err)
 {
     struct haystack hay = {0};
-    assert(p->n_prompt && p->n_output);
+    assert(p->n_prompt && p->n_output && p->n_context >= p->n_prompt);
     *out = (struct capacity_load){.n_prompt = p->n_prompt,
+                                  .n_context = p->n_context,
+                                  .is_cold = p->is_cold,
                                   .n_output = p->n_output,
                                   .seed = p->seed,
                                   .burstiness = p->burstiness};
@@ -115,6 +160,8 @@ sac_status capacity_load_make(struct capacity_load *out, const sac_model *model,
     sac_status status = haystack_init_prose(&hay, p->seed, err);
     if (status == SAC_OK) status = make_prompts(out, p, model, &hay, err);
     haystack_deinit(&hay);
+    for (size_t i = 0; status == SAC_OK && i < out->n_context; i++)
+        out->n_all += out->prompt[i % out->n_prompt].n_tok;
     return status;
 }
 

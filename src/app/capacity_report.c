@@ -21,20 +21,48 @@ static double known(double rate)
     return isfinite(rate) ? rate : (double)NAN;
 }
 
-/* ">=" where no rate was found that breaks the limit, "<" where none was found that keeps it, "?"
- * where there was no time for either. */
-static void name_capacity(char out[32], const struct capacity_result *r, uint32_t limit_i)
+/* A rate, or what is known of it. */
+static void name_capacity(char out[48], const struct capacity_found *f, double factor,
+                          struct capacity_marks *marks)
 {
-    if (r->keeps[limit_i] > 0)
-        snprintf(out, 32, "%s%.3g", isfinite(r->fails[limit_i]) ? "" : ">=", r->keeps[limit_i]);
-    else if (isfinite(r->fails[limit_i]))
-        snprintf(out, 32, "<%.3g", r->fails[limit_i]);
+    const bool fails = isfinite(f->fails), keeps = f->keeps > 0;
+    /* The search's own rounding is let pass. */
+    const bool is_wide = keeps && fails && f->fails > f->keeps * factor * 1.0001;
+    const char *late = f->is_late ? "*" : "";
+    if (is_wide)
+        snprintf(out, 48, "%.3g..%.3g%s", f->keeps, f->fails, late);
+    else if (keeps)
+        snprintf(out, 48, "%s%.3g%s", fails ? "" : ">=", f->keeps, late);
+    else if (fails)
+        snprintf(out, 48, "<%.3g%s", f->fails, late);
     else
-        snprintf(out, 32, "?");
+        snprintf(out, 48, "?%s", late);
+    marks->between |= is_wide;
+    marks->least |= keeps && !fails;
+    marks->below |= !keeps && fails;
+    marks->none |= !keeps && !fails;
+    marks->late |= f->is_late;
+}
+
+void capacity_legend_print(const struct capacity_marks *marks)
+{
+    const struct {
+        bool is_used;
+        const char *text;
+    } line[] = {
+        {marks->between, "A..B: A keeps the limit and B breaks it; no rate between was tried."},
+        {marks->least, ">=A: A keeps the limit; no larger rate was decided."},
+        {marks->below, "<A: A breaks the limit; no smaller rate was decided."},
+        {marks->none, "?: no rate was decided."},
+        {marks->late, "*: the search ended for want of time; --seconds gives it more. Others end "
+                      "when they are near enough (--factor), or with --max-trials."},
+    };
+    for (size_t i = 0; i < sizeof line / sizeof line[0]; i++)
+        if (line[i].is_used) printf("\n%s\n", line[i].text);
 }
 
 void capacity_row_print(struct sheet *sheet, const struct capacity_setting *s,
-                        const struct capacity_result *r)
+                        const struct capacity_result *r, struct capacity_marks *marks)
 {
     const struct capacity_trial *strict = &r->best[CAPACITY_STRICT];
     const struct capacity_trial *t = &r->best[CAPACITY_RELAXED];
@@ -42,17 +70,21 @@ void capacity_row_print(struct sheet *sheet, const struct capacity_setting *s,
     const double right = r->alone->n_right / (double)r->alone->n_prompt;
     const double hits = share((double)t->n_hit, (double)t->n_fetch);
     const double fetched = tier ? (double)t->bytes_fetched / t->traffic.rows : (double)NAN;
-    char name[CAPACITY_LIMITS][32];
-    for (uint32_t i = 0; i < CAPACITY_LIMITS; i++) name_capacity(name[i], r, i);
+    const struct capacity_found *found = r->found;
+    char name[CAPACITY_LIMITS][48];
+    for (uint32_t i = 0; i < CAPACITY_LIMITS; i++)
+        name_capacity(name[i], &found[i], s->factor, marks);
     const struct sheet_cell cells[] = {
         {"model_filename", NULL, .text = s->model},
         {"method", "method", .text = r->method},
         {NULL, "strict req/s", .text = name[CAPACITY_STRICT]},
         {NULL, "relaxed req/s", .text = name[CAPACITY_RELAXED]},
-        {"capacity_strict", .number = r->keeps[CAPACITY_STRICT]},
-        {"capacity_relaxed", .number = r->keeps[CAPACITY_RELAXED]},
-        {"fails_strict", .number = known(r->fails[CAPACITY_STRICT])},
-        {"fails_relaxed", .number = known(r->fails[CAPACITY_RELAXED])},
+        {"capacity_strict", .number = found[CAPACITY_STRICT].keeps},
+        {"capacity_relaxed", .number = found[CAPACITY_RELAXED].keeps},
+        {"fails_strict", .number = known(found[CAPACITY_STRICT].fails)},
+        {"fails_relaxed", .number = known(found[CAPACITY_RELAXED].fails)},
+        {"late_strict", .number = found[CAPACITY_STRICT].is_late},
+        {"late_relaxed", .number = found[CAPACITY_RELAXED].is_late},
         {"p99_strict_ms", .number = strict->p99_ms},
         {"p99_ms", "p99 ms", 1, .number = t->p99_ms},
         {"p50_ms", "p50 ms", 1, .number = t->p50_ms},
@@ -70,6 +102,8 @@ void capacity_row_print(struct sheet *sheet, const struct capacity_setting *s,
         {"wait_ms", "wait ms", 1, .number = t->wait_ms},
         {"ttft_ms", "TTFT ms", 1, .number = t->ttft_ms},
         {"n_running_most", "at once", .number = t->n_running_most},
+        {NULL, "KV MiB", 1, .number = (double)t->kv_most_tok * s->kv_bytes / 0x1p20},
+        {"kv_most_bytes", .number = (double)t->kv_most_tok * s->kv_bytes},
         {"n_request", .number = (double)t->want.n_request},
         {"n_done", .number = (double)t->n_done},
         {"n_failed", .number = (double)t->n_failed},
@@ -86,6 +120,7 @@ void capacity_row_print(struct sheet *sheet, const struct capacity_setting *s,
         {"seed", .number = (double)s->load->seed},
         {"lengths", .text = s->lengths},
         {"n_prompts", .number = (double)s->load->n_prompt},
+        {"n_contexts", .number = (double)s->load->n_context},
         {"n_output", .number = s->load->n_output},
         {"n_parallel", .number = s->params.n_seq_max},
         {"n_threads", .number = s->params.n_threads},
@@ -98,22 +133,22 @@ void capacity_trials_begin(struct strbuf *csv)
 {
     strbuf_adds(csv, "method,limit,rate,limit_ms,kept,cut,p99_ms,p99_iterations,p50_ms,most_ms,"
                      "wait_ms,ttft_ms,tok_s,n_request,n_done,n_failed,n_differ,n_running_most,"
-                     "bytes_per_token,n_hit,n_fetch,bytes_fetched,n_hold\n");
+                     "bytes_per_token,n_hit,n_fetch,bytes_fetched,n_hold,kv_most_bytes\n");
 }
 
-void capacity_trials_add(struct strbuf *csv, const char *method, double idle_ms, bool strict,
-                         const struct capacity_trial *t)
+void capacity_trials_add(struct strbuf *csv, const char *method, bool strict,
+                         const struct capacity_setting *s, const struct capacity_trial *t)
 {
     strbuf_addf(csv, "\"%s\",%s,%.6g,%.6g,%d,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,", method,
                 strict ? "strict" : "relaxed", t->want.rate, t->want.limit_ms, t->is_kept,
-                t->is_cut, t->p99_ms, t->p99_ms / idle_ms, t->p50_ms, t->most_ms, t->wait_ms,
+                t->is_cut, t->p99_ms, t->p99_ms / s->idle_ms, t->p50_ms, t->most_ms, t->wait_ms,
                 t->ttft_ms, t->tok_s);
     strbuf_addf(csv, "%zu,%zu,%zu,%zu,%u,", t->want.n_request, t->n_done, t->n_failed, t->n_differ,
                 t->n_running_most);
     if (isfinite(t->traffic.per_token)) strbuf_addf(csv, "%.6g", t->traffic.per_token);
-    strbuf_addf(csv, ",%llu,%llu,%llu,%llu\n", (unsigned long long)t->n_hit,
+    strbuf_addf(csv, ",%llu,%llu,%llu,%llu,%.0f\n", (unsigned long long)t->n_hit,
                 (unsigned long long)t->n_fetch, (unsigned long long)t->bytes_fetched,
-                (unsigned long long)t->n_hold);
+                (unsigned long long)t->n_hold, (double)t->kv_most_tok * s->kv_bytes);
 }
 
 sac_status capacity_plot(struct strbuf *out, const struct strbuf *csv, sac_error *err)

@@ -5,19 +5,21 @@
 #include <assert.h>
 #include <math.h>
 
-sac_status capacity_search_run(double *out_keeps, double *out_fails,
-                               const struct capacity_search *s, sac_error *err)
+sac_status capacity_search_run(struct capacity_found *out, const struct capacity_search *s,
+                               sac_error *err)
 {
     double low = 0, high = INFINITY, rate = s->start;
+    *out = (struct capacity_found){.fails = INFINITY};
     assert(s->start > 0 && s->factor > 1 && s->n_most > 0);
     for (uint32_t i = 0; i < s->n_most && !(low > 0 && high <= low * s->factor); i++) {
         enum capacity_verdict verdict = CAPACITY_OPEN;
         TRY(s->judge(s->user, rate, &verdict, err));
-        if (verdict == CAPACITY_OPEN) break;
+        out->is_late = verdict == CAPACITY_OPEN;
+        if (out->is_late) break;
         *(verdict == CAPACITY_KEPT ? &low : &high) = rate;
         rate = low > 0 && isfinite(high) ? sqrt(low * high) : low > 0 ? 2 * low : high / 2;
     }
-    *out_keeps = low;
-    *out_fails = high;
+    out->keeps = low;
+    out->fails = high;
     return SAC_OK;
 }

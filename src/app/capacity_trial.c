@@ -22,7 +22,7 @@
 struct one {
     struct trial *trial;
     uint64_t id;
-    size_t prompt_i;
+    size_t context_i;
     uint64_t arrival_us, first_us, begin_us, last_us; /* first: token; 0: not yet */
     uint32_t n_tok;
     double held_s; /* that it waited to decode: known when it is done */
@@ -43,16 +43,10 @@ struct trial {
 
 /* ---- Asking ---- */
 
-static sac_request request_of(const struct capacity_site *site, size_t prompt_i)
+static sac_request request_of(const struct capacity_site *site, size_t context_i,
+                              char salt[CAPACITY_SALT_BYTES])
 {
-    const struct capacity_prompt *p = &site->load->prompt[prompt_i];
-    sac_request r = sac_request_default();
-    r.prompt = p->tok;
-    r.n_prompt = p->n_tok;
-    r.sampling.temp = 0;
-    r.sampling.repeat_penalty = 1;
-    r.max_tokens = site->load->n_output;
-    r.ignore_eos = true; /* all answers have the same length */
+    sac_request r = capacity_load_request(site->load, context_i, salt);
     r.decode = site->decode_i;
     r.prefill = site->prefill_i;
     return r;
@@ -97,7 +91,8 @@ static bool on_alone(void *user, const sac_event *e)
 static sac_status ask_alone(struct asked *a, const struct capacity_site *site, size_t prompt_i,
                             sac_error *err)
 {
-    sac_request r = request_of(site, prompt_i);
+    char salt[CAPACITY_SALT_BYTES];
+    sac_request r = request_of(site, prompt_i, salt);
     uint64_t id;
     uint32_t n_active;
     r.on_event = on_alone;
@@ -173,7 +168,8 @@ static void take_token(struct trial *t, struct one *o, int32_t tok, uint64_t now
         o->first_us = now;
     }
     o->last_us = now;
-    if (t->alone->tok[o->prompt_i * n_output + o->n_tok] != tok) o->differs = true;
+    const size_t prompt_i = o->context_i % t->site->load->n_prompt;
+    if (t->alone->tok[prompt_i * n_output + o->n_tok] != tok) o->differs = true;
     o->n_tok++;
 }
 
@@ -203,7 +199,8 @@ static sac_status send_due(struct trial *t, sac_error *err)
     for (; t->n_sent < t->want->n_request; t->n_sent++) {
         struct one *o = &t->one[t->n_sent];
         if (o->arrival_us > now) break;
-        sac_request r = request_of(t->site, o->prompt_i);
+        char salt[CAPACITY_SALT_BYTES];
+        sac_request r = request_of(t->site, o->context_i, salt);
         r.on_event = on_event;
         r.user = o;
         TRY(sac_submit(t->site->engine, &r, &o->id, err));
@@ -255,6 +252,19 @@ static void wait_for(const struct trial *t, uint64_t due_us)
     capacity_clock_wait(t->site->clock, first ? due_us : now + left);
 }
 
+/* What dense attention would keep in memory now. */
+static uint64_t count_kv(const struct trial *t)
+{
+    const struct capacity_load *load = t->site->load;
+    uint64_t n = 0;
+    for (size_t i = 0; i < t->n_sent; i++) {
+        const struct one *o = &t->one[i];
+        if (o->begin_us && !o->is_done)
+            n += load->prompt[o->context_i % load->n_prompt].n_tok + o->n_tok;
+    }
+    return n;
+}
+
 static sac_status run_trial(struct trial *t, sac_error *err)
 {
     const size_t n = t->want->n_request;
@@ -265,6 +275,8 @@ static sac_status run_trial(struct trial *t, sac_error *err)
         const sac_engine_stats s = sac_engine_get_stats(t->site->engine);
         if (s.n_request_running > t->out->n_running_most)
             t->out->n_running_most = s.n_request_running;
+        const uint64_t kv_tok = count_kv(t);
+        if (kv_tok > t->out->kv_most_tok) t->out->kv_most_tok = kv_tok;
         if (is_stopped(t->site)) {
             TRY(drain(t, err));
             return error_set(err, SAC_ERR_CANCELLED, "interrupted");
@@ -332,7 +344,7 @@ static sac_status plan(struct trial *t, sac_error *err)
     t->start_us = capacity_clock_now(t->site->clock);
     for (size_t i = 0; i < n; i++)
         t->one[i] = (struct one){.trial = t,
-                                 .prompt_i = i % load->n_prompt,
+                                 .context_i = i % load->n_context,
                                  .arrival_us = t->start_us + (uint64_t)(at[i] * 1e6)};
     mem_free(at);
     return SAC_OK;

@@ -47,12 +47,16 @@ void reuse_salt_digest(const sac_engine *e, const char *salt, uint8_t out[SHA256
         sha256_digest(&e->reuse.sha, out, NULL, salt ? salt : "", salt ? strlen(salt) : 0);
 }
 
+void reuse_root(const sac_engine *e, const uint8_t digest[SHA256_BYTES], uint8_t out[SHA256_BYTES])
+{
+    sha256_digest(&e->reuse.sha, out, digest, &e->model->fingerprint, sizeof e->model->fingerprint);
+}
+
 void reuse_use_salt(sac_engine *e, uint32_t seq_i, const uint8_t digest[SHA256_BYTES])
 {
     struct reuse_seq *r = &e->seqs[seq_i].reuse;
     if (!e->reuse.on) return;
-    sha256_digest(&e->reuse.sha, r->root, digest, &e->model->fingerprint,
-                  sizeof e->model->fingerprint);
+    reuse_root(e, digest, r->root);
     begin_at_root(r);
 }
 
@@ -125,13 +129,14 @@ static bool keep_page(sac_engine *e, uint32_t seq_i)
 /* Rows of the pending prompt whose pages may be taken. */
 static uint32_t count_takeable(const sac_engine *e, const struct seq *s, sac_reuse_end *why)
 {
-    const uint32_t n_left = e->past.n_slot > 1 ? e->past.n_slot : 1;
     uint32_t n = 0, n_silent = 0;
     for (; s->n_done + n < s->n_all && !(s->flags[s->n_done + n] & TOK_DECODE); n++)
         if (n_silent == n && !(s->flags[s->n_done + n] & TOK_WANT)) n_silent++;
+    const uint32_t n_least = s->n_done + n == s->n_all; /* to compute; decode rows may follow */
     *why = SAC_REUSE_SHORT;
-    if (n <= PAGE_TOK) return 0;
-    *why = n_silent < n - 1 ? SAC_REUSE_LOGITS : SAC_REUSE_QUERIES;
+    if (n < PAGE_TOK + n_least) return 0;
+    *why = n_silent + 1 < n ? SAC_REUSE_LOGITS : SAC_REUSE_QUERIES;
+    const uint32_t n_left = e->past.n_slot > n_least ? e->past.n_slot : n_least;
     if (n <= n_left) return 0;
     return n_silent < n - n_left ? n_silent : n - n_left;
 }
@@ -159,14 +164,19 @@ static void take_indexed(sac_engine *e, uint32_t seq_i, uint32_t end)
     }
 }
 
+void reuse_keep_placed(sac_engine *e, uint32_t seq_i, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!keep_page(e, seq_i)) assert(!"the index has a node for each page index of the pool");
+    count_pages(e, &e->seqs[seq_i], n);
+}
+
 /* An entry's pages from the disk; they enter the index. */
 static bool take_entry(sac_engine *e, uint32_t seq_i, uint32_t n)
 {
     struct seq *s = &e->seqs[seq_i];
     if (!reuse_disk_take(e, seq_i, n)) return false;
-    for (uint32_t i = 0; i < n; i++)
-        if (!keep_page(e, seq_i)) assert(!"the index has a node for each page index of the pool");
-    count_pages(e, s, n);
+    reuse_keep_placed(e, seq_i, n);
     s->reads.n_disk_tok += n * PAGE_TOK;
     e->stats.reads.n_disk_tok += n * PAGE_TOK;
     return true;

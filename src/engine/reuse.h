@@ -43,8 +43,10 @@ void reuse_deinit(sac_engine *e);
 void reuse_reset(sac_engine *e, uint32_t seq_i);
 void reuse_fork(sac_engine *e, uint32_t dst, uint32_t src);
 void reuse_cut(sac_engine *e, uint32_t seq_i, uint32_t n_old);
-/* The digest of a tenant's salt, NULL: of none; and a fresh sequence of that tenant. */
+/* The digest of a tenant's salt, NULL: of none; what all its texts begin with; and a fresh sequence
+ * of that tenant. */
 void reuse_salt_digest(const sac_engine *e, const char *salt, uint8_t out[SHA256_BYTES]);
+void reuse_root(const sac_engine *e, const uint8_t digest[SHA256_BYTES], uint8_t out[SHA256_BYTES]);
 void reuse_use_salt(sac_engine *e, uint32_t seq_i, const uint8_t digest[SHA256_BYTES]);
 
 /* What ended the last search of a sequence. */
@@ -53,6 +55,9 @@ sac_reuse_end reuse_end_of(const sac_engine *e, sac_seq id);
 /* Takes pages for the sequence's next prompt rows: they are done then. False: more of them come
  * from the disk, which must not hold up this step's decode rows, so that its prompt rows wait. */
 bool reuse_take(sac_engine *e, uint32_t seq_i);
+/* n pages of the text that were placed behind those that the sequence has of the index enter it,
+ * and count as done. */
+void reuse_keep_placed(sac_engine *e, uint32_t seq_i, uint32_t n);
 /* Behind a step: what its prompt rows have filled comes into the index. */
 void reuse_keep(sac_engine *e);
 /* Lets pages of the index go until the pool has these pages for n page indices, as far as it can.

@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "base/workers.h"
 #include "engine/engine.h"
-#include "kv/mirror.h"
+#include "engine/reuse_page.h"
 #include "kv/shelf.h"
 
 #include <assert.h>
@@ -66,39 +66,6 @@ uint32_t reuse_disk_find(const sac_engine *e, uint32_t seq_i, uint32_t n_max)
     return n < n_max ? n : n_max;
 }
 
-/* The pages of a layer's heads at one page index get their bytes, and side data made of them. */
-static sac_status place_layer(sac_engine *e, struct pool_place at, uint32_t layer,
-                              const uint8_t *bytes)
-{
-    struct pool *p = &e->pool;
-    const uint32_t n = p->geom.n_kv_head;
-    page_id *id = e->attend.seal_id;
-    for (uint32_t h = 0; h < n; h++) id[h] = pool_entry(p, at, layer * n + h);
-    TRY(tier_open(p->tier, id, n));
-    for (uint32_t h = 0; h < n; h++) {
-        uint8_t *page = pool_page(p, id[h]), *room = mirror_room(p, page);
-        memcpy(room, bytes + h * p->geom.bytes, p->geom.bytes);
-        mirror_store(p, page, p->geom.bytes);
-    }
-    if (e->side.page_bytes) side_seal(e, id, n);
-    tier_close(p->tier, id, n);
-    return SAC_OK;
-}
-
-static bool place(sac_engine *e, uint32_t seq_i, uint32_t n_page, const uint8_t *bytes)
-{
-    const uint32_t first = e->seqs[seq_i].reuse.n_page, n_layer = e->pool.geom.n_layer;
-    const size_t layer_bytes = e->pool.geom.n_kv_head * (size_t)e->pool.geom.bytes;
-    sac_status status = SAC_OK;
-    reuse_make_room(e, n_page);
-    if (!pool_reserve(&e->pool, seq_i, first, n_page)) return false;
-    for (uint32_t i = 0; i < n_page * n_layer && status == SAC_OK; i++)
-        status = place_layer(e, (struct pool_place){seq_i, first + i / n_layer}, i % n_layer,
-                             bytes + i * layer_bytes);
-    if (status != SAC_OK) pool_release(&e->pool, seq_i, first, n_page);
-    return status == SAC_OK;
-}
-
 bool reuse_disk_take(sac_engine *e, uint32_t seq_i, uint32_t n_page)
 {
     const struct seq *s = &e->seqs[seq_i];
@@ -111,7 +78,7 @@ bool reuse_disk_take(sac_engine *e, uint32_t seq_i, uint32_t n_page)
                                       .n_page = n,
                                       .tok = s->tok + (size_t)s->reuse.n_page * PAGE_TOK};
     const uint8_t *bytes = shelf_read(e->reuse.disk->shelf, &entry);
-    return bytes && place(e, seq_i, n_page, bytes);
+    return bytes && reuse_page_place(e, seq_i, n_page, bytes);
 }
 
 /* ---- Storing ---- */
@@ -121,24 +88,6 @@ void reuse_disk_want(sac_engine *e, uint32_t seq_i)
     const struct reuse_seq *r = &e->seqs[seq_i].reuse;
     if (!e->reuse.disk || !shelf_writable(e->reuse.disk->shelf)) return;
     if (r->n_page >= PAGES_MIN) prefix_want(&e->reuse.index, r->node, true);
-}
-
-/* The bytes of a node's pages. */
-static sac_status fetch_node(sac_engine *e, uint32_t node, uint8_t *to)
-{
-    struct pool *p = &e->pool;
-    const uint32_t n_lane = e->reuse.index.n_lane;
-    for (uint32_t lane = 0; lane < n_lane; lane++, to += p->geom.bytes) {
-        const page_id id = e->reuse.index.page[(size_t)node * n_lane + lane];
-        const sac_status held = tier_acquire(p->tier, &id, 1);
-        uint8_t *bytes = NULL;
-        const sac_status status =
-            held == SAC_OK ? mirror_fetch(p, &bytes, pool_page(p, id), p->geom.bytes, NULL) : held;
-        if (status == SAC_OK) memcpy(to, bytes, p->geom.bytes);
-        if (tier_holds(held)) tier_release(p->tier, &id, 1);
-        TRY(status);
-    }
-    return SAC_OK;
 }
 
 /* Hands the pages [first, first + n) of the chain over. False: they could not be had, or this was
@@ -153,7 +102,7 @@ static bool store_run(sac_engine *e, uint32_t first, uint32_t n)
     memcpy(d->tried, key, sizeof d->tried);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t node = d->chain[first + i];
-        if (fetch_node(e, node, to) != SAC_OK) return false;
+        if (reuse_page_fetch(e, node, to) != SAC_OK) return false;
         to += x->n_lane * (size_t)e->pool.geom.bytes;
         memcpy(d->tok + (size_t)i * PAGE_TOK, x->tok + (size_t)node * PAGE_TOK,
                PAGE_TOK * sizeof *d->tok);

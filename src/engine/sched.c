@@ -121,38 +121,59 @@ void sched_note(sac_engine *e, double us)
         move_to(&e->pace.row_us, rest / n_prompt);
 }
 
-sac_status sched_pick(sac_engine *e, sac_error *err)
+struct picked {
+    bool starved;  /* a sequence has no page for its next row */
+    bool is_ready; /* all pages of a prompt were found: a decode row is next */
+};
+
+static void pick_decode(sac_engine *e, struct picked *out)
 {
     struct batch *b = &e->batch;
-    const uint32_t n_row_max = b->n_row_max;
-    bool starved = false;
-    b->n_row = b->n_decode = b->n_run = 0;
-    admit_pick(e);
-    for (uint32_t i = 0; i < e->params.n_seq_max && b->n_row < n_row_max; i++) {
+    for (uint32_t i = 0; i < e->params.n_seq_max && b->n_row < b->n_row_max; i++) {
         if (!may_run(e, i) || !next_is_decode(&e->seqs[i])) continue;
         if (!repeat_is_due(e, i) && reserve_rows(e, i, 1) == 1)
             add_run(e, i, 1, ROW_DECODE);
         else
-            starved = true;
+            out->starved = true;
     }
     b->n_decode = b->n_row;
+}
+
+static void pick_prompts(sac_engine *e, struct picked *out)
+{
+    struct batch *b = &e->batch;
     uint32_t room = prompt_room(e), i = SAC_SEQ_NONE;
     while (room && (i = next_prompt(e, i)) != SAC_SEQ_NONE) {
         if (!repeat_of(&e->repeat, i) && !reuse_take(e, i)) continue;
         uint32_t n = prompt_rows(&e->seqs[i]);
         e->seqs[i].n_queued = n;
+        out->is_ready = out->is_ready || n == 0;
+        if (n == 0) continue;
         const uint32_t chunk = prefill_chunk(e, i, n);
         const bool is_first = b->n_row == b->n_decode;
         /* Not cut short: it waits until it comes first. */
-        if (chunk > (is_first ? n_row_max - b->n_row : room)) continue;
+        if (chunk > (is_first ? b->n_row_max - b->n_row : room)) continue;
         n = reserve_rows(e, i, chunk ? (has_pages(e, i, chunk) ? chunk : 0) : n < room ? n : room);
         if (n)
             add_run(e, i, n, ROW_PROMPT);
         else
-            starved = true;
+            out->starved = true;
         room -= n < room ? n : room;
     }
-    if (b->n_row == 0 && starved)
+}
+
+sac_status sched_pick(sac_engine *e, sac_error *err)
+{
+    struct batch *b = &e->batch;
+    struct picked picked;
+    do {
+        picked = (struct picked){0};
+        b->n_row = b->n_decode = b->n_run = 0;
+        admit_pick(e);
+        pick_decode(e, &picked);
+        pick_prompts(e, &picked);
+    } while (b->n_row == 0 && picked.is_ready);
+    if (b->n_row == 0 && picked.starved)
         return error_set(err, SAC_ERR_CONTEXT,
                          "the KV pool is full: %u of %u pages are free, one more page of tokens "
                          "needs %u",

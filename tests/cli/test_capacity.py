@@ -53,7 +53,7 @@ class Capacity(unittest.TestCase):
             done = capacity("--methods", "dense", "--seconds", "0.0001", "--trials", str(folder / "t.csv"), "--plot",
                             str(folder / "t.svg"))
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("| dense | ? | ? |", done.stdout)
+        self.assertIn("| dense | ?* | ?* |", done.stdout)
 
     def test_wrong_options_are_told(self):
         for args, word in ((["--lengths", "12"], "12 tokens: a prompt has 128 to"),
@@ -62,6 +62,8 @@ class Capacity(unittest.TestCase):
                            (["--methods", "dense,dense"], "named twice"),
                            (["--duration", "0"], "--duration"),
                            (["--kv-fast", "1M"], "--kv-disk"),
+                           (["--num-contexts", "1"], "there are 2 prompts"),
+                           (["--num-contexts", "4", "--cold"], "not with --cold"),
                            (["--clock", "sun"], "--clock")):
             done = capacity(*args)
             self.assertEqual(done.returncode, 2, done.stderr)

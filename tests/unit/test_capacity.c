@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-enum { N_OUTPUT = 5, N_PROMPT = 3 };
+enum { N_OUTPUT = 5, N_PROMPT = 3, N_CONTEXT = 5 };
 
 static sac_model *model;
 
@@ -99,10 +99,11 @@ static void test_search_brackets_the_capacity(void **state)
         struct server s = {.capacity = capacities[i]};
         const struct capacity_search search = {
             .start = 1, .factor = 1.1, .n_most = 64, .judge = serve, .user = &s};
-        double low, high;
+        struct capacity_found f;
         sac_error err;
-        must(capacity_search_run(&low, &high, &search, &err), &err);
-        assert_true(low <= s.capacity && high > s.capacity && high <= 1.1 * low);
+        must(capacity_search_run(&f, &search, &err), &err);
+        assert_true(f.keeps <= s.capacity && f.fails > s.capacity && f.fails <= 1.1 * f.keeps);
+        assert_false(f.is_late);
         assert_true(s.n < 16);
     }
 }
@@ -110,20 +111,20 @@ static void test_search_brackets_the_capacity(void **state)
 static void test_search_that_ends_early(void **state)
 {
     (void)state;
-    double low, high;
+    struct capacity_found f;
     sac_error err;
     struct server none = {.capacity = 0}, all = {.capacity = INFINITY};
     struct capacity_search s = {.start = 3, .factor = 1.1, .n_most = 4, .judge = serve};
     s.user = &none;
-    must(capacity_search_run(&low, &high, &s, &err), &err);
-    assert_true(low == 0 && high == 0.375 && none.n == 4);
+    must(capacity_search_run(&f, &s, &err), &err);
+    assert_true(f.keeps == 0 && f.fails == 0.375 && none.n == 4);
     s.user = &all;
-    must(capacity_search_run(&low, &high, &s, &err), &err);
-    assert_true(low == 24 && high == INFINITY && all.n == 4);
+    must(capacity_search_run(&f, &s, &err), &err);
+    assert_true(f.keeps == 24 && f.fails == INFINITY && !f.is_late && all.n == 4);
     struct server late = {.capacity = 5, .n_time = 3};
     s.user = &late;
-    must(capacity_search_run(&low, &high, &s, &err), &err);
-    assert_true(low == 3 && high == 6 && late.n == 3);
+    must(capacity_search_run(&f, &s, &err), &err);
+    assert_true(f.keeps == 3 && f.fails == 6 && f.is_late && late.n == 3);
 }
 
 /* ---- Trials ---- */
@@ -144,6 +145,7 @@ static void rig_open(struct rig *r, uint32_t n_seq)
     must(capacity_load_make(&r->load, model,
                             &(struct capacity_load_params){.lengths = &lengths,
                                                            .n_prompt = N_PROMPT,
+                                                           .n_context = N_CONTEXT,
                                                            .n_output = N_OUTPUT,
                                                            .seed = 5,
                                                            .burstiness = 1},
@@ -155,7 +157,7 @@ static void rig_open(struct rig *r, uint32_t n_seq)
     sac_engine_params p = sac_engine_params_default();
     p.n_ctx = 512;
     p.n_seq_max = n_seq;
-    p.n_kv_tok = 512 * (N_PROMPT + n_seq);
+    p.n_kv_tok = 512 * (N_CONTEXT + n_seq);
     p.n_threads = 1;
     p.sparse_min_ctx = 0;
     p.decode = decode;
@@ -166,6 +168,7 @@ static void rig_open(struct rig *r, uint32_t n_seq)
     r->site.load = &r->load;
     capacity_clock_use(&r->clock, r->site.engine);
     must(capacity_alone_run(&r->alone, &r->site, 0, N_PROMPT, &err), &err);
+    must(capacity_load_copy(&r->load, r->site.engine, &err), &err);
 }
 
 static void rig_close(struct rig *r)
@@ -245,10 +248,68 @@ static void test_load_is_felt(void **state)
     assert_true(fast.tok_s > 100 * slow.tok_s);
     assert_true(fast.wait_ms > slow.wait_ms);
     assert_int_equal(slow.n_differ + fast.n_differ, 0);
-    assert_int_equal(slow.traffic.rows, 12 * N_OUTPUT);
-    /* All but the last page of each prompt was there. */
-    assert_true(slow.n_prompt_tok < 12 * 64);
+    /* All pages of each prompt were there, and what fills none are decode rows. */
+    uint64_t n_row = 0, n_most = 0;
+    for (size_t i = 0; i < 12; i++) {
+        const size_t n_tok = r.load.prompt[i % N_CONTEXT % N_PROMPT].n_tok;
+        n_row += (n_tok - 1) % 32 + N_OUTPUT;
+        if (n_tok + N_OUTPUT > n_most) n_most = n_tok + N_OUTPUT;
+    }
+    assert_int_equal(slow.traffic.rows, n_row);
+    assert_int_equal(slow.n_prompt_tok + fast.n_prompt_tok, 0);
+    assert_true(slow.kv_most_tok > 320 && slow.kv_most_tok <= n_most);
+    assert_true(fast.kv_most_tok > 3 * slow.kv_most_tok && fast.kv_most_tok <= 4 * n_most);
     rig_close(&r);
+}
+
+/* Each context is found by its requests alone: its pages have the bytes of the prompt that it is a
+ * copy of, and nothing is computed. */
+static void test_contexts_have_pages_of_their_own(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_open(&r, 1);
+    const sac_engine_stats s = sac_engine_get_stats(r.site.engine);
+    uint64_t n_page = 0, n_copied = 0; /* prompts may begin alike */
+    for (size_t i = 0; i < N_CONTEXT; i++) {
+        const size_t n = (r.load.prompt[i % N_PROMPT].n_tok - 1) / 32;
+        *(i < N_PROMPT ? &n_page : &n_copied) += n;
+    }
+    const uint64_t index_bytes = TINY_LAYERS * TINY_KV_HEADS * s.page_bytes;
+    assert_true(s.kv_bytes_kept <= (n_page + n_copied) * index_bytes);
+    assert_true(s.kv_bytes_kept > (n_page / 2 + n_copied) * index_bytes);
+    char salt[CAPACITY_SALT_BYTES];
+    assert_null(capacity_load_request(&r.load, 2, salt).cache_salt);
+    assert_string_equal(capacity_load_request(&r.load, 3, salt).cache_salt, "context 3");
+    const struct capacity_trial t = try_rate(&r, 0.01, 1e6);
+    assert_int_equal(t.n_prompt_tok, 0);
+    assert_int_equal(t.n_differ, 0);
+    rig_close(&r);
+}
+
+/* What is known of a rate, and what it is marked with. */
+static void test_rates_are_named(void **state)
+{
+    (void)state;
+    const struct {
+        struct capacity_found found;
+        const char *name;
+    } all[] = {
+        {{3, 3.3, false}, "3"},        {{3, 6, false}, "3..6"},   {{3, 6, true}, "3..6*"},
+        {{3, INFINITY, true}, ">=3*"}, {{0, 0.5, false}, "<0.5"}, {{0, INFINITY, true}, "?*"},
+        {{1, 1.1000001, false}, "1"}, /* as near as was asked for, but for rounding */
+    };
+    struct capacity_marks marks = {0};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        char name[48];
+        name_capacity(name, &all[i].found, 1.1, &marks);
+        assert_string_equal(name, all[i].name);
+        assert_int_equal(marks.between, i >= 1);
+        assert_int_equal(marks.late, i >= 2);
+        assert_int_equal(marks.least, i >= 3);
+        assert_int_equal(marks.below, i >= 4);
+        assert_int_equal(marks.none, i >= 5);
+    }
 }
 
 static void test_trial_repeats(void **state)
@@ -317,7 +378,7 @@ static void test_answers_are_compared(void **state)
     rig_open(&r, 2);
     r.alone.tok[1 * N_OUTPUT + 2] ^= 1;
     const struct capacity_trial t = try_rate(&r, 1, 1e6);
-    assert_int_equal(t.n_differ, 4); /* of twelve requests for three prompts */
+    assert_int_equal(t.n_differ, 5); /* of twelve requests for five contexts of three prompts */
     rig_close(&r);
 }
 
@@ -356,10 +417,11 @@ static void test_plot_has_a_line_for_each_method(void **state)
     struct capacity_trial t = {.want = {.rate = 2, .limit_ms = 30}, .p99_ms = 12};
     t.traffic.per_token = NAN;
     capacity_trials_begin(&csv);
-    capacity_trials_add(&csv, "dense", 3, true, &t);
+    const struct capacity_setting s = {.idle_ms = 3, .kv_bytes = 100};
+    capacity_trials_add(&csv, "dense", true, &s, &t);
     t.want.rate = 4;
-    capacity_trials_add(&csv, "dense", 3, false, &t);
-    capacity_trials_add(&csv, "quest:budget=5%,sink=4", 3, false, &t);
+    capacity_trials_add(&csv, "dense", false, &s, &t);
+    capacity_trials_add(&csv, "quest:budget=5%,sink=4", false, &s, &t);
     must(capacity_plot(&svg, &csv, &err), &err);
     assert_non_null(strstr(svg.data, "quest:budget=5%,sink=4"));
     assert_non_null(strstr(csv.data, "\"dense\",relaxed,4,30,0,0,12,4,"));
@@ -377,6 +439,8 @@ int main(void)
         cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_clock_charges_for_counts),
         cmocka_unit_test(test_load_is_felt),
+        cmocka_unit_test(test_contexts_have_pages_of_their_own),
+        cmocka_unit_test(test_rates_are_named),
         cmocka_unit_test(test_trial_repeats),
         cmocka_unit_test(test_hopeless_load_is_cut),
         cmocka_unit_test(test_trial_is_given_up),

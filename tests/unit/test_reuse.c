@@ -6,6 +6,8 @@
 #include "must.h"
 #include "tiny_model.h"
 
+#include "saccade_machine.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 
@@ -232,6 +234,71 @@ static void salts_never_share(void **state)
     }
     assert_int_equal(sac_seq_use_salt(e, 7, "x", NULL), SAC_ERR_NOT_FOUND);
     sac_engine_free(e);
+}
+
+static sac_seq ask(sac_engine *e, const char *salt, uint32_t n_prompt, struct lasts *l)
+{
+    sac_error err;
+    const sac_seq s = create(e);
+    must(sac_seq_use_salt(e, s, salt, &err), &err);
+    must(sac_seq_append(e, s, text, n_prompt, SAC_ROW_PROMPT, SAC_WANT_NONE, &err), &err);
+    append(e, s, text + n_prompt, 1, SAC_ROW_DECODE);
+    run(e, l);
+    return s;
+}
+
+/* Where decode rows follow, no row of a prompt need be computed whose pages are there. */
+static void a_prompt_of_whole_pages_is_found_whole(void **state)
+{
+    (void)state;
+    enum { N = 6 * PAGE_TOK };
+    static struct lasts l;
+    const char *const decode = "psa";
+    sac_engine *e = new_engine(&(struct setting){.decode = decode, .type = SAC_KV_Q8});
+    const sac_seq a = ask(e, NULL, N, &l);
+    const uint64_t before = sac_engine_get_stats(e).reads.n_prompt_tok;
+    const sac_seq b = ask(e, NULL, N, &l);
+    assert_int_equal(before, N);
+    assert_int_equal(sac_engine_get_stats(e).reads.n_prompt_tok, N);
+    assert_int_equal(e->seqs[b].reuse.end, SAC_REUSE_ALL);
+    assert_int_equal(e->seqs[b].n_done, N + 1);
+    assert_memory_equal(l.of[a], l.of[b], sizeof l.of[0]);
+    assert_true(is_whole(e));
+    sac_engine_free(e);
+}
+
+/* Copies have pages of their own, and the same answers. */
+static void copies_share_nothing(void **state)
+{
+    (void)state;
+    enum { N = 5 * PAGE_TOK };
+    static struct lasts l;
+    const char *const decode[] = {"arkvale:budget=64", NULL};
+    for (int i = 0; i < 2; i++) {
+        size_t n;
+        sac_error err;
+        sac_engine *e = new_engine(&(struct setting){.decode = decode[i], .type = SAC_KV_Q8});
+        must(sac_cache_copy(e, text, N + 1, "copy", &n, &err), &err);
+        assert_int_equal(n, 0); /* nobody has computed it */
+        const sac_seq a = ask(e, NULL, N, &l);
+        must(sac_cache_copy(e, text, N + 1, "copy", &n, &err), &err);
+        assert_int_equal(n, N);
+        must(sac_cache_copy(e, text, N + 1, "copy", &n, &err), &err); /* once more: no harm */
+        assert_int_equal(n, N);
+        const sac_seq b = ask(e, "copy", N, &l);
+        assert_int_equal(sac_engine_get_stats(e).reads.n_prompt_tok, N);
+        assert_memory_equal(l.of[a], l.of[b], sizeof l.of[0]);
+        for (uint32_t p = 0; p < N / PAGE_TOK; p++)
+            assert_int_not_equal(pool_table(&e->pool, a, 0)[p], pool_table(&e->pool, b, 0)[p]);
+        assert_true(is_whole(e));
+        sac_engine_free(e);
+    }
+    sac_error err;
+    size_t n;
+    sac_engine *off = new_engine(&(struct setting){.off = true});
+    assert_int_equal(sac_cache_copy(off, text, N, "copy", &n, &err), SAC_ERR_ARG);
+    assert_non_null(strstr(err.msg, "prefix_cache"));
+    sac_engine_free(off);
 }
 
 /* A key that is the same by chance, or by attack, is no hit. */
@@ -505,6 +572,8 @@ int main(void)
         cmocka_unit_test(eight_sequences_hold_a_text_once),
         cmocka_unit_test(every_decode_method_answers_alike),
         cmocka_unit_test(salts_never_share),
+        cmocka_unit_test(a_prompt_of_whole_pages_is_found_whole),
+        cmocka_unit_test(copies_share_nothing),
         cmocka_unit_test(tokens_are_compared),
         cmocka_unit_test(every_miss_has_a_reason),
         cmocka_unit_test(what_was_cut_or_answered_is_not_found),
