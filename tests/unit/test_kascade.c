@@ -170,6 +170,34 @@ static void layers_that_were_not_asked_are_left_out(void **state)
     lb_close(&b);
 }
 
+/* Layer 2 would be the anchor of layer 3. Its bad head is never likened, also when it could be:
+ * other lanes are reading then what it would write. */
+static void a_layer_with_a_bad_head_is_left_out(void **state)
+{
+    (void)state;
+    open_topics("kascade:budget=10,anchors=2,dense=0,window=1");
+    row(FIRST, 0, 0, 1);
+    row(FIRST, 1, 1, 0);
+    b.layer = 2;
+    look_at(2, 3);
+    b.q[1][0] = NAN;
+    lb_row(&b, FIRST, false);
+    assert_true(!b.pick[0].not_finite && b.pick[1].not_finite);
+    row(FIRST, 3, 3, 2);
+    struct kascade bad;
+    cut_state(&bad, &b.shape, lb_state(&b, 2, 1));
+    for (uint32_t pos = FIRST + 1; pos < FIRST + 4; pos++) {
+        row(pos, 0, 4, 5);
+        row(pos, 1, 4, 5);
+        row(pos, 2, 6, 7);
+        expect_topic(1, 7);
+        assert_true(bad.own->n_learnt == FIRST + 1 && !bad.own->likened && !bad.own->settled);
+        row(pos, 3, 6, 7);
+        expect_topics(6, 7);
+    }
+    lb_close(&b);
+}
+
 /* ---- Anchors ---- */
 
 enum { N = 7 };
@@ -228,6 +256,9 @@ static void states_of_a_file_are_looked_at(void **state)
     x.head = 0;
     x.n_learnt = 901;
     assert_false(kascade_sound(&l));
+    x.n_learnt = 900;
+    x.likened = 2;
+    assert_false(kascade_sound(&l));
     lb_close(&b);
 }
 
@@ -239,6 +270,7 @@ int main(void)
         cmocka_unit_test(without_a_choice_below_a_layer_makes_its_own),
         cmocka_unit_test(the_window_tells_who_is_like_whom),
         cmocka_unit_test(layers_that_were_not_asked_are_left_out),
+        cmocka_unit_test(a_layer_with_a_bad_head_is_left_out),
         cmocka_unit_test(anchors_are_the_best_of_all_sets),
         cmocka_unit_test(states_of_a_file_are_looked_at),
     };

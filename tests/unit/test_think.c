@@ -207,6 +207,33 @@ static void bad_keys_are_seen_in_any_channel(void **state)
     }
 }
 
+/* Of a later prompt; the channels stay those of the first. */
+static void a_bad_key_that_is_cut_is_forgotten(void **state)
+{
+    (void)state;
+    enum { BAD = N_PROMPT + 80, LATER = N_PROMPT + 200 };
+    lb_open(&b, SAC_KV_F16, "think", 8);
+    lb_random_keys(&b, 1);
+    b.k[1][BAD][5] = NAN;
+    lb_seal(&b);
+    prompt_until(N_PROMPT - LB_PAST, N_PROMPT);
+    lb_row(&b, N_PROMPT, false);
+    assert_false(b.pick[1].not_finite);
+    prompt_until(N_PROMPT + 1, LATER);
+    lb_row(&b, LATER, false);
+    assert_true(b.pick[1].not_finite && !b.pick[0].not_finite);
+    const struct think x = state_of(1);
+    const uint32_t n_cut = x.own->n_cut;
+    think_cut(x.own, &b.shape, b.spec.param, BAD / 32 * 32 + 32); /* behind the key's page */
+    assert_true(x.own->not_finite && x.own->n_cut < n_cut);
+    think_cut(x.own, &b.shape, b.spec.param, BAD / 32 * 32 + 31);
+    assert_false(x.own->not_finite);
+    lb_row(&b, BAD / 32 * 32 + 31, false);
+    assert_false(b.pick[1].not_finite);
+    expect_attention(1, &x, BAD / 32 * 32, 1e-4);
+    lb_close(&b);
+}
+
 static void states_of_a_file_are_looked_at(void **state)
 {
     (void)state;
@@ -220,6 +247,9 @@ static void states_of_a_file_are_looked_at(void **state)
     x.own->n_cut = 2 * 704;
     assert_false(think_sound(&l));
     x.own->n_cut = 640;
+    x.own->not_finite = 22;
+    assert_false(think_sound(&l));
+    x.own->not_finite = 0;
     x.own->n_seen = N_PROMPT + 2;
     assert_false(think_sound(&l));
     x.own->n_seen = 0;
@@ -240,6 +270,7 @@ int main(void)
         cmocka_unit_test(a_cut_takes_back_what_it_must),
         cmocka_unit_test(bytes_are_those_of_the_packed_keys),
         cmocka_unit_test(bad_keys_are_seen_in_any_channel),
+        cmocka_unit_test(a_bad_key_that_is_cut_is_forgotten),
         cmocka_unit_test(states_of_a_file_are_looked_at),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

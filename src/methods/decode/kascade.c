@@ -9,8 +9,9 @@
  * Decided here: likenesses are found in the sequence itself, from the queries of the prompt's last
  * `window` rows, at the first decode row (paper: beforehand, on a set of other texts, weighed by
  * how much a layer changes its input). In that row every layer chooses for itself; anchors are
- * settled at the next. Layers that were not asked then (they have a window, or a key was not
- * finite) are no anchors, and one that finds no choice for its row below it makes its own. */
+ * settled at the next. Layers that were not asked then (they have a window) or not likened (a
+ * number was not finite) are no anchors, and one that finds no choice for its row below it makes
+ * its own. A lane tries once: what all lanes read of each other is written in that row alone. */
 #include "methods/meter.h"
 #include "methods/observe.h"
 #include "methods/pick.h"
@@ -27,7 +28,8 @@
 METHOD_PARAMS(kascade, PARAMS)
 
 struct kascade_state {
-    uint32_t n_learnt; /* tokens that there were when the layers were likened; 0: they were not */
+    uint32_t n_learnt; /* tokens that there were when the layers were likened; 0: not yet */
+    uint32_t likened;  /* 1: the lane was, too; 0: something was not finite */
     uint32_t n_chosen; /* the same of the row for which the mask was chosen; 0: for none */
     uint32_t settled;  /* 1: the next two hold */
     uint32_t anchor;   /* the layer whose tokens are read; at least the own one: the own choice */
@@ -82,6 +84,11 @@ static double marked_sum(const float *share, const uint32_t *mask, uint32_t n_pa
     return sum;
 }
 
+static bool was_likened(const struct kascade *x, uint32_t n_tok)
+{
+    return x->own->n_learnt == n_tok && x->own->likened;
+}
+
 /* Likens the lane to all heads of the layers below that were likened at this row, and leaves its
  * own tokens for those above: what it keeps of its attention when it reads theirs, the own page
  * being read in any case. False: something is not finite. */
@@ -103,16 +110,15 @@ static bool learn(const struct kascade *x, const struct method_lane *l, uint32_t
     for (uint32_t i = 0; i < l->layer * n_kv_head; i++) {
         const struct kascade below = state_of(l, i / n_kv_head, i % n_kv_head);
         x->like[i] = 0;
-        if (below.own->n_learnt != end || best <= 0) continue;
+        if (!was_likened(&below, end) || best <= 0) continue;
         x->like[i] = (float)((own + marked_sum(o.sum, below.mask, n_page)) / best);
     }
-    x->own->n_learnt = end;
     return true;
 }
 
 /* ---- Anchors ---- */
 
-struct layers { /* that were likened at the same row */
+struct layers { /* all of whose heads were likened at the same row */
     uint32_t n, n_anchor;
     uint32_t *layer; /* [n] ascending */
     float *alike;    /* [n, n] what j keeps with the tokens of i, j > i */
@@ -155,13 +161,23 @@ static float best_head(const struct kascade *x, uint32_t n_kv_head, uint32_t lay
     return like[*head];
 }
 
+static bool is_likened(const struct method_lane *l, uint32_t layer, uint32_t n_tok)
+{
+    bool all = true;
+    for (uint32_t h = 0; h < l->shape->geom->n_kv_head; h++) {
+        const struct kascade x = state_of(l, layer, h);
+        all = all && was_likened(&x, n_tok);
+    }
+    return all;
+}
+
 static void liken_layers(struct layers *a, const struct method_lane *l)
 {
     const uint32_t n_kv_head = l->shape->geom->n_kv_head;
     const uint32_t n_learnt = state_of(l, l->layer, l->kv_head).own->n_learnt;
     a->n = 0;
     for (uint32_t i = 0; i < l->shape->geom->n_layer; i++)
-        if (state_of(l, i, l->kv_head).own->n_learnt == n_learnt) a->layer[a->n++] = i;
+        if (is_likened(l, i, n_learnt)) a->layer[a->n++] = i;
     for (uint32_t i = 0; i < a->n; i++)
         for (uint32_t j = i + 1; j < a->n; j++) {
             float sum = 0;
@@ -214,7 +230,7 @@ static void settle(const struct kascade *x, const struct method_lane *l)
     struct layers a;
     cut_layers(&a, l->shape->geom->n_layer, set->anchors, l->scratch);
     liken_layers(&a, l);
-    x->own->anchor = anchor_of(&a, l->layer);
+    x->own->anchor = a.n > 0 ? anchor_of(&a, l->layer) : l->layer;
     x->own->head = l->kv_head;
     if (x->own->anchor < l->layer)
         best_head(x, l->shape->geom->n_kv_head, x->own->anchor, l->kv_head, &x->own->head);
@@ -242,8 +258,12 @@ static void kascade_select(const struct method_lane *l, struct method_pick *out)
     struct room r;
     if (budget == 0) return;
     meter_build(l);
-    if (x.own->n_learnt > 0 && !x.own->settled) settle(&x, l);
-    if (x.own->n_learnt == 0 && !learn(&x, l, budget)) {
+    if (x.own->likened && !x.own->settled) settle(&x, l);
+    if (x.own->n_learnt == 0) {
+        x.own->n_learnt = l->pos + 1;
+        x.own->likened = learn(&x, l, budget);
+    }
+    if (!x.own->likened && x.own->n_learnt == l->pos + 1) {
         pick_not_finite(out);
         return;
     }
@@ -268,7 +288,8 @@ static void kascade_select(const struct method_lane *l, struct method_pick *out)
 static bool kascade_sound(const struct method_loaded *l)
 {
     const struct kascade_state *x = l->state;
-    return x->n_learnt <= l->n_tok && x->settled <= 1 && x->head < l->shape->geom->n_kv_head;
+    return x->n_learnt <= l->n_tok && x->likened <= 1 && x->settled <= 1 &&
+           x->head < l->shape->geom->n_kv_head;
 }
 
 static const struct method_decode hooks = {

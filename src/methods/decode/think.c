@@ -28,7 +28,8 @@ struct think_state {
     uint32_t n_seen; /* tokens that there were when the channels were chosen; 0: they were not */
     uint32_t n_cut;  /* tokens whose keys have lost channels: whole pages */
     uint32_t old;    /* 0: prompt rows have come, whose keys may lose channels */
-    uint32_t not_finite; /* 1: a key was, and everything is read */
+    uint32_t
+        not_finite; /* a key was, and everything is read: pages up to that of the key; 0: none */
 };
 
 /* A state's parts. */
@@ -148,14 +149,14 @@ static void choose_channels(const struct think *x, const double *weight, uint32_
     assert(n == x->n_kept);
 }
 
-/* Packs what is left of the keys of pages up to `end` that have not lost channels yet. False: one
- * is not finite in 16 bits. */
-static bool cut_keys(const struct think *x, const struct work *w, const struct method_lane *l,
+/* Packs what is left of the keys of pages up to `end` that have not lost channels yet, and notes
+ * the first of these pages with a key that is not finite in 16 bits. */
+static void cut_keys(const struct think *x, const struct work *w, const struct method_lane *l,
                      uint32_t end)
 {
     const uint32_t d = l->shape->geom->head_dim;
-    float bad = 0;
     for (uint32_t p = x->own->n_cut / PAGE_TOK; p < end / PAGE_TOK; p++) {
+        float bad = 0;
         uint16_t *to = x->key + (size_t)p * PAGE_TOK * x->n_kept;
         pick_keys(w->k, l, p);
         for (uint32_t i = 0; i < PAGE_TOK * d; i++) bad += w->k[i] - w->k[i];
@@ -164,9 +165,9 @@ static bool cut_keys(const struct think *x, const struct work *w, const struct m
                 *to = f32_to_f16(w->k[t * d + x->channel[i]]);
                 bad += f16_to_f32(*to) - f16_to_f32(*to);
             }
+        if (bad != 0 && !x->own->not_finite) x->own->not_finite = p + 1;
     }
     x->own->n_cut = end;
-    return bad == 0;
 }
 
 /* Behind a prompt: chooses the channels, once, and cuts all but its newest keys. */
@@ -178,11 +179,11 @@ static void learn(const struct think *x, const struct work *w, const struct meth
     if (n_cut <= x->own->n_cut) return;
     if (x->own->n_seen == 0) {
         x->own->n_seen = end;
-        x->own->not_finite = !weigh_channels(w, l);
+        x->own->not_finite = weigh_channels(w, l) ? 0 : 1;
         if (x->own->not_finite) return;
         choose_channels(x, w->weight, l->shape->geom->head_dim);
     }
-    if (!cut_keys(x, w, l, n_cut)) x->own->not_finite = 1;
+    cut_keys(x, w, l, n_cut);
 }
 
 /* ---- Attention ---- */
@@ -301,8 +302,8 @@ static void think_cut(void *state, const struct method_shape *s, const void *par
     (void)param;
     if (n_tok < x->n_seen) /* a part of what the channels were chosen by is gone */
         *x = (struct think_state){0};
-    else
-        x->n_cut = pick_min(x->n_cut, n_tok / PAGE_TOK * PAGE_TOK);
+    x->n_cut = pick_min(x->n_cut, n_tok / PAGE_TOK * PAGE_TOK);
+    if (x->not_finite > n_tok / PAGE_TOK) x->not_finite = 0; /* its page was cut */
 }
 
 static bool think_sound(const struct method_loaded *l)
@@ -312,7 +313,8 @@ static bool think_sound(const struct method_loaded *l)
     for (uint32_t i = 0; i < x.n_kept && x.own->n_seen > 0; i++)
         if (x.channel[i] >= l->shape->geom->head_dim) return false;
     return x.own->n_cut <= l->n_tok && x.own->n_cut % PAGE_TOK == 0 && x.own->n_seen <= l->n_tok &&
-           (x.own->n_seen > 0 || x.own->n_cut == 0) && x.own->old <= 1 && x.own->not_finite <= 1;
+           (x.own->n_seen > 0 || x.own->n_cut == 0) && x.own->old <= 1 &&
+           x.own->not_finite <= l->n_tok / PAGE_TOK;
 }
 
 static const struct method_decode hooks = {
