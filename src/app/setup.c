@@ -64,7 +64,7 @@ const struct option_spec setup_specs[] = {
         "fetch pages when they are asked for, never before", .env = "KV_NO_AHEAD"),
     OPT("--kv-admit", OPTION_CHOICE, kv_admit, NULL,
         "which requests decode at once: those whose pages of the last steps fit into --kv-fast "
-        "together, while others wait for their turn; or all",
+        "together, while others wait for their turn; or all. A GPU lets all decode",
         .env = "KV_ADMIT", .choices = "working-set|all"),
     OPT("--rope-scaling", OPTION_CHOICE, rope, NULL,
         "how positions are scaled; model: as the file says", .env = "ROPE_SCALING_TYPE",
@@ -328,6 +328,28 @@ static bool names_gpu(const struct setup *s)
     return (s->device && strcmp(s->device, "cpu") != 0) || s->n_gpu_layers > 0;
 }
 
+/* What is about pages on a disk would do nothing without one; below a GPU's memory there is none.
+ */
+static int check_without_disk(const struct setup *s)
+{
+    const char *idle = s->kv_no_ahead                      ? "--kv-no-ahead"
+                       : s->kv_admit == SAC_TIER_ADMIT_ALL ? "--kv-admit all"
+                       : s->kv_policy == SAC_TIER_LRU      ? "--kv-policy lru"
+                                                           : NULL;
+    if (idle && names_gpu(s))
+        return options_usage_error(
+            s->command, "%s is about pages on a disk: below a GPU's memory there is none", idle);
+    if (idle)
+        return options_usage_error(s->command,
+                                   "%s is about pages on a disk: it needs --kv-disk "
+                                   "FILE:SIZE and --kv-fast SIZE",
+                                   idle);
+    if (s->kv_fast && !names_gpu(s))
+        return options_usage_error(s->command, "--kv-fast needs --kv-disk FILE:SIZE for the pages "
+                                               "that do not fit, or --device cuda");
+    return OPTIONS_GO_ON;
+}
+
 int setup_tier(struct setup *s)
 {
     if (s->kv_fast && !parse_size(s->kv_fast, &s->tier.fast_bytes))
@@ -337,11 +359,7 @@ int setup_tier(struct setup *s)
     s->tier.policy = (sac_tier_policy)s->kv_policy;
     s->tier.no_ahead = s->kv_no_ahead;
     s->tier.admit = (sac_tier_admit)s->kv_admit;
-    if (!s->kv_disk)
-        return s->kv_fast && !names_gpu(s)
-                   ? options_usage_error(s->command, "--kv-fast needs --kv-disk FILE:SIZE for the "
-                                                     "pages that do not fit, or --device cuda")
-                   : OPTIONS_GO_ON;
+    if (!s->kv_disk) return check_without_disk(s);
     const int code =
         setup_path_size(&(struct setup_path_size){.command = s->command,
                                                   .option = "--kv-disk",

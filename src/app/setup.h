@@ -17,8 +17,8 @@
 #define SETUP_KV_CHOICES  "f16|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
 #define SETUP_DEVICE_HELP "who computes: cpu, cuda, or cuda:N, an NVIDIA GPU (default: cpu)"
 #define SETUP_BATCH_HELP                                                                           \
-    "most tokens that are computed at once; 0: 128 a thread, 512 to 2048, or 512 with methods "    \
-    "that plan chunk by chunk"
+    "most tokens that are computed at once; 0: 128 a thread, 512 to 2048, on a GPU 2048, and 512 " \
+    "with methods that plan chunk by chunk"
 
 /* Model, context and memory. */
 struct setup {

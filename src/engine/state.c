@@ -281,17 +281,17 @@ static sac_status check_start(const struct stream *s, const struct image *im)
     const struct method_decode *hooks = first->method->decode;
     if (im->head.has_gaps)
         return error_set(s->err, SAC_ERR_ARG,
-                         "%s was saved with decode method %s, which has dropped tokens: no other "
-                         "can go on with it",
+                         "%s lacks tokens that decode method %s has dropped: no other method can "
+                         "go on with it",
                          s->name, im->head.method[CHOOSER_DECODE]);
     const uint32_t wanted =
         hooks && hooks->past_rows ? hooks->past_rows(&im->e->shape, first->param) : 0;
     if (im->head.n_past < im->head.n_tok && im->head.n_past < wanted)
         return error_set(s->err, SAC_ERR_ARG,
-                         "%s was saved with decode method %s and holds the queries of %u rows: "
-                         "%s learns from %u, save it with that method",
+                         "%s comes from decode method %s and holds the queries of %u rows: %s "
+                         "learns from %u%s",
                          s->name, im->head.method[CHOOSER_DECODE], im->head.n_past, first->text,
-                         wanted);
+                         wanted, s->file ? ", save it with that method" : "");
     return SAC_OK;
 }
 

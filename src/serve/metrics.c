@@ -3,7 +3,7 @@
 #include "serve/metrics.h"
 
 #include "base/mem.h"
-#include "serve/loop.h"
+#include "serve/context.h"
 #include "serve/reading.h"
 
 #include <pthread.h>
@@ -11,6 +11,8 @@
 static const double bounds_s[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
                                   2.5,   5,      10,    25,   50,    100,  250, 500,  1000};
 #define N_BOUND (sizeof bounds_s / sizeof bounds_s[0])
+
+#define BLOCK_TOK 32u /* of a page (saccade.h) */
 
 struct histogram {
     uint64_t n[N_BOUND + 1]; /* the last one: above all bounds */
@@ -285,11 +287,25 @@ static void add_label(struct strbuf *out, const char *name, const char *value)
     strbuf_add(out, "\"", 1);
 }
 
-void metrics_print(struct metrics *m, const struct loop_view *view, const char *model_name,
+/* vLLM's gauge of settings, by which gateways know how much the cache holds: a block is a page of
+ * tokens in all layers. */
+static void print_cache_config(struct strbuf *out, const sac_engine_params *p, const char *labels)
+{
+    static const char *const type[] = {"f16", "bf16", "q8"}; /* in the order of enum sac_kv_type */
+    const uint64_t n_tok = p->n_kv_tok ? p->n_kv_tok : (uint64_t)p->n_ctx * p->n_seq_max;
+    strbuf_addf(out,
+                "# TYPE vllm:cache_config_info gauge\n"
+                "vllm:cache_config_info{%s,block_size=\"%u\",cache_dtype=\"%s\","
+                "enable_prefix_caching=\"%s\",num_gpu_blocks=\"%llu\"} 1\n",
+                labels, BLOCK_TOK, type[p->type_k], p->prefix_cache ? "True" : "False",
+                (unsigned long long)(n_tok / BLOCK_TOK));
+}
+
+void metrics_print(struct metrics *m, const struct context *c, const struct loop_view *view,
                    struct strbuf *out)
 {
     struct strbuf label = {0};
-    add_label(&label, "model_name", model_name);
+    add_label(&label, "model_name", c->model_name);
     const char *labels = label.failed ? "" : label.data;
     pthread_mutex_lock(&m->lock);
     print_number(out, "gauge", "num_requests_running", labels, view->n_running);
@@ -299,6 +315,7 @@ void metrics_print(struct metrics *m, const struct loop_view *view, const char *
     print_number(out, "counter", "prefix_cache_queries_total", labels, (double)m->n_prompt);
     print_number(out, "counter", "prefix_cache_hits_total", labels, (double)m->n_cached);
     print_number(out, "counter", "num_preemptions_total", labels, (double)m->n_preempted);
+    print_cache_config(out, &c->rules.engine, labels);
     print_finished(out, m, labels);
     for (int i = 0; i < N_HISTOGRAM; i++) print_histogram(out, &m->histogram[i], i, labels);
     print_audit(out, m, labels);

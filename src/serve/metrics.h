@@ -10,8 +10,9 @@
 
 #include <stdint.h>
 
-struct metrics;
+struct context;
 struct loop_view;
+struct metrics;
 struct reading;
 
 sac_status metrics_create(struct metrics **out, sac_error *err);
@@ -22,12 +23,12 @@ void metrics_started(struct metrics *m, uint64_t queue_us);
 void metrics_token(struct metrics *m, uint64_t us, bool first);
 /* `e`: the last event of an answer. */
 void metrics_ended(struct metrics *m, const sac_event *e, uint64_t us);
-/* A request was answered with this HTTP status. */
 /* An answer that was held against dense attention; `r` may be NULL: nothing could be compared. */
 void metrics_audited(struct metrics *m, const struct reading *r);
+/* A request was answered with this HTTP status. */
 void metrics_status(struct metrics *m, unsigned status);
 
-void metrics_print(struct metrics *m, const struct loop_view *view, const char *model_name,
+void metrics_print(struct metrics *m, const struct context *c, const struct loop_view *view,
                    struct strbuf *out);
 
 #endif

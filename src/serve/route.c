@@ -132,11 +132,23 @@ static sac_status slots(const struct route_call *call, struct strbuf *out, struc
     return SAC_OK;
 }
 
+/* llama.cpp's save, restore and erase: here a slot is a place to compute in, empty between answers.
+ */
+static sac_status slot(const struct route_call *call, struct strbuf *out, struct refusal *ref)
+{
+    (void)out;
+    return refusal_set(ref, REFUSAL_UNSUPPORTED, NULL,
+                       "slot '%.20s' holds nothing between answers, so there is nothing to save, "
+                       "restore or erase: what prompts begin with is found again by its content, "
+                       "after a restart with --cache-disk; 'cache_salt' parts clients",
+                       call->rest);
+}
+
 static sac_status metrics(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
     const struct loop_view view = loop_view(call->context->loop);
     (void)ref;
-    metrics_print(call->context->metrics, &view, call->context->model_name, out);
+    metrics_print(call->context->metrics, call->context, &view, out);
     return SAC_OK;
 }
 
@@ -325,6 +337,7 @@ static const struct route routes[] = {
     {"GET", "/models", 0, NULL, models, NULL},
     {"GET", "/props", 0, NULL, props, NULL},
     {"GET", "/slots", 0, NULL, slots, NULL},
+    {"POST", "/slots/", ROUTE_REST, NULL, slot, NULL},
     {"GET", "/metrics", 0, "text/plain; version=0.0.4", metrics, NULL},
     {"POST", "/v1/chat/completions", ROUTE_BODY, NULL, NULL, &openai_chat_dialect},
     {"POST", "/chat/completions", ROUTE_BODY, NULL, NULL, &openai_chat_dialect},

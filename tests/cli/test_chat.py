@@ -188,6 +188,14 @@ class Piped(unittest.TestCase):
         self.assertNotIn("read again", done.stderr)
         self.assertGreater(int(re.search(r"(\d+) reused", done.stdout)[1]), 30) # the sequence went over
 
+    def test_a_method_that_cannot_go_on_is_told(self):
+        done = chat(["The harbour lay still. " * 40, "/method decode quest:budget=64", "Hi", "/method decode snapkv"],
+                    "--decode", "kvzip:budget=10%", "--sparse-min-ctx", "0", "--temp", "0", "-n", "2", "-c", "512")
+        self.assertIn("lacks tokens that decode method kvzip:budget=10% has dropped: no other method can go on with it; "
+                      "the conversation is read again\n", done.stderr)
+        self.assertIn("quest:budget=64 and holds the queries of 0 rows: snapkv learns from 32; the conversation",
+                      done.stderr)
+
     def test_lines_go_on_behind_a_backslash(self):
         one = chat(["What is\\", "the capital of France?", "/stats"], "--temp", "0", "-n", "4")
         self.assertEqual(len(re.findall("last prompt", one.stdout)), 1)

@@ -41,7 +41,7 @@ class Answers(unittest.TestCase):
         self.assertTrue(0 < answer["kv_bytes_used"] <= answer["kv_bytes"])
 
     def test_what_methods_read_is_told(self):
-        text = ("-p", "The harbour lay still. " * 60 + QUESTION, "-n", "20", "--ignore-eos", *GREEDY)
+        text = ("-p", "The harbour lay still. " * 60 + QUESTION, "-n", "8", "--ignore-eos", *GREEDY)
         sparse = ("--sparse-min-ctx", "0", "--prefill", "sparge:top=0.3,like=-2,skip=0.01", "--decode",
                   "streaming:budget=64")
         t = run_json(*text, *sparse)["timings"]
@@ -76,7 +76,7 @@ class Answers(unittest.TestCase):
 
     def test_the_rows_of_a_question(self):
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-            file.write("The harbour lay still. " * 60)
+            file.write("The harbour lay still. " * 30)
             file.flush()
             args = ("-f", file.name, "-p", QUESTION, "--sparse-min-ctx", "0", *GREEDY)
             rows = ("--decode-rows", "question")
@@ -303,9 +303,8 @@ class SavedStates(unittest.TestCase):
         self.assertEqual(os.listdir(self.folder.name).count("a.state.part"), 0)
 
     def test_answers_are_those_of_one_run(self):
-        for args in ((), ("-ctk", "q8", "-ctv", "q8"),
-                     ("--decode", "snapkv:budget=96", "--sparse-min-ctx", "0"),
-                     ("--decode", "lfps:budget=40", "--sparse-min-ctx", "0")):
+        snapkv = ("--decode", "snapkv:budget=96", "--sparse-min-ctx", "0")
+        for args in (("-ctk", "q8", "-ctv", "q8"), ("--decode", "lfps:budget=40", "--sparse-min-ctx", "0"), snapkv):
             whole = run_json("-f", self.text, *self.ASK, *args)
             self.save(*args)
             loaded = run_json("-f", self.text, "--load-state", self.state, *self.ASK, *args)
@@ -313,11 +312,11 @@ class SavedStates(unittest.TestCase):
             new, old = loaded["timings"], whole["timings"]
             self.assertEqual(new["cache_n"] + new["prompt_n"], old["prompt_n"])
             self.assertGreater(new["cache_n"], old["prompt_n"] - 80)
-            both = run_json("-f", self.text, "--save-state", self.state + "2", *self.ASK, *args)
-            self.assertEqual(both["tokens"], whole["tokens"])
-            other = ("-p", "Who owns the kites?", "-n", "12", *GREEDY, *args)
-            self.assertEqual(run_json("-f", self.text, "--load-state", self.state, *other)["tokens"],
-                             run_json("-f", self.text, *other)["tokens"])
+        both = run_json("-f", self.text, "--save-state", self.state + "2", *self.ASK, *snapkv)
+        self.assertEqual(both["tokens"], whole["tokens"])
+        other = ("-p", "Who owns the kites?", "-n", "12", *GREEDY, *snapkv)
+        self.assertEqual(run_json("-f", self.text, "--load-state", self.state, *other)["tokens"],
+                         run_json("-f", self.text, *other)["tokens"])
 
     def test_another_method_may_ask(self):
         self.save()
@@ -401,6 +400,9 @@ class Refusals(unittest.TestCase):
         self.assert_fails(("-f", os.devnull), 1, "/dev/null is empty")
         self.assert_fails(("-p", "x", "-c", "99999999"), 2, "at most 16777216")
         self.assert_fails(("-p", "x", "--n-probs", "3"), 2, "-o json")
+        for idle in ("--kv-no-ahead",), ("--kv-admit", "all"), ("--kv-policy", "lru"):
+            self.assert_fails(("-p", "x", *idle), 2, " ".join(idle) + " is about pages on a disk", "needs --kv-disk")
+            self.assert_fails(("-p", "x", "--device", "cuda", "--kv-fast", "9M", *idle), 2, " ".join(idle), "GPU")
 
     def test_a_context_beyond_the_memory_is_refused_with_its_size(self):
         self.assert_fails(("-p", "x", "-c", "16777216"), 1, "context of 16777216 tokens", "GiB", "-ctk q8")

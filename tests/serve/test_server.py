@@ -217,6 +217,9 @@ class Routes(unittest.TestCase):
 
     def test_paths_and_methods(self):
         self.assertEqual(server.get("/nothing")[0], 404)
+        for action in "save", "restore", "erase":
+            error = server.refusal(501, f"/slots/0?action={action}", {"filename": "../x"})
+            self.assertIn("--cache-disk", error["message"])
         self.assertEqual(server.get("/v1/chat/completions")[0], 405)
         self.assertEqual(server.request("DELETE", "/v1/models")[0], 405)
         for path in ("/../etc/passwd", "/%2e%2e/etc/passwd", "/index.html/../main.js"):
@@ -241,6 +244,8 @@ class Routes(unittest.TestCase):
                      "vllm:kv_cache_usage_perc", "vllm:time_to_first_token_seconds_bucket",
                      "vllm:request_success_total"):
             self.assertIn("\n" + name + "{", text)
+        self.assertRegex(text, r'\nvllm:cache_config_info{model_name="[^"]+",block_size="32",cache_dtype="f16",'
+                               r'enable_prefix_caching="True",num_gpu_blocks="544"} 1\n')  # 17 x 1024 tokens
         self.assertEqual(server.metric("num_requests_running"), 0)
 
 

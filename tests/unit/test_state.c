@@ -325,7 +325,7 @@ static void engines_that_do_not_fit_are_named(void **state)
         {{0}, {.type = SAC_KV_Q8}, SAC_ERR_ARG, "keys in f16 and values in f16, this engine q8"},
         {{0}, {.n_ctx = 200}, SAC_ERR_CONTEXT, "holds 207 tokens, the context 200"},
         {{0}, {.n_kv_tok = 128}, SAC_ERR_CONTEXT, "no room for 207 tokens"},
-        {{.decode = "h2o:budget=64"}, {0}, SAC_ERR_ARG, "h2o:budget=64, which has dropped tokens"},
+        {{.decode = "h2o:budget=64"}, {0}, SAC_ERR_ARG, "decode method h2o:budget=64 has dropped"},
         {{.decode = "h2o:budget=64"},
          {.decode = "h2o:budget=64", .record = true},
          SAC_ERR_ARG,
