@@ -41,5 +41,7 @@ sac_status cuda_attn(struct cuda_device *d, const struct op_attn *op)
 size_t cuda_attn_scratch(const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
                          uint32_t n_tok_max)
 {
-    return attn_decode_scratch(geom, n_head, n_row, n_tok_max);
+    const size_t decode = attn_decode_scratch(geom, n_head, n_row, n_tok_max);
+    const size_t prompt = attn_prompt_scratch(geom, n_head, n_row);
+    return decode > prompt ? decode : prompt;
 }

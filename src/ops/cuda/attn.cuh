@@ -73,6 +73,8 @@ sac_status attn_prompt(struct cuda_device *d, const struct op_attn *op);
 size_t attn_decode_scratch(const struct page_geom *geom, uint32_t n_head, uint32_t n_row,
                            uint32_t n_tok_max);
 
+size_t attn_prompt_scratch(const struct page_geom *geom, uint32_t n_head, uint32_t n_row);
+
 /* The segment that holds a page, as segment_of says. */
 __device__ __forceinline__ uint32_t attn_segment_of(const struct segment_view *s, uint32_t n,
                                                     uint32_t page)

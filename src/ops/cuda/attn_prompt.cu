@@ -7,6 +7,11 @@
  * positions in the sequence, and keys that a row does not see have weight 0, so a row's sums are
  * the same however a prompt is cut into chunks and whichever rows are computed beside it.
  *
+ * Lists differ in length, and the longest would be waited for. So a list of many tiles is cut into
+ * pieces, by its length alone, a block each: full pairs of pages before the rows' tile, then tokens,
+ * in equal parts; what else there is, own pages among it, is the last piece's. Sums of pieces go to
+ * scratch, and another launch merges them in their order.
+ *
  * The next tile is on its way into shared memory while this one is multiplied. Pages in q8 arrive
  * as they are and become f16 there. Queries and weights are rounded to 16 bits, sums are of f32. A
  * row that sees a value that is not finite in a tile that is not seen by all becomes NaN as a
@@ -20,14 +25,19 @@
 #define KEYS     64u /* of a tile */
 #define N_TILE_8 8   /* 8 keys each */
 
+#define PIECES_MAX  8u    /* of a list, each of PROMPT_PIECE tiles or more (machine.cuh) */
+#define ALIGN_PAGES 8u    /* of rows: a list of a tile that divides them is cut as dense rows are */
+#define FAR_TOK     4096u /* from this position on no block has rows of heads that are not there */
+
 struct prompt_job {        /* a run */
     const uint32_t *frame; /* [n_kv_head, stride] */
     size_t stride;
     const uint8_t *own0, *own;
     const struct attn_range *range; /* NULL: dense */
     const uint32_t *range_ptr, *tok, *tok_ptr;
+    const uint32_t *n_before; /* pages that ranges name before the list's tile */
     const float *logw;
-    const struct attn_list *made; /* in place of the pointers: each list has a room of its own */
+    const struct attn_list *made; /* in place of the four: each list has a room of its own */
     uint32_t range_max, tok_max;
     const struct segment_view *segment;
     uint32_t n_segment, row0, n_row, pos0;
@@ -35,6 +45,7 @@ struct prompt_job {        /* a run */
     uint32_t n_page, n_head;                 /* pages and heads of a block */
     uint32_t n_kv_head, group, n_block_head; /* blocks of a KV head */
     uint32_t block0, n_block; /* first block of positions, n_page pages each, and how many */
+    uint32_t n_piece, part0;  /* of a list at most; where sums of pieces begin: [block][n_piece] */
 };
 
 template <int F, int D> struct prompt_size {
@@ -61,7 +72,15 @@ struct key_tile {
     uint32_t segment;
 };
 
+struct prompt_list { /* what rows of a block read before their tile; n of it are tiles of pairs */
+    uint32_t range, range_end, tok, tok_end;
+    uint32_t n_pair, n_tile;
+    uint32_t n_piece, len; /* pieces, and tiles of each but the last */
+};
+
 struct prompt_walk {     /* where a block is in what its rows read; the same in all threads */
+    uint32_t n_pair;     /* tiles of pairs still to come before tokens */
+    bool is_last;        /* the rest comes behind them */
     uint32_t i, n;       /* entry of the list of ranges and its end */
     uint32_t page, end;  /* pages of the entry still to come */
     uint32_t tok, n_tok; /* the same for the list of tokens */
@@ -113,30 +132,102 @@ __device__ __forceinline__ uint32_t warp_row(int m)
 
 /* ---- What is read ---- */
 
-__device__ struct prompt_walk walk_begin(const struct prompt_block &b)
+/* The number of the block's list. */
+__device__ __forceinline__ uint32_t list_index(const struct prompt_block &b)
+{
+    const struct prompt_job &job = *b.job;
+    const uint32_t tile = b.page0 * PAGE_TOK / job.tile_tok - job.pos0 / job.tile_tok;
+    return tile * job.n_lane + (job.n_lane == job.n_kv_head ? b.kv_head : b.head0);
+}
+
+__device__ __forceinline__ void list_lengths(struct prompt_list &l, const struct prompt_block &b)
+{
+    const struct prompt_job &job = *b.job;
+    if (!job.range) {
+        l.n_pair = b.page0 / ALIGN_PAGES * (ALIGN_PAGES / 2);
+        return;
+    }
+    const uint32_t list = list_index(b);
+    if (job.made) {
+        const struct attn_list made = job.made[list];
+        l.range = list * job.range_max, l.range_end = l.range + made.n_range;
+        l.tok = list * job.tok_max, l.tok_end = l.tok + made.n_tok;
+        l.n_pair = (made.n_before - made.n_tok) / PAGE_TOK / 2;
+        return;
+    }
+    l.range = job.range_ptr[list], l.range_end = job.range_ptr[list + 1];
+    if (job.tok) l.tok = job.tok_ptr[list], l.tok_end = job.tok_ptr[list + 1];
+    l.n_pair = job.n_before[list] / 2;
+}
+
+/* Turned queries, and windows, which are short, are not cut. */
+__device__ struct prompt_list list_of(const struct prompt_block &b)
+{
+    struct prompt_list l = {};
+    list_lengths(l, b);
+    if (b.job->n_segment || b.call->window) l.n_pair = 0;
+    l.n_piece = l.len = 1;
+    if (b.job->n_segment || b.call->window) return l;
+    l.n_tile = l.n_pair + (l.tok_end - l.tok + KEYS - 1) / KEYS;
+    const uint32_t alike = l.n_tile / 4 * 4; /* of lists of the same rows */
+    l.n_piece = min(PIECES_MAX, alike / PROMPT_PIECE + 1);
+    l.len = (alike + l.n_piece - 1) / l.n_piece;
+    return l;
+}
+
+/* Leaves out n_skip pages of the ranges, all of which are there. */
+__device__ void walk_skip(struct prompt_walk &w, const struct prompt_job &job, uint32_t n_skip)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    while (n_skip > 0 && w.i < w.n) {
+        const struct attn_range none = {0, 0};
+        const struct attn_range r = w.i + lane < w.n ? job.range[w.i + lane] : none;
+        uint32_t up_to = r.end - r.begin;
+        for (uint32_t by = 1; by < 32; by *= 2) {
+            const uint32_t before = __shfl_up_sync(~0u, up_to, by);
+            if (lane >= by) up_to += before;
+        }
+        const uint32_t beyond = __ballot_sync(~0u, up_to > n_skip);
+        const uint32_t at = beyond ? (uint32_t)__ffs(beyond) - 1 : 31;
+        const uint32_t page = r.end - (up_to - n_skip); /* of the lane that goes beyond */
+        const uint32_t first = __shfl_sync(~0u, page, at), end = __shfl_sync(~0u, r.end, at);
+        const uint32_t all = __shfl_sync(~0u, up_to, 31);
+        w.i += at + 1;
+        if (beyond) {
+            w.page = first;
+            w.end = min(end, w.limit);
+            return;
+        }
+        n_skip -= all;
+    }
+}
+
+/* Piece `piece` of what a block reads. */
+__device__ struct prompt_walk walk_begin(const struct prompt_block &b, const struct prompt_list &l,
+                                         uint32_t piece)
 {
     const struct prompt_job &job = *b.job;
     struct prompt_walk w = {};
     const uint32_t last = (job.pos0 + job.n_row - 1) / PAGE_TOK; /* page of the run's last row */
+    const uint32_t most = l.n_tile / 4 * 4, begin = min(piece * l.len, most);
+    w.is_last = piece + 1 == l.n_piece;
+    const uint32_t end = w.is_last ? l.n_tile : min(begin + l.len, most);
+    const uint32_t pair = min(begin, l.n_pair);
+    w.n_pair = min(end, l.n_pair) - pair;
+    w.tok = min(l.tok_end, l.tok + (begin - pair) * KEYS);
+    w.n_tok = min(l.tok_end, l.tok + (end - min(end, l.n_pair)) * KEYS);
+    if (w.is_last) w.n_tok = l.tok_end;
     w.own_end = min(b.page0 + job.n_page, last + 1);
     w.own = max(b.page0, job.pos0 / PAGE_TOK);
     w.limit = w.own_end - 1;
-    if (!job.range) {
-        const uint32_t pos = b.page0 * PAGE_TOK, window = b.call->window;
-        w.page = window > 0 && pos >= window ? (pos - window + 1) / PAGE_TOK : 0;
-        w.end = w.limit;
+    w.i = l.range, w.n = l.range_end;
+    if (job.range) {
+        walk_skip(w, job, 2 * pair);
         return w;
     }
-    const uint32_t tile = b.page0 * PAGE_TOK / job.tile_tok - job.pos0 / job.tile_tok;
-    const uint32_t lane = job.n_lane == job.n_kv_head ? b.kv_head : b.head0;
-    const uint32_t list = tile * job.n_lane + lane;
-    if (job.made) {
-        w.i = list * job.range_max, w.tok = list * job.tok_max;
-        w.n = w.i + job.made[list].n_range, w.n_tok = w.tok + job.made[list].n_tok;
-        return w;
-    }
-    w.i = job.range_ptr[list], w.n = job.range_ptr[list + 1];
-    if (job.tok) w.tok = job.tok_ptr[list], w.n_tok = job.tok_ptr[list + 1];
+    const uint32_t pos = b.page0 * PAGE_TOK, window = b.call->window;
+    w.page = window > 0 && pos >= window ? (pos - window + 1) / PAGE_TOK : 2 * pair;
+    w.end = w.limit;
     return w;
 }
 
@@ -159,8 +250,10 @@ __device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_
 {
     const struct prompt_job &job = *b.job;
     struct key_tile t = {};
-    if (walk_page(w, job)) {
+    if (w.n_pair == 0 && w.tok == w.n_tok && !w.is_last) return t;
+    if ((w.n_pair > 0 || w.tok == w.n_tok) && walk_page(w, job)) {
         t.kind = TILE_PAGES;
+        if (w.n_pair > 0) w.n_pair--;
         t.page[0] = w.page++;
         t.n = 1;
         t.segment = walk_segment(job, t.page[0]);
@@ -647,24 +740,62 @@ __device__ __forceinline__ void attend_tile(struct prompt_warp<F, D> &w, uint8_t
     tile_values<F, D>(w, p, smem_address(tile) + KEYS * D * 2);
 }
 
+/* Sums of a piece: values [rows, D], maxima [rows], sums [rows] of f32. */
+template <int D> struct prompt_part {
+    static constexpr int rows = prompt_size<FORM_F16, D>::rows;
+    static constexpr size_t floats = (size_t)rows * (D + 2);
+};
+
 template <int F, int D>
-__device__ void put_rows(struct prompt_warp<F, D> &w, const struct prompt_block &b)
+__device__ __forceinline__ float row_sum(const struct prompt_warp<F, D> &w, int m, int i)
+{
+    float sum = w.sum[m][i];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    return w.poison >> (2 * m + i) & 1 ? CUDART_NAN_F : sum;
+}
+
+template <int F, int D>
+__device__ void put_part(const struct prompt_warp<F, D> &w, float *part)
+{
+    const uint32_t j = threadIdx.x % 4;
+    float *const max = part + prompt_size<F, D>::rows * D, *const sums = max + prompt_size<F, D>::rows;
+#pragma unroll
+    for (int m = 0; m < prompt_size<F, D>::m; m++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t row = warp_row(m) + i * 8 + threadIdx.x % 32 / 4;
+            const float sum = row_sum(w, m, i);
+            if (j == 0) max[row] = w.max[m][i], sums[row] = sum;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++)
+                *(float2 *)(part + row * D + n * 8 + j * 2) =
+                    make_float2(w.acc[m][n][2 * i], w.acc[m][n][2 * i + 1]);
+        }
+}
+
+/* Whether the row of a pair is one of the run's, and which of the batch it is. */
+__device__ __forceinline__ bool row_find(const struct prompt_block &b, uint32_t pair, uint32_t pos,
+                                         uint32_t *out_at)
+{
+    const struct prompt_job &job = *b.job;
+    *out_at = job.row0 + pos - job.pos0;
+    return pair / job.n_page < b.n_head && pos >= job.pos0 && pos - job.pos0 < job.n_row;
+}
+
+template <int F, int D>
+__device__ void put_rows(const struct prompt_warp<F, D> &w, const struct prompt_block &b)
 {
     const struct attn_call &c = *b.call;
-    const struct prompt_job &job = *b.job;
     const uint32_t j = threadIdx.x % 4;
 #pragma unroll
     for (int m = 0; m < prompt_size<F, D>::m; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t pos = row_pos<F, D>(b, m, i);
-            const uint32_t pair = warp_row(m) / PAGE_TOK, head = pair / job.n_page;
-            float sum = w.sum[m][i];
-            sum += __shfl_xor_sync(~0u, sum, 1);
-            sum += __shfl_xor_sync(~0u, sum, 2);
-            if (head >= b.n_head || pos < job.pos0 || pos - job.pos0 >= job.n_row) continue;
-            const float by = w.poison >> (2 * m + i) & 1 ? CUDART_NAN_F : 1.0f / sum;
-            const size_t at = job.row0 + pos - job.pos0;
+            const uint32_t pair = warp_row(m) / PAGE_TOK, head = pair / b.job->n_page;
+            const float sum = row_sum(w, m, i), by = 1.0f / sum;
+            uint32_t at;
+            if (!row_find(b, pair, row_pos<F, D>(b, m, i), &at)) continue;
             float *out = c.out + at * c.out_stride + (size_t)(b.head0 + head) * D + j * 2;
 #pragma unroll
             for (int n = 0; n < D / 8; n++)
@@ -675,18 +806,13 @@ __device__ void put_rows(struct prompt_warp<F, D> &w, const struct prompt_block 
         }
 }
 
-template <int F, int D>
-__global__ void __launch_bounds__(WARPS * 32, prompt_size<F, D>::smem <= 113 * 1024 ? 2 : 1)
-    attn_prompt_kernel(const struct attn_call call, const struct prompt_job *jobs)
+/* Block x of a job; false: it has none. Blocks of one KV head follow each other, those that read the
+ * most first. */
+__device__ __forceinline__ bool block_find(struct prompt_block &b, const struct attn_call &call,
+                                           const struct prompt_job &job, uint32_t x)
 {
-    kernel_begin();
-    using size = prompt_size<F, D>;
-    uint8_t *const smem = kernel_shared();
-    const struct prompt_job &job = jobs[blockIdx.y];
-    /* Blocks of one KV head follow each other, those that read the most first. */
-    const uint32_t of_head = blockIdx.x / job.n_block;
-    if (of_head >= job.n_kv_head * job.n_block_head) return;
-    struct prompt_block b;
+    const uint32_t of_head = x / job.n_block;
+    if (of_head >= job.n_kv_head * job.n_block_head) return false;
     b.call = &call;
     b.job = &job;
     b.kv_head = of_head / job.n_block_head;
@@ -694,13 +820,36 @@ __global__ void __launch_bounds__(WARPS * 32, prompt_size<F, D>::smem <= 113 * 1
     const uint32_t first = of_head % job.n_block_head * job.n_head;
     b.head0 = b.kv_head * job.group + first;
     b.n_head = min(job.n_head, job.group - first);
-    b.page0 = (job.block0 + job.n_block - 1 - blockIdx.x % job.n_block) * job.n_page;
+    b.page0 = (job.block0 + job.n_block - 1 - x % job.n_block) * job.n_page;
+    return true;
+}
+
+/* The sums of a piece of block x. */
+template <int D>
+__device__ __forceinline__ float *part_of(float *parts, const struct prompt_job &job, uint32_t x,
+                                          uint32_t piece)
+{
+    return parts + (job.part0 + (size_t)x * job.n_piece + piece) * prompt_part<D>::floats;
+}
+
+template <int F, int D>
+__global__ void __launch_bounds__(WARPS * 32, prompt_size<F, D>::smem <= 113 * 1024 ? 2 : 1)
+    attn_prompt_kernel(const struct attn_call call, const struct prompt_job *jobs, float *parts,
+                       uint32_t block0)
+{
+    kernel_begin();
+    using size = prompt_size<F, D>;
+    uint8_t *const smem = kernel_shared();
+    const struct prompt_job &job = jobs[blockIdx.y];
+    struct prompt_block b;
+    if (!block_find(b, call, job, block0 + blockIdx.x)) return;
+    const struct prompt_list list = list_of(b);
+    if (blockIdx.z >= list.n_piece) return;
     uint8_t *const query = smem, *const stage = smem + size::query;
     uint8_t *const unpacked = F == FORM_Q8 ? stage + 2 * size::stage : NULL;
-    struct prompt_warp<F, D> w = {
-    };
+    struct prompt_warp<F, D> w = {};
     for (int m = 0; m < size::m; m++) w.max[m][0] = w.max[m][1] = -CUDART_INF_F;
-    struct prompt_walk walk = walk_begin(b);
+    struct prompt_walk walk = walk_begin(b, list, blockIdx.z);
     struct key_tile now = walk_next(walk, b), next = walk_next(walk, b);
     uint32_t segment = now.segment;
     bring<F, D>(stage, b, now);
@@ -730,7 +879,53 @@ __global__ void __launch_bounds__(WARPS * 32, prompt_size<F, D>::smem <= 113 * 1
         next = then;
     }
     copy_wait<0>();
-    put_rows<F, D>(w, b);
+    if (list.n_piece == 1)
+        put_rows<F, D>(w, b);
+    else
+        put_part<F, D>(w, part_of<D>(parts, job, block0 + blockIdx.x, blockIdx.z));
+}
+
+/* What a piece's sums count, on the scale of all. */
+__device__ __forceinline__ float part_factor(float max, float most)
+{
+    return max == -CUDART_INF_F ? 0.0f : exp2_fast(max - most);
+}
+
+/* A thread merges four channels of a row. */
+template <int D>
+__global__ void __launch_bounds__(WARPS * 32)
+    merge_kernel(const struct attn_call call, const struct prompt_job *jobs, float *parts,
+                 uint32_t block0)
+{
+    kernel_begin();
+    constexpr uint32_t rows = prompt_part<D>::rows;
+    const struct prompt_job &job = jobs[blockIdx.y];
+    const uint32_t x = block0 + blockIdx.x;
+    struct prompt_block b;
+    if (!block_find(b, call, job, x)) return;
+    const uint32_t n_piece = list_of(b).n_piece;
+    for (uint32_t i = threadIdx.x; i < rows * (D / 4) && n_piece > 1; i += WARPS * 32) {
+        const uint32_t row = i / (D / 4), c = i % (D / 4) * 4, pair = row / PAGE_TOK;
+        const uint32_t pos = (b.page0 + pair % job.n_page) * PAGE_TOK + row % PAGE_TOK;
+        uint32_t at;
+        if (!row_find(b, pair, pos, &at)) continue;
+        float most = -CUDART_INF_F, sum = 0, v[4] = {};
+        for (uint32_t p = 0; p < n_piece; p++)
+            most = fmaxf(most, part_of<D>(parts, job, x, p)[rows * D + row]);
+        for (uint32_t p = 0; p < n_piece; p++) {
+            const float *part = part_of<D>(parts, job, x, p);
+            const float by = part_factor(part[rows * D + row], most);
+            const float4 add = *(const float4 *)(part + row * D + c);
+            sum += part[rows * (D + 1) + row] * by;
+            v[0] += add.x * by, v[1] += add.y * by, v[2] += add.z * by, v[3] += add.w * by;
+        }
+        const uint32_t head = b.head0 + pair / job.n_page;
+        const float by = 1.0f / sum;
+        *(float4 *)(call.out + at * call.out_stride + (size_t)head * D + c) =
+            make_float4(v[0] * by, v[1] * by, v[2] * by, v[3] * by);
+        if (call.lse && c == 0)
+            call.lse[at * call.n_head + head] = (most + log2f(sum)) * LN2;
+    }
 }
 
 /* ---- The launcher ---- */
@@ -738,8 +933,22 @@ __global__ void __launch_bounds__(WARPS * 32, prompt_size<F, D>::smem <= 113 * 1
 struct prompt_launch {
     struct attn_call call;
     const struct prompt_job *job; /* on the device */
-    uint32_t n_job, n_block_max;
+    float *parts;
+    uint32_t n_job, n_block_max, n_piece_max;
+    uint32_t n_part; /* of all jobs */
+    size_t n_room;   /* parts that scratch holds */
 };
+
+/* Pairs of a block of heads of this size. */
+static uint32_t pairs_of(uint32_t head_dim)
+{
+    return head_dim > 128 ? prompt_size<FORM_F16, 256>::pairs : prompt_size<FORM_F16, 128>::pairs;
+}
+
+static size_t part_bytes(uint32_t head_dim)
+{
+    return (size_t)pairs_of(head_dim) * PAGE_TOK * (head_dim + 2) * sizeof(float);
+}
 
 /* Pages and heads that a block of so many pairs takes. */
 static void job_shape(struct prompt_job *j, const struct attn_plan *plan, uint32_t pairs)
@@ -747,11 +956,36 @@ static void job_shape(struct prompt_job *j, const struct attn_plan *plan, uint32
     const uint32_t most = plan && plan->by_head ? 1 : j->group;
     j->n_head = 1;
     while (j->n_head < most && j->n_head < pairs) j->n_head *= 2;
+    while (j->pos0 >= FAR_TOK && most % j->n_head != 0) j->n_head /= 2;
     j->n_page = pairs / j->n_head;
     while (plan && plan->tile_tok % (j->n_page * PAGE_TOK) != 0) j->n_page /= 2;
     j->n_block_head = (j->group + j->n_head - 1) / j->n_head;
     j->block0 = j->pos0 / PAGE_TOK / j->n_page;
     j->n_block = (j->pos0 + j->n_row - 1) / PAGE_TOK / j->n_page - j->block0 + 1;
+}
+
+/* Pieces that a list of the job has at most, and its place in the scratch. */
+static void job_pieces(struct prompt_job *j, uint32_t window, uint32_t *n_part)
+{
+    /* A page fills half a tile at most, whether it is listed whole or by its tokens. */
+    const uint32_t n_page = (j->pos0 + j->n_row - 1) / PAGE_TOK, n_tile = n_page / 2 + 2;
+    const uint32_t n_piece = n_tile / PROMPT_PIECE + 1;
+    j->n_piece = n_piece < PIECES_MAX ? n_piece : PIECES_MAX;
+    if (window > 0 || j->n_segment > 0) j->n_piece = 1;
+    j->part0 = *n_part;
+    if (j->n_piece > 1) *n_part += j->n_kv_head * j->n_block_head * j->n_block * j->n_piece;
+}
+
+size_t attn_prompt_scratch(const struct page_geom *geom, uint32_t n_head, uint32_t n_row)
+{
+    const uint32_t group = n_head / geom->n_kv_head, pairs = pairs_of(geom->head_dim);
+    size_t n = 0;
+    for (uint32_t heads = 1; heads <= pairs; heads *= 2) {
+        const size_t n_block = n_row * heads / pairs / PAGE_TOK + 2;
+        const size_t all = n_block * geom->n_kv_head * ((group + heads - 1) / heads);
+        n = all > n ? all : n;
+    }
+    return n * PIECES_MAX * part_bytes(geom->head_dim);
 }
 
 static uint32_t list_count(const struct op_attn *op, const struct attn_run *run)
@@ -765,11 +999,30 @@ static uint32_t list_count(const struct op_attn *op, const struct attn_run *run)
 static size_t list_bytes(const struct op_attn *op, const struct attn_run *run)
 {
     const struct attn_plan *p = run->plan;
-    size_t bytes = attn_segment_bytes(op, run) + 5 * STAGE_ALIGN;
+    size_t bytes = attn_segment_bytes(op, run) + 6 * STAGE_ALIGN;
     if (!p || p->made) return bytes;
     const uint32_t n = list_count(op, run);
-    bytes += 2 * (n + 1) * sizeof(uint32_t) + p->range_ptr[n] * sizeof(struct attn_range);
+    bytes += 3 * (n + 1) * sizeof(uint32_t) + p->range_ptr[n] * sizeof(struct attn_range);
     return p->tok ? bytes + p->tok_ptr[n] * 2 * sizeof(uint32_t) : bytes;
+}
+
+/* Pages that each list's ranges name before its tile. */
+static const uint32_t *stage_before(struct cuda_device *d, const struct prompt_job *j,
+                                    const struct attn_plan *p, uint32_t n)
+{
+    void *host;
+    const void *at = stage_take(d, n * sizeof(uint32_t), &host);
+    for (uint32_t i = 0; at && i < n; i++) {
+        const uint32_t tile = j->pos0 / p->tile_tok + i / j->n_lane;
+        const uint32_t first = tile * (p->tile_tok / PAGE_TOK);
+        uint32_t n_page = 0;
+        for (uint32_t k = p->range_ptr[i]; k < p->range_ptr[i + 1]; k++) {
+            const struct attn_range r = p->range[k];
+            if (r.begin < first) n_page += (r.end < first ? r.end : first) - r.begin;
+        }
+        ((uint32_t *)host)[i] = n_page;
+    }
+    return (const uint32_t *)at;
 }
 
 static void stage_plan(struct cuda_device *d, struct prompt_job *j, const struct op_attn *op,
@@ -794,6 +1047,7 @@ static void stage_plan(struct cuda_device *d, struct prompt_job *j, const struct
     j->range = (const struct attn_range *)stage_put(d, n_range ? p->range : &none,
                                                     (n_range ? n_range : 1) * sizeof none);
     j->range_ptr = (const uint32_t *)stage_put(d, p->range_ptr, (n + 1) * sizeof(uint32_t));
+    j->n_before = stage_before(d, j, p, n);
     if (!p->tok || p->tok_ptr[n] == 0) return;
     j->tok = (const uint32_t *)stage_put(d, p->tok, p->tok_ptr[n] * sizeof(uint32_t));
     j->tok_ptr = (const uint32_t *)stage_put(d, p->tok_ptr, (n + 1) * sizeof(uint32_t));
@@ -823,34 +1077,69 @@ static struct prompt_job job_make(struct cuda_device *d, const struct op_attn *o
     return j;
 }
 
+/* `n_block` blocks from block0 on of n_job jobs. */
 template <int F, int D>
-static sac_status launch(struct cuda_device *d, const struct prompt_launch *l)
+static sac_status launch_blocks(struct cuda_device *d, const struct prompt_launch *l,
+                                uint32_t block0, uint32_t n_block)
 {
-    constexpr int smem = prompt_size<F, D>::smem;
-    TRY(attn_fits(d, smem));
-    return queue_launch(d, "attention of prompt rows", attn_prompt_kernel<F, D>,
-                        dim3(l->n_block_max, l->n_job), WARPS * 32, smem, l->call, l->job);
+    TRY(queue_launch(d, "attention of prompt rows", attn_prompt_kernel<F, D>,
+                     dim3(n_block, l->n_job, l->n_piece_max), WARPS * 32, prompt_size<F, D>::smem,
+                     l->call, l->job, l->parts, block0));
+    if (l->n_piece_max == 1) return SAC_OK;
+    return queue_launch(d, "merging of pieces", merge_kernel<D>, dim3(n_block, l->n_job),
+                        WARPS * 32, 0, l->call, l->job, l->parts, block0);
+}
+
+/* Where scratch does not hold the pieces of all, job by job, and of a job as many blocks as fit: the
+ * same results. */
+template <int F, int D>
+static sac_status launch_few(struct cuda_device *d, const struct prompt_launch *all,
+                             const struct prompt_job *host)
+{
+    for (uint32_t i = 0; i < all->n_job; i++) {
+        const struct prompt_job *j = &host[i];
+        struct prompt_launch l = *all;
+        const uint32_t n = j->n_kv_head * j->n_block_head * j->n_block;
+        const uint32_t most = j->n_piece > 1 ? (uint32_t)(l.n_room / j->n_piece) : n;
+        if (most == 0) return device_fail(d, SAC_ERR_ARG, "attention beyond its scratch");
+        l.job = all->job + i;
+        l.n_job = 1;
+        l.n_piece_max = j->n_piece;
+        for (uint32_t first = 0; first < n; first += most) {
+            l.parts = all->parts - ((size_t)j->part0 + (size_t)first * j->n_piece) *
+                                       prompt_part<D>::floats;
+            TRY((launch_blocks<F, D>(d, &l, first, n - first < most ? n - first : most)));
+        }
+    }
+    return SAC_OK;
+}
+
+template <int F, int D>
+static sac_status launch(struct cuda_device *d, const struct prompt_launch *l,
+                         const struct prompt_job *host)
+{
+    TRY(attn_fits(d, prompt_size<F, D>::smem));
+    if (l->n_part > l->n_room) return launch_few<F, D>(d, l, host);
+    return launch_blocks<F, D>(d, l, 0, l->n_block_max);
 }
 
 template <int F>
 static sac_status launch_form(struct cuda_device *d, uint32_t head_dim,
-                              const struct prompt_launch *l)
+                              const struct prompt_launch *l, const struct prompt_job *host)
 {
     switch (head_dim) {
-    case 64: return launch<F, 64>(d, l);
-    case 128: return launch<F, 128>(d, l);
-    case 256: return launch<F, 256>(d, l);
+    case 64: return launch<F, 64>(d, l, host);
+    case 128: return launch<F, 128>(d, l, host);
+    case 256: return launch<F, 256>(d, l, host);
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "attention: this head size");
     }
 }
 
 sac_status attn_prompt(struct cuda_device *d, const struct op_attn *op)
 {
-    const uint32_t pairs = op->geom->head_dim > 128 ? prompt_size<FORM_F16, 256>::pairs
-                                                    : prompt_size<FORM_F16, 128>::pairs;
+    const uint32_t head_dim = op->geom->head_dim;
     size_t bytes = 0;
-    struct prompt_launch l;
-    l.n_job = l.n_block_max = 0;
+    struct prompt_launch l = {};
     for (uint32_t i = 0; i < op->n_run; i++) {
         const struct attn_run *run = &op->run[i];
         if (run->kind != ROW_PROMPT) continue;
@@ -864,21 +1153,26 @@ sac_status attn_prompt(struct cuda_device *d, const struct op_attn *op)
     if (stage_reserve(d, bytes + job_bytes + STAGE_ALIGN) != SAC_OK) return d->status;
     void *host;
     l.call = attn_call_of(op);
+    l.parts = (float *)op->scratch;
+    l.n_room = op->scratch_bytes / part_bytes(head_dim);
     l.job = (const struct prompt_job *)stage_take(d, job_bytes, &host);
     if (!l.job) return d->status;
     struct prompt_job *job = (struct prompt_job *)host;
     for (uint32_t i = 0; i < op->n_run; i++) {
         if (op->run[i].kind != ROW_PROMPT) continue;
-        *job = job_make(d, op, &op->run[i], pairs);
+        *job = job_make(d, op, &op->run[i], pairs_of(head_dim));
+        job_pieces(job, op->window, &l.n_part);
         const uint32_t n = job->n_kv_head * job->n_block_head * job->n_block;
         if (n > l.n_block_max) l.n_block_max = n;
+        if (job->n_piece > l.n_piece_max) l.n_piece_max = job->n_piece;
         job++;
     }
     if (d->status != SAC_OK) return d->status;
+    const struct prompt_job *jobs = (const struct prompt_job *)host;
     switch (attn_form_of(op->geom)) {
-    case FORM_F16: return launch_form<FORM_F16>(d, op->geom->head_dim, &l);
-    case FORM_BF16: return launch_form<FORM_BF16>(d, op->geom->head_dim, &l);
-    case FORM_Q8: return launch_form<FORM_Q8>(d, op->geom->head_dim, &l);
+    case FORM_F16: return launch_form<FORM_F16>(d, head_dim, &l, jobs);
+    case FORM_BF16: return launch_form<FORM_BF16>(d, head_dim, &l, jobs);
+    case FORM_Q8: return launch_form<FORM_Q8>(d, head_dim, &l, jobs);
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "attention: K and V of different types");
     }
 }

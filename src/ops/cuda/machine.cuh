@@ -14,6 +14,8 @@
 
 enum half_type { HALF_F16, HALF_BF16 };
 
+#define PROMPT_PIECE 64u /* tiles of a prompt row's list that a block reads by itself, at least */
+
 /* ---- Launches ---- */
 
 template <typename... P> static const void *kernel_entry(void (*kernel)(P...))

@@ -9,6 +9,8 @@
 
 enum half_type { HALF_F16, HALF_BF16 };
 
+#define PROMPT_PIECE 2u /* so that short prompts of tests are cut */
+
 /* ---- Launches ---- */
 
 template <typename... P> static const void *kernel_entry(void (*kernel)(P...))
