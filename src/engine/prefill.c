@@ -321,17 +321,40 @@ static void plan_apart(struct plan_call *c)
     for (uint32_t h = 0; h < n_head; h++) f->plan[h] = join_parts(c, h);
 }
 
-static void open_lane(void *arg, uint32_t kv_head, uint32_t worker_i)
+/* A lane and its plan, but for what open_list does. */
+static void open_lane(const struct plan_call *c, uint32_t kv_head)
 {
-    const struct plan_call *c = arg;
     struct prefill *f = &c->e->prefill;
-    (void)worker_i;
+    struct plan *p = &f->plan[kv_head];
     f->lane[kv_head] =
         lane_make(c->e, c->r, (struct lane_at){CHOOSER_PREFILL, c->run_i, kv_head, 0});
     f->lane[kv_head].scratch = f->lane_room + kv_head * f->lane_bytes;
-    f->plan[kv_head] = make_plan(c, kv_head);
-    open_plan(c, &f->lane[kv_head], &f->plan[kv_head]);
-    if (c->e->params.learn) plan_dense(&f->plan[kv_head], PLAN_LAYER);
+    *p = make_plan(c, kv_head);
+    memset(p->list_dense, PLAN_SPARSE, (size_t)p->n_tile * p->n_part);
+    if (c->e->params.learn)
+        plan_dense(p, PLAN_LAYER);
+    else if (run_hooks(c)->needs_past_zero && p->pos > 0)
+        plan_dense(p, PLAN_PAST);
+}
+
+/* Empties a list of a lane, and looks at as large a part of the lane's queries: all of them are
+ * much for one worker. */
+static void open_list(void *arg, uint32_t item_i, uint32_t worker_i)
+{
+    const struct plan_call *c = arg;
+    const struct prefill *f = &c->e->prefill;
+    const uint32_t n_list = f->plan->n_tile * f->plan->n_part, i = item_i % n_list;
+    struct plan *p = &f->plan[item_i / n_list];
+    struct method_lane part = f->lane[item_i / n_list];
+    const uint32_t row0 = (uint32_t)((uint64_t)part.n_row * i / n_list);
+    (void)worker_i;
+    memset(p->mask + (size_t)i * p->n_word, 0, p->n_word * sizeof *p->mask);
+    part.q += row0 * part.q_stride;
+    part.n_row = (uint32_t)((uint64_t)part.n_row * (i + 1) / n_list) - row0;
+    if (!c->e->backend.is_host || method_queries_finite(&part)) return;
+    enum plan_reason sparse = PLAN_SPARSE; /* a lane that is dense has its reason already */
+    __atomic_compare_exchange_n(&p->dense, &sparse, PLAN_NAN, false, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
 }
 
 static void plan_together(struct plan_call *c)
@@ -341,7 +364,8 @@ static void plan_together(struct plan_call *c)
     const struct chooser *room = &e->chooser[CHOOSER_PREFILL];
     const uint32_t n_head = e->pool.geom.n_kv_head;
     assert(!run_hooks(c)->table);
-    workers_for(e->workers, n_head, open_lane, c);
+    for (uint32_t h = 0; h < n_head; h++) open_lane(c, h);
+    workers_for(e->workers, n_head * f->plan->n_tile * f->plan->n_part, open_list, c);
     run_hooks(c)->plan_lanes(&(struct plan_batch){.workers = e->workers,
                                                   .n = n_head,
                                                   .lane = f->lane,

@@ -61,33 +61,40 @@ bool plan_has(const struct plan *p, uint32_t tile, uint32_t part, uint32_t tok)
 
 /* ---- Lists ---- */
 
-struct list { /* while it is made */
-    struct attn_range *range;
+struct list {                 /* while it is counted or, with room for it, made */
+    struct attn_range *range; /* NULL: it is counted */
     uint32_t *tok;
     float *logw; /* or NULL */
     uint32_t n_range, n_tok, range_max, tok_max;
-    bool full; /* there was no room */
+    uint32_t page_end; /* where its last range ends */
+    bool full;         /* there was no room */
 };
 
-static void add_page(struct list *l, uint32_t page)
+static void add_pages(struct list *l, uint32_t page, uint32_t end)
 {
-    assert(l->n_range == 0 || l->range[l->n_range - 1].end <= page);
-    if (l->n_range && l->range[l->n_range - 1].end == page) {
-        l->range[l->n_range - 1].end++;
-        return;
-    }
-    if (l->n_range == l->range_max) {
+    const bool follows = l->n_range && l->page_end == page;
+    assert(l->n_range == 0 || l->page_end <= page);
+    if (!follows && l->n_range == l->range_max) {
         l->full = true;
         return;
     }
-    l->range[l->n_range++] = (struct attn_range){page, page + 1};
+    l->n_range += !follows;
+    l->page_end = end;
+    if (!l->range) return;
+    if (!follows) l->range[l->n_range - 1].begin = page;
+    l->range[l->n_range - 1].end = end;
 }
 
 /* `weight` [PAGE_TOK] of the page's tokens, or NULL. */
 static void add_tokens(struct list *l, uint32_t page, uint32_t bits, const uint8_t *weight)
 {
-    if (l->n_tok + (uint32_t)__builtin_popcount(bits) > l->tok_max) {
+    const uint32_t n = (uint32_t)__builtin_popcount(bits);
+    if (l->n_tok + n > l->tok_max) {
         l->full = true;
+        return;
+    }
+    if (!l->range) {
+        l->n_tok += n;
         return;
     }
     assert(l->n_tok == 0 || l->tok[l->n_tok - 1] < page * PAGE_TOK); /* ascending */
@@ -115,20 +122,14 @@ static enum plan_reason make_list(struct list *l, const struct plan *p, uint32_t
     for (uint32_t i = 0; i < n_page && !why && !l->full; i++) {
         if (mask[i] == 0) continue;
         if (__builtin_popcount(mask[i]) >= PAGE_BITS)
-            add_page(l, i);
+            add_pages(l, i, i + 1);
         else
             add_tokens(l, i, mask[i], weight ? weight + (size_t)i * PAGE_TOK : NULL);
     }
     if (l->full) why = PLAN_OVERFLOW;
-    if (why) {
-        l->n_range = l->n_tok = 0;
-        l->range[l->n_range++] = (struct attn_range){0, n_page};
-    } else {
-        l->range_max++; /* for the tile's own pages */
-        add_page(l, n_page);
-    }
-    assert(l->n_range > 0 && l->range[l->n_range - 1].end >= n_page);
-    l->range[l->n_range - 1].end = n_page + p->tile_tok / PAGE_TOK;
+    if (why) l->n_range = l->n_tok = 0;
+    l->range_max++; /* for the tile's own pages */
+    add_pages(l, why ? 0 : n_page, n_page + p->tile_tok / PAGE_TOK);
     return why;
 }
 
@@ -150,6 +151,7 @@ void plan_count(struct plan_stats *s, const struct plan *p, uint32_t tile, uint6
 struct compile_call {
     struct plan_lists *out;
     const struct plan *p;
+    struct plan_stats *stats;
     uint32_t n_head;
 };
 
@@ -162,19 +164,15 @@ static const struct plan *list_plan(const struct compile_call *c, uint32_t i, ui
     return &c->p[i / c->p->n_part % c->n_head];
 }
 
-/* Makes a list in a room of its own, where it need not stay; leaves its lengths in the pointers of
- * the list behind it, and in the plan whether it was too long. */
-static void compile_list(void *arg, uint32_t i, uint32_t worker_i)
+/* Leaves a list's lengths in the pointers of the list behind it, and in the plan whether it is too
+ * long. */
+static void count_list(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct compile_call *c = arg;
     struct plan_lists *out = c->out;
     uint32_t tile, part;
     const struct plan *p = list_plan(c, i, &tile, &part);
-    struct list l = {.range = out->range + (size_t)i * out->range_max,
-                     .tok = out->tok + (size_t)i * out->tok_max,
-                     .logw = p->weight ? out->tok_logw + (size_t)i * out->tok_max : NULL,
-                     .range_max = out->range_max - 1,
-                     .tok_max = out->tok_max};
+    struct list l = {.range_max = out->range_max - 1, .tok_max = out->tok_max};
     const enum plan_reason why = make_list(&l, p, tile, part);
     (void)worker_i;
     if (!p->dense) p->list_dense[(size_t)tile * p->n_part + part] = (uint8_t)why;
@@ -182,37 +180,53 @@ static void compile_list(void *arg, uint32_t i, uint32_t worker_i)
     out->tok_ptr[i + 1] = l.n_tok;
 }
 
-/* Moves a list behind those before it, counts it, and makes its lengths ends. */
-static void join_list(const struct compile_call *c, uint32_t i, struct plan_stats *s)
+/* Whole numbers: in any order. */
+static void add_stats(struct plan_stats *s, const struct plan_stats *one)
 {
-    struct plan_lists *out = c->out;
+    __atomic_fetch_add(&s->n_cell, one->n_cell, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&s->n_cell_read, one->n_cell_read, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&s->n_list, one->n_list, __ATOMIC_RELAXED);
+    for (int i = 0; i < PLAN_REASONS; i++)
+        if (one->n_dense[i]) __atomic_fetch_add(&s->n_dense[i], one->n_dense[i], __ATOMIC_RELAXED);
+}
+
+/* Makes a list where its pointers say, and counts what it reads. */
+static void compile_list(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct compile_call *c = arg;
+    const struct plan_lists *out = c->out;
     uint32_t tile, part;
     const struct plan *p = list_plan(c, i, &tile, &part);
-    const uint32_t n_range = out->range_ptr[i + 1], n_tok = out->tok_ptr[i + 1];
-    const size_t from = (size_t)i * out->tok_max;
-    struct attn_range *range = out->range + out->range_ptr[i];
-    uint64_t n_before = n_tok;
-    memmove(range, out->range + (size_t)i * out->range_max, n_range * sizeof *range);
-    memmove(out->tok + out->tok_ptr[i], out->tok + from, n_tok * sizeof *out->tok);
-    if (p->weight)
-        memmove(out->tok_logw + out->tok_ptr[i], out->tok_logw + from,
-                n_tok * sizeof *out->tok_logw);
-    for (uint32_t r = 0; r < n_range; r++)
-        n_before += (uint64_t)(range[r].end - range[r].begin) * PAGE_TOK;
-    plan_count(s, p, tile, n_before - p->tile_tok, list_reason(p, tile, part));
-    out->range_ptr[i + 1] += out->range_ptr[i];
-    out->tok_ptr[i + 1] += out->tok_ptr[i];
+    const size_t tok0 = out->tok_ptr[i];
+    struct list l = {.range = out->range + out->range_ptr[i],
+                     .tok = out->tok + tok0,
+                     .logw = p->weight ? out->tok_logw + tok0 : NULL,
+                     .range_max = out->range_ptr[i + 1] - out->range_ptr[i],
+                     .tok_max = out->tok_ptr[i + 1] - out->tok_ptr[i]};
+    struct plan_stats one = {0};
+    const enum plan_reason why = make_list(&l, p, tile, part);
+    uint64_t n_before = l.n_tok;
+    (void)worker_i;
+    assert(why == list_reason(p, tile, part) && l.n_tok == l.tok_max);
+    for (uint32_t r = 0; r < l.n_range; r++)
+        n_before += (uint64_t)(l.range[r].end - l.range[r].begin) * PAGE_TOK;
+    plan_count(&one, p, tile, n_before - p->tile_tok, why);
+    add_stats(c->stats, &one);
 }
 
 void plan_compile(struct plan_lists *out, const struct plan *p, uint32_t n_head,
                   struct plan_stats *s, struct workers *workers)
 {
-    struct compile_call c = {.out = out, .p = p, .n_head = n_head};
+    struct compile_call c = {.out = out, .p = p, .stats = s, .n_head = n_head};
     const uint32_t n = p->n_tile * n_head * p->n_part;
     assert(out->range_max >= 2);
-    workers_for(workers, n, compile_list, &c);
+    workers_for(workers, n, count_list, &c);
     out->range_ptr[0] = out->tok_ptr[0] = 0;
-    for (uint32_t i = 0; i < n; i++) join_list(&c, i, s);
+    for (uint32_t i = 0; i < n; i++) {
+        out->range_ptr[i + 1] += out->range_ptr[i];
+        out->tok_ptr[i + 1] += out->tok_ptr[i];
+    }
+    workers_for(workers, n, compile_list, &c);
     out->plan = (struct attn_plan){.tile_tok = p->tile_tok,
                                    .by_head = p->n_part > 1,
                                    .skip = p->skip,

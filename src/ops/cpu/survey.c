@@ -66,6 +66,14 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+/* Spans of pages are of equal length: a last round for a few of the workers would cost all others
+ * the time of one span. */
+static uint32_t page_spans(uint32_t n_page, uint32_t enough, uint32_t n_worker)
+{
+    const uint32_t n = min_u32(enough, n_page / PAGES_LEAST + 1);
+    return n > n_worker ? n / n_worker * n_worker : n;
+}
+
 bool survey_execute(struct workers *pool, const struct op_survey *op, const struct survey_kernel *k)
 {
     struct call c = {.op = op, .k = k, .finite = true};
@@ -77,7 +85,7 @@ bool survey_execute(struct workers *pool, const struct op_survey *op, const stru
         k->begin(op, room_of(op, 0));
         c.n_span = min_u32(enough, n_list);
         workers_for(pool, c.n_span, sum_lists, &c);
-        c.n_span = min_u32(enough, n_page / PAGES_LEAST + 1);
+        c.n_span = page_spans(n_page, enough, n_worker);
         if (c.finite) workers_for(pool, c.n_span, take_pages, &c);
     }
     workers_for(pool, n_list, count_list, &c);
