@@ -20,6 +20,7 @@
 #define SPARSE_MIN_CTX 2048u /* reading less does not pay for choosing before */
 
 #define BATCH_OF_THREAD 128u
+#define BATCH_STEP      256u /* plans of whole tiles of rows do not depend on the steps */
 #define BATCH_LEAST     512u
 #define BATCH_MOST      2048u /* fills the multiprocessors of a GPU */
 
@@ -63,7 +64,7 @@ static uint32_t usual_batch(const sac_engine *e)
     const sac_engine_params *p = &e->params;
     const struct spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
     const uint32_t n_thread = p->n_threads ? p->n_threads : workers_default_count();
-    const uint32_t n = n_thread * BATCH_OF_THREAD;
+    const uint32_t n = n_thread * BATCH_OF_THREAD / BATCH_STEP * BATCH_STEP;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method_prefill *hooks = specs->spec[i].method->prefill;
         if (hooks && !hooks->any_chunk) return BATCH_LEAST;
