@@ -27,6 +27,7 @@ static struct chooser_hooks hooks_of(const struct method *m)
                                       .side_bytes = p->side_bytes,
                                       .scratch_bytes = p->scratch_bytes,
                                       .seal = p->seal,
+                                      .note = p->note,
                                       .cut = p->cut,
                                       .sound = p->sound};
     return (struct chooser_hooks){0};

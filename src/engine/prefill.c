@@ -44,7 +44,7 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
     f->lane_list_max = 0;
     f->tile_max = 0;
     f->weighs = false;
-    f->away.list_max = f->away.run_list_max = 0;
+    f->away.list_max = f->away.run_list_max = f->away.fused_bytes = 0;
     for (uint32_t i = 0; i < specs->n; i++) {
         struct prefill_method *m = &f->method[i];
         const struct method_prefill *hooks = specs->spec[i].method->prefill;
@@ -60,6 +60,10 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
         if (prefill_is_away(e, hooks)) {
             f->away.list_max = mem_larger(f->away.list_max, all * n_kv_head);
             f->away.run_list_max = mem_larger(f->away.run_list_max, lane * n_kv_head);
+            if (hooks->blocks)
+                f->away.fused_bytes =
+                    mem_larger(f->away.fused_bytes, method_hook_bytes(hooks->state_bytes, &e->shape,
+                                                                      specs->spec[i].param));
             continue;
         }
         f->weighs = f->weighs || specs->spec[i].method->weighs;

@@ -22,6 +22,11 @@ struct prefill_step {
     struct attn_list *list;
 };
 
+/* The layer that a run was asked in last, and the number of that call; 0: there is none. */
+struct prefill_before {
+    uint32_t layer, call;
+};
+
 /* Where a device chooses (prefill_device.c). Arrays are its memory but for the last ones. */
 struct prefill_away {
     size_t list_max;     /* lists that the runs of a batch can have; 0: nobody chooses there */
@@ -31,8 +36,12 @@ struct prefill_away {
     uint16_t *query;
     float *start;
     uint32_t *failed, call;
-    struct attn_range *range; /* [list_max * range_max] */
-    uint32_t *tok;            /* [list_max * tok_max] */
+    struct op_block_segment *segment; /* [run_list_max] of the run in work, here */
+    size_t fused_bytes;               /* of a KV head and run that chooses blocks */
+    uint8_t *fused;                   /* [n_seq_max][n_kv_head][fused_bytes] */
+    struct prefill_before *before;    /* [n_seq_max] runs of the batch, in the order of plans */
+    struct attn_range *range;         /* [list_max * range_max] */
+    uint32_t *tok;                    /* [list_max * tok_max] */
     float *logw;
     struct attn_list *made; /* [n_layer][list_max] */
     struct prefill_step step[PREFILL_STEPS];

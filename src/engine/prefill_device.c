@@ -1,6 +1,6 @@
 /* prefill_device.c: prefill methods where a device chooses and attends. A method says what it wants
- * (method_prefill.sample); the lists are made there and read there, and the program never waits, so
- * it does not know what came of them before the step is over.
+ * (method_prefill.sample, .blocks); the lists are made there and read there, and the program never
+ * waits, so it does not know what came of them before the step is over.
  *
  * Invariants:
  *  1. Lists of all runs of a batch and all layers are counted once, behind the next wait, which may
@@ -16,7 +16,7 @@
 
 bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks)
 {
-    return !e->backend.is_host && hooks->sample;
+    return !e->backend.is_host && (hooks->sample || hooks->blocks);
 }
 
 static void plan_step(const sac_engine *e, struct prefill_step *s, struct arena *a)
@@ -45,6 +45,9 @@ void prefill_device_plan(sac_engine *e, struct arena *a)
     w->tok = arena_take_tensor(a, n * e->prefill.tok_max, sizeof *w->tok);
     w->logw = arena_take_tensor(a, n * e->prefill.tok_max, sizeof *w->logw);
     w->made = arena_take_tensor(a, n * g->n_layer, sizeof *w->made);
+    w->segment = arena_take(a, n_run, sizeof *w->segment);
+    w->fused = arena_take_tensor(a, (size_t)e->params.n_seq_max * g->n_kv_head, w->fused_bytes);
+    w->before = arena_take(a, n ? e->params.n_seq_max : 0, sizeof *w->before);
     for (uint32_t i = 0; i < PREFILL_STEPS; i++) plan_step(e, &w->step[i], a);
     w->n_step = 0;
     w->call = 0;
@@ -59,34 +62,32 @@ void prefill_device_begin(sac_engine *e)
     if (w->list_max) s->first[0] = 0;
 }
 
-void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, struct attn_plan *out)
+/* A run's lists, and where they begin in arrays of all runs. */
+struct away_lists {
+    struct method_lane lane; /* of the first KV head */
+    struct plan plan;
+    const struct attn_run *run;
+    uint32_t layer, n_tok; /* tokens of the prompt */
+    size_t first;
+};
+
+static void sample(sac_engine *e, const struct method_prefill *hooks, const struct away_lists *l)
 {
     struct prefill_away *w = &e->prefill.away;
-    struct prefill_step *s = &w->step[w->n_step];
-    const struct page_geom *g = &e->pool.geom;
-    const struct attn_run *run = &r->run[run_i];
-    const struct method_lane lane = lane_make(e, r, (struct lane_at){CHOOSER_PREFILL, run_i, 0, 0});
-    const struct method_prefill *hooks =
-        chooser_method(e, CHOOSER_PREFILL, e->batch.run[run_i].seq_i)->spec->method->prefill;
-    const struct plan p = prefill_shape(e, run_i);
-    const uint32_t n_head = e->model->config.n_head, n_list = p.n_tile * n_head;
-    const size_t first = s->first[s->n_plan];
-    assert(p.tile_tok == OP_SAMPLE_TILE && p.n_part == e->shape.group);
-    assert(n_list <= w->run_list_max && first + n_list <= w->list_max);
-    struct op_sample op = {.geom = g,
+    struct op_sample op = {.geom = &e->pool.geom,
                            .frames = pool_frames(&e->pool),
-                           .frame = run->frame,
-                           .table_stride = run->table_stride,
-                           .own = lane.own,
-                           .q = lane.q,
-                           .q_stride = lane.q_stride,
-                           .scale = lane.scale,
-                           .n_head = n_head,
-                           .pos = p.pos,
-                           .end = p.end,
-                           .tile0 = p.tile0,
-                           .n_tile = p.n_tile,
-                           .dense_to = lane.sparse_min_ctx,
+                           .frame = l->run->frame,
+                           .table_stride = l->run->table_stride,
+                           .own = l->lane.own,
+                           .q = l->lane.q,
+                           .q_stride = l->lane.q_stride,
+                           .scale = l->lane.scale,
+                           .n_head = e->model->config.n_head,
+                           .pos = l->plan.pos,
+                           .end = l->plan.end,
+                           .tile0 = l->plan.tile0,
+                           .n_tile = l->plan.n_tile,
+                           .dense_to = l->lane.sparse_min_ctx,
                            .n_word = e->pool.max_page,
                            .mask = w->mask,
                            .weight = w->weight,
@@ -96,23 +97,98 @@ void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, str
                            .call = ++w->call,
                            .range_max = e->prefill.range_max,
                            .tok_max = e->prefill.tok_max,
-                           .range = w->range + first * e->prefill.range_max,
-                           .tok = w->tok + first * e->prefill.tok_max,
-                           .logw = w->logw + first * e->prefill.tok_max,
-                           .made = w->made + r->layer * w->list_max + first};
-    hooks->sample(&lane, p.end + p.n_after, &op);
+                           .range = w->range + l->first * e->prefill.range_max,
+                           .tok = w->tok + l->first * e->prefill.tok_max,
+                           .logw = w->logw + l->first * e->prefill.tok_max,
+                           .made = w->made + l->layer * w->list_max + l->first};
+    assert(l->plan.tile_tok == OP_SAMPLE_TILE && l->plan.n_part == e->shape.group);
+    hooks->sample(&l->lane, l->n_tok, &op);
     e->ops.lanes.sample(e->workers, &op);
+}
+
+/* The call of the layer before, of the same rows: layers of a step rise. */
+static uint32_t call_before(struct prefill_before *b, uint32_t layer, uint32_t call)
+{
+    const uint32_t before = layer > b->layer ? b->call : 0;
+    *b = (struct prefill_before){layer, call};
+    return before;
+}
+
+/* In rooms of a sample, which are larger: a list has weights of 32 tokens for each page, and 256
+ * queries and starts. */
+static void choose_blocks(sac_engine *e, const struct method_prefill *hooks,
+                          const struct away_lists *l)
+{
+    struct prefill_away *w = &e->prefill.away;
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head, call = ++w->call;
+    const size_t plan_i = w->step[w->n_step].n_plan;
+    float *raw = (float *)(void *)w->weight;
+    struct op_blocks op = {.geom = &e->pool.geom,
+                           .page = l->run->frame,
+                           .table_stride = l->run->table_stride,
+                           .q = l->lane.q,
+                           .q_stride = l->lane.q_stride,
+                           .n_head = e->model->config.n_head,
+                           .pos = l->plan.pos,
+                           .end = l->plan.end,
+                           .tile_tok = l->plan.tile_tok,
+                           .tile0 = l->plan.tile0,
+                           .n_tile = l->plan.n_tile,
+                           .dense_to = l->lane.sparse_min_ctx,
+                           .segment = w->segment,
+                           .n_word = e->pool.max_page,
+                           .query = (float *)(void *)w->query,
+                           .lse = w->start,
+                           .raw = raw,
+                           .value = raw + w->run_list_max * e->pool.max_page,
+                           .mask = w->mask,
+                           .failed = w->failed,
+                           .call = call,
+                           .before = call_before(&w->before[plan_i], l->layer, call),
+                           .fused =
+                               (float *)(void *)(w->fused + plan_i * n_kv_head * w->fused_bytes),
+                           .fused_stride = w->fused_bytes / sizeof(float),
+                           .range_max = e->prefill.range_max,
+                           .range = w->range + l->first * e->prefill.range_max,
+                           .made = w->made + l->layer * w->list_max + l->first};
+    hooks->blocks(&l->lane, l->n_tok, &op);
+    assert(l->plan.n_part == 1 && op.n_segment * n_kv_head <= w->run_list_max);
+    assert(op.n_segment * op.fused_row <= op.fused_stride);
+    e->ops.lanes.blocks(e->workers, &op);
+}
+
+void prefill_device_choose(sac_engine *e, struct reading *r, uint32_t run_i, struct attn_plan *out)
+{
+    struct prefill_away *w = &e->prefill.away;
+    struct prefill_step *s = &w->step[w->n_step];
+    const struct prefill *f = &e->prefill;
+    const struct method_prefill *hooks =
+        chooser_method(e, CHOOSER_PREFILL, e->batch.run[run_i].seq_i)->spec->method->prefill;
+    const struct plan p = prefill_shape(e, run_i);
+    const uint32_t n_list = p.n_tile * e->pool.geom.n_kv_head * p.n_part;
+    const struct away_lists l = {
+        .lane = lane_make(e, r, (struct lane_at){CHOOSER_PREFILL, run_i, 0, 0}),
+        .plan = p,
+        .run = &r->run[run_i],
+        .layer = r->layer,
+        .n_tok = p.end + p.n_after,
+        .first = s->first[s->n_plan]};
+    assert(n_list <= w->run_list_max && l.first + n_list <= w->list_max);
+    if (hooks->sample)
+        sample(e, hooks, &l);
+    else
+        choose_blocks(e, hooks, &l);
     *out = (struct attn_plan){.tile_tok = p.tile_tok,
-                              .by_head = true,
-                              .range = op.range,
-                              .tok = op.tok,
-                              .tok_logw = op.logw,
-                              .made = op.made,
-                              .range_max = op.range_max,
-                              .tok_max = op.tok_max};
+                              .by_head = p.n_part > 1,
+                              .range = w->range + l.first * f->range_max,
+                              .tok = w->tok + l.first * f->tok_max,
+                              .tok_logw = w->logw + l.first * f->tok_max,
+                              .made = w->made + l.layer * w->list_max + l.first,
+                              .range_max = f->range_max,
+                              .tok_max = f->tok_max};
     s->plan[s->n_plan] = p;
     s->seq_i[s->n_plan] = e->batch.run[run_i].seq_i;
-    s->first[++s->n_plan] = (uint32_t)first + n_list;
+    s->first[++s->n_plan] = (uint32_t)l.first + n_list;
 }
 
 /* ---- Counters ---- */
@@ -138,10 +214,10 @@ static void count_run(const sac_engine *e, const struct prefill_step *s, sac_rea
 {
     const struct attn_list *list = s->list + layer * e->prefill.away.list_max + s->first[plan_i];
     struct plan p = s->plan[plan_i];
-    const uint32_t n_head = e->model->config.n_head;
+    const uint32_t n_each = e->pool.geom.n_kv_head * p.n_part; /* lists of a tile */
     struct plan_stats stats = {0};
-    for (uint32_t i = 0; i < p.n_tile * n_head; i++) {
-        plan_count(&stats, &p, i / n_head, list[i].n_before, (enum plan_reason)list[i].why);
+    for (uint32_t i = 0; i < p.n_tile * n_each; i++) {
+        plan_count(&stats, &p, i / n_each, list[i].n_before, (enum plan_reason)list[i].why);
         t->kv_bytes_read +=
             ((uint64_t)list[i].n_before + p.tile_tok) * (e->pool.geom.bytes / PAGE_TOK);
         if (list[i].mass >= 0) plan_estimate(&p, (double)list[i].mass, 1);

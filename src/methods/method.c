@@ -68,7 +68,8 @@ static bool asks(const struct method *m)
 bool method_on_any_backend(const struct method *m)
 {
     const struct method_decode *d = m->decode;
-    if (m->prefill) return m->prefill->by_place || m->prefill->sample;
+    const struct method_prefill *p = m->prefill;
+    if (p) return p->by_place || ((p->sample || p->blocks) && (!p->seal || p->note));
     return !m->context && (!d || (d->choose && (!d->seal || d->note)));
 }
 

@@ -220,6 +220,7 @@ struct method_decode {
 struct plan;
 struct plan_batch;
 struct op_sample;
+struct op_blocks;
 struct method_context;
 
 /* What a prefill method knows beforehand of each head of a model: read from a file, or learnt from
@@ -253,7 +254,8 @@ struct method_prefill {
     size_t (*side_bytes)(const struct method_shape *s, const void *param);    /* NULL: 0 */
     size_t (*scratch_bytes)(const struct method_shape *s, const void *param); /* NULL: 0 */
     void (*seal)(uint8_t *side, const struct method_shape *s, const void *param, const float *k);
-    size_t (*lane_bytes)(const struct method_shape *s, const void *param); /* NULL: 0 */
+    enum op_note_kind (*note)(const struct method_shape *s, const void *param); /* as for decode */
+    size_t (*lane_bytes)(const struct method_shape *s, const void *param);      /* NULL: 0 */
     /* Marks what each tile reads. Queries are finite, that has been checked; keys and scores may
      * not be: then plan_dense(out, PLAN_NAN). lane->is_prompt is true. Methods have one of these
      * two. `plan` is called lane by lane (or tile by tile, any_chunk), each call by one worker.
@@ -261,10 +263,12 @@ struct method_prefill {
      * heads: there the lanes' scratch has lane_bytes, and a worker's room scratch_bytes. */
     void (*plan)(const struct method_lane *lane, struct plan *out);
     void (*plan_lanes)(const struct plan_batch *b);
-    /* The same on backends that are not the host, by the slot of ops/plans.h, or NULL: for a run of
-     * a prompt of n_tok tokens, says in `op`, where its rows stand already, what the method
-     * decides. Nothing of the lane is looked at but where it is and what its parameters are. */
+    /* The same on backends that are not the host, by a slot of ops/plans.h, or NULL, both: for a
+     * run of a prompt of n_tok tokens, says in `op`, where its rows stand already, what the method
+     * decides. Nothing of the lane is looked at but where it is and what its parameters are. What
+     * `blocks` hands from layer to layer lies in a device's memory, not in the lane's state. */
     void (*sample)(const struct method_lane *lane, uint32_t n_tok, struct op_sample *op);
+    void (*blocks)(const struct method_lane *lane, uint32_t n_tok, struct op_blocks *op);
     /* The sequence is cut to n_tok tokens. NULL: the state is zeroed. */
     void (*cut)(void *state, const struct method_shape *s, const void *param, uint32_t n_tok);
     /* As for decode methods. */

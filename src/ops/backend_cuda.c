@@ -193,6 +193,11 @@ static void sample(struct workers *pool, const struct op_sample *op)
     (void)of(pool)->api->sample(of(pool)->device, op);
 }
 
+static void blocks(struct workers *pool, const struct op_blocks *op)
+{
+    (void)of(pool)->api->blocks(of(pool)->device, op);
+}
+
 /* ---- Pages below ---- */
 
 static void depot_store(struct workers *pool, const struct op_depot_store *op)
@@ -241,7 +246,8 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
                                       .begin = lane_begin,
                                       .list = lane_list,
                                       .note = note,
-                                      .sample = sample},
+                                      .sample = sample,
+                                      .blocks = blocks},
                             .depot = {depot_store, depot_renew, depot_fetch},
                             .linear_scratch = out->api->linear_scratch,
                             .attn_scratch = out->api->attn_scratch};

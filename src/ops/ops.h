@@ -558,6 +558,7 @@ struct op_lane_begin;
 struct op_lane_list;
 struct op_note;
 struct op_sample;
+struct op_blocks;
 
 /* Choosing for lists of lanes: lanes.h. */
 struct ops_lanes {
@@ -586,6 +587,7 @@ struct ops_lanes {
     void (*list)(struct workers *pool, const struct op_lane_list *op, uint32_t n);
     void (*note)(struct workers *pool, const struct op_note *op);
     void (*sample)(struct workers *pool, const struct op_sample *op); /* plans.h */
+    void (*blocks)(struct workers *pool, const struct op_blocks *op);
 };
 
 struct op_depot_store;

@@ -1,9 +1,10 @@
-/* plans.h: the slot that chooses what prompt rows read, of backends that are not the host.
+/* plans.h: the slots that choose what prompt rows read, of backends that are not the host.
  *
- * There nobody looks at queries, masks and lists before the step is over: one call samples the rows
- * of a run's tiles, surveys the pages before them as the survey slot does (struct op_survey says
- * what is taken), and leaves for each tile and query head a list that attention reads
- * (attn_plan.made). The contract is that of lanes.h. */
+ * There nobody looks at queries, masks and lists before the step is over: one call does it all and
+ * leaves for each tile a list that attention reads (attn_plan.made). One slot samples the rows of a
+ * run's tiles and surveys the pages before them as the survey slot does (struct op_survey says what
+ * is taken), for each query head; the other chooses blocks of keys for whole segments of rows, for
+ * each KV head. The contract is that of lanes.h. */
 #ifndef SAC_OPS_PLANS_H
 #define SAC_OPS_PLANS_H
 
@@ -62,6 +63,63 @@ struct op_sample {
     uint32_t *tok;            /* [n_tile * n_head][tok_max] */
     float *logw;              /* as tok */
     struct attn_list *made;   /* [n_tile * n_head] */
+};
+
+/* Rows of a run that share a choice: positions [begin, end). */
+struct op_block_segment {
+    uint32_t begin, end;
+    uint32_t n_page; /* pages that are chosen from: the first ones, whole blocks */
+    uint32_t n_take; /* blocks, at most as many as there are */
+    enum plan_reason why;
+};
+
+/* With element-wise maxima Q+ and minima Q- of a segment's queries, and K+ and K- of a page's keys,
+ * a page's score is the mean over the query heads of the larger of (Q+ + Q-) K+ / 2 and the same
+ * with K-; a block's that of its best page. A softmax over the blocks before the segment, mixed
+ * with that of the layer before, says which are read; the higher score before the softmax goes
+ * first among equals, then the later block. `four`: a softmax over pages for each of the four
+ * products and query head, of which the larger of two means counts, and none behind it.
+ *
+ * List i = tile * n_kv_head + KV head: blocks taken, what lies between the last block of the
+ * segment and the tile, and the tile. What lies behind pointers is memory of the backend but for
+ * `segment`.
+ */
+struct op_blocks {
+    const struct page_geom *geom;
+    const uint32_t *page; /* [n_kv_head, table_stride] */
+    size_t table_stride;
+    const uint8_t *box; /* minimum and width [head_dim] f16 of page p at box + p * box_stride, */
+    size_t box_stride, a_at, b_at;
+    float width;    /* widths being in units of 1 / width */
+    const float *q; /* row r: [n_head, head_dim] at q + r * q_stride */
+    size_t q_stride;
+    uint32_t n_head, pos, end, tile_tok, tile0, n_tile;
+    uint32_t dense_to; /* tiles that end at or before this position read everything */
+    /* What a method decides. */
+    uint32_t segment_tok; /* a multiple of tile_tok: segment i holds positions (pos / segment_tok +
+                             i) * segment_tok and up */
+    uint32_t n_segment;
+    struct op_block_segment *segment; /* [n_segment] of the host */
+    uint32_t block;                   /* pages */
+    float fuse;                       /* weight of the scores of the layer before */
+    bool four;
+    bool dense; /* everything is read */
+    /* Rooms. */
+    uint32_t n_word;  /* pages before the last tile, at least */
+    float *query;     /* [n_segment * n_head][2][head_dim] */
+    float *lse;       /* [n_segment * n_head][4] */
+    float *raw;       /* [n_segment * n_kv_head][n_word] */
+    float *value;     /* the same */
+    uint32_t *mask;   /* the same */
+    uint32_t *failed; /* [n_kv_head] `call` where something is not finite */
+    uint32_t call;    /* no other has this number, and none has 0 */
+    uint32_t before;  /* the call of the layer before; 0: there is none */
+    float *fused;     /* of KV head h at h * fused_stride, of a segment fused_row apart: the call */
+    size_t fused_stride, fused_row; /* that has written it, then its blocks. Stays between layers */
+    /* Lists, in rooms of their own. */
+    uint32_t range_max;
+    struct attn_range *range; /* [n_tile * n_kv_head][range_max], 2 or more */
+    struct attn_list *made;   /* [n_tile * n_kv_head] */
 };
 
 #endif

@@ -7,19 +7,21 @@
 
 enum { N_PROMPT = 140, N_STEP = 2, DIM = 64, COMPANY = 4 };
 
-static sac_model *shallow;
+static sac_model *shallow, *deep;
 
 static int open_models(void **state)
 {
     (void)state;
     setenv("SAC_CPU", "ref", 1);
     shallow = tiny_open(&(struct tiny){.seed = 3, .n_layer = 1, .dim = DIM});
-    return open_pair(CUDA_HOST, DIM) == 0 && shallow ? 0 : -1;
+    deep = tiny_open(&(struct tiny){.seed = 4, .n_layer = 4, .dim = DIM});
+    return open_pair(CUDA_HOST, DIM) == 0 && shallow && deep ? 0 : -1;
 }
 
 static int free_models(void **state)
 {
     sac_model_free(shallow);
+    sac_model_free(deep);
     return free_pair(state);
 }
 
@@ -348,6 +350,27 @@ static void plans_are_those_of_the_host(void **state)
     assert_true(fabs(w->plan_mass - g->plan_mass) < 1e-3);
 }
 
+/* Blocks are as many as on the host, and the same: another choice moves what deeper layers make of
+ * the rows by more than rounding, which a coded cache multiplies. */
+static void blocks_are_those_of_the_host(void **state)
+{
+    (void)state;
+    static struct planned want, got;
+    static const char *const spec[] = {"critiprefill:segment=64,dense=64,budget=64",
+                                       "critiprefill:segment=128,dense=0,budget=30%,block=64",
+                                       "critiprefill:segment=64,dense=0,budget=64,scores=paper",
+                                       "critiprefill:segment=64,dense=64,budget=96,fuse=0.75"};
+    for (uint32_t i = 0; i < sizeof spec / sizeof spec[0]; i++) {
+        const struct plan_wish wish = {
+            .of = deep, .type = i % 2 ? SAC_KV_Q8 : SAC_KV_F16, .prefill = spec[i]};
+        plan_prompt(&want, &wish, "cpu");
+        plan_prompt(&got, &wish, "cuda");
+        assert_true(divergence(want.heard.logits[0], got.heard.logits[0]) < (i % 2 ? 0.02 : 1e-3));
+        assert_true(want.reads.n_cell_read < want.reads.n_cell);
+        assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
+    }
+}
+
 static void plans_do_not_show_their_company(void **state)
 {
     (void)state;
@@ -433,6 +456,7 @@ int main(void)
         cmocka_unit_test(methods_choose_as_on_the_host),
         cmocka_unit_test(order_of_threads_and_company_do_not_show),
         cmocka_unit_test(plans_are_those_of_the_host),
+        cmocka_unit_test(blocks_are_those_of_the_host),
         cmocka_unit_test(plans_do_not_show_their_company),
         cmocka_unit_test(a_plan_of_everything_is_dense),
         cmocka_unit_test(chunks_under_way_are_counted),

@@ -91,11 +91,16 @@ static uint32_t block_pages(const void *param)
     return 1u << set->block;
 }
 
+/* Fused scores of a segment, and one more place. */
+static size_t fused_row(const struct method_shape *s, const struct critiprefill_param *set)
+{
+    return (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK / block_pages(set) + 1;
+}
+
 static size_t criti_state_bytes(const struct method_shape *s, const void *param)
 {
     const size_t n_segment = s->n_row_max / segment_tok(param) + 2;
-    const size_t n_block = (s->n_ctx + PAGE_TOK - 1) / PAGE_TOK / block_pages(param) + 1;
-    return sizeof(struct fused) + n_segment * n_block * sizeof(float);
+    return sizeof(struct fused) + n_segment * fused_row(s, param) * sizeof(float);
 }
 
 static size_t criti_side_bytes(const struct method_shape *s, const void *param)
@@ -109,6 +114,13 @@ static void criti_seal(uint8_t *side, const struct method_shape *s, const void *
 {
     (void)param;
     box_seal(side, s, BOX_BOUND, k);
+}
+
+static enum op_note_kind criti_note(const struct method_shape *s, const void *param)
+{
+    (void)s;
+    (void)param;
+    return box_note(BOX_BOUND);
 }
 
 /* ---- Criticality ---- */
@@ -130,14 +142,24 @@ static void pool_queries(const struct work *w, const struct method_lane *l, uint
     }
 }
 
-/* out[g][p] = q[g] . Kmax or Kmin of page p. A page's box is its minimum and its width, which a q8
- * page holds in units of 1/255. */
+/* A page's box is its minimum and its width, which a q8 page holds in units of 1/255. */
+static bool box_in_page(const struct method_shape *s)
+{
+    return box_bytes(s, BOX_BOUND) == 0;
+}
+
+static float box_width(const struct method_shape *s)
+{
+    return box_in_page(s) ? 255 : 1;
+}
+
+/* out[g][p] = q[g] . Kmax or Kmin of page p. */
 static void score_boxes(const struct work *w, const struct method_lane *l, const float *q,
                         bool of_max, uint32_t n_page, float *out)
 {
     const struct page_geom *g = l->shape->geom;
-    const bool in_page = box_bytes(l->shape, BOX_BOUND) == 0;
-    const float width = of_max ? (in_page ? 255.0f : 1.0f) : 0;
+    const bool in_page = box_in_page(l->shape);
+    const float width = of_max ? box_width(l->shape) : 0;
     for (uint32_t i = 0; i < l->shape->group * g->head_dim; i++) w->qb[i] = width * q[i];
     l->ops->score_pages(&(struct op_score_pages){
         .base = in_page ? l->cards.base : l->side,
@@ -247,7 +269,26 @@ static void choose(const struct work *w, const float *fused, uint32_t n, uint32_
 struct segment {
     uint32_t at, begin, end; /* `at`: where it starts in the sequence */
     uint32_t n_block;        /* blocks before it */
+    uint32_t n_take;         /* of them */
+    enum plan_reason why;    /* it reads everything */
 };
+
+/* Segment i of the sequence in the chunk [pos, end) of a prompt of n_tok tokens. */
+static struct segment segment_at(const struct critiprefill_param *set, uint32_t i, uint32_t pos,
+                                 uint32_t end, uint32_t n_tok)
+{
+    const uint32_t size = segment_tok(set), at = i * size, block_tok = block_pages(set) * PAGE_TOK;
+    struct segment s = {.at = at,
+                        .begin = pick_max(pos, at),
+                        .end = pick_min(end, at + size),
+                        .n_block = at / block_tok};
+    s.n_take = pick_max(1, spec_budget(set->budget, at) / block_tok);
+    if (at < set->dense || at <= spec_budget(set->budget, at))
+        s.why = PLAN_SHORT;
+    else if (s.end == n_tok)
+        s.why = PLAN_LAYER;
+    return s;
+}
 
 static void mark_segment(const struct method_lane *l, struct plan *p, const struct work *w,
                          const struct segment *s)
@@ -269,24 +310,13 @@ static void dense_segment(struct plan *p, const struct segment *s, enum plan_rea
             plan_tile_dense(p, i, 0, why);
 }
 
-/* Why a segment reads everything, if it does. */
-static enum plan_reason segment_reason(const struct method_lane *l, const struct plan *p,
-                                       const struct segment *s)
-{
-    const struct critiprefill_param *set = l->param;
-    if (s->at < set->dense || s->at <= spec_budget(set->budget, s->at)) return PLAN_SHORT;
-    return s->end == p->end && p->n_after == 0 ? PLAN_LAYER : PLAN_SPARSE;
-}
-
 static void criti_plan(const struct method_lane *l, struct plan *p)
 {
     const struct critiprefill_param *set = l->param;
     struct fused *state = l->state;
     struct work w;
-    const uint32_t n_tok = segment_tok(l->param), block_tok = block_pages(l->param) * PAGE_TOK;
-    const uint32_t chunk_end = l->pos + l->n_row, first = l->pos / n_tok;
-    const size_t row_stride =
-        (l->shape->n_ctx + PAGE_TOK - 1) / PAGE_TOK / block_pages(l->param) + 1;
+    const uint32_t n_tok = segment_tok(set), chunk_end = l->pos + l->n_row, first = l->pos / n_tok;
+    const size_t row_stride = fused_row(l->shape, set);
     /* Scores of the layer before, of the same rows; else there is nothing to fuse with. */
     const bool go_on = state->is_set && state->pos == l->pos && state->layer < l->layer;
     if (l->layer == 0) {
@@ -295,15 +325,11 @@ static void criti_plan(const struct method_lane *l, struct plan *p)
     }
     work_make(&w, l->shape, l->scratch);
     for (uint32_t i = first; i * n_tok < chunk_end; i++) {
-        const struct segment s = {.at = i * n_tok,
-                                  .begin = pick_max(l->pos, i * n_tok),
-                                  .end = pick_min(chunk_end, (i + 1) * n_tok),
-                                  .n_block = i * n_tok / block_tok};
-        const enum plan_reason why = segment_reason(l, p, &s);
+        const struct segment s = segment_at(set, i, l->pos, chunk_end, p->end + p->n_after);
         assert(i - first < l->shape->n_row_max / n_tok + 2 && s.n_block < row_stride);
         float *fused = state->score + (i - first) * row_stride;
-        if (why) {
-            dense_segment(p, &s, why);
+        if (s.why) {
+            dense_segment(p, &s, s.why);
             continue;
         }
         pool_queries(&w, l, s.begin - l->pos, s.end - l->pos);
@@ -315,12 +341,40 @@ static void criti_plan(const struct method_lane *l, struct plan *p)
         const float old = go_on ? (float)set->fuse : 0;
         for (uint32_t j = 0; j < s.n_block; j++)
             fused[j] = old > 0 ? old * fused[j] + (1 - old) * w.soft[j] : w.soft[j];
-        choose(&w, fused, s.n_block, pick_max(1, spec_budget(set->budget, s.at) / block_tok));
+        choose(&w, fused, s.n_block, s.n_take);
         mark_segment(l, p, &w, &s);
     }
     state->pos = l->pos;
     state->layer = l->layer;
     state->is_set = true;
+}
+
+static void criti_blocks(const struct method_lane *l, uint32_t n_tok, struct op_blocks *op)
+{
+    const struct critiprefill_param *set = l->param;
+    const struct page_geom *g = l->shape->geom;
+    const bool in_page = box_in_page(l->shape);
+    const uint32_t size = segment_tok(set), first = op->pos / size;
+    op->box = in_page ? l->cards.base : l->side;
+    op->box_stride = in_page ? l->cards.stride : l->side_stride;
+    op->a_at = in_page ? g->k_min : 0;
+    op->b_at = in_page ? g->k_step : (size_t)g->head_dim * 2;
+    op->width = box_width(l->shape);
+    op->segment_tok = size;
+    op->block = block_pages(set);
+    op->fuse = (float)set->fuse;
+    op->four = set->scores > 0;
+    op->dense = l->layer == 0;
+    op->fused_row = fused_row(l->shape, set);
+    for (op->n_segment = 0; (first + op->n_segment) * size < op->end; op->n_segment++) {
+        const struct segment s = segment_at(set, first + op->n_segment, op->pos, op->end, n_tok);
+        op->segment[op->n_segment] =
+            (struct op_block_segment){.begin = s.begin,
+                                      .end = s.end,
+                                      .n_page = s.n_block * block_pages(set),
+                                      .n_take = pick_min(s.n_take, s.n_block),
+                                      .why = s.why};
+    }
 }
 
 /* Places follow from the chunk at hand, so any numbers do. */
@@ -335,7 +389,9 @@ static const struct method_prefill hooks = {
     .side_bytes = criti_side_bytes,
     .scratch_bytes = criti_scratch_bytes,
     .seal = criti_seal,
+    .note = criti_note,
     .plan = criti_plan,
+    .blocks = criti_blocks,
     .sound = criti_sound,
 };
 

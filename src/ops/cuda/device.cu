@@ -431,6 +431,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .depot_renew = cuda_depot_renew,
         .depot_fetch = cuda_depot_fetch,
         .sample = cuda_sample,
+        .blocks = cuda_blocks,
         .linear_scratch = linear_scratch,
         .attn_scratch = attn_scratch,
     };
