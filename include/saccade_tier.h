@@ -53,6 +53,7 @@ typedef struct sac_tier_stats {
     uint64_t set_bytes; /* of pages that requests have used of late which decode, as counted last */
     uint32_t n_held;    /* requests that wait to decode, for want of room for such pages */
     uint64_t n_hold;    /* times that one began to */
+    uint32_t n_layer;   /* whose pages sac_tier_get_layer counts */
     const char *backend; /* "io_uring", "threads", or "machine" with a GPU; NULL: there are no
                             tiers, and all is zero */
 } sac_tier_stats;

@@ -167,6 +167,7 @@ sac_tier_stats device_tier_stats(const sac_engine *e)
                         .card_bytes = d->n_page * d->map.card_bytes,
                         .file_bytes = d->n_page * page_bytes,
                         .bytes_written = d->n_stored * page_bytes,
+                        .n_layer = e->pool.geom.n_layer,
                         .backend = "machine"};
     for (uint32_t i = 0; i < d->n_lane; i++) {
         s.n_hit += d->lane[i].n_hit;

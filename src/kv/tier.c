@@ -733,6 +733,7 @@ sac_tier_stats tier_get_stats(struct tier *t)
     s.card_bytes = (uint64_t)t->n_page * t->card_bytes;
     s.file_bytes = (uint64_t)t->n_page * disk_slot_bytes(t->disk);
     s.backend = disk_backend_name(t->disk);
+    s.n_layer = t->geom.n_layer;
     for (uint32_t i = 0; i < t->geom.n_layer; i++) {
         s.n_hit += t->layer[i].n_hit;
         s.n_fetch += t->layer[i].n_fetch;

@@ -41,6 +41,8 @@ struct loop {
     bool has_stats;               /* lock */
     sac_engine_stats stats;       /* lock */
     sac_tier_stats tier;          /* lock */
+    struct loop_layer *layer;     /* lock; owned, [n_layer] */
+    uint32_t n_layer;             /* 0: there are no tiers */
     sac_cache_stats cache;        /* lock */
     bool stored;                  /* lock; the disk takes another piece of what was read */
     /* The engine's thread. */
@@ -89,6 +91,7 @@ void loop_destroy(struct loop *loop)
     release_all(loop->live);
     pthread_cond_destroy(&loop->more);
     pthread_mutex_destroy(&loop->lock);
+    mem_free(loop->layer);
     mem_free(loop);
 }
 
@@ -515,6 +518,8 @@ static void tidy(struct loop *loop)
     pthread_mutex_lock(&loop->lock);
     loop->stats = stats;
     loop->tier = tier;
+    for (uint32_t i = 0; i < loop->n_layer; i++)
+        sac_tier_get_layer(loop->engine, i, &loop->layer[i].n_hit, &loop->layer[i].n_fetch);
     loop->cache = cache;
     loop->has_stats = true;
     watch_clients(loop);
@@ -574,10 +579,23 @@ static bool on_document(void *user, double share)
     return gives_up;
 }
 
+static sac_status plan_layers(struct loop *loop, sac_error *err)
+{
+    const uint32_t n = sac_tier_get_stats(loop->engine).n_layer;
+    struct loop_layer *layer = mem_calloc(n, sizeof *layer);
+    if (n && !layer) return error_set(err, SAC_ERR_MEMORY, "out of memory for the server");
+    pthread_mutex_lock(&loop->lock);
+    loop->layer = layer;
+    loop->n_layer = n;
+    pthread_mutex_unlock(&loop->lock);
+    return SAC_OK;
+}
+
 sac_status loop_run(struct loop *loop, sac_engine *engine, struct library *library, sac_error *err)
 {
     loop->engine = engine;
     loop->library = library;
+    TRY(plan_layers(loop, err));
     tidy(loop);
     while (loop->status == SAC_OK && wait_for_work(loop)) {
         run_turn(loop);
@@ -635,4 +653,13 @@ struct loop_view loop_view(struct loop *loop)
                                    .cache = loop->cache};
     pthread_mutex_unlock(&loop->lock);
     return view;
+}
+
+uint32_t loop_layers(struct loop *loop, struct loop_layer *out, uint32_t n)
+{
+    pthread_mutex_lock(&loop->lock);
+    const uint32_t n_layer = loop->n_layer;
+    for (uint32_t i = 0; i < n && i < n_layer; i++) out[i] = loop->layer[i];
+    pthread_mutex_unlock(&loop->lock);
+    return n_layer;
 }

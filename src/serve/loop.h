@@ -55,4 +55,11 @@ struct loop_view {
 };
 struct loop_view loop_view(struct loop *loop);
 
+/* Pages of a layer that were asked for, as of the last step. */
+struct loop_layer {
+    uint64_t n_hit, n_fetch;
+};
+/* Those of the first n layers; returns how many there are, 0: all pages are in memory. */
+uint32_t loop_layers(struct loop *loop, struct loop_layer *out, uint32_t n);
+
 #endif

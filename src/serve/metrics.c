@@ -325,3 +325,19 @@ void metrics_print(struct metrics *m, const struct context *c, const struct loop
     pthread_mutex_unlock(&m->lock);
     strbuf_deinit(&label);
 }
+
+void metrics_print_layers(const struct loop_layer *layer, uint32_t n, const char *model_name,
+                          struct strbuf *out)
+{
+    static const char *const name[] = {"tier_layer_hits_total", "tier_layer_fetches_total"};
+    struct strbuf label = {0};
+    add_label(&label, "model_name", model_name);
+    for (size_t which = 0; n > 0 && which < sizeof name / sizeof name[0]; which++) {
+        strbuf_addf(out, "# TYPE saccade_%s counter\n", name[which]);
+        for (uint32_t i = 0; i < n; i++)
+            strbuf_addf(out, "saccade_%s{%s,layer=\"%u\"} %llu\n", name[which],
+                        label.failed ? "" : label.data, i,
+                        (unsigned long long)(which ? layer[i].n_fetch : layer[i].n_hit));
+    }
+    strbuf_deinit(&label);
+}

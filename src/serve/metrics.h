@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 struct context;
+struct loop_layer;
 struct loop_view;
 struct metrics;
 struct reading;
@@ -28,6 +29,9 @@ void metrics_audited(struct metrics *m, const struct reading *r);
 /* A request was answered with this HTTP status. */
 void metrics_status(struct metrics *m, unsigned status);
 
+/* Hits and fetches of each layer's pages; none: nothing. */
+void metrics_print_layers(const struct loop_layer *layer, uint32_t n, const char *model_name,
+                          struct strbuf *out);
 void metrics_print(struct metrics *m, const struct context *c, const struct loop_view *view,
                    struct strbuf *out);
 

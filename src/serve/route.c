@@ -9,6 +9,8 @@
 #include <math.h>
 #include <string.h>
 
+#define LAYERS_TOLD 1024u /* of the pages in memory, in the metrics: no model has more */
+
 /* ---- Health ---- */
 
 static sac_status live(const struct route_call *call, struct strbuf *out, struct refusal *ref)
@@ -147,8 +149,12 @@ static sac_status slot(const struct route_call *call, struct strbuf *out, struct
 static sac_status metrics(const struct route_call *call, struct strbuf *out, struct refusal *ref)
 {
     const struct loop_view view = loop_view(call->context->loop);
+    struct loop_layer layer[LAYERS_TOLD];
+    const uint32_t n_layer = loop_layers(call->context->loop, layer, LAYERS_TOLD);
     (void)ref;
     metrics_print(call->context->metrics, call->context, &view, out);
+    metrics_print_layers(layer, n_layer < LAYERS_TOLD ? n_layer : LAYERS_TOLD,
+                         call->context->model_name, out);
     return SAC_OK;
 }
 
