@@ -34,7 +34,7 @@ struct capacity_options {
     const char *methods, *lengths, *plot, *trials;
     uint32_t n_prompt, n_context, n_output, n_seq, n_trial, sparse_min_ctx;
     int64_t seed;
-    float duration_s, burstiness, wait_ms, idle_ms, factor, seconds;
+    float duration_s, burstiness, wait_ms, idle_ms, target_ms, factor, seconds;
     float read_gb_s, gflop_s, fetch_gb_s;
     int clock, format;
     bool cold;
@@ -120,6 +120,9 @@ static const struct option_spec search_part[] = {
         "a load is too large, too, when half of the requests wait longer for their first rows and "
         "their turn to decode; 0: a tenth of the time in which the requests of a trial arrive",
         .env = NULL, .max = 1e9),
+    OPT("--tbt-target-ms", OPTION_F32, target_ms, "MS",
+        "the scheduler's target of the time between tokens; 0: each limit is, while it is searched",
+        .env = NULL, .max = 1e6),
     OPT("--clock", OPTION_CHOICE, clock, NULL,
         "wall: the machine's; model: each step is charged for what it reads, computes and fetches, "
         "one after the other, so that the result does not depend on the machine",
@@ -236,12 +239,14 @@ static sac_status judge(void *user, double rate, enum capacity_verdict *out, sac
 {
     struct capacity *c = user;
     struct capacity_result *r = &c->result;
+    const double limit_ms = c->setting.limit_ms[c->limit_i];
     const double n_request =
         fmin(fmax(ceil(rate * (double)c->opt.duration_s), N_REQUEST_MIN), N_REQUEST_MAX);
     const struct capacity_want want = {
         .rate = rate,
         .n_request = (size_t)n_request,
-        .limit_ms = c->setting.limit_ms[c->limit_i],
+        .limit_ms = limit_ms,
+        .target_ms = c->opt.target_ms > 0 ? (double)c->opt.target_ms : limit_ms,
         .wait_ms = c->opt.wait_ms > 0 ? (double)c->opt.wait_ms : 100 * n_request / rate,
         .until_us = c->until_us,
     };

@@ -124,6 +124,7 @@ struct capacity_want {
     double rate;       /* requests that arrive in a second */
     size_t n_request;  /* at least 2 */
     double limit_ms;   /* of the 99th percentile of the time between tokens */
+    double target_ms;  /* the scheduler's of it */
     double wait_ms;    /* of the median time before computing begins */
     uint64_t until_us; /* when to give up, by the machine's clock; 0: never */
 };

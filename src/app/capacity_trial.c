@@ -359,7 +359,7 @@ sac_status capacity_trial_run(struct capacity_trial *out, const struct capacity_
     *out = (struct capacity_trial){.want = *want};
     const sac_engine_stats before = sac_engine_get_stats(site->engine);
     const sac_tier_stats tier = sac_tier_get_stats(site->engine);
-    sac_status status = sac_engine_set_tbt_target(site->engine, (float)want->limit_ms, err);
+    sac_status status = sac_engine_set_tbt_target(site->engine, (float)want->target_ms, err);
     if (status == SAC_OK) status = plan(&t, err);
     if (status == SAC_OK) status = run_trial(&t, err);
     if (status == SAC_OK) {

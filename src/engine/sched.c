@@ -111,6 +111,17 @@ static void move_to(double *mean, double us)
     *mean = *mean > 0 ? *mean + (us - *mean) * PACE_WEIGHT : us;
 }
 
+/* At once upwards: with the mean for a measure, every second step would take longer than its
+ * target.
+ */
+static void rise_to(double *most, double us)
+{
+    if (us > *most)
+        *most = us;
+    else
+        move_to(most, us);
+}
+
 void sched_note(sac_engine *e, double us)
 {
     const uint32_t n_decode = e->batch.n_decode, n_prompt = e->batch.n_row - n_decode;
@@ -118,7 +129,7 @@ void sched_note(sac_engine *e, double us)
     if (n_prompt == 0)
         move_to(&e->pace.decode_us, us);
     else if (rest > 0)
-        move_to(&e->pace.row_us, rest / n_prompt);
+        rise_to(&e->pace.row_us, rest / n_prompt);
 }
 
 struct picked {

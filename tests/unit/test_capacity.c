@@ -225,7 +225,7 @@ static struct capacity_trial try_rate(struct rig *r, double rate, double limit_m
     struct capacity_trial t;
     sac_error err;
     const struct capacity_want want = {
-        .rate = rate, .n_request = 12, .limit_ms = limit_ms, .wait_ms = 1e9};
+        .rate = rate, .n_request = 12, .limit_ms = limit_ms, .target_ms = limit_ms, .wait_ms = 1e9};
     must(capacity_trial_run(&t, &r->site, &want, &r->alone, &err), &err);
     return t;
 }

@@ -119,7 +119,9 @@ static void the_pace_follows_the_steps(void **state)
     assert_true(e->pace.row_us == 50);
     b->n_decode = 0, b->n_row = 100;
     sched_note(e, 9000);
-    assert_true(e->pace.row_us == 60);
+    assert_true(e->pace.row_us == 90); /* at once */
+    sched_note(e, 5000);
+    assert_true(e->pace.row_us == 80); /* slowly */
     sac_engine_free(e);
 }
 
