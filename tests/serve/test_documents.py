@@ -13,6 +13,8 @@ from server import Server, chat, cli, events
 server = folder = None
 TEXT = "\n".join(f"The code of door {i} is {(i * 7919) % 10000}." for i in range(24))
 
+LEARNT = {"kascade": "kascade:budget=48,anchors=4", "think": "think:ratio=0.5"}  # from a prompt's last rows
+
 
 def key(name):
     return {"headers": {"Authorization": "Bearer " + name}}
@@ -22,7 +24,8 @@ def setUpModule():
     global server, folder
     folder = tempfile.mkdtemp(prefix="saccade-store-")
     server = Server("-np", "2", "--store", folder, "--max-documents", "3", "--api-key", "a", "--api-key", "b",
-                    "-b", "64")
+                    "-b", "64", "--also-decode", LEARNT["kascade"], "--also-decode", LEARNT["think"],
+                    "--sparse-min-ctx", "64")
 
 
 def tearDownModule():
@@ -66,6 +69,22 @@ class Documents(unittest.TestCase):
                                    ("POST", "/v1/chat/completions", chat("Hi", documents=["doors.txt"]))):
             status, _, error = server.request(method, path, body, **key("a"))
             self.assertEqual((status, error["error"]["type"]), (404, "not_found_error"), error)
+
+    def test_methods_that_learn_from_prompts(self):
+        add("learnt", TEXT)
+        where = ("-m", cli.model_path(), "--store", folder + "-cli")
+        self.assertEqual(cli.saccade("docs", "add", *where, "--name", "learnt", "-", stdin=TEXT).returncode, 0)
+        question = "Look through all of the doors once more, one after the other: what is the code of door 3?"
+        for name, spec in LEARNT.items():
+            with self.subTest(method=name):
+                ran = cli.run_json("--docs", "learnt", "--store", folder + "-cli", "-p", question, "--temp", "0", "-n", "8",
+                                   "-c", "1024", "--decode", spec, "--sparse-min-ctx", "64")
+                answers = [ask(["learnt"], question, sparse={"decode": name}) for _ in range(2)]
+                for answer in answers:
+                    self.assertEqual(answer["choices"][0]["message"]["content"], ran["text"])
+                    self.assertEqual(answer["usage"]["sparse"]["decode"], spec)
+                    self.assertEqual(answer["usage"]["sparse"]["kept_share"] < 0.9, name == "kascade")
+        shutil.rmtree(folder + "-cli")
 
     def test_files(self):
         for name, data, kind in (("a.md", TEXT.encode(), "text/markdown"),

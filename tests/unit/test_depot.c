@@ -39,7 +39,6 @@ static size_t page_bytes(sac_kv_type type)
     return g.bytes;
 }
 
-/* The device has `n_frame` frames; 0: as many as there are pages, and no depot. */
 static sac_engine_params params_of(sac_kv_type type)
 {
     sac_engine_params p = sac_engine_params_default();
@@ -55,6 +54,7 @@ static sac_engine_params params_of(sac_kv_type type)
     return p;
 }
 
+/* The device has `n_frame` frames; 0: as many as there are pages, and no depot. */
 static sac_engine *new_engine_of(const sac_model *of, const sac_engine_params *params,
                                  uint32_t n_frame)
 {
@@ -286,7 +286,6 @@ static void places_are_used_again(void **state)
     move_to_used_places(&p);
 }
 
-/* How often the library has started a graph. */
 static void steps_that_fetch_are_one_graph(void **state)
 {
     (void)state;
