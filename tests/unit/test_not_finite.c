@@ -17,7 +17,7 @@
 enum {
     BAD_TOK = 200, /* the token whose key overflows */
     N_PROMPT = 600,
-    BAD_POS = 70,
+    BAD_POS = 170, /* in the second half of a step, and none that auto samples */
     N_DECODE = 3,
     LAST = TINY_LAYERS - 1,
     SLOW = TINY_DIM - 2, /* channels of the pair that hardly turns: its sign stays */

@@ -3,7 +3,8 @@
  * Invariants (attn.h says why they matter):
  *  1. Borders of panels are multiples of panel_tok in the sequence, borders of chunks multiples of
  *     chunk_pages in the list of pages. For a dense list both are positions, so a selection of all
- *     pages gives the bits of dense attention.
+ *     pages gives the bits of dense attention. Lists with single tokens have shorter chunks, as
+ *     their own length says.
  *  2. The number of subs of a tile divides the pages of a panel and tiles are aligned, so the own
  *     pages of all subs lie in one panel, the tile's last. It is free otherwise: results do not
  *     depend on it, and it is lowered until there are items enough for the workers.
@@ -22,8 +23,10 @@
 #define CHUNK_CHANNELS                                                                             \
     65536u                   /* keys * head_dim of a chunk: 7 us of f16 at one core's bandwidth    \
                               */
-#define CHUNKS_AHEAD    2u   /* chunks of pages that come and go, behind the one at hand */
-#define CHUNK_SLOTS_MIN 256u /* partial results for a batch of many short rows */
+#define LIST_CHUNKS      16u /* of a list with single tokens, which is short: for as many workers */
+#define LIST_CHUNK_LEAST 4u  /* pages of such a chunk */
+#define CHUNKS_AHEAD     2u  /* chunks of pages that come and go, behind the one at hand */
+#define CHUNK_SLOTS_MIN  256u /* partial results for a batch of many short rows */
 
 struct call {
     const struct op_attn *op;
@@ -537,6 +540,17 @@ static uint32_t lane_list_count(const struct attn_run *run, uint32_t h)
     return lane_page_count(run, h) + (lane_tok_count(run, h) + PAGE_TOK - 1) / PAGE_TOK;
 }
 
+/* Pages of a chunk: follows from the list alone. Of one without single tokens it is the same as of
+ * all pages. */
+static uint32_t lane_chunk_pages(const struct op_attn *op, const struct attn_run *run, uint32_t h)
+{
+    const uint32_t most = chunk_pages(op->geom->head_dim);
+    uint32_t n = LIST_CHUNK_LEAST;
+    if (lane_tok_count(run, h) == 0) return most;
+    while (n < most && n * LIST_CHUNKS < lane_list_count(run, h)) n *= 2;
+    return min_u32(n, most);
+}
+
 static uint32_t lane_list_page(const struct attn_run *run, uint32_t h, uint32_t i)
 {
     return run->select ? run->select[run->select_ptr[h] + i] : i;
@@ -559,7 +573,7 @@ static uint32_t lane_list_first(const struct op_attn *op, const struct attn_run 
 
 static uint32_t lane_chunk_count(const struct op_attn *op, const struct attn_run *run, uint32_t h)
 {
-    const uint32_t per_chunk = chunk_pages(op->geom->head_dim);
+    const uint32_t per_chunk = lane_chunk_pages(op, run, h);
     const uint32_t first = lane_list_first(op, run, h) / per_chunk;
     return lane_list_count(run, h) / per_chunk - first + 1; /* the own page is the list's end */
 }
@@ -571,8 +585,8 @@ static size_t partial_floats(uint32_t head_dim, uint32_t group)
 
 static uint32_t slot_count(uint32_t head_dim, uint32_t n_kv_head, uint32_t n_tok_max)
 {
-    const uint32_t lane_max = n_tok_max / PAGE_TOK / chunk_pages(head_dim) + 2;
-    return lane_max * n_kv_head + CHUNK_SLOTS_MIN;
+    const uint32_t lane_max = max_u32(n_tok_max / PAGE_TOK / chunk_pages(head_dim), LIST_CHUNKS);
+    return (lane_max + 2) * n_kv_head + CHUNK_SLOTS_MIN;
 }
 
 /* Page i of a lane's list, of which tokens from `visible` on are to be seen. */
@@ -607,7 +621,7 @@ struct chunk_span {
 static struct chunk_span chunk_span(const struct op_attn *op, const struct attn_run *run,
                                     uint32_t h, uint32_t chunk_i)
 {
-    const uint32_t per_chunk = chunk_pages(op->geom->head_dim);
+    const uint32_t per_chunk = lane_chunk_pages(op, run, h);
     const uint32_t first = lane_list_first(op, run, h);
     const uint32_t begin = (first / per_chunk + chunk_i) * per_chunk;
     return (struct chunk_span){max_u32(begin, first), begin + per_chunk};
