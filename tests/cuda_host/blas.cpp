@@ -15,7 +15,8 @@ void blas_close(struct cuda_blas *b)
 }
 
 /* A thread computes one output of a row. */
-static void multiply(float *out, const __half *x, const __half *w, uint32_t width, uint32_t n_out)
+static void multiply(float *out, size_t stride, const __half *x, const __half *w, uint32_t width,
+                     uint32_t n_out)
 {
     kernel_begin();
     const uint32_t o = blockIdx.x * blockDim.x + threadIdx.x;
@@ -24,12 +25,12 @@ static void multiply(float *out, const __half *x, const __half *w, uint32_t widt
     for (uint32_t i = 0; i < width; i++)
         sum += __half2float(x[(size_t)blockIdx.y * width + i]) *
                __half2float(w[(size_t)o * width + i]);
-    out[(size_t)blockIdx.y * n_out + o] = sum;
+    out[(size_t)blockIdx.y * stride + o] = sum;
 }
 
-sac_status blas_multiply(struct cuda_device *d, float *out, const struct linear_rows *rows,
-                         const __half *w, uint32_t n_out)
+sac_status blas_multiply(struct cuda_device *d, float *out, size_t stride,
+                         const struct linear_rows *rows, const __half *w, uint32_t n_out)
 {
     return queue_launch(d, "product of matrices", multiply, dim3((n_out + 63) / 64, rows->n_row),
-                        64, 0, out, rows->x, w, rows->width, n_out);
+                        64, 0, out, stride, rows->x, w, rows->width, n_out);
 }

@@ -759,7 +759,8 @@ template <int F, int D>
 __device__ void put_part(const struct prompt_warp<F, D> &w, float *part)
 {
     const uint32_t j = threadIdx.x % 4;
-    float *const max = part + prompt_size<F, D>::rows * D, *const sums = max + prompt_size<F, D>::rows;
+    constexpr uint32_t rows = prompt_size<F, D>::rows;
+    float *const max = part + rows * D, *const sums = max + rows;
 #pragma unroll
     for (int m = 0; m < prompt_size<F, D>::m; m++)
 #pragma unroll
@@ -806,8 +807,8 @@ __device__ void put_rows(const struct prompt_warp<F, D> &w, const struct prompt_
         }
 }
 
-/* Block x of a job; false: it has none. Blocks of one KV head follow each other, those that read the
- * most first. */
+/* Block x of a job; false: it has none. Blocks of one KV head follow each other, those that read
+ * the most first. */
 __device__ __forceinline__ bool block_find(struct prompt_block &b, const struct attn_call &call,
                                            const struct prompt_job &job, uint32_t x)
 {

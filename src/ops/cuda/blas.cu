@@ -22,6 +22,7 @@
 
 struct blas_shape {
     uint32_t n_in, n_out;
+    size_t stride; /* of results */
     cublasLtMatmulAlgo_t algo;
 };
 
@@ -139,36 +140,39 @@ static bool set_layout(const struct cuda_blas *b, cublasLtMatrixLayout_t l, uint
 }
 
 /* As cuBLAS sees it, by columns: y [n_out, n_row] = (w [n_in, n_out])^T x [n_in, n_row]. */
-static bool set_layouts(const struct cuda_blas *b, uint32_t n_in, uint32_t n_out, uint32_t n_row)
+static bool set_layouts(const struct cuda_blas *b, uint32_t n_in, uint32_t n_out, size_t stride,
+                        uint32_t n_row)
 {
     return set_layout(b, b->w, n_in, n_out, n_in) && set_layout(b, b->x, n_in, n_row, n_in) &&
-           set_layout(b, b->y, n_out, n_row, n_out);
+           set_layout(b, b->y, n_out, n_row, (int64_t)stride);
 }
 
 /* The algorithm of a shape; NULL: there is none. */
-static const cublasLtMatmulAlgo_t *algorithm(struct cuda_blas *b, uint32_t n_in, uint32_t n_out)
+static const cublasLtMatmulAlgo_t *algorithm(struct cuda_blas *b, uint32_t n_in, uint32_t n_out,
+                                             size_t stride)
 {
     for (uint32_t i = 0; i < b->n_shape; i++)
-        if (b->shape[i].n_in == n_in && b->shape[i].n_out == n_out) return &b->shape[i].algo;
+        if (b->shape[i].n_in == n_in && b->shape[i].n_out == n_out && b->shape[i].stride == stride)
+            return &b->shape[i].algo;
     cublasLtMatmulHeuristicResult_t result;
     int n = 0;
-    if (b->n_shape == SHAPES_MAX || !set_layouts(b, n_in, n_out, ROWS) ||
+    if (b->n_shape == SHAPES_MAX || !set_layouts(b, n_in, n_out, stride, ROWS) ||
         b->heuristic(b->handle, b->desc, b->w, b->x, b->y, b->y, b->preference, 1, &result, &n) !=
             CUBLAS_STATUS_SUCCESS ||
         n == 0)
         return NULL;
     struct blas_shape *s = &b->shape[b->n_shape++];
-    *s = (struct blas_shape){.n_in = n_in, .n_out = n_out, .algo = result.algo};
+    *s = (struct blas_shape){.n_in = n_in, .n_out = n_out, .stride = stride, .algo = result.algo};
     return &s->algo;
 }
 
-sac_status blas_multiply(struct cuda_device *d, float *out, const struct linear_rows *rows,
-                         const __half *w, uint32_t n_out)
+sac_status blas_multiply(struct cuda_device *d, float *out, size_t stride,
+                         const struct linear_rows *rows, const __half *w, uint32_t n_out)
 {
     struct cuda_blas *b = d->blas;
     const float one = 1, zero = 0;
-    const cublasLtMatmulAlgo_t *algo = algorithm(b, rows->width, n_out);
-    if (!algo || !set_layouts(b, rows->width, n_out, rows->n_row))
+    const cublasLtMatmulAlgo_t *algo = algorithm(b, rows->width, n_out, stride);
+    if (!algo || !set_layouts(b, rows->width, n_out, stride, rows->n_row))
         return device_fail(d, SAC_ERR_UNSUPPORTED, "cuBLASLt has no product of this shape");
     if (queue_flush(d) != SAC_OK) return d->status; /* cuBLASLt launches by itself */
     const cublasStatus_t status =

@@ -1,19 +1,26 @@
 /* linear.cu: linear layers. The input is normalised and rounded to f16 once for all parts, but for
  * the few decode rows for which each block of the multiplying kernel does it again, sooner than
  * another launch could. Decode rows are multiplied by packed weights (narrow.cu), prompt rows by
- * weights that are unpacked a panel at a time (blas.cu). Sums are f32, and so is everything behind them.
+ * weights that are unpacked a panel at a time, those of all parts behind each other (blas.cu). Sums
+ * are f32, and so is everything behind them, but for a GLU's outputs of prompt rows that only the
+ * next call reads: these are packed for it at once.
  *
- * Scratch: rows in f16, their scales, then for prompt rows a panel of weights in f16 and the sums
- * that it makes; for decode rows the sums of pieces of rows of weights, and those of a GLU whose two
+ * Scratch: rows in f16, their scales, then for prompt rows a panel of weights in f16 and the sums of
+ * all outputs; for decode rows the sums of pieces of rows of weights, and those of a GLU whose two
  * matrices are of different types. */
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/queue.cuh"
 
 #include "ops/weight_layout.h"
 
-#define PANEL   4096u /* outputs that are unpacked and multiplied together */
-#define THREADS LINEAR_THREADS
-#define ALIGN   256u
+#define PANEL    4096u  /* outputs of a GLU of two types that are multiplied together */
+#define WIDE     16384u /* outputs of prompt rows that are, at most */
+#define KEPT_MAX 24576u /* outputs of a GLU that are packed at once: a row lies in shared memory */
+#define THREADS  LINEAR_THREADS
+#define ALIGN    256u
+
+#define FINISH_THREADS 128u
+#define FINISH_ROWS    4u /* of a block */
 
 static size_t align(size_t n)
 {
@@ -35,39 +42,69 @@ static bool is_glu(const struct op_linear *op)
 struct linear_room {
     __half *x;
     float *scale;
-    __half *w;      /* [PANEL, width] */
-    float *sum[2];  /* [n_row, PANEL], of the parts of a GLU; or of pieces of rows of weights */
+    __half *w;  /* [panel, width] */
+    float *sum; /* [n_row, n_out]; of decode rows 2 * PANEL in the place of n_out */
     size_t bytes;
 };
 
-static struct linear_room lay_out(void *scratch, uint32_t n_row, uint32_t n_in, uint32_t panel)
+/* Outputs of all parts, in whole groups; those of decode rows are not unpacked. */
+static uint32_t wide_outputs(const struct op_linear *op)
 {
-    const size_t width = width_of(n_in);
-    const size_t bytes[5] = {n_row * width * sizeof(__half), n_row * sizeof(float),
-                             panel * width * sizeof(__half), (size_t)n_row * panel * sizeof(float),
-                             (size_t)n_row * panel * sizeof(float)};
-    uint8_t *piece[5], *at = (uint8_t *)scratch;
-    for (int i = 0; i < 5; i++) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; op->kind == ROW_PROMPT && i < op->n_part; i++)
+        n += op->part[i].w->n_group * WEIGHT_GROUP;
+    return n;
+}
+
+/* Panels of about the same size. */
+static uint32_t panel_of(uint32_t n_out)
+{
+    const uint32_t n_panel = (n_out + WIDE - 1) / WIDE;
+    const uint32_t n = n_panel ? (n_out + n_panel - 1) / n_panel : 0;
+    return (n + WEIGHT_GROUP - 1) / WEIGHT_GROUP * WEIGHT_GROUP;
+}
+
+static struct linear_room lay_out(void *scratch, uint32_t n_row, uint32_t n_in, uint32_t n_out,
+                                  uint32_t panel)
+{
+    const size_t width = width_of(n_in), n_sum = n_out > 2 * PANEL ? n_out : 2 * PANEL;
+    const size_t bytes[4] = {n_row * width * sizeof(__half), n_row * sizeof(float),
+                             panel * width * sizeof(__half),
+                             n_row * n_sum * sizeof(float)};
+    uint8_t *piece[4], *at = (uint8_t *)scratch;
+    for (int i = 0; i < 4; i++) {
         piece[i] = at;
         at += align(bytes[i]);
     }
     return (struct linear_room){.x = (__half *)piece[0],
                                 .scale = (float *)piece[1],
                                 .w = (__half *)piece[2],
-                                .sum = {(float *)piece[3], (float *)piece[4]},
+                                .sum = (float *)piece[3],
                                 .bytes = (size_t)(at - (uint8_t *)scratch)};
-}
-
-static uint32_t panel_of(uint32_t n_out)
-{
-    const uint32_t n = (n_out + WEIGHT_GROUP - 1) / WEIGHT_GROUP * WEIGHT_GROUP;
-    return n < PANEL ? n : PANEL;
 }
 
 size_t cuda_linear_scratch(uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
 {
-    (void)n_out_sum; /* a panel at a time */
-    return lay_out(NULL, n_row, n_in, PANEL).bytes;
+    const uint32_t most = n_out_sum + LINEAR_PARTS_MAX * WEIGHT_GROUP; /* each part in groups */
+    return lay_out(NULL, n_row, n_in, most, most < WIDE ? most : WIDE).bytes;
+}
+
+/* A GLU's packed outputs in the place of f32 ones. */
+struct linear_kept {
+    __half *x;    /* [n_row, n] */
+    float *scale; /* [n_row] */
+};
+
+static bool is_kept(const struct op_linear *op, const float *y, uint32_t n, size_t stride)
+{
+    return op->kind == ROW_PROMPT && (uintptr_t)y % 64 == 0 && n % 64 == 0 &&
+           n <= KEPT_MAX && stride == n;
+}
+
+static struct linear_kept kept_at(const float *y, uint32_t n_row, uint32_t n)
+{
+    __half *x = (__half *)y;
+    return (struct linear_kept){x, (float *)(x + (size_t)n_row * n)};
 }
 
 /* ---- Rows ---- */
@@ -102,34 +139,96 @@ static sac_status pack(struct cuda_device *d, const struct linear_input *input,
 /* ---- Ends ---- */
 
 struct finish_args {
-    const float *sum[2]; /* [n_row, panel]; the second of a GLU, or NULL */
-    uint32_t panel, n;   /* of the panel's outputs `n` exist */
-    uint32_t first;      /* output of the panel's first */
-    const float *scale;  /* [n_row] or NULL: sums are final */
-    const uint8_t *head[2]; /* the panel's first group, which begins with its shrinks */
+    const float *sum[2]; /* [n_row, stride]; the second of a GLU, or NULL */
+    uint32_t stride, n, n_row;
+    uint32_t first;         /* output of the first sum */
+    const float *scale;     /* [n_row] or NULL: sums are final */
+    const uint8_t *head[2]; /* the first output's group, which begins with its shrinks */
     size_t group_bytes[2];
     struct linear_end end;
+    bool wide; /* y is aligned to 16 bytes in all rows */
 };
 
-static __global__ void __launch_bounds__(THREADS) finish(const struct finish_args a)
+/* Four of a row's outputs from o on. */
+static __device__ __forceinline__ float4 finish_load(const struct finish_args &a, int m,
+                                                     uint32_t row, uint32_t o)
 {
-    kernel_begin();
-    const uint32_t o = blockIdx.x * THREADS + threadIdx.x, row = blockIdx.y;
-    if (o >= a.n) return;
-    float v[2] = {0, 0};
-    for (int m = 0; m < 2 && a.sum[m]; m++) {
-        v[m] = a.sum[m][(size_t)row * a.panel + o];
-        if (!a.scale) continue;
-        const uint8_t *head = a.head[m] + o / WEIGHT_GROUP * a.group_bytes[m];
-        v[m] = v[m] / reinterpret_cast<const float *>(head)[o % WEIGHT_GROUP] * a.scale[row];
-    }
-    linear_finish(a.end, row, a.first + o, v[0], v[1]);
+    float4 v = *(const float4 *)(a.sum[m] + (size_t)row * a.stride + o);
+    if (!a.scale) return v;
+    const uint8_t *head = a.head[m] + o / WEIGHT_GROUP * a.group_bytes[m];
+    const float *by = reinterpret_cast<const float *>(head), scale = a.scale[row];
+    v.x = v.x / by[o % WEIGHT_GROUP] * scale;
+    v.y = v.y / by[o % WEIGHT_GROUP + 1] * scale;
+    v.z = v.z / by[o % WEIGHT_GROUP + 2] * scale;
+    v.w = v.w / by[o % WEIGHT_GROUP + 3] * scale;
+    return v;
 }
 
-static sac_status run_finish(struct cuda_device *d, const struct finish_args *a, uint32_t n_row)
+static __device__ __forceinline__ void finish_row(const struct finish_args &a, uint32_t row,
+                                                  uint32_t o)
 {
+    const float4 v = finish_load(a, 0, row, o);
+    const float4 up = a.sum[1] ? finish_load(a, 1, row, o) : make_float4(0, 0, 0, 0);
+    const uint32_t out = a.first + o;
+    float4 *const y = (float4 *)(a.end.y + row * a.end.y_stride + out);
+    if (a.wide && o + 4 <= a.n) {
+        const float4 old = a.end.epilogue == LINEAR_ADD ? *y : make_float4(0, 0, 0, 0);
+        *y = make_float4(linear_value(a.end, out, v.x, up.x, old.x),
+                         linear_value(a.end, out + 1, v.y, up.y, old.y),
+                         linear_value(a.end, out + 2, v.z, up.z, old.z),
+                         linear_value(a.end, out + 3, v.w, up.w, old.w));
+        return;
+    }
+    const float x[4] = {v.x, v.y, v.z, v.w}, w[4] = {up.x, up.y, up.z, up.w};
+    for (uint32_t i = 0; i < 4 && o + i < a.n; i++) linear_finish(a.end, row, out + i, x[i], w[i]);
+}
+
+/* A thread takes four outputs of a few rows. */
+static __global__ void __launch_bounds__(FINISH_THREADS) finish(const struct finish_args a)
+{
+    kernel_begin();
+    const uint32_t o = (blockIdx.x * FINISH_THREADS + threadIdx.x) * 4;
+    if (o >= a.n) return;
+#pragma unroll
+    for (uint32_t r = 0; r < FINISH_ROWS; r++) {
+        const uint32_t row = blockIdx.y * FINISH_ROWS + r;
+        if (row < a.n_row) finish_row(a, row, o);
+    }
+}
+
+static sac_status run_finish(struct cuda_device *d, struct finish_args *a)
+{
+    const uint32_t each = 4 * FINISH_THREADS;
+    a->wide = ((uintptr_t)(a->end.y + a->first) | a->end.y_stride * sizeof(float)) % 16 == 0;
     return queue_launch(d, "end of a linear layer", finish,
-                        dim3((a->n + THREADS - 1) / THREADS, n_row), THREADS, 0, *a);
+                        dim3((a->n + each - 1) / each, (a->n_row + FINISH_ROWS - 1) / FINISH_ROWS),
+                        FINISH_THREADS, 0, *a);
+}
+
+/* One row of a GLU a block, packed as linear_pack packs it. Shared memory: the row [n]. */
+static __global__ void __launch_bounds__(THREADS)
+    pack_glu(const struct finish_args a, const struct linear_kept to)
+{
+    kernel_begin();
+    float4 *const y = (float4 *)kernel_shared();
+    const uint32_t row = blockIdx.x;
+    float most = 0;
+#pragma unroll 2
+    for (uint32_t o = 4 * threadIdx.x; o < a.n; o += 4 * THREADS) {
+        const float4 v = finish_load(a, 0, row, o), up = finish_load(a, 1, row, o);
+        const float4 x = make_float4(
+            linear_value(a.end, o, v.x, up.x, 0), linear_value(a.end, o + 1, v.y, up.y, 0),
+            linear_value(a.end, o + 2, v.z, up.z, 0), linear_value(a.end, o + 3, v.w, up.w, 0));
+        y[o / 4] = x;
+        most = fmaxf(fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y))), fmaxf(fabsf(x.z), fabsf(x.w)));
+    }
+    const float scale = linear_scale_for(linear_reduce(0, most).y);
+    for (uint32_t o = 4 * threadIdx.x; o < a.n; o += 4 * THREADS) {
+        __half2 *out = (__half2 *)(to.x + (size_t)row * a.n + o);
+        out[0] = __floats2half2_rn(y[o / 4].x * scale, y[o / 4].y * scale);
+        out[1] = __floats2half2_rn(y[o / 4].z * scale, y[o / 4].w * scale);
+    }
+    if (threadIdx.x == 0) to.scale[row] = 1.0f / scale;
 }
 
 static struct linear_end end_of(const struct op_linear *op, uint32_t part)
@@ -160,19 +259,21 @@ static sac_status run_mixed(struct cuda_device *d, const struct op_linear *op,
                             const struct linear_rows *rows, const struct linear_room *room)
 {
     for (uint32_t first = 0; first < op->part[0].w->n_out; first += PANEL) {
-        struct finish_args a = {.panel = PANEL, .first = first, .end = end_of(op, 0)};
+        struct finish_args a = {
+            .stride = PANEL, .n_row = rows->n_row, .first = first, .end = end_of(op, 0)};
         for (uint32_t m = 0; m < 2; m++) {
             const struct weight w = panel_weight(op->part[m].w, first);
+            float *const sum = room->sum + m * PANEL * (size_t)rows->n_row;
             const struct narrow_use use = {.w = &w,
                                            .end = {.epilogue = LINEAR_STORE,
-                                                   .y = room->sum[m],
+                                                   .y = sum,
                                                    .y_stride = PANEL,
                                                    .n_out = w.n_out}};
             TRY(narrow_run(d, rows, &use, 1));
-            a.sum[m] = room->sum[m];
+            a.sum[m] = sum;
             a.n = w.n_out;
         }
-        TRY(run_finish(d, &a, rows->n_row));
+        TRY(run_finish(d, &a));
     }
     return SAC_OK;
 }
@@ -193,58 +294,65 @@ static sac_status run_narrow(struct cuda_device *d, const struct op_linear *op,
 
 /* ---- Prompt rows ---- */
 
-/* Panel `first` .. of part i; of a GLU both parts. */
-static sac_status run_panel(struct cuda_device *d, const struct op_linear *op,
-                            const struct linear_rows *rows, const struct linear_room *room,
-                            uint32_t part, uint32_t first)
+/* Sums of all parts' outputs, which lie behind each other as in one matrix. */
+static sac_status multiply_parts(struct cuda_device *d, const struct op_linear *op,
+                                 const struct linear_rows *rows, const struct linear_room *room,
+                                 uint32_t n_out)
 {
-    const struct weight *w = op->part[part].w;
-    const uint32_t left = w->n_group * WEIGHT_GROUP - first, panel = left < PANEL ? left : PANEL;
-    struct finish_args a = {.panel = panel,
-                            .n = w->n_out - first < panel ? w->n_out - first : panel,
-                            .first = first,
-                            .scale = rows->scale,
-                            .end = end_of(op, part)};
-    for (uint32_t m = 0; m < (is_glu(op) ? 2u : 1u); m++) {
-        const struct weight *of = op->part[part + m].w;
-        TRY(narrow_unpack(d, room->w, of, first / WEIGHT_GROUP, panel / WEIGHT_GROUP));
-        TRY(blas_multiply(d, room->sum[m], rows, room->w, panel));
-        a.sum[m] = room->sum[m];
-        a.head[m] = of->data + first / WEIGHT_GROUP * of->group_bytes;
-        a.group_bytes[m] = of->group_bytes;
+    const uint32_t n_panel = panel_of(n_out) / WEIGHT_GROUP; /* groups */
+    uint32_t first = 0, n = 0;
+    for (uint32_t i = 0; i < op->n_part; i++) {
+        const struct weight *w = op->part[i].w;
+        for (uint32_t g = 0, take; g < w->n_group; g += take) {
+            take = w->n_group - g < n_panel - n ? w->n_group - g : n_panel - n;
+            TRY(narrow_unpack(d, room->w + (size_t)n * WEIGHT_GROUP * rows->width, w, g, take));
+            n += take;
+            if (n < n_panel && (g + take < w->n_group || i + 1 < op->n_part)) continue;
+            TRY(blas_multiply(d, room->sum + first, n_out, rows, room->w, n * WEIGHT_GROUP));
+            first += n * WEIGHT_GROUP;
+            n = 0;
+        }
     }
-    return run_finish(d, &a, rows->n_row);
+    return SAC_OK;
 }
 
 static sac_status run_wide(struct cuda_device *d, const struct op_linear *op,
                            const struct linear_rows *rows, const struct linear_room *room)
 {
-    const uint32_t n = is_glu(op) ? 1 : op->n_part;
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t first = 0; first < op->part[i].w->n_out; first += PANEL)
-            TRY(run_panel(d, op, rows, room, i, first));
+    const uint32_t n_out = wide_outputs(op), n_sum = is_glu(op) ? 2 : 1;
+    const float *sum = room->sum;
+    TRY(multiply_parts(d, op, rows, room, n_out));
+    for (uint32_t i = 0; i < op->n_part; i += n_sum) {
+        struct finish_args a = {.stride = n_out,
+                                .n = op->part[i].w->n_out,
+                                .n_row = rows->n_row,
+                                .scale = rows->scale,
+                                .end = end_of(op, i)};
+        for (uint32_t m = 0; m < n_sum; m++) {
+            const struct weight *w = op->part[i + m].w;
+            a.sum[m] = sum;
+            a.head[m] = w->data;
+            a.group_bytes[m] = w->group_bytes;
+            sum += (size_t)w->n_group * WEIGHT_GROUP;
+        }
+        if (op->keep_y && is_kept(op, a.end.y, a.n, a.end.y_stride))
+            return queue_launch(d, "packing of a GLU", pack_glu, rows->n_row, THREADS,
+                                a.n * sizeof(float), a, kept_at(a.end.y, rows->n_row, a.n));
+        TRY(run_finish(d, &a));
+    }
     return SAC_OK;
-}
-
-/* Outputs of a panel of the op's parts. */
-static uint32_t panel_of_op(const struct op_linear *op)
-{
-    uint32_t n = 0;
-    if (op->kind == ROW_DECODE) return PANEL;
-    for (uint32_t i = 0; i < op->n_part; i++)
-        n = op->part[i].w->n_out > n ? op->part[i].w->n_out : n;
-    return panel_of(n);
 }
 
 sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op)
 {
+    const uint32_t n_out = wide_outputs(op);
     const struct linear_room room =
-        lay_out(op->scratch, op->n_row, op->n_in, panel_of_op(op));
+        lay_out(op->scratch, op->n_row, op->n_in, n_out, panel_of(n_out));
     const struct linear_input input = input_of(op);
     struct linear_rows rows = {.x = room.x,
                                .scale = room.scale,
-                               .part = is_glu(op) ? NULL : room.sum[0],
-                               .part_row = 2 * PANEL, /* both sums, which lie together */
+                               .part = is_glu(op) ? NULL : room.sum,
+                               .part_row = 2 * PANEL,
                                .n_row = op->n_row,
                                .width = input.width};
     if (op->group || room.bytes > op->scratch_bytes)
@@ -253,8 +361,13 @@ sac_status cuda_linear(struct cuda_device *d, const struct op_linear *op)
     for (uint32_t i = 0; i < op->n_part; i++) n_group += op->part[i].w->n_group;
     if (op->kind == ROW_DECODE && narrow_packs(d, op->n_row, input.width, n_group))
         rows.input = &input;
-    else
+    else if (op->kept_x && is_kept(op, op->x, op->n_in, op->x_stride)) {
+        const struct linear_kept kept = kept_at(op->x, op->n_row, op->n_in);
+        rows.x = kept.x;
+        rows.scale = kept.scale;
+    } else {
         TRY(pack(d, &input, &rows));
+    }
     return op->kind == ROW_DECODE ? run_narrow(d, op, &rows, &room)
                                   : run_wide(d, op, &rows, &room);
 }

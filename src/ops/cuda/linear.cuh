@@ -53,9 +53,9 @@ sac_status narrow_run(struct cuda_device *d, const struct linear_rows *rows,
 sac_status narrow_unpack(struct cuda_device *d, __half *out, const struct weight *w,
                          uint32_t begin, uint32_t n);
 
-/* out [n_row, n_out] f32 = x [n_row, width] w [n_out, width]^T (blas.cu). */
-sac_status blas_multiply(struct cuda_device *d, float *out, const struct linear_rows *rows,
-                         const __half *w, uint32_t n_out);
+/* out [n_row, n_out] f32, rows `stride` apart = x [n_row, width] w [n_out, width]^T (blas.cu). */
+sac_status blas_multiply(struct cuda_device *d, float *out, size_t stride,
+                         const struct linear_rows *rows, const __half *w, uint32_t n_out);
 
 /* ---- Packing ---- */
 
@@ -159,18 +159,26 @@ static __device__ inline float linear_gelu(float x)
     return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
-/* One sum: its row and output are the place in y; `up` is a GLU's second one. */
+/* What a sum becomes, where y was `old`; `up` is a GLU's second one. */
+static __device__ inline float linear_value(const struct linear_end &end, uint32_t out, float v,
+                                            float up, float old)
+{
+    if (end.bias) v += end.bias[out];
+    switch (end.epilogue) {
+    case LINEAR_STORE: break;
+    case LINEAR_ADD: return old + v;
+    case LINEAR_GLU_SILU: return linear_silu(v) * up;
+    case LINEAR_GLU_GELU: return linear_gelu(v) * up;
+    }
+    return v;
+}
+
+/* The same to its row and output in y. */
 static __device__ inline void linear_finish(const struct linear_end &end, uint32_t row,
                                             uint32_t out, float v, float up)
 {
-    if (end.bias) v += end.bias[out];
     float *y = end.y + row * end.y_stride + out;
-    switch (end.epilogue) {
-    case LINEAR_STORE: *y = v; break;
-    case LINEAR_ADD: *y += v; break;
-    case LINEAR_GLU_SILU: *y = linear_silu(v) * up; break;
-    case LINEAR_GLU_GELU: *y = linear_gelu(v) * up; break;
-    }
+    *y = linear_value(end, out, v, up, end.epilogue == LINEAR_ADD ? *y : 0.0f);
 }
 
 #endif
