@@ -190,8 +190,18 @@ void chooser_jump(sac_engine *e, uint32_t seq_i)
     past_set_begin(e, seq_i, e->seqs[seq_i].n_done);
 }
 
-sac_status chooser_meets_segments(const struct method *m, sac_error *err)
+sac_status chooser_meets_documents(const sac_engine *e, const struct method *m, sac_error *err)
 {
+    if (!m->decode || e->backend.is_host) return SAC_OK;
+    return error_set(err, SAC_ERR_UNSUPPORTED,
+                     "decode method %s does not choose among joined documents on a GPU: use full, "
+                     "or --device cpu",
+                     m->name);
+}
+
+sac_status chooser_meets_segments(const sac_engine *e, const struct method *m, sac_error *err)
+{
+    TRY(chooser_meets_documents(e, m, err));
     if (!m->decode || m->meets_segments) return SAC_OK;
     return error_set(err, SAC_ERR_UNSUPPORTED,
                      "decode method %s cannot choose in a sequence that texts were attached to",
@@ -204,6 +214,7 @@ static sac_status check_gaps(const sac_engine *e, uint32_t seq_i, const struct s
                              sac_error *err)
 {
     const bool by_joining = compact_has_gaps(e, seq_i);
+    if (by_joining) TRY(chooser_meets_documents(e, next->method, err));
     if (!e->seqs[seq_i].has_gaps || (by_joining && !next->method->evicts)) return SAC_OK;
     return error_set(err, SAC_ERR_ARG,
                      "sequence %u cannot change to decode method %s: %s has dropped tokens", seq_i,
@@ -223,7 +234,7 @@ static sac_status use(sac_engine *e, enum chooser_kind kind, sac_seq id, uint32_
     if (s->method_i[kind] == method_i) return SAC_OK;
     if (kind == CHOOSER_DECODE) TRY(check_gaps(e, id, &specs->spec[method_i], err));
     if (kind == CHOOSER_DECODE && e->segments.n[id] > 0)
-        TRY(chooser_meets_segments(specs->spec[method_i].method, err));
+        TRY(chooser_meets_segments(e, specs->spec[method_i].method, err));
     s->method_i[kind] = method_i;
     s->dial.has_own[kind] = false;
     chooser_forget(e, kind, id);

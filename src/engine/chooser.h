@@ -56,8 +56,10 @@ void chooser_fork(sac_engine *e, uint32_t dst, uint32_t src);
 void chooser_cut(sac_engine *e, uint32_t seq_i, uint32_t n_tok);
 /* The sequence has got tokens that it did not compute: what methods knew of it is forgotten. */
 void chooser_jump(sac_engine *e, uint32_t seq_i);
-/* Whether a decode method can choose in a sequence with segments. */
-sac_status chooser_meets_segments(const struct method *m, sac_error *err);
+/* Whether a decode method can choose in a sequence with segments; in one that was joined and may
+ * lack pages. */
+sac_status chooser_meets_segments(const sac_engine *e, const struct method *m, sac_error *err);
+sac_status chooser_meets_documents(const sac_engine *e, const struct method *m, sac_error *err);
 
 /* The method of this kind that a sequence uses. */
 const struct chooser_method *chooser_method(const sac_engine *e, enum chooser_kind kind,

@@ -83,6 +83,7 @@ static sac_status check_method(const struct compose *c, sac_error *err)
         return error_set(err, SAC_ERR_UNSUPPORTED,
                          "context method %s needs decode method %s, which the engine does not have",
                          c->spec.method->name, hooks->decode);
+    if (!hooks->computes_all) TRY(chooser_meets_documents(c->e, decode, err));
     if (!hooks->probe && question_of(c) == CONTEXT_QUESTION_NONE) return SAC_OK;
     if (c->e->params.record)
         return error_set(err, SAC_ERR_UNSUPPORTED,
@@ -310,7 +311,7 @@ static sac_status run_probe(struct compose *c, struct notes_watch *w, sac_error 
     }
     const size_t n = (size_t)c->view.n_layer * config_q_width(&e->model->config);
     for (size_t i = 0; i < n; i++) w->query[i] /= (float)count_asking(c);
-    return SAC_OK;
+    return notes_check(w, err);
 }
 
 /* Queries before rotation, means over those that ask. The sequence is made anew afterwards. */

@@ -11,6 +11,9 @@ struct decode_away {
     bool *asked;                     /* the same: a method has chosen */
     bool *chosen;                    /* [n_layer][n_seq_max] by lists, not dense as a whole */
     bool pending;                    /* some of it is not counted yet */
+    /* Lists of the host's, of sequences that lack pages: [n_seq_max][n_kv_head * max_page] and
+     * [n_seq_max][n_kv_head + 1] */
+    uint32_t *left, *left_ptr;
 };
 
 struct decode {

@@ -8,7 +8,10 @@
  *  2. A run all of whose lanes the program knows to be dense has no lists: the bits and the
  *     launches of dense attention.
  *
- * Not here: methods of the host, eviction and joined documents, which a device refuses. */
+ *  3. A row of a sequence that lacks pages, as one joined of documents may, reads by a list that is
+ *     made here: all pages that are left. No method chooses for it.
+ *
+ * Not here: methods of the host, and those that evict, which a device refuses. */
 #include "engine/decode.h"
 #include "engine/engine.h"
 #include "engine/lane.h"
@@ -26,6 +29,9 @@ void decode_device_plan(sac_engine *e, struct arena *a)
     w->count = arena_take(a, n, sizeof *w->count);
     w->asked = arena_take(a, n, sizeof *w->asked);
     w->chosen = arena_take(a, n_layer * n_seq, sizeof *w->chosen);
+    const size_t n_left = e->params.compose ? n_seq : 0, n_kv_head = e->pool.geom.n_kv_head;
+    w->left = arena_take(a, n_left * n_kv_head * e->pool.max_page, sizeof *w->left);
+    w->left_ptr = arena_take(a, n_left * (n_kv_head + 1), sizeof *w->left_ptr);
     w->pending = false;
 }
 
@@ -40,7 +46,49 @@ static const struct method *run_method(const sac_engine *e, uint32_t run_i)
     return chooser_method(e, CHOOSER_DECODE, e->batch.run[run_i].seq_i)->spec->method;
 }
 
+/* ---- What is left ---- */
+
+/* Lets a run whose sequence lacks pages read those that are there, and says so to its lanes. */
+static void list_left(sac_engine *e, uint32_t layer, uint32_t run_i, struct attn_run *run,
+                      struct reading_lane *lane)
+{
+    const struct decode_away *w = &e->decode.away;
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head, seq_i = e->batch.run[run_i].seq_i;
+    const size_t max_page = e->pool.max_page;
+    uint32_t *page = w->left + run_i * n_kv_head * max_page, n = 0;
+    uint32_t *ptr = w->left_ptr + (size_t)run_i * (n_kv_head + 1);
+    const page_id *table = pool_table(&e->pool, seq_i, layer);
+    if (!e->seqs[seq_i].has_gaps) return;
+    assert(e->params.compose && !run_method(e, run_i)->decode);
+    for (uint32_t h = 0; h < n_kv_head; h++, table += max_page) {
+        ptr[h] = n;
+        for (uint32_t p = 0; p < e->batch.run[run_i].pos0 / PAGE_TOK; p++)
+            if (table[p] != PAGE_NONE) page[n++] = p;
+        lane[h].dense = true;
+        lane[h].n_page = n - ptr[h];
+        lane[h].kv_bytes = lane[h].n_page * (uint64_t)e->pool.geom.bytes;
+    }
+    ptr[n_kv_head] = n;
+    run->select = page;
+    run->select_ptr = ptr;
+}
+
+static void list_all_left(sac_engine *e, const struct reading *r)
+{
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head;
+    for (uint32_t i = 0; i < r->n_decode; i++)
+        list_left(e, r->layer, i, &r->run[i], &r->lane[i * (size_t)n_kv_head]);
+}
+
 /* ---- Choices ---- */
+
+/* Whether a method may choose for one of the rows. */
+static bool any_asks(const sac_engine *e, const struct reading *r)
+{
+    for (uint32_t i = 0; i < r->n_decode; i++)
+        if (run_method(e, i)->decode) return true;
+    return false;
+}
 
 static struct method_pick make_pick(const sac_engine *e, uint32_t item_i, const struct method *m)
 {
@@ -143,13 +191,18 @@ void decode_device_choose(sac_engine *e, struct reading *r)
 {
     const uint32_t n_kv_head = e->pool.geom.n_kv_head, n = r->n_decode * n_kv_head;
     r->lane = e->attend.lane;
-    r->away = n > 0;
-    if (n == 0) return;
     memset(r->lane, 0, n * sizeof *r->lane);
+    r->away = any_asks(e, r);
+    if (!r->away) {
+        for (uint32_t i = 0; i < n; i++) r->lane[i].dense = true;
+        list_all_left(e, r);
+        return;
+    }
     make_lanes(e, r, n);
     ask_all(e, n);
     make_lists(e, r, n);
     for (uint32_t i = 0; i < r->n_decode; i++) point_run(e, r, i);
+    list_all_left(e, r);
     for (uint32_t i = 0; i < n; i++) { /* what choosing reads is known now */
         sac_reads *t = &e->batch.run[i / n_kv_head].reads;
         t->choose_bytes_read += r->lane[i].meter.bytes[METER_CHOOSE];
@@ -203,6 +256,7 @@ static void count_layer(sac_engine *e, uint32_t layer)
         }
         r.run[i] = (struct attn_run){
             .row0 = of->row0, .n_row = of->n_row, .pos0 = of->pos0, .kind = of->kind};
+        list_left(e, layer, i, &r.run[i], &r.lane[i * (size_t)n_kv_head]);
         if (!d->away.chosen[(size_t)layer * e->params.n_seq_max + i]) continue;
         r.run[i].select = d->page;
         r.run[i].select_ptr = page_ptr;

@@ -44,7 +44,8 @@ sac_status device_open(sac_engine *e, sac_error *err)
         return error_set(err, SAC_ERR_ARG, "a share of %g of the GPU's memory: must be 0 to 1",
                          (double)p->device_share);
     TRY(refuse_methods(e, err));
-    if (p->compose) TRY(device_refuse(e, "joining of documents", err));
+    if (p->compose && p->tier)
+        TRY(device_refuse(e, "joining of documents with pages in the machine's memory", err));
     if (p->record) TRY(device_refuse(e, "a recorder", err));
     if (p->learn) TRY(device_refuse(e, "learning of a method's table", err));
     return SAC_OK;

@@ -133,6 +133,7 @@ static void plan_scratch(sac_engine *e, struct arena *a)
     s->attn = arena_take_tensor(a, n * n_q, sizeof(float));
     s->ffn = arena_take_tensor(a, n * c->n_ff, sizeof(float));
     s->x_in = is_host ? s->x : arena_take(a, n * c->n_embd, sizeof(float));
+    s->qkv_seen = is_host ? s->qkv : arena_take(a, n * (n_q + 2 * n_kv), sizeof(float));
     for (int i = 0; i < 2; i++) {
         s->cos[i] = arena_take_tensor(a, n_angle, sizeof(float));
         s->sin[i] = arena_take_tensor(a, n_angle, sizeof(float));

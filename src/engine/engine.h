@@ -88,6 +88,7 @@ struct scratch {
     float *cos[2], *sin[2]; /* [n_row_max, n_rot/2] global and local layers */
     /* Where the program writes x, cos and sin: the same places, unless a device computes. */
     float *x_in, *cos_in[2], *sin_in[2];
+    float *qkv_seen;         /* where it reads qkv (layer_look), likewise */
     void *linear, *attn_ops; /* scratch of the ops */
     size_t linear_bytes, attn_bytes;
 };

@@ -210,6 +210,14 @@ void layer_qkv(sac_engine *e, uint32_t layer)
     rotate_heads(e, w, layer);
 }
 
+sac_status layer_look(const sac_engine *e, sac_error *err)
+{
+    const size_t width = config_qkv_width(&e->model->config);
+    backend_down(&e->backend, e->scratch.qkv_seen, e->scratch.qkv,
+                 e->batch.n_row * width * sizeof *e->scratch.qkv);
+    return backend_wait(&e->backend, err);
+}
+
 void layer_out(sac_engine *e, uint32_t layer)
 {
     const struct layer_weights *w = &e->weights->layer[layer];

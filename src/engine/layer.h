@@ -18,6 +18,9 @@ void layer_angles(sac_engine *e);
 void layer_qkv(sac_engine *e, uint32_t layer);
 void layer_out(sac_engine *e, uint32_t layer);
 
+/* The rows' queries, keys and values come to e->scratch.qkv_seen; on a host they are there. */
+sac_status layer_look(const sac_engine *e, sac_error *err);
+
 /* One linear op in the engine's scratch; counts the bytes that it reads. */
 void layer_linear(sac_engine *e, struct op_linear *op);
 

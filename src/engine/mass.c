@@ -2,12 +2,15 @@
  *
  * A layer is one item of work, whatever the threads are, and adds up its heads and rows in order.
  * Keys are turned to meet the queries as they are, each once; of q8 pages the first two bits of a
- * key count, which lie together and tell its share nearly as well. */
+ * key count, which lie together and tell its share nearly as well. A device does a layer after the
+ * other by a slot of its own (ops/mass.h). */
 #include "engine/mass.h"
 
 #include "base/exp.h"
 #include "base/half.h"
 #include "base/mem.h"
+#include "kv/mirror.h"
+#include "ops/mass.h"
 
 #include <math.h>
 #include <string.h>
@@ -128,23 +131,77 @@ static void read_layer(void *arg, uint32_t layer, uint32_t worker_i)
     }
 }
 
+/* ---- On a device ---- */
+
+/* `room`: what is read of a layer, and scratch. */
+static void read_layer_away(const struct mass *m, uint32_t layer, float *room)
+{
+    const sac_engine *e = m->e;
+    const struct config *c = &e->model->config;
+    const struct notes_watch *w = m->job->watch;
+    if (config_layer_is_local(c, layer)) return;
+    e->ops.docs.mass(e->workers, &(struct op_mass){.geom = &e->pool.geom,
+                                                   .frames = pool_frames(&e->pool),
+                                                   .frame = mirror_of(&e->pool, w->seq_i, layer),
+                                                   .table_stride = e->pool.max_page,
+                                                   .n_page = m->job->n_page,
+                                                   .n_row = w->n_sample,
+                                                   .n_head = c->n_head,
+                                                   .q = w->sample + (size_t)layer * w->n_sample *
+                                                                        config_q_width(c),
+                                                   .segment = m->view,
+                                                   .n_segment = m->n_view,
+                                                   .rope = e->shape.rope,
+                                                   .scale = c->attn_scale,
+                                                   .softcap = c->attn_softcap,
+                                                   .spare = room + n_tok_of(m),
+                                                   .mass = room});
+    backend_down(&e->backend, m->out + layer * n_tok_of(m), room, n_tok_of(m) * sizeof *room);
+}
+
+static sac_status read_away(sac_engine *e, struct mass *m, sac_error *err)
+{
+    const size_t n_spare =
+        op_mass_spare(m->job->n_page, m->job->watch->n_sample, e->model->config.n_head);
+    const size_t bytes = (n_tok_of(m) + n_spare) * sizeof(float);
+    float *room = backend_take(&e->backend, bytes);
+    if (!room)
+        return error_set(err, SAC_ERR_MEMORY, "%s has no %zu MiB for what a question reads",
+                         e->backend.name, bytes >> 20);
+    mirror_update(&e->pool, m->job->watch->seq_i, m->job->n_page);
+    for (uint32_t layer = m->job->first; layer < m->job->end; layer++)
+        read_layer_away(m, layer, room);
+    const sac_status status = backend_wait(&e->backend, err);
+    backend_give(&e->backend, room, bytes);
+    return status;
+}
+
+/* ---- Both ---- */
+
+static sac_status read_here(struct mass *m, sac_error *err)
+{
+    const sac_engine *e = m->e;
+    const struct config *c = &e->model->config;
+    bool lost = false;
+    m->lost = &lost;
+    m->worker_floats = n_tok_of(m) * (c->head_dim + c->n_head / c->n_kv_head);
+    m->worker = mem_alloc(workers_count(e->workers) * m->worker_floats * sizeof *m->worker);
+    if (!m->worker)
+        return error_set(err, SAC_ERR_MEMORY, "out of memory for what a question reads");
+    workers_for(e->workers, c->n_layer, read_layer, m);
+    mem_free(m->worker);
+    return lost ? tier_explain(e->pool.tier, SAC_ERR_IO, err) : SAC_OK;
+}
+
 sac_status mass_read(sac_engine *e, const struct mass_job *job, float *mass, sac_error *err)
 {
     const struct config *c = &e->model->config;
-    bool lost = false;
-    struct mass m = {.e = e, .job = job, .out = mass, .lost = &lost};
-    const size_t n_tok = n_tok_of(&m);
-    m.worker_floats = n_tok * (c->head_dim + c->n_head / c->n_kv_head);
+    struct mass m = {.e = e, .job = job, .out = mass};
     m.turn = mem_alloc((size_t)SEGMENT_MAX * c->rope.n_rot * sizeof *m.turn);
-    m.worker = mem_alloc(workers_count(e->workers) * m.worker_floats * sizeof *m.worker);
-    const bool ok = m.turn && m.worker;
-    if (ok) {
-        memset(mass, 0, c->n_layer * n_tok * sizeof *mass);
-        m.n_view = segment_views_from(e, job->watch->seq_i, job->n_page, false, m.view, m.turn);
-        workers_for(e->workers, c->n_layer, read_layer, &m);
-    }
+    if (!m.turn) return error_set(err, SAC_ERR_MEMORY, "out of memory for what a question reads");
+    memset(mass, 0, c->n_layer * n_tok_of(&m) * sizeof *mass);
+    m.n_view = segment_views_from(e, job->watch->seq_i, job->n_page, false, m.view, m.turn);
+    const sac_status status = e->backend.is_host ? read_here(&m, err) : read_away(e, &m, err);
     mem_free(m.turn);
-    mem_free(m.worker);
-    if (lost) return tier_explain(e->pool.tier, SAC_ERR_IO, err);
-    return ok ? SAC_OK : error_set(err, SAC_ERR_MEMORY, "out of memory for what a question reads");
+    return status;
 }

@@ -8,6 +8,7 @@
 #include "engine/notes.h"
 
 #include "base/mem.h"
+#include "engine/layer.h"
 
 #include <assert.h>
 #include <math.h>
@@ -79,20 +80,21 @@ static void add_query(const sac_engine *e, uint32_t row, uint32_t layer)
     const size_t n = query_width(e), n_angle = e->shape.rope.n_rot / 2;
     const bool local = config_layer_is_local(&e->model->config, layer);
     float *sum = e->watch->query + layer * n, query[512];
-    const float *q = e->scratch.qkv + row * config_qkv_width(&e->model->config);
+    const float *q = e->scratch.qkv_seen + row * config_qkv_width(&e->model->config);
     const uint32_t d = e->pool.geom.head_dim;
     for (uint32_t h = 0; h < n / d; h++) {
         memcpy(query, q + h * d, d * sizeof *query);
-        unturn(e, query, 1, e->scratch.cos[local] + row * n_angle,
-               e->scratch.sin[local] + row * n_angle);
+        unturn(e, query, 1, e->scratch.cos_in[local] + row * n_angle,
+               e->scratch.sin_in[local] + row * n_angle);
         for (uint32_t i = 0; i < d; i++) sum[h * d + i] += query[i];
     }
 }
 
 void notes_see(sac_engine *e, uint32_t layer)
 {
-    const struct notes_watch *w = e->watch;
+    struct notes_watch *w = e->watch;
     const size_t n = query_width(e), stride = config_qkv_width(&e->model->config);
+    if (w->status == SAC_OK) w->status = layer_look(e, &w->why);
     for (uint32_t r = 0; r < e->batch.n_row; r++) {
         const uint32_t pos = e->batch.pos[r];
         if (e->batch.seq_i[r] != w->seq_i) continue;
@@ -100,9 +102,14 @@ void notes_see(sac_engine *e, uint32_t layer)
         if (!w->every || pos < w->first || (pos - w->first) % w->every) continue;
         const size_t i = (pos - w->first) / w->every;
         if (i < w->n_sample)
-            memcpy(w->sample + ((size_t)layer * w->n_sample + i) * n, e->scratch.qkv + r * stride,
-                   n * sizeof(float));
+            memcpy(w->sample + ((size_t)layer * w->n_sample + i) * n,
+                   e->scratch.qkv_seen + r * stride, n * sizeof(float));
     }
+}
+
+sac_status notes_check(const struct notes_watch *w, sac_error *err)
+{
+    return w->status == SAC_OK ? SAC_OK : error_set(err, w->status, "%s", w->why.msg);
 }
 
 sac_status notes_begin(struct notes_watch *w, sac_engine *e, uint32_t seq_i, uint32_t n_head,
@@ -137,11 +144,11 @@ void notes_end(struct notes_watch *w, sac_engine *e)
 struct making {
     sac_engine *e;
     const struct notes_watch *w;
-    uint32_t layer, n_tok, n_block;
+    uint32_t layer, kv_head, n_tok, n_block;
     struct context_note note;
     float *key;  /* [n_pos, d] of one KV head, all positions of the sequence */
     float *look; /* [n_sample, n_tok] attention, mean over heads */
-    float *row;  /* [n_pos] */
+    float *row;  /* [n_worker][n_pos] */
 };
 
 static sac_status read_keys(const struct making *m, uint32_t kv_head, sac_error *err)
@@ -153,36 +160,34 @@ static sac_status read_keys(const struct making *m, uint32_t kv_head, sac_error 
     return SAC_OK;
 }
 
-/* Attention of the kept rows' query heads over the keys of theirs, added to `look`. */
-static void look(const struct making *m, uint32_t kv_head)
+/* Attention of a kept row's query heads over the keys of theirs, added to `look`. */
+static void look_row(void *arg, uint32_t s, uint32_t worker_i)
 {
+    const struct making *m = arg;
     const sac_engine *e = m->e;
     const struct config *c = &e->model->config;
     const uint32_t d = c->head_dim, group = c->n_head / c->n_kv_head, first = m->w->first;
-    for (uint32_t s = 0; s < m->w->n_sample; s++) {
-        const uint32_t n = first + s * m->w->every + 1;
-        for (uint32_t g = 0; g < group; g++) {
-            const float *q = m->w->sample +
-                             ((size_t)m->layer * m->w->n_sample + s) * query_width(e) +
-                             (kv_head * group + g) * d;
-            double sum = 0;
-            float most = -INFINITY;
-            e->ops.dots(&(struct op_dots){.a = q,
-                                          .b = m->key,
-                                          .a_stride = d,
-                                          .b_stride = d,
-                                          .n_a = 1,
-                                          .n_b = n,
-                                          .width = d,
-                                          .out = m->row,
-                                          .out_stride = n});
-            for (uint32_t j = 0; j < n; j++) most = fmaxf(most, m->row[j]);
-            for (uint32_t j = 0; j < n; j++)
-                sum += (double)(m->row[j] = expf((m->row[j] - most) * c->attn_scale));
-            for (uint32_t j = first; j < n; j++)
-                m->look[(size_t)s * m->n_tok + j - first] +=
-                    (float)((double)m->row[j] / sum / c->n_head);
-        }
+    const uint32_t n = first + s * m->w->every + 1;
+    float *row = m->row + (size_t)worker_i * m->w->end;
+    for (uint32_t g = 0; g < group; g++) {
+        const float *q = m->w->sample + ((size_t)m->layer * m->w->n_sample + s) * query_width(e) +
+                         (m->kv_head * group + g) * d;
+        double sum = 0;
+        float most = -INFINITY;
+        e->ops.dots(&(struct op_dots){.a = q,
+                                      .b = m->key,
+                                      .a_stride = d,
+                                      .b_stride = d,
+                                      .n_a = 1,
+                                      .n_b = n,
+                                      .width = d,
+                                      .out = row,
+                                      .out_stride = n});
+        for (uint32_t j = 0; j < n; j++) most = fmaxf(most, row[j]);
+        for (uint32_t j = 0; j < n; j++)
+            sum += (double)(row[j] = expf((row[j] - most) * c->attn_scale));
+        for (uint32_t j = first; j < n; j++)
+            m->look[(size_t)s * m->n_tok + j - first] += (float)((double)row[j] / sum / c->n_head);
     }
 }
 
@@ -264,8 +269,9 @@ static sac_status note_layer(struct making *m, struct notes *notes, uint32_t lay
     for (size_t i = 0; i < n; i++)
         ((float *)m->note.query)[i] = m->w->query[layer * n + i] / (float)(m->w->end - m->w->begin);
     for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++) {
+        m->kv_head = h;
         TRY(read_keys(m, h, err));
-        look(m, h);
+        workers_for(e->workers, m->w->n_sample, look_row, m);
         note_keys(m, h);
     }
     for (uint32_t b = 0; b < m->n_block; b++) note_block(m, b);
@@ -275,12 +281,13 @@ static sac_status note_layer(struct making *m, struct notes *notes, uint32_t lay
 sac_status notes_make(struct notes_watch *w, sac_engine *e, sac_error *err)
 {
     struct making m = {.e = e, .w = w, .n_tok = w->end - w->first};
+    TRY(notes_check(w, err));
     const size_t n_float = notes_floats(e, m.n_tok);
     struct notes *notes = mem_calloc(1, sizeof *notes + n_float * sizeof(float));
     m.n_block = block_count(m.n_tok);
     m.key = mem_alloc((size_t)w->end * e->pool.geom.head_dim * sizeof *m.key);
     m.look = mem_alloc((size_t)w->n_sample * m.n_tok * sizeof *m.look);
-    m.row = mem_alloc(w->end * sizeof *m.row);
+    m.row = mem_alloc((size_t)workers_count(e->workers) * w->end * sizeof *m.row);
     sac_status status = SAC_OK;
     if (!notes || !m.key || !m.look || !m.row)
         status =

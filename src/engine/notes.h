@@ -21,10 +21,15 @@ struct notes_watch {
     uint32_t first, every; /* rows first, first + every, .. are kept, n_sample of them; 0: none */
     uint32_t n_sample;
     float *sample; /* [n_layer, n_sample, n_head, head_dim] rotated */
+    /* Of a device that could not show its rows: the first failure. What is noted is of no use. */
+    sac_status status;
+    sac_error why;
 };
 
 /* Of a layer that has projected and rotated. */
 void notes_see(sac_engine *e, uint32_t layer);
+/* Whether all rows so far could be seen. */
+sac_status notes_check(const struct notes_watch *w, sac_error *err);
 
 /* Floats of all notes of a text. */
 size_t notes_floats(const sac_engine *e, uint32_t n_tok);

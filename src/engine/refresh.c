@@ -16,13 +16,16 @@
  *     one belongs, nor anything behind itself.
  *  2. What is computed for a row does not depend on the chunk that it is in.
  *  3. Keys and values of layer 0 follow from the tokens alone: they are what they were, and their
- *     pages stay those of the documents. */
+ *     pages stay those of the documents.
+ *  4. Where a device computes, hidden states and open pages are its memory. The program looks at
+ *     rows and open pages, by copies, where a composer watches changes or mixes new with old. */
 #include "engine/refresh.h"
 
 #include "base/mem.h"
 #include "engine/attend.h"
 #include "engine/evict.h"
 #include "engine/layer.h"
+#include "kv/mirror.h"
 
 #include <assert.h>
 #include <math.h>
@@ -39,15 +42,17 @@ struct refresh {
     uint16_t *depth; /* [n_tok] layers that the token is computed in */
     uint32_t *slot;  /* [n_tok] of its hidden state */
     uint32_t *row;   /* [n_tok] tokens of a sweep, ascending */
-    float *x;        /* [n_slot, n_embd] */
+    float *x;        /* [n_slot, n_embd] memory of the backend */
     float *change_k, *change_v;
     float *old, *line; /* of each worker: a page's keys and values, those of a token */
     /* Of one chunk: runs, pages in 16-bit form and where they lie. */
-    struct attn_run *run; /* [n_row_max] */
-    uint32_t n_run;
+    struct attn_run *run;   /* [n_row_max] */
+    struct attn_run *write; /* those of them that the layer's mask names */
+    uint32_t n_run, n_write;
     uint32_t *page; /* [n_page] */
     uint32_t n_page;
-    uint8_t *own;              /* [n_row_max][n_kv_head][tail_bytes] */
+    uint8_t *own;      /* [n_row_max][n_kv_head][tail_bytes] memory of the backend */
+    uint8_t *own_seen; /* where the program reads them: the same, unless a device computes */
     const uint8_t **seal_from; /* [n_row_max * n_kv_head] */
     uint8_t **seal_to;         /* the same */
     page_id *seal_id;          /* the same */
@@ -77,15 +82,17 @@ static void plan_refresh(struct refresh *r, struct arena *a)
     r->depth = arena_take(a, r->n_tok, sizeof *r->depth);
     r->slot = arena_take(a, r->n_tok, sizeof *r->slot);
     r->row = arena_take(a, r->n_tok, sizeof *r->row);
-    r->x = arena_take(a, (size_t)r->n_slot * e->model->config.n_embd, sizeof *r->x);
+    r->x = arena_take_tensor(a, (size_t)r->n_slot * e->model->config.n_embd, sizeof *r->x);
     r->change_k = arena_take(a, r->n_tok, sizeof *r->change_k);
     r->change_v = arena_take(a, r->n_tok, sizeof *r->change_v);
     const size_t n_worker = workers_count(e->workers), n_kv = config_kv_width(&e->model->config);
     r->old = arena_take(a, n_worker * 2 * PAGE_TOK * n_kv, sizeof *r->old);
     r->line = arena_take(a, n_worker * n_kv, sizeof *r->line);
     r->run = arena_take(a, n_row, sizeof *r->run);
+    r->write = arena_take(a, n_row, sizeof *r->write);
     r->page = arena_take(a, n_row, sizeof *r->page);
-    r->own = arena_take(a, n_row * g->n_kv_head, g->tail_bytes);
+    r->own = arena_take_tensor(a, n_row * g->n_kv_head, g->tail_bytes);
+    r->own_seen = e->backend.is_host ? r->own : arena_take(a, n_row * g->n_kv_head, g->tail_bytes);
     r->seal_from = arena_take(a, n_row * g->n_kv_head, sizeof *r->seal_from);
     r->seal_to = arena_take(a, n_row * g->n_kv_head, sizeof *r->seal_to);
     r->seal_id = arena_take(a, n_row * g->n_kv_head, sizeof *r->seal_id);
@@ -160,6 +167,7 @@ static void begin_chunk(struct refresh *r, const uint32_t *row, uint32_t n)
             .joins = r->n_run > 0,
             .table = pool_table(&e->pool, r->job->seq_i, r->layer),
             .table_stride = e->pool.max_page,
+            .frame = mirror_of(&e->pool, r->job->seq_i, r->layer),
             .own0 = r->own + (size_t)(r->n_page - 1) * g->n_kv_head * g->tail_bytes,
             .plan = r->has_gaps ? &r->gaps : NULL,
             .segment = n_segment ? view : NULL,
@@ -167,27 +175,29 @@ static void begin_chunk(struct refresh *r, const uint32_t *row, uint32_t n)
     }
 }
 
-static void load_hidden(struct refresh *r, const uint32_t *row, uint32_t n)
-{
-    sac_engine *e = r->e;
-    const size_t width = e->model->config.n_embd;
-    layer_angles(e);
-    if (r->layer == 0) {
-        layer_embed(e);
-        return;
-    }
-    for (uint32_t i = 0; i < n; i++)
-        memcpy(e->scratch.x + i * width, r->x + r->slot[row[i]] * width, width * sizeof(float));
-}
-
-static void keep_hidden(struct refresh *r, const uint32_t *row, uint32_t n)
+/* Between rows [n] of the residual stream and their slots; rows whose slots lie behind each other
+ * go together. */
+static void move_hidden(struct refresh *r, const uint32_t *row, uint32_t n, bool load)
 {
     const size_t width = r->e->model->config.n_embd;
-    for (uint32_t i = 0; i < n; i++)
-        memcpy(r->x + r->slot[row[i]] * width, r->e->scratch.x + i * width, width * sizeof(float));
+    for (uint32_t i = 0, end; i < n; i = end) {
+        float *kept = r->x + r->slot[row[i]] * width, *x = r->e->scratch.x + i * width;
+        for (end = i + 1; end < n && r->slot[row[end]] == r->slot[row[end - 1]] + 1;) end++;
+        backend_copy(&r->e->backend, load ? x : kept, load ? kept : x,
+                     (end - i) * width * sizeof *x);
+    }
 }
 
-/* The chunk's pages as they are, in 16-bit form. */
+static void load_hidden(struct refresh *r, const uint32_t *row, uint32_t n)
+{
+    layer_angles(r->e);
+    if (r->layer == 0)
+        layer_embed(r->e);
+    else
+        move_hidden(r, row, n, true);
+}
+
+/* The chunk's page as it is, in 16-bit form. */
 static void open_page(void *arg, uint32_t item_i, uint32_t worker_i)
 {
     struct refresh *r = arg;
@@ -201,6 +211,38 @@ static void open_page(void *arg, uint32_t item_i, uint32_t worker_i)
     if (!tier_holds(status)) return;
     page_unseal(&p->geom, r->own + item_i * p->geom.tail_bytes, pool_page(p, *id), PAGE_TOK);
     tier_release(p->tier, id, 1);
+}
+
+static void open_away(struct refresh *r)
+{
+    const struct pool *p = &r->e->pool;
+    const uint32_t n_kv_head = p->geom.n_kv_head, n = r->n_page * n_kv_head;
+    const page_id *table = pool_table(p, r->job->seq_i, r->layer);
+    for (uint32_t i = 0; i < n; i++) {
+        r->seal_from[i] =
+            pool_page(p, table[(i % n_kv_head) * (size_t)p->max_page + r->page[i / n_kv_head]]);
+        r->seal_to[i] = r->own + i * p->geom.tail_bytes;
+    }
+    r->e->ops.docs.unseal(r->e->workers, &(struct op_unseal){.geom = &p->geom,
+                                                             .n_page = n,
+                                                             .sealed = r->seal_from,
+                                                             .tail = r->seal_to});
+}
+
+static sac_status open_pages(struct refresh *r, sac_error *err)
+{
+    r->lost = SAC_OK;
+    if (!r->e->backend.is_host)
+        open_away(r);
+    else
+        workers_for(r->e->workers, r->n_page * r->e->pool.geom.n_kv_head, open_page, r);
+    return r->lost == SAC_OK ? SAC_OK : tier_explain(r->e->pool.tier, (sac_status)r->lost, err);
+}
+
+/* A run's open page as the program sees it. */
+static const uint8_t *seen_page(const struct refresh *r, const struct attn_run *run, uint32_t h)
+{
+    return r->own_seen + (run->own0 - r->own) + h * r->e->pool.geom.tail_bytes;
 }
 
 static float distance(const float *a, const float *b, uint32_t n)
@@ -224,11 +266,11 @@ static void measure_run(void *arg, uint32_t run_i, uint32_t worker_i)
     for (uint32_t i = 0; i < run->n_row; i++)
         r->change_k[run->pos0 + i] = r->change_v[run->pos0 + i] = 0;
     for (uint32_t h = 0; h < g->n_kv_head; h++) {
-        page_read(k, v, g, run->own0 + h * g->tail_bytes, PAGE_TAIL, PAGE_TOK);
+        page_read(k, v, g, seen_page(r, run, h), PAGE_TAIL, PAGE_TOK);
         for (uint32_t i = 0; i < run->n_row; i++) {
             const uint32_t tok = run->pos0 + i;
             const size_t at = (size_t)(tok % PAGE_TOK) * g->head_dim;
-            const float *new_k = e->scratch.qkv + (run->row0 + i) * config_qkv_width(c) +
+            const float *new_k = e->scratch.qkv_seen + (run->row0 + i) * config_qkv_width(c) +
                                  config_q_width(c) + h * g->head_dim;
             r->change_k[tok] += distance(new_k, k + at, g->head_dim);
             r->change_v[tok] += distance(new_k + config_kv_width(c), v + at, g->head_dim);
@@ -264,9 +306,10 @@ static void fuse_run(void *arg, uint32_t run_i, uint32_t worker_i)
     if (!has_bit(r, r->layer, run->pos0)) return;
     for (uint32_t h = 0; h < g->n_kv_head; h++)
         page_read(k + (size_t)h * PAGE_TOK * g->head_dim, v + (size_t)h * PAGE_TOK * g->head_dim, g,
-                  run->own0 + h * g->tail_bytes, PAGE_TAIL, PAGE_TOK);
+                  seen_page(r, run, h), PAGE_TAIL, PAGE_TOK);
     for (uint32_t i = 0; i < run->n_row; i++) {
-        float *row = e->scratch.qkv + (run->row0 + i) * config_qkv_width(c) + config_q_width(c);
+        float *row =
+            e->scratch.qkv_seen + (run->row0 + i) * config_qkv_width(c) + config_q_width(c);
         const size_t at = (size_t)((run->pos0 + i) % PAGE_TOK) * g->head_dim;
         float *line = r->line + (size_t)worker_i * n;
         for (int part = 0; part < 2; part++, row += n) {
@@ -279,23 +322,57 @@ static void fuse_run(void *arg, uint32_t run_i, uint32_t worker_i)
     }
 }
 
-/* Puts the new keys and values of a run that the layer's mask names into the chunk's pages: what
- * rows see of their own page is not rounded, as in a prompt. Runs are short, so a thread does one
- * alone. */
-static void write_run(void *arg, uint32_t run_i, uint32_t worker_i)
+/* What composers want to see of the new keys and values, and to mix with them. */
+static sac_status look(struct refresh *r, unsigned what, sac_error *err)
 {
-    const struct refresh *r = arg;
+    sac_engine *e = r->e;
+    const struct page_geom *g = &e->pool.geom;
+    const size_t row_bytes = config_qkv_width(&e->model->config) * sizeof(float);
+    const bool watches = r->watched && what & SWEEP_WRITE;
+    const bool fuses = r->job->fusion != CONTEXT_FUSION_NONE;
+    if (!watches && !fuses) return SAC_OK;
+    backend_down(&e->backend, r->own_seen, r->own, r->n_page * g->n_kv_head * g->tail_bytes);
+    TRY(layer_look(e, err));
+    if (watches) workers_for(e->workers, r->n_run, measure_run, r);
+    if (!fuses) return SAC_OK;
+    workers_for(e->workers, r->n_run, fuse_run, r);
+    backend_up(&e->backend, e->scratch.qkv, e->scratch.qkv_seen, e->batch.n_row * row_bytes);
+    return SAC_OK;
+}
+
+static void write_runs(const struct refresh *r, struct workers *workers, const struct attn_run *run,
+                       uint32_t n_run)
+{
     const sac_engine *e = r->e;
     const struct config *c = &e->model->config;
     const float *k = e->scratch.qkv + config_q_width(c);
+    e->ops.kv_write(workers, &(struct op_kv_write){.geom = &e->pool.geom,
+                                                   .run = run,
+                                                   .n_run = n_run,
+                                                   .k = k,
+                                                   .v = k + config_kv_width(c),
+                                                   .kv_stride = config_qkv_width(c)});
+}
+
+/* Runs are short, so a thread does one alone. */
+static void write_run(void *arg, uint32_t run_i, uint32_t worker_i)
+{
+    const struct refresh *r = arg;
     (void)worker_i;
-    if (has_bit(r, r->layer, r->run[run_i].pos0))
-        e->ops.kv_write(NULL, &(struct op_kv_write){.geom = &e->pool.geom,
-                                                    .run = &r->run[run_i],
-                                                    .n_run = 1,
-                                                    .k = k,
-                                                    .v = k + config_kv_width(c),
-                                                    .kv_stride = config_qkv_width(c)});
+    write_runs(r, NULL, &r->write[run_i], 1);
+}
+
+/* Puts the new keys and values of runs that the layer's mask names into the chunk's pages: what
+ * rows see of their own page is not rounded, as in a prompt. */
+static void write_chunk(struct refresh *r)
+{
+    r->n_write = 0;
+    for (uint32_t i = 0; i < r->n_run; i++)
+        if (has_bit(r, r->layer, r->run[i].pos0)) r->write[r->n_write++] = r->run[i];
+    if (r->e->backend.is_host)
+        workers_for(r->e->workers, r->n_write, write_run, r);
+    else if (r->n_write > 0)
+        write_runs(r, r->e->workers, r->write, r->n_write);
 }
 
 /* As many pages as a step would seal. */
@@ -351,6 +428,7 @@ static sac_status seal_pages(struct refresh *r, sac_error *err)
 
 static sac_status attend(const struct refresh *r, sac_error *err)
 {
+    mirror_update(&r->e->pool, r->job->seq_i, r->job->view->n_page);
     struct reading reading = {.layer = r->layer,
                               .window = is_local(r) ? r->e->model->config.window : 0,
                               .n_run = r->n_run,
@@ -375,17 +453,14 @@ static sac_status run_chunk(struct refresh *r, const uint32_t *row, uint32_t n, 
     begin_chunk(r, row, n);
     load_hidden(r, row, n);
     layer_qkv(e, r->layer);
-    r->lost = SAC_OK;
-    workers_for(e->workers, r->n_page * e->pool.geom.n_kv_head, open_page, r);
-    if (r->lost != SAC_OK) return tier_explain(e->pool.tier, (sac_status)r->lost, err);
-    if (r->watched && what & SWEEP_WRITE) workers_for(e->workers, r->n_run, measure_run, r);
-    if (r->job->fusion != CONTEXT_FUSION_NONE) workers_for(e->workers, r->n_run, fuse_run, r);
-    workers_for(e->workers, r->n_run, write_run, r);
+    TRY(open_pages(r, err));
+    TRY(look(r, what, err));
+    write_chunk(r);
     if (what & SWEEP_WRITE && r->layer > 0) TRY(seal_pages(r, err));
     if (!(what & SWEEP_ATTEND)) return SAC_OK;
     TRY(attend(r, err));
     layer_out(e, r->layer);
-    keep_hidden(r, row, n);
+    move_hidden(r, row, n, false);
     return SAC_OK;
 }
 
@@ -467,24 +542,43 @@ static sac_status run_layers(struct refresh *r, sac_error *err)
     return SAC_OK;
 }
 
+/* Two blocks, one of them memory of the backend; NULL where it is the host. */
+struct rooms {
+    uint8_t *host, *device;
+    size_t host_bytes, device_bytes;
+};
+
+static sac_status take_rooms(struct rooms *out, struct refresh *r, sac_error *err)
+{
+    sac_engine *e = r->e;
+    struct arena device = {0}, host = {.device = e->backend.is_host ? NULL : &device};
+    plan_refresh(r, &host);
+    *out = (struct rooms){.host_bytes = host.used, .device_bytes = device.used};
+    out->host = mem_map(out->host_bytes);
+    if (host.device) out->device = backend_take(&e->backend, out->device_bytes);
+    if (!out->host || (host.device && !out->device))
+        return error_set(err, SAC_ERR_MEMORY, "no memory for %zu MiB to compute %u tokens again",
+                         (out->host_bytes + out->device_bytes) >> 20, r->n_slot);
+    device = (struct arena){.base = out->device, .capacity = out->device_bytes};
+    host = (struct arena){.base = out->host, .capacity = out->host_bytes, .device = host.device};
+    plan_refresh(r, &host);
+    return SAC_OK;
+}
+
 sac_status refresh_run(sac_engine *e, const struct refresh_job *job, struct refresh_done *out,
                        sac_error *err)
 {
     struct refresh r = {.e = e, .job = job, .n_tok = job->view->n_page * PAGE_TOK};
-    struct arena a = {0};
+    struct rooms rooms;
     r.n_slot = count_tokens(&r);
     *out = (struct refresh_done){0};
     if (r.n_slot == 0) return SAC_OK;
-    plan_refresh(&r, &a);
-    const size_t bytes = a.used;
-    uint8_t *block = mem_map(bytes);
-    if (!block)
-        return error_set(err, SAC_ERR_MEMORY, "no memory for %zu MiB to compute %u tokens again",
-                         bytes >> 20, r.n_slot);
-    a = (struct arena){.base = block, .capacity = bytes};
-    plan_refresh(&r, &a);
-    const sac_status status = run_layers(&r, err);
+    sac_status status = take_rooms(&rooms, &r, err);
+    if (status == SAC_OK) status = run_layers(&r, err);
     *out = r.done;
-    mem_unmap(block, bytes);
-    return status;
+    /* A device's memory is given back when nobody is at it any more. */
+    const sac_status done = backend_wait(&e->backend, status == SAC_OK ? err : NULL);
+    mem_unmap(rooms.host, rooms.host_bytes);
+    if (rooms.device) backend_give(&e->backend, rooms.device, rooms.device_bytes);
+    return status == SAC_OK ? done : status;
 }

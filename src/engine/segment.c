@@ -204,7 +204,7 @@ static sac_status check_segments(sac_engine *e, sac_seq to, const struct segment
     if (e->segments.n[to] + 1 + walk_source(e, to, from, NULL) > SEGMENT_MAX)
         return error_set(err, SAC_ERR_CONTEXT, "sequence %u would have more than %u segments", to,
                          SEGMENT_MAX);
-    if (from->offset != 0 || e->segments.n[from->seq] > 0) return chooser_meets_segments(m, err);
+    if (from->offset != 0 || e->segments.n[from->seq] > 0) return chooser_meets_segments(e, m, err);
     return SAC_OK;
 }
 

@@ -315,7 +315,8 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
             TRY(check_state(s, im, im->head.method[kind], im->head.state_bytes[kind],
                             chooser_method(e, (enum chooser_kind)kind, im->seq_i)->state_bytes));
     const struct chooser_method *m = chooser_method(e, CHOOSER_DECODE, im->seq_i);
-    if (im->head.n_segment > 0) TRY(chooser_meets_segments(m->spec->method, s->err));
+    if (im->head.n_segment > 0) TRY(chooser_meets_segments(e, m->spec->method, s->err));
+    if (im->head.has_gaps) TRY(chooser_meets_documents(e, m->spec->method, s->err));
     if (im->head.has_gaps && !m->spec->method->evicts && !e->params.compose)
         return error_set(s->err, SAC_ERR_ARG,
                          "%s lacks pages that were not kept when it was joined from documents: it "

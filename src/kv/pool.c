@@ -107,9 +107,13 @@ struct page_cards pool_cards(const struct pool *p)
 sac_status pool_read(const struct pool *p, page_id id, float *k, float *v, sac_error *err)
 {
     const sac_status status = tier_acquire(p->tier, &id, 1);
-    if (status == SAC_OK) page_read(k, v, &p->geom, pool_page(p, id), PAGE_SEALED, PAGE_TOK);
+    uint8_t *page;
+    sac_status fetched = SAC_OK;
+    if (status == SAC_OK) fetched = mirror_fetch(p, &page, pool_page(p, id), p->geom.bytes, err);
+    if (status == SAC_OK && fetched == SAC_OK)
+        page_read(k, v, &p->geom, page, PAGE_SEALED, PAGE_TOK);
     if (tier_holds(status)) tier_release(p->tier, &id, 1);
-    return status == SAC_OK ? SAC_OK : tier_explain(p->tier, status, err);
+    return status == SAC_OK ? fetched : tier_explain(p->tier, status, err);
 }
 
 static void unref(struct pool *p, page_id id)

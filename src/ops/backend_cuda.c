@@ -1,6 +1,7 @@
 /* backend_cuda.c: GPUs as a backend: finds and loads libsaccade_cuda.so, checks that it is of this
  * build, and fills the op table with calls of its launchers. Slots that choose for one lane stay
- * empty: methods of the host that call them are refused before an engine is made.
+ * empty: methods of the host that call them are refused before an engine is made. But `dots` is the
+ * CPU's, for what the program itself reckons of numbers that it has fetched.
  *
  * A launcher's failure is not looked at here: the device remembers the first one, and backend_wait
  * tells it. The library stays loaded, as CUDA's own state does. */
@@ -106,6 +107,16 @@ static void add(struct workers *pool, const struct op_add *op)
 static void top(struct workers *pool, const struct op_top *op)
 {
     (void)of(pool)->api->top(of(pool)->device, op);
+}
+
+static void unseal(struct workers *pool, const struct op_unseal *op)
+{
+    (void)of(pool)->api->unseal(of(pool)->device, op);
+}
+
+static void mass(struct workers *pool, const struct op_mass *op)
+{
+    (void)of(pool)->api->mass(of(pool)->device, op);
 }
 
 /* ---- Choosing ---- */
@@ -220,6 +231,8 @@ static void depot_fetch(struct workers *pool, const struct op_depot_fetch *op)
 sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err)
 {
     struct cuda_info info;
+    struct ops here;
+    TRY(ops_init(&here, err));
     TRY(find_api(&out->api, err));
     TRY(out->api->info(&info, index, err));
     TRY(out->api->open(&out->device, index, err));
@@ -249,6 +262,8 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
                                       .sample = sample,
                                       .blocks = blocks},
                             .depot = {depot_store, depot_renew, depot_fetch},
+                            .docs = {unseal, mass},
+                            .dots = here.dots,
                             .linear_scratch = out->api->linear_scratch,
                             .attn_scratch = out->api->attn_scratch};
     return SAC_OK;

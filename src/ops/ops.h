@@ -229,6 +229,14 @@ struct op_seal {
     uint8_t *const *sealed;     /* [n_page] */
 };
 
+/* The way back of whole pages: sealed form -> tail form, as page_unseal says. */
+struct op_unseal {
+    const struct page_geom *geom;
+    uint32_t n_page;
+    const uint8_t *const *sealed; /* [n_page] */
+    uint8_t *const *tail;         /* [n_page] */
+};
+
 /* ---- Small operations ---- */
 
 struct op_rmsnorm { /* y = x / sqrt(mean(x^2) + eps) * w, over groups of `width` */
@@ -590,6 +598,15 @@ struct ops_lanes {
     void (*blocks)(struct workers *pool, const struct op_blocks *op);
 };
 
+struct op_mass;
+
+/* What joined documents ask of a device: mass.h. NULLs on the host, where pages are looked up one
+ * by one. */
+struct ops_docs {
+    void (*unseal)(struct workers *pool, const struct op_unseal *op);
+    void (*mass)(struct workers *pool, const struct op_mass *op);
+};
+
 struct op_depot_store;
 struct op_depot_renew;
 struct op_depot_fetch;
@@ -635,6 +652,7 @@ struct ops {
                    const struct op_survey *op); /* false: a key or sum is not finite */
     struct ops_lanes lanes;
     struct ops_depot depot;
+    struct ops_docs docs;
     /* Bytes of scratch that one call may need, for at most n_row rows of these shapes. */
     size_t (*linear_scratch)(uint32_t n_worker, uint32_t n_row, uint32_t n_in, uint32_t n_out_sum);
     size_t (*attn_scratch)(uint32_t n_worker, const struct page_geom *geom, uint32_t n_head,

@@ -4,7 +4,9 @@
  * of work are read where a GPU's launchers read them. Tables of pages come from attn_run.frame
  * alone, which the engine keeps.
  *
- * SACCADE_FAKE_MIB: its memory. SACCADE_FAKE_BROKEN=N: the N-th wait tells of a failure. */
+ * SACCADE_FAKE_MIB: its memory. SACCADE_FAKE_BROKEN=N: the N-th wait tells of a failure;
+ * SACCADE_FAKE_BREAK=N: the N-th since that was set. */
+#include "../check/plain_mass.h"
 #include "base/mem.h"
 #include "ops/cuda/api.h"
 
@@ -16,7 +18,7 @@
 #include <unistd.h>
 
 #define REGIONS_MAX 16
-#define RUNS_MAX    256
+#define RUNS_MAX    2048
 
 struct cuda_device {
     struct workers *pool;
@@ -24,7 +26,8 @@ struct cuda_device {
         uint8_t *p;
         size_t bytes;
     } region[REGIONS_MAX];
-    uint32_t n_wait;
+    uint32_t n_wait, n_since; /* waits, and those since SACCADE_FAKE_BREAK had another value */
+    size_t n_break;           /* that value */
 };
 
 static struct ops ops; /* the same for all devices */
@@ -179,7 +182,11 @@ static void copy(struct cuda_device *d, void *dst, const void *src, size_t bytes
 
 static sac_status wait(struct cuda_device *d, sac_error *err)
 {
-    if (++d->n_wait == from_environment("SACCADE_FAKE_BROKEN", 0))
+    const size_t n_break = from_environment("SACCADE_FAKE_BREAK", 0);
+    d->n_since = n_break == d->n_break ? d->n_since + 1 : 1;
+    d->n_break = n_break;
+    if (++d->n_wait == from_environment("SACCADE_FAKE_BROKEN", 0) ||
+        (n_break && d->n_since == n_break))
         return error_set(err, SAC_ERR_IO, "GPU 0: it is broken");
     return SAC_OK;
 }
@@ -245,6 +252,31 @@ static sac_status seal(struct cuda_device *d, const struct op_seal *op)
     }
     open_all(d);
     ops.seal(d->pool, op);
+    close_all(d);
+    return SAC_OK;
+}
+
+static sac_status unseal(struct cuda_device *d, const struct op_unseal *op)
+{
+    for (uint32_t i = 0; i < op->n_page; i++) {
+        is_here(d, op->sealed[i]);
+        is_here(d, op->tail[i]);
+    }
+    open_all(d);
+    for (uint32_t i = 0; i < op->n_page; i++)
+        page_unseal(op->geom, op->tail[i], op->sealed[i], PAGE_TOK);
+    close_all(d);
+    return SAC_OK;
+}
+
+static sac_status mass(struct cuda_device *d, const struct op_mass *op)
+{
+    is_here(d, op->frames.base);
+    is_here(d, op->frame);
+    is_here(d, op->spare);
+    is_here(d, op->mass);
+    open_all(d);
+    plain_mass(op);
     close_all(d);
     return SAC_OK;
 }
@@ -329,6 +361,8 @@ const struct cuda_api *cuda_api_get(void)
         .attn = attn,
         .kv_write = kv_write,
         .seal = seal,
+        .unseal = unseal,
+        .mass = mass,
         .rmsnorm = rmsnorm,
         .rope = rope,
         .add = add,

@@ -25,6 +25,7 @@ struct setting {
     const char *decode;
     bool is_long; /* documents of four times the length */
     uint32_t n_seq_more, n_ctx_more;
+    const char *device;
 };
 
 /* An engine with documents in sequences of their own. */
@@ -75,6 +76,7 @@ static inline struct bench open_bench(const struct setting *s, bool changed)
     if (s->n_batch) p.n_batch = s->n_batch;
     p.type_k = p.type_v = s->type;
     p.compose = true;
+    p.device = s->device;
     p.sparse_min_ctx = 0;
     p.decode = &s->decode;
     p.n_decode = s->decode != NULL;

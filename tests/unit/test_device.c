@@ -246,8 +246,10 @@ static void what_a_device_cannot_do_is_named(void **state)
     p.record = true;
     refuse(&p, SAC_ERR_UNSUPPORTED, "a recorder");
     p = params_of("cuda", SAC_KV_Q8);
+    const struct sac_tier_params tier = {.fast_bytes = 1 << 20};
     p.compose = true;
-    refuse(&p, SAC_ERR_UNSUPPORTED, "joining of documents");
+    p.tier = &tier;
+    refuse(&p, SAC_ERR_UNSUPPORTED, "joining of documents with pages in the machine's memory");
     p = params_of("gpu", SAC_KV_Q8);
     refuse(&p, SAC_ERR_ARG, "unknown device 'gpu': use cpu, cuda or cuda:N");
     p = params_of("cuda:1", SAC_KV_Q8);

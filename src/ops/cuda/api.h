@@ -17,6 +17,7 @@
 
 #include "ops/depot.h"
 #include "ops/lanes.h"
+#include "ops/mass.h"
 #include "ops/plans.h"
 
 #ifdef __cplusplus
@@ -30,7 +31,8 @@ extern "C" {
                 5 * sizeof(struct attn_plan) + 7 * sizeof(struct page_geom) +                      \
                 11 * sizeof(struct weight) + 17 * sizeof(union op_lane) +                          \
                 19 * sizeof(struct depot_map) + 23 * sizeof(struct op_sample) +                    \
-                29 * sizeof(struct op_blocks) + 13 * sizeof(struct cuda_api)))
+                29 * sizeof(struct op_blocks) + 31 * sizeof(struct op_mass) +                     \
+                13 * sizeof(struct cuda_api)))
 
 struct cuda_device; /* of the library; device.cuh */
 
@@ -89,6 +91,8 @@ struct cuda_api {
     sac_status (*attn)(struct cuda_device *d, const struct op_attn *op);
     sac_status (*kv_write)(struct cuda_device *d, const struct op_kv_write *op);
     sac_status (*seal)(struct cuda_device *d, const struct op_seal *op);
+    sac_status (*unseal)(struct cuda_device *d, const struct op_unseal *op);
+    sac_status (*mass)(struct cuda_device *d, const struct op_mass *op);
     sac_status (*rmsnorm)(struct cuda_device *d, const struct op_rmsnorm *op);
     sac_status (*rope)(struct cuda_device *d, const struct op_rope *op);
     sac_status (*add)(struct cuda_device *d, const struct op_add *op);

@@ -997,6 +997,14 @@ static uint32_t list_count(const struct op_attn *op, const struct attn_run *run)
     return (end / p->tile_tok - run->pos0 / p->tile_tok + 1) * n_lane;
 }
 
+/* Whether a run's lists are those of the run before it, which are in the ring: rows that are
+ * scattered over a sequence are many short runs. */
+static bool has_lists_of(const struct attn_run *run, const struct attn_run *before)
+{
+    return run->joins && run->plan == before->plan && run->segment == before->segment &&
+           run->n_segment == before->n_segment;
+}
+
 static size_t list_bytes(const struct op_attn *op, const struct attn_run *run)
 {
     const struct attn_plan *p = run->plan;
@@ -1056,24 +1064,27 @@ static void stage_plan(struct cuda_device *d, struct prompt_job *j, const struct
         j->logw = (const float *)stage_put(d, p->tok_logw, p->tok_ptr[n] * sizeof(float));
 }
 
+/* `before`: of a run that has the same lists, or NULL. */
 static struct prompt_job job_make(struct cuda_device *d, const struct op_attn *op,
-                                  const struct attn_run *run, uint32_t pairs)
+                                  const struct attn_run *run, uint32_t pairs,
+                                  const struct prompt_job *before)
 {
     const struct page_geom *g = op->geom;
     struct prompt_job j;
     memset(&j, 0, sizeof j);
+    if (before) j = *before;
     j.frame = run->frame;
     j.stride = run->table_stride;
     j.own0 = run->own0;
     j.own = run->own;
-    j.segment = attn_stage_segments(d, op, run);
+    if (!before) j.segment = attn_stage_segments(d, op, run);
     j.n_segment = run->n_segment;
     j.row0 = run->row0;
     j.n_row = run->n_row;
     j.pos0 = run->pos0;
     j.n_kv_head = g->n_kv_head;
     j.group = op->n_head / g->n_kv_head;
-    if (run->plan) stage_plan(d, &j, op, run);
+    if (run->plan && !before) stage_plan(d, &j, op, run);
     job_shape(&j, run->plan, pairs);
     return j;
 }
@@ -1147,7 +1158,7 @@ sac_status attn_prompt(struct cuda_device *d, const struct op_attn *op)
         if (run->plan && run->plan->skip > 0)
             return device_fail(d, SAC_ERR_UNSUPPORTED, "attention: plans that skip by weight");
         l.n_job++;
-        bytes += list_bytes(op, run);
+        if (i == 0 || !has_lists_of(run, run - 1)) bytes += list_bytes(op, run);
     }
     if (l.n_job == 0) return SAC_OK;
     const size_t job_bytes = l.n_job * sizeof(struct prompt_job);
@@ -1161,7 +1172,8 @@ sac_status attn_prompt(struct cuda_device *d, const struct op_attn *op)
     struct prompt_job *job = (struct prompt_job *)host;
     for (uint32_t i = 0; i < op->n_run; i++) {
         if (op->run[i].kind != ROW_PROMPT) continue;
-        *job = job_make(d, op, &op->run[i], pairs_of(head_dim));
+        const bool shares = i > 0 && has_lists_of(&op->run[i], &op->run[i - 1]);
+        *job = job_make(d, op, &op->run[i], pairs_of(head_dim), shares ? job - 1 : NULL);
         job_pieces(job, op->window, &l.n_part);
         const uint32_t n = job->n_kv_head * job->n_block_head * job->n_block;
         if (n > l.n_block_max) l.n_block_max = n;

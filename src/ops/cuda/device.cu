@@ -411,6 +411,8 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .attn = cuda_attn,
         .kv_write = cuda_kv_write,
         .seal = cuda_seal,
+        .unseal = cuda_unseal,
+        .mass = cuda_mass,
         .rmsnorm = cuda_rmsnorm,
         .rope = cuda_rope,
         .add = cuda_add,

@@ -94,6 +94,8 @@ size_t cuda_attn_scratch(const struct page_geom *geom, uint32_t n_head, uint32_t
                          uint32_t n_tok_max);
 sac_status cuda_kv_write(struct cuda_device *d, const struct op_kv_write *op);
 sac_status cuda_seal(struct cuda_device *d, const struct op_seal *op);
+sac_status cuda_unseal(struct cuda_device *d, const struct op_unseal *op);
+sac_status cuda_mass(struct cuda_device *d, const struct op_mass *op);
 }
 
 #endif

@@ -1,6 +1,5 @@
-/* pages.cu: sealing of pages, bit for bit as attn_ref.c says. */
-#include "ops/cuda/mma.cuh"
-#include "ops/cuda/queue.cuh"
+/* pages.cu: sealing of pages, bit for bit as attn_ref.c says, and the way back, as page.c does. */
+#include "ops/cuda/choose.cuh"
 
 #include <math_constants.h>
 
@@ -130,4 +129,53 @@ sac_status cuda_seal(struct cuda_device *d, const struct op_seal *op)
     if (!c.tail || !c.sealed) return d->status;
     const size_t smem = c.geom.type_k == SAC_KV_Q8 ? PAGE_TOK * c.geom.head_dim : 0;
     return queue_launch(d, "sealing of pages", seal_kernel, op->n_page, THREADS, smem, c);
+}
+
+/* ---- The way back ---- */
+
+struct unseal_call {
+    struct page_geom geom;
+    const uint8_t *const *sealed; /* on the device */
+    uint8_t *const *tail;
+};
+
+static __device__ inline uint16_t half_bits(float x)
+{
+    return __half_as_ushort(__float2half_rn(x));
+}
+
+/* A block unseals a page. */
+__global__ void __launch_bounds__(THREADS) unseal_kernel(const struct unseal_call c)
+{
+    kernel_begin();
+    const struct page_geom *g = &c.geom;
+    const uint8_t *page = c.sealed[blockIdx.x];
+    uint8_t *tail = c.tail[blockIdx.x];
+    const uint32_t d = g->head_dim;
+    if (g->type_k != SAC_KV_Q8) {
+        for (uint32_t i = threadIdx.x; i < g->tail_v / 16; i += THREADS) {
+            ((uint4 *)tail)[i] = ((const uint4 *)(page + g->k))[i];
+            ((uint4 *)(tail + g->tail_v))[i] = ((const uint4 *)(page + g->v))[i];
+        }
+        return;
+    }
+    for (uint32_t i = threadIdx.x; i < PAGE_TOK * d; i += THREADS) {
+        const uint16_t by = ((const uint16_t *)(page + g->v_scale))[i / PAGE_VBLOCK];
+        const float v = choose_half(by, SAC_KV_F16) * (float)((const int8_t *)(page + g->v))[i];
+        ((uint16_t *)tail)[i] = half_bits(choose_key(*g, page, i / d, i % d));
+        ((uint16_t *)(tail + g->tail_v))[i] = half_bits(v);
+    }
+}
+
+sac_status cuda_unseal(struct cuda_device *d, const struct op_unseal *op)
+{
+    if (op->n_page == 0) return SAC_OK;
+    const size_t bytes = op->n_page * sizeof(uint8_t *);
+    if (stage_reserve(d, 2 * (bytes + STAGE_ALIGN)) != SAC_OK) return d->status;
+    struct unseal_call c;
+    c.geom = *op->geom;
+    c.sealed = (const uint8_t *const *)stage_put(d, op->sealed, bytes);
+    c.tail = (uint8_t *const *)stage_put(d, op->tail, bytes);
+    if (!c.sealed || !c.tail) return d->status;
+    return queue_launch(d, "opening of pages", unseal_kernel, op->n_page, THREADS, 0, c);
 }
