@@ -26,6 +26,7 @@
 #define N_TILE_8 8   /* 8 keys each */
 
 #define PIECES_MAX  8u    /* of a list, each of PROMPT_PIECE tiles or more (machine.cuh) */
+#define MERGE_BLOCKS 8u   /* that merge the pieces of one list */
 #define ALIGN_PAGES 8u    /* of rows: a list of a tile that divides them is cut as dense rows are */
 #define FAR_TOK     4096u /* from this position on no block has rows of heads that are not there */
 
@@ -905,7 +906,8 @@ __global__ void __launch_bounds__(WARPS * 32)
     struct prompt_block b;
     if (!block_find(b, call, job, x)) return;
     const uint32_t n_piece = list_of(b).n_piece;
-    for (uint32_t i = threadIdx.x; i < rows * (D / 4) && n_piece > 1; i += WARPS * 32) {
+    const uint32_t first = blockIdx.z * (WARPS * 32) + threadIdx.x;
+    for (uint32_t i = first; i < rows * (D / 4) && n_piece > 1; i += MERGE_BLOCKS * WARPS * 32) {
         const uint32_t row = i / (D / 4), c = i % (D / 4) * 4, pair = row / PAGE_TOK;
         const uint32_t pos = (b.page0 + pair % job.n_page) * PAGE_TOK + row % PAGE_TOK;
         uint32_t at;
@@ -1098,7 +1100,8 @@ static sac_status launch_blocks(struct cuda_device *d, const struct prompt_launc
                      dim3(n_block, l->n_job, l->n_piece_max), WARPS * 32, prompt_size<F, D>::smem,
                      l->call, l->job, l->parts, block0));
     if (l->n_piece_max == 1) return SAC_OK;
-    return queue_launch(d, "merging of pieces", merge_kernel<D>, dim3(n_block, l->n_job),
+    return queue_launch(d, "merging of pieces", merge_kernel<D>,
+                        dim3(n_block, l->n_job, MERGE_BLOCKS),
                         WARPS * 32, 0, l->call, l->job, l->parts, block0);
 }
 

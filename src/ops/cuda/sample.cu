@@ -12,6 +12,8 @@
 
 #define WARPS      8u
 #define THREADS    (WARPS * 32)
+#define AUDIT_WARPS   16u /* a row's pages are few blocks' work: more of them under way together */
+#define AUDIT_THREADS (AUDIT_WARPS * 32)
 #define TILE_PAGES (OP_SAMPLE_TILE / PAGE_TOK)
 #define SPAN_PAGES (8 * WARPS) /* of a block that takes */
 #define PAGE_BITS  24          /* a page with so many marked tokens is read whole, as in plan.c */
@@ -583,11 +585,11 @@ static __device__ struct kept_sum kept_sum_add(struct kept_sum a, struct kept_su
 /* What the list keeps of an exact softmax of one row. Shared memory: 16 queries, of which the first
  * is the row's. */
 template <int F, int D>
-__global__ void __launch_bounds__(THREADS) sample_audit_kernel(const struct sample_call c)
+__global__ void __launch_bounds__(AUDIT_THREADS) sample_audit_kernel(const struct sample_call c)
 {
     kernel_begin();
     constexpr int N = sample_size<F, D>::n;
-    __shared__ struct kept_sum room[WARPS][4];
+    __shared__ struct kept_sum room[AUDIT_WARPS][4];
     const struct sample_place p =
         place_of(c, c.op.audit + blockIdx.y * c.op.audit_step, blockIdx.x);
     struct attn_list &list = c.op.made[p.list];
@@ -595,14 +597,14 @@ __global__ void __launch_bounds__(THREADS) sample_audit_kernel(const struct samp
     const uint32_t row = p.row0 + c.op.audit_row % p.n_row, end = c.op.pos + row + 1;
     const uint32_t n_page = c.tile[p.tile].n_page, lane = threadIdx.x % 32;
     uint8_t *const query = kernel_shared();
-    for (uint32_t i = threadIdx.x; i < 16 * (D / 8); i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < 16 * (D / 8); i += AUDIT_THREADS) {
         const float *q = c.op.q + row * c.op.q_stride + p.head * D;
         *(uint4 *)(query + query_at<D>(i / (D / 8), i % (D / 8))) =
             i < D / 8 ? pack_piece<F, D>(q, i) : make_uint4(0, 0, 0, 0);
     }
     __syncthreads();
     struct kept_sum sum = {exp_sum_none(), exp_sum_none()};
-    for (uint32_t page = threadIdx.x / 32; page * PAGE_TOK < end; page += WARPS) {
+    for (uint32_t page = threadIdx.x / 32; page * PAGE_TOK < end; page += AUDIT_WARPS) {
         const uint32_t word =
             page >= n_page || list.why ? ~0u : marks_of(c, mask, n_page, page);
         for (int part = 0; part < sample_size<F, D>::parts; part++) {
@@ -623,7 +625,7 @@ __global__ void __launch_bounds__(THREADS) sample_audit_kernel(const struct samp
     if (lane < 4) room[threadIdx.x / 32][lane] = sum;
     __syncthreads();
     if (threadIdx.x > 0) return;
-    for (uint32_t i = 1; i < WARPS * 4; i++) sum = kept_sum_add(sum, room[i / 4][i % 4]);
+    for (uint32_t i = 1; i < AUDIT_WARPS * 4; i++) sum = kept_sum_add(sum, room[i / 4][i % 4]);
     const float mass = sum.kept.sum / sum.all.sum * exp2_fast(sum.kept.max - sum.all.max);
     list.mass = isfinite(mass) ? mass : -1;
 }
@@ -695,7 +697,7 @@ static sac_status launch(struct cuda_device *d, const struct sample_call *c)
     if (op->dense || op->audit >= op->n_tile) return SAC_OK;
     return queue_launch(d, "audit of lists", sample_audit_kernel<F, D>,
                         dim3(op->n_head, (op->n_tile - op->audit - 1) / op->audit_step + 1),
-                        THREADS, 16 * D * 2, *c);
+                        AUDIT_THREADS, 16 * D * 2, *c);
 }
 
 template <int F>
