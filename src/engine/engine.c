@@ -20,7 +20,7 @@
 #define SPARSE_MIN_CTX 2048u /* reading less does not pay for choosing before */
 
 #define BATCH_OF_THREAD 128u
-#define BATCH_STEP      256u /* plans of whole tiles of rows do not depend on the steps */
+#define BATCH_STEP      256u /* whole tiles of rows of any method (any_chunk) */
 #define BATCH_LEAST     512u
 #define BATCH_MOST      2048u /* fills the multiprocessors of a GPU */
 

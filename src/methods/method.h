@@ -243,8 +243,8 @@ struct method_prefill {
     uint32_t tile_tok;    /* rows that share a list, a multiple of PAGE_TOK; 0: 64 */
     bool by_head;         /* a list for each query head, not one for all heads of a KV head */
     bool needs_past_zero; /* first chunk of a sequence only, else dense: PLAN_PAST */
-    bool any_chunk;       /* plans do not depend on where chunks end, so tiles may be planned apart,
-                             on any thread: tests hold it to that */
+    bool any_chunk;       /* plans do not depend on where chunks end, if it is where tiles end, so
+                             tiles may be planned apart, on any thread: tests hold it to that */
     bool by_place;        /* plans follow from positions alone: no query, key or score is read, so
                              the host makes them whoever attends */
     const struct method_table *table; /* or NULL; with it goes one SAC_PARAM_FILE parameter */

@@ -214,12 +214,12 @@ static void short_prompts_are_planned(void **state)
     }
 }
 
-/* Chunks of 512, of 2,048 and the whole prompt, for methods that promise to be the same. */
-static void chunks_may_have_any_size(void **state)
+/* Chunks of 256, of 2,048 and the whole prompt, for methods that promise to be the same. */
+static void chunks_may_have_any_number_of_tiles(void **state)
 {
     (void)state;
     static struct answer first, a;
-    static const uint32_t n_batch[] = {512, 2048, N_LONG};
+    static const uint32_t n_batch[] = {256, 2048, N_LONG};
     EACH_METHOD(m)
     {
         char spec[METHOD_SPEC_BYTES];
@@ -481,7 +481,7 @@ int main(void)
         cmocka_unit_test(full_plans_give_the_dense_bits),
         cmocka_unit_test(cells_are_those_counted_by_hand),
         cmocka_unit_test(short_prompts_are_planned),
-        cmocka_unit_test(chunks_may_have_any_size),
+        cmocka_unit_test(chunks_may_have_any_number_of_tiles),
         cmocka_unit_test(a_past_turn_is_keys_like_others),
         cmocka_unit_test(lines_are_kept_over_turns),
         cmocka_unit_test(what_needs_an_empty_past_says_so),

@@ -345,6 +345,7 @@ static void a_step_takes_more_rows_with_more_threads(void **state)
         const char *prefill;
         uint32_t n_thread, n_batch, want;
     } t[] = {{"dense", 1, 0, 512},
+             {"dense", 5, 0, 512}, /* whole tiles of 256 rows */
              {"dense", 6, 0, 768},
              {"dense", 40, 0, 2048},
              {"dense", 40, 16, 16},
