@@ -784,7 +784,7 @@ typedef struct sac_method_info {
     /* A decode method learns from the prompt's last rows, or holds all of it, so a question belongs
      * among them (sac_request.n_decode_row 1); a context method chooses by the question. */
     bool needs_question;
-    bool any_chunk;   /* a prefill method: cuts of a prompt at multiples of 256 rows change nothing */
+    bool any_chunk;   /* a prefill method: prompts may be cut at any multiple of 256 rows */
     bool any_backend; /* it runs on any backend; else it chooses by code of the CPU */
 } sac_method_info;
 
