@@ -39,7 +39,7 @@ void prefill_device_plan(sac_engine *e, struct arena *a)
     w->mask = arena_take_tensor(a, n_run * e->pool.max_page, sizeof *w->mask);
     w->weight = arena_take_tensor(a, n_run * e->pool.max_page, PAGE_TOK);
     w->query = arena_take_tensor(a, n_run * n_query * g->head_dim, sizeof *w->query);
-    w->start = arena_take_tensor(a, n_run * n_query, sizeof *w->start);
+    w->start = arena_take_tensor(a, n_run * n_query, 2 * sizeof *w->start);
     w->failed = arena_take_tensor(a, n ? g->n_kv_head : 0, sizeof *w->failed);
     w->range = arena_take_tensor(a, n * e->prefill.range_max, sizeof *w->range);
     w->tok = arena_take_tensor(a, n * e->prefill.tok_max, sizeof *w->tok);
@@ -114,8 +114,8 @@ static uint32_t call_before(struct prefill_before *b, uint32_t layer, uint32_t c
     return before;
 }
 
-/* In rooms of a sample, which are larger: a list has weights of 32 tokens for each page, and 256
- * queries and starts. */
+/* In rooms of a sample, which are larger: a list has weights of 32 tokens for each page, 256
+ * queries, and starts of twice as many. */
 static void choose_blocks(sac_engine *e, const struct method_prefill *hooks,
                           const struct away_lists *l)
 {
@@ -138,7 +138,7 @@ static void choose_blocks(sac_engine *e, const struct method_prefill *hooks,
                            .segment = w->segment,
                            .n_word = e->pool.max_page,
                            .query = (float *)(void *)w->query,
-                           .lse = w->start,
+                           .sums = w->start,
                            .raw = raw,
                            .value = raw + w->run_list_max * e->pool.max_page,
                            .mask = w->mask,

@@ -107,7 +107,7 @@ struct op_blocks {
     /* Rooms. */
     uint32_t n_word;  /* pages before the last tile, at least */
     float *query;     /* [n_segment * n_head][2][head_dim] */
-    float *lse;       /* [n_segment * n_head][4] */
+    float *sums;      /* [n_segment * n_head][4][2] */
     float *raw;       /* [n_segment * n_kv_head][n_word] */
     float *value;     /* the same */
     uint32_t *mask;   /* the same */

@@ -283,6 +283,8 @@ static void methods_choose_as_on_the_host(void **state)
 
 /* ---- Prompts ---- */
 
+static const char blocks[] = "critiprefill:segment=64,dense=64,budget=64";
+
 enum { N_LONG = 300, N_CHUNK = 256 + 32, FEW_FRAMES = 40 };
 
 /* What a prompt reads, and its last row's logits. */
@@ -356,10 +358,8 @@ static void blocks_are_those_of_the_host(void **state)
 {
     (void)state;
     static struct planned want, got;
-    static const char *const spec[] = {"critiprefill:segment=64,dense=64,budget=64",
-                                       "critiprefill:segment=128,dense=0,budget=30%,block=64",
-                                       "critiprefill:segment=64,dense=0,budget=64,scores=paper",
-                                       "critiprefill:segment=64,dense=64,budget=96,fuse=0.75"};
+    static const char *const spec[] = {
+        blocks, "critiprefill:segment=128,dense=0,budget=30%,block=64,fuse=0.75,scores=paper"};
     for (uint32_t i = 0; i < sizeof spec / sizeof spec[0]; i++) {
         const struct plan_wish wish = {
             .of = deep, .type = i % 2 ? SAC_KV_Q8 : SAC_KV_F16, .prefill = spec[i]};
@@ -371,20 +371,28 @@ static void blocks_are_those_of_the_host(void **state)
     }
 }
 
+static void assert_same_plan(const struct planned *want, const struct planned *got)
+{
+    assert_memory_equal(want->heard.logits[0], got->heard.logits[0], sizeof want->heard.logits[0]);
+    assert_memory_equal(&want->reads, &got->reads, sizeof want->reads);
+}
+
 static void plans_do_not_show_their_company(void **state)
 {
     (void)state;
     static struct planned want, got;
-    struct plan_wish wish = {.of = shallow,
-                             .type = SAC_KV_Q8,
-                             .prefill = "auto:mass=0.8,rows=16,last=16,most=1,recent=32"};
-    plan_prompt(&want, &wish, "cuda");
-    wish.company = 1;
-    setenv("SAC_GRID_ORDER", "backward", 1);
-    plan_prompt(&got, &wish, "cuda");
-    unsetenv("SAC_GRID_ORDER");
-    assert_memory_equal(want.heard.logits[0], got.heard.logits[0], sizeof want.heard.logits[0]);
-    assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
+    struct plan_wish wish[] = {{.of = shallow,
+                                .type = SAC_KV_Q8,
+                                .prefill = "auto:mass=0.8,rows=16,last=16,most=1,recent=32"},
+                               {.of = model, .type = SAC_KV_F16, .prefill = blocks}};
+    for (int i = 0; i < 2; i++) {
+        plan_prompt(&want, &wish[i], "cuda");
+        wish[i].company = 1;
+        setenv("SAC_GRID_ORDER", "backward", 1);
+        plan_prompt(&got, &wish[i], "cuda");
+        unsetenv("SAC_GRID_ORDER");
+        assert_same_plan(&want, &got);
+    }
 }
 
 /* Lists that name everything are made and read there, too, and give the bits of none. */
@@ -439,14 +447,16 @@ static void plans_reach_pages_below(void **state)
 {
     (void)state;
     static struct planned want, got;
-    struct plan_wish wish = {.of = model,
-                             .type = SAC_KV_F16,
-                             .prefill = "auto:mass=0.8,rows=16,last=0,most=1,recent=32"};
-    plan_prompt(&want, &wish, "cuda");
-    wish.fast = FEW_FRAMES * (size_t)PAGE_TOK * DIM * 4;
-    plan_prompt(&got, &wish, "cuda");
-    assert_memory_equal(want.heard.logits[0], got.heard.logits[0], sizeof want.heard.logits[0]);
-    assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
+    struct plan_wish wish[] = {{.of = model,
+                                .type = SAC_KV_F16,
+                                .prefill = "auto:mass=0.8,rows=16,last=0,most=1,recent=32"},
+                               {.of = model, .type = SAC_KV_Q8, .prefill = blocks}};
+    for (int i = 0; i < 2; i++) {
+        plan_prompt(&want, &wish[i], "cuda");
+        wish[i].fast = FEW_FRAMES * (size_t)PAGE_TOK * DIM * 4;
+        plan_prompt(&got, &wish[i], "cuda");
+        assert_same_plan(&want, &got);
+    }
 }
 
 int main(void)

@@ -120,8 +120,9 @@ static __device__ inline const float *query_of(const struct blocks_call &c, uint
     return c.op.query + ((size_t)segment * c.op.n_head + head) * 2 * c.head_dim;
 }
 
-/* Of each of the four products of a query head, ln of the sum of exp over the pages. */
-static __global__ void __launch_bounds__(THREADS) lse_kernel(const struct blocks_call c)
+/* Of each of the four products of a query head, the sum of exp(x - largest) over the pages: scores
+ * are large, so the logarithm of a sum of them would lose what tells equal shares. */
+static __global__ void __launch_bounds__(THREADS) sums_kernel(const struct blocks_call c)
 {
     kernel_begin();
     __shared__ struct exp_sum room[WARPS][4];
@@ -145,7 +146,9 @@ static __global__ void __launch_bounds__(THREADS) lse_kernel(const struct blocks
     struct exp_sum all = room[0][t];
     for (uint32_t w = 1; w < WARPS; w++) all = exp_sum_add(all, room[w][t]);
     if (!isfinite(all.sum)) fail(c, kv_head);
-    c.op.lse[((size_t)blockIdx.y * c.op.n_head + head) * 4 + t] = all.max + logf(all.sum);
+    float *to = c.op.sums + (((size_t)blockIdx.y * c.op.n_head + head) * 4 + t) * 2;
+    to[0] = all.max;
+    to[1] = all.sum;
 }
 
 /* A page's score: over the query heads the mean of the larger of two. */
@@ -161,10 +164,9 @@ static __device__ float score_page(const struct blocks_call &c, uint32_t segment
             sum += x[0] > x[1] || isnan(x[0]) ? x[0] : x[1];
             continue;
         }
-        const float *lse = c.op.lse + ((size_t)segment * c.op.n_head + head) * 4;
-        const float of_max = (expf(x[0] - lse[0]) + expf(x[2] - lse[2])) / 2;
-        const float of_min = (expf(x[1] - lse[1]) + expf(x[3] - lse[3])) / 2;
-        sum += fmaxf(of_max, of_min);
+        const float *of = c.op.sums + ((size_t)segment * c.op.n_head + head) * 8;
+        for (int i = 0; i < 4; i++) x[i] = expf(x[i] - of[2 * i]) / of[2 * i + 1];
+        sum += fmaxf((x[0] + x[2]) / 2, (x[1] + x[3]) / 2);
     }
     return sum / c.group;
 }
@@ -342,7 +344,7 @@ sac_status cuda_blocks(struct cuda_device *d, const struct op_blocks *op)
     if (n_page > 0 && !op->dense) {
         const dim3 heads(op->n_head, op->n_segment), lanes(c.n_kv_head, op->n_segment);
         queue_launch(d, "pooled queries", pool_kernel, heads, POOL, 0, c);
-        if (op->four) queue_launch(d, "sums of box scores", lse_kernel, heads, THREADS, 0, c);
+        if (op->four) queue_launch(d, "sums of box scores", sums_kernel, heads, THREADS, 0, c);
         queue_launch(d, "box scores of prompt rows", score_kernel,
                      dim3((n_page + SPAN - 1) / SPAN, op->n_segment * c.n_kv_head), THREADS, 0, c);
         queue_launch(d, "blocks of prompt rows", choose_kernel, lanes, THREADS, 0, c);
