@@ -84,6 +84,7 @@ static void same_bits(struct setting s)
     for (size_t i = 0; i < N_METHOD; i++) {
         if (s.model && strstr(methods[i], "promptcache")) continue; /* moves documents */
         if (s.model && strstr(methods[i], "reuse:")) continue;
+        if (s.is_long && !strstr(methods[i], "samkv")) continue; /* who gives pages back then */
         const struct heard want = hear(&cpu, methods[i]), got = hear(&away, methods[i]);
         same_work(&want, &got, methods[i]);
         if (memcmp(want.logits, got.logits, sizeof want.logits) != 0)
@@ -99,6 +100,7 @@ static void joined_documents_have_the_cpus_bits(void **state)
     same_bits((struct setting){.type = SAC_KV_F16, .n_batch = 64});
     same_bits((struct setting){.type = SAC_KV_Q8});
     same_bits((struct setting){.model = windowed, .type = SAC_KV_BF16});
+    same_bits((struct setting){.is_long = true});
 }
 
 /* ---- Stored ---- */
