@@ -61,14 +61,6 @@ static void one_document_is_an_ordinary_prompt(void **state)
     }
 }
 
-/* What products of 16-bit numbers may add: rows that are computed again are rounded at other
- * values than those of the whole prompt. */
-static double rounding(const struct bench *b)
-{
-    const char *isa = sac_engine_get_stats(b->e).isa;
-    return strcmp(isa, "amx") == 0 || strcmp(isa, "avx512") == 0 ? 3e-2 : 0;
-}
-
 static void check_whole(const struct bench *b, const char *spec, float wanted[2][TINY_VOCAB],
                         double most)
 {

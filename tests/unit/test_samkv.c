@@ -163,6 +163,45 @@ static void the_bias_is_of_other_documents(void **state)
     check_by_hand(spec, ENDS | 1 << 2, ENDS | 1 << 2);
 }
 
+/* Equations 2 and 3, of one document: the share of middle blocks that are candidates is where the
+ * anchor lies between the best block and the worst, never below 0 or above 1, and then the mean of
+ * layers. The anchor scores 8. */
+static void the_share_is_where_the_anchor_lies(void **state)
+{
+    (void)state;
+    static const struct {
+        float score[N_LAYERS][2]; /* of the worst block and the best, others evenly between */
+        uint32_t n, n_all_above; /* of five blocks: as written, and where all may beat the anchor */
+    } cases[] = {
+        {{{0, 16}, {0, 16}}, 3, 3},       /* half of 5, and up */
+        {{{7, 9}, {4, 24}}, 4, 4},        /* 0.5 and 0.8 */
+        {{{0, 8}, {0, 8}}, 0, 0},         /* the anchor is the best */
+        {{{0, 8.5f}, {0, 8.5f}}, 1, 1},   /* just below the best */
+        {{{7.5f, 16}, {7.5f, 16}}, 5, 5}, /* just above the worst */
+        {{{8, 16}, {8, 16}}, 0, 5},       /* no better than the worst */
+        {{{0, 16}, {0, 2}}, 2, 2},        /* above all in one layer: 0, not -3 */
+        {{{0, 16}, {10, 12}}, 2, 4},      /* below all in one layer: 0 or 1, not 2 */
+        {{{5, 5}, {5, 5}}, 0, 0},         /* nothing to lie between */
+        {{{9, 9}, {9, 9}}, 0, 5},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        hand = (struct by_hand){.anchor = {0, 8}};
+        for (int l = 0; l < N_LAYERS; l++) {
+            const float low = cases[i].score[l][0], high = cases[i].score[l][1];
+            hand.asked[l][1] = 1;
+            for (int b = 0; b < 5; b++)
+                hand.key[0][l][1 + b][1] = low + (high - low) * (float)b / 4;
+        }
+        /* Of all documents' blocks half may stay, which are as many as this one has. */
+        plan_by_hand("samkv:choose=asked,layers=1,divide_all=on");
+        const int n = __builtin_popcount(kept_of(0, 0) & ~(uint32_t)ENDS);
+        plan_by_hand("samkv:choose=asked,layers=1,divide_all=on,all_above=on");
+        const int n_all_above = __builtin_popcount(kept_of(0, 0) & ~(uint32_t)ENDS);
+        if (n != (int)cases[i].n || n_all_above != (int)cases[i].n_all_above)
+            fail_msg("case %zu: %d blocks, and %d", i, n, n_all_above);
+    }
+}
+
 /* Documents in another order keep the same blocks. */
 static void order_chooses_nothing(void **state)
 {
@@ -328,6 +367,7 @@ int main(void)
         cmocka_unit_test(readings_differ_where_they_say),
         cmocka_unit_test(what_all_queries_share_chooses_nothing),
         cmocka_unit_test(the_bias_is_of_other_documents),
+        cmocka_unit_test(the_share_is_where_the_anchor_lies),
         cmocka_unit_test(order_chooses_nothing),
         cmocka_unit_test(what_the_question_reads_stays),
         cmocka_unit_test(short_documents_are_ends),
