@@ -7,7 +7,6 @@
  *     it comes down with the logits, and is added to the counters behind the same wait.
  *  2. A run all of whose lanes the program knows to be dense has no lists: the bits and the
  *     launches of dense attention.
- *
  *  3. A row of a sequence that lacks pages, as one joined of documents may, reads by a list that is
  *     made here: all pages that are left. No method chooses for it.
  *

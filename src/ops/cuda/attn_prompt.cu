@@ -1003,8 +1003,8 @@ static uint32_t list_count(const struct op_attn *op, const struct attn_run *run)
  * scattered over a sequence are many short runs. */
 static bool has_lists_of(const struct attn_run *run, const struct attn_run *before)
 {
-    return run->joins && run->plan == before->plan && run->segment == before->segment &&
-           run->n_segment == before->n_segment;
+    return run->joins && before->kind == run->kind && run->plan == before->plan &&
+           run->segment == before->segment && run->n_segment == before->n_segment;
 }
 
 static size_t list_bytes(const struct op_attn *op, const struct attn_run *run)

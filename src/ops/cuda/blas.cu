@@ -15,6 +15,7 @@
 #define ROWS       2048u
 #define SHAPES_MAX 64u
 #define SPACE      ((size_t)4 << 20)
+#define ALIGN      64u /* that all matrices lie at a multiple of */
 
 #define TEXT_OF(x) #x
 #define TEXT(x)    TEXT_OF(x)
@@ -71,6 +72,19 @@ static bool find_functions(struct cuda_blas *b)
     return true;
 }
 
+/* Not told, the library takes them to lie at multiples of 256 bytes. */
+static bool set_alignment(struct cuda_blas *b)
+{
+    const cublasLtMatmulPreferenceAttributes_t of[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    const uint32_t bytes = ALIGN;
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++)
+        if (b->preference_set(b->preference, of[i], &bytes, sizeof bytes) != CUBLAS_STATUS_SUCCESS)
+            return false;
+    return true;
+}
+
 static bool make_parts(struct cuda_blas *b)
 {
     const cublasOperation_t transposed = CUBLAS_OP_T;
@@ -88,6 +102,7 @@ static bool make_parts(struct cuda_blas *b)
                              sizeof space) == CUBLAS_STATUS_SUCCESS &&
            b->preference_set(b->preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
                              sizeof schemes) == CUBLAS_STATUS_SUCCESS &&
+           set_alignment(b) &&
            cudaMalloc(&b->space, SPACE) == cudaSuccess;
 }
 

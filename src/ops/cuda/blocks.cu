@@ -193,7 +193,8 @@ static __global__ void __launch_bounds__(THREADS) score_kernel(const struct bloc
 static __device__ void fuse(const struct blocks_call &c, const struct blocks_place &p, uint32_t n,
                             struct exp_sum *room)
 {
-    const float old = __float_as_uint(p.fused[0]) == c.op.before ? c.op.fuse : 0;
+    const bool go_on = c.op.before > 0 && __float_as_uint(p.fused[0]) == c.op.before;
+    const float old = go_on ? c.op.fuse : 0;
     struct exp_sum sum = exp_sum_none();
     for (uint32_t j = threadIdx.x; j < n; j += THREADS) {
         float best = p.raw[j * c.op.block];
