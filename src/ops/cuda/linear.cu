@@ -14,7 +14,6 @@
 #include "ops/weight_layout.h"
 
 #define PANEL    4096u  /* outputs of a GLU of two types that are multiplied together */
-#define WIDE     16384u /* outputs of prompt rows that are, at most */
 #define KEPT_MAX 24576u /* outputs of a GLU that are packed at once: a row lies in shared memory */
 #define THREADS  LINEAR_THREADS
 #define ALIGN    256u
@@ -59,7 +58,7 @@ static uint32_t wide_outputs(const struct op_linear *op)
 /* Panels of about the same size. */
 static uint32_t panel_of(uint32_t n_out)
 {
-    const uint32_t n_panel = (n_out + WIDE - 1) / WIDE;
+    const uint32_t n_panel = (n_out + LINEAR_PANEL - 1) / LINEAR_PANEL;
     const uint32_t n = n_panel ? (n_out + n_panel - 1) / n_panel : 0;
     return (n + WEIGHT_GROUP - 1) / WEIGHT_GROUP * WEIGHT_GROUP;
 }
@@ -86,7 +85,7 @@ static struct linear_room lay_out(void *scratch, uint32_t n_row, uint32_t n_in, 
 size_t cuda_linear_scratch(uint32_t n_row, uint32_t n_in, uint32_t n_out_sum)
 {
     const uint32_t most = n_out_sum + LINEAR_PARTS_MAX * WEIGHT_GROUP; /* each part in groups */
-    return lay_out(NULL, n_row, n_in, most, most < WIDE ? most : WIDE).bytes;
+    return lay_out(NULL, n_row, n_in, most, most < LINEAR_PANEL ? most : LINEAR_PANEL).bytes;
 }
 
 /* A GLU's packed outputs in the place of f32 ones. */

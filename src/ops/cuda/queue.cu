@@ -14,7 +14,7 @@
 #define COMMANDS_MAX 4096u
 #define BYTES_MAX    ((size_t)4 << 20)
 #define SMEM_ANY     32768u /* of shared memory that every kernel may ask for beside its own, */
-#define SMEM_STATIC  16384u /* which is less than this */
+#define SMEM_STATIC  16384u /* which is less than this where it asks for any */
 #define CARVEOUT     100    /* percent of an SM's memory that is shared memory rather than cache */
 #define KERNELS_MAX  512u   /* a power of two, more than there are */
 

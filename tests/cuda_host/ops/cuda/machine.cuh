@@ -9,7 +9,8 @@
 
 enum half_type { HALF_F16, HALF_BF16 };
 
-#define PROMPT_PIECE 2u /* so that short prompts of tests are cut */
+#define LINEAR_PANEL 64u /* so that the matrices of small models are cut */
+#define PROMPT_PIECE 2u   /* and short prompts of tests */
 
 /* ---- Launches ---- */
 
