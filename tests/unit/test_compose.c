@@ -135,9 +135,9 @@ static void shares_are_the_methods_own(void **state)
         {"cacheblend:ratio=0", 2 * n},
         {"auto:most=0.1,layers=1,rounds=1", N_LAYER * floor(0.1 * n)},
         {"auto:most=0.1,layers=0.5,rounds=1", N_LAYER / 2 * floor(0.1 * n)},
-        {"auto:most=0.1,layers=1", N_LAYER * 2 * floor(0.05 * n)},
+        {"auto:most=0.1,layers=1,rounds=2", N_LAYER * 2 * floor(0.05 * n)},
         {"auto:most=1,layers=0", 0},
-        {"auto:most=1,layers=1", N_LAYER * (128.0 + 64)}, /* no token twice */
+        {"auto:most=1,layers=1,rounds=2", N_LAYER * (128.0 + 64)}, /* no token twice */
         {"auto:mass=0", 0},
         {"auto:most=1,layers=1,rounds=1", N_LAYER * (128.0 + 64)},
         {"cacheblend:ratio=0.5,ratio_end=0.25", 2 * n + floor(0.5 * n) + floor(0.375 * n)},
