@@ -3,8 +3,8 @@
  * rounding on the CUDA kernels themselves (SAC_CHECK_CUDA names a library for a GPU, else they run
  * on a CPU). Documents are noted, stored and loaded there, too; what is refused is named. */
 #include "compose_bench.h"
+#include "store_dir.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -105,20 +105,6 @@ static void joined_documents_have_the_cpus_bits(void **state)
 
 /* ---- Stored ---- */
 
-static char dir[256];
-
-static void remove_dir(void)
-{
-    char path[512];
-    DIR *d = opendir(dir);
-    for (const struct dirent *e; d && (e = readdir(d));) {
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        unlink(path);
-    }
-    if (d) closedir(d);
-    assert_int_equal(rmdir(dir), 0);
-}
-
 /* Those of the bench, computed by its engine, with their notes. */
 static void store_all(sac_docs *docs, const struct bench *b)
 {
@@ -164,8 +150,7 @@ static void stored_documents_go_from_one_to_the_other(void **state)
     for (int way = 0; way < 2; way++) {
         sac_docs *docs;
         sac_error err;
-        snprintf(dir, sizeof dir, P_tmpdir "/saccade_device_docs_XXXXXX");
-        assert_non_null(mkdtemp(dir));
+        make_dir();
         must(sac_docs_open(&docs, dir, &(sac_docs_params){0}, &err), &err);
         store_all(docs, way ? &cpu : &away);
         const struct bench loaded = load_all(docs, way ? &away : &cpu);

@@ -19,10 +19,11 @@
 
 #include <cmocka.h>
 
+#include "store_dir.h"
+
 enum { N_TEXT = 100, N_HEAD = 10 };
 
 static sac_model *model, *stranger;
-static char dir[64];
 static int32_t text[3][N_TEXT], head[N_HEAD];
 
 static int open_models(void **state)
@@ -42,24 +43,6 @@ static int free_models(void **state)
     sac_model_free(model);
     sac_model_free(stranger);
     return 0;
-}
-
-static void make_dir(void)
-{
-    snprintf(dir, sizeof dir, P_tmpdir "/saccade_docs_XXXXXX");
-    assert_non_null(mkdtemp(dir));
-}
-
-static void remove_dir(void)
-{
-    char path[512];
-    DIR *d = opendir(dir);
-    for (const struct dirent *e; d && (e = readdir(d));) {
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        unlink(path);
-    }
-    if (d) closedir(d);
-    assert_int_equal(rmdir(dir), 0);
 }
 
 static unsigned count_files(const char *suffix)
