@@ -83,7 +83,7 @@ test-long: deps-test ## what is longer than CI can wait: methods on a real model
 		$(call RUN_TESTS,build,-R '^prop/|^unit/test_(proof|serve_memory)$$|^serve/test_tenants$$|^house/test_added_methods$$|^truth/test_schema$$')
 
 SOAK ?= 1000,100000
-soak: all ## the server at overload, and a day's worth of short requests: SOAK=MIXED,SHORT
+soak: all ## the server at overload, and a day's worth of short requests: SOAK=MIXED,SHORT,SECONDS
 	@$(PYTHON) tools/fetch.py model smollm2-135m
 	@SAC_SOAK=$(SOAK) SACCADE_BIN=build/saccade $(PYTHON) tests/serve/test_overload.py
 

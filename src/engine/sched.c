@@ -17,6 +17,9 @@
 
 #define MIN_ROWS    32u  /* of prompts in a step: a page, and enough for wide kernels */
 #define PACE_WEIGHT 0.25 /* of a step in the means of those before it */
+/* Of the target that steps with prompt rows aim at. They scatter around their aim: at the target
+ * itself half of them would be late. */
+#define AIM 0.9
 
 static void add_run(sac_engine *e, uint32_t seq_i, uint32_t n, enum row_kind kind)
 {
@@ -102,7 +105,8 @@ static uint32_t prompt_room(const sac_engine *e)
     const uint32_t room = e->batch.n_row_max - e->batch.n_row;
     const double target_us = 1e3 * (double)e->params.tbt_target_ms;
     if (target_us <= 0 || e->batch.n_decode == 0) return room;
-    const double n = e->pace.row_us > 0 ? (target_us - e->pace.decode_us) / e->pace.row_us : 0;
+    const double left_us = AIM * target_us - e->pace.decode_us;
+    const double n = e->pace.row_us > 0 ? left_us / e->pace.row_us : 0;
     return n >= room ? room : n > MIN_ROWS ? (uint32_t)n : room < MIN_ROWS ? room : MIN_ROWS;
 }
 

@@ -4,8 +4,10 @@ leave. Each is answered, where there is no place for it at first when it is sent
 must have; then nothing is left: no answer is computed, memory
 is as it was, the next request is served.
 
-SAC_SOAK=MIXED,SHORT (`make soak`) says how many there are of each: mixed ones, and short ones one after another."""
+SAC_SOAK=MIXED,SHORT[,SECONDS] (`make soak`) says how many there are of each: mixed ones, and short ones one after another,
+of which none are sent behind SECONDS."""
 import collections
+import concurrent.futures
 import http.client
 import json
 import os
@@ -17,8 +19,10 @@ import unittest
 
 from server import Server, read_all
 
-N_MIXED, N_SHORT = map(int, os.environ.get("SAC_SOAK", "150,0").split(","))
+N_MIXED, N_SHORT, SHORT_SECONDS = map(int, (os.environ.get("SAC_SOAK", "150,0") + ",1000000").split(",")[:3])
 N_CLIENT, N_QUEUE = 14, 6
+N_SHORT_CLIENT, N_PART = 16, 20
+N_THREAD = max(1, len(os.sched_getaffinity(0)) - 2) if N_SHORT else 1
 GROWTH_KB = 24 * 1024  # what allocators and threads keep once they had it
 
 server = None
@@ -61,6 +65,17 @@ def answered(s, *allowed):
 def left(s):
     s.close()
     return "left"
+
+
+def short_ones(port, n):
+    """So many requests, one after another, on a connection that is kept. Run in a process of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+    for i in range(n):
+        connection.request("POST", "/v1/completions", json.dumps(body(i, max_tokens=1)))
+        response = connection.getresponse()
+        text = response.read()
+        assert response.status == 200, (response.status, text)
+    connection.close()
 
 
 refused = collections.Counter()
@@ -123,8 +138,8 @@ KINDS = (whole, leaves_a_stream, streamed, leaves_half_a_body,
          lambda i: answered(send(body(i), key="wrong"), 401)[0], lambda i: left(send(body(i))))
 
 
-def metric(name):
-    text = server.get("/metrics", headers={"Authorization": "Bearer k"})[2]
+def metric(name, of=None):
+    text = (of or server).get("/metrics", headers={"Authorization": "Bearer k"})[2]
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("saccade_" + name + "{"))
 
 
@@ -170,30 +185,24 @@ class Overload(unittest.TestCase):
         self.assertEqual(whole(0), 200)
 
     def test_short_ones_one_after_another(self):
-        def client(n):
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
-            for i in range(n):
-                connection.request("POST", "/v1/completions", json.dumps(body(i, max_tokens=1)),
-                                   {"Authorization": "Bearer k"})
-                response = connection.getresponse()
-                response.read()
-                assert response.status == 200, response.status
-            connection.close()
-
-        def work(n):
-            threads = [threading.Thread(target=client, args=(n // 4,)) for _ in range(4)]
-            for t in threads:
-                t.start()
-            for t in threads:
-                t.join()
-        done = metric("request_success_total")
-        work(40)
-        before = server.rss_kb()
-        work(N_SHORT)
-        grown = server.rss_kb() - before
-        print(f"{N_SHORT} short requests: memory {before} KiB, then {grown:+} KiB")
-        self.assertEqual(metric("request_success_total") - done, 40 + N_SHORT // 4 * 4)
-        self.assertLess(grown, GROWTH_KB)
+        """In parts, so that memory is seen on the way: what grows with each request would grow in each."""
+        with Server("-np", str(N_SHORT_CLIENT), "-t", str(N_THREAD), "--quiet") as short, \
+                concurrent.futures.ProcessPoolExecutor(N_SHORT_CLIENT) as pool:
+            def work(n):
+                of_each = [n // N_SHORT_CLIENT + (i < n % N_SHORT_CLIENT) for i in range(N_SHORT_CLIENT)]
+                list(pool.map(short_ones, [short.port] * N_SHORT_CLIENT, of_each))
+            work(2 * N_SHORT_CLIENT)  # memory that is taken once
+            begin, rss, n_done = time.monotonic(), [short.rss_kb()], 0
+            for i in range(N_PART):
+                if time.monotonic() - begin > SHORT_SECONDS:
+                    break
+                work(n := N_SHORT * (i + 1) // N_PART - N_SHORT * i // N_PART)
+                n_done += n
+                rss.append(short.rss_kb())
+            print(f"{n_done} short requests in {time.monotonic() - begin:.0f} s; memory on the way, KiB: {rss}")
+            self.assertEqual(metric("request_success_total", short), 2 * N_SHORT_CLIENT + n_done)
+            self.assertLess(rss[-1] - rss[0], GROWTH_KB)
+            self.assertLess(rss[-1] - rss[len(rss) // 2], GROWTH_KB // 8)
 
 
 if __name__ == "__main__":

@@ -60,8 +60,8 @@ static void prompts_take_the_time_that_is_left(void **state)
     } cases[] = {
         {0, {1000, 50}, N_BATCH - 1}, /* no target */
         {10, {1000, 0}, 32},          /* it is not known yet what a row costs */
-        {10, {1000, 100}, 90},        /* 9 ms are left */
-        {10, {4000, 100}, 60},
+        {10, {1000, 100}, 80},        /* nine tenths of the target, and decode rows take 1 ms */
+        {10, {4000, 100}, 50},
         {10, {20000, 100}, 32}, /* decode rows alone take longer: some rows in any case */
         {10, {1000, 1}, N_BATCH - 1},
     };
