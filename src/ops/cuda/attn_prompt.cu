@@ -8,9 +8,9 @@
  * the same however a prompt is cut into chunks and whichever rows are computed beside it.
  *
  * Lists differ in length, and the longest would be waited for. So a list of many tiles is cut into
- * pieces, by its length alone, a block each: full pairs of pages before the rows' tile, then tokens,
- * in equal parts; what else there is, own pages among it, is the last piece's. Sums of pieces go to
- * scratch, and another launch merges them in their order.
+ * pieces, by its length alone, a block each: full pairs of pages before the rows' tile, then
+ * tokens, in equal parts; what else there is, own pages among it, is the last piece's. Sums of
+ * pieces go to scratch, and another launch merges them in their order.
  *
  * The next tile is on its way into shared memory while this one is multiplied. Pages in q8 arrive
  * as they are and become f16 there. Queries and weights are rounded to 16 bits, sums are of f32. A
@@ -21,14 +21,14 @@
 
 #include <math_constants.h>
 
-#define WARPS    4
 #define KEYS     64u /* of a tile */
 #define N_TILE_8 8   /* 8 keys each */
 
-#define PIECES_MAX  8u    /* of a list, each of PROMPT_PIECE tiles or more (machine.cuh) */
-#define MERGE_BLOCKS 8u   /* that merge the pieces of one list */
-#define ALIGN_PAGES 8u    /* of rows: a list of a tile that divides them is cut as dense rows are */
-#define FAR_TOK     4096u /* from this position on no block has rows of heads that are not there */
+#define PIECES_MAX   8u /* of a list, each of piece_least() tiles or more */
+#define FEW_HEADS    16u /* of a model; one of more has longer pieces */
+#define MERGE_BLOCKS 8u /* that merge the pieces of one list */
+#define ALIGN_PAGES  8u /* of rows: a list of a tile that divides them is cut as dense rows are */
+#define FAR_TOK      4096u /* from this position on no block has rows of heads that are not there */
 
 struct prompt_job {        /* a run */
     const uint32_t *frame; /* [n_kv_head, stride] */
@@ -49,9 +49,17 @@ struct prompt_job {        /* a run */
     uint32_t n_piece, part0;  /* of a list at most; where sums of pieces begin: [block][n_piece] */
 };
 
+/* Sums of 128 channels leave registers for four warps alone, of 32 rows each. Small heads have
+ * eight of 16 rows: exponents take as long as products there, and warps that wait for one another's
+ * are what keeps both units busy. */
+template <int D> struct prompt_warps {
+    static constexpr int m = D == 128 ? 2 : 1; /* tiles of 16 rows of a warp */
+    static constexpr int n = D < 128 ? 8 : 4, threads = n * 32, rows = n * 16 * m;
+};
+
 template <int F, int D> struct prompt_size {
-    static constexpr int m = D > 128 ? 1 : 2; /* tiles of 16 rows of a warp */
-    static constexpr int rows = WARPS * 16 * m, pairs = rows / (int)PAGE_TOK;
+    static constexpr int m = prompt_warps<D>::m, rows = prompt_warps<D>::rows;
+    static constexpr int pairs = rows / (int)PAGE_TOK;
     static constexpr int tile = (int)KEYS * D * 4; /* K, then V, in 16 bits */
     /* Two q8 pages, up to half of what 16-bit tiles behind two of them are aligned to. */
     static constexpr int raw = F == FORM_Q8 ? (2 * page_at<F, D>::bytes + 511) / 512 * 512 : 0;
@@ -126,9 +134,9 @@ __device__ __forceinline__ uint32_t tile_at(uint32_t n, uint32_t row, uint32_t p
 }
 
 /* Rows of this thread's warp are row + 0 .. 15 in the tile m of a block's rows. */
-__device__ __forceinline__ uint32_t warp_row(int m)
+template <int D> __device__ __forceinline__ uint32_t warp_row(int m)
 {
-    return (uint32_t)m * (16 * WARPS) + threadIdx.x / 32 * 16;
+    return (uint32_t)m * (16 * prompt_warps<D>::n) + threadIdx.x / 32 * 16;
 }
 
 /* ---- What is read ---- */
@@ -161,6 +169,13 @@ __device__ __forceinline__ void list_lengths(struct prompt_list &l, const struct
     l.n_pair = job.n_before[list] / 2;
 }
 
+/* Tiles of a piece at least. Blocks of few heads are few, so lists are cut finer for them. */
+static inline __host__ __device__ uint32_t piece_least(const struct prompt_job &job)
+{
+    const uint32_t n = job.n_kv_head * job.group / FEW_HEADS;
+    return PROMPT_PIECE * (n > 1 ? n : 1);
+}
+
 /* Turned queries, and windows, which are short, are not cut. */
 __device__ struct prompt_list list_of(const struct prompt_block &b)
 {
@@ -171,7 +186,7 @@ __device__ struct prompt_list list_of(const struct prompt_block &b)
     if (b.job->n_segment || b.call->window) return l;
     l.n_tile = l.n_pair + (l.tok_end - l.tok + KEYS - 1) / KEYS;
     const uint32_t alike = l.n_tile / 4 * 4; /* of lists of the same rows */
-    l.n_piece = min(PIECES_MAX, alike / PROMPT_PIECE + 1);
+    l.n_piece = min(PIECES_MAX, alike / piece_least(*b.job) + 1);
     l.len = (alike + l.n_piece - 1) / l.n_piece;
     return l;
 }
@@ -267,11 +282,10 @@ __device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_
     } else if (w.tok < w.n_tok) {
         t.kind = TILE_TOKENS;
         t.page[0] = w.tok;
-        t.segment = walk_segment(job, job.tok[w.tok] / PAGE_TOK);
+        t.segment = job.n_segment ? walk_segment(job, job.tok[w.tok] / PAGE_TOK) : 0;
         const uint32_t most = min(KEYS, w.n_tok - w.tok);
-        for (t.n = 1; t.n < most; t.n++)
-            if (job.n_segment && walk_segment(job, job.tok[w.tok + t.n] / PAGE_TOK) != t.segment)
-                break;
+        t.n = job.n_segment ? 1 : most;
+        while (t.n < most && walk_segment(job, job.tok[w.tok + t.n] / PAGE_TOK) == t.segment) t.n++;
         w.tok += t.n;
     } else if (w.own < w.own_end) {
         t.kind = TILE_OWN;
@@ -291,7 +305,7 @@ __device__ void put_query(uint8_t *smem, const struct prompt_block &b, uint32_t 
     constexpr int H = page_at<F, D>::half;
     const struct prompt_job &job = *b.job;
     const struct segment_view *s = segment < job.n_segment ? &job.segment[segment] : NULL;
-    for (uint32_t i = threadIdx.x; i < size::rows * (D / 8); i += WARPS * 32) {
+    for (uint32_t i = threadIdx.x; i < size::rows * (D / 8); i += prompt_warps<D>::threads) {
         const uint32_t row = i / (D / 8), piece = i % (D / 8), pair = row / PAGE_TOK;
         const uint32_t pos = (b.page0 + pair % job.n_page) * PAGE_TOK + row % PAGE_TOK;
         const uint32_t head = pair / job.n_page;
@@ -313,8 +327,10 @@ __device__ void put_query(uint8_t *smem, const struct prompt_block &b, uint32_t 
 template <int D>
 __device__ void bring_rows(uint8_t *tile, uint32_t n0, const uint8_t *page, uint32_t v)
 {
-    for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += WARPS * 32) {
-        const uint32_t row = n0 + i / (D / 8), piece = i % (D / 8);
+    constexpr uint32_t n = prompt_warps<D>::threads;
+#pragma unroll
+    for (uint32_t k = 0; k < PAGE_TOK * (D / 8) / n; k++) { /* as often by all threads */
+        const uint32_t i = threadIdx.x + k * n, row = n0 + i / (D / 8), piece = i % (D / 8);
         const uint32_t to = smem_address(tile) + tile_at(KEYS, row, piece);
         copy_async16(to, page + i * 16);
         copy_async16(to + KEYS * D * 2, page + v + i * 16);
@@ -324,7 +340,8 @@ __device__ void bring_rows(uint8_t *tile, uint32_t n0, const uint8_t *page, uint
 /* No keys from n0 on. */
 template <int D> __device__ void bring_none(uint8_t *tile, uint32_t n0)
 {
-    for (uint32_t i = n0 * (D / 8) + threadIdx.x; i < KEYS * (D / 8); i += WARPS * 32) {
+    for (uint32_t i = n0 * (D / 8) + threadIdx.x; i < KEYS * (D / 8);
+         i += prompt_warps<D>::threads) {
         const uint32_t to = smem_address(tile) + tile_at(KEYS, i / (D / 8), i % (D / 8));
         store_zero16(to);
         store_zero16(to + KEYS * D * 2);
@@ -347,12 +364,21 @@ __device__ __forceinline__ const uint8_t *token_page(const struct prompt_block &
 template <int F, int D>
 __device__ void bring_tokens(uint8_t *tile, const struct prompt_block &b, const struct key_tile &t)
 {
-    for (uint32_t i = threadIdx.x; i < t.n * (D / 8); i += WARPS * 32) {
-        const uint32_t row = i / (D / 8), piece = i % (D / 8), tok = b.job->tok[t.page[0] + row];
-        const uint8_t *k = token_page<F, D>(b, tok) + tok % PAGE_TOK * (D * 2);
-        const uint32_t to = smem_address(tile) + tile_at(KEYS, row, piece);
-        copy_async16(to, k + piece * 16);
-        copy_async16(to + KEYS * D * 2, k + page_at<F, D>::v + piece * 16);
+    constexpr uint32_t n = prompt_warps<D>::threads, n_row = n / (D / 8), n_part = KEYS / n_row;
+    const uint32_t row0 = threadIdx.x / (D / 8), piece = threadIdx.x % (D / 8);
+    const uint32_t *const toks = b.job->tok + t.page[0];
+    const uint8_t *k[n_part];
+#pragma unroll /* what is looked up is on its way together */
+    for (uint32_t p = 0; p < n_part; p++) {
+        const uint32_t tok = toks[min(row0 + p * n_row, t.n - 1)];
+        k[p] = token_page<F, D>(b, tok) + tok % PAGE_TOK * (D * 2) + piece * 16;
+    }
+#pragma unroll
+    for (uint32_t p = 0; p < n_part; p++) {
+        const uint32_t to = smem_address(tile) + tile_at(KEYS, row0 + p * n_row, piece);
+        if (row0 + p * n_row >= t.n) break;
+        copy_async16(to, k[p]);
+        copy_async16(to + KEYS * D * 2, k[p] + page_at<F, D>::v);
     }
 }
 
@@ -380,7 +406,7 @@ __device__ void bring(uint8_t *stage, const struct prompt_block &b, const struct
             const uint8_t *from =
                 own ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.place[p]);
             const uint32_t bytes = own ? at::tail_bytes : at::bytes;
-            for (uint32_t i = threadIdx.x * 16; i < bytes; i += WARPS * 32 * 16)
+            for (uint32_t i = threadIdx.x * 16; i < bytes; i += prompt_warps<D>::threads * 16)
                 copy_async16(smem_address(stage) + p * at::bytes + i, from + i);
         }
     } else if (t.kind == TILE_TOKENS) {
@@ -442,7 +468,7 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
     uint32_t n = t.n;
     if (t.kind == TILE_OWN) {
         n = PAGE_TOK;
-        for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += WARPS * 32) {
+        for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += prompt_warps<D>::threads) {
             const uint32_t to = tile_at(KEYS, i / (D / 8), i % (D / 8));
             *(uint4 *)(tile + to) = *(const uint4 *)(stage + i * 16);
             *(uint4 *)(tile + KEYS * D * 2 + to) =
@@ -450,13 +476,13 @@ __device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_
         }
     } else if (t.kind == TILE_PAGES) {
         n = t.n * PAGE_TOK;
-        for (uint32_t i = threadIdx.x; i < n * part; i += WARPS * 32) {
+        for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D>::threads) {
             const uint32_t row = i / part;
             unpack_token<D>(tile, row, stage + row / PAGE_TOK * page_at<FORM_Q8, D>::bytes,
                             row % PAGE_TOK, i % part);
         }
     } else {
-        for (uint32_t i = threadIdx.x; i < n * part; i += WARPS * 32) {
+        for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D>::threads) {
             const uint32_t row = i / part, tok = b.job->tok[t.page[0] + row];
             unpack_token<D>(tile, row, token_page<FORM_Q8, D>(b, tok), tok % PAGE_TOK, i % part);
         }
@@ -473,7 +499,7 @@ template <int F, int D> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *ba
     if (threadIdx.x < 2) bad[threadIdx.x] = 0;
     __syncthreads();
     uint8_t *v = tile + KEYS * D * 2;
-    for (uint32_t i = threadIdx.x; i < KEYS * (D / 2); i += WARPS * 32) {
+    for (uint32_t i = threadIdx.x; i < KEYS * (D / 2); i += prompt_warps<D>::threads) {
         const uint32_t w = *(const uint32_t *)(v + i * 4), row = i / 32 % KEYS;
         if ((w & exponent) == exponent || (w >> 16 & exponent) == exponent)
             atomicOr(&bad[row / 32], 1u << row % 32);
@@ -481,7 +507,7 @@ template <int F, int D> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *ba
     __syncthreads();
     const uint64_t all = (uint64_t)bad[1] << 32 | bad[0];
     if (all == 0) return 0;
-    for (uint32_t i = threadIdx.x; i < KEYS * (D / 2); i += WARPS * 32) {
+    for (uint32_t i = threadIdx.x; i < KEYS * (D / 2); i += prompt_warps<D>::threads) {
         const uint32_t row = i / 32 % KEYS;
         if (all >> row & 1) *(uint32_t *)(v + i * 4) = 0;
     }
@@ -525,7 +551,7 @@ __device__ __forceinline__ bool seen_by_all(const struct prompt_block &b, const 
 template <int F, int D>
 __device__ __forceinline__ uint32_t row_pos(const struct prompt_block &b, int m, int i)
 {
-    const uint32_t row = warp_row(m) + i * 8 + threadIdx.x % 32 / 4;
+    const uint32_t row = warp_row<D>(m) + i * 8 + threadIdx.x % 32 / 4;
     return (b.page0 + row / PAGE_TOK % b.job->n_page) * PAGE_TOK + row % PAGE_TOK;
 }
 
@@ -627,29 +653,31 @@ __device__ __forceinline__ void tile_softmax(struct prompt_warp<F, D> &w,
 }
 
 #ifdef WGMMA_HERE
-/* By Hopper's instructions: one tile's weights are made while the other's rows are multiplied. */
+/* By Hopper's instructions: one tile's weights are made while another's rows are multiplied, which
+ * may be another warpgroup's. */
 template <int F, int D>
 __device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D> &w, uint32_t query,
                                              uint32_t keys, const struct tile_view &v)
 {
     constexpr int H = page_at<F, D>::half;
     constexpr uint32_t panel = KEYS * 128, rows = prompt_size<F, D>::rows;
+    constexpr int M = prompt_size<F, D>::m;
     const uint64_t values = wgmma_tile(keys + KEYS * D * 2, panel);
-    float s[2][N_TILE_8][4];
-    uint32_t p[2][KEYS / 16][4];
+    const uint32_t mine = query + wgmma_group() * (M * 8192); /* rows of the warpgroup */
+    float s[M][N_TILE_8][4];
+    uint32_t p[M][KEYS / 16][4];
     wgmma_begin();
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
+    for (int m = 0; m < M; m++) {
 #pragma unroll
         for (int k = 0; k < D / 16; k++)
-            wgmma_dots<H>(s[m],
-                          wgmma_tile(query + k / 4 * (rows * 128) + m * 8192 + k % 4 * 32, 16),
+            wgmma_dots<H>(s[m], wgmma_tile(mine + k / 4 * (rows * 128) + m * 8192 + k % 4 * 32, 16),
                           wgmma_tile(keys + k / 4 * panel + k % 4 * 32, 16), k > 0);
         wgmma_commit();
     }
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
-        wgmma_wait<1>();
+    for (int m = 0; m < M; m++) {
+        wgmma_wait<M - 1>();
         wgmma_done(s[m]);
         tile_softmax<F, D>(w, p[m], s[m], v, m);
         wgmma_begin();
@@ -659,8 +687,8 @@ __device__ __forceinline__ void attend_wgmma(struct prompt_warp<F, D> &w, uint32
         wgmma_commit();
     }
     wgmma_wait<0>();
-    wgmma_done(w.acc[0]);
-    wgmma_done(w.acc[1]);
+#pragma unroll
+    for (int m = 0; m < M; m++) wgmma_done(w.acc[m]);
 }
 #endif
 
@@ -681,7 +709,7 @@ __device__ __forceinline__ void tile_dots(float (&s)[prompt_size<F, D>::m][N_TIL
         uint32_t a[M][4];
 #pragma unroll
         for (int m = 0; m < M; m++) {
-            const uint32_t row = warp_row(m) + lane % 16;
+            const uint32_t row = warp_row<D>(m) + lane % 16;
             load_tiles(a[m], query + tile_at(prompt_size<F, D>::rows, row, k * 2 + lane / 16));
         }
 #pragma unroll
@@ -756,8 +784,7 @@ __device__ __forceinline__ float row_sum(const struct prompt_warp<F, D> &w, int 
     return w.poison >> (2 * m + i) & 1 ? CUDART_NAN_F : sum;
 }
 
-template <int F, int D>
-__device__ void put_part(const struct prompt_warp<F, D> &w, float *part)
+template <int F, int D> __device__ void put_part(const struct prompt_warp<F, D> &w, float *part)
 {
     const uint32_t j = threadIdx.x % 4;
     constexpr uint32_t rows = prompt_size<F, D>::rows;
@@ -766,7 +793,7 @@ __device__ void put_part(const struct prompt_warp<F, D> &w, float *part)
     for (int m = 0; m < prompt_size<F, D>::m; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t row = warp_row(m) + i * 8 + threadIdx.x % 32 / 4;
+            const uint32_t row = warp_row<D>(m) + i * 8 + threadIdx.x % 32 / 4;
             const float sum = row_sum(w, m, i);
             if (j == 0) max[row] = w.max[m][i], sums[row] = sum;
 #pragma unroll
@@ -794,7 +821,7 @@ __device__ void put_rows(const struct prompt_warp<F, D> &w, const struct prompt_
     for (int m = 0; m < prompt_size<F, D>::m; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t pair = warp_row(m) / PAGE_TOK, head = pair / b.job->n_page;
+            const uint32_t pair = warp_row<D>(m) / PAGE_TOK, head = pair / b.job->n_page;
             const float sum = row_sum(w, m, i), by = 1.0f / sum;
             uint32_t at;
             if (!row_find(b, pair, row_pos<F, D>(b, m, i), &at)) continue;
@@ -835,7 +862,8 @@ __device__ __forceinline__ float *part_of(float *parts, const struct prompt_job 
 }
 
 template <int F, int D>
-__global__ void __launch_bounds__(WARPS * 32, prompt_size<F, D>::smem <= 113 * 1024 ? 2 : 1)
+__global__ void __launch_bounds__(prompt_warps<D>::threads,
+                                  prompt_size<F, D>::smem <= 113 * 1024 ? 2 : 1)
     attn_prompt_kernel(const struct attn_call call, const struct prompt_job *jobs, float *parts,
                        uint32_t block0)
 {
@@ -895,7 +923,7 @@ __device__ __forceinline__ float part_factor(float max, float most)
 
 /* A thread merges four channels of a row. */
 template <int D>
-__global__ void __launch_bounds__(WARPS * 32)
+__global__ void __launch_bounds__(prompt_warps<D>::threads)
     merge_kernel(const struct attn_call call, const struct prompt_job *jobs, float *parts,
                  uint32_t block0)
 {
@@ -906,8 +934,9 @@ __global__ void __launch_bounds__(WARPS * 32)
     struct prompt_block b;
     if (!block_find(b, call, job, x)) return;
     const uint32_t n_piece = list_of(b).n_piece;
-    const uint32_t first = blockIdx.z * (WARPS * 32) + threadIdx.x;
-    for (uint32_t i = first; i < rows * (D / 4) && n_piece > 1; i += MERGE_BLOCKS * WARPS * 32) {
+    const uint32_t first = blockIdx.z * prompt_warps<D>::threads + threadIdx.x;
+    for (uint32_t i = first; i < rows * (D / 4) && n_piece > 1;
+         i += MERGE_BLOCKS * prompt_warps<D>::threads) {
         const uint32_t row = i / (D / 4), c = i % (D / 4) * 4, pair = row / PAGE_TOK;
         const uint32_t pos = (b.page0 + pair % job.n_page) * PAGE_TOK + row % PAGE_TOK;
         uint32_t at;
@@ -926,8 +955,7 @@ __global__ void __launch_bounds__(WARPS * 32)
         const float by = 1.0f / sum;
         *(float4 *)(call.out + at * call.out_stride + (size_t)head * D + c) =
             make_float4(v[0] * by, v[1] * by, v[2] * by, v[3] * by);
-        if (call.lse && c == 0)
-            call.lse[at * call.n_head + head] = (most + log2f(sum)) * LN2;
+        if (call.lse && c == 0) call.lse[at * call.n_head + head] = (most + log2f(sum)) * LN2;
     }
 }
 
@@ -972,7 +1000,7 @@ static void job_pieces(struct prompt_job *j, uint32_t window, uint32_t *n_part)
 {
     /* A page fills half a tile at most, whether it is listed whole or by its tokens. */
     const uint32_t n_page = (j->pos0 + j->n_row - 1) / PAGE_TOK, n_tile = n_page / 2 + 2;
-    const uint32_t n_piece = n_tile / PROMPT_PIECE + 1;
+    const uint32_t n_piece = n_tile / piece_least(*j) + 1;
     j->n_piece = n_piece < PIECES_MAX ? n_piece : PIECES_MAX;
     if (window > 0 || j->n_segment > 0) j->n_piece = 1;
     j->part0 = *n_part;
@@ -1097,16 +1125,16 @@ static sac_status launch_blocks(struct cuda_device *d, const struct prompt_launc
                                 uint32_t block0, uint32_t n_block)
 {
     TRY(queue_launch(d, "attention of prompt rows", attn_prompt_kernel<F, D>,
-                     dim3(n_block, l->n_job, l->n_piece_max), WARPS * 32, prompt_size<F, D>::smem,
-                     l->call, l->job, l->parts, block0));
+                     dim3(n_block, l->n_job, l->n_piece_max), prompt_warps<D>::threads,
+                     prompt_size<F, D>::smem, l->call, l->job, l->parts, block0));
     if (l->n_piece_max == 1) return SAC_OK;
     return queue_launch(d, "merging of pieces", merge_kernel<D>,
-                        dim3(n_block, l->n_job, MERGE_BLOCKS),
-                        WARPS * 32, 0, l->call, l->job, l->parts, block0);
+                        dim3(n_block, l->n_job, MERGE_BLOCKS), prompt_warps<D>::threads, 0, l->call,
+                        l->job, l->parts, block0);
 }
 
-/* Where scratch does not hold the pieces of all, job by job, and of a job as many blocks as fit: the
- * same results. */
+/* Where scratch does not hold the pieces of all, job by job, and of a job as many blocks as fit:
+ * the same results. */
 template <int F, int D>
 static sac_status launch_few(struct cuda_device *d, const struct prompt_launch *all,
                              const struct prompt_job *host)
@@ -1121,8 +1149,8 @@ static sac_status launch_few(struct cuda_device *d, const struct prompt_launch *
         l.n_job = 1;
         l.n_piece_max = j->n_piece;
         for (uint32_t first = 0; first < n; first += most) {
-            l.parts = all->parts - ((size_t)j->part0 + (size_t)first * j->n_piece) *
-                                       prompt_part<D>::floats;
+            l.parts = all->parts -
+                      ((size_t)j->part0 + (size_t)first * j->n_piece) * prompt_part<D>::floats;
             TRY((launch_blocks<F, D>(d, &l, first, n - first < most ? n - first : most)));
         }
     }

@@ -15,7 +15,7 @@
 enum half_type { HALF_F16, HALF_BF16 };
 
 #define LINEAR_PANEL 16384u /* outputs of prompt rows that are multiplied together, at most */
-#define PROMPT_PIECE 64u /* tiles of a prompt row's list that a block reads by itself, at least */
+#define PROMPT_PIECE 32u /* tiles of a prompt row's list that a block reads by itself, at least */
 
 /* ---- Launches ---- */
 

@@ -7,6 +7,7 @@
  * numbers depend on its tile alone: which pages a warp adds up, and in which order, is fixed. */
 #include "ops/cuda/attn.cuh"
 #include "ops/cuda/block.cuh"
+#include "ops/cuda/wgmma.cuh"
 #include "ops/plans.h"
 #include "ops/survey.h"
 
@@ -15,7 +16,8 @@
 #define AUDIT_WARPS   16u /* a row's pages are few blocks' work: more of them under way together */
 #define AUDIT_THREADS (AUDIT_WARPS * 32)
 #define TILE_PAGES (OP_SAMPLE_TILE / PAGE_TOK)
-#define SPAN_PAGES (8 * WARPS) /* of a block that takes */
+#define SPAN_PAGES (4 * WARPS) /* of a block that takes */
+#define TAKE_MAX   98304u      /* bytes of its shared memory, unless one head's queries are more */
 #define PAGE_BITS  24          /* a page with so many marked tokens is read whole, as in plan.c */
 #define LOG_STEP   (LN2 / OP_SURVEY_OCTAVE)
 
@@ -79,10 +81,11 @@ static __device__ uint32_t sampled_row(const struct sample_call &c, const struct
 
 /* ---- Queries and keys as matrix instructions want them ---- */
 
-/* Piece `piece` of 16 bytes of a packed query, moved so that eight rows meet no bank twice. */
+/* Piece `piece` of 16 bytes of a packed query: eight rows of eight pieces lie together, moved so that
+ * rows meet no bank twice (and as wgmma.cuh has them). */
 template <int D> __device__ __forceinline__ uint32_t query_at(uint32_t row, uint32_t piece)
 {
-    return row * (D * 2) + (piece ^ (row & 7)) * 16;
+    return row / 8 * (D * 16) + piece / 8 * 1024 + row % 8 * 128 + ((piece % 8) ^ (row % 8)) * 16;
 }
 
 /* Half 2 j + e of half `high` of step k is channel s D/4 + 16 (k / 4) + 4 j + 2 high + e, where s
@@ -95,14 +98,14 @@ template <int F, int D> __device__ uint4 pack_piece(const float *q, uint32_t pie
                       half_pack<H>(q[c + 8], q[c + 9]), half_pack<H>(q[c + 12], q[c + 13]));
 }
 
-/* The shares of thread j of the keys t0 + 8 i + g of a page in 16 bits. */
-template <int F, int D>
-__device__ __forceinline__ void load_half_keys(uint32_t (&k)[sample_size<F, D>::n][D / 16][2],
-                                               const uint8_t *rows, uint32_t t0)
+/* The shares of thread j of the keys t0 + 8 i + g of a page in 16 bits, N of them. */
+template <int D, int N>
+__device__ __forceinline__ void load_half_keys(uint32_t (&k)[N][D / 16][2], const uint8_t *rows,
+                                               uint32_t t0)
 {
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
 #pragma unroll
-    for (int n = 0; n < sample_size<F, D>::n; n++)
+    for (int n = 0; n < N; n++)
 #pragma unroll
         for (int i = 0; i < D / 16; i++) {
             const uint32_t c = i % 4 * (D / 4) + i / 4 * 16 + j * 4;
@@ -113,9 +116,9 @@ __device__ __forceinline__ void load_half_keys(uint32_t (&k)[sample_size<F, D>::
 }
 
 /* The same of a q8 page. */
-template <int D>
-__device__ __forceinline__ void load_coded_keys(uint32_t (&k)[sample_size<FORM_Q8, D>::n][D / 16][2],
-                                                const uint8_t *page, uint32_t t0)
+template <int D, int N>
+__device__ __forceinline__ void load_coded_keys(uint32_t (&k)[N][D / 16][2], const uint8_t *page,
+                                                uint32_t t0)
 {
     using at = page_at<FORM_Q8, D>;
     const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
@@ -123,7 +126,7 @@ __device__ __forceinline__ void load_coded_keys(uint32_t (&k)[sample_size<FORM_Q
     for (int i = 0; i < D / 64; i++) {
         const uint32_t part = i * 4 + j;
 #pragma unroll
-        for (int n = 0; n < sample_size<FORM_Q8, D>::n; n++) {
+        for (int n = 0; n < N; n++) {
             const uint32_t t = t0 + n * 8 + g;
             const uint8_t *low = page + at::k_low + t * (D * 3 / 4);
             const uint32_t hi = *(const uint32_t *)(page + at::k_hi2 + t * (D / 4) + part * 4);
@@ -143,13 +146,12 @@ __device__ __forceinline__ void load_coded_keys(uint32_t (&k)[sample_size<FORM_Q
     }
 }
 
-template <int F, int D>
-__device__ __forceinline__ void load_keys(uint32_t (&k)[sample_size<F, D>::n][D / 16][2],
-                                          const struct sample_call &c,
+template <int F, int D, int N>
+__device__ __forceinline__ void load_keys(uint32_t (&k)[N][D / 16][2], const struct sample_call &c,
                                           const struct sample_place &p, uint32_t page, uint32_t t0)
 {
     if (page >= c.op.end / PAGE_TOK) { /* unfinished, in 16 bits */
-        load_half_keys<F, D>(k, c.op.own + p.kv_head * page_at<F, D>::tail_bytes, t0);
+        load_half_keys<D>(k, c.op.own + p.kv_head * page_at<F, D>::tail_bytes, t0);
         return;
     }
     const uint32_t frame = c.op.frame[p.kv_head * c.op.table_stride + page];
@@ -157,16 +159,16 @@ __device__ __forceinline__ void load_keys(uint32_t (&k)[sample_size<F, D>::n][D 
     if constexpr (F == FORM_Q8)
         load_coded_keys<D>(k, at, t0);
     else
-        load_half_keys<F, D>(k, at, t0);
+        load_half_keys<D>(k, at, t0);
 }
 
-template <int F, int D>
-__device__ __forceinline__ bool keys_finite(const uint32_t (&k)[sample_size<F, D>::n][D / 16][2])
+template <int F, int D, int N>
+__device__ __forceinline__ bool keys_finite(const uint32_t (&k)[N][D / 16][2])
 {
     constexpr uint32_t exponent = sample_size<F, D>::half == HALF_F16 ? 0x7c00u : 0x7f80u;
     bool finite = true;
 #pragma unroll
-    for (int n = 0; n < sample_size<F, D>::n; n++)
+    for (int n = 0; n < N; n++)
 #pragma unroll
         for (int i = 0; i < D / 8; i++) {
             const uint32_t w = k[n][i / 2][i % 2];
@@ -356,97 +358,194 @@ __global__ void __launch_bounds__(THREADS) sample_sums_kernel(const struct sampl
 
 /* ---- Takes ---- */
 
-/* Squares of the shares of this thread's keys of a page, of all queries. */
+/* What this thread has stored is for matrix instructions behind the next barrier. */
+static __device__ __forceinline__ void sample_publish(void)
+{
+#ifdef WGMMA_HERE
+    wgmma_publish();
+#endif
+}
+
+/* Heads of a KV head whose queries a block has, as keys are read for all of them at once. */
+template <int D> struct take_room {
+    uint32_t n_head, n_query;
+    __host__ __device__ uint32_t start(void) const { return n_head * n_query * (D * 2); }
+    __host__ __device__ uint32_t square(void) const
+    {
+        return start() + n_head * n_query * (uint32_t)sizeof(float);
+    }
+    __host__ __device__ uint32_t bytes(void) const
+    {
+        return square() + WARPS * n_head * PAGE_TOK * (uint32_t)sizeof(float);
+    }
+};
+
+struct take_heads { /* in shared memory */
+    const uint8_t *query;
+    const float *start; /* [n][n_query] */
+    float *square;      /* [n][PAGE_TOK] of a page, the warp's own */
+    uint32_t n;
+};
+
+/* Squares of the shares of a page's keys, of all queries; by a warp. */
 template <int F, int D>
-__device__ __forceinline__ bool page_squares(float (&square)[8], const struct sample_call &c,
-                                             const struct sample_place &p, uint32_t page,
-                                             const uint8_t *query, const float *start)
+static __device__ bool page_squares(const struct take_heads &t, const struct sample_call &c,
+                                    const struct sample_place &p, uint32_t page)
 {
     constexpr int N = sample_size<F, D>::n;
     const float by = c.op.scale * LOG2E;
-    const uint32_t g = threadIdx.x % 32 / 4;
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4, n_query = c.op.n_query;
     bool finite = true;
-#pragma unroll
     for (int part = 0; part < sample_size<F, D>::parts; part++) {
         uint32_t k[N][D / 16][2];
-        float *const sum = square + part * 2 * N;
         load_keys<F, D>(k, c, p, page, part * N * 8);
         finite = finite && keys_finite<F, D>(k);
-        for (uint32_t m = 0; m < c.op.n_query / 16; m++) {
-            float s[N][4];
-            dots<F, D>(s, smem_address(query), m, k);
-            const float less[2] = {start[m * 16 + g], start[m * 16 + g + 8]};
+        for (uint32_t h = 0; h < t.n; h++) {
+            const uint32_t query = smem_address(t.query) + h * n_query * (D * 2);
+            float sum[2 * N] = {};
+            for (uint32_t m = 0; m < n_query / 16; m++) {
+                float s[N][4];
+                dots<F, D>(s, query, m, k);
+                const float *less = t.start + h * n_query + m * 16 + g;
+                const float start[2] = {less[0], less[8]};
 #pragma unroll
-            for (int n = 0; n < N; n++)
+                for (int n = 0; n < N; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const float share = exp2_fast(fmaf(s[n][e], by, -less[e / 2]));
-                    sum[2 * n + e % 2] += share * share;
-                }
+                    for (int e = 0; e < 4; e++) {
+                        const float share = exp2_fast(fmaf(s[n][e], by, -start[e / 2]));
+                        sum[2 * n + e % 2] += share * share;
+                    }
+            }
+#pragma unroll
+            for (int i = 0; i < 2 * N; i++) {
+                for (int step = 4; step < 32; step *= 2)
+                    sum[i] += __shfl_xor_sync(~0u, sum[i], step);
+                const uint32_t key = part * N * 8 + i / 2 * 8 + j * 2 + i % 2;
+                if (g == 0) t.square[h * PAGE_TOK + key] = sum[i];
+            }
         }
     }
     return finite;
 }
 
-/* From squares to marks; all threads of a warp. */
-static __device__ void take_page(const struct sample_call &c, const struct sample_place &p,
-                                 uint32_t page, float (&square)[8])
+#ifdef WGMMA_HERE
+/* The same by a warpgroup, whose warps have a page each: 16 keys of each are A, 64 queries B. */
+template <int F, int D>
+static __device__ bool page_squares_wgmma(const struct take_heads &t, const struct sample_call &c,
+                                          const struct sample_place &p, uint32_t page)
 {
-    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
-    const size_t at = p.list * c.op.n_word + page;
-    const int32_t *limit = c.limit + survey_place(c.seed[p.list], page);
-    const int32_t least = (int32_t)__float_as_uint(c.least);
-    float all = 0;
-    for (int i = 0; i < 8; i++) {
-        for (int by = 4; by < 32; by *= 2) square[i] += __shfl_xor_sync(~0u, square[i], by);
-        all += square[i];
-    }
-    all = four_sum(all);
-    uint32_t word = 0, steps = 0;
+    constexpr int H = sample_size<F, D>::half;
+    const float by = c.op.scale * LOG2E;
+    const uint32_t g = threadIdx.x % 32 / 4, j = threadIdx.x % 4, n_query = c.op.n_query;
+    bool finite = true;
+#pragma unroll 1
+    for (uint32_t t0 = 0; t0 < PAGE_TOK; t0 += 16) {
+        uint32_t k[2][D / 16][2], a[D / 16][4];
+        load_keys<F, D>(k, c, p, page, t0);
+        finite &= keys_finite<F, D>(k);
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const uint32_t t = i / 2 * 8 + j * 2 + i % 2;
-        const float x = square[i] + c.op.spread * (all / PAGE_TOK - square[i]);
-        const int32_t below = (least - (int32_t)__float_as_uint(x)) >> SURVEY_SHIFT;
-        const int32_t step = below > 0 ? below : 0;
-        word |= (uint32_t)(step < limit[t]) << t;
-        if (g == (uint32_t)i / 2) steps |= (uint32_t)(step & 255) << i % 2 * 8;
+        for (int i = 0; i < D / 16 * 4; i++) a[i / 4][i % 4] = k[i % 2][i / 4][i / 2 % 2];
+#pragma unroll 1
+        for (uint32_t h = 0; h < t.n; h++) {
+            float sum[2] = {0, 0};
+#pragma unroll 1
+            for (uint32_t q = h * n_query; q < (h + 1) * n_query; q += 64) {
+                const uint32_t query = smem_address(t.query) + q * (D * 2);
+                float s[8][4];
+                wgmma_begin();
+#pragma unroll
+                for (int i = 0; i < D / 16; i++)
+                    wgmma_dots_kept<H>(
+                        s, a[i], wgmma_tile(query + i / 4 * 1024 + i % 4 * 32, 16, D * 16), i > 0);
+                wgmma_commit();
+                wgmma_wait<0>();
+                wgmma_done(s);
+#pragma unroll
+                for (int n = 0; n < 8; n++) {
+                    const float2 start = *(const float2 *)(t.start + q + n * 8 + j * 2);
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        const float less = e % 2 == 0 ? start.x : start.y;
+                        const float share = exp2_fast(fmaf(s[n][e], by, -less));
+                        sum[e / 2] += share * share;
+                    }
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                sum[i] = four_sum(sum[i]);
+                if (j == 0) t.square[h * PAGE_TOK + t0 + i * 8 + g] = sum[i];
+            }
+        }
     }
-    word |= __shfl_xor_sync(~0u, word, 1);
-    word |= __shfl_xor_sync(~0u, word, 2);
-    if (g < 4) *(uint16_t *)(c.op.weight + at * PAGE_TOK + g * 8 + j * 2) = (uint16_t)steps;
-    if (threadIdx.x % 32 == 0) c.op.mask[at] = word;
+    return finite;
+}
+#endif
+
+/* All warps of a block together, which need not have different pages. */
+template <int F, int D>
+static __device__ bool squares_of(const struct take_heads &t, const struct sample_call &c,
+                                  const struct sample_place &p, uint32_t page)
+{
+#ifdef WGMMA_HERE
+    if constexpr (D <= 128)
+        if (c.op.n_query % 64 == 0) return page_squares_wgmma<F, D>(t, c, p, page);
+#endif
+    return page_squares<F, D>(t, c, p, page);
+}
+
+/* From squares to marks: a lane has the square of a key of the page. All threads of a warp. */
+static __device__ void take_page(const struct sample_call &c, const struct sample_place &p,
+                                 size_t list, uint32_t page, float square)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const size_t at = list * c.op.n_word + page;
+    const int32_t *limit = c.limit + survey_place(c.seed[list], page);
+    const int32_t least = (int32_t)__float_as_uint(c.least);
+    float all = square;
+    for (int by = 16; by > 0; by /= 2) all += __shfl_xor_sync(~0u, all, by);
+    const float x = square + c.op.spread * (all / PAGE_TOK - square);
+    const int32_t below = (least - (int32_t)__float_as_uint(x)) >> SURVEY_SHIFT;
+    const int32_t step = below > 0 ? below : 0;
+    const uint32_t word = __ballot_sync(~0u, step < limit[lane]);
+    c.op.weight[at * PAGE_TOK + lane] = (uint8_t)step;
+    if (lane == 0) c.op.mask[at] = word;
     if (!isfinite(all)) c.op.failed[p.kv_head] = c.op.call;
 }
 
-/* Shared memory: queries, start [n_query]. */
-template <int F, int D> static size_t take_bytes(uint32_t n_query)
-{
-    return n_query * (D * 2 + sizeof(float));
-}
-
+/* A block takes for up to n_head heads of a KV head and a tile. */
 template <int F, int D>
-__global__ void __launch_bounds__(THREADS) sample_take_kernel(const struct sample_call c)
+__global__ void __launch_bounds__(THREADS, D > 128 ? 1 : 2)
+    sample_take_kernel(const struct sample_call c, uint32_t n_head)
 {
     kernel_begin();
-    const struct sample_place p =
-        place_of(c, blockIdx.y / c.op.n_head, blockIdx.y % c.op.n_head);
-    const uint32_t n_query = c.op.n_query, n_page = c.tile[p.tile].n_page;
+    const uint32_t n_kv_head = c.op.n_head / c.group, n_query = c.op.n_query;
+    const uint32_t n_part = (c.group + n_head - 1) / n_head, lane = blockIdx.y / n_part;
+    const uint32_t first = blockIdx.y % n_part * n_head, warp = threadIdx.x / 32;
+    const struct sample_place p = place_of(c, lane / n_kv_head, lane % n_kv_head * c.group + first);
+    const uint32_t n_page = c.tile[p.tile].n_page;
     const uint32_t begin = blockIdx.x * SPAN_PAGES, end = min(begin + SPAN_PAGES, n_page);
     if (begin >= n_page) return;
-    uint8_t *const query = kernel_shared();
-    float *const start = (float *)(query + n_query * (D * 2));
+    uint8_t *const smem = kernel_shared();
+    const struct take_room<D> room = {n_head, n_query};
+    float *const start = (float *)(smem + room.start());
+    const struct take_heads t = {smem, start,
+                                 (float *)(smem + room.square()) + warp * n_head * PAGE_TOK,
+                                 min(n_head, c.group - first)};
     const uint4 *packed = (const uint4 *)(c.op.query + p.list * n_query * D);
-    for (uint32_t i = threadIdx.x; i < n_query * (D / 8); i += THREADS)
-        ((uint4 *)query)[i] = packed[i];
-    for (uint32_t r = threadIdx.x; r < n_query; r += THREADS)
+    for (uint32_t i = threadIdx.x; i < t.n * n_query * (D / 8); i += THREADS)
+        ((uint4 *)smem)[i] = packed[i];
+    for (uint32_t r = threadIdx.x; r < t.n * n_query; r += THREADS)
         start[r] = c.op.start[p.list * n_query + r];
+    sample_publish();
     __syncthreads();
-    for (uint32_t page = begin + threadIdx.x / 32; page < end; page += WARPS) {
-        float square[8] = {};
-        if (!page_squares<F, D>(square, c, p, page, query, start))
-            c.op.failed[p.kv_head] = c.op.call;
-        take_page(c, p, page, square);
+    for (uint32_t at = begin; at < end; at += WARPS) {
+        const uint32_t page = min(at + warp, end - 1);
+        if (!squares_of<F, D>(t, c, p, page)) c.op.failed[p.kv_head] = c.op.call;
+        __syncwarp();
+        for (uint32_t h = 0; h < t.n && at + warp < end; h++)
+            take_page(c, p, p.list + h, page, t.square[h * PAGE_TOK + threadIdx.x % 32]);
+        __syncwarp();
     }
 }
 
@@ -682,16 +781,21 @@ static sac_status launch(struct cuda_device *d, const struct sample_call *c)
     const struct op_sample *op = &c->op;
     const dim3 lists(op->n_head, op->n_tile);
     const uint32_t n_page = (op->tile0 + op->n_tile - 1) * TILE_PAGES;
-    const size_t sums = sums_bytes<F, D>(op->n_query), take = take_bytes<F, D>(op->n_query);
+    const size_t sums = sums_bytes<F, D>(op->n_query);
     if (n_page > 0 && !op->dense) {
+        struct take_room<D> room = {c->group, op->n_query};
+        for (uint32_t n = 2; room.bytes() > TAKE_MAX && room.n_head > 1; n++)
+            room.n_head = (c->group + n - 1) / n;
+        const uint32_t n_part = (c->group + room.n_head - 1) / room.n_head;
         TRY(attn_fits(d, sums));
-        TRY(attn_fits(d, take));
+        TRY(attn_fits(d, room.bytes()));
         TRY(queue_launch(d, "sums of sampled rows", sample_sums_kernel<F, D>, lists, THREADS, sums,
                          *c));
         TRY(queue_launch(
             d, "survey of keys", sample_take_kernel<F, D>,
-            dim3((n_page + SPAN_PAGES - 1) / SPAN_PAGES, op->n_tile * op->n_head), THREADS, take,
-            *c));
+            dim3((n_page + SPAN_PAGES - 1) / SPAN_PAGES,
+                 op->n_tile * (op->n_head / c->group) * n_part),
+            THREADS, room.bytes(), *c, room.n_head));
     }
     TRY(queue_launch(d, "lists of prompt rows", sample_list_kernel, lists, THREADS, 0, *c));
     if (op->dense || op->audit >= op->n_tile) return SAC_OK;

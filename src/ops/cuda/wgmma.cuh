@@ -12,12 +12,18 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define WGMMA_HERE 1
 
-/* A tile at a shared address, in units of 16 bytes: groups of eight rows lie 1024 bytes apart, and
- * panels so many bytes (read only where a row is turned: B of values). */
-__device__ __forceinline__ uint64_t wgmma_tile(uint32_t at, uint32_t panel)
+/* A tile at a shared address, in units of 16 bytes: groups of eight rows lie 1024 bytes apart, or
+ * as many as said, and panels so many bytes (read only where a row is turned: B of values). */
+__device__ __forceinline__ uint64_t wgmma_tile(uint32_t at, uint32_t panel, uint32_t eight = 1024)
 {
-    return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)(panel >> 4) << 16 |
+    return (uint64_t)1 << 62 | (uint64_t)(eight >> 4) << 32 | (uint64_t)(panel >> 4) << 16 |
            ((at & 0x3ffffu) >> 4);
+}
+
+/* The number of this thread's warpgroup; told so that it is seen to be the same in all of a warp. */
+__device__ __forceinline__ uint32_t wgmma_group(void)
+{
+    return __shfl_sync(~0u, threadIdx.x / 128, 0);
 }
 
 __device__ __forceinline__ void wgmma_begin(void)
@@ -76,6 +82,23 @@ __device__ __forceinline__ void wgmma_dots(float (&c)[8][4], uint64_t a, uint64_
         WGMMA_DOTS("f16");
     else
         WGMMA_DOTS("bf16");
+}
+
+/* The same with A in registers. */
+#define WGMMA_KEPT(TYPE)                                                                           \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %37, 0;"                                           \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " WGMMA_R32         \
+                 ", {%32,%33,%34,%35}, %36, p, 1, 1, 0;}"                                          \
+                 : WGMMA_C32(c, 0)                                                                 \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+template <int H>
+__device__ __forceinline__ void wgmma_dots_kept(float (&c)[8][4], const uint32_t (&a)[4],
+                                                uint64_t b, int add)
+{
+    if constexpr (H == HALF_F16)
+        WGMMA_KEPT("f16");
+    else
+        WGMMA_KEPT("bf16");
 }
 
 /* c [64, 8 N] += A [64, 16] of registers times B [16, 8 N] in shared memory. */
