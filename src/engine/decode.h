@@ -10,6 +10,7 @@ struct decode_away {
     struct attn_count *made, *count; /* [n_layer][n_seq_max * n_kv_head] there, and here */
     bool *asked;                     /* the same: a method has chosen */
     bool *chosen;                    /* [n_layer][n_seq_max] by lists, not dense as a whole */
+    bool *listed;                    /* [n_layer] some lane is not known to be dense: made tells */
     bool pending;                    /* some of it is not counted yet */
     /* Lists of the host's, of sequences that lack pages: [n_seq_max][n_kv_head * max_page] and
      * [n_seq_max][n_kv_head + 1] */

@@ -6,7 +6,8 @@
  *  1. Of a layer that methods are asked in, every lane of a decode row has a count, asked or not;
  *     it comes down with the logits, and is added to the counters behind the same wait.
  *  2. A run all of whose lanes the program knows to be dense has no lists: the bits and the
- *     launches of dense attention.
+ *     launches of dense attention. A layer all of whose runs are so costs the device nothing, and
+ *     its counts are known here.
  *  3. A row of a sequence that lacks pages, as one joined of documents may, reads by a list that is
  *     made here: all pages that are left. No method chooses for it.
  *
@@ -28,6 +29,7 @@ void decode_device_plan(sac_engine *e, struct arena *a)
     w->count = arena_take(a, n, sizeof *w->count);
     w->asked = arena_take(a, n, sizeof *w->asked);
     w->chosen = arena_take(a, n_layer * n_seq, sizeof *w->chosen);
+    w->listed = arena_take(a, n_layer, sizeof *w->listed);
     const size_t n_left = e->params.compose ? n_seq : 0, n_kv_head = e->pool.geom.n_kv_head;
     w->left = arena_take(a, n_left * n_kv_head * e->pool.max_page, sizeof *w->left);
     w->left_ptr = arena_take(a, n_left * (n_kv_head + 1), sizeof *w->left_ptr);
@@ -98,12 +100,13 @@ static struct method_pick make_pick(const sac_engine *e, uint32_t item_i, const 
                                 .logw = m->weighs ? d->logw + first * PAGE_TOK : NULL};
 }
 
-/* All lanes, in the rooms of their own numbers; those that nobody is asked for are dense. */
-static void make_lanes(sac_engine *e, struct reading *r, uint32_t n)
+/* All lanes, in the rooms of their own numbers; those that nobody is asked for are dense. Returns
+ * how many are asked for. */
+static uint32_t make_lanes(sac_engine *e, struct reading *r, uint32_t n)
 {
     struct decode *d = &e->decode;
     const uint32_t n_kv_head = e->pool.geom.n_kv_head;
-    struct op_lane_begin *list = (struct op_lane_begin *)(void *)d->list;
+    uint32_t n_asked = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct method *m = run_method(e, i / n_kv_head);
         d->lane[i] =
@@ -113,9 +116,18 @@ static void make_lanes(sac_engine *e, struct reading *r, uint32_t n)
                            d->lane[i].pos + 1 >= d->lane[i].sparse_min_ctx;
         d->pick[i].dense = !asked;
         d->away.asked[first_lane(e, r->layer) + i] = asked;
+        n_asked += asked;
+    }
+    return n_asked;
+}
+
+static void begin_lanes(sac_engine *e, uint32_t n)
+{
+    struct decode *d = &e->decode;
+    struct op_lane_begin *list = (struct op_lane_begin *)(void *)d->list;
+    for (uint32_t i = 0; i < n; i++)
         list[i] = (struct op_lane_begin){
             .mask = d->pick[i].mask, .n_page = d->lane[i].pos / PAGE_TOK, .result = &d->result[i]};
-    }
     e->ops.lanes.begin(e->workers, list, n);
 }
 
@@ -149,9 +161,18 @@ static void ask_all(sac_engine *e, uint32_t n)
     }
 }
 
+static bool all_dense(const struct decode *d, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!d->pick[i].dense) return false;
+    return true;
+}
+
 static void make_lists(sac_engine *e, const struct reading *r, uint32_t n)
 {
     struct decode *d = &e->decode;
+    d->away.listed[r->layer] = !all_dense(d, n);
+    if (!d->away.listed[r->layer]) return;
     struct op_lane_list *list = (struct op_lane_list *)(void *)d->list;
     for (uint32_t i = 0; i < n; i++) {
         const size_t first = (size_t)i * e->pool.max_page;
@@ -197,8 +218,10 @@ void decode_device_choose(sac_engine *e, struct reading *r)
         list_all_left(e, r);
         return;
     }
-    make_lanes(e, r, n);
-    ask_all(e, n);
+    if (make_lanes(e, r, n) > 0) {
+        begin_lanes(e, n);
+        ask_all(e, n);
+    }
     make_lists(e, r, n);
     for (uint32_t i = 0; i < r->n_decode; i++) point_run(e, r, i);
     list_all_left(e, r);
@@ -212,18 +235,30 @@ void decode_device_choose(sac_engine *e, struct reading *r)
 
 /* ---- Counters ---- */
 
+static bool any_listed(const sac_engine *e)
+{
+    for (uint32_t l = 0; l < e->pool.geom.n_layer; l++)
+        if (e->decode.away.listed[l]) return true;
+    return false;
+}
+
 void decode_device_fetch(sac_engine *e)
 {
     const struct decode_away *w = &e->decode.away;
     const size_t n = first_lane(e, e->pool.geom.n_layer);
-    if (w->pending) backend_down(&e->backend, w->count, w->made, n * sizeof *w->count);
+    if (w->pending && any_listed(e))
+        backend_down(&e->backend, w->count, w->made, n * sizeof *w->count);
 }
 
 /* A layer's reading as it would have been known. */
-static void fill_lane(const sac_engine *e, struct reading_lane *lane, size_t lane_i)
+static void fill_lane(const sac_engine *e, uint32_t layer, struct reading_lane *lane, size_t lane_i)
 {
     const struct decode_away *w = &e->decode.away;
     const struct attn_count *count = &w->count[lane_i];
+    if (!w->listed[layer]) {
+        *lane = (struct reading_lane){.asked = w->asked[lane_i], .dense = true};
+        return;
+    }
     *lane = (struct reading_lane){.asked = w->asked[lane_i],
                                   .dense = count->dense,
                                   .not_finite = count->not_finite,
@@ -249,7 +284,7 @@ static void count_layer(sac_engine *e, uint32_t layer)
         page_ptr[0] = tok_ptr[0] = 0;
         for (uint32_t h = 0; h < n_kv_head; h++) {
             struct reading_lane *lane = &r.lane[i * n_kv_head + h];
-            fill_lane(e, lane, first_lane(e, layer) + i * n_kv_head + h);
+            fill_lane(e, layer, lane, first_lane(e, layer) + i * n_kv_head + h);
             page_ptr[h + 1] = page_ptr[h] + lane->n_page;
             tok_ptr[h + 1] = tok_ptr[h] + lane->n_tok;
         }

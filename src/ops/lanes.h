@@ -147,7 +147,7 @@ struct op_lane_draw {
     struct op_draw at;
     uint32_t n_more;
     double most;
-    struct op_draw_piece *piece; /* rooms of the host: [OP_DRAW_PIECES(at.n)] */
+    struct op_draw_piece *piece; /* rooms: [OP_DRAW_PIECES(at.n)] */
     struct op_draw_state *state;
     struct op_lane_result *result;
 };

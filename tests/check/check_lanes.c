@@ -142,19 +142,20 @@ static void the_largest_are_the_same(void **state)
 static void draws_are_the_same(void **state)
 {
     (void)state;
+    enum { N_DRAW = 3 * OP_DRAW_ITEMS + 300 }; /* pieces of all kinds */
     static struct {
-        float share[N_TOK], logw[N_TOK], got_logw[N_TOK];
-        uint32_t item[N_TOK], got[N_TOK];
+        float share[N_DRAW], logw[N_DRAW], got_logw[N_DRAW];
+        uint32_t item[N_DRAW], got[N_DRAW];
     } d;
     uint64_t seed = 3;
     for (uint32_t k = 0; k < 8; k++) {
-        const uint32_t n = k == 0 ? 0 : k == 1 ? 5 : N_TOK - 300 * k;
+        const uint32_t n = k == 0 ? 0 : k == 1 ? 5 : N_DRAW - 1500 * k;
         double sum = 0;
         for (uint32_t i = 0; i < n; i++)
             sum += (double)(d.share[i] = expf(4 * (random_unit(&seed) + random_unit(&seed))));
         for (uint32_t i = 0; i < n; i++) d.share[i] /= (float)sum;
         struct op_lane_result result = {0}, after = {0};
-        struct op_draw_piece piece[OP_DRAW_PIECES(N_TOK)];
+        struct op_draw_piece piece[OP_DRAW_PIECES(N_DRAW)];
         struct op_draw_state state_of;
         struct op_lane_draw op = {.at = {.value = d.share,
                                          .n = n,
@@ -171,6 +172,8 @@ static void draws_are_the_same(void **state)
         there.at.value = put(d.share, sizeof d.share);
         there.at.item = put(d.item, sizeof d.item);
         there.at.logw = put(d.logw, sizeof d.logw);
+        there.piece = put(piece, sizeof piece);
+        there.state = put(&state_of, sizeof state_of);
         there.result = put(&after, sizeof after);
         ref.lanes.draw(NULL, &ref, &op, 1);
         assert_int_equal(api->lane_draw(device, &there, 1), SAC_OK);

@@ -28,9 +28,9 @@ static std::unordered_map<void *, std::pair<uint8_t *, size_t>> regions; /* by w
 static std::unordered_map<const void *, host_bind> kernels;
 static size_t bytes_taken;
 
-/* For tests: how often a graph has been started. */
-extern "C" __attribute__((visibility("default"))) uint32_t n_graph_started;
-uint32_t n_graph_started;
+/* For tests: how often a graph has been started, and a kernel has run. */
+extern "C" __attribute__((visibility("default"))) uint32_t n_graph_started, n_kernel_run;
+uint32_t n_graph_started, n_kernel_run;
 
 /* ---- The device ---- */
 
@@ -224,7 +224,10 @@ cudaError_t cudaLaunchKernelExC(const struct cudaLaunchConfig_t *config, const v
     std::function<void()> call = found->second(kernel, args);
     const struct cudaLaunchConfig_t c = *config;
     return queue(c.stream,
-                 [=] { grid_run(c.gridDim, c.blockDim.x, c.dynamicSmemBytes, call); });
+                 [=] {
+                     n_kernel_run++;
+                     grid_run(c.gridDim, c.blockDim.x, c.dynamicSmemBytes, call);
+                 });
 }
 
 /* ---- Graphs ---- */

@@ -51,14 +51,19 @@ static inline void step_all(sac_engine *e, sac_row_fn hear, void *user)
     while (n) must(sac_step(e, hear, user, &n, &err), &err);
 }
 
-/* How often the library, kernels that run on a CPU, has started a graph. */
-static inline uint32_t graphs_started(const char *path)
+/* A count of the library's, whose kernels run on a CPU. */
+static inline uint32_t count_of(const char *path, const char *name)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    const uint32_t *n = library ? dlsym(library, "n_graph_started") : NULL;
-    if (!n) fail_msg("no count of graphs");
+    const uint32_t *n = library ? dlsym(library, name) : NULL;
+    if (!n) fail_msg("no count %s", name);
     dlclose(library); /* the engine has loaded it for good */
     return *n;
+}
+
+static inline uint32_t graphs_started(const char *path)
+{
+    return count_of(path, "n_graph_started");
 }
 
 #endif

@@ -281,6 +281,42 @@ static void methods_choose_as_on_the_host(void **state)
     }
 }
 
+/* The kernels that a decode row takes, in a context shorter than methods choose in. */
+static uint32_t kernels_of(const char *decode, struct heard *h)
+{
+    sac_engine *e = NULL;
+    sac_error err;
+    sac_seq seq;
+    sac_engine_params p = params_of("cuda", SAC_KV_F16);
+    const int32_t tok = 7;
+    p.decode = &decode;
+    p.n_decode = 1;
+    must(sac_engine_create(&e, model, &p, &err), &err);
+    must(sac_seq_create(e, &seq, &err), &err);
+    append(e, seq, prompt, N_PROMPT, SAC_ROW_PROMPT);
+    step_all(e, hear, h);
+    const uint32_t before = count_of(CUDA_HOST, "n_kernel_run");
+    append(e, seq, &tok, 1, SAC_ROW_DECODE);
+    step_all(e, hear, h);
+    h->reads = engine_take_reads(e, seq);
+    sac_engine_free(e);
+    return count_of(CUDA_HOST, "n_kernel_run") - before;
+}
+
+static void methods_cost_nothing_where_all_is_read(void **state)
+{
+    (void)state;
+    static const char *const sparse[] = {"auto", "quest", "psa", "streaming"};
+    struct heard want = {0};
+    const uint32_t n = kernels_of("full", &want);
+    for (int i = 0; i < 4; i++) {
+        struct heard got = {0};
+        assert_int_equal(kernels_of(sparse[i], &got), n);
+        assert_memory_equal(want.logits, got.logits, sizeof want.logits);
+        assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
+    }
+}
+
 /* ---- Prompts ---- */
 
 static const char blocks[] = "critiprefill:segment=64,dense=64,budget=64";
@@ -464,6 +500,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_agree_with_the_reference),
         cmocka_unit_test(methods_choose_as_on_the_host),
+        cmocka_unit_test(methods_cost_nothing_where_all_is_read),
         cmocka_unit_test(order_of_threads_and_company_do_not_show),
         cmocka_unit_test(plans_are_those_of_the_host),
         cmocka_unit_test(blocks_are_those_of_the_host),

@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RING_BYTES ((size_t)64 << 20)
+#define RING_BYTES  ((size_t)64 << 20)
 #define SMALL_BYTES ((size_t)64 << 10)
-#define MAJOR_MIN  8u /* mma with 16-bit floats and cp.async */
+#define MAJOR_MIN   8u /* mma with 16-bit floats and cp.async */
 
 /* ---- Failures ---- */
 
@@ -128,6 +128,7 @@ static void close_device(struct cuda_device *d)
     queue_close(d->queue);
     if (d->ring) cudaFree(d->ring);
     if (d->tally) cudaFree(d->tally);
+    if (d->draw_sums) cudaFree(d->draw_sums);
     if (d->ring_host) cudaFreeHost(d->ring_host);
     if (d->stream) cudaStreamDestroy(d->stream);
     free(d);
@@ -138,8 +139,8 @@ static cudaError_t open_parts(struct cuda_device *d)
     int smem = 0;
     cudaError_t code = cudaSetDevice((int)d->index);
     if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                      (int)d->index);
+        code =
+            cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)d->index);
     d->smem_max = (size_t)smem;
     if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (code == cudaSuccess)
@@ -149,6 +150,9 @@ static cudaError_t open_parts(struct cuda_device *d)
     if (code == cudaSuccess) code = cudaMalloc((void **)&d->tally, TALLY * sizeof *d->tally);
     if (code == cudaSuccess)
         code = cudaMemsetAsync(d->tally, 0, TALLY * sizeof *d->tally, d->stream);
+    const size_t draw_bytes = (size_t)DRAW_LANES * DRAW_CUTS * sizeof *d->draw_sums;
+    if (code == cudaSuccess) code = cudaMalloc((void **)&d->draw_sums, draw_bytes);
+    if (code == cudaSuccess) code = cudaMemsetAsync(d->draw_sums, 0, draw_bytes, d->stream);
     return code;
 }
 
@@ -261,10 +265,9 @@ sac_status stage_send(struct cuda_device *d)
     const size_t n = d->ring_used - d->ring_sent, at = d->ring_sent;
     d->ring_sent = d->ring_used;
     if (n == 0) return SAC_OK;
-    return device_check(d,
-                        cudaMemcpyAsync(d->ring + at, d->ring_host + at, n, cudaMemcpyHostToDevice,
-                                        d->stream),
-                        "copy of descriptors");
+    return device_check(
+        d, cudaMemcpyAsync(d->ring + at, d->ring_host + at, n, cudaMemcpyHostToDevice, d->stream),
+        "copy of descriptors");
 }
 
 sac_status stage_reserve(struct cuda_device *d, size_t bytes)

@@ -1,9 +1,9 @@
 /* device.cuh: one GPU as the launchers see it. Included by the .cu files of this folder alone.
  *
  * Descriptors go up through a ring: stage_put copies a piece into pinned memory and says where on
- * the device it will lie. Launches are noted (queue.cuh) and go to the stream behind one copy of all
- * pieces. So a launcher is: reserve, put what the kernel needs, `return queue_launch(...)`.
- * The ring begins anew when the device has been waited for; when it is full, it waits itself. */
+ * the device it will lie. Launches are noted (queue.cuh) and go to the stream behind one copy of
+ * all pieces. So a launcher is: reserve, put what the kernel needs, `return queue_launch(...)`. The
+ * ring begins anew when the device has been waited for; when it is full, it waits itself. */
 #ifndef SAC_OPS_CUDA_DEVICE_CUH
 #define SAC_OPS_CUDA_DEVICE_CUH
 
@@ -13,6 +13,8 @@
 
 #define STAGE_ALIGN 64u
 #define TALLY       8192u
+#define DRAW_LANES  256u  /* that one launch draws for */
+#define DRAW_CUTS   1024u /* that a draw can have */
 
 struct cuda_blas;
 struct cuda_queue;
@@ -26,10 +28,11 @@ struct cuda_device {
     uint8_t *pinned; /* [n_pinned] of the program's memory; NULL: none */
     size_t n_pinned;
     uint32_t *tally; /* [TALLY] zeros between launches: blocks that have done their part of a sum */
-    struct cuda_blas *blas;   /* blas.cu's */
-    struct cuda_queue *queue; /* queue.cu's: what is noted and not yet on the stream */
-    sac_status status;      /* of the first failure since the last wait, */
-    char message[256];      /* and what it was */
+    unsigned long long *draw_sums; /* [DRAW_LANES][DRAW_CUTS] zeros between draws, of draw.cu */
+    struct cuda_blas *blas;        /* blas.cu's */
+    struct cuda_queue *queue;      /* queue.cu's: what is noted and not yet on the stream */
+    sac_status status;             /* of the first failure since the last wait, */
+    char message[256];             /* and what it was */
 };
 
 /* Remembers a failure; SAC_OK for cudaSuccess. */

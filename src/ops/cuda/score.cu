@@ -9,10 +9,8 @@
 #define FEW         256u
 #define SHARE_WARPS 16u
 #define SHARE_PAGES 16u /* of a piece */
-#define HEADS       8u  /* that a page is unpacked for together */
-#define CODE_LOADS  4u  /* of 16 bytes, of a token of 256 channels */
-
-static_assert(SHARE_WARPS >= HEADS, "a warp adds up for a head");
+#define SHARE_BUSY  4u  /* blocks of a multiprocessor with whom warps have several pages each */
+#define HEADS       8u  /* whose logits are made together */
 
 static sac_status refuse_turned(struct cuda_device *d)
 {
@@ -96,111 +94,161 @@ sac_status cuda_lane_logits(struct cuda_device *d, const struct op_lane_logits *
 
 /* ---- Shares by first planes ---- */
 
-/* What a page's codes are multiplied by, for some heads: w [n][d], in shared memory of the warp's.
- * Lanes get the sums that go with all tokens. */
-static __device__ void plane_weights(float *w, float base[HEADS], const struct op_share_planes &op,
-                                     const uint8_t *page, uint32_t g0, uint32_t n)
+/* A warp multiplies the queries of eight heads by a page's codes, which are exact as halves; what a
+ * page's steps make of a query is a half and the half of what that leaves, a row of A each. Channel
+ * c of the codes is two bits of byte c % (D / 4), and the bytes of lane j of four are D / 16 from
+ * j D / 16 on: so a word of them has four channels of each quarter, the k of one instruction. */
+template <uint32_t D> struct share_query {
+    static constexpr uint32_t n_word = D / 64;
+    float q[n_word][4][4]; /* by word, quarter, byte: scaled */
+};
+
+template <uint32_t D>
+static __device__ __forceinline__ uint32_t share_channel(uint32_t j, uint32_t word,
+                                                         uint32_t quarter)
 {
-    const uint32_t lane = threadIdx.x % 32, d = op.head_dim;
-    const uint16_t *min = (const uint16_t *)(page + op.min_at);
-    const uint16_t *step = (const uint16_t *)(page + op.step_at);
-    for (uint32_t g = 0; g < HEADS; g++) base[g] = 0;
-    __syncwarp(); /* nobody reads the page before any more */
-    for (uint32_t c = lane; c < d; c += 32) {
-        const float lo = choose_half(min[c], SAC_KV_F16), by = choose_half(step[c], SAC_KV_F16);
-#pragma unroll
-        for (uint32_t g = 0; g < HEADS; g++) {
-            if (g >= n) continue;
-            const float q = op.q[(g0 + g) * d + c];
-            w[g * d + c] = q * by * 64;
-            base[g] += q * (lo + by * 31.5f);
-        }
-    }
-    for (uint32_t g = 0; g < n; g++)
-        for (int j = 16; j > 0; j /= 2) base[g] += __shfl_xor_sync(~0u, base[g], j);
-    __syncwarp();
+    return quarter * (D / 4) + j * (D / 16) + word * 4;
 }
 
-/* One token's codes, on their way before they are needed. */
-static __device__ inline void load_codes(uint4 code[CODE_LOADS], const uint8_t *from, uint32_t d)
+template <uint32_t D>
+static __device__ void share_query_load(struct share_query<D> &to, const struct op_share_planes &op,
+                                        uint32_t head)
 {
+    const uint32_t j = threadIdx.x % 4;
 #pragma unroll
-    for (uint32_t i = 0; i < CODE_LOADS; i++)
-        code[i] = i * 64 < d ? *(const uint4 *)(from + i * 16) : make_uint4(0, 0, 0, 0);
+    for (uint32_t u = 0; u < to.n_word; u++)
+#pragma unroll
+        for (uint32_t s = 0; s < 4; s++) {
+            const float *from = op.q + head * D + share_channel<D>(j, u, s);
+            const float4 v = head < op.group ? *(const float4 *)from : make_float4(0, 0, 0, 0);
+            to.q[u][s][0] = v.x * op.scale, to.q[u][s][1] = v.y * op.scale;
+            to.q[u][s][2] = v.z * op.scale, to.q[u][s][3] = v.w * op.scale;
+        }
 }
 
-/* Its sums of weights times codes. A byte holds one channel of each quarter. */
-static __device__ inline void plane_sums(float sum[HEADS], const float *w,
-                                         const uint4 code[CODE_LOADS], uint32_t d, uint32_t n)
+/* What four codes of a quarter stand for, as the rows of A: channels of even bytes and of odd ones;
+ * returns the sum that goes with all tokens. */
+template <uint32_t D>
+static __device__ __forceinline__ float share_rows(uint32_t a[4], const float q[4],
+                                                   const uint8_t *min, const uint8_t *step)
 {
-    const uint32_t quarter = d / 4;
+    const uint2 lo = *(const uint2 *)min, by = *(const uint2 *)step;
+    const float2 lo01 = half_unpack<HALF_F16>(lo.x), lo23 = half_unpack<HALF_F16>(lo.y);
+    const float2 by01 = half_unpack<HALF_F16>(by.x), by23 = half_unpack<HALF_F16>(by.y);
+    const float w[4] = {q[0] * by01.x * 64, q[1] * by01.y * 64, q[2] * by23.x * 64,
+                        q[3] * by23.y * 64};
+    a[0] = half_pack<HALF_F16>(w[0], w[2]);
+    a[1] = half_rest<HALF_F16>(w[0], w[2], a[0]);
+    a[2] = half_pack<HALF_F16>(w[1], w[3]);
+    a[3] = half_rest<HALF_F16>(w[1], w[3], a[2]);
+    return q[0] * lo01.x + q[1] * lo01.y + q[2] * lo23.x + q[3] * lo23.y +
+           (w[0] + w[1] + w[2] + w[3]) * (31.5f / 64);
+}
+
+/* Codes of two bytes that lie 16 bits apart, as halves: 0x6400 is 1024, of which a code is the last
+ * bits. */
+static __device__ __forceinline__ uint32_t share_codes(uint32_t word, uint32_t at)
+{
+    return h2_sub((word >> at & 0x00030003u) | 0x64006400u, 0x64006400u);
+}
+
+/* Logits of a page: of head lane / 4, tokens 8 i + 2 (lane % 4) and the one behind it. */
+template <uint32_t D>
+static __device__ __forceinline__ void share_page(float x[4][2], const struct op_share_planes &op,
+                                                  const struct share_query<D> &query,
+                                                  const uint8_t *page)
+{
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
+    constexpr uint32_t n_word = share_query<D>::n_word;
+    uint32_t code[4][n_word];
+    float c[4][4] = {}, base = 0;
 #pragma unroll
-    for (uint32_t i = 0; i < CODE_LOADS * 4; i++) {
-        if (i * 16 >= d) break;
-        const uint4 four = code[i / 4];
-        const uint32_t word = i % 4 == 0   ? four.x
-                              : i % 4 == 1 ? four.y
-                              : i % 4 == 2 ? four.z
-                                           : four.w;
+    for (uint32_t i = 0; i < 4; i++)
 #pragma unroll
-        for (uint32_t k = 0; k < 4; k++) {
-            const float x[4] = {(float)(word >> 2 * k & 3u), (float)(word >> (8 + 2 * k) & 3u),
-                                (float)(word >> (16 + 2 * k) & 3u),
-                                (float)(word >> (24 + 2 * k) & 3u)};
+        for (uint32_t u = 0; u < n_word; u++)
+            code[i][u] = *(const uint32_t *)(page + op.hi2_at + (i * 8 + g) * (D / 4) +
+                                             j * (D / 16) + u * 4);
 #pragma unroll
-            for (uint32_t g = 0; g < HEADS; g++) {
-                if (g >= n) continue;
-                const float4 by = *(const float4 *)(w + g * d + k * quarter + i * 4);
-                sum[g] += by.x * x[0] + by.y * x[1] + by.z * x[2] + by.w * x[3];
-            }
+    for (uint32_t u = 0; u < n_word; u++)
+#pragma unroll
+        for (uint32_t s = 0; s < 4; s++) {
+            const uint32_t at = share_channel<D>(j, u, s) * 2;
+            uint32_t a[4];
+            base += share_rows<D>(a, query.q[u][s], page + op.min_at + at, page + op.step_at + at);
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++)
+                mma_16816<HALF_F16>(c[i], a, share_codes(code[i][u], 2 * s),
+                                    share_codes(code[i][u], 2 * s + 8));
         }
+    base += __shfl_xor_sync(~0u, base, 1);
+    base += __shfl_xor_sync(~0u, base, 2);
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+#pragma unroll
+        for (uint32_t k = 0; k < 2; k++) x[i][k] = base + (c[i][k] + c[i][2 + k]);
+}
+
+/* Of a page's logits, as share_page has them, for head lane / 4. */
+static __device__ __forceinline__ struct exp_sum share_page_sum(const float x[4][2])
+{
+    float max = -INFINITY, sum = 0;
+    bool bad = false;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+        max = fmaxf(max, x[i / 2][i % 2]);
+        bad = bad || !isfinite(x[i / 2][i % 2]);
     }
+    max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
+    max = fmaxf(max, __shfl_xor_sync(~0u, max, 2));
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) sum += expf(x[i / 2][i % 2] - max);
+    if (bad) sum = NAN;
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    struct exp_sum all = {isfinite(max) ? max : 0.0f, sum};
+    return all;
 }
 
 /* Logits of a piece's tokens, and for each head the log of the sum of their exponentials: NaN if
- * one is not finite. Shared memory: weights [SHARE_WARPS][HEADS][d]. */
-static __global__ void __launch_bounds__(SHARE_WARPS * 32)
+ * one is not finite. Blocks of all lanes have the same piece at the same time, so that sequences
+ * which share pages find them in the cache. Sums do not tell how many warps there were. */
+template <uint32_t D>
+static __global__ void __launch_bounds__(D > 128 ? 256 : 512)
     share_logits_kernel(const struct op_lane_shares *list)
 {
     kernel_begin();
-    __shared__ struct exp_sum room[HEADS][SHARE_WARPS];
-    const struct op_lane_shares &of = list[blockIdx.y];
+    __shared__ struct exp_sum room[HEADS][SHARE_PAGES];
+    const struct op_lane_shares &of = list[blockIdx.x];
     const struct op_share_planes &op = of.at;
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = op.head_dim;
-    const uint32_t begin = blockIdx.x * SHARE_PAGES, end = min(begin + SHARE_PAGES, op.n_page);
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
+    const uint32_t begin = blockIdx.y * SHARE_PAGES;
     if (begin >= op.n_page) return;
-    float *w = (float *)kernel_shared() + warp * HEADS * d;
+    const uint32_t n = min(SHARE_PAGES, op.n_page - begin), head = lane / 4;
+    const uint32_t id = lane < n ? op.page[begin + lane] : 0;
     for (uint32_t g0 = 0; g0 < op.group; g0 += HEADS) {
-        const uint32_t n = min(HEADS, op.group - g0);
-        struct exp_sum all[HEADS];
-        for (uint32_t g = 0; g < HEADS; g++) all[g] = exp_sum_none();
-        for (uint32_t p = begin + warp; p < end; p += SHARE_WARPS) {
-            const uint8_t *page = op.base + (size_t)op.page[p] * op.stride;
-            float base[HEADS], sum[HEADS] = {};
-            uint4 code[CODE_LOADS];
-            load_codes(code, page + op.hi2_at + lane * (d / 4), d);
-            plane_weights(w, base, op, page, g0, n);
-            plane_sums(sum, w, code, d, n);
-#pragma unroll
-            for (uint32_t g = 0; g < HEADS; g++) {
-                if (g >= n) continue;
-                const float x = op.scale * (base[g] + sum[g]);
-                op.e[((size_t)(g0 + g) * op.n_page + p) * PAGE_TOK + lane] = x;
-                all[g] = exp_sum_add(all[g], exp_sum_of(x));
-            }
-        }
+        struct share_query<D> query;
+        share_query_load(query, op, g0 + head);
         __syncthreads(); /* nobody reads the room of the heads before any more */
+        for (uint32_t p = warp; p < SHARE_PAGES; p += n_warp) {
+            struct exp_sum sum = exp_sum_none();
+            const uint32_t frame = __shfl_sync(~0u, id, p);
+            if (p < n) {
+                float x[4][2];
+                share_page(x, op, query, op.base + (size_t)frame * op.stride);
+                sum = share_page_sum(x);
+                float *to = op.e + ((size_t)(g0 + head) * op.n_page + begin + p) * PAGE_TOK;
 #pragma unroll
-        for (uint32_t g = 0; g < HEADS; g++) {
-            if (g >= n) continue;
-            const struct exp_sum s = warp_exp_sum(all[g]);
-            if (lane == 0) room[g][warp] = s;
+                for (uint32_t i = 0; i < 4 && g0 + head < op.group; i++)
+                    *(float2 *)(to + i * 8 + lane % 4 * 2) = make_float2(x[i][0], x[i][1]);
+            }
+            if (lane % 4 == 0) room[head][p] = sum;
         }
         __syncthreads();
-        if (warp >= n) continue;
-        const struct exp_sum s =
-            warp_exp_sum(lane < SHARE_WARPS ? room[warp][lane] : exp_sum_none());
-        if (lane == 0) of.sum[blockIdx.x * op.group + g0 + warp] = s.max + logf(s.sum);
+        for (uint32_t g = warp; g < HEADS && g0 + g < op.group; g += n_warp) {
+            const struct exp_sum s =
+                warp_exp_sum(lane < SHARE_PAGES ? room[g][lane] : exp_sum_none());
+            if (lane == 0) of.sum[blockIdx.y * op.group + g0 + g] = s.max + logf(s.sum);
+        }
     }
 }
 
@@ -235,6 +283,23 @@ static __global__ void __launch_bounds__(SHARE_WARPS * 32)
     }
 }
 
+/* With few blocks all pages of one are read at the same time; with many a warp reads some, for one
+ * reading of the queries. */
+static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shares *list,
+                                uint32_t head_dim, uint32_t n_piece, uint32_t n)
+{
+    const char *name = "logits by first planes";
+    const bool many = (uint64_t)n_piece * n > (uint64_t)SHARE_BUSY * d->n_sm;
+    const uint32_t n_thread = many ? 128 : head_dim > 128 ? 256 : 512;
+    const dim3 grid(n, n_piece);
+    switch (head_dim) {
+    case 64: return queue_launch(d, name, share_logits_kernel<64>, grid, n_thread, 0, list);
+    case 128: return queue_launch(d, name, share_logits_kernel<128>, grid, n_thread, 0, list);
+    case 256: return queue_launch(d, name, share_logits_kernel<256>, grid, n_thread, 0, list);
+    default: return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for heads of this size");
+    }
+}
+
 sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n)
 {
     uint32_t most = 0;
@@ -246,12 +311,9 @@ sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *
     }
     const struct op_lane_shares *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
-    const dim3 grid((most + SHARE_PAGES - 1) / SHARE_PAGES, n);
-    const size_t smem = SHARE_WARPS * HEADS * op->at.head_dim * sizeof(float);
-    TRY(queue_launch(d, "logits by first planes", share_logits_kernel, grid, SHARE_WARPS * 32,
-                     smem, list));
-    return queue_launch(d, "shares of tokens", share_spread_kernel, grid, SHARE_WARPS * 32, 0,
-                        list);
+    TRY(launch_logits(d, list, op->at.head_dim, (most + SHARE_PAGES - 1) / SHARE_PAGES, n));
+    return queue_launch(d, "shares of tokens", share_spread_kernel,
+                        dim3((most + SHARE_PAGES - 1) / SHARE_PAGES, n), SHARE_WARPS * 32, 0, list);
 }
 
 /* ---- Votes ---- */
