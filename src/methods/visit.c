@@ -16,7 +16,9 @@ struct visit_room visit_room_of(const struct method_shape *s, bool by_token, siz
     struct arena a = {.base = scratch, .capacity = SIZE_MAX, .used = n_own};
     room_make(&r.room, s, by_token, scratch);
     r.vote = by_token ? r.room.score : r.room.vote;
-    r.v = arena_take(&a, PAGE_TOK * (size_t)s->geom->head_dim, sizeof *r.v);
+    const size_t n_part = (size_t)OP_VISIT_ROUND * s->group;
+    r.part = arena_take(&a, n_part * (s->geom->head_dim + 2), sizeof *r.part);
+    r.part_log = arena_take(&a, n_part, sizeof *r.part_log);
     r.sum = arena_take(&a, ((size_t)s->n_ctx / PAGE_TOK + 1) * s->group, sizeof *r.sum);
     r.spare = arena_take(&a, r.room.stride, sizeof *r.spare);
     r.state = arena_take(&a, 1, sizeof *r.state);
@@ -54,8 +56,8 @@ static struct op_lane_visit lane_visit(const struct method_batch *b, uint32_t i,
                                   .vote = r.vote,
                                   .order = r.room.list,
                                   .spare = r.spare,
-                                  .k = r.room.k,
-                                  .v = r.v,
+                                  .part = r.part,
+                                  .part_log = r.part_log,
                                   .sum = r.sum,
                                   .value = b->pick[i].rest_value,
                                   .value_log = b->pick[i].rest_log,
@@ -131,21 +133,21 @@ static void fetch_ahead(const struct lead *d, uint32_t i, uint32_t from)
 {
     const struct op_lane_visit *op = &d->list[i];
     const struct op_visited *s = op->state;
-    const uint32_t left = s->look + pick_min(op->ahead, op->n_page - s->look) - from;
+    const uint32_t known = s->look + pick_min(op->ahead, op->n_page - s->look);
     page_id id[TEAM_MAX];
-    if (s->done || op->ahead == 0) return;
+    if (s->done || op->ahead == 0 || from >= known) return;
     tier_ahead(lane_of(d, i)->tier, id,
-               list_pages(op, from, from + at_most(op, left, TEAM_MAX), id));
+               list_pages(op, from, from + at_most(op, known - from, TEAM_MAX), id));
 }
 
-/* Visits what memory has of the next step. False: it cannot be had, and the row will fail. */
+/* Visits what memory has of the next round. False: it cannot be had, and the row will fail. */
 static bool visit_piece(const struct lead *d, uint32_t i)
 {
     struct op_lane_visit *op = &d->list[i];
     const struct method_lane *l = lane_of(d, i);
     const uint32_t at = op->state->at;
-    const uint32_t n_step = pick_min(op->state->look - at, DISK_RUN);
-    const uint32_t n = at_most(op, n_step, pick_min(l->tier->n_frame, TEAM_MAX));
+    const uint32_t n_round = pick_min(op->state->plan - at, DISK_RUN);
+    const uint32_t n = at_most(op, n_round, pick_min(l->tier->n_frame, TEAM_MAX));
     page_id id[TEAM_MAX];
     const uint32_t n_id = list_pages(op, at, at + n, id);
     const sac_status status = tier_acquire(l->tier, id, n_id);

@@ -22,7 +22,8 @@ struct visit_rule {
 /* The rooms of a lane: votes of pages stand in room.vote. */
 struct visit_room {
     struct room room;
-    float *v;                 /* [PAGE_TOK, head_dim] */
+    float *part; /* as in op_lane_visit */
+    double *part_log;
     float *sum;               /* [pages + 1, group] */
     float *vote;              /* [pages] */
     uint32_t *spare;          /* the same */

@@ -24,7 +24,8 @@ struct op_lane_result {
     uint32_t n_chosen; /* tokens marked or listed by score */
     uint32_t n_tok;    /* tokens listed */
     bool attended;     /* what attention would make of the marked pages is in visits' values */
-    uint32_t n_visit;  /* pages that were visited for that */
+    uint32_t n_visit;  /* pages that were visited for that, */
+    uint32_t n_beside; /* and those that were read like them, for nothing */
     uint32_t n_line;   /* cache lines that were read to choose and follow from the choice */
     float mass_proved, rest_norm; /* of proofs: as in struct method_pick */
 };
@@ -155,15 +156,23 @@ struct op_lane_draw {
 /* What visits of pages have seen: a lane's, in memory of the backend. Zeroed, nothing is. */
 #define OP_GROUP_MAX 64u
 struct op_visited {
-    double seen[OP_GROUP_MAX];  /* ln of the sum of exp(logit) of all that was visited */
-    double guess[OP_GROUP_MAX]; /* ln of the mass expected of a page that was not */
-    double step[OP_GROUP_MAX];  /* ln of the mass of the step's pages */
-    float most[OP_GROUP_MAX];   /* of pages: the largest logit, and the sum of exp(logit - most) */
-    float sum[OP_GROUP_MAX];
+    /* Sums of exp(logit - most) of pages on the host; on a device their logs, and that of the own
+     * page in `seen`: */
+    double seen[OP_GROUP_MAX];  /* of all that was visited */
+    double guess[OP_GROUP_MAX]; /* the mass expected of a page that was not */
+    double step[OP_GROUP_MAX];  /* the mass of the step's pages */
+    double sum[OP_GROUP_MAX];   /* as `seen`, but of weights that values have */
+    double own[OP_GROUP_MAX], own_log[OP_GROUP_MAX]; /* of the own page, and its log */
+    float most[OP_GROUP_MAX];                        /* the largest logit of pages */
     /* Of a team, in its first lane: */
-    uint32_t n_order;  /* pages in order */
-    uint32_t at, look; /* visited; as many as are visited before the next look */
-    uint32_t n_last;   /* pages of the step before it */
+    double promise;     /* votes of the pages in order */
+    uint32_t n_order;   /* pages in order */
+    uint32_t n_enough;  /* so many would do if pages held what they promise; 0: not known yet */
+    uint32_t at, look;  /* visited; as many as are visited before the next look */
+    uint32_t plan;      /* where the next round ends */
+    uint32_t from, end; /* the round that is read */
+    uint32_t n_last;    /* pages of the step before it */
+    uint32_t n_left;    /* pieces of the round that nobody has ended; atomic */
     bool begun, done;
     /* Of a device: a lane has met what is not finite with so many pages visited; blocks that have
      * done their part. */
@@ -175,8 +184,13 @@ struct op_visited {
  * Keys and values are read together, and what attention would make of them is kept: a lane's value
  * and value_log are attention over its marked pages.
  *
+ * Pages are read in rounds, all workers reading one together, and looked at in their order
+ * afterwards: what is visited is the same as if they were read one after another. Those behind the
+ * last one were read for nothing: n_beside.
+ *
  * Lanes of a team visit the same pages, by the sum of their votes, and stop together. They stand
  * behind each other in the list, n_member says how many from this one on. */
+#define OP_VISIT_ROUND 64u /* pages of a round, at most */
 struct op_visit_proof {
     const float *bound; /* [group, n_page] as op_lane_bounds has made them */
     size_t bound_stride;
@@ -203,7 +217,8 @@ struct op_lane_visit {
     uint32_t begin, end;
     float *vote;              /* [n_page]; loses those that are in order */
     uint32_t *order, *spare;  /* rooms: [n_page] each */
-    float *k, *v;             /* rooms: [PAGE_TOK, head_dim] */
+    float *part;              /* room of the host: [OP_VISIT_ROUND, group, head_dim + 2] */
+    double *part_log;         /* the same: [OP_VISIT_ROUND, group] */
     float *sum;               /* room of a device: [n_page + 1, group] */
     float *value, *value_log; /* [group, head_dim], [group] */
     uint32_t *mask;           /* [n_page] */

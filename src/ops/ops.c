@@ -33,6 +33,7 @@ static void fill_ref(struct ops *o)
     ops_fill_ref_best(o);
     ops_fill_ref_draw(o);
     ops_fill_ref_dots(o);
+    ops_fill_ref_blend(o);
     ops_fill_ref_weigh(o);
     ops_fill_ref_survey(o);
     ops_fill_lanes(o);
@@ -49,6 +50,7 @@ static void fill_avx2(struct ops *o)
     ops_fill_avx2_best(o);
     ops_fill_avx2_draw(o);
     ops_fill_avx2_dots(o);
+    ops_fill_avx2_blend(o);
     ops_fill_avx2_weigh(o);
     ops_fill_avx2_survey(o);
 }
@@ -63,6 +65,7 @@ static void fill_avx512(struct ops *o)
     ops_fill_avx512_best(o);
     ops_fill_avx512_draw(o);
     ops_fill_avx512_dots(o);
+    ops_fill_avx512_blend(o);
     ops_fill_avx512_weigh(o);
     ops_fill_avx512_survey(o);
 }

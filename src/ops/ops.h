@@ -426,6 +426,18 @@ struct op_keys { /* keys of sealed pages in f32, the same bits as page_read's; o
     float *out; /* [n_page * PAGE_TOK, head_dim] */
 };
 
+/* Attention of some queries over one page under logits that are given: the largest of a query's
+ * logits, the sum of exp(logit - most), and the values of the page under these weights. A logit
+ * that is not finite leaves a sum that is not finite. One worker's, no alignment. */
+struct op_blend {
+    const struct page_geom *geom;
+    const uint8_t *page;   /* a sealed page; NULL: there are no values */
+    const float *logit;    /* [group, PAGE_TOK] */
+    uint32_t group, n_tok; /* tokens that count, the first ones; with values PAGE_TOK */
+    float *most, *sum;     /* [group] */
+    float *value;          /* [group, head_dim] */
+};
+
 struct op_dots { /* out[i][j] = a[i] . b[j]; width is a multiple of 16; one worker's, no alignment
                   */
     const float *a, *b; /* [n_a, width], [n_b, width] */
@@ -643,6 +655,7 @@ struct ops {
     struct ops_draw draw;
     void (*keys)(const struct op_keys *op);
     void (*dots)(const struct op_dots *op);
+    void (*blend)(const struct op_blend *op);
     bool (*pack)(const struct op_pack *op); /* false: a number is not finite */
     void (*dots_bf16)(const struct op_dots_bf16 *op);
     bool (*weigh)(const struct op_weigh *op); /* false: a score that counts is NaN or infinity */
@@ -674,6 +687,7 @@ void ops_fill_ref_score(struct ops *o);
 void ops_fill_ref_best(struct ops *o);
 void ops_fill_ref_draw(struct ops *o);
 void ops_fill_ref_dots(struct ops *o);
+void ops_fill_ref_blend(struct ops *o);
 void ops_fill_ref_weigh(struct ops *o);
 void ops_fill_ref_survey(struct ops *o);
 void ops_fill_lanes(struct ops *o);

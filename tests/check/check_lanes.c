@@ -314,7 +314,9 @@ static void logits_are_the_same(void **state)
 enum { N_MEMBER = 2 };
 
 static struct { /* rooms of the reference, and what comes back */
-    float vote[N_MEMBER][N_VISIT], k[PAGE_TOK * DIM], v[PAGE_TOK * DIM];
+    float vote[N_MEMBER][N_VISIT];
+    float part[N_MEMBER][OP_VISIT_ROUND * GROUP * (DIM + 2)];
+    double part_log[N_MEMBER][OP_VISIT_ROUND * GROUP];
     float sum[(N_VISIT + 1) * GROUP];
     float value[N_MEMBER][GROUP * DIM], value_log[N_MEMBER][GROUP];
     uint32_t order[N_VISIT], spare[N_VISIT], mask[N_MEMBER][N_VISIT], got[N_VISIT];
@@ -340,8 +342,8 @@ static struct op_lane_visit make_visit(uint32_t lane, int form)
                                   .vote = s.vote[lane],
                                   .order = s.order,
                                   .spare = s.spare,
-                                  .k = s.k,
-                                  .v = s.v,
+                                  .part = s.part[lane],
+                                  .part_log = s.part_log[lane],
                                   .value = s.value[lane],
                                   .value_log = s.value_log[lane],
                                   .mask = s.mask[lane],

@@ -412,33 +412,51 @@ static void h2o_drops_who_has_had_the_least(void **state)
 }
 
 /* The entry that psa hands over is attention over the pages that it has marked. */
+static void expect_attention(uint32_t pos)
+{
+    for (uint32_t h = 0; h < LB_HEADS; h++)
+        for (uint32_t g = 0; g < LB_GROUP; g++) {
+            double sum = 0, value[LB_DIM] = {0};
+            for (uint32_t t = 0; t < pos / PAGE_TOK * PAGE_TOK; t++) {
+                if (!b.mask[h][t / PAGE_TOK]) continue;
+                const double w = exp(lb_logit(&b, b.q[h] + g * LB_DIM, h, t));
+                sum += w;
+                for (uint32_t c = 0; c < LB_DIM; c++) value[c] += w * (double)b.v[h][t][c];
+            }
+            assert_true(b.pick[h].attended);
+            assert_true(fabs((double)b.rest_log[h][g] - log(sum)) < 1e-5);
+            for (uint32_t c = 0; c < LB_DIM; c++)
+                assert_true(fabs((double)b.rest_value[h][g * LB_DIM + c] - value[c] / sum) < 1e-5);
+        }
+}
+
 static void psa_keeps_what_attention_would_make(void **state)
 {
     (void)state;
-    enum { POS = 1000 };
     for (int type = 0; type < 2; type++) {
         lb_open(&b, type ? SAC_KV_Q8 : SAC_KV_F16, "psa:stop=min,order=box,mass=0.7", 51);
         lb_random_keys(&b, 2);
         lb_seal(&b);
         lb_random_query(&b, 3);
-        lb_row(&b, POS, false);
-        for (uint32_t h = 0; h < LB_HEADS; h++)
-            for (uint32_t g = 0; g < LB_GROUP; g++) {
-                double sum = 0, value[LB_DIM] = {0};
-                for (uint32_t t = 0; t < POS / PAGE_TOK * PAGE_TOK; t++) {
-                    if (!b.mask[h][t / PAGE_TOK]) continue;
-                    const double w = exp(lb_logit(&b, b.q[h] + g * LB_DIM, h, t));
-                    sum += w;
-                    for (uint32_t c = 0; c < LB_DIM; c++) value[c] += w * (double)b.v[h][t][c];
-                }
-                assert_true(b.pick[h].attended && b.pick[h].n_chosen > 0);
-                assert_true(fabs((double)b.rest_log[h][g] - log(sum)) < 1e-5);
-                for (uint32_t c = 0; c < LB_DIM; c++)
-                    assert_true(fabs((double)b.rest_value[h][g * LB_DIM + c] - value[c] / sum) <
-                                1e-5);
-            }
+        lb_row(&b, 1000, false);
+        for (uint32_t h = 0; h < LB_HEADS; h++) assert_true(b.pick[h].n_chosen > 0);
+        expect_attention(1000);
         lb_close(&b);
     }
+}
+
+/* A row whose own page holds all of the attention, e^900 times that of the others, has seen enough
+ * with one page beside those that are read in any case, and these keep their own scale. */
+static void psas_pages_may_be_far_below_the_own(void **state)
+{
+    (void)state;
+    open_psa("psa:stop=min,order=box,mass=0.9,recent=32");
+    logit_both(&b, 5 * PAGE_TOK, 900);
+    lb_seal(&b);
+    lb_row(&b, 5 * PAGE_TOK, false);
+    EXPECT_PAGES(&b, 0, 0, 1, 4);
+    expect_attention(5 * PAGE_TOK);
+    lb_close(&b);
 }
 
 int main(void)
@@ -449,6 +467,7 @@ int main(void)
         cmocka_unit_test(wide_boxes_come_first),
         cmocka_unit_test(heads_vote_by_shares),
         cmocka_unit_test(psa_keeps_what_attention_would_make),
+        cmocka_unit_test(psas_pages_may_be_far_below_the_own),
         cmocka_unit_test(psa_stops_at_the_worked_coverage),
         cmocka_unit_test(psa_waits_for_its_last_head),
         cmocka_unit_test(psa_guesses_the_rest),

@@ -17,6 +17,7 @@ void ops_fill_avx2_share(struct ops *o);
 void ops_fill_avx2_best(struct ops *o);
 void ops_fill_avx2_draw(struct ops *o);
 void ops_fill_avx2_dots(struct ops *o);
+void ops_fill_avx2_blend(struct ops *o);
 void ops_fill_avx2_weigh(struct ops *o);
 void ops_fill_avx2_survey(struct ops *o);
 
@@ -28,6 +29,7 @@ void ops_fill_avx512_share(struct ops *o);
 void ops_fill_avx512_best(struct ops *o);
 void ops_fill_avx512_draw(struct ops *o);
 void ops_fill_avx512_dots(struct ops *o);
+void ops_fill_avx512_blend(struct ops *o);
 void ops_fill_avx512_weigh(struct ops *o);
 void ops_fill_avx512_survey(struct ops *o);
 

@@ -1,12 +1,18 @@
-/* lanes_visit.c: pages visited one after another until enough of the attention has been seen. A
- * team of lanes is one worker's.
+/* lanes_visit.c: pages visited one after another until enough of the attention has been seen.
+ *
+ * A round of pages is read by all workers, each page's part of the attention kept apart. Who ends
+ * the last piece of a team's round goes through the parts in the order of the pages, and stops
+ * where enough has been seen; what was read behind is left. How long a round is follows from the
+ * votes: three quarters of the pages that would do if they held what they promise, then few at a
+ * time.
  *
  * Invariants:
- *  1. What a team visits follows from its votes and its pages alone. A look is due when `look`
- *     pages have been visited, not when a call ends, so calls that may visit no more than memory
- *     has end where one call would.
+ *  1. What a team visits follows from its votes and its pages alone, not from rounds, workers, or
+ *     where a call ends: a look is due when `look` pages have been visited.
  *  2. The order is found BATCH pages at a time, the best of those left: the same as by one sort.
- *  3. A lane that has met what is not finite takes no part any more; its team goes on. */
+ *  3. A lane that has met what is not finite takes no part any more; its team goes on.
+ *  4. `from` and `end` change between two calls of the workers, by the caller: a worker that is
+ *     late finds no pieces of the next round. */
 #include "ops/cpu/lanes_visit.h"
 
 #include "base/half.h"
@@ -15,7 +21,17 @@
 #include <math.h>
 #include <string.h>
 
-#define BATCH 64u /* pages that are put in order at a time */
+#define BATCH   64u /* pages that are put in order at a time */
+#define PIECE   2u  /* pages of a piece of a round */
+#define LEAST   8u  /* pages of a round that was not promised to be enough, */
+#define SHARE   8u  /* or this share of those that were visited */
+#define DIM_MAX 512u
+
+struct call {
+    const struct ops *ops;
+    const struct op_lane_visit *op; /* the list */
+    uint32_t n_piece;               /* of the longest round */
+};
 
 struct team {
     const struct ops *ops;
@@ -33,6 +49,11 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
 /* ln(exp(a) + exp(b)); -infinity is an empty sum. */
 static double log_add(double a, double b)
 {
@@ -41,6 +62,18 @@ static double log_add(double a, double b)
 }
 
 /* ---- Order ---- */
+
+/* Pages from `first` on have come into order: how many of all would do if votes were masses. */
+static void hope(const struct op_lane_visit *op, uint32_t first)
+{
+    struct op_visited *s = op->state;
+    for (uint32_t i = first; i < s->n_order; i++) {
+        const double vote = (double)op->vote[op->order[i]];
+        s->promise += vote;
+        if (s->n_enough == 0 && s->promise > op->mass * (s->promise + (op->n_page - i - 1) * vote))
+            s->n_enough = i + 1;
+    }
+}
 
 /* Puts the best of the pages that are left behind those in order: by vote, then by number. */
 static void extend(const struct ops *ops, const struct op_lane_visit *op)
@@ -59,29 +92,48 @@ static void extend(const struct ops *ops, const struct op_lane_visit *op)
         op->order[i] = page;
     }
     assert(n_more > 0 && s->n_order == first + n_more);
+    hope(op, first);
     for (uint32_t i = first; i < s->n_order; i++) op->vote[op->order[i]] = -1;
 }
 
-/* The order is known for `ahead` pages behind the next look. */
-static void look_ahead(const struct team *t)
+/* The next round; the order is known for it, and for `ahead` pages behind the next look. */
+static void plan(const struct team *t)
 {
     const struct op_lane_visit *op = t->op;
-    const uint32_t n = op->n_page - op->state->look;
-    const uint32_t end = op->state->look + smaller(op->ahead, n);
-    while (op->state->n_order < end) extend(t->ops, op);
+    struct op_visited *s = op->state;
+    const uint32_t known = s->look + smaller(op->ahead, op->n_page - s->look);
+    while (s->n_order < larger(known, smaller(s->at + LEAST, op->n_page))) extend(t->ops, op);
+    const uint32_t hoped = s->n_enough ? s->n_enough * 3 / 4 : s->n_order;
+    s->plan = hoped > s->at ? hoped : s->at + larger(LEAST, s->at / SHARE);
+    s->plan = smaller(larger(s->plan, s->look), smaller(s->at + OP_VISIT_ROUND, op->n_page));
+    while (s->n_order < s->plan) extend(t->ops, op);
 }
 
-/* ---- Visits ---- */
+/* ---- Parts ---- */
 
-/* Logits of n_tok tokens, [PAGE_TOK] of each query head, and the logs of the sums of exp over them.
- */
-static void find_logits(const struct ops *ops, const struct op_lane_visit *op, uint32_t n_tok,
-                        float *logit, double *lse)
+/* What attention makes of a page of a round. */
+struct part {
+    float *most, *sum; /* [group] */
+    float *value;      /* [group, head_dim] */
+    double *log;       /* [group] of a proof: ln of the sum of exp(logit) */
+};
+
+static struct part part_of(const struct op_lane_visit *op, uint32_t i)
+{
+    const size_t n = op->group, d = op->geom->head_dim;
+    float *at = op->part + i * n * (d + 2);
+    return (struct part){
+        .most = at, .sum = at + n, .value = at + 2 * n, .log = op->part_log + i * n};
+}
+
+/* Logits of n_tok tokens, [PAGE_TOK] of each query head. */
+static void find_logits(const struct ops *ops, const struct op_lane_visit *op, const float *k,
+                        uint32_t n_tok, float *logit)
 {
     const uint32_t d = op->geom->head_dim;
-    float share[PAGE_TOK], sum[OP_GROUP_MAX], *row = logit;
+    float *row = logit;
     ops->dots(&(struct op_dots){.a = op->q,
-                                .b = op->k,
+                                .b = k,
                                 .a_stride = d,
                                 .b_stride = d,
                                 .n_a = op->group,
@@ -94,17 +146,11 @@ static void find_logits(const struct ops *ops, const struct op_lane_visit *op, u
         for (uint32_t i = 0; i < n_tok && op->softcap > 0; i++)
             row[i] = op->softcap * tanhf(row[i] / op->softcap);
     }
-    ops->vote(&(struct op_vote){.score = logit,
-                                .score_stride = PAGE_TOK,
-                                .n = n_tok,
-                                .group = op->group,
-                                .vote = share,
-                                .lse = sum});
-    for (uint32_t g = 0; g < op->group; g++) lse[g] = (double)sum[g];
 }
 
-/* The same in f64, since a proof must not hang on rounding. */
-static void prove_logits(const struct op_lane_visit *op, uint32_t n_tok, float *logit, double *lse)
+/* The same in f64, since a proof must not hang on rounding, and the logs of their sums. */
+static void prove_logits(const struct op_lane_visit *op, const float *k, uint32_t n_tok,
+                         float *logit, double *lse)
 {
     const uint32_t d = op->geom->head_dim;
     const double cap = (double)op->softcap;
@@ -113,7 +159,7 @@ static void prove_logits(const struct op_lane_visit *op, uint32_t n_tok, float *
         for (uint32_t t = 0; t < n_tok; t++) {
             double score = 0;
             for (uint32_t c = 0; c < d; c++)
-                score += (double)op->q[(size_t)g * d + c] * (double)op->k[(size_t)t * d + c];
+                score += (double)op->q[(size_t)g * d + c] * (double)k[(size_t)t * d + c];
             score *= (double)op->scale;
             if (cap > 0) score = cap * tanh(score / cap);
             logit[g * PAGE_TOK + t] = (float)score;
@@ -122,71 +168,106 @@ static void prove_logits(const struct op_lane_visit *op, uint32_t n_tok, float *
     }
 }
 
-/* How a lane's sums change by n_tok tokens. */
-static void see(const struct ops *ops, const struct op_lane_visit *op, uint32_t n_tok, float *logit,
-                double *lse)
+/* The part of n_tok tokens with keys k; `page` NULL: their values do not count. */
+static void make_part(const struct ops *ops, const struct op_lane_visit *op, const float *k,
+                      const uint8_t *page, uint32_t n_tok, const struct part *to)
 {
-    struct op_visited *s = op->state;
+    float logit[OP_GROUP_MAX * PAGE_TOK];
     if (op->proof)
-        prove_logits(op, n_tok, logit, lse);
+        prove_logits(op, k, n_tok, logit, to->log);
     else
-        find_logits(ops, op, n_tok, logit, lse);
-    for (uint32_t g = 0; g < op->group; g++) {
-        s->seen[g] = log_add(s->seen[g], lse[g]);
-        op->result->n_bad += isfinite(s->seen[g]) == 0;
-    }
+        find_logits(ops, op, k, n_tok, logit);
+    ops->blend(&(struct op_blend){.geom = op->geom,
+                                  .page = page,
+                                  .logit = logit,
+                                  .group = op->group,
+                                  .n_tok = n_tok,
+                                  .most = to->most,
+                                  .sum = to->sum,
+                                  .value = to->value});
 }
 
-/* Attention over one more page, with a maximum that follows: what was summed before is scaled when
- * a larger logit comes. */
-static void attend(const struct op_lane_visit *op, const float *logit)
-{
-    struct op_visited *s = op->state;
-    const uint32_t d = op->geom->head_dim;
-    for (uint32_t g = 0; g < op->group; g++, logit += PAGE_TOK) {
-        float *value = op->value + (size_t)g * d, most = s->most[g];
-        for (uint32_t t = 0; t < PAGE_TOK; t++) most = fmaxf(most, logit[t]);
-        if (most > s->most[g]) {
-            const float by = expf(s->most[g] - most);
-            s->most[g] = most;
-            s->sum[g] *= by;
-            for (uint32_t c = 0; c < d; c++) value[c] *= by;
-        }
-        for (uint32_t t = 0; t < PAGE_TOK; t++) {
-            const float weight = expf(logit[t] - most), *row = op->v + (size_t)t * d;
-            s->sum[g] += weight;
-            for (uint32_t c = 0; c < d; c++) value[c] += weight * row[c];
-        }
-    }
-}
-
-static void read_page(const struct ops *ops, const struct op_lane_visit *op, uint32_t page)
+static void read_page(const struct ops *ops, const struct op_lane_visit *op, uint32_t page,
+                      const struct part *to)
 {
     const struct page_geom *g = op->geom;
     const uint32_t s = segment_of(op->segment, op->n_segment, page, 0), d = g->head_dim;
+    _Alignas(64) float k[PAGE_TOK * DIM_MAX];
     ops->keys(&(struct op_keys){
-        .geom = g, .frames = op->frames, .page = op->page + page, .n_page = 1, .out = op->k});
-    page_read(NULL, op->v, g, page_frame(g, op->frames, op->page[page]), PAGE_SEALED, PAGE_TOK);
+        .geom = g, .frames = op->frames, .page = op->page + page, .n_page = 1, .out = k});
     for (uint32_t t = 0; t < PAGE_TOK && s < op->n_segment; t++)
-        segment_turn(op->k + t * d, op->k + t * d, d, &op->segment[s], op->rope, -1);
+        segment_turn(k + t * d, k + t * d, d, &op->segment[s], op->rope, -1);
+    make_part(ops, op, k, page_frame(g, op->frames, op->page[page]), PAGE_TOK, to);
 }
 
-static void visit_page(const struct ops *ops, const struct op_lane_visit *op, uint32_t page,
-                       bool is_step)
+/* The tokens of the row's own page, which lie there as in a page of 16 bits. */
+static void read_own(const struct ops *ops, const struct op_lane_visit *op, const struct part *to)
+{
+    struct page_geom tail = *op->geom;
+    const page_id first = 0;
+    _Alignas(64) float k[PAGE_TOK * DIM_MAX];
+    tail.k = 0;
+    if (tail.type_k == SAC_KV_Q8) tail.type_k = SAC_KV_F16;
+    ops->keys(&(struct op_keys){
+        .geom = &tail, .frames = {.base = op->own}, .page = &first, .n_page = 1, .out = k});
+    make_part(ops, op, k, NULL, op->n_own, to);
+}
+
+/* ---- Sums ---- */
+
+/* All sums of a query head are relative to the largest logit of its pages. What the own page adds
+ * may be far above, and is 1e304 at most then: all that counts. */
+static void raise_most(const struct op_lane_visit *op, uint32_t g, float most)
 {
     struct op_visited *s = op->state;
-    float logit[OP_GROUP_MAX * PAGE_TOK];
-    double lse[OP_GROUP_MAX];
-    read_page(ops, op, page);
-    see(ops, op, PAGE_TOK, logit, lse);
+    const uint32_t d = op->geom->head_dim;
+    float *value = op->value + (size_t)g * d;
+    if (!(most > s->most[g])) return;
+    const double by = exp((double)s->most[g] - (double)most);
+    s->most[g] = most;
+    s->seen[g] *= by;
+    s->step[g] *= by;
+    s->sum[g] *= by;
+    if (isfinite(s->guess[g])) s->guess[g] *= by; /* infinite: there is none yet */
+    s->own[g] = exp(fmin(s->own_log[g] - (double)most, 700));
+    for (uint32_t c = 0; c < d; c++) value[c] *= (float)by;
+}
+
+/* Adds a part's mass for query head g, which is returned; `weight`: what its sums are to be
+ * multiplied with. */
+static double add_mass(const struct op_lane_visit *op, const struct part *part, uint32_t g,
+                       double *weight)
+{
+    struct op_visited *s = op->state;
+    raise_most(op, g, part->most[g]);
+    const double by = exp((double)part->most[g] - (double)s->most[g]);
+    *weight = part->most[g] == -INFINITY ? 0 : by;
+    const double mass = op->proof && *weight > 0 ? exp(part->log[g] - (double)s->most[g])
+                                                 : *weight * (double)part->sum[g];
+    s->seen[g] += mass;
+    s->sum[g] += *weight * (double)part->sum[g];
+    op->result->n_bad += isfinite(s->seen[g]) == 0;
+    return mass;
+}
+
+/* A page is visited: number i of the round. */
+static void visit_page(const struct op_lane_visit *op, uint32_t page, uint32_t i, bool is_step)
+{
+    struct op_visited *s = op->state;
+    const struct part part = part_of(op, i);
+    const uint32_t d = op->geom->head_dim;
     op->result->n_chosen += is_step ? PAGE_TOK : 0;
     op->result->n_visit++;
     op->mask[page] = UINT32_MAX;
-    if (!takes_part(op)) return;
-    attend(op, logit);
-    for (uint32_t g = 0; g < op->group && is_step; g++) {
-        s->step[g] = log_add(s->step[g], lse[g]);
-        if (!op->by_last) s->guess[g] = fmin(s->guess[g], lse[g]);
+    for (uint32_t g = 0; g < op->group; g++) {
+        double weight;
+        const double mass = add_mass(op, &part, g, &weight);
+        const float by = (float)weight, *from = part.value + (size_t)g * d;
+        float *value = op->value + (size_t)g * d;
+        for (uint32_t c = 0; c < d; c++) value[c] += by * from[c];
+        if (!is_step) continue;
+        s->step[g] += mass;
+        if (!op->by_last) s->guess[g] = fmin(s->guess[g], mass);
     }
 }
 
@@ -215,7 +296,9 @@ static double prove(const struct op_lane_visit *op)
     for (uint32_t g = 0; g < op->group; g++) {
         const double left = op->proof->left[(size_t)g * (op->n_page + 1) + op->state->at];
         /* The margin covers the sums of logarithms, bounds in f32 first of all. */
-        if (left > -INFINITY) least = fmin(least, 1 / (1 + exp(left - op->state->seen[g] + 1e-4)));
+        const double pages = (double)op->state->most[g] + log(op->state->seen[g]);
+        const double seen = log_add(op->state->own_log[g], pages);
+        if (left > -INFINITY) least = fmin(least, 1 / (1 + exp(left - seen + 1e-4)));
     }
     return least;
 }
@@ -243,19 +326,21 @@ static void end_proof(const struct op_lane_visit *op)
 static void begin_lane(const struct team *t, const struct op_lane_visit *op)
 {
     struct op_visited *s = op->state;
-    const uint32_t d = op->geom->head_dim;
-    float logit[OP_GROUP_MAX * PAGE_TOK];
-    double lse[OP_GROUP_MAX];
+    const struct part own = part_of(op, 0);
     assert(op->group <= OP_GROUP_MAX && op->begin <= op->end && op->end <= op->n_page);
+    assert(op->geom->head_dim <= DIM_MAX);
     for (uint32_t g = 0; g < op->group; g++) {
-        s->seen[g] = s->step[g] = -INFINITY;
+        s->seen[g] = s->step[g] = s->sum[g] = s->own[g] = 0;
         s->guess[g] = INFINITY;
         s->most[g] = -INFINITY;
     }
-    memset(op->value, 0, (size_t)op->group * d * sizeof *op->value);
+    memset(op->value, 0, (size_t)op->group * op->geom->head_dim * sizeof *op->value);
     if (!takes_part(op)) return;
-    page_read(op->k, NULL, op->geom, op->own, PAGE_TAIL, op->n_own);
-    see(t->ops, op, op->n_own, logit, lse);
+    read_own(t->ops, op, &own);
+    for (uint32_t g = 0; g < op->group; g++) {
+        s->own_log[g] = op->proof ? own.log[g] : (double)own.most[g] + log((double)own.sum[g]);
+        op->result->n_bad += isfinite(s->own_log[g]) == 0;
+    }
 }
 
 /* The votes of all lanes in those of the first, and the pages that come first in order. */
@@ -272,6 +357,7 @@ static void begin_team(const struct team *t)
     for (uint32_t page = 0; page < op->n_page; page++) {
         if (page >= op->begin && page < op->end) continue;
         op->order[s->n_order++] = page;
+        s->promise += (double)op->vote[page];
         op->vote[page] = -1;
     }
     s->look = s->n_order;
@@ -283,7 +369,8 @@ static void begin_team(const struct team *t)
 static void share_seen(const struct op_lane_visit *op, uint32_t n_left, double *sum, double *least)
 {
     for (uint32_t g = 0; g < op->group; g++) {
-        const double p = 1 / (1 + n_left * exp(op->state->guess[g] - op->state->seen[g]));
+        const double seen = op->state->own[g] + op->state->seen[g];
+        const double p = seen / (seen + n_left * op->state->guess[g]);
         *sum += p;
         *least = fmin(*least, p);
     }
@@ -310,8 +397,8 @@ static void end_lane(const struct op_lane_visit *op)
     const uint32_t d = op->geom->head_dim;
     for (uint32_t g = 0; g < op->group; g++) {
         if (s->sum[g] == 0) continue;
-        op->value_log[g] = s->most[g] + logf(s->sum[g]);
-        for (uint32_t c = 0; c < d; c++) op->value[(size_t)g * d + c] /= s->sum[g];
+        op->value_log[g] = s->most[g] + (float)log(s->sum[g]);
+        for (uint32_t c = 0; c < d; c++) op->value[(size_t)g * d + c] /= (float)s->sum[g];
     }
     op->result->attended = true;
     if (op->proof) end_proof(op);
@@ -324,8 +411,8 @@ static void look(const struct team *t)
     for (uint32_t i = 0; i < t->n; i++)
         for (uint32_t g = 0; g < t->op[i].group; g++) {
             struct op_visited *of = t->op[i].state;
-            if (t->op->by_last && s->n_last) of->guess[g] = of->step[g] - log(s->n_last);
-            of->step[g] = -INFINITY;
+            if (t->op->by_last && s->n_last) of->guess[g] = of->step[g] / s->n_last;
+            of->step[g] = 0;
         }
     s->done = has_enough(t);
     s->n_last = smaller(t->op->step, t->op->n_page - s->at);
@@ -335,30 +422,88 @@ static void look(const struct team *t)
         if (takes_part(&t->op[i])) end_lane(&t->op[i]);
 }
 
-static void visit_team(void *arg, uint32_t i, uint32_t worker_i)
+/* What is due behind the pages that have been visited. */
+static void go_on(const struct team *t)
 {
-    struct team t = *(const struct team *)arg;
-    (void)worker_i;
-    t.op += i;
-    t.n = t.op->n_member;
-    struct op_visited *s = t.op->state;
-    if (t.n == 0 || s->done) return;
-    if (!s->begun) begin_team(&t);
-    for (;;) {
-        if (s->at == s->look) look(&t);
-        if (s->done) return;
-        look_ahead(&t);
-        if (s->at >= t.op->until) return;
+    struct op_visited *s = t->op->state;
+    if (s->at == s->look) look(t);
+    if (!s->done && s->plan <= s->at) plan(t);
+}
+
+/* Goes through the round's pages until enough has been seen. */
+static void end_round(const struct team *t)
+{
+    struct op_visited *s = t->op->state;
+    while (s->at < s->end && !s->done) {
         const bool is_step = s->n_last > 0;
-        const uint32_t page = t.op->order[s->at++];
-        for (uint32_t k = 0; k < t.n; k++)
-            if (takes_part(&t.op[k])) visit_page(t.ops, &t.op[k], page, is_step);
+        const uint32_t i = s->at++ - s->from;
+        for (uint32_t k = 0; k < t->n; k++)
+            if (takes_part(&t->op[k])) visit_page(&t->op[k], t->op->order[s->from + i], i, is_step);
+        go_on(t);
     }
+    for (uint32_t k = 0; k < t->n; k++)
+        if (takes_part(&t->op[k])) t->op[k].result->n_beside += s->end - s->at;
+}
+
+/* ---- The slot ---- */
+
+static struct team team_of(const struct call *c, uint32_t i)
+{
+    while (c->op[i].n_member == 0) i--; /* of the team before */
+    return (struct team){.ops = c->ops, .op = c->op + i, .n = c->op[i].n_member};
+}
+
+static void open_team(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    const struct team t = team_of(c, i);
+    (void)worker_i;
+    if (c->op[i].n_member == 0 || t.op->state->begun) return;
+    begin_team(&t);
+    go_on(&t);
+}
+
+/* Pieces of the longest of all teams' next rounds. */
+static uint32_t begin_rounds(const struct op_lane_visit *op, uint32_t n)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n; i += op[i].n_member) {
+        struct op_visited *s = op[i].state;
+        s->from = s->end = s->at;
+        if (s->done) continue;
+        s->end = larger(s->at, smaller(s->plan, op[i].until));
+        const uint32_t n_piece = (s->end - s->from + PIECE - 1) / PIECE;
+        s->n_left = n_piece * op[i].n_member;
+        most = larger(most, n_piece);
+    }
+    return most;
+}
+
+static void visit_piece(const struct call *c, uint32_t i, uint32_t piece)
+{
+    const struct team t = team_of(c, i);
+    struct op_visited *s = t.op->state;
+    const uint32_t first = s->from + piece * PIECE, end = smaller(first + PIECE, s->end);
+    if (first >= s->end) return;
+    for (uint32_t p = first; p < end && takes_part(&c->op[i]); p++) {
+        const struct part part = part_of(&c->op[i], p - s->from);
+        read_page(c->ops, &c->op[i], t.op->order[p], &part);
+    }
+    if (__atomic_sub_fetch(&s->n_left, 1, __ATOMIC_ACQ_REL) == 0) end_round(&t);
+}
+
+static void visit_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
+{
+    const struct call *c = arg;
+    (void)worker_i;
+    for (; begin < end; begin++) visit_piece(c, begin / c->n_piece, begin % c->n_piece);
 }
 
 void lanes_visit(struct workers *pool, const struct ops *ops, const struct op_lane_visit *op,
                  uint32_t n)
 {
-    struct team t = {.ops = ops, .op = op};
-    workers_for(pool, n, visit_team, &t);
+    struct call c = {.ops = ops, .op = op};
+    workers_for(pool, n, open_team, &c);
+    while ((c.n_piece = begin_rounds(op, n)) > 0)
+        workers_for_span(pool, n * c.n_piece, 1, visit_pieces, &c);
 }

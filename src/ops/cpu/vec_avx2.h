@@ -110,6 +110,11 @@ VEC_PART vec v_load_bf16(const uint8_t *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
+VEC_PART vec v_load_i8(const int8_t *p)
+{
+    return v_of_i(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+}
+
 /* Rounds to bf16; NaN stays one. Returns what is stored. */
 VEC_PART vec v_store_bf16(uint16_t *p, vec x)
 {

@@ -90,6 +90,11 @@ VEC_PART vec v_load_bf16(const uint8_t *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
+VEC_PART vec v_load_i8(const int8_t *p)
+{
+    return v_of_i(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+
 VEC_PART vec v_store_bf16(uint16_t *p, vec x)
 {
     const __m256i half = (__m256i)_mm512_cvtneps_pbh(x);
