@@ -56,7 +56,7 @@ static void read_keys(const struct mass *m, uint32_t layer, uint32_t kv_head, fl
     for (uint32_t page = 0, i = 0; page < m->job->n_page; page++) {
         if (g->type_k == SAC_KV_Q8)
             read_plane(key, g, cards.base + page_frame_of(cards.of, table[page]) * cards.stride);
-        else if (pool_read(p, table[page], key, NULL, NULL) != SAC_OK)
+        else if (pool_read(p, &table[page], 1, key, NULL, NULL) != SAC_OK)
             __atomic_store_n(m->lost, true, __ATOMIC_RELAXED);
         i = segment_of(m->view, m->n_view, page, i);
         for (uint32_t t = 0; t < PAGE_TOK; t++, key += g->head_dim)

@@ -155,9 +155,7 @@ static sac_status read_keys(const struct making *m, uint32_t kv_head, sac_error 
 {
     const struct pool *p = &m->e->pool;
     const page_id *table = pool_table(p, m->w->seq_i, m->layer) + (size_t)kv_head * p->max_page;
-    for (uint32_t i = 0; i < m->w->end / PAGE_TOK; i++)
-        TRY(pool_read(p, table[i], m->key + (size_t)i * PAGE_TOK * p->geom.head_dim, NULL, err));
-    return SAC_OK;
+    return pool_read(p, table, m->w->end / PAGE_TOK, m->key, NULL, err);
 }
 
 /* Attention of a kept row's query heads over the keys of theirs, added to `look`. */

@@ -247,7 +247,7 @@ static void load_page(const struct shadow *s, const struct record_job *j, struct
         page_read(w->k, w->v, g, attn_own_page(run, g, j->pos, h), PAGE_TAIL, n_tok);
     } else {
         const sac_status status =
-            pool_read(&s->e->pool, run->table[h * run->table_stride + page], w->k, w->v, NULL);
+            pool_read(&s->e->pool, &run->table[h * run->table_stride + page], 1, w->k, w->v, NULL);
         if (status != SAC_OK)
             __atomic_store_n(&s->e->attend.lost[run - s->r->run], (uint8_t)status,
                              __ATOMIC_RELAXED);

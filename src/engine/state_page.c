@@ -11,6 +11,7 @@
 sac_status state_transfer_pool(struct stream *s, const struct pool *p, uint8_t *at, size_t n)
 {
     uint8_t *bytes = mirror_room(p, at);
+    if (n == 0) return SAC_OK;
     if (s->direction == WRITE) TRY(mirror_fetch(p, &bytes, at, n, s->err));
     TRY(state_transfer(s, bytes, n));
     if (s->direction == READ) mirror_store(p, at, n);
@@ -62,19 +63,32 @@ sac_status state_walk_table(struct stream *s, struct image *im)
     return SAC_OK;
 }
 
-/* Calls `fn` for every page that is there, with its number, as long as all goes well. */
-typedef sac_status (*page_fn)(struct stream *s, struct image *im, page_id id, uint64_t i);
+/* Some pages of a walk over all that are there; the first is number `first`. */
+struct some {
+    page_id id[MIRROR_PAGES];
+    uint32_t n;
+    uint64_t first;
+};
+typedef sac_status (*some_fn)(struct stream *s, struct image *im, const struct some *some);
 
-static sac_status each_page(struct stream *s, struct image *im, page_fn fn)
+/* Calls `fn` for all of them in their order, as long as all goes well. A tier has few frames: one
+ * at a time. */
+static sac_status each_some(struct stream *s, struct image *im, some_fn fn)
 {
     const struct pool *p = &im->e->pool;
-    uint64_t n = 0;
+    const uint32_t n_most = p->tier ? 1 : MIRROR_PAGES;
+    struct some some = {.n = 0};
     for (size_t lane = 0; lane < state_lane_count(im); lane++)
         for (uint32_t i = 0; i < im->head.n_tok / PAGE_TOK; i++) {
             const page_id id = pool_table(p, im->seq_i, 0)[lane * p->max_page + i];
-            if (id != PAGE_NONE) TRY(fn(s, im, id, n++));
+            if (id == PAGE_NONE) continue;
+            some.id[some.n++] = id;
+            if (some.n < n_most) continue;
+            TRY(fn(s, im, &some));
+            some.first += some.n;
+            some.n = 0;
         }
-    return SAC_OK;
+    return some.n ? fn(s, im, &some) : SAC_OK;
 }
 
 static size_t card_bytes(const struct image *im)
@@ -87,70 +101,119 @@ static size_t body_bytes(const struct image *im)
     return im->e->pool.geom.bytes - card_bytes(im);
 }
 
+static struct mirror_part cards_of(const struct image *im, const struct some *some)
+{
+    return (struct mirror_part){.id = some->id, .n = some->n, .width = card_bytes(im)};
+}
+
+static struct mirror_part bodies_of(const struct image *im, const struct some *some)
+{
+    return (struct mirror_part){
+        .id = some->id, .n = some->n, .at = card_bytes(im), .width = body_bytes(im)};
+}
+
 /* Cards are in memory, with a tier beside the frames. */
-static sac_status move_card(struct stream *s, struct image *im, page_id id, uint64_t i)
+static sac_status move_cards(struct stream *s, struct image *im, const struct some *some)
 {
     const struct pool *p = &im->e->pool;
-    (void)i;
-    return state_transfer_pool(s, p, p->tier ? tier_card(p->tier, id) : pool_page(p, id),
-                               card_bytes(im));
+    struct mirror_part m = cards_of(im, some);
+    if (p->tier) return state_transfer(s, tier_card(p->tier, some->id[0]), m.width);
+    if (s->direction == WRITE)
+        TRY(mirror_get(p, &m, s->err));
+    else
+        mirror_begin(p, &m);
+    for (uint32_t i = 0; i < m.n; i++) TRY(state_transfer(s, mirror_seen(p, &m, i), m.width));
+    if (s->direction == READ) mirror_put(p, &m);
+    return SAC_OK;
 }
 
 sac_status state_walk_cards(struct stream *s, struct image *im)
 {
     if (s->direction == MEASURE) s->n += im->n_page * card_bytes(im);
     if (s->direction == MEASURE || !card_bytes(im)) return SAC_OK;
-    return each_page(s, im, move_card);
+    return each_some(s, im, move_cards);
 }
 
-/* Where the body of a page is that is in its frame, or on its way there. */
-static uint8_t *body_of(const struct image *im, page_id id)
-{
-    return pool_page(&im->e->pool, id) + card_bytes(im);
-}
-
-static sac_status sum_page(struct stream *s, struct image *im, page_id id, uint64_t i)
+/* Calls `fn` with the bodies where the program sees them. */
+static sac_status see_bodies(struct stream *s, struct image *im, const struct some *some,
+                             sac_status (*fn)(struct stream *, struct image *, uint8_t *, uint64_t))
 {
     const struct pool *p = &im->e->pool;
-    uint8_t *bytes;
-    const sac_status held = tier_acquire(p->tier, &id, 1);
-    sac_status status = held;
-    if (held == SAC_OK) status = mirror_fetch(p, &bytes, body_of(im, id), body_bytes(im), s->err);
-    if (status == SAC_OK) im->sum[i] = XXH3_64bits(bytes, body_bytes(im));
-    if (tier_holds(held)) tier_release(p->tier, &id, 1);
+    struct mirror_part m = bodies_of(im, some);
+    const sac_status held = tier_acquire(p->tier, some->id, some->n);
+    sac_status status = held == SAC_OK ? mirror_get(p, &m, s->err) : SAC_OK;
+    for (uint32_t i = 0; i < m.n && held == SAC_OK && status == SAC_OK; i++)
+        status = fn(s, im, mirror_seen(p, &m, i), some->first + i);
+    if (tier_holds(held)) tier_release(p->tier, some->id, some->n);
     return held == SAC_OK ? status : tier_explain(p->tier, held, s->err);
+}
+
+static sac_status sum_body(struct stream *s, struct image *im, uint8_t *body, uint64_t i)
+{
+    (void)s;
+    im->sum[i] = XXH3_64bits(body, body_bytes(im));
+    return SAC_OK;
+}
+
+static sac_status sum_pages(struct stream *s, struct image *im, const struct some *some)
+{
+    return see_bodies(s, im, some, sum_body);
 }
 
 sac_status state_walk_sums(struct stream *s, struct image *im)
 {
-    if (s->direction == WRITE) TRY(each_page(s, im, sum_page));
+    if (s->direction == WRITE) TRY(each_some(s, im, sum_pages));
     return state_transfer(s, im->sum, im->n_page * sizeof *im->sum);
 }
 
-static sac_status write_page(struct stream *s, struct image *im, page_id id, uint64_t i)
+static sac_status write_body(struct stream *s, struct image *im, uint8_t *body, uint64_t i)
 {
-    const struct pool *p = &im->e->pool;
     (void)i;
-    const sac_status held = tier_acquire(p->tier, &id, 1);
-    const sac_status status =
-        held == SAC_OK ? state_transfer_pool(s, p, body_of(im, id), body_bytes(im)) : held;
-    if (tier_holds(held)) tier_release(p->tier, &id, 1);
-    return held == SAC_OK ? status : tier_explain(p->tier, held, s->err);
+    return state_transfer(s, body, body_bytes(im));
 }
 
-static sac_status read_page(struct stream *s, struct image *im, page_id id, uint64_t i)
+static sac_status write_pages(struct stream *s, struct image *im, const struct some *some)
+{
+    return see_bodies(s, im, some, write_body);
+}
+
+/* Bodies that threads read and check side by side. */
+struct reading_bodies {
+    const struct stream *s;
+    const struct image *im;
+    const struct mirror_part *m;
+    uint64_t at, first; /* in the stream; among all */
+    bool is_damaged;
+    int why; /* not 0: one cannot be read (state_read_at) */
+};
+
+static void read_body(void *arg, uint32_t i, uint32_t worker_i)
+{
+    struct reading_bodies *r = arg;
+    const size_t n = body_bytes(r->im);
+    uint8_t *body = mirror_seen(&r->im->e->pool, r->m, i);
+    (void)worker_i;
+    const int why = state_read_at(r->s, body, n, r->at + i * (uint64_t)n);
+    if (why != 0) __atomic_store_n(&r->why, why, __ATOMIC_RELAXED);
+    if (why == 0 && XXH3_64bits(body, n) != r->im->sum[r->first + i])
+        __atomic_store_n(&r->is_damaged, true, __ATOMIC_RELAXED);
+}
+
+static sac_status read_pages(struct stream *s, struct image *im, const struct some *some)
 {
     const struct pool *p = &im->e->pool;
-    const sac_status held = tier_open(p->tier, &id, 1);
+    struct mirror_part m = bodies_of(im, some);
+    struct reading_bodies r = {.s = s, .im = im, .m = &m, .at = s->n, .first = some->first};
+    TRY(state_pass(s, m.n * (uint64_t)m.width));
+    const sac_status held = tier_open(p->tier, some->id, some->n);
     if (held != SAC_OK) return tier_explain(p->tier, held, s->err);
-    uint8_t *bytes = mirror_room(p, body_of(im, id));
-    sac_status status = state_transfer(s, bytes, body_bytes(im));
-    if (status == SAC_OK && XXH3_64bits(bytes, body_bytes(im)) != im->sum[i])
-        status = state_damaged(s, "a page's checksum is another one");
-    mirror_store(p, body_of(im, id), body_bytes(im));
-    if (p->tier) memcpy(pool_page(p, id), tier_card(p->tier, id), card_bytes(im));
-    tier_close(p->tier, &id, 1);
-    return status;
+    mirror_begin(p, &m);
+    workers_for(im->e->workers, m.n, read_body, &r);
+    mirror_put(p, &m);
+    if (p->tier) memcpy(pool_page(p, some->id[0]), tier_card(p->tier, some->id[0]), card_bytes(im));
+    tier_close(p->tier, some->id, some->n);
+    if (r.why != 0) return state_unreadable(s, r.why);
+    return r.is_damaged ? state_damaged(s, "a page's checksum is another one") : SAC_OK;
 }
 
 /* The pages of an open file, from where they begin. */
@@ -178,7 +241,7 @@ static sac_status adopt_pages(struct stream *s, struct image *im)
 sac_status state_walk_bodies(struct stream *s, struct image *im)
 {
     if (s->direction == MEASURE) s->n += im->n_page * body_bytes(im);
-    if (s->direction == WRITE) return each_page(s, im, write_page);
+    if (s->direction == WRITE) return each_some(s, im, write_pages);
     if (s->direction == READ && s->file && im->e->pool.tier) return adopt_pages(s, im);
-    return s->direction == READ ? each_page(s, im, read_page) : SAC_OK;
+    return s->direction == READ ? each_some(s, im, read_pages) : SAC_OK;
 }

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define MAGIC   "SACSTATE"
 #define VERSION 3u
@@ -43,11 +44,38 @@ sac_status state_transfer(struct stream *s, void *p, size_t n)
         if (s->file && s->direction == WRITE && fwrite(at, 1, part, s->file) != part)
             return error_set(s->err, SAC_ERR_IO, "cannot write %s: %s", s->name, strerror(errno));
         if (s->file && s->direction == READ && fread(at, 1, part, s->file) != part)
-            return error_set(s->err, SAC_ERR_IO, "cannot read %s: %s", s->name,
-                             ferror(s->file) ? strerror(errno) : "it has become shorter");
+            return state_unreadable(s, ferror(s->file) ? errno : -1);
         XXH3_64bits_update(&s->hash, at, part);
     }
     return SAC_OK;
+}
+
+sac_status state_pass(struct stream *s, uint64_t n)
+{
+    s->n += n;
+    return s->n <= s->size ? SAC_OK : state_damaged(s, "its parts are longer than the whole");
+}
+
+int state_read_at(const struct stream *s, void *p, size_t n, uint64_t at)
+{
+    uint8_t *to = p;
+    assert(at + n <= s->size);
+    if (!s->file) memcpy(to, s->from + at, n);
+    while (s->file && n > 0) {
+        const ssize_t got = pread(fileno(s->file), to, n, (off_t)at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return got < 0 ? errno : -1;
+        to += got;
+        at += (uint64_t)got;
+        n -= (size_t)got;
+    }
+    return 0;
+}
+
+sac_status state_unreadable(const struct stream *s, int why)
+{
+    return error_set(s->err, SAC_ERR_IO, "cannot read %s: %s", s->name,
+                     why > 0 ? strerror(why) : "it has become shorter");
 }
 
 sac_status state_walk_check(struct stream *s)
@@ -181,7 +209,7 @@ sac_status state_holds(const char *path, uint64_t bytes, const int32_t *tok, siz
 }
 
 /* Moves on by n bytes, in pieces. */
-static sac_status pass(struct stream *s, uint64_t n)
+static sac_status read_over(struct stream *s, uint64_t n)
 {
     for (uint64_t part; n > 0; n -= part) {
         part = n < (1u << 20) ? n : 1u << 20;
@@ -195,7 +223,7 @@ static sac_status check_pages(struct stream *s, const struct head *h, const uint
     const uint64_t n = h->n_page ? (h->bytes - h->page_at) / h->n_page : 0;
     for (uint64_t i = 0; i < h->n_page; i++) {
         XXH3_64bits_reset(&s->hash);
-        TRY(pass(s, n));
+        TRY(read_over(s, n));
         if (XXH3_64bits_digest(&s->hash) != sum[i])
             return state_damaged(s, "a page's checksum is another one");
     }
@@ -209,7 +237,7 @@ static sac_status check_sums(struct stream *s)
     uint64_t *sum = mem_alloc(h.n_page * sizeof *sum + 1);
     if (!sum)
         return error_set(s->err, SAC_ERR_MEMORY, "no memory for the checksums of %s", s->name);
-    sac_status status = pass(s, h.page_at - s->n - sizeof *sum * (h.n_page + 1));
+    sac_status status = read_over(s, h.page_at - s->n - sizeof *sum * (h.n_page + 1));
     if (status == SAC_OK) status = state_transfer(s, sum, h.n_page * sizeof *sum);
     if (status == SAC_OK) status = state_walk_check(s);
     if (status == SAC_OK) status = check_pages(s, &h, sum);

@@ -57,6 +57,12 @@ struct image {
 sac_status state_damaged(const struct stream *s, const char *what);
 /* Moves n bytes between p and the stream; p NULL: they are read and let go. */
 sac_status state_transfer(struct stream *s, void *p, size_t n);
+/* The stream goes on n bytes behind; who wants them has them by state_read_at, of any thread: 0, an
+ * errno, or -1: the file has become shorter, which state_unreadable tells. No checksum but the
+ * caller's covers them. */
+sac_status state_pass(struct stream *s, uint64_t n);
+int state_read_at(const struct stream *s, void *p, size_t n, uint64_t at);
+sac_status state_unreadable(const struct stream *s, int why);
 /* A checksum of all that was passed, which ends what is always read. */
 sac_status state_walk_check(struct stream *s);
 void state_start_head(struct head *h);

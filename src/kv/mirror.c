@@ -20,6 +20,7 @@ void mirror_plan(struct pool *p, struct arena *a)
     p->mirrored = arena_take(a, p->n_seq, sizeof *p->mirrored);
     p->changes = arena_take(a, n_entry, sizeof *p->changes);
     p->bounce = arena_take(a, 2, mem_larger(p->geom.bytes, p->geom.tail_bytes));
+    p->crowd = arena_take(a, MIRROR_PAGES, p->geom.bytes);
 }
 
 void mirror_note(struct pool *p, uint32_t seq_i, uint32_t page_i)
@@ -100,4 +101,54 @@ void mirror_store(const struct pool *p, uint8_t *dst, size_t bytes)
         depot_note(p->depot, dst);
     else if (p->mirror)
         backend_up(p->backend, dst, p->bounce, bytes);
+}
+
+/* ---- Many pages ---- */
+
+/* How many from page `first` on lie behind each other. */
+static uint32_t count_adjacent(const struct pool *p, const struct mirror_part *m, uint32_t first)
+{
+    const uint32_t frame = p->frame_of[m->id[first]];
+    uint32_t n = 1;
+    while (first + n < m->n && p->frame_of[m->id[first + n]] == frame + n) n++;
+    return n;
+}
+
+static void give_room(const struct pool *p, struct mirror_part *m, size_t pitch)
+{
+    assert(m->n <= MIRROR_PAGES && m->at + m->width <= p->geom.bytes);
+    m->room = p->mirror && !p->depot ? p->crowd : NULL;
+    m->pitch = pitch;
+}
+
+void mirror_begin(const struct pool *p, struct mirror_part *m)
+{
+    give_room(p, m, m->width);
+}
+
+void mirror_put(const struct pool *p, const struct mirror_part *m)
+{
+    for (uint32_t i = 0; i < m->n && p->depot; i++) depot_note(p->depot, pool_page(p, m->id[i]));
+    for (uint32_t i = 0, n; i < m->n && m->room; i += n) {
+        n = count_adjacent(p, m, i);
+        backend_up_rows(p->backend, pool_page(p, m->id[i]) + m->at, p->geom.bytes,
+                        m->room + i * m->pitch, m->width, n);
+    }
+}
+
+sac_status mirror_get(const struct pool *p, struct mirror_part *m, sac_error *err)
+{
+    give_room(p, m, p->geom.bytes);
+    for (uint32_t i = 0, n; i < m->n && m->room; i += n) {
+        n = count_adjacent(p, m, i);
+        backend_down(p->backend, m->room + i * m->pitch, pool_page(p, m->id[i]), n * m->pitch);
+    }
+    return p->mirror ? backend_wait(p->backend, err) : SAC_OK;
+}
+
+uint8_t *mirror_seen(const struct pool *p, const struct mirror_part *m, uint32_t i)
+{
+    if (!m->room) return pool_page(p, m->id[i]) + m->at;
+    /* What was fetched is whole pages. */
+    return m->room + i * m->pitch + (m->pitch == p->geom.bytes ? m->at : 0);
 }

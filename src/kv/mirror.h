@@ -28,4 +28,25 @@ sac_status mirror_fetch(const struct pool *p, uint8_t **out, uint8_t *src, size_
 uint8_t *mirror_room(const struct pool *p, uint8_t *dst);
 void mirror_store(const struct pool *p, uint8_t *dst, size_t bytes);
 
+/* The same part of many pages that are in their frames: a copy costs a device more than the bytes
+ * of a page, so pages that lie behind each other go in one. */
+#define MIRROR_PAGES 128u
+struct mirror_part {
+    const page_id *id;
+    uint32_t n;       /* MIRROR_PAGES at most */
+    size_t at, width; /* bytes [at, at + width) of each */
+    /* Set by the calls below: where the program sees them, `pitch` apart; NULL: in their frames. */
+    uint8_t *room;
+    size_t pitch;
+};
+
+/* Before the program writes all of it, where mirror_seen says; mirror_put brings it to its place,
+ * before anything else is begun or read. */
+void mirror_begin(const struct pool *p, struct mirror_part *m);
+void mirror_put(const struct pool *p, const struct mirror_part *m);
+/* What is there, until something else is begun or read. */
+sac_status mirror_get(const struct pool *p, struct mirror_part *m, sac_error *err);
+/* Page i's part. */
+uint8_t *mirror_seen(const struct pool *p, const struct mirror_part *m, uint32_t i);
+
 #endif

@@ -104,16 +104,35 @@ struct page_cards pool_cards(const struct pool *p)
     return (struct page_cards){p->frames, p->frame_of, p->geom.bytes};
 }
 
-sac_status pool_read(const struct pool *p, page_id id, float *k, float *v, sac_error *err)
+/* Pages that are in their frames. */
+static sac_status read_part(const struct pool *p, const page_id *id, uint32_t n, float *k, float *v,
+                            sac_error *err)
 {
-    const sac_status status = tier_acquire(p->tier, &id, 1);
-    uint8_t *page;
-    sac_status fetched = SAC_OK;
-    if (status == SAC_OK) fetched = mirror_fetch(p, &page, pool_page(p, id), p->geom.bytes, err);
-    if (status == SAC_OK && fetched == SAC_OK)
-        page_read(k, v, &p->geom, page, PAGE_SEALED, PAGE_TOK);
-    if (tier_holds(status)) tier_release(p->tier, &id, 1);
-    return status == SAC_OK ? fetched : tier_explain(p->tier, status, err);
+    struct mirror_part m = {.id = id, .n = n, .width = p->geom.bytes};
+    const size_t floats = (size_t)PAGE_TOK * p->geom.head_dim;
+    TRY(mirror_get(p, &m, err));
+    for (uint32_t i = 0; i < n; i++)
+        page_read(k ? k + i * floats : NULL, v ? v + i * floats : NULL, &p->geom,
+                  mirror_seen(p, &m, i), PAGE_SEALED, PAGE_TOK);
+    return SAC_OK;
+}
+
+sac_status pool_read(const struct pool *p, const page_id *id, uint32_t n, float *k, float *v,
+                     sac_error *err)
+{
+    const size_t floats = (size_t)PAGE_TOK * p->geom.head_dim;
+    for (uint32_t i = 0, part; i < n; i += part) {
+        part = p->tier ? 1 : n - i < MIRROR_PAGES ? n - i : MIRROR_PAGES;
+        const sac_status held = tier_acquire(p->tier, id + i, part);
+        sac_status status = SAC_OK;
+        if (held == SAC_OK)
+            status = read_part(p, id + i, part, k ? k + i * floats : NULL,
+                               v ? v + i * floats : NULL, err);
+        if (tier_holds(held)) tier_release(p->tier, id + i, part);
+        if (held != SAC_OK) return tier_explain(p->tier, held, err);
+        TRY(status);
+    }
+    return SAC_OK;
 }
 
 static void unref(struct pool *p, page_id id)

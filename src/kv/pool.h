@@ -37,6 +37,7 @@ struct pool {
     uint32_t *mirrored; /* [n_seq] so many entries of each lane are right */
     uint32_t *changes;  /* [n_layer * n_kv_head * max_page] scratch */
     uint8_t *bounce;    /* a page of either form on its way */
+    uint8_t *crowd;     /* many sealed ones (mirror.h) */
 };
 
 struct pool_size {
@@ -63,9 +64,10 @@ uint8_t *pool_page(const struct pool *p, page_id id);
 struct page_frames pool_frames(const struct pool *p);
 /* The same of what q8 pages begin with, which no tier takes away. */
 struct page_cards pool_cards(const struct pool *p);
-/* Reads a sealed page's keys and values [PAGE_TOK, head_dim], either may be NULL, wherever it is.
- */
-sac_status pool_read(const struct pool *p, page_id id, float *k, float *v, sac_error *err);
+/* Reads keys and values [n, PAGE_TOK, head_dim] of sealed pages, either may be NULL, wherever they
+ * are. */
+sac_status pool_read(const struct pool *p, const page_id *id, uint32_t n, float *k, float *v,
+                     sac_error *err);
 
 /* Fills the table entries [first, first + n) of a sequence with fresh pages, those of one (layer,
  * head) behind each other while the pool is unfragmented. False, with nothing taken, if the pool

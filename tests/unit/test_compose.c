@@ -316,8 +316,7 @@ static void late_shares(const sac_engine *e, const struct notes_watch *w, uint32
     for (uint32_t h = 0; h < TINY_HEADS; h++) {
         const page_id *table = pool_table(&e->pool, w->seq_i, 0) +
                                h / (TINY_HEADS / TINY_KV_HEADS) * (size_t)e->pool.max_page;
-        for (uint32_t p = 0; p < n_page; p++)
-            must(pool_read(&e->pool, table[p], key + p * PAGE_TOK * TINY_DIM, NULL, &err), &err);
+        must(pool_read(&e->pool, table, n_page, key, NULL, &err), &err);
         for (uint32_t s = 0; s < w->n_sample; s++) {
             const float *q = w->sample + (s * TINY_HEADS + h) * TINY_DIM;
             double all = 0;
