@@ -284,7 +284,8 @@ typedef struct sac_engine_stats {
     sac_reads reads;         /* of all rows */
     uint64_t kv_bytes;       /* the pool and the tails, as planned */
     uint64_t kv_bytes_used;  /* in pages that some sequence holds, and tails */
-    uint64_t kv_bytes_kept;  /* in pages that the index alone holds: free when room is needed */
+    uint64_t kv_bytes_kept;  /* in pages that the index, or a document that was loaded, alone
+                                holds: free when room is needed */
     uint64_t scratch_bytes;  /* planned for steps */
     uint64_t side_bytes;     /* planned for side data and state of methods */
     uint64_t n_cell_skipped; /* of reads.n_cell_read: too small to add their values (sparge:skip) */
@@ -295,7 +296,7 @@ typedef struct sac_engine_stats {
     uint64_t select_us, plan_us; /* of attn_us: decode methods choosing, prefill methods planning */
     uint32_t n_request_waiting, n_request_running;
     uint64_t n_preempted;                     /* times that a request gave its pages to others */
-    uint64_t n_page, n_page_free, page_bytes; /* free: those that the index alone holds, too */
+    uint64_t n_page, n_page_free, page_bytes; /* free: those that are kept, too */
     uint64_t n_reuse_end[SAC_REUSE_ENDS]; /* prompts that asked the index, by what ended it; tokens
                                              are in reads.n_reused_tok */
     uint64_t n_reuse_evicted;             /* page indices that left the index for want of room */
@@ -482,9 +483,13 @@ SAC_API SAC_NODISCARD sac_status sac_doc_list(sac_docs *docs, sac_doc **out, siz
 SAC_API SAC_NODISCARD sac_status sac_doc_find(sac_docs *docs, const sac_model *model,
                                               const sac_engine_params *params, const char *name,
                                               sac_doc *out, sac_error *err);
-/* A new sequence that has read the document, its head included. The file is hostile input. */
+/* A new sequence that has read the document, its head included. The file is hostile input. An
+ * engine created with `compose` keeps the pages as long as there is room: the next call is given
+ * them again, if the file is still the same. `used` of the store is told to the minute. */
 SAC_API SAC_NODISCARD sac_status sac_doc_load(sac_docs *docs, sac_engine *engine, const char *name,
                                               sac_seq *out, sac_doc *out_doc, sac_error *err);
+/* Lets go what the engine keeps of documents that no sequence holds: they are read anew. */
+SAC_API void sac_docs_forget(sac_engine *engine);
 /* Reads the file and says what is wrong with it. */
 SAC_API SAC_NODISCARD sac_status sac_doc_verify(sac_docs *docs, const sac_doc *doc, sac_error *err);
 SAC_API SAC_NODISCARD sac_status sac_doc_remove(sac_docs *docs, const sac_doc *doc, sac_error *err);

@@ -76,7 +76,7 @@ static const struct option_spec specs[] = {
         "leave the documents in the store; otherwise each goes when its question is answered",
         .env = NULL),
     OPT("--cold", OPTION_FLAG, cold, NULL,
-        "tell how long loading the documents takes when nothing of their files is in memory, too",
+        "tell how long reading the documents takes when nothing of their files is in memory, too",
         .env = NULL),
     OPT("--raw", OPTION_FLAG, raw, NULL, "no chat template", .env = NULL),
     OPT("--out", OPTION_TEXT, out, "DIR",

@@ -11,13 +11,16 @@
 #include "engine/docfile.h"
 #include "engine/engine.h"
 #include "engine/notes.h"
+#include "engine/resident.h"
 #include "engine/state.h"
 #include "kv/docstore.h"
 
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
-#define FORM "saccade document 1" /* another form of documents has other ids */
+#define FORM       "saccade document 1" /* another form of documents has other ids */
+#define USED_GRAIN 60                   /* seconds */
 
 struct sac_docs {
     struct docstore *store; /* owned */
@@ -351,16 +354,53 @@ static sac_status load_pages(sac_docs *docs, sac_engine *e, const struct docstor
                      record->name, path);
 }
 
+/* What is to be told from another document, and from another state of its file. */
+static bool make_key(struct resident_key *out, const sac_docs *docs,
+                     const struct docstore_record *record)
+{
+    char path[DOCSTORE_PATH_MAX];
+    struct stat st;
+    docstore_path(docs->store, record->id, path);
+    if (stat(path, &st) != 0) return false;
+    *out = (struct resident_key){.device = st.st_dev,
+                                 .inode = st.st_ino,
+                                 .bytes = (uint64_t)st.st_size,
+                                 .changed = st.st_mtim};
+    memcpy(out->id, record->id, sizeof out->id);
+    return true;
+}
+
+/* From the engine's pages, or from the file. */
+static sac_status load(sac_docs *docs, sac_engine *e, const struct docstore_record *record,
+                       sac_seq *out, sac_error *err)
+{
+    struct resident_key key;
+    if (!make_key(&key, docs, record)) return load_pages(docs, e, record, out, err);
+    const sac_status status = resident_take(e, &key, out, err);
+    if (status != SAC_ERR_NOT_FOUND) return status;
+    TRY(load_pages(docs, e, record, out, err));
+    resident_keep(e, &key, *out);
+    return SAC_OK;
+}
+
+/* When it was used last is told to the minute: a change of the index waits for the disk. And it is
+ * no reason to refuse a document: the disk may be full. */
+static void note_use(sac_docs *docs, struct docstore_record *record)
+{
+    const int64_t now = time(NULL);
+    if (now - record->used < USED_GRAIN || !docstore_writable(docs->store)) return;
+    record->used = now;
+    (void)!docstore_put(docs->store, record, NULL);
+}
+
 sac_status sac_doc_load(sac_docs *docs, sac_engine *e, const char *name, sac_seq *out,
                         sac_doc *out_doc, sac_error *err)
 {
     struct docstore_record record;
     sac_seq seq;
     TRY(find_record(docs, e->model, &e->params, name, &record, err));
-    TRY(load_pages(docs, e, &record, &seq, err));
-    record.used = time(NULL);
-    /* When it was used last is no reason to refuse it: the disk may be full. */
-    if (docstore_writable(docs->store)) (void)!docstore_put(docs->store, &record, NULL);
+    TRY(load(docs, e, &record, &seq, err));
+    note_use(docs, &record);
     *out = seq;
     *out_doc = public_view(&record);
     return SAC_OK;

@@ -10,6 +10,7 @@
 #include "engine/device.h"
 #include "engine/layer.h"
 #include "engine/request.h"
+#include "engine/resident.h"
 #include "engine/sched.h"
 
 #include <assert.h>
@@ -312,6 +313,7 @@ void sac_engine_free(sac_engine *e)
     request_list_destroy(e->requests);
     for (uint32_t i = 0; e->seqs && i < e->params.n_seq_max && e->block; i++)
         mem_free(e->seqs[i].notes);
+    sac_docs_forget(e);
     reuse_deinit(e);
     repeat_deinit(e);
     workers_destroy(e->workers);
@@ -352,7 +354,7 @@ sac_engine_stats sac_engine_get_stats(const sac_engine *e)
     sac_engine_stats s = e->stats;
     s.isa = e->ops.isa;
     s.n_page = e->pool.n_page;
-    const uint64_t n_kept = prefix_idle_pages(&e->reuse.index);
+    const uint64_t n_kept = prefix_idle_pages(&e->reuse.index) + resident_idle_pages(e);
     s.n_page_free = e->pool.n_free + n_kept;
     s.n_reuse_evicted = e->reuse.index.n_evicted;
     s.kv_bytes_kept = n_kept * e->pool.geom.bytes;

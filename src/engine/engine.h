@@ -33,6 +33,7 @@ enum { TOK_DECODE = 1, TOK_WANT = 2 }; /* flags of a token: its row's kind, its 
 struct notes;
 struct notes_watch;
 struct request_list;
+struct resident;
 
 /* One sequence: tokens [0, n_done) are in the KV pages, [n_done, n_all) are pending. */
 struct seq {
@@ -124,6 +125,7 @@ struct sac_engine {
     struct compact compact;
     struct segments segments;
     struct reuse reuse;
+    struct resident *residents; /* owned, a list (resident.h) */
     struct attend attend;
     struct side side;
     struct repeat repeat;

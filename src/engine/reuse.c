@@ -9,6 +9,7 @@
 #include "engine/reuse.h"
 
 #include "engine/engine.h"
+#include "engine/resident.h"
 #include "engine/reuse_disk.h"
 
 #include <assert.h>
@@ -246,7 +247,12 @@ void reuse_keep(sac_engine *e)
 void reuse_make_room(sac_engine *e, uint32_t n_index)
 {
     const uint64_t want = (uint64_t)n_index * pool_pages_per_index(&e->pool);
-    while (e->pool.n_free < want && prefix_shrink(&e->reuse.index)) continue;
+    while (e->pool.n_free < want) {
+        const uint64_t oldest = resident_oldest(e);
+        if (prefix_shrink(&e->reuse.index, oldest)) continue;
+        if (oldest == UINT64_MAX) return;
+        resident_drop_oldest(e);
+    }
 }
 
 /* ---- Public calls ---- */

@@ -18,6 +18,7 @@ static const char *const field_name[DOCROW_FIELDS] = {
     [DOCROW_BYTES] = "bytes",
     [DOCROW_TTFT] = "ttft_ms",
     [DOCROW_LOAD] = "load_ms",
+    [DOCROW_LOAD_FILE] = "load_file_ms",
     [DOCROW_LOAD_COLD] = "load_cold_ms",
     [DOCROW_JOIN] = "join_ms",
     [DOCROW_PROBE] = "probe_ms",

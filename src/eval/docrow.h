@@ -23,6 +23,7 @@ enum docrow_field {
     DOCROW_BYTES,
     DOCROW_TTFT,
     DOCROW_LOAD,
+    DOCROW_LOAD_FILE,
     DOCROW_LOAD_COLD,
     DOCROW_JOIN,
     DOCROW_PROBE,

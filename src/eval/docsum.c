@@ -218,15 +218,16 @@ void docsum_text(const struct docsum *s, struct strbuf *out)
     for (size_t i = 0; i < s->n; i++) {
         const struct docrow *r = s->row[i].first;
         if (!cell || !docrow_same_cell(cell, r))
-            strbuf_addf(out,
-                        "%s%s, %s, keys in %s: %u documents of %u tokens%s\n\n"
-                        "| method | place | n | score | 95 %% | difference | 95 %% | kept %% | "
-                        "computed %% | KL | KV error | own MB | peak MB | process MB | "
-                        "first token, ms | load | load, cold | probe | refresh | query |\n"
-                        "|---|---|--:|--:|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
-                        "--:|--:|\n",
-                        cell ? "\n" : "", r->task, r->model, r->kv, r->n_document, r->n_tok,
-                        r->has_filler ? ", half of them from a text" : "");
+            strbuf_addf(
+                out,
+                "%s%s, %s, keys in %s: %u documents of %u tokens%s\n\n"
+                "| method | place | n | score | 95 %% | difference | 95 %% | kept %% | "
+                "computed %% | KL | KV error | own MB | peak MB | process MB | "
+                "first token, ms | load | load, files | load, cold | probe | refresh | query |\n"
+                "|---|---|--:|--:|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+                "--:|--:|--:|\n",
+                cell ? "\n" : "", r->task, r->model, r->kv, r->n_document, r->n_tok,
+                r->has_filler ? ", half of them from a text" : "");
         cell = r;
         add_row(out, &s->row[i]);
     }

@@ -96,12 +96,12 @@ static uint32_t idle_lanes(const struct prefix *x, uint32_t node)
     return n;
 }
 
-bool prefix_shrink(struct prefix *x)
+bool prefix_shrink(struct prefix *x, uint64_t tick)
 {
     uint32_t oldest = PREFIX_NONE;
     for (uint32_t i = 0; i < x->n_node; i++) {
         const struct prefix_node *n = &x->node[i];
-        if (!n->used || n->n_child > 0) continue;
+        if (!n->used || n->used >= tick || n->n_child > 0) continue;
         if (oldest != PREFIX_NONE && n->used > x->node[oldest].used) continue;
         if (idle_lanes(x, i) > 0) oldest = i;
     }

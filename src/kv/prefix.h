@@ -50,8 +50,8 @@ uint32_t prefix_add(struct prefix *x, uint32_t parent, const uint8_t *key, const
  * same bits, which is let go. */
 void prefix_take(struct prefix *x, uint32_t node, struct pool_place to);
 /* Lets the leaf go that was used longest ago, of those with a page that nobody else holds. False:
- * there is none. */
-bool prefix_shrink(struct prefix *x);
+ * there is none that was used before `tick`. */
+bool prefix_shrink(struct prefix *x, uint64_t tick);
 /* A text that ends with this node is wanted elsewhere, or is no more; one that leaves the index
  * before is not. */
 void prefix_want(struct prefix *x, uint32_t node, bool wanted);

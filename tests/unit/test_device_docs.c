@@ -5,6 +5,7 @@
 #include "compose_bench.h"
 #include "store_dir.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -164,6 +165,52 @@ static void stored_documents_go_from_one_to_the_other(void **state)
     sac_engine_free(away.e);
 }
 
+/* Since the last call. */
+static uint32_t count_copies(void)
+{
+    static uint32_t before;
+    void *library = dlopen(FAKE_CUDA, RTLD_NOW | RTLD_NOLOAD);
+    const uint32_t *n = library ? dlsym(library, "fake_n_copy") : NULL;
+    if (!n) fail_msg("no count of copies");
+    const uint32_t since = *n - before;
+    before = *n;
+    dlclose(library); /* the engine has loaded it for good */
+    return since;
+}
+
+/* Each copy takes a device a while, however small it is: a document of 40 or 80 pages comes and
+ * goes in a few, and one that is on the device needs none. */
+static void pages_are_copied_many_at_a_time(void **state)
+{
+    (void)state;
+    setenv("SACCADE_CUDA", FAKE_CUDA, 1);
+    for (sac_kv_type type = SAC_KV_F16; type <= SAC_KV_Q8; type++) {
+        struct bench b = open_bench(
+            &(struct setting){.type = type, .n_seq_more = N_DOC, .device = "cuda"}, false);
+        sac_docs *docs;
+        sac_error err;
+        make_dir();
+        must(sac_docs_open(&docs, dir, &(sac_docs_params){0}, &err), &err);
+        store_all(docs, &b);
+        count_copies();
+        const struct bench first = load_all(docs, &b);
+        assert_in_range(count_copies(), N_DOC, 2 * N_DOC); /* cards and bodies of q8 */
+        for (uint32_t d = 0; d < N_DOC; d++) {
+            double apart[N_LAYER];
+            const uint32_t n_tok = b.e->seqs[b.doc[d]].n_done;
+            must(sac_seq_compare(b.e, first.doc[d], b.doc[d], n_tok, apart, &err), &err);
+            for (uint32_t l = 0; l < N_LAYER; l++) assert_true(apart[l] == 0);
+            sac_seq_remove(b.e, first.doc[d]);
+        }
+        assert_in_range(count_copies(), 1, 4 * N_DOC * N_LAYER * TINY_KV_HEADS);
+        load_all(docs, &b);
+        assert_int_equal(count_copies(), 0);
+        sac_docs_close(docs);
+        remove_dir();
+        sac_engine_free(b.e);
+    }
+}
+
 /* ---- What goes wrong ---- */
 
 static sac_status try_compose(const struct bench *b, const char *method, sac_seq *seq,
@@ -258,6 +305,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(joined_documents_have_the_cpus_bits),
         cmocka_unit_test(stored_documents_go_from_one_to_the_other),
+        cmocka_unit_test(pages_are_copied_many_at_a_time),
         cmocka_unit_test(a_failure_ends_the_joining),
         cmocka_unit_test(decode_methods_are_refused_by_name),
         cmocka_unit_test(kernels_answer_as_the_cpu_does),
