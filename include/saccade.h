@@ -284,8 +284,7 @@ typedef struct sac_engine_stats {
     sac_reads reads;         /* of all rows */
     uint64_t kv_bytes;       /* the pool and the tails, as planned */
     uint64_t kv_bytes_used;  /* in pages that some sequence holds, and tails */
-    uint64_t kv_bytes_kept;  /* in pages that the index, or a document that was loaded, alone
-                                holds: free when room is needed */
+    uint64_t kv_bytes_kept;  /* in those that are kept for others: free if room is needed */
     uint64_t scratch_bytes;  /* planned for steps */
     uint64_t side_bytes;     /* planned for side data and state of methods */
     uint64_t n_cell_skipped; /* of reads.n_cell_read: too small to add their values (sparge:skip) */
@@ -470,9 +469,8 @@ SAC_API SAC_NODISCARD sac_status sac_docs_open(sac_docs **out, const char *dir,
 SAC_API void sac_docs_close(sac_docs *docs);
 /* From now on as if it had been opened with this salt. */
 SAC_API SAC_NODISCARD sac_status sac_docs_use_salt(sac_docs *d, const char *salt, sac_error *err);
-/* Computes a document in a free sequence, with prefill method 0, and stores it in the place of one
- * of its name. What is there already, token by token, is not computed again: `*out_was_there`.
- * Pending tokens of others wait, unless `progress` calls sac_run. */
+/* Computes a document in a free sequence, with prefill method 0, and stores it under its name; one
+ * that is there is not computed again. Others' tokens wait, unless `progress` calls sac_run. */
 SAC_API SAC_NODISCARD sac_status sac_doc_add(sac_docs *docs, sac_engine *engine,
                                              const sac_doc_source *source, sac_doc *out,
                                              bool *out_was_there, sac_error *err);
@@ -483,13 +481,11 @@ SAC_API SAC_NODISCARD sac_status sac_doc_list(sac_docs *docs, sac_doc **out, siz
 SAC_API SAC_NODISCARD sac_status sac_doc_find(sac_docs *docs, const sac_model *model,
                                               const sac_engine_params *params, const char *name,
                                               sac_doc *out, sac_error *err);
-/* A new sequence that has read the document, its head included. The file is hostile input. An
- * engine created with `compose` keeps the pages as long as there is room: the next call is given
- * them again, if the file is still the same. `used` of the store is told to the minute. */
+/* A new sequence that has read the document and its head. An engine with `compose` keeps the pages
+ * for the next call while there is room. The file is hostile input. */
 SAC_API SAC_NODISCARD sac_status sac_doc_load(sac_docs *docs, sac_engine *engine, const char *name,
                                               sac_seq *out, sac_doc *out_doc, sac_error *err);
-/* Lets go what the engine keeps of documents that no sequence holds: they are read anew. */
-SAC_API void sac_docs_forget(sac_engine *engine);
+SAC_API void sac_docs_forget(sac_engine *engine); /* they are read anew */
 /* Reads the file and says what is wrong with it. */
 SAC_API SAC_NODISCARD sac_status sac_doc_verify(sac_docs *docs, const sac_doc *doc, sac_error *err);
 SAC_API SAC_NODISCARD sac_status sac_doc_remove(sac_docs *docs, const sac_doc *doc, sac_error *err);
@@ -524,8 +520,7 @@ typedef struct sac_compose_report {
 SAC_API SAC_NODISCARD sac_status sac_compose(sac_engine *engine, const sac_compose_params *params,
                                              sac_seq *out, sac_compose_report *report,
                                              sac_error *err);
-/* Of the first `n_tok` tokens, whole pages, of two sequences with the same tokens: for each layer
- * (`out`) |values - exact| / |exact| over the pages that both hold, or NAN. */
+/* Of the first whole pages of two sequences: |values - exact| / |exact|, or NAN, of each layer. */
 SAC_API SAC_NODISCARD sac_status sac_seq_compare(const sac_engine *engine, sac_seq seq,
                                                  sac_seq exact, uint32_t n_tok, double *out,
                                                  sac_error *err);
@@ -535,8 +530,8 @@ typedef struct sac_docs_freed {
     uint32_t n_lost, n_stray;      /* names without a file; files without a name */
     uint64_t bytes;
 } sac_docs_freed;
-/* Removes what has expired and what killed processes left; then, while the files have more than
- * `bytes_max` bytes (0: any number), the documents that were not used for the longest time. */
+/* Removes what has expired or was left by killed processes; then, while the files have more than
+ * `bytes_max` bytes (0: any number), the documents unused for the longest time, to the minute. */
 SAC_API SAC_NODISCARD sac_status sac_docs_collect(sac_docs *docs, uint64_t bytes_max,
                                                   sac_docs_freed *out, sac_error *err);
 
