@@ -74,10 +74,16 @@ size_t chooser_rooms(const sac_engine *e)
     return (size_t)e->params.n_seq_max * e->pool.geom.n_kv_head;
 }
 
+/* How a device chooses in the place of the host's code; NULL: it does not. */
+static const struct method_away *away_of(const sac_engine *e, const struct method *m)
+{
+    return m->decode && !e->backend.is_host ? m->decode->away : NULL;
+}
+
 static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
 {
     const size_t before = a->used;
-    c->state_stride = c->worker_bytes = 0;
+    c->state_stride = c->away_stride = c->worker_bytes = 0;
     for (uint32_t i = 0; i < c->specs.n; i++) {
         struct chooser_method *m = &c->method[i];
         const struct chooser_hooks *h = &m->hooks;
@@ -90,14 +96,21 @@ static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
                                    .shape = &e->shape,
                                    .param = param,
                                    .bytes = method_hook_bytes(h->side_bytes, &e->shape, param)});
+        const struct method_away *away = away_of(e, m->spec->method);
         assert(!m->state_bytes || h->sound);
-        c->state_stride = mem_larger(c->state_stride, m->state_bytes);
+        m->head_bytes =
+            away ? method_hook_bytes(away->head_bytes, &e->shape, param) : m->state_bytes;
+        c->state_stride = mem_larger(c->state_stride, m->head_bytes);
+        if (away) c->away_stride = mem_larger(c->away_stride, m->state_bytes);
         const struct method_prefill *p = m->spec->method->prefill;
         if (p && prefill_is_away(e, p)) continue; /* its rooms are other ones */
-        c->worker_bytes =
-            mem_larger(c->worker_bytes, method_hook_bytes(h->scratch_bytes, &e->shape, param));
+        c->worker_bytes = mem_larger(
+            c->worker_bytes,
+            method_hook_bytes(away ? away->scratch_bytes : h->scratch_bytes, &e->shape, param));
     }
     c->state = arena_take(a, e->params.n_seq_max * c->n_lane, c->state_stride);
+    c->away = c->away_stride ? arena_take_tensor(a, e->params.n_seq_max * c->n_lane, c->away_stride)
+                             : NULL;
     e->stats.side_bytes += a->used - before;
     c->worker = arena_take_tensor(a, chooser_rooms(e), c->worker_bytes);
 }
@@ -136,6 +149,13 @@ uint8_t *chooser_state(const sac_engine *e, enum chooser_kind kind, uint32_t seq
     return c->state + (seq_i * c->n_lane + lane_i) * c->state_stride;
 }
 
+uint8_t *chooser_away(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i, size_t lane_i)
+{
+    const struct chooser *c = &e->chooser[kind];
+    assert(seq_i < e->params.n_seq_max && lane_i < c->n_lane);
+    return c->away ? c->away + (seq_i * c->n_lane + lane_i) * c->away_stride : NULL;
+}
+
 void chooser_forget(sac_engine *e, enum chooser_kind kind, uint32_t seq_i)
 {
     const size_t bytes = e->chooser[kind].n_lane * e->chooser[kind].state_stride;
@@ -156,6 +176,10 @@ void chooser_fork(sac_engine *e, uint32_t dst, uint32_t src)
         const size_t bytes = e->chooser[kind].n_lane * e->chooser[kind].state_stride;
         e->seqs[dst].method_i[kind] = e->seqs[src].method_i[kind];
         if (bytes) memcpy(chooser_state(e, kind, dst, 0), chooser_state(e, kind, src, 0), bytes);
+        const size_t away_bytes = e->chooser[kind].n_lane * e->chooser[kind].away_stride;
+        if (away_bytes)
+            backend_copy(&e->backend, chooser_away(e, kind, dst, 0), chooser_away(e, kind, src, 0),
+                         away_bytes);
     }
     e->seqs[dst].dial = e->seqs[src].dial;
     past_fork(e, dst, src);

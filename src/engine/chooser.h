@@ -30,6 +30,7 @@ struct chooser_method {
     const struct spec *spec;
     struct chooser_hooks hooks;
     size_t state_bytes; /* of a lane */
+    size_t head_bytes;  /* what of them is the host's: all, but where a device has the rest */
     struct side_place side;
 };
 
@@ -37,8 +38,9 @@ struct chooser {
     struct spec_list specs; /* all dense: nothing here costs a step anything */
     struct chooser_method method[SAC_METHODS_MAX];
     size_t n_lane; /* states of a sequence */
-    size_t state_stride, worker_bytes;
+    size_t state_stride, away_stride, worker_bytes;
     uint8_t *state;  /* [n_seq_max][n_lane][state_stride] */
+    uint8_t *away;   /* [n_seq_max][n_lane][away_stride] states on a device (struct method_away) */
     uint8_t *worker; /* [rooms][worker_bytes] scratch of methods, in the backend's memory */
 };
 
@@ -68,5 +70,7 @@ const struct chooser_method *chooser_method(const sac_engine *e, enum chooser_ki
 void chooser_forget(sac_engine *e, enum chooser_kind kind, uint32_t seq_i);
 /* State of a lane of a sequence. */
 uint8_t *chooser_state(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i, size_t lane_i);
+/* The same on a device, of all of whose bytes but the head are there; NULL: none has any. */
+uint8_t *chooser_away(const sac_engine *e, enum chooser_kind kind, uint32_t seq_i, size_t lane_i);
 
 #endif

@@ -207,11 +207,25 @@ static void point_run(const sac_engine *e, struct reading *r, uint32_t run_i)
         .stride = e->pool.max_page};
 }
 
+/* Shows the rows to the methods, which count them. */
+static void show_rows(sac_engine *e, const struct reading *r)
+{
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head;
+    for (uint32_t i = 0; i < r->n_run * n_kv_head && e->decode.has_see; i++) {
+        const struct method_decode *hooks = run_method(e, i / n_kv_head)->decode;
+        if (!hooks || !hooks->see) continue;
+        const struct method_lane lane =
+            lane_make(e, r, (struct lane_at){CHOOSER_DECODE, i / n_kv_head, i % n_kv_head, 0});
+        hooks->see(&lane);
+    }
+}
+
 void decode_device_choose(sac_engine *e, struct reading *r)
 {
     const uint32_t n_kv_head = e->pool.geom.n_kv_head, n = r->n_decode * n_kv_head;
     r->lane = e->attend.lane;
     memset(r->lane, 0, n * sizeof *r->lane);
+    show_rows(e, r);
     r->away = any_asks(e, r);
     if (!r->away) {
         for (uint32_t i = 0; i < n; i++) r->lane[i].dense = true;

@@ -16,6 +16,17 @@ sac_status device_refuse(const sac_engine *e, const char *what, sac_error *err)
     return error_set(err, SAC_ERR_UNSUPPORTED, "%s does not run on a GPU: use --device cpu", what);
 }
 
+/* A method may lack slots for some of its settings. */
+static sac_status refuse_setting(const sac_engine *e, const struct spec *spec, sac_error *err)
+{
+    char what[96];
+    const struct method_decode *d = spec->method->decode;
+    const char *setting = d && d->away && d->away->refuses ? d->away->refuses(spec->param) : NULL;
+    if (!setting) return SAC_OK;
+    snprintf(what, sizeof what, "the decode method '%s' with %s", spec->method->name, setting);
+    return device_refuse(e, what, err);
+}
+
 static sac_status refuse_methods(const sac_engine *e, sac_error *err)
 {
     static const char *const kind_name[CHOOSER_KINDS] = {"decode", "prefill"};
@@ -24,7 +35,10 @@ static sac_status refuse_methods(const sac_engine *e, sac_error *err)
         const struct spec_list *specs = &e->chooser[kind].specs;
         for (uint32_t i = 0; i < specs->n; i++) {
             const struct method *m = specs->spec[i].method;
-            if (method_on_any_backend(m)) continue;
+            if (method_on_any_backend(m)) {
+                TRY(refuse_setting(e, &specs->spec[i], err));
+                continue;
+            }
             snprintf(what, sizeof what, "the %s method '%s'", kind_name[kind], m->name);
             TRY(device_refuse(e, what, err));
         }

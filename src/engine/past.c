@@ -21,7 +21,7 @@ void past_plan(sac_engine *e, struct arena *a, uint32_t n_slot)
     const size_t n_seq = e->params.n_seq_max;
     p->n_slot = n_slot;
     p->floats = (size_t)(e->model->config.n_head / e->pool.geom.n_kv_head) * e->pool.geom.head_dim;
-    p->q = arena_take(a, n_seq * lane_count(e) * n_slot, p->floats * sizeof *p->q);
+    p->q = arena_take_tensor(a, n_seq * lane_count(e) * n_slot, p->floats * sizeof *p->q);
     p->begin = arena_take(a, n_seq, sizeof *p->begin);
 }
 
@@ -55,8 +55,11 @@ void past_fork(sac_engine *e, uint32_t dst, uint32_t src)
     const struct past *p = &e->past;
     if (p->n_slot == 0) return;
     p->begin[dst] = p->begin[src];
-    memcpy(past_ring(e, dst, 0), past_ring(e, src, 0),
-           lane_count(e) * p->n_slot * p->floats * sizeof *p->q);
+    const size_t bytes = lane_count(e) * p->n_slot * p->floats * sizeof *p->q;
+    if (e->backend.is_host)
+        memcpy(past_ring(e, dst, 0), past_ring(e, src, 0), bytes);
+    else
+        backend_copy(&e->backend, past_ring(e, dst, 0), past_ring(e, src, 0), bytes);
 }
 
 /* Rows behind the cut have overwritten the oldest ones. */
@@ -77,24 +80,52 @@ struct method_past past_view(const sac_engine *e, uint32_t seq_i, size_t lane_i,
     };
 }
 
-static void keep_lane(sac_engine *e, const struct reading *r, uint32_t run_i, uint32_t kv_head)
+/* The last rows of a run, as many as there is room for. */
+static struct op_past lane_past(const sac_engine *e, const struct reading *r, uint32_t run_i,
+                                uint32_t kv_head)
 {
     const struct past *p = &e->past;
     const struct attn_run *run = &r->run[run_i];
-    assert(r->window == 0 && run->n_row > 0);
     const size_t lane_i = (size_t)r->layer * e->pool.geom.n_kv_head + kv_head;
     const size_t stride = config_qkv_width(&e->model->config);
-    const float *q = e->scratch.qkv + run->row0 * stride + kv_head * p->floats;
-    float *ring = past_ring(e, e->batch.run[run_i].seq_i, lane_i);
-    const uint32_t n = run->n_row < p->n_slot ? run->n_row : p->n_slot;
-    for (uint32_t i = run->n_row - n; i < run->n_row; i++)
-        memcpy(ring + (run->pos0 + i) % p->n_slot * p->floats, q + i * stride,
-               p->floats * sizeof *ring);
+    const uint32_t n = run->n_row < p->n_slot ? run->n_row : p->n_slot, first = run->n_row - n;
+    assert(r->window == 0 && n > 0);
+    return (struct op_past){.q =
+                                e->scratch.qkv + (run->row0 + first) * stride + kv_head * p->floats,
+                            .q_stride = stride,
+                            .past = past_ring(e, e->batch.run[run_i].seq_i, lane_i),
+                            .n_slot = p->n_slot,
+                            .width = (uint32_t)p->floats,
+                            .row0 = run->pos0 + first,
+                            .n_row = n};
+}
+
+static void keep_lane(const struct op_past *op)
+{
+    for (uint32_t i = 0; i < op->n_row; i++)
+        memcpy(op->past + (size_t)((op->row0 + i) % op->n_slot) * op->width,
+               op->q + i * op->q_stride, op->width * sizeof *op->past);
+}
+
+/* One launch for the layer. Lanes that have chosen are done with their list of descriptors. */
+static void keep_away(sac_engine *e, const struct reading *r)
+{
+    struct op_past *list = (struct op_past *)(void *)e->decode.list;
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head, n = r->n_run * n_kv_head;
+    for (uint32_t i = 0; i < n; i++) list[i] = lane_past(e, r, i / n_kv_head, i % n_kv_head);
+    e->ops.lanes.past(e->workers, list, n);
 }
 
 void past_keep(sac_engine *e, const struct reading *r)
 {
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head;
     if (e->past.n_slot == 0 || r->window > 0) return;
-    for (uint32_t i = 0; i < r->n_run; i++)
-        for (uint32_t h = 0; h < e->pool.geom.n_kv_head; h++) keep_lane(e, r, i, h);
+    if (!e->backend.is_host) {
+        keep_away(e, r);
+        return;
+    }
+    for (uint32_t i = 0; i < r->n_run * n_kv_head; i++) {
+        const struct op_past op = lane_past(e, r, i / n_kv_head, i % n_kv_head);
+        keep_lane(&op);
+    }
 }

@@ -18,6 +18,16 @@ sac_status state_transfer_pool(struct stream *s, const struct pool *p, uint8_t *
     return SAC_OK;
 }
 
+sac_status state_transfer_away(struct stream *s, const sac_engine *e, uint8_t *at, size_t n)
+{
+    const struct pool *p = &e->pool;
+    const size_t most = p->geom.tail_bytes;
+    if (!at || e->backend.is_host) return state_transfer(s, at, n);
+    for (size_t i = 0; i < n; i += most)
+        TRY(state_transfer_pool(s, p, at + i, n - i < most ? n - i : most));
+    return SAC_OK;
+}
+
 size_t state_lane_count(const struct image *im)
 {
     return (size_t)im->head.n_layer * im->head.n_kv_head;

@@ -81,6 +81,8 @@ void state_close_file(struct stream *s);
 size_t state_lane_count(const struct image *im);
 /* Bytes of the pool, which may be a device's. */
 sac_status state_transfer_pool(struct stream *s, const struct pool *p, uint8_t *at, size_t n);
+/* The same of tensors that are no pages; NULL: they are read and let go. */
+sac_status state_transfer_away(struct stream *s, const sac_engine *e, uint8_t *at, size_t n);
 /* The parts of a state that are of pages, in their order: which are there, their cards, checksums
  * of their bodies, and these. */
 sac_status state_walk_table(struct stream *s, struct image *im);

@@ -46,7 +46,9 @@ void batch_choose(const struct method_decode *hooks, const struct method_batch *
 {
     struct lane_call c = {.hooks = hooks, .b = b};
     assert(!hooks->choose != !hooks->select && b->n > 0);
-    if (hooks->choose) {
+    if (b->away && hooks->away) {
+        hooks->away->choose(b);
+    } else if (hooks->choose) {
         hooks->choose(b);
         for (uint32_t i = 0; i < b->n && !b->away; i++)
             read_result(&b->lane[i], &b->pick[i], &b->result[i]);

@@ -70,7 +70,7 @@ bool method_on_any_backend(const struct method *m)
     const struct method_decode *d = m->decode;
     const struct method_prefill *p = m->prefill;
     if (p) return p->by_place || ((p->sample || p->blocks) && (!p->seal || p->note));
-    return !m->context && (!d || (d->choose && (!d->seal || d->note)));
+    return !m->context && (!d || ((d->choose || d->away) && (!d->seal || d->note)));
 }
 
 bool sac_method_at(size_t i, sac_method_info *out)

@@ -113,8 +113,9 @@ struct method_lane {
     const uint8_t *own;  /* the page of the last row in tail form */
     const uint8_t *side; /* page id's side data at side + id * side_stride */
     size_t side_stride;
-    const void *table;          /* of method_prefill.table, or NULL */
-    void *state;                /* [state_bytes] */
+    const void *table; /* of method_prefill.table, or NULL */
+    void *state;       /* [state_bytes]; where a device chooses, its head alone */
+    void *away;        /* [state_bytes] on the device, of which the head is unused; or NULL */
     const uint8_t *layer_state; /* head h's state of this layer at layer_state + h * state_stride */
     size_t state_stride;
     void *scratch; /* [scratch_bytes], of this lane while it is asked, holds anything */
@@ -181,6 +182,16 @@ struct method_repeat {
     uint32_t first, n_chunk;
 };
 
+/* What a device does in the place of `select`. The first bytes of a state, its head, are the
+ * host's, which counts there by positions alone; what follows them is made and read by slots on the
+ * device, where nothing is zeroed. A saved state has both. */
+struct method_away {
+    size_t (*head_bytes)(const struct method_shape *s, const void *param);    /* NULL: 0 */
+    size_t (*scratch_bytes)(const struct method_shape *s, const void *param); /* NULL: 0 */
+    void (*choose)(const struct method_batch *b);
+    const char *(*refuses)(const void *param); /* which setting it has no slots for; NULL: none */
+};
+
 struct method_decode {
     const void *family; /* what methods that share hooks differ in, for these; or NULL */
     size_t (*state_bytes)(const struct method_shape *s, const void *param);   /* NULL: 0 */
@@ -203,7 +214,9 @@ struct method_decode {
                        uint32_t n_tok);
     /* One of these two. `choose` asks for all lanes of a batch by slots of ops/lanes.h, and reads
      * no key, score or result itself: so any backend that has the slots can run it. `select` is
-     * code of the host, called for each lane; methods of other needs have it. */
+     * code of the host, called for each lane; methods of other needs have it, and perhaps `away`
+     * beside it. */
+    const struct method_away *away;
     void (*choose)(const struct method_batch *b);
     /* Whether a row's lanes stand together in a batch, in the order of their KV heads. NULL: no;
      * `choose` may get them one by one. */

@@ -194,6 +194,21 @@ static void lane_list(struct workers *pool, const struct op_lane_list *op, uint3
     (void)of(pool)->api->lane_list(of(pool)->device, op, n);
 }
 
+static void lane_observe(struct workers *pool, const struct op_lane_observe *op, uint32_t n)
+{
+    (void)of(pool)->api->lane_observe(of(pool)->device, op, n);
+}
+
+static void lane_keep(struct workers *pool, const struct op_lane_keep *op, uint32_t n)
+{
+    (void)of(pool)->api->lane_keep(of(pool)->device, op, n);
+}
+
+static void past(struct workers *pool, const struct op_past *op, uint32_t n)
+{
+    (void)of(pool)->api->past(of(pool)->device, op, n);
+}
+
 static void note(struct workers *pool, const struct op_note *op)
 {
     (void)of(pool)->api->note(of(pool)->device, op);
@@ -258,6 +273,9 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
                                       .visit = lane_visit,
                                       .begin = lane_begin,
                                       .list = lane_list,
+                                      .observe = lane_observe,
+                                      .keep = lane_keep,
+                                      .past = past,
                                       .note = note,
                                       .sample = sample,
                                       .blocks = blocks},

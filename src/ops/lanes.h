@@ -14,6 +14,7 @@
 #ifndef SAC_OPS_LANES_H
 #define SAC_OPS_LANES_H
 
+#include "ops/observe.h"
 #include "ops/ops.h"
 #include "ops/page_lines.h"
 
@@ -292,6 +293,9 @@ union op_lane {
     struct op_lane_bounds bounds;
     struct op_lane_begin begin;
     struct op_lane_list list;
+    struct op_lane_observe observe;
+    struct op_lane_keep keep;
+    struct op_past past;
 };
 
 #endif

@@ -576,6 +576,9 @@ struct op_lane_visit;
 struct op_lane_bounds;
 struct op_lane_begin;
 struct op_lane_list;
+struct op_lane_observe;
+struct op_lane_keep;
+struct op_past;
 struct op_note;
 struct op_sample;
 struct op_blocks;
@@ -605,6 +608,9 @@ struct ops_lanes {
     /* NULL on the host. */
     void (*begin)(struct workers *pool, const struct op_lane_begin *op, uint32_t n);
     void (*list)(struct workers *pool, const struct op_lane_list *op, uint32_t n);
+    void (*observe)(struct workers *pool, const struct op_lane_observe *op, uint32_t n);
+    void (*keep)(struct workers *pool, const struct op_lane_keep *op, uint32_t n);
+    void (*past)(struct workers *pool, const struct op_past *op, uint32_t n);
     void (*note)(struct workers *pool, const struct op_note *op);
     void (*sample)(struct workers *pool, const struct op_sample *op); /* plans.h */
     void (*blocks)(struct workers *pool, const struct op_blocks *op);

@@ -183,6 +183,8 @@ static const char *const methods[] = {
     "psa:mass=0.5,order=box,rest=last,scope=layer,recent=0",
     "auto:mass=0.5,most=1,recent=0",
     "auto:mass=0.95,most=0.1",
+    "loopserve:budget=20,warm=snapkv,every=4,first=1,stagger=off",
+    "loopserve:budget=24,every=40,first=2,sink=0",
 };
 enum { N_METHOD = sizeof methods / sizeof methods[0] };
 

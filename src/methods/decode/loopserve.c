@@ -10,6 +10,7 @@
  * Not in the paper: stagger spreads the choices of the layers over the steps between two, so that a
  * step costs the same as any other; each layer still chooses every `every` steps by its own last
  * queries. */
+#include "methods/kept.h"
 #include "methods/lines.h"
 #include "methods/meter.h"
 #include "methods/observe.h"
@@ -227,6 +228,71 @@ static void loopserve_select(const struct method_lane *l, struct method_pick *ou
     pick_range(out, l, s->n_chosen, l->pos + 1);
 }
 
+/* ---- The same on a device ---- */
+
+static size_t loopserve_head_bytes(const struct method_shape *s, const void *param)
+{
+    (void)s;
+    (void)param;
+    return sizeof(struct loop_state);
+}
+
+static uint32_t *away_mask(const struct method_lane *l)
+{
+    struct parts p;
+    cut_state(&p, l->shape, l->param, l->away);
+    return p.mask;
+}
+
+/* As `choose` has it. */
+static struct kept want_kept(const struct method_lane *l)
+{
+    const struct loopserve_param *set = l->param;
+    const uint32_t n = l->pos + 1, every = set->every, budget = spec_budget(set->budget, n);
+    const uint32_t row0 = pick_max(l->past.begin, n > every ? n - every : 0);
+    const uint32_t sink = pick_min(set->sink, row0);
+    return (struct kept){away_mask(l), row0, sink, pick_min(budget, row0 - sink)};
+}
+
+static struct kept_made made_kept(const struct method_lane *l)
+{
+    const struct loopserve_param *set = l->param;
+    const struct loop_state *s = l->state;
+    const uint32_t every = set->every;
+    return (struct kept_made){away_mask(l), s->n_chosen, set->sink,
+                              s->n_chosen - pick_min(every, s->n_chosen)};
+}
+
+static void loopserve_away(const struct method_batch *b)
+{
+    uint32_t *due = b->target;
+    for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
+        const struct method_lane *l = &b->lane[i];
+        const struct loopserve_param *set = l->param;
+        const struct loop_state *s = l->state;
+        due[i] = spec_budget(set->budget, l->pos + 1) <= l->pos && is_due(l, s);
+        if (spec_budget(set->budget, l->pos + 1) > l->pos || (!due[i] && s->n_chosen == 0))
+            pick_dense(&b->pick[i]);
+    }
+    kept_choose(b, due, want_kept);
+    for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1))
+        if (due[i]) ((struct loop_state *)b->lane[i].state)->n_chosen = b->lane[i].pos + 1;
+    kept_read(b, due, made_kept);
+}
+
+static const char *loopserve_refuses(const void *param)
+{
+    const struct loopserve_param *set = param;
+    return set->warm == WARM_LINES ? "warm=lines" : NULL;
+}
+
+static const struct method_away away = {
+    .head_bytes = loopserve_head_bytes,
+    .scratch_bytes = kept_scratch_bytes,
+    .choose = loopserve_away,
+    .refuses = loopserve_refuses,
+};
+
 /* What was chosen with tokens that are gone is forgotten. */
 static void loopserve_cut(void *state, const struct method_shape *s, const void *param,
                           uint32_t n_tok)
@@ -254,6 +320,7 @@ static const struct method_decode hooks = {
     .past_rows = loopserve_past_rows,
     .see = loopserve_see,
     .select = loopserve_select,
+    .away = &away,
     .cut = loopserve_cut,
     .sound = loopserve_sound,
 };

@@ -1,0 +1,235 @@
+/* observe.cu: what the queries of some rows look at, and what is kept of a choice (observe.h). Votes
+ * take three launches: a block for each page finds, for each head and row, the largest of its scores
+ * and the sum of exponentials; a block for each head and row merges these over the pages; and a block
+ * for each page makes its scores once more and adds up their shares. A lane is a token, a warp takes
+ * a few heads and rows at a time, and all sums have one order. */
+#include "ops/cuda/block.cuh"
+#include "ops/cuda/choose.cuh"
+
+#define THREADS 256u
+#define WARPS   (THREADS / 32)
+#define PAIRS   8u /* heads of rows whose scores are made together */
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- Scores ---- */
+
+static __device__ inline uint32_t page_count(const struct op_lane_observe &op)
+{
+    return op.rows.pos / PAGE_TOK;
+}
+
+/* Keys of a page, or of the own one, in shared memory: key [PAGE_TOK][d + 1]. */
+static __device__ void load_keys(float *key, const struct op_lane_observe &op,
+                                 const struct page_geom &g, uint32_t page_i)
+{
+    const uint32_t d = g.head_dim, own = page_count(op);
+    const uint32_t n_tok = page_i == own ? op.rows.pos % PAGE_TOK + 1 : PAGE_TOK;
+    const sac_kv_type half = g.type_k == SAC_KV_BF16 ? SAC_KV_BF16 : SAC_KV_F16;
+    const uint16_t *tail = (const uint16_t *)op.keys.own;
+    const uint8_t *page =
+        page_i < own ? place_page(op.keys.frames, op.keys.page[page_i], g.bytes) : NULL;
+    for (uint32_t i = threadIdx.x; i < PAGE_TOK * d; i += THREADS) {
+        const uint32_t t = i / d, c = i % d;
+        key[t * (d + 1) + c] = t >= n_tok ? 0.0f
+                               : page     ? choose_key(g, page, t, c)
+                                          : choose_half(tail[i], half);
+    }
+    __syncthreads();
+}
+
+static __device__ inline const float *query_of(const struct op_lane_observe &op, uint32_t d,
+                                               uint32_t pair)
+{
+    const struct op_rows &r = op.rows;
+    const uint32_t row = op.row0 + pair / r.group, g = pair % r.group;
+    const float *q = row == r.pos ? r.q : r.past + (size_t)(row % r.n_slot) * r.group * d;
+    return q + (size_t)g * d;
+}
+
+/* Scores of the lane's token for the pairs from `first` on; whether each sees it, as bits. */
+static __device__ uint32_t pair_scores(float x[PAIRS], const float *key,
+                                       const struct op_lane_observe &op, uint32_t d,
+                                       uint32_t page_i, uint32_t first, uint32_t n_pair)
+{
+    const uint32_t lane = threadIdx.x % 32, tok = page_i * PAGE_TOK + lane;
+    const float *k = key + lane * (d + 1), *q[PAIRS];
+    uint32_t seen = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < PAIRS; i++) {
+        const uint32_t pair = min(first + i, n_pair - 1);
+        x[i] = 0;
+        q[i] = query_of(op, d, pair);
+        seen |= (uint32_t)(first + i < n_pair && tok <= op.row0 + pair / op.rows.group) << i;
+    }
+    for (uint32_t c = 0; c < d; c += 4) {
+        const float k0 = k[c], k1 = k[c + 1], k2 = k[c + 2], k3 = k[c + 3];
+#pragma unroll
+        for (uint32_t i = 0; i < PAIRS; i++) {
+            const float4 four = *(const float4 *)(q[i] + c);
+            x[i] += four.x * k0 + four.y * k1 + four.z * k2 + four.w * k3;
+        }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < PAIRS; i++) {
+        x[i] *= op.scale;
+        if (op.softcap > 0) x[i] = op.softcap * tanhf(x[i] / op.softcap);
+    }
+    return seen;
+}
+
+/* Of a page; of the entry behind the own page: the largest score of all, and 1 / sum. */
+static __device__ inline struct exp_sum *top_of(const struct op_lane_observe &op, uint32_t pair,
+                                                uint32_t page_i)
+{
+    return (struct exp_sum *)op.spare + (size_t)pair * (page_count(op) + 2) + page_i;
+}
+
+/* ---- Votes ---- */
+
+static __global__ void __launch_bounds__(THREADS)
+    observe_tops(const struct page_geom geom, const struct op_lane_observe *list)
+{
+    kernel_begin();
+    const struct op_lane_observe &op = list[blockIdx.y];
+    const uint32_t page_i = blockIdx.x, n_pair = op.n_row * op.rows.group;
+    float *key = (float *)kernel_shared();
+    if (page_i > page_count(op)) return;
+    load_keys(key, op, geom, page_i);
+    for (uint32_t first = threadIdx.x / 32 * PAIRS; first < n_pair; first += WARPS * PAIRS) {
+        float x[PAIRS];
+        const uint32_t seen = pair_scores(x, key, op, geom.head_dim, page_i, first, n_pair);
+#pragma unroll
+        for (uint32_t i = 0; i < PAIRS; i++) {
+            const struct exp_sum top =
+                warp_exp_sum(seen >> i & 1 ? exp_sum_of(x[i]) : exp_sum_none());
+            if (threadIdx.x % 32 == 0 && first + i < n_pair) *top_of(op, first + i, page_i) = top;
+        }
+    }
+}
+
+static __global__ void __launch_bounds__(THREADS) observe_merge(const struct op_lane_observe *list)
+{
+    kernel_begin();
+    __shared__ struct exp_sum room[32];
+    const struct op_lane_observe &op = list[blockIdx.y];
+    const uint32_t pair = blockIdx.x, n = page_count(op) + 1;
+    if (pair >= op.n_row * op.rows.group) return;
+    struct exp_sum all = exp_sum_none();
+    for (uint32_t p = threadIdx.x; p < n; p += THREADS) all = exp_sum_add(all, *top_of(op, pair, p));
+    all = block_exp_sum(all, room);
+    if (threadIdx.x > 0) return;
+    if (!isfinite(all.sum)) atomicOr(&op.result->n_bad, 1u);
+    all.sum = 1.0f / all.sum;
+    *top_of(op, pair, n) = all;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    observe_sums(const struct page_geom geom, const struct op_lane_observe *list)
+{
+    kernel_begin();
+    __shared__ float part[WARPS][PAGE_TOK];
+    const struct op_lane_observe &op = list[blockIdx.y];
+    const uint32_t page_i = blockIdx.x, n_pair = op.n_row * op.rows.group;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float *key = (float *)kernel_shared(), sum = 0;
+    if (page_i > page_count(op)) return;
+    load_keys(key, op, geom, page_i);
+    for (uint32_t first = warp * PAIRS; first < n_pair; first += WARPS * PAIRS) {
+        float x[PAIRS];
+        const uint32_t seen = pair_scores(x, key, op, geom.head_dim, page_i, first, n_pair);
+#pragma unroll
+        for (uint32_t i = 0; i < PAIRS; i++) {
+            if (!(seen >> i & 1)) continue;
+            const struct exp_sum all = *top_of(op, first + i, page_count(op) + 1);
+            sum += expf(x[i] - all.max) * all.sum;
+        }
+    }
+    part[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0) return;
+    for (uint32_t w = 1; w < WARPS; w++) sum += part[w][lane];
+    float *out = op.sum + page_i * PAGE_TOK + lane;
+    *out = op.adds ? *out + sum : sum;
+}
+
+sac_status cuda_lane_observe(struct cuda_device *d, const struct op_lane_observe *op, uint32_t n)
+{
+    uint32_t most = 0, n_pair = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        most = larger(most, op[i].rows.pos / PAGE_TOK + 1);
+        n_pair = larger(n_pair, op[i].n_row * op[i].rows.group);
+    }
+    const struct op_lane_observe *list = choose_stage(d, op, n);
+    if (!list || n_pair == 0) return d->status;
+    const struct page_geom geom = *op->keys.geom;
+    const size_t smem = PAGE_TOK * (geom.head_dim + 1) * sizeof(float);
+    TRY(queue_launch(d, "what rows look at, page by page", observe_tops, dim3(most, n), THREADS,
+                     smem, geom, list));
+    TRY(queue_launch(d, "what rows look at, merged", observe_merge, dim3(n_pair, n), THREADS, 0,
+                     list));
+    return queue_launch(d, "what rows look at", observe_sums, dim3(most, n), THREADS, smem, geom,
+                        list);
+}
+
+/* ---- Choices of earlier steps ---- */
+
+/* Bits of a page's tokens [begin, end). */
+static __device__ inline uint32_t bits_between(uint32_t page, uint32_t begin, uint32_t end)
+{
+    const uint32_t first = page * PAGE_TOK, lo = max(begin, first) - first;
+    const uint32_t hi = end > first ? min(end - first, PAGE_TOK) : 0;
+    return lo < hi ? ~0u >> (PAGE_TOK - hi) & ~0u << lo : 0;
+}
+
+static __global__ void __launch_bounds__(THREADS) keep_kernel(const struct op_lane_keep *list)
+{
+    kernel_begin();
+    __shared__ uint32_t room[32];
+    const struct op_lane_keep &op = list[blockIdx.y];
+    const uint32_t p = blockIdx.x * THREADS + threadIdx.x;
+    const bool bad = op.made && op.made->n_bad, is = p < op.n_kept;
+    const uint32_t word = !is ? 0 : bad ? ~0u : op.kept[p];
+    if (is && bad) op.kept[p] = word;
+    if (is && p < op.n_page) op.mask[p] |= word;
+    const bool counts = is && p < op.n_page;
+    const uint32_t n =
+        block_sum(counts ? (uint32_t)__popc(word & bits_between(p, op.begin, op.end)) : 0, room);
+    if (threadIdx.x > 0) return;
+    if (n) atomicAdd(&op.result->n_chosen, n);
+    if (bad) atomicOr(&op.result->n_bad, 1u);
+}
+
+sac_status cuda_lane_keep(struct cuda_device *d, const struct op_lane_keep *op, uint32_t n)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n; i++) most = larger(most, op[i].n_kept);
+    const struct op_lane_keep *list = choose_stage(d, op, n);
+    if (!list || most == 0) return d->status;
+    return queue_launch(d, "what was chosen before", keep_kernel,
+                        dim3((most + THREADS - 1) / THREADS, n), THREADS, 0, list);
+}
+
+/* ---- Queries ---- */
+
+static __global__ void __launch_bounds__(THREADS) past_kernel(const struct op_past *list)
+{
+    kernel_begin();
+    const struct op_past &op = list[blockIdx.y];
+    if (blockIdx.x >= op.n_row) return;
+    const float *from = op.q + blockIdx.x * op.q_stride;
+    float *to = op.past + (size_t)((op.row0 + blockIdx.x) % op.n_slot) * op.width;
+    for (uint32_t i = threadIdx.x; i < op.width; i += THREADS) to[i] = from[i];
+}
+
+sac_status cuda_past(struct cuda_device *d, const struct op_past *op, uint32_t n)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n; i++) most = larger(most, op[i].n_row);
+    const struct op_past *list = choose_stage(d, op, n);
+    if (!list || most == 0) return d->status;
+    return queue_launch(d, "queries of the past", past_kernel, dim3(most, n), THREADS, 0, list);
+}

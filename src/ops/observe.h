@@ -1,0 +1,68 @@
+/* observe.h: the slots of methods that learn from the queries of a few rows and keep what they have
+ * chosen for later steps, of backends that are not the host. The contract is that of lanes.h; there
+ * is no host's slot, as there such methods look at keys and votes themselves. */
+#ifndef SAC_OPS_OBSERVE_H
+#define SAC_OPS_OBSERVE_H
+
+#include "ops/ops.h"
+
+struct op_lane_result;
+
+#define OP_OBSERVE_ROWS 32u /* of one call, at most */
+
+/* Queries of a sequence's rows: [group, head_dim] each. That of row `pos` is q, those before it
+ * are kept: row p in slot p % n_slot. */
+struct op_rows {
+    const float *q, *past;
+    uint32_t n_slot, pos, group;
+};
+
+/* Keys that rows up to `pos` see: sealed pages, and behind them the own page in tail form. */
+struct op_seen {
+    const struct page_geom *geom; /* the same for all lanes */
+    struct page_frames frames;    /* `of` is not looked at */
+    const uint32_t *page;         /* [pos / PAGE_TOK] frames */
+    const uint8_t *own;
+};
+
+/* What some rows look at: sum[t] = the softmax shares of token t, summed over the rows and the
+ * query heads. Each row sees the tokens up to its own. */
+struct op_lane_observe {
+    struct op_seen keys;
+    struct op_rows rows;
+    uint32_t row0, n_row; /* those that are asked, up to `pos` */
+    float scale, softcap;
+    bool adds;                     /* to what `sum` holds */
+    float *spare;                  /* [op_observe_spare] */
+    float *sum;                    /* [pos / PAGE_TOK + 1 pages of tokens]; behind `pos` 0 */
+    struct op_lane_result *result; /* n_bad: a score is not finite */
+};
+
+/* Of calls with at most OP_OBSERVE_ROWS rows. */
+static inline size_t op_observe_spare(uint32_t n_page, uint32_t group)
+{
+    return 2 * (size_t)OP_OBSERVE_ROWS * group * (n_page + 2);
+}
+
+/* Marks what was chosen before. */
+struct op_lane_keep {
+    uint32_t *kept;      /* [n_kept] of pages */
+    uint32_t n_kept;     /* the last may be the row's own, which nobody marks */
+    uint32_t begin, end; /* kept tokens in between count as chosen */
+    /* Of a choice that was made just now, else NULL: where it has met what is not finite, all is
+     * kept until the next one. */
+    const struct op_lane_result *made;
+    uint32_t *mask; /* [n_page] */
+    uint32_t n_page;
+    struct op_lane_result *result;
+};
+
+/* Queries of rows become past: row0 .. row0 + n_row - 1, which follow each other from q on. */
+struct op_past {
+    const float *q;
+    size_t q_stride;
+    float *past;                         /* [n_slot][width] row p in slot p % n_slot */
+    uint32_t n_slot, width, row0, n_row; /* n_row <= n_slot */
+};
+
+#endif
