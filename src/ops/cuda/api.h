@@ -33,8 +33,7 @@ extern "C" {
                 19 * sizeof(struct depot_map) + 23 * sizeof(struct op_sample) +                    \
                 29 * sizeof(struct op_blocks) + 31 * sizeof(struct op_mass) +                      \
                 37 * sizeof(struct op_lane_observe) + 41 * sizeof(struct op_lane_keep) +           \
-                43 * sizeof(struct op_past) +                                                      \
-                13 * sizeof(struct cuda_api)))
+                43 * sizeof(struct op_past) + 13 * sizeof(struct cuda_api)))
 
 struct cuda_device; /* of the library; device.cuh */
 
@@ -111,8 +110,7 @@ struct cuda_api {
     sac_status (*lane_visit)(struct cuda_device *d, const struct op_lane_visit *op, uint32_t n);
     sac_status (*lane_begin)(struct cuda_device *d, const struct op_lane_begin *op, uint32_t n);
     sac_status (*lane_list)(struct cuda_device *d, const struct op_lane_list *op, uint32_t n);
-    sac_status (*lane_observe)(struct cuda_device *d, const struct op_lane_observe *op,
-                               uint32_t n);
+    sac_status (*lane_observe)(struct cuda_device *d, const struct op_lane_observe *op, uint32_t n);
     sac_status (*lane_keep)(struct cuda_device *d, const struct op_lane_keep *op, uint32_t n);
     sac_status (*past)(struct cuda_device *d, const struct op_past *op, uint32_t n);
     sac_status (*note)(struct cuda_device *d, const struct op_note *op);

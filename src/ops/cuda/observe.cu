@@ -53,8 +53,9 @@ static __device__ inline const float *query_of(const struct op_lane_observe &op,
 /* Scores of the lane's token for the pairs from `first` on; whether each sees it, as bits. */
 static __device__ uint32_t pair_scores(float x[PAIRS], const float *key,
                                        const struct op_lane_observe &op, uint32_t d,
-                                       uint32_t page_i, uint32_t first, uint32_t n_pair)
+                                       uint32_t page_i, uint32_t first)
 {
+    const uint32_t n_pair = op.n_row * op.rows.group;
     const uint32_t lane = threadIdx.x % 32, tok = page_i * PAGE_TOK + lane;
     const float *k = key + lane * (d + 1), *q[PAIRS];
     uint32_t seen = 0;
@@ -101,7 +102,7 @@ static __global__ void __launch_bounds__(THREADS)
     load_keys(key, op, geom, page_i);
     for (uint32_t first = threadIdx.x / 32 * PAIRS; first < n_pair; first += WARPS * PAIRS) {
         float x[PAIRS];
-        const uint32_t seen = pair_scores(x, key, op, geom.head_dim, page_i, first, n_pair);
+        const uint32_t seen = pair_scores(x, key, op, geom.head_dim, page_i, first);
 #pragma unroll
         for (uint32_t i = 0; i < PAIRS; i++) {
             const struct exp_sum top =
@@ -140,7 +141,7 @@ static __global__ void __launch_bounds__(THREADS)
     load_keys(key, op, geom, page_i);
     for (uint32_t first = warp * PAIRS; first < n_pair; first += WARPS * PAIRS) {
         float x[PAIRS];
-        const uint32_t seen = pair_scores(x, key, op, geom.head_dim, page_i, first, n_pair);
+        const uint32_t seen = pair_scores(x, key, op, geom.head_dim, page_i, first);
 #pragma unroll
         for (uint32_t i = 0; i < PAIRS; i++) {
             if (!(seen >> i & 1)) continue;
