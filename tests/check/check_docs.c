@@ -1,5 +1,6 @@
 /* check_docs.c: the slots for joined documents as the CUDA library has them: open pages bit for bit
- * as page_unseal says, what rows read but for rounding. */
+ * as page_unseal says, what rows read but for rounding; rows that are scattered as they are beside
+ * each other. */
 #include "base/half.h"
 #include "cuda_lib.h"
 #include "plain_mass.h"
@@ -145,11 +146,95 @@ static void what_rows_read_is_the_reference_s(void **state)
     }
 }
 
+/* ---- Attention of scattered rows ---- */
+
+enum { GROUP = 7, N_WIDE = GROUP * N_KV_HEAD, N_LAST = 20, FIRST_AT = 12 };
+
+/* N_LAST rows of the last page behind joined ones, in runs of `each` rows. */
+struct last_rows {
+    struct attn_run run[N_LAST];
+    uint32_t n_run;
+};
+
+static void cut_rows(struct last_rows *x, const struct attn_run *all, uint32_t each)
+{
+    x->n_run = 0;
+    for (uint32_t row = 0; row < N_LAST; row += each) {
+        struct attn_run run = *all;
+        run.row0 = row;
+        run.n_row = N_LAST - row < each ? N_LAST - row : each;
+        run.pos0 = all->pos0 + row;
+        run.joins = row > 0;
+        x->run[x->n_run++] = run;
+    }
+}
+
+/* A block has no more rows of a page than a run needs: what they are does not depend on it. */
+static void scattered_rows_are_as_those_beside_each_other(void **state)
+{
+    (void)state;
+    static struct question w;
+    static float out[N_LAST * N_WIDE * 64], want[N_LAST * N_WIDE * 64];
+    const struct page_geom g = geom_of(SAC_KV_F16, 64);
+    const size_t width = (size_t)N_WIDE * g.head_dim;
+    uint8_t *pages = make_pages(&g, N_PAGE * N_KV_HEAD);
+    uint8_t *tail = mem_calloc(N_KV_HEAD, g.tail_bytes);
+    float *q = mem_calloc(N_LAST, width * sizeof *q);
+    uint64_t seed = 9;
+    make_question(&w, &g);
+    for (size_t i = 0; i < N_LAST * width; i++) q[i] = random_gauss(&seed);
+    for (uint32_t h = 0; h < N_KV_HEAD; h++)
+        page_unseal(&g, tail + h * g.tail_bytes, pages + h * g.bytes, PAGE_TOK);
+    const struct attn_run all = {.n_row = N_LAST,
+                                 .pos0 = (N_PAGE - 1) * PAGE_TOK + FIRST_AT,
+                                 .kind = ROW_PROMPT,
+                                 .table_stride = STRIDE,
+                                 .frame = put(w.frame, sizeof w.frame),
+                                 .own0 = put(tail, N_KV_HEAD * g.tail_bytes),
+                                 .segment = w.segment,
+                                 .n_segment = 2};
+    const size_t scratch = api->attn_scratch(1, &g, N_WIDE, N_LAST, N_PAGE * PAGE_TOK);
+    struct op_attn op = {.geom = &g,
+                         .frames.base = put(pages, (size_t)N_PAGE * N_KV_HEAD * g.bytes),
+                         .n_head = N_WIDE,
+                         .q = put(q, N_LAST * width * sizeof *q),
+                         .q_stride = width,
+                         .out = put(out, N_LAST * width * sizeof *out),
+                         .out_stride = width,
+                         .rope = {.n_rot = g.head_dim},
+                         .scale = 0.1f,
+                         .scratch_bytes = scratch};
+    float *room = mem_calloc(1, scratch + 1);
+    op.scratch = put(room, scratch + 1);
+    static const uint32_t each_of[] = {N_LAST, 7, 1};
+    for (int i = 0; i < 3; i++) {
+        const uint32_t each = each_of[i];
+        struct last_rows x;
+        memset(out, 0xff, sizeof out); /* no numbers, where nothing is written */
+        api->up(device, op.out, out, N_LAST * width * sizeof *out);
+        cut_rows(&x, &all, each);
+        op.run = x.run;
+        op.n_run = x.n_run;
+        api->attn(device, &op);
+        get(out, op.out, N_LAST * width * sizeof *out);
+        if (each == N_LAST) memcpy(want, out, N_LAST * width * sizeof *out);
+        for (size_t j = 0; j < N_LAST * width; j++)
+            if (!(out[j] == want[j]))
+                fail_msg("runs of %u rows: %g, not %g", each, (double)out[j], (double)want[j]);
+    }
+    give_all();
+    mem_free(room);
+    mem_free(pages);
+    mem_free(tail);
+    mem_free(q);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pages_are_opened_bit_for_bit),
         cmocka_unit_test(what_rows_read_is_the_reference_s),
+        cmocka_unit_test(scattered_rows_are_as_those_beside_each_other),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);
 }

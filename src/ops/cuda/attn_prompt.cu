@@ -44,6 +44,7 @@ struct prompt_job {        /* a run */
     uint32_t n_segment, row0, n_row, pos0;
     uint32_t tile_tok, n_lane;               /* of the plan: lists of a tile */
     uint32_t n_page, n_head;                 /* pages and heads of a block */
+    uint32_t slot_bits, at0; /* log2 of a page's rows that it takes of a head, from this one on */
     uint32_t n_kv_head, group, n_block_head; /* blocks of a KV head */
     uint32_t block0, n_block; /* first block of positions, n_page pages each, and how many */
     uint32_t n_piece, part0;  /* of a list at most; where sums of pieces begin: [block][n_piece] */
@@ -117,6 +118,20 @@ template <int F, int D> struct prompt_warp {
     float max[prompt_size<F, D>::m][2], sum[prompt_size<F, D>::m][2]; /* of rows g, g + 8 */
     uint32_t poison; /* bit 2 m + i: the row has seen a value that is not finite */
 };
+
+/* A block has `slot` rows of each of its heads and pages: where row `row` of it stands, and of which
+ * of its heads it is. */
+__device__ __forceinline__ uint32_t slot_pos(const struct prompt_block &b, uint32_t row)
+{
+    const struct prompt_job &job = *b.job;
+    const uint32_t page = b.page0 + (row >> job.slot_bits) % job.n_page;
+    return page * PAGE_TOK + job.at0 + (row & ((1u << job.slot_bits) - 1));
+}
+
+__device__ __forceinline__ uint32_t slot_head(const struct prompt_block &b, uint32_t row)
+{
+    return (row >> b.job->slot_bits) / b.job->n_page;
+}
 
 /* What this thread has stored is for matrix instructions behind the next barrier. */
 __device__ __forceinline__ void publish(void)
@@ -306,9 +321,8 @@ __device__ void put_query(uint8_t *smem, const struct prompt_block &b, uint32_t 
     const struct prompt_job &job = *b.job;
     const struct segment_view *s = segment < job.n_segment ? &job.segment[segment] : NULL;
     for (uint32_t i = threadIdx.x; i < size::rows * (D / 8); i += prompt_warps<D>::threads) {
-        const uint32_t row = i / (D / 8), piece = i % (D / 8), pair = row / PAGE_TOK;
-        const uint32_t pos = (b.page0 + pair % job.n_page) * PAGE_TOK + row % PAGE_TOK;
-        const uint32_t head = pair / job.n_page;
+        const uint32_t row = i / (D / 8), piece = i % (D / 8);
+        const uint32_t pos = slot_pos(b, row), head = slot_head(b, row);
         float x[8] = {};
         if (head < b.n_head && pos >= job.pos0 && pos - job.pos0 < job.n_row) {
             const float *q = b.call->q + (job.row0 + pos - job.pos0) * b.call->q_stride +
@@ -551,8 +565,7 @@ __device__ __forceinline__ bool seen_by_all(const struct prompt_block &b, const 
 template <int F, int D>
 __device__ __forceinline__ uint32_t row_pos(const struct prompt_block &b, int m, int i)
 {
-    const uint32_t row = warp_row<D>(m) + i * 8 + threadIdx.x % 32 / 4;
-    return (b.page0 + row / PAGE_TOK % b.job->n_page) * PAGE_TOK + row % PAGE_TOK;
+    return slot_pos(b, warp_row<D>(m) + i * 8 + threadIdx.x % 32 / 4);
 }
 
 /* Softcaps and logs of weights: products of tile m's rows become exponents. */
@@ -803,13 +816,14 @@ template <int F, int D> __device__ void put_part(const struct prompt_warp<F, D> 
         }
 }
 
-/* Whether the row of a pair is one of the run's, and which of the batch it is. */
-__device__ __forceinline__ bool row_find(const struct prompt_block &b, uint32_t pair, uint32_t pos,
+/* Whether a row of the block is one of the run's, and which of the batch it is. */
+__device__ __forceinline__ bool row_find(const struct prompt_block &b, uint32_t row,
                                          uint32_t *out_at)
 {
     const struct prompt_job &job = *b.job;
+    const uint32_t pos = slot_pos(b, row);
     *out_at = job.row0 + pos - job.pos0;
-    return pair / job.n_page < b.n_head && pos >= job.pos0 && pos - job.pos0 < job.n_row;
+    return slot_head(b, row) < b.n_head && pos >= job.pos0 && pos - job.pos0 < job.n_row;
 }
 
 template <int F, int D>
@@ -821,10 +835,11 @@ __device__ void put_rows(const struct prompt_warp<F, D> &w, const struct prompt_
     for (int m = 0; m < prompt_size<F, D>::m; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t pair = warp_row<D>(m) / PAGE_TOK, head = pair / b.job->n_page;
+            const uint32_t row = warp_row<D>(m) + i * 8 + threadIdx.x % 32 / 4;
+            const uint32_t head = slot_head(b, row);
             const float sum = row_sum(w, m, i), by = 1.0f / sum;
             uint32_t at;
-            if (!row_find(b, pair, row_pos<F, D>(b, m, i), &at)) continue;
+            if (!row_find(b, row, &at)) continue;
             float *out = c.out + at * c.out_stride + (size_t)(b.head0 + head) * D + j * 2;
 #pragma unroll
             for (int n = 0; n < D / 8; n++)
@@ -937,10 +952,9 @@ __global__ void __launch_bounds__(prompt_warps<D>::threads)
     const uint32_t first = blockIdx.z * prompt_warps<D>::threads + threadIdx.x;
     for (uint32_t i = first; i < rows * (D / 4) && n_piece > 1;
          i += MERGE_BLOCKS * prompt_warps<D>::threads) {
-        const uint32_t row = i / (D / 4), c = i % (D / 4) * 4, pair = row / PAGE_TOK;
-        const uint32_t pos = (b.page0 + pair % job.n_page) * PAGE_TOK + row % PAGE_TOK;
+        const uint32_t row = i / (D / 4), c = i % (D / 4) * 4;
         uint32_t at;
-        if (!row_find(b, pair, pos, &at)) continue;
+        if (!row_find(b, row, &at)) continue;
         float most = -CUDART_INF_F, sum = 0, v[4] = {};
         for (uint32_t p = 0; p < n_piece; p++)
             most = fmaxf(most, part_of<D>(parts, job, x, p)[rows * D + row]);
@@ -951,7 +965,7 @@ __global__ void __launch_bounds__(prompt_warps<D>::threads)
             sum += part[rows * (D + 1) + row] * by;
             v[0] += add.x * by, v[1] += add.y * by, v[2] += add.z * by, v[3] += add.w * by;
         }
-        const uint32_t head = b.head0 + pair / job.n_page;
+        const uint32_t head = b.head0 + slot_head(b, row);
         const float by = 1.0f / sum;
         *(float4 *)(call.out + at * call.out_stride + (size_t)head * D + c) =
             make_float4(v[0] * by, v[1] * by, v[2] * by, v[3] * by);
@@ -981,15 +995,31 @@ static size_t part_bytes(uint32_t head_dim)
     return (size_t)pairs_of(head_dim) * PAGE_TOK * (head_dim + 2) * sizeof(float);
 }
 
+/* Rows that meet turned keys are often scattered over a text, few of a page: a block has one page of
+ * them, whatever its place, and of a page no more rows than the run needs. Tiles of keys follow from
+ * the page alone, so what a row gets does not depend on that. */
+static void job_scatter(struct prompt_job *j, const struct attn_plan *plan, uint32_t pairs)
+{
+    const uint32_t most = plan && plan->by_head ? 1 : j->group, first = j->pos0 % PAGE_TOK;
+    uint32_t slot = PAGE_TOK;
+    while (slot / 2 >= j->n_row && first + j->n_row <= PAGE_TOK) slot /= 2, j->slot_bits--;
+    j->at0 = first < PAGE_TOK - slot ? first : PAGE_TOK - slot;
+    j->n_page = j->n_head = 1;
+    while (j->n_head < most && j->n_head < pairs * (PAGE_TOK / slot)) j->n_head *= 2;
+}
+
 /* Pages and heads that a block of so many pairs takes. */
 static void job_shape(struct prompt_job *j, const struct attn_plan *plan, uint32_t pairs)
 {
     const uint32_t most = plan && plan->by_head ? 1 : j->group;
+    j->slot_bits = 5;
+    j->at0 = 0;
     j->n_head = 1;
     while (j->n_head < most && j->n_head < pairs) j->n_head *= 2;
     while (j->pos0 >= FAR_TOK && most % j->n_head != 0) j->n_head /= 2;
     j->n_page = pairs / j->n_head;
     while (plan && plan->tile_tok % (j->n_page * PAGE_TOK) != 0) j->n_page /= 2;
+    if (j->n_segment > 0) job_scatter(j, plan, pairs);
     j->n_block_head = (j->group + j->n_head - 1) / j->n_head;
     j->block0 = j->pos0 / PAGE_TOK / j->n_page;
     j->n_block = (j->pos0 + j->n_row - 1) / PAGE_TOK / j->n_page - j->block0 + 1;
