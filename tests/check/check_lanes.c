@@ -14,7 +14,7 @@
 enum {
     N_LANE = 3,
     N_PAGE = 67,
-    N_VISIT = 400, /* rounds of all kinds */
+    N_VISIT = 1100, /* rounds of all kinds, and more than are put in order at once */
     N_TOK = N_PAGE * PAGE_TOK,
     DIM = 64,
     GROUP = 3,
@@ -560,6 +560,7 @@ static void shares_are_the_same(void **state)
         away.at.share = put(share, sizeof share);
         away.at.e = put(e, sizeof e);
         away.sum = put(sum, sizeof sum);
+        away.lse = put(lse, sizeof lse);
         away.result = put(&after, sizeof after);
         ref.lanes.shares(NULL, &ref, &op, 1);
         assert_int_equal(api->lane_shares(device, &away, 1), SAC_OK);

@@ -7,7 +7,6 @@
 #define WARPS       8u
 #define THREADS     1024u
 #define FEW         256u
-#define SHARE_WARPS 16u
 #define SHARE_PAGES 16u /* of a piece */
 #define SHARE_BUSY  4u  /* blocks of a multiprocessor with whom warps have several pages each */
 #define HEADS       8u  /* whose logits are made together */
@@ -15,6 +14,11 @@
 static sac_status refuse_turned(struct cuda_device *d)
 {
     return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing among keys that wait for a turned query");
+}
+
+static __host__ __device__ inline uint32_t share_pieces(uint32_t n_page)
+{
+    return (n_page + SHARE_PAGES - 1) / SHARE_PAGES;
 }
 
 static uint32_t larger(uint32_t a, uint32_t b)
@@ -209,12 +213,28 @@ static __device__ __forceinline__ struct exp_sum share_page_sum(const float x[4]
     return all;
 }
 
+/* The logs of the sums of a lane's exponentials, from those of its pieces; a warp takes a head. */
+static __device__ void share_totals(const struct op_lane_shares &of, uint32_t n_piece)
+{
+    const uint32_t lane = threadIdx.x % 32, n_warp = blockDim.x / 32;
+    for (uint32_t g = threadIdx.x / 32; g < of.at.group; g += n_warp) {
+        struct exp_sum s = exp_sum_none();
+        for (uint32_t i = lane; i < n_piece; i += 32)
+            s = exp_sum_add(s, exp_sum_of(__ldcg(&of.sum[i * of.at.group + g])));
+        s = warp_exp_sum(s);
+        if (lane > 0) continue;
+        of.lse[g] = s.max + logf(s.sum);
+        if (!isfinite(s.sum)) atomicOr(&of.result->n_bad, 1u);
+    }
+}
+
 /* Logits of a piece's tokens, and for each head the log of the sum of their exponentials: NaN if
- * one is not finite. Blocks of all lanes have the same piece at the same time, so that sequences
- * which share pages find them in the cache. Sums do not tell how many warps there were. */
+ * one is not finite; the last block of a lane adds these up. Blocks of all lanes have the same
+ * piece at the same time, so that sequences which share pages find them in the cache. Sums do not
+ * tell how many warps there were. */
 template <uint32_t D>
 static __global__ void __launch_bounds__(D > 128 ? 256 : 512)
-    share_logits_kernel(const struct op_lane_shares *list)
+    share_logits_kernel(const struct op_lane_shares *list, uint32_t *tally)
 {
     kernel_begin();
     __shared__ struct exp_sum room[HEADS][SHARE_PAGES];
@@ -250,37 +270,30 @@ static __global__ void __launch_bounds__(D > 128 ? 256 : 512)
             if (lane == 0) of.sum[blockIdx.y * op.group + g0 + g] = s.max + logf(s.sum);
         }
     }
+    const uint32_t n_piece = share_pieces(op.n_page);
+    if (block_is_last(tally + blockIdx.x, n_piece)) share_totals(of, n_piece);
 }
 
-/* Shares of a piece's tokens, from the sums of all pieces, which a warp adds up for a head. */
-static __global__ void __launch_bounds__(SHARE_WARPS * 32)
+/* Shares of a piece's tokens; a thread takes four. */
+static __global__ void __launch_bounds__(SHARE_PAGES *PAGE_TOK / 4)
     share_spread_kernel(const struct op_lane_shares *list)
 {
     kernel_begin();
-    __shared__ float total[OP_GROUP_MAX];
     const struct op_lane_shares &of = list[blockIdx.y];
     const struct op_share_planes &op = of.at;
-    const uint32_t lane = threadIdx.x % 32;
-    const uint32_t n_piece = (op.n_page + SHARE_PAGES - 1) / SHARE_PAGES;
-    if (blockIdx.x >= n_piece) return;
-    for (uint32_t g = threadIdx.x / 32; g < op.group; g += SHARE_WARPS) {
-        struct exp_sum s = exp_sum_none();
-        for (uint32_t i = lane; i < n_piece; i += 32)
-            s = exp_sum_add(s, exp_sum_of(of.sum[i * op.group + g]));
-        s = warp_exp_sum(s);
-        if (lane > 0) continue;
-        total[g] = s.max + logf(s.sum);
-        if (!isfinite(s.sum) && blockIdx.x == 0) atomicOr(&of.result->n_bad, 1u);
-    }
-    __syncthreads();
-    const uint32_t end = min((blockIdx.x + 1) * SHARE_PAGES, op.n_page) * PAGE_TOK;
-    for (uint32_t i = blockIdx.x * SHARE_PAGES * PAGE_TOK + threadIdx.x; i < end; i += blockDim.x) {
-        float share = 0;
+    const uint32_t n = op.n_page * PAGE_TOK, group = op.group;
+    const uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    if (i >= n) return;
+    float4 share = make_float4(0, 0, 0, 0);
 #pragma unroll 8
-        for (uint32_t g = 0; g < op.group; g++)
-            share += expf(op.e[(size_t)g * op.n_page * PAGE_TOK + i] - total[g]);
-        op.share[i] = share / (float)op.group;
+    for (uint32_t g = 0; g < group; g++) {
+        const float4 x = *(const float4 *)(op.e + (size_t)g * n + i);
+        const float lse = of.lse[g];
+        share.x += expf(x.x - lse), share.y += expf(x.y - lse);
+        share.z += expf(x.z - lse), share.w += expf(x.w - lse);
     }
+    const float by = (float)group;
+    *(float4 *)(op.share + i) = make_float4(share.x / by, share.y / by, share.z / by, share.w / by);
 }
 
 /* With few blocks all pages of one are read at the same time; with many a warp reads some, for one
@@ -293,27 +306,38 @@ static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shar
     const uint32_t n_thread = many ? 128 : head_dim > 128 ? 256 : 512;
     const dim3 grid(n, n_piece);
     switch (head_dim) {
-    case 64: return queue_launch(d, name, share_logits_kernel<64>, grid, n_thread, 0, list);
-    case 128: return queue_launch(d, name, share_logits_kernel<128>, grid, n_thread, 0, list);
-    case 256: return queue_launch(d, name, share_logits_kernel<256>, grid, n_thread, 0, list);
+    case 64:
+        return queue_launch(d, name, share_logits_kernel<64>, grid, n_thread, 0, list, d->tally);
+    case 128:
+        return queue_launch(d, name, share_logits_kernel<128>, grid, n_thread, 0, list, d->tally);
+    case 256:
+        return queue_launch(d, name, share_logits_kernel<256>, grid, n_thread, 0, list, d->tally);
     default: return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for heads of this size");
     }
 }
 
-sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n)
+static sac_status launch_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n)
 {
     uint32_t most = 0;
+    for (uint32_t i = 0; i < n; i++) most = larger(most, op[i].at.n_page);
+    const struct op_lane_shares *list = choose_stage(d, op, n);
+    if (!list || most == 0) return d->status;
+    const uint32_t n_piece = share_pieces(most);
+    TRY(launch_logits(d, list, op->at.head_dim, n_piece, n));
+    return queue_launch(d, "shares of tokens", share_spread_kernel, dim3(n_piece, n),
+                        SHARE_PAGES * PAGE_TOK / 4, 0, list);
+}
+
+sac_status cuda_lane_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n)
+{
     for (uint32_t i = 0; i < n; i++) {
         if (op[i].n_segment || op[i].at.frame_of) return refuse_turned(d);
         if (op[i].at.group > OP_GROUP_MAX)
             return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for so many heads of a KV head");
-        most = larger(most, op[i].at.n_page);
     }
-    const struct op_lane_shares *list = choose_stage(d, op, n);
-    if (!list || most == 0) return d->status;
-    TRY(launch_logits(d, list, op->at.head_dim, (most + SHARE_PAGES - 1) / SHARE_PAGES, n));
-    return queue_launch(d, "shares of tokens", share_spread_kernel,
-                        dim3((most + SHARE_PAGES - 1) / SHARE_PAGES, n), SHARE_WARPS * 32, 0, list);
+    for (uint32_t i = 0; i < n; i += TALLY)
+        TRY(launch_shares(d, op + i, n - i < TALLY ? n - i : TALLY));
+    return d->status;
 }
 
 /* ---- Votes ---- */

@@ -1,30 +1,39 @@
 /* visit.cu: pages visited in the order of their votes until enough of the attention has been seen
- * (op_lane_visit), all teams of a list in a fixed row of launches. The first puts all pages in order:
- * a page's place is the number of those before it. Then come rounds, each as long as all before it
- * together: many blocks sum up the logits of a round's pages, and the last one of a team looks at
- * all places of the round at which it could stop, side by side and in f64, so that the same pages
- * are visited as on a CPU. A team that is done has rounds of nothing.
+ * (op_lane_visit), all teams of a list in a fixed row of launches. The first puts all pages in
+ * order: a page's place is the number of those before it. Then come rounds, each as long as all
+ * before it together: many blocks sum up the logits of a round's pages, products of matrix
+ * instructions, and the last one of a team looks at all places of the round at which it could stop,
+ * side by side and in f64, so that the same pages are visited as on a CPU. A team that is done has
+ * rounds of nothing.
  *
  * Attention reads what is marked afterwards, by lists: a visit reads keys alone, which are read
  * again then, and those of the last round behind the last page for nothing: at most as many as were
  * visited, or FIRST. All are told in n_line. Proofs, and keys that wait for a turned query, have no
- * kernel here. `sum` holds the sums of the page at each place, and behind them those of the own page;
- * `seen` and `guess` are of the rounds that are over; k, v, value and spare are not looked at. */
+ * kernel here. `sum` holds the sums of the page at each place, and behind them those of the own
+ * page; `seen` and `guess` are of the rounds that are over; k, v, value and spare are not looked
+ * at. */
+#include "ops/cuda/attn.cuh"
+#include "ops/cuda/block.cuh"
 #include "ops/cuda/choose.cuh"
 #include "ops/cuda/cut.cuh"
 
-#define THREADS 256u
-#define WARPS   (THREADS / 32)
-#define FIRST   64u /* pages of the first round */
-#define EACH    4u  /* places that a thread looks at */
-#define LOOKS   (32 * EACH)
+#define THREADS     256u
+#define WARPS       (THREADS / 32)
+#define FIRST       128u  /* pages of the first round */
+#define TEAM_BLOCKS 8u    /* of a multiprocessor that all teams of a round have together, or more */
+#define ORDER_PAGES 64u   /* that a block puts in order */
+#define ORDER_KEYS  1024u /* that are looked at together */
+#define EACH        4u    /* places that a thread looks at */
+#define LOOKS       (32 * EACH)
+
+static_assert(ORDER_KEYS % ORDER_PAGES == 0, "the pages of a block are looked at together");
 
 /* ---- Order ---- */
 
 static __device__ void begin_lane(const struct op_lane_visit &op)
 {
     struct op_visited *s = op.state;
-    for (uint32_t g = threadIdx.x; g < op.group; g += THREADS) s->guess[g] = INFINITY;
+    for (uint32_t g = threadIdx.x; g < op.group; g += blockDim.x) s->guess[g] = INFINITY;
     if (threadIdx.x > 0) return;
     s->at = s->tally = s->done = 0;
     s->bad_from = op.result->n_bad ? 0 : UINT32_MAX;
@@ -40,63 +49,210 @@ static __device__ inline uint32_t team_key(const struct op_lane_visit *op, uint3
     return cut_key(sum);
 }
 
-/* Pages at the ends come first, then those of the highest votes, then of the lowest numbers. */
-static __global__ void __launch_bounds__(THREADS) order_kernel(const struct op_lane_visit *list)
+/* How many of keys [from, end), multiples of 4, are not below `least`. */
+static __device__ inline uint32_t count_keys(const uint32_t *key, uint32_t from, uint32_t end,
+                                             uint32_t least)
+{
+    uint32_t n = 0;
+#pragma unroll 4
+    for (uint32_t i = from; i < end; i += 4) {
+        const uint4 k = *(const uint4 *)(key + i);
+        n += (k.x >= least) + (k.y >= least) + (k.z >= least) + (k.w >= least);
+    }
+    return n;
+}
+
+/* Pages at the ends come first, then those of the highest votes, then of the lowest numbers. A
+ * thread has a page; of the keys that are looked at together those of pages before its block count
+ * if they are alike, and those behind it do not. */
+static __global__ void __launch_bounds__(ORDER_PAGES) order_kernel(const struct op_lane_visit *list)
 {
     kernel_begin();
-    __shared__ uint32_t key[THREADS];
+    __shared__ __align__(16) uint32_t key[ORDER_KEYS];
     const struct op_lane_visit *op = list + blockIdx.y;
     if (blockIdx.x == 0) begin_lane(*op);
     if (op->n_member == 0) return; /* of the team before */
-    const uint32_t p = blockIdx.x * THREADS + threadIdx.x, n_end = op->begin + op->n_page - op->end;
-    const bool open = p >= op->begin && p < op->end;
-    const uint32_t mine = open ? team_key(op, p) : 0;
+    const uint32_t n = op->end - op->begin, n_end = op->begin + op->n_page - op->end;
+    const uint32_t begin = blockIdx.x * ORDER_PAGES, i = begin + threadIdx.x;
+    if (blockIdx.x == 0)
+        for (uint32_t p = threadIdx.x; p < n_end; p += ORDER_PAGES)
+            op->order[p] = p < op->begin ? p : p + n;
+    if (begin >= n) return;
+    const uint32_t mine = i < n ? team_key(op, op->begin + i) : 0;
     uint32_t rank = n_end;
-    for (uint32_t first = op->begin; first < op->end; first += THREADS) {
-        const uint32_t n = min(THREADS, op->end - first);
+    for (uint32_t first = 0; first < n; first += ORDER_KEYS) {
         __syncthreads();
-        if (threadIdx.x < n) key[threadIdx.x] = team_key(op, first + threadIdx.x);
+        for (uint32_t k = threadIdx.x; k < ORDER_KEYS; k += ORDER_PAGES)
+            key[k] = first + k < n ? team_key(op, op->begin + first + k) : 0;
         __syncthreads();
-        for (uint32_t i = 0; open && i < n; i++)
-            rank += key[i] > mine || (key[i] == mine && first + i < p);
+        const uint32_t end = min(n - first, ORDER_KEYS);
+        const uint32_t own = min(max(begin, first) - first, end);
+        const uint32_t behind = begin < first ? 0 : min(own + ORDER_PAGES, end);
+        rank += count_keys(key, 0, own, mine) + count_keys(key, behind, end, mine + 1);
+        for (uint32_t k = own; k < behind; k++)
+            rank += key[k] > mine || (key[k] == mine && first + k < i);
     }
-    if (open)
-        op->order[rank] = p;
-    else if (p < op->n_page)
-        op->order[p < op->begin ? p : op->begin + p - op->end] = p;
+    if (i < n) op->order[rank] = op->begin + i;
 }
 
 /* ---- Sums ---- */
 
-/* ln of the sum of exp over the lanes' logits; NaN if one of them is not finite. */
-static __device__ inline float warp_log_sum(float x, bool is_token)
+/* Rows of A of four channels: heads' queries as halves, and what that leaves. */
+template <int H> static __device__ __forceinline__ void query_rows(uint32_t a[4], const float w[4])
 {
-    const bool bad = __any_sync(~0u, is_token && !isfinite(x));
-    float most = is_token ? x : -INFINITY;
-    for (int i = 16; i > 0; i /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
-    float sum = is_token ? expf(x - most) : 0.0f;
-    for (int i = 16; i > 0; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
-    return bad ? NAN : most + logf(sum);
+    a[0] = half_pack<H>(w[0], w[1]);
+    a[1] = half_rest<H>(w[0], w[1], a[0]);
+    a[2] = half_pack<H>(w[2], w[3]);
+    a[3] = half_rest<H>(w[2], w[3], a[2]);
 }
 
-/* Those of a page's first n_tok tokens for each query head, by a warp; a lane takes a token. Returns
- * whether they are finite. */
-static __device__ bool sum_page(float *out, const struct op_lane_visit &op,
-                                const struct page_geom &g, const uint8_t *page, uint32_t n_tok)
+/* Channels c .. c + 3 of a head's query; nothing behind the group. */
+template <uint32_t D>
+static __device__ __forceinline__ void query_load(float w[4], const struct op_lane_visit &op,
+                                                  uint32_t head, uint32_t c)
 {
-    const uint32_t t = threadIdx.x % 32;
-    const struct choose_query of = {op.q, op.group, op.scale, op.softcap};
+    const float4 none = make_float4(0, 0, 0, 0);
+    const float4 v = head < op.group ? *(const float4 *)(op.q + head * D + c) : none;
+    w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
+}
+
+/* Products of eight heads' queries and the keys of a page, by a warp: of head lane / 4, tokens
+ * 8 i + 2 (lane % 4) and the one behind it. Lane j of four takes 8 channels of each 32 of a row, so
+ * that it reads 16 bytes at once. */
+template <int H, uint32_t D>
+static __device__ __forceinline__ void dot_rows(float x[4][2], const struct op_lane_visit &op,
+                                                const uint8_t *rows, uint32_t g0)
+{
+    constexpr uint32_t n_tile = D > 128 ? 1 : 2; /* whose keys are under way together */
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
+#pragma unroll
+    for (uint32_t first = 0; first < 4; first += n_tile) {
+        float c[n_tile][4] = {};
+        uint4 key[n_tile][D / 32];
+#pragma unroll
+        for (uint32_t i = 0; i < n_tile; i++)
+#pragma unroll
+            for (uint32_t b = 0; b < D / 32; b++)
+                key[i][b] =
+                    *(const uint4 *)(rows + ((first + i) * 8 + g) * (D * 2) + b * 64 + j * 16);
+#pragma unroll
+        for (uint32_t b = 0; b < D / 32; b++)
+#pragma unroll
+            for (uint32_t half = 0; half < 2; half++) {
+                float w[4];
+                uint32_t a[4];
+                query_load<D>(w, op, g0 + g, b * 32 + j * 8 + half * 4);
+                query_rows<H>(a, w);
+#pragma unroll
+                for (uint32_t i = 0; i < n_tile; i++)
+                    mma_16816<H>(c[i], a, half ? key[i][b].z : key[i][b].x,
+                                 half ? key[i][b].w : key[i][b].y);
+            }
+#pragma unroll
+        for (uint32_t i = 0; i < n_tile; i++)
+            x[first + i][0] = c[i][0] + c[i][2], x[first + i][1] = c[i][1] + c[i][3];
+    }
+}
+
+/* The same of a q8 page: codes are exact as halves, and steps are multiplied into the queries. Lane
+ * j takes the bytes of its D / 64 words of a plane, which have channels of all quarters. */
+template <uint32_t D>
+static __device__ __forceinline__ void dot_codes(float x[4][2], const struct op_lane_visit &op,
+                                                 const uint8_t *page, uint32_t g0)
+{
+    using at = page_at<FORM_Q8, (int)D>;
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
+    float c[4][4] = {}, base = 0;
+#pragma unroll
+    for (uint32_t u = 0; u < D / 64; u++) {
+        const uint32_t byte = j * (D / 16) + u * 4;
+        uint32_t hi[4], mid[4], low[4][2];
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint8_t *row = page + at::k_low + (i * 8 + g) * (D * 3 / 4) + byte;
+            hi[i] = *(const uint32_t *)(page + at::k_hi2 + (i * 8 + g) * (D / 4) + byte);
+            mid[i] = *(const uint32_t *)row;
+            low[i][0] = *(const uint32_t *)(row + D / 4);
+            low[i][1] = *(const uint32_t *)(row + D / 2);
+        }
+#pragma unroll
+        for (uint32_t s = 0; s < 4; s++) {
+            const uint32_t channel = s * (D / 4) + byte;
+            const uint2 lo = *(const uint2 *)(page + at::k_min + channel * 2);
+            const uint2 by = *(const uint2 *)(page + at::k_step + channel * 2);
+            const float2 lo01 = half_unpack<HALF_F16>(lo.x), lo23 = half_unpack<HALF_F16>(lo.y);
+            const float2 by01 = half_unpack<HALF_F16>(by.x), by23 = half_unpack<HALF_F16>(by.y);
+            float w[4];
+            uint32_t a[4];
+            query_load<D>(w, op, g0 + g, channel);
+            base += w[0] * lo01.x + w[1] * lo01.y + w[2] * lo23.x + w[3] * lo23.y;
+            w[0] *= by01.x, w[1] *= by01.y, w[2] *= by23.x, w[3] *= by23.y;
+            query_rows<HALF_F16>(a, w);
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                const uint32_t codes = q8_codes(hi[i], mid[i], low[i][s % 2], (int)s);
+                mma_16816<HALF_F16>(c[i], a, q8_pair(codes, 0), q8_pair(codes, 2));
+            }
+        }
+    }
+    base += __shfl_xor_sync(~0u, base, 1);
+    base += __shfl_xor_sync(~0u, base, 2);
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+        x[i][0] = base + (c[i][0] + c[i][2]), x[i][1] = base + (c[i][1] + c[i][3]);
+}
+
+/* ln of the sum of exp over the first n_tok of a page's logits, of head lane / 4; NaN if one of
+ * them is not finite. */
+static __device__ inline float page_log_sum(const float x[4][2], uint32_t n_tok)
+{
+    const uint32_t j = threadIdx.x % 4;
+    float most = -INFINITY, sum = 0;
+    bool bad = false;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+        const bool is = i / 2 * 8 + j * 2 + i % 2 < n_tok;
+        bad = bad || (is && !isfinite(x[i / 2][i % 2]));
+        if (is) most = fmaxf(most, x[i / 2][i % 2]);
+    }
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+        if (i / 2 * 8 + j * 2 + i % 2 < n_tok) sum += expf(x[i / 2][i % 2] - most);
+    if (bad) sum = NAN;
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    return most + logf(sum);
+}
+
+static __device__ inline float visit_logit(const struct op_lane_visit &op, float dot)
+{
+    const float x = dot * op.scale;
+    return op.softcap > 0 ? op.softcap * tanhf(x / op.softcap) : x;
+}
+
+/* The log sums of a page's first n_tok tokens for each query head, by a warp; `own`: of rows of 16
+ * bits. Returns whether they are finite. */
+template <int F, uint32_t D>
+static __device__ bool sum_page(float *out, const struct op_lane_visit &op, const uint8_t *page,
+                                bool own, uint32_t n_tok)
+{
+    constexpr int H = F == FORM_BF16 ? HALF_BF16 : HALF_F16;
+    const uint32_t lane = threadIdx.x % 32;
     bool finite = true;
     for (uint32_t g0 = 0; g0 < op.group; g0 += CHOOSE_HEADS) {
-        float x[CHOOSE_HEADS] = {};
-        if (t < n_tok) choose_logits(x, of, g, page, t, g0);
+        float x[4][2];
+        if (F == FORM_Q8 && !own)
+            dot_codes<D>(x, op, page, g0);
+        else
+            dot_rows<H, D>(x, op, page, g0);
 #pragma unroll
-        for (uint32_t i = 0; i < CHOOSE_HEADS; i++) {
-            if (g0 + i >= op.group) continue;
-            const float sum = warp_log_sum(x[i], t < n_tok);
-            if (t == 0) out[g0 + i] = sum;
-            finite = finite && isfinite(sum);
-        }
+        for (uint32_t i = 0; i < 8; i++) x[i / 2][i % 2] = visit_logit(op, x[i / 2][i % 2]);
+        const float sum = page_log_sum(x, n_tok);
+        const bool is_head = g0 + lane / 4 < op.group;
+        if (is_head && lane % 4 == 0) out[g0 + lane / 4] = sum;
+        finite = finite && !__any_sync(~0u, is_head && !isfinite(sum));
     }
     return finite;
 }
@@ -106,29 +262,28 @@ struct visit_round {
     uint32_t from, end;
 };
 
-static __device__ void sum_one(const struct op_lane_visit &lane, const struct page_geom &g,
-                               const uint32_t *order, uint32_t place)
+template <int F, uint32_t D>
+static __device__ void sum_one(const struct op_lane_visit &lane, const uint32_t *order,
+                               uint32_t place)
 {
-    struct page_geom tail = g; /* an own page is rows of 16 bits */
-    tail.k = 0;
-    if (g.type_k == SAC_KV_Q8) tail.type_k = SAC_KV_F16;
+    using at = page_at<F, (int)D>;
     float *out = lane.sum + (size_t)place * lane.group;
     const bool own = place == lane.n_page;
     const uint8_t *page =
-        own ? lane.own : place_page(lane.frames, lane.page[order[place]], g.bytes);
-    if (sum_page(out, lane, own ? tail : g, page, own ? lane.n_own : PAGE_TOK)) return;
+        own ? lane.own : place_page(lane.frames, lane.page[order[place]], at::bytes);
+    if (sum_page<F, D>(out, lane, page, own, own ? lane.n_own : PAGE_TOK)) return;
     if (threadIdx.x % 32 == 0) atomicMin(&lane.state->bad_from, own ? 0 : place + 1);
 }
 
 /* A warp takes one page of one lane at a time. */
-static __device__ void sum_round(const struct op_lane_visit *op, const struct page_geom &g,
-                                 const struct visit_round &r)
+template <int F, uint32_t D>
+static __device__ void sum_round(const struct op_lane_visit *op, const struct visit_round &r)
 {
     const uint32_t n_own = r.from == 0, n = r.end - r.from + n_own;
     for (uint32_t i = blockIdx.x * WARPS + threadIdx.x / 32; i < n * op->n_member;
          i += gridDim.x * WARPS) {
         const uint32_t k = i % n;
-        sum_one(op[i / n], g, op->order, k < n_own ? op->n_page : r.from + k - n_own);
+        sum_one<F, D>(op[i / n], op->order, k < n_own ? op->n_page : r.from + k - n_own);
     }
 }
 
@@ -162,7 +317,8 @@ static __device__ inline double warp_least_before(double x)
     return t == 0 ? INFINITY : before;
 }
 
-/* exp(guess) by the pages since the look before, which are n_end places behind the first at least. */
+/* exp(guess) by the pages since the look before, which are n_end places behind the first at least.
+ */
 static __device__ inline double mean_of_last(const struct op_lane_visit &lane, uint32_t g,
                                              uint32_t place, uint32_t n_end, double most)
 {
@@ -182,7 +338,7 @@ static __device__ void look_head(struct visit_shares *to, const struct op_lane_v
     const uint32_t t = threadIdx.x % 32, at = first + t * EACH, bad_from = s->bad_from;
     const double own = (double)lane.sum[(size_t)lane.n_page * lane.group + g];
     const double seen = first == 0 ? own : s->seen[g], guess = s->guess[g];
-    double x[EACH], most = seen, sum = 0, low = INFINITY;
+    double x[EACH], e[EACH], most = seen, sum = 0, low = INFINITY;
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++) {
         const bool is = at + i < end;
@@ -192,16 +348,16 @@ static __device__ void look_head(struct visit_shares *to, const struct op_lane_v
     }
     for (int i = 16; i > 0; i /= 2) most = fmax(most, __shfl_xor_sync(~0u, most, i));
 #pragma unroll
-    for (uint32_t i = 0; i < EACH; i++) sum += exp(x[i] - most);
+    for (uint32_t i = 0; i < EACH; i++) sum += e[i] = (double)expf((float)(x[i] - most));
     double all = exp(seen - most) + warp_before(sum), least = fmin(guess, warp_least_before(low));
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++) {
         const uint32_t place = at + i;
         if (place >= end) continue;
-        all += exp(x[i] - most);
+        all += e[i];
         if (place >= n_end) least = fmin(least, x[i]);
         if (place + 1 >= bad_from) continue;
-        const double page = !lane.by_last    ? exp(least - most)
+        const double page = !lane.by_last    ? (double)expf((float)(least - most))
                             : place >= n_end ? mean_of_last(lane, g, place, n_end, most)
                                              : INFINITY;
         const double share = 1 / (1 + (lane.n_page - place - 1) * page / all);
@@ -223,8 +379,7 @@ static __device__ bool has_enough(const struct op_lane_visit *op, const double (
     if (n_seen < n_end || (n_seen - n_end) % op->step > 0) return false;
     uint32_t n = 0;
     double all = 0, low = 1;
-    for (uint32_t m = 0; m < op->n_member; m++)
-        n += op[m].state->bad_from > n_seen ? op->group : 0;
+    for (uint32_t m = 0; m < op->n_member; m++) n += op[m].state->bad_from > n_seen ? op->group : 0;
     for (uint32_t w = 0; w < WARPS; w++) {
         all += sum[w][i];
         low = fmin(low, least[w][i]);
@@ -232,8 +387,8 @@ static __device__ bool has_enough(const struct op_lane_visit *op, const double (
     return n == 0 || (op->by_mean ? all / n : low) > op->mass;
 }
 
-/* Looks after every visit of the round; returns how many pages are visited then, and whether that is
- * enough. */
+/* Looks after every visit of the round; returns how many pages are visited then, and whether that
+ * is enough. */
 static __device__ uint32_t look_round(const struct op_lane_visit *op, const struct visit_round &r,
                                       bool *done)
 {
@@ -255,8 +410,7 @@ static __device__ uint32_t look_round(const struct op_lane_visit *op, const stru
         }
         __syncthreads();
         const uint32_t place = first + threadIdx.x;
-        if (threadIdx.x < LOOKS && place < r.end &&
-            has_enough(op, sum, least, threadIdx.x, place))
+        if (threadIdx.x < LOOKS && place < r.end && has_enough(op, sum, least, threadIdx.x, place))
             atomicMin(&stop, place + 1);
         __syncthreads();
         if (stop != UINT32_MAX) break;
@@ -288,6 +442,7 @@ static __device__ void end_round(const struct op_lane_visit *op, const struct pa
     op->state->done = done;
 }
 
+template <int F, uint32_t D>
 static __global__ void __launch_bounds__(THREADS)
     round_kernel(const struct page_geom geom, const struct op_lane_visit *list, uint32_t from,
                  uint32_t end)
@@ -296,38 +451,68 @@ static __global__ void __launch_bounds__(THREADS)
     const struct op_lane_visit *op = list + blockIdx.y;
     if (op->n_member == 0 || op->state->done) return;
     const struct visit_round r = {min(from, op->n_page), min(end, op->n_page)};
-    sum_round(op, geom, r);
+    sum_round<F, D>(op, r);
     if (!block_is_last(&op->state->tally, gridDim.x)) return;
     bool done;
     const uint32_t at = look_round(op, r, &done);
     end_round(op, geom, r, at, done);
 }
 
-/* Blocks of a team: enough for one page a warp, up to those that a GPU has at once. */
-static uint32_t count_blocks(uint32_t n_page, uint32_t n_member)
+/* Blocks of a team: enough for one page a warp, up to its share of those that a GPU has at once. */
+static uint32_t count_blocks(const struct cuda_device *d, uint32_t n_page, uint32_t n_member,
+                             uint32_t n_team)
 {
-    const uint32_t n = (n_page * n_member + WARPS) / WARPS;
-    return n < 256 ? n : 256;
+    const uint32_t n = (n_page * n_member + WARPS) / WARPS,
+                   most = TEAM_BLOCKS * d->n_sm / n_team + 1;
+    return n < most ? n : most;
+}
+
+struct visit_launch {
+    const struct page_geom *geom;
+    const struct op_lane_visit *list;
+    uint32_t n, n_page, n_member;
+};
+
+template <int F, uint32_t D>
+static void launch_rounds(struct cuda_device *d, const struct visit_launch *l)
+{
+    for (uint32_t from = 0, end = FIRST; from < l->n_page; from = end, end *= 2)
+        queue_launch(d, "visits of pages", round_kernel<F, D>,
+                     dim3(count_blocks(d, end - from, l->n_member, l->n), l->n), THREADS, 0,
+                     *l->geom, l->list, from, end);
+}
+
+template <int F> static sac_status launch_form(struct cuda_device *d, const struct visit_launch *l)
+{
+    switch (l->geom->head_dim) {
+    case 64: launch_rounds<F, 64>(d, l); return d->status;
+    case 128: launch_rounds<F, 128>(d, l); return d->status;
+    case 256: launch_rounds<F, 256>(d, l); return d->status;
+    default: return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for heads of this size");
+    }
 }
 
 sac_status cuda_lane_visit(struct cuda_device *d, const struct op_lane_visit *op, uint32_t n)
 {
-    uint32_t most = 1, n_member = 1;
+    if (n == 0) return SAC_OK;
+    struct visit_launch l = {op->geom, NULL, n, 1, 1};
     for (uint32_t i = 0; i < n; i++) {
         if (op[i].n_segment || op[i].frames.of || op[i].proof)
             return device_fail(d, SAC_ERR_UNSUPPORTED,
                                "visits with proofs, or of keys that wait for a turned query");
-        most = op[i].n_page > most ? op[i].n_page : most;
-        n_member = op[i].n_member > n_member ? op[i].n_member : n_member;
+        l.n_page = op[i].n_page > l.n_page ? op[i].n_page : l.n_page;
+        l.n_member = op[i].n_member > l.n_member ? op[i].n_member : l.n_member;
     }
-    if (n > 0 && op->group > OP_GROUP_MAX)
+    if (op->group > OP_GROUP_MAX)
         return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for so many heads of a KV head");
-    const struct op_lane_visit *list = choose_stage(d, op, n);
-    if (!list || n == 0) return d->status;
-    queue_launch(d, "order of visits", order_kernel, dim3((most + THREADS - 1) / THREADS, n), THREADS,
-                 0, list);
-    for (uint32_t from = 0, end = FIRST; from < most; from = end, end *= 2)
-        queue_launch(d, "visits of pages", round_kernel, dim3(count_blocks(end - from, n_member), n),
-                     THREADS, 0, *op->geom, list, from, end);
-    return d->status;
+    l.list = choose_stage(d, op, n);
+    if (!l.list) return d->status;
+    TRY(queue_launch(d, "order of visits", order_kernel,
+                     dim3((l.n_page + ORDER_PAGES - 1) / ORDER_PAGES, n), ORDER_PAGES, 0, l.list));
+    switch (attn_form_of(op->geom)) {
+    case FORM_F16: return launch_form<FORM_F16>(d, &l);
+    case FORM_BF16: return launch_form<FORM_BF16>(d, &l);
+    case FORM_Q8: return launch_form<FORM_Q8>(d, &l);
+    default: return device_fail(d, SAC_ERR_UNSUPPORTED, "visits: K and V of different types");
+    }
 }
