@@ -24,6 +24,8 @@
 #include <math.h>
 #include <string.h>
 
+#define COUNT_PIECES 8u /* of a lane, where lanes are fewer than workers */
+
 struct decode_list { /* of one run, while it is made */
     uint32_t *page, *tok;
     float *logw; /* NULL: tokens have no weights */
@@ -92,7 +94,8 @@ void decode_plan(sac_engine *e, struct arena *a)
 struct choose_call {
     sac_engine *e;
     struct reading *r;
-    bool fetches; /* who lists a lane's tokens will most likely attend to them */
+    uint32_t n_lane;
+    bool fetches; /* who lists a lane's tokens will most likely attend to them, and counts them */
 };
 
 static const struct method *run_method(const sac_engine *e, uint32_t run_i)
@@ -227,6 +230,20 @@ static uint64_t token_bytes(const struct page_lines *l, const uint32_t *tok, uin
     return bytes;
 }
 
+/* The first of n ascending tokens that lies in a page or behind it. */
+static uint32_t first_from(const uint32_t *tok, uint32_t n, uint32_t page)
+{
+    uint32_t lo = 0, hi = n;
+    while (lo < hi) {
+        const uint32_t mid = lo + (hi - lo) / 2;
+        if (tok[mid] / PAGE_TOK < page)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
 /* A lane's marks as whole pages and, behind tokens that are listed already, single tokens. */
 static void list_lane(const struct choose_call *c, const struct method_lane *lane, uint32_t item_i,
                       bool weighs)
@@ -236,14 +253,14 @@ static void list_lane(const struct choose_call *c, const struct method_lane *lan
     struct reading_lane *answer = &c->r->lane[item_i];
     const size_t max_page = e->pool.max_page;
     const uint32_t *mask = d->mask + item_i * max_page;
-    const uint32_t seq_i = e->batch.run[item_i / e->pool.geom.n_kv_head].seq_i;
     struct decode_list list = lane_list(d, item_i, max_page, weighs);
+    uint64_t bytes = 0;
     list.n_tok = answer->n_tok;
-    answer->kv_bytes = token_bytes(&e->attend.lines, list.tok, list.n_tok);
+    if (c->fetches) bytes = token_bytes(&e->attend.lines, list.tok, list.n_tok);
     for (uint32_t p = 0; p < lane->pos / PAGE_TOK; p++) {
         const uint32_t word = answer->dense ? UINT32_MAX : mask[p];
         if (word == 0 || lane->page[p] == PAGE_NONE) continue;
-        answer->kv_bytes += page_token_bytes(&e->attend.lines, word);
+        bytes += page_token_bytes(&e->attend.lines, word);
         if (word == UINT32_MAX) {
             list.page[list.n_page++] = p;
             continue;
@@ -253,15 +270,15 @@ static void list_lane(const struct choose_call *c, const struct method_lane *lan
             list.tok[list.n_tok++] = p * PAGE_TOK + (uint32_t)__builtin_ctz(left);
     }
     const uint64_t n_attended = answer->meter.bytes[METER_ATTEND];
-    if (answer->attended && n_attended > 0) answer->kv_bytes = n_attended;
+    if (answer->attended && n_attended > 0) bytes = n_attended;
     assert(list.tok || list.n_tok == 0);
     for (uint32_t i = 0; i < list.n_tok && c->fetches && !e->pool.tier; i++)
         fetch_token(&e->pool.geom,
                     page_frame(&e->pool.geom, lane->frames, lane->page[list.tok[i] / PAGE_TOK]),
                     list.tok[i] % PAGE_TOK);
-    compact_back(e, seq_i, list.page, list.n_page, list.tok, list.n_tok);
+    __atomic_fetch_add(&answer->kv_bytes, bytes, __ATOMIC_RELAXED);
     answer->n_page = list.n_page;
-    answer->n_tok = list.n_tok;
+    if (!weighs) answer->n_tok = list.n_tok;
 }
 
 static struct method_lane decode_lane(const struct choose_call *c, uint32_t item_i, uint32_t room_i)
@@ -278,6 +295,32 @@ static void list_item(void *arg, uint32_t item_i, uint32_t worker_i)
     const struct method *method = run_method(c->e, item_i / c->e->pool.geom.n_kv_head);
     const struct method_lane lane = decode_lane(c, item_i, worker_i);
     list_lane(c, &lane, item_i, method->weighs);
+}
+
+/* Counts what one of COUNT_PIECES parts of a lane's context makes attention read, by the tokens
+ * that its choice has listed. */
+static void count_piece(const struct choose_call *c, uint32_t item_i, uint32_t piece)
+{
+    const sac_engine *e = c->e;
+    const uint32_t run_i = item_i / e->pool.geom.n_kv_head;
+    const uint32_t n_page = e->batch.run[run_i].pos0 / PAGE_TOK;
+    struct reading_lane *answer = &c->r->lane[item_i];
+    if (!run_method(e, run_i)->weighs || answer->n_tok == 0) return;
+    const uint32_t *tok = lane_list(&e->decode, item_i, e->pool.max_page, true).tok;
+    const uint32_t first = first_from(tok, answer->n_tok, n_page * piece / COUNT_PIECES);
+    const uint32_t end = first_from(tok, answer->n_tok, n_page * (piece + 1) / COUNT_PIECES);
+    __atomic_fetch_add(&answer->kv_bytes, token_bytes(&e->attend.lines, tok + first, end - first),
+                       __ATOMIC_RELAXED);
+}
+
+/* The lists of all lanes, then pieces of all. */
+static void list_or_count(void *arg, uint32_t i, uint32_t worker_i)
+{
+    const struct choose_call *c = arg;
+    if (i < c->n_lane)
+        list_item(arg, i, worker_i);
+    else
+        count_piece(c, (i - c->n_lane) / COUNT_PIECES, (i - c->n_lane) % COUNT_PIECES);
 }
 
 /* One worker's choice and list of lanes that are asked together. */
@@ -343,9 +386,11 @@ static void list_run(const struct choose_call *c, uint32_t run_i)
     if (is_dense) return;
     for (size_t h = 0; h < n_kv_head; h++) {
         const struct decode_list one = lane_list(d, lane0 + h, max_page, weighs);
+        const struct reading_lane *n = &c->r->lane[lane0 + h];
+        compact_back(e, e->batch.run[run_i].seq_i, one.page, n->n_page, one.tok, n->n_tok);
         d->page_ptr[ptr0 + h] = list.n_page;
         d->tok_ptr[ptr0 + h] = list.n_tok;
-        append_list(&list, &one, &c->r->lane[lane0 + h]);
+        append_list(&list, &one, n);
     }
     d->page_ptr[ptr0 + n_kv_head] = list.n_page;
     assert(list.n_page <= n_kv_head * max_page);
@@ -365,13 +410,14 @@ static void choose_lanes(struct choose_call *c, uint32_t n_lane)
 {
     struct workers *workers = c->e->workers;
     const uint32_t n_joined = c->e->decode.n_joined;
+    c->n_lane = n_lane;
     c->fetches = n_lane / n_joined >= workers_count(workers);
     if (c->fetches) {
         workers_for(workers, n_lane / n_joined, choose_joined, c);
         return;
     }
     for (uint32_t i = 0; i < c->e->chooser[CHOOSER_DECODE].specs.n; i++) choose_spec(c, i, n_lane);
-    workers_for(workers, n_lane, list_item, c);
+    workers_for(workers, n_lane * (1 + (c->e->decode.logw ? COUNT_PIECES : 0)), list_or_count, c);
 }
 
 void decode_choose(sac_engine *e, struct reading *r)

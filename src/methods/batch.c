@@ -133,6 +133,7 @@ struct share_room {
     float *sum;
     struct op_draw_piece *piece;
     struct op_draw_state *state;
+    struct op_lane_shares *later; /* what is left for batch_draw, on the host */
 };
 
 static struct share_room share_room_of(const struct method_shape *s, void *scratch)
@@ -145,6 +146,7 @@ static struct share_room share_room_of(const struct method_shape *s, void *scrat
     r.sum = arena_take(&a, n_piece * s->group, sizeof *r.sum);
     r.piece = arena_take(&a, OP_DRAW_PIECES((size_t)s->n_ctx), sizeof *r.piece);
     r.state = arena_take(&a, 1, sizeof *r.state);
+    r.later = arena_take(&a, 1, sizeof *r.later);
     r.bytes = a.used;
     return r;
 }
@@ -155,8 +157,8 @@ size_t batch_shares_bytes(const struct method_shape *s, const void *param)
     return share_room_of(s, NULL).bytes;
 }
 
-void batch_shares(const struct method_batch *b,
-                  struct op_share_planes (*plane)(const struct method_lane *l))
+static void make_shares(const struct method_batch *b,
+                        struct op_share_planes (*plane)(const struct method_lane *l), bool later)
 {
     struct op_lane_shares *list = b->list;
     uint32_t n = 0;
@@ -176,16 +178,31 @@ void batch_shares(const struct method_batch *b,
         at.frame = r.frame;
         /* min, step and plane lie behind each other, in a page too. */
         meter_bytes(l, at.n_page * meter_lines(0, 4 * d + PAGE_TOK * d / 4));
-        list[n++] = (struct op_lane_shares){.at = at,
-                                            .segment = l->segment,
-                                            .n_segment = l->n_segment,
-                                            .rope = l->shape->rope,
-                                            .turned = r.room.qa,
-                                            .lse = r.room.lse,
-                                            .sum = r.sum,
-                                            .result = &b->result[i]};
+        list[n] = (struct op_lane_shares){.at = at,
+                                          .segment = l->segment,
+                                          .n_segment = l->n_segment,
+                                          .rope = l->shape->rope,
+                                          .turned = r.room.qa,
+                                          .lse = r.room.lse,
+                                          .sum = r.sum,
+                                          .result = &b->result[i],
+                                          .later = later};
+        if (later && !b->away) *r.later = list[n]; /* the list is the next slot's, too */
+        n++;
     }
     if (n > 0) b->ops->lanes.shares(b->workers, b->ops, list, n);
+}
+
+void batch_shares(const struct method_batch *b,
+                  struct op_share_planes (*plane)(const struct method_lane *l))
+{
+    make_shares(b, plane, false);
+}
+
+void batch_shares_to_draw(const struct method_batch *b,
+                          struct op_share_planes (*plane)(const struct method_lane *l))
+{
+    make_shares(b, plane, true);
 }
 
 void batch_sum_pages(const struct method_batch *b)
@@ -316,6 +333,7 @@ void batch_draw(const struct method_batch *b, const struct batch_ends *ends,
                                                  .logw = b->pick[i].logw},
                                           .n_more = n_tok - n_open,
                                           .most = w.most * n_tok,
+                                          .shares = b->away ? NULL : r.later,
                                           .piece = r.piece,
                                           .state = r.state,
                                           .result = &b->result[i]};

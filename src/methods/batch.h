@@ -35,6 +35,9 @@ void batch_vote(const struct method_batch *b, enum batch_item item);
  * where these lie in the side data or pages of a lane. */
 void batch_shares(const struct method_batch *b,
                   struct op_share_planes (*plane)(const struct method_lane *l));
+/* The same for batch_draw, which has to follow: only there shares are complete. */
+void batch_shares_to_draw(const struct method_batch *b,
+                          struct op_share_planes (*plane)(const struct method_lane *l));
 size_t batch_shares_bytes(const struct method_shape *s, const void *param);
 /* Of pages: the sums over their tokens, in the scores of the first query head. */
 void batch_sum_pages(const struct method_batch *b);

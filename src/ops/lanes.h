@@ -104,6 +104,9 @@ struct op_lane_shares {
     float *turned, *lse; /* rooms: [group, head_dim], [group] */
     float *sum;          /* room: [OP_LANE_PIECES(n_page)][group] */
     struct op_lane_result *result;
+    /* On the host the draw behind it makes the shares, piece by piece, when it opens them: of pages
+     * that it draws from, and of no others. */
+    bool later;
 };
 
 struct op_lane_vote {
@@ -149,7 +152,9 @@ struct op_lane_draw {
     struct op_draw at;
     uint32_t n_more;
     double most;
-    struct op_draw_piece *piece; /* rooms: [OP_DRAW_PIECES(at.n)] */
+    const struct op_lane_shares *shares; /* of the host, left for later: pieces from token PAGE_TOK
+                                            on are the draw's */
+    struct op_draw_piece *piece;         /* rooms: [OP_DRAW_PIECES(at.n)] */
     struct op_draw_state *state;
     struct op_lane_result *result;
 };

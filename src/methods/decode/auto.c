@@ -55,7 +55,7 @@ static void auto_choose(const struct method_batch *b)
     for (uint32_t i = 0; i < b->n; i++)
         if (error_of(b->lane[i].param) <= 0 || b->lane[i].layer < set->dense)
             pick_dense(&b->pick[i]);
-    batch_shares(b, plane_of);
+    batch_shares_to_draw(b, plane_of);
     batch_draw(b, &(struct batch_ends){PAGE_TOK, set->recent, BATCH_PAGE}, draw_of);
 }
 

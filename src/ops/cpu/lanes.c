@@ -229,45 +229,50 @@ static void raise_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worke
     for (; begin < end; begin++) raise_piece(arg, begin, worker_i);
 }
 
-/* The sums of all pieces, in their order. */
-static void spread_piece(void *arg, uint32_t i, uint32_t worker_i)
+/* The sums of all pieces, in their order, become those of the first. */
+static void sum_pieces(const struct op_lane_shares *op)
 {
-    const struct call *c = arg;
-    const struct op_lane_shares *op = (const struct op_lane_shares *)c->op + i / c->n_piece;
-    struct attn_range pages = share_range(op, i % c->n_piece);
-    float all[OP_GROUP_MAX];
-    (void)worker_i;
     if (op->n_segment) return;
-    assert(op->at.group <= OP_GROUP_MAX);
-    for (uint32_t g = 0; g < op->at.group; g++) {
-        all[g] = op->sum[g];
-        for (uint32_t k = 0; share_range(op, k).begin < op->at.n_page; k++)
-            all[g] += op->sum[(size_t)(1 + k) * op->at.group + g];
-    }
-    if (i % c->n_piece == 0) {
-        op->result->n_bad += isnan(all[0]) != 0;
-        c->ops->share_spread(&op->at, (struct attn_range){0, 1}, all);
-    }
-    if (pages.begin < pages.end) c->ops->share_spread(&op->at, pages, all);
+    for (uint32_t k = 0; share_range(op, k).begin < op->at.n_page; k++)
+        for (uint32_t g = 0; g < op->at.group; g++)
+            op->sum[g] += op->sum[(size_t)(1 + k) * op->at.group + g];
+    op->result->n_bad += isnan(op->sum[0]) != 0;
+}
+
+static void spread_piece(const struct ops *ops, const struct op_lane_shares *op, uint32_t piece)
+{
+    const struct attn_range pages = share_range(op, piece);
+    if (pages.begin < pages.end) ops->share_spread(&op->at, pages, op->sum);
 }
 
 static void spread_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worker_i)
 {
-    for (; begin < end; begin++) spread_piece(arg, begin, worker_i);
+    const struct call *c = arg;
+    (void)worker_i;
+    for (; begin < end; begin++) {
+        const uint32_t k = begin % c->n_piece;
+        const struct op_lane_shares *op = (const struct op_lane_shares *)c->op + begin / c->n_piece;
+        if (op->n_segment) continue;
+        if (k == 0) c->ops->share_spread(&op->at, (struct attn_range){0, 1}, op->sum);
+        spread_piece(c->ops, op, k);
+    }
 }
 
 static void shares(struct workers *pool, const struct ops *ops, const struct op_lane_shares *op,
                    uint32_t n)
 {
     struct call c = {.ops = ops, .op = op, .n_piece = 1};
+    bool later = true;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t n_piece = (op[i].at.n_page + SHARE_PIECE - 2) / SHARE_PIECE;
         assert(n_piece + 1 <= OP_LANE_PIECES(op[i].at.n_page));
         c.n_piece = larger(c.n_piece, n_piece);
+        later = later && op[i].later;
     }
     workers_for(pool, n, begin_shares, &c);
     workers_for_span(pool, n * c.n_piece, 1, raise_pieces, &c);
-    workers_for_span(pool, n * c.n_piece, 1, spread_pieces, &c);
+    for (uint32_t i = 0; i < n; i++) sum_pieces(&op[i]);
+    if (!later) workers_for_span(pool, n * c.n_piece, 1, spread_pieces, &c);
 }
 
 static void vote_lane(void *arg, uint32_t i, uint32_t worker_i)
@@ -411,6 +416,8 @@ static void open_piece(const struct ops *ops, const struct op_lane_draw *op, uin
 {
     struct op_draw_piece *p = &op->piece[k];
     const uint32_t n = op->at.n, begin = k * OP_DRAW_ITEMS;
+    assert(!op->shares || n == 0 || op->at.first == PAGE_TOK);
+    if (op->shares && begin < n) spread_piece(ops, op->shares, k);
     p->begin = begin < n ? begin : n;
     p->end = n - p->begin < OP_DRAW_ITEMS ? n : p->begin + OP_DRAW_ITEMS;
     ops->draw.open(&op->at, p);
