@@ -2,7 +2,7 @@
 """The tree says nothing about the machine that it was written on, and links to few places.
 
 Looks through every tracked text file for absolute paths of somebody's machine, hosts that are not
-on the list below, credits to tools in place of people, and large or binary files.
+on the list below, credits to tools in place of people, times of day in pages, and large or binary files.
 """
 import pathlib
 import re
@@ -18,6 +18,7 @@ HOSTS = {"arxiv.org", "doi.org", "github.com", "json.schemastore.org", "www.rfc-
 NOWHERE = re.compile(r"localhost|127\.0\.0\.1|[\w.-]+\.(?:example|invalid)")
 URL = re.compile(r"\b(?:https?|ftp|git)://([\w.-]+)")
 MACHINE_PATH = re.compile(r"(?<![\w./$}~])/(?:home|root|work|mnt|Users|tmp)/[\w.]+")
+CLOCK = re.compile(r"(?<![\w:.-])(?:[01]\d|2[0-3]):[0-5]\d(?![\w:])")
 CREDIT = re.compile(r"co-authored-by|\b(?:AI|LLM|machine)[- ](?:generated|written|authored)", re.I)
 BYTES_MAX = 512 << 10
 # Licences of files that are others' come as they are.
@@ -40,6 +41,8 @@ def problems_of(where, text):
         for what, pattern in ("path of one machine", MACHINE_PATH), ("credit to a tool", CREDIT):
             if match := pattern.search(line):
                 yield f"{where}:{number}: {what}: {match.group()}"
+        if where.endswith(".md") and (match := CLOCK.search(line)):
+            yield f"{where}:{number}: a time of day, which tells a reader nothing: {match.group()}"
 
 
 def main(root):

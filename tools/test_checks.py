@@ -188,6 +188,7 @@ class ChecksTest(unittest.TestCase):
         for fault, why in (("see /home/somebody/x", "path of one machine"),
                            ("see https://example.com/x", "example.com"),
                            ("Co-Authored-By: x", "credit"),
+                           ("33 tok/s (AVX2, 16:42)", "a time of day"),
                            ("x" * (513 << 10), "at most")):
             with self.subTest(fault=fault[:30]):
                 self.write("README.md", f"\n{fault}\n")

@@ -4,12 +4,13 @@
 
 #include <string.h>
 
-#define NO_GPU "there is no GPU yet, all layers run on the CPU"
-
 static const struct habit habits[] = {
-    {"-ngl --gpu-layers --n-gpu-layers -dev --device -sm --split-mode -ts --tensor-split -mg "
-     "--main-gpu -tp --tensor-parallel-size --gpu-memory-utilization",
-     HABIT_PASSED, true, NO_GPU},
+    /* Here where a command has no such option of its own. */
+    {"-ngl --gpu-layers --n-gpu-layers --device --gpu-memory-utilization", HABIT_PASSED, true,
+     "this command computes nothing on a GPU"},
+    {"-dev", HABIT_WRONG, true, "--device says who computes: cpu, cuda or cuda:N"},
+    {"-sm --split-mode -ts --tensor-split -mg --main-gpu -tp --tensor-parallel-size", HABIT_PASSED,
+     true, "one GPU at most computes, which --device names"},
     {"-nkvo --no-kv-offload", HABIT_SO, false, NULL},
     {"-tb --threads-batch", HABIT_PASSED, true, "prompt and answer share the threads of -t"},
     {"-np --parallel --max-num-seqs", HABIT_PASSED, true, "one sequence is computed here"},

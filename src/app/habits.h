@@ -7,7 +7,7 @@
 
 enum habit_kind {
     HABIT_SO,     /* it is always so: nothing is said */
-    HABIT_PASSED, /* it can mean nothing yet: one line says why, and the work goes on */
+    HABIT_PASSED, /* it means nothing here: one line says why, and the work goes on */
     HABIT_WRONG,  /* what is asked for cannot be had so: wrong usage */
 };
 
