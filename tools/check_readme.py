@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every folder with sources has a README.md of at most 30 lines."""
+"""Every folder with sources has a README.md of at most 30 lines, and that of src leads to each layer."""
 import pathlib
 import sys
 
@@ -36,6 +36,10 @@ def main(root):
         n_line = readme.read_text().count("\n")
         if folder != root and n_line > LINES_MAX:
             problems.append(f"{where}: {n_line} lines, at most {LINES_MAX}")
+    layers = (root / "src" / "README.md").read_text() if (root / "src" / "README.md").is_file() else ""
+    for folder in sorted(f.name for f in (root / "src").glob("*/") if f.is_dir()):
+        if f"]({folder})" not in layers:
+            problems.append(f"src/README.md: no link to {folder}")
     return csource.report(problems, f"readme: {n} folders explain themselves")
 
 

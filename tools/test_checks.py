@@ -147,6 +147,9 @@ class ChecksTest(unittest.TestCase):
     def test_readme(self):
         for folder in "src", "src/base", "src/model", "src/eval", "src/app":
             self.write(f"{folder}/README.md", "one line\n")
+        self.write("src/README.md", "[base](base) [model](model) [eval](eval)\n")
+        self.assert_finds("readme", "src/README.md: no link to app")
+        self.write("src/README.md", "[base](base) [model](model) [eval](eval) [app](app)\n")
         self.assert_clean("readme")
         self.write("src/base/README.md", "line\n" * 31)
         self.assert_finds("readme", "src/base/README.md: 31 lines")
