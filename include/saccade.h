@@ -208,7 +208,9 @@ typedef struct sac_engine_params {
      * Not with `record` or `learn`, which want to see all rows. Default: off. */
     bool prefix_cache;
     const char *device; /* who computes: "cpu" or NULL; "cuda", "cuda:N" (docs/gpu.md). Copied */
-    float device_share; /* of a GPU's free memory that may be taken; 0: 0.9 */
+    uint32_t n_device_layer; /* the last so many layers are the device's, the others and the output
+                                the CPU's; 0, or more than there are: all and the output */
+    float device_share;      /* of a GPU's free memory that may be taken; 0: 0.9 */
     const struct sac_tier_params *tier; /* saccade_tier.h; NULL: all pages are in memory */
 } sac_engine_params;
 

@@ -63,9 +63,8 @@ static const struct option_spec specs[] = {
         "threads, all tests for each; 0: one per CPU that may be used (default: 0)", .env = NULL),
     OPT("-b --batch-size", OPTION_U32, n_batch, "N", SETUP_BATCH_HELP, .env = NULL, .max = 65536),
     OPT("--device", OPTION_TEXT, device, "NAME", SETUP_DEVICE_HELP, .env = NULL),
-    OPT("-ngl --gpu-layers --n-gpu-layers", OPTION_I32, n_gpu_layers, "N",
-        "layers that the GPU computes: 0, or all of them (99); -1: as --device says", .env = NULL,
-        .min = -1, .max = INT32_MAX),
+    OPT("-ngl --gpu-layers --n-gpu-layers", OPTION_I32, n_gpu_layers, "N", SETUP_LAYERS_HELP,
+        .env = NULL, .min = -1, .max = INT32_MAX),
     OPT("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
         .env = NULL, .choices = SETUP_KV_CHOICES),
     OPT("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
@@ -246,6 +245,7 @@ static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads
     p.n_kv_tok = (uint64_t)depth + page + (uint64_t)o->n_seq * (most + 2 * page);
     p.n_batch = o->n_batch;
     p.device = b->device;
+    p.n_device_layer = o->n_gpu_layers > 0 ? (uint32_t)o->n_gpu_layers : 0;
     p.n_threads = n_threads;
     p.type_k = (sac_kv_type)o->type_k;
     p.type_v = (sac_kv_type)o->type_v;

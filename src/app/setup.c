@@ -36,8 +36,7 @@ const struct option_spec setup_specs[] = {
     OPT("-b --batch-size -ub --ubatch-size --max-num-batched-tokens", OPTION_U32, n_batch, "N",
         SETUP_BATCH_HELP, .env = "BATCH", .max = 65536),
     OPT("--device", OPTION_TEXT, device, "NAME", SETUP_DEVICE_HELP, .env = "DEVICE"),
-    OPT("-ngl --gpu-layers --n-gpu-layers", OPTION_I32, n_gpu_layers, "N",
-        "layers that the GPU computes: 0, or all of them (99); -1: as --device says",
+    OPT("-ngl --gpu-layers --n-gpu-layers", OPTION_I32, n_gpu_layers, "N", SETUP_LAYERS_HELP,
         .env = "N_GPU_LAYERS", .min = -1, .max = INT32_MAX),
     OPT("--gpu-memory-utilization", OPTION_F32, gpu_share, "F",
         "share of the GPU's free memory that may be taken", .env = "GPU_MEMORY_UTILIZATION",
@@ -417,18 +416,13 @@ static int begin_talking(const struct setup *s)
     return status == SAC_OK ? OPTIONS_GO_ON : setup_failed(s->command, status, err.msg);
 }
 
-/* -ngl is llama.cpp's way of saying --device; layers on both sides are not for us. */
-static int choose_device(struct setup *s, const sac_model *model)
+/* -ngl is llama.cpp's way of saying --device, and how many layers: more than there are mean the
+ * output, too. */
+static int choose_device(struct setup *s)
 {
-    const uint32_t n_layer = sac_model_get_info(model).n_layer;
     const bool is_gpu = s->device && strcmp(s->device, "cpu") != 0;
     const int32_t n = s->n_gpu_layers;
     if (n < 0) return OPTIONS_GO_ON;
-    if (n > 0 && (uint32_t)n < n_layer)
-        return options_usage_error(s->command,
-                                   "-ngl %d: the model has %u layers, which are computed by the "
-                                   "GPU all (-ngl 99) or none (-ngl 0)",
-                                   n, n_layer);
     if (s->device && is_gpu != (n > 0))
         return options_usage_error(s->command, "-ngl %d and --device %s contradict each other", n,
                                    s->device);
@@ -442,6 +436,7 @@ int setup_load(struct setup *s, sac_model **out)
         return options_usage_error(s->command, "a model is missing (-m FILE)");
     int code = make_specs(s);
     if (code == OPTIONS_GO_ON) code = setup_tier(s);
+    if (code == OPTIONS_GO_ON) code = choose_device(s);
     if (code == OPTIONS_GO_ON) code = begin_talking(s);
     if (code == OPTIONS_GO_ON) code = setup_check_model(s->command, s->model);
     if (code != OPTIONS_GO_ON) return code;
@@ -463,12 +458,6 @@ int setup_load(struct setup *s, sac_model **out)
     const sac_status status = sac_model_load(out, path, &params, &err);
     progress_end(&bar);
     if (status != SAC_OK) return setup_failed(s->command, status, err.msg);
-    code = choose_device(s, *out);
-    if (code != OPTIONS_GO_ON) {
-        sac_model_free(*out);
-        *out = NULL;
-        return code;
-    }
     if (s->mlock) lock_memory(s->command);
     if (s->verbose) {
         const sac_model_info i = sac_model_get_info(*out);
@@ -489,6 +478,7 @@ sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uin
     p.n_batch = s->n_batch;
     p.device = s->device;
     p.device_share = s->gpu_share;
+    p.n_device_layer = s->n_gpu_layers > 0 ? (uint32_t)s->n_gpu_layers : 0;
     p.n_threads = s->n_threads;
     p.type_k = (sac_kv_type)(s->kv >= 0 ? s->kv : s->type_k);
     p.type_v = (sac_kv_type)(s->kv >= 0 ? s->kv : s->type_v);

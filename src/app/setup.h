@@ -16,6 +16,10 @@
 /* of options that several tables list, each in a struct of its own */
 #define SETUP_KV_CHOICES  "f16|bf16|q8=q8_0" /* in the order of enum sac_kv_type */
 #define SETUP_DEVICE_HELP "who computes: cpu, cuda, or cuda:N, an NVIDIA GPU (default: cpu)"
+#define SETUP_LAYERS_HELP                                                                          \
+    "layers that the GPU computes, the last ones; more than the model has (99): the output, too; " \
+    "0: "                                                                                          \
+    "none; -1: as --device says"
 #define SETUP_BATCH_HELP                                                                           \
     "most tokens that are computed at once; 0: 128 a thread, 512 to 2048, on a GPU 2048, and 512 " \
     "with methods that plan chunk by chunk"

@@ -46,7 +46,6 @@ void attend_plan(sac_engine *e, struct arena *a)
     t->seal_to = arena_take(a, n_page, sizeof *t->seal_to);
     t->seal_id = arena_take(a, n_page, sizeof *t->seal_id);
     t->seal_place = arena_take(a, e->pool.depot ? n_page : 0, sizeof *t->seal_place);
-    t->own = arena_take_tensor(a, n_page, g->tail_bytes);
     t->held = arena_take(a, e->pool.tier ? e->pool.n_frame : 0, sizeof *t->held);
     t->mark = arena_take(a, (size_t)g->n_kv_head * ((e->pool.max_page + 31) / 32), sizeof *t->mark);
     t->lost = arena_take(a, n_row, sizeof *t->lost);
@@ -65,7 +64,7 @@ static struct reading begin(const sac_engine *e, uint32_t layer)
                         .n_decode = b->n_decode,
                         .run = t->run};
     memset(t->lost, 0, b->n_run * sizeof *t->lost);
-    uint8_t *own = t->own;
+    uint8_t *own = e->scratch.own;
     for (uint32_t i = 0; i < b->n_run; i++) {
         const struct batch_run *of = &b->run[i];
         assert(of->n_row > 0 && (of->kind != ROW_DECODE || of->n_row == 1));
@@ -84,7 +83,8 @@ static struct reading begin(const sac_engine *e, uint32_t layer)
         const uint32_t n_page = (of->pos0 + of->n_row - 1) / PAGE_TOK - of->pos0 / PAGE_TOK;
         own += (size_t)n_page * g->n_kv_head * g->tail_bytes;
     }
-    assert((size_t)(own - t->own) <= (size_t)t->n_new_page_max * g->n_kv_head * g->tail_bytes);
+    assert((size_t)(own - e->scratch.own) <=
+           (size_t)t->n_new_page_max * g->n_kv_head * g->tail_bytes);
     return r;
 }
 

@@ -54,7 +54,6 @@ struct attend {
     struct attn_run *run;      /* [n_row_max] */
     struct reading_lane *lane; /* [n_seq_max, n_kv_head], or NULL: no decode method chooses */
     struct reading_rest rest;  /* NULLs: no method has any */
-    uint8_t *own; /* 16-bit pages that a chunk begins: [n_new_page_max][n_kv_head][tail_bytes] */
     uint32_t n_new_page_max;   /* pages of a KV head that a batch fills or begins, at most */
     const uint8_t **seal_from; /* [n_new_page_max * n_kv_head] */
     uint8_t **seal_to;

@@ -178,7 +178,7 @@ void attend_bring(const sac_engine *e, const struct reading *r)
 uint32_t attend_resolve(sac_engine *e, struct reading *r, uint32_t first)
 {
     uint32_t end = first;
-    r->frames = pool_frames(&e->pool);
+    r->frames = pool_frames(&e->pool, r->layer);
     fetch_away(e, r, 0, r->n_decode);
     if (!e->pool.tier) return r->n_run;
     while (end < r->n_run && !engine_is_broken(e, end)) end++;

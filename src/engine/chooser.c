@@ -70,8 +70,9 @@ sac_status chooser_init(sac_engine *e, sac_error *err)
 
 size_t chooser_rooms(const sac_engine *e)
 {
-    if (e->backend.is_host) return (size_t)workers_count(e->workers) * decode_joined(e);
-    return (size_t)e->params.n_seq_max * e->pool.geom.n_kv_head;
+    const size_t n_all = (size_t)e->params.n_seq_max * e->pool.geom.n_kv_head;
+    const size_t n_here = (size_t)workers_count(e->workers) * decode_joined(e);
+    return mem_larger(place_has_host(e) ? n_here : 0, place_has_device(e) ? n_all : 0);
 }
 
 /* How a device chooses in the place of the host's code; NULL: it does not. */
@@ -103,7 +104,7 @@ static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
         c->state_stride = mem_larger(c->state_stride, m->head_bytes);
         if (away) c->away_stride = mem_larger(c->away_stride, m->state_bytes);
         const struct method_prefill *p = m->spec->method->prefill;
-        if (p && prefill_is_away(e, p)) continue; /* its rooms are other ones */
+        if (p && prefill_may_be_away(e, p) && !place_has_host(e)) continue; /* other rooms */
         c->worker_bytes = mem_larger(
             c->worker_bytes,
             method_hook_bytes(away ? away->scratch_bytes : h->scratch_bytes, &e->shape, param));
@@ -112,7 +113,6 @@ static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
     c->away = c->away_stride ? arena_take_tensor(a, e->params.n_seq_max * c->n_lane, c->away_stride)
                              : NULL;
     e->stats.side_bytes += a->used - before;
-    c->worker = arena_take_tensor(a, chooser_rooms(e), c->worker_bytes);
 }
 
 void chooser_plan(sac_engine *e, struct arena *a)
@@ -133,6 +133,15 @@ void chooser_plan(sac_engine *e, struct arena *a)
     for (int kind = 0; kind < CHOOSER_KINDS; kind++) plan_kind(e, a, &c[kind]);
     if (!c[CHOOSER_DECODE].specs.is_dense) decode_plan(e, a);
     if (!c[CHOOSER_PREFILL].specs.is_dense) prefill_plan(e, a);
+}
+
+void chooser_plan_rooms(sac_engine *e, struct arena *a)
+{
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++) {
+        struct chooser *c = &e->chooser[kind];
+        c->worker = arena_take_tensor(a, chooser_rooms(e), c->worker_bytes);
+    }
+    if (!e->chooser[CHOOSER_DECODE].specs.is_dense) decode_plan_rooms(e, a);
 }
 
 const struct chooser_method *chooser_method(const sac_engine *e, enum chooser_kind kind,

@@ -46,8 +46,9 @@ struct chooser {
 
 /* Reads the specifications in e->params and makes them the engine's own. */
 sac_status chooser_init(sac_engine *e, sac_error *err);
-/* Plans the memory of methods of both kinds. */
+/* Plans the memory of methods of both kinds; behind it what they need of each place (place.h). */
 void chooser_plan(sac_engine *e, struct arena *a);
+void chooser_plan_rooms(sac_engine *e, struct arena *a);
 
 /* Lanes that are asked at once: as many as workers, or all of a batch where a device chooses. */
 size_t chooser_rooms(const sac_engine *e);

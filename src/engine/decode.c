@@ -34,11 +34,10 @@ struct decode_list { /* of one run, while it is made */
 
 /* ---- Memory ---- */
 
-static void plan_rooms(struct decode *d, struct arena *a, size_t n)
+static void plan_lanes(struct decode *d, struct arena *a, size_t n)
 {
     d->lane = arena_take(a, n, sizeof *d->lane);
     d->pick = arena_take(a, n, sizeof *d->pick);
-    d->result = arena_take_tensor(a, n, sizeof *d->result);
     d->target = arena_take(a, n, sizeof *d->target);
     d->list = arena_take(a, n, sizeof *d->list);
     d->item = arena_take(a, n, sizeof *d->item);
@@ -60,9 +59,8 @@ void decode_plan(sac_engine *e, struct arena *a)
     struct decode *d = &e->decode;
     const struct spec_list *specs = &e->chooser[CHOOSER_DECODE].specs;
     const size_t n_kv_head = e->pool.geom.n_kv_head, n_seq = e->params.n_seq_max;
-    const size_t n_page = n_seq * n_kv_head * e->pool.max_page, before = a->used;
+    const size_t before = a->used;
     uint32_t n_past = 0;
-    bool token_grain = false, weighs = false;
     d->n_joined = decode_joined(e);
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method *m = specs->spec[i].method;
@@ -73,20 +71,27 @@ void decode_plan(sac_engine *e, struct arena *a)
         d->has_see = d->has_see || m->decode->see;
         d->evicts = d->evicts || m->evicts;
         d->has_rest = d->has_rest || m->has_rest;
-        token_grain = token_grain || m->token_grain;
-        weighs = weighs || m->weighs;
+        d->token_grain = d->token_grain || m->token_grain;
+        d->weighs = d->weighs || m->weighs;
     }
     past_plan(e, a, n_past);
     e->stats.side_bytes += a->used - before;
+    d->page_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->page_ptr);
+    d->tok_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->tok_ptr);
+    d->attended = d->has_rest ? arena_take(a, n_seq * n_kv_head, sizeof *d->attended) : NULL;
+    plan_lanes(d, a, chooser_rooms(e));
+    if (place_has_device(e)) decode_device_plan(e, a);
+}
+
+void decode_plan_rooms(sac_engine *e, struct arena *a)
+{
+    struct decode *d = &e->decode;
+    const size_t n_page = (size_t)e->params.n_seq_max * e->pool.geom.n_kv_head * e->pool.max_page;
     d->mask = arena_take_tensor(a, n_page, sizeof *d->mask);
     d->page = arena_take_tensor(a, n_page, sizeof *d->page);
-    d->page_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->page_ptr);
-    d->tok = token_grain ? arena_take_tensor(a, n_page * PAGE_TOK, sizeof *d->tok) : NULL;
-    d->tok_ptr = arena_take(a, n_seq * (n_kv_head + 1), sizeof *d->tok_ptr);
-    d->logw = weighs ? arena_take_tensor(a, n_page * PAGE_TOK, sizeof *d->logw) : NULL;
-    d->attended = d->has_rest ? arena_take(a, n_seq * n_kv_head, sizeof *d->attended) : NULL;
-    plan_rooms(d, a, chooser_rooms(e));
-    if (!e->backend.is_host) decode_device_plan(e, a);
+    d->tok = d->token_grain ? arena_take_tensor(a, n_page * PAGE_TOK, sizeof *d->tok) : NULL;
+    d->logw = d->weighs ? arena_take_tensor(a, n_page * PAGE_TOK, sizeof *d->logw) : NULL;
+    d->result = arena_take_tensor(a, chooser_rooms(e), sizeof *d->result);
 }
 
 /* ---- Choices ---- */

@@ -19,8 +19,9 @@ struct decode_away {
 
 struct decode {
     bool has_see, evicts, has_rest; /* some method wants to see rows, gives pages back, guesses */
+    bool token_grain, weighs;       /* reads single tokens, by weights */
     uint32_t n_joined;              /* lanes that are asked together: a row's, or one */
-    /* Masks and lists are memory of the backend. */
+    /* Masks and lists are memory of the backend, rooms of a place. */
     uint32_t *mask;          /* [n_seq_max][n_kv_head][max_page] */
     uint32_t *page;          /* [n_seq_max][n_kv_head * max_page] lists for the attention op */
     uint32_t *page_ptr;      /* [n_seq_max][n_kv_head + 1] */
@@ -38,8 +39,10 @@ struct decode {
     uint32_t *item;
 };
 
-/* Part of chooser_plan, if some method is not dense: lists, and the rows of the past. */
+/* Part of chooser_plan, if some method is not dense: lanes, and the rows of the past. */
 void decode_plan(sac_engine *e, struct arena *a);
+/* Part of chooser_plan_rooms: masks and lists. */
+void decode_plan_rooms(sac_engine *e, struct arena *a);
 
 /* Lanes that are asked together. */
 uint32_t decode_joined(const sac_engine *e);

@@ -320,7 +320,7 @@ void decode_device_count(sac_engine *e)
     if (!e->decode.away.pending) return;
     e->decode.away.pending = false;
     for (uint32_t i = 0; i < e->batch.n_decode; i++) e->batch.run[i].reads = (sac_reads){0};
-    for (uint32_t l = 0; l < c->n_layer; l++)
+    for (uint32_t l = place_last(e)->layer0; l < c->n_layer; l++)
         if (!config_layer_is_local(c, l)) count_layer(e, l);
     for (uint32_t i = 0; i < e->batch.n_decode; i++) {
         reads_add(&e->seqs[e->batch.run[i].seq_i].reads, &e->batch.run[i].reads);

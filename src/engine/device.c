@@ -1,6 +1,6 @@
-/* device.c: see the header. The weights go to a device in the form that the CPU's kernels read, as
- * one block, so a copy of the model's pointers, moved by the distance of the two blocks, is all
- * that the layers need. */
+/* device.c: see the header. The weights of a device's layers go there in the form that the CPU's
+ * kernels read, as one piece of the model's block, so a copy of the model's pointers, moved by the
+ * distance of the two, is all that the layers need. */
 #include "engine/device.h"
 
 #include "base/mem.h"
@@ -10,10 +10,26 @@
 
 #define SHARE 0.9f /* of a device's free memory: the driver and others want some */
 
-sac_status device_refuse(const sac_engine *e, const char *what, sac_error *err)
+static struct backend *device_of(sac_engine *e)
 {
-    if (e->backend.is_host) return SAC_OK;
+    return &place_last(e)->backend;
+}
+
+/* An error that names `what` ("a recorder") if a device computes. */
+static sac_status refuse(const sac_engine *e, const char *what, sac_error *err)
+{
+    if (!place_has_device(e)) return SAC_OK;
     return error_set(err, SAC_ERR_UNSUPPORTED, "%s does not run on a GPU: use --device cpu", what);
+}
+
+/* The same of what a GPU can do, but not together with a CPU. */
+static sac_status refuse_in_part(const sac_engine *e, const char *what, sac_error *err)
+{
+    if (e->n_place == 1) return SAC_OK;
+    return error_set(err, SAC_ERR_UNSUPPORTED,
+                     "%s does not run with %u of %u layers on a GPU: use all (-ngl 99) or none "
+                     "(-ngl 0)",
+                     what, e->params.n_device_layer, e->model->config.n_layer);
 }
 
 /* A method may lack slots for some of its settings. */
@@ -24,7 +40,13 @@ static sac_status refuse_setting(const sac_engine *e, const struct spec *spec, s
     const char *setting = d && d->away && d->away->refuses ? d->away->refuses(spec->param) : NULL;
     if (!setting) return SAC_OK;
     snprintf(what, sizeof what, "the decode method '%s' with %s", spec->method->name, setting);
-    return device_refuse(e, what, err);
+    return refuse(e, what, err);
+}
+
+/* Whether it hands what it has summed up to the next layer, or has learnt where it lies. */
+static bool crosses_places(const struct method *m)
+{
+    return (m->prefill && m->prefill->blocks) || (m->decode && m->decode->away);
 }
 
 static sac_status refuse_methods(const sac_engine *e, sac_error *err)
@@ -35,22 +57,39 @@ static sac_status refuse_methods(const sac_engine *e, sac_error *err)
         const struct spec_list *specs = &e->chooser[kind].specs;
         for (uint32_t i = 0; i < specs->n; i++) {
             const struct method *m = specs->spec[i].method;
-            if (method_on_any_backend(m)) {
-                TRY(refuse_setting(e, &specs->spec[i], err));
-                continue;
-            }
             snprintf(what, sizeof what, "the %s method '%s'", kind_name[kind], m->name);
-            TRY(device_refuse(e, what, err));
+            if (!method_on_any_backend(m)) TRY(refuse(e, what, err));
+            TRY(refuse_setting(e, &specs->spec[i], err));
+            if (crosses_places(m)) TRY(refuse_in_part(e, what, err));
         }
     }
+    return SAC_OK;
+}
+
+/* All layers are of one backend, or the first ones of the CPU. */
+static sac_status open_places(sac_engine *e, sac_error *err)
+{
+    const sac_engine_params *p = &e->params;
+    const uint32_t n_layer = e->model->config.n_layer, n = p->n_device_layer;
+    const bool in_part = n > 0 && n <= n_layer;
+    if (n > 0 && (!p->device || strcmp(p->device, "cpu") == 0))
+        return error_set(err, SAC_ERR_ARG, "%u layers of a GPU and no GPU: name the device", n);
+    if (in_part) TRY(backend_open(&e->place[0].backend, "cpu", err));
+    e->n_place = in_part ? 2 : 1;
+    struct place *last = place_last(e);
+    e->place[0].end = last->layer0 = in_part ? n_layer - n : 0;
+    last->end = n_layer;
+    TRY(backend_open(&last->backend, p->device, err));
+    place_begin(e);
+    snprintf(e->isa, sizeof e->isa, "%s", e->ops.isa);
+    if (in_part) snprintf(e->isa, sizeof e->isa, "%s+%u:%s", e->ops.isa, n, last->backend.ops.isa);
     return SAC_OK;
 }
 
 sac_status device_open(sac_engine *e, sac_error *err)
 {
     sac_engine_params *p = &e->params;
-    TRY(backend_open(&e->backend, p->device, err));
-    e->ops = e->backend.ops;
+    TRY(open_places(e, err));
     snprintf(e->device_name, sizeof e->device_name, "%s", p->device ? p->device : "cpu");
     p->device = e->device_name;
     if (p->device_share == 0) p->device_share = SHARE;
@@ -59,22 +98,24 @@ sac_status device_open(sac_engine *e, sac_error *err)
                          (double)p->device_share);
     TRY(refuse_methods(e, err));
     if (p->compose && p->tier)
-        TRY(device_refuse(e, "joining of documents with pages in the machine's memory", err));
-    if (p->record) TRY(device_refuse(e, "a recorder", err));
-    if (p->learn) TRY(device_refuse(e, "learning of a method's table", err));
+        TRY(refuse(e, "joining of documents with pages in the machine's memory", err));
+    if (p->compose) TRY(refuse_in_part(e, "joining of documents", err));
+    if (p->tier) TRY(refuse_in_part(e, "memory above pages that lie elsewhere (--kv-fast)", err));
+    if (p->record) TRY(refuse(e, "a recorder", err));
+    if (p->learn) TRY(refuse(e, "learning of a method's table", err));
     return SAC_OK;
 }
 
 /* ---- Weights ---- */
 
-/* The place in the copy of what lies at p in the model's block; NULL stays. */
-static void *moved(const struct weights *from, const struct weights *to, const void *p)
+/* The place in the copy `to` of what lies at p, if `from` is where the copied piece begins; NULL
+ * stays. */
+static void *moved(const uint8_t *from, uint8_t *to, const void *p)
 {
-    return p ? to->block + ((const uint8_t *)p - from->block) : NULL;
+    return p ? to + ((const uint8_t *)p - from) : NULL;
 }
 
-static void move_layer(const struct weights *from, const struct weights *to,
-                       struct layer_weights *w)
+static void move_layer(const uint8_t *from, uint8_t *to, struct layer_weights *w)
 {
     struct weight *matrix[] = {&w->wq, &w->wk, &w->wv, &w->wo, &w->gate, &w->up, &w->down};
     const float **vector[] = {&w->attn_norm,      &w->bq,           &w->bk, &w->bv,
@@ -86,32 +127,49 @@ static void move_layer(const struct weights *from, const struct weights *to,
         *vector[i] = moved(from, to, *vector[i]);
 }
 
-sac_status device_load_weights(sac_engine *e, sac_error *err)
+/* The device's copy; of a device that has some of the layers, of these alone. */
+static sac_status copy_weights(sac_engine *e, sac_error *err)
 {
     const struct weights *from = &e->model->weights;
+    const struct place *last = place_last(e);
     struct weights *to = &e->on_device;
     const uint32_t n_layer = e->model->config.n_layer;
-    e->weights = from;
-    if (e->backend.is_host) return SAC_OK;
+    const bool in_part = e->n_place > 1;
+    const size_t begin = in_part ? from->layer[last->layer0].begin : 0;
+    const size_t end = in_part ? from->layer[n_layer - 1].end : from->block_bytes;
     *to = (struct weights){.embed = from->embed,
                            .output_norm = from->output_norm,
                            .output = from->output,
-                           .block_bytes = from->block_bytes,
+                           .block_bytes = end - begin,
                            .layer = mem_calloc(n_layer, sizeof *to->layer)};
     if (!to->layer) return error_set(err, SAC_ERR_MEMORY, "out of memory for %u layers", n_layer);
-    to->block = backend_take(&e->backend, to->block_bytes);
+    to->block = backend_take(device_of(e), to->block_bytes);
     if (!to->block)
         return error_set(err, SAC_ERR_MEMORY,
-                         "the model's weights take %zu MiB and %s has %zu MiB free: use a smaller "
-                         "model or file type, or --device cpu",
-                         to->block_bytes >> 20, e->backend.name, e->backend.bytes_free >> 20);
-    backend_up(&e->backend, to->block, from->block, to->block_bytes);
+                         "the weights of %u layers take %zu MiB and %s has %zu MiB free: use fewer "
+                         "of them (-ngl N), a smaller model or file type, or --device cpu",
+                         last->end - last->layer0, to->block_bytes >> 20, last->backend.name,
+                         last->backend.bytes_free >> 20);
+    const uint8_t *piece = from->block + begin;
+    backend_up(&last->backend, to->block, piece, to->block_bytes);
     memcpy(to->layer, from->layer, n_layer * sizeof *to->layer);
-    for (uint32_t i = 0; i < n_layer; i++) move_layer(from, to, &to->layer[i]);
-    to->output_norm = moved(from, to, from->output_norm);
-    to->output.data = moved(from, to, from->output.data);
-    e->weights = to;
-    return backend_wait(&e->backend, err);
+    for (uint32_t i = last->layer0; i < n_layer; i++) move_layer(piece, to->block, &to->layer[i]);
+    if (!in_part) {
+        to->output_norm = moved(piece, to->block, from->output_norm);
+        to->output.data = moved(piece, to->block, from->output.data);
+    }
+    return backend_wait(&last->backend, err);
+}
+
+sac_status device_load_weights(sac_engine *e, sac_error *err)
+{
+    e->place[0].weights = &e->model->weights;
+    if (place_has_device(e)) {
+        TRY(copy_weights(e, err));
+        place_last(e)->weights = &e->on_device;
+    }
+    place_begin(e);
+    return SAC_OK;
 }
 
 /* ---- Pages below ---- */
@@ -146,7 +204,7 @@ sac_status device_divide(sac_engine *e, const struct page_geom *geom, uint32_t n
                                     .n_frame = (uint32_t)(n_frame < n_most ? n_frame : n_most),
                                     .n_new_max = n_new,
                                     .n_seen_max = n_seen};
-    if (e->backend.is_host || !e->params.tier) return SAC_OK;
+    if (!place_has_device(e) || !e->params.tier) return SAC_OK;
     if (n_most > DEPOT_PAGES_MAX)
         return error_set(err, SAC_ERR_UNSUPPORTED,
                          "%u pages in the machine's memory: a GPU reads at most %u there", n_page,
@@ -165,7 +223,7 @@ sac_status device_take_depot(sac_engine *e, sac_error *err)
 {
     const size_t bytes = (size_t)e->depot.n_page * e->depot.page_bytes;
     if (!e->pool.depot) return SAC_OK;
-    e->depot.pages = backend_take_shared(&e->backend, bytes);
+    e->depot.pages = backend_take_shared(device_of(e), bytes);
     if (e->depot.pages) return SAC_OK;
     return error_set(err, SAC_ERR_MEMORY,
                      "no %zu MiB of the machine's memory for the KV pages of %llu tokens: a GPU "
@@ -194,34 +252,37 @@ sac_tier_stats device_tier_stats(const sac_engine *e)
 
 /* ---- Memory ---- */
 
-sac_status device_check(const sac_engine *e, sac_error *err)
+sac_status device_check(sac_engine *e, sac_error *err)
 {
-    return backend_check(&e->backend, &e->pool.geom, e->model->config.n_head, err);
+    return backend_check(device_of(e), &e->pool.geom, e->model->config.n_head, err);
 }
 
 sac_status device_take_block(sac_engine *e, size_t bytes, sac_error *err)
 {
-    const size_t free = e->backend.bytes_free, weights = e->on_device.block_bytes;
+    struct backend *device = device_of(e);
+    const size_t free = device->bytes_free, weights = e->on_device.block_bytes;
     const size_t most = (size_t)((double)free * (double)e->params.device_share);
     e->device_bytes = bytes;
-    if (e->backend.is_host) return SAC_OK;
-    if (weights + bytes <= most) e->device_block = backend_take(&e->backend, bytes);
+    if (device->is_host) return SAC_OK;
+    if (weights + bytes <= most) e->device_block = backend_take(device, bytes);
     if (e->device_block) return SAC_OK;
     return error_set(
         err, SAC_ERR_MEMORY,
         "%s has %zu MiB free, of which %.0f %% may be taken; weights take %zu MiB, and "
-        "KV pages and steps of %u rows %zu MiB: use a smaller -c or -b, or -ctk q8 "
-        "-ctv q8",
-        e->backend.name, free >> 20, 100 * (double)e->params.device_share, weights >> 20,
+        "KV pages and steps of %u rows %zu MiB: use a smaller -c or -b, -ctk q8 -ctv q8, or fewer "
+        "layers (-ngl N)",
+        device->name, free >> 20, 100 * (double)e->params.device_share, weights >> 20,
         e->batch.n_row_max, bytes >> 20);
 }
 
 void device_deinit(sac_engine *e)
 {
-    backend_unpin(&e->backend);
-    backend_give(&e->backend, e->on_device.block, e->on_device.block_bytes);
-    backend_give(&e->backend, e->device_block, e->device_bytes);
-    backend_give_shared(&e->backend, e->depot.pages);
+    if (e->n_place == 0) return;
+    struct backend *device = device_of(e);
+    backend_unpin(device);
+    backend_give(device, e->on_device.block, e->on_device.block_bytes);
+    backend_give(device, e->device_block, e->device_bytes);
+    backend_give_shared(device, e->depot.pages);
     mem_free(e->on_device.layer);
-    backend_close(&e->backend);
+    for (uint32_t i = 0; i < e->n_place; i++) backend_close(&e->place[i].backend);
 }

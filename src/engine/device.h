@@ -1,16 +1,18 @@
-/* device.h: an engine whose rows a GPU computes: what it refuses, and the weights' copy there. */
+/* device.h: an engine whose rows a GPU computes, or their last layers: what it refuses, and the
+ * weights' copy there. */
 #ifndef SAC_ENGINE_DEVICE_H
 #define SAC_ENGINE_DEVICE_H
 
 #include "engine/engine.h"
 
-/* Opens params.device. What the parameters ask for and a GPU cannot do is an error that names it.
- */
+/* Opens the places of params.device. What the parameters ask for and a GPU cannot do is an error
+ * that names it. */
 sac_status device_open(sac_engine *e, sac_error *err);
-/* e->weights: the model's own where the backend is the host, else a copy on the device. */
+/* Each place's weights: the model's own where the backend is the host, else a copy on the device.
+ */
 sac_status device_load_weights(sac_engine *e, sac_error *err);
 /* Whether the device has kernels for the model's heads and the pool's pages. */
-sac_status device_check(const sac_engine *e, sac_error *err);
+sac_status device_check(sac_engine *e, sac_error *err);
 /* params.tier of a device: what it cannot do is an error that names it. */
 sac_status device_check_tier(const sac_engine *e, sac_error *err);
 /* With params.tier: deals the device's frames out, before memory is planned. */
@@ -22,8 +24,5 @@ sac_tier_stats device_tier_stats(const sac_engine *e);
 /* Takes `bytes` of the device's memory for the engine's arrays, if it has as much to give. */
 sac_status device_take_block(sac_engine *e, size_t bytes, sac_error *err);
 void device_deinit(sac_engine *e);
-
-/* An error that names `what` ("a recorder") unless the backend is the host. */
-sac_status device_refuse(const sac_engine *e, const char *what, sac_error *err);
 
 #endif

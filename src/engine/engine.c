@@ -120,32 +120,6 @@ static void plan_batch(sac_engine *e, struct arena *a)
     b->run = arena_take(a, n, sizeof *b->run);
 }
 
-static void plan_scratch(sac_engine *e, struct arena *a)
-{
-    const struct config *c = &e->model->config;
-    struct scratch *s = &e->scratch;
-    const size_t n = e->batch.n_row_max;
-    const size_t n_q = (size_t)c->n_head * c->head_dim, n_kv = (size_t)c->n_kv_head * c->head_dim;
-    const size_t n_angle = n * c->rope.n_rot / 2;
-    const bool is_host = e->backend.is_host;
-    s->x = arena_take_tensor(a, n * c->n_embd, sizeof(float));
-    s->tmp = arena_take_tensor(a, c->arch->post_norm ? n * c->n_embd : 0, sizeof(float));
-    s->qkv = arena_take_tensor(a, n * (n_q + 2 * n_kv), sizeof(float));
-    s->attn = arena_take_tensor(a, n * n_q, sizeof(float));
-    s->ffn = arena_take_tensor(a, n * c->n_ff, sizeof(float));
-    s->x_in = is_host ? s->x : arena_take(a, n * c->n_embd, sizeof(float));
-    s->qkv_seen = is_host ? s->qkv : arena_take(a, n * (n_q + 2 * n_kv), sizeof(float));
-    for (int i = 0; i < 2; i++) {
-        s->cos[i] = arena_take_tensor(a, n_angle, sizeof(float));
-        s->sin[i] = arena_take_tensor(a, n_angle, sizeof(float));
-        s->cos_in[i] = is_host ? s->cos[i] : arena_take(a, n_angle, sizeof(float));
-        s->sin_in[i] = is_host ? s->sin[i] : arena_take(a, n_angle, sizeof(float));
-    }
-    layer_scratch_bytes(e, &s->linear_bytes, &s->attn_bytes);
-    s->linear = arena_take_tensor(a, 1, s->linear_bytes);
-    s->attn_ops = arena_take_tensor(a, 1, s->attn_bytes);
-}
-
 static void plan_seqs(sac_engine *e, struct arena *a)
 {
     const size_t n = e->params.n_seq_max;
@@ -172,29 +146,29 @@ static struct page_geom geom_of(const sac_engine *e)
 static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
 {
     const struct page_geom geom = geom_of(e);
-    const bool has_tier = e->params.tier && e->backend.is_host;
+    const struct place *last = place_last(e);
+    const bool has_tier = e->params.tier && last->backend.is_host;
     const uint32_t max_page = (e->params.n_ctx + PAGE_TOK - 1) / PAGE_TOK;
     const uint64_t n_fast = e->tier_params.fast_bytes / geom.bytes;
     pool_init(&e->pool, &geom,
               &(struct pool_size){.n_page = n_page,
                                   .n_seq = e->params.n_seq_max,
                                   .max_page = max_page,
+                                  .n_away = last->backend.is_host ? 0 : last->end - last->layer0,
                                   .n_frame = n_fast < n_page ? (uint32_t)n_fast : n_page,
                                   .tier = has_tier ? &e->tier : NULL,
                                   .depot = e->params.tier && !has_tier ? &e->depot : NULL},
               a);
-    e->pool.backend = &e->backend;
+    e->pool.backend = &last->backend;
     e->stats.kv_bytes = arena_used(a);
     reuse_plan(e, a);
     plan_seqs(e, a);
     segment_plan(e, a);
     plan_batch(e, a);
-    plan_scratch(e, a);
-    logits_plan(e, a);
     e->stats.side_bytes = 0;
     side_begin(e);
     chooser_plan(e, a);
-    side_plan(e, a);
+    place_plan(e, a);
     evict_plan(e, a);
     compact_plan(e, a);
     repeat_plan(e, a);
@@ -243,7 +217,7 @@ static sac_status start_tier(sac_engine *e, sac_error *err)
 
 static sac_status take_memory(sac_engine *e, uint32_t n_page, sac_error *err)
 {
-    struct arena device = {0}, host = {.device = e->backend.is_host ? NULL : &device};
+    struct arena device = {0}, host = {.device = place_has_device(e) ? &device : NULL};
     const struct page_geom geom = geom_of(e);
     TRY(device_divide(e, &geom, n_page, err));
     plan_memory(e, n_page, &host);
@@ -259,7 +233,7 @@ static sac_status take_memory(sac_engine *e, uint32_t n_page, sac_error *err)
             "steps of %u rows",
             e->block_bytes >> 20, (unsigned long long)e->stats.kv_bytes >> 20,
             (unsigned long long)e->params.n_kv_tok, e->batch.n_row_max);
-    backend_pin(&e->backend, e->block, e->block_bytes);
+    backend_pin(&place_last(e)->backend, e->block, e->block_bytes);
     device = (struct arena){.base = e->device_block, .capacity = e->device_bytes};
     host = (struct arena){.base = e->block, .capacity = e->block_bytes, .device = host.device};
     plan_memory(e, n_page, &host);
@@ -352,7 +326,7 @@ sac_engine_params sac_engine_get_params(const sac_engine *e)
 sac_engine_stats sac_engine_get_stats(const sac_engine *e)
 {
     sac_engine_stats s = e->stats;
-    s.isa = e->ops.isa;
+    s.isa = e->isa;
     s.n_page = e->pool.n_page;
     const uint64_t n_kept = prefix_idle_pages(&e->reuse.index) + resident_idle_pages(e);
     s.n_page_free = e->pool.n_free + n_kept;

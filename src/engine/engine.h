@@ -16,6 +16,7 @@
 #include "engine/logits.h"
 #include "engine/model.h"
 #include "engine/past.h"
+#include "engine/place.h"
 #include "engine/prefill.h"
 #include "engine/reads.h"
 #include "engine/record.h"
@@ -79,21 +80,6 @@ struct batch {
     struct batch_run *run; /* [n_row_max] */
 };
 
-/* Activations of one step, f32, in the backend's memory. */
-struct scratch {
-    float *x;               /* [n_row_max, n_embd] residual stream */
-    float *tmp;             /* [n_row_max, n_embd] branch output where a norm stands behind it */
-    float *qkv;             /* [n_row_max, (n_head + 2 n_kv_head) * head_dim] */
-    float *attn;            /* [n_row_max, n_head * head_dim] */
-    float *ffn;             /* [n_row_max, n_ff] */
-    float *cos[2], *sin[2]; /* [n_row_max, n_rot/2] global and local layers */
-    /* Where the program writes x, cos and sin: the same places, unless a device computes. */
-    float *x_in, *cos_in[2], *sin_in[2];
-    float *qkv_seen;         /* where it reads qkv (layer_look), likewise */
-    void *linear, *attn_ops; /* scratch of the ops */
-    size_t linear_bytes, attn_bytes;
-};
-
 /* What steps have taken of late, in microseconds; 0: not known yet. */
 struct pace {
     double decode_us; /* a step's decode rows */
@@ -103,18 +89,20 @@ struct pace {
 struct sac_engine {
     const sac_model *model; /* borrowed */
     sac_engine_params params;
-    struct backend backend;
-    struct ops ops;                /* the backend's */
-    const struct weights *weights; /* the model's, or their copy on a device */
-    struct weights on_device;      /* owned: that copy, or zeros */
-    struct workers *workers;       /* owned */
+    struct place place[PLACES_MAX]; /* who computes which layers */
+    uint32_t n_place, at;           /* the one that the next four stand for (place.h) */
+    struct backend backend;         /* borrowed */
+    struct ops ops;                 /* the backend's */
+    const struct weights *weights;
+    struct scratch scratch;
+    struct weights on_device; /* owned: a device's copy of its layers' weights, or zeros */
+    struct workers *workers;  /* owned */
     struct pool pool;
     struct sac_tier_params tier_params;
     struct tier tier;   /* below the pool, if params.tier is set, */
     struct depot depot; /* or, where a device computes, this one */
     struct seq *seqs;   /* [n_seq_max] */
     struct batch batch;
-    struct scratch scratch;
     struct logits logits;
     struct method_shape shape;             /* what methods may know of model and engine */
     struct chooser chooser[CHOOSER_KINDS]; /* by enum chooser_kind */
@@ -146,6 +134,7 @@ struct sac_engine {
     uint8_t *device_block; /* owned, [device_bytes]: those that a device computes on */
     size_t device_bytes;
     char device_name[16]; /* what params.device points at */
+    char isa[32];         /* of all places */
 };
 
 /* For request.c. */

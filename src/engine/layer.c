@@ -191,16 +191,21 @@ static void turn_row(void *arg, uint32_t r, uint32_t worker_i)
                         e->scratch.sin_in[i] + r * n_angle, &e->batch.pos[r], 1);
 }
 
-void layer_angles(sac_engine *e)
+void layer_send_angles(sac_engine *e)
 {
     const struct scratch *s = &e->scratch;
     const size_t n_angle = e->model->config.rope.n_rot / 2;
-    workers_for(e->workers, e->batch.n_row, turn_row, e);
     for (int i = 0; i < (e->model->config.window ? 2 : 1); i++) {
         const size_t bytes = e->batch.n_row * n_angle * sizeof(float);
         backend_up(&e->backend, s->cos[i], s->cos_in[i], bytes);
         backend_up(&e->backend, s->sin[i], s->sin_in[i], bytes);
     }
+}
+
+void layer_angles(sac_engine *e)
+{
+    workers_for(e->workers, e->batch.n_row, turn_row, e);
+    layer_send_angles(e);
 }
 
 void layer_qkv(sac_engine *e, uint32_t layer)
@@ -227,6 +232,16 @@ void layer_out(sac_engine *e, uint32_t layer)
     feed_forward(e, w);
 }
 
+static void run_layers(sac_engine *e, const struct place *p)
+{
+    for (uint32_t l = p->layer0; l < p->end; l++) {
+        layer_qkv(e, l);
+        if (e->watch) notes_see(e, l);
+        attend_layer(e, l);
+        layer_out(e, l);
+    }
+}
+
 void layer_run(sac_engine *e)
 {
     const uint64_t start = clock_us(), shadow = e->record.spent_us;
@@ -238,15 +253,14 @@ void layer_run(sac_engine *e)
     depot_settle(e->pool.depot, &e->ops, e->workers, &e->pool.geom);
     layer_embed(e);
     layer_angles(e);
-    for (uint32_t l = 0; l < e->model->config.n_layer; l++) {
-        layer_qkv(e, l);
-        if (e->watch) notes_see(e, l);
-        attend_layer(e, l);
-        layer_out(e, l);
+    for (uint32_t i = 0; i < e->n_place; i++) {
+        place_cross(e, i);
+        run_layers(e, &e->place[i]);
     }
     decode_device_fetch(e);
     depot_fetch_counts(e->pool.depot, &e->backend);
     prefill_device_fetch(e);
+    place_cross(e, 0);
     const uint64_t counted = e->stats.linear_us + e->stats.attn_us - inside;
     e->stats.other_us += clock_us() - start - counted - (e->record.spent_us - shadow);
 }

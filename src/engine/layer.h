@@ -5,8 +5,8 @@
 #include "engine/engine.h"
 
 /* Computes e->batch: writes its keys and values into the pages that sched_pick reserved and into
- * the tails, and leaves the residual stream of the last layer in e->scratch.x. Allocates nothing.
- */
+ * the tails, and leaves the residual stream of the last layer in e->scratch.x, of two places behind
+ * place_wait. Allocates nothing. */
 void layer_run(sac_engine *e);
 
 /* The pieces of that, for rows that are not computed layer behind layer. They work on the rows of
@@ -15,6 +15,9 @@ void layer_run(sac_engine *e);
  * feed-forward network. */
 void layer_embed(sac_engine *e);
 void layer_angles(sac_engine *e);
+/* The angles go to whoever computes: a part of layer_angles, and alone where rows cross (place.h).
+ */
+void layer_send_angles(sac_engine *e);
 void layer_qkv(sac_engine *e, uint32_t layer);
 void layer_out(sac_engine *e, uint32_t layer);
 

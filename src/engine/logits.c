@@ -270,7 +270,7 @@ static void normalise(sac_engine *e, const uint32_t *rows, uint32_t n)
 /* What a device has chosen is counted before anybody hears of a row. */
 static sac_status wait_step(sac_engine *e, sac_error *err)
 {
-    const sac_status status = backend_wait(&e->backend, err);
+    const sac_status status = place_wait(e, err);
     e->runs_on = false;
     if (status != SAC_OK) {
         prefill_device_drop(e);
@@ -403,6 +403,7 @@ sac_status logits_run(sac_engine *e, sac_row_fn on_row, void *user, sac_error *e
     e->runs_on = may_run_on(e);
     if (e->runs_on) return SAC_OK;
     if (!on_row) return wait_step(e, err);
+    if (e->n_place > 1) TRY(wait_step(e, err)); /* hidden states are on their way */
     for (uint32_t r = 0; r <= e->batch.n_row; r++) {
         if (n == LOGITS_ROWS || (n && r == e->batch.n_row)) {
             TRY(run_block(e, rows, n, on_row, user, err));

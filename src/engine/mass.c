@@ -50,7 +50,7 @@ static void read_keys(const struct mass *m, uint32_t layer, uint32_t kv_head, fl
 {
     const struct pool *p = &m->e->pool;
     const struct page_geom *g = &p->geom;
-    const struct page_cards cards = pool_cards(p);
+    const struct page_cards cards = pool_cards(p, layer);
     const page_id *table =
         pool_table(p, m->job->watch->seq_i, layer) + (size_t)kv_head * p->max_page;
     for (uint32_t page = 0, i = 0; page < m->job->n_page; page++) {
@@ -141,7 +141,7 @@ static void read_layer_away(const struct mass *m, uint32_t layer, float *room)
     const struct notes_watch *w = m->job->watch;
     if (config_layer_is_local(c, layer)) return;
     e->ops.docs.mass(e->workers, &(struct op_mass){.geom = &e->pool.geom,
-                                                   .frames = pool_frames(&e->pool),
+                                                   .frames = pool_frames(&e->pool, layer),
                                                    .frame = mirror_of(&e->pool, w->seq_i, layer),
                                                    .table_stride = e->pool.max_page,
                                                    .n_page = m->job->n_page,

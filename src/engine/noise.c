@@ -53,7 +53,7 @@ static void store(struct noise *n)
 static sac_status check(const sac_engine *e, const struct seq *s, sac_seq id, sac_error *err)
 {
     TRY(engine_check_whole(s, id, err));
-    if (!e->backend.is_host)
+    if (place_has_device(e))
         return error_set(err, SAC_ERR_UNSUPPORTED, "%s stores no noise: only the CPU does",
                          e->device_name);
     if (e->params.prefix_cache || e->params.record || e->params.learn)

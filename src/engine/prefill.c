@@ -57,14 +57,14 @@ static size_t plan_methods(sac_engine *e, struct arena *a)
         /* A run of r rows lies in at most r / tile_tok + 2 tiles. */
         const size_t lane = (size_t)(f->chunk_tok / m->tile_tok + 2) * m->n_part;
         const size_t all = (n_row / m->tile_tok + 2 * (size_t)e->params.n_seq_max) * m->n_part;
-        if (prefill_is_away(e, hooks)) {
+        if (prefill_may_be_away(e, hooks)) {
             f->away.list_max = mem_larger(f->away.list_max, all * n_kv_head);
             f->away.run_list_max = mem_larger(f->away.run_list_max, lane * n_kv_head);
             if (hooks->blocks)
                 f->away.fused_bytes =
                     mem_larger(f->away.fused_bytes, method_hook_bytes(hooks->state_bytes, &e->shape,
                                                                       specs->spec[i].param));
-            continue;
+            if (!place_has_host(e)) continue;
         }
         f->weighs = f->weighs || specs->spec[i].method->weighs;
         f->lane_list_max = mem_larger(f->lane_list_max, lane);

@@ -96,8 +96,10 @@ struct plan prefill_shape(const sac_engine *e, uint32_t run_i);
 /* Adds what the lists of a run and layer read. */
 void prefill_count(const sac_engine *e, sac_reads *t, const struct plan_stats *s, uint32_t n_part);
 
-/* The same on a device, which is not waited for: whether a method chooses there, memory (list_max
- * and run_list_max are set), the begin of a layer, and one run's plan. */
+/* The same on a device, which is not waited for: whether a method chooses there in some layers, and
+ * in the one at hand; memory (list_max and run_list_max are set), the begin of a layer, and one
+ * run's plan. */
+bool prefill_may_be_away(const sac_engine *e, const struct method_prefill *hooks);
 bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks);
 void prefill_device_plan(sac_engine *e, struct arena *a);
 void prefill_device_begin(sac_engine *e);

@@ -14,9 +14,14 @@
 
 #include <assert.h>
 
+bool prefill_may_be_away(const sac_engine *e, const struct method_prefill *hooks)
+{
+    return place_has_device(e) && (hooks->sample || hooks->blocks);
+}
+
 bool prefill_is_away(const sac_engine *e, const struct method_prefill *hooks)
 {
-    return !e->backend.is_host && (hooks->sample || hooks->blocks);
+    return !e->backend.is_host && prefill_may_be_away(e, hooks);
 }
 
 static void plan_step(const sac_engine *e, struct prefill_step *s, struct arena *a)
@@ -75,7 +80,7 @@ static void sample(sac_engine *e, const struct method_prefill *hooks, const stru
 {
     struct prefill_away *w = &e->prefill.away;
     struct op_sample op = {.geom = &e->pool.geom,
-                           .frames = pool_frames(&e->pool),
+                           .frames = pool_frames(&e->pool, l->layer),
                            .frame = l->run->frame,
                            .table_stride = l->run->table_stride,
                            .own = l->lane.own,
@@ -232,7 +237,7 @@ static void count_step(sac_engine *e, struct prefill_step *s)
     const struct config *c = &e->model->config;
     for (uint32_t i = 0; i < s->n_plan; i++) {
         sac_reads t = {0};
-        for (uint32_t l = 0; l < c->n_layer; l++)
+        for (uint32_t l = e->place[e->n_place - 1].layer0; l < c->n_layer; l++)
             if (!config_layer_is_local(c, l)) count_run(e, s, &t, l, i);
         reads_add(&e->seqs[s->seq_i[i]].reads, &t);
         reads_add(&e->stats.reads, &t);

@@ -433,7 +433,7 @@ static sac_status attend(const struct refresh *r, sac_error *err)
                               .window = is_local(r) ? r->e->model->config.window : 0,
                               .n_run = r->n_run,
                               .run = r->run,
-                              .frames = pool_frames(&r->e->pool)};
+                              .frames = pool_frames(&r->e->pool, r->layer)};
     for (uint32_t first = 0, end; first < r->n_run; first = end) {
         end = r->n_run;
         sac_status status = attend_hold(r->e, &reading, first, &end);

@@ -154,7 +154,7 @@ static bool has_pages(sac_engine *e, uint32_t n_done)
 {
     const uint32_t n_page = (n_done + e->repeat.n_room) / PAGE_TOK - n_done / PAGE_TOK;
     reuse_make_room(e, n_page);
-    return n_page <= e->pool.n_free / pool_pages_per_index(&e->pool);
+    return n_page <= pool_free_indices(&e->pool);
 }
 
 sac_status repeat_run(sac_engine *e, sac_error *err)

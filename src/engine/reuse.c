@@ -246,8 +246,7 @@ void reuse_keep(sac_engine *e)
 
 void reuse_make_room(sac_engine *e, uint32_t n_index)
 {
-    const uint64_t want = (uint64_t)n_index * pool_pages_per_index(&e->pool);
-    while (e->pool.n_free < want) {
+    while (pool_free_indices(&e->pool) < n_index) {
         const uint64_t oldest = resident_oldest(e);
         if (prefix_shrink(&e->reuse.index, oldest)) continue;
         if (oldest == UINT64_MAX) return;

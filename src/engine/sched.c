@@ -42,7 +42,7 @@ static bool has_pages(sac_engine *e, uint32_t seq_i, uint32_t n)
 {
     const uint32_t pos = e->seqs[seq_i].n_done, n_page = (pos + n) / PAGE_TOK - pos / PAGE_TOK;
     reuse_make_room(e, n_page);
-    return n_page <= e->pool.n_free / pool_pages_per_index(&e->pool);
+    return n_page <= pool_free_indices(&e->pool);
 }
 
 /* Takes the pages that rows [n_done, n_done + n) complete; fewer rows if the pool is short. */
@@ -51,7 +51,7 @@ static uint32_t reserve_rows(sac_engine *e, uint32_t seq_i, uint32_t n)
     const uint32_t pos = e->seqs[seq_i].n_done, first = pos / PAGE_TOK;
     uint32_t n_page = (pos + n) / PAGE_TOK - first;
     reuse_make_room(e, n_page);
-    const uint32_t n_can = e->pool.n_free / pool_pages_per_index(&e->pool);
+    const uint32_t n_can = pool_free_indices(&e->pool);
     if (n_page > n_can) {
         n_page = n_can;
         n = (first + n_page + 1) * PAGE_TOK - 1 - pos; /* up to the last token before a new page */

@@ -34,7 +34,7 @@ void side_plan(sac_engine *e, struct arena *a)
     const struct page_geom *g = &e->pool.geom;
     struct side *s = &e->side;
     const size_t before = arena_used(a), n_worker = s->page_bytes ? workers_count(e->workers) : 0;
-    s->n_page = e->pool.n_page;
+    s->n_page = e->pool.part[!e->backend.is_host].n_page;
     s->data = arena_take_tensor(a, s->n_page, s->page_bytes);
     e->stats.side_bytes += arena_used(a) - before;
     s->page = arena_take(a, n_worker * 2 * PAGE_TOK * g->head_dim, sizeof *s->page);
@@ -67,6 +67,7 @@ static void seal_page(void *arg, uint32_t i, uint32_t worker_i)
 static void note_pages(sac_engine *e, const page_id *page, uint32_t n)
 {
     const struct side *s = &e->side;
+    const uint32_t layer = pool_first_layer(&e->pool, *page);
     uint32_t frame[NOTE_PAGES];
     assert(n <= NOTE_PAGES);
     depot_settle(e->pool.depot, &e->ops, e->workers, &e->pool.geom);
@@ -77,7 +78,7 @@ static void note_pages(sac_engine *e, const page_id *page, uint32_t n)
         e->ops.lanes.note(e->workers,
                           &(struct op_note){.kind = user->note(user->shape, user->param),
                                             .geom = &e->pool.geom,
-                                            .frames = pool_frames(&e->pool),
+                                            .frames = pool_frames(&e->pool, layer),
                                             .frame = frame,
                                             .n_page = n,
                                             .side = array,
@@ -85,12 +86,25 @@ static void note_pages(sac_engine *e, const page_id *page, uint32_t n)
     }
 }
 
-void side_seal(sac_engine *e, const page_id *page, uint32_t n)
+/* Of pages of one place, which the engine is in. */
+static void seal_pages(sac_engine *e, const page_id *page, uint32_t n)
 {
     struct seal_call c = {.e = e, .page = page};
-    for (uint32_t i = 0; i < n && !e->backend.is_host && e->side.page_bytes; i += NOTE_PAGES)
+    for (uint32_t i = 0; i < n && !e->backend.is_host; i += NOTE_PAGES)
         note_pages(e, page + i, n - i < NOTE_PAGES ? n - i : NOTE_PAGES);
-    if (e->backend.is_host && e->side.page_bytes) workers_for(e->workers, n, seal_page, &c);
+    if (e->backend.is_host) workers_for(e->workers, n, seal_page, &c);
+}
+
+void side_seal(sac_engine *e, const page_id *page, uint32_t n)
+{
+    const uint32_t at = e->at;
+    for (uint32_t i = 0, end; i < n && e->side.page_bytes; i = end) {
+        const uint32_t layer = pool_first_layer(&e->pool, page[i]);
+        for (end = i + 1; end < n && pool_first_layer(&e->pool, page[end]) == layer;) end++;
+        place_enter(e, place_of(e, layer));
+        seal_pages(e, page + i, end - i);
+    }
+    place_enter(e, at);
 }
 
 const uint8_t *side_base(const struct side *s, struct side_place place)

@@ -3,7 +3,7 @@
  * for all of them; each has an array of its own, in which a choice reads what lies side by side.
  *
  * Memory is part of plan_memory: side_begin, then side_add for each method that keeps something,
- * then side_plan. Data belongs to a page and lives as long as it. */
+ * then side_plan for each place (place.h). Data belongs to a page and lives as long as it. */
 #ifndef SAC_ENGINE_SIDE_H
 #define SAC_ENGINE_SIDE_H
 
@@ -30,7 +30,7 @@ struct side {
     struct side_user item[2 * SAC_METHODS_MAX];
     uint32_t n_item;
     size_t page_bytes; /* of all methods */
-    uint8_t *data;     /* an array [n_page][bytes] for each item */
+    uint8_t *data;     /* an array [n_page][bytes] for each item, of the place's pages */
     uint32_t n_page;
     float *page; /* [n_worker][keys, values][PAGE_TOK, head_dim] that a worker seals */
     bool has_seal_value;

@@ -32,8 +32,9 @@ static sac_status walk_tail(struct stream *s, const struct image *im)
 {
     const struct page_geom *g = &im->e->pool.geom;
     const size_t bytes = im->head.n_tok % PAGE_TOK * (size_t)g->head_dim * 2;
-    uint8_t *tail = pool_tail(&im->e->pool, im->seq_i, 0);
-    for (size_t lane = 0; lane < state_lane_count(im); lane++, tail += g->tail_bytes) {
+    for (size_t lane = 0; lane < state_lane_count(im); lane++) {
+        uint8_t *tail = pool_tail(&im->e->pool, im->seq_i, (uint32_t)lane / g->n_kv_head) +
+                        lane % g->n_kv_head * g->tail_bytes;
         TRY(state_transfer_pool(s, &im->e->pool, tail, bytes));
         TRY(state_transfer_pool(s, &im->e->pool, tail + g->tail_v, bytes));
     }

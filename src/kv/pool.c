@@ -2,11 +2,11 @@
  *
  * Invariants, checked by pool_check in tests after each operation:
  *  1. refs[id] = number of live table entries that name id, and of its holds.
- *  2. id is on the free stack if and only if refs[id] = 0; n_free is the stack's height.
+ *  2. id is on its part's free stack if and only if refs[id] = 0; n_free is the stack's height.
  *  3. Table entries at or beyond n_tok / PAGE_TOK hold PAGE_NONE, and so do dropped ones below.
- *  4. Without a tier a page has a frame while refs > 0, no two have the same, and the other frames
- *     are on their stack; with one, frames are the tier's. Nobody but pool_page, page_frame and
- * whoever moves a page knows which.
+ *  4. Without a tier a page has a frame of its part while refs > 0, no two have the same, and the
+ *     other frames are on their stack; with one, frames are the tier's. Nobody but pool_page,
+ * page_frame and whoever moves a page knows which.
  *  5. A page with refs > 1 is sealed: only pool_reserve hands out writable pages, with refs 1. */
 #include "kv/pool.h"
 
@@ -20,13 +20,65 @@ static size_t n_lane(const struct pool *p)
     return (size_t)p->geom.n_layer * p->geom.n_kv_head;
 }
 
+/* ---- Parts ---- */
+
+static uint32_t part_of_page(const struct pool *p, page_id id)
+{
+    assert(id < p->n_page);
+    return id >= p->part[1].id0;
+}
+
+/* The number of the part. */
+static uint32_t part_of_layer(const struct pool *p, uint32_t layer)
+{
+    assert(layer < p->geom.n_layer);
+    return layer >= p->part[1].layer0;
+}
+
+static void divide(struct pool *p, uint32_t n_away)
+{
+    const uint32_t n_here = p->geom.n_layer - n_away;
+    const uint32_t n_index = p->n_page / pool_pages_per_index(p);
+    const uint32_t n_page = n_away ? n_index * n_here * p->geom.n_kv_head : p->n_page;
+    assert(n_away == 0 || n_here == 0 || p->n_page % pool_pages_per_index(p) == 0);
+    p->part[0] = (struct pool_part){.n_layer = n_here, .n_page = n_page, .n_free = n_page};
+    p->part[1] = (struct pool_part){.layer0 = n_here,
+                                    .n_layer = n_away,
+                                    .id0 = n_page,
+                                    .n_page = p->n_page - n_page,
+                                    .n_free = p->n_page - n_page};
+}
+
+static void plan_parts(struct pool *p, struct arena *a)
+{
+    struct pool_part *here = &p->part[0], *away = &p->part[1];
+    const size_t n_tail = (size_t)p->n_seq * p->geom.n_kv_head;
+    here->frames = arena_take(a, p->tier ? p->n_frame : here->n_page, p->geom.bytes);
+    here->tails = arena_take(a, n_tail * here->n_layer, p->geom.tail_bytes);
+    away->frames = p->depot ? p->depot->pages : arena_take_tensor(a, away->n_page, p->geom.bytes);
+    away->tails = arena_take_tensor(a, n_tail * away->n_layer, p->geom.tail_bytes);
+}
+
+/* The stacks give rising ids, so pages reserved together lie together. */
+static void fill_stacks(struct pool *p)
+{
+    for (int i = 0; i < 2; i++) {
+        const struct pool_part *part = &p->part[i];
+        for (uint32_t j = 0; j < part->n_page; j++) {
+            p->free_ids[part->id0 + j] = part->id0 + part->n_page - 1 - j;
+            if (p->free_frames) p->free_frames[part->id0 + j] = part->n_page - 1 - j;
+        }
+    }
+}
+
+/* ---- Memory ---- */
+
 static void plan_tier(struct pool *p, struct tier *tier, struct arena *a)
 {
-    p->tier = tier;
     *tier = (struct tier){.geom = p->geom,
                           .n_page = p->n_page,
                           .n_frame = p->n_frame,
-                          .frames = p->frames,
+                          .frames = p->part[0].frames,
                           .frame_of = p->frame_of};
     tier_plan(tier, a);
 }
@@ -40,26 +92,24 @@ void pool_init(struct pool *p, const struct page_geom *geom, const struct pool_s
                        .n_free = n_page,
                        .n_frame = size->tier ? size->n_frame : n_page,
                        .n_seq = n_seq,
-                       .max_page = max_page};
-    p->depot = size->depot;
-    p->frames = p->depot ? p->depot->pages : arena_take_tensor(a, p->n_frame, geom->bytes);
+                       .max_page = max_page,
+                       .tier = size->tier,
+                       .depot = size->depot};
+    assert(size->n_away == 0 || a->device);
+    divide(p, size->n_away);
+    plan_parts(p, a);
     if (p->depot) depot_plan(p->depot, a);
     p->frame_of = arena_take(a, n_page, sizeof *p->frame_of);
     p->free_frames = size->tier ? NULL : arena_take(a, n_page, sizeof *p->free_frames);
-    p->tails = arena_take_tensor(a, n_seq * n_lane(p), geom->tail_bytes);
     p->tables = arena_take(a, n_seq * n_lane(p) * max_page, sizeof *p->tables);
     p->free_ids = arena_take(a, n_page, sizeof *p->free_ids);
     p->refs = arena_take(a, n_page, sizeof *p->refs);
     p->holds = arena_take(a, n_page, sizeof *p->holds);
     if (size->tier) plan_tier(p, size->tier, a);
-    if (a->device) mirror_plan(p, a);
+    if (size->n_away) mirror_plan(p, a);
     if (!a->base) return;
-    /* The stack gives rising ids, so pages reserved together lie together. */
-    for (uint32_t i = 0; i < n_page; i++) {
-        p->free_ids[i] = n_page - 1 - i;
-        p->frame_of[i] = PAGE_NONE;
-        if (p->free_frames) p->free_frames[i] = p->free_ids[i];
-    }
+    fill_stacks(p);
+    for (uint32_t i = 0; i < n_page; i++) p->frame_of[i] = PAGE_NONE;
     memset(p->refs, 0, n_page * sizeof *p->refs);
     memset(p->holds, 0, n_page * sizeof *p->holds);
     for (size_t i = 0; i < n_seq * n_lane(p) * max_page; i++) p->tables[i] = PAGE_NONE;
@@ -70,6 +120,23 @@ uint32_t pool_pages_per_index(const struct pool *p)
     return p->geom.n_layer * p->geom.n_kv_head;
 }
 
+uint32_t pool_free_indices(const struct pool *p)
+{
+    uint32_t n = p->n_page;
+    for (int i = 0; i < 2; i++) {
+        const struct pool_part *part = &p->part[i];
+        const uint32_t n_free =
+            part->n_layer ? part->n_free / (part->n_layer * p->geom.n_kv_head) : n;
+        n = n_free < n ? n_free : n;
+    }
+    return n;
+}
+
+uint32_t pool_first_layer(const struct pool *p, page_id id)
+{
+    return p->part[part_of_page(p, id)].layer0;
+}
+
 page_id *pool_table(const struct pool *p, uint32_t seq_i, uint32_t layer)
 {
     assert(seq_i < p->n_seq && layer < p->geom.n_layer);
@@ -78,30 +145,33 @@ page_id *pool_table(const struct pool *p, uint32_t seq_i, uint32_t layer)
 
 uint8_t *pool_tail(const struct pool *p, uint32_t seq_i, uint32_t layer)
 {
-    assert(seq_i < p->n_seq && layer < p->geom.n_layer);
-    return p->tails + (seq_i * n_lane(p) + (size_t)layer * p->geom.n_kv_head) * p->geom.tail_bytes;
+    const struct pool_part *part = &p->part[part_of_layer(p, layer)];
+    assert(seq_i < p->n_seq);
+    return part->tails + ((size_t)seq_i * part->n_layer + layer - part->layer0) *
+                             p->geom.n_kv_head * p->geom.tail_bytes;
 }
 
 uint8_t *pool_page(const struct pool *p, page_id id)
 {
-    assert(id < p->n_page && p->frame_of[id] != PAGE_NONE);
-    return p->frames + (size_t)p->frame_of[id] * p->geom.bytes;
+    assert(p->frame_of[id] != PAGE_NONE);
+    return p->part[part_of_page(p, id)].frames + (size_t)p->frame_of[id] * p->geom.bytes;
 }
 
-struct page_frames pool_frames(const struct pool *p)
+struct page_frames pool_frames(const struct pool *p, uint32_t layer)
 {
-    if (!p->depot) return (struct page_frames){.base = p->frames, .of = p->frame_of};
+    uint8_t *base = p->part[part_of_layer(p, layer)].frames;
+    if (!p->depot) return (struct page_frames){.base = base, .of = p->frame_of};
     const struct depot_map *m = &p->depot->map;
     return (struct page_frames){
         .base = m->base, .of = p->frame_of, .held = m->held, .below = m->below};
 }
 
-struct page_cards pool_cards(const struct pool *p)
+struct page_cards pool_cards(const struct pool *p, uint32_t layer)
 {
     if (p->tier) return (struct page_cards){.base = p->tier->cards, .stride = p->tier->card_bytes};
     if (p->depot)
         return (struct page_cards){p->depot->map.card, p->frame_of, p->depot->map.card_bytes};
-    return (struct page_cards){p->frames, p->frame_of, p->geom.bytes};
+    return (struct page_cards){p->part[part_of_layer(p, layer)].frames, p->frame_of, p->geom.bytes};
 }
 
 /* Pages that are in their frames. */
@@ -137,29 +207,35 @@ sac_status pool_read(const struct pool *p, const page_id *id, uint32_t n, float 
 
 static void unref(struct pool *p, page_id id)
 {
-    assert(id < p->n_page && p->refs[id] > 0);
+    struct pool_part *part = &p->part[part_of_page(p, id)];
+    assert(p->refs[id] > 0);
     if (--p->refs[id] > 0) return;
     tier_drop(p->tier, id);
-    if (p->free_frames) p->free_frames[p->n_free] = p->frame_of[id];
-    p->free_ids[p->n_free++] = id;
+    if (p->free_frames) p->free_frames[part->id0 + part->n_free] = p->frame_of[id];
+    p->free_ids[part->id0 + part->n_free++] = id;
+    p->n_free++;
     p->frame_of[id] = PAGE_NONE;
 }
 
 /* A free page of a lane and, unless a tier gives it one when it is written, a frame. */
 static page_id take_page(struct pool *p, size_t lane)
 {
-    const page_id id = p->free_ids[--p->n_free];
+    const uint32_t layer = (uint32_t)(lane / p->geom.n_kv_head);
+    struct pool_part *part = &p->part[part_of_layer(p, layer)];
+    const uint32_t top = part->id0 + --part->n_free;
+    const page_id id = p->free_ids[top];
     assert(p->refs[id] == 0);
+    p->n_free--;
     p->refs[id] = 1;
-    if (p->free_frames) p->frame_of[id] = p->free_frames[p->n_free];
-    tier_born(p->tier, id, (uint32_t)(lane / p->geom.n_kv_head));
+    if (p->free_frames) p->frame_of[id] = p->free_frames[top];
+    tier_born(p->tier, id, layer);
     return id;
 }
 
 bool pool_reserve(struct pool *p, uint32_t seq_i, uint32_t first, uint32_t n)
 {
     assert((size_t)first + n <= p->max_page);
-    if ((size_t)n * n_lane(p) > p->n_free) return false;
+    if (n > pool_free_indices(p)) return false;
     mirror_note(p, seq_i, first);
     page_id *table = pool_table(p, seq_i, 0);
     for (size_t lane = 0; lane < n_lane(p); lane++)
@@ -196,7 +272,7 @@ bool pool_renew(struct pool *p, uint32_t seq_i, uint32_t layer, uint32_t kv_head
 {
     page_id *id = pool_table(p, seq_i, layer) + (size_t)kv_head * p->max_page + page_i;
     assert(*id != PAGE_NONE);
-    if (p->refs[*id] > 1 && p->n_free == 0) return false;
+    if (p->refs[*id] > 1 && p->part[part_of_layer(p, layer)].n_free == 0) return false;
     if (p->refs[*id] > 1) {
         mirror_note(p, seq_i, page_i);
         unref(p, *id);
@@ -277,7 +353,11 @@ void pool_share(struct pool *p, struct pool_place dst, struct pool_place src, ui
 void pool_fork(struct pool *p, uint32_t dst, uint32_t src, uint32_t n_page)
 {
     pool_share(p, (struct pool_place){dst, 0}, (struct pool_place){src, 0}, n_page);
-    mirror_copy(p, pool_tail(p, dst, 0), pool_tail(p, src, 0), n_lane(p) * p->geom.tail_bytes);
+    for (int i = 0; i < 2; i++) {
+        const struct pool_part *part = &p->part[i];
+        const size_t bytes = (size_t)part->n_layer * p->geom.n_kv_head * p->geom.tail_bytes;
+        if (bytes) mirror_copy(p, part->tails + dst * bytes, part->tails + src * bytes, bytes);
+    }
 }
 
 /* The cut page's first tokens become the tail, lane by lane. */
@@ -285,11 +365,12 @@ static sac_status cut_page(struct pool *p, uint32_t seq_i, uint32_t page_i, uint
                            sac_error *err)
 {
     const page_id *id = pool_table(p, seq_i, 0) + page_i;
-    uint8_t *tail = pool_tail(p, seq_i, 0);
     for (size_t lane = 0; lane < n_lane(p); lane++, id += p->max_page) {
+        const uint32_t n_head = p->geom.n_kv_head;
+        uint8_t *tail = pool_tail(p, seq_i, (uint32_t)lane / n_head);
         const sac_status status = tier_acquire(p->tier, id, 1);
         if (status == SAC_OK)
-            mirror_unseal(p, tail + lane * p->geom.tail_bytes, pool_page(p, *id), n_tok);
+            mirror_unseal(p, tail + lane % n_head * p->geom.tail_bytes, pool_page(p, *id), n_tok);
         if (tier_holds(status)) tier_release(p->tier, id, 1);
         if (status != SAC_OK) return tier_explain(p->tier, status, err);
     }
@@ -322,21 +403,31 @@ static uint64_t count_entries(const struct pool *p, page_id id)
     return n;
 }
 
-/* Every frame is free or holds one page. */
-static bool frames_are_apart(const struct pool *p)
+/* Every frame of a part is free or holds one page. */
+static bool frames_are_apart(const struct pool *p, const struct pool_part *part)
 {
     uint64_t sum = 0, all = 0, squares = 0, all_squares = 0;
-    for (uint64_t i = 0; i < p->n_page; i++) {
-        const bool is_used = p->refs[i] > 0;
-        const uint64_t free = i < p->n_free ? p->free_frames[i] : 0;
-        if (is_used && p->frame_of[i] >= p->n_page) return false;
-        const uint64_t used = is_used ? p->frame_of[i] : 0;
+    for (uint64_t i = 0; i < part->n_page; i++) {
+        const bool is_used = p->refs[part->id0 + i] > 0;
+        const uint64_t free = i < part->n_free ? p->free_frames[part->id0 + i] : 0;
+        if (is_used && p->frame_of[part->id0 + i] >= part->n_page) return false;
+        const uint64_t used = is_used ? p->frame_of[part->id0 + i] : 0;
         sum += free + used;
         squares += free * free + used * used;
         all += i;
         all_squares += i * i;
     }
     return sum == all && squares == all_squares;
+}
+
+static bool stack_is_sound(const struct pool *p, const struct pool_part *part)
+{
+    for (uint32_t i = 0; i < part->n_free; i++) {
+        const page_id id = p->free_ids[part->id0 + i];
+        if (id - part->id0 >= part->n_page || p->refs[id] != 0 || p->frame_of[id] != PAGE_NONE)
+            return false;
+    }
+    return true;
 }
 
 bool pool_check(const struct pool *p, const uint32_t *n_tok)
@@ -350,8 +441,9 @@ bool pool_check(const struct pool *p, const uint32_t *n_tok)
         if (count_entries(p, id) + p->holds[id] != p->refs[id]) return false;
         n_unused += p->refs[id] == 0;
     }
-    if (n_unused != p->n_free) return false;
-    for (uint32_t i = 0; i < p->n_free; i++)
-        if (p->refs[p->free_ids[i]] != 0 || p->frame_of[p->free_ids[i]] != PAGE_NONE) return false;
-    return p->tier || frames_are_apart(p); /* tier_check looks at a tier's */
+    if (n_unused != p->n_free || p->n_free != p->part[0].n_free + p->part[1].n_free) return false;
+    for (int k = 0; k < 2; k++)
+        if (!stack_is_sound(p, &p->part[k]) || (!p->tier && !frames_are_apart(p, &p->part[k])))
+            return false; /* tier_check looks at a tier's frames */
+    return true;
 }

@@ -3,7 +3,9 @@
  *
  * A sequence of n tokens has n / PAGE_TOK sealed pages for every (layer, KV head) in its table,
  * unless it dropped some, and the last n % PAGE_TOK tokens in its tail. Sealed pages never change,
- * so a fork shares them and copies the tail: copy on write without a write. One thread at a time.
+ * so a fork shares them and copies the tail: copy on write without a write. Layers that a device
+ * computes may stand behind layers of the program: ids are one kind, memories two. One thread at a
+ * time.
  */
 #ifndef SAC_KV_POOL_H
 #define SAC_KV_POOL_H
@@ -14,25 +16,33 @@
 #include "ops/backend.h"
 #include "ops/page.h"
 
+/* Layers behind each other whose pages and tails lie in one memory. An id tells its part. */
+struct pool_part {
+    uint32_t layer0, n_layer;
+    page_id id0;
+    uint32_t n_page, n_free;
+    uint8_t *frames; /* [n_page][geom.bytes] the bytes of pages; with a tier [n_frame] */
+    uint8_t *tails;  /* [n_seq][n_layer][n_kv_head][geom.tail_bytes] */
+};
+
 struct pool {
     struct page_geom geom;
-    uint32_t n_page, n_free;
+    uint32_t n_page, n_free;  /* of both parts */
+    struct pool_part part[2]; /* the program's memory, and behind it a device's: one may be empty */
     uint32_t n_frame;         /* as many, unless there is a tier below */
     struct tier *tier;        /* NULL: every page is in memory. Borrowed */
     struct depot *depot;      /* NULL: and in that of whoever computes. Borrowed */
     uint32_t n_seq, max_page; /* sequences; table entries for each (layer, KV head) of one */
-    uint8_t *frames;          /* [n_frame][geom.bytes] the bytes of pages */
-    uint32_t *frame_of;       /* [n_page] where a page's are; PAGE_NONE: nowhere, it is free, or
-                                 below */
-    uint32_t *free_frames; /* [n_page], a stack as high as that of ids; NULL: the tier has them */
-    uint8_t *tails;        /* [n_seq][n_layer][n_kv_head][geom.tail_bytes] */
+    uint32_t *frame_of;       /* [n_page] which of its part's frames has a page's bytes; PAGE_NONE:
+                                 none, it is free, or below */
+    uint32_t *free_frames; /* [n_page], stacks as high as those of ids; NULL: the tier has them */
     page_id *tables;       /* [n_seq][n_layer][n_kv_head][max_page] */
-    page_id *free_ids;     /* [n_page], a stack */
+    page_id *free_ids;     /* [n_page], a stack for each part, from its id0 on */
     uint32_t *refs;        /* [n_page] */
     uint32_t *holds;       /* [n_page] of refs: those of no table (prefix.h) */
-    /* Borrowed: whose memory frames and tails are; set behind pool_init. NULL: the program's. */
+    /* Borrowed: whose memory the device's part is; set behind pool_init. */
     const struct backend *backend;
-    /* For a device, which looks no page up (mirror.c); else NULL. */
+    /* For a device, which looks no page up (mirror.c), with the layers of its part; else NULL. */
     uint32_t *mirror;   /* [n_seq][n_layer][n_kv_head][max_page] frames of the tables' pages */
     uint32_t *mirrored; /* [n_seq] so many entries of each lane are right */
     uint32_t *changes;  /* [n_layer * n_kv_head * max_page] scratch */
@@ -42,6 +52,7 @@ struct pool {
 
 struct pool_size {
     uint32_t n_page, n_seq, max_page;
+    uint32_t n_away;   /* the last so many layers are those of the arena's device */
     uint32_t n_frame;  /* with a tier: pages that are in memory at once */
     struct tier *tier; /* not started yet; NULL: all pages are in memory */
     /* Divided; frames are then in its memory, and the device has some of its own. NULL: none. */
@@ -54,16 +65,22 @@ void pool_init(struct pool *p, const struct page_geom *geom, const struct pool_s
 
 /* Pages that one more page index of a sequence costs: one for each layer and KV head. */
 uint32_t pool_pages_per_index(const struct pool *p);
+/* So many can be reserved. */
+uint32_t pool_free_indices(const struct pool *p);
+
+/* The first of the layers that a page may be of: those of one memory. */
+uint32_t pool_first_layer(const struct pool *p, page_id id);
 
 page_id *pool_table(const struct pool *p, uint32_t seq_i, uint32_t layer);
-/* The tail pages of a layer: [n_kv_head][geom.tail_bytes]. */
+/* The tail pages of a layer: [n_kv_head][geom.tail_bytes]. Those of the next layer of its part lie
+ * behind them. */
 uint8_t *pool_tail(const struct pool *p, uint32_t seq_i, uint32_t layer);
 /* The bytes of a page that is in memory: with a tier, one that is open or acquired. */
 uint8_t *pool_page(const struct pool *p, page_id id);
-/* Where all pages lie. Ids are for life, frames until a page moves, between steps. */
-struct page_frames pool_frames(const struct pool *p);
+/* Where the pages of a layer lie. Ids are for life, frames until a page moves, between steps. */
+struct page_frames pool_frames(const struct pool *p, uint32_t layer);
 /* The same of what q8 pages begin with, which no tier takes away. */
-struct page_cards pool_cards(const struct pool *p);
+struct page_cards pool_cards(const struct pool *p, uint32_t layer);
 /* Reads keys and values [n, PAGE_TOK, head_dim] of sealed pages, either may be NULL, wherever they
  * are. */
 sac_status pool_read(const struct pool *p, const page_id *id, uint32_t n, float *k, float *v,

@@ -203,7 +203,11 @@ static sac_status take_screen(struct loader *l, struct weights *w)
 static sac_status walk_model(struct loader *l, struct weights *w)
 {
     const struct config *c = l->c;
-    for (uint32_t i = 0; i < c->n_layer; i++) TRY(walk_layer(l, i, &w->layer[i]));
+    for (uint32_t i = 0; i < c->n_layer; i++) {
+        w->layer[i].begin = l->arena.used;
+        TRY(walk_layer(l, i, &w->layer[i]));
+        w->layer[i].end = l->arena.used;
+    }
     snprintf(l->name, sizeof l->name, "output_norm.weight");
     TRY(take_vector(l, &w->output_norm, REQUIRED, c->n_embd));
     TRY(take_rope_factors(l, w));

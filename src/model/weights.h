@@ -19,6 +19,7 @@ struct layer_weights {
     struct weight gate, up;       /* [n_ff, n_embd] */
     struct weight down;           /* [n_embd, n_ff] */
     const float *post_ffn_norm;   /* [n_embd] or NULL */
+    size_t begin, end;            /* the bytes of the block in which all of it lies */
 };
 
 struct weights {

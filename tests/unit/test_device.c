@@ -25,23 +25,32 @@ static sac_engine_params params_of(const char *device, sac_kv_type type)
     return p;
 }
 
-/* `prefill`: a method for prompts, or NULL. */
-static sac_engine *planned_engine(const sac_model *of, const char *device, sac_kv_type type,
-                                  const char *prefill)
+/* What an engine is asked for beside its device. */
+struct wish {
+    const sac_model *of;
+    sac_kv_type type;
+    const char *prefill; /* a method for prompts, or NULL */
+    uint32_t n_layer;    /* of the device; 0: all */
+    uint32_t n_threads;  /* 0: 2 */
+};
+
+static sac_engine *wished_engine(const struct wish *w, const char *device)
 {
     sac_engine *e = NULL;
     sac_error err;
-    sac_engine_params p = params_of(device, type);
-    p.prefill = &prefill;
-    p.n_prefill = prefill ? 1 : 0;
+    sac_engine_params p = params_of(device, w->type);
+    p.prefill = &w->prefill;
+    p.n_prefill = w->prefill ? 1 : 0;
+    p.n_device_layer = device ? w->n_layer : 0;
+    if (w->n_threads) p.n_threads = w->n_threads;
     p.sparse_min_ctx = 1;
-    must(sac_engine_create(&e, of, &p, &err), &err);
+    must(sac_engine_create(&e, w->of, &p, &err), &err);
     return e;
 }
 
 static sac_engine *new_engine(const sac_model *of, const char *device, sac_kv_type type)
 {
-    return planned_engine(of, device, type, NULL);
+    return wished_engine(&(struct wish){.of = of, .type = type}, device);
 }
 
 /* ---- What came out ---- */
@@ -110,14 +119,14 @@ static struct heard live(sac_engine *e)
     return h;
 }
 
-static void check_same(const sac_model *of, sac_kv_type type, const char *prefill)
+static void check_same(const struct wish *w)
 {
-    sac_engine *cpu = planned_engine(of, NULL, type, prefill);
-    sac_engine *fake = planned_engine(of, "cuda:0", type, prefill);
+    sac_engine *cpu = wished_engine(w, NULL);
+    sac_engine *fake = wished_engine(w, "cuda:0");
     const struct heard wanted = live(cpu), got = live(fake);
     const sac_reads *reads = &cpu->stats.reads;
     assert_memory_equal(reads, &fake->stats.reads, sizeof *reads);
-    assert_true(!prefill || reads->n_cell_read < reads->n_cell);
+    assert_true(!w->prefill || reads->n_cell_read < reads->n_cell);
     assert_int_equal(wanted.n, got.n);
     assert_true(wanted.sum == got.sum);
     assert_memory_equal(wanted.last, got.last, sizeof wanted.last);
@@ -128,17 +137,37 @@ static void check_same(const sac_model *of, sac_kv_type type, const char *prefil
 static void a_device_gives_the_same_bits(void **state)
 {
     (void)state;
-    check_same(model, SAC_KV_F16, NULL);
-    check_same(model, SAC_KV_Q8, NULL);
-    check_same(windowed, SAC_KV_BF16, NULL);
+    check_same(&(struct wish){.of = model, .type = SAC_KV_F16});
+    check_same(&(struct wish){.of = model, .type = SAC_KV_Q8});
+    check_same(&(struct wish){.of = windowed, .type = SAC_KV_BF16});
+}
+
+/* However many layers are the device's: of all but the output, of more than there are, too. */
+static void layers_in_part_give_the_same_bits(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 3; n++)
+        check_same(&(struct wish){
+            .of = model, .type = n == 2 ? SAC_KV_F16 : SAC_KV_Q8, .n_layer = n, .n_threads = n});
+    for (uint32_t n = 1; n < 7; n += 2)
+        check_same(&(struct wish){
+            .of = windowed, .type = SAC_KV_BF16, .n_layer = n, .n_threads = 1 + n / 3});
+    check_same(&(struct wish){.of = windowed,
+                              .type = SAC_KV_F16,
+                              .prefill = "trianglemix:sink=4,window=40,last=16,layer=0.5",
+                              .n_layer = 4});
 }
 
 static void plans_by_place_are_the_hosts(void **state)
 {
     (void)state;
-    check_same(model, SAC_KV_F16, "a-shape:sink=4,window=40");
-    check_same(model, SAC_KV_Q8, "tri-shape:sink=9,window=40,last=16");
-    check_same(windowed, SAC_KV_F16, "trianglemix:sink=4,window=40,last=16,layer=0.2");
+    check_same(
+        &(struct wish){.of = model, .type = SAC_KV_F16, .prefill = "a-shape:sink=4,window=40"});
+    check_same(&(struct wish){
+        .of = model, .type = SAC_KV_Q8, .prefill = "tri-shape:sink=9,window=40,last=16"});
+    check_same(&(struct wish){.of = windowed,
+                              .type = SAC_KV_F16,
+                              .prefill = "trianglemix:sink=4,window=40,last=16,layer=0.2"});
 }
 
 /* Rows of a step that want the largest logits, and one that wants all, step by step in turns. As
@@ -321,6 +350,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_device_gives_the_same_bits),
+        cmocka_unit_test(layers_in_part_give_the_same_bits),
         cmocka_unit_test(plans_by_place_are_the_hosts),
         cmocka_unit_test(the_largest_logits_come_alone),
         cmocka_unit_test(a_saved_sequence_goes_from_one_to_the_other),

@@ -251,7 +251,7 @@ static void kernel_lse(sac_engine *e, const uint32_t *select, const uint32_t *se
     run.select = select;
     run.select_ptr = select_ptr;
     e->ops.attn(e->workers, &(struct op_attn){.geom = &e->pool.geom,
-                                              .frames = pool_frames(&e->pool),
+                                              .frames = pool_frames(&e->pool, 0),
                                               .n_head = c->n_head,
                                               .q = e->scratch.qkv,
                                               .q_stride = (N_HEAD + 2 * N_KV) * DIM,

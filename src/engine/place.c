@@ -1,0 +1,152 @@
+/* place.c: see the header.
+ *
+ * Invariant: the fields of the engine that stand for a place change nowhere but here, so that
+ * leaving one keeps nothing. */
+#include "engine/place.h"
+
+#include "engine/engine.h"
+#include "engine/layer.h"
+
+#include <assert.h>
+
+struct place *place_last(sac_engine *e)
+{
+    return &e->place[e->n_place - 1];
+}
+
+bool place_has_host(const sac_engine *e)
+{
+    return e->place[0].backend.is_host;
+}
+
+bool place_has_device(const sac_engine *e)
+{
+    return !e->place[e->n_place - 1].backend.is_host;
+}
+
+uint32_t place_of(const sac_engine *e, uint32_t layer)
+{
+    uint32_t i = 0;
+    while (layer >= e->place[i].end) i++;
+    assert(i < e->n_place);
+    return i;
+}
+
+static void load(sac_engine *e, uint32_t i)
+{
+    const struct place *p = &e->place[i];
+    const struct place_rooms *r = &p->rooms;
+    assert(i < e->n_place);
+    e->at = i;
+    e->backend = p->backend;
+    e->ops = p->backend.ops;
+    e->weights = p->weights;
+    e->scratch = p->scratch;
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++) e->chooser[kind].worker = r->worker[kind];
+    e->decode.mask = r->mask;
+    e->decode.page = r->page;
+    e->decode.tok = r->tok;
+    e->decode.logw = r->logw;
+    e->decode.result = r->result;
+    e->side.data = r->side;
+    e->side.n_page = r->n_side_page;
+}
+
+void place_begin(sac_engine *e)
+{
+    load(e, 0);
+}
+
+void place_enter(sac_engine *e, uint32_t i)
+{
+    if (i != e->at) load(e, i);
+}
+
+/* ---- Memory ---- */
+
+/* Where the program has what goes up: in the first place if there are two. */
+static float *take_input(const sac_engine *e, struct arena *a, float *mine, float *first, size_t n)
+{
+    if (e->backend.is_host) return mine;
+    return e->at > 0 ? first : arena_take(a, n, sizeof(float));
+}
+
+static void plan_scratch(sac_engine *e, struct arena *a)
+{
+    const struct config *c = &e->model->config;
+    const struct scratch *first = &e->place[0].scratch;
+    struct scratch *s = &e->scratch;
+    const size_t n = e->batch.n_row_max, n_angle = n * c->rope.n_rot / 2;
+    const size_t n_qkv = n * config_qkv_width(c);
+    s->x = arena_take_tensor(a, n * c->n_embd, sizeof(float));
+    s->tmp = arena_take_tensor(a, c->arch->post_norm ? n * c->n_embd : 0, sizeof(float));
+    s->qkv = arena_take_tensor(a, n_qkv, sizeof(float));
+    s->attn = arena_take_tensor(a, n * config_q_width(c), sizeof(float));
+    s->ffn = arena_take_tensor(a, n * c->n_ff, sizeof(float));
+    s->x_in = take_input(e, a, s->x, first->x, n * c->n_embd);
+    s->qkv_seen = e->backend.is_host ? s->qkv : arena_take(a, n_qkv, sizeof(float));
+    for (int i = 0; i < 2; i++) {
+        s->cos[i] = arena_take_tensor(a, n_angle, sizeof(float));
+        s->sin[i] = arena_take_tensor(a, n_angle, sizeof(float));
+        s->cos_in[i] = take_input(e, a, s->cos[i], first->cos[i], n_angle);
+        s->sin_in[i] = take_input(e, a, s->sin[i], first->sin[i], n_angle);
+    }
+    const struct page_geom *g = &e->pool.geom;
+    s->own = arena_take_tensor(a, (size_t)attend_new_pages(e) * g->n_kv_head, g->tail_bytes);
+    layer_scratch_bytes(e, &s->linear_bytes, &s->attn_bytes);
+    s->linear = arena_take_tensor(a, 1, s->linear_bytes);
+    s->attn_ops = arena_take_tensor(a, 1, s->attn_bytes);
+}
+
+/* What load takes up again. */
+static void keep(sac_engine *e)
+{
+    struct place *p = &e->place[e->at];
+    const struct decode *d = &e->decode;
+    p->scratch = e->scratch;
+    p->rooms = (struct place_rooms){.mask = d->mask,
+                                    .page = d->page,
+                                    .tok = d->tok,
+                                    .logw = d->logw,
+                                    .result = d->result,
+                                    .side = e->side.data,
+                                    .n_side_page = e->side.n_page};
+    for (int kind = 0; kind < CHOOSER_KINDS; kind++)
+        p->rooms.worker[kind] = e->chooser[kind].worker;
+}
+
+void place_plan(sac_engine *e, struct arena *a)
+{
+    struct arena *device = a->device;
+    for (uint32_t i = 0; i < e->n_place; i++) {
+        load(e, i);
+        a->device = e->backend.is_host ? NULL : device;
+        plan_scratch(e, a);
+        chooser_plan_rooms(e, a);
+        side_plan(e, a);
+        if (i == 0) logits_plan(e, a);
+        keep(e);
+    }
+    a->device = device;
+    load(e, 0);
+}
+
+/* ---- A step ---- */
+
+void place_cross(sac_engine *e, uint32_t i)
+{
+    const struct scratch *s = &e->scratch;
+    const size_t bytes = (size_t)e->batch.n_row * e->model->config.n_embd * sizeof *s->x;
+    if (i == e->at) return;
+    if (i == 0) backend_down(&e->backend, s->x_in, s->x, bytes);
+    load(e, i);
+    if (i == 0) return;
+    backend_up(&e->backend, s->x, s->x_in, bytes);
+    layer_send_angles(e);
+}
+
+sac_status place_wait(const sac_engine *e, sac_error *err)
+{
+    for (uint32_t i = 0; i < e->n_place; i++) TRY(backend_wait(&e->place[i].backend, err));
+    return SAC_OK;
+}

@@ -1,0 +1,75 @@
+/* place.h: who computes which layers, with what memory. An engine has one place, the CPU or a GPU,
+ * or two: then the CPU computes the first layers and the output, and a GPU the layers between
+ * (params.n_device_layer). A step goes through the places in their order, and the hidden states of
+ * its rows cross once each way.
+ *
+ * What a layer works with are fields of the engine, whoever computes it: the backend and its
+ * operations, weights, scratch, rooms of the methods. place_enter sets them to those of a place.
+ * Between steps an engine is in its first one. */
+#ifndef SAC_ENGINE_PLACE_H
+#define SAC_ENGINE_PLACE_H
+
+#include "engine/chooser.h"
+#include "ops/backend.h"
+
+#define PLACES_MAX 2
+
+struct weights;
+
+/* Activations of one step, f32, in the backend's memory. */
+struct scratch {
+    float *x;               /* [n_row_max, n_embd] residual stream */
+    float *tmp;             /* [n_row_max, n_embd] branch output where a norm stands behind it */
+    float *qkv;             /* [n_row_max, (n_head + 2 n_kv_head) * head_dim] */
+    float *attn;            /* [n_row_max, n_head * head_dim] */
+    float *ffn;             /* [n_row_max, n_ff] */
+    float *cos[2], *sin[2]; /* [n_row_max, n_rot/2] global and local layers */
+    /* Where the program has x, cos and sin: the same places, unless a device computes; those of the
+     * host's layers, if there are any before. */
+    float *x_in, *cos_in[2], *sin_in[2];
+    float *qkv_seen; /* where it reads qkv (layer_look), likewise */
+    uint8_t *own; /* 16-bit pages that a chunk begins: [attend_new_pages][n_kv_head][tail_bytes] */
+    void *linear, *attn_ops; /* scratch of the ops */
+    size_t linear_bytes, attn_bytes;
+};
+
+/* The rooms of methods, in the backend's memory. */
+struct place_rooms {
+    uint8_t *worker[CHOOSER_KINDS]; /* as in struct chooser */
+    uint32_t *mask, *page, *tok;    /* as in struct decode, like the next ones */
+    float *logw;
+    struct op_lane_result *result;
+    uint8_t *side; /* as in struct side, of the pages of the place's layers */
+    uint32_t n_side_page;
+};
+
+struct place {
+    uint32_t layer0, end;          /* its layers */
+    struct backend backend;        /* owned */
+    const struct weights *weights; /* the model's, or their copy on a device */
+    struct scratch scratch;
+    struct place_rooms rooms;
+};
+
+/* Part of the engine's plan_memory, behind the methods: what each place has of its own. */
+void place_plan(sac_engine *e, struct arena *a);
+
+/* The places are open: the engine is in the first one. */
+void place_begin(sac_engine *e);
+/* The fields of the engine that layers work with are those of place i from here on. */
+void place_enter(sac_engine *e, uint32_t i);
+/* The number of the place that computes a layer. */
+uint32_t place_of(const sac_engine *e, uint32_t layer);
+/* Where a device computes, if any does: the last one. */
+struct place *place_last(sac_engine *e);
+/* Whether the CPU, or a device, computes some layers or all. */
+bool place_has_host(const sac_engine *e);
+bool place_has_device(const sac_engine *e);
+
+/* In a step: what rows have become goes on to place i, and what it computes with. Back in the first
+ * place they are there behind place_wait. */
+void place_cross(sac_engine *e, uint32_t i);
+/* Until all places have done what was asked of them; or the first thing that has gone wrong. */
+sac_status place_wait(const sac_engine *e, sac_error *err);
+
+#endif
