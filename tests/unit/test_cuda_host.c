@@ -202,7 +202,22 @@ static void hear_chosen(void *user, const sac_row *row)
         memcpy(h->logits[row->seq - 1][h->n[row->seq - 1]++], row->logits, sizeof h->logits[0][0]);
 }
 
-static void run_methods(struct chosen *h, const char *device, sac_kv_type type)
+/* The pages go out and come back, and are noted again. */
+static void reload(sac_engine *e, sac_seq seq)
+{
+    sac_error err;
+    uint8_t *bytes;
+    size_t n;
+    sac_seq loaded;
+    must(sac_seq_to_bytes(e, seq, &bytes, &n, &err), &err);
+    sac_seq_remove(e, seq);
+    must(sac_seq_from_bytes(e, bytes, n, &loaded, &err), &err);
+    assert_int_equal(loaded, seq);
+    sac_free(bytes);
+}
+
+/* `n_layer`: of the device; 0: all. */
+static void run_methods(struct chosen *h, const char *device, sac_kv_type type, uint32_t n_layer)
 {
     sac_engine *e = NULL;
     sac_error err;
@@ -212,11 +227,13 @@ static void run_methods(struct chosen *h, const char *device, sac_kv_type type)
     p.n_decode = N_METHOD;
     p.sparse_min_ctx = 1;
     p.n_seq_max = 1 + N_METHOD;
+    p.n_device_layer = n_layer;
     memset(h, 0, sizeof *h);
     must(sac_engine_create(&e, model, &p, &err), &err);
     must(sac_seq_create(e, &prompted, &err), &err);
     append(e, prompted, prompt, N_PROMPT, SAC_ROW_PROMPT);
     step_all(e, hear_chosen, h);
+    if (n_layer) reload(e, prompted);
     for (uint32_t i = 0; i < N_METHOD; i++) {
         must(sac_seq_fork(e, prompted, &fork, &err), &err);
         assert_int_equal(fork, 1 + i);
@@ -259,64 +276,41 @@ static double most_of(const char *method)
 }
 
 /* What is read is the same to the byte, and so is what is said of it. */
+static void assert_chosen_alike(const struct chosen *want, const struct chosen *got, uint32_t i)
+{
+    const bool draws = strncmp(methods[i], "auto", 4) == 0;
+    const bool visits = strncmp(methods[i], "psa", 3) == 0;
+    assert_int_equal(got->n[i], 2);
+    for (int k = 0; k < 2; k++)
+        assert_true(divergence(want->logits[i][k], got->logits[i][k]) < most_of(methods[i]));
+    if (draws)
+        assert_draws_alike(&want->reads[i], &got->reads[i]);
+    else if (visits)
+        assert_visits_alike(&want->reads[i], &got->reads[i]);
+    else
+        assert_memory_equal(&want->reads[i], &got->reads[i], sizeof want->reads[i]);
+}
+
+static struct chosen want_chosen, got_chosen;
+
 static void methods_choose_as_on_the_host(void **state)
 {
     (void)state;
-    static struct chosen want, got;
     const sac_kv_type type[] = {SAC_KV_F16, SAC_KV_Q8};
     for (int t = 0; t < 2; t++) {
-        run_methods(&want, "cpu", type[t]);
-        run_methods(&got, "cuda", type[t]);
-        for (uint32_t i = 0; i < N_METHOD; i++) {
-            const bool draws = strncmp(methods[i], "auto", 4) == 0;
-            const bool visits = strncmp(methods[i], "psa", 3) == 0;
-            assert_int_equal(got.n[i], 2);
-            for (int k = 0; k < 2; k++)
-                assert_true(divergence(want.logits[i][k], got.logits[i][k]) < most_of(methods[i]));
-            if (draws)
-                assert_draws_alike(&want.reads[i], &got.reads[i]);
-            else if (visits)
-                assert_visits_alike(&want.reads[i], &got.reads[i]);
-            else
-                assert_memory_equal(&want.reads[i], &got.reads[i], sizeof want.reads[i]);
-        }
+        run_methods(&want_chosen, "cpu", type[t], 0);
+        run_methods(&got_chosen, "cuda", type[t], 0);
+        for (uint32_t i = 0; i < N_METHOD; i++) assert_chosen_alike(&want_chosen, &got_chosen, i);
     }
 }
 
-/* The kernels that a decode row takes, in a context shorter than methods choose in. */
-static uint32_t kernels_of(const char *decode, struct heard *h)
-{
-    sac_engine *e = NULL;
-    sac_error err;
-    sac_seq seq;
-    sac_engine_params p = params_of("cuda", SAC_KV_F16);
-    const int32_t tok = 7;
-    p.decode = &decode;
-    p.n_decode = 1;
-    must(sac_engine_create(&e, model, &p, &err), &err);
-    must(sac_seq_create(e, &seq, &err), &err);
-    append(e, seq, prompt, N_PROMPT, SAC_ROW_PROMPT);
-    step_all(e, hear, h);
-    const uint32_t before = count_of(CUDA_HOST, "n_kernel_run");
-    append(e, seq, &tok, 1, SAC_ROW_DECODE);
-    step_all(e, hear, h);
-    h->reads = engine_take_reads(e, seq);
-    sac_engine_free(e);
-    return count_of(CUDA_HOST, "n_kernel_run") - before;
-}
-
-static void methods_cost_nothing_where_all_is_read(void **state)
+/* The first layer is the CPU's, the last the device's. */
+static void methods_choose_in_part_as_on_the_host(void **state)
 {
     (void)state;
-    static const char *const sparse[] = {"auto", "quest", "psa", "streaming"};
-    struct heard want = {0};
-    const uint32_t n = kernels_of("full", &want);
-    for (int i = 0; i < 4; i++) {
-        struct heard got = {0};
-        assert_int_equal(kernels_of(sparse[i], &got), n);
-        assert_memory_equal(want.logits, got.logits, sizeof want.logits);
-        assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
-    }
+    run_methods(&want_chosen, "cpu", SAC_KV_F16, 0);
+    run_methods(&got_chosen, "cuda", SAC_KV_F16, 1);
+    for (uint32_t i = 0; i < N_METHOD; i++) assert_chosen_alike(&want_chosen, &got_chosen, i);
 }
 
 /* ---- Prompts ---- */
@@ -502,6 +496,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_agree_with_the_reference),
         cmocka_unit_test(methods_choose_as_on_the_host),
+        cmocka_unit_test(methods_choose_in_part_as_on_the_host),
         cmocka_unit_test(methods_cost_nothing_where_all_is_read),
         cmocka_unit_test(order_of_threads_and_company_do_not_show),
         cmocka_unit_test(plans_are_those_of_the_host),

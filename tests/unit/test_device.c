@@ -127,6 +127,7 @@ static void check_same(const struct wish *w)
     const sac_reads *reads = &cpu->stats.reads;
     assert_memory_equal(reads, &fake->stats.reads, sizeof *reads);
     assert_true(!w->prefill || reads->n_cell_read < reads->n_cell);
+    assert_int_equal(fake->n_place, w->n_layer > 0 && w->n_layer <= w->of->config.n_layer ? 2 : 1);
     assert_int_equal(wanted.n, got.n);
     assert_true(wanted.sum == got.sum);
     assert_memory_equal(wanted.last, got.last, sizeof wanted.last);
@@ -290,6 +291,48 @@ static void what_a_device_cannot_do_is_named(void **state)
     refuse(&p, SAC_ERR_ARG, "must be 0 to 1");
 }
 
+static void what_layers_in_part_cannot_do_is_named(void **state)
+{
+    (void)state;
+    const char *blocks = "critiprefill", *snapkv = "snapkv";
+    const struct sac_tier_params tier = {.fast_bytes = 1 << 20};
+    sac_engine_params p = params_of("cuda", SAC_KV_Q8);
+    p.n_device_layer = 1;
+    p.compose = true;
+    refuse(&p, SAC_ERR_UNSUPPORTED, "joining of documents does not run with 1 of 2 layers");
+    p.compose = false;
+    p.tier = &tier;
+    refuse(&p, SAC_ERR_UNSUPPORTED, "(--kv-fast) does not run with 1 of 2 layers");
+    p.tier = NULL;
+    p.prefill = &blocks;
+    p.n_prefill = 1;
+    refuse(&p, SAC_ERR_UNSUPPORTED, "the prefill method 'critiprefill' does not run with 1 of 2");
+    p.n_prefill = 0;
+    p.decode = &snapkv;
+    p.n_decode = 1;
+    refuse(&p, SAC_ERR_UNSUPPORTED, "the decode method 'snapkv' does not run on a GPU");
+    p = params_of("cpu", SAC_KV_Q8);
+    p.n_device_layer = 1;
+    refuse(&p, SAC_ERR_ARG, "1 layers of a GPU and no GPU");
+}
+
+/* The GPU has the weights and pages of its own layers alone. */
+static void a_part_takes_less_memory(void **state)
+{
+    (void)state;
+    size_t weights[3], block[3];
+    for (uint32_t n = 1; n <= 3; n++) {
+        sac_engine *e = wished_engine(&(struct wish){.of = windowed, .n_layer = 2 * n}, "cuda");
+        assert_int_equal(e->n_place, 2);
+        weights[n - 1] = e->on_device.block_bytes;
+        block[n - 1] = e->device_bytes;
+        sac_engine_free(e);
+    }
+    assert_true(weights[1] == 2 * weights[0] && weights[2] == 3 * weights[0]);
+    assert_true(block[0] < block[1] && block[1] - block[0] == block[2] - block[1]);
+    assert_true(weights[2] < windowed->weights.block_bytes);
+}
+
 static void a_small_or_foreign_device_is_told_of(void **state)
 {
     (void)state;
@@ -319,6 +362,25 @@ static void a_failure_ends_the_step(void **state)
     assert_int_equal(sac_step(e, hear, &h, &n, &err), SAC_ERR_IO);
     unsetenv("SACCADE_FAKE_BROKEN");
     assert_non_null(strstr(err.msg, "it is broken"));
+    sac_engine_free(e);
+}
+
+/* The rows' way back is waited for before anything is made of them. */
+static void a_failure_in_part_ends_the_step(void **state)
+{
+    (void)state;
+    static struct heard h;
+    sac_engine *e = wished_engine(&(struct wish){.of = model, .n_layer = 1}, "cuda");
+    sac_error err;
+    sac_seq a;
+    uint32_t n;
+    h = (struct heard){0};
+    must(sac_seq_create(e, &a, &err), &err);
+    must(sac_seq_append(e, a, prompt, 10, SAC_ROW_PROMPT, SAC_WANT_LAST, &err), &err);
+    setenv("SACCADE_FAKE_BROKEN", "2", 1);
+    assert_int_equal(sac_step(e, hear, &h, &n, &err), SAC_ERR_IO);
+    unsetenv("SACCADE_FAKE_BROKEN");
+    assert_int_equal(h.n, 0);
     sac_engine_free(e);
 }
 
@@ -355,8 +417,11 @@ int main(void)
         cmocka_unit_test(the_largest_logits_come_alone),
         cmocka_unit_test(a_saved_sequence_goes_from_one_to_the_other),
         cmocka_unit_test(what_a_device_cannot_do_is_named),
+        cmocka_unit_test(what_layers_in_part_cannot_do_is_named),
+        cmocka_unit_test(a_part_takes_less_memory),
         cmocka_unit_test(a_small_or_foreign_device_is_told_of),
         cmocka_unit_test(a_failure_ends_the_step),
+        cmocka_unit_test(a_failure_in_part_ends_the_step),
         cmocka_unit_test(chunks_of_a_prompt_are_not_waited_for),
     };
     return cmocka_run_group_tests(tests, open_models, free_pair);
