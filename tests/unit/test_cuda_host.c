@@ -313,6 +313,42 @@ static void methods_choose_in_part_as_on_the_host(void **state)
     for (uint32_t i = 0; i < N_METHOD; i++) assert_chosen_alike(&want_chosen, &got_chosen, i);
 }
 
+/* The kernels that a decode row takes, in a context shorter than methods choose in. */
+static uint32_t kernels_of(const char *decode, struct heard *h)
+{
+    sac_engine *e = NULL;
+    sac_error err;
+    sac_seq seq;
+    sac_engine_params p = params_of("cuda", SAC_KV_F16);
+    const int32_t tok = 7;
+    p.decode = &decode;
+    p.n_decode = 1;
+    must(sac_engine_create(&e, model, &p, &err), &err);
+    must(sac_seq_create(e, &seq, &err), &err);
+    append(e, seq, prompt, N_PROMPT, SAC_ROW_PROMPT);
+    step_all(e, hear, h);
+    const uint32_t before = count_of(CUDA_HOST, "n_kernel_run");
+    append(e, seq, &tok, 1, SAC_ROW_DECODE);
+    step_all(e, hear, h);
+    h->reads = engine_take_reads(e, seq);
+    sac_engine_free(e);
+    return count_of(CUDA_HOST, "n_kernel_run") - before;
+}
+
+static void methods_cost_nothing_where_all_is_read(void **state)
+{
+    (void)state;
+    static const char *const sparse[] = {"auto", "quest", "psa", "streaming"};
+    struct heard want = {0};
+    const uint32_t n = kernels_of("full", &want);
+    for (int i = 0; i < 4; i++) {
+        struct heard got = {0};
+        assert_int_equal(kernels_of(sparse[i], &got), n);
+        assert_memory_equal(want.logits, got.logits, sizeof want.logits);
+        assert_memory_equal(&want.reads, &got.reads, sizeof want.reads);
+    }
+}
+
 /* ---- Prompts ---- */
 
 static const char blocks[] = "critiprefill:segment=64,dense=64,budget=64";
@@ -330,6 +366,7 @@ struct plan_wish {
     sac_kv_type type;
     const char *prefill;
     uint32_t company; /* other prompts */
+    uint32_t n_layer; /* of the device; 0: all */
     size_t fast;      /* bytes of frames; 0: all pages have one */
 };
 
@@ -345,6 +382,7 @@ static void plan_prompt(struct planned *out, const struct plan_wish *w, const ch
     p.n_batch = N_CHUNK;
     p.prefill = &w->prefill;
     p.n_prefill = 1;
+    p.n_device_layer = w->n_layer;
     p.sparse_min_ctx = 1;
     if (w->fast) p.tier = &tier;
     memset(out, 0, sizeof *out);
@@ -362,14 +400,13 @@ static void plan_prompt(struct planned *out, const struct plan_wish *w, const ch
 }
 
 /* Keys at a border of what is taken may fall on either side of it, as check_sample says. */
-static void plans_are_those_of_the_host(void **state)
+static void assert_planned_alike(struct plan_wish wish)
 {
-    (void)state;
     static struct planned want, got;
-    const struct plan_wish wish = {.of = shallow,
-                                   .type = SAC_KV_F16,
-                                   .prefill = "auto:mass=0.8,rows=16,last=0,most=1,recent=32"};
+    const uint32_t n_layer = wish.n_layer;
+    wish.n_layer = 0;
     plan_prompt(&want, &wish, "cpu");
+    wish.n_layer = n_layer;
     plan_prompt(&got, &wish, "cuda");
     const sac_reads *w = &want.reads, *g = &got.reads;
     assert_true(divergence(want.heard.logits[0], got.heard.logits[0]) < 1e-3);
@@ -381,7 +418,23 @@ static void plans_are_those_of_the_host(void **state)
     assert_int_equal(w->n_plan, g->n_plan);
     assert_int_equal(w->n_plan_dense, g->n_plan_dense);
     assert_int_equal(w->n_plan_mass, g->n_plan_mass);
-    assert_true(fabs(w->plan_mass - g->plan_mass) < 1e-3);
+    assert_true(fabs(w->plan_mass - g->plan_mass) < 1e-3 * (double)w->n_plan_mass);
+}
+
+static const char sampled[] = "auto:mass=0.8,rows=16,last=0,most=1,recent=32";
+
+static void plans_are_those_of_the_host(void **state)
+{
+    (void)state;
+    assert_planned_alike((struct plan_wish){.of = shallow, .type = SAC_KV_F16, .prefill = sampled});
+}
+
+/* Some layers' plans are made here, those of the others there: all are counted. */
+static void plans_in_part_are_those_of_the_host(void **state)
+{
+    (void)state;
+    assert_planned_alike(
+        (struct plan_wish){.of = model, .type = SAC_KV_F16, .prefill = sampled, .n_layer = 1});
 }
 
 /* Blocks are as many as on the host, and the same: another choice moves what deeper layers make of
@@ -500,6 +553,7 @@ int main(void)
         cmocka_unit_test(methods_cost_nothing_where_all_is_read),
         cmocka_unit_test(order_of_threads_and_company_do_not_show),
         cmocka_unit_test(plans_are_those_of_the_host),
+        cmocka_unit_test(plans_in_part_are_those_of_the_host),
         cmocka_unit_test(blocks_are_those_of_the_host),
         cmocka_unit_test(plans_do_not_show_their_company),
         cmocka_unit_test(a_plan_of_everything_is_dense),
