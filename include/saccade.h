@@ -201,15 +201,13 @@ typedef struct sac_engine_params {
     bool compose;        /* plan the memory of sac_compose */
     bool record;         /* plan the memory of sac_engine_set_recorder */
     bool watch;          /* plan the memory of sac_request.on_read */
-    bool learn; /* prefill methods that have a table of the model's heads learn it from prompts,
-                   which are read densely: sac_engine_get_table */
+    bool learn; /* prefill methods with a table of heads learn it from prompts, read densely */
     /* Pages of dense prompts are kept in an index by their content, as long as there is room, and
      * used again by any sequence whose prompt begins alike: the same bits, and less to compute.
      * Not with `record` or `learn`, which want to see all rows. Default: off. */
     bool prefix_cache;
     const char *device; /* who computes: "cpu" or NULL; "cuda", "cuda:N" (docs/gpu.md). Copied */
-    uint32_t n_device_layer; /* the last so many layers are the device's, the others and the output
-                                the CPU's; 0, or more than there are: all and the output */
+    uint32_t n_device_layer; /* its layers, the last ones; 0, or more: all, and the output */
     float device_share;      /* of a GPU's free memory that may be taken; 0: 0.9 */
     const struct sac_tier_params *tier; /* saccade_tier.h; NULL: all pages are in memory */
 } sac_engine_params;

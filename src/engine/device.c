@@ -46,7 +46,8 @@ static sac_status refuse_setting(const sac_engine *e, const struct spec *spec, s
 /* Whether it hands what it has summed up to the next layer, or has learnt where it lies. */
 static bool crosses_places(const struct method *m)
 {
-    return (m->prefill && m->prefill->blocks) || (m->decode && m->decode->away);
+    return (m->prefill && m->prefill->blocks) ||
+           (m->decode && (m->decode->away || m->decode->past_rows));
 }
 
 static sac_status refuse_methods(const sac_engine *e, sac_error *err)

@@ -186,7 +186,8 @@ static const char *const methods[] = {
     "loopserve:budget=20,warm=snapkv,every=4,first=1,stagger=off",
     "loopserve:budget=24,every=40,first=2,sink=0",
 };
-enum { N_METHOD = sizeof methods / sizeof methods[0] };
+/* Those before the last two keep nothing that a device has. */
+enum { N_METHOD = sizeof methods / sizeof methods[0], N_IN_PART = N_METHOD - 2 };
 
 /* Two rows of a sequence for each method, all in one batch. */
 struct chosen {
@@ -223,10 +224,11 @@ static void run_methods(struct chosen *h, const char *device, sac_kv_type type, 
     sac_error err;
     sac_seq prompted, fork;
     sac_engine_params p = params_of(device, type);
+    const uint32_t n_method = n_layer ? N_IN_PART : N_METHOD;
     p.decode = methods;
-    p.n_decode = N_METHOD;
+    p.n_decode = n_method;
     p.sparse_min_ctx = 1;
-    p.n_seq_max = 1 + N_METHOD;
+    p.n_seq_max = 1 + n_method;
     p.n_device_layer = n_layer;
     memset(h, 0, sizeof *h);
     must(sac_engine_create(&e, model, &p, &err), &err);
@@ -234,14 +236,14 @@ static void run_methods(struct chosen *h, const char *device, sac_kv_type type, 
     append(e, prompted, prompt, N_PROMPT, SAC_ROW_PROMPT);
     step_all(e, hear_chosen, h);
     if (n_layer) reload(e, prompted);
-    for (uint32_t i = 0; i < N_METHOD; i++) {
+    for (uint32_t i = 0; i < n_method; i++) {
         must(sac_seq_fork(e, prompted, &fork, &err), &err);
         assert_int_equal(fork, 1 + i);
         must(sac_seq_use_decode(e, fork, i, &err), &err);
         for (int32_t tok = 3; tok < 5; tok++) append(e, fork, &tok, 1, SAC_ROW_DECODE);
     }
     step_all(e, hear_chosen, h);
-    for (uint32_t i = 0; i < N_METHOD; i++) h->reads[i] = engine_take_reads(e, 1 + i);
+    for (uint32_t i = 0; i < n_method; i++) h->reads[i] = engine_take_reads(e, 1 + i);
     sac_engine_free(e);
 }
 
@@ -265,7 +267,7 @@ static void assert_visits_alike(const sac_reads *want, const sac_reads *got)
     assert_int_equal(want->choose_bytes_read, got->choose_bytes_read);
     assert_int_equal(want->n_tok_read, got->n_tok_read);
     assert_int_equal(want->n_tok_chosen, got->n_tok_chosen);
-    assert_true(got->kv_bytes_read > want->kv_bytes_read);
+    assert_true(got->kv_bytes_read >= want->kv_bytes_read);
 }
 
 /* How far the logits of a method may be from those of the host. */
@@ -310,7 +312,7 @@ static void methods_choose_in_part_as_on_the_host(void **state)
     (void)state;
     run_methods(&want_chosen, "cpu", SAC_KV_F16, 0);
     run_methods(&got_chosen, "cuda", SAC_KV_F16, 1);
-    for (uint32_t i = 0; i < N_METHOD; i++) assert_chosen_alike(&want_chosen, &got_chosen, i);
+    for (uint32_t i = 0; i < N_IN_PART; i++) assert_chosen_alike(&want_chosen, &got_chosen, i);
 }
 
 /* The kernels that a decode row takes, in a context shorter than methods choose in. */
