@@ -46,8 +46,8 @@ static void move_pages(struct pool *p)
         to[j] = was;
     }
     for (uint32_t i = 0; i < n; i++)
-        memcpy(bytes + to[i] * p->geom.bytes, p->frames + i * p->geom.bytes, p->geom.bytes);
-    memcpy(p->frames, bytes, n * p->geom.bytes);
+        memcpy(bytes + to[i] * p->geom.bytes, p->part[0].frames + i * p->geom.bytes, p->geom.bytes);
+    memcpy(p->part[0].frames, bytes, n * p->geom.bytes);
     for (page_id id = 0; id < n; id++)
         if (p->frame_of[id] != PAGE_NONE) p->frame_of[id] = to[p->frame_of[id]];
     for (uint32_t i = 0; i < p->n_free; i++) p->free_frames[i] = to[p->free_frames[i]];
