@@ -66,7 +66,7 @@ static void read_keys(const struct mass *m, uint32_t layer, uint32_t kv_head, fl
 }
 
 /* Loops of whole pages, which the compiler turns into vectors. */
-static float largest(const float *score, size_t n)
+float mass_largest(const float *score, size_t n)
 {
     float lane[PAGE_TOK], most = -INFINITY;
     for (uint32_t k = 0; k < PAGE_TOK; k++) lane[k] = -INFINITY;
@@ -77,8 +77,7 @@ static float largest(const float *score, size_t n)
     return most;
 }
 
-/* Scores become their exponentials; returns the sum of those. */
-static double raise_all(float *score, size_t n, float most, float scale)
+double mass_raise(float *score, size_t n, float most, float scale)
 {
     double lane[PAGE_TOK] = {0}, sum = 0;
     for (size_t t = 0; t < n; t += PAGE_TOK) {
@@ -98,7 +97,7 @@ static void add_shares(const struct mass *m, float *out, float *score, double we
     const size_t n = n_tok_of(m);
     for (size_t t = 0; t < n && cap > 0; t++)
         score[t] = cap * tanhf(score[t] * scale / cap) / scale;
-    const double sum = raise_all(score, n, largest(score, n), scale);
+    const double sum = mass_raise(score, n, mass_largest(score, n), scale);
     const float by = (float)(weight / sum);
     for (size_t t = 0; t < n; t++) out[t] += score[t] * by;
 }

@@ -17,4 +17,9 @@ struct mass_job {
  * own. */
 sac_status mass_read(sac_engine *e, const struct mass_job *job, float *mass, sac_error *err);
 
+/* The largest of n scores, whole pages of them. */
+float mass_largest(const float *score, size_t n);
+/* They become exp((score - most) * scale); returns the sum of those. */
+double mass_raise(float *score, size_t n, float most, float scale);
+
 #endif

@@ -9,13 +9,13 @@
 
 #include "base/mem.h"
 #include "engine/layer.h"
+#include "engine/mass.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
 #define N_SAMPLE 256u
-enum { N_ENDS = 3 }; /* the first block and the last two */
 
 static size_t query_width(const sac_engine *e)
 {
@@ -146,9 +146,11 @@ struct making {
     const struct notes_watch *w;
     uint32_t layer, kv_head, n_tok, n_block;
     struct context_note note;
-    float *key;  /* [n_pos, d] of one KV head, all positions of the sequence */
-    float *look; /* [n_sample, n_tok] attention, mean over heads */
-    float *row;  /* [n_worker][n_pos] */
+    float *cosine, *sine; /* [2][n_tok, n_rot / 2] of the text's positions, in global and in local
+                             layers: libm takes its time */
+    float *key;           /* [n_pos, d] of one KV head, all positions of the sequence */
+    float *look;          /* [n_sample, n_tok] attention, mean over heads */
+    float *row;           /* [n_worker][group, n_pos] */
 };
 
 static sac_status read_keys(const struct making *m, uint32_t kv_head, sac_error *err)
@@ -162,60 +164,65 @@ static sac_status read_keys(const struct making *m, uint32_t kv_head, sac_error 
 static void look_row(void *arg, uint32_t s, uint32_t worker_i)
 {
     const struct making *m = arg;
-    const sac_engine *e = m->e;
-    const struct config *c = &e->model->config;
+    const struct config *c = &m->e->model->config;
     const uint32_t d = c->head_dim, group = c->n_head / c->n_kv_head, first = m->w->first;
     const uint32_t n = first + s * m->w->every + 1;
-    float *row = m->row + (size_t)worker_i * m->w->end;
-    for (uint32_t g = 0; g < group; g++) {
-        const float *q = m->w->sample + ((size_t)m->layer * m->w->n_sample + s) * query_width(e) +
-                         (m->kv_head * group + g) * d;
-        double sum = 0;
-        float most = -INFINITY;
-        e->ops.dots(&(struct op_dots){.a = q,
-                                      .b = m->key,
-                                      .a_stride = d,
-                                      .b_stride = d,
-                                      .n_a = 1,
-                                      .n_b = n,
-                                      .width = d,
-                                      .out = row,
-                                      .out_stride = n});
-        for (uint32_t j = 0; j < n; j++) most = fmaxf(most, row[j]);
-        for (uint32_t j = 0; j < n; j++)
-            sum += (double)(row[j] = expf((row[j] - most) * c->attn_scale));
-        for (uint32_t j = first; j < n; j++)
-            m->look[(size_t)s * m->n_tok + j - first] += (float)((double)row[j] / sum / c->n_head);
+    const uint32_t n_whole =
+        (n + PAGE_TOK - 1) / PAGE_TOK * PAGE_TOK; /* the sequence has as many */
+    const float *q = m->w->sample + ((size_t)m->layer * m->w->n_sample + s) * query_width(m->e);
+    float *row = m->row + (size_t)worker_i * group * m->w->end;
+    float *look = m->look + (size_t)s * m->n_tok;
+    m->e->ops.dots(&(struct op_dots){.a = q + (size_t)m->kv_head * group * d,
+                                     .b = m->key,
+                                     .a_stride = d,
+                                     .b_stride = d,
+                                     .n_a = group,
+                                     .n_b = n,
+                                     .width = d,
+                                     .out = row,
+                                     .out_stride = m->w->end});
+    for (uint32_t g = 0; g < group; g++, row += m->w->end) {
+        for (uint32_t j = n; j < n_whole; j++) row[j] = -INFINITY;
+        const double sum = mass_raise(row, n_whole, mass_largest(row, n_whole), c->attn_scale);
+        const float by = (float)(1 / (sum * c->n_head));
+        for (uint32_t j = first; j < n; j++) look[j - first] += row[j] * by;
     }
 }
 
-/* Means of keys before rotation. */
-static void note_keys(const struct making *m, uint32_t kv_head)
+/* A block's keys as they were before rotation, and their mean. */
+static void note_key(void *arg, uint32_t block, uint32_t worker_i)
 {
+    const struct making *m = arg;
     const sac_engine *e = m->e;
     const uint32_t d = e->pool.geom.head_dim, half = e->shape.rope.n_rot / 2;
-    const bool local = config_layer_is_local(&e->model->config, m->layer);
-    float *block = (float *)m->note.key + kv_head * d,
-          *anchor = (float *)m->note.anchor + kv_head * d;
-    float cosine[256], sine[256];
-    uint32_t n_anchor = 0;
-    for (uint32_t t = 0; t < m->n_tok; t++) {
-        const uint32_t pos = m->w->first + t, b = t / CONTEXT_BLOCK;
-        const bool is_end = b == 0 || b + 2 >= m->n_block;
-        float *k = m->key + (size_t)pos * d;
-        assert(half <= 256);
-        rope_table_fill(&e->rope[local], cosine, sine, &pos, 1);
+    const uint32_t begin = block * CONTEXT_BLOCK;
+    const uint32_t end = begin + CONTEXT_BLOCK < m->n_tok ? begin + CONTEXT_BLOCK : m->n_tok;
+    const size_t table = config_layer_is_local(&e->model->config, m->layer) ? m->n_tok : 0;
+    float *mean = (float *)m->note.key + block * key_width(e) + m->kv_head * d;
+    (void)worker_i;
+    for (uint32_t t = begin; t < end; t++) {
+        const float *cosine = m->cosine + (table + t) * half, *sine = m->sine + (table + t) * half;
+        float *k = m->key + (size_t)(m->w->first + t) * d;
         unturn(e, k, 1, cosine, sine);
-        n_anchor += is_end;
-        for (uint32_t i = 0; i < d; i++) block[b * key_width(e) + i] += k[i];
-        for (uint32_t i = 0; i < d && is_end; i++) anchor[i] += k[i];
+        for (uint32_t i = 0; i < d; i++) mean[i] += k[i];
     }
-    for (uint32_t b = 0; b < m->n_block; b++) {
-        const uint32_t left = m->n_tok - b * CONTEXT_BLOCK;
-        for (uint32_t i = 0; i < d; i++)
-            block[b * key_width(e) + i] /= (float)(left < CONTEXT_BLOCK ? left : CONTEXT_BLOCK);
+    for (uint32_t i = 0; i < d; i++) mean[i] /= (float)(end - begin);
+}
+
+/* The mean of the keys of the first block and the last two, which note_key has seen. */
+static void note_anchor(const struct making *m)
+{
+    const uint32_t d = m->e->pool.geom.head_dim;
+    float *anchor = (float *)m->note.anchor + m->kv_head * d;
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < m->n_tok; t++) {
+        const uint32_t b = t / CONTEXT_BLOCK;
+        if (b > 0 && b + 2 < m->n_block) continue;
+        const float *k = m->key + (size_t)(m->w->first + t) * d;
+        for (uint32_t i = 0; i < d; i++) anchor[i] += k[i];
+        n++;
     }
-    for (uint32_t i = 0; i < d; i++) anchor[i] /= (float)n_anchor;
+    for (uint32_t i = 0; i < d; i++) anchor[i] /= (float)n;
 }
 
 /* Least squares of log y = c - a log x over the kept rows from `from` on. */
@@ -236,23 +243,24 @@ static double slope_of(const struct making *m, uint32_t from, uint32_t tok)
 }
 
 /* The token of a block that rows behind it look at most. */
-static void note_block(const struct making *m, uint32_t block)
+static void note_block(void *arg, uint32_t block, uint32_t worker_i)
 {
+    const struct making *m = arg;
     const uint32_t begin = block * CONTEXT_BLOCK;
     const uint32_t end = begin + CONTEXT_BLOCK < m->n_tok ? begin + CONTEXT_BLOCK : m->n_tok;
-    const uint32_t from = (end + m->w->every - 1) / m->w->every;
-    double best = -1;
+    const uint32_t from = (end + m->w->every - 1) / m->w->every, n_row = m->w->n_sample;
+    double sum[CONTEXT_BLOCK] = {0}, best = -1;
     uint32_t token = begin;
-    for (uint32_t t = begin; t < end && from < m->w->n_sample; t++) {
-        double sum = 0;
-        for (uint32_t s = from; s < m->w->n_sample; s++)
-            sum += (double)m->look[(size_t)s * m->n_tok + t];
-        if (sum > best) {
-            best = sum;
-            token = t;
-        }
+    (void)worker_i;
+    for (uint32_t s = from; s < n_row; s++)
+        for (uint32_t t = begin; t < end; t++)
+            sum[t - begin] += (double)m->look[(size_t)s * m->n_tok + t];
+    for (uint32_t t = begin; t < end && from < n_row; t++) {
+        if (!(sum[t - begin] > best)) continue;
+        best = sum[t - begin];
+        token = t;
     }
-    ((float *)m->note.mass)[block] = best > 0 ? (float)(best / (m->w->n_sample - from)) : 0;
+    ((float *)m->note.mass)[block] = best > 0 ? (float)(best / (n_row - from)) : 0;
     ((float *)m->note.slope)[block] = (float)slope_of(m, from, token);
     ((float *)m->note.token)[block] = (float)token;
 }
@@ -270,10 +278,41 @@ static sac_status note_layer(struct making *m, struct notes *notes, uint32_t lay
         m->kv_head = h;
         TRY(read_keys(m, h, err));
         workers_for(e->workers, m->w->n_sample, look_row, m);
-        note_keys(m, h);
+        workers_for(e->workers, m->n_block, note_key, m);
+        note_anchor(m);
     }
-    for (uint32_t b = 0; b < m->n_block; b++) note_block(m, b);
+    workers_for(e->workers, m->n_block, note_block, m);
     return SAC_OK;
+}
+
+static void fill_angles(const struct making *m)
+{
+    const sac_engine *e = m->e;
+    const size_t half = e->shape.rope.n_rot / 2;
+    for (int local = 0; local < (e->model->config.window ? 2 : 1); local++)
+        for (uint32_t t = 0; t < m->n_tok; t++) {
+            const uint32_t pos = m->w->first + t;
+            const size_t at = ((size_t)local * m->n_tok + t) * half;
+            rope_table_fill(&e->rope[local], m->cosine + at, m->sine + at, &pos, 1);
+        }
+}
+
+/* The scratch of a document, one block of floats. */
+static float *take_scratch(struct making *m)
+{
+    const sac_engine *e = m->e;
+    const size_t n_pos = m->w->end, n_angle = (size_t)m->n_tok * e->shape.rope.n_rot;
+    const size_t n_key = n_pos * e->pool.geom.head_dim, n_look = (size_t)m->w->n_sample * m->n_tok;
+    const size_t n_row = (size_t)e->model->config.n_head / e->pool.geom.n_kv_head * n_pos;
+    float *all =
+        mem_alloc((2 * n_angle + n_key + n_look + workers_count(e->workers) * n_row) * sizeof *all);
+    if (!all) return NULL;
+    m->cosine = all;
+    m->sine = all + n_angle;
+    m->key = m->sine + n_angle;
+    m->look = m->key + n_key;
+    m->row = m->look + n_look;
+    return all;
 }
 
 sac_status notes_make(struct notes_watch *w, sac_engine *e, sac_error *err)
@@ -282,24 +321,22 @@ sac_status notes_make(struct notes_watch *w, sac_engine *e, sac_error *err)
     TRY(notes_check(w, err));
     const size_t n_float = notes_floats(e, m.n_tok);
     struct notes *notes = mem_calloc(1, sizeof *notes + n_float * sizeof(float));
+    float *scratch = take_scratch(&m);
     m.n_block = block_count(m.n_tok);
-    m.key = mem_alloc((size_t)w->end * e->pool.geom.head_dim * sizeof *m.key);
-    m.look = mem_alloc((size_t)w->n_sample * m.n_tok * sizeof *m.look);
-    m.row = mem_alloc((size_t)workers_count(e->workers) * w->end * sizeof *m.row);
     sac_status status = SAC_OK;
-    if (!notes || !m.key || !m.look || !m.row)
+    if (!notes || !scratch) {
         status =
             error_set(err, SAC_ERR_MEMORY, "out of memory for the notes of %u tokens", m.n_tok);
-    else
+    } else {
         *notes = (struct notes){.n_tok = m.n_tok, .n_block = m.n_block, .n_float = n_float};
+        fill_angles(&m);
+    }
     for (uint32_t l = 0; l < e->pool.geom.n_layer && status == SAC_OK; l++)
         status = note_layer(&m, notes, l, err);
     if (status == SAC_OK)
         e->seqs[w->seq_i].notes = notes;
     else
         mem_free(notes);
-    mem_free(m.key);
-    mem_free(m.look);
-    mem_free(m.row);
+    mem_free(scratch);
     return status;
 }
