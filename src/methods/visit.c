@@ -133,7 +133,7 @@ static void fetch_ahead(const struct lead *d, uint32_t i, uint32_t from)
 {
     const struct op_lane_visit *op = &d->list[i];
     const struct op_visited *s = op->state;
-    const uint32_t known = s->look + pick_min(op->ahead, op->n_page - s->look);
+    const uint32_t known = pick_max(s->plan, s->look + pick_min(op->ahead, op->n_page - s->look));
     page_id id[TEAM_MAX];
     if (s->done || op->ahead == 0 || from >= known) return;
     tier_ahead(lane_of(d, i)->tier, id,

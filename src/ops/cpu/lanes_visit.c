@@ -3,8 +3,7 @@
  * A round of pages is read by all workers, each page's part of the attention kept apart. Who ends
  * the last piece of a team's round goes through the parts in the order of the pages, and stops
  * where enough has been seen; what was read behind is left. How long a round is follows from the
- * votes: three quarters of the pages that would do if they held what they promise, then few at a
- * time.
+ * votes: half of the pages that would do if they held what they promise, then few at a time.
  *
  * Invariants:
  *  1. What a team visits follows from its votes and its pages alone, not from rounds, workers, or
@@ -23,7 +22,7 @@
 
 #define BATCH   64u /* pages that are put in order at a time */
 #define PIECE   2u  /* pages of a piece of a round */
-#define LEAST   8u  /* pages of a round that was not promised to be enough, */
+#define LEAST   4u  /* pages of a round that was not promised to be enough, */
 #define SHARE   8u  /* or this share of those that were visited */
 #define DIM_MAX 512u
 
@@ -96,15 +95,18 @@ static void extend(const struct ops *ops, const struct op_lane_visit *op)
     for (uint32_t i = first; i < s->n_order; i++) op->vote[op->order[i]] = -1;
 }
 
-/* The next round; the order is known for it, and for `ahead` pages behind the next look. */
+/* The next round; the order is known for it, and for `ahead` pages behind the next look. Where
+ * pages may have to be fetched, no more than that are asked for in vain. */
 static void plan(const struct team *t)
 {
     const struct op_lane_visit *op = t->op;
     struct op_visited *s = op->state;
     const uint32_t known = s->look + smaller(op->ahead, op->n_page - s->look);
     while (s->n_order < larger(known, smaller(s->at + LEAST, op->n_page))) extend(t->ops, op);
-    const uint32_t hoped = s->n_enough ? s->n_enough * 3 / 4 : s->n_order;
-    s->plan = hoped > s->at ? hoped : s->at + larger(LEAST, s->at / SHARE);
+    const uint32_t hoped = s->n_enough ? s->n_enough / 2 : s->n_order;
+    const uint32_t few =
+        op->until < UINT32_MAX ? larger(op->ahead, op->step) : larger(LEAST, s->at / SHARE);
+    s->plan = hoped > s->at ? hoped : s->at + few;
     s->plan = smaller(larger(s->plan, s->look), smaller(s->at + OP_VISIT_ROUND, op->n_page));
     while (s->n_order < s->plan) extend(t->ops, op);
 }
