@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every folder with sources has a README.md of at most 30 lines, and that of src leads to each layer."""
+"""Every folder with sources has a README.md of at most 30 lines that begins with a heading, and that of src leads to each layer."""
 import pathlib
 import sys
 
@@ -34,6 +34,8 @@ def main(root):
             continue
         n += 1
         n_line = readme.read_text().count("\n")
+        if not readme.read_text().startswith("# "):
+            problems.append(f"{where}: no heading")
         if folder != root and n_line > LINES_MAX:
             problems.append(f"{where}: {n_line} lines, at most {LINES_MAX}")
     layers = (root / "src" / "README.md").read_text() if (root / "src" / "README.md").is_file() else ""

@@ -15,7 +15,7 @@ CLEAN = {
     "src/model/gguf.c": '#include "base/mem.h"\n#include "saccade.h"\n',
     "src/eval/score.h": '#include "base/mem.h"\n#include "saccade.h"\n',
     "src/app/main.c": '#include "eval/score.h"\n#include "base/mem.h"\n#include "saccade.h"\n/* free(x) */ char *s = "free(";\n',
-    "README.md": "A tree; see https://arxiv.org/abs/1706.03762 and ~/.cache.\n",
+    "README.md": "# A tree; see https://arxiv.org/abs/1706.03762 and ~/.cache.\n",
 }
 
 
@@ -146,12 +146,14 @@ class ChecksTest(unittest.TestCase):
 
     def test_readme(self):
         for folder in "src", "src/base", "src/model", "src/eval", "src/app":
-            self.write(f"{folder}/README.md", "one line\n")
-        self.write("src/README.md", "[base](base) [model](model) [eval](eval)\n")
+            self.write(f"{folder}/README.md", "# one line\n")
+        self.write("src/README.md", "# src: [base](base) [model](model) [eval](eval)\n")
         self.assert_finds("readme", "src/README.md: no link to app")
-        self.write("src/README.md", "[base](base) [model](model) [eval](eval) [app](app)\n")
+        self.write("src/README.md", "# src: [base](base) [model](model) [eval](eval) [app](app)\n")
         self.assert_clean("readme")
-        self.write("src/base/README.md", "line\n" * 31)
+        self.write("src/app/README.md", "#app : one line\n")
+        self.assert_finds("readme", "src/app/README.md: no heading")
+        self.write("src/base/README.md", "# line\n" * 31)
         self.assert_finds("readme", "src/base/README.md: 31 lines")
         self.write("src/kv/pool.c", "")
         self.assert_finds("readme", "src/kv/README.md is missing")
