@@ -1,6 +1,6 @@
-/* block.cuh: sums and places over the threads of a block, in a fixed order (private to this folder).
- * All threads call them together; `room` is shared memory [32] of the caller's, free again when the
- * next of these has begun. */
+/* block.cuh: sums and places over the threads of a block, in a fixed order (private to this
+ * folder). All threads call them together; `room` is shared memory [32] of the caller's, free again
+ * when the next of these has begun. */
 #ifndef SAC_OPS_CUDA_BLOCK_CUH
 #define SAC_OPS_CUDA_BLOCK_CUH
 
@@ -21,12 +21,12 @@ template <typename T> static __device__ T block_sum(T x, T *room)
     return all;
 }
 
-/* The sum of x over the threads before this one; of all, in *out_all. */
+/* The sum of x, whole numbers, over the threads before this one; of all, in *out_all. */
 template <typename T>
 static __device__ inline T block_before(std::type_identity_t<T> x, T *room, T *out_all)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockDim.x / 32;
-    T up_to = x, before = 0, all = 0;
+    T up_to = x;
     for (uint32_t by = 1; by < 32; by *= 2) {
         const T other = __shfl_up_sync(~0u, up_to, by);
         if (lane >= by) up_to += other;
@@ -34,12 +34,14 @@ static __device__ inline T block_before(std::type_identity_t<T> x, T *room, T *o
     __syncthreads();
     if (lane == 31) room[warp] = up_to;
     __syncthreads();
-    for (uint32_t w = 0; w < n; w++) {
-        if (w < warp) before += room[w];
-        all += room[w];
+    T warps = lane < n ? room[lane] : 0;
+    for (uint32_t by = 1; by < 32; by *= 2) {
+        const T other = __shfl_up_sync(~0u, warps, by);
+        if (lane >= by) warps += other;
     }
-    *out_all = all;
-    return before + up_to - x;
+    *out_all = __shfl_sync(~0u, warps, 31);
+    const T before = __shfl_sync(~0u, warps, warp > 0 ? (int)warp - 1 : 0);
+    return (warp > 0 ? before : 0) + up_to - x;
 }
 
 /* Whether this block is the last of n to be here, and can read what the others have written before.

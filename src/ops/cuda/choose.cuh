@@ -14,6 +14,30 @@ template <typename T> static const T *choose_stage(struct cuda_device *d, const 
     return (const T *)stage_put(d, op, n * sizeof *op);
 }
 
+/* ---- Begins: a launch of scores carries them along ---- */
+
+struct choose_begin {
+    const struct op_lane_begin *list; /* [n] on the device */
+    uint32_t n, n_page;               /* the most that one of them has */
+};
+
+/* Part i of a lane's: the block's threads clear a page each. */
+static __device__ inline void choose_clear(const struct op_lane_begin &op, uint32_t i)
+{
+    const uint32_t p = i * blockDim.x + threadIdx.x;
+    if (p < op.n_page) op.mask[p] = 0;
+    if (p == 0) *op.result = {};
+}
+
+/* The parts that all of them have, for blocks of so many threads. */
+static inline uint32_t choose_parts(const struct choose_begin &b, uint32_t n_thread)
+{
+    return b.n ? (b.n_page + n_thread - 1) / n_thread : 0;
+}
+
+/* Takes back the launch before, if it is one; else n is 0. */
+struct choose_begin choose_take_begin(struct cuda_device *d);
+
 static __device__ inline float choose_half(uint16_t bits, sac_kv_type type)
 {
     return type == SAC_KV_BF16 ? __uint_as_float((uint32_t)bits << 16)

@@ -14,23 +14,29 @@ static uint32_t larger(uint32_t a, uint32_t b)
 
 /* ---- Begin ---- */
 
-static __global__ void __launch_bounds__(FEW) begin_kernel(const struct op_lane_begin *list)
+static __global__ void __launch_bounds__(FEW) begin_kernel(const struct choose_begin b)
 {
     kernel_begin();
-    const struct op_lane_begin &op = list[blockIdx.y];
-    const uint32_t i = blockIdx.x * FEW + threadIdx.x;
-    if (i < op.n_page) op.mask[i] = 0;
-    if (i == 0) *op.result = {};
+    choose_clear(b.list[blockIdx.y], blockIdx.x);
 }
 
 sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op, uint32_t n)
 {
-    uint32_t most = 1;
-    for (uint32_t i = 0; i < n; i++) most = larger(most, op[i].n_page);
-    const struct op_lane_begin *list = choose_stage(d, op, n);
-    if (!list) return d->status;
-    return queue_launch(d, "begin of a choice", begin_kernel, dim3((most + FEW - 1) / FEW, n), FEW,
-                        0, list);
+    struct choose_begin b = {choose_stage(d, op, n), n, 1};
+    for (uint32_t i = 0; i < n; i++) b.n_page = larger(b.n_page, op[i].n_page);
+    if (!b.list) return d->status;
+    return queue_launch(d, "begin of a choice", begin_kernel, dim3(choose_parts(b, FEW), n), FEW, 0,
+                        b);
+}
+
+struct choose_begin choose_take_begin(struct cuda_device *d)
+{
+    struct choose_begin b = {};
+    const void *last = queue_last(d, kernel_entry(begin_kernel));
+    if (!last) return b;
+    memcpy(&b, last, sizeof b);
+    queue_drop_last(d);
+    return b;
 }
 
 /* ---- Ends ---- */
@@ -159,29 +165,38 @@ static __device__ uint32_t token_lines(const struct page_lines &l, const uint32_
     return lines;
 }
 
+/* A block makes a lane's list. Numbers of pages and of tokens are added up together, as one. */
 static __global__ void __launch_bounds__(THREADS)
-    list_kernel(const struct page_lines lines, const struct op_lane_list *list)
+    list_kernel(const struct page_lines all_lines, const struct op_lane_list *list)
 {
     kernel_begin();
-    __shared__ uint32_t room[32];
+    __shared__ unsigned long long room[32];
+    __shared__ uint32_t room32[32];
+    __shared__ struct page_lines lines; /* lanes look up different words */
     const struct op_lane_list &op = list[blockIdx.x];
     const struct op_lane_result r = *op.result;
     const bool dense = op.dense || r.n_bad || r.n_over;
-    uint32_t n_page = 0, n_tok = op.weighs && !dense ? r.n_tok : 0, n_line, all;
-    n_line = op.weighs ? token_lines(lines, op.tok, n_tok) : 0;
+    uint32_t n_page = 0, n_tok = op.weighs && !dense ? r.n_tok : 0;
+    for (uint32_t i = threadIdx.x; i < sizeof lines / 4; i += THREADS)
+        ((uint32_t *)&lines)[i] = ((const uint32_t *)&all_lines)[i];
+    __syncthreads();
+    uint32_t n_line = op.weighs ? token_lines(lines, op.tok, n_tok) : 0;
     for (uint32_t first = 0; first < op.n_page; first += THREADS) {
         const uint32_t p = first + threadIdx.x;
         const uint32_t word = p >= op.n_page ? 0 : dense ? ~0u : op.mask[p];
-        const uint32_t page_at = n_page + block_before(word == ~0u, room, &all);
-        n_page += all;
-        if (word == ~0u && !dense) op.page[page_at] = p;
-        uint32_t left = word == ~0u ? 0 : word;
-        uint32_t tok_at = n_tok + block_before((uint32_t)__popc(left), room, &all);
-        n_tok += all;
-        for (; left; left &= left - 1) op.tok[tok_at++] = p * PAGE_TOK + (uint32_t)__ffs(left) - 1;
+        const bool whole = word == ~0u;
+        uint32_t left = whole ? 0 : word;
+        unsigned long long all;
+        const unsigned long long mine = (unsigned long long)whole << 32 | (uint32_t)__popc(left);
+        const unsigned long long before = block_before(mine, room, &all);
+        if (whole && !dense) op.page[n_page + (uint32_t)(before >> 32)] = p;
+        uint32_t at = n_tok + (uint32_t)before;
+        for (; left; left &= left - 1) op.tok[at++] = p * PAGE_TOK + (uint32_t)__ffs(left) - 1;
+        n_page += (uint32_t)(all >> 32);
+        n_tok += (uint32_t)all;
         n_line += page_lines_of(lines, word);
     }
-    n_line = block_sum(n_line, room);
+    n_line = block_sum(n_line, room32);
     if (threadIdx.x > 0) return;
     struct attn_count count = {};
     count.dense = dense;

@@ -28,9 +28,14 @@ static uint32_t larger(uint32_t a, uint32_t b)
 
 /* ---- Boxes: a warp for each ---- */
 
-static __global__ void __launch_bounds__(WARPS * 32) boxes_kernel(const struct op_lane_boxes *list)
+static __global__ void __launch_bounds__(WARPS * 32)
+    boxes_kernel(const struct op_lane_boxes *list, uint32_t n_list, const struct choose_begin begin)
 {
     kernel_begin();
+    if (blockIdx.y >= n_list) {
+        choose_clear(begin.list[blockIdx.y - n_list], blockIdx.x);
+        return;
+    }
     const struct op_lane_boxes &op = list[blockIdx.y];
     const uint32_t lane = threadIdx.x % 32, i = blockIdx.x * WARPS + threadIdx.x / 32;
     if (i >= op.at.n_page * op.n_box) return;
@@ -59,8 +64,10 @@ sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op
     }
     const struct op_lane_boxes *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
-    return queue_launch(d, "scores of pages", boxes_kernel, dim3((most + WARPS - 1) / WARPS, n),
-                        WARPS * 32, 0, list);
+    const struct choose_begin begin = choose_take_begin(d);
+    const uint32_t n_block = larger((most + WARPS - 1) / WARPS, choose_parts(begin, WARPS * 32));
+    return queue_launch(d, "scores of pages", boxes_kernel, dim3(n_block, n + begin.n), WARPS * 32,
+                        0, list, n, begin);
 }
 
 /* ---- Logits: a warp for each page, a lane for each token ---- */
@@ -222,9 +229,7 @@ static __device__ void share_totals(const struct op_lane_shares &of, uint32_t n_
         for (uint32_t i = lane; i < n_piece; i += 32)
             s = exp_sum_add(s, exp_sum_of(__ldcg(&of.sum[i * of.at.group + g])));
         s = warp_exp_sum(s);
-        if (lane > 0) continue;
-        of.lse[g] = s.max + logf(s.sum);
-        if (!isfinite(s.sum)) atomicOr(&of.result->n_bad, 1u);
+        if (lane == 0) of.lse[g] = s.max + logf(s.sum);
     }
 }
 
@@ -234,9 +239,14 @@ static __device__ void share_totals(const struct op_lane_shares &of, uint32_t n_
  * tell how many warps there were. */
 template <uint32_t D>
 static __global__ void __launch_bounds__(D > 128 ? 256 : 512)
-    share_logits_kernel(const struct op_lane_shares *list, uint32_t *tally)
+    share_logits_kernel(const struct op_lane_shares *list, uint32_t n_list,
+                        const struct choose_begin begins, uint32_t *tally)
 {
     kernel_begin();
+    if (blockIdx.x >= n_list) {
+        choose_clear(begins.list[blockIdx.x - n_list], blockIdx.y);
+        return;
+    }
     __shared__ struct exp_sum room[HEADS][SHARE_PAGES];
     const struct op_lane_shares &of = list[blockIdx.x];
     const struct op_share_planes &op = of.at;
@@ -285,35 +295,32 @@ static __global__ void __launch_bounds__(SHARE_PAGES *PAGE_TOK / 4)
     const uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
     if (i >= n) return;
     float4 share = make_float4(0, 0, 0, 0);
+    bool bad = false;
 #pragma unroll 8
     for (uint32_t g = 0; g < group; g++) {
         const float4 x = *(const float4 *)(op.e + (size_t)g * n + i);
         const float lse = of.lse[g];
+        bad = bad || !isfinite(lse);
         share.x += expf(x.x - lse), share.y += expf(x.y - lse);
         share.z += expf(x.z - lse), share.w += expf(x.w - lse);
     }
+    if (bad && i == 0) of.result->n_bad = 1; /* cleared by what came before */
     const float by = (float)group;
     *(float4 *)(op.share + i) = make_float4(share.x / by, share.y / by, share.z / by, share.w / by);
 }
 
 /* With few blocks all pages of one are read at the same time; with many a warp reads some, for one
  * reading of the queries. */
+template <uint32_t D>
 static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shares *list,
-                                uint32_t head_dim, uint32_t n_piece, uint32_t n)
+                                uint32_t n_piece, uint32_t n)
 {
-    const char *name = "logits by first planes";
     const bool many = (uint64_t)n_piece * n > (uint64_t)SHARE_BUSY * d->n_sm;
-    const uint32_t n_thread = many ? 128 : head_dim > 128 ? 256 : 512;
-    const dim3 grid(n, n_piece);
-    switch (head_dim) {
-    case 64:
-        return queue_launch(d, name, share_logits_kernel<64>, grid, n_thread, 0, list, d->tally);
-    case 128:
-        return queue_launch(d, name, share_logits_kernel<128>, grid, n_thread, 0, list, d->tally);
-    case 256:
-        return queue_launch(d, name, share_logits_kernel<256>, grid, n_thread, 0, list, d->tally);
-    default: return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for heads of this size");
-    }
+    const uint32_t n_thread = many ? 128 : D > 128 ? 256 : 512;
+    const struct choose_begin begins = choose_take_begin(d);
+    const dim3 grid(n + begins.n, larger(n_piece, choose_parts(begins, n_thread)));
+    return queue_launch(d, "logits by first planes", share_logits_kernel<D>, grid, n_thread, 0,
+                        list, n, begins, d->tally);
 }
 
 static sac_status launch_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n)
@@ -323,7 +330,12 @@ static sac_status launch_shares(struct cuda_device *d, const struct op_lane_shar
     const struct op_lane_shares *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
     const uint32_t n_piece = share_pieces(most);
-    TRY(launch_logits(d, list, op->at.head_dim, n_piece, n));
+    switch (op->at.head_dim) {
+    case 64: TRY(launch_logits<64>(d, list, n_piece, n)); break;
+    case 128: TRY(launch_logits<128>(d, list, n_piece, n)); break;
+    case 256: TRY(launch_logits<256>(d, list, n_piece, n)); break;
+    default: return device_fail(d, SAC_ERR_UNSUPPORTED, "choosing for heads of this size");
+    }
     return queue_launch(d, "shares of tokens", share_spread_kernel, dim3(n_piece, n),
                         SHARE_PAGES * PAGE_TOK / 4, 0, list);
 }
