@@ -28,7 +28,8 @@
 #define FEW_HEADS    16u /* of a model; one of more has longer pieces */
 #define MERGE_BLOCKS 8u /* that merge the pieces of one list */
 #define ALIGN_PAGES  8u /* of rows: a list of a tile that divides them is cut as dense rows are */
-#define FAR_TOK      4096u /* from this position on no block has rows of heads that are not there */
+/* From this position on no block has rows of heads that are not there, if lists have rows enough. */
+#define FAR_TOK      4096u
 
 struct prompt_job {        /* a run */
     const uint32_t *frame; /* [n_kv_head, stride] */
@@ -66,10 +67,11 @@ template <int F, int D> struct prompt_size {
     static constexpr int raw = F == FORM_Q8 ? (2 * page_at<F, D>::bytes + 511) / 512 * 512 : 0;
     static constexpr int stage = F == FORM_Q8 ? raw : tile;
     static constexpr int query = rows * D * 2;
-    /* Behind the stages 16-bit tiles of q8; else two words (find_bad), for which q8 takes the raw
-     * tile that has been read. */
     static_assert((query + 2 * stage) % 1024 == 0 && tile % 1024 == 0, "panels of wgmma.cuh");
-    static constexpr int smem = query + 2 * stage + (F == FORM_Q8 ? tile : 64);
+    /* Behind the stages 16-bit tiles of q8; then logs of weights of both tiles that are there or on
+     * their way, and two words (find_bad). */
+    static constexpr int logw = query + 2 * stage + (F == FORM_Q8 ? tile : 0);
+    static constexpr int bad = logw + 2 * (int)(KEYS * sizeof(float)), smem = bad + 64;
 };
 
 /* 64 keys that are read together. */
@@ -78,7 +80,7 @@ enum tile_kind { TILE_END, TILE_PAGES, TILE_TOKENS, TILE_OWN };
 struct key_tile {
     enum tile_kind kind;
     uint32_t page[2], n; /* pages; or tokens n from number page[0] of the list on */
-    uint32_t place[2];   /* of sealed pages */
+    uint32_t place[2];   /* of sealed pages; or, of the list's tokens, this lane's and lane + 32 */
     uint32_t segment;
 };
 
@@ -109,8 +111,9 @@ struct prompt_block { /* the same in all threads */
 struct tile_view { /* a tile as a block sees it */
     const struct prompt_block *b;
     const struct key_tile *t;
-    bool whole;   /* all rows see all its keys; else */
-    uint64_t bad; /* keys whose values were not finite, as bits */
+    const float *logw; /* [KEYS] in shared memory, or NULL: they have none */
+    bool whole;        /* all rows see all its keys; else */
+    uint64_t bad;      /* keys whose values were not finite, as bits */
 };
 
 template <int F, int D> struct prompt_warp {
@@ -297,6 +300,8 @@ __device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_
     } else if (w.tok < w.n_tok) {
         t.kind = TILE_TOKENS;
         t.page[0] = w.tok;
+        for (uint32_t i = 0; i < 2; i++)
+            t.place[i] = job.tok[min(w.tok + threadIdx.x % 32 + i * 32, w.n_tok - 1)];
         t.segment = job.n_segment ? walk_segment(job, job.tok[w.tok] / PAGE_TOK) : 0;
         const uint32_t most = min(KEYS, w.n_tok - w.tok);
         t.n = job.n_segment ? 1 : most;
@@ -380,11 +385,11 @@ __device__ void bring_tokens(uint8_t *tile, const struct prompt_block &b, const 
 {
     constexpr uint32_t n = prompt_warps<D>::threads, n_row = n / (D / 8), n_part = KEYS / n_row;
     const uint32_t row0 = threadIdx.x / (D / 8), piece = threadIdx.x % (D / 8);
-    const uint32_t *const toks = b.job->tok + t.page[0];
     const uint8_t *k[n_part];
 #pragma unroll /* what is looked up is on its way together */
     for (uint32_t p = 0; p < n_part; p++) {
-        const uint32_t tok = toks[min(row0 + p * n_row, t.n - 1)];
+        const uint32_t row = row0 + p * n_row;
+        const uint32_t tok = __shfl_sync(~0u, t.place[p * n_row / 32], row % 32);
         k[p] = token_page<F, D>(b, tok) + tok % PAGE_TOK * (D * 2) + piece * 16;
     }
 #pragma unroll
@@ -394,6 +399,15 @@ __device__ void bring_tokens(uint8_t *tile, const struct prompt_block &b, const 
         copy_async16(to, k[p]);
         copy_async16(to + KEYS * D * 2, k[p] + page_at<F, D>::v);
     }
+}
+
+/* Logs of the weights of a tile's tokens, if they have any. */
+__device__ __forceinline__ void bring_logw(float *to, const struct prompt_block &b,
+                                           const struct key_tile &t)
+{
+    const float *const logw = b.job->logw;
+    if (logw && threadIdx.x < t.n)
+        copy_async4(smem_address(to + threadIdx.x), logw + t.page[0] + threadIdx.x);
 }
 
 template <int D>
@@ -406,11 +420,15 @@ __device__ __forceinline__ const uint8_t *own_page(const struct prompt_block &b,
                   : job.own + ((size_t)(j - 1) * job.n_kv_head + b.kv_head) * bytes;
 }
 
-/* Starts the copies of a tile to its stage. */
+/* Starts the copies of tile `i` to its stage. */
 template <int F, int D>
-__device__ void bring(uint8_t *stage, const struct prompt_block &b, const struct key_tile &t)
+__device__ void bring(uint8_t *smem, uint32_t i, const struct prompt_block &b,
+                      const struct key_tile &t)
 {
     using at = page_at<F, D>;
+    using size = prompt_size<F, D>;
+    uint8_t *const stage = smem + size::query + i % 2 * size::stage;
+    if (t.kind == TILE_TOKENS) bring_logw((float *)(smem + size::logw) + i % 2 * KEYS, b, t);
     if constexpr (F == FORM_Q8) {
         const uint32_t n = t.kind == TILE_PAGES ? t.n : t.kind == TILE_OWN ? 1 : 0;
 #pragma unroll
@@ -420,8 +438,8 @@ __device__ void bring(uint8_t *stage, const struct prompt_block &b, const struct
             const uint8_t *from =
                 own ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.place[p]);
             const uint32_t bytes = own ? at::tail_bytes : at::bytes;
-            for (uint32_t i = threadIdx.x * 16; i < bytes; i += prompt_warps<D>::threads * 16)
-                copy_async16(smem_address(stage) + p * at::bytes + i, from + i);
+            for (uint32_t k = threadIdx.x * 16; k < bytes; k += prompt_warps<D>::threads * 16)
+                copy_async16(smem_address(stage) + p * at::bytes + k, from + k);
         }
     } else if (t.kind == TILE_TOKENS) {
         bring_tokens<F, D>(stage, b, t);
@@ -569,19 +587,22 @@ __device__ __forceinline__ uint32_t row_pos(const struct prompt_block &b, int m,
 }
 
 /* Softcaps and logs of weights: products of tile m's rows become exponents. */
-template <int F, int D>
-__device__ void tile_exponents(float (&s)[N_TILE_8][4], const struct prompt_block &b,
-                               const struct key_tile &t)
+__device__ __forceinline__ void tile_exponents(float (&s)[N_TILE_8][4], const struct attn_call &c,
+                                               const float *logw)
 {
-    const bool logw = t.kind == TILE_TOKENS && b.job->logw;
+    const float by = c.scale * LOG2E;
 #pragma unroll
     for (int n = 0; n < N_TILE_8; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const uint32_t key = n * 8 + threadIdx.x % 4 * 2 + e % 2;
-            const float add = logw && key < t.n ? b.job->logw[t.page[0] + key] * LOG2E : 0;
-            s[n][e] = attn_exponent(*b.call, s[n][e]) + add;
-        }
+        for (int e = 0; e < 4; e++)
+            s[n][e] = c.softcap > 0 ? attn_exponent(c, s[n][e]) : s[n][e] * by;
+    if (!logw) return;
+#pragma unroll
+    for (int n = 0; n < N_TILE_8; n++) {
+        const float2 add = *(const float2 *)(logw + n * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int e = 0; e < 4; e++) s[n][e] += (e % 2 ? add.y : add.x) * LOG2E;
+    }
 }
 
 template <int F, int D>
@@ -657,8 +678,8 @@ __device__ __forceinline__ void tile_softmax(struct prompt_warp<F, D> &w,
 {
     const struct attn_call &c = *v.b->call;
     float by = c.scale * LOG2E;
-    if (c.softcap > 0 || (v.t->kind == TILE_TOKENS && v.b->job->logw)) {
-        tile_exponents<F, D>(s, *v.b, *v.t);
+    if (c.softcap > 0 || v.logw) {
+        tile_exponents(s, c, v.logw);
         by = 1;
     }
     if (!v.whole) tile_hide<F, D>(w, s, v, m);
@@ -891,34 +912,33 @@ __global__ void __launch_bounds__(prompt_warps<D>::threads,
     const struct prompt_list list = list_of(b);
     if (blockIdx.z >= list.n_piece) return;
     uint8_t *const query = smem, *const stage = smem + size::query;
-    uint8_t *const unpacked = F == FORM_Q8 ? stage + 2 * size::stage : NULL;
     struct prompt_warp<F, D> w = {};
     for (int m = 0; m < size::m; m++) w.max[m][0] = w.max[m][1] = -CUDART_INF_F;
     struct prompt_walk walk = walk_begin(b, list, blockIdx.z);
     struct key_tile now = walk_next(walk, b), next = walk_next(walk, b);
     uint32_t segment = now.segment;
-    bring<F, D>(stage, b, now);
+    bring<F, D>(smem, 0, b, now);
     put_query<F, D>(query, b, segment);
     for (uint32_t i = 0; now.kind != TILE_END; i++) {
         uint8_t *at = stage + i % 2 * size::stage;
         copy_wait<0>();
         publish();
         __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
-        bring<F, D>(stage + (i + 1) % 2 * size::stage, b, next);
+        bring<F, D>(smem, i + 1, b, next);
         const struct key_tile then = walk_next(walk, b); /* looked up by when it is needed */
         if (now.segment != segment) put_query<F, D>(query, b, segment = now.segment);
         if constexpr (F == FORM_Q8) {
-            unpack<D>(unpacked, at, b, now);
-            at = unpacked;
+            unpack<D>(stage + 2 * size::stage, at, b, now);
+            at = stage + 2 * size::stage;
         }
         if (F == FORM_Q8 || job.n_segment) {
             publish();
             __syncthreads();
         }
-        uint32_t *words =
-            (uint32_t *)(F == FORM_Q8 ? stage + i % 2 * size::stage : stage + 2 * size::stage);
-        struct tile_view v = {&b, &now, seen_by_all(b, now), 0};
-        if (!v.whole) v.bad = find_bad<F, D>(at, words);
+        const float *const logw = (const float *)(smem + size::logw) + i % 2 * KEYS;
+        const bool weighs = now.kind == TILE_TOKENS && job.logw;
+        struct tile_view v = {&b, &now, weighs ? logw : NULL, seen_by_all(b, now), 0};
+        if (!v.whole) v.bad = find_bad<F, D>(at, (uint32_t *)(smem + size::bad));
         attend_tile<F, D>(w, query, at, v);
         now = next;
         next = then;
@@ -1014,11 +1034,13 @@ static void job_shape(struct prompt_job *j, const struct attn_plan *plan, uint32
     const uint32_t most = plan && plan->by_head ? 1 : j->group;
     j->slot_bits = 5;
     j->at0 = 0;
+    uint32_t page_max = pairs; /* of one list */
+    while (plan && plan->tile_tok % (page_max * PAGE_TOK) != 0) page_max /= 2;
     j->n_head = 1;
     while (j->n_head < most && j->n_head < pairs) j->n_head *= 2;
-    while (j->pos0 >= FAR_TOK && most % j->n_head != 0) j->n_head /= 2;
-    j->n_page = pairs / j->n_head;
-    while (plan && plan->tile_tok % (j->n_page * PAGE_TOK) != 0) j->n_page /= 2;
+    while (j->pos0 >= FAR_TOK && most % j->n_head != 0 && j->n_head * page_max > pairs)
+        j->n_head /= 2;
+    j->n_page = pairs / j->n_head < page_max ? pairs / j->n_head : page_max;
     if (j->n_segment > 0) job_scatter(j, plan, pairs);
     j->n_block_head = (j->group + j->n_head - 1) / j->n_head;
     j->block0 = j->pos0 / PAGE_TOK / j->n_page;

@@ -109,6 +109,11 @@ static inline void copy_async16(uint32_t dst, const void *src)
     memcpy(grid_shared_at(dst, 16), src, 16);
 }
 
+static inline void copy_async4(uint32_t dst, const void *src)
+{
+    memcpy(grid_shared_at(dst, 4), src, 4);
+}
+
 static inline void store_zero16(uint32_t dst)
 {
     memset(grid_shared_at(dst, 16), 0, 16);
