@@ -3,7 +3,7 @@
  *
  * A block has rows of one KV head: `pairs` of a page of positions and a query head, 32 rows each.
  * It walks over what its rows read in tiles of 64 keys: two pages of its list, in the list's order,
- * or 64 single tokens, and at last each own page. Tiles are cut by the list alone and blocks by
+ * or 64 single tokens, and at last own pages. Tiles are cut by the list alone and blocks by
  * positions in the sequence, and keys that a row does not see have weight 0, so a row's sums are
  * the same however a prompt is cut into chunks and whichever rows are computed beside it.
  *
@@ -280,7 +280,9 @@ __device__ __forceinline__ uint32_t walk_segment(const struct prompt_job &job, u
     return job.n_segment ? attn_segment_of(job.segment, job.n_segment, page) : 0;
 }
 
-__device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_block &b)
+/* `own_max`: own pages of a tile. */
+__device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_block &b,
+                                     uint32_t own_max)
 {
     const struct prompt_job &job = *b.job;
     struct key_tile t = {};
@@ -312,6 +314,10 @@ __device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_
         t.page[0] = w.own++;
         t.n = 1;
         t.segment = walk_segment(job, t.page[0]);
+        if (own_max > 1 && w.own < w.own_end && walk_segment(job, w.own) == t.segment) {
+            t.page[1] = w.own++;
+            t.n = 2;
+        }
     }
     return t;
 }
@@ -444,14 +450,15 @@ __device__ void bring(uint8_t *smem, uint32_t i, const struct prompt_block &b,
     } else if (t.kind == TILE_TOKENS) {
         bring_tokens<F, D>(stage, b, t);
         bring_none<D>(stage, t.n);
-    } else if (t.kind == TILE_OWN) {
-        bring_rows<D>(stage, 0, own_page<D>(b, t.page[0]), at::tail_v);
-        bring_none<D>(stage, PAGE_TOK);
-    } else if (t.kind == TILE_PAGES) {
+    } else if (t.kind != TILE_END) {
+        static_assert(at::v == at::tail_v, "own pages lie as sealed ones do");
 #pragma unroll
-        for (uint32_t p = 0; p < 2; p++)
-            if (p < t.n)
-                bring_rows<D>(stage, p * PAGE_TOK, sealed_page<F, D>(b, t.place[p]), at::v);
+        for (uint32_t p = 0; p < 2; p++) {
+            if (p >= t.n) break;
+            const uint8_t *from = t.kind == TILE_OWN ? own_page<D>(b, t.page[p])
+                                                     : sealed_page<F, D>(b, t.place[p]);
+            bring_rows<D>(stage, p * PAGE_TOK, from, at::v);
+        }
         bring_none<D>(stage, t.n * PAGE_TOK);
     }
     copy_commit();
@@ -530,19 +537,20 @@ template <int F, int D> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *ba
     constexpr uint32_t exponent = page_at<F, D>::half == HALF_F16 ? 0x7c00u : 0x7f80u;
     if (threadIdx.x < 2) bad[threadIdx.x] = 0;
     __syncthreads();
-    uint8_t *v = tile + KEYS * D * 2;
-    for (uint32_t i = threadIdx.x; i < KEYS * (D / 2); i += prompt_warps<D>::threads) {
-        const uint32_t w = *(const uint32_t *)(v + i * 4), row = i / 32 % KEYS;
-        if ((w & exponent) == exponent || (w >> 16 & exponent) == exponent)
-            atomicOr(&bad[row / 32], 1u << row % 32);
+    uint4 *const v = (uint4 *)(tile + KEYS * D * 2); /* eight of a row in each panel */
+    for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<D>::threads) {
+        const uint32_t w[4] = {v[i].x, v[i].y, v[i].z, v[i].w}, row = i / 8 % KEYS;
+        bool is_bad = false;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            is_bad |= (w[k] & exponent) == exponent || (w[k] >> 16 & exponent) == exponent;
+        if (is_bad) atomicOr(&bad[row / 32], 1u << row % 32);
     }
     __syncthreads();
     const uint64_t all = (uint64_t)bad[1] << 32 | bad[0];
     if (all == 0) return 0;
-    for (uint32_t i = threadIdx.x; i < KEYS * (D / 2); i += prompt_warps<D>::threads) {
-        const uint32_t row = i / 32 % KEYS;
-        if (all >> row & 1) *(uint32_t *)(v + i * 4) = 0;
-    }
+    for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<D>::threads)
+        if (all >> (i / 8 % KEYS) & 1) v[i] = make_uint4(0, 0, 0, 0);
     publish();
     __syncthreads();
     return all;
@@ -915,7 +923,8 @@ __global__ void __launch_bounds__(prompt_warps<D>::threads,
     struct prompt_warp<F, D> w = {};
     for (int m = 0; m < size::m; m++) w.max[m][0] = w.max[m][1] = -CUDART_INF_F;
     struct prompt_walk walk = walk_begin(b, list, blockIdx.z);
-    struct key_tile now = walk_next(walk, b), next = walk_next(walk, b);
+    constexpr uint32_t own_max = F == FORM_Q8 ? 1 : 2; /* a tile of q8 has no room for two */
+    struct key_tile now = walk_next(walk, b, own_max), next = walk_next(walk, b, own_max);
     uint32_t segment = now.segment;
     bring<F, D>(smem, 0, b, now);
     put_query<F, D>(query, b, segment);
@@ -925,7 +934,7 @@ __global__ void __launch_bounds__(prompt_warps<D>::threads,
         publish();
         __syncthreads(); /* the tile is there, and nobody reads the other stage any more */
         bring<F, D>(smem, i + 1, b, next);
-        const struct key_tile then = walk_next(walk, b); /* looked up by when it is needed */
+        const struct key_tile then = walk_next(walk, b, own_max); /* looked up by when it is needed */
         if (now.segment != segment) put_query<F, D>(query, b, segment = now.segment);
         if constexpr (F == FORM_Q8) {
             unpack<D>(stage + 2 * size::stage, at, b, now);

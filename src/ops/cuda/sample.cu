@@ -178,14 +178,13 @@ __device__ __forceinline__ bool keys_finite(const uint32_t (&k)[N][D / 16][2])
 }
 
 /* Queries 16 m + g (s[n][0], s[n][1]) and 16 m + g + 8 times keys 8 n + 2 j and the next. */
-template <int F, int D>
-__device__ __forceinline__ void dots(float (&s)[sample_size<F, D>::n][4], uint32_t query,
-                                     uint32_t m,
-                                     const uint32_t (&k)[sample_size<F, D>::n][D / 16][2])
+template <int F, int D, int N>
+__device__ __forceinline__ void dots(float (&s)[N][4], uint32_t query, uint32_t m,
+                                     const uint32_t (&k)[N][D / 16][2])
 {
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
-    for (int n = 0; n < sample_size<F, D>::n; n++)
+    for (int n = 0; n < N; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) s[n][e] = 0;
 #pragma unroll
@@ -193,7 +192,7 @@ __device__ __forceinline__ void dots(float (&s)[sample_size<F, D>::n][4], uint32
         uint32_t a[4];
         load_tiles(a, query + query_at<D>(m * 16 + lane % 16, i * 2 + lane / 16));
 #pragma unroll
-        for (int n = 0; n < sample_size<F, D>::n; n++)
+        for (int n = 0; n < N; n++)
             mma_16816<sample_size<F, D>::half>(s[n], a, k[n][i][0], k[n][i][1]);
     }
 }
@@ -687,8 +686,8 @@ template <int F, int D>
 __global__ void __launch_bounds__(AUDIT_THREADS) sample_audit_kernel(const struct sample_call c)
 {
     kernel_begin();
-    constexpr int N = sample_size<F, D>::n;
-    __shared__ struct kept_sum room[AUDIT_WARPS][4];
+    constexpr uint32_t N = 2; /* eights of keys at a time: more are more than registers hold */
+    __shared__ struct kept_sum room[AUDIT_WARPS];
     const struct sample_place p =
         place_of(c, c.op.audit + blockIdx.y * c.op.audit_step, blockIdx.x);
     struct attn_list &list = c.op.made[p.list];
@@ -706,25 +705,35 @@ __global__ void __launch_bounds__(AUDIT_THREADS) sample_audit_kernel(const struc
     for (uint32_t page = threadIdx.x / 32; page * PAGE_TOK < end; page += AUDIT_WARPS) {
         const uint32_t word =
             page >= n_page || list.why ? ~0u : marks_of(c, mask, n_page, page);
-        for (int part = 0; part < sample_size<F, D>::parts; part++) {
+        float x = 0; /* of key `lane`: the row's products are the first four lanes' */
+        for (uint32_t part = 0; part < 4 / N; part++) {
             uint32_t k[N][D / 16][2];
             float s[N][4];
             load_keys<F, D>(k, c, p, page, part * N * 8);
             dots<F, D>(s, smem_address(query), 0, k);
-            for (int i = 0; i < 2 * N && lane < 4; i++) {
-                const uint32_t t = (part * N + i / 2) * 8 + lane * 2 + i % 2;
-                if (page * PAGE_TOK + t >= end) continue;
-                const float x = s[i / 2][i % 2] * c.op.scale * LOG2E;
-                struct exp_sum one = {isfinite(x) ? x : 0.0f, isfinite(x) ? 1.0f : NAN};
-                sum.all = power_sum_add(sum.all, one);
-                if (word >> t & 1) sum.kept = power_sum_add(sum.kept, one);
+#pragma unroll
+            for (uint32_t i = 0; i < 2 * N; i++) {
+                const float theirs = __shfl_sync(~0u, s[i / 2][i % 2], lane % 8 / 2);
+                if (lane / 8 == part * N + i / 2 && lane % 2 == i % 2) x = theirs;
             }
         }
+        if (page * PAGE_TOK + lane >= end) continue;
+        x *= c.op.scale * LOG2E;
+        struct exp_sum one = {isfinite(x) ? x : 0.0f, isfinite(x) ? 1.0f : NAN};
+        sum.all = power_sum_add(sum.all, one);
+        if (word >> lane & 1) sum.kept = power_sum_add(sum.kept, one);
     }
-    if (lane < 4) room[threadIdx.x / 32][lane] = sum;
+    __syncwarp();
+    for (int by = 16; by > 0; by /= 2) {
+        const struct kept_sum other = {
+            {__shfl_xor_sync(~0u, sum.all.max, by), __shfl_xor_sync(~0u, sum.all.sum, by)},
+            {__shfl_xor_sync(~0u, sum.kept.max, by), __shfl_xor_sync(~0u, sum.kept.sum, by)}};
+        sum = kept_sum_add(sum, other);
+    }
+    if (lane == 0) room[threadIdx.x / 32] = sum;
     __syncthreads();
     if (threadIdx.x > 0) return;
-    for (uint32_t i = 1; i < AUDIT_WARPS * 4; i++) sum = kept_sum_add(sum, room[i / 4][i % 4]);
+    for (uint32_t i = 1; i < AUDIT_WARPS; i++) sum = kept_sum_add(sum, room[i]);
     const float mass = sum.kept.sum / sum.all.sum * exp2_fast(sum.kept.max - sum.all.max);
     list.mass = isfinite(mass) ? mass : -1;
 }
