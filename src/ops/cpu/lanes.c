@@ -15,6 +15,7 @@
 
 #define PIECE       64u                        /* pages */
 #define SHARE_PIECE (OP_DRAW_ITEMS / PAGE_TOK) /* the same of shares, and of draws by them */
+#define RAISE_PIECE 64u /* of exponentials, the most work: dealt out more evenly */
 #define DIM_MAX     512u
 
 struct call { /* of a slot */
@@ -204,12 +205,12 @@ static void begin_shares(void *arg, uint32_t i, uint32_t worker_i)
         op->result->n_bad = 1;
 }
 
-/* Pages behind the first one are cut into pieces. */
-static struct attn_range share_range(const struct op_lane_shares *op, uint32_t i)
+/* Pages behind the first one are cut into pieces of `size`. */
+static struct attn_range share_range(const struct op_lane_shares *op, uint32_t i, uint32_t size)
 {
-    const uint32_t n = op->at.n_page, begin = 1 + i * SHARE_PIECE;
+    const uint32_t n = op->at.n_page, begin = 1 + i * size;
     if (op->n_segment || begin >= n) return (struct attn_range){n, n};
-    return (struct attn_range){begin, n - begin < SHARE_PIECE ? n : begin + SHARE_PIECE};
+    return (struct attn_range){begin, n - begin < size ? n : begin + size};
 }
 
 /* What is not finite makes the sum a NaN: pieces have nothing else of their own to tell it by. */
@@ -217,7 +218,7 @@ static void raise_piece(void *arg, uint32_t i, uint32_t worker_i)
 {
     const struct call *c = arg;
     const struct op_lane_shares *op = (const struct op_lane_shares *)c->op + i / c->n_piece;
-    const struct attn_range pages = share_range(op, i % c->n_piece);
+    const struct attn_range pages = share_range(op, i % c->n_piece, RAISE_PIECE);
     float *sum = op->sum + (size_t)(1 + i % c->n_piece) * op->at.group;
     (void)worker_i;
     if (pages.begin == pages.end) return;
@@ -233,7 +234,7 @@ static void raise_pieces(void *arg, uint32_t begin, uint32_t end, uint32_t worke
 static void sum_pieces(const struct op_lane_shares *op)
 {
     if (op->n_segment) return;
-    for (uint32_t k = 0; share_range(op, k).begin < op->at.n_page; k++)
+    for (uint32_t k = 0; share_range(op, k, RAISE_PIECE).begin < op->at.n_page; k++)
         for (uint32_t g = 0; g < op->at.group; g++)
             op->sum[g] += op->sum[(size_t)(1 + k) * op->at.group + g];
     op->result->n_bad += isnan(op->sum[0]) != 0;
@@ -241,7 +242,7 @@ static void sum_pieces(const struct op_lane_shares *op)
 
 static void spread_piece(const struct ops *ops, const struct op_lane_shares *op, uint32_t piece)
 {
-    const struct attn_range pages = share_range(op, piece);
+    const struct attn_range pages = share_range(op, piece, SHARE_PIECE);
     if (pages.begin < pages.end) ops->share_spread(&op->at, pages, op->sum);
 }
 
@@ -264,7 +265,7 @@ static void shares(struct workers *pool, const struct ops *ops, const struct op_
     struct call c = {.ops = ops, .op = op, .n_piece = 1};
     bool later = true;
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t n_piece = (op[i].at.n_page + SHARE_PIECE - 2) / SHARE_PIECE;
+        const uint32_t n_piece = (op[i].at.n_page + RAISE_PIECE - 2) / RAISE_PIECE;
         assert(n_piece + 1 <= OP_LANE_PIECES(op[i].at.n_page));
         c.n_piece = larger(c.n_piece, n_piece);
         later = later && op[i].later;
