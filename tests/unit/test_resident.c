@@ -219,6 +219,20 @@ static void touch(const char *path)
     assert_int_equal(utimensat(AT_FDCWD, path, when, 0), 0);
 }
 
+/* As long as before, at another time. */
+static void flip_bit(const char *path)
+{
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    fseek(f, 5000, SEEK_SET);
+    const int c = fgetc(f);
+    fseek(f, 5000, SEEK_SET);
+    fputc(c ^ 1, f);
+    fclose(f);
+    const struct timespec when[2] = {{.tv_sec = 2000}, {.tv_sec = 2000}};
+    assert_int_equal(utimensat(AT_FDCWD, path, when, 0), 0);
+}
+
 static void cut_short(const char *path)
 {
     assert_int_equal(truncate(path, 4000), 0);
@@ -243,6 +257,8 @@ static void a_file_that_has_changed_is_read_anew(void **state)
     assert_int_equal(load_and_let(e, 0), pool_table(&e->pool, held, 0)[0]);
     sac_seq_remove(e, held);
     assert_int_equal(sac_engine_get_stats(e).kv_bytes_kept, kept);
+    change_files(flip_bit);
+    assert_int_equal(sac_doc_load(docs, e, name[0], &seq, &doc, &err), SAC_ERR_FORMAT);
     change_files(cut_short);
     assert_int_equal(sac_doc_load(docs, e, name[0], &seq, &doc, &err), SAC_ERR_FORMAT);
     change_files(take_away);
