@@ -661,6 +661,9 @@ struct ops {
     struct ops_draw draw;
     void (*keys)(const struct op_keys *op);
     void (*dots)(const struct op_dots *op);
+    /* The same, in bits of its own, where both sides are few rows, which nothing is laid out for.
+     */
+    void (*dots_few)(const struct op_dots *op);
     void (*blend)(const struct op_blend *op);
     bool (*pack)(const struct op_pack *op); /* false: a number is not finite */
     void (*dots_bf16)(const struct op_dots_bf16 *op);

@@ -52,6 +52,7 @@ void ops_fill_avx2_dots(struct ops *o)
 {
     o->keys = keys_avx2;
     o->dots = dots_vec;
+    o->dots_few = dots_vec;
     o->pack = pack_avx2;
     o->dots_bf16 = dots_bf16_avx2;
 }

@@ -137,6 +137,7 @@ void ops_fill_avx512_dots(struct ops *o)
 {
     o->keys = keys_avx512;
     o->dots = dots_vec;
+    o->dots_few = dots_vec;
     o->pack = pack_avx512;
     o->dots_bf16 = dots_bf16_avx512;
 }

@@ -57,6 +57,7 @@ void ops_fill_ref_dots(struct ops *o)
 {
     o->keys = keys_ref;
     o->dots = dots_ref;
+    o->dots_few = dots_ref;
     o->pack = pack_ref;
     o->dots_bf16 = dots_bf16_ref;
 }

@@ -134,15 +134,15 @@ static void find_logits(const struct ops *ops, const struct op_lane_visit *op, c
 {
     const uint32_t d = op->geom->head_dim;
     float *row = logit;
-    ops->dots(&(struct op_dots){.a = op->q,
-                                .b = k,
-                                .a_stride = d,
-                                .b_stride = d,
-                                .n_a = op->group,
-                                .n_b = n_tok,
-                                .width = d,
-                                .out = logit,
-                                .out_stride = PAGE_TOK});
+    ops->dots_few(&(struct op_dots){.a = op->q,
+                                    .b = k,
+                                    .a_stride = d,
+                                    .b_stride = d,
+                                    .n_a = op->group,
+                                    .n_b = n_tok,
+                                    .width = d,
+                                    .out = logit,
+                                    .out_stride = PAGE_TOK});
     for (uint32_t g = 0; g < op->group; g++, row += PAGE_TOK) {
         for (uint32_t i = 0; i < n_tok; i++) row[i] *= op->scale;
         for (uint32_t i = 0; i < n_tok && op->softcap > 0; i++)
