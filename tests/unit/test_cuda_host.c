@@ -166,6 +166,29 @@ static void repeated_steps_are_one_graph(void **state)
     }
 }
 
+/* Layers of a method that chooses now and then do so in different steps: two rows take turns. */
+static void rows_that_take_turns_are_graphs(void **state)
+{
+    (void)state;
+    const struct wish w = {
+        .of = model, .type = SAC_KV_F16, .decode = "loopserve:budget=8,every=2,first=1"};
+    struct heard h = {0};
+    sac_engine *e = new_engine(&w, "cuda");
+    sac_error err;
+    sac_seq seq;
+    must(sac_seq_create(e, &seq, &err), &err);
+    append(e, seq, prompt, 40, SAC_ROW_PROMPT);
+    step_all(e, hear, &h);
+    const uint32_t before = graphs_started(CUDA_HOST);
+    for (int32_t tok = 0; tok < 8; tok++) { /* the first three rows are new */
+        append(e, seq, &tok, 1, SAC_ROW_DECODE);
+        h.n = 0;
+        step_all(e, hear, &h);
+    }
+    assert_int_equal(graphs_started(CUDA_HOST) - before, 5);
+    sac_engine_free(e);
+}
+
 /* ---- Methods ---- */
 
 static const char *const methods[] = {
@@ -563,6 +586,7 @@ int main(void)
         cmocka_unit_test(chunks_under_way_are_counted),
         cmocka_unit_test(plans_reach_pages_below),
         cmocka_unit_test(repeated_steps_are_one_graph),
+        cmocka_unit_test(rows_that_take_turns_are_graphs),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);
 }

@@ -9,6 +9,7 @@
 #define THREADS 256u
 #define WARPS   (THREADS / 32)
 #define PAIRS   8u /* heads of rows whose scores are made together */
+#define GRID_STEP 64u /* pages */
 
 static uint32_t larger(uint32_t a, uint32_t b)
 {
@@ -157,6 +158,12 @@ static __global__ void __launch_bounds__(THREADS)
     *out = op.adds ? *out + sum : sum;
 }
 
+/* Few sizes, so that a graph lasts: blocks behind the last page have nothing to do. */
+static uint32_t grid_pages(uint32_t n)
+{
+    return (n + GRID_STEP - 1) / GRID_STEP * GRID_STEP;
+}
+
 sac_status cuda_lane_observe(struct cuda_device *d, const struct op_lane_observe *op, uint32_t n)
 {
     uint32_t most = 0, n_pair = 0;
@@ -168,12 +175,12 @@ sac_status cuda_lane_observe(struct cuda_device *d, const struct op_lane_observe
     if (!list || n_pair == 0) return d->status;
     const struct page_geom geom = *op->keys.geom;
     const size_t smem = PAGE_TOK * (geom.head_dim + 1) * sizeof(float);
-    TRY(queue_launch(d, "what rows look at, page by page", observe_tops, dim3(most, n), THREADS,
-                     smem, geom, list));
+    TRY(queue_launch(d, "what rows look at, page by page", observe_tops, dim3(grid_pages(most), n),
+                     THREADS, smem, geom, list));
     TRY(queue_launch(d, "what rows look at, merged", observe_merge, dim3(n_pair, n), THREADS, 0,
                      list));
-    return queue_launch(d, "what rows look at", observe_sums, dim3(most, n), THREADS, smem, geom,
-                        list);
+    return queue_launch(d, "what rows look at", observe_sums, dim3(grid_pages(most), n), THREADS,
+                        smem, geom, list);
 }
 
 /* ---- Choices of earlier steps ---- */

@@ -1,9 +1,10 @@
 /* queue.cu: see the header.
  *
- * Three rows of commands: the one being noted, the one before it, and the one that a graph was made
- * of. At the end of a step a row that is the graph's starts the graph; one that is as the row before
- * becomes a graph, by capture; any other is issued command by command. Two rows are the same if
- * their commands and the bytes of their arguments are.
+ * Rows of commands: the one being noted, some that have come once of late, and those that graphs
+ * were made of. At the end of a step a row that is a graph's starts the graph; one that has come
+ * before becomes a graph, by capture, in the place of the one that has been started least lately; any
+ * other is issued command by command. Two rows are the same if their commands and the bytes of their
+ * arguments are. Several rows take turns where layers choose in different steps, or batches change.
  *
  * Invariant: a row that was flushed before the end of its step (`broken`) makes no graph: what lies
  * between its parts went to the stream without being noted. */
@@ -15,6 +16,8 @@
 #define BYTES_MAX    ((size_t)4 << 20)
 #define SMEM_ANY     32768u /* of shared memory that every kernel may ask for beside its own, */
 #define SMEM_STATIC  16384u /* which is less than this where it asks for any */
+#define SEEN         20u    /* rows that are remembered: turns may be 16 steps long */
+#define GRAPHS       20u
 #define CARVEOUT     100    /* percent of an SM's memory that is shared memory rather than cache */
 #define KERNELS_MAX  512u   /* a power of two, more than there are */
 
@@ -30,11 +33,19 @@ struct allowed {
     size_t bytes;
 };
 
+struct step_graph {
+    struct command_row row;
+    cudaGraphExec_t exec; /* NULL: there is none */
+    uint64_t started;     /* the step in which it was last */
+};
+
 struct cuda_queue {
-    struct command_row now, before, graph;
+    struct command_row now, seen[SEEN];
+    struct step_graph graph[GRAPHS];
+    uint64_t n_step;
+    uint32_t next_seen; /* the oldest */
     struct allowed allowed[KERNELS_MAX]; /* by kernel: the shared memory that it may ask for */
     bool broken;
-    cudaGraphExec_t exec; /* of `graph`; NULL: there is none */
 };
 
 struct down_args {
@@ -191,8 +202,37 @@ static void swap(struct command_row *a, struct command_row *b)
     *b = was;
 }
 
-/* A graph of the row at hand, in the place of the one there is. */
-static cudaError_t make_graph(struct cuda_device *d)
+static struct step_graph *find_graph(struct cuda_queue *q)
+{
+    for (uint32_t i = 0; i < GRAPHS; i++)
+        if (q->graph[i].exec && same(&q->now, &q->graph[i].row)) return &q->graph[i];
+    return NULL;
+}
+
+/* Whether the row at hand has come before; it is no longer one that has come once. */
+static bool forget_seen(struct cuda_queue *q)
+{
+    for (uint32_t i = 0; i < SEEN; i++) {
+        if (!same(&q->now, &q->seen[i])) continue;
+        clear(&q->seen[i]);
+        return true;
+    }
+    return false;
+}
+
+/* The place of a new graph. */
+static struct step_graph *oldest_graph(struct cuda_queue *q)
+{
+    struct step_graph *oldest = &q->graph[0];
+    for (uint32_t i = 0; i < GRAPHS; i++)
+        if (q->graph[i].started < oldest->started) oldest = &q->graph[i];
+    if (oldest->exec) cudaGraphExecDestroy(oldest->exec);
+    oldest->exec = NULL;
+    return oldest;
+}
+
+/* A graph of the row at hand. */
+static cudaError_t make_graph(struct cuda_device *d, struct step_graph *to)
 {
     struct cuda_queue *q = d->queue;
     cudaGraph_t graph = NULL;
@@ -202,32 +242,39 @@ static cudaError_t make_graph(struct cuda_device *d)
         code = issue(d, &q->now, i);
     const cudaError_t ended = cudaStreamEndCapture(d->stream, &graph);
     if (code == cudaSuccess) code = ended;
-    if (q->exec) cudaGraphExecDestroy(q->exec);
-    q->exec = NULL;
-    if (code == cudaSuccess) code = cudaGraphInstantiate(&q->exec, graph, 0);
+    if (code == cudaSuccess) code = cudaGraphInstantiate(&to->exec, graph, 0);
     if (graph) cudaGraphDestroy(graph);
-    swap(&q->graph, &q->now);
+    swap(&to->row, &q->now);
     return code;
+}
+
+static sac_status start(struct cuda_device *d, struct step_graph *g)
+{
+    g->started = d->queue->n_step;
+    return device_check(d, cudaGraphLaunch(g->exec, d->stream), "graph of a step");
 }
 
 sac_status queue_end(struct cuda_device *d)
 {
     struct cuda_queue *q = d->queue;
     const bool broken = q->broken;
+    struct step_graph *g;
     q->broken = false;
+    q->n_step++;
     if (q->now.n_command == 0) return stage_send(d);
     sac_status status = stage_send(d);
     if (status != SAC_OK || broken) {
         if (status == SAC_OK) status = issue_row(d, &q->now);
-    } else if (q->exec && same(&q->now, &q->graph)) {
-        status = device_check(d, cudaGraphLaunch(q->exec, d->stream), "graph of a step");
-    } else if (same(&q->now, &q->before)) {
-        status = device_check(d, make_graph(d), "making of a step's graph");
-        if (status == SAC_OK)
-            status = device_check(d, cudaGraphLaunch(q->exec, d->stream), "graph of a step");
+    } else if ((g = find_graph(q))) {
+        status = start(d, g);
+    } else if (forget_seen(q)) {
+        g = oldest_graph(q);
+        status = device_check(d, make_graph(d, g), "making of a step's graph");
+        if (status == SAC_OK) status = start(d, g);
     } else {
         status = issue_row(d, &q->now);
-        swap(&q->before, &q->now);
+        swap(&q->seen[q->next_seen], &q->now);
+        q->next_seen = (q->next_seen + 1) % SEEN;
     }
     clear(&q->now);
     return status;
@@ -251,10 +298,12 @@ static void close_row(struct command_row *row)
 void queue_close(struct cuda_queue *q)
 {
     if (!q) return;
-    if (q->exec) cudaGraphExecDestroy(q->exec);
+    for (uint32_t i = 0; i < GRAPHS; i++) {
+        if (q->graph[i].exec) cudaGraphExecDestroy(q->graph[i].exec);
+        close_row(&q->graph[i].row);
+    }
+    for (uint32_t i = 0; i < SEEN; i++) close_row(&q->seen[i]);
     close_row(&q->now);
-    close_row(&q->before);
-    close_row(&q->graph);
     free(q);
 }
 
@@ -262,6 +311,8 @@ sac_status queue_open(struct cuda_queue **out)
 {
     struct cuda_queue *q = (struct cuda_queue *)calloc(1, sizeof *q);
     *out = q;
-    return q && open_row(&q->now) && open_row(&q->before) && open_row(&q->graph) ? SAC_OK
-                                                                                 : SAC_ERR_MEMORY;
+    bool good = q && open_row(&q->now);
+    for (uint32_t i = 0; i < SEEN && good; i++) good = open_row(&q->seen[i]);
+    for (uint32_t i = 0; i < GRAPHS && good; i++) good = open_row(&q->graph[i].row);
+    return good ? SAC_OK : SAC_ERR_MEMORY;
 }
