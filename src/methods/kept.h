@@ -1,33 +1,50 @@
 /* kept.h: choices that are made now and then and kept for later steps, as a device makes and keeps
- * them (ops/observe.h): the tokens that the queries of the last rows look at most. A method's
- * `away` is put together from these; the marks lie in the device's part of its state. */
+ * them (ops/observe.h): the tokens that the queries of the last rows look at most, or the columns
+ * and diagonals. A method's `away` is put together from these; the marks lie in the device's part
+ * of its state. */
 #ifndef SAC_METHODS_KEPT_H
 #define SAC_METHODS_KEPT_H
 
 #include "methods/batch.h"
 
+/* What a lane does, in its place of the batch's `target`. */
+enum kept_step {
+    KEPT_READ, /* what it has chosen */
+    KEPT_CHOOSE,
+    KEPT_READ_LINES, /* the same with columns and diagonals */
+    KEPT_CHOOSE_LINES,
+};
+
 /* A choice that is to be made. */
 struct kept {
-    uint32_t *mask;  /* [pos / PAGE_TOK + 1] on the device */
-    uint32_t row0;   /* rows from it to the lane's own vote, and are kept */
-    uint32_t sink;   /* tokens before it are kept, too; at most row0 */
-    uint32_t budget; /* tokens in between that are taken */
+    uint32_t *mask;  /* of tokens: [pos / PAGE_TOK + 1] on the device */
+    uint32_t row0;   /* rows from it to the lane's own vote, and are read in any case */
+    uint32_t sink;   /* tokens before it are, too; at most row0 */
+    uint32_t budget; /* tokens in between, or lines of both kinds together, that are taken */
 };
 
 size_t kept_scratch_bytes(const struct method_shape *s, const void *param);
 
-/* For the lanes of which `due` has a bit of truth: makes their choice. */
-void kept_choose(const struct method_batch *b, const uint32_t *due,
-                 struct kept (*want)(const struct method_lane *l));
+/* Makes the choices of the lanes that have one to make. */
+void kept_choose(const struct method_batch *b, struct kept (*want)(const struct method_lane *l));
 
-/* A choice that was made: for how many tokens; those of them in [begin, end) count as chosen. */
+/* Tokens that were chosen among n_tok; those of them in [begin, end) count as chosen. */
 struct kept_made {
     uint32_t *mask;
     uint32_t n_tok, begin, end;
 };
 
-/* Marks what is kept, and all tokens behind n_tok. Lanes that are due have chosen just now. */
-void kept_read(const struct method_batch *b, const uint32_t *due,
-               struct kept_made (*made)(const struct method_lane *l));
+/* Marks them, and all tokens behind n_tok, for lanes that read tokens. */
+void kept_read(const struct method_batch *b, struct kept_made (*made)(const struct method_lane *l));
+
+/* Lines that were chosen for n_tok tokens; the first and the newest tokens are read in any case. */
+struct kept_lines {
+    uint32_t *column, *slash; /* [pages of n_tok] */
+    uint32_t n_tok, sink, recent;
+};
+
+/* Marks them for lanes that read lines. */
+void kept_read_lines(const struct method_batch *b,
+                     struct kept_lines (*made)(const struct method_lane *l));
 
 #endif

@@ -189,7 +189,6 @@ struct method_away {
     size_t (*head_bytes)(const struct method_shape *s, const void *param);    /* NULL: 0 */
     size_t (*scratch_bytes)(const struct method_shape *s, const void *param); /* NULL: 0 */
     void (*choose)(const struct method_batch *b);
-    const char *(*refuses)(const void *param); /* which setting it has no slots for; NULL: none */
 };
 
 struct method_decode {

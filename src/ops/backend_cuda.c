@@ -204,6 +204,11 @@ static void lane_keep(struct workers *pool, const struct op_lane_keep *op, uint3
     (void)of(pool)->api->lane_keep(of(pool)->device, op, n);
 }
 
+static void lane_lines(struct workers *pool, const struct op_lane_lines *op, uint32_t n)
+{
+    (void)of(pool)->api->lane_lines(of(pool)->device, op, n);
+}
+
 static void past(struct workers *pool, const struct op_past *op, uint32_t n)
 {
     (void)of(pool)->api->past(of(pool)->device, op, n);
@@ -275,6 +280,7 @@ sac_status backend_open_cuda(struct backend *out, uint32_t index, sac_error *err
                                       .list = lane_list,
                                       .observe = lane_observe,
                                       .keep = lane_keep,
+                                      .lines = lane_lines,
                                       .past = past,
                                       .note = note,
                                       .sample = sample,

@@ -300,6 +300,7 @@ union op_lane {
     struct op_lane_list list;
     struct op_lane_observe observe;
     struct op_lane_keep keep;
+    struct op_lane_lines lines;
     struct op_past past;
 };
 

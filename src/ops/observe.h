@@ -32,9 +32,14 @@ struct op_lane_observe {
     struct op_rows rows;
     uint32_t row0, n_row; /* those that are asked, up to `pos` */
     float scale, softcap;
-    bool adds;                     /* to what `sum` holds */
-    float *spare;                  /* [op_observe_spare] */
-    float *sum;                    /* [pos / PAGE_TOK + 1 pages of tokens]; behind `pos` 0 */
+    bool adds;    /* to what the sums hold */
+    float *spare; /* [op_observe_spare] */
+    float *sum;   /* [pos / PAGE_TOK + 1 pages of tokens]; behind `pos` 0 */
+    /* The same by distance: slash[pos - d] = the shares of the tokens d before each row; or NULL.
+     */
+    float *slash;
+    /* What is left out is -INFINITY: tokens outside [begin, end), and slash[end] and on. */
+    uint32_t begin, end;
     struct op_lane_result *result; /* n_bad: a score is not finite */
 };
 
@@ -55,6 +60,18 @@ struct op_lane_keep {
     uint32_t *mask; /* [n_page] */
     uint32_t n_page;
     struct op_lane_result *result;
+};
+
+/* Marks columns and diagonals that were chosen before, bits of tokens both: a diagonal is where it
+ * was for the last row that voted, and has moved on by `by` tokens. */
+struct op_lane_lines {
+    uint32_t *column, *slash; /* [n_line] */
+    const uint32_t *taken; /* [2 * n_line] what was chosen just now, with `made`, is kept first */
+    const struct op_lane_result *made; /* as for op_lane_keep, or NULL */
+    uint32_t n_line, by;
+    uint32_t *mask; /* [n_page] */
+    uint32_t n_page;
+    struct op_lane_result *result; /* n_chosen: bits that are new */
 };
 
 /* Queries of rows become past: row0 .. row0 + n_row - 1, which follow each other from q on. */

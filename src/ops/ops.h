@@ -578,6 +578,7 @@ struct op_lane_begin;
 struct op_lane_list;
 struct op_lane_observe;
 struct op_lane_keep;
+struct op_lane_lines;
 struct op_past;
 struct op_note;
 struct op_sample;
@@ -610,6 +611,7 @@ struct ops_lanes {
     void (*list)(struct workers *pool, const struct op_lane_list *op, uint32_t n);
     void (*observe)(struct workers *pool, const struct op_lane_observe *op, uint32_t n);
     void (*keep)(struct workers *pool, const struct op_lane_keep *op, uint32_t n);
+    void (*lines)(struct workers *pool, const struct op_lane_lines *op, uint32_t n);
     void (*past)(struct workers *pool, const struct op_past *op, uint32_t n);
     void (*note)(struct workers *pool, const struct op_note *op);
     void (*sample)(struct workers *pool, const struct op_sample *op); /* plans.h */

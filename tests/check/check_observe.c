@@ -84,18 +84,21 @@ static double score_of(const float *q, const float *key)
     return p.softcap > 0 ? (double)p.softcap * tanh(sum / (double)p.softcap) : sum;
 }
 
-static void plain_sums(double *sum, uint32_t lane)
+static void plain_sums(double *sum, double *slash, uint32_t lane)
 {
     static float key[N_TOK][DIM];
     static double e[N_TOK];
     const uint32_t n = p.pos[lane] + 1;
-    for (uint32_t t = 0; t < n; t++) key_of(key[t], lane, t), sum[t] = 0;
+    for (uint32_t t = 0; t < n; t++) key_of(key[t], lane, t), sum[t] = slash[t] = 0;
     for (uint32_t row = p.row0[lane]; row < n; row++) {
         const float *q = row == p.pos[lane] ? p.q[lane] : p.past[lane][row % N_SLOT];
         for (uint32_t g = 0; g < GROUP; g++, q += DIM) {
             double all = 0;
             for (uint32_t t = 0; t <= row; t++) all += e[t] = exp(score_of(q, key[t]));
-            for (uint32_t t = 0; t <= row; t++) sum[t] += e[t] / all;
+            for (uint32_t t = 0; t <= row; t++) {
+                sum[t] += e[t] / all;
+                slash[p.pos[lane] - (row - t)] += e[t] / all;
+            }
         }
     }
 }
@@ -119,16 +122,32 @@ static struct op_lane_observe put_lane(uint32_t l, const struct page_frames *fra
                                        .softcap = p.softcap,
                                        .spare = put(spare, n_spare * sizeof *spare),
                                        .sum = put(nan_room, sizeof nan_room),
+                                       .slash = l == 1 ? NULL : put(nan_room, sizeof nan_room),
+                                       .begin = 3 * l,
+                                       .end = l == 2 ? UINT32_MAX : p.row0[l],
                                        .result = put(&none, sizeof none)};
     free(spare);
     return op;
+}
+
+static void assert_sums(const double *want, const float *got, uint32_t lane,
+                        const struct attn_range *open)
+{
+    const uint32_t pos = p.pos[lane];
+    for (uint32_t t = 0; t < (pos / PAGE_TOK + 1) * PAGE_TOK; t++) {
+        const double sum = t > pos ? 0 : want[t];
+        if (t < open->begin || t >= open->end)
+            assert_true(got[t] == -INFINITY);
+        else if (!(fabs((double)got[t] - sum) <= 2e-5 * (1e-3 + sum)))
+            fail_msg("lane %u, token %u: %.9g instead of %.9g", lane, t, (double)got[t], sum);
+    }
 }
 
 /* In one call, and, `halves`, in two that add up. */
 static void check_sums(bool halves)
 {
     static float got[N_TOK];
-    static double want[N_TOK];
+    static double sum[N_TOK], slash[N_TOK];
     const struct page_frames frames = {.base = put(p.frames, N_FRAME * p.geom.bytes)};
     struct op_lane_observe op[N_LANE], first[N_LANE];
     for (uint32_t l = 0; l < N_LANE; l++) {
@@ -146,13 +165,12 @@ static void check_sums(bool halves)
         struct op_lane_result result;
         get(&result, op[l].result, sizeof result);
         assert_int_equal(result.n_bad, 0);
+        plain_sums(sum, slash, l);
         get(got, op[l].sum, sizeof got);
-        plain_sums(want, l);
-        for (uint32_t t = 0; t <= p.pos[l]; t++)
-            if (!(fabs((double)got[t] - want[t]) <= 2e-5 * (1e-3 + want[t])))
-                fail_msg("lane %u, token %u: %.9g instead of %.9g", l, t, (double)got[t], want[t]);
-        for (uint32_t t = p.pos[l] + 1; t < (p.pos[l] / PAGE_TOK + 1) * PAGE_TOK; t++)
-            assert_true(got[t] == 0);
+        assert_sums(sum, got, l, &(struct attn_range){op[l].begin, op[l].end});
+        if (!op[l].slash) continue;
+        get(got, op[l].slash, sizeof got);
+        assert_sums(slash, got, l, &(struct attn_range){0, op[l].end});
     }
     give_all();
 }
@@ -245,6 +263,63 @@ static void what_is_kept_is_marked(void **state)
     }
 }
 
+static bool bit_of(const uint32_t *mask, uint32_t t)
+{
+    return mask[t / PAGE_TOK] >> t % PAGE_TOK & 1;
+}
+
+static void check_lines(uint32_t n_line, uint32_t by, int made, uint64_t *seed)
+{
+    uint32_t kept[2][N_PAGE], chosen[2 * N_PAGE], mask[N_PAGE], want[N_PAGE], got[N_PAGE];
+    const struct op_lane_result of = {.n_bad = made > 1}, before = {.n_chosen = 2};
+    struct op_lane_result after;
+    uint32_t n_chosen = 2;
+    for (uint32_t i = 0; i < N_PAGE; i++) {
+        kept[0][i] = (uint32_t)random_next(seed) & (uint32_t)random_next(seed);
+        kept[1][i] = (uint32_t)random_next(seed) & (uint32_t)random_next(seed);
+        mask[i] = want[i] = 3u << i;
+    }
+    for (uint32_t i = 0; i < 2 * N_PAGE; i++) chosen[i] = (uint32_t)random_next(seed);
+    const struct op_lane_lines op = {.column = put(kept[0], sizeof kept[0]),
+                                     .slash = put(kept[1], sizeof kept[1]),
+                                     .taken = put(chosen, sizeof chosen),
+                                     .made = made ? put(&of, sizeof of) : NULL,
+                                     .n_line = n_line,
+                                     .by = by,
+                                     .mask = put(mask, sizeof mask),
+                                     .n_page = N_PAGE,
+                                     .result = put(&before, sizeof before)};
+    assert_int_equal(api->lane_lines(device, &op, 1), SAC_OK);
+    for (uint32_t i = 0; i < 2 * n_line && made; i++)
+        kept[i / n_line][i % n_line] = made > 1 ? UINT32_MAX : chosen[i];
+    for (uint32_t t = 0; t < N_PAGE * PAGE_TOK; t++) {
+        const uint32_t n = n_line * PAGE_TOK;
+        const bool is =
+            (t < n && bit_of(kept[0], t)) || (t >= by && t - by < n && bit_of(kept[1], t - by));
+        n_chosen += is && !bit_of(mask, t);
+        want[t / PAGE_TOK] |= (uint32_t)is << t % PAGE_TOK;
+    }
+    get(got, op.mask, sizeof got);
+    assert_memory_equal(want, got, sizeof got);
+    for (int i = 0; i < 2; i++) {
+        get(got, i ? op.slash : op.column, sizeof got);
+        assert_memory_equal(kept[i], got, sizeof got);
+    }
+    get(&after, op.result, sizeof after);
+    assert_int_equal(after.n_chosen, n_chosen);
+    assert_int_equal(after.n_bad > 0, made > 1);
+    give_all();
+}
+
+static void lines_move_with_the_row(void **state)
+{
+    (void)state;
+    uint64_t seed = 14;
+    const uint32_t by[] = {0, 1, 31, 32, 70};
+    for (int made = 0; made < 3; made++)
+        for (int i = 0; i < 5; i++) check_lines(N_PAGE - (uint32_t)i, by[i], made, &seed);
+}
+
 /* ---- The past ---- */
 
 static void rows_go_to_their_slots(void **state)
@@ -283,6 +358,7 @@ int main(void)
         cmocka_unit_test(votes_are_those_of_plain_loops),
         cmocka_unit_test(what_is_not_finite_is_told),
         cmocka_unit_test(what_is_kept_is_marked),
+        cmocka_unit_test(lines_move_with_the_row),
         cmocka_unit_test(rows_go_to_their_slots),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);

@@ -105,6 +105,13 @@ static bool is_warming(const struct method_lane *l, const struct loop_state *s)
     return s->n_out < set->first + phase(l);
 }
 
+/* Columns and diagonals are read until then. */
+static bool by_lines(const struct method_lane *l)
+{
+    const struct loopserve_param *set = l->param;
+    return set->warm == WARM_LINES && is_warming(l, l->state);
+}
+
 static bool is_due(const struct method_lane *l, const struct loop_state *s)
 {
     const struct loopserve_param *set = l->param;
@@ -198,21 +205,21 @@ static void loopserve_select(const struct method_lane *l, struct method_pick *ou
     struct parts p;
     cut_state(&p, l->shape, l->param, l->state);
     const struct loop_state *s = p.state;
-    const bool by_lines = set->warm == WARM_LINES && is_warming(l, s);
+    const bool lines = by_lines(l);
     if (budget > l->pos) {
         pick_dense(out);
         return;
     }
-    if (by_lines ? s->n_line == 0 : is_due(l, s)) {
+    if (lines ? s->n_line == 0 : is_due(l, s)) {
         meter_build(l); /* for as many rows as the choice will serve */
-        const bool finite = by_lines ? choose_lines(&p, l, budget) : choose(&p, l, budget);
+        const bool finite = lines ? choose_lines(&p, l, budget) : choose(&p, l, budget);
         meter_choose(l);
         if (!finite) {
             pick_not_finite(out);
             return;
         }
     }
-    if (by_lines) {
+    if (lines) {
         mark_lines(&p, l, out);
         return;
     }
@@ -237,21 +244,23 @@ static size_t loopserve_head_bytes(const struct method_shape *s, const void *par
     return sizeof(struct loop_state);
 }
 
-static uint32_t *away_mask(const struct method_lane *l)
+/* Of which the masks alone are looked at. */
+static struct parts away_parts(const struct method_lane *l)
 {
     struct parts p;
     cut_state(&p, l->shape, l->param, l->away);
-    return p.mask;
+    return p;
 }
 
-/* As `choose` has it. */
+/* As `choose` and `choose_lines` have it. */
 static struct kept want_kept(const struct method_lane *l)
 {
     const struct loopserve_param *set = l->param;
     const uint32_t n = l->pos + 1, every = set->every, budget = spec_budget(set->budget, n);
     const uint32_t row0 = pick_max(l->past.begin, n > every ? n - every : 0);
     const uint32_t sink = pick_min(set->sink, row0);
-    return (struct kept){away_mask(l), row0, sink, pick_min(budget, row0 - sink)};
+    const uint32_t n_most = by_lines(l) ? 2 * row0 : row0 - sink;
+    return (struct kept){away_parts(l).mask, row0, sink, pick_min(budget, n_most)};
 }
 
 static struct kept_made made_kept(const struct method_lane *l)
@@ -259,38 +268,49 @@ static struct kept_made made_kept(const struct method_lane *l)
     const struct loopserve_param *set = l->param;
     const struct loop_state *s = l->state;
     const uint32_t every = set->every;
-    return (struct kept_made){away_mask(l), s->n_chosen, set->sink,
+    return (struct kept_made){away_parts(l).mask, s->n_chosen, set->sink,
                               s->n_chosen - pick_min(every, s->n_chosen)};
+}
+
+static struct kept_lines made_lines(const struct method_lane *l)
+{
+    const struct loopserve_param *set = l->param;
+    const struct loop_state *s = l->state;
+    const struct parts p = away_parts(l);
+    return (struct kept_lines){p.column, p.slash, s->n_line, set->sink,
+                               l->pos + 1 - s->n_line + set->every};
+}
+
+/* What the lane does in this step; false: it reads everything. */
+static bool next_step(const struct method_lane *l, uint32_t *step)
+{
+    const struct loopserve_param *set = l->param;
+    struct loop_state *s = l->state;
+    const uint32_t n = l->pos + 1;
+    const bool lines = by_lines(l), due = lines ? s->n_line == 0 : is_due(l, s);
+    if (spec_budget(set->budget, n) > l->pos || (!due && !lines && s->n_chosen == 0)) return false;
+    if (due && lines) s->n_line = n;
+    if (due && !lines) s->n_chosen = n;
+    *step = due && lines ? KEPT_CHOOSE_LINES
+            : due        ? KEPT_CHOOSE
+            : lines      ? KEPT_READ_LINES
+                         : KEPT_READ;
+    return true;
 }
 
 static void loopserve_away(const struct method_batch *b)
 {
-    uint32_t *due = b->target;
-    for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
-        const struct method_lane *l = &b->lane[i];
-        const struct loopserve_param *set = l->param;
-        const struct loop_state *s = l->state;
-        due[i] = spec_budget(set->budget, l->pos + 1) <= l->pos && is_due(l, s);
-        if (spec_budget(set->budget, l->pos + 1) > l->pos || (!due[i] && s->n_chosen == 0))
-            pick_dense(&b->pick[i]);
-    }
-    kept_choose(b, due, want_kept);
     for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1))
-        if (due[i]) ((struct loop_state *)b->lane[i].state)->n_chosen = b->lane[i].pos + 1;
-    kept_read(b, due, made_kept);
-}
-
-static const char *loopserve_refuses(const void *param)
-{
-    const struct loopserve_param *set = param;
-    return set->warm == WARM_LINES ? "warm=lines" : NULL;
+        if (!next_step(&b->lane[i], &b->target[i])) pick_dense(&b->pick[i]);
+    kept_choose(b, want_kept);
+    kept_read(b, made_kept);
+    kept_read_lines(b, made_lines);
 }
 
 static const struct method_away away = {
     .head_bytes = loopserve_head_bytes,
     .scratch_bytes = kept_scratch_bytes,
     .choose = loopserve_away,
-    .refuses = loopserve_refuses,
 };
 
 /* What was chosen with tokens that are gone is forgotten. */

@@ -433,6 +433,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api *cuda_ap
         .lane_list = cuda_lane_list,
         .lane_observe = cuda_lane_observe,
         .lane_keep = cuda_lane_keep,
+        .lane_lines = cuda_lane_lines,
         .past = cuda_past,
         .note = cuda_note,
         .depot_store = cuda_depot_store,

@@ -88,6 +88,7 @@ sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op
 sac_status cuda_lane_list(struct cuda_device *d, const struct op_lane_list *op, uint32_t n);
 sac_status cuda_lane_observe(struct cuda_device *d, const struct op_lane_observe *op, uint32_t n);
 sac_status cuda_lane_keep(struct cuda_device *d, const struct op_lane_keep *op, uint32_t n);
+sac_status cuda_lane_lines(struct cuda_device *d, const struct op_lane_lines *op, uint32_t n);
 sac_status cuda_past(struct cuda_device *d, const struct op_past *op, uint32_t n);
 sac_status cuda_note(struct cuda_device *d, const struct op_note *op);
 sac_status cuda_depot_store(struct cuda_device *d, const struct op_depot_store *op);

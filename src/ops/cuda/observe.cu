@@ -154,8 +154,60 @@ static __global__ void __launch_bounds__(THREADS)
     __syncthreads();
     if (warp > 0) return;
     for (uint32_t w = 1; w < WARPS; w++) sum += part[w][lane];
-    float *out = op.sum + page_i * PAGE_TOK + lane;
+    const uint32_t tok = page_i * PAGE_TOK + lane;
+    if (tok < op.begin || tok >= op.end) sum = -INFINITY;
+    float *out = op.sum + tok;
     *out = op.adds ? *out + sum : sum;
+}
+
+/* Shares of a row's heads for the token that the lane's diagonal has there. */
+static __device__ float row_shares(const struct op_lane_observe &op, const struct page_geom &g,
+                                   uint32_t row, uint32_t tok)
+{
+    const bool own = tok / PAGE_TOK == page_count(op);
+    struct page_geom of = g; /* an own page is rows of 16 bits */
+    if (own) of.k = 0;
+    if (own && g.type_k == SAC_KV_Q8) of.type_k = SAC_KV_F16;
+    const uint8_t *page =
+        own ? op.keys.own
+            : place_page(op.keys.frames, op.keys.page[tok / PAGE_TOK], g.bytes);
+    const uint32_t pair0 = (row - op.row0) * op.rows.group;
+    const struct choose_query q = {query_of(op, g.head_dim, pair0), op.rows.group, op.scale,
+                                   op.softcap};
+    float sum = 0;
+    for (uint32_t g0 = 0; g0 < q.group; g0 += CHOOSE_HEADS) {
+        float x[CHOOSE_HEADS];
+        choose_logits(x, q, of, page, tok % PAGE_TOK, g0);
+#pragma unroll
+        for (uint32_t i = 0; i < CHOOSE_HEADS; i++) {
+            if (g0 + i >= q.group) continue;
+            const struct exp_sum all = *top_of(op, pair0 + g0 + i, page_count(op) + 1);
+            sum += expf(x[i] - all.max) * all.sum;
+        }
+    }
+    return sum;
+}
+
+/* A block for 32 diagonals; a warp takes every eighth row. */
+static __global__ void __launch_bounds__(THREADS)
+    observe_slashes(const struct page_geom geom, const struct op_lane_observe *list)
+{
+    kernel_begin();
+    __shared__ float part[WARPS][PAGE_TOK];
+    const struct op_lane_observe &op = list[blockIdx.y];
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t x = blockIdx.x * PAGE_TOK + lane;
+    float sum = 0;
+    if (!op.slash || blockIdx.x > page_count(op)) return;
+    for (uint32_t row = op.row0 + warp; row < op.row0 + op.n_row; row += WARPS)
+        if (x <= op.rows.pos && x + row >= op.rows.pos)
+            sum += row_shares(op, geom, row, x + row - op.rows.pos);
+    part[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0) return;
+    for (uint32_t w = 1; w < WARPS; w++) sum += part[w][lane];
+    if (x >= op.end) sum = -INFINITY;
+    op.slash[x] = op.adds ? op.slash[x] + sum : sum;
 }
 
 /* Few sizes, so that a graph lasts: blocks behind the last page have nothing to do. */
@@ -167,9 +219,11 @@ static uint32_t grid_pages(uint32_t n)
 sac_status cuda_lane_observe(struct cuda_device *d, const struct op_lane_observe *op, uint32_t n)
 {
     uint32_t most = 0, n_pair = 0;
+    bool by_distance = false;
     for (uint32_t i = 0; i < n; i++) {
         most = larger(most, op[i].rows.pos / PAGE_TOK + 1);
         n_pair = larger(n_pair, op[i].n_row * op[i].rows.group);
+        by_distance = by_distance || op[i].slash;
     }
     const struct op_lane_observe *list = choose_stage(d, op, n);
     if (!list || n_pair == 0) return d->status;
@@ -179,8 +233,11 @@ sac_status cuda_lane_observe(struct cuda_device *d, const struct op_lane_observe
                      THREADS, smem, geom, list));
     TRY(queue_launch(d, "what rows look at, merged", observe_merge, dim3(n_pair, n), THREADS, 0,
                      list));
-    return queue_launch(d, "what rows look at", observe_sums, dim3(grid_pages(most), n), THREADS,
-                        smem, geom, list);
+    TRY(queue_launch(d, "what rows look at", observe_sums, dim3(grid_pages(most), n), THREADS, smem,
+                     geom, list));
+    if (!by_distance) return SAC_OK;
+    return queue_launch(d, "what rows look at, by distance", observe_slashes,
+                        dim3(grid_pages(most), n), THREADS, 0, geom, list);
 }
 
 /* ---- Choices of earlier steps ---- */
@@ -219,6 +276,47 @@ sac_status cuda_lane_keep(struct cuda_device *d, const struct op_lane_keep *op, 
     if (!list || most == 0) return d->status;
     return queue_launch(d, "what was chosen before", keep_kernel,
                         dim3((most + THREADS - 1) / THREADS, n), THREADS, 0, list);
+}
+
+/* Keeps what was taken just now; all where something was not finite. */
+static __device__ inline void keep_line(const struct op_lane_lines &op, uint32_t *line,
+                                        const uint32_t *taken, uint32_t i)
+{
+    line[i] = op.made->n_bad ? ~0u : taken[i];
+}
+
+/* A block for a lane: what it keeps is looked at one word off. */
+static __global__ void __launch_bounds__(THREADS) lines_kernel(const struct op_lane_lines *list)
+{
+    kernel_begin();
+    __shared__ uint32_t room[32];
+    const struct op_lane_lines &op = list[blockIdx.x];
+    const uint32_t n = op.n_line, words = op.by / PAGE_TOK, bits = op.by % PAGE_TOK;
+    uint32_t n_new = 0;
+    for (uint32_t i = threadIdx.x; i < n && op.made; i += THREADS) {
+        keep_line(op, op.column, op.taken, i);
+        keep_line(op, op.slash, op.taken + n, i);
+    }
+    __syncthreads();
+    for (uint32_t p = threadIdx.x; p < op.n_page; p += THREADS) {
+        const uint32_t here = p >= words && p - words < n ? op.slash[p - words] : 0;
+        const uint32_t below = p > words && p - words - 1 < n ? op.slash[p - words - 1] : 0;
+        const uint32_t moved = bits ? here << bits | below >> (PAGE_TOK - bits) : here;
+        const uint32_t word = moved | (p < n ? op.column[p] : 0);
+        n_new += (uint32_t)__popc(word & ~op.mask[p]);
+        op.mask[p] |= word;
+    }
+    n_new = block_sum(n_new, room);
+    if (threadIdx.x > 0) return;
+    op.result->n_chosen += n_new;
+    if (op.made && op.made->n_bad) op.result->n_bad = 1;
+}
+
+sac_status cuda_lane_lines(struct cuda_device *d, const struct op_lane_lines *op, uint32_t n)
+{
+    const struct op_lane_lines *list = choose_stage(d, op, n);
+    if (!list || n == 0) return d->status;
+    return queue_launch(d, "columns and diagonals", lines_kernel, n, THREADS, 0, list);
 }
 
 /* ---- Queries ---- */
