@@ -208,7 +208,6 @@ static const char *const methods[] = {
     "auto:mass=0.95,most=0.1",
     "loopserve:budget=20,warm=snapkv,every=4,first=1,stagger=off",
     "loopserve:budget=24,every=40,first=2,sink=0",
-    "loopserve:budget=30,every=5,first=9,warm=lines",
 };
 /* Those before the last two keep nothing that a device has. */
 enum { N_METHOD = sizeof methods / sizeof methods[0], N_IN_PART = N_METHOD - 2 };
