@@ -66,11 +66,13 @@ static uint32_t usual_batch(const sac_engine *e)
     const struct spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
     const uint32_t n_thread = p->n_threads ? p->n_threads : workers_default_count();
     const uint32_t n = n_thread * BATCH_OF_THREAD / BATCH_STEP * BATCH_STEP;
+    const bool on_device = p->device && strcmp(p->device, "cpu") != 0;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method_prefill *hooks = specs->spec[i].method->prefill;
-        if (hooks && !hooks->any_chunk) return BATCH_LEAST;
+        const bool is_away = on_device && hooks && hooks->blocks; /* segments are whole in either */
+        if (hooks && !hooks->any_chunk && !is_away) return BATCH_LEAST;
     }
-    if (p->device && strcmp(p->device, "cpu") != 0) return BATCH_MOST;
+    if (on_device) return BATCH_MOST;
     return n < BATCH_LEAST ? BATCH_LEAST : n > BATCH_MOST ? BATCH_MOST : n;
 }
 

@@ -18,6 +18,7 @@
 #define THREADS  LINEAR_THREADS
 #define ALIGN    256u
 
+#define GLU_THREADS    512u
 #define FINISH_THREADS 128u
 #define FINISH_ROWS    4u /* of a block */
 
@@ -204,16 +205,17 @@ static sac_status run_finish(struct cuda_device *d, struct finish_args *a)
                         FINISH_THREADS, 0, *a);
 }
 
-/* One row of a GLU a block, packed as linear_pack packs it. Shared memory: the row [n]. */
-static __global__ void __launch_bounds__(THREADS)
+/* One row of a GLU a block, packed as linear_pack packs it. Shared memory: the row [n], which few
+ * blocks of a multiprocessor find room for: so these have many threads. */
+static __global__ void __launch_bounds__(GLU_THREADS)
     pack_glu(const struct finish_args a, const struct linear_kept to)
 {
     kernel_begin();
     float4 *const y = (float4 *)kernel_shared();
     const uint32_t row = blockIdx.x;
     float most = 0;
-#pragma unroll 2
-    for (uint32_t o = 4 * threadIdx.x; o < a.n; o += 4 * THREADS) {
+#pragma unroll 4
+    for (uint32_t o = 4 * threadIdx.x; o < a.n; o += 4 * GLU_THREADS) {
         const float4 v = finish_load(a, 0, row, o), up = finish_load(a, 1, row, o);
         const float4 x = make_float4(
             linear_value(a.end, o, v.x, up.x, 0), linear_value(a.end, o + 1, v.y, up.y, 0),
@@ -221,8 +223,8 @@ static __global__ void __launch_bounds__(THREADS)
         y[o / 4] = x;
         most = fmaxf(fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y))), fmaxf(fabsf(x.z), fabsf(x.w)));
     }
-    const float scale = linear_scale_for(linear_reduce(0, most).y);
-    for (uint32_t o = 4 * threadIdx.x; o < a.n; o += 4 * THREADS) {
+    const float scale = linear_scale_for(linear_reduce<GLU_THREADS / 32>(0, most).y);
+    for (uint32_t o = 4 * threadIdx.x; o < a.n; o += 4 * GLU_THREADS) {
         __half2 *out = (__half2 *)(to.x + (size_t)row * a.n + o);
         out[0] = __floats2half2_rn(y[o / 4].x * scale, y[o / 4].y * scale);
         out[1] = __floats2half2_rn(y[o / 4].z * scale, y[o / 4].w * scale);
@@ -335,7 +337,7 @@ static sac_status run_wide(struct cuda_device *d, const struct op_linear *op,
             sum += (size_t)w->n_group * WEIGHT_GROUP;
         }
         if (op->keep_y && is_kept(op, a.end.y, a.n, a.end.y_stride))
-            return queue_launch(d, "packing of a GLU", pack_glu, rows->n_row, THREADS,
+            return queue_launch(d, "packing of a GLU", pack_glu, rows->n_row, GLU_THREADS,
                                 a.n * sizeof(float), a, kept_at(a.end.y, rows->n_row, a.n));
         TRY(run_finish(d, &a));
     }

@@ -59,10 +59,11 @@ sac_status blas_multiply(struct cuda_device *d, float *out, size_t stride,
 
 /* ---- Packing ---- */
 
-/* Sums and maxima over a block, in a fixed order; all threads get them. */
+/* Sums and maxima over a block of n_warp warps, in a fixed order; all threads get them. */
+template <uint32_t n_warp>
 static __device__ inline float2 linear_reduce(float sum, float most)
 {
-    __shared__ float2 part[LINEAR_THREADS / 32];
+    __shared__ float2 part[n_warp];
     for (int i = 16; i > 0; i /= 2) {
         sum += __shfl_xor_sync(0xffffffffu, sum, i);
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, i));
@@ -71,7 +72,7 @@ static __device__ inline float2 linear_reduce(float sum, float most)
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = make_float2(sum, most);
     __syncthreads();
     float2 all = part[0];
-    for (uint32_t i = 1; i < LINEAR_THREADS / 32; i++) {
+    for (uint32_t i = 1; i < n_warp; i++) {
         all.x += part[i].x;
         all.y = fmaxf(all.y, part[i].y);
     }
@@ -121,7 +122,7 @@ static __device__ inline void linear_pack_as(__half *out, float *out_scale,
         if (a.norm) v = linear_times(v, linear_load4<wide>(a.norm, i, a.n_in));
         most = fmaxf(fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
     }
-    const float2 all = linear_reduce(sum, most);
+    const float2 all = linear_reduce<LINEAR_THREADS / 32>(sum, most);
     const float inverse = a.norm ? 1.0f / sqrtf(all.x / (float)a.n_in + a.eps) : 1.0f;
     const float scale = linear_scale_for(all.y * inverse);
     for (uint32_t i = begin + 4 * threadIdx.x; i < end; i += 4 * LINEAR_THREADS) {
