@@ -384,13 +384,15 @@ static sac_status load(sac_docs *docs, sac_engine *e, const struct docstore_reco
 }
 
 /* When it was used last is told to the minute: a change of the index waits for the disk. And it is
- * no reason to refuse a document: the disk may be full. */
+ * no reason to refuse a document: the disk may be full. Of the record nothing else is written: the
+ * name may be gone by now, or stand for another document. */
 static void note_use(sac_docs *docs, struct docstore_record *record)
 {
     const int64_t now = time(NULL);
+    const char *name = record->name;
     if (now - record->used < USED_GRAIN || !docstore_writable(docs->store)) return;
     record->used = now;
-    (void)!docstore_put(docs->store, record, NULL);
+    (void)!docstore_touch(docs->store, &record->scope, &name, 1, NULL);
 }
 
 sac_status sac_doc_load(sac_docs *docs, sac_engine *e, const char *name, sac_seq *out,

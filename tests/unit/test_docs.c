@@ -528,6 +528,46 @@ static void make_old(void)
     docstore_close(s);
 }
 
+/* What comes between a document that has been read and its use, which takes the time. */
+static struct between {
+    sac_docs *docs;
+    const sac_doc *doc;
+} * between;
+
+/* In place of the library's, for all of this program. */
+time_t time(time_t *out)
+{
+    struct timespec now;
+    struct between *b = between;
+    sac_error err;
+    between = NULL;
+    if (b) must(sac_doc_remove(b->docs, b->doc, &err), &err);
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (out) *out = now.tv_sec;
+    return now.tv_sec;
+}
+
+static void what_is_removed_while_it_is_read_stays_removed(void **state)
+{
+    (void)state;
+    make_dir();
+    sac_docs *docs = open_docs(NULL);
+    sac_engine *e = new_engine(model, SAC_KV_F16);
+    sac_error err;
+    sac_seq seq;
+    sac_doc doc = add(docs, e, "a", 0, false), loaded;
+    sac_docs_close(docs); /* a folder is opened once at a time */
+    make_old();           /* so that reading it changes the index */
+    docs = open_docs(NULL);
+    between = &(struct between){docs, &doc};
+    must(sac_doc_load(docs, e, "a", &seq, &loaded, &err), &err);
+    assert_null(between);
+    assert_int_equal(find(docs, e, "a", &doc, &err), SAC_ERR_NOT_FOUND);
+    sac_docs_close(docs);
+    sac_engine_free(e);
+    remove_dir();
+}
+
 static void a_full_disk_loses_nothing(void **state)
 {
     (void)state;
@@ -678,6 +718,7 @@ int main(void)
         cmocka_unit_test(a_killed_process_leaves_nothing_behind),
         cmocka_unit_test(bad_input_is_told),
         cmocka_unit_test(two_processes_read_and_one_removes),
+        cmocka_unit_test(what_is_removed_while_it_is_read_stays_removed),
         cmocka_unit_test(a_full_disk_loses_nothing),
         cmocka_unit_test(a_folder_may_be_for_reading_alone),
         cmocka_unit_test(a_kill_loses_the_document_under_way_at_most),
