@@ -278,6 +278,34 @@ static void decode_methods_are_refused_by_name(void **state)
     sac_engine_free(b.e);
 }
 
+/* A joined sequence that comes as bytes is refused likewise, where a part of the layers is a
+ * device's, too. */
+static void joined_bytes_are_refused_by_name(void **state)
+{
+    (void)state;
+    setenv("SACCADE_CUDA", FAKE_CUDA, 1);
+    const struct bench b = open_bench(&(struct setting){.decode = "streaming"}, false);
+    sac_compose_report report;
+    sac_error err;
+    sac_seq seq = compose(&b, "reuse", N_DOC, &report);
+    uint8_t *bytes;
+    size_t n;
+    must(sac_seq_to_bytes(b.e, seq, &bytes, &n, &err), &err);
+    for (uint32_t n_layer = 0; n_layer < 2; n_layer++) {
+        sac_engine_params p = sac_engine_get_params(b.e);
+        sac_engine *e;
+        p.device = "cuda";
+        p.n_device_layer = n_layer;
+        p.compose = false;
+        must(sac_engine_create(&e, model, &p, &err), &err);
+        assert_int_equal(sac_seq_from_bytes(e, bytes, n, &seq, &err), SAC_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.msg, "decode method streaming does not choose among joined"));
+        sac_engine_free(e);
+    }
+    sac_free(bytes);
+    sac_engine_free(b.e);
+}
+
 /* ---- The kernels ---- */
 
 static void kernels_answer_as_the_cpu_does(void **state)
@@ -308,6 +336,7 @@ int main(void)
         cmocka_unit_test(pages_are_copied_many_at_a_time),
         cmocka_unit_test(a_failure_ends_the_joining),
         cmocka_unit_test(decode_methods_are_refused_by_name),
+        cmocka_unit_test(joined_bytes_are_refused_by_name),
         cmocka_unit_test(kernels_answer_as_the_cpu_does),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);
