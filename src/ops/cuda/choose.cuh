@@ -14,6 +14,20 @@ template <typename T> static const T *choose_stage(struct cuda_device *d, const 
     return (const T *)stage_put(d, op, n * sizeof *op);
 }
 
+static inline uint32_t choose_larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Bits of a page's tokens [begin, end), positions of the sequence. */
+static __device__ inline uint32_t choose_bits(uint32_t page, uint32_t begin, uint32_t end)
+{
+    const uint32_t first = page * PAGE_TOK;
+    const uint32_t lo = begin > first ? begin - first : 0;
+    const uint32_t hi = end > first ? min(end - first, PAGE_TOK) : 0;
+    return lo < hi ? ~0u >> (PAGE_TOK - hi) & ~0u << lo : 0;
+}
+
 /* ---- Begins: a launch of scores carries them along ---- */
 
 struct choose_begin {

@@ -7,11 +7,6 @@
 #define THREADS 1024u
 #define FEW     256u
 
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- Begin ---- */
 
 static __global__ void __launch_bounds__(FEW) begin_kernel(const struct choose_begin b)
@@ -23,7 +18,7 @@ static __global__ void __launch_bounds__(FEW) begin_kernel(const struct choose_b
 sac_status cuda_lane_begin(struct cuda_device *d, const struct op_lane_begin *op, uint32_t n)
 {
     struct choose_begin b = {choose_stage(d, op, n), n, 1};
-    for (uint32_t i = 0; i < n; i++) b.n_page = larger(b.n_page, op[i].n_page);
+    for (uint32_t i = 0; i < n; i++) b.n_page = choose_larger(b.n_page, op[i].n_page);
     if (!b.list) return d->status;
     return queue_launch(d, "begin of a choice", begin_kernel, dim3(choose_parts(b, FEW), n), FEW, 0,
                         b);
@@ -41,27 +36,18 @@ struct choose_begin choose_take_begin(struct cuda_device *d)
 
 /* ---- Ends ---- */
 
-/* Bits of a page's tokens [begin, end), positions of the sequence. */
-static __device__ inline uint32_t page_bits(uint32_t page, uint32_t begin, uint32_t end)
-{
-    const uint32_t first = page * PAGE_TOK;
-    const uint32_t lo = begin > first ? begin - first : 0;
-    const uint32_t hi = end > first ? min(end - first, PAGE_TOK) : 0;
-    return lo < hi ? ~0u >> (PAGE_TOK - hi) & ~0u << lo : 0;
-}
-
 static __global__ void __launch_bounds__(FEW) ends_kernel(const struct op_lane_ends *list)
 {
     kernel_begin();
     const struct op_lane_ends &op = list[blockIdx.y];
     const uint32_t p = blockIdx.x * FEW + threadIdx.x;
-    if (p < op.n_page) op.mask[p] |= page_bits(p, 0, op.begin) | page_bits(p, op.end, UINT32_MAX);
+    if (p < op.n_page) op.mask[p] |= choose_bits(p, 0, op.begin) | choose_bits(p, op.end, UINT32_MAX);
 }
 
 sac_status cuda_lane_ends(struct cuda_device *d, const struct op_lane_ends *op, uint32_t n)
 {
     uint32_t most = 0;
-    for (uint32_t i = 0; i < n; i++) most = larger(most, op[i].n_page);
+    for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].n_page);
     const struct op_lane_ends *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
     return queue_launch(d, "ends of a choice", ends_kernel, dim3((most + FEW - 1) / FEW, n), FEW, 0,
@@ -106,7 +92,7 @@ static __device__ uint32_t mark_cut(const struct op_lane_take &op, uint32_t n, s
             n_new += taken;
         } else if (taken) {
             const uint32_t tok = item_begin(op, i), page = tok / PAGE_TOK;
-            const uint32_t bits = page_bits(page, tok, tok + op.item_tok);
+            const uint32_t bits = choose_bits(page, tok, tok + op.item_tok);
             n_new += __popc(bits & ~atomicOr(&op.mask[page], bits));
         }
     }

@@ -11,11 +11,6 @@
 #define PAIRS   8u /* heads of rows whose scores are made together */
 #define GRID_STEP 64u /* pages */
 
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- Scores ---- */
 
 static __device__ inline uint32_t page_count(const struct op_lane_observe &op)
@@ -221,8 +216,8 @@ sac_status cuda_lane_observe(struct cuda_device *d, const struct op_lane_observe
     uint32_t most = 0, n_pair = 0;
     bool by_distance = false;
     for (uint32_t i = 0; i < n; i++) {
-        most = larger(most, op[i].rows.pos / PAGE_TOK + 1);
-        n_pair = larger(n_pair, op[i].n_row * op[i].rows.group);
+        most = choose_larger(most, op[i].rows.pos / PAGE_TOK + 1);
+        n_pair = choose_larger(n_pair, op[i].n_row * op[i].rows.group);
         by_distance = by_distance || op[i].slash;
     }
     const struct op_lane_observe *list = choose_stage(d, op, n);
@@ -242,14 +237,6 @@ sac_status cuda_lane_observe(struct cuda_device *d, const struct op_lane_observe
 
 /* ---- Choices of earlier steps ---- */
 
-/* Bits of a page's tokens [begin, end). */
-static __device__ inline uint32_t bits_between(uint32_t page, uint32_t begin, uint32_t end)
-{
-    const uint32_t first = page * PAGE_TOK, lo = max(begin, first) - first;
-    const uint32_t hi = end > first ? min(end - first, PAGE_TOK) : 0;
-    return lo < hi ? ~0u >> (PAGE_TOK - hi) & ~0u << lo : 0;
-}
-
 static __global__ void __launch_bounds__(THREADS) keep_kernel(const struct op_lane_keep *list)
 {
     kernel_begin();
@@ -262,7 +249,7 @@ static __global__ void __launch_bounds__(THREADS) keep_kernel(const struct op_la
     if (is && p < op.n_page) op.mask[p] |= word;
     const bool counts = is && p < op.n_page;
     const uint32_t n =
-        block_sum(counts ? (uint32_t)__popc(word & bits_between(p, op.begin, op.end)) : 0, room);
+        block_sum(counts ? (uint32_t)__popc(word & choose_bits(p, op.begin, op.end)) : 0, room);
     if (threadIdx.x > 0) return;
     if (n) atomicAdd(&op.result->n_chosen, n);
     if (bad) atomicOr(&op.result->n_bad, 1u);
@@ -271,7 +258,7 @@ static __global__ void __launch_bounds__(THREADS) keep_kernel(const struct op_la
 sac_status cuda_lane_keep(struct cuda_device *d, const struct op_lane_keep *op, uint32_t n)
 {
     uint32_t most = 0;
-    for (uint32_t i = 0; i < n; i++) most = larger(most, op[i].n_kept);
+    for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].n_kept);
     const struct op_lane_keep *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
     return queue_launch(d, "what was chosen before", keep_kernel,
@@ -334,7 +321,7 @@ static __global__ void __launch_bounds__(THREADS) past_kernel(const struct op_pa
 sac_status cuda_past(struct cuda_device *d, const struct op_past *op, uint32_t n)
 {
     uint32_t most = 0;
-    for (uint32_t i = 0; i < n; i++) most = larger(most, op[i].n_row);
+    for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].n_row);
     const struct op_past *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
     return queue_launch(d, "queries of the past", past_kernel, dim3(most, n), THREADS, 0, list);

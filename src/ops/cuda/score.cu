@@ -9,7 +9,6 @@
 #define FEW         256u
 #define SHARE_PAGES 16u /* of a piece */
 #define SHARE_BUSY  4u  /* blocks of a multiprocessor with whom warps have several pages each */
-#define HEADS       8u  /* whose logits are made together */
 
 static sac_status refuse_turned(struct cuda_device *d)
 {
@@ -19,11 +18,6 @@ static sac_status refuse_turned(struct cuda_device *d)
 static __host__ __device__ inline uint32_t share_pieces(uint32_t n_page)
 {
     return (n_page + SHARE_PAGES - 1) / SHARE_PAGES;
-}
-
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
 }
 
 /* ---- Boxes: a warp for each ---- */
@@ -60,12 +54,12 @@ sac_status cuda_lane_boxes(struct cuda_device *d, const struct op_lane_boxes *op
     uint32_t most = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (op[i].turn || op[i].at.frame_of) return refuse_turned(d);
-        most = larger(most, op[i].at.n_page * op[i].n_box);
+        most = choose_larger(most, op[i].at.n_page * op[i].n_box);
     }
     const struct op_lane_boxes *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
     const struct choose_begin begin = choose_take_begin(d);
-    const uint32_t n_block = larger((most + WARPS - 1) / WARPS, choose_parts(begin, WARPS * 32));
+    const uint32_t n_block = choose_larger((most + WARPS - 1) / WARPS, choose_parts(begin, WARPS * 32));
     return queue_launch(d, "scores of pages", boxes_kernel, dim3(n_block, n + begin.n), WARPS * 32,
                         0, list, n, begin);
 }
@@ -95,7 +89,7 @@ sac_status cuda_lane_logits(struct cuda_device *d, const struct op_lane_logits *
     uint32_t most = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (op[i].n_segment || op[i].keys.frames.of) return refuse_turned(d);
-        most = larger(most, op[i].keys.n_page);
+        most = choose_larger(most, op[i].keys.n_page);
     }
     const struct op_lane_logits *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
@@ -247,7 +241,7 @@ static __global__ void __launch_bounds__(D > 128 ? 256 : 512)
         choose_clear(begins.list[blockIdx.x - n_list], blockIdx.y);
         return;
     }
-    __shared__ struct exp_sum room[HEADS][SHARE_PAGES];
+    __shared__ struct exp_sum room[CHOOSE_HEADS][SHARE_PAGES];
     const struct op_lane_shares &of = list[blockIdx.x];
     const struct op_share_planes &op = of.at;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
@@ -255,7 +249,7 @@ static __global__ void __launch_bounds__(D > 128 ? 256 : 512)
     if (begin >= op.n_page) return;
     const uint32_t n = min(SHARE_PAGES, op.n_page - begin), head = lane / 4;
     const uint32_t id = lane < n ? op.page[begin + lane] : 0;
-    for (uint32_t g0 = 0; g0 < op.group; g0 += HEADS) {
+    for (uint32_t g0 = 0; g0 < op.group; g0 += CHOOSE_HEADS) {
         struct share_query<D> query;
         share_query_load(query, op, g0 + head);
         __syncthreads(); /* nobody reads the room of the heads before any more */
@@ -274,7 +268,7 @@ static __global__ void __launch_bounds__(D > 128 ? 256 : 512)
             if (lane % 4 == 0) room[head][p] = sum;
         }
         __syncthreads();
-        for (uint32_t g = warp; g < HEADS && g0 + g < op.group; g += n_warp) {
+        for (uint32_t g = warp; g < CHOOSE_HEADS && g0 + g < op.group; g += n_warp) {
             const struct exp_sum s =
                 warp_exp_sum(lane < SHARE_PAGES ? room[g][lane] : exp_sum_none());
             if (lane == 0) of.sum[blockIdx.y * op.group + g0 + g] = s.max + logf(s.sum);
@@ -318,7 +312,7 @@ static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shar
     const bool many = (uint64_t)n_piece * n > (uint64_t)SHARE_BUSY * d->n_sm;
     const uint32_t n_thread = many ? 128 : D > 128 ? 256 : 512;
     const struct choose_begin begins = choose_take_begin(d);
-    const dim3 grid(n + begins.n, larger(n_piece, choose_parts(begins, n_thread)));
+    const dim3 grid(n + begins.n, choose_larger(n_piece, choose_parts(begins, n_thread)));
     return queue_launch(d, "logits by first planes", share_logits_kernel<D>, grid, n_thread, 0,
                         list, n, begins, d->tally);
 }
@@ -326,7 +320,7 @@ static sac_status launch_logits(struct cuda_device *d, const struct op_lane_shar
 static sac_status launch_shares(struct cuda_device *d, const struct op_lane_shares *op, uint32_t n)
 {
     uint32_t most = 0;
-    for (uint32_t i = 0; i < n; i++) most = larger(most, op[i].at.n_page);
+    for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].at.n_page);
     const struct op_lane_shares *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
     const uint32_t n_piece = share_pieces(most);
@@ -387,8 +381,8 @@ sac_status cuda_lane_vote(struct cuda_device *d, const struct op_lane_vote *op, 
 {
     uint32_t most = 0, group = 0;
     for (uint32_t i = 0; i < n; i++) {
-        most = larger(most, op[i].at.n);
-        group = larger(group, op[i].at.group);
+        most = choose_larger(most, op[i].at.n);
+        group = choose_larger(group, op[i].at.group);
     }
     const struct op_lane_vote *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
@@ -413,7 +407,7 @@ static __global__ void __launch_bounds__(FEW) fold_kernel(const struct op_lane_f
 sac_status cuda_lane_fold(struct cuda_device *d, const struct op_lane_fold *op, uint32_t n)
 {
     uint32_t most = 0;
-    for (uint32_t i = 0; i < n; i++) most = larger(most, op[i].n);
+    for (uint32_t i = 0; i < n; i++) most = choose_larger(most, op[i].n);
     const struct op_lane_fold *list = choose_stage(d, op, n);
     if (!list || most == 0) return d->status;
     return queue_launch(d, "sums of scores", fold_kernel, dim3((most + FEW - 1) / FEW, n), FEW, 0,

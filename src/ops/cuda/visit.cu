@@ -397,6 +397,7 @@ static __device__ uint32_t look_round(const struct op_lane_visit *op, const stru
     const uint32_t t = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t n_end = op->begin + op->n_page - op->end;
     if (threadIdx.x == 0) stop = UINT32_MAX;
+    __syncthreads(); /* a round of no pages reads it, too */
     for (uint32_t first = r.from; first < r.end; first += LOOKS) {
         struct visit_shares mine;
 #pragma unroll
