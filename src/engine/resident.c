@@ -157,12 +157,21 @@ static uint32_t idle_pages(const sac_engine *e, const struct resident *r)
     return n;
 }
 
+/* Whether it would give a page back: asked for each page that room is made for. */
+static bool is_idle(const sac_engine *e, const struct resident *r)
+{
+    const size_t n_entry = count_entries(e, r);
+    size_t i = 0;
+    while (i < n_entry && !pool_is_only_held(&e->pool, r->page[i])) i++;
+    return i < n_entry;
+}
+
 /* Where the one stands that would go first, or NULL. */
 static struct resident **find_oldest(struct resident **list, const sac_engine *e)
 {
     struct resident **oldest = NULL;
     for (struct resident **at = list; *at; at = &(*at)->next)
-        if ((!oldest || (*at)->used < (*oldest)->used) && idle_pages(e, *at) > 0) oldest = at;
+        if ((!oldest || (*at)->used < (*oldest)->used) && is_idle(e, *at)) oldest = at;
     return oldest;
 }
 
