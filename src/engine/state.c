@@ -350,7 +350,6 @@ static bool is_sound(const struct image *im, enum chooser_kind kind)
                 .shape = &e->shape,
                 .param = dial_spec(e, kind, im->seq_i)->param,
                 .state = chooser_state(e, kind, im->seq_i, i),
-
                 .n_tok = kind == CHOOSER_DECODE
                              ? compact_tokens(e, im->seq_i, (uint32_t)(i / h->n_kv_head), h->n_tok)
                              : h->n_tok,

@@ -5,8 +5,8 @@
  *  2. id is on its part's free stack if and only if refs[id] = 0; n_free is the stack's height.
  *  3. Table entries at or beyond n_tok / PAGE_TOK hold PAGE_NONE, and so do dropped ones below.
  *  4. Without a tier a page has a frame of its part while refs > 0, no two have the same, and the
- *     other frames are on their stack; with one, frames are the tier's. Nobody but pool_page,
- * page_frame and whoever moves a page knows which.
+ *     other frames are on their stack; with one, frames are the tier's. Which one it is, pool_page,
+ *     page_frame and whoever moves a page know, and nobody else.
  *  5. A page with refs > 1 is sealed: only pool_reserve hands out writable pages, with refs 1. */
 #include "kv/pool.h"
 

@@ -278,6 +278,36 @@ static void decode_methods_are_refused_by_name(void **state)
     sac_engine_free(b.e);
 }
 
+/* Documents cannot be joined where a device has a part of the layers, but a joined sequence can
+ * come there as bytes. */
+static void joined_bytes_go_on_in_part(void **state)
+{
+    (void)state;
+    setenv("SACCADE_CUDA", FAKE_CUDA, 1);
+    const struct bench b = open_bench(&(struct setting){.type = SAC_KV_Q8}, false);
+    sac_engine_params p = sac_engine_get_params(b.e);
+    struct bench part = {0};
+    sac_compose_report report;
+    sac_error err;
+    float want[2][TINY_VOCAB], got[2][TINY_VOCAB];
+    sac_seq seq = compose(&b, "reuse", N_DOC, &report), there;
+    uint8_t *bytes;
+    size_t n;
+    p.device = "cuda";
+    p.n_device_layer = 1;
+    p.compose = false;
+    must(sac_engine_create(&part.e, model, &p, &err), &err);
+    must(sac_seq_to_bytes(b.e, seq, &bytes, &n, &err), &err);
+    must(sac_seq_from_bytes(part.e, bytes, n, &there, &err), &err);
+    assert_true(part.e->segments.n[there] > 0);
+    ask(&b, seq, want);
+    ask(&part, there, got);
+    assert_memory_equal(got, want, sizeof got);
+    sac_free(bytes);
+    sac_engine_free(part.e);
+    sac_engine_free(b.e);
+}
+
 /* A joined sequence that comes as bytes is refused likewise, where a part of the layers is a
  * device's, too. */
 static void joined_bytes_are_refused_by_name(void **state)
@@ -336,6 +366,7 @@ int main(void)
         cmocka_unit_test(pages_are_copied_many_at_a_time),
         cmocka_unit_test(a_failure_ends_the_joining),
         cmocka_unit_test(decode_methods_are_refused_by_name),
+        cmocka_unit_test(joined_bytes_go_on_in_part),
         cmocka_unit_test(joined_bytes_are_refused_by_name),
         cmocka_unit_test(kernels_answer_as_the_cpu_does),
     };
