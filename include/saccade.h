@@ -494,7 +494,7 @@ typedef struct sac_compose_params {
     const char *method; /* of kind "context", "NAME:key=value,..." */
     const sac_seq *doc; /* [n_doc] from sac_doc_load, in the order in which they will stand */
     size_t n_doc;
-    uint32_t n_head;         /* of every document */
+    uint32_t n_head, decode; /* of every document; as in sac_seq_use_decode, of the new sequence */
     const int32_t *question; /* [n_question] what will be appended, for methods that choose by it */
     size_t n_question;
     sac_progress_fn progress; /* or NULL */
@@ -502,8 +502,8 @@ typedef struct sac_compose_params {
 } sac_compose_params;
 
 typedef struct sac_compose_report {
-    uint32_t n_tok; /* of the documents, without the head */
-    uint64_t n_row; /* pairs of a token and a layer that were computed again */
+    uint32_t n_tok, decode; /* of the documents, without the head; the method that is used now */
+    uint64_t n_row;         /* pairs of a token and a layer that were computed again */
     /* Of all pairs of a document's token and a layer: those that are there to be read, and those
      * that were computed again. */
     double resident_share, recomputed_share;

@@ -73,12 +73,16 @@ static uint32_t find_decode(const struct compose *c)
     return SAC_METHODS_MAX;
 }
 
-/* Whether the engine has the decode method that a composer needs, and can do without pages that it
- * gives back, if only for the time of the question. */
+/* Whether the engine has the decode methods that a composer and its caller need, and can do without
+ * pages that it gives back, if only for the time of the question. */
 static sac_status check_method(const struct compose *c, sac_error *err)
 {
     const struct method_context *hooks = c->spec.method->context;
-    const struct method *decode = c->e->chooser[CHOOSER_DECODE].specs.spec[0].method;
+    const struct spec_list *specs = &c->e->chooser[CHOOSER_DECODE].specs;
+    if (c->params->decode >= specs->n)
+        return error_set(err, SAC_ERR_ARG, "there is no decode method %u: the engine has %u",
+                         c->params->decode, specs->n);
+    const struct method *decode = specs->spec[c->params->decode].method;
     if (hooks->decode && find_decode(c) == SAC_METHODS_MAX)
         return error_set(err, SAC_ERR_UNSUPPORTED,
                          "context method %s needs decode method %s, which the engine does not have",
@@ -96,6 +100,13 @@ static sac_status check_method(const struct compose *c, sac_error *err)
                          "cannot be used together",
                          c->spec.method->name, decode->name);
     return SAC_OK;
+}
+
+/* The new sequence, which has its method before texts are attached: some refuse that. */
+static sac_status begin_seq(struct compose *c, sac_error *err)
+{
+    TRY(sac_seq_create(c->e, &c->seq, err));
+    return sac_seq_use_decode(c->e, c->seq, c->params->decode, err); /* check has seen that it is */
 }
 
 static sac_status check(const struct compose *c, sac_error *err)
@@ -327,7 +338,7 @@ static sac_status probe_queries(struct compose *c, sac_error *err)
     c->e->watch = NULL;
     TRY(status);
     sac_seq_remove(c->e, c->seq);
-    TRY(sac_seq_create(c->e, &c->seq, err));
+    TRY(begin_seq(c, err));
     return attach(c, err);
 }
 
@@ -539,6 +550,7 @@ static sac_status run(struct compose *c, sac_error *err)
     TRY(c->hooks->computes_all ? compute_all(c, err) : join(c, err));
     if (c->hooks->decode) TRY(sac_seq_use_decode(c->e, c->seq, find_decode(c), err));
     const double all = (double)context_tokens(&c->view) * c->view.n_layer;
+    c->report.decode = c->e->seqs[c->seq].method_i[CHOOSER_DECODE];
     c->report.n_tok = context_tokens(&c->view);
     c->report.resident_share = (double)count_resident(c) / all;
     c->report.recomputed_share = (double)c->report.n_row / all;
@@ -551,7 +563,7 @@ sac_status sac_compose(sac_engine *e, const sac_compose_params *params, sac_seq 
     struct compose c = {.e = e, .params = params};
     TRY(spec_parse(&c.spec, "context", params->method, err));
     TRY(check(&c, err));
-    TRY(sac_seq_create(e, &c.seq, err));
+    TRY(begin_seq(&c, err));
     const sac_status status = run(&c, err);
     mem_free(c.doc);
     mem_free(c.begin);

@@ -351,6 +351,7 @@ static sac_status read_sparse(struct ask *a, const cJSON *o, const struct ask_ru
         return refusal_set(ref, REFUSAL_REQUEST, "sparse", "'sparse' is not an object");
     TRY(ask_text(sparse, "decode", &decode, ref));
     TRY(ask_text(sparse, "prefill", &prefill, ref));
+    a->names_decode = decode != NULL;
     if (decode) TRY(find_method(e->decode, e->n_decode, decode, "sparse.decode", &a->decode, ref));
     if (prefill)
         TRY(find_method(e->prefill, e->n_prefill, prefill, "sparse.prefill", &a->prefill, ref));

@@ -82,6 +82,7 @@ struct ask {
     struct machine *machine;            /* owned: the form that answers must have, or NULL */
     int32_t priority;
     uint32_t decode, prefill; /* indices of the engine's methods */
+    bool names_decode;        /* or it is the context method's, or the first */
     sac_sparse sparse;        /* zeros: as the engine was created; its budget is owned here */
     char *cache_salt;         /* owned; only prompts of the same share pages. NULL: "" */
     enum ask_attention attention;

@@ -256,6 +256,7 @@ static sac_status compose(struct library *l, const struct ask *ask, const struct
                                        .n_head = loaded->doc[0].n_head,
                                        .question = ask->prompt[0].tok + ask->n_head,
                                        .n_question = ask->prompt[0].n - ask->n_head,
+                                       .decode = ask->decode,
                                        .progress = wait.progress,
                                        .user = wait.user};
     TRY(sac_compose(l->engine, &params, &out->seq, &out->report, err));

@@ -385,6 +385,7 @@ static sac_status join_documents(struct loop *loop, struct answer *a, sac_error 
     loop->in_library = false;
     a->choice[0].seq = joined.seq;
     a->joined = joined.report;
+    if (status == SAC_OK && !a->ask.names_decode) a->ask.decode = joined.report.decode;
     a->ask.prompt[0].passages = joined.passages;
     for (uint32_t i = 1; i < a->n_choice && status == SAC_OK; i++)
         status = sac_seq_fork(loop->engine, joined.seq, &a->choice[i].seq, err);

@@ -25,6 +25,7 @@ def setUpModule():
     folder = tempfile.mkdtemp(prefix="saccade-store-")
     server = Server("-np", "2", "--store", folder, "--max-documents", "3", "--api-key", "a", "--api-key", "b",
                     "-b", "64", "--also-decode", LEARNT["kascade"], "--also-decode", LEARNT["think"],
+                    "--also-decode", "infllm",
                     "--sparse-min-ctx", "64")
 
 
@@ -136,6 +137,9 @@ class Documents(unittest.TestCase):
         self.assertEqual(len({c["message"]["content"] for c in exact["choices"]}), 1)
         self.assertLess(ask(["one", "two"], sparse={"context": "epic"})
                         ["usage"]["sparse"]["context"]["recomputed_share"], 1)
+        for named, got in (({}, "infllm"), ({"decode": "full"}, "full")):  # the context's own, unless another is named
+            answer = ask(["one", "two"], sparse={"context": "infllm", **named})
+            self.assertEqual(answer["usage"]["sparse"]["decode"], got)
         for names, status in ((["one"] * 4, 400), ([], 400), ([3], 400), ("one", 400), (["x" * 300], 400), (["unknown"], 404)):
             server.refusal(status, "/v1/chat/completions", chat("Hi", documents=names), **key("a"))
         server.refusal(400, "/v1/chat/completions", chat("Hi", documents=["one"], sparse={"context": "?"}),

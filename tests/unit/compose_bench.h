@@ -22,8 +22,8 @@ struct setting {
     const sac_model *model; /* NULL: the model */
     sac_kv_type type;
     uint32_t n_threads, n_batch;
-    const char *decode;
-    bool is_long; /* documents of four times the length */
+    const char *decode, *also_decode; /* the second only behind the first */
+    bool is_long;                     /* documents of four times the length */
     uint32_t n_seq_more, n_ctx_more;
     const char *device;
 };
@@ -78,8 +78,9 @@ static inline struct bench open_bench(const struct setting *s, bool changed)
     p.compose = true;
     p.device = s->device;
     p.sparse_min_ctx = 0;
-    p.decode = &s->decode;
-    p.n_decode = s->decode != NULL;
+    const char *const decode[] = {s->decode, s->also_decode};
+    p.decode = decode;
+    p.n_decode = s->also_decode ? 2 : s->decode != NULL;
     must(sac_engine_create(&b.e, s->model ? s->model : model, &p, &err), &err);
     for (uint32_t d = 0; d < N_DOC; d++) {
         int32_t tok[N_HEAD + 4 * 128];

@@ -518,6 +518,34 @@ static void expect(sac_status got, const sac_error *err, sac_status status, cons
         fail_msg("%s: %s; expected: %s", sac_status_name(got), err->msg, words);
 }
 
+/* A first method that cannot choose among texts is no matter to who names another. */
+static void the_method_that_is_named_is_the_sequence_s(void **state)
+{
+    (void)state;
+    const struct setting setting = {.decode = "kascade", .also_decode = "quest"};
+    const char *const methods_of_probes[] = {"reuse", "auto"};
+    const struct bench b = open_bench(&setting, false);
+    sac_error err;
+    sac_seq seq;
+    sac_compose_report report;
+    for (int i = 0; i < 2; i++) {
+        sac_compose_params p = {.method = methods_of_probes[i],
+                                .doc = b.doc,
+                                .n_doc = N_DOC,
+                                .n_head = N_HEAD,
+                                .question = (int32_t[]){1, 2, 3},
+                                .n_question = 3};
+        expect(sac_compose(b.e, &p, &seq, NULL, &err), &err, SAC_ERR_UNSUPPORTED, "kascade");
+        p.decode = 1;
+        must(sac_compose(b.e, &p, &seq, &report, &err), &err);
+        assert_int_equal(report.decode, 1);
+        sac_seq_remove(b.e, seq);
+        p.decode = 2;
+        expect(sac_compose(b.e, &p, &seq, NULL, &err), &err, SAC_ERR_ARG, "the engine has 2");
+    }
+    sac_engine_free(b.e);
+}
+
 static void what_is_no_document_is_refused(void **state)
 {
     (void)state;
@@ -580,6 +608,7 @@ int main(void)
         cmocka_unit_test(values_are_compared_layer_by_layer),
         cmocka_unit_test(many_prompts_hold_the_documents_once),
         cmocka_unit_test(twenty_documents_are_joined_without_a_copy),
+        cmocka_unit_test(the_method_that_is_named_is_the_sequence_s),
         cmocka_unit_test(what_is_no_document_is_refused),
     };
     return cmocka_run_group_tests(tests, open_models, free_models);
