@@ -8,6 +8,7 @@
 #include "tiny_model.h"
 
 #include <dlfcn.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -49,6 +50,18 @@ static inline void step_all(sac_engine *e, sac_row_fn hear, void *user)
     uint32_t n = 1;
     sac_error err;
     while (n) must(sac_step(e, hear, user, &n, &err), &err);
+}
+
+/* The divergence of one row's softmax from another's. */
+static inline double divergence(const float *p, const float *q)
+{
+    double sum_p = 0, sum_q = 0, kl = 0;
+    for (int i = 0; i < TINY_VOCAB; i++) sum_p += exp((double)p[i]), sum_q += exp((double)q[i]);
+    for (int i = 0; i < TINY_VOCAB; i++) {
+        const double a = (double)p[i] - log(sum_p), b = (double)q[i] - log(sum_q);
+        kl += exp(a) * (a - b);
+    }
+    return kl;
 }
 
 /* A count of the library's, whose kernels run on a CPU. */

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static char dir[64];
@@ -26,6 +27,32 @@ static void remove_dir(void)
     }
     if (d) closedir(d);
     assert_int_equal(rmdir(dir), 0);
+}
+
+/* Calls `change` on the file of each document. */
+static inline void change_documents(void (*change)(const char *path))
+{
+    char path[512];
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d));) {
+        if (!strstr(e->d_name, ".doc")) continue;
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        change(path);
+    }
+    closedir(d);
+}
+
+/* One bit of byte 5000 becomes another. */
+static inline void flip_bit(const char *path)
+{
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    fseek(f, 5000, SEEK_SET);
+    const int c = fgetc(f);
+    fseek(f, 5000, SEEK_SET);
+    fputc(c ^ 1, f);
+    fclose(f);
 }
 
 #endif

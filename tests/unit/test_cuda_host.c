@@ -95,18 +95,6 @@ static struct heard answer(const struct wish *w, const char *device)
     return h;
 }
 
-/* The divergence of one row's softmax from another's. */
-static double divergence(const float *p, const float *q)
-{
-    double sum_p = 0, sum_q = 0, kl = 0;
-    for (int i = 0; i < TINY_VOCAB; i++) sum_p += exp((double)p[i]), sum_q += exp((double)q[i]);
-    for (int i = 0; i < TINY_VOCAB; i++) {
-        const double a = (double)p[i] - log(sum_p), b = (double)q[i] - log(sum_q);
-        kl += exp(a) * (a - b);
-    }
-    return kl;
-}
-
 static void assert_near(const struct heard *want, const struct heard *got, double most)
 {
     for (uint32_t i = 0; i < want->n; i++) {

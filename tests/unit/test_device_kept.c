@@ -3,8 +3,6 @@
  * read on the host, as many tokens and bytes, wherever a sequence has been before. */
 #include "device_bench.h"
 
-#include <math.h>
-
 enum { DIM = 64, N_PROMPT = 69, N_CTX = 256 };
 
 static const char *const methods[] = {
@@ -54,17 +52,6 @@ static void hear(void *user, const sac_row *row)
     struct heard *h = user;
     assert_true(h->n < 300);
     memcpy(h->logits[h->n++], row->logits, sizeof h->logits[0]);
-}
-
-static double divergence(const float *p, const float *q)
-{
-    double sum_p = 0, sum_q = 0, kl = 0;
-    for (int i = 0; i < TINY_VOCAB; i++) sum_p += exp((double)p[i]), sum_q += exp((double)q[i]);
-    for (int i = 0; i < TINY_VOCAB; i++) {
-        const double a = (double)p[i] - log(sum_p), b = (double)q[i] - log(sum_q);
-        kl += exp(a) * (a - b);
-    }
-    return kl;
 }
 
 static void read_text(sac_engine *e, sac_seq seq, uint32_t from, uint32_t n, struct heard *h)

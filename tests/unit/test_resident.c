@@ -199,20 +199,6 @@ static void what_is_in_use_stays(void **state)
     sac_engine_free(e);
 }
 
-/* Calls `change` on the file of each document. */
-static void change_files(void (*change)(const char *path))
-{
-    char path[512];
-    DIR *d = opendir(dir);
-    assert_non_null(d);
-    for (const struct dirent *e; (e = readdir(d));) {
-        if (!strstr(e->d_name, ".doc")) continue;
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        change(path);
-    }
-    closedir(d);
-}
-
 static void touch(const char *path)
 {
     const struct timespec when[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
@@ -220,15 +206,9 @@ static void touch(const char *path)
 }
 
 /* As long as before, at another time. */
-static void flip_bit(const char *path)
+static void alter(const char *path)
 {
-    FILE *f = fopen(path, "r+b");
-    assert_non_null(f);
-    fseek(f, 5000, SEEK_SET);
-    const int c = fgetc(f);
-    fseek(f, 5000, SEEK_SET);
-    fputc(c ^ 1, f);
-    fclose(f);
+    flip_bit(path);
     const struct timespec when[2] = {{.tv_sec = 2000}, {.tv_sec = 2000}};
     assert_int_equal(utimensat(AT_FDCWD, path, when, 0), 0);
 }
@@ -252,16 +232,16 @@ static void a_file_that_has_changed_is_read_anew(void **state)
     sac_error err;
     load_and_let(e, 0);
     const uint64_t kept = sac_engine_get_stats(e).kv_bytes_kept;
-    change_files(touch);
+    change_documents(touch);
     const sac_seq held = load(e, 0); /* as it was read anew, it is kept once */
     assert_int_equal(load_and_let(e, 0), pool_table(&e->pool, held, 0)[0]);
     sac_seq_remove(e, held);
     assert_int_equal(sac_engine_get_stats(e).kv_bytes_kept, kept);
-    change_files(flip_bit);
+    change_documents(alter);
     assert_int_equal(sac_doc_load(docs, e, name[0], &seq, &doc, &err), SAC_ERR_FORMAT);
-    change_files(cut_short);
+    change_documents(cut_short);
     assert_int_equal(sac_doc_load(docs, e, name[0], &seq, &doc, &err), SAC_ERR_FORMAT);
-    change_files(take_away);
+    change_documents(take_away);
     assert_int_equal(sac_doc_load(docs, e, name[0], &seq, &doc, &err), SAC_ERR_NOT_FOUND);
     sac_engine_free(e);
 }

@@ -1,0 +1,577 @@
+/* attn_prompt.cuh: what a block of prompt rows reads, tile by tile, and how tiles come to shared
+ * memory: jobs, lists and their pieces, queries, copies on their way, q8 as f16, and which keys a
+ * row sees. Of attn_prompt.cu alone, which says what a block is and multiplies. */
+#ifndef SAC_OPS_CUDA_ATTN_PROMPT_CUH
+#define SAC_OPS_CUDA_ATTN_PROMPT_CUH
+
+#include "ops/cuda/attn.cuh"
+#include "ops/cuda/wgmma.cuh"
+
+#include <math_constants.h>
+
+#define KEYS     64u /* of a tile */
+#define N_TILE_8 8   /* 8 keys each */
+
+#define PIECES_MAX   8u  /* of a list, each of piece_least() tiles or more */
+#define FEW_HEADS    16u /* of a model; one of more has longer pieces */
+#define MERGE_BLOCKS 8u  /* that merge the pieces of one list */
+#define ALIGN_PAGES  8u  /* of rows: a list of a tile that divides them is cut as dense rows are */
+/* From this position on no block has rows of heads that are not there, if lists have rows enough.
+ */
+#define FAR_TOK 4096u
+
+struct prompt_job {        /* a run */
+    const uint32_t *frame; /* [n_kv_head, stride] */
+    size_t stride;
+    const uint8_t *own0, *own;
+    const struct attn_range *range; /* NULL: dense */
+    const uint32_t *range_ptr, *tok, *tok_ptr;
+    const uint32_t *n_before; /* pages that ranges name before the list's tile */
+    const float *logw;
+    const struct attn_list *made; /* in place of the four: each list has a room of its own */
+    uint32_t range_max, tok_max;
+    const struct segment_view *segment;
+    uint32_t n_segment, row0, n_row, pos0;
+    uint32_t tile_tok, n_lane; /* of the plan: lists of a tile */
+    uint32_t n_page, n_head;   /* pages and heads of a block */
+    uint32_t slot_bits, at0;   /* log2 of a page's rows that it takes of a head, from this one on */
+    uint32_t n_kv_head, group, n_block_head; /* blocks of a KV head */
+    uint32_t block0, n_block; /* first block of positions, n_page pages each, and how many */
+    uint32_t n_piece, part0;  /* of a list at most; where sums of pieces begin: [block][n_piece] */
+};
+
+/* Sums of 128 channels leave registers for four warps alone, of 32 rows each. Small heads have
+ * eight of 16 rows: exponents take as long as products there, and warps that wait for one another's
+ * are what keeps both units busy. */
+template <int D> struct prompt_warps {
+    static constexpr int m = D == 128 ? 2 : 1; /* tiles of 16 rows of a warp */
+    static constexpr int n = D < 128 ? 8 : 4, threads = n * 32, rows = n * 16 * m;
+};
+
+template <int F, int D> struct prompt_size {
+    static constexpr int m = prompt_warps<D>::m, rows = prompt_warps<D>::rows;
+    static constexpr int pairs = rows / (int)PAGE_TOK;
+    static constexpr int tile = (int)KEYS * D * 4; /* K, then V, in 16 bits */
+    /* Two q8 pages, up to half of what 16-bit tiles behind two of them are aligned to. */
+    static constexpr int raw = F == FORM_Q8 ? (2 * page_at<F, D>::bytes + 511) / 512 * 512 : 0;
+    static constexpr int stage = F == FORM_Q8 ? raw : tile;
+    static constexpr int query = rows * D * 2;
+    static_assert((query + 2 * stage) % 1024 == 0 && tile % 1024 == 0, "panels of wgmma.cuh");
+    /* Behind the stages 16-bit tiles of q8; then logs of weights of both tiles that are there or on
+     * their way, and two words (find_bad). */
+    static constexpr int logw = query + 2 * stage + (F == FORM_Q8 ? tile : 0);
+    static constexpr int bad = logw + 2 * (int)(KEYS * sizeof(float)), smem = bad + 64;
+};
+
+/* 64 keys that are read together. */
+enum tile_kind { TILE_END, TILE_PAGES, TILE_TOKENS, TILE_OWN };
+
+struct key_tile {
+    enum tile_kind kind;
+    uint32_t page[2], n; /* pages; or tokens n from number page[0] of the list on */
+    uint32_t place[2];   /* of sealed pages; or, of the list's tokens, this lane's and lane + 32 */
+    uint32_t segment;
+};
+
+struct prompt_list { /* what rows of a block read before their tile; n of it are tiles of pairs */
+    uint32_t range, range_end, tok, tok_end;
+    uint32_t n_pair, n_tile;
+    uint32_t n_piece, len; /* pieces, and tiles of each but the last */
+};
+
+struct prompt_walk {     /* where a block is in what its rows read; the same in all threads */
+    uint32_t n_pair;     /* tiles of pairs still to come before tokens */
+    bool is_last;        /* the rest comes behind them */
+    uint32_t i, n;       /* entry of the list of ranges and its end */
+    uint32_t page, end;  /* pages of the entry still to come */
+    uint32_t tok, n_tok; /* the same for the list of tokens */
+    uint32_t own, own_end;
+    uint32_t limit; /* pages from here on are before no row's own */
+};
+
+struct prompt_block { /* the same in all threads */
+    const struct attn_call *call;
+    const struct prompt_job *job;
+    const uint32_t *frame;           /* of the KV head */
+    uint32_t kv_head, head0, n_head; /* query heads */
+    uint32_t page0;                  /* own pages are page0 .. page0 + job.n_page - 1 */
+};
+
+struct tile_view { /* a tile as a block sees it */
+    const struct prompt_block *b;
+    const struct key_tile *t;
+    const float *logw; /* [KEYS] in shared memory, or NULL: they have none */
+    bool whole;        /* all rows see all its keys; else */
+    uint64_t bad;      /* keys whose values were not finite, as bits */
+};
+
+template <int F, int D> struct prompt_warp {
+    float acc[prompt_size<F, D>::m][D / 8][4];
+    float max[prompt_size<F, D>::m][2], sum[prompt_size<F, D>::m][2]; /* of rows g, g + 8 */
+    uint32_t poison; /* bit 2 m + i: the row has seen a value that is not finite */
+};
+
+/* A block has `slot` rows of each of its heads and pages: where row `row` of it stands, and of
+ * which of its heads it is. */
+__device__ __forceinline__ uint32_t slot_pos(const struct prompt_block &b, uint32_t row)
+{
+    const struct prompt_job &job = *b.job;
+    const uint32_t page = b.page0 + (row >> job.slot_bits) % job.n_page;
+    return page * PAGE_TOK + job.at0 + (row & ((1u << job.slot_bits) - 1));
+}
+
+__device__ __forceinline__ uint32_t slot_head(const struct prompt_block &b, uint32_t row)
+{
+    return (row >> b.job->slot_bits) / b.job->n_page;
+}
+
+/* What this thread has stored is for matrix instructions behind the next barrier. */
+__device__ __forceinline__ void publish(void)
+{
+#ifdef WGMMA_HERE
+    wgmma_publish();
+#endif
+}
+
+/* Where 16-byte piece `piece` of a row lies in a tile of n rows: panels of eight pieces, in each of
+ * which pieces are permuted by the row so that neither eight rows nor a row meet in a bank. */
+__device__ __forceinline__ uint32_t tile_at(uint32_t n, uint32_t row, uint32_t piece)
+{
+    return piece / 8 * (n * 128) + row * 128 + ((piece % 8) ^ (row & 7)) * 16;
+}
+
+/* Rows of this thread's warp are row + 0 .. 15 in the tile m of a block's rows. */
+template <int D> __device__ __forceinline__ uint32_t warp_row(int m)
+{
+    return (uint32_t)m * (16 * prompt_warps<D>::n) + threadIdx.x / 32 * 16;
+}
+
+/* ---- What is read ---- */
+
+/* The number of the block's list. */
+__device__ __forceinline__ uint32_t list_index(const struct prompt_block &b)
+{
+    const struct prompt_job &job = *b.job;
+    const uint32_t tile = b.page0 * PAGE_TOK / job.tile_tok - job.pos0 / job.tile_tok;
+    return tile * job.n_lane + (job.n_lane == job.n_kv_head ? b.kv_head : b.head0);
+}
+
+__device__ __forceinline__ void list_lengths(struct prompt_list &l, const struct prompt_block &b)
+{
+    const struct prompt_job &job = *b.job;
+    if (!job.range) {
+        l.n_pair = b.page0 / ALIGN_PAGES * (ALIGN_PAGES / 2);
+        return;
+    }
+    const uint32_t list = list_index(b);
+    if (job.made) {
+        const struct attn_list made = job.made[list];
+        l.range = list * job.range_max, l.range_end = l.range + made.n_range;
+        l.tok = list * job.tok_max, l.tok_end = l.tok + made.n_tok;
+        l.n_pair = (made.n_before - made.n_tok) / PAGE_TOK / 2;
+        return;
+    }
+    l.range = job.range_ptr[list], l.range_end = job.range_ptr[list + 1];
+    if (job.tok) l.tok = job.tok_ptr[list], l.tok_end = job.tok_ptr[list + 1];
+    l.n_pair = job.n_before[list] / 2;
+}
+
+/* Tiles of a piece at least. Blocks of few heads are few, so lists are cut finer for them. */
+static inline __host__ __device__ uint32_t piece_least(const struct prompt_job &job)
+{
+    const uint32_t n = job.n_kv_head * job.group / FEW_HEADS;
+    return PROMPT_PIECE * (n > 1 ? n : 1);
+}
+
+/* Turned queries, and windows, which are short, are not cut. */
+__device__ struct prompt_list list_of(const struct prompt_block &b)
+{
+    struct prompt_list l = {};
+    list_lengths(l, b);
+    if (b.job->n_segment || b.call->window) l.n_pair = 0;
+    l.n_piece = l.len = 1;
+    if (b.job->n_segment || b.call->window) return l;
+    l.n_tile = l.n_pair + (l.tok_end - l.tok + KEYS - 1) / KEYS;
+    const uint32_t alike = l.n_tile / 4 * 4; /* of lists of the same rows */
+    l.n_piece = min(PIECES_MAX, alike / piece_least(*b.job) + 1);
+    l.len = (alike + l.n_piece - 1) / l.n_piece;
+    return l;
+}
+
+/* Leaves out n_skip pages of the ranges, all of which are there. */
+__device__ void walk_skip(struct prompt_walk &w, const struct prompt_job &job, uint32_t n_skip)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    while (n_skip > 0 && w.i < w.n) {
+        const struct attn_range none = {0, 0};
+        const struct attn_range r = w.i + lane < w.n ? job.range[w.i + lane] : none;
+        uint32_t up_to = r.end - r.begin;
+        for (uint32_t by = 1; by < 32; by *= 2) {
+            const uint32_t before = __shfl_up_sync(~0u, up_to, by);
+            if (lane >= by) up_to += before;
+        }
+        const uint32_t beyond = __ballot_sync(~0u, up_to > n_skip);
+        const uint32_t at = beyond ? (uint32_t)__ffs(beyond) - 1 : 31;
+        const uint32_t page = r.end - (up_to - n_skip); /* of the lane that goes beyond */
+        const uint32_t first = __shfl_sync(~0u, page, at), end = __shfl_sync(~0u, r.end, at);
+        const uint32_t all = __shfl_sync(~0u, up_to, 31);
+        w.i += at + 1;
+        if (beyond) {
+            w.page = first;
+            w.end = min(end, w.limit);
+            return;
+        }
+        n_skip -= all;
+    }
+}
+
+/* Piece `piece` of what a block reads. */
+__device__ struct prompt_walk walk_begin(const struct prompt_block &b, const struct prompt_list &l,
+                                         uint32_t piece)
+{
+    const struct prompt_job &job = *b.job;
+    struct prompt_walk w = {};
+    const uint32_t last = (job.pos0 + job.n_row - 1) / PAGE_TOK; /* page of the run's last row */
+    const uint32_t most = l.n_tile / 4 * 4, begin = min(piece * l.len, most);
+    w.is_last = piece + 1 == l.n_piece;
+    const uint32_t end = w.is_last ? l.n_tile : min(begin + l.len, most);
+    const uint32_t pair = min(begin, l.n_pair);
+    w.n_pair = min(end, l.n_pair) - pair;
+    w.tok = min(l.tok_end, l.tok + (begin - pair) * KEYS);
+    w.n_tok = min(l.tok_end, l.tok + (end - min(end, l.n_pair)) * KEYS);
+    if (w.is_last) w.n_tok = l.tok_end;
+    w.own_end = min(b.page0 + job.n_page, last + 1);
+    w.own = max(b.page0, job.pos0 / PAGE_TOK);
+    w.limit = w.own_end - 1;
+    w.i = l.range, w.n = l.range_end;
+    if (job.range) {
+        walk_skip(w, job, 2 * pair);
+        return w;
+    }
+    const uint32_t pos = b.page0 * PAGE_TOK, window = b.call->window;
+    w.page = window > 0 && pos >= window ? (pos - window + 1) / PAGE_TOK : 2 * pair;
+    w.end = w.limit;
+    return w;
+}
+
+__device__ __forceinline__ bool walk_page(struct prompt_walk &w, const struct prompt_job &job)
+{
+    while (w.page >= w.end && w.i < w.n) {
+        const struct attn_range r = job.range[w.i++];
+        w.page = r.begin;
+        w.end = min(r.end, w.limit);
+    }
+    return w.page < w.end;
+}
+
+__device__ __forceinline__ uint32_t walk_segment(const struct prompt_job &job, uint32_t page)
+{
+    return job.n_segment ? attn_segment_of(job.segment, job.n_segment, page) : 0;
+}
+
+/* `own_max`: own pages of a tile. */
+__device__ struct key_tile walk_next(struct prompt_walk &w, const struct prompt_block &b,
+                                     uint32_t own_max)
+{
+    const struct prompt_job &job = *b.job;
+    struct key_tile t = {};
+    if (w.n_pair == 0 && w.tok == w.n_tok && !w.is_last) return t;
+    if ((w.n_pair > 0 || w.tok == w.n_tok) && walk_page(w, job)) {
+        t.kind = TILE_PAGES;
+        if (w.n_pair > 0) w.n_pair--;
+        t.page[0] = w.page++;
+        t.n = 1;
+        t.segment = walk_segment(job, t.page[0]);
+        t.place[0] = place_find(b.call->frames, b.frame[t.page[0]]);
+        if (walk_page(w, job) && walk_segment(job, w.page) == t.segment) {
+            t.place[1] = place_find(b.call->frames, b.frame[w.page]);
+            t.page[1] = w.page++;
+            t.n = 2;
+        }
+    } else if (w.tok < w.n_tok) {
+        t.kind = TILE_TOKENS;
+        t.page[0] = w.tok;
+        for (uint32_t i = 0; i < 2; i++)
+            t.place[i] = job.tok[min(w.tok + threadIdx.x % 32 + i * 32, w.n_tok - 1)];
+        t.segment = job.n_segment ? walk_segment(job, job.tok[w.tok] / PAGE_TOK) : 0;
+        const uint32_t most = min(KEYS, w.n_tok - w.tok);
+        t.n = job.n_segment ? 1 : most;
+        while (t.n < most && walk_segment(job, job.tok[w.tok + t.n] / PAGE_TOK) == t.segment) t.n++;
+        w.tok += t.n;
+    } else if (w.own < w.own_end) {
+        t.kind = TILE_OWN;
+        t.page[0] = w.own++;
+        t.n = 1;
+        t.segment = walk_segment(job, t.page[0]);
+        if (own_max > 1 && w.own < w.own_end && walk_segment(job, w.own) == t.segment) {
+            t.page[1] = w.own++;
+            t.n = 2;
+        }
+    }
+    return t;
+}
+
+/* ---- Queries ---- */
+
+template <int F, int D>
+__device__ void put_query(uint8_t *smem, const struct prompt_block &b, uint32_t segment)
+{
+    using size = prompt_size<F, D>;
+    constexpr int H = page_at<F, D>::half;
+    const struct prompt_job &job = *b.job;
+    const struct segment_view *s = segment < job.n_segment ? &job.segment[segment] : NULL;
+    for (uint32_t i = threadIdx.x; i < size::rows * (D / 8); i += prompt_warps<D>::threads) {
+        const uint32_t row = i / (D / 8), piece = i % (D / 8);
+        const uint32_t pos = slot_pos(b, row), head = slot_head(b, row);
+        float x[8] = {};
+        if (head < b.n_head && pos >= job.pos0 && pos - job.pos0 < job.n_row) {
+            const float *q = b.call->q + (job.row0 + pos - job.pos0) * b.call->q_stride +
+                             (size_t)(b.head0 + head) * D;
+            for (uint32_t c = 0; c < 8; c++) x[c] = attn_turned(q, piece * 8 + c, s, b.call->rope);
+        }
+        *(uint4 *)(smem + tile_at(size::rows, row, piece)) =
+            make_uint4(half_pack<H>(x[0], x[1]), half_pack<H>(x[2], x[3]), half_pack<H>(x[4], x[5]),
+                       half_pack<H>(x[6], x[7]));
+    }
+}
+
+/* ---- Tiles on their way ---- */
+
+/* A page's 16-bit rows to keys n0 .. n0 + 31 of a tile. */
+template <int D>
+__device__ void bring_rows(uint8_t *tile, uint32_t n0, const uint8_t *page, uint32_t v)
+{
+    constexpr uint32_t n = prompt_warps<D>::threads;
+#pragma unroll
+    for (uint32_t k = 0; k < PAGE_TOK * (D / 8) / n; k++) { /* as often by all threads */
+        const uint32_t i = threadIdx.x + k * n, row = n0 + i / (D / 8), piece = i % (D / 8);
+        const uint32_t to = smem_address(tile) + tile_at(KEYS, row, piece);
+        copy_async16(to, page + i * 16);
+        copy_async16(to + KEYS * D * 2, page + v + i * 16);
+    }
+}
+
+/* No keys from n0 on. */
+template <int D> __device__ void bring_none(uint8_t *tile, uint32_t n0)
+{
+    for (uint32_t i = n0 * (D / 8) + threadIdx.x; i < KEYS * (D / 8);
+         i += prompt_warps<D>::threads) {
+        const uint32_t to = smem_address(tile) + tile_at(KEYS, i / (D / 8), i % (D / 8));
+        store_zero16(to);
+        store_zero16(to + KEYS * D * 2);
+    }
+}
+
+template <int F, int D>
+__device__ __forceinline__ const uint8_t *sealed_page(const struct prompt_block &b, uint32_t place)
+{
+    return place_bytes(b.call->frames, place, page_at<F, D>::bytes);
+}
+
+/* Token `tok`'s page. */
+template <int F, int D>
+__device__ __forceinline__ const uint8_t *token_page(const struct prompt_block &b, uint32_t tok)
+{
+    return place_page(b.call->frames, b.frame[tok / PAGE_TOK], page_at<F, D>::bytes);
+}
+
+template <int F, int D>
+__device__ void bring_tokens(uint8_t *tile, const struct prompt_block &b, const struct key_tile &t)
+{
+    constexpr uint32_t n = prompt_warps<D>::threads, n_row = n / (D / 8), n_part = KEYS / n_row;
+    const uint32_t row0 = threadIdx.x / (D / 8), piece = threadIdx.x % (D / 8);
+    const uint8_t *k[n_part];
+#pragma unroll /* what is looked up is on its way together */
+    for (uint32_t p = 0; p < n_part; p++) {
+        const uint32_t row = row0 + p * n_row;
+        const uint32_t tok = __shfl_sync(~0u, t.place[p * n_row / 32], row % 32);
+        k[p] = token_page<F, D>(b, tok) + tok % PAGE_TOK * (D * 2) + piece * 16;
+    }
+#pragma unroll
+    for (uint32_t p = 0; p < n_part; p++) {
+        const uint32_t to = smem_address(tile) + tile_at(KEYS, row0 + p * n_row, piece);
+        if (row0 + p * n_row >= t.n) break;
+        copy_async16(to, k[p]);
+        copy_async16(to + KEYS * D * 2, k[p] + page_at<F, D>::v);
+    }
+}
+
+/* Logs of the weights of a tile's tokens, if they have any. */
+__device__ __forceinline__ void bring_logw(float *to, const struct prompt_block &b,
+                                           const struct key_tile &t)
+{
+    const float *const logw = b.job->logw;
+    if (logw && threadIdx.x < t.n)
+        copy_async4(smem_address(to + threadIdx.x), logw + t.page[0] + threadIdx.x);
+}
+
+template <int D>
+__device__ __forceinline__ const uint8_t *own_page(const struct prompt_block &b, uint32_t page)
+{
+    const struct prompt_job &job = *b.job;
+    const uint32_t j = page - job.pos0 / PAGE_TOK;
+    const size_t bytes = page_at<FORM_F16, D>::tail_bytes;
+    return j == 0 ? job.own0 + b.kv_head * bytes
+                  : job.own + ((size_t)(j - 1) * job.n_kv_head + b.kv_head) * bytes;
+}
+
+/* Starts the copies of tile `i` to its stage. */
+template <int F, int D>
+__device__ void bring(uint8_t *smem, uint32_t i, const struct prompt_block &b,
+                      const struct key_tile &t)
+{
+    using at = page_at<F, D>;
+    using size = prompt_size<F, D>;
+    uint8_t *const stage = smem + size::query + i % 2 * size::stage;
+    if (t.kind == TILE_TOKENS) bring_logw((float *)(smem + size::logw) + i % 2 * KEYS, b, t);
+    if constexpr (F == FORM_Q8) {
+        const uint32_t n = t.kind == TILE_PAGES ? t.n : t.kind == TILE_OWN ? 1 : 0;
+#pragma unroll
+        for (uint32_t p = 0; p < 2; p++) {
+            if (p >= n) break;
+            const bool own = t.kind == TILE_OWN;
+            const uint8_t *from =
+                own ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.place[p]);
+            const uint32_t bytes = own ? at::tail_bytes : at::bytes;
+            for (uint32_t k = threadIdx.x * 16; k < bytes; k += prompt_warps<D>::threads * 16)
+                copy_async16(smem_address(stage) + p * at::bytes + k, from + k);
+        }
+    } else if (t.kind == TILE_TOKENS) {
+        bring_tokens<F, D>(stage, b, t);
+        bring_none<D>(stage, t.n);
+    } else if (t.kind != TILE_END) {
+        static_assert(at::v == at::tail_v, "own pages lie as sealed ones do");
+#pragma unroll
+        for (uint32_t p = 0; p < 2; p++) {
+            if (p >= t.n) break;
+            const uint8_t *from =
+                t.kind == TILE_OWN ? own_page<D>(b, t.page[p]) : sealed_page<F, D>(b, t.place[p]);
+            bring_rows<D>(stage, p * PAGE_TOK, from, at::v);
+        }
+        bring_none<D>(stage, t.n * PAGE_TOK);
+    }
+    copy_commit();
+}
+
+/* ---- q8 to f16 ---- */
+
+/* Token t of a q8 page to key `row` of a tile; thread `part` of D / 16 of them. */
+template <int D>
+__device__ __forceinline__ void unpack_token(uint8_t *tile, uint32_t row, const uint8_t *page,
+                                             uint32_t t, uint32_t part)
+{
+    using at = page_at<FORM_Q8, D>;
+    uint8_t *k = tile, *v = k + KEYS * D * 2;
+    const uint8_t *low = page + at::k_low + t * (D * 3 / 4);
+    const uint32_t hi = *(const uint32_t *)(page + at::k_hi2 + t * (D / 4) + part * 4);
+    const uint32_t mid = *(const uint32_t *)(low + part * 4);
+    const uint32_t lo[2] = {*(const uint32_t *)(low + D / 4 + part * 4),
+                            *(const uint32_t *)(low + D / 2 + part * 4)};
+#pragma unroll
+    for (int s = 0; s < 4; s++) {
+        const uint32_t codes = q8_codes(hi, mid, lo[s % 2], s), c = s * (D / 4) + part * 4;
+        const uint2 min = *(const uint2 *)(page + at::k_min + c * 2);
+        const uint2 by = *(const uint2 *)(page + at::k_step + c * 2);
+        *(uint2 *)(k + tile_at(KEYS, row, c / 8) + c % 8 * 2) = make_uint2(
+            h2_fma(by.x, q8_pair(codes, 0), min.x), h2_fma(by.y, q8_pair(codes, 2), min.y));
+    }
+    const uint32_t c = part * 16;
+    uint32_t scale = *(const uint16_t *)(page + at::v_scale + (t * at::n_block + c / 32) * 2);
+    scale |= scale << 16;
+    const uint4 q = *(const uint4 *)(page + at::v + t * D + c);
+    const uint32_t code[4] = {q.x ^ 0x80808080u, q.y ^ 0x80808080u, q.z ^ 0x80808080u,
+                              q.w ^ 0x80808080u};
+    uint32_t x[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = h2_mul(q8_signed_pair(code[i / 2], i % 2 * 2), scale);
+    *(uint4 *)(v + tile_at(KEYS, row, c / 8)) = make_uint4(x[0], x[1], x[2], x[3]);
+    *(uint4 *)(v + tile_at(KEYS, row, c / 8 + 1)) = make_uint4(x[4], x[5], x[6], x[7]);
+}
+
+template <int D>
+__device__ void unpack(uint8_t *tile, const uint8_t *stage, const struct prompt_block &b,
+                       const struct key_tile &t)
+{
+    constexpr uint32_t part = D / 16;
+    uint32_t n = t.n;
+    if (t.kind == TILE_OWN) {
+        n = PAGE_TOK;
+        for (uint32_t i = threadIdx.x; i < PAGE_TOK * (D / 8); i += prompt_warps<D>::threads) {
+            const uint32_t to = tile_at(KEYS, i / (D / 8), i % (D / 8));
+            *(uint4 *)(tile + to) = *(const uint4 *)(stage + i * 16);
+            *(uint4 *)(tile + KEYS * D * 2 + to) =
+                *(const uint4 *)(stage + page_at<FORM_Q8, D>::tail_v + i * 16);
+        }
+    } else if (t.kind == TILE_PAGES) {
+        n = t.n * PAGE_TOK;
+        for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D>::threads) {
+            const uint32_t row = i / part;
+            unpack_token<D>(tile, row, stage + row / PAGE_TOK * page_at<FORM_Q8, D>::bytes,
+                            row % PAGE_TOK, i % part);
+        }
+    } else {
+        for (uint32_t i = threadIdx.x; i < n * part; i += prompt_warps<D>::threads) {
+            const uint32_t row = i / part, tok = b.job->tok[t.page[0] + row];
+            unpack_token<D>(tile, row, token_page<FORM_Q8, D>(b, tok), tok % PAGE_TOK, i % part);
+        }
+    }
+    bring_none<D>(tile, n);
+}
+
+/* ---- A tile that is not seen by all rows ---- */
+
+/* Keys whose values are not all finite, as bits; their values become zeros. All threads. */
+template <int F, int D> __device__ uint64_t find_bad(uint8_t *tile, uint32_t *bad)
+{
+    constexpr uint32_t exponent = page_at<F, D>::half == HALF_F16 ? 0x7c00u : 0x7f80u;
+    if (threadIdx.x < 2) bad[threadIdx.x] = 0;
+    __syncthreads();
+    uint4 *const v = (uint4 *)(tile + KEYS * D * 2); /* eight of a row in each panel */
+    for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<D>::threads) {
+        const uint32_t w[4] = {v[i].x, v[i].y, v[i].z, v[i].w}, row = i / 8 % KEYS;
+        bool is_bad = false;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            is_bad |= (w[k] & exponent) == exponent || (w[k] >> 16 & exponent) == exponent;
+        if (is_bad) atomicOr(&bad[row / 32], 1u << row % 32);
+    }
+    __syncthreads();
+    const uint64_t all = (uint64_t)bad[1] << 32 | bad[0];
+    if (all == 0) return 0;
+    for (uint32_t i = threadIdx.x; i < KEYS * (D / 8); i += prompt_warps<D>::threads)
+        if (all >> (i / 8 % KEYS) & 1) v[i] = make_uint4(0, 0, 0, 0);
+    publish();
+    __syncthreads();
+    return all;
+}
+
+/* Keys of a tile that a row at position pos sees, as bits. */
+__device__ __forceinline__ uint64_t seen_keys(const struct prompt_block &b,
+                                              const struct key_tile &t, uint32_t pos)
+{
+    const uint32_t window = b.call->window, own = pos / PAGE_TOK;
+    const uint32_t first = window > 0 && pos >= window ? pos - window + 1 : 0;
+    if (t.kind == TILE_TOKENS) return t.n == KEYS ? ~0ull : (1ull << t.n) - 1;
+    uint64_t seen = 0;
+#pragma unroll
+    for (uint32_t p = 0; p < 2; p++) {
+        if (p >= t.n) break;
+        const uint32_t at = t.page[p] * PAGE_TOK;
+        uint32_t bits = t.kind == TILE_PAGES ? (t.page[p] < own ? ~0u : 0)
+                        : t.page[p] == own   ? 0xffffffffu >> (31 - pos % PAGE_TOK)
+                                             : 0;
+        if (first > at) bits &= first - at < 32 ? ~0u << (first - at) : 0;
+        seen |= (uint64_t)bits << p * 32;
+    }
+    return seen;
+}
+
+__device__ __forceinline__ bool seen_by_all(const struct prompt_block &b, const struct key_tile &t)
+{
+    if (t.kind == TILE_TOKENS) return t.n == KEYS;
+    if (t.kind == TILE_OWN || t.n < 2 || t.page[1] >= b.page0) return false;
+    const uint32_t last = (b.page0 + b.job->n_page) * PAGE_TOK - 1, window = b.call->window;
+    return window == 0 || last < window || t.page[0] * PAGE_TOK >= last - window + 1;
+}
+
+#endif
