@@ -6,6 +6,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +15,16 @@ static int first_errno; /* of a failed write to stdout */
 
 bool output_write(const char *text, size_t n)
 {
+    /* Ctrl-C ends no write: what the stream held would be lost, and the program with it. */
+    sigset_t ctrl_c, before;
+    sigemptyset(&ctrl_c);
+    sigaddset(&ctrl_c, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &ctrl_c, &before);
     errno = 0;
-    if (fwrite(text, 1, n, stdout) == n && fflush(stdout) == 0) return true;
-    if (!first_errno) first_errno = errno;
-    return false;
+    const bool done = fwrite(text, 1, n, stdout) == n && fflush(stdout) == 0;
+    if (!done && !first_errno) first_errno = errno;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return done;
 }
 
 int output_json(cJSON *json)

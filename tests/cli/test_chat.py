@@ -304,6 +304,21 @@ class OnATerminal(unittest.TestCase):
         self.assertEqual(t.end(), 130)
         self.assertNotIn("half a line", t.all.rsplit("context", 1)[1])
 
+    def test_interrupt_while_the_terminal_takes_nothing(self):
+        t = self.open("--temp", "0", "--ignore-eos")
+        t.expect(PROMPT)
+        t.type("Tell me a long story.\r")
+        t.expect(r"story\.\r\n(?s:.{50})")
+        t.type("\x13") # Ctrl-S: what writes waits
+        time.sleep(0.3)
+        os.kill(t.pid, signal.SIGINT)
+        time.sleep(0.1)
+        t.type("\x11")
+        t.expect(r"\[interrupted\]")
+        t.expect(PROMPT)
+        t.type("/exit\r")
+        self.assertEqual(t.end(), 0)
+
     def test_interrupt_while_a_prompt_is_read(self):
         t = self.open("--temp", "0", "-n", "4")
         t.expect(PROMPT)

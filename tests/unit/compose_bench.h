@@ -34,10 +34,22 @@ struct bench {
     sac_seq doc[N_DOC];
 };
 
+/* Engines sum products of f32, also where the CPU could multiply 16-bit numbers, unless SAC_CPU says
+ * ref: what those add is larger than what a wrong token or two would. check/ is about them. */
+static inline void sum_in_f32(void)
+{
+    struct ops o;
+    sac_error err;
+    const char *isa = getenv("SAC_CPU");
+    if (isa && strcmp(isa, "ref") == 0) return;
+    if (ops_init_isa(&o, "avx2", &err) == SAC_OK) setenv("SAC_CPU", "avx2", 1);
+}
+
 /* Set-up and tear-down of a test that needs `model` alone. */
 static inline int bench_open_model(void **state)
 {
     (void)state;
+    sum_in_f32();
     model = tiny_open(&(struct tiny){.seed = 1, .n_layer = N_LAYER});
     return model ? 0 : -1;
 }
@@ -150,14 +162,6 @@ static inline double distance(float a[2][TINY_VOCAB], float b[2][TINY_VOCAB])
             all += (double)b[i][t] * b[i][t];
         }
     return sqrt(sum / all);
-}
-
-/* What products of 16-bit numbers may add: rows that are computed again are rounded at other
- * values than those of the whole prompt. */
-static inline double rounding(const struct bench *b)
-{
-    const char *isa = sac_engine_get_stats(b->e).isa;
-    return strcmp(isa, "amx") == 0 || strcmp(isa, "avx512") == 0 ? 3e-2 : 0;
 }
 
 #endif

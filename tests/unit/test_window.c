@@ -87,7 +87,7 @@ static void a_second_turn_leaves_windows_alone(void **state)
     for (size_t i = 0; (m = method_at(i)); i++) {
         char spec[METHOD_SPEC_BYTES];
         if (!m->decode || !method_tested(m)) continue;
-        method_spec_part(spec, m, 40);
+        method_spec_part(spec, m, 12);
         const uint64_t n_dropped = two_turns(spec, sparse);
         if ((n_dropped > 0) != m->evicts)
             fail_msg("%s: %llu pages given back", spec, (unsigned long long)n_dropped);
