@@ -126,8 +126,7 @@ enum {
     SAC_TOK_PARSE_SPECIAL = 2, /* control tokens written in the text become their ids */
 };
 
-/* Encodes `n_bytes` of `text`. `*out_tok` is owned by the caller (sac_free). Any bytes are
- * accepted, valid UTF-8 or not. */
+/* Encodes `n_bytes` of `text`. `*out_tok` is the caller's (sac_free). Any bytes will do. */
 SAC_API SAC_NODISCARD sac_status sac_tokenize(const sac_model *model, const char *text,
                                               size_t n_bytes, unsigned flags, int32_t **out_tok,
                                               size_t *out_n, sac_error *err);
@@ -208,7 +207,8 @@ typedef struct sac_engine_params {
     bool prefix_cache;
     const char *device; /* who computes: "cpu" or NULL; "cuda", "cuda:N" (docs/gpu.md). Copied */
     uint32_t n_device_layer; /* its layers, the last ones; 0, or more: all, and the output */
-    float device_share;      /* of a GPU's free memory that may be taken; 0: 0.9 */
+    bool kv_on_host; /* keys and values are in the machine's memory, and the CPU attends to them */
+    float device_share;                 /* of a GPU's free memory that may be taken; 0: 0.9 */
     const struct sac_tier_params *tier; /* saccade_tier.h; NULL: all pages are in memory */
 } sac_engine_params;
 

@@ -29,6 +29,7 @@ struct bench_options {
     uint32_t n_rep, n_batch, n_seq, n_top, sparse_min_ctx;
     const char *device;
     int32_t n_gpu_layers;
+    int kv_on_host; /* of SETUP_KV_DEVICES */
     int fill, type_k, type_v, format;
     const char *budget;
     float mass;
@@ -65,6 +66,8 @@ static const struct option_spec specs[] = {
     OPT("--device", OPTION_TEXT, device, "NAME", SETUP_DEVICE_HELP, .env = NULL),
     OPT("-ngl --gpu-layers --n-gpu-layers", OPTION_I32, n_gpu_layers, "N", SETUP_LAYERS_HELP,
         .env = NULL, .min = -1, .max = INT32_MAX),
+    OPT("--kv-device", OPTION_CHOICE, kv_on_host, NULL, SETUP_KV_DEVICE_HELP, .env = NULL,
+        .choices = SETUP_KV_DEVICES),
     OPT("-ctk --cache-type-k", OPTION_CHOICE, type_k, NULL, "type of the keys in the KV cache",
         .env = NULL, .choices = SETUP_KV_CHOICES),
     OPT("-ctv --cache-type-v", OPTION_CHOICE, type_v, NULL,
@@ -208,6 +211,7 @@ static int parse(struct bench *b)
     b->tier = (struct setup){.command = COMMAND,
                              .device = o->device,
                              .n_gpu_layers = o->n_gpu_layers,
+                             .kv_on_host = o->kv_on_host,
                              .kv_fast = o->kv_fast,
                              .kv_disk = o->kv_disk,
                              .kv_policy = o->kv_policy,
@@ -246,6 +250,7 @@ static sac_engine_params engine_params(const struct bench *b, uint32_t n_threads
     p.n_batch = o->n_batch;
     p.device = b->device;
     p.n_device_layer = o->n_gpu_layers > 0 ? (uint32_t)o->n_gpu_layers : 0;
+    p.kv_on_host = o->kv_on_host;
     p.n_threads = n_threads;
     p.type_k = (sac_kv_type)o->type_k;
     p.type_v = (sac_kv_type)o->type_v;

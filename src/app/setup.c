@@ -38,6 +38,8 @@ const struct option_spec setup_specs[] = {
     OPT("--device", OPTION_TEXT, device, "NAME", SETUP_DEVICE_HELP, .env = "DEVICE"),
     OPT("-ngl --gpu-layers --n-gpu-layers", OPTION_I32, n_gpu_layers, "N", SETUP_LAYERS_HELP,
         .env = "N_GPU_LAYERS", .min = -1, .max = INT32_MAX),
+    OPT("--kv-device", OPTION_CHOICE, kv_on_host, NULL, SETUP_KV_DEVICE_HELP, .env = "KV_DEVICE",
+        .choices = SETUP_KV_DEVICES),
     OPT("--gpu-memory-utilization", OPTION_F32, gpu_share, "F",
         "share of the GPU's free memory that may be taken", .env = "GPU_MEMORY_UTILIZATION",
         .min = 0.01, .max = 1),
@@ -321,10 +323,10 @@ int setup_path_size(const struct setup_path_size *want)
     return OPTIONS_GO_ON;
 }
 
-/* Whose pages lie in the machine's memory where its own has no room. */
-static bool names_gpu(const struct setup *s)
+/* Whether pages are a GPU's, which lie in the machine's memory where its own has no room. */
+static bool pages_are_gpus(const struct setup *s)
 {
-    return (s->device && strcmp(s->device, "cpu") != 0) || s->n_gpu_layers > 0;
+    return ((s->device && strcmp(s->device, "cpu") != 0) || s->n_gpu_layers > 0) && !s->kv_on_host;
 }
 
 /* What is about pages on a disk would do nothing without one; below a GPU's memory there is none.
@@ -335,7 +337,7 @@ static int check_without_disk(const struct setup *s)
                        : s->kv_admit == SAC_TIER_ADMIT_ALL ? "--kv-admit all"
                        : s->kv_policy == SAC_TIER_LRU      ? "--kv-policy lru"
                                                            : NULL;
-    if (idle && names_gpu(s))
+    if (idle && pages_are_gpus(s))
         return options_usage_error(
             s->command, "%s is about pages on a disk: below a GPU's memory there is none", idle);
     if (idle)
@@ -343,7 +345,7 @@ static int check_without_disk(const struct setup *s)
                                    "%s is about pages on a disk: it needs --kv-disk "
                                    "FILE:SIZE and --kv-fast SIZE",
                                    idle);
-    if (s->kv_fast && !names_gpu(s))
+    if (s->kv_fast && !pages_are_gpus(s))
         return options_usage_error(s->command, "--kv-fast needs --kv-disk FILE:SIZE for the pages "
                                                "that do not fit, or --device cuda");
     return OPTIONS_GO_ON;
@@ -479,6 +481,7 @@ sac_engine_params setup_engine_params(const struct setup *s, uint32_t n_ctx, uin
     p.device = s->device;
     p.device_share = s->gpu_share;
     p.n_device_layer = s->n_gpu_layers > 0 ? (uint32_t)s->n_gpu_layers : 0;
+    p.kv_on_host = s->kv_on_host;
     p.n_threads = s->n_threads;
     p.type_k = (sac_kv_type)(s->kv >= 0 ? s->kv : s->type_k);
     p.type_v = (sac_kv_type)(s->kv >= 0 ? s->kv : s->type_v);

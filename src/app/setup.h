@@ -20,6 +20,10 @@
     "layers that the GPU computes, the last ones; more than the model has (99): the output, too; " \
     "0: "                                                                                          \
     "none; -1: as --device says"
+#define SETUP_KV_DEVICE_HELP                                                                       \
+    "whose memory keys and values lie in, and who attends to them: same, whoever computes their "  \
+    "layer; host, the CPU, for all layers"
+#define SETUP_KV_DEVICES "same|host" /* in the order of false and true */
 #define SETUP_BATCH_HELP                                                                           \
     "most tokens that are computed at once; 0: 128 a thread, 512 to 2048, on a GPU 2048, and 512 " \
     "with methods that plan chunk by chunk"
@@ -31,6 +35,7 @@ struct setup {
     uint32_t n_ctx, n_batch, n_threads; /* 0: the library's choice */
     const char *device;                 /* NULL: what n_gpu_layers says */
     int32_t n_gpu_layers;               /* -1: as `device` says */
+    int kv_on_host;                     /* of SETUP_KV_DEVICES */
     float gpu_share;
     int kv, type_k, type_v; /* enum sac_kv_type; kv is -1 or decides both */
     int rope;               /* enum sac_rope_scaling */

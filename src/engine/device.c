@@ -15,17 +15,18 @@ static struct backend *device_of(sac_engine *e)
     return &place_last(e)->backend;
 }
 
-/* An error that names `what` ("a recorder") if a device computes. */
+/* An error that names `what` ("a recorder") if a device attends. */
 static sac_status refuse(const sac_engine *e, const char *what, sac_error *err)
 {
     if (!place_has_device(e)) return SAC_OK;
-    return error_set(err, SAC_ERR_UNSUPPORTED, "%s does not run on a GPU: use --device cpu", what);
+    return error_set(err, SAC_ERR_UNSUPPORTED,
+                     "%s does not run on a GPU: use --kv-device host, or --device cpu", what);
 }
 
 /* The same of what a GPU can do, but not together with a CPU. */
 static sac_status refuse_in_part(const sac_engine *e, const char *what, sac_error *err)
 {
-    if (e->n_place == 1) return SAC_OK;
+    if (e->n_place == 1 || !place_has_device(e)) return SAC_OK;
     return error_set(err, SAC_ERR_UNSUPPORTED,
                      "%s does not run with %u of %u layers on a GPU: use all (-ngl 99) or none "
                      "(-ngl 0)",
@@ -55,23 +56,43 @@ static sac_status refuse_methods(const sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
-/* All layers are of one backend, or the first ones of the CPU. */
+/* "avx2", and of two places "avx2+12:" or, with keys and values here, "avx2+kv+12:" and the
+ * device's. */
+static void name_isa(sac_engine *e, uint32_t n)
+{
+    const char *kv = e->params.kv_on_host ? "+kv" : "", *last = place_last(e)->backend.ops.isa;
+    snprintf(e->isa, sizeof e->isa, "%s", e->ops.isa);
+    if (e->n_place > 1) snprintf(e->isa, sizeof e->isa, "%s%s+%u:%s", e->ops.isa, kv, n, last);
+}
+
+static sac_status check_device(const sac_engine_params *p, sac_error *err)
+{
+    if (p->device && strcmp(p->device, "cpu") != 0) return SAC_OK;
+    if (p->n_device_layer > 0)
+        return error_set(err, SAC_ERR_ARG, "%u layers of a GPU and no GPU: name the device",
+                         p->n_device_layer);
+    if (p->kv_on_host)
+        return error_set(err, SAC_ERR_ARG,
+                         "keys and values in the machine's memory (--kv-device host) beside no "
+                         "GPU: name the device");
+    return SAC_OK;
+}
+
+/* All layers are of one backend, or the first ones, or pages, of the CPU. */
 static sac_status open_places(sac_engine *e, sac_error *err)
 {
     const sac_engine_params *p = &e->params;
     const uint32_t n_layer = e->model->config.n_layer, n = p->n_device_layer;
     const bool in_part = n > 0 && n <= n_layer;
-    if (n > 0 && (!p->device || strcmp(p->device, "cpu") == 0))
-        return error_set(err, SAC_ERR_ARG, "%u layers of a GPU and no GPU: name the device", n);
-    if (in_part) TRY(backend_open(&e->place[0].backend, "cpu", err));
-    e->n_place = in_part ? 2 : 1;
+    TRY(check_device(p, err));
+    if (in_part || p->kv_on_host) TRY(backend_open(&e->place[0].backend, "cpu", err));
+    e->n_place = in_part || p->kv_on_host ? 2 : 1;
     struct place *last = place_last(e);
     e->place[0].end = last->layer0 = in_part ? n_layer - n : 0;
     last->end = n_layer;
     TRY(backend_open(&last->backend, p->device, err));
     place_begin(e);
-    snprintf(e->isa, sizeof e->isa, "%s", e->ops.isa);
-    if (in_part) snprintf(e->isa, sizeof e->isa, "%s+%u:%s", e->ops.isa, n, last->backend.ops.isa);
+    name_isa(e, in_part ? n : n_layer);
     return SAC_OK;
 }
 
@@ -123,7 +144,7 @@ static sac_status copy_weights(sac_engine *e, sac_error *err)
     const struct place *last = place_last(e);
     struct weights *to = &e->on_device;
     const uint32_t n_layer = e->model->config.n_layer;
-    const bool in_part = e->n_place > 1;
+    const bool in_part = place_of_output(e) == 0 && e->n_place > 1;
     const size_t begin = in_part ? from->layer[last->layer0].begin : 0;
     const size_t end = in_part ? from->layer[n_layer - 1].end : from->block_bytes;
     *to = (struct weights){.embed = from->embed,
@@ -153,7 +174,7 @@ static sac_status copy_weights(sac_engine *e, sac_error *err)
 sac_status device_load_weights(sac_engine *e, sac_error *err)
 {
     e->place[0].weights = &e->model->weights;
-    if (place_has_device(e)) {
+    if (!place_last(e)->backend.is_host) {
         TRY(copy_weights(e, err));
         place_last(e)->weights = &e->on_device;
     }
@@ -243,6 +264,7 @@ sac_tier_stats device_tier_stats(const sac_engine *e)
 
 sac_status device_check(sac_engine *e, sac_error *err)
 {
+    if (!place_has_device(e)) return SAC_OK;
     return backend_check(device_of(e), &e->pool.geom, e->model->config.n_head, err);
 }
 
@@ -251,6 +273,7 @@ sac_status device_take_block(sac_engine *e, size_t bytes, sac_error *err)
     struct backend *device = device_of(e);
     const size_t free = device->bytes_free, weights = e->on_device.block_bytes;
     const size_t most = (size_t)((double)free * (double)e->params.device_share);
+    const bool has_pages = place_has_device(e);
     e->device_bytes = bytes;
     if (device->is_host) return SAC_OK;
     if (weights + bytes <= most) e->device_block = backend_take(device, bytes);
@@ -258,10 +281,10 @@ sac_status device_take_block(sac_engine *e, size_t bytes, sac_error *err)
     return error_set(
         err, SAC_ERR_MEMORY,
         "%s has %zu MiB free, of which %.0f %% may be taken; weights take %zu MiB, and "
-        "KV pages and steps of %u rows %zu MiB: use a smaller -c or -b, -ctk q8 -ctv q8, or fewer "
-        "layers (-ngl N)",
+        "%ssteps of %u rows %zu MiB: use a smaller %s-b%s, or fewer layers (-ngl N)",
         device->name, free >> 20, 100 * (double)e->params.device_share, weights >> 20,
-        e->batch.n_row_max, bytes >> 20);
+        has_pages ? "KV pages and " : "", e->batch.n_row_max, bytes >> 20,
+        has_pages ? "-c or " : "", has_pages ? ", -ctk q8 -ctv q8, --kv-device host" : "");
 }
 
 void device_deinit(sac_engine *e)

@@ -11,7 +11,7 @@ sac_status device_open(sac_engine *e, sac_error *err);
 /* Each place's weights: the model's own where the backend is the host, else a copy on the device.
  */
 sac_status device_load_weights(sac_engine *e, sac_error *err);
-/* Whether the device has kernels for the model's heads and the pool's pages. */
+/* Whether the device, if it attends, has kernels for the model's heads and the pool's pages. */
 sac_status device_check(sac_engine *e, sac_error *err);
 /* params.tier of a device: what it cannot do is an error that names it. */
 sac_status device_check_tier(const sac_engine *e, sac_error *err);

@@ -30,13 +30,18 @@ sac_engine_params sac_engine_params_default(void)
     return (sac_engine_params){.n_seq_max = 1, .sparse_min_ctx = SPARSE_MIN_CTX};
 }
 
+static bool names_device(const sac_engine *e)
+{
+    return e->params.device && strcmp(e->params.device, "cpu") != 0;
+}
+
 static sac_status check_tier(sac_engine *e, sac_error *err)
 {
     struct sac_tier_params *t = &e->tier_params;
     if (!e->params.tier) return SAC_OK;
     *t = *e->params.tier;
     e->params.tier = t;
-    if (e->params.device && strcmp(e->params.device, "cpu") != 0) return device_check_tier(e, err);
+    if (names_device(e) && !e->params.kv_on_host) return device_check_tier(e, err);
     if (!t->file || !*t->file)
         return error_set(err, SAC_ERR_ARG,
                          "memory for %llu bytes of pages and no file for the others: name one",
@@ -66,13 +71,14 @@ static uint32_t usual_batch(const sac_engine *e)
     const struct spec_list *specs = &e->chooser[CHOOSER_PREFILL].specs;
     const uint32_t n_thread = p->n_threads ? p->n_threads : workers_default_count();
     const uint32_t n = n_thread * BATCH_OF_THREAD / BATCH_STEP * BATCH_STEP;
-    const bool on_device = p->device && strcmp(p->device, "cpu") != 0;
+    const bool plans_away = names_device(e) && !p->kv_on_host;
     for (uint32_t i = 0; i < specs->n; i++) {
         const struct method_prefill *hooks = specs->spec[i].method->prefill;
-        const bool is_away = on_device && hooks && hooks->blocks; /* segments are whole in either */
+        /* Segments are whole in either. */
+        const bool is_away = plans_away && hooks && hooks->blocks;
         if (hooks && !hooks->any_chunk && !is_away) return BATCH_LEAST;
     }
-    if (on_device) return BATCH_MOST;
+    if (names_device(e)) return BATCH_MOST;
     return n < BATCH_LEAST ? BATCH_LEAST : n > BATCH_MOST ? BATCH_MOST : n;
 }
 
@@ -145,18 +151,20 @@ static struct page_geom geom_of(const sac_engine *e)
     return geom;
 }
 
-static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
+/* The memory of `device` is that of places alone where keys and values are not there. */
+static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a, struct arena *device)
 {
     const struct page_geom geom = geom_of(e);
     const struct place *last = place_last(e);
-    const bool has_tier = e->params.tier && last->backend.is_host;
+    const bool is_away = place_has_device(e), has_tier = e->params.tier && !is_away;
     const uint32_t max_page = (e->params.n_ctx + PAGE_TOK - 1) / PAGE_TOK;
     const uint64_t n_fast = e->tier_params.fast_bytes / geom.bytes;
+    a->device = is_away ? device : NULL;
     pool_init(&e->pool, &geom,
               &(struct pool_size){.n_page = n_page,
                                   .n_seq = e->params.n_seq_max,
                                   .max_page = max_page,
-                                  .n_away = last->backend.is_host ? 0 : last->end - last->layer0,
+                                  .n_away = is_away ? last->end - last->layer0 : 0,
                                   .n_frame = n_fast < n_page ? (uint32_t)n_fast : n_page,
                                   .tier = has_tier ? &e->tier : NULL,
                                   .depot = e->params.tier && !has_tier ? &e->depot : NULL},
@@ -170,7 +178,7 @@ static void plan_memory(sac_engine *e, uint32_t n_page, struct arena *a)
     e->stats.side_bytes = 0;
     side_begin(e);
     chooser_plan(e, a);
-    place_plan(e, a);
+    place_plan(e, a, device);
     evict_plan(e, a);
     compact_plan(e, a);
     repeat_plan(e, a);
@@ -217,12 +225,20 @@ static sac_status start_tier(sac_engine *e, sac_error *err)
     return SAC_OK;
 }
 
+/* What a device copies to. Pages of the program's own layers, which none copies to, would all have
+ * to be in memory at once. */
+static void pin_behind_pages(sac_engine *e)
+{
+    uint8_t *end = pool_own_end(&e->pool);
+    backend_pin(&place_last(e)->backend, end, e->block_bytes - (size_t)(end - e->block));
+}
+
 static sac_status take_memory(sac_engine *e, uint32_t n_page, sac_error *err)
 {
-    struct arena device = {0}, host = {.device = place_has_device(e) ? &device : NULL};
+    struct arena device = {0}, host = {0};
     const struct page_geom geom = geom_of(e);
     TRY(device_divide(e, &geom, n_page, err));
-    plan_memory(e, n_page, &host);
+    plan_memory(e, n_page, &host, &device);
     e->block_bytes = host.used;
     TRY(device_check(e, err));
     TRY(device_take_block(e, device.used, err));
@@ -235,11 +251,11 @@ static sac_status take_memory(sac_engine *e, uint32_t n_page, sac_error *err)
             "steps of %u rows",
             e->block_bytes >> 20, (unsigned long long)e->stats.kv_bytes >> 20,
             (unsigned long long)e->params.n_kv_tok, e->batch.n_row_max);
-    backend_pin(&place_last(e)->backend, e->block, e->block_bytes);
     device = (struct arena){.base = e->device_block, .capacity = e->device_bytes};
-    host = (struct arena){.base = e->block, .capacity = e->block_bytes, .device = host.device};
-    plan_memory(e, n_page, &host);
+    host = (struct arena){.base = e->block, .capacity = e->block_bytes};
+    plan_memory(e, n_page, &host, &device);
     assert(host.used == e->block_bytes && device.used == e->device_bytes);
+    pin_behind_pages(e);
     return SAC_OK;
 }
 

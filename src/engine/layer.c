@@ -213,6 +213,7 @@ void layer_qkv(sac_engine *e, uint32_t layer)
     const struct layer_weights *w = &e->weights->layer[layer];
     project_qkv(e, w);
     rotate_heads(e, w, layer);
+    place_to_pages(e, layer);
 }
 
 sac_status layer_look(const sac_engine *e, sac_error *err)
@@ -225,6 +226,7 @@ sac_status layer_look(const sac_engine *e, sac_error *err)
 
 void layer_out(sac_engine *e, uint32_t layer)
 {
+    place_from_pages(e, layer);
     const struct layer_weights *w = &e->weights->layer[layer];
     add_branch(
         e, &(struct branch){
@@ -260,7 +262,8 @@ void layer_run(sac_engine *e)
     decode_device_fetch(e);
     depot_fetch_counts(e->pool.depot, &e->backend);
     prefill_device_fetch(e);
-    place_cross(e, 0);
+    place_cross(e, place_of_output(e));
+    place_enter(e, 0);
     const uint64_t counted = e->stats.linear_us + e->stats.attn_us - inside;
     e->stats.other_us += clock_us() - start - counted - (e->record.spent_us - shadow);
 }

@@ -12,7 +12,8 @@ void layer_run(sac_engine *e);
 /* The pieces of that, for rows that are not computed layer behind layer. They work on the rows of
  * e->batch: the tokens' embeddings into e->scratch.x; angles of their positions; queries, keys and
  * values into e->scratch.qkv, rotated; e->scratch.attn into the residual stream, and the
- * feed-forward network. */
+ * feed-forward network. The last two begin and end in the place that computes the layer's linear
+ * part, and between them the engine is in the one that has its pages. */
 void layer_embed(sac_engine *e);
 void layer_angles(sac_engine *e);
 /* The angles go to whoever computes: a part of layer_angles, and alone where rows cross (place.h).

@@ -375,6 +375,8 @@ static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac
     const struct batch *b = &e->batch;
     assert(n > 0 && n <= LOGITS_ROWS);
     struct logits *l = &e->logits;
+    place_enter(e, place_of_output(e));
+    const bool is_host = e->backend.is_host;
     normalise(e, rows, n);
     for (uint32_t r0 = 0, end; r0 < n; r0 = end) {
         const bool screened = is_screened(e, e->seqs[b->seq_i[rows[r0]]].n_top);
@@ -382,17 +384,18 @@ static sac_status run_block(sac_engine *e, const uint32_t *rows, uint32_t n, sac
             if (is_screened(e, e->seqs[b->seq_i[rows[end]]].n_top) != screened) break;
         compute_rows(e, rows, r0, end - r0, screened);
     }
-    if (!e->backend.is_host) bring_rows(e, rows, n);
+    if (!is_host) bring_rows(e, rows, n);
+    place_enter(e, 0); /* whoever hears of a row may do what is done between steps */
     TRY(wait_step(e, err));
     for (uint32_t i = 0; i < n; i++) {
         float *y = l->out + i * l->stride;
-        if (!e->backend.is_host) put_top(l, i, true);
+        if (!is_host) put_top(l, i, true);
         if (c->final_softcap > 0) softcap(y, c->n_vocab, c->final_softcap);
         on_row(user, &(sac_row){.seq = b->seq_i[rows[i]],
                                 .pos = b->pos[rows[i]],
                                 .tok = b->tok[rows[i]],
                                 .logits = y});
-        if (!e->backend.is_host) put_top(l, i, false);
+        if (!is_host) put_top(l, i, false);
     }
     return SAC_OK;
 }
@@ -403,7 +406,8 @@ sac_status logits_run(sac_engine *e, sac_row_fn on_row, void *user, sac_error *e
     e->runs_on = may_run_on(e);
     if (e->runs_on) return SAC_OK;
     if (!on_row) return wait_step(e, err);
-    if (e->n_place > 1) TRY(wait_step(e, err)); /* hidden states are on their way */
+    /* Hidden states are on their way. */
+    if (e->n_place > 1 && place_of_output(e) == 0) TRY(wait_step(e, err));
     for (uint32_t r = 0; r <= e->batch.n_row; r++) {
         if (n == LOGITS_ROWS || (n && r == e->batch.n_row)) {
             TRY(run_block(e, rows, n, on_row, user, err));

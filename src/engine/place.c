@@ -4,6 +4,7 @@
  * leaving one keeps nothing. */
 #include "engine/place.h"
 
+#include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/layer.h"
 
@@ -21,10 +22,21 @@ bool place_has_host(const sac_engine *e)
 
 bool place_has_device(const sac_engine *e)
 {
-    return !e->place[e->n_place - 1].backend.is_host;
+    return !e->place[e->n_place - 1].backend.is_host && !e->params.kv_on_host;
 }
 
 uint32_t place_of(const sac_engine *e, uint32_t layer)
+{
+    return e->params.kv_on_host ? 0 : place_linear(e, layer);
+}
+
+uint32_t place_of_output(const sac_engine *e)
+{
+    const bool in_part = e->params.n_device_layer <= e->model->config.n_layer;
+    return e->params.n_device_layer > 0 && in_part ? 0 : e->n_place - 1;
+}
+
+uint32_t place_linear(const sac_engine *e, uint32_t layer)
 {
     uint32_t i = 0;
     while (layer >= e->place[i].end) i++;
@@ -71,9 +83,25 @@ static float *take_input(const sac_engine *e, struct arena *a, float *mine, floa
     return e->at > 0 ? first : arena_take(a, n, sizeof(float));
 }
 
+/* Where the place at hand attends, and so has what methods want. */
+static bool attends_here(const sac_engine *e)
+{
+    return e->at == 0 || !e->params.kv_on_host;
+}
+
+static void plan_ops_scratch(sac_engine *e, struct arena *a)
+{
+    struct scratch *s = &e->scratch;
+    layer_scratch_bytes(e, &s->linear_bytes, &s->attn_bytes);
+    if (!attends_here(e)) s->attn_bytes = 0;
+    s->linear = arena_take_tensor(a, 1, s->linear_bytes);
+    s->attn_ops = arena_take_tensor(a, 1, s->attn_bytes);
+}
+
 static void plan_scratch(sac_engine *e, struct arena *a)
 {
     const struct config *c = &e->model->config;
+    const struct place *p = &e->place[e->at];
     const struct scratch *first = &e->place[0].scratch;
     struct scratch *s = &e->scratch;
     const size_t n = e->batch.n_row_max, n_angle = n * c->rope.n_rot / 2;
@@ -82,9 +110,11 @@ static void plan_scratch(sac_engine *e, struct arena *a)
     s->tmp = arena_take_tensor(a, c->arch->post_norm ? n * c->n_embd : 0, sizeof(float));
     s->qkv = arena_take_tensor(a, n_qkv, sizeof(float));
     s->attn = arena_take_tensor(a, n * config_q_width(c), sizeof(float));
-    s->ffn = arena_take_tensor(a, n * c->n_ff, sizeof(float));
+    s->ffn = arena_take_tensor(a, p->layer0 < p->end ? n * c->n_ff : 0, sizeof(float));
     s->x_in = take_input(e, a, s->x, first->x, n * c->n_embd);
-    s->qkv_seen = e->backend.is_host ? s->qkv : arena_take(a, n_qkv, sizeof(float));
+    s->qkv_seen = e->backend.is_host ? s->qkv
+                  : attends_here(e)  ? arena_take(a, n_qkv, sizeof(float))
+                                     : first->qkv;
     for (int i = 0; i < 2; i++) {
         s->cos[i] = arena_take_tensor(a, n_angle, sizeof(float));
         s->sin[i] = arena_take_tensor(a, n_angle, sizeof(float));
@@ -92,10 +122,9 @@ static void plan_scratch(sac_engine *e, struct arena *a)
         s->sin_in[i] = take_input(e, a, s->sin[i], first->sin[i], n_angle);
     }
     const struct page_geom *g = &e->pool.geom;
-    s->own = arena_take_tensor(a, (size_t)attend_new_pages(e) * g->n_kv_head, g->tail_bytes);
-    layer_scratch_bytes(e, &s->linear_bytes, &s->attn_bytes);
-    s->linear = arena_take_tensor(a, 1, s->linear_bytes);
-    s->attn_ops = arena_take_tensor(a, 1, s->attn_bytes);
+    const size_t n_own = attends_here(e) ? (size_t)attend_new_pages(e) * g->n_kv_head : 0;
+    s->own = arena_take_tensor(a, n_own, g->tail_bytes);
+    plan_ops_scratch(e, a);
 }
 
 /* What load takes up again. */
@@ -115,19 +144,19 @@ static void keep(sac_engine *e)
         p->rooms.worker[kind] = e->chooser[kind].worker;
 }
 
-void place_plan(sac_engine *e, struct arena *a)
+void place_plan(sac_engine *e, struct arena *a, struct arena *device)
 {
-    struct arena *device = a->device;
+    struct arena *before = a->device;
     for (uint32_t i = 0; i < e->n_place; i++) {
         load(e, i);
         a->device = e->backend.is_host ? NULL : device;
         plan_scratch(e, a);
-        chooser_plan_rooms(e, a);
-        side_plan(e, a);
-        if (i == 0) logits_plan(e, a);
+        if (attends_here(e)) chooser_plan_rooms(e, a);
+        if (attends_here(e)) side_plan(e, a);
+        if (i == place_of_output(e)) logits_plan(e, a);
         keep(e);
     }
-    a->device = device;
+    a->device = before;
     load(e, 0);
 }
 
@@ -145,8 +174,41 @@ void place_cross(sac_engine *e, uint32_t i)
     layer_send_angles(e);
 }
 
-sac_status place_wait(const sac_engine *e, sac_error *err)
+void place_to_pages(sac_engine *e, uint32_t layer)
 {
-    for (uint32_t i = 0; i < e->n_place; i++) TRY(backend_wait(&e->place[i].backend, err));
+    struct place *from = &e->place[e->at];
+    const uint32_t to = place_of(e, layer);
+    const uint64_t start = clock_us();
+    sac_error why;
+    if (to == e->at) return;
+    assert(e->scratch.qkv_seen == e->place[to].scratch.qkv);
+    const sac_status status = layer_look(e, &why);
+    if (status != SAC_OK && from->status == SAC_OK) {
+        from->status = status;
+        from->why = why;
+    }
+    load(e, to);
+    e->stats.linear_us += clock_us() - start;
+}
+
+void place_from_pages(sac_engine *e, uint32_t layer)
+{
+    const float *attn = e->scratch.attn;
+    const size_t n = e->batch.n_row * config_q_width(&e->model->config);
+    const uint32_t to = place_linear(e, layer);
+    if (to == e->at) return;
+    load(e, to);
+    backend_up(&e->backend, e->scratch.attn, attn, n * sizeof *attn);
+}
+
+sac_status place_wait(sac_engine *e, sac_error *err)
+{
+    for (uint32_t i = 0; i < e->n_place; i++) {
+        struct place *p = &e->place[i];
+        const sac_status before = p->status, now = backend_wait(&p->backend, err);
+        p->status = SAC_OK;
+        if (before != SAC_OK) return error_set(err, before, "%s", p->why.msg);
+        if (now != SAC_OK) return now;
+    }
     return SAC_OK;
 }

@@ -3,6 +3,12 @@
  * (params.n_device_layer). A step goes through the places in their order, and the hidden states of
  * its rows cross once each way.
  *
+ * Keys and values lie where their layer is computed, and so attention is there. With
+ * params.kv_on_host all of them are the program's: then the first place is the CPU, whatever layers
+ * it has, attention of every layer is there, and the others have the linear part of their layers
+ * alone. Rows' queries, keys and values come down in each of these, and what attention has made of
+ * them goes up.
+ *
  * What a layer works with are fields of the engine, whoever computes it: the backend and its
  * operations, weights, scratch, rooms of the methods. place_enter sets them to those of a place.
  * Between steps an engine is in its first one. */
@@ -44,32 +50,44 @@ struct place_rooms {
 };
 
 struct place {
-    uint32_t layer0, end;          /* its layers */
+    uint32_t layer0, end;          /* its layers, or, with kv_on_host, their linear parts */
     struct backend backend;        /* owned */
     const struct weights *weights; /* the model's, or their copy on a device */
     struct scratch scratch;
     struct place_rooms rooms;
+    sac_status status; /* a failure that nobody has been told yet, */
+    sac_error why;     /* and the words for it */
 };
 
-/* Part of the engine's plan_memory, behind the methods: what each place has of its own. */
-void place_plan(sac_engine *e, struct arena *a);
+/* Part of the engine's plan_memory, behind the methods: what each place has of its own, those of
+ * devices in the memory of `device`. */
+void place_plan(sac_engine *e, struct arena *a, struct arena *device);
 
 /* The places are open: the engine is in the first one. */
 void place_begin(sac_engine *e);
 /* The fields of the engine that layers work with are those of place i from here on. */
 void place_enter(sac_engine *e, uint32_t i);
-/* The number of the place that computes a layer. */
+/* The number of the place that has a layer's pages and attends to them; of the one that computes
+ * its linear part; and of the one that computes the output. */
 uint32_t place_of(const sac_engine *e, uint32_t layer);
+uint32_t place_linear(const sac_engine *e, uint32_t layer);
+uint32_t place_of_output(const sac_engine *e);
 /* Where a device computes, if any does: the last one. */
 struct place *place_last(sac_engine *e);
-/* Whether the CPU, or a device, computes some layers or all. */
+/* Whether the CPU, or a device, has the pages of some layers or all, and so attends and chooses. */
 bool place_has_host(const sac_engine *e);
 bool place_has_device(const sac_engine *e);
 
 /* In a step: what rows have become goes on to place i, and what it computes with. Back in the first
  * place they are there behind place_wait. */
 void place_cross(sac_engine *e, uint32_t i);
-/* Until all places have done what was asked of them; or the first thing that has gone wrong. */
-sac_status place_wait(const sac_engine *e, sac_error *err);
+/* Around the attention of a layer, between its linear parts: the rows' queries, keys and values
+ * come to the place that has its pages, waited for, and what was made of them goes back. Nothing,
+ * where all of the layer is computed in one place. */
+void place_to_pages(sac_engine *e, uint32_t layer);
+void place_from_pages(sac_engine *e, uint32_t layer);
+/* Until all places have done what was asked of them; or the first thing that has gone wrong since
+ * the last call. */
+sac_status place_wait(sac_engine *e, sac_error *err);
 
 #endif

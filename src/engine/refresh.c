@@ -446,12 +446,21 @@ static sac_status attend(const struct refresh *r, sac_error *err)
     return SAC_OK;
 }
 
+/* The rows to the place where their hidden states are kept. */
+static sac_status come_back(sac_engine *e, sac_error *err)
+{
+    if (e->at == 0) return SAC_OK;
+    place_cross(e, 0);
+    return place_wait(e, err);
+}
+
 static sac_status run_chunk(struct refresh *r, const uint32_t *row, uint32_t n, unsigned what,
                             sac_error *err)
 {
     sac_engine *e = r->e;
     begin_chunk(r, row, n);
     load_hidden(r, row, n);
+    place_cross(e, place_linear(e, r->layer));
     layer_qkv(e, r->layer);
     TRY(open_pages(r, err));
     TRY(look(r, what, err));
@@ -460,6 +469,7 @@ static sac_status run_chunk(struct refresh *r, const uint32_t *row, uint32_t n, 
     if (!(what & SWEEP_ATTEND)) return SAC_OK;
     TRY(attend(r, err));
     layer_out(e, r->layer);
+    TRY(come_back(e, err));
     move_hidden(r, row, n, false);
     return SAC_OK;
 }
@@ -577,7 +587,7 @@ sac_status refresh_run(sac_engine *e, const struct refresh_job *job, struct refr
     if (status == SAC_OK) status = run_layers(&r, err);
     *out = r.done;
     /* A device's memory is given back when nobody is at it any more. */
-    const sac_status done = backend_wait(&e->backend, status == SAC_OK ? err : NULL);
+    const sac_status done = place_wait(e, status == SAC_OK ? err : NULL);
     mem_unmap(rooms.host, rooms.host_bytes);
     if (rooms.device) backend_give(&e->backend, rooms.device, rooms.device_bytes);
     return status == SAC_OK ? done : status;

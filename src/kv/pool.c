@@ -151,6 +151,12 @@ uint8_t *pool_tail(const struct pool *p, uint32_t seq_i, uint32_t layer)
                              p->geom.n_kv_head * p->geom.tail_bytes;
 }
 
+uint8_t *pool_own_end(const struct pool *p)
+{
+    const struct pool_part *own = &p->part[0];
+    return own->tails + (size_t)p->n_seq * own->n_layer * p->geom.n_kv_head * p->geom.tail_bytes;
+}
+
 uint8_t *pool_page(const struct pool *p, page_id id)
 {
     assert(p->frame_of[id] != PAGE_NONE);

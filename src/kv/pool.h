@@ -75,6 +75,8 @@ page_id *pool_table(const struct pool *p, uint32_t seq_i, uint32_t layer);
 /* The tail pages of a layer: [n_kv_head][geom.tail_bytes]. Those of the next layer of its part lie
  * behind them. */
 uint8_t *pool_tail(const struct pool *p, uint32_t seq_i, uint32_t layer);
+/* Where the pages and tails of the program's own layers end, with which the arena begins. */
+uint8_t *pool_own_end(const struct pool *p);
 /* The bytes of a page that is in memory: with a tier, one that is open or acquired. */
 uint8_t *pool_page(const struct pool *p, page_id id);
 /* Where the pages of a layer lie. Ids are for life, frames until a page moves, between steps. */

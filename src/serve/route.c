@@ -106,6 +106,8 @@ static sac_status props(const struct route_call *call, struct strbuf *out, struc
     cJSON_AddItemToObject(o, "default_generation_settings", defaults_json(&call->context->rules));
     cJSON_AddNumberToObject(o, "total_slots", e->n_seq_max);
     cJSON_AddNumberToObject(o, "kv_tokens", (double)e->n_kv_tok);
+    cJSON_AddStringToObject(o, "device", e->device ? e->device : "cpu");
+    cJSON_AddStringToObject(o, "kv_device", e->kv_on_host ? "host" : "same");
     cJSON_AddStringToObject(o, "model_alias", call->context->model_name);
     cJSON_AddStringToObject(o, "build_info", sac_version());
     /* What `sparse` of a request may name; the first of each is the default. */

@@ -26,6 +26,8 @@ struct cuda_device {
         uint8_t *p;
         size_t bytes;
     } region[REGIONS_MAX];
+    const uint8_t *pinned; /* [n_pinned] of the program's memory */
+    size_t n_pinned;
     uint32_t n_wait, n_since; /* waits, and those since SACCADE_FAKE_BREAK had another value */
     size_t n_break;           /* that value */
 };
@@ -34,6 +36,8 @@ static struct ops ops; /* the same for all devices */
 
 /* For tests: copies between the program and devices. */
 __attribute__((visibility("default"))) uint32_t fake_n_copy;
+/* Those to memory of the program that is not pinned. */
+__attribute__((visibility("default"))) uint32_t fake_n_unpinned;
 
 static size_t from_environment(const char *name, size_t absent)
 {
@@ -98,15 +102,16 @@ static void give(struct cuda_device *d, void *p)
     assert(!p);
 }
 
-/* Whatever the program has is pinned. */
 static void pin(struct cuda_device *d, void *p, size_t bytes)
 {
-    (void)d, (void)p, (void)bytes;
+    d->pinned = p;
+    d->n_pinned = bytes;
+    fake_n_unpinned = 0;
 }
 
 static void unpin(struct cuda_device *d)
 {
-    (void)d;
+    d->n_pinned = 0;
 }
 
 /* ---- Devices ---- */
@@ -171,6 +176,8 @@ static void down(struct cuda_device *d, void *dst, const void *src, size_t bytes
 {
     is_here(d, src);
     fake_n_copy++;
+    const size_t at = (size_t)((const uint8_t *)dst - d->pinned);
+    fake_n_unpinned += (const uint8_t *)dst < d->pinned || at + bytes > d->n_pinned;
     open_all(d);
     memcpy(dst, src, bytes);
     close_all(d);

@@ -72,6 +72,7 @@ class Curl(unittest.TestCase):
         self.assertEqual(got["health"], {"status": "ok"})
         self.assertEqual(got["props"]["default_generation_settings"]["n_ctx"], 1024)
         self.assertEqual(len(got["slots"]), got["props"]["total_slots"])
+        self.assertEqual((got["props"]["device"], got["props"]["kv_device"]), ("cpu", "same"))
         self.assertEqual(got["models"]["data"][0]["object"], "model")
 
 

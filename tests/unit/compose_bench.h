@@ -26,6 +26,7 @@ struct setting {
     bool is_long;                     /* documents of four times the length */
     uint32_t n_seq_more, n_ctx_more;
     const char *device;
+    bool kv_on_host;
 };
 
 /* An engine with documents in sequences of their own. */
@@ -89,6 +90,7 @@ static inline struct bench open_bench(const struct setting *s, bool changed)
     p.type_k = p.type_v = s->type;
     p.compose = true;
     p.device = s->device;
+    p.kv_on_host = s->kv_on_host;
     p.sparse_min_ctx = 0;
     const char *const decode[] = {s->decode, s->also_decode};
     p.decode = decode;

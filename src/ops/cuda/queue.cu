@@ -16,13 +16,13 @@
 #define BYTES_MAX    ((size_t)4 << 20)
 #define SMEM_ANY     32768u /* of shared memory that every kernel may ask for beside its own, */
 #define SMEM_STATIC  16384u /* which is less than this where it asks for any */
-#define SEEN         20u    /* rows that are remembered: turns may be 16 steps long */
-#define GRAPHS       20u
+#define SEEN         160u   /* rows that are remembered: turns may be 16 steps long, and a step that */
+#define GRAPHS       160u   /* comes down in each layer (params.kv_on_host) has one for each */
 #define CARVEOUT     100    /* percent of an SM's memory that is shared memory rather than cache */
 #define KERNELS_MAX  512u   /* a power of two, more than there are */
 
 struct command_row {
-    struct queue_command *command; /* [COMMANDS_MAX] */
+    struct queue_command *command; /* [COMMANDS_MAX]; NULL until there is one */
     uint8_t *bytes;                /* [BYTES_MAX] arguments */
     uint32_t n_command;
     size_t n_byte;
@@ -56,9 +56,24 @@ struct down_args {
 
 /* ---- Noting ---- */
 
+static bool open_row(struct command_row *row)
+{
+    row->command = (struct queue_command *)calloc(COMMANDS_MAX, sizeof *row->command);
+    row->bytes = (uint8_t *)calloc(1, BYTES_MAX);
+    if (row->command && row->bytes) return true;
+    free(row->command);
+    free(row->bytes);
+    *row = {};
+    return false;
+}
+
 struct queue_command *queue_add(struct cuda_device *d)
 {
     struct command_row *row = &d->queue->now;
+    if (!row->command && !open_row(row)) {
+        device_fail(d, SAC_ERR_MEMORY, "no memory to note launches");
+        return NULL;
+    }
     if (row->n_command == COMMANDS_MAX && queue_flush(d) != SAC_OK) return NULL;
     struct queue_command *c = &row->command[row->n_command++];
     memset(c, 0, sizeof *c);
@@ -282,13 +297,6 @@ sac_status queue_end(struct cuda_device *d)
 
 /* ---- Opening ---- */
 
-static bool open_row(struct command_row *row)
-{
-    row->command = (struct queue_command *)calloc(COMMANDS_MAX, sizeof *row->command);
-    row->bytes = (uint8_t *)calloc(1, BYTES_MAX);
-    return row->command && row->bytes;
-}
-
 static void close_row(struct command_row *row)
 {
     free(row->command);
@@ -311,8 +319,5 @@ sac_status queue_open(struct cuda_queue **out)
 {
     struct cuda_queue *q = (struct cuda_queue *)calloc(1, sizeof *q);
     *out = q;
-    bool good = q && open_row(&q->now);
-    for (uint32_t i = 0; i < SEEN && good; i++) good = open_row(&q->seen[i]);
-    for (uint32_t i = 0; i < GRAPHS && good; i++) good = open_row(&q->graph[i].row);
-    return good ? SAC_OK : SAC_ERR_MEMORY;
+    return q ? SAC_OK : SAC_ERR_MEMORY;
 }
