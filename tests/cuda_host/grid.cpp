@@ -1,8 +1,7 @@
-/* grid.cpp: see the header. Fibers begin with makecontext, and change over by _setjmp and _longjmp,
- * which do not ask the kernel for the signal mask. */
+/* grid.cpp: see the header. Fibers begin with makecontext, and change over by the compiler's own
+ * setjmp and longjmp, which keep three registers and leave the others to the callers. */
 #include "grid.h"
 
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,9 +24,11 @@ dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 enum wait { WAIT_NONE, WAIT_BLOCK, WAIT_WARP, WAIT_OVER };
 
+typedef void *place[5]; /* of __builtin_setjmp */
+
 struct fiber {
     uint8_t *stack;
-    jmp_buf at;
+    place at;
     bool begun;  /* it has a stack in use */
     bool waited; /* for the launch before, in this block */
     enum wait wait;
@@ -47,7 +48,7 @@ static struct {
     struct warp warp[WARPS_MAX];
     uint32_t n_thread, now, n_left, n_waiting;
     uint64_t turn; /* barriers that are complete */
-    jmp_buf scheduler;
+    place scheduler;
     ucontext_t main;
     const std::function<void()> *kernel;
     uint8_t *shared_room, *shared; /* the room ends before a page that cannot be read */
@@ -64,9 +65,15 @@ static struct {
 
 /* ---- Changing over ---- */
 
-static void give_way(void)
+/* Apart from where a place is noted, as the compiler asks. */
+[[noreturn, gnu::noinline]] static void go_to(place to)
 {
-    if (_setjmp(block.fiber[block.now].at) == 0) _longjmp(block.scheduler, 1);
+    __builtin_longjmp(to, 1);
+}
+
+[[gnu::noinline]] static void give_way(void)
+{
+    if (__builtin_setjmp(block.fiber[block.now].at) == 0) go_to(block.scheduler);
     STACK_ENTER();
 }
 
@@ -83,14 +90,14 @@ static void give_way(void)
     }
 }
 
-static void go_on(uint32_t i)
+[[gnu::noinline]] static void go_on(uint32_t i)
 {
     struct fiber *f = &block.fiber[i];
     block.now = i;
     threadIdx.x = i;
-    if (_setjmp(block.scheduler) != 0) return;
+    if (__builtin_setjmp(block.scheduler) != 0) return;
     STACK_LEAVE(*f);
-    if (f->begun) _longjmp(f->at, 1);
+    if (f->begun) go_to(f->at);
     f->begun = true;
     ucontext_t start;
     getcontext(&start);
