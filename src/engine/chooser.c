@@ -81,6 +81,12 @@ static const struct method_away *away_of(const sac_engine *e, const struct metho
     return m->decode && !e->backend.is_host ? m->decode->away : NULL;
 }
 
+/* Of a lane, on the device. */
+static size_t away_bytes(const sac_engine *e, const struct method_away *away, size_t state_bytes)
+{
+    return away->votes ? e->pool.max_page * sizeof(uint32_t) : state_bytes;
+}
+
 static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
 {
     const size_t before = a->used;
@@ -102,7 +108,8 @@ static void plan_kind(sac_engine *e, struct arena *a, struct chooser *c)
         m->head_bytes =
             away ? method_hook_bytes(away->head_bytes, &e->shape, param) : m->state_bytes;
         c->state_stride = mem_larger(c->state_stride, m->head_bytes);
-        if (away) c->away_stride = mem_larger(c->away_stride, m->state_bytes);
+        if (away)
+            c->away_stride = mem_larger(c->away_stride, away_bytes(e, away, m->state_bytes));
         const struct method_prefill *p = m->spec->method->prefill;
         if (p && prefill_may_be_away(e, p) && !place_has_host(e)) continue; /* other rooms */
         c->worker_bytes = mem_larger(

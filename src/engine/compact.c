@@ -83,7 +83,7 @@ void compact_lane(const sac_engine *e, uint32_t seq_i, struct method_lane *lane)
     if (n_gap == 0) return;
     lane->pos -= n_tok;
     lane->n_sealed -= n_gap;
-    lane->page =
+    lane->page = lane->id =
         c->page + ((size_t)seq_i * e->pool.geom.n_kv_head + lane->kv_head) * e->pool.max_page;
     lane->segment = c->view + (size_t)seq_i * SEGMENT_MAX;
     /* Rows whose queries are kept stand behind all gaps. */

@@ -5,16 +5,30 @@
 #include "engine/attend.h"
 #include "methods/method.h"
 
+/* What the host knows of a lane's choice on a device. */
+struct decode_known {
+    bool asked; /* a method has chosen */
+    bool dense, not_finite;
+};
+
 /* Where a device chooses: what came of it, by layer, for the counters (decode_device.c). */
 struct decode_away {
     struct attn_count *made, *count; /* [n_layer][n_seq_max * n_kv_head] there, and here */
-    bool *asked;                     /* the same: a method has chosen */
+    struct decode_known *known;      /* the same */
     bool *chosen;                    /* [n_layer][n_seq_max] by lists, not dense as a whole */
     bool *listed;                    /* [n_layer] some lane is not known to be dense: made tells */
     bool pending;                    /* some of it is not counted yet */
     /* Lists of the host's, of sequences that lack pages: [n_seq_max][n_kv_head * max_page] and
      * [n_seq_max][n_kv_head + 1] */
     uint32_t *left, *left_ptr;
+};
+
+/* Of methods that drop tokens by what a device has looked at (decode_votes.c). */
+struct decode_votes {
+    size_t stride, scratch_bytes;
+    float *looked;    /* [n_kv_head][stride] sums of the run at hand */
+    uint8_t *scratch; /* [workers][scratch_bytes] of the methods' code, in the host's memory */
+    bool *changed;    /* [n_kv_head] has chosen anew */
 };
 
 struct decode {
@@ -29,6 +43,7 @@ struct decode {
     float *logw;             /* of single tokens, as tok; NULL: none has any */
     bool *attended; /* [n_seq_max][n_kv_head], or NULL: attention reads all that is listed */
     struct decode_away away;
+    struct decode_votes votes;
     /* [chooser_rooms] of lanes that are asked: struct method_batch, and their numbers in the batch
      */
     struct method_lane *lane;
@@ -57,5 +72,12 @@ void decode_device_choose(sac_engine *e, struct reading *r);
 /* Behind all layers: brings what was chosen. Behind the wait: adds it to the counters. */
 void decode_device_fetch(sac_engine *e);
 void decode_device_count(sac_engine *e);
+
+void decode_votes_plan(sac_engine *e, struct arena *a);
+/* Shows a decode row to a method that drops tokens by votes, lets it choose where that is due, and
+ * gives pages back. False: the row's method is another. */
+bool decode_votes_learn(sac_engine *e, const struct reading *r, uint32_t run_i);
+/* A sequence has been loaded: the device learns what lives. */
+void decode_votes_show(const sac_engine *e, uint32_t seq_i);
 
 #endif

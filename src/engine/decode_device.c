@@ -9,9 +9,10 @@
  *     launches of dense attention. A layer all of whose runs are so costs the device nothing, and
  *     its counts are known here.
  *  3. A row of a sequence that lacks pages, as one joined of documents may, reads by a list that is
- *     made here: all pages that are left. No method chooses for it.
+ *     made here: all pages that are left. No method chooses for it; where one has dropped them,
+ * what is left is marked, as other lanes of the row may read less.
  *
- * Not here: methods of the host, and those that evict, which a device refuses. */
+ * Not here: methods of the host, and how those choose that evict (decode_votes.c). */
 #include "engine/decode.h"
 #include "engine/engine.h"
 #include "engine/lane.h"
@@ -27,13 +28,15 @@ void decode_device_plan(sac_engine *e, struct arena *a)
     const size_t n = n_layer * n_seq * e->pool.geom.n_kv_head;
     w->made = arena_take_tensor(a, n, sizeof *w->made);
     w->count = arena_take(a, n, sizeof *w->count);
-    w->asked = arena_take(a, n, sizeof *w->asked);
+    w->known = arena_take(a, n, sizeof *w->known);
     w->chosen = arena_take(a, n_layer * n_seq, sizeof *w->chosen);
     w->listed = arena_take(a, n_layer, sizeof *w->listed);
-    const size_t n_left = e->params.compose ? n_seq : 0, n_kv_head = e->pool.geom.n_kv_head;
+    const size_t n_kv_head = e->pool.geom.n_kv_head;
+    const size_t n_left = e->params.compose || e->decode.evicts ? n_seq : 0;
     w->left = arena_take(a, n_left * n_kv_head * e->pool.max_page, sizeof *w->left);
     w->left_ptr = arena_take(a, n_left * (n_kv_head + 1), sizeof *w->left_ptr);
     w->pending = false;
+    decode_votes_plan(e, a);
 }
 
 /* Where a layer's lanes begin in arrays of all layers. */
@@ -59,7 +62,7 @@ static void list_left(sac_engine *e, uint32_t layer, uint32_t run_i, struct attn
     uint32_t *page = w->left + run_i * n_kv_head * max_page, n = 0;
     uint32_t *ptr = w->left_ptr + (size_t)run_i * (n_kv_head + 1);
     const page_id *table = pool_table(&e->pool, seq_i, layer);
-    if (!e->seqs[seq_i].has_gaps) return;
+    if (!e->seqs[seq_i].has_gaps || run_method(e, run_i)->evicts) return;
     assert(e->params.compose && !run_method(e, run_i)->decode);
     for (uint32_t h = 0; h < n_kv_head; h++, table += max_page) {
         ptr[h] = n;
@@ -115,7 +118,7 @@ static uint32_t make_lanes(sac_engine *e, struct reading *r, uint32_t n)
         const bool asked = m->decode && d->lane[i].pos >= PAGE_TOK &&
                            d->lane[i].pos + 1 >= d->lane[i].sparse_min_ctx;
         d->pick[i].dense = !asked;
-        d->away.asked[first_lane(e, r->layer) + i] = asked;
+        d->away.known[first_lane(e, r->layer) + i].asked = asked;
         n_asked += asked;
     }
     return n_asked;
@@ -158,6 +161,42 @@ static void ask_all(sac_engine *e, uint32_t n)
                 of[CHOOSER_DECODE])
                 break;
         ask(e, i, end - i);
+    }
+}
+
+/* Whether a method has dropped pages of one of the rows. */
+static bool any_dropped(const sac_engine *e, const struct reading *r)
+{
+    for (uint32_t i = 0; i < r->n_decode; i++)
+        if (e->seqs[e->batch.run[i].seq_i].has_gaps && run_method(e, i)->evicts) return true;
+    return false;
+}
+
+/* A lane that reads everything and lacks pages reads those that are left. */
+static void mark_left(sac_engine *e, const struct reading *r, uint32_t item_i)
+{
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head, run_i = item_i / n_kv_head;
+    const struct attn_run *run = &r->run[run_i];
+    const page_id *table = run->table + item_i % n_kv_head * run->table_stride;
+    struct method_pick *pick = &e->decode.pick[item_i];
+    uint32_t *word = e->decode.away.left;
+    const uint32_t n_page = run->pos0 / PAGE_TOK;
+    if (!pick->dense || !e->seqs[e->batch.run[run_i].seq_i].has_gaps ||
+        !run_method(e, run_i)->evicts)
+        return;
+    for (uint32_t p = 0; p < n_page; p++) word[p] = table[p] == PAGE_NONE ? 0 : UINT32_MAX;
+    backend_up(&e->backend, pick->mask, word, n_page * sizeof *word);
+    pick->dense = false;
+}
+
+/* What the host knows of the choices that were asked for. */
+static void note_choices(sac_engine *e, const struct reading *r, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct decode_known *known = &e->decode.away.known[first_lane(e, r->layer) + i];
+        known->dense = e->decode.pick[i].dense;
+        known->not_finite = e->decode.pick[i].not_finite;
+        mark_left(e, r, i);
     }
 }
 
@@ -207,17 +246,21 @@ static void point_run(const sac_engine *e, struct reading *r, uint32_t run_i)
         .stride = e->pool.max_page};
 }
 
+static void show_run(const sac_engine *e, const struct reading *r, uint32_t run_i)
+{
+    const struct method_decode *hooks = run_method(e, run_i)->decode;
+    for (uint32_t h = 0; h < e->pool.geom.n_kv_head && hooks && hooks->see; h++) {
+        const struct method_lane lane =
+            lane_make(e, r, (struct lane_at){CHOOSER_DECODE, run_i, h, 0});
+        hooks->see(&lane);
+    }
+}
+
 /* Shows the rows to the methods, which count them. */
 static void show_rows(sac_engine *e, const struct reading *r)
 {
-    const uint32_t n_kv_head = e->pool.geom.n_kv_head;
-    for (uint32_t i = 0; i < r->n_run * n_kv_head && e->decode.has_see; i++) {
-        const struct method_decode *hooks = run_method(e, i / n_kv_head)->decode;
-        if (!hooks || !hooks->see) continue;
-        const struct method_lane lane =
-            lane_make(e, r, (struct lane_at){CHOOSER_DECODE, i / n_kv_head, i % n_kv_head, 0});
-        hooks->see(&lane);
-    }
+    for (uint32_t i = 0; i < r->n_run && e->decode.has_see; i++)
+        if (!decode_votes_learn(e, r, i)) show_run(e, r, i);
 }
 
 void decode_device_choose(sac_engine *e, struct reading *r)
@@ -232,10 +275,10 @@ void decode_device_choose(sac_engine *e, struct reading *r)
         list_all_left(e, r);
         return;
     }
-    if (make_lanes(e, r, n) > 0) {
-        begin_lanes(e, n);
-        ask_all(e, n);
-    }
+    const bool asks = make_lanes(e, r, n) > 0;
+    if (asks || any_dropped(e, r)) begin_lanes(e, n);
+    if (asks) ask_all(e, n);
+    note_choices(e, r, n);
     make_lists(e, r, n);
     for (uint32_t i = 0; i < r->n_decode; i++) point_run(e, r, i);
     list_all_left(e, r);
@@ -269,13 +312,15 @@ static void fill_lane(const sac_engine *e, uint32_t layer, struct reading_lane *
 {
     const struct decode_away *w = &e->decode.away;
     const struct attn_count *count = &w->count[lane_i];
+    const struct decode_known *known = &w->known[lane_i];
     if (!w->listed[layer]) {
-        *lane = (struct reading_lane){.asked = w->asked[lane_i], .dense = true};
+        *lane = (struct reading_lane){
+            .asked = known->asked, .dense = true, .not_finite = known->not_finite};
         return;
     }
-    *lane = (struct reading_lane){.asked = w->asked[lane_i],
-                                  .dense = count->dense,
-                                  .not_finite = count->not_finite,
+    *lane = (struct reading_lane){.asked = known->asked,
+                                  .dense = known->dense || count->dense,
+                                  .not_finite = known->not_finite || count->not_finite,
                                   .n_page = count->n_page,
                                   .n_tok = count->n_tok,
                                   .n_chosen = count->n_chosen,

@@ -21,23 +21,29 @@ void evict_plan(sac_engine *e, struct arena *a)
     v->range_ptr = arena_take(a, n_plan * (n_kv_head + 1), sizeof *v->range_ptr);
 }
 
-/* Gives back the pages of which a lane's method has marked nothing. */
+void evict_lane(sac_engine *e, const struct reading *r, struct evict_at at, const uint32_t *mask,
+                uint32_t n_page)
+{
+    struct batch_run *of = &e->batch.run[at.run_i];
+    const struct attn_run *run = &r->run[at.run_i];
+    assert(r->window == 0); /* who sees a window only cannot say what is needed */
+    for (uint32_t p = 0; p < n_page; p++) {
+        if (mask[p] || run->table[at.kv_head * run->table_stride + p] == PAGE_NONE) continue;
+        pool_drop(&e->pool, of->seq_i, r->layer, at.kv_head, p);
+        of->reads.n_page_dropped++;
+        e->seqs[of->seq_i].has_gaps = true;
+    }
+}
+
+/* What a lane's method has marked nothing of. */
 static void drop_pages(sac_engine *e, const struct reading *r, uint32_t lane_i)
 {
-    const uint32_t n_kv_head = e->pool.geom.n_kv_head, h = lane_i % n_kv_head;
-    const struct attn_run *run = &r->run[lane_i / n_kv_head];
-    const uint32_t seq_i = e->batch.run[lane_i / n_kv_head].seq_i;
-    const uint32_t *mask = e->decode.mask + (size_t)lane_i * e->pool.max_page;
-    assert(r->window == 0); /* who sees a window only cannot say what is needed */
-    struct seq *s = &e->seqs[seq_i];
-    const struct method *method = chooser_method(e, CHOOSER_DECODE, seq_i)->spec->method;
-    if (!method->evicts || r->lane[lane_i].dense) return;
-    for (uint32_t p = 0; p < run->pos0 / PAGE_TOK; p++) {
-        if (mask[p] || run->table[h * run->table_stride + p] == PAGE_NONE) continue;
-        pool_drop(&e->pool, seq_i, r->layer, h, p);
-        e->batch.run[lane_i / n_kv_head].reads.n_page_dropped++;
-        s->has_gaps = true;
-    }
+    const uint32_t n_kv_head = e->pool.geom.n_kv_head;
+    const struct evict_at at = {lane_i / n_kv_head, lane_i % n_kv_head};
+    const uint32_t seq_i = e->batch.run[at.run_i].seq_i;
+    if (chooser_method(e, CHOOSER_DECODE, seq_i)->spec->method->evicts && !r->lane[lane_i].dense)
+        evict_lane(e, r, at, e->decode.mask + (size_t)lane_i * e->pool.max_page,
+                   r->run[at.run_i].pos0 / PAGE_TOK);
 }
 
 struct attn_plan evict_bridge(const sac_engine *e, const struct attn_run *run,
@@ -77,9 +83,10 @@ static void bridge_gaps(const sac_engine *e, struct attn_run *run, uint32_t plan
 
 void evict_pages(sac_engine *e, struct reading *r)
 {
+    const bool drops = e->backend.is_host && !e->params.record;
     uint32_t n_plan = 0;
     if (!e->decode.evicts && !e->params.compose) return;
-    for (uint32_t i = 0; i < r->n_decode * e->pool.geom.n_kv_head && !e->params.record; i++)
+    for (uint32_t i = 0; i < r->n_decode * e->pool.geom.n_kv_head && drops; i++)
         drop_pages(e, r, i);
     for (uint32_t i = r->n_decode; i < r->n_run; i++)
         if (e->seqs[e->batch.run[i].seq_i].has_gaps) bridge_gaps(e, &r->run[i], n_plan++);

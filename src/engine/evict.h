@@ -16,9 +16,18 @@ struct evict {
 /* Part of plan_memory, behind that of the decode methods. */
 void evict_plan(sac_engine *e, struct arena *a);
 
-/* Gives back what no decode row of the batch will ever read again, and says what prompt rows read
+/* Gives back what no decode row of the batch will ever read again (on a device decode_votes.c has
+ * done so), and says what prompt rows read
  * of sequences with gaps; between the choices of a layer and its attention. */
 void evict_pages(sac_engine *e, struct reading *r);
+
+struct evict_at {
+    uint32_t run_i, kv_head;
+};
+
+/* Gives back a lane's pages of whose tokens none is marked, among the first n_page. */
+void evict_lane(sac_engine *e, const struct reading *r, struct evict_at at, const uint32_t *mask,
+                uint32_t n_page);
 
 /* What prompt rows of a run with gaps in its table read: all pages that are there, one tile, a list
  * a head. `range` [n_kv_head * (max_page / 2 + 1)], `ptr` [n_kv_head + 1]. */

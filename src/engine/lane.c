@@ -32,10 +32,11 @@ static struct method_lane view(const sac_engine *e, const struct reading *r, uin
         .lost = &e->attend.lost[run_i],
         .segment = run->segment,
         .n_segment = run->n_segment,
-        .page = run->table + kv_head * run->table_stride,
+        .id = run->table + kv_head * run->table_stride,
         .n_sealed = end / PAGE_TOK,
         .own = attn_own_page(run, &e->pool.geom, end - 1, kv_head),
     };
+    lane.page = lane.id;
     if (run->frame) { /* a device looks pages up by their frames */
         lane.page = run->frame + kv_head * run->table_stride;
         lane.frames.of = lane.cards.of = NULL;

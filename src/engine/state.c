@@ -324,8 +324,9 @@ static sac_status choose_methods(const struct stream *s, struct image *im)
                             chooser_method(e, (enum chooser_kind)kind, im->seq_i)->state_bytes));
     const struct chooser_method *m = chooser_method(e, CHOOSER_DECODE, im->seq_i);
     if (im->head.n_segment > 0) TRY(chooser_meets_segments(e, m->spec->method, s->err));
-    if (im->head.has_gaps) TRY(chooser_meets_documents(e, m->spec->method, s->err));
-    if (im->head.has_gaps && !m->spec->method->evicts && !e->params.compose)
+    const bool was_joined = im->head.has_gaps && !m->spec->method->evicts;
+    if (was_joined) TRY(chooser_meets_documents(e, m->spec->method, s->err));
+    if (was_joined && !e->params.compose)
         return error_set(s->err, SAC_ERR_ARG,
                          "%s lacks pages that were not kept when it was joined from documents: it "
                          "needs an engine with 'compose'",
@@ -429,6 +430,7 @@ static sac_status read_body(struct stream *s, struct image *im)
     TRY(walk(s, im));
     TRY(check_loaded(s, im));
     past_set_begin(im->e, im->seq_i, n_tok - im->head.n_past);
+    decode_votes_show(im->e, im->seq_i);
     return im->e->side.page_bytes ? seal_loaded(im->e, im, s->err) : SAC_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "methods/compress.h"
 
 #include "base/mem.h"
+#include "methods/kept.h"
 #include "methods/living.h"
 #include "methods/meter.h"
 #include "methods/observe.h"
@@ -56,14 +57,24 @@ uint32_t compress_past_rows(const struct method_shape *s, const void *param)
     return set->window;
 }
 
+/* Sums over the window's rows; NULL: not finite. */
+static const float *look(const struct observe *o, const struct method_lane *l, uint32_t n)
+{
+    if (!l->looked) return observe_rows(o, l, n, l->pos) ? o->sum : NULL;
+    observe_count(l, n, l->pos);
+    for (uint32_t t = 0; t < n; t++)
+        if (!isfinite(l->looked[t])) return NULL;
+    return l->looked;
+}
+
 bool compress_shares(const struct method_lane *l, float *vote, uint32_t n)
 {
     const float share = 1.0f / (float)l->shape->group;
     struct observe o;
     observe_make(&o, l->shape, l->scratch);
-    if (!observe_rows(&o, l, n, l->pos)) return false;
-    for (uint32_t t = 0; t < n; t++) vote[t] = o.sum[t] * share;
-    return true;
+    const float *sum = look(&o, l, n);
+    for (uint32_t t = 0; sum && t < n; t++) vote[t] = sum[t] * share;
+    return sum;
 }
 
 static void pool_votes(float *vote, const struct compress_param *set, const float *sum, uint32_t n)
@@ -103,13 +114,22 @@ uint32_t compress_page(float *k, float *v, const struct method_lane *l, uint32_t
     return PAGE_TOK;
 }
 
-/* The first token of the window of n tokens; n: nobody can vote. */
-static uint32_t window_begin(const struct method_lane *l, const struct compress_policy *policy,
-                             uint32_t n, uint32_t budget)
+/* The first token of the lane's window. False: all is kept, or no row is known that could vote. */
+static bool find_window(const struct method_lane *l, uint32_t *begin)
 {
     const struct compress_param *set = l->param;
-    const uint32_t begin = n - pick_min(n, pick_min(set->window, budget));
-    return policy->mute ? begin : pick_min(n, pick_max(l->past.begin, begin));
+    const struct compress_policy *policy = l->family;
+    const uint32_t n = l->pos, budget = spec_budget(set->budget, n);
+    *begin = n - pick_min(n, pick_min(set->window, budget));
+    if (!policy->mute) *begin = pick_min(n, pick_max(l->past.begin, *begin));
+    return budget < n && (policy->mute || *begin < n);
+}
+
+/* Whether a choice is to be made before the lane's row. A vote costs a scan of all keys, and is of
+ * no use while everything is read. */
+static bool is_due(const struct method_lane *l, const struct compress_state *s)
+{
+    return !l->is_prompt && s->phase == FRESH && l->pos + 1 >= l->sparse_min_ctx;
 }
 
 void compress_see(const struct method_lane *l)
@@ -123,16 +143,14 @@ void compress_see(const struct method_lane *l)
         s->phase = FRESH;
         return;
     }
-    /* A vote costs a scan of all keys, and is of no use while everything is read. */
-    if (s->phase != FRESH || l->pos + 1 < l->sparse_min_ctx) return;
-    const uint32_t n = l->pos, budget = spec_budget(set->budget, n);
+    if (!is_due(l, s)) return;
+    const uint32_t n = l->pos;
+    uint32_t begin;
     s->phase = CHOSEN;
     s->n_vote = n;
     s->n_window = 0;
     s->not_finite = false;
-    if (budget >= n) return;
-    const uint32_t begin = window_begin(l, policy, n, budget);
-    if (begin == n && !policy->mute) return; /* no row is known: nothing is dropped */
+    if (!find_window(l, &begin)) return;
     s->phase = VOTED;
     s->n_window = n - begin;
     meter_build(l);
@@ -181,29 +199,98 @@ static void choose(const struct living *live, const struct method_lane *l)
     s->n_known = n;
 }
 
-void compress_select(const struct method_lane *l, struct method_pick *out)
+/* Chooses, if there are votes. */
+static bool settle(const struct method_lane *l)
 {
     struct living v;
     struct compress_state *s = cut_state(&v, l->shape, l->state);
-    if (s->not_finite) {
-        pick_not_finite(out);
-        return;
-    }
-    if (s->phase == VOTED) {
-        meter_build(l);
-        choose(&v, l);
-        meter_choose(l);
-    }
+    if (s->not_finite || s->phase != VOTED) return false;
+    meter_build(l);
+    choose(&v, l);
+    meter_choose(l);
     s->phase = CHOSEN;
-    if (s->n_dropped == 0) {
+    return true;
+}
+
+/* Tokens that the vote was about. */
+static uint32_t candidates(const struct compress_state *s)
+{
+    return pick_min(s->n_known, s->n_vote - s->n_window);
+}
+
+/* False: the lane reads everything. */
+static bool reads_in_part(const struct compress_state *s, struct method_pick *out)
+{
+    if (s->not_finite)
+        pick_not_finite(out);
+    else if (s->n_dropped == 0)
         pick_dense(out);
-        return;
-    }
+    return !out->dense;
+}
+
+void compress_select(const struct method_lane *l, struct method_pick *out)
+{
+    struct living v;
+    const struct compress_state *s = cut_state(&v, l->shape, l->state);
+    settle(l);
+    if (!reads_in_part(s, out)) return;
     assert(s->n_known <= l->pos + 1);
-    pick_kept(out, v.mask, pick_min(pick_page_count(l), (s->n_known + PAGE_TOK - 1) / PAGE_TOK), 0,
-              pick_min(s->n_known, s->n_vote - s->n_window));
+    pick_kept(out, v.mask, pick_min(pick_page_count(l), pick_whole_pages(s->n_known)), 0,
+              candidates(s));
     pick_range(out, l, s->n_known, l->pos + 1);
 }
+
+/* ---- The same where a device looks ---- */
+
+static bool asks_for_sums(const struct method_lane *l)
+{
+    uint32_t begin;
+    return is_due(l, l->state) && find_window(l, &begin);
+}
+
+static struct kept want_sums(const struct method_lane *l)
+{
+    struct kept k = {.end = l->pos};
+    find_window(l, &k.row0);
+    return k;
+}
+
+static void look_away(const struct method_batch *b)
+{
+    for (uint32_t i = 0; i < b->n; i++) b->target[i] = KEPT_SUM;
+    kept_choose(b, want_sums);
+}
+
+static struct method_marks marks(const struct method_shape *shape, const void *param, void *state)
+{
+    struct living v;
+    const struct compress_state *s = cut_state(&v, shape, state);
+    (void)param;
+    return (struct method_marks){v.mask, s->n_dropped > 0 ? s->n_known : 0};
+}
+
+static struct kept_made made_away(const struct method_lane *l)
+{
+    const struct compress_state *s = l->state;
+    return (struct kept_made){l->away, s->n_known, 0, candidates(s)};
+}
+
+static void choose_away(const struct method_batch *b)
+{
+    for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1))
+        if (reads_in_part(b->lane[i].state, &b->pick[i])) b->target[i] = KEPT_READ;
+    kept_read(b, made_away);
+}
+
+static const struct method_votes votes = {
+    .due = asks_for_sums, .look = look_away, .settle = settle, .marks = marks};
+
+const struct method_away compress_away = {
+    .head_bytes = compress_state_bytes,
+    .scratch_bytes = kept_scratch_bytes,
+    .votes = &votes,
+    .choose = choose_away,
+};
 
 static struct compress_state *state_of(struct living *v, const struct method_lane *l,
                                        uint32_t layer, uint32_t kv_head)

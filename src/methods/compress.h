@@ -77,6 +77,9 @@ bool compress_hear_due(const struct method_shape *s, const void *param, const vo
 /* Whether a token of the lane's has not been dropped. */
 bool compress_lives(const struct method_lane *l, uint32_t tok);
 
+/* How those whose window votes (compress_shares) live on a device. */
+extern const struct method_away compress_away;
+
 /* The hooks that methods of this kind share; the family of each is its policy. */
 #define COMPRESS_HOOKS                                                                             \
     .state_bytes = compress_state_bytes, .scratch_bytes = compress_scratch_bytes,                  \

@@ -40,19 +40,12 @@ size_t kept_scratch_bytes(const struct method_shape *s, const void *param)
 
 static bool has_lines(const struct method_batch *b, uint32_t i)
 {
-    return b->target[i] >= KEPT_READ_LINES;
+    return b->target[i] == KEPT_READ_LINES || b->target[i] == KEPT_CHOOSE_LINES;
 }
 
-static bool chooses(const struct method_batch *b, uint32_t i)
+static bool takes(const struct method_batch *b, uint32_t i)
 {
     return b->target[i] == KEPT_CHOOSE || b->target[i] == KEPT_CHOOSE_LINES;
-}
-
-/* The next lane from i on that chooses now. */
-static uint32_t next(const struct method_batch *b, uint32_t i)
-{
-    while ((i = batch_next(b, i)) < b->n && !chooses(b, i)) i++;
-    return i;
 }
 
 /* The next that reads, by lines or not. */
@@ -64,7 +57,7 @@ static uint32_t next_read(const struct method_batch *b, uint32_t i, bool by_line
 
 static const struct op_lane_result *made_now(const struct method_batch *b, uint32_t i)
 {
-    return chooses(b, i) ? room_of(&b->lane[i]).made : NULL;
+    return takes(b, i) ? room_of(&b->lane[i]).made : NULL;
 }
 
 /* Pages of a choice: the own one, too. */
@@ -75,112 +68,130 @@ static uint32_t page_count(const struct method_lane *l)
 
 /* ---- Choices ---- */
 
-static void count_reads(const struct method_lane *l, uint32_t row0)
+/* A lane that votes now. */
+struct voter {
+    const struct method_lane *lane;
+    struct kept_room room;
+    struct kept want;
+    bool takes, lines;
+    uint32_t *mask;  /* what it takes goes there: */
+    uint32_t n_page; /* items of so many pages, of lines twice as many */
+};
+
+/* Each slot of a choice walks over all voters, and puts the descriptor that this makes. */
+typedef bool (*put_fn)(void *list, uint32_t at, const struct voter *v, uint32_t from);
+
+static struct voter voter_of(const struct method_batch *b, uint32_t i,
+                             struct kept (*want)(const struct method_lane *l))
 {
-    const struct page_geom *g = l->shape->geom;
-    const uint32_t n_page = pick_page_count(l), n_own = l->pos % PAGE_TOK + 1;
-    meter_build(l);
-    for (uint32_t row = row0, n_row; row <= l->pos; row += n_row) {
-        n_row = pick_min(OBSERVE_ROWS, l->pos + 1 - row);
-        const uint32_t n = pick_min(n_page, (row + n_row + PAGE_TOK - 1) / PAGE_TOK);
-        meter_bytes(l, n * page_all_keys(g));
-        if (n_page * PAGE_TOK < row + n_row) meter_read(l, l->own, (size_t)n_own * g->head_dim * 2);
-    }
-    meter_choose(l);
+    struct voter v = {.lane = &b->lane[i], .takes = takes(b, i), .lines = has_lines(b, i)};
+    v.room = room_of(v.lane);
+    v.want = want(v.lane);
+    v.mask = v.lines ? v.room.taken : v.want.mask;
+    v.n_page = (v.lines ? 2 : 1) * page_count(v.lane);
+    return v;
 }
 
-static void begin(const struct method_batch *b, struct kept (*want)(const struct method_lane *l))
+/* How many descriptors there are. */
+static uint32_t put_voters(const struct method_batch *b,
+                           struct kept (*want)(const struct method_lane *l), put_fn put,
+                           uint32_t from)
 {
-    struct op_lane_begin *list = b->list;
     uint32_t n = 0;
-    for (uint32_t i = next(b, 0); i < b->n; i = next(b, i + 1)) {
-        const struct method_lane *l = &b->lane[i];
-        const struct kept_room r = room_of(l);
-        const struct kept k = want(l);
-        const bool lines = has_lines(b, i);
-        list[n++] = (struct op_lane_begin){.mask = lines ? r.taken : k.mask,
-                                           .n_page = (lines ? 2 : 1) * page_count(l),
-                                           .result = r.made};
-        count_reads(l, k.row0);
+    for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
+        if (!takes(b, i) && b->target[i] != KEPT_SUM) continue;
+        const struct voter v = voter_of(b, i, want);
+        n += put(b->list, n, &v, from);
     }
-    if (n > 0) b->ops->lanes.begin(b->workers, list, n);
-}
-
-/* Lets OP_OBSERVE_ROWS rows of each lane vote, from the first + `from` on; how many lanes did. */
-static uint32_t vote(const struct method_batch *b, struct kept (*want)(const struct method_lane *l),
-                     uint32_t from)
-{
-    struct op_lane_observe *list = b->list;
-    uint32_t n = 0;
-    for (uint32_t i = next(b, 0); i < b->n; i = next(b, i + 1)) {
-        const struct method_lane *l = &b->lane[i];
-        const struct kept_room r = room_of(l);
-        const struct kept k = want(l);
-        const uint32_t row0 = k.row0 + from;
-        if (row0 > l->pos) continue;
-        list[n++] = (struct op_lane_observe){
-            .keys = {l->shape->geom, l->frames, l->page, l->own},
-            .rows = {l->q, l->past.q, l->past.n_slot, l->pos, l->shape->group},
-            .row0 = row0,
-            .n_row = pick_min(OP_OBSERVE_ROWS, l->pos + 1 - row0),
-            .scale = l->scale,
-            .softcap = l->softcap,
-            .adds = from > 0,
-            .spare = r.spare,
-            .sum = r.sum,
-            .slash = has_lines(b, i) ? r.sum + (size_t)page_count(l) * PAGE_TOK : NULL,
-            .begin = k.sink,
-            .end = k.row0,
-            .result = r.made};
-    }
-    if (n > 0) b->ops->lanes.observe(b->workers, list, n);
     return n;
 }
 
-/* What is left out is -INFINITY and comes last; of tokens it is read in any case. */
-static void take(const struct method_batch *b, struct kept (*want)(const struct method_lane *l))
+static bool put_begin(void *list, uint32_t at, const struct voter *v, uint32_t from)
 {
-    struct op_lane_take *list = b->list;
-    uint32_t n = 0;
-    for (uint32_t i = next(b, 0); i < b->n; i = next(b, i + 1)) {
-        const struct method_lane *l = &b->lane[i];
-        const struct kept_room r = room_of(l);
-        const struct kept k = want(l);
-        const bool lines = has_lines(b, i);
-        const uint32_t n_page = (lines ? 2 : 1) * page_count(l);
-        list[n++] = (struct op_lane_take){.value = r.sum,
-                                          .n_page = n_page,
-                                          .item_tok = 1,
-                                          .begin = k.sink,
-                                          .end = lines ? n_page * PAGE_TOK : k.row0,
-                                          .target = k.budget,
-                                          .mask = lines ? r.taken : k.mask,
-                                          .result = r.made};
-    }
-    if (n > 0) b->ops->lanes.take(b->workers, b->ops, list, n);
+    struct op_lane_begin *to = list;
+    (void)from;
+    to[at] = (struct op_lane_begin){
+        .mask = v->mask, .n_page = v->takes ? v->n_page : 0, .result = v->room.made};
+    return true;
 }
 
-static void keep_ends(const struct method_batch *b,
-                      struct kept (*want)(const struct method_lane *l))
+/* OP_OBSERVE_ROWS rows, from the first + `from` on; what is not taken is not left out either. */
+static bool put_rows(void *list, uint32_t at, const struct voter *v, uint32_t from)
 {
-    struct op_lane_ends *list = b->list;
-    uint32_t n = 0;
-    for (uint32_t i = next(b, 0); i < b->n; i = next(b, i + 1)) {
-        const struct kept k = want(&b->lane[i]);
-        if (has_lines(b, i)) continue;
-        list[n++] = (struct op_lane_ends){
-            .mask = k.mask, .n_page = page_count(&b->lane[i]), .begin = k.sink, .end = k.row0};
+    const struct method_lane *l = v->lane;
+    const uint32_t row0 = v->want.row0 + from;
+    struct op_lane_observe *to = list;
+    if (row0 >= v->want.end) return false;
+    to[at] = (struct op_lane_observe){
+        .keys = {l->shape->geom, l->frames, l->page, l->own},
+        .rows = {l->q, l->past.q, l->past.n_slot, l->pos, l->shape->group},
+        .row0 = row0,
+        .n_row = pick_min(OP_OBSERVE_ROWS, v->want.end - row0),
+        .scale = l->scale,
+        .softcap = l->softcap,
+        .adds = from > 0,
+        .spare = v->room.spare,
+        .sum = v->room.sum,
+        .slash = v->lines ? v->room.sum + (size_t)page_count(l) * PAGE_TOK : NULL,
+        .begin = v->want.sink,
+        .end = v->takes ? v->want.row0 : UINT32_MAX,
+        .result = v->room.made};
+    return true;
+}
+
+/* What is left out is -INFINITY and comes last; of tokens it is read in any case. */
+static bool put_take(void *list, uint32_t at, const struct voter *v, uint32_t from)
+{
+    struct op_lane_take *to = list;
+    (void)from;
+    if (!v->takes) return false;
+    to[at] = (struct op_lane_take){.value = v->room.sum,
+                                   .n_page = v->n_page,
+                                   .item_tok = 1,
+                                   .begin = v->want.sink,
+                                   .end = v->lines ? v->n_page * PAGE_TOK : v->want.row0,
+                                   .target = v->want.budget,
+                                   .mask = v->mask,
+                                   .result = v->room.made};
+    return true;
+}
+
+static bool put_ends(void *list, uint32_t at, const struct voter *v, uint32_t from)
+{
+    struct op_lane_ends *to = list;
+    (void)from;
+    if (!v->takes || v->lines) return false;
+    to[at] = (struct op_lane_ends){
+        .mask = v->mask, .n_page = v->n_page, .begin = v->want.sink, .end = v->want.row0};
+    return true;
+}
+
+/* What the host makes of sums is counted by the host. */
+static void count_reads(const struct method_batch *b,
+                        struct kept (*want)(const struct method_lane *l))
+{
+    for (uint32_t i = batch_next(b, 0); i < b->n; i = batch_next(b, i + 1)) {
+        const struct method_lane *l = &b->lane[i];
+        if (!takes(b, i)) continue;
+        meter_build(l);
+        observe_count(l, want(l).row0, want(l).end);
+        meter_choose(l);
     }
-    if (n > 0) b->ops->lanes.ends(b->workers, b->ops, list, n);
 }
 
 void kept_choose(const struct method_batch *b, struct kept (*want)(const struct method_lane *l))
 {
-    uint32_t from = 0;
-    begin(b, want);
-    while (vote(b, want, from) > 0) from += OP_OBSERVE_ROWS;
-    take(b, want);
-    keep_ends(b, want);
+    const struct ops_lanes *slots = &b->ops->lanes;
+    uint32_t n = put_voters(b, want, put_begin, 0);
+    if (n == 0) return;
+    count_reads(b, want);
+    slots->begin(b->workers, b->list, n);
+    for (uint32_t from = 0; (n = put_voters(b, want, put_rows, from)) > 0; from += OP_OBSERVE_ROWS)
+        slots->observe(b->workers, b->list, n);
+    n = put_voters(b, want, put_take, 0);
+    if (n > 0) slots->take(b->workers, b->ops, b->list, n);
+    n = put_voters(b, want, put_ends, 0);
+    if (n > 0) slots->ends(b->workers, b->ops, b->list, n);
 }
 
 /* ---- Reading ---- */

@@ -1,7 +1,7 @@
 /* kept.h: choices that are made now and then and kept for later steps, as a device makes and keeps
  * them (ops/observe.h): the tokens that the queries of the last rows look at most, or the columns
  * and diagonals. A method's `away` is put together from these; the marks lie in the device's part
- * of its state. */
+ * of its state. Others have the host choose by the sums of what was looked at. */
 #ifndef SAC_METHODS_KEPT_H
 #define SAC_METHODS_KEPT_H
 
@@ -13,12 +13,14 @@ enum kept_step {
     KEPT_CHOOSE,
     KEPT_READ_LINES, /* the same with columns and diagonals */
     KEPT_CHOOSE_LINES,
+    KEPT_SUM, /* lets its rows vote, and leaves the sums of tokens where its scratch begins */
 };
 
 /* A choice that is to be made. */
 struct kept {
-    uint32_t *mask;  /* of tokens: [pos / PAGE_TOK + 1] on the device */
-    uint32_t row0;   /* rows from it to the lane's own vote, and are read in any case */
+    uint32_t *mask;  /* of tokens: [pos / PAGE_TOK + 1] on the device; NULL: lines, or sums */
+    uint32_t row0;   /* rows from it to the last one that votes, */
+    uint32_t end;    /* before this one; they are read in any case */
     uint32_t sink;   /* tokens before it are, too; at most row0 */
     uint32_t budget; /* tokens in between, or lines of both kinds together, that are taken */
 };

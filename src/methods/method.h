@@ -104,6 +104,7 @@ struct method_lane {
      * the unsealed one in tail form. A decode row sees tokens 0 .. pos. */
     struct page_frames frames;
     const page_id *page; /* [n_sealed] */
+    const page_id *id;   /* [n_sealed] for the host to look at, where `page` is a device's memory */
     /* A page's bytes are in its frame while it is held (pick_hold): NULL: always. What its q8 form
      * begins with, min, step and first plane, is in its card at any time. */
     struct tier *tier;
@@ -113,9 +114,10 @@ struct method_lane {
     const uint8_t *own;  /* the page of the last row in tail form */
     const uint8_t *side; /* page id's side data at side + id * side_stride */
     size_t side_stride;
-    const void *table; /* of method_prefill.table, or NULL */
-    void *state;       /* [state_bytes]; where a device chooses, its head alone */
-    void *away;        /* [state_bytes] on the device, of which the head is unused; or NULL */
+    const void *table;   /* of method_prefill.table, or NULL */
+    void *state;         /* [state_bytes]; where a device chooses, its head alone */
+    void *away;          /* on the device: struct method_away; or NULL */
+    const float *looked; /* where a device has looked (struct method_votes): [pos + 1] sums */
     const uint8_t *layer_state; /* head h's state of this layer at layer_state + h * state_stride */
     size_t state_stride;
     void *scratch; /* [scratch_bytes], of this lane while it is asked, holds anything */
@@ -182,12 +184,34 @@ struct method_repeat {
     uint32_t first, n_chunk;
 };
 
+/* Tokens before n_tok that are read: bits of word [pages of n_tok], in a state. */
+struct method_marks {
+    const uint32_t *word;
+    uint32_t n_tok;
+};
+
+/* Of methods that drop tokens by what some rows look at. The device sums that up, and the host, who
+ * has the whole state, waits for the sums and decides; the device has a copy of the marks alone. */
+struct method_votes {
+    /* Whether `see` of this decode row asks for sums; they are in the lane's `looked` then. */
+    bool (*due)(const struct method_lane *l);
+    /* Lanes of a row that all are due: puts sums [pos / PAGE_TOK + 1 pages] where each lane's
+     * scratch begins, NaN if a score is not finite. */
+    void (*look)(const struct method_batch *b);
+    /* `see` has returned for all heads of the layer: chooses, if there is a choice to make, and
+     * says whether marks have changed. Both work with scratch of the host. */
+    bool (*settle)(const struct method_lane *l);
+    struct method_marks (*marks)(const struct method_shape *s, const void *param, void *state);
+};
+
 /* What a device does in the place of `select`. The first bytes of a state, its head, are the
  * host's, which counts there by positions alone; what follows them is made and read by slots on the
- * device, where nothing is zeroed. A saved state has both. */
+ * device, where nothing is zeroed. A saved state has both. Of a lane `away` there are as many bytes
+ * as of the state, of which the head is unused; or, with votes, the words of its marks. */
 struct method_away {
     size_t (*head_bytes)(const struct method_shape *s, const void *param);    /* NULL: 0 */
     size_t (*scratch_bytes)(const struct method_shape *s, const void *param); /* NULL: 0 */
+    const struct method_votes *votes; /* then the head is the whole state; or NULL */
     void (*choose)(const struct method_batch *b);
 };
 

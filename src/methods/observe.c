@@ -3,6 +3,7 @@
 #include "methods/observe.h"
 
 #include "base/mem.h"
+#include "methods/meter.h"
 #include "methods/pick.h"
 
 #include <assert.h>
@@ -102,6 +103,20 @@ bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t
         for (uint32_t t = 0; t < n_tok; t++) o->sum[t] += (float)n_q * o->vote[t];
     }
     return true;
+}
+
+void observe_count(const struct method_lane *l, uint32_t begin, uint32_t end)
+{
+    const struct page_geom *g = l->shape->geom;
+    const uint32_t n_page = pick_page_count(l), n_own = l->pos % PAGE_TOK + 1;
+    uint32_t n_there = 0, p = 0; /* pages before p */
+    for (uint32_t row = begin, n_row; row < end; row += n_row) {
+        n_row = pick_min(OBSERVE_ROWS, end - row);
+        const uint32_t n_seen = pick_min(n_page, pick_whole_pages(row + n_row));
+        for (; p < n_seen; p++) n_there += l->id[p] != PAGE_NONE;
+        meter_bytes(l, n_there * page_all_keys(g));
+        if (n_page * PAGE_TOK < row + n_row) meter_read(l, l->own, (size_t)n_own * g->head_dim * 2);
+    }
 }
 
 uint32_t observe_tokens(const struct observe *o, const struct method_lane *l, const uint32_t *mask,

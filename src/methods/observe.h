@@ -31,6 +31,8 @@ size_t observe_make(struct observe *o, const struct method_shape *s, void *scrat
  * False: something is not finite. */
 bool observe_rows(const struct observe *o, const struct method_lane *l, uint32_t begin,
                   uint32_t end);
+/* Counts what that reads, where a device does it. */
+void observe_count(const struct method_lane *l, uint32_t begin, uint32_t end);
 /* Scores of at most OBSERVE_ROWS rows from `begin` on, of all their heads: row i's head g at
  * o->score + (i * group + g) * stride, tokens 0 .. pos; OBSERVE_NEVER where a row does not see a
  * token. */

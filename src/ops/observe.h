@@ -21,7 +21,7 @@ struct op_rows {
 struct op_seen {
     const struct page_geom *geom; /* the same for all lanes */
     struct page_frames frames;    /* `of` is not looked at */
-    const uint32_t *page;         /* [pos / PAGE_TOK] frames */
+    const uint32_t *page;         /* [pos / PAGE_TOK] frames; PAGE_NONE: no row sees the page */
     const uint8_t *own;
 };
 

@@ -76,6 +76,12 @@ static void key_of(float key[DIM], uint32_t lane, uint32_t tok)
     memcpy(key, k + (size_t)(tok % PAGE_TOK) * DIM, DIM * sizeof *key);
 }
 
+static bool is_gone(uint32_t lane, uint32_t tok)
+{
+    const uint32_t page = tok / PAGE_TOK;
+    return page < p.pos[lane] / PAGE_TOK && p.page[lane][page] == PAGE_NONE;
+}
+
 static double score_of(const float *q, const float *key)
 {
     double sum = 0;
@@ -89,12 +95,16 @@ static void plain_sums(double *sum, double *slash, uint32_t lane)
     static float key[N_TOK][DIM];
     static double e[N_TOK];
     const uint32_t n = p.pos[lane] + 1;
-    for (uint32_t t = 0; t < n; t++) key_of(key[t], lane, t), sum[t] = slash[t] = 0;
+    for (uint32_t t = 0; t < n; t++) {
+        if (!is_gone(lane, t)) key_of(key[t], lane, t);
+        sum[t] = slash[t] = 0;
+    }
     for (uint32_t row = p.row0[lane]; row < n; row++) {
         const float *q = row == p.pos[lane] ? p.q[lane] : p.past[lane][row % N_SLOT];
         for (uint32_t g = 0; g < GROUP; g++, q += DIM) {
             double all = 0;
-            for (uint32_t t = 0; t <= row; t++) all += e[t] = exp(score_of(q, key[t]));
+            for (uint32_t t = 0; t <= row; t++)
+                all += e[t] = is_gone(lane, t) ? 0 : exp(score_of(q, key[t]));
             for (uint32_t t = 0; t <= row; t++) {
                 sum[t] += e[t] / all;
                 slash[p.pos[lane] - (row - t)] += e[t] / all;
@@ -186,6 +196,8 @@ static void votes_are_those_of_plain_loops(void **state)
         p.softcap = i == 1 ? 3 : 0;
         check_sums(false);
         check_sums(true);
+        p.page[0][0] = p.page[0][7] = p.page[1][4] = PAGE_NONE; /* given back */
+        check_sums(false);
         mem_free(p.frames);
     }
 }

@@ -263,11 +263,11 @@ static void refuse(const sac_engine_params *p, sac_status status, const char *wo
 static void what_a_device_cannot_do_is_named(void **state)
 {
     (void)state;
-    const char *snapkv = "snapkv", *sparge = "sparge";
+    const char *expected = "expected", *sparge = "sparge";
     sac_engine_params p = params_of("cuda", SAC_KV_Q8);
-    p.decode = &snapkv;
+    p.decode = &expected;
     p.n_decode = 1;
-    refuse(&p, SAC_ERR_UNSUPPORTED, "the decode method 'snapkv' does not run on a GPU");
+    refuse(&p, SAC_ERR_UNSUPPORTED, "the decode method 'expected' does not run on a GPU");
     p = params_of("cuda", SAC_KV_Q8);
     p.prefill = &sparge;
     p.n_prefill = 1;
@@ -310,7 +310,7 @@ static void what_layers_in_part_cannot_do_is_named(void **state)
     p.n_prefill = 0;
     p.decode = &snapkv;
     p.n_decode = 1;
-    refuse(&p, SAC_ERR_UNSUPPORTED, "the decode method 'snapkv' does not run on a GPU");
+    refuse(&p, SAC_ERR_UNSUPPORTED, "the decode method 'snapkv' does not run with 1 of 2 layers");
     p = params_of("cpu", SAC_KV_Q8);
     p.n_device_layer = 1;
     refuse(&p, SAC_ERR_ARG, "1 layers of a GPU and no GPU");

@@ -3,23 +3,65 @@
  * read on the host, as many tokens and bytes, wherever a sequence has been before. */
 #include "device_bench.h"
 
-enum { DIM = 64, N_PROMPT = 69, N_CTX = 256 };
+enum { DIM = 64, N_CTX = 256, N_METHOD = 2 };
 
-static const char *const methods[] = {
-    "loopserve:budget=20,every=4,first=2",
-    "loopserve:budget=16,every=6,first=6,warm=lines,sink=0",
+/* Two methods at a time, and how many tokens their prompts have. */
+struct life {
+    const char *method[N_METHOD];
+    uint32_t n_prompt;
+    sac_kv_type type;
+    uint32_t min_ctx;
+    sac_model *const *of; /* NULL: `model` */
 };
-enum { N_METHOD = sizeof methods / sizeof methods[0] };
+
+static const struct life kept = {{"loopserve:budget=20,every=4,first=2",
+                                  "loopserve:budget=16,every=6,first=6,warm=lines,sink=0"},
+                                 69,
+                                 SAC_KV_F16,
+                                 1,
+                                 NULL};
+
+static sac_model *bad, *one_head;
+
+/* Methods that drop most of a prompt, and with it pages. */
+static const struct life dropped = {
+    {"snapkv:budget=14,window=8,kernel=3", "adakv:budget=14,window=4,pool=max,kernel=3"},
+    131,
+    SAC_KV_F16,
+    1,
+    NULL};
+
+enum { BAD_TOK = 2 };
+
+/* The key of one token in the last layer is infinite, in one of its heads. */
+static void spoil_key(void *user, const char *name, float *x, uint32_t n_out, uint32_t n_in)
+{
+    (void)user;
+    if (strcmp(name, "token_embd.weight") == 0)
+        for (uint32_t t = 0; t < n_out; t++) x[t * n_in] = t == BAD_TOK ? 8 : 0;
+    if (strstr(name, "attn_output.weight") || strstr(name, "ffn_down.weight"))
+        memset(x, 0, n_in * sizeof *x);
+    if (strcmp(name, "blk.1.attn_k.weight") == 0) x[0] = 1e5f;
+}
 
 static int open_models(void **state)
 {
     (void)state;
     setenv("SAC_CPU", "ref", 1);
-    return open_pair(CUDA_HOST, DIM);
+    bad = tiny_open(&(struct tiny){.seed = 3, .edit = spoil_key, .dim = DIM});
+    one_head = tiny_open(&(struct tiny){.seed = 4, .n_kv_head = 1, .dim = DIM});
+    return open_pair(CUDA_HOST, DIM) || !bad || !one_head;
+}
+
+static int free_models(void **state)
+{
+    sac_model_free(bad);
+    sac_model_free(one_head);
+    return free_pair(state);
 }
 
 /* `fast`: bytes of frames; 0: all pages have one. */
-static sac_engine *new_engine(const char *device, size_t fast)
+static sac_engine *new_engine(const struct life *life, const char *device, size_t fast)
 {
     sac_engine *e = NULL;
     sac_error err;
@@ -29,13 +71,13 @@ static sac_engine *new_engine(const char *device, size_t fast)
     p.n_seq_max = 2 * N_METHOD;
     p.n_batch = 64;
     p.n_threads = 1;
-    p.type_k = p.type_v = SAC_KV_F16;
+    p.type_k = p.type_v = life->type;
     p.device = device;
-    p.decode = methods;
+    p.decode = life->method;
     p.n_decode = N_METHOD;
-    p.sparse_min_ctx = 1;
+    p.sparse_min_ctx = life->min_ctx;
     if (fast) p.tier = &tier;
-    must(sac_engine_create(&e, model, &p, &err), &err);
+    must(sac_engine_create(&e, life->of ? *life->of : model, &p, &err), &err);
     return e;
 }
 
@@ -85,21 +127,22 @@ static sac_seq move(sac_engine *to, sac_engine *from, sac_seq seq)
 
 /* Two sequences of either method: an answer, a fork, a cut into what was chosen, a second turn, and
  * a way through a file. */
-static void live(sac_engine *e, sac_engine *other, struct heard *h)
+static void live(const struct life *life, sac_engine *e, sac_engine *other, struct heard *h)
 {
+    const uint32_t n_prompt = life->n_prompt;
     sac_error err;
     sac_seq seq[2 * N_METHOD];
     memset(h, 0, sizeof *h);
     for (uint32_t i = 0; i < N_METHOD; i++) {
         must(sac_seq_create(e, &seq[i], &err), &err);
         must(sac_seq_use_decode(e, seq[i], i, &err), &err);
-        read_text(e, seq[i], i, N_PROMPT, h);
+        read_text(e, seq[i], i, n_prompt, h);
     }
     answer(e, seq, N_METHOD, 7, h);
     for (uint32_t i = 0; i < N_METHOD; i++)
         must(sac_seq_fork(e, seq[i], &seq[N_METHOD + i], &err), &err);
     answer(e, seq + 1, 2 * N_METHOD - 1, 2, h);
-    must(sac_seq_truncate(e, seq[0], N_PROMPT + 3, &err), &err);
+    must(sac_seq_truncate(e, seq[0], n_prompt + 3, &err), &err);
     answer(e, seq, N_METHOD, 3, h);
     read_text(e, seq[2], 50, 20, h);
     answer(e, seq, 2 * N_METHOD, 3, h);
@@ -119,6 +162,7 @@ static void assert_counts(const sac_reads *want, const sac_reads *got)
     assert_int_equal(want->build_bytes_read, got->build_bytes_read);
     assert_int_equal(want->n_tok_read, got->n_tok_read);
     assert_int_equal(want->n_tok_chosen, got->n_tok_chosen);
+    assert_int_equal(want->n_page_dropped, got->n_page_dropped);
 }
 
 /* All rows, and most of them nearly the same. */
@@ -135,33 +179,111 @@ static void compare(const struct heard *want, const struct heard *got)
     assert_true(r->n_select > r->n_select_dense && r->n_tok_chosen > 0);
 }
 
-static size_t page_bytes(void)
-{
-    struct page_geom g = {
-        .n_layer = 2, .n_kv_head = 2, .head_dim = DIM, .type_k = SAC_KV_F16, .type_v = SAC_KV_F16};
-    page_geom_init(&g);
-    return g.bytes;
-}
-
 /* The device has few frames, so votes read keys where they lie. */
-static void a_life_reads_what_it_reads_on_the_host(void **state)
+static uint64_t check_life(const struct life *life)
 {
-    (void)state;
     static struct heard want, got;
-    sac_engine *cpu = new_engine("cpu", 0), *other = new_engine("cpu", 0);
-    sac_engine *cuda = new_engine("cuda", 30 * page_bytes());
-    live(cpu, other, &want);
-    live(cuda, other, &got);
+    sac_engine *cpu = new_engine(life, "cpu", 0), *other = new_engine(life, "cpu", 0);
+    const struct page_geom *g = &cpu->pool.geom;
+    sac_engine *cuda = new_engine(life, "cuda", 15 * g->n_layer * g->bytes);
+    live(life, cpu, other, &want);
+    live(life, cuda, other, &got);
     compare(&want, &got);
+    assert_int_equal(cpu->pool.n_free, cuda->pool.n_free);
     sac_engine_free(cpu);
     sac_engine_free(cuda);
     sac_engine_free(other);
+    return want.reads[want.n - 1].n_page_dropped;
+}
+
+static void a_life_reads_what_it_reads_on_the_host(void **state)
+{
+    (void)state;
+    assert_int_equal(check_life(&kept), 0);
+}
+
+static void what_is_dropped_is_what_the_host_drops(void **state)
+{
+    (void)state;
+    assert_true(check_life(&dropped) > 0);
+}
+
+/* ---- Short lives ---- */
+
+enum turn { TURN_NONE, TURN_CUT, TURN_BAD };
+
+/* Prompts and rows that drop most of them; then a cut to before the context that methods choose in,
+ * or a second prompt whose vote fails in one head. */
+static sac_reads live_on(const struct life *life, const char *device, enum turn turn,
+                         struct heard *h)
+{
+    const int32_t bad_tok = BAD_TOK;
+    sac_error err;
+    sac_engine *e = new_engine(life, device, 0);
+    sac_seq seq[N_METHOD];
+    memset(h, 0, sizeof *h);
+    for (uint32_t i = 0; i < N_METHOD; i++) {
+        must(sac_seq_create(e, &seq[i], &err), &err);
+        must(sac_seq_use_decode(e, seq[i], i, &err), &err);
+        read_text(e, seq[i], 0, life->n_prompt, h);
+    }
+    answer(e, seq, N_METHOD, 2, h);
+    for (uint32_t i = 0; i < N_METHOD; i++) {
+        assert_true(e->seqs[seq[i]].has_gaps);
+        if (turn == TURN_CUT) must(sac_seq_truncate(e, seq[i], 96, &err), &err);
+        if (turn == TURN_BAD) append(e, seq[i], &bad_tok, 1, SAC_ROW_PROMPT);
+    }
+    answer(e, seq, N_METHOD, 2, h);
+    const sac_reads reads = e->stats.reads;
+    assert_int_equal(reads.n_select_nan, turn == TURN_BAD ? 2 * N_METHOD : 0);
+    sac_engine_free(e);
+    return reads;
+}
+
+static void check_short(const struct life *life, enum turn turn)
+{
+    static struct heard want, got;
+    const sac_reads reads = live_on(life, "cpu", turn, &want);
+    const sac_reads away = live_on(life, "cuda", turn, &got);
+    assert_memory_equal(&reads, &away, sizeof reads);
+    for (uint32_t k = 0; k < want.n && turn != TURN_BAD; k++)
+        assert_true(divergence(want.logits[k], got.logits[k]) < 1e-3);
+}
+
+static void windows_and_heads_are_the_models(void **state)
+{
+    (void)state;
+    const struct life wide = {
+        {"snapkv:budget=6%,window=5", "adakv:budget=9,window=4"}, 131, SAC_KV_F16, 1, &windowed};
+    const struct life one = {
+        {"pyramidkv:budget=14,window=40,beta=2", "chunkkv:budget=16,window=6,chunk=8"},
+        101,
+        SAC_KV_Q8,
+        1,
+        &one_head};
+    check_short(&wide, TURN_NONE);
+    check_short(&one, TURN_NONE);
+}
+
+/* Where a lane reads everything, that is what has not been dropped. */
+static void all_is_what_is_left(void **state)
+{
+    (void)state;
+    const struct life late = {
+        {"snapkv:budget=14,window=8", "snapkv:budget=9"}, 131, SAC_KV_F16, 120, NULL};
+    const struct life spoilt = {
+        {"snapkv:budget=14,window=8", "adakv:budget=14,window=8"}, 131, SAC_KV_F16, 1, &bad};
+    check_short(&late, TURN_CUT);
+    check_short(&spoilt, TURN_BAD);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_life_reads_what_it_reads_on_the_host),
+        cmocka_unit_test(what_is_dropped_is_what_the_host_drops),
+        cmocka_unit_test(windows_and_heads_are_the_models),
+        cmocka_unit_test(all_is_what_is_left),
     };
-    return cmocka_run_group_tests(tests, open_models, free_pair);
+    return cmocka_run_group_tests(tests, open_models, free_models);
 }

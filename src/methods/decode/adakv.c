@@ -60,6 +60,7 @@ static const struct method_decode hooks = {
     COMPRESS_HOOKS,
     .family = &policy,
     .past_rows = compress_past_rows,
+    .away = &compress_away,
 };
 
 static const sac_method_deviation deviations[] = {

@@ -260,7 +260,7 @@ static struct kept want_kept(const struct method_lane *l)
     const uint32_t row0 = pick_max(l->past.begin, n > every ? n - every : 0);
     const uint32_t sink = pick_min(set->sink, row0);
     const uint32_t n_most = by_lines(l) ? 2 * row0 : row0 - sink;
-    return (struct kept){away_parts(l).mask, row0, sink, pick_min(budget, n_most)};
+    return (struct kept){away_parts(l).mask, row0, n, sink, pick_min(budget, n_most)};
 }
 
 static struct kept_made made_kept(const struct method_lane *l)

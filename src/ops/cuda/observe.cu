@@ -18,6 +18,12 @@ static __device__ inline uint32_t page_count(const struct op_lane_observe &op)
     return op.rows.pos / PAGE_TOK;
 }
 
+/* Whether the page has been given back: no row sees it. */
+static __device__ inline bool is_gone(const struct op_lane_observe &op, uint32_t page_i)
+{
+    return page_i < page_count(op) && op.keys.page[page_i] == PAGE_NONE;
+}
+
 /* Keys of a page, or of the own one, in shared memory: key [PAGE_TOK][d + 1]. */
 static __device__ void load_keys(float *key, const struct op_lane_observe &op,
                                  const struct page_geom &g, uint32_t page_i)
@@ -95,10 +101,11 @@ static __global__ void __launch_bounds__(THREADS)
     const uint32_t page_i = blockIdx.x, n_pair = op.n_row * op.rows.group;
     float *key = (float *)kernel_shared();
     if (page_i > page_count(op)) return;
-    load_keys(key, op, geom, page_i);
+    const bool gone = is_gone(op, page_i);
+    if (!gone) load_keys(key, op, geom, page_i);
     for (uint32_t first = threadIdx.x / 32 * PAIRS; first < n_pair; first += WARPS * PAIRS) {
         float x[PAIRS];
-        const uint32_t seen = pair_scores(x, key, op, geom.head_dim, page_i, first);
+        const uint32_t seen = gone ? 0 : pair_scores(x, key, op, geom.head_dim, page_i, first);
 #pragma unroll
         for (uint32_t i = 0; i < PAIRS; i++) {
             const struct exp_sum top =
@@ -134,8 +141,9 @@ static __global__ void __launch_bounds__(THREADS)
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float *key = (float *)kernel_shared(), sum = 0;
     if (page_i > page_count(op)) return;
-    load_keys(key, op, geom, page_i);
-    for (uint32_t first = warp * PAIRS; first < n_pair; first += WARPS * PAIRS) {
+    const bool gone = is_gone(op, page_i);
+    if (!gone) load_keys(key, op, geom, page_i);
+    for (uint32_t first = warp * PAIRS; first < n_pair && !gone; first += WARPS * PAIRS) {
         float x[PAIRS];
         const uint32_t seen = pair_scores(x, key, op, geom.head_dim, page_i, first);
 #pragma unroll
@@ -160,6 +168,7 @@ static __device__ float row_shares(const struct op_lane_observe &op, const struc
                                    uint32_t row, uint32_t tok)
 {
     const bool own = tok / PAGE_TOK == page_count(op);
+    if (is_gone(op, tok / PAGE_TOK)) return 0;
     struct page_geom of = g; /* an own page is rows of 16 bits */
     if (own) of.k = 0;
     if (own && g.type_k == SAC_KV_Q8) of.type_k = SAC_KV_F16;
