@@ -390,7 +390,8 @@ int app_docs(int argc, char **argv)
         .usage = "add FILE... | list | show NAME... | verify [NAME]... | remove NAME... | gc",
         .summary = "Keeps documents that a model has read: each is computed once, alone, and any "
                    "prompt that names it goes on from there. 'add' computes, 'verify' reads all "
-                   "bytes, 'gc' removes what has expired or what nothing refers to.",
+                   "bytes, 'gc' removes what has expired or what nothing refers to. Only "
+                   "'add' loads the model: options of the model mean nothing to the others.",
         .group = groups,
         .n_group = sizeof groups / sizeof groups[0],
         .operand = operand,

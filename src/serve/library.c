@@ -45,6 +45,22 @@ static sac_status turn_to(struct library *l, uint64_t key, sac_error *err)
     return sac_docs_use_salt(l->docs, key ? salt : NULL, err);
 }
 
+/* ---- Errors ---- */
+
+/* A fault of the server's own files: they are named in its log alone. */
+static sac_status own_fault(const struct library *l, const char *what, sac_error *err)
+{
+    journal_say(l->options.journal, "documents: %s", err->msg);
+    return error_set(err, SAC_ERR_IO, "%s: the server's log says why", what);
+}
+
+static sac_status check_files(const struct library *l, sac_status status, sac_error *err)
+{
+    return status == SAC_ERR_IO || status == SAC_ERR_FORMAT
+               ? own_fault(l, "the store of documents failed", err)
+               : status;
+}
+
 /* ---- Adding, listing, removing ---- */
 
 static cJSON *doc_json(const sac_doc *d)
@@ -95,20 +111,23 @@ static sac_status add(struct library *l, const struct ask_document *d, struct li
 static sac_status find(struct library *l, const char *name, sac_doc *out, sac_error *err)
 {
     const sac_engine_params params = sac_engine_get_params(l->engine);
-    return sac_doc_find(l->docs, l->options.model, &params, name, out, err);
+    const sac_status status = sac_doc_find(l->docs, l->options.model, &params, name, out, err);
+    if (status != SAC_ERR_NOT_FOUND) return status;
+    return error_set(err, status, "there is no document '%.200s', or its time is over", name);
 }
 
 static sac_status list(struct library *l, struct strbuf *out, sac_error *err)
 {
     sac_doc *doc;
     size_t n;
+    sac_error gone;
     TRY(sac_doc_list(l->docs, &doc, &n, err));
     cJSON *o = cJSON_CreateObject(), *data;
     cJSON_AddStringToObject(o, "object", "list");
     data = cJSON_AddArrayToObject(o, "data");
     for (size_t i = 0; i < n; i++) {
         sac_doc own;
-        if (find(l, doc[i].name, &own, NULL) == SAC_OK && strcmp(own.id, doc[i].id) == 0)
+        if (find(l, doc[i].name, &own, &gone) == SAC_OK && strcmp(own.id, doc[i].id) == 0)
             cJSON_AddItemToArray(data, doc_json(&doc[i]));
     }
     sac_free(doc);
@@ -141,7 +160,7 @@ sac_status library_work(struct library *l, const struct ask *ask, uint64_t key,
                                                           : take_out(l, ask, out, err);
     json_leave();
     json_pool_deinit(&json);
-    return status;
+    return check_files(l, status, err);
 }
 
 /* ---- Joining ---- */
@@ -166,13 +185,28 @@ struct loaded {
     uint32_t n;
 };
 
+/* A document that is in the index: what its file lacks is no fault of the request. */
+static sac_status load(struct library *l, const char *name, struct loaded *out, sac_error *err)
+{
+    char what[256];
+    sac_doc *doc = &out->doc[out->n];
+    TRY(check_files(l, find(l, name, doc, err), err));
+    const sac_status status = sac_doc_load(l->docs, l->engine, name, &out->seq[out->n], doc, err);
+    if (status == SAC_OK || status == SAC_ERR_CANCELLED) return status;
+    if (status == SAC_ERR_CONTEXT || status == SAC_ERR_MEMORY || status == SAC_ERR_BUSY)
+        return error_set(err, status, "document '%.200s' of %u tokens finds no room", name,
+                         doc->n_tok);
+    snprintf(what, sizeof what, "document '%.200s' cannot be read", name);
+    return own_fault(l, what, err);
+}
+
 /* `out->n` documents were loaded, whatever the result. */
 static sac_status load_all(struct library *l, const struct ask *ask, struct loaded *out,
                            sac_error *err)
 {
     while (out->n < ask->n_doc) {
         const uint32_t i = out->n;
-        TRY(sac_doc_load(l->docs, l->engine, ask->doc_name[i], &out->seq[i], &out->doc[i], err));
+        TRY(load(l, ask->doc_name[i], out, err));
         out->n++;
         TRY(check_head(l, ask, out->seq[i], &out->doc[i], err));
     }
@@ -280,7 +314,7 @@ sac_status library_join(struct library *l, const struct ask *ask, uint64_t key,
                          "joined: recompute is exact");
     sac_status status = turn_to(l, key, err);
     if (status == SAC_OK) status = load_all(l, ask, &loaded, err);
-    if (status == SAC_OK) status = compose(l, ask, &loaded, wait, out, err);
+    if (status == SAC_OK) status = check_files(l, compose(l, ask, &loaded, wait, out, err), err);
     for (uint32_t i = 0; i < loaded.n; i++) sac_seq_remove(l->engine, loaded.seq[i]);
     return status;
 }

@@ -4,17 +4,19 @@
 #define SAC_SERVE_LIBRARY_H
 
 #include "serve/ask.h"
+#include "serve/journal.h"
 
 struct library;
 
 struct library_options {
     const sac_model *model;
+    struct journal *journal; /* hears which file of the store fails; clients hear of no path */
     const char *dir;
     const char *context; /* how several are joined where a request says nothing; NULL: it must */
     uint64_t bytes_max;  /* of all files; those unused for the longest time go. 0: any number */
 };
 
-/* Borrows the engine and the options' texts. */
+/* Borrows the engine and what the options point to. */
 sac_status library_open(struct library **out, sac_engine *engine,
                         const struct library_options *options, sac_error *err);
 void library_close(struct library *l);

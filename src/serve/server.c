@@ -267,6 +267,7 @@ static void open_cache(struct server *s, sac_engine *engine)
 sac_status server_run(struct server *s, const sac_model *model, sac_engine *engine, sac_error *err)
 {
     const struct library_options library = {.model = model,
+                                            .journal = s->context.journal,
                                             .dir = s->context.config->store,
                                             .context = s->context.config->context,
                                             .bytes_max = s->context.config->store_bytes};

@@ -51,6 +51,14 @@ class Docs(unittest.TestCase):
         self.assertFalse(file.exists())
         self.assertIn("no documents", self.docs("list").stdout)
 
+    def test_options_of_the_model_mean_nothing_where_none_is_loaded(self):
+        self.add(self.file)
+        for action in (["list"], ["show", "archive.txt"], ["verify"], ["gc"]):
+            told = self.docs(*action)
+            for option in (["-ngl", "5"], ["-ngl", "0", "--device", "cuda"], ["-m", "/none"], ["-c", "512"]):
+                done = self.docs(*action, *option)
+                self.assertEqual((done.stdout, done.stderr), (told.stdout, told.stderr), (action, option))
+
     def test_documents_are_joined_and_asked(self):
         other = self.root / "towns.txt"
         other.write_text("Velmora lies by the sea, and Quern in the hills. " * 9)

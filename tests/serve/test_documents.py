@@ -71,6 +71,28 @@ class Documents(unittest.TestCase):
             status, _, error = server.request(method, path, body, **key("a"))
             self.assertEqual((status, error["error"]["type"]), (404, "not_found_error"), error)
 
+    def test_lost_files_are_the_servers_fault_and_no_path_is_told(self):
+        doc = add("hurt.txt", TEXT)
+        file = pathlib.Path(folder) / (doc["id"] + ".doc")
+        whole = file.read_bytes()
+        for spoil, log in ((lambda: file.write_bytes(whole[:-100]), "is damaged|cut short"),
+                           (lambda: file.write_bytes(whole[:9000] + bytes(64) + whole[9064:]), "is damaged"),
+                           (file.unlink, "No such file")):
+            spoil()
+            for stream in (False, True):
+                status, _, told = server.post("/v1/chat/completions",
+                                              chat("Hi", documents=["hurt.txt"], stream=stream), **key("a"))
+                self.assertEqual((status, told["error"]["type"], told["error"]["message"]),
+                                 (500, "server_error", "document 'hurt.txt' cannot be read: the server's log says why"))
+            self.assertRegex(server.text(), f"documents: document 'hurt.txt': .*{doc['id']}.*({log})")
+        file.write_bytes(whole)
+        self.assertTrue(ask(["hurt.txt"])["choices"])
+        for method, path, body in (("DELETE", "/v1/documents/none", None),
+                                   ("POST", "/v1/chat/completions", chat("Hi", documents=["none"]))):
+            status, _, told = server.request(method, path, body, **key("a"))
+            self.assertEqual((status, told["error"]["message"]), (404, "there is no document 'none', or its time is over"))
+        self.assertEqual(server.request("DELETE", "/v1/documents/hurt.txt", **key("a"))[0], 200)
+
     def test_methods_that_learn_from_prompts(self):
         add("learnt", TEXT)
         where = ("-m", cli.model_path(), "--store", folder + "-cli")

@@ -1,0 +1,132 @@
+/* test_library.c: what a client hears when the server's own files fail: the document by its name,
+ * never where it is kept. */
+#include "base/mem.h"
+#include "must.h"
+#include "serve/library.h"
+#include "tiny_model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#include "store_dir.h"
+
+enum { N_TEXT = 100, N_HEAD = 10 };
+
+struct bench {
+    sac_model *model;
+    sac_engine *engine;
+    struct journal *journal;
+    struct library *library;
+};
+
+static void open_library(struct bench *b)
+{
+    sac_error err;
+    sac_engine_params p = sac_engine_params_default();
+    p.n_ctx = 256;
+    p.n_seq_max = 2;
+    p.n_threads = 1;
+    p.compose = true;
+    make_dir();
+    b->model = tiny_open(&(struct tiny){.seed = 1});
+    must(sac_engine_create(&b->engine, b->model, &p, &err), &err);
+    must(journal_create(&b->journal, &(struct journal_options){.quiet = true}, &err), &err);
+    const struct library_options options = {.model = b->model, .journal = b->journal, .dir = dir};
+    must(library_open(&b->library, b->engine, &options, &err), &err);
+}
+
+static void close_library(struct bench *b)
+{
+    library_close(b->library);
+    journal_destroy(b->journal);
+    sac_engine_free(b->engine);
+    sac_model_free(b->model);
+    remove_dir();
+}
+
+static sac_status work(struct bench *b, enum ask_work what, const char *name, sac_error *err)
+{
+    int32_t tok[N_TEXT], head[N_HEAD] = {0};
+    char called[16];
+    struct strbuf out = {0};
+    for (int i = 0; i < N_TEXT; i++) tok[i] = i % TINY_VOCAB;
+    snprintf(called, sizeof called, "%s", name);
+    const struct ask ask = {
+        .work = what,
+        .document = {.name = called, .head = head, .n_head = N_HEAD, .tok = tok, .n_tok = N_TEXT}};
+    const sac_status status =
+        library_work(b->library, &ask, 0, (struct library_wait){0}, &out, err);
+    strbuf_deinit(&out);
+    return status;
+}
+
+static sac_status join(struct bench *b, const char *name, sac_error *err)
+{
+    char called[16];
+    struct library_joined joined;
+    snprintf(called, sizeof called, "%s", name);
+    const struct ask ask = {.doc_name = {called}, .n_doc = 1};
+    return library_join(b->library, &ask, 0, (struct library_wait){0}, &joined, err);
+}
+
+static void expect(sac_status got, sac_status wanted, const sac_error *err, const char *name)
+{
+    if (got != wanted || !strstr(err->msg, name) || strstr(err->msg, dir))
+        fail_msg("%s: %s", sac_status_name(got), err->msg);
+}
+
+static void lose(const char *path)
+{
+    assert_int_equal(unlink(path), 0);
+}
+
+static void a_spoilt_document_is_told_by_its_name(void **state)
+{
+    struct bench b;
+    sac_error err;
+    (void)state;
+    open_library(&b);
+    must(work(&b, ASK_DOC_ADD, "letter", &err), &err);
+    change_documents(flip_bit);
+    expect(join(&b, "letter", &err), SAC_ERR_IO, &err, "'letter'");
+    change_documents(lose);
+    expect(join(&b, "letter", &err), SAC_ERR_IO, &err, "'letter'");
+    close_library(&b);
+}
+
+static void no_document_is_told_by_its_name(void **state)
+{
+    struct bench b;
+    sac_error err;
+    (void)state;
+    open_library(&b);
+    expect(join(&b, "none", &err), SAC_ERR_NOT_FOUND, &err, "'none'");
+    expect(work(&b, ASK_DOC_REMOVE, "none", &err), SAC_ERR_NOT_FOUND, &err, "'none'");
+    close_library(&b);
+}
+
+/* The folder is gone, so nothing can be written into it. */
+static void a_store_that_fails_is_told_without_its_place(void **state)
+{
+    struct bench b;
+    sac_error err;
+    (void)state;
+    open_library(&b);
+    remove_dir();
+    expect(work(&b, ASK_DOC_ADD, "letter", &err), SAC_ERR_IO, &err, "store of documents");
+    assert_int_equal(mkdir(dir, 0700), 0);
+    close_library(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_spoilt_document_is_told_by_its_name),
+        cmocka_unit_test(no_document_is_told_by_its_name),
+        cmocka_unit_test(a_store_that_fails_is_told_without_its_place),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
