@@ -43,7 +43,7 @@ static int compare_ranges(const void *a, const void *b)
 static void join(struct charset *set)
 {
     size_t n = 0;
-    qsort(set->range, set->n, sizeof *set->range, compare_ranges);
+    if (set->n > 0) qsort(set->range, set->n, sizeof *set->range, compare_ranges);
     for (size_t i = 0; i < set->n; i++) {
         const struct charset_range r = set->range[i];
         if (n > 0 && r.lo <= set->range[n - 1].hi + 1) {
@@ -73,7 +73,7 @@ static void complement(struct charset *set)
 void charset_normalise(struct charset *set)
 {
     /* A set is without surrogates when its complement has them. */
-    if (set->n > 0) join(set);
+    join(set);
     complement(set);
     charset_add(set, SURROGATE_LO, SURROGATE_HI);
     join(set);

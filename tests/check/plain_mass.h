@@ -20,7 +20,8 @@ static inline void plain_keys(float *key, const struct page_geom *g, const uint8
     }
     for (uint32_t i = 0; i < PAGE_TOK * d; i++) {
         const uint32_t t = i / d, c = i % d;
-        const uint32_t code = page[g->k_hi2 + t * d / 4 + c % (d / 4)] >> 2 * (c / (d / 4)) & 3u;
+        const uint32_t four = page[g->k_hi2 + t * d / 4 + c % (d / 4)],
+                       code = four >> 2 * (c / (d / 4)) & 3u;
         key[i] = f16_to_f32(min[c]) + f16_to_f32(step[c]) * (64.0f * (float)code + 31.5f);
     }
 }
