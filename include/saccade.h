@@ -785,7 +785,7 @@ typedef struct sac_method_info {
      * among them (sac_request.n_decode_row 1); a context method chooses by the question. */
     bool needs_question;
     bool any_chunk;   /* a prefill method: prompts may be cut at any multiple of 256 rows */
-    bool any_backend; /* it runs on any backend; else it chooses by code of the CPU */
+    bool any_backend; /* it runs on any backend; else by code of the CPU, its own or its decode's */
 } sac_method_info;
 
 /* The i-th method, built in or, behind those, registered; false behind the last. */

@@ -232,7 +232,7 @@ void chooser_jump(sac_engine *e, uint32_t seq_i)
 
 sac_status chooser_meets_documents(const sac_engine *e, const struct method *m, sac_error *err)
 {
-    if (!m->decode || !place_has_device(e)) return SAC_OK;
+    if (method_reads_joined_away(m) || !place_has_device(e)) return SAC_OK;
     return error_set(err, SAC_ERR_UNSUPPORTED,
                      "decode method %s does not choose among joined documents on a GPU: use full, "
                      "or --device cpu",

@@ -64,13 +64,21 @@ static bool asks(const struct method *m)
            hooks->question(spec.param) != CONTEXT_QUESTION_NONE;
 }
 
-/* Without hooks nothing is chosen. Context methods choose rows on the host. */
+bool method_reads_joined_away(const struct method *m)
+{
+    return !m->decode;
+}
+
+/* Without hooks nothing is chosen. Context methods choose rows on the host, of documents that lie
+ * anywhere. */
 bool method_on_any_backend(const struct method *m)
 {
     const struct method_decode *d = m->decode;
     const struct method_prefill *p = m->prefill;
+    if (m->context && m->context->decode)
+        return method_reads_joined_away(method_find("decode", m->context->decode));
     if (p) return p->by_place || ((p->sample || p->blocks) && (!p->seal || p->note));
-    return !m->context && (!d || ((d->choose || d->away) && (!d->seal || d->note)));
+    return !d || ((d->choose || d->away) && (!d->seal || d->note));
 }
 
 bool sac_method_at(size_t i, sac_method_info *out)

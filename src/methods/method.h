@@ -384,7 +384,11 @@ const struct method *method_at(size_t i);
 /* NULL: there is no such method. */
 const struct method *method_find(const char *kind, const char *name);
 
-/* It notes and chooses by operations of any backend; else by code of the host. */
+/* Of a decode method: rows of joined documents read by it where a device attends. Those that choose
+ * do not. */
+bool method_reads_joined_away(const struct method *m);
+/* It notes and chooses by operations of any backend; else by code of the host. Of a context method:
+ * what it joins can be read there, by the decode method that it needs. */
 bool method_on_any_backend(const struct method *m);
 /* What a hook that measures says, in whole cache lines; 0 without a hook. */
 size_t method_hook_bytes(size_t (*hook)(const struct method_shape *, const void *),

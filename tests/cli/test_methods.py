@@ -30,7 +30,8 @@ class Methods(unittest.TestCase):
         self.assertIn(("prefill", "dense"), [(r["kind"], r["name"]) for r in rows])
         self.assertIn(("decode", "full"), [(r["kind"], r["name"]) for r in rows])
         self.assertIn(("auto", "any"), [(r["name"], r["runs_on"]) for r in rows if r["kind"] == "decode"])
-        self.assertIn(("lfps", "cpu"), [(r["name"], r["runs_on"]) for r in rows])
+        self.assertIn(("raas", "cpu"), [(r["name"], r["runs_on"]) for r in rows])
+        self.assertEqual(["infllm"], [r["name"] for r in rows if (r["kind"], r["runs_on"]) == ("context", "cpu")])
 
     def test_one_method_is_explained(self):
         text = saccade("methods", "streaming").stdout

@@ -278,6 +278,29 @@ static void decode_methods_are_refused_by_name(void **state)
     sac_engine_free(b.e);
 }
 
+/* What is said of context methods is what comes of them. */
+static void composers_run_where_they_say(void **state)
+{
+    (void)state;
+    setenv("SACCADE_CUDA", FAKE_CUDA, 1);
+    const struct bench b = open_bench(&(struct setting){.device = "cuda"}, false);
+    uint32_t n_refused = 0;
+    sac_method_info m;
+    for (size_t i = 0; sac_method_at(i, &m); i++) {
+        sac_seq seq;
+        sac_error err;
+        if (strcmp(m.kind, "context") != 0) continue;
+        const sac_status status = try_compose(&b, m.name, &seq, &err);
+        if ((status == SAC_OK) != m.any_backend) fail_msg("%s: status %d", m.name, (int)status);
+        if (status == SAC_OK)
+            sac_seq_remove(b.e, seq);
+        else
+            n_refused++;
+    }
+    assert_int_equal(n_refused, 1);
+    sac_engine_free(b.e);
+}
+
 /* Documents cannot be joined where a device has a part of the layers, but a joined sequence can
  * come there as bytes. */
 static void joined_bytes_go_on_in_part(void **state)
@@ -366,6 +389,7 @@ int main(void)
         cmocka_unit_test(pages_are_copied_many_at_a_time),
         cmocka_unit_test(a_failure_ends_the_joining),
         cmocka_unit_test(decode_methods_are_refused_by_name),
+        cmocka_unit_test(composers_run_where_they_say),
         cmocka_unit_test(joined_bytes_go_on_in_part),
         cmocka_unit_test(joined_bytes_are_refused_by_name),
         cmocka_unit_test(kernels_answer_as_the_cpu_does),
