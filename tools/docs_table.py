@@ -2,7 +2,7 @@
 """Answers of `saccade eval docs` as Markdown, a table for each setting: model, task, number of documents.
 
 Reads one or more docs.jsonl, and takes the questions that every method of the setting has answered. Scores are
-told by the place of the evidence; what a method loses to the yardstick is paired, question by question, with a 95 %
+told by the place of the evidence, KL as mean and median; what a method loses to the yardstick is paired, question by question, with a 95 %
 interval (bootstrap); its time is told as a share of the yardstick's, too.
 
   tools/docs_table.py out/*/docs.jsonl
@@ -64,12 +64,12 @@ def print_table(setting, questions, yardstick, rng):
     if not common:
         return
     exact = [by_method[yardstick] for by_method in common]
-    print(f"| method | score, % ({', '.join(PLACES)}) | less `{yardstick}` (95 %) | KL | kept, % | computed again, % "
-          f"| first token, ms | share of `{yardstick}` |\n|---|---|---|--:|--:|--:|--:|--:|")
+    print(f"| method | score, % ({', '.join(PLACES)}) | less `{yardstick}` (95 %) | KL, mean | median | kept, % | computed again, % "
+          f"| first token, ms | share of `{yardstick}` |\n|---|---|---|--:|--:|--:|--:|--:|--:|")
     for method in methods:
         rows = [by_method[method] for by_method in common]
         print(f"| `{method}` | {score(rows)} | {'' if method == yardstick else loss(rows, exact, rng)} | "
-              f"{mean(rows, 'kl'):.3f} | {100 * mean(rows, 'resident_share'):.1f} | "
+              f"{mean(rows, 'kl'):.3f} | {statistics.median(row['kl'] for row in rows):.3f} | {100 * mean(rows, 'resident_share'):.1f} | "
               f"{100 * mean(rows, 'recomputed_share'):.1f} | {mean(rows, 'ttft_ms'):,.0f} | "
               f"{100 * mean(rows, 'ttft_ms') / mean(exact, 'ttft_ms'):.1f} % |")
     print()

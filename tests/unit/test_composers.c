@@ -1,6 +1,8 @@
 /* test_composers.c: what single composers say of themselves: where prompt caches put documents,
  * what a question is computed over; and any of them at their limits. */
 #include "compose_bench.h"
+#include "methods/context.h"
+#include "methods/spec.h"
 
 static const struct setting whole = {0}, infllm = {.decode = "infllm:budget=100%"};
 
@@ -224,6 +226,61 @@ static void limits_are_no_matter(void **state)
     sac_engine_free(b.e);
 }
 
+/* ---- What is computed again ---- */
+
+enum { READ_PAGES = 4, READ_TOK = READ_PAGES * PAGE_TOK, READ_DOC = 2 * PAGE_TOK };
+
+/* The tokens of the second of two documents that auto computes again where the question reads of it
+ * so much, a bit each. */
+static uint64_t chosen_of(const char *text, const float *read)
+{
+    static float mass[2][READ_TOK], spare[2 * READ_TOK];
+    uint32_t done[READ_PAGES] = {0}, refresh[2 * READ_PAGES] = {0};
+    bool resident[2 * READ_PAGES];
+    const struct context_doc doc[] = {{0, READ_PAGES / 2}, {READ_PAGES / 2, READ_PAGES}};
+    struct spec spec;
+    sac_error err;
+    memcpy(mass[0] + READ_DOC, read, READ_DOC * sizeof *read);
+    mass[0][READ_DOC - 1] = 100; /* the end of the first one */
+    must(spec_parse(&spec, "context", text, &err), &err);
+    const struct context_view view = {.param = spec.param,
+                                      .n_layer = 2,
+                                      .n_page = READ_PAGES,
+                                      .n_doc = 2,
+                                      .doc = doc,
+                                      .mass = mass[0],
+                                      .done = done};
+    struct context_plan plan = {refresh, resident, spare};
+    spec.method->context->plan(&view, &plan);
+    assert_memory_equal(refresh, refresh + READ_PAGES, sizeof refresh / 2);
+    assert_true(refresh[0] == 0 && refresh[1] == 0);
+    return refresh[2] | (uint64_t)refresh[3] << 32;
+}
+
+static uint64_t bits(uint32_t first, uint32_t n)
+{
+    return (((uint64_t)1 << n) - 1) << first;
+}
+
+/* What stands beside a token that is read much goes before another that is read little; nothing of
+ * it crosses from document to document. */
+static void neighbours_of_what_is_read_are_chosen(void **state)
+{
+    (void)state;
+    float read[READ_DOC] = {0};
+    read[20] = 9;
+    read[40] = 4;
+    read[50] = 3;
+    /* 3 of 128 tokens, 5 of them */
+    assert_int_equal(chosen_of("auto:most=0.024,layers=1,reach=0", read),
+                     bits(20, 1) | bits(40, 1) | bits(50, 1));
+    assert_int_equal(chosen_of("auto:most=0.024,layers=1,reach=1", read), bits(19, 3));
+    assert_int_equal(chosen_of("auto:most=0.04,layers=1,reach=1", read),
+                     bits(19, 3) | bits(40, 1) | bits(50, 1));
+    /* The halves, three quarters and quarters of four tokens: 6.75, 4.5, 2.25. */
+    assert_int_equal(chosen_of("auto:most=0.04,layers=1,reach=3", read), bits(18, 5));
+}
+
 static void refuse(const struct bench *b, const char *method, size_t n_question, const char *words)
 {
     const int32_t token = 1;
@@ -271,6 +328,7 @@ int main(void)
         cmocka_unit_test(retrieval_reads_what_it_is_told_to),
         cmocka_unit_test(company_changes_nothing),
         cmocka_unit_test(limits_are_no_matter),
+        cmocka_unit_test(neighbours_of_what_is_read_are_chosen),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, bench_open_model, bench_free_model);

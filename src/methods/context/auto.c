@@ -17,6 +17,8 @@
     P(SHARE, mass, "1", "share of what the question reads that is computed again")                 \
     P(SHARE, most, "0.07", "share of the documents' tokens that is computed again at most")        \
     P(SHARE, layers, "0.85", "share of the layers, the first ones, in which they are")             \
+    P(TOKENS, reach, "1", 0, 1024,                                                                 \
+      "tokens to either side that count in part what a token counts; 0: none")                     \
     P(COUNT, rounds, "1", 1, 8,                                                                    \
       "how often the question reads and chooses; later ones read what is computed again")
 METHOD_PARAMS(auto, PARAMS)
@@ -25,6 +27,22 @@ static void auto_reads(const struct context_view *v, uint32_t *first, uint32_t *
 {
     *first = context_layer_at(v, CONTEXT_READ_FROM);
     *end = context_layer_at(v, CONTEXT_READ_TO);
+}
+
+/* What a token says follows from those beside it, so they are worth computing again with it: each
+ * counts what tokens of its document within reach count, the less the farther off. */
+static void spread(const struct context_view *v, uint32_t reach, float *sum, float *spare)
+{
+    for (uint32_t d = 0; d < v->n_doc; d++) {
+        const uint32_t begin = v->doc[d].begin * PAGE_TOK, end = v->doc[d].end * PAGE_TOK;
+        memcpy(spare, sum + begin, (end - begin) * sizeof *spare);
+        for (uint32_t t = begin; t < end; t++)
+            for (uint32_t far = 1; far <= reach; far++) {
+                const float part = 1 - (float)far / (float)(reach + 1);
+                sum[t] += t >= begin + far ? part * spare[t - begin - far] : 0;
+                sum[t] += t + far < end ? part * spare[t - begin + far] : 0;
+            }
+    }
 }
 
 static void auto_plan(const struct context_view *v, struct context_plan *p)
@@ -37,6 +55,7 @@ static void auto_plan(const struct context_view *v, struct context_plan *p)
     memset(sum, 0, n_tok * sizeof *sum);
     for (uint32_t layer = 0; layer < v->n_layer; layer++)
         for (size_t t = 0; t < n_tok; t++) sum[t] += v->mass[layer * n_tok + t];
+    spread(v, set->reach, sum, p->spare);
     for (uint32_t i = 1; i < v->n_doc; i++)
         context_mark(v, p, 0, v->doc[i].begin * PAGE_TOK, v->doc[i].end * PAGE_TOK);
     for (uint32_t i = 0; i < v->n_page; i++) word[i] &= ~v->done[i];
