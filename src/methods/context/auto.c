@@ -7,17 +7,18 @@
  *
  * Decided by measurement (docs/stored_documents.md): what counts of a token are its shares of
  * attention in the middle layers, where a question looks for its answer, the more the later the row
- * (engine/mass.h). The layers above those, in which nobody reads what would be changed, leave all
- * tokens as they are. The question may read more than once: of documents that have not read each
- * other it reads the wrong places, too, so a part is chosen first, and the rest by what it reads
- * when that is mended. */
+ * (engine/mass.h). What stands beside a token that is read counts in part, too: the token's keys
+ * and values were made of it. The layers above those, in which nobody reads what would be changed,
+ * leave all tokens as they are. The question may read more than once: of documents that have not
+ * read each other it reads the wrong places, too, so a part is chosen first, and the rest by what
+ * it reads when that is mended. */
 #include "methods/context.h"
 
 #define PARAMS(P)                                                                                  \
     P(SHARE, mass, "1", "share of what the question reads that is computed again")                 \
     P(SHARE, most, "0.07", "share of the documents' tokens that is computed again at most")        \
     P(SHARE, layers, "0.85", "share of the layers, the first ones, in which they are")             \
-    P(TOKENS, reach, "1", 0, 1024,                                                                 \
+    P(TOKENS, reach, "2", 0, 1024,                                                                 \
       "tokens to either side that count in part what a token counts; 0: none")                     \
     P(COUNT, rounds, "1", 1, 8,                                                                    \
       "how often the question reads and chooses; later ones read what is computed again")
